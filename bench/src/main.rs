@@ -1,0 +1,4 @@
+//! Benchmarks.
+#![forbid(unsafe_code)]
+
+fn main() {}

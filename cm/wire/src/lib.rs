@@ -1,0 +1,12 @@
+//! Everything that goes on an InfiniBand wire: packet headers, CRCs, management datagrams, CM and SA messages,
+//! the IPoIB encapsulation. Views over bytes and values that can only be legal; no I/O, no clock, no state.
+//!
+//! Multi-byte fields are big endian on the wire and host-order numbers in the types of this crate.
+#![forbid(unsafe_code)]
+
+pub mod mad;
+pub mod number;
+
+pub use number::{
+    CommId, Gid, Guid, Lid, Mtu, PKey, Psn, QKey, Qpn, Rate, ServiceId, ServiceLevel, Tid, TimeoutCode,
+};

@@ -1,0 +1,2 @@
+//! Configuration of the gateway: EAL command line and TOML file, validated.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! The runtime of the data plane: lcores, worker loop, publication of tables, rings, counters, control socket.
+#![forbid(unsafe_code)]

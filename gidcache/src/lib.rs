@@ -1,0 +1,2 @@
+//! GID tables of ports.
+#![forbid(unsafe_code)]

@@ -1,0 +1,4 @@
+//! `ibfab`: the software InfiniBand fabric.
+#![forbid(unsafe_code)]
+
+fn main() {}

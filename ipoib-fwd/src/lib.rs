@@ -1,0 +1,2 @@
+//! The application: address translation, neighbours, IPoIB links and connections, and the forwarding step.
+#![forbid(unsafe_code)]

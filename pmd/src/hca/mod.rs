@@ -1,0 +1,23 @@
+//! The device seam: what every host channel adapter offers, whatever drives it.
+//!
+//! Two faces. [`Control`] is cold and object safe: open, query, modify, destroy, multicast, MADs, asynchronous events;
+//! it lives on the control lcore. [`Queues`] is hot and generic: a worker lcore posts, rings once per burst and polls.
+//! [`Backend`] ties them together; it is chosen once at start-up and everything behind it is compiled per backend.
+//!
+//! Ownership of buffers: posting moves a buffer in; an error hands it back; a completion returns or frees it.
+//! Destroying a queue pair flushes every outstanding buffer exactly once.
+
+mod address;
+mod control;
+mod error;
+mod queues;
+
+pub use address::{AddressVector, GlobalRoute, UdDestination};
+pub use control::{
+    AsyncEvent, Backend, Control, DeviceAttributes, LinkLayer, PortAttributes, PortNumber, PortState, QpState,
+    QpTransition, QueuesConfig, QueuesId, RcConfig, RcToReceive, RcToSend,
+};
+pub use error::HcaError;
+pub use queues::{
+    BURST, PostError, QpEvent, QpFault, Queues, RcSlot, Received, Refused, RxBurst, Source, UdSource, WcStatus,
+};

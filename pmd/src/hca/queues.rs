@@ -1,0 +1,188 @@
+//! The hot face of a device: one worker's queues.
+
+use arrayvec::ArrayVec;
+use ib_wire::{Lid, Qpn, ServiceLevel};
+
+use crate::mem::Mbuf;
+
+/// Most packets that one poll returns and one round of posts takes.
+pub const BURST: usize = 32;
+
+/// Received messages of one poll.
+pub type RxBurst = ArrayVec<Received, BURST>;
+
+/// Place of a connected queue pair in a worker's table. The control lcore deals them out.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RcSlot(pub u16);
+
+/// A message that arrived.
+#[derive(Debug)]
+pub struct Received {
+    /// The message: its data begins at the IPoIB header. A datagram's 40-byte GRH area lies right before the data.
+    pub buf: Mbuf,
+    /// The queue pair of ours that received it.
+    pub qpn: Qpn,
+    /// How it came.
+    pub source: Source,
+}
+
+/// How a message came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// By a connection.
+    Rc,
+    /// As a datagram.
+    Ud(UdSource),
+}
+
+/// The sender of a datagram, as its completion tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UdSource {
+    /// Source queue pair.
+    pub qpn: Qpn,
+    /// Source LID.
+    pub slid: Lid,
+    /// Service level.
+    pub sl: ServiceLevel,
+    /// P_Key index that matched.
+    pub pkey_index: u16,
+    /// True if the GRH area holds a GRH.
+    pub has_grh: bool,
+    /// True if it was sent to a multicast group.
+    pub multicast: bool,
+}
+
+/// A buffer that was not taken, and why.
+#[derive(Debug)]
+pub struct Refused {
+    /// The buffer, unchanged.
+    pub buf: Mbuf,
+    /// The reason.
+    pub error: PostError,
+}
+
+/// Why a post was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PostError {
+    /// The send queue is full.
+    #[error("the send queue is full")]
+    Full,
+    /// The buffer has more segments than a work request can carry.
+    #[error("the buffer has too many segments")]
+    TooManySegments,
+    /// No connected queue pair is in that slot, or it is in error.
+    #[error("no connection in this slot")]
+    NoConnection,
+    /// The buffer lies outside of all registered memory.
+    #[error("the buffer is not in registered memory")]
+    NotRegistered,
+}
+
+/// Outcome of a work request (IBA 11.6.2), in the order of mlx5's syndromes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum WcStatus {
+    /// Done.
+    Success,
+    /// Local length error.
+    LocalLength,
+    /// Local QP operation error.
+    LocalQpOperation,
+    /// Local protection error.
+    LocalProtection,
+    /// Flushed.
+    Flushed,
+    /// Memory window bind error.
+    MemoryWindowBind,
+    /// Bad response.
+    BadResponse,
+    /// Local access error.
+    LocalAccess,
+    /// The responder found the request invalid.
+    RemoteInvalidRequest,
+    /// Remote access error.
+    RemoteAccess,
+    /// Remote operation error.
+    RemoteOperation,
+    /// Transport retries used up.
+    RetryExceeded,
+    /// RNR retries used up.
+    RnrRetryExceeded,
+    /// Aborted by the remote side.
+    RemoteAborted,
+    /// Anything else.
+    General,
+}
+
+/// Something on a queue pair that the control lcore has to know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QpEvent {
+    /// The queue pair.
+    pub qpn: Qpn,
+    /// What it is.
+    pub fault: QpFault,
+}
+
+/// What befell a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QpFault {
+    /// A send failed, other than by being flushed.
+    Send(WcStatus),
+    /// A receive failed, other than by being flushed.
+    Receive(WcStatus),
+    /// The drain request posted by [`Queues::post_drain`] has completed: no receive of this queue pair is left in the
+    /// completion queue.
+    Drained,
+    /// Nothing is outstanding on the send queue of a queue pair that is in error.
+    Flushed,
+}
+
+/// One worker's queues on one device: a datagram queue pair, a shared receive queue, the completion queues, and a
+/// table of connected queue pairs. Not shared between threads.
+pub trait Queues: Send + 'static {
+    /// Hot half of a connected queue pair, between [`super::Backend::create_rc`] and this worker.
+    type Rc: Send + 'static;
+
+    /// A datagram destination, ready to be posted.
+    type Destination: Clone + Send + Sync + std::fmt::Debug + 'static;
+
+    /// Number of the datagram queue pair.
+    fn ud_qpn(&self) -> Qpn;
+
+    /// Gives a device that lives in this process a turn; nothing on hardware. Once per loop. Returns true if it did
+    /// anything.
+    fn turn(&mut self) -> bool;
+
+    /// Queues a datagram. The device sees it at the next [`Queues::ring`].
+    fn send_ud(&mut self, to: &Self::Destination, buf: Mbuf) -> Result<(), Refused>;
+
+    /// Queues a message on a connection. The device sees it at the next [`Queues::ring`].
+    fn send_rc(&mut self, slot: RcSlot, buf: Mbuf) -> Result<(), Refused>;
+
+    /// Rings one doorbell for each queue pair that was posted to since the last call.
+    fn ring(&mut self);
+
+    /// Takes received messages, up to the burst's capacity, oldest first. Failed receives are freed and reported
+    /// among `events`.
+    fn poll_receive(&mut self, burst: &mut RxBurst, events: &mut ArrayVec<QpEvent, BURST>);
+
+    /// Reaps send completions in batches: sent buffers go back to their pools. Returns how many buffers it freed.
+    fn poll_send(&mut self, events: &mut ArrayVec<QpEvent, BURST>) -> usize;
+
+    /// Fills the receive queues up from the pool. Returns how many entries it posted.
+    fn refill(&mut self) -> usize;
+
+    /// Receives posted at this moment: (datagram queue, shared receive queue).
+    fn receives_posted(&self) -> (u32, u32);
+
+    /// Takes a connected queue pair into the table; a taken slot hands it back.
+    fn insert_rc(&mut self, slot: RcSlot, rc: Self::Rc) -> Result<(), Self::Rc>;
+
+    /// Posts the drain request on a connected queue pair that is in error (see [`QpFault::Drained`]).
+    fn post_drain(&mut self, slot: RcSlot) -> Result<(), PostError>;
+
+    /// Takes a connected queue pair out of the table.
+    fn remove_rc(&mut self, slot: RcSlot) -> Option<Self::Rc>;
+
+    /// Sends outstanding on a connected queue pair.
+    fn rc_outstanding(&self, slot: RcSlot) -> usize;
+}

@@ -1,0 +1,15 @@
+//! Poll-mode drivers: EAL, packet buffers, Ethernet ports, and host channel adapters. The only room with `unsafe`.
+//!
+//! * [`eal`] – the safe face of DPDK's environment: start, lcores.
+//! * [`mem`] – packet buffers (mbufs) in hugepage pools.
+//! * [`eth`] – Ethernet ports (ethdevs).
+//! * [`hca`] – the device seam: what a host channel adapter offers, cold and hot.
+//! * [`mlx5`] – the driver of mlx5 rings, generic over the bus that its doorbells cross.
+//! * [`soft`] – the software ConnectX: the device behind such rings, and the links between ports.
+
+pub mod eal;
+pub mod eth;
+pub mod hca;
+pub mod mem;
+pub mod mlx5;
+pub mod soft;

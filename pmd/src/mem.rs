@@ -1,0 +1,7 @@
+//! Packet buffers in hugepage pools.
+/// placeholder
+#[derive(Debug)]
+pub struct Mbuf;
+/// placeholder
+#[derive(Debug)]
+pub struct Pool;
