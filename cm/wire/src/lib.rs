@@ -4,9 +4,11 @@
 //! Multi-byte fields are big endian on the wire and host-order numbers in the types of this crate.
 #![forbid(unsafe_code)]
 
+pub mod crc;
 pub mod mad;
 pub mod number;
+pub mod packet;
 
 pub use number::{
-    CommId, Gid, Guid, Lid, Mtu, PKey, Psn, QKey, Qpn, Rate, ServiceId, ServiceLevel, Tid, TimeoutCode,
+    CommId, Gid, Guid, Lid, Mtu, PKey, Psn, QKey, Qpn, Rate, Rkey, ServiceId, ServiceLevel, Tid, TimeoutCode,
 };

@@ -109,6 +109,11 @@ plain_number!(
     ServiceId(u64),
     "0x{:016x}"
 );
+plain_number!(
+    /// Remote key of a memory region or window (IBA 10.6.3).
+    Rkey(u32),
+    "0x{:08x}"
+);
 number24!(
     /// Queue pair number.
     Qpn

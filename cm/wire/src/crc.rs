@@ -1,0 +1,244 @@
+//! The two checks that end a packet: the invariant CRC over what no switch may change and the variant CRC over all of
+//! it (IBA 7.8).
+//!
+//! Both are kept as running values, so that a packet can be summed piece by piece.
+
+use crc::{Algorithm, Crc, Table};
+
+use crate::packet::{BTH_LEN, GRH_LEN, LRH_LEN, Lnh};
+
+/// IBA 7.8.2: generator 0x100B, sent least significant bit first.
+const VCRC_ALGORITHM: Algorithm<u16> = Algorithm {
+    width: 16,
+    poly: 0x100b,
+    init: 0xffff,
+    refin: true,
+    refout: true,
+    xorout: 0xffff,
+    check: 0,
+    residue: 0,
+};
+
+/// Sixteen tables of 512 bytes: 16 bytes a step.
+static VCRC: Crc<u16, Table<16>> = Crc::<u16, Table<16>>::new(&VCRC_ALGORITHM);
+
+/// Bytes of the invariant CRC.
+pub const ICRC_LEN: usize = 4;
+/// Bytes of the variant CRC.
+pub const VCRC_LEN: usize = 2;
+
+/// The variant CRC, running over LRH to ICRC (IBA 7.8.2).
+#[derive(Clone)]
+pub struct Vcrc(crc::Digest<'static, u16, Table<16>>);
+
+impl std::fmt::Debug for Vcrc {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Vcrc")
+    }
+}
+
+impl Default for Vcrc {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Vcrc {
+    /// Over nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(VCRC.digest())
+    }
+
+    /// Adds the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The two bytes as they go on the wire.
+    #[must_use]
+    pub fn finish(self) -> [u8; VCRC_LEN] {
+        self.0.finalize().to_le_bytes()
+    }
+}
+
+/// The variant CRC of a packet from LRH to ICRC.
+#[must_use]
+pub fn vcrc(packet: &[u8]) -> [u8; VCRC_LEN] {
+    VCRC.checksum(packet).to_le_bytes()
+}
+
+/// The invariant CRC, running (IBA 7.8.1). The caller starts it with the headers, whose variant fields count as ones,
+/// and adds payload and pad bytes as they are.
+#[derive(Clone, Debug)]
+pub struct Icrc(crc32fast::Hasher);
+
+impl Icrc {
+    /// Starts with the headers of a packet: `headers` begins with the LRH and reaches at least to the end of the BTH;
+    /// what lies behind the BTH is summed as it is. Shorter headers are summed as far as they go.
+    #[must_use]
+    pub fn new(headers: &[u8]) -> Self {
+        // Copied to the stack because the masked image differs from what is sent.
+        let mut masked = [0u8; LRH_LEN + GRH_LEN + BTH_LEN];
+        let global = headers.get(1).is_some_and(|&b| Lnh::from_bits(b) == Lnh::Global);
+        let len = if global { LRH_LEN + GRH_LEN + BTH_LEN } else { LRH_LEN + BTH_LEN };
+        let (head, rest) = headers.split_at(len.min(headers.len()));
+        if let Some(image) = masked.get_mut(..head.len()) {
+            image.copy_from_slice(head);
+        }
+        if global {
+            masked[..LRH_LEN].fill(0xff);
+            masked[8] |= 0x0f; // traffic class, upper half
+            masked[9..12].fill(0xff); // lower half, flow label
+            masked[15] = 0xff; // hop limit
+            masked[LRH_LEN + GRH_LEN + 4] = 0xff; // FECN, BECN, reserved
+        } else {
+            masked[0] |= 0xf0; // virtual lane
+            masked[LRH_LEN + 4] = 0xff;
+        }
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(masked.get(..head.len()).unwrap_or_default());
+        hasher.update(rest);
+        Self(hasher)
+    }
+
+    /// Starts with the headers of a RoCEv2 packet over IPv4 or IPv6: `ip` begins with the IP header and reaches at
+    /// least to the end of the BTH (IBA annex A17.3.3). `None` if it is too short or neither.
+    #[must_use]
+    pub fn rocev2(ip: &[u8]) -> Option<Self> {
+        let mut masked = [0u8; 60 + UDP_LEN + BTH_LEN];
+        let version = ip.first()? >> 4;
+        let ip_len = match version {
+            4 => usize::from(ip.first()? & 0xf) * 4,
+            6 => 40,
+            _ => return None,
+        };
+        if version == 4 && ip_len < 20 {
+            return None;
+        }
+        let head = ip.get(..ip_len + UDP_LEN + BTH_LEN)?;
+        masked.get_mut(..head.len())?.copy_from_slice(head);
+        if version == 4 {
+            masked[1] = 0xff; // type of service
+            masked[8] = 0xff; // time to live
+            masked[10..12].fill(0xff); // header checksum
+        } else {
+            masked[0] |= 0x0f; // traffic class and flow label
+            masked[1..4].fill(0xff);
+            masked[7] = 0xff; // hop limit
+        }
+        masked.get_mut(ip_len + 6..ip_len + 8)?.fill(0xff); // UDP checksum
+        *masked.get_mut(ip_len + UDP_LEN + 4)? = 0xff;
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&[0xff; LRH_LEN]); // where the LRH would be
+        hasher.update(masked.get(..head.len())?);
+        hasher.update(ip.get(head.len()..)?);
+        Some(Self(hasher))
+    }
+
+    /// Adds the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The four bytes as they go on the wire.
+    #[must_use]
+    pub fn finish(self) -> [u8; ICRC_LEN] {
+        self.0.finalize().to_le_bytes()
+    }
+}
+
+const UDP_LEN: usize = 8;
+
+/// The invariant CRC of a packet from LRH to the last pad byte.
+#[must_use]
+pub fn icrc(packet: &[u8]) -> [u8; ICRC_LEN] {
+    Icrc::new(packet).finish()
+}
+
+/// The invariant CRC of a RoCEv2 packet from its IP header to the last pad byte.
+#[must_use]
+pub fn icrc_rocev2(ip: &[u8]) -> Option<[u8; ICRC_LEN]> {
+    Icrc::rocev2(ip).map(Icrc::finish)
+}
+
+/// True if the last six bytes of `packet` (LRH to VCRC) are its right ICRC and VCRC.
+#[must_use]
+pub fn verify(packet: &[u8]) -> bool {
+    verify_vcrc(packet) && verify_icrc(packet)
+}
+
+/// True if the last two bytes of `packet` (LRH to VCRC) are its right VCRC.
+#[must_use]
+pub fn verify_vcrc(packet: &[u8]) -> bool {
+    packet.split_last_chunk().is_some_and(|(covered, sent)| vcrc(covered) == *sent)
+}
+
+/// True if the four bytes ahead of the last two of `packet` (LRH to VCRC) are its right ICRC.
+#[must_use]
+pub fn verify_icrc(packet: &[u8]) -> bool {
+    packet
+        .split_last_chunk::<VCRC_LEN>()
+        .and_then(|(rest, _)| rest.split_last_chunk())
+        .is_some_and(|(covered, sent)| icrc(covered) == *sent)
+}
+
+/// True if the last four bytes of a RoCEv2 packet, from its IP header to the ICRC, are its right ICRC.
+#[must_use]
+pub fn verify_icrc_rocev2(ip: &[u8]) -> bool {
+    ip.split_last_chunk().is_some_and(|(covered, sent)| icrc_rocev2(covered) == Some(*sent))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The rule of IBA 7.8.2 bit by bit, apart from any table.
+    fn vcrc_by_bits(bytes: &[u8]) -> u16 {
+        let mut crc = 0xffffu16;
+        for &b in bytes {
+            crc ^= u16::from(b);
+            for _ in 0..8 {
+                crc = if crc & 1 == 1 { (crc >> 1) ^ 0xd008 } else { crc >> 1 };
+            }
+        }
+        crc ^ 0xffff
+    }
+
+    #[test]
+    fn vcrc_is_the_polynomial() {
+        let bytes: Vec<u8> = (0..300u32).map(|i| (i * 7 + 3) as u8).collect();
+        for n in [0, 1, 7, 15, 16, 17, 64, 299] {
+            assert_eq!(vcrc(&bytes[..n]), vcrc_by_bits(&bytes[..n]).to_le_bytes(), "{n} bytes");
+        }
+    }
+
+    #[test]
+    fn running_values_do_not_depend_on_the_cut() {
+        let mut packet: Vec<u8> = (0..120u32).map(|i| (i * 31) as u8).collect();
+        for lnh in [2, 3] {
+            packet[1] = lnh;
+            for cut in [60, 61, 80, 119] {
+                let mut v = Vcrc::new();
+                v.update(&packet[..cut]);
+                v.update(&packet[cut..]);
+                assert_eq!(v.finish(), vcrc(&packet));
+                let mut i = Icrc::new(&packet[..cut]);
+                i.update(&packet[cut..]);
+                assert_eq!(i.finish(), icrc(&packet));
+            }
+        }
+    }
+
+    #[test]
+    fn variant_fields_do_not_count_and_others_do() {
+        let mut packet = vec![0u8; 64];
+        packet[1] = 2;
+        let sum = icrc(&packet);
+        packet[0] = 0x30;
+        packet[12] = 0xc0;
+        assert_eq!(icrc(&packet), sum);
+        packet[2] = 1;
+        assert_ne!(icrc(&packet), sum);
+    }
+}

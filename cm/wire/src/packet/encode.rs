@@ -1,0 +1,140 @@
+//! From a packet to bytes, in the caller's memory.
+
+use super::{BTH_LEN, Bth, Extended, GRH_LEN, Grh, LRH_LEN, Lnh, Lrh};
+use crate::crc::{self, ICRC_LEN, Icrc, VCRC_LEN};
+
+/// Why a packet cannot be written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum EncodeError {
+    /// The memory is too small.
+    #[error("the packet needs {need} bytes, {have} are there")]
+    NoRoom {
+        /// Bytes of the packet.
+        need: usize,
+        /// Bytes of memory.
+        have: usize,
+    },
+    /// Longer than the LRH can say.
+    #[error("a packet of {0} bytes is longer than an LRH can say")]
+    TooLong(usize),
+    /// The extended headers are not those of the opcode.
+    #[error("opcode {opcode:#04x} does not go with these extended headers")]
+    Layout {
+        /// The opcode.
+        opcode: u8,
+    },
+}
+
+/// All headers of a packet. Lengths, LNH and pad count follow from the rest on writing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Headers {
+    /// Local route header.
+    pub lrh: Lrh,
+    /// Global route header, if there shall be one.
+    pub grh: Option<Grh>,
+    /// Base transport header.
+    pub bth: Bth,
+    /// Extended headers; must be those of the opcode.
+    pub extended: Extended,
+}
+
+impl Headers {
+    /// Most bytes of headers ahead of a payload.
+    pub const MAX_LEN: usize = LRH_LEN + GRH_LEN + BTH_LEN + Extended::MAX_LEN;
+
+    /// Bytes ahead of the payload.
+    #[must_use]
+    pub const fn header_len(&self) -> usize {
+        let grh = if self.grh.is_some() { GRH_LEN } else { 0 };
+        LRH_LEN + grh + BTH_LEN + self.extended.layout().len()
+    }
+
+    /// Bytes of the whole packet, LRH to VCRC, with `payload` bytes of payload.
+    #[must_use]
+    pub const fn packet_len(&self, payload: usize) -> usize {
+        self.header_len() + payload.next_multiple_of(4) + ICRC_LEN + VCRC_LEN
+    }
+
+    /// Writes the headers to the front of `out`. The caller fills [`Frame::payload_mut`] and ends the packet with
+    /// [`Frame::seal`].
+    ///
+    /// # Errors
+    /// If the packet does not fit into `out` or into an LRH, or the extended headers are not the opcode's.
+    #[inline]
+    pub fn write<'b>(&self, payload: usize, out: &'b mut [u8]) -> Result<Frame<'b>, EncodeError> {
+        if self.bth.opcode.layout() != self.extended.layout() {
+            return Err(EncodeError::Layout { opcode: self.bth.opcode.to_byte() });
+        }
+        let header_len = self.header_len();
+        if payload > 0x800 * 4 {
+            return Err(EncodeError::TooLong(payload));
+        }
+        let need = self.packet_len(payload);
+        let words = (need - VCRC_LEN) / 4;
+        if words > 0x7ff {
+            return Err(EncodeError::TooLong(need));
+        }
+        let have = out.len();
+        let no_room = EncodeError::NoRoom { need, have };
+        let packet = out.get_mut(..need).ok_or(no_room)?;
+        let (lrh, rest) = packet.split_first_chunk_mut::<LRH_LEN>().ok_or(no_room)?;
+        let lnh = if self.grh.is_some() { Lnh::Global } else { Lnh::Local };
+        *lrh = self.lrh.to_bytes(lnh, words as u16);
+        let rest = match &self.grh {
+            None => rest,
+            Some(grh) => {
+                let (head, rest) = rest.split_first_chunk_mut::<GRH_LEN>().ok_or(no_room)?;
+                *head = grh.to_bytes((need - VCRC_LEN - LRH_LEN - GRH_LEN) as u16);
+                rest
+            }
+        };
+        let (bth, rest) = rest.split_first_chunk_mut::<BTH_LEN>().ok_or(no_room)?;
+        let pad = payload.next_multiple_of(4) - payload;
+        *bth = self.bth.to_bytes(pad as u8);
+        let extended = self.extended.to_bytes();
+        let extended = extended.get(..self.extended.layout().len()).unwrap_or_default();
+        rest.get_mut(..extended.len()).ok_or(no_room)?.copy_from_slice(extended);
+        Ok(Frame { packet, header_len, payload })
+    }
+
+    /// Writes a whole packet with `payload` and seals it. Returns its length.
+    ///
+    /// # Errors
+    /// As [`Headers::write`].
+    pub fn write_packet(&self, payload: &[u8], out: &mut [u8]) -> Result<usize, EncodeError> {
+        let mut frame = self.write(payload.len(), out)?;
+        frame.payload_mut().copy_from_slice(payload);
+        Ok(frame.seal())
+    }
+}
+
+/// A packet whose headers are written and whose payload is the caller's to fill.
+#[derive(Debug)]
+#[must_use = "a frame is no packet before it is sealed"]
+pub struct Frame<'b> {
+    /// LRH to VCRC.
+    packet: &'b mut [u8],
+    header_len: usize,
+    payload: usize,
+}
+
+impl Frame<'_> {
+    /// Where the payload goes.
+    #[must_use]
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        self.packet.get_mut(self.header_len..self.header_len + self.payload).unwrap_or_default()
+    }
+
+    /// Writes pad bytes, ICRC and VCRC. Returns the length of the packet, LRH to VCRC.
+    #[inline]
+    pub fn seal(self) -> usize {
+        let len = self.packet.len();
+        let Some((body, vcrc)) = self.packet.split_last_chunk_mut::<VCRC_LEN>() else { return len };
+        if let Some((covered, icrc)) = body.split_last_chunk_mut::<ICRC_LEN>() {
+            covered.get_mut(self.header_len + self.payload..).unwrap_or_default().fill(0);
+            *icrc = Icrc::new(covered).finish();
+        }
+        *vcrc = crc::vcrc(body);
+        len
+    }
+}

@@ -1,0 +1,404 @@
+//! Extended transport headers (IBA 9.3).
+
+use super::Layout;
+use crate::{Psn, QKey, Qpn, Rkey};
+
+/// Bytes of the datagram extended header.
+pub const DETH_LEN: usize = 8;
+/// Bytes of the RDMA extended header.
+pub const RETH_LEN: usize = 16;
+/// Bytes of the acknowledge extended header.
+pub const AETH_LEN: usize = 4;
+
+/// Datagram extended header (IBA 9.3.3).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Deth {
+    /// Key of the destination.
+    pub qkey: QKey,
+    /// Source queue pair.
+    pub src_qpn: Qpn,
+}
+
+impl Deth {
+    /// The eight bytes.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; DETH_LEN] {
+        let [k0, k1, k2, k3] = self.qkey.0.to_be_bytes();
+        let [q0, q1, q2] = self.src_qpn.to_be_bytes();
+        [k0, k1, k2, k3, 0, q0, q1, q2]
+    }
+
+    /// Reads the header.
+    #[must_use]
+    pub const fn from_bytes(b: &[u8; DETH_LEN]) -> Self {
+        Self {
+            qkey: QKey(u32::from_be_bytes([b[0], b[1], b[2], b[3]])),
+            src_qpn: Qpn::from_be_bytes([b[5], b[6], b[7]]),
+        }
+    }
+}
+
+/// RDMA extended header (IBA 9.3.4).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Reth {
+    /// Remote virtual address.
+    pub address: u64,
+    /// Remote key.
+    pub rkey: Rkey,
+    /// Length of the whole message in bytes.
+    pub length: u32,
+}
+
+impl Reth {
+    /// The sixteen bytes.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; RETH_LEN] {
+        let v = (self.address as u128) << 64 | (self.rkey.0 as u128) << 32 | self.length as u128;
+        v.to_be_bytes()
+    }
+
+    /// Reads the header.
+    #[must_use]
+    pub const fn from_bytes(b: &[u8; RETH_LEN]) -> Self {
+        let v = u128::from_be_bytes(*b);
+        Self { address: (v >> 64) as u64, rkey: Rkey((v >> 32) as u32), length: v as u32 }
+    }
+}
+
+/// Atomic extended header (IBA 9.3.5.1).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct AtomicEth {
+    /// Remote virtual address.
+    pub address: u64,
+    /// Remote key.
+    pub rkey: Rkey,
+    /// Swap or add operand.
+    pub swap_add: u64,
+    /// Compare operand.
+    pub compare: u64,
+}
+
+/// End-to-end credit field of an acknowledge, five bits (IBA 9.7.7.2.4): 31 says that credits are not used, as every
+/// responder on a shared receive queue does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Credit(u8);
+
+impl Credit {
+    /// No limit: credits are not used.
+    pub const INVALID: Self = Self(31);
+
+    /// The lower five bits of `code`.
+    #[must_use]
+    pub const fn new(code: u8) -> Self {
+        Self(code & 0x1f)
+    }
+
+    /// The code.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self.0
+    }
+}
+
+/// Code of how long a sender shall wait after an RNR NAK, five bits (IBA table 45); 0 is the longest, 655.36 ms.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RnrTimer(u8);
+
+impl RnrTimer {
+    /// The lower five bits of `code`.
+    #[must_use]
+    pub const fn new(code: u8) -> Self {
+        Self(code & 0x1f)
+    }
+
+    /// The code.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self.0
+    }
+
+    /// The time it stands for.
+    #[must_use]
+    pub const fn duration(self) -> std::time::Duration {
+        // Hundredths of a millisecond: from code 2 on, steps of 1.5 and 1.33 by turns.
+        let hundredths = match self.0 {
+            0 => 65_536,
+            1 => 1,
+            n if n % 2 == 0 => 2 << ((n - 2) / 2),
+            n => 3 << ((n - 3) / 2),
+        };
+        std::time::Duration::from_micros(hundredths * 10)
+    }
+}
+
+/// Why a packet was refused (IBA 9.7.5.2.1).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum NakCode {
+    /// PSN out of sequence.
+    SequenceError,
+    /// Request not supported or malformed.
+    InvalidRequest,
+    /// The R_Key does not allow it.
+    RemoteAccess,
+    /// The responder failed.
+    RemoteOperation,
+    /// Reliable datagram only.
+    InvalidRdRequest,
+    /// A reserved code, 5 to 31.
+    Reserved(u8),
+}
+
+impl NakCode {
+    const fn from_bits(bits: u8) -> Self {
+        match bits & 0x1f {
+            0 => Self::SequenceError,
+            1 => Self::InvalidRequest,
+            2 => Self::RemoteAccess,
+            3 => Self::RemoteOperation,
+            4 => Self::InvalidRdRequest,
+            n => Self::Reserved(n),
+        }
+    }
+
+    const fn bits(self) -> u8 {
+        match self {
+            Self::SequenceError => 0,
+            Self::InvalidRequest => 1,
+            Self::RemoteAccess => 2,
+            Self::RemoteOperation => 3,
+            Self::InvalidRdRequest => 4,
+            Self::Reserved(n) => n & 0x1f,
+        }
+    }
+}
+
+/// Syndrome of an acknowledge (IBA 9.7.5.2, table 43).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Syndrome {
+    /// Received.
+    Ack(Credit),
+    /// No receive buffer: try again after the time.
+    RnrNak(RnrTimer),
+    /// Refused.
+    Nak(NakCode),
+    /// A code that has no meaning, kept as it came.
+    Reserved(u8),
+}
+
+impl Syndrome {
+    /// From its wire byte.
+    #[must_use]
+    pub const fn from_byte(b: u8) -> Self {
+        match b >> 5 {
+            0 => Self::Ack(Credit::new(b)),
+            1 => Self::RnrNak(RnrTimer::new(b)),
+            3 => Self::Nak(NakCode::from_bits(b)),
+            _ => Self::Reserved(b),
+        }
+    }
+
+    /// The wire byte.
+    #[must_use]
+    pub const fn to_byte(self) -> u8 {
+        match self {
+            Self::Ack(credit) => credit.code(),
+            Self::RnrNak(timer) => 0x20 | timer.code(),
+            Self::Nak(code) => 0x60 | code.bits(),
+            Self::Reserved(b) => b,
+        }
+    }
+}
+
+/// Acknowledge extended header (IBA 9.3.6).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Aeth {
+    /// What the responder says.
+    pub syndrome: Syndrome,
+    /// Message sequence number: messages completed, modulo 2^24; it counts as a PSN does.
+    pub msn: Psn,
+}
+
+impl Aeth {
+    /// The four bytes.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; AETH_LEN] {
+        let [m0, m1, m2] = self.msn.to_be_bytes();
+        [self.syndrome.to_byte(), m0, m1, m2]
+    }
+
+    /// Reads the header.
+    #[must_use]
+    pub const fn from_bytes(b: &[u8; AETH_LEN]) -> Self {
+        Self { syndrome: Syndrome::from_byte(b[0]), msn: Psn::from_be_bytes([b[1], b[2], b[3]]) }
+    }
+}
+
+/// The headers between BTH and payload.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Extended {
+    /// None.
+    Bare,
+    /// Datagram.
+    Deth(Deth),
+    /// Datagram with immediate data (as it is on the wire, no byte order).
+    DethImmediate(Deth, [u8; 4]),
+    /// RDMA request.
+    Reth(Reth),
+    /// RDMA request with immediate data.
+    RethImmediate(Reth, [u8; 4]),
+    /// Immediate data.
+    Immediate([u8; 4]),
+    /// The R_Key to invalidate.
+    Ieth(Rkey),
+    /// Acknowledge.
+    Aeth(Aeth),
+    /// Acknowledge of an atomic operation with the value that was there.
+    AethAtomic(Aeth, u64),
+    /// Atomic request.
+    Atomic(AtomicEth),
+}
+
+impl Extended {
+    /// Most bytes of any of them.
+    pub const MAX_LEN: usize = 28;
+
+    /// Which headers these are.
+    #[must_use]
+    pub const fn layout(&self) -> Layout {
+        match self {
+            Self::Bare => Layout::Bare,
+            Self::Deth(_) => Layout::Deth,
+            Self::DethImmediate(..) => Layout::DethImmediate,
+            Self::Reth(_) => Layout::Reth,
+            Self::RethImmediate(..) => Layout::RethImmediate,
+            Self::Immediate(_) => Layout::Immediate,
+            Self::Ieth(_) => Layout::Ieth,
+            Self::Aeth(_) => Layout::Aeth,
+            Self::AethAtomic(..) => Layout::AethAtomic,
+            Self::Atomic(_) => Layout::Atomic,
+        }
+    }
+
+    /// The datagram header, if there is one.
+    #[must_use]
+    pub const fn deth(&self) -> Option<&Deth> {
+        match self {
+            Self::Deth(deth) | Self::DethImmediate(deth, _) => Some(deth),
+            _ => None,
+        }
+    }
+
+    /// The acknowledge header, if there is one.
+    #[must_use]
+    pub const fn aeth(&self) -> Option<&Aeth> {
+        match self {
+            Self::Aeth(aeth) | Self::AethAtomic(aeth, _) => Some(aeth),
+            _ => None,
+        }
+    }
+
+    /// The RDMA header, if there is one.
+    #[must_use]
+    pub const fn reth(&self) -> Option<&Reth> {
+        match self {
+            Self::Reth(reth) | Self::RethImmediate(reth, _) => Some(reth),
+            _ => None,
+        }
+    }
+
+    /// Immediate data, if there is any.
+    #[must_use]
+    pub const fn immediate(&self) -> Option<[u8; 4]> {
+        match self {
+            Self::Immediate(imm) | Self::DethImmediate(_, imm) | Self::RethImmediate(_, imm) => Some(*imm),
+            _ => None,
+        }
+    }
+
+    /// Reads the headers of `layout` from the front of `b`; the rest is the payload. `None` if they do not fit.
+    pub(super) fn split(layout: Layout, b: &[u8]) -> Option<(Self, &[u8])> {
+        Some(match layout {
+            Layout::Bare => (Self::Bare, b),
+            Layout::Deth => {
+                let (deth, b) = b.split_first_chunk()?;
+                (Self::Deth(Deth::from_bytes(deth)), b)
+            }
+            Layout::DethImmediate => {
+                let (deth, b) = b.split_first_chunk()?;
+                let (imm, b) = b.split_first_chunk()?;
+                (Self::DethImmediate(Deth::from_bytes(deth), *imm), b)
+            }
+            Layout::Reth => {
+                let (reth, b) = b.split_first_chunk()?;
+                (Self::Reth(Reth::from_bytes(reth)), b)
+            }
+            Layout::RethImmediate => {
+                let (reth, b) = b.split_first_chunk()?;
+                let (imm, b) = b.split_first_chunk()?;
+                (Self::RethImmediate(Reth::from_bytes(reth), *imm), b)
+            }
+            Layout::Immediate => {
+                let (imm, b) = b.split_first_chunk()?;
+                (Self::Immediate(*imm), b)
+            }
+            Layout::Ieth => {
+                let (rkey, b) = b.split_first_chunk()?;
+                (Self::Ieth(Rkey(u32::from_be_bytes(*rkey))), b)
+            }
+            Layout::Aeth => {
+                let (aeth, b) = b.split_first_chunk()?;
+                (Self::Aeth(Aeth::from_bytes(aeth)), b)
+            }
+            Layout::AethAtomic => {
+                let (aeth, b) = b.split_first_chunk()?;
+                let (value, b) = b.split_first_chunk()?;
+                (Self::AethAtomic(Aeth::from_bytes(aeth), u64::from_be_bytes(*value)), b)
+            }
+            Layout::Atomic => {
+                let (address, b) = b.split_first_chunk()?;
+                let (rkey, b) = b.split_first_chunk()?;
+                let (swap_add, b) = b.split_first_chunk()?;
+                let (compare, b) = b.split_first_chunk()?;
+                let atomic = AtomicEth {
+                    address: u64::from_be_bytes(*address),
+                    rkey: Rkey(u32::from_be_bytes(*rkey)),
+                    swap_add: u64::from_be_bytes(*swap_add),
+                    compare: u64::from_be_bytes(*compare),
+                };
+                (Self::Atomic(atomic), b)
+            }
+        })
+    }
+
+    /// The bytes, in the first [`Layout::len`] bytes of the result.
+    pub(super) fn to_bytes(self) -> [u8; Self::MAX_LEN] {
+        let mut out = [0; Self::MAX_LEN];
+        match self {
+            Self::Bare => {}
+            Self::Deth(deth) => out[..8].copy_from_slice(&deth.to_bytes()),
+            Self::DethImmediate(deth, imm) => {
+                out[..8].copy_from_slice(&deth.to_bytes());
+                out[8..12].copy_from_slice(&imm);
+            }
+            Self::Reth(reth) => out[..16].copy_from_slice(&reth.to_bytes()),
+            Self::RethImmediate(reth, imm) => {
+                out[..16].copy_from_slice(&reth.to_bytes());
+                out[16..20].copy_from_slice(&imm);
+            }
+            Self::Immediate(imm) => out[..4].copy_from_slice(&imm),
+            Self::Ieth(rkey) => out[..4].copy_from_slice(&rkey.0.to_be_bytes()),
+            Self::Aeth(aeth) => out[..4].copy_from_slice(&aeth.to_bytes()),
+            Self::AethAtomic(aeth, value) => {
+                out[..4].copy_from_slice(&aeth.to_bytes());
+                out[4..12].copy_from_slice(&value.to_be_bytes());
+            }
+            Self::Atomic(a) => {
+                out[..8].copy_from_slice(&a.address.to_be_bytes());
+                out[8..12].copy_from_slice(&a.rkey.0.to_be_bytes());
+                out[12..20].copy_from_slice(&a.swap_add.to_be_bytes());
+                out[20..28].copy_from_slice(&a.compare.to_be_bytes());
+            }
+        }
+        out
+    }
+}

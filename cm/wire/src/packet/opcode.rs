@@ -1,0 +1,207 @@
+//! Opcodes of the base transport header (IBA 9.2, table 38) and what headers each brings.
+
+/// Transport service: the upper three bits of an opcode, as far as this crate knows them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Service {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+    /// Anything else: reliable datagram, congestion notification, extended RC, manufacturer's.
+    Other,
+}
+
+/// The extended transport headers that follow the BTH.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Layout {
+    /// None: the payload follows.
+    Bare,
+    /// DETH.
+    Deth,
+    /// DETH, immediate data.
+    DethImmediate,
+    /// RETH.
+    Reth,
+    /// RETH, immediate data.
+    RethImmediate,
+    /// Immediate data.
+    Immediate,
+    /// IETH: the R_Key to invalidate.
+    Ieth,
+    /// AETH.
+    Aeth,
+    /// AETH, AtomicAckETH.
+    AethAtomic,
+    /// AtomicETH.
+    Atomic,
+}
+
+impl Layout {
+    /// Bytes of these headers.
+    #[must_use]
+    pub const fn len(self) -> usize {
+        match self {
+            Self::Bare => 0,
+            Self::Immediate | Self::Ieth | Self::Aeth => 4,
+            Self::Deth => 8,
+            Self::DethImmediate | Self::AethAtomic => 12,
+            Self::Reth => 16,
+            Self::RethImmediate => 20,
+            Self::Atomic => 28,
+        }
+    }
+
+    /// True if no header follows.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        matches!(self, Self::Bare)
+    }
+}
+
+macro_rules! opcodes {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $layout:ident;)*) => {
+        /// Opcode of a packet: all of RC and UD; any other one is kept as it came.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum Opcode {
+            $($(#[$doc])* $name,)*
+            /// An opcode that this crate gives no meaning; made by [`Opcode::from_byte`] only for codes that have no
+            /// variant of their own.
+            Other(u8),
+        }
+
+        impl Opcode {
+            /// Every opcode that has a variant of its own.
+            pub const KNOWN: &[Self] = &[$(Self::$name),*];
+
+            /// From its wire code.
+            #[must_use]
+            pub const fn from_byte(code: u8) -> Self {
+                match code {
+                    $($code => Self::$name,)*
+                    other => Self::Other(other),
+                }
+            }
+
+            /// The wire code.
+            #[must_use]
+            pub const fn to_byte(self) -> u8 {
+                match self {
+                    $(Self::$name => $code,)*
+                    Self::Other(code) => code,
+                }
+            }
+
+            /// The headers between BTH and payload; for an unknown opcode all behind the BTH is payload.
+            #[must_use]
+            pub const fn layout(self) -> Layout {
+                match self {
+                    $(Self::$name => Layout::$layout,)*
+                    Self::Other(_) => Layout::Bare,
+                }
+            }
+        }
+    };
+}
+
+opcodes! {
+    /// RC SEND First.
+    RcSendFirst = 0x00, Bare;
+    /// RC SEND Middle.
+    RcSendMiddle = 0x01, Bare;
+    /// RC SEND Last.
+    RcSendLast = 0x02, Bare;
+    /// RC SEND Last with immediate.
+    RcSendLastImmediate = 0x03, Immediate;
+    /// RC SEND Only.
+    RcSendOnly = 0x04, Bare;
+    /// RC SEND Only with immediate.
+    RcSendOnlyImmediate = 0x05, Immediate;
+    /// RC RDMA WRITE First.
+    RcWriteFirst = 0x06, Reth;
+    /// RC RDMA WRITE Middle.
+    RcWriteMiddle = 0x07, Bare;
+    /// RC RDMA WRITE Last.
+    RcWriteLast = 0x08, Bare;
+    /// RC RDMA WRITE Last with immediate.
+    RcWriteLastImmediate = 0x09, Immediate;
+    /// RC RDMA WRITE Only.
+    RcWriteOnly = 0x0a, Reth;
+    /// RC RDMA WRITE Only with immediate.
+    RcWriteOnlyImmediate = 0x0b, RethImmediate;
+    /// RC RDMA READ request.
+    RcReadRequest = 0x0c, Reth;
+    /// RC RDMA READ response First.
+    RcReadResponseFirst = 0x0d, Aeth;
+    /// RC RDMA READ response Middle.
+    RcReadResponseMiddle = 0x0e, Bare;
+    /// RC RDMA READ response Last.
+    RcReadResponseLast = 0x0f, Aeth;
+    /// RC RDMA READ response Only.
+    RcReadResponseOnly = 0x10, Aeth;
+    /// RC Acknowledge.
+    RcAcknowledge = 0x11, Aeth;
+    /// RC ATOMIC acknowledge.
+    RcAtomicAcknowledge = 0x12, AethAtomic;
+    /// RC CmpSwap.
+    RcCompareSwap = 0x13, Atomic;
+    /// RC FetchAdd.
+    RcFetchAdd = 0x14, Atomic;
+    /// RC SEND Last with invalidate.
+    RcSendLastInvalidate = 0x16, Ieth;
+    /// RC SEND Only with invalidate.
+    RcSendOnlyInvalidate = 0x17, Ieth;
+    /// UD SEND Only.
+    UdSendOnly = 0x64, Deth;
+    /// UD SEND Only with immediate.
+    UdSendOnlyImmediate = 0x65, DethImmediate;
+}
+
+impl Opcode {
+    /// The transport service.
+    #[must_use]
+    pub const fn service(self) -> Service {
+        match self.to_byte() >> 5 {
+            0 => Service::Rc,
+            1 => Service::Uc,
+            3 => Service::Ud,
+            _ => Service::Other,
+        }
+    }
+
+    /// True for an RC request, false for a response, and for all that is not RC.
+    #[must_use]
+    pub const fn is_rc_request(self) -> bool {
+        matches!(self.to_byte(), 0x00..=0x0c | 0x13 | 0x14 | 0x16 | 0x17)
+    }
+
+    /// True for an RC response: READ response or acknowledge.
+    #[must_use]
+    pub const fn is_rc_response(self) -> bool {
+        matches!(self.to_byte(), 0x0d..=0x12)
+    }
+
+    /// True for a SEND that opens a message.
+    #[must_use]
+    pub const fn is_rc_send_start(self) -> bool {
+        matches!(
+            self,
+            Self::RcSendFirst | Self::RcSendOnly | Self::RcSendOnlyImmediate | Self::RcSendOnlyInvalidate
+        )
+    }
+
+    /// True for a SEND that ends a message.
+    #[must_use]
+    pub const fn is_rc_send_end(self) -> bool {
+        matches!(
+            self,
+            Self::RcSendLast
+                | Self::RcSendLastImmediate
+                | Self::RcSendLastInvalidate
+                | Self::RcSendOnly
+                | Self::RcSendOnlyImmediate
+                | Self::RcSendOnlyInvalidate
+        )
+    }
+}
