@@ -1,0 +1,4 @@
+//! The software InfiniBand fabric: subnet manager and administration, switch, virtual hosts.
+#![forbid(unsafe_code)]
+
+pub mod sm;
