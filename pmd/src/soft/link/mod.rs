@@ -1,0 +1,237 @@
+//! One end of a link between two InfiniBand ports. It carries whole packets, LRH to VCRC.
+//!
+//! Three kinds behind one type: a pair in one process, shared memory between two processes of one machine (no system
+//! call per packet), UDP between machines (one packet a datagram). All are bounded. The first two hold the sender back
+//! ([`LinkFull`]) where the receiver is slow; UDP loses, as UDP does. An end whose other end is gone is *down*: what is
+//! sent then is dropped and counted, as on a cable that was pulled.
+
+mod counters;
+mod fault;
+mod pair;
+mod ring;
+mod url;
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Instant;
+
+pub use counters::LinkCounters;
+pub use fault::{FaultCounters, Faults};
+pub use url::{LinkUrl, LinkUrlError, Transport};
+
+use fault::Injector;
+use pair::PairEnd;
+use ring::Broken;
+
+/// Most bytes of one packet: 4096 of payload and room for every header and both CRCs.
+pub const MAX_PACKET: usize = 4096 + 130;
+
+/// The other end is slow: try again later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the link is full")]
+pub struct LinkFull;
+
+/// What became of a packet that was handed to a transport.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sent {
+    Taken,
+    Full,
+    Down,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Pair(PairEnd),
+}
+
+/// One end of a link.
+#[derive(Debug)]
+pub struct LinkEnd {
+    kind: Kind,
+    faults: Option<Box<FaultyEnd>>,
+    out: Box<[u8; MAX_PACKET]>,
+    inn: Box<[u8; MAX_PACKET]>,
+    counters: LinkCounters,
+}
+
+/// Injectors of both directions.
+#[derive(Debug)]
+struct FaultyEnd {
+    send: Injector,
+    receive: Injector,
+}
+
+impl LinkEnd {
+    /// Both ends of a link within this process, with 512 KiB of room in each direction. Either may go to another
+    /// thread; dropping one takes the other down.
+    pub fn pair() -> std::io::Result<(Self, Self)> {
+        let (a, b) = PairEnd::new()?;
+        Ok((Self::new(Kind::Pair(a)), Self::new(Kind::Pair(b))))
+    }
+
+    fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            faults: None,
+            out: Box::new([0; MAX_PACKET]),
+            inn: Box::new([0; MAX_PACKET]),
+            counters: LinkCounters::default(),
+        }
+    }
+
+    /// Lets faults happen on this end, in both directions.
+    pub fn inject(&mut self, faults: Faults) {
+        self.faults = (!faults.is_off()).then(|| {
+            Box::new(FaultyEnd { send: Injector::new(faults, 1), receive: Injector::new(faults, 2) })
+        });
+    }
+
+    /// True while the other end is attached and alive.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        match &self.kind {
+            Kind::Pair(end) => end.is_up(),
+        }
+    }
+
+    /// Sends one packet of `len` bytes, which `fill` writes. [`LinkFull`] if the other end is slow; `fill` was not
+    /// called then. On a link that is down, and for a packet longer than [`MAX_PACKET`], the packet is dropped and
+    /// counted and the answer is `Ok`, since trying again would not help.
+    pub fn send_with(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), LinkFull> {
+        let up = self.is_up();
+        let Some(packet) = self.out.get_mut(..len).filter(|p| !p.is_empty()) else {
+            self.counters.tx_bad_length += 1;
+            return Ok(());
+        };
+        if !up {
+            self.counters.tx_down += 1;
+            return Ok(());
+        }
+        let room = match &mut self.faults {
+            Some(faults) => faults.send.has_room(),
+            None => has_room(&mut self.kind, len),
+        };
+        if !room {
+            self.counters.tx_full += 1;
+            return Err(LinkFull);
+        }
+        fill(packet);
+        if let Some(faults) = &mut self.faults {
+            faults.send.put(packet);
+            self.counters.tx_packets += 1;
+            self.counters.tx_bytes += len as u64;
+            self.drain_injector();
+            return Ok(());
+        }
+        match transmit(&mut self.kind, packet) {
+            Sent::Taken => {
+                self.counters.tx_packets += 1;
+                self.counters.tx_bytes += len as u64;
+                Ok(())
+            }
+            Sent::Down => {
+                self.counters.tx_down += 1;
+                Ok(())
+            }
+            Sent::Full => {
+                self.counters.tx_full += 1;
+                Err(LinkFull)
+            }
+        }
+    }
+
+    /// True if a packet of `len` bytes would be taken (or dropped, on a link that is down) now.
+    pub fn has_room(&mut self, len: usize) -> bool {
+        if !self.is_up() {
+            return true;
+        }
+        match &self.faults {
+            Some(faults) => faults.send.has_room(),
+            None => has_room(&mut self.kind, len),
+        }
+    }
+
+    /// Takes up to `max` packets that have arrived and shows them to `each`, oldest first. Returns how many.
+    pub fn receive(&mut self, max: usize, mut each: impl FnMut(&[u8])) -> usize {
+        let counters = &mut self.counters;
+        let mut count = |packet: &[u8]| {
+            counters.rx_packets += 1;
+            counters.rx_bytes += packet.len() as u64;
+            each(packet);
+        };
+        let Some(faults) = &mut self.faults else {
+            return receive(&mut self.kind, max, &mut self.inn, count);
+        };
+        let injector = &mut faults.receive;
+        receive(&mut self.kind, max, &mut self.inn, |packet| injector.put(packet));
+        let mut n = 0;
+        while n < max
+            && injector.next(|packet| {
+                count(packet);
+                true
+            })
+        {
+            n += 1;
+        }
+        n
+    }
+
+    /// Slow upkeep: notices the other end coming and going, reconnects, keeps alive, lets delayed packets go. Call it
+    /// every turn; it is cheap and paces itself by `now`.
+    pub fn poll(&mut self, now: Instant) {
+        match &mut self.kind {
+            Kind::Pair(end) => end.poll(&mut self.counters),
+        }
+        if let Some(faults) = &mut self.faults {
+            faults.send.set_now(now);
+            faults.receive.set_now(now);
+            if !self.is_up() {
+                self.drop_held();
+            }
+            self.drain_injector();
+        }
+    }
+
+    /// What happened on this end so far.
+    #[must_use]
+    pub fn counters(&self) -> LinkCounters {
+        self.counters
+    }
+
+    /// What the injector did so far: (sending, receiving).
+    #[must_use]
+    pub fn fault_counters(&self) -> Option<(FaultCounters, FaultCounters)> {
+        self.faults.as_ref().map(|f| (f.send.counters, f.receive.counters))
+    }
+
+    fn drop_held(&mut self) {
+        if let Some(faults) = &mut self.faults {
+            self.counters.lost_going_down += faults.send.clear() + faults.receive.clear();
+        }
+    }
+
+    fn drain_injector(&mut self) {
+        let Some(faults) = &mut self.faults else { return };
+        let kind = &mut self.kind;
+        while faults.send.next(|packet| transmit(kind, packet) == Sent::Taken) {}
+    }
+}
+
+fn has_room(kind: &mut Kind, len: usize) -> bool {
+    match kind {
+        Kind::Pair(end) => end.has_room(len),
+    }
+}
+
+fn transmit(kind: &mut Kind, packet: &[u8]) -> Sent {
+    match kind {
+        Kind::Pair(end) => end.send(packet),
+    }
+}
+
+fn receive(kind: &mut Kind, max: usize, inn: &mut [u8; MAX_PACKET], each: impl FnMut(&[u8])) -> usize {
+    match kind {
+        Kind::Pair(end) => end.receive(max, inn, each),
+    }
+}

@@ -1,0 +1,305 @@
+//! One direction of a link in shared memory: a byte ring with one producer and one consumer.
+//!
+//! A record is a 32-bit length, the packet, and padding to eight bytes; a record never wraps, a marker sends the reader
+//! back to the start. Indices run freely modulo 2^32. Whoever sits at the other end may be broken or hostile: each
+//! index and length read from the memory is checked before use, and packets are copied out before anyone looks at them.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fd::AsFd;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::MAX_PACKET;
+
+/// Bytes before a ring's data: the producer's index and the consumer's, each on cache lines of its own.
+pub(super) const RING_HEADER: usize = 256;
+const TAIL_OFFSET: usize = 128;
+/// A length that says "go on at the start".
+const WRAP: u32 = u32::MAX;
+const ALIGN: u32 = 8;
+
+/// Memory that two ends of a link share; unmapped when the last user is gone.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is plain memory with no owner thread; all access goes through atomics or raw copies of bytes.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Fresh zeroed memory of this process.
+    pub(super) fn anonymous(len: usize) -> rustix::io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+            )
+        }?;
+        Self::from_start(start.cast(), len)
+    }
+
+    /// The first `len` bytes of a memory file, shared with whoever else maps it. The file must be sealed against
+    /// shrinking, or an access could fault.
+    pub(super) fn shared(file: impl AsFd, len: usize) -> rustix::io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+        let start = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                file,
+                0,
+            )
+        }?;
+        Self::from_start(start.cast(), len)
+    }
+
+    fn from_start(start: *mut u8, len: usize) -> rustix::io::Result<Self> {
+        NonNull::new(start).map(|start| Self { start, len }).ok_or(rustix::io::Errno::NOMEM)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range came from mmap and nobody holds a reference into it any more. An error leaves it mapped,
+        // which is harmless.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Where one ring lies in a mapping.
+#[derive(Clone, Debug)]
+struct Place {
+    memory: Arc<Mapping>,
+    /// Offset of the ring's header; a multiple of 128.
+    base: usize,
+    /// Bytes of data, a power of two.
+    size: u32,
+}
+
+impl Place {
+    fn new(memory: Arc<Mapping>, base: usize, size: u32) -> Option<Self> {
+        let end = base.checked_add(RING_HEADER)?.checked_add(size as usize)?;
+        let big_enough = size as usize >= 4 * MAX_PACKET && size <= 1 << 30;
+        (size.is_power_of_two() && big_enough && base.is_multiple_of(128) && end <= memory.len)
+            .then_some(Self { memory, base, size })
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        debug_assert!(offset.is_multiple_of(4) && self.base + offset + 4 <= self.memory.len);
+        // SAFETY: `new` checked that header and data lie within the mapping, callers pass a multiple of four below
+        // that; the mapping lives as long as `self`, and atomics tolerate writes from outside.
+        unsafe { AtomicU32::from_ptr(self.memory.start.as_ptr().add(self.base + offset).cast()) }
+    }
+
+    fn head(&self) -> &AtomicU32 {
+        self.word(0)
+    }
+
+    fn tail(&self) -> &AtomicU32 {
+        self.word(TAIL_OFFSET)
+    }
+
+    /// The length word of the record at `index`, a multiple of eight.
+    fn length(&self, index: u32) -> &AtomicU32 {
+        self.word(RING_HEADER + (index & (self.size - 1)) as usize)
+    }
+
+    /// Bytes from `index` to the end of the data.
+    const fn to_end(&self, index: u32) -> u32 {
+        self.size - (index & (self.size - 1))
+    }
+
+    /// Start of the packet of the record at `index`.
+    fn bytes(&self, index: u32) -> *mut u8 {
+        let offset = self.base + RING_HEADER + (index & (self.size - 1)) as usize + 4;
+        debug_assert!(offset <= self.memory.len);
+        // SAFETY: `index` is a multiple of eight, so at least eight bytes of the data follow it (see `new`).
+        unsafe { self.memory.start.as_ptr().add(offset) }
+    }
+}
+
+/// Bytes that a record with a packet of `len` bytes takes.
+const fn record(len: u32) -> u32 {
+    (4 + len).next_multiple_of(ALIGN)
+}
+
+/// The other end wrote something impossible into the shared memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Broken;
+
+/// The end that puts packets in.
+#[derive(Debug)]
+pub(super) struct Producer {
+    place: Place,
+    head: u32,
+    tail: u32,
+}
+
+impl Producer {
+    /// A producer of the ring at `base`; `None` if the place does not fit. Only one may exist.
+    pub(super) fn new(memory: Arc<Mapping>, base: usize, size: u32) -> Option<Self> {
+        Some(Self { place: Place::new(memory, base, size)?, head: 0, tail: 0 })
+    }
+
+    /// True if a packet of `len` bytes fits now.
+    pub(super) fn has_room(&mut self, len: usize) -> Result<bool, Broken> {
+        let total = record(len.min(MAX_PACKET) as u32);
+        let to_end = self.place.to_end(self.head);
+        let need = if total > to_end { to_end + total } else { total };
+        if self.free() >= need {
+            return Ok(true);
+        }
+        self.tail = self.place.tail().load(Ordering::Acquire);
+        if self.head.wrapping_sub(self.tail) > self.place.size {
+            return Err(Broken);
+        }
+        Ok(self.free() >= need)
+    }
+
+    const fn free(&self) -> u32 {
+        self.place.size - self.head.wrapping_sub(self.tail)
+    }
+
+    /// Puts a packet in if there is room; false if not. `packet` has at most `MAX_PACKET` bytes.
+    pub(super) fn push(&mut self, packet: &[u8]) -> Result<bool, Broken> {
+        debug_assert!(packet.len() <= MAX_PACKET);
+        if !self.has_room(packet.len())? {
+            return Ok(false);
+        }
+        let len = packet.len() as u32;
+        let to_end = self.place.to_end(self.head);
+        if record(len) > to_end {
+            self.place.length(self.head).store(WRAP, Ordering::Relaxed);
+            self.head = self.head.wrapping_add(to_end);
+        }
+        self.place.length(self.head).store(len, Ordering::Relaxed);
+        // SAFETY: `has_room` found room for the whole record behind `head` without wrapping; the bytes are not
+        // published yet, so a well-behaved consumer does not read them, and another one only hurts itself.
+        unsafe { std::ptr::copy_nonoverlapping(packet.as_ptr(), self.place.bytes(self.head), packet.len()) };
+        self.head = self.head.wrapping_add(record(len));
+        self.place.head().store(self.head, Ordering::Release);
+        Ok(true)
+    }
+
+    /// Counts what the other end has not taken.
+    pub(super) fn left_behind(&self) -> u64 {
+        let tail = self.place.tail().load(Ordering::Acquire);
+        Consumer { place: self.place.clone(), head: self.head, tail }.count()
+    }
+}
+
+/// The end that takes packets out.
+#[derive(Debug)]
+pub(super) struct Consumer {
+    place: Place,
+    head: u32,
+    tail: u32,
+}
+
+impl Consumer {
+    /// A consumer of the ring at `base`; `None` if the place does not fit. Only one may exist.
+    pub(super) fn new(memory: Arc<Mapping>, base: usize, size: u32) -> Option<Self> {
+        Some(Self { place: Place::new(memory, base, size)?, head: 0, tail: 0 })
+    }
+
+    /// Finds the next record: its length, with `tail` at its start.
+    fn next(&mut self) -> Result<Option<u32>, Broken> {
+        loop {
+            if self.head == self.tail {
+                self.head = self.place.head().load(Ordering::Acquire);
+                if self.head == self.tail {
+                    return Ok(None);
+                }
+            }
+            let filled = self.head.wrapping_sub(self.tail);
+            if filled > self.place.size || !filled.is_multiple_of(ALIGN) {
+                return Err(Broken);
+            }
+            let to_end = self.place.to_end(self.tail);
+            let len = self.place.length(self.tail).load(Ordering::Relaxed);
+            if len == WRAP {
+                if to_end >= filled {
+                    return Err(Broken);
+                }
+                self.tail = self.tail.wrapping_add(to_end);
+                continue;
+            }
+            if len == 0 || len as usize > MAX_PACKET || record(len) > filled.min(to_end) {
+                return Err(Broken);
+            }
+            return Ok(Some(len));
+        }
+    }
+
+    /// Copies the next packet into `into` and returns its length; `None` if there is none. The room goes back to the
+    /// producer at [`Consumer::release`].
+    pub(super) fn pop(&mut self, into: &mut [u8; MAX_PACKET]) -> Result<Option<usize>, Broken> {
+        let Some(len) = self.next()? else { return Ok(None) };
+        // SAFETY: `next` checked that `len` bytes of the ring follow and that they fit `into`. Should the other end
+        // write while we copy, we get odd bytes, which nobody has trusted yet.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.place.bytes(self.tail).cast_const(),
+                into.as_mut_ptr(),
+                len as usize,
+            )
+        };
+        self.tail = self.tail.wrapping_add(record(len));
+        Ok(Some(len as usize))
+    }
+
+    /// Shows up to `max` packets to `each` by way of `inn` and gives their room back. Returns how many, and whether
+    /// the other end broke the rules.
+    pub(super) fn drain(
+        &mut self,
+        max: usize,
+        inn: &mut [u8; MAX_PACKET],
+        mut each: impl FnMut(&[u8]),
+    ) -> (usize, Result<(), Broken>) {
+        let mut n = 0;
+        let mut verdict = Ok(());
+        while n < max {
+            match self.pop(inn) {
+                Ok(Some(len)) => {
+                    each(inn.get(..len).unwrap_or_default());
+                    n += 1;
+                }
+                Ok(None) => break,
+                Err(Broken) => {
+                    verdict = Err(Broken);
+                    break;
+                }
+            }
+        }
+        if n > 0 {
+            self.release();
+        }
+        (n, verdict)
+    }
+
+    /// Gives the room of all popped packets back.
+    pub(super) fn release(&mut self) {
+        self.place.tail().store(self.tail, Ordering::Release);
+    }
+
+    /// Counts what is queued without taking it out for good.
+    pub(super) fn count(mut self) -> u64 {
+        let mut n = 0;
+        while let Ok(Some(len)) = self.next() {
+            self.tail = self.tail.wrapping_add(record(len));
+            n += 1;
+        }
+        n
+    }
+}
