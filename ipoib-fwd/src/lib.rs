@@ -1,2 +1,4 @@
 //! The application: address translation, neighbours, IPoIB links and connections, and the forwarding step.
 #![forbid(unsafe_code)]
+
+pub mod link;

@@ -1,0 +1,259 @@
+//! What a link asks its owner to do, and what it tells.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ib_wire::mad::Mad;
+use ib_wire::{Gid, Lid, QKey, Qpn};
+use pmd::hca::{AsyncEvent, QpFault, QpTransition, RcSlot, UdDestination};
+use serde::Serialize;
+
+use super::address::HardwareAddress;
+use super::arp::{ARP_FRAME_LEN, ArpPacket};
+use super::settings::{Mode, WorkerIndex};
+use super::table::NeighbourChange;
+
+/// Names a connection of a link for the life of the link; never used twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+#[serde(transparent)]
+pub struct ConnKey(pub u64);
+
+/// Something for the link's owner to do, in order. Where a call to answer with is named, the link waits for it; the
+/// answer may come at once or later.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Action {
+    /// Send a management datagram from the port's QP1.
+    SendMad(Mad),
+    /// Bring a worker's datagram queue pair to RTS with this P_Key index and Q_Key, whatever state it is in (through
+    /// RESET if it was past it). Comes with the first broadcast join and when the P_Key moves in the port's table.
+    OpenUd {
+        /// The worker.
+        worker: WorkerIndex,
+        /// Index into the port's P_Key table.
+        pkey_index: u16,
+        /// The broadcast group's Q_Key.
+        qkey: QKey,
+    },
+    /// Give a worker's open datagram queue pair another Q_Key.
+    SetQKey {
+        /// The worker.
+        worker: WorkerIndex,
+        /// The broadcast group's Q_Key.
+        qkey: QKey,
+    },
+    /// Attach a worker's datagram queue pair to a group.
+    AttachMulticast {
+        /// The worker: always 0.
+        worker: WorkerIndex,
+        /// The group.
+        mgid: Gid,
+        /// Its LID.
+        mlid: Lid,
+    },
+    /// Detach it again.
+    DetachMulticast {
+        /// The worker: always 0.
+        worker: WorkerIndex,
+        /// The group.
+        mgid: Gid,
+        /// Its LID.
+        mlid: Lid,
+    },
+    /// Send a message as a datagram from a worker's datagram queue pair.
+    SendUd {
+        /// The worker.
+        worker: WorkerIndex,
+        /// Where to.
+        to: UdDestination,
+        /// Encapsulation header and ARP packet.
+        bytes: Box<[u8; ARP_FRAME_LEN]>,
+    },
+    /// Create a connected queue pair on a worker's queues. Answer: [`super::Link::handle_created`].
+    CreateRc {
+        /// Its key.
+        conn: ConnKey,
+        /// The worker.
+        worker: WorkerIndex,
+        /// True if it only receives (`RcConfig::passive`).
+        passive: bool,
+    },
+    /// Change a connected queue pair's state. Answer: [`super::Link::handle_done`].
+    ModifyRc {
+        /// Its key.
+        conn: ConnKey,
+        /// Its number.
+        qpn: Qpn,
+        /// The change.
+        to: QpTransition,
+    },
+    /// Hand a connected queue pair's hot half to its worker. Answer: [`super::Link::handle_done`].
+    InsertRc {
+        /// Its key.
+        conn: ConnKey,
+        /// The worker.
+        worker: WorkerIndex,
+        /// The place in the worker's table.
+        slot: RcSlot,
+    },
+    /// Have the worker post the drain request. The answer is the worker's note [`WorkerNote::Drained`]; a failure is
+    /// told by [`super::Link::handle_done`] with `false`.
+    PostDrain {
+        /// Its key.
+        conn: ConnKey,
+        /// The worker.
+        worker: WorkerIndex,
+        /// Its place.
+        slot: RcSlot,
+    },
+    /// Take the hot half back from the worker. Answer: [`super::Link::handle_done`].
+    RemoveRc {
+        /// Its key.
+        conn: ConnKey,
+        /// The worker.
+        worker: WorkerIndex,
+        /// Its place.
+        slot: RcSlot,
+    },
+    /// Destroy a connected queue pair. Nothing more is said about this key; no answer.
+    DestroyRc {
+        /// Its key.
+        conn: ConnKey,
+        /// Its number.
+        qpn: Qpn,
+    },
+    /// Publish to the workers. Answer: [`super::Link::handle_quiescent`] once every worker has let go of older tables.
+    Publish(Publication),
+}
+
+/// A new state of what workers look up.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Publication {
+    /// Counts up by one.
+    pub generation: u64,
+    /// The link as a whole.
+    pub state: Arc<LinkState>,
+    /// Neighbours that came, changed or went since the last publication; each address at most once.
+    pub changes: Vec<NeighbourChange>,
+}
+
+/// What workers need to know of the link as a whole.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LinkState {
+    /// True if the broadcast group is joined and the port active.
+    pub up: bool,
+    /// Mode in force.
+    pub mode: Mode,
+    /// Largest datagram, encapsulation header included: the broadcast group's MTU.
+    pub ud_mtu: u32,
+    /// The broadcast group, if joined.
+    pub broadcast: Option<UdDestination>,
+    /// Other joined groups.
+    pub groups: Vec<(Ipv4Addr, UdDestination)>,
+    /// The workers' own link-layer addresses, by worker index.
+    pub addresses: Vec<HardwareAddress>,
+}
+
+/// Something that a worker has seen on a connected queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WorkerNote {
+    /// A send failed other than by being flushed, or the queue pair failed by itself.
+    Fault,
+    /// The drain request has completed.
+    Drained,
+    /// Nothing is outstanding on the send queue of a queue pair in error.
+    Flushed,
+    /// It has taken its last receive from the shared receive queue.
+    LastWqeReached,
+    /// It received data before the RTU.
+    CommunicationEstablished,
+}
+
+/// An ARP packet that came in by the link and made sense.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReceivedArp {
+    /// The worker that received it.
+    pub worker: WorkerIndex,
+    /// The packet.
+    pub packet: ArpPacket,
+    /// True if it was sent to the broadcast group.
+    pub multicast: bool,
+}
+
+/// Something that a link tells.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Event {
+    /// The link is up: the broadcast group is joined and the port active.
+    Up,
+    /// It no longer is.
+    Down,
+    /// An ARP packet came in; whether to answer is the owner's decision ([`super::Link::reply`]).
+    Arp(ReceivedArp),
+    /// A neighbour's address is known; its table entry is published.
+    NeighbourResolved {
+        /// Its IP address.
+        ip: Ipv4Addr,
+        /// Its link-layer address.
+        hardware: HardwareAddress,
+    },
+    /// A known neighbour has another link-layer address now.
+    NeighbourChanged {
+        /// Its IP address.
+        ip: Ipv4Addr,
+        /// Before.
+        old: HardwareAddress,
+        /// Now.
+        new: HardwareAddress,
+    },
+    /// A neighbour does not answer.
+    NeighbourUnreachable {
+        /// Its IP address.
+        ip: Ipv4Addr,
+    },
+    /// A connection came into being.
+    ConnectionUp {
+        /// Its key.
+        conn: ConnKey,
+        /// True if the peer opened it.
+        passive: bool,
+        /// The peer.
+        peer: HardwareAddress,
+        /// From the first step to the last.
+        setup: Duration,
+    },
+    /// A connection is going, or did not come into being.
+    ConnectionDown {
+        /// Its key.
+        conn: ConnKey,
+        /// True if the peer opened it.
+        passive: bool,
+        /// Why.
+        reason: super::CloseReason,
+    },
+    /// Shutdown is complete.
+    Stopped,
+}
+
+impl WorkerNote {
+    /// What a worker's queue event means to a link. A failed receive says nothing about the connection.
+    #[must_use]
+    pub const fn from_fault(fault: QpFault) -> Option<Self> {
+        match fault {
+            QpFault::Send(_) => Some(Self::Fault),
+            QpFault::Receive(_) => None,
+            QpFault::Drained => Some(Self::Drained),
+            QpFault::Flushed => Some(Self::Flushed),
+        }
+    }
+
+    /// The queue pair that a device's event is about and what it means to a link.
+    #[must_use]
+    pub const fn from_async(event: &AsyncEvent) -> Option<(Qpn, Self)> {
+        match *event {
+            AsyncEvent::LastWqeReached(qpn) => Some((qpn, Self::LastWqeReached)),
+            AsyncEvent::CommunicationEstablished(qpn) => Some((qpn, Self::CommunicationEstablished)),
+            AsyncEvent::QpFatal(qpn) => Some((qpn, Self::Fault)),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The control side of one IPoIB link: one port, one P_Key, some workers.
+//!
+//! No I/O and no clock: a [`Link`] takes management datagrams, ARP packets, events and `now`, and gives actions, events
+//! and deadlines. The gateway's control lcore drives one, and so does each virtual host of the software fabric.
+//!
+//! ```text
+//!  port facts, events ─┐                      ┌─> MADs, ARP packets, queue pair changes (Action)
+//!  MADs, ARP, notes ───┼─> Link ─ poll_… ─────┼─> tables for the workers (Action::Publish)
+//!  answers to actions ─┘                      └─> what came of it (Event), next deadline
+//! ```
+//!
+//! Owner's loop: feed inputs; then take [`Link::poll_action`] until `None`, carry each out and answer where it says so;
+//! then [`Link::poll_event`] until `None`; then wait until [`Link::poll_timeout`] or the next input.
+
+mod action;
+mod address;
+mod arp;
+mod machine;
+mod responder;
+mod settings;
+mod statistics;
+mod table;
+
+pub use action::{Action, ConnKey, Event, LinkState, Publication, ReceivedArp, WorkerNote};
+pub use address::{FLAG_RC, FLAG_UC, HardwareAddress, ipv4_mgid};
+pub use arp::{ARP_FRAME_LEN, ARP_LEN, ArpError, ArpOperation, ArpPacket, ENCAPSULATION_LEN};
+pub use machine::Link;
+pub use responder::ArpResponder;
+pub use settings::{LinkSettings, Mode, PortEvent, PortFacts, WorkerIndex, WorkerSettings};
+pub use statistics::{CloseReason, ConnectionInfo, GroupInfo, LinkCounters, NeighbourInfo};
+pub use table::{Neighbour, NeighbourChange, Neighbours, RcPath};
+
+/// Largest message of a connection, encapsulation header included: Linux's buffer.
+pub const MAX_MESSAGE: u32 = 65_524;
+
+/// Why a link cannot be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LinkError {
+    /// A link needs 1 to 255 workers.
+    #[error("a link needs 1 to 255 workers, not {0}")]
+    Workers(usize),
+    /// The receive MTU is out of range.
+    #[error("receive MTU {0} is not within 5 and {MAX_MESSAGE}")]
+    ReceiveMtu(u32),
+    /// A retry count is out of range.
+    #[error("retry count {0} is not within 0 and 7")]
+    Retry(u8),
+    /// A bound is zero.
+    #[error("{0} may not be zero")]
+    Zero(&'static str),
+    /// P_Key 0 or 0x8000.
+    #[error("P_Key {0} names no partition")]
+    PKey(ib_wire::PKey),
+}

@@ -1,0 +1,157 @@
+//! What a link is told: its settings at start, and what its port is at the moment.
+
+use std::time::Duration;
+
+use ib_wire::{Gid, Guid, Lid, Mtu, PKey, Qpn, ServiceLevel};
+use pmd::hca::{AsyncEvent, PortNumber, PortState};
+use serde::Serialize;
+
+/// How unicast IPoIB packets travel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// By UD only (RFC 4391).
+    Datagram,
+    /// By RC connections to peers that accept them, else by UD (RFC 4755).
+    Connected,
+}
+
+/// Index of a worker of a link, from 0. Worker 0's datagram queue pair is the one attached to multicast groups.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+#[serde(transparent)]
+pub struct WorkerIndex(pub u8);
+
+/// One worker as its link sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerSettings {
+    /// Number of its datagram queue pair: with the port's GID, its link-layer address.
+    pub ud_qpn: Qpn,
+    /// First of its connection slots that this link may deal out.
+    pub first_slot: u16,
+    /// How many slots from there.
+    pub slots: u16,
+}
+
+/// Settings of a link.
+#[derive(Clone, Debug)]
+pub struct LinkSettings {
+    /// GUID of the node (channel adapter): names our end in CM messages.
+    pub node_guid: Guid,
+    /// The partition. The full-membership bit is set where it goes into multicast GIDs.
+    pub pkey: PKey,
+    /// Scope of the link's multicast groups, four bits; 2 = link-local.
+    pub scope: u8,
+    /// Mode to start in.
+    pub mode: Mode,
+    /// The workers, at least one and at most 255.
+    pub workers: Vec<WorkerSettings>,
+    /// Largest message that a connection of ours takes, encapsulation header included: 5 to 65,524.
+    pub receive_mtu: u32,
+    /// Retries of our connections after timeouts or sequence errors, 0 to 7.
+    pub retry_count: u8,
+    /// Retries of our connections after RNR NAKs, 0 to 7; 7 = for ever.
+    pub rnr_retry: u8,
+    /// A passive connection that received nothing for this long is closed.
+    pub passive_idle: Duration,
+    /// Most passive connections; one more evicts the one that was idle for the longest time.
+    pub max_passive: usize,
+    /// Most neighbours.
+    pub max_neighbours: usize,
+    /// Most multicast groups beside the broadcast group.
+    pub max_groups: usize,
+    /// A neighbour that nothing uses for this long is forgotten.
+    pub neighbour_idle: Duration,
+    /// Bound of every wait in the teardown of a connection and of [`super::Link::shutdown`].
+    pub teardown_timeout: Duration,
+    /// Seed of communication ids, PSNs and jitter.
+    pub seed: u64,
+}
+
+impl LinkSettings {
+    /// Linux's defaults, for one worker that may use all slots.
+    #[must_use]
+    pub fn new(node_guid: Guid, pkey: PKey, ud_qpn: Qpn, seed: u64) -> Self {
+        Self {
+            node_guid,
+            pkey,
+            scope: 2,
+            mode: Mode::Connected,
+            workers: vec![WorkerSettings { ud_qpn, first_slot: 0, slots: u16::MAX }],
+            receive_mtu: super::MAX_MESSAGE,
+            retry_count: 0,
+            rnr_retry: 0,
+            passive_idle: Duration::from_secs(512),
+            max_passive: 4096,
+            max_neighbours: 4096,
+            max_groups: 64,
+            neighbour_idle: Duration::from_secs(60),
+            teardown_timeout: Duration::from_secs(5),
+            seed,
+        }
+    }
+}
+
+/// What the link's port is at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PortFacts {
+    /// Logical state; only `Active` carries a link.
+    pub state: PortState,
+    /// Base LID.
+    pub lid: Lid,
+    /// GID at index 0 of the port's table.
+    pub gid: Gid,
+    /// LID of the subnet manager.
+    pub sm_lid: Lid,
+    /// Service level towards it.
+    pub sm_sl: ServiceLevel,
+    /// MTU in use.
+    pub mtu: Mtu,
+    /// Where the link's P_Key is in the port's table, if it is there.
+    pub pkey_index: Option<u16>,
+}
+
+impl PortFacts {
+    /// A port without a link.
+    pub const DOWN: Self = Self {
+        state: PortState::Down,
+        lid: Lid(0),
+        gid: Gid::ZERO,
+        sm_lid: Lid(0),
+        sm_sl: ServiceLevel::new(0),
+        mtu: Mtu::B2048,
+        pkey_index: None,
+    };
+}
+
+/// What a port's asynchronous event asks of a link; see [`super::Link::handle_port_event`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PortEvent {
+    /// SM change, client reregistration or GID change: paths are forgotten, groups joined anew.
+    Light,
+    /// Port error, port active or LID change: down, paths forgotten, up.
+    Normal,
+    /// P_Key change: if our index changed, queue pairs are opened anew too.
+    Heavy,
+}
+
+impl PortEvent {
+    /// The port that a device's event is about and what it asks of that port's links; `None` for events of other
+    /// objects.
+    #[must_use]
+    pub const fn from_async(event: &AsyncEvent) -> Option<(PortNumber, Self)> {
+        Some(match *event {
+            AsyncEvent::SmChange(p) | AsyncEvent::ClientReregister(p) | AsyncEvent::GidChange(p) => {
+                (p, Self::Light)
+            }
+            AsyncEvent::PortActive(p) | AsyncEvent::PortError(p) | AsyncEvent::LidChange(p) => {
+                (p, Self::Normal)
+            }
+            AsyncEvent::PKeyChange(p) => (p, Self::Heavy),
+            AsyncEvent::LastWqeReached(_)
+            | AsyncEvent::CommunicationEstablished(_)
+            | AsyncEvent::QpFatal(_)
+            | AsyncEvent::SrqLimitReached(_)
+            | AsyncEvent::Fatal => return None,
+        })
+    }
+}

@@ -1,0 +1,176 @@
+//! What a link shows of itself: lists for the control socket, counters.
+
+use std::net::Ipv4Addr;
+
+use ib_wire::{Gid, Qpn};
+use serde::{Serialize, Serializer};
+
+use super::action::ConnKey;
+use super::address::HardwareAddress;
+use super::settings::WorkerIndex;
+
+fn display<T: std::fmt::Display, S: Serializer>(value: &T, s: S) -> Result<S::Ok, S::Error> {
+    s.collect_str(value)
+}
+
+fn display_qpn<S: Serializer>(value: &Option<Qpn>, s: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(qpn) => s.serialize_some(&qpn.get()),
+        None => s.serialize_none(),
+    }
+}
+
+/// Why a connection was closed, or did not come into being.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CloseReason {
+    /// The peer rejected it, with this reason (IBA 12.6.7.2).
+    Rejected(u16),
+    /// The peer's CM did not answer.
+    Timeout,
+    /// The peer disconnected it.
+    PeerDisconnected,
+    /// A send on it failed, or the device reported it broken.
+    Fault,
+    /// The device refused to create or change the queue pair.
+    Device,
+    /// The peer's private data is missing or says an impossible MTU.
+    PrivateData,
+    /// The neighbour was forgotten.
+    NeighbourGone,
+    /// The neighbour has another address.
+    AddressChanged,
+    /// It received nothing for long.
+    Idle,
+    /// Room was needed for a newer one.
+    Evicted,
+    /// The peer opened another one in its place.
+    Replaced,
+    /// The link's mode changed to datagram.
+    ModeChanged,
+    /// The link went down.
+    LinkDown,
+    /// The link is being shut down.
+    Shutdown,
+}
+
+/// One connection, as `ctl connections` shows it.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct ConnectionInfo {
+    /// Its key.
+    pub key: ConnKey,
+    /// True if the peer opened it.
+    pub passive: bool,
+    /// The worker that has it.
+    pub worker: WorkerIndex,
+    /// Our queue pair.
+    #[serde(serialize_with = "display_qpn")]
+    pub qpn: Option<Qpn>,
+    /// The neighbour that it leads to; passive ones are known by the link-layer address only.
+    pub ip: Option<Ipv4Addr>,
+    /// The peer's link-layer address.
+    #[serde(serialize_with = "display")]
+    pub peer: HardwareAddress,
+    /// Name of the state that it is in.
+    pub state: &'static str,
+    /// The peer's receive MTU, encapsulation header included; 0 while not known.
+    pub mtu: u32,
+    /// Milliseconds since it was last seen in use.
+    pub idle_ms: u64,
+}
+
+/// One neighbour, as `ctl neighbours` shows it.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct NeighbourInfo {
+    /// Its IP address.
+    pub ip: Ipv4Addr,
+    /// Its link-layer address, if known.
+    #[serde(serialize_with = "display_address")]
+    pub hardware: Option<HardwareAddress>,
+    /// Name of the state that it is in.
+    pub state: &'static str,
+    /// LID of its path; 0 while not known.
+    pub dlid: u16,
+    /// Connections up, over all workers.
+    pub connections: usize,
+    /// Milliseconds since it was last seen in use.
+    pub idle_ms: u64,
+}
+
+fn display_address<S: Serializer>(value: &Option<HardwareAddress>, s: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(a) => s.collect_str(a),
+        None => s.serialize_none(),
+    }
+}
+
+/// One multicast group, as `ctl groups` shows it.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct GroupInfo {
+    /// The IPv4 group; 255.255.255.255 for the broadcast group.
+    pub ip: Ipv4Addr,
+    /// Its MGID.
+    #[serde(serialize_with = "display")]
+    pub mgid: Gid,
+    /// Its LID; 0 while not joined.
+    pub mlid: u16,
+    /// Name of the state that it is in.
+    pub state: &'static str,
+}
+
+/// What has happened on a link, each since its start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct LinkCounters {
+    /// Active connections that came up.
+    pub connections_opened: u64,
+    /// Passive connections that came up.
+    pub connections_accepted: u64,
+    /// Dials that began.
+    pub dials: u64,
+    /// Dials repeated with the other form of service id.
+    pub service_id_fallbacks: u64,
+    /// Dials that a REJ ended.
+    pub dial_rejected: u64,
+    /// Dials that no answer ended.
+    pub dial_timeouts: u64,
+    /// Dials that ended for other reasons.
+    pub dial_failed: u64,
+    /// Connection requests that we rejected.
+    pub requests_rejected: u64,
+    /// Connections that failed after they were up.
+    pub connections_faulted: u64,
+    /// Connections that the peer disconnected.
+    pub connections_disconnected: u64,
+    /// Passive connections closed for being idle.
+    pub passive_expired: u64,
+    /// Passive connections closed to make room.
+    pub passive_evicted: u64,
+    /// Waits for a last-WQE event or a drain that ran out of time.
+    pub teardown_timeouts: u64,
+    /// ARP requests sent.
+    pub arp_requests_sent: u64,
+    /// ARP replies sent.
+    pub arp_replies_sent: u64,
+    /// ARP packets received.
+    pub arp_received: u64,
+    /// ARP packets not sent because a path's queue was full or the path does not exist.
+    pub arp_dropped: u64,
+    /// Requests to resolve that a rate limit held back.
+    pub resolve_limited: u64,
+    /// Requests to resolve that found the neighbour table full of neighbours in use.
+    pub neighbours_full: u64,
+    /// Neighbours that turned out unreachable.
+    pub neighbours_failed: u64,
+    /// Path lookups sent.
+    pub path_queries: u64,
+    /// Path lookups that failed.
+    pub path_failures: u64,
+    /// Joins sent.
+    pub joins: u64,
+    /// Joins that failed.
+    pub join_failures: u64,
+    /// Management datagrams that were of no use: class, length or transaction unknown.
+    pub mads_ignored: u64,
+    /// Flushes by port events: light, normal and heavy.
+    pub flushes: u64,
+}
