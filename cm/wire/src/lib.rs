@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod crc;
+pub mod ipoib;
 pub mod mad;
 pub mod number;
 pub mod packet;
