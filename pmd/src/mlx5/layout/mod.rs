@@ -1,0 +1,69 @@
+//! What work queue entries, completion queue entries and doorbell records look like in memory. Everything is big endian.
+//!
+//! Each struct has the alignment of a byte, so it can be read from or written to any place of a ring; sizes and offsets
+//! are checked when the crate is compiled.
+
+mod address;
+mod completion;
+mod receive;
+mod send;
+mod umr;
+
+pub use address::DatagramAddress;
+pub use completion::{Cqe, CqeOpcode, ErrorCqe, Syndrome, cqe_flags, cqe_owner};
+pub use receive::NextSegment;
+pub use send::{
+    AtomicSegment, ControlSegment, DataSegment, EthernetSegment, InlineHeader, RemoteAddressSegment,
+    SendOpcode, fm_ce_se,
+};
+pub use umr::{MkeyContext, RepeatBlock, RepeatEntry, UmrControl, mkey_access, mkey_mask, umr_flags};
+
+/// Bytes of a send work queue basic block (WQEBB); send queue indices count these.
+pub const WQEBB: usize = 64;
+
+/// Bytes of the unit in which the control segment tells a work queue entry's length (DS).
+pub const DS_UNIT: usize = 16;
+
+/// Largest DS of a send work queue entry: the field has six bits.
+pub const MAX_DS: usize = 63;
+
+/// Bytes of a completion queue entry.
+pub const CQE_SIZE: usize = 64;
+
+/// The key of no memory: ends the list of data segments of a receive that does not fill its slot.
+pub const INVALID_LKEY: u32 = 0x100;
+
+/// In a byte count of a send: data follow in the entry itself.
+pub const INLINE_DATA: u32 = 0x8000_0000;
+
+/// Index of the word of a queue pair's doorbell record that counts posted receives, modulo 2^16. A shared receive
+/// queue's record has this word only.
+pub const DBREC_RECEIVE: usize = 0;
+
+/// Index of the word of a queue pair's doorbell record that holds the index behind the last posted send, modulo 2^16.
+pub const DBREC_SEND: usize = 1;
+
+/// Index of the word of a completion queue's doorbell record that holds the consumer index, modulo 2^24.
+pub const DBREC_CONSUMER: usize = 0;
+
+/// Index of the word of a completion queue's doorbell record that asks for an event.
+pub const DBREC_ARM: usize = 1;
+
+/// Bytes of a doorbell record of a queue pair or a completion queue.
+pub const DBREC_SIZE: usize = 8;
+
+/// Offset, in the doorbell page, of the register that arms completion queues.
+pub const ARM_REGISTER: usize = 0x20;
+
+/// In the arm word: an event for solicited completions only. Bits 28 and 29 count the events, bits 0 to 23 hold the
+/// consumer index.
+pub const ARM_SOLICITED: u32 = 1 << 24;
+
+/// Checks sizes and offsets at compile time.
+macro_rules! layout {
+    ($ty:ty, $size:literal $(, $field:ident @ $offset:literal)*) => {
+        const _: () = assert!(size_of::<$ty>() == $size && align_of::<$ty>() == 1);
+        $(const _: () = assert!(std::mem::offset_of!($ty, $field) == $offset);)*
+    };
+}
+pub(crate) use layout;

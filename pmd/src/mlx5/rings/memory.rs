@@ -1,0 +1,169 @@
+//! Memory that a queue shares with its device.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// A piece of memory that the driver and a device both read and write, in turns that the queue's protocol sets.
+#[derive(Clone, Copy, Debug)]
+pub struct RingMemory {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: it is an address and a length; `RingMemory::new` makes its caller answer for every access.
+unsafe impl Send for RingMemory {}
+
+impl RingMemory {
+    /// Describes `len` bytes from `base`.
+    ///
+    /// # Safety
+    ///
+    /// The bytes are readable and writable for as long as any copy of the result is used, and no Rust reference to them
+    /// exists. Two threads touch the same byte only as the protocol of the queue orders it: an entry is written before
+    /// the doorbell record or owner bit that gives it away (with release ordering), and read after that was seen (with
+    /// acquire ordering).
+    #[must_use]
+    pub const unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
+        Self { base, len }
+    }
+
+    /// No memory.
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self { base: NonNull::dangling(), len: 0 }
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first byte.
+    #[must_use]
+    pub const fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// The `len` bytes from `offset`, if they lie inside.
+    #[must_use]
+    pub fn part(&self, offset: usize, len: usize) -> Option<Self> {
+        let end = offset.checked_add(len)?;
+        if end > self.len {
+            return None;
+        }
+        // SAFETY: `offset` lies within the memory that `new`'s caller described.
+        Some(Self { base: unsafe { self.base.add(offset) }, len })
+    }
+
+    #[inline]
+    fn holds(&self, offset: usize, len: usize) -> bool {
+        let inside = len <= self.len && offset <= self.len - len;
+        debug_assert!(inside, "{offset}+{len} of {}", self.len);
+        inside
+    }
+
+    /// Writes a value at `offset`; what does not fit inside is not written.
+    #[inline]
+    pub fn write<T: IntoBytes + Immutable + ?Sized>(&self, offset: usize, value: &T) {
+        let bytes = value.as_bytes();
+        if self.holds(offset, bytes.len()) {
+            // SAFETY: inside, as just checked; writable and unshared at this moment by the contract of `new`; a value
+            // that the caller holds by reference does not overlap memory that has no references.
+            unsafe { self.base.add(offset).as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        }
+    }
+
+    /// Writes zeros.
+    pub fn zero(&self, offset: usize, len: usize) {
+        if self.holds(offset, len) {
+            // SAFETY: as in `write`.
+            unsafe { self.base.add(offset).as_ptr().write_bytes(0, len) };
+        }
+    }
+
+    /// Reads a value at `offset`; zeros where it does not lie inside.
+    #[inline]
+    #[must_use]
+    pub fn read<T: FromBytes>(&self, offset: usize) -> T {
+        if self.holds(offset, size_of::<T>()) {
+            // SAFETY: inside, as just checked; readable and unshared at this moment by the contract of `new`; any bytes
+            // make a `T`.
+            unsafe { self.base.add(offset).cast::<T>().as_ptr().read_unaligned() }
+        } else {
+            T::new_zeroed()
+        }
+    }
+
+    /// Reads a byte that the device may write at any time, before everything that is read afterwards.
+    #[inline]
+    #[must_use]
+    pub fn load_acquire(&self, offset: usize) -> u8 {
+        if self.holds(offset, 1) {
+            // SAFETY: inside, as just checked; an `AtomicU8` has no alignment, and the other side writes it as one.
+            unsafe { std::sync::atomic::AtomicU8::from_ptr(self.base.add(offset).as_ptr()) }
+                .load(Ordering::Acquire)
+        } else {
+            super::cqe_owner::INITIAL
+        }
+    }
+}
+
+/// A doorbell record: one or two big-endian words of memory that the driver writes and the device reads.
+#[derive(Clone, Copy, Debug)]
+pub struct DoorbellRecord {
+    words: NonNull<AtomicU32>,
+    count: usize,
+}
+
+// SAFETY: the words are atomic; `DoorbellRecord::new` makes its caller answer for their being there.
+unsafe impl Send for DoorbellRecord {}
+
+impl DoorbellRecord {
+    /// Describes the record of `count` words (2, or 1 for a shared receive queue) at `words`.
+    ///
+    /// # Safety
+    ///
+    /// The words are readable and writable for as long as any copy of the result is used, and are touched by atomic
+    /// operations only.
+    #[must_use]
+    pub const unsafe fn new(words: NonNull<AtomicU32>, count: usize) -> Self {
+        Self { words, count }
+    }
+
+    /// Writes word `index`, after everything that this thread wrote before.
+    #[inline]
+    pub fn store(&self, index: usize, value: u32) {
+        debug_assert!(index < self.count);
+        if index < self.count {
+            // SAFETY: the word is there by the contract of `new`.
+            unsafe { self.words.add(index).as_ref() }.store(value.to_be(), Ordering::Release);
+        }
+    }
+
+    /// Reads word `index`, before everything that this thread reads afterwards.
+    #[must_use]
+    pub fn load(&self, index: usize) -> u32 {
+        if index < self.count {
+            // SAFETY: the word is there by the contract of `new`.
+            u32::from_be(unsafe { self.words.add(index).as_ref() }.load(Ordering::Acquire))
+        } else {
+            0
+        }
+    }
+
+    /// Sets all words to 0.
+    pub fn clear(&self) {
+        for index in 0..self.count {
+            self.store(index, 0);
+        }
+    }
+}
