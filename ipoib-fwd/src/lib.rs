@@ -1,4 +1,7 @@
 //! The application: address translation, neighbours, IPoIB links and connections, and the forwarding step.
 #![forbid(unsafe_code)]
 
+pub mod drop_reason;
+pub mod forward;
 pub mod link;
+pub mod packet;

@@ -1,0 +1,207 @@
+//! From Ethernet to InfiniBand.
+
+use pmd::hca::RcSlot;
+
+use super::Punt;
+use super::rules::{Cast, LinkCast, classify};
+use super::tables::{IbNeighbour, NeighbourIndex, Tables};
+use crate::drop_reason::DropReason;
+use crate::packet::IPOIB_HEADER_LEN;
+use crate::packet::ethernet::{
+    ETHERNET_HEADER_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_SERVICE_VLAN,
+    ETHERTYPE_VLAN, EthernetHeader, MacAddress,
+};
+use crate::packet::ipv4::Ipv4View;
+
+/// The way of a packet into the fabric.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Via<'t, D> {
+    /// By this worker's connection in this slot.
+    Rc(RcSlot),
+    /// As a datagram to a host.
+    Ud(&'t D),
+    /// As a datagram to a group.
+    Group(&'t D),
+}
+
+impl<D> Clone for Via<'_, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<D> Copy for Via<'_, D> {}
+
+/// What to do with a frame.
+///
+/// In a frame, the IPv4 packet begins at [`ETHERNET_HEADER_LEN`]; its message is
+/// [`crate::packet::IPOIB_IPV4_HEADER`] and the packet's first `ip_len` bytes. What the frame holds behind them is
+/// padding and must not go out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EthVerdict<'t, D> {
+    /// Send the packet.
+    Forward {
+        /// The way.
+        via: Via<'t, D>,
+        /// Bytes of the IPv4 packet.
+        ip_len: u16,
+        /// The neighbour it goes to, to be noted as used; `None` for groups.
+        neighbour: Option<NeighbourIndex>,
+        /// Tell the control lcore that this neighbour wants a connection.
+        dial: bool,
+    },
+    /// Cut the packet ([`super::fragment`]) and send the pieces.
+    Fragment {
+        /// The way of each piece.
+        via: Via<'t, D>,
+        /// Bytes of the IPv4 packet.
+        ip_len: u16,
+        /// Largest piece, bytes, IPv4 header included.
+        mtu: u16,
+        /// The neighbour they go to, to be noted as used; `None` for groups.
+        neighbour: Option<NeighbourIndex>,
+        /// Tell the control lcore that this neighbour wants a connection.
+        dial: bool,
+    },
+    /// The packet does not fit and may not be cut. Tell its source this MTU by ICMP if
+    /// [`crate::packet::icmp::may_answer`] and the rate limit allow it, and drop it
+    /// ([`DropReason::TooBigAnswered`] or [`DropReason::TooBig`]).
+    TooBig {
+        /// Largest packet that would fit.
+        mtu: u16,
+        /// Tell the control lcore that this neighbour wants a connection, which would take larger packets.
+        dial: Option<NeighbourIndex>,
+    },
+    /// Hand the whole frame to the control lcore.
+    Punt(Punt),
+    /// Drop it.
+    Drop(DropReason),
+}
+
+/// Decides on a frame that the Ethernet port received. `head` is the frame's first bytes, with all headers (74 bytes
+/// are always enough), `frame_len` its length without frame check sequence.
+#[inline]
+#[must_use]
+pub fn eth_to_ib<'t, D>(head: &[u8], frame_len: usize, tables: &'t Tables<D>) -> EthVerdict<'t, D> {
+    decide(head, frame_len, tables).unwrap_or_else(EthVerdict::Drop)
+}
+
+#[inline]
+fn decide<'t, D>(
+    head: &[u8],
+    frame_len: usize,
+    tables: &'t Tables<D>,
+) -> Result<EthVerdict<'t, D>, DropReason> {
+    let settings = &tables.settings;
+    let ethernet = EthernetHeader::parse(head)?;
+    if ethernet.source == settings.mac {
+        return Err(DropReason::LoopSelf);
+    }
+    if ethernet.source.is_multicast() {
+        return Err(DropReason::Martian);
+    }
+    let link_cast = if ethernet.destination == settings.mac {
+        LinkCast::Unicast
+    } else if ethernet.destination.is_multicast() {
+        LinkCast::Multicast
+    } else {
+        return Err(DropReason::NotForUs);
+    };
+    match ethernet.ethertype {
+        ETHERTYPE_IPV4 => {}
+        ETHERTYPE_ARP => return Ok(EthVerdict::Punt(Punt::Arp)),
+        ETHERTYPE_IPV6 => return Err(DropReason::Ipv6),
+        ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN => return Err(DropReason::Vlan),
+        // Below 0x0600 it is an IEEE 802.3 length: LLC, spanning tree and the like.
+        _ => return Err(DropReason::UnknownEthertype),
+    }
+    let packet_len = frame_len.checked_sub(ETHERNET_HEADER_LEN).ok_or(DropReason::Truncated)?;
+    let packet = Ipv4View::parse(head.get(ETHERNET_HEADER_LEN..).unwrap_or_default(), packet_len)?;
+    let cast = classify(&packet, link_cast, settings)?;
+    if cast == Cast::Gateway {
+        return Ok(EthVerdict::Punt(Punt::Local));
+    }
+    if tables.ib(packet.source()).is_some() {
+        return Err(DropReason::Martian);
+    }
+    if cast.is_many() {
+        return to_group(&packet, cast, ethernet.destination, tables);
+    }
+    // Nothing can be sent or resolved while the link is down.
+    if settings.broadcast.is_none() {
+        return Err(DropReason::LinkDown);
+    }
+    let Some((index, neighbour)) = tables.ib(packet.destination()) else {
+        return if tables.eth(packet.destination()).is_some() {
+            Err(DropReason::SameSide)
+        } else {
+            Ok(EthVerdict::Punt(Punt::Neighbour(packet.destination())))
+        };
+    };
+    Ok(to_host(&packet, index, neighbour, tables))
+}
+
+/// By the connection if the packet fits it, else as a datagram, else in pieces by whichever takes the larger ones.
+#[inline]
+fn to_host<'t, D>(
+    packet: &Ipv4View<'_>,
+    index: NeighbourIndex,
+    neighbour: &'t IbNeighbour<D>,
+    tables: &'t Tables<D>,
+) -> EthVerdict<'t, D> {
+    let ip_len = packet.total_len();
+    let dial = neighbour.dial && neighbour.rc.is_none();
+    let rc = neighbour.rc.as_ref().map(|rc| (Via::Rc(rc.slot), ip_mtu(rc.mtu)));
+    let ud = neighbour.ud.as_ref().map(|ud| (Via::Ud(ud), tables.settings.ud_ip_mtu()));
+    for (via, mtu) in [rc, ud].into_iter().flatten() {
+        if ip_len <= mtu {
+            return EthVerdict::Forward { via, ip_len, neighbour: Some(index), dial };
+        }
+    }
+    let Some((via, mtu)) = [rc, ud].into_iter().flatten().max_by_key(|(_, mtu)| *mtu) else {
+        return EthVerdict::Punt(Punt::Neighbour(packet.destination()));
+    };
+    if packet.dont_fragment() {
+        EthVerdict::TooBig { mtu, dial: dial.then_some(index) }
+    } else {
+        EthVerdict::Fragment { via, ip_len, mtu, neighbour: Some(index), dial }
+    }
+}
+
+/// Largest IPv4 packet in a message of at most `message_mtu` bytes.
+#[inline]
+fn ip_mtu(message_mtu: u32) -> u16 {
+    u16::try_from(message_mtu.saturating_sub(IPOIB_HEADER_LEN as u32)).unwrap_or(u16::MAX)
+}
+
+#[inline]
+fn to_group<'t, D>(
+    packet: &Ipv4View<'_>,
+    cast: Cast,
+    frame_destination: MacAddress,
+    tables: &'t Tables<D>,
+) -> Result<EthVerdict<'t, D>, DropReason> {
+    let settings = &tables.settings;
+    // A group's packet in the frame of another group would let a host reach groups that switches keep from it.
+    if frame_destination.is_multicast()
+        && frame_destination != MacAddress::BROADCAST
+        && frame_destination != MacAddress::of_group(packet.destination())
+    {
+        return Err(DropReason::NotForUs);
+    }
+    let broadcast = settings.broadcast.as_ref().ok_or(DropReason::LinkDown)?;
+    let joined = || settings.groups.iter().find(|(group, _)| *group == packet.destination()).map(|(_, d)| d);
+    let destination = match cast {
+        Cast::LocalGroup => joined().unwrap_or(broadcast),
+        Cast::Group => joined().ok_or(DropReason::GroupUnknown)?,
+        Cast::Broadcast | Cast::Host | Cast::Gateway => broadcast,
+    };
+    let (via, ip_len, mtu) = (Via::Group(destination), packet.total_len(), settings.ud_ip_mtu());
+    Ok(if ip_len <= mtu {
+        EthVerdict::Forward { via, ip_len, neighbour: None, dial: false }
+    } else if packet.dont_fragment() {
+        EthVerdict::Drop(DropReason::TooBig)
+    } else {
+        EthVerdict::Fragment { via, ip_len, mtu, neighbour: None, dial: false }
+    })
+}

@@ -1,0 +1,129 @@
+//! From InfiniBand to Ethernet.
+
+use pmd::hca::Source;
+
+use super::Punt;
+use super::rules::{Cast, LinkCast, classify};
+use super::tables::{NeighbourIndex, Tables};
+use crate::drop_reason::DropReason;
+use crate::packet::IPOIB_HEADER_LEN;
+use crate::packet::be16;
+use crate::packet::ethernet::{
+    ETHERNET_HEADER_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader, MacAddress,
+};
+use crate::packet::ipv4::Ipv4View;
+
+/// What to do with a message.
+///
+/// In a message, the IPv4 packet begins at [`IPOIB_HEADER_LEN`]; its frame is `header` and the packet's first `ip_len`
+/// bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IbVerdict {
+    /// Send the packet.
+    Forward {
+        /// The Ethernet header to put in front of the packet, in place of the encapsulation header.
+        header: [u8; ETHERNET_HEADER_LEN],
+        /// Bytes of the IPv4 packet.
+        ip_len: u16,
+        /// The neighbour it goes to, to be noted as used; `None` for groups.
+        neighbour: Option<NeighbourIndex>,
+    },
+    /// Cut the packet ([`super::fragment`]) and send the pieces.
+    Fragment {
+        /// The Ethernet header to put in front of each piece.
+        header: [u8; ETHERNET_HEADER_LEN],
+        /// Bytes of the IPv4 packet.
+        ip_len: u16,
+        /// Largest piece, bytes, IPv4 header included.
+        mtu: u16,
+        /// The neighbour they go to, to be noted as used; `None` for groups.
+        neighbour: Option<NeighbourIndex>,
+    },
+    /// The packet does not fit and may not be cut. Tell its source this MTU by ICMP if
+    /// [`crate::packet::icmp::may_answer`] and the rate limit allow it, and drop it
+    /// ([`DropReason::TooBigAnswered`] or [`DropReason::TooBig`]).
+    TooBig {
+        /// Largest packet that would fit.
+        mtu: u16,
+    },
+    /// Hand the whole message to the control lcore.
+    Punt(Punt),
+    /// Drop it.
+    Drop(DropReason),
+}
+
+/// Decides on a message that came in by a queue pair. `head` is its first bytes from the encapsulation header on, with
+/// all headers (64 bytes are always enough), `message_len` its length, `source` how it came.
+#[inline]
+#[must_use]
+pub fn ib_to_eth<D>(head: &[u8], message_len: usize, source: &Source, tables: &Tables<D>) -> IbVerdict {
+    decide(head, message_len, source, tables).unwrap_or_else(IbVerdict::Drop)
+}
+
+#[inline]
+fn decide<D>(
+    head: &[u8],
+    message_len: usize,
+    source: &Source,
+    tables: &Tables<D>,
+) -> Result<IbVerdict, DropReason> {
+    let settings = &tables.settings;
+    let link_cast = match source {
+        Source::Ud(ud) if ud.multicast => {
+            // The fabric copies a multicast back to its sender's port.
+            if ud.slid == settings.own_lid && settings.own_qpns.contains(&ud.qpn) {
+                return Err(DropReason::LoopSelf);
+            }
+            LinkCast::Multicast
+        }
+        Source::Ud(_) | Source::Rc => LinkCast::Unicast,
+    };
+    let packet_len = message_len.checked_sub(IPOIB_HEADER_LEN).ok_or(DropReason::Truncated)?;
+    // The reserved half of the header is ignored on receive (RFC 4391 6).
+    match be16(head, 0).ok_or(DropReason::Truncated)? {
+        ETHERTYPE_IPV4 => {}
+        // Address resolution never travels by connection (RFC 4755 3.4).
+        ETHERTYPE_ARP if matches!(source, Source::Ud(_)) => return Ok(IbVerdict::Punt(Punt::Arp)),
+        ETHERTYPE_ARP => return Err(DropReason::BadArp),
+        ETHERTYPE_IPV6 => return Err(DropReason::Ipv6),
+        // Numbers below 0x0600 are no ethertypes at all.
+        ..0x0600 => return Err(DropReason::NotIpoib),
+        _ => return Err(DropReason::UnknownEthertype),
+    }
+    let packet = Ipv4View::parse(head.get(IPOIB_HEADER_LEN..).unwrap_or_default(), packet_len)?;
+    let cast = classify(&packet, link_cast, settings)?;
+    if cast == Cast::Gateway {
+        return Ok(IbVerdict::Punt(Punt::Local));
+    }
+    if tables.eth(packet.source()).is_some() {
+        return Err(DropReason::Martian);
+    }
+    if !settings.eth_up {
+        return Err(DropReason::LinkDown);
+    }
+    let (mac, neighbour) = match cast {
+        Cast::Broadcast => (MacAddress::BROADCAST, None),
+        Cast::LocalGroup => (MacAddress::of_group(packet.destination()), None),
+        Cast::Group if settings.groups.iter().any(|(group, _)| *group == packet.destination()) => {
+            (MacAddress::of_group(packet.destination()), None)
+        }
+        Cast::Group => return Err(DropReason::GroupUnknown),
+        Cast::Host | Cast::Gateway => match tables.eth(packet.destination()) {
+            Some((index, neighbour)) => (neighbour.mac, Some(index)),
+            None if tables.ib(packet.destination()).is_some() => return Err(DropReason::SameSide),
+            None => return Ok(IbVerdict::Punt(Punt::Neighbour(packet.destination()))),
+        },
+    };
+    let header =
+        EthernetHeader { destination: mac, source: settings.mac, ethertype: ETHERTYPE_IPV4 }.to_bytes();
+    let (ip_len, mtu) = (packet.total_len(), settings.eth_mtu);
+    Ok(if ip_len <= mtu {
+        IbVerdict::Forward { header, ip_len, neighbour }
+    } else if !packet.dont_fragment() {
+        IbVerdict::Fragment { header, ip_len, mtu, neighbour }
+    } else if cast.is_many() {
+        IbVerdict::Drop(DropReason::TooBig)
+    } else {
+        IbVerdict::TooBig { mtu }
+    })
+}

@@ -1,0 +1,93 @@
+//! Rules that hold in both directions.
+
+use std::net::Ipv4Addr;
+
+use super::tables::Settings;
+use crate::drop_reason::DropReason;
+use crate::packet::ipv4::{self, Ipv4View};
+
+/// Whom a destination address means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Cast {
+    /// One host of the subnet.
+    Host,
+    /// The gateway itself.
+    Gateway,
+    /// All hosts: limited or subnet broadcast.
+    Broadcast,
+    /// A group within 224.0.0.0/24, which never leaves a link (RFC 5771 4).
+    LocalGroup,
+    /// Any other group.
+    Group,
+}
+
+impl Cast {
+    /// True if more than one host is meant.
+    pub(super) const fn is_many(self) -> bool {
+        matches!(self, Self::Broadcast | Self::LocalGroup | Self::Group)
+    }
+}
+
+/// How the link layer addressed a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LinkCast {
+    /// To us.
+    Unicast,
+    /// To a group or to all.
+    Multicast,
+}
+
+/// Classifies the destination, and drops what no packet of either side may be.
+#[inline]
+pub(super) fn classify<D>(
+    packet: &Ipv4View<'_>,
+    link_cast: LinkCast,
+    settings: &Settings<D>,
+) -> Result<Cast, DropReason> {
+    let cast = cast_of(packet.destination(), settings)?;
+    check_source(packet.source(), cast, settings)?;
+    if packet.ttl() == 0 {
+        return Err(DropReason::TtlExceeded);
+    }
+    if link_cast == LinkCast::Multicast && !cast.is_many() {
+        return Err(DropReason::LinkBroadcastOfUnicast);
+    }
+    Ok(cast)
+}
+
+#[inline]
+fn cast_of<D>(destination: Ipv4Addr, settings: &Settings<D>) -> Result<Cast, DropReason> {
+    let [a, b, c, _] = destination.octets();
+    if ipv4::is_unicast(destination) {
+        let Some(own) = &settings.address else { return Ok(Cast::Host) };
+        return if destination == own.address() {
+            Ok(Cast::Gateway)
+        } else if own.is_broadcast(destination) {
+            Ok(Cast::Broadcast)
+        } else if own.is_network(destination) {
+            Err(DropReason::Martian)
+        } else if own.contains(destination) {
+            Ok(Cast::Host)
+        } else {
+            Err(DropReason::OffSubnet)
+        };
+    }
+    match (a, b, c) {
+        (224, 0, 0) => Ok(Cast::LocalGroup),
+        (224..=239, ..) => Ok(Cast::Group),
+        _ if destination.is_broadcast() => Ok(Cast::Broadcast),
+        _ => Err(DropReason::Martian),
+    }
+}
+
+/// Sources that no packet from the network may have. The unspecified address may ask everybody (DHCP), nobody else.
+#[inline]
+fn check_source<D>(source: Ipv4Addr, cast: Cast, settings: &Settings<D>) -> Result<(), DropReason> {
+    if !ipv4::is_possible_source(source) || (source.is_unspecified() && !cast.is_many()) {
+        return Err(DropReason::Martian);
+    }
+    match &settings.address {
+        Some(own) if source == own.address() || own.is_broadcast(source) => Err(DropReason::Martian),
+        _ => Ok(()),
+    }
+}

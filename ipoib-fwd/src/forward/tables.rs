@@ -1,0 +1,311 @@
+//! What the forwarding step looks up.
+//!
+//! One `Tables` belongs to one worker: connections and prepared destinations are the worker's own. The control lcore
+//! keeps a copy, changes it, and publishes clones; a worker only ever reads.
+
+use std::net::Ipv4Addr;
+
+use arrayvec::ArrayVec;
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use ib_wire::{Lid, Qpn};
+
+use crate::link;
+use crate::link::RcPath;
+use crate::packet::IPOIB_HEADER_LEN;
+use crate::packet::ethernet::MacAddress;
+
+/// Most neighbours of one side. Addresses come from the network, so tables are bounded and their hash is seeded.
+pub const MAX_NEIGHBOURS: usize = 4096;
+
+/// Most workers whose datagram queue pairs a table knows as its own gateway's.
+const MAX_WORKERS: usize = 255;
+
+/// Place of a neighbour in its side's table, below [`MAX_NEIGHBOURS`]; it stays as long as the neighbour does. Workers
+/// note by it which neighbours they sent to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NeighbourIndex(pub u16);
+
+/// The gateway's own IPv4 address and the joined subnet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GatewayAddress {
+    address: Ipv4Addr,
+    mask: u32,
+}
+
+impl GatewayAddress {
+    /// An address with the length of its network prefix, 1 to 31; `None` for other lengths.
+    #[must_use]
+    pub const fn new(address: Ipv4Addr, prefix_len: u8) -> Option<Self> {
+        match prefix_len {
+            1..=31 => Some(Self { address, mask: u32::MAX << (32 - prefix_len) }),
+            _ => None,
+        }
+    }
+
+    /// The gateway's own address.
+    #[must_use]
+    pub const fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// True if `ip` lies in the subnet.
+    #[inline]
+    #[must_use]
+    pub const fn contains(&self, ip: Ipv4Addr) -> bool {
+        (ip.to_bits() ^ self.address.to_bits()) & self.mask == 0
+    }
+
+    /// True if `ip` is the subnet's broadcast address. A /31 has none (RFC 3021).
+    #[inline]
+    #[must_use]
+    pub const fn is_broadcast(&self, ip: Ipv4Addr) -> bool {
+        self.mask != u32::MAX << 1 && self.contains(ip) && ip.to_bits() | self.mask == u32::MAX
+    }
+
+    /// True if `ip` is the subnet's number, which no host has and which old stacks took for the broadcast address.
+    #[inline]
+    #[must_use]
+    pub const fn is_network(&self, ip: Ipv4Addr) -> bool {
+        self.mask != u32::MAX << 1 && ip.to_bits() == self.address.to_bits() & self.mask
+    }
+}
+
+/// A host of the InfiniBand side, as one worker sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IbNeighbour<D> {
+    /// Where datagrams go; `None` while the path is looked up.
+    pub ud: Option<D>,
+    /// This worker's connection to it, if it is up.
+    pub rc: Option<RcPath>,
+    /// True if the worker should tell that it sends to this neighbour without a connection, so that one is dialled.
+    pub dial: bool,
+}
+
+impl<D: Clone> IbNeighbour<D> {
+    /// What `worker` needs to know of a neighbour that the link published.
+    #[must_use]
+    pub fn of(neighbour: &link::Neighbour<D>, worker: link::WorkerIndex) -> Self {
+        Self { ud: neighbour.ud.clone(), rc: neighbour.rc(worker.0), dial: neighbour.dial }
+    }
+}
+
+/// A host of the Ethernet side.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EthNeighbour {
+    /// Its link-layer address.
+    pub mac: MacAddress,
+}
+
+/// What a table knows beside neighbours.
+#[derive(Clone, Debug)]
+pub struct Settings<D> {
+    /// Ethernet address of the gateway.
+    pub mac: MacAddress,
+    /// Its IPv4 address, if it has one. Without it there is no subnet either: nothing is off subnet, and subnet
+    /// broadcasts are not known as such.
+    pub address: Option<GatewayAddress>,
+    /// Largest IPv4 packet in an Ethernet frame, bytes.
+    pub eth_mtu: u16,
+    /// True if the Ethernet port has a link.
+    pub eth_up: bool,
+    /// Largest datagram of the InfiniBand side, bytes, encapsulation header included: the broadcast group's MTU.
+    pub ud_mtu: u16,
+    /// The broadcast group; `None` while the InfiniBand side is down.
+    pub broadcast: Option<D>,
+    /// Other groups that are joined.
+    pub groups: Vec<(Ipv4Addr, D)>,
+    /// LID of our port, to know our own multicasts when they come back.
+    pub own_lid: Lid,
+    /// The datagram queue pairs of all workers on it.
+    pub own_qpns: ArrayVec<Qpn, MAX_WORKERS>,
+}
+
+impl<D> Settings<D> {
+    /// A gateway with this Ethernet address, Ethernet MTU 1500, and the InfiniBand side down.
+    #[must_use]
+    pub fn new(mac: MacAddress) -> Self {
+        Self {
+            mac,
+            address: None,
+            eth_mtu: 1500,
+            eth_up: true,
+            ud_mtu: 2048,
+            broadcast: None,
+            groups: Vec::new(),
+            own_lid: Lid(0),
+            own_qpns: ArrayVec::new(),
+        }
+    }
+
+    /// Largest IPv4 packet in a datagram.
+    #[inline]
+    #[must_use]
+    pub const fn ud_ip_mtu(&self) -> u16 {
+        self.ud_mtu.saturating_sub(IPOIB_HEADER_LEN as u16)
+    }
+}
+
+/// The table of a side is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the table holds {MAX_NEIGHBOURS} neighbours already")]
+pub struct TableFull;
+
+/// All that a worker looks up.
+#[derive(Clone, Debug)]
+pub struct Tables<D> {
+    /// Addresses, MTUs, groups.
+    pub settings: Settings<D>,
+    ib: Side<IbNeighbour<D>>,
+    eth: Side<EthNeighbour>,
+}
+
+impl<D> Tables<D> {
+    /// No neighbours yet. `seed` is drawn at start, so that nobody can know which addresses collide.
+    #[must_use]
+    pub fn new(seed: u64, settings: Settings<D>) -> Self {
+        Self { settings, ib: Side::new(seed), eth: Side::new(seed.rotate_left(32)) }
+    }
+
+    /// The InfiniBand host with this address.
+    #[inline]
+    #[must_use]
+    pub fn ib(&self, ip: Ipv4Addr) -> Option<(NeighbourIndex, &IbNeighbour<D>)> {
+        self.ib.get(ip)
+    }
+
+    /// The Ethernet host with this address.
+    #[inline]
+    #[must_use]
+    pub fn eth(&self, ip: Ipv4Addr) -> Option<(NeighbourIndex, &EthNeighbour)> {
+        self.eth.get(ip)
+    }
+
+    /// Adds or changes an InfiniBand host.
+    pub fn set_ib(&mut self, ip: Ipv4Addr, neighbour: IbNeighbour<D>) -> Result<NeighbourIndex, TableFull> {
+        self.ib.set(ip, neighbour)
+    }
+
+    /// Adds or changes an Ethernet host.
+    pub fn set_eth(&mut self, ip: Ipv4Addr, neighbour: EthNeighbour) -> Result<NeighbourIndex, TableFull> {
+        self.eth.set(ip, neighbour)
+    }
+
+    /// Forgets an InfiniBand host.
+    pub fn remove_ib(&mut self, ip: Ipv4Addr) -> Option<IbNeighbour<D>> {
+        self.ib.remove(ip)
+    }
+
+    /// Forgets an Ethernet host.
+    pub fn remove_eth(&mut self, ip: Ipv4Addr) -> Option<EthNeighbour> {
+        self.eth.remove(ip)
+    }
+
+    /// The InfiniBand host at an index.
+    #[must_use]
+    pub fn ib_at(&self, index: NeighbourIndex) -> Option<Ipv4Addr> {
+        self.ib.at(index)
+    }
+
+    /// The Ethernet host at an index.
+    #[must_use]
+    pub fn eth_at(&self, index: NeighbourIndex) -> Option<Ipv4Addr> {
+        self.eth.at(index)
+    }
+
+    /// InfiniBand hosts, in no order.
+    pub fn ib_neighbours(&self) -> impl Iterator<Item = (Ipv4Addr, &IbNeighbour<D>)> {
+        self.ib.iter()
+    }
+
+    /// Ethernet hosts, in no order.
+    pub fn eth_neighbours(&self) -> impl Iterator<Item = (Ipv4Addr, &EthNeighbour)> {
+        self.eth.iter()
+    }
+
+    /// Takes over what a link publishes, with destinations already prepared for `worker`'s device. Neighbours for
+    /// which there is no room are left out; the number of these is returned.
+    pub fn apply(
+        &mut self,
+        worker: link::WorkerIndex,
+        changes: impl IntoIterator<Item = link::NeighbourChange<D>>,
+    ) -> usize
+    where
+        D: Clone,
+    {
+        let mut left_out = 0;
+        for change in changes {
+            match change {
+                link::NeighbourChange::Set(neighbour) => {
+                    if self.set_ib(neighbour.ip, IbNeighbour::of(&neighbour, worker)).is_err() {
+                        left_out += 1;
+                    }
+                }
+                link::NeighbourChange::Remove(ip) => {
+                    self.remove_ib(ip);
+                }
+            }
+        }
+        left_out
+    }
+}
+
+/// Neighbours of one side, with an index each that lasts.
+#[derive(Clone, Debug)]
+struct Side<N> {
+    entries: HashMap<u32, (NeighbourIndex, N), FixedState>,
+    names: Vec<Option<Ipv4Addr>>,
+    free: Vec<NeighbourIndex>,
+}
+
+impl<N> Side<N> {
+    fn new(seed: u64) -> Self {
+        Self {
+            entries: HashMap::with_hasher(FixedState::with_seed(seed)),
+            names: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    #[inline]
+    fn get(&self, ip: Ipv4Addr) -> Option<(NeighbourIndex, &N)> {
+        self.entries.get(&ip.to_bits()).map(|(index, n)| (*index, n))
+    }
+
+    fn set(&mut self, ip: Ipv4Addr, neighbour: N) -> Result<NeighbourIndex, TableFull> {
+        if let Some((index, entry)) = self.entries.get_mut(&ip.to_bits()) {
+            *entry = neighbour;
+            return Ok(*index);
+        }
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.names.len() < MAX_NEIGHBOURS => {
+                self.names.push(None);
+                NeighbourIndex((self.names.len() - 1) as u16)
+            }
+            None => return Err(TableFull),
+        };
+        if let Some(name) = self.names.get_mut(usize::from(index.0)) {
+            *name = Some(ip);
+        }
+        self.entries.insert(ip.to_bits(), (index, neighbour));
+        Ok(index)
+    }
+
+    fn remove(&mut self, ip: Ipv4Addr) -> Option<N> {
+        let (index, neighbour) = self.entries.remove(&ip.to_bits())?;
+        if let Some(name) = self.names.get_mut(usize::from(index.0)) {
+            *name = None;
+        }
+        self.free.push(index);
+        Some(neighbour)
+    }
+
+    fn at(&self, index: NeighbourIndex) -> Option<Ipv4Addr> {
+        self.names.get(usize::from(index.0)).copied().flatten()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (Ipv4Addr, &N)> {
+        self.entries.iter().map(|(&ip, (_, n))| (Ipv4Addr::from_bits(ip), n))
+    }
+}

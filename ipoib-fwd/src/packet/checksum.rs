@@ -1,0 +1,53 @@
+//! The Internet checksum (RFC 1071).
+
+/// One's complement sum of `bytes` as 16-bit big-endian words; an odd byte at the end is padded with zero.
+#[inline]
+#[must_use]
+pub fn sum(bytes: &[u8]) -> u16 {
+    fold(raw(bytes))
+}
+
+/// The checksum field of `bytes`, in which that field itself is zero.
+#[inline]
+#[must_use]
+pub fn checksum(bytes: &[u8]) -> u16 {
+    !sum(bytes)
+}
+
+/// True if `bytes`, their checksum field included, sum up to what RFC 1071 asks for.
+#[inline]
+#[must_use]
+pub fn is_valid(bytes: &[u8]) -> bool {
+    sum(bytes) == 0xffff
+}
+
+/// The checksum after one 16-bit word of the covered bytes went from `old` to `new` (RFC 1624, equation 3).
+#[inline]
+#[must_use]
+pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
+    !fold(u64::from(!checksum) + u64::from(!old) + u64::from(new))
+}
+
+#[inline]
+fn raw(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<4>();
+    // Words of 32 bits: their halves fold together at the end, and 2^32 of them fit without a carry.
+    let mut total: u64 = words.iter().map(|w| u64::from(u32::from_be_bytes(*w))).sum();
+    let (halves, odd) = rest.as_chunks::<2>();
+    for half in halves {
+        total += u64::from(u16::from_be_bytes(*half));
+    }
+    if let [last] = odd {
+        total += u64::from(*last) << 8;
+    }
+    total
+}
+
+#[inline]
+const fn fold(mut total: u64) -> u16 {
+    total = (total & 0xffff_ffff) + (total >> 32);
+    total = (total & 0xffff) + ((total >> 16) & 0xffff) + (total >> 32);
+    total = (total & 0xffff) + (total >> 16);
+    total = (total & 0xffff) + (total >> 16);
+    total as u16
+}
