@@ -7,7 +7,7 @@ pub struct LinkCounters {
     pub tx_packets: u64,
     /// Their bytes.
     pub tx_bytes: u64,
-    /// Packets received.
+    /// Packets received (before an injector had its way).
     pub rx_packets: u64,
     /// Their bytes.
     pub rx_bytes: u64,

@@ -7,22 +7,31 @@
 
 mod counters;
 mod fault;
+mod handover;
+mod mmsg;
 mod pair;
 mod ring;
+mod shm;
+mod trouble;
+mod udp;
 mod url;
 
 #[cfg(test)]
 mod tests;
 
+use std::path::Path;
 use std::time::Instant;
 
 pub use counters::LinkCounters;
 pub use fault::{FaultCounters, Faults};
+pub use trouble::{LinkError, LinkTrouble};
 pub use url::{LinkUrl, LinkUrlError, Transport};
 
 use fault::Injector;
 use pair::PairEnd;
 use ring::Broken;
+use shm::ShmEnd;
+use udp::UdpEnd;
 
 /// Most bytes of one packet: 4096 of payload and room for every header and both CRCs.
 pub const MAX_PACKET: usize = 4096 + 130;
@@ -43,6 +52,8 @@ enum Sent {
 #[derive(Debug)]
 enum Kind {
     Pair(PairEnd),
+    SharedMemory(Box<ShmEnd>),
+    Udp(Box<UdpEnd>),
 }
 
 /// One end of a link.
@@ -70,6 +81,27 @@ impl LinkEnd {
         Ok((Self::new(Kind::Pair(a)), Self::new(Kind::Pair(b))))
     }
 
+    /// The fabric's end of an external link. A shared-memory link's socket is there when this returns.
+    pub fn listen(url: &LinkUrl) -> Result<Self, LinkError> {
+        Self::open(url, ShmEnd::listen)
+    }
+
+    /// The far end of an external link: it looks for the fabric's end and attaches as soon as that is there, and
+    /// again whenever it comes back.
+    pub fn connect(url: &LinkUrl) -> Result<Self, LinkError> {
+        Self::open(url, ShmEnd::connect)
+    }
+
+    fn open(url: &LinkUrl, shm: fn(&Path) -> Result<ShmEnd, LinkError>) -> Result<Self, LinkError> {
+        let kind = match &url.transport {
+            Transport::SharedMemory { path } => Kind::SharedMemory(Box::new(shm(path)?)),
+            Transport::Udp { local, peer } => Kind::Udp(Box::new(UdpEnd::open(*local, *peer)?)),
+        };
+        let mut end = Self::new(kind);
+        end.inject(url.faults);
+        Ok(end)
+    }
+
     fn new(kind: Kind) -> Self {
         Self {
             kind,
@@ -92,6 +124,8 @@ impl LinkEnd {
     pub fn is_up(&self) -> bool {
         match &self.kind {
             Kind::Pair(end) => end.is_up(),
+            Kind::SharedMemory(end) => end.is_up(),
+            Kind::Udp(end) => end.is_up(),
         }
     }
 
@@ -110,7 +144,7 @@ impl LinkEnd {
         }
         let room = match &mut self.faults {
             Some(faults) => faults.send.has_room(),
-            None => has_room(&mut self.kind, len),
+            None => has_room(&mut self.kind, &mut self.counters, len),
         };
         if !room {
             self.counters.tx_full += 1;
@@ -124,7 +158,7 @@ impl LinkEnd {
             self.drain_injector();
             return Ok(());
         }
-        match transmit(&mut self.kind, packet) {
+        match transmit(&mut self.kind, &mut self.counters, packet) {
             Sent::Taken => {
                 self.counters.tx_packets += 1;
                 self.counters.tx_bytes += len as u64;
@@ -148,27 +182,21 @@ impl LinkEnd {
         }
         match &self.faults {
             Some(faults) => faults.send.has_room(),
-            None => has_room(&mut self.kind, len),
+            None => has_room(&mut self.kind, &mut self.counters, len),
         }
     }
 
     /// Takes up to `max` packets that have arrived and shows them to `each`, oldest first. Returns how many.
     pub fn receive(&mut self, max: usize, mut each: impl FnMut(&[u8])) -> usize {
-        let counters = &mut self.counters;
-        let mut count = |packet: &[u8]| {
-            counters.rx_packets += 1;
-            counters.rx_bytes += packet.len() as u64;
-            each(packet);
-        };
         let Some(faults) = &mut self.faults else {
-            return receive(&mut self.kind, max, &mut self.inn, count);
+            return receive(&mut self.kind, &mut self.counters, max, &mut self.inn, each);
         };
         let injector = &mut faults.receive;
-        receive(&mut self.kind, max, &mut self.inn, |packet| injector.put(packet));
+        receive(&mut self.kind, &mut self.counters, max, &mut self.inn, |packet| injector.put(packet));
         let mut n = 0;
         while n < max
             && injector.next(|packet| {
-                count(packet);
+                each(packet);
                 true
             })
         {
@@ -182,6 +210,8 @@ impl LinkEnd {
     pub fn poll(&mut self, now: Instant) {
         match &mut self.kind {
             Kind::Pair(end) => end.poll(&mut self.counters),
+            Kind::SharedMemory(end) => end.poll(now, &mut self.counters),
+            Kind::Udp(end) => end.poll(now, &mut self.counters),
         }
         if let Some(faults) = &mut self.faults {
             faults.send.set_now(now);
@@ -190,6 +220,24 @@ impl LinkEnd {
                 self.drop_held();
             }
             self.drain_injector();
+        }
+    }
+
+    /// Sends what a UDP link collects to send at once; nothing on other links. Call it after a round of sends;
+    /// [`LinkEnd::receive`] and [`LinkEnd::poll`] do it too.
+    pub fn flush(&mut self) {
+        if let Kind::Udp(end) = &mut self.kind {
+            end.flush(&mut self.counters);
+        }
+    }
+
+    /// Why the link is down, as far as is known; for the operator.
+    #[must_use]
+    pub fn trouble(&self) -> Option<LinkTrouble> {
+        match &self.kind {
+            Kind::Pair(end) => (!end.is_up()).then_some(LinkTrouble::Gone),
+            Kind::SharedMemory(end) => end.trouble,
+            Kind::Udp(end) => end.trouble,
         }
     }
 
@@ -213,25 +261,45 @@ impl LinkEnd {
 
     fn drain_injector(&mut self) {
         let Some(faults) = &mut self.faults else { return };
-        let kind = &mut self.kind;
-        while faults.send.next(|packet| transmit(kind, packet) == Sent::Taken) {}
+        let (kind, counters) = (&mut self.kind, &mut self.counters);
+        while faults.send.next(|packet| transmit(kind, counters, packet) == Sent::Taken) {}
     }
 }
 
-fn has_room(kind: &mut Kind, len: usize) -> bool {
+fn has_room(kind: &mut Kind, counters: &mut LinkCounters, len: usize) -> bool {
     match kind {
         Kind::Pair(end) => end.has_room(len),
+        Kind::SharedMemory(end) => end.has_room(len),
+        Kind::Udp(end) => end.has_room(counters),
     }
 }
 
-fn transmit(kind: &mut Kind, packet: &[u8]) -> Sent {
+fn transmit(kind: &mut Kind, counters: &mut LinkCounters, packet: &[u8]) -> Sent {
     match kind {
         Kind::Pair(end) => end.send(packet),
+        Kind::SharedMemory(end) => end.send(packet),
+        Kind::Udp(end) => end.send(packet, counters),
     }
 }
 
-fn receive(kind: &mut Kind, max: usize, inn: &mut [u8; MAX_PACKET], each: impl FnMut(&[u8])) -> usize {
-    match kind {
-        Kind::Pair(end) => end.receive(max, inn, each),
-    }
+fn receive(
+    kind: &mut Kind,
+    counters: &mut LinkCounters,
+    max: usize,
+    inn: &mut [u8; MAX_PACKET],
+    mut each: impl FnMut(&[u8]),
+) -> usize {
+    let mut bytes = 0;
+    let count = |packet: &[u8]| {
+        bytes += packet.len() as u64;
+        each(packet);
+    };
+    let n = match kind {
+        Kind::Pair(end) => end.receive(max, inn, count),
+        Kind::SharedMemory(end) => end.receive(max, inn, count),
+        Kind::Udp(end) => end.receive(max, counters, count),
+    };
+    counters.rx_packets += n as u64;
+    counters.rx_bytes += bytes;
+    n
 }

@@ -303,3 +303,6 @@ impl Consumer {
         n
     }
 }
+
+#[cfg(test)]
+mod tests;

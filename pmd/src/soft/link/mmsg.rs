@@ -1,0 +1,136 @@
+//! Many datagrams by one system call.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+
+use super::MAX_PACKET;
+
+/// Most datagrams of one call.
+pub(super) const BATCH: usize = 32;
+/// One byte more than a packet has, so that a longer datagram shows.
+const SLOT: usize = MAX_PACKET + 1;
+
+/// Datagrams to be sent, or that were received, in order.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    slots: Vec<Slot>,
+    first: usize,
+    used: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    bytes: Box<[u8; SLOT]>,
+    len: usize,
+}
+
+impl Batch {
+    pub(super) fn new() -> Self {
+        let slots = (0..BATCH).map(|_| Slot { bytes: Box::new([0; SLOT]), len: 0 }).collect();
+        Self { slots, first: 0, used: 0 }
+    }
+
+    pub(super) const fn is_full(&self) -> bool {
+        self.used >= self.slots.len()
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.first == self.used
+    }
+
+    /// Adds a packet; does nothing if full or the packet is too long.
+    pub(super) fn push(&mut self, packet: &[u8]) {
+        if let Some(slot) = self.slots.get_mut(self.used)
+            && let Some(to) = slot.bytes.get_mut(..packet.len())
+        {
+            to.copy_from_slice(packet);
+            slot.len = packet.len();
+            self.used += 1;
+        }
+    }
+
+    /// Takes the first `n` out.
+    pub(super) fn remove(&mut self, n: usize) {
+        self.first = (self.first + n).min(self.used);
+        if self.is_empty() {
+            self.first = 0;
+            self.used = 0;
+        }
+    }
+
+    /// Takes all out and returns how many there were.
+    pub(super) const fn clear(&mut self) -> usize {
+        let n = self.used - self.first;
+        self.first = 0;
+        self.used = 0;
+        n
+    }
+
+    /// Received datagram `i`; `None` if it was longer than a packet can be.
+    pub(super) fn get(&self, i: usize) -> Option<&[u8]> {
+        self.slots.get(i).and_then(|slot| slot.bytes.get(..slot.len)).filter(|b| b.len() <= MAX_PACKET)
+    }
+}
+
+/// An array of message headers that point to as many buffers.
+struct Headers {
+    vectors: [libc::iovec; BATCH],
+    messages: [libc::mmsghdr; BATCH],
+}
+
+impl Headers {
+    const fn new() -> Self {
+        // SAFETY: both are plain structures of numbers and pointers for which all zeros is a value (null pointers with
+        // zero lengths).
+        unsafe { MaybeUninit::zeroed().assume_init() }
+    }
+
+    fn point(&mut self, slots: &mut [Slot], whole: bool) -> libc::c_uint {
+        let mut n = 0;
+        for ((slot, vector), message) in slots.iter_mut().zip(&mut self.vectors).zip(&mut self.messages) {
+            vector.iov_base = slot.bytes.as_mut_ptr().cast();
+            vector.iov_len = if whole { SLOT } else { slot.len };
+            message.msg_hdr.msg_iov = vector;
+            message.msg_hdr.msg_iovlen = 1;
+            n += 1;
+        }
+        n
+    }
+}
+
+fn result(n: libc::c_int) -> io::Result<usize> {
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// Sends datagrams of `batch` on a connected socket; returns how many went.
+pub(super) fn send(socket: &UdpSocket, batch: &mut Batch) -> io::Result<usize> {
+    let mut headers = Headers::new();
+    let n = headers.point(batch.slots.get_mut(batch.first..batch.used).unwrap_or_default(), false);
+    // SAFETY: `n` headers are set up; the buffers that they point to live until after the call, which only reads them.
+    result(unsafe {
+        libc::sendmmsg(socket.as_raw_fd(), headers.messages.as_mut_ptr(), n, libc::MSG_DONTWAIT)
+    })
+}
+
+/// Receives up to `max` datagrams into `batch`; returns how many.
+pub(super) fn receive(socket: &UdpSocket, batch: &mut Batch, max: usize) -> io::Result<usize> {
+    let mut headers = Headers::new();
+    let max = max.min(batch.slots.len());
+    let n = headers.point(batch.slots.get_mut(..max).unwrap_or_default(), true);
+    // SAFETY: `n` headers are set up; each buffer is `SLOT` bytes long, ours alone, and outlives the call; no time-out.
+    let got = result(unsafe {
+        libc::recvmmsg(
+            socket.as_raw_fd(),
+            headers.messages.as_mut_ptr(),
+            n,
+            libc::MSG_DONTWAIT,
+            std::ptr::null_mut(),
+        )
+    })?;
+    for (slot, message) in batch.slots.iter_mut().zip(&headers.messages).take(got) {
+        slot.len = (message.msg_len as usize).min(SLOT);
+    }
+    Ok(got)
+}
