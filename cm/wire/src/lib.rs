@@ -4,11 +4,15 @@
 //! Multi-byte fields are big endian on the wire and host-order numbers in the types of this crate.
 #![forbid(unsafe_code)]
 
+pub mod cm;
 pub mod crc;
 pub mod ipoib;
+mod layout;
 pub mod mad;
 pub mod number;
 pub mod packet;
+pub mod rmpp;
+pub mod sa;
 
 pub use number::{
     CommId, Gid, Guid, Lid, Mtu, PKey, Psn, QKey, Qpn, Rate, Rkey, ServiceId, ServiceLevel, Tid, TimeoutCode,
