@@ -1,6 +1,6 @@
 //! Management datagrams that real stacks sent: all of them parse and come out again byte for byte.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::vec_box, reason = "a test")]
 use ib_wire::cm::ipoib::{PrivateData, ServiceIdForm};
 use ib_wire::cm::{AttributeId, Message};
 use ib_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
