@@ -9,10 +9,11 @@ use ib_wire::{Gid, Lid, QKey, Qpn};
 use pmd::hca::{AsyncEvent, QpFault, QpTransition, RcSlot, UdDestination};
 use serde::Serialize;
 
-use super::address::HardwareAddress;
-use super::arp::{ARP_FRAME_LEN, ArpPacket};
+use super::ARP_FRAME_LEN;
 use super::settings::{Mode, WorkerIndex};
 use super::table::NeighbourChange;
+use ib_wire::ipoib::Arp;
+use ib_wire::ipoib::HardwareAddress;
 
 /// Names a connection of a link for the life of the link; never used twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
@@ -175,7 +176,7 @@ pub struct ReceivedArp {
     /// The worker that received it.
     pub worker: WorkerIndex,
     /// The packet.
-    pub packet: ArpPacket,
+    pub packet: Arp,
     /// True if it was sent to the broadcast group.
     pub multicast: bool,
 }

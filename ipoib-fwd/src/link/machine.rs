@@ -10,12 +10,12 @@ use ib_wire::mad::Mad;
 use pmd::hca::UdSource;
 
 use super::action::{Action, ConnKey, Event, LinkState, WorkerNote};
-use super::address::HardwareAddress;
-use super::arp::ArpPacket;
 use super::settings::{LinkSettings, Mode, PortEvent, PortFacts, WorkerIndex};
 use super::statistics::{ConnectionInfo, GroupInfo, LinkCounters, NeighbourInfo};
 use super::table::Neighbours;
 use super::{LinkError, MAX_MESSAGE};
+use ib_wire::ipoib::Arp;
+use ib_wire::ipoib::HardwareAddress;
 
 /// The control side of one IPoIB link. See the [module's documentation](super).
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Link {
     }
 
     /// Takes an ARP packet that a worker received.
-    pub fn handle_arp(&mut self, _now: Instant, _worker: WorkerIndex, _from: &UdSource, _packet: ArpPacket) {}
+    pub fn handle_arp(&mut self, _now: Instant, _worker: WorkerIndex, _from: &UdSource, _packet: Arp) {}
 
     /// Asks for the address of `ip` on behalf of `source`, an address that is reached by `worker`'s link-layer address:
     /// forwarding found no entry. Rate limited; the answer is an event and a publication.

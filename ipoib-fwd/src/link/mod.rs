@@ -12,9 +12,9 @@
 //! Owner's loop: feed inputs; then take [`Link::poll_action`] until `None`, carry each out and answer where it says so;
 //! then [`Link::poll_event`] until `None`; then wait until [`Link::poll_timeout`] or the next input.
 
+use ib_wire::ipoib::{ARP_LEN, ENCAPSULATION_LEN};
+
 mod action;
-mod address;
-mod arp;
 mod machine;
 mod responder;
 mod settings;
@@ -22,13 +22,16 @@ mod statistics;
 mod table;
 
 pub use action::{Action, ConnKey, Event, LinkState, Publication, ReceivedArp, WorkerNote};
-pub use address::{FLAG_RC, FLAG_UC, HardwareAddress, ipv4_mgid};
-pub use arp::{ARP_FRAME_LEN, ARP_LEN, ArpError, ArpOperation, ArpPacket, ENCAPSULATION_LEN};
+pub use ib_wire::ipoib::{Arp, ArpOperation, HardwareAddress};
 pub use machine::Link;
+
 pub use responder::ArpResponder;
 pub use settings::{LinkSettings, Mode, PortEvent, PortFacts, WorkerIndex, WorkerSettings};
 pub use statistics::{CloseReason, ConnectionInfo, GroupInfo, LinkCounters, NeighbourInfo};
 pub use table::{Neighbour, NeighbourChange, Neighbours, RcPath};
+
+/// Bytes of an ARP packet with its encapsulation header.
+pub const ARP_FRAME_LEN: usize = ENCAPSULATION_LEN + ARP_LEN;
 
 /// Largest message of a connection, encapsulation header included: Linux's buffer.
 pub const MAX_MESSAGE: u32 = 65_524;

@@ -4,9 +4,9 @@ use std::net::Ipv4Addr;
 use std::time::Instant;
 
 use super::action::{Event, ReceivedArp};
-use super::arp::ArpOperation;
 use super::machine::Link;
 use super::settings::WorkerIndex;
+use ib_wire::ipoib::ArpOperation;
 
 /// Answers ARP requests for a host's own IPv4 addresses.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +34,7 @@ impl ArpResponder {
             return false;
         }
         let Some(worker) = self.owner(packet.target_ip) else { return false };
-        link.reply(now, worker, packet.target_ip, packet.sender_hardware, packet.sender_ip);
+        link.reply(now, worker, packet.target_ip, packet.sender, packet.sender_ip);
         true
     }
 }

@@ -6,8 +6,8 @@ use ib_wire::{Gid, Qpn};
 use serde::{Serialize, Serializer};
 
 use super::action::ConnKey;
-use super::address::HardwareAddress;
 use super::settings::WorkerIndex;
+use ib_wire::ipoib::HardwareAddress;
 
 fn display<T: std::fmt::Display, S: Serializer>(value: &T, s: S) -> Result<S::Ok, S::Error> {
     s.collect_str(value)
@@ -153,6 +153,8 @@ pub struct LinkCounters {
     pub arp_replies_sent: u64,
     /// ARP packets received.
     pub arp_received: u64,
+    /// ARP packets received whose sender's link-layer address is no host's, or that are neither request nor reply.
+    pub arp_invalid: u64,
     /// ARP packets not sent because a path's queue was full or the path does not exist.
     pub arp_dropped: u64,
     /// Requests to resolve that a rate limit held back.

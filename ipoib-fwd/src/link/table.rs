@@ -11,7 +11,7 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use pmd::hca::{RcSlot, UdDestination};
 
-use super::address::HardwareAddress;
+use ib_wire::ipoib::HardwareAddress;
 
 const SHARDS: usize = 256;
 
@@ -160,12 +160,13 @@ impl<D> Neighbours<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ib_wire::ipoib::AddressFlags;
     use ib_wire::{Gid, Qpn};
     use proptest::prelude::*;
     use std::collections::HashMap;
 
     fn neighbour(ip: u32, qpn: u32) -> Neighbour<u32> {
-        let hardware = HardwareAddress { flags: 0, qpn: Qpn::new(qpn), gid: Gid::ZERO };
+        let hardware = HardwareAddress { flags: AddressFlags::NONE, qpn: Qpn::new(qpn), gid: Gid::ZERO };
         Neighbour { ip: ip.into(), hardware, ud: Some(qpn), rc: vec![None, None], dial: false }
     }
 
