@@ -13,6 +13,7 @@ pub mod number;
 pub mod packet;
 pub mod rmpp;
 pub mod sa;
+pub mod smp;
 
 pub use number::{
     CommId, Gid, Guid, Lid, Mtu, PKey, Psn, QKey, Qpn, Rate, Rkey, ServiceId, ServiceLevel, Tid, TimeoutCode,

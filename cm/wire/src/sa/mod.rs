@@ -7,7 +7,7 @@ mod path;
 mod service;
 
 pub use class_port_info::{CapabilityMask2, ClassPortInfo};
-pub use event::{InformInfo, Notice, SUBSCRIBE_ALL_LIDS, trap};
+pub use event::{InformInfo, Notice, NoticeCount, NoticeType, SUBSCRIBE_ALL_LIDS, trap};
 pub use group::{JoinState, McMask, McMemberRecord};
 pub use path::{PathMask, PathRecord};
 pub use service::{ServiceMask, ServiceRecord};

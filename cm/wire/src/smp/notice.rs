@@ -1,0 +1,49 @@
+//! Traps of subnet management: a Notice cut to the 64 bytes of a subnet management packet (IBA 14.2.5.1).
+
+use super::{Attribute, Capabilities, DATA_LEN, Smp, attribute};
+use crate::layout::Field;
+use crate::mad::Method;
+use crate::sa::{Notice, trap};
+use crate::{Lid, Qpn, Tid};
+
+impl Attribute for Notice {
+    const ID: u16 = attribute::NOTICE;
+
+    fn from_data(data: &[u8; DATA_LEN]) -> Self {
+        // The issuer's GID lies behind the cut and reads as zero.
+        Field::get(data, 0, Self::LEN * 8)
+    }
+
+    fn to_data(&self, data: &mut [u8; DATA_LEN]) {
+        Field::put(self, data, 0, Self::LEN * 8);
+    }
+}
+
+impl Notice {
+    /// Trap 128 of the switch at `lid`: one of its links changed its state.
+    #[must_use]
+    pub fn link_state_change(lid: Lid) -> Self {
+        let mut notice = Self::about_gid(trap::LINK_STATE, lid, crate::Gid::ZERO);
+        notice.kind = crate::sa::NoticeType::new(1);
+        notice.producer = Qpn::new(2);
+        lid.put(&mut notice.details, 0, 16);
+        notice
+    }
+
+    /// Trap 144 of the channel adapter port at `lid`: its capabilities are now others.
+    #[must_use]
+    pub fn capability_change(lid: Lid, capabilities: Capabilities) -> Self {
+        let mut notice = Self::about_gid(trap::CAPABILITY_CHANGE, lid, crate::Gid::ZERO);
+        notice.kind = crate::sa::NoticeType::new(4);
+        notice.producer = Qpn::new(1);
+        lid.put(&mut notice.details, 16, 16);
+        capabilities.put(&mut notice.details, 48, 32);
+        notice
+    }
+
+    /// This event as a trap to the subnet manager.
+    #[must_use]
+    pub fn to_trap(&self, tid: Tid) -> Smp {
+        Smp::lid_routed(Method::Trap, tid, attribute::NOTICE, 0).with(self)
+    }
+}

@@ -1,0 +1,50 @@
+//! The way of a directed-route packet as its sender writes it.
+
+/// Most hops of a directed route (IBA 14.2.1.2).
+pub const MAX_HOPS: u8 = 63;
+
+/// Ports to leave by, one per hop. Without hops: the node itself.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct DirectedPath {
+    hops: u8,
+    /// As in the packet: entry 0 is not used.
+    ports: [u8; 64],
+}
+
+impl DirectedPath {
+    /// To the node itself.
+    pub const LOCAL: Self = Self { hops: 0, ports: [0; 64] };
+
+    /// One hop more, leaving by `port`. `None` if there are 63 already.
+    #[must_use]
+    pub fn then(mut self, port: u8) -> Option<Self> {
+        if self.hops == MAX_HOPS {
+            return None;
+        }
+        self.hops += 1;
+        *self.ports.get_mut(usize::from(self.hops))? = port;
+        Some(self)
+    }
+
+    /// Number of hops.
+    #[must_use]
+    pub const fn hops(&self) -> u8 {
+        self.hops
+    }
+
+    /// The ports as the packet carries them, from index 1.
+    #[must_use]
+    pub const fn ports(&self) -> &[u8; 64] {
+        &self.ports
+    }
+}
+
+impl std::fmt::Debug for DirectedPath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("0")?;
+        for port in self.ports.iter().skip(1).take(usize::from(self.hops)) {
+            write!(f, ",{port}")?;
+        }
+        Ok(())
+    }
+}
