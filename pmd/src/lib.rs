@@ -6,6 +6,7 @@
 //! * [`hca`] – the device seam: what a host channel adapter offers, cold and hot.
 //! * [`mlx5`] – the driver of mlx5 rings, generic over the bus that its doorbells cross.
 //! * [`soft`] – the software ConnectX: the device behind such rings, and the links between ports.
+//! * [`tap`] – copies of packets for capture files.
 
 pub mod eal;
 pub mod eth;
@@ -13,3 +14,4 @@ pub mod hca;
 pub mod mem;
 pub mod mlx5;
 pub mod soft;
+pub mod tap;

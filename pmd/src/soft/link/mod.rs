@@ -33,6 +33,8 @@ use ring::Broken;
 use shm::ShmEnd;
 use udp::UdpEnd;
 
+use crate::tap::{FrameKind, Tap, TapDirection};
+
 /// Most bytes of one packet: 4096 of payload and room for every header and both CRCs.
 pub const MAX_PACKET: usize = 4096 + 130;
 
@@ -64,6 +66,7 @@ pub struct LinkEnd {
     out: Box<[u8; MAX_PACKET]>,
     inn: Box<[u8; MAX_PACKET]>,
     counters: LinkCounters,
+    tap: Option<Tap>,
 }
 
 /// Injectors of both directions.
@@ -109,7 +112,13 @@ impl LinkEnd {
             out: Box::new([0; MAX_PACKET]),
             inn: Box::new([0; MAX_PACKET]),
             counters: LinkCounters::default(),
+            tap: None,
         }
+    }
+
+    /// Copies every packet that crosses this end, as it is on the wire, to `tap`; `None` ends that.
+    pub fn set_tap(&mut self, tap: Option<Tap>) {
+        self.tap = tap;
     }
 
     /// Lets faults happen on this end, in both directions.
@@ -158,7 +167,7 @@ impl LinkEnd {
             self.drain_injector();
             return Ok(());
         }
-        match transmit(&mut self.kind, &mut self.counters, packet) {
+        match transmit(&mut self.kind, &mut self.counters, &mut self.tap, packet) {
             Sent::Taken => {
                 self.counters.tx_packets += 1;
                 self.counters.tx_bytes += len as u64;
@@ -189,10 +198,12 @@ impl LinkEnd {
     /// Takes up to `max` packets that have arrived and shows them to `each`, oldest first. Returns how many.
     pub fn receive(&mut self, max: usize, mut each: impl FnMut(&[u8])) -> usize {
         let Some(faults) = &mut self.faults else {
-            return receive(&mut self.kind, &mut self.counters, max, &mut self.inn, each);
+            return receive(&mut self.kind, &mut self.counters, &mut self.tap, max, &mut self.inn, each);
         };
         let injector = &mut faults.receive;
-        receive(&mut self.kind, &mut self.counters, max, &mut self.inn, |packet| injector.put(packet));
+        receive(&mut self.kind, &mut self.counters, &mut self.tap, max, &mut self.inn, |packet| {
+            injector.put(packet)
+        });
         let mut n = 0;
         while n < max
             && injector.next(|packet| {
@@ -261,8 +272,8 @@ impl LinkEnd {
 
     fn drain_injector(&mut self) {
         let Some(faults) = &mut self.faults else { return };
-        let (kind, counters) = (&mut self.kind, &mut self.counters);
-        while faults.send.next(|packet| transmit(kind, counters, packet) == Sent::Taken) {}
+        let (kind, counters, tap) = (&mut self.kind, &mut self.counters, &mut self.tap);
+        while faults.send.next(|packet| transmit(kind, counters, tap, packet) == Sent::Taken) {}
     }
 }
 
@@ -274,17 +285,22 @@ fn has_room(kind: &mut Kind, counters: &mut LinkCounters, len: usize) -> bool {
     }
 }
 
-fn transmit(kind: &mut Kind, counters: &mut LinkCounters, packet: &[u8]) -> Sent {
-    match kind {
+fn transmit(kind: &mut Kind, counters: &mut LinkCounters, tap: &mut Option<Tap>, packet: &[u8]) -> Sent {
+    let sent = match kind {
         Kind::Pair(end) => end.send(packet),
         Kind::SharedMemory(end) => end.send(packet),
         Kind::Udp(end) => end.send(packet, counters),
+    };
+    if let (Sent::Taken, Some(tap)) = (sent, tap) {
+        tap.offer(FrameKind::InfiniBand, TapDirection::Sent, packet);
     }
+    sent
 }
 
 fn receive(
     kind: &mut Kind,
     counters: &mut LinkCounters,
+    tap: &mut Option<Tap>,
     max: usize,
     inn: &mut [u8; MAX_PACKET],
     mut each: impl FnMut(&[u8]),
@@ -292,6 +308,9 @@ fn receive(
     let mut bytes = 0;
     let count = |packet: &[u8]| {
         bytes += packet.len() as u64;
+        if let Some(tap) = tap {
+            tap.offer(FrameKind::InfiniBand, TapDirection::Received, packet);
+        }
         each(packet);
     };
     let n = match kind {

@@ -100,3 +100,19 @@ fn faults_happen_in_both_directions() {
     assert_eq!((a.counters().rx_packets, shown), (200, 200 - receiving.lost));
     assert!(sending.lost > 60 && receiving.lost > 60 && sending.lost != receiving.lost);
 }
+
+#[test]
+fn a_tap_sees_what_crosses_the_end() {
+    let (mut a, mut b) = LinkEnd::pair().unwrap();
+    let (tap, mut reader) = crate::tap::tap(10_000);
+    a.set_tap(Some(tap));
+    send(&mut a, &[1; 40]).unwrap();
+    send(&mut b, &[2; 50]).unwrap();
+    a.receive(8, |_| {});
+    let mut bytes = Vec::new();
+    let mut seen = Vec::new();
+    while let Some(header) = reader.pop(&mut bytes) {
+        seen.push((header.direction, bytes.clone()));
+    }
+    assert_eq!(seen, [(TapDirection::Sent, vec![1; 40]), (TapDirection::Received, vec![2; 50])]);
+}

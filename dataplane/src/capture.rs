@@ -1,0 +1,189 @@
+//! Capture files: what taps copied, as pcap.
+//!
+//! InfiniBand packets go to the file that was named, as ERF records (link type 197), which common tools open as they
+//! are; Ethernet packets go to a second file with the suffix `.eth.pcap`. The Ethernet file is made with its first packet.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use pmd::tap::{DEFAULT_TAP_BYTES, FrameKind, Tap, TapReader, tap};
+
+/// Link types of pcap.
+const LINKTYPE_ETHERNET: u32 = 1;
+const LINKTYPE_ERF: u32 = 197;
+/// ERF record type of an InfiniBand packet.
+const ERF_INFINIBAND: u8 = 21;
+/// ERF flags: records vary in length.
+const ERF_VARYING: u8 = 4;
+const ERF_HEADER: usize = 16;
+/// pcap with times in nanoseconds.
+const MAGIC: u32 = 0xa1b2_3c4d;
+const SNAP_LEN: u32 = 0x4_0000;
+/// Most records that one call writes, so that the control loop gets on.
+const MAX_DRAIN: usize = 65_536;
+
+/// A failure to write a capture. The capture is over then.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write the capture file {path}")]
+pub struct CaptureError {
+    /// The file.
+    pub path: PathBuf,
+    /// The system's answer.
+    #[source]
+    pub source: io::Error,
+}
+
+/// One pcap file.
+#[derive(Debug)]
+struct Pcap {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl Pcap {
+    fn create(path: &Path, link_type: u32) -> Result<Self, CaptureError> {
+        let failed = |source| CaptureError { path: path.to_owned(), source };
+        let mut file = BufWriter::with_capacity(1 << 18, File::create(path).map_err(failed)?);
+        let mut header = Vec::with_capacity(24);
+        header.extend(MAGIC.to_ne_bytes());
+        header.extend(2u16.to_ne_bytes());
+        header.extend(4u16.to_ne_bytes());
+        header.extend([0; 8]);
+        header.extend(SNAP_LEN.to_ne_bytes());
+        header.extend(link_type.to_ne_bytes());
+        file.write_all(&header).map_err(failed)?;
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    fn write(&mut self, time: u64, head: &[u8], packet: &[u8]) -> Result<(), CaptureError> {
+        let len = (head.len() + packet.len()) as u32;
+        let mut record = [0; 16];
+        let fields = [(time / 1_000_000_000) as u32, (time % 1_000_000_000) as u32, len, len];
+        for (to, field) in record.chunks_exact_mut(4).zip(fields) {
+            to.copy_from_slice(&field.to_ne_bytes());
+        }
+        [&record[..], head, packet]
+            .iter()
+            .try_for_each(|bytes| self.file.write_all(bytes))
+            .map_err(|source| self.failed(source))
+    }
+
+    fn flush(&mut self) -> Result<(), CaptureError> {
+        self.file.flush().map_err(|source| self.failed(source))
+    }
+
+    fn failed(&self, source: io::Error) -> CaptureError {
+        CaptureError { path: self.path.clone(), source }
+    }
+}
+
+/// ERF header of an InfiniBand packet of `len` bytes.
+fn erf_header(time: u64, len: usize) -> [u8; ERF_HEADER] {
+    // 32.32 fixed point seconds, little endian.
+    let fraction = (time % 1_000_000_000) * (1 << 32) / 1_000_000_000;
+    let stamp = (time / 1_000_000_000) << 32 | fraction;
+    let [t0, t1, t2, t3, t4, t5, t6, t7] = stamp.to_le_bytes();
+    let [r0, r1] = ((ERF_HEADER + len) as u16).to_be_bytes();
+    let [w0, w1] = (len as u16).to_be_bytes();
+    [t0, t1, t2, t3, t4, t5, t6, t7, ERF_INFINIBAND, ERF_VARYING, r0, r1, 0, 0, w0, w1]
+}
+
+/// A running capture: its taps and its files. It lives on the control side.
+#[derive(Debug)]
+pub struct Capture {
+    infiniband: Pcap,
+    ethernet: Option<Pcap>,
+    taps: Vec<TapReader>,
+    /// Overflows of taps that are gone.
+    dropped_before: u64,
+    written: u64,
+    packet: Vec<u8>,
+}
+
+impl Capture {
+    /// Starts a capture into `path` (and `path.eth.pcap`); old files are overwritten.
+    pub fn create(path: &Path) -> Result<Self, CaptureError> {
+        Ok(Self {
+            infiniband: Pcap::create(path, LINKTYPE_ERF)?,
+            ethernet: None,
+            taps: Vec::new(),
+            dropped_before: 0,
+            written: 0,
+            packet: Vec::new(),
+        })
+    }
+
+    /// A new tap that writes into this capture.
+    pub fn tap(&mut self) -> Tap {
+        let (tap, reader) = tap(DEFAULT_TAP_BYTES);
+        self.taps.push(reader);
+        tap
+    }
+
+    /// Where the Ethernet packets of the capture into `path` go.
+    #[must_use]
+    pub fn ethernet_path(path: &Path) -> PathBuf {
+        let mut name = OsString::from(path);
+        name.push(".eth.pcap");
+        name.into()
+    }
+
+    /// Writes what the taps have, in order of time, and returns how many packets that were. Call it a few times a
+    /// second, and once more after the last packet.
+    pub fn drain(&mut self) -> Result<usize, CaptureError> {
+        let mut n = 0;
+        while n < MAX_DRAIN {
+            let oldest = self
+                .taps
+                .iter_mut()
+                .filter_map(|tap| tap.peek().map(|header| (header.time, tap)))
+                .min_by_key(|(time, _)| *time);
+            let Some(header) = oldest.and_then(|(_, tap)| tap.pop(&mut self.packet)) else { break };
+            match header.kind {
+                FrameKind::InfiniBand => {
+                    self.infiniband.write(
+                        header.time,
+                        &erf_header(header.time, self.packet.len()),
+                        &self.packet,
+                    )?;
+                }
+                FrameKind::Ethernet => {
+                    let file = match &mut self.ethernet {
+                        Some(file) => file,
+                        none => {
+                            let path = Self::ethernet_path(&self.infiniband.path);
+                            none.insert(Pcap::create(&path, LINKTYPE_ETHERNET)?)
+                        }
+                    };
+                    file.write(header.time, &[], &self.packet)?;
+                }
+            }
+            n += 1;
+        }
+        self.written += n as u64;
+        if n > 0 {
+            self.infiniband.flush()?;
+            self.ethernet.as_mut().map_or(Ok(()), Pcap::flush)?;
+        }
+        let gone = |tap: &mut TapReader| tap.is_abandoned() && tap.peek().is_none();
+        self.dropped_before += self.taps.extract_if(.., gone).map(|tap| tap.dropped()).sum::<u64>();
+        Ok(n)
+    }
+
+    /// Packets written.
+    #[must_use]
+    pub const fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Packets that are missing because a tap's ring was full.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped_before + self.taps.iter().map(TapReader::dropped).sum::<u64>()
+    }
+}
+
+#[cfg(test)]
+mod tests;
