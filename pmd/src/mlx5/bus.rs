@@ -1,0 +1,67 @@
+//! The way of a doorbell from the driver to a device: a posted write of eight bytes to a register.
+
+use super::barrier;
+use super::rings::Register;
+
+/// A bus that carries doorbells.
+pub trait Bus: Send + 'static {
+    /// Writes the first eight bytes of a send to its queue pair's register, behind every store to memory that this
+    /// thread made before.
+    fn ring(&mut self, register: &mut Register, doorbell: [u8; 8]);
+
+    /// Gives a device that lives in this process a turn. Returns true if it did anything.
+    fn turn(&mut self) -> bool;
+}
+
+/// The bus of a real device: its registers are mapped into this process.
+#[derive(Debug)]
+pub struct PciBus(());
+
+impl PciBus {
+    /// The bus.
+    ///
+    /// # Safety
+    ///
+    /// Each [`Register`] that queues on this bus use has the address of a mapped, write-combining doorbell register
+    /// (`bf.reg` and `bf.size` of `mlx5dv_init_obj`), which stays mapped as long as they live and which no other thread
+    /// writes to.
+    #[must_use]
+    pub const unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+impl Bus for PciBus {
+    #[inline]
+    fn ring(&mut self, register: &mut Register, doorbell: [u8; 8]) {
+        let at = register.turn_over() as usize as *mut u64;
+        barrier::mmio_wc_start();
+        // SAFETY: a mapped register by the contract of `new`; registers are aligned to 256 bytes.
+        unsafe { at.write_volatile(u64::from_ne_bytes(doorbell)) };
+        barrier::mmio_flush_writes();
+    }
+
+    #[inline]
+    fn turn(&mut self) -> bool {
+        false
+    }
+}
+
+/// A bus without a device: it keeps the doorbells, for tests.
+#[cfg(test)]
+#[derive(Debug, Default)]
+pub(crate) struct Recorder {
+    /// Address and bytes of each doorbell.
+    pub(crate) rung: Vec<(u64, [u8; 8])>,
+}
+
+#[cfg(test)]
+impl Bus for Recorder {
+    fn ring(&mut self, register: &mut Register, doorbell: [u8; 8]) {
+        self.rung.push((register.turn_over(), doorbell));
+    }
+
+    fn turn(&mut self) -> bool {
+        false
+    }
+}

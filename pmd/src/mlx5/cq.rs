@@ -1,0 +1,204 @@
+//! The completion queue: entries that change owner by a bit which turns over with each lap.
+
+use super::barrier;
+use super::layout::{
+    ARM_SOLICITED, CQE_SIZE, Cqe, CqeOpcode, DBREC_ARM, DBREC_CONSUMER, ErrorCqe, Syndrome, cqe_flags,
+    cqe_owner,
+};
+use super::rings::{CqRing, DoorbellRecord, RingMemory};
+use crate::hca::WcStatus;
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct CompletionQueue {
+    buf: RingMemory,
+    slots: u32,
+    dbrec: DoorbellRecord,
+    cqn: u32,
+    consumer: u32,
+    published: u32,
+}
+
+impl CompletionQueue {
+    /// The queue on a new ring. Its length is a power of two; a description that does not hold this makes a queue in which
+    /// nothing is ever found.
+    #[must_use]
+    pub fn new(ring: &CqRing) -> Self {
+        let fits = ring.cqe_count.is_power_of_two() && ring.buf.len() >= ring.cqe_count as usize * CQE_SIZE;
+        debug_assert!(fits, "{ring:?}");
+        Self {
+            buf: ring.buf,
+            slots: if fits { ring.cqe_count } else { 0 },
+            dbrec: ring.dbrec,
+            cqn: ring.cqn,
+            consumer: 0,
+            published: 0,
+        }
+    }
+
+    /// Takes the next completion, if there is one.
+    #[inline]
+    pub fn poll(&mut self) -> Option<Cqe> {
+        if self.slots == 0 {
+            return None;
+        }
+        let at = (self.consumer & (self.slots - 1)) as usize * CQE_SIZE;
+        let owner = self.buf.load_acquire(at + CQE_SIZE - 1);
+        let lap = u8::from(self.consumer & self.slots != 0);
+        if owner >> cqe_owner::OPCODE_SHIFT == CqeOpcode::Invalid as u8 || owner & cqe_owner::OWNER != lap {
+            return None;
+        }
+        barrier::udma_from_device();
+        let cqe = self.buf.read(at);
+        self.consumer = self.consumer.wrapping_add(1);
+        Some(cqe)
+    }
+
+    /// Tells the device how far we are, so that it may use the slots again. Once per batch; where nothing was taken the
+    /// record holds the right number already.
+    #[inline]
+    pub fn publish(&mut self) {
+        if self.published != self.consumer {
+            self.published = self.consumer;
+            self.dbrec.store(DBREC_CONSUMER, self.consumer & 0x00ff_ffff);
+        }
+    }
+
+    /// Asks for an event at the next completion, or the next solicited one; `events` of this queue have been fetched so
+    /// far. Returns what has to be written to the device's arm register.
+    pub fn arm(&mut self, events: u32, solicited: bool) -> [u8; 8] {
+        let word =
+            ((events & 3) << 28) | if solicited { ARM_SOLICITED } else { 0 } | (self.consumer & 0x00ff_ffff);
+        barrier::udma_to_device();
+        self.dbrec.store(DBREC_ARM, word);
+        let mut register = [0; 8];
+        register[..4].copy_from_slice(&word.to_be_bytes());
+        register[4..].copy_from_slice(&self.cqn.to_be_bytes());
+        register
+    }
+}
+
+/// What a completion tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Completion {
+    /// The queue pair.
+    pub qpn: u32,
+    /// First WQEBB of a send, slot of a receive.
+    pub counter: u16,
+    /// The rest.
+    pub what: What,
+}
+
+/// Which kind of completion it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum What {
+    /// A send is done, and all before it.
+    Sent {
+        /// Code of its opcode.
+        opcode: u8,
+    },
+    /// A message has arrived.
+    Received(Arrival),
+    /// A send failed.
+    SendFailed(Failure),
+    /// A receive failed.
+    ReceiveFailed(Failure),
+    /// A code that the driver does not know.
+    Unknown(u8),
+}
+
+/// How a work request failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// Outcome.
+    pub status: WcStatus,
+    /// The vendor's word on it.
+    pub vendor: u8,
+}
+
+/// A message that arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arrival {
+    /// Bytes; a datagram's include the 40 of its GRH area.
+    pub byte_len: u32,
+    /// Immediate or invalidated key.
+    pub extra: Extra,
+    /// Source queue pair of a datagram.
+    pub src_qpn: u32,
+    /// Source LID of a datagram.
+    pub slid: u16,
+    /// Service level.
+    pub sl: u8,
+    /// Low bits of the LID that it was sent to.
+    pub dlid_path_bits: u8,
+    /// Index of the P_Key that matched; what an immediate leaves of it.
+    pub pkey_index: u16,
+    /// True if it had a GRH.
+    pub grh: bool,
+    /// True if the sender solicited an event.
+    pub solicited: bool,
+    /// True if the payload lies in the completion; the driver's queue pairs are made without this.
+    pub inline: bool,
+}
+
+/// What came beside the data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Extra {
+    /// Nothing.
+    None,
+    /// An immediate, as a number.
+    Immediate(u32),
+    /// A key of ours that the message invalidated.
+    Invalidated(u32),
+}
+
+impl Completion {
+    /// Reads an entry.
+    #[inline]
+    #[must_use]
+    pub fn of(cqe: &Cqe) -> Self {
+        let code = cqe.op_own >> cqe_owner::OPCODE_SHIFT;
+        let qpn_word = cqe.sop_drop_qpn.get();
+        let imm = cqe.imm_inval_pkey.get();
+        let what = match CqeOpcode::from_code(code) {
+            Some(CqeOpcode::Requester) => What::Sent { opcode: (qpn_word >> 24) as u8 },
+            Some(CqeOpcode::ReceiveSend) => What::Received(Arrival::of(cqe, Extra::None)),
+            Some(CqeOpcode::ReceiveSendImm | CqeOpcode::ReceiveWriteImm) => {
+                What::Received(Arrival::of(cqe, Extra::Immediate(imm)))
+            }
+            Some(CqeOpcode::ReceiveSendInvalidate) => {
+                What::Received(Arrival::of(cqe, Extra::Invalidated(imm)))
+            }
+            Some(CqeOpcode::RequesterError) => What::SendFailed(Failure::of(cqe)),
+            Some(CqeOpcode::ResponderError) => What::ReceiveFailed(Failure::of(cqe)),
+            Some(CqeOpcode::Resize | CqeOpcode::Invalid) | None => What::Unknown(code),
+        };
+        Self { qpn: qpn_word & 0x00ff_ffff, counter: cqe.wqe_counter.get(), what }
+    }
+}
+
+impl Arrival {
+    #[inline]
+    fn of(cqe: &Cqe, extra: Extra) -> Self {
+        let flags = cqe.flags_rqpn.get();
+        Self {
+            byte_len: cqe.byte_cnt.get(),
+            extra,
+            src_qpn: flags & cqe_flags::QPN_MASK,
+            slid: cqe.slid.get(),
+            sl: (flags >> cqe_flags::SL_SHIFT) as u8 & 0xf,
+            dlid_path_bits: cqe.ml_path & 0x7f,
+            pkey_index: cqe.imm_inval_pkey.get() as u16,
+            grh: flags & cqe_flags::GRH_MASK != 0,
+            solicited: cqe.op_own & cqe_owner::SOLICITED != 0,
+            inline: cqe.op_own & (cqe_owner::INLINE_32 | cqe_owner::INLINE_64) != 0,
+        }
+    }
+}
+
+impl Failure {
+    fn of(cqe: &Cqe) -> Self {
+        let error: ErrorCqe = zerocopy::transmute!(*cqe);
+        Self { status: Syndrome::outcome(error.syndrome), vendor: error.vendor_syndrome }
+    }
+}

@@ -1,0 +1,65 @@
+//! Local keys by address.
+
+use arrayvec::ArrayVec;
+
+/// Most memory regions of one table: zones of hugepage pools are few and large.
+pub const MAX_REGIONS: usize = 64;
+
+/// A registered region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Region {
+    /// First address.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Its local key.
+    pub lkey: u32,
+}
+
+impl Region {
+    /// True if the bytes lie inside.
+    #[inline]
+    #[must_use]
+    pub const fn holds(&self, address: u64, len: u32) -> bool {
+        let offset = address.wrapping_sub(self.start);
+        offset < self.len && len as u64 <= self.len - offset
+    }
+}
+
+/// The registered regions that a worker's buffers lie in. Looks at the one found last first, then at all.
+#[derive(Clone, Debug, Default)]
+pub struct MrTable {
+    regions: ArrayVec<Region, MAX_REGIONS>,
+    last: usize,
+}
+
+impl MrTable {
+    /// An empty table.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a region; a full table hands it back.
+    pub fn add(&mut self, region: Region) -> Result<(), Region> {
+        self.regions.try_push(region).map_err(|full| full.element())
+    }
+
+    /// The key of the region that holds all the bytes.
+    #[inline]
+    pub fn lkey(&mut self, address: u64, len: u32) -> Option<u32> {
+        if let Some(region) = self.regions.get(self.last)
+            && region.holds(address, len)
+        {
+            return Some(region.lkey);
+        }
+        self.last = self.regions.iter().position(|region| region.holds(address, len))?;
+        self.regions.get(self.last).map(|region| region.lkey)
+    }
+
+    /// The regions.
+    #[must_use]
+    pub fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+}

@@ -1,0 +1,98 @@
+//! The receive queue of a queue pair of its own. Its entries complete in the order in which they were posted.
+
+use super::barrier;
+use super::layout::{DBREC_RECEIVE, DataSegment};
+use super::rings::{DoorbellRecord, QpRings, RingMemory};
+
+/// A receive queue.
+#[derive(Debug)]
+pub struct ReceiveQueue {
+    buf: RingMemory,
+    slots: u32,
+    stride: usize,
+    dbrec: DoorbellRecord,
+    posted: u32,
+    taken: u32,
+    published: u32,
+}
+
+impl ReceiveQueue {
+    /// The receive queue of a new queue pair; one with no slots, on a shared receive queue, is always full.
+    #[must_use]
+    pub fn new(rings: &QpRings) -> Self {
+        let stride = rings.rq_stride as usize;
+        let fits = rings.rq_slots.is_power_of_two()
+            && rings.rq_slots <= 1 << 15
+            && rings.rq_buf.len() >= rings.rq_slots as usize * stride;
+        debug_assert!(fits || rings.rq_slots == 0, "{rings:?}");
+        Self {
+            buf: rings.rq_buf,
+            slots: if fits { rings.rq_slots } else { 0 },
+            stride,
+            dbrec: rings.dbrec,
+            posted: 0,
+            taken: 0,
+            published: 0,
+        }
+    }
+
+    /// Slots of the ring.
+    #[must_use]
+    pub const fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Entries posted and not yet completed.
+    #[must_use]
+    pub const fn outstanding(&self) -> u32 {
+        self.posted.wrapping_sub(self.taken)
+    }
+
+    /// Slot that the next post fills; `None` if the queue is full.
+    #[inline]
+    #[must_use]
+    pub const fn next_slot(&self) -> Option<usize> {
+        if self.outstanding() < self.slots { Some((self.posted & (self.slots - 1)) as usize) } else { None }
+    }
+
+    /// Posts a receive. Empty segments are left out; segments beyond the stride do not fit and are left out, too. Returns
+    /// its slot, or `None` if the queue is full. The device sees it at the next [`ReceiveQueue::publish`].
+    #[inline]
+    pub fn post(&mut self, segments: impl IntoIterator<Item = DataSegment>) -> Option<usize> {
+        let slot = self.next_slot()?;
+        let unit = size_of::<DataSegment>();
+        let mut at = 0;
+        for segment in segments {
+            if segment.byte_count != 0 && at + unit <= self.stride {
+                self.buf.write(slot * self.stride + at, &segment);
+                at += unit;
+            }
+        }
+        if at < self.stride {
+            self.buf.write(slot * self.stride + at, &DataSegment::terminator());
+        }
+        self.posted = self.posted.wrapping_add(1);
+        Some(slot)
+    }
+
+    /// Gives all posted entries to the device. No register is written.
+    #[inline]
+    pub fn publish(&mut self) {
+        if self.published != self.posted {
+            self.published = self.posted;
+            barrier::udma_to_device();
+            self.dbrec.store(DBREC_RECEIVE, self.posted & 0xffff);
+        }
+    }
+
+    /// A completion has come: the slot of the oldest entry, which is free now. `None` if nothing was outstanding.
+    #[inline]
+    pub fn take(&mut self) -> Option<usize> {
+        if self.outstanding() == 0 {
+            return None;
+        }
+        let slot = (self.taken & (self.slots - 1)) as usize;
+        self.taken = self.taken.wrapping_add(1);
+        Some(slot)
+    }
+}

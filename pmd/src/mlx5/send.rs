@@ -1,0 +1,122 @@
+//! Sends, datagrams, RDMA and atomic operations as send queue entries.
+
+use super::layout::{AtomicSegment, DS_UNIT, DataSegment, DatagramAddress, RemoteAddressSegment, SendOpcode};
+use super::sq::{Full, Posted, Request, SendQueue, inline_units};
+
+/// Units of 16 bytes of a control segment.
+const CONTROL_UNITS: usize = 1;
+
+/// Units of 16 bytes of an address vector.
+const ADDRESS_UNITS: usize = size_of::<DatagramAddress>() / DS_UNIT;
+
+/// The other end's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Remote {
+    /// Address.
+    pub address: u64,
+    /// Key.
+    pub rkey: u32,
+}
+
+impl Remote {
+    fn segment(self) -> RemoteAddressSegment {
+        let mut segment = RemoteAddressSegment::default();
+        segment.address.set(self.address);
+        segment.rkey.set(self.rkey);
+        segment
+    }
+}
+
+/// Data operations of a send queue. Nothing is posted where an iterator yields an error.
+impl SendQueue {
+    /// Posts a message on a connection, from at most `count` pieces of memory.
+    #[inline]
+    pub fn post_send<E: From<Full>>(
+        &mut self,
+        request: Request,
+        count: usize,
+        pieces: impl IntoIterator<Item = Result<DataSegment, E>>,
+    ) -> Result<Posted, E> {
+        self.post(request, CONTROL_UNITS + count, |writer| {
+            for piece in pieces {
+                writer.data(piece?);
+            }
+            Ok(())
+        })
+    }
+
+    /// Posts a datagram, from at most `count` pieces of memory.
+    #[inline]
+    pub fn post_datagram<E: From<Full>>(
+        &mut self,
+        request: Request,
+        to: &DatagramAddress,
+        count: usize,
+        pieces: impl IntoIterator<Item = Result<DataSegment, E>>,
+    ) -> Result<Posted, E> {
+        self.post(request, CONTROL_UNITS + ADDRESS_UNITS + count, |writer| {
+            writer.segment(to);
+            for piece in pieces {
+                writer.data(piece?);
+            }
+            Ok(())
+        })
+    }
+
+    /// Posts a message whose bytes go into the entry; a datagram if it has an address.
+    pub fn post_inline(
+        &mut self,
+        request: Request,
+        to: Option<&DatagramAddress>,
+        pieces: &[&[u8]],
+    ) -> Result<Posted, Full> {
+        let len = pieces.iter().map(|piece| piece.len()).sum();
+        let address = if to.is_some() { ADDRESS_UNITS } else { 0 };
+        self.post(request, CONTROL_UNITS + address + inline_units(len), |writer| {
+            if let Some(to) = to {
+                writer.segment(to);
+            }
+            writer.inline(pieces);
+            Ok(())
+        })
+    }
+
+    /// Posts an RDMA WRITE or READ.
+    pub fn post_rdma(
+        &mut self,
+        request: Request,
+        remote: Remote,
+        pieces: &[DataSegment],
+    ) -> Result<Posted, Full> {
+        self.post(request, CONTROL_UNITS + 1 + pieces.len(), |writer| {
+            writer.segment(&remote.segment());
+            pieces.iter().for_each(|piece| writer.data(*piece));
+            Ok(())
+        })
+    }
+
+    /// Posts an atomic operation: `swap_add` is what to swap in or to add. The old value goes to `result`.
+    pub fn post_atomic(
+        &mut self,
+        request: Request,
+        remote: Remote,
+        swap_add: u64,
+        compare: u64,
+        result: DataSegment,
+    ) -> Result<Posted, Full> {
+        let mut operands = AtomicSegment::default();
+        operands.swap_add.set(swap_add);
+        operands.compare.set(compare);
+        self.post(request, CONTROL_UNITS + 3, |writer| {
+            writer.segment(&remote.segment());
+            writer.segment(&operands);
+            writer.data(result);
+            Ok(())
+        })
+    }
+
+    /// Posts an entry that does nothing but complete in its turn.
+    pub fn post_nop(&mut self, flags: u8) -> Result<Posted, Full> {
+        self.post(Request { opcode: SendOpcode::Nop, flags, imm: 0 }, CONTROL_UNITS, |_| Ok(()))
+    }
+}

@@ -1,0 +1,166 @@
+//! The shared receive queue: a linked list of slots that complete in any order.
+//!
+//! A slot's link is written only while it is posted, when the slot that follows it is already known; so one free slot is
+//! always kept back. (libmlx5 before release 48 also changed links of slots that had completed. A device follows links, and
+//! sees no difference.)
+
+use super::barrier;
+use super::layout::{DBREC_RECEIVE, DataSegment, NextSegment};
+use super::rings::{DoorbellRecord, RingMemory, SrqRing};
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub struct SharedReceiveQueue {
+    buf: RingMemory,
+    stride: usize,
+    max_segments: usize,
+    dbrec: DoorbellRecord,
+    /// The slot that the next post fills.
+    head: u16,
+    /// Free slots behind it, oldest first: a ring as long as the queue.
+    free: Box<[u16]>,
+    free_first: usize,
+    free_count: usize,
+    /// Which slots the device has.
+    posted: Box<[bool]>,
+    outstanding: u32,
+    counter: u32,
+    published: u32,
+}
+
+impl SharedReceiveQueue {
+    /// The queue on a new ring, formatted as the library does: slots 0 to `slots - 1` chained in order.
+    #[must_use]
+    pub fn new(ring: &SrqRing) -> Self {
+        let stride = ring.stride as usize;
+        let head = size_of::<NextSegment>();
+        let unit = size_of::<DataSegment>();
+        let fits = ring.slots <= 1 << 16
+            && stride >= head + unit
+            && ring.buf.len() >= ring.slots as usize * stride
+            && u32::from(ring.head) < ring.slots;
+        debug_assert!(fits, "{ring:?}");
+        let slots = if fits { ring.slots } else { 0 };
+        let free: Box<[u16]> = (0..slots)
+            .map(|i| ((u32::from(ring.head) + 1 + i) % slots.max(1)) as u16)
+            .filter(|slot| *slot != ring.head)
+            .collect();
+        Self {
+            buf: ring.buf,
+            stride,
+            max_segments: stride.saturating_sub(head) / unit,
+            dbrec: ring.dbrec,
+            head: ring.head,
+            free_count: free.len(),
+            free,
+            free_first: 0,
+            posted: vec![false; slots as usize].into(),
+            outstanding: 0,
+            counter: 0,
+            published: 0,
+        }
+    }
+
+    /// Data segments that an entry can have.
+    #[must_use]
+    pub const fn max_segments(&self) -> usize {
+        self.max_segments
+    }
+
+    /// Slots of the ring.
+    #[must_use]
+    pub const fn slots(&self) -> usize {
+        self.posted.len()
+    }
+
+    /// Entries posted and not yet completed.
+    #[must_use]
+    pub const fn outstanding(&self) -> u32 {
+        self.outstanding
+    }
+
+    /// The slot that the next post fills, once another one is free to follow it.
+    #[must_use]
+    pub const fn head(&self) -> u16 {
+        self.head
+    }
+
+    /// Slot that the next post fills; `None` if the queue is full.
+    #[inline]
+    #[must_use]
+    pub fn next_slot(&self) -> Option<usize> {
+        (self.free_count > 0).then_some(usize::from(self.head))
+    }
+
+    /// Writes data segment `index` of the slot that will be posted next.
+    #[inline]
+    pub fn write_segment(&mut self, index: usize, segment: DataSegment) {
+        if index < self.max_segments {
+            let at = usize::from(self.head) * self.stride
+                + size_of::<NextSegment>()
+                + index * size_of::<DataSegment>();
+            self.buf.write(at, &segment);
+        }
+    }
+
+    /// Ends the list of the slot that will be posted next behind `count` segments, if there is room for more.
+    #[inline]
+    pub fn terminate(&mut self, count: usize) {
+        self.write_segment(count, DataSegment::terminator());
+    }
+
+    /// Posts the slot whose segments were written. Returns it, or `None` if the queue is full. The device sees it at the
+    /// next [`SharedReceiveQueue::publish`].
+    #[inline]
+    pub fn commit(&mut self) -> Option<usize> {
+        let slot = self.next_slot()?;
+        let next = *self.free.get(self.free_first)?;
+        self.free_first = if self.free_first + 1 == self.free.len() { 0 } else { self.free_first + 1 };
+        self.free_count -= 1;
+        let mut link = NextSegment::default();
+        link.next.set(next);
+        self.buf.write(slot * self.stride, &link);
+        if let Some(posted) = self.posted.get_mut(slot) {
+            *posted = true;
+        }
+        self.head = next;
+        self.outstanding += 1;
+        self.counter = self.counter.wrapping_add(1);
+        Some(slot)
+    }
+
+    /// Posts a receive of these segments, empty ones too. Segments that do not fit are left out.
+    pub fn post(&mut self, segments: &[DataSegment]) -> Option<usize> {
+        self.next_slot()?;
+        for (index, segment) in segments.iter().enumerate() {
+            self.write_segment(index, *segment);
+        }
+        self.terminate(segments.len());
+        self.commit()
+    }
+
+    /// Gives all posted entries to the device. No register is written.
+    #[inline]
+    pub fn publish(&mut self) {
+        if self.published != self.counter {
+            self.published = self.counter;
+            barrier::udma_to_device();
+            self.dbrec.store(DBREC_RECEIVE, self.counter & 0xffff);
+        }
+    }
+
+    /// A completion has named `slot`: it is free now. `None` if the device did not have it.
+    #[inline]
+    pub fn take(&mut self, slot: u16) -> Option<usize> {
+        let posted = self.posted.get_mut(usize::from(slot))?;
+        if !std::mem::take(posted) {
+            return None;
+        }
+        let at = self.free_first + self.free_count;
+        let at = if at >= self.free.len() { at - self.free.len() } else { at };
+        *self.free.get_mut(at)? = slot;
+        self.free_count += 1;
+        self.outstanding -= 1;
+        Some(usize::from(slot))
+    }
+}
