@@ -1,4 +1,19 @@
-//! The runtime of the data plane: lcores, worker loop, publication of tables, rings, counters, control socket.
+//! The runtime of the data plane: what every poll-mode application needs around its forwarding step.
+//!
+//! * [`worker`] – the loop of a worker lcore, with its idle policy and heartbeat.
+//! * [`ring`] – bounded rings between one worker and the control lcore.
+//! * [`table`] – publication of immutable tables to workers; old versions are freed by the publisher only.
+//! * [`counter`] and [`latency`] – counters and HDR histograms that a worker owns and others may read.
+//! * [`capture`] – capture files, written from taps.
+//! * [`control`] – the control lcore's event loop: ticks, signals, requests.
+//! * [`telemetry`] – the control socket, in the shape of DPDK telemetry v2, and its client.
 #![forbid(unsafe_code)]
 
 pub mod capture;
+pub mod control;
+pub mod counter;
+pub mod latency;
+pub mod ring;
+pub mod table;
+pub mod telemetry;
+pub mod worker;

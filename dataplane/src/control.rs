@@ -1,0 +1,97 @@
+//! The control lcore's event loop: ticks, signals and requests from the control socket, one at a time.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
+
+use crate::telemetry::{self, Request, TelemetryError};
+
+/// How often a controller is called when nothing else happens. A connection's handshake takes a few of these.
+pub const TICK: Duration = Duration::from_millis(1);
+
+/// How often an idle one is.
+pub const IDLE_TICK: Duration = Duration::from_millis(4);
+
+/// Most requests that wait for an answer; a client that sends more waits in the socket.
+const REQUESTS: usize = 64;
+
+/// What goes on after a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flow {
+    /// There is work in hand: call again soon.
+    Busy,
+    /// Nothing in hand.
+    Idle,
+    /// The controller has wound everything up.
+    Done,
+}
+
+/// The slow path of an application.
+pub trait Controller {
+    /// Does what is due. Called at least every [`IDLE_TICK`].
+    fn tick(&mut self, now: Instant) -> Flow;
+
+    /// Answers a request from the control socket.
+    fn request(&mut self, now: Instant, request: &telemetry::Command) -> telemetry::Answer;
+
+    /// Someone asked us to end; [`Controller::tick`] says [`Flow::Done`] when all is wound up.
+    fn stop(&mut self, now: Instant);
+}
+
+/// What can go wrong with the loop itself.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The event loop could not be made.
+    #[error("cannot start the control loop")]
+    Runtime(#[source] std::io::Error),
+    /// The control socket could not be made.
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
+}
+
+/// Runs a controller until it is done. SIGINT and SIGTERM stop it; a second one ends the wait for a clean stop.
+pub fn run<C: Controller>(controller: &mut C, socket: Option<&Path>) -> Result<(), ControlError> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ControlError::Runtime)?;
+    runtime.block_on(serve(controller, socket))
+}
+
+async fn serve<C: Controller>(controller: &mut C, socket: Option<&Path>) -> Result<(), ControlError> {
+    let (requests, mut inbox) = mpsc::channel::<Request>(REQUESTS);
+    let _server = socket.map(|path| telemetry::Server::start(path, requests.clone())).transpose()?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(ControlError::Runtime)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(ControlError::Runtime)?;
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut asked_to_stop = false;
+    loop {
+        let stop = tokio::select! {
+            biased;
+            _ = interrupt.recv() => true,
+            _ = terminate.recv() => true,
+            Some(request) = inbox.recv() => {
+                let answer = controller.request(Instant::now(), &request.command);
+                // The client may have gone; then nobody wants the answer.
+                let _ = request.answer.send(answer);
+                false
+            }
+            _ = ticks.tick() => false,
+        };
+        let now = Instant::now();
+        if stop {
+            if asked_to_stop {
+                return Ok(());
+            }
+            asked_to_stop = true;
+            controller.stop(now);
+        }
+        match controller.tick(now) {
+            Flow::Done => return Ok(()),
+            Flow::Busy => {}
+            Flow::Idle => ticks.reset_after(IDLE_TICK),
+        }
+    }
+}
