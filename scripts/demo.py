@@ -1,0 +1,462 @@
+#!/usr/bin/env python3
+"""The main job, for real: an Ethernet host, an InfiniBand host, and the gateway between them.
+
+One network namespace holds an Ethernet host (veth, MTU 1500), one an InfiniBand host (a TUN interface of the software
+fabric, IP MTU 65520), one the gateway. Both hosts are in one IP subnet. Everything goes through the gateway.
+"""
+
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+LOCK = "/run/lock/ipoib-fwd-demo.lock"
+ETH, GW, IB = "gwdemo-eth", "gwdemo-gw", "gwdemo-ib"
+ETH_IP, IB_IP, GW_IP, PREFIX = "10.77.0.1", "10.77.0.2", "10.77.0.254", 24
+FILE_BYTES = 64 << 20
+HUGEPAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
+HUGEPAGES_WANTED = 384
+
+
+class Failed(Exception):
+    """A step of the demo could not be done."""
+
+
+def say(text):
+    print(f"demo: {text}", flush=True)
+
+
+def run(*argv, netns=None, check=True, timeout=60, **more):
+    argv = [str(a) for a in argv]
+    if netns:
+        argv = ["ip", "netns", "exec", netns, *argv]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout, **more)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"{' '.join(argv)}: no end after {timeout} s") from None
+    if check and done.returncode:
+        raise Failed(f"{' '.join(argv)}: exit code {done.returncode}: {done.stderr.strip() or done.stdout.strip()}")
+    return done
+
+
+class Process:
+    """A program in the background, with its output in a file."""
+
+    def __init__(self, name, argv, netns, log):
+        self.name, self.log = name, log
+        argv = [str(a) for a in argv]
+        if netns:
+            argv = ["ip", "netns", "exec", netns, *argv]
+        self.out = open(log, "wb")
+        self.popen = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=self.out, stderr=subprocess.STDOUT,
+                                      start_new_session=True)
+
+    def alive(self):
+        return self.popen.poll() is None
+
+    def text(self):
+        return Path(self.log).read_text(errors="replace")
+
+    def stop(self, grace=10):
+        """SIGTERM, then SIGKILL to what is left; returns the exit code."""
+        if self.alive():
+            self.popen.terminate()
+            try:
+                self.popen.wait(grace)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.popen.pid, signal.SIGKILL)
+                self.popen.wait()
+        self.out.close()
+        return self.popen.returncode
+
+
+class Lab:
+    """The three namespaces and two programs; leaves nothing behind."""
+
+    def __init__(self, args):
+        self.args = args
+        self.bin = Path(args.bin).resolve()
+        self.dir = Path(tempfile.mkdtemp(prefix="ipoib-fwd-demo-"))
+        self.processes, self.namespaces = [], []
+        self.hugepages_before = None
+        self.fabric = self.gateway = None
+
+    # -- building up
+
+    def namespaces_up(self):
+        for name in (ETH, GW, IB):
+            if Path(f"/run/netns/{name}").exists():
+                run("ip", "netns", "del", name)
+            run("ip", "netns", "add", name)
+            self.namespaces.append(name)
+            # Nothing but the traffic of the demo: no IPv6 router solicitations in the captures.
+            run("sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1", netns=name)
+            run("ip", "link", "set", "lo", "up", netns=name)
+        run("ip", "link", "add", "eth0", "netns", ETH, "type", "veth", "peer", "name", "gw0", "netns", GW)
+        # A real wire carries finished packets: no checksum or segmentation is left to the other end.
+        for netns, dev in ((ETH, "eth0"), (GW, "gw0")):
+            run("ethtool", "-K", dev, "rx", "off", "tx", "off", "tso", "off", "gso", "off", "gro", "off", netns=netns)
+            run("ip", "link", "set", dev, "mtu", "1500", "up", netns=netns)
+        run("ip", "addr", "add", f"{ETH_IP}/{PREFIX}", "dev", "eth0", netns=ETH)
+
+    def hugepages_up(self):
+        """Reserves hugepages for the run; without enough memory the buffers live in ordinary pages."""
+        try:
+            self.hugepages_before = int(HUGEPAGES.read_text())
+            if self.hugepages_before < HUGEPAGES_WANTED:
+                HUGEPAGES.write_text(str(HUGEPAGES_WANTED))
+            free = int((HUGEPAGES.parent / "free_hugepages").read_text())
+            if free >= HUGEPAGES_WANTED:
+                return ["--in-memory", "--huge-unlink"]
+        except OSError:
+            pass
+        say("no room for hugepages here: the gateway's buffers live in ordinary pages (--no-huge)")
+        return ["--in-memory", "--no-huge", "-m", "512"]
+
+    def start(self):
+        self.namespaces_up()
+        memory = self.hugepages_up()
+        link = self.dir / "gw.sock"
+        (self.dir / "fabric.toml").write_text(f"""\
+# One switch, one link to the gateway, one InfiniBand host.
+[fabric]
+mtu = 4096
+
+[[link]]
+name = "gateway"
+url = "shm:{link}"
+
+[[host]]
+name = "host1"
+netns = "{IB}"
+tun = "ib0"
+address = "{IB_IP}/{PREFIX}"
+mtu = 65520
+mode = "connected"
+""")
+        (self.dir / "gateway.toml").write_text(f"""\
+[gateway]
+address = "{GW_IP}/{PREFIX}"
+control-socket = "{self.dir}/control.sock"
+idle = "sleep"
+
+[ethernet]
+port = "net_af_packet0"
+mtu = 1500
+
+[infiniband]
+driver = "soft"
+port = 1
+mode = "connected"
+
+[infiniband.soft]
+ports = [{{ link = "shm:{link}", mtu = 4096 }}]
+""")
+        capture = lambda name: ["--capture", self.dir / name] if self.args.capture else []
+        self.fabric = Process("ibfab", [self.bin / "ibfab", "--config", self.dir / "fabric.toml",
+                                        *capture("fabric.pcap")], None, self.dir / "ibfab.log")
+        self.processes.append(self.fabric)
+        line = [self.bin / "ipoib-fwd", "-l", "0-1", "--no-pci", *memory, "--file-prefix", "gwdemo",
+                "--vdev", "net_af_packet0,iface=gw0", "--", "--config", self.dir / "gateway.toml",
+                "--report", self.dir / "report.json", *capture("gateway.pcap")]
+        say("gateway: " + " ".join(str(a) for a in line))
+        self.started_at = time.monotonic()
+        self.gateway = Process("ipoib-fwd", line, GW, self.dir / "gateway.log")
+        self.processes.append(self.gateway)
+
+    # -- looking at it
+
+    def ctl(self, *words):
+        out = run(self.bin / "ipoib-fwd", "ctl", "--socket", self.dir / "control.sock", *words, "--json", timeout=10)
+        return json.loads(out.stdout)
+
+    def alive(self):
+        for p in self.processes:
+            if not p.alive():
+                raise Failed(f"{p.name} has ended with code {p.popen.returncode}:\n{p.text()[-4000:]}")
+
+    def wait_for(self, what, ready, seconds=15.0):
+        end = time.monotonic() + seconds
+        while True:
+            self.alive()
+            if ready():
+                return
+            if time.monotonic() > end:
+                raise Failed(f"{what}: not within {seconds:.0f} s")
+            time.sleep(0.02)
+
+    # -- tearing down
+
+    def close(self):
+        for p in reversed(self.processes):
+            p.stop()
+        for name in self.namespaces:
+            pids = run("ip", "netns", "pids", name, check=False).stdout.split()
+            for pid in pids:
+                try:
+                    os.kill(int(pid), signal.SIGKILL)
+                except (ProcessLookupError, ValueError):
+                    pass
+            run("ip", "netns", "del", name, check=False)
+        if self.hugepages_before is not None:
+            try:
+                HUGEPAGES.write_text(str(self.hugepages_before))
+            except OSError:
+                pass
+        if self.args.keep:
+            say(f"files kept in {self.dir}")
+        else:
+            shutil.rmtree(self.dir, ignore_errors=True)
+
+
+# -- the checks
+
+def ping(netns, target, size, count=20, interval=0.02):
+    out = run("ping", "-n", "-q", "-c", count, "-i", interval, "-W", "2", "-s", size, target, netns=netns, check=False,
+              timeout=60).stdout
+    m = re.search(r"(\d+) packets transmitted, (\d+) received", out)
+    rtt = re.search(r"= ([\d.]+)/([\d.]+)/([\d.]+)", out)
+    sent, received = (int(m[1]), int(m[2])) if m else (count, 0)
+    result = {"size": size, "sent": sent, "received": received, "ok": sent == received == count}
+    if rtt:
+        result.update(rtt_min_ms=float(rtt[1]), rtt_avg_ms=float(rtt[2]), rtt_max_ms=float(rtt[3]))
+    return result
+
+
+def check_ping(netns, target):
+    small, large = ping(netns, target, 56), ping(netns, target, 1472)
+    return {"ok": small["ok"] and large["ok"], "small": small, "large": large}
+
+
+def check_arp(lab):
+    """Both sides learn each other's address through the gateway's translation."""
+    run("ip", "neigh", "flush", "all", netns=ETH)
+    ping(ETH, IB_IP, 56, count=2)
+    neigh = json.loads(run("ip", "-j", "neigh", "show", IB_IP, netns=ETH).stdout or "[]")
+    seen_on_ethernet = next((n.get("lladdr") for n in neigh if n.get("lladdr")), None)
+    ping(IB, ETH_IP, 56, count=2)
+    table = lab.ctl("neighbours")
+    ib = [n for n in table.get("infiniband", []) if n["address"] == IB_IP]
+    eth = [n for n in table.get("ethernet", []) if n["address"] == ETH_IP]
+    mac = json.loads(run("ip", "-j", "link", "show", "eth0", netns=ETH).stdout)[0]["address"]
+    ok = bool(seen_on_ethernet and ib and len(bytes.fromhex(re.sub(r"[:-]", "", ib[0]["hardware_address"]))) == 20
+              and eth and eth[0]["hardware_address"] == mac)
+    return {"ok": ok, "ib_host_seen_on_ethernet_as": seen_on_ethernet,
+            "ib_host_hardware_address": ib[0]["hardware_address"] if ib else None,
+            "ethernet_host_hardware_address": eth[0]["hardware_address"] if eth else None}
+
+
+FILE_PORT = 7001
+
+
+def file_receiver():
+    """Runs inside a namespace: takes one connection and prints what came."""
+    server = socket.create_server(("0.0.0.0", FILE_PORT))
+    print("listening", flush=True)
+    server.settimeout(30)
+    conn, _ = server.accept()
+    conn.settimeout(30)
+    digest, total = hashlib.sha256(), 0
+    while chunk := conn.recv(1 << 20):
+        digest.update(chunk)
+        total += len(chunk)
+    print(json.dumps({"sha256": digest.hexdigest(), "bytes": total}), flush=True)
+
+
+def file_sender(target, path):
+    """Runs inside a namespace: sends a file."""
+    with socket.create_connection((target, FILE_PORT), timeout=30) as conn, open(path, "rb") as f:
+        conn.sendfile(f)
+
+
+def check_file(lab, from_ns, to_ns, target):
+    path = lab.dir / "random"
+    digest = hashlib.sha256()
+    with open(path, "wb") as f:
+        for _ in range(FILE_BYTES >> 20):
+            block = os.urandom(1 << 20)
+            digest.update(block)
+            f.write(block)
+    me = [sys.executable, os.path.abspath(__file__)]
+    receiver = Process("receiver", [*me, "--receive-file"], to_ns, lab.dir / "receiver.log")
+    try:
+        lab.wait_for("the file's receiver", lambda: "listening" in receiver.text(), 5)
+        begin = time.monotonic()
+        run(*me, "--send-file", target, path, netns=from_ns, timeout=120)
+        receiver.popen.wait(60)
+        seconds = time.monotonic() - begin
+        lines = receiver.text().splitlines()
+        got = json.loads(lines[1]) if len(lines) > 1 else {"sha256": None, "bytes": 0}
+    finally:
+        receiver.stop(1)
+    return {"ok": got["sha256"] == digest.hexdigest() and got["bytes"] == FILE_BYTES, "bytes": got["bytes"],
+            "sha256_sent": digest.hexdigest(), "sha256_received": got["sha256"], "seconds": round(seconds, 3)}
+
+
+def check_iperf(lab, from_ns, to_ns, target, seconds, least):
+    server = Process("iperf3", ["iperf3", "-s", "-1"], to_ns, lab.dir / "iperf3.log")
+    try:
+        lab.wait_for("iperf3's server", lambda: "listening" in run(
+            "ss", "-Hltn", "sport", "=", ":5201", netns=to_ns).stdout.replace("LISTEN", "listening"), 5)
+        out = json.loads(run("iperf3", "-J", "-c", target, "-t", seconds, netns=from_ns, timeout=seconds + 30).stdout)
+    finally:
+        server.stop(2)
+    bits = out["end"]["sum_received"]["bits_per_second"]
+    segments = out["end"]["sum_sent"]["bytes"] / 1448
+    retransmits = out["end"]["sum_sent"].get("retransmits", 0)
+    # More than one in a hundred would be a storm.
+    return {"ok": bits >= least and retransmits < segments / 100, "bits_per_second": round(bits),
+            "at_least": least, "retransmits": retransmits, "segments": round(segments)}
+
+
+def cpu_seconds(pid):
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def gateway_pid(lab):
+    """`ip netns exec` replaces itself by the program, so the process is ours."""
+    return lab.gateway.popen.pid
+
+
+def check_idle(lab):
+    time.sleep(1)
+    before, begin = cpu_seconds(gateway_pid(lab)), time.monotonic()
+    time.sleep(3)
+    used = (cpu_seconds(gateway_pid(lab)) - before) / (time.monotonic() - begin)
+    return {"ok": used < 0.05, "of_a_core": round(used, 4), "less_than": 0.05}
+
+
+def traffic(lab):
+    """Packets and bytes by transport, summed over workers."""
+    return lab.ctl("stats")["traffic"]
+
+
+def check_connected(lab, before, after):
+    grown = {k: {f: after[k][f] - before[k][f] for f in ("packets", "bytes")} for k in after}
+    rc_out, rc_in = grown["ib_rc_transmit"], grown["ib_rc_receive"]
+    ud = grown["ib_ud_unicast_transmit"]["packets"] + grown["ib_ud_unicast_receive"]["packets"]
+    ok = rc_out["packets"] > 0 and rc_in["packets"] > 0 and ud == 0
+    return {"ok": ok, "rc_transmit": rc_out, "rc_receive": rc_in, "ud_unicast_data_packets": ud}
+
+
+def demo(args, lab, results):
+    def check(name, body):
+        say(f"{name} …")
+        try:
+            result = body()
+        except Failed as e:
+            result = {"ok": False, "error": str(e)}
+        results.append({"name": name, **result})
+        figures = {k: v for k, v in result.items() if k != "ok"}
+        say(f"{name}: {'ok' if result['ok'] else 'FAILED'} {json.dumps(figures)}")
+        lab.alive()
+        return result
+
+    lab.start()
+
+    def first_packet():
+        lab.wait_for("the first packet through the gateway",
+                     lambda: ping(ETH, IB_IP, 56, count=1)["ok"], 20)
+        seconds = time.monotonic() - lab.started_at
+        return {"ok": seconds < 3, "seconds": round(seconds, 3), "less_than": 3}
+
+    check("start_to_first_packet", first_packet)
+    check("arp", lambda: check_arp(lab))
+    check("ping_eth_to_ib", lambda: check_ping(ETH, IB_IP))
+    check("ping_ib_to_eth", lambda: check_ping(IB, ETH_IP))
+    lab.wait_for("connections both ways", lambda: lab.ctl("connections").get("established_both_ways"), 15)
+    before = traffic(lab)
+    check("file_eth_to_ib", lambda: check_file(lab, ETH, IB, IB_IP))
+    check("file_ib_to_eth", lambda: check_file(lab, IB, ETH, ETH_IP))
+    gigabit = 1_000_000_000
+    check("iperf_eth_to_ib", lambda: check_iperf(lab, ETH, IB, IB_IP, args.seconds, gigabit))
+    check("iperf_ib_to_eth", lambda: check_iperf(lab, IB, ETH, ETH_IP, args.seconds, gigabit))
+    check("connected_mode", lambda: check_connected(lab, before, traffic(lab)))
+    check("idle_cpu", lambda: check_idle(lab))
+    print(run(lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / "control.sock", "stats").stdout, flush=True)
+
+    def stopped():
+        code = lab.gateway.stop()
+        lab.processes.remove(lab.gateway)
+        report = lab.dir / "report.json"
+        if not report.exists():
+            raise Failed(f"the gateway left no report:\n{lab.gateway.text()[-4000:]}")
+        outstanding = json.loads(report.read_text())["buffers_outstanding"]
+        return {"ok": code == 0 and outstanding == 0, "buffers_outstanding": outstanding, "exit_code": code}
+
+    check("no_leak", stopped)
+    tail = lab.gateway.text().strip().splitlines()[-40:]
+    print("\n".join(tail), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", metavar="FILE", help="write the checks and their figures to FILE")
+    parser.add_argument("--seconds", metavar="N", type=int, default=5, help="seconds of iperf3 each way (default 5)")
+    parser.add_argument("--capture", action="store_true", help="capture packets on both programs (implies --keep)")
+    parser.add_argument("--keep", action="store_true", help="keep logs, configuration and captures")
+    parser.add_argument("--bin", metavar="DIR", default="target/release", help="where the programs are")
+    parser.add_argument("--receive-file", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--send-file", nargs=2, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.receive_file:
+        return file_receiver()
+    if args.send_file:
+        return file_sender(*args.send_file)
+    if not 1 <= args.seconds <= 600:
+        parser.error("--seconds takes 1 to 600")
+    args.keep |= args.capture
+
+    os.makedirs(os.path.dirname(LOCK), exist_ok=True)
+    lock = open(LOCK, "w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit("demo: another one is running on this machine; wait for it to end")
+
+    def interrupted(signum, _frame):
+        raise KeyboardInterrupt(signal.Signals(signum).name)
+
+    signal.signal(signal.SIGTERM, interrupted)
+    signal.signal(signal.SIGHUP, interrupted)
+    results, error = [], None
+    lab = Lab(args)
+    try:
+        demo(args, lab, results)
+    except Failed as e:
+        error = str(e)
+    except KeyboardInterrupt:
+        error = "interrupted"
+    finally:
+        # A second Ctrl-C must not leave half of it behind.
+        for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(s, signal.SIG_IGN)
+        lab.close()
+    if args.json:
+        document = {"checks": results}
+        if error:
+            document["error"] = error
+        Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
+    if error:
+        sys.exit(f"demo: {error}")
+    failed = [r["name"] for r in results if not r["ok"]]
+    if failed:
+        sys.exit(f"demo: failed: {', '.join(failed)}")
+    say(f"all {len(results)} checks passed")
+    return None
+
+
+if __name__ == "__main__":
+    main()
