@@ -1,0 +1,169 @@
+//! `ipoib-fwd ctl`: asks a running gateway over its control socket.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use dataplane::telemetry::{TelemetryError, ask};
+use serde_json::Value;
+
+/// Where a gateway listens if it is not told otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/ipoib-fwd/control.sock";
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Options of `ipoib-fwd ctl`.
+#[derive(Args, Debug)]
+pub struct CtlOptions {
+    /// Control socket of the gateway.
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET, global = true)]
+    pub socket: PathBuf,
+    /// Print the answer as JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to ask.
+    #[command(subcommand)]
+    pub what: Ask,
+}
+
+/// What can be asked.
+#[derive(Subcommand, Debug)]
+pub enum Ask {
+    /// Packets and bytes by path, drops by reason, times.
+    Stats,
+    /// The Ethernet port and the InfiniBand port.
+    Links,
+    /// Hosts on both sides.
+    Neighbours,
+    /// RC connections, both directions.
+    Connections,
+    /// Multicast groups.
+    Groups,
+    /// Switches between connected and datagram mode while traffic runs.
+    Mode {
+        /// The new mode.
+        mode: Mode,
+    },
+}
+
+/// Modes of an IPoIB link.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// UD only.
+    Datagram,
+    /// RC to every peer that offers it.
+    Connected,
+}
+
+impl Ask {
+    fn request(&self) -> String {
+        match self {
+            Self::Stats => "/stats".to_owned(),
+            Self::Links => "/links".to_owned(),
+            Self::Neighbours => "/neighbours".to_owned(),
+            Self::Connections => "/connections".to_owned(),
+            Self::Groups => "/groups".to_owned(),
+            Self::Mode { mode: Mode::Datagram } => "/mode,datagram".to_owned(),
+            Self::Mode { mode: Mode::Connected } => "/mode,connected".to_owned(),
+        }
+    }
+}
+
+/// Asks, and renders the answer for a person or a program.
+pub fn run(options: &CtlOptions) -> Result<String, TelemetryError> {
+    let answer = ask(&options.socket, &options.what.request(), PATIENCE)?;
+    Ok(if options.json { format!("{answer:#}\n") } else { render(&answer) })
+}
+
+/// A JSON value as indented text; a list of objects becomes a table.
+#[must_use]
+pub fn render(value: &Value) -> String {
+    let mut out = String::new();
+    render_into(&mut out, value, 0);
+    out
+}
+
+fn render_into(out: &mut String, value: &Value, indent: usize) {
+    let pad = "  ".repeat(indent);
+    match value {
+        Value::Object(fields) => {
+            let width = fields.keys().map(String::len).max().unwrap_or(0);
+            for (name, field) in fields {
+                match flat(field) {
+                    Some(text) => out.push_str(&format!("{pad}{:width$}  {text}\n", name.replace('_', " "))),
+                    None => {
+                        out.push_str(&format!("{pad}{}\n", name.replace('_', " ")));
+                        render_into(out, field, indent + 1);
+                    }
+                }
+            }
+        }
+        Value::Array(rows) if rows.is_empty() => out.push_str(&format!("{pad}(none)\n")),
+        Value::Array(rows) => table(out, rows, &pad),
+        other => out.push_str(&format!("{pad}{}\n", scalar(other))),
+    }
+}
+
+/// The text of a value that fits one line.
+fn flat(value: &Value) -> Option<String> {
+    match value {
+        Value::Object(fields) if !fields.is_empty() && fields.len() <= 8 => fields
+            .iter()
+            .map(|(name, field)| match field {
+                Value::Object(_) | Value::Array(_) => None,
+                field => Some(format!("{} {}", name.replace('_', " "), scalar(field))),
+            })
+            .collect::<Option<Vec<_>>>()
+            .map(|parts| parts.join(", ")),
+        Value::Object(_) | Value::Array(_) => None,
+        other => Some(scalar(other)),
+    }
+}
+
+fn scalar(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn table(out: &mut String, rows: &[Value], pad: &str) {
+    let Some(columns) = rows.first().and_then(Value::as_object).map(|r| r.keys().cloned().collect::<Vec<_>>())
+    else {
+        for row in rows {
+            out.push_str(&format!("{pad}{}\n", scalar(row)));
+        }
+        return;
+    };
+    let cell = |row: &Value, column: &str| row.get(column).map_or_else(String::new, scalar);
+    let widths: Vec<usize> = columns
+        .iter()
+        .map(|c| rows.iter().map(|r| cell(r, c).chars().count()).max().unwrap_or(0).max(c.chars().count()))
+        .collect();
+    let line = |out: &mut String, cells: Vec<String>| {
+        let text: Vec<String> = cells.iter().zip(&widths).map(|(c, w)| format!("{c:w$}")).collect();
+        out.push_str(&format!("{pad}{}\n", text.join("  ").trim_end()));
+    };
+    line(out, columns.iter().map(|c| c.replace('_', " ")).collect());
+    for row in rows {
+        line(out, columns.iter().map(|c| cell(row, c)).collect());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn lists_of_objects_become_tables() {
+        let text = render(&json!({"neighbours": [
+            {"address": "10.0.0.1", "state": "reachable"},
+            {"address": "10.0.0.100", "state": "stale"},
+        ], "drops": {"no_neighbour": 3}}));
+        assert!(text.contains("address     state\n  10.0.0.1    reachable\n"), "{text}");
+        assert!(text.contains("no neighbour 3"), "{text}");
+    }
+}
