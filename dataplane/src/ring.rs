@@ -29,6 +29,12 @@ impl<T> Sender<T> {
         })
     }
 
+    /// Items that fit at this moment; more once the other end has taken some.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.ring.slots()
+    }
+
     /// Items that found the ring full.
     #[must_use]
     pub const fn refused(&self) -> u64 {

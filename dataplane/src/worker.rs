@@ -54,6 +54,11 @@ impl Handle {
         self.stop.store(true, Ordering::Release);
     }
 
+    /// Counts a turn, for a loop that is not [`run`]'s. Only one thread may.
+    pub fn beat(&self) {
+        self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Release);
+    }
+
     /// Turns taken so far. It stands still only if the worker does.
     #[must_use]
     pub fn turns(&self) -> u64 {

@@ -1,0 +1,641 @@
+//! The control lcore's part of an endpoint: carries a link's actions out on a device and its workers.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dataplane::ring::{self, Receiver, Sender};
+use dataplane::table::Publisher;
+use dataplane::worker::Handle;
+use ib_wire::{PKey, Qpn};
+use pmd::hca::{
+    AsyncEvent, Backend, Control as _, HcaError, PortNumber, QpState, QpTransition, Queues, QueuesConfig, QueuesId,
+    RcConfig, UdDestination,
+};
+use pmd::mem::Pool;
+
+use super::message::{Command, Note};
+use super::view::{LinkView, Peer};
+use super::worker::LinkWorker;
+use crate::link::{
+    Action, ConnKey, Event, Link, LinkError, LinkSettings, LinkState, NeighbourChange, PortEvent, PortFacts,
+    Publication, WorkerIndex, WorkerNote, WorkerSettings,
+};
+
+/// Items that fit a ring between control and worker.
+const RING: usize = 4096;
+/// Notes, MADs and events taken in one tick, so that none starves the others.
+const PER_TICK: usize = 1024;
+/// How often workers' marks of use are collected.
+const USAGE_PERIOD: Duration = Duration::from_secs(1);
+/// How often the port's facts are read without an event, as some devices raise none on INIT → ACTIVE.
+const PORT_PERIOD: Duration = Duration::from_millis(50);
+
+/// Why an endpoint cannot be made or run.
+#[derive(Debug, thiserror::Error)]
+pub enum EndpointError {
+    /// The device refused.
+    #[error("the host channel adapter: {0}")]
+    Hca(#[from] HcaError),
+    /// The link's settings are not legal.
+    #[error("the IPoIB link: {0}")]
+    Link(#[from] LinkError),
+}
+
+/// Sizes of one worker's queues (see [`QueuesConfig`]).
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerSizes {
+    /// Depth of the datagram send queue.
+    pub ud_send_depth: u32,
+    /// Depth of the datagram receive queue.
+    pub ud_recv_depth: u32,
+    /// Depth of the shared receive queue.
+    pub srq_depth: u32,
+    /// Low-water mark of the shared receive queue.
+    pub srq_limit: u32,
+    /// Depth of an active connection's send queue.
+    pub rc_send_depth: u32,
+    /// Connection slots.
+    pub max_rc: u16,
+    /// One signalled send in this many.
+    pub signal_every: u32,
+}
+
+/// What an endpoint is made from.
+#[derive(Debug)]
+pub struct EndpointConfig {
+    /// Port of the device.
+    pub port: PortNumber,
+    /// The partition.
+    pub pkey: PKey,
+    /// Number of workers.
+    pub workers: u8,
+    /// Sizes of each worker's queues.
+    pub sizes: WorkerSizes,
+    /// The link's settings; its workers are filled in from the queues that come into being.
+    pub link: LinkSettings,
+}
+
+/// A worker as the control lcore sees it.
+#[derive(Debug)]
+struct WorkerEnd<Q: Queues, C, N> {
+    commands: Sender<Command<Q, C>>,
+    /// Commands that wait for room in the ring, oldest first: their order is what makes slots safe to reuse.
+    waiting: VecDeque<Command<Q, C>>,
+    notes: Receiver<Note<Q, N>>,
+    handle: Arc<Handle>,
+}
+
+impl<Q: Queues, C, N> WorkerEnd<Q, C, N> {
+    fn send(&mut self, command: Command<Q, C>) {
+        if !self.waiting.is_empty() {
+            self.waiting.push_back(command);
+        } else if let Err(command) = self.commands.send(command) {
+            self.waiting.push_back(command);
+        }
+    }
+
+    fn flush(&mut self) {
+        while let Some(command) = self.waiting.pop_front() {
+            if let Err(command) = self.commands.send(command) {
+                self.waiting.push_front(command);
+                return;
+            }
+        }
+    }
+}
+
+/// A publication that not every worker has taken up.
+#[derive(Debug)]
+struct Pending {
+    generation: u64,
+    /// Each worker's turns at the publication.
+    turns: Vec<u64>,
+}
+
+type Destination<B> = <<B as Backend>::Queues as Queues>::Destination;
+type Rc<B> = <<B as Backend>::Queues as Queues>::Rc;
+
+/// A link, its device, and the rings to its workers.
+pub struct Endpoint<B: Backend, C, N> {
+    hca: B,
+    link: Link,
+    port: PortNumber,
+    pkey: PKey,
+    pool: Pool,
+    rc_send_depth: u32,
+    workers: Vec<WorkerEnd<B::Queues, C, N>>,
+    /// Hot halves that are not with a worker.
+    rcs: HashMap<ConnKey, Rc<B>>,
+    publisher: Publisher<LinkView<Destination<B>>>,
+    view: LinkView<Destination<B>>,
+    pending: VecDeque<Pending>,
+    app_notes: VecDeque<(WorkerIndex, N)>,
+    port_read: Instant,
+    usage_read: Instant,
+    /// Device requests that failed; the link is told and goes on.
+    device_errors: u64,
+    last_device_error: Option<String>,
+}
+
+impl<B: Backend, C, N> std::fmt::Debug for Endpoint<B, C, N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Endpoint").field("link", &self.link).finish_non_exhaustive()
+    }
+}
+
+/// A new endpoint and its workers.
+pub type Made<B, C, N> = (Endpoint<B, C, N>, Vec<LinkWorker<<B as Backend>::Queues, C, N>>);
+
+impl<B: Backend, C, N> Endpoint<B, C, N> {
+    /// Registers the pool's memory, creates the workers' queues and the link.
+    pub fn new(
+        mut hca: B,
+        mut config: EndpointConfig,
+        pool: &Pool,
+        handles: &[Arc<Handle>],
+        now: Instant,
+    ) -> Result<Made<B, C, N>, EndpointError> {
+        hca.register_pool(pool)?;
+        let sizes = config.sizes;
+        let mut queues = Vec::with_capacity(usize::from(config.workers));
+        for index in 0..config.workers {
+            queues.push(hca.create_queues(
+                &QueuesConfig {
+                    id: QueuesId(index.into()),
+                    port: config.port,
+                    ud_send_depth: sizes.ud_send_depth,
+                    ud_recv_depth: sizes.ud_recv_depth,
+                    srq_depth: sizes.srq_depth,
+                    srq_message: config.link.receive_mtu as usize,
+                    srq_limit: sizes.srq_limit,
+                    max_rc: sizes.max_rc.into(),
+                    signal_every: sizes.signal_every,
+                },
+                pool,
+            )?);
+        }
+        config.link.workers = queues
+            .iter()
+            .map(|q| WorkerSettings { ud_qpn: q.ud_qpn(), first_slot: 0, slots: sizes.max_rc })
+            .collect();
+        let link = Link::new(config.link, now)?;
+        let view = LinkView {
+            state: Arc::clone(link.state()),
+            neighbours: Default::default(),
+            broadcast: None,
+            groups: Vec::new(),
+        };
+        let publisher = Publisher::new(view.clone());
+        let mut ends = Vec::with_capacity(queues.len());
+        let mut workers = Vec::with_capacity(queues.len());
+        for (index, (queues, handle)) in queues.into_iter().zip(handles).enumerate() {
+            let (commands, inbox) = ring::channel(RING);
+            let (outbox, notes) = ring::channel(RING);
+            ends.push(WorkerEnd { commands, waiting: VecDeque::new(), notes, handle: Arc::clone(handle) });
+            workers.push(LinkWorker::new(index as u8, queues, publisher.reader(), inbox, outbox));
+        }
+        let endpoint = Self {
+            hca,
+            link,
+            port: config.port,
+            pkey: config.pkey,
+            pool: pool.clone(),
+            rc_send_depth: sizes.rc_send_depth,
+            workers: ends,
+            rcs: HashMap::new(),
+            publisher,
+            view,
+            pending: VecDeque::new(),
+            app_notes: VecDeque::new(),
+            port_read: now,
+            usage_read: now,
+            device_errors: 0,
+            last_device_error: None,
+        };
+        Ok((endpoint, workers))
+    }
+
+    /// The link, to ask things of it. What it wants done is done in the next [`Endpoint::tick`].
+    pub const fn link(&mut self) -> &mut Link {
+        &mut self.link
+    }
+
+    /// The device.
+    pub const fn hca(&mut self) -> &mut B {
+        &mut self.hca
+    }
+
+    /// The port of the device.
+    #[must_use]
+    pub const fn port(&self) -> PortNumber {
+        self.port
+    }
+
+    /// Device requests that failed, and what the last one said.
+    #[must_use]
+    pub fn device_errors(&self) -> (u64, Option<&str>) {
+        (self.device_errors, self.last_device_error.as_deref())
+    }
+
+    /// Sends an application's command to a worker.
+    pub fn send(&mut self, worker: WorkerIndex, command: C) {
+        if let Some(end) = self.workers.get_mut(usize::from(worker.0)) {
+            end.send(Command::App(command));
+        }
+    }
+
+    /// Lends every worker an empty histogram; the full ones come back as events.
+    pub fn ask_latency(&mut self) {
+        for end in &mut self.workers {
+            end.send(Command::Latency(dataplane::latency::empty()));
+        }
+    }
+
+    /// Commands that wait for room in a worker's ring.
+    #[must_use]
+    pub fn backlog(&self) -> usize {
+        self.workers.iter().map(|w| w.waiting.len()).sum()
+    }
+
+    /// Does what is due. `latency` takes the histograms that came back. True if there was anything.
+    pub fn tick(
+        &mut self,
+        now: Instant,
+        mut latency: impl FnMut(Box<hdrhistogram::Histogram<u32>>),
+    ) -> bool {
+        let mut busy = self.take_notes(now, &mut latency);
+        busy |= self.take_device_events(now);
+        busy |= self.take_mads(now);
+        if now.duration_since(self.port_read) >= PORT_PERIOD {
+            self.read_port(now);
+        }
+        if now.duration_since(self.usage_read) >= USAGE_PERIOD {
+            self.collect_usage(now);
+        }
+        self.check_quiescence(now);
+        if self.link.poll_timeout().is_some_and(|at| at <= now) {
+            self.link.handle_timeout(now);
+        }
+        while let Some(action) = self.link.poll_action() {
+            busy = true;
+            self.carry_out(now, action);
+        }
+        for end in &mut self.workers {
+            end.flush();
+        }
+        self.publisher.collect();
+        busy
+    }
+
+    /// The next thing that the link tells.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.link.poll_event()
+    }
+
+    /// The next note of the application's.
+    pub fn poll_note(&mut self) -> Option<(WorkerIndex, N)> {
+        self.app_notes.pop_front()
+    }
+
+    /// Takes everything apart after the workers have ended and given their queues back.
+    pub fn close(mut self, queues: Vec<B::Queues>) -> Result<B, EndpointError> {
+        // What is still in the rings goes home with them.
+        self.workers.clear();
+        for (_, rc) in self.rcs.drain() {
+            self.hca.destroy_rc(rc)?;
+        }
+        for queues in queues {
+            self.hca.destroy_queues(queues)?;
+        }
+        Ok(self.hca)
+    }
+
+    fn take_notes(
+        &mut self,
+        now: Instant,
+        latency: &mut impl FnMut(Box<hdrhistogram::Histogram<u32>>),
+    ) -> bool {
+        let mut any = false;
+        for index in 0..self.workers.len() {
+            for _ in 0..PER_TICK {
+                let Some(note) = self.workers.get_mut(index).and_then(|w| w.notes.receive()) else { break };
+                any = true;
+                self.take_note(now, WorkerIndex(index as u8), note, latency);
+            }
+        }
+        any
+    }
+
+    fn take_note(
+        &mut self,
+        now: Instant,
+        worker: WorkerIndex,
+        note: Note<B::Queues, N>,
+        latency: &mut impl FnMut(Box<hdrhistogram::Histogram<u32>>),
+    ) {
+        match note {
+            Note::Inserted { conn, refused } => {
+                let ok = refused.is_none();
+                if let Some(rc) = refused {
+                    self.rcs.insert(conn, rc);
+                }
+                self.link.handle_done(now, conn, ok);
+            }
+            Note::Removed { conn, rc } => {
+                let ok = rc.is_some();
+                if let Some(rc) = rc {
+                    self.rcs.insert(conn, rc);
+                }
+                self.link.handle_done(now, conn, ok);
+            }
+            Note::DrainRefused { conn } => self.link.handle_done(now, conn, false),
+            Note::Qp(event) => self.take_qp_event(now, event.qpn, event.fault),
+            Note::Wanted(ip) => self.link.handle_used(now, worker, &[], &[ip]),
+            Note::Latency(histogram) => latency(histogram),
+            Note::App(note) => self.app_notes.push_back((worker, note)),
+        }
+    }
+
+    fn take_qp_event(&mut self, now: Instant, qpn: Qpn, fault: pmd::hca::QpFault) {
+        if self.link.owns(qpn) {
+            if let Some(note) = WorkerNote::from_fault(fault) {
+                self.link.handle_note(now, qpn, note);
+            }
+        } else if matches!(fault, pmd::hca::QpFault::Send(_)) {
+            // A datagram that could not be sent stops the send queue (IBA 10.3.1, SQE); start it again.
+            if matches!(self.hca.qp_state(qpn), Ok(QpState::Sqe)) {
+                let result = self.hca.modify_qp(qpn, &QpTransition::RecoverSend);
+                self.check(result);
+            }
+        }
+    }
+
+    fn take_device_events(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        for _ in 0..PER_TICK {
+            let Some(event) = self.hca.next_event() else { break };
+            any = true;
+            if let Some((port, event)) = PortEvent::from_async(&event) {
+                if port == self.port {
+                    let facts = self.facts();
+                    self.link.handle_port_event(now, event, facts);
+                }
+            } else if let Some((qpn, note)) = WorkerNote::from_async(&event) {
+                self.link.handle_note(now, qpn, note);
+            } else if matches!(event, AsyncEvent::SrqLimitReached(_)) {
+                tracing::warn!(
+                    "the shared receive queue ran low: connections of peers break if it runs dry; \
+                     raise infiniband.srq-depth"
+                );
+            } else if matches!(event, AsyncEvent::Fatal) {
+                tracing::error!("the host channel adapter reports a fatal error: restart the gateway");
+            }
+        }
+        any
+    }
+
+    fn take_mads(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        for _ in 0..PER_TICK {
+            match self.hca.receive_mad(self.port) {
+                Ok(Some(mad)) => {
+                    any = true;
+                    self.link.handle_mad(now, &mad);
+                }
+                Ok(None) => break,
+                Err(e) => {
+                    self.check::<()>(Err(e));
+                    break;
+                }
+            }
+        }
+        any
+    }
+
+    fn facts(&self) -> PortFacts {
+        let read = || -> Result<PortFacts, HcaError> {
+            let port = self.hca.port(self.port)?;
+            let mut pkey_index = None;
+            for index in 0..port.pkey_table_len {
+                let key = self.hca.pkey(self.port, index)?;
+                // A full membership of the partition is better than a limited one.
+                if key.base() == self.pkey.base() && (pkey_index.is_none() || key.is_full()) {
+                    pkey_index = Some(index);
+                    if key.is_full() {
+                        break;
+                    }
+                }
+            }
+            Ok(PortFacts {
+                state: port.state,
+                lid: port.lid,
+                gid: self.hca.gid(self.port, 0)?,
+                sm_lid: port.sm_lid,
+                sm_sl: port.sm_sl,
+                mtu: port.active_mtu,
+                pkey_index,
+            })
+        };
+        // A port that cannot be asked is as good as none.
+        read().unwrap_or(PortFacts::DOWN)
+    }
+
+    fn read_port(&mut self, now: Instant) {
+        self.port_read = now;
+        let facts = self.facts();
+        self.link.handle_port(now, facts);
+    }
+
+    fn collect_usage(&mut self, now: Instant) {
+        self.usage_read = now;
+        let sent: Vec<Ipv4Addr> = self
+            .view
+            .neighbours
+            .iter()
+            .filter(|n| n.ud.as_ref().is_some_and(Peer::take_used))
+            .map(|n| n.ip)
+            .collect();
+        if !sent.is_empty() {
+            self.link.handle_used(now, WorkerIndex(0), &[], &sent);
+        }
+    }
+
+    fn check_quiescence(&mut self, now: Instant) {
+        while let Some(oldest) = self.pending.front() {
+            // Two turns: the one under way may have begun before the publication.
+            let passed =
+                self.workers.iter().zip(&oldest.turns).all(|(w, &at)| w.handle.turns().wrapping_sub(at) >= 2);
+            if !passed {
+                return;
+            }
+            let generation = oldest.generation;
+            self.pending.pop_front();
+            self.link.handle_quiescent(now, generation);
+        }
+    }
+
+    /// Counts a failure of the device and logs it; true for success.
+    fn check<T>(&mut self, result: Result<T, HcaError>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(e) => {
+                self.device_errors += 1;
+                let text = e.to_string();
+                tracing::debug!("device: {text}");
+                self.last_device_error = Some(text);
+                None
+            }
+        }
+    }
+
+    fn worker(&mut self, worker: WorkerIndex) -> Option<&mut WorkerEnd<B::Queues, C, N>> {
+        self.workers.get_mut(usize::from(worker.0))
+    }
+
+    fn ud_qpn(&self, worker: WorkerIndex) -> Option<Qpn> {
+        self.link.settings().workers.get(usize::from(worker.0)).map(|w| w.ud_qpn)
+    }
+
+    fn carry_out(&mut self, now: Instant, action: Action) {
+        match action {
+            Action::SendMad(mad) => {
+                let result = self.hca.send_mad(self.port, &mad);
+                self.check(result);
+            }
+            Action::OpenUd { worker, pkey_index, qkey } => {
+                if let Some(qpn) = self.ud_qpn(worker) {
+                    let result = self.open_ud(qpn, pkey_index, qkey);
+                    self.check(result);
+                }
+            }
+            Action::SetQKey { worker, qkey } => {
+                if let Some(qpn) = self.ud_qpn(worker) {
+                    let result = self.hca.modify_qp(qpn, &QpTransition::UdQKey(qkey));
+                    self.check(result);
+                }
+            }
+            Action::AttachMulticast { worker, mgid, mlid } => {
+                if let Some(qpn) = self.ud_qpn(worker) {
+                    let result = self.hca.attach_multicast(qpn, mgid, mlid);
+                    self.check(result);
+                }
+            }
+            Action::DetachMulticast { worker, mgid, mlid } => {
+                if let Some(qpn) = self.ud_qpn(worker) {
+                    let result = self.hca.detach_multicast(qpn, mgid, mlid);
+                    self.check(result);
+                }
+            }
+            Action::SendUd { worker, to, bytes } => self.send_ud(worker, &to, &bytes[..]),
+            Action::CreateRc { conn, worker, passive } => self.create_rc(now, conn, worker, passive),
+            Action::ModifyRc { conn, qpn, to } => {
+                let result = self.hca.modify_qp(qpn, &to);
+                let ok = self.check(result).is_some();
+                self.link.handle_done(now, conn, ok);
+            }
+            Action::InsertRc { conn, worker, slot } => match self.rcs.remove(&conn) {
+                Some(rc) => match self.worker(worker) {
+                    Some(end) => end.send(Command::InsertRc { conn, slot, rc }),
+                    None => {
+                        self.rcs.insert(conn, rc);
+                        self.link.handle_done(now, conn, false);
+                    }
+                },
+                None => self.link.handle_done(now, conn, false),
+            },
+            Action::PostDrain { conn, worker, slot } => {
+                if let Some(end) = self.worker(worker) {
+                    end.send(Command::PostDrain { conn, slot });
+                }
+            }
+            Action::RemoveRc { conn, worker, slot } => {
+                if let Some(end) = self.worker(worker) {
+                    end.send(Command::RemoveRc { conn, slot });
+                }
+            }
+            Action::DestroyRc { conn, .. } => {
+                if let Some(rc) = self.rcs.remove(&conn) {
+                    let result = self.hca.destroy_rc(rc);
+                    self.check(result);
+                }
+            }
+            Action::Publish(publication) => self.publish(publication),
+        }
+    }
+
+    fn open_ud(&mut self, qpn: Qpn, pkey_index: u16, qkey: ib_wire::QKey) -> Result<(), HcaError> {
+        if self.hca.qp_state(qpn)? != QpState::Reset {
+            self.hca.modify_qp(qpn, &QpTransition::ToReset)?;
+        }
+        self.hca.modify_qp(qpn, &QpTransition::UdToInit { pkey_index, qkey })?;
+        self.hca.modify_qp(qpn, &QpTransition::UdToReceive)?;
+        self.hca.modify_qp(qpn, &QpTransition::UdToSend { sq_psn: ib_wire::Psn::new(0) })
+    }
+
+    /// Sends a message of the control lcore's by a worker; false if there is no buffer or no such destination.
+    pub fn send_ud(&mut self, worker: WorkerIndex, to: &UdDestination, message: &[u8]) {
+        let prepared = self.hca.destination(to);
+        let Some(to) = self.check(prepared) else { return };
+        let Some(buf) = self.pool.copy_from_slice(message) else { return };
+        if let Some(end) = self.worker(worker) {
+            end.send(Command::SendUd { to, buf });
+        }
+    }
+
+    fn create_rc(&mut self, now: Instant, conn: ConnKey, worker: WorkerIndex, passive: bool) {
+        // A passive one only ever sends its drain request.
+        let send_depth = if passive { 1 } else { self.rc_send_depth };
+        let created =
+            self.hca.create_rc(&RcConfig { queues: QueuesId(worker.0.into()), send_depth, passive });
+        let qpn = self.check(created).map(|rc| {
+            let qpn = B::rc_qpn(&rc);
+            self.rcs.insert(conn, rc);
+            qpn
+        });
+        self.link.handle_created(now, conn, qpn);
+    }
+
+    fn publish(&mut self, publication: Publication) {
+        let mut changes = Vec::with_capacity(publication.changes.len());
+        for change in publication.changes {
+            changes.push(match change {
+                NeighbourChange::Remove(ip) => NeighbourChange::Remove(ip),
+                NeighbourChange::Set(neighbour) => {
+                    // Usage goes on counting across changes of one neighbour.
+                    let known = self.view.neighbours.get(neighbour.ip).and_then(|n| n.ud.clone());
+                    let prepared = neighbour.try_map(|to| {
+                        let to = self.hca.destination(to)?;
+                        Ok(match &known {
+                            Some(peer) => peer.with_destination(to),
+                            None => Peer::new(to),
+                        })
+                    });
+                    match self.check(prepared) {
+                        Some(neighbour) => NeighbourChange::Set(neighbour),
+                        None => NeighbourChange::Remove(neighbour.ip),
+                    }
+                }
+            });
+        }
+        self.view.neighbours = self.view.neighbours.with(changes);
+        if !Arc::ptr_eq(&self.view.state, &publication.state) {
+            self.view.broadcast = publication.state.broadcast.as_ref().and_then(|to| self.prepare(to));
+            self.view.groups = self.prepare_groups(&publication.state);
+            self.view.state = publication.state;
+        }
+        self.publisher.publish(self.view.clone());
+        let turns = self.workers.iter().map(|w| w.handle.turns()).collect();
+        self.pending.push_back(Pending { generation: publication.generation, turns });
+    }
+
+    fn prepare(&mut self, to: &UdDestination) -> Option<Destination<B>> {
+        let prepared = self.hca.destination(to);
+        self.check(prepared)
+    }
+
+    fn prepare_groups(&mut self, state: &LinkState) -> Vec<(Ipv4Addr, Destination<B>)> {
+        state.groups.iter().filter_map(|(ip, to)| Some((*ip, self.prepare(to)?))).collect()
+    }
+}

@@ -1,0 +1,20 @@
+//! An IPoIB link at work on a device: what joins the sans-IO [`Link`](crate::link::Link) to a device's two faces.
+//!
+//! ```text
+//!   control lcore: Endpoint ── commands ──> LinkWorker :worker lcore
+//!     Link, Backend         <── notes ────   Queues
+//!                           ── LinkView ──>  (published, immutable)
+//! ```
+//!
+//! The gateway has one endpoint and N workers on lcores; a virtual host of the software fabric has one endpoint and one
+//! worker that take turns on one thread. The rings carry what an application adds beside (`C` and `N`).
+
+mod control;
+mod message;
+mod view;
+mod worker;
+
+pub use control::{Endpoint, EndpointConfig, EndpointError, WorkerSizes};
+pub use message::{Command, Note};
+pub use view::{LinkView, Peer};
+pub use worker::{LinkWorker, Sent, note, send};

@@ -1,0 +1,180 @@
+//! The worker's part of an endpoint.
+
+use arrayvec::ArrayVec;
+use dataplane::latency::Recorder;
+use dataplane::ring::{Receiver, Sender};
+use dataplane::table::Reader;
+use pmd::hca::{BURST, PostError, QpEvent, Queues, Refused, RxBurst};
+use pmd::mem::Mbuf;
+
+use super::message::{Command, Note};
+use super::view::{LinkView, Peer};
+use crate::link::Neighbour;
+
+/// Commands taken in one turn.
+const COMMANDS_PER_TURN: usize = 32;
+/// Room in the ring of notes that applications leave for queue pair events.
+const RESERVE: usize = 4 * BURST;
+
+/// How a packet left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sent {
+    /// By a connection.
+    Rc,
+    /// As a datagram.
+    Ud,
+}
+
+/// One worker's queues, its view of the link, and its rings.
+#[derive(Debug)]
+pub struct LinkWorker<Q: Queues, C, N> {
+    index: u8,
+    queues: Q,
+    view: Reader<LinkView<Q::Destination>>,
+    commands: Receiver<Command<Q, C>>,
+    notes: Sender<Note<Q, N>>,
+    events: ArrayVec<QpEvent, BURST>,
+    lost_events: u64,
+}
+
+impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
+    pub(super) fn new(
+        index: u8,
+        queues: Q,
+        view: Reader<LinkView<Q::Destination>>,
+        commands: Receiver<Command<Q, C>>,
+        notes: Sender<Note<Q, N>>,
+    ) -> Self {
+        Self { index, queues, view, commands, notes, events: ArrayVec::new(), lost_events: 0 }
+    }
+
+    /// Its index among the link's workers.
+    #[must_use]
+    pub const fn index(&self) -> u8 {
+        self.index
+    }
+
+    /// The queues.
+    pub const fn queues(&mut self) -> &mut Q {
+        &mut self.queues
+    }
+
+    /// The newest view of the link, with the queues to use it on. Take it anew in each turn, after the commands: an
+    /// older view may name a connection's slot that has another connection now.
+    pub fn view(&mut self) -> (&LinkView<Q::Destination>, &mut Q, &mut Sender<Note<Q, N>>) {
+        (self.view.refresh(), &mut self.queues, &mut self.notes)
+    }
+
+    /// Carries out commands; what is the application's goes to `app`. First in a turn. Returns how many there were.
+    pub fn commands(&mut self, times: &mut Recorder, mut app: impl FnMut(C, &mut Q)) -> usize {
+        for done in 0..COMMANDS_PER_TURN {
+            // Each command may need a place for its answer.
+            if self.notes.room() <= RESERVE {
+                return done;
+            }
+            let Some(command) = self.commands.receive() else { return done };
+            let note = match command {
+                Command::InsertRc { conn, slot, rc } => {
+                    Some(Note::Inserted { conn, refused: self.queues.insert_rc(slot, rc).err() })
+                }
+                Command::PostDrain { conn, slot } => {
+                    self.queues.post_drain(slot).err().map(|_| Note::DrainRefused { conn })
+                }
+                Command::RemoveRc { conn, slot } => {
+                    Some(Note::Removed { conn, rc: self.queues.remove_rc(slot) })
+                }
+                Command::SendUd { to, buf } => {
+                    // A full queue drops it, as the wire may: who sent it sends again.
+                    drop(self.queues.send_ud(&to, buf));
+                    None
+                }
+                Command::Latency(next) => Some(Note::Latency(times.swap(next))),
+                Command::App(command) => {
+                    app(command, &mut self.queues);
+                    None
+                }
+            };
+            if let Some(note) = note {
+                // There is room: checked above, and this is the only sender.
+                drop(self.notes.send(note));
+            }
+        }
+        COMMANDS_PER_TURN
+    }
+
+    /// Takes received messages.
+    pub fn receive(&mut self, burst: &mut RxBurst) {
+        self.queues.poll_receive(burst, &mut self.events);
+        self.report_events();
+    }
+
+    /// Rings doorbells, reaps what was sent and fills the receive queues up. Last in a turn. True if there was anything.
+    pub fn finish(&mut self) -> bool {
+        self.queues.ring();
+        let freed = self.queues.poll_send(&mut self.events);
+        let events = !self.events.is_empty();
+        self.report_events();
+        let posted = self.queues.refill();
+        freed > 0 || posted > 0 || events
+    }
+
+    fn report_events(&mut self) {
+        for event in self.events.drain(..) {
+            // Every wait for such an event is bounded on the control side, so a lost one delays and does not block.
+            if self.notes.send(Note::Qp(event)).is_err() {
+                self.lost_events += 1;
+            }
+        }
+    }
+
+    /// Queue pair events that found the ring full.
+    #[must_use]
+    pub const fn lost_events(&self) -> u64 {
+        self.lost_events
+    }
+
+    /// Gives the queues back when the worker has ended.
+    pub fn into_queues(self) -> Q {
+        self.queues
+    }
+}
+
+/// Sends a note of the application's unless that would take the room of more important ones.
+pub fn note<Q: Queues, N>(notes: &mut Sender<Note<Q, N>>, app: N) -> Result<(), N> {
+    if notes.room() <= RESERVE {
+        return Err(app);
+    }
+    // There is room: checked above, and this is the only sender.
+    drop(notes.send(Note::App(app)));
+    Ok(())
+}
+
+/// Sends a message to a neighbour: by its connection if it is up and the message fits the peer's receive MTU, else as a
+/// datagram if that fits `ud_mtu`.
+pub fn send<Q: Queues, N>(
+    queues: &mut Q,
+    notes: &mut Sender<Note<Q, N>>,
+    index: u8,
+    neighbour: &Neighbour<Peer<Q::Destination>>,
+    ud_mtu: u32,
+    buf: Mbuf,
+) -> Result<Sent, Refused> {
+    let length = buf.len();
+    let rc = neighbour.rc(index).filter(|rc| length <= rc.mtu as usize);
+    if let Some(peer) = &neighbour.ud
+        && peer.mark_used()
+        && neighbour.dial
+        && neighbour.rc(index).is_none()
+        && notes.room() > RESERVE
+    {
+        // A full ring loses the hint; the next packet after the mark is cleared gives it again.
+        drop(notes.send(Note::Wanted(neighbour.ip)));
+    }
+    if let Some(rc) = rc {
+        return queues.send_rc(rc.slot, buf).map(|()| Sent::Rc);
+    }
+    match &neighbour.ud {
+        Some(peer) if length <= ud_mtu as usize => queues.send_ud(&peer.to, buf).map(|()| Sent::Ud),
+        _ => Err(Refused { buf, error: PostError::NoConnection }),
+    }
+}
