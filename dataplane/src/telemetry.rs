@@ -131,7 +131,7 @@ impl Server {
         bind(&socket, &address).map_err(|e| fail("be bound", "; choose another path")(e.into()))?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(fail("restrict access", ""))?;
         listen(&socket, 4).map_err(|e| fail("listen", "")(e.into()))?;
-        let socket = AsyncFd::register(socket).map_err(fail("be watched", ""))?;
+        let socket = watch(socket).map_err(fail("be watched", ""))?;
         let task = tokio::spawn(accept_clients(socket, requests));
         Ok(Self { path: path.to_owned(), task })
     }
@@ -139,6 +139,11 @@ impl Server {
 
 fn seqpacket(flags: SocketFlags) -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags | SocketFlags::CLOEXEC, None)?)
+}
+
+fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    #[expect(deprecated, reason = "its successor is unsafe for types that may change their descriptor; an OwnedFd cannot")]
+    AsyncFd::new(fd)
 }
 
 async fn accept_clients(socket: AsyncFd<OwnedFd>, requests: mpsc::Sender<Request>) {
@@ -150,7 +155,7 @@ async fn accept_clients(socket: AsyncFd<OwnedFd>, requests: mpsc::Sender<Request
         })
         .await;
         let requests = requests.clone();
-        match accepted.and_then(AsyncFd::register) {
+        match accepted.and_then(watch) {
             Ok(client) => {
                 tokio::spawn(async move {
                     // A client that fails to read or write is gone; the others are not concerned.

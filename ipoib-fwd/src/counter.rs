@@ -82,6 +82,12 @@ impl WorkerCounters {
         self.0.add(2 * path as usize + 1, bytes as u64);
     }
 
+    /// Counts `packets` of `bytes` altogether on a path.
+    pub fn packets(&mut self, path: Traffic, packets: u64, bytes: u64) {
+        self.0.add(2 * path as usize, packets);
+        self.0.add(2 * path as usize + 1, bytes);
+    }
+
     /// Counts one drop.
     pub fn drop(&mut self, reason: DropReason) {
         self.0.add(2 * TRAFFIC + reason as usize, 1);

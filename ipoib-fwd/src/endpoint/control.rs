@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dataplane::ring::{self, Receiver, Sender};
-use dataplane::table::Publisher;
 use dataplane::worker::Handle;
 use ib_wire::{PKey, Qpn};
 use pmd::hca::{
@@ -16,7 +15,7 @@ use pmd::hca::{
 use pmd::mem::Pool;
 
 use super::message::{Command, Note};
-use super::view::{LinkView, Peer};
+use super::view::{Board, LinkUpdate, Peer};
 use super::worker::LinkWorker;
 use crate::link::{
     Action, ConnKey, Event, Link, LinkError, LinkSettings, LinkState, NeighbourChange, PortEvent, PortFacts,
@@ -128,8 +127,11 @@ pub struct Endpoint<B: Backend, C, N> {
     workers: Vec<WorkerEnd<B::Queues, C, N>>,
     /// Hot halves that are not with a worker.
     rcs: HashMap<ConnKey, Rc<B>>,
-    publisher: Publisher<LinkView<Destination<B>>>,
-    view: LinkView<Destination<B>>,
+    state: Arc<LinkState>,
+    broadcast: Option<Destination<B>>,
+    groups: Vec<(Ipv4Addr, Destination<B>)>,
+    /// Marks of use of the published neighbours.
+    peers: HashMap<Ipv4Addr, Peer<Destination<B>>>,
     pending: VecDeque<Pending>,
     app_notes: VecDeque<(WorkerIndex, N)>,
     port_read: Instant,
@@ -181,22 +183,16 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             .map(|q| WorkerSettings { ud_qpn: q.ud_qpn(), first_slot: 0, slots: sizes.max_rc })
             .collect();
         let link = Link::new(config.link, now)?;
-        let view = LinkView {
-            state: Arc::clone(link.state()),
-            neighbours: Default::default(),
-            broadcast: None,
-            groups: Vec::new(),
-        };
-        let publisher = Publisher::new(view.clone());
         let mut ends = Vec::with_capacity(queues.len());
         let mut workers = Vec::with_capacity(queues.len());
         for (index, (queues, handle)) in queues.into_iter().zip(handles).enumerate() {
             let (commands, inbox) = ring::channel(RING);
             let (outbox, notes) = ring::channel(RING);
             ends.push(WorkerEnd { commands, waiting: VecDeque::new(), notes, handle: Arc::clone(handle) });
-            workers.push(LinkWorker::new(index as u8, queues, publisher.reader(), inbox, outbox));
+            workers.push(LinkWorker::new(index as u8, queues, inbox, outbox));
         }
         let endpoint = Self {
+            state: Arc::clone(link.state()),
             hca,
             link,
             port: config.port,
@@ -205,8 +201,9 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             rc_send_depth: sizes.rc_send_depth,
             workers: ends,
             rcs: HashMap::new(),
-            publisher,
-            view,
+            broadcast: None,
+            groups: Vec::new(),
+            peers: HashMap::new(),
             pending: VecDeque::new(),
             app_notes: VecDeque::new(),
             port_read: now,
@@ -259,10 +256,11 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         self.workers.iter().map(|w| w.waiting.len()).sum()
     }
 
-    /// Does what is due. `latency` takes the histograms that came back. True if there was anything.
+    /// Does what is due. New tables go to `board`; `latency` takes the histograms that came back. True if there was anything.
     pub fn tick(
         &mut self,
         now: Instant,
+        board: &mut impl Board<Destination<B>>,
         mut latency: impl FnMut(Box<hdrhistogram::Histogram<u32>>),
     ) -> bool {
         let mut busy = self.take_notes(now, &mut latency);
@@ -280,12 +278,11 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
         while let Some(action) = self.link.poll_action() {
             busy = true;
-            self.carry_out(now, action);
+            self.carry_out(now, action, board);
         }
         for end in &mut self.workers {
             end.flush();
         }
-        self.publisher.collect();
         busy
     }
 
@@ -450,13 +447,8 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
 
     fn collect_usage(&mut self, now: Instant) {
         self.usage_read = now;
-        let sent: Vec<Ipv4Addr> = self
-            .view
-            .neighbours
-            .iter()
-            .filter(|n| n.ud.as_ref().is_some_and(Peer::take_used))
-            .map(|n| n.ip)
-            .collect();
+        let sent: Vec<Ipv4Addr> =
+            self.peers.iter().filter(|(_, peer)| peer.take_used()).map(|(ip, _)| *ip).collect();
         if !sent.is_empty() {
             self.link.handle_used(now, WorkerIndex(0), &[], &sent);
         }
@@ -498,7 +490,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         self.link.settings().workers.get(usize::from(worker.0)).map(|w| w.ud_qpn)
     }
 
-    fn carry_out(&mut self, now: Instant, action: Action) {
+    fn carry_out(&mut self, now: Instant, action: Action, board: &mut impl Board<Destination<B>>) {
         match action {
             Action::SendMad(mad) => {
                 let result = self.hca.send_mad(self.port, &mad);
@@ -561,7 +553,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                     self.check(result);
                 }
             }
-            Action::Publish(publication) => self.publish(publication),
+            Action::Publish(publication) => self.publish(publication, board),
         }
     }
 
@@ -597,35 +589,41 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         self.link.handle_created(now, conn, qpn);
     }
 
-    fn publish(&mut self, publication: Publication) {
+    fn publish(&mut self, publication: Publication, board: &mut impl Board<Destination<B>>) {
         let mut changes = Vec::with_capacity(publication.changes.len());
         for change in publication.changes {
-            changes.push(match change {
-                NeighbourChange::Remove(ip) => NeighbourChange::Remove(ip),
+            let ip = change.ip();
+            let prepared = match change {
+                NeighbourChange::Remove(_) => None,
                 NeighbourChange::Set(neighbour) => {
-                    // Usage goes on counting across changes of one neighbour.
-                    let known = self.view.neighbours.get(neighbour.ip).and_then(|n| n.ud.clone());
                     let prepared = neighbour.try_map(|to| {
                         let to = self.hca.destination(to)?;
-                        Ok(match &known {
+                        // Marks of use go on counting across changes of one neighbour.
+                        Ok(match self.peers.get(&ip) {
                             Some(peer) => peer.with_destination(to),
                             None => Peer::new(to),
                         })
                     });
-                    match self.check(prepared) {
-                        Some(neighbour) => NeighbourChange::Set(neighbour),
-                        None => NeighbourChange::Remove(neighbour.ip),
-                    }
+                    self.check(prepared)
                 }
-            });
+            };
+            match prepared.as_ref().and_then(|n| n.ud.clone()) {
+                Some(peer) => self.peers.insert(ip, peer),
+                None => self.peers.remove(&ip),
+            };
+            changes.push(prepared.map_or(NeighbourChange::Remove(ip), NeighbourChange::Set));
         }
-        self.view.neighbours = self.view.neighbours.with(changes);
-        if !Arc::ptr_eq(&self.view.state, &publication.state) {
-            self.view.broadcast = publication.state.broadcast.as_ref().and_then(|to| self.prepare(to));
-            self.view.groups = self.prepare_groups(&publication.state);
-            self.view.state = publication.state;
+        if !Arc::ptr_eq(&self.state, &publication.state) {
+            self.broadcast = publication.state.broadcast.as_ref().and_then(|to| self.prepare(to));
+            self.groups = self.prepare_groups(&publication.state);
+            self.state = publication.state;
         }
-        self.publisher.publish(self.view.clone());
+        board.publish(LinkUpdate {
+            state: Arc::clone(&self.state),
+            broadcast: self.broadcast.clone(),
+            groups: self.groups.clone(),
+            changes,
+        });
         let turns = self.workers.iter().map(|w| w.handle.turns()).collect();
         self.pending.push_back(Pending { generation: publication.generation, turns });
     }

@@ -3,7 +3,7 @@
 //! ```text
 //!   control lcore: Endpoint ── commands ──> LinkWorker :worker lcore
 //!     Link, Backend         <── notes ────   Queues
-//!                           ── LinkView ──>  (published, immutable)
+//!                           ── tables ────>  (published by a Board, immutable)
 //! ```
 //!
 //! The gateway has one endpoint and N workers on lcores; a virtual host of the software fabric has one endpoint and one
@@ -16,5 +16,5 @@ mod worker;
 
 pub use control::{Endpoint, EndpointConfig, EndpointError, WorkerSizes};
 pub use message::{Command, Note};
-pub use view::{LinkView, Peer};
+pub use view::{Board, LinkUpdate, LinkView, Peer, ViewBoard};
 pub use worker::{LinkWorker, Sent, note, send};

@@ -4,7 +4,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::link::{LinkState, Neighbours};
+use dataplane::table::{Publisher, Reader};
+
+use crate::link::{LinkState, NeighbourChange, Neighbours};
 
 /// A prepared datagram destination, and whether a worker has used it lately.
 #[derive(Clone, Debug)]
@@ -37,7 +39,26 @@ impl<D> Peer<D> {
     }
 }
 
-/// An immutable snapshot of the link.
+/// A new state of the link, with destinations that the device has prepared: what a [`Board`] publishes.
+#[derive(Clone, Debug)]
+pub struct LinkUpdate<D> {
+    /// The link as a whole.
+    pub state: Arc<LinkState>,
+    /// The broadcast group, if joined.
+    pub broadcast: Option<D>,
+    /// Other joined groups.
+    pub groups: Vec<(Ipv4Addr, D)>,
+    /// Neighbours that came, changed or went.
+    pub changes: Vec<NeighbourChange<Peer<D>>>,
+}
+
+/// Where an endpoint's owner publishes the link's tables to its workers, in the shape that its workers look up.
+pub trait Board<D> {
+    /// Publishes. When it returns, a worker that refreshes its tables sees the update.
+    fn publish(&mut self, update: LinkUpdate<D>);
+}
+
+/// An immutable snapshot of the link: the tables of a host, which has nothing else to look up.
 #[derive(Clone, Debug)]
 pub struct LinkView<D> {
     /// The link as a whole.
@@ -48,4 +69,39 @@ pub struct LinkView<D> {
     pub broadcast: Option<D>,
     /// Other joined groups.
     pub groups: Vec<(Ipv4Addr, D)>,
+}
+
+/// Publishes [`LinkView`]s.
+#[derive(Debug)]
+pub struct ViewBoard<D> {
+    view: LinkView<D>,
+    publisher: Publisher<LinkView<D>>,
+}
+
+impl<D: Clone> ViewBoard<D> {
+    /// A board whose first view is of a link that is down.
+    #[must_use]
+    pub fn new(state: Arc<LinkState>) -> Self {
+        let view = LinkView { state, neighbours: Neighbours::default(), broadcast: None, groups: Vec::new() };
+        Self { publisher: Publisher::new(view.clone()), view }
+    }
+
+    /// A worker's reader.
+    #[must_use]
+    pub fn reader(&self) -> Reader<LinkView<D>> {
+        self.publisher.reader()
+    }
+}
+
+impl<D: Clone> Board<D> for ViewBoard<D> {
+    fn publish(&mut self, update: LinkUpdate<D>) {
+        let neighbours = self.view.neighbours.with(update.changes);
+        self.view = LinkView {
+            state: update.state,
+            neighbours,
+            broadcast: update.broadcast,
+            groups: update.groups,
+        };
+        self.publisher.publish(self.view.clone());
+    }
 }

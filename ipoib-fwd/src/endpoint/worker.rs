@@ -3,12 +3,11 @@
 use arrayvec::ArrayVec;
 use dataplane::latency::Recorder;
 use dataplane::ring::{Receiver, Sender};
-use dataplane::table::Reader;
 use pmd::hca::{BURST, PostError, QpEvent, Queues, Refused, RxBurst};
 use pmd::mem::Mbuf;
 
 use super::message::{Command, Note};
-use super::view::{LinkView, Peer};
+use super::view::Peer;
 use crate::link::Neighbour;
 
 /// Commands taken in one turn.
@@ -25,12 +24,11 @@ pub enum Sent {
     Ud,
 }
 
-/// One worker's queues, its view of the link, and its rings.
+/// One worker's queues and its rings.
 #[derive(Debug)]
 pub struct LinkWorker<Q: Queues, C, N> {
     index: u8,
     queues: Q,
-    view: Reader<LinkView<Q::Destination>>,
     commands: Receiver<Command<Q, C>>,
     notes: Sender<Note<Q, N>>,
     events: ArrayVec<QpEvent, BURST>,
@@ -41,11 +39,10 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
     pub(super) fn new(
         index: u8,
         queues: Q,
-        view: Reader<LinkView<Q::Destination>>,
         commands: Receiver<Command<Q, C>>,
         notes: Sender<Note<Q, N>>,
     ) -> Self {
-        Self { index, queues, view, commands, notes, events: ArrayVec::new(), lost_events: 0 }
+        Self { index, queues, commands, notes, events: ArrayVec::new(), lost_events: 0 }
     }
 
     /// Its index among the link's workers.
@@ -59,10 +56,10 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
         &mut self.queues
     }
 
-    /// The newest view of the link, with the queues to use it on. Take it anew in each turn, after the commands: an
-    /// older view may name a connection's slot that has another connection now.
-    pub fn view(&mut self) -> (&LinkView<Q::Destination>, &mut Q, &mut Sender<Note<Q, N>>) {
-        (self.view.refresh(), &mut self.queues, &mut self.notes)
+    /// The queues and the ring of notes, to send with. A worker refreshes its tables after [`LinkWorker::commands`]: older
+    /// ones may name a connection's slot that has another connection now.
+    pub const fn parts(&mut self) -> (&mut Q, &mut Sender<Note<Q, N>>) {
+        (&mut self.queues, &mut self.notes)
     }
 
     /// Carries out commands; what is the application's goes to `app`. First in a turn. Returns how many there were.

@@ -1,0 +1,413 @@
+//! A worker lcore of the gateway: one turn over an Ethernet queue and the queues of an IPoIB link.
+
+use arrayvec::ArrayVec;
+use dataplane::latency::Recorder;
+use dataplane::ring::Sender;
+use dataplane::table::Reader;
+use dataplane::worker::{Turn, Worker};
+use pmd::eth::{Burst, EthQueue};
+use pmd::hca::{PostError, Queues, Received, RxBurst, Source, UdSource};
+use pmd::mem::{Mbuf, Pool};
+
+use crate::counter::{Traffic, WorkerCounters};
+use crate::drop_reason::DropReason;
+use crate::endpoint::{LinkWorker, Note, Peer, note};
+use crate::forward::{EthVerdict, IbVerdict, Punt, Tables, Via, eth_to_ib, ib_to_eth};
+use crate::packet::ethernet::ETHERNET_HEADER_LEN;
+use crate::packet::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER};
+
+use super::cut;
+use super::tap::EthernetTap;
+
+/// Of which side a packet is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// A frame from the Ethernet port.
+    Ethernet,
+    /// A message from the fabric.
+    InfiniBand,
+}
+
+/// What the control lcore asks of a gateway's worker beside the link's commands.
+#[derive(Debug)]
+pub enum GatewayCommand {
+    /// Send a frame by the Ethernet port.
+    SendEthernet(Mbuf),
+    /// Forward a packet that waited for its destination, as if it had come in now.
+    Forward(Side, Mbuf),
+}
+
+/// Why a packet goes to the control lcore.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// The forwarding step says so.
+    Punt(Punt),
+    /// It does not fit and may not be cut: its source is to be told this MTU.
+    TooBig(u16),
+}
+
+/// What a worker hands to the control lcore beside the link's notes.
+#[derive(Debug)]
+pub struct GatewayNote {
+    /// Why.
+    pub cause: Cause,
+    /// Where it came from.
+    pub side: Side,
+    /// For a message, how it came.
+    pub source: Option<Source>,
+    /// The whole frame or message.
+    pub packet: Mbuf,
+}
+
+/// Header bytes that a verdict looks at.
+const HEAD: usize = 128;
+/// How many turns a frame that the port does not take is held before it is dropped.
+const TX_PATIENCE: u32 = 64;
+
+/// One worker.
+#[derive(Debug)]
+pub struct GatewayWorker<Q: Queues> {
+    link: LinkWorker<Q, GatewayCommand, GatewayNote>,
+    eth: EthQueue,
+    tables: Reader<Tables<Peer<Q::Destination>>>,
+    pool: Pool,
+    counters: WorkerCounters,
+    service: Recorder,
+    eth_rx: Burst,
+    eth_tx: Burst,
+    /// Turns for which the port has refused frames.
+    refused_turns: u32,
+    ib_rx: RxBurst,
+    /// Shared receives below which frames are dropped rather than kept waiting for the Ethernet port.
+    srq_low: u32,
+    tap: Option<EthernetTap>,
+}
+
+/// What is worth its own type: everything that a verdict is carried out with.
+struct Hands<'a, Q: Queues> {
+    queues: &'a mut Q,
+    notes: &'a mut Sender<Note<Q, GatewayNote>>,
+    eth_tx: &'a mut Burst,
+    counters: &'a mut WorkerCounters,
+    pool: &'a Pool,
+}
+
+impl<Q: Queues> GatewayWorker<Q> {
+    /// A worker from its parts.
+    pub fn new(
+        link: LinkWorker<Q, GatewayCommand, GatewayNote>,
+        eth: EthQueue,
+        tables: Reader<Tables<Peer<Q::Destination>>>,
+        pool: Pool,
+        srq_low: u32,
+        tap: Option<EthernetTap>,
+    ) -> Self {
+        Self {
+            link,
+            eth,
+            tables,
+            pool,
+            counters: WorkerCounters::default(),
+            service: Recorder::default(),
+            eth_rx: Burst::new(),
+            eth_tx: Burst::new(),
+            refused_turns: 0,
+            ib_rx: RxBurst::new(),
+            srq_low,
+            tap,
+        }
+    }
+
+    /// The counters, for a reader.
+    #[must_use]
+    pub const fn counters(&self) -> &WorkerCounters {
+        &self.counters
+    }
+
+    /// Takes the worker apart when it has ended.
+    pub fn into_parts(mut self) -> (Q, EthQueue, Recorder) {
+        // Frames that the port did not take in the end.
+        self.counters.drops(DropReason::Shutdown, self.eth_tx.len() as u64);
+        self.eth_tx.clear();
+        (self.link.into_queues(), self.eth, self.service)
+    }
+
+    fn take_commands(&mut self) -> usize {
+        let mut forward: ArrayVec<(Side, Mbuf), 32> = ArrayVec::new();
+        let (eth_tx, counters) = (&mut self.eth_tx, &mut self.counters);
+        let done = self.link.commands(&mut self.service, |command, _| match command {
+            GatewayCommand::SendEthernet(frame) => push_frame(eth_tx, counters, frame),
+            GatewayCommand::Forward(side, packet) => {
+                if forward.try_push((side, packet)).is_err() {
+                    counters.drop(DropReason::NeighbourQueueFull);
+                }
+            }
+        });
+        for (side, packet) in forward {
+            match side {
+                Side::Ethernet => self.from_ethernet(packet),
+                Side::InfiniBand => self.from_infiniband(packet, &Source::Rc),
+            }
+        }
+        done
+    }
+
+    fn from_ethernet(&mut self, frame: Mbuf) {
+        let tables = self.tables.refresh();
+        let (queues, notes) = self.link.parts();
+        let mut hands = Hands {
+            queues,
+            notes,
+            eth_tx: &mut self.eth_tx,
+            counters: &mut self.counters,
+            pool: &self.pool,
+        };
+        let verdict = eth_to_ib(head(&frame), frame.len(), tables);
+        hands.carry_out_ethernet(verdict, frame, tables);
+    }
+
+    fn from_infiniband(&mut self, message: Mbuf, source: &Source) {
+        let tables = self.tables.refresh();
+        let (queues, notes) = self.link.parts();
+        let mut hands = Hands {
+            queues,
+            notes,
+            eth_tx: &mut self.eth_tx,
+            counters: &mut self.counters,
+            pool: &self.pool,
+        };
+        let verdict = ib_to_eth(head(&message), message.len(), source, tables);
+        hands.carry_out_infiniband(verdict, message, source, tables);
+    }
+
+    /// Receives from the Ethernet port.
+    fn poll_ethernet(&mut self) -> bool {
+        if self.eth.rx_burst(&mut self.eth_rx) == 0 {
+            return false;
+        }
+        let mut burst = std::mem::take(&mut self.eth_rx);
+        for frame in burst.drain(..) {
+            self.counters.packet(Traffic::EthReceive, frame.len());
+            if let Some(tap) = &mut self.tap {
+                tap.received(&frame);
+            }
+            self.from_ethernet(frame);
+        }
+        self.eth_rx = burst;
+        true
+    }
+
+    /// Receives from the fabric.
+    fn poll_infiniband(&mut self) -> bool {
+        self.link.receive(&mut self.ib_rx);
+        if self.ib_rx.is_empty() {
+            return false;
+        }
+        let mut burst = std::mem::take(&mut self.ib_rx);
+        for Received { buf, source, .. } in burst.drain(..) {
+            self.counters.packet(path_of(&source), buf.len());
+            self.from_infiniband(buf, &source);
+            if self.eth_tx.is_full() {
+                self.flush_ethernet();
+            }
+        }
+        self.ib_rx = burst;
+        true
+    }
+
+    /// Sends what waits for the Ethernet port; what it does not take waits on.
+    fn flush_ethernet(&mut self) {
+        if self.eth_tx.is_empty() {
+            return;
+        }
+        if let Some(tap) = &mut self.tap {
+            tap.sending(&self.eth_tx);
+        }
+        let bytes: usize = self.eth_tx.iter().map(Mbuf::len).sum();
+        let sent = self.eth.tx_burst(&mut self.eth_tx);
+        let left: usize = self.eth_tx.iter().map(Mbuf::len).sum();
+        self.counters.packets(Traffic::EthTransmit, sent as u64, (bytes - left) as u64);
+        if let Some(tap) = &mut self.tap {
+            tap.sent(sent);
+        }
+        self.refused_turns = if self.eth_tx.is_empty() { 0 } else { self.refused_turns + 1 };
+    }
+
+    /// True if receiving from the fabric may wait for the Ethernet port. Not for long, and not when shared receives
+    /// run low: a peer whose message finds none loses its connection.
+    fn may_wait_for_ethernet(&mut self) -> bool {
+        if self.eth_tx.is_empty() {
+            return false;
+        }
+        let (_, srq) = self.link.parts().0.receives_posted();
+        if self.refused_turns < TX_PATIENCE && srq > self.srq_low {
+            return true;
+        }
+        self.counters.drops(DropReason::EthQueueFull, self.eth_tx.len() as u64);
+        self.eth_tx.clear();
+        self.refused_turns = 0;
+        false
+    }
+}
+
+impl<Q: Queues> Worker for GatewayWorker<Q> {
+    fn turn(&mut self) -> Turn {
+        let mut busy = self.take_commands() > 0;
+        busy |= self.link.queues().turn();
+        busy |= self.poll_ethernet();
+        self.link.queues().ring();
+        self.flush_ethernet();
+        if !self.may_wait_for_ethernet() {
+            busy |= self.poll_infiniband();
+            self.flush_ethernet();
+        }
+        busy |= self.link.finish();
+        if busy { Turn::Busy } else { Turn::Idle }
+    }
+
+    fn record_service_time(&mut self, ns: u64) {
+        self.service.record(ns);
+    }
+}
+
+/// The first bytes of a packet: all that its headers can be.
+fn head(packet: &Mbuf) -> &[u8] {
+    let data = packet.data();
+    data.get(..HEAD).unwrap_or(data)
+}
+
+fn path_of(source: &Source) -> Traffic {
+    match source {
+        Source::Rc => Traffic::IbRcReceive,
+        Source::Ud(UdSource { multicast: true, .. }) => Traffic::IbUdMulticastReceive,
+        Source::Ud(_) => Traffic::IbUdUnicastReceive,
+    }
+}
+
+fn push_frame(eth_tx: &mut Burst, counters: &mut WorkerCounters, frame: Mbuf) {
+    if eth_tx.try_push(frame).is_err() {
+        counters.drop(DropReason::EthQueueFull);
+    }
+}
+
+impl<Q: Queues> Hands<'_, Q> {
+    fn carry_out_ethernet(
+        &mut self,
+        verdict: EthVerdict<'_, Peer<Q::Destination>>,
+        mut frame: Mbuf,
+        tables: &Tables<Peer<Q::Destination>>,
+    ) {
+        match verdict {
+            EthVerdict::Forward { via, ip_len, neighbour, dial } => {
+                // 14 bytes of Ethernet header off, 4 of encapsulation on, padding cut: in place.
+                let fits = frame.trim_front(ETHERNET_HEADER_LEN) && frame.truncate(usize::from(ip_len));
+                match frame.prepend(IPOIB_HEADER_LEN).filter(|_| fits) {
+                    Some(header) => header.copy_from_slice(&IPOIB_IPV4_HEADER),
+                    None => return self.counters.drop(DropReason::BadLength),
+                }
+                self.send_message(via, frame);
+                self.note_use(via, neighbour.and_then(|n| tables.ib_at(n)), dial);
+            }
+            EthVerdict::Fragment { via, ip_len, mtu, neighbour, dial } => {
+                self.counters.packet(Traffic::Fragmented, frame.len());
+                let cut = cut::pieces(self.pool, &frame, ETHERNET_HEADER_LEN, ip_len, mtu, &IPOIB_IPV4_HEADER);
+                for piece in cut {
+                    match piece {
+                        Some(piece) => self.send_message(via, piece),
+                        None => self.counters.drop(DropReason::NoBuffers),
+                    }
+                }
+                self.note_use(via, neighbour.and_then(|n| tables.ib_at(n)), dial);
+            }
+            EthVerdict::TooBig { mtu, dial } => {
+                if let Some(ip) = dial.and_then(|n| tables.ib_at(n)) {
+                    self.want(ip);
+                }
+                self.punt(Cause::TooBig(mtu), Side::Ethernet, None, frame);
+            }
+            EthVerdict::Punt(punt) => self.punt(Cause::Punt(punt), Side::Ethernet, None, frame),
+            EthVerdict::Drop(reason) => self.counters.drop(reason),
+        }
+    }
+
+    fn carry_out_infiniband(
+        &mut self,
+        verdict: IbVerdict,
+        mut message: Mbuf,
+        source: &Source,
+        _tables: &Tables<Peer<Q::Destination>>,
+    ) {
+        match verdict {
+            IbVerdict::Forward { header, ip_len, .. } => {
+                // 4 bytes of encapsulation off, 14 of Ethernet header on: in place.
+                let fits = message.trim_front(IPOIB_HEADER_LEN) && message.truncate(usize::from(ip_len));
+                match message.prepend(ETHERNET_HEADER_LEN).filter(|_| fits) {
+                    Some(room) => room.copy_from_slice(&header),
+                    None => return self.counters.drop(DropReason::BadLength),
+                }
+                push_frame(self.eth_tx, self.counters, message);
+            }
+            IbVerdict::Fragment { header, ip_len, mtu, .. } => {
+                self.counters.packet(Traffic::Fragmented, message.len());
+                for piece in cut::pieces(self.pool, &message, IPOIB_HEADER_LEN, ip_len, mtu, &header) {
+                    match piece {
+                        Some(piece) => push_frame(self.eth_tx, self.counters, piece),
+                        None => self.counters.drop(DropReason::NoBuffers),
+                    }
+                }
+            }
+            IbVerdict::TooBig { mtu } => {
+                self.punt(Cause::TooBig(mtu), Side::InfiniBand, Some(*source), message);
+            }
+            IbVerdict::Punt(punt) => self.punt(Cause::Punt(punt), Side::InfiniBand, Some(*source), message),
+            IbVerdict::Drop(reason) => self.counters.drop(reason),
+        }
+    }
+
+    fn send_message(&mut self, via: Via<'_, Peer<Q::Destination>>, message: Mbuf) {
+        let bytes = message.len();
+        let (path, result) = match via {
+            Via::Rc(slot) => (Traffic::IbRcTransmit, self.queues.send_rc(slot, message)),
+            Via::Ud(peer) => (Traffic::IbUdUnicastTransmit, self.queues.send_ud(&peer.to, message)),
+            Via::Group(peer) => (Traffic::IbUdMulticastTransmit, self.queues.send_ud(&peer.to, message)),
+        };
+        match result {
+            Ok(()) => self.counters.packet(path, bytes),
+            Err(refused) => self.counters.drop(match refused.error {
+                PostError::Full => DropReason::IbQueueFull,
+                PostError::TooManySegments => DropReason::TooManySegments,
+                PostError::NoConnection => DropReason::NoConnection,
+                PostError::NotRegistered => DropReason::SendFailed,
+            }),
+        }
+    }
+
+    /// Marks the neighbour as used; the first packet after the mark was cleared may ask for a connection.
+    fn note_use(
+        &mut self,
+        via: Via<'_, Peer<Q::Destination>>,
+        neighbour: Option<std::net::Ipv4Addr>,
+        dial: bool,
+    ) {
+        if let (Via::Ud(peer) | Via::Group(peer), Some(ip)) = (via, neighbour)
+            && peer.mark_used()
+            && dial
+        {
+            self.want(ip);
+        }
+    }
+
+    fn want(&mut self, ip: std::net::Ipv4Addr) {
+        // A hint: a full ring loses it, and the next packet gives it again.
+        if self.notes.room() > 1 {
+            drop(self.notes.send(Note::Wanted(ip)));
+        }
+    }
+
+    fn punt(&mut self, cause: Cause, side: Side, source: Option<Source>, packet: Mbuf) {
+        self.counters.packet(Traffic::Punt, packet.len());
+        if note(self.notes, GatewayNote { cause, side, source, packet }).is_err() {
+            self.counters.drop(DropReason::PuntQueueFull);
+        }
+    }
+}
