@@ -1,0 +1,130 @@
+//! The tables of the gateway's workers, as the control lcore keeps and publishes them.
+
+use std::net::Ipv4Addr;
+
+use dataplane::table::{Publisher, Reader};
+use ib_wire::{Lid, Qpn};
+
+use crate::endpoint::{Board, LinkUpdate, Peer};
+use crate::forward::{EthNeighbour, Settings, Tables};
+use crate::link::{NeighbourChange, WorkerIndex};
+use crate::packet::ethernet::MacAddress;
+
+/// One worker's tables: connections are the worker's own, all else is the same for all.
+#[derive(Debug)]
+struct Sheet<D> {
+    tables: Tables<Peer<D>>,
+    publisher: Publisher<Tables<Peer<D>>>,
+}
+
+/// All workers' tables.
+#[derive(Debug)]
+pub struct GatewayBoard<D> {
+    sheets: Vec<Sheet<D>>,
+    /// Neighbours that found a table full, since the start.
+    left_out: u64,
+    /// True if something changed that is not published.
+    dirty: bool,
+}
+
+impl<D: Clone> GatewayBoard<D> {
+    /// Tables for `workers` workers. `seed` is drawn at start: the network must not know which addresses collide.
+    #[must_use]
+    pub fn new(workers: u8, seed: u64, settings: &Settings<Peer<D>>) -> Self {
+        let sheets = (0..workers)
+            .map(|_| {
+                let tables = Tables::new(seed, settings.clone());
+                Sheet { publisher: Publisher::new(tables.clone()), tables }
+            })
+            .collect();
+        Self { sheets, left_out: 0, dirty: false }
+    }
+
+    /// Each worker's reader.
+    #[must_use]
+    pub fn readers(&self) -> Vec<Reader<Tables<Peer<D>>>> {
+        self.sheets.iter().map(|s| s.publisher.reader()).collect()
+    }
+
+    /// The tables of the first worker: what is the same for all may be read from here.
+    #[must_use]
+    pub fn first(&self) -> Option<&Tables<Peer<D>>> {
+        self.sheets.first().map(|s| &s.tables)
+    }
+
+    /// Neighbours that found a table full.
+    #[must_use]
+    pub const fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    fn change(&mut self, mut change: impl FnMut(&mut Tables<Peer<D>>)) {
+        for sheet in &mut self.sheets {
+            change(&mut sheet.tables);
+        }
+        self.dirty = true;
+    }
+
+    /// Adds or changes an Ethernet host.
+    pub fn set_ethernet(&mut self, ip: Ipv4Addr, mac: MacAddress) {
+        let mut full = false;
+        self.change(|t| full |= t.set_eth(ip, EthNeighbour { mac }).is_err());
+        self.left_out += u64::from(full);
+    }
+
+    /// Forgets an Ethernet host.
+    pub fn remove_ethernet(&mut self, ip: Ipv4Addr) {
+        self.change(|t| drop(t.remove_eth(ip)));
+    }
+
+    /// Our place in the fabric: to know our own multicasts when they come back.
+    pub fn set_own(&mut self, lid: Lid, qpns: &[Qpn]) {
+        if self.first().is_some_and(|t| t.settings.own_lid == lid) {
+            return;
+        }
+        self.change(|t| {
+            t.settings.own_lid = lid;
+            t.settings.own_qpns = qpns.iter().copied().take(t.settings.own_qpns.capacity()).collect();
+        });
+    }
+
+    /// Tells whether the Ethernet port has a link.
+    pub fn set_ethernet_up(&mut self, up: bool) {
+        if self.first().is_some_and(|t| t.settings.eth_up != up) {
+            self.change(|t| t.settings.eth_up = up);
+        }
+    }
+
+    /// Publishes what changed since the last time, and frees what no worker holds any more.
+    pub fn flush(&mut self) {
+        for sheet in &mut self.sheets {
+            if self.dirty {
+                sheet.publisher.publish(sheet.tables.clone());
+            } else {
+                sheet.publisher.collect();
+            }
+        }
+        self.dirty = false;
+    }
+}
+
+impl<D: Clone> Board<D> for GatewayBoard<D> {
+    fn publish(&mut self, update: LinkUpdate<D>) {
+        let groups: Vec<(Ipv4Addr, Peer<D>)> =
+            update.groups.iter().map(|(ip, to)| (*ip, Peer::new(to.clone()))).collect();
+        let mut left_out = 0;
+        for (index, sheet) in self.sheets.iter_mut().enumerate() {
+            let settings = &mut sheet.tables.settings;
+            // A link that is down has no way to anybody.
+            settings.broadcast = update.broadcast.clone().filter(|_| update.state.up).map(Peer::new);
+            settings.groups.clone_from(&groups);
+            settings.ud_mtu = u16::try_from(update.state.ud_mtu).unwrap_or(u16::MAX);
+            let changes: Vec<NeighbourChange<Peer<D>>> = update.changes.clone();
+            left_out = sheet.tables.apply(WorkerIndex(index as u8), changes);
+        }
+        self.left_out += left_out as u64;
+        self.dirty = true;
+        // The promise to the endpoint: a worker that refreshes now sees it.
+        self.flush();
+    }
+}
