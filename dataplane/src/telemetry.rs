@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
-    recv, send, socket_with, sockopt,
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
+    listen, recv, send, socket_with, sockopt,
 };
 use serde_json::{Value, json};
 use tokio::io::unix::AsyncFd;
@@ -62,7 +62,9 @@ pub enum TelemetryError {
         hint: &'static str,
     },
     /// Somebody answers on it.
-    #[error("control socket {0}: another process serves it; stop that one or choose another path with --control-socket")]
+    #[error(
+        "control socket {0}: another process serves it; stop that one or choose another path with --control-socket"
+    )]
     InUse(PathBuf),
     /// The answer was not what this protocol says.
     #[error("control socket {path}: bad answer: {what}")]
@@ -86,7 +88,9 @@ impl Command {
             return Err("a request begins with a slash, as in /stats".to_owned());
         }
         Ok(match text.split_once(',') {
-            Some((name, parameters)) => Self { name: name.to_owned(), parameters: Some(parameters.to_owned()) },
+            Some((name, parameters)) => {
+                Self { name: name.to_owned(), parameters: Some(parameters.to_owned()) }
+            }
             None => Self { name: text.to_owned(), parameters: None },
         })
     }
@@ -142,7 +146,10 @@ fn seqpacket(flags: SocketFlags) -> io::Result<OwnedFd> {
 }
 
 fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    #[expect(deprecated, reason = "its successor is unsafe for types that may change their descriptor; an OwnedFd cannot")]
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe for types that may change their descriptor; an OwnedFd cannot"
+    )]
     AsyncFd::new(fd)
 }
 

@@ -130,7 +130,8 @@ fn scalar(value: &Value) -> String {
 }
 
 fn table(out: &mut String, rows: &[Value], pad: &str) {
-    let Some(columns) = rows.first().and_then(Value::as_object).map(|r| r.keys().cloned().collect::<Vec<_>>())
+    let Some(columns) =
+        rows.first().and_then(Value::as_object).map(|r| r.keys().cloned().collect::<Vec<_>>())
     else {
         for row in rows {
             out.push_str(&format!("{pad}{}\n", scalar(row)));

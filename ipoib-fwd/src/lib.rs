@@ -4,7 +4,6 @@
 pub mod counter;
 pub mod ctl;
 pub mod drop_reason;
-pub mod endpoint;
 pub mod forward;
 pub mod link;
 pub mod packet;
