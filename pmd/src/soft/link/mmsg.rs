@@ -68,9 +68,10 @@ impl Batch {
         n
     }
 
-    /// Received datagram `i`; `None` if it was longer than a packet can be.
-    pub(super) fn get(&self, i: usize) -> Option<&[u8]> {
-        self.slots.get(i).and_then(|slot| slot.bytes.get(..slot.len)).filter(|b| b.len() <= MAX_PACKET)
+    /// The first datagram; `None` if there is none, or if it was longer than a packet can be.
+    pub(super) fn first(&self) -> Option<&[u8]> {
+        let slot = self.slots.get(self.first).filter(|_| !self.is_empty())?;
+        slot.bytes.get(..slot.len).filter(|b| b.len() <= MAX_PACKET)
     }
 }
 
@@ -114,11 +115,11 @@ pub(super) fn send(socket: &UdpSocket, batch: &mut Batch) -> io::Result<usize> {
     })
 }
 
-/// Receives up to `max` datagrams into `batch`; returns how many.
-pub(super) fn receive(socket: &UdpSocket, batch: &mut Batch, max: usize) -> io::Result<usize> {
+/// Receives into `batch`, whose old content is gone then; returns how many.
+pub(super) fn receive(socket: &UdpSocket, batch: &mut Batch) -> io::Result<usize> {
     let mut headers = Headers::new();
-    let max = max.min(batch.slots.len());
-    let n = headers.point(batch.slots.get_mut(..max).unwrap_or_default(), true);
+    batch.clear();
+    let n = headers.point(&mut batch.slots, true);
     // SAFETY: `n` headers are set up; each buffer is `SLOT` bytes long, ours alone, and outlives the call; no time-out.
     let got = result(unsafe {
         libc::recvmmsg(
@@ -132,5 +133,6 @@ pub(super) fn receive(socket: &UdpSocket, batch: &mut Batch, max: usize) -> io::
     for (slot, message) in batch.slots.iter_mut().zip(&headers.messages).take(got) {
         slot.len = (message.msg_len as usize).min(SLOT);
     }
+    batch.used = got.min(batch.slots.len());
     Ok(got)
 }

@@ -197,20 +197,28 @@ impl LinkEnd {
 
     /// Takes up to `max` packets that have arrived and shows them to `each`, oldest first. Returns how many.
     pub fn receive(&mut self, max: usize, mut each: impl FnMut(&[u8])) -> usize {
+        self.receive_while(max, |packet| {
+            each(packet);
+            true
+        })
+    }
+
+    /// As [`LinkEnd::receive`], but `take` may refuse a packet by returning false: that ends the round, and the packet
+    /// is shown again in the next one. What is not taken holds the other end back.
+    pub fn receive_while(&mut self, max: usize, mut take: impl FnMut(&[u8]) -> bool) -> usize {
         let Some(faults) = &mut self.faults else {
-            return receive(&mut self.kind, &mut self.counters, &mut self.tap, max, &mut self.inn, each);
+            return receive(&mut self.kind, &mut self.counters, &mut self.tap, max, &mut self.inn, take);
         };
         let injector = &mut faults.receive;
         receive(&mut self.kind, &mut self.counters, &mut self.tap, max, &mut self.inn, |packet| {
-            injector.put(packet)
+            let room = injector.has_room();
+            if room {
+                injector.put(packet);
+            }
+            room
         });
         let mut n = 0;
-        while n < max
-            && injector.next(|packet| {
-                each(packet);
-                true
-            })
-        {
+        while n < max && injector.next(&mut take) {
             n += 1;
         }
         n
@@ -303,15 +311,18 @@ fn receive(
     tap: &mut Option<Tap>,
     max: usize,
     inn: &mut [u8; MAX_PACKET],
-    mut each: impl FnMut(&[u8]),
+    mut take: impl FnMut(&[u8]) -> bool,
 ) -> usize {
     let mut bytes = 0;
     let count = |packet: &[u8]| {
-        bytes += packet.len() as u64;
-        if let Some(tap) = tap {
-            tap.offer(FrameKind::InfiniBand, TapDirection::Received, packet);
+        let taken = take(packet);
+        if taken {
+            bytes += packet.len() as u64;
+            if let Some(tap) = tap {
+                tap.offer(FrameKind::InfiniBand, TapDirection::Received, packet);
+            }
         }
-        each(packet);
+        taken
     };
     let n = match kind {
         Kind::Pair(end) => end.receive(max, inn, count),

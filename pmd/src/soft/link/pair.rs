@@ -68,9 +68,9 @@ impl PairEnd {
         &mut self,
         max: usize,
         inn: &mut [u8; MAX_PACKET],
-        each: impl FnMut(&[u8]),
+        take: impl FnMut(&[u8]) -> bool,
     ) -> usize {
-        self.consumer.drain(max, inn, each).0
+        self.consumer.drain(max, inn, take).0
     }
 }
 

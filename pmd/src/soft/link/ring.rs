@@ -259,20 +259,23 @@ impl Consumer {
         Ok(Some(len as usize))
     }
 
-    /// Shows up to `max` packets to `each` by way of `inn` and gives their room back. Returns how many, and whether
-    /// the other end broke the rules.
+    /// Shows up to `max` packets to `take` by way of `inn` and gives the room of those that it took back; it ends at
+    /// the first that is refused. Returns how many were taken, and whether the other end broke the rules.
     pub(super) fn drain(
         &mut self,
         max: usize,
         inn: &mut [u8; MAX_PACKET],
-        mut each: impl FnMut(&[u8]),
+        mut take: impl FnMut(&[u8]) -> bool,
     ) -> (usize, Result<(), Broken>) {
         let mut n = 0;
         let mut verdict = Ok(());
         while n < max {
             match self.pop(inn) {
                 Ok(Some(len)) => {
-                    each(inn.get(..len).unwrap_or_default());
+                    if !take(inn.get(..len).unwrap_or_default()) {
+                        self.tail = self.tail.wrapping_sub(record(len as u32));
+                        break;
+                    }
                     n += 1;
                 }
                 Ok(None) => break,

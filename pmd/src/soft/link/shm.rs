@@ -316,10 +316,10 @@ impl ShmEnd {
         &mut self,
         max: usize,
         inn: &mut [u8; MAX_PACKET],
-        each: impl FnMut(&[u8]),
+        take: impl FnMut(&[u8]) -> bool,
     ) -> usize {
         let State::Attached { rings, broken: broken @ false, .. } = &mut self.state else { return 0 };
-        let (n, verdict) = rings.consumer.drain(max, inn, each);
+        let (n, verdict) = rings.consumer.drain(max, inn, take);
         *broken = verdict.is_err();
         n
     }

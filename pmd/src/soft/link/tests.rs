@@ -116,3 +116,22 @@ fn a_tap_sees_what_crosses_the_end() {
     }
     assert_eq!(seen, [(TapDirection::Sent, vec![1; 40]), (TapDirection::Received, vec![2; 50])]);
 }
+
+#[test]
+fn a_refused_packet_is_shown_again() {
+    for faults in [Faults::default(), Faults { corrupt: 1e-300, ..Faults::default() }] {
+        let (mut a, mut b) = LinkEnd::pair().unwrap();
+        b.inject(faults);
+        for i in 0..4 {
+            send(&mut a, &[i; 100]).unwrap();
+        }
+        let mut seen = Vec::new();
+        for (max, refuse) in [(9, 1), (9, 9), (1, 9), (9, 9)] {
+            b.receive_while(max, |p| {
+                seen.push(p[0]);
+                p[0] != refuse
+            });
+        }
+        assert_eq!(seen, [0, 1, 1, 2, 3], "{faults:?}");
+    }
+}

@@ -118,7 +118,7 @@ impl UdpEnd {
         }
         if !self.is_up() && self.next_check.is_none_or(|at| now >= at) {
             self.next_check = Some(now + CHECK);
-            self.receive(BATCH, counters, |_| {});
+            self.receive(BATCH, counters, |_| true);
         }
         if self.next_hello.is_none_or(|at| now >= at) {
             self.say_hello(false);
@@ -230,28 +230,27 @@ impl UdpEnd {
         &mut self,
         max: usize,
         counters: &mut LinkCounters,
-        mut each: impl FnMut(&[u8]),
+        mut take: impl FnMut(&[u8]) -> bool,
     ) -> usize {
         self.flush(counters);
         let mut inn = std::mem::take(&mut self.inn);
         let mut n = 0;
-        while n < max {
-            let room = (max - n).min(BATCH);
-            let got = match mmsg::receive(&self.socket, &mut inn, room) {
-                Ok(got) => got,
-                Err(e) => {
-                    if e.kind() == io::ErrorKind::ConnectionRefused && self.is_up() {
-                        self.go_down(LinkTrouble::Gone, counters);
-                    }
-                    0
+        'all: while n < max {
+            let last_call_was_full = inn.is_empty() && {
+                let got = mmsg::receive(&self.socket, &mut inn);
+                if got.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) && self.is_up() {
+                    self.go_down(LinkTrouble::Gone, counters);
                 }
+                inn.is_full()
             };
-            for i in 0..got {
-                match inn.get(i) {
+            while n < max && !inn.is_empty() {
+                match inn.first() {
                     None => counters.rx_invalid += 1,
                     Some(packet) if packet.first().is_some_and(|b| b & 0xf == 0) => {
                         if self.is_up() {
-                            each(packet);
+                            if !take(packet) {
+                                break 'all;
+                            }
                             n += 1;
                         }
                     }
@@ -260,8 +259,9 @@ impl UdpEnd {
                         None => counters.rx_invalid += 1,
                     },
                 }
+                inn.remove(1);
             }
-            if got < room {
+            if !last_call_was_full {
                 break;
             }
         }

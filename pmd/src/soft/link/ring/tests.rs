@@ -93,8 +93,7 @@ fn no_scribbling_makes_a_reader_leave_the_ring() {
         }
         for _ in 0..4 {
             memory.scribble(0, &(consumer.tail.wrapping_add(roll() as u32 % SIZE) & !7).to_ne_bytes());
-            let (n, verdict) =
-                consumer.drain(usize::MAX, &mut [0; MAX_PACKET], |p| assert!(p.len() <= MAX_PACKET));
+            let (n, verdict) = consumer.drain(usize::MAX, &mut [0; MAX_PACKET], |p| p.len() <= MAX_PACKET);
             packets += n;
             ends += usize::from(verdict == Err(Broken));
         }
