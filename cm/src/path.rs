@@ -1,0 +1,121 @@
+//! A path between two ports, as the rest of the gateway wants it.
+
+use ib_wire::cm::{FlowLabel, PathInfo};
+use ib_wire::mad::{MadAddress, Route};
+use ib_wire::sa::{LifeTime, PathRecord};
+use ib_wire::{Gid, Lid, Mtu, PKey, QKey, Qpn, Rate, ServiceLevel, TimeoutCode};
+
+/// The way from one of our ports to another port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Path {
+    /// Our GID.
+    pub sgid: Gid,
+    /// The other port's GID.
+    pub dgid: Gid,
+    /// Our LID.
+    pub slid: Lid,
+    /// The other port's LID.
+    pub dlid: Lid,
+    /// Partition.
+    pub pkey: PKey,
+    /// Service level.
+    pub sl: ServiceLevel,
+    /// Path MTU.
+    pub mtu: Mtu,
+    /// Static rate.
+    pub rate: Rate,
+    /// Packet life time.
+    pub life_time: LifeTime,
+    /// Flow label, for a GRH.
+    pub flow_label: FlowLabel,
+    /// Hop limit; 0 or 1 = the path stays in the subnet and needs no GRH.
+    pub hop_limit: u8,
+    /// Traffic class, for a GRH.
+    pub traffic_class: u8,
+}
+
+impl Path {
+    /// From an SA record; `None` if its MTU is none or its LID is not that of a port.
+    #[must_use]
+    pub fn from_record(r: &PathRecord) -> Option<Self> {
+        if r.dlid == Lid(0) || r.dlid.is_multicast() || r.dlid == Lid::PERMISSIVE {
+            return None;
+        }
+        Some(Self {
+            sgid: r.sgid,
+            dgid: r.dgid,
+            slid: r.slid,
+            dlid: r.dlid,
+            pkey: r.pkey,
+            sl: r.sl,
+            mtu: r.mtu.mtu()?,
+            rate: r.rate,
+            life_time: r.life_time,
+            flow_label: r.flow_label,
+            hop_limit: r.hop_limit,
+            traffic_class: r.traffic_class,
+        })
+    }
+
+    /// True if packets on this path need a GRH: it leaves the subnet.
+    #[must_use]
+    pub fn needs_grh(&self) -> bool {
+        self.hop_limit > 1 || self.sgid.prefix() != self.dgid.prefix()
+    }
+
+    /// QP1 at the other end.
+    #[must_use]
+    pub fn gsi(&self, pkey_index: u16, sgid_index: u8) -> MadAddress {
+        MadAddress {
+            lid: self.dlid,
+            qpn: Qpn::GSI,
+            qkey: QKey::GSI,
+            sl: self.sl,
+            pkey_index,
+            route: self.needs_grh().then_some(Route {
+                gid: self.dgid,
+                sgid_index,
+                flow_label: self.flow_label.get(),
+                hop_limit: self.hop_limit,
+                traffic_class: self.traffic_class,
+            }),
+        }
+    }
+
+    /// As a REQ carries it.
+    pub(crate) fn to_request(self, ack_timeout: TimeoutCode) -> PathInfo {
+        PathInfo {
+            local_lid: self.slid,
+            remote_lid: self.dlid,
+            local_gid: self.sgid,
+            remote_gid: self.dgid,
+            flow_label: self.flow_label,
+            rate: self.rate,
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            sl: self.sl,
+            subnet_local: !self.needs_grh(),
+            ack_timeout,
+        }
+    }
+
+    /// The way back to the sender of a REQ that came from `peer_lid`.
+    pub(crate) fn of_request(p: &PathInfo, pkey: PKey, mtu: Mtu, peer_lid: Lid) -> Self {
+        let dlid = if p.local_lid == Lid::PERMISSIVE || !p.subnet_local { peer_lid } else { p.local_lid };
+        Self {
+            sgid: p.remote_gid,
+            dgid: p.local_gid,
+            slid: p.remote_lid,
+            dlid,
+            pkey,
+            sl: p.sl,
+            mtu,
+            rate: p.rate,
+            // The sender added one for the way back.
+            life_time: LifeTime::new(p.ack_timeout.code().saturating_sub(1)),
+            flow_label: p.flow_label,
+            hop_limit: p.hop_limit,
+            traffic_class: p.traffic_class,
+        }
+    }
+}
