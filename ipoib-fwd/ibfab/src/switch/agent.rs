@@ -1,0 +1,248 @@
+//! The switch's subnet management agent (IBA 14.2.5, 14.3).
+
+use ib_wire::mad::{MadStatus, Method};
+use ib_wire::smp::{
+    Attribute, GuidBlock, LinearForwardingBlock, MulticastForwardingBlock, NodeDescription, NodeInfo,
+    NodeType, PKEY_BLOCK_LEN, PKeyBlock, PortInfo, PortPhysicalState, PortState, Smp, SwitchInfo, attribute,
+};
+use ib_wire::{Guid, Lid, Mtu, PKey, Qpn};
+
+use super::port::common_info;
+use super::{DropReason, Switch, SwitchConfig};
+
+/// What port 0 and the agent behind it are.
+#[derive(Debug)]
+pub(super) struct Agent {
+    guid: Guid,
+    description: NodeDescription,
+    pub(super) mtu: Mtu,
+    pub(super) port0: PortInfo,
+    pub(super) pkeys: PKeyBlock,
+}
+
+impl Agent {
+    pub(super) fn new(config: &SwitchConfig) -> Self {
+        let port0 = PortInfo {
+            state: PortState::Init,
+            physical_state: PortPhysicalState::LinkUp,
+            guid_cap: 1,
+            ..common_info(config.mtu)
+        };
+        let mut pkeys = PKeyBlock::default();
+        if let Some(first) = pkeys.keys.first_mut() {
+            *first = PKey::DEFAULT;
+        }
+        Self {
+            guid: config.guid,
+            description: NodeDescription::new(&config.name),
+            mtu: config.mtu,
+            port0,
+            pkeys,
+        }
+    }
+
+    pub(super) const fn guid(&self) -> Guid {
+        self.guid
+    }
+
+    /// Index of the key of port 0's table that goes with `pkey`.
+    pub(super) fn pkey_index(&self, pkey: PKey) -> Option<u16> {
+        self.pkeys.keys.iter().position(|key| key.matches(pkey)).and_then(|at| u16::try_from(at).ok())
+    }
+
+    pub(super) fn pkey(&self, index: u16) -> Option<PKey> {
+        self.pkeys.keys.get(usize::from(index)).copied().filter(|key| key.base() != 0)
+    }
+
+    /// The M_Key check (IBA 14.2.4): may this request be carried out?
+    fn admits(&mut self, smp: &Smp) -> bool {
+        let own = &mut self.port0;
+        if own.mkey == 0 || smp.mkey == own.mkey {
+            return true;
+        }
+        let reads = smp.header.method == Method::Get && own.mkey_protect.get() < 2;
+        if !reads {
+            own.mkey_violations = own.mkey_violations.saturating_add(1);
+        }
+        reads
+    }
+
+    /// Port 0 as an answer shows it: the M_Key only to those that know it, or where the protection does not hide it.
+    fn port0_for(&self, smp: &Smp) -> PortInfo {
+        let hidden = self.port0.mkey_protect.get() != 0 && smp.mkey != self.port0.mkey;
+        PortInfo { mkey: if hidden { 0 } else { self.port0.mkey }, ..self.port0 }
+    }
+
+    /// Sets what a subnet manager may set of port 0.
+    fn set_port0(&mut self, want: &PortInfo) -> Result<(), MadStatus> {
+        let unicast = want.lid.0 != 0 && want.lid < Lid::FIRST_MULTICAST;
+        if !unicast || want.lmc.get() != 0 {
+            return Err(MadStatus::INVALID_FIELD);
+        }
+        let state = next_state(self.port0.state, want.state)?;
+        let own = &mut self.port0;
+        own.state = state;
+        own.lid = want.lid;
+        own.sm_lid = want.sm_lid;
+        own.sm_sl = want.sm_sl;
+        own.gid_prefix = want.gid_prefix;
+        own.mkey = want.mkey;
+        own.mkey_lease = want.mkey_lease;
+        own.mkey_protect = want.mkey_protect;
+        own.subnet_timeout = want.subnet_timeout;
+        own.client_reregister = want.client_reregister;
+        Ok(())
+    }
+}
+
+/// Where a `Set` of the logical state leads (IBA 7.2.7, 14.2.5.6): up one step at a time, or down, from where a port
+/// whose link is up comes back to Init.
+fn next_state(now: PortState, want: PortState) -> Result<PortState, MadStatus> {
+    match (now, want) {
+        (_, PortState::NoChange) => Ok(now),
+        (PortState::Down, PortState::Down) => Ok(PortState::Down),
+        (_, PortState::Down) => Ok(PortState::Init),
+        (PortState::Init | PortState::Armed, PortState::Armed) => Ok(PortState::Armed),
+        (PortState::Armed | PortState::Active, PortState::Active) => Ok(PortState::Active),
+        _ => Err(MadStatus::INVALID_FIELD),
+    }
+}
+
+fn index(port: u32) -> Option<usize> {
+    usize::try_from(port).ok()?.checked_sub(1)
+}
+
+impl Switch {
+    /// Answers a `Get` or `Set` that came in by port `ingress`; `None` if it must not be answered.
+    pub(super) fn answer(&mut self, smp: Smp, ingress: u8) -> Option<Smp> {
+        if !self.agent.admits(&smp) {
+            self.own.drop(DropReason::MKey);
+            return None;
+        }
+        let mut answer = smp;
+        let set = smp.header.method == Method::Set;
+        let outcome = if set { self.set(&smp) } else { Ok(()) };
+        let outcome = outcome.and_then(|()| self.get(&smp, ingress, &mut answer));
+        Some(answer.answer(outcome.err().unwrap_or(MadStatus::OK)))
+    }
+
+    /// Fills the data of `answer` with the attribute that `smp` asks for.
+    fn get(&mut self, smp: &Smp, ingress: u8, answer: &mut Smp) -> Result<(), MadStatus> {
+        let modifier = smp.header.modifier;
+        let invalid = MadStatus::INVALID_FIELD;
+        answer.data = [0; ib_wire::smp::DATA_LEN];
+        match smp.header.attribute {
+            attribute::NODE_DESCRIPTION => answer.set_attribute(&self.agent.description),
+            attribute::NODE_INFO => answer.set_attribute(&self.node_info(ingress)),
+            attribute::SWITCH_INFO => answer.set_attribute(&self.info),
+            attribute::GUID_INFO => {
+                let mut block = GuidBlock::default();
+                let first = block.guids.first_mut().filter(|_| modifier == 0).ok_or(invalid)?;
+                *first = self.agent.guid;
+                answer.set_attribute(&block);
+            }
+            attribute::PORT_INFO => {
+                let info = match index(modifier) {
+                    None => self.agent.port0_for(smp),
+                    Some(at) => self.ports.get(at).ok_or(invalid)?.info,
+                };
+                answer.set_attribute(&PortInfo { local_port: ingress, ..info });
+            }
+            attribute::PKEY_TABLE => {
+                // Port 0 only: the switch does not enforce partitions on its external ports.
+                if modifier != PKeyBlock::modifier(0, 0) {
+                    return Err(invalid);
+                }
+                answer.set_attribute(&self.agent.pkeys);
+            }
+            attribute::LINEAR_FORWARDING => {
+                answer.set_attribute(&self.linear.get(modifier).ok_or(invalid)?);
+            }
+            attribute::MULTICAST_FORWARDING => {
+                answer.set_attribute(&self.multicast.get(modifier).ok_or(invalid)?);
+            }
+            _ => return Err(MadStatus::UNSUPPORTED_ATTRIBUTE),
+        }
+        Ok(())
+    }
+
+    /// Carries a `Set` out.
+    fn set(&mut self, smp: &Smp) -> Result<(), MadStatus> {
+        let modifier = smp.header.modifier;
+        let invalid = MadStatus::INVALID_FIELD;
+        if let Some(want) = smp.attribute::<PortInfo>() {
+            return match index(modifier) {
+                None => self.agent.set_port0(&want),
+                Some(at) => self.set_port(at, &want),
+            };
+        }
+        if let Some(want) = smp.attribute::<SwitchInfo>() {
+            if want.linear_top >= super::tables::LINEAR_CAP {
+                return Err(invalid);
+            }
+            self.info.linear_top = want.linear_top;
+            self.info.multicast_top = want.multicast_top;
+            self.info.default_port = want.default_port;
+            self.info.default_multicast_primary = want.default_multicast_primary;
+            self.info.default_multicast_not_primary = want.default_multicast_not_primary;
+            self.info.life_time = want.life_time;
+            // Written as one to clear it.
+            self.info.port_state_change &= !want.port_state_change;
+            return Ok(());
+        }
+        if let Some(block) = smp.attribute::<LinearForwardingBlock>() {
+            return self.linear.set(modifier, &block).ok_or(invalid);
+        }
+        if let Some(block) = smp.attribute::<MulticastForwardingBlock>() {
+            return self.multicast.set(modifier, &block).ok_or(invalid);
+        }
+        match smp.attribute::<PKeyBlock>() {
+            Some(block) if modifier == PKeyBlock::modifier(0, 0) => {
+                self.agent.pkeys = block;
+                Ok(())
+            }
+            Some(_) => Err(invalid),
+            None if smp.header.attribute == GuidBlock::ID => Err(MadStatus::UNSUPPORTED_METHOD),
+            None => Err(MadStatus::UNSUPPORTED_ATTRIBUTE),
+        }
+    }
+
+    /// Sets what a subnet manager may set of an external port.
+    fn set_port(&mut self, at: usize, want: &PortInfo) -> Result<(), MadStatus> {
+        let invalid = MadStatus::INVALID_FIELD;
+        let port = self.ports.get_mut(at).ok_or(invalid)?;
+        let physical =
+            matches!(want.physical_state, PortPhysicalState::NoChange | PortPhysicalState::Polling);
+        let mtu = want.neighbor_mtu.mtu().ok_or(invalid)?;
+        if !physical || port.info.mtu_cap.mtu().is_none_or(|cap| mtu > cap) {
+            return Err(invalid);
+        }
+        let state = next_state(port.info.state, want.state)?;
+        if state == PortState::Init && port.info.state != state {
+            self.port_changed = true;
+            self.info.port_state_change = true;
+        }
+        port.info.state = state;
+        port.info.neighbor_mtu = want.neighbor_mtu;
+        port.info.hoq_life = want.hoq_life;
+        port.info.vl_stall_count = want.vl_stall_count;
+        Ok(())
+    }
+
+    fn node_info(&self, ingress: u8) -> NodeInfo {
+        NodeInfo {
+            base_version: 1,
+            class_version: 1,
+            node_type: NodeType::Switch,
+            num_ports: self.ports.len() as u8,
+            system_image_guid: self.agent.guid,
+            node_guid: self.agent.guid,
+            port_guid: self.agent.guid,
+            partition_cap: PKEY_BLOCK_LEN as u16,
+            device_id: 0,
+            revision: 0,
+            local_port: ingress,
+            vendor_id: Qpn::new(0),
+        }
+    }
+}

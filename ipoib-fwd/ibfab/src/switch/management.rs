@@ -1,0 +1,260 @@
+//! Management packets: subnet management on its own lane, and everything to and from port 0.
+
+use std::time::Instant;
+
+use ib_wire::crc::verify_icrc;
+use ib_wire::mad::{MAD_LEN, Mad, MadAddress, Method, MgmtClass, Route};
+use ib_wire::packet::{Bth, Deth, Extended, Grh, Headers, Lrh, Opcode, Packet, VirtualLane};
+use ib_wire::sa::Notice;
+use ib_wire::smp::{DirectedStep, NodeType, Origin, Smp, attribute, step};
+use ib_wire::{Gid, Lid, PKey, QKey, Qpn, ServiceLevel, Tid};
+
+use super::{DropReason, MAX_INBOX, Switch, TRAP_INTERVAL, TRAP_TRIES, Trap};
+
+/// The datagram of a UD packet to queue pair `qpn`.
+fn datagram<'p>(packet: &Packet<'p>, qpn: Qpn) -> Option<(Deth, &'p [u8; MAD_LEN])> {
+    let Extended::Deth(deth) = *packet.extended() else { return None };
+    let right = packet.bth().opcode == Opcode::UdSendOnly && packet.bth().dest_qpn == qpn;
+    Some((deth, packet.payload().try_into().ok()?)).filter(|_| right)
+}
+
+impl Switch {
+    /// Takes a packet of the management lane that came in by port index `at`.
+    pub(super) fn take_smp(&mut self, at: usize, bytes: &[u8]) {
+        let ingress = at as u8 + 1;
+        if let Err(reason) = self.try_smp(ingress, bytes) {
+            self.count_drop(at, reason);
+        }
+    }
+
+    fn try_smp(&mut self, ingress: u8, bytes: &[u8]) -> Result<(), DropReason> {
+        let packet = Packet::parse(bytes).map_err(|_| DropReason::Malformed)?;
+        let (_, mad) = datagram(&packet, Qpn::SMI).ok_or(DropReason::BadManagement)?;
+        let mut smp = Smp::from_mad(mad).map_err(|_| DropReason::BadManagement)?;
+        let Lrh { dlid, slid, .. } = *packet.lrh();
+        if dlid != Lid::PERMISSIVE && dlid != self.lid() {
+            return self.send_by_lid(dlid, bytes);
+        }
+        if !verify_icrc(bytes) {
+            return Err(DropReason::Icrc);
+        }
+        if smp.is_directed() {
+            let next = step(&mut smp, NodeType::Switch, Origin::Port(ingress));
+            self.go_on(next, smp, slid, ingress)
+        } else if dlid == Lid::PERMISSIVE {
+            Err(DropReason::BadManagement)
+        } else {
+            self.deliver(smp, slid, ingress)
+        }
+    }
+
+    /// Does what the directed route says.
+    fn go_on(&mut self, next: DirectedStep, smp: Smp, slid: Lid, ingress: u8) -> Result<(), DropReason> {
+        match next {
+            DirectedStep::Deliver => self.deliver(smp, slid, ingress),
+            DirectedStep::Send(port) => {
+                let at = usize::from(port).checked_sub(1).ok_or(DropReason::BadRoute)?;
+                if !self.ports.get(at).is_some_and(|port| port.is_linked()) {
+                    return Err(DropReason::BadRoute);
+                }
+                let packet = self.smp_packet(&smp, Lid::PERMISSIVE, Lid::PERMISSIVE);
+                self.postponed.push((port, packet));
+                Ok(())
+            }
+            DirectedStep::SendByLid(lid) if lid == self.lid() => self.deliver(smp, slid, ingress),
+            DirectedStep::SendByLid(lid) => self.send_smp_by_lid(&smp, lid),
+            DirectedStep::Discard => Err(DropReason::BadRoute),
+        }
+    }
+
+    /// An SMP that is at its end: to the agent, or to whoever sits behind port 0.
+    fn deliver(&mut self, smp: Smp, slid: Lid, ingress: u8) -> Result<(), DropReason> {
+        let method = smp.header.method;
+        let asks = matches!(method, Method::Get | Method::Set) && smp.header.attribute != attribute::SM_INFO;
+        if !asks {
+            if method == Method::TrapRepress && self.trap.is_some_and(|trap| trap.tid == smp.header.tid) {
+                self.trap = None;
+                return Ok(());
+            }
+            return self.hand_up(smp.to_mad(slid));
+        }
+        let Some(mut answer) = self.answer(smp, ingress) else { return Ok(()) };
+        if answer.is_directed() {
+            let next = step(&mut answer, NodeType::Switch, Origin::Local);
+            self.go_on(next, answer, slid, ingress)
+        } else if slid == self.lid() {
+            self.hand_up(answer.to_mad(slid))
+        } else {
+            self.send_smp_by_lid(&answer, slid)
+        }
+    }
+
+    fn hand_up(&mut self, mad: Mad) -> Result<(), DropReason> {
+        if self.inbox.len() >= MAX_INBOX {
+            return Err(DropReason::InboxFull);
+        }
+        self.inbox.push_back(mad);
+        Ok(())
+    }
+
+    fn send_smp_by_lid(&mut self, smp: &Smp, dlid: Lid) -> Result<(), DropReason> {
+        let packet = self.smp_packet(smp, dlid, self.lid());
+        self.send_by_lid(dlid, &packet)
+    }
+
+    /// Sends a packet of the management lane by the linear table.
+    fn send_by_lid(&mut self, dlid: Lid, packet: &[u8]) -> Result<(), DropReason> {
+        let port = self.linear.port(dlid).filter(|&p| p != 0).ok_or(DropReason::NoRoute)?;
+        if !self.ports.get(usize::from(port) - 1).is_some_and(|port| port.is_linked()) {
+            return Err(DropReason::EgressState);
+        }
+        self.postponed.push((port, packet.into()));
+        Ok(())
+    }
+
+    /// Sends what answers and relays left behind while a port's packets were being taken.
+    pub(super) fn send_postponed(&mut self) {
+        for (number, packet) in std::mem::take(&mut self.postponed) {
+            let port = self.ports.get_mut(usize::from(number).wrapping_sub(1));
+            if !port.is_some_and(|port| port.send(&packet)) {
+                self.own.drop(DropReason::ManagementFull);
+            }
+        }
+    }
+
+    fn smp_packet(&mut self, smp: &Smp, dlid: Lid, slid: Lid) -> Box<[u8]> {
+        let lrh = Lrh { vl: VirtualLane::MANAGEMENT, sl: ServiceLevel::new(0), dlid, slid };
+        let deth = Deth { qkey: QKey(0), src_qpn: Qpn::SMI };
+        self.packet(lrh, None, Qpn::SMI, PKey::DEFAULT, deth, &smp.to_bytes())
+    }
+
+    fn packet(
+        &mut self,
+        lrh: Lrh,
+        grh: Option<Grh>,
+        dest_qpn: Qpn,
+        pkey: PKey,
+        deth: Deth,
+        mad: &[u8; MAD_LEN],
+    ) -> Box<[u8]> {
+        let bth = Bth {
+            opcode: Opcode::UdSendOnly,
+            solicited: false,
+            migrated: false,
+            pkey,
+            fecn: false,
+            becn: false,
+            dest_qpn,
+            ack_request: false,
+            psn: self.psn,
+        };
+        self.psn = self.psn.add(1);
+        let headers = Headers { lrh, grh, bth, extended: Extended::Deth(deth) };
+        let mut bytes = vec![0; headers.packet_len(MAD_LEN)];
+        // Opcode and headers go together and the room is right, so this cannot fail; an empty packet would be
+        // dropped by the link.
+        let len = headers.write_packet(mad, &mut bytes).unwrap_or(0);
+        bytes.truncate(len);
+        bytes.into()
+    }
+
+    /// Takes a data packet for port 0: a datagram for QP1.
+    pub(super) fn take_gmp(&mut self, bytes: &[u8]) -> Result<(), DropReason> {
+        let packet = Packet::parse(bytes).map_err(|_| DropReason::Malformed)?;
+        let (deth, mad) = datagram(&packet, Qpn::GSI).ok_or(DropReason::NotForUs)?;
+        if !verify_icrc(bytes) {
+            return Err(DropReason::Icrc);
+        }
+        if deth.qkey != QKey::GSI {
+            return Err(DropReason::NotForUs);
+        }
+        let pkey_index = self.agent.pkey_index(packet.bth().pkey).ok_or(DropReason::PKey)?;
+        let route = packet.grh().map(|grh| Route {
+            gid: grh.sgid,
+            sgid_index: 0,
+            flow_label: grh.flow_label,
+            hop_limit: grh.hop_limit,
+            traffic_class: grh.traffic_class,
+        });
+        let Lrh { slid, sl, .. } = *packet.lrh();
+        let peer = MadAddress { lid: slid, qpn: deth.src_qpn, qkey: QKey(0), sl, pkey_index, route };
+        self.hand_up(Mad { peer, bytes: Box::new(*mad) })
+    }
+
+    /// Sends a datagram of whoever sits behind port 0: SMPs (QP0), the first step of their directed route not yet done,
+    /// or others (QP1). What cannot be sent is dropped and counted.
+    pub fn send_mad(&mut self, mad: &Mad) {
+        let sent =
+            if MgmtClass::is_smp(mad.header().class) { self.send_smp(mad) } else { self.send_gmp(mad) };
+        if let Err(reason) = sent {
+            self.own.drop(reason);
+        }
+        self.send_postponed();
+    }
+
+    fn send_smp(&mut self, mad: &Mad) -> Result<(), DropReason> {
+        let mut smp = Smp::from_mad(&mad.bytes).map_err(|_| DropReason::BadManagement)?;
+        let slid = self.lid();
+        if smp.is_directed() {
+            let next = step(&mut smp, NodeType::Switch, Origin::Local);
+            self.go_on(next, smp, Lid::PERMISSIVE, 0)
+        } else if mad.peer.lid == slid {
+            self.deliver(smp, slid, 0)
+        } else {
+            self.send_smp_by_lid(&smp, mad.peer.lid)
+        }
+    }
+
+    fn send_gmp(&mut self, mad: &Mad) -> Result<(), DropReason> {
+        let MadAddress { lid, qpn, qkey, sl, pkey_index, route } = mad.peer;
+        let pkey = self.agent.pkey(pkey_index).ok_or(DropReason::PKey)?;
+        if lid == self.lid() {
+            let peer = MadAddress { qpn: Qpn::GSI, qkey: QKey(0), ..mad.peer };
+            return self.hand_up(Mad { peer, bytes: mad.bytes.clone() });
+        }
+        let port = self.linear.port(lid).filter(|&p| p != 0).ok_or(DropReason::NoRoute)?;
+        if !self.ports.get(usize::from(port) - 1).is_some_and(|port| port.sends_data()) {
+            return Err(DropReason::EgressState);
+        }
+        let lrh = Lrh { vl: VirtualLane::new(0), sl, dlid: lid, slid: self.lid() };
+        let sgid = Gid::new(self.agent.port0.gid_prefix, self.agent.guid());
+        let grh = route.map(|route| Grh {
+            traffic_class: route.traffic_class,
+            flow_label: route.flow_label,
+            hop_limit: route.hop_limit,
+            sgid,
+            dgid: route.gid,
+        });
+        let packet = self.packet(lrh, grh, qpn, pkey, Deth { qkey, src_qpn: Qpn::GSI }, &mad.bytes);
+        self.postponed.push((port, packet));
+        Ok(())
+    }
+
+    /// Begins to tell a subnet manager elsewhere that a port changed; the one behind port 0 asks
+    /// [`Switch::take_port_change`].
+    pub(super) fn start_trap(&mut self, now: Instant) {
+        let manager = self.agent.port0.sm_lid;
+        if manager.0 != 0 && manager != self.lid() {
+            self.trap = Some(Trap { tid: Tid(self.next_tid), left: TRAP_TRIES, due: now });
+            self.next_tid += 1;
+        }
+    }
+
+    pub(super) fn repeat_trap(&mut self, now: Instant) {
+        let Some(trap) = &mut self.trap else { return };
+        if now < trap.due {
+            return;
+        }
+        if trap.left == 0 {
+            self.trap = None;
+            return;
+        }
+        trap.left -= 1;
+        trap.due = now + TRAP_INTERVAL;
+        let smp = Notice::link_state_change(self.agent.port0.lid).to_trap(trap.tid);
+        if let Err(reason) = self.send_smp_by_lid(&smp, self.agent.port0.sm_lid) {
+            self.own.drop(reason);
+        }
+        self.send_postponed();
+    }
+}

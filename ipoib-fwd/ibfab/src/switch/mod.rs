@@ -1,0 +1,229 @@
+//! The switch: packets between its ports by linear and multicast forwarding tables, subnet management packets by
+//! directed route, and port 0 with the switch's own agent and the subnet manager behind it.
+//!
+//! Store and forward. A packet whose way out is full stays in its link, which holds the sender back; should the receiver not
+//! take anything for the head-of-queue life time, packets to it are dropped until it does (IBA 18.2.5.4).
+
+mod agent;
+mod forward;
+mod management;
+mod port;
+mod tables;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use ib_wire::mad::Mad;
+use ib_wire::smp::{PortState, SwitchInfo};
+use ib_wire::{Guid, Lid, Mtu, Psn, Tid};
+use pmd::soft::link::{LinkCounters, LinkEnd};
+
+use agent::Agent;
+use port::Port;
+use tables::{LinearTable, MulticastTable};
+
+pub use port::{DropReason, PortCounters};
+
+/// Most external ports; 255 means "no port" in a linear forwarding table.
+pub const MAX_PORTS: usize = 254;
+/// Packets that one port is given per turn.
+const BURST: usize = 32;
+/// Datagrams that wait for the subnet manager.
+const MAX_INBOX: usize = 1024;
+/// Time that a packet may wait for a receiver that takes nothing.
+const HEAD_OF_QUEUE_LIFE: Duration = Duration::from_millis(250);
+/// Time that packets to such a receiver are then dropped at once.
+const STALLED: Duration = Duration::from_secs(2);
+/// Time between two repetitions of a trap, and how often it is sent.
+const TRAP_INTERVAL: Duration = Duration::from_secs(1);
+const TRAP_TRIES: u8 = 4;
+
+/// What a switch is at its start.
+#[derive(Clone, Debug)]
+pub struct SwitchConfig {
+    /// GUID of the node, its system and its port 0.
+    pub guid: Guid,
+    /// Name, shown as NodeDescription.
+    pub name: String,
+    /// Largest MTU of its ports.
+    pub mtu: Mtu,
+}
+
+/// Number of a port; 0 is the switch itself.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SwitchPort(pub u8);
+
+/// A switch with a management port.
+#[derive(Debug)]
+pub struct Switch {
+    agent: Agent,
+    info: SwitchInfo,
+    linear: LinearTable,
+    multicast: MulticastTable,
+    /// External ports; index 0 is port 1.
+    ports: Vec<Port>,
+    /// For whoever sits behind port 0.
+    inbox: VecDeque<Mad>,
+    /// Of packets that port 0 sends.
+    psn: Psn,
+    port_changed: bool,
+    trap: Option<Trap>,
+    next_tid: u64,
+    /// Of port 0: what came to it and was dropped.
+    own: PortCounters,
+    /// Management packets that leave as soon as all links are in their places; at most one for each packet of a burst.
+    postponed: Vec<(u8, Box<[u8]>)>,
+}
+
+/// Trap 128 on its way to a subnet manager elsewhere, until it is repressed.
+#[derive(Clone, Copy, Debug)]
+struct Trap {
+    tid: Tid,
+    left: u8,
+    due: Instant,
+}
+
+/// Why a port cannot be added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a switch has at most {MAX_PORTS} ports")]
+pub struct NoMorePorts;
+
+impl Switch {
+    /// A switch without ports.
+    #[must_use]
+    pub fn new(config: &SwitchConfig) -> Self {
+        let info = SwitchInfo {
+            linear_cap: tables::LINEAR_CAP,
+            multicast_cap: tables::MULTICAST_CAP,
+            lids_per_port: 1,
+            enhanced_port0: true,
+            ..SwitchInfo::default()
+        };
+        Self {
+            agent: Agent::new(config),
+            info,
+            linear: LinearTable::new(),
+            multicast: MulticastTable::new(),
+            ports: Vec::new(),
+            inbox: VecDeque::new(),
+            psn: Psn::default(),
+            port_changed: false,
+            trap: None,
+            next_tid: 1,
+            own: PortCounters::default(),
+            postponed: Vec::new(),
+        }
+    }
+
+    /// Adds a port with its end of a link; `name` is for reports.
+    pub fn add_port(&mut self, name: &str, link: LinkEnd) -> Result<SwitchPort, NoMorePorts> {
+        if self.ports.len() >= MAX_PORTS {
+            return Err(NoMorePorts);
+        }
+        self.ports.push(Port::new(name, link, self.agent.mtu));
+        Ok(SwitchPort(self.ports.len() as u8))
+    }
+
+    /// Does a bounded amount of work; true if there was any.
+    pub fn step(&mut self, now: Instant) -> bool {
+        let mut worked = false;
+        for at in 0..self.ports.len() {
+            worked |= self.keep_up(at, now);
+            worked |= self.take_from(at, now);
+        }
+        for port in &mut self.ports {
+            if let Some(link) = &mut port.link {
+                link.flush();
+            }
+        }
+        self.repeat_trap(now);
+        worked
+    }
+
+    /// Link upkeep of one port and its change of state.
+    fn keep_up(&mut self, at: usize, now: Instant) -> bool {
+        let Some(port) = self.ports.get_mut(at) else { return false };
+        if !port.poll(now) {
+            return false;
+        }
+        self.port_changed = true;
+        self.info.port_state_change = true;
+        self.start_trap(now);
+        true
+    }
+
+    /// Takes a burst from one port and forwards it.
+    fn take_from(&mut self, at: usize, now: Instant) -> bool {
+        // Out of its place while we hand its packets to the others; no packet leaves by the port that it came in by.
+        let Some(mut link) = self.ports.get_mut(at).and_then(|port| port.link.take()) else { return false };
+        let taken = if self.is_still_blocked(at, now) {
+            0
+        } else {
+            link.receive_while(BURST, |packet| self.take(at, packet, now))
+        };
+        if let Some(port) = self.ports.get_mut(at) {
+            port.link = Some(link);
+            // A port that was blocked and got rid of its packet starts anew.
+            if taken > 0 && port.blocked.is_some_and(|b| b.since < now) {
+                port.blocked = None;
+            }
+        }
+        self.send_postponed();
+        taken > 0
+    }
+
+    /// The next datagram for whoever sits behind port 0: SMPs that the switch's own agent does not answer, and all for
+    /// QP1.
+    pub fn next_mad(&mut self) -> Option<Mad> {
+        self.inbox.pop_front()
+    }
+
+    /// True once after a port's link came up or went down.
+    pub fn take_port_change(&mut self) -> bool {
+        std::mem::take(&mut self.port_changed)
+    }
+
+    /// LID of port 0; 0 before it has one.
+    #[must_use]
+    pub const fn lid(&self) -> Lid {
+        self.agent.port0.lid
+    }
+
+    /// Names, states and counters of the external ports, from port 1.
+    pub fn ports(&self) -> impl Iterator<Item = PortReport<'_>> {
+        self.ports.iter().zip(1..).map(|(port, number)| PortReport {
+            number: SwitchPort(number),
+            name: &port.name,
+            state: port.info.state,
+            trouble: port.link.as_ref().and_then(|link| link.trouble()),
+            switch: &port.counters,
+            link: port.link.as_ref().map(|link| link.counters()).unwrap_or_default(),
+        })
+    }
+
+    /// What came to port 0 and was dropped.
+    #[must_use]
+    pub const fn own_counters(&self) -> &PortCounters {
+        &self.own
+    }
+}
+
+/// One external port as reports show it.
+#[derive(Clone, Copy, Debug)]
+pub struct PortReport<'s> {
+    /// Its number.
+    pub number: SwitchPort,
+    /// Its name.
+    pub name: &'s str,
+    /// Its logical state.
+    pub state: PortState,
+    /// Why its link is down, as far as is known.
+    pub trouble: Option<pmd::soft::link::LinkTrouble>,
+    /// What the switch did with its packets.
+    pub switch: &'s PortCounters,
+    /// What its link did.
+    pub link: LinkCounters,
+}

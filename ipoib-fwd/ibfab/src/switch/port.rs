@@ -1,0 +1,225 @@
+//! One external port of the switch.
+
+use std::time::Instant;
+
+use ib_wire::Mtu;
+use ib_wire::smp::{Capabilities, LinkWidth, Nibble, PortInfo, PortPhysicalState, PortState};
+use pmd::soft::link::LinkEnd;
+
+/// Why a switch dropped a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum DropReason {
+    /// Too short, or lengths or versions that contradict each other.
+    Malformed,
+    /// The VCRC is wrong.
+    Vcrc,
+    /// The ICRC of a packet for the switch itself is wrong.
+    Icrc,
+    /// Data on a port that is not armed or active.
+    PortState,
+    /// The way out is not active.
+    EgressState,
+    /// The destination LID has no port.
+    NoRoute,
+    /// The way out is the way in.
+    SamePort,
+    /// Longer than the MTU of the way out.
+    TooLong,
+    /// The receiver took nothing for the head-of-queue life time.
+    HeadOfQueue,
+    /// A management packet that found the way out full; management lanes have no flow control.
+    ManagementFull,
+    /// A packet on the management lane that is no subnet management packet, or the other way round.
+    BadManagement,
+    /// A directed route that leads nowhere.
+    BadRoute,
+    /// An M_Key that does not fit.
+    MKey,
+    /// A P_Key that port 0 does not have.
+    PKey,
+    /// To port 0, but neither QP0 nor QP1 or no datagram.
+    NotForUs,
+    /// The subnet manager is behind with its work.
+    InboxFull,
+}
+
+impl DropReason {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 16] = [
+        Self::Malformed,
+        Self::Vcrc,
+        Self::Icrc,
+        Self::PortState,
+        Self::EgressState,
+        Self::NoRoute,
+        Self::SamePort,
+        Self::TooLong,
+        Self::HeadOfQueue,
+        Self::ManagementFull,
+        Self::BadManagement,
+        Self::BadRoute,
+        Self::MKey,
+        Self::PKey,
+        Self::NotForUs,
+        Self::InboxFull,
+    ];
+
+    /// Label in reports.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::Vcrc => "vcrc",
+            Self::Icrc => "icrc",
+            Self::PortState => "port_state",
+            Self::EgressState => "egress_state",
+            Self::NoRoute => "no_route",
+            Self::SamePort => "same_port",
+            Self::TooLong => "too_long",
+            Self::HeadOfQueue => "head_of_queue",
+            Self::ManagementFull => "management_full",
+            Self::BadManagement => "bad_management",
+            Self::BadRoute => "bad_route",
+            Self::MKey => "m_key",
+            Self::PKey => "p_key",
+            Self::NotForUs => "not_for_us",
+            Self::InboxFull => "inbox_full",
+        }
+    }
+}
+
+/// Counters of a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PortCounters {
+    /// Packets that came in by this port and went out by another; a multicast packet counts once for each.
+    pub forwarded: u64,
+    drops: [u64; DropReason::ALL.len()],
+}
+
+impl PortCounters {
+    /// Packets that were dropped for this reason, counted where they came in.
+    #[must_use]
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.drops.get(reason as usize).copied().unwrap_or(0)
+    }
+
+    /// Reasons that happened, with their counts.
+    pub fn drops(&self) -> impl Iterator<Item = (DropReason, u64)> {
+        DropReason::ALL.into_iter().zip(self.drops).filter(|&(_, n)| n > 0)
+    }
+
+    pub(super) fn drop(&mut self, reason: DropReason) {
+        if let Some(n) = self.drops.get_mut(reason as usize) {
+            *n += 1;
+        }
+    }
+}
+
+/// A packet at the head of a port's queue waits for this way out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Blocked {
+    pub(super) egress: u8,
+    pub(super) since: Instant,
+}
+
+/// One external port.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) name: String,
+    /// `None` only while its packets are being taken.
+    pub(super) link: Option<Box<LinkEnd>>,
+    pub(super) info: PortInfo,
+    pub(super) counters: PortCounters,
+    pub(super) blocked: Option<Blocked>,
+    /// Until then packets that find it full are dropped.
+    pub(super) stalled_until: Option<Instant>,
+}
+
+/// What is the same of all ports: 4X, 10 Gb/s a lane, one data lane.
+pub(super) fn common_info(mtu: Mtu) -> PortInfo {
+    PortInfo {
+        width_enabled: LinkWidth::X4,
+        width_supported: LinkWidth::X4,
+        width_active: LinkWidth::X4,
+        speed_supported: Nibble::new(7),
+        speed_active: Nibble::new(4),
+        speed_enabled: Nibble::new(7),
+        state: PortState::Down,
+        physical_state: PortPhysicalState::Polling,
+        down_default: Nibble::new(2),
+        neighbor_mtu: mtu.into(),
+        mtu_cap: mtu.into(),
+        vl_cap: Nibble::new(1),
+        operational_vls: Nibble::new(1),
+        capabilities: Capabilities::empty(),
+        ..PortInfo::default()
+    }
+}
+
+impl Port {
+    pub(super) fn new(name: &str, link: LinkEnd, mtu: Mtu) -> Self {
+        Self {
+            name: name.to_owned(),
+            link: Some(Box::new(link)),
+            info: common_info(mtu),
+            counters: PortCounters::default(),
+            blocked: None,
+            stalled_until: None,
+        }
+    }
+
+    /// Link upkeep. True if the port's state changed.
+    pub(super) fn poll(&mut self, now: Instant) -> bool {
+        let Some(link) = &mut self.link else { return false };
+        link.poll(now);
+        let was_up = self.info.physical_state == PortPhysicalState::LinkUp;
+        if link.is_up() == was_up {
+            return false;
+        }
+        if was_up {
+            self.go_down()
+        } else {
+            self.come_up()
+        }
+        true
+    }
+
+    fn come_up(&mut self) {
+        self.info.physical_state = PortPhysicalState::LinkUp;
+        self.info.state = PortState::Init;
+    }
+
+    fn go_down(&mut self) {
+        self.info.physical_state = PortPhysicalState::Polling;
+        self.info.state = PortState::Down;
+        self.blocked = None;
+        self.stalled_until = None;
+    }
+
+    /// Data may come in (IBA 7.2.7: an armed port receives).
+    pub(super) const fn receives_data(&self) -> bool {
+        matches!(self.info.state, PortState::Armed | PortState::Active)
+    }
+
+    /// Data may go out.
+    pub(super) const fn sends_data(&self) -> bool {
+        matches!(self.info.state, PortState::Active)
+    }
+
+    /// The port is there for management packets.
+    pub(super) const fn is_linked(&self) -> bool {
+        matches!(self.info.state, PortState::Init | PortState::Armed | PortState::Active)
+    }
+
+    pub(super) fn has_room(&mut self, len: usize) -> bool {
+        self.link.as_mut().is_some_and(|link| link.has_room(len))
+    }
+
+    /// Sends a packet; false if the link is full.
+    pub(super) fn send(&mut self, packet: &[u8]) -> bool {
+        self.link
+            .as_mut()
+            .is_some_and(|link| link.send_with(packet.len(), |out| out.copy_from_slice(packet)).is_ok())
+    }
+}
