@@ -9,7 +9,11 @@
 
 mod api;
 mod counters;
+mod entry;
+mod incoming;
+mod outgoing;
 mod state;
+mod table;
 
 pub use api::{
     AcceptParams, Config, ConnId, ConnectRequest, DisconnectCause, Event, QpAttributes, RejectInfo,
@@ -17,3 +21,4 @@ pub use api::{
 };
 pub use counters::{Counters, Dropped};
 pub use state::{Input, State};
+pub use table::ConnectionTable;

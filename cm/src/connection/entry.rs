@@ -1,0 +1,70 @@
+//! One connection as the table keeps it.
+
+use std::time::{Duration, Instant};
+
+use ib_wire::cm::{Message, RetryCount};
+use ib_wire::mad::MadAddress;
+use ib_wire::{CommId, Guid, Psn, Qpn, Tid, TimeoutCode};
+
+use super::DisconnectCause;
+use super::state::State;
+use crate::Path;
+
+/// A message that is sent again until its answer comes.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) message: Message,
+    pub(super) tid: Tid,
+    /// Repetitions left.
+    pub(super) retries: u8,
+}
+
+/// What an active connection remembers of its request until the REP comes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Active {
+    pub(super) path: Path,
+    pub(super) starting_psn: Psn,
+    pub(super) retry_count: RetryCount,
+    pub(super) responder_resources: u8,
+    pub(super) initiator_depth: u8,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) state: State,
+    /// `Some` if we asked for it.
+    pub(super) active: Option<Active>,
+    /// The owner wants to hear nothing but the release.
+    pub(super) abandoned: bool,
+    /// What the owner will hear when the connection has ended.
+    pub(super) cause: DisconnectCause,
+    pub(super) peer: MadAddress,
+    pub(super) remote_comm_id: CommId,
+    pub(super) remote_ca_guid: Option<Guid>,
+    pub(super) remote_qpn: Option<Qpn>,
+    pub(super) local_qpn: Option<Qpn>,
+    /// Transaction id of the REQ (passive) or REP (active) that came: answers carry it.
+    pub(super) peer_tid: Tid,
+    pub(super) pending: Option<Box<Pending>>,
+    /// Service time of our last MRA, to say it again.
+    pub(super) service_timeout: TimeoutCode,
+    pub(super) deadline: Option<Instant>,
+    /// Time between repetitions.
+    pub(super) timeout: Duration,
+    pub(super) max_retries: u8,
+    /// Time in TIMEWAIT, and what an MRA adds for the way.
+    pub(super) way: Duration,
+}
+
+impl Entry {
+    /// The index key that the peer's communication id gives.
+    pub(super) fn remote_id_key(&self) -> Option<(Guid, CommId)> {
+        self.remote_ca_guid.map(|guid| (guid, self.remote_comm_id))
+    }
+
+    /// The index key that the peer's queue pair gives.
+    pub(super) fn remote_qp_key(&self) -> Option<(Guid, Qpn)> {
+        Some((self.remote_ca_guid?, self.remote_qpn?))
+    }
+}

@@ -1,0 +1,451 @@
+//! What a datagram does to the table, and what time does.
+
+use std::time::Instant;
+
+use ib_wire::cm::{
+    AlternatePathResponse, AprStatus, DisconnectReply, DisconnectRequest, Message, MessageMraed,
+    MessageReceiptAck, MessageRejected, Reject, RejectReason, Reply, Request, SidrReply, SidrStatus,
+    Transport,
+};
+use ib_wire::mad::{Mad, MadAddress};
+use ib_wire::{CommId, Guid, QKey, Qpn, Tid, TimeoutCode};
+
+use super::entry::Entry;
+use super::state::{Input, State};
+use super::{
+    ConnId, ConnectionTable, DisconnectCause, Dropped, Event, QpAttributes, RejectInfo, ReplyInfo,
+    RequestInfo,
+};
+use crate::Path;
+use crate::timers::{ack_timeout, response_time};
+
+/// True for a number that a connected queue pair can have.
+fn connectable(qpn: Qpn) -> bool {
+    qpn != Qpn::SMI && qpn != Qpn::GSI && qpn != Qpn::MULTICAST
+}
+
+impl ConnectionTable {
+    /// Takes a datagram of class CM. Whatever is wrong with it is counted, and nothing else happens.
+    pub fn handle_mad(&mut self, now: Instant, mad: &Mad) {
+        let Ok((header, message)) = Message::parse(&mad.bytes) else {
+            self.counters.count_dropped(Dropped::Malformed);
+            return;
+        };
+        self.counters.count_received(message.attribute());
+        let from = mad.peer;
+        let tid = header.tid;
+        let done = match &message {
+            Message::Request(m) => self.on_request(now, from, tid, m),
+            Message::Reply(m) => self.on_reply(now, from, tid, m),
+            Message::MessageReceiptAck(m) => self.on_mra(now, m),
+            Message::Reject(m) => self.on_reject(now, m),
+            Message::ReadyToUse(m) => {
+                self.find(m.remote_comm_id, m.local_comm_id).and_then(|id| self.on_rtu(now, id))
+            }
+            Message::DisconnectRequest(m) => self.on_dreq(now, from, tid, m),
+            Message::DisconnectReply(m) => {
+                self.find(m.remote_comm_id, m.local_comm_id).and_then(|id| self.on_drep(now, id))
+            }
+            Message::LoadAlternatePath(m) => self.find(m.remote_comm_id, m.local_comm_id).map(|id| {
+                let answer = AlternatePathResponse {
+                    local_comm_id: id,
+                    remote_comm_id: m.local_comm_id,
+                    info_length: 0,
+                    status: AprStatus::Unsupported,
+                    info: [0; 72],
+                    private_data: [0; 148],
+                };
+                self.send(from.reply(), &answer.into(), tid);
+            }),
+            Message::SidrRequest(m) => {
+                let answer = SidrReply {
+                    request_id: m.request_id,
+                    status: SidrStatus::Unsupported,
+                    info_length: 0,
+                    qpn: Qpn::default(),
+                    service_id: m.service_id,
+                    qkey: QKey(0),
+                    info: [0; 72],
+                    private_data: [0; 136],
+                };
+                self.send(from.reply(), &answer.into(), tid);
+                Ok(())
+            }
+            Message::AlternatePathResponse(_) | Message::SidrReply(_) => Err(Dropped::State),
+        };
+        if let Err(why) = done {
+            self.counters.count_dropped(why);
+        }
+    }
+
+    /// The connection that a message names by our id and the peer's.
+    fn find(&self, ours: CommId, theirs: CommId) -> Result<CommId, Dropped> {
+        match self.entries.get(&ours) {
+            Some(e) if e.remote_ca_guid.is_some() && e.remote_comm_id == theirs => Ok(ours),
+            _ => Err(Dropped::UnknownConnection),
+        }
+    }
+
+    fn state_of(&self, id: CommId) -> State {
+        self.entries.get(&id).map_or(State::Idle, |e| e.state)
+    }
+
+    /// Refuses a message that belongs to no connection.
+    fn refuse(
+        &mut self,
+        to: MadAddress,
+        tid: Tid,
+        theirs: CommId,
+        message: MessageRejected,
+        reason: RejectReason,
+    ) {
+        let reject = Reject { remote_comm_id: theirs, message, reason, ..Reject::default() };
+        self.send_reject(to, reject, tid);
+    }
+
+    fn on_request(&mut self, now: Instant, from: MadAddress, tid: Tid, m: &Request) -> Result<(), Dropped> {
+        let to = from.reply();
+        let refuse = |table: &mut Self, reason| {
+            table.refuse(to, tid, m.local_comm_id, MessageRejected::Request, reason);
+            Ok(())
+        };
+        if let Some(&known) = self.by_remote_id.get(&(m.ca_guid, m.local_comm_id)) {
+            return match self.state_of(known) {
+                State::MraReqSent => {
+                    self.send_mra(known);
+                    Ok(())
+                }
+                State::Timewait => refuse(self, RejectReason::StaleConnection),
+                _ => Err(Dropped::Duplicate),
+            };
+        }
+        if let Some(&old) = self.by_remote_qp.get(&(m.ca_guid, m.local_qpn)) {
+            if self.state_of(old) == State::Established {
+                self.start_disconnect(now, old, DisconnectCause::Stale);
+            }
+            return refuse(self, RejectReason::StaleConnection);
+        }
+        if !self.listeners.contains(&m.service_id) {
+            return refuse(self, RejectReason::InvalidServiceId);
+        }
+        if m.transport != Transport::Rc {
+            return refuse(self, RejectReason::InvalidTransport);
+        }
+        let Some(mtu) = m.path_mtu.mtu() else {
+            return refuse(self, RejectReason::InvalidMtu);
+        };
+        if !connectable(m.local_qpn) {
+            return refuse(self, RejectReason::Unsupported);
+        }
+        if !self.has_room() {
+            return Err(Dropped::NoRoom);
+        }
+        let path = Path::of_request(&m.primary, m.pkey, mtu, from.lid);
+        let request = RequestInfo {
+            service_id: m.service_id,
+            remote_comm_id: m.local_comm_id,
+            remote_ca_guid: m.ca_guid,
+            remote_qpn: m.local_qpn,
+            remote_starting_psn: m.starting_psn,
+            path,
+            pkey: m.pkey,
+            pkey_index: from.pkey_index,
+            srq: m.srq,
+            retry_count: m.retry_count,
+            rnr_retry_count: m.rnr_retry_count,
+            responder_resources: m.responder_resources,
+            initiator_depth: m.initiator_depth,
+            ack_timeout: TimeoutCode::new((path.life_time.get() + 1).min(31)),
+            private_data: m.private_data,
+        };
+        let id = self.fresh_id();
+        let max_retries = m.max_cm_retries.get();
+        let peer_timeout = response_time(m.remote_response_timeout);
+        let entry = Entry {
+            state: State::Idle,
+            active: None,
+            abandoned: false,
+            cause: DisconnectCause::Peer,
+            peer: to,
+            remote_comm_id: m.local_comm_id,
+            remote_ca_guid: Some(m.ca_guid),
+            remote_qpn: Some(m.local_qpn),
+            local_qpn: None,
+            peer_tid: tid,
+            pending: None,
+            service_timeout: TimeoutCode::new(0),
+            deadline: None,
+            timeout: self.bounded(response_time(m.local_response_timeout)),
+            max_retries,
+            way: self.bounded(response_time(request.ack_timeout)),
+        };
+        self.entries.insert(id, entry);
+        self.by_remote_id.insert((m.ca_guid, m.local_comm_id), id);
+        self.by_remote_qp.insert((m.ca_guid, m.local_qpn), id);
+        self.step(now, id, Input::RecvReq);
+        // By then the peer has given up; so do we if the owner has not answered.
+        let patience = self.bounded(peer_timeout * (u32::from(max_retries) + 1));
+        self.set_deadline(now + patience, id);
+        self.event(id, Event::Requested { id: ConnId(id), request: Box::new(request) });
+        Ok(())
+    }
+
+    fn set_deadline(&mut self, at: Instant, id: CommId) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            self.timers.set(id, &mut entry.deadline, Some(at));
+        }
+    }
+
+    fn on_reply(&mut self, now: Instant, from: MadAddress, tid: Tid, m: &Reply) -> Result<(), Dropped> {
+        let id = m.remote_comm_id;
+        let entry = self.entries.get(&id).ok_or(Dropped::UnknownConnection)?;
+        let active = entry.active.ok_or(Dropped::State)?;
+        if !matches!(entry.state, State::ReqSent | State::MraReqRcvd) {
+            // A repetition: what we answered got lost.
+            if entry.remote_ca_guid.is_none() || entry.remote_comm_id != m.local_comm_id {
+                return Err(Dropped::UnknownConnection);
+            }
+            match entry.state {
+                State::Established => self.send_rtu(id),
+                State::MraRepSent => self.send_mra(id),
+                _ => return Err(Dropped::Duplicate),
+            }
+            return Ok(());
+        }
+        if !connectable(m.local_qpn) || self.by_remote_id.contains_key(&(m.ca_guid, m.local_comm_id)) {
+            return Err(Dropped::State);
+        }
+        let stale = self.by_remote_qp.get(&(m.ca_guid, m.local_qpn)).copied();
+        if let Some(old) = stale {
+            return self.refuse_stale_reply(now, from, tid, id, m, old);
+        }
+        let attributes = QpAttributes {
+            path: active.path,
+            path_mtu: active.path.mtu,
+            dest_qpn: m.local_qpn,
+            rq_psn: active.starting_psn,
+            min_rnr_timer: 0,
+            max_dest_rd_atomic: active.responder_resources.min(m.initiator_depth),
+            sq_psn: m.starting_psn,
+            ack_timeout: ack_timeout(m.target_ack_delay, active.path.life_time),
+            retry_count: active.retry_count.get(),
+            rnr_retry: m.rnr_retry_count.get(),
+            max_rd_atomic: active.initiator_depth.min(m.responder_resources),
+        };
+        let way = self.bounded(response_time(attributes.ack_timeout));
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.remote_comm_id = m.local_comm_id;
+            entry.remote_ca_guid = Some(m.ca_guid);
+            entry.remote_qpn = Some(m.local_qpn);
+            entry.peer_tid = tid;
+            entry.way = way;
+        }
+        self.by_remote_id.insert((m.ca_guid, m.local_comm_id), id);
+        self.by_remote_qp.insert((m.ca_guid, m.local_qpn), id);
+        self.step(now, id, Input::RecvRep);
+        let reply = ReplyInfo {
+            remote_comm_id: m.local_comm_id,
+            remote_ca_guid: m.ca_guid,
+            srq: m.srq,
+            attributes,
+            private_data: m.private_data,
+        };
+        self.event(id, Event::Replied { id: ConnId(id), reply: Box::new(reply) });
+        Ok(())
+    }
+
+    /// A REP from a queue pair that an older connection holds: refuse it, end both.
+    fn refuse_stale_reply(
+        &mut self,
+        now: Instant,
+        from: MadAddress,
+        tid: Tid,
+        id: CommId,
+        m: &Reply,
+        old: CommId,
+    ) -> Result<(), Dropped> {
+        let reject = Reject {
+            local_comm_id: id,
+            remote_comm_id: m.local_comm_id,
+            message: MessageRejected::Reply,
+            reason: RejectReason::StaleConnection,
+            ..Reject::default()
+        };
+        self.send_reject(from.reply(), reject, tid);
+        if self.state_of(old) == State::Established {
+            self.start_disconnect(now, old, DisconnectCause::Stale);
+        }
+        let info = RejectInfo {
+            reason: RejectReason::StaleConnection,
+            message: MessageRejected::Reply,
+            info: Vec::new(),
+            private_data: [0; 148],
+        };
+        self.event(id, Event::Rejected { id: ConnId(id), reject: Box::new(info) });
+        self.step(now, id, Input::SendRej);
+        Ok(())
+    }
+
+    fn on_mra(&mut self, now: Instant, m: &MessageReceiptAck) -> Result<(), Dropped> {
+        let id = m.remote_comm_id;
+        let entry = self.entries.get(&id).ok_or(Dropped::UnknownConnection)?;
+        if entry.remote_ca_guid.is_some() && entry.remote_comm_id != m.local_comm_id {
+            return Err(Dropped::UnknownConnection);
+        }
+        let input = match m.message {
+            MessageMraed::Request => Input::RecvMraReq,
+            MessageMraed::Reply => Input::RecvMraRep,
+            _ => return Err(Dropped::State),
+        };
+        if matches!(entry.state, State::MraReqRcvd | State::MraRepRcvd) {
+            return Err(Dropped::Duplicate);
+        }
+        let wait = self.bounded(response_time(m.service_timeout) + entry.way);
+        if !self.step(now, id, input) {
+            return Err(Dropped::State);
+        }
+        self.set_deadline(now + wait, id);
+        Ok(())
+    }
+
+    fn on_reject(&mut self, now: Instant, m: &Reject) -> Result<(), Dropped> {
+        self.counters.count_reject_received(m.reason);
+        let id = self.rejected(m).ok_or(Dropped::UnknownConnection)?;
+        let stale = m.reason == RejectReason::StaleConnection;
+        let before = self.state_of(id);
+        let input = if stale { Input::RecvRejStale } else { Input::RecvRej };
+        if before.after(input).is_none() {
+            return Err(Dropped::State);
+        }
+        if before == State::DreqSent {
+            self.disconnected(id);
+        } else {
+            let info = RejectInfo {
+                reason: m.reason,
+                message: m.message,
+                info: m.used_info().to_vec(),
+                private_data: m.private_data,
+            };
+            self.event(id, Event::Rejected { id: ConnId(id), reject: Box::new(info) });
+        }
+        self.step(now, id, input);
+        Ok(())
+    }
+
+    /// The connection that a REJ is about.
+    fn rejected(&self, m: &Reject) -> Option<CommId> {
+        if m.reason == RejectReason::Timeout
+            && let Some(guid) = m.used_info().first_chunk()
+            && let Some(&id) = self.by_remote_id.get(&(Guid(u64::from_be_bytes(*guid)), m.local_comm_id))
+        {
+            return Some(id);
+        }
+        let entry = self.entries.get(&m.remote_comm_id)?;
+        // Before the REP we do not know the peer's id, and it may have none.
+        (entry.remote_ca_guid.is_none() || entry.remote_comm_id == m.local_comm_id)
+            .then_some(m.remote_comm_id)
+    }
+
+    fn on_rtu(&mut self, now: Instant, id: CommId) -> Result<(), Dropped> {
+        if self.step(now, id, Input::RecvRtu) {
+            self.established(id);
+            return Ok(());
+        }
+        Err(if self.state_of(id) == State::Established { Dropped::Duplicate } else { Dropped::State })
+    }
+
+    fn on_dreq(
+        &mut self,
+        now: Instant,
+        from: MadAddress,
+        tid: Tid,
+        m: &DisconnectRequest,
+    ) -> Result<(), Dropped> {
+        let answer = |ours| DisconnectReply {
+            local_comm_id: ours,
+            remote_comm_id: m.local_comm_id,
+            private_data: [0; 224],
+        };
+        let Ok(id) = self.find(m.remote_comm_id, m.local_comm_id) else {
+            // Whoever asks to end what does not exist is told that it has ended.
+            self.send(from.reply(), &answer(m.remote_comm_id).into(), tid);
+            return Err(Dropped::UnknownConnection);
+        };
+        let entry = self.entries.get(&id).ok_or(Dropped::UnknownConnection)?;
+        if entry.local_qpn != Some(m.remote_qpn) {
+            return Err(Dropped::WrongQp);
+        }
+        let peer = entry.peer;
+        match entry.state {
+            State::Timewait => self.send(peer, &answer(id).into(), tid),
+            state if state.after(Input::RecvDreq).is_some() => {
+                // Had we asked first, the cause is ours.
+                if state != State::DreqSent
+                    && let Some(entry) = self.entries.get_mut(&id)
+                {
+                    entry.cause = DisconnectCause::Peer;
+                }
+                self.step(now, id, Input::RecvDreq);
+                self.send(peer, &answer(id).into(), tid);
+                self.disconnected(id);
+                self.step(now, id, Input::SendDrep);
+            }
+            _ => return Err(Dropped::State),
+        }
+        Ok(())
+    }
+
+    fn on_drep(&mut self, now: Instant, id: CommId) -> Result<(), Dropped> {
+        if self.state_of(id).after(Input::RecvDrep).is_none() {
+            return Err(Dropped::State);
+        }
+        self.disconnected(id);
+        self.step(now, id, Input::RecvDrep);
+        Ok(())
+    }
+
+    fn disconnected(&mut self, id: CommId) {
+        let cause = self.entries.get(&id).map_or(DisconnectCause::Us, |e| e.cause);
+        self.event(id, Event::Disconnected { id: ConnId(id), cause });
+    }
+
+    /// Does what is due: repetitions, giving up, the end of TIMEWAIT.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(id) = self.timers.pop_due(now) {
+            let Some(entry) = self.entries.get_mut(&id) else { continue };
+            entry.deadline = None;
+            if entry.state == State::Timewait {
+                self.step(now, id, Input::TimewaitOver);
+                continue;
+            }
+            if let Some(pending) = entry.pending.as_mut()
+                && let Some(left) = pending.retries.checked_sub(1)
+            {
+                pending.retries = left;
+                let (peer, message, tid) = (entry.peer, pending.message, pending.tid);
+                let at = now + entry.timeout;
+                self.timers.set(id, &mut entry.deadline, Some(at));
+                self.counters.count_retransmitted(message.attribute());
+                self.send(peer, &message, tid);
+                continue;
+            }
+            self.exhausted(now, id);
+        }
+    }
+
+    /// No answer after the last repetition, or the owner has not answered in time.
+    fn exhausted(&mut self, now: Instant, id: CommId) {
+        let state = self.state_of(id);
+        match state {
+            State::DreqSent => self.disconnected(id),
+            _ => self.event(id, Event::TimedOut { id: ConnId(id) }),
+        }
+        // The peer may have taken our message and believe in the connection.
+        if matches!(state, State::ReqSent | State::MraReqRcvd | State::RepSent | State::MraRepRcvd)
+            && let Some((peer, reject, tid)) = self.reject_message(id, RejectReason::Timeout, [0; 148])
+        {
+            self.send_reject(peer, reject, tid);
+        }
+        self.step(now, id, Input::Exhausted);
+    }
+}
