@@ -1,0 +1,232 @@
+//! The command line: `PROGRAM [EAL arguments] -- [own arguments]`.
+
+use std::fmt;
+
+use crate::error::ConfigError;
+use crate::lcore::{self, LcoreSet};
+
+/// A command line, split.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CommandLine {
+    /// The program's name.
+    pub program: String,
+    /// EAL's part.
+    pub eal: EalArguments,
+    /// Our part: what follows `--`.
+    pub own: Vec<String>,
+}
+
+/// EAL's part of the command line, and what we read in it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct EalArguments {
+    /// The arguments as given, without the program's name: what EAL gets.
+    pub arguments: Vec<String>,
+    /// Lcores named by `-l`, `-c` or `--lcores`; `None` if EAL is to take every one that it may.
+    pub lcores: Option<LcoreSet>,
+    /// Lcore named by `--main-lcore`.
+    pub main_lcore: Option<u16>,
+    /// True if `-a`, `-b` or `--no-pci` says which PCI devices EAL may take.
+    pub pci_restricted: bool,
+    /// Devices named by `--vdev`.
+    pub vdevs: Vec<String>,
+}
+
+/// Who does what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lcores {
+    /// The control lcore.
+    pub main: u16,
+    /// The workers.
+    pub workers: LcoreSet,
+}
+
+/// Something that will work, though perhaps not as meant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Warning {
+    /// Neither an allow-list nor `--no-pci` is given.
+    EveryPciDevice,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EveryPciDevice => f.write_str(
+                "EAL will take every PCI network device that it can drive, the one you are logged in by included; \
+                 name the right one with -a ADDRESS, or give --no-pci",
+            ),
+        }
+    }
+}
+
+impl CommandLine {
+    /// Splits a command line, program name first, at the first `--`. Without one, all arguments are EAL's.
+    pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Self, ConfigError> {
+        let mut arguments = arguments.into_iter();
+        let program = arguments.next().unwrap_or_default();
+        let mut eal = Vec::new();
+        for argument in arguments.by_ref() {
+            if argument == "--" {
+                break;
+            }
+            if argument == "--config" || argument.starts_with("--config=") {
+                return Err(ConfigError::command_line(
+                    "--config stands among EAL's arguments",
+                    "put `--` before the gateway's own: PROGRAM -l 0-1 --no-pci -- --config FILE",
+                ));
+            }
+            eal.push(argument);
+        }
+        Ok(Self { program, eal: EalArguments::parse(eal)?, own: arguments.collect() })
+    }
+}
+
+/// One way to name lcores.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LcoreOption {
+    List,
+    Mask,
+    Map,
+}
+
+impl EalArguments {
+    /// Reads EAL's arguments, program name left out.
+    pub fn parse(arguments: Vec<String>) -> Result<Self, ConfigError> {
+        let mut this = Self::default();
+        let mut named_by: Option<&'static str> = None;
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            let mut lcores = |this: &mut Self, option, name: &'static str, value: &str| {
+                if let Some(before) = named_by.replace(name) {
+                    return Err(ConfigError::command_line(
+                        format!("both {before} and {name} name lcores"),
+                        "keep one of them",
+                    ));
+                }
+                this.lcores = Some(parse_lcores(option, name, value)?);
+                Ok(())
+            };
+            let mut value = |name: &str| {
+                let inline = argument.strip_prefix(name).filter(|v| !v.is_empty());
+                let inline = match name.starts_with("--") {
+                    true => inline.and_then(|v| v.strip_prefix('=')),
+                    false => inline,
+                };
+                match inline {
+                    Some(v) => Ok(v.to_owned()),
+                    None => rest.next().cloned().ok_or_else(|| {
+                        ConfigError::command_line(
+                            format!("{name} has no value"),
+                            "give the value behind it, and `--` after that",
+                        )
+                    }),
+                }
+            };
+            let long = argument.split_once('=').map_or(argument.as_str(), |(name, _)| name);
+            match long {
+                "--lcores" => lcores(&mut this, LcoreOption::Map, "--lcores", &value("--lcores")?)?,
+                "--main-lcore" => {
+                    let id = lcore::id(&value("--main-lcore")?).map_err(|what| {
+                        ConfigError::command_line(
+                            format!("--main-lcore: {what}"),
+                            "name one of the lcores of -l",
+                        )
+                    })?;
+                    this.main_lcore = Some(id);
+                }
+                "--vdev" => this.vdevs.push(value("--vdev")?),
+                "--allow" | "--block" => {
+                    value(long)?;
+                    this.pci_restricted = true;
+                }
+                "--no-pci" => this.pci_restricted = true,
+                _ if argument.starts_with("--") => {}
+                _ if argument.starts_with("-l") => lcores(&mut this, LcoreOption::List, "-l", &value("-l")?)?,
+                _ if argument.starts_with("-c") => lcores(&mut this, LcoreOption::Mask, "-c", &value("-c")?)?,
+                _ if argument.starts_with("-a") || argument.starts_with("-b") => {
+                    value(argument.get(..2).unwrap_or_default())?;
+                    this.pci_restricted = true;
+                }
+                _ => {}
+            }
+        }
+        this.arguments = arguments;
+        if let (Some(lcores), Some(main)) = (&this.lcores, this.main_lcore)
+            && !lcores.contains(main)
+        {
+            return Err(ConfigError::command_line(
+                format!("--main-lcore {main} is not among the lcores {lcores}"),
+                format!("add {main} to them or name one of them"),
+            ));
+        }
+        Ok(this)
+    }
+
+    /// Which lcore controls and which work, as EAL will deal them out: the main lcore is the one that `--main-lcore`
+    /// names, else the lowest. `None` if no argument names lcores: then only EAL knows.
+    pub fn roles(&self) -> Result<Option<Lcores>, ConfigError> {
+        let Some(mut workers) = self.lcores else { return Ok(None) };
+        let Some(main) = self.main_lcore.or(workers.first()) else { return Ok(None) };
+        workers.remove(main);
+        if workers.is_empty() {
+            return Err(ConfigError::command_line(
+                format!("lcore {main} is the control lcore and none is left to forward packets"),
+                format!("name at least two lcores, for instance -l {main},{}", if main == 0 { 1 } else { 0 }),
+            ));
+        }
+        Ok(Some(Lcores { main, workers }))
+    }
+
+    /// What should be told to the operator before EAL starts.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<Warning> {
+        if self.pci_restricted { Vec::new() } else { vec![Warning::EveryPciDevice] }
+    }
+}
+
+fn parse_lcores(option: LcoreOption, name: &str, value: &str) -> Result<LcoreSet, ConfigError> {
+    let (set, example) = match option {
+        LcoreOption::List => (LcoreSet::from_list(value), "-l 0-2"),
+        LcoreOption::Mask => (LcoreSet::from_mask(value), "-c 0x7"),
+        LcoreOption::Map => (parse_map(value), "--lcores 0@1,1@1"),
+    };
+    let error =
+        |what| ConfigError::command_line(format!("{name}: {what}"), format!("write for instance {example}"));
+    match set {
+        Ok(set) if set.is_empty() => Err(error("no lcore is named".to_owned())),
+        other => other.map_err(error),
+    }
+}
+
+/// `LCORES[@CPUS]` separated by commas, where each side is an id, a range, or a parenthesised list of these.
+fn parse_map(text: &str) -> Result<LcoreSet, String> {
+    let mut set = LcoreSet::EMPTY;
+    let mut depth = 0;
+    let items = text.split(|c| {
+        match c {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+        c == ',' && depth == 0
+    });
+    for item in items {
+        let (lcores, cpus) = item.split_once('@').map_or((item, None), |(l, c)| (l, Some(c)));
+        for id in parse_group(lcores)?.iter() {
+            set.insert(id);
+        }
+        if let Some(cpus) = cpus {
+            parse_group(cpus)?;
+        }
+    }
+    Ok(set)
+}
+
+fn parse_group(text: &str) -> Result<LcoreSet, String> {
+    let text = text.trim();
+    match text.strip_prefix('(') {
+        Some(inner) => {
+            LcoreSet::from_list(inner.strip_suffix(')').ok_or_else(|| format!("`{text}` lacks its `)`"))?)
+        }
+        None => LcoreSet::from_list(text),
+    }
+}

@@ -1,0 +1,139 @@
+//! What can be wrong with a configuration, and the remedy in words.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// A place in a configuration file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The file.
+    pub file: PathBuf,
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// Bytes of the file that are meant.
+    pub span: Range<usize>,
+}
+
+impl Place {
+    /// The place of `span` in `text`.
+    pub(crate) fn new(file: &Path, text: &str, span: Range<usize>) -> Self {
+        let before = text.get(..span.start.min(text.len())).unwrap_or_default();
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        Self {
+            file: file.to_owned(),
+            line: before.matches('\n').count() + 1,
+            column: before.get(line_start..).unwrap_or_default().chars().count() + 1,
+            span,
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.file.display(), self.line, self.column)
+    }
+}
+
+/// Why the gateway cannot start with this configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: cannot be read: {source}; name a readable file after --config", .file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Something in the file.
+    #[error("{place}: {what}; {remedy}")]
+    File {
+        /// Where.
+        place: Place,
+        /// What is wrong.
+        what: String,
+        /// What to do about it.
+        remedy: String,
+    },
+    /// Something on the command line.
+    #[error("command line: {what}; {remedy}")]
+    CommandLine {
+        /// What is wrong.
+        what: String,
+        /// What to do about it.
+        remedy: String,
+    },
+}
+
+impl ConfigError {
+    /// An error of the command line.
+    pub(crate) fn command_line(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::CommandLine { what: what.into(), remedy: remedy.into() }
+    }
+
+    /// What TOML or serde found, with a remedy.
+    pub(crate) fn toml(file: &Path, text: &str, error: &toml::de::Error) -> Self {
+        let place = Place::new(file, text, error.span().unwrap_or(0..0));
+        let message = error.message();
+        if let Some(rest) = message.strip_prefix("unknown field ") {
+            let mut words = rest.split('`').skip(1).step_by(2);
+            let unknown = words.next().unwrap_or_default();
+            let known: Vec<&str> = words.collect();
+            let remedy = match nearest(unknown, &known) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("known here: {}", known.join(", ")),
+            };
+            return Self::File { place, what: format!("unknown key `{unknown}`"), remedy };
+        }
+        let remedy = if message.contains("unknown variant") {
+            "use one of the listed words"
+        } else if message.contains("duplicate key") {
+            "keep one of the two"
+        } else if message.contains("expected i64") {
+            "write a whole number without quotes"
+        } else if message.contains("expected a boolean") {
+            "write true or false without quotes"
+        } else if message.contains("expected a string") {
+            "write the value in double quotes"
+        } else if message.contains("missing field") {
+            "add it"
+        } else {
+            "write one `key = value` a line under a `[section]`, as the annotated default configuration does"
+        };
+        Self::File { place, what: message.trim_end().replace('\n', ", "), remedy: remedy.to_owned() }
+    }
+}
+
+/// The known word that is nearest to `word`, if it is near enough to be meant.
+fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+    known
+        .iter()
+        .map(|k| (distance(word, k), *k))
+        .min()
+        .filter(|(d, k)| *d <= 1 + k.len().max(word.len()) / 3)
+        .map(|(_, k)| k)
+}
+
+/// Levenshtein's edit distance, blind to case and to `_` in place of `-`.
+fn distance(a: &str, b: &str) -> usize {
+    let plain = |c: char| if c == '_' { '-' } else { c.to_ascii_lowercase() };
+    let b: Vec<char> = b.chars().map(plain).collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.chars().map(plain).enumerate() {
+        let mut diagonal = i;
+        let mut left = i + 1;
+        if let Some(first) = row.first_mut() {
+            *first = left;
+        }
+        for (cell, cb) in row.iter_mut().skip(1).zip(&b) {
+            let best = (diagonal + usize::from(ca != *cb)).min(*cell + 1).min(left + 1);
+            diagonal = std::mem::replace(cell, best);
+            left = best;
+        }
+    }
+    row.last().copied().unwrap_or(a.len())
+}
