@@ -7,6 +7,7 @@
 //! * [`mlx5`] – the driver of mlx5 rings, generic over the bus that its doorbells cross.
 //! * [`soft`] – the software ConnectX: the device behind such rings, and the links between ports.
 //! * [`tap`] – copies of packets for capture files.
+//! * [`tun`] – TUN interfaces.
 
 pub mod eal;
 pub mod eth;
@@ -15,3 +16,4 @@ pub mod mem;
 pub mod mlx5;
 pub mod soft;
 pub mod tap;
+pub mod tun;
