@@ -8,9 +8,11 @@
 //! [`poll_transmit`]: connection::ConnectionTable::poll_transmit
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod connection;
 mod path;
 mod random;
+pub mod sa;
 mod timers;
 
 pub use path::Path;
