@@ -1,0 +1,7 @@
+//! What the host creates on the device: memory regions, queues, queue pairs, group attachments.
+
+pub(super) mod cq;
+pub(super) mod mcast;
+pub(super) mod mr;
+pub(super) mod qp;
+pub(super) mod receive;
