@@ -1,3 +1,34 @@
 //! The software ConnectX: a device model behind mlx5 rings, and the links that join its ports.
+//!
+//! [`engine::Engine`] owns the device's side of the rings that [`crate::mlx5`] writes: it executes work queue entries,
+//! runs the transports, writes completions, and answers as the subnet management agent of its ports. It shares the
+//! formats in memory with the driver ([`crate::mlx5::layout`]) and nothing else, so that the two check each other.
+//!
+//! It works in turns ([`engine::Engine::step`]), each bounded, with the time given from outside; any thread may give it
+//! one. Input from the links and from the rings is hostile to it: checked, bounded, counted by reason.
 
+mod counters;
+mod device;
+mod doorbell;
+pub mod engine;
+mod event;
+mod frame;
+mod ingress;
 pub mod link;
+mod memory;
+mod object;
+mod port;
+mod rc;
+mod scatter;
+mod sma;
+#[cfg(test)]
+mod tests;
+mod ud;
+mod wqe;
+
+pub use counters::{Activity, Counters, DropReason};
+pub use event::DeviceEvent;
+pub use memory::HostMemory;
+pub use object::mr::Access;
+pub use object::qp::QpKind;
+pub use port::PortConfig;

@@ -1,0 +1,6 @@
+mod datagram;
+mod golden;
+mod hostile;
+mod reliable;
+mod rig;
+mod subnet;
