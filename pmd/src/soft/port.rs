@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use ib_wire::packet::{Headers, VirtualLane};
-use ib_wire::{Gid, Guid, Lid, Mtu, PKey, ServiceLevel};
+use ib_wire::{Gid, Guid, Lid, Mtu, PKey, ServiceLevel, TimeoutCode};
 
 use super::counters::{Activity, Counters, DropReason};
 use super::event::Events;
@@ -79,6 +79,10 @@ pub(crate) struct Port {
     pub(crate) lmc: u8,
     pub(crate) sm_lid: Lid,
     pub(crate) sm_sl: ServiceLevel,
+    /// M_Key, which this agent keeps and does not enforce: it guards against other managers, and the fabric has one.
+    pub(crate) mkey: u64,
+    pub(crate) mkey_lease: u16,
+    pub(crate) subnet_timeout: TimeoutCode,
     pub(crate) mtu: Mtu,
     pub(crate) max_mtu: Mtu,
     pub(crate) prefix: u64,
@@ -107,6 +111,9 @@ impl Port {
             lmc: 0,
             sm_lid: Lid(0),
             sm_sl: ServiceLevel::new(0),
+            mkey: 0,
+            mkey_lease: 0,
+            subnet_timeout: TimeoutCode::new(18),
             mtu: config.max_mtu,
             max_mtu: config.max_mtu,
             prefix: Gid::DEFAULT_PREFIX,
