@@ -144,9 +144,8 @@ impl Device {
         let flushed = status == WcStatus::Flushed;
         self.counters.count(if flushed { Activity::Flushed } else { Activity::Faults });
         let syndrome = Syndrome::of(status).unwrap_or(Syndrome::LocalQpOperation);
-        let result = self
-            .cq(cq)
-            .map_or(Ok(()), |cq| cq.fail(opcode, qp.qpn, qp.user_index, wqe, counter, syndrome));
+        let result =
+            self.cq(cq).map_or(Ok(()), |cq| cq.fail(opcode, qp.qpn, qp.user_index, wqe, counter, syndrome));
         self.completed(result);
     }
 

@@ -241,9 +241,14 @@ impl Engine {
     }
 
     /// Creates a shared receive queue with slots of `stride` bytes.
-    pub fn create_srq(&mut self, ring: HostMemory, stride: usize, dbrec: HostMemory) -> Result<u32, HcaError> {
-        let srq =
-            Srq::new(ring, stride, dbrec).ok_or_else(|| unsupported("shared receive queue bytes", ring.len()))?;
+    pub fn create_srq(
+        &mut self,
+        ring: HostMemory,
+        stride: usize,
+        dbrec: HostMemory,
+    ) -> Result<u32, HcaError> {
+        let srq = Srq::new(ring, stride, dbrec)
+            .ok_or_else(|| unsupported("shared receive queue bytes", ring.len()))?;
         place(&mut self.dev.srqs, srq, "shared receive queues")
     }
 

@@ -40,7 +40,9 @@ impl Loopback {
         // Memory comes with the first packet: few ports ever talk to themselves.
         self.memory.resize(LOOPBACK * MAX_PACKET, 0);
         let at = (self.first + self.lengths.len()) % LOOPBACK * MAX_PACKET;
-        let Some(out) = self.memory.get_mut(at..at + len).filter(|o| o.len() <= MAX_PACKET) else { return true };
+        let Some(out) = self.memory.get_mut(at..at + len).filter(|o| o.len() <= MAX_PACKET) else {
+            return true;
+        };
         fill(out);
         self.lengths.push_back(len);
         true

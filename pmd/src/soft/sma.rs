@@ -4,8 +4,8 @@
 use ib_wire::mad::{MAD_LEN, MadStatus, Method};
 use ib_wire::packet::{Bth, Deth, Extended, Headers, Lrh, Opcode, Packet, VirtualLane};
 use ib_wire::smp::{
-    Capabilities, DirectedStep, ExtendedSpeeds, GuidBlock, LinkWidth, Lmc, Nibble, NodeDescription, NodeInfo, NodeType,
-    Origin, PKeyBlock, PortInfo, PortPhysicalState, PortState as WireState, Smp, attribute, step,
+    Capabilities, DirectedStep, ExtendedSpeeds, GuidBlock, LinkWidth, Lmc, Nibble, NodeDescription, NodeInfo,
+    NodeType, Origin, PKeyBlock, PortInfo, PortPhysicalState, PortState as WireState, Smp, attribute, step,
 };
 use ib_wire::{Lid, PKey, Psn, QKey, Qpn, ServiceLevel, TimeoutCode};
 
@@ -55,7 +55,9 @@ pub(crate) fn handle(
     }
     let mut answer = smp.clone();
     let result = match smp.header.method {
-        Method::Set => set(port, &smp, &mut dev.events).and_then(|()| get(port, config, ports, &smp, &mut answer)),
+        Method::Set => {
+            set(port, &smp, &mut dev.events).and_then(|()| get(port, config, ports, &smp, &mut answer))
+        }
         _ => get(port, config, ports, &smp, &mut answer),
     };
     let mut answer = answer.answer(result.err().unwrap_or(MadStatus::OK));
@@ -99,7 +101,13 @@ fn frame(lrh: Lrh, to: Qpn, smp: &Smp) -> Box<[u8]> {
 }
 
 /// Fills in the attribute that is asked for.
-fn get(port: &mut Port, config: &EngineConfig, ports: u8, smp: &Smp, answer: &mut Smp) -> Result<(), MadStatus> {
+fn get(
+    port: &mut Port,
+    config: &EngineConfig,
+    ports: u8,
+    smp: &Smp,
+    answer: &mut Smp,
+) -> Result<(), MadStatus> {
     match smp.header.attribute {
         attribute::NODE_DESCRIPTION => answer.set_attribute(&NodeDescription::new(&config.description)),
         attribute::NODE_INFO => answer.set_attribute(&NodeInfo {

@@ -82,8 +82,7 @@ fn datagram(qp: &Qp, dev: &mut Device, control: &Control) -> Result<(Step, u32),
         ack_request: false,
         psn: Psn::default(),
     };
-    let extended =
-        if immediate { Extended::DethImmediate(deth, control.imm) } else { Extended::Deth(deth) };
+    let extended = if immediate { Extended::DethImmediate(deth, control.imm) } else { Extended::Deth(deth) };
     let management = qp.kind == QpKind::Smi;
     let sent = dev.send(
         qp.port,
@@ -172,9 +171,7 @@ fn accept(qp: &mut Qp, dev: &mut Device, packet: &Packet<'_>) -> Option<DropReas
     let grh = if packet.grh().is_some() { cqe_flags::GRH } else { 0 };
     cqe.ml_path = path_bits;
     cqe.slid.set(packet.lrh().slid.0);
-    cqe.flags_rqpn.set(
-        grh | u32::from(packet.lrh().sl.get()) << cqe_flags::SL_SHIFT | deth.src_qpn.get(),
-    );
+    cqe.flags_rqpn.set(grh | u32::from(packet.lrh().sl.get()) << cqe_flags::SL_SHIFT | deth.src_qpn.get());
     cqe.imm_inval_pkey.set(u32::from(pkey_index));
     let mut opcode = CqeOpcode::ReceiveSend;
     if let Some(imm) = packet.extended().immediate() {
@@ -186,4 +183,3 @@ fn accept(qp: &mut Qp, dev: &mut Device, packet: &Packet<'_>) -> Option<DropReas
     dev.complete_receive(&face, cqe, opcode, packet.bth().solicited);
     None
 }
-

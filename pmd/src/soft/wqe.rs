@@ -10,8 +10,8 @@ use super::object::mr::{MrTable, Use};
 use super::object::qp::SendQueue;
 use crate::hca::{AddressVector, GlobalRoute, WcStatus};
 use crate::mlx5::layout::{
-    ControlSegment, DS_UNIT, DataSegment, DatagramAddress, INLINE_DATA, MAX_DS, RemoteAddressSegment, SendOpcode, WQEBB,
-    fm_ce_se,
+    ControlSegment, DS_UNIT, DataSegment, DatagramAddress, INLINE_DATA, MAX_DS, RemoteAddressSegment,
+    SendOpcode, WQEBB, fm_ce_se,
 };
 
 /// Most bytes of one entry.
@@ -111,7 +111,8 @@ impl Wqe {
     /// Copies an entry of which `load` approved before; `bytes` as in [`Control::len`].
     pub(crate) fn reload(&mut self, sq: &SendQueue, index: u16, bytes: usize) -> Result<(), WcStatus> {
         self.len = 0;
-        let out = self.bytes.get_mut(..bytes).filter(|b| b.len() >= DS_UNIT).ok_or(WcStatus::LocalQpOperation)?;
+        let out =
+            self.bytes.get_mut(..bytes).filter(|b| b.len() >= DS_UNIT).ok_or(WcStatus::LocalQpOperation)?;
         if !sq.read(index, out) {
             return Err(WcStatus::LocalQpOperation);
         }
@@ -225,7 +226,11 @@ impl Wqe {
         }
     }
 
-    fn walk(&self, from: usize, mut each: impl FnMut(Segment) -> Result<(), WcStatus>) -> Result<(), WcStatus> {
+    fn walk(
+        &self,
+        from: usize,
+        mut each: impl FnMut(Segment) -> Result<(), WcStatus>,
+    ) -> Result<(), WcStatus> {
         let mut at = from;
         while at < self.len {
             let segment: DataSegment = self.get(at).ok_or(WcStatus::LocalQpOperation)?;

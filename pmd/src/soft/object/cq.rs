@@ -52,8 +52,14 @@ impl Cq {
     }
 
     /// Writes a success; `cqe` has every field but opcode and owner.
-    pub(crate) fn complete(&mut self, mut cqe: Cqe, opcode: CqeOpcode, solicited: bool) -> Result<(), Overrun> {
-        cqe.op_own = (opcode as u8) << cqe_owner::OPCODE_SHIFT | if solicited { cqe_owner::SOLICITED } else { 0 };
+    pub(crate) fn complete(
+        &mut self,
+        mut cqe: Cqe,
+        opcode: CqeOpcode,
+        solicited: bool,
+    ) -> Result<(), Overrun> {
+        cqe.op_own =
+            (opcode as u8) << cqe_owner::OPCODE_SHIFT | if solicited { cqe_owner::SOLICITED } else { 0 };
         self.push(&zerocopy::transmute!(cqe))
     }
 

@@ -101,7 +101,13 @@ impl MrTable {
 
     /// The memory that `key` calls `address`, if all `len` bytes may be used so.
     #[inline]
-    pub(crate) fn translate(&self, key: u32, address: u64, len: usize, how: Use) -> Result<HostMemory, Denied> {
+    pub(crate) fn translate(
+        &self,
+        key: u32,
+        address: u64,
+        len: usize,
+        how: Use,
+    ) -> Result<HostMemory, Denied> {
         let mr = Self::index(key).and_then(|i| self.regions.get(i)).and_then(Option::as_ref).ok_or(Denied)?;
         let allowed = match how {
             Use::LocalRead => true,

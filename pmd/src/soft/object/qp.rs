@@ -187,7 +187,9 @@ impl Qp {
                 }
                 self.state = QpState::Rts;
             }
-            (QpState::Init | QpState::Rtr | QpState::Rts | QpState::Sqe, QpTransition::UdQKey(qkey)) if datagram => {
+            (QpState::Init | QpState::Rtr | QpState::Rts | QpState::Sqe, QpTransition::UdQKey(qkey))
+                if datagram =>
+            {
                 self.qkey = *qkey;
             }
             (QpState::Sqe, QpTransition::RecoverSend) if datagram => self.state = QpState::Rts,

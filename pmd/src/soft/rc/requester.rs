@@ -167,7 +167,9 @@ fn settle(qp: &mut Qp, dev: &mut Device) {
                 dev.fail_qp(qp);
                 return;
             }
-            None if message.control.signalled => dev.complete_send(&face, &message.control, message.length as u32),
+            None if message.control.signalled => {
+                dev.complete_send(&face, &message.control, message.length as u32)
+            }
             None => {}
         }
     }
@@ -323,7 +325,9 @@ fn packet(qp: &Qp, dev: &mut Device, face: &QpFace, message: &Message) -> Result
 
 const fn opcode(operation: SendOpcode, first: bool, last: bool) -> Option<Opcode> {
     Some(match (operation, first, last) {
-        (SendOpcode::Send | SendOpcode::SendImm | SendOpcode::SendInvalidate, true, false) => Opcode::RcSendFirst,
+        (SendOpcode::Send | SendOpcode::SendImm | SendOpcode::SendInvalidate, true, false) => {
+            Opcode::RcSendFirst
+        }
         (SendOpcode::Send | SendOpcode::SendImm | SendOpcode::SendInvalidate, false, false) => {
             Opcode::RcSendMiddle
         }

@@ -243,18 +243,15 @@ fn write(qp: &mut Qp, dev: &mut Device, packet: &Packet<'_>, last: bool) -> Resu
     if n > left || last && n != left {
         return Err(INVALID);
     }
-    let immediate = matches!(packet.bth().opcode, Opcode::RcWriteLastImmediate | Opcode::RcWriteOnlyImmediate);
+    let immediate =
+        matches!(packet.bth().opcode, Opcode::RcWriteLastImmediate | Opcode::RcWriteOnlyImmediate);
     let counter = if immediate { Some(take(dev, &mut qp.receives)?) } else { None };
     if n > 0 {
         let memory = dev.mrs.translate(rkey, address, payload.len(), Use::RemoteWrite).map_err(|_| ACCESS)?;
         memory.write(payload);
     }
-    rc.responder.incoming = (!last).then_some(Incoming::Write {
-        rkey,
-        address: address.wrapping_add(n),
-        left: left - n,
-        length,
-    });
+    rc.responder.incoming =
+        (!last).then_some(Incoming::Write { rkey, address: address.wrapping_add(n), left: left - n, length });
     if let Some(counter) = counter {
         let dest_qpn = rc.dest_qpn;
         complete(dev, &face, packet, counter, length, CqeOpcode::ReceiveWriteImm, dest_qpn);

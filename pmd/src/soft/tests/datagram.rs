@@ -20,7 +20,8 @@ fn a_datagram_arrives_behind_its_grh_area() {
     let (inn, in_key) = rig.b.memory(8192);
     out.put(0, &pattern(2044, 1));
     rig.b.receive(&mut rx, &[data(2084, in_key, inn.address())]);
-    rig.b.receive(&mut rx, &[data(40, in_key, inn.address() + 4096), data(100, in_key, inn.address() + 6000)]);
+    rig.b
+        .receive(&mut rx, &[data(40, in_key, inn.address() + 4096), data(100, in_key, inn.address() + 6000)]);
     let to = To { lid: Lid(2), qpn: rx.qpn, qkey: QKEY, grh: None };
     // Two pieces, unaligned.
     let pieces = [data(1001, out_key, out.address()), data(1043, out_key, out.address() + 1001)];
@@ -33,10 +34,10 @@ fn a_datagram_arrives_behind_its_grh_area() {
     rig.settle();
 
     let sent = rig.a.scq.all();
-    assert_eq!(sent.iter().map(|w| (w.opcode, w.counter, w.send_opcode)).collect::<Vec<_>>(), [
-        (REQ, 0, 0x0a),
-        (REQ, 2, 0x0a)
-    ]);
+    assert_eq!(
+        sent.iter().map(|w| (w.opcode, w.counter, w.send_opcode)).collect::<Vec<_>>(),
+        [(REQ, 0, 0x0a), (REQ, 2, 0x0a)]
+    );
     let got = rig.b.rcq.all();
     assert_eq!(got.len(), 2);
     assert_eq!(

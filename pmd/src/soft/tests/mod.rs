@@ -1,6 +1,4 @@
 mod datagram;
-mod golden;
-mod hostile;
 mod reliable;
 mod rig;
 mod subnet;

@@ -184,7 +184,10 @@ fn a_message_longer_than_the_receive_ends_the_connection() {
     l.rig.a.send(&mut l.tx, &[piece]);
     l.rig.run(Duration::from_millis(5));
     let wc = l.rig.b.rcq.all();
-    assert_eq!(wc.iter().map(|w| (w.opcode, w.status)).collect::<Vec<_>>(), [(RESP_ERR, WcStatus::LocalLength)]);
+    assert_eq!(
+        wc.iter().map(|w| (w.opcode, w.status)).collect::<Vec<_>>(),
+        [(RESP_ERR, WcStatus::LocalLength)]
+    );
     assert_eq!(l.rig.a.scq.all()[0].status, WcStatus::RemoteInvalidRequest);
     assert_eq!(l.rig.b.engine.qp_state(l.rx.qpn).unwrap(), QpState::Err);
     let events: Vec<_> = std::iter::from_fn(|| l.rig.b.engine.next_event()).collect();
@@ -255,10 +258,10 @@ fn every_outstanding_work_request_is_flushed_once() {
         let flushed: Vec<_> = l.rig.a.scq.all().iter().map(|w| (w.opcode, w.counter, w.status)).collect();
         assert_eq!(flushed, [0, 1, 2, 3].map(|i| (REQ_ERR, i, WcStatus::Flushed)));
         let wc = l.rig.b.rcq.all();
-        assert_eq!(wc.iter().map(|w| (w.opcode, w.status)).collect::<Vec<_>>(), [(
-            RESP_ERR,
-            WcStatus::Flushed
-        )]);
+        assert_eq!(
+            wc.iter().map(|w| (w.opcode, w.status)).collect::<Vec<_>>(),
+            [(RESP_ERR, WcStatus::Flushed)]
+        );
         let last = std::iter::from_fn(|| l.rig.b.engine.next_event())
             .filter(|e| matches!(e, DeviceEvent::Async(AsyncEvent::LastWqeReached(q)) if *q == l.rx.qpn))
             .count();
@@ -303,17 +306,23 @@ fn immediate_invalidate_inline_and_nop() {
     l.rig.a.post(&mut l.tx, 0x10, SIGNAL, 0, &[0; 32]);
     l.rig.settle();
     let got = l.rig.b.rcq.all();
-    assert_eq!((got[0].opcode, got[0].imm, got[0].solicited, got[0].bytes), (RESP_IMM, 0x1122_3344, true, 12));
+    assert_eq!(
+        (got[0].opcode, got[0].imm, got[0].solicited, got[0].bytes),
+        (RESP_IMM, 0x1122_3344, true, 12)
+    );
     assert_eq!((got[1].opcode, got[1].imm, got[1].solicited), (4, 0xa1b2_c3d4, false));
     assert_eq!(l.srq.free(got[1].counter, 200), text);
     let sent: Vec<_> = l.rig.a.scq.all().iter().map(|w| (w.counter, w.send_opcode, w.status)).collect();
     // An entry with inline data of 200 bytes takes four blocks. READ is not offered.
-    assert_eq!(sent, [
-        (0, 0x0b, WcStatus::Success),
-        (1, 0x00, WcStatus::Success),
-        (2, 0x01, WcStatus::Success),
-        (6, 0x10, WcStatus::LocalQpOperation)
-    ]);
+    assert_eq!(
+        sent,
+        [
+            (0, 0x0b, WcStatus::Success),
+            (1, 0x00, WcStatus::Success),
+            (2, 0x01, WcStatus::Success),
+            (6, 0x10, WcStatus::LocalQpOperation)
+        ]
+    );
 }
 
 #[test]

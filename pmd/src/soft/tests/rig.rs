@@ -112,8 +112,11 @@ impl Queue {
         self.dbrec.put(0, &(self.consumer & 0xff_ffff).to_be_bytes());
         let word = |i: usize| u32::from_be_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
         let opcode = b[63] >> 4;
-        let status =
-            if opcode == REQ_ERR || opcode == RESP_ERR { Syndrome::outcome(b[55]) } else { WcStatus::Success };
+        let status = if opcode == REQ_ERR || opcode == RESP_ERR {
+            Syndrome::outcome(b[55])
+        } else {
+            WcStatus::Success
+        };
         Some(Wc {
             opcode,
             status,

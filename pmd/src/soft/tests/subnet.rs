@@ -5,7 +5,8 @@ use std::time::Instant;
 use ib_wire::mad::{MadStatus, Method};
 use ib_wire::packet::{Bth, Deth, Extended, Headers, Lrh, Opcode, Packet, VirtualLane};
 use ib_wire::smp::{
-    Attribute, DirectedPath, GuidBlock, NodeDescription, NodeInfo, PKeyBlock, PortInfo, PortState as Wire, Smp, attribute,
+    Attribute, DirectedPath, GuidBlock, NodeDescription, NodeInfo, PKeyBlock, PortInfo, PortState as Wire,
+    Smp, attribute,
 };
 use ib_wire::{Gid, Guid, Lid, PKey, Psn, QKey, Qpn, ServiceLevel, Tid};
 
@@ -86,7 +87,10 @@ impl Manager {
 
     fn get<A: Attribute>(&mut self) -> A {
         let answer = self.ask(&Self::request(Method::Get, A::ID, 0)).unwrap();
-        assert_eq!((answer.header.method, answer.header.tid, answer.status()), (Method::GetResp, Tid(0x77), MadStatus::OK));
+        assert_eq!(
+            (answer.header.method, answer.header.tid, answer.status()),
+            (Method::GetResp, Tid(0x77), MadStatus::OK)
+        );
         assert!(answer.is_returning());
         assert_eq!((answer.hop_pointer(), answer.hop_count()), (1, 1));
         answer.attribute().unwrap()
@@ -149,16 +153,24 @@ fn tables_and_prefix_are_set() {
     guids.guids[3] = Guid(0xabc);
     assert_eq!(m.set(&guids), MadStatus::OK);
     assert_eq!(m.get::<GuidBlock>().guids[0], own);
-    let info = PortInfo { gid_prefix: 0xfec0_0000_0000_0001, client_reregister: true, state: Wire::NoChange, ..m.get() };
+    let info = PortInfo {
+        gid_prefix: 0xfec0_0000_0000_0001,
+        client_reregister: true,
+        state: Wire::NoChange,
+        ..m.get()
+    };
     assert_eq!(m.set(&info), MadStatus::OK);
     assert_eq!(m.host.engine.gid(PORT, 3).unwrap(), Gid::new(0xfec0_0000_0000_0001, Guid(0xabc)));
     let events = m.events();
-    assert_eq!(events, [
-        DeviceEvent::Async(AsyncEvent::PKeyChange(PORT)),
-        DeviceEvent::Async(AsyncEvent::GidChange(PORT)),
-        DeviceEvent::Async(AsyncEvent::GidChange(PORT)),
-        DeviceEvent::Async(AsyncEvent::ClientReregister(PORT))
-    ]);
+    assert_eq!(
+        events,
+        [
+            DeviceEvent::Async(AsyncEvent::PKeyChange(PORT)),
+            DeviceEvent::Async(AsyncEvent::GidChange(PORT)),
+            DeviceEvent::Async(AsyncEvent::GidChange(PORT)),
+            DeviceEvent::Async(AsyncEvent::ClientReregister(PORT))
+        ]
+    );
 }
 
 #[test]
