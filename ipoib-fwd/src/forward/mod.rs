@@ -9,6 +9,10 @@
 //! Both sides are one IPv4 subnet; the gateway joins them as a proxy ARP bridge does (RFC 1027): each side sees the
 //! other's hosts behind the gateway's own link-layer addresses, and the time to live is not touched.
 
+pub mod arp;
+pub mod ethernet_neighbours;
+pub mod fragment;
+
 mod eth_to_ib;
 mod ib_to_eth;
 mod rules;

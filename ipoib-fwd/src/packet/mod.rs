@@ -2,8 +2,10 @@
 //!
 //! Every view is made by a `parse` that answers a [`crate::drop_reason::DropReason`] where the bytes are no such header.
 
+pub mod arp;
 pub mod checksum;
 pub mod ethernet;
+pub mod icmp;
 pub mod ipv4;
 
 /// Bytes of the IPoIB encapsulation header: ethertype, reserved (RFC 4391 6).

@@ -1,0 +1,141 @@
+//! What the control lcore makes of ARP packets: validation, learning, and translation between 6-byte and 20-byte
+//! addresses. An Ethernet host sees InfiniBand hosts at the gateway's MAC address; an InfiniBand host sees Ethernet
+//! hosts at the link-layer address of one of the gateway's workers.
+
+use std::net::Ipv4Addr;
+
+use super::tables::Settings;
+use crate::drop_reason::DropReason;
+use crate::link::{ArpOperation, ArpPacket, HardwareAddress};
+use crate::packet::arp::EthernetArp;
+use crate::packet::ethernet::MacAddress;
+use crate::packet::ipv4;
+
+/// What an ARP packet is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ArpMeaning {
+    /// The sender, to be learnt, asks for a host.
+    Request {
+        /// The host asked for.
+        target: Ipv4Addr,
+    },
+    /// Somebody without an address asks whether one is taken (RFC 5227 2.1.1): answer if a host of the other side or
+    /// the gateway has it, learn nothing.
+    Probe {
+        /// The address.
+        target: Ipv4Addr,
+    },
+    /// The sender, to be learnt, answers.
+    Reply,
+    /// The sender, to be learnt, tells everybody its address (RFC 5227 3).
+    Announcement,
+}
+
+/// Validates an ARP packet of the Ethernet side. `frame_source` is the source address of its frame.
+pub fn check_ethernet<D>(
+    arp: &EthernetArp,
+    frame_source: MacAddress,
+    settings: &Settings<D>,
+) -> Result<ArpMeaning, DropReason> {
+    if arp.sender_mac == settings.mac || frame_source == settings.mac {
+        return Err(DropReason::LoopSelf);
+    }
+    if !arp.sender_mac.is_unicast() {
+        return Err(DropReason::HostileArp);
+    }
+    meaning(arp.operation, arp.sender_ip, arp.target_ip, settings)
+}
+
+/// Validates an ARP packet of the InfiniBand side. `own` are the workers' link-layer addresses.
+pub fn check_infiniband<D>(
+    arp: &ArpPacket,
+    own: &[HardwareAddress],
+    settings: &Settings<D>,
+) -> Result<ArpMeaning, DropReason> {
+    if own.contains(&arp.sender_hardware) {
+        return Err(DropReason::LoopSelf);
+    }
+    if !arp.sender_hardware.is_unicast() {
+        return Err(DropReason::HostileArp);
+    }
+    meaning(arp.operation, arp.sender_ip, arp.target_ip, settings)
+}
+
+fn meaning<D>(
+    operation: ArpOperation,
+    sender: Ipv4Addr,
+    target: Ipv4Addr,
+    settings: &Settings<D>,
+) -> Result<ArpMeaning, DropReason> {
+    let is_host = |ip: Ipv4Addr| {
+        ipv4::is_unicast(ip)
+            && settings.address.is_none_or(|own| own.contains(ip) && !own.is_broadcast(ip) && !own.is_network(ip))
+    };
+    if !is_host(target) {
+        return Err(DropReason::HostileArp);
+    }
+    match operation {
+        ArpOperation::Request if sender.is_unspecified() => return Ok(ArpMeaning::Probe { target }),
+        // Some hosts announce by a reply to their own address.
+        _ if !is_host(sender) || settings.address.is_some_and(|own| own.address() == sender) => {
+            return Err(DropReason::HostileArp);
+        }
+        _ if sender == target => return Ok(ArpMeaning::Announcement),
+        ArpOperation::Request | ArpOperation::Reply => {}
+    }
+    Ok(match operation {
+        ArpOperation::Request => ArpMeaning::Request { target },
+        ArpOperation::Reply => ArpMeaning::Reply,
+    })
+}
+
+/// The reply to a request of the Ethernet side, in the name of a host of the other side or the gateway itself. Send it
+/// to the request's sender.
+#[must_use]
+pub const fn answer_ethernet(request: &EthernetArp, own: MacAddress) -> EthernetArp {
+    EthernetArp {
+        operation: ArpOperation::Reply,
+        sender_mac: own,
+        sender_ip: request.target_ip,
+        target_mac: request.sender_mac,
+        target_ip: request.sender_ip,
+    }
+}
+
+/// A packet of the Ethernet side as the InfiniBand side is to see it: from `own`, the address of the worker that
+/// answers for the sender, to `target`, where it is known.
+#[must_use]
+pub fn to_infiniband(arp: &EthernetArp, own: HardwareAddress, target: Option<HardwareAddress>) -> ArpPacket {
+    ArpPacket {
+        operation: arp.operation,
+        sender_hardware: own,
+        sender_ip: arp.sender_ip,
+        target_hardware: target.unwrap_or_else(|| HardwareAddress::from_bytes(&[0; HardwareAddress::LEN])),
+        target_ip: arp.target_ip,
+    }
+}
+
+/// A packet of the InfiniBand side as the Ethernet side is to see it: from the gateway, to `target`, where it is known.
+#[must_use]
+pub fn to_ethernet(arp: &ArpPacket, own: MacAddress, target: Option<MacAddress>) -> EthernetArp {
+    EthernetArp {
+        operation: arp.operation,
+        sender_mac: own,
+        sender_ip: arp.sender_ip,
+        target_mac: target.unwrap_or(MacAddress::ZERO),
+        target_ip: arp.target_ip,
+    }
+}
+
+/// An ARP request of the gateway to the Ethernet side: who has `ip`? Without an own address it asks as a probe does,
+/// which teaches nobody a wrong address.
+#[must_use]
+pub fn ask_ethernet<D>(ip: Ipv4Addr, settings: &Settings<D>) -> EthernetArp {
+    EthernetArp {
+        operation: ArpOperation::Request,
+        sender_mac: settings.mac,
+        sender_ip: settings.address.map_or(Ipv4Addr::UNSPECIFIED, |own| own.address()),
+        target_mac: MacAddress::ZERO,
+        target_ip: ip,
+    }
+}
