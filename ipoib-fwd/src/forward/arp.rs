@@ -6,10 +6,11 @@ use std::net::Ipv4Addr;
 
 use super::tables::Settings;
 use crate::drop_reason::DropReason;
-use crate::link::{ArpOperation, ArpPacket, HardwareAddress};
-use crate::packet::arp::EthernetArp;
+use crate::link::HardwareAddress;
+use crate::packet::arp::{ArpOperation, EthernetArp};
 use crate::packet::ethernet::MacAddress;
 use crate::packet::ipv4;
+use ib_wire::ipoib::{Arp as InfiniBandArp, ArpOperation as InfiniBandOperation};
 
 /// What an ARP packet is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,17 +49,26 @@ pub fn check_ethernet<D>(
 
 /// Validates an ARP packet of the InfiniBand side. `own` are the workers' link-layer addresses.
 pub fn check_infiniband<D>(
-    arp: &ArpPacket,
+    arp: &InfiniBandArp,
     own: &[HardwareAddress],
     settings: &Settings<D>,
 ) -> Result<ArpMeaning, DropReason> {
-    if own.contains(&arp.sender_hardware) {
+    if own.iter().any(|own| own.is_same_as(arp.sender)) {
         return Err(DropReason::LoopSelf);
     }
-    if !arp.sender_hardware.is_unicast() {
+    // Queue pairs 0 and 1 are for management only.
+    if arp.sender.is_multicast() || arp.sender.qpn.get() <= 1 || arp.sender.gid.is_multicast() {
         return Err(DropReason::HostileArp);
     }
-    meaning(arp.operation, arp.sender_ip, arp.target_ip, settings)
+    meaning(operation(arp.operation).ok_or(DropReason::BadArp)?, arp.sender_ip, arp.target_ip, settings)
+}
+
+const fn operation(operation: InfiniBandOperation) -> Option<ArpOperation> {
+    match operation {
+        InfiniBandOperation::Request => Some(ArpOperation::Request),
+        InfiniBandOperation::Reply => Some(ArpOperation::Reply),
+        InfiniBandOperation::Other(_) => None,
+    }
 }
 
 fn meaning<D>(
@@ -69,7 +79,9 @@ fn meaning<D>(
 ) -> Result<ArpMeaning, DropReason> {
     let is_host = |ip: Ipv4Addr| {
         ipv4::is_unicast(ip)
-            && settings.address.is_none_or(|own| own.contains(ip) && !own.is_broadcast(ip) && !own.is_network(ip))
+            && settings
+                .address
+                .is_none_or(|own| own.contains(ip) && !own.is_broadcast(ip) && !own.is_network(ip))
     };
     if !is_host(target) {
         return Err(DropReason::HostileArp);
@@ -105,26 +117,34 @@ pub const fn answer_ethernet(request: &EthernetArp, own: MacAddress) -> Ethernet
 /// A packet of the Ethernet side as the InfiniBand side is to see it: from `own`, the address of the worker that
 /// answers for the sender, to `target`, where it is known.
 #[must_use]
-pub fn to_infiniband(arp: &EthernetArp, own: HardwareAddress, target: Option<HardwareAddress>) -> ArpPacket {
-    ArpPacket {
-        operation: arp.operation,
-        sender_hardware: own,
+pub fn to_infiniband(
+    arp: &EthernetArp,
+    own: HardwareAddress,
+    target: Option<HardwareAddress>,
+) -> InfiniBandArp {
+    InfiniBandArp {
+        operation: match arp.operation {
+            ArpOperation::Request => InfiniBandOperation::Request,
+            ArpOperation::Reply => InfiniBandOperation::Reply,
+        },
+        sender: own,
         sender_ip: arp.sender_ip,
-        target_hardware: target.unwrap_or_else(|| HardwareAddress::from_bytes(&[0; HardwareAddress::LEN])),
+        target: target.unwrap_or_default(),
         target_ip: arp.target_ip,
     }
 }
 
 /// A packet of the InfiniBand side as the Ethernet side is to see it: from the gateway, to `target`, where it is known.
+/// `None` if it is neither request nor reply.
 #[must_use]
-pub fn to_ethernet(arp: &ArpPacket, own: MacAddress, target: Option<MacAddress>) -> EthernetArp {
-    EthernetArp {
-        operation: arp.operation,
+pub fn to_ethernet(arp: &InfiniBandArp, own: MacAddress, target: Option<MacAddress>) -> Option<EthernetArp> {
+    Some(EthernetArp {
+        operation: operation(arp.operation)?,
         sender_mac: own,
         sender_ip: arp.sender_ip,
         target_mac: target.unwrap_or(MacAddress::ZERO),
         target_ip: arp.target_ip,
-    }
+    })
 }
 
 /// An ARP request of the gateway to the Ethernet side: who has `ip`? Without an own address it asks as a probe does,

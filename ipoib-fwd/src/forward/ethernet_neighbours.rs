@@ -165,7 +165,8 @@ impl<P> EthernetNeighbours<P> {
         if self.entries.len() >= MAX_NEIGHBOURS {
             return false;
         }
-        let entry = Entry { mac: Some(mac), state: State::Reachable, due, used: false, parked: ArrayVec::new() };
+        let entry =
+            Entry { mac: Some(mac), state: State::Reachable, due, used: false, parked: ArrayVec::new() };
         self.entries.insert(ip, entry);
         self.events.push_back(NeighbourEvent::Set { ip, mac, parked: ArrayVec::new() });
         true

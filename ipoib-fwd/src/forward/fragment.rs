@@ -53,7 +53,7 @@ pub fn fragments(packet: &Ipv4View<'_>, mtu: u16) -> Option<Fragments> {
     Some(Fragments {
         first,
         later,
-        original: u16::from(packet.more_fragments()) * MF | (packet.fragment_offset() / 8) as u16,
+        original: (u16::from(packet.more_fragments()) * MF) | (packet.fragment_offset() / 8) as u16,
         mtu,
         payload_len: packet.payload_len(),
         done: 0,

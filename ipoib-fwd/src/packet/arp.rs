@@ -5,12 +5,20 @@ use std::net::Ipv4Addr;
 use super::be16;
 use super::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, EthernetHeader, MacAddress};
 use crate::drop_reason::DropReason;
-pub use crate::link::ArpOperation;
 
 /// Bytes of an ARP packet on Ethernet.
 pub const ETHERNET_ARP_LEN: usize = 28;
 /// Bytes of a frame with one, padded to Ethernet's least.
 pub const ETHERNET_ARP_FRAME_LEN: usize = 60;
+
+/// What an ARP packet wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ArpOperation {
+    /// Who has the target's IP address?
+    Request,
+    /// The sender has.
+    Reply,
+}
 
 /// An ARP packet of IPv4 over Ethernet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,7 +49,9 @@ impl EthernetArp {
             arp.get(at..at + 6).and_then(|b| b.try_into().ok()).map_or(MacAddress::ZERO, MacAddress)
         };
         let ip = |at: usize| {
-            arp.get(at..at + 4).and_then(|b| b.first_chunk::<4>()).map_or(Ipv4Addr::UNSPECIFIED, |b| Ipv4Addr::from(*b))
+            arp.get(at..at + 4)
+                .and_then(|b| b.first_chunk::<4>())
+                .map_or(Ipv4Addr::UNSPECIFIED, |b| Ipv4Addr::from(*b))
         };
         if be16(arp, 0) != Some(1) || be16(arp, 2) != Some(ETHERTYPE_IPV4) || be16(arp, 4) != Some(0x0604) {
             return Err(DropReason::BadArp);

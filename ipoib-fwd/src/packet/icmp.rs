@@ -24,7 +24,10 @@ const TTL: u8 = 64;
 #[must_use]
 pub fn may_answer(packet: &[u8], packet_len: usize) -> bool {
     let Ok(view) = Ipv4View::parse(packet, packet_len) else { return false };
-    if view.fragment_offset() != 0 || !ipv4::is_unicast(view.source()) || !ipv4::is_unicast(view.destination()) {
+    if view.fragment_offset() != 0
+        || !ipv4::is_unicast(view.source())
+        || !ipv4::is_unicast(view.destination())
+    {
         return false;
     }
     // Echo, timestamp, information and address mask messages are queries; everything else is an error or unknown.
@@ -49,9 +52,16 @@ pub fn fragmentation_needed(out: &mut [u8], packet: &[u8], from: Ipv4Addr, mtu: 
     let out = out.get_mut(..len)?;
     let (header, message) = out.split_at_mut_checked(IPV4_HEADER_LEN)?;
     let [m0, m1] = mtu.to_be_bytes();
-    message
-        .get_mut(..ICMP_HEADER_LEN)?
-        .copy_from_slice(&[DESTINATION_UNREACHABLE, FRAGMENTATION_NEEDED, 0, 0, 0, 0, m0, m1]);
+    message.get_mut(..ICMP_HEADER_LEN)?.copy_from_slice(&[
+        DESTINATION_UNREACHABLE,
+        FRAGMENTATION_NEEDED,
+        0,
+        0,
+        0,
+        0,
+        m0,
+        m1,
+    ]);
     message.get_mut(ICMP_HEADER_LEN..)?.copy_from_slice(quote);
     let sum = checksum::checksum(message);
     message.get_mut(2..4)?.copy_from_slice(&sum.to_be_bytes());
