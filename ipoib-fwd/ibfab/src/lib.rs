@@ -1,5 +1,7 @@
 //! The software InfiniBand fabric: subnet manager and administration, switch, virtual hosts.
 #![forbid(unsafe_code)]
 
+pub mod config;
+pub mod fabric;
 pub mod sm;
 pub mod switch;
