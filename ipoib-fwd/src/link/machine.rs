@@ -1,151 +1,122 @@
-//! The link itself.
+//! The link itself: its parts, its queues, its clock, and what it publishes.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ib_wire::Qpn;
-use ib_wire::mad::Mad;
-use pmd::hca::UdSource;
+use ib_wire::ipoib::{AddressFlags, HardwareAddress};
+use ib_wire::{PKey, QKey};
+use pmd::hca::PortState;
 
-use super::action::{Action, ConnKey, Event, LinkState, WorkerNote};
-use super::settings::{LinkSettings, Mode, PortEvent, PortFacts, WorkerIndex};
-use super::statistics::{ConnectionInfo, GroupInfo, LinkCounters, NeighbourInfo};
-use super::table::Neighbours;
+use super::action::{Action, Event, LinkState, Publication};
+use super::connections::Connections;
+use super::groups::Group;
+use super::handshake::Handshakes;
+use super::neighbours::NeighbourMap;
+use super::paths::Paths;
+use super::random::Random;
+use super::settings::{LinkSettings, Mode, PortFacts, WorkerIndex};
+use super::statistics::{CloseReason, LinkCounters};
+use super::subnet::Subnet;
+use super::table::{NeighbourChange, Neighbours};
+use super::timers::{Timer, Timers};
 use super::{LinkError, MAX_MESSAGE};
-use ib_wire::ipoib::Arp;
-use ib_wire::ipoib::HardwareAddress;
+
+/// How far a shutdown has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    /// None was asked for.
+    Running,
+    /// Connections are being closed.
+    Closing,
+    /// Groups are being left.
+    Leaving,
+    /// Complete.
+    Stopped,
+}
 
 /// The control side of one IPoIB link. See the [module's documentation](super).
 #[derive(Debug)]
 pub struct Link {
-    settings: LinkSettings,
-    port: PortFacts,
-    actions: VecDeque<Action>,
-    events: VecDeque<Event>,
-    table: Neighbours,
+    pub(super) settings: LinkSettings,
+    pub(super) port: PortFacts,
+    pub(super) stage: Stage,
+    /// Broadcast group joined, port active.
+    pub(super) up: bool,
+    /// What the datagram queue pairs were opened with.
+    pub(super) opened: Option<(u16, QKey)>,
+    pub(super) random: Random,
+    pub(super) timers: Timers,
+    pub(super) subnet: Subnet,
+    pub(super) handshakes: Handshakes,
+    pub(super) groups: HashMap<Ipv4Addr, Group>,
+    pub(super) paths: Paths,
+    pub(super) neighbours: NeighbourMap,
+    pub(super) conns: Connections,
+    pub(super) actions: VecDeque<Action>,
+    pub(super) events: VecDeque<Event>,
+    pub(super) counters: LinkCounters,
+    /// Neighbours whose table entry has to be made anew.
+    pub(super) dirty: BTreeSet<Ipv4Addr>,
+    /// The link's state has to be published anew.
+    pub(super) state_dirty: bool,
+    /// The last publication, and the last that all workers have taken up.
+    pub(super) generation: u64,
+    pub(super) quiescent: u64,
     state: Arc<LinkState>,
-    counters: LinkCounters,
+    table: Neighbours,
 }
 
 impl Link {
     /// A link that waits for [`Link::handle_port`].
-    pub fn new(settings: LinkSettings, _now: Instant) -> Result<Self, LinkError> {
-        let workers = settings.workers.len();
-        if workers == 0 || workers > 255 {
-            return Err(LinkError::Workers(workers));
-        }
-        if !(5..=MAX_MESSAGE).contains(&settings.receive_mtu) {
-            return Err(LinkError::ReceiveMtu(settings.receive_mtu));
-        }
-        let state = Arc::new(LinkState {
+    pub fn new(settings: LinkSettings, now: Instant) -> Result<Self, LinkError> {
+        check(&settings)?;
+        let mut random = Random::new(settings.seed);
+        let state = LinkState {
             up: false,
             mode: settings.mode,
             ud_mtu: 0,
             broadcast: None,
             groups: Vec::new(),
             addresses: Vec::new(),
-        });
+        };
         Ok(Self {
             port: PortFacts::DOWN,
+            stage: Stage::Running,
+            up: false,
+            opened: None,
+            timers: Timers::default(),
+            subnet: Subnet::new(random.next()),
+            handshakes: Handshakes::new(&settings, random.next()),
+            groups: HashMap::new(),
+            paths: Paths::default(),
+            neighbours: NeighbourMap::new(now),
+            conns: Connections::new(&settings.workers),
             actions: VecDeque::new(),
             events: VecDeque::new(),
-            table: Neighbours::default(),
             counters: LinkCounters::default(),
+            dirty: BTreeSet::new(),
+            state_dirty: true,
+            generation: 0,
+            quiescent: 0,
+            state: Arc::new(state),
+            table: Neighbours::default(),
+            random,
             settings,
-            state,
         })
-    }
-
-    /// Tells what the port is now, at start and when in doubt; differences to what was told before have the effect of
-    /// the events that would have announced them.
-    pub fn handle_port(&mut self, _now: Instant, facts: PortFacts) {
-        self.port = facts;
-    }
-
-    /// Tells of an asynchronous event of the port (see [`PortEvent::from_async`]) and what the port is after it.
-    pub fn handle_port_event(&mut self, now: Instant, _event: PortEvent, facts: PortFacts) {
-        self.handle_port(now, facts);
-    }
-
-    /// Takes a management datagram that the port's QP1 received. Returns false if it is of no use to this link.
-    pub fn handle_mad(&mut self, _now: Instant, _mad: &Mad) -> bool {
-        false
-    }
-
-    /// Takes an ARP packet that a worker received.
-    pub fn handle_arp(&mut self, _now: Instant, _worker: WorkerIndex, _from: &UdSource, _packet: Arp) {}
-
-    /// Asks for the address of `ip` on behalf of `source`, an address that is reached by `worker`'s link-layer address:
-    /// forwarding found no entry. Rate limited; the answer is an event and a publication.
-    pub fn resolve(&mut self, _now: Instant, _worker: WorkerIndex, _source: Ipv4Addr, _ip: Ipv4Addr) {}
-
-    /// Tells in bulk what a worker has seen in use, about once a second: its passive queue pairs that received, and the
-    /// neighbours that it sent to. The latter also at once, with a rate limit, where [`super::Neighbour::dial`] is set.
-    pub fn handle_used(
-        &mut self,
-        _now: Instant,
-        _worker: WorkerIndex,
-        _received: &[Qpn],
-        _sent: &[Ipv4Addr],
-    ) {
-    }
-
-    /// Tells what befell a connected queue pair. Unknown numbers are ignored.
-    pub fn handle_note(&mut self, _now: Instant, _qpn: Qpn, _note: WorkerNote) {}
-
-    /// Answers [`Action::CreateRc`]: the queue pair's number, or `None` if the device refused.
-    pub fn handle_created(&mut self, _now: Instant, _conn: ConnKey, _qpn: Option<Qpn>) {}
-
-    /// Answers the connection's outstanding action: done, or failed.
-    pub fn handle_done(&mut self, _now: Instant, _conn: ConnKey, _ok: bool) {}
-
-    /// Answers [`Action::Publish`]: every worker has taken up `generation` or a later one.
-    pub fn handle_quiescent(&mut self, _now: Instant, _generation: u64) {}
-
-    /// Sends an ARP reply: `ip` is at `worker`'s link-layer address. Whoever asked becomes a neighbour.
-    pub fn reply(
-        &mut self,
-        _now: Instant,
-        _worker: WorkerIndex,
-        _ip: Ipv4Addr,
-        _to: HardwareAddress,
-        _to_ip: Ipv4Addr,
-    ) {
-    }
-
-    /// Sends an ARP request for `target` by broadcast, from `source` at `worker`'s link-layer address, without any state.
-    pub fn request(&mut self, _now: Instant, _worker: WorkerIndex, _source: Ipv4Addr, _target: Ipv4Addr) {}
-
-    /// Tells all that `ip` is at `worker`'s link-layer address: a gratuitous ARP request by broadcast.
-    pub fn announce(&mut self, now: Instant, worker: WorkerIndex, ip: Ipv4Addr) {
-        self.request(now, worker, ip, ip);
-    }
-
-    /// Joins an IPv4 group for as long as the link lives; false if it is none or there are too many.
-    pub fn join(&mut self, _now: Instant, group: Ipv4Addr) -> bool {
-        group.is_multicast()
-    }
-
-    /// Leaves a group.
-    pub fn leave(&mut self, _now: Instant, _group: Ipv4Addr) {}
-
-    /// Switches between datagram and connected mode.
-    pub fn set_mode(&mut self, _now: Instant, _mode: Mode) {}
-
-    /// Closes everything: connections by DREQ, groups by leaving them. Complete when [`Link::is_stopped`].
-    pub fn shutdown(&mut self, _now: Instant) {}
-
-    /// True once a shutdown is complete: nothing of the link is left on the device or in the fabric.
-    #[must_use]
-    pub const fn is_stopped(&self) -> bool {
-        false
     }
 
     /// The next thing to do.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        if let Some(action) = self.actions.pop_front() {
+            return Some(action);
+        }
+        if let Some(action) = self.handshake_transmit() {
+            return Some(action);
+        }
+        // Changes are gathered while there is anything else to do.
+        self.publish().map(Action::Publish)
     }
 
     /// The next thing to know.
@@ -155,23 +126,172 @@ impl Link {
 
     /// When [`Link::handle_timeout`] wants to be called, if nothing else happens before.
     #[must_use]
-    pub const fn poll_timeout(&self) -> Option<Instant> {
-        None
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        [self.timers.next(), self.subnet_timeout(), self.handshake_timeout()].into_iter().flatten().min()
     }
 
     /// Lets time pass.
-    pub fn handle_timeout(&mut self, _now: Instant) {}
-
-    /// True if `qpn` is a connected queue pair of this link.
-    #[must_use]
-    pub const fn owns(&self, _qpn: Qpn) -> bool {
-        false
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.subnet_time(now);
+        self.handshake_time(now);
+        while let Some(timer) = self.timers.expired(now) {
+            match timer {
+                Timer::Group(ip) => self.group_timeout(now, ip),
+                Timer::Path(gid) => self.path_timeout(now, gid),
+                Timer::Neighbour(ip) => self.neighbour_timeout(now, ip),
+                Timer::Conn(key) => self.connection_timeout(now, key),
+                Timer::Dial(gid, qpn, worker) => self.dial_timeout(now, (gid, qpn), worker),
+                Timer::PassiveExpiry => self.expire_passive(now),
+                Timer::PathSweep => self.path_sweep_timeout(now),
+                Timer::Shutdown => self.finish_leaving(),
+            }
+        }
     }
 
-    /// The link-layer address of a worker.
+    /// Answers [`Action::Publish`]: every worker has taken up `generation` or a later one.
+    pub fn handle_quiescent(&mut self, now: Instant, generation: u64) {
+        // A generation that was never published cannot have been taken up.
+        self.quiescent = self.quiescent.max(generation.min(self.generation));
+        self.conns.release_slots(self.quiescent);
+        self.retire_quiescent(now, self.quiescent);
+    }
+
+    /// Switches between datagram and connected mode.
+    pub fn set_mode(&mut self, now: Instant, mode: Mode) {
+        if mode == self.settings.mode || self.is_shutting_down() {
+            return;
+        }
+        self.settings.mode = mode;
+        self.state_dirty = true;
+        // Addresses announce the mode in their flags, entries say whether to ask for a dial.
+        self.republish_all();
+        match mode {
+            // Passive connections stay until their peers let go of them.
+            Mode::Datagram => {
+                self.close_all(now, Some(false), CloseReason::ModeChanged);
+                self.forget_dials();
+            }
+            Mode::Connected => self.dial_all(now),
+        }
+    }
+
+    /// Closes everything: connections by DREQ, groups by leaving them. Complete when [`Link::is_stopped`].
+    pub fn shutdown(&mut self, now: Instant) {
+        if self.stage != Stage::Running {
+            return;
+        }
+        self.stage = Stage::Closing;
+        self.forget_all(now, CloseReason::Shutdown);
+        self.close_all(now, None, CloseReason::Shutdown);
+        self.forget_dials();
+        self.state_dirty = true;
+        self.connection_gone(now);
+    }
+
+    /// A connection is no more; perhaps it was the last that a shutdown waits for.
+    pub(super) fn connection_gone(&mut self, now: Instant) {
+        if self.stage != Stage::Closing || !self.conns.map.is_empty() {
+            return;
+        }
+        self.stage = Stage::Leaving;
+        self.leave_all(now);
+        self.drop_paths();
+        if self.up {
+            self.up = false;
+            self.events.push_back(Event::Down);
+        }
+        self.state_dirty = true;
+        self.timers.set(Timer::Shutdown, now + self.settings.teardown_timeout);
+        self.check_left();
+    }
+
+    /// Nobody owes us an answer any more: a shutdown is complete.
+    pub(super) fn check_left(&mut self) {
+        if self.stage == Stage::Leaving && self.subnet_is_idle() {
+            self.finish_leaving();
+        }
+    }
+
+    fn finish_leaving(&mut self) {
+        if self.stage == Stage::Leaving {
+            self.stage = Stage::Stopped;
+            self.timers.cancel(Timer::Shutdown);
+            self.events.push_back(Event::Stopped);
+        }
+    }
+
+    pub(super) fn is_shutting_down(&self) -> bool {
+        self.stage != Stage::Running
+    }
+
+    /// True once a shutdown is complete: nothing of the link is left on the device or in the fabric.
     #[must_use]
-    pub fn address(&self, _worker: WorkerIndex) -> Option<HardwareAddress> {
-        None
+    pub fn is_stopped(&self) -> bool {
+        self.stage == Stage::Stopped
+    }
+
+    /// True if management datagrams can be sent and the P_Key is there.
+    pub(super) fn port_usable(&self) -> bool {
+        self.port.state == PortState::Active && self.port.pkey_index.is_some()
+    }
+
+    /// Indices of all workers.
+    pub(super) fn worker_indices(&self) -> impl Iterator<Item = WorkerIndex> + use<> {
+        // `new` has checked that there are no more than 255.
+        (0..self.settings.workers.len().min(255) as u8).map(WorkerIndex)
+    }
+
+    /// The link-layer address of a worker, with the flag of connected mode if it is in force.
+    #[must_use]
+    pub fn address(&self, worker: WorkerIndex) -> Option<HardwareAddress> {
+        let qpn = self.settings.workers.get(usize::from(worker.0))?.ud_qpn;
+        let flags = match self.settings.mode {
+            Mode::Datagram => AddressFlags::NONE,
+            Mode::Connected => AddressFlags::RC,
+        };
+        Some(HardwareAddress { flags, qpn, gid: self.port.gid })
+    }
+
+    /// True for a link-layer address of ours.
+    pub(super) fn is_own(&self, address: HardwareAddress) -> bool {
+        address.gid == self.port.gid && self.settings.workers.iter().any(|w| w.ud_qpn == address.qpn)
+    }
+
+    /// The generation that has no entry of before this moment.
+    pub(super) fn unpublished_since(&self) -> u64 {
+        if self.dirty.is_empty() && !self.state_dirty { self.generation } else { self.generation + 1 }
+    }
+
+    /// Makes a publication of what has changed, if anything has.
+    fn publish(&mut self) -> Option<Publication> {
+        if self.dirty.is_empty() && !self.state_dirty {
+            return None;
+        }
+        let dirty = std::mem::take(&mut self.dirty);
+        let changes: Vec<NeighbourChange> = dirty
+            .into_iter()
+            .map(|ip| self.table_entry(ip))
+            .filter(|change| match change {
+                NeighbourChange::Set(new) => self.table.get(new.ip) != Some(new),
+                NeighbourChange::Remove(ip) => self.table.get(*ip).is_some(),
+            })
+            .collect();
+        if std::mem::take(&mut self.state_dirty) {
+            let up = self.up;
+            self.state = Arc::new(LinkState {
+                up,
+                mode: self.settings.mode,
+                ud_mtu: self.ud_mtu(),
+                broadcast: if up { self.broadcast_destination() } else { None },
+                groups: if up { self.group_destinations() } else { Vec::new() },
+                addresses: self.worker_indices().filter_map(|w| self.address(w)).collect(),
+            });
+        } else if changes.is_empty() {
+            return None;
+        }
+        self.table = self.table.with(changes.iter().cloned());
+        self.generation += 1;
+        Some(Publication { generation: self.generation, state: Arc::clone(&self.state), changes })
     }
 
     /// State, mode, MTU and groups as last published.
@@ -197,22 +317,34 @@ impl Link {
     pub const fn counters(&self) -> &LinkCounters {
         &self.counters
     }
+}
 
-    /// All connections.
-    #[must_use]
-    pub fn connections(&self, _now: Instant) -> Vec<ConnectionInfo> {
-        Vec::new()
+/// Refuses settings that no link can have.
+fn check(settings: &LinkSettings) -> Result<(), LinkError> {
+    let workers = settings.workers.len();
+    if workers == 0 || workers > 255 {
+        return Err(LinkError::Workers(workers));
     }
-
-    /// All neighbours.
-    #[must_use]
-    pub fn neighbours(&self, _now: Instant) -> Vec<NeighbourInfo> {
-        Vec::new()
+    if !(5..=MAX_MESSAGE).contains(&settings.receive_mtu) {
+        return Err(LinkError::ReceiveMtu(settings.receive_mtu));
     }
-
-    /// All groups.
-    #[must_use]
-    pub fn groups(&self) -> Vec<GroupInfo> {
-        Vec::new()
+    for retries in [settings.retry_count, settings.rnr_retry] {
+        if retries > 7 {
+            return Err(LinkError::Retry(retries));
+        }
+    }
+    if settings.pkey.base() == 0 {
+        return Err(LinkError::PKey(PKey(settings.pkey.0)));
+    }
+    let bounds = [
+        ("max_passive", settings.max_passive == 0),
+        ("max_neighbours", settings.max_neighbours == 0),
+        ("passive_idle", settings.passive_idle.is_zero()),
+        ("neighbour_idle", settings.neighbour_idle.is_zero()),
+        ("teardown_timeout", settings.teardown_timeout.is_zero()),
+    ];
+    match bounds.iter().find(|(_, zero)| *zero) {
+        Some((name, _)) => Err(LinkError::Zero(name)),
+        None => Ok(()),
     }
 }

@@ -14,12 +14,24 @@
 
 use ib_wire::ipoib::{ARP_LEN, ENCAPSULATION_LEN};
 
+mod accept;
 mod action;
+mod connections;
+mod dial;
+mod groups;
+mod handshake;
 mod machine;
+mod neighbours;
+mod paths;
+mod port;
+mod random;
 mod responder;
 mod settings;
 mod statistics;
+mod subnet;
 mod table;
+mod teardown;
+mod timers;
 
 pub use action::{Action, ConnKey, Event, LinkState, Publication, ReceivedArp, WorkerNote};
 pub use ib_wire::ipoib::{Arp, ArpOperation, HardwareAddress};
@@ -35,6 +47,9 @@ pub const ARP_FRAME_LEN: usize = ENCAPSULATION_LEN + ARP_LEN;
 
 /// Largest message of a connection, encapsulation header included: Linux's buffer.
 pub const MAX_MESSAGE: u32 = 65_524;
+
+/// Smallest receive MTU of a peer: an encapsulation header and a byte behind it.
+const MIN_MESSAGE: u32 = ENCAPSULATION_LEN as u32 + 1;
 
 /// Why a link cannot be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -55,3 +70,6 @@ pub enum LinkError {
     #[error("P_Key {0} names no partition")]
     PKey(ib_wire::PKey),
 }
+
+#[cfg(test)]
+mod tests;

@@ -61,7 +61,8 @@ pub struct LinkSettings {
     pub max_groups: usize,
     /// A neighbour that nothing uses for this long is forgotten.
     pub neighbour_idle: Duration,
-    /// Bound of every wait in the teardown of a connection and of [`super::Link::shutdown`].
+    /// Bound of the teardown of a connection, and of leaving the groups at the end: [`super::Link::shutdown`] takes no
+    /// more than twice that, as long as actions are answered.
     pub teardown_timeout: Duration,
     /// Seed of communication ids, PSNs and jitter.
     pub seed: u64,

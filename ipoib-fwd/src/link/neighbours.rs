@@ -1,0 +1,503 @@
+//! Neighbours: from IPv4 address to link-layer address, learned by ARP, aged like a kernel's.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use ib_wire::ipoib::AddressFlags;
+use ib_wire::{Gid, Qpn};
+use pmd::hca::UdSource;
+
+use super::action::{Event, ReceivedArp};
+use super::machine::Link;
+use super::settings::{Mode, WorkerIndex};
+use super::statistics::{CloseReason, NeighbourInfo};
+use super::table::{Neighbour, NeighbourChange};
+use super::timers::Timer;
+use ib_wire::ipoib::HardwareAddress;
+use ib_wire::ipoib::{Arp, ArpOperation};
+
+/// A confirmed address is taken for good for this long.
+const REACHABLE: Duration = Duration::from_secs(30);
+/// Between two requests for one address.
+const RETRY: Duration = Duration::from_secs(1);
+/// Requests before an address is given up.
+const TRIES: u8 = 3;
+/// How long a failed address is remembered as such.
+const HOLD: Duration = Duration::from_secs(3);
+/// New addresses asked for: so many at once, and so many a second.
+const NEW_BURST: u32 = 256;
+const NEW_PER_SECOND: u32 = 1024;
+
+/// What is known about a neighbour's address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Asked by broadcast, so many times; no answer yet.
+    Incomplete { tries: u8 },
+    /// Confirmed less than half a minute ago.
+    Reachable,
+    /// Not confirmed for a while, and not in use.
+    Stale,
+    /// In use and asked by unicast, so many times.
+    Probe { tries: u8 },
+    /// No answer came; kept for a moment so that it is not asked again at once.
+    Failed,
+}
+
+impl State {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Incomplete { .. } => "incomplete",
+            Self::Reachable => "reachable",
+            Self::Stale => "stale",
+            Self::Probe { .. } => "probe",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// One neighbour.
+#[derive(Debug)]
+pub(super) struct Entry {
+    hardware: Option<HardwareAddress>,
+    state: State,
+    /// On whose behalf it is asked for: an address of ours and the worker whose link-layer address it has.
+    source: (WorkerIndex, Ipv4Addr),
+    last_used: Instant,
+    /// When each worker last sent to it.
+    users: Vec<Option<Instant>>,
+}
+
+/// All neighbours.
+#[derive(Debug)]
+pub(super) struct NeighbourMap {
+    entries: HashMap<Ipv4Addr, Entry>,
+    /// Which neighbours have which link-layer address.
+    by_address: BTreeSet<(Gid, Qpn, Ipv4Addr)>,
+    /// Token bucket of new addresses.
+    tokens: u32,
+    refilled: Instant,
+}
+
+impl NeighbourMap {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { entries: HashMap::new(), by_address: BTreeSet::new(), tokens: NEW_BURST, refilled: now }
+    }
+
+    /// True if a neighbour's port has this GID.
+    pub(super) fn uses_gid(&self, gid: Gid) -> bool {
+        self.at_gid(gid).next().is_some()
+    }
+
+    /// The neighbours behind a port.
+    fn at_gid(&self, gid: Gid) -> impl Iterator<Item = (Qpn, Ipv4Addr)> {
+        let from = (gid, Qpn::new(0), Ipv4Addr::UNSPECIFIED);
+        let to = (gid, Qpn::new(Qpn::MASK), Ipv4Addr::BROADCAST);
+        self.by_address.range(from..=to).map(|(_, qpn, ip)| (*qpn, *ip))
+    }
+
+    /// The neighbours with this link-layer address.
+    pub(super) fn at_address(&self, address: HardwareAddress) -> impl Iterator<Item = Ipv4Addr> {
+        let from = (address.gid, address.qpn, Ipv4Addr::UNSPECIFIED);
+        let to = (address.gid, address.qpn, Ipv4Addr::BROADCAST);
+        self.by_address.range(from..=to).map(|(_, _, ip)| *ip)
+    }
+
+    /// True if `worker` sent to a neighbour with this address within `within` before `now`.
+    pub(super) fn used_by(
+        &self,
+        address: HardwareAddress,
+        worker: WorkerIndex,
+        now: Instant,
+        within: Duration,
+    ) -> bool {
+        self.at_address(address).any(|ip| {
+            let used = self.entries.get(&ip).and_then(|e| *e.users.get(usize::from(worker.0))?);
+            used.is_some_and(|t| now.duration_since(t) <= within)
+        })
+    }
+
+    /// The flags that neighbours with this address have announced.
+    pub(super) fn accepts_rc(&self, address: HardwareAddress) -> bool {
+        self.at_address(address)
+            .filter_map(|ip| self.entries.get(&ip)?.hardware)
+            .any(|hardware| hardware.flags.has_rc())
+    }
+
+    fn take_token(&mut self, now: Instant) -> bool {
+        let elapsed = now.duration_since(self.refilled);
+        let fresh = (elapsed.as_micros() * u128::from(NEW_PER_SECOND) / 1_000_000).min(u128::from(NEW_BURST));
+        if fresh > 0 {
+            self.tokens = (self.tokens + fresh as u32).min(NEW_BURST);
+            self.refilled = now;
+        }
+        let some = self.tokens > 0;
+        self.tokens = self.tokens.saturating_sub(1);
+        some
+    }
+}
+
+impl Link {
+    /// Asks for the address of `ip` on behalf of `source`, an address that is reached by `worker`'s link-layer address:
+    /// forwarding found no entry. Rate limited; the answer is an event and a publication.
+    pub fn resolve(&mut self, now: Instant, worker: WorkerIndex, source: Ipv4Addr, ip: Ipv4Addr) {
+        if !self.up || !is_host(ip) || self.address(worker).is_none() {
+            return;
+        }
+        if let Some(entry) = self.neighbours.entries.get_mut(&ip) {
+            match entry.state {
+                State::Incomplete { .. } | State::Failed => self.counters.resolve_limited += 1,
+                State::Reachable | State::Stale | State::Probe { .. } => {
+                    entry.source = (worker, source);
+                    self.used(now, worker, ip);
+                }
+            }
+            return;
+        }
+        if !self.neighbours.take_token(now) {
+            self.counters.resolve_limited += 1;
+            return;
+        }
+        if !self.make_room(now) {
+            return;
+        }
+        let mut users = vec![None; self.settings.workers.len()];
+        if let Some(user) = users.get_mut(usize::from(worker.0)) {
+            *user = Some(now);
+        }
+        let state = State::Incomplete { tries: 1 };
+        let entry = Entry { hardware: None, state, source: (worker, source), last_used: now, users };
+        self.neighbours.entries.insert(ip, entry);
+        self.timers.set(Timer::Neighbour(ip), now + RETRY);
+        self.request(now, worker, source, ip);
+    }
+
+    /// Sees to it that there is room for one more neighbour.
+    fn make_room(&mut self, now: Instant) -> bool {
+        if self.neighbours.entries.len() < self.settings.max_neighbours {
+            return true;
+        }
+        // Those without an address go first, then those that are out of use.
+        let victim = self
+            .neighbours
+            .entries
+            .iter()
+            .filter(|(_, e)| match e.state {
+                State::Incomplete { .. } | State::Failed | State::Stale => true,
+                State::Reachable | State::Probe { .. } => false,
+            })
+            .min_by_key(|(_, e)| (e.hardware.is_some(), e.last_used))
+            .map(|(ip, _)| *ip);
+        match victim {
+            Some(ip) => {
+                self.forget(now, ip, CloseReason::NeighbourGone);
+                true
+            }
+            None => {
+                self.counters.neighbours_full += 1;
+                false
+            }
+        }
+    }
+
+    /// Takes an ARP packet that a worker received.
+    pub fn handle_arp(&mut self, now: Instant, worker: WorkerIndex, from: &UdSource, packet: Arp) {
+        self.counters.arp_received += 1;
+        // Our own broadcasts come back to us.
+        if !self.up || self.is_own(packet.sender) || self.address(worker).is_none() {
+            return;
+        }
+        if !is_host_address(packet.sender) || matches!(packet.operation, ArpOperation::Other(_)) {
+            self.counters.arp_invalid += 1;
+            return;
+        }
+        if is_host(packet.sender_ip) && self.neighbours.entries.contains_key(&packet.sender_ip) {
+            self.learn(now, packet.sender_ip, packet.sender);
+        }
+        self.check_lid(now, packet.sender.gid, from.slid);
+        self.events.push_back(Event::Arp(ReceivedArp { worker, packet, multicast: from.multicast }));
+    }
+
+    /// Sends an ARP reply: `ip` is at `worker`'s link-layer address. Whoever asked becomes a neighbour.
+    pub fn reply(
+        &mut self,
+        now: Instant,
+        worker: WorkerIndex,
+        ip: Ipv4Addr,
+        to: HardwareAddress,
+        to_ip: Ipv4Addr,
+    ) {
+        let Some(own) = self.address(worker) else { return };
+        if !self.up || !is_host_address(to) || self.is_own(to) {
+            return;
+        }
+        // A probe for a duplicate address (RFC 5227) has no sender address, and none is learned.
+        if is_host(to_ip) {
+            if !self.neighbours.entries.contains_key(&to_ip) && self.make_room(now) {
+                let users = vec![None; self.settings.workers.len()];
+                let state = State::Incomplete { tries: 1 };
+                let entry = Entry { hardware: None, state, source: (worker, ip), last_used: now, users };
+                self.neighbours.entries.insert(to_ip, entry);
+            }
+            if let Some(entry) = self.neighbours.entries.get_mut(&to_ip) {
+                entry.source = (worker, ip);
+                self.learn(now, to_ip, to);
+            }
+        }
+        let packet =
+            Arp { operation: ArpOperation::Reply, sender: own, sender_ip: ip, target: to, target_ip: to_ip };
+        self.send_arp(now, worker, to.gid, to.qpn, packet);
+    }
+
+    /// Sends an ARP request for `target` by broadcast, from `source` at `worker`'s link-layer address, without any state.
+    pub fn request(&mut self, _now: Instant, worker: WorkerIndex, source: Ipv4Addr, target: Ipv4Addr) {
+        if let Some(packet) = self.arp_request(worker, source, target) {
+            self.broadcast_arp(worker, &packet);
+        }
+    }
+
+    /// Tells all that `ip` is at `worker`'s link-layer address: a gratuitous ARP request by broadcast.
+    pub fn announce(&mut self, now: Instant, worker: WorkerIndex, ip: Ipv4Addr) {
+        self.request(now, worker, ip, ip);
+    }
+
+    fn arp_request(&self, worker: WorkerIndex, source: Ipv4Addr, target: Ipv4Addr) -> Option<Arp> {
+        Some(Arp::request(self.address(worker)?, source, target))
+    }
+
+    /// The address of a neighbour has been confirmed, or has changed. Accepted at once: the QPN of a peer is volatile
+    /// (RFC 4391 9.1.1).
+    fn learn(&mut self, now: Instant, ip: Ipv4Addr, hardware: HardwareAddress) {
+        let Some(entry) = self.neighbours.entries.get_mut(&ip) else { return };
+        let before = entry.hardware.replace(hardware);
+        entry.state = State::Reachable;
+        self.timers.set(Timer::Neighbour(ip), now + REACHABLE);
+        match before {
+            None => {
+                entry.last_used = now;
+                self.neighbours.by_address.insert((hardware.gid, hardware.qpn, ip));
+                self.events.push_back(Event::NeighbourResolved { ip, hardware });
+                self.dirty.insert(ip);
+            }
+            Some(old) if !old.is_same_as(hardware) => {
+                self.neighbours.by_address.remove(&(old.gid, old.qpn, ip));
+                self.neighbours.by_address.insert((hardware.gid, hardware.qpn, ip));
+                self.events.push_back(Event::NeighbourChanged { ip, old, new: hardware });
+                self.dirty.insert(ip);
+                self.close_unneeded(now, old, CloseReason::AddressChanged);
+                // Whoever got another queue pair may have got another LID too.
+                self.refresh_path(now, hardware.gid);
+            }
+            Some(old) if old.flags != hardware.flags => {
+                self.dirty.insert(ip);
+                if !hardware.flags.has_rc() {
+                    self.close_unneeded(now, hardware, CloseReason::AddressChanged);
+                }
+            }
+            Some(_) => {}
+        }
+        self.want_path(now, hardware.gid);
+        self.dial_users(now, ip);
+    }
+
+    /// Dials for every worker that sends to any neighbour: connected mode has begun.
+    pub(super) fn dial_all(&mut self, now: Instant) {
+        let all: Vec<_> = self.neighbours.entries.keys().copied().collect();
+        for ip in all {
+            self.dial_users(now, ip);
+        }
+    }
+
+    /// Dials for each worker that sends to a neighbour.
+    fn dial_users(&mut self, now: Instant, ip: Ipv4Addr) {
+        let Some(entry) = self.neighbours.entries.get(&ip) else { return };
+        let Some(hardware) = entry.hardware else { return };
+        let users: Vec<_> = (0u8..)
+            .zip(&entry.users)
+            .filter(|(_, used)| used.is_some_and(|t| now.duration_since(t) <= REACHABLE))
+            .map(|(worker, _)| WorkerIndex(worker))
+            .collect();
+        for worker in users {
+            self.dial(now, hardware, worker);
+        }
+    }
+
+    /// A worker sends to a neighbour.
+    pub(super) fn used(&mut self, now: Instant, worker: WorkerIndex, ip: Ipv4Addr) {
+        let Some(entry) = self.neighbours.entries.get_mut(&ip) else { return };
+        let Some(user) = entry.users.get_mut(usize::from(worker.0)) else { return };
+        *user = Some(now);
+        entry.last_used = now;
+        let Some(hardware) = entry.hardware else { return };
+        if entry.state == State::Stale {
+            entry.state = State::Probe { tries: 0 };
+            self.probe(now, ip);
+        }
+        self.want_path(now, hardware.gid);
+        self.dial(now, hardware, worker);
+    }
+
+    /// Asks a neighbour by unicast whether it is still there.
+    fn probe(&mut self, now: Instant, ip: Ipv4Addr) {
+        let Some(entry) = self.neighbours.entries.get_mut(&ip) else { return };
+        let (State::Probe { tries }, Some(hardware)) = (entry.state, entry.hardware) else { return };
+        let (worker, source) = entry.source;
+        entry.state = State::Probe { tries: tries.saturating_add(1) };
+        self.timers.set(Timer::Neighbour(ip), now + RETRY);
+        if let Some(packet) = self.arp_request(worker, source, ip) {
+            self.send_arp(now, worker, hardware.gid, hardware.qpn, packet);
+        }
+    }
+
+    /// The next step of a neighbour's ageing.
+    pub(super) fn neighbour_timeout(&mut self, now: Instant, ip: Ipv4Addr) {
+        let idle_limit = self.settings.neighbour_idle;
+        let Some(entry) = self.neighbours.entries.get_mut(&ip) else { return };
+        let idle = now.duration_since(entry.last_used);
+        match entry.state {
+            State::Incomplete { tries } if tries < TRIES => {
+                entry.state = State::Incomplete { tries: tries + 1 };
+                let (worker, source) = entry.source;
+                self.timers.set(Timer::Neighbour(ip), now + RETRY);
+                self.request(now, worker, source, ip);
+            }
+            State::Incomplete { .. } => {
+                entry.state = State::Failed;
+                self.timers.set(Timer::Neighbour(ip), now + HOLD);
+                self.counters.neighbours_failed += 1;
+                self.events.push_back(Event::NeighbourUnreachable { ip });
+            }
+            State::Reachable if idle < REACHABLE => {
+                entry.state = State::Probe { tries: 0 };
+                self.probe(now, ip);
+            }
+            State::Reachable => {
+                entry.state = State::Stale;
+                self.timers.set(Timer::Neighbour(ip), now + idle_limit.saturating_sub(idle));
+            }
+            State::Stale if idle < idle_limit => {
+                self.timers.set(Timer::Neighbour(ip), now + (idle_limit - idle));
+            }
+            State::Stale | State::Failed => self.forget(now, ip, CloseReason::NeighbourGone),
+            State::Probe { tries } if tries < TRIES => self.probe(now, ip),
+            State::Probe { .. } => {
+                let gid = entry.hardware.map(|h| h.gid);
+                self.counters.neighbours_failed += 1;
+                self.events.push_back(Event::NeighbourUnreachable { ip });
+                self.forget(now, ip, CloseReason::NeighbourGone);
+                // Perhaps it has only moved to another LID.
+                if let Some(gid) = gid {
+                    self.refresh_path(now, gid);
+                }
+            }
+        }
+    }
+
+    /// Drops a neighbour and what only it needed.
+    fn forget(&mut self, now: Instant, ip: Ipv4Addr, reason: CloseReason) {
+        let Some(entry) = self.neighbours.entries.remove(&ip) else { return };
+        self.timers.cancel(Timer::Neighbour(ip));
+        if let Some(hardware) = entry.hardware {
+            self.neighbours.by_address.remove(&(hardware.gid, hardware.qpn, ip));
+            self.dirty.insert(ip);
+            self.close_unneeded(now, hardware, reason);
+        }
+    }
+
+    /// Drops all neighbours.
+    pub(super) fn forget_all(&mut self, now: Instant, reason: CloseReason) {
+        let all: Vec<_> = self.neighbours.entries.keys().copied().collect();
+        for ip in all {
+            self.forget(now, ip, reason);
+        }
+    }
+
+    /// The path to a port is known, or another one. `moved`: what was sent the old way gets lost.
+    pub(super) fn path_changed(&mut self, now: Instant, gid: Gid, moved: bool) {
+        let behind: Vec<_> = self.neighbours.at_gid(gid).collect();
+        for (qpn, ip) in behind {
+            self.dirty.insert(ip);
+            if moved {
+                let address = HardwareAddress { flags: AddressFlags::NONE, qpn, gid };
+                self.close_active(now, address, CloseReason::AddressChanged);
+            }
+            self.dial_users(now, ip);
+        }
+    }
+
+    /// There is no path to a port: what is known of neighbours there is of no use.
+    pub(super) fn path_failed(&mut self, now: Instant, gid: Gid) {
+        if self.paths.get(gid).is_some() {
+            return;
+        }
+        let behind: Vec<_> = self.neighbours.at_gid(gid).collect();
+        for (_, ip) in behind {
+            self.counters.neighbours_failed += 1;
+            self.events.push_back(Event::NeighbourUnreachable { ip });
+            self.forget(now, ip, CloseReason::NeighbourGone);
+        }
+    }
+
+    /// Every entry of the table has to be made anew.
+    pub(super) fn republish_all(&mut self) {
+        let known = self.neighbours.entries.iter().filter(|(_, e)| e.hardware.is_some()).map(|(ip, _)| *ip);
+        self.dirty.extend(known);
+    }
+
+    /// Entries of all neighbours with this address have to be made anew.
+    pub(super) fn republish(&mut self, address: HardwareAddress) {
+        self.dirty.extend(self.neighbours.at_address(address));
+    }
+
+    /// What workers shall know of a neighbour.
+    pub(super) fn table_entry(&self, ip: Ipv4Addr) -> NeighbourChange {
+        let known = self.neighbours.entries.get(&ip).and_then(|e| e.hardware);
+        let Some(hardware) = known else { return NeighbourChange::Remove(ip) };
+        let ud = match (self.paths.get(hardware.gid), self.qkey()) {
+            (Some(path), Some(qkey)) => Some(self.ud_destination(path, hardware.qpn, qkey)),
+            _ => None,
+        };
+        NeighbourChange::Set(Neighbour {
+            ip,
+            hardware,
+            ud,
+            rc: self.rc_paths(hardware),
+            dial: self.settings.mode == Mode::Connected
+                && hardware.flags.has_rc()
+                && !self.is_shutting_down(),
+        })
+    }
+
+    /// All neighbours.
+    #[must_use]
+    pub fn neighbours(&self, now: Instant) -> Vec<NeighbourInfo> {
+        let mut all: Vec<_> = self
+            .neighbours
+            .entries
+            .iter()
+            .map(|(ip, e)| NeighbourInfo {
+                ip: *ip,
+                hardware: e.hardware,
+                state: e.state.name(),
+                dlid: e.hardware.and_then(|h| self.paths.get(h.gid)).map_or(0, |p| p.dlid.0),
+                connections: e.hardware.map_or(0, |h| self.rc_paths(h).iter().flatten().count()),
+                idle_ms: now.duration_since(e.last_used).as_millis() as u64,
+            })
+            .collect();
+        all.sort_by_key(|n| n.ip);
+        all
+    }
+}
+
+/// True if one host can have the address.
+const fn is_host(ip: Ipv4Addr) -> bool {
+    !ip.is_unspecified() && !ip.is_multicast() && !ip.is_broadcast() && !ip.is_loopback()
+}
+
+/// True if a host's interface can have the link-layer address.
+fn is_host_address(address: HardwareAddress) -> bool {
+    address.qpn.get() > Qpn::GSI.get()
+        && address.qpn != Qpn::MULTICAST
+        && !address.gid.is_multicast()
+        && address.gid != Gid::ZERO
+}

@@ -1,0 +1,214 @@
+//! Groups, ARP, paths, ageing.
+
+use std::net::Ipv4Addr;
+
+use ib_wire::sa::attribute;
+use ib_wire::{Lid, QKey, Qpn};
+
+use super::fabric::{Fabric, QKEY, SM_LID, ms, secs};
+use crate::link::{Event, Mode, WorkerIndex};
+
+fn datagram(n: u8) -> Fabric {
+    let mut fabric = Fabric::new(1);
+    for _ in 0..n {
+        fabric.add(1, |s| s.mode = Mode::Datagram);
+    }
+    fabric
+}
+
+#[test]
+fn broadcast_join_brings_the_link_up() {
+    let mut f = datagram(1);
+    assert!(f.nodes[0].link.join(f.now, Ipv4Addr::new(224, 0, 0, 1)));
+    f.run(ms(100));
+    let node = &f.nodes[0];
+    assert_eq!(node.opened[&WorkerIndex(0)], (0, QKEY));
+    assert_eq!(node.attached.len(), 2);
+    assert!(node.events.contains(&Event::Up));
+    let state = node.state.as_ref().expect("published");
+    assert!(state.up);
+    assert_eq!(state.ud_mtu, 4096);
+    assert_eq!(state.groups.len(), 1);
+    let broadcast = state.broadcast.expect("joined");
+    assert_eq!((broadcast.qpn, broadcast.qkey), (Qpn::MULTICAST, QKEY));
+    assert_eq!(node.link.groups().iter().filter(|g| g.state == "joined").count(), 2);
+    f.nodes[0].link.leave(f.now, Ipv4Addr::new(224, 0, 0, 1));
+    f.run(ms(100));
+    assert_eq!(f.nodes[0].attached.len(), 1);
+    assert_eq!(f.members.len(), 1);
+}
+
+#[test]
+fn arp_and_path_both_ways() {
+    let mut f = datagram(2);
+    f.run(ms(100));
+    f.resolve(0, 1);
+    f.run(ms(100));
+    let (a, b) = (f.nodes[0].ip, f.nodes[1].ip);
+    let there = f.nodes[0].table.get(b).expect("resolved");
+    let ud = there.ud.expect("path");
+    assert_eq!((ud.av.dlid, ud.qkey), (f.nodes[1].facts.lid, QKEY));
+    assert!(ud.av.grh.is_none(), "one subnet needs no GRH");
+    assert_eq!(ud.av.src_path_bits, 0);
+    assert!(!there.dial);
+    assert!(f.nodes[1].table.get(a).expect("whoever asks is known").ud.is_some());
+    assert!(f.nodes[0].events.iter().any(|e| matches!(e, Event::NeighbourResolved { ip, .. } if *ip == b)));
+    // One lookup each, whatever is asked again.
+    f.resolve(0, 1);
+    f.run(secs(1));
+    assert_eq!(f.requests[&(attribute::PATH_RECORD, 1)], 2);
+}
+
+#[test]
+fn joins_and_lookups_survive_loss() {
+    for seed in 0..10 {
+        let mut f = Fabric::new(seed);
+        f.loss = 100;
+        f.add(1, |s| s.mode = Mode::Datagram);
+        f.add(1, |s| s.mode = Mode::Datagram);
+        f.run(secs(60));
+        assert!(f.nodes.iter().all(|n| n.link.state().up), "seed {seed}");
+        for _ in 0..20 {
+            f.resolve(0, 1);
+            f.run(secs(1));
+        }
+        let b = f.nodes[1].ip;
+        assert!(f.nodes[0].table.get(b).is_some_and(|n| n.ud.is_some()), "seed {seed}");
+    }
+}
+
+#[test]
+fn nobody_answers() {
+    let mut f = datagram(1);
+    f.run(ms(100));
+    let ip = Ipv4Addr::new(10, 9, 9, 9);
+    for _ in 0..10 {
+        f.nodes[0].link.resolve(f.now, WorkerIndex(0), Ipv4Addr::new(10, 0, 0, 1), ip);
+    }
+    assert_eq!(f.nodes[0].link.counters().resolve_limited, 9);
+    f.run(secs(4));
+    assert!(f.nodes[0].events.contains(&Event::NeighbourUnreachable { ip }));
+    assert_eq!(f.nodes[0].link.counters().arp_requests_sent, 3);
+    f.run(secs(10));
+    assert!(f.nodes[0].link.neighbours(f.now).is_empty());
+}
+
+#[test]
+fn a_used_neighbour_is_probed_and_an_idle_one_forgotten() {
+    let mut f = datagram(2);
+    f.run(ms(100));
+    f.resolve(0, 1);
+    f.run(secs(1));
+    let b = f.nodes[1].ip;
+    for _ in 0..12 {
+        f.use_by(0, 0, 1);
+        f.run(secs(10));
+        assert!(f.nodes[0].table.get(b).is_some());
+    }
+    let probes = f.nodes[0].link.counters().arp_requests_sent - 1;
+    assert!((2..=5).contains(&probes), "{probes} probes in two minutes");
+    f.run(secs(120));
+    assert!(f.nodes[0].table.get(b).is_none());
+    assert!(f.nodes[0].link.neighbours(f.now).is_empty());
+    assert_eq!(f.nodes[0].link.paths.len(), 0);
+}
+
+#[test]
+fn a_peer_that_vanishes_is_unreachable() {
+    let mut f = datagram(2);
+    f.run(ms(100));
+    f.resolve(0, 1);
+    f.run(secs(1));
+    let b = f.nodes[1].ip;
+    f.nodes[1].alive = false;
+    for _ in 0..5 {
+        f.use_by(0, 0, 1);
+        f.run(secs(10));
+    }
+    assert!(f.nodes[0].events.contains(&Event::NeighbourUnreachable { ip: b }));
+    assert!(f.nodes[0].table.get(b).is_none());
+}
+
+#[test]
+fn another_lid_of_a_peer_is_found_by_its_arp() {
+    let mut f = datagram(2);
+    f.run(ms(100));
+    f.resolve(0, 1);
+    f.run(secs(15));
+    f.change_port(1, |p| p.lid = Lid(99));
+    f.run(secs(1));
+    f.resolve(1, 0);
+    f.run(secs(1));
+    let b = f.nodes[1].ip;
+    let ud = f.nodes[0].table.get(b).expect("known").ud.expect("path");
+    assert_eq!(ud.av.dlid, Lid(99));
+}
+
+#[test]
+fn a_refused_join_is_tried_again_with_back_off() {
+    let mut f = datagram(1);
+    f.run(ms(100));
+    let group = Ipv4Addr::new(239, 1, 2, 3);
+    assert!(f.nodes[0].link.join(f.now, group));
+    let mgid = f.nodes[0].link.groups().iter().find(|g| g.ip == group).expect("group").mgid;
+    f.refuse_join.insert(mgid);
+    f.run(secs(60));
+    let failures = f.nodes[0].link.counters().join_failures;
+    assert!((5..=12).contains(&failures), "{failures} failures in a minute");
+    assert!(f.nodes[0].link.state().up);
+    f.refuse_join.clear();
+    f.run(secs(17));
+    assert_eq!(f.nodes[0].attached.len(), 2);
+}
+
+#[test]
+fn without_an_answer_the_link_stays_down_and_recovers() {
+    let mut f = Fabric::new(3);
+    f.sa_up = false;
+    f.add(1, |_| {});
+    f.run(secs(120));
+    assert!(!f.nodes[0].link.state().up);
+    f.sa_up = true;
+    f.run(secs(20));
+    assert!(f.nodes[0].link.state().up);
+}
+
+#[test]
+fn our_own_broadcasts_and_strange_senders_teach_nothing() {
+    let mut f = datagram(2);
+    f.run(ms(100));
+    let own = f.address(0, 0);
+    let from = pmd::hca::UdSource {
+        qpn: own.qpn,
+        slid: SM_LID,
+        sl: ib_wire::ServiceLevel::new(0),
+        pkey_index: 0,
+        has_grh: true,
+        multicast: true,
+    };
+    f.nodes[0].take_events();
+    let (now, ip) = (f.now, Ipv4Addr::new(10, 0, 0, 7));
+    let link = &mut f.nodes[0].link;
+    link.handle_arp(now, WorkerIndex(0), &from, ib_wire::ipoib::Arp::request(own, ip, ip));
+    let zero = ib_wire::ipoib::HardwareAddress::default();
+    link.handle_arp(now, WorkerIndex(0), &from, ib_wire::ipoib::Arp::request(zero, ip, ip));
+    link.handle_arp(now, WorkerIndex(9), &from, ib_wire::ipoib::Arp::request(zero, ip, ip));
+    f.run(secs(1));
+    assert!(f.nodes[0].events.is_empty());
+    assert_eq!(f.nodes[0].link.counters().arp_invalid, 1);
+}
+
+#[test]
+fn a_new_q_key_reaches_queue_pairs_and_entries() {
+    let mut f = datagram(2);
+    f.run(ms(100));
+    f.resolve(0, 1);
+    f.run(secs(1));
+    f.qkey = QKey(0x8000_4711);
+    let (facts, now) = (f.nodes[0].facts, f.now);
+    f.nodes[0].link.handle_port_event(now, crate::link::PortEvent::Light, facts);
+    f.run(secs(1));
+    assert_eq!(f.nodes[0].opened[&WorkerIndex(0)].1, f.qkey);
+    let b = f.nodes[1].ip;
+    assert_eq!(f.nodes[0].table.get(b).and_then(|n| n.ud).map(|u| u.qkey), Some(f.qkey));
+}

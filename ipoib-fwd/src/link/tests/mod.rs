@@ -1,0 +1,5 @@
+//! Links against each other over a small fabric.
+
+mod arp;
+mod connected;
+mod fabric;
