@@ -22,3 +22,6 @@ pub use api::{
 pub use counters::{Counters, Dropped};
 pub use state::{Input, State};
 pub use table::ConnectionTable;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! Datagrams of an enemy.
+
+use proptest::prelude::*;
+
+use ib_wire::mad::{MAD_LEN, MadAddress};
+
+use super::*;
+
+const MAX: usize = 8;
+
+/// A CM datagram whose ids and GUID are few, so that it often meets a connection.
+fn datagram() -> impl Strategy<Value = Vec<u8>> {
+    (0x0fu8..=0x1b, 0u8..6, 0u8..6, any::<u8>(), proptest::collection::vec(any::<u8>(), MAD_LEN)).prop_map(
+        |(attribute, mine, yours, flags, mut bytes)| {
+            bytes[..4].copy_from_slice(&[1, 7, 2, 3]);
+            bytes[16..18].copy_from_slice(&[0, attribute]);
+            bytes[24..28].copy_from_slice(&[0, 0, 0, mine]);
+            if attribute != 0x10 {
+                bytes[28..32].copy_from_slice(&[0xff, 0, 0, yours]);
+            } else if flags & 1 == 0 {
+                // A request that can be taken.
+                bytes[32..40].copy_from_slice(&SERVICE.0.to_be_bytes());
+                bytes[40..48].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, flags >> 6]);
+                bytes[24 + 43] &= !6;
+                bytes[24 + 50] = 4 << 4;
+            }
+            bytes
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn tables_stay_bounded_and_empty_themselves(
+        datagrams in proptest::collection::vec((datagram(), 0u64..40_000, 0u8..4), 1..120)
+    ) {
+        let mut p = Pair::new();
+        p.b.config.max_connections = MAX;
+        p.b.config.max_transmit = 64;
+        let mut qp = 0x100;
+        // Some connections of our own to be aimed at.
+        for n in 0..4 {
+            let request = ConnectRequest::ipoib(SERVICE, qpn(0x10 + n), path(2, 1), &[]);
+            p.b.connect(p.now, request).unwrap();
+        }
+        let mut requested = Vec::new();
+        for (bytes, ms, act) in datagrams {
+            let mut mad = Mad { peer: MadAddress::gsi(Lid(9), ServiceLevel::new(0)), bytes: Box::new([0; MAD_LEN]) };
+            mad.bytes.copy_from_slice(&bytes);
+            if bytes[28] == 0xff {
+                // Aim at a connection that exists.
+                let mut ids: Vec<_> = p.b.entries.keys().copied().collect();
+                ids.sort_unstable();
+                if let Some(id) = ids.get(usize::from(bytes[31])) {
+                    mad.bytes[28..32].copy_from_slice(&id.0.to_be_bytes());
+                }
+            }
+            p.b.handle_mad(p.now, &mad);
+            for event in events(&mut p.b) {
+                if let Event::Requested { id, .. } = event {
+                    requested.push(id);
+                }
+            }
+            if let Some(id) = requested.pop() {
+                qp += 1;
+                let _ = match act {
+                    0 => p.b.accept(p.now, id, &accept(qp)),
+                    1 => p.b.reject(p.now, id, ib_wire::cm::RejectReason::Consumer, &[]),
+                    2 => p.b.delay(p.now, id, ib_wire::TimeoutCode::new(31)),
+                    _ => Ok(()),
+                };
+            }
+            p.wait(Duration::from_millis(ms));
+            prop_assert!(p.b.len() <= MAX);
+            prop_assert!(p.b.transmit.len() <= 64);
+            let sizes = p.b.index_sizes();
+            prop_assert!(sizes.iter().all(|n| *n <= MAX), "{:?}", sizes);
+            if act == 3 {
+                while p.b.poll_transmit().is_some() {}
+            }
+        }
+        let mut left: Vec<_> = p.b.entries.keys().copied().collect();
+        left.sort_unstable();
+        for id in left {
+            let _ = p.b.abandon(p.now, ConnId(id));
+        }
+        p.run_out();
+        assert_empty(&p.b);
+    }
+
+    #[test]
+    fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), MAD_LEN)) {
+        let mut p = Pair::new();
+        let mut mad = Mad { peer: MadAddress::gsi(Lid(9), ServiceLevel::new(0)), bytes: Box::new([0; MAD_LEN]) };
+        mad.bytes.copy_from_slice(&bytes);
+        p.at_b(&mad);
+        prop_assert_eq!(p.b.counters().dropped(Dropped::Malformed), 1);
+    }
+}
+
+#[test]
+fn a_peer_that_never_stops_asking_fills_no_queue() {
+    let mut p = Pair::new();
+    p.b.config.max_connections = 4;
+    p.b.config.max_transmit = 16;
+    for n in 0..200 {
+        p.dial(0x100 + n);
+        let req = p.a.poll_transmit().unwrap();
+        p.at_b(&req);
+        p.wait(Duration::from_secs(120));
+        while p.a.poll_transmit().is_some() {}
+    }
+    assert!(p.b.len() <= 4);
+    assert!(events(&mut p.b).len() <= 4 * 4, "unread events are bounded too");
+}
+
+#[test]
+fn an_mra_cannot_hold_a_connection_longer_than_the_bound() {
+    let mut p = Pair::new();
+    let (a, b, _) = p.requested(0x11);
+    p.b.delay(p.now, b, ib_wire::TimeoutCode::new(31)).unwrap();
+    let mra = p.b.poll_transmit().unwrap();
+    p.at_a(&mra);
+    assert_eq!(p.a.state(a), Some(State::MraReqRcvd));
+    assert!(p.a.poll_timeout().unwrap() <= p.now + Duration::from_secs(60));
+}
