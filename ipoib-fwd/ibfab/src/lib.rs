@@ -3,5 +3,6 @@
 
 pub mod config;
 pub mod fabric;
+mod sa;
 pub mod sm;
 pub mod switch;

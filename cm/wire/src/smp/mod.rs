@@ -14,10 +14,12 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-pub use manager::{SmInfo, SmState};
+pub use manager::{SmInfo, SmPriority, SmState};
 pub use node::{NodeDescription, NodeInfo, NodeType};
 pub use path::{DirectedPath, MAX_HOPS};
-pub use port::{Capabilities, ExtendedSpeeds, LinkWidth, Lmc, Nibble, PortInfo, PortMtu, PortPhysicalState, PortState};
+pub use port::{
+    Capabilities, ExtendedSpeeds, LinkWidth, Lmc, Nibble, PortInfo, PortMtu, PortPhysicalState, PortState,
+};
 pub use route::{DirectedStep, Origin, step};
 pub use switch::{
     LFT_BLOCK_LEN, LFT_NO_PORT, LinearForwardingBlock, MFT_BLOCK_LEN, MFT_PORTS, MulticastForwardingBlock,

@@ -45,6 +45,20 @@ pub enum Members {
     Listed(Vec<(Guid, bool)>),
 }
 
+impl Partition {
+    /// The membership of a port: the key as it stands in the port's table. `None` if it is no member.
+    #[must_use]
+    pub fn key_of(&self, port: Guid) -> Option<PKey> {
+        match &self.members {
+            Members::AllFull => Some(PKey(self.pkey.0 | 0x8000)),
+            Members::Listed(list) => list
+                .iter()
+                .find(|(guid, _)| *guid == port)
+                .map(|&(_, full)| PKey(if full { self.pkey.0 | 0x8000 } else { self.pkey.base() })),
+        }
+    }
+}
+
 /// Configuration of the embedded subnet manager.
 #[derive(Clone, Debug)]
 pub struct SmConfig {
@@ -66,17 +80,40 @@ pub struct SmConfig {
     pub smp_window: usize,
     /// Time between light sweeps.
     pub sweep_interval: Duration,
+    /// Time between the end of one sweep and the start of the next, however many traps ask for it.
+    pub sweep_hold_off: Duration,
     /// Most nodes that are managed; further ones are ignored and counted.
     pub max_nodes: usize,
     /// Most multicast groups.
     pub max_groups: usize,
     /// Most event subscriptions.
     pub max_subscriptions: usize,
+    /// Wait this long for the answer to an event report before sending it again.
+    pub report_timeout: Duration,
+    /// Send an event report this often.
+    pub report_tries: u32,
+    /// SM_Key of clients that may see who is in a group; 0 = none may.
+    pub sm_key: u64,
     /// Seed of transaction ids.
     pub seed: u64,
 }
 
 impl SmConfig {
+    /// The P_Key table of a port: the default partition first (limited where it is not listed, so that subnet
+    /// administration can always be reached), then the others in the order of the configuration.
+    #[must_use]
+    pub fn pkeys_of(&self, port: Guid) -> Vec<PKey> {
+        // The port of subnet administration is a full member of everything.
+        let key = |p: &Partition| {
+            if port == self.port_guid { Some(PKey(p.pkey.0 | 0x8000)) } else { p.key_of(port) }
+        };
+        let is_default = |p: &&Partition| p.pkey.base() == PKey::DEFAULT.base();
+        let management = if port == self.port_guid { PKey::DEFAULT } else { PKey(PKey::DEFAULT.base()) };
+        let first = self.partitions.iter().find(is_default).and_then(key).unwrap_or(management);
+        let others = self.partitions.iter().filter(|p| !is_default(p)).filter_map(key);
+        std::iter::once(first).chain(others).collect()
+    }
+
     /// Defaults for a subnet manager behind `port_guid`: one default partition, prefix fe80::/64.
     #[must_use]
     pub fn new(port_guid: Guid) -> Self {
@@ -90,9 +127,13 @@ impl SmConfig {
             smp_tries: 4,
             smp_window: 8,
             sweep_interval: Duration::from_secs(10),
+            sweep_hold_off: Duration::from_millis(20),
             max_nodes: 4096,
             max_groups: 1024,
             max_subscriptions: 1024,
+            report_timeout: Duration::from_millis(500),
+            report_tries: 4,
+            sm_key: 1,
             seed: 0,
         }
     }

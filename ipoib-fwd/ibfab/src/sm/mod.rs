@@ -3,34 +3,151 @@
 //! It sits behind port 0 of a switch, as in a managed switch. What it sends from QP0 with the permissive LID is a
 //! directed-route SMP with hop pointer 0: the switch's SMI takes it from there, and answers itself if the hop count
 //! is 0. SMPs travel on VL15. What it sends from QP1 is routed by LID.
+//!
+//! A sweep goes through the phases of [`sweep::Phase`]. Everything found is compared with what shall be, and only the
+//! differences are written, so a sweep over a healthy subnet is all reading.
 
 mod config;
+mod rate;
+mod routing;
+pub(crate) mod subnet;
+mod sweep;
+#[cfg(test)]
+mod tests;
+mod transaction;
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use ib_wire::mad::Mad;
+use ib_wire::mad::{Mad, MadStatus, Method, MgmtClass};
+use ib_wire::smp::{PortState, SmInfo, SmState, Smp, attribute};
+use ib_wire::{Gid, Lid, Qpn};
 
 pub use config::{Members, Partition, SmConfig};
+pub(crate) use rate::{slower, speed};
+
+use crate::sa::{Output, Server};
+pub(crate) use sweep::Changes;
+use sweep::{Phase, Sweep};
+
+/// Most datagrams that wait to be sent; beyond it answers are dropped and counted.
+const MAX_QUEUED: usize = 4096;
+
+/// Time after a sweep in which something did not answer.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// What happened so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Sweeps that found out what is there.
+    pub sweeps: u64,
+    /// Datagrams that no one here takes.
+    pub unknown: u64,
+    /// Answers that nothing waited for.
+    pub unasked: u64,
+    /// SMPs given up after all tries.
+    pub smp_lost: u64,
+    /// SMPs answered with an error.
+    pub smp_refused: u64,
+    /// Traps taken.
+    pub traps: u64,
+    /// Nodes beyond the limit, or without a GUID.
+    pub nodes_ignored: u64,
+    /// Requests to subnet administration.
+    pub sa_requests: u64,
+    /// Requests to subnet administration that were refused.
+    pub sa_refused: u64,
+    /// Event reports given up after all tries, or beyond the limit.
+    pub reports_lost: u64,
+    /// Answers dropped because too many waited to be sent.
+    pub out_dropped: u64,
+}
 
 /// Subnet manager and subnet administration.
 #[derive(Debug)]
 pub struct SubnetManager {
     config: SmConfig,
+    sweep: Sweep,
+    sa: Server,
+    /// When the next sweep, light or full, begins.
+    next_sweep: Instant,
+    /// Multicast tables are not as the groups want them.
+    groups_changed: bool,
+    /// The first full sweep is done.
+    up: bool,
+    act_count: u32,
+    counters: Counters,
     out: VecDeque<Mad>,
 }
 
 impl SubnetManager {
     /// Starts; the first sweep begins at once.
     #[must_use]
-    pub fn new(_now: Instant, config: SmConfig) -> Self {
-        Self { config, out: VecDeque::new() }
+    pub fn new(now: Instant, config: SmConfig) -> Self {
+        let mut manager = Self {
+            sweep: Sweep::new(&config),
+            sa: Server::new(&config),
+            next_sweep: now,
+            groups_changed: false,
+            up: false,
+            act_count: 0,
+            counters: Counters::default(),
+            out: VecDeque::new(),
+            config,
+        };
+        manager.handle_timeout(now);
+        manager
     }
 
     /// Takes a MAD that came for the subnet manager's port: SMPs (responses, traps) that the switch's own agent does
-    /// not answer, and everything for QP1. `mad.peer` is the sender; QP0 or QP1 tells which queue pair it came to.
-    pub fn handle_mad(&mut self, _now: Instant, mad: &Mad) {
-        let _ = (&self.config, mad);
+    /// not answer, and everything for QP1. `mad.peer` is the sender; its class tells which queue pair it came to.
+    pub fn handle_mad(&mut self, now: Instant, mad: &Mad) {
+        match mad.header().class {
+            MgmtClass::SubnLid | MgmtClass::SubnDirected => self.handle_smp(now, mad),
+            MgmtClass::SubnAdm if mad.peer.qpn != Qpn::SMI => {
+                let subnet = &self.sweep.subnet;
+                let limit = self.sweep.multicast_limit();
+                let mut to =
+                    Output { now, config: &self.config, counters: &mut self.counters, out: &mut self.out };
+                self.groups_changed |= self.sa.handle(mad, subnet, limit, &mut to);
+            }
+            _ => self.counters.unknown += 1,
+        }
+        self.progress(now);
+    }
+
+    fn handle_smp(&mut self, now: Instant, mad: &Mad) {
+        let Ok(smp) = Smp::from_mad(&mad.bytes) else {
+            self.counters.unknown += 1;
+            return;
+        };
+        match (smp.header.method, smp.header.attribute) {
+            (Method::GetResp, _) => match self.sweep.smps.answer(&smp) {
+                Some(step) => self.sweep.answered(step, &smp, &self.config, &mut self.counters),
+                None => self.counters.unasked += 1,
+            },
+            (Method::Trap, attribute::NOTICE) => {
+                self.counters.traps += 1;
+                // The repress goes back with the notice in it (IBA 13.4.9).
+                let mut repress = smp;
+                repress.header.method = Method::TrapRepress;
+                self.out.push_back(repress.to_mad(mad.peer.lid));
+                self.want_sweep(now);
+            }
+            (Method::Get, attribute::SM_INFO) => {
+                let info = SmInfo {
+                    guid: self.config.port_guid,
+                    sm_key: 0,
+                    act_count: self.act_count,
+                    priority: ib_wire::smp::SmPriority::new(0),
+                    state: SmState::Master,
+                };
+                let mut answer = smp.answer(MadStatus::OK);
+                answer.set_attribute(&info);
+                self.out.push_back(answer.to_mad(mad.peer.lid));
+            }
+            _ => self.counters.unknown += 1,
+        }
     }
 
     /// The next MAD to send; `peer.qpn` is 0 for SMPs (VL15, from QP0) and 1 for the rest (from QP1).
@@ -41,18 +158,128 @@ impl SubnetManager {
     /// When [`Self::handle_timeout`] wants to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        None
+        let idle = self.sweep.phase == Phase::Rest && self.sweep.smps.is_idle();
+        let sweep = idle.then_some(self.next_sweep);
+        [sweep, self.sweep.smps.due(), self.sa.due()].into_iter().flatten().min()
     }
 
     /// Does what is due.
-    pub fn handle_timeout(&mut self, _now: Instant) {}
+    pub fn handle_timeout(&mut self, now: Instant) {
+        for step in self.sweep.smps.expire(now, &mut self.out) {
+            self.counters.smp_lost += 1;
+            self.sweep.lost(step);
+        }
+        let config = &self.config;
+        self.sa.expire(&mut Output { now, config, counters: &mut self.counters, out: &mut self.out });
+        self.progress(now);
+    }
 
     /// The switch at port 0 saw a port of its own change state; the same news as trap 128, without a MAD.
-    pub fn handle_port_change(&mut self, _now: Instant) {}
+    pub fn handle_port_change(&mut self, now: Instant) {
+        self.want_sweep(now);
+        self.progress(now);
+    }
 
-    /// True once every port that was found is configured.
+    /// True once every port that was found is configured, and nothing is being changed.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        false
+        self.up && self.sweep.phase == Phase::Rest && !self.sweep.wanted && !self.sweep.incomplete
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// LID and GID of every port that has a LID, in the order of the LIDs.
+    pub fn ports(&self) -> impl Iterator<Item = (Lid, Gid)> + '_ {
+        let subnet = &self.sweep.subnet;
+        subnet.end_ports().map(|e| (e.port.lid, e.gid(subnet)))
+    }
+
+    /// MGID, MLID and number of members of every group.
+    pub fn groups(&self) -> impl Iterator<Item = (Gid, Lid, usize)> + '_ {
+        self.sa.groups()
+    }
+
+    fn want_sweep(&mut self, now: Instant) {
+        self.sweep.wanted = true;
+        if self.sweep.phase == Phase::Rest && self.up {
+            self.next_sweep = self.next_sweep.min(now + self.config.sweep_hold_off);
+        }
+    }
+
+    /// Sends what may be sent and goes to the next phase when one is done.
+    fn progress(&mut self, now: Instant) {
+        loop {
+            self.sweep.smps.send(now, &mut self.out);
+            if !self.sweep.smps.is_idle() || !self.next_phase(now) {
+                break;
+            }
+        }
+        while self.out.len() > MAX_QUEUED {
+            self.out.pop_back();
+            self.counters.out_dropped += 1;
+        }
+    }
+
+    /// All answers are in. True if there is something to send now, or yet another phase to look at.
+    fn next_phase(&mut self, now: Instant) -> bool {
+        match self.sweep.phase {
+            Phase::Rest if now >= self.next_sweep => {
+                if self.sweep.wanted || self.sweep.incomplete || !self.up {
+                    self.sweep.start();
+                } else {
+                    self.next_sweep = now + self.config.sweep_interval;
+                    self.sweep.probe();
+                }
+                true
+            }
+            Phase::Rest if self.sweep.wanted && self.next_sweep > now + self.config.sweep_hold_off => {
+                // A probe found a change.
+                self.next_sweep = now + self.config.sweep_hold_off;
+                false
+            }
+            Phase::Rest => {
+                if !std::mem::take(&mut self.groups_changed) {
+                    return false;
+                }
+                self.sweep.program_multicast(&self.sa.receivers(&self.sweep.subnet));
+                true
+            }
+            Phase::Discover => {
+                let changes = self.sweep.decide(&self.config);
+                let subnet = &self.sweep.subnet;
+                let config = &self.config;
+                let mut to = Output { now, config, counters: &mut self.counters, out: &mut self.out };
+                self.sa.ports_changed(&changes, subnet, &mut to);
+                self.groups_changed = false;
+                let receivers = self.sa.receivers(subnet);
+                self.sweep.configure(&self.config, &receivers);
+                true
+            }
+            Phase::Configure => {
+                self.sweep.advance_links(Phase::Arm, PortState::Init, PortState::Armed);
+                true
+            }
+            Phase::Arm => {
+                self.sweep.advance_links(Phase::Activate, PortState::Armed, PortState::Active);
+                true
+            }
+            Phase::Activate => {
+                self.sweep.phase = Phase::Rest;
+                self.up = true;
+                self.act_count = self.act_count.wrapping_add(1);
+                self.counters.sweeps += 1;
+                let pause = match (self.sweep.wanted, self.sweep.incomplete) {
+                    (true, _) => self.config.sweep_hold_off,
+                    (_, true) => self.config.sweep_interval.min(RETRY_PAUSE),
+                    _ => self.config.sweep_interval,
+                };
+                self.next_sweep = now + pause;
+                true
+            }
+        }
     }
 }

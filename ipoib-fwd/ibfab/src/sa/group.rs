@@ -1,0 +1,367 @@
+//! Multicast groups and their members (IBA 15.2.5.17).
+
+use std::collections::BTreeMap;
+
+use ib_wire::ipoib::{GroupScope, broadcast_gid};
+use ib_wire::sa::{JoinState, LifeTime, McMask, McMemberRecord, MtuCode, SaMad, Scope, Selector, status};
+use ib_wire::{Gid, Guid, Lid, Mtu, PKey, Rate};
+
+use super::event::Event;
+use super::path::selected;
+use super::{Context, INVALID, NO_RECORDS, Records, Refusal, bytes_of, refuse};
+use crate::sm::subnet::{EndPort, PortId, Subnet};
+use crate::sm::{SmConfig, speed};
+
+/// What every join and leave must say.
+const JOIN: McMask = McMask::MGID.union(McMask::PORT_GID).union(McMask::JOIN_STATE);
+/// What a join must say beyond that if it is to create the group (IBA 15.2.5.17.2).
+const CREATE: McMask =
+    McMask::QKEY.union(McMask::TRAFFIC_CLASS).union(McMask::PKEY).union(McMask::SL).union(McMask::FLOW_LABEL);
+
+/// A part that keeps a group alive.
+const KEEPS: JoinState = JoinState::FULL_MEMBER.union(JoinState::SEND_ONLY_FULL_MEMBER);
+/// A part that receives.
+const RECEIVES: JoinState = JoinState::FULL_MEMBER.union(JoinState::NON_MEMBER);
+
+/// A group.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    /// What it is; port GID and join state are empty.
+    pub record: McMemberRecord,
+    /// By port GUID.
+    members: BTreeMap<Guid, JoinState>,
+    /// Stays without members: made by the configuration.
+    permanent: bool,
+}
+
+impl Group {
+    /// The record of one member.
+    fn of_member(&self, port_gid: Gid, join_state: JoinState) -> McMemberRecord {
+        McMemberRecord { port_gid, join_state, ..self.record }
+    }
+}
+
+/// All groups.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    groups: BTreeMap<Gid, Group>,
+    version: u64,
+    /// For MGIDs that are left to us.
+    next_id: u32,
+}
+
+impl Groups {
+    /// The broadcast groups of all partitions, in the order of the configuration.
+    pub(crate) fn new(config: &SmConfig) -> Self {
+        let mut groups = BTreeMap::new();
+        for (i, p) in config.partitions.iter().enumerate() {
+            let pkey = PKey(p.pkey.0 | 0x8000);
+            let mgid = broadcast_gid(pkey, GroupScope::LINK_LOCAL);
+            let record = McMemberRecord {
+                mgid,
+                qkey: p.qkey,
+                mlid: Lid(Lid::FIRST_MULTICAST.0 + (i as u16 & 0xfff)),
+                mtu_selector: Selector::Exactly,
+                mtu: p.mtu.into(),
+                pkey,
+                rate_selector: Selector::Exactly,
+                rate: p.rate,
+                life_time_selector: Selector::Exactly,
+                life_time: LifeTime::new(config.subnet_timeout.code()),
+                sl: p.sl,
+                scope: Scope::new(GroupScope::LINK_LOCAL.get()),
+                ..McMemberRecord::default()
+            };
+            groups.insert(mgid, Group { record, members: BTreeMap::new(), permanent: true });
+        }
+        Self { groups, version: 0, next_id: 0 }
+    }
+
+    /// Changes whenever a membership changes.
+    pub(crate) const fn version(&self) -> u64 {
+        self.version
+    }
+
+    pub(crate) fn get(&self, mgid: Gid) -> Option<&Group> {
+        self.groups.get(&mgid)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Gid, Lid, usize)> + '_ {
+        self.groups.iter().map(|(&mgid, g)| (mgid, g.record.mlid, g.members.len()))
+    }
+
+    /// The ports that receive each multicast LID.
+    pub(crate) fn receivers(&self, subnet: &Subnet) -> BTreeMap<Lid, Vec<PortId>> {
+        let mut all: BTreeMap<Lid, Vec<PortId>> = BTreeMap::new();
+        for group in self.groups.values() {
+            let members = group.members.iter().filter(|(_, state)| state.intersects(RECEIVES));
+            let ports = members.filter_map(|(&guid, _)| subnet.by_gid(Gid::new(subnet.prefix, guid)));
+            all.entry(group.record.mlid).or_default().extend(ports.map(|e| e.id));
+        }
+        all
+    }
+
+    /// A port is gone: it leaves everything.
+    pub(crate) fn forget(&mut self, port: Guid) -> Vec<Event> {
+        let mut happened = Vec::new();
+        for group in self.groups.values_mut() {
+            if group.members.remove(&port).is_some() {
+                self.version += 1;
+            }
+        }
+        self.delete_orphans(&mut happened);
+        happened
+    }
+
+    /// Deletes groups that no full member keeps alive.
+    fn delete_orphans(&mut self, happened: &mut Vec<Event>) {
+        self.groups.retain(|&mgid, group| {
+            let stays = group.permanent || group.members.values().any(|s| s.intersects(KEEPS));
+            if !stays {
+                self.version += 1;
+                happened.push(Event::group_deleted(mgid, group.record.pkey));
+            }
+            stays
+        });
+    }
+
+    /// The port that a request is about: its own, or another one of a partition that both are in, by proxy.
+    fn subject<'a>(
+        context: &Context<'a>,
+        record: &McMemberRecord,
+        mask: McMask,
+        trusted: bool,
+    ) -> Result<EndPort<'a>, Refusal> {
+        let port = context.subnet.by_gid(record.port_gid).ok_or(INVALID)?;
+        let own = port.id == context.requester.id;
+        let proxy = mask.contains(McMask::PROXY_JOIN)
+            && record.proxy_join
+            && context.requester.port.shared_pkeys(port.port).next().is_some();
+        if own || proxy || trusted { Ok(port) } else { Err(INVALID) }
+    }
+
+    /// Joins a group, and makes it if it is not there.
+    pub(crate) fn join(
+        &mut self,
+        context: &Context<'_>,
+        request: &SaMad,
+        happened: &mut Vec<Event>,
+    ) -> Result<McMemberRecord, Refusal> {
+        let wanted = request.record::<McMemberRecord>().ok_or(INVALID)?;
+        let mask = McMask::from_bits_retain(request.component_mask);
+        // Without an MGID the group is made, and its MGID is our choice.
+        if !mask.contains(JOIN.difference(McMask::MGID)) {
+            return Err(refuse(status::INSUFFICIENT_COMPONENTS));
+        }
+        let port = Self::subject(context, &wanted, mask, context.is_trusted(request))?;
+        if wanted.join_state.is_empty() {
+            return Err(INVALID);
+        }
+        let named = mask.contains(McMask::MGID) && wanted.mgid != Gid::ZERO;
+        let mgid = if named && self.groups.contains_key(&wanted.mgid) {
+            wanted.mgid
+        } else {
+            let group = self.create(context, &wanted, mask, named, port)?;
+            let mgid = group.record.mgid;
+            happened.push(Event::group_created(mgid, group.record.pkey));
+            self.groups.insert(mgid, group);
+            mgid
+        };
+        let Some(group) = self.groups.get_mut(&mgid) else { return Err(INVALID) };
+        if !agrees(&group.record, &wanted, mask) || !can_join(&group.record, context.subnet, port) {
+            // A group is only made with attributes that its maker can join with, so none is left over here.
+            return Err(INVALID);
+        }
+        let state = group.members.entry(port.port.guid).or_insert(JoinState::empty());
+        let before = *state;
+        *state |= wanted.join_state;
+        let now = *state;
+        if now != before {
+            self.version += 1;
+        }
+        Ok(group.of_member(port.gid(context.subnet), now))
+    }
+
+    /// A new group by a request's attributes (IBA 15.2.5.17.2).
+    fn create(
+        &mut self,
+        context: &Context<'_>,
+        wanted: &McMemberRecord,
+        mask: McMask,
+        named: bool,
+        port: EndPort<'_>,
+    ) -> Result<Group, Refusal> {
+        if !mask.contains(CREATE) {
+            return Err(refuse(status::INSUFFICIENT_COMPONENTS));
+        }
+        // Only a full member makes a group, and only in a partition that its port is in.
+        if !wanted.join_state.contains(JoinState::FULL_MEMBER) || !port.port.is_in(wanted.pkey) {
+            return Err(INVALID);
+        }
+        if self.groups.len() >= context.config.max_groups {
+            return Err(refuse(status::NO_RESOURCES));
+        }
+        let (port_mtu, port_rate) = context.subnet.abilities(port.port);
+        let mtu = choose_mtu(wanted, mask, port_mtu).ok_or(INVALID)?;
+        let rate = choose_rate(wanted, mask, port_rate).ok_or(INVALID)?;
+        let mgid = if named { wanted.mgid } else { self.choose_mgid(wanted, mask)? };
+        if !is_usable(mgid) {
+            return Err(INVALID);
+        }
+        let taken: std::collections::BTreeSet<Lid> = self.groups.values().map(|g| g.record.mlid).collect();
+        let mlids = (0..context.multicast_limit.min(0x3fff)).map(|i| Lid(Lid::FIRST_MULTICAST.0 + i));
+        let mlid = mlids.into_iter().find(|l| !taken.contains(l)).ok_or(refuse(status::NO_RESOURCES))?;
+        let life_time = if mask.contains(McMask::LIFE_TIME_SELECTOR | McMask::LIFE_TIME)
+            && wanted.life_time_selector == Selector::Exactly
+        {
+            wanted.life_time
+        } else {
+            LifeTime::new(context.config.subnet_timeout.code())
+        };
+        let record = McMemberRecord {
+            mgid,
+            port_gid: Gid::ZERO,
+            mlid,
+            mtu_selector: Selector::Exactly,
+            mtu: mtu.into(),
+            pkey: PKey(wanted.pkey.0 | 0x8000),
+            rate_selector: Selector::Exactly,
+            rate,
+            life_time_selector: Selector::Exactly,
+            life_time,
+            hop_limit: if mask.contains(McMask::HOP_LIMIT) { wanted.hop_limit } else { 0 },
+            scope: Scope::new(mgid.0[1] & 0xf),
+            join_state: JoinState::empty(),
+            proxy_join: false,
+            ..*wanted
+        };
+        Ok(Group { record, members: BTreeMap::new(), permanent: false })
+    }
+
+    /// An MGID of our own: transient, the signature that OpenSM uses for these, a number.
+    fn choose_mgid(&mut self, wanted: &McMemberRecord, mask: McMask) -> Result<Gid, Refusal> {
+        let scope = if mask.contains(McMask::SCOPE) { wanted.scope.get() } else { 2 };
+        for _ in 0..=self.groups.len() {
+            self.next_id = self.next_id.wrapping_add(1);
+            let mut mgid = Gid::ZERO;
+            mgid.0[..4].copy_from_slice(&[0xff, 0x10 | scope, 0xa0, 0x1b]);
+            mgid.0[12..].copy_from_slice(&self.next_id.to_be_bytes());
+            if !self.groups.contains_key(&mgid) {
+                return Ok(mgid);
+            }
+        }
+        Err(refuse(status::NO_RESOURCES))
+    }
+
+    /// Leaves a group, with the parts that the request names.
+    pub(crate) fn leave(
+        &mut self,
+        context: &Context<'_>,
+        request: &SaMad,
+        happened: &mut Vec<Event>,
+    ) -> Result<McMemberRecord, Refusal> {
+        let wanted = request.record::<McMemberRecord>().ok_or(INVALID)?;
+        let mask = McMask::from_bits_retain(request.component_mask);
+        if !mask.contains(JOIN) {
+            return Err(refuse(status::INSUFFICIENT_COMPONENTS));
+        }
+        let port = Self::subject(context, &wanted, mask, context.is_trusted(request))?;
+        let group = self.groups.get_mut(&wanted.mgid).ok_or(INVALID)?;
+        let state = group.members.get_mut(&port.port.guid).ok_or(INVALID)?;
+        if !state.intersects(wanted.join_state) {
+            return Err(INVALID);
+        }
+        state.remove(wanted.join_state);
+        let left = *state;
+        if left.is_empty() {
+            group.members.remove(&port.port.guid);
+        }
+        self.version += 1;
+        let record = group.of_member(port.gid(context.subnet), left);
+        self.delete_orphans(happened);
+        Ok(record)
+    }
+
+    /// Groups, or with the SM_Key members, that match a request.
+    pub(crate) fn find(&self, context: &Context<'_>, request: &SaMad) -> Result<Records, Refusal> {
+        let wanted = request.record::<McMemberRecord>().ok_or(NO_RECORDS)?;
+        let mask = McMask::from_bits_retain(request.component_mask);
+        let trusted = context.is_trusted(request);
+        let mut records = Records::new();
+        for group in self.groups.values() {
+            let visible = trusted || context.requester.port.is_in(group.record.pkey);
+            if !visible || mask.contains(McMask::MGID) && wanted.mgid != group.record.mgid {
+                continue;
+            }
+            if mask.contains(McMask::MLID) && wanted.mlid != group.record.mlid
+                || !agrees(&group.record, &wanted, mask)
+            {
+                continue;
+            }
+            let member = |(&guid, &state): (&Guid, &JoinState)| {
+                group.of_member(Gid::new(context.subnet.prefix, guid), state)
+            };
+            let fits = |r: &McMemberRecord| {
+                (!mask.contains(McMask::PORT_GID) || r.port_gid == wanted.port_gid)
+                    && (!mask.contains(McMask::JOIN_STATE) || r.join_state.intersects(wanted.join_state))
+            };
+            // Who is in a group is not for everyone (IBA 15.4.1.2): only the port's own membership is shown.
+            if trusted {
+                records.extend(group.members.iter().map(member).filter(fits).map(|r| bytes_of(&r)));
+            } else if mask.intersects(McMask::PORT_GID | McMask::JOIN_STATE) {
+                let own = group.members.get_key_value(&context.requester.port.guid);
+                records.extend(own.map(member).filter(fits).map(|r| bytes_of(&r)));
+            } else {
+                records.push(bytes_of(&group.record));
+            }
+        }
+        if records.is_empty() { Err(NO_RECORDS) } else { Ok(records) }
+    }
+}
+
+/// True if a multicast GID may name a group: `ff`, and a transient or permanent flag (IBA 4.1.1).
+const fn is_usable(mgid: Gid) -> bool {
+    mgid.is_multicast() && mgid.0[1] & 0xe0 == 0 && mgid.0[1] & 0x0f != 0
+}
+
+/// True if the components that a request gives are those of the group.
+fn agrees(group: &McMemberRecord, wanted: &McMemberRecord, mask: McMask) -> bool {
+    let same = |bit, ok: bool| !mask.contains(bit) || ok;
+    same(McMask::QKEY, wanted.qkey == group.qkey)
+        && same(McMask::TRAFFIC_CLASS, wanted.traffic_class == group.traffic_class)
+        && same(McMask::PKEY, wanted.pkey.base() == group.pkey.base())
+        && same(McMask::SL, wanted.sl == group.sl)
+        && same(McMask::FLOW_LABEL, wanted.flow_label == group.flow_label)
+        && same(McMask::HOP_LIMIT, wanted.hop_limit == group.hop_limit)
+        && same(McMask::MTU_SELECTOR | McMask::MTU, selected(wanted.mtu_selector, &group.mtu, &wanted.mtu))
+        && same(
+            McMask::RATE_SELECTOR | McMask::RATE,
+            selected(wanted.rate_selector, &speed(group.rate), &speed(wanted.rate)),
+        )
+}
+
+/// True if a port is in the group's partition and its link can carry the group.
+fn can_join(group: &McMemberRecord, subnet: &Subnet, port: EndPort<'_>) -> bool {
+    let (mtu, rate) = subnet.abilities(port.port);
+    port.port.is_in(group.pkey) && MtuCode::from(mtu) >= group.mtu && speed(rate) >= speed(group.rate)
+}
+
+/// The MTU of a new group: what was asked for, 2048 if nothing was, and nothing that the port cannot do.
+fn choose_mtu(wanted: &McMemberRecord, mask: McMask, port: Mtu) -> Option<Mtu> {
+    if !mask.contains(McMask::MTU_SELECTOR | McMask::MTU) {
+        return Some(port.min(Mtu::B2048));
+    }
+    let possible = (1..=port.code()).rev().filter_map(Mtu::from_code);
+    possible.into_iter().find(|&m| selected(wanted.mtu_selector, &MtuCode::from(m), &wanted.mtu))
+}
+
+/// The rate of a new group: what was asked for, 10 Gb/s if nothing was, and nothing that the port cannot do.
+fn choose_rate(wanted: &McMemberRecord, mask: McMask, port: Rate) -> Option<Rate> {
+    if !mask.contains(McMask::RATE_SELECTOR | McMask::RATE) {
+        return Some(crate::sm::slower(port, Rate::new(3)));
+    }
+    let possible = (2..=18).map(Rate::new).filter(|&r| speed(r) <= speed(port));
+    possible
+        .filter(|r| selected(wanted.rate_selector, &speed(*r), &speed(wanted.rate)))
+        .max_by_key(|&r| speed(r))
+}

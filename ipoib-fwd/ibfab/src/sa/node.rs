@@ -1,0 +1,62 @@
+//! NodeRecord and PortInfoRecord (IBA 15.2.5.2, 15.2.5.3): what the sweep saw, by LID.
+
+use ib_wire::Lid;
+use ib_wire::sa::{DATA_LEN, SaMad};
+use ib_wire::smp::{NodeInfo, PortInfo};
+
+use super::{Context, Records};
+
+/// Component of both records: the LID.
+const LID: u64 = 1;
+/// Component of a PortInfoRecord: the port's number.
+const PORT_NUMBER: u64 = 1 << 1;
+
+fn put(data: &mut [u8; DATA_LEN], at: usize, bytes: &[u8]) {
+    if let Some(to) = data.get_mut(at..at + bytes.len()) {
+        to.copy_from_slice(bytes);
+    }
+}
+
+/// LID that the request names, if it does.
+fn wanted(request: &SaMad) -> Option<Lid> {
+    let [a, b, ..] = request.data;
+    (request.component_mask & LID != 0).then_some(Lid(u16::from_be_bytes([a, b])))
+}
+
+/// Nodes, one record for each of their ports that has a LID.
+pub(crate) fn nodes(context: &Context<'_>, request: &SaMad) -> Records {
+    let lid = wanted(request);
+    let found = context.subnet.end_ports().filter(|e| lid.is_none_or(|lid| lid == e.port.lid));
+    found
+        .map(|end| {
+            let mut data = [0; DATA_LEN];
+            let mut info = [0; NodeInfo::LEN];
+            NodeInfo { port_guid: end.port.guid, local_port: end.id.1, ..end.node.info }.write(&mut info);
+            put(&mut data, 0, &end.port.lid.0.to_be_bytes());
+            put(&mut data, 4, &info);
+            put(&mut data, 44, &end.node.description.unwrap_or([0; 64]));
+            data
+        })
+        .collect()
+}
+
+/// Ports; of a switch all of them, under the LID of its port 0.
+pub(crate) fn ports(context: &Context<'_>, request: &SaMad) -> Records {
+    let lid = wanted(request);
+    let number = (request.component_mask & PORT_NUMBER != 0).then_some(request.data[2]);
+    let mut records = Records::new();
+    for end in context.subnet.end_ports().filter(|e| lid.is_none_or(|lid| lid == e.port.lid)) {
+        let of_node = end.node.ports.iter().filter(|(n, _)| end.node.is_switch() || **n == end.id.1);
+        for (&n, port) in of_node.filter(|(n, _)| number.is_none_or(|wanted| wanted == **n)) {
+            let mut data = [0; DATA_LEN];
+            let mut info = [0; PortInfo::LEN];
+            // Keys are not for everyone (IBA 15.4.1).
+            PortInfo { mkey: 0, ..port.info }.write(&mut info);
+            put(&mut data, 0, &end.port.lid.0.to_be_bytes());
+            data[2] = n;
+            put(&mut data, 4, &info);
+            records.push(data);
+        }
+    }
+    records
+}

@@ -1,0 +1,159 @@
+//! PathRecord (IBA 15.2.5.16).
+
+use ib_wire::sa::{LifeTime, MtuCode, PathMask, PathRecord, SaMad, Selector, status};
+use ib_wire::{Mtu, PKey, Rate};
+
+use super::group::Groups;
+use super::{Context, NO_RECORDS, Records, Refusal, bytes_of, refuse};
+use crate::sm::subnet::{EndPort, Node};
+use crate::sm::{slower, speed};
+
+/// Most records that are collected; a table that long is refused anyway.
+const MAX_RECORDS: usize = 16;
+
+/// True if `have` is what a selector and a value ask for.
+pub(crate) fn selected<T: Ord>(selector: Selector, have: &T, wanted: &T) -> bool {
+    match selector {
+        Selector::Greater => have > wanted,
+        Selector::Less => have < wanted,
+        Selector::Exactly => have == wanted,
+        Selector::Best | Selector::Other(_) => true,
+    }
+}
+
+/// The paths that a request asks for.
+pub(crate) fn find(context: &Context<'_>, request: &SaMad, groups: &Groups) -> Result<Records, Refusal> {
+    let Some(wanted) = request.record::<PathRecord>() else { return Err(NO_RECORDS) };
+    let mask = PathMask::from_bits_retain(request.component_mask);
+    let subnet = context.subnet;
+    let sources: Vec<EndPort<'_>> = if mask.contains(PathMask::SGID) {
+        vec![subnet.by_gid(wanted.sgid).ok_or(refuse(status::INVALID_GID))?]
+    } else if mask.contains(PathMask::SLID) {
+        vec![subnet.by_lid(wanted.slid).ok_or(NO_RECORDS)?]
+    } else {
+        subnet.end_ports().collect()
+    };
+    if mask.contains(PathMask::DGID) && wanted.dgid.is_multicast() {
+        let record = sources.first().and_then(|s| to_group(context, &wanted, mask, groups, *s));
+        return record.map(|r| vec![bytes_of(&r)]).ok_or(NO_RECORDS);
+    }
+    let targets: Vec<EndPort<'_>> = if mask.contains(PathMask::DGID) {
+        vec![subnet.by_gid(wanted.dgid).ok_or(NO_RECORDS)?]
+    } else if mask.contains(PathMask::DLID) {
+        vec![subnet.by_lid(wanted.dlid).ok_or(NO_RECORDS)?]
+    } else {
+        subnet.end_ports().collect()
+    };
+    let pairs = sources.iter().flat_map(|s| targets.iter().map(move |t| (*s, *t)));
+    let paths = pairs.filter_map(|(s, t)| between(context, &wanted, mask, s, t));
+    let records: Records = paths.take(MAX_RECORDS).map(|r| bytes_of(&r)).collect();
+    if records.is_empty() { Err(NO_RECORDS) } else { Ok(records) }
+}
+
+/// The smallest MTU and the slowest rate between two ports. Between different switches every trunk counts, since
+/// which of them a packet takes is the tables' choice.
+fn bottleneck(context: &Context<'_>, source: EndPort<'_>, target: EndPort<'_>) -> (Mtu, Rate) {
+    let subnet = context.subnet;
+    let (m1, r1) = subnet.abilities(source.port);
+    let (m2, r2) = subnet.abilities(target.port);
+    let mut least = (m1.min(m2), slower(r1, r2));
+    let home = |e: EndPort<'_>| if e.node.is_switch() { Some(e.id.0) } else { e.port.peer.map(|p| p.0) };
+    if home(source) == home(target) {
+        return least;
+    }
+    for port in subnet.nodes.values().filter(|n| n.is_switch()).flat_map(|n| n.ports.values()) {
+        if port.peer.and_then(|p| subnet.nodes.get(&p.0)).is_some_and(Node::is_switch) {
+            let (mtu, rate) = subnet.abilities(port);
+            least = (least.0.min(mtu), slower(least.1, rate));
+        }
+    }
+    least
+}
+
+fn between(
+    context: &Context<'_>,
+    wanted: &PathRecord,
+    mask: PathMask,
+    source: EndPort<'_>,
+    target: EndPort<'_>,
+) -> Option<PathRecord> {
+    // The asking port must share a partition with both ends (IBA 15.4.1.2).
+    let asker = context.requester.port;
+    asker.shared_pkeys(source.port).next()?;
+    asker.shared_pkeys(target.port).next()?;
+    if mask.contains(PathMask::SLID) && wanted.slid != source.port.lid
+        || mask.contains(PathMask::DLID) && wanted.dlid != target.port.lid
+    {
+        return None;
+    }
+    let by_mask = |k: &PKey| !mask.contains(PathMask::PKEY) || k.base() == wanted.pkey.base();
+    let pkey = source.port.shared_pkeys(target.port).find(by_mask)?;
+    let (mtu, rate) = bottleneck(context, source, target);
+    let life_time = LifeTime::new(context.config.subnet_timeout.code());
+    let mut record = PathRecord {
+        dgid: target.gid(context.subnet),
+        sgid: source.gid(context.subnet),
+        dlid: target.port.lid,
+        slid: source.port.lid,
+        pkey,
+        reversible: true,
+        mtu_selector: Selector::Exactly,
+        mtu: mtu.into(),
+        rate_selector: Selector::Exactly,
+        rate,
+        life_time_selector: Selector::Exactly,
+        life_time,
+        ..PathRecord::default()
+    };
+    if mask.contains(PathMask::NUMB_PATH) {
+        record.numb_path = wanted.numb_path;
+    }
+    fits(wanted, mask, mtu, rate, life_time).then_some(record)
+}
+
+/// True if the request's MTU, rate, life time, service level and raw traffic components allow this path.
+fn fits(wanted: &PathRecord, mask: PathMask, mtu: Mtu, rate: Rate, life_time: LifeTime) -> bool {
+    let both = |selector: PathMask, value: PathMask| mask.contains(selector | value);
+    let mtu_fits = !both(PathMask::MTU_SELECTOR, PathMask::MTU)
+        || selected(wanted.mtu_selector, &MtuCode::from(mtu), &wanted.mtu);
+    let rate_fits = !both(PathMask::RATE_SELECTOR, PathMask::RATE)
+        || selected(wanted.rate_selector, &speed(rate), &speed(wanted.rate));
+    let life_fits = !both(PathMask::LIFE_TIME_SELECTOR, PathMask::LIFE_TIME)
+        || selected(wanted.life_time_selector, &life_time, &wanted.life_time);
+    let sl_fits = !mask.contains(PathMask::SL) || wanted.sl.get() == 0;
+    let raw_fits = !mask.contains(PathMask::RAW_TRAFFIC) || !wanted.raw_traffic;
+    mtu_fits && rate_fits && life_fits && sl_fits && raw_fits
+}
+
+/// The path to a group: what its record says.
+fn to_group(
+    context: &Context<'_>,
+    wanted: &PathRecord,
+    mask: PathMask,
+    groups: &Groups,
+    source: EndPort<'_>,
+) -> Option<PathRecord> {
+    let group = groups.get(wanted.dgid)?;
+    let other = mask.contains(PathMask::PKEY) && group.record.pkey.base() != wanted.pkey.base();
+    if other || !source.port.is_in(group.record.pkey) {
+        return None;
+    }
+    Some(PathRecord {
+        dgid: wanted.dgid,
+        sgid: source.gid(context.subnet),
+        dlid: group.record.mlid,
+        slid: source.port.lid,
+        pkey: group.record.pkey,
+        sl: group.record.sl,
+        flow_label: group.record.flow_label,
+        hop_limit: group.record.hop_limit,
+        traffic_class: group.record.traffic_class,
+        mtu_selector: Selector::Exactly,
+        mtu: group.record.mtu,
+        rate_selector: Selector::Exactly,
+        rate: group.record.rate,
+        life_time_selector: Selector::Exactly,
+        life_time: group.record.life_time,
+        ..PathRecord::default()
+    })
+}

@@ -1,0 +1,523 @@
+//! The sweep: look around, decide, configure, and bring every link up.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ib_wire::mad::Method;
+use ib_wire::smp::{
+    Capabilities, DirectedPath, LinearForwardingBlock, MulticastForwardingBlock, NodeDescription, NodeInfo,
+    NodeType, PKEY_BLOCK_LEN, PKeyBlock, PortInfo, PortState, Smp, SwitchInfo, attribute,
+};
+use ib_wire::{Guid, Lid, PKey, ServiceLevel, Tid};
+
+use super::subnet::{Node, Port, PortId, Subnet, SwitchState};
+use super::transaction::Transactions;
+use super::{Counters, SmConfig, routing};
+
+/// Most P_Key blocks that are written to a port.
+const PKEY_BLOCKS: u16 = 4;
+
+/// What an outstanding packet is for.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    /// Who is there? Found by the port named, or the manager's own node.
+    NodeInfo { path: DirectedPath, from: Option<PortId> },
+    /// Its name.
+    NodeDescription(Guid),
+    /// Its forwarding tables' sizes.
+    SwitchInfo(Guid),
+    /// State of a port.
+    PortInfo(PortId),
+    /// A block of P_Keys is written.
+    SetPKeys(PortId, u16, [PKey; PKEY_BLOCK_LEN]),
+    /// A port is configured or brought up.
+    SetPortInfo(PortId),
+    /// Limits of the forwarding tables are written, or a state change is acknowledged.
+    SetSwitchInfo(Guid),
+    /// A block of the linear table is written.
+    SetLinear(Guid, u16, [u8; 64]),
+    /// A block of the multicast table is written.
+    SetMulticast(Guid, u16, u8, [u16; 32]),
+    /// Light sweep: did a port change?
+    Probe,
+}
+
+/// Where the sweep is. Each phase ends when all its packets are answered or given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// Nothing is known yet, or the last sweep is over.
+    Rest,
+    /// Nodes and links are found.
+    Discover,
+    /// LIDs, P_Keys, MTUs, forwarding tables.
+    Configure,
+    /// Links from INIT to ARMED.
+    Arm,
+    /// Links from ARMED to ACTIVE.
+    Activate,
+}
+
+/// What a finished discovery changed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Changes {
+    /// Ports that came.
+    pub arrived: Vec<Guid>,
+    /// Ports that went, or came back without their state.
+    pub departed: Vec<Guid>,
+    /// Ports that lost their state: their memberships and subscriptions mean nothing any more.
+    pub restarted: Vec<Guid>,
+}
+
+/// The sweep and what it works on.
+#[derive(Debug)]
+pub(crate) struct Sweep {
+    pub phase: Phase,
+    pub subnet: Subnet,
+    pub smps: Transactions<Step>,
+    generation: u64,
+    /// Something did not answer: look again at the next occasion.
+    pub incomplete: bool,
+    /// A sweep was asked for while one was going on or held off.
+    pub wanted: bool,
+}
+
+impl Sweep {
+    pub(crate) fn new(config: &SmConfig) -> Self {
+        Self {
+            phase: Phase::Rest,
+            subnet: Subnet::new(config.subnet_prefix),
+            smps: Transactions::new(config.smp_window, config.smp_timeout, config.smp_tries, config.seed),
+            generation: 0,
+            incomplete: false,
+            wanted: true,
+        }
+    }
+
+    /// Begins to look around.
+    pub(crate) fn start(&mut self) {
+        self.phase = Phase::Discover;
+        self.generation += 1;
+        self.wanted = false;
+        self.incomplete = false;
+        self.ask_node(DirectedPath::LOCAL, None);
+    }
+
+    /// Asks every switch whether a port of it changed.
+    pub(crate) fn probe(&mut self) {
+        let switches = self.subnet.nodes.values().filter(|n| n.is_switch());
+        for path in switches.map(|n| n.path).collect::<Vec<_>>() {
+            self.get(Step::Probe, attribute::SWITCH_INFO, 0, &path);
+        }
+    }
+
+    fn get(&mut self, step: Step, id: u16, modifier: u32, path: &DirectedPath) {
+        self.smps.push(step, Smp::directed(Method::Get, Tid(0), id, modifier, path));
+    }
+
+    fn set<A: ib_wire::smp::Attribute>(&mut self, step: Step, modifier: u32, path: &DirectedPath, value: &A) {
+        self.smps.push(step, Smp::directed(Method::Set, Tid(0), A::ID, modifier, path).with(value));
+    }
+
+    fn ask_node(&mut self, path: DirectedPath, from: Option<PortId>) {
+        self.get(Step::NodeInfo { path, from }, attribute::NODE_INFO, 0, &path);
+    }
+
+    /// Takes the answer to a step.
+    pub(crate) fn answered(&mut self, step: Step, smp: &Smp, config: &SmConfig, counters: &mut Counters) {
+        if !smp.status().is_ok() {
+            counters.smp_refused += 1;
+            self.lost(step);
+            return;
+        }
+        match step {
+            Step::NodeInfo { path, from } => {
+                if let Some(info) = smp.attribute::<NodeInfo>() {
+                    self.found(path, from, &info, config, counters);
+                }
+            }
+            Step::NodeDescription(guid) => {
+                if let (Some(node), Some(text)) =
+                    (self.subnet.nodes.get_mut(&guid), smp.attribute::<NodeDescription>())
+                {
+                    node.description = Some(text.text);
+                }
+            }
+            Step::SwitchInfo(guid) => self.learned_switch(guid, smp),
+            Step::PortInfo(id) => self.learned_port(id, smp),
+            Step::SetPKeys(id, block, keys) => {
+                if let Some(port) = self.subnet.port_mut(id) {
+                    port.programmed.insert(block, keys);
+                }
+            }
+            Step::SetPortInfo(id) => {
+                if let (Some(port), Some(info)) = (self.subnet.port_mut(id), smp.attribute::<PortInfo>()) {
+                    port.info = info;
+                    port.fresh = false;
+                }
+            }
+            Step::SetSwitchInfo(guid) => {
+                if let (Some(switch), Some(info)) = (self.switch_mut(guid), smp.attribute::<SwitchInfo>()) {
+                    switch.info = info;
+                }
+            }
+            Step::SetLinear(guid, block, ports) => {
+                if let Some(switch) = self.switch_mut(guid) {
+                    switch.linear.insert(block, ports);
+                }
+            }
+            Step::SetMulticast(guid, block, position, masks) => {
+                if let Some(switch) = self.switch_mut(guid) {
+                    switch.multicast.insert((block, position), masks);
+                }
+            }
+            Step::Probe => {
+                if smp.attribute::<SwitchInfo>().is_some_and(|info| info.port_state_change) {
+                    self.wanted = true;
+                }
+            }
+        }
+    }
+
+    /// A step got no answer, or a bad one.
+    pub(crate) fn lost(&mut self, step: Step) {
+        self.incomplete = true;
+        if matches!(step, Step::Probe) {
+            self.wanted = true;
+        }
+    }
+
+    fn switch_mut(&mut self, guid: Guid) -> Option<&mut SwitchState> {
+        self.subnet.nodes.get_mut(&guid)?.switch.as_mut()
+    }
+
+    /// A node answered.
+    fn found(
+        &mut self,
+        path: DirectedPath,
+        from: Option<PortId>,
+        info: &NodeInfo,
+        config: &SmConfig,
+        counters: &mut Counters,
+    ) {
+        let guid = info.node_guid;
+        let known = self.subnet.nodes.contains_key(&guid);
+        if guid.0 == 0 || (!known && self.subnet.nodes.len() >= config.max_nodes) {
+            counters.nodes_ignored += 1;
+            return;
+        }
+        let generation = self.generation;
+        let is_switch = info.node_type == NodeType::Switch;
+        let node = self.subnet.nodes.entry(guid).or_insert_with(|| Node {
+            kind: info.node_type,
+            info: *info,
+            description: None,
+            path,
+            ports: BTreeMap::new(),
+            switch: None,
+            generation: 0,
+        });
+        let first_sight = node.generation != generation;
+        if first_sight {
+            node.generation = generation;
+            node.path = path;
+            node.kind = info.node_type;
+            node.info = *info;
+            match (is_switch, &node.switch) {
+                (true, None) => node.switch = Some(SwitchState::default()),
+                (false, _) => node.switch = None,
+                (true, Some(_)) => {}
+            }
+        }
+        let unnamed = node.description.is_none();
+        let entry = info.local_port;
+        if is_switch && first_sight {
+            let ports: Vec<u8> = (0..=info.num_ports).collect();
+            for number in ports {
+                self.see_port((guid, number), info.port_guid, path);
+            }
+            self.get(Step::SwitchInfo(guid), attribute::SWITCH_INFO, 0, &path);
+        } else if !is_switch {
+            self.see_port((guid, entry), info.port_guid, path);
+        }
+        if first_sight && unnamed {
+            self.get(Step::NodeDescription(guid), attribute::NODE_DESCRIPTION, 0, &path);
+        }
+        if let Some(from) = from {
+            if let Some(port) = self.subnet.port_mut(from) {
+                port.peer = Some((guid, entry));
+            }
+            if let Some(port) = self.subnet.port_mut((guid, entry)) {
+                port.peer = Some(from);
+            }
+        }
+    }
+
+    /// Notes a port of a node that answered, and asks for its state. A switch's ports are asked after its SwitchInfo.
+    fn see_port(&mut self, id: PortId, guid: Guid, path: DirectedPath) {
+        let generation = self.generation;
+        let Some(node) = self.subnet.nodes.get_mut(&id.0) else { return };
+        let is_switch = node.is_switch();
+        let port = node.ports.entry(id.1).or_insert_with(|| Port {
+            guid,
+            path,
+            info: PortInfo::default(),
+            lid: Lid(0),
+            peer: None,
+            pkeys: Vec::new(),
+            programmed: BTreeMap::new(),
+            fresh: true,
+            generation: 0,
+        });
+        if port.generation == generation {
+            return;
+        }
+        port.generation = generation;
+        port.path = path;
+        port.peer = None;
+        if port.guid != guid {
+            port.guid = guid;
+            port.fresh = true;
+        }
+        if !is_switch {
+            self.get(Step::PortInfo(id), attribute::PORT_INFO, u32::from(id.1), &path);
+        }
+    }
+
+    fn learned_switch(&mut self, guid: Guid, smp: &Smp) {
+        let Some(info) = smp.attribute::<SwitchInfo>() else { return };
+        let Some(switch) = self.switch_mut(guid) else { return };
+        switch.info = info;
+        let Some(node) = self.subnet.nodes.get(&guid) else { return };
+        let (path, ports) = (node.path, node.ports.keys().copied().collect::<Vec<_>>());
+        // The change is acknowledged before the ports are read, so that one which comes in between is not lost.
+        if info.port_state_change {
+            self.set(Step::SetSwitchInfo(guid), 0, &path, &info);
+        }
+        for number in ports {
+            self.get(Step::PortInfo((guid, number)), attribute::PORT_INFO, u32::from(number), &path);
+        }
+    }
+
+    fn learned_port(&mut self, id: PortId, smp: &Smp) {
+        let Some(info) = smp.attribute::<PortInfo>() else { return };
+        let Some(node) = self.subnet.nodes.get_mut(&id.0) else { return };
+        let is_switch = node.is_switch();
+        let Some(port) = node.ports.get_mut(&id.1) else { return };
+        port.info = info;
+        // Back in INIT: it lost what it was told.
+        if info.state == PortState::Init && (!is_switch || id.1 > 0) {
+            port.fresh = true;
+            port.programmed.clear();
+        }
+        let (linked, path) = (port.is_linked(), port.path);
+        if is_switch
+            && id.1 > 0
+            && linked
+            && let Some(path) = path.then(id.1)
+        {
+            self.ask_node(path, Some(id));
+        }
+    }
+
+    /// Ends the discovery: forgets what is gone, gives LIDs and P_Keys, and says what changed.
+    pub(crate) fn decide(&mut self, config: &SmConfig) -> Changes {
+        let before: BTreeSet<Guid> = self.subnet.port_guids().into_iter().collect();
+        self.subnet.forget_unseen(self.generation);
+        let limit = self.linear_limit();
+        self.subnet.assign_lids(config.port_guid, config.first_lid, limit);
+        let after: BTreeSet<Guid> = self.subnet.port_guids().into_iter().collect();
+        for node in self.subnet.nodes.values_mut() {
+            let is_switch = node.is_switch();
+            let mut reset = false;
+            for (&number, port) in &mut node.ports {
+                if !is_switch || number == 0 {
+                    port.pkeys = config.pkeys_of(port.guid);
+                    if port.fresh {
+                        port.programmed.clear();
+                        reset |= is_switch;
+                    }
+                }
+            }
+            if let (true, Some(switch)) = (reset, node.switch.as_mut()) {
+                switch.linear.clear();
+                switch.multicast.clear();
+            }
+        }
+        let restarted = self
+            .subnet
+            .end_ports()
+            .filter(|e| e.port.fresh)
+            .map(|e| e.port.guid)
+            .filter(|g| before.contains(g));
+        Changes {
+            restarted: restarted.collect(),
+            arrived: after.difference(&before).copied().collect(),
+            departed: before.difference(&after).copied().collect(),
+        }
+    }
+
+    /// LIDs that every switch's linear table can hold.
+    fn linear_limit(&self) -> u16 {
+        let caps = self.subnet.nodes.values().filter_map(|n| n.switch.as_ref()).map(|s| s.info.linear_cap);
+        caps.filter(|&c| c > 0).min().unwrap_or(0xc000).min(0xc000)
+    }
+
+    /// Multicast LIDs that every switch's table can hold.
+    pub(crate) fn multicast_limit(&self) -> u16 {
+        let caps = self.subnet.nodes.values().filter_map(|n| n.switch.as_ref()).map(|s| s.info.multicast_cap);
+        caps.filter(|&c| c > 0).min().unwrap_or(0x3fff).min(0x3fff)
+    }
+
+    /// Writes everything that is not as it shall be.
+    pub(crate) fn configure(&mut self, config: &SmConfig, groups: &BTreeMap<Lid, Vec<PortId>>) {
+        self.phase = Phase::Configure;
+        self.configure_ports(config);
+        let last = self.subnet.last_lid().0;
+        let mut wanted = Vec::new();
+        for (guid, table) in routing::linear(&self.subnet) {
+            let Some(node) = self.subnet.nodes.get(&guid) else { continue };
+            let Some(switch) = &node.switch else { continue };
+            for (block, ports) in table {
+                if switch.linear.get(&block) != Some(&ports) {
+                    wanted.push((guid, node.path, block, ports));
+                }
+            }
+        }
+        for (guid, path, block, ports) in wanted {
+            let value = LinearForwardingBlock { ports };
+            self.set(Step::SetLinear(guid, block, ports), u32::from(block), &path, &value);
+        }
+        let tops: Vec<(Guid, DirectedPath, SwitchInfo)> = self
+            .subnet
+            .nodes
+            .iter()
+            .filter_map(|(&g, n)| n.switch.as_ref().map(|s| (g, n.path, s.info)))
+            .filter(|(_, _, info)| info.linear_top != last)
+            .collect();
+        for (guid, path, info) in tops {
+            let info = SwitchInfo { linear_top: last, port_state_change: false, ..info };
+            self.set(Step::SetSwitchInfo(guid), 0, &path, &info);
+        }
+        self.program_multicast(groups);
+    }
+
+    /// Writes the blocks of multicast tables that are not as they shall be.
+    pub(crate) fn program_multicast(&mut self, groups: &BTreeMap<Lid, Vec<PortId>>) {
+        let mut wanted = Vec::new();
+        for (guid, mut table) in routing::multicast(&self.subnet, groups) {
+            let Some(node) = self.subnet.nodes.get(&guid) else { continue };
+            let Some(switch) = &node.switch else { continue };
+            // What was written and is not wanted any more is cleared; of a fresh switch nothing is known.
+            for key in switch.multicast.keys() {
+                table.entry(*key).or_insert([0; 32]);
+            }
+            for ((block, position), masks) in table {
+                if switch.multicast.get(&(block, position)) != Some(&masks) {
+                    wanted.push((guid, node.path, block, position, masks));
+                }
+            }
+        }
+        for (guid, path, block, position, masks) in wanted {
+            let step = Step::SetMulticast(guid, block, position, masks);
+            let modifier = MulticastForwardingBlock::modifier(block, position);
+            self.set(step, modifier, &path, &MulticastForwardingBlock { masks });
+        }
+    }
+
+    fn configure_ports(&mut self, config: &SmConfig) {
+        let sm_lid = config.first_lid;
+        let mut infos = Vec::new();
+        let mut keys = Vec::new();
+        for (&guid, node) in &self.subnet.nodes {
+            for (&number, port) in &node.ports {
+                let id = (guid, number);
+                let end = node.is_end_port(number);
+                if !end && port.peer.is_none() || end && port.lid == Lid(0) {
+                    continue;
+                }
+                let wanted = desired(&self.subnet, port, end, config, sm_lid);
+                if wanted != port.info || port.fresh {
+                    // The state is not touched here; a fresh port's clients are told to register anew.
+                    let can = wanted.capabilities.contains(Capabilities::CLIENT_REREGISTRATION);
+                    let info = PortInfo {
+                        state: PortState::NoChange,
+                        physical_state: ib_wire::smp::PortPhysicalState::NoChange,
+                        client_reregister: end && port.fresh && can,
+                        ..wanted
+                    };
+                    infos.push((id, port.path, info));
+                }
+                if end {
+                    let blocks =
+                        node.info.partition_cap.div_ceil(PKEY_BLOCK_LEN as u16).clamp(1, PKEY_BLOCKS);
+                    keys.extend((0..blocks).filter_map(|block| pkey_block(port, id, block)));
+                }
+            }
+        }
+        // Keys before LIDs: what a port is told last makes it usable.
+        for (id, path, block, values) in keys {
+            let step = Step::SetPKeys(id, block, values);
+            self.set(step, PKeyBlock::modifier(block, 0), &path, &PKeyBlock { keys: values });
+        }
+        for (id, path, info) in infos {
+            self.set(Step::SetPortInfo(id), u32::from(id.1), &path, &info);
+        }
+    }
+
+    /// Moves all links that are in `from` one state on. Port 0 of a switch moves as well where it has a state.
+    pub(crate) fn advance_links(&mut self, phase: Phase, from: PortState, to: PortState) {
+        self.phase = phase;
+        let mut moves = Vec::new();
+        for (&guid, node) in &self.subnet.nodes {
+            for (&number, port) in &node.ports {
+                let has_place = port.peer.is_some() || node.is_switch() && number == 0;
+                if has_place && port.info.state == from && !port.fresh {
+                    let info = PortInfo {
+                        state: to,
+                        physical_state: ib_wire::smp::PortPhysicalState::NoChange,
+                        client_reregister: false,
+                        ..port.info
+                    };
+                    moves.push(((guid, number), port.path, info));
+                }
+            }
+        }
+        for (id, path, info) in moves {
+            self.set(Step::SetPortInfo(id), u32::from(id.1), &path, &info);
+        }
+    }
+}
+
+/// What a port's PortInfo shall be.
+fn desired(subnet: &Subnet, port: &Port, end: bool, config: &SmConfig, sm_lid: Lid) -> PortInfo {
+    let mut info = port.info;
+    let peer = port.peer.and_then(|id| subnet.port(id));
+    let lanes = peer.map_or(info.vl_cap, |p| p.info.vl_cap.min(info.vl_cap));
+    if lanes.get() > 0 {
+        info.operational_vls = lanes;
+    }
+    info.neighbor_mtu = subnet.link_mtu(port).into();
+    info.client_reregister = false;
+    if end {
+        info.gid_prefix = config.subnet_prefix;
+        info.lid = port.lid;
+        info.lmc = ib_wire::smp::Lmc::new(0);
+        info.sm_lid = sm_lid;
+        info.sm_sl = ServiceLevel::new(0);
+        info.subnet_timeout = config.subnet_timeout;
+    }
+    info
+}
+
+/// A block of P_Keys of a port, if it did not confirm it yet.
+fn pkey_block(
+    port: &Port,
+    id: PortId,
+    block: u16,
+) -> Option<(PortId, DirectedPath, u16, [PKey; PKEY_BLOCK_LEN])> {
+    let mut keys = [PKey(0); PKEY_BLOCK_LEN];
+    let from = port.pkeys.iter().skip(usize::from(block) * PKEY_BLOCK_LEN);
+    for (to, key) in keys.iter_mut().zip(from) {
+        *to = *key;
+    }
+    (port.programmed.get(&block) != Some(&keys)).then_some((id, port.path, block, keys))
+}

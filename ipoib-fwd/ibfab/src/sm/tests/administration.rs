@@ -1,0 +1,428 @@
+//! Subnet administration as its clients see it.
+
+use std::time::Duration;
+
+use ib_wire::mad::{Mad, MadStatus, Method};
+use ib_wire::rmpp::RmppFlags;
+use ib_wire::sa::{
+    ClassPortInfo, InformInfo, JoinState, McMask, McMemberRecord, Notice, PathMask, PathRecord, Record,
+    SaMad, Selector, attribute, trap,
+};
+use ib_wire::{Gid, Guid, Lid, Mtu, PKey, QKey, Rate, ServiceLevel, Tid};
+
+use super::super::{Members, Partition, SmConfig};
+use super::world::World;
+use super::{SECOND, config};
+
+const JOIN: McMask = McMask::MGID.union(McMask::PORT_GID).union(McMask::JOIN_STATE);
+
+fn up(adapters: u8, config: SmConfig) -> World {
+    let mut world = World::new(adapters, config);
+    world.pump();
+    world.inbox.clear();
+    world
+}
+
+impl World {
+    fn send(&mut self, from: usize, request: &SaMad) -> SaMad {
+        let mad = Mad { peer: self.address(from), bytes: request.to_bytes() };
+        self.sm.handle_mad(self.now, &mad);
+        self.pump();
+        let answer = self.inbox.pop_front().expect("an answer");
+        assert_eq!(answer.peer.lid, self.lid(from));
+        let answer = SaMad::parse(&answer.bytes);
+        assert_eq!(answer.header.tid, request.header.tid);
+        answer
+    }
+
+    fn ask<R: Record>(&mut self, from: usize, method: Method, mask: u64, record: &R) -> SaMad {
+        self.send(from, &SaMad::request(method, Tid(0x99), mask, record))
+    }
+
+    fn member(
+        &mut self,
+        from: usize,
+        method: Method,
+        mask: McMask,
+        record: &McMemberRecord,
+    ) -> Result<McMemberRecord, u16> {
+        let answer = self.ask(from, method, mask.bits(), record);
+        if answer.header.status.is_ok() { Ok(answer.record().unwrap()) } else { Err(answer.header.status.0) }
+    }
+
+    fn path(&mut self, from: usize, mask: PathMask, record: &PathRecord) -> Result<PathRecord, u16> {
+        let answer = self.ask(from, Method::Get, mask.bits(), record);
+        if answer.header.status.is_ok() { Ok(answer.record().unwrap()) } else { Err(answer.header.status.0) }
+    }
+
+    fn subscribe(&mut self, from: usize, trap: u16, on: bool) -> MadStatus {
+        self.ask(from, Method::Set, 0, &InformInfo::trap(trap, on)).header.status
+    }
+
+    /// The reports in the inbox, each confirmed if `confirm`.
+    fn reports(&mut self, confirm: bool) -> Vec<(Lid, u16, Gid)> {
+        let mut out = Vec::new();
+        for mad in std::mem::take(&mut self.inbox) {
+            let report = SaMad::parse(&mad.bytes);
+            assert_eq!(report.header.method, Method::Report);
+            let notice: Notice = report.record().unwrap();
+            out.push((mad.peer.lid, notice.trap_number, notice.gid().unwrap()));
+            if confirm {
+                let mut answer = report;
+                answer.header.method = Method::ReportResp;
+                let mad = Mad { peer: mad.peer, bytes: answer.to_bytes() };
+                self.sm.handle_mad(self.now, &mad);
+            }
+        }
+        out
+    }
+}
+
+fn broadcast() -> Gid {
+    Gid("ff12:401b:ffff::ffff:ffff".parse::<std::net::Ipv6Addr>().unwrap().octets())
+}
+
+fn all_hosts() -> Gid {
+    Gid("ff12:401b:ffff::1".parse::<std::net::Ipv6Addr>().unwrap().octets())
+}
+
+fn member(world: &World, i: usize, mgid: Gid) -> McMemberRecord {
+    McMemberRecord {
+        mgid,
+        port_gid: world.gid(i),
+        join_state: JoinState::FULL_MEMBER,
+        ..McMemberRecord::default()
+    }
+}
+
+/// A join as Linux makes it for any group but the broadcast one.
+fn creation(world: &World, i: usize, mgid: Gid) -> (McMask, McMemberRecord) {
+    let mask = JOIN
+        | McMask::QKEY
+        | McMask::MTU_SELECTOR
+        | McMask::MTU
+        | McMask::TRAFFIC_CLASS
+        | McMask::PKEY
+        | McMask::RATE_SELECTOR
+        | McMask::RATE
+        | McMask::SL
+        | McMask::FLOW_LABEL
+        | McMask::HOP_LIMIT;
+    let record = McMemberRecord {
+        qkey: QKey(0xb1b),
+        mtu_selector: Selector::Exactly,
+        mtu: Mtu::B2048.into(),
+        pkey: PKey::DEFAULT,
+        rate_selector: Selector::Exactly,
+        rate: Rate::new(3),
+        ..member(world, i, mgid)
+    };
+    (mask, record)
+}
+
+#[test]
+fn joins_of_the_broadcast_group_program_the_switch() {
+    let mut world = up(3, config());
+    let wanted = member(&world, 1, broadcast());
+    let got = world.member(1, Method::Set, JOIN, &wanted).unwrap();
+    assert_eq!((got.mlid, got.qkey, got.pkey), (Lid(0xc000), QKey(0xb1b), PKey::DEFAULT));
+    assert_eq!((got.mtu_selector, got.mtu.mtu()), (Selector::Exactly, Some(Mtu::B4096)));
+    assert_eq!((got.rate, got.life_time.get(), got.scope.get()), (Rate::new(3), 18, 2));
+    assert_eq!(got.join_state, JoinState::FULL_MEMBER);
+    assert_eq!(world.multicast(0, Lid(0xc000)), 1 << 1);
+    let wanted = member(&world, 3, broadcast());
+    world.member(3, Method::Set, JOIN, &wanted).unwrap();
+    assert_eq!(world.multicast(0, Lid(0xc000)), 1 << 1 | 1 << 3);
+    // Send-only members get nothing.
+    let send_only =
+        McMemberRecord { join_state: JoinState::SEND_ONLY_FULL_MEMBER, ..member(&world, 2, broadcast()) };
+    world.member(2, Method::Set, JOIN, &send_only).unwrap();
+    assert_eq!(world.multicast(0, Lid(0xc000)), 1 << 1 | 1 << 3);
+    world.member(3, Method::Delete, JOIN, &wanted).unwrap();
+    assert_eq!(world.multicast(0, Lid(0xc000)), 1 << 1);
+    assert_eq!(world.member(3, Method::Delete, JOIN, &wanted), Err(0x0200), "a second leave");
+}
+
+#[test]
+fn groups_are_created_and_deleted_with_their_members() {
+    let mut world = up(2, config());
+    let wanted = member(&world, 1, all_hosts());
+    assert_eq!(world.member(1, Method::Set, JOIN, &wanted), Err(0x0600), "not there, and no attributes");
+    let (mask, record) = creation(&world, 1, all_hosts());
+    let got = world.member(1, Method::Set, mask, &record).unwrap();
+    assert_eq!(got.mlid, Lid(0xc001));
+    assert_eq!(world.multicast(0, Lid(0xc001)), 1 << 1);
+    // Others join by what is there, or by the same attributes.
+    let second = member(&world, 2, all_hosts());
+    world.member(2, Method::Set, JOIN, &second).unwrap();
+    let other = McMemberRecord { qkey: QKey(7), ..creation(&world, 2, all_hosts()).1 };
+    assert_eq!(world.member(2, Method::Set, mask, &other), Err(0x0200), "another Q_Key");
+    world.member(1, Method::Delete, JOIN, &record).unwrap();
+    assert_eq!(world.sm.groups().count(), 2);
+    world.member(2, Method::Delete, JOIN, &second).unwrap();
+    assert_eq!(world.sm.groups().count(), 1, "the broadcast group stays");
+    assert_eq!(world.multicast(0, Lid(0xc001)), 0);
+    // The number is free again.
+    assert_eq!(world.member(1, Method::Set, mask, &record).unwrap().mlid, Lid(0xc001));
+}
+
+#[test]
+fn joins_that_cannot_be_are_refused() {
+    let mut world = up(2, config());
+    let good = member(&world, 1, broadcast());
+    let refused = [
+        (JOIN - McMask::JOIN_STATE, good, 0x0600),
+        (JOIN, McMemberRecord { join_state: JoinState::empty(), ..good }, 0x0200),
+        (JOIN, McMemberRecord { port_gid: Gid::new(Gid::DEFAULT_PREFIX, Guid(1)), ..good }, 0x0200),
+        (JOIN, McMemberRecord { port_gid: world.gid(2), ..good }, 0x0200),
+        (JOIN | McMask::PKEY, McMemberRecord { pkey: PKey(0x8005), ..good }, 0x0200),
+        (
+            JOIN | McMask::MTU_SELECTOR | McMask::MTU,
+            McMemberRecord { mtu_selector: Selector::Less, mtu: Mtu::B4096.into(), ..good },
+            0x0200,
+        ),
+    ];
+    for (mask, record, status) in refused {
+        assert_eq!(world.member(1, Method::Set, mask, &record), Err(status), "{mask:?} {record:?}");
+    }
+    let (mask, record) = creation(&world, 1, all_hosts());
+    let non_member = McMemberRecord { join_state: JoinState::NON_MEMBER, ..record };
+    assert_eq!(world.member(1, Method::Set, mask, &non_member), Err(0x0200));
+    let stranger = McMemberRecord { pkey: PKey(0x8005), ..record };
+    assert_eq!(world.member(1, Method::Set, mask, &stranger), Err(0x0200));
+    let unicast = McMemberRecord { mgid: world.gid(1), ..record };
+    assert_eq!(world.member(1, Method::Set, mask, &unicast), Err(0x0200));
+    assert_eq!(world.sm.groups().count(), 1);
+    assert_eq!(world.sm.counters().sa_refused, 9);
+}
+
+#[test]
+fn a_port_that_cannot_carry_the_group_is_refused() {
+    let mut world = World::new(2, config());
+    world.nodes[1].ports[1].mtu_cap = Mtu::B2048.into();
+    world.pump();
+    let wanted = member(&world, 1, broadcast());
+    assert_eq!(world.member(1, Method::Set, JOIN, &wanted), Err(0x0200));
+}
+
+#[test]
+fn the_number_of_groups_is_bounded() {
+    let mut world = up(1, SmConfig { max_groups: 3, ..config() });
+    for n in 0..4u8 {
+        let mut mgid = all_hosts();
+        mgid.0[15] = n;
+        let (mask, record) = creation(&world, 1, mgid);
+        let got = world.member(1, Method::Set, mask, &record);
+        assert_eq!(got.is_ok(), n < 2, "{got:?}");
+    }
+    // Multicast tables of 64 entries.
+    let mut world = up(1, config());
+    let mut refused = 0;
+    for n in 0..70u8 {
+        let mut mgid = all_hosts();
+        mgid.0[15] = n;
+        let (mask, record) = creation(&world, 1, mgid);
+        refused += u32::from(world.member(1, Method::Set, mask, &record) == Err(0x0100));
+    }
+    assert_eq!(refused, 7);
+}
+
+#[test]
+fn paths_between_ports() {
+    let mut world = World::new(2, config());
+    world.nodes[2].ports[1].mtu_cap = Mtu::B2048.into();
+    world.pump();
+    let ends = PathMask::DGID | PathMask::SGID;
+    let wanted = PathRecord { dgid: world.gid(2), sgid: world.gid(1), ..PathRecord::default() };
+    let got = world.path(1, ends | PathMask::NUMB_PATH, &wanted).unwrap();
+    assert_eq!((got.dlid, got.slid), (world.lid(2), world.lid(1)));
+    assert_eq!((got.pkey, got.mtu.mtu(), got.rate), (PKey::DEFAULT, Some(Mtu::B2048), Rate::new(7)));
+    assert!(got.reversible && got.mtu_selector == Selector::Exactly);
+    let unknown = PathRecord { dgid: Gid::new(Gid::DEFAULT_PREFIX, Guid(5)), ..wanted };
+    assert_eq!(world.path(1, ends, &unknown), Err(0x0300));
+    let elsewhere = PathRecord { dgid: Gid::new(0x2001 << 48, world.gid(2).id()), ..wanted };
+    assert_eq!(world.path(1, ends, &elsewhere), Err(0x0300));
+    let source = PathRecord { sgid: Gid::new(Gid::DEFAULT_PREFIX, Guid(5)), ..wanted };
+    assert_eq!(world.path(1, ends, &source), Err(0x0500));
+    // Selectors.
+    let mtu = PathMask::MTU_SELECTOR | PathMask::MTU;
+    let more = PathRecord { mtu_selector: Selector::Greater, mtu: Mtu::B2048.into(), ..wanted };
+    assert_eq!(world.path(1, ends | mtu, &more), Err(0x0300));
+    let exact = PathRecord { mtu_selector: Selector::Exactly, ..more };
+    assert!(world.path(1, ends | mtu, &exact).is_ok());
+    let lane = PathRecord { sl: ServiceLevel::new(3), ..wanted };
+    assert_eq!(world.path(1, ends | PathMask::SL, &lane), Err(0x0300));
+    // By LID, and to a group.
+    let by_lid = PathRecord { dlid: world.lid(2), slid: world.lid(1), ..PathRecord::default() };
+    assert_eq!(world.path(2, PathMask::DLID | PathMask::SLID, &by_lid).unwrap().dgid, world.gid(2));
+    let group = PathRecord { dgid: broadcast(), ..wanted };
+    assert_eq!(world.path(1, ends, &group).unwrap().dlid, Lid(0xc000));
+    // All that there are from one port: too many for one, one table for several.
+    assert_eq!(world.path(1, PathMask::SGID, &wanted), Err(0x0400));
+    let table = world.ask(1, Method::GetTable, PathMask::SGID.bits(), &wanted);
+    assert!(table.header.status.is_ok() && table.rmpp.flags.contains(RmppFlags::LAST));
+    assert_eq!((table.attribute_offset, table.rmpp.length), (8, 3 * 64 + 20));
+}
+
+#[test]
+fn tables_that_do_not_fit_are_refused() {
+    let mut world = up(3, config());
+    let wanted = PathRecord { sgid: world.gid(1), ..PathRecord::default() };
+    let table = world.ask(1, Method::GetTable, PathMask::SGID.bits(), &wanted);
+    assert_eq!(table.header.status, MadStatus(0x0100));
+}
+
+#[test]
+fn partitions_keep_ports_apart() {
+    let mut config = config();
+    let partition = |pkey, guids: &[(u64, bool)]| Partition {
+        pkey: PKey(pkey),
+        members: Members::Listed(guids.iter().map(|&(g, full)| (Guid(g), full)).collect()),
+        ..Partition::default_ipoib()
+    };
+    config.partitions = vec![
+        partition(0x8002, &[(0x1001, true), (0x2001, false), (0x3001, false)]),
+        partition(0x8003, &[(0x4001, true)]),
+    ];
+    let mut world = up(4, config);
+    let ends = PathMask::DGID | PathMask::SGID;
+    let between = |world: &World, a, b| PathRecord {
+        sgid: world.gid(a),
+        dgid: world.gid(b),
+        pkey: PKey(0x8002),
+        ..PathRecord::default()
+    };
+    let wanted = between(&world, 1, 2);
+    assert_eq!(world.path(1, ends, &wanted).unwrap().pkey, PKey(0x8002));
+    assert_eq!(world.path(1, ends | PathMask::PKEY, &wanted).unwrap().pkey, PKey(0x8002));
+    let other = PathRecord { pkey: PKey(0x8003), ..wanted };
+    assert_eq!(world.path(1, ends | PathMask::PKEY, &other), Err(0x0300));
+    let limited = between(&world, 2, 3);
+    assert_eq!(world.path(2, ends, &limited), Err(0x0300), "two limited members");
+    let apart = between(&world, 1, 4);
+    assert_eq!(world.path(1, ends, &apart), Err(0x0300));
+    // Groups.
+    let mut mgid = broadcast();
+    mgid.0[4..6].copy_from_slice(&[0x80, 0x02]);
+    let wanted = member(&world, 1, mgid);
+    assert_eq!(world.member(1, Method::Set, JOIN, &wanted).unwrap().pkey, PKey(0x8002));
+    let wanted = member(&world, 4, mgid);
+    assert_eq!(world.member(4, Method::Set, JOIN, &wanted), Err(0x0200));
+    assert_eq!(world.member(4, Method::Get, McMask::MGID, &wanted), Err(0x0300));
+}
+
+#[test]
+fn members_are_shown_to_those_who_may_see_them() {
+    let mut world = up(2, config());
+    for i in [1, 2] {
+        let wanted = member(&world, i, broadcast());
+        world.member(i, Method::Set, JOIN, &wanted).unwrap();
+    }
+    let wanted = member(&world, 1, broadcast());
+    let seen = world.member(1, Method::Get, McMask::MGID, &wanted).unwrap();
+    assert_eq!((seen.port_gid, seen.join_state), (Gid::ZERO, JoinState::empty()));
+    let own = world.member(1, Method::Get, McMask::MGID | McMask::PORT_GID, &wanted).unwrap();
+    assert_eq!(own.port_gid, world.gid(1));
+    let mut trusted = SaMad::request(Method::GetTable, Tid(3), McMask::MGID.bits(), &wanted);
+    trusted.sm_key = 1;
+    let table = world.send(1, &trusted);
+    assert_eq!(table.rmpp.length, 2 * 56 + 20);
+}
+
+#[test]
+fn events_are_reported_until_confirmed() {
+    let mut world = up(2, config());
+    for trap in [trap::GID_OUT_OF_SERVICE, trap::GID_IN_SERVICE, trap::GROUP_CREATED, trap::GROUP_DELETED] {
+        assert!(world.subscribe(1, trap, true).is_ok());
+    }
+    let me = world.lid(1);
+    let (mask, record) = creation(&world, 2, all_hosts());
+    let request = SaMad::request(Method::Set, Tid(4), mask.bits(), &record);
+    let mad = Mad { peer: world.address(2), bytes: request.to_bytes() };
+    world.sm.handle_mad(world.now, &mad);
+    world.pump();
+    world.inbox.pop_front();
+    assert_eq!(world.reports(false), [(me, trap::GROUP_CREATED, all_hosts())]);
+    world.pass(Duration::from_millis(600));
+    assert_eq!(world.reports(true), [(me, trap::GROUP_CREATED, all_hosts())], "sent again");
+    world.pass(Duration::from_secs(5));
+    assert_eq!(world.reports(true), []);
+    let (gone, lid) = (world.gid(2), world.lid(2));
+    world.disconnect((0, 2));
+    world.sm.handle_port_change(world.now);
+    world.pass(Duration::from_millis(100));
+    let reports = world.reports(true);
+    assert_eq!(reports, [(me, trap::GROUP_DELETED, all_hosts()), (me, trap::GID_OUT_OF_SERVICE, gone)]);
+    world.connect((0, 2), (2, 1));
+    world.sm.handle_port_change(world.now);
+    world.pass(Duration::from_millis(100));
+    assert_eq!(world.reports(false), [(me, trap::GID_IN_SERVICE, gone)]);
+    assert_eq!(world.lid(2), lid);
+    // Nobody confirms: given up.
+    world.pass(9 * SECOND);
+    assert_eq!(world.reports(false).len(), 3);
+    assert_eq!(world.sm.counters().reports_lost, 1);
+    assert!(world.subscribe(1, trap::GID_OUT_OF_SERVICE, false).is_ok());
+    assert_eq!(world.subscribe(1, trap::GID_OUT_OF_SERVICE, false), MadStatus(0x0200));
+}
+
+#[test]
+fn a_restarted_port_has_left_everything() {
+    let mut world = up(2, config());
+    let wanted = member(&world, 1, broadcast());
+    world.member(1, Method::Set, JOIN, &wanted).unwrap();
+    assert!(world.subscribe(1, trap::GROUP_CREATED, true).is_ok());
+    // Down and up between two sweeps.
+    world.disconnect((0, 1));
+    world.connect((0, 1), (1, 1));
+    world.sm.handle_port_change(world.now);
+    world.pass(Duration::from_millis(100));
+    assert_eq!(world.nodes[1].reregistered, 2);
+    assert_eq!(world.multicast(0, Lid(0xc000)), 0);
+    assert_eq!(world.subscribe(1, trap::GROUP_CREATED, false), MadStatus(0x0200));
+}
+
+#[test]
+fn a_group_over_two_switches_reaches_its_members_only() {
+    let mut world = World::new(2, config());
+    let far = world.add(ib_wire::smp::NodeType::Switch, 0x200, 20);
+    world.connect((0, 20), (far, 5));
+    let adapter = world.add(ib_wire::smp::NodeType::ChannelAdapter, 0x8000, 1);
+    world.connect((far, 17), (adapter, 1));
+    world.pump();
+    let wanted = member(&world, 1, broadcast());
+    world.member(1, Method::Set, JOIN, &wanted).unwrap();
+    assert_eq!(world.multicast(0, Lid(0xc000)), 1 << 1);
+    assert_eq!(world.multicast(far, Lid(0xc000)), 1 << 5, "senders behind it reach the member");
+    let wanted = member(&world, adapter, broadcast());
+    world.member(adapter, Method::Set, JOIN, &wanted).unwrap();
+    assert_eq!(world.multicast(0, Lid(0xc000)), 1 << 1 | 1 << 20);
+    assert_eq!(world.multicast(far, Lid(0xc000)), 1 << 5 | 1 << 17);
+}
+
+#[test]
+fn what_is_not_known_is_said_so() {
+    let mut world = up(1, config());
+    let info = world.ask(1, Method::Get, 0, &ClassPortInfo::parse(&[0; 72]));
+    let info: ClassPortInfo = info.record().unwrap();
+    assert_eq!((info.base_version, info.class_version), (1, 2));
+    let mut request = SaMad::request(Method::Get, Tid(1), 0, &PathRecord::default());
+    request.header.attribute = 0x99;
+    assert_eq!(world.send(1, &request).header.status, MadStatus::UNSUPPORTED_ATTRIBUTE);
+    request.header.method = Method::GetMulti;
+    assert_eq!(world.send(1, &request).header.status, MadStatus::UNSUPPORTED_METHOD);
+    // A port that nobody gave a LID gets no answer.
+    let mad =
+        Mad { peer: ib_wire::mad::MadAddress::gsi(Lid(77), ServiceLevel::new(0)), bytes: request.to_bytes() };
+    world.sm.handle_mad(world.now, &mad);
+    world.pump();
+    assert!(world.inbox.is_empty());
+    let mut record = SaMad::request(Method::Get, Tid(1), 1, &PathRecord::default());
+    record.header.attribute = attribute::NODE_RECORD;
+    record.data[..2].copy_from_slice(&world.lid(1).0.to_be_bytes());
+    let answer = world.send(1, &record);
+    assert_eq!(answer.data[4 + 12..4 + 20], 0x1000u64.to_be_bytes());
+    record.header.attribute = attribute::PORT_INFO_RECORD;
+    let answer = world.send(1, &record);
+    assert_eq!(answer.data[4 + 16..4 + 18], world.lid(1).0.to_be_bytes());
+}

@@ -1,0 +1,299 @@
+//! A simulated fabric: nodes with subnet management agents in memory, links, lost packets, a clock.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use ib_wire::mad::{Mad, MadAddress, MadStatus, Method, MgmtClass};
+use ib_wire::smp::{
+    Capabilities, DirectedStep, LinearForwardingBlock, LinkWidth, MulticastForwardingBlock, NodeDescription,
+    NodeInfo, NodeType, Origin, PKeyBlock, PortInfo, PortPhysicalState, PortState, Smp, SwitchInfo,
+    attribute, step,
+};
+use ib_wire::{Gid, Guid, Lid, Mtu, PKey, Qpn, ServiceLevel};
+
+use super::super::{SmConfig, SubnetManager};
+
+/// A node and its agent.
+#[derive(Debug)]
+pub(super) struct SimNode {
+    kind: NodeType,
+    guid: Guid,
+    pub(super) ports: Vec<PortInfo>,
+    pub(super) pkeys: Vec<BTreeMap<u16, [PKey; 32]>>,
+    switch: SwitchInfo,
+    pub(super) linear: BTreeMap<u32, [u8; 64]>,
+    pub(super) multicast: BTreeMap<(u16, u8), [u16; 32]>,
+    /// Times that a port was told to register anew.
+    pub(super) reregistered: u32,
+    /// Values written to any table or port.
+    pub(super) sets: u32,
+}
+
+impl SimNode {
+    fn new(kind: NodeType, guid: u64, ports: u8) -> Self {
+        let info = PortInfo {
+            state: PortState::Down,
+            physical_state: PortPhysicalState::Polling,
+            mtu_cap: Mtu::B4096.into(),
+            vl_cap: ib_wire::smp::Nibble::new(1),
+            width_active: LinkWidth::X4,
+            speed_active: ib_wire::smp::Nibble::new(4),
+            capabilities: Capabilities::TRAP | Capabilities::CLIENT_REREGISTRATION,
+            ..PortInfo::default()
+        };
+        let switch = SwitchInfo { linear_cap: 1024, multicast_cap: 64, ..SwitchInfo::default() };
+        let count = usize::from(ports) + 1;
+        let mut node = Self {
+            kind,
+            guid: Guid(guid),
+            ports: vec![info; count],
+            pkeys: vec![BTreeMap::new(); count],
+            switch,
+            linear: BTreeMap::new(),
+            multicast: BTreeMap::new(),
+            reregistered: 0,
+            sets: 0,
+        };
+        if kind == NodeType::Switch {
+            node.ports[0].state = PortState::Active;
+            node.ports[0].physical_state = PortPhysicalState::LinkUp;
+        }
+        node
+    }
+
+    pub(super) fn port_guid(&self, port: u8) -> Guid {
+        if self.kind == NodeType::Switch { self.guid } else { Guid(self.guid.0 + u64::from(port)) }
+    }
+
+    fn set_link(&mut self, port: u8, up: bool) {
+        let info = &mut self.ports[usize::from(port)];
+        (info.state, info.physical_state) = if up {
+            (PortState::Init, PortPhysicalState::LinkUp)
+        } else {
+            (PortState::Down, PortPhysicalState::Polling)
+        };
+        self.switch.port_state_change = self.kind == NodeType::Switch;
+    }
+
+    /// What the agent answers to a packet that came in by `entry`.
+    fn agent(&mut self, smp: &Smp, entry: u8) -> Smp {
+        let mut answer = smp.answer(MadStatus::OK);
+        let set = smp.header.method == Method::Set;
+        self.sets += u32::from(set);
+        let modifier = smp.header.modifier;
+        match smp.header.attribute {
+            attribute::NODE_INFO => answer.set_attribute(&NodeInfo {
+                base_version: 1,
+                class_version: 1,
+                node_type: self.kind,
+                num_ports: self.ports.len() as u8 - 1,
+                system_image_guid: self.guid,
+                node_guid: self.guid,
+                port_guid: self.port_guid(entry),
+                partition_cap: 64,
+                device_id: 1,
+                revision: 1,
+                local_port: entry,
+                vendor_id: Qpn::new(0),
+            }),
+            attribute::NODE_DESCRIPTION => answer.set_attribute(&NodeDescription::new("sim")),
+            attribute::SWITCH_INFO => {
+                if let (true, Some(wanted)) = (set, smp.attribute::<SwitchInfo>()) {
+                    let clear = wanted.port_state_change;
+                    self.switch.linear_top = wanted.linear_top;
+                    self.switch.port_state_change &= !clear;
+                }
+                answer.set_attribute(&self.switch);
+            }
+            attribute::PORT_INFO => {
+                let info = &mut self.ports[modifier as usize];
+                if let (true, Some(wanted)) = (set, smp.attribute::<PortInfo>()) {
+                    self.reregistered += u32::from(wanted.client_reregister);
+                    let state = match (wanted.state, info.state) {
+                        (PortState::NoChange, now) => now,
+                        (PortState::Armed, PortState::Init) => PortState::Armed,
+                        (PortState::Active, PortState::Armed) => PortState::Active,
+                        (to, from) => panic!("{from:?} to {to:?}"),
+                    };
+                    let physical_state = info.physical_state;
+                    *info = PortInfo { state, physical_state, client_reregister: false, ..wanted };
+                }
+                answer.set_attribute(info);
+            }
+            attribute::PKEY_TABLE => {
+                let (block, port) = PKeyBlock::place(modifier);
+                let port = if self.kind == NodeType::Switch { port } else { entry };
+                let keys = smp.attribute::<PKeyBlock>().unwrap().keys;
+                self.pkeys[usize::from(port)].insert(block, keys);
+            }
+            attribute::LINEAR_FORWARDING => {
+                let block = smp.attribute::<LinearForwardingBlock>().unwrap();
+                self.linear.insert(modifier, block.ports);
+            }
+            attribute::MULTICAST_FORWARDING => {
+                let block = smp.attribute::<MulticastForwardingBlock>().unwrap();
+                self.multicast.insert(MulticastForwardingBlock::place(modifier), block.masks);
+            }
+            _ => {
+                answer.header.status = MadStatus(answer.header.status.0 | MadStatus::UNSUPPORTED_ATTRIBUTE.0)
+            }
+        }
+        answer
+    }
+}
+
+/// Everything outside of the manager, and the manager.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) nodes: Vec<SimNode>,
+    links: BTreeMap<(usize, u8), (usize, u8)>,
+    pub(super) sm: SubnetManager,
+    pub(super) now: Instant,
+    /// Datagrams for clients, by LID.
+    pub(super) inbox: VecDeque<Mad>,
+    /// One SMP in so many is lost; 0 = none.
+    lose: u64,
+    random: u64,
+}
+
+/// GUID of the manager's switch.
+pub(super) const SWITCH: Guid = Guid(0x100);
+
+impl World {
+    /// The manager's switch with eight ports, and `adapters` of them with a channel adapter.
+    pub(super) fn new(adapters: u8, config: SmConfig) -> Self {
+        let now = Instant::now();
+        let mut world = Self {
+            nodes: vec![SimNode::new(NodeType::Switch, SWITCH.0, 20)],
+            links: BTreeMap::new(),
+            sm: SubnetManager::new(now, config),
+            now,
+            inbox: VecDeque::new(),
+            lose: 0,
+            random: 1,
+        };
+        for i in 1..=adapters {
+            let adapter = world.add(NodeType::ChannelAdapter, 0x1000 * u64::from(i), 1);
+            world.connect((0, i), (adapter, 1));
+        }
+        world
+    }
+
+    pub(super) fn add(&mut self, kind: NodeType, guid: u64, ports: u8) -> usize {
+        self.nodes.push(SimNode::new(kind, guid, ports));
+        self.nodes.len() - 1
+    }
+
+    pub(super) fn connect(&mut self, a: (usize, u8), b: (usize, u8)) {
+        self.links.insert(a, b);
+        self.links.insert(b, a);
+        self.nodes[a.0].set_link(a.1, true);
+        self.nodes[b.0].set_link(b.1, true);
+    }
+
+    pub(super) fn disconnect(&mut self, a: (usize, u8)) {
+        let b = self.links.remove(&a).unwrap();
+        self.links.remove(&b);
+        self.nodes[a.0].set_link(a.1, false);
+        self.nodes[b.0].set_link(b.1, false);
+    }
+
+    /// Takes a directed-route packet hop by hop, has it answered, and takes the answer back.
+    fn carry(&mut self, mut smp: Smp) {
+        let mut at = 0;
+        let mut origin = Origin::Local;
+        loop {
+            match step(&mut smp, self.nodes[at].kind, origin) {
+                DirectedStep::Send(port) => {
+                    let up = self.nodes[at].ports.get(usize::from(port)).is_some();
+                    let Some(&(next, entry)) = self.links.get(&(at, port)).filter(|_| up) else { return };
+                    (at, origin) = (next, Origin::Port(entry));
+                }
+                DirectedStep::Deliver if smp.is_returning() => {
+                    assert_eq!(at, 0, "only the manager asks");
+                    let mad = smp.to_mad(Lid::PERMISSIVE);
+                    self.sm.handle_mad(self.now, &mad);
+                    return;
+                }
+                DirectedStep::Deliver => {
+                    let entry = if let Origin::Port(entry) = origin { entry } else { 0 };
+                    smp = self.nodes[at].agent(&smp, entry);
+                    origin = Origin::Local;
+                }
+                _ => return,
+            }
+        }
+    }
+
+    pub(super) fn lose_one_in(&mut self, lose: u64, seed: u64) {
+        (self.lose, self.random) = (lose, seed);
+    }
+
+    fn loses(&mut self) -> bool {
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.lose > 0 && (self.random >> 33).is_multiple_of(self.lose)
+    }
+
+    pub(super) fn adapters(&self) -> impl Iterator<Item = &SimNode> {
+        self.nodes.iter().filter(|n| n.kind == NodeType::ChannelAdapter)
+    }
+
+    /// Delivers everything that the manager has to send.
+    pub(super) fn pump(&mut self) {
+        while let Some(mad) = self.sm.poll_transmit() {
+            if mad.header().class == MgmtClass::SubnDirected {
+                if !self.loses() {
+                    self.carry(Smp::from_mad(&mad.bytes).unwrap());
+                }
+            } else {
+                self.inbox.push_back(mad);
+            }
+        }
+    }
+
+    /// Lets `span` pass, with every timeout on its way.
+    pub(super) fn pass(&mut self, span: Duration) {
+        let end = self.now + span;
+        self.pump();
+        while let Some(at) = self.sm.poll_timeout().filter(|&at| at <= end) {
+            self.now = self.now.max(at);
+            self.sm.handle_timeout(self.now);
+            self.pump();
+        }
+        self.now = end;
+    }
+
+    /// The port of adapter `i` (from 1): its GID.
+    pub(super) fn gid(&self, i: usize) -> Gid {
+        Gid::new(Gid::DEFAULT_PREFIX, self.nodes[i].port_guid(1))
+    }
+
+    pub(super) fn lid(&self, i: usize) -> Lid {
+        self.nodes[i].ports[1].lid
+    }
+
+    pub(super) fn address(&self, i: usize) -> MadAddress {
+        MadAddress::gsi(self.lid(i), ServiceLevel::new(0))
+    }
+
+    /// A switch's port for a LID.
+    pub(super) fn route(&self, switch: usize, lid: Lid) -> u8 {
+        self.nodes[switch].linear[&(u32::from(lid.0) / 64)][usize::from(lid.0) % 64]
+    }
+
+    /// A switch's ports for a multicast LID, as a mask.
+    pub(super) fn multicast(&self, switch: usize, mlid: Lid) -> u64 {
+        let index = usize::from(mlid.0 - 0xc000);
+        let of = |position| {
+            let block = self.nodes[switch].multicast.get(&((index / 32) as u16, position));
+            block.map_or(0, |b| u64::from(b[index % 32]))
+        };
+        of(0) | of(1) << 16
+    }
+
+    /// Total of values written to nodes.
+    pub(super) fn sets(&self) -> u32 {
+        self.nodes.iter().map(|n| n.sets).sum()
+    }
+}

@@ -1,0 +1,103 @@
+//! Subnet management packets that wait for their answers: a window of them, sent again a bounded number of times.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use ib_wire::mad::{Mad, Method};
+use ib_wire::smp::Smp;
+use ib_wire::{Lid, Tid};
+
+/// One packet that is out.
+#[derive(Debug)]
+struct Outstanding<S> {
+    step: S,
+    smp: Smp,
+    due: Instant,
+    tries: u32,
+}
+
+/// Requests with the step of the sweep that each belongs to.
+#[derive(Debug)]
+pub(crate) struct Transactions<S> {
+    waiting: VecDeque<(S, Smp)>,
+    out: BTreeMap<u64, Outstanding<S>>,
+    next: u32,
+    high: u32,
+    window: usize,
+    timeout: Duration,
+    tries: u32,
+}
+
+impl<S> Transactions<S> {
+    pub(crate) fn new(window: usize, timeout: Duration, tries: u32, seed: u64) -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            out: BTreeMap::new(),
+            next: (seed >> 32) as u32,
+            high: seed as u32,
+            window: window.max(1),
+            timeout,
+            tries: tries.max(1),
+        }
+    }
+
+    /// Queues a request.
+    pub(crate) fn push(&mut self, step: S, smp: Smp) {
+        self.waiting.push_back((step, smp));
+    }
+
+    /// True if nothing waits or is out.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.out.is_empty()
+    }
+
+    /// Sends what the window allows.
+    pub(crate) fn send(&mut self, now: Instant, to: &mut VecDeque<Mad>) {
+        while self.out.len() < self.window {
+            let Some((step, mut smp)) = self.waiting.pop_front() else { break };
+            self.next = self.next.wrapping_add(1);
+            let tid = u64::from(self.high) << 32 | u64::from(self.next);
+            smp.header.tid = Tid(tid);
+            to.push_back(smp.to_mad(Lid::PERMISSIVE));
+            self.out.insert(tid, Outstanding { step, smp, due: now + self.timeout, tries: 1 });
+        }
+    }
+
+    /// Takes an answer. `None` if nothing waits for it.
+    pub(crate) fn answer(&mut self, smp: &Smp) -> Option<S> {
+        let tid = smp.header.tid.0;
+        let asked = &self.out.get(&tid)?.smp.header;
+        let fits = smp.header.method == Method::GetResp
+            && smp.header.class == asked.class
+            && smp.header.attribute == asked.attribute
+            && smp.header.modifier == asked.modifier;
+        // A busy agent is asked again when the time is up (IBA 13.4.7).
+        if !fits || smp.status().is_busy() {
+            return None;
+        }
+        self.out.remove(&tid).map(|o| o.step)
+    }
+
+    /// When the next packet is due.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.out.values().map(|o| o.due).min()
+    }
+
+    /// Sends due packets again; returns the steps that were given up.
+    pub(crate) fn expire(&mut self, now: Instant, to: &mut VecDeque<Mad>) -> Vec<S> {
+        let mut lost = Vec::new();
+        for (tid, o) in &mut self.out {
+            if o.due > now {
+                continue;
+            }
+            if o.tries >= self.tries {
+                lost.push(*tid);
+                continue;
+            }
+            o.tries += 1;
+            o.due = now + self.timeout;
+            to.push_back(o.smp.to_mad(Lid::PERMISSIVE));
+        }
+        lost.into_iter().filter_map(|tid| self.out.remove(&tid)).map(|o| o.step).collect()
+    }
+}
