@@ -36,3 +36,6 @@ pub enum Punt {
     /// Its destination is not known, or has no path yet: resolve it, and send the packet then.
     Neighbour(Ipv4Addr),
 }
+
+#[cfg(test)]
+mod tests;

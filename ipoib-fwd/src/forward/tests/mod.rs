@@ -1,0 +1,103 @@
+mod neighbours;
+mod packets;
+mod step;
+
+use std::net::Ipv4Addr;
+
+use etherparse::PacketBuilder;
+use ib_wire::{Lid, Qpn, ServiceLevel};
+use pmd::hca::{RcSlot, Source, UdSource};
+
+use super::*;
+use crate::link::RcPath;
+use crate::packet::ethernet::MacAddress;
+use crate::packet::icmp;
+
+const GATEWAY_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 0xfe]);
+const ETH_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 254);
+const ETH: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+/// Has a connection that takes 65,520 bytes.
+const IB_RC: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// Datagram only; wants to be dialled.
+const IB_UD: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
+/// Its path is being looked up.
+const IB_PATHLESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 4);
+const NOBODY: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
+
+fn tables() -> Tables<&'static str> {
+    let mut settings = Settings::new(GATEWAY_MAC);
+    settings.address = GatewayAddress::new(GATEWAY, 24);
+    settings.broadcast = Some("broadcast");
+    settings.groups = vec![(Ipv4Addr::new(224, 0, 0, 251), "mdns"), (Ipv4Addr::new(239, 1, 1, 1), "joined")];
+    settings.own_lid = Lid(7);
+    settings.own_qpns.push(Qpn::new(0x48));
+    let mut tables = Tables::new(1, settings);
+    let rc = Some(RcPath { slot: RcSlot(5), mtu: 65_524 });
+    tables.set_ib(IB_RC, IbNeighbour { ud: Some("rc-host"), rc, dial: true }).unwrap();
+    tables.set_ib(IB_UD, IbNeighbour { ud: Some("ud-host"), rc: None, dial: true }).unwrap();
+    tables.set_ib(IB_PATHLESS, IbNeighbour { ud: None, rc: None, dial: false }).unwrap();
+    tables.set_eth(ETH, EthNeighbour { mac: ETH_MAC }).unwrap();
+    tables
+}
+
+/// A UDP packet of `len` bytes in all.
+fn ip(source: Ipv4Addr, destination: Ipv4Addr, len: usize) -> Vec<u8> {
+    let payload: Vec<u8> = (0..len - 28).map(|i| (i * 7) as u8).collect();
+    let mut out = Vec::new();
+    PacketBuilder::ipv4(source.octets(), destination.octets(), 64)
+        .udp(1000, 2000)
+        .write(&mut out, &payload)
+        .unwrap();
+    // The builder sets DF.
+    with(out, |p| p[6] = 0)
+}
+
+/// Changes a header and mends its checksum.
+fn with(mut packet: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    change(&mut packet);
+    let header_len = usize::from(packet[0] & 0xf) * 4;
+    packet[10..12].fill(0);
+    let sum = etherparse::checksum::Sum16BitWords::new().add_slice(&packet[..header_len]).ones_complement();
+    packet[10..12].copy_from_slice(&sum.to_ne_bytes());
+    packet
+}
+
+fn dont_fragment(packet: Vec<u8>) -> Vec<u8> {
+    with(packet, |p| p[6] |= 0x40)
+}
+
+fn frame(destination: MacAddress, ethertype: u16, payload: &[u8]) -> Vec<u8> {
+    [&destination.0[..], &ETH_MAC.0, &ethertype.to_be_bytes(), payload].concat()
+}
+
+fn message(payload: &[u8]) -> Vec<u8> {
+    [&[0x08, 0, 0, 0], payload].concat()
+}
+
+fn ud(multicast: bool) -> Source {
+    let (qpn, slid, sl) = (Qpn::new(0x99), Lid(9), ServiceLevel::default());
+    Source::Ud(UdSource { qpn, slid, sl, pkey_index: 0, has_grh: multicast, multicast })
+}
+
+fn reassemble(packet: &[u8], pieces: &[Vec<u8>]) -> Vec<u8> {
+    let header_len = usize::from(packet[0] & 0xf) * 4;
+    let mut out = packet[..header_len].to_vec();
+    for piece in pieces {
+        let parsed = etherparse::Ipv4Slice::from_slice(piece).unwrap();
+        let header = parsed.header();
+        assert_eq!(header.fragments_offset().byte_offset() as usize, out.len() - header_len);
+        assert_eq!(header.header_checksum(), header.to_header().calc_header_checksum());
+        assert_eq!(header.identification(), u16::from_be_bytes([packet[4], packet[5]]));
+        out.extend_from_slice(parsed.payload().payload);
+    }
+    out
+}
+
+fn cut(packet: &[u8], mtu: u16) -> Vec<Vec<u8>> {
+    let view = crate::packet::ipv4::Ipv4View::parse(packet, packet.len()).unwrap();
+    fragment::fragments(&view, mtu)
+        .unwrap()
+        .map(|f| [&f.header[..], &packet[f.offset..f.offset + f.len]].concat())
+        .collect()
+}

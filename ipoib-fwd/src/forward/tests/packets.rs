@@ -1,0 +1,225 @@
+//! Fragments, ICMP, ARP, checksums: etherparse is the oracle.
+
+use std::time::{Duration, Instant};
+
+use ib_wire::Gid;
+use proptest::prelude::*;
+
+use super::*;
+use crate::drop_reason::DropReason;
+use crate::link::HardwareAddress;
+use crate::packet::arp::{ArpOperation, EthernetArp};
+use crate::packet::checksum;
+use crate::packet::ipv4::Ipv4View;
+
+/// Puts options, padded to words, into a packet.
+fn with_options(packet: &[u8], options: &[u8]) -> Vec<u8> {
+    assert_eq!(options.len() % 4, 0);
+    let total = (packet.len() + options.len()) as u16;
+    let mut out = [&packet[..20], options, &packet[20..]].concat();
+    out[0] = 0x45 + (options.len() / 4) as u8;
+    out[2..4].copy_from_slice(&total.to_be_bytes());
+    with(out, |_| ())
+}
+
+#[test]
+fn only_copied_options_go_into_later_fragments() {
+    // No operation, record route (not copied), loose source route (copied), end.
+    let options = [1, 7, 3, 4, 0x83, 7, 4, 10, 0, 0, 1, 0];
+    let packet = with_options(&ip(IB_RC, ETH, 3000), &options);
+    let pieces = cut(&packet, 1500);
+    assert_eq!(pieces[0][20..32], options);
+    assert_eq!(pieces[1][20..28], [0x83, 7, 4, 10, 0, 0, 1, 0]);
+    assert_eq!(pieces[1][0], 0x47);
+    assert_eq!(reassemble(&packet, &pieces)[32..], packet[32..]);
+}
+
+#[test]
+fn a_fragment_is_cut_again_and_keeps_its_place() {
+    let whole = ip(IB_RC, ETH, 9000);
+    let halves = cut(&whole, 4000);
+    let quarters: Vec<_> = halves.iter().flat_map(|half| cut(half, 1500)).collect();
+    assert_eq!(reassemble(&whole, &quarters)[20..], whole[20..]);
+    assert_eq!(quarters.iter().filter(|q| q[6] & 0x20 == 0).count(), 1);
+}
+
+#[test]
+fn an_mtu_without_room_for_payload_gives_no_fragments() {
+    let packet = ip(IB_RC, ETH, 100);
+    let view = Ipv4View::parse(&packet, packet.len()).unwrap();
+    assert!(fragment::fragments(&view, 27).is_none());
+    assert!(fragment::fragments(&view, 28).is_some());
+}
+
+#[test]
+fn fragmentation_needed_quotes_and_names_the_mtu() {
+    let packet = dont_fragment(ip(ETH, IB_UD, 3000));
+    let mut out = [0; 576];
+    let len = icmp::fragmentation_needed(&mut out, &packet[..64], GATEWAY, 2044).unwrap();
+    let sliced = etherparse::SlicedPacket::from_ip(&out[..len]).unwrap();
+    let Some(etherparse::NetSlice::Ipv4(v4)) = &sliced.net else { panic!("is IPv4") };
+    assert_eq!(v4.header().destination_addr(), ETH);
+    assert_eq!(v4.header().source_addr(), GATEWAY);
+    assert_eq!(v4.header().header_checksum(), v4.header().to_header().calc_header_checksum());
+    let Some(etherparse::TransportSlice::Icmpv4(message)) = &sliced.transport else { panic!("is ICMP") };
+    assert_eq!(message.checksum(), message.icmp_type().calc_checksum(message.payload()));
+    assert_eq!(
+        message.icmp_type(),
+        etherparse::Icmpv4Type::DestinationUnreachable(
+            etherparse::icmpv4::DestUnreachableHeader::FragmentationNeeded { next_hop_mtu: 2044 }
+        )
+    );
+    assert_eq!(message.payload(), &packet[..64]);
+    assert_eq!(icmp::fragmentation_needed(&mut [0; 576], &packet, GATEWAY, 2044), Some(576));
+}
+
+#[test]
+fn no_error_about_errors_fragments_and_broadcasts() {
+    let answer = |p: &[u8]| icmp::may_answer(p, p.len());
+    assert!(answer(&ip(ETH, IB_RC, 60)));
+    assert!(!answer(&with(ip(ETH, IB_RC, 60), |p| p[7] = 1)));
+    assert!(!answer(&ip(ETH, Ipv4Addr::BROADCAST, 60)));
+    assert!(!answer(&ip(Ipv4Addr::UNSPECIFIED, IB_RC, 60)));
+    let mut error = [0; 576];
+    let len = icmp::fragmentation_needed(&mut error, &ip(ETH, IB_RC, 60), GATEWAY, 1500).unwrap();
+    assert!(!answer(&error[..len]));
+    let mut ping = Vec::new();
+    PacketBuilder::ipv4(ETH.octets(), IB_RC.octets(), 64)
+        .icmpv4_echo_request(1, 2)
+        .write(&mut ping, &[0; 8])
+        .unwrap();
+    assert!(answer(&ping));
+}
+
+#[test]
+fn echo_is_answered() {
+    let mut packet = Vec::new();
+    PacketBuilder::ipv4(ETH.octets(), GATEWAY.octets(), 3)
+        .icmpv4_echo_request(0x1234, 7)
+        .write(&mut packet, b"payload")
+        .unwrap();
+    let mut wrong = packet.clone();
+    wrong[30] ^= 1;
+    assert_eq!(icmp::echo_reply(&mut wrong), Err(DropReason::NotHandled));
+    icmp::echo_reply(&mut packet).unwrap();
+    let reply_bytes = packet.clone();
+    let sliced = etherparse::SlicedPacket::from_ip(&reply_bytes).unwrap();
+    let Some(etherparse::NetSlice::Ipv4(v4)) = &sliced.net else { panic!("is IPv4") };
+    assert_eq!((v4.header().source_addr(), v4.header().destination_addr()), (GATEWAY, ETH));
+    assert_eq!(v4.header().header_checksum(), v4.header().to_header().calc_header_checksum());
+    let Some(etherparse::TransportSlice::Icmpv4(reply)) = &sliced.transport else { panic!("is ICMP") };
+    assert_eq!(reply.checksum(), reply.icmp_type().calc_checksum(reply.payload()));
+    assert!(
+        matches!(reply.icmp_type(), etherparse::Icmpv4Type::EchoReply(echo) if echo.id == 0x1234 && echo.seq == 7)
+    );
+    assert_eq!(icmp::echo_reply(&mut packet), Err(DropReason::NotHandled), "a reply is not answered");
+}
+
+#[test]
+fn token_bucket_holds_the_rate() {
+    let start = Instant::now();
+    let mut bucket = icmp::TokenBucket::new(start, 10, 5);
+    assert_eq!((0..20).filter(|_| bucket.take(start)).count(), 5);
+    let taken = (0..10_000).filter(|ms| bucket.take(start + Duration::from_millis(*ms))).count();
+    assert!((95..=100).contains(&taken), "{taken}");
+    assert_eq!((0..20).filter(|_| bucket.take(start + Duration::from_secs(3600))).count(), 5);
+}
+
+fn arp(operation: ArpOperation, sender_ip: Ipv4Addr, target_ip: Ipv4Addr) -> EthernetArp {
+    EthernetArp { operation, sender_mac: ETH_MAC, sender_ip, target_mac: MacAddress::ZERO, target_ip }
+}
+
+#[test]
+fn ethernet_arp_is_what_etherparse_reads() {
+    let request = arp(ArpOperation::Request, ETH, IB_RC);
+    let f = request.to_frame(MacAddress::BROADCAST);
+    assert_eq!(EthernetArp::parse(&f), Ok(request));
+    let sliced = etherparse::SlicedPacket::from_ethernet(&f).unwrap();
+    let Some(etherparse::NetSlice::Arp(read)) = sliced.net else { panic!("is ARP") };
+    assert_eq!((read.sender_hw_addr(), read.target_protocol_addr()), (&ETH_MAC.0[..], &IB_RC.octets()[..]));
+    for (at, value) in [(15, 32), (17, 1), (18, 20), (19, 16), (21, 3)] {
+        let mut bad = f;
+        bad[at] = value;
+        assert_eq!(EthernetArp::parse(&bad), Err(DropReason::BadArp), "byte {at}");
+    }
+    assert_eq!(EthernetArp::parse(&f[..41]), Err(DropReason::Truncated));
+}
+
+#[test]
+fn arp_means_what_it_should_and_lies_are_dropped() {
+    use super::super::arp::{ArpMeaning, check_ethernet};
+    let settings = tables().settings;
+    let check = |a: EthernetArp| check_ethernet(&a, ETH_MAC, &settings);
+    let (request, reply) = (ArpOperation::Request, ArpOperation::Reply);
+    assert_eq!(check(arp(request, ETH, IB_RC)), Ok(ArpMeaning::Request { target: IB_RC }));
+    assert_eq!(check(arp(reply, ETH, GATEWAY)), Ok(ArpMeaning::Reply));
+    assert_eq!(check(arp(request, ETH, ETH)), Ok(ArpMeaning::Announcement));
+    assert_eq!(check(arp(reply, ETH, ETH)), Ok(ArpMeaning::Announcement));
+    assert_eq!(check(arp(request, Ipv4Addr::UNSPECIFIED, ETH)), Ok(ArpMeaning::Probe { target: ETH }));
+    for (sender, target) in [
+        (GATEWAY, IB_RC),
+        (Ipv4Addr::BROADCAST, IB_RC),
+        (Ipv4Addr::LOCALHOST, IB_RC),
+        (Ipv4Addr::new(8, 8, 8, 8), IB_RC),
+        (ETH, Ipv4Addr::new(10, 77, 0, 255)),
+        (ETH, Ipv4Addr::new(224, 0, 0, 1)),
+    ] {
+        assert_eq!(check(arp(request, sender, target)), Err(DropReason::HostileArp), "{sender} {target}");
+    }
+    assert_eq!(check(arp(reply, Ipv4Addr::UNSPECIFIED, ETH)), Err(DropReason::HostileArp));
+    let group = EthernetArp { sender_mac: MacAddress::BROADCAST, ..arp(request, ETH, IB_RC) };
+    assert_eq!(check(group), Err(DropReason::HostileArp));
+    let ours = EthernetArp { sender_mac: GATEWAY_MAC, ..arp(request, ETH, IB_RC) };
+    assert_eq!(check(ours), Err(DropReason::LoopSelf));
+}
+
+#[test]
+fn arp_is_translated_between_the_sides() {
+    use super::super::arp::{answer_ethernet, check_infiniband, to_ethernet, to_infiniband};
+    let mut gid = [0; 16];
+    gid[0] = 0xfe;
+    let own = HardwareAddress { qpn: Qpn::new(0x48), gid: Gid(gid), ..HardwareAddress::default() };
+    let peer = HardwareAddress { qpn: Qpn::new(0x99), gid: Gid(gid), ..HardwareAddress::default() };
+    let settings = tables().settings;
+    let request = arp(ArpOperation::Request, ETH, IB_RC);
+    let asked = to_infiniband(&request, own, None);
+    assert_eq!((asked.sender, asked.sender_ip, asked.target_ip), (own, ETH, IB_RC));
+    assert_eq!(check_infiniband(&asked, &[own], &settings), Err(DropReason::LoopSelf));
+    let replied = asked.reply(peer);
+    assert!(check_infiniband(&replied, &[own], &settings).is_ok());
+    let back = to_ethernet(&replied, GATEWAY_MAC, Some(ETH_MAC)).unwrap();
+    assert_eq!(back, answer_ethernet(&request, GATEWAY_MAC));
+    let management = HardwareAddress { qpn: Qpn::GSI, ..peer };
+    assert_eq!(check_infiniband(&asked.reply(management), &[own], &settings), Err(DropReason::HostileArp));
+}
+
+proptest! {
+    #[test]
+    fn fragments_put_together_are_the_packet(len in 28usize..20_000, mtu in 68u16..9000) {
+        let packet = ip(IB_RC, ETH, len);
+        let pieces = cut(&packet, mtu);
+        prop_assert!(pieces.iter().all(|p| p.len() <= usize::from(mtu)));
+        prop_assert!(pieces[..pieces.len() - 1].iter().all(|p| p[6] & 0x20 != 0));
+        prop_assert_eq!(pieces[pieces.len() - 1][6] & 0x20, 0);
+        prop_assert_eq!(&reassemble(&packet, &pieces)[20..], &packet[20..]);
+    }
+
+    #[test]
+    fn arbitrary_options_never_break_a_fragment(options in prop::collection::vec(any::<[u8; 4]>(), 0..=10), mtu in 68u16..1500) {
+        let packet = with_options(&ip(IB_RC, ETH, 2000), options.as_flattened());
+        let header_len = 20 + 4 * options.len();
+        prop_assert_eq!(&reassemble(&packet, &cut(&packet, mtu))[header_len..], &packet[header_len..]);
+    }
+
+    #[test]
+    fn checksum_is_etherparses(bytes in prop::collection::vec(any::<u8>(), 0..200), new in any::<u16>()) {
+        let theirs = etherparse::checksum::Sum16BitWords::new().add_slice(&bytes).ones_complement();
+        prop_assert_eq!(checksum::checksum(&bytes).to_be_bytes(), theirs.to_ne_bytes());
+        if bytes.len() >= 4 && bytes.iter().any(|b| *b != 0) && new != 0 {
+            let mut changed = bytes.clone();
+            changed[2..4].copy_from_slice(&new.to_be_bytes());
+            let old = u16::from_be_bytes([bytes[2], bytes[3]]);
+            prop_assert_eq!(checksum::update(checksum::checksum(&bytes), old, new), checksum::checksum(&changed));
+        }
+    }
+}

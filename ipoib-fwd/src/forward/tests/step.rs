@@ -1,0 +1,303 @@
+//! One test a rule, both directions, and hostile packets.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::drop_reason::DropReason;
+use crate::packet::{IPOIB_IPV4_HEADER, ethernet::ETHERNET_HEADER_LEN};
+
+const BROADCAST: Ipv4Addr = Ipv4Addr::BROADCAST;
+const SUBNET_BROADCAST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 255);
+const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
+
+fn eth<'t>(tables: &'t Tables<&'static str>, frame: &[u8]) -> EthVerdict<'t, &'static str> {
+    eth_to_ib(frame, frame.len(), tables)
+}
+
+fn unicast(packet: &[u8]) -> Vec<u8> {
+    frame(GATEWAY_MAC, 0x0800, packet)
+}
+
+#[test]
+fn connection_is_taken_where_there_is_one() {
+    let t = tables();
+    let EthVerdict::Forward { via, ip_len, neighbour, dial } = eth(&t, &unicast(&ip(ETH, IB_RC, 1500)))
+    else {
+        panic!("forwards");
+    };
+    assert_eq!((via, ip_len, dial), (Via::Rc(RcSlot(5)), 1500, false));
+    assert_eq!(neighbour.and_then(|n| t.ib_at(n)), Some(IB_RC));
+}
+
+#[test]
+fn datagram_else_and_a_dial_is_asked_for() {
+    let t = tables();
+    let EthVerdict::Forward { via, ip_len, dial, .. } = eth(&t, &unicast(&ip(ETH, IB_UD, 100))) else {
+        panic!("forwards");
+    };
+    assert_eq!((via, ip_len, dial), (Via::Ud(&"ud-host"), 100, true));
+}
+
+#[test]
+fn padding_of_short_frames_does_not_go_out() {
+    let mut f = unicast(&ip(ETH, IB_UD, 28));
+    f.resize(60, 0xaa);
+    assert!(matches!(eth(&tables(), &f), EthVerdict::Forward { ip_len: 28, .. }));
+}
+
+#[test]
+fn a_packet_larger_than_the_connection_takes_goes_by_datagram() {
+    let mut t = tables();
+    let rc = Some(RcPath { slot: RcSlot(1), mtu: 1004 });
+    t.set_ib(IB_RC, IbNeighbour { ud: Some("rc-host"), rc, dial: false }).unwrap();
+    let via = |len| match eth(&t, &unicast(&ip(ETH, IB_RC, len))) {
+        EthVerdict::Forward { via, .. } => via,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(via(1000), Via::Rc(RcSlot(1)));
+    assert_eq!(via(1001), Via::Ud(&"rc-host"));
+}
+
+#[test]
+fn too_big_for_datagrams_is_told_or_cut_to_the_true_mtu() {
+    let t = tables();
+    assert!(matches!(eth(&t, &unicast(&ip(ETH, IB_UD, 2044))), EthVerdict::Forward { .. }));
+    let big = ip(ETH, IB_UD, 2045);
+    assert!(matches!(
+        eth(&t, &unicast(&big)),
+        EthVerdict::Fragment { via: Via::Ud(_), mtu: 2044, ip_len: 2045, .. }
+    ));
+    assert!(matches!(
+        eth(&t, &unicast(&dont_fragment(big))),
+        EthVerdict::TooBig { mtu: 2044, dial: Some(_) }
+    ));
+    assert!(matches!(eth(&t, &unicast(&dont_fragment(ip(ETH, IB_RC, 9000)))), EthVerdict::Forward { .. }));
+}
+
+#[test]
+fn the_unknown_the_own_and_arp_go_to_control() {
+    let t = tables();
+    assert_eq!(eth(&t, &unicast(&ip(ETH, NOBODY, 60))), EthVerdict::Punt(Punt::Neighbour(NOBODY)));
+    assert_eq!(eth(&t, &unicast(&ip(ETH, IB_PATHLESS, 60))), EthVerdict::Punt(Punt::Neighbour(IB_PATHLESS)));
+    assert_eq!(eth(&t, &unicast(&ip(ETH, GATEWAY, 60))), EthVerdict::Punt(Punt::Local));
+    assert_eq!(eth(&t, &frame(MacAddress::BROADCAST, 0x0806, &[0; 28])), EthVerdict::Punt(Punt::Arp));
+}
+
+#[test]
+fn broadcast_and_groups_to_infiniband() {
+    let t = tables();
+    let group = |destination: Ipv4Addr, mac| match eth(&t, &frame(mac, 0x0800, &ip(ETH, destination, 60))) {
+        EthVerdict::Forward { via: Via::Group(group), neighbour: None, .. } => Ok(*group),
+        EthVerdict::Drop(reason) => Err(reason),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(group(BROADCAST, MacAddress::BROADCAST), Ok("broadcast"));
+    assert_eq!(group(SUBNET_BROADCAST, MacAddress::BROADCAST), Ok("broadcast"));
+    assert_eq!(group(ALL_HOSTS, MacAddress([1, 0, 0x5e, 0, 0, 1])), Ok("broadcast"));
+    let by_group = |g: [u8; 4]| group(g.into(), MacAddress::of_group(g.into()));
+    assert_eq!(by_group([224, 0, 0, 251]), Ok("mdns"));
+    assert_eq!(by_group([239, 1, 1, 1]), Ok("joined"));
+    assert_eq!(by_group([239, 1, 1, 2]), Err(DropReason::GroupUnknown));
+    assert_eq!(group(ALL_HOSTS, MacAddress([1, 0, 0x5e, 0, 0, 2])), Err(DropReason::NotForUs));
+    assert_eq!(group(IB_RC, MacAddress::BROADCAST), Err(DropReason::LinkBroadcastOfUnicast));
+}
+
+#[test]
+fn broadcast_and_groups_to_ethernet() {
+    let t = tables();
+    for (destination, mac) in [
+        (BROADCAST, MacAddress::BROADCAST),
+        (SUBNET_BROADCAST, MacAddress::BROADCAST),
+        (ALL_HOSTS, MacAddress([1, 0, 0x5e, 0, 0, 1])),
+    ] {
+        let m = message(&ip(IB_RC, destination, 60));
+        let IbVerdict::Forward { header, neighbour: None, .. } = ib_to_eth(&m, m.len(), &ud(true), &t) else {
+            panic!("{destination}");
+        };
+        assert_eq!(header[..6], mac.0);
+    }
+}
+
+#[test]
+fn own_multicast_that_comes_back_is_dropped() {
+    let m = message(&ip(IB_RC, BROADCAST, 60));
+    let Source::Ud(mut own) = ud(true) else { unreachable!() };
+    (own.slid, own.qpn) = (Lid(7), Qpn::new(0x48));
+    assert_eq!(ib_to_eth(&m, m.len(), &Source::Ud(own), &tables()), IbVerdict::Drop(DropReason::LoopSelf));
+    own.qpn = Qpn::new(0x49);
+    assert!(matches!(ib_to_eth(&m, m.len(), &Source::Ud(own), &tables()), IbVerdict::Forward { .. }));
+}
+
+#[test]
+fn infiniband_to_ethernet_unicast_cut_and_told() {
+    let t = tables();
+    let verdict = |packet: &[u8]| ib_to_eth(&message(packet), packet.len() + 4, &Source::Rc, &t);
+    let IbVerdict::Forward { header, ip_len: 1500, neighbour } = verdict(&ip(IB_RC, ETH, 1500)) else {
+        panic!("forwards");
+    };
+    assert_eq!(
+        header,
+        *frame(ETH_MAC, 0x0800, &[])
+            .iter()
+            .enumerate()
+            .map(|(i, b)| if i == 11 { 0xfe } else { *b })
+            .collect::<Vec<_>>()
+    );
+    assert_eq!(neighbour.and_then(|n| t.eth_at(n)), Some(ETH));
+    assert!(matches!(
+        verdict(&ip(IB_RC, ETH, 65_520)),
+        IbVerdict::Fragment { mtu: 1500, ip_len: 65_520, .. }
+    ));
+    assert_eq!(verdict(&dont_fragment(ip(IB_RC, ETH, 1501))), IbVerdict::TooBig { mtu: 1500 });
+    assert_eq!(verdict(&ip(IB_RC, GATEWAY, 60)), IbVerdict::Punt(Punt::Local));
+    assert_eq!(verdict(&ip(IB_RC, NOBODY, 60)), IbVerdict::Punt(Punt::Neighbour(NOBODY)));
+}
+
+#[test]
+fn hostile_frames_are_dropped_by_reason() {
+    let good = ip(ETH, IB_RC, 60);
+    let edit = |at: usize, value: u8| with(good.clone(), |p| p[at] = value);
+    let mut bad_sum = good.clone();
+    bad_sum[10] ^= 1;
+    let own_source = [&GATEWAY_MAC.0[..], &GATEWAY_MAC.0, &[8, 0], &good].concat();
+    let group_source = [&GATEWAY_MAC.0[..], &[1; 6], &[8, 0], &good].concat();
+    for (frame, reason) in [
+        (vec![], DropReason::Truncated),
+        (unicast(&[])[..13].to_vec(), DropReason::Truncated),
+        (unicast(&good[..19]), DropReason::Truncated),
+        (unicast(&good[..59]), DropReason::Truncated),
+        (unicast(&edit(0, 0x65)), DropReason::BadIpv4Version),
+        (unicast(&edit(0, 0x44)), DropReason::BadLength),
+        (unicast(&edit(3, 19)), DropReason::BadLength),
+        (unicast(&with(good.clone(), |p| p[6..8].copy_from_slice(&[0x1f, 0xff]))), DropReason::BadLength),
+        (unicast(&bad_sum), DropReason::BadIpv4Checksum),
+        (unicast(&edit(8, 0)), DropReason::TtlExceeded),
+        (own_source, DropReason::LoopSelf),
+        (group_source, DropReason::Martian),
+        (frame(MacAddress([2, 9, 9, 9, 9, 9]), 0x0800, &good), DropReason::NotForUs),
+        (frame(GATEWAY_MAC, 0x8100, &good), DropReason::Vlan),
+        (frame(GATEWAY_MAC, 0x86dd, &good), DropReason::Ipv6),
+        (frame(GATEWAY_MAC, 0x0026, &good), DropReason::UnknownEthertype),
+        (unicast(&ip(GATEWAY, IB_RC, 60)), DropReason::Martian),
+        (unicast(&ip(IB_UD, IB_RC, 60)), DropReason::Martian),
+        (unicast(&ip(Ipv4Addr::LOCALHOST, IB_RC, 60)), DropReason::Martian),
+        (unicast(&ip(ALL_HOSTS, IB_RC, 60)), DropReason::Martian),
+        (unicast(&ip(SUBNET_BROADCAST, IB_RC, 60)), DropReason::Martian),
+        (unicast(&ip(Ipv4Addr::UNSPECIFIED, IB_RC, 60)), DropReason::Martian),
+        (unicast(&ip(ETH, Ipv4Addr::LOCALHOST, 60)), DropReason::Martian),
+        (unicast(&ip(ETH, Ipv4Addr::new(10, 77, 0, 0), 60)), DropReason::Martian),
+        (unicast(&ip(ETH, Ipv4Addr::new(8, 8, 8, 8), 60)), DropReason::OffSubnet),
+        (unicast(&ip(NOBODY, ETH, 60)), DropReason::SameSide),
+    ] {
+        assert_eq!(eth(&tables(), &frame), EthVerdict::Drop(reason), "{frame:02x?}");
+    }
+}
+
+#[test]
+fn hostile_messages_are_dropped_by_reason() {
+    let good = ip(IB_RC, ETH, 60);
+    let typed = |kind: [u8; 2]| [&kind[..], &[0, 0], &good].concat();
+    for (message, source, reason) in [
+        (vec![], Source::Rc, DropReason::Truncated),
+        (vec![8, 0, 0], ud(false), DropReason::Truncated),
+        (message(&good[..59]), Source::Rc, DropReason::Truncated),
+        (typed([0x45, 0]), Source::Rc, DropReason::UnknownEthertype),
+        (typed([0, 5]), Source::Rc, DropReason::NotIpoib),
+        (typed([0x86, 0xdd]), Source::Rc, DropReason::Ipv6),
+        (typed([8, 6]), Source::Rc, DropReason::BadArp),
+        (message(&good), ud(true), DropReason::LinkBroadcastOfUnicast),
+        (message(&ip(ETH, NOBODY, 60)), Source::Rc, DropReason::Martian),
+        (message(&ip(IB_RC, IB_UD, 60)), Source::Rc, DropReason::SameSide),
+    ] {
+        assert_eq!(
+            ib_to_eth(&message, message.len(), &source, &tables()),
+            IbVerdict::Drop(reason),
+            "{message:02x?}"
+        );
+    }
+    assert_eq!(ib_to_eth(&typed([8, 6]), 64, &ud(true), &tables()), IbVerdict::Punt(Punt::Arp));
+}
+
+#[test]
+fn a_side_that_is_down_takes_nothing() {
+    let mut t = tables();
+    t.settings.broadcast = None;
+    t.settings.eth_up = false;
+    assert_eq!(eth(&t, &unicast(&ip(ETH, IB_RC, 60))), EthVerdict::Drop(DropReason::LinkDown));
+    let m = message(&ip(IB_RC, ETH, 60));
+    assert_eq!(ib_to_eth(&m, m.len(), &Source::Rc, &t), IbVerdict::Drop(DropReason::LinkDown));
+}
+
+#[test]
+fn tables_are_bounded_and_indices_last() {
+    let mut t: Tables<()> = Tables::new(3, Settings::new(GATEWAY_MAC));
+    let host = IbNeighbour { ud: Some(()), rc: None, dial: false };
+    for i in 0..MAX_NEIGHBOURS as u32 {
+        t.set_ib(i.into(), host).unwrap();
+    }
+    assert_eq!(t.set_ib(9999.into(), host), Err(TableFull));
+    let (seven, _) = t.ib(7.into()).unwrap();
+    assert!(t.remove_ib(9.into()).is_some());
+    t.set_ib(9999.into(), host).unwrap();
+    assert_eq!(t.ib_at(seven), Some(7.into()));
+    assert!(t.ib(9.into()).is_none());
+    let before = t.clone();
+    t.remove_ib(7.into());
+    assert!(before.ib(7.into()).is_some(), "a published copy does not change");
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..100), claimed in 0usize..70_000) {
+        let t = tables();
+        let mut framed = unicast(&bytes);
+        let _ = eth_to_ib(&bytes, claimed, &t);
+        let _ = eth_to_ib(&framed, claimed, &t);
+        let _ = ib_to_eth(&bytes, claimed, &ud(true), &t);
+        let _ = ib_to_eth(&message(&bytes), claimed, &Source::Rc, &t);
+        framed[12..14].copy_from_slice(&[8, 6]);
+        let _ = crate::packet::arp::EthernetArp::parse(&framed);
+        let _ = icmp::may_answer(&bytes, claimed);
+        let _ = icmp::fragmentation_needed(&mut [0; 576], &bytes, GATEWAY, 1500);
+        let mut copy = bytes.clone();
+        if icmp::echo_reply(&mut copy).is_err() {
+            prop_assert_eq!(copy, bytes);
+        }
+    }
+
+    #[test]
+    fn mutated_packets_never_panic_and_verdicts_stay_in_bounds(
+        len in 28usize..200,
+        edits in prop::collection::vec((0usize..60, any::<u8>()), 0..6),
+    ) {
+        let packet = with(ip(ETH, IB_RC, len), |p| {
+            for (at, value) in edits {
+                if at > 0 && at < p.len() {
+                    p[at] = value;
+                }
+            }
+        });
+        let t = tables();
+        if let EthVerdict::Forward { ip_len, .. } | EthVerdict::Fragment { ip_len, .. } = eth(&t, &unicast(&packet)) {
+            prop_assert!(usize::from(ip_len) <= packet.len());
+        }
+    }
+
+    #[test]
+    fn there_and_back_the_packet_is_the_same(len in 28usize..1500) {
+        let t = tables();
+        let packet = ip(ETH, IB_RC, len);
+        let f = unicast(&packet);
+        let EthVerdict::Forward { ip_len, .. } = eth(&t, &f) else { panic!("forwards") };
+        let m = [&IPOIB_IPV4_HEADER[..], &f[ETHERNET_HEADER_LEN..][..usize::from(ip_len)]].concat();
+        // The other gateway of the same subnet has the two sides the other way round.
+        let mut other: Tables<()> = Tables::new(2, Settings::new(GATEWAY_MAC));
+        other.set_eth(IB_RC, EthNeighbour { mac: ETH_MAC }).unwrap();
+        let IbVerdict::Forward { header, ip_len, .. } = ib_to_eth(&m, m.len(), &Source::Rc, &other) else {
+            panic!("forwards")
+        };
+        let out = [&header[..], &m[4..][..usize::from(ip_len)]].concat();
+        prop_assert_eq!(&out[14..], &packet[..]);
+        prop_assert!(etherparse::SlicedPacket::from_ethernet(&out).is_ok());
+    }
+}
