@@ -80,7 +80,14 @@ pub struct Engine {
     pub(super) dev: Device,
     doorbells: Vec<DoorbellReceiver>,
     dice: u64,
+    /// What must live as long as the device: memory of the host that its objects name.
+    kept: Vec<Box<dyn Keep>>,
 }
+
+/// Something that a device keeps alive.
+pub(crate) trait Keep: Send + std::fmt::Debug {}
+
+impl<T: Send + std::fmt::Debug> Keep for T {}
 
 /// All queue pairs, by the low bits of their numbers.
 #[derive(Debug, Default)]
@@ -125,7 +132,13 @@ impl Engine {
             dev: Device { ports, ..Device::default() },
             doorbells: Vec::new(),
             dice,
+            kept: Vec::new(),
         }
+    }
+
+    /// Keeps something alive as long as the device.
+    pub(crate) fn keep(&mut self, thing: Box<dyn Keep>) {
+        self.kept.push(thing);
     }
 
     /// What it was made with.
@@ -259,6 +272,13 @@ impl Engine {
         Ok(())
     }
 
+    /// Arms the limit event again at the limit that it had.
+    pub fn rearm_srq(&mut self, number: u32) -> Result<(), HcaError> {
+        let srq = self.dev.srqs.get_mut(number as usize).and_then(Option::as_mut);
+        srq.ok_or_else(|| not_found("shared receive queue", number))?.rearm();
+        Ok(())
+    }
+
     /// Destroys a shared receive queue that no queue pair uses.
     pub fn destroy_srq(&mut self, number: u32) -> Result<(), HcaError> {
         let uses = |qp: &Box<Qp>| matches!(qp.receives, Receives::Shared(n) if n == number);
@@ -376,6 +396,19 @@ impl Engine {
     /// True if nothing that was posted to a queue pair's send queue waits to be sent.
     pub(crate) fn sends_are_done(&mut self, qpn: Qpn) -> bool {
         self.qps.real(qpn).is_none_or(|qp| qp.sq.pending() == 0)
+    }
+
+    /// The port of a queue pair.
+    pub(crate) fn qp_port(&self, qpn: Qpn) -> Option<PortNumber> {
+        let slot = (qpn.get() & (MAX_QPS as u32 - 1)) as usize;
+        self.qps.slots.get(slot)?.as_deref().map(|qp| PortNumber(qp.port + 1))
+    }
+
+    /// Index of one of a port's own GIDs.
+    pub(crate) fn gid_index(&self, port: PortNumber, gid: Gid) -> Option<u8> {
+        let port = self.port(port).ok()?;
+        let index = (0..port.guids.len()).find(|&i| port.gid(i) == gid && gid != Gid::ZERO)?;
+        Some(index as u8)
     }
 
     /// The state of a queue pair.

@@ -7,6 +7,7 @@
 //! It works in turns ([`engine::Engine::step`]), each bounded, with the time given from outside; any thread may give it
 //! one. Input from the links and from the rings is hostile to it: checked, bounded, counted by reason.
 
+pub mod bus;
 mod counters;
 mod device;
 mod doorbell;
@@ -18,6 +19,7 @@ pub mod link;
 mod memory;
 mod object;
 mod port;
+pub mod provider;
 mod rc;
 mod scatter;
 mod sma;

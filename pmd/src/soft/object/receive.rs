@@ -118,7 +118,12 @@ impl Srq {
         self.armed = limit > 0;
     }
 
-    pub(crate) fn available(&self) -> u16 {
+    /// Arms it again at the same limit.
+    pub(crate) fn rearm(&mut self) {
+        self.armed = self.limit > 0;
+    }
+
+    fn available(&self) -> u16 {
         let posted = self.dbrec.load(DBREC_RECEIVE * 4).unwrap_or(0) as u16;
         posted.wrapping_sub(self.taken).min(self.mask)
     }

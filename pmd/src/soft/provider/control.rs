@@ -1,0 +1,106 @@
+//! The cold face.
+
+use std::time::Instant;
+
+use ib_wire::mad::Mad;
+use ib_wire::{Gid, Lid, PKey, Qpn};
+
+use super::SoftHca;
+use super::queues::MAX_SRQ_WR;
+use crate::hca::{
+    AsyncEvent, Control, DeviceAttributes, HcaError, PortAttributes, PortNumber, QpState, QpTransition,
+};
+use crate::mem::Pool;
+use crate::soft::engine::MAX_QPS;
+
+impl SoftHca {
+    /// Index of a port.
+    fn port_index(&self, port: PortNumber) -> Result<usize, HcaError> {
+        let index = usize::from(port.0).wrapping_sub(1);
+        if index < self.management.len() {
+            Ok(index)
+        } else {
+            Err(HcaError::NotFound { what: "port", name: port.0.to_string() })
+        }
+    }
+}
+
+impl Control for SoftHca {
+    fn device(&self) -> DeviceAttributes {
+        DeviceAttributes {
+            name: self.name.clone(),
+            node_guid: self.engine.lock().config().node_guid,
+            ports: self.management.len() as u8,
+            max_qp: MAX_QPS as u32,
+            max_wr: 1 << 15,
+            max_srq_wr: MAX_SRQ_WR,
+            max_srq_sge: 31,
+        }
+    }
+
+    fn port(&self, port: PortNumber) -> Result<PortAttributes, HcaError> {
+        self.engine.lock().port_attributes(port)
+    }
+
+    fn gid(&self, port: PortNumber, index: u16) -> Result<Gid, HcaError> {
+        self.engine.lock().gid(port, index)
+    }
+
+    fn pkey(&self, port: PortNumber, index: u16) -> Result<PKey, HcaError> {
+        self.engine.lock().pkey(port, index)
+    }
+
+    fn register_pool(&mut self, pool: &Pool) -> Result<(), HcaError> {
+        for (base, len) in pool.zones() {
+            // SAFETY: a pool's memory zones stay mapped as long as the environment, and buffers that are posted belong
+            // to the queues, which give them back when they complete.
+            unsafe { self.register_memory(base, len)? };
+        }
+        Ok(())
+    }
+
+    fn modify_qp(&mut self, qpn: Qpn, to: &QpTransition) -> Result<(), HcaError> {
+        self.engine.lock().modify_qp(qpn, to)
+    }
+
+    fn qp_state(&self, qpn: Qpn) -> Result<QpState, HcaError> {
+        self.engine.lock().qp_state(qpn)
+    }
+
+    fn attach_multicast(&mut self, qpn: Qpn, mgid: Gid, _mlid: Lid) -> Result<(), HcaError> {
+        self.engine.lock().attach_multicast(qpn, mgid)
+    }
+
+    fn detach_multicast(&mut self, qpn: Qpn, mgid: Gid, _mlid: Lid) -> Result<(), HcaError> {
+        self.engine.lock().detach_multicast(qpn, mgid)
+    }
+
+    fn send_mad(&mut self, port: PortNumber, mad: &Mad) -> Result<(), HcaError> {
+        let index = self.port_index(port)?;
+        // Class 0x01 and 0x81 go from queue pair 0, whatever they go to; all others from 1.
+        let special = usize::from(!mad.header().class.is_smp());
+        let mut engine = self.engine.lock();
+        if let Some(management) = self.management.get_mut(index).and_then(|m| m.get_mut(special)) {
+            management.send(&mut engine, &mut self.bus, mad)?;
+        }
+        engine.step(Instant::now());
+        Ok(())
+    }
+
+    fn receive_mad(&mut self, port: PortNumber) -> Result<Option<Mad>, HcaError> {
+        let index = self.port_index(port)?;
+        let mut engine = self.engine.lock();
+        engine.step(Instant::now());
+        let pair = self.management.get_mut(index).into_iter().flatten();
+        Ok(pair.rev().find_map(|management| management.receive(&mut engine)))
+    }
+
+    fn next_event(&mut self) -> Option<AsyncEvent> {
+        loop {
+            let event = self.engine.lock().next_event()?;
+            if let Some(event) = self.translate(event) {
+                return Some(event);
+            }
+        }
+    }
+}

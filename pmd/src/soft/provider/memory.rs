@@ -1,0 +1,98 @@
+//! Memory for rings, as the library would allocate it.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use parking_lot::Mutex;
+
+use crate::hca::HcaError;
+use crate::mlx5::rings::{DoorbellRecord, RingMemory};
+use crate::soft::HostMemory;
+
+/// Rings and records begin on a cache line of their own.
+const ALIGN: usize = 64;
+
+/// A zeroed piece of memory that never moves.
+#[derive(Debug)]
+struct Allocation {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: it owns its memory, which has no thread of its own.
+unsafe impl Send for Allocation {}
+
+impl Allocation {
+    fn new(len: usize) -> Option<Self> {
+        let layout = Layout::from_size_align(len.max(ALIGN), ALIGN).ok()?;
+        // SAFETY: the size is not zero.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Self { base, layout })
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout, freed once.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+    }
+}
+
+/// All ring memory of a device. The device keeps it, so that it outlives everyone who can reach the device.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Arena(Arc<Mutex<BTreeMap<usize, Allocation>>>);
+
+/// One piece of an [`Arena`], by address. It stays until [`Arena::free`].
+#[derive(Debug)]
+pub(super) struct Block {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: it is a name for memory that the arena owns.
+unsafe impl Send for Block {}
+
+impl Arena {
+    pub(super) fn allocate(&self, len: usize) -> Result<Block, HcaError> {
+        let allocation = Allocation::new(len).ok_or(HcaError::Exhausted("memory for rings"))?;
+        let block = Block { base: allocation.base, len: allocation.layout.size() };
+        self.0.lock().insert(block.base.as_ptr().addr(), allocation);
+        Ok(block)
+    }
+
+    /// Frees a block.
+    ///
+    /// # Safety
+    /// Neither the device nor a driver's queue uses its memory any more.
+    pub(super) unsafe fn free(&self, block: Block) {
+        self.0.lock().remove(&block.base.as_ptr().addr());
+    }
+}
+
+impl Block {
+    /// The driver's view of a part.
+    pub(super) fn ring(&self, at: usize, len: usize) -> RingMemory {
+        debug_assert!(at + len <= self.len);
+        // SAFETY: inside the block, which stays until `Arena::free`, whose callers answer for it; driver and device
+        // hand entries over by records and owner bits.
+        unsafe { RingMemory::new(self.base.add(at), len) }
+    }
+
+    /// The driver's view of a record.
+    pub(super) fn record(&self, at: usize, words: usize) -> DoorbellRecord {
+        debug_assert!(at.is_multiple_of(4) && at + words * 4 <= self.len);
+        // SAFETY: as in `ring`; blocks are aligned to 64, and both sides use atomics.
+        unsafe { DoorbellRecord::new(self.base.add(at).cast::<AtomicU32>(), words) }
+    }
+
+    /// The device's view of a part.
+    pub(super) fn host(&self, at: usize, len: usize) -> HostMemory {
+        debug_assert!(at + len <= self.len);
+        // SAFETY: as in `ring`: the device's objects are destroyed before their memory is freed, and the device keeps
+        // the arena.
+        unsafe { HostMemory::new(self.base.add(at), len) }
+    }
+}

@@ -1,0 +1,211 @@
+//! The software ConnectX as a host channel adapter: what libmlx5 and the kernel do for a real one – memory for rings,
+//! numbers, registration – in front of an [`Engine`], with the mlx5 driver behind it.
+
+mod control;
+mod gsi;
+mod memory;
+mod queues;
+
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ib_wire::{Guid, Mtu, Qpn};
+use parking_lot::Mutex;
+
+use super::bus::SoftBus;
+use super::engine::{Engine, EngineConfig};
+use super::event::DeviceEvent;
+use super::link::LinkEnd;
+use super::{Access, Counters, HostMemory, PortConfig, QpKind};
+use crate::hca::{AsyncEvent, HcaError, PortNumber, QueuesConfig, QueuesId, RcConfig};
+use crate::mlx5::mr::{MrTable, Region};
+use crate::mlx5::rings::QpRings;
+use gsi::Management;
+use memory::Arena;
+use queues::{Created, WorkerRings};
+
+/// What a software device is made with.
+#[derive(Clone, Debug)]
+pub struct SoftConfig {
+    /// Its name, `soft0`; with the node GUID, its node description.
+    pub name: String,
+    /// Node GUID.
+    pub node_guid: Guid,
+    /// GUIDs of its ports, one or two.
+    pub port_guids: Vec<Guid>,
+    /// Largest MTU of its ports.
+    pub max_mtu: Mtu,
+    /// Where queue pair numbers are drawn from.
+    pub seed: u64,
+}
+
+/// A connected queue pair and whose it is.
+#[derive(Debug)]
+struct RcRecord {
+    created: Created<QpRings>,
+    queues: QueuesId,
+    passive: bool,
+}
+
+/// A software ConnectX.
+#[derive(Debug)]
+pub struct SoftHca {
+    name: String,
+    engine: Arc<Mutex<Engine>>,
+    arena: Arena,
+    regions: MrTable,
+    bus: SoftBus,
+    workers: BTreeMap<QueuesId, WorkerRings>,
+    connected: BTreeMap<Qpn, RcRecord>,
+    /// Queue pairs 0 and 1 by port.
+    management: Vec<[Management; 2]>,
+}
+
+impl SoftHca {
+    /// A device, its management queue pairs open, its ports without links.
+    pub fn new(config: &SoftConfig) -> Result<Self, HcaError> {
+        let count = config.port_guids.len();
+        if !(1..=2).contains(&count) {
+            return Err(HcaError::Unsupported {
+                what: "number of ports",
+                value: count as u64,
+                limit: "one or two".into(),
+            });
+        }
+        let port = |guid: &Guid| PortConfig { guid: *guid, max_mtu: config.max_mtu };
+        let mut engine = Engine::new(EngineConfig {
+            node_guid: config.node_guid,
+            description: config.name.clone(),
+            ports: config.port_guids.iter().map(port).collect(),
+            seed: config.seed,
+        });
+        let arena = Arena::default();
+        engine.keep(Box::new(arena.clone()));
+        let mut management = Vec::new();
+        for number in 1..=count as u8 {
+            let mut open = |kind| Management::open(&mut engine, &arena, PortNumber(number), kind);
+            management.push([open(QpKind::Smi)?, open(QpKind::Gsi)?]);
+        }
+        let engine = Arc::new(Mutex::new(engine));
+        let bus = SoftBus::new(&engine);
+        Ok(Self {
+            name: config.name.clone(),
+            engine,
+            arena,
+            regions: MrTable::new(),
+            bus,
+            workers: BTreeMap::new(),
+            connected: BTreeMap::new(),
+            management,
+        })
+    }
+
+    /// The device itself, to give it turns from a thread of its own.
+    #[must_use]
+    pub const fn engine(&self) -> &Arc<Mutex<Engine>> {
+        &self.engine
+    }
+
+    /// Plugs a link into a port, or pulls it.
+    pub fn set_link(&mut self, port: PortNumber, link: Option<LinkEnd>) -> Result<(), HcaError> {
+        self.engine.lock().set_link(port, link)
+    }
+
+    /// What the device did and dropped.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.engine.lock().counters().clone()
+    }
+
+    /// Registers memory that packet buffers lie in.
+    ///
+    /// # Safety
+    /// The memory stays readable and writable until the device is gone, and what is posted of it is the device's until it
+    /// completes.
+    pub unsafe fn register_memory(&mut self, base: NonNull<u8>, len: usize) -> Result<(), HcaError> {
+        let start = base.as_ptr().addr() as u64;
+        if self.regions.regions().iter().any(|r| r.start == start && r.len == len as u64) {
+            return Ok(());
+        }
+        // SAFETY: by the contract of this function.
+        let memory = unsafe { HostMemory::new(base, len) };
+        let lkey = self.engine.lock().register(start, memory, Access::LOCAL)?;
+        let region = Region { start, len: len as u64, lkey };
+        self.regions.add(region).map_err(|_| HcaError::Exhausted("memory regions of one device"))
+    }
+
+    fn make_queues(&mut self, config: &QueuesConfig, room: usize) -> Result<&WorkerRings, HcaError> {
+        if self.workers.contains_key(&config.id) {
+            return Err(HcaError::Exhausted("queues of this number: they exist"));
+        }
+        let rings = WorkerRings::create(&mut self.engine.lock(), &self.arena, config, room)?;
+        Ok(self.workers.entry(config.id).or_insert(rings))
+    }
+
+    /// # Safety
+    /// The driver's queues on these rings are gone.
+    unsafe fn unmake_queues(&mut self, ud: Qpn) -> Result<(), HcaError> {
+        let id = self.workers.iter().find(|(_, w)| w.ud.rings.qpn == ud.get()).map(|(id, _)| *id);
+        let id = id.ok_or_else(|| HcaError::NotFound { what: "queues with queue pair", name: ud.to_string() })?;
+        if self.connected.values().any(|rc| rc.queues == id) {
+            return Err(HcaError::Environment("connected queue pairs still use these queues".into()));
+        }
+        match self.workers.remove(&id) {
+            // SAFETY: by the contract of this function.
+            Some(rings) => unsafe { rings.destroy(&mut self.engine.lock(), &self.arena) },
+            None => Ok(()),
+        }
+    }
+
+    fn make_rc(&mut self, config: &RcConfig) -> Result<(QpRings, u32), HcaError> {
+        let worker = self.workers.get_mut(&config.queues).ok_or_else(|| HcaError::NotFound {
+            what: "queues",
+            name: config.queues.0.to_string(),
+        })?;
+        let created = worker.create_rc(&mut self.engine.lock(), &self.arena, config)?;
+        let rings = created.rings;
+        let record = RcRecord { created, queues: config.queues, passive: config.passive };
+        self.connected.insert(Qpn::new(rings.qpn), record);
+        Ok((rings, worker.signal_every))
+    }
+
+    /// # Safety
+    /// The driver's queue pair on these rings is gone.
+    unsafe fn unmake_rc(&mut self, qpn: Qpn) -> Result<(), HcaError> {
+        let record = self
+            .connected
+            .remove(&qpn)
+            .ok_or_else(|| HcaError::NotFound { what: "connected queue pair", name: qpn.to_string() })?;
+        self.engine.lock().destroy_qp(qpn)?;
+        if let Some(worker) = self.workers.get_mut(&record.queues) {
+            worker.give_back(record.passive, record.created.rings.sq_wqebbs);
+        }
+        // SAFETY: the device's queue pair is gone, and the driver's by the contract of this function.
+        unsafe { self.arena.free(record.created.block) };
+        Ok(())
+    }
+
+    fn translate(&mut self, event: DeviceEvent) -> Option<AsyncEvent> {
+        match event {
+            DeviceEvent::Async(event) => Some(event),
+            DeviceEvent::SrqLimit(number) => {
+                let of = |w: &WorkerRings| w.srq.as_ref().is_some_and(|s| s.rings.srqn == number);
+                let id = self.workers.iter().find(|(_, w)| of(w)).map(|(id, _)| *id)?;
+                // The event comes once; it has been fetched, so the next shortage may be told.
+                let _ = self.engine.lock().rearm_srq(number);
+                Some(AsyncEvent::SrqLimitReached(id))
+            }
+        }
+    }
+}
+
+impl Drop for SoftHca {
+    fn drop(&mut self) {
+        let mut engine = self.engine.lock();
+        for management in self.management.drain(..).flatten() {
+            // What cannot be destroyed keeps its memory: the device has the arena.
+            let _ = management.close(&mut engine, &self.arena);
+        }
+    }
+}
