@@ -6,7 +6,6 @@ use ib_wire::mad::Mad;
 use ib_wire::{Gid, Lid, PKey, Qpn};
 
 use super::SoftHca;
-use super::queues::MAX_SRQ_WR;
 use crate::hca::{
     AsyncEvent, Control, DeviceAttributes, HcaError, PortAttributes, PortNumber, QpState, QpTransition,
 };
@@ -33,7 +32,6 @@ impl Control for SoftHca {
             ports: self.management.len() as u8,
             max_qp: MAX_QPS as u32,
             max_wr: 1 << 15,
-            max_srq_wr: MAX_SRQ_WR,
             max_srq_sge: 31,
         }
     }

@@ -6,9 +6,7 @@ use ib_wire::{Lid, QKey, Qpn, Rate, ServiceLevel};
 
 use super::memory::{Arena, Block};
 use super::queues::{Created, QpPlace, create_cq, create_qp};
-use crate::hca::{
-    AddressVector, GlobalRoute, HcaError, PortNumber, QpTransition, UdDestination,
-};
+use crate::hca::{AddressVector, GlobalRoute, HcaError, PortNumber, QpTransition, UdDestination};
 use crate::mlx5::av::Destination;
 
 use crate::mlx5::cq::{Arrival, Completion, CompletionQueue, What};
@@ -128,9 +126,7 @@ impl Management {
         let piece = DataSegment::new(self.buffers.host(at, MAD_LEN).address(), MAD_LEN as u32, self.lkey);
         let request = Request { opcode: SendOpcode::Send, flags: fm_ce_se::CQ_UPDATE, imm: 0 };
         let to = Destination::new(&destination(&mad.peer));
-        self.sends
-            .post_datagram::<Full>(request, to.address(), 1, [Ok(piece)])
-            .map_err(|_| FULL)?;
+        self.sends.post_datagram::<Full>(request, to.address(), 1, [Ok(piece)]).map_err(|_| FULL)?;
         self.sends.ring(bus);
         Ok(())
     }
@@ -221,4 +217,3 @@ fn destination(peer: &MadAddress) -> UdDestination {
     let av = AddressVector { dlid: peer.lid, sl: peer.sl, src_path_bits: 0, rate: Rate::new(0), grh };
     UdDestination { av, qpn: peer.qpn, qkey: peer.qkey }
 }
-

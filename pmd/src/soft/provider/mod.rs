@@ -147,7 +147,8 @@ impl SoftHca {
     /// The driver's queues on these rings are gone.
     unsafe fn unmake_queues(&mut self, ud: Qpn) -> Result<(), HcaError> {
         let id = self.workers.iter().find(|(_, w)| w.ud.rings.qpn == ud.get()).map(|(id, _)| *id);
-        let id = id.ok_or_else(|| HcaError::NotFound { what: "queues with queue pair", name: ud.to_string() })?;
+        let id =
+            id.ok_or_else(|| HcaError::NotFound { what: "queues with queue pair", name: ud.to_string() })?;
         if self.connected.values().any(|rc| rc.queues == id) {
             return Err(HcaError::Environment("connected queue pairs still use these queues".into()));
         }
@@ -159,10 +160,10 @@ impl SoftHca {
     }
 
     fn make_rc(&mut self, config: &RcConfig) -> Result<(QpRings, u32), HcaError> {
-        let worker = self.workers.get_mut(&config.queues).ok_or_else(|| HcaError::NotFound {
-            what: "queues",
-            name: config.queues.0.to_string(),
-        })?;
+        let worker = self
+            .workers
+            .get_mut(&config.queues)
+            .ok_or_else(|| HcaError::NotFound { what: "queues", name: config.queues.0.to_string() })?;
         let created = worker.create_rc(&mut self.engine.lock(), &self.arena, config)?;
         let rings = created.rings;
         let record = RcRecord { created, queues: config.queues, passive: config.passive };

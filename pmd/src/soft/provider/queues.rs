@@ -4,13 +4,14 @@ use super::memory::{Arena, Block};
 use crate::hca::{HcaError, PortNumber, QueuesConfig, RcConfig};
 use crate::mlx5::layout::DBREC_SIZE;
 use crate::mlx5::rings::{
-    CqGeometry, CqRing, QpGeometry, QpRequest, QpRings, Register, SendOperations, SrqGeometry, SrqRing, Transport,
+    CqGeometry, CqRing, QpGeometry, QpRequest, QpRings, Register, SendOperations, SrqGeometry, SrqRing,
+    Transport,
 };
 use crate::soft::QpKind;
 use crate::soft::engine::{Engine, QpAttributes};
 
 /// Most receives in one shared receive queue.
-pub(super) const MAX_SRQ_WR: u32 = 32_767;
+const MAX_SRQ_WR: u32 = 32_767;
 /// Most WQEBBs of one send queue.
 const MAX_WQEBBS: u32 = 1 << 15;
 /// Sends per connected queue pair that the completion queue has room for.
@@ -47,7 +48,11 @@ fn too_large(what: &'static str, value: u32) -> HcaError {
 }
 
 /// A completion queue for `entries` outstanding entries.
-pub(super) fn create_cq(engine: &mut Engine, arena: &Arena, entries: u32) -> Result<Created<CqRing>, HcaError> {
+pub(super) fn create_cq(
+    engine: &mut Engine,
+    arena: &Arena,
+    entries: u32,
+) -> Result<Created<CqRing>, HcaError> {
     let geometry = CqGeometry::new(entries).ok_or_else(|| too_large("completion queue", entries))?;
     let bytes = geometry.bytes();
     let block = arena.allocate(bytes + RECORD)?;
@@ -77,8 +82,8 @@ fn create_srq(
     depth: u32,
     segments: u32,
 ) -> Result<Created<SrqRing>, HcaError> {
-    let geometry =
-        SrqGeometry::new(depth, segments, MAX_SRQ_WR).ok_or_else(|| too_large("shared receive queue", depth))?;
+    let geometry = SrqGeometry::new(depth, segments, MAX_SRQ_WR)
+        .ok_or_else(|| too_large("shared receive queue", depth))?;
     let (bytes, stride) = (geometry.bytes(), geometry.stride as usize);
     let block = arena.allocate(bytes + RECORD)?;
     let mut rings = SrqRing {
@@ -240,7 +245,11 @@ impl WorkerRings {
         let srq = srq.ok_or(HcaError::Exhausted("shared receive queues: these queues are datagram only"))?;
         let asked = QpRequest {
             transport: Transport::Rc,
-            send_wr: if config.passive { config.send_depth.max(1) } else { config.send_depth.max(MIN_SEND_DEPTH) },
+            send_wr: if config.passive {
+                config.send_depth.max(1)
+            } else {
+                config.send_depth.max(MIN_SEND_DEPTH)
+            },
             send_sge: if config.passive { 1 } else { 2 },
             recv_wr: 0,
             recv_sge: 0,

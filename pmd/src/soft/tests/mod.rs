@@ -1,4 +1,5 @@
 mod datagram;
+mod management;
 mod reliable;
 mod rig;
 mod subnet;

@@ -1,0 +1,103 @@
+//! Two devices as adapters: datagrams of queue pair 1 through the driver's rings.
+
+use ib_wire::mad::{Mad, MadAddress, MadHeader, Method, MgmtClass, Route};
+use ib_wire::{Guid, Lid, Mtu, PKey, QKey, Qpn, ServiceLevel, Tid};
+
+use super::rig::PORT;
+use crate::hca::{Control, PortNumber, PortState};
+use crate::soft::DropReason;
+use crate::soft::link::LinkEnd;
+use crate::soft::provider::{SoftConfig, SoftHca};
+
+pub(super) fn device(lid: u16) -> SoftHca {
+    SoftHca::new(&SoftConfig {
+        name: format!("soft{lid}"),
+        node_guid: Guid(0x100 + u64::from(lid)),
+        port_guids: vec![Guid(0x1000 + u64::from(lid)), Guid(0x2000 + u64::from(lid))],
+        max_mtu: Mtu::B4096,
+        seed: 1,
+    })
+    .unwrap()
+}
+
+pub(super) fn joined() -> (SoftHca, SoftHca) {
+    let (left, right) = LinkEnd::pair().unwrap();
+    let (mut a, mut b) = (device(1), device(2));
+    for (lid, link, hca) in [(1, left, &mut a), (2, right, &mut b)] {
+        hca.set_link(PORT, Some(link)).unwrap();
+        hca.engine().lock().activate(PORT, Lid(lid), Mtu::B4096).unwrap();
+    }
+    (a, b)
+}
+
+fn mad(to: MadAddress, tid: u64) -> Mad {
+    let mut bytes = Box::new([0; 256]);
+    MadHeader::new(MgmtClass::ComMgt, 2, Method::Send, Tid(tid), 0x10).put(&mut bytes);
+    bytes[255] = tid as u8;
+    Mad { peer: to, bytes }
+}
+
+#[test]
+fn management_datagrams_come_with_the_address_of_their_sender() {
+    let (mut a, mut b) = joined();
+    let to = MadAddress::gsi(Lid(2), ServiceLevel::new(3));
+    // More than the rings have room for, in rounds.
+    for round in 0..40u64 {
+        for i in 0..20 {
+            a.send_mad(PORT, &mad(to, round * 20 + i)).unwrap();
+        }
+        for i in 0..20 {
+            let got = b.receive_mad(PORT).unwrap().expect("a datagram");
+            assert_eq!(got.header().tid, Tid(round * 20 + i));
+            assert_eq!(got.bytes[255], (round * 20 + i) as u8);
+            let expected = MadAddress {
+                lid: Lid(1),
+                qpn: Qpn::GSI,
+                qkey: QKey(0),
+                sl: ServiceLevel::new(3),
+                pkey_index: 0,
+                route: None,
+            };
+            assert_eq!(got.peer, expected);
+        }
+        assert!(b.receive_mad(PORT).unwrap().is_none());
+        assert!(a.receive_mad(PORT).unwrap().is_none());
+    }
+    assert!(b.receive_mad(PortNumber(3)).is_err());
+    assert_eq!(b.port(PORT).unwrap().state, PortState::Active);
+    assert_eq!(b.port(PortNumber(2)).unwrap().state, PortState::Down);
+}
+
+#[test]
+fn route_and_partition_of_a_datagram_are_kept() {
+    let (mut a, mut b) = joined();
+    for hca in [&a, &b] {
+        hca.engine().lock().set_pkey(PORT, 4, PKey(0x8777)).unwrap();
+    }
+    let gid = b.gid(PORT, 0).unwrap();
+    let route = Route { gid, sgid_index: 0, flow_label: 0x777, hop_limit: 1, traffic_class: 2 };
+    let to =
+        MadAddress { pkey_index: 4, route: Some(route), ..MadAddress::gsi(Lid(2), ServiceLevel::new(0)) };
+    a.send_mad(PORT, &mad(to, 1)).unwrap();
+    let got = b.receive_mad(PORT).unwrap().expect("a datagram");
+    assert_eq!(got.peer.pkey_index, 4);
+    assert_eq!(got.peer.route, Some(Route { gid: a.gid(PORT, 0).unwrap(), ..route }));
+    // The answer goes back by the address that came with it.
+    b.send_mad(PORT, &Mad { peer: got.peer.reply(), ..got }).unwrap();
+    assert_eq!(a.receive_mad(PORT).unwrap().expect("an answer").peer.pkey_index, 4);
+    b.engine().lock().set_pkey(PORT, 4, PKey(0)).unwrap();
+    a.send_mad(PORT, &mad(to, 2)).unwrap();
+    assert!(b.receive_mad(PORT).unwrap().is_none());
+    assert_eq!(b.counters().drops(DropReason::PartitionKey), 1);
+}
+
+#[test]
+fn a_full_queue_says_so() {
+    let (mut a, _b) = joined();
+    let to = MadAddress::gsi(Lid(2), ServiceLevel::new(0));
+    // Nobody fetches the completions.
+    let sent = (0..1000).take_while(|&i| a.send_mad(PORT, &mad(to, i)).is_ok()).count();
+    assert_eq!(sent, 128);
+    assert!(a.receive_mad(PORT).unwrap().is_none());
+    a.send_mad(PORT, &mad(to, 0)).unwrap();
+}
