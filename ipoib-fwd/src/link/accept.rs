@@ -1,6 +1,6 @@
 //! Connections that peers open: which are accepted, and how long the idle ones are kept.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cm::connection::RequestInfo;
 use ib_wire::cm::RejectReason;
@@ -15,6 +15,9 @@ use super::settings::{Mode, WorkerIndex};
 use super::statistics::CloseReason;
 use super::timers::Timer;
 use super::{MAX_MESSAGE, MIN_MESSAGE};
+
+/// A passive connection idle for this long makes room where connection slots run out.
+const OUT_OF_USE: Duration = Duration::from_secs(10);
 
 impl Link {
     /// Decides on a peer's request: the worker and the peer, or why not.
@@ -61,8 +64,10 @@ impl Link {
         }
         let psn = self.random.psn();
         let Some(key) = self.conns.add(now, Side::Passive, worker, peer, psn) else {
-            // The next best: the oldest makes room for the peer's next attempt.
-            if let Some((_, oldest)) = self.conns.lru.first().copied() {
+            // One that is out of use makes room for the peer's next attempt; those in use are worth more than a new one.
+            if let Some((used, oldest)) = self.conns.lru.first().copied()
+                && now.saturating_duration_since(used) >= OUT_OF_USE
+            {
                 self.close(now, oldest, CloseReason::Evicted);
             }
             self.counters.requests_rejected += 1;

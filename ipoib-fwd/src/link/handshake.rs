@@ -50,6 +50,10 @@ impl Handshakes {
         }
         Self { table }
     }
+
+    pub(super) const fn counters(&self) -> &cm::connection::Counters {
+        self.table.counters()
+    }
 }
 
 impl Link {

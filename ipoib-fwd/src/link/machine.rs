@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ib_wire::ipoib::{AddressFlags, HardwareAddress};
 use ib_wire::{PKey, QKey};
@@ -22,6 +22,9 @@ use super::subnet::Subnet;
 use super::table::{NeighbourChange, Neighbours};
 use super::timers::{Timer, Timers};
 use super::{LinkError, MAX_MESSAGE};
+
+/// Longest time that a setting means: a year.
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
 /// How far a shutdown has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,8 +73,13 @@ pub struct Link {
 
 impl Link {
     /// A link that waits for [`Link::handle_port`].
-    pub fn new(settings: LinkSettings, now: Instant) -> Result<Self, LinkError> {
+    pub fn new(mut settings: LinkSettings, now: Instant) -> Result<Self, LinkError> {
         check(&settings)?;
+        // Deadlines are reckoned without looking for an overflow.
+        for span in [&mut settings.passive_idle, &mut settings.neighbour_idle, &mut settings.teardown_timeout]
+        {
+            *span = (*span).min(LONGEST);
+        }
         let mut random = Random::new(settings.seed);
         let state = LinkState {
             up: false,
@@ -316,6 +324,14 @@ impl Link {
     #[must_use]
     pub const fn counters(&self) -> &LinkCounters {
         &self.counters
+    }
+}
+
+impl Link {
+    /// What communication management has counted: messages, repetitions, rejections by reason, drops by reason.
+    #[must_use]
+    pub const fn cm_counters(&self) -> &cm::connection::Counters {
+        self.handshakes.counters()
     }
 }
 

@@ -141,7 +141,7 @@ impl Link {
     /// Asks for the address of `ip` on behalf of `source`, an address that is reached by `worker`'s link-layer address:
     /// forwarding found no entry. Rate limited; the answer is an event and a publication.
     pub fn resolve(&mut self, now: Instant, worker: WorkerIndex, source: Ipv4Addr, ip: Ipv4Addr) {
-        if !self.up || !is_host(ip) || self.address(worker).is_none() {
+        if !self.up || self.is_shutting_down() || !is_host(ip) || self.address(worker).is_none() {
             return;
         }
         if let Some(entry) = self.neighbours.entries.get_mut(&ip) {
@@ -204,7 +204,8 @@ impl Link {
     pub fn handle_arp(&mut self, now: Instant, worker: WorkerIndex, from: &UdSource, packet: Arp) {
         self.counters.arp_received += 1;
         // Our own broadcasts come back to us.
-        if !self.up || self.is_own(packet.sender) || self.address(worker).is_none() {
+        let deaf = !self.up || self.is_shutting_down();
+        if deaf || self.is_own(packet.sender) || self.address(worker).is_none() {
             return;
         }
         if !is_host_address(packet.sender) || matches!(packet.operation, ArpOperation::Other(_)) {
@@ -228,7 +229,7 @@ impl Link {
         to_ip: Ipv4Addr,
     ) {
         let Some(own) = self.address(worker) else { return };
-        if !self.up || !is_host_address(to) || self.is_own(to) {
+        if !self.up || self.is_shutting_down() || !is_host_address(to) || self.is_own(to) {
             return;
         }
         // A probe for a duplicate address (RFC 5227) has no sender address, and none is learned.

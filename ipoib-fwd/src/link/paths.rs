@@ -55,6 +55,8 @@ pub(super) struct PathEntry {
     path: Option<Path>,
     lookup: Lookup,
     asked_at: Instant,
+    /// The LID that the peer was last seen to send from, if the path leads to another.
+    seen: Option<Lid>,
     parked: ArrayVec<Parked, WAITING>,
 }
 
@@ -93,8 +95,13 @@ impl Link {
                     return false;
                 }
             }
-            let entry =
-                PathEntry { path: None, lookup: Lookup::Idle, asked_at: now, parked: ArrayVec::new() };
+            let entry = PathEntry {
+                path: None,
+                lookup: Lookup::Idle,
+                asked_at: now,
+                seen: None,
+                parked: ArrayVec::new(),
+            };
             self.paths.entries.insert(gid, entry);
             if self.timers.get(Timer::PathSweep).is_none() {
                 self.timers.set(Timer::PathSweep, now + SWEEP);
@@ -117,10 +124,13 @@ impl Link {
         }
     }
 
-    /// A datagram came from `gid` by another LID than we send to: the peer has moved.
+    /// A datagram came from `gid` by another LID than we send to: perhaps the peer has moved. Until the subnet
+    /// administration has said so, only answers go to that LID.
     pub(super) fn check_lid(&mut self, now: Instant, gid: Gid, slid: Lid) {
-        let moved = |p: &Path| p.dlid != slid;
-        if slid != Lid(0) && self.paths.get(gid).is_some_and(moved) {
+        let Some(entry) = self.paths.entries.get_mut(&gid) else { return };
+        let usable = slid != Lid(0) && !slid.is_multicast() && slid != Lid::PERMISSIVE;
+        if usable && entry.path.is_some_and(|p| p.dlid != slid) {
+            entry.seen = Some(slid);
             self.refresh_path(now, gid);
         }
     }
@@ -218,6 +228,7 @@ impl Link {
                 // The key stays the GID that was asked for, whatever the answer says (ib_ipoib does the same).
                 let path = Path { dgid: gid, sgid: self.port.gid, ..path };
                 entry.lookup = Lookup::Idle;
+                entry.seen = None;
                 let before = entry.path.replace(path);
                 for p in parked {
                     self.send_arp_by(&path, p.worker, p.qpn, &p.packet);
@@ -278,7 +289,10 @@ impl Link {
         }
         let Some(entry) = self.paths.entries.get_mut(&gid) else { return };
         match entry.path {
-            Some(path) => self.send_arp_by(&path, worker, qpn, &packet),
+            Some(path) => {
+                let path = Path { dlid: entry.seen.unwrap_or(path.dlid), ..path };
+                self.send_arp_by(&path, worker, qpn, &packet);
+            }
             None if entry.lookup == Lookup::Held => self.counters.arp_dropped += 1,
             None => {
                 if entry.parked.try_push(Parked { worker, qpn, packet }).is_err() {

@@ -91,6 +91,11 @@ impl Node {
         self.qps.values().filter(|q| q.passive == passive && q.state == QpState::Rts).count()
     }
 
+    /// Connections whose refusal by the device the link has not heard of yet.
+    pub(super) fn refused_pending(&self) -> usize {
+        self.destroyed.iter().filter(|key| self.link.conns.map.contains_key(key)).count()
+    }
+
     pub(super) fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }

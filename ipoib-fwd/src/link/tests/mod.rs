@@ -3,3 +3,6 @@
 mod arp;
 mod connected;
 mod fabric;
+mod hostile;
+mod limits;
+mod port;

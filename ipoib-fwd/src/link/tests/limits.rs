@@ -1,0 +1,188 @@
+//! Many connections, many neighbours, tight bounds.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
+use ib_wire::Qpn;
+use pmd::hca::QpState;
+
+use super::fabric::{Fabric, ms, secs};
+use crate::link::{LinkError, LinkSettings, Mode, WorkerIndex};
+
+const DIALLERS: usize = 5;
+const WORKERS: u8 = 220;
+
+/// 1,100 workers of five nodes have dialled node 0.
+fn crowd(change: impl FnOnce(&mut LinkSettings)) -> Fabric {
+    let mut f = Fabric::new(1);
+    f.add(1, change);
+    for _ in 0..DIALLERS {
+        f.add(WORKERS, |s| s.neighbour_idle = secs(100_000));
+    }
+    f.run(ms(100));
+    for n in 1..=DIALLERS {
+        f.resolve(n, 0);
+        f.run(ms(20));
+        for w in 1..WORKERS {
+            f.resolve_by(n, w, 0);
+        }
+        f.run(secs(2));
+    }
+    f
+}
+
+fn passive(f: &Fabric) -> Vec<Qpn> {
+    f.nodes[0].qps.iter().filter(|(_, q)| q.passive && q.state == QpState::Rts).map(|(n, _)| *n).collect()
+}
+
+#[test]
+fn idle_passive_connections_expire_and_used_ones_stay() {
+    let mut f = crowd(|_| {});
+    let all = passive(&f);
+    assert_eq!(all.len(), DIALLERS * usize::from(WORKERS));
+    let used: Vec<_> = all.iter().copied().step_by(2).collect();
+    for _ in 0..8 {
+        f.run(secs(100));
+        let now = f.now;
+        f.nodes[0].link.handle_used(now, WorkerIndex(0), &used, &[]);
+    }
+    assert_eq!(passive(&f), used);
+    assert_eq!(f.nodes[0].link.counters().passive_expired as usize, all.len() - used.len());
+    let active: usize = (1..=DIALLERS).map(|n| f.nodes[n].live(false)).sum();
+    assert_eq!(active, used.len(), "the peers were told");
+    let now = f.now;
+    f.nodes[0].link.shutdown(now);
+    f.run(secs(12));
+    f.assert_clean(0);
+}
+
+#[test]
+fn more_peers_than_the_cap() {
+    let f = crowd(|s| s.max_passive = 1000);
+    assert!((900..=1000).contains(&passive(&f).len()), "{}", passive(&f).len());
+    assert!(f.nodes[0].link.counters().passive_evicted >= 100);
+}
+
+#[test]
+fn the_cap_evicts_the_longest_idle() {
+    let mut f = Fabric::new(1);
+    f.add(1, |s| s.max_passive = 3);
+    f.add(4, |_| {});
+    f.run(ms(100));
+    f.resolve(1, 0);
+    f.run(secs(2));
+    for w in 1..3 {
+        f.resolve_by(1, w, 0);
+        f.run(secs(2));
+    }
+    let [first, second, third] = passive(&f)[..] else { panic!("three connections") };
+    let now = f.now;
+    f.nodes[0].link.handle_used(now, WorkerIndex(0), &[first], &[]);
+    f.resolve_by(1, 3, 0);
+    f.run(ms(50));
+    let left = passive(&f);
+    assert!(left.contains(&first) && left.contains(&third) && !left.contains(&second));
+    assert_eq!(left.len(), 3);
+    assert_eq!(f.nodes[0].link.counters().passive_evicted, 1);
+}
+
+#[test]
+fn touching_counts_once_a_second() {
+    let mut f = Fabric::new(1);
+    f.add(1, |s| s.passive_idle = secs(10));
+    f.add(1, |s| s.neighbour_idle = secs(100_000));
+    f.run(ms(100));
+    f.resolve(1, 0);
+    f.run(ms(500));
+    let qpn = passive(&f);
+    let touch = |f: &mut Fabric| {
+        let now = f.now;
+        f.nodes[0].link.handle_used(now, WorkerIndex(0), &qpn, &[]);
+    };
+    touch(&mut f);
+    assert!(f.nodes[0].link.connections(f.now)[0].idle_ms >= 400, "too soon to count");
+    f.run(ms(600));
+    touch(&mut f);
+    assert_eq!(f.nodes[0].link.connections(f.now)[0].idle_ms, 0);
+    f.run(ms(9_900));
+    assert_eq!(passive(&f), qpn);
+    f.run(ms(200));
+    assert_eq!(f.nodes[0].link.counters().passive_expired, 1);
+    assert!(!passive(&f).contains(&qpn[0]));
+}
+
+#[test]
+fn no_slot_no_connection() {
+    let mut f = Fabric::new(1);
+    f.add(1, |s| s.workers[0].slots = 3);
+    f.add(8, |_| {});
+    f.run(ms(100));
+    f.resolve(1, 0);
+    f.run(ms(20));
+    for w in 1..8 {
+        f.resolve_by(1, w, 0);
+    }
+    f.run(secs(5));
+    assert!(f.nodes[0].qps.len() <= 3);
+    assert!(f.nodes[0].link.counters().requests_rejected > 0);
+    assert_eq!(f.nodes[0].live(true), 3);
+}
+
+#[test]
+fn a_scan_does_not_push_out_neighbours_in_use() {
+    let mut f = Fabric::new(1);
+    f.add(1, |s| {
+        s.mode = Mode::Datagram;
+        s.max_neighbours = 64;
+    });
+    f.add(1, |s| s.mode = Mode::Datagram);
+    f.run(ms(100));
+    f.resolve(0, 1);
+    f.run(ms(100));
+    for i in 0..5000u32 {
+        let ip = Ipv4Addr::from(0x0a50_0000 + i);
+        let now = f.now;
+        f.nodes[0].link.resolve(now, WorkerIndex(0), Ipv4Addr::new(10, 0, 0, 1), ip);
+        assert!(f.nodes[0].link.neighbours(f.now).len() <= 64);
+    }
+    assert!(f.nodes[0].link.counters().resolve_limited > 4000, "a rate limit holds scans back");
+    f.run(secs(1));
+    assert!(f.nodes[0].table.get(f.nodes[1].ip).is_some());
+    f.run(secs(100));
+    assert!(f.nodes[0].link.neighbours(f.now).is_empty());
+}
+
+#[test]
+fn groups_are_bounded() {
+    let mut f = Fabric::new(1);
+    f.add(1, |s| s.max_groups = 2);
+    f.run(ms(100));
+    let now = f.now;
+    let link = &mut f.nodes[0].link;
+    assert!(!link.join(now, Ipv4Addr::new(10, 0, 0, 1)), "no group");
+    assert!(link.join(now, Ipv4Addr::new(224, 0, 0, 1)));
+    assert!(link.join(now, Ipv4Addr::new(224, 0, 0, 1)), "is in it");
+    assert!(link.join(now, Ipv4Addr::new(224, 0, 0, 2)));
+    assert!(!link.join(now, Ipv4Addr::new(224, 0, 0, 3)));
+    link.leave(now, Ipv4Addr::BROADCAST);
+    f.run(ms(100));
+    assert_eq!(f.nodes[0].attached.len(), 3);
+}
+
+#[test]
+fn impossible_settings_are_refused() {
+    let now = std::time::Instant::now();
+    let with = |change: &dyn Fn(&mut LinkSettings)| {
+        let mut s = LinkSettings::new(ib_wire::Guid(1), ib_wire::PKey::DEFAULT, Qpn::new(2), 3);
+        change(&mut s);
+        crate::link::Link::new(s, now).err()
+    };
+    assert_eq!(with(&|_| {}), None);
+    assert_eq!(with(&|s| s.workers.clear()), Some(LinkError::Workers(0)));
+    assert_eq!(with(&|s| s.receive_mtu = 65_525), Some(LinkError::ReceiveMtu(65_525)));
+    assert_eq!(with(&|s| s.receive_mtu = 4), Some(LinkError::ReceiveMtu(4)));
+    assert_eq!(with(&|s| s.rnr_retry = 8), Some(LinkError::Retry(8)));
+    assert_eq!(with(&|s| s.max_passive = 0), Some(LinkError::Zero("max_passive")));
+    assert_eq!(with(&|s| s.pkey = ib_wire::PKey(0x8000)), Some(LinkError::PKey(ib_wire::PKey(0x8000))));
+    assert_eq!(with(&|s| s.passive_idle = std::time::Duration::MAX), None, "for ever is a year");
+}

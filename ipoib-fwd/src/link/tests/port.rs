@@ -1,0 +1,207 @@
+//! What port events do.
+
+use std::net::Ipv4Addr;
+
+use ib_wire::sa::attribute;
+use ib_wire::{Gid, Guid, Lid};
+use pmd::hca::{AsyncEvent, PortNumber, PortState};
+
+use super::fabric::{Fabric, ms, secs};
+use crate::link::{CloseReason, Event, PortEvent, WorkerIndex};
+
+const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
+const JOIN: (u16, u8) = (attribute::MC_MEMBER_RECORD, 2);
+const PATH: (u16, u8) = (attribute::PATH_RECORD, 1);
+
+/// Two nodes, connected both ways, in two groups each.
+fn busy() -> Fabric {
+    let mut f = Fabric::new(1);
+    f.add(1, |_| {});
+    f.add(1, |_| {});
+    let now = f.now;
+    for node in &mut f.nodes {
+        assert!(node.link.join(now, ALL_HOSTS));
+    }
+    f.run(ms(100));
+    f.resolve(0, 1);
+    f.run(ms(200));
+    f.use_by(1, 0, 0);
+    f.run(ms(200));
+    f.assert_connected(0, 0, 1);
+    f.assert_connected(1, 0, 0);
+    for node in &mut f.nodes {
+        node.take_events();
+    }
+    f.requests.clear();
+    f
+}
+
+fn event(f: &mut Fabric, event: PortEvent) {
+    let (facts, now) = (f.nodes[0].facts, f.now);
+    f.nodes[0].link.handle_port_event(now, event, facts);
+    f.run(ms(100));
+}
+
+#[test]
+fn events_have_their_weights() {
+    let p = PortNumber(1);
+    for (event, weight) in [
+        (AsyncEvent::SmChange(p), PortEvent::Light),
+        (AsyncEvent::ClientReregister(p), PortEvent::Light),
+        (AsyncEvent::GidChange(p), PortEvent::Light),
+        (AsyncEvent::PortActive(p), PortEvent::Normal),
+        (AsyncEvent::PortError(p), PortEvent::Normal),
+        (AsyncEvent::LidChange(p), PortEvent::Normal),
+        (AsyncEvent::PKeyChange(p), PortEvent::Heavy),
+    ] {
+        assert_eq!(PortEvent::from_async(&event), Some((p, weight)));
+    }
+    assert_eq!(PortEvent::from_async(&AsyncEvent::Fatal), None);
+}
+
+#[test]
+fn light_joins_and_asks_again_and_keeps_what_works() {
+    let mut f = busy();
+    // The new subnet manager knows of no group.
+    f.members.clear();
+    f.mlids.clear();
+    f.next_mlid = 0xc100;
+    event(&mut f, PortEvent::Light);
+    assert_eq!(f.requests[&JOIN], 2);
+    assert_eq!(f.requests[&PATH], 1);
+    assert_eq!(f.members.len(), 2);
+    assert!(f.nodes[0].attached.iter().all(|(_, mlid)| mlid.0 > 0xc100), "{:?}", f.nodes[0].attached);
+    assert_eq!(f.nodes[0].attached.len(), 2);
+    assert!(f.nodes[0].events.is_empty(), "{:?}", f.nodes[0].events);
+    f.assert_connected(0, 0, 1);
+}
+
+#[test]
+fn light_with_a_silent_subnet_manager_keeps_the_link_up() {
+    let mut f = busy();
+    f.sa_up = false;
+    event(&mut f, PortEvent::Light);
+    f.run(secs(30));
+    assert!(f.nodes[0].link.state().up);
+    f.sa_up = true;
+    f.members.clear();
+    f.run(secs(20));
+    assert_eq!(f.members.iter().filter(|(_, port)| *port == f.nodes[0].facts.gid).count(), 2);
+}
+
+#[test]
+fn light_with_a_refusal_takes_the_link_down() {
+    let mut f = busy();
+    let broadcast = f.nodes[0].link.groups().iter().find(|g| g.ip.is_broadcast()).expect("joined").mgid;
+    f.refuse_join.insert(broadcast);
+    event(&mut f, PortEvent::Light);
+    assert!(!f.nodes[0].link.state().up);
+    assert!(f.nodes[0].table.is_empty());
+    f.refuse_join.clear();
+    f.run(secs(20));
+    assert!(f.nodes[0].link.state().up);
+}
+
+#[test]
+fn another_gid_is_another_address() {
+    let mut f = busy();
+    let gid = Gid::new(0xfec0_0000_0000_0001, Guid(0x1000));
+    f.change_port(0, |p| p.gid = gid);
+    f.run(ms(100));
+    assert_eq!(f.nodes[0].link.state().addresses[0].gid, gid);
+    assert!(f.members.iter().any(|(_, port)| *port == gid));
+    assert!(f.nodes[0].link.state().up);
+}
+
+#[test]
+fn down_and_up_again() {
+    let mut f = busy();
+    f.change_port(0, |p| p.state = PortState::Down);
+    f.run(ms(100));
+    let node = &f.nodes[0];
+    assert!(node.events.contains(&Event::Down));
+    let down = |e: &Event| {
+        matches!(e, Event::ConnectionDown { passive: false, reason, .. }
+        if *reason == CloseReason::LinkDown)
+    };
+    assert!(node.events.iter().any(down));
+    assert!(node.attached.is_empty() && node.table.is_empty());
+    let state = node.link.state();
+    assert!(!state.up && state.broadcast.is_none() && state.groups.is_empty());
+    f.run(secs(1));
+    assert_eq!(f.nodes[0].live(false), 0);
+    // Nothing is asked of a link that is down.
+    f.requests.clear();
+    f.resolve(0, 1);
+    f.run(secs(5));
+    assert!(f.requests.is_empty());
+    f.change_port(0, |p| p.state = PortState::Active);
+    f.run(secs(1));
+    assert!(f.nodes[0].events.contains(&Event::Up));
+    assert_eq!(f.nodes[0].attached.len(), 2, "both groups");
+    f.resolve(0, 1);
+    f.run(secs(1));
+    f.assert_connected(0, 0, 1);
+    assert_eq!(f.nodes[1].live(true), 1, "the peer's left-over was replaced");
+}
+
+#[test]
+fn an_error_that_is_over_already_is_a_flush_all_the_same() {
+    let mut f = busy();
+    event(&mut f, PortEvent::Normal);
+    let events = f.nodes[0].take_events();
+    let at = |e: &Event| events.iter().position(|x| x == e);
+    assert!(at(&Event::Down).expect("down") < at(&Event::Up).expect("up"));
+}
+
+#[test]
+fn another_lid_of_ours() {
+    let mut f = busy();
+    f.change_port(0, |p| p.lid = Lid(77));
+    f.run(secs(1));
+    assert!(f.nodes[0].events.contains(&Event::Up));
+    f.resolve(0, 1);
+    f.run(secs(1));
+    f.assert_connected(0, 0, 1);
+    // The other side saw the new LID in the ARP request.
+    f.use_by(1, 0, 0);
+    f.run(secs(20));
+    f.use_by(1, 0, 0);
+    f.run(secs(2));
+    f.assert_connected(1, 0, 0);
+}
+
+#[test]
+fn p_key_moved_gone_and_back() {
+    let mut f = busy();
+    event(&mut f, PortEvent::Heavy);
+    assert!(f.nodes[0].events.is_empty(), "not our entry of the table");
+    let before = f.nodes[0].created.clone();
+    f.change_port(0, |p| p.pkey_index = Some(3));
+    f.run(secs(1));
+    assert_eq!(f.nodes[0].opened[&WorkerIndex(0)].0, 3);
+    assert!(before.is_subset(&f.nodes[0].destroyed), "they were bound to the old index");
+    assert!(f.nodes[0].link.state().up);
+    f.change_port(0, |p| p.pkey_index = None);
+    f.run(secs(1));
+    assert!(!f.nodes[0].link.state().up);
+    f.change_port(0, |p| p.pkey_index = Some(3));
+    f.run(secs(1));
+    assert!(f.nodes[0].link.state().up);
+    f.resolve(0, 1);
+    f.run(secs(1));
+    f.assert_connected(0, 0, 1);
+}
+
+#[test]
+fn no_answer_from_before_a_flush_counts() {
+    let mut f = Fabric::new(9);
+    f.add(1, |_| {});
+    f.settle();
+    // The answer to the first join is on its way when the port goes down.
+    f.change_port(0, |p| p.state = PortState::Down);
+    f.run(secs(1));
+    assert!(!f.nodes[0].link.state().up);
+    assert!(f.nodes[0].attached.is_empty());
+    assert_eq!(f.nodes[0].link.counters().mads_ignored, 1);
+}
