@@ -119,3 +119,60 @@ impl Path {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ib_wire::Guid;
+
+    use super::*;
+
+    fn path(prefix: u64, hop_limit: u8) -> Path {
+        let record = PathRecord {
+            sgid: Gid::new(Gid::DEFAULT_PREFIX, Guid(1)),
+            dgid: Gid::new(prefix, Guid(2)),
+            slid: Lid(1),
+            dlid: Lid(2),
+            mtu: Mtu::B4096.into(),
+            hop_limit,
+            ..PathRecord::default()
+        };
+        Path::from_record(&record).unwrap()
+    }
+
+    #[test]
+    fn a_grh_only_beyond_the_subnet() {
+        for (prefix, hop_limit, grh) in [
+            (Gid::DEFAULT_PREFIX, 0, false),
+            (Gid::DEFAULT_PREFIX, 1, false),
+            (Gid::DEFAULT_PREFIX, 64, true),
+            (7, 0, true),
+        ] {
+            let path = path(prefix, hop_limit);
+            assert_eq!(path.needs_grh(), grh);
+            assert_eq!(path.gsi(0, 3).route.map(|r| (r.gid, r.sgid_index)), grh.then_some((path.dgid, 3)));
+            assert_eq!(path.to_request(TimeoutCode::new(19)).subnet_local, !grh);
+        }
+    }
+
+    #[test]
+    fn records_that_lead_nowhere_are_no_paths() {
+        let good = PathRecord { dlid: Lid(2), mtu: Mtu::B256.into(), ..PathRecord::default() };
+        assert!(Path::from_record(&good).is_some());
+        for dlid in [Lid(0), Lid(0xc000), Lid::PERMISSIVE] {
+            assert_eq!(Path::from_record(&PathRecord { dlid, ..good }), None);
+        }
+        assert_eq!(Path::from_record(&PathRecord { mtu: ib_wire::sa::MtuCode::new(6), ..good }), None);
+    }
+
+    #[test]
+    fn the_way_back_mirrors_the_request() {
+        let there = path(Gid::DEFAULT_PREFIX, 0);
+        let info = there.to_request(TimeoutCode::new(19));
+        let back = Path::of_request(&info, PKey::DEFAULT, Mtu::B2048, Lid(1));
+        assert_eq!((back.sgid, back.dgid, back.slid, back.dlid), (there.dgid, there.sgid, Lid(2), Lid(1)));
+        assert_eq!(back.life_time.get(), 18);
+        // From another subnet the datagram's LID is that of our router; the request's is not ours to use.
+        let routed = PathInfo { subnet_local: false, local_lid: Lid(44), ..info };
+        assert_eq!(Path::of_request(&routed, PKey::DEFAULT, Mtu::B2048, Lid(3)).dlid, Lid(3));
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ib_wire::cm::{Message, RetryCount};
+use ib_wire::cm::{Failover, Message, RetryCount};
 use ib_wire::mad::MadAddress;
 use ib_wire::{CommId, Guid, Psn, Qpn, Tid, TimeoutCode};
 
@@ -35,6 +35,8 @@ pub(super) struct Entry {
     pub(super) state: State,
     /// `Some` if we asked for it.
     pub(super) active: Option<Active>,
+    /// What our REP says about the alternate path.
+    pub(super) failover: Failover,
     /// The owner wants to hear nothing but the release.
     pub(super) abandoned: bool,
     /// What the owner will hear when the connection has ended.

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use ib_wire::cm::{
-    AlternatePathResponse, AprStatus, DisconnectReply, DisconnectRequest, Message, MessageMraed,
+    AlternatePathResponse, AprStatus, DisconnectReply, DisconnectRequest, Failover, Message, MessageMraed,
     MessageReceiptAck, MessageRejected, Reject, RejectReason, Reply, Request, SidrReply, SidrStatus,
     Transport,
 };
@@ -164,6 +164,8 @@ impl ConnectionTable {
         let entry = Entry {
             state: State::Idle,
             active: None,
+            // No alternate path is ever taken; "accepted" is for requests that have none.
+            failover: if m.alternate.is_none() { Failover::Accepted } else { Failover::NotSupported },
             abandoned: false,
             cause: DisconnectCause::Peer,
             peer: to,

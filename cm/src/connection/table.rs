@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use ib_wire::cm::{RejectReason, Reply, Request, Transport};
+use ib_wire::cm::{Failover, RejectReason, Reply, Request, Transport};
 use ib_wire::mad::Mad;
 use ib_wire::{CommId, Guid, Qpn, ServiceId, Tid, TimeoutCode};
 
@@ -119,6 +119,7 @@ impl ConnectionTable {
                     responder_resources: request.responder_resources,
                     initiator_depth: request.initiator_depth,
                 }),
+                failover: Failover::Accepted,
                 abandoned: false,
                 cause: DisconnectCause::Us,
                 peer: path.gsi(request.pkey_index, request.sgid_index),
@@ -146,7 +147,7 @@ impl ConnectionTable {
     pub fn accept(&mut self, now: Instant, id: ConnId, with: &AcceptParams) -> Result<(), TableError> {
         let private_data = private(&with.private_data)?;
         let entry = self.allowed(id, Input::SendRep)?;
-        let (remote_comm_id, tid) = (entry.remote_comm_id, entry.peer_tid);
+        let (remote_comm_id, tid, failover) = (entry.remote_comm_id, entry.peer_tid, entry.failover);
         if self.by_local_qp.contains_key(&with.local_qpn) {
             return Err(TableError::QpInUse(with.local_qpn));
         }
@@ -162,8 +163,7 @@ impl ConnectionTable {
             responder_resources: with.responder_resources,
             initiator_depth: with.initiator_depth,
             target_ack_delay: self.config.ack_delay,
-            // An alternate path is never taken.
-            failover: ib_wire::cm::Failover::NotSupported,
+            failover,
             rnr_retry_count: with.rnr_retry_count,
             srq: with.srq,
             ca_guid: self.config.ca_guid,

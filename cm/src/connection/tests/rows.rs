@@ -1,7 +1,7 @@
 //! The rules, one test each.
 
 use ib_wire::cm::{
-    AprStatus, LoadAlternatePath, MessageMraed, MessageRejected, Reject, RejectReason, SidrRequest,
+    AprStatus, Failover, LoadAlternatePath, MessageMraed, MessageRejected, Reject, RejectReason, SidrRequest,
 };
 use ib_wire::mad::{MadAddress, MadHeader};
 use ib_wire::{CommId, Tid, TimeoutCode};
@@ -425,6 +425,20 @@ fn alternate_paths_and_service_resolution_are_declined() {
         SidrRequest { request_id: 3, pkey: PKey::DEFAULT, service_id: SERVICE, private_data: [0; 216] };
     p.at_b(&Mad { peer, bytes: Message::from(sidr).to_bytes(Tid(6)) });
     assert!(matches!(only(&mut p.b), Message::SidrReply(r) if r.request_id == 3));
+}
+
+#[test]
+fn an_alternate_path_in_a_request_is_declined() {
+    for (lid, failover) in [(0, Failover::Accepted), (9, Failover::NotSupported)] {
+        let mut p = Pair::new();
+        p.dial(0x11);
+        let mut req = p.a.poll_transmit().unwrap();
+        req.bytes[24 + 96 + 1] = lid;
+        p.at_b(&req);
+        let Some(Event::Requested { id, .. }) = p.b.poll_event() else { panic!() };
+        p.b.accept(p.now, id, &accept(0x22)).unwrap();
+        assert!(matches!(only(&mut p.b), Message::Reply(r) if r.failover == failover));
+    }
 }
 
 #[test]
