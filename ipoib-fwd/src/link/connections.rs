@@ -50,11 +50,9 @@ pub(super) enum State {
     ToError,
     /// In ERR; the last-WQE event has to come (IBA 10.3.1).
     AwaitLastWqe,
-    /// The worker has been asked to post the drain request.
-    PostingDrain,
     /// The send queue was full; the drain request is posted again soon.
     DrainRetry,
-    /// The drain request is posted; its completion has to come.
+    /// The worker has been asked to post the drain request; its completion has to come.
     AwaitDrained,
     /// The worker has been asked to give it back.
     Removing,
@@ -79,7 +77,6 @@ impl State {
             Self::Lingering => "lingering",
             Self::ToError => "to_error",
             Self::AwaitLastWqe => "await_last_wqe",
-            Self::PostingDrain => "posting_drain",
             Self::DrainRetry => "drain_retry",
             Self::AwaitDrained => "await_drained",
             Self::Removing => "removing",
@@ -96,7 +93,6 @@ impl State {
             | Self::ToReceive
             | Self::ToSend
             | Self::ToError
-            | Self::PostingDrain
             | Self::Removing => true,
             Self::Halted
             | Self::Dialling

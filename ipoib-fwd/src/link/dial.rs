@@ -148,7 +148,7 @@ impl Link {
         let Some(conn) = self.conns.map.get_mut(&key) else { return };
         match conn.state {
             State::Initialising | State::Inserting | State::ToReceive | State::ToSend => {}
-            State::ToError | State::PostingDrain | State::Removing => {
+            State::ToError | State::AwaitDrained | State::Removing => {
                 self.teardown_done(now, key, ok);
                 return;
             }

@@ -174,12 +174,7 @@ impl Link {
                 self.timers.set(Timer::Conn(key), now + timeout);
                 self.advance_teardown(now, key);
             }
-            State::PostingDrain if ok => {
-                conn.state = State::AwaitDrained;
-                self.timers.set(Timer::Conn(key), now + timeout);
-                self.advance_teardown(now, key);
-            }
-            State::PostingDrain => {
+            State::AwaitDrained if !ok => {
                 conn.state = State::DrainRetry;
                 conn.drain_tries = conn.drain_tries.saturating_add(1);
                 self.timers.set(Timer::Conn(key), now + DRAIN_RETRY);
@@ -207,10 +202,10 @@ impl Link {
         }
     }
 
-    fn post_drain(&mut self, _now: Instant, key: ConnKey) {
-        self.timers.cancel(Timer::Conn(key));
+    fn post_drain(&mut self, now: Instant, key: ConnKey) {
         let Some(conn) = self.conns.map.get_mut(&key) else { return };
-        conn.state = State::PostingDrain;
+        conn.state = State::AwaitDrained;
+        self.timers.set(Timer::Conn(key), now + self.settings.teardown_timeout / 2);
         self.actions.push_back(Action::PostDrain { conn: key, worker: conn.worker, slot: conn.slot });
     }
 

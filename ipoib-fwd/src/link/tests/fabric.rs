@@ -423,8 +423,10 @@ impl Fabric {
                 let (qpn, qp) = node.qps.iter().find(|(_, q)| q.key == conn).expect("queue pair");
                 assert_eq!(qp.state, QpState::Err, "the drain request belongs to a queue pair in error");
                 let qpn = *qpn;
-                self.reply(n, Parcel::Done(conn, true));
-                if !mute {
+                // A full send queue, now and then.
+                if self.random.next() % 4 == 0 {
+                    self.reply(n, Parcel::Done(conn, false));
+                } else if !mute {
                     self.send(n, ms(2), Parcel::Note(qpn, WorkerNote::Drained));
                 }
             }

@@ -1,6 +1,5 @@
 //! Many connections, many neighbours, tight bounds.
 
-use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use ib_wire::Qpn;
