@@ -2,6 +2,7 @@
 
 mod hostile;
 mod rows;
+mod search;
 mod simulation;
 
 use std::time::{Duration, Instant};
