@@ -1,4 +1,5 @@
 mod datagram;
+mod golden;
 mod management;
 mod reliable;
 mod rig;
