@@ -76,3 +76,6 @@ impl Fabric {
         worked
     }
 }
+
+#[cfg(test)]
+mod tests;

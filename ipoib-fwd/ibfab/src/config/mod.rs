@@ -17,6 +17,7 @@
 //! netns = "ib"                    # none: our own
 //! tun = "ib0"
 //! address = "10.77.0.2/24"
+//! gateway = "10.77.0.254"         # none: packets to other subnets are dropped
 //! mtu = 65520
 //! mode = "connected"              # or "datagram"
 //! ```
@@ -121,6 +122,8 @@ pub struct HostConfig {
     pub address: Ipv4Addr,
     /// Bits of the network part.
     pub prefix: u8,
+    /// Next hop of what goes outside of its subnet.
+    pub gateway: Option<Ipv4Addr>,
     /// IP MTU of its interface.
     pub mtu: u32,
     /// Datagram or connected.
@@ -355,6 +358,13 @@ impl Source<'_> {
                     )
                 })?,
         };
+        let gateway =
+            match &raw.gateway {
+                None => None,
+                Some(text) => Some(text.get_ref().parse().map_err(|_| {
+                    self.error(&text.span(), format!("`{}` is no IPv4 address", text.get_ref()))
+                })?),
+            };
         let name = raw.name.get_ref().clone();
         let guid = self.guid(raw.guid.as_ref(), &format!("host {name}"), &raw.name.span())?;
         let pkey = match &raw.pkey {
@@ -369,6 +379,17 @@ impl Source<'_> {
             }
         };
         let tun = raw.tun.clone().unwrap_or_else(|| "ib0".to_owned());
-        Ok(HostConfig { name, netns: raw.netns.clone(), tun, address, prefix, mtu, mode, pkey, guid })
+        Ok(HostConfig {
+            name,
+            netns: raw.netns.clone(),
+            tun,
+            address,
+            prefix,
+            gateway,
+            mtu,
+            mode,
+            pkey,
+            guid,
+        })
     }
 }

@@ -47,6 +47,7 @@ pub(super) struct RawHost {
     pub(super) netns: Option<String>,
     pub(super) tun: Option<String>,
     pub(super) address: Spanned<String>,
+    pub(super) gateway: Option<Spanned<String>>,
     pub(super) mtu: Option<Spanned<u64>>,
     pub(super) mode: Option<Spanned<String>>,
     pub(super) guid: Option<Spanned<String>>,

@@ -1,0 +1,128 @@
+use std::path::Path;
+use std::time::Duration;
+
+use ib_wire::mad::{MAD_LEN, Mad, MadAddress, MadHeader, MadStatus, Method, MgmtClass};
+use ib_wire::{Gid, Guid, Lid, Mtu, PKey, ServiceLevel, Tid};
+use pmd::hca::{Control, PortNumber, PortState};
+use pmd::soft::link::Faults;
+use pmd::soft::provider::{SoftConfig, SoftHca};
+
+use super::*;
+
+const PORT: PortNumber = PortNumber(1);
+
+/// A fabric with software channel adapters on it.
+struct Bench {
+    fabric: Fabric,
+    adapters: Vec<SoftHca>,
+}
+
+fn adapter(n: u64, link: LinkEnd) -> SoftHca {
+    let guid = 0x0200_0000_0000_0000 + 16 * n;
+    let mut hca = SoftHca::new(&SoftConfig {
+        name: format!("hca{n}"),
+        node_guid: Guid(guid),
+        port_guids: vec![Guid(guid + 1)],
+        max_mtu: Mtu::B4096,
+        seed: n,
+    })
+    .unwrap();
+    hca.set_link(PORT, Some(link)).unwrap();
+    hca
+}
+
+impl Bench {
+    fn new(adapters: u64, faults: Faults) -> Self {
+        let config = FabricConfig::parse(Path::new("t.toml"), "").unwrap();
+        let mut this = Self { fabric: Fabric::new(Instant::now(), &config, 1), adapters: Vec::new() };
+        for n in 1..=adapters {
+            let (mut near, far) = LinkEnd::pair().unwrap();
+            near.inject(faults);
+            this.fabric.add_port(&format!("p{n}"), near).unwrap();
+            this.adapters.push(adapter(n, far));
+        }
+        this
+    }
+
+    fn turn(&mut self) {
+        let now = Instant::now();
+        self.fabric.step(now);
+        for hca in &self.adapters {
+            hca.engine().lock().step(now);
+        }
+    }
+
+    fn run(&mut self, mut done: impl FnMut(&mut Self) -> bool) -> Duration {
+        let start = Instant::now();
+        while !done(self) {
+            assert!(start.elapsed() < Duration::from_secs(10), "not done in 10 s");
+            self.turn();
+        }
+        start.elapsed()
+    }
+
+    fn all_active(&self) -> bool {
+        self.fabric.manager().is_up()
+            && self.adapters.iter().all(|hca| hca.port(PORT).unwrap().state == PortState::Active)
+    }
+}
+
+#[test]
+fn adapters_are_configured_by_subnet_management_alone() {
+    let mut bench = Bench::new(3, Faults::default());
+    let took = bench.run(|b| b.all_active());
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    let mut lids = vec![bench.fabric.switch().lid()];
+    for hca in &bench.adapters {
+        let port = hca.port(PORT).unwrap();
+        assert_eq!((port.active_mtu, port.sm_lid), (Mtu::B4096, bench.fabric.switch().lid()));
+        assert_eq!(hca.gid(PORT, 0).unwrap(), Gid::new(Gid::DEFAULT_PREFIX, port.guid));
+        assert_eq!(hca.pkey(PORT, 0).unwrap(), PKey::DEFAULT);
+        lids.push(port.lid);
+    }
+    lids.sort();
+    lids.dedup();
+    assert!(lids.len() == 4 && !lids.contains(&Lid(0)), "{lids:?}");
+    assert!(bench.fabric.switch().ports().all(|p| p.state == ib_wire::smp::PortState::Active));
+}
+
+#[test]
+fn lost_management_packets_are_sent_again() {
+    let mut bench = Bench::new(2, Faults { loss: 0.1, seed: 11, ..Faults::default() });
+    bench.run(|b| b.all_active());
+}
+
+#[test]
+fn an_adapter_that_goes_and_comes_back_is_configured_again() {
+    let mut bench = Bench::new(2, Faults::default());
+    bench.run(|b| b.all_active());
+    bench.adapters.remove(1);
+    bench.run(|b| b.fabric.switch().ports().nth(1).unwrap().state == ib_wire::smp::PortState::Down);
+    let (near, far) = LinkEnd::pair().unwrap();
+    bench.fabric.add_port("p3", near).unwrap();
+    bench.adapters.push(adapter(2, far));
+    bench.run(|b| b.all_active());
+}
+
+#[test]
+fn subnet_administration_answers_over_the_switch() {
+    let mut bench = Bench::new(1, Faults::default());
+    bench.run(|b| b.all_active());
+    let hca = &mut bench.adapters[0];
+    let port = hca.port(PORT).unwrap();
+    // ClassPortInfo, the simplest question.
+    let mut bytes = Box::new([0; MAD_LEN]);
+    MadHeader::new(MgmtClass::SubnAdm, 2, Method::Get, Tid(0x77), ib_wire::mad::attribute::CLASS_PORT_INFO)
+        .put(&mut bytes);
+    let peer = MadAddress::gsi(port.sm_lid, ServiceLevel::new(0));
+    hca.send_mad(PORT, &Mad { peer, bytes }).unwrap();
+    let mut answer = None;
+    bench.run(|b| {
+        answer = b.adapters[0].receive_mad(PORT).unwrap();
+        answer.is_some()
+    });
+    let answer = answer.unwrap();
+    let header = answer.header();
+    assert_eq!((header.method, header.tid.0 as u32, header.status), (Method::GetResp, 0x77, MadStatus::OK));
+    assert_eq!(answer.peer.lid, port.sm_lid);
+}
