@@ -8,6 +8,7 @@
 //! differences are written, so a sweep over a healthy subnet is all reading.
 
 mod config;
+mod program;
 mod rate;
 mod routing;
 pub(crate) mod subnet;
@@ -34,7 +35,7 @@ use sweep::{Phase, Sweep};
 const MAX_QUEUED: usize = 4096;
 
 /// Time after a sweep in which something did not answer.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
 /// What happened so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -13,6 +13,9 @@ pub(crate) type PortId = (Guid, u8);
 /// First and last unicast LID.
 const UNICAST: std::ops::RangeInclusive<u16> = 1..=0xbfff;
 
+/// Sweeps that an adapter whose link is up may leave unanswered before it counts as gone.
+const PATIENCE: u8 = 3;
+
 /// A port of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Port {
@@ -71,6 +74,8 @@ pub(crate) struct Node {
     pub ports: BTreeMap<u8, Port>,
     pub switch: Option<SwitchState>,
     pub generation: u64,
+    /// Sweeps in a row that it did not answer though its link was up.
+    pub missed: u8,
 }
 
 impl Node {
@@ -149,6 +154,30 @@ impl Subnet {
         self.by_guid.keys().copied().collect()
     }
 
+    /// Keeps adapters that did not answer the sweep `generation` though the switch port that they hang on, one of
+    /// `silent`, has its link: a host that stands still for a moment shall not lose its groups.
+    pub(crate) fn keep_silent(&mut self, silent: &[PortId], generation: u64) {
+        let mut kept = Vec::new();
+        for (&guid, node) in &mut self.nodes {
+            if node.generation == generation || node.is_switch() || node.missed >= PATIENCE {
+                continue;
+            }
+            for (&number, port) in &mut node.ports {
+                if let Some(peer) = port.peer.filter(|peer| silent.contains(peer)) {
+                    port.generation = generation;
+                    node.generation = generation;
+                    kept.push(((guid, number), peer));
+                }
+            }
+            node.missed += u8::from(node.generation == generation);
+        }
+        for (id, peer) in kept {
+            if let Some(port) = self.port_mut(peer) {
+                port.peer = Some(id);
+            }
+        }
+    }
+
     /// Removes what the sweep `generation` did not see.
     pub(crate) fn forget_unseen(&mut self, generation: u64) {
         self.nodes.retain(|_, node| node.generation == generation);
@@ -220,8 +249,10 @@ impl Subnet {
         own.min(other.map_or(own, |p| p.info.mtu_cap.mtu().unwrap_or(Mtu::B256)))
     }
 
-    /// Number and rate of what a port can do towards the fabric.
+    /// MTU and rate of a port's link.
     pub(crate) fn abilities(&self, port: &Port) -> (Mtu, ib_wire::Rate) {
-        (self.link_mtu(port), rate::of_port(&port.info))
+        let own = rate::of_port(&port.info);
+        let other = port.peer.and_then(|peer| self.port(peer)).map_or(own, |p| rate::of_port(&p.info));
+        (self.link_mtu(port), rate::slower(own, other))
     }
 }

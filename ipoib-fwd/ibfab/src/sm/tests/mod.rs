@@ -78,7 +78,7 @@ fn a_silent_fabric_ends_in_bounded_tries() {
     world.lose_one_in(1, 1);
     world.pass(5 * SECOND);
     assert!(!world.sm.is_up());
-    assert_eq!(world.sm.counters().smp_lost, 3, "one request a sweep, 0.8 s each, 1 s between them");
+    assert_eq!(world.sm.counters().smp_lost, 5, "one request a sweep, 0.8 s each, 0.25 s between them");
     world.lose_one_in(0, 1);
     world.pass(2 * SECOND);
     assert!(world.sm.is_up() && all_active(&world), "it is looked for again");
@@ -104,6 +104,27 @@ fn a_port_goes_and_comes_back_with_its_lid() {
     assert!(all_active(&world));
     assert_eq!(world.nodes[2].reregistered, 2);
     assert_eq!(world.nodes[1].reregistered, 1);
+}
+
+#[test]
+fn a_host_that_stands_still_for_a_moment_stays() {
+    let mut world = World::new(2, config());
+    world.pump();
+    let lid = world.lid(2);
+    world.nodes[2].mute = true;
+    world.sm.handle_port_change(world.now);
+    world.pass(2 * SECOND);
+    assert_eq!(world.sm.ports().count(), 3);
+    assert_eq!(world.route(0, lid), 2);
+    world.nodes[2].mute = false;
+    world.pass(2 * SECOND);
+    assert!(world.sm.is_up());
+    assert_eq!(world.nodes[2].reregistered, 1, "it lost nothing");
+    world.nodes[2].mute = true;
+    world.sm.handle_port_change(world.now);
+    world.pass(10 * SECOND);
+    assert_eq!(world.sm.ports().count(), 2, "not for ever");
+    assert_eq!(world.route(0, lid), 255);
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub(super) struct SimNode {
     switch: SwitchInfo,
     pub(super) linear: BTreeMap<u32, [u8; 64]>,
     pub(super) multicast: BTreeMap<(u16, u8), [u16; 32]>,
+    /// Does not answer.
+    pub(super) mute: bool,
     /// Times that a port was told to register anew.
     pub(super) reregistered: u32,
     /// Values written to any table or port.
@@ -51,6 +53,7 @@ impl SimNode {
             switch,
             linear: BTreeMap::new(),
             multicast: BTreeMap::new(),
+            mute: false,
             reregistered: 0,
             sets: 0,
         };
@@ -215,6 +218,7 @@ impl World {
                     self.sm.handle_mad(self.now, &mad);
                     return;
                 }
+                DirectedStep::Deliver if self.nodes[at].mute => return,
                 DirectedStep::Deliver => {
                     let entry = if let Origin::Port(entry) = origin { entry } else { 0 };
                     smp = self.nodes[at].agent(&smp, entry);
