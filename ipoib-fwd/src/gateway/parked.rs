@@ -1,13 +1,11 @@
-//! Packets that wait for the address of their destination: few for each, and few altogether.
+//! Packets from Ethernet that wait for their destination in the fabric: few for each, and few altogether.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use pmd::hca::Source;
 use pmd::mem::Mbuf;
 
-use super::worker::Side;
 use crate::link::WorkerIndex;
 
 /// Packets that wait for one destination, as Linux has it for a path (IPOIB_MAX_PATH_REC_QUEUE).
@@ -21,19 +19,14 @@ const PATIENCE: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) worker: WorkerIndex,
-    pub(super) source: Option<Source>,
     pub(super) packet: Mbuf,
     since: Instant,
 }
 
-/// All that wait, by the side that they came from and by destination.
+/// All that wait, by destination.
 #[derive(Debug, Default)]
 pub(super) struct Parked {
-    waiting: HashMap<(bool, Ipv4Addr), VecDeque<Waiting>>,
-}
-
-fn key(from: Side, to: Ipv4Addr) -> (bool, Ipv4Addr) {
-    (from == Side::Ethernet, to)
+    waiting: HashMap<Ipv4Addr, VecDeque<Waiting>>,
 }
 
 impl Parked {
@@ -42,25 +35,21 @@ impl Parked {
     pub(super) fn park(
         &mut self,
         now: Instant,
-        from: Side,
         to: Ipv4Addr,
         worker: WorkerIndex,
-        source: Option<Source>,
         packet: Mbuf,
     ) -> Option<Mbuf> {
-        let full = self.waiting.len() >= DESTINATIONS;
-        let key = key(from, to);
-        if full && !self.waiting.contains_key(&key) {
+        if self.waiting.len() >= DESTINATIONS && !self.waiting.contains_key(&to) {
             return Some(packet);
         }
-        let queue = self.waiting.entry(key).or_default();
-        queue.push_back(Waiting { worker, source, packet, since: now });
+        let queue = self.waiting.entry(to).or_default();
+        queue.push_back(Waiting { worker, packet, since: now });
         if queue.len() > PER_DESTINATION { queue.pop_front().map(|w| w.packet) } else { None }
     }
 
     /// Takes what waits for a destination.
-    pub(super) fn take(&mut self, from: Side, to: Ipv4Addr) -> VecDeque<Waiting> {
-        self.waiting.remove(&key(from, to)).unwrap_or_default()
+    pub(super) fn take(&mut self, to: Ipv4Addr) -> VecDeque<Waiting> {
+        self.waiting.remove(&to).unwrap_or_default()
     }
 
     /// Drops what has waited for too long; returns how many packets.

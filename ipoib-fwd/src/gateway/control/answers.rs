@@ -1,0 +1,94 @@
+//! Answers for the control socket.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use dataplane::telemetry::Answer;
+use pmd::hca::{Backend, Control as _};
+use serde_json::{Value, json};
+
+use super::GatewayControl;
+use crate::link::Mode;
+
+impl<B: Backend> GatewayControl<B> {
+    pub(super) fn stats(&self) -> Value {
+        let totals = self.totals();
+        json!({
+            "traffic": totals.traffic_json(),
+            "drops": totals.drops_json(),
+            "times": self.times.json(),
+            "buffers": {"in_use": self.pool.in_use(), "available": self.pool.available()},
+        })
+    }
+
+    pub(super) fn links(&mut self) -> Value {
+        let port = self.endpoint.port();
+        let (errors, last_error) =
+            (self.endpoint.device_errors().0, self.endpoint.device_errors().1.map(str::to_owned));
+        let attributes = self.endpoint.hca().port(port);
+        let device = self.endpoint.hca().device();
+        let gid = self.endpoint.hca().gid(port, 0).map(|g| g.to_string()).unwrap_or_default();
+        let link = self.endpoint.link();
+        let state = Arc::clone(link.state());
+        let infiniband = match attributes {
+            Ok(a) => json!({
+                "device": device.name, "port": port.0, "port_state": format!("{:?}", a.state).to_lowercase(),
+                "lid": a.lid.0, "sm_lid": a.sm_lid.0, "gid": gid, "mtu": a.active_mtu.bytes(),
+                "link": if state.up { "up" } else { "down" }, "mode": state.mode,
+                "addresses": state.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+                "device_errors": errors, "last_device_error": last_error,
+            }),
+            Err(e) => json!({"device": device.name, "error": e.to_string()}),
+        };
+        let counters = serde_json::to_value(link.counters()).unwrap_or_default();
+        json!({
+            "ethernet": {"port": self.port.name(), "mac": self.mac.to_string(),
+                         "link": if self.port.link().up { "up" } else { "down" }},
+            "infiniband": infiniband,
+            "link_counters": counters,
+        })
+    }
+
+    pub(super) fn neighbours(&mut self, now: Instant) -> Value {
+        let infiniband: Vec<Value> = self
+            .endpoint
+            .link()
+            .neighbours(now)
+            .into_iter()
+            .map(|n| {
+                json!({
+                    "address": n.ip, "hardware_address": n.hardware.map(|h| h.to_string()), "state": n.state,
+                    "dlid": n.dlid, "connections": n.connections, "idle_ms": n.idle_ms,
+                })
+            })
+            .collect();
+        let ethernet: Vec<Value> = self
+            .hosts
+            .iter()
+            .map(|h| {
+                json!({
+                    "address": h.ip, "hardware_address": h.mac.map(|m| m.to_string()), "state": h.state,
+                    "idle_ms": h.idle(now).as_millis() as u64,
+                })
+            })
+            .collect();
+        json!({"infiniband": infiniband, "ethernet": ethernet})
+    }
+
+    pub(super) fn connections(&mut self, now: Instant) -> Value {
+        let list = self.endpoint.link().connections(now);
+        let up = |passive: bool| list.iter().any(|c| c.passive == passive && c.state == "established");
+        json!({"established_both_ways": up(true) && up(false), "connections": list})
+    }
+
+    pub(super) fn set_mode(&mut self, now: Instant, word: Option<&str>) -> Answer {
+        let mode = match word {
+            Some("datagram") => Mode::Datagram,
+            Some("connected") => Mode::Connected,
+            _ => return Err("the mode is datagram or connected, as in /mode,datagram".to_owned()),
+        };
+        self.endpoint.link().set_mode(now, mode);
+        Ok(json!({"mode": mode}))
+    }
+
+}

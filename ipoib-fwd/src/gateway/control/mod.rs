@@ -1,0 +1,170 @@
+//! The gateway's control lcore: everything that is not plain forwarding.
+
+mod answers;
+mod arp;
+mod packets;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dataplane::capture::Capture;
+use dataplane::control::{Controller, Flow};
+use dataplane::telemetry::{Answer, Command};
+use dataplane::worker::Handle;
+use ib_wire::Qpn;
+use ib_wire::ipoib::HardwareAddress;
+use pmd::eth::EthPort;
+use pmd::hca::{Backend, Control as _, Queues};
+use pmd::mem::{Mbuf, Pool};
+use serde_json::json;
+
+use super::askers::Askers;
+use super::board::GatewayBoard;
+use super::parked::Parked;
+use super::report::{self, Times};
+use super::usage::Usage;
+use super::worker::{GatewayCommand, GatewayNote};
+use crate::counter::{Totals, WorkerCounterReader, WorkerCounters};
+use crate::drop_reason::DropReason;
+use crate::endpoint::Endpoint;
+use crate::forward::GatewayAddress;
+use crate::forward::ethernet_neighbours::EthernetNeighbours;
+use crate::link::WorkerIndex;
+use crate::packet::ethernet::MacAddress;
+use crate::packet::icmp::TokenBucket;
+
+type Destination<B> = <<B as Backend>::Queues as Queues>::Destination;
+
+/// How often the Ethernet port's link is looked at.
+const ETHERNET_PERIOD: Duration = Duration::from_millis(500);
+/// How often workers' histograms are collected.
+const LATENCY_PERIOD: Duration = Duration::from_secs(1);
+/// Longest wait for a clean end: DREQs answered, groups left.
+const STOP_PATIENCE: Duration = Duration::from_secs(6);
+
+/// The control lcore's duty.
+#[derive(Debug)]
+pub(super) struct GatewayControl<B: Backend> {
+    pub(super) endpoint: Endpoint<B, GatewayCommand, GatewayNote>,
+    pub(super) board: GatewayBoard<Destination<B>>,
+    pub(super) port: EthPort,
+    pub(super) pool: Pool,
+    pub(super) mac: MacAddress,
+    pub(super) address: Option<GatewayAddress>,
+    pub(super) handles: Vec<Arc<Handle>>,
+    pub(super) readers: Vec<WorkerCounterReader>,
+    /// Each worker's marks of use.
+    pub(super) usage: Vec<Arc<Usage>>,
+    /// The control lcore's own drops.
+    pub(super) own: WorkerCounters,
+    pub(super) own_reader: WorkerCounterReader,
+    pub(super) hosts: EthernetNeighbours<(WorkerIndex, Mbuf)>,
+    pub(super) ethernet_askers: Askers<MacAddress>,
+    pub(super) infiniband_askers: Askers<HardwareAddress>,
+    pub(super) parked: Parked,
+    pub(super) icmp: TokenBucket,
+    pub(super) times: Times,
+    pub(super) capture: Option<Capture>,
+    pub(super) stats_period: Option<Duration>,
+    pub(super) schedule: Schedule,
+    pub(super) stopping: Option<Instant>,
+}
+
+/// When things that come again are due.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    pub(super) ethernet: Instant,
+    pub(super) latency: Instant,
+    pub(super) stats: Instant,
+    pub(super) stats_before: Option<Totals>,
+}
+
+impl Schedule {
+    pub(super) const fn new(now: Instant) -> Self {
+        Self { ethernet: now, latency: now, stats: now, stats_before: None }
+    }
+}
+
+impl<B: Backend> GatewayControl<B> {
+    pub(super) fn totals(&self) -> Totals {
+        Totals::of(self.readers.iter().chain(std::iter::once(&self.own_reader)))
+    }
+
+    fn periodic(&mut self, now: Instant) {
+        if now >= self.schedule.ethernet {
+            self.schedule.ethernet = now + ETHERNET_PERIOD;
+            self.board.set_ethernet_up(self.port.link().up);
+            let lid = self.endpoint.hca().port(self.endpoint.port()).map(|p| p.lid).unwrap_or_default();
+            let qpns: Vec<Qpn> = self.endpoint.link().settings().workers.iter().map(|w| w.ud_qpn).collect();
+            self.board.set_own(lid, &qpns);
+            self.ethernet_askers.expire(now);
+            self.infiniband_askers.expire(now);
+            let dropped = self.parked.expire(now);
+            self.own.drops(DropReason::NeighbourUnresolved, dropped as u64);
+        }
+        if now >= self.schedule.latency {
+            self.schedule.latency = now + LATENCY_PERIOD;
+            self.endpoint.ask_latency();
+        }
+        if let Some(period) = self.stats_period
+            && now >= self.schedule.stats
+        {
+            let totals = self.totals();
+            if let Some(before) = self.schedule.stats_before.replace(totals.clone()) {
+                println!("{}", report::line(&before, &totals, period.as_secs_f64()));
+            }
+            self.schedule.stats = now + period;
+        }
+        if let Some(capture) = &mut self.capture
+            && let Err(e) = capture.drain()
+        {
+            tracing::error!("{e}: {}; the capture ends here", e.source);
+            self.capture = None;
+        }
+    }
+}
+
+impl<B: Backend> Controller for GatewayControl<B> {
+    fn tick(&mut self, now: Instant) -> Flow {
+        let times = &mut self.times;
+        let mut busy = self.endpoint.tick(now, &mut self.board, |h| times.add_service(&h));
+        busy |= self.take_packets(now);
+        busy |= self.take_link_events(now);
+        self.hosts.handle_timeout(now);
+        self.take_host_events(now);
+        self.periodic(now);
+        self.board.flush();
+        if let Some(since) = self.stopping {
+            let late = now.duration_since(since) > STOP_PATIENCE;
+            if late {
+                tracing::warn!("not all connections and groups could be closed in time");
+            }
+            if late || self.endpoint.link().is_stopped() {
+                let dropped = self.parked.clear();
+                self.own.drops(DropReason::Shutdown, dropped as u64);
+                return Flow::Done;
+            }
+            return Flow::Busy;
+        }
+        if busy { Flow::Busy } else { Flow::Idle }
+    }
+
+    fn request(&mut self, now: Instant, request: &Command) -> Answer {
+        match request.name.as_str() {
+            "/" => Ok(json!(["/", "/stats", "/links", "/neighbours", "/connections", "/groups", "/mode"])),
+            "/stats" => Ok(self.stats()),
+            "/links" => Ok(self.links()),
+            "/neighbours" => Ok(self.neighbours(now)),
+            "/connections" => Ok(self.connections(now)),
+            "/groups" => Ok(json!({"groups": self.endpoint.link().groups()})),
+            "/mode" => self.set_mode(now, request.parameters.as_deref()),
+            name => Err(format!("no command {name}; / lists them")),
+        }
+    }
+
+    fn stop(&mut self, now: Instant) {
+        tracing::info!("stopping");
+        self.stopping = Some(now);
+        self.endpoint.link().shutdown(now);
+    }
+}
