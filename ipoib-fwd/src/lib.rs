@@ -4,6 +4,8 @@
 pub mod counter;
 pub mod ctl;
 pub mod drop_reason;
+pub mod endpoint;
 pub mod forward;
+pub mod gateway;
 pub mod link;
 pub mod packet;

@@ -1,1 +1,378 @@
-//! Ethernet ports.
+//! Ethernet ports: DPDK's ethdevs, physical ones and `--vdev`s.
+
+use std::ffi::{CStr, CString};
+use std::fmt;
+
+use arrayvec::ArrayVec;
+use dpdk_sys as sys;
+
+use crate::mem::{Mbuf, Pool};
+
+/// Frames of one receive or transmit call.
+pub type Burst = ArrayVec<Mbuf, 32>;
+
+/// Why a port cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum EthError {
+    /// No port was given or found.
+    #[error(
+        "there is no Ethernet port: give EAL one, `-a PCI-ADDRESS` or `--vdev net_af_packet0,iface=DEVICE`, or load the \
+         driver that binds it (vfio-pci)"
+    )]
+    None,
+    /// The configuration names none, and there are several.
+    #[error("there are several Ethernet ports ({0}): name one as ethernet.port")]
+    Several(String),
+    /// There is no port of this name.
+    #[error("there is no Ethernet port {name:?}; there are: {known}. Name one of these as ethernet.port")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// The driver refused.
+    #[error("Ethernet port {port}: cannot {what}: {reason}")]
+    Refused {
+        /// The port.
+        port: String,
+        /// The step.
+        what: &'static str,
+        /// The driver's answer.
+        reason: String,
+    },
+    /// The port cannot have that many queues.
+    #[error("Ethernet port {port} has at most {most} queues, and {asked} workers want one each: use fewer lcores")]
+    Queues {
+        /// The port.
+        port: String,
+        /// What it has.
+        most: u16,
+        /// What was asked for.
+        asked: u16,
+    },
+}
+
+/// How to set a port up.
+#[derive(Clone, Copy, Debug)]
+pub struct EthConfig {
+    /// Queue pairs: one a worker.
+    pub queues: u16,
+    /// Receive descriptors of a queue; rounded to what the device can do.
+    pub rx_descriptors: u16,
+    /// Transmit descriptors of a queue.
+    pub tx_descriptors: u16,
+    /// Largest payload of a frame, bytes.
+    pub mtu: u16,
+    /// Receive frames for all addresses.
+    pub promiscuous: bool,
+}
+
+/// A 6-byte address.
+pub type Mac = [u8; 6];
+
+/// Packets and bytes that a port counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct EthStats {
+    /// Frames received.
+    pub received: u64,
+    /// Frames sent.
+    pub sent: u64,
+    /// Frames that found no descriptor.
+    pub missed: u64,
+    /// Frames received with an error.
+    pub receive_errors: u64,
+    /// Frames that failed to be sent.
+    pub send_errors: u64,
+    /// Receives that found the pool empty.
+    pub no_buffer: u64,
+}
+
+/// State of a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EthLink {
+    /// True if it is up.
+    pub up: bool,
+    /// Speed in Mbit/s, if known.
+    pub mbps: Option<u32>,
+}
+
+/// A port that is set up and running. Dropping it stops and closes it.
+pub struct EthPort {
+    id: u16,
+    name: String,
+    mac: Mac,
+}
+
+impl fmt::Debug for EthPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EthPort({})", self.name)
+    }
+}
+
+/// One queue pair of a port, for one worker.
+#[derive(Debug)]
+pub struct EthQueue {
+    port: u16,
+    queue: u16,
+    /// The driver sends the first segment only: longer chains must be copied.
+    one_segment: bool,
+    pool: Pool,
+}
+
+fn name_of(id: u16) -> String {
+    let mut name = [0; 256];
+    // SAFETY: the buffer has RTE_ETH_NAME_MAX_LEN (64) bytes and more.
+    let rc = unsafe { sys::rte_eth_dev_get_name_by_port(id, name.as_mut_ptr()) };
+    if rc != 0 {
+        return format!("{id}");
+    }
+    // SAFETY: DPDK wrote a C string into it.
+    unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned()
+}
+
+/// Numbers of the ports that there are.
+fn ports() -> Vec<u16> {
+    let mut found = Vec::new();
+    let mut at = 0u16;
+    loop {
+        // SAFETY: walks EAL's table of ports; owner 0 is nobody.
+        let next = unsafe { sys::rte_eth_find_next_owned_by(at, 0) };
+        let Ok(next) = u16::try_from(next) else { return found };
+        if u32::from(next) >= sys::SHIM_MAX_ETHPORTS {
+            return found;
+        }
+        found.push(next);
+        at = next + 1;
+    }
+}
+
+/// Names of the ports that there are.
+#[must_use]
+pub fn port_names() -> Vec<String> {
+    ports().into_iter().map(name_of).collect()
+}
+
+fn find(name: Option<&str>) -> Result<u16, EthError> {
+    let all = ports();
+    let names = || all.iter().map(|&id| name_of(id)).collect::<Vec<_>>().join(", ");
+    match (name, all.as_slice()) {
+        (_, []) => Err(EthError::None),
+        (None, [only]) => Ok(*only),
+        (None, _) => Err(EthError::Several(names())),
+        (Some(name), _) => {
+            let unknown = || EthError::Unknown { name: name.to_owned(), known: names() };
+            let c_name = CString::new(name).map_err(|_| unknown())?;
+            let mut id = 0;
+            // SAFETY: a valid C string and a place for the answer.
+            let rc = unsafe { sys::rte_eth_dev_get_port_by_name(c_name.as_ptr(), &raw mut id) };
+            if rc == 0 { Ok(id) } else { Err(unknown()) }
+        }
+    }
+}
+
+impl EthPort {
+    /// Sets a port up and starts it: the one of this DPDK name or PCI address, or the only one. Each queue's receive
+    /// buffers come from the pool.
+    pub fn start(
+        name: Option<&str>,
+        config: &EthConfig,
+        pool: &Pool,
+    ) -> Result<(Self, Vec<EthQueue>), EthError> {
+        let id = find(name)?;
+        let name = name_of(id);
+        let check = |what, rc: i32| {
+            if rc >= 0 {
+                return Ok(());
+            }
+            let reason = std::io::Error::from_raw_os_error(-rc).to_string();
+            Err(EthError::Refused { port: name.clone(), what, reason })
+        };
+        let mut info = sys::rte_eth_dev_info::default();
+        // SAFETY: the port exists; the structure is DPDK's own.
+        check("be asked what it is", unsafe { sys::rte_eth_dev_info_get(id, &raw mut info) })?;
+        let most = info.max_rx_queues.min(info.max_tx_queues);
+        if config.queues > most {
+            return Err(EthError::Queues { port: name, most, asked: config.queues });
+        }
+        let mut conf = sys::rte_eth_conf::default();
+        let multi_segment = info.tx_offload_capa & sys::SHIM_TX_OFFLOAD_MULTI_SEGS != 0;
+        if multi_segment {
+            conf.txmode.offloads |= sys::SHIM_TX_OFFLOAD_MULTI_SEGS;
+        }
+        let room = pool.data_room();
+        if usize::from(config.mtu) + 18 > room
+            && info.rx_offload_capa & sys::SHIM_RX_OFFLOAD_SCATTER != 0
+        {
+            conf.rxmode.offloads |= sys::SHIM_RX_OFFLOAD_SCATTER;
+        }
+        if config.queues > 1 {
+            conf.rxmode.mq_mode = sys::RTE_ETH_MQ_RX_RSS;
+            conf.rx_adv_conf.rss_conf.rss_hf = info.flow_type_rss_offloads & sys::SHIM_RSS_IP_PORTS;
+        }
+        // SAFETY: the port is stopped; `conf` is read during the call only.
+        check("be configured", unsafe {
+            sys::rte_eth_dev_configure(id, config.queues, config.queues, &raw const conf)
+        })?;
+        // Drivers without a settable MTU have the one of the device below.
+        // SAFETY: the port is configured.
+        let rc = unsafe { sys::rte_eth_dev_set_mtu(id, config.mtu) };
+        if rc != -libc::ENOTSUP {
+            check("take this ethernet.mtu", rc)?;
+        }
+        let (mut rx, mut tx) = (config.rx_descriptors, config.tx_descriptors);
+        // SAFETY: two numbers to be adjusted.
+        check("take that many descriptors", unsafe {
+            sys::rte_eth_dev_adjust_nb_rx_tx_desc(id, &raw mut rx, &raw mut tx)
+        })?;
+        // SAFETY: the port exists.
+        let socket = unsafe { sys::rte_eth_dev_socket_id(id) } as u32;
+        let mut queues = Vec::new();
+        for queue in 0..config.queues {
+            // SAFETY: the pool outlives the port: every `EthQueue` holds a handle. NULL = the driver's defaults.
+            check("set a receive queue up", unsafe {
+                sys::rte_eth_rx_queue_setup(id, queue, rx, socket, std::ptr::null(), pool.as_ptr())
+            })?;
+            // SAFETY: as above.
+            check("set a transmit queue up", unsafe {
+                sys::rte_eth_tx_queue_setup(id, queue, tx, socket, std::ptr::null())
+            })?;
+            queues.push(EthQueue { port: id, queue, one_segment: !multi_segment, pool: pool.clone() });
+        }
+        // SAFETY: configured, with all queues.
+        check("be started", unsafe { sys::rte_eth_dev_start(id) })?;
+        // Virtual ports know neither; they receive everything anyway.
+        // SAFETY: the port runs.
+        unsafe { sys::rte_eth_allmulticast_enable(id) };
+        if config.promiscuous {
+            // SAFETY: the port runs.
+            check("receive frames for all addresses", unsafe { sys::rte_eth_promiscuous_enable(id) })?;
+        }
+        let mut mac = sys::rte_ether_addr::default();
+        // SAFETY: a place for six bytes.
+        check("tell its address", unsafe { sys::rte_eth_macaddr_get(id, &raw mut mac) })?;
+        Ok((Self { id, name, mac: mac.addr_bytes }, queues))
+    }
+
+    /// Its DPDK name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its address.
+    #[must_use]
+    pub const fn mac(&self) -> Mac {
+        self.mac
+    }
+
+    /// State of its link. A port that cannot tell counts as up.
+    #[must_use]
+    pub fn link(&self) -> EthLink {
+        let (mut mbps, mut up) = (0, 0);
+        // SAFETY: two places for the answer.
+        let rc = unsafe { sys::shim_eth_link(self.id, &raw mut mbps, &raw mut up) };
+        let known = rc == 0 && mbps != 0 && mbps != u32::MAX;
+        EthLink { up: rc != 0 || up != 0, mbps: known.then_some(mbps) }
+    }
+
+    /// What the port counted.
+    #[must_use]
+    pub fn stats(&self) -> EthStats {
+        let mut s = sys::rte_eth_stats::default();
+        // SAFETY: a place for the answer.
+        if unsafe { sys::rte_eth_stats_get(self.id, &raw mut s) } != 0 {
+            return EthStats::default();
+        }
+        EthStats {
+            received: s.ipackets,
+            sent: s.opackets,
+            missed: s.imissed,
+            receive_errors: s.ierrors,
+            send_errors: s.oerrors,
+            no_buffer: s.rx_nombuf,
+        }
+    }
+}
+
+impl Drop for EthPort {
+    fn drop(&mut self) {
+        // SAFETY: the port runs; its queues' owners have ended, or their calls return nothing from now on.
+        unsafe {
+            sys::rte_eth_dev_stop(self.id);
+            sys::rte_eth_dev_close(self.id);
+        }
+    }
+}
+
+impl EthQueue {
+    /// Receives frames into an empty or part-filled burst; returns how many came.
+    pub fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        let mut raw = [std::ptr::null_mut(); 32];
+        let room = burst.remaining_capacity().min(raw.len());
+        // SAFETY: the queue is set up and used by this worker only; there is room for `room` pointers.
+        let count = unsafe { sys::shim_eth_rx_burst(self.port, self.queue, raw.as_mut_ptr(), room as u16) };
+        for one in raw.into_iter().take(count.into()).filter_map(std::ptr::NonNull::new) {
+            // SAFETY: the driver gave this chain away. There is room: asked for no more.
+            burst.push(unsafe { Mbuf::from_raw(one) });
+        }
+        count.into()
+    }
+
+    /// Sends frames, oldest first; what the port does not take stays in the burst. Returns how many it took.
+    pub fn tx_burst(&mut self, burst: &mut Burst) -> usize {
+        if self.one_segment {
+            self.make_single(burst);
+        }
+        let mut raw: ArrayVec<*mut sys::rte_mbuf, 32> =
+            burst.drain(..).map(|m| m.into_raw().as_ptr()).collect();
+        // SAFETY: the queue is set up and used by this worker only; the chains are ours to give.
+        let sent = unsafe {
+            sys::shim_eth_tx_burst(self.port, self.queue, raw.as_mut_ptr(), raw.len() as u16)
+        };
+        for one in raw.into_iter().skip(sent.into()).filter_map(std::ptr::NonNull::new) {
+            // SAFETY: not taken, so still ours.
+            burst.push(unsafe { Mbuf::from_raw(one) });
+        }
+        sent.into()
+    }
+
+    /// Drivers that send one segment only get one; a frame that fits no buffer is dropped.
+    fn make_single(&self, burst: &mut Burst) {
+        let mut at = 0;
+        while let Some(frame) = burst.get_mut(at) {
+            if frame.segment_count() == 1 {
+                at += 1;
+                continue;
+            }
+            let length = frame.len();
+            let single = self.pool.alloc().and_then(|mut one| {
+                let read = frame.read(0, one.append(length)?);
+                (read == length).then_some(one)
+            });
+            match single {
+                Some(one) => {
+                    *frame = one;
+                    at += 1;
+                }
+                None => drop(burst.remove(at)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::PoolConfig;
+
+    #[test]
+    fn without_a_port_the_error_says_how_to_give_one() {
+        crate::eal::for_tests();
+        let pool = Pool::create("none", &PoolConfig { count: 64, data_room: 2048, cache: 0, socket: -1 }).unwrap();
+        let config =
+            EthConfig { queues: 1, rx_descriptors: 64, tx_descriptors: 64, mtu: 1500, promiscuous: false };
+        let error = EthPort::start(None, &config, &pool).unwrap_err().to_string();
+        assert!(error.contains("--vdev"), "{error}");
+    }
+}

@@ -9,7 +9,7 @@ use dataplane::ring::{self, Receiver, Sender};
 use dataplane::worker::Handle;
 use ib_wire::{PKey, Qpn};
 use pmd::hca::{
-    AsyncEvent, Backend, Control as _, HcaError, PortNumber, QpState, QpTransition, Queues, QueuesConfig, QueuesId,
+    AsyncEvent, Backend, HcaError, PortNumber, QpState, QpTransition, Queues, QueuesConfig, QueuesId,
     RcConfig, UdDestination,
 };
 use pmd::mem::Pool;

@@ -94,6 +94,19 @@ struct Entry<P> {
     parked: ArrayVec<P, PARKED>,
 }
 
+/// A host, as `ctl neighbours` shows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HostInfo {
+    /// Its IPv4 address.
+    pub ip: Ipv4Addr,
+    /// Its Ethernet address, if it has answered.
+    pub mac: Option<MacAddress>,
+    /// Name of the state that it is in.
+    pub state: &'static str,
+    /// Packets that wait for it.
+    pub waiting: usize,
+}
+
 /// Why a packet was not parked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ParkError {
@@ -138,6 +151,21 @@ impl<P> EthernetNeighbours<P> {
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// All hosts, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = HostInfo> {
+        self.entries.iter().map(|(ip, entry)| HostInfo {
+            ip: *ip,
+            mac: entry.mac,
+            state: match entry.state {
+                State::Incomplete { .. } => "incomplete",
+                State::Reachable => "reachable",
+                State::Stale => "stale",
+                State::Probing { .. } => "probing",
+            },
+            waiting: entry.parked.len(),
+        })
     }
 
     /// True if there are none.

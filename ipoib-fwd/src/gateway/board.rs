@@ -10,11 +10,19 @@ use crate::forward::{EthNeighbour, Settings, Tables};
 use crate::link::{NeighbourChange, WorkerIndex};
 use crate::packet::ethernet::MacAddress;
 
+/// A change without the marks of use that hosts count by; the gateway's workers have [`super::usage`].
+fn plain<D: Clone>(change: &NeighbourChange<Peer<D>>) -> NeighbourChange<D> {
+    match change {
+        NeighbourChange::Set(n) => NeighbourChange::Set(n.map(|peer| peer.to.clone())),
+        NeighbourChange::Remove(ip) => NeighbourChange::Remove(*ip),
+    }
+}
+
 /// One worker's tables: connections are the worker's own, all else is the same for all.
 #[derive(Debug)]
 struct Sheet<D> {
-    tables: Tables<Peer<D>>,
-    publisher: Publisher<Tables<Peer<D>>>,
+    tables: Tables<D>,
+    publisher: Publisher<Tables<D>>,
 }
 
 /// All workers' tables.
@@ -30,7 +38,7 @@ pub struct GatewayBoard<D> {
 impl<D: Clone> GatewayBoard<D> {
     /// Tables for `workers` workers. `seed` is drawn at start: the network must not know which addresses collide.
     #[must_use]
-    pub fn new(workers: u8, seed: u64, settings: &Settings<Peer<D>>) -> Self {
+    pub fn new(workers: u8, seed: u64, settings: &Settings<D>) -> Self {
         let sheets = (0..workers)
             .map(|_| {
                 let tables = Tables::new(seed, settings.clone());
@@ -42,14 +50,26 @@ impl<D: Clone> GatewayBoard<D> {
 
     /// Each worker's reader.
     #[must_use]
-    pub fn readers(&self) -> Vec<Reader<Tables<Peer<D>>>> {
+    pub fn readers(&self) -> Vec<Reader<Tables<D>>> {
         self.sheets.iter().map(|s| s.publisher.reader()).collect()
     }
 
     /// The tables of the first worker: what is the same for all may be read from here.
     #[must_use]
-    pub fn first(&self) -> Option<&Tables<Peer<D>>> {
+    pub fn first(&self) -> Option<&Tables<D>> {
         self.sheets.first().map(|s| &s.tables)
+    }
+
+    /// What is the same for all workers.
+    #[must_use]
+    pub fn settings(&self) -> Option<&Settings<D>> {
+        self.first().map(|t| &t.settings)
+    }
+
+    /// The tables of a worker.
+    #[must_use]
+    pub fn tables(&self, worker: usize) -> Option<&Tables<D>> {
+        self.sheets.get(worker).map(|s| &s.tables)
     }
 
     /// Neighbours that found a table full.
@@ -58,7 +78,7 @@ impl<D: Clone> GatewayBoard<D> {
         self.left_out
     }
 
-    fn change(&mut self, mut change: impl FnMut(&mut Tables<Peer<D>>)) {
+    fn change(&mut self, mut change: impl FnMut(&mut Tables<D>)) {
         for sheet in &mut self.sheets {
             change(&mut sheet.tables);
         }
@@ -110,16 +130,14 @@ impl<D: Clone> GatewayBoard<D> {
 
 impl<D: Clone> Board<D> for GatewayBoard<D> {
     fn publish(&mut self, update: LinkUpdate<D>) {
-        let groups: Vec<(Ipv4Addr, Peer<D>)> =
-            update.groups.iter().map(|(ip, to)| (*ip, Peer::new(to.clone()))).collect();
         let mut left_out = 0;
         for (index, sheet) in self.sheets.iter_mut().enumerate() {
             let settings = &mut sheet.tables.settings;
             // A link that is down has no way to anybody.
-            settings.broadcast = update.broadcast.clone().filter(|_| update.state.up).map(Peer::new);
-            settings.groups.clone_from(&groups);
+            settings.broadcast = update.broadcast.clone().filter(|_| update.state.up);
+            settings.groups.clone_from(&update.groups);
             settings.ud_mtu = u16::try_from(update.state.ud_mtu).unwrap_or(u16::MAX);
-            let changes: Vec<NeighbourChange<Peer<D>>> = update.changes.clone();
+            let changes = update.changes.iter().map(plain);
             left_out = sheet.tables.apply(WorkerIndex(index as u8), changes);
         }
         self.left_out += left_out as u64;

@@ -1,5 +1,12 @@
 //! The gateway: workers between an Ethernet port and an IPoIB link, and their control lcore.
 
+mod askers;
+mod board;
+mod control;
+mod cut;
+mod parked;
+mod report;
+mod usage;
 mod worker;
 
 pub use worker::{Cause, GatewayCommand, GatewayNote, GatewayWorker, Side};

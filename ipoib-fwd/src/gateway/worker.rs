@@ -1,5 +1,8 @@
 //! A worker lcore of the gateway: one turn over an Ethernet queue and the queues of an IPoIB link.
 
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
 use arrayvec::ArrayVec;
 use dataplane::latency::Recorder;
 use dataplane::ring::Sender;
@@ -8,16 +11,17 @@ use dataplane::worker::{Turn, Worker};
 use pmd::eth::{Burst, EthQueue};
 use pmd::hca::{PostError, Queues, Received, RxBurst, Source, UdSource};
 use pmd::mem::{Mbuf, Pool};
+use pmd::tap::{FrameKind, Tap, TapDirection};
 
 use crate::counter::{Traffic, WorkerCounters};
 use crate::drop_reason::DropReason;
-use crate::endpoint::{LinkWorker, Note, Peer, note};
-use crate::forward::{EthVerdict, IbVerdict, Punt, Tables, Via, eth_to_ib, ib_to_eth};
+use crate::endpoint::{LinkWorker, Note, note};
+use crate::forward::{EthVerdict, IbVerdict, NeighbourIndex, Punt, Tables, Via, eth_to_ib, ib_to_eth};
 use crate::packet::ethernet::ETHERNET_HEADER_LEN;
 use crate::packet::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER};
 
 use super::cut;
-use super::tap::EthernetTap;
+use super::usage::Usage;
 
 /// Of which side a packet is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,7 +73,7 @@ const TX_PATIENCE: u32 = 64;
 pub struct GatewayWorker<Q: Queues> {
     link: LinkWorker<Q, GatewayCommand, GatewayNote>,
     eth: EthQueue,
-    tables: Reader<Tables<Peer<Q::Destination>>>,
+    tables: Reader<Tables<Q::Destination>>,
     pool: Pool,
     counters: WorkerCounters,
     service: Recorder,
@@ -80,7 +84,8 @@ pub struct GatewayWorker<Q: Queues> {
     ib_rx: RxBurst,
     /// Shared receives below which frames are dropped rather than kept waiting for the Ethernet port.
     srq_low: u32,
-    tap: Option<EthernetTap>,
+    usage: Arc<Usage>,
+    tap: Option<Tap>,
 }
 
 /// What is worth its own type: everything that a verdict is carried out with.
@@ -90,6 +95,8 @@ struct Hands<'a, Q: Queues> {
     eth_tx: &'a mut Burst,
     counters: &'a mut WorkerCounters,
     pool: &'a Pool,
+    usage: &'a Usage,
+    tap: &'a mut Option<Tap>,
 }
 
 impl<Q: Queues> GatewayWorker<Q> {
@@ -97,10 +104,10 @@ impl<Q: Queues> GatewayWorker<Q> {
     pub fn new(
         link: LinkWorker<Q, GatewayCommand, GatewayNote>,
         eth: EthQueue,
-        tables: Reader<Tables<Peer<Q::Destination>>>,
+        tables: Reader<Tables<Q::Destination>>,
         pool: Pool,
         srq_low: u32,
-        tap: Option<EthernetTap>,
+        tap: Option<Tap>,
     ) -> Self {
         Self {
             link,
@@ -114,6 +121,7 @@ impl<Q: Queues> GatewayWorker<Q> {
             refused_turns: 0,
             ib_rx: RxBurst::new(),
             srq_low,
+            usage: Arc::default(),
             tap,
         }
     }
@@ -122,6 +130,12 @@ impl<Q: Queues> GatewayWorker<Q> {
     #[must_use]
     pub const fn counters(&self) -> &WorkerCounters {
         &self.counters
+    }
+
+    /// The marks of use, for the control lcore.
+    #[must_use]
+    pub(super) fn usage(&self) -> Arc<Usage> {
+        Arc::clone(&self.usage)
     }
 
     /// Takes the worker apart when it has ended.
@@ -134,9 +148,9 @@ impl<Q: Queues> GatewayWorker<Q> {
 
     fn take_commands(&mut self) -> usize {
         let mut forward: ArrayVec<(Side, Mbuf), 32> = ArrayVec::new();
-        let (eth_tx, counters) = (&mut self.eth_tx, &mut self.counters);
+        let (eth_tx, counters, tap) = (&mut self.eth_tx, &mut self.counters, &mut self.tap);
         let done = self.link.commands(&mut self.service, |command, _| match command {
-            GatewayCommand::SendEthernet(frame) => push_frame(eth_tx, counters, frame),
+            GatewayCommand::SendEthernet(frame) => push_frame(eth_tx, counters, tap, frame),
             GatewayCommand::Forward(side, packet) => {
                 if forward.try_push((side, packet)).is_err() {
                     counters.drop(DropReason::NeighbourQueueFull);
@@ -161,6 +175,8 @@ impl<Q: Queues> GatewayWorker<Q> {
             eth_tx: &mut self.eth_tx,
             counters: &mut self.counters,
             pool: &self.pool,
+            usage: &self.usage,
+            tap: &mut self.tap,
         };
         let verdict = eth_to_ib(head(&frame), frame.len(), tables);
         hands.carry_out_ethernet(verdict, frame, tables);
@@ -175,9 +191,11 @@ impl<Q: Queues> GatewayWorker<Q> {
             eth_tx: &mut self.eth_tx,
             counters: &mut self.counters,
             pool: &self.pool,
+            usage: &self.usage,
+            tap: &mut self.tap,
         };
         let verdict = ib_to_eth(head(&message), message.len(), source, tables);
-        hands.carry_out_infiniband(verdict, message, source, tables);
+        hands.carry_out_infiniband(verdict, message, source);
     }
 
     /// Receives from the Ethernet port.
@@ -189,7 +207,7 @@ impl<Q: Queues> GatewayWorker<Q> {
         for frame in burst.drain(..) {
             self.counters.packet(Traffic::EthReceive, frame.len());
             if let Some(tap) = &mut self.tap {
-                tap.received(&frame);
+                offer(tap, TapDirection::Received, &frame);
             }
             self.from_ethernet(frame);
         }
@@ -220,16 +238,10 @@ impl<Q: Queues> GatewayWorker<Q> {
         if self.eth_tx.is_empty() {
             return;
         }
-        if let Some(tap) = &mut self.tap {
-            tap.sending(&self.eth_tx);
-        }
         let bytes: usize = self.eth_tx.iter().map(Mbuf::len).sum();
         let sent = self.eth.tx_burst(&mut self.eth_tx);
         let left: usize = self.eth_tx.iter().map(Mbuf::len).sum();
         self.counters.packets(Traffic::EthTransmit, sent as u64, (bytes - left) as u64);
-        if let Some(tap) = &mut self.tap {
-            tap.sent(sent);
-        }
         self.refused_turns = if self.eth_tx.is_empty() { 0 } else { self.refused_turns + 1 };
     }
 
@@ -270,6 +282,11 @@ impl<Q: Queues> Worker for GatewayWorker<Q> {
     }
 }
 
+/// Offers a frame to a tap.
+fn offer(tap: &mut Tap, direction: TapDirection, frame: &Mbuf) {
+    tap.offer_parts(FrameKind::Ethernet, direction, frame.segments());
+}
+
 /// The first bytes of a packet: all that its headers can be.
 fn head(packet: &Mbuf) -> &[u8] {
     let data = packet.data();
@@ -284,7 +301,10 @@ fn path_of(source: &Source) -> Traffic {
     }
 }
 
-fn push_frame(eth_tx: &mut Burst, counters: &mut WorkerCounters, frame: Mbuf) {
+fn push_frame(eth_tx: &mut Burst, counters: &mut WorkerCounters, tap: &mut Option<Tap>, frame: Mbuf) {
+    if let Some(tap) = tap {
+        offer(tap, TapDirection::Sent, &frame);
+    }
     if eth_tx.try_push(frame).is_err() {
         counters.drop(DropReason::EthQueueFull);
     }
@@ -293,9 +313,9 @@ fn push_frame(eth_tx: &mut Burst, counters: &mut WorkerCounters, frame: Mbuf) {
 impl<Q: Queues> Hands<'_, Q> {
     fn carry_out_ethernet(
         &mut self,
-        verdict: EthVerdict<'_, Peer<Q::Destination>>,
+        verdict: EthVerdict<'_, Q::Destination>,
         mut frame: Mbuf,
-        tables: &Tables<Peer<Q::Destination>>,
+        tables: &Tables<Q::Destination>,
     ) {
         match verdict {
             EthVerdict::Forward { via, ip_len, neighbour, dial } => {
@@ -306,7 +326,7 @@ impl<Q: Queues> Hands<'_, Q> {
                     None => return self.counters.drop(DropReason::BadLength),
                 }
                 self.send_message(via, frame);
-                self.note_use(via, neighbour.and_then(|n| tables.ib_at(n)), dial);
+                self.note_use(neighbour, dial, tables);
             }
             EthVerdict::Fragment { via, ip_len, mtu, neighbour, dial } => {
                 self.counters.packet(Traffic::Fragmented, frame.len());
@@ -317,7 +337,7 @@ impl<Q: Queues> Hands<'_, Q> {
                         None => self.counters.drop(DropReason::NoBuffers),
                     }
                 }
-                self.note_use(via, neighbour.and_then(|n| tables.ib_at(n)), dial);
+                self.note_use(neighbour, dial, tables);
             }
             EthVerdict::TooBig { mtu, dial } => {
                 if let Some(ip) = dial.and_then(|n| tables.ib_at(n)) {
@@ -335,23 +355,24 @@ impl<Q: Queues> Hands<'_, Q> {
         verdict: IbVerdict,
         mut message: Mbuf,
         source: &Source,
-        _tables: &Tables<Peer<Q::Destination>>,
     ) {
         match verdict {
-            IbVerdict::Forward { header, ip_len, .. } => {
+            IbVerdict::Forward { header, ip_len, neighbour } => {
+                self.note_ethernet_use(neighbour);
                 // 4 bytes of encapsulation off, 14 of Ethernet header on: in place.
                 let fits = message.trim_front(IPOIB_HEADER_LEN) && message.truncate(usize::from(ip_len));
                 match message.prepend(ETHERNET_HEADER_LEN).filter(|_| fits) {
                     Some(room) => room.copy_from_slice(&header),
                     None => return self.counters.drop(DropReason::BadLength),
                 }
-                push_frame(self.eth_tx, self.counters, message);
+                push_frame(self.eth_tx, self.counters, self.tap, message);
             }
-            IbVerdict::Fragment { header, ip_len, mtu, .. } => {
+            IbVerdict::Fragment { header, ip_len, mtu, neighbour } => {
+                self.note_ethernet_use(neighbour);
                 self.counters.packet(Traffic::Fragmented, message.len());
                 for piece in cut::pieces(self.pool, &message, IPOIB_HEADER_LEN, ip_len, mtu, &header) {
                     match piece {
-                        Some(piece) => push_frame(self.eth_tx, self.counters, piece),
+                        Some(piece) => push_frame(self.eth_tx, self.counters, self.tap, piece),
                         None => self.counters.drop(DropReason::NoBuffers),
                     }
                 }
@@ -364,12 +385,12 @@ impl<Q: Queues> Hands<'_, Q> {
         }
     }
 
-    fn send_message(&mut self, via: Via<'_, Peer<Q::Destination>>, message: Mbuf) {
+    fn send_message(&mut self, via: Via<'_, Q::Destination>, message: Mbuf) {
         let bytes = message.len();
         let (path, result) = match via {
             Via::Rc(slot) => (Traffic::IbRcTransmit, self.queues.send_rc(slot, message)),
-            Via::Ud(peer) => (Traffic::IbUdUnicastTransmit, self.queues.send_ud(&peer.to, message)),
-            Via::Group(peer) => (Traffic::IbUdMulticastTransmit, self.queues.send_ud(&peer.to, message)),
+            Via::Ud(to) => (Traffic::IbUdUnicastTransmit, self.queues.send_ud(to, message)),
+            Via::Group(to) => (Traffic::IbUdMulticastTransmit, self.queues.send_ud(to, message)),
         };
         match result {
             Ok(()) => self.counters.packet(path, bytes),
@@ -382,22 +403,24 @@ impl<Q: Queues> Hands<'_, Q> {
         }
     }
 
-    /// Marks the neighbour as used; the first packet after the mark was cleared may ask for a connection.
-    fn note_use(
-        &mut self,
-        via: Via<'_, Peer<Q::Destination>>,
-        neighbour: Option<std::net::Ipv4Addr>,
-        dial: bool,
-    ) {
-        if let (Via::Ud(peer) | Via::Group(peer), Some(ip)) = (via, neighbour)
-            && peer.mark_used()
+    /// Marks the neighbour as used; the first packet after the marks were taken may ask for a connection.
+    fn note_use(&mut self, neighbour: Option<NeighbourIndex>, dial: bool, tables: &Tables<Q::Destination>) {
+        let Some(index) = neighbour else { return };
+        if self.usage.mark_infiniband(index)
             && dial
+            && let Some(ip) = tables.ib_at(index)
         {
             self.want(ip);
         }
     }
 
-    fn want(&mut self, ip: std::net::Ipv4Addr) {
+    fn note_ethernet_use(&mut self, neighbour: Option<NeighbourIndex>) {
+        if let Some(index) = neighbour {
+            self.usage.mark_ethernet(index);
+        }
+    }
+
+    fn want(&mut self, ip: Ipv4Addr) {
         // A hint: a full ring loses it, and the next packet gives it again.
         if self.notes.room() > 1 {
             drop(self.notes.send(Note::Wanted(ip)));

@@ -47,6 +47,17 @@ impl<D> Neighbour<D> {
         self.rc.get(usize::from(worker)).copied().flatten()
     }
 
+    /// The same neighbour with another kind of destination.
+    pub fn map<E>(&self, convert: impl FnOnce(&D) -> E) -> Neighbour<E> {
+        Neighbour {
+            ip: self.ip,
+            hardware: self.hardware,
+            ud: self.ud.as_ref().map(convert),
+            rc: self.rc.clone(),
+            dial: self.dial,
+        }
+    }
+
     /// The same neighbour with its destination prepared by `prepare`.
     pub fn try_map<E, F, Err>(&self, prepare: F) -> Result<Neighbour<E>, Err>
     where

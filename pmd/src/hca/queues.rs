@@ -138,9 +138,9 @@ pub enum QpFault {
 
 /// One worker's queues on one device: a datagram queue pair, a shared receive queue, the completion queues, and a
 /// table of connected queue pairs. Not shared between threads.
-pub trait Queues: Send + 'static {
+pub trait Queues: Send + std::fmt::Debug + 'static {
     /// Hot half of a connected queue pair, between [`super::Backend::create_rc`] and this worker.
-    type Rc: Send + 'static;
+    type Rc: Send + std::fmt::Debug + 'static;
 
     /// A datagram destination, ready to be posted.
     type Destination: Clone + Send + Sync + std::fmt::Debug + 'static;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dataplane::telemetry::Answer;
-use pmd::hca::{Backend, Control as _};
+use pmd::hca::Backend;
 use serde_json::{Value, json};
 
 use super::GatewayControl;
@@ -68,7 +68,7 @@ impl<B: Backend> GatewayControl<B> {
             .map(|h| {
                 json!({
                     "address": h.ip, "hardware_address": h.mac.map(|m| m.to_string()), "state": h.state,
-                    "idle_ms": h.idle(now).as_millis() as u64,
+                    "waiting": h.waiting,
                 })
             })
             .collect();

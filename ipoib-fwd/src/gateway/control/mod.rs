@@ -14,7 +14,7 @@ use dataplane::worker::Handle;
 use ib_wire::Qpn;
 use ib_wire::ipoib::HardwareAddress;
 use pmd::eth::EthPort;
-use pmd::hca::{Backend, Control as _, Queues};
+use pmd::hca::{Backend, Queues};
 use pmd::mem::{Mbuf, Pool};
 use serde_json::json;
 
@@ -94,7 +94,8 @@ impl<B: Backend> GatewayControl<B> {
         if now >= self.schedule.ethernet {
             self.schedule.ethernet = now + ETHERNET_PERIOD;
             self.board.set_ethernet_up(self.port.link().up);
-            let lid = self.endpoint.hca().port(self.endpoint.port()).map(|p| p.lid).unwrap_or_default();
+            let port = self.endpoint.port();
+            let lid = self.endpoint.hca().port(port).map(|p| p.lid).unwrap_or_default();
             let qpns: Vec<Qpn> = self.endpoint.link().settings().workers.iter().map(|w| w.ud_qpn).collect();
             self.board.set_own(lid, &qpns);
             self.ethernet_askers.expire(now);

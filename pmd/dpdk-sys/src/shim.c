@@ -1,0 +1,41 @@
+/* DPDK's static inline functions and macros as calls. */
+#include "shim.h"
+
+#include <rte_cycles.h>
+
+const char *shim_pmd_dir(void) { return RTE_EAL_PMD_PATH; }
+int shim_errno(void) { return rte_errno; }
+uint32_t shim_lcore_id(void) { return rte_lcore_id(); }
+uint64_t shim_tsc(void) { return rte_rdtsc(); }
+
+struct rte_mbuf *shim_mbuf_alloc(struct rte_mempool *pool) { return rte_pktmbuf_alloc(pool); }
+
+int shim_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **bufs, uint32_t count)
+{
+	return rte_pktmbuf_alloc_bulk(pool, bufs, count);
+}
+
+void shim_mbuf_free(struct rte_mbuf *chain) { rte_pktmbuf_free(chain); }
+int shim_mbuf_linearize(struct rte_mbuf *chain) { return rte_pktmbuf_linearize(chain); }
+uint16_t shim_mbuf_data_room(struct rte_mempool *pool) { return rte_pktmbuf_data_room_size(pool); }
+uint32_t shim_mempool_size(const struct rte_mempool *pool) { return pool->size; }
+
+uint16_t shim_eth_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **bufs, uint16_t count)
+{
+	return rte_eth_rx_burst(port, queue, bufs, count);
+}
+
+uint16_t shim_eth_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **bufs, uint16_t count)
+{
+	return rte_eth_tx_burst(port, queue, bufs, count);
+}
+
+int shim_eth_link(uint16_t port, uint32_t *mbps, int *up)
+{
+	struct rte_eth_link link = {0};
+	int rc = rte_eth_link_get_nowait(port, &link);
+
+	*mbps = link.link_speed;
+	*up = link.link_status == RTE_ETH_LINK_UP;
+	return rc;
+}

@@ -1,0 +1,58 @@
+/* What bindgen reads: DPDK's headers, constants that it cannot see (macros), and calls for inline functions. */
+#ifndef DPDK_SHIM_H
+#define DPDK_SHIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_launch.h>
+#include <rte_lcore.h>
+#include <rte_mbuf.h>
+#include <rte_mempool.h>
+#include <rte_version.h>
+
+/* struct rte_mbuf is opaque to Rust: its nested anonymous unions change between releases, the names do not. */
+static const size_t SHIM_MBUF_SIZE = sizeof(struct rte_mbuf);
+static const size_t SHIM_MBUF_BUF_ADDR = offsetof(struct rte_mbuf, buf_addr);
+static const size_t SHIM_MBUF_BUF_LEN = offsetof(struct rte_mbuf, buf_len);
+static const size_t SHIM_MBUF_DATA_OFF = offsetof(struct rte_mbuf, data_off);
+static const size_t SHIM_MBUF_REFCNT = offsetof(struct rte_mbuf, refcnt);
+static const size_t SHIM_MBUF_NB_SEGS = offsetof(struct rte_mbuf, nb_segs);
+static const size_t SHIM_MBUF_OL_FLAGS = offsetof(struct rte_mbuf, ol_flags);
+static const size_t SHIM_MBUF_PKT_LEN = offsetof(struct rte_mbuf, pkt_len);
+static const size_t SHIM_MBUF_DATA_LEN = offsetof(struct rte_mbuf, data_len);
+static const size_t SHIM_MBUF_POOL = offsetof(struct rte_mbuf, pool);
+static const size_t SHIM_MBUF_NEXT = offsetof(struct rte_mbuf, next);
+
+static const uint32_t SHIM_MAX_SEGS = RTE_MBUF_MAX_NB_SEGS;
+static const uint32_t SHIM_HEADROOM = RTE_PKTMBUF_HEADROOM;
+static const uint32_t SHIM_MEMPOOL_CACHE_MAX = RTE_MEMPOOL_CACHE_MAX_SIZE;
+static const uint32_t SHIM_LCORE_ID_ANY = LCORE_ID_ANY;
+static const uint32_t SHIM_MAX_LCORE = RTE_MAX_LCORE;
+static const uint32_t SHIM_MAX_ETHPORTS = RTE_MAX_ETHPORTS;
+static const uint64_t SHIM_TX_OFFLOAD_MULTI_SEGS = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
+static const uint64_t SHIM_RX_OFFLOAD_SCATTER = RTE_ETH_RX_OFFLOAD_SCATTER;
+static const uint64_t SHIM_RSS_IP_PORTS = RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP;
+
+const char *shim_pmd_dir(void);
+int shim_errno(void);
+uint32_t shim_lcore_id(void);
+uint64_t shim_tsc(void);
+
+struct rte_mbuf *shim_mbuf_alloc(struct rte_mempool *pool);
+int shim_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **bufs, uint32_t count);
+void shim_mbuf_free(struct rte_mbuf *chain);
+int shim_mbuf_linearize(struct rte_mbuf *chain);
+uint16_t shim_mbuf_data_room(struct rte_mempool *pool);
+uint32_t shim_mempool_size(const struct rte_mempool *pool);
+
+uint16_t shim_eth_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **bufs, uint16_t count);
+uint16_t shim_eth_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **bufs, uint16_t count);
+
+/* Bit-fields of struct rte_eth_link. Returns 0 or a negative errno. */
+int shim_eth_link(uint16_t port, uint32_t *mbps, int *up);
+
+#endif

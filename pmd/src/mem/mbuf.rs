@@ -1,0 +1,223 @@
+//! One packet buffer, or a chain of them, with one owner.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+
+use dpdk_sys as sys;
+
+/// A packet: a chain of one or more segments. Dropping it gives it back to its pool.
+///
+/// Every segment has a buffer of its own, with room in front of and behind its data; lengths are bytes.
+pub struct Mbuf(NonNull<sys::rte_mbuf>);
+
+// SAFETY: an `Mbuf` is the only owner of its segments, and pools take buffers back from any thread.
+unsafe impl Send for Mbuf {}
+
+impl Drop for Mbuf {
+    fn drop(&mut self) {
+        // SAFETY: we own the chain, and nobody uses it after this.
+        unsafe { sys::shim_mbuf_free(self.0.as_ptr()) };
+    }
+}
+
+impl fmt::Debug for Mbuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mbuf({} bytes in {} segments)", self.len(), self.segment_count())
+    }
+}
+
+/// Reads a field of a segment.
+macro_rules! field {
+    ($raw:expr, $offset:ident, $ty:ty) => {{
+        let at: *mut sys::rte_mbuf = $raw;
+        // SAFETY: the segment is valid and ours; the offset is of a field of this type (offsets come from DPDK's headers).
+        unsafe { at.byte_add(sys::$offset as usize).cast::<$ty>().read() }
+    }};
+}
+
+/// Writes a field of a segment.
+macro_rules! set_field {
+    ($raw:expr, $offset:ident, $ty:ty, $value:expr) => {{
+        let at: *mut sys::rte_mbuf = $raw;
+        // SAFETY: as for reading; we own the segment exclusively.
+        unsafe { at.byte_add(sys::$offset as usize).cast::<$ty>().write($value) }
+    }};
+}
+
+/// Raw access to one segment's fields.
+pub(super) mod raw {
+    use super::sys;
+
+    pub(in crate::mem) fn buf_addr(m: *mut sys::rte_mbuf) -> *mut u8 {
+        field!(m, SHIM_MBUF_BUF_ADDR, *mut u8)
+    }
+    pub(in crate::mem) fn buf_len(m: *mut sys::rte_mbuf) -> usize {
+        field!(m, SHIM_MBUF_BUF_LEN, u16).into()
+    }
+    pub(in crate::mem) fn data_off(m: *mut sys::rte_mbuf) -> usize {
+        field!(m, SHIM_MBUF_DATA_OFF, u16).into()
+    }
+    pub(in crate::mem) fn data_len(m: *mut sys::rte_mbuf) -> usize {
+        field!(m, SHIM_MBUF_DATA_LEN, u16).into()
+    }
+    pub(in crate::mem) fn pkt_len(m: *mut sys::rte_mbuf) -> usize {
+        field!(m, SHIM_MBUF_PKT_LEN, u32) as usize
+    }
+    pub(in crate::mem) fn nb_segs(m: *mut sys::rte_mbuf) -> usize {
+        field!(m, SHIM_MBUF_NB_SEGS, u16).into()
+    }
+    pub(in crate::mem) fn next(m: *mut sys::rte_mbuf) -> *mut sys::rte_mbuf {
+        field!(m, SHIM_MBUF_NEXT, *mut sys::rte_mbuf)
+    }
+    /// `value` must be within the buffer, which has at most 65,535 bytes.
+    pub(in crate::mem) fn set_data_off(m: *mut sys::rte_mbuf, value: usize) {
+        set_field!(m, SHIM_MBUF_DATA_OFF, u16, value as u16);
+    }
+    /// `value` must be within the buffer.
+    pub(in crate::mem) fn set_data_len(m: *mut sys::rte_mbuf, value: usize) {
+        set_field!(m, SHIM_MBUF_DATA_LEN, u16, value as u16);
+    }
+    pub(in crate::mem) fn set_pkt_len(m: *mut sys::rte_mbuf, value: usize) {
+        set_field!(m, SHIM_MBUF_PKT_LEN, u32, value as u32);
+    }
+    pub(in crate::mem) fn set_nb_segs(m: *mut sys::rte_mbuf, value: usize) {
+        set_field!(m, SHIM_MBUF_NB_SEGS, u16, value as u16);
+    }
+    pub(in crate::mem) fn set_next(m: *mut sys::rte_mbuf, value: *mut sys::rte_mbuf) {
+        set_field!(m, SHIM_MBUF_NEXT, *mut sys::rte_mbuf, value);
+    }
+}
+
+impl Mbuf {
+    /// Takes over a chain.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is the head of a valid chain that nobody else owns, and every segment is direct, with a reference count of 1.
+    pub(crate) const unsafe fn from_raw(raw: NonNull<sys::rte_mbuf>) -> Self {
+        Self(raw)
+    }
+
+    /// Gives the chain away: to a port's queue, or to be taken over again.
+    pub(crate) fn into_raw(self) -> NonNull<sys::rte_mbuf> {
+        ManuallyDrop::new(self).0
+    }
+
+    pub(super) const fn head(&self) -> *mut sys::rte_mbuf {
+        self.0.as_ptr()
+    }
+
+    /// Bytes of the packet, all segments together.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        raw::pkt_len(self.head())
+    }
+
+    /// True if it holds no byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Number of segments, at least 1.
+    #[must_use]
+    pub fn segment_count(&self) -> usize {
+        raw::nb_segs(self.head())
+    }
+
+    /// Data of the first segment.
+    #[must_use]
+    pub fn data(&self) -> &[u8] {
+        let m = self.head();
+        // SAFETY: the data lies within the segment's buffer, which is initialised memory that we own.
+        unsafe { std::slice::from_raw_parts(raw::buf_addr(m).add(raw::data_off(m)), raw::data_len(m)) }
+    }
+
+    /// Data of the first segment, to be changed.
+    pub fn data_mut(&mut self) -> &mut [u8] {
+        let m = self.head();
+        // SAFETY: as for `data`, and the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(raw::buf_addr(m).add(raw::data_off(m)), raw::data_len(m)) }
+    }
+
+    /// Room in front of the first segment's data.
+    #[must_use]
+    pub fn headroom(&self) -> usize {
+        raw::data_off(self.head())
+    }
+
+    /// Room behind the first segment's data.
+    #[must_use]
+    pub fn tailroom(&self) -> usize {
+        let m = self.head();
+        raw::buf_len(m).saturating_sub(raw::data_off(m) + raw::data_len(m))
+    }
+
+    /// The `n` bytes right in front of the data.
+    #[must_use]
+    pub fn before_data(&self, n: usize) -> Option<&[u8]> {
+        let m = self.head();
+        let offset = raw::data_off(m).checked_sub(n)?;
+        // SAFETY: `offset` to `offset + n` lies within the buffer.
+        Some(unsafe { std::slice::from_raw_parts(raw::buf_addr(m).add(offset), n) })
+    }
+
+    /// Puts `n` bytes in front of the data and returns them, whatever they hold; `None` if there is no room.
+    pub fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
+        let m = self.head();
+        let offset = raw::data_off(m).checked_sub(n)?;
+        raw::set_data_off(m, offset);
+        raw::set_data_len(m, raw::data_len(m) + n);
+        raw::set_pkt_len(m, raw::pkt_len(m) + n);
+        self.data_mut().get_mut(..n)
+    }
+
+    /// Takes `n` bytes off the front; false, and nothing changed, if the first segment has fewer.
+    #[must_use]
+    pub fn trim_front(&mut self, n: usize) -> bool {
+        let m = self.head();
+        if raw::data_len(m) < n {
+            return false;
+        }
+        raw::set_data_off(m, raw::data_off(m) + n);
+        raw::set_data_len(m, raw::data_len(m) - n);
+        raw::set_pkt_len(m, raw::pkt_len(m) - n);
+        true
+    }
+
+    /// Adds `n` bytes behind the data of a packet of one segment and returns them, whatever they hold; `None` if there is
+    /// no room.
+    pub fn append(&mut self, n: usize) -> Option<&mut [u8]> {
+        if self.segment_count() != 1 || self.tailroom() < n {
+            return None;
+        }
+        let m = self.head();
+        let before = raw::data_len(m);
+        raw::set_data_len(m, before + n);
+        raw::set_pkt_len(m, raw::pkt_len(m) + n);
+        self.data_mut().get_mut(before..)
+    }
+
+    /// Where a single segment's data begins in its buffer, and how long it is. For receive queues: the device has
+    /// written there. False, and nothing changed, if that is not within the buffer or the packet has several segments.
+    #[must_use]
+    pub fn set_data(&mut self, offset: usize, length: usize) -> bool {
+        let m = self.head();
+        let inside = offset.checked_add(length).is_some_and(|end| end <= raw::buf_len(m));
+        if self.segment_count() != 1 || !inside {
+            return false;
+        }
+        raw::set_data_off(m, offset);
+        raw::set_data_len(m, length);
+        raw::set_pkt_len(m, length);
+        true
+    }
+
+    /// Address of the first segment's buffer, and its length with headroom.
+    #[must_use]
+    pub fn buffer(&self) -> (u64, usize) {
+        let m = self.head();
+        (raw::buf_addr(m) as u64, raw::buf_len(m))
+    }
+}

@@ -1,0 +1,18 @@
+//! Packet buffers: DPDK mbufs in hugepage pools, owned like any other value.
+//!
+//! An [`Mbuf`] is a chain of segments with one owner; dropping it gives it back to its [`Pool`]. Pools lie in whole memory
+//! zones ([`Pool::zones`]), which are registered with host channel adapters once at start.
+
+mod chain;
+mod mbuf;
+mod pool;
+
+pub use chain::Segment;
+pub use mbuf::Mbuf;
+pub use pool::{Pool, PoolConfig, PoolError, Zone};
+
+/// Bytes in front of the data of a fresh buffer.
+pub const HEADROOM: usize = 128;
+
+#[cfg(test)]
+mod tests;

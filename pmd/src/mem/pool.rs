@@ -1,0 +1,249 @@
+//! Pools of packet buffers.
+
+use std::ffi::{CString, c_void};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use dpdk_sys as sys;
+
+use super::mbuf::Mbuf;
+use super::HEADROOM;
+
+/// Why a pool could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    /// A size is out of range.
+    #[error("{what}: {value} is out of range ({limit})")]
+    Size {
+        /// Which size.
+        what: &'static str,
+        /// What was asked for.
+        value: usize,
+        /// What would do.
+        limit: &'static str,
+    },
+    /// EAL has not enough memory.
+    #[error(
+        "no memory for {count} packet buffers of {bytes} bytes: {reason}; reserve more hugepages \
+         (scripts/setup --hugepages N), give EAL more memory (-m MEGABYTES), or lower buffers.count"
+    )]
+    Memory {
+        /// How many buffers were asked for.
+        count: u32,
+        /// Bytes of each, with headroom.
+        bytes: usize,
+        /// DPDK's word for it.
+        reason: String,
+    },
+    /// The name cannot be used.
+    #[error("pool name {0:?} has a NUL byte or more than 25 characters")]
+    Name(String),
+}
+
+/// Sizes of a pool.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolConfig {
+    /// Number of buffers.
+    pub count: u32,
+    /// Bytes of packet data in one, without headroom.
+    pub data_room: u16,
+    /// Buffers that each lcore keeps at hand, 0 to 512.
+    pub cache: u16,
+    /// NUMA node; -1 = any.
+    pub socket: i32,
+}
+
+/// A contiguous piece of a pool's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Zone {
+    /// Its first byte.
+    pub address: u64,
+    /// Its length in bytes.
+    pub length: u64,
+}
+
+#[derive(Debug)]
+struct Owner {
+    pool: NonNull<sys::rte_mempool>,
+    data_room: u16,
+    size: u32,
+}
+
+// SAFETY: a mempool with the default (multi-producer, multi-consumer) ring may be used from any thread; its per-lcore
+// caches are indexed by the calling thread's own lcore id.
+unsafe impl Send for Owner {}
+// SAFETY: as above.
+unsafe impl Sync for Owner {}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // SAFETY: the pool is valid until freed here; this is its last handle.
+        let in_use = unsafe { sys::rte_mempool_avail_count(self.pool.as_ptr()) } < self.size;
+        // Buffers that a port or a program still holds must not lose their memory: then the pool stays until exit.
+        if !in_use {
+            // SAFETY: nobody holds a buffer of it, and this is the last handle.
+            unsafe { sys::rte_mempool_free(self.pool.as_ptr()) };
+        }
+    }
+}
+
+/// A pool of packet buffers. Clones name the same pool; it is freed with the last one, unless buffers are still out.
+#[derive(Clone, Debug)]
+pub struct Pool(Arc<Owner>);
+
+impl Pool {
+    /// Makes a pool. EAL must be initialised.
+    pub fn create(name: &str, config: &PoolConfig) -> Result<Self, PoolError> {
+        let size = |what, value, limit| Err(PoolError::Size { what, value, limit });
+        if config.count == 0 {
+            return size("buffers", 0, "at least 1");
+        }
+        let room = usize::from(config.data_room) + HEADROOM;
+        let Ok(room16) = u16::try_from(room) else {
+            return size("data room", config.data_room.into(), "at most 65,407");
+        };
+        if config.cache > 512 {
+            return size("cache", config.cache.into(), "at most 512");
+        }
+        // DPDK wants a cache to be at most two thirds of the pool.
+        let cache = u32::from(config.cache).min(config.count / 2);
+        let c_name = CString::new(name)
+            .ok()
+            .filter(|n| n.as_bytes().len() <= 25)
+            .ok_or_else(|| PoolError::Name(name.to_owned()))?;
+        // SAFETY: the name is a valid C string; sizes were checked. EAL's absence makes it fail, not crash.
+        let pool = unsafe {
+            sys::rte_pktmbuf_pool_create(c_name.as_ptr(), config.count, cache, 0, room16, config.socket)
+        };
+        match NonNull::new(pool) {
+            Some(pool) => Ok(Self(Arc::new(Owner { pool, data_room: config.data_room, size: config.count }))),
+            None => Err(PoolError::Memory { count: config.count, bytes: room, reason: crate::eal::last_error() }),
+        }
+    }
+
+    /// A fresh buffer of one empty segment, its data at [`HEADROOM`].
+    #[must_use]
+    pub fn alloc(&self) -> Option<Mbuf> {
+        // SAFETY: the pool is valid while a handle exists.
+        let raw = unsafe { sys::shim_mbuf_alloc(self.0.pool.as_ptr()) };
+        // SAFETY: what the pool gave is ours alone.
+        NonNull::new(raw).map(|raw| unsafe { Mbuf::from_raw(raw) })
+    }
+
+    /// Adds `count` fresh buffers, but no more than fit; all or none. True if it did.
+    pub fn alloc_bulk<const N: usize>(&self, count: usize, into: &mut ArrayVec<Mbuf, N>) -> bool {
+        let count = count.min(into.remaining_capacity());
+        let mut raw = [std::ptr::null_mut::<sys::rte_mbuf>(); 64];
+        let mut left = count;
+        while left > 0 {
+            let batch = left.min(raw.len());
+            // SAFETY: the pool is valid, and `raw` has room for `batch` pointers.
+            let rc = unsafe {
+                sys::shim_mbuf_alloc_bulk(self.0.pool.as_ptr(), raw.as_mut_ptr(), batch as u32)
+            };
+            if rc != 0 {
+                into.truncate(into.len() - (count - left));
+                return false;
+            }
+            for &mut one in raw.iter_mut().take(batch) {
+                if let Some(one) = NonNull::new(one) {
+                    // SAFETY: what the pool gave is ours alone. There is room: counted above.
+                    into.push(unsafe { Mbuf::from_raw(one) });
+                }
+            }
+            left -= batch;
+        }
+        true
+    }
+
+    /// A buffer, or a chain of them, with a copy of `bytes`.
+    #[must_use]
+    pub fn copy_from_slice(&self, bytes: &[u8]) -> Option<Mbuf> {
+        let mut parts = bytes.chunks(usize::from(self.0.data_room).max(1));
+        let mut first = self.alloc()?;
+        if let Some(part) = parts.next() {
+            first.append(part.len())?.copy_from_slice(part);
+        }
+        let mut tail: Option<Mbuf> = None;
+        // From the end, so that each link is made once.
+        for part in parts.rev() {
+            let mut one = self.alloc()?;
+            one.append(part.len())?.copy_from_slice(part);
+            if let Some(behind) = tail.take() {
+                one.append_chain(behind);
+            }
+            tail = Some(one);
+        }
+        if let Some(tail) = tail {
+            first.append_chain(tail);
+        }
+        Some(first)
+    }
+
+    /// Buffers that the pool could give at this moment, those in caches included.
+    #[must_use]
+    pub fn available(&self) -> u32 {
+        // SAFETY: the pool is valid while a handle exists.
+        unsafe { sys::rte_mempool_avail_count(self.0.pool.as_ptr()) }
+    }
+
+    /// Buffers that are out.
+    #[must_use]
+    pub fn in_use(&self) -> u32 {
+        self.0.size.saturating_sub(self.available())
+    }
+
+    /// Buffers in all.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.0.size
+    }
+
+    /// Bytes of packet data in one buffer, without headroom.
+    #[must_use]
+    pub fn data_room(&self) -> usize {
+        self.0.data_room.into()
+    }
+
+    /// The memory of all buffers, as few zones as possible.
+    #[must_use]
+    pub fn zones(&self) -> Vec<Zone> {
+        unsafe extern "C" fn visit(
+            _pool: *mut sys::rte_mempool,
+            arg: *mut c_void,
+            header: *mut sys::rte_mempool_memhdr,
+            _index: u32,
+        ) {
+            // SAFETY: `arg` is the vector that the call below passed, and `header` is valid during the call.
+            let zones = unsafe { &mut *arg.cast::<Vec<Zone>>() };
+            // SAFETY: as above.
+            let header = unsafe { &*header };
+            zones.push(Zone { address: header.addr as u64, length: header.len as u64 });
+        }
+        let mut zones: Vec<Zone> = Vec::new();
+        // SAFETY: the pool is valid, and the vector outlives the call, which is the only time that it is used.
+        unsafe {
+            sys::rte_mempool_mem_iter(
+                self.0.pool.as_ptr(),
+                Some(visit),
+                std::ptr::from_mut(&mut zones).cast::<c_void>(),
+            )
+        };
+        zones.sort_by_key(|z| z.address);
+        // Neighbouring chunks become one zone.
+        zones.dedup_by(|next, last| {
+            let joined = last.address + last.length == next.address;
+            if joined {
+                last.length += next.length;
+            }
+            joined
+        });
+        zones
+    }
+
+    /// For `rte_eth_rx_queue_setup`.
+    pub(crate) fn as_ptr(&self) -> *mut sys::rte_mempool {
+        self.0.pool.as_ptr()
+    }
+}

@@ -1,0 +1,95 @@
+use super::*;
+use arrayvec::ArrayVec;
+
+fn pool(name: &str, count: u32) -> Pool {
+    crate::eal::for_tests();
+    Pool::create(name, &PoolConfig { count, data_room: 4096, cache: 0, socket: -1 }).unwrap()
+}
+
+#[test]
+fn buffers_come_from_the_pool_and_go_home() {
+    let pool = pool("home", 32);
+    assert_eq!((pool.available(), pool.in_use()), (32, 0));
+    let all: Vec<Mbuf> = std::iter::from_fn(|| pool.alloc()).collect();
+    assert_eq!((all.len(), pool.in_use()), (32, 32));
+    assert!(pool.alloc().is_none());
+    drop(all);
+    assert_eq!(pool.in_use(), 0);
+    let mut some = ArrayVec::<Mbuf, 8>::new();
+    assert!(pool.alloc_bulk(8, &mut some));
+    assert_eq!(pool.in_use(), 8);
+}
+
+#[test]
+fn data_moves_in_front_and_behind_within_the_buffer() {
+    let pool = pool("edges", 4);
+    let mut m = pool.copy_from_slice(b"payload").unwrap();
+    assert_eq!((m.headroom(), m.len()), (HEADROOM, 7));
+    m.prepend(4).unwrap().copy_from_slice(b"head");
+    assert_eq!(m.data(), b"headpayload");
+    assert!(m.trim_front(4) && m.data() == b"payload");
+    assert_eq!(m.before_data(4).unwrap(), b"head");
+    assert!(!m.trim_front(8), "more than there is");
+    assert!(m.prepend(HEADROOM + 1).is_none(), "more than the headroom");
+    assert!(m.append(m.tailroom() + 1).is_none());
+    assert!(m.truncate(3) && m.data() == b"pay" && !m.truncate(4));
+    assert!(m.set_data(88, 4136) && !m.set_data(89, 4136), "the buffer ends at 4224");
+}
+
+#[test]
+fn a_message_of_65524_bytes_is_a_chain_of_17_and_reads_as_one() {
+    let pool = pool("chain", 64);
+    let bytes: Vec<u8> = (0..65_524u32).map(|i| (i * 7 % 251) as u8).collect();
+    let mut m = pool.copy_from_slice(&bytes).unwrap();
+    assert_eq!((m.len(), m.segment_count(), pool.in_use()), (65_524, 16, 16));
+    let mut back = vec![0; 70_000];
+    assert_eq!(m.read(0, &mut back), 65_524);
+    assert_eq!(back[..65_524], bytes[..]);
+    assert_eq!(m.read(4090, &mut back[..20]), 20);
+    assert_eq!(back[..20], bytes[4090..4110]);
+    assert_eq!(m.segments().map(|s| s.bytes.len()).sum::<usize>(), 65_524);
+    m.prepend(14).unwrap();
+    assert!(m.trim_front(14));
+    assert!(m.truncate(5000));
+    assert_eq!((m.len(), m.segment_count(), pool.in_use()), (5000, 2, 2));
+    m.append_chain(pool.copy_from_slice(b"tail").unwrap());
+    assert_eq!((m.len(), m.segment_count()), (5004, 3));
+    drop(m);
+    assert_eq!(pool.in_use(), 0);
+}
+
+#[test]
+fn zones_cover_every_buffer() {
+    let pool = pool("zones", 256);
+    let zones = pool.zones();
+    let all: Vec<Mbuf> = std::iter::from_fn(|| pool.alloc()).collect();
+    for m in &all {
+        let (address, length) = m.buffer();
+        assert!(
+            zones.iter().any(|z| address >= z.address && address + length as u64 <= z.address + z.length),
+            "{address:#x} is in no zone"
+        );
+    }
+    assert!(zones.windows(2).all(|w| w[0].address + w[0].length < w[1].address));
+}
+
+#[test]
+fn sizes_out_of_range_are_errors() {
+    crate::eal::for_tests();
+    let make = |count, data_room| {
+        Pool::create("sizes", &PoolConfig { count, data_room, cache: 0, socket: -1 }).map(drop)
+    };
+    assert!(matches!(make(0, 2048), Err(PoolError::Size { .. })));
+    assert!(matches!(make(8, 65_535), Err(PoolError::Size { .. })));
+    let error = make(1 << 24, 4096).unwrap_err().to_string();
+    assert!(error.contains("hugepages"), "{error}");
+    assert!(matches!(
+        Pool::create("a name that is much too long to be one", &PoolConfig {
+            count: 8,
+            data_room: 64,
+            cache: 0,
+            socket: -1
+        }),
+        Err(PoolError::Name(_))
+    ));
+}
