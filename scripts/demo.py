@@ -117,11 +117,11 @@ class Lab:
                 HUGEPAGES.write_text(str(HUGEPAGES_WANTED))
             free = int((HUGEPAGES.parent / "free_hugepages").read_text())
             if free >= HUGEPAGES_WANTED:
-                return ["--in-memory", "--huge-unlink"]
+                return ["--in-memory"]
         except OSError:
             pass
         say("no room for hugepages here: the gateway's buffers live in ordinary pages (--no-huge)")
-        return ["--in-memory", "--no-huge", "-m", "512"]
+        return ["--no-huge", "--no-shconf", "-m", "512"]
 
     def start(self):
         self.namespaces_up()

@@ -11,9 +11,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     for file in ["build.rs", "src/shim.h", "src/shim.c"] {
         println!("cargo:rerun-if-changed={file}");
     }
-    let dpdk =
-        pkg_config::Config::new().atleast_version("22.11").cargo_metadata(false).probe("libdpdk").map_err(|e| {
-            format!("libdpdk 22.11 or newer was not found: run scripts/setup (as root), which installs it\n{e}")
+    let dpdk = pkg_config::Config::new()
+        .atleast_version("22.11")
+        .cargo_metadata(false)
+        .probe("libdpdk")
+        .map_err(|e| {
+            format!(
+                "libdpdk 22.11 or newer was not found: run scripts/setup (as root), which installs it\n{e}"
+            )
         })?;
     // pkg_config sorts flags into fields and drops the ones that it does not know (-include, -march): ask again raw.
     let cflags = std::process::Command::new("pkg-config").args(["--cflags", "libdpdk"]).output()?;
@@ -46,10 +51,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         .allowlist_function("rte_lcore_(count|to_socket_id|to_cpu_id|is_enabled)")
         .allowlist_function("rte_pktmbuf_(pool_create|free_bulk)|__rte_pktmbuf_linearize")
         .allowlist_function("rte_mempool_(free|avail_count|mem_iter|lookup)")
-        .allowlist_function("rte_eth_dev_(configure|start|stop|close|info_get|set_mtu|get_mtu|get_name_by_port)")
-        .allowlist_function("rte_eth_dev_(get_port_by_name|is_valid_port|socket_id|adjust_nb_rx_tx_desc|count_avail)")
+        .allowlist_function(
+            "rte_eth_dev_(configure|start|stop|close|info_get|set_mtu|get_mtu|get_name_by_port)",
+        )
+        .allowlist_function(
+            "rte_eth_dev_(get_port_by_name|is_valid_port|socket_id|adjust_nb_rx_tx_desc|count_avail)",
+        )
         .allowlist_function("rte_eth_(rx|tx)_queue_setup|rte_eth_find_next_owned_by|rte_eth_macaddr_get")
-        .allowlist_function("rte_eth_(promiscuous|allmulticast)_enable|rte_eth_link_get_nowait|rte_eth_stats_get")
+        .allowlist_function(
+            "rte_eth_(promiscuous|allmulticast)_enable|rte_eth_link_get_nowait|rte_eth_stats_get",
+        )
         .opaque_type("rte_mbuf|rte_arp_.*|rte_l2tpv2_.*|rte_gtp_.*|rte_flow_.*")
         .derive_default(true)
         .layout_tests(true)

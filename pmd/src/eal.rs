@@ -147,7 +147,8 @@ impl Eal {
         if rc != 0 {
             // SAFETY: the launch failed, so that the box is still ours.
             drop(unsafe { Box::from_raw(argument) });
-            let reason = if rc == -libc::EBUSY { "it is at work already" } else { "there is no such worker lcore" };
+            let reason =
+                if rc == -libc::EBUSY { "it is at work already" } else { "there is no such worker lcore" };
             return Err(EalError::Launch { lcore, reason: reason.to_owned() });
         }
         Ok(LcoreJob { lcore, result })
@@ -247,7 +248,7 @@ fn online_cpus() -> String {
 pub fn for_tests() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
-        let words = "test --no-huge --in-memory --no-pci -m 512 --no-telemetry -l 0 --log-level=error";
+        let words = "test --no-huge --no-shconf --no-pci -m 512 --no-telemetry -l 0 --log-level=error";
         match Eal::init(words.split(' ').map(str::to_owned)) {
             Ok(eal) => std::mem::forget(eal),
             Err(e) => {

@@ -42,7 +42,9 @@ pub enum EthError {
         reason: String,
     },
     /// The port cannot have that many queues.
-    #[error("Ethernet port {port} has at most {most} queues, and {asked} workers want one each: use fewer lcores")]
+    #[error(
+        "Ethernet port {port} has at most {most} queues, and {asked} workers want one each: use fewer lcores"
+    )]
     Queues {
         /// The port.
         port: String,
@@ -201,9 +203,7 @@ impl EthPort {
             conf.txmode.offloads |= sys::SHIM_TX_OFFLOAD_MULTI_SEGS;
         }
         let room = pool.data_room();
-        if usize::from(config.mtu) + 18 > room
-            && info.rx_offload_capa & sys::SHIM_RX_OFFLOAD_SCATTER != 0
-        {
+        if usize::from(config.mtu) + 18 > room && info.rx_offload_capa & sys::SHIM_RX_OFFLOAD_SCATTER != 0 {
             conf.rxmode.offloads |= sys::SHIM_RX_OFFLOAD_SCATTER;
         }
         if config.queues > 1 {
@@ -327,9 +327,8 @@ impl EthQueue {
         let mut raw: ArrayVec<*mut sys::rte_mbuf, 32> =
             burst.drain(..).map(|m| m.into_raw().as_ptr()).collect();
         // SAFETY: the queue is set up and used by this worker only; the chains are ours to give.
-        let sent = unsafe {
-            sys::shim_eth_tx_burst(self.port, self.queue, raw.as_mut_ptr(), raw.len() as u16)
-        };
+        let sent =
+            unsafe { sys::shim_eth_tx_burst(self.port, self.queue, raw.as_mut_ptr(), raw.len() as u16) };
         for one in raw.into_iter().skip(sent.into()).filter_map(std::ptr::NonNull::new) {
             // SAFETY: not taken, so still ours.
             burst.push(unsafe { Mbuf::from_raw(one) });
@@ -369,7 +368,8 @@ mod tests {
     #[test]
     fn without_a_port_the_error_says_how_to_give_one() {
         crate::eal::for_tests();
-        let pool = Pool::create("none", &PoolConfig { count: 64, data_room: 2048, cache: 0, socket: -1 }).unwrap();
+        let pool =
+            Pool::create("none", &PoolConfig { count: 64, data_room: 2048, cache: 0, socket: -1 }).unwrap();
         let config =
             EthConfig { queues: 1, rx_descriptors: 64, tx_descriptors: 64, mtu: 1500, promiscuous: false };
         let error = EthPort::start(None, &config, &pool).unwrap_err().to_string();

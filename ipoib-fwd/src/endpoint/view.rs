@@ -96,12 +96,8 @@ impl<D: Clone> ViewBoard<D> {
 impl<D: Clone> Board<D> for ViewBoard<D> {
     fn publish(&mut self, update: LinkUpdate<D>) {
         let neighbours = self.view.neighbours.with(update.changes);
-        self.view = LinkView {
-            state: update.state,
-            neighbours,
-            broadcast: update.broadcast,
-            groups: update.groups,
-        };
+        self.view =
+            LinkView { state: update.state, neighbours, broadcast: update.broadcast, groups: update.groups };
         self.publisher.publish(self.view.clone());
     }
 }

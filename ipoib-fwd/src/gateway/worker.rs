@@ -284,7 +284,7 @@ impl<Q: Queues> Worker for GatewayWorker<Q> {
 
 /// Offers a frame to a tap.
 fn offer(tap: &mut Tap, direction: TapDirection, frame: &Mbuf) {
-    tap.offer_parts(FrameKind::Ethernet, direction, frame.segments());
+    tap.offer_parts(FrameKind::Ethernet, direction, frame.segments().map(|s| s.bytes));
 }
 
 /// The first bytes of a packet: all that its headers can be.
@@ -330,7 +330,8 @@ impl<Q: Queues> Hands<'_, Q> {
             }
             EthVerdict::Fragment { via, ip_len, mtu, neighbour, dial } => {
                 self.counters.packet(Traffic::Fragmented, frame.len());
-                let cut = cut::pieces(self.pool, &frame, ETHERNET_HEADER_LEN, ip_len, mtu, &IPOIB_IPV4_HEADER);
+                let cut =
+                    cut::pieces(self.pool, &frame, ETHERNET_HEADER_LEN, ip_len, mtu, &IPOIB_IPV4_HEADER);
                 for piece in cut {
                     match piece {
                         Some(piece) => self.send_message(via, piece),
@@ -350,12 +351,7 @@ impl<Q: Queues> Hands<'_, Q> {
         }
     }
 
-    fn carry_out_infiniband(
-        &mut self,
-        verdict: IbVerdict,
-        mut message: Mbuf,
-        source: &Source,
-    ) {
+    fn carry_out_infiniband(&mut self, verdict: IbVerdict, mut message: Mbuf, source: &Source) {
         match verdict {
             IbVerdict::Forward { header, ip_len, neighbour } => {
                 self.note_ethernet_use(neighbour);

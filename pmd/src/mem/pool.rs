@@ -7,8 +7,8 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use dpdk_sys as sys;
 
-use super::mbuf::Mbuf;
 use super::HEADROOM;
+use super::mbuf::Mbuf;
 
 /// Why a pool could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +118,9 @@ impl Pool {
         };
         match NonNull::new(pool) {
             Some(pool) => Ok(Self(Arc::new(Owner { pool, data_room: config.data_room, size: config.count }))),
-            None => Err(PoolError::Memory { count: config.count, bytes: room, reason: crate::eal::last_error() }),
+            None => {
+                Err(PoolError::Memory { count: config.count, bytes: room, reason: crate::eal::last_error() })
+            }
         }
     }
 
@@ -139,9 +141,8 @@ impl Pool {
         while left > 0 {
             let batch = left.min(raw.len());
             // SAFETY: the pool is valid, and `raw` has room for `batch` pointers.
-            let rc = unsafe {
-                sys::shim_mbuf_alloc_bulk(self.0.pool.as_ptr(), raw.as_mut_ptr(), batch as u32)
-            };
+            let rc =
+                unsafe { sys::shim_mbuf_alloc_bulk(self.0.pool.as_ptr(), raw.as_mut_ptr(), batch as u32) };
             if rc != 0 {
                 into.truncate(into.len() - (count - left));
                 return false;

@@ -84,12 +84,10 @@ fn sizes_out_of_range_are_errors() {
     let error = make(1 << 24, 4096).unwrap_err().to_string();
     assert!(error.contains("hugepages"), "{error}");
     assert!(matches!(
-        Pool::create("a name that is much too long to be one", &PoolConfig {
-            count: 8,
-            data_room: 64,
-            cache: 0,
-            socket: -1
-        }),
+        Pool::create(
+            "a name that is much too long to be one",
+            &PoolConfig { count: 8, data_room: 64, cache: 0, socket: -1 }
+        ),
         Err(PoolError::Name(_))
     ));
 }

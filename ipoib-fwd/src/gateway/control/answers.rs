@@ -90,5 +90,4 @@ impl<B: Backend> GatewayControl<B> {
         self.endpoint.link().set_mode(now, mode);
         Ok(json!({"mode": mode}))
     }
-
 }

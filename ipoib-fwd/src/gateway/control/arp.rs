@@ -90,7 +90,12 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    fn ask_infiniband(&mut self, now: Instant, target: Ipv4Addr, arp: &EthernetArp) -> Result<(), DropReason> {
+    fn ask_infiniband(
+        &mut self,
+        now: Instant,
+        target: Ipv4Addr,
+        arp: &EthernetArp,
+    ) -> Result<(), DropReason> {
         let noted = self.ethernet_askers.add(now, target, arp.sender_mac, arp.sender_ip);
         if noted { Ok(()) } else { Err(DropReason::NeighbourTableFull) }
     }

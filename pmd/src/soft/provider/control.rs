@@ -1,5 +1,7 @@
 //! The cold face.
 
+use std::ptr::NonNull;
+
 use std::time::Instant;
 
 use ib_wire::mad::Mad;
@@ -49,10 +51,11 @@ impl Control for SoftHca {
     }
 
     fn register_pool(&mut self, pool: &Pool) -> Result<(), HcaError> {
-        for (base, len) in pool.zones() {
+        for zone in pool.zones() {
+            let Some(base) = NonNull::new(zone.address as *mut u8) else { continue };
             // SAFETY: a pool's memory zones stay mapped as long as the environment, and buffers that are posted belong
             // to the queues, which give them back when they complete.
-            unsafe { self.register_memory(base, len)? };
+            unsafe { self.register_memory(base, zone.length as usize)? };
         }
         Ok(())
     }
