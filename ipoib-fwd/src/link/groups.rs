@@ -165,6 +165,14 @@ impl Link {
         self.ask_to_join(now, Ipv4Addr::BROADCAST);
     }
 
+    /// Takes requests to join back, to be made again.
+    pub(super) fn restart_joins(&mut self) {
+        self.sa_cancel_joins();
+        for group in self.groups.values_mut() {
+            group.joining = Joining::Idle;
+        }
+    }
+
     /// Forgets all memberships: the port went away and the subnet manager with it.
     pub(super) fn drop_memberships(&mut self) {
         for (ip, group) in &mut self.groups {

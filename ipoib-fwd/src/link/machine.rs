@@ -95,7 +95,7 @@ impl Link {
             up: false,
             opened: None,
             timers: Timers::default(),
-            subnet: Subnet::new(random.next()),
+            subnet: Subnet::new(random.next(), settings.max_groups.saturating_mul(4).saturating_add(128)),
             handshakes: Handshakes::new(&settings, random.next()),
             groups: HashMap::new(),
             paths: Paths::default(),
@@ -118,6 +118,9 @@ impl Link {
     /// The next thing to do.
     pub fn poll_action(&mut self) -> Option<Action> {
         if let Some(action) = self.actions.pop_front() {
+            return Some(action);
+        }
+        if let Some(action) = self.subnet_transmit() {
             return Some(action);
         }
         if let Some(action) = self.handshake_transmit() {

@@ -144,6 +144,18 @@ impl Link {
         }
     }
 
+    /// Takes lookups back and asks for every path again, after a light flush.
+    pub(super) fn restart_lookups(&mut self, now: Instant) {
+        self.sa_cancel_paths();
+        self.paths.asked = 0;
+        for entry in self.paths.entries.values_mut() {
+            if entry.lookup == Lookup::Asked {
+                entry.lookup = Lookup::Idle;
+            }
+        }
+        self.requery_paths(now);
+    }
+
     /// Forgets every path.
     pub(super) fn drop_paths(&mut self) {
         for (gid, entry) in self.paths.entries.drain() {
@@ -263,6 +275,15 @@ impl Link {
                 hop_limit: path.hop_limit,
                 traffic_class: path.traffic_class,
             }),
+        }
+    }
+
+    /// A lookup could not be sent: it is tried again later.
+    pub(super) fn hold_lookup(&mut self, now: Instant, gid: Gid) {
+        self.paths.asked = self.paths.asked.saturating_sub(1);
+        if let Some(entry) = self.paths.entries.get_mut(&gid) {
+            entry.lookup = Lookup::Held;
+            self.timers.set(Timer::Path(gid), now + HOLD);
         }
     }
 

@@ -41,7 +41,9 @@ impl Link {
         self.counters.flushes += 1;
         match event {
             PortEvent::Light if was_usable && self.port_usable() => {
-                self.requery_paths(now);
+                // What is under way went to the old subnet manager, or from the old GID.
+                self.restart_joins();
+                self.restart_lookups(now);
             }
             PortEvent::Light | PortEvent::Normal => self.fall(now),
             PortEvent::Heavy => {

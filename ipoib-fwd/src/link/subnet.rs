@@ -1,20 +1,19 @@
-//! The link's requests to subnet administration: each is repeated until its answer comes or patience ends.
+//! The link's requests to subnet administration, each for a purpose of groups or paths.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use cm::agent::{Agent, Attempts, Handled, RequestId};
 use ib_wire::mad::{Mad, MadAddress, Method, MgmtClass};
-use ib_wire::sa::{McMask, McMemberRecord, PathMask, PathRecord, Record, SaMad};
-use ib_wire::{Gid, Lid, Tid};
+use ib_wire::sa::{CLASS_VERSION, McMask, McMemberRecord, PathMask, PathRecord, Record, SaMad};
+use ib_wire::{Gid, Tid};
 
 use super::action::Action;
 use super::machine::Link;
 
-/// How long one request waits for its answer (Linux's IPoIB asks with 1000 ms).
-const TIMEOUT: Duration = Duration::from_millis(1000);
-/// How often a request is sent, the first time included.
-const TRIES: u8 = 3;
+/// Patience with the subnet manager (Linux's IPoIB asks with 1000 ms).
+const ATTEMPTS: Attempts = Attempts { timeout: Duration::from_millis(1000), tries: 3 };
 
 /// What a request is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,27 +26,28 @@ pub(super) enum Purpose {
     Path(Gid),
 }
 
-/// A request that is under way.
-#[derive(Debug)]
-struct Pending {
-    purpose: Purpose,
-    request: SaMad,
-    tries: u8,
-    deadline: Instant,
-}
-
 /// All requests that are under way.
 #[derive(Debug)]
 pub(super) struct Subnet {
-    pending: BTreeMap<u32, Pending>,
-    /// Upper half of our transaction ids. A kernel's user MAD service puts its own there, so it is not compared.
-    high: u32,
-    next: u32,
+    agent: Agent,
+    pending: BTreeMap<RequestId, Purpose>,
 }
 
 impl Subnet {
-    pub(super) fn new(seed: u64) -> Self {
-        Self { pending: BTreeMap::new(), high: (seed >> 32) as u32, next: seed as u32 }
+    /// No requests yet, and at most `most` at once.
+    pub(super) fn new(seed: u64, most: usize) -> Self {
+        Self { agent: Agent::new(seed, most), pending: BTreeMap::new() }
+    }
+
+    fn cancel(&mut self, unwanted: impl Fn(&Purpose) -> bool) {
+        let agent = &mut self.agent;
+        self.pending.retain(|id, purpose| {
+            let unwanted = unwanted(purpose);
+            if unwanted {
+                agent.cancel(*id);
+            }
+            !unwanted
+        });
     }
 }
 
@@ -65,19 +65,17 @@ impl Link {
     }
 
     fn ask<R: Record>(&mut self, now: Instant, purpose: Purpose, method: Method, mask: u64, record: &R) {
-        self.subnet.next = self.subnet.next.wrapping_add(1);
-        let id = self.subnet.next;
-        let tid = Tid(u64::from(self.subnet.high) << 32 | u64::from(id));
-        let request = SaMad::request(method, tid, mask, record);
-        self.subnet.pending.insert(id, Pending { purpose, request, tries: 1, deadline: now + TIMEOUT });
-        self.send_request(&request);
-    }
-
-    fn send_request(&mut self, request: &SaMad) {
-        // Without a subnet manager there is nobody to ask; the repetitions may find one.
-        if self.port.sm_lid != Lid(0) {
-            let peer = MadAddress::gsi(self.port.sm_lid, self.port.sm_sl);
-            self.actions.push_back(Action::SendMad(Mad { peer, bytes: request.to_bytes() }));
+        let bytes = SaMad::request(method, Tid(0), mask, record).to_bytes();
+        let peer = MadAddress::gsi(self.port.sm_lid, self.port.sm_sl);
+        match self.subnet.agent.request(now, Mad { peer, bytes }, ATTEMPTS) {
+            Ok(id) => {
+                self.subnet.pending.insert(id, purpose);
+            }
+            // Tried again like a request that nobody answered.
+            Err(_) => match purpose {
+                Purpose::Path(gid) => self.hold_lookup(now, gid),
+                Purpose::Join(_) | Purpose::Leave => self.answered(now, purpose, None, false),
+            },
         }
     }
 
@@ -85,7 +83,7 @@ impl Link {
     pub fn handle_mad(&mut self, now: Instant, mad: &Mad) -> bool {
         let header = mad.header();
         let taken = match header.class {
-            MgmtClass::SubnAdm => self.subnet_mad(now, mad),
+            MgmtClass::SubnAdm if header.class_version == CLASS_VERSION => self.subnet_mad(now, mad),
             MgmtClass::ComMgt => {
                 self.handshake_mad(now, mad);
                 true
@@ -99,24 +97,17 @@ impl Link {
     }
 
     fn subnet_mad(&mut self, now: Instant, mad: &Mad) -> bool {
-        let answer = SaMad::parse(&mad.bytes);
-        let id = answer.header.tid.0 as u32;
-        let Some(pending) = self.subnet.pending.get(&id) else { return false };
-        let asked = &pending.request.header;
-        let fits = mad.peer.lid == self.port.sm_lid
-            && answer.header.base_version == asked.base_version
-            && answer.header.class_version == asked.class_version
-            && answer.header.attribute == asked.attribute
-            && asked.method.response() == Some(answer.header.method);
-        // Whoever is busy is asked again when the time for an answer is over.
-        if !fits || answer.header.status.is_busy() {
-            return fits;
+        match self.subnet.agent.handle_mad(mad) {
+            Handled::Response(id) => {
+                let Some(purpose) = self.subnet.pending.remove(&id) else { return false };
+                let answer = SaMad::parse(&mad.bytes);
+                let ok = answer.header.status.is_ok();
+                self.answered(now, purpose, ok.then_some(&answer), !ok);
+                true
+            }
+            Handled::Busy => true,
+            Handled::Unsolicited | Handled::Stray => false,
         }
-        let purpose = pending.purpose;
-        self.subnet.pending.remove(&id);
-        let ok = answer.header.status.is_ok();
-        self.answered(now, purpose, ok.then_some(&answer), !ok);
-        true
     }
 
     fn answered(&mut self, now: Instant, purpose: Purpose, answer: Option<&SaMad>, refused: bool) {
@@ -128,23 +119,20 @@ impl Link {
         self.check_left();
     }
 
+    /// The next request, or repetition of one, to send.
+    pub(super) fn subnet_transmit(&mut self) -> Option<Action> {
+        self.subnet.agent.poll_transmit().map(Action::SendMad)
+    }
+
     pub(super) fn subnet_timeout(&self) -> Option<Instant> {
-        // No more than the path lookups' limit, the groups and what is being left.
-        self.subnet.pending.values().map(|p| p.deadline).min()
+        self.subnet.agent.poll_timeout()
     }
 
     pub(super) fn subnet_time(&mut self, now: Instant) {
-        let due: Vec<_> =
-            self.subnet.pending.iter().filter(|(_, p)| p.deadline <= now).map(|(id, _)| *id).collect();
-        for id in due {
-            let Some(pending) = self.subnet.pending.get_mut(&id) else { continue };
-            if pending.tries < TRIES {
-                pending.tries += 1;
-                pending.deadline = now + TIMEOUT;
-                let request = pending.request;
-                self.send_request(&request);
-            } else if let Some(pending) = self.subnet.pending.remove(&id) {
-                self.answered(now, pending.purpose, None, false);
+        self.subnet.agent.handle_timeout(now);
+        while let Some(id) = self.subnet.agent.poll_expired() {
+            if let Some(purpose) = self.subnet.pending.remove(&id) {
+                self.answered(now, purpose, None, false);
             }
         }
     }
@@ -155,11 +143,11 @@ impl Link {
 
     /// Answers to lookups are not wanted any more.
     pub(super) fn sa_cancel_paths(&mut self) {
-        self.subnet.pending.retain(|_, p| !matches!(p.purpose, Purpose::Path(_)));
+        self.subnet.cancel(|p| matches!(p, Purpose::Path(_)));
     }
 
     /// Answers to joins are not wanted any more.
     pub(super) fn sa_cancel_joins(&mut self) {
-        self.subnet.pending.retain(|_, p| !matches!(p.purpose, Purpose::Join(_)));
+        self.subnet.cancel(|p| matches!(p, Purpose::Join(_)));
     }
 }

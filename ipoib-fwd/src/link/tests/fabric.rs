@@ -64,6 +64,8 @@ pub(super) struct Node {
     pub(super) opened: BTreeMap<WorkerIndex, (u16, QKey)>,
     pub(super) attached: BTreeSet<(Gid, Lid)>,
     pub(super) table: Neighbours,
+    /// Tables that workers may still look at.
+    tables: Vec<(u64, Neighbours)>,
     pub(super) state: Option<LinkState>,
     pub(super) events: Vec<Event>,
     responder: ArpResponder,
@@ -182,6 +184,7 @@ impl Fabric {
             opened: BTreeMap::new(),
             attached: BTreeSet::new(),
             table: Neighbours::default(),
+            tables: Vec::new(),
             state: None,
             events: Vec::new(),
             responder: ArpResponder::new([(ip, WorkerIndex(0))]),
@@ -413,6 +416,11 @@ impl Fabric {
             }
             Action::InsertRc { conn, worker, slot } => {
                 assert!(node.slots.insert((worker, slot), conn).is_none(), "slot taken");
+                let named = |n: &crate::link::Neighbour| n.rc(worker.0).is_some_and(|rc| rc.slot == slot);
+                assert!(
+                    !node.tables.iter().any(|(_, table)| table.iter().any(named)),
+                    "a worker may still send to the slot's last connection"
+                );
                 let qp = node.qps.values_mut().find(|q| q.key == conn).expect("queue pair");
                 qp.inserted = Some((worker, slot));
                 self.reply(n, Parcel::Done(conn, true));
@@ -444,6 +452,7 @@ impl Fabric {
             }
             Action::Publish(p) => {
                 node.table = node.table.with(p.changes);
+                node.tables.push((p.generation, node.table.clone()));
                 node.state = Some((*p.state).clone());
                 for neighbour in node.table.iter() {
                     for (w, rc) in (0..).zip(&neighbour.rc) {
@@ -455,7 +464,9 @@ impl Fabric {
                         }
                     }
                 }
-                self.reply(n, Parcel::Quiescent(p.generation));
+                // Workers take their time over new tables.
+                let after = if node.lazy { ms(self.random.next() % 400) } else { ms(0) };
+                self.send(n, after, Parcel::Quiescent(p.generation));
             }
         }
     }
@@ -472,7 +483,10 @@ impl Fabric {
             }
             Parcel::Arp { worker, from, arp } => node.link.handle_arp(now, worker, &from, arp),
             Parcel::Note(qpn, note) => node.link.handle_note(now, qpn, note),
-            Parcel::Quiescent(generation) => node.link.handle_quiescent(now, generation),
+            Parcel::Quiescent(generation) => {
+                node.tables.retain(|(g, _)| *g >= generation);
+                node.link.handle_quiescent(now, generation);
+            }
             Parcel::Created(conn, qpn) => node.link.handle_created(now, conn, qpn),
             Parcel::Done(conn, ok) => node.link.handle_done(now, conn, ok),
         }

@@ -188,7 +188,7 @@ fn check(f: &Fabric) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn anything_in_any_order(seed in any::<u64>(), steps in prop::collection::vec(step(), 1..120)) {
