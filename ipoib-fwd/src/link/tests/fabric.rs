@@ -77,6 +77,8 @@ pub(super) struct Node {
     pub(super) refuse_receive: bool,
     /// Last-WQE events and drains do not come.
     pub(super) mute: bool,
+    /// Workers take up no new table.
+    pub(super) stuck: bool,
     /// Answers come later instead of at once.
     pub(super) lazy: bool,
 }
@@ -193,6 +195,7 @@ impl Fabric {
             refuse_create: false,
             refuse_receive: false,
             mute: false,
+            stuck: false,
             lazy: false,
         });
         n
@@ -432,7 +435,7 @@ impl Fabric {
                 assert_eq!(qp.state, QpState::Err, "the drain request belongs to a queue pair in error");
                 let qpn = *qpn;
                 // A full send queue, now and then.
-                if self.random.next() % 4 == 0 {
+                if self.random.next().is_multiple_of(4) {
                     self.reply(n, Parcel::Done(conn, false));
                 } else if !mute {
                     self.send(n, ms(2), Parcel::Note(qpn, WorkerNote::Drained));
@@ -466,7 +469,9 @@ impl Fabric {
                 }
                 // Workers take their time over new tables.
                 let after = if node.lazy { ms(self.random.next() % 400) } else { ms(0) };
-                self.send(n, after, Parcel::Quiescent(p.generation));
+                if !node.stuck {
+                    self.send(n, after, Parcel::Quiescent(p.generation));
+                }
             }
         }
     }

@@ -245,7 +245,8 @@ fn requests_that_do_not_fit_are_refused_by_reason() {
     good.primary.local_lid = f.nodes[1].facts.lid;
     good.primary.subnet_local = true;
     good.private_data[..8].copy_from_slice(&[0, 0, 2, 0, 0, 0, 0xff, 0xf4]);
-    let cases: [(u16, &dyn Fn(&mut Request)); 6] = [
+    type Change<'a> = &'a dyn Fn(&mut Request);
+    let cases: [(u16, Change<'_>); 6] = [
         (8, &|r| r.service_id = ib_wire::cm::ipoib::ServiceIdForm::Linux.service_id(Qpn::new(0x999))),
         (8, &|r| r.service_id = ib_wire::ServiceId(0x1234)),
         (28, &|r| r.private_data[4..8].copy_from_slice(&[0, 0, 0, 4])),

@@ -128,6 +128,33 @@ fn no_slot_no_connection() {
 }
 
 #[test]
+fn a_slot_is_used_again_only_when_no_table_names_it() {
+    let mut f = Fabric::new(1);
+    f.add(1, |s| s.workers[0].slots = 1);
+    f.add(1, |_| {});
+    f.run(ms(100));
+    f.resolve(0, 1);
+    f.run(ms(200));
+    f.assert_connected(0, 0, 1);
+    f.nodes[0].stuck = true;
+    let qpn = *f.nodes[0].qps.keys().next().expect("active");
+    let now = f.now;
+    f.nodes[0].link.handle_note(now, qpn, crate::link::WorkerNote::Fault);
+    f.run(secs(2));
+    f.use_by(1, 0, 0);
+    f.run(secs(5));
+    assert!(f.nodes[0].qps.is_empty(), "its worker may still send by the old table");
+    assert!(f.nodes[0].link.counters().requests_rejected > 0);
+    f.nodes[0].stuck = false;
+    // Any publication will do.
+    let now = f.now;
+    f.nodes[0].link.join(now, Ipv4Addr::new(224, 0, 0, 1));
+    f.use_by(1, 0, 0);
+    f.run(secs(20));
+    assert_eq!(f.nodes[0].qps.len(), 1);
+}
+
+#[test]
 fn a_scan_does_not_push_out_neighbours_in_use() {
     let mut f = Fabric::new(1);
     f.add(1, |s| {
