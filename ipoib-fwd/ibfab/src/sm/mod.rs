@@ -129,10 +129,12 @@ impl SubnetManager {
             },
             (Method::Trap, attribute::NOTICE) => {
                 self.counters.traps += 1;
-                // The repress goes back with the notice in it (IBA 13.4.9).
-                let mut repress = smp;
-                repress.header.method = Method::TrapRepress;
-                self.out.push_back(repress.to_mad(mad.peer.lid));
+                // The repress goes back with the notice in it (IBA 13.4.9), if there is a way back.
+                if !smp.is_directed() && self.sweep.subnet.by_lid(mad.peer.lid).is_some() {
+                    let mut repress = smp;
+                    repress.header.method = Method::TrapRepress;
+                    self.out.push_back(repress.to_mad(mad.peer.lid));
+                }
                 self.want_sweep(now);
             }
             (Method::Get, attribute::SM_INFO) => {

@@ -1,4 +1,5 @@
 mod administration;
+mod hostile;
 mod world;
 
 use std::time::Duration;

@@ -1,0 +1,56 @@
+//! Whatever comes in: no panic, bounded answers, and the subnet stays up.
+
+use ib_wire::Lid;
+use ib_wire::mad::Mad;
+use proptest::prelude::*;
+
+use super::world::World;
+use super::{SECOND, all_active, config};
+
+/// A datagram of a class that is taken, with a version that is taken, and anything else.
+fn datagram() -> impl Strategy<Value = Vec<u8>> {
+    let class = prop_oneof![Just((0x01u8, 1u8)), Just((0x81, 1)), Just((0x03, 2))];
+    let method = prop_oneof![any::<u8>(), Just(1), Just(2), Just(5), Just(0x12), Just(0x15), Just(0x81)];
+    let attribute = prop_oneof![any::<u8>(), Just(0x02), Just(0x03), Just(0x15), Just(0x35), Just(0x38)];
+    (class, method, attribute, proptest::collection::vec(any::<u8>(), 256), any::<u64>()).prop_map(
+        |((class, version), method, attribute, mut bytes, mask)| {
+            bytes[..4].copy_from_slice(&[1, class, version, method]);
+            bytes[16..18].copy_from_slice(&[0, attribute]);
+            // Not multi-packet, and a mask that often has what a request needs.
+            bytes[26] = 0;
+            bytes[48..56].copy_from_slice(&(mask & 0x3_ffff | mask >> 46).to_be_bytes());
+            bytes
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn arbitrary_datagrams_do_no_harm(
+        datagrams in proptest::collection::vec((datagram(), 0u16..6), 1..40),
+        groups in any::<bool>(),
+    ) {
+        let mut world = World::new(3, config());
+        world.pump();
+        for (bytes, lid) in datagrams {
+            let mut bytes: [u8; 256] = bytes.try_into().unwrap();
+            if groups && bytes[1] == 3 {
+                // A port that is there and a group that may be.
+                bytes[56] = 0xff;
+                bytes[57] = 0x12;
+                bytes[72..88].copy_from_slice(&world.gid(usize::from(lid % 3) + 1).0);
+            }
+            let mut peer = world.address(1);
+            peer.lid = Lid(lid);
+            world.sm.handle_mad(world.now, &Mad { peer, bytes: Box::new(bytes) });
+            world.pump();
+            prop_assert!(world.inbox.len() <= 8, "one answer, and reports to a few");
+            world.inbox.clear();
+        }
+        world.pass(30 * SECOND);
+        prop_assert!(world.sm.is_up() && all_active(&world));
+        prop_assert_eq!(world.sm.ports().count(), 4);
+    }
+}
