@@ -18,7 +18,7 @@ use super::engine::{Engine, EngineConfig};
 use super::event::DeviceEvent;
 use super::link::LinkEnd;
 use super::{Access, Counters, HostMemory, PortConfig, QpKind};
-use crate::hca::{AsyncEvent, HcaError, PortNumber, QueuesConfig, QueuesId, RcConfig};
+use crate::hca::{AsyncEvent, HcaError, PortNumber, QpTransition, QueuesConfig, QueuesId, RcConfig};
 use crate::mlx5::mr::{MrTable, Region};
 use crate::mlx5::rings::QpRings;
 use gsi::Management;
@@ -143,15 +143,24 @@ impl SoftHca {
         Ok(self.workers.entry(config.id).or_insert(rings))
     }
 
+    /// Makes the device let go of a worker's buffers, before the driver's queues give them back: of the datagram queue
+    /// pair's, and of the shared receive queue's, which connected queue pairs may still fill.
+    fn quiesce(&mut self, ud: Qpn) -> Result<(), HcaError> {
+        let mut engine = self.engine.lock();
+        engine.modify_qp(ud, &QpTransition::ToReset)?;
+        let id = self.workers.iter().find(|(_, w)| w.ud.rings.qpn == ud.get()).map(|(id, _)| *id);
+        for (qpn, _) in self.connected.iter().filter(|(_, rc)| Some(rc.queues) == id) {
+            let _ = engine.destroy_qp(*qpn);
+        }
+        Ok(())
+    }
+
     /// # Safety
     /// The driver's queues on these rings are gone.
     unsafe fn unmake_queues(&mut self, ud: Qpn) -> Result<(), HcaError> {
         let id = self.workers.iter().find(|(_, w)| w.ud.rings.qpn == ud.get()).map(|(id, _)| *id);
         let id =
             id.ok_or_else(|| HcaError::NotFound { what: "queues with queue pair", name: ud.to_string() })?;
-        if self.connected.values().any(|rc| rc.queues == id) {
-            return Err(HcaError::Environment("connected queue pairs still use these queues".into()));
-        }
         match self.workers.remove(&id) {
             // SAFETY: by the contract of this function.
             Some(rings) => unsafe { rings.destroy(&mut self.engine.lock(), &self.arena) },
@@ -178,7 +187,8 @@ impl SoftHca {
             .connected
             .remove(&qpn)
             .ok_or_else(|| HcaError::NotFound { what: "connected queue pair", name: qpn.to_string() })?;
-        self.engine.lock().destroy_qp(qpn)?;
+        // It is gone already if its queues were destroyed before it.
+        let _ = self.engine.lock().destroy_qp(qpn);
         if let Some(worker) = self.workers.get_mut(&record.queues) {
             worker.give_back(record.passive, record.created.rings.sq_wqebbs);
         }
