@@ -281,8 +281,8 @@ impl Engine {
 
     /// Destroys a shared receive queue that no queue pair uses.
     pub fn destroy_srq(&mut self, number: u32) -> Result<(), HcaError> {
-        let uses = |qp: &Box<Qp>| matches!(qp.receives, Receives::Shared(n) if n == number);
-        if self.qps.slots.iter().flatten().any(uses) {
+        let uses = |qp: &Qp| matches!(qp.receives, Receives::Shared(n) if n == number);
+        if self.qps.slots.iter().flatten().any(|qp| uses(qp)) {
             return Err(HcaError::Environment(format!("shared receive queue {number} is in use")));
         }
         remove(&mut self.dev.srqs, number, "shared receive queue")

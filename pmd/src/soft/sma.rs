@@ -19,7 +19,7 @@ use crate::hca::{AsyncEvent, PortState};
 /// Device id of a ConnectX-5.
 const DEVICE_ID: u16 = 0x1017;
 /// OUI of Mellanox, whose formats this device speaks.
-const VENDOR_ID: u32 = 0x0002_c9;
+const VENDOR_ID: u32 = 0x0000_02c9;
 
 /// What the agent did with a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +53,7 @@ pub(crate) fn handle(
     if !matches!(smp.header.method, Method::Get | Method::Set) {
         return Ok(Handled::NotForAgent);
     }
-    let mut answer = smp.clone();
+    let mut answer = smp;
     let result = match smp.header.method {
         Method::Set => {
             set(port, &smp, &mut dev.events).and_then(|()| get(port, config, ports, &smp, &mut answer))

@@ -57,10 +57,11 @@ impl SendQueue {
         fits.then_some(Self { ring, mask: (blocks - 1) as u16, dbrec, head: 0 })
     }
 
-    /// WQEBBs posted and not looked at; never more than the ring has, whatever the record says.
+    /// WQEBBs posted and not looked at. A record that runs ahead of the ring cannot be right and counts as none.
     pub(crate) fn pending(&self) -> u16 {
         let posted = self.dbrec.load(DBREC_SEND * 4).unwrap_or(0) as u16;
-        posted.wrapping_sub(self.head).min(self.mask.saturating_add(1))
+        let pending = posted.wrapping_sub(self.head);
+        if pending <= self.mask.saturating_add(1) { pending } else { 0 }
     }
 
     /// Copies `out.len()` bytes of the entry that begins at WQEBB `index`, going on at slot 0 behind the ring's end.

@@ -36,10 +36,11 @@ impl ReceiveQueue {
         Some(Self { ring, stride, mask, dbrec, taken: 0 })
     }
 
-    /// Entries posted and not taken; never more than the ring has, whatever the record says.
+    /// Entries posted and not taken. A record that runs ahead of the ring cannot be right and counts as none.
     pub(crate) fn available(&self) -> u16 {
         let posted = self.dbrec.load(DBREC_RECEIVE * 4).unwrap_or(0) as u16;
-        posted.wrapping_sub(self.taken).min(self.mask.saturating_add(1))
+        let available = posted.wrapping_sub(self.taken);
+        if available <= self.mask.saturating_add(1) { available } else { 0 }
     }
 
     /// Takes the next entry: its counter, which goes on modulo 2^16.
@@ -125,7 +126,8 @@ impl Srq {
 
     fn available(&self) -> u16 {
         let posted = self.dbrec.load(DBREC_RECEIVE * 4).unwrap_or(0) as u16;
-        posted.wrapping_sub(self.taken).min(self.mask)
+        let available = posted.wrapping_sub(self.taken);
+        if available <= self.mask { available } else { 0 }
     }
 
     /// Takes the next entry. Its link is read now: the host may overwrite it as soon as the entry has completed.

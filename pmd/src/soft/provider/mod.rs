@@ -197,6 +197,12 @@ impl SoftHca {
         Ok(())
     }
 
+    /// The datagram queue pair of the only worker.
+    #[cfg(test)]
+    pub(crate) fn only_ud(&self) -> Qpn {
+        self.workers.values().map(|w| Qpn::new(w.ud.rings.qpn)).next().unwrap_or_default()
+    }
+
     fn translate(&mut self, event: DeviceEvent) -> Option<AsyncEvent> {
         match event {
             DeviceEvent::Async(event) => Some(event),

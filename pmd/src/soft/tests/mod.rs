@@ -1,5 +1,6 @@
 mod datagram;
 mod golden;
+mod hostile;
 mod management;
 mod reliable;
 mod rig;

@@ -200,6 +200,11 @@ impl SharedQueue {
         bytes
     }
 
+    /// Writes the doorbell record.
+    pub(super) fn forge(&mut self, value: u32) {
+        self.dbrec.put(0, &value.to_be_bytes());
+    }
+
     pub(super) fn break_link(&mut self) {
         let slots = 0xffffu16;
         self.ring.put(usize::from(self.head) * self.stride + 2, &slots.to_be_bytes());
@@ -226,6 +231,14 @@ pub(super) struct Pair {
     received: u16,
 }
 
+impl Pair {
+    /// Writes both counters of the doorbell record.
+    pub(super) fn forge(&mut self, value: u32) {
+        self.dbrec.put(0, &value.to_be_bytes());
+        self.dbrec.put(4, &value.to_be_bytes());
+    }
+}
+
 pub(super) const CQ: usize = 1024;
 
 /// One engine with its completion queues.
@@ -233,7 +246,6 @@ pub(super) struct Host {
     pub(super) engine: Engine,
     pub(super) scq: Queue,
     pub(super) rcq: Queue,
-    pub(super) lid: Lid,
 }
 
 impl Host {
@@ -248,7 +260,7 @@ impl Host {
         });
         let scq = Queue::cq(&mut engine, CQ);
         let rcq = Queue::cq(&mut engine, CQ);
-        Self { engine, scq, rcq, lid: Lid(lid) }
+        Self { engine, scq, rcq }
     }
 
     pub(super) fn gid(&self) -> Gid {
@@ -474,11 +486,6 @@ impl Rig {
                 _ => return,
             }
         }
-    }
-
-    pub(super) fn pass(&mut self, time: Duration) {
-        self.now += time;
-        self.settle();
     }
 }
 

@@ -64,7 +64,7 @@ impl Manager {
 
     /// Asks by directed route as through one switch, the way that the switch leaves the packet.
     fn ask(&mut self, smp: &Smp) -> Option<Smp> {
-        let mut smp = smp.clone();
+        let mut smp = *smp;
         smp.set_hop_pointer(1);
         self.put(&headers(15, Lid::PERMISSIVE, Lid::PERMISSIVE, Qpn::SMI), &smp.to_bytes()[..]);
         self.answer()
