@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 
 use ib_wire::cm::{Message, Reject, RejectReason, Request};
 use ib_wire::ipoib::{Arp, HardwareAddress, decapsulate};
-use ib_wire::mad::{Mad, MadAddress, MadStatus, Method, MgmtClass};
-use ib_wire::sa::{LifeTime, McMemberRecord, MtuCode, PathRecord, SaMad, attribute};
-use ib_wire::{Gid, Guid, Lid, Mtu, PKey, QKey, Qpn, Rate, ServiceLevel};
+use ib_wire::mad::{Mad, MadAddress, MgmtClass};
+use ib_wire::{Gid, Guid, Lid, Mtu, PKey, QKey, Qpn, ServiceLevel};
 use pmd::hca::{PortState, QpState, QpTransition, RcSlot, UdSource};
 
 use crate::link::random::Random;
@@ -59,7 +58,7 @@ pub(super) struct Node {
     pub(super) ip: Ipv4Addr,
     pub(super) alive: bool,
     pub(super) qps: BTreeMap<Qpn, Qp>,
-    slots: HashMap<(WorkerIndex, RcSlot), ConnKey>,
+    pub(super) slots: HashMap<(WorkerIndex, RcSlot), ConnKey>,
     next_qpn: u32,
     pub(super) opened: BTreeMap<WorkerIndex, (u16, QKey)>,
     pub(super) attached: BTreeSet<(Gid, Lid)>,
@@ -253,60 +252,6 @@ impl Fabric {
             let peer = MadAddress { qkey: QKey(0), ..MadAddress::gsi(source, ServiceLevel::new(0)) };
             self.send(to, ms(1), Parcel::Mad(Mad { peer, bytes: mad.bytes }));
         }
-    }
-
-    /// The subnet administration: groups are made by whoever joins first, every node has a path to every other.
-    fn administer(&mut self, mad: &Mad) -> Option<Box<[u8; 256]>> {
-        let request = SaMad::parse(&mad.bytes);
-        *self.requests.entry((request.header.attribute, request.header.method.code())).or_default() += 1;
-        let answer = match (request.header.attribute, request.header.method) {
-            (attribute::MC_MEMBER_RECORD, method) => {
-                let asked: McMemberRecord = request.record()?;
-                if self.refuse_join.contains(&asked.mgid) {
-                    return Some(SaMad::refusal(&request, MadStatus::class_specific(7)).to_bytes());
-                }
-                let member = (asked.mgid, asked.port_gid);
-                if method == Method::Delete {
-                    self.members.remove(&member);
-                } else {
-                    self.members.insert(member);
-                }
-                let next = &mut self.next_mlid;
-                let mlid = *self.mlids.entry(asked.mgid).or_insert_with(|| {
-                    *next += 1;
-                    Lid(*next)
-                });
-                let record = McMemberRecord {
-                    qkey: self.qkey,
-                    mlid,
-                    mtu: MtuCode::from(Mtu::B4096),
-                    rate: Rate::new(3),
-                    ..asked
-                };
-                SaMad::answer(&request, &record)
-            }
-            (attribute::PATH_RECORD, Method::Get) => {
-                let asked: PathRecord = request.record()?;
-                let to = self.nodes.iter().find(|n| n.alive && n.facts.gid == asked.dgid);
-                let from = self.nodes.iter().find(|n| n.facts.gid == asked.sgid);
-                match (to, from) {
-                    (Some(to), Some(from)) => {
-                        let record = PathRecord {
-                            dlid: to.facts.lid,
-                            slid: from.facts.lid,
-                            mtu: MtuCode::from(Mtu::B4096),
-                            rate: Rate::new(3),
-                            life_time: LifeTime::new(14),
-                            ..asked
-                        };
-                        SaMad::answer(&request, &record)
-                    }
-                    _ => SaMad::refusal(&request, MadStatus::class_specific(3)),
-                }
-            }
-            _ => SaMad::refusal(&request, MadStatus::UNSUPPORTED_ATTRIBUTE),
-        };
-        Some(answer.to_bytes())
     }
 
     fn reply(&mut self, n: usize, parcel: Parcel) {
@@ -587,33 +532,5 @@ impl Fabric {
 
     pub(super) fn address(&self, n: usize, worker: u8) -> HardwareAddress {
         self.nodes[n].link.address(WorkerIndex(worker)).expect("worker")
-    }
-
-    /// Asserts that `from` has a connection to `to` that agrees with its other end in every number.
-    pub(super) fn assert_connected(&self, from: usize, worker: u8, to: usize) {
-        let ip = self.nodes[to].ip;
-        let qp = self.nodes[from].rc_to(ip, worker).unwrap_or_else(|| {
-            panic!("{from} has no connection to {to}: {:#?}", self.nodes[from].link.connections(self.now))
-        });
-        let (receive, send) = (qp.receive.expect("RTR"), qp.send.expect("RTS"));
-        assert_eq!(receive.av.dlid, self.nodes[to].facts.lid);
-        let other = &self.nodes[to].qps[&receive.dest_qpn];
-        assert!(other.passive);
-        assert_eq!(other.state, QpState::Rts);
-        let (there, back) = (other.receive.expect("RTR"), other.send.expect("RTS"));
-        assert_eq!(there.rq_psn, send.sq_psn);
-        assert_eq!(receive.rq_psn, back.sq_psn);
-        assert_eq!(there.av.dlid, self.nodes[from].facts.lid);
-        assert_eq!(self.nodes[from].qps[&there.dest_qpn].key, qp.key);
-        let neighbour = self.nodes[from].table.get(ip).expect("neighbour");
-        assert!(neighbour.ud.is_some());
-    }
-
-    /// Asserts that nothing is left of a node's connections.
-    pub(super) fn assert_clean(&self, n: usize) {
-        let node = &self.nodes[n];
-        assert!(node.qps.is_empty(), "{:?}", node.link.connections(self.now));
-        assert!(node.slots.is_empty());
-        assert_eq!(node.created, node.destroyed);
     }
 }

@@ -1,6 +1,8 @@
 //! Links against each other over a small fabric.
 
+mod administration;
 mod arp;
+mod checks;
 mod connected;
 mod fabric;
 mod hostile;

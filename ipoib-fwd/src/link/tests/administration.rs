@@ -1,0 +1,63 @@
+//! The fabric's subnet administration.
+
+use ib_wire::mad::{Mad, MadStatus, Method};
+use ib_wire::sa::{LifeTime, McMemberRecord, MtuCode, PathRecord, SaMad, attribute};
+use ib_wire::{Lid, Mtu, Rate};
+
+use super::fabric::Fabric;
+
+impl Fabric {
+    /// The subnet administration: groups are made by whoever joins first, every node has a path to every other.
+    pub(super) fn administer(&mut self, mad: &Mad) -> Option<Box<[u8; 256]>> {
+        let request = SaMad::parse(&mad.bytes);
+        *self.requests.entry((request.header.attribute, request.header.method.code())).or_default() += 1;
+        let answer = match (request.header.attribute, request.header.method) {
+            (attribute::MC_MEMBER_RECORD, method) => {
+                let asked: McMemberRecord = request.record()?;
+                if self.refuse_join.contains(&asked.mgid) {
+                    return Some(SaMad::refusal(&request, MadStatus::class_specific(7)).to_bytes());
+                }
+                let member = (asked.mgid, asked.port_gid);
+                if method == Method::Delete {
+                    self.members.remove(&member);
+                } else {
+                    self.members.insert(member);
+                }
+                let next = &mut self.next_mlid;
+                let mlid = *self.mlids.entry(asked.mgid).or_insert_with(|| {
+                    *next += 1;
+                    Lid(*next)
+                });
+                let record = McMemberRecord {
+                    qkey: self.qkey,
+                    mlid,
+                    mtu: MtuCode::from(Mtu::B4096),
+                    rate: Rate::new(3),
+                    ..asked
+                };
+                SaMad::answer(&request, &record)
+            }
+            (attribute::PATH_RECORD, Method::Get) => {
+                let asked: PathRecord = request.record()?;
+                let to = self.nodes.iter().find(|n| n.alive && n.facts.gid == asked.dgid);
+                let from = self.nodes.iter().find(|n| n.facts.gid == asked.sgid);
+                match (to, from) {
+                    (Some(to), Some(from)) => {
+                        let record = PathRecord {
+                            dlid: to.facts.lid,
+                            slid: from.facts.lid,
+                            mtu: MtuCode::from(Mtu::B4096),
+                            rate: Rate::new(3),
+                            life_time: LifeTime::new(14),
+                            ..asked
+                        };
+                        SaMad::answer(&request, &record)
+                    }
+                    _ => SaMad::refusal(&request, MadStatus::class_specific(3)),
+                }
+            }
+            _ => SaMad::refusal(&request, MadStatus::UNSUPPORTED_ATTRIBUTE),
+        };
+        Some(answer.to_bytes())
+    }
+}
