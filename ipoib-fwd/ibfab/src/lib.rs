@@ -3,6 +3,8 @@
 
 pub mod config;
 pub mod fabric;
+pub mod host;
+pub mod report;
 mod sa;
 pub mod sm;
 pub mod switch;

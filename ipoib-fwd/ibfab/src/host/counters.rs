@@ -1,0 +1,160 @@
+//! What a virtual host counts.
+
+use ipoib_fwd::endpoint::Sent;
+use pmd::hca::{Source, UdSource};
+
+/// Why a host dropped a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Drop {
+    /// From the interface, but not IPv4.
+    NotIpv4,
+    /// An IPv4 header that contradicts itself or the packet's length.
+    BadIpv4,
+    /// An ARP packet that makes no sense.
+    BadArp,
+    /// Our own multicast, copied back.
+    OwnMulticast,
+    /// Outside of the subnet, and no gateway is configured.
+    NoRoute,
+    /// The link is down.
+    LinkDown,
+    /// The destination's address was not found in time.
+    Unresolved,
+    /// Too many packets wait for addresses or connections.
+    QueueFull,
+    /// Too long for the way, and may not be cut; its sender was told.
+    TooBig,
+    /// No buffers.
+    NoBuffers,
+    /// The send queue refused it for good.
+    Refused,
+    /// The kernel did not take it.
+    InterfaceFull,
+}
+
+impl Drop {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 12] = [
+        Self::NotIpv4,
+        Self::BadIpv4,
+        Self::BadArp,
+        Self::OwnMulticast,
+        Self::NoRoute,
+        Self::LinkDown,
+        Self::Unresolved,
+        Self::QueueFull,
+        Self::TooBig,
+        Self::NoBuffers,
+        Self::Refused,
+        Self::InterfaceFull,
+    ];
+
+    /// Label in reports.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::NotIpv4 => "not_ipv4",
+            Self::BadIpv4 => "bad_ipv4",
+            Self::BadArp => "bad_arp",
+            Self::OwnMulticast => "own_multicast",
+            Self::NoRoute => "no_route",
+            Self::LinkDown => "link_down",
+            Self::Unresolved => "unresolved",
+            Self::QueueFull => "queue_full",
+            Self::TooBig => "too_big",
+            Self::NoBuffers => "no_buffers",
+            Self::Refused => "refused",
+            Self::InterfaceFull => "interface_full",
+        }
+    }
+}
+
+/// Packets and their bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Flow {
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Flow {
+    const fn add(&mut self, bytes: usize) {
+        self.packets += 1;
+        self.bytes += bytes as u64;
+    }
+}
+
+/// Counters of a host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HostCounters {
+    /// Messages received by connections.
+    pub rc_received: Flow,
+    /// Unicast datagrams received.
+    pub ud_received: Flow,
+    /// Multicast datagrams received.
+    pub multicast_received: Flow,
+    /// Messages sent by connections.
+    pub rc_sent: Flow,
+    /// Unicast datagrams sent.
+    pub ud_sent: Flow,
+    /// Multicast datagrams sent.
+    pub multicast_sent: Flow,
+    drops: [u64; Drop::ALL.len()],
+}
+
+impl HostCounters {
+    /// Packets dropped for this reason.
+    #[must_use]
+    pub fn dropped(&self, reason: Drop) -> u64 {
+        self.drops.get(reason as usize).copied().unwrap_or(0)
+    }
+
+    /// Names and values of the flows.
+    pub fn flows(&self) -> impl Iterator<Item = (&'static str, Flow)> {
+        [
+            ("rc_received", self.rc_received),
+            ("ud_received", self.ud_received),
+            ("multicast_received", self.multicast_received),
+            ("rc_sent", self.rc_sent),
+            ("ud_sent", self.ud_sent),
+            ("multicast_sent", self.multicast_sent),
+        ]
+        .into_iter()
+    }
+
+    /// Reasons that happened, with their counts.
+    pub fn reasons(&self) -> impl Iterator<Item = (Drop, u64)> {
+        Drop::ALL.into_iter().zip(self.drops).filter(|&(_, n)| n > 0)
+    }
+
+    pub(super) fn drop(&mut self, reason: Drop) {
+        self.drops(reason, 1);
+    }
+
+    pub(super) fn drops(&mut self, reason: Drop, n: u64) {
+        if let Some(count) = self.drops.get_mut(reason as usize) {
+            *count += n;
+        }
+    }
+
+    pub(super) const fn received(&mut self, source: &Source, bytes: usize) {
+        match source {
+            Source::Rc => self.rc_received.add(bytes),
+            Source::Ud(UdSource { multicast: true, .. }) => self.multicast_received.add(bytes),
+            Source::Ud(_) => self.ud_received.add(bytes),
+        }
+    }
+
+    pub(super) const fn sent(&mut self, way: Sent, bytes: usize) {
+        match way {
+            Sent::Rc => self.rc_sent.add(bytes),
+            Sent::Ud => self.ud_sent.add(bytes),
+        }
+    }
+
+    pub(super) const fn sent_to_group(&mut self, bytes: usize) {
+        self.multicast_sent.add(bytes);
+    }
+}

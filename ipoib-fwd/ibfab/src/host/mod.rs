@@ -1,0 +1,375 @@
+//! A virtual InfiniBand host: a kernel's IP stack behind a TUN interface on one side, a software channel adapter with an
+//! IPoIB link on the other. To its peers it is a host with a 20-byte address of its own.
+//!
+//! Its endpoint's control part and its one worker take turns on one thread, so what would cross a ring in the gateway is
+//! a call here.
+
+mod counters;
+mod outgoing;
+mod parked;
+
+use std::collections::HashSet;
+use std::io::{self, IoSlice};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrayvec::ArrayVec;
+use dataplane::latency::Recorder;
+use dataplane::table::Reader;
+use dataplane::worker::Handle;
+use ib_wire::ipoib::Arp;
+use ib_wire::{Lid, Qpn};
+use ipoib_fwd::endpoint::{
+    Endpoint, EndpointConfig, EndpointError, LinkView, LinkWorker, ViewBoard, WorkerSizes,
+};
+use ipoib_fwd::link::{ArpResponder, Event, LinkSettings, WorkerIndex};
+use ipoib_fwd::packet::IPOIB_HEADER_LEN;
+use ipoib_fwd::packet::icmp::TokenBucket;
+use ipoib_fwd::packet::ipv4::Ipv4View;
+use pmd::hca::{Backend, PortNumber, Queues, Received, RxBurst, Source, UdSource};
+use pmd::mem::{Mbuf, Pool};
+use pmd::tun::{Tun, TunConfig, TunError};
+
+use crate::config::HostConfig;
+
+pub use counters::{Drop, HostCounters};
+use parked::{For, Parked};
+
+/// The only worker.
+const WORKER: WorkerIndex = WorkerIndex(0);
+/// The only port in use.
+const PORT: PortNumber = PortNumber(1);
+/// Packets taken from the interface in one turn.
+const BURST: usize = 32;
+/// Segments of a message: more than the largest needs, fewer than an iovec may have.
+const MAX_SEGMENTS: usize = 20;
+/// Time between two looks at what is slow: timers, port, neighbours.
+const TICK: Duration = Duration::from_micros(200);
+/// Time between two reports of which connections received anything.
+const USAGE: Duration = Duration::from_secs(1);
+/// Most connections in such a report.
+const MAX_USED: usize = 4096;
+/// Buffers that a host needs: its receives, each of 17 segments where it is a connection's, its sends, and some that wait.
+pub const BUFFERS: u32 = 256 * 17 + 256 + 2 * 64 * 17 + 1024;
+/// Sizes of its queues.
+const SIZES: WorkerSizes = WorkerSizes {
+    ud_send_depth: 256,
+    ud_recv_depth: 256,
+    srq_depth: 256,
+    srq_limit: 32,
+    rc_send_depth: 64,
+    max_rc: 512,
+    signal_every: 8,
+};
+
+const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
+
+/// Why a host cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// Its interface.
+    #[error("host {name}")]
+    Tun {
+        /// The host.
+        name: String,
+        /// What is wrong.
+        #[source]
+        source: TunError,
+    },
+    /// Its IPoIB link or device.
+    #[error("host {name}")]
+    Endpoint {
+        /// The host.
+        name: String,
+        /// What is wrong.
+        #[source]
+        source: EndpointError,
+    },
+    /// Its interface broke while it ran.
+    #[error("host {name}: its interface failed")]
+    Io {
+        /// The host.
+        name: String,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+}
+
+type Destination<B> = <<B as Backend>::Queues as Queues>::Destination;
+
+/// A virtual host on a device of type `B`.
+pub struct Host<B: Backend> {
+    config: HostConfig,
+    tun: Tun,
+    endpoint: Endpoint<B, (), ()>,
+    worker: LinkWorker<B::Queues, (), ()>,
+    handle: Arc<Handle>,
+    board: ViewBoard<Destination<B>>,
+    view: Reader<LinkView<Destination<B>>>,
+    responder: ArpResponder,
+    pool: Pool,
+    times: Recorder,
+    burst: RxBurst,
+    /// Buffers for the next packet of the interface.
+    fresh: Option<Mbuf>,
+    /// A packet that found its send queue full; nothing is read from the interface until it is gone.
+    held: Option<Mbuf>,
+    parked: Parked,
+    /// Limits what is told to senders of packets that are too long.
+    errors: TokenBucket,
+    used: HashSet<Qpn>,
+    lid: Lid,
+    next_tick: Instant,
+    next_usage: Instant,
+    counters: HostCounters,
+}
+
+impl<B: Backend> std::fmt::Debug for Host<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Host").field("config", &self.config).field("lid", &self.lid).finish_non_exhaustive()
+    }
+}
+
+impl<B: Backend> Host<B> {
+    /// Makes the interface and the link. `pool` serves this host's queues.
+    pub fn new(config: &HostConfig, hca: B, pool: &Pool, seed: u64, now: Instant) -> Result<Self, HostError> {
+        let tun = Tun::create(&TunConfig {
+            name: config.tun.clone(),
+            netns: config.netns.clone(),
+            mtu: config.mtu,
+            address: config.address,
+            prefix: config.prefix,
+        })
+        .map_err(|source| HostError::Tun { name: config.name.clone(), source })?;
+        let mut link = LinkSettings::new(hca.device().node_guid, config.pkey, Qpn::default(), seed);
+        link.mode = config.mode;
+        let endpoint = EndpointConfig { port: PORT, pkey: config.pkey, workers: 1, sizes: SIZES, link };
+        let handle = Handle::new();
+        let failed = |source| HostError::Endpoint { name: config.name.clone(), source };
+        let (mut endpoint, mut workers) =
+            Endpoint::new(hca, endpoint, pool, &[Arc::clone(&handle)], now).map_err(failed)?;
+        let Some(worker) = workers.pop() else {
+            return Err(failed(ipoib_fwd::link::LinkError::Workers(0).into()));
+        };
+        let board = ViewBoard::new(Arc::clone(endpoint.link().state()));
+        Ok(Self {
+            config: config.clone(),
+            tun,
+            endpoint,
+            worker,
+            handle,
+            view: board.reader(),
+            board,
+            responder: ArpResponder::new([(config.address, WORKER)]),
+            pool: pool.clone(),
+            times: Recorder::default(),
+            burst: RxBurst::new(),
+            fresh: None,
+            held: None,
+            parked: Parked::default(),
+            errors: TokenBucket::new(now, 10, 20),
+            used: HashSet::new(),
+            lid: Lid(0),
+            next_tick: now,
+            next_usage: now,
+            counters: HostCounters::default(),
+        })
+    }
+
+    /// Its configuration.
+    #[must_use]
+    pub const fn config(&self) -> &HostConfig {
+        &self.config
+    }
+
+    /// Its counters.
+    #[must_use]
+    pub const fn counters(&self) -> &HostCounters {
+        &self.counters
+    }
+
+    /// Its endpoint.
+    pub const fn endpoint(&mut self) -> &mut Endpoint<B, (), ()> {
+        &mut self.endpoint
+    }
+
+    /// True if its link is up.
+    pub fn is_up(&mut self) -> bool {
+        self.endpoint.link().state().up
+    }
+
+    /// Takes one turn; true if there was anything to do.
+    pub fn turn(&mut self, now: Instant) -> Result<bool, HostError> {
+        let failed = |name: &str| {
+            let name = name.to_owned();
+            move |source| HostError::Io { name, source }
+        };
+        let mut busy = self.worker.commands(&mut self.times, |(), _| {}) > 0;
+        busy |= self.worker.queues().turn();
+        busy |= self.take_from_interface(now).map_err(failed(&self.config.name))?;
+        self.worker.queues().ring();
+        busy |= self.take_from_fabric(now).map_err(failed(&self.config.name))?;
+        busy |= self.worker.finish();
+        self.handle.beat();
+        if now >= self.next_tick {
+            self.next_tick = now + TICK;
+            busy |= self.tick(now);
+        }
+        Ok(busy)
+    }
+
+    /// Control: the endpoint's slow part and what it tells.
+    fn tick(&mut self, now: Instant) -> bool {
+        if now >= self.next_usage {
+            self.next_usage = now + USAGE;
+            let used: Vec<Qpn> = self.used.drain().collect();
+            self.endpoint.link().handle_used(now, WORKER, &used, &[]);
+            let expired = self.parked.expire(now);
+            self.counters.drops(Drop::Unresolved, expired as u64);
+        }
+        if let Ok(port) = self.endpoint.hca().port(PORT) {
+            self.lid = port.lid;
+        }
+        let busy = self.endpoint.tick(now, &mut self.board, |_| {});
+        while let Some(event) = self.endpoint.poll_event() {
+            if self.responder.handle_event(now, self.endpoint.link(), &event) {
+                continue;
+            }
+            match event {
+                Event::NeighbourUnreachable { ip } => {
+                    let n = self.parked.take(ip, For::Address).len();
+                    self.counters.drops(Drop::Unresolved, n as u64);
+                }
+                Event::Up => tracing::info!(host = self.config.name, "link up"),
+                Event::Down => tracing::warn!(host = self.config.name, "link down"),
+                Event::ConnectionUp { passive, peer, setup, .. } => {
+                    tracing::debug!(host = self.config.name, passive, %peer, ?setup, "connection up");
+                }
+                Event::ConnectionDown { passive, reason, .. } => {
+                    tracing::debug!(host = self.config.name, passive, ?reason, "connection down");
+                }
+                _ => {}
+            }
+        }
+        self.send_parked(now);
+        busy
+    }
+
+    /// Takes messages from the fabric and hands them to the interface.
+    fn take_from_fabric(&mut self, now: Instant) -> io::Result<bool> {
+        self.worker.receive(&mut self.burst);
+        if self.burst.is_empty() {
+            return Ok(false);
+        }
+        let mut burst = std::mem::take(&mut self.burst);
+        for Received { buf, qpn, source } in burst.drain(..) {
+            match source {
+                Source::Rc if self.used.len() < MAX_USED => {
+                    self.used.insert(qpn);
+                }
+                // The fabric copies a multicast back to its sender's port.
+                Source::Ud(UdSource { multicast: true, slid, qpn: sender, .. })
+                    if slid == self.lid && sender == self.worker.queues().ud_qpn() =>
+                {
+                    self.counters.drop(Drop::OwnMulticast);
+                    continue;
+                }
+                _ => {}
+            }
+            self.take_message(now, buf, &source)?;
+        }
+        self.burst = burst;
+        Ok(true)
+    }
+
+    fn take_message(&mut self, now: Instant, mut message: Mbuf, source: &Source) -> io::Result<()> {
+        let kind = message.data().first_chunk::<2>().copied();
+        match (kind, source) {
+            (Some(ETHERTYPE_IPV4), _) => {}
+            // Address resolution never travels by connection (RFC 4755 3.4).
+            (Some(ETHERTYPE_ARP), Source::Ud(from)) => {
+                match message.data().get(IPOIB_HEADER_LEN..).map(Arp::parse) {
+                    Some(Ok(arp)) => self.endpoint.link().handle_arp(now, WORKER, from, arp),
+                    _ => self.counters.drop(Drop::BadArp),
+                }
+                return Ok(());
+            }
+            _ => {
+                self.counters.drop(Drop::NotIpv4);
+                return Ok(());
+            }
+        }
+        let len = message.len();
+        if !message.trim_front(IPOIB_HEADER_LEN)
+            || Ipv4View::parse(message.data(), len - IPOIB_HEADER_LEN).is_err()
+        {
+            self.counters.drop(Drop::BadIpv4);
+            return Ok(());
+        }
+        self.counters.received(source, len);
+        let pieces: ArrayVec<IoSlice<'_>, MAX_SEGMENTS> = message.io_slices().take(MAX_SEGMENTS).collect();
+        if !self.tun.write(&pieces)? {
+            self.counters.drop(Drop::InterfaceFull);
+        }
+        Ok(())
+    }
+
+    /// Begins to leave: connections closed, groups left. [`Host::is_stopped`] tells when that is done.
+    pub fn shutdown(&mut self, now: Instant) {
+        self.endpoint.link().shutdown(now);
+    }
+
+    /// True once nothing of the link is left.
+    pub fn is_stopped(&mut self) -> bool {
+        self.endpoint.link().is_stopped()
+    }
+
+    /// Takes the host apart; every buffer goes home.
+    pub fn close(self) -> Result<B, HostError> {
+        let Self { config, endpoint, worker, .. } = self;
+        endpoint
+            .close(vec![worker.into_queues()])
+            .map_err(|source| HostError::Endpoint { name: config.name, source })
+    }
+}
+
+/// True if `ip` lies in the subnet of `address`/`prefix`.
+fn is_local(address: Ipv4Addr, prefix: u8, ip: Ipv4Addr) -> bool {
+    let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+    (u32::from(address) ^ u32::from(ip)) & mask == 0
+}
+
+/// True if `ip` is a group, the limited broadcast, or the broadcast address of the subnet.
+fn is_group(address: Ipv4Addr, prefix: u8, ip: Ipv4Addr) -> bool {
+    let hosts = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
+    let broadcast = u32::from(address) | hosts;
+    ip.is_multicast() || ip.is_broadcast() || (prefix < 31 && u32::from(ip) == broadcast)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subnet_and_groups() {
+        let own = Ipv4Addr::new(10, 77, 0, 2);
+        for (ip, local, group) in [
+            ([10, 77, 0, 9], true, false),
+            ([10, 77, 0, 255], true, true),
+            ([10, 77, 1, 9], false, false),
+            ([224, 0, 0, 1], false, true),
+            ([255, 255, 255, 255], false, true),
+        ] {
+            assert_eq!(
+                (is_local(own, 24, ip.into()), is_group(own, 24, ip.into())),
+                (local, group),
+                "{ip:?}"
+            );
+        }
+        assert!(is_local(own, 0, Ipv4Addr::new(1, 2, 3, 4)));
+        assert!(!is_group(own, 31, Ipv4Addr::new(10, 77, 0, 3)), "a point-to-point link has no broadcast");
+    }
+}

@@ -1,0 +1,293 @@
+//! From the interface to the fabric.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::Ipv4Addr;
+use std::time::Instant;
+
+use arrayvec::ArrayVec;
+use ipoib_fwd::endpoint;
+use ipoib_fwd::forward::fragment::{Fragment, fragments};
+use ipoib_fwd::packet::icmp::{ICMP_ERROR_MAX, fragmentation_needed, may_answer};
+use ipoib_fwd::packet::ipv4::Ipv4View;
+use ipoib_fwd::packet::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER};
+use pmd::hca::{Backend, PostError, Queues};
+use pmd::mem::{Mbuf, Pool};
+
+use super::parked::For;
+use super::{BURST, Drop, Host, MAX_SEGMENTS, WORKER, is_group, is_local};
+
+/// Longest packet that is copied out of the chain that it was read into.
+const COPY_BREAK: usize = 1024;
+
+/// What is to be done with a packet.
+enum Way {
+    /// It is gone or waits elsewhere.
+    Done,
+    /// Its send queue is full.
+    Full(Mbuf),
+    /// It waits for this neighbour's address.
+    Resolve(Ipv4Addr, Mbuf),
+    /// It is too long for a datagram and waits for this neighbour's connection.
+    Dial(Ipv4Addr, Mbuf),
+    /// It is longer than this, the most that the way takes.
+    TooBig(u16, Mbuf),
+    /// It is dropped.
+    Drop(Drop),
+}
+
+impl<B: Backend> Host<B> {
+    /// Takes packets from the interface and sends them. True if there was any.
+    pub(super) fn take_from_interface(&mut self, now: Instant) -> io::Result<bool> {
+        if let Some(packet) = self.held.take() {
+            self.send(now, packet)?;
+        }
+        let mut any = false;
+        for _ in 0..BURST {
+            if self.held.is_some() {
+                break;
+            }
+            let Some(packet) = self.read()? else { break };
+            any = true;
+            self.send(now, packet)?;
+        }
+        Ok(any)
+    }
+
+    /// The next packet of the interface.
+    fn read(&mut self) -> io::Result<Option<Mbuf>> {
+        let mut buffer = match self.fresh.take() {
+            Some(buffer) => buffer,
+            None => match chain(&self.pool, self.config.mtu as usize) {
+                Some(buffer) => buffer,
+                // Nothing is lost: the packet stays in the interface's queue.
+                None => return Ok(None),
+            },
+        };
+        let len = {
+            let mut room: ArrayVec<IoSliceMut<'_>, MAX_SEGMENTS> =
+                buffer.io_slices_mut().take(MAX_SEGMENTS).collect();
+            self.tun.read(&mut room)?
+        };
+        match len {
+            // A short one is copied, so that the chain need not be made anew.
+            Some(len) if len <= COPY_BREAK => {
+                let copy = buffer.data().get(..len).and_then(|packet| self.pool.copy_from_slice(packet));
+                self.fresh = Some(buffer);
+                if copy.is_none() {
+                    self.counters.drop(Drop::NoBuffers);
+                }
+                Ok(copy)
+            }
+            // A read is never longer than the buffers.
+            Some(len) => Ok(buffer.truncate(len).then_some(buffer)),
+            None => {
+                self.fresh = Some(buffer);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Sends an IPv4 packet, or does with it what its way says.
+    fn send(&mut self, now: Instant, packet: Mbuf) -> io::Result<()> {
+        match self.find_way(packet) {
+            Way::Done => {}
+            Way::Full(packet) => self.held = Some(packet),
+            Way::Resolve(hop, packet) => {
+                self.endpoint.link().resolve(now, WORKER, self.config.address, hop);
+                self.park(now, hop, For::Address, packet);
+            }
+            Way::Dial(hop, packet) => {
+                if !self.parked.waits(hop, For::Connection) {
+                    self.endpoint.link().handle_used(now, WORKER, &[], &[hop]);
+                }
+                self.park(now, hop, For::Connection, packet);
+            }
+            Way::TooBig(mtu, packet) => return self.refuse(now, mtu, packet),
+            Way::Drop(reason) => self.counters.drop(reason),
+        }
+        Ok(())
+    }
+
+    fn park(&mut self, now: Instant, hop: Ipv4Addr, what: For, packet: Mbuf) {
+        if self.parked.park(now, hop, what, packet).is_err() {
+            self.counters.drop(Drop::QueueFull);
+        }
+    }
+
+    fn find_way(&mut self, mut packet: Mbuf) -> Way {
+        let len = packet.len();
+        let Ok(view) = Ipv4View::parse(packet.data(), len) else {
+            return Way::Drop(if packet.data().first().is_some_and(|b| b >> 4 == 4) {
+                Drop::BadIpv4
+            } else {
+                Drop::NotIpv4
+            });
+        };
+        let destination = view.destination();
+        let view = self.view.refresh();
+        if !view.state.up {
+            return Way::Drop(Drop::LinkDown);
+        }
+        let message = len + IPOIB_HEADER_LEN;
+        let ud_limit = (view.state.ud_mtu as usize).saturating_sub(IPOIB_HEADER_LEN);
+        let ud_mtu = u16::try_from(ud_limit).unwrap_or(u16::MAX);
+        let (own, prefix) = (self.config.address, self.config.prefix);
+        if is_group(own, prefix, destination) {
+            // A group that is not joined goes to all, as every host hears that.
+            let known = view.groups.iter().find(|(group, _)| *group == destination).map(|(_, to)| to);
+            let Some(to) = known.or(view.broadcast.as_ref()) else { return Way::Drop(Drop::LinkDown) };
+            if len > ud_limit {
+                return Way::TooBig(ud_mtu, packet);
+            }
+            if !encapsulate(&mut packet) {
+                return Way::Drop(Drop::NoBuffers);
+            }
+            return match self.worker.queues().send_ud(to, packet) {
+                Ok(()) => {
+                    self.counters.sent_to_group(message);
+                    Way::Done
+                }
+                Err(refused) => refusal(refused.error, refused.buf),
+            };
+        }
+        let hop = if is_local(own, prefix, destination) {
+            destination
+        } else {
+            match self.config.gateway {
+                Some(gateway) => gateway,
+                None => return Way::Drop(Drop::NoRoute),
+            }
+        };
+        let Some(neighbour) = view.neighbours.get(hop) else { return Way::Resolve(hop, packet) };
+        let rc = neighbour.rc(WORKER.0);
+        let fits_rc = rc.is_some_and(|rc| message <= rc.mtu as usize);
+        if !fits_rc && len > ud_limit {
+            return match rc {
+                Some(rc) => Way::TooBig((rc.mtu as usize - IPOIB_HEADER_LEN).min(0xffff) as u16, packet),
+                None if neighbour.dial => Way::Dial(hop, packet),
+                None => Way::TooBig(ud_mtu, packet),
+            };
+        }
+        if !fits_rc && neighbour.ud.is_none() {
+            return Way::Resolve(hop, packet);
+        }
+        if !encapsulate(&mut packet) {
+            return Way::Drop(Drop::NoBuffers);
+        }
+        let (queues, notes) = self.worker.parts();
+        match endpoint::send(queues, notes, WORKER.0, neighbour, view.state.ud_mtu, packet) {
+            Ok(way) => {
+                self.counters.sent(way, message);
+                Way::Done
+            }
+            Err(refused) => refusal(refused.error, refused.buf),
+        }
+    }
+
+    /// A packet that is too long for its way: it is cut if it may be, else its sender is told.
+    fn refuse(&mut self, now: Instant, mtu: u16, packet: Mbuf) -> io::Result<()> {
+        let len = packet.len();
+        let Ok(view) = Ipv4View::parse(packet.data(), len) else { return Ok(()) };
+        if !view.dont_fragment() {
+            let pieces: Option<Vec<Mbuf>> =
+                fragments(&view, mtu).and_then(|all| all.map(|f| piece(&self.pool, &packet, &f)).collect());
+            for piece in pieces.into_iter().flatten() {
+                match self.find_way(piece) {
+                    Way::Done => {}
+                    Way::Drop(reason) => self.counters.drop(reason),
+                    _ => self.counters.drop(Drop::Refused),
+                }
+            }
+            return Ok(());
+        }
+        self.counters.drop(Drop::TooBig);
+        if may_answer(packet.data(), len) && self.errors.take(now) {
+            let mut error = [0; ICMP_ERROR_MAX];
+            let from = view.destination();
+            if let Some(error) =
+                fragmentation_needed(&mut error, packet.data(), from, mtu).and_then(|n| error.get(..n))
+            {
+                self.tun.write(&[IoSlice::new(error)])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what waited and can go now.
+    pub(super) fn send_parked(&mut self, now: Instant) {
+        if self.parked.is_empty() || self.held.is_some() {
+            return;
+        }
+        for (hop, what) in self.parked.wanted() {
+            let neighbour = self.view.refresh().neighbours.get(hop);
+            let ready = neighbour.is_some_and(|n| match what {
+                For::Address => n.ud.is_some(),
+                For::Connection => n.rc(WORKER.0).is_some() || !n.dial,
+            });
+            if !ready {
+                continue;
+            }
+            for packet in self.parked.take(hop, what) {
+                match self.find_way(packet) {
+                    Way::Done => {}
+                    Way::Dial(hop, packet) => {
+                        self.endpoint.link().handle_used(now, WORKER, &[], &[hop]);
+                        self.park(now, hop, For::Connection, packet);
+                    }
+                    Way::TooBig(mtu, packet) => {
+                        // An interface that fails now will fail in the next turn, where it is reported.
+                        let _ = self.refuse(now, mtu, packet);
+                    }
+                    Way::Full(_) | Way::Resolve(..) => self.counters.drop(Drop::QueueFull),
+                    Way::Drop(reason) => self.counters.drop(reason),
+                }
+            }
+        }
+    }
+}
+
+/// Puts the encapsulation header in front; false if there is no room, which there always is.
+fn encapsulate(packet: &mut Mbuf) -> bool {
+    match packet.prepend(IPOIB_HEADER_LEN) {
+        Some(header) => {
+            header.copy_from_slice(&IPOIB_IPV4_HEADER);
+            true
+        }
+        None => false,
+    }
+}
+
+/// What a refused message, still with its encapsulation header, comes to.
+fn refusal(error: PostError, mut message: Mbuf) -> Way {
+    match error {
+        PostError::Full if message.trim_front(IPOIB_HEADER_LEN) => Way::Full(message),
+        _ => Way::Drop(Drop::Refused),
+    }
+}
+
+/// Buffers with room for `len` bytes (at least one), chained.
+fn chain(pool: &Pool, len: usize) -> Option<Mbuf> {
+    let room = pool.data_room();
+    let mut left = len;
+    let mut whole: Option<Mbuf> = None;
+    while left > 0 {
+        // From the last to the first, all but the last full.
+        let here = left - (left - 1) / room * room;
+        let mut next = pool.alloc()?;
+        next.append(here)?;
+        if let Some(tail) = whole.take() {
+            next.append_chain(tail);
+        }
+        whole = Some(next);
+        left -= here;
+    }
+    whole
+}
+
+/// One fragment of `packet` in a buffer of its own.
+fn piece(pool: &Pool, packet: &Mbuf, fragment: &Fragment) -> Option<Mbuf> {
+    let mut bytes = vec![0; fragment.header.len() + fragment.len];
+    let (header, body) = bytes.split_at_mut(fragment.header.len());
+    header.copy_from_slice(&fragment.header);
+    (packet.read(fragment.offset, body) == fragment.len).then(|| pool.copy_from_slice(&bytes))?
+}
