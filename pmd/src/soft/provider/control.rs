@@ -51,10 +51,12 @@ impl Control for SoftHca {
     }
 
     fn register_pool(&mut self, pool: &Pool) -> Result<(), HcaError> {
+        // A pool is freed with its last handle: the device holds one.
+        self.engine.lock().keep(Box::new(pool.clone()));
         for zone in pool.zones() {
             let Some(base) = NonNull::new(zone.address as *mut u8) else { continue };
-            // SAFETY: a pool's memory zones stay mapped as long as the environment, and buffers that are posted belong
-            // to the queues, which give them back when they complete.
+            // SAFETY: the device keeps the pool, so that its zones stay; buffers that are posted belong to the queues,
+            // which give them back when they complete.
             unsafe { self.register_memory(base, zone.length as usize)? };
         }
         Ok(())
