@@ -392,3 +392,59 @@ fn a_slow_receiver_holds_its_sender_back_and_a_dead_one_only_for_a_while() {
     assert!(bench.dropped(1, DropReason::HeadOfQueue) > 50);
     assert!(bench.ends[0].has_room(p.len()));
 }
+
+#[test]
+fn no_packet_harms_the_switch() {
+    let mut bench = Bench::active(4);
+    let mut dice = 0x5eed_5eed_5eed_5eedu64;
+    let mut roll = move || {
+        dice ^= dice << 13;
+        dice ^= dice >> 7;
+        dice ^= dice << 17;
+        dice
+    };
+    let path = DirectedPath::LOCAL.then(1).unwrap().then(2).unwrap();
+    let mut directed = Smp::directed(Method::Set, Tid(3), attribute::PORT_INFO, 2, &path);
+    directed.set_hop_pointer(1);
+    let by_lid = Smp::lid_routed(Method::Get, Tid(4), attribute::MULTICAST_FORWARDING, 0);
+    let seeds = [
+        smp(&directed, Lid::PERMISSIVE, Lid::PERMISSIVE),
+        smp(&by_lid, Lid(11), Lid(1)),
+        packet(0, 12, Lid(1), Qpn::GSI, QKey::GSI, &[3; 256]),
+        data(11, 0xc000, 300),
+        data(11, 12, 300),
+    ];
+    let mut sent = 0u64;
+    for _ in 0..20_000 {
+        let mut bytes = seeds[roll() as usize % seeds.len()].clone();
+        for _ in 0..roll() % 6 {
+            // Mostly the headers, where everything is decided; the length in the LRH stays right.
+            let at = roll() as usize % if roll() % 2 == 0 { 100.min(bytes.len()) } else { bytes.len() };
+            if !(4..6).contains(&at) {
+                bytes[at] = roll() as u8;
+            }
+        }
+        // With right CRCs for what is in them now, most of the time.
+        if roll() % 8 != 0 {
+            let end = bytes.len();
+            let icrc = ib_wire::crc::icrc(&bytes[..end - 6]);
+            bytes[end - 6..end - 2].copy_from_slice(&icrc);
+            let vcrc = ib_wire::crc::vcrc(&bytes[..end - 2]);
+            bytes[end - 2..].copy_from_slice(&vcrc);
+        }
+        let port = 1 + roll() as usize % 4;
+        bench.send(port, &bytes);
+        sent += 1;
+        while bench.switch.next_mad().is_some() {}
+        for at in 1..=4 {
+            bench.received(at);
+        }
+    }
+    let received: u64 = bench.switch.ports().map(|p| p.link.rx_packets).sum();
+    assert_eq!(received, sent, "all were taken, none is stuck");
+    let reasons =
+        DropReason::ALL.into_iter().filter(|&r| (1..=4).any(|port| bench.dropped(port, r) > 0)).count();
+    assert!(reasons >= 8, "{reasons} reasons");
+    // It still works (a hostile Set may have put it anywhere, so from the start).
+    assert_eq!(bench.get::<NodeInfo>(attribute::NODE_INFO, 0).node_type, NodeType::Switch);
+}
