@@ -4,6 +4,7 @@
 pub mod config;
 pub mod fabric;
 pub mod host;
+pub mod nap;
 pub mod report;
 mod sa;
 pub mod sm;

@@ -185,6 +185,12 @@ impl<B: Backend> Host<B> {
         &self.config
     }
 
+    /// Its interface.
+    #[must_use]
+    pub const fn interface(&self) -> &Tun {
+        &self.tun
+    }
+
     /// Its counters.
     #[must_use]
     pub const fn counters(&self) -> &HostCounters {

@@ -1,0 +1,87 @@
+//! What the fabric's thread does between turns: it goes on at once while there is work, then naps, at first for a moment
+//! and then for longer; a packet at an interface ends a nap.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+/// Idle turns that are gone through before the first nap.
+const SPINS: u32 = 200;
+/// First nap.
+const FIRST: Duration = Duration::from_micros(50);
+/// Longest nap: bounds the delay of a packet that comes by shared memory.
+const LONGEST: Duration = Duration::from_millis(1);
+/// Naps of one length before they get longer: a conversation goes on with short ones.
+const REPEATS: u32 = 20;
+
+/// The pace of the fabric's thread.
+#[derive(Debug, Default)]
+pub struct Naps {
+    idle_turns: u32,
+}
+
+impl Naps {
+    /// How long to nap after so many idle turns; `None` to go on at once.
+    fn length(&self) -> Option<Duration> {
+        let naps = self.idle_turns.checked_sub(SPINS)?;
+        let doublings = (naps / REPEATS).min(10);
+        Some((FIRST * (1 << doublings)).min(LONGEST))
+    }
+
+    /// After a turn. `wakers` are what has packets for us.
+    pub fn after<'f, F: AsFd + 'f>(&mut self, busy: bool, wakers: impl Iterator<Item = &'f F>) {
+        if busy {
+            self.idle_turns = 0;
+            return;
+        }
+        self.idle_turns = self.idle_turns.saturating_add(1);
+        let Some(nap) = self.length() else {
+            std::hint::spin_loop();
+            return;
+        };
+        let mut wakers: Vec<PollFd<'_>> = wakers.map(|w| PollFd::new(w, PollFlags::IN)).collect();
+        let timeout = Timespec { tv_sec: 0, tv_nsec: nap.subsec_nanos().into() };
+        // An interrupted nap is over; anything else would show where the interface is read.
+        let _ = rustix::event::poll(&mut wakers, Some(&timeout));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn naps_get_longer_and_work_ends_them() {
+        let mut naps = Naps::default();
+        let none = || std::iter::empty::<&UnixStream>();
+        for _ in 0..SPINS - 1 {
+            naps.after(false, none());
+            assert_eq!(naps.length(), None);
+        }
+        naps.idle_turns = SPINS;
+        assert_eq!(naps.length(), Some(FIRST));
+        naps.idle_turns = SPINS + REPEATS;
+        assert_eq!(naps.length(), Some(2 * FIRST));
+        naps.idle_turns = u32::MAX;
+        assert_eq!(naps.length(), Some(LONGEST));
+        naps.after(true, none());
+        assert_eq!(naps.length(), None);
+    }
+
+    #[test]
+    fn a_packet_ends_a_nap() {
+        let (mut far, near) = UnixStream::pair().unwrap();
+        far.write_all(&[1]).unwrap();
+        let mut naps = Naps { idle_turns: u32::MAX - 1 };
+        let start = Instant::now();
+        for _ in 0..100 {
+            naps.after(false, std::iter::once(&near));
+        }
+        assert!(start.elapsed() < 100 * LONGEST, "{:?}", start.elapsed());
+    }
+}
