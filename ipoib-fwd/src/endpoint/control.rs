@@ -160,6 +160,8 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         now: Instant,
     ) -> Result<Made<B, C, N>, EndpointError> {
         hca.register_pool(pool)?;
+        // Our end's name in CM messages.
+        config.link.node_guid = hca.device().node_guid;
         let sizes = config.sizes;
         let mut queues = Vec::with_capacity(usize::from(config.workers));
         for index in 0..config.workers {

@@ -6,7 +6,9 @@ mod control;
 mod cut;
 mod parked;
 mod report;
+mod start;
 mod usage;
 mod worker;
 
+pub use start::{GatewayError, Report, Start};
 pub use worker::{Cause, GatewayCommand, GatewayNote, GatewayWorker, Side};

@@ -37,7 +37,7 @@ type Destination<B> = <<B as Backend>::Queues as Queues>::Destination;
 
 /// How often the Ethernet port's link is looked at.
 const ETHERNET_PERIOD: Duration = Duration::from_millis(500);
-/// How often workers' histograms are collected.
+/// How often workers' histograms and marks of use are collected.
 const LATENCY_PERIOD: Duration = Duration::from_secs(1);
 /// Longest wait for a clean end: DREQs answered, groups left.
 const STOP_PATIENCE: Duration = Duration::from_secs(6);
@@ -90,6 +90,23 @@ impl<B: Backend> GatewayControl<B> {
         Totals::of(self.readers.iter().chain(std::iter::once(&self.own_reader)))
     }
 
+    /// Tells both neighbour tables which of their hosts workers have sent to.
+    fn collect_usage(&mut self, now: Instant) {
+        for (index, usage) in self.usage.iter().enumerate() {
+            let Some(tables) = self.board.tables(index) else { continue };
+            let mut sent = Vec::new();
+            usage.take_infiniband(|n| sent.extend(tables.ib_at(n)));
+            usage.take_ethernet(|n| {
+                if let Some(ip) = tables.eth_at(n) {
+                    self.hosts.note_used(now, ip);
+                }
+            });
+            if !sent.is_empty() {
+                self.endpoint.link().handle_used(now, WorkerIndex(index as u8), &[], &sent);
+            }
+        }
+    }
+
     fn periodic(&mut self, now: Instant) {
         if now >= self.schedule.ethernet {
             self.schedule.ethernet = now + ETHERNET_PERIOD;
@@ -106,6 +123,7 @@ impl<B: Backend> GatewayControl<B> {
         if now >= self.schedule.latency {
             self.schedule.latency = now + LATENCY_PERIOD;
             self.endpoint.ask_latency();
+            self.collect_usage(now);
         }
         if let Some(period) = self.stats_period
             && now >= self.schedule.stats

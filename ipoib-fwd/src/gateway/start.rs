@@ -1,0 +1,407 @@
+//! From a command line to a running gateway, and back.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use config::{CommandLine, Config, Overrides};
+use dataplane::capture::{Capture, CaptureError};
+use dataplane::control::{self, ControlError};
+use dataplane::worker::{Handle, IdlePolicy, run};
+use ib_wire::{Guid, Mtu, PKey, Qpn};
+use pmd::eal::{Eal, EalError, LcoreId};
+use pmd::eth::{EthConfig, EthError, EthPort, EthQueue};
+use pmd::hca::{Backend, HcaError, PortNumber};
+use pmd::mem::{Pool, PoolConfig, PoolError};
+use pmd::soft::link::{LinkEnd, LinkError, LinkUrl, LinkUrlError};
+use pmd::soft::{SoftConfig, SoftHca};
+use pmd::tap::Tap;
+use serde_json::{Value, json};
+
+use super::askers::Askers;
+use super::board::GatewayBoard;
+use super::control::{GatewayControl, Schedule};
+use super::parked::Parked;
+use super::report::Times;
+use super::worker::GatewayWorker;
+use crate::counter::{Totals, WorkerCounters};
+use crate::endpoint::{Endpoint, EndpointConfig, EndpointError, WorkerSizes};
+use crate::forward::ethernet_neighbours::{Ageing, EthernetNeighbours};
+use crate::forward::{GatewayAddress, Settings};
+use crate::link::{LinkSettings, Mode};
+use crate::packet::ethernet::MacAddress;
+use crate::packet::icmp::TokenBucket;
+
+/// One signalled send in this many: completions are reaped in batches.
+const SIGNAL_EVERY: u32 = 16;
+/// ICMP messages of the gateway's own, per second and at once.
+const ICMP_RATE: (u32, u32) = (1000, 50);
+
+/// Why the gateway did not start, or failed.
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayError {
+    /// The command line or the file.
+    #[error(transparent)]
+    Config(#[from] config::ConfigError),
+    /// EAL.
+    #[error(transparent)]
+    Eal(#[from] EalError),
+    /// Packet buffers.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The Ethernet port.
+    #[error(transparent)]
+    Ethernet(#[from] EthError),
+    /// The host channel adapter.
+    #[error(transparent)]
+    Hca(#[from] HcaError),
+    /// The endpoint.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// The URL of a link of the software ConnectX.
+    #[error("infiniband.soft.ports: {0}")]
+    LinkUrl(#[from] LinkUrlError),
+    /// A link of the software ConnectX.
+    #[error("infiniband.soft.ports: {0}")]
+    Link(#[from] LinkError),
+    /// The control loop.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The capture.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// No lcore is left to forward packets.
+    #[error("lcore {0} controls and none is left to forward packets: name at least two lcores, for instance -l 0-1")]
+    NoWorker(LcoreId),
+    /// Something that this version cannot do.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The report could not be written.
+    #[error("cannot write the report {path}")]
+    Report {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// What the gateway is started with.
+#[derive(Debug)]
+pub struct Start {
+    /// The command line, split.
+    pub line: CommandLine,
+    /// The configuration file.
+    pub file: Option<PathBuf>,
+    /// What the command line says instead of the file.
+    pub overrides: Overrides,
+    /// Capture file.
+    pub capture: Option<PathBuf>,
+}
+
+/// What was counted, at the end.
+#[derive(Debug)]
+pub struct Report {
+    totals: Totals,
+    times: Value,
+    buffers_outstanding: u32,
+    memory: Value,
+}
+
+impl Report {
+    /// For a person.
+    #[must_use]
+    pub fn text(&self) -> String {
+        super::super::ctl::render(&self.json())
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "traffic": self.totals.traffic_json(),
+            "drops": self.totals.drops_json(),
+            "times": self.times,
+            "memory": self.memory,
+            "buffers_outstanding": self.buffers_outstanding,
+        })
+    }
+
+    /// For a program.
+    pub fn write(&self, file: &Path) -> Result<(), GatewayError> {
+        std::fs::write(file, format!("{:#}\n", self.json()))
+            .map_err(|source| GatewayError::Report { path: file.to_owned(), source })
+    }
+}
+
+impl Start {
+    /// Runs the gateway until it is asked to stop.
+    pub fn run(self) -> Result<Report, GatewayError> {
+        // Everything that can be wrong without a device is found before EAL starts.
+        let config = match &self.file {
+            Some(file) => Config::load(file, &self.overrides)?,
+            None => {
+                let mut config = Config::default();
+                config.apply(&self.overrides);
+                config
+            }
+        };
+        self.line.eal.roles()?;
+        let soft = soft_parts(&config)?;
+        for warning in self.line.eal.warnings() {
+            tracing::warn!("{warning}");
+        }
+        let mut capture = self.capture.as_deref().map(Capture::create).transpose()?;
+
+        let arguments = std::iter::once(self.line.program.clone()).chain(self.line.eal.arguments.clone());
+        let eal = Eal::init(arguments)?;
+        let lcores = eal.worker_lcores();
+        if lcores.is_empty() {
+            return Err(GatewayError::NoWorker(eal.main_lcore()));
+        }
+        let workers = u8::try_from(lcores.len())
+            .map_err(|_| GatewayError::Unsupported("at most 255 worker lcores are supported".to_owned()))?;
+        let pool = Pool::create("packets", &PoolConfig {
+            count: config.buffers.count.unwrap_or_else(|| config.buffers_needed(workers.into())),
+            data_room: config.buffers.data_room,
+            cache: config.buffers.cache,
+            socket: -1,
+        })?;
+        let ethernet = EthConfig {
+            queues: workers.into(),
+            rx_descriptors: config.ethernet.rx_descriptors,
+            tx_descriptors: config.ethernet.tx_descriptors,
+            mtu: config.ethernet.mtu,
+            promiscuous: config.ethernet.promiscuous,
+        };
+        let (port, queues) = EthPort::start(config.ethernet.port.as_deref(), &ethernet, &pool)?;
+        let hca = soft.open(&config, capture.as_mut())?;
+        let running = Running { config: &config, eal: &eal, lcores, pool: pool.clone(), port, queues, capture };
+        let mut report = running.run(hca)?;
+        report.buffers_outstanding = pool.in_use();
+        Ok(report)
+    }
+}
+
+/// What the software ConnectX is made from.
+#[derive(Debug)]
+struct SoftParts {
+    config: SoftConfig,
+    links: Vec<LinkUrl>,
+}
+
+fn random() -> u64 {
+    use std::hash::{BuildHasher as _, RandomState};
+    RandomState::new().hash_one(std::process::id())
+}
+
+fn soft_parts(config: &Config) -> Result<SoftParts, GatewayError> {
+    use config::Driver;
+    let ib = &config.infiniband;
+    if matches!(ib.driver, Driver::Mlx5 | Driver::Verbs) {
+        return Err(GatewayError::Unsupported(format!(
+            "infiniband.driver = \"{}\": this version drives the software ConnectX only; use driver = \"soft\" with \
+             [infiniband.soft]",
+            ib.driver
+        )));
+    }
+    let Some(soft) = &ib.soft else {
+        return Err(GatewayError::Unsupported(
+            "no InfiniBand device: add [infiniband.soft] with ports = [{ link = \"shm:/run/ibfab/gateway.sock\" }] and \
+             start ibfab"
+                .to_owned(),
+        ));
+    };
+    if usize::from(ib.port) > soft.ports.len() || ib.port == 0 {
+        return Err(GatewayError::Unsupported(format!(
+            "infiniband.port = {}: the software ConnectX has {} port(s) in [infiniband.soft]",
+            ib.port,
+            soft.ports.len()
+        )));
+    }
+    let seed = soft.seed.unwrap_or_else(random);
+    // Locally administered, so that it meets no real one.
+    let node = soft.node_guid.map_or(0x0200_0000_0000_0000 | (seed & 0x00ff_ffff_ffff_ff00), |g| g.0);
+    let guid_of = |(i, p): (usize, &config::SoftPort)| Guid(p.guid.map_or(node + 1 + i as u64, |g| g.0));
+    let mtu = soft.ports.iter().map(|p| p.mtu).max().unwrap_or(4096);
+    let max_mtu = [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096]
+        .into_iter()
+        .find(|m| m.bytes() == usize::from(mtu))
+        .unwrap_or(Mtu::B4096);
+    let links = soft.ports.iter().map(|p| p.link.parse()).collect::<Result<Vec<LinkUrl>, _>>()?;
+    Ok(SoftParts {
+        config: SoftConfig {
+            name: ib.device.clone().unwrap_or_else(|| "soft0".to_owned()),
+            node_guid: Guid(node),
+            port_guids: soft.ports.iter().enumerate().map(guid_of).collect(),
+            max_mtu,
+            seed,
+        },
+        links,
+    })
+}
+
+impl SoftParts {
+    fn open(&self, _config: &Config, mut capture: Option<&mut Capture>) -> Result<SoftHca, GatewayError> {
+        let mut hca = SoftHca::new(&self.config)?;
+        for (index, url) in self.links.iter().enumerate() {
+            let mut link = LinkEnd::connect(url)?;
+            link.set_tap(capture.as_mut().map(|c| c.tap()));
+            hca.set_link(PortNumber(index as u8 + 1), Some(link))?;
+        }
+        Ok(hca)
+    }
+}
+
+/// Everything that a gateway runs on, whatever its device.
+struct Running<'a> {
+    config: &'a Config,
+    eal: &'a Eal,
+    lcores: Vec<LcoreId>,
+    pool: Pool,
+    port: EthPort,
+    queues: Vec<EthQueue>,
+    capture: Option<Capture>,
+}
+
+impl Running<'_> {
+    fn run<B: Backend>(mut self, hca: B) -> Result<Report, GatewayError> {
+        let now = Instant::now();
+        let handles: Vec<Arc<Handle>> = self.lcores.iter().map(|_| Handle::new()).collect();
+        let (endpoint, link_workers) =
+            Endpoint::new(hca, self.endpoint_config(), &self.pool, &handles, now)?;
+        let mac = MacAddress(self.port.mac());
+        let address =
+            self.config.gateway.address.and_then(|a| GatewayAddress::new(a.address, a.prefix_len));
+        let mut settings = Settings::new(mac);
+        settings.address = address;
+        settings.eth_mtu = self.config.ethernet.mtu;
+        let board = GatewayBoard::new(handles.len() as u8, random(), &settings);
+
+        let mut workers = Vec::new();
+        for ((link, eth), tables) in link_workers.into_iter().zip(self.queues.drain(..)).zip(board.readers()) {
+            let tap: Option<Tap> = self.capture.as_mut().map(Capture::tap);
+            let low = self.config.infiniband.srq_low;
+            workers.push(GatewayWorker::new(link, eth, tables, self.pool.clone(), low, tap));
+        }
+        let own = WorkerCounters::default();
+        let Some(times) = Times::new() else {
+            return Err(GatewayError::Unsupported("the histograms' bounds are not possible".to_owned()));
+        };
+        let mut controller = GatewayControl {
+            readers: workers.iter().map(|w| w.counters().reader()).collect(),
+            usage: workers.iter().map(GatewayWorker::usage).collect(),
+            endpoint,
+            board,
+            port: self.port,
+            pool: self.pool.clone(),
+            mac,
+            address,
+            handles: handles.clone(),
+            own_reader: own.reader(),
+            own,
+            hosts: EthernetNeighbours::new(random(), Ageing::default()),
+            ethernet_askers: Askers::default(),
+            infiniband_askers: Askers::default(),
+            parked: Parked::default(),
+            icmp: TokenBucket::new(now, ICMP_RATE.0, ICMP_RATE.1),
+            times,
+            capture: self.capture,
+            stats_period: (self.config.gateway.stats_seconds > 0)
+                .then(|| Duration::from_secs(self.config.gateway.stats_seconds.into())),
+            schedule: Schedule::new(now),
+            stopping: None,
+        };
+        let policy = match self.config.gateway.idle {
+            config::Idle::Poll => IdlePolicy::Poll,
+            config::Idle::Pause => IdlePolicy::Pause,
+            config::Idle::Sleep => IdlePolicy::Sleep,
+        };
+        let mut jobs = Vec::new();
+        for ((worker, &lcore), handle) in workers.into_iter().zip(&self.lcores).zip(&handles) {
+            let handle = Arc::clone(handle);
+            jobs.push(self.eal.launch(lcore, move || run(worker, &handle, policy))?);
+        }
+        tracing::info!(
+            "forwarding between {} and {} with {} worker(s)",
+            controller.port.name(),
+            controller.endpoint.hca().device().name,
+            jobs.len()
+        );
+        let served = control::run(&mut controller, self.config.gateway.control_socket.as_deref());
+        // Whatever ended the control loop, the workers end and every buffer goes home.
+        for handle in &handles {
+            handle.stop();
+        }
+        let mut queues = Vec::new();
+        for job in jobs {
+            let (queue, _ethernet, mut service) = job.join()?.into_parts();
+            controller.times.add_service(&service.swap(dataplane::latency::empty()));
+            queues.push(queue);
+        }
+        let report = controller.finish(queues);
+        served?;
+        report
+    }
+
+    fn endpoint_config(&self) -> EndpointConfig {
+        let ib = &self.config.infiniband;
+        let slots = u16::try_from(ib.max_connections).unwrap_or(u16::MAX);
+        let mut link = LinkSettings::new(Guid(0), PKey(ib.pkey), Qpn::new(0), random());
+        link.scope = ib.scope;
+        link.mode = match ib.mode {
+            config::Mode::Datagram => Mode::Datagram,
+            config::Mode::Connected => Mode::Connected,
+        };
+        link.receive_mtu = u32::from(ib.receive_mtu) + 4;
+        link.retry_count = ib.retry_count;
+        link.rnr_retry = ib.rnr_retry;
+        link.passive_idle = Duration::from_secs(ib.connection_idle_seconds.into());
+        // Half of the slots for each direction.
+        link.max_passive = usize::from(slots / 2).max(1);
+        link.neighbour_idle = Duration::from_secs(ib.neighbour_idle_seconds.into());
+        EndpointConfig {
+            port: PortNumber(ib.port),
+            pkey: PKey(ib.pkey),
+            workers: self.lcores.len() as u8,
+            sizes: WorkerSizes {
+                ud_send_depth: ib.ud_send_depth,
+                ud_recv_depth: ib.ud_receive_depth,
+                srq_depth: ib.srq_depth,
+                srq_limit: ib.srq_low,
+                rc_send_depth: ib.connection_send_depth,
+                max_rc: slots,
+                signal_every: SIGNAL_EVERY,
+            },
+            link,
+        }
+    }
+}
+
+impl<B: Backend> GatewayControl<B> {
+    /// Gives everything back and sums up.
+    fn finish(mut self, queues: Vec<B::Queues>) -> Result<Report, GatewayError> {
+        if let Some(capture) = &mut self.capture {
+            while capture.drain()? > 0 {}
+        }
+        let report = Report {
+            totals: self.totals(),
+            times: self.times.json(),
+            buffers_outstanding: 0,
+            memory: memory(),
+        };
+        drop(self.port);
+        drop(self.endpoint.close(queues)?);
+        Ok(report)
+    }
+}
+
+/// What the process occupies, in KiB.
+fn memory() -> Value {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kib = |name: &str| {
+        let line = status.lines().find_map(|l| l.strip_prefix(name))?;
+        line.trim_start_matches(':').trim().split(' ').next()?.parse::<u64>().ok()
+    };
+    json!({"resident_kib": kib("VmRSS"), "hugetlb_kib": kib("HugetlbPages")})
+}
+
