@@ -18,7 +18,12 @@ use ipoib_fwd::{ctl, gateway};
 ///
 /// A running gateway is asked with `ipoib-fwd ctl stats|links|neighbours|connections|groups|mode`.
 #[derive(Parser, Debug)]
-#[command(name = "ipoib-fwd", version, override_usage = "ipoib-fwd [EAL ARGUMENTS] -- [OPTIONS]\n       ipoib-fwd ctl <COMMAND> [OPTIONS]", verbatim_doc_comment)]
+#[command(
+    name = "ipoib-fwd",
+    version,
+    override_usage = "ipoib-fwd [EAL ARGUMENTS] -- [OPTIONS]\n       ipoib-fwd ctl <COMMAND> [OPTIONS]",
+    verbatim_doc_comment
+)]
 struct Options {
     /// Configuration file (TOML). Without one all values are the defaults of --print-config.
     #[arg(long, value_name = "FILE")]

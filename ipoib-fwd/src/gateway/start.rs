@@ -71,7 +71,9 @@ pub enum GatewayError {
     #[error(transparent)]
     Capture(#[from] CaptureError),
     /// No lcore is left to forward packets.
-    #[error("lcore {0} controls and none is left to forward packets: name at least two lcores, for instance -l 0-1")]
+    #[error(
+        "lcore {0} controls and none is left to forward packets: name at least two lcores, for instance -l 0-1"
+    )]
     NoWorker(LcoreId),
     /// Something that this version cannot do.
     #[error("{0}")]
@@ -160,12 +162,15 @@ impl Start {
         }
         let workers = u8::try_from(lcores.len())
             .map_err(|_| GatewayError::Unsupported("at most 255 worker lcores are supported".to_owned()))?;
-        let pool = Pool::create("packets", &PoolConfig {
-            count: config.buffers.count.unwrap_or_else(|| config.buffers_needed(workers.into())),
-            data_room: config.buffers.data_room,
-            cache: config.buffers.cache,
-            socket: -1,
-        })?;
+        let pool = Pool::create(
+            "packets",
+            &PoolConfig {
+                count: config.buffers.count.unwrap_or_else(|| config.buffers_needed(workers.into())),
+                data_room: config.buffers.data_room,
+                cache: config.buffers.cache,
+                socket: -1,
+            },
+        )?;
         let ethernet = EthConfig {
             queues: workers.into(),
             rx_descriptors: config.ethernet.rx_descriptors,
@@ -175,7 +180,8 @@ impl Start {
         };
         let (port, queues) = EthPort::start(config.ethernet.port.as_deref(), &ethernet, &pool)?;
         let hca = soft.open(&config, capture.as_mut())?;
-        let running = Running { config: &config, eal: &eal, lcores, pool: pool.clone(), port, queues, capture };
+        let running =
+            Running { config: &config, eal: &eal, lcores, pool: pool.clone(), port, queues, capture };
         let mut report = running.run(hca)?;
         report.buffers_outstanding = pool.in_use();
         Ok(report)
@@ -267,18 +273,17 @@ impl Running<'_> {
     fn run<B: Backend>(mut self, hca: B) -> Result<Report, GatewayError> {
         let now = Instant::now();
         let handles: Vec<Arc<Handle>> = self.lcores.iter().map(|_| Handle::new()).collect();
-        let (endpoint, link_workers) =
-            Endpoint::new(hca, self.endpoint_config(), &self.pool, &handles, now)?;
+        let (endpoint, link_workers) = Endpoint::new(hca, self.endpoint_config(), &self.pool, &handles, now)?;
         let mac = MacAddress(self.port.mac());
-        let address =
-            self.config.gateway.address.and_then(|a| GatewayAddress::new(a.address, a.prefix_len));
+        let address = self.config.gateway.address.and_then(|a| GatewayAddress::new(a.address, a.prefix_len));
         let mut settings = Settings::new(mac);
         settings.address = address;
         settings.eth_mtu = self.config.ethernet.mtu;
         let board = GatewayBoard::new(handles.len() as u8, random(), &settings);
 
         let mut workers = Vec::new();
-        for ((link, eth), tables) in link_workers.into_iter().zip(self.queues.drain(..)).zip(board.readers()) {
+        for ((link, eth), tables) in link_workers.into_iter().zip(self.queues.drain(..)).zip(board.readers())
+        {
             let tap: Option<Tap> = self.capture.as_mut().map(Capture::tap);
             let low = self.config.infiniband.srq_low;
             workers.push(GatewayWorker::new(link, eth, tables, self.pool.clone(), low, tap));
@@ -404,4 +409,3 @@ fn memory() -> Value {
     };
     json!({"resident_kib": kib("VmRSS"), "hugetlb_kib": kib("HugetlbPages")})
 }
-

@@ -108,6 +108,14 @@ impl Mbuf {
         self.0.as_ptr()
     }
 
+    /// Gives many back to their pools at once.
+    pub fn free_bulk<const N: usize>(batch: &mut arrayvec::ArrayVec<Self, N>) {
+        let mut raw: arrayvec::ArrayVec<*mut sys::rte_mbuf, N> =
+            batch.drain(..).map(|m| m.into_raw().as_ptr()).collect();
+        // SAFETY: we own every chain, and nobody uses them after this.
+        unsafe { sys::rte_pktmbuf_free_bulk(raw.as_mut_ptr(), raw.len() as u32) };
+    }
+
     /// Bytes of the packet, all segments together.
     #[must_use]
     pub fn len(&self) -> usize {

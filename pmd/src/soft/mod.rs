@@ -34,3 +34,4 @@ pub use memory::HostMemory;
 pub use object::mr::Access;
 pub use object::qp::QpKind;
 pub use port::PortConfig;
+pub use provider::{SoftConfig, SoftHca};

@@ -1,6 +1,7 @@
 //! The software ConnectX as a host channel adapter: what libmlx5 and the kernel do for a real one – memory for rings,
 //! numbers, registration – in front of an [`Engine`], with the mlx5 driver behind it.
 
+mod backend;
 mod control;
 mod gsi;
 mod memory;

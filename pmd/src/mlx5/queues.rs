@@ -1,0 +1,333 @@
+//! One worker's queues on an mlx5 device: see [`crate::hca::Queues`].
+//!
+//! Completions are found by queue pair number and slot, not by the user index of CQE version 1, which belongs to the
+//! library. A device that names an entry it was not given, or a length that does not fit, is counted and believed no further:
+//! no buffer is lost or given out twice.
+
+mod receive;
+mod seam;
+
+use arrayvec::ArrayVec;
+use hashbrown::HashMap;
+use ib_wire::Qpn;
+
+use super::av::Destination;
+use super::bus::Bus;
+use super::cq::{Completion, CompletionQueue, What};
+use super::layout::{DataSegment, SendOpcode};
+use super::mr::MrTable;
+use super::packet::{Packet, Stash};
+use super::rc::{RcQp, SendSide};
+use super::rings::{CqRing, QpRings, SrqRing};
+use super::rq::ReceiveQueue;
+use super::sq::Request;
+use crate::hca::{BURST, PostError, QpEvent, QpFault, RcSlot, WcStatus};
+use receive::SharedEntries;
+
+/// Most completions that one poll of sends takes.
+const SEND_BATCH: usize = 64;
+
+/// Most events that one completion causes.
+const EVENTS_PER_COMPLETION: usize = 3;
+
+/// Places of the table of connected queue pairs that one poll looks at to find an idle one.
+const VISIT_SPAN: usize = 16;
+
+/// Events of one poll.
+pub type Events = ArrayVec<QpEvent, BURST>;
+
+/// What a worker's queues are made of.
+#[derive(Debug)]
+pub struct Parts<B, P: Packet> {
+    /// Where receives complete, and the drain requests of passive queue pairs.
+    pub receive_cq: CqRing,
+    /// Where sends complete. Room for an entry of each send that can be outstanding.
+    pub send_cq: CqRing,
+    /// The datagram queue pair.
+    pub ud: QpRings,
+    /// The shared receive queue; `None` = datagrams only.
+    pub srq: Option<SrqRing>,
+    /// Bytes of the largest message that an entry of the shared receive queue takes.
+    pub srq_message: usize,
+    /// Memory that buffers lie in.
+    pub regions: MrTable,
+    /// Where receive buffers come from.
+    pub pool: P::Pool,
+    /// The way to the device.
+    pub bus: B,
+    /// Places for connected queue pairs.
+    pub max_rc: u32,
+    /// One signalled send in this many.
+    pub signal_every: u32,
+}
+
+/// What a device told that cannot be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Anomalies {
+    /// Completions of an unknown kind.
+    pub unknown_opcode: u64,
+    /// Completions of queue pairs that are not, or no longer, in the table.
+    pub unknown_qp: u64,
+    /// Completions that name an entry which the device did not have.
+    pub unknown_entry: u64,
+    /// Messages shorter than a datagram's GRH area or longer than their buffers.
+    pub bad_length: u64,
+}
+
+/// One worker's queues.
+#[derive(Debug)]
+pub struct MlxQueues<B: Bus, P: Packet> {
+    receive_cq: CompletionQueue,
+    send_cq: CompletionQueue,
+    ud_qpn: u32,
+    ud: SendSide<P>,
+    rq: ReceiveQueue,
+    rq_buffers: Box<[Option<P>]>,
+    srq: Option<SharedEntries<P>>,
+    rcs: Box<[Option<RcQp<P>>]>,
+    by_qpn: HashMap<u32, u16, foldhash::fast::FixedState>,
+    dirty: Vec<u16>,
+    visited: usize,
+    regions: MrTable,
+    pool: P::Pool,
+    stash: Stash<P>,
+    bus: B,
+    anomalies: Anomalies,
+}
+
+/// The pieces of a buffer as data segments.
+#[inline]
+fn data_segments<'a, P: Packet>(
+    buf: &'a P,
+    regions: &'a mut MrTable,
+) -> impl Iterator<Item = Result<DataSegment, PostError>> + 'a {
+    buf.pieces().map(|(address, len)| {
+        let lkey = regions.lkey(address, len).ok_or(PostError::NotRegistered)?;
+        Ok(DataSegment::new(address, len, lkey))
+    })
+}
+
+impl<B: Bus, P: Packet> MlxQueues<B, P> {
+    /// The queues on new rings. Nothing is posted yet: [`MlxQueues::fill`] does.
+    #[must_use]
+    pub fn new(parts: Parts<B, P>) -> Self {
+        let rq = ReceiveQueue::new(&parts.ud);
+        let max_rc = parts.max_rc.min(1 << 16) as usize;
+        let room = super::packet::PacketPool::room(&parts.pool);
+        Self {
+            receive_cq: CompletionQueue::new(&parts.receive_cq),
+            send_cq: CompletionQueue::new(&parts.send_cq),
+            ud_qpn: parts.ud.qpn,
+            ud: SendSide::new(&parts.ud, parts.signal_every.min(1 << 12) as u16),
+            rq_buffers: (0..rq.slots()).map(|_| None).collect(),
+            rq,
+            srq: parts.srq.map(|ring| SharedEntries::new(&ring, parts.srq_message, room)),
+            rcs: (0..max_rc).map(|_| None).collect(),
+            by_qpn: HashMap::with_capacity_and_hasher(2 * max_rc, foldhash::fast::FixedState::default()),
+            dirty: Vec::with_capacity(max_rc),
+            visited: 0,
+            regions: parts.regions,
+            pool: parts.pool,
+            stash: Stash::new(),
+            bus: parts.bus,
+            anomalies: Anomalies::default(),
+        }
+    }
+
+    /// The bus.
+    pub const fn bus(&mut self) -> &mut B {
+        &mut self.bus
+    }
+
+    /// What the device told that cannot be, so far.
+    #[must_use]
+    pub const fn anomalies(&self) -> Anomalies {
+        self.anomalies
+    }
+
+    /// Posts a datagram.
+    #[inline]
+    pub fn post_ud(&mut self, to: &Destination, buf: P) -> Result<(), (P, PostError)> {
+        let regions = &mut self.regions;
+        self.ud.post(buf, 4, |sq, flags, segments, buf| {
+            let request = Request { opcode: SendOpcode::Send, flags, imm: 0 };
+            sq.post_datagram(request, to.address(), segments, data_segments(buf, regions))
+        })
+    }
+
+    /// Posts a message on a connection.
+    #[inline]
+    pub fn post_rc(&mut self, slot: RcSlot, buf: P) -> Result<(), (P, PostError)> {
+        let Some(Some(rc)) = self.rcs.get_mut(usize::from(slot.0)) else {
+            return Err((buf, PostError::NoConnection));
+        };
+        if rc.passive || rc.side.failed {
+            return Err((buf, PostError::NoConnection));
+        }
+        let was_dirty = rc.side.sq.is_dirty();
+        let regions = &mut self.regions;
+        rc.side.post(buf, 1, |sq, flags, segments, buf| {
+            let request = Request { opcode: SendOpcode::Send, flags, imm: 0 };
+            sq.post_send(request, segments, data_segments(buf, regions))
+        })?;
+        if !was_dirty {
+            self.dirty.push(slot.0);
+        }
+        Ok(())
+    }
+
+    /// Rings for all that was posted.
+    #[inline]
+    pub fn ring_all(&mut self) {
+        self.ud.sq.ring(&mut self.bus);
+        for slot in self.dirty.drain(..) {
+            if let Some(Some(rc)) = self.rcs.get_mut(usize::from(slot)) {
+                rc.side.sq.ring(&mut self.bus);
+            }
+        }
+    }
+
+    /// Reaps send completions. Returns how many buffers went home.
+    pub fn reap(&mut self, events: &mut Events) -> usize {
+        let mut freed = 0;
+        let mut batch = Stash::new();
+        for _ in 0..SEND_BATCH {
+            if events.remaining_capacity() < EVENTS_PER_COMPLETION {
+                break;
+            }
+            let Some(cqe) = self.send_cq.poll() else { break };
+            freed += self.send_completion(&Completion::of(&cqe), &mut batch, events);
+        }
+        self.send_cq.publish();
+        P::free_all(&mut batch);
+        self.visit();
+        freed
+    }
+
+    /// Looks at one queue pair for sends whose completion nothing will fetch any more.
+    fn visit(&mut self) {
+        for _ in 0..VISIT_SPAN.min(self.rcs.len() + 1) {
+            let at = self.visited;
+            self.visited = if at >= self.rcs.len() { 0 } else { at + 1 };
+            let side = match self.rcs.get_mut(at) {
+                Some(Some(rc)) => &mut rc.side,
+                Some(None) => continue,
+                None => &mut self.ud,
+            };
+            // Rung at once if it was not waiting for the next round anyway.
+            let was_dirty = side.sq.is_dirty();
+            if side.visit() && !was_dirty {
+                side.sq.ring(&mut self.bus);
+            }
+            return;
+        }
+    }
+
+    /// A send has completed or failed. Returns how many buffers it frees into `batch`.
+    #[inline]
+    fn send_completion(
+        &mut self,
+        completion: &Completion,
+        batch: &mut Stash<P>,
+        events: &mut Events,
+    ) -> usize {
+        let status = match completion.what {
+            What::Sent { .. } => WcStatus::Success,
+            What::SendFailed(failure) => failure.status,
+            What::Received(_) | What::ReceiveFailed(_) | What::Unknown(_) => {
+                self.anomalies.unknown_opcode += 1;
+                return 0;
+            }
+        };
+        let datagram = completion.qpn == self.ud_qpn;
+        let side = if datagram {
+            &mut self.ud
+        } else {
+            let rc = self.by_qpn.get(&completion.qpn).and_then(|slot| self.rcs.get_mut(usize::from(*slot)));
+            let Some(Some(rc)) = rc else {
+                self.anomalies.unknown_qp += 1;
+                return 0;
+            };
+            &mut rc.side
+        };
+        let mut freed = 0;
+        let reaped = side.complete(completion.counter, |buf| {
+            freed += 1;
+            if batch.is_full() {
+                P::free_all(batch);
+            }
+            batch.push(buf);
+        });
+        if !reaped.known {
+            self.anomalies.unknown_entry += 1;
+            return 0;
+        }
+        let qpn = Qpn::new(completion.qpn);
+        let mut event = |fault| {
+            // There is room: the callers see to it.
+            let _ = events.try_push(QpEvent { qpn, fault });
+        };
+        if status == WcStatus::Success {
+            // Only a datagram queue pair comes back from an error.
+            if datagram {
+                side.failed = false;
+                side.flush_reported = false;
+            }
+        } else {
+            side.failed = true;
+            if status != WcStatus::Flushed {
+                side.flush_reported = false;
+                event(QpFault::Send(status));
+            }
+        }
+        if reaped.drained {
+            event(QpFault::Drained);
+        }
+        if side.failed && side.outstanding() == 0 && !side.flush_reported {
+            side.flush_reported = true;
+            event(QpFault::Flushed);
+        }
+        freed
+    }
+
+    /// Takes a connected queue pair into the table.
+    pub fn insert(&mut self, slot: RcSlot, rc: RcQp<P>) -> Result<(), RcQp<P>> {
+        match self.rcs.get_mut(usize::from(slot.0)) {
+            Some(place @ None) => {
+                self.by_qpn.insert(rc.qpn().get(), slot.0);
+                *place = Some(rc);
+                Ok(())
+            }
+            Some(Some(_)) | None => Err(rc),
+        }
+    }
+
+    /// Takes a connected queue pair out of the table.
+    pub fn remove(&mut self, slot: RcSlot) -> Option<RcQp<P>> {
+        let rc = self.rcs.get_mut(usize::from(slot.0))?.take()?;
+        self.by_qpn.remove(&rc.qpn().get());
+        self.dirty.retain(|other| *other != slot.0);
+        Some(rc)
+    }
+
+    /// Posts the drain request of a queue pair that is in error, and rings.
+    pub fn drain(&mut self, slot: RcSlot) -> Result<(), PostError> {
+        let Some(Some(rc)) = self.rcs.get_mut(usize::from(slot.0)) else {
+            return Err(PostError::NoConnection);
+        };
+        rc.side.post_drain()?;
+        rc.side.failed = true;
+        rc.side.sq.ring(&mut self.bus);
+        self.dirty.retain(|other| *other != slot.0);
+        Ok(())
+    }
+
+    /// Sends outstanding on a connected queue pair.
+    #[must_use]
+    pub fn outstanding(&self, slot: RcSlot) -> usize {
+        match self.rcs.get(usize::from(slot.0)) {
+            Some(Some(rc)) => rc.side.outstanding() as usize,
+            _ => 0,
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The send half of a queue pair with the buffers that it owes, and the connected queue pair made of it.
+
+use ib_wire::Qpn;
+
+use super::layout::{WQEBB, fm_ce_se};
+use super::packet::Packet;
+use super::rings::QpRings;
+use super::sq::{Full, Posted, SendQueue};
+use crate::hca::PostError;
+
+/// Most segments of a buffer that is sent: as many as an SRQ entry for IPoIB's largest message has, and to spare. The entry
+/// (656 bytes with an address) fits what devices allow, 1024.
+pub const MAX_SEND_SEGMENTS: usize = 36;
+
+/// Visits in which a queue pair had unsignalled sends and no new one, before a NOP fetches their completion.
+const IDLE_VISITS: u8 = 8;
+
+impl From<Full> for PostError {
+    fn from(_: Full) -> Self {
+        Self::Full
+    }
+}
+
+/// What lies at the WQEBB where an entry begins.
+#[derive(Debug)]
+struct Slot<P> {
+    buf: Option<P>,
+    wqebbs: u16,
+}
+
+/// What a completion did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Reaped {
+    /// False if the device named an entry that it did not have.
+    pub(super) known: bool,
+    /// The drain request was among the entries.
+    pub(super) drained: bool,
+}
+
+/// A send queue and the buffers of its entries.
+#[derive(Debug)]
+pub(super) struct SendSide<P> {
+    pub(super) sq: SendQueue,
+    slots: Box<[Slot<P>]>,
+    /// Entries that the device has or is about to have.
+    outstanding: u32,
+    signal_every: u16,
+    /// Entries since the last signalled one, and the WQEBBs that they take.
+    unsignalled: u16,
+    unsignalled_wqebbs: u16,
+    idle_visits: u8,
+    drain: Option<u16>,
+    /// A completion has told that the queue pair is in error.
+    pub(super) failed: bool,
+    pub(super) flush_reported: bool,
+}
+
+impl<P: Packet> SendSide<P> {
+    pub(super) fn new(rings: &QpRings, signal_every: u16) -> Self {
+        let sq = SendQueue::new(rings);
+        Self {
+            slots: (0..sq.size()).map(|_| Slot { buf: None, wqebbs: 0 }).collect(),
+            sq,
+            outstanding: 0,
+            signal_every: signal_every.max(1),
+            unsignalled: 0,
+            unsignalled_wqebbs: 0,
+            idle_visits: 0,
+            drain: None,
+            failed: false,
+            flush_reported: false,
+        }
+    }
+
+    pub(super) const fn outstanding(&self) -> u32 {
+        self.outstanding
+    }
+
+    /// Posts `buf` by `post`, which is told the entry's flags and how many segments there are. `head` is the length of what
+    /// goes before the data, in units of 16 bytes. One WQEBB is kept back for the drain request.
+    #[inline]
+    pub(super) fn post(
+        &mut self,
+        buf: P,
+        head: usize,
+        post: impl FnOnce(&mut SendQueue, u8, usize, &P) -> Result<Posted, PostError>,
+    ) -> Result<(), (P, PostError)> {
+        let segments = buf.segments();
+        let wqebbs = ((head + segments) * 16).div_ceil(WQEBB);
+        if segments > MAX_SEND_SEGMENTS || wqebbs >= usize::from(self.sq.size()) {
+            return Err((buf, PostError::TooManySegments));
+        }
+        if wqebbs >= usize::from(self.sq.size() - self.sq.used()) {
+            return Err((buf, PostError::Full));
+        }
+        // By the time that half of the ring waits for a completion, one must be on its way.
+        let wqebbs = wqebbs as u16;
+        let signal = self.unsignalled + 1 >= self.signal_every
+            || self.unsignalled_wqebbs + wqebbs >= self.sq.size() / 2;
+        let flags = if signal { fm_ce_se::CQ_UPDATE } else { 0 };
+        match post(&mut self.sq, flags, segments, &buf) {
+            Ok(posted) => {
+                if signal {
+                    self.unsignalled = 0;
+                    self.unsignalled_wqebbs = 0;
+                } else {
+                    self.unsignalled += 1;
+                    self.unsignalled_wqebbs += posted.wqebbs;
+                }
+                self.idle_visits = 0;
+                self.note(posted, Some(buf));
+                Ok(())
+            }
+            Err(error) => Err((buf, error)),
+        }
+    }
+
+    /// Posts a signalled entry without data.
+    fn post_nop(&mut self) -> Result<Posted, PostError> {
+        let posted = self.sq.post_nop(fm_ce_se::CQ_UPDATE)?;
+        self.unsignalled = 0;
+        self.unsignalled_wqebbs = 0;
+        self.idle_visits = 0;
+        self.note(posted, None);
+        Ok(posted)
+    }
+
+    #[inline]
+    fn note(&mut self, posted: Posted, buf: Option<P>) {
+        let mask = self.sq.size().wrapping_sub(1);
+        if let Some(slot) = self.slots.get_mut(usize::from(posted.index & mask)) {
+            slot.wqebbs = posted.wqebbs;
+            slot.buf = buf;
+        }
+        self.outstanding += 1;
+    }
+
+    /// Posts the drain request.
+    pub(super) fn post_drain(&mut self) -> Result<(), PostError> {
+        let posted = self.post_nop()?;
+        self.drain = Some(posted.index);
+        Ok(())
+    }
+
+    /// Fetches the completion of sends that nothing will signal any more. True if a doorbell is due.
+    #[inline]
+    pub(super) fn visit(&mut self) -> bool {
+        if self.unsignalled == 0 {
+            return false;
+        }
+        self.idle_visits += 1;
+        self.idle_visits >= IDLE_VISITS && self.post_nop().is_ok()
+    }
+
+    /// A completion names the entry at `counter`: it and all before it are done, and their buffers are `freed`.
+    #[inline]
+    pub(super) fn complete(&mut self, counter: u16, mut freed: impl FnMut(P)) -> Reaped {
+        if !self.sq.is_in_use(counter) {
+            return Reaped::default();
+        }
+        let mut reaped = Reaped { known: true, drained: false };
+        let mask = self.sq.size().wrapping_sub(1);
+        let mut at = self.sq.retired();
+        loop {
+            let Some(slot) = self.slots.get_mut(usize::from(at & mask)) else { break };
+            let wqebbs = slot.wqebbs.max(1);
+            if let Some(buf) = slot.buf.take() {
+                freed(buf);
+            }
+            self.outstanding = self.outstanding.saturating_sub(1);
+            if self.drain == Some(at) {
+                self.drain = None;
+                reaped.drained = true;
+            }
+            let inside = counter.wrapping_sub(at) < wqebbs;
+            at = at.wrapping_add(wqebbs);
+            if inside {
+                break;
+            }
+        }
+        self.sq.retire(at);
+        reaped
+    }
+}
+
+/// Hot half of a connected queue pair. What it still owes when it is dropped goes home with it.
+#[derive(Debug)]
+pub struct RcQp<P> {
+    pub(super) side: SendSide<P>,
+    pub(super) passive: bool,
+}
+
+impl<P: Packet> RcQp<P> {
+    /// A new queue pair; `passive` if its send completions go to the receive completion queue and it only ever posts its
+    /// drain request.
+    #[must_use]
+    pub fn new(rings: &QpRings, passive: bool, signal_every: u32) -> Self {
+        Self { side: SendSide::new(rings, signal_every.min(1 << 12) as u16), passive }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn qpn(&self) -> Qpn {
+        Qpn::new(self.side.sq.qpn())
+    }
+
+    /// True if it only receives.
+    #[must_use]
+    pub const fn is_passive(&self) -> bool {
+        self.passive
+    }
+}
