@@ -1,4 +1,5 @@
 mod datagram;
+mod driver;
 mod golden;
 mod hostile;
 mod management;

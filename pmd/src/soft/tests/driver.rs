@@ -1,0 +1,333 @@
+//! The driver's queues on the device, with packet buffers that are counted.
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use ib_wire::{Lid, Mtu, Psn, QKey, Qpn};
+use parking_lot::Mutex;
+
+use super::management::joined;
+use super::rig::{Memory, PORT, local, pattern};
+use crate::hca::{
+    AsyncEvent, Control, QpEvent, QpFault, QpTransition, QueuesConfig, QueuesId, RcConfig, RcSlot,
+    RcToReceive, RcToSend, Source, UdDestination,
+};
+use crate::mlx5::av::Destination;
+use crate::mlx5::bus::Bus;
+use crate::mlx5::packet::{Packet, PacketPool, Stash};
+use crate::mlx5::queues::{Events, MlxQueues};
+use crate::soft::bus::SoftBus;
+use crate::soft::provider::SoftHca;
+
+const HEAD: usize = 128;
+const ROOM: usize = 4096;
+const EACH: usize = HEAD + ROOM;
+const BUFFERS: usize = 1500;
+
+struct Store {
+    memory: Memory,
+    free: Mutex<Vec<usize>>,
+}
+
+// SAFETY: memory is reached by copies only, and each buffer has one owner.
+unsafe impl Send for Store {}
+// SAFETY: as above.
+unsafe impl Sync for Store {}
+
+#[derive(Clone)]
+struct Buffers(Arc<Store>);
+
+impl Buffers {
+    fn new() -> Self {
+        let free = Mutex::new((0..BUFFERS).collect());
+        Self(Arc::new(Store { memory: Memory::new(BUFFERS * EACH), free }))
+    }
+
+    fn home(&self) -> usize {
+        self.0.free.lock().len()
+    }
+
+    fn chain(&self, bytes: &[u8]) -> Buffer {
+        let mut parts: Vec<_> = Vec::new();
+        let mut rest = bytes;
+        loop {
+            let n = rest.len().min(ROOM);
+            let at = self.0.free.lock().pop().unwrap();
+            self.0.memory.put(at * EACH + HEAD, &rest[..n]);
+            parts.push((at, n as u32));
+            rest = &rest[n..];
+            if rest.is_empty() {
+                return Buffer { store: self.clone(), parts };
+            }
+        }
+    }
+}
+
+struct Buffer {
+    store: Buffers,
+    parts: Vec<(usize, u32)>,
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", self.parts)
+    }
+}
+
+impl Buffer {
+    fn bytes(&self) -> Vec<u8> {
+        self.parts.iter().flat_map(|&(at, n)| self.store.0.memory.get(at * EACH + HEAD, n as usize)).collect()
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.store.0.free.lock().extend(self.parts.iter().map(|p| p.0));
+    }
+}
+
+impl Packet for Buffer {
+    type Pool = Buffers;
+
+    fn segments(&self) -> usize {
+        self.parts.len()
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = (u64, u32)> {
+        let base = self.store.0.memory.address();
+        self.parts.iter().map(move |&(at, n)| (base + (at * EACH + HEAD) as u64, n))
+    }
+
+    fn room(&self) -> (u64, u32) {
+        (self.store.0.memory.address() + (self.parts[0].0 * EACH + HEAD) as u64, ROOM as u32)
+    }
+
+    fn fill(&mut self, len: u32) {
+        self.parts[0].1 = len;
+    }
+
+    fn append(&mut self, mut tail: Self) {
+        self.parts.append(&mut tail.parts);
+    }
+
+    fn byte_before_data(&self, distance: usize) -> u8 {
+        self.store.0.memory.get(self.parts[0].0 * EACH + HEAD - distance, 1)[0]
+    }
+}
+
+impl PacketPool<Buffer> for Buffers {
+    fn room(&self) -> u32 {
+        ROOM as u32
+    }
+
+    fn take(&mut self, count: usize, into: &mut Stash<Buffer>) -> bool {
+        let mut free = self.0.free.lock();
+        if free.len() < count {
+            return false;
+        }
+        for _ in 0..count {
+            into.push(Buffer { store: self.clone(), parts: vec![(free.pop().unwrap(), 0)] });
+        }
+        true
+    }
+}
+
+struct Worker {
+    hca: SoftHca,
+    buffers: Buffers,
+    queues: MlxQueues<SoftBus, Buffer>,
+    ud: Qpn,
+    got: Vec<(Vec<u8>, Qpn, Source)>,
+    events: Vec<QpEvent>,
+}
+
+impl Worker {
+    fn new(mut hca: SoftHca) -> Self {
+        let buffers = Buffers::new();
+        let host = buffers.0.memory.host();
+        let base = std::ptr::NonNull::new(host.address() as usize as *mut u8).unwrap();
+        // SAFETY: the store outlives the device in these tests.
+        unsafe { hca.register_memory(base, host.len()).unwrap() };
+        let config = QueuesConfig {
+            id: QueuesId(3),
+            port: PORT,
+            ud_send_depth: 64,
+            ud_recv_depth: 64,
+            srq_depth: 31,
+            srq_message: 65_524,
+            srq_limit: 4,
+            max_rc: 8,
+            signal_every: 16,
+        };
+        let queues = hca.queues_for(&config, buffers.clone()).unwrap();
+        let mut w = Self { ud: Qpn::new(0), hca, buffers, queues, got: Vec::new(), events: Vec::new() };
+        w.ud = w.hca.only_ud();
+        for to in [
+            QpTransition::UdToInit { pkey_index: 0, qkey: QKey(0xb1b) },
+            QpTransition::UdToReceive,
+            QpTransition::UdToSend { sq_psn: Psn::new(0) },
+        ] {
+            w.hca.modify_qp(w.ud, &to).unwrap();
+        }
+        w.queues.fill();
+        w
+    }
+
+    fn connect(&mut self, slot: u16, rc: Rc, dest: (Lid, Qpn)) {
+        let qpn = rc.qpn();
+        let receive = RcToReceive {
+            av: local(dest.0),
+            dest_qpn: dest.1,
+            rq_psn: Psn::new(9),
+            path_mtu: Mtu::B2048,
+            min_rnr_timer: 0,
+        };
+        let send = RcToSend { sq_psn: Psn::new(9), timeout: 14, retry_count: 0, rnr_retry: 0 };
+        for to in [
+            QpTransition::RcToInit { pkey_index: 0 },
+            QpTransition::RcToReceive(receive),
+            QpTransition::RcToSend(send),
+        ] {
+            self.hca.modify_qp(qpn, &to).unwrap();
+        }
+        self.queues.insert(RcSlot(slot), rc).unwrap();
+    }
+
+    fn turn(&mut self) {
+        self.queues.ring_all();
+        self.queues.bus().turn();
+        let mut events = Events::new();
+        let got = &mut self.got;
+        self.queues.receive(32, |buf, qpn, source| got.push((buf.bytes(), qpn, source)), &mut events);
+        self.queues.reap(&mut events);
+        self.events.extend(events.drain(..));
+        self.queues.fill();
+    }
+
+    fn end(mut self) -> Buffers {
+        let ud = self.ud;
+        self.hca.end_queues(ud, self.queues).unwrap();
+        self.buffers
+    }
+}
+
+type Rc = crate::mlx5::rc::RcQp<Buffer>;
+
+fn pair() -> (Worker, Worker) {
+    let (a, b) = joined();
+    (Worker::new(a), Worker::new(b))
+}
+
+fn turns(a: &mut Worker, b: &mut Worker, n: usize) {
+    for _ in 0..n {
+        a.turn();
+        b.turn();
+    }
+}
+
+#[test]
+fn datagrams_and_messages_by_driver_and_device() {
+    let (mut a, mut b) = pair();
+    let active = a.hca.rc_for(&RcConfig { queues: QueuesId(3), send_depth: 64, passive: false }).unwrap();
+    let passive = b.hca.rc_for(&RcConfig { queues: QueuesId(3), send_depth: 1, passive: true }).unwrap();
+    let (aq, bq) = (active.qpn(), passive.qpn());
+    a.connect(0, active, (Lid(2), bq));
+    b.connect(5, passive, (Lid(1), aq));
+    let to = Destination::new(&UdDestination { av: local(Lid(2)), qpn: b.ud, qkey: QKey(0xb1b) });
+
+    let sizes = [0, 1, 44, 2048, 2049, 4096, 4097, 9000, 65_524, 1500];
+    for round in 0..60usize {
+        let size = sizes[round % sizes.len()];
+        a.queues.post_rc(RcSlot(0), a.buffers.chain(&pattern(size, round as u64))).unwrap();
+        a.queues.post_ud(&to, a.buffers.chain(&pattern(size.min(4092), 1000 + round as u64))).unwrap();
+        turns(&mut a, &mut b, 40);
+        let got = std::mem::take(&mut b.got);
+        assert_eq!(got.len(), 2, "round {round}: {:?} {:?}", b.hca.counters(), a.events);
+        for (bytes, qpn, source) in got {
+            match source {
+                Source::Rc => {
+                    assert_eq!(qpn, bq);
+                    assert!(bytes == pattern(size, round as u64), "round {round}");
+                }
+                Source::Ud(from) => {
+                    assert_eq!((qpn, from.qpn, from.slid, from.multicast), (b.ud, a.ud, Lid(1), false));
+                    assert!(bytes == pattern(size.min(4092), 1000 + round as u64), "round {round}");
+                }
+            }
+        }
+    }
+    assert!(a.events.is_empty() && b.events.is_empty());
+
+    // The passive end is taken down as IPoIB does it: error, last entry, drain request, drained, destroyed.
+    b.hca.modify_qp(bq, &QpTransition::ToError).unwrap();
+    let mut events = std::iter::from_fn(|| b.hca.next_event());
+    assert!(events.any(|e| e == AsyncEvent::LastWqeReached(bq)));
+    b.queues.drain(RcSlot(5)).unwrap();
+    turns(&mut a, &mut b, 4);
+    assert!(b.events.contains(&QpEvent { qpn: bq, fault: QpFault::Drained }), "{:?}", b.events);
+    let rc = b.queues.remove(RcSlot(5)).unwrap();
+    b.hca.end_rc(rc).unwrap();
+
+    // The active end has sends under way that nobody answers.
+    for i in 0..5 {
+        a.queues.post_rc(RcSlot(0), a.buffers.chain(&pattern(3000, i))).unwrap();
+    }
+    turns(&mut a, &mut b, 4);
+    assert_eq!(a.queues.outstanding(RcSlot(0)), 5);
+    a.hca.modify_qp(aq, &QpTransition::ToError).unwrap();
+    turns(&mut a, &mut b, 4);
+    assert_eq!(a.queues.outstanding(RcSlot(0)), 0);
+    let rc = a.queues.remove(RcSlot(0)).unwrap();
+    a.hca.end_rc(rc).unwrap();
+
+    assert_eq!((a.queues.anomalies(), b.queues.anomalies()), Default::default());
+    for buffers in [a.end(), b.end()] {
+        assert_eq!(buffers.home(), BUFFERS, "buffers are missing");
+    }
+}
+
+#[test]
+fn whatever_is_destroyed_first_every_buffer_goes_home() {
+    for order in 0..3 {
+        let (mut a, mut b) = pair();
+        let config = RcConfig { queues: QueuesId(3), send_depth: 64, passive: false };
+        let (ra, rb) = (a.hca.rc_for(&config).unwrap(), b.hca.rc_for(&config).unwrap());
+        let (aq, bq) = (ra.qpn(), rb.qpn());
+        a.connect(1, ra, (Lid(2), bq));
+        b.connect(1, rb, (Lid(1), aq));
+        for i in 0..6 {
+            a.queues.post_rc(RcSlot(1), a.buffers.chain(&pattern(60_000, i))).unwrap();
+        }
+        a.turn();
+        b.turn();
+        // In the middle of a message.
+        match order {
+            0 => {
+                let rc = b.queues.remove(RcSlot(1)).unwrap();
+                b.hca.end_rc(rc).unwrap();
+            }
+            1 => drop(b.queues.remove(RcSlot(1))),
+            _ => {}
+        }
+        a.turn();
+        b.turn();
+        for buffers in [b.end(), a.end()] {
+            assert_eq!(buffers.home(), BUFFERS, "order {order}");
+        }
+    }
+}
+
+#[test]
+fn numbers_and_room_run_out_with_an_error() {
+    let (mut a, _b) = pair();
+    let config = RcConfig { queues: QueuesId(3), send_depth: 1, passive: true };
+    let made: Vec<_> = std::iter::from_fn(|| a.hca.rc_for::<Buffer>(&config).ok()).collect();
+    assert!((8..=16).contains(&made.len()), "{}", made.len());
+    assert!(a.hca.rc_for::<Buffer>(&RcConfig { queues: QueuesId(9), ..config }).is_err());
+    let before = made.len();
+    for rc in made {
+        a.hca.end_rc(rc).unwrap();
+    }
+    let again: ArrayVec<_, 64> = std::iter::from_fn(|| a.hca.rc_for::<Buffer>(&config).ok()).collect();
+    assert_eq!(again.len(), before);
+}
