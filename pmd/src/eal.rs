@@ -5,11 +5,16 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
 use dpdk_sys as sys;
+use parking_lot::Mutex;
+
+mod check;
+mod life;
+
+pub(crate) use life::Hold;
 
 /// Why EAL did not start, or an lcore not work.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +37,25 @@ pub enum EalError {
          `mkdir -p /dev/hugepages && mount -t hugetlbfs nodev /dev/hugepages`"
     )]
     NoHugetlbfs,
+    /// `-l` or `-c` names a CPU that is not online.
+    #[error("CPU {cpu} is not online: -l and -c may name {online}")]
+    Cpu {
+        /// The CPU.
+        cpu: u32,
+        /// The CPUs that are online.
+        online: String,
+    },
+    /// `--vdev` names a driver that is not installed.
+    #[error(
+        "no driver is installed for --vdev {name}: a name is a driver's and a number, as net_af_packet0; there are \
+         {drivers} (more are in Debian's librte-net-* packages)"
+    )]
+    Vdev {
+        /// Name of the device.
+        name: String,
+        /// Drivers of software devices that are installed.
+        drivers: String,
+    },
     /// EAL refused; it has printed why.
     #[error(
         "EAL did not start: {reason}. Its own lines above name the argument; -l or -c must name CPUs that this machine \
@@ -66,11 +90,37 @@ impl std::fmt::Display for LcoreId {
     }
 }
 
-/// EAL, started. Dropping it ends it.
+/// EAL, started. Dropping it ends it, unless a pool, a port or a job still needs its memory: then that stays until the
+/// process ends.
 #[derive(Debug)]
 pub struct Eal(());
 
-static STARTED: AtomicBool = AtomicBool::new(false);
+/// EAL was started for tests by a thread that has ended: nobody is the main lcore.
+static NO_MAIN: AtomicBool = AtomicBool::new(false);
+
+/// EAL checks that an lcore is idle and gives it work in two steps.
+static LAUNCH: Mutex<()> = Mutex::new(());
+
+/// True if no other thread can be inside a per-lcore cache: no worker is at work, and this is not one of EAL's threads that
+/// is at work itself. Only EAL's lcores have caches.
+pub(crate) fn caches_are_still() -> bool {
+    // SAFETY: reads a thread-local number.
+    let here = unsafe { sys::shim_lcore_id() };
+    // SAFETY: reads a number.
+    let main = unsafe { sys::rte_get_main_lcore() };
+    let mut at = u32::MAX;
+    loop {
+        // SAFETY: u32::MAX begins the walk over EAL's workers.
+        at = unsafe { sys::rte_get_next_lcore(at, 1, 0) };
+        if at >= sys::SHIM_MAX_LCORE {
+            return here == main || NO_MAIN.load(Ordering::Relaxed);
+        }
+        // SAFETY: `at` is a worker lcore.
+        if unsafe { sys::rte_eal_get_lcore_state(at) } != sys::WAIT {
+            return false;
+        }
+    }
+}
 
 /// What `rte_errno` says on this thread.
 pub(crate) fn last_error() -> String {
@@ -86,12 +136,14 @@ impl Eal {
     /// Starts EAL with these arguments, program name first.
     pub fn init(arguments: impl IntoIterator<Item = String>) -> Result<Self, EalError> {
         let arguments: Vec<String> = arguments.into_iter().collect();
-        check_hugepages(&arguments)?;
+        check::cpus(&arguments, &check::online_cpus())?;
+        check::vdevs(&arguments, check::plugins())?;
+        check::hugepages(&arguments)?;
         let owned = arguments
             .iter()
             .map(|a| CString::new(a.as_str()).map_err(|_| EalError::Argument(a.clone())))
             .collect::<Result<Vec<_>, _>>()?;
-        if STARTED.swap(true, Ordering::SeqCst) {
+        if !life::begin() {
             return Err(EalError::Twice);
         }
         // EAL keeps pointers into its arguments.
@@ -101,8 +153,9 @@ impl Eal {
         // SAFETY: `argv` is a NULL-terminated list of C strings that live as long as the process; EAL starts once.
         let rc = unsafe { sys::rte_eal_init(argc, argv.leak().as_mut_ptr()) };
         if rc < 0 {
-            return Err(EalError::Refused { reason: last_error(), cpus: online_cpus() });
+            return Err(EalError::Refused { reason: last_error(), cpus: check::online_cpus() });
         }
+        life::started();
         Ok(Self(()))
     }
 
@@ -135,12 +188,16 @@ impl Eal {
         body: impl FnOnce() -> T + Send + 'static,
     ) -> Result<LcoreJob<T>, EalError> {
         let (done, result) = mpsc::channel();
+        let hold = Hold::take();
         let job: Job = Box::new(move || {
             // A panic must not unwind into C; whoever joins hears of it by the channel's end.
-            if let Ok(value) = catch_unwind(AssertUnwindSafe(body)) {
+            let value = catch_unwind(AssertUnwindSafe(body));
+            drop(hold);
+            if let Ok(value) = value {
                 let _ = done.send(value);
             }
         });
+        let _one_at_a_time = LAUNCH.lock();
         let argument = Box::into_raw(Box::new(job));
         // SAFETY: `run_job` takes the box back exactly once, unless the launch fails.
         let rc = unsafe { sys::rte_eal_remote_launch(Some(run_job), argument.cast::<c_void>(), lcore.0) };
@@ -157,8 +214,11 @@ impl Eal {
 
 impl Drop for Eal {
     fn drop(&mut self) {
-        // SAFETY: started, and ended once.
-        unsafe { sys::rte_eal_cleanup() };
+        crate::mem::free_late();
+        life::end(|| {
+            // SAFETY: started, ended once, and nobody holds its memory.
+            unsafe { sys::rte_eal_cleanup() };
+        });
     }
 }
 
@@ -217,44 +277,21 @@ pub fn tsc_hz() -> u64 {
     unsafe { sys::rte_get_tsc_hz() }
 }
 
-/// EAL's message for missing hugepages is "permission denied"; find out before.
-fn check_hugepages(arguments: &[String]) -> Result<(), EalError> {
-    let has = |word: &str| arguments.iter().any(|a| a == word || a.starts_with(&format!("{word}=")));
-    if has("--no-huge") {
-        return Ok(());
-    }
-    let sizes = std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten();
-    let free = sizes.filter_map(|size| {
-        let text = std::fs::read_to_string(size.path().join("free_hugepages")).ok()?;
-        text.trim().parse::<u64>().ok()
-    });
-    if free.sum::<u64>() == 0 {
-        return Err(EalError::NoHugepages);
-    }
-    let mounted = has("--in-memory")
-        || has("--huge-dir")
-        || std::fs::read_to_string("/proc/mounts")
-            .is_ok_and(|text| text.lines().any(|l| l.split(' ').nth(2) == Some("hugetlbfs")));
-    if mounted { Ok(()) } else { Err(EalError::NoHugetlbfs) }
-}
-
-fn online_cpus() -> String {
-    std::fs::read_to_string(Path::new("/sys/devices/system/cpu/online"))
-        .map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
-}
-
 /// For tests of all rooms: EAL without hugepages, PCI or files, started once in this process. It stays until exit.
 #[doc(hidden)]
 pub fn for_tests() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
-        let words = "test --no-huge --no-shconf --no-pci -m 512 --no-telemetry -l 0 --log-level=error";
-        match Eal::init(words.split(' ').map(str::to_owned)) {
-            Ok(eal) => std::mem::forget(eal),
-            Err(e) => {
-                eprintln!("EAL did not start for the tests: {e}");
-                std::process::abort();
-            }
+        // The lcore is any CPU that this process may use: a test's thread and its children must not be pinned.
+        let words = "test --no-huge --no-shconf --no-pci -m 512 --no-telemetry --log-level=error";
+        let lcores = format!("--lcores=0@({})", check::allowed_cpus());
+        let words = words.split(' ').map(str::to_owned).chain([lcores]);
+        // On a thread of its own: the one that starts EAL becomes the main lcore, and tests have none.
+        let outcome = std::thread::spawn(|| Eal::init(words).map(std::mem::forget)).join();
+        NO_MAIN.store(true, Ordering::Relaxed);
+        if !matches!(outcome, Ok(Ok(()))) {
+            eprintln!("EAL did not start for the tests: {outcome:?}");
+            std::process::abort();
         }
     });
 }

@@ -9,7 +9,8 @@ mod pool;
 
 pub use chain::Segment;
 pub use mbuf::Mbuf;
-pub use pool::{Pool, PoolConfig, PoolError, Zone};
+pub(crate) use pool::free_late;
+pub use pool::{Pool, PoolConfig, PoolError, Zone, pools_left};
 
 /// Bytes in front of the data of a fresh buffer.
 pub const HEADROOM: usize = 128;

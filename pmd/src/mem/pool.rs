@@ -3,12 +3,15 @@
 use std::ffi::{CString, c_void};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use arrayvec::ArrayVec;
 use dpdk_sys as sys;
+use parking_lot::Mutex;
 
 use super::HEADROOM;
 use super::mbuf::Mbuf;
+use crate::eal::Hold;
 
 /// Why a pool could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +39,9 @@ pub enum PoolError {
         /// DPDK's word for it.
         reason: String,
     },
+    /// EAL has not started, or has ended.
+    #[error("EAL does not run: packet buffers need Eal::init")]
+    NoEal,
     /// The name cannot be used.
     #[error("pool name {0:?} has a NUL byte or more than 25 characters")]
     Name(String),
@@ -64,33 +70,72 @@ pub struct Zone {
 }
 
 #[derive(Debug)]
-struct Owner {
+struct Owner(Option<Mempool>);
+
+/// A mempool, and what keeps EAL's memory under it.
+#[derive(Debug)]
+struct Mempool {
+    pool: NonNull<sys::rte_mempool>,
+    size: u32,
+    _hold: Arc<Hold>,
+}
+
+// SAFETY: a mempool with the default (multi-producer, multi-consumer) ring may be used from any thread; its per-lcore
+// caches are indexed by the calling thread's own lcore id.
+unsafe impl Send for Mempool {}
+// SAFETY: as above.
+unsafe impl Sync for Mempool {}
+
+/// Pools whose last handle is gone but which could not be freed then.
+static LATE: Mutex<Vec<Mempool>> = Mutex::new(Vec::new());
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        LATE.lock().extend(self.0.take());
+        free_late();
+    }
+}
+
+/// Frees pools without handle to which every buffer has come home. Buffers that a port or a program still holds must not
+/// lose their memory, and another lcore that is just giving one back must not lose the cache it writes to: such pools stay,
+/// for the next try, or until exit.
+pub(crate) fn free_late() {
+    if !crate::eal::caches_are_still() {
+        return;
+    }
+    LATE.lock().retain(|late| {
+        // SAFETY: the pool is valid until freed below.
+        let home = unsafe { sys::rte_mempool_avail_count(late.pool.as_ptr()) } >= late.size;
+        if home {
+            // Behind the count: a buffer counts once its giver is done with the pool's ring.
+            fence(Ordering::Acquire);
+            // SAFETY: it has no handle, no buffer of it is out, and nobody is inside a cache of it.
+            unsafe { sys::rte_mempool_free(late.pool.as_ptr()) };
+        }
+        !home
+    });
+}
+
+/// Pools whose last handle is gone but which still have memory, because buffers of theirs are out or were when it went.
+#[must_use]
+pub fn pools_left() -> usize {
+    LATE.lock().len()
+}
+
+/// A pool of packet buffers. Clones name the same pool; it is freed with the last one, or later, if buffers are still out
+/// then ([`pools_left`]).
+#[derive(Clone, Debug)]
+pub struct Pool {
+    _owner: Arc<Owner>,
     pool: NonNull<sys::rte_mempool>,
     data_room: u16,
     size: u32,
 }
 
-// SAFETY: a mempool with the default (multi-producer, multi-consumer) ring may be used from any thread; its per-lcore
-// caches are indexed by the calling thread's own lcore id.
-unsafe impl Send for Owner {}
+// SAFETY: the pointer is the owner's, which may be used from any thread.
+unsafe impl Send for Pool {}
 // SAFETY: as above.
-unsafe impl Sync for Owner {}
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        // SAFETY: the pool is valid until freed here; this is its last handle.
-        let in_use = unsafe { sys::rte_mempool_avail_count(self.pool.as_ptr()) } < self.size;
-        // Buffers that a port or a program still holds must not lose their memory: then the pool stays until exit.
-        if !in_use {
-            // SAFETY: nobody holds a buffer of it, and this is the last handle.
-            unsafe { sys::rte_mempool_free(self.pool.as_ptr()) };
-        }
-    }
-}
-
-/// A pool of packet buffers. Clones name the same pool; it is freed with the last one, unless buffers are still out.
-#[derive(Clone, Debug)]
-pub struct Pool(Arc<Owner>);
+unsafe impl Sync for Pool {}
 
 impl Pool {
     /// Makes a pool. EAL must be initialised.
@@ -112,12 +157,17 @@ impl Pool {
             .ok()
             .filter(|n| n.as_bytes().len() <= 25)
             .ok_or_else(|| PoolError::Name(name.to_owned()))?;
-        // SAFETY: the name is a valid C string; sizes were checked. EAL's absence makes it fail, not crash.
+        let hold = Hold::take().ok_or(PoolError::NoEal)?;
+        // SAFETY: the name is a valid C string; sizes were checked; EAL runs.
         let pool = unsafe {
             sys::rte_pktmbuf_pool_create(c_name.as_ptr(), config.count, cache, 0, room16, config.socket)
         };
         match NonNull::new(pool) {
-            Some(pool) => Ok(Self(Arc::new(Owner { pool, data_room: config.data_room, size: config.count }))),
+            Some(pool) => {
+                let (data_room, size) = (config.data_room, config.count);
+                let owner = Arc::new(Owner(Some(Mempool { pool, size, _hold: hold })));
+                Ok(Self { _owner: owner, pool, data_room, size })
+            }
             None => {
                 Err(PoolError::Memory { count: config.count, bytes: room, reason: crate::eal::last_error() })
             }
@@ -128,7 +178,7 @@ impl Pool {
     #[must_use]
     pub fn alloc(&self) -> Option<Mbuf> {
         // SAFETY: the pool is valid while a handle exists.
-        let raw = unsafe { sys::shim_mbuf_alloc(self.0.pool.as_ptr()) };
+        let raw = unsafe { sys::shim_mbuf_alloc(self.pool.as_ptr()) };
         // SAFETY: what the pool gave is ours alone.
         NonNull::new(raw).map(|raw| unsafe { Mbuf::from_raw(raw) })
     }
@@ -141,8 +191,7 @@ impl Pool {
         while left > 0 {
             let batch = left.min(raw.len());
             // SAFETY: the pool is valid, and `raw` has room for `batch` pointers.
-            let rc =
-                unsafe { sys::shim_mbuf_alloc_bulk(self.0.pool.as_ptr(), raw.as_mut_ptr(), batch as u32) };
+            let rc = unsafe { sys::shim_mbuf_alloc_bulk(self.pool.as_ptr(), raw.as_mut_ptr(), batch as u32) };
             if rc != 0 {
                 into.truncate(into.len() - (count - left));
                 return false;
@@ -161,7 +210,7 @@ impl Pool {
     /// A buffer, or a chain of them, with a copy of `bytes`.
     #[must_use]
     pub fn copy_from_slice(&self, bytes: &[u8]) -> Option<Mbuf> {
-        let mut parts = bytes.chunks(usize::from(self.0.data_room).max(1));
+        let mut parts = bytes.chunks(usize::from(self.data_room).max(1));
         let mut first = self.alloc()?;
         if let Some(part) = parts.next() {
             first.append(part.len())?.copy_from_slice(part);
@@ -186,25 +235,25 @@ impl Pool {
     #[must_use]
     pub fn available(&self) -> u32 {
         // SAFETY: the pool is valid while a handle exists.
-        unsafe { sys::rte_mempool_avail_count(self.0.pool.as_ptr()) }
+        unsafe { sys::rte_mempool_avail_count(self.pool.as_ptr()) }
     }
 
     /// Buffers that are out.
     #[must_use]
     pub fn in_use(&self) -> u32 {
-        self.0.size.saturating_sub(self.available())
+        self.size.saturating_sub(self.available())
     }
 
     /// Buffers in all.
     #[must_use]
     pub fn size(&self) -> u32 {
-        self.0.size
+        self.size
     }
 
     /// Bytes of packet data in one buffer, without headroom.
     #[must_use]
     pub fn data_room(&self) -> usize {
-        self.0.data_room.into()
+        self.data_room.into()
     }
 
     /// The memory of all buffers, as few zones as possible.
@@ -226,7 +275,7 @@ impl Pool {
         // SAFETY: the pool is valid, and the vector outlives the call, which is the only time that it is used.
         unsafe {
             sys::rte_mempool_mem_iter(
-                self.0.pool.as_ptr(),
+                self.pool.as_ptr(),
                 Some(visit),
                 std::ptr::from_mut(&mut zones).cast::<c_void>(),
             )
@@ -245,6 +294,6 @@ impl Pool {
 
     /// For `rte_eth_rx_queue_setup`.
     pub(crate) fn as_ptr(&self) -> *mut sys::rte_mempool {
-        self.0.pool.as_ptr()
+        self.pool.as_ptr()
     }
 }

@@ -1,0 +1,207 @@
+//! Faults of EAL's arguments that EAL itself reports badly, or only after it has taken its one start.
+
+use std::ffi::CStr;
+use std::path::Path;
+
+use super::EalError;
+
+/// The values of an option, as `-l 0-1`, `-l0-1`, `--vdev NAME` and `--vdev=NAME` give them. EAL's options end at `--`.
+fn values<'a>(arguments: &'a [String], option: &str) -> Vec<&'a str> {
+    let mut found = Vec::new();
+    let mut words = arguments.iter().skip(1).map(String::as_str).take_while(|&w| w != "--");
+    while let Some(word) = words.next() {
+        if word == option {
+            found.extend(words.next());
+        } else if let Some(rest) = word.strip_prefix(option) {
+            if !option.starts_with("--") {
+                found.push(rest);
+            } else if let Some(value) = rest.strip_prefix('=') {
+                found.push(value);
+            }
+        }
+    }
+    found
+}
+
+/// True if an option is there, with or without a value. Long ones may be cut short, as getopt_long has it.
+fn has(arguments: &[String], option: &str) -> bool {
+    arguments.iter().take_while(|a| *a != "--").any(|a| {
+        let name = a.split_once('=').map_or(a.as_str(), |(name, _)| name);
+        name == option || name.len() >= 6 && option.starts_with(name)
+    })
+}
+
+/// A list of numbers and ranges, as `0-3,7`. `None` if it is not one.
+fn list(text: &str) -> Option<Vec<u32>> {
+    let mut all = Vec::new();
+    for part in text.trim().split(',').filter(|p| !p.is_empty()) {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        let (from, to) = (from.trim().parse::<u32>().ok()?, to.trim().parse::<u32>().ok()?);
+        // EAL takes ranges both ways round, and has no use for numbers beyond this.
+        let (from, to) = (from.min(to), from.max(to));
+        if to > 4095 {
+            all.push(to);
+        } else {
+            all.extend(from..=to);
+        }
+    }
+    Some(all)
+}
+
+/// Bits of a core mask, as `0x3` or `3`.
+fn mask(text: &str) -> Option<Vec<u32>> {
+    let text = text.trim();
+    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
+    let mut all = Vec::new();
+    for (nibble, digit) in (0u32..).zip(digits.chars().rev()) {
+        let value = digit.to_digit(16)?;
+        all.extend((0..4).filter(|bit| value >> bit & 1 == 1).map(|bit| nibble * 4 + bit));
+    }
+    Some(all)
+}
+
+/// The CPUs that `-l` and `-c` name are online. What is no list or mask is left to EAL, as is `--lcores`.
+pub(super) fn cpus(arguments: &[String], online: &str) -> Result<(), EalError> {
+    let Some(there) = list(online) else { return Ok(()) };
+    let named = (values(arguments, "-l").into_iter().filter(|v| !v.contains(['@', '('])).filter_map(list))
+        .chain(values(arguments, "-c").into_iter().filter_map(mask));
+    for cpu in named.flatten() {
+        if !there.contains(&cpu) {
+            return Err(EalError::Cpu { cpu, online: online.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+/// A driver is installed for each Ethernet `--vdev`; `plugins` is the directory that EAL loads drivers from.
+pub(super) fn vdevs(arguments: &[String], plugins: &Path) -> Result<(), EalError> {
+    let there: Vec<String> = std::fs::read_dir(plugins)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|file| {
+            let name = file.file_name().into_string().ok()?;
+            Some(name.strip_prefix("librte_")?.split_once(".so")?.0.to_owned())
+        })
+        .filter(|name| name.starts_with("net_"))
+        .collect();
+    // Drivers may be linked statically or given by -d: then this knows nothing.
+    if there.is_empty() || has(arguments, "-d") {
+        return Ok(());
+    }
+    for vdev in values(arguments, "--vdev") {
+        let name = vdev.split_once(',').map_or(vdev, |(name, _)| name);
+        // net_tun is a second driver in net_tap's library.
+        let known =
+            name.starts_with("net_tun") || there.iter().any(|driver| name.starts_with(driver.as_str()));
+        if name.starts_with("net_") && !known {
+            let software = ["af_packet", "af_xdp", "memif", "null", "pcap", "ring", "tap", "vhost", "virtio"];
+            let mut drivers: Vec<_> =
+                there.into_iter().filter(|d| software.contains(&d.trim_start_matches("net_"))).collect();
+            drivers.sort();
+            return Err(EalError::Vdev { name: name.to_owned(), drivers: drivers.join(", ") });
+        }
+    }
+    Ok(())
+}
+
+/// EAL's message for missing hugepages is "permission denied".
+pub(super) fn hugepages(arguments: &[String]) -> Result<(), EalError> {
+    if has(arguments, "--no-huge") {
+        return Ok(());
+    }
+    let sizes = std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten();
+    let free = sizes.filter_map(|size| {
+        let text = std::fs::read_to_string(size.path().join("free_hugepages")).ok()?;
+        text.trim().parse::<u64>().ok()
+    });
+    if free.sum::<u64>() == 0 {
+        return Err(EalError::NoHugepages);
+    }
+    let mounted = has(arguments, "--in-memory")
+        || has(arguments, "--huge-dir")
+        || std::fs::read_to_string("/proc/mounts")
+            .is_ok_and(|text| text.lines().any(|l| l.split(' ').nth(2) == Some("hugetlbfs")));
+    if mounted { Ok(()) } else { Err(EalError::NoHugetlbfs) }
+}
+
+/// The CPUs that are online, as the kernel lists them.
+pub(super) fn online_cpus() -> String {
+    std::fs::read_to_string("/sys/devices/system/cpu/online")
+        .map_or_else(|_| "unknown".to_owned(), |t| t.trim().to_owned())
+}
+
+/// The CPUs that this process may use, as the kernel lists them.
+pub(super) fn allowed_cpus() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let list = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:"));
+    list.map_or_else(|| "0".to_owned(), |t| t.trim().to_owned())
+}
+
+/// Where EAL looks for drivers.
+pub(super) fn plugins() -> &'static Path {
+    // SAFETY: a string literal of the shim.
+    let path = unsafe { CStr::from_ptr(dpdk_sys::shim_pmd_dir()) };
+    Path::new(path.to_str().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_cpu_that_is_not_online_is_named() {
+        for good in [
+            "x -l 0-1",
+            "x -l1,0",
+            "x -c 0x3",
+            "x -c3",
+            "x --lcores 9@0",
+            "x -l (0-1)@9",
+            "x -l 0 -- -l 9",
+            "x",
+        ] {
+            assert!(cpus(&words(good), "0-1").is_ok(), "{good}");
+        }
+        for (bad, named) in [("x -l 0-2", 2), ("x -l5", 5), ("x -c 0x11", 4), ("x -l 0-99999999", 99_999_999)]
+        {
+            match cpus(&words(bad), "0-1") {
+                Err(e @ EalError::Cpu { cpu, .. }) => {
+                    assert_eq!(cpu, named, "{bad}");
+                    assert!(e.to_string().contains("0-1"), "{e}");
+                }
+                other => panic!("{bad}: {other:?}"),
+            }
+        }
+        // Not ours to judge.
+        assert!(cpus(&words("x -l abc"), "0-1").is_ok() && cpus(&words("x -l 9"), "unknown").is_ok());
+    }
+
+    #[test]
+    fn a_vdev_without_driver_is_named() {
+        for good in [
+            "--vdev net_null0",
+            "--vdev=net_af_packet1,iface=a",
+            "--vdev net_tun0",
+            "--vdev crypto_null",
+            "-- --vdev net_x",
+        ] {
+            assert!(vdevs(&words(&format!("x {good}")), plugins()).is_ok(), "{good}");
+        }
+        let error = vdevs(&words("x --vdev net_nul0,size=64"), plugins()).unwrap_err();
+        assert!(matches!(&error, EalError::Vdev { name, .. } if name == "net_nul0"), "{error:?}");
+        assert!(error.to_string().contains("net_af_packet"), "{error}");
+    }
+
+    #[test]
+    fn hugepages_are_not_asked_for_by_everybody() {
+        assert!(hugepages(&words("x --no-huge")).is_ok());
+        assert!(hugepages(&words("x --no-hug")).is_ok());
+        let after = hugepages(&words("x -- --no-huge"));
+        assert_eq!(after.is_ok(), hugepages(&words("x")).is_ok(), "what follows -- is not EAL's");
+    }
+}
