@@ -5,6 +5,7 @@ pub mod config;
 pub mod fabric;
 pub mod host;
 pub mod nap;
+pub mod program;
 pub mod report;
 mod sa;
 pub mod sm;

@@ -1,4 +1,65 @@
 //! `ibfab`: the software InfiniBand fabric.
 #![forbid(unsafe_code)]
 
-fn main() {}
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use clap::Parser;
+use ibfab::program::{Options, Program, ProgramError};
+use tracing_subscriber::EnvFilter;
+
+/// A software InfiniBand fabric: one switch with subnet manager and administration, links for others, and virtual hosts
+/// with TUN interfaces that speak IPoIB.
+///
+/// EAL arguments may come first, with `--` behind them; without any, ibfab needs neither hugepages nor devices.
+#[derive(Parser, Debug)]
+#[command(version, override_usage = "ibfab [EAL ARGUMENTS --] --config FILE [OPTIONS]")]
+struct Arguments {
+    /// The fabric's configuration (TOML).
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Write every packet that crosses a port of the switch to FILE (pcap with ERF records, which tshark reads).
+    #[arg(long, value_name = "FILE")]
+    capture: Option<PathBuf>,
+    /// Print statistics every so many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    stats: Option<u32>,
+}
+
+fn main() -> ExitCode {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ibfab: {error}");
+            let mut cause = std::error::Error::source(&error);
+            while let Some(error) = cause {
+                eprintln!("  because: {error}");
+                cause = error.source();
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), ProgramError> {
+    let mut own: Vec<String> = std::env::args().collect();
+    let mut eal = Vec::new();
+    if let Some(at) = own.iter().position(|a| a == "--") {
+        let behind = own.split_off(at + 1);
+        own.pop();
+        eal = own.split_off(1);
+        own.extend(behind);
+    }
+    let arguments = Arguments::parse_from(own);
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(ProgramError::Signals)?;
+    }
+    let options = Options { eal, capture: arguments.capture, stats: arguments.stats };
+    let config = ibfab::config::FabricConfig::load(&arguments.config)?;
+    Program::start(&config, options)?.run(&stop)
+}

@@ -1,0 +1,281 @@
+//! The whole program: fabric and hosts on one thread, in turn.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use dataplane::capture::{Capture, CaptureError};
+use ib_wire::Guid;
+use pmd::eal::{Eal, EalError};
+use pmd::hca::{HcaError, PortNumber};
+use pmd::mem::{Pool, PoolConfig, PoolError};
+use pmd::soft::link::{LinkEnd, LinkError};
+use pmd::soft::provider::{SoftConfig, SoftHca};
+
+use crate::config::{ConfigError, FabricConfig, HostConfig, LinkConfig};
+use crate::fabric::Fabric;
+use crate::host::{BUFFERS, Host, HostError};
+use crate::nap::Naps;
+use crate::report;
+use crate::switch::NoMorePorts;
+
+/// Time between two visits of the capture.
+const DRAIN: Duration = Duration::from_millis(20);
+/// Time that hosts have to say good-bye.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Megabytes that EAL gets beside the hosts' buffers.
+const BASE_MEMORY: usize = 64;
+/// Bytes of a buffer with its headroom and bookkeeping.
+const BUFFER_BYTES: usize = 4608;
+
+/// Why the program ends otherwise than asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// EAL.
+    #[error("cannot start EAL")]
+    Eal(#[from] EalError),
+    /// Buffers.
+    #[error("no buffers for host {name}")]
+    Pool {
+        /// The host.
+        name: String,
+        /// What is wrong.
+        #[source]
+        source: PoolError,
+    },
+    /// An external link.
+    #[error("link {name} ({url})")]
+    Link {
+        /// Its name.
+        name: String,
+        /// Where it is.
+        url: String,
+        /// What is wrong.
+        #[source]
+        source: LinkError,
+    },
+    /// A pair of link ends within the process.
+    #[error("no memory for the link of host {name}")]
+    Pair {
+        /// The host.
+        name: String,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// Too many ports.
+    #[error(transparent)]
+    Ports(#[from] NoMorePorts),
+    /// A host's channel adapter.
+    #[error("the channel adapter of host {name}")]
+    Hca {
+        /// The host.
+        name: String,
+        /// What is wrong.
+        #[source]
+        source: HcaError,
+    },
+    /// A host.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The capture.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// Signal handlers.
+    #[error("cannot handle signals")]
+    Signals(#[source] io::Error),
+}
+
+/// What the command line says beside the configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// EAL's arguments without the program's name; empty for our own choice.
+    pub eal: Vec<String>,
+    /// File of the capture.
+    pub capture: Option<PathBuf>,
+    /// Seconds between two reports.
+    pub stats: Option<u32>,
+}
+
+/// Everything that runs.
+#[derive(Debug)]
+pub struct Program {
+    fabric: Fabric,
+    hosts: Vec<Host<SoftHca>>,
+    /// The hosts' buffers, to see that all come home.
+    pools: Vec<Pool>,
+    capture: Option<Capture>,
+    stats: Option<Duration>,
+    /// Last, since buffers live in its memory.
+    _eal: Option<Eal>,
+}
+
+/// EAL's arguments where none are given: no hugepages, no devices, no traces in the file system, and one lcore that
+/// floats over all CPUs that we may use.
+fn default_eal(hosts: usize) -> Vec<String> {
+    let cpus = rustix::thread::sched_getaffinity(None).map_or_else(
+        |_| vec!["0".to_owned()],
+        |set| {
+            let all = 0..rustix::thread::CpuSet::MAX_CPU;
+            all.filter(|&cpu| set.is_set(cpu)).map(|cpu| cpu.to_string()).collect()
+        },
+    );
+    let megabytes = BASE_MEMORY + hosts * BUFFERS as usize * BUFFER_BYTES / (1 << 20);
+    let lcores = format!("--lcores=0@({})", cpus.join(","));
+    let memory = megabytes.to_string();
+    ["--no-huge", "--no-shconf", "--no-pci", "--no-telemetry", "--log-level=4", "-m", &memory, &lcores]
+        .map(str::to_owned)
+        .into()
+}
+
+impl Program {
+    /// Makes everything; nothing moves yet.
+    pub fn start(config: &FabricConfig, options: Options) -> Result<Self, ProgramError> {
+        let now = Instant::now();
+        let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), "seed");
+        let mut capture = options.capture.as_deref().map(Capture::create).transpose()?;
+        let mut fabric = Fabric::new(now, config, seed);
+        for link in &config.links {
+            let mut end = listen(link)?;
+            end.set_tap(capture.as_mut().map(Capture::tap));
+            fabric.add_port(&link.name, end)?;
+        }
+        // A switch alone needs no buffers.
+        let eal = match config.hosts.len() {
+            0 => None,
+            n => {
+                let arguments = if options.eal.is_empty() { default_eal(n) } else { options.eal };
+                Some(Eal::init(std::iter::once("ibfab".to_owned()).chain(arguments))?)
+            }
+        };
+        let mut hosts = Vec::new();
+        let mut pools = Vec::new();
+        for (host, number) in config.hosts.iter().zip(1u64..) {
+            let (mut near, far) =
+                LinkEnd::pair().map_err(|source| ProgramError::Pair { name: host.name.clone(), source })?;
+            near.set_tap(capture.as_mut().map(Capture::tap));
+            fabric.add_port(&host.name, near)?;
+            let pool = Pool::create(
+                &format!("host{number}"),
+                &PoolConfig { count: BUFFERS, data_room: 4096, cache: 0, socket: -1 },
+            )
+            .map_err(|source| ProgramError::Pool { name: host.name.clone(), source })?;
+            let hca = adapter(config, host, far, seed.wrapping_add(number))
+                .map_err(|source| ProgramError::Hca { name: host.name.clone(), source })?;
+            hosts.push(Host::new(host, hca, &pool, seed.rotate_left(32).wrapping_add(number), now)?);
+            pools.push(pool);
+        }
+        let stats = options.stats.map(|s| Duration::from_secs(s.into()));
+        Ok(Self { fabric, hosts, pools, capture, stats, _eal: eal })
+    }
+
+    /// Runs until `stop` is set, then ends cleanly.
+    pub fn run(mut self, stop: &AtomicBool) -> Result<(), ProgramError> {
+        tracing::info!(ports = self.fabric.switch().ports().count(), hosts = self.hosts.len(), "fabric runs");
+        let mut naps = Naps::default();
+        let mut now = Instant::now();
+        let (mut next_drain, mut next_stats) = (now, self.stats.map(|every| now + every));
+        let mut farewell = None;
+        loop {
+            now = Instant::now();
+            let busy = self.turn(now)?;
+            if now >= next_drain {
+                next_drain = now + DRAIN;
+                self.drain()?;
+            }
+            if let (Some(at), Some(every)) = (next_stats, self.stats)
+                && now >= at
+            {
+                next_stats = Some(now + every);
+                self.print();
+            }
+            if farewell.is_none() && stop.load(Ordering::Relaxed) {
+                farewell = Some(now + FAREWELL);
+                self.hosts.iter_mut().for_each(|host| host.shutdown(now));
+            }
+            if farewell.is_some_and(|until| now >= until || self.hosts.iter_mut().all(Host::is_stopped)) {
+                break;
+            }
+            naps.after(busy, self.hosts.iter().map(Host::interface));
+        }
+        self.print();
+        self.end().map(|_| ())
+    }
+
+    /// One turn over everything; true if there was anything to do.
+    pub fn turn(&mut self, now: Instant) -> Result<bool, ProgramError> {
+        let mut busy = self.fabric.step(now);
+        for host in &mut self.hosts {
+            busy |= host.turn(now)?;
+        }
+        // What the hosts sent need not wait for the next turn.
+        busy |= self.fabric.step(now);
+        Ok(busy)
+    }
+
+    /// The hosts, in the order of the configuration.
+    pub fn hosts(&mut self) -> &mut [Host<SoftHca>] {
+        &mut self.hosts
+    }
+
+    /// The fabric.
+    #[must_use]
+    pub const fn fabric(&self) -> &Fabric {
+        &self.fabric
+    }
+
+    fn drain(&mut self) -> Result<(), ProgramError> {
+        if let Some(capture) = &mut self.capture {
+            capture.drain()?;
+        }
+        Ok(())
+    }
+
+    fn print(&mut self) {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = report::write(&mut text, &self.fabric, &mut self.hosts);
+        print!("{text}");
+    }
+
+    /// Takes everything apart. Returns how many buffers did not come home, which is none.
+    pub fn end(mut self) -> Result<u32, ProgramError> {
+        for host in self.hosts.drain(..) {
+            drop(host.close()?);
+        }
+        let lost = self.pools.iter().map(Pool::in_use).sum();
+        if lost > 0 {
+            tracing::warn!(buffers = lost, "buffers have not come home");
+        }
+        if let Some(mut capture) = self.capture.take() {
+            while capture.drain()? > 0 {}
+            println!("captured {} packets, missed {}", capture.written(), capture.dropped());
+        }
+        Ok(lost)
+    }
+}
+
+fn listen(link: &LinkConfig) -> Result<LinkEnd, ProgramError> {
+    LinkEnd::listen(&link.url).map_err(|source| ProgramError::Link {
+        name: link.name.clone(),
+        url: link.url.to_string(),
+        source,
+    })
+}
+
+/// A software channel adapter at the far end of a link.
+fn adapter(config: &FabricConfig, host: &HostConfig, link: LinkEnd, seed: u64) -> Result<SoftHca, HcaError> {
+    let mut hca = SoftHca::new(&SoftConfig {
+        name: host.name.clone(),
+        node_guid: host.guid,
+        port_guids: vec![Guid(host.guid.0 + 1)],
+        max_mtu: config.mtu,
+        seed,
+    })?;
+    hca.set_link(PortNumber(1), Some(link))?;
+    Ok(hca)
+}
