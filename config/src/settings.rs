@@ -264,9 +264,11 @@ impl Config {
     pub fn buffers_needed(&self, workers: u32) -> u32 {
         let ib = &self.infiniband;
         let eth = u32::from(self.ethernet.rx_descriptors) + u32::from(self.ethernet.tx_descriptors);
-        let srq = ib.srq_depth * self.segments_per_message();
-        let one =
-            eth + ib.ud_send_depth + ib.ud_receive_depth + srq + srq / 2 + 2 * u32::from(self.buffers.cache);
+        // Rings have a power of two of entries, the shared one with one that is never posted, and are filled.
+        let shared = (ib.srq_depth + 1).next_power_of_two() - 1;
+        let srq = shared.saturating_mul(self.segments_per_message());
+        let ud = ib.ud_send_depth + ib.ud_receive_depth.next_power_of_two();
+        let one = srq.saturating_add(srq / 2).saturating_add(eth + ud + 2 * u32::from(self.buffers.cache));
         one.saturating_mul(workers).saturating_add(1024)
     }
 }

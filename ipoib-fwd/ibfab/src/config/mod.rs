@@ -52,7 +52,7 @@ const MIN_IP_MTU: u32 = 68;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("{}: cannot be read: {source}; name a readable file after --config", .file.display())]
+    #[error("{}: cannot be read; name a readable file after --config", .file.display())]
     Read {
         /// The file.
         file: PathBuf,
