@@ -77,7 +77,7 @@ impl<B: Backend> GatewayControl<B> {
 
     pub(super) fn connections(&mut self, now: Instant) -> Value {
         let list = self.endpoint.link().connections(now);
-        let up = |passive: bool| list.iter().any(|c| c.passive == passive && c.state == "established");
+        let up = |passive: bool| list.iter().any(|c| c.passive == passive && c.state == "live");
         json!({"established_both_ways": up(true) && up(false), "connections": list})
     }
 
