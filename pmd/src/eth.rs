@@ -1,11 +1,15 @@
 //! Ethernet ports: DPDK's ethdevs, physical ones and `--vdev`s.
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::fmt;
+use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use dpdk_sys as sys;
+use parking_lot::Mutex;
 
+use crate::eal::Hold;
 use crate::mem::{Mbuf, Pool};
 
 /// Frames of one receive or transmit call.
@@ -99,11 +103,43 @@ pub struct EthLink {
     pub mbps: Option<u32>,
 }
 
-/// A port that is set up and running. Dropping it stops and closes it.
+/// A port that is set up and running. It is stopped and closed when it and all its queues have been dropped, so that no
+/// worker polls a queue that is gone.
 pub struct EthPort {
-    id: u16,
+    running: Arc<Running>,
     name: String,
     mac: Mac,
+}
+
+/// A running port, which it is the only one to name.
+#[derive(Debug)]
+struct Running {
+    id: u16,
+    started: bool,
+    /// Receive queues allocate from it until the port is closed.
+    _pool: Pool,
+}
+
+/// Ports that are in use. Two users of one queue would race.
+static IN_USE: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+
+impl Running {
+    fn claim(id: u16, pool: &Pool) -> Option<Self> {
+        IN_USE.lock().insert(id).then(|| Self { id, started: false, _pool: pool.clone() })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.started {
+            // SAFETY: the port runs; the port and its queues have been dropped, so that nobody polls it.
+            unsafe {
+                sys::rte_eth_dev_stop(self.id);
+                sys::rte_eth_dev_close(self.id);
+            }
+        }
+        IN_USE.lock().remove(&self.id);
+    }
 }
 
 impl fmt::Debug for EthPort {
@@ -117,6 +153,7 @@ impl fmt::Debug for EthPort {
 pub struct EthQueue {
     port: u16,
     queue: u16,
+    _running: Arc<Running>,
     /// The driver sends the first segment only: longer chains must be copied.
     one_segment: bool,
     pool: Pool,
@@ -136,6 +173,7 @@ fn name_of(id: u16) -> String {
 /// Numbers of the ports that there are.
 fn ports() -> Vec<u16> {
     let mut found = Vec::new();
+    let Some(_hold) = Hold::take() else { return found };
     let mut at = 0u16;
     loop {
         // SAFETY: walks EAL's table of ports; owner 0 is nobody.
@@ -183,6 +221,10 @@ impl EthPort {
     ) -> Result<(Self, Vec<EthQueue>), EthError> {
         let id = find(name)?;
         let name = name_of(id);
+        let refused = |what, reason| Err(EthError::Refused { port: name.clone(), what, reason });
+        let Some(mut running) = Running::claim(id, pool) else {
+            return refused("be used", "it is in use already".to_owned());
+        };
         let check = |what, rc: i32| {
             if rc >= 0 {
                 return Ok(());
@@ -193,17 +235,35 @@ impl EthPort {
         let mut info = sys::rte_eth_dev_info::default();
         // SAFETY: the port exists; the structure is DPDK's own.
         check("be asked what it is", unsafe { sys::rte_eth_dev_info_get(id, &raw mut info) })?;
+        if config.queues == 0 {
+            return refused("be used", "it was given no queue".to_owned());
+        }
         let most = info.max_rx_queues.min(info.max_tx_queues);
         if config.queues > most {
-            return Err(EthError::Queues { port: name, most, asked: config.queues });
+            return Err(EthError::Queues { port: name.clone(), most, asked: config.queues });
         }
         let mut conf = sys::rte_eth_conf::default();
         let multi_segment = info.tx_offload_capa & sys::SHIM_TX_OFFLOAD_MULTI_SEGS != 0;
         if multi_segment {
             conf.txmode.offloads |= sys::SHIM_TX_OFFLOAD_MULTI_SEGS;
         }
-        let room = pool.data_room();
-        if usize::from(config.mtu) + 18 > room && info.rx_offload_capa & sys::SHIM_RX_OFFLOAD_SCATTER != 0 {
+        // As ethdev has it: what a frame is longer than its payload, told by the driver or Ethernet header and CRC.
+        let overhead = match info.max_mtu {
+            u16::MAX => 18,
+            mtu => info.max_rx_pktlen.checked_sub(mtu.into()).filter(|&o| o > 0).unwrap_or(18),
+        };
+        let most_mtu = info.max_rx_pktlen.saturating_sub(overhead).min(info.max_mtu.into());
+        if u32::from(config.mtu) > most_mtu {
+            return refused("take this ethernet.mtu", format!("with this driver at most {most_mtu}"));
+        }
+        if u32::from(config.mtu) + overhead > pool.data_room() as u32 {
+            if info.rx_offload_capa & sys::SHIM_RX_OFFLOAD_SCATTER == 0 {
+                let room = pool.data_room();
+                let reason = format!(
+                    "this driver uses one buffer a frame, and one has {room} bytes: raise buffers.data_room"
+                );
+                return refused("receive frames of this ethernet.mtu", reason);
+            }
             conf.rxmode.offloads |= sys::SHIM_RX_OFFLOAD_SCATTER;
         }
         if config.queues > 1 {
@@ -227,9 +287,8 @@ impl EthPort {
         })?;
         // SAFETY: the port exists.
         let socket = unsafe { sys::rte_eth_dev_socket_id(id) } as u32;
-        let mut queues = Vec::new();
         for queue in 0..config.queues {
-            // SAFETY: the pool outlives the port: every `EthQueue` holds a handle. NULL = the driver's defaults.
+            // SAFETY: the pool outlives the port: `Running` holds a handle. NULL = the driver's defaults.
             check("set a receive queue up", unsafe {
                 sys::rte_eth_rx_queue_setup(id, queue, rx, socket, std::ptr::null(), pool.as_ptr())
             })?;
@@ -237,10 +296,10 @@ impl EthPort {
             check("set a transmit queue up", unsafe {
                 sys::rte_eth_tx_queue_setup(id, queue, tx, socket, std::ptr::null())
             })?;
-            queues.push(EthQueue { port: id, queue, one_segment: !multi_segment, pool: pool.clone() });
         }
         // SAFETY: configured, with all queues.
         check("be started", unsafe { sys::rte_eth_dev_start(id) })?;
+        running.started = true;
         // Virtual ports know neither; they receive everything anyway.
         // SAFETY: the port runs.
         unsafe { sys::rte_eth_allmulticast_enable(id) };
@@ -251,7 +310,17 @@ impl EthPort {
         let mut mac = sys::rte_ether_addr::default();
         // SAFETY: a place for six bytes.
         check("tell its address", unsafe { sys::rte_eth_macaddr_get(id, &raw mut mac) })?;
-        Ok((Self { id, name, mac: mac.addr_bytes }, queues))
+        let running = Arc::new(running);
+        let queues = (0..config.queues)
+            .map(|queue| EthQueue {
+                port: id,
+                queue,
+                _running: Arc::clone(&running),
+                one_segment: !multi_segment,
+                pool: pool.clone(),
+            })
+            .collect();
+        Ok((Self { running, name, mac: mac.addr_bytes }, queues))
     }
 
     /// Its DPDK name.
@@ -271,7 +340,7 @@ impl EthPort {
     pub fn link(&self) -> EthLink {
         let (mut mbps, mut up) = (0, 0);
         // SAFETY: two places for the answer.
-        let rc = unsafe { sys::shim_eth_link(self.id, &raw mut mbps, &raw mut up) };
+        let rc = unsafe { sys::shim_eth_link(self.running.id, &raw mut mbps, &raw mut up) };
         let known = rc == 0 && mbps != 0 && mbps != u32::MAX;
         EthLink { up: rc != 0 || up != 0, mbps: known.then_some(mbps) }
     }
@@ -281,7 +350,7 @@ impl EthPort {
     pub fn stats(&self) -> EthStats {
         let mut s = sys::rte_eth_stats::default();
         // SAFETY: a place for the answer.
-        if unsafe { sys::rte_eth_stats_get(self.id, &raw mut s) } != 0 {
+        if unsafe { sys::rte_eth_stats_get(self.running.id, &raw mut s) } != 0 {
             return EthStats::default();
         }
         EthStats {
@@ -291,16 +360,6 @@ impl EthPort {
             receive_errors: s.ierrors,
             send_errors: s.oerrors,
             no_buffer: s.rx_nombuf,
-        }
-    }
-}
-
-impl Drop for EthPort {
-    fn drop(&mut self) {
-        // SAFETY: the port runs; its queues' owners have ended, or their calls return nothing from now on.
-        unsafe {
-            sys::rte_eth_dev_stop(self.id);
-            sys::rte_eth_dev_close(self.id);
         }
     }
 }

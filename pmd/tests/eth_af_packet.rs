@@ -1,0 +1,96 @@
+//! Frames between two AF_PACKET ports over a veth pair, in a network namespace that goes with the process.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use pmd::eal::Eal;
+use pmd::eth::{Burst, EthConfig, EthPort};
+use pmd::mem::{Mbuf, Pool, PoolConfig};
+
+fn run(line: &str) {
+    let mut words = line.split(' ');
+    let status = Command::new(words.next().unwrap()).args(words).status().unwrap();
+    assert!(status.success(), "{line}");
+}
+
+/// A frame of a private EtherType, `length` bytes, in segments of `part`.
+fn frame(pool: &Pool, number: u8, length: usize, part: usize) -> (Mbuf, Vec<u8>) {
+    let mut bytes = vec![0xff; 6];
+    bytes.extend([2, 0, 0, 0, 0, 9, 0x88, 0xb5, number]);
+    bytes.extend((bytes.len()..length).map(|i| (i % 253) as u8 ^ number));
+    let mut chain: Option<Mbuf> = None;
+    for piece in bytes.chunks(part) {
+        let one = pool.copy_from_slice(piece).unwrap();
+        match &mut chain {
+            Some(chain) => chain.append_chain(one),
+            None => chain = Some(one),
+        }
+    }
+    (chain.unwrap(), bytes)
+}
+
+#[test]
+fn frames_of_several_segments_arrive_whole() {
+    // The namespace is this thread's; children and sockets made here are in it.
+    // SAFETY: no memory is involved.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+        println!("skipped: a network namespace needs root ({})", std::io::Error::last_os_error());
+        return;
+    }
+    run("ip link add left type veth peer name right");
+    for name in ["left", "right"] {
+        // The kernel must not add frames of its own.
+        run(&format!("ip link set {name} addrgenmode none up"));
+    }
+    let words = "test --no-huge --no-shconf --no-pci -m 256 --no-telemetry --log-level=error --lcores 0@0 \
+                 --vdev net_af_packet0,iface=left \
+                 --vdev net_af_packet1,iface=right";
+    let eal = Eal::init(words.split_whitespace().map(str::to_owned)).unwrap();
+    let pool =
+        Pool::create("frames", &PoolConfig { count: 512, data_room: 2048, cache: 0, socket: -1 }).unwrap();
+    let config =
+        EthConfig { queues: 1, rx_descriptors: 64, tx_descriptors: 64, mtu: 1500, promiscuous: true };
+    let long = EthConfig { mtu: 1501, ..config };
+    let error = EthPort::start(Some("net_af_packet0"), &long, &pool).unwrap_err().to_string();
+    assert!(error.contains("at most 1500"), "{error}");
+    let (left, mut out) = EthPort::start(Some("net_af_packet0"), &config, &pool).unwrap();
+    let (right, mut inn) = EthPort::start(Some("net_af_packet1"), &config, &pool).unwrap();
+    assert!(left.link().up && right.link().up);
+    assert_ne!(left.mac(), right.mac());
+
+    let mut expected = Vec::new();
+    let mut burst = Burst::new();
+    for (number, (length, part)) in
+        [(60, 60), (1514, 14), (1514, 1000), (1514, 89), (64, 1)].into_iter().enumerate()
+    {
+        let (chain, bytes) = frame(&pool, number as u8, length, part);
+        assert_eq!(chain.segment_count(), length.div_ceil(part));
+        burst.push(chain);
+        expected.push(bytes);
+    }
+    assert_eq!((out[0].tx_burst(&mut burst), burst.len()), (5, 0));
+    assert_eq!(pool.in_use(), 0, "sent frames are back");
+
+    let mut received = Vec::new();
+    let end = Instant::now() + Duration::from_secs(5);
+    while received.len() < expected.len() && Instant::now() < end {
+        inn[0].rx_burst(&mut burst);
+        for m in burst.drain(..) {
+            if m.data().get(12..14) == Some(&[0x88, 0xb5]) {
+                let mut bytes = vec![0; m.len()];
+                assert_eq!(m.read(0, &mut bytes), m.len());
+                received.push(bytes);
+            }
+        }
+    }
+    assert_eq!(received.len(), expected.len());
+    for (number, (got, wanted)) in received.iter().zip(&expected).enumerate() {
+        assert!(got == wanted, "frame {number}: {} bytes for {}", got.len(), wanted.len());
+    }
+    assert_eq!(right.stats().received, 5);
+    drop((left, out, right, inn));
+    assert_eq!(pool.in_use(), 0);
+    drop(pool);
+    drop(eal);
+}
