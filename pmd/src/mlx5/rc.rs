@@ -161,8 +161,7 @@ impl<P: Packet> SendSide<P> {
         let mut reaped = Reaped { known: true, drained: false };
         let mask = self.sq.size().wrapping_sub(1);
         let mut at = self.sq.retired();
-        loop {
-            let Some(slot) = self.slots.get_mut(usize::from(at & mask)) else { break };
+        while let Some(slot) = self.slots.get_mut(usize::from(at & mask)) {
             let wqebbs = slot.wqebbs.max(1);
             if let Some(buf) = slot.buf.take() {
                 freed(buf);
