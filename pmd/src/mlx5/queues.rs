@@ -47,6 +47,8 @@ pub struct Parts<B, P: Packet> {
     pub ud: QpRings,
     /// The shared receive queue; `None` = datagrams only.
     pub srq: Option<SrqRing>,
+    /// Receives to keep posted: on the datagram queue and on the shared one. Rings are larger than what was asked for.
+    pub receive_depth: (u32, u32),
     /// Bytes of the largest message that an entry of the shared receive queue takes.
     pub srq_message: usize,
     /// Memory that buffers lie in.
@@ -83,6 +85,7 @@ pub struct MlxQueues<B: Bus, P: Packet> {
     ud: SendSide<P>,
     rq: ReceiveQueue,
     rq_buffers: Box<[Option<P>]>,
+    receive_depth: (u32, u32),
     srq: Option<SharedEntries<P>>,
     rcs: Box<[Option<RcQp<P>>]>,
     by_qpn: HashMap<u32, u16, foldhash::fast::FixedState>,
@@ -121,6 +124,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             ud: SendSide::new(&parts.ud, parts.signal_every.min(1 << 12) as u16),
             rq_buffers: (0..rq.slots()).map(|_| None).collect(),
             rq,
+            receive_depth: parts.receive_depth,
             srq: parts.srq.map(|ring| SharedEntries::new(&ring, parts.srq_message, room)),
             rcs: (0..max_rc).map(|_| None).collect(),
             by_qpn: HashMap::with_capacity_and_hasher(2 * max_rc, foldhash::fast::FixedState::default()),

@@ -70,10 +70,17 @@ impl<P: Packet> SharedEntries<P> {
         chain
     }
 
-    /// Posts entries until the queue is full or `stash` and pool are empty. Returns how many.
-    fn refill(&mut self, stash: &mut Stash<P>, pool: &mut P::Pool, regions: &mut MrTable) -> usize {
+    /// Posts entries until `depth` are posted, the queue is full, or `stash` and pool are empty. Returns how many.
+    fn refill(
+        &mut self,
+        depth: u32,
+        stash: &mut Stash<P>,
+        pool: &mut P::Pool,
+        regions: &mut MrTable,
+    ) -> usize {
         let mut posted = 0;
-        while let Some(slot) = self.queue.next_slot() {
+        while self.queue.outstanding() < depth {
+            let Some(slot) = self.queue.next_slot() else { break };
             let start = slot * self.per_entry;
             let Some(entry) = self.buffers.get_mut(start..start + self.per_entry) else { break };
             let missing = entry.iter().filter(|place| place.is_none()).count();
@@ -129,7 +136,9 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     /// Fills the receive queues up. Returns how many entries it posted.
     pub fn fill(&mut self) -> usize {
         let mut posted = 0;
-        while self.rq.next_slot().is_some() && top_up(&mut self.stash, &mut self.pool, 1) {
+        while self.rq.outstanding() < self.receive_depth.0
+            && self.rq.next_slot().is_some()
+            && top_up(&mut self.stash, &mut self.pool, 1) {
             let Some(buf) = self.stash.pop() else { break };
             let (address, len) = buf.room();
             let (address, len) = (address - u64::from(GRH_AREA), len + GRH_AREA);
@@ -142,7 +151,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         }
         self.rq.publish();
         if let Some(srq) = &mut self.srq {
-            posted += srq.refill(&mut self.stash, &mut self.pool, &mut self.regions);
+            posted += srq.refill(self.receive_depth.1, &mut self.stash, &mut self.pool, &mut self.regions);
         }
         posted
     }

@@ -26,6 +26,7 @@ impl SoftHca {
             send_cq: rings.send_cq.rings,
             ud: rings.ud.rings,
             srq: rings.srq.as_ref().map(|srq| srq.rings),
+            receive_depth: (config.ud_recv_depth, config.srq_depth),
             srq_message: config.srq_message,
             regions,
             pool,
