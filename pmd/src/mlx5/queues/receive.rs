@@ -138,7 +138,8 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         let mut posted = 0;
         while self.rq.outstanding() < self.receive_depth.0
             && self.rq.next_slot().is_some()
-            && top_up(&mut self.stash, &mut self.pool, 1) {
+            && top_up(&mut self.stash, &mut self.pool, 1)
+        {
             let Some(buf) = self.stash.pop() else { break };
             let (address, len) = buf.room();
             let (address, len) = (address - u64::from(GRH_AREA), len + GRH_AREA);
