@@ -1,4 +1,163 @@
-//! Benchmarks.
+//! Benchmarks of the gateway, each beside a peer's figure from the same machine, the same packets and the same minutes.
+//!
+//! A benchmark runs several times, each time in a process of its own, because EAL starts once in a process, and in turn with
+//! its peer, because machines have moods. Results are least, median and greatest; nothing here passes or fails by a time.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod frames;
+mod machine;
+mod peer;
+mod report;
+mod sample;
+mod series;
+mod step;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use clap::{Parser, ValueEnum};
+
+use report::Report;
+use sample::Sample;
+use series::Spread;
+use step::Way;
+
+/// Benchmarks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Name {
+    /// A worker forwards 60-byte UDP packets of 256 flows from Ethernet to connections.
+    StepEthIbRc,
+    /// A worker forwards them back.
+    StepIbEthRc,
+}
+
+impl Name {
+    fn text(self) -> String {
+        self.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default()
+    }
+
+    const fn has_peer(self) -> bool {
+        matches!(self, Self::StepEthIbRc | Self::StepIbEthRc)
+    }
+
+    fn run(self, pcap: &Path, seconds: f64) -> Result<Sample, String> {
+        match self {
+            Self::StepEthIbRc => step::run(Way::EthernetToInfiniBand, pcap, seconds),
+            Self::StepIbEthRc => step::run(Way::InfiniBandToEthernet, pcap, seconds),
+        }
+    }
+}
+
+/// Benchmarks of the gateway, beside dpdk-testpmd's figures from the same packets and processor.
+#[derive(Debug, Parser)]
+#[command(name = "bench")]
+struct Options {
+    /// What to run; all if none is named.
+    names: Vec<Name>,
+    /// Write the results to this file as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Fewer and shorter runs: under two minutes altogether.
+    #[arg(long)]
+    quick: bool,
+    /// Runs of each benchmark.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: Option<u32>,
+    /// Seconds of each run.
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// Run one benchmark once in this process and print what it tells: for the runs above, and for profilers.
+    #[arg(long, hide = true)]
+    once: bool,
+}
+
+/// Removes the file at the end.
+struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn write_pcap() -> Result<Temporary, String> {
+    let path = std::env::temp_dir().join(format!("bench-{}.pcap", std::process::id()));
+    let file = Temporary(path);
+    std::fs::write(&file.0, frames::pcap(&frames::frames(step::PEERS)))
+        .map_err(|e| format!("{}: {e}", file.0.display()))?;
+    Ok(file)
+}
+
+/// One run in a process of its own.
+fn child(name: Name, seconds: f64) -> Result<Sample, String> {
+    let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
+    let output = Command::new(program)
+        .args([name.text(), "--once".to_owned(), "--seconds".to_owned(), seconds.to_string()])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| format!("cannot start a run: {e}"))?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(format!("{}: {}", name.text(), text.trim()));
+    }
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = text.lines().rev().find(|line| line.starts_with('{')).unwrap_or_default();
+    serde_json::from_str(line).map_err(|e| format!("{}: {e}", name.text()))
+}
+
+fn benchmark(name: Name, runs: u32, seconds: f64, report: &mut Report) -> Result<(), String> {
+    let pcap = write_pcap()?;
+    let (mut samples, mut peer_figures) = (Vec::new(), Vec::new());
+    for run in 1..=runs {
+        eprint!("\r{}: run {run} of {runs} ", name.text());
+        samples.push(child(name, seconds)?);
+        if name.has_peer() {
+            peer_figures.push(peer::run(&pcap.0, seconds)?);
+        }
+    }
+    eprintln!();
+    let peer = Spread::of(&peer_figures).map(|spread| (peer::NAME, spread));
+    report.add(report::entries(&name.text(), &samples, peer));
+    for note in samples.last().iter().flat_map(|s| &s.notes) {
+        eprintln!("  {note}");
+    }
+    Ok(())
+}
+
+fn main_of(options: &Options) -> Result<(), String> {
+    let names = if options.names.is_empty() { Name::value_variants() } else { &options.names };
+    let seconds = options.seconds.unwrap_or(if options.quick { 1.0 } else { 2.0 }).clamp(0.01, 3600.0);
+    if options.once {
+        let pcap = write_pcap()?;
+        for name in names {
+            let sample = name.run(&pcap.0, seconds)?;
+            println!("{}", serde_json::to_string(&sample).map_err(|e| e.to_string())?);
+        }
+        return Ok(());
+    }
+    let runs = options.runs.unwrap_or(if options.quick { 2 } else { 7 });
+    let mut report = Report::new(machine::describe());
+    println!("{}", machine::describe());
+    let warning = machine::busy_warning();
+    for name in names {
+        benchmark(*name, runs, seconds, &mut report)?;
+    }
+    println!("{}\n{}", report.table(), report.bars());
+    if let Some(warning) = warning {
+        println!("{warning}");
+    }
+    if let Some(file) = &options.json {
+        std::fs::write(file, report.json()?).map_err(|e| format!("{}: {e}", file.display()))?;
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    match main_of(&Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -36,12 +36,8 @@ pub struct LinkWorker<Q: Queues, C, N> {
 }
 
 impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
-    pub(super) fn new(
-        index: u8,
-        queues: Q,
-        commands: Receiver<Command<Q, C>>,
-        notes: Sender<Note<Q, N>>,
-    ) -> Self {
+    /// A worker from its parts; the other ends of the rings are its control lcore's.
+    pub fn new(index: u8, queues: Q, commands: Receiver<Command<Q, C>>, notes: Sender<Note<Q, N>>) -> Self {
         Self { index, queues, commands, notes, events: ArrayVec::new(), lost_events: 0 }
     }
 

@@ -22,6 +22,7 @@ mod port;
 pub mod provider;
 mod rc;
 mod scatter;
+pub mod sink;
 mod sma;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,78 @@
+//! What a benchmark runs on.
+
+use std::fs;
+
+/// The processors that this process may use.
+pub(crate) fn processors() -> Vec<u32> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let list = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).unwrap_or_default();
+    let found = parse_list(list);
+    if found.is_empty() { vec![0] } else { found }
+}
+
+fn parse_list(list: &str) -> Vec<u32> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?)
+    };
+    list.trim().split(',').filter_map(range).flatten().collect()
+}
+
+/// EAL's lcores: 0 controls, 1 forwards; on one processor both share it.
+pub(crate) fn lcores() -> String {
+    let processors = processors();
+    let first = processors.first().copied().unwrap_or(0);
+    let last = processors.last().copied().unwrap_or(0);
+    format!("0@{first},1@{last}")
+}
+
+/// EAL's arguments for memory: hugepages where enough are free, in no file system.
+pub(crate) fn memory_arguments() -> Vec<String> {
+    let free = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+    let free: u64 = free.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+    let words: &[&str] = if free >= 192 { &["--in-memory"] } else { &["--no-huge", "-m", "384"] };
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+/// Load average of the last minute.
+pub(crate) fn load() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
+}
+
+/// A warning if others use the machine.
+pub(crate) fn busy_warning() -> Option<String> {
+    let load = load();
+    (load > 0.5).then(|| {
+        format!(
+            "warning: the machine is busy (load average {load:.2}): the figures are disturbed; the ratio less so, as runs \
+             take turns with the peer's"
+        )
+    })
+}
+
+/// Processor, number of them, kernel, memory in use.
+pub(crate) fn describe() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": ")).map(|(_, m)| m);
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!(
+        "{} x {}, Linux {}, EAL {}",
+        processors().len(),
+        model.unwrap_or("unknown processor").trim(),
+        kernel.trim(),
+        memory_arguments().join(" ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors() {
+        assert_eq!(parse_list("\t0-2,5\n"), [0, 1, 2, 5]);
+        assert_eq!(parse_list("7"), [7]);
+        assert!(parse_list("x-y").is_empty());
+    }
+}

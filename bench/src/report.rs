@@ -1,0 +1,168 @@
+//! Results, as JSON for tools and as a table with bars for people.
+
+use serde::Serialize;
+
+use crate::sample::Sample;
+use crate::series::Spread;
+
+/// One figure over all runs, and the peer's beside it.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(crate) struct Entry {
+    name: String,
+    unit: String,
+    min: f64,
+    median: f64,
+    max: f64,
+    peer: Option<String>,
+    peer_median: Option<f64>,
+    ratio: Option<f64>,
+    #[serde(skip)]
+    peer_spread: Option<Spread>,
+}
+
+/// All of it.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(crate) struct Report {
+    machine: String,
+    results: Vec<Entry>,
+}
+
+/// Four significant digits: more would be noise.
+fn rounded(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return 0.0;
+    }
+    let scale = 10_f64.powi(3 - value.abs().log10().floor() as i32);
+    (value * scale).round() / scale
+}
+
+/// The entries of a benchmark's runs, and of the peer's if it has one.
+pub(crate) fn entries(name: &str, samples: &[Sample], peer: Option<(&str, Spread)>) -> Vec<Entry> {
+    let Some(first) = samples.first() else { return Vec::new() };
+    let entry = |(at, figure): (usize, &crate::sample::Figure)| {
+        let values: Vec<f64> = samples.iter().filter_map(|s| Some(s.figures.get(at)?.value)).collect();
+        let spread = Spread::of(&values)?;
+        let peer = peer.filter(|_| figure.has_peer);
+        Some(Entry {
+            name: if figure.part.is_empty() { name.to_owned() } else { format!("{name}.{}", figure.part) },
+            unit: figure.unit.clone(),
+            min: rounded(spread.min),
+            median: rounded(spread.median),
+            max: rounded(spread.max),
+            peer: peer.map(|(name, _)| name.to_owned()),
+            peer_median: peer.map(|(_, p)| rounded(p.median)),
+            ratio: peer.map(|(_, p)| rounded(spread.median / p.median)),
+            peer_spread: peer.map(|(_, p)| p),
+        })
+    };
+    first.figures.iter().enumerate().filter_map(entry).collect()
+}
+
+/// Characters of the longest bar.
+const BAR: f64 = 40.0;
+
+fn bar(value: f64, most: f64) -> String {
+    let length = if most > 0.0 { (value / most * BAR).round() as usize } else { 0 };
+    "█".repeat(length)
+}
+
+impl Report {
+    /// A report without results.
+    pub(crate) const fn new(machine: String) -> Self {
+        Self { machine, results: Vec::new() }
+    }
+
+    /// Adds results.
+    pub(crate) fn add(&mut self, entries: Vec<Entry>) {
+        self.results.extend(entries);
+    }
+
+    /// The table.
+    pub(crate) fn table(&self) -> String {
+        let width = self.results.iter().map(|e| e.name.len()).max().unwrap_or(0).max(4);
+        let mut out = format!(
+            "{:width$}  {:>9} {:>9} {:>9}  {:18} {:>26}  {:>6}\n",
+            "name", "min", "median", "max", "unit", "peer min / median / max", "ratio"
+        );
+        for e in &self.results {
+            let peer = e.peer_spread.map_or_else(String::new, |p| {
+                format!("{} / {} / {}", rounded(p.min), rounded(p.median), rounded(p.max))
+            });
+            let ratio = e.ratio.map_or_else(String::new, |r| format!("{r:.3}"));
+            out += &format!(
+                "{:width$}  {:>9} {:>9} {:>9}  {:18} {peer:>26}  {ratio:>6}\n",
+                e.name, e.min, e.median, e.max, e.unit
+            );
+        }
+        out
+    }
+
+    /// Bars of the medians that a peer has, ours and the peer's.
+    pub(crate) fn bars(&self) -> String {
+        let compared: Vec<(&Entry, f64)> =
+            self.results.iter().filter_map(|e| Some((e, e.peer_median?))).collect();
+        let most = compared.iter().map(|(e, p)| e.median.max(*p)).fold(0.0, f64::max);
+        let width = compared.iter().map(|(e, _)| e.name.len()).max().unwrap_or(0);
+        let mut out = String::new();
+        for (e, peer) in compared {
+            out += &format!("{:width$} {} {} {}\n", e.name, bar(e.median, most), e.median, e.unit);
+            out += &format!("{:>width$} {} {peer} {}\n", "peer", bar(peer, most), e.unit);
+        }
+        out
+    }
+
+    /// The JSON.
+    pub(crate) fn json(&self) -> Result<String, String> {
+        serde_json::to_string_pretty(self).map(|text| text + "\n").map_err(|e| e.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::Figure;
+
+    fn report() -> Report {
+        let sample = |mpps| Sample {
+            figures: vec![Figure::with_peer("", "Mpps", mpps), Figure::new("time", "ns/packet", 1e3 / mpps)],
+            notes: Vec::new(),
+        };
+        let peer = Spread { min: 10.0, median: 20.0, max: 25.0 };
+        let mut report = Report::new("a machine".to_owned());
+        report.add(entries("step", &[sample(10.0), sample(12.0), sample(11.0)], Some(("csum", peer))));
+        report.add(entries("alone", &[sample(1.234_567)], None));
+        report
+    }
+
+    #[test]
+    fn the_json_has_the_agreed_fields_and_no_other() {
+        let json: serde_json::Value = serde_json::from_str(&report().json().unwrap()).unwrap();
+        let keys = |v: &serde_json::Value| v.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        assert_eq!(keys(&json), ["machine", "results"]);
+        let results = json["results"].as_array().unwrap();
+        assert_eq!(results.len(), 4);
+        for result in results {
+            let mut names = keys(result);
+            names.sort();
+            assert_eq!(names, ["max", "median", "min", "name", "peer", "peer_median", "ratio", "unit"]);
+        }
+        assert_eq!(results[0]["name"], "step");
+        assert_eq!(results[0]["median"], 11.0);
+        assert_eq!(results[0]["peer"], "csum");
+        assert_eq!(results[0]["ratio"], 0.55);
+        assert_eq!(results[1]["name"], "step.time");
+        assert!(results[1]["peer"].is_null() && results[1]["ratio"].is_null());
+        assert_eq!(results[2]["max"], 1.235);
+    }
+
+    #[test]
+    fn the_table_and_the_bars_show_both() {
+        let report = report();
+        let table = report.table();
+        assert_eq!(table.lines().count(), 5);
+        assert!(table.contains("10 / 20 / 25") && table.contains("0.550"), "{table}");
+        let bars = report.bars();
+        assert_eq!(bars.lines().count(), 2, "only what has a peer");
+        assert_eq!(bars.matches('█').count(), 22 + 40);
+    }
+}

@@ -1,0 +1,43 @@
+//! What one run of a benchmark tells: a line of JSON from the process that ran it to the one that gathers.
+
+use dataplane::latency::Summary;
+use serde::{Deserialize, Serialize};
+
+/// One figure.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Figure {
+    /// Behind the benchmark's name; empty for the main one.
+    pub(crate) part: String,
+    /// Unit.
+    pub(crate) unit: String,
+    /// Value.
+    pub(crate) value: f64,
+    /// True if the peer's figure is of the same thing.
+    pub(crate) has_peer: bool,
+}
+
+impl Figure {
+    /// A figure that no peer has.
+    pub(crate) fn new(part: &str, unit: &str, value: f64) -> Self {
+        Self { part: part.to_owned(), unit: unit.to_owned(), value, has_peer: false }
+    }
+
+    /// A figure that the peer has, too.
+    pub(crate) fn with_peer(part: &str, unit: &str, value: f64) -> Self {
+        Self { has_peer: true, ..Self::new(part, unit, value) }
+    }
+}
+
+/// One run.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Sample {
+    /// Figures.
+    pub(crate) figures: Vec<Figure>,
+    /// Lines on times and other things, for people.
+    pub(crate) notes: Vec<String>,
+}
+
+/// A line on times.
+pub(crate) fn times(what: &str, summary: &Summary) -> String {
+    format!("{what}: {summary}")
+}
