@@ -26,6 +26,11 @@ pub(crate) fn lcores() -> String {
     format!("0@{first},1@{last}")
 }
 
+/// EAL's only lcore, on the processor that forwards otherwise.
+pub(crate) fn one_lcore() -> String {
+    format!("0@{}", processors().last().copied().unwrap_or(0))
+}
+
 /// EAL's arguments for memory: hugepages where enough are free, in no file system.
 pub(crate) fn memory_arguments() -> Vec<String> {
     let free = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");

@@ -10,6 +10,7 @@ mod peer;
 mod report;
 mod sample;
 mod series;
+mod soft;
 mod step;
 
 use std::path::{Path, PathBuf};
@@ -29,6 +30,8 @@ enum Name {
     StepEthIbRc,
     /// A worker forwards them back.
     StepIbEthRc,
+    /// Messages between two software devices on a connection.
+    RcSoft,
 }
 
 impl Name {
@@ -44,6 +47,7 @@ impl Name {
         match self {
             Self::StepEthIbRc => step::run(Way::EthernetToInfiniBand, pcap, seconds),
             Self::StepIbEthRc => step::run(Way::InfiniBandToEthernet, pcap, seconds),
+            Self::RcSoft => soft::run(seconds),
         }
     }
 }
