@@ -36,6 +36,20 @@ def say(text):
     print(f"demo: {text}", flush=True)
 
 
+def take_lock(seconds=0):
+    """One lab a machine: the lock's file, held until it is closed, or None if another one still runs after `seconds`."""
+    os.makedirs(os.path.dirname(LOCK), exist_ok=True)
+    lock, end = open(LOCK, "w"), time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                return None
+            time.sleep(0.2)
+
+
 def run(*argv, netns=None, check=True, timeout=60, **more):
     argv = [str(a) for a in argv]
     if netns:
@@ -125,16 +139,22 @@ class Lab:
 
     def start(self):
         self.namespaces_up()
-        memory = self.hugepages_up()
-        link = self.dir / "gw.sock"
-        (self.dir / "fabric.toml").write_text(f"""\
+        self.memory = self.hugepages_up()
+        self.link = self.dir / "gw.sock"
+        (self.dir / "fabric.toml").write_text(self.fabric_config())
+        (self.dir / "gateway.toml").write_text(self.gateway_config())
+        self.start_fabric()
+        self.start_gateway()
+
+    def fabric_config(self):
+        return f"""\
 # One switch, one link to the gateway, one InfiniBand host.
 [fabric]
 mtu = 4096
 
 [[link]]
 name = "gateway"
-url = "shm:{link}"
+url = "shm:{self.link}"
 
 [[host]]
 name = "host1"
@@ -143,8 +163,10 @@ tun = "ib0"
 address = "{IB_IP}/{PREFIX}"
 mtu = 65520
 mode = "connected"
-""")
-        (self.dir / "gateway.toml").write_text(f"""\
+"""
+
+    def gateway_config(self):
+        return f"""\
 [gateway]
 address = "{GW_IP}/{PREFIX}"
 control-socket = "{self.dir}/control.sock"
@@ -160,15 +182,21 @@ port = 1
 mode = "connected"
 
 [infiniband.soft]
-ports = [{{ link = "shm:{link}", mtu = 4096 }}]
-""")
-        capture = lambda name: ["--capture", self.dir / name] if self.args.capture else []
+ports = [{{ link = "shm:{self.link}", mtu = 4096 }}]
+"""
+
+    def capture(self, name):
+        return ["--capture", self.dir / name] if self.args.capture else []
+
+    def start_fabric(self):
         self.fabric = Process("ibfab", [self.bin / "ibfab", "--config", self.dir / "fabric.toml",
-                                        *capture("fabric.pcap")], None, self.dir / "ibfab.log")
+                                        *self.capture("fabric.pcap")], None, self.dir / "ibfab.log")
         self.processes.append(self.fabric)
-        line = [self.bin / "ipoib-fwd", "-l", "0-1", "--no-pci", *memory, "--file-prefix", "gwdemo",
+
+    def start_gateway(self):
+        line = [self.bin / "ipoib-fwd", "-l", "0-1", "--no-pci", *self.memory, "--file-prefix", "gwdemo",
                 "--vdev", "net_af_packet0,iface=gw0", "--", "--config", self.dir / "gateway.toml",
-                "--report", self.dir / "report.json", *capture("gateway.pcap")]
+                "--report", self.dir / "report.json", *self.capture("gateway.pcap")]
         say("gateway: " + " ".join(str(a) for a in line))
         self.started_at = time.monotonic()
         self.gateway = Process("ipoib-fwd", line, GW, self.dir / "gateway.log")
@@ -419,11 +447,8 @@ def main():
         parser.error("--seconds takes 1 to 600")
     args.keep |= args.capture
 
-    os.makedirs(os.path.dirname(LOCK), exist_ok=True)
-    lock = open(LOCK, "w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    lock = take_lock()
+    if lock is None:
         sys.exit("demo: another one is running on this machine; wait for it to end")
 
     def interrupted(signum, _frame):
