@@ -8,6 +8,7 @@
 //! * [`soft`] – the software ConnectX: the device behind such rings, and the links between ports.
 //! * [`tap`] – copies of packets for capture files.
 //! * [`tun`] – TUN interfaces.
+//! * [`verbs`] – host channel adapters through libibverbs, management datagrams through libibumad.
 
 pub mod eal;
 pub mod eth;
@@ -17,3 +18,4 @@ pub mod mlx5;
 pub mod soft;
 pub mod tap;
 pub mod tun;
+pub mod verbs;

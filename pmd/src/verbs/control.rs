@@ -1,0 +1,89 @@
+//! The cold face.
+
+use ib_wire::mad::Mad;
+use ib_wire::{Gid, Lid, PKey, Qpn};
+
+use super::object::MemoryRegion;
+use super::umad::ManagementPort;
+use super::{VerbsHca, qp};
+use crate::hca::{
+    AsyncEvent, Control, DeviceAttributes, HcaError, PortAttributes, PortNumber, QpState, QpTransition,
+};
+use crate::mem::Pool;
+use crate::mlx5::mr::Region;
+
+impl VerbsHca {
+    fn management(&mut self, port: PortNumber) -> Result<&mut ManagementPort, HcaError> {
+        self.management
+            .get_mut(&port.0)
+            .ok_or_else(|| HcaError::NotFound { what: "open port", name: port.0.to_string() })
+    }
+}
+
+impl Control for VerbsHca {
+    fn device(&self) -> DeviceAttributes {
+        self.context.attributes()
+    }
+
+    fn port(&self, port: PortNumber) -> Result<PortAttributes, HcaError> {
+        self.context.port(port)
+    }
+
+    fn gid(&self, port: PortNumber, index: u16) -> Result<Gid, HcaError> {
+        self.context.gid(port, index)
+    }
+
+    fn pkey(&self, port: PortNumber, index: u16) -> Result<PKey, HcaError> {
+        self.context.pkey(port, index)
+    }
+
+    fn register_pool(&mut self, pool: &Pool) -> Result<(), HcaError> {
+        for zone in pool.zones() {
+            let known = |r: &Region| r.start == zone.address && r.len == zone.length;
+            if self.regions.regions().iter().any(known) {
+                continue;
+            }
+            // SAFETY: a pool's memory stays while it is held, which is done below until after the region is gone; buffers
+            // that are posted belong to the queues, which give them back when they complete.
+            let region = unsafe { MemoryRegion::new(&self.domain, &zone)? };
+            let entry = Region { start: zone.address, len: zone.length, lkey: region.lkey() };
+            self.regions.add(entry).map_err(|_| HcaError::Exhausted("memory regions of one device"))?;
+            self.registered.push((region, pool.clone()));
+        }
+        Ok(())
+    }
+
+    fn modify_qp(&mut self, qpn: Qpn, to: &QpTransition) -> Result<(), HcaError> {
+        let (qp, record) = self.qp(qpn)?;
+        let connected = record.connected;
+        qp::modify(&qp, record.port, to)?;
+        if matches!(to, QpTransition::ToError) {
+            self.after_error(qpn, connected);
+        }
+        Ok(())
+    }
+
+    fn qp_state(&self, qpn: Qpn) -> Result<QpState, HcaError> {
+        Ok(qp::state(self.qp(qpn)?.0.state()?))
+    }
+
+    fn attach_multicast(&mut self, qpn: Qpn, mgid: Gid, mlid: Lid) -> Result<(), HcaError> {
+        self.qp(qpn)?.0.attach(mgid, mlid)
+    }
+
+    fn detach_multicast(&mut self, qpn: Qpn, mgid: Gid, mlid: Lid) -> Result<(), HcaError> {
+        self.qp(qpn)?.0.detach(mgid, mlid)
+    }
+
+    fn send_mad(&mut self, port: PortNumber, mad: &Mad) -> Result<(), HcaError> {
+        self.management(port)?.send(mad)
+    }
+
+    fn receive_mad(&mut self, port: PortNumber) -> Result<Option<Mad>, HcaError> {
+        self.management(port)?.receive()
+    }
+
+    fn next_event(&mut self) -> Option<AsyncEvent> {
+        self.device_event()
+    }
+}

@@ -1,0 +1,491 @@
+//! One worker's queues: see [`crate::hca::Queues`].
+//!
+//! A work request's id names its kind and its place here. A device that names one that it was not given, or a length that does
+//! not fit, is counted and believed no further: no buffer is lost or given out twice.
+
+mod receive;
+mod send;
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use ib_wire::{Lid, Qpn, ServiceLevel};
+use verbs_sys as sys;
+
+use super::address::VerbsDestination;
+use super::object::{CompletionQueue, SharedReceiveQueue};
+use crate::hca::{
+    BURST, PostError, QpEvent, QpFault, Queues, RcSlot, Received, Refused, RxBurst, Source, UdSource,
+    WcStatus,
+};
+use crate::mem::{HEADROOM, Mbuf, Pool};
+use crate::mlx5::mr::MrTable;
+use receive::{DatagramReceives, GRH_AREA, SharedReceives, Stash};
+use send::Lists;
+pub(super) use send::SendSide;
+
+/// Most events that one completion causes.
+const EVENTS_PER_COMPLETION: usize = 3;
+/// From the first byte of the data back to the first byte of the destination GID.
+const DGID_BEFORE_DATA: usize = 16;
+
+/// What a work request is; the upper half of its id.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+enum Kind {
+    Send = 1,
+    Drain = 2,
+    Datagram = 3,
+    Shared = 4,
+}
+
+const fn tag(kind: Kind, place: u32) -> u64 {
+    (kind as u64) << 32 | place as u64
+}
+
+const fn untag(id: u64) -> Option<(Kind, u32)> {
+    let kind = match id >> 32 {
+        1 => Kind::Send,
+        2 => Kind::Drain,
+        3 => Kind::Datagram,
+        4 => Kind::Shared,
+        _ => return None,
+    };
+    Some((kind, id as u32))
+}
+
+/// What a device told that cannot be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Anomalies {
+    /// Completions of queue pairs that are not, or no longer, in the table.
+    pub unknown_qp: u64,
+    /// Completions that name an entry which the device did not have.
+    pub unknown_entry: u64,
+    /// Messages shorter than a datagram's GRH area or longer than their buffers.
+    pub bad_length: u64,
+    /// Completion queues that could not be polled.
+    pub bad_poll: u64,
+}
+
+/// Hot half of a connected queue pair. What it still owes when it is dropped goes home with it.
+#[derive(Debug)]
+pub struct VerbsRc {
+    side: SendSide,
+    passive: bool,
+}
+
+impl VerbsRc {
+    pub(super) const fn new(side: SendSide, passive: bool) -> Self {
+        Self { side, passive }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn qpn(&self) -> Qpn {
+        self.side.qpn()
+    }
+}
+
+/// What a worker's queues are made of.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub(super) send_cq: Arc<CompletionQueue>,
+    pub(super) recv_cq: Arc<CompletionQueue>,
+    pub(super) ud: SendSide,
+    pub(super) ud_receives: u32,
+    /// The shared receive queue and the segments of its entries.
+    pub(super) srq: Option<(Arc<SharedReceiveQueue>, usize)>,
+    pub(super) srq_depth: u32,
+    pub(super) regions: MrTable,
+    pub(super) pool: Pool,
+    pub(super) max_rc: u32,
+}
+
+/// One worker's queues. Dropping them destroys their queue pairs, then gives their buffers back.
+#[derive(Debug)]
+pub struct VerbsQueues {
+    // In this order: connected queue pairs use the shared receives, and the datagram queue pair its own.
+    rcs: Box<[Option<VerbsRc>]>,
+    ud: SendSide,
+    datagrams: DatagramReceives,
+    shared: Option<SharedReceives>,
+    send_cq: Arc<CompletionQueue>,
+    recv_cq: Arc<CompletionQueue>,
+    by_qpn: hashbrown::HashMap<u32, u16, foldhash::fast::FixedState>,
+    dirty: Vec<u16>,
+    lists: Lists,
+    stash: Stash,
+    regions: MrTable,
+    pool: Pool,
+    /// Faults found while posting.
+    faults: ArrayVec<QpEvent, BURST>,
+    anomalies: Anomalies,
+}
+
+impl Drop for VerbsQueues {
+    fn drop(&mut self) {
+        // As for sends: better lost than in two hands.
+        if Arc::strong_count(&self.ud.qp) > 1 {
+            self.datagrams.forget();
+        }
+    }
+}
+
+impl VerbsQueues {
+    pub(super) fn new(parts: Parts) -> Self {
+        let max_rc = parts.max_rc.min(1 << 16) as usize;
+        let room = parts.pool.data_room();
+        let shared =
+            parts.srq.map(|(queue, segments)| SharedReceives::new(queue, parts.srq_depth, segments, room));
+        Self {
+            rcs: (0..max_rc).map(|_| None).collect(),
+            ud: parts.ud,
+            datagrams: DatagramReceives::new(parts.ud_receives),
+            shared,
+            send_cq: parts.send_cq,
+            recv_cq: parts.recv_cq,
+            by_qpn: hashbrown::HashMap::with_capacity_and_hasher(
+                2 * max_rc,
+                foldhash::fast::FixedState::default(),
+            ),
+            dirty: Vec::with_capacity(max_rc),
+            lists: Lists::new(),
+            stash: Stash::new(),
+            regions: parts.regions,
+            pool: parts.pool,
+            faults: ArrayVec::new(),
+            anomalies: Anomalies::default(),
+        }
+    }
+
+    /// What the device told that cannot be, so far.
+    #[must_use]
+    pub const fn anomalies(&self) -> Anomalies {
+        self.anomalies
+    }
+
+    fn poll<'w>(
+        cq: &CompletionQueue,
+        wc: &'w mut [sys::ibv_wc],
+        anomalies: &mut Anomalies,
+    ) -> &'w [sys::ibv_wc] {
+        // SAFETY: the queue lives, and only this worker polls it.
+        let count = unsafe { sys::inline::poll_cq(cq.raw(), wc) };
+        match usize::try_from(count) {
+            Ok(count) => wc.get(..count).unwrap_or_default(),
+            Err(_) => {
+                anomalies.bad_poll += 1;
+                &[]
+            }
+        }
+    }
+
+    /// A send or drain request has completed. Returns how many buffers went home.
+    #[inline]
+    fn send_completion(
+        &mut self,
+        wc: &sys::ibv_wc,
+        kind: Kind,
+        entry: u32,
+        events: &mut ArrayVec<QpEvent, BURST>,
+    ) -> usize {
+        let qpn = Qpn::new(wc.qp_num);
+        let datagram = qpn == self.ud.qpn();
+        let side = if datagram {
+            &mut self.ud
+        } else {
+            let rc = self.by_qpn.get(&wc.qp_num).and_then(|slot| self.rcs.get_mut(usize::from(*slot)));
+            let Some(Some(rc)) = rc else {
+                self.anomalies.unknown_qp += 1;
+                return 0;
+            };
+            &mut rc.side
+        };
+        let mut event = |fault| {
+            // There is room: the callers see to it.
+            let _ = events.try_push(QpEvent { qpn, fault });
+        };
+        let (mut freed, mut drained) = (0, false);
+        let known = if kind == Kind::Drain {
+            drained = side.drained();
+            drained
+        } else {
+            let reaped = side.complete(entry);
+            freed = reaped.freed;
+            reaped.known
+        };
+        if !known {
+            self.anomalies.unknown_entry += 1;
+            return 0;
+        }
+        let status = status(wc.status);
+        if status == WcStatus::Success {
+            // Only a datagram queue pair comes back from an error.
+            if datagram {
+                side.failed = false;
+                side.flush_reported = false;
+            }
+        } else {
+            side.failed = true;
+            if status != WcStatus::Flushed {
+                side.flush_reported = false;
+                event(QpFault::Send(status));
+            }
+        }
+        if drained {
+            event(QpFault::Drained);
+        }
+        if side.failed && side.outstanding() == 0 && !side.flush_reported {
+            side.flush_reported = true;
+            event(QpFault::Flushed);
+        }
+        freed
+    }
+
+    fn datagram(&mut self, wc: &sys::ibv_wc, slot: u32) -> Option<(Mbuf, Source)> {
+        let Some(mut buf) = self.datagrams.take(slot) else {
+            self.anomalies.unknown_entry += 1;
+            return None;
+        };
+        let len = (wc.byte_len as usize).checked_sub(GRH_AREA);
+        if !len.is_some_and(|len| buf.set_data(HEADROOM, len)) {
+            self.anomalies.bad_length += 1;
+            return None;
+        }
+        let has_grh = wc.wc_flags & sys::IBV_WC_GRH != 0;
+        let source = UdSource {
+            qpn: Qpn::new(wc.src_qp),
+            slid: Lid(wc.slid),
+            sl: ServiceLevel::new(wc.sl),
+            pkey_index: wc.pkey_index,
+            has_grh,
+            // A multicast datagram always has a GRH (IBA 10.5.2.1).
+            multicast: has_grh
+                && buf.before_data(DGID_BEFORE_DATA).is_some_and(|gid| gid.first() == Some(&0xff)),
+        };
+        Some((buf, Source::Ud(source)))
+    }
+
+    fn message(&mut self, wc: &sys::ibv_wc, slot: u32) -> Option<(Mbuf, Source)> {
+        match self.shared.as_mut().map_or(Err(false), |srq| srq.message(slot, wc.byte_len as usize)) {
+            Ok(buf) => Some((buf, Source::Rc)),
+            Err(known) => {
+                let count =
+                    if known { &mut self.anomalies.bad_length } else { &mut self.anomalies.unknown_entry };
+                *count += 1;
+                None
+            }
+        }
+    }
+
+    /// A receive that failed, or was flushed.
+    fn receive_failed(
+        &mut self,
+        wc: &sys::ibv_wc,
+        kind: Kind,
+        slot: u32,
+        events: &mut ArrayVec<QpEvent, BURST>,
+    ) {
+        let known = match (kind, &mut self.shared) {
+            (Kind::Datagram, _) => self.datagrams.take(slot).is_some(),
+            (_, Some(srq)) => srq.recycle(slot),
+            (_, None) => false,
+        };
+        if !known {
+            self.anomalies.unknown_entry += 1;
+        }
+        let status = status(wc.status);
+        if status != WcStatus::Flushed {
+            let event = QpEvent { qpn: Qpn::new(wc.qp_num), fault: QpFault::Receive(status) };
+            let _ = events.try_push(event);
+        }
+    }
+
+    fn report_faults(&mut self, events: &mut ArrayVec<QpEvent, BURST>) {
+        while events.remaining_capacity() > 0 {
+            let Some(event) = self.faults.pop() else { break };
+            events.push(event);
+        }
+    }
+
+    fn note_failure(&mut self, qpn: Qpn, flushed: bool) {
+        let _ = self.faults.try_push(QpEvent { qpn, fault: QpFault::Send(WcStatus::General) });
+        if flushed {
+            let _ = self.faults.try_push(QpEvent { qpn, fault: QpFault::Flushed });
+        }
+    }
+}
+
+/// Completions of one poll.
+fn room(events: &ArrayVec<QpEvent, BURST>) -> usize {
+    (events.remaining_capacity() / EVENTS_PER_COMPLETION).min(BURST)
+}
+
+impl Queues for VerbsQueues {
+    type Rc = VerbsRc;
+    type Destination = VerbsDestination;
+
+    fn ud_qpn(&self) -> Qpn {
+        self.ud.qpn()
+    }
+
+    fn turn(&mut self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn send_ud(&mut self, to: &VerbsDestination, buf: Mbuf) -> Result<(), Refused> {
+        self.ud.queue(buf, Some(to.clone()), &mut self.regions).map_err(|(buf, error)| Refused { buf, error })
+    }
+
+    #[inline]
+    fn send_rc(&mut self, slot: RcSlot, buf: Mbuf) -> Result<(), Refused> {
+        let Some(Some(rc)) = self.rcs.get_mut(usize::from(slot.0)) else {
+            return Err(Refused { buf, error: PostError::NoConnection });
+        };
+        if rc.passive || rc.side.failed {
+            return Err(Refused { buf, error: PostError::NoConnection });
+        }
+        let was_dirty = rc.side.has_queued();
+        rc.side.queue(buf, None, &mut self.regions).map_err(|(buf, error)| Refused { buf, error })?;
+        if !was_dirty {
+            self.dirty.push(slot.0);
+        }
+        Ok(())
+    }
+
+    fn ring(&mut self) {
+        if self.ud.has_queued() && !self.ud.ring(&mut self.lists, &mut self.regions) {
+            self.note_failure(self.ud.qpn(), false);
+        }
+        for at in 0..self.dirty.len() {
+            let slot = self.dirty.get(at).copied().unwrap_or_default();
+            let Some(Some(rc)) = self.rcs.get_mut(usize::from(slot)) else { continue };
+            if !rc.side.ring(&mut self.lists, &mut self.regions) {
+                let flushed = rc.side.outstanding() == 0;
+                rc.side.flush_reported |= flushed;
+                let qpn = rc.qpn();
+                self.note_failure(qpn, flushed);
+            }
+        }
+        self.dirty.clear();
+    }
+
+    fn poll_receive(&mut self, burst: &mut RxBurst, events: &mut ArrayVec<QpEvent, BURST>) {
+        loop {
+            let most = room(events).min(burst.remaining_capacity());
+            let mut wc = [sys::ibv_wc::default(); BURST];
+            let wc = Self::poll(&self.recv_cq, wc.get_mut(..most).unwrap_or_default(), &mut self.anomalies);
+            if wc.is_empty() {
+                break;
+            }
+            for wc in wc {
+                let Some((kind, place)) = untag(wc.wr_id) else {
+                    self.anomalies.unknown_entry += 1;
+                    continue;
+                };
+                let arrived = match kind {
+                    Kind::Send | Kind::Drain => {
+                        self.send_completion(wc, kind, place, events);
+                        None
+                    }
+                    _ if wc.status != sys::IBV_WC_SUCCESS => {
+                        self.receive_failed(wc, kind, place, events);
+                        None
+                    }
+                    Kind::Datagram => self.datagram(wc, place),
+                    Kind::Shared => self.message(wc, place),
+                };
+                if let Some((buf, source)) = arrived {
+                    burst.push(Received { buf, qpn: Qpn::new(wc.qp_num), source });
+                }
+            }
+            if wc.len() < most {
+                break;
+            }
+        }
+    }
+
+    fn poll_send(&mut self, events: &mut ArrayVec<QpEvent, BURST>) -> usize {
+        self.report_faults(events);
+        let mut freed = 0;
+        let most = room(events);
+        let mut wc = [sys::ibv_wc::default(); BURST];
+        let wc = Self::poll(&self.send_cq, wc.get_mut(..most).unwrap_or_default(), &mut self.anomalies);
+        for wc in wc {
+            match untag(wc.wr_id) {
+                Some((kind @ (Kind::Send | Kind::Drain), place)) => {
+                    freed += self.send_completion(wc, kind, place, events);
+                }
+                _ => self.anomalies.unknown_entry += 1,
+            }
+        }
+        freed
+    }
+
+    fn refill(&mut self) -> usize {
+        let mut posted = self.datagrams.refill(&self.ud.qp, &mut self.stash, &self.pool, &mut self.regions);
+        if let Some(srq) = &mut self.shared {
+            posted += srq.refill(&mut self.stash, &self.pool, &mut self.regions);
+        }
+        posted
+    }
+
+    fn receives_posted(&self) -> (u32, u32) {
+        (self.datagrams.posted(), self.shared.as_ref().map_or(0, SharedReceives::posted))
+    }
+
+    fn insert_rc(&mut self, slot: RcSlot, rc: VerbsRc) -> Result<(), VerbsRc> {
+        match self.rcs.get_mut(usize::from(slot.0)) {
+            Some(place @ None) => {
+                self.by_qpn.insert(rc.qpn().get(), slot.0);
+                *place = Some(rc);
+                Ok(())
+            }
+            Some(Some(_)) | None => Err(rc),
+        }
+    }
+
+    fn post_drain(&mut self, slot: RcSlot) -> Result<(), PostError> {
+        let Some(Some(rc)) = self.rcs.get_mut(usize::from(slot.0)) else {
+            return Err(PostError::NoConnection);
+        };
+        rc.side.failed = true;
+        rc.side.post_drain()
+    }
+
+    fn remove_rc(&mut self, slot: RcSlot) -> Option<VerbsRc> {
+        let rc = self.rcs.get_mut(usize::from(slot.0))?.take()?;
+        self.by_qpn.remove(&rc.qpn().get());
+        self.dirty.retain(|other| *other != slot.0);
+        Some(rc)
+    }
+
+    fn rc_outstanding(&self, slot: RcSlot) -> usize {
+        match self.rcs.get(usize::from(slot.0)) {
+            Some(Some(rc)) => rc.side.outstanding() as usize,
+            _ => 0,
+        }
+    }
+}
+
+/// The library's statuses (IBA 11.6.2).
+const fn status(status: sys::ibv_wc_status) -> WcStatus {
+    match status {
+        sys::IBV_WC_SUCCESS => WcStatus::Success,
+        sys::IBV_WC_LOC_LEN_ERR => WcStatus::LocalLength,
+        sys::IBV_WC_LOC_QP_OP_ERR => WcStatus::LocalQpOperation,
+        sys::IBV_WC_LOC_PROT_ERR => WcStatus::LocalProtection,
+        sys::IBV_WC_WR_FLUSH_ERR => WcStatus::Flushed,
+        sys::IBV_WC_MW_BIND_ERR => WcStatus::MemoryWindowBind,
+        sys::IBV_WC_BAD_RESP_ERR => WcStatus::BadResponse,
+        sys::IBV_WC_LOC_ACCESS_ERR => WcStatus::LocalAccess,
+        sys::IBV_WC_REM_INV_REQ_ERR => WcStatus::RemoteInvalidRequest,
+        sys::IBV_WC_REM_ACCESS_ERR => WcStatus::RemoteAccess,
+        sys::IBV_WC_REM_OP_ERR => WcStatus::RemoteOperation,
+        sys::IBV_WC_RETRY_EXC_ERR => WcStatus::RetryExceeded,
+        sys::IBV_WC_RNR_RETRY_EXC_ERR => WcStatus::RnrRetryExceeded,
+        sys::IBV_WC_REM_ABORT_ERR => WcStatus::RemoteAborted,
+        _ => WcStatus::General,
+    }
+}

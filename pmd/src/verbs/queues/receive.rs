@@ -1,0 +1,274 @@
+//! Receive buffers: of the datagram queue, and of the shared receive queue.
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use verbs_sys as sys;
+
+use super::super::object::{QueuePair, SharedReceiveQueue};
+use super::{Kind, tag};
+use crate::mem::{HEADROOM, Mbuf, Pool};
+use crate::mlx5::mr::MrTable;
+
+/// Bytes in front of a datagram's data where its GRH goes, or nothing.
+pub(super) const GRH_AREA: usize = 40;
+/// Work requests of one call to the library.
+const LIST: usize = 16;
+/// Segments of one entry, at most.
+const MAX_SEGMENTS: usize = 32;
+/// Buffers in hand between the pool and the queues.
+const STASH: usize = 64;
+
+/// Buffers in hand.
+pub(super) type Stash = ArrayVec<Mbuf, STASH>;
+
+/// Sees to it that `stash` holds at least `count` buffers; takes many at once.
+fn top_up(stash: &mut Stash, pool: &Pool, count: usize) -> bool {
+    if stash.len() >= count {
+        return true;
+    }
+    let space = stash.remaining_capacity();
+    pool.alloc_bulk(space, stash) || pool.alloc_bulk(count.saturating_sub(stash.len()).min(space), stash)
+}
+
+/// Chains work requests, posts them by `post`, and returns how many were taken.
+fn post_list(
+    requests: &mut [sys::ibv_recv_wr],
+    post: impl FnOnce(*mut sys::ibv_recv_wr, &mut *mut sys::ibv_recv_wr) -> i32,
+) -> usize {
+    let first = requests.as_mut_ptr();
+    for at in 1..requests.len() {
+        // SAFETY: both lie within the array, which is borrowed exclusively and used through `first` alone from here on.
+        unsafe { (*first.add(at - 1)).next = first.add(at) };
+    }
+    let mut bad = std::ptr::null_mut();
+    if requests.is_empty() || post(first, &mut bad) == 0 {
+        return requests.len();
+    }
+    let offset = (bad as usize).wrapping_sub(first as usize) / size_of::<sys::ibv_recv_wr>();
+    if bad.is_null() { 0 } else { offset.min(requests.len()) }
+}
+
+/// Datagram receives: one buffer each.
+#[derive(Debug)]
+pub(super) struct DatagramReceives {
+    buffers: Box<[Option<Mbuf>]>,
+    free: Vec<u32>,
+}
+
+impl DatagramReceives {
+    pub(super) fn new(depth: u32) -> Self {
+        Self { buffers: (0..depth).map(|_| None).collect(), free: (0..depth).rev().collect() }
+    }
+
+    pub(super) fn posted(&self) -> u32 {
+        (self.buffers.len() - self.free.len()) as u32
+    }
+
+    /// Lets go of all buffers without giving them back.
+    pub(super) fn forget(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.buffers));
+    }
+
+    /// The device has filled, or given back, this one.
+    pub(super) fn take(&mut self, slot: u32) -> Option<Mbuf> {
+        let buf = self.buffers.get_mut(slot as usize)?.take()?;
+        self.free.push(slot);
+        Some(buf)
+    }
+
+    pub(super) fn refill(
+        &mut self,
+        qp: &QueuePair,
+        stash: &mut Stash,
+        pool: &Pool,
+        regions: &mut MrTable,
+    ) -> usize {
+        let mut posted = 0;
+        while !self.free.is_empty() {
+            let mut segments = [sys::ibv_sge::default(); LIST];
+            let mut requests = [sys::ibv_recv_wr::default(); LIST];
+            let mut slots: ArrayVec<u32, LIST> = ArrayVec::new();
+            for (segment, request) in segments.iter_mut().zip(&mut requests) {
+                if !top_up(stash, pool, 1) {
+                    break;
+                }
+                let (Some(buf), Some(slot)) = (stash.pop(), self.free.pop()) else { break };
+                let (address, len) = buf.buffer();
+                let address = address + (HEADROOM - GRH_AREA) as u64;
+                let length = len.saturating_sub(HEADROOM - GRH_AREA) as u32;
+                let lkey = regions.lkey(address, length);
+                if let Some(place) = self.buffers.get_mut(slot as usize) {
+                    *place = Some(buf);
+                }
+                slots.push(slot);
+                let Some(lkey) = lkey else { break };
+                *segment = sys::ibv_sge { addr: address, length, lkey };
+                request.wr_id = tag(Kind::Datagram, slot);
+                request.sg_list = segment;
+                request.num_sge = 1;
+            }
+            let count = slots.len();
+            let complete =
+                requests.get(..count).unwrap_or_default().iter().take_while(|r| r.num_sge > 0).count();
+            let taken = post_list(requests.get_mut(..complete).unwrap_or_default(), |first, bad| {
+                // SAFETY: the queue pair lives and only its one owner posts to it; the list and the buffers, which are kept in
+                // `self.buffers` until they complete, are valid.
+                unsafe { sys::inline::post_recv(qp.raw(), first, bad) }
+            });
+            for slot in slots.drain(..).skip(taken) {
+                drop(self.take(slot));
+            }
+            posted += taken;
+            if taken < LIST {
+                break;
+            }
+        }
+        posted
+    }
+}
+
+/// The shared receive queue with its buffers: each entry has as many as the largest message needs. A message takes the first
+/// ones away; the rest stays for the next message.
+#[derive(Debug)]
+pub(super) struct SharedReceives {
+    queue: Arc<SharedReceiveQueue>,
+    per_entry: usize,
+    buffers: Box<[Option<Mbuf>]>,
+    free: Vec<u32>,
+    entries: u32,
+    room: usize,
+}
+
+impl Drop for SharedReceives {
+    fn drop(&mut self) {
+        // A connected queue pair that still lives can fill these: better lost than in two hands.
+        if Arc::strong_count(&self.queue) > 1 {
+            std::mem::forget(std::mem::take(&mut self.buffers));
+        }
+    }
+}
+
+impl SharedReceives {
+    pub(super) fn new(queue: Arc<SharedReceiveQueue>, entries: u32, per_entry: usize, room: usize) -> Self {
+        let per_entry = per_entry.clamp(1, MAX_SEGMENTS);
+        let buffers = (0..entries as usize * per_entry).map(|_| None).collect();
+        Self { queue, per_entry, buffers, free: (0..entries).rev().collect(), entries, room }
+    }
+
+    pub(super) fn posted(&self) -> u32 {
+        self.entries - self.free.len() as u32
+    }
+
+    fn entry(&mut self, slot: u32) -> &mut [Option<Mbuf>] {
+        let start = slot as usize * self.per_entry;
+        self.buffers.get_mut(start..start + self.per_entry).unwrap_or_default()
+    }
+
+    /// The device has given an entry back. False if it had not got it.
+    fn give_back(&mut self, slot: u32) -> bool {
+        // An entry that the device has is complete; one that it has not lacks its first buffer, or is free.
+        let ours = self.entry(slot).first().is_none_or(Option::is_none);
+        if !ours {
+            self.free.push(slot);
+        }
+        !ours
+    }
+
+    /// An entry that failed: its buffers are posted again.
+    pub(super) fn recycle(&mut self, slot: u32) -> bool {
+        let known = self.give_back(slot);
+        if known {
+            // Without its first buffer it counts as given back.
+            drop(self.entry(slot).first_mut().and_then(Option::take));
+        }
+        known
+    }
+
+    /// Takes a message of `len` bytes out of an entry; an error says whether the device had the entry.
+    pub(super) fn message(&mut self, slot: u32, len: usize) -> Result<Mbuf, bool> {
+        if !self.give_back(slot) {
+            return Err(false);
+        }
+        let room = self.room.max(1);
+        // An empty message is one buffer, too.
+        let used = len.div_ceil(room).max(1);
+        let mut rest = len - (used - 1) * room;
+        let mut chain: Option<Mbuf> = None;
+        let Some(entry) = self.entry(slot).get_mut(..used) else {
+            drop(self.entry(slot).first_mut().and_then(Option::take));
+            return Err(true);
+        };
+        // From the back, so that each step hangs one chain behind one buffer.
+        for place in entry.iter_mut().rev() {
+            let Some(mut buf) = place.take() else { return Err(true) };
+            if !buf.set_data(HEADROOM, rest) {
+                return Err(true);
+            }
+            rest = room;
+            if let Some(tail) = chain.take() {
+                buf.append_chain(tail);
+            }
+            chain = Some(buf);
+        }
+        chain.ok_or(true)
+    }
+
+    /// Posts entries until the queue is full or the pool is empty. Returns how many.
+    pub(super) fn refill(&mut self, stash: &mut Stash, pool: &Pool, regions: &mut MrTable) -> usize {
+        let mut posted = 0;
+        while let Some(slot) = self.free.pop() {
+            let mut segments = [sys::ibv_sge::default(); MAX_SEGMENTS];
+            if !self.complete_entry(slot, stash, pool) || !self.describe(slot, &mut segments, regions) {
+                self.withdraw(slot);
+                break;
+            }
+            let mut request = [sys::ibv_recv_wr {
+                wr_id: tag(Kind::Shared, slot),
+                sg_list: segments.as_mut_ptr(),
+                num_sge: self.per_entry as i32,
+                ..Default::default()
+            }];
+            let taken = post_list(&mut request, |first, bad| {
+                // SAFETY: the queue lives and only its one owner posts to it; the list and the buffers, which are kept in
+                // `self.buffers` until they complete, are valid.
+                unsafe { sys::inline::post_srq_recv(self.queue.raw(), first, bad) }
+            });
+            if taken == 0 {
+                self.withdraw(slot);
+                break;
+            }
+            posted += 1;
+        }
+        posted
+    }
+
+    /// An entry that could not be posted counts as given back again.
+    fn withdraw(&mut self, slot: u32) {
+        drop(self.entry(slot).first_mut().and_then(Option::take));
+        self.free.push(slot);
+    }
+
+    fn complete_entry(&mut self, slot: u32, stash: &mut Stash, pool: &Pool) -> bool {
+        let entry = self.entry(slot);
+        let missing = entry.iter().filter(|place| place.is_none()).count();
+        if !top_up(stash, pool, missing) {
+            return false;
+        }
+        for place in entry.iter_mut().filter(|place| place.is_none()) {
+            *place = stash.pop();
+        }
+        true
+    }
+
+    fn describe(&mut self, slot: u32, segments: &mut [sys::ibv_sge], regions: &mut MrTable) -> bool {
+        let room = self.room as u32;
+        for (place, segment) in self.entry(slot).iter().zip(segments) {
+            let Some(buf) = place else { return false };
+            let address = buf.buffer().0 + HEADROOM as u64;
+            let Some(lkey) = regions.lkey(address, room) else { return false };
+            *segment = sys::ibv_sge { addr: address, length: room, lkey };
+        }
+        true
+    }
+}

@@ -1,0 +1,289 @@
+//! The send half of a queue pair with the buffers that it owes.
+
+use std::sync::Arc;
+
+use ib_wire::Qpn;
+use verbs_sys as sys;
+
+use super::super::address::VerbsDestination;
+use super::super::object::QueuePair;
+use super::{Kind, tag};
+use crate::hca::PostError;
+use crate::mem::Mbuf;
+use crate::mlx5::mr::MrTable;
+
+/// Work requests of one call to the library.
+const LIST: usize = 32;
+/// Segments of one call.
+const LIST_SEGMENTS: usize = 8 * LIST;
+
+/// A work request that is queued or outstanding.
+#[derive(Debug, Default)]
+struct Slot {
+    buf: Option<Mbuf>,
+    to: Option<VerbsDestination>,
+}
+
+/// What a completion did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Reaped {
+    /// False if the device named an entry that it did not have.
+    pub(super) known: bool,
+    /// Buffers that went home.
+    pub(super) freed: usize,
+}
+
+/// Work requests under construction; they point at each other during one call only.
+pub(super) struct Lists {
+    requests: Box<[sys::ibv_send_wr]>,
+    segments: Box<[sys::ibv_sge]>,
+}
+
+// SAFETY: the pointers within are written and used within one call of `SendSide::ring`.
+unsafe impl Send for Lists {}
+
+impl std::fmt::Debug for Lists {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Lists")
+    }
+}
+
+impl Lists {
+    pub(super) fn new() -> Self {
+        Self {
+            requests: vec![sys::ibv_send_wr::default(); LIST].into_boxed_slice(),
+            segments: vec![sys::ibv_sge::default(); LIST_SEGMENTS].into_boxed_slice(),
+        }
+    }
+}
+
+/// A send queue and its buffers. Entries are counted from 0 on: those before `retired` are done, those before `posted` are
+/// the device's, those before `queued` wait for the next ring.
+#[derive(Debug)]
+pub(in super::super) struct SendSide {
+    // First, so that the device lets go of the buffers before they go home.
+    pub(super) qp: Arc<QueuePair>,
+    qpn: Qpn,
+    slots: Box<[Slot]>,
+    depth: u32,
+    segments: usize,
+    signal_every: u32,
+    retired: u32,
+    posted: u32,
+    queued: u32,
+    unsignalled: u32,
+    /// The drain request is outstanding.
+    draining: bool,
+    /// A completion has told that the queue pair is in error.
+    pub(super) failed: bool,
+    pub(super) flush_reported: bool,
+}
+
+impl Drop for SendSide {
+    fn drop(&mut self) {
+        // Another holder keeps the device at work on these buffers: better lost than in two hands.
+        if Arc::strong_count(&self.qp) > 1 {
+            std::mem::forget(std::mem::take(&mut self.slots));
+        }
+    }
+}
+
+impl SendSide {
+    pub(in super::super) fn new(qp: Arc<QueuePair>, depth: u32, segments: u32, signal_every: u32) -> Self {
+        let places = if depth == 0 { 0 } else { depth.next_power_of_two() };
+        Self {
+            qpn: qp.number(),
+            qp,
+            slots: (0..places).map(|_| Slot::default()).collect(),
+            depth,
+            segments: (segments as usize).min(LIST_SEGMENTS),
+            // Half of the queue at most waits for one completion.
+            signal_every: signal_every.min(depth / 2).max(1),
+            retired: 0,
+            posted: 0,
+            queued: 0,
+            unsignalled: 0,
+            draining: false,
+            failed: false,
+            flush_reported: false,
+        }
+    }
+
+    pub(super) const fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    pub(super) fn outstanding(&self) -> u32 {
+        self.queued.wrapping_sub(self.retired) + u32::from(self.draining)
+    }
+
+    pub(super) const fn has_queued(&self) -> bool {
+        self.queued != self.posted
+    }
+
+    const fn place(&self, entry: u32) -> usize {
+        entry as usize & self.slots.len().wrapping_sub(1)
+    }
+
+    /// Takes a buffer for the next ring.
+    #[inline]
+    pub(super) fn queue(
+        &mut self,
+        buf: Mbuf,
+        to: Option<VerbsDestination>,
+        regions: &mut MrTable,
+    ) -> Result<(), (Mbuf, PostError)> {
+        if self.queued.wrapping_sub(self.retired) >= self.depth {
+            return Err((buf, PostError::Full));
+        }
+        if buf.segment_count() > self.segments {
+            return Err((buf, PostError::TooManySegments));
+        }
+        let mut known =
+            |s: crate::mem::Segment<'_>| regions.lkey(s.address(), s.bytes.len() as u32).is_some();
+        if !buf.segments().all(&mut known) {
+            return Err((buf, PostError::NotRegistered));
+        }
+        let at = self.place(self.queued);
+        match self.slots.get_mut(at) {
+            Some(slot) => *slot = Slot { buf: Some(buf), to },
+            None => return Err((buf, PostError::Full)),
+        }
+        self.queued = self.queued.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Gives what is queued to the device. False if the library did not take all of it: what it did not take is dropped,
+    /// and the queue pair counts as failed.
+    pub(super) fn ring(&mut self, lists: &mut Lists, regions: &mut MrTable) -> bool {
+        while self.has_queued() {
+            let count = self.build(lists, regions);
+            let taken = post(&self.qp, lists.requests.get_mut(..count).unwrap_or_default());
+            self.posted = self.posted.wrapping_add(taken as u32);
+            if taken < count || count == 0 {
+                self.drop_queued();
+                self.failed = true;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Writes work requests for what is queued, as many as one call takes; returns how many. The last one is signalled, so
+    /// that no buffer waits for a later send.
+    fn build(&mut self, lists: &mut Lists, regions: &mut MrTable) -> usize {
+        let (mut count, mut used) = (0, 0);
+        let mut entry = self.posted;
+        while entry != self.queued {
+            let Some(slot) = self.slots.get(self.place(entry)) else { break };
+            let (Some(buf), Some(request)) = (&slot.buf, lists.requests.get_mut(count)) else { break };
+            let Some(segments) = lists.segments.get_mut(used..used + buf.segment_count()) else { break };
+            for (segment, piece) in segments.iter_mut().zip(buf.segments()) {
+                let length = piece.bytes.len() as u32;
+                // It was found when the buffer was taken.
+                let lkey = regions.lkey(piece.address(), length).unwrap_or(0);
+                *segment = sys::ibv_sge { addr: piece.address(), length, lkey };
+            }
+            self.unsignalled += 1;
+            let signal = self.unsignalled >= self.signal_every;
+            if signal {
+                self.unsignalled = 0;
+            }
+            *request = sys::ibv_send_wr {
+                wr_id: tag(Kind::Send, entry),
+                sg_list: segments.as_mut_ptr(),
+                num_sge: segments.len() as i32,
+                opcode: sys::ibv_wr_opcode::IBV_WR_SEND,
+                send_flags: if signal { sys::IBV_SEND_SIGNALED } else { 0 },
+                ..Default::default()
+            };
+            if let Some(to) = &slot.to {
+                request.wr.ud = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
+                    ah: to.handle.raw(),
+                    remote_qpn: to.qpn.get(),
+                    remote_qkey: to.qkey.0,
+                };
+            }
+            used += segments.len();
+            count += 1;
+            entry = entry.wrapping_add(1);
+        }
+        if let Some(last) = count.checked_sub(1).and_then(|at| lists.requests.get_mut(at)) {
+            last.send_flags = sys::IBV_SEND_SIGNALED;
+            self.unsignalled = 0;
+        }
+        count
+    }
+
+    fn drop_queued(&mut self) {
+        while self.has_queued() {
+            self.queued = self.queued.wrapping_sub(1);
+            let at = self.place(self.queued);
+            if let Some(slot) = self.slots.get_mut(at) {
+                *slot = Slot::default();
+            }
+        }
+    }
+
+    /// Posts the drain request: an empty send on a queue pair in error, which completes flushed.
+    pub(super) fn post_drain(&mut self) -> Result<(), PostError> {
+        if self.draining {
+            return Err(PostError::Full);
+        }
+        let mut request = [sys::ibv_send_wr {
+            wr_id: tag(Kind::Drain, 0),
+            opcode: sys::ibv_wr_opcode::IBV_WR_SEND,
+            send_flags: sys::IBV_SEND_SIGNALED,
+            ..Default::default()
+        }];
+        if post(&self.qp, &mut request) == 0 {
+            return Err(PostError::Full);
+        }
+        self.draining = true;
+        Ok(())
+    }
+
+    /// The drain request has completed. False if there was none.
+    pub(super) const fn drained(&mut self) -> bool {
+        std::mem::replace(&mut self.draining, false)
+    }
+
+    /// A completion names an entry: it and all before it are done, and their buffers go home.
+    #[inline]
+    pub(super) fn complete(&mut self, entry: u32) -> Reaped {
+        let ahead = entry.wrapping_sub(self.retired);
+        if ahead >= self.posted.wrapping_sub(self.retired) {
+            return Reaped::default();
+        }
+        for _ in 0..=ahead {
+            let at = self.place(self.retired);
+            if let Some(slot) = self.slots.get_mut(at) {
+                *slot = Slot::default();
+            }
+            self.retired = self.retired.wrapping_add(1);
+        }
+        Reaped { known: true, freed: ahead as usize + 1 }
+    }
+}
+
+/// Chains work requests and posts them; returns how many the library took.
+fn post(qp: &QueuePair, requests: &mut [sys::ibv_send_wr]) -> usize {
+    let first = requests.as_mut_ptr();
+    for at in 1..requests.len() {
+        // SAFETY: both lie within the array, which is borrowed exclusively and used through `first` alone from here on.
+        unsafe { (*first.add(at - 1)).next = first.add(at) };
+    }
+    if requests.is_empty() {
+        return 0;
+    }
+    let mut bad = std::ptr::null_mut();
+    // SAFETY: the queue pair lives and only its one owner posts to it; the list was chained above, its segments and handles
+    // live during the call.
+    let rc = unsafe { sys::inline::post_send(qp.raw(), first, &mut bad) };
+    if rc == 0 {
+        return requests.len();
+    }
+    // Those before the bad one were taken.
+    let offset = (bad as usize).wrapping_sub(first as usize) / size_of::<sys::ibv_send_wr>();
+    if bad.is_null() { 0 } else { offset.min(requests.len()) }
+}

@@ -1,0 +1,143 @@
+//! What stands in the way, and what to do about it.
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+
+use ib_wire::QKey;
+
+use crate::hca::{HcaError, PortNumber};
+
+/// Modules that register with communication management through `ib_cm`, or are it; in the order in which they unload.
+const CM_MODULES: [&str; 7] = ["ib_ipoib", "ib_srp", "ib_srpt", "ib_isert", "rdma_ucm", "rdma_cm", "ib_cm"];
+
+/// The error that the library left in `errno`.
+pub(super) fn last(what: impl Into<String>) -> HcaError {
+    HcaError::Io { what: what.into(), source: io::Error::last_os_error() }
+}
+
+/// The error of a call that returns its error number.
+pub(super) fn code(what: impl Into<String>, errno: i32) -> HcaError {
+    HcaError::Io { what: what.into(), source: io::Error::from_raw_os_error(errno.abs()) }
+}
+
+pub(super) fn no_device() -> HcaError {
+    HcaError::Environment(
+        "there is no RDMA device: load the adapter's driver and the verbs interface (modprobe mlx5_ib ib_uverbs), or use the \
+         software ConnectX (infiniband.driver = \"soft\")"
+            .to_owned(),
+    )
+}
+
+pub(super) fn no_infiniband(port: PortNumber, seen: &str) -> HcaError {
+    HcaError::Environment(format!(
+        "no RDMA device has an InfiniBand port {}: there are {seen}; IPoIB needs an InfiniBand link layer (for ConnectX: \
+         mlxconfig set LINK_TYPE_P{0}=1)",
+        port.0
+    ))
+}
+
+pub(super) fn wrong_link_layer(device: &str, port: PortNumber) -> HcaError {
+    HcaError::Environment(format!(
+        "port {} of {device} is an Ethernet port: IPoIB needs an InfiniBand link layer (for ConnectX: mlxconfig set \
+         LINK_TYPE_P{0}=1)",
+        port.0
+    ))
+}
+
+pub(super) fn open(device: &str, source: io::Error) -> HcaError {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => HcaError::Environment(format!(
+            "{device} may not be opened: run as root, or give the user access to /dev/infiniband/uverbs*"
+        )),
+        io::ErrorKind::NotFound => {
+            HcaError::Environment(format!("{device} has no verbs interface: modprobe ib_uverbs"))
+        }
+        _ => HcaError::Io { what: format!("opening {device}"), source },
+    }
+}
+
+/// Registration needs all the memory locked.
+pub(super) fn registration(bytes: u64, source: io::Error) -> HcaError {
+    if source.raw_os_error() == Some(libc::ENOMEM) {
+        return HcaError::Environment(format!(
+            "{} MiB of packet buffers cannot be locked for the adapter: raise the limit (ulimit -l unlimited, \
+             LimitMEMLOCK=infinity in a systemd unit) or run with CAP_IPC_LOCK",
+            bytes.div_ceil(1 << 20)
+        ));
+    }
+    HcaError::Io { what: format!("registering {bytes} bytes of packet buffers"), source }
+}
+
+/// Q_Keys with the top bit set are reserved to privileged programs (IBA 10.2.4).
+pub(super) fn qkey(qkey: QKey, what: String, source: io::Error) -> HcaError {
+    if qkey.is_privileged() && source.kind() == io::ErrorKind::PermissionDenied {
+        return HcaError::Environment(format!(
+            "{qkey} is a controlled Q_Key: run with CAP_NET_RAW (setcap cap_net_raw,cap_ipc_lock+ep), allow it to all (rdma \
+             system set privileged-qkey on), or give the broadcast group a Q_Key below 0x80000000"
+        ));
+    }
+    HcaError::Io { what, source }
+}
+
+/// A port's management interface cannot be opened.
+pub(super) fn umad_open(device: &str, port: PortNumber, source: io::Error) -> HcaError {
+    let port = port.0;
+    if !Path::new("/sys/class/infiniband_mad/abi_version").exists() {
+        return HcaError::Environment(format!(
+            "management datagrams of {device} port {port} are not within reach: modprobe ib_umad"
+        ));
+    }
+    if source.kind() == io::ErrorKind::PermissionDenied {
+        return HcaError::Environment(format!(
+            "management datagrams of {device} port {port} are not allowed: run as root, or give the user access to \
+             /dev/infiniband/umad*"
+        ));
+    }
+    HcaError::Io { what: format!("opening management datagrams of {device} port {port}"), source }
+}
+
+/// Another agent has the class of communication management. `modules` is where the kernel lists its modules.
+pub(super) fn cm_taken(device: &str, port: PortNumber, modules: &Path) -> HcaError {
+    let loaded: Vec<_> = CM_MODULES.into_iter().filter(|m| modules.join(m).exists()).collect();
+    let mut text = format!("communication management (class 7) of {device} port {} is taken", port.0);
+    // Writing to a string does not fail.
+    if loaded.contains(&"ib_cm") {
+        let _ = write!(
+            text,
+            " by the kernel module ib_cm; either unload it and what uses it (modprobe -r {0}) and keep it unloaded \
+             (printf 'blacklist %s\\n' {0} > /etc/modprobe.d/gateway.conf), or start the gateway first and load ib_cm \
+             afterwards: it leaves out a port that is taken",
+            loaded.join(" ")
+        );
+    } else {
+        text.push_str(" by another program: only one can have it");
+    }
+    HcaError::Environment(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_module_that_holds_the_class_is_named() {
+        let place = std::env::temp_dir().join(format!("verbs-remedy-{}", std::process::id()));
+        for module in ["ib_ipoib", "ib_cm"] {
+            std::fs::create_dir_all(place.join(module)).unwrap();
+        }
+        let text = cm_taken("mlx5_0", PortNumber(1), &place).to_string();
+        assert!(text.contains("modprobe -r ib_ipoib ib_cm)"), "{text}");
+        std::fs::remove_dir_all(&place).unwrap();
+        let text = cm_taken("mlx5_0", PortNumber(1), &place).to_string();
+        assert!(text.contains("another program") && !text.contains("ib_cm"), "{text}");
+    }
+
+    #[test]
+    fn only_a_controlled_qkey_is_a_matter_of_privilege() {
+        let denied = || io::Error::from_raw_os_error(libc::EPERM);
+        let text = |key| qkey(QKey(key), "x".into(), denied()).to_string();
+        assert!(text(0x8000_0b1b).contains("CAP_NET_RAW"));
+        assert_eq!(text(0x0b1b), "x");
+    }
+}

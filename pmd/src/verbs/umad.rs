@@ -1,0 +1,296 @@
+//! Management datagrams through libibumad: an agent for subnet administration and one for communication management.
+//!
+//! The kernel writes its agent's number into the upper half of every request's transaction id, and answers only reach an agent
+//! with a request outstanding. So requests are remembered here: their answers get their upper half back, and while one is
+//! outstanding the kernel repeats it, and a repetition of ours is not sent.
+
+use std::ffi::{CString, c_int, c_long};
+use std::io;
+use std::path::Path;
+
+use arrayvec::ArrayVec;
+use ib_wire::mad::{MAD_LEN, Mad, MadAddress, Method, MgmtClass, Route};
+use ib_wire::{Gid, Lid, QKey, Qpn, ServiceLevel, Tid};
+use verbs_sys as sys;
+
+use super::remedy;
+use crate::hca::{HcaError, PortNumber};
+
+/// Between two sendings of a request, milliseconds.
+const PERIOD_MS: c_int = 1000;
+/// Repetitions by the kernel.
+const RETRIES: c_int = 3;
+/// Requests that may be outstanding.
+const REQUESTS: usize = 128;
+/// Class version of subnet administration and of communication management.
+const CLASS_VERSION: c_int = 2;
+/// Longs of a mask of 128 methods, and their bits.
+const MASK_LONGS: usize = 16 / size_of::<c_long>();
+const LONG_BITS: usize = 8 * size_of::<c_long>();
+
+/// A datagram as `/dev/infiniband/umad*` has it.
+#[repr(C)]
+struct Buffer {
+    head: sys::ib_user_mad,
+    bytes: [u8; MAD_LEN],
+}
+
+/// Requests without an answer yet.
+#[derive(Debug, Default)]
+struct Requests(ArrayVec<Tid, REQUESTS>);
+
+impl Requests {
+    /// Notes a request. False if it is outstanding already.
+    fn begin(&mut self, tid: Tid) -> Result<bool, HcaError> {
+        if self.0.iter().any(|known| low(*known) == low(tid)) {
+            return Ok(false);
+        }
+        self.0.try_push(tid).map_err(|_| HcaError::Exhausted("outstanding management requests"))?;
+        Ok(true)
+    }
+
+    /// Ends a request; returns its transaction id as its sender knows it.
+    fn end(&mut self, tid: Tid) -> Option<Tid> {
+        let at = self.0.iter().position(|known| low(*known) == low(tid))?;
+        Some(self.0.swap_remove(at))
+    }
+}
+
+const fn low(tid: Tid) -> u32 {
+    tid.0 as u32
+}
+
+/// The management agents of a port.
+#[derive(Debug)]
+pub(super) struct ManagementPort {
+    port: c_int,
+    sa: c_int,
+    cm: c_int,
+    requests: Requests,
+}
+
+impl Drop for ManagementPort {
+    fn drop(&mut self) {
+        // SAFETY: opened by us; its agents end with it.
+        unsafe { sys::umad_close_port(self.port) };
+    }
+}
+
+fn mask(methods: &[Method]) -> [c_long; MASK_LONGS] {
+    let mut mask = [0; MASK_LONGS];
+    for method in methods {
+        let bit = usize::from(method.code());
+        if let Some(word) = mask.get_mut(bit / LONG_BITS) {
+            *word |= 1 << (bit % LONG_BITS);
+        }
+    }
+    mask
+}
+
+impl ManagementPort {
+    /// Opens a port's management interface and registers both agents.
+    pub(super) fn open(device: &str, port: PortNumber) -> Result<Self, HcaError> {
+        let name = CString::new(device)
+            .map_err(|_| HcaError::NotFound { what: "RDMA device", name: device.to_owned() })?;
+        // SAFETY: no arguments. It only looks at the interface's version.
+        if unsafe { sys::umad_init() } < 0 {
+            return Err(remedy::umad_open(device, port, io::Error::last_os_error()));
+        }
+        // SAFETY: a C string.
+        let id = unsafe { sys::umad_open_port(name.as_ptr(), port.0.into()) };
+        if id < 0 {
+            return Err(remedy::umad_open(device, port, io::Error::from_raw_os_error(-id)));
+        }
+        let mut open = Self { port: id, sa: -1, cm: -1, requests: Requests::default() };
+        let sa = open.register(MgmtClass::SubnAdm, &[]);
+        open.sa = sa.map_err(|source| HcaError::Io {
+            what: format!("registering for subnet administration on {device} port {}", port.0),
+            source,
+        })?;
+        // All of communication management is method Send, answers too.
+        open.cm = open
+            .register(MgmtClass::ComMgt, &[Method::Send])
+            .map_err(|_| remedy::cm_taken(device, port, Path::new("/sys/module")))?;
+        Ok(open)
+    }
+
+    fn register(&self, class: MgmtClass, methods: &[Method]) -> Result<c_int, io::Error> {
+        let mut mask = mask(methods);
+        // SAFETY: the port is open; the mask has 128 bits.
+        let agent = unsafe {
+            sys::umad_register(self.port, class.code().into(), CLASS_VERSION, 0, mask.as_mut_ptr())
+        };
+        if agent < 0 { Err(io::Error::from_raw_os_error(-agent)) } else { Ok(agent) }
+    }
+
+    /// Sends a datagram. Requests to subnet administration are repeated by the kernel.
+    pub(super) fn send(&mut self, mad: &Mad) -> Result<(), HcaError> {
+        let header = mad.header();
+        let agent = match header.class {
+            MgmtClass::SubnAdm => self.sa,
+            MgmtClass::ComMgt => self.cm,
+            class => {
+                return Err(HcaError::Unsupported {
+                    what: "management class",
+                    value: class.code().into(),
+                    limit: "subnet administration and communication management".into(),
+                });
+            }
+        };
+        let awaits = header.class == MgmtClass::SubnAdm && !header.method.is_response();
+        if awaits && !self.requests.begin(header.tid)? {
+            return Ok(());
+        }
+        let (timeout, retries) = if awaits { (PERIOD_MS, RETRIES) } else { (0, 0) };
+        let mut buffer = Buffer { head: sys::ib_user_mad::default(), bytes: *mad.bytes };
+        buffer.head.addr = address(&mad.peer);
+        // SAFETY: the port is open; the buffer is a head with the datagram's bytes behind it.
+        let rc = unsafe {
+            sys::umad_send(
+                self.port,
+                agent,
+                std::ptr::from_mut(&mut buffer).cast(),
+                MAD_LEN as c_int,
+                timeout,
+                retries,
+            )
+        };
+        if rc < 0 {
+            // The library hides the kernel's reason behind -EIO and leaves it in errno.
+            let source = io::Error::last_os_error();
+            self.requests.end(header.tid);
+            let what = format!("sending a management datagram of class {:#x}", header.class.code());
+            return Err(HcaError::Io { what, source });
+        }
+        Ok(())
+    }
+
+    /// The next datagram that came; does not wait.
+    pub(super) fn receive(&mut self) -> Result<Option<Mad>, HcaError> {
+        loop {
+            let mut buffer = Buffer { head: sys::ib_user_mad::default(), bytes: [0; MAD_LEN] };
+            let mut len = MAD_LEN as c_int;
+            // SAFETY: the port is open and does not block; the buffer has room for `len` bytes behind its head.
+            let agent =
+                unsafe { sys::umad_recv(self.port, std::ptr::from_mut(&mut buffer).cast(), &mut len, 0) };
+            if agent < 0 {
+                return match -agent {
+                    libc::EWOULDBLOCK | libc::EINTR => Ok(None),
+                    // A longer one, by RMPP, which neither class needs here.
+                    libc::ENOSPC | libc::EINVAL if len > MAD_LEN as c_int => continue,
+                    errno => {
+                        let source = io::Error::from_raw_os_error(errno);
+                        Err(HcaError::Io { what: "receiving management datagrams".into(), source })
+                    }
+                };
+            }
+            let mut mad = Mad { peer: peer(&buffer.head.addr), bytes: Box::new(buffer.bytes) };
+            let mut header = mad.header();
+            if header.class == MgmtClass::SubnAdm {
+                match self.requests.end(header.tid) {
+                    Some(tid) => {
+                        header.tid = tid;
+                        header.put(&mut mad.bytes);
+                    }
+                    None if header.method.is_response() => continue,
+                    None => {}
+                }
+            }
+            // What comes back with a status is a request of ours that nobody answered.
+            if buffer.head.status == 0 {
+                return Ok(Some(mad));
+            }
+        }
+    }
+}
+
+/// Where to send to, as the kernel wants it: network byte order.
+fn address(peer: &MadAddress) -> sys::ib_mad_addr {
+    let mut addr = sys::ib_mad_addr {
+        qpn: peer.qpn.get().to_be(),
+        qkey: peer.qkey.0.to_be(),
+        lid: peer.lid.0.to_be(),
+        sl: peer.sl.get(),
+        pkey_index: peer.pkey_index,
+        ..Default::default()
+    };
+    if let Some(route) = &peer.route {
+        addr.grh_present = 1;
+        addr.gid_index = route.sgid_index;
+        addr.hop_limit = route.hop_limit;
+        addr.traffic_class = route.traffic_class;
+        addr.flow_label = route.flow_label.to_be();
+        addr.__bindgen_anon_1.gid = route.gid.0;
+    }
+    addr
+}
+
+/// Where a datagram came from.
+fn peer(addr: &sys::ib_mad_addr) -> MadAddress {
+    let route = (addr.grh_present != 0).then(|| Route {
+        // SAFETY: all views of a GID are 16 plain bytes.
+        gid: Gid(unsafe { addr.__bindgen_anon_1.gid }),
+        sgid_index: addr.gid_index,
+        flow_label: u32::from_be(addr.flow_label),
+        hop_limit: addr.hop_limit,
+        traffic_class: addr.traffic_class,
+    });
+    MadAddress {
+        lid: Lid(u16::from_be(addr.lid)),
+        qpn: Qpn::new(u32::from_be(addr.qpn)),
+        qkey: QKey(0),
+        sl: ServiceLevel::new(addr.sl),
+        pkey_index: addr.pkey_index,
+        route,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_gets_its_transaction_id_back() {
+        let mut requests = Requests::default();
+        let (ours, other) = (Tid(0xaaaa_bbbb_0000_0001), Tid(0xaaaa_bbbb_0000_0002));
+        assert!(requests.begin(ours).unwrap());
+        assert!(!requests.begin(ours).unwrap(), "a repetition is the kernel's");
+        assert!(requests.begin(other).unwrap());
+        assert_eq!(requests.end(Tid(0x0000_0007_0000_0001)), Some(ours));
+        assert_eq!(requests.end(Tid(0x0000_0007_0000_0001)), None, "answered once");
+        assert!(requests.begin(ours).unwrap(), "and may be asked again");
+        for n in 0..REQUESTS as u64 - 2 {
+            assert!(requests.begin(Tid(0x100 + n)).unwrap());
+        }
+        assert!(requests.begin(Tid(3)).is_err(), "bounded");
+    }
+
+    #[test]
+    fn addresses_survive_the_way_through_the_kernel() {
+        let mut there = MadAddress {
+            lid: Lid(0x1234),
+            qpn: Qpn::new(1),
+            qkey: QKey(0),
+            sl: ServiceLevel::new(5),
+            pkey_index: 3,
+            route: None,
+        };
+        assert_eq!(peer(&address(&there)), there);
+        assert_eq!(address(&there).lid.to_ne_bytes(), [0x12, 0x34]);
+        there.route = Some(Route {
+            gid: Gid(std::array::from_fn(|i| i as u8)),
+            sgid_index: 2,
+            flow_label: 0x1_2345,
+            hop_limit: 64,
+            traffic_class: 9,
+        });
+        assert_eq!(peer(&address(&there)), there);
+    }
+
+    #[test]
+    fn the_mask_names_methods() {
+        assert_eq!(mask(&[Method::Send])[0], 1 << 3);
+        assert_eq!(mask(&[]).iter().copied().sum::<c_long>(), 0);
+        assert_eq!(size_of::<Buffer>() - MAD_LEN, 64, "the head that umad_size() tells of");
+    }
+}

@@ -1,0 +1,4 @@
+/* What the bindings are made from. */
+#include <infiniband/mlx5dv.h>
+#include <infiniband/umad.h>
+#include <infiniband/verbs.h>

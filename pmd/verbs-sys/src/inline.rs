@@ -1,0 +1,98 @@
+//! The data path of `infiniband/verbs.h`: inline functions there, calls through the context's function pointers here.
+//! Errors are errno values; a provider that lacks an operation gives `ENOSYS`.
+
+use std::ffi::c_int;
+use std::mem::offset_of;
+
+use crate::{
+    ibv_context, ibv_cq, ibv_port_attr, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc, verbs_context,
+};
+
+/// `ENOSYS` of Linux.
+const NOT_SUPPORTED: c_int = 38;
+
+/// Takes up to `wc.len()` completions. Returns how many, or a negative number.
+///
+/// # Safety
+///
+/// `cq` is a live completion queue that no other thread polls.
+#[inline]
+pub unsafe fn poll_cq(cq: *mut ibv_cq, wc: &mut [ibv_wc]) -> c_int {
+    let room = c_int::try_from(wc.len()).unwrap_or(c_int::MAX);
+    // SAFETY: a live queue has a live context; the array has room for `room` completions.
+    unsafe {
+        match (*(*cq).context).ops.poll_cq {
+            Some(poll) => poll(cq, room, wc.as_mut_ptr()),
+            None => -NOT_SUPPORTED,
+        }
+    }
+}
+
+/// Posts a list of sends; on an error `bad` is the first that was not taken.
+///
+/// # Safety
+///
+/// `qp` is a live queue pair that no other thread posts sends to; the list and what it points to are valid.
+#[inline]
+pub unsafe fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: &mut *mut ibv_send_wr) -> c_int {
+    // SAFETY: a live queue pair has a live context; the rest is the caller's.
+    unsafe {
+        match (*(*qp).context).ops.post_send {
+            Some(post) => post(qp, wr, bad),
+            None => NOT_SUPPORTED,
+        }
+    }
+}
+
+/// Posts a list of receives; on an error `bad` is the first that was not taken.
+///
+/// # Safety
+///
+/// As [`post_send`], for receives.
+#[inline]
+pub unsafe fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: &mut *mut ibv_recv_wr) -> c_int {
+    // SAFETY: a live queue pair has a live context; the rest is the caller's.
+    unsafe {
+        match (*(*qp).context).ops.post_recv {
+            Some(post) => post(qp, wr, bad),
+            None => NOT_SUPPORTED,
+        }
+    }
+}
+
+/// Posts a list of receives to a shared receive queue; on an error `bad` is the first that was not taken.
+///
+/// # Safety
+///
+/// `srq` is a live shared receive queue that no other thread posts to; the list and what it points to are valid.
+#[inline]
+pub unsafe fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad: &mut *mut ibv_recv_wr) -> c_int {
+    // SAFETY: a live shared receive queue has a live context; the rest is the caller's.
+    unsafe {
+        match (*(*srq).context).ops.post_srq_recv {
+            Some(post) => post(srq, wr, bad),
+            None => NOT_SUPPORTED,
+        }
+    }
+}
+
+/// Asks for a port's attributes. What the library exports under this name knows only those of its first version, without
+/// the link layer.
+///
+/// # Safety
+///
+/// `context` is open.
+pub unsafe fn query_port(context: *mut ibv_context, port: u8, attr: &mut ibv_port_attr) -> c_int {
+    *attr = ibv_port_attr::default();
+    // SAFETY: the context is open; one whose `abi_compat` is all ones is the last member of a `verbs_context`.
+    unsafe {
+        if (*context).abi_compat.addr() == usize::MAX {
+            let extended = context.byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
+            let known = (*extended).sz >= size_of::<verbs_context>() - offset_of!(verbs_context, query_port);
+            if let (true, Some(query)) = (known, (*extended).query_port) {
+                return query(context, port, attr, size_of::<ibv_port_attr>());
+            }
+        }
+        crate::ibv_query_port(context, port, std::ptr::from_mut(attr).cast())
+    }
+}
