@@ -70,7 +70,7 @@ word!(
 word!(
     /// What drives the InfiniBand port.
     Driver {
-        /// mlx5 if such a device is there, else verbs; the software device if `[infiniband.soft]` is given.
+        /// The software device if `[infiniband.soft]` is given, else verbs.
         Auto = "auto",
         /// The software ConnectX.
         Soft = "soft",

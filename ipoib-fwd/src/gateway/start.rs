@@ -16,6 +16,7 @@ use pmd::mem::{Pool, PoolConfig, PoolError};
 use pmd::soft::link::{LinkEnd, LinkError, LinkUrl, LinkUrlError};
 use pmd::soft::{SoftConfig, SoftHca};
 use pmd::tap::Tap;
+use pmd::verbs::VerbsHca;
 use serde_json::{Value, json};
 
 use super::askers::Askers;
@@ -148,7 +149,7 @@ impl Start {
             }
         };
         self.line.eal.roles()?;
-        let soft = soft_parts(&config)?;
+        let device = Device::choose(&config)?;
         for warning in self.line.eal.warnings() {
             tracing::warn!("{warning}");
         }
@@ -179,10 +180,17 @@ impl Start {
             promiscuous: config.ethernet.promiscuous,
         };
         let (port, queues) = EthPort::start(config.ethernet.port.as_deref(), &ethernet, &pool)?;
-        let hca = soft.open(&config, capture.as_mut())?;
+        let soft = match &device {
+            Device::Soft(soft) => Some(soft.open(&config, capture.as_mut())?),
+            Device::Verbs(_) => None,
+        };
         let running =
             Running { config: &config, eal: &eal, lcores, pool: pool.clone(), port, queues, capture };
-        let mut report = running.run(hca)?;
+        let mut report = match (soft, device) {
+            (Some(hca), _) => running.run(hca)?,
+            (None, Device::Verbs(hca)) => running.run(*hca)?,
+            (None, Device::Soft(_)) => return Err(no_device()),
+        };
         report.buffers_outstanding = pool.in_use();
         Ok(report)
     }
@@ -200,23 +208,47 @@ fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-fn soft_parts(config: &Config) -> Result<SoftParts, GatewayError> {
-    use config::Driver;
-    let ib = &config.infiniband;
-    if matches!(ib.driver, Driver::Mlx5 | Driver::Verbs) {
-        return Err(GatewayError::Unsupported(format!(
-            "infiniband.driver = \"{}\": this version drives the software ConnectX only; use driver = \"soft\" with \
-             [infiniband.soft]",
-            ib.driver
-        )));
+fn no_device() -> GatewayError {
+    GatewayError::Unsupported(
+        "no InfiniBand device: add [infiniband.soft] with ports = [{ link = \"shm:/run/ibfab/gateway.sock\" }] and start \
+         ibfab, or load the driver of a host channel adapter (modprobe mlx5_ib ib_uverbs ib_umad)"
+            .to_owned(),
+    )
+}
+
+/// What drives the InfiniBand port, as far as it is there before EAL starts.
+#[derive(Debug)]
+enum Device {
+    /// The software ConnectX.
+    Soft(SoftParts),
+    /// A device of the machine, open.
+    Verbs(Box<VerbsHca>),
+}
+
+impl Device {
+    fn choose(config: &Config) -> Result<Self, GatewayError> {
+        use config::Driver;
+        let ib = &config.infiniband;
+        match ib.driver {
+            Driver::Auto if ib.soft.is_none() && pmd::verbs::devices()?.is_empty() => Err(no_device()),
+            Driver::Soft | Driver::Auto if ib.soft.is_some() => Ok(Self::Soft(soft_parts(config)?)),
+            Driver::Soft => Err(no_device()),
+            Driver::Auto | Driver::Verbs => {
+                let hca = VerbsHca::open(ib.device.as_deref(), PortNumber(ib.port))?;
+                Ok(Self::Verbs(Box::new(hca)))
+            }
+            Driver::Mlx5 => Err(GatewayError::Unsupported(
+                "infiniband.driver = \"mlx5\": this version drives rings of the software ConnectX only; \"verbs\" drives \
+                 real ones, too, by their library"
+                    .to_owned(),
+            )),
+        }
     }
-    let Some(soft) = &ib.soft else {
-        return Err(GatewayError::Unsupported(
-            "no InfiniBand device: add [infiniband.soft] with ports = [{ link = \"shm:/run/ibfab/gateway.sock\" }] and \
-             start ibfab"
-                .to_owned(),
-        ));
-    };
+}
+
+fn soft_parts(config: &Config) -> Result<SoftParts, GatewayError> {
+    let ib = &config.infiniband;
+    let Some(soft) = &ib.soft else { return Err(no_device()) };
     if usize::from(ib.port) > soft.ports.len() || ib.port == 0 {
         return Err(GatewayError::Unsupported(format!(
             "infiniband.port = {}: the software ConnectX has {} port(s) in [infiniband.soft]",

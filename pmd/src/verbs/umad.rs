@@ -26,7 +26,7 @@ const REQUESTS: usize = 128;
 const CLASS_VERSION: c_int = 2;
 /// Longs of a mask of 128 methods, and their bits.
 const MASK_LONGS: usize = 16 / size_of::<c_long>();
-const LONG_BITS: usize = 8 * size_of::<c_long>();
+const LONG_BITS: usize = c_long::BITS as usize;
 
 /// A datagram as `/dev/infiniband/umad*` has it.
 #[repr(C)]

@@ -12,6 +12,7 @@ mod bindings {
         non_snake_case,
         non_upper_case_globals,
         clippy::all,
+        clippy::allow_attributes_without_reason,
         clippy::undocumented_unsafe_blocks,
         clippy::ptr_as_ptr,
         clippy::use_self,
