@@ -148,7 +148,7 @@ impl<B: Backend, C, N> std::fmt::Debug for Endpoint<B, C, N> {
 }
 
 /// A new endpoint and its workers.
-pub type Made<B, C, N> = (Endpoint<B, C, N>, Vec<LinkWorker<<B as Backend>::Queues, C, N>>);
+type Made<B, C, N> = (Endpoint<B, C, N>, Vec<LinkWorker<<B as Backend>::Queues, C, N>>);
 
 impl<B: Backend, C, N> Endpoint<B, C, N> {
     /// Registers the pool's memory, creates the workers' queues and the link.

@@ -27,7 +27,7 @@ struct Sheet<D> {
 
 /// All workers' tables.
 #[derive(Debug)]
-pub struct GatewayBoard<D> {
+pub(super) struct GatewayBoard<D> {
     sheets: Vec<Sheet<D>>,
     /// Neighbours that found a table full, since the start.
     left_out: u64,
@@ -38,7 +38,7 @@ pub struct GatewayBoard<D> {
 impl<D: Clone> GatewayBoard<D> {
     /// Tables for `workers` workers. `seed` is drawn at start: the network must not know which addresses collide.
     #[must_use]
-    pub fn new(workers: u8, seed: u64, settings: &Settings<D>) -> Self {
+    pub(super) fn new(workers: u8, seed: u64, settings: &Settings<D>) -> Self {
         let sheets = (0..workers)
             .map(|_| {
                 let tables = Tables::new(seed, settings.clone());
@@ -50,31 +50,31 @@ impl<D: Clone> GatewayBoard<D> {
 
     /// Each worker's reader.
     #[must_use]
-    pub fn readers(&self) -> Vec<Reader<Tables<D>>> {
+    pub(super) fn readers(&self) -> Vec<Reader<Tables<D>>> {
         self.sheets.iter().map(|s| s.publisher.reader()).collect()
     }
 
     /// The tables of the first worker: what is the same for all may be read from here.
     #[must_use]
-    pub fn first(&self) -> Option<&Tables<D>> {
+    pub(super) fn first(&self) -> Option<&Tables<D>> {
         self.sheets.first().map(|s| &s.tables)
     }
 
     /// What is the same for all workers.
     #[must_use]
-    pub fn settings(&self) -> Option<&Settings<D>> {
+    pub(super) fn settings(&self) -> Option<&Settings<D>> {
         self.first().map(|t| &t.settings)
     }
 
     /// The tables of a worker.
     #[must_use]
-    pub fn tables(&self, worker: usize) -> Option<&Tables<D>> {
+    pub(super) fn tables(&self, worker: usize) -> Option<&Tables<D>> {
         self.sheets.get(worker).map(|s| &s.tables)
     }
 
-    /// Neighbours that found a table full.
+    /// Neighbours that found a table full, since the start.
     #[must_use]
-    pub const fn left_out(&self) -> u64 {
+    pub(super) const fn left_out(&self) -> u64 {
         self.left_out
     }
 
@@ -86,19 +86,21 @@ impl<D: Clone> GatewayBoard<D> {
     }
 
     /// Adds or changes an Ethernet host.
-    pub fn set_ethernet(&mut self, ip: Ipv4Addr, mac: MacAddress) {
+    pub(super) fn set_ethernet(&mut self, ip: Ipv4Addr, mac: MacAddress) {
         let mut full = false;
         self.change(|t| full |= t.set_eth(ip, EthNeighbour { mac }).is_err());
         self.left_out += u64::from(full);
     }
 
     /// Forgets an Ethernet host.
-    pub fn remove_ethernet(&mut self, ip: Ipv4Addr) {
-        self.change(|t| drop(t.remove_eth(ip)));
+    pub(super) fn remove_ethernet(&mut self, ip: Ipv4Addr) {
+        self.change(|t| {
+            t.remove_eth(ip);
+        });
     }
 
     /// Our place in the fabric: to know our own multicasts when they come back.
-    pub fn set_own(&mut self, lid: Lid, qpns: &[Qpn]) {
+    pub(super) fn set_own(&mut self, lid: Lid, qpns: &[Qpn]) {
         if self.first().is_some_and(|t| t.settings.own_lid == lid) {
             return;
         }
@@ -109,14 +111,14 @@ impl<D: Clone> GatewayBoard<D> {
     }
 
     /// Tells whether the Ethernet port has a link.
-    pub fn set_ethernet_up(&mut self, up: bool) {
+    pub(super) fn set_ethernet_up(&mut self, up: bool) {
         if self.first().is_some_and(|t| t.settings.eth_up != up) {
             self.change(|t| t.settings.eth_up = up);
         }
     }
 
     /// Publishes what changed since the last time, and frees what no worker holds any more.
-    pub fn flush(&mut self) {
+    pub(super) fn flush(&mut self) {
         for sheet in &mut self.sheets {
             if self.dirty {
                 sheet.publisher.publish(sheet.tables.clone());

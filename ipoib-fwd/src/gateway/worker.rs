@@ -159,17 +159,18 @@ impl<Q: Queues> GatewayWorker<Q> {
         });
         for (side, packet) in forward {
             match side {
-                Side::Ethernet => self.from_ethernet(packet),
-                Side::InfiniBand => self.from_infiniband(packet, &Source::Rc),
+                Side::Ethernet => self.forward_frame(packet),
+                Side::InfiniBand => self.forward_message(packet, &Source::Rc),
             }
         }
         done
     }
 
-    fn from_ethernet(&mut self, frame: Mbuf) {
+    /// What verdicts are carried out with, and the tables as they are now.
+    fn hands(&mut self) -> (Hands<'_, Q>, &Tables<Q::Destination>) {
         let tables = self.tables.refresh();
         let (queues, notes) = self.link.parts();
-        let mut hands = Hands {
+        let hands = Hands {
             queues,
             notes,
             eth_tx: &mut self.eth_tx,
@@ -178,22 +179,17 @@ impl<Q: Queues> GatewayWorker<Q> {
             usage: &self.usage,
             tap: &mut self.tap,
         };
+        (hands, tables)
+    }
+
+    fn forward_frame(&mut self, frame: Mbuf) {
+        let (mut hands, tables) = self.hands();
         let verdict = eth_to_ib(head(&frame), frame.len(), tables);
         hands.carry_out_ethernet(verdict, frame, tables);
     }
 
-    fn from_infiniband(&mut self, message: Mbuf, source: &Source) {
-        let tables = self.tables.refresh();
-        let (queues, notes) = self.link.parts();
-        let mut hands = Hands {
-            queues,
-            notes,
-            eth_tx: &mut self.eth_tx,
-            counters: &mut self.counters,
-            pool: &self.pool,
-            usage: &self.usage,
-            tap: &mut self.tap,
-        };
+    fn forward_message(&mut self, message: Mbuf, source: &Source) {
+        let (mut hands, tables) = self.hands();
         let verdict = ib_to_eth(head(&message), message.len(), source, tables);
         hands.carry_out_infiniband(verdict, message, source);
     }
@@ -209,7 +205,7 @@ impl<Q: Queues> GatewayWorker<Q> {
             if let Some(tap) = &mut self.tap {
                 offer(tap, TapDirection::Received, &frame);
             }
-            self.from_ethernet(frame);
+            self.forward_frame(frame);
         }
         self.eth_rx = burst;
         true
@@ -224,7 +220,7 @@ impl<Q: Queues> GatewayWorker<Q> {
         let mut burst = std::mem::take(&mut self.ib_rx);
         for Received { buf, source, .. } in burst.drain(..) {
             self.counters.packet(path_of(&source), buf.len());
-            self.from_infiniband(buf, &source);
+            self.forward_message(buf, &source);
             if self.eth_tx.is_full() {
                 self.flush_ethernet();
             }

@@ -1,7 +1,7 @@
 //! Where a queue lies in memory, as `mlx5dv_init_obj` tells it, how large it is, and what it holds when it is new.
 //!
-//! This is the part of the library: a provider allocates the memory by [`geometry`], formats it with the functions here,
-//! tells the device, and hands the descriptions to the driver.
+//! This is the part of the library: a provider allocates the memory that the geometries ask for, formats it with the
+//! functions here, tells the device, and hands the descriptions to the driver.
 
 mod geometry;
 mod memory;

@@ -4,7 +4,7 @@
 //! directed-route SMP with hop pointer 0: the switch's SMI takes it from there, and answers itself if the hop count
 //! is 0. SMPs travel on VL15. What it sends from QP1 is routed by LID.
 //!
-//! A sweep goes through the phases of [`sweep::Phase`]. Everything found is compared with what shall be, and only the
+//! A sweep goes through the phases of `sweep::Phase`. Everything found is compared with what shall be, and only the
 //! differences are written, so a sweep over a healthy subnet is all reading.
 
 mod config;

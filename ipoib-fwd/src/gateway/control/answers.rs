@@ -72,7 +72,7 @@ impl<B: Backend> GatewayControl<B> {
                 })
             })
             .collect();
-        json!({"infiniband": infiniband, "ethernet": ethernet})
+        json!({"infiniband": infiniband, "ethernet": ethernet, "left_out": self.board.left_out()})
     }
 
     pub(super) fn connections(&mut self, now: Instant) -> Value {
