@@ -249,8 +249,8 @@ ports = [{{ link = "shm:{self.link}", mtu = 4096 }}]
 
 # -- the checks
 
-def ping(netns, target, size, count=20, interval=0.02):
-    out = run("ping", "-n", "-q", "-c", count, "-i", interval, "-W", "2", "-s", size, target, netns=netns, check=False,
+def ping(netns, target, size, count=20, interval=0.02, wait=2):
+    out = run("ping", "-n", "-q", "-c", count, "-i", interval, "-W", wait, "-s", size, target, netns=netns, check=False,
               timeout=60).stdout
     m = re.search(r"(\d+) packets transmitted, (\d+) received", out)
     rtt = re.search(r"= ([\d.]+)/([\d.]+)/([\d.]+)", out)
@@ -394,8 +394,12 @@ def demo(args, lab, results):
     lab.start()
 
     def first_packet():
-        lab.wait_for("the first packet through the gateway",
-                     lambda: ping(ETH, IB_IP, 56, count=1)["ok"], 20)
+        def through():
+            # The kernel asks once a second; the gateway shall not wait for that.
+            run("ip", "neigh", "flush", "all", netns=ETH)
+            return ping(ETH, IB_IP, 56, count=1, wait=0.2)["ok"]
+
+        lab.wait_for("the first packet through the gateway", through, 20)
         seconds = time.monotonic() - lab.started_at
         return {"ok": seconds < 3, "seconds": round(seconds, 3), "less_than": 3}
 

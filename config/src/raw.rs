@@ -99,7 +99,7 @@ section!(RawInfiniBand {
     /// Most connections, both directions counted, 2 to 65535.
     max_connections: i64 = "4096",
     /// Send requests of a connection, 4 to 8192.
-    connection_send_depth: i64 = "64",
+    connection_send_depth: i64 = "1024",
     /// How often a connection sends again after a timeout or a sequence error, 0 to 7. Linux has 0.
     retry_count: i64 = "0",
     /// How often a connection sends again when the other end has no receive posted, 0 to 7; 7 = for ever. Linux has 0.

@@ -44,7 +44,7 @@ impl Default for Config {
                 srq_depth: 512,
                 srq_low: 128,
                 max_connections: 4096,
-                connection_send_depth: 64,
+                connection_send_depth: 1024,
                 retry_count: 0,
                 rnr_retry: 0,
                 connection_idle_seconds: 512,

@@ -2,32 +2,41 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ib_wire::Qpn;
+
 use crate::forward::{MAX_NEIGHBOURS, NeighbourIndex};
 
 const WORDS: usize = MAX_NEIGHBOURS / 64;
+/// Words of marks of queue pairs: one bit for each value of the lower 16 bits of a number.
+const QP_WORDS: usize = 1 << 10;
 
 /// Marks of one worker.
 #[derive(Debug)]
 pub(super) struct Usage {
     infiniband: [AtomicU64; WORDS],
     ethernet: [AtomicU64; WORDS],
+    /// Two queue pairs may share a bit; then one keeps the other looking fresh.
+    received: [AtomicU64; QP_WORDS],
 }
 
 impl Default for Usage {
     fn default() -> Self {
-        let none = || std::array::from_fn(|_| AtomicU64::new(0));
-        Self { infiniband: none(), ethernet: none() }
+        Self {
+            infiniband: std::array::from_fn(|_| AtomicU64::new(0)),
+            ethernet: std::array::from_fn(|_| AtomicU64::new(0)),
+            received: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
     }
 }
 
-fn mark(words: &[AtomicU64; WORDS], index: NeighbourIndex) -> bool {
-    let (word, bit) = (usize::from(index.0) / 64, 1 << (index.0 % 64));
+fn mark(words: &[AtomicU64], index: u16) -> bool {
+    let (word, bit) = (usize::from(index) / 64, 1 << (index % 64));
     let Some(word) = words.get(word) else { return false };
     // Read first: a mark that stands costs no write.
     word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::Relaxed) & bit == 0
 }
 
-fn take(words: &[AtomicU64; WORDS], mut each: impl FnMut(NeighbourIndex)) {
+fn take(words: &[AtomicU64], mut each: impl FnMut(NeighbourIndex)) {
     for (n, word) in words.iter().enumerate() {
         if word.load(Ordering::Relaxed) == 0 {
             continue;
@@ -43,12 +52,27 @@ fn take(words: &[AtomicU64; WORDS], mut each: impl FnMut(NeighbourIndex)) {
 impl Usage {
     /// The worker sent to an InfiniBand host; true for the first time since the marks were taken.
     pub(super) fn mark_infiniband(&self, index: NeighbourIndex) -> bool {
-        mark(&self.infiniband, index)
+        mark(&self.infiniband, index.0)
     }
 
     /// The worker sent to an Ethernet host.
     pub(super) fn mark_ethernet(&self, index: NeighbourIndex) {
-        mark(&self.ethernet, index);
+        mark(&self.ethernet, index.0);
+    }
+
+    /// The worker received from a connection.
+    pub(super) fn mark_received(&self, qpn: Qpn) {
+        mark(&self.received, qpn.get() as u16);
+    }
+
+    /// Takes the marks of those queue pairs in `which` that have received.
+    pub(super) fn take_received(&self, which: impl Iterator<Item = Qpn>) -> Vec<Qpn> {
+        let words: Vec<u64> = self.received.iter().map(|w| w.swap(0, Ordering::Relaxed)).collect();
+        let marked = |qpn: &Qpn| {
+            let index = qpn.get() as u16;
+            words.get(usize::from(index) / 64).is_some_and(|w| w & 1 << (index % 64) != 0)
+        };
+        which.filter(marked).collect()
     }
 
     /// Takes the marks of InfiniBand hosts.
@@ -77,5 +101,9 @@ mod tests {
         assert_eq!(taken, marks);
         usage.take_infiniband(|_| panic!("taken twice"));
         assert!(usage.mark_infiniband(NeighbourIndex(64)));
+        usage.mark_received(Qpn::new(0x12_3456));
+        let both = [0x12_3456, 0x12_3457].map(Qpn::new);
+        assert_eq!(usage.take_received(both.into_iter()), both[..1]);
+        assert!(usage.take_received(both.into_iter()).is_empty());
     }
 }

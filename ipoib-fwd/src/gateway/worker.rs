@@ -65,6 +65,8 @@ pub struct GatewayNote {
 
 /// Header bytes that a verdict looks at.
 const HEAD: usize = 128;
+/// Bursts of received messages taken in one turn.
+const RECEIVE_ROUNDS: usize = 4;
 /// How many turns a frame that the port does not take is held before it is dropped.
 const TX_PATIENCE: u32 = 64;
 
@@ -218,8 +220,11 @@ impl<Q: Queues> GatewayWorker<Q> {
             return false;
         }
         let mut burst = std::mem::take(&mut self.ib_rx);
-        for Received { buf, source, .. } in burst.drain(..) {
+        for Received { buf, qpn, source } in burst.drain(..) {
             self.counters.packet(path_of(&source), buf.len());
+            if matches!(source, Source::Rc) {
+                self.usage.mark_received(qpn);
+            }
             self.forward_message(buf, &source);
             if self.eth_tx.is_full() {
                 self.flush_ethernet();
@@ -265,8 +270,12 @@ impl<Q: Queues> Worker for GatewayWorker<Q> {
         busy |= self.poll_ethernet();
         self.link.queues().ring();
         self.flush_ethernet();
-        if !self.may_wait_for_ethernet() {
-            busy |= self.poll_infiniband();
+        // The device may have filled more than one burst meanwhile.
+        for _ in 0..RECEIVE_ROUNDS {
+            if self.may_wait_for_ethernet() || !self.poll_infiniband() {
+                break;
+            }
+            busy = true;
             self.flush_ethernet();
         }
         busy |= self.link.finish();

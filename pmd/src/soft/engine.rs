@@ -28,7 +28,7 @@ pub(crate) const MAX_QPS: usize = 1 << SLOT_BITS;
 /// Most completion queues, and most shared receive queues.
 const MAX_QUEUES: usize = 4096;
 /// Packets taken from a link in one turn.
-const RECEIVE_BURST: usize = 64;
+const RECEIVE_BURST: usize = 32;
 /// Queue pairs that get a turn in one step.
 const TURNS: usize = 64;
 /// Packets that one queue pair sends in its turn.

@@ -53,6 +53,9 @@ const MAX_USED: usize = 4096;
 /// Buffers that a host needs: its receives, each of 17 segments where it is a connection's, its sends, and some that wait.
 pub const BUFFERS: u32 = 256 * 17 + 256 + 2 * 64 * 17 + 1024;
 /// Sizes of its queues. A shared receive queue's ring has one place more than its depth, and a power of two of them.
+/// Bursts of received messages taken in one turn.
+const RECEIVE_ROUNDS: usize = 4;
+
 const SIZES: WorkerSizes = WorkerSizes {
     ud_send_depth: 256,
     ud_recv_depth: 256,
@@ -217,7 +220,13 @@ impl<B: Backend> Host<B> {
         busy |= self.worker.queues().turn();
         busy |= self.take_from_interface(now).map_err(failed(&self.config.name))?;
         self.worker.queues().ring();
-        busy |= self.take_from_fabric(now).map_err(failed(&self.config.name))?;
+        // The device may have filled more than one burst in its turn, and the shared receive queue must not run dry.
+        for _ in 0..RECEIVE_ROUNDS {
+            if !self.take_from_fabric(now).map_err(failed(&self.config.name))? {
+                break;
+            }
+            busy = true;
+        }
         busy |= self.worker.finish();
         self.handle.beat();
         if now >= self.next_tick {

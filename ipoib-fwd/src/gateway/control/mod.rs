@@ -92,7 +92,16 @@ impl<B: Backend> GatewayControl<B> {
 
     /// Tells both neighbour tables which of their hosts workers have sent to.
     fn collect_usage(&mut self, now: Instant) {
+        let passive: Vec<(WorkerIndex, Qpn)> = self
+            .endpoint
+            .link()
+            .connections(now)
+            .iter()
+            .filter(|c| c.passive)
+            .filter_map(|c| Some((c.worker, c.qpn?)))
+            .collect();
         for (index, usage) in self.usage.iter().enumerate() {
+            let worker = WorkerIndex(index as u8);
             let Some(tables) = self.board.tables(index) else { continue };
             let mut sent = Vec::new();
             usage.take_infiniband(|n| sent.extend(tables.ib_at(n)));
@@ -101,8 +110,10 @@ impl<B: Backend> GatewayControl<B> {
                     self.hosts.note_used(now, ip);
                 }
             });
-            if !sent.is_empty() {
-                self.endpoint.link().handle_used(now, WorkerIndex(index as u8), &[], &sent);
+            let own = passive.iter().filter(|(by, _)| *by == worker).map(|(_, qpn)| *qpn);
+            let received = usage.take_received(own);
+            if !sent.is_empty() || !received.is_empty() {
+                self.endpoint.link().handle_used(now, worker, &received, &sent);
             }
         }
     }
