@@ -79,11 +79,9 @@ pub struct GatewayWorker<Q: Queues> {
     pool: Pool,
     counters: WorkerCounters,
     service: Recorder,
-    eth_rx: Burst,
     eth_tx: Burst,
     /// Turns for which the port has refused frames.
     refused_turns: u32,
-    ib_rx: RxBurst,
     /// Shared receives below which frames are dropped rather than kept waiting for the Ethernet port.
     srq_low: u32,
     usage: Arc<Usage>,
@@ -94,7 +92,9 @@ pub struct GatewayWorker<Q: Queues> {
 struct Hands<'a, Q: Queues> {
     queues: &'a mut Q,
     notes: &'a mut Sender<Note<Q, GatewayNote>>,
+    eth: &'a mut EthQueue,
     eth_tx: &'a mut Burst,
+    refused_turns: &'a mut u32,
     counters: &'a mut WorkerCounters,
     pool: &'a Pool,
     usage: &'a Usage,
@@ -118,10 +118,8 @@ impl<Q: Queues> GatewayWorker<Q> {
             pool,
             counters: WorkerCounters::default(),
             service: Recorder::default(),
-            eth_rx: Burst::new(),
             eth_tx: Burst::new(),
             refused_turns: 0,
-            ib_rx: RxBurst::new(),
             srq_low,
             usage: Arc::default(),
             tap,
@@ -159,91 +157,70 @@ impl<Q: Queues> GatewayWorker<Q> {
                 }
             }
         });
+        let (tables, mut hands) = self.hands();
         for (side, packet) in forward {
             match side {
-                Side::Ethernet => self.forward_frame(packet),
-                Side::InfiniBand => self.forward_message(packet, &Source::Rc),
+                Side::Ethernet => hands.take_frame(packet, tables),
+                Side::InfiniBand => hands.take_message(packet, &Source::Rc, tables),
             }
         }
         done
     }
 
-    /// What verdicts are carried out with, and the tables as they are now.
-    fn hands(&mut self) -> (Hands<'_, Q>, &Tables<Q::Destination>) {
-        let tables = self.tables.refresh();
+    /// The newest tables, and everything that verdicts are carried out with.
+    #[inline]
+    fn hands(&mut self) -> (&Tables<Q::Destination>, Hands<'_, Q>) {
         let (queues, notes) = self.link.parts();
         let hands = Hands {
             queues,
             notes,
+            eth: &mut self.eth,
             eth_tx: &mut self.eth_tx,
+            refused_turns: &mut self.refused_turns,
             counters: &mut self.counters,
             pool: &self.pool,
             usage: &self.usage,
             tap: &mut self.tap,
         };
-        (hands, tables)
-    }
-
-    fn forward_frame(&mut self, frame: Mbuf) {
-        let (mut hands, tables) = self.hands();
-        let verdict = eth_to_ib(head(&frame), frame.len(), tables);
-        hands.carry_out_ethernet(verdict, frame, tables);
-    }
-
-    fn forward_message(&mut self, message: Mbuf, source: &Source) {
-        let (mut hands, tables) = self.hands();
-        let verdict = ib_to_eth(head(&message), message.len(), source, tables);
-        hands.carry_out_infiniband(verdict, message, source);
+        (self.tables.refresh(), hands)
     }
 
     /// Receives from the Ethernet port.
     fn poll_ethernet(&mut self) -> bool {
-        if self.eth.rx_burst(&mut self.eth_rx) == 0 {
+        let mut burst = Burst::new();
+        if self.eth.rx_burst(&mut burst) == 0 {
             return false;
         }
-        let mut burst = std::mem::take(&mut self.eth_rx);
-        for frame in burst.drain(..) {
-            self.counters.packet(Traffic::EthReceive, frame.len());
-            if let Some(tap) = &mut self.tap {
+        let (tables, mut hands) = self.hands();
+        for frame in burst {
+            hands.counters.packet(Traffic::EthReceive, frame.len());
+            if let Some(tap) = hands.tap {
                 offer(tap, TapDirection::Received, &frame);
             }
-            self.forward_frame(frame);
+            hands.take_frame(frame, tables);
         }
-        self.eth_rx = burst;
         true
     }
 
     /// Receives from the fabric.
     fn poll_infiniband(&mut self) -> bool {
-        self.link.receive(&mut self.ib_rx);
-        if self.ib_rx.is_empty() {
+        let mut burst = RxBurst::new();
+        self.link.receive(&mut burst);
+        if burst.is_empty() {
             return false;
         }
-        let mut burst = std::mem::take(&mut self.ib_rx);
-        for Received { buf, qpn, source } in burst.drain(..) {
-            self.counters.packet(path_of(&source), buf.len());
+        let (tables, mut hands) = self.hands();
+        for Received { buf, qpn, source } in burst {
+            hands.counters.packet(path_of(&source), buf.len());
             if matches!(source, Source::Rc) {
-                self.usage.mark_received(qpn);
+                hands.usage.mark_received(qpn);
             }
-            self.forward_message(buf, &source);
-            if self.eth_tx.is_full() {
-                self.flush_ethernet();
+            hands.take_message(buf, &source, tables);
+            if hands.eth_tx.is_full() {
+                hands.flush_ethernet();
             }
         }
-        self.ib_rx = burst;
         true
-    }
-
-    /// Sends what waits for the Ethernet port; what it does not take waits on.
-    fn flush_ethernet(&mut self) {
-        if self.eth_tx.is_empty() {
-            return;
-        }
-        let bytes: usize = self.eth_tx.iter().map(Mbuf::len).sum();
-        let sent = self.eth.tx_burst(&mut self.eth_tx);
-        let left: usize = self.eth_tx.iter().map(Mbuf::len).sum();
-        self.counters.packets(Traffic::EthTransmit, sent as u64, (bytes - left) as u64);
-        self.refused_turns = if self.eth_tx.is_empty() { 0 } else { self.refused_turns + 1 };
     }
 
     /// True if receiving from the fabric may wait for the Ethernet port. Not for long, and not when shared receives
@@ -269,14 +246,14 @@ impl<Q: Queues> Worker for GatewayWorker<Q> {
         busy |= self.link.queues().turn();
         busy |= self.poll_ethernet();
         self.link.queues().ring();
-        self.flush_ethernet();
+        self.hands().1.flush_ethernet();
         // The device may have filled more than one burst meanwhile.
         for _ in 0..RECEIVE_ROUNDS {
             if self.may_wait_for_ethernet() || !self.poll_infiniband() {
                 break;
             }
             busy = true;
-            self.flush_ethernet();
+            self.hands().1.flush_ethernet();
         }
         busy |= self.link.finish();
         if busy { Turn::Busy } else { Turn::Idle }
@@ -316,6 +293,31 @@ fn push_frame(eth_tx: &mut Burst, counters: &mut WorkerCounters, tap: &mut Optio
 }
 
 impl<Q: Queues> Hands<'_, Q> {
+    #[inline]
+    fn take_frame(&mut self, frame: Mbuf, tables: &Tables<Q::Destination>) {
+        let verdict = eth_to_ib(head(&frame), frame.len(), tables);
+        self.carry_out_ethernet(verdict, frame, tables);
+    }
+
+    #[inline]
+    fn take_message(&mut self, message: Mbuf, source: &Source, tables: &Tables<Q::Destination>) {
+        let verdict = ib_to_eth(head(&message), message.len(), source, tables);
+        self.carry_out_infiniband(verdict, message, source);
+    }
+
+    /// Sends what waits for the Ethernet port; what it does not take waits on.
+    fn flush_ethernet(&mut self) {
+        if self.eth_tx.is_empty() {
+            return;
+        }
+        let bytes: usize = self.eth_tx.iter().map(Mbuf::len).sum();
+        let sent = self.eth.tx_burst(self.eth_tx);
+        let left: usize = self.eth_tx.iter().map(Mbuf::len).sum();
+        self.counters.packets(Traffic::EthTransmit, sent as u64, (bytes - left) as u64);
+        *self.refused_turns = if self.eth_tx.is_empty() { 0 } else { *self.refused_turns + 1 };
+    }
+
+    #[inline]
     fn carry_out_ethernet(
         &mut self,
         verdict: EthVerdict<'_, Q::Destination>,
