@@ -152,13 +152,12 @@ fn to_host<'t, D>(
     let ip_len = packet.total_len();
     let dial = neighbour.dial && neighbour.rc.is_none();
     let rc = neighbour.rc.as_ref().map(|rc| (Via::Rc(rc.slot), ip_mtu(rc.mtu)));
-    let ud = neighbour.ud.as_ref().map(|ud| (Via::Ud(ud), tables.settings.ud_ip_mtu()));
-    for (via, mtu) in [rc, ud].into_iter().flatten() {
-        if ip_len <= mtu {
-            return EthVerdict::Forward { via, ip_len, neighbour: Some(index), dial };
-        }
+    let ud = || neighbour.ud.as_ref().map(|ud| (Via::Ud(ud), tables.settings.ud_ip_mtu()));
+    let fits = |way: Option<(Via<'t, D>, u16)>| way.filter(|(_, mtu)| ip_len <= *mtu);
+    if let Some((via, _)) = fits(rc).or_else(|| fits(ud())) {
+        return EthVerdict::Forward { via, ip_len, neighbour: Some(index), dial };
     }
-    let Some((via, mtu)) = [rc, ud].into_iter().flatten().max_by_key(|(_, mtu)| *mtu) else {
+    let Some((via, mtu)) = [rc, ud()].into_iter().flatten().max_by_key(|(_, mtu)| *mtu) else {
         return EthVerdict::Punt(Punt::Neighbour(packet.destination()));
     };
     if packet.dont_fragment() {

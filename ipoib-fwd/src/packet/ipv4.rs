@@ -49,7 +49,11 @@ impl<'p> Ipv4View<'p> {
             return Err(DropReason::Truncated);
         }
         let header = head.get(..header_len).ok_or(DropReason::Truncated)?;
-        if !checksum::is_valid(header) {
+        let valid = match header.as_array::<IPV4_HEADER_LEN>() {
+            Some(plain) => checksum::is_valid_20(plain),
+            None => checksum::is_valid(header),
+        };
+        if !valid {
             return Err(DropReason::BadIpv4Checksum);
         }
         let view = Self {
