@@ -367,14 +367,15 @@ impl EthPort {
 impl EthQueue {
     /// Receives frames into an empty or part-filled burst; returns how many came.
     pub fn rx_burst(&mut self, burst: &mut Burst) -> usize {
-        let mut raw = [std::ptr::null_mut(); 32];
-        let room = burst.remaining_capacity().min(raw.len());
-        // SAFETY: the queue is set up and used by this worker only; there is room for `room` pointers.
-        let count = unsafe { sys::shim_eth_rx_burst(self.port, self.queue, raw.as_mut_ptr(), room as u16) };
-        for one in raw.into_iter().take(count.into()).filter_map(std::ptr::NonNull::new) {
-            // SAFETY: the driver gave this chain away. There is room: asked for no more.
-            burst.push(unsafe { Mbuf::from_raw(one) });
-        }
+        let (length, room) = (burst.len(), burst.remaining_capacity());
+        // SAFETY: an `Mbuf` is a pointer to a chain, and there is room for `room` of them behind the burst's last; the queue
+        // is set up and used by this worker only, and the driver gives `count` chains away, at most `room`.
+        let count = unsafe {
+            let behind = burst.as_mut_ptr().add(length).cast::<*mut sys::rte_mbuf>();
+            let count = sys::shim_eth_rx_burst(self.port, self.queue, behind, room as u16);
+            burst.set_len(length + usize::from(count));
+            count
+        };
         count.into()
     }
 
@@ -383,15 +384,18 @@ impl EthQueue {
         if self.one_segment {
             self.make_single(burst);
         }
-        let mut raw: ArrayVec<*mut sys::rte_mbuf, 32> =
-            burst.drain(..).map(|m| m.into_raw().as_ptr()).collect();
-        // SAFETY: the queue is set up and used by this worker only; the chains are ours to give.
-        let sent =
-            unsafe { sys::shim_eth_tx_burst(self.port, self.queue, raw.as_mut_ptr(), raw.len() as u16) };
-        for one in raw.into_iter().skip(sent.into()).filter_map(std::ptr::NonNull::new) {
-            // SAFETY: not taken, so still ours.
-            burst.push(unsafe { Mbuf::from_raw(one) });
-        }
+        let length = burst.len();
+        let raw = burst.as_mut_ptr().cast::<*mut sys::rte_mbuf>();
+        // SAFETY: an `Mbuf` is a pointer to a chain, and these are ours to give; the queue is set up and used by this worker
+        // only. The driver has taken the first `sent`, the others move up.
+        let sent = unsafe {
+            burst.set_len(0);
+            let sent = sys::shim_eth_tx_burst(self.port, self.queue, raw, length as u16);
+            let left = length - usize::from(sent);
+            std::ptr::copy(raw.add(sent.into()), raw, left);
+            burst.set_len(left);
+            sent
+        };
         sent.into()
     }
 

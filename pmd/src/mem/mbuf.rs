@@ -9,6 +9,7 @@ use dpdk_sys as sys;
 /// A packet: a chain of one or more segments. Dropping it gives it back to its pool.
 ///
 /// Every segment has a buffer of its own, with room in front of and behind its data; lengths are bytes.
+#[repr(transparent)]
 pub struct Mbuf(NonNull<sys::rte_mbuf>);
 
 // SAFETY: an `Mbuf` is the only owner of its segments, and pools take buffers back from any thread.
@@ -110,10 +111,13 @@ impl Mbuf {
 
     /// Gives many back to their pools at once.
     pub fn free_bulk<const N: usize>(batch: &mut arrayvec::ArrayVec<Self, N>) {
-        let mut raw: arrayvec::ArrayVec<*mut sys::rte_mbuf, N> =
-            batch.drain(..).map(|m| m.into_raw().as_ptr()).collect();
-        // SAFETY: we own every chain, and nobody uses them after this.
-        unsafe { sys::rte_pktmbuf_free_bulk(raw.as_mut_ptr(), raw.len() as u32) };
+        let count = batch.len() as u32;
+        let raw = batch.as_mut_ptr().cast::<*mut sys::rte_mbuf>();
+        // SAFETY: an `Mbuf` is a pointer to a chain; all are ours, and with the length at 0 nobody uses them after this.
+        unsafe {
+            batch.set_len(0);
+            sys::rte_pktmbuf_free_bulk(raw, count);
+        }
     }
 
     /// Bytes of the packet, all segments together.
