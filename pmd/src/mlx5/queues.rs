@@ -172,7 +172,11 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         let regions = &mut self.regions;
         rc.side.post(buf, 1, |sq, flags, segments, buf| {
             let request = Request { opcode: SendOpcode::Send, flags, imm: 0 };
-            sq.post_send(request, segments, data_segments(buf, regions))
+            let mut data = data_segments(buf, regions);
+            match (segments, data.next()) {
+                (1, Some(Ok(only))) if only.byte_count != 0 => Ok(sq.post_single(request, only)?),
+                (_, first) => sq.post_send(request, segments, first.into_iter().chain(data)),
+            }
         })?;
         if !was_dirty {
             self.dirty.push(slot.0);

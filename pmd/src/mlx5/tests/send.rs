@@ -280,3 +280,31 @@ fn every_skipped_vector_exists() {
         assert!(names.iter().any(|name| name == skipped), "{skipped}");
     }
 }
+
+#[test]
+fn an_entry_of_one_piece_is_the_same_by_the_short_way() {
+    let mut arena = Arena::new(1 << 14);
+    let rings = [arena.qp(0x4711, 8, 0, 0), arena.qp(0x4711, 8, 0, 0)];
+    let [mut long, mut short] = rings.map(|r| SendQueue::new(&r));
+    for lap in 0..100_u16 {
+        let flags = if lap % 3 == 0 { fm_ce_se::CQ_UPDATE } else { 0 };
+        let opcode = if lap % 5 == 0 { SendOpcode::SendImm } else { SendOpcode::Send };
+        let request = Request { opcode, flags, imm: lap.into() };
+        let data = DataSegment::new(0x1000 + u64::from(lap), 1 + u32::from(lap), 7);
+        let by_long: Result<Posted, Full> = long.post_send(request, 1, [Ok(data)]);
+        assert_eq!(short.post_single(request, data), by_long);
+        let (mut theirs, mut ours) = (Recorder::default(), Recorder::default());
+        // Queues fill up, refuse, and are emptied.
+        if lap % 11 == 10 {
+            assert_eq!(by_long, Err(Full));
+            long.ring(&mut theirs);
+            short.ring(&mut ours);
+            long.retire(long.posted());
+            short.retire(short.posted());
+        }
+        let bytes = |rung: &Recorder| rung.rung.iter().map(|(_, b)| *b).collect::<Vec<_>>();
+        assert_eq!(bytes(&ours), bytes(&theirs));
+        let [a, b] = rings.map(|r| r.sq_buf.read::<[u8; 512]>(0));
+        assert_eq!(a, b, "lap {lap}");
+    }
+}
