@@ -196,6 +196,8 @@ pub(crate) fn run(way: Way, pcap: &Path, seconds: f64) -> Result<Sample, String>
             stats.sends() as f64 / stats.completions().max(1) as f64
         ));
     }
+    // For counts of instructions, which are of the whole run.
+    notes.push(format!("{} packets from start to stop", totals.packets(path)));
     let outstanding = pool.in_use();
     if outstanding != 0 {
         notes.push(format!("{outstanding} buffers are not home"));
