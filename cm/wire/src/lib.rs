@@ -16,5 +16,6 @@ pub mod sa;
 pub mod smp;
 
 pub use number::{
-    CommId, Gid, Guid, Lid, Mtu, PKey, Psn, QKey, Qpn, Rate, Rkey, ServiceId, ServiceLevel, Tid, TimeoutCode,
+    CommId, Gid, Guid, Lid, Mtu, PKey, PortNumber, Psn, QKey, Qpn, Rate, Rkey, ServiceId, ServiceLevel, Tid,
+    TimeoutCode,
 };

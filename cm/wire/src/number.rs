@@ -199,6 +199,10 @@ impl Psn {
     }
 }
 
+/// Number of a port of a device, from 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PortNumber(pub u8);
+
 /// 128-bit global identifier, in wire order (IBA 4.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Gid(pub [u8; 16]);

@@ -1,14 +1,10 @@
 //! The cold face of a device: the control lcore's.
 
 use ib_wire::mad::Mad;
-use ib_wire::{Gid, Guid, Lid, Mtu, PKey, Psn, QKey, Qpn, ServiceLevel};
+use ib_wire::{Gid, Guid, Lid, Mtu, PKey, PortNumber, Psn, QKey, Qpn, ServiceLevel};
 
 use super::{AddressVector, HcaError, Queues, UdDestination};
 use crate::mem::Pool;
-
-/// Number of a port of a device, from 1.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct PortNumber(pub u8);
 
 /// What a device is.
 #[derive(Clone, Debug)]

@@ -14,10 +14,11 @@ mod queues;
 
 pub use address::{AddressVector, GlobalRoute, UdDestination};
 pub use control::{
-    AsyncEvent, Backend, Control, DeviceAttributes, LinkLayer, PortAttributes, PortNumber, PortState,
-    QpState, QpTransition, QueuesConfig, QueuesId, RcConfig, RcToReceive, RcToSend,
+    AsyncEvent, Backend, Control, DeviceAttributes, LinkLayer, PortAttributes, PortState, QpState,
+    QpTransition, QueuesConfig, QueuesId, RcConfig, RcToReceive, RcToSend,
 };
 pub use error::HcaError;
+pub use ib_wire::PortNumber;
 pub use queues::{
     BURST, PostError, QpEvent, QpFault, Queues, RcSlot, Received, Refused, RxBurst, Source, UdSource,
     WcStatus,

@@ -1,0 +1,129 @@
+//! The rtnetlink socket.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Instant;
+
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+
+use super::session::{Counters, Session};
+use crate::rules::Rules;
+
+const RTNLGRP_LINK: u32 = 1;
+const RTNLGRP_IPV4_IFADDR: u32 = 5;
+const RTNLGRP_IPV6_IFADDR: u32 = 9;
+
+/// Bytes that the socket keeps for us.
+const SOCKET_BUFFER: usize = 1 << 20;
+/// Longest datagram; the kernel's lists come in parts of at most 32 KiB.
+const DATAGRAM: usize = 1 << 16;
+/// Most datagrams of one turn, so that a storm of events leaves time for other things.
+const DATAGRAMS_PER_TURN: usize = 64;
+
+/// Why events cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {what} the rtnetlink socket")]
+pub struct MonitorError {
+    what: &'static str,
+    #[source]
+    source: io::Error,
+}
+
+/// What a turn left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turn {
+    /// All that was there is handled.
+    Idle,
+    /// There may be more.
+    More,
+}
+
+/// Follows the interfaces and addresses of the network namespace that it was made in.
+#[derive(Debug)]
+pub struct Monitor {
+    socket: Socket,
+    session: Session,
+    buffer: Vec<u8>,
+}
+
+impl Monitor {
+    /// Subscribes; the first list is asked for in the first turn.
+    pub fn new(now: Instant) -> Result<Self, MonitorError> {
+        let error = |what| move |source| MonitorError { what, source };
+        let mut socket = Socket::new(NETLINK_ROUTE).map_err(error("make"))?;
+        let address = socket.bind_auto().map_err(error("bind"))?;
+        socket.set_non_blocking(true).map_err(error("set up"))?;
+        socket.set_rx_buf_sz(SOCKET_BUFFER as libc::c_int).map_err(error("set up"))?;
+        for group in [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR] {
+            socket.add_membership(group).map_err(error("subscribe"))?;
+        }
+        Ok(Self { socket, session: Session::new(now, address.port_number()), buffer: vec![0; DATAGRAM] })
+    }
+
+    /// Does what there is to do, without waiting: call it when [`Monitor::as_raw_fd`] is readable and at [`Monitor::poll_timeout`].
+    pub fn turn(&mut self, now: Instant, rules: &mut Rules) -> Result<Turn, MonitorError> {
+        for _ in 0..DATAGRAMS_PER_TURN {
+            self.session.handle_timeout(now);
+            if let Some(request) = self.session.poll_transmit() {
+                let sent = self.socket.send_to(&request, &SocketAddr::new(0, 0), 0);
+                sent.map_err(|source| MonitorError { what: "write to", source })?;
+            }
+            let mut room: &mut [u8] = &mut self.buffer;
+            match self.socket.recv_from(&mut room, libc::MSG_DONTWAIT | libc::MSG_TRUNC) {
+                // Any process may write to a netlink socket; only the kernel is port 0.
+                Ok((_, from)) if from.port_number() != 0 => continue,
+                Ok((length, _)) => match self.buffer.get(..length) {
+                    Some(datagram) => self.session.handle_datagram(now, datagram),
+                    None => self.session.handle_overrun(now),
+                },
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::ENOBUFS) => self.session.handle_overrun(now),
+                    Some(libc::EINTR) => continue,
+                    _ if error.kind() == io::ErrorKind::WouldBlock => {
+                        self.tell(rules);
+                        return Ok(Turn::Idle);
+                    }
+                    _ => return Err(MonitorError { what: "read from", source: error }),
+                },
+            }
+            self.tell(rules);
+        }
+        Ok(Turn::More)
+    }
+
+    /// When a turn is due even without a datagram.
+    #[must_use]
+    pub const fn poll_timeout(&self) -> Option<Instant> {
+        self.session.poll_timeout()
+    }
+
+    /// True when the rules know all that the kernel had told at the last turn.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.session.is_settled()
+    }
+
+    /// Makes the next turn list everything, as after a loss.
+    pub fn rescan(&mut self, now: Instant) {
+        self.session.handle_overrun(now);
+    }
+
+    /// What was seen.
+    #[must_use]
+    pub const fn counters(&self) -> Counters {
+        self.session.counters()
+    }
+
+    fn tell(&mut self, rules: &mut Rules) {
+        while let Some(notice) = self.session.poll_notice() {
+            notice.tell(rules);
+        }
+    }
+}
+
+impl AsRawFd for Monitor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
