@@ -140,6 +140,12 @@ fn enter(netns: &str) -> Result<(), TunError> {
 }
 
 /// Makes the interface in the namespace of the calling thread.
+/// Packets that wait in the interface for us. It drops what finds no room, and a TCP sender's window fills 500, which
+/// is what the kernel gives, in a few milliseconds.
+const QUEUE_LENGTH: libc::c_int = 4096;
+/// From `linux/sockios.h`.
+const SIOCSIFTXQLEN: libc::Ioctl = 0x8943;
+
 fn create_here(config: &TunConfig) -> Result<OwnedFd, TunError> {
     let name = config.name.as_str();
     let failed = |what| move |e: io::Error| call(what, name, e);
@@ -155,6 +161,9 @@ fn create_here(config: &TunConfig) -> Result<OwnedFd, TunError> {
     let mut request = Request::new(name);
     request.set_number(libc::c_int::try_from(config.mtu).unwrap_or(libc::c_int::MAX));
     request.call(&socket, libc::SIOCSIFMTU).map_err(failed("set the MTU of"))?;
+    let mut request = Request::new(name);
+    request.set_number(QUEUE_LENGTH);
+    request.call(&socket, SIOCSIFTXQLEN).map_err(failed("set the queue length of"))?;
     let mut request = Request::new(name);
     request.set_address(config.address);
     request.call(&socket, libc::SIOCSIFADDR).map_err(failed("set the address of"))?;
