@@ -1,7 +1,9 @@
 //! The driver against bytes that libmlx5 wrote (`tests/data/mlx5`), and against what can go wrong at the ends of rings.
 
 mod completion;
+mod device;
 mod geometry;
+mod queues;
 mod receive;
 mod send;
 mod wrap;
