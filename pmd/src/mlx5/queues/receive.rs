@@ -27,6 +27,8 @@ pub(super) struct SharedEntries<P> {
     /// Buffers of one entry.
     per_entry: usize,
     buffers: Box<[Option<P>]>,
+    /// How many of the first buffers of each entry may be missing; none behind them is.
+    missing: Box<[u8]>,
     room: u32,
 }
 
@@ -34,15 +36,12 @@ impl<P: Packet> SharedEntries<P> {
     pub(super) fn new(ring: &SrqRing, message: usize, room: u32) -> Self {
         let queue = SharedReceiveQueue::new(ring);
         let needed = message.div_ceil(room.max(1) as usize).max(1);
+        const { assert!(STASH <= u8::MAX as usize) };
         let per_entry = needed.min(queue.max_segments()).min(STASH);
         debug_assert_eq!(per_entry, needed, "the ring's stride is too small for the largest message");
         let buffers = (0..queue.slots() * per_entry).map(|_| None).collect();
-        Self { queue, per_entry, buffers, room }
-    }
-
-    fn entry(&mut self, slot: usize) -> &mut [Option<P>] {
-        let start = slot * self.per_entry;
-        self.buffers.get_mut(start..start + self.per_entry).unwrap_or_default()
+        let missing = vec![per_entry as u8; queue.slots()].into();
+        Self { queue, per_entry, buffers, missing, room }
     }
 
     /// Takes a message of `len` bytes out of the entry in `slot`; `None` if it is longer than the entry.
@@ -51,9 +50,13 @@ impl<P: Packet> SharedEntries<P> {
         let room = self.room;
         // An empty message is one buffer, too.
         let used = len.div_ceil(room).max(1) as usize;
-        let entry = self.entry(slot).get_mut(..used)?;
+        let start = slot * self.per_entry;
+        let entry = self.buffers.get_mut(start..start + self.per_entry)?.get_mut(..used)?;
         if entry.iter().any(Option::is_none) {
             return None;
+        }
+        if let Some(missing) = self.missing.get_mut(slot) {
+            *missing = used as u8;
         }
         let mut chain: Option<P> = None;
         let mut rest = len - (used as u32 - 1) * room;
@@ -82,13 +85,14 @@ impl<P: Packet> SharedEntries<P> {
         while self.queue.outstanding() < depth {
             let Some(slot) = self.queue.next_slot() else { break };
             let start = slot * self.per_entry;
-            let Some(entry) = self.buffers.get_mut(start..start + self.per_entry) else { break };
-            let missing = entry.iter().filter(|place| place.is_none()).count();
-            if !top_up(stash, pool, missing) {
+            let Some(missing) = self.missing.get_mut(slot) else { break };
+            let first = usize::from(*missing);
+            let Some(entry) = self.buffers.get_mut(start..start + first) else { break };
+            if !top_up(stash, pool, first) {
                 break;
             }
             // The last buffer of an entry is rarely used; where it is there, so is what ends the list behind it.
-            let fresh = entry.last().is_some_and(Option::is_none);
+            let fresh = first == self.per_entry;
             let mut registered = true;
             for (index, place) in entry.iter_mut().enumerate() {
                 if place.is_some() {
@@ -109,6 +113,7 @@ impl<P: Packet> SharedEntries<P> {
             if !registered {
                 break;
             }
+            *missing = 0;
             if fresh {
                 self.queue.terminate(self.per_entry);
             }
