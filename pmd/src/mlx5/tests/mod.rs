@@ -6,6 +6,7 @@ mod geometry;
 mod queues;
 mod receive;
 mod send;
+mod soak;
 mod wrap;
 
 use std::collections::BTreeMap;
