@@ -71,8 +71,8 @@ section!(RawEthernet {
 });
 
 section!(RawInfiniBand {
-    /// "mlx5" drives a ConnectX-4 or later, "verbs" any device with libibverbs, "soft" the software ConnectX of
-    /// [infiniband.soft]; "auto" takes the first of soft (if configured), mlx5, verbs.
+    /// "verbs" drives any device that libibverbs knows, "soft" the software ConnectX of [infiniband.soft]; "auto" takes
+    /// soft if that is configured, else verbs. "mlx5", the rings of a real ConnectX, is refused in this version.
     driver: String = "\"auto\"",
     /// Name of the device, for instance "mlx5_0"; "" for the first one.
     device: String = "\"\"",
