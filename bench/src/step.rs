@@ -210,6 +210,8 @@ pub(crate) fn run(way: Way, pcap: &Path, seconds: f64) -> Result<Sample, String>
             Figure::new("sink-time", "ns/packet", ns(sink)),
             Figure::new("cycles", "TSC cycles/packet", cycles),
             Figure::new("sink-cycles", "TSC cycles/packet", sink),
+            Figure::new("turn-50", "ns/turn", summary.p50 as f64),
+            Figure::new("turn-99", "ns/turn", summary.p99 as f64),
         ],
         notes,
     })
