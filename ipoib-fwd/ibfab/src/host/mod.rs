@@ -52,16 +52,15 @@ const USAGE: Duration = Duration::from_secs(1);
 const MAX_USED: usize = 4096;
 /// Buffers that a host needs: its receives, each of 17 segments where it is a connection's, its sends, and some that wait.
 pub const BUFFERS: u32 = 256 * 17 + 256 + 2 * 64 * 17 + 1024;
-/// Sizes of its queues. A shared receive queue's ring has one place more than its depth, and a power of two of them.
 /// Bursts of received messages taken in one turn.
 const RECEIVE_ROUNDS: usize = 4;
-
+/// Sizes of its queues. A shared receive queue's ring has one place more than its depth, and a power of two of them.
 const SIZES: WorkerSizes = WorkerSizes {
     ud_send_depth: 256,
     ud_recv_depth: 256,
     srq_depth: 255,
     srq_limit: 32,
-    rc_send_depth: 64,
+    rc_send_depth: 256,
     max_rc: 512,
     signal_every: 8,
 };

@@ -16,9 +16,9 @@ use crate::soft::object::qp::Qp;
 use crate::soft::wqe::{self, Control, Pieces};
 
 /// Most packets sent and not acknowledged.
-const WINDOW: u32 = 128;
+const WINDOW: u32 = 512;
 /// Most messages begun and not completed.
-const MAX_MESSAGES: usize = 128;
+const MAX_MESSAGES: usize = 512;
 /// An acknowledge is asked for at least once in this many packets.
 const ACK_EVERY: u32 = 16;
 /// Longest message (IBA 9.7.1).
