@@ -26,6 +26,9 @@ impl SoftHca {
     }
 }
 
+// Workers give the device its turns. While there are none, whoever sends or takes management datagrams does; not beside
+// them, or it would fill their shared receive queues while they do not run, and a queue that runs dry costs its senders
+// their connections.
 impl Control for SoftHca {
     fn device(&self) -> DeviceAttributes {
         DeviceAttributes {
@@ -86,14 +89,18 @@ impl Control for SoftHca {
         if let Some(management) = self.management.get_mut(index).and_then(|m| m.get_mut(special)) {
             management.send(&mut engine, &mut self.bus, mad)?;
         }
-        engine.step(Instant::now());
+        if self.workers.is_empty() {
+            engine.step(Instant::now());
+        }
         Ok(())
     }
 
     fn receive_mad(&mut self, port: PortNumber) -> Result<Option<Mad>, HcaError> {
         let index = self.port_index(port)?;
         let mut engine = self.engine.lock();
-        engine.step(Instant::now());
+        if self.workers.is_empty() {
+            engine.step(Instant::now());
+        }
         let pair = self.management.get_mut(index).into_iter().flatten();
         Ok(pair.rev().find_map(|management| management.receive(&mut engine)))
     }
