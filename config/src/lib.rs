@@ -16,8 +16,8 @@ pub use eal::{CommandLine, EalArguments, Lcores, Warning};
 pub use error::{ConfigError, Place};
 pub use lcore::{LcoreSet, MAX_LCORE};
 pub use settings::{
-    Buffers, Config, Driver, Engine, Ethernet, Gateway, Guid, Idle, InfiniBand, Ipv4Interface, Mode,
-    Overrides, Soft, SoftPort,
+    Buffers, Config, Driver, Ethernet, Gateway, Guid, Idle, InfiniBand, Ipv4Interface, Mode, Overrides, Soft,
+    SoftPort,
 };
 
 #[cfg(test)]

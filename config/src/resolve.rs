@@ -10,8 +10,8 @@ use toml::Spanned;
 use crate::error::{ConfigError, Place};
 use crate::raw::{Key, Raw, RawBuffers, RawEthernet, RawGateway, RawInfiniBand, RawSoft, RawSoftPort};
 use crate::settings::{
-    Buffers, Config, Driver, Engine, Ethernet, Gateway, Idle, InfiniBand, Ipv4Interface, Mode, Overrides,
-    Soft, SoftPort,
+    Buffers, Config, Driver, Ethernet, Gateway, Idle, InfiniBand, Ipv4Interface, Mode, Overrides, Soft,
+    SoftPort,
 };
 
 impl Default for Config {
@@ -295,7 +295,6 @@ impl Resolver<'_> {
                 Some(seed) => Some(self.number("seed", Some(seed), 0, 0..=i64::MAX as u64)?),
                 None => None,
             },
-            engine: self.word(raw.engine, Engine::Inline)?,
             ports: ports.into_iter().map(|p| self.soft_port(p.into_inner())).collect::<Result<_, _>>()?,
         })
     }

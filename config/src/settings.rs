@@ -81,16 +81,6 @@ word!(
     }
 );
 
-word!(
-    /// Who gives the software ConnectX its turns.
-    Engine {
-        /// The worker, between two polls.
-        Inline = "inline",
-        /// A thread of its own.
-        Thread = "thread",
-    }
-);
-
 /// The whole configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
@@ -193,8 +183,6 @@ pub struct Soft {
     pub node_guid: Option<Guid>,
     /// Seed of all that is drawn; `None` = drawn at start.
     pub seed: Option<u64>,
-    /// Who gives it turns.
-    pub engine: Engine,
     /// Its ports, one or two.
     pub ports: Vec<SoftPort>,
 }

@@ -64,7 +64,6 @@ srq-depth = 64
 [infiniband.soft]
 node-guid = "0002:c903:00a1:b2c3"
 seed = 7
-engine = "thread"
 ports = [{ link = "shm:/tmp/a" }, { link = "udp:10.0.0.1:1-10.0.0.2:1", mtu = 2048, guid = 0x11 }]
 [buffers]
 count = 100000
@@ -78,7 +77,6 @@ count = 100000
     assert_eq!(config.buffers.count, Some(100_000));
     let soft = config.infiniband.soft.unwrap();
     assert_eq!(soft.node_guid, Some(Guid(0x0002_c903_00a1_b2c3)));
-    assert_eq!(soft.engine, Engine::Thread);
     assert_eq!(
         soft.ports[1],
         SoftPort { link: "udp:10.0.0.1:1-10.0.0.2:1".into(), mtu: 2048, guid: Some(Guid(0x11)) }
