@@ -31,6 +31,25 @@ const HEADER: usize = W_PORT_TABLE + MAX_PORTS;
 
 pub(crate) const WORDS_PER_SLOT: usize = 4;
 
+/// Words of memory that can be read while another writes them.
+pub trait Words {
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// A relaxed load of one; 0 if it does not exist.
+    fn load(&self, at: usize) -> u64;
+}
+
+impl<T: AsRef<[AtomicU64]>> Words for T {
+    fn count(&self) -> usize {
+        self.as_ref().len()
+    }
+
+    fn load(&self, at: usize) -> u64 {
+        self.as_ref().get(at).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+}
+
 /// Why memory does not hold a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LayoutError {
@@ -89,10 +108,10 @@ impl Geometry {
     }
 
     /// What the header of published memory says, checked.
-    pub(crate) fn read(words: &[AtomicU64]) -> Result<Self, LayoutError> {
-        let word = |at: usize| words.get(at).map_or(0, |word| word.load(Ordering::Relaxed));
-        if words.len() < HEADER {
-            return Err(LayoutError::TooSmall { words: words.len(), needed: HEADER });
+    pub(crate) fn read(words: &impl Words) -> Result<Self, LayoutError> {
+        let word = |at: usize| words.load(at);
+        if words.count() < HEADER {
+            return Err(LayoutError::TooSmall { words: words.count(), needed: HEADER });
         }
         if word(W_MAGIC) != MAGIC {
             return Err(LayoutError::NoTable);
@@ -112,7 +131,7 @@ impl Geometry {
         if word(W_SLOTS) != geometry.slots as u64 {
             return Err(LayoutError::NoTable);
         }
-        geometry.fits(words.len())?;
+        geometry.fits(words.count())?;
         Ok(geometry)
     }
 

@@ -48,7 +48,7 @@ impl<M: AsRef<[AtomicU64]>> Publication<M> {
     pub(crate) fn new(memory: M, geometry: Geometry, seed: u64, process: u32) -> Result<Self, LayoutError> {
         let words = memory.as_ref();
         geometry.fits(words.len())?;
-        let (published, seed) = match Geometry::read(words) {
+        let (published, seed) = match Geometry::read(&memory) {
             Ok(old) if old == geometry => (load(words, layout::W_PUBLISHED), load(words, layout::W_SEED)),
             Ok(_) => return Err(LayoutError::OtherPorts),
             Err(LayoutError::NoTable) if load(words, layout::W_MAGIC) == 0 => {
@@ -195,7 +195,7 @@ impl<M: AsRef<[AtomicU64]>> Publication<M> {
     }
 }
 
-pub(crate) fn load(words: &[AtomicU64], at: usize) -> u64 {
+fn load(words: &[AtomicU64], at: usize) -> u64 {
     words.get(at).map_or(0, |word| word.load(Ordering::Relaxed))
 }
 

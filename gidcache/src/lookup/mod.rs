@@ -5,13 +5,13 @@ use std::fmt;
 use ib_wire::PortNumber;
 
 use crate::entry::{Entry, Slot};
-use crate::layout::{self, Geometry, LayoutError, Record, WORDS_PER_SLOT, halves};
-use crate::publication::{Maintainer, load};
+use crate::layout::{self, Geometry, LayoutError, Record, WORDS_PER_SLOT, Words, halves};
+use crate::publication::Maintainer;
 use crate::query::Query;
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{Ordering, fence, spin_loop};
 
 /// How often a lookup starts again because the table was published twice meanwhile.
-const TRIES: u32 = 10_000;
+const TRIES: u32 = if cfg!(loom) { 2 } else { 10_000 };
 
 /// The table was published again and again while it was read; or its memory holds nonsense.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -34,34 +34,28 @@ impl<M> fmt::Debug for Reader<M> {
 
 /// One publication's words, while it is not yet certain that they are all of one publication.
 #[derive(Clone, Copy)]
-struct Buffer<'a> {
-    words: &'a [AtomicU64],
+struct Buffer<'a, M> {
+    memory: &'a M,
+    start: usize,
 }
 
-impl Buffer<'_> {
+impl<M: Words> Buffer<'_, M> {
     fn word(&self, at: usize) -> u64 {
-        load(self.words, at)
+        self.memory.load(self.start + at)
     }
 
     fn record(&self, slot: usize) -> Record {
         let at = slot * WORDS_PER_SLOT;
-        match self.words.get(at..at + WORDS_PER_SLOT) {
-            Some([high, low, facts, place]) => Record {
-                high: high.load(Ordering::Relaxed),
-                low: low.load(Ordering::Relaxed),
-                facts: facts.load(Ordering::Relaxed),
-                place: place.load(Ordering::Relaxed),
-            },
-            _ => Record::default(),
-        }
+        let [high, low, facts, place] = [0, 1, 2, 3].map(|offset| self.word(at + offset));
+        Record { high, low, facts, place }
     }
 }
 
-impl<M: AsRef<[AtomicU64]>> Reader<M> {
+impl<M: Words> Reader<M> {
     /// A reader of published memory, which may be mapped read only.
     pub fn attach(memory: M) -> Result<Self, LayoutError> {
-        let geometry = Geometry::read(memory.as_ref())?;
-        let seed = load(memory.as_ref(), layout::W_SEED);
+        let geometry = Geometry::read(&memory)?;
+        let seed = memory.load(layout::W_SEED);
         Ok(Self { memory, geometry, seed })
     }
 
@@ -72,11 +66,12 @@ impl<M: AsRef<[AtomicU64]>> Reader<M> {
         self.read(|buffer| {
             let mut next = buffer.word(head) as u32;
             let chain = std::iter::from_fn(|| {
-                let record = buffer.record(next.checked_sub(1)? as usize);
+                let slot = next.checked_sub(1)? as usize;
+                let record = (slot < self.geometry.slots()).then(|| buffer.record(slot))?;
                 next = record.next();
                 Some(record)
             });
-            // What is read may be torn, and a torn chain a circle.
+            // What is read may be torn, and a torn chain a circle or lead beyond the table.
             let entries = chain
                 .take(self.geometry.slots())
                 .filter(|record| record.low == low && record.high == high)
@@ -116,16 +111,15 @@ impl<M: AsRef<[AtomicU64]>> Reader<M> {
 
     /// Number of the newest publication: has changed if the table has.
     pub fn publication(&self) -> u64 {
-        load(self.memory.as_ref(), layout::W_PUBLISHED)
+        self.memory.load(layout::W_PUBLISHED)
     }
 
     /// Who publishes, and when it last gave a sign of life.
     pub fn maintainer(&self) -> Maintainer {
-        let words = self.memory.as_ref();
         Maintainer {
-            process: load(words, layout::W_PROCESS) as u32,
-            epoch: load(words, layout::W_EPOCH),
-            heartbeat: load(words, layout::W_HEARTBEAT),
+            process: self.memory.load(layout::W_PROCESS) as u32,
+            epoch: self.memory.load(layout::W_EPOCH),
+            heartbeat: self.memory.load(layout::W_HEARTBEAT),
         }
     }
 
@@ -134,26 +128,27 @@ impl<M: AsRef<[AtomicU64]>> Reader<M> {
         &self.memory
     }
 
-    fn read<T>(&self, read: impl Fn(Buffer<'_>) -> T) -> Result<T, Unsettled> {
+    fn read<T>(&self, read: impl Fn(Buffer<'_, M>) -> T) -> Result<T, Unsettled> {
         self.read_numbered(|buffer, _| read(buffer))
     }
 
-    fn read_numbered<T>(&self, mut read: impl FnMut(Buffer<'_>, u64) -> T) -> Result<T, Unsettled> {
-        let words = self.memory.as_ref();
+    fn read_numbered<T>(&self, mut read: impl FnMut(Buffer<'_, M>, u64) -> T) -> Result<T, Unsettled> {
         for _ in 0..TRIES {
-            let published = load(words, layout::W_PUBLISHED);
+            let published = self.memory.load(layout::W_PUBLISHED);
             fence(Ordering::Acquire);
             let start = self.geometry.buffer_start(published);
-            let Some(words_of_it) = words.get(start..start + self.geometry.buffer_words()) else { break };
-            let value = read(Buffer { words: words_of_it }, published);
+            let value = read(Buffer { memory: &self.memory, start }, published);
             // If a word was of a later publication, so is what comes behind this fence.
             fence(Ordering::Acquire);
-            let begun = load(words, layout::W_BEGUN);
+            let begun = self.memory.load(layout::W_BEGUN);
             if begun.wrapping_sub(published) < 2 {
                 return Ok(value);
             }
-            std::hint::spin_loop();
+            spin_loop();
         }
         Err(Unsettled)
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;
