@@ -5,6 +5,7 @@
 //! * [`eth`] – Ethernet ports (ethdevs).
 //! * [`hca`] – the device seam: what a host channel adapter offers, cold and hot.
 //! * [`mlx5`] – the driver of mlx5 rings, generic over the bus that its doorbells cross.
+//! * [`shm`] – words of memory that processes share: published GID tables.
 //! * [`soft`] – the software ConnectX: the device behind such rings, and the links between ports.
 //! * [`tap`] – copies of packets for capture files.
 //! * [`tun`] – TUN interfaces.
@@ -15,6 +16,7 @@ pub mod eth;
 pub mod hca;
 pub mod mem;
 pub mod mlx5;
+pub mod shm;
 pub mod soft;
 pub mod tap;
 pub mod tun;

@@ -1,0 +1,119 @@
+//! A table shared by two processes, whose maintainer is killed.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use gidcache::table::words_needed;
+use gidcache::{DeviceTable, NoProvider, PortKind, PortSetup, Query, Reader};
+use ib_wire::{Gid, Guid, PortNumber};
+use pmd::shm::{Maintained, ReadOnly, ShmError};
+
+const PORT: PortNumber = PortNumber(1);
+const CHILD: &str = "PMD_TEST_SHM_MAINTAINER";
+
+fn setup(len: u16) -> [PortSetup; 1] {
+    [PortSetup { number: PORT, len, kind: PortKind::InfiniBand }]
+}
+
+fn gids(version: u64) -> Vec<Gid> {
+    (0..8).map(|id| Gid::new(version, Guid(id))).collect()
+}
+
+fn maintain(path: &Path, len: u16) -> Result<DeviceTable<Maintained>, ShmError> {
+    let memory = Maintained::open(path, words_needed(&setup(len)).unwrap())?;
+    Ok(DeviceTable::publish_in(memory, &setup(len), NoProvider, 5, std::process::id()).unwrap())
+}
+
+/// Changes the table as fast as it can until it is killed.
+fn child(path: &Path) -> ! {
+    let table = maintain(path, 8).unwrap();
+    let mut version = 1;
+    loop {
+        table.set_infiniband(PORT, &gids(version)).unwrap();
+        if version == 1 {
+            println!("\nready");
+        }
+        version += 1;
+    }
+}
+
+fn start(path: &Path) -> Child {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_killed_maintainer_leaves_a_whole_table_and_is_noticed", "--nocapture"])
+        .env(CHILD, path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let said = BufReader::new(child.stdout.take().unwrap());
+    assert!(said.lines().any(|line| line.unwrap() == "ready"));
+    child
+}
+
+fn whole(reader: &Reader<ReadOnly>) -> Option<u64> {
+    let mut entries = Vec::new();
+    reader.entries(&mut entries).ok()?;
+    let version = entries.first().unwrap().gid().prefix();
+    assert_eq!(entries.iter().map(|entry| entry.gid()).collect::<Vec<_>>(), gids(version));
+    Some(version)
+}
+
+fn file(name: &str) -> PathBuf {
+    PathBuf::from(format!("/dev/shm/pmd-test-{name}-{}", std::process::id()))
+}
+
+#[test]
+fn a_killed_maintainer_leaves_a_whole_table_and_is_noticed() {
+    if let Some(path) = std::env::var_os(CHILD) {
+        child(Path::new(&path));
+    }
+    let path = file("killed");
+    for round in 1..=5 {
+        let mut child = start(&path);
+        let reader = Reader::attach(ReadOnly::open(&path).unwrap()).unwrap();
+        let maintainer = reader.maintainer();
+        assert_eq!((maintainer.process, maintainer.epoch), (child.id(), round));
+        assert!(reader.memory().is_maintained().unwrap());
+        assert!(matches!(maintain(&path, 8), Err(ShmError::Maintained(_))));
+        let seen = (0..2000).filter_map(|_| whole(&reader)).count();
+        assert!(seen > 0);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!reader.memory().is_maintained().unwrap());
+        // It died in the middle of something; what it had published is whole and stays.
+        let last = whole(&reader).unwrap();
+        let found = reader.find(&Query::new(Gid::new(last, Guid(7)))).unwrap().unwrap();
+        assert_eq!(found.index, 7);
+    }
+    // We take over; a reader of before sees it without opening anything again.
+    let reader = Reader::attach(ReadOnly::open(&path).unwrap()).unwrap();
+    let table = maintain(&path, 8).unwrap();
+    table.heartbeat(77);
+    table.set_infiniband(PORT, &gids(4)).unwrap();
+    assert_eq!(whole(&reader), Some(4));
+    assert_eq!(reader.maintainer().process, std::process::id());
+    assert_eq!(reader.maintainer().heartbeat, 77);
+    assert!(reader.memory().is_maintained().unwrap());
+    // A successor with a longer table makes another file.
+    drop(table);
+    let longer = maintain(&path, 16).unwrap();
+    assert!(!reader.memory().is_maintained().unwrap());
+    let reader = Reader::attach(ReadOnly::open(&path).unwrap()).unwrap();
+    assert!(reader.memory().is_maintained().unwrap());
+    assert_eq!(reader.ports().next(), Some((PORT, 16)));
+    drop(longer);
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn files_that_hold_no_words_are_refused() {
+    let path = file("bad");
+    assert!(matches!(ReadOnly::open(&path), Err(ShmError::Call { .. })));
+    for bytes in [0, 7, 12] {
+        std::fs::write(&path, vec![0; bytes]).unwrap();
+        assert!(matches!(ReadOnly::open(&path), Err(ShmError::Length(_))));
+    }
+    std::fs::write(&path, vec![0xff; 4096]).unwrap();
+    assert!(Reader::attach(ReadOnly::open(&path).unwrap()).is_err());
+    std::fs::remove_file(&path).unwrap();
+}
