@@ -1,6 +1,7 @@
 //! In a network namespace with real interfaces driven by `ip`: after each step the table is what `ip -j addr` says it should be.
 //!
 //! Needs root, `ip` and `unshare`; kinds of interfaces that the kernel does not have are left out. Says so, where it skips.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -89,7 +90,7 @@ fn reference() -> BTreeSet<Row> {
                             || bond["active_slave"] == **part)
                 };
                 let below = lower.filter(|lower| ways.contains_key(lower));
-                let below = below.or_else(|| ways.keys().copied().find(|part| through(&part)));
+                let below = below.or_else(|| ways.keys().copied().find(|part| through(part)));
                 if let Some(below) = below {
                     let vlan = if kind(link) == "vlan" { id } else { ways[below] };
                     ways.insert(upper, vlan);

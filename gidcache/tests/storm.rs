@@ -1,4 +1,5 @@
 //! Readers under a storm of changes see only tables that were.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

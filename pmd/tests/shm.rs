@@ -1,4 +1,5 @@
 //! A table shared by two processes, whose maintainer is killed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
