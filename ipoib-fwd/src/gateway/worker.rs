@@ -374,6 +374,10 @@ impl<Q: Queues> Hands<'_, Q> {
                 self.note_ethernet_use(neighbour);
                 self.counters.packet(Traffic::Fragmented, message.len());
                 for piece in cut::pieces(self.pool, &message, IPOIB_HEADER_LEN, ip_len, mtu, &header) {
+                    // A packet has more pieces than a burst has room for.
+                    if self.eth_tx.is_full() {
+                        self.flush_ethernet();
+                    }
                     match piece {
                         Some(piece) => push_frame(self.eth_tx, self.counters, self.tap, piece),
                         None => self.counters.drop(DropReason::NoBuffers),

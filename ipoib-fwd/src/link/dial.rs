@@ -84,6 +84,10 @@ impl Link {
                     }
                     self.back_off(now, peer, worker);
                 }
+                let ours = matches!(reason, CloseReason::Device | CloseReason::PrivateData);
+                if !ours {
+                    self.suspect(now, peer);
+                }
             }
             CloseReason::NeighbourGone
             | CloseReason::AddressChanged

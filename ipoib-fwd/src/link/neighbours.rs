@@ -338,6 +338,23 @@ impl Link {
         self.dial(now, hardware, worker);
     }
 
+    /// A connection to an address failed or did not come into being: perhaps nobody is there any more, or somebody
+    /// without connected mode. Asks once; without an answer the address is forgotten, and looked for anew when it is used.
+    pub(super) fn suspect(&mut self, now: Instant, peer: HardwareAddress) {
+        if self.is_shutting_down() {
+            return;
+        }
+        let suspects: Vec<_> = self.neighbours.at_address(peer).collect();
+        for ip in suspects {
+            if let Some(entry) = self.neighbours.entries.get_mut(&ip)
+                && matches!(entry.state, State::Reachable | State::Stale)
+            {
+                entry.state = State::Probe { tries: TRIES - 1 };
+                self.probe(now, ip);
+            }
+        }
+    }
+
     /// Asks a neighbour by unicast whether it is still there.
     fn probe(&mut self, now: Instant, ip: Ipv4Addr) {
         let Some(entry) = self.neighbours.entries.get_mut(&ip) else { return };

@@ -259,6 +259,11 @@ pub trait Control {
 
     /// The next asynchronous event, if any. Does not wait.
     fn next_event(&mut self) -> Option<AsyncEvent>;
+
+    /// Packets that the device itself dropped, by reason, for people; empty where it does not tell.
+    fn drops(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
 }
 
 /// A device whose queues are of one known type.

@@ -59,15 +59,7 @@ pub enum ConfigError {
         /// The system's answer.
         source: std::io::Error,
     },
-    /// It is not TOML, or has unknown keys or values of the wrong type.
-    #[error("{}: {message}", .file.display())]
-    Toml {
-        /// The file.
-        file: PathBuf,
-        /// Place and reason, as the TOML reader has it.
-        message: String,
-    },
-    /// A value is no good.
+    /// It is not TOML, has unknown keys, or a value is no good.
     #[error("{}:{line}:{column}: {what}", .file.display())]
     Value {
         /// The file.
@@ -151,9 +143,10 @@ impl FabricConfig {
 
     /// Reads the text of `file`.
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
-        let raw: Raw = toml::from_str(text)
-            .map_err(|e| ConfigError::Toml { file: file.to_owned(), message: e.to_string() })?;
         let mut source = Source { file, text, guids: BTreeMap::new() };
+        let raw: Raw = toml::from_str(text).map_err(|e| {
+            source.error(&e.span().unwrap_or(0..0), e.message().trim_end().replace('\n', "; "))
+        })?;
         let fabric = raw.fabric;
         let mtu = match &fabric.mtu {
             None => Mtu::B4096,

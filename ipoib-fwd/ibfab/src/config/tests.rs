@@ -79,8 +79,8 @@ fn errors_name_line_and_remedy() {
             "fab.toml:4:8: ",
             "\"connected\"",
         ),
-        ("[fabric]\nmtus = 1", "fab.toml: ", "unknown field `mtus`"),
-        ("[fabric", "fab.toml: ", "line 1"),
+        ("[fabric]\nmtus = 1", "fab.toml:2:1: ", "unknown field `mtus`, expected one of `mtu`"),
+        ("[fabric", "fab.toml:1:", "expected"),
     ] {
         let error = parse(text).expect_err(text).to_string();
         assert!(error.starts_with(place) && error.contains(hint), "{text}: {error}");

@@ -41,11 +41,15 @@ impl<B: Backend> GatewayControl<B> {
             Err(e) => json!({"device": device.name, "error": e.to_string()}),
         };
         let counters = serde_json::to_value(link.counters()).unwrap_or_default();
+        let drops = self.endpoint.hca().drops();
+        let drops: serde_json::Map<String, Value> =
+            drops.into_iter().map(|(reason, n)| (reason.to_owned(), n.into())).collect();
         json!({
             "ethernet": {"port": self.port.name(), "mac": self.mac.to_string(),
                          "link": if self.port.link().up { "up" } else { "down" }},
             "infiniband": infiniband,
             "link_counters": counters,
+            "device_drops": drops,
         })
     }
 

@@ -12,6 +12,7 @@ use crate::hca::{
     AsyncEvent, Control, DeviceAttributes, HcaError, PortAttributes, PortNumber, QpState, QpTransition,
 };
 use crate::mem::Pool;
+use crate::soft::counters::DropReason;
 use crate::soft::engine::MAX_QPS;
 
 impl SoftHca {
@@ -112,5 +113,11 @@ impl Control for SoftHca {
                 return Some(event);
             }
         }
+    }
+
+    fn drops(&self) -> Vec<(&'static str, u64)> {
+        let counters = self.counters();
+        let all = DropReason::ALL.iter().map(|&reason| (reason.label(), counters.drops(reason)));
+        all.filter(|&(_, n)| n > 0).collect()
     }
 }
