@@ -97,6 +97,9 @@ class Process:
 class Lab:
     """The three namespaces and two programs; leaves nothing behind."""
 
+    # The gateway's Ethernet port, and more of its options.
+    vdev, more = "net_af_packet0,iface=gw0", ()
+
     def __init__(self, args):
         self.args = args
         self.bin = Path(args.bin).resolve()
@@ -173,7 +176,7 @@ control-socket = "{self.dir}/control.sock"
 idle = "sleep"
 
 [ethernet]
-port = "net_af_packet0"
+port = "{self.vdev.split(',')[0]}"
 mtu = 1500
 
 [infiniband]
@@ -195,8 +198,8 @@ ports = [{{ link = "shm:{self.link}", mtu = 4096 }}]
 
     def start_gateway(self):
         line = [self.bin / "ipoib-fwd", "-l", "0-1", "--no-pci", *self.memory, "--file-prefix", "gwdemo",
-                "--vdev", "net_af_packet0,iface=gw0", "--", "--config", self.dir / "gateway.toml",
-                "--report", self.dir / "report.json", *self.capture("gateway.pcap")]
+                "--vdev", self.vdev, "--", "--config", self.dir / "gateway.toml",
+                "--report", self.dir / "report.json", *self.capture("gateway.pcap"), *self.more]
         say("gateway: " + " ".join(str(a) for a in line))
         self.started_at = time.monotonic()
         self.gateway = Process("ipoib-fwd", line, GW, self.dir / "gateway.log")
