@@ -857,6 +857,8 @@ def check_stats_lines(lab):
     first = check_stop(lab, "gateway", lab.gateway, signal.SIGTERM)
     lab.vdev, lab.more = "net_pcap0,rx_iface_in=gw0,tx_iface=gw0", ("--stats", "1")
     (lab.dir / "gateway.toml").write_text(lab.gateway_config())
+    # Its address is another one, too.
+    run("ip", "neigh", "flush", "all", netns=ETH)
     lab.start_gateway()
     back = back_within(10, ETH, IB_IP)
     time.sleep(2.5)
