@@ -83,7 +83,9 @@ fn meaning<D>(
                 .address
                 .is_none_or(|own| own.contains(ip) && !own.is_broadcast(ip) && !own.is_network(ip))
     };
-    if !is_host(target) {
+    // What answers our own probe names no target if we have no address to ask with ([`ask_ethernet`]).
+    let answers_probe = matches!(operation, ArpOperation::Reply) && target.is_unspecified();
+    if !is_host(target) && !(answers_probe && settings.address.is_none()) {
         return Err(DropReason::HostileArp);
     }
     match operation {

@@ -167,6 +167,11 @@ fn arp_means_what_it_should_and_lies_are_dropped() {
         assert_eq!(check(arp(request, sender, target)), Err(DropReason::HostileArp), "{sender} {target}");
     }
     assert_eq!(check(arp(reply, Ipv4Addr::UNSPECIFIED, ETH)), Err(DropReason::HostileArp));
+    // The answer to a probe names no target if the prober has no address.
+    let answer = arp(reply, ETH, Ipv4Addr::UNSPECIFIED);
+    assert_eq!(check(answer), Err(DropReason::HostileArp));
+    let nameless = Settings { address: None, ..settings.clone() };
+    assert_eq!(check_ethernet(&answer, answer.sender_mac, &nameless), Ok(ArpMeaning::Reply));
     let group = EthernetArp { sender_mac: MacAddress::BROADCAST, ..arp(request, ETH, IB_RC) };
     assert_eq!(check(group), Err(DropReason::HostileArp));
     let ours = EthernetArp { sender_mac: GATEWAY_MAC, ..arp(request, ETH, IB_RC) };
