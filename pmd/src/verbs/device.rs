@@ -147,6 +147,11 @@ impl Context {
         Ok(context)
     }
 
+    #[cfg(test)]
+    pub(super) fn played(raw: NonNull<sys::ibv_context>) -> Self {
+        Self { raw, name: "played".into(), attributes: sys::ibv_device_attr::default() }
+    }
+
     pub(super) const fn raw(&self) -> *mut sys::ibv_context {
         self.raw.as_ptr()
     }

@@ -289,3 +289,49 @@ impl Drop for AddressHandle {
         complain("address handle", unsafe { sys::ibv_destroy_ah(self.raw()) });
     }
 }
+
+/// Objects of a provider that a test plays. They are never destroyed: the library does not know them.
+#[cfg(test)]
+pub(super) mod played {
+    use super::*;
+
+    fn keep<T>(object: T) -> Arc<T> {
+        let object = Arc::new(object);
+        std::mem::forget(Arc::clone(&object));
+        object
+    }
+
+    pub(in crate::verbs) fn domain(context: *mut sys::ibv_context) -> Arc<ProtectionDomain> {
+        let context = keep(Context::played(NonNull::new(context).unwrap()));
+        keep(ProtectionDomain { raw: NonNull::dangling(), context })
+    }
+
+    pub(in crate::verbs) fn cq(domain: &ProtectionDomain, raw: *mut sys::ibv_cq) -> Arc<CompletionQueue> {
+        keep(CompletionQueue { raw: NonNull::new(raw).unwrap(), _context: Arc::clone(&domain.context) })
+    }
+
+    pub(in crate::verbs) fn srq(
+        domain: &Arc<ProtectionDomain>,
+        raw: *mut sys::ibv_srq,
+    ) -> Arc<SharedReceiveQueue> {
+        keep(SharedReceiveQueue { raw: NonNull::new(raw).unwrap(), _domain: Arc::clone(domain) })
+    }
+
+    pub(in crate::verbs) fn qp(
+        domain: &Arc<ProtectionDomain>,
+        cq: &Arc<CompletionQueue>,
+        raw: *mut sys::ibv_qp,
+    ) -> Arc<QueuePair> {
+        keep(QueuePair {
+            raw: NonNull::new(raw).unwrap(),
+            _send_cq: Arc::clone(cq),
+            _recv_cq: Arc::clone(cq),
+            _srq: None,
+            _domain: Arc::clone(domain),
+        })
+    }
+
+    pub(in crate::verbs) fn handle(domain: &Arc<ProtectionDomain>) -> Arc<AddressHandle> {
+        keep(AddressHandle { raw: NonNull::dangling(), _domain: Arc::clone(domain) })
+    }
+}

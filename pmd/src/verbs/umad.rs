@@ -35,23 +35,23 @@ struct Buffer {
     bytes: [u8; MAD_LEN],
 }
 
-/// Requests without an answer yet.
+/// Requests without an answer yet, and where they went.
 #[derive(Debug, Default)]
-struct Requests(ArrayVec<Tid, REQUESTS>);
+struct Requests(ArrayVec<(Tid, Lid), REQUESTS>);
 
 impl Requests {
     /// Notes a request. False if it is outstanding already.
-    fn begin(&mut self, tid: Tid) -> Result<bool, HcaError> {
-        if self.0.iter().any(|known| low(*known) == low(tid)) {
+    fn begin(&mut self, tid: Tid, to: Lid) -> Result<bool, HcaError> {
+        if self.0.iter().any(|(known, _)| low(*known) == low(tid)) {
             return Ok(false);
         }
-        self.0.try_push(tid).map_err(|_| HcaError::Exhausted("outstanding management requests"))?;
+        self.0.try_push((tid, to)).map_err(|_| HcaError::Exhausted("outstanding management requests"))?;
         Ok(true)
     }
 
-    /// Ends a request; returns its transaction id as its sender knows it.
-    fn end(&mut self, tid: Tid) -> Option<Tid> {
-        let at = self.0.iter().position(|known| low(*known) == low(tid))?;
+    /// Ends a request; returns its transaction id as its sender knows it, and where it went.
+    fn end(&mut self, tid: Tid) -> Option<(Tid, Lid)> {
+        let at = self.0.iter().position(|(known, _)| low(*known) == low(tid))?;
         Some(self.0.swap_remove(at))
     }
 }
@@ -138,7 +138,7 @@ impl ManagementPort {
             }
         };
         let awaits = header.class == MgmtClass::SubnAdm && !header.method.is_response();
-        if awaits && !self.requests.begin(header.tid)? {
+        if awaits && !self.requests.begin(header.tid, mad.peer.lid)? {
             return Ok(());
         }
         let (timeout, retries) = if awaits { (PERIOD_MS, RETRIES) } else { (0, 0) };
@@ -188,9 +188,13 @@ impl ManagementPort {
             let mut header = mad.header();
             if header.class == MgmtClass::SubnAdm {
                 match self.requests.end(header.tid) {
-                    Some(tid) => {
+                    Some((tid, to)) => {
                         header.tid = tid;
                         header.put(&mut mad.bytes);
+                        // Soft-RoCE tells no source LID, and 0 is none. Who answers is who was asked.
+                        if mad.peer.lid == Lid(0) {
+                            mad.peer.lid = to;
+                        }
                     }
                     None if header.method.is_response() => continue,
                     None => {}
@@ -253,16 +257,16 @@ mod tests {
     fn an_answer_gets_its_transaction_id_back() {
         let mut requests = Requests::default();
         let (ours, other) = (Tid(0xaaaa_bbbb_0000_0001), Tid(0xaaaa_bbbb_0000_0002));
-        assert!(requests.begin(ours).unwrap());
-        assert!(!requests.begin(ours).unwrap(), "a repetition is the kernel's");
-        assert!(requests.begin(other).unwrap());
-        assert_eq!(requests.end(Tid(0x0000_0007_0000_0001)), Some(ours));
+        assert!(requests.begin(ours, Lid(5)).unwrap());
+        assert!(!requests.begin(ours, Lid(5)).unwrap(), "a repetition is the kernel's");
+        assert!(requests.begin(other, Lid(5)).unwrap());
+        assert_eq!(requests.end(Tid(0x0000_0007_0000_0001)), Some((ours, Lid(5))));
         assert_eq!(requests.end(Tid(0x0000_0007_0000_0001)), None, "answered once");
-        assert!(requests.begin(ours).unwrap(), "and may be asked again");
+        assert!(requests.begin(ours, Lid(5)).unwrap(), "and may be asked again");
         for n in 0..REQUESTS as u64 - 2 {
-            assert!(requests.begin(Tid(0x100 + n)).unwrap());
+            assert!(requests.begin(Tid(0x100 + n), Lid(5)).unwrap());
         }
-        assert!(requests.begin(Tid(3)).is_err(), "bounded");
+        assert!(requests.begin(Tid(3), Lid(5)).is_err(), "bounded");
     }
 
     #[test]

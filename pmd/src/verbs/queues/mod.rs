@@ -5,6 +5,8 @@
 
 mod receive;
 mod send;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
