@@ -61,8 +61,9 @@ fn icmp(packet: &[u8], mtu: u16) {
     }
 }
 
-fuzz_target!(|input: (u8, u16, Vec<u8>)| {
-    let (flags, mtu, mut bytes) = input;
+fuzz_target!(|bytes: &[u8]| {
+    let [flags, m0, m1, bytes @ ..] = bytes else { return };
+    let (flags, mtu, mut bytes) = (*flags, u16::from_le_bytes([*m0, *m1]), bytes.to_vec());
     let mut settings = Settings::new(OWN_MAC);
     settings.address = GatewayAddress::new(OWN_IP, 24);
     arp(&bytes, &settings);

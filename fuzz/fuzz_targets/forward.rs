@@ -105,8 +105,9 @@ fn infiniband(head: &[u8], message_len: usize, source: &Source, tables: &Tables<
     }
 }
 
-fuzz_target!(|input: (u8, u16, Vec<u8>)| {
-    let (flags, longer, mut packet) = input;
+fuzz_target!(|bytes: &[u8]| {
+    let [flags, l0, l1, packet @ ..] = bytes else { return };
+    let (flags, longer, mut packet) = (*flags, u16::from_le_bytes([*l0, *l1]), packet.to_vec());
     let Some(tables) = tables() else { return };
     let header = if flags & 1 == 0 { ETHERNET_HEADER_LEN } else { IPOIB_HEADER_LEN };
     if flags & 2 == 0
