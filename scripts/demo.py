@@ -382,12 +382,15 @@ def check_connected(lab, before, after):
 
 
 def demo(args, lab, results):
-    def check(name, body):
+    def check(name, body, figure=False):
         say(f"{name} …")
         try:
             result = body()
         except Failed as e:
             result = {"ok": False, "error": str(e)}
+        if figure and args.figures_only and "error" not in result:
+            # A busy machine says nothing about the gateway's speed.
+            result = {**result, "ok": True, "goal_met": result["ok"]}
         results.append({"name": name, **result})
         figures = {k: v for k, v in result.items() if k != "ok"}
         say(f"{name}: {'ok' if result['ok'] else 'FAILED'} {json.dumps(figures)}")
@@ -406,7 +409,7 @@ def demo(args, lab, results):
         seconds = time.monotonic() - lab.started_at
         return {"ok": seconds < 3, "seconds": round(seconds, 3), "less_than": 3}
 
-    check("start_to_first_packet", first_packet)
+    check("start_to_first_packet", first_packet, figure=True)
     check("arp", lambda: check_arp(lab))
     check("ping_eth_to_ib", lambda: check_ping(ETH, IB_IP))
     check("ping_ib_to_eth", lambda: check_ping(IB, ETH_IP))
@@ -415,10 +418,12 @@ def demo(args, lab, results):
     check("file_eth_to_ib", lambda: check_file(lab, ETH, IB, IB_IP))
     check("file_ib_to_eth", lambda: check_file(lab, IB, ETH, ETH_IP))
     gigabit = 1_000_000_000
-    check("iperf_eth_to_ib", lambda: check_iperf(lab, ETH, IB, IB_IP, args.seconds, gigabit))
-    check("iperf_ib_to_eth", lambda: check_iperf(lab, IB, ETH, ETH_IP, args.seconds, gigabit))
+    check("iperf_eth_to_ib", lambda: check_iperf(lab, ETH, IB, IB_IP, args.seconds, gigabit),
+          figure=True)
+    check("iperf_ib_to_eth", lambda: check_iperf(lab, IB, ETH, ETH_IP, args.seconds, gigabit),
+          figure=True)
     check("connected_mode", lambda: check_connected(lab, before, traffic(lab)))
-    check("idle_cpu", lambda: check_idle(lab))
+    check("idle_cpu", lambda: check_idle(lab), figure=True)
     print(run(lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / "control.sock", "stats").stdout, flush=True)
 
     def stopped():
@@ -440,6 +445,8 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", metavar="FILE", help="write the checks and their figures to FILE")
     parser.add_argument("--seconds", metavar="N", type=int, default=5, help="seconds of iperf3 each way (default 5)")
+    parser.add_argument("--figures-only", action="store_true",
+                        help="print throughput, times and CPU without failing when they miss their goals: for busy machines")
     parser.add_argument("--capture", action="store_true", help="capture packets on both programs (implies --keep)")
     parser.add_argument("--keep", action="store_true", help="keep logs, configuration and captures")
     parser.add_argument("--bin", metavar="DIR", default="target/release", help="where the programs are")

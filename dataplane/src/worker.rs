@@ -71,7 +71,7 @@ const SPINS: u32 = 256;
 /// First nap.
 const NAP_MIN: Duration = Duration::from_micros(20);
 /// Longest nap: bounds the latency that sleeping adds.
-const NAP_MAX: Duration = Duration::from_micros(1000);
+const NAP_MAX: Duration = Duration::from_micros(2000);
 /// How long naps stay short after work was seen: a conversation goes on.
 const ATTENTIVE: Duration = Duration::from_millis(2);
 
