@@ -121,10 +121,36 @@ check 'connected: TCP from Ethernet' transfer eth ib $ib_ip 4000000 3
 check 'connected: TCP from InfiniBand' transfer ib eth $eth_ip 4000000 4
 check 'connected: queue pairs' sh -c 'rdma resource show qp | grep -c "type RC"'
 
+# Traffic has to come back by itself within ten seconds, each time and both ways.
+back() {
+    await 10 eth ping -c 1 -W 1 "$ib_ip" && await 10 ib ping -c 1 -W 1 "$eth_ip"
+}
 ib ip link set ib0 down
 sleep 1
 ib ip link set ib0 up
-check 'traffic comes back after the interface was down' await 10 eth ping -c 1 -W 1 $ib_ip
+check 'back after the interface was down' back
+event() { echo "$1 $2" >/sys/module/ibll/parameters/event; }
+# Numbers of enum ib_event_type, raised at the gateway's port, then at the kernel's.
+for port in ibx1 ibx0; do
+    for kind in '13 SM change' '17 client reregister' '11 LID change' '12 P_Key change'; do
+        event $port "${kind%% *}"
+        check "back after ${kind#* } at $port" back
+    done
+    event $port 10
+    sleep 2
+    event $port 9
+    check "back after the cable of $port was pulled" back
+done
+tc qdisc add dev v0 root netem loss 100%
+sleep 3
+tc qdisc del dev v0 root
+check 'back after three seconds of loss' back
+for way in datagram connected; do
+    ctl mode $way >/dev/null
+    check "back after the gateway went to $way mode" back
+    ib sh -c "echo $way >/sys/class/net/ib0/mode"
+    check "back after the kernel went to $way mode" back
+done
 
 kill -TERM $gateway
 check 'the gateway ends' await 15 sh -c "! kill -0 $gateway"
@@ -132,8 +158,7 @@ wait "$gateway"
 check 'the gateway ends well' test $? = 0
 ib ip link set ib0 down
 sleep 1
-left=$(rdma resource show qp | grep -vc ib_ipoib)
-note "queue pairs at the end, without the kernel's: $left"
+check 'no queue pair is left' test "$(rdma resource show qp | grep -vc ib_ipoib)" = "$base"
 check 'no buffer is lost' grep -q '"buffers_outstanding": 0' /tmp/report.json
 check 'no kernel warning' sh -c '! dmesg | grep -E "WARNING|BUG:|Oops|refcount" '
 finish
