@@ -85,7 +85,8 @@ fn meaning<D>(
     };
     // What answers our own probe names no target if we have no address to ask with ([`ask_ethernet`]).
     let answers_probe = matches!(operation, ArpOperation::Reply) && target.is_unspecified();
-    if !is_host(target) && !(answers_probe && settings.address.is_none()) {
+    let names_target = is_host(target) || (answers_probe && settings.address.is_none());
+    if !names_target {
         return Err(DropReason::HostileArp);
     }
     match operation {

@@ -30,13 +30,6 @@ pub fn is_valid_20(bytes: &[u8; 20]) -> bool {
     fold(words.iter().map(|w| u64::from(u32::from_ne_bytes(*w))).sum()) == 0xffff
 }
 
-/// The checksum after one 16-bit word of the covered bytes went from `old` to `new` (RFC 1624, equation 3).
-#[inline]
-#[must_use]
-pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
-    !fold(u64::from(!checksum) + u64::from(!old) + u64::from(new))
-}
-
 #[inline]
 fn raw(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();

@@ -91,16 +91,18 @@ pub fn echo_reply(packet: &mut [u8]) -> Result<(), DropReason> {
     }
     let (header, rest) = packet.split_at_mut_checked(header_len).ok_or(DropReason::Truncated)?;
     let message = rest.get_mut(..total_len - header_len).ok_or(DropReason::Truncated)?;
-    let sum = super::be16(message, 2).ok_or(DropReason::Truncated)?;
     if message.len() < ICMP_HEADER_LEN {
         return Err(DropReason::Truncated);
     }
     if !checksum::is_valid(message) || message.first_chunk::<2>() != Some(&[ECHO_REQUEST, 0]) {
         return Err(DropReason::NotHandled);
     }
-    let sum = checksum::update(sum, u16::from(ECHO_REQUEST) << 8, u16::from(ECHO_REPLY) << 8);
-    if let Some([kind, _, c0, c1]) = message.first_chunk_mut::<4>() {
-        *kind = ECHO_REPLY;
+    // Summed up anew: the short way of RFC 1624 gives a checksum of 0 to a reply of nothing but zeros, which is wrong.
+    if let Some(start) = message.first_chunk_mut::<4>() {
+        *start = [ECHO_REPLY, 0, 0, 0];
+    }
+    let sum = checksum::checksum(message);
+    if let Some([_, _, c0, c1]) = message.first_chunk_mut::<4>() {
         [*c0, *c1] = sum.to_be_bytes();
     }
     if let Some(fields) = header.first_chunk_mut::<IPV4_HEADER_LEN>() {

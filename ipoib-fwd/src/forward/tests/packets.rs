@@ -116,6 +116,17 @@ fn echo_is_answered() {
 }
 
 #[test]
+fn an_echo_of_nothing_but_zeros_is_answered_with_a_valid_checksum() {
+    let mut packet = Vec::new();
+    PacketBuilder::ipv4(ETH.octets(), GATEWAY.octets(), 3)
+        .icmpv4_echo_request(0, 0)
+        .write(&mut packet, &[0; 16])
+        .unwrap();
+    icmp::echo_reply(&mut packet).unwrap();
+    assert!(checksum::is_valid(&packet[20..]));
+}
+
+#[test]
 fn token_bucket_holds_the_rate() {
     let start = Instant::now();
     let mut bucket = icmp::TokenBucket::new(start, 10, 5);
@@ -217,14 +228,8 @@ proptest! {
     }
 
     #[test]
-    fn checksum_is_etherparses(bytes in prop::collection::vec(any::<u8>(), 0..200), new in any::<u16>()) {
+    fn checksum_is_etherparses(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let theirs = etherparse::checksum::Sum16BitWords::new().add_slice(&bytes).ones_complement();
         prop_assert_eq!(checksum::checksum(&bytes).to_be_bytes(), theirs.to_ne_bytes());
-        if bytes.len() >= 4 && bytes.iter().any(|b| *b != 0) && new != 0 {
-            let mut changed = bytes.clone();
-            changed[2..4].copy_from_slice(&new.to_be_bytes());
-            let old = u16::from_be_bytes([bytes[2], bytes[3]]);
-            prop_assert_eq!(checksum::update(checksum::checksum(&bytes), old, new), checksum::checksum(&changed));
-        }
     }
 }
