@@ -1,0 +1,61 @@
+#!/bin/bash
+# In the guest: what the gateway says where it cannot run. Each message names what is wrong and what to do about it.
+# shellcheck disable=SC2317  # `unlocked` is called through `expect`
+set -u
+cd /mnt || exit 2
+failures=0
+
+# expect WHAT TEXT CONFIG [COMMAND...]: the gateway, run by COMMAND, ends with an error that has TEXT in it.
+expect() {
+    local what=$1 text=$2 config=$3 out code
+    shift 3
+    out=$("$@" timeout 20 ./ipoib-fwd -l 0-1 --no-huge --no-shconf --no-pci -m 128 \
+        --vdev net_pcap0,rx_iface_in=gw0,tx_iface=gw0 -- --config "$config" 2>&1)
+    code=$?
+    if [ $code = 1 ] && grep -qF -- "$text" <<<"$out"; then
+        printf 'ok      %s\n' "$what"
+    else
+        printf 'FAILED  %s (exit code %s)\n%s\n' "$what" "$code" "$out"
+        failures=$((failures + 1))
+    fi
+}
+unlocked() {
+    (
+        ulimit -l 64
+        exec setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock "$@"
+    )
+}
+
+modprobe -a veth ib_core ib_uverbs
+ip link add e0 type veth peer name gw0
+ip link set gw0 up
+ip link add v0 type veth peer name v1
+for i in 0 1; do
+    sysctl -qw "net.ipv6.conf.v$i.accept_dad=0" "net.ipv6.conf.v$i.addr_gen_mode=0"
+    ip link set "v$i" address "02:00:00:00:00:0$((i + 1))"
+    ip link set "v$i" mtu 5000 up
+done
+expect 'no device' 'there is no RDMA device' gateway.toml
+
+modprobe rdma_rxe
+rdma link add rxe1 type rxe netdev v1
+sed s/ibx1/rxe1/ gateway.toml >/tmp/ethernet.toml
+expect 'an Ethernet port' 'is an Ethernet port: IPoIB needs an InfiniBand link layer' /tmp/ethernet.toml
+sed /device/d gateway.toml >/tmp/any.toml
+expect 'no InfiniBand port' 'no RDMA device has an InfiniBand port 1: there are rxe1' /tmp/any.toml
+
+rdma link delete rxe1
+rmmod rdma_rxe
+insmod ./ibll.ko
+modprobe rdma_rxe
+rdma link add ibx1 type rxe netdev v1
+expect 'a name that no device has' '(there are: ibx1)' <(sed s/ibx1/ibx7/ gateway.toml)
+rmmod ib_umad 2>/dev/null
+expect 'no management interface' 'modprobe ib_umad' gateway.toml
+modprobe -a ib_umad ib_ipoib
+expect 'ib_cm has the class' 'is taken by the kernel module ib_cm' gateway.toml
+expect 'ib_ipoib is named' 'modprobe -r ib_ipoib ib_cm' gateway.toml
+modprobe -r ib_ipoib ib_cm
+expect 'too little memory may be locked' 'LimitMEMLOCK' gateway.toml unlocked
+printf '%s check(s) failed\n' "$failures"
+exit $((failures > 0))
