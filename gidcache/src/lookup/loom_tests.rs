@@ -1,4 +1,4 @@
-//! A reader and two publications that overwrite what it reads, in the orders that loom finds (two preemptions at most):
+//! A reader and two publications that overwrite what it reads, in the orders that loom finds (four preemptions at most):
 //! `RUSTFLAGS='--cfg loom' cargo test -p gidcache --lib --release loom`.
 
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn publish(publication: &mut Publication<Arc<[AtomicU64]>>, version: u64) {
 #[test]
 fn loom_readers_see_only_what_was() {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(2);
+    model.preemption_bound = Some(4);
     model.check(|| {
         let geometry = Geometry::new(&[(PORT, 1)]).unwrap();
         let memory: Arc<[AtomicU64]> = (0..geometry.words()).map(|_| AtomicU64::new(0)).collect();
