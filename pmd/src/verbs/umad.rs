@@ -22,6 +22,8 @@ const PERIOD_MS: c_int = 1000;
 const RETRIES: c_int = 3;
 /// Requests that may be outstanding.
 const REQUESTS: usize = 128;
+/// Datagrams that one call passes over: answers to nothing, and requests that nobody answered.
+const STRAYS: usize = 64;
 /// Class version of subnet administration and of communication management.
 const CLASS_VERSION: c_int = 2;
 /// Longs of a mask of 128 methods, and their bits.
@@ -167,7 +169,7 @@ impl ManagementPort {
 
     /// The next datagram that came; does not wait.
     pub(super) fn receive(&mut self) -> Result<Option<Mad>, HcaError> {
-        loop {
+        for _ in 0..STRAYS {
             let mut buffer = Buffer { head: sys::ib_user_mad::default(), bytes: [0; MAD_LEN] };
             let mut len = MAD_LEN as c_int;
             // SAFETY: the port is open and does not block; the buffer has room for `len` bytes behind its head.
@@ -176,8 +178,6 @@ impl ManagementPort {
             if agent < 0 {
                 return match -agent {
                     libc::EWOULDBLOCK | libc::EINTR => Ok(None),
-                    // A longer one, by RMPP, which neither class needs here.
-                    libc::ENOSPC | libc::EINVAL if len > MAD_LEN as c_int => continue,
                     errno => {
                         let source = io::Error::from_raw_os_error(errno);
                         Err(HcaError::Io { what: "receiving management datagrams".into(), source })
@@ -205,6 +205,7 @@ impl ManagementPort {
                 return Ok(Some(mad));
             }
         }
+        Ok(None)
     }
 }
 
