@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use dataplane::ring::{self, Receiver, Sender};
 use dataplane::worker::Handle;
+use ib_wire::mad::Mad;
 use ib_wire::{PKey, Qpn};
 use pmd::hca::{
     AsyncEvent, Backend, HcaError, PortNumber, QpState, QpTransition, Queues, QueuesConfig, QueuesId,
@@ -25,6 +26,8 @@ use crate::link::{
 
 /// Items that fit a ring between control and worker.
 const RING: usize = 4096;
+/// Most management datagrams that wait for room on the device.
+const WAITING_MADS: usize = 4096;
 /// Notes, MADs and events taken in one tick, so that none starves the others.
 const PER_TICK: usize = 1024;
 /// How often workers' marks of use are collected.
@@ -135,6 +138,8 @@ pub struct Endpoint<B: Backend, C, N> {
     peers: HashMap<Ipv4Addr, Peer<Destination<B>>>,
     pending: VecDeque<Pending>,
     app_notes: VecDeque<(WorkerIndex, N)>,
+    /// Management datagrams that wait for room on the device, oldest first.
+    mads: VecDeque<Mad>,
     port_read: Instant,
     usage_read: Instant,
     /// Device requests that failed; the link is told and goes on.
@@ -209,6 +214,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             peers: HashMap::new(),
             pending: VecDeque::new(),
             app_notes: VecDeque::new(),
+            mads: VecDeque::new(),
             port_read: now,
             usage_read: now,
             device_errors: 0,
@@ -269,6 +275,8 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         let mut busy = self.take_notes(now, &mut latency);
         busy |= self.take_device_events(now);
         busy |= self.take_mads(now);
+        // Receiving has made room.
+        self.flush_mads();
         if now.duration_since(self.port_read) >= PORT_PERIOD {
             self.read_port(now);
         }
@@ -286,7 +294,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         for end in &mut self.workers {
             end.flush();
         }
-        busy
+        busy || !self.mads.is_empty()
     }
 
     /// The next thing that the link tells.
@@ -472,6 +480,28 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     }
 
     /// Counts a failure of the device and logs it; true for success.
+    /// Sends a management datagram, or keeps it until the device has room: who wrote it would write it again only seconds
+    /// later.
+    fn send_mad(&mut self, mad: Mad) {
+        if self.mads.len() < WAITING_MADS {
+            self.mads.push_back(mad);
+        } else {
+            self.check::<()>(Err(HcaError::Exhausted("room for management datagrams that wait")));
+        }
+        self.flush_mads();
+    }
+
+    fn flush_mads(&mut self) {
+        while let Some(mad) = self.mads.front() {
+            let result = self.hca.send_mad(self.port, mad);
+            if matches!(result, Err(HcaError::Exhausted(_))) {
+                return;
+            }
+            self.mads.pop_front();
+            self.check(result);
+        }
+    }
+
     fn check<T>(&mut self, result: Result<T, HcaError>) -> Option<T> {
         match result {
             Ok(value) => Some(value),

@@ -23,10 +23,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
 
     pub(super) fn carry_out(&mut self, now: Instant, action: Action, board: &mut impl Board<Destination<B>>) {
         match action {
-            Action::SendMad(mad) => {
-                let result = self.hca.send_mad(self.port, &mad);
-                self.check(result);
-            }
+            Action::SendMad(mad) => self.send_mad(mad),
             Action::OpenUd { worker, pkey_index, qkey } => {
                 if let Some(qpn) = self.ud_qpn(worker) {
                     let result = self.open_ud(qpn, pkey_index, qkey);
