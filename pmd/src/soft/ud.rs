@@ -152,11 +152,15 @@ fn accept(qp: &mut Qp, dev: &mut Device, packet: &Packet<'_>) -> Option<DropReas
         }
     };
     dev.load_receive(&qp.receives, counter);
-    let written = match packet.grh_bytes() {
-        Some(grh) => dev.receive.write(&dev.mrs, 0, grh),
-        None => Ok(()),
-    }
-    .and_then(|()| dev.receive.write(&dev.mrs, GRH_LEN as u64, packet.payload()));
+    // The GRH's 40 bytes belong to the receive even where no GRH came: what is shorter cannot take a datagram.
+    let written = if dev.receive.capacity() < total {
+        Err(ScatterError::Length)
+    } else {
+        packet
+            .grh_bytes()
+            .map_or(Ok(()), |grh| dev.receive.write(&dev.mrs, 0, grh))
+            .and_then(|()| dev.receive.write(&dev.mrs, GRH_LEN as u64, packet.payload()))
+    };
     let face = Face::new(qp);
     if let Err(error) = written {
         let status = match error {

@@ -1,6 +1,9 @@
 //! The device against what libmlx5 wrote (`tests/data/mlx5`): it executes those entries, and its completions are those
 //! that the library takes.
 
+mod receive;
+mod ring;
+
 use std::path::Path;
 
 use ib_wire::packet::{Aeth, Bth, Credit, Extended, Headers, Lrh, Opcode, Packet, Syndrome};

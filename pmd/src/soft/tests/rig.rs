@@ -221,10 +221,10 @@ pub(super) fn data(count: u32, key: u32, address: u64) -> [u8; 16] {
 
 pub(super) struct Pair {
     pub(super) qpn: Qpn,
-    ring: Memory,
-    dbrec: Memory,
+    pub(super) ring: Memory,
+    pub(super) dbrec: Memory,
     blocks: usize,
-    rq_at: usize,
+    pub(super) rq_at: usize,
     rq_stride: usize,
     rq_slots: usize,
     pub(super) posted: u16,
@@ -280,7 +280,18 @@ impl Host {
         user_index: u32,
         number: Option<u32>,
     ) -> Pair {
-        let (rq_slots, rq_stride) = (64, 32);
+        self.sized(kind, (blocks, 64, 32), srq, user_index, number)
+    }
+
+    /// A queue pair of this many WQEBBs, receive slots and bytes of a receive slot.
+    pub(super) fn sized(
+        &mut self,
+        kind: QpKind,
+        (blocks, rq_slots, rq_stride): (usize, usize, usize),
+        srq: Option<u32>,
+        user_index: u32,
+        number: Option<u32>,
+    ) -> Pair {
         let ring = Memory::new(blocks * 64 + rq_slots * rq_stride);
         let dbrec = Memory::new(8);
         let attributes = QpAttributes {
