@@ -308,6 +308,28 @@ def check_fragments(lab, netns, target):
     return {"ok": got == 3, "received": got, "of": 3, "fragmented_by_gateway": packets(traffic(lab), "fragmented") - before}
 
 
+def check_to_all(from_ns, to_ns, source):
+    """Subnet broadcast, limited broadcast and all-hosts multicast reach the other side."""
+    took = {}
+    for number, target in enumerate(("10.77.0.255", "255.255.255.255", "224.0.0.1")):
+        port = 7100 + number
+        receiver, sender = (socket_in(ns, socket.AF_INET, socket.SOCK_DGRAM) for ns in (to_ns, from_ns))
+        with receiver, sender:
+            receiver.bind(("0.0.0.0", port))
+            receiver.settimeout(2)
+            sender.bind((source, 0))
+            sender.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+            sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(source))
+            sender.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"eth0" if from_ns == ETH else b"ib0")
+            sender.sendto(target.encode(), (target, port))
+            try:
+                data, (peer, _) = receiver.recvfrom(100)
+                took[target] = data.decode() == target and peer == source
+            except TimeoutError:
+                took[target] = False
+    return {"ok": all(took.values()), **took}
+
+
 def check_ud_limits(lab):
     """Datagram mode: what is larger than Ethernet's MTU is answered or cut, what fits goes by UD."""
     lab.ctl("mode", "datagram")
@@ -894,6 +916,8 @@ def hard(args, checks):
     try:
         lab.up()
         for name, body in (
+            ("to_all_eth_to_ib", lambda: check_to_all(ETH, IB, ETH_IP)),
+            ("to_all_ib_to_eth", lambda: check_to_all(IB, ETH, IB_IP)),
             ("too_big_answered", lambda: check_too_big(lab)),
             ("mode_switch", lambda: check_mode_switch(lab)),
             ("ctl_answers", lambda: check_ctl(lab)),
