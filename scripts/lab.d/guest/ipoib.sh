@@ -86,7 +86,7 @@ start_gateway() {
         --config gateway.toml --mode "$1" --report /tmp/report.json >$log 2>&1 &
     gateway=$!
 }
-start_gateway "${1:-connected}"
+start_gateway datagram
 check 'the gateway starts and owns communication management' await 20 ctl links
 [ $failures = 0 ] || finish
 # Now the kernel's own: it leaves ibx1 to the gateway, which has it already.
@@ -105,9 +105,14 @@ check 'ping 20,000 in fragments, from InfiniBand' pings ib $eth_ip 20000 2
 check 'TCP from Ethernet, datagram' transfer eth ib $ib_ip 1000000 1
 check 'TCP from InfiniBand, datagram' transfer ib eth $eth_ip 1000000 2
 
+check 'no connection in datagram mode' sh -c "! rdma resource show qp | grep -q 'type RC'"
+
+ctl mode connected >/dev/null
 ib sh -c 'echo connected >/sys/class/net/ib0/mode'
 ib ip link set ib0 mtu 65520
+# Whether a neighbour takes connections is in its link-layer address, which the kernel keeps for a while.
 eth ip neigh flush all
+ib ip neigh flush all
 check 'connected: ping from Ethernet' await 15 eth ping -c 1 -W 2 $ib_ip
 check 'connected: ping from InfiniBand' pings ib $eth_ip 56
 sleep 1
