@@ -963,6 +963,8 @@ def main():
     def interrupted(signum, _frame):
         raise KeyboardInterrupt(signal.Signals(signum).name)
 
+    # Also where the shell has it ignored, as for jobs in the background.
+    signal.signal(signal.SIGINT, interrupted)
     signal.signal(signal.SIGTERM, interrupted)
     signal.signal(signal.SIGHUP, interrupted)
     checks, error, begin = Checks(args.only), None, time.monotonic()
