@@ -55,6 +55,7 @@ impl End {
             node_guid: Guid(0x1000 + u64::from(lid.0)),
             port_guids: vec![Guid(0x2000 + u64::from(lid.0))],
             max_mtu: Mtu::B4096,
+            gid_table: 8,
             seed: lid.0.into(),
         })
         .map_err(text)?;

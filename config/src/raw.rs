@@ -117,6 +117,8 @@ section!(RawSoft {
     node_guid: RawGuid = "# \"0x0202c90300000001\"",
     /// Seed of everything that the device draws. Drawn at start if not given.
     seed: i64 = "# 1",
+    /// Entries of each port's GID table, 1 to 255.
+    gid_table: i64 = "128",
     /// One or two ports. link is shm:/path of a socket of ibfab, or udp:LOCAL-PEER; mtu (256 to 4096, default 4096)
     /// and guid may be given.
     ports: Vec<Spanned<RawSoftPort>> = "[{ link = \"shm:/run/ibfab/gw.sock\", mtu = 4096 }]",

@@ -295,6 +295,7 @@ impl Resolver<'_> {
                 Some(seed) => Some(self.number("seed", Some(seed), 0, 0..=i64::MAX as u64)?),
                 None => None,
             },
+            gid_table: self.number("gid-table", raw.gid_table.as_ref(), 128, 1..=255)?,
             ports: ports.into_iter().map(|p| self.soft_port(p.into_inner())).collect::<Result<_, _>>()?,
         })
     }

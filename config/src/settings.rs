@@ -183,6 +183,8 @@ pub struct Soft {
     pub node_guid: Option<Guid>,
     /// Seed of all that is drawn; `None` = drawn at start.
     pub seed: Option<u64>,
+    /// Entries of each port's GID table, 1 to 255.
+    pub gid_table: u16,
     /// Its ports, one or two.
     pub ports: Vec<SoftPort>,
 }

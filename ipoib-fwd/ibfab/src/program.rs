@@ -10,6 +10,7 @@ use ib_wire::Guid;
 use pmd::eal::{Eal, EalError};
 use pmd::hca::{HcaError, PortNumber};
 use pmd::mem::{Pool, PoolConfig, PoolError};
+use pmd::soft::DEFAULT_GIDS;
 use pmd::soft::link::{LinkEnd, LinkError};
 use pmd::soft::provider::{SoftConfig, SoftHca};
 
@@ -274,6 +275,7 @@ fn adapter(config: &FabricConfig, host: &HostConfig, link: LinkEnd, seed: u64) -
         node_guid: host.guid,
         port_guids: vec![Guid(host.guid.0 + 1)],
         max_mtu: config.mtu,
+        gid_table: DEFAULT_GIDS,
         seed,
     })?;
     hca.set_link(PortNumber(1), Some(link))?;

@@ -272,6 +272,7 @@ fn soft_parts(config: &Config) -> Result<SoftParts, GatewayError> {
             node_guid: Guid(node),
             port_guids: soft.ports.iter().enumerate().map(guid_of).collect(),
             max_mtu,
+            gid_table: soft.gid_table,
             seed,
         },
         links,

@@ -3,12 +3,14 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use gidcache::{Attributes, Entry};
 use ib_wire::{Gid, Guid, Lid, Mtu, PKey, QKey, Qpn};
 
 use super::counters::{Activity, Counters};
 use super::device::Device;
 use super::doorbell::{self, DoorbellReceiver, DoorbellSender, Rung};
 use super::event::DeviceEvent;
+use super::gids::Refused;
 use super::ingress;
 use super::link::LinkEnd;
 use super::memory::HostMemory;
@@ -19,7 +21,9 @@ use super::object::receive::{ReceiveQueue, Srq};
 use super::port::{Port, PortConfig};
 use super::rc::{self, requester, requester::Step};
 use super::ud;
-use crate::hca::{HcaError, LinkLayer, PortAttributes, PortNumber, PortState, QpState, QpTransition};
+use crate::hca::{
+    AsyncEvent, HcaError, LinkLayer, PortAttributes, PortNumber, PortState, QpState, QpTransition,
+};
 
 /// Low bits of a queue pair number that are its place in the table.
 const SLOT_BITS: u32 = 13;
@@ -206,14 +210,14 @@ impl Engine {
         let p = self.port(port)?;
         Ok(PortAttributes {
             state: p.state,
-            link_layer: LinkLayer::InfiniBand,
+            link_layer: p.link_layer,
             lid: p.lid,
             lmc: p.lmc,
             sm_lid: p.sm_lid,
             sm_sl: p.sm_sl,
             active_mtu: p.mtu,
             max_mtu: p.max_mtu,
-            gid_table_len: p.guids.len() as u16,
+            gid_table_len: p.gids.len(),
             pkey_table_len: p.pkeys.len() as u16,
             guid: p.guid,
         })
@@ -221,7 +225,41 @@ impl Engine {
 
     /// Entry of a port's GID table.
     pub fn gid(&self, port: PortNumber, index: u16) -> Result<Gid, HcaError> {
-        Ok(self.port(port)?.gid(usize::from(index)))
+        Ok(self.port(port)?.gids.gid(usize::from(index)))
+    }
+
+    /// All entries of all ports' GID tables.
+    pub fn gids(&self) -> Vec<Entry> {
+        let of = |port: &Port| {
+            let number = port.number;
+            let default = |index| port.link_layer == LinkLayer::InfiniBand && index == 0;
+            let entries = port.gids.entries();
+            let entry =
+                move |(index, attributes)| Entry { port: number, index, attributes, default: default(index) };
+            entries.map(entry).collect::<Vec<_>>()
+        };
+        self.dev.ports.iter().flat_map(of).collect()
+    }
+
+    /// Writes or empties an entry of an Ethernet port's GID table.
+    pub fn set_gid(
+        &mut self,
+        port: PortNumber,
+        index: u16,
+        entry: Option<Attributes>,
+    ) -> Result<(), HcaError> {
+        let Self { dev, .. } = self;
+        let at = usize::from(port.0).wrapping_sub(1);
+        let p = dev.ports.get_mut(at).ok_or_else(|| not_found("port", port.0))?;
+        match p.gids.write(index, entry) {
+            Ok(true) => dev.events.raise(AsyncEvent::GidChange(port)),
+            Ok(false) => {}
+            Err(Refused::Index) => return Err(not_found("GID index", index)),
+            Err(Refused::Kind) => {
+                return Err(HcaError::Environment(format!("port {} has no such GID to be written", port.0)));
+            }
+        }
+        Ok(())
     }
 
     /// Entry of a port's P_Key table; 0 if empty.
@@ -406,9 +444,7 @@ impl Engine {
 
     /// Index of one of a port's own GIDs.
     pub(crate) fn gid_index(&self, port: PortNumber, gid: Gid) -> Option<u8> {
-        let port = self.port(port).ok()?;
-        let index = (0..port.guids.len()).find(|&i| port.gid(i) == gid && gid != Gid::ZERO)?;
-        Some(index as u8)
+        self.port(port).ok()?.gids.find(gid)
     }
 
     /// The state of a queue pair.

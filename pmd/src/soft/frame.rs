@@ -12,7 +12,7 @@ pub(crate) fn headers(port: &Port, av: &AddressVector, bth: Bth, extended: Exten
         traffic_class: route.traffic_class,
         flow_label: route.flow_label,
         hop_limit: route.hop_limit,
-        sgid: port.gid(usize::from(route.sgid_index)),
+        sgid: port.gids.gid(usize::from(route.sgid_index)),
         dgid: route.dgid,
     });
     let path_mask = (1u16 << port.lmc.min(7)) - 1;

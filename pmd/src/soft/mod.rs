@@ -14,6 +14,7 @@ mod doorbell;
 pub mod engine;
 mod event;
 mod frame;
+mod gids;
 mod ingress;
 pub mod link;
 mod memory;
@@ -31,8 +32,9 @@ mod wqe;
 
 pub use counters::{Activity, Counters, DropReason};
 pub use event::DeviceEvent;
+pub use gids::{DEFAULT_GIDS, MAX_GIDS};
 pub use memory::HostMemory;
 pub use object::mr::Access;
 pub use object::qp::QpKind;
 pub use port::PortConfig;
-pub use provider::{SoftConfig, SoftHca};
+pub use provider::{SoftConfig, SoftGids, SoftHca};

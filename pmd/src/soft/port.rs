@@ -4,17 +4,16 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use ib_wire::packet::{Headers, VirtualLane};
-use ib_wire::{Gid, Guid, Lid, Mtu, PKey, ServiceLevel, TimeoutCode};
+use ib_wire::{Guid, Lid, Mtu, PKey, ServiceLevel, TimeoutCode};
 
 use super::counters::{Activity, Counters, DropReason};
 use super::event::Events;
+use super::gids::GidTable;
 use super::link::{LinkEnd, MAX_PACKET};
-use crate::hca::{AsyncEvent, PortNumber, PortState};
+use crate::hca::{AsyncEvent, LinkLayer, PortNumber, PortState};
 
 /// Entries of the P_Key table.
 pub(crate) const PKEYS: usize = 32;
-/// Entries of the GID table.
-pub(crate) const GIDS: usize = 8;
 /// Packets that wait on the way from a port to itself.
 const LOOPBACK: usize = 64;
 /// Answers of the subnet management agent that wait for the link.
@@ -67,6 +66,10 @@ pub struct PortConfig {
     pub guid: Guid,
     /// Largest MTU.
     pub max_mtu: Mtu,
+    /// What it is plugged into.
+    pub link_layer: LinkLayer,
+    /// Entries of its GID table, 1 to [`MAX_GIDS`](super::MAX_GIDS).
+    pub gid_table: u16,
 }
 
 /// One port.
@@ -87,9 +90,8 @@ pub(crate) struct Port {
     pub(crate) subnet_timeout: TimeoutCode,
     pub(crate) mtu: Mtu,
     pub(crate) max_mtu: Mtu,
-    pub(crate) prefix: u64,
-    /// GUIDs of the GID table beyond the port's own, by index.
-    pub(crate) guids: [Guid; GIDS],
+    pub(crate) link_layer: LinkLayer,
+    pub(crate) gids: GidTable,
     pub(crate) pkeys: [PKey; PKEYS],
     pub(crate) pkey_violations: u16,
     pub(crate) qkey_violations: u16,
@@ -99,8 +101,6 @@ pub(crate) struct Port {
 
 impl Port {
     pub(crate) fn new(number: PortNumber, config: &PortConfig) -> Self {
-        let mut guids = [Guid(0); GIDS];
-        guids[0] = config.guid;
         let mut pkeys = [PKey(0); PKEYS];
         pkeys[0] = PKey::DEFAULT;
         Self {
@@ -118,29 +118,13 @@ impl Port {
             subnet_timeout: TimeoutCode::new(18),
             mtu: config.max_mtu,
             max_mtu: config.max_mtu,
-            prefix: Gid::DEFAULT_PREFIX,
-            guids,
+            link_layer: config.link_layer,
+            gids: GidTable::new(config.link_layer, config.guid, config.gid_table),
             pkeys,
             pkey_violations: 0,
             qkey_violations: 0,
             answers: VecDeque::new(),
         }
-    }
-
-    /// Entry of the GID table; [`Gid::ZERO`] if empty.
-    pub(crate) fn gid(&self, index: usize) -> Gid {
-        match self.guids.get(index) {
-            Some(guid) if guid.0 != 0 => Gid::new(self.prefix, *guid),
-            _ => Gid::ZERO,
-        }
-    }
-
-    /// True if the GID is one of the port's. Every port also answers to the default prefix (IBA 4.1.1).
-    pub(crate) fn has_gid(&self, gid: Gid) -> bool {
-        let prefix = gid.prefix();
-        gid.id().0 != 0
-            && (prefix == self.prefix || prefix == Gid::DEFAULT_PREFIX)
-            && self.guids.contains(&gid.id())
     }
 
     /// True if the LID is one of the port's.

@@ -135,8 +135,8 @@ fn get(
             answer.set_attribute(&PKeyBlock { keys: port.pkeys });
         }
         attribute::GUID_INFO => {
-            only_block(smp.header.modifier as u16)?;
-            answer.set_attribute(&GuidBlock { guids: port.guids });
+            let block = port.gids.block(smp.header.modifier).ok_or(MadStatus::INVALID_FIELD)?;
+            answer.set_attribute(&block);
         }
         _ => return Err(MadStatus::UNSUPPORTED_ATTRIBUTE),
     }
@@ -160,14 +160,8 @@ fn set(port: &mut Port, smp: &Smp, events: &mut Events) -> Result<(), MadStatus>
             Ok(())
         }
         attribute::GUID_INFO => {
-            only_block(smp.header.modifier as u16)?;
-            let mut block = smp.attribute::<GuidBlock>().ok_or(MadStatus::INVALID_FIELD)?;
-            // Entry 0 is the port's own and cannot be written (IBA 14.2.5.5).
-            if let (Some(own), Some(first)) = (port.guids.first(), block.guids.first_mut()) {
-                *first = *own;
-            }
-            if port.guids != block.guids {
-                port.guids = block.guids;
+            let block = smp.attribute::<GuidBlock>().ok_or(MadStatus::INVALID_FIELD)?;
+            if port.gids.set_block(smp.header.modifier, &block).ok_or(MadStatus::INVALID_FIELD)? {
                 events.raise(AsyncEvent::GidChange(port.number));
             }
             Ok(())
@@ -195,7 +189,7 @@ fn port_info(port: &Port) -> PortInfo {
     };
     PortInfo {
         mkey: port.mkey,
-        gid_prefix: port.prefix,
+        gid_prefix: port.gids.prefix(),
         lid: port.lid,
         sm_lid: port.sm_lid,
         capabilities: Capabilities::COMMUNICATION_MANAGEMENT
@@ -220,7 +214,7 @@ fn port_info(port: &Port) -> PortInfo {
         operational_vls: Nibble::new(1),
         pkey_violations: port.pkey_violations,
         qkey_violations: port.qkey_violations,
-        guid_cap: port.guids.len() as u8,
+        guid_cap: u8::try_from(port.gids.len()).unwrap_or(u8::MAX),
         subnet_timeout: port.subnet_timeout,
         response_time: TimeoutCode::new(16),
         speed_ext_active: Nibble::new(2),
@@ -260,8 +254,7 @@ fn set_port_info(port: &mut Port, want: &PortInfo, events: &mut Events) -> Resul
         (port.sm_lid, port.sm_sl) = (want.sm_lid, want.sm_sl);
         events.raise(AsyncEvent::SmChange(port.number));
     }
-    if port.prefix != want.gid_prefix {
-        port.prefix = want.gid_prefix;
+    if port.gids.set_prefix(want.gid_prefix) {
         events.raise(AsyncEvent::GidChange(port.number));
     }
     port.set_state(state, events);

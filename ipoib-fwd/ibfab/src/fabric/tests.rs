@@ -24,6 +24,7 @@ fn adapter(n: u64, link: LinkEnd) -> SoftHca {
         node_guid: Guid(guid),
         port_guids: vec![Guid(guid + 1)],
         max_mtu: Mtu::B4096,
+        gid_table: 8,
         seed: n,
     })
     .unwrap();

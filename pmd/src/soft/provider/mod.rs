@@ -3,6 +3,7 @@
 
 mod backend;
 mod control;
+mod gids;
 mod gsi;
 mod memory;
 mod queues;
@@ -18,10 +19,13 @@ use super::bus::SoftBus;
 use super::engine::{Engine, EngineConfig};
 use super::event::DeviceEvent;
 use super::link::LinkEnd;
-use super::{Access, Counters, HostMemory, PortConfig, QpKind};
-use crate::hca::{AsyncEvent, HcaError, PortNumber, QpTransition, QueuesConfig, QueuesId, RcConfig};
+use super::{Access, Counters, HostMemory, MAX_GIDS, PortConfig, QpKind};
+use crate::hca::{
+    AsyncEvent, HcaError, LinkLayer, PortNumber, QpTransition, QueuesConfig, QueuesId, RcConfig,
+};
 use crate::mlx5::mr::{MrTable, Region};
 use crate::mlx5::rings::QpRings;
+pub use gids::SoftGids;
 use gsi::Management;
 use memory::Arena;
 use queues::{Created, WorkerRings};
@@ -37,6 +41,8 @@ pub struct SoftConfig {
     pub port_guids: Vec<Guid>,
     /// Largest MTU of its ports.
     pub max_mtu: Mtu,
+    /// Entries of each port's GID table, 1 to 255.
+    pub gid_table: u16,
     /// Where queue pair numbers are drawn from.
     pub seed: u64,
 }
@@ -74,7 +80,19 @@ impl SoftHca {
                 limit: "one or two".into(),
             });
         }
-        let port = |guid: &Guid| PortConfig { guid: *guid, max_mtu: config.max_mtu };
+        if !(1..=MAX_GIDS).contains(&config.gid_table) {
+            return Err(HcaError::Unsupported {
+                what: "entries of a GID table",
+                value: config.gid_table.into(),
+                limit: format!("1 to {MAX_GIDS}"),
+            });
+        }
+        let port = |guid: &Guid| PortConfig {
+            guid: *guid,
+            max_mtu: config.max_mtu,
+            link_layer: LinkLayer::InfiniBand,
+            gid_table: config.gid_table,
+        };
         let mut engine = Engine::new(EngineConfig {
             node_guid: config.node_guid,
             description: config.name.clone(),

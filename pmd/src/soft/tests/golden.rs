@@ -53,7 +53,9 @@ impl Bench {
         host.engine.activate(PORT, Lid(0x10), Mtu::B4096).unwrap();
         let port = host.engine.port_mut(PORT).unwrap();
         port.lmc = 3;
-        port.guids[1] = ib_wire::Guid(0x99);
+        let mut guids = port.gids.block(0).unwrap();
+        guids.guids[1] = ib_wire::Guid(0x99);
+        assert_eq!(port.gids.set_block(0, &guids), Some(true));
         let mut memory = Vec::new();
         for (key, start, len) in [
             (0x0018_0a00, 0x7f11_2233_4400, 8192),

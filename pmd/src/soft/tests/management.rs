@@ -15,6 +15,7 @@ pub(super) fn device(lid: u16) -> SoftHca {
         node_guid: Guid(0x100 + u64::from(lid)),
         port_guids: vec![Guid(0x1000 + u64::from(lid)), Guid(0x2000 + u64::from(lid))],
         max_mtu: Mtu::B4096,
+        gid_table: 8,
         seed: 1,
     })
     .unwrap()

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use ib_wire::{Gid, Guid, Lid, Mtu, Psn, QKey, Qpn, Rate, ServiceLevel};
 
-use crate::hca::{AddressVector, GlobalRoute, PortNumber, QpTransition, RcToReceive, RcToSend, WcStatus};
+use crate::hca::{
+    AddressVector, GlobalRoute, LinkLayer, PortNumber, QpTransition, RcToReceive, RcToSend, WcStatus,
+};
 use crate::mlx5::layout::Syndrome;
 use crate::soft::engine::{Engine, EngineConfig, QpAttributes};
 use crate::soft::link::LinkEnd;
@@ -254,7 +256,12 @@ impl Host {
             node_guid: Guid(0x1000 + u64::from(lid)),
             description: format!("host {lid}"),
             ports: (0..2)
-                .map(|p| PortConfig { guid: Guid(0x2000 + u64::from(lid) * 16 + p), max_mtu: Mtu::B4096 })
+                .map(|p| PortConfig {
+                    guid: Guid(0x2000 + u64::from(lid) * 16 + p),
+                    max_mtu: Mtu::B4096,
+                    link_layer: LinkLayer::InfiniBand,
+                    gid_table: 20,
+                })
                 .collect(),
             seed: u64::from(lid),
         });

@@ -153,6 +153,13 @@ fn tables_and_prefix_are_set() {
     guids.guids[3] = Guid(0xabc);
     assert_eq!(m.set(&guids), MadStatus::OK);
     assert_eq!(m.get::<GuidBlock>().guids[0], own);
+    // 20 entries are two blocks and a half, as PortInfo says.
+    assert_eq!(m.get::<PortInfo>().guid_cap, 20);
+    let beyond = GuidBlock { guids: [Guid(0xdef); 8] };
+    let set = |block| Manager::request(Method::Set, attribute::GUID_INFO, block).with(&beyond);
+    let answer = m.ask(&set(2)).unwrap().attribute::<GuidBlock>().unwrap();
+    assert_eq!((answer.guids[3], answer.guids[4]), (Guid(0xdef), Guid(0)));
+    assert_eq!(m.ask(&set(3)).unwrap().status(), MadStatus::INVALID_FIELD);
     let info = PortInfo {
         gid_prefix: 0xfec0_0000_0000_0001,
         client_reregister: true,
@@ -161,11 +168,14 @@ fn tables_and_prefix_are_set() {
     };
     assert_eq!(m.set(&info), MadStatus::OK);
     assert_eq!(m.host.engine.gid(PORT, 3).unwrap(), Gid::new(0xfec0_0000_0000_0001, Guid(0xabc)));
+    let indices: Vec<u16> = m.host.engine.gids().iter().filter(|e| e.port == PORT).map(|e| e.index).collect();
+    assert_eq!(indices, [0, 3, 16, 17, 18, 19]);
     let events = m.events();
     assert_eq!(
         events,
         [
             DeviceEvent::Async(AsyncEvent::PKeyChange(PORT)),
+            DeviceEvent::Async(AsyncEvent::GidChange(PORT)),
             DeviceEvent::Async(AsyncEvent::GidChange(PORT)),
             DeviceEvent::Async(AsyncEvent::GidChange(PORT)),
             DeviceEvent::Async(AsyncEvent::ClientReregister(PORT))
