@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use ib_wire::mad::{MAD_LEN, Mad, MadHeader, MgmtClass};
+use ib_wire::mad::{Mad, MadHeader, MgmtClass};
 use ib_wire::{Lid, Tid};
 
 use crate::random::Random;
@@ -120,15 +120,6 @@ impl Agent {
         Ok(id)
     }
 
-    /// Sends a datagram that expects no answer. Dropped if twice as many datagrams wait as requests are allowed.
-    pub fn send(&mut self, mad: Mad) -> bool {
-        let room = self.transmit.len() < 2 * self.max_outstanding.max(1);
-        if room {
-            self.transmit.push_back(mad);
-        }
-        room
-    }
-
     /// Looks whether a datagram answers a request.
     pub fn handle_mad(&mut self, mad: &Mad) -> Handled {
         let header = mad.header();
@@ -196,15 +187,6 @@ impl Agent {
     pub fn outstanding(&self) -> usize {
         self.outstanding.len()
     }
-}
-
-/// An answer to a datagram: the same bytes under the answering method.
-pub(crate) fn answer(mad: &Mad) -> Option<Mad> {
-    let mut header = mad.header();
-    header.method = header.method.response()?;
-    let mut bytes: Box<[u8; MAD_LEN]> = mad.bytes.clone();
-    header.put(&mut bytes);
-    Some(Mad { peer: mad.peer.reply(), bytes })
 }
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! Communication management and subnet administration without I/O: a MAD agent with retransmission, an SA client,
-//! and the CM's connection state machine.
+//! Communication management without I/O: a MAD agent with retransmission, and the CM's connection state machine.
 //!
 //! Every machine here takes datagrams, calls and `now`, and gives datagrams ([`poll_transmit`]), events
 //! (`poll_event`) and the time at which it wants to be called again (`poll_timeout`, then `handle_timeout`). The
@@ -12,7 +11,6 @@ pub mod agent;
 pub mod connection;
 mod path;
 mod random;
-pub mod sa;
 mod timers;
 
 pub use path::Path;

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-use ib_wire::sa::{JoinState, McMask, McMemberRecord, MtuCode, Scope, Selector};
+use ib_wire::sa::{JoinState, McMask, McMemberRecord, MtuCode, Selector};
 use ib_wire::{Gid, Lid, QKey, Qpn};
 use pmd::hca::{AddressVector, GlobalRoute, UdDestination};
 
@@ -205,7 +205,6 @@ impl Link {
             port_gid,
             pkey: ib_wire::PKey(pkey.0 | 0x8000),
             join_state: JoinState::FULL_MEMBER,
-            scope: Scope::new(self.settings.scope),
             ..McMemberRecord::default()
         };
         let mut mask = McMask::MGID | McMask::PORT_GID | McMask::PKEY | McMask::JOIN_STATE;

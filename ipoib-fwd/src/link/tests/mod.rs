@@ -7,4 +7,5 @@ mod connected;
 mod fabric;
 mod hostile;
 mod limits;
+mod linux;
 mod port;
