@@ -16,7 +16,7 @@ use pmd::hca::{
 };
 use pmd::mem::Pool;
 
-use super::message::{Command, Note};
+use super::message::{Command, Losses, Note};
 use super::view::{Board, Peer};
 use super::worker::LinkWorker;
 use crate::link::{
@@ -85,6 +85,9 @@ pub struct EndpointConfig {
 struct WorkerEnd<Q: Queues, C, N> {
     commands: Sender<Command<Q, C>>,
     /// Commands that wait for room in the ring, oldest first: their order is what makes slots safe to reuse.
+    ///
+    /// Commands for queue pairs are as many as there are queue pairs, and must not be lost; packets are refused before
+    /// there are too many.
     waiting: VecDeque<Command<Q, C>>,
     notes: Receiver<Note<Q, N>>,
     handle: Arc<Handle>,
@@ -97,6 +100,15 @@ impl<Q: Queues, C, N> WorkerEnd<Q, C, N> {
         } else if let Err(command) = self.commands.send(command) {
             self.waiting.push_back(command);
         }
+    }
+
+    /// Sends a command that carries a packet; a worker that is far behind takes no more of them.
+    fn offer(&mut self, command: Command<Q, C>) -> bool {
+        let room = self.waiting.len() < RING;
+        if room {
+            self.send(command);
+        }
+        room
     }
 
     fn flush(&mut self) {
@@ -144,6 +156,7 @@ pub struct Endpoint<B: Backend, C, N> {
     usage_read: Instant,
     /// Device requests that failed; the link is told and goes on.
     device_errors: u64,
+    losses: Losses,
     last_device_error: Option<String>,
 }
 
@@ -218,6 +231,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             port_read: now,
             usage_read: now,
             device_errors: 0,
+            losses: Losses::default(),
             last_device_error: None,
         };
         Ok((endpoint, workers))
@@ -245,10 +259,20 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         (self.device_errors, self.last_device_error.as_deref())
     }
 
-    /// Sends an application's command to a worker.
+    /// What was lost since the last call.
+    pub fn take_losses(&mut self) -> Losses {
+        std::mem::take(&mut self.losses)
+    }
+
+    /// Sends an application's command, which carries a packet, to a worker. It is lost, and counted, if the worker is far
+    /// behind.
     pub fn send(&mut self, worker: WorkerIndex, command: C) {
-        if let Some(end) = self.workers.get_mut(usize::from(worker.0)) {
-            end.send(Command::App(command));
+        self.offer(worker, Command::App(command));
+    }
+
+    fn offer(&mut self, worker: WorkerIndex, command: Command<B::Queues, C>) {
+        if !self.workers.get_mut(usize::from(worker.0)).is_some_and(|end| end.offer(command)) {
+            self.losses.queue_full += 1;
         }
     }
 
@@ -257,12 +281,6 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         for end in &mut self.workers {
             end.send(Command::Latency(dataplane::latency::empty()));
         }
-    }
-
-    /// Commands that wait for room in a worker's ring.
-    #[must_use]
-    pub fn backlog(&self) -> usize {
-        self.workers.iter().map(|w| w.waiting.len()).sum()
     }
 
     /// Does what is due. New tables go to `board`; `latency` takes the histograms that came back. True if there was anything.
@@ -361,6 +379,8 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             Note::DrainRefused { conn } => self.link.handle_done(now, conn, false),
             Note::Qp(event) => self.take_qp_event(now, event.qpn, event.fault),
             Note::Wanted(ip) => self.link.handle_used(now, worker, &[], &[ip]),
+            Note::Refused(error) => self.losses.count(error),
+            Note::EventsLost(n) => self.losses.events += n,
             Note::Latency(histogram) => latency(histogram),
             Note::App(note) => self.app_notes.push_back((worker, note)),
         }
@@ -479,7 +499,6 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
     }
 
-    /// Counts a failure of the device and logs it; true for success.
     /// Sends a management datagram, or keeps it until the device has room: who wrote it would write it again only seconds
     /// later.
     fn send_mad(&mut self, mad: Mad) {
@@ -502,6 +521,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
     }
 
+    /// Counts a failure of the device and logs it.
     fn check<T>(&mut self, result: Result<T, HcaError>) -> Option<T> {
         match result {
             Ok(value) => Some(value),

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use hdrhistogram::Histogram;
-use pmd::hca::{QpEvent, Queues, RcSlot};
+use pmd::hca::{PostError, QpEvent, Queues, RcSlot};
 use pmd::mem::Mbuf;
 
 use crate::link::ConnKey;
@@ -73,8 +73,37 @@ pub enum Note<Q: Queues, N> {
     Qp(QpEvent),
     /// Traffic goes to a neighbour that wants a connection.
     Wanted(Ipv4Addr),
+    /// A datagram of the control lcore's was not taken.
+    Refused(PostError),
+    /// So many notes about queue pairs found the ring full since the last one that did not.
+    EventsLost(u64),
     /// Times recorded since the last one.
     Latency(Box<Histogram<u32>>),
     /// Something of the application's.
     App(N),
+}
+
+/// What was lost on the way between a control lcore and its workers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Losses {
+    /// Datagrams for which there was no buffer.
+    pub no_buffers: u64,
+    /// Datagrams that found a queue full.
+    pub queue_full: u64,
+    /// Datagrams that the device refused for another reason.
+    pub refused: u64,
+    /// Queue pair events that found the ring full: what waited for them went on by its timer.
+    pub events: u64,
+}
+
+impl Losses {
+    /// Counts a datagram that was not taken.
+    pub(super) const fn count(&mut self, error: PostError) {
+        match error {
+            PostError::Full => self.queue_full += 1,
+            PostError::TooManySegments | PostError::NoConnection | PostError::NotRegistered => {
+                self.refused += 1
+            }
+        }
+    }
 }

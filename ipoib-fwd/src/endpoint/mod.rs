@@ -15,6 +15,6 @@ mod view;
 mod worker;
 
 pub use control::{Endpoint, EndpointConfig, EndpointError, WorkerSizes};
-pub use message::{Command, Note};
+pub use message::{Command, Losses, Note};
 pub use view::{Board, LinkUpdate, LinkView, Peer, ViewBoard};
 pub use worker::{LinkWorker, Sent, note, send};

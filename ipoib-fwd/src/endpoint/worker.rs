@@ -76,10 +76,9 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
                 Command::RemoveRc { conn, slot } => {
                     Some(Note::Removed { conn, rc: self.queues.remove_rc(slot) })
                 }
+                // What is refused is lost, as the wire may lose it: who sent it sends again.
                 Command::SendUd { to, buf } => {
-                    // A full queue drops it, as the wire may: who sent it sends again.
-                    drop(self.queues.send_ud(&to, buf));
-                    None
+                    self.queues.send_ud(&to, buf).err().map(|refused| Note::Refused(refused.error))
                 }
                 Command::Latency(next) => Some(Note::Latency(times.swap(next))),
                 Command::App(command) => {
@@ -112,18 +111,15 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
     }
 
     fn report_events(&mut self) {
+        if self.lost_events > 0 && self.notes.send(Note::EventsLost(self.lost_events)).is_ok() {
+            self.lost_events = 0;
+        }
         for event in self.events.drain(..) {
             // Every wait for such an event is bounded on the control side, so a lost one delays and does not block.
             if self.notes.send(Note::Qp(event)).is_err() {
                 self.lost_events += 1;
             }
         }
-    }
-
-    /// Queue pair events that found the ring full.
-    #[must_use]
-    pub const fn lost_events(&self) -> u64 {
-        self.lost_events
     }
 
     /// Gives the queues back when the worker has ended.

@@ -248,6 +248,10 @@ impl<B: Backend> Host<B> {
             self.lid = port.lid;
         }
         let busy = self.endpoint.tick(now, &mut self.board, |_| {});
+        let losses = self.endpoint.take_losses();
+        self.counters.drops(Drop::NoBuffers, losses.no_buffers);
+        self.counters.drops(Drop::QueueFull, losses.queue_full);
+        self.counters.drops(Drop::Refused, losses.refused);
         while let Some(event) = self.endpoint.poll_event() {
             if self.responder.handle_event(now, self.endpoint.link(), &event) {
                 continue;

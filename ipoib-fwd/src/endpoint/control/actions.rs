@@ -94,14 +94,14 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         self.hca.modify_qp(qpn, &QpTransition::UdToSend { sq_psn: Psn::new(0) })
     }
 
-    /// Sends a message of the control lcore's by a worker. It is lost, as a datagram may be, if there is no buffer, no such
-    /// worker or no such destination.
+    /// Sends a message of the control lcore's by a worker. It is lost, and counted, if there is no buffer or no such
+    /// destination, or if the worker is far behind.
     pub fn send_ud(&mut self, worker: WorkerIndex, to: &UdDestination, message: &[u8]) {
         let prepared = self.hca.destination(to);
         let Some(to) = self.check(prepared) else { return };
-        let Some(buf) = self.pool.copy_from_slice(message) else { return };
-        if let Some(end) = self.worker(worker) {
-            end.send(Command::SendUd { to, buf });
+        match self.pool.copy_from_slice(message) {
+            Some(buf) => self.offer(worker, Command::SendUd { to, buf }),
+            None => self.losses.no_buffers += 1,
         }
     }
 

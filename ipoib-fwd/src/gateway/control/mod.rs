@@ -118,6 +118,16 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
+    fn count_losses(&mut self) {
+        let losses = self.endpoint.take_losses();
+        self.own.drops(DropReason::NoBuffers, losses.no_buffers);
+        self.own.drops(DropReason::IbQueueFull, losses.queue_full);
+        self.own.drops(DropReason::SendFailed, losses.refused);
+        if losses.events > 0 {
+            tracing::warn!("{} queue pair events were lost: the control lcore is too slow", losses.events);
+        }
+    }
+
     fn periodic(&mut self, now: Instant) {
         if now >= self.schedule.ethernet {
             self.schedule.ethernet = now + ETHERNET_PERIOD;
@@ -158,6 +168,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
     fn tick(&mut self, now: Instant) -> Flow {
         let times = &mut self.times;
         let mut busy = self.endpoint.tick(now, &mut self.board, |h| times.add_service(&h));
+        self.count_losses();
         busy |= self.take_packets(now);
         busy |= self.take_link_events(now);
         self.hosts.handle_timeout(now);
