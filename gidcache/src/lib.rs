@@ -13,6 +13,7 @@
 //! waits, and a maintainer that dies leaves its last table whole.
 #![forbid(unsafe_code)]
 
+mod difference;
 pub mod entry;
 pub mod layout;
 pub mod lookup;
@@ -24,6 +25,7 @@ pub mod rules;
 mod sync;
 pub mod table;
 
+pub use difference::{Difference, differences};
 pub use entry::{
     Attributes, Entry, GidType, IfIndex, Key, RoceTypes, Slot, VlanId, gid_of_address, ipv4_of_gid,
     link_local_gid,

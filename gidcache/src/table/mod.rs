@@ -3,6 +3,7 @@
 //! Writers of one port wait for each other, for the device may be slow to take or to drop a GID; writers of different ports do
 //! not, and readers never: while the device is being told, the entry is invalid to them.
 
+mod mirror;
 #[cfg(test)]
 mod tests;
 
@@ -56,6 +57,8 @@ pub enum PortKind {
     InfiniBand,
     /// Its GIDs follow the addresses of interfaces. The first slots are for the port's own.
     Roce(RoceTypes),
+    /// Somebody else keeps its table, as the kernel does that of a RoCE device; ours is a copy.
+    Mirror,
 }
 
 /// A port and its table.
@@ -83,6 +86,12 @@ pub enum TableError {
         /// The type.
         gid_type: GidType,
     },
+    /// The port's table is a copy of one that somebody else keeps.
+    #[error("the GID table of port {} is a copy: whoever keeps the original changes it", .0.0)]
+    Mirrored(PortNumber),
+    /// The port's table is no copy, or not among those to be written.
+    #[error("the GID table of port {} is no copy", .0.0)]
+    Managed(PortNumber),
     /// No slot is free.
     #[error("the GID table of port {} is full", .0.0)]
     Full(PortNumber),
@@ -153,20 +162,28 @@ struct Writer {
 impl PortTable {
     fn reserved(&self) -> u16 {
         match self.setup.kind {
-            PortKind::InfiniBand => 0,
+            PortKind::InfiniBand | PortKind::Mirror => 0,
             PortKind::Roce(types) => types.types().len() as u16,
         }
     }
 
     fn types(&self) -> &'static [GidType] {
         match self.setup.kind {
-            PortKind::InfiniBand => &[],
+            PortKind::InfiniBand | PortKind::Mirror => &[],
             PortKind::Roce(types) => types.types(),
         }
     }
 
     fn slot(&self, index: u16) -> usize {
         self.first + usize::from(index)
+    }
+
+    /// Copies are written only as a whole.
+    fn writable(&self) -> Result<(), TableError> {
+        match self.setup.kind {
+            PortKind::Mirror => Err(TableError::Mirrored(self.setup.number)),
+            PortKind::InfiniBand | PortKind::Roce(_) => Ok(()),
+        }
     }
 }
 
@@ -286,6 +303,7 @@ impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
     /// Deletes all entries of an interface, those in reserved slots too. Goes on where the device refuses; the first refusal is returned.
     pub fn delete_interface(&self, port: PortNumber, ifindex: IfIndex) -> Result<usize, TableError> {
         let table = self.port(port)?;
+        table.writable()?;
         let mut writer = table.writer.lock();
         let of_it: Vec<Entry> = writer
             .entries
@@ -304,41 +322,13 @@ impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
         refused.map_or(Ok(deleted), Err)
     }
 
-    /// Writes the table of an InfiniBand port as the port has it: index for index, [`Gid::ZERO`] for nothing. The device is not told,
-    /// for it told us. Readers see the old table or the new one.
-    pub fn set_infiniband(&self, port: PortNumber, gids: &[Gid]) -> Result<(), TableError> {
-        let table = self.port(port)?;
-        if table.setup.kind != PortKind::InfiniBand {
-            return Err(TableError::Type { port, gid_type: GidType::Ib });
-        }
-        let slots = table.setup.len;
-        if gids.len() > usize::from(slots) {
-            return Err(TableError::TooMany { gids: gids.len(), slots });
-        }
-        let mut writer = table.writer.lock();
-        let mut publication = self.publication.lock();
-        writer.entries.clear();
-        for index in 0..slots {
-            let gid = gids.get(usize::from(index)).copied().filter(|gid| *gid != Gid::ZERO);
-            let entry = gid.map(|gid| {
-                let key = Key { gid, gid_type: GidType::Ib, ifindex: None };
-                Entry { port, index, attributes: Attributes { key, vlan: None }, default: index == 0 }
-            });
-            publication.set(table.slot(index), entry.as_ref().map(|entry| (entry, true)));
-            if let Some(entry) = entry {
-                writer.entries.insert(index, entry);
-            }
-        }
-        publication.publish();
-        Ok(())
-    }
-
     fn port(&self, port: PortNumber) -> Result<&PortTable, TableError> {
         self.ports.iter().find(|table| table.setup.number == port).ok_or(TableError::NoPort(port))
     }
 
     /// The reserved slot of the entry's type, if the port can have the entry at all.
     fn check(table: &PortTable, attributes: &Attributes) -> Result<u16, TableError> {
+        table.writable()?;
         let Key { gid, gid_type, .. } = attributes.key;
         if gid == Gid::ZERO || gid.is_multicast() {
             return Err(TableError::NotAGid(gid));
@@ -349,6 +339,7 @@ impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
 
     fn delete_if(&self, port: PortNumber, key: &Key, default: bool) -> Result<Option<u16>, TableError> {
         let table = self.port(port)?;
+        table.writable()?;
         let mut writer = table.writer.lock();
         let Some(entry) = writer.by_key.get(key).and_then(|index| writer.entries.get(index)).copied() else {
             return Ok(None);
