@@ -49,6 +49,22 @@ struct QpRecord {
     connected: bool,
 }
 
+/// What [`VerbsHca::open_with`] insists on and opens. The default is what the gateway needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenOptions {
+    /// The port must have an InfiniBand link layer. Without it RoCE ports will do, whose address vectors all need a GRH and
+    /// which carry no IPoIB: for tests and tools.
+    pub infiniband: bool,
+    /// Open the port's management agents: subnet administration and communication management.
+    pub management: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self { infiniband: true, management: true }
+    }
+}
+
 /// A host channel adapter opened through libibverbs.
 #[derive(Debug)]
 pub struct VerbsHca {
@@ -70,13 +86,21 @@ impl VerbsHca {
     /// Opens a device; without a name, the first that has an InfiniBand port of this number. Opens its management
     /// agents.
     pub fn open(name: Option<&str>, port: PortNumber) -> Result<Self, HcaError> {
+        Self::open_with(name, port, OpenOptions::default())
+    }
+
+    /// As [`VerbsHca::open`], but for ports and uses that are not IPoIB's.
+    pub fn open_with(name: Option<&str>, port: PortNumber, options: OpenOptions) -> Result<Self, HcaError> {
         let context = Arc::new(device::select(name, port)?);
         let attributes = context.port(port)?;
-        if attributes.link_layer != LinkLayer::InfiniBand {
+        if options.infiniband && attributes.link_layer != LinkLayer::InfiniBand {
             return Err(remedy::wrong_link_layer(context.name(), port));
         }
         let domain = Arc::new(ProtectionDomain::new(&context)?);
-        let management = ManagementPort::open(context.name(), port)?;
+        let mut management = BTreeMap::new();
+        if options.management {
+            management.insert(port.0, ManagementPort::open(context.name(), port)?);
+        }
         Ok(Self {
             domain,
             regions: MrTable::new(),
@@ -84,7 +108,7 @@ impl VerbsHca {
             handles: AddressHandles::default(),
             workers: BTreeMap::new(),
             qps: BTreeMap::new(),
-            management: BTreeMap::from([(port.0, management)]),
+            management,
             own_events: Vec::new(),
             limits_due: None,
             context,
