@@ -4,36 +4,15 @@
 # shellcheck disable=SC2317  # functions are called through `check`
 set -u
 cd /mnt || exit 2
+# shellcheck source-path=SCRIPTDIR source=checks.sh
+. ./checks.sh
 # shellcheck source-path=SCRIPTDIR source=ports.sh
 . ./ports.sh
 eth_ip=10.77.0.1 ib_ip=10.77.0.2
-failures=0
 log=/tmp/gateway.log
 
-note() { printf '%6.2f  %s\n' "$(cut -d' ' -f1 /proc/uptime)" "$*"; }
-check() {
-    local what=$1
-    shift
-    local out
-    if out=$("$@" 2>&1); then
-        note "ok      $what${out:+: $(tail -n 1 <<<"$out")}"
-    else
-        note "FAILED  $what"
-        printf '          %s\n' "${out//$'\n'/$'\n'          }"
-        failures=$((failures + 1))
-    fi
-}
 eth() { ip netns exec eth "$@"; }
 ib() { ip netns exec ib "$@"; }
-# Waits until a command succeeds, SECONDS at most.
-await() {
-    local end=$((SECONDS + $1))
-    shift
-    until "$@" >/dev/null 2>&1; do
-        [ "$SECONDS" -lt "$end" ] || return 1
-        sleep 0.2
-    done
-}
 pings() { "$1" ping -q -c "${4:-4}" -i 0.2 -W 3 -s "$3" "$2" | awk '/received/ {print; ok = $1 == $4} END {exit !ok}'; }
 # transfer FROM TO ADDRESS BYTES SEED
 transfer() {

@@ -1,0 +1,26 @@
+# shellcheck shell=bash
+# To be sourced in the guest: checks that print a line each, and count what failed.
+failures=0
+
+note() { printf '%6.2f  %s\n' "$(cut -d' ' -f1 /proc/uptime)" "$*"; }
+check() {
+    local what=$1
+    shift
+    local out
+    if out=$("$@" 2>&1); then
+        note "ok      $what${out:+: $(tail -n 1 <<<"$out")}"
+    else
+        note "FAILED  $what"
+        printf '          %s\n' "${out//$'\n'/$'\n'          }"
+        failures=$((failures + 1))
+    fi
+}
+# Waits until a command succeeds, SECONDS at most.
+await() {
+    local end=$((SECONDS + $1))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        [ "$SECONDS" -lt "$end" ] || return 1
+        sleep 0.2
+    done
+}
