@@ -1,0 +1,168 @@
+"""What is on the wire: captures of both programs, read by tshark and by us."""
+
+import collections
+import signal
+import struct
+import time
+
+import demo
+import ibwire
+from checks.frames import arp
+from checks.laboratory import Laboratory, check_stop, number
+from demo import ETH, ETH_IP, GW_IP, IB, IB_IP, Failed, ping, run
+
+
+def tshark(path, *more):
+    # Payload of the file transfer is no protocol.
+    out = run("tshark", "-n", "-r", path, "-d", f"tcp.port=={demo.FILE_PORT},data", *more, timeout=60, check=False)
+    if out.returncode:
+        raise Failed(f"tshark: {out.stderr.strip()[-500:]}")
+    return out.stdout.splitlines()
+
+
+def table(path, condition, *fields):
+    words = [w for f in fields for w in ("-e", f)]
+    return [dict(zip(fields, line.split("\t"))) for line in
+            tshark(path, "-Y", condition, "-T", "fields", "-E", "occurrence=f", *words)]
+
+
+def check_dissected(lab, name):
+    bad = tshark(lab.dir / name, "-Y", "_ws.malformed", "-T", "fields", "-e", "frame.number", "-e", "frame.protocols")
+    total = len(tshark(lab.dir / name, "-T", "fields", "-e", "frame.number"))
+    return {"ok": not bad and total > 50, "packets": total, "malformed": len(bad), "first": bad[:3]}
+
+
+def check_crcs(lab, name):
+    total = icrc = vcrc = 0
+    for _, packet in ibwire.read_erf(lab.dir / name)[:4000]:
+        total += 1
+        vcrc += ibwire.vcrc(packet[:-2]) != packet[-2:]
+        icrc += ibwire.icrc(packet[:-6]) != packet[-6:-2]
+    return {"ok": total > 50 and not icrc and not vcrc, "packets": total, "wrong_icrc": icrc, "wrong_vcrc": vcrc}
+
+
+CM = "infiniband.cm."
+
+
+def check_handshake(lab):
+    """Both connections, as tshark reads them: each REQ with its REP and RTU, and what the IPoIB drafts want in them."""
+    path = lab.dir / "gateway.pcap"
+    # Comm ids and private data come from the bytes: tshark has no field for some of them.
+    seen = {}
+    for frame, (_, packet) in enumerate(ibwire.read_erf(path), 1):
+        if len(packet) == 290 and packet[8] == 100 and packet[28 + 1] == 7:
+            mad = packet[28:284]
+            seen.setdefault(struct.unpack_from(">H", mad, 16)[0], []).append((frame, packet, mad[24:]))
+    fields = [CM + "req." + f for f in ("serviceid", "localqpn", "startpsn", "pkey", "pppmtu", "srq", "rnrretrcount",
+                                        "retrcount", "transpsvctype")]
+    requests = table(path, "infiniband.cm.req", "frame.number", "infiniband.lrh.slid", *fields)
+    replies = table(path, "infiniband.cm.rep", "frame.number", CM + "rep.localqpn", CM + "rep.startpsn", CM + "rep.srq")
+    addresses = [n["hardware_address"] for n in lab.neighbours["infiniband"]] + [lab.own_address]
+    qpns = {int(a.replace(":", "")[2:8], 16) for a in addresses}
+    wrong, found = [], []
+
+    def expect(what, got, want):
+        if got != want:
+            wrong.append(f"{what}: {got}, not {want}")
+
+    reps = {struct.unpack_from(">I", b, 4)[0]: (f, p, b) for f, p, b in seen.get(0x13, [])}
+    # In datagram mode nobody listens.
+    rejected = {struct.unpack_from(">I", b, 4)[0] for _, _, b in seen.get(0x12, [])}
+    rtus = {struct.unpack_from(">II", b, 0) for _, _, b in seen.get(0x14, [])}
+    data = [p for _, p in ibwire.read_erf(path) if p[8] == 4]
+    for req in requests:
+        frame, packet, body = next(r for r in seen[0x10] if r[0] == int(req["frame.number"]))
+        comm = struct.unpack_from(">I", body)[0]
+        if comm in rejected:
+            continue
+        if comm not in reps:
+            wrong.append(f"REQ in frame {frame} has no REP")
+            continue
+        rep_frame, _, rep = reps[comm]
+        rep_fields = next(r for r in replies if int(r["frame.number"]) == rep_frame)
+        rep_comm = struct.unpack_from(">I", rep)[0]
+        expect("RTU", (comm, rep_comm) in rtus, True)
+        service = number(req[CM + "req.serviceid"])
+        expect("service id's prefix", service >> 24, 0x10 << 32)
+        expect("service id's QPN is one of the addresses'", service & 0xFFFFFF in qpns, True)
+        expect("P_Key", number(req[CM + "req.pkey"]), 0xFFFF)
+        expect("path MTU (5 = 4096)", number(req[CM + "req.pppmtu"]), 5)
+        expect("service type RC", number(req[CM + "req.transpsvctype"]), 0)
+        expect("SRQ in REQ and REP", (req[CM + "req.srq"], rep_fields[CM + "rep.srq"]), ("0x01", "0x01"))
+        # Private data: our UD QPN and receive MTU; 65,524 is 65,520 and the encapsulation header.
+        for what, private in (("REQ", body[140:148]), ("REP", rep[36:44])):
+            qpn, mtu = struct.unpack(">II", private)
+            expect(f"{what}'s private QPN is one of the addresses'", qpn in qpns, True)
+            expect(f"{what}'s private MTU", mtu, 65524)
+        # The starting PSN in the REP is where the opener begins to send (IBA 12.7.31).
+        (to, psn) = number(rep_fields[CM + "rep.localqpn"]), number(rep_fields[CM + "rep.startpsn"])
+        first = next((p for p in data if struct.unpack_from(">I", p, 12)[0] & 0xFFFFFF == to), None)
+        if first is None:
+            wrong.append(f"no data to QP {to:#x}")
+            continue
+        expect("PSN of the first data", struct.unpack_from(">I", first, 16)[0] & 0xFFFFFF, psn)
+        found.append({"service_id": f"{service:#018x}", "qpn": req[CM + "req.localqpn"], "peer_qpn": f"{to:#08x}",
+                      "start_psn": psn, "slid": req["infiniband.lrh.slid"]})
+    ways = {f["slid"] for f in found}
+    expect("openers", len(ways), 2)
+    expect("DREQ and DREP at the end", (len(seen.get(0x15, [])) > 0, len(seen.get(0x16, [])) > 0), (True, True))
+    return {"ok": not wrong, "connections": found, "wrong": wrong,
+            "messages": {f"{k:#x}": len(v) for k, v in sorted(seen.items())}}
+
+
+def check_data(lab):
+    path = lab.dir / "gateway.pcap"
+    opcodes = collections.Counter(number(l) for l in tshark(path, "-T", "fields", "-e", "infiniband.bth.opcode"))
+    # From the bytes: LRH, BTH, encapsulation header, IPv4. tshark takes some connections' data for SDP's, by their numbers.
+    in_rc = sum(p[1] & 3 == 2 and p[8] == 4 and p[20:24] == b"\x08\0\0\0" and p[24] >> 4 == 4
+                for _, p in ibwire.read_erf(path) if len(p) > 24)
+    arp = len(tshark(path, "-Y", "infiniband.bth.opcode == 100 && arp", "-T", "fields", "-e", "frame.number"))
+    by_ud = len(tshark(path, "-Y", "infiniband.bth.opcode == 100 && icmp", "-T", "fields", "-e", "frame.number"))
+    leaves = table(path, "infiniband.mad.mgmtclass == 3 && infiniband.mad.method == 0x15", "infiniband.mad.attributeid")
+    ok = in_rc > 100 and opcodes[17] > 10 and arp > 1 and by_ud > 0 and any(
+        number(l["infiniband.mad.attributeid"]) == 0x38 for l in leaves)
+    return {"ok": ok, "rc_send_only_with_ip": in_rc, "acknowledges": opcodes[17], "rc_first_middle_last":
+            [opcodes[0], opcodes[1], opcodes[2]], "arp": arp, "icmp_by_ud": by_ud, "member_record_delete": len(leaves)}
+
+
+def check_ethernet_capture(lab):
+    path = lab.dir / "gateway.pcap.eth.pcap"
+    lines = tshark(path, "-T", "fields", "-e", "frame.protocols")
+    bad = tshark(path, "-Y", "_ws.malformed", "-T", "fields", "-e", "frame.number")
+    kinds = collections.Counter("arp" if "arp" in l else "icmp" if "icmp" in l else "tcp" if "tcp" in l else "other"
+                                for l in lines)
+    return {"ok": not bad and kinds["arp"] > 0 and kinds["icmp"] > 10 and kinds["tcp"] > 100, "malformed": len(bad),
+            **kinds}
+
+
+def captures(args, checks):
+    if not checks.wanted("capture"):
+        return
+    args.capture = True
+    lab = Laboratory(args, intruder=False)
+    demo.FILE_BYTES = 2 << 20
+    try:
+        lab.up()
+        for netns, target in ((ETH, IB_IP), (IB, ETH_IP)):
+            ping(netns, target, 1400, count=20)
+        # More than the path MTU: first, middle and last packets.
+        ping(IB, GW_IP, 8000, count=3)
+        demo.check_file(lab, ETH, IB, IB_IP)
+        lab.ctl("mode", "datagram")
+        time.sleep(0.2)
+        ping(ETH, IB_IP, 56, count=5)
+        lab.neighbours = lab.ctl("neighbours")
+        lab.own_address = lab.ctl("links")["infiniband"]["addresses"].split(" ")[0]
+        lab.ctl("mode", "connected")
+        ping(ETH, IB_IP, 56, count=5)
+        checks.run("capture_stop_gateway", lambda: check_stop(lab, "gateway", lab.gateway, signal.SIGTERM))
+        checks.run("capture_stop_fabric", lambda: check_stop(lab, "ibfab", lab.fabric, signal.SIGINT))
+        for name in ("gateway.pcap", "fabric.pcap"):
+            checks.run(f"capture_dissected_{name.split('.')[0]}", lambda name=name: check_dissected(lab, name))
+            checks.run(f"capture_crcs_{name.split('.')[0]}", lambda name=name: check_crcs(lab, name))
+        checks.run("capture_handshake", lambda: check_handshake(lab))
+        checks.run("capture_data", lambda: check_data(lab))
+        checks.run("capture_ethernet", lambda: check_ethernet_capture(lab))
+    finally:
+        lab.close()
+        args.capture = False

@@ -1,0 +1,122 @@
+"""What the checks share: the laboratory, how checks are run and kept, and starts, stops and figures."""
+
+import ctypes
+import json
+import os
+import socket
+import time
+
+import ibwire
+from demo import ETH, IB_IP, Failed, Lab, ping, run
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def say(text):
+    print(f"e2e: {text}", flush=True)
+
+
+def socket_in(netns, *kind):
+    """A socket that lives in another network namespace."""
+    own, other = os.open("/proc/self/ns/net", os.O_RDONLY), os.open(f"/run/netns/{netns}", os.O_RDONLY)
+    try:
+        if LIBC.setns(other, 0x40000000):
+            raise Failed(f"setns {netns}: {os.strerror(ctypes.get_errno())}")
+        try:
+            return socket.socket(*kind)
+        finally:
+            LIBC.setns(own, 0x40000000)
+    finally:
+        os.close(own)
+        os.close(other)
+
+
+class Checks:
+    """Runs checks, prints them, keeps them."""
+
+    def __init__(self, only):
+        self.results, self.only = [], only
+
+    def wanted(self, *names):
+        return not self.only or any(n.startswith(o) for n in names for o in self.only)
+
+    def run(self, name, body, lab=None):
+        if not self.wanted(name):
+            return
+        begin = time.monotonic()
+        try:
+            result = body()
+        except Failed as e:
+            result = {"ok": False, "error": str(e)[-3000:]}
+        result["took"] = round(time.monotonic() - begin, 2)
+        self.results.append({"name": name, **result})
+        figures = {k: v for k, v in result.items() if k != "ok"}
+        say(f"{name}: {'ok' if result['ok'] else 'FAILED'} {json.dumps(figures)}")
+        if lab:
+            lab.alive()
+
+
+class Laboratory(Lab):
+    """The demo's, with a second link of the fabric for an intruder."""
+
+    def __init__(self, args, intruder=True):
+        super().__init__(args)
+        self.far, self.near = ibwire.intruder_pair()
+        self.with_intruder = intruder
+
+    def fabric_config(self):
+        text = super().fabric_config()
+        if self.with_intruder:
+            near, far = ("%s:%d" % a for a in (self.near, self.far))
+            text += f'\n[[link]]\nname = "intruder"\nurl = "udp:{near}-{far}"\n'
+        return text
+
+    def up(self):
+        self.start()
+        self.wait_for("the first packet through the gateway", lambda: ping(ETH, IB_IP, 56, count=1)["ok"], 20)
+        self.wait_for("connections both ways", lambda: self.ctl("connections").get("established_both_ways"), 10)
+
+    def lose(self, process):
+        """Kills a process without a chance to say anything."""
+        process.popen.kill()
+        process.popen.wait()
+        process.out.close()
+        self.processes.remove(process)
+
+    def in_use(self):
+        return self.ctl("stats")["buffers"]["in_use"]
+
+    def ask(self, *words):
+        return run(self.bin / "ipoib-fwd", "ctl", "--socket", self.dir / "control.sock", *words, timeout=10)
+
+
+def grown(after, before):
+    return {k: v - before.get(k, 0) for k, v in after.items() if v != before.get(k, 0)}
+
+
+def packets(counters, *names):
+    return sum(counters[n]["packets"] for n in names)
+
+def number(text):
+    return int(text, 0) if text else 0
+
+
+def check_stop(lab, name, process, how, code=0):
+    begin = time.monotonic()
+    process.popen.send_signal(how)
+    try:
+        got = process.popen.wait(10)
+    except Exception:
+        raise Failed(f"{name}: still there 10 s after {how.name}") from None
+    seconds = time.monotonic() - begin
+    process.stop(0)
+    if process in lab.processes:
+        lab.processes.remove(process)
+    return {"ok": got == code and seconds < 3, "signal": how.name, "exit_code": got, "seconds": round(seconds, 2)}
+
+def back_within(seconds, netns, target):
+    begin = time.monotonic()
+    while time.monotonic() - begin < seconds + 10:
+        if run("ping", "-n", "-q", "-c", 1, "-W", 1, target, netns=netns, check=False).returncode == 0:
+            return round(time.monotonic() - begin, 2)
+    return None

@@ -1,0 +1,183 @@
+"""What an operator sees: errors with their remedies, the control socket, statistics, the end."""
+
+import collections
+import json
+import random
+import re
+import signal
+import socket
+import time
+from pathlib import Path
+
+import demo
+from checks.laboratory import back_within, check_stop
+from demo import ETH, ETH_IP, HUGEPAGES, IB_IP, ping, run
+
+
+def refused(argv, *words, netns=None):
+    """A start that must fail: code 1, one line of ours that has all the words, no panic, within two seconds."""
+    begin = time.monotonic()
+    out = run(*argv, netns=netns, check=False, timeout=20)
+    seconds, text = time.monotonic() - begin, out.stdout + out.stderr
+    program = Path(argv[0]).name
+    lines = [l for l in text.splitlines() if l.startswith(f"{program}: ")]
+    ok = (out.returncode == 1 and len(lines) == 1 and "panicked" not in text and seconds < 2
+          and all(re.search(w, lines[0]) for w in words))
+    return {"ok": ok, "exit_code": out.returncode, "seconds": round(seconds, 2),
+            "said": lines if lines else text[-300:], **({} if ok else {"all": text[-1500:]})}
+
+
+def operator_errors(args, checks):
+    if not checks.wanted("error"):
+        return
+    gateway, fabric = Path(args.bin).resolve() / "ipoib-fwd", Path(args.bin).resolve() / "ibfab"
+    directory = Path(demo.tempfile.mkdtemp(prefix="ipoib-fwd-e2e-"))
+    try:
+        good = directory / "good.toml"
+        base = ('[gateway]\naddress = "10.77.0.254/24"\ncontrol-socket = ""\n[ethernet]\nport = "net_null0"\n'
+                '[infiniband]\ndriver = "soft"\n[infiniband.soft]\nports = [{ link = "udp:127.0.0.1:0-127.0.0.1:9" }]\n')
+        good.write_text(base)
+
+        def with_(name, old, new):
+            path = directory / f"{name}.toml"
+            path.write_text(base.replace(old, new))
+            return path
+
+        small = ["--no-pci", "--no-huge", "--no-shconf", "-m", "256", "--file-prefix", "gwerr", "--vdev", "net_null0"]
+
+        def start(*eal, config=good):
+            return [gateway, *eal, "--", "--config", config]
+
+        def no_hugepages():
+            before = HUGEPAGES.read_text()
+            try:
+                HUGEPAGES.write_text("0")
+                if int((HUGEPAGES.parent / "free_hugepages").read_text()):
+                    return {"ok": True, "skipped": "others hold free hugepages"}
+                return refused(start("-l", "0-1", "--no-pci", "--in-memory", "--vdev", "net_null0"), "hugepages",
+                               "nr_hugepages|--no-huge")
+            finally:
+                HUGEPAGES.write_text(before)
+
+        checks.run("error_no_hugepages", no_hugepages)
+        for name, argv, words in (
+            ("core_mask", start("-c", "0xf1", *small), ("CPU|cpu|lcore", "online")),
+            ("core_list", start("-l", "0-999", *small), ("CPU|cpu|lcore", "online")),
+            ("core_garbage", start("-l", "zero", *small), ("-l", "zero")),
+            ("no_worker", start("-l", "0", *small), ("lcore", "-l 0[-,]1")),
+            ("unknown_port", start("-l", "0-1", *small, config=with_("port", "net_null0", "net_nul7")), ("net_nul7",)),
+            ("unknown_driver", start("-l", "0-1", *small[:-1], "net_nulll0"), ("net_nulll0", "net_null")),
+            ("unknown_interface", start("-l", "0-1", *small[:-1], "net_af_packet0,iface=nosuch0"), ("nosuch0|net_af_packet0",)),
+            ("unknown_key", start("-l", "0-1", *small, config=with_("key", "address", "adress")),
+             (r"key\.toml:2:1", "adress", "did you mean `address`")),
+            ("unknown_section", start("-l", "0-1", *small, config=with_("section", "[ethernet]", "[ehternet]")),
+             (r"section\.toml:4", "ehternet", "ethernet")),
+            ("wrong_type", start("-l", "0-1", *small, config=with_("type", '"soft"', "7")), (r"type\.toml:7", )),
+            ("bad_address", start("-l", "0-1", *small, config=with_("address", "10.77.0.254/24", "10.77.0.254/44")),
+             (r"address\.toml:2",)),
+            ("no_config", start("-l", "0-1", *small, config=directory / "none.toml"), (r"none\.toml", "--config")),
+            ("bad_link_url", start("-l", "0-1", *small, config=with_("url", "udp:", "tcp:")), ("tcp:", "shm:", "udp:")),
+            ("no_separator", [gateway, "--config", good], ("--",)),
+            ("fabric_unknown_key", [fabric, "--config", with_("fabric", base, '[[link]]\nname = "x"\nulr = "y"\n')],
+             (r"fabric\.toml:3", "ulr", "url")),
+            ("fabric_bad_url", [fabric, "--config", with_("fabric2", base, '[[link]]\nname = "x"\nurl = "udp:1"\n')],
+             ("udp:1",)),
+            ("fabric_no_config", [fabric, "--config", directory / "none.toml"], (r"none\.toml",)),
+            ("ctl_nobody", [gateway, "ctl", "--socket", directory / "none.sock", "stats"], (r"none\.sock",)),
+        ):
+            checks.run(f"error_{name}", lambda argv=argv, words=words: refused(argv, *words))
+    finally:
+        demo.shutil.rmtree(directory, ignore_errors=True)
+
+
+def check_second_gateway(lab):
+    """On the control socket of one that runs."""
+    config = lab.dir / "second.toml"
+    config.write_text(lab.gateway_config().replace("net_af_packet0", "net_null0").replace(
+        f"shm:{lab.link}", "udp:127.0.0.1:0-127.0.0.1:9"))
+    result = refused([lab.bin / "ipoib-fwd", "-l", "0-1", "--no-pci", "--no-huge", "--no-shconf", "-m", "256",
+                      "--file-prefix", "gwsecond", "--vdev", "net_null0", "--", "--config", config], r"control\.sock")
+    first = lab.ctl("stats")
+    return {**result, "ok": result["ok"] and "traffic" in first}
+
+def check_ctl(lab):
+    wrong = []
+    ping(ETH, IB_IP, 56, count=3)
+    for what, key in (("stats", "traffic"), ("links", "infiniband"), ("neighbours", "infiniband"),
+                      ("connections", "connections"), ("groups", "groups")):
+        answer, text = lab.ctl(what), lab.ask(what).stdout
+        if not answer.get(key):
+            wrong.append(f"{what} --json: {answer}")
+        if len(text.splitlines()) < 2 or "{" in text or "[" in text:
+            wrong.append(f"{what}: {text[:800]}")
+    links = lab.ctl("links")["infiniband"]
+    if (links.get("port_state"), links.get("link"), links.get("mtu"), links.get("mode")) != (
+            "active", "up", 4096, "connected"):
+        wrong.append(f"links: {links}")
+    neighbours = lab.ctl("neighbours")
+    seen = {side: {n["address"] for n in neighbours[side]} for side in ("infiniband", "ethernet")}
+    if seen != {"infiniband": {IB_IP}, "ethernet": {ETH_IP}}:
+        wrong.append(f"neighbours: {seen}")
+    live = collections.Counter(c["passive"] for c in lab.ctl("connections")["connections"] if c["state"] == "live")
+    if live != {True: 1, False: 1}:
+        wrong.append(f"connections: {lab.ctl('connections')}")
+    bad = lab.bin / "ipoib-fwd"
+    out = run(bad, "ctl", "--socket", lab.dir / "control.sock", "nonsense", check=False)
+    if out.returncode == 0 or "panicked" in out.stderr:
+        wrong.append(f"nonsense: {out.returncode} {out.stderr}")
+    groups = [g for g in lab.ctl("groups")["groups"]]
+    return {"ok": not wrong, "groups": len(groups), "wrong": wrong}
+
+
+def check_socket(lab):
+    """Hostile words on the control socket."""
+    path, chance = str(lab.dir / "control.sock"), random.Random(3)
+    for _ in range(50):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+            s.settimeout(2)
+            try:
+                s.connect(path)
+                s.send(chance.choice([b"/" + chance.randbytes(chance.randrange(1000)), b"", b"/mode,", b"/stats," + b"x" * 900,
+                                      chance.randbytes(4000)]))
+            except OSError:
+                pass
+    idle = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(40)]
+    try:
+        for s in idle:
+            s.settimeout(0.2)
+            try:
+                s.connect(path)
+            except OSError:
+                pass
+    finally:
+        for s in idle:
+            s.close()
+    time.sleep(0.3)
+    return {"ok": "traffic" in lab.ctl("stats")}
+
+
+def check_stats_lines(lab):
+    """--stats 1: a line a second; the gateway is started anew for it.
+
+    Its port is now one that takes fragments as they come: net_af_packet lets the kernel reassemble them, and what is
+    longer than its frames is lost then."""
+    first = check_stop(lab, "gateway", lab.gateway, signal.SIGTERM)
+    lab.vdev, lab.more = "net_pcap0,rx_iface_in=gw0,tx_iface=gw0", ("--stats", "1")
+    (lab.dir / "gateway.toml").write_text(lab.gateway_config())
+    # Its address is another one, too.
+    run("ip", "neigh", "flush", "all", netns=ETH)
+    lab.start_gateway()
+    back = back_within(10, ETH, IB_IP)
+    time.sleep(2.5)
+    lines = [l for l in lab.gateway.text().splitlines() if l.startswith("to IB: RC ")]
+    return {"ok": first["ok"] and back is not None and len(lines) >= 2, "lines": len(lines), "last": lines[-1:],
+            "stopped": first, "traffic_after": back}
+
+
+def check_no_leak(lab):
+    result = check_stop(lab, "gateway", lab.gateway, signal.SIGINT)
+    report = json.loads((lab.dir / "report.json").read_text())
+    panicked = [l for l in (lab.dir / "gateway.log").read_text(errors="replace").splitlines() if "panicked" in l]
+    outstanding = report["buffers_outstanding"]
+    return {**result, "ok": result["ok"] and outstanding == 0 and not panicked, "buffers_outstanding": outstanding,
+            "panics": panicked}
