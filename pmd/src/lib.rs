@@ -3,6 +3,7 @@
 //! * [`eal`] – the safe face of DPDK's environment: start, lcores.
 //! * [`mem`] – packet buffers (mbufs) in hugepage pools.
 //! * [`eth`] – Ethernet ports (ethdevs).
+//! * [`gids`] – copies of devices' GID tables, for this process or shared.
 //! * [`hca`] – the device seam: what a host channel adapter offers, cold and hot.
 //! * [`mlx5`] – the driver of mlx5 rings, generic over the bus that its doorbells cross.
 //! * [`shm`] – words of memory that processes share: published GID tables.
@@ -13,6 +14,7 @@
 
 pub mod eal;
 pub mod eth;
+pub mod gids;
 pub mod hca;
 pub mod mem;
 pub mod mlx5;

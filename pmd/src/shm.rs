@@ -130,6 +130,14 @@ impl Maintained {
     }
 }
 
+impl Maintained {
+    /// Leaves what is in the file to whoever still reads it and begins a new one.
+    pub fn renewed(self, path: &Path, words: usize) -> Result<Self, ShmError> {
+        std::fs::remove_file(path).map_err(call("replace", path))?;
+        Self::open(path, words)
+    }
+}
+
 impl AsRef<[AtomicU64]> for Maintained {
     fn as_ref(&self) -> &[AtomicU64] {
         self.map.words()

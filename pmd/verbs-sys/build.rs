@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .header("src/headers.h")
         .clang_args(&include)
         .allowlist_function("ibv_(get_device_(list|name|guid)|free_device_list|(open|close)_device)")
-        .allowlist_function("ibv_query_(device|port|gid|pkey|qp|srq)|_ibv_query_gid_ex")
+        .allowlist_function("ibv_query_(device|port|gid|pkey|qp|srq)|_ibv_query_gid_(ex|table)")
         .allowlist_function("ibv_(alloc|dealloc)_pd|ibv_(reg|dereg)_mr")
         .allowlist_function("ibv_(create|destroy)_(cq|srq|qp|ah)|ibv_modify_(qp|srq)")
         .allowlist_function("ibv_(attach|detach)_mcast|ibv_(get|ack)_async_event|ibv_event_type_str")

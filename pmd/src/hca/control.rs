@@ -1,5 +1,6 @@
 //! The cold face of a device: the control lcore's.
 
+use gidcache::Entry;
 use ib_wire::mad::Mad;
 use ib_wire::{Gid, Guid, Lid, Mtu, PKey, PortNumber, Psn, QKey, Qpn, ServiceLevel};
 
@@ -232,6 +233,12 @@ pub trait Control {
 
     /// Entry `index` of a port's GID table; [`Gid::ZERO`] if empty.
     fn gid(&self, port: PortNumber, index: u16) -> Result<Gid, HcaError>;
+
+    /// The whole GID table, of all ports, as it is at one moment.
+    fn gids(&self) -> Result<Vec<Entry>, HcaError>;
+
+    /// One entry of a port's GID table with all its attributes; `None` if empty.
+    fn gid_entry(&self, port: PortNumber, index: u16) -> Result<Option<Entry>, HcaError>;
 
     /// Entry `index` of a port's P_Key table; 0 if empty.
     fn pkey(&self, port: PortNumber, index: u16) -> Result<PKey, HcaError>;

@@ -1,5 +1,6 @@
 //! The cold face.
 
+use gidcache::Entry;
 use ib_wire::mad::Mad;
 use ib_wire::{Gid, Lid, PKey, Qpn};
 
@@ -31,6 +32,14 @@ impl Control for VerbsHca {
 
     fn gid(&self, port: PortNumber, index: u16) -> Result<Gid, HcaError> {
         self.context.gid(port, index)
+    }
+
+    fn gids(&self) -> Result<Vec<Entry>, HcaError> {
+        self.context.gids()
+    }
+
+    fn gid_entry(&self, port: PortNumber, index: u16) -> Result<Option<Entry>, HcaError> {
+        self.context.gid_entry(port, index)
     }
 
     fn pkey(&self, port: PortNumber, index: u16) -> Result<PKey, HcaError> {

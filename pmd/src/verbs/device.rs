@@ -99,11 +99,23 @@ pub(super) fn select(name: Option<&str>, port: PortNumber) -> Result<Context, Hc
         seen.push(found);
     }
     match name {
-        Some(name) => Err(HcaError::NotFound {
-            what: "RDMA device",
-            name: format!("{name} (there are: {})", seen.join(", ")),
-        }),
+        Some(name) => Err(remedy::no_such_device(name, &seen.join(", "))),
         None => Err(remedy::no_infiniband(port, &seen.join(", "))),
+    }
+}
+
+/// Opens the device of this name.
+pub(super) fn open(name: &str) -> Result<Context, HcaError> {
+    let list = List::read()?;
+    if list.len == 0 {
+        return Err(remedy::no_device());
+    }
+    match list.iter().find(|(_, found)| found == name) {
+        Some((device, found)) => Context::open(device, found),
+        None => {
+            let seen: Vec<_> = list.iter().map(|(_, found)| found).collect();
+            Err(remedy::no_such_device(name, &seen.join(", ")))
+        }
     }
 }
 
@@ -139,8 +151,7 @@ impl Context {
             return Err(remedy::code(format!("asking {} for its attributes", context.name), rc));
         }
         // Events are fetched when there are any, never waited for.
-        // SAFETY: the descriptor is the context's, which is open.
-        let events = unsafe { BorrowedFd::borrow_raw((*raw.as_ptr()).async_fd) };
+        let events = context.events();
         fcntl_getfl(events).and_then(|flags| fcntl_setfl(events, flags | OFlags::NONBLOCK)).map_err(|e| {
             HcaError::Io { what: format!("setting up events of {}", context.name), source: e.into() }
         })?;
@@ -158,6 +169,12 @@ impl Context {
 
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Readable when there is an asynchronous event.
+    pub(super) const fn events(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is the context's, which is open as long as it is borrowed.
+        unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).async_fd) }
     }
 
     pub(super) const fn limits(&self) -> &sys::ibv_device_attr {

@@ -8,6 +8,7 @@ mod address;
 mod control;
 mod device;
 mod event;
+mod gids;
 mod object;
 mod qp;
 mod queues;
@@ -32,6 +33,7 @@ use umad::ManagementPort;
 
 pub use address::VerbsDestination;
 pub use device::{Device, devices};
+pub use gids::{GidDevice, interface_name};
 pub use queues::{Anomalies, VerbsQueues, VerbsRc};
 
 /// A limit event is asked for again this long after one came: while receives are few, each one would raise it.

@@ -4,6 +4,7 @@ use std::ptr::NonNull;
 
 use std::time::Instant;
 
+use gidcache::Entry;
 use ib_wire::mad::Mad;
 use ib_wire::{Gid, Lid, PKey, Qpn};
 
@@ -48,6 +49,15 @@ impl Control for SoftHca {
 
     fn gid(&self, port: PortNumber, index: u16) -> Result<Gid, HcaError> {
         self.engine.lock().gid(port, index)
+    }
+
+    fn gids(&self) -> Result<Vec<Entry>, HcaError> {
+        Ok(self.engine.lock().gids())
+    }
+
+    fn gid_entry(&self, port: PortNumber, index: u16) -> Result<Option<Entry>, HcaError> {
+        let gids = self.engine.lock().gids();
+        Ok(gids.into_iter().find(|entry| (entry.port, entry.index) == (port, index)))
     }
 
     fn pkey(&self, port: PortNumber, index: u16) -> Result<PKey, HcaError> {

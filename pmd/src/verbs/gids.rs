@@ -1,0 +1,203 @@
+//! GID tables of real devices: the kernel keeps them, and tells them whole.
+
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use gidcache::{Attributes, Entry, GidType, IfIndex, Key, VlanId};
+use ib_wire::Gid;
+use verbs_sys as sys;
+
+use super::device::Context;
+use super::{device, remedy};
+use crate::hca::{HcaError, LinkLayer, PortNumber};
+
+/// Where the kernel lists VLAN interfaces.
+const VLANS: &str = "/proc/net/vlan/config";
+
+impl Context {
+    /// All entries of all ports, in one call.
+    pub(super) fn gids(&self) -> Result<Vec<Entry>, HcaError> {
+        let mut len = 0_usize;
+        for port in 1..=self.attributes().ports {
+            len += usize::from(self.port(PortNumber(port))?.gid_table_len);
+        }
+        let mut entries = vec![sys::ibv_gid_entry::default(); len.max(1)];
+        // SAFETY: open; the array has as many entries as it is said to have, of the size that is told.
+        let count = unsafe {
+            sys::_ibv_query_gid_table(
+                self.raw(),
+                entries.as_mut_ptr(),
+                entries.len(),
+                0,
+                size_of::<sys::ibv_gid_entry>(),
+            )
+        };
+        let Ok(count) = usize::try_from(count) else {
+            let what = format!("asking {} for its GID table", self.name());
+            return Err(remedy::code(what, i32::try_from(count).unwrap_or(libc::EIO)));
+        };
+        let vlans = Vlans::read();
+        Ok(entries.iter().take(count).filter_map(|entry| self.entry_of(entry, &vlans)).collect())
+    }
+
+    /// One entry with all its attributes; `None` if the slot is empty.
+    pub(super) fn gid_entry(&self, port: PortNumber, index: u16) -> Result<Option<Entry>, HcaError> {
+        let mut entry = sys::ibv_gid_entry::default();
+        // SAFETY: open; the entry is ours and of the size that is told.
+        let rc = unsafe {
+            let (port, index) = (port.0.into(), index.into());
+            sys::_ibv_query_gid_ex(self.raw(), port, index, &mut entry, 0, size_of::<sys::ibv_gid_entry>())
+        };
+        match rc {
+            0 => Ok(self.entry_of(&entry, &Vlans::read())),
+            libc::ENODATA => Ok(None),
+            rc => Err(remedy::code(format!("asking {} for GID {index} of port {}", self.name(), port.0), rc)),
+        }
+    }
+
+    /// What the library's entry says, if that makes sense.
+    fn entry_of(&self, entry: &sys::ibv_gid_entry, vlans: &Vlans) -> Option<Entry> {
+        let port = PortNumber(u8::try_from(entry.port_num).ok()?);
+        let index = u16::try_from(entry.gid_index).ok()?;
+        // SAFETY: both views of a GID are 16 plain bytes.
+        let gid = Gid(unsafe { entry.gid.raw });
+        let gid_type = match entry.gid_type {
+            sys::IBV_GID_TYPE_IB => GidType::Ib,
+            sys::IBV_GID_TYPE_ROCE_V1 => GidType::RoceV1,
+            sys::IBV_GID_TYPE_ROCE_V2 => GidType::RoceV2,
+            _ => return None,
+        };
+        if gid == Gid::ZERO {
+            return None;
+        }
+        let ifindex = if gid_type == GidType::Ib { None } else { IfIndex::new(entry.ndev_ifindex) };
+        let vlan = ifindex.and_then(|ifindex| vlans.of(ifindex));
+        let attributes = Attributes { key: Key { gid, gid_type, ifindex }, vlan };
+        Some(Entry { port, index, attributes, default: gid_type == GidType::Ib && index == 0 })
+    }
+}
+
+/// VLAN ids of interfaces by name; the table of GIDs does not tell them.
+#[derive(Default, Debug)]
+struct Vlans(BTreeMap<String, VlanId>);
+
+impl Vlans {
+    fn read() -> Self {
+        // Without VLANs there is no such file.
+        std::fs::read_to_string(VLANS).map(|text| Self::parse(&text)).unwrap_or_default()
+    }
+
+    /// Lines of `name | id | interface below`.
+    fn parse(text: &str) -> Self {
+        let line = |line: &str| {
+            let mut fields = line.split('|').map(str::trim);
+            let (name, id) = (fields.next()?, fields.next()?);
+            Some((name.to_owned(), VlanId::new(id.parse().ok()?)?))
+        };
+        Self(text.lines().filter_map(line).collect())
+    }
+
+    fn of(&self, ifindex: IfIndex) -> Option<VlanId> {
+        if self.0.is_empty() {
+            return None;
+        }
+        self.0.get(&interface_name(ifindex)?).copied()
+    }
+}
+
+/// The name that an interface has at this moment, in this network namespace.
+#[must_use]
+pub fn interface_name(ifindex: IfIndex) -> Option<String> {
+    let mut name = [0_u8; libc::IF_NAMESIZE];
+    // SAFETY: the memory is as long as the call demands.
+    let found = unsafe { libc::if_indextoname(ifindex.get(), name.as_mut_ptr().cast()) };
+    if found.is_null() {
+        return None;
+    }
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    Some(String::from_utf8_lossy(name).into_owned())
+}
+
+/// A real device, opened only to read its GID table and to hear of its changes.
+#[derive(Debug)]
+pub struct GidDevice {
+    context: Context,
+}
+
+impl GidDevice {
+    /// Opens a device by name.
+    pub fn open(name: &str) -> Result<Self, HcaError> {
+        Ok(Self { context: device::open(name)? })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.context.name()
+    }
+
+    /// Its ports and what they are plugged into.
+    pub fn ports(&self) -> Result<Vec<(PortNumber, LinkLayer)>, HcaError> {
+        let port = |n| Ok((PortNumber(n), self.context.port(PortNumber(n))?.link_layer));
+        (1..=self.context.attributes().ports).map(port).collect()
+    }
+
+    /// All entries of all ports, in one call.
+    pub fn entries(&self) -> Result<Vec<Entry>, HcaError> {
+        self.context.gids()
+    }
+
+    /// One entry with all its attributes; `None` if the slot is empty.
+    pub fn entry(&self, port: PortNumber, index: u16) -> Result<Option<Entry>, HcaError> {
+        self.context.gid_entry(port, index)
+    }
+
+    /// Takes the events that are there, without waiting. True if one may mean another table; an error if the device is gone.
+    pub fn take_events(&self) -> Result<bool, HcaError> {
+        let mut concerned = false;
+        loop {
+            let mut event = sys::ibv_async_event::default();
+            // SAFETY: the context is open and its events do not block; the event is ours.
+            if unsafe { sys::ibv_get_async_event(self.context.raw(), &mut event) } != 0 {
+                return Ok(concerned);
+            }
+            let what: c_int = c_int::try_from(event.event_type).unwrap_or(-1);
+            // SAFETY: fetched above, acknowledged once.
+            unsafe { sys::ibv_ack_async_event(&mut event) };
+            if what == c_int::try_from(sys::IBV_EVENT_DEVICE_FATAL).unwrap_or(0) {
+                let source = io::Error::from_raw_os_error(libc::ENODEV);
+                return Err(HcaError::Io { what: format!("following {}", self.name()), source });
+            }
+            concerned = true;
+        }
+    }
+}
+
+impl AsFd for GidDevice {
+    /// Readable when there is an event.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.context.events()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vlans_are_listed_by_name() {
+        let text = "VLAN Dev name\t | VLAN ID\nName-Type: VLAN_NAME_TYPE_RAW_PLUS_VID_NO_PAD\n\
+                    eth1.100       | 100  | eth1\nbackup         | 4095  | bond0\nbad | 4096 | eth1\n";
+        let vlans = Vlans::parse(text);
+        let ids: Vec<_> = vlans.0.iter().map(|(name, id)| (name.as_str(), id.get())).collect();
+        assert_eq!(ids, [("backup", 4095), ("eth1.100", 100)]);
+    }
+
+    #[test]
+    fn interfaces_have_names() {
+        assert_eq!(interface_name(IfIndex::new(1).unwrap()).as_deref(), Some("lo"));
+        assert_eq!(interface_name(IfIndex::new(u32::MAX >> 1).unwrap()), None);
+    }
+}
