@@ -188,6 +188,11 @@ pub enum Event {
     Up,
     /// It no longer is.
     Down,
+    /// Our link-layer addresses have this GID now, though the link did not go down: peers are to be told ([`super::Link::announce`]).
+    Readdressed {
+        /// The port's GID.
+        gid: Gid,
+    },
     /// An ARP packet came in; whether to answer is the owner's decision ([`super::Link::reply`]).
     Arp(ReceivedArp),
     /// A neighbour's address is known; its table entry is published.

@@ -26,7 +26,9 @@ impl Link {
     /// Opens a connection from `worker` to `peer`, if that is wanted and possible and there is none.
     pub(super) fn dial(&mut self, now: Instant, peer: HardwareAddress, worker: WorkerIndex) {
         let wanted = self.settings.mode == Mode::Connected && self.up && !self.is_shutting_down();
-        if !wanted || !peer.flags.has_rc() || self.is_own(peer) || self.paths.get(peer.gid).is_none() {
+        // A path from an address that we had before names us wrongly; another one is being looked up.
+        let path = self.paths.get(peer.gid).is_some_and(|path| path.sgid == self.port.gid);
+        if !wanted || !peer.flags.has_rc() || self.is_own(peer) || !path {
             return;
         }
         let peer_key = (peer.qpn, peer.gid, worker);
@@ -91,6 +93,7 @@ impl Link {
             }
             CloseReason::NeighbourGone
             | CloseReason::AddressChanged
+            | CloseReason::OwnAddressChanged
             | CloseReason::Idle
             | CloseReason::Evicted
             | CloseReason::Replaced

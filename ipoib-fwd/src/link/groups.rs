@@ -283,7 +283,9 @@ impl Link {
         }
         self.state_dirty = true;
         if ip == Ipv4Addr::BROADCAST {
+            let was_up = self.up;
             self.link_up(now);
+            self.own_address_confirmed(!was_up);
             let others: Vec<_> = self.groups.keys().copied().filter(|g| *g != Ipv4Addr::BROADCAST).collect();
             for group in others {
                 self.ask_to_join(now, group);

@@ -14,6 +14,7 @@ use super::connections::Connections;
 use super::groups::Group;
 use super::handshake::Handshakes;
 use super::neighbours::NeighbourMap;
+use super::own_address::OwnAddress;
 use super::paths::Paths;
 use super::random::Random;
 use super::settings::{LinkSettings, Mode, PortFacts, WorkerIndex};
@@ -44,6 +45,7 @@ pub(super) enum Stage {
 pub struct Link {
     pub(super) settings: LinkSettings,
     pub(super) port: PortFacts,
+    pub(super) own: OwnAddress,
     pub(super) stage: Stage,
     /// Broadcast group joined, port active.
     pub(super) up: bool,
@@ -91,6 +93,7 @@ impl Link {
         };
         Ok(Self {
             port: PortFacts::DOWN,
+            own: OwnAddress::default(),
             stage: Stage::Running,
             up: false,
             opened: None,
@@ -265,7 +268,7 @@ impl Link {
 
     /// True for a link-layer address of ours.
     pub(super) fn is_own(&self, address: HardwareAddress) -> bool {
-        address.gid == self.port.gid && self.settings.workers.iter().any(|w| w.ud_qpn == address.qpn)
+        self.own.is(address.gid) && self.settings.workers.iter().any(|w| w.ud_qpn == address.qpn)
     }
 
     /// The generation that has no entry of before this moment.

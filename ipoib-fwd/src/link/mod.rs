@@ -22,6 +22,7 @@ mod groups;
 mod handshake;
 mod machine;
 mod neighbours;
+mod own_address;
 mod paths;
 mod port;
 mod random;

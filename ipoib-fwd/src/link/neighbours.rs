@@ -286,6 +286,10 @@ impl Link {
                 self.events.push_back(Event::NeighbourChanged { ip, old, new: hardware });
                 self.dirty.insert(ip);
                 self.close_unneeded(now, old, CloseReason::AddressChanged);
+                let same_port = old.qpn == hardware.qpn || old.gid.id() == hardware.gid.id();
+                if old.gid != hardware.gid && same_port {
+                    self.close_moved(now, old);
+                }
                 // Whoever got another queue pair may have got another LID too.
                 self.refresh_path(now, hardware.gid);
             }
@@ -352,6 +356,21 @@ impl Link {
                 entry.state = State::Probe { tries: TRIES - 1 };
                 self.probe(now, ip);
             }
+        }
+    }
+
+    /// What was confirmed before this moment is to be confirmed again: soon, and not all at once.
+    pub(super) fn doubt_neighbours(&mut self, now: Instant) {
+        let known: Vec<_> = self
+            .neighbours
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.state == State::Reachable)
+            .map(|(ip, _)| *ip)
+            .collect();
+        for ip in known {
+            let delay = self.random.between(RETRY / 2, RETRY * 2);
+            self.timers.set(Timer::Neighbour(ip), now + delay);
         }
     }
 

@@ -24,6 +24,12 @@ impl Random {
         Psn::new(self.next() as u32)
     }
 
+    /// Between the two.
+    pub(super) fn between(&mut self, least: Duration, most: Duration) -> Duration {
+        let span = most.saturating_sub(least).as_micros().max(1) as u64;
+        least + Duration::from_micros(self.next() % span)
+    }
+
     /// `base` doubled `failures` times, at most `cap`, and then between three quarters and the whole of that.
     pub(super) fn backoff(&mut self, base: Duration, failures: u32, cap: Duration) -> Duration {
         let whole = base.saturating_mul(1u32 << failures.min(16)).min(cap);

@@ -40,6 +40,8 @@ pub enum CloseReason {
     NeighbourGone,
     /// The neighbour has another address.
     AddressChanged,
+    /// Our own address is another one.
+    OwnAddressChanged,
     /// It received nothing for long.
     Idle,
     /// Room was needed for a newer one.
@@ -175,4 +177,6 @@ pub struct LinkCounters {
     pub mads_ignored: u64,
     /// Flushes by port events: light, normal and heavy.
     pub flushes: u64,
+    /// Changes of our own port's GID.
+    pub gid_changes: u64,
 }

@@ -279,6 +279,20 @@ impl Link {
         }
     }
 
+    /// Closes the connections that a port opened under an address that it no longer has.
+    pub(super) fn close_moved(&mut self, now: Instant, old: HardwareAddress) {
+        if self.neighbours.at_address(old).next().is_some() {
+            return;
+        }
+        let keys: Vec<_> = self
+            .worker_indices()
+            .filter_map(|worker| self.conns.passive.get(&(old.qpn, old.gid, worker)).copied())
+            .collect();
+        for key in keys {
+            self.close(now, key, CloseReason::AddressChanged);
+        }
+    }
+
     /// Closes all connections, or all that one side opened.
     pub(super) fn close_all(&mut self, now: Instant, passive: Option<bool>, reason: CloseReason) {
         let keys: Vec<_> = self

@@ -262,6 +262,10 @@ impl<B: Backend> Host<B> {
                     self.counters.drops(Drop::Unresolved, n as u64);
                 }
                 Event::Up => tracing::info!(host = self.config.name, "link up"),
+                Event::Readdressed { gid } => {
+                    tracing::info!(host = self.config.name, %gid, "another GID");
+                    self.endpoint.link().announce(now, WORKER, self.config.address);
+                }
                 Event::Down => tracing::warn!(host = self.config.name, "link down"),
                 Event::ConnectionUp { passive, peer, setup, .. } => {
                     tracing::debug!(host = self.config.name, passive, %peer, ?setup, "connection up");

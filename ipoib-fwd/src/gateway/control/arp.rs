@@ -202,6 +202,10 @@ impl<B: Backend> GatewayControl<B> {
                     tracing::info!("InfiniBand link up");
                     self.announce_to_infiniband(now);
                 }
+                Event::Readdressed { gid } => {
+                    tracing::info!("our GID is {gid} now: telling all");
+                    self.announce_to_infiniband(now);
+                }
                 Event::Down => tracing::warn!("InfiniBand link down"),
                 // Handled where the packet came in, with the sender's drop reasons.
                 Event::Arp(_) | Event::Stopped => {}
@@ -246,7 +250,7 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// After the link came up our link-layer addresses may be others: tell everybody whom we answer for.
+    /// After the link came up, or the port got another GID, our link-layer addresses may be others: tell everybody whom we answer for.
     fn announce_to_infiniband(&mut self, now: Instant) {
         let hosts: Vec<Ipv4Addr> = self.hosts.iter().filter(|h| h.mac.is_some()).map(|h| h.ip).collect();
         for ip in hosts {

@@ -8,4 +8,5 @@ mod fabric;
 mod hostile;
 mod limits;
 mod linux;
+mod own_address;
 mod port;
