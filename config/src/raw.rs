@@ -71,8 +71,8 @@ section!(RawEthernet {
 });
 
 section!(RawInfiniBand {
-    /// "verbs" drives any device that libibverbs knows, "soft" the software ConnectX of [infiniband.soft]; "auto" takes
-    /// soft if that is configured, else verbs. "mlx5", the rings of a real ConnectX, is refused in this version.
+    /// "verbs" drives any device that libibverbs knows, "mlx5" the rings of a ConnectX-4 or later, "soft" the software ConnectX
+    /// of [infiniband.soft]; "auto" takes soft if that is configured, else mlx5 for a ConnectX and verbs for others.
     driver: String = "\"auto\"",
     /// Name of the device, for instance "mlx5_0"; "" for the first one.
     device: String = "\"\"",

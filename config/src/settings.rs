@@ -70,13 +70,13 @@ word!(
 word!(
     /// What drives the InfiniBand port.
     Driver {
-        /// The software device if `[infiniband.soft]` is given, else verbs.
+        /// The software device if `[infiniband.soft]` is given, else mlx5 for a device of that kind, verbs for others.
         Auto = "auto",
         /// The software ConnectX.
         Soft = "soft",
-        /// Rings of a ConnectX-4 or later.
+        /// The gateway's own driver on the rings of a ConnectX-4 or later.
         Mlx5 = "mlx5",
-        /// Any device with libibverbs.
+        /// Any RDMA device, by the calls of libibverbs.
         Verbs = "verbs",
     }
 );
@@ -218,6 +218,8 @@ pub struct Overrides {
     pub mode: Option<Mode>,
     /// `gateway.idle`
     pub idle: Option<Idle>,
+    /// `infiniband.driver`
+    pub driver: Option<Driver>,
     /// `gateway.control-socket`; empty = no socket.
     pub control_socket: Option<PathBuf>,
     /// `gateway.stats-seconds`
@@ -232,6 +234,9 @@ impl Config {
         }
         if let Some(idle) = overrides.idle {
             self.gateway.idle = idle;
+        }
+        if let Some(driver) = overrides.driver {
+            self.infiniband.driver = driver;
         }
         if let Some(path) = &overrides.control_socket {
             self.gateway.control_socket = (!path.as_os_str().is_empty()).then(|| path.clone());

@@ -141,11 +141,13 @@ fn command_line_wins_over_the_file() {
     config.apply(&Overrides {
         mode: Some(Mode::Datagram),
         idle: Some("pause".parse().unwrap()),
+        driver: Some("mlx5".parse().unwrap()),
         control_socket: Some("".into()),
         stats_seconds: Some(3),
     });
     assert_eq!(config.infiniband.mode, Mode::Datagram);
     assert_eq!(config.gateway.idle, Idle::Pause);
+    assert_eq!(config.infiniband.driver, Driver::Mlx5);
     assert_eq!(config.gateway.control_socket, None);
     assert_eq!(config.gateway.stats_seconds, 3);
 }

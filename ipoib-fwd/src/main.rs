@@ -37,6 +37,9 @@ struct Options {
     /// What an idle worker does, in place of the file's: poll, pause or sleep.
     #[arg(long, value_name = "POLICY")]
     idle: Option<config::Idle>,
+    /// What drives the InfiniBand port, in place of the file's: auto, verbs, mlx5 or soft.
+    #[arg(long, value_name = "DRIVER")]
+    hca_driver: Option<config::Driver>,
     /// Path of the control socket, in place of the file's; empty = none.
     #[arg(long, value_name = "PATH")]
     control_socket: Option<PathBuf>,
@@ -94,6 +97,7 @@ fn run_gateway(arguments: Vec<String>) -> ExitCode {
     let overrides = config::Overrides {
         mode: options.mode,
         idle: options.idle,
+        driver: options.hca_driver,
         control_socket: options.control_socket,
         stats_seconds: options.stats,
     };

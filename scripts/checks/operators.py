@@ -77,6 +77,12 @@ def operator_errors(args, checks):
              (r"address\.toml:2",)),
             ("no_config", start("-l", "0-1", *small, config=directory / "none.toml"), (r"none\.toml", "--config")),
             ("bad_link_url", start("-l", "0-1", *small, config=with_("url", "udp:", "tcp:")), ("tcp:", "shm:", "udp:")),
+            ("hca_driver_without_soft",
+             [*start("-l", "0-1", *small, config=with_("nosoft", base[base.index("[infiniband]"):], "")),
+              "--hca-driver", "soft"], (r"\[infiniband\.soft\]", "ports")),
+            *((f"hca_driver_{driver}_without_device", [*start("-l", "0-1", *small), "--hca-driver", driver],
+               ("RDMA device", "modprobe mlx5_ib")) for driver in ("mlx5", "verbs")
+              if not any(Path("/sys/class/infiniband").glob("*"))),
             ("no_separator", [gateway, "--config", good], ("--",)),
             ("fabric_unknown_key", [fabric, "--config", with_("fabric", base, '[[link]]\nname = "x"\nulr = "y"\n')],
              (r"fabric\.toml:3", "ulr", "url")),

@@ -16,7 +16,7 @@ use pmd::mem::{Pool, PoolConfig, PoolError};
 use pmd::soft::link::{LinkEnd, LinkError, LinkUrl, LinkUrlError};
 use pmd::soft::{SoftConfig, SoftHca};
 use pmd::tap::Tap;
-use pmd::verbs::VerbsHca;
+use pmd::verbs::{Mlx5Hca, VerbsHca};
 use serde_json::{Value, json};
 
 use super::askers::Askers;
@@ -182,13 +182,14 @@ impl Start {
         let (port, queues) = EthPort::start(config.ethernet.port.as_deref(), &ethernet, &pool)?;
         let soft = match &device {
             Device::Soft(soft) => Some(soft.open(&config, capture.as_mut())?),
-            Device::Verbs(_) => None,
+            Device::Verbs(_) | Device::Mlx5(_) => None,
         };
         let running =
             Running { config: &config, eal: &eal, lcores, pool: pool.clone(), port, queues, capture };
         let mut report = match (soft, device) {
             (Some(hca), _) => running.run(hca)?,
             (None, Device::Verbs(hca)) => running.run(*hca)?,
+            (None, Device::Mlx5(hca)) => running.run(*hca)?,
             (None, Device::Soft(_)) => return Err(no_device()),
         };
         report.buffers_outstanding = pool.in_use();
@@ -221,27 +222,29 @@ fn no_device() -> GatewayError {
 enum Device {
     /// The software ConnectX.
     Soft(SoftParts),
-    /// A device of the machine, open.
+    /// A device of the machine, open, by the library's calls.
     Verbs(Box<VerbsHca>),
+    /// A ConnectX of the machine, open, by its rings.
+    Mlx5(Box<Mlx5Hca>),
 }
 
 impl Device {
     fn choose(config: &Config) -> Result<Self, GatewayError> {
         use config::Driver;
         let ib = &config.infiniband;
-        match ib.driver {
-            Driver::Auto if ib.soft.is_none() && pmd::verbs::devices()?.is_empty() => Err(no_device()),
-            Driver::Soft | Driver::Auto if ib.soft.is_some() => Ok(Self::Soft(soft_parts(config)?)),
-            Driver::Soft => Err(no_device()),
-            Driver::Auto | Driver::Verbs => {
-                let hca = VerbsHca::open(ib.device.as_deref(), PortNumber(ib.port))?;
-                Ok(Self::Verbs(Box::new(hca)))
-            }
-            Driver::Mlx5 => Err(GatewayError::Unsupported(
-                "infiniband.driver = \"mlx5\": this version drives rings of the software ConnectX only; \"verbs\" drives \
-                 real ones, too, by their library"
-                    .to_owned(),
-            )),
+        let (name, port) = (ib.device.as_deref(), PortNumber(ib.port));
+        let driver = match ib.driver {
+            Driver::Auto if ib.soft.is_some() => Driver::Soft,
+            Driver::Auto if pmd::verbs::devices()?.is_empty() => return Err(no_device()),
+            Driver::Auto if pmd::verbs::find(name, port)?.is_mlx5 => Driver::Mlx5,
+            Driver::Auto => Driver::Verbs,
+            chosen => chosen,
+        };
+        match driver {
+            Driver::Soft if ib.soft.is_none() => Err(no_device()),
+            Driver::Soft => Ok(Self::Soft(soft_parts(config)?)),
+            Driver::Mlx5 => Ok(Self::Mlx5(Box::new(Mlx5Hca::open(name, port)?))),
+            Driver::Auto | Driver::Verbs => Ok(Self::Verbs(Box::new(VerbsHca::open(name, port)?))),
         }
     }
 }

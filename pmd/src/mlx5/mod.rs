@@ -3,12 +3,14 @@
 //! * [`layout`] – the formats in memory, and nothing else; the software device shares this module only.
 //! * [`rings`] – where a queue lies in memory and how large it is: the library's part of the work.
 //! * [`barrier`], [`bus`] – the order of stores, and the way of a doorbell to the device.
+//! * [`anchor`] – the device's objects, which queues with buffers outlive.
 //! * [`sq`], [`send`], [`umr`], [`rq`], [`srq`], [`cq`] – the queues over raw memory; [`av`] – addresses; [`mr`] – keys by address.
 //!
 //! Sends ring the eight-byte doorbell. libmlx5 would copy a short entry whole to the register instead (BlueFlame), which
 //! begins with the same eight bytes: that saves the device a read for one packet and costs the processor for each of
 //! many, and a gateway posts in bursts.
 
+pub mod anchor;
 pub mod av;
 pub mod barrier;
 pub mod bus;

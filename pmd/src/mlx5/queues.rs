@@ -11,6 +11,7 @@ use arrayvec::ArrayVec;
 use hashbrown::HashMap;
 use ib_wire::Qpn;
 
+use super::anchor::{Anchored, release};
 use super::av::Destination;
 use super::bus::Bus;
 use super::cq::{Completion, CompletionQueue, What};
@@ -61,6 +62,10 @@ pub struct Parts<B, P: Packet> {
     pub max_rc: u32,
     /// One signalled send in this many.
     pub signal_every: u32,
+    /// The datagram queue pair's object.
+    pub ud_anchor: Anchored,
+    /// The shared receive queue's object.
+    pub srq_anchor: Anchored,
 }
 
 /// What a device told that cannot be.
@@ -96,6 +101,24 @@ pub struct MlxQueues<B: Bus, P: Packet> {
     stash: Stash<P>,
     bus: B,
     anomalies: Anomalies,
+    ud_anchor: Anchored,
+    srq_anchor: Anchored,
+}
+
+impl<B: Bus, P: Packet> Drop for MlxQueues<B, P> {
+    fn drop(&mut self) {
+        // Connected queue pairs first: the device fills the shared receives for them.
+        self.rcs = Box::default();
+        if !release(&mut self.ud_anchor) {
+            self.ud.forget();
+            std::mem::forget(std::mem::take(&mut self.rq_buffers));
+        }
+        if !release(&mut self.srq_anchor)
+            && let Some(srq) = &mut self.srq
+        {
+            srq.forget();
+        }
+    }
 }
 
 /// The pieces of a buffer as data segments.
@@ -135,6 +158,8 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             stash: Stash::new(),
             bus: parts.bus,
             anomalies: Anomalies::default(),
+            ud_anchor: parts.ud_anchor,
+            srq_anchor: parts.srq_anchor,
         }
     }
 
@@ -299,6 +324,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     }
 
     /// Takes a connected queue pair into the table.
+    #[expect(clippy::result_large_err, reason = "what is not taken is handed back")]
     pub fn insert(&mut self, slot: RcSlot, rc: RcQp<P>) -> Result<(), RcQp<P>> {
         match self.rcs.get_mut(usize::from(slot.0)) {
             Some(place @ None) => {

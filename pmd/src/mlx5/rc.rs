@@ -2,6 +2,7 @@
 
 use ib_wire::Qpn;
 
+use super::anchor::{Anchored, release};
 use super::layout::{WQEBB, fm_ce_se};
 use super::packet::Packet;
 use super::rings::QpRings;
@@ -53,6 +54,13 @@ pub(super) struct SendSide<P> {
     /// A completion has told that the queue pair is in error.
     pub(super) failed: bool,
     pub(super) flush_reported: bool,
+}
+
+impl<P> SendSide<P> {
+    /// Lets go of all buffers without giving them back.
+    pub(super) fn forget(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.slots));
+    }
 }
 
 impl<P: Packet> SendSide<P> {
@@ -187,14 +195,23 @@ impl<P: Packet> SendSide<P> {
 pub struct RcQp<P> {
     pub(super) side: SendSide<P>,
     pub(super) passive: bool,
+    anchor: Anchored,
+}
+
+impl<P> Drop for RcQp<P> {
+    fn drop(&mut self) {
+        if !release(&mut self.anchor) {
+            self.side.forget();
+        }
+    }
 }
 
 impl<P: Packet> RcQp<P> {
     /// A new queue pair; `passive` if its send completions go to the receive completion queue and it only ever posts its
     /// drain request.
     #[must_use]
-    pub fn new(rings: &QpRings, passive: bool, signal_every: u32) -> Self {
-        Self { side: SendSide::new(rings, signal_every.min(1 << 12) as u16), passive }
+    pub fn new(rings: &QpRings, passive: bool, signal_every: u32, anchor: Anchored) -> Self {
+        Self { side: SendSide::new(rings, signal_every.min(1 << 12) as u16), passive, anchor }
     }
 
     /// Its number.

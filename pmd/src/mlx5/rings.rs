@@ -5,9 +5,11 @@
 
 mod geometry;
 mod memory;
+mod sizes;
 
 pub use geometry::{CqGeometry, QpGeometry, QpRequest, SendOperations, SrqGeometry, Transport};
 pub use memory::{DoorbellRecord, RingMemory};
+pub use sizes::SharedSizes;
 
 use super::layout::{CQE_SIZE, NextSegment, WQEBB, cqe_owner};
 

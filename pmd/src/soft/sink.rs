@@ -412,7 +412,7 @@ impl Sink {
             let (rings, reader) = SendReader::create(FIRST_QPN + 1 + index, &asked)?;
             wqebbs += rings.sq_wqebbs;
             sends.push(reader);
-            connections.push(RcQp::new(&rings, false, config.signal_every));
+            connections.push(RcQp::new(&rings, false, config.signal_every, None));
         }
         let (srq_ring, srq) = SharedReader::create(config.srq_depth, segments)?;
         let (send_ring, send_cq) = CompletionWriter::create(wqebbs, 1)?;
@@ -454,6 +454,8 @@ impl Sink {
             bus: sink,
             max_rc: config.connections.into(),
             signal_every: config.signal_every,
+            ud_anchor: None,
+            srq_anchor: None,
         });
         Ok(Made { queues, connections, stats })
     }

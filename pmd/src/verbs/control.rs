@@ -6,14 +6,14 @@ use ib_wire::{Gid, Lid, PKey, Qpn};
 
 use super::object::MemoryRegion;
 use super::umad::ManagementPort;
-use super::{VerbsHca, qp};
+use super::{Adapter, DataPath, qp};
 use crate::hca::{
     AsyncEvent, Control, DeviceAttributes, HcaError, PortAttributes, PortNumber, QpState, QpTransition,
 };
 use crate::mem::Pool;
 use crate::mlx5::mr::Region;
 
-impl VerbsHca {
+impl<P: DataPath> Adapter<P> {
     fn management(&mut self, port: PortNumber) -> Result<&mut ManagementPort, HcaError> {
         self.management
             .get_mut(&port.0)
@@ -21,7 +21,7 @@ impl VerbsHca {
     }
 }
 
-impl Control for VerbsHca {
+impl<P: DataPath> Control for Adapter<P> {
     fn device(&self) -> DeviceAttributes {
         self.context.attributes()
     }

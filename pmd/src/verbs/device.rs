@@ -45,13 +45,16 @@ impl List {
         }
     }
 
-    fn iter(&self) -> impl Iterator<Item = (*mut sys::ibv_device, String)> + '_ {
+    fn iter(&self) -> impl Iterator<Item = (*mut sys::ibv_device, Device)> + '_ {
         // SAFETY: the library's array has `len` entries and lives as long as the list.
         let devices = unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) };
         devices.iter().map(|&device| {
             // SAFETY: a device of the list, whose name is a C string within it.
             let name = unsafe { CStr::from_ptr(sys::ibv_get_device_name(device)) };
-            (device, name.to_string_lossy().into_owned())
+            let name = name.to_string_lossy().into_owned();
+            // SAFETY: a device of the list.
+            let is_mlx5 = unsafe { sys::mlx5dv_is_supported(device) };
+            (device, Device { name, is_mlx5 })
         })
     }
 }
@@ -70,38 +73,59 @@ pub fn devices() -> Result<Vec<Device>, HcaError> {
         Err(HcaError::Environment(_)) => return Ok(Vec::new()),
         Err(e) => return Err(e),
     };
-    let of = |(device, name)| {
-        // SAFETY: a device of the list.
-        let is_mlx5 = unsafe { sys::mlx5dv_is_supported(device) };
-        Device { name, is_mlx5 }
-    };
-    Ok(list.iter().map(of).collect())
+    Ok(list.iter().map(|(_, device)| device).collect())
 }
 
-/// Opens the device of this name, or the first with an InfiniBand port of this number.
-pub(super) fn select(name: Option<&str>, port: PortNumber) -> Result<Context, HcaError> {
+/// The device of this name, or the first with an InfiniBand port of this number.
+pub fn find(name: Option<&str>, port: PortNumber) -> Result<Device, HcaError> {
+    choose(name, port, |_| Ok(())).map(|(device, _)| device)
+}
+
+/// Opens the device of this name, or the first with an InfiniBand port of this number that passes `check`.
+pub(super) fn select(
+    name: Option<&str>,
+    port: PortNumber,
+    check: impl Fn(&Device) -> Result<(), HcaError>,
+) -> Result<Context, HcaError> {
+    choose(name, port, check).map(|(_, context)| context)
+}
+
+fn choose(
+    name: Option<&str>,
+    port: PortNumber,
+    check: impl Fn(&Device) -> Result<(), HcaError>,
+) -> Result<(Device, Context), HcaError> {
     let list = List::read()?;
     if list.len == 0 {
         return Err(remedy::no_device());
     }
     let mut seen = Vec::new();
-    for (device, found) in list.iter() {
+    let mut unfit = None;
+    for (raw, device) in list.iter() {
         match name {
-            Some(name) if name != found => {}
-            Some(_) => return Context::open(device, found),
+            Some(name) if name != device.name => {}
+            Some(_) => {
+                check(&device)?;
+                let context = Context::open(raw, device.name.clone())?;
+                return Ok((device, context));
+            }
             None => {
-                let context = Context::open(device, found.clone())?;
+                let context = Context::open(raw, device.name.clone())?;
                 if context.port(port).is_ok_and(|p| p.link_layer == LinkLayer::InfiniBand) {
-                    return Ok(context);
+                    match check(&device) {
+                        Ok(()) => return Ok((device, context)),
+                        Err(e) => unfit = Some(e),
+                    }
                 }
             }
         }
-        seen.push(found);
+        seen.push(device.name);
     }
-    match name {
-        Some(name) => Err(remedy::no_such_device(name, &seen.join(", "))),
-        None => Err(remedy::no_infiniband(port, &seen.join(", "))),
-    }
+    Err(match (name, unfit) {
+        (Some(name), _) => remedy::no_such_device(name, &seen.join(", ")),
+        (None, Some(unfit)) => unfit,
+        (None, None) => remedy::no_infiniband(port, &seen.join(", ")),
+    })
 }
 
 /// Opens the device of this name.
@@ -110,10 +134,10 @@ pub(super) fn open(name: &str) -> Result<Context, HcaError> {
     if list.len == 0 {
         return Err(remedy::no_device());
     }
-    match list.iter().find(|(_, found)| found == name) {
-        Some((device, found)) => Context::open(device, found),
+    match list.iter().find(|(_, found)| found.name == name) {
+        Some((device, found)) => Context::open(device, found.name),
         None => {
-            let seen: Vec<_> = list.iter().map(|(_, found)| found).collect();
+            let seen: Vec<_> = list.iter().map(|(_, found)| found.name).collect();
             Err(remedy::no_such_device(name, &seen.join(", ")))
         }
     }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use verbs_sys as sys;
 
-use super::{LIMIT_PAUSE, VerbsHca};
+use super::{Adapter, DataPath, LIMIT_PAUSE};
 use crate::hca::{AsyncEvent, PortNumber};
 
 /// Events that a queue pair, a port or the device itself raises. Not those of shared receive queues.
@@ -36,7 +36,7 @@ fn translate(event: &sys::ibv_async_event) -> Option<AsyncEvent> {
     })
 }
 
-impl VerbsHca {
+impl<P: DataPath> Adapter<P> {
     /// The next event of the device that means anything to us.
     pub(super) fn device_event(&mut self) -> Option<AsyncEvent> {
         if let Some(event) = self.own_events.pop() {

@@ -1,14 +1,17 @@
 //! Host channel adapters through libibverbs, whatever drives them, and management datagrams through libibumad.
 //!
 //! Every object of the library is owned: it holds what it was made from, is destroyed once, and only when nothing uses it any
-//! more. A worker's half ([`VerbsQueues`], [`VerbsRc`]) owns its queue pairs; the control lcore's half, [`VerbsHca`], knows
-//! them as long as they live.
+//! more. A worker's half owns its queue pairs; the control lcore's half, [`Adapter`], knows them as long as they live.
+//!
+//! Packets go one of two ways ([`DataPath`]): by the library's calls, on any device ([`VerbsHca`], with [`VerbsQueues`] and
+//! [`VerbsRc`]); or by the mlx5 driver on the rings of a ConnectX ([`Mlx5Hca`]), which the library only creates.
 
 mod address;
 mod control;
 mod device;
 mod event;
 mod gids;
+mod mlx5;
 mod object;
 mod qp;
 mod queues;
@@ -32,8 +35,9 @@ use setup::WorkerRecord;
 use umad::ManagementPort;
 
 pub use address::VerbsDestination;
-pub use device::{Device, devices};
+pub use device::{Device, devices, find};
 pub use gids::{GidDevice, interface_name};
+pub use mlx5::Rings;
 pub use queues::{Anomalies, VerbsQueues, VerbsRc};
 
 /// A limit event is asked for again this long after one came: while receives are few, each one would raise it.
@@ -51,7 +55,7 @@ struct QpRecord {
     connected: bool,
 }
 
-/// What [`VerbsHca::open_with`] insists on and opens. The default is what the gateway needs.
+/// What [`Adapter::open_with`] insists on and opens. The default is what the gateway needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenOptions {
     /// The port must have an InfiniBand link layer. Without it RoCE ports will do, whose address vectors all need a GRH and
@@ -67,16 +71,45 @@ impl Default for OpenOptions {
     }
 }
 
+/// How packets reach a device that libibverbs has opened.
+pub trait DataPath: Default + std::fmt::Debug {
+    /// What is known of a worker's queues beside what all have.
+    type Worker: std::fmt::Debug;
+
+    /// Why this way cannot be gone on this device; the text names the remedy.
+    fn check(device: &Device) -> Result<(), HcaError>;
+}
+
+/// By the library's calls.
+#[derive(Debug, Default)]
+pub struct Calls {
+    handles: AddressHandles,
+}
+
+impl DataPath for Calls {
+    type Worker = ();
+
+    fn check(_: &Device) -> Result<(), HcaError> {
+        Ok(())
+    }
+}
+
+/// Any host channel adapter, posted to and polled by the library's calls.
+pub type VerbsHca = Adapter<Calls>;
+
+/// A ConnectX-4 or later: the library creates its queues, [`crate::mlx5`] drives them.
+pub type Mlx5Hca = Adapter<Rings>;
+
 /// A host channel adapter opened through libibverbs.
 #[derive(Debug)]
-pub struct VerbsHca {
+pub struct Adapter<P: DataPath> {
     context: Arc<Context>,
     domain: Arc<ProtectionDomain>,
     regions: MrTable,
     /// In the order of the table; pools are kept while they are registered.
     registered: Vec<(MemoryRegion, Pool)>,
-    handles: AddressHandles,
-    workers: BTreeMap<QueuesId, WorkerRecord>,
+    path: P,
+    workers: BTreeMap<QueuesId, WorkerRecord<P::Worker>>,
     qps: BTreeMap<Qpn, QpRecord>,
     management: BTreeMap<u8, ManagementPort>,
     /// Events that the device does not raise and we do.
@@ -84,16 +117,16 @@ pub struct VerbsHca {
     limits_due: Option<Instant>,
 }
 
-impl VerbsHca {
-    /// Opens a device; without a name, the first that has an InfiniBand port of this number. Opens its management
-    /// agents.
+impl<P: DataPath> Adapter<P> {
+    /// Opens a device; without a name, the first that will do and has an InfiniBand port of this number. Opens its
+    /// management agents.
     pub fn open(name: Option<&str>, port: PortNumber) -> Result<Self, HcaError> {
         Self::open_with(name, port, OpenOptions::default())
     }
 
-    /// As [`VerbsHca::open`], but for ports and uses that are not IPoIB's.
+    /// As [`Adapter::open`], but for ports and uses that are not IPoIB's.
     pub fn open_with(name: Option<&str>, port: PortNumber, options: OpenOptions) -> Result<Self, HcaError> {
-        let context = Arc::new(device::select(name, port)?);
+        let context = Arc::new(device::select(name, port, P::check)?);
         let attributes = context.port(port)?;
         if options.infiniband && attributes.link_layer != LinkLayer::InfiniBand {
             return Err(remedy::wrong_link_layer(context.name(), port));
@@ -107,7 +140,7 @@ impl VerbsHca {
             domain,
             regions: MrTable::new(),
             registered: Vec::new(),
-            handles: AddressHandles::default(),
+            path: P::default(),
             workers: BTreeMap::new(),
             qps: BTreeMap::new(),
             management,

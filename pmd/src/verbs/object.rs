@@ -37,6 +37,8 @@ threads! { ProtectionDomain MemoryRegion CompletionQueue SharedReceiveQueue Queu
 pub(super) struct ProtectionDomain {
     raw: NonNull<sys::ibv_pd>,
     context: Arc<Context>,
+    /// Of one for a single thread: the thread domain, and the domain whose objects may be used within.
+    within: Option<(NonNull<sys::ibv_td>, Arc<Self>)>,
 }
 
 impl ProtectionDomain {
@@ -44,11 +46,33 @@ impl ProtectionDomain {
         // SAFETY: the context is open.
         let raw = NonNull::new(unsafe { sys::ibv_alloc_pd(context.raw()) })
             .ok_or_else(|| remedy::last("creating a protection domain"))?;
-        Ok(Self { raw, context: Arc::clone(context) })
+        Ok(Self { raw, context: Arc::clone(context), within: None })
+    }
+
+    /// A domain for queue pairs that one thread posts to, in which the memory of `whole` may be used.
+    pub(super) fn for_thread(whole: &Arc<Self>) -> Result<Self, HcaError> {
+        let context = &whole.context;
+        // SAFETY: the context is open.
+        let thread = NonNull::new(unsafe { sys::inline::alloc_td(context.raw()) })
+            .ok_or_else(|| remedy::last("creating a thread domain"))?;
+        // SAFETY: all three are live.
+        let raw =
+            unsafe { sys::inline::alloc_parent_domain(context.raw(), whole.raw.as_ptr(), thread.as_ptr()) };
+        let Some(raw) = NonNull::new(raw) else {
+            let error = remedy::last("creating a protection domain of one thread");
+            // SAFETY: ours, and nothing is in it.
+            complain("thread domain", unsafe { sys::inline::dealloc_td(thread.as_ptr()) });
+            return Err(error);
+        };
+        Ok(Self { raw, context: Arc::clone(context), within: Some((thread, Arc::clone(whole))) })
     }
 
     pub(super) fn context(&self) -> &Context {
         &self.context
+    }
+
+    pub(super) const fn raw(&self) -> *mut sys::ibv_pd {
+        self.raw.as_ptr()
     }
 }
 
@@ -56,6 +80,10 @@ impl Drop for ProtectionDomain {
     fn drop(&mut self) {
         // SAFETY: ours, and nothing that was made from it is left.
         complain("protection domain", unsafe { sys::ibv_dealloc_pd(self.raw.as_ptr()) });
+        if let Some((thread, _)) = &self.within {
+            // SAFETY: ours, and what was in it is gone.
+            complain("thread domain", unsafe { sys::inline::dealloc_td(thread.as_ptr()) });
+        }
     }
 }
 
@@ -75,9 +103,8 @@ impl MemoryRegion {
     pub(super) unsafe fn new(domain: &Arc<ProtectionDomain>, zone: &Zone) -> Result<Self, HcaError> {
         let access = sys::IBV_ACCESS_LOCAL_WRITE as c_int;
         // SAFETY: mapped memory, by the contract of this function.
-        let raw = unsafe {
-            sys::ibv_reg_mr(domain.raw.as_ptr(), zone.address as *mut _, zone.length as usize, access)
-        };
+        let raw =
+            unsafe { sys::ibv_reg_mr(domain.raw(), zone.address as *mut _, zone.length as usize, access) };
         let raw =
             NonNull::new(raw).ok_or_else(|| remedy::registration(zone.length, io::Error::last_os_error()))?;
         Ok(Self { raw, _domain: Arc::clone(domain) })
@@ -141,7 +168,7 @@ impl SharedReceiveQueue {
             attr: sys::ibv_srq_attr { max_wr: depth, max_sge: segments, srq_limit: 0 },
         };
         // SAFETY: the domain lives; the attributes are ours.
-        let raw = NonNull::new(unsafe { sys::ibv_create_srq(domain.raw.as_ptr(), &mut init) })
+        let raw = NonNull::new(unsafe { sys::ibv_create_srq(domain.raw(), &mut init) })
             .ok_or_else(|| remedy::last(format!("creating a shared receive queue of {depth} entries")))?;
         Ok(Self { raw, _domain: Arc::clone(domain) })
     }
@@ -188,24 +215,68 @@ pub(super) struct QueuePair {
     _domain: Arc<ProtectionDomain>,
 }
 
+impl QueuePairParts {
+    const fn cap(&self) -> sys::ibv_qp_cap {
+        sys::ibv_qp_cap {
+            max_send_wr: self.send_wr,
+            max_recv_wr: self.recv_wr,
+            max_send_sge: self.send_sge,
+            max_recv_sge: if self.recv_wr > 0 { 1 } else { 0 },
+            max_inline_data: 0,
+        }
+    }
+
+    fn raw_srq(&self) -> *mut sys::ibv_srq {
+        self.srq.as_ref().map_or(std::ptr::null_mut(), |srq| srq.raw())
+    }
+}
+
 impl QueuePair {
+    /// A queue pair to be used by the library's calls.
     pub(super) fn new(domain: &Arc<ProtectionDomain>, parts: QueuePairParts) -> Result<Self, HcaError> {
         let mut init = sys::ibv_qp_init_attr {
             send_cq: parts.send_cq.raw(),
             recv_cq: parts.recv_cq.raw(),
-            srq: parts.srq.as_ref().map_or(std::ptr::null_mut(), |srq| srq.raw()),
-            cap: sys::ibv_qp_cap {
-                max_send_wr: parts.send_wr,
-                max_recv_wr: parts.recv_wr,
-                max_send_sge: parts.send_sge,
-                max_recv_sge: u32::from(parts.recv_wr > 0),
-                max_inline_data: 0,
-            },
+            srq: parts.raw_srq(),
+            cap: parts.cap(),
             qp_type: parts.kind,
             ..Default::default()
         };
         // SAFETY: the domain and what the attributes name live; the attributes are ours.
-        let raw = NonNull::new(unsafe { sys::ibv_create_qp(domain.raw.as_ptr(), &mut init) })
+        let raw = unsafe { sys::ibv_create_qp(domain.raw(), &mut init) };
+        Self::own(domain, parts, raw)
+    }
+
+    /// A queue pair whose rings are to be used. It is told that nothing but SEND is posted, so that an entry takes no more
+    /// room than that needs, and that payload never lies in completions.
+    pub(super) fn for_rings(domain: &Arc<ProtectionDomain>, parts: QueuePairParts) -> Result<Self, HcaError> {
+        let mut init = sys::ibv_qp_init_attr_ex {
+            send_cq: parts.send_cq.raw(),
+            recv_cq: parts.recv_cq.raw(),
+            srq: parts.raw_srq(),
+            cap: parts.cap(),
+            qp_type: parts.kind,
+            comp_mask: sys::IBV_QP_INIT_ATTR_PD | sys::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+            pd: domain.raw(),
+            send_ops_flags: u64::from(sys::IBV_QP_EX_WITH_SEND),
+            ..Default::default()
+        };
+        let mut own = sys::mlx5dv_qp_init_attr {
+            comp_mask: u64::from(sys::MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS),
+            create_flags: sys::MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE,
+            ..Default::default()
+        };
+        // SAFETY: as in `new`, and the device is libmlx5's: nothing else comes here.
+        let raw = unsafe { sys::mlx5dv_create_qp(domain.context().raw(), &mut init, &mut own) };
+        Self::own(domain, parts, raw)
+    }
+
+    fn own(
+        domain: &Arc<ProtectionDomain>,
+        parts: QueuePairParts,
+        raw: *mut sys::ibv_qp,
+    ) -> Result<Self, HcaError> {
+        let raw = NonNull::new(raw)
             .ok_or_else(|| remedy::last(format!("creating a queue pair of {} sends", parts.send_wr)))?;
         Ok(Self {
             raw,
@@ -273,7 +344,7 @@ pub(super) struct AddressHandle {
 impl AddressHandle {
     pub(super) fn new(domain: &Arc<ProtectionDomain>, attr: &mut sys::ibv_ah_attr) -> Result<Self, HcaError> {
         // SAFETY: the domain lives; the attributes are ours.
-        let raw = NonNull::new(unsafe { sys::ibv_create_ah(domain.raw.as_ptr(), attr) })
+        let raw = NonNull::new(unsafe { sys::ibv_create_ah(domain.raw(), attr) })
             .ok_or_else(|| remedy::last(format!("creating an address handle to LID {}", attr.dlid)))?;
         Ok(Self { raw, _domain: Arc::clone(domain) })
     }
@@ -303,7 +374,7 @@ pub(super) mod played {
 
     pub(in crate::verbs) fn domain(context: *mut sys::ibv_context) -> Arc<ProtectionDomain> {
         let context = keep(Context::played(NonNull::new(context).unwrap()));
-        keep(ProtectionDomain { raw: NonNull::dangling(), context })
+        keep(ProtectionDomain { raw: NonNull::dangling(), context, within: None })
     }
 
     pub(in crate::verbs) fn cq(domain: &ProtectionDomain, raw: *mut sys::ibv_cq) -> Arc<CompletionQueue> {

@@ -49,6 +49,18 @@ pub(super) fn wrong_link_layer(device: &str, port: PortNumber) -> HcaError {
     ))
 }
 
+pub(super) fn not_mlx5(device: &str) -> HcaError {
+    HcaError::Environment(format!(
+        "{device} is not driven by libmlx5: --hca-driver verbs drives any RDMA device, --hca-driver mlx5 a ConnectX-4 or later \
+         (infiniband.device names it)"
+    ))
+}
+
+/// Rings that the driver cannot take, and what makes the library create others.
+pub(super) fn rings(what: &str, remedy: &str) -> HcaError {
+    HcaError::Environment(format!("{what}: {remedy}, or let the library drive them (--hca-driver verbs)"))
+}
+
 pub(super) fn open(device: &str, source: io::Error) -> HcaError {
     match source.kind() {
         io::ErrorKind::PermissionDenied => HcaError::Environment(format!(

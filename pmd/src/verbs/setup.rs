@@ -7,33 +7,35 @@ use verbs_sys as sys;
 
 use super::object::{CompletionQueue, QueuePair, QueuePairParts, SharedReceiveQueue};
 use super::queues::{Parts, SendSide, VerbsQueues, VerbsRc};
-use super::{QpRecord, VerbsHca};
+use super::{Adapter, DataPath, QpRecord, VerbsHca};
 use crate::hca::{Backend, HcaError, PortNumber, QueuesConfig, QueuesId, RcConfig, UdDestination};
 use crate::mem::Pool;
 
 /// Segments of a datagram: a packet from Ethernet has one or two.
-const UD_SEGMENTS: u32 = 4;
+pub(super) const UD_SEGMENTS: u32 = 4;
 /// Segments of a message on a connection: as many as an entry for IPoIB's largest has, and to spare.
 const RC_SEGMENTS: u32 = 24;
 /// Sends per connected queue pair that the completion queue has room for.
-const RC_SENDS: u32 = 128;
+pub(super) const RC_SENDS: u32 = 128;
 
 /// A worker's queues as the control lcore knows them.
 #[derive(Debug)]
-pub(super) struct WorkerRecord {
-    port: PortNumber,
-    ud: Qpn,
-    send_cq: Weak<CompletionQueue>,
-    recv_cq: Weak<CompletionQueue>,
-    srq: Option<Weak<SharedReceiveQueue>>,
-    srq_limit: u32,
-    signal_every: u32,
+pub(super) struct WorkerRecord<W> {
+    pub(super) port: PortNumber,
+    pub(super) ud: Qpn,
+    pub(super) send_cq: Weak<CompletionQueue>,
+    pub(super) recv_cq: Weak<CompletionQueue>,
+    pub(super) srq: Option<Weak<SharedReceiveQueue>>,
+    pub(super) srq_limit: u32,
+    pub(super) signal_every: u32,
     /// Completions of sends, and of drain requests, that still have room.
-    send_credit: u32,
-    drain_credit: u32,
+    pub(super) send_credit: u32,
+    pub(super) drain_credit: u32,
+    /// What the way of packets adds.
+    pub(super) own: W,
 }
 
-impl WorkerRecord {
+impl<W> WorkerRecord<W> {
     pub(super) fn is_srq(&self, raw: *mut sys::ibv_srq) -> bool {
         self.srq.as_ref().and_then(Weak::upgrade).is_some_and(|srq| srq.raw() == raw)
     }
@@ -46,20 +48,20 @@ impl WorkerRecord {
         }
     }
 
-    const fn credit(&mut self, passive: bool) -> &mut u32 {
+    pub(super) const fn credit(&mut self, passive: bool) -> &mut u32 {
         if passive { &mut self.drain_credit } else { &mut self.send_credit }
     }
 }
 
-fn within(what: &'static str, value: u32, limit: i32) -> Result<u32, HcaError> {
+pub(super) fn within(what: &'static str, value: u32, limit: i32) -> Result<u32, HcaError> {
     if i64::from(value) <= i64::from(limit) {
         return Ok(value);
     }
     Err(HcaError::Unsupported { what, value: value.into(), limit: format!("at most {limit}") })
 }
 
-impl VerbsHca {
-    fn shared_receives(
+impl<P: DataPath> Adapter<P> {
+    pub(super) fn shared_receives(
         &self,
         config: &QueuesConfig,
         room: usize,
@@ -75,7 +77,7 @@ impl VerbsHca {
         Ok(Some((Arc::new(SharedReceiveQueue::new(&self.domain, depth, count)?), segments)))
     }
 
-    fn max_sge(&self, wanted: u32) -> u32 {
+    pub(super) fn max_sge(&self, wanted: u32) -> u32 {
         wanted.min(u32::try_from(self.context.limits().max_sge).unwrap_or(1)).max(1)
     }
 }
@@ -123,6 +125,7 @@ impl Backend for VerbsHca {
             signal_every: config.signal_every,
             send_credit,
             drain_credit,
+            own: (),
         };
         worker.arm()?;
         self.qps.insert(
@@ -152,14 +155,8 @@ impl Backend for VerbsHca {
 
     fn destroy_queues(&mut self, queues: VerbsQueues) -> Result<(), HcaError> {
         let ud = crate::hca::Queues::ud_qpn(&queues);
-        let id = self.qps.remove(&ud).map(|record| record.queues);
-        let id =
-            id.ok_or_else(|| HcaError::NotFound { what: "queues with queue pair", name: ud.to_string() })?;
         drop(queues);
-        self.workers.remove(&id);
-        // Of connected queue pairs, those that were in its table are gone with it.
-        self.qps.retain(|_, record| record.qp.strong_count() > 0);
-        Ok(())
+        self.forget_queues(ud)
     }
 
     fn create_rc(&mut self, config: &RcConfig) -> Result<VerbsRc, HcaError> {
@@ -215,14 +212,7 @@ impl Backend for VerbsHca {
     fn destroy_rc(&mut self, rc: VerbsRc) -> Result<(), HcaError> {
         let qpn = rc.qpn();
         drop(rc);
-        let record = self
-            .qps
-            .remove(&qpn)
-            .ok_or_else(|| HcaError::NotFound { what: "connected queue pair", name: qpn.to_string() })?;
-        if let Some(worker) = self.workers.get_mut(&record.queues) {
-            *worker.credit(record.passive) += record.credit;
-        }
-        Ok(())
+        self.forget_rc(qpn)
     }
 
     fn rc_qpn(rc: &VerbsRc) -> Qpn {
@@ -238,11 +228,34 @@ impl Backend for VerbsHca {
         {
             return Err(HcaError::NotFound { what: "multicast group", name: grh.dgid.to_string() });
         }
-        self.handles.destination(&self.domain, port, to)
+        self.path.handles.destination(&self.domain, port, to)
     }
 }
 
-impl VerbsHca {
+impl<P: DataPath> Adapter<P> {
+    /// A worker's queues are gone.
+    pub(super) fn forget_queues(&mut self, ud: Qpn) -> Result<(), HcaError> {
+        let id = self.qps.remove(&ud).map(|record| record.queues);
+        let id =
+            id.ok_or_else(|| HcaError::NotFound { what: "queues with queue pair", name: ud.to_string() })?;
+        self.workers.remove(&id);
+        // Of connected queue pairs, those that were in its table are gone with it.
+        self.qps.retain(|_, record| record.qp.strong_count() > 0);
+        Ok(())
+    }
+
+    /// A connected queue pair is gone.
+    pub(super) fn forget_rc(&mut self, qpn: Qpn) -> Result<(), HcaError> {
+        let record = self
+            .qps
+            .remove(&qpn)
+            .ok_or_else(|| HcaError::NotFound { what: "connected queue pair", name: qpn.to_string() })?;
+        if let Some(worker) = self.workers.get_mut(&record.queues) {
+            *worker.credit(record.passive) += record.credit;
+        }
+        Ok(())
+    }
+
     /// What a provider does not tell and has to be told in its place.
     pub(super) fn after_error(&mut self, qpn: Qpn, connected: bool) {
         if connected && !self.domain.context().tells_last_wqe() {

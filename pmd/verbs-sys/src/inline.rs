@@ -5,7 +5,8 @@ use std::ffi::c_int;
 use std::mem::offset_of;
 
 use crate::{
-    ibv_context, ibv_cq, ibv_port_attr, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc, verbs_context,
+    ibv_context, ibv_cq, ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr, ibv_qp, ibv_recv_wr,
+    ibv_send_wr, ibv_srq, ibv_td, ibv_td_init_attr, ibv_wc, verbs_context,
 };
 
 /// `ENOSYS` of Linux.
@@ -76,6 +77,27 @@ pub unsafe fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad: &mut *
     }
 }
 
+/// The table of operations that a context has beyond those of the first version, if it reaches as far as the member at
+/// `offset`.
+///
+/// # Safety
+///
+/// `context` is open.
+unsafe fn extended<'a>(context: *mut ibv_context, offset: usize) -> Option<&'a verbs_context> {
+    // SAFETY: the context is open; one whose `abi_compat` is all ones is the last member of a `verbs_context`, which tells
+    // how many of its members, counted from the end, are there.
+    unsafe {
+        if (*context).abi_compat.addr() != usize::MAX {
+            return None;
+        }
+        let table = context.byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
+        if (*table).sz < size_of::<verbs_context>() - offset {
+            return None;
+        }
+        table.as_ref()
+    }
+}
+
 /// Asks for a port's attributes. What the library exports under this name knows only those of its first version, without
 /// the link layer.
 ///
@@ -84,15 +106,66 @@ pub unsafe fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad: &mut *
 /// `context` is open.
 pub unsafe fn query_port(context: *mut ibv_context, port: u8, attr: &mut ibv_port_attr) -> c_int {
     *attr = ibv_port_attr::default();
-    // SAFETY: the context is open; one whose `abi_compat` is all ones is the last member of a `verbs_context`.
+    // SAFETY: the context is open.
     unsafe {
-        if (*context).abi_compat.addr() == usize::MAX {
-            let extended = context.byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
-            let known = (*extended).sz >= size_of::<verbs_context>() - offset_of!(verbs_context, query_port);
-            if let (true, Some(query)) = (known, (*extended).query_port) {
-                return query(context, port, attr, size_of::<ibv_port_attr>());
-            }
+        match extended(context, offset_of!(verbs_context, query_port)).and_then(|table| table.query_port) {
+            Some(query) => query(context, port, attr, size_of::<ibv_port_attr>()),
+            None => crate::ibv_query_port(context, port, std::ptr::from_mut(attr).cast()),
         }
-        crate::ibv_query_port(context, port, std::ptr::from_mut(attr).cast())
+    }
+}
+
+/// A thread domain: objects made in it are used by one thread at a time. Null if the provider has none.
+///
+/// # Safety
+///
+/// `context` is open.
+pub unsafe fn alloc_td(context: *mut ibv_context) -> *mut ibv_td {
+    let mut attr = ibv_td_init_attr::default();
+    // SAFETY: the context is open; the attributes are ours.
+    unsafe {
+        match extended(context, offset_of!(verbs_context, alloc_td)).and_then(|table| table.alloc_td) {
+            Some(alloc) => alloc(context, &mut attr),
+            None => std::ptr::null_mut(),
+        }
+    }
+}
+
+/// Ends a thread domain.
+///
+/// # Safety
+///
+/// `td` is live and no object in it is left.
+pub unsafe fn dealloc_td(td: *mut ibv_td) -> c_int {
+    // SAFETY: a live thread domain has an open context; the rest is the caller's.
+    unsafe {
+        match extended((*td).context, offset_of!(verbs_context, dealloc_td))
+            .and_then(|table| table.dealloc_td)
+        {
+            Some(dealloc) => dealloc(td),
+            None => NOT_SUPPORTED,
+        }
+    }
+}
+
+/// A protection domain whose objects are those of `pd` and of the thread domain `td`. Null on an error.
+///
+/// # Safety
+///
+/// All three are live and of this context.
+pub unsafe fn alloc_parent_domain(
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    td: *mut ibv_td,
+) -> *mut ibv_pd {
+    let mut attr = ibv_parent_domain_init_attr { pd, td, ..Default::default() };
+    // SAFETY: the context is open; the attributes are ours.
+    unsafe {
+        match extended(context, offset_of!(verbs_context, alloc_parent_domain))
+            .and_then(|table| table.alloc_parent_domain)
+        {
+            Some(alloc) => alloc(context, &mut attr),
+            None => std::ptr::null_mut(),
+        }
     }
 }

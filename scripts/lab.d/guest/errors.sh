@@ -50,6 +50,8 @@ insmod ./ibll.ko
 modprobe rdma_rxe
 rdma link add ibx1 type rxe netdev v1
 expect 'a name that no device has' '(there are: ibx1)' <(sed s/ibx1/ibx7/ gateway.toml)
+expect 'rings of a device that has none' 'ibx1 is not driven by libmlx5: --hca-driver verbs' \
+    <(sed 's/"verbs"/"mlx5"/' gateway.toml)
 rmmod ib_umad 2>/dev/null
 expect 'no management interface' 'modprobe ib_umad' gateway.toml
 modprobe -a ib_umad ib_ipoib

@@ -44,6 +44,11 @@ impl<P: Packet> SharedEntries<P> {
         Self { queue, per_entry, buffers, missing, room }
     }
 
+    /// Lets go of all buffers without giving them back.
+    pub(super) fn forget(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.buffers));
+    }
+
     /// Takes a message of `len` bytes out of the entry in `slot`; `None` if it is longer than the entry.
     #[inline]
     fn message(&mut self, slot: usize, len: u32) -> Option<P> {

@@ -237,6 +237,8 @@ impl Device {
             bus: Recorder::default(),
             max_rc: 8,
             signal_every: depths.signal_every,
+            ud_anchor: None,
+            srq_anchor: None,
         });
         let qps = vec![DeviceQp { rings: ud, sq_taken: 0, rq_taken: 0, passive: false }];
         let (receive_cq, send_cq) = ((receive_cq, 0), (send_cq, 0));
@@ -248,7 +250,7 @@ impl Device {
         let rings = self.arena.qp(qpn, wqebbs, 0, 16);
         rings.format();
         self.qps.push(DeviceQp { rings, sq_taken: 0, rq_taken: 0, passive });
-        RcQp::new(&rings, passive, signal_every)
+        RcQp::new(&rings, passive, signal_every, None)
     }
 
     /// Takes the send entries that were given to the device.

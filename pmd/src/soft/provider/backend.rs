@@ -33,6 +33,9 @@ impl SoftHca {
             bus,
             max_rc: config.max_rc,
             signal_every: config.signal_every,
+            // The device lets go before queues are dropped: see `end_queues`.
+            ud_anchor: None,
+            srq_anchor: None,
         }))
     }
 
@@ -52,7 +55,7 @@ impl SoftHca {
     /// A connected queue pair for any kind of packet buffer.
     pub(crate) fn rc_for<P: Packet>(&mut self, config: &RcConfig) -> Result<RcQp<P>, HcaError> {
         let (rings, signal_every) = self.make_rc(config)?;
-        Ok(RcQp::new(&rings, config.passive, signal_every))
+        Ok(RcQp::new(&rings, config.passive, signal_every, None))
     }
 
     /// Destroys a connected queue pair; what it owes goes home.

@@ -4,20 +4,15 @@ use super::memory::{Arena, Block};
 use crate::hca::{HcaError, PortNumber, QueuesConfig, RcConfig};
 use crate::mlx5::layout::DBREC_SIZE;
 use crate::mlx5::rings::{
-    CqGeometry, CqRing, QpGeometry, QpRequest, QpRings, Register, SendOperations, SrqGeometry, SrqRing,
-    Transport,
+    CqGeometry, CqRing, QpRequest, QpRings, Register, SharedSizes, SrqGeometry, SrqRing,
 };
 use crate::soft::QpKind;
 use crate::soft::engine::{Engine, QpAttributes};
 
 /// Most receives in one shared receive queue.
 const MAX_SRQ_WR: u32 = 32_767;
-/// Most WQEBBs of one send queue.
-const MAX_WQEBBS: u32 = 1 << 15;
-/// Sends per connected queue pair that the completion queue has room for.
-const RC_SENDS: u32 = 128;
-/// WQEBBs of a queue pair that sends data: the longest entry has ten.
-const MIN_SEND_DEPTH: u32 = 16;
+/// Most entries of one completion queue.
+const MAX_CQE: u32 = (1 << 22) - 1;
 /// Records lie on a cache line of their own behind the rings.
 const RECORD: usize = 64;
 
@@ -126,8 +121,7 @@ pub(super) fn create_qp(
     asked: &QpRequest,
     place: QpPlace,
 ) -> Result<Created<QpRings>, HcaError> {
-    let geometry = QpGeometry::new(asked).filter(|g| g.sq_wqebbs <= MAX_WQEBBS && g.rq_slots <= MAX_WQEBBS);
-    let geometry = geometry.ok_or_else(|| too_large("send queue", asked.send_wr))?;
+    let geometry = asked.geometry()?;
     let sq_at = (geometry.sq_offset as usize).next_multiple_of(64);
     let sq_bytes = geometry.sq_wqebbs as usize * 64;
     let rq_bytes = (geometry.rq_slots * geometry.rq_stride) as usize;
@@ -177,33 +171,15 @@ impl WorkerRings {
         config: &QueuesConfig,
         room: usize,
     ) -> Result<Self, HcaError> {
-        let srq = match config.srq_depth {
-            0 => None,
-            depth => {
-                let segments = config.srq_message.div_ceil(room.max(1)).max(1) as u32;
-                Some(create_srq(engine, arena, depth, segments)?)
-            }
+        let asked = QpRequest::datagrams(config);
+        let sizes = SharedSizes::new(config, &asked.geometry()?, room, MAX_SRQ_WR, MAX_CQE)?;
+        let srq = match sizes.srq {
+            None => None,
+            Some((depth, segments)) => Some(create_srq(engine, arena, depth, segments)?),
         };
-        let asked = QpRequest {
-            transport: Transport::Ud,
-            send_wr: config.ud_send_depth.max(MIN_SEND_DEPTH),
-            send_sge: 2,
-            recv_wr: config.ud_recv_depth.max(1),
-            recv_sge: 1,
-            inline_data: 0,
-            operations: SendOperations::SendOnly,
-        };
-        // Every send that is outstanding may complete by itself, once flushed.
-        let ud_blocks = asked.send_wr.saturating_mul(4);
-        let send_credit = config.max_rc.saturating_mul(RC_SENDS).min(1 << 19);
-        let drain_credit = config.max_rc.saturating_mul(2);
-        let srq_entries = srq.as_ref().map_or(0, |s| s.rings.slots);
-        // A datagram's send may be small; a ring of two blocks each holds twice as many of one block.
-        let sends = send_credit.saturating_add(ud_blocks);
-        let receives = srq_entries + asked.recv_wr.next_power_of_two().saturating_mul(4) + drain_credit;
         let mut undo = Undo { engine, arena, srq, cqs: Vec::new() };
-        undo.cqs.push(create_cq(undo.engine, arena, sends)?);
-        undo.cqs.push(create_cq(undo.engine, arena, receives)?);
+        undo.cqs.push(create_cq(undo.engine, arena, sizes.sends)?);
+        undo.cqs.push(create_cq(undo.engine, arena, sizes.receives)?);
         let number = |i: usize| undo.cqs.get(i).map_or(0, |c| c.rings.cqn);
         let place = QpPlace {
             kind: QpKind::Ud,
@@ -229,8 +205,8 @@ impl WorkerRings {
             srq,
             port: config.port,
             signal_every: config.signal_every,
-            send_credit,
-            drain_credit,
+            send_credit: sizes.send_credit,
+            drain_credit: sizes.drain_credit,
         })
     }
 
@@ -243,19 +219,7 @@ impl WorkerRings {
     ) -> Result<Created<QpRings>, HcaError> {
         let srq = self.srq.as_ref().map(|s| s.rings.srqn);
         let srq = srq.ok_or(HcaError::Exhausted("shared receive queues: these queues are datagram only"))?;
-        let asked = QpRequest {
-            transport: Transport::Rc,
-            send_wr: if config.passive {
-                config.send_depth.max(1)
-            } else {
-                config.send_depth.max(MIN_SEND_DEPTH)
-            },
-            send_sge: if config.passive { 1 } else { 2 },
-            recv_wr: 0,
-            recv_sge: 0,
-            inline_data: 0,
-            operations: SendOperations::SendOnly,
-        };
+        let asked = QpRequest::connection(config);
         let (recv_cq, send_cq) = (self.receive_cq.rings.cqn, self.send_cq.rings.cqn);
         let place = QpPlace {
             kind: QpKind::Rc,

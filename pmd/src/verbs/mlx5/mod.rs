@@ -1,0 +1,55 @@
+//! The mlx5 driver on real devices: queues that the library creates, and whose rings it then hands over (`mlx5dv_init_obj`).
+//!
+//! What the library keeps for itself, and why it does no harm:
+//!
+//! * Its own consumer index of a completion queue stays 0. Destroying a queue pair, and moving one to RESET, would look
+//!   from there on for that queue pair's completions and take them out, moving others. It leaves a queue alone whose ring was
+//!   handed over (since rdma-core 15), so completion queues are taken before any queue pair is made on them.
+//! * Its list of free shared receives is only changed by its own posting and polling, and by that clean-up.
+//! * Doorbell registers. It deals them out to queue pairs, and several may get one and the same, under a lock of its own. Only
+//!   one thread may write to a register at a time; so each worker has a thread domain, whose register is its own.
+//! * Records of a queue pair are set to 0 when it is moved to RESET.
+
+mod rings;
+mod setup;
+
+use std::sync::{Arc, Weak};
+
+use super::object::{ProtectionDomain, QueuePair, SharedReceiveQueue};
+use super::{DataPath, Device, remedy};
+use crate::hca::HcaError;
+use crate::mlx5::anchor::Anchor;
+
+/// By the mlx5 driver, on the rings of the device.
+#[derive(Debug, Default)]
+pub struct Rings(());
+
+/// What is known of a worker's queues.
+#[derive(Debug)]
+pub struct RingWorker {
+    /// Where its queue pairs are made.
+    domain: Weak<ProtectionDomain>,
+    /// Address of the doorbell register that all of them ring.
+    register: u64,
+}
+
+impl DataPath for Rings {
+    type Worker = RingWorker;
+
+    fn check(device: &Device) -> Result<(), HcaError> {
+        if device.is_mlx5 { Ok(()) } else { Err(remedy::not_mlx5(&device.name)) }
+    }
+}
+
+impl Anchor for Arc<QueuePair> {
+    fn release(self: Box<Self>) -> bool {
+        Self::into_inner(*self).is_some()
+    }
+}
+
+impl Anchor for Arc<SharedReceiveQueue> {
+    fn release(self: Box<Self>) -> bool {
+        // Queue pairs that still live hold it, and can fill its entries.
+        Self::into_inner(*self).is_some()
+    }
+}
