@@ -246,12 +246,6 @@ impl MadStatus {
         self.0 & 1 != 0
     }
 
-    /// The class-specific code, 7 bits (bit 15 is the direction on directed-route SMPs).
-    #[must_use]
-    pub const fn class_code(self) -> u8 {
-        (self.0 >> 8) as u8 & 0x7f
-    }
-
     /// A status of a class-specific code alone.
     #[must_use]
     pub const fn class_specific(code: u8) -> Self {

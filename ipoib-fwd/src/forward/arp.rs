@@ -117,39 +117,6 @@ pub const fn answer_ethernet(request: &EthernetArp, own: MacAddress) -> Ethernet
     }
 }
 
-/// A packet of the Ethernet side as the InfiniBand side is to see it: from `own`, the address of the worker that
-/// answers for the sender, to `target`, where it is known.
-#[must_use]
-pub fn to_infiniband(
-    arp: &EthernetArp,
-    own: HardwareAddress,
-    target: Option<HardwareAddress>,
-) -> InfiniBandArp {
-    InfiniBandArp {
-        operation: match arp.operation {
-            ArpOperation::Request => InfiniBandOperation::Request,
-            ArpOperation::Reply => InfiniBandOperation::Reply,
-        },
-        sender: own,
-        sender_ip: arp.sender_ip,
-        target: target.unwrap_or_default(),
-        target_ip: arp.target_ip,
-    }
-}
-
-/// A packet of the InfiniBand side as the Ethernet side is to see it: from the gateway, to `target`, where it is known.
-/// `None` if it is neither request nor reply.
-#[must_use]
-pub fn to_ethernet(arp: &InfiniBandArp, own: MacAddress, target: Option<MacAddress>) -> Option<EthernetArp> {
-    Some(EthernetArp {
-        operation: operation(arp.operation)?,
-        sender_mac: own,
-        sender_ip: arp.sender_ip,
-        target_mac: target.unwrap_or(MacAddress::ZERO),
-        target_ip: arp.target_ip,
-    })
-}
-
 /// An ARP request of the gateway to the Ethernet side: who has `ip`? Without an own address it asks as a probe does,
 /// which teaches nobody a wrong address.
 #[must_use]

@@ -213,16 +213,6 @@ impl<D> Tables<D> {
         self.eth.at(index)
     }
 
-    /// InfiniBand hosts, in no order.
-    pub fn ib_neighbours(&self) -> impl Iterator<Item = (Ipv4Addr, &IbNeighbour<D>)> {
-        self.ib.iter()
-    }
-
-    /// Ethernet hosts, in no order.
-    pub fn eth_neighbours(&self) -> impl Iterator<Item = (Ipv4Addr, &EthNeighbour)> {
-        self.eth.iter()
-    }
-
     /// Takes over what a link publishes, with destinations already prepared for `worker`'s device. Neighbours for
     /// which there is no room are left out; the number of these is returned.
     pub fn apply(
@@ -303,9 +293,5 @@ impl<N> Side<N> {
 
     fn at(&self, index: NeighbourIndex) -> Option<Ipv4Addr> {
         self.names.get(usize::from(index.0)).copied().flatten()
-    }
-
-    fn iter(&self) -> impl Iterator<Item = (Ipv4Addr, &N)> {
-        self.entries.iter().map(|(&ip, (_, n))| (Ipv4Addr::from_bits(ip), n))
     }
 }

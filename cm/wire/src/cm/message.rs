@@ -4,9 +4,9 @@ use super::{
     AlternatePathResponse, BODY, CLASS_VERSION, DisconnectReply, DisconnectRequest, LoadAlternatePath,
     MessageReceiptAck, ReadyToUse, Reject, Reply, Request, SidrReply, SidrRequest,
 };
+use crate::Tid;
 use crate::layout::{Field, open_enum};
 use crate::mad::{BASE_VERSION, MAD_LEN, MadHeader, Method, MgmtClass};
-use crate::{CommId, Tid};
 
 open_enum! {
     /// Attribute ids of the class (IBA 16.7.1).
@@ -158,22 +158,5 @@ impl Message {
         let mut bytes = Box::new([0; MAD_LEN]);
         self.write(&header, &mut bytes);
         bytes
-    }
-
-    /// Communication ids (the sender's, the receiver's); a REQ has no receiver's. `None` for SIDR messages.
-    #[must_use]
-    pub const fn comm_ids(&self) -> Option<(CommId, CommId)> {
-        Some(match self {
-            Self::Request(m) => (m.local_comm_id, CommId(0)),
-            Self::MessageReceiptAck(m) => (m.local_comm_id, m.remote_comm_id),
-            Self::Reject(m) => (m.local_comm_id, m.remote_comm_id),
-            Self::Reply(m) => (m.local_comm_id, m.remote_comm_id),
-            Self::ReadyToUse(m) => (m.local_comm_id, m.remote_comm_id),
-            Self::DisconnectRequest(m) => (m.local_comm_id, m.remote_comm_id),
-            Self::DisconnectReply(m) => (m.local_comm_id, m.remote_comm_id),
-            Self::LoadAlternatePath(m) => (m.local_comm_id, m.remote_comm_id),
-            Self::AlternatePathResponse(m) => (m.local_comm_id, m.remote_comm_id),
-            Self::SidrRequest(_) | Self::SidrReply(_) => return None,
-        })
     }
 }

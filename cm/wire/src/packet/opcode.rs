@@ -175,33 +175,4 @@ impl Opcode {
     pub const fn is_rc_request(self) -> bool {
         matches!(self.to_byte(), 0x00..=0x0c | 0x13 | 0x14 | 0x16 | 0x17)
     }
-
-    /// True for an RC response: READ response or acknowledge.
-    #[must_use]
-    pub const fn is_rc_response(self) -> bool {
-        matches!(self.to_byte(), 0x0d..=0x12)
-    }
-
-    /// True for a SEND that opens a message.
-    #[must_use]
-    pub const fn is_rc_send_start(self) -> bool {
-        matches!(
-            self,
-            Self::RcSendFirst | Self::RcSendOnly | Self::RcSendOnlyImmediate | Self::RcSendOnlyInvalidate
-        )
-    }
-
-    /// True for a SEND that ends a message.
-    #[must_use]
-    pub const fn is_rc_send_end(self) -> bool {
-        matches!(
-            self,
-            Self::RcSendLast
-                | Self::RcSendLastImmediate
-                | Self::RcSendLastInvalidate
-                | Self::RcSendOnly
-                | Self::RcSendOnlyImmediate
-                | Self::RcSendOnlyInvalidate
-        )
-    }
 }
