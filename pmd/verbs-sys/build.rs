@@ -4,7 +4,7 @@ use std::error::Error;
 use std::path::PathBuf;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    for file in ["build.rs", "src/headers.h"] {
+    for file in ["build.rs", "src/headers.h", "src/layout.h"] {
         println!("cargo:rerun-if-changed={file}");
     }
     let mut include = Vec::new();
