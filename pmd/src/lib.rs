@@ -1,6 +1,7 @@
 //! Poll-mode drivers: EAL, packet buffers, Ethernet ports, and host channel adapters. The only room with `unsafe`.
 //!
 //! * [`eal`] – the safe face of DPDK's environment: start, lcores.
+//! * [`interface`] – network interfaces of this machine.
 //! * [`mem`] – packet buffers (mbufs) in hugepage pools.
 //! * [`eth`] – Ethernet ports (ethdevs).
 //! * [`gids`] – copies of devices' GID tables, for this process or shared.
@@ -16,6 +17,7 @@ pub mod eal;
 pub mod eth;
 pub mod gids;
 pub mod hca;
+pub mod interface;
 pub mod mem;
 pub mod mlx5;
 pub mod shm;

@@ -1,9 +1,8 @@
 //! TUN interfaces: the way of a virtual host's packets to and from a kernel's IP stack.
 
-use std::ffi::CString;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
 use rustix::fd::OwnedFd;
@@ -11,8 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::thread::LinkNameSpaceType;
 
-/// Longest name of an interface (`IFNAMSIZ` less its final zero).
-const MAX_NAME: usize = 15;
+use crate::interface::{MAX_NAME, Request};
 
 /// What a TUN interface shall be.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -174,44 +172,6 @@ fn create_here(config: &TunConfig) -> Result<OwnedFd, TunError> {
     request.set_flags((libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short);
     request.call(&socket, libc::SIOCSIFFLAGS).map_err(failed("set up"))?;
     Ok(device)
-}
-
-/// `struct ifreq`.
-struct Request(libc::ifreq);
-
-impl Request {
-    fn new(name: &str) -> Self {
-        // SAFETY: a structure of bytes, numbers and pointers; all zeros is a value.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        let name = CString::new(name).unwrap_or_default();
-        for (to, from) in request.ifr_name.iter_mut().take(MAX_NAME).zip(name.as_bytes()) {
-            *to = *from as libc::c_char;
-        }
-        Self(request)
-    }
-
-    const fn set_flags(&mut self, flags: libc::c_short) {
-        self.0.ifr_ifru.ifru_flags = flags;
-    }
-
-    const fn set_number(&mut self, number: libc::c_int) {
-        self.0.ifr_ifru.ifru_mtu = number;
-    }
-
-    fn set_address(&mut self, address: Ipv4Addr) {
-        let [a, b, c, d] = address.octets();
-        let family = libc::AF_INET as libc::sa_family_t;
-        // `struct sockaddr_in`: port, then the address in network byte order.
-        let bytes = [0, 0, a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0];
-        let sa_data = bytes.map(|b: u8| b as libc::c_char);
-        self.0.ifr_ifru.ifru_addr = libc::sockaddr { sa_family: family, sa_data };
-    }
-
-    fn call(&mut self, file: &OwnedFd, number: libc::Ioctl) -> io::Result<()> {
-        // SAFETY: all these calls take a `struct ifreq`, which lives until the call is over.
-        let result = unsafe { libc::ioctl(file.as_raw_fd(), number, &raw mut self.0) };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-    }
 }
 
 #[cfg(test)]

@@ -33,6 +33,10 @@ counted! {
         NotOurLid = "not_our_lid",
         /// The GRH's destination is none of our GIDs.
         NotOurGid = "not_our_gid",
+        /// An Ethernet frame to somebody else.
+        NotOurMac = "not_our_mac",
+        /// An Ethernet frame that is not RoCEv2, ARP or neighbour discovery.
+        OtherTraffic = "other_traffic",
         /// The port's state lets only subnet management pass.
         PortState = "port_state",
         /// Something else than an SMP on lane 15, or an SMP on another lane.
@@ -67,6 +71,10 @@ counted! {
         LoopbackFull = "loopback_full",
         /// A response that the queue pair did not ask for, or a request that it cannot carry out.
         Unsupported = "unsupported",
+        /// Sent on an Ethernet port without a GRH, or from an index of the GID table that is no RoCEv2 GID without VLAN.
+        NoRoute = "no_route",
+        /// Sent on an Ethernet port to a GID that answers neither ARP nor neighbour discovery.
+        NoNeighbour = "no_neighbour",
         /// Sent while the port's state lets only subnet management pass.
         SentOnDownPort = "sent_on_down_port",
     }

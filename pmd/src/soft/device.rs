@@ -4,10 +4,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;
 
 use ib_wire::Qpn;
-use ib_wire::packet::Headers;
 
 use super::counters::{Activity, Counters};
 use super::event::{DeviceEvent, Events};
+use super::frame::{Outgoing, Unframed};
 use super::object::cq::{Cq, Overrun};
 use super::object::mcast::Multicast;
 use super::object::mr::MrTable;
@@ -71,14 +71,20 @@ impl Device {
     pub(crate) fn send(
         &mut self,
         port: u8,
-        headers: impl FnOnce(&Port) -> Headers,
+        frame: impl FnOnce(&mut Port) -> Result<Outgoing, Unframed>,
         payload: usize,
         fill: impl Fn(&Wqe, &mut [u8]),
     ) -> Result<(), Blocked> {
         let Self { ports, wqe, counters, .. } = self;
         let Some(port) = ports.get_mut(usize::from(port)) else { return Ok(()) };
-        let headers = headers(port);
-        port.transmit(counters, &headers, payload, |out| fill(wqe, out))
+        match frame(port) {
+            Ok(outgoing) => port.transmit(counters, &outgoing, payload, |out| fill(wqe, out)),
+            Err(Unframed::Wait) => Err(Blocked),
+            Err(Unframed::Drop(reason)) => {
+                counters.drop_packet(reason);
+                Ok(())
+            }
+        }
     }
 
     /// Gives a queue pair a turn.

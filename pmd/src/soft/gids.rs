@@ -1,5 +1,5 @@
 //! A port's GID table in the hardware. At an InfiniBand port the subnet manager gives the prefix and the GUIDs behind the port's own
-//! (IBA 4.1.1, 14.2.5.5); at an Ethernet port the host writes every entry (IBA A17.3).
+//! (IBA 4.1.1, 14.2.5.5); at an Ethernet port the host writes every entry (IBA annex A17).
 
 use gidcache::{Attributes, GidType, Key};
 use ib_wire::smp::{GUID_BLOCK_LEN, GuidBlock};
@@ -98,6 +98,17 @@ impl GidTable {
             }
             Slots::Ethernet(_) => self.find(gid).is_some(),
         }
+    }
+
+    /// The GID of an entry from which RoCEv2 packets can be sent. Entries of VLANs are not among them.
+    pub(crate) fn rocev2(&self, index: usize) -> Option<Gid> {
+        let entry = self.entry(index)?;
+        (entry.key.gid_type == GidType::RoceV2 && entry.vlan.is_none()).then_some(entry.key.gid)
+    }
+
+    /// True if RoCEv2 packets to this GID are for the port.
+    pub(crate) fn has_rocev2(&self, gid: Gid) -> bool {
+        (0..self.used).any(|index| self.rocev2(index) == Some(gid))
     }
 
     /// Prefix of an InfiniBand port's GIDs.

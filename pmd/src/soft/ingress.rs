@@ -3,16 +3,18 @@
 use std::time::Instant;
 
 use ib_wire::packet::{Opcode, Packet, Service, VirtualLane};
-use ib_wire::{Qpn, crc};
+use ib_wire::{Gid, Qpn, crc};
 
 use super::counters::{Activity, DropReason};
 use super::device::Device;
 use super::engine::{EngineConfig, QpTable};
+use super::ethernet::{self, Incoming};
+use super::frame::Arrived;
 use super::object::qp::{Qp, QpKind};
 use super::port::Port;
 use super::rc::{requester, responder};
 use super::{sma, ud};
-use crate::hca::PortState;
+use crate::hca::{AddressVector, PortState};
 
 /// Takes up to `max` packets from each port. True if there were any.
 pub(crate) fn receive(
@@ -67,6 +69,10 @@ fn accept(
     ours: bool,
     now: Instant,
 ) -> Result<(), DropReason> {
+    let port = dev.ports.get_mut(usize::from(index)).ok_or(DropReason::NotOurLid)?;
+    if port.ethernet.is_some() {
+        return frame(qps, dev, index, bytes, ours, now);
+    }
     let packet = Packet::parse(bytes).map_err(|_| DropReason::Malformed)?;
     // What never left the device cannot have been damaged.
     if !ours && !crc::verify_vcrc(bytes) {
@@ -75,7 +81,6 @@ fn accept(
     if !ours && !packet.icrc_is_right() {
         return Err(DropReason::InvariantCrc);
     }
-    let port = dev.ports.get_mut(usize::from(index)).ok_or(DropReason::NotOurLid)?;
     let to_smi = packet.bth().dest_qpn == Qpn::SMI;
     if to_smi != (packet.lrh().vl == VirtualLane::MANAGEMENT) {
         return Err(DropReason::VirtualLane);
@@ -86,15 +91,72 @@ fn accept(
     if matches!(port.state, PortState::Down | PortState::Init) {
         return Err(DropReason::PortState);
     }
+    let arrived = Arrived::infiniband(&packet);
     if packet.lrh().dlid.is_multicast() {
-        return multicast(qps, dev, index, &packet, ours);
+        let group = packet.grh().map(|grh| grh.dgid).filter(|g| g.is_multicast());
+        return multicast(qps, dev, index, group.ok_or(DropReason::NotOurGid)?, &arrived, ours);
     }
     addressed(port, &packet)?;
+    deliver(qps, dev, index, &arrived, now)
+}
+
+/// A frame that came in by an Ethernet port.
+fn frame(
+    qps: &mut QpTable,
+    dev: &mut Device,
+    index: u8,
+    bytes: &[u8],
+    ours: bool,
+    now: Instant,
+) -> Result<(), DropReason> {
+    let port = dev.ports.get_mut(usize::from(index)).ok_or(DropReason::NotOurMac)?;
+    let Some(ethernet) = &mut port.ethernet else { return Err(DropReason::NotOurMac) };
+    let packet = match ethernet::sort(ethernet.mac, bytes)? {
+        Incoming::Roce(packet) => packet,
+        Incoming::Neighbour => {
+            let gids = &port.gids;
+            let ours = |gid| gids.has_rocev2(gid);
+            if let Some(answer) =
+                ethernet::handle_message(&mut ethernet.neighbours, ethernet.mac, ours, bytes)
+            {
+                port.answer(answer);
+            }
+            return Ok(());
+        }
+    };
+    if !ours && !packet.icrc_is_right() {
+        return Err(DropReason::InvariantCrc);
+    }
+    if port.state != PortState::Active {
+        return Err(DropReason::PortState);
+    }
+    // No subnet management here.
+    if packet.transport().bth.dest_qpn == Qpn::SMI {
+        return Err(DropReason::NoQueuePair);
+    }
+    let arrived = Arrived::roce(&packet);
+    if ethernet::is_group(packet.dgid()) {
+        return multicast(qps, dev, index, packet.dgid(), &arrived, ours);
+    }
+    if !port.gids.has_rocev2(packet.dgid()) {
+        return Err(DropReason::NotOurGid);
+    }
+    deliver(qps, dev, index, &arrived, now)
+}
+
+/// Hands a packet for this port to its queue pair.
+fn deliver(
+    qps: &mut QpTable,
+    dev: &mut Device,
+    index: u8,
+    packet: &Arrived<'_>,
+    now: Instant,
+) -> Result<(), DropReason> {
     let qp = qps.named(index, packet.bth().dest_qpn).ok_or(DropReason::NoQueuePair)?;
     match (qp.kind, packet.bth().opcode.service()) {
-        (QpKind::Rc, Service::Rc) => connected(qp, dev, &packet, now),
+        (QpKind::Rc, Service::Rc) => connected(qp, dev, packet, now),
         (QpKind::Ud | QpKind::Gsi, Service::Ud) => {
-            ud::receive(qp, dev, &packet);
+            ud::receive(qp, dev, packet);
             Ok(())
         }
         _ => Err(DropReason::Transport),
@@ -116,10 +178,10 @@ fn multicast(
     qps: &mut QpTable,
     dev: &mut Device,
     index: u8,
-    packet: &Packet<'_>,
+    group: Gid,
+    packet: &Arrived<'_>,
     ours: bool,
 ) -> Result<(), DropReason> {
-    let group = packet.grh().map(|grh| grh.dgid).filter(|g| g.is_multicast()).ok_or(DropReason::NotOurGid)?;
     let source = packet.extended().deth().ok_or(DropReason::Transport)?.src_qpn;
     if packet.bth().dest_qpn != Qpn::MULTICAST {
         return Err(DropReason::NoQueuePair);
@@ -138,7 +200,7 @@ fn multicast(
     if n == 0 && !ours { Err(DropReason::NotAttached) } else { Ok(()) }
 }
 
-fn connected(qp: &mut Qp, dev: &mut Device, packet: &Packet<'_>, now: Instant) -> Result<(), DropReason> {
+fn connected(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now: Instant) -> Result<(), DropReason> {
     if !qp.receives_packets() {
         return Err(DropReason::QueuePairState);
     }
@@ -148,7 +210,12 @@ fn connected(qp: &mut Qp, dev: &mut Device, packet: &Packet<'_>, now: Instant) -
         return Err(DropReason::PartitionKey);
     }
     // IBA 9.6.1.5: a connected packet comes from where the connection goes to.
-    if qp.rc.as_ref().is_none_or(|rc| rc.av.dlid != packet.lrh().slid) {
+    let from_there = |av: &AddressVector| match (&port.ethernet, packet.route, av.grh) {
+        (None, ..) => av.dlid == packet.slid,
+        (Some(_), Some((sgid, _)), Some(route)) => route.dgid == sgid,
+        _ => false,
+    };
+    if !qp.rc.as_ref().is_some_and(|rc| from_there(&rc.av)) {
         return Err(DropReason::WrongSource);
     }
     let bth = packet.bth();
@@ -179,7 +246,7 @@ fn management(
     }
     if sma::handle(dev, config, index, packet)? == sma::Handled::NotForAgent {
         let qp = qps.named(index, Qpn::SMI).ok_or(DropReason::NoQueuePair)?;
-        ud::receive(qp, dev, packet);
+        ud::receive(qp, dev, &Arrived::infiniband(packet));
     }
     Ok(())
 }

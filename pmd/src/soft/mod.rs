@@ -12,6 +12,7 @@ mod counters;
 mod device;
 mod doorbell;
 pub mod engine;
+pub mod ethernet;
 mod event;
 mod frame;
 mod gids;

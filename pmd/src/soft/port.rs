@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use ib_wire::packet::{Headers, VirtualLane};
 use ib_wire::{Guid, Lid, Mtu, PKey, ServiceLevel, TimeoutCode};
 
 use super::counters::{Activity, Counters, DropReason};
+use super::ethernet::{Ethernet, question_frame};
 use super::event::Events;
+use super::frame::{Outgoing, Way};
 use super::gids::GidTable;
 use super::link::{LinkEnd, MAX_PACKET};
 use crate::hca::{AsyncEvent, LinkLayer, PortNumber, PortState};
@@ -16,12 +17,18 @@ use crate::hca::{AsyncEvent, LinkLayer, PortNumber, PortState};
 pub(crate) const PKEYS: usize = 32;
 /// Packets that wait on the way from a port to itself.
 const LOOPBACK: usize = 64;
-/// Answers of the subnet management agent that wait for the link.
+/// Answers of the subnet management agent, or of ARP and neighbour discovery, that wait for the link.
 const MAX_ANSWERS: usize = 32;
 
 /// The link or the way back to ourselves is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Blocked;
+
+fn queue_answer(answers: &mut VecDeque<Box<[u8]>>, packet: Box<[u8]>) {
+    if answers.len() < MAX_ANSWERS {
+        answers.push_back(packet);
+    }
+}
 
 /// Packets from a port to itself.
 #[derive(Debug, Default)]
@@ -62,7 +69,7 @@ impl Loopback {
 /// What a port is made with.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
-    /// Port GUID.
+    /// Port GUID; that of an Ethernet port has its MAC address in it ([`guid_of_mac`](super::ethernet::guid_of_mac)).
     pub guid: Guid,
     /// Largest MTU.
     pub max_mtu: Mtu,
@@ -92,6 +99,8 @@ pub(crate) struct Port {
     pub(crate) max_mtu: Mtu,
     pub(crate) link_layer: LinkLayer,
     pub(crate) gids: GidTable,
+    /// Its Ethernet side; none at an InfiniBand port.
+    pub(crate) ethernet: Option<Box<Ethernet>>,
     pub(crate) pkeys: [PKey; PKEYS],
     pub(crate) pkey_violations: u16,
     pub(crate) qkey_violations: u16,
@@ -119,6 +128,8 @@ impl Port {
             mtu: config.max_mtu,
             max_mtu: config.max_mtu,
             link_layer: config.link_layer,
+            ethernet: (config.link_layer == LinkLayer::Ethernet)
+                .then(|| Box::new(Ethernet::new(config.guid))),
             gids: GidTable::new(config.link_layer, config.guid, config.gid_table),
             pkeys,
             pkey_violations: 0,
@@ -142,35 +153,28 @@ impl Port {
     pub(crate) fn transmit(
         &mut self,
         counters: &mut Counters,
-        headers: &Headers,
+        outgoing: &Outgoing,
         payload: usize,
         fill: impl Fn(&mut [u8]),
     ) -> Result<(), Blocked> {
-        let management = headers.lrh.vl == VirtualLane::MANAGEMENT;
-        if !management && self.state != PortState::Active {
+        if !outgoing.management && self.state != PortState::Active {
             counters.drop_packet(DropReason::SentOnDownPort);
             return Ok(());
         }
-        let len = headers.packet_len(payload);
-        let write = |out: &mut [u8]| {
-            // Length and layout were checked by who made the headers; a packet that cannot be stays zeros and is
-            // dropped by the receiver as malformed.
-            if let Ok(mut frame) = headers.write(payload, out) {
-                fill(frame.payload_mut());
-                frame.seal();
-            }
-        };
-        if self.has_lid(headers.lrh.dlid) {
+        let len = outgoing.len(payload);
+        let write = |out: &mut [u8]| outgoing.write(payload, out, &fill);
+        if outgoing.way == Way::Ourselves {
             return if self.loopback.push(len, write) { Ok(()) } else { Err(Blocked) };
         }
+        let group = outgoing.way == Way::Group;
         if let Some(link) = &mut self.link {
             link.send_with(len, write).map_err(|_| Blocked)?;
             counters.count(Activity::Sent);
-        } else if !headers.lrh.dlid.is_multicast() {
+        } else if !group {
             counters.drop_packet(DropReason::SentOnDownPort);
         }
         // Other queue pairs of ours may listen to the group.
-        if headers.lrh.dlid.is_multicast() && !self.loopback.push(len, write) {
+        if group && !self.loopback.push(len, write) {
             counters.drop_packet(DropReason::LoopbackFull);
         }
         Ok(())
@@ -178,9 +182,7 @@ impl Port {
 
     /// Queues a packet that the agent made; it is lost if too many wait.
     pub(crate) fn answer(&mut self, packet: Box<[u8]>) {
-        if self.answers.len() < MAX_ANSWERS {
-            self.answers.push_back(packet);
-        }
+        queue_answer(&mut self.answers, packet);
     }
 
     /// Sends the agent's packets.
@@ -199,7 +201,16 @@ impl Port {
     pub(crate) fn poll_link(&mut self, now: Instant, events: &mut Events) {
         let Some(link) = &mut self.link else { return };
         link.poll(now);
-        match (link.is_up(), self.state) {
+        let up = link.is_up();
+        if let Some(ethernet) = &mut self.ethernet {
+            ethernet.neighbours.handle_timeout(now);
+            while let Some(question) = ethernet.neighbours.poll_transmit() {
+                queue_answer(&mut self.answers, question_frame(ethernet.mac, &question));
+            }
+        }
+        match (up, self.state) {
+            // No subnet manager configures an Ethernet port.
+            (true, PortState::Down) if self.ethernet.is_some() => self.set_state(PortState::Active, events),
             (true, PortState::Down) => self.state = PortState::Init,
             (false, PortState::Down) | (true, _) => {}
             (false, _) => self.set_state(PortState::Down, events),

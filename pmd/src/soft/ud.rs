@@ -1,11 +1,11 @@
 //! Datagrams (IBA 9.8.3): user, general management and, where the host asks for it, subnet management.
 
-use ib_wire::packet::{Bth, Deth, Extended, GRH_LEN, Opcode, Packet, VirtualLane};
-use ib_wire::{Lid, Psn, QKey};
+use ib_wire::packet::{Bth, Deth, Extended, GRH_LEN, Opcode};
+use ib_wire::{Psn, QKey};
 
 use super::counters::DropReason;
 use super::device::{Device, Face, Receive};
-use super::frame;
+use super::frame::{Arrived, NetworkHeader, Outgoing};
 use super::object::qp::{Qp, QpKind};
 use super::scatter::ScatterError;
 use super::wqe::{self, Control, Pieces};
@@ -86,16 +86,7 @@ fn datagram(qp: &Qp, dev: &mut Device, control: &Control) -> Result<(Step, u32),
     let management = qp.kind == QpKind::Smi;
     let sent = dev.send(
         qp.port,
-        |port| {
-            let mut headers = frame::headers(port, &to.av, bth, extended);
-            if management {
-                headers.lrh.vl = VirtualLane::MANAGEMENT;
-                if to.av.dlid == Lid::PERMISSIVE && port.lid.0 == 0 {
-                    headers.lrh.slid = Lid::PERMISSIVE;
-                }
-            }
-            headers
-        },
+        |port| Outgoing::new(port, &to.av, bth, extended, qp.qpn.get(), management),
         len,
         |wqe, out| wqe.copy(&pieces, out),
     );
@@ -103,12 +94,12 @@ fn datagram(qp: &Qp, dev: &mut Device, control: &Control) -> Result<(Step, u32),
 }
 
 /// Takes a datagram in.
-pub(crate) fn receive(qp: &mut Qp, dev: &mut Device, packet: &Packet<'_>) {
+pub(crate) fn receive(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
     let Some(reason) = accept(qp, dev, packet) else { return };
     dev.counters.drop_packet(reason);
 }
 
-fn accept(qp: &mut Qp, dev: &mut Device, packet: &Packet<'_>) -> Option<DropReason> {
+fn accept(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Option<DropReason> {
     let Some(deth) = packet.extended().deth() else { return Some(DropReason::Transport) };
     if !qp.receives_packets() {
         return Some(DropReason::QueuePairState);
@@ -132,7 +123,7 @@ fn accept(qp: &mut Qp, dev: &mut Device, packet: &Packet<'_>) -> Option<DropReas
         port.qkey_violations = port.qkey_violations.saturating_add(1);
         return Some(DropReason::QueueKey);
     }
-    let path_bits = (packet.lrh().dlid.0 & ((1 << port.lmc.min(7)) - 1)) as u8;
+    let path_bits = (packet.dlid.0 & ((1 << port.lmc.min(7)) - 1)) as u8;
 
     let total = GRH_LEN as u64 + packet.payload().len() as u64;
     if let super::object::qp::Receives::Own(rq) = &qp.receives {
@@ -156,10 +147,16 @@ fn accept(qp: &mut Qp, dev: &mut Device, packet: &Packet<'_>) -> Option<DropReas
     let written = if dev.receive.capacity() < total {
         Err(ScatterError::Length)
     } else {
-        packet
-            .grh_bytes()
-            .map_or(Ok(()), |grh| dev.receive.write(&dev.mrs, 0, grh))
-            .and_then(|()| dev.receive.write(&dev.mrs, GRH_LEN as u64, packet.payload()))
+        match packet.network {
+            NetworkHeader::None => Ok(()),
+            NetworkHeader::Grh(header) | NetworkHeader::Ipv6(header) => {
+                dev.receive.write(&dev.mrs, 0, header)
+            }
+            NetworkHeader::Ipv4(header) => {
+                dev.receive.write(&dev.mrs, (GRH_LEN - header.len()) as u64, header)
+            }
+        }
+        .and_then(|()| dev.receive.write(&dev.mrs, GRH_LEN as u64, packet.payload()))
     };
     let face = Face::new(qp);
     if let Err(error) = written {
@@ -172,10 +169,15 @@ fn accept(qp: &mut Qp, dev: &mut Device, packet: &Packet<'_>) -> Option<DropReas
         return None;
     }
     let mut cqe = Cqe::default();
-    let grh = if packet.grh().is_some() { cqe_flags::GRH } else { 0 };
+    let grh = match packet.network {
+        NetworkHeader::None => u32::from(packet.sl.get()) << cqe_flags::SL_SHIFT,
+        NetworkHeader::Grh(_) => cqe_flags::GRH | u32::from(packet.sl.get()) << cqe_flags::SL_SHIFT,
+        NetworkHeader::Ipv6(_) => cqe_flags::GRH | cqe_flags::ROCE_IPV6,
+        NetworkHeader::Ipv4(_) => cqe_flags::GRH | cqe_flags::ROCE_IPV4,
+    };
     cqe.ml_path = path_bits;
-    cqe.slid.set(packet.lrh().slid.0);
-    cqe.flags_rqpn.set(grh | u32::from(packet.lrh().sl.get()) << cqe_flags::SL_SHIFT | deth.src_qpn.get());
+    cqe.slid.set(packet.slid.0);
+    cqe.flags_rqpn.set(grh | deth.src_qpn.get());
     cqe.imm_inval_pkey.set(u32::from(pkey_index));
     let mut opcode = CqeOpcode::ReceiveSend;
     if let Some(imm) = packet.extended().immediate() {

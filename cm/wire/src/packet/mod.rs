@@ -23,4 +23,4 @@ pub use grh::{GRH_LEN, GRH_NEXT_HEADER, Grh};
 pub use lrh::{LRH_LEN, Lnh, Lrh, VirtualLane};
 pub use opcode::{Layout, Opcode, Service};
 pub use parse::{Packet, ParseError, Transport};
-pub use roce::{ROCEV2_PORT, RoceFrame, RoceHeaders, RoceNetwork, RocePacket};
+pub use roce::{ROCEV2_FLOWS, ROCEV2_PORT, RoceFrame, RoceHeaders, RoceNetwork, RocePacket};

@@ -54,7 +54,10 @@ pub enum ParseError {
         /// Bytes there.
         have: usize,
     },
-    /// Not IPv4 or IPv6 with UDP to port 4791, or lengths that contradict each other (RoCEv2 only).
+    /// Something else than UDP to port 4791 (RoCEv2 only).
+    #[error("not UDP to the port of RoCEv2")]
+    OtherTraffic,
+    /// Not IPv4 or IPv6 as RoCEv2 has it, or lengths that contradict each other (RoCEv2 only).
     #[error("not a RoCEv2 packet: {0}")]
     NotRoce(&'static str),
 }

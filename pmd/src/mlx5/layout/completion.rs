@@ -75,6 +75,10 @@ pub mod cqe_flags {
     pub const GRH_MASK: u32 = 0x3000_0000;
     /// The GRH was an InfiniBand one.
     pub const GRH: u32 = 0x1000_0000;
+    /// At an Ethernet port, in place of the service level: an IPv6 header came with the packet.
+    pub const ROCE_IPV6: u32 = 0x0100_0000;
+    /// At an Ethernet port: an IPv4 header did.
+    pub const ROCE_IPV4: u32 = 0x0200_0000;
 }
 
 /// A completion queue entry.

@@ -25,6 +25,11 @@ impl Engine {
         let Self { dev, .. } = self;
         let index = usize::from(port.0).wrapping_sub(1);
         let p = dev.ports.get_mut(index).ok_or_else(|| not_found("port", port.0))?;
+        if link.as_ref().is_some_and(|link| link.is_ethernet() != p.ethernet.is_some()) {
+            return Err(HcaError::Environment(
+                "an InfiniBand port takes a shm: or udp: link, an Ethernet port a roce: link".into(),
+            ));
+        }
         if link.is_none() {
             p.set_state(PortState::Down, &mut dev.events);
         }

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 
 use super::MAX_PACKET;
@@ -105,8 +104,8 @@ fn result(n: libc::c_int) -> io::Result<usize> {
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
-/// Sends datagrams of `batch` on a connected socket; returns how many went.
-pub(super) fn send(socket: &UdpSocket, batch: &mut Batch) -> io::Result<usize> {
+/// Sends datagrams of `batch` on a socket that knows where to; returns how many went.
+pub(super) fn send(socket: &impl AsRawFd, batch: &mut Batch) -> io::Result<usize> {
     let mut headers = Headers::new();
     let n = headers.point(batch.slots.get_mut(batch.first..batch.used).unwrap_or_default(), false);
     // SAFETY: `n` headers are set up; the buffers that they point to live until after the call, which only reads them.
@@ -116,7 +115,7 @@ pub(super) fn send(socket: &UdpSocket, batch: &mut Batch) -> io::Result<usize> {
 }
 
 /// Receives into `batch`, whose old content is gone then; returns how many.
-pub(super) fn receive(socket: &UdpSocket, batch: &mut Batch) -> io::Result<usize> {
+pub(super) fn receive(socket: &impl AsRawFd, batch: &mut Batch) -> io::Result<usize> {
     let mut headers = Headers::new();
     batch.clear();
     let n = headers.point(&mut batch.slots, true);

@@ -1,14 +1,16 @@
-//! One end of a link between two InfiniBand ports. It carries whole packets, LRH to VCRC.
+//! One end of a link between two InfiniBand ports, which carries whole packets, LRH to VCRC; or of an Ethernet port's, which
+//! carries whole frames.
 //!
-//! Three kinds behind one type: a pair in one process, shared memory between two processes of one machine (no system
-//! call per packet), UDP between machines (one packet a datagram). All are bounded. The first two hold the sender back
-//! ([`LinkFull`]) where the receiver is slow; UDP loses, as UDP does. An end whose other end is gone is *down*: what is
+//! Four kinds behind one type: a pair in one process, shared memory between two processes of one machine (no system
+//! call per packet), UDP between machines (one packet a datagram), and for Ethernet a network interface. All are bounded. The first two hold the sender back
+//! ([`LinkFull`]) where the receiver is slow; UDP and Ethernet lose, as they do. An end whose other end is gone is *down*: what is
 //! sent then is dropped and counted, as on a cable that was pulled.
 
 mod counters;
 mod fault;
 mod handover;
 mod mmsg;
+mod packet;
 mod pair;
 mod ring;
 mod shm;
@@ -28,6 +30,7 @@ pub use trouble::{LinkError, LinkTrouble};
 pub use url::{LinkUrl, LinkUrlError, Transport};
 
 use fault::Injector;
+use packet::PacketEnd;
 use pair::PairEnd;
 use ring::Broken;
 use shm::ShmEnd;
@@ -35,7 +38,7 @@ use udp::UdpEnd;
 
 use crate::tap::{FrameKind, Tap, TapDirection};
 
-/// Most bytes of one packet: 4096 of payload and room for every header and both CRCs.
+/// Most bytes of one packet: 4096 of payload and room for every header and both CRCs, those of RoCEv2 in Ethernet, too.
 pub const MAX_PACKET: usize = 4096 + 130;
 
 /// The other end is slow: try again later.
@@ -56,12 +59,15 @@ enum Kind {
     Pair(PairEnd),
     SharedMemory(Box<ShmEnd>),
     Udp(Box<UdpEnd>),
+    Packet(Box<PacketEnd>),
 }
 
 /// One end of a link.
 #[derive(Debug)]
 pub struct LinkEnd {
     kind: Kind,
+    /// What it carries.
+    frames: FrameKind,
     faults: Option<Box<FaultyEnd>>,
     out: Box<[u8; MAX_PACKET]>,
     inn: Box<[u8; MAX_PACKET]>,
@@ -84,6 +90,19 @@ impl LinkEnd {
         Ok((Self::new(Kind::Pair(a)), Self::new(Kind::Pair(b))))
     }
 
+    /// As [`LinkEnd::pair`], between two Ethernet ports.
+    pub fn ethernet_pair() -> std::io::Result<(Self, Self)> {
+        let (mut a, mut b) = Self::pair()?;
+        (a.frames, b.frames) = (FrameKind::Ethernet, FrameKind::Ethernet);
+        Ok((a, b))
+    }
+
+    /// True if it carries Ethernet frames.
+    #[must_use]
+    pub fn is_ethernet(&self) -> bool {
+        self.frames == FrameKind::Ethernet
+    }
+
     /// The fabric's end of an external link. A shared-memory link's socket is there when this returns.
     pub fn listen(url: &LinkUrl) -> Result<Self, LinkError> {
         Self::open(url, ShmEnd::listen)
@@ -99,6 +118,7 @@ impl LinkEnd {
         let kind = match &url.transport {
             Transport::SharedMemory { path } => Kind::SharedMemory(Box::new(shm(path)?)),
             Transport::Udp { local, peer } => Kind::Udp(Box::new(UdpEnd::open(*local, *peer)?)),
+            Transport::Ethernet { interface } => Kind::Packet(Box::new(PacketEnd::open(interface)?)),
         };
         let mut end = Self::new(kind);
         end.inject(url.faults);
@@ -106,8 +126,11 @@ impl LinkEnd {
     }
 
     fn new(kind: Kind) -> Self {
+        let frames =
+            if matches!(kind, Kind::Packet(_)) { FrameKind::Ethernet } else { FrameKind::InfiniBand };
         Self {
             kind,
+            frames,
             faults: None,
             out: Box::new([0; MAX_PACKET]),
             inn: Box::new([0; MAX_PACKET]),
@@ -135,6 +158,7 @@ impl LinkEnd {
             Kind::Pair(end) => end.is_up(),
             Kind::SharedMemory(end) => end.is_up(),
             Kind::Udp(end) => end.is_up(),
+            Kind::Packet(end) => end.is_up(),
         }
     }
 
@@ -167,7 +191,7 @@ impl LinkEnd {
             self.drain_injector();
             return Ok(());
         }
-        match transmit(&mut self.kind, &mut self.counters, &mut self.tap, packet) {
+        match transmit(&mut self.kind, &mut self.counters, (&mut self.tap, self.frames), packet) {
             Sent::Taken => {
                 self.counters.tx_packets += 1;
                 self.counters.tx_bytes += len as u64;
@@ -207,16 +231,30 @@ impl LinkEnd {
     /// is shown again in the next one. What is not taken holds the other end back.
     pub fn receive_while(&mut self, max: usize, mut take: impl FnMut(&[u8]) -> bool) -> usize {
         let Some(faults) = &mut self.faults else {
-            return receive(&mut self.kind, &mut self.counters, &mut self.tap, max, &mut self.inn, take);
+            return receive(
+                &mut self.kind,
+                &mut self.counters,
+                (&mut self.tap, self.frames),
+                max,
+                &mut self.inn,
+                take,
+            );
         };
         let injector = &mut faults.receive;
-        receive(&mut self.kind, &mut self.counters, &mut self.tap, max, &mut self.inn, |packet| {
-            let room = injector.has_room();
-            if room {
-                injector.put(packet);
-            }
-            room
-        });
+        receive(
+            &mut self.kind,
+            &mut self.counters,
+            (&mut self.tap, self.frames),
+            max,
+            &mut self.inn,
+            |packet| {
+                let room = injector.has_room();
+                if room {
+                    injector.put(packet);
+                }
+                room
+            },
+        );
         let mut n = 0;
         while n < max && injector.next(&mut take) {
             n += 1;
@@ -231,6 +269,7 @@ impl LinkEnd {
             Kind::Pair(end) => end.poll(&mut self.counters),
             Kind::SharedMemory(end) => end.poll(now, &mut self.counters),
             Kind::Udp(end) => end.poll(now, &mut self.counters),
+            Kind::Packet(end) => end.poll(now, &mut self.counters),
         }
         if let Some(faults) = &mut self.faults {
             faults.send.set_now(now);
@@ -242,11 +281,13 @@ impl LinkEnd {
         }
     }
 
-    /// Sends what a UDP link collects to send at once; nothing on other links. Call it after a round of sends;
+    /// Sends what a UDP or an Ethernet link collects to send at once; nothing on other links. Call it after a round of sends;
     /// [`LinkEnd::receive`] and [`LinkEnd::poll`] do it too.
     pub fn flush(&mut self) {
-        if let Kind::Udp(end) = &mut self.kind {
-            end.flush(&mut self.counters);
+        match &mut self.kind {
+            Kind::Udp(end) => end.flush(&mut self.counters),
+            Kind::Packet(end) => end.flush(&mut self.counters),
+            Kind::Pair(_) | Kind::SharedMemory(_) => {}
         }
     }
 
@@ -257,6 +298,7 @@ impl LinkEnd {
             Kind::Pair(end) => (!end.is_up()).then_some(LinkTrouble::Gone),
             Kind::SharedMemory(end) => end.trouble,
             Kind::Udp(end) => end.trouble,
+            Kind::Packet(end) => end.trouble,
         }
     }
 
@@ -280,8 +322,8 @@ impl LinkEnd {
 
     fn drain_injector(&mut self) {
         let Some(faults) = &mut self.faults else { return };
-        let (kind, counters, tap) = (&mut self.kind, &mut self.counters, &mut self.tap);
-        while faults.send.next(|packet| transmit(kind, counters, tap, packet) == Sent::Taken) {}
+        let (kind, counters, tap, frames) = (&mut self.kind, &mut self.counters, &mut self.tap, self.frames);
+        while faults.send.next(|packet| transmit(kind, counters, (tap, frames), packet) == Sent::Taken) {}
     }
 }
 
@@ -290,17 +332,24 @@ fn has_room(kind: &mut Kind, counters: &mut LinkCounters, len: usize) -> bool {
         Kind::Pair(end) => end.has_room(len),
         Kind::SharedMemory(end) => end.has_room(len),
         Kind::Udp(end) => end.has_room(counters),
+        Kind::Packet(end) => end.has_room(counters),
     }
 }
 
-fn transmit(kind: &mut Kind, counters: &mut LinkCounters, tap: &mut Option<Tap>, packet: &[u8]) -> Sent {
+fn transmit(
+    kind: &mut Kind,
+    counters: &mut LinkCounters,
+    (tap, frames): (&mut Option<Tap>, FrameKind),
+    packet: &[u8],
+) -> Sent {
     let sent = match kind {
         Kind::Pair(end) => end.send(packet),
         Kind::SharedMemory(end) => end.send(packet),
         Kind::Udp(end) => end.send(packet, counters),
+        Kind::Packet(end) => end.send(packet, counters),
     };
     if let (Sent::Taken, Some(tap)) = (sent, tap) {
-        tap.offer(FrameKind::InfiniBand, TapDirection::Sent, packet);
+        tap.offer(frames, TapDirection::Sent, packet);
     }
     sent
 }
@@ -308,7 +357,7 @@ fn transmit(kind: &mut Kind, counters: &mut LinkCounters, tap: &mut Option<Tap>,
 fn receive(
     kind: &mut Kind,
     counters: &mut LinkCounters,
-    tap: &mut Option<Tap>,
+    (tap, frames): (&mut Option<Tap>, FrameKind),
     max: usize,
     inn: &mut [u8; MAX_PACKET],
     mut take: impl FnMut(&[u8]) -> bool,
@@ -319,7 +368,7 @@ fn receive(
         if taken {
             bytes += packet.len() as u64;
             if let Some(tap) = tap {
-                tap.offer(FrameKind::InfiniBand, TapDirection::Received, packet);
+                tap.offer(frames, TapDirection::Received, packet);
             }
         }
         taken
@@ -328,6 +377,7 @@ fn receive(
         Kind::Pair(end) => end.receive(max, inn, count),
         Kind::SharedMemory(end) => end.receive(max, inn, count),
         Kind::Udp(end) => end.receive(max, counters, count),
+        Kind::Packet(end) => end.receive(max, counters, count),
     };
     counters.rx_packets += n as u64;
     counters.rx_bytes += bytes;

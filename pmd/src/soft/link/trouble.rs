@@ -45,6 +45,9 @@ pub enum LinkTrouble {
     /// The other end broke the rules and was cut off.
     #[error("the other end broke the rules of the link and was cut off")]
     Violation,
+    /// The network interface is down or has no carrier.
+    #[error("the network interface is down or has no carrier")]
+    NoCarrier,
     /// No memory could be had for the rings.
     #[error("no memory for the rings")]
     NoMemory,

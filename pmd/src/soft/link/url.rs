@@ -1,4 +1,4 @@
-//! Link URLs: `shm:/run/ibfab/gw.sock`, `udp:10.0.0.1:4800-10.0.0.2:4800`, with faults as `?loss=0.01&seed=7`.
+//! Link URLs: `shm:/run/ibfab/gw.sock`, `udp:10.0.0.1:4800-10.0.0.2:4800`, `roce:eth1`, with faults as `?loss=0.01&seed=7`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use super::fault::Faults;
 
+/// Longest name of a network interface (`IFNAMSIZ` less its final zero).
+const MAX_INTERFACE: usize = 15;
 /// Longest path of a UNIX socket (`sun_path` less its final zero).
 const MAX_SOCKET_PATH: usize = 107;
 
@@ -35,14 +37,20 @@ pub enum Transport {
         /// The other end's.
         peer: SocketAddr,
     },
+    /// RoCEv2 over Ethernet, by a network interface of this machine.
+    Ethernet {
+        /// Name of the interface.
+        interface: String,
+    },
 }
 
 /// What is wrong with a link URL.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LinkUrlError {
-    /// Neither `shm:` nor `udp:`.
+    /// None of `shm:`, `udp:`, `roce:`.
     #[error(
-        "link URL `{0}` begins with neither `shm:` nor `udp:`; write shm:/path/to.sock or udp:LOCAL-PEER"
+        "link URL `{0}` begins with none of `shm:`, `udp:`, `roce:`; write shm:/path/to.sock, udp:LOCAL-PEER or \
+         roce:INTERFACE"
     )]
     Scheme(String),
     /// The path of a shared-memory link is no good.
@@ -54,6 +62,9 @@ pub enum LinkUrlError {
     /// The two addresses of a UDP link are not of one family.
     #[error("{0} and {1} are not of one address family")]
     Families(SocketAddr, SocketAddr),
+    /// Not the name of a network interface.
+    #[error("`{0}` is not the name of a network interface; write for instance roce:eth1")]
+    Interface(String),
     /// The other end's port is 0.
     #[error("the other end's UDP port must not be 0")]
     PeerPort,
@@ -92,6 +103,12 @@ impl FromStr for LinkUrl {
                 return Err(LinkUrlError::PeerPort);
             }
             Transport::Udp { local, peer }
+        } else if let Some(name) = place.strip_prefix("roce:") {
+            let good = |c: char| c.is_ascii_graphic() && c != '/';
+            if name.is_empty() || name.len() > MAX_INTERFACE || !name.chars().all(good) {
+                return Err(LinkUrlError::Interface(name.to_owned()));
+            }
+            Transport::Ethernet { interface: name.to_owned() }
         } else {
             return Err(LinkUrlError::Scheme(text.to_owned()));
         };
@@ -155,6 +172,7 @@ impl fmt::Display for LinkUrl {
         match &self.transport {
             Transport::SharedMemory { path } => write!(f, "shm:{}", path.display()),
             Transport::Udp { local, peer } => write!(f, "udp:{local}-{peer}"),
+            Transport::Ethernet { interface } => write!(f, "roce:{interface}"),
         }?;
         let off = Faults::default();
         let mut separator = '?';
@@ -184,6 +202,7 @@ mod tests {
         for text in [
             "shm:/run/ibfab/gw.sock",
             "udp:10.0.0.1:4800-10.0.0.2:4801",
+            "roce:eth1.100?loss=0.5",
             "udp:[::1]:1-[::1]:2?loss=0.25&seed=7",
             "shm:/a?duplicate=0.5&reorder=0.125&corrupt=1&delay=2500us",
         ] {
@@ -203,6 +222,9 @@ mod tests {
             ("udp:10.0.0.1:4800", "LOCAL-PEER"),
             ("udp:10.0.0.1:1-[::1]:2", "address family"),
             ("udp:10.0.0.1:1-10.0.0.1:0", "must not be 0"),
+            ("roce:", "roce:eth1"),
+            ("roce:a/b", "roce:eth1"),
+            ("roce:way-too-long-a-name", "roce:eth1"),
             ("shm:/a?los=1", "reorder"),
             ("shm:/a?loss=1.5", "from 0 to 1"),
             ("shm:/a?loss=NaN", "from 0 to 1"),

@@ -7,9 +7,9 @@ use ib_wire::packet::{Aeth, Bth, Credit, Extended, Opcode, Syndrome};
 use ib_wire::{Mtu, Psn, Qpn};
 
 use super::device::Device;
-use super::frame;
+use super::frame::Outgoing;
 use super::object::qp::Qp;
-use super::port::Blocked;
+use super::port::{Blocked, Port};
 use crate::hca::{AddressVector, RcToReceive};
 use requester::Requester;
 use responder::{Reply, Responder};
@@ -54,13 +54,14 @@ impl Connection {
 #[derive(Clone, Copy)]
 struct QpFace {
     port: u8,
+    qpn: u32,
     pkey: ib_wire::PKey,
 }
 
 impl QpFace {
     fn new(qp: &Qp, dev: &Device) -> Self {
         let pkey = dev.port(qp.port).map_or(ib_wire::PKey(0), |port| qp.pkey(&port.pkeys));
-        Self { port: qp.port, pkey }
+        Self { port: qp.port, qpn: qp.qpn.get(), pkey }
     }
 }
 
@@ -76,7 +77,9 @@ pub(crate) fn reply(qp: &mut Qp, dev: &mut Device) -> Result<(), Blocked> {
     let aeth = Aeth { syndrome, msn: rc.responder.msn };
     let bth = rc.bth(&face, Opcode::RcAcknowledge, psn);
     let av = rc.av;
-    dev.send(face.port, |port| frame::headers(port, &av, bth, Extended::Aeth(aeth)), 0, |_, _| {})?;
+    let flow = face.qpn;
+    let frame = |port: &mut Port| Outgoing::new(port, &av, bth, Extended::Aeth(aeth), flow, false);
+    dev.send(face.port, frame, 0, |_, _| {})?;
     dev.counters.count(super::counters::Activity::Acknowledges);
     rc.responder.reply = None;
     rc.responder.since_ack = 0;

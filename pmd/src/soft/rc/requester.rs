@@ -11,7 +11,7 @@ use crate::hca::{QpState, RcToSend, WcStatus};
 use crate::mlx5::layout::{ControlSegment, RemoteAddressSegment, SendOpcode};
 use crate::soft::counters::{Activity, DropReason};
 use crate::soft::device::{Device, Face};
-use crate::soft::frame;
+use crate::soft::frame::Outgoing;
 use crate::soft::object::qp::Qp;
 use crate::soft::wqe::{self, Control, Pieces};
 
@@ -316,7 +316,7 @@ fn packet(qp: &Qp, dev: &mut Device, face: &QpFace, message: &Message) -> Result
     let av = rc.av;
     let sent = dev.send(
         face.port,
-        |port| frame::headers(port, &av, bth, extended),
+        |port| Outgoing::new(port, &av, bth, extended, face.qpn, false),
         len,
         |wqe, out| wqe.copy(&pieces, out),
     );

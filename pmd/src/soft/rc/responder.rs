@@ -1,12 +1,13 @@
 //! The receiving half of a connection: order, duplicates, receives, acknowledges.
 
 use ib_wire::Psn;
-use ib_wire::packet::{Extended, NakCode, Opcode, Packet, RnrTimer, Syndrome};
+use ib_wire::packet::{Extended, NakCode, Opcode, RnrTimer, Syndrome};
 
 use crate::hca::{AsyncEvent, QpState, WcStatus};
 use crate::mlx5::layout::{Cqe, CqeOpcode};
 use crate::soft::counters::{Activity, DropReason};
 use crate::soft::device::{Device, Face, Receive};
+use crate::soft::frame::Arrived;
 use crate::soft::object::mr::Use;
 use crate::soft::object::qp::Qp;
 use crate::soft::scatter::ScatterError;
@@ -76,7 +77,7 @@ enum Refusal {
 }
 
 /// Handles a request packet.
-pub(crate) fn request(qp: &mut Qp, dev: &mut Device, packet: &Packet<'_>) {
+pub(crate) fn request(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
     let Some(rc) = &mut qp.rc else { return };
     let r = &mut rc.responder;
     let psn = packet.bth().psn;
@@ -142,7 +143,7 @@ pub(crate) fn request(qp: &mut Qp, dev: &mut Device, packet: &Packet<'_>) {
 const INVALID: Refusal = Refusal::Fatal(NakCode::InvalidRequest, None);
 
 /// Carries out the request that is next in order. True if it ends its message.
-fn execute(qp: &mut Qp, dev: &mut Device, packet: &Packet<'_>) -> Result<bool, Refusal> {
+fn execute(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Result<bool, Refusal> {
     let Some(rc) = &mut qp.rc else { return Err(INVALID) };
     let opcode = packet.bth().opcode;
     let payload = packet.payload();
@@ -188,7 +189,7 @@ fn execute(qp: &mut Qp, dev: &mut Device, packet: &Packet<'_>) -> Result<bool, R
     }
 }
 
-fn send(qp: &mut Qp, dev: &mut Device, packet: &Packet<'_>, last: bool) -> Result<bool, Refusal> {
+fn send(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, last: bool) -> Result<bool, Refusal> {
     let face = Face::new(qp);
     let Some(rc) = &mut qp.rc else { return Err(INVALID) };
     let (counter, received) = match rc.responder.incoming {
@@ -220,7 +221,7 @@ fn send(qp: &mut Qp, dev: &mut Device, packet: &Packet<'_>, last: bool) -> Resul
     Ok(last)
 }
 
-fn write(qp: &mut Qp, dev: &mut Device, packet: &Packet<'_>, last: bool) -> Result<bool, Refusal> {
+fn write(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, last: bool) -> Result<bool, Refusal> {
     const ACCESS: Refusal = Refusal::Fatal(NakCode::RemoteAccess, None);
     let face = Face::new(qp);
     let Some(rc) = &mut qp.rc else { return Err(INVALID) };
@@ -271,15 +272,15 @@ fn take(dev: &mut Device, receives: &mut crate::soft::object::qp::Receives) -> R
 fn complete(
     dev: &mut Device,
     face: &Face,
-    packet: &Packet<'_>,
+    packet: &Arrived<'_>,
     counter: u16,
     length: u32,
     opcode: CqeOpcode,
     source: ib_wire::Qpn,
 ) {
     let mut cqe = Cqe::default();
-    cqe.slid.set(packet.lrh().slid.0);
-    cqe.flags_rqpn.set(u32::from(packet.lrh().sl.get()) << 24 | source.get());
+    cqe.slid.set(packet.slid.0);
+    cqe.flags_rqpn.set(u32::from(packet.sl.get()) << 24 | source.get());
     cqe.byte_cnt.set(length);
     cqe.wqe_counter.set(counter);
     match *packet.extended() {

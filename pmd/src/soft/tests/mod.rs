@@ -5,4 +5,5 @@ mod hostile;
 mod management;
 mod reliable;
 mod rig;
+mod roce;
 mod subnet;

@@ -75,6 +75,8 @@ pub(super) struct Wc {
     pub(super) source: u32,
     pub(super) slid: u16,
     pub(super) grh: bool,
+    /// What stands above the source queue pair.
+    pub(super) flags: u8,
     pub(super) solicited: bool,
 }
 
@@ -131,6 +133,7 @@ impl Queue {
             source: word(24) & 0xff_ffff,
             slid: u16::from_be_bytes([b[22], b[23]]),
             grh: b[24] & 0x30 != 0,
+            flags: b[24],
             solicited: b[63] & 2 != 0,
         })
     }
@@ -252,18 +255,17 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) fn new(lid: u16) -> Self {
+        let guids = (0..2).map(|p| Guid(0x2000 + u64::from(lid) * 16 + p)).collect();
+        Self::with_ports(lid, LinkLayer::InfiniBand, guids)
+    }
+
+    pub(super) fn with_ports(id: u16, link_layer: LinkLayer, guids: Vec<Guid>) -> Self {
+        let port = |guid| PortConfig { guid, max_mtu: Mtu::B4096, link_layer, gid_table: 20 };
         let mut engine = Engine::new(EngineConfig {
-            node_guid: Guid(0x1000 + u64::from(lid)),
-            description: format!("host {lid}"),
-            ports: (0..2)
-                .map(|p| PortConfig {
-                    guid: Guid(0x2000 + u64::from(lid) * 16 + p),
-                    max_mtu: Mtu::B4096,
-                    link_layer: LinkLayer::InfiniBand,
-                    gid_table: 20,
-                })
-                .collect(),
-            seed: u64::from(lid),
+            node_guid: Guid(0x1000 + u64::from(id)),
+            description: format!("host {id}"),
+            ports: guids.into_iter().map(port).collect(),
+            seed: u64::from(id),
         });
         let scq = Queue::cq(&mut engine, CQ);
         let rcq = Queue::cq(&mut engine, CQ);
@@ -337,9 +339,14 @@ impl Host {
 
     /// RESET to RTS against `dest`, both ends beginning at the PSNs given.
     pub(super) fn connect(&mut self, qp: &Pair, dest: (Lid, Qpn), how: Rc) {
+        self.connect_by(qp, local(dest.0), dest.1, how);
+    }
+
+    /// As `connect`, by an address vector.
+    pub(super) fn connect_by(&mut self, qp: &Pair, av: AddressVector, dest_qpn: Qpn, how: Rc) {
         let receive = RcToReceive {
-            av: local(dest.0),
-            dest_qpn: dest.1,
+            av,
+            dest_qpn,
             rq_psn: Psn::new(how.rq_psn),
             path_mtu: how.mtu,
             min_rnr_timer: how.rnr_timer,

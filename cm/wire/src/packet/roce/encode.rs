@@ -10,7 +10,7 @@ use crate::packet::{BTH_LEN, Bth, EncodeError, Extended};
 pub struct RoceHeaders {
     /// IP header.
     pub network: RoceNetwork,
-    /// UDP source port: one number per flow, from 0xC000 on (IBA A17.4.6).
+    /// UDP source port: one number per flow, from 0xC000 on (IBA annex A17).
     pub source_port: u16,
     /// Base transport header.
     pub bth: Bth,

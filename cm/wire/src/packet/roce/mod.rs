@@ -14,11 +14,13 @@ use crate::crc::{self, ICRC_LEN};
 
 /// UDP destination port of RoCEv2.
 pub const ROCEV2_PORT: u16 = 4791;
+/// UDP source ports of RoCEv2 begin here: the lower 14 bits tell flows apart (IBA annex A17).
+pub const ROCEV2_FLOWS: u16 = 0xc000;
 /// Bytes of the UDP header.
 const UDP_LEN: usize = 8;
 
 /// A checked view over a RoCEv2 packet, IP header to ICRC. Checked are versions, lengths, port and the checksum of an IPv4
-/// header, not the ICRC. Options, extension headers and fragments are refused: no sender makes them (IBA A17.4). The UDP
+/// header, not the ICRC. Options, extension headers and fragments are refused: no sender makes them (IBA annex A17). The UDP
 /// checksum does not count, as the ICRC covers more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RocePacket<'a> {
@@ -40,7 +42,7 @@ impl<'a> RocePacket<'a> {
         let udp = bytes.get(network.header_len()..).and_then(|b| b.split_first_chunk::<UDP_LEN>());
         let Some((udp, body)) = udp else { return Err(too_short) };
         if u16::from_be_bytes([udp[2], udp[3]]) != ROCEV2_PORT {
-            return Err(ParseError::NotRoce("UDP port"));
+            return Err(ParseError::OtherTraffic);
         }
         if usize::from(u16::from_be_bytes([udp[4], udp[5]])) != body.len() + UDP_LEN {
             return Err(ParseError::NotRoce("UDP length"));

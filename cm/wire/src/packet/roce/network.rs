@@ -49,7 +49,7 @@ pub enum RoceNetwork {
 }
 
 impl RoceNetwork {
-    /// The header that leads from one GID to another: IPv4 if both stand for IPv4 addresses, IPv6 otherwise (IBA A17.4.5).
+    /// The header that leads from one GID to another: IPv4 if both stand for IPv4 addresses, IPv6 otherwise (IBA annex A17).
     #[must_use]
     pub const fn between(sgid: Gid, dgid: Gid, traffic_class: u8, flow_label: u32, hop_limit: u8) -> Self {
         let (source, destination) = (Ipv6Addr::from_octets(sgid.0), Ipv6Addr::from_octets(dgid.0));
@@ -108,7 +108,7 @@ impl RoceNetwork {
             return Err(ParseError::NotRoce("IPv4 options"));
         }
         if h[9] != UDP {
-            return Err(ParseError::NotRoce("not UDP"));
+            return Err(ParseError::OtherTraffic);
         }
         let fragment = u16::from_be_bytes([h[6], h[7]]);
         if fragment & (MORE_FRAGMENTS | FRAGMENT_OFFSET) != 0 {
@@ -130,7 +130,7 @@ impl RoceNetwork {
 
     fn parse_v6(h: &[u8; IPV6_LEN]) -> Result<(Self, usize), ParseError> {
         if h[6] != UDP {
-            return Err(ParseError::NotRoce("not UDP"));
+            return Err(ParseError::OtherTraffic);
         }
         let first = u32::from_be_bytes([h[0], h[1], h[2], h[3]]);
         let (mut source, mut destination) = ([0; 16], [0; 16]);

@@ -41,7 +41,7 @@ fn ipv4_where_both_gids_stand_for_it() {
     }
 }
 
-/// What routers change is not summed; all else is (IBA A17.3.3).
+/// What routers change is not summed; all else is (IBA annex A17).
 #[test]
 fn the_icrc_covers_what_stays() {
     let network = RoceNetwork::between(v4(1), v4(2), 0, 0, 64);
@@ -75,12 +75,12 @@ fn what_lies_is_refused() {
     };
     assert_eq!(broken(0, 0x46), ParseError::NotRoce("IPv4 options"));
     assert_eq!(broken(0, 0x15), ParseError::NotRoce("IP version"));
-    assert_eq!(broken(9, 6), ParseError::NotRoce("not UDP"));
+    assert_eq!(broken(9, 6), ParseError::OtherTraffic);
     assert_eq!(broken(6, 0x20), ParseError::NotRoce("IPv4 fragment"));
     assert_eq!(broken(7, 1), ParseError::NotRoce("IPv4 fragment"));
     assert_eq!(broken(2, 1), ParseError::TooShort(len));
     assert_eq!(broken(3, 27), ParseError::TooShort(len));
-    assert_eq!(broken(23, 0), ParseError::NotRoce("UDP port"));
+    assert_eq!(broken(23, 0), ParseError::OtherTraffic);
     assert_eq!(broken(25, 200), ParseError::NotRoce("UDP length"));
     assert_eq!(broken(29, 1), ParseError::TransportVersion(1));
     let mut b = out[..len].to_vec();

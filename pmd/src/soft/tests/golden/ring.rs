@@ -277,6 +277,7 @@ impl Bench {
             source,
             slid: 1,
             grh: self.service.routed,
+            flags: u8::from(self.service.routed) << 4,
             solicited: false,
         };
         assert_eq!(got, [expected], "{what}, {:?}, {len} bytes", self.service);

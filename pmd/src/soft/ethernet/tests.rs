@@ -1,0 +1,124 @@
+use std::time::{Duration, Instant};
+
+use super::message::{handle, question};
+use super::neighbour::Question;
+use super::*;
+
+const A: MacAddress = [2, 0, 0, 0, 0, 0xa];
+const B: MacAddress = [2, 0, 0, 0, 0, 0xb];
+
+fn v4(last: u8) -> Gid {
+    gidcache::gid_of_address([10, 0, 0, last].into())
+}
+
+fn at(ms: u64) -> Instant {
+    use std::sync::LazyLock;
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    *START + Duration::from_millis(ms)
+}
+
+fn questions(n: &mut Neighbours) -> Vec<Option<MacAddress>> {
+    std::iter::from_fn(|| n.poll_transmit()).map(|q| q.mac).collect()
+}
+
+/// Question and answer between two ends, in both address families; the one who was asked knows the asker, too.
+#[test]
+fn two_ends_find_each_other() {
+    for (a, b) in [(v4(1), v4(2)), (gidcache::link_local_gid(A), gidcache::link_local_gid(B))] {
+        let (mut of_a, mut of_b) = (Neighbours::default(), Neighbours::default());
+        of_a.handle_timeout(at(0));
+        of_b.handle_timeout(at(0));
+        assert_eq!(of_a.resolve(a, b), Resolution::Wait);
+        assert_eq!(of_a.resolve(a, b), Resolution::Wait);
+        let asked = of_a.poll_transmit().unwrap();
+        assert!(of_a.poll_transmit().is_none(), "asked once");
+        let frame = question(A, &asked);
+        assert_eq!(frame[0] & 1, 1, "to all, or to the group of the target");
+        assert!(handle(&mut of_b, B, |gid| gid == v4(99), &frame).is_none(), "it was for somebody else");
+        let answer = handle(&mut of_b, B, |gid| gid == b, &frame).unwrap();
+        assert_eq!(answer[..6], A);
+        assert!(handle(&mut of_a, A, |gid| gid == a, &answer).is_none());
+        assert_eq!(of_a.resolve(a, b), Resolution::Known(B));
+        assert_eq!(of_b.resolve(b, a), Resolution::Known(A));
+        // Later, a question to the end itself.
+        let again = question(A, &Question { mac: Some(B), ..asked });
+        assert_eq!(again[..6], B);
+        assert!(handle(&mut of_b, B, |gid| gid == b, &again).is_some());
+    }
+}
+
+#[test]
+fn an_end_in_use_is_checked_and_one_that_is_silent_is_given_up() {
+    let mut n = Neighbours::default();
+    n.handle_timeout(at(0));
+    n.resolve(v4(1), v4(2));
+    assert_eq!(questions(&mut n), [None]);
+    n.handle_address(v4(2), B, false);
+    n.handle_timeout(at(29_000));
+    assert_eq!(n.resolve(v4(1), v4(2)), Resolution::Known(B));
+    assert_eq!(questions(&mut n), []);
+    n.handle_timeout(at(30_000));
+    assert_eq!(n.resolve(v4(1), v4(2)), Resolution::Known(B));
+    assert_eq!(questions(&mut n), [Some(B)]);
+    n.handle_timeout(at(31_000));
+    assert_eq!(n.resolve(v4(1), v4(2)), Resolution::Known(B), "in use meanwhile");
+    n.handle_timeout(at(32_000));
+    assert_eq!(questions(&mut n), [None, Some(B)], "the last one goes to all");
+    n.handle_timeout(at(33_000));
+    assert_eq!(n.resolve(v4(1), v4(2)), Resolution::Unreachable);
+    assert_eq!(questions(&mut n), []);
+    n.handle_timeout(at(36_000));
+    assert_eq!(n.resolve(v4(1), v4(2)), Resolution::Wait, "another try");
+    assert_eq!(questions(&mut n), [None]);
+}
+
+#[test]
+fn nobody_fills_the_table_or_takes_over_with_a_group_address() {
+    let mut n = Neighbours::default();
+    n.handle_timeout(at(0));
+    n.resolve(v4(1), v4(2));
+    n.handle_address(v4(2), B, false);
+    n.handle_address(v4(2), [0xff; 6], true);
+    n.handle_address(v4(3), B, false);
+    n.handle_timeout(at(1));
+    assert_eq!(n.resolve(v4(1), v4(2)), Resolution::Known(B));
+    for i in 0..5000u16 {
+        let [a, b] = i.to_be_bytes();
+        n.handle_address(gidcache::gid_of_address([11, 0, a, b].into()), B, true);
+        n.handle_timeout(at(u64::from(i) + 2));
+        // What is in use stays.
+        assert_eq!(n.resolve(v4(1), v4(2)), Resolution::Known(B));
+    }
+    assert_eq!(n.resolve(v4(1), gidcache::gid_of_address([11, 0, 0, 1].into())), Resolution::Wait);
+}
+
+#[test]
+fn discovery_from_afar_or_damaged_counts_for_nothing() {
+    let (a, b) = (gidcache::link_local_gid(A), gidcache::link_local_gid(B));
+    let mut n = Neighbours::default();
+    n.handle_timeout(at(0));
+    let good = question(A, &Question { ours: a, target: b, mac: None });
+    for (at, value) in [(14 + 7, 254), (14 + 40 + 1, 1), (14 + 40 + 2, good[56] ^ 1), (80, 7)] {
+        let mut frame = good.clone();
+        frame[at] = value;
+        assert!(handle(&mut n, B, |gid| gid == b, &frame).is_none(), "byte {at}");
+    }
+    for len in 0..good.len() {
+        assert!(handle(&mut n, B, |gid| gid == b, &good[..len]).is_none());
+    }
+    // Somebody who has no address yet and wants ours: all are told.
+    let mut frame = good;
+    frame[22..38].fill(0);
+    let from = frame.clone();
+    frame[56..58].copy_from_slice(&{
+        let mut pseudo = from[22..54].to_vec();
+        pseudo.extend([0, 0, 0, 32, 0, 0, 0, 58]);
+        pseudo.extend(&from[54..56]);
+        pseudo.extend([0, 0]);
+        pseudo.extend(&from[58..]);
+        let sum: u32 = pseudo.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
+        (!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes()
+    });
+    let answer = handle(&mut n, B, |gid| gid == b, &frame).unwrap();
+    assert_eq!(answer[..6], [0x33, 0x33, 0, 0, 0, 1]);
+}
