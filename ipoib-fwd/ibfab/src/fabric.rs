@@ -41,6 +41,11 @@ impl Fabric {
         self.switch.add_port(name, link)
     }
 
+    /// Gives the subnet another prefix.
+    pub fn set_prefix(&mut self, now: Instant, prefix: u64) {
+        self.manager.set_prefix(now, prefix);
+    }
+
     /// The switch.
     #[must_use]
     pub const fn switch(&self) -> &Switch {

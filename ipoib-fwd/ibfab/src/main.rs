@@ -14,6 +14,8 @@ use tracing_subscriber::EnvFilter;
 /// with TUN interfaces that speak IPoIB.
 ///
 /// EAL arguments may come first, with `--` behind them; without any, ibfab needs neither hugepages nor devices.
+///
+/// SIGHUP makes it read its configuration again and give the subnet the prefix that it finds there.
 #[derive(Parser, Debug)]
 #[command(version, override_usage = "ibfab [EAL ARGUMENTS --] --config FILE [OPTIONS]")]
 struct Arguments {
@@ -59,7 +61,11 @@ fn run() -> Result<(), ProgramError> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(ProgramError::Signals)?;
     }
-    let options = Options { eal, capture: arguments.capture, stats: arguments.stats };
+    let reload = Arc::new(AtomicBool::new(false));
+    let hangup = signal_hook::consts::SIGHUP;
+    signal_hook::flag::register(hangup, Arc::clone(&reload)).map_err(ProgramError::Signals)?;
+    let file = Some(arguments.config.clone());
+    let options = Options { eal, capture: arguments.capture, stats: arguments.stats, config: file };
     let config = ibfab::config::FabricConfig::load(&arguments.config)?;
-    Program::start(&config, options)?.run(&stop)
+    Program::start(&config, options)?.run(&stop, &reload)
 }

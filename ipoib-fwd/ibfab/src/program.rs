@@ -98,6 +98,8 @@ pub struct Options {
     pub eal: Vec<String>,
     /// File of the capture.
     pub capture: Option<PathBuf>,
+    /// The configuration file, to be read again when asked.
+    pub config: Option<PathBuf>,
     /// Seconds between two reports.
     pub stats: Option<u32>,
 }
@@ -111,6 +113,7 @@ pub struct Program {
     pools: Vec<Pool>,
     capture: Option<Capture>,
     stats: Option<Duration>,
+    config: Option<PathBuf>,
     /// Last, since buffers live in its memory.
     _eal: Option<Eal>,
 }
@@ -171,11 +174,11 @@ impl Program {
             pools.push(pool);
         }
         let stats = options.stats.map(|s| Duration::from_secs(s.into()));
-        Ok(Self { fabric, hosts, pools, capture, stats, _eal: eal })
+        Ok(Self { fabric, hosts, pools, capture, stats, config: options.config, _eal: eal })
     }
 
-    /// Runs until `stop` is set, then ends cleanly.
-    pub fn run(mut self, stop: &AtomicBool) -> Result<(), ProgramError> {
+    /// Runs until `stop` is set, then ends cleanly. When `reload` is set the configuration is read again.
+    pub fn run(mut self, stop: &AtomicBool, reload: &AtomicBool) -> Result<(), ProgramError> {
         tracing::info!(ports = self.fabric.switch().ports().count(), hosts = self.hosts.len(), "fabric runs");
         let mut naps = Naps::default();
         let mut now = Instant::now();
@@ -193,6 +196,9 @@ impl Program {
             {
                 next_stats = Some(now + every);
                 self.print();
+            }
+            if reload.swap(false, Ordering::Relaxed) {
+                self.reload(now);
             }
             if farewell.is_none() && stop.load(Ordering::Relaxed) {
                 farewell = Some(now + FAREWELL);
@@ -216,6 +222,18 @@ impl Program {
         // What the hosts sent need not wait for the next turn.
         busy |= self.fabric.step(now);
         Ok(busy)
+    }
+
+    /// Reads the configuration again and takes from it what can change while others use the fabric: the subnet's prefix.
+    fn reload(&mut self, now: Instant) {
+        let Some(file) = &self.config else { return };
+        match FabricConfig::load(file) {
+            Ok(config) => {
+                tracing::info!(prefix = format!("{:#018x}", config.prefix), "configuration read again");
+                self.fabric.set_prefix(now, config.prefix);
+            }
+            Err(error) => tracing::error!("the configuration stays as it was: {error}"),
+        }
     }
 
     /// The hosts, in the order of the configuration.

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use ib_wire::mad::{MAD_LEN, Mad, MadAddress, MadHeader, MadStatus, Method, MgmtClass};
 use ib_wire::{Gid, Guid, Lid, Mtu, PKey, ServiceLevel, Tid};
-use pmd::hca::{Control, PortNumber, PortState};
+use pmd::hca::{AsyncEvent, Control, PortNumber, PortState};
 use pmd::soft::link::Faults;
 use pmd::soft::provider::{SoftConfig, SoftHca};
 
@@ -85,6 +85,29 @@ fn adapters_are_configured_by_subnet_management_alone() {
     lids.dedup();
     assert!(lids.len() == 4 && !lids.contains(&Lid(0)), "{lids:?}");
     assert!(bench.fabric.switch().ports().all(|p| p.state == ib_wire::smp::PortState::Active));
+}
+
+#[test]
+fn another_prefix_reaches_every_port_and_nothing_else_changes() {
+    let mut bench = Bench::new(3, Faults::default());
+    bench.run(|b| b.all_active());
+    for hca in &mut bench.adapters {
+        while hca.next_event().is_some() {}
+    }
+    let prefix = 0xfec0_0000_0000_0007;
+    let before: Vec<_> = bench.adapters.iter().map(|hca| hca.port(PORT).unwrap()).collect();
+    bench.fabric.set_prefix(Instant::now(), prefix);
+    let took = bench.run(|b| b.adapters.iter().all(|hca| hca.gid(PORT, 0).unwrap().prefix() == prefix));
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    bench.run(|b| b.all_active());
+    for (hca, before) in bench.adapters.iter_mut().zip(before) {
+        assert_eq!(hca.port(PORT).unwrap(), before);
+        assert_eq!(
+            std::iter::from_fn(|| hca.next_event()).collect::<Vec<_>>(),
+            [AsyncEvent::GidChange(PORT)]
+        );
+    }
+    assert!(bench.fabric.manager().ports().all(|(_, gid)| gid.prefix() == prefix));
 }
 
 #[test]

@@ -183,6 +183,16 @@ impl SubnetManager {
         self.progress(now);
     }
 
+    /// Gives the subnet another prefix: a sweep tells every port. Members stay in their groups, for they are known by their ports' GUIDs.
+    pub fn set_prefix(&mut self, now: Instant, prefix: u64) {
+        if self.config.subnet_prefix != prefix {
+            self.config.subnet_prefix = prefix;
+            self.sweep.subnet.prefix = prefix;
+            self.want_sweep(now);
+            self.progress(now);
+        }
+    }
+
     /// True once every port that was found is configured, and nothing is being changed.
     #[must_use]
     pub fn is_up(&self) -> bool {
