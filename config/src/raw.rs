@@ -51,6 +51,9 @@ section!(RawGateway {
     /// What a worker does when there is nothing to do: "poll" asks again at once, "pause" after a pause instruction,
     /// "sleep" sleeps for microseconds (for machines that have other work to do).
     idle: String = "\"sleep\"",
+    /// File in which the device's GID table is shared with other processes, for instance "/dev/shm/ipoib-fwd-gids"; "" for
+    /// none. `ipoib-fwd gids --shared` reads it.
+    gids: String = "\"\"",
     /// UNIX socket of `ipoib-fwd ctl`; "" for none.
     control_socket: String = "\"/run/ipoib-fwd.sock\"",
     /// Print statistics every so many seconds; 0 = never.

@@ -21,6 +21,7 @@ impl Default for Config {
             gateway: Gateway {
                 address: None,
                 idle: Idle::Sleep,
+                gids: None,
                 control_socket: Some("/run/ipoib-fwd.sock".into()),
                 stats_seconds: 0,
             },
@@ -142,6 +143,7 @@ impl Resolver<'_> {
         Ok(Gateway {
             address: raw.address.map(|a| self.interface(&a)).transpose()?,
             idle: self.word(raw.idle, default.idle)?,
+            gids: raw.gids.map(Spanned::into_inner).filter(|path| !path.is_empty()).map(Into::into),
             control_socket: match raw.control_socket {
                 Some(path) => {
                     // A UNIX socket's address holds 107 bytes and a zero.

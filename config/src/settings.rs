@@ -110,6 +110,8 @@ pub struct Gateway {
     pub address: Option<Ipv4Interface>,
     /// What an idle worker does.
     pub idle: Idle,
+    /// File of the shared GID table; `None` = not shared.
+    pub gids: Option<PathBuf>,
     /// Path of the control socket; `None` = no socket.
     pub control_socket: Option<PathBuf>,
     /// Seconds between two lines of statistics; 0 = none.

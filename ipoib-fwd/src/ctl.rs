@@ -8,7 +8,7 @@ use dataplane::telemetry::{TelemetryError, ask};
 use serde_json::Value;
 
 /// Where a gateway listens if it is not told otherwise.
-pub const DEFAULT_SOCKET: &str = "/run/ipoib-fwd/control.sock";
+pub const DEFAULT_SOCKET: &str = "/run/ipoib-fwd.sock";
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);

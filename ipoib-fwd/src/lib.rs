@@ -7,5 +7,6 @@ pub mod drop_reason;
 pub mod endpoint;
 pub mod forward;
 pub mod gateway;
+pub mod gids;
 pub mod link;
 pub mod packet;

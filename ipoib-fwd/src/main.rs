@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use ipoib_fwd::{ctl, gateway};
+use ipoib_fwd::{ctl, gateway, gids};
 
 /// Joins an Ethernet network to an InfiniBand fabric: IPv4 between Ethernet frames and IPoIB, datagram and connected mode.
 ///
@@ -16,12 +16,13 @@ use ipoib_fwd::{ctl, gateway};
 /// The main lcore controls, the others forward. Give EAL an allow-list (-a ADDRESS) or --no-pci, or it takes every network
 /// card that it can drive.
 ///
-/// A running gateway is asked with `ipoib-fwd ctl stats|links|neighbours|connections|groups|mode`.
+/// A running gateway is asked with `ipoib-fwd ctl stats|links|neighbours|connections|groups|mode`; `ipoib-fwd gids` lists the
+/// GID tables of this machine's devices and of a gateway's software one.
 #[derive(Parser, Debug)]
 #[command(
     name = "ipoib-fwd",
     version,
-    override_usage = "ipoib-fwd [EAL ARGUMENTS] -- [OPTIONS]\n       ipoib-fwd ctl <COMMAND> [OPTIONS]",
+    override_usage = "ipoib-fwd [EAL ARGUMENTS] -- [OPTIONS]\n       ipoib-fwd ctl <COMMAND> [OPTIONS]\n       ipoib-fwd gids [OPTIONS]",
     verbatim_doc_comment
 )]
 struct Options {
@@ -62,10 +63,22 @@ struct CtlLine {
     options: ctl::CtlOptions,
 }
 
+/// `ipoib-fwd gids`: lists GID tables.
+///
+/// Those of all RDMA devices of this machine are read from the kernel; that of a gateway's software device from its control
+/// socket. The columns are those of show_gids. Ends with an error where nothing could be listed, or what was listed is stale.
+#[derive(Parser, Debug)]
+#[command(name = "ipoib-fwd gids", version)]
+struct GidsLine {
+    #[command(flatten)]
+    options: gids::GidsOptions,
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     match arguments.get(1).map(String::as_str) {
         Some("ctl") => run_ctl(&arguments),
+        Some("gids") => run_gids(&arguments),
         Some("-h" | "--help" | "-V" | "--version" | "--print-config") => {
             run_gateway(vec![arguments[0].clone(), "--".to_owned(), arguments[1].clone()])
         }
@@ -80,6 +93,17 @@ fn run_ctl(arguments: &[String]) -> ExitCode {
             print(&text);
             ExitCode::SUCCESS
         }
+        Err(e) => fail(&e),
+    }
+}
+
+fn run_gids(arguments: &[String]) -> ExitCode {
+    let line = GidsLine::parse_from(arguments.iter().skip(1));
+    let warn = |error: &dyn std::error::Error| {
+        fail(error);
+    };
+    match gids::run(&line.options, warn) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(e) => fail(&e),
     }
 }

@@ -86,6 +86,11 @@ impl Mirror<Maintained> {
         };
         Ok(Self { table, stale: true })
     }
+
+    /// Gives readers a sign of life.
+    pub fn beat(&self) {
+        self.table.heartbeat(crate::shm::monotonic_nanoseconds());
+    }
 }
 
 impl<M: AsRef<[std::sync::atomic::AtomicU64]>> Mirror<M> {

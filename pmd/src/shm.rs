@@ -21,6 +21,13 @@ const MAX_WORDS: usize = 1 << 27;
 /// A reader that looks whether there is a maintainer holds a lock for a moment.
 const LOCK_TRIES: u32 = 50;
 
+/// The clock of signs of life, the same for all processes of a machine: nanoseconds of CLOCK_MONOTONIC.
+#[must_use]
+pub fn monotonic_nanoseconds() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
+}
+
 /// Why memory is not shared.
 #[derive(Debug, thiserror::Error)]
 pub enum ShmError {

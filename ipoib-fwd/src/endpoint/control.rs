@@ -152,6 +152,8 @@ pub struct Endpoint<B: Backend, C, N> {
     app_notes: VecDeque<(WorkerIndex, N)>,
     /// Management datagrams that wait for room on the device, oldest first.
     mads: VecDeque<Mad>,
+    /// The device told of something that may mean another GID table.
+    gid_news: bool,
     port_read: Instant,
     usage_read: Instant,
     /// Device requests that failed; the link is told and goes on.
@@ -228,6 +230,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             pending: VecDeque::new(),
             app_notes: VecDeque::new(),
             mads: VecDeque::new(),
+            gid_news: false,
             port_read: now,
             usage_read: now,
             device_errors: 0,
@@ -262,6 +265,11 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     /// What was lost since the last call.
     pub fn take_losses(&mut self) -> Losses {
         std::mem::take(&mut self.losses)
+    }
+
+    /// True if the device has told since the last call of something that may mean another GID table.
+    pub const fn take_gid_news(&mut self) -> bool {
+        std::mem::replace(&mut self.gid_news, false)
     }
 
     /// Sends an application's command, which carries a packet, to a worker. It is lost, and counted, if the worker is far
@@ -405,6 +413,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         for _ in 0..PER_TICK {
             let Some(event) = self.hca.next_event() else { break };
             any = true;
+            self.gid_news |= pmd::gids::concerns_gids(&event);
             if let Some((port, event)) = PortEvent::from_async(&event) {
                 if port == self.port {
                     let facts = self.facts();

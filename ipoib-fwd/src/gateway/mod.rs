@@ -4,6 +4,7 @@ mod askers;
 mod board;
 mod control;
 mod cut;
+mod gids;
 mod parked;
 mod report;
 mod start;

@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use super::askers::Askers;
 use super::board::GatewayBoard;
 use super::control::{GatewayControl, Schedule};
+use super::gids::GatewayGids;
 use super::parked::Parked;
 use super::report::Times;
 use super::worker::GatewayWorker;
@@ -65,6 +66,9 @@ pub enum GatewayError {
     /// A link of the software ConnectX.
     #[error("infiniband.soft.ports: {0}")]
     Link(#[from] LinkError),
+    /// The copy of the device's GID table.
+    #[error("gateway.gids: {0}")]
+    Gids(#[from] pmd::gids::MirrorError),
     /// The control loop.
     #[error(transparent)]
     Control(#[from] ControlError),
@@ -309,7 +313,9 @@ impl Running<'_> {
     fn run<B: Backend>(mut self, hca: B) -> Result<Report, GatewayError> {
         let now = Instant::now();
         let handles: Vec<Arc<Handle>> = self.lcores.iter().map(|_| Handle::new()).collect();
-        let (endpoint, link_workers) = Endpoint::new(hca, self.endpoint_config(), &self.pool, &handles, now)?;
+        let (mut endpoint, link_workers) =
+            Endpoint::new(hca, self.endpoint_config(), &self.pool, &handles, now)?;
+        let gids = GatewayGids::new(endpoint.hca(), self.config.gateway.gids.as_deref(), random(), now)?;
         let mac = MacAddress(self.port.mac());
         let address = self.config.gateway.address.and_then(|a| GatewayAddress::new(a.address, a.prefix_len));
         let mut settings = Settings::new(mac);
@@ -333,6 +339,7 @@ impl Running<'_> {
             usage: workers.iter().map(GatewayWorker::usage).collect(),
             endpoint,
             board,
+            gids,
             port: self.port,
             pool: self.pool.clone(),
             mac,

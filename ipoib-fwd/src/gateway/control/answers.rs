@@ -85,6 +85,11 @@ impl<B: Backend> GatewayControl<B> {
         json!({"established_both_ways": up(true) && up(false), "connections": list})
     }
 
+    pub(super) fn gid_table(&mut self) -> Value {
+        let device = self.endpoint.hca().device();
+        self.gids.json(&device.name)
+    }
+
     pub(super) fn set_mode(&mut self, now: Instant, word: Option<&str>) -> Answer {
         let mode = match word {
             Some("datagram") => Mode::Datagram,

@@ -20,6 +20,7 @@ use serde_json::json;
 
 use super::askers::Askers;
 use super::board::GatewayBoard;
+use super::gids::GatewayGids;
 use super::parked::Parked;
 use super::report::{self, Times};
 use super::usage::Usage;
@@ -47,6 +48,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(6);
 pub(super) struct GatewayControl<B: Backend> {
     pub(super) endpoint: Endpoint<B, GatewayCommand, GatewayNote>,
     pub(super) board: GatewayBoard<Destination<B>>,
+    pub(super) gids: GatewayGids,
     pub(super) port: EthPort,
     pub(super) pool: Pool,
     pub(super) mac: MacAddress,
@@ -128,6 +130,20 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
+    /// Keeps the copy of the device's GID table. What a change means to the link, the endpoint tells it.
+    fn follow_gids(&mut self, now: Instant) {
+        let told = self.endpoint.take_gid_news();
+        match self.gids.refresh(self.endpoint.hca(), now, told) {
+            Ok(changes) => {
+                for change in changes {
+                    let (what, entry) = (if change.is_addition() { "new" } else { "gone" }, change.entry());
+                    tracing::info!("GID {} of port {}: {} is {what}", entry.index, entry.port.0, entry.gid());
+                }
+            }
+            Err(error) => tracing::debug!("{error}"),
+        }
+    }
+
     fn periodic(&mut self, now: Instant) {
         if now >= self.schedule.ethernet {
             self.schedule.ethernet = now + ETHERNET_PERIOD;
@@ -171,6 +187,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
         self.count_losses();
         busy |= self.take_packets(now);
         busy |= self.take_link_events(now);
+        self.follow_gids(now);
         self.hosts.handle_timeout(now);
         self.take_host_events(now);
         self.periodic(now);
@@ -192,12 +209,22 @@ impl<B: Backend> Controller for GatewayControl<B> {
 
     fn request(&mut self, now: Instant, request: &Command) -> Answer {
         match request.name.as_str() {
-            "/" => Ok(json!(["/", "/stats", "/links", "/neighbours", "/connections", "/groups", "/mode"])),
+            "/" => Ok(json!([
+                "/",
+                "/stats",
+                "/links",
+                "/neighbours",
+                "/connections",
+                "/groups",
+                "/gids",
+                "/mode"
+            ])),
             "/stats" => Ok(self.stats()),
             "/links" => Ok(self.links()),
             "/neighbours" => Ok(self.neighbours(now)),
             "/connections" => Ok(self.connections(now)),
             "/groups" => Ok(json!({"groups": self.endpoint.link().groups()})),
+            "/gids" => Ok(self.gid_table()),
             "/mode" => self.set_mode(now, request.parameters.as_deref()),
             name => Err(format!("no command {name}; / lists them")),
         }

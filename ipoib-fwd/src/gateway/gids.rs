@@ -1,0 +1,104 @@
+//! The gateway's copy of its device's GID table: for the control socket, and shared with other processes if so configured.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use gidcache::{Difference, Entry};
+use pmd::gids::{Mirror, MirrorError};
+use pmd::hca::Control;
+use pmd::shm::Maintained;
+use pmd::verbs::interface_name;
+use serde_json::{Value, json};
+
+use crate::gids::Row;
+
+/// The table is read again this often without an event, for devices that raise none.
+const LOOK: Duration = Duration::from_secs(5);
+/// Between two signs of life.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Where the copy is.
+#[derive(Debug)]
+enum Copy {
+    Own(Mirror),
+    Shared(Mirror<Maintained>, PathBuf),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct GatewayGids {
+    copy: Copy,
+    look: Instant,
+    heartbeat: Instant,
+    changes: u64,
+}
+
+impl GatewayGids {
+    /// A copy of the device's table, in `file` if others shall read it.
+    pub(super) fn new(
+        device: &impl Control,
+        file: Option<&Path>,
+        seed: u64,
+        now: Instant,
+    ) -> Result<Self, MirrorError> {
+        let copy = match file {
+            Some(file) => Copy::Shared(Mirror::share(device, file, seed)?, file.to_owned()),
+            None => Copy::Own(Mirror::new(device, seed)?),
+        };
+        let mut this = Self { copy, look: now, heartbeat: now, changes: 0 };
+        this.refresh(device, now, true)?;
+        Ok(this)
+    }
+
+    /// Copies what may have changed; `told` if the device said so.
+    pub(super) fn refresh(
+        &mut self,
+        device: &impl Control,
+        now: Instant,
+        told: bool,
+    ) -> Result<Vec<Difference>, MirrorError> {
+        if now >= self.heartbeat {
+            self.heartbeat = now + HEARTBEAT;
+            if let Copy::Shared(mirror, _) = &self.copy {
+                mirror.beat();
+            }
+        }
+        if !told && now < self.look {
+            return Ok(Vec::new());
+        }
+        self.look = now + LOOK;
+        let changes = match &mut self.copy {
+            Copy::Own(mirror) => reread(mirror, device)?,
+            Copy::Shared(mirror, _) => reread(mirror, device)?,
+        };
+        self.changes += changes.len() as u64;
+        Ok(changes)
+    }
+
+    fn entries(&self) -> Vec<Entry> {
+        match &self.copy {
+            Copy::Own(mirror) => mirror.table().entries(),
+            Copy::Shared(mirror, _) => mirror.table().entries(),
+        }
+    }
+
+    /// For the control socket.
+    pub(super) fn json(&self, device: &str) -> Value {
+        let rows: Vec<Row> =
+            self.entries().iter().map(|entry| Row::new(device, entry, interface_name)).collect();
+        let shared = match &self.copy {
+            Copy::Own(_) => None,
+            Copy::Shared(_, file) => Some(file.display().to_string()),
+        };
+        json!({"device": device, "shared": shared, "changes": self.changes, "gids": rows})
+    }
+}
+
+fn reread<M: AsRef<[AtomicU64]>>(
+    mirror: &mut Mirror<M>,
+    device: &impl Control,
+) -> Result<Vec<Difference>, MirrorError> {
+    mirror.invalidate();
+    mirror.refresh(device)
+}

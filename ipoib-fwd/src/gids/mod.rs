@@ -1,0 +1,180 @@
+//! `ipoib-fwd gids`: the GID tables of this machine's devices and of gateways' software ones, once or as they change.
+
+mod row;
+mod source;
+mod watch;
+
+use std::io::{self, IsTerminal as _, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+
+pub use row::{COLUMNS, Row};
+pub use source::{GidsError, Source};
+
+use crate::ctl::DEFAULT_SOCKET;
+
+/// Options of `ipoib-fwd gids`.
+#[derive(Args, Debug)]
+pub struct GidsOptions {
+    /// Print JSON: all entries as one object, or with --watch an object a line.
+    #[arg(long)]
+    pub json: bool,
+    /// Go on and print what changes: + for entries that came, - for those that went. Ends with Ctrl-C.
+    #[arg(long)]
+    pub watch: bool,
+    /// Only this device.
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// Control socket of a gateway, for its software device. Without this the usual one is asked if there is one.
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Read only the table that a gateway shares in this file (gateway.gids of its configuration).
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "device"])]
+    pub shared: Option<PathBuf>,
+}
+
+/// All that is listed.
+#[derive(Debug)]
+struct Listing {
+    sources: Vec<Source>,
+    only: Option<String>,
+}
+
+impl Listing {
+    fn open(options: &GidsOptions, warn: &mut impl FnMut(&dyn std::error::Error)) -> Result<Self, GidsError> {
+        if let Some(file) = &options.shared {
+            return Ok(Self { sources: vec![Source::shared(file)?], only: None });
+        }
+        let (mut sources, failed) = Source::devices()?;
+        for error in &failed {
+            warn(error);
+        }
+        let usual = PathBuf::from(DEFAULT_SOCKET);
+        match &options.socket {
+            Some(socket) => sources.push(Source::Gateway(socket.clone())),
+            None if usual.exists() => {
+                let source = Source::Gateway(usual.clone());
+                // One that is left from a gateway that was killed.
+                match source.rows() {
+                    Ok(_) => sources.push(source),
+                    Err(error) => warn(&error),
+                }
+            }
+            None => {}
+        }
+        if sources.is_empty() && failed.is_empty() {
+            return Err(GidsError::Nothing(usual));
+        }
+        Ok(Self { sources, only: options.device.clone() })
+    }
+
+    /// All rows, sorted. A gateway's device that is one of this machine's is listed once.
+    fn rows(&self) -> Result<Vec<Row>, GidsError> {
+        let mut rows: Vec<Row> = Vec::new();
+        for source in &self.sources {
+            let more = source.rows()?;
+            let known = |row: &Row| rows.iter().any(|other| other.device == row.device);
+            let more: Vec<Row> = more.into_iter().filter(|row| !known(row)).collect();
+            rows.extend(more);
+        }
+        rows.sort();
+        if let Some(name) = &self.only {
+            let mut seen: Vec<String> = rows.iter().map(|row| row.device.clone()).collect();
+            seen.dedup();
+            rows.retain(|row| row.device == *name);
+            let there = |source: &Source| matches!(source, Source::Device(device) if device.name() == name);
+            if rows.is_empty() && !self.sources.iter().any(there) {
+                let seen = if seen.is_empty() { "none".to_owned() } else { seen.join(", ") };
+                return Err(GidsError::NoDevice { name: name.clone(), seen });
+            }
+        }
+        Ok(rows)
+    }
+}
+
+/// Lists, to standard output. What is wrong with some devices only goes to `warn`.
+pub fn run(options: &GidsOptions, mut warn: impl FnMut(&dyn std::error::Error)) -> Result<(), GidsError> {
+    let listing = Listing::open(options, &mut warn)?;
+    let result =
+        if options.watch { watch::run(&listing, options.json) } else { once(&listing, options.json) };
+    match result {
+        // Whoever read has seen enough.
+        Err(GidsError::Output(e)) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+fn once(listing: &Listing, as_json: bool) -> Result<(), GidsError> {
+    let rows = listing.rows()?;
+    let text = if as_json { format!("{:#}\n", json!({ "gids": rows })) } else { table(&rows) };
+    io::stdout().write_all(text.as_bytes()).map_err(GidsError::Output)?;
+    // A stale list is shown, and called so.
+    listing.sources.iter().try_for_each(Source::check)
+}
+
+/// Widths of the columns that these rows need.
+fn widths(rows: &[Row]) -> [usize; COLUMNS.len()] {
+    let mut widths = COLUMNS.map(str::len);
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row.cells()) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    widths
+}
+
+/// One line without its end.
+fn line(cells: &[String], widths: &[usize]) -> String {
+    let cells: Vec<String> = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+    cells.join("  ").trim_end().to_owned()
+}
+
+/// The list for people.
+fn table(rows: &[Row]) -> String {
+    let widths = widths(rows);
+    let mut text = line(&COLUMNS.map(str::to_owned), &widths) + "\n";
+    for row in rows {
+        text += &(line(&row.cells(), &widths) + "\n");
+    }
+    text
+}
+
+/// True if standard output is for eyes that see colours.
+fn is_coloured() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn row(device: &str, index: u16, last: u8) -> Row {
+        Row {
+            device: device.to_owned(),
+            port: 1,
+            index,
+            gid: format!("0000:0000:0000:0000:0000:ffff:0a00:00{last:02x}"),
+            ipv4: Some([10, 0, 0, last].into()),
+            gid_type: "RoCE v2".to_owned(),
+            netdev: Some("eth1".to_owned()),
+            ifindex: Some(4),
+            vlan: None,
+            default: false,
+        }
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_they_must_be() {
+        let text = table(&[row("mlx5_bond_0", 0, 9), row("rxe0", 12, 200)]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0].split_whitespace().collect::<Vec<_>>(), COLUMNS);
+        assert!(
+            lines.iter().all(|l| l.find("10.0.0").is_none_or(|at| Some(at) == lines[0].find("IPv4"))),
+            "{text}"
+        );
+        assert!(lines.iter().all(|l| l.trim_end() == *l));
+        assert_eq!(table(&[]).lines().count(), 1);
+    }
+}

@@ -1,0 +1,147 @@
+//! The list as it changes.
+
+use std::io::{self, Write};
+use std::os::fd::AsFd as _;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Serialize;
+
+use super::row::Row;
+use super::{GidsError, Listing, Source, is_coloured, line, table, widths};
+
+/// How often sources that do not call are asked.
+const ASK: Duration = Duration::from_millis(100);
+/// How often those that do are asked all the same: interfaces get other names without an event.
+const LOOK: Duration = Duration::from_secs(2);
+
+const GREEN: &str = "\x1b[32m";
+const RED: &str = "\x1b[31m";
+const PLAIN: &str = "\x1b[0m";
+
+/// What a line tells of an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum What {
+    /// It was there when the watch began.
+    Present,
+    /// It came.
+    Added,
+    /// It went.
+    Removed,
+}
+
+/// A line in JSON.
+#[derive(Serialize)]
+struct Told<'a> {
+    event: What,
+    #[serde(flatten)]
+    row: &'a Row,
+}
+
+/// What changed between two lists, in the order of places; what leaves a place comes before what enters it.
+fn changes(before: &[Row], after: &[Row]) -> Vec<(What, Row)> {
+    let gone = before.iter().filter(|row| after.binary_search(row).is_err()).map(|row| (What::Removed, row));
+    let new = after.iter().filter(|row| before.binary_search(row).is_err()).map(|row| (What::Added, row));
+    let mut all: Vec<(What, Row)> = gone.chain(new).map(|(what, row)| (what, row.clone())).collect();
+    all.sort_by(|(a_what, a), (b_what, b)| {
+        let place = |what: What, row: &Row| (row.device.clone(), row.port, row.index, what == What::Added);
+        place(*a_what, a).cmp(&place(*b_what, b))
+    });
+    all
+}
+
+/// Prints the list, then its changes until it is interrupted or nobody reads them.
+pub(super) fn run(listing: &Listing, as_json: bool) -> Result<(), GidsError> {
+    let coloured = is_coloured();
+    let mut before = listing.rows()?;
+    let present = |row: &Row| json_line(What::Present, row);
+    let first = if as_json { before.iter().map(present).collect() } else { table(&before) };
+    print(&first)?;
+    loop {
+        wait(&listing.sources)?;
+        listing.sources.iter().try_for_each(Source::check)?;
+        let after = listing.rows()?;
+        let widths = widths(&after);
+        let tell = |(what, row): (What, Row)| match as_json {
+            true => json_line(what, &row),
+            false => plain_line(what, &row, &widths, coloured),
+        };
+        let text: String = changes(&before, &after).into_iter().map(tell).collect();
+        if !text.is_empty() {
+            print(&text)?;
+        }
+        before = after;
+    }
+}
+
+fn json_line(event: What, row: &Row) -> String {
+    let told = serde_json::to_string(&Told { event, row });
+    told.map_or_else(|_| String::new(), |line| line + "\n")
+}
+
+fn plain_line(what: What, row: &Row, widths: &[usize], coloured: bool) -> String {
+    let (sign, colour) = match what {
+        What::Removed => ('-', RED),
+        What::Added | What::Present => ('+', GREEN),
+    };
+    let line = line(&row.cells(), widths);
+    if coloured { format!("{colour}{sign} {line}{PLAIN}\n") } else { format!("{sign} {line}\n") }
+}
+
+fn print(text: &str) -> Result<(), GidsError> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(GidsError::Output)
+}
+
+/// Waits until there may be something new; fails if nobody reads any more.
+fn wait(sources: &[Source]) -> Result<(), GidsError> {
+    let stdout = io::stdout();
+    let calling: Vec<_> = sources.iter().filter_map(Source::readable).collect();
+    let period = if calling.len() == sources.len() { LOOK } else { ASK };
+    // Of standard output only its end is of interest, which is always told.
+    let mut fds = vec![PollFd::from_borrowed_fd(stdout.as_fd(), PollFlags::empty())];
+    fds.extend(calling.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+    let timeout = Timespec { tv_sec: period.as_secs() as i64, tv_nsec: period.subsec_nanos().into() };
+    match poll(&mut fds, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => return Err(GidsError::Output(error.into())),
+    }
+    let ended = fds.first().is_some_and(|fd| fd.revents().intersects(PollFlags::ERR | PollFlags::NVAL));
+    if ended { Err(GidsError::Output(io::ErrorKind::BrokenPipe.into())) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::row;
+    use super::*;
+
+    #[test]
+    fn changes_come_in_the_order_of_places() {
+        let before = [row("a", 0, 1), row("a", 1, 2), row("b", 0, 3)];
+        let after = [row("a", 0, 1), row("a", 1, 4), row("a", 2, 2)];
+        let told: Vec<String> = changes(&before, &after)
+            .iter()
+            .map(|(what, row)| plain_line(*what, row, &[0; 7], false))
+            .map(|line| {
+                line.split("  ").enumerate().filter(|(i, _)| [0, 2, 4].contains(i)).map(|(_, c)| c).collect()
+            })
+            .collect();
+        assert_eq!(told, ["- a110.0.0.2", "+ a110.0.0.4", "+ a210.0.0.2", "- b010.0.0.3"]);
+        assert_eq!(changes(&after, &after), []);
+    }
+
+    #[test]
+    fn lines_are_json_or_coloured() {
+        let row = row("rxe0", 3, 1);
+        let line = json_line(What::Added, &row);
+        let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(
+            (&value["event"], &value["device"], &value["index"]),
+            (&"added".into(), &"rxe0".into(), &3.into())
+        );
+        assert!(line.ends_with("}\n") && line.lines().count() == 1);
+        assert!(plain_line(What::Removed, &row, &[0; 7], true).starts_with("\x1b[31m- rxe0"));
+        assert!(plain_line(What::Removed, &row, &[0; 7], false).starts_with("- rxe0"));
+    }
+}
