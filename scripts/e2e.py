@@ -12,6 +12,7 @@ from pathlib import Path
 import demo
 from checks.captures import captures
 from checks.deaths import check_fabric_killed, check_fabric_stopped, check_gateway_killed
+from checks import gids
 from checks.frames import check_hostile_frames, check_odd_sizes, check_overlong_fragment, check_random_frames
 from checks.intruders import check_hostile_packets
 from checks.laboratory import Checks, Laboratory, check_stop, say
@@ -35,6 +36,10 @@ def hard(args, checks):
             ("ctl_answers", lambda: check_ctl(lab)),
             ("ctl_hostile", lambda: check_socket(lab)),
             ("error_second_gateway", lambda: check_second_gateway(lab)),
+            ("gids_list", lambda: gids.check_list(lab)),
+            ("gids_watch_ends", lambda: gids.check_watch_ends(lab)),
+            ("gids_prefix_changed", lambda: gids.check_prefix(lab)),
+            ("gids_dead_maintainer", lambda: gids.check_dead_maintainer(lab)),
             ("hostile_frames", lambda: check_hostile_frames(lab)),
             ("hostile_sizes", lambda: check_odd_sizes(lab)),
             ("hostile_random_frames", lambda: check_random_frames(lab)),

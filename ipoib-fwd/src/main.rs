@@ -57,7 +57,7 @@ struct Options {
 
 /// `ipoib-fwd ctl`: asks a running gateway.
 #[derive(Parser, Debug)]
-#[command(name = "ipoib-fwd ctl", version)]
+#[command(name = "ipoib-fwd ctl", bin_name = "ipoib-fwd ctl", version)]
 struct CtlLine {
     #[command(flatten)]
     options: ctl::CtlOptions,
@@ -68,7 +68,7 @@ struct CtlLine {
 /// Those of all RDMA devices of this machine are read from the kernel; that of a gateway's software device from its control
 /// socket. The columns are those of show_gids. Ends with an error where nothing could be listed, or what was listed is stale.
 #[derive(Parser, Debug)]
-#[command(name = "ipoib-fwd gids", version)]
+#[command(name = "ipoib-fwd gids", bin_name = "ipoib-fwd gids", version)]
 struct GidsLine {
     #[command(flatten)]
     options: gids::GidsOptions,

@@ -71,6 +71,9 @@ class Laboratory(Lab):
             text += f'\n[[link]]\nname = "intruder"\nurl = "udp:{near}-{far}"\n'
         return text
 
+    def gateway_config(self):
+        return super().gateway_config().replace("[gateway]\n", f'[gateway]\ngids = "{self.dir}/gids"\n', 1)
+
     def up(self):
         self.start()
         self.wait_for("the first packet through the gateway", lambda: ping(ETH, IB_IP, 56, count=1)["ok"], 20)

@@ -89,6 +89,10 @@ def operator_errors(args, checks):
             ("fabric_bad_url", [fabric, "--config", with_("fabric2", base, '[[link]]\nname = "x"\nurl = "udp:1"\n')],
              ("udp:1",)),
             ("fabric_no_config", [fabric, "--config", directory / "none.toml"], (r"none\.toml",)),
+            *((("gids_nothing", [gateway, "gids"], ("RDMA device", "--socket")),) if not (
+                any(Path("/sys/class/infiniband").glob("*")) or Path("/run/ipoib-fwd.sock").exists()) else ()),
+            ("gids_not_shared_memory", start("-l", "0-1", *small, config=with_(
+                "gids", "[gateway]\n", '[gateway]\ngids = "/proc/version"\n')), ("gateway.gids", "/proc/version")),
             ("ctl_nobody", [gateway, "ctl", "--socket", directory / "none.sock", "stats"], (r"none\.sock",)),
         ):
             checks.run(f"error_{name}", lambda argv=argv, words=words: refused(argv, *words))
@@ -100,7 +104,7 @@ def check_second_gateway(lab):
     """On the control socket of one that runs."""
     config = lab.dir / "second.toml"
     config.write_text(lab.gateway_config().replace("net_af_packet0", "net_null0").replace(
-        f"shm:{lab.link}", "udp:127.0.0.1:0-127.0.0.1:9"))
+        f"shm:{lab.link}", "udp:127.0.0.1:0-127.0.0.1:9").replace(f'gids = "{lab.dir}/gids"\n', ""))
     result = refused([lab.bin / "ipoib-fwd", "-l", "0-1", "--no-pci", "--no-huge", "--no-shconf", "-m", "256",
                       "--file-prefix", "gwsecond", "--vdev", "net_null0", "--", "--config", config], r"control\.sock")
     first = lab.ctl("stats")
