@@ -7,17 +7,19 @@ use std::process::ExitCode;
 use clap::Parser;
 use ipoib_fwd::{ctl, gateway, gids};
 
-/// Joins an Ethernet network to an InfiniBand fabric: IPv4 between Ethernet frames and IPoIB, datagram and connected mode.
+// Lines of at most 100 columns: this text is shown as it stands.
+/// Joins an Ethernet network to an InfiniBand fabric: IPv4 between Ethernet frames and IPoIB,
+/// datagram and connected mode.
 ///
 /// EAL's arguments come first, the gateway's own after `--`, as with every DPDK program:
 ///
 ///     ipoib-fwd -l 0-1 --no-pci --vdev net_af_packet0,iface=eth1 -- --config gateway.toml
 ///
-/// The main lcore controls, the others forward. Give EAL an allow-list (-a ADDRESS) or --no-pci, or it takes every network
-/// card that it can drive.
+/// The main lcore controls, the others forward. Give EAL an allow-list (-a ADDRESS) or --no-pci, or
+/// it takes every network card that it can drive.
 ///
-/// A running gateway is asked with `ipoib-fwd ctl stats|links|neighbours|connections|groups|mode`; `ipoib-fwd gids` lists the
-/// GID tables of this machine's devices and of a gateway's software one.
+/// A running gateway is asked with `ipoib-fwd ctl stats|links|neighbours|connections|groups|mode`;
+/// `ipoib-fwd gids` lists the GID tables of this machine's devices and of a gateway's software one.
 #[derive(Parser, Debug)]
 #[command(
     name = "ipoib-fwd",
