@@ -178,7 +178,7 @@ pub enum QpTransition {
     UdQKey(QKey),
     /// SQE → RTS.
     RecoverSend,
-    /// Any state → ERR: flush.
+    /// Any state but RESET → ERR: flush.
     ToError,
     /// Any state → RESET: forget what is outstanding.
     ToReset,
@@ -231,7 +231,7 @@ pub trait Control {
     /// What a port is now.
     fn port(&self, port: PortNumber) -> Result<PortAttributes, HcaError>;
 
-    /// Entry `index` of a port's GID table; [`Gid::ZERO`] if empty.
+    /// Entry `index` of a port's GID table; [`Gid::ZERO`] if empty, an error beyond the table.
     fn gid(&self, port: PortNumber, index: u16) -> Result<Gid, HcaError>;
 
     /// The whole GID table, of all ports, as it is at one moment.
@@ -240,7 +240,7 @@ pub trait Control {
     /// One entry of a port's GID table with all its attributes; `None` if empty.
     fn gid_entry(&self, port: PortNumber, index: u16) -> Result<Option<Entry>, HcaError>;
 
-    /// Entry `index` of a port's P_Key table; 0 if empty.
+    /// Entry `index` of a port's P_Key table; 0 if empty, an error beyond the table.
     fn pkey(&self, port: PortNumber, index: u16) -> Result<PKey, HcaError>;
 
     /// Registers every memory zone of `pool` for local access. Must precede any post of its buffers.

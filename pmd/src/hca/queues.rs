@@ -183,6 +183,6 @@ pub trait Queues: Send + std::fmt::Debug + 'static {
     /// Takes a connected queue pair out of the table.
     fn remove_rc(&mut self, slot: RcSlot) -> Option<Self::Rc>;
 
-    /// Sends outstanding on a connected queue pair.
+    /// Sends outstanding on a connected queue pair; with those that a driver posts for itself, to fetch completions.
     fn rc_outstanding(&self, slot: RcSlot) -> usize;
 }

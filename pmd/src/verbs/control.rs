@@ -64,11 +64,12 @@ impl<P: DataPath> Control for Adapter<P> {
 
     fn modify_qp(&mut self, qpn: Qpn, to: &QpTransition) -> Result<(), HcaError> {
         let (qp, record) = self.qp(qpn)?;
-        let connected = record.connected;
-        qp::modify(&qp, record.port, to)?;
-        if matches!(to, QpTransition::ToError) {
-            self.after_error(qpn, connected);
+        // Not every provider looks at it.
+        if let QpTransition::UdToInit { pkey_index, .. } | QpTransition::RcToInit { pkey_index } = *to {
+            self.context.pkey(record.port, pkey_index)?;
         }
+        qp::modify(&qp, record.connected, record.port, to)?;
+        self.after_transition(qpn, to);
         Ok(())
     }
 

@@ -56,13 +56,23 @@ impl<P: DataPath> Adapter<P> {
                 let of = self.workers.iter().find(|(_, worker)| worker.is_srq(srq));
                 of.map(|(id, _)| AsyncEvent::SrqLimitReached(*id))
             } else {
-                translate(&event)
+                translate(&event).filter(|event| self.is_news(event))
             };
             // SAFETY: fetched above, acknowledged once.
             unsafe { sys::ibv_ack_async_event(&mut event) };
             if told.is_some() {
                 return told;
             }
+        }
+    }
+
+    /// False for what has been told in the device's place.
+    fn is_news(&mut self, event: &AsyncEvent) -> bool {
+        match event {
+            AsyncEvent::LastWqeReached(qpn) => {
+                self.qps.get_mut(qpn).is_none_or(super::QpRecord::tell_last_wqe)
+            }
+            _ => true,
         }
     }
 

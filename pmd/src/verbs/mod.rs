@@ -53,6 +53,15 @@ struct QpRecord {
     credit: u32,
     passive: bool,
     connected: bool,
+    /// That it took its last receive has been told: by the device or in its place.
+    last_wqe_told: bool,
+}
+
+impl QpRecord {
+    /// True the first time.
+    const fn tell_last_wqe(&mut self) -> bool {
+        !std::mem::replace(&mut self.last_wqe_told, true)
+    }
 }
 
 /// What [`Adapter::open_with`] insists on and opens. The default is what the gateway needs.

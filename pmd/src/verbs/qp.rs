@@ -133,23 +133,37 @@ pub(super) const fn state(state: sys::ibv_qp_state) -> QpState {
     }
 }
 
-/// Whether IBA has this transition from this state. Providers are lenient, and differ.
-const fn allowed(from: QpState, to: &QpTransition) -> bool {
-    match to {
-        QpTransition::UdToInit { .. } | QpTransition::RcToInit { .. } => matches!(from, QpState::Reset),
-        QpTransition::UdToReceive | QpTransition::RcToReceive(_) => matches!(from, QpState::Init),
-        QpTransition::UdToSend { .. } | QpTransition::RcToSend(_) => matches!(from, QpState::Rtr),
-        QpTransition::UdQKey(_) => matches!(from, QpState::Rts),
-        QpTransition::RecoverSend => matches!(from, QpState::Sqe),
-        QpTransition::ToError => !matches!(from, QpState::Reset),
-        QpTransition::ToReset => true,
-    }
+/// Whether IBA has this transition, for a queue pair of this kind, from this state. Providers are lenient, and differ.
+const fn allowed(connected: bool, from: QpState, to: &QpTransition) -> bool {
+    use QpTransition as To;
+    let of_this_kind = match to {
+        To::RcToInit { .. } | To::RcToReceive(_) | To::RcToSend(_) => connected,
+        To::UdToInit { .. } | To::UdToReceive | To::UdToSend { .. } | To::UdQKey(_) | To::RecoverSend => {
+            !connected
+        }
+        To::ToError | To::ToReset => true,
+    };
+    of_this_kind
+        && match to {
+            To::UdToInit { .. } | To::RcToInit { .. } => matches!(from, QpState::Reset),
+            To::UdToReceive | To::RcToReceive(_) => matches!(from, QpState::Init),
+            To::UdToSend { .. } | To::RcToSend(_) => matches!(from, QpState::Rtr),
+            To::UdQKey(_) => matches!(from, QpState::Rts),
+            To::RecoverSend => matches!(from, QpState::Sqe),
+            To::ToError => !matches!(from, QpState::Reset),
+            To::ToReset => true,
+        }
 }
 
 /// Moves a queue pair to another state.
-pub(super) fn modify(qp: &QueuePair, port: PortNumber, to: &QpTransition) -> Result<(), HcaError> {
+pub(super) fn modify(
+    qp: &QueuePair,
+    connected: bool,
+    port: PortNumber,
+    to: &QpTransition,
+) -> Result<(), HcaError> {
     let from = state(qp.state()?);
-    if !allowed(from, to) {
+    if !allowed(connected, from, to) {
         return Err(HcaError::BadTransition { qpn: qp.number(), from: state_name(from), to: name(to) });
     }
     let (mut attr, mask) = request(to, port);
@@ -206,10 +220,11 @@ mod tests {
     #[test]
     fn transitions_that_iba_lacks_are_refused() {
         let init = QpTransition::RcToInit { pkey_index: 0 };
-        assert!(allowed(QpState::Reset, &init));
-        assert!(!allowed(QpState::Rts, &init));
-        assert!(!allowed(QpState::Err, &QpTransition::RecoverSend));
-        assert!(!allowed(QpState::Reset, &QpTransition::ToError));
-        assert!(allowed(QpState::Err, &QpTransition::ToReset));
+        assert!(allowed(true, QpState::Reset, &init));
+        assert!(!allowed(false, QpState::Reset, &init));
+        assert!(!allowed(true, QpState::Rts, &init));
+        assert!(!allowed(false, QpState::Err, &QpTransition::RecoverSend));
+        assert!(!allowed(true, QpState::Reset, &QpTransition::ToError));
+        assert!(allowed(true, QpState::Err, &QpTransition::ToReset));
     }
 }

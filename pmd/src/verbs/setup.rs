@@ -8,7 +8,9 @@ use verbs_sys as sys;
 use super::object::{CompletionQueue, QueuePair, QueuePairParts, SharedReceiveQueue};
 use super::queues::{Parts, SendSide, VerbsQueues, VerbsRc};
 use super::{Adapter, DataPath, QpRecord, VerbsHca};
-use crate::hca::{Backend, HcaError, PortNumber, QueuesConfig, QueuesId, RcConfig, UdDestination};
+use crate::hca::{
+    Backend, HcaError, PortNumber, QpTransition, QueuesConfig, QueuesId, RcConfig, UdDestination,
+};
 use crate::mem::Pool;
 
 /// Segments of a datagram: a packet from Ethernet has one or two.
@@ -137,6 +139,7 @@ impl Backend for VerbsHca {
                 credit: 0,
                 passive: false,
                 connected: false,
+                last_wqe_told: false,
             },
         );
         self.workers.insert(config.id, worker);
@@ -203,6 +206,7 @@ impl Backend for VerbsHca {
                 credit: send_wr,
                 passive: config.passive,
                 connected: true,
+                last_wqe_told: false,
             },
         );
         let data = if config.passive { 0 } else { depth };
@@ -257,9 +261,15 @@ impl<P: DataPath> Adapter<P> {
     }
 
     /// What a provider does not tell and has to be told in its place.
-    pub(super) fn after_error(&mut self, qpn: Qpn, connected: bool) {
-        if connected && !self.domain.context().tells_last_wqe() {
-            self.own_events.push(crate::hca::AsyncEvent::LastWqeReached(qpn));
+    pub(super) fn after_transition(&mut self, qpn: Qpn, to: &QpTransition) {
+        let tells = self.domain.context().tells_last_wqe();
+        let Some(record) = self.qps.get_mut(&qpn).filter(|record| record.connected) else { return };
+        match to {
+            QpTransition::ToError if !tells && record.tell_last_wqe() => {
+                self.own_events.push(crate::hca::AsyncEvent::LastWqeReached(qpn));
+            }
+            QpTransition::ToReset => record.last_wqe_told = false,
+            _ => {}
         }
     }
 }

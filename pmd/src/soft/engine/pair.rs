@@ -161,6 +161,11 @@ impl Engine {
     pub fn modify_qp(&mut self, qpn: Qpn, to: &QpTransition) -> Result<(), HcaError> {
         let Self { qps, dev, .. } = self;
         let qp = qps.real(qpn).ok_or_else(|| not_found("queue pair", qpn))?;
+        if let QpTransition::UdToInit { pkey_index, .. } | QpTransition::RcToInit { pkey_index } = *to
+            && dev.port(qp.port).is_some_and(|port| usize::from(pkey_index) >= port.pkeys.len())
+        {
+            return Err(not_found("P_Key index", pkey_index));
+        }
         match qp.transition(to)? {
             Consequence::None => dev.schedule(qp),
             Consequence::Flush => dev.enter_error(qp),

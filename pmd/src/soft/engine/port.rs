@@ -80,7 +80,11 @@ impl Engine {
 
     /// Entry of a port's GID table.
     pub fn gid(&self, port: PortNumber, index: u16) -> Result<Gid, HcaError> {
-        Ok(self.port(port)?.gids.gid(usize::from(index)))
+        let gids = &self.port(port)?.gids;
+        if index >= gids.len() {
+            return Err(not_found("GID index", index));
+        }
+        Ok(gids.gid(usize::from(index)))
     }
 
     /// All entries of all ports' GID tables.
@@ -119,7 +123,8 @@ impl Engine {
 
     /// Entry of a port's P_Key table; 0 if empty.
     pub fn pkey(&self, port: PortNumber, index: u16) -> Result<PKey, HcaError> {
-        Ok(self.port(port)?.pkeys.get(usize::from(index)).copied().unwrap_or(PKey(0)))
+        let key = self.port(port)?.pkeys.get(usize::from(index)).copied();
+        key.ok_or_else(|| not_found("P_Key index", index))
     }
 
     /// Index of one of a port's own GIDs.

@@ -188,14 +188,10 @@ impl Qp {
                 }
                 self.state = QpState::Rts;
             }
-            (QpState::Init | QpState::Rtr | QpState::Rts | QpState::Sqe, QpTransition::UdQKey(qkey))
-                if datagram =>
-            {
-                self.qkey = *qkey;
-            }
+            (QpState::Rts, QpTransition::UdQKey(qkey)) if datagram => self.qkey = *qkey,
             (QpState::Sqe, QpTransition::RecoverSend) if datagram => self.state = QpState::Rts,
             (QpState::Err, QpTransition::ToError) => {}
-            (_, QpTransition::ToError) => {
+            (from, QpTransition::ToError) if from != QpState::Reset => {
                 consequence = Consequence::Flush;
                 self.state = QpState::Err;
             }

@@ -116,6 +116,7 @@ impl Backend for Mlx5Hca {
                 credit: 0,
                 passive: false,
                 connected: false,
+                last_wqe_told: false,
             },
         );
         self.workers.insert(config.id, worker);
@@ -186,6 +187,7 @@ impl Backend for Mlx5Hca {
                 credit: blocks,
                 passive: config.passive,
                 connected: true,
+                last_wqe_told: false,
             },
         );
         Ok(RcQp::new(&rings, config.passive, worker.signal_every, Some(Box::new(qp))))

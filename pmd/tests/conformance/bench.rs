@@ -1,0 +1,424 @@
+//! Two ends with one worker's queues each, and what came of them.
+
+use std::time::{Duration, Instant};
+
+use arrayvec::ArrayVec;
+use ib_wire::{Gid, Lid, Mtu, Psn, QKey, Qpn, Rate, ServiceLevel};
+use pmd::hca::{
+    AddressVector, AsyncEvent, Backend, Control, GlobalRoute, LinkLayer, QpEvent, QpFault, QpState,
+    QpTransition, Queues, QueuesConfig, QueuesId, RcConfig, RcSlot, RcToReceive, RcToSend, RxBurst, Source,
+    UdDestination,
+};
+use pmd::mem::{Mbuf, Pool};
+
+use crate::lab::{Failure, Lab, Need, Outcome, wrong};
+
+/// Q_Key of the datagram queue pairs.
+pub(crate) const QKEY: QKey = QKey(0x0b1b);
+/// The worker that the queues are for.
+pub(crate) const WORKER: QueuesId = QueuesId(3);
+/// Longer than anything takes that works.
+pub(crate) const LIMIT: Duration = Duration::from_secs(10);
+
+/// A message that arrived.
+pub(crate) struct Message {
+    pub(crate) bytes: Vec<u8>,
+    /// The 40 bytes before it.
+    pub(crate) grh: Vec<u8>,
+    pub(crate) qpn: Qpn,
+    pub(crate) source: Source,
+}
+
+/// One end.
+pub(crate) struct End<B: Backend> {
+    pub(crate) hca: B,
+    pub(crate) queues: B::Queues,
+    pub(crate) pool: Pool,
+    pub(crate) ud: Qpn,
+    pub(crate) messages: Vec<Message>,
+    pub(crate) faults: Vec<QpEvent>,
+    pub(crate) events: Vec<AsyncEvent>,
+    /// Buffers that send completions gave back.
+    pub(crate) freed: usize,
+    /// Keep the receive queues full.
+    pub(crate) refill: bool,
+    /// Take what arrives.
+    pub(crate) receive: bool,
+}
+
+impl<B: Backend> End<B> {
+    fn new(mut hca: B, config: &QueuesConfig, pool: &Pool) -> Outcome<Self> {
+        hca.register_pool(pool)?;
+        let queues = hca.create_queues(config, pool)?;
+        Ok(Self {
+            ud: queues.ud_qpn(),
+            hca,
+            queues,
+            pool: pool.clone(),
+            messages: Vec::new(),
+            faults: Vec::new(),
+            events: Vec::new(),
+            freed: 0,
+            refill: true,
+            receive: true,
+        })
+    }
+
+    /// One round of a worker and of the control lcore.
+    pub(crate) fn turn(&mut self) -> bool {
+        let mut worked = self.queues.turn();
+        self.queues.ring();
+        let (mut burst, mut faults) = (RxBurst::new(), ArrayVec::new());
+        if self.receive {
+            self.queues.poll_receive(&mut burst, &mut faults);
+        }
+        for received in burst {
+            let mut bytes = vec![0; received.buf.len()];
+            let whole = received.buf.read(0, &mut bytes) == bytes.len();
+            assert!(whole, "a chain is shorter than it says");
+            let grh = received.buf.before_data(40).unwrap_or_default().to_vec();
+            self.messages.push(Message { bytes, grh, qpn: received.qpn, source: received.source });
+            worked = true;
+        }
+        let freed = self.queues.poll_send(&mut faults);
+        worked |= freed > 0 || !faults.is_empty();
+        self.freed += freed;
+        self.faults.extend(faults);
+        while let Some(event) = self.hca.next_event() {
+            self.events.push(event);
+            worked = true;
+        }
+        if self.refill {
+            worked |= self.queues.refill() > 0;
+        }
+        worked
+    }
+
+    pub(crate) fn faults_of(&self, qpn: Qpn) -> Vec<QpFault> {
+        self.faults.iter().filter(|e| e.qpn == qpn).map(|e| e.fault).collect()
+    }
+
+    pub(crate) fn count(&self, event: AsyncEvent) -> usize {
+        self.events.iter().filter(|e| **e == event).count()
+    }
+
+    /// RESET to RTS.
+    pub(crate) fn open_ud(&mut self, qkey: QKey) -> Outcome {
+        for to in [
+            QpTransition::UdToInit { pkey_index: 0, qkey },
+            QpTransition::UdToReceive,
+            QpTransition::UdToSend { sq_psn: Psn::new(0) },
+        ] {
+            self.hca.modify_qp(self.ud, &to)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn state(&self, qpn: Qpn) -> Outcome<QpState> {
+        Ok(self.hca.qp_state(qpn)?)
+    }
+
+    /// A buffer or a chain of full buffers with these bytes.
+    pub(crate) fn buffer(&self, bytes: &[u8]) -> Outcome<Mbuf> {
+        self.pool.copy_from_slice(bytes).ok_or_else(|| Failure::Wrong("the pool is empty".into()))
+    }
+
+    /// A chain whose segments hold `piece` bytes each.
+    pub(crate) fn chain(&self, bytes: &[u8], piece: usize) -> Outcome<Mbuf> {
+        let mut chain: Option<Mbuf> = None;
+        for part in bytes.chunks(piece).rev() {
+            let mut buf = self.buffer(part)?;
+            if let Some(tail) = chain.take() {
+                buf.append_chain(tail);
+            }
+            chain = Some(buf);
+        }
+        chain.map_or_else(|| self.buffer(&[]), Ok)
+    }
+}
+
+/// How a connection is made. End 0 is the active one.
+#[derive(Clone, Copy)]
+pub(crate) struct How {
+    pub(crate) mtu: Mtu,
+    /// Where each end begins to send.
+    pub(crate) psn: [u32; 2],
+    /// Where the other end expects it to begin, if elsewhere.
+    pub(crate) expected: Option<[u32; 2]>,
+    pub(crate) timeout: u8,
+    pub(crate) retry: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) rnr_timer: u8,
+    pub(crate) depth: u32,
+    /// End 1 is passive, as IPoIB's is.
+    pub(crate) passive: bool,
+    /// The state that end 1 is taken to.
+    pub(crate) far: QpState,
+}
+
+impl Default for How {
+    fn default() -> Self {
+        Self {
+            mtu: Mtu::B2048,
+            psn: [0xff_fffa, 0x12_3456],
+            expected: None,
+            timeout: 14,
+            retry: 7,
+            rnr_retry: 7,
+            rnr_timer: 1,
+            depth: 64,
+            passive: true,
+            far: QpState::Rts,
+        }
+    }
+}
+
+/// Queue pair numbers of a connection's ends.
+#[derive(Clone, Copy)]
+pub(crate) struct Link {
+    pub(crate) slot: RcSlot,
+    pub(crate) qpn: [Qpn; 2],
+}
+
+pub(crate) fn rc_to_receive(av: AddressVector, dest_qpn: Qpn, psn: u32, how: &How) -> QpTransition {
+    QpTransition::RcToReceive(RcToReceive {
+        av,
+        dest_qpn,
+        rq_psn: Psn::new(psn),
+        path_mtu: how.mtu,
+        min_rnr_timer: how.rnr_timer,
+    })
+}
+
+pub(crate) fn rc_to_send(psn: u32, how: &How) -> QpTransition {
+    QpTransition::RcToSend(RcToSend {
+        sq_psn: Psn::new(psn),
+        timeout: how.timeout,
+        retry_count: how.retry,
+        rnr_retry: how.rnr_retry,
+    })
+}
+
+/// The sizes that queues have if a check asks for nothing else.
+pub(crate) fn sizes() -> QueuesConfig {
+    QueuesConfig {
+        id: WORKER,
+        port: ib_wire::PortNumber(1),
+        ud_send_depth: 64,
+        ud_recv_depth: 64,
+        srq_depth: 32,
+        srq_message: 65_524,
+        srq_limit: 0,
+        max_rc: 8,
+        signal_every: 8,
+    }
+}
+
+/// Both ends.
+pub(crate) struct Bench<'l, L: Lab> {
+    pub(crate) lab: &'l mut L,
+    pub(crate) ends: [End<L::Hca>; 2],
+}
+
+impl<'l, L: Lab> Bench<'l, L> {
+    /// Opens the devices and makes queues of these sizes. The datagram queue pairs are in RESET, nothing is posted.
+    pub(crate) fn new(lab: &'l mut L, sizes: &QueuesConfig, pools: &[Pool; 2]) -> Outcome<Self> {
+        let config = QueuesConfig { port: lab.port(), ..sizes.clone() };
+        let [a, b] = lab.open()?;
+        let ends = [End::new(a, &config, &pools[0])?, End::new(b, &config, &pools[1])?];
+        Ok(Self { lab, ends })
+    }
+
+    /// As [`Bench::new`] leaves it, and then both datagram queue pairs to RTS and all receives posted.
+    pub(crate) fn start(&mut self) -> Outcome {
+        for end in &mut self.ends {
+            end.open_ud(QKEY)?;
+            end.queues.refill();
+        }
+        Ok(())
+    }
+
+    /// Destroys everything; every buffer has to be home then.
+    pub(crate) fn close(self) -> Outcome {
+        for end in self.ends {
+            let End { mut hca, mut queues, pool, .. } = end;
+            for slot in 0..sizes().max_rc as u16 {
+                if let Some(rc) = queues.remove_rc(RcSlot(slot)) {
+                    hca.destroy_rc(rc)?;
+                }
+            }
+            hca.destroy_queues(queues)?;
+            if pool.in_use() > 0 {
+                return wrong(format!("{} buffers are missing after all was destroyed", pool.in_use()));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn need(&self, need: Need) -> Outcome {
+        self.lab.lacks(need).map_or(Ok(()), |why| Err(Failure::Lacks(need, why)))
+    }
+
+    pub(crate) fn has(&self, need: Need) -> bool {
+        self.lab.lacks(need).is_none()
+    }
+
+    pub(crate) fn turn(&mut self) -> bool {
+        let [a, b] = &mut self.ends;
+        a.turn() | b.turn()
+    }
+
+    /// Turns until something holds, [`LIMIT`] at most.
+    pub(crate) fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) -> Outcome {
+        let end = Instant::now() + LIMIT;
+        loop {
+            let worked = self.turn();
+            if holds(self) {
+                return Ok(());
+            }
+            if Instant::now() >= end {
+                let told: Vec<_> = self
+                    .ends
+                    .iter()
+                    .map(|e| {
+                        let received = e.messages.len();
+                        format!("{received} messages, {} sent, {:?}, {:?}", e.freed, e.faults, e.events)
+                    })
+                    .collect();
+                return wrong(format!("not within {LIMIT:?}: {what}; ends: {}", told.join(" | ")));
+            }
+            if !worked {
+                std::thread::sleep(Duration::from_micros(20));
+            }
+        }
+    }
+
+    /// Turns for a while, so that what must not happen can.
+    pub(crate) fn linger(&mut self, time: Duration) {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            if !self.turn() {
+                std::thread::sleep(Duration::from_micros(20));
+            }
+        }
+    }
+
+    pub(crate) fn gid(&self, of: usize) -> Outcome<Gid> {
+        Ok(self.ends[of].hca.gid(self.lab.port(), 0)?)
+    }
+
+    /// From one end to the other, with a GRH if asked for or if the link layer has nothing else.
+    pub(crate) fn way(&self, from: usize, grh: bool) -> Outcome<AddressVector> {
+        let far = self.ends[1 - from].hca.port(self.lab.port())?;
+        let global = GlobalRoute {
+            dgid: self.gid(1 - from)?,
+            sgid_index: 0,
+            flow_label: 0,
+            hop_limit: 64,
+            traffic_class: 0,
+        };
+        Ok(AddressVector {
+            dlid: far.lid,
+            sl: ServiceLevel::new(0),
+            src_path_bits: 0,
+            rate: Rate::new(0),
+            grh: (grh || far.link_layer == LinkLayer::Ethernet).then_some(global),
+        })
+    }
+
+    /// From one end to the other's datagram queue pair.
+    pub(crate) fn to(&mut self, from: usize, grh: bool, qkey: QKey) -> Outcome<Destination<L>> {
+        let qpn = self.ends[1 - from].ud;
+        let to = UdDestination { av: self.way(from, grh)?, qpn, qkey };
+        Ok(self.ends[from].hca.destination(&to)?)
+    }
+
+    /// From one end to a multicast group.
+    pub(crate) fn destination_of_group(
+        &mut self,
+        from: usize,
+        mgid: Gid,
+        mlid: Lid,
+    ) -> Outcome<Destination<L>> {
+        let mut av = self.way(from, true)?;
+        av.dlid = mlid;
+        if let Some(grh) = &mut av.grh {
+            grh.dgid = mgid;
+        }
+        Ok(self.ends[from].hca.destination(&UdDestination { av, qpn: Qpn::MULTICAST, qkey: QKEY })?)
+    }
+
+    pub(crate) fn send_ud(&mut self, from: usize, to: &Destination<L>, bytes: &[u8]) -> Outcome {
+        let buf = self.ends[from].buffer(bytes)?;
+        Ok(self.ends[from].queues.send_ud(to, buf)?)
+    }
+
+    pub(crate) fn send_rc(&mut self, from: usize, link: &Link, bytes: &[u8]) -> Outcome {
+        let buf = self.ends[from].buffer(bytes)?;
+        Ok(self.ends[from].queues.send_rc(link.slot, buf)?)
+    }
+
+    /// Both ends of a connection, in the workers' tables.
+    pub(crate) fn connect(&mut self, slot: u16, how: How) -> Outcome<Link> {
+        let slot = RcSlot(slot);
+        let mut rcs = Vec::new();
+        for (end, passive) in self.ends.iter_mut().zip([false, how.passive]) {
+            let send_depth = if passive { 1 } else { how.depth };
+            rcs.push(end.hca.create_rc(&RcConfig { queues: WORKER, send_depth, passive })?);
+        }
+        let qpn = [L::Hca::rc_qpn(&rcs[0]), L::Hca::rc_qpn(&rcs[1])];
+        for (which, rc) in rcs.into_iter().enumerate() {
+            let expected = how.expected.unwrap_or(how.psn);
+            let far = which == 1;
+            let steps = [
+                QpTransition::RcToInit { pkey_index: 0 },
+                rc_to_receive(self.way(which, false)?, qpn[1 - which], expected[1 - which], &how),
+                rc_to_send(how.psn[which], &how),
+            ];
+            let count = match how.far {
+                QpState::Reset if far => 0,
+                QpState::Init if far => 1,
+                QpState::Rtr if far => 2,
+                _ => 3,
+            };
+            for to in &steps[..count] {
+                self.ends[which].hca.modify_qp(qpn[which], to)?;
+            }
+            if self.ends[which].queues.insert_rc(slot, rc).is_err() {
+                return wrong(format!("slot {} is taken", slot.0));
+            }
+        }
+        Ok(Link { slot, qpn })
+    }
+
+    /// Waits until this many messages have arrived at an end, and takes them.
+    pub(crate) fn messages(&mut self, at: usize, count: usize) -> Outcome<Vec<Message>> {
+        self.until(&format!("{count} messages at end {at}"), |b| b.ends[at].messages.len() >= count)?;
+        Ok(self.ends[at].messages.drain(..).collect())
+    }
+
+    /// Waits until an end's sends have given back this many buffers since it was made.
+    pub(crate) fn freed(&mut self, at: usize, count: usize) -> Outcome {
+        self.until(&format!("{count} sent buffers back at end {at}"), |b| b.ends[at].freed >= count)?;
+        if self.ends[at].freed > count {
+            return wrong(format!("{} sent buffers came back of {count}", self.ends[at].freed));
+        }
+        Ok(())
+    }
+}
+
+/// A prepared destination of a laboratory's device.
+pub(crate) type Destination<L> = <<<L as Lab>::Hca as Backend>::Queues as Queues>::Destination;
+
+/// Bytes that tell where they are from.
+pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    std::iter::repeat_with(|| {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x as u8
+    })
+    .take(len)
+    .collect()
+}

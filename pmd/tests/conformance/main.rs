@@ -1,0 +1,136 @@
+//! The device conformance suite: what the device seam promises, held against any pair of devices.
+//!
+//! Without arguments it checks two software ConnectX on one link, subject by subject, as `cargo nextest` runs it. With
+//! `--verbs ONE OTHER` it checks two devices of the machine that reach each other, which `scripts/lab verbs` does in a virtual
+//! machine. One line a check; the exit code tells whether all went well.
+//!
+//! ```text
+//! conformance [--verbs ONE OTHER] [--json FILE] [FILTER]      FILTER: part of SUBJECT::CHECK
+//! ```
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
+
+mod bench;
+mod checks;
+mod lab;
+mod soft;
+mod verbs;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use pmd::mem::{Pool, PoolConfig};
+use serde_json::{Value, json};
+
+use bench::Bench;
+use checks::Check;
+use lab::{Failure, Lab, Outcome};
+
+#[derive(Default)]
+struct Options {
+    verbs: Option<[String; 2]>,
+    json: Option<String>,
+    list: bool,
+    exact: bool,
+    ignored: bool,
+    filters: Vec<String>,
+}
+
+impl Options {
+    /// Ours, and those that test runners give to any test.
+    fn parse() -> Self {
+        let mut options = Self::default();
+        let mut words = std::env::args().skip(1);
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--verbs" => {
+                    options.verbs = Some(std::array::from_fn(|_| words.next().unwrap_or_default()));
+                }
+                "--json" => options.json = words.next(),
+                "--list" => options.list = true,
+                "--exact" => options.exact = true,
+                "--ignored" => options.ignored = true,
+                "--format" | "--test-threads" | "--color" | "--skip" => drop(words.next()),
+                flag if flag.starts_with('-') => {}
+                _ => options.filters.push(word),
+            }
+        }
+        options
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        self.filters.is_empty()
+            || self.filters.iter().any(|f| if self.exact { f == name } else { name.contains(f.as_str()) })
+    }
+}
+
+fn pools() -> [Pool; 2] {
+    pmd::eal::for_tests();
+    let config = PoolConfig { count: 2048, data_room: 4096, cache: 0, socket: -1 };
+    ["conformance-0", "conformance-1"].map(|name| Pool::create(name, &config).unwrap())
+}
+
+fn run<L: Lab>(lab: &mut L, check: &Check<L>, pools: &[Pool; 2]) -> Outcome {
+    let mut sizes = bench::sizes();
+    (check.sizes)(&mut sizes);
+    let mut bench = Bench::new(lab, &sizes, pools)?;
+    let outcome = (check.run)(&mut bench);
+    let closed = bench.close();
+    outcome.and(closed)
+}
+
+/// Runs what is asked for; false if anything failed.
+fn suite<L: Lab>(lab: &mut L, options: &Options) -> bool {
+    let (mut counts, mut told) = ([0; 3], Vec::new());
+    let mut pair: Option<[Pool; 2]> = None;
+    for (subject, checks) in checks::all::<L>() {
+        // A runner names a subject; a person may name a check.
+        let whole = options.wants(&format!("{}::{subject}", lab.name()));
+        for check in checks {
+            let name = format!("{subject}: {}", check.name);
+            if !whole && (options.exact || !options.wants(&name)) {
+                continue;
+            }
+            let pools = pair.get_or_insert_with(pools);
+            let start = Instant::now();
+            let outcome = run(lab, &check, pools);
+            let ms = start.elapsed().as_millis();
+            let (kind, word, why) = match &outcome {
+                Ok(()) => (0, "ok", String::new()),
+                Err(Failure::Wrong(text)) => (1, "FAILED", text.clone()),
+                Err(lacks @ Failure::Lacks(..)) => (2, "skipped", lacks.to_string()),
+            };
+            counts[kind] += 1;
+            println!("{word:8}{}  {name} ({ms} ms)", lab.name());
+            if !why.is_empty() {
+                println!("{:10}{why}", "");
+            }
+            told.push(json!({
+                "device": lab.name(), "subject": subject, "check": check.name, "result": word, "why": why,
+                "milliseconds": u64::try_from(ms).unwrap_or(u64::MAX),
+            }));
+        }
+    }
+    let [ok, failed, skipped] = counts;
+    println!("{}: {ok} ok, {failed} failed, {skipped} skipped", lab.name());
+    if let Some(path) = &options.json {
+        std::fs::write(path, Value::from(told).to_string()).unwrap();
+    }
+    failed == 0 && ok > 0
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    if options.list {
+        if !options.ignored {
+            for (subject, _) in checks::all::<soft::Soft>() {
+                println!("soft::{subject}: test");
+            }
+        }
+        return ExitCode::SUCCESS;
+    }
+    let well = match &options.verbs {
+        Some(names) => suite(&mut verbs::Verbs::new(names.clone()), &options),
+        None => suite(&mut soft::Soft, &options),
+    };
+    if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
