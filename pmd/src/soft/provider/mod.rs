@@ -7,6 +7,7 @@ mod gids;
 mod gsi;
 mod memory;
 mod queues;
+mod roce;
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -29,6 +30,7 @@ pub use gids::SoftGids;
 use gsi::Management;
 use memory::Arena;
 use queues::{Created, WorkerRings};
+pub use roce::{RoceConfig, RoceError};
 
 /// What a software device is made with.
 #[derive(Clone, Debug)]
@@ -72,7 +74,23 @@ pub struct SoftHca {
 impl SoftHca {
     /// A device, its management queue pairs open, its ports without links.
     pub fn new(config: &SoftConfig) -> Result<Self, HcaError> {
-        let count = config.port_guids.len();
+        let port = |guid: &Guid| PortConfig {
+            guid: *guid,
+            max_mtu: config.max_mtu,
+            link_layer: LinkLayer::InfiniBand,
+            gid_table: config.gid_table,
+        };
+        Self::with_ports(EngineConfig {
+            node_guid: config.node_guid,
+            description: config.name.clone(),
+            ports: config.port_guids.iter().map(port).collect(),
+            seed: config.seed,
+        })
+    }
+
+    /// As [`SoftHca::new`], with ports of either kind. The description is also its name.
+    pub fn with_ports(config: EngineConfig) -> Result<Self, HcaError> {
+        let count = config.ports.len();
         if !(1..=2).contains(&count) {
             return Err(HcaError::Unsupported {
                 what: "number of ports",
@@ -80,25 +98,15 @@ impl SoftHca {
                 limit: "one or two".into(),
             });
         }
-        if !(1..=MAX_GIDS).contains(&config.gid_table) {
+        if let Some(port) = config.ports.iter().find(|port| !(1..=MAX_GIDS).contains(&port.gid_table)) {
             return Err(HcaError::Unsupported {
                 what: "entries of a GID table",
-                value: config.gid_table.into(),
+                value: port.gid_table.into(),
                 limit: format!("1 to {MAX_GIDS}"),
             });
         }
-        let port = |guid: &Guid| PortConfig {
-            guid: *guid,
-            max_mtu: config.max_mtu,
-            link_layer: LinkLayer::InfiniBand,
-            gid_table: config.gid_table,
-        };
-        let mut engine = Engine::new(EngineConfig {
-            node_guid: config.node_guid,
-            description: config.name.clone(),
-            ports: config.port_guids.iter().map(port).collect(),
-            seed: config.seed,
-        });
+        let name = config.description.clone();
+        let mut engine = Engine::new(config);
         let arena = Arena::default();
         engine.keep(Box::new(arena.clone()));
         let mut management = Vec::new();
@@ -109,7 +117,7 @@ impl SoftHca {
         let engine = Arc::new(Mutex::new(engine));
         let bus = SoftBus::new(&engine);
         Ok(Self {
-            name: config.name.clone(),
+            name,
             engine,
             arena,
             regions: MrTable::new(),

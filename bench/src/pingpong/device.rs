@@ -1,0 +1,240 @@
+//! Our end: a software device on a network interface, its queues and queue pairs.
+
+use std::net::IpAddr;
+
+use arrayvec::ArrayVec;
+use ib_wire::{Gid, Lid, Mtu, Psn, QKey, Qpn, Rate, ServiceLevel};
+use pmd::hca::{
+    AddressVector, BURST, Backend, Control, GlobalRoute, PortNumber, QpEvent, QpTransition, Queues,
+    QueuesConfig, QueuesId, RcConfig, RcSlot, RcToReceive, RcToSend, RxBurst, UdDestination,
+};
+use pmd::mem::{Mbuf, Pool};
+use pmd::soft::link::LinkUrl;
+use pmd::soft::provider::{RoceConfig, SoftHca};
+use pmd::soft::{Activity, Counters, DropReason};
+
+use crate::exchange::Address;
+use crate::{Error, Mode};
+
+type DriverQueues = <SoftHca as Backend>::Queues;
+type Destination = <DriverQueues as Queues>::Destination;
+
+const PORT: PortNumber = PortNumber(1);
+/// Q_Key of the programs' datagram queue pairs.
+const QKEY: QKey = QKey(0x1111_1111);
+const RECEIVES: u32 = 64;
+const UD_RECEIVES: u32 = 512;
+
+/// What the device shall be.
+#[derive(Clone, Debug)]
+pub(crate) struct DeviceConfig {
+    pub(crate) link: LinkUrl,
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) gid_index: u8,
+    pub(crate) mode: Mode,
+    pub(crate) queue_pairs: u16,
+    /// Largest message, bytes.
+    pub(crate) size: usize,
+    /// Largest packet on connections.
+    pub(crate) mtu: Mtu,
+    pub(crate) seed: u64,
+}
+
+/// Where our queue pairs send to.
+#[derive(Debug)]
+enum Way {
+    Connections,
+    Datagrams(Option<Destination>),
+}
+
+/// The device and its queues.
+#[derive(Debug)]
+pub(crate) struct End {
+    hca: SoftHca,
+    pub(crate) queues: DriverQueues,
+    config: DeviceConfig,
+    qpns: Vec<Qpn>,
+    way: Way,
+    peer: Option<Gid>,
+    pub(crate) burst: RxBurst,
+    pub(crate) events: ArrayVec<QpEvent, BURST>,
+}
+
+/// Source and destination as an IPv4 header has them.
+fn gids_of_ipv4(source: Gid, destination: Gid) -> Option<[u8; 8]> {
+    let address = |gid: Gid| std::net::Ipv6Addr::from(gid.0).to_ipv4_mapped();
+    let ([a, b, c, d], [e, f, g, h]) = (address(source)?.octets(), address(destination)?.octets());
+    Some([a, b, c, d, e, f, g, h])
+}
+
+/// Splitmix64.
+pub(crate) const fn mix(seed: u64) -> u64 {
+    let z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+impl End {
+    pub(crate) fn new(config: DeviceConfig, pool: &Pool) -> Result<Self, Error> {
+        let mut hca = SoftHca::roce(&RoceConfig {
+            name: "soft0".to_owned(),
+            link: config.link.clone(),
+            addresses: config.addresses.clone(),
+            seed: config.seed,
+        })?;
+        hca.register_pool(pool)?;
+        let datagrams = config.mode == Mode::Ud;
+        let most = hca.port(PORT)?.max_mtu;
+        if config.mtu > most || datagrams && config.size > most.bytes() {
+            return Err(Error::Mtu(most.bytes()));
+        }
+        let mut queues = hca.create_queues(
+            &QueuesConfig {
+                id: QueuesId(0),
+                port: PORT,
+                ud_send_depth: 64,
+                ud_recv_depth: if datagrams { UD_RECEIVES } else { 1 },
+                srq_depth: if datagrams { 0 } else { RECEIVES },
+                srq_message: config.size.max(1),
+                srq_limit: 0,
+                max_rc: config.queue_pairs.into(),
+                signal_every: 1,
+            },
+            pool,
+        )?;
+        let mut qpns = Vec::new();
+        if datagrams {
+            qpns.push(queues.ud_qpn());
+        } else {
+            for slot in 0..config.queue_pairs {
+                let rc = RcConfig { queues: QueuesId(0), send_depth: 4, passive: false };
+                let rc = hca.create_rc(&rc)?;
+                qpns.push(SoftHca::rc_qpn(&rc));
+                queues.insert_rc(RcSlot(slot), rc).map_err(|_| Error::Slot)?;
+            }
+        }
+        queues.refill();
+        let way = if datagrams { Way::Datagrams(None) } else { Way::Connections };
+        Ok(Self {
+            hca,
+            queues,
+            config,
+            qpns,
+            way,
+            peer: None,
+            burst: RxBurst::new(),
+            events: ArrayVec::new(),
+        })
+    }
+
+    /// Where our queue pairs are.
+    pub(crate) fn addresses(&self) -> Result<Vec<Address>, Error> {
+        let gid = self.hca.gid(PORT, self.config.gid_index.into())?;
+        if gid == Gid::ZERO {
+            return Err(Error::GidIndex(self.config.gid_index));
+        }
+        let psn = |i: usize| Psn::new(mix(self.config.seed ^ (i as u64 + 1)) as u32);
+        let address = |(i, qpn): (usize, &Qpn)| Address { lid: Lid(0), qpn: *qpn, psn: psn(i), gid };
+        Ok(self.qpns.iter().enumerate().map(address).collect())
+    }
+
+    /// Which of our queue pairs this is.
+    pub(crate) fn index(&self, qpn: Qpn) -> Option<usize> {
+        self.qpns.iter().position(|q| *q == qpn)
+    }
+
+    /// Connects each queue pair with the other end's.
+    pub(crate) fn ready(&mut self, ours: &[Address], theirs: &[Address]) -> Result<(), Error> {
+        self.peer = theirs.first().map(|them| them.gid);
+        for (us, them) in ours.iter().zip(theirs) {
+            let grh = GlobalRoute {
+                dgid: them.gid,
+                sgid_index: self.config.gid_index,
+                flow_label: 0,
+                hop_limit: 64,
+                traffic_class: 0,
+            };
+            let av = AddressVector {
+                dlid: them.lid,
+                sl: ServiceLevel::new(0),
+                src_path_bits: 0,
+                rate: Rate::default(),
+                grh: Some(grh),
+            };
+            let path = if let Way::Datagrams(destination) = &mut self.way {
+                let to = UdDestination { av, qpn: them.qpn, qkey: QKEY };
+                *destination = Some(self.hca.destination(&to)?);
+                vec![
+                    QpTransition::UdToInit { pkey_index: 0, qkey: QKEY },
+                    QpTransition::UdToReceive,
+                    QpTransition::UdToSend { sq_psn: us.psn },
+                ]
+            } else {
+                let (rq_psn, path_mtu) = (them.psn, self.config.mtu);
+                let receive = RcToReceive { av, dest_qpn: them.qpn, rq_psn, path_mtu, min_rnr_timer: 12 };
+                let send = RcToSend { sq_psn: us.psn, timeout: 14, retry_count: 7, rnr_retry: 7 };
+                vec![
+                    QpTransition::RcToInit { pkey_index: 0 },
+                    QpTransition::RcToReceive(receive),
+                    QpTransition::RcToSend(send),
+                ]
+            };
+            for to in path {
+                self.hca.modify_qp(us.qpn, &to)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts a message.
+    pub(crate) fn send(&mut self, index: usize, message: Mbuf) -> Result<(), Error> {
+        match &self.way {
+            Way::Connections => self.queues.send_rc(RcSlot(index as u16), message),
+            Way::Datagrams(Some(to)) => self.queues.send_ud(to, message),
+            Way::Datagrams(None) => return Err(Error::Slot),
+        }
+        .map_err(|refused| Error::Post(refused.error))
+    }
+
+    /// True if nothing that was posted to this queue pair is outstanding, when `done` sends were done in this turn.
+    pub(crate) fn is_done(&self, index: usize, done: usize) -> bool {
+        match &self.way {
+            Way::Connections => self.queues.rc_outstanding(RcSlot(index as u16)) == 0,
+            // One is outstanding at most.
+            Way::Datagrams(_) => done > 0,
+        }
+    }
+
+    /// True if the header before a datagram, 40 bytes of room with IPv6 or IPv4 at their end, names the other end and us.
+    pub(crate) fn came_from_there(&self, area: &[u8]) -> bool {
+        let (Some(them), Ok(us)) = (self.peer, self.hca.gid(PORT, self.config.gid_index.into())) else {
+            return false;
+        };
+        let ends = [them.0, us.0].concat();
+        let is = |range: std::ops::Range<usize>, want: &[u8]| area.get(range) == Some(want);
+        match gids_of_ipv4(them, us) {
+            Some(addresses) => is(20..21, &[0x45]) && is(32..40, &addresses),
+            None => area.first().is_some_and(|b| b >> 4 == 6) && is(8..40, &ends),
+        }
+    }
+
+    /// A turn as a worker takes it. Returns whether anything moved, and how many sends are done.
+    pub(crate) fn turn(&mut self) -> (bool, usize) {
+        self.queues.ring();
+        let worked = self.queues.turn();
+        self.queues.poll_receive(&mut self.burst, &mut self.events);
+        let done = self.queues.poll_send(&mut self.events);
+        self.queues.refill();
+        (worked || done > 0 || !self.burst.is_empty(), done)
+    }
+
+    /// Counters that are not zero.
+    pub(crate) fn counters(&self) -> String {
+        let counters: Counters = self.hca.counters();
+        let did = Activity::ALL.iter().map(|&a| (a.label(), counters.activity(a)));
+        let dropped = DropReason::ALL.iter().map(|&r| (r.label(), counters.drops(r)));
+        let shown = did.chain(dropped).filter(|&(_, n)| n > 0);
+        shown.map(|(label, n)| format!("{label} {n}")).collect::<Vec<_>>().join(", ")
+    }
+}

@@ -1,0 +1,258 @@
+//! The game: whoever gets a message sends the next one.
+//!
+//! The stock programs have one buffer, into which they receive and from which they send. So each sends back what it got
+//! last, and whoever makes the messages up ([`Role::Originator`]) can compare every byte.
+
+use std::time::{Duration, Instant};
+
+use dataplane::latency::{Recorder, Summary, empty};
+use ib_wire::packet::GRH_LEN;
+use pmd::hca::{QpFault, Received, Source, WcStatus};
+use pmd::mem::{Mbuf, Pool};
+
+use crate::device::{End, mix};
+use crate::{Error, Mode};
+
+/// Turns without work before the thread sleeps.
+const SPINS: u32 = 50;
+/// How long it sleeps then: other processes may have this processor.
+const NAP: Duration = Duration::from_micros(20);
+/// Messages differ by where they are cut out of the same bytes.
+const CUTS: usize = 251;
+
+/// What this end does with data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    /// Makes messages up and checks that they come back.
+    Originator,
+    /// Sends back what came.
+    Echo,
+}
+
+/// How the game goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    pub(crate) mode: Mode,
+    pub(crate) size: usize,
+    pub(crate) iterations: u64,
+    pub(crate) role: Role,
+    /// We send first.
+    pub(crate) first: bool,
+    pub(crate) sleep: bool,
+    /// The game is lost if nothing happens for so long.
+    pub(crate) patience: Duration,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) time: Duration,
+    /// From a message's sending to the next one's arrival.
+    pub(crate) round_trips: Summary,
+    /// Messages compared byte for byte.
+    pub(crate) compared: u64,
+    /// Sends whose acknowledge never came, as the other end had all that it wanted and went.
+    pub(crate) unacknowledged: u64,
+}
+
+/// One queue pair's part.
+#[derive(Debug, Default)]
+struct Player {
+    /// A message is awaited.
+    awaits: bool,
+    /// A send is not done.
+    sends: bool,
+    /// Messages sent.
+    number: u64,
+    sent_at: Option<Instant>,
+    /// What came last, to be sent back.
+    held: Option<Mbuf>,
+}
+
+/// The bytes of all messages.
+struct Content {
+    bytes: Vec<u8>,
+    size: usize,
+    /// All messages are alike: several queue pairs of a stock program share its one buffer.
+    alike: bool,
+}
+
+impl Content {
+    fn new(rules: &Rules, seed: u64) -> Self {
+        let words = (rules.size + CUTS).div_ceil(8) as u64;
+        let bytes = (0..words).flat_map(|i| mix(seed.wrapping_add(i)).to_le_bytes()).collect();
+        Self { bytes, size: rules.size, alike: rules.mode == Mode::Srq }
+    }
+
+    fn message(&self, number: u64) -> &[u8] {
+        let cut = if self.alike { 0 } else { (number % CUTS as u64) as usize };
+        self.bytes.get(cut..cut + self.size).unwrap_or_default()
+    }
+}
+
+struct Game<'a> {
+    end: &'a mut End,
+    pool: &'a Pool,
+    rules: &'a Rules,
+    content: Content,
+    players: Vec<Player>,
+    sent: u64,
+    received: u64,
+    compared: u64,
+    unacknowledged: u64,
+    round_trips: Recorder,
+}
+
+/// Plays until this end has had all its messages and its sends are done.
+pub(crate) fn play(
+    end: &mut End,
+    pool: &Pool,
+    rules: &Rules,
+    players: usize,
+    seed: u64,
+) -> Result<Outcome, Error> {
+    let player = || Player { awaits: true, ..Player::default() };
+    let mut game = Game {
+        end,
+        pool,
+        rules,
+        content: Content::new(rules, seed),
+        players: (0..players).map(|_| player()).collect(),
+        sent: 0,
+        received: 0,
+        compared: 0,
+        unacknowledged: 0,
+        round_trips: Recorder::default(),
+    };
+    let begin = Instant::now();
+    if rules.first {
+        (0..players).try_for_each(|index| game.send(index))?;
+    }
+    let (mut last, mut idle) = (begin, 0);
+    while game.received < rules.iterations || game.sent + game.unacknowledged < rules.iterations {
+        let (worked, moved) = game.turn()?;
+        if moved {
+            last = Instant::now();
+        }
+        idle = if worked { 0 } else { idle + 1 };
+        if idle >= SPINS {
+            if last.elapsed() > rules.patience {
+                return Err(Error::Silence { received: game.received, sent: game.sent });
+            }
+            if rules.sleep {
+                std::thread::sleep(NAP);
+            }
+        }
+    }
+    Ok(Outcome {
+        time: begin.elapsed(),
+        round_trips: Summary::of(&game.round_trips.swap(empty())),
+        compared: game.compared,
+        unacknowledged: game.unacknowledged,
+    })
+}
+
+impl Game<'_> {
+    /// One turn: whether anything happened at all, and whether the game went on by it.
+    fn turn(&mut self) -> Result<(bool, bool), Error> {
+        let (worked, done) = self.end.turn();
+        self.handle_faults()?;
+        self.sent += done as u64;
+        for (index, player) in self.players.iter_mut().enumerate() {
+            player.sends &= !self.end.is_done(index, done);
+        }
+        let arrived = self.end.burst.take();
+        let moved = done > 0 || !arrived.is_empty();
+        for message in arrived {
+            self.receive(message)?;
+        }
+        for index in 0..self.players.len() {
+            let ready = self.players.get(index).is_some_and(|p| !p.awaits && !p.sends);
+            if ready && self.sent < self.rules.iterations {
+                self.send(index)?;
+            }
+        }
+        Ok((worked, moved))
+    }
+
+    fn send(&mut self, index: usize) -> Result<(), Error> {
+        let Some(player) = self.players.get_mut(index) else { return Ok(()) };
+        let message = match (self.rules.role, player.held.take()) {
+            (Role::Echo, Some(held)) => held,
+            _ => self.pool.copy_from_slice(self.content.message(player.number)).ok_or(Error::Empty)?,
+        };
+        player.number += 1;
+        (player.awaits, player.sends) = (true, true);
+        player.sent_at = Some(Instant::now());
+        self.end.send(index, message)
+    }
+
+    fn receive(&mut self, message: Received) -> Result<(), Error> {
+        let index = self.end.index(message.qpn).ok_or(Error::Stranger(message.qpn))?;
+        let Some(player) = self.players.get_mut(index) else { return Ok(()) };
+        if message.buf.len() != self.rules.size {
+            return Err(Error::Length { got: message.buf.len(), want: self.rules.size });
+        }
+        if let Source::Ud(source) = message.source {
+            let header = message.buf.before_data(GRH_LEN).filter(|_| source.has_grh);
+            if !header.is_some_and(|header| self.end.came_from_there(header)) {
+                return Err(Error::Header);
+            }
+        }
+        if let Some(at) = player.sent_at.take() {
+            self.round_trips.record(at.elapsed().as_nanos() as u64);
+        }
+        // Before we sent anything there is nothing that could have come back.
+        if self.rules.role == Role::Originator && player.number > 0 {
+            let expected = self.content.message(player.number - 1);
+            if !is_message(&message.buf, expected) {
+                return Err(Error::Content(self.received));
+            }
+            self.compared += 1;
+        }
+        player.awaits = false;
+        player.held = (self.rules.role == Role::Echo).then_some(message.buf);
+        self.received += 1;
+        Ok(())
+    }
+
+    fn handle_faults(&mut self) -> Result<(), Error> {
+        for event in self.end.events.take() {
+            match event.fault {
+                // All messages are there, so the other end had ours: what is missing is its acknowledge, and it may have gone.
+                QpFault::Send(WcStatus::RetryExceeded) if self.received >= self.rules.iterations => {
+                    self.unacknowledged += 1;
+                }
+                QpFault::Send(status) | QpFault::Receive(status) => {
+                    return Err(Error::Fault(event.qpn, status));
+                }
+                QpFault::Drained | QpFault::Flushed => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_message(buf: &Mbuf, expected: &[u8]) -> bool {
+    let mut rest = expected;
+    for segment in buf.segments() {
+        match rest.split_at_checked(segment.bytes.len()) {
+            Some((part, tail)) if part == segment.bytes => rest = tail,
+            _ => return false,
+        }
+    }
+    rest.is_empty()
+}
+
+/// Goes on answering for a while: the other end may lack our last acknowledge.
+pub(crate) fn linger(end: &mut End, time: Duration) {
+    let until = Instant::now() + time;
+    while Instant::now() < until {
+        let (worked, _) = end.turn();
+        end.burst.clear();
+        end.events.clear();
+        if !worked {
+            std::thread::sleep(NAP);
+        }
+    }
+}
