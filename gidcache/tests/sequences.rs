@@ -62,9 +62,9 @@ impl World {
         }
         let below = interface.lower.into_iter().map(IfIndex::get);
         let parts =
-            self.interfaces.values().filter(|part| part.master == Some(interface.index)).filter(|part| {
+            self.interfaces.values().filter(|part| part.master == Some(interface.index)).filter(|_| {
                 match interface.kind {
-                    Kind::Bond(Bond::Active(active)) => active == Some(part.index),
+                    Kind::Bond(Bond::Active(Some(active))) => active.get() == to,
                     _ => true,
                 }
             });

@@ -37,10 +37,6 @@ const IFLA_BOND_ACTIVE_SLAVE: u16 = 2;
 
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
-const IFA_FLAGS: u16 = 8;
-const IFA_F_OPTIMISTIC: u32 = 0x04;
-const IFA_F_DADFAILED: u32 = 0x08;
-const IFA_F_TENTATIVE: u32 = 0x40;
 
 const BOND_MODE_ACTIVE_BACKUP: u8 = 1;
 const BOND_MODE_TLB: u8 = 5;
@@ -223,12 +219,11 @@ fn bond(data: &[u8]) -> Option<Bond> {
 
 fn address(new: bool, payload: &[u8]) -> Option<Meaning> {
     let (&header, attributes) = payload.split_first_chunk::<IFADDRMSG>()?;
-    let [family, prefix, flags, _, i0, i1, i2, i3] = header;
+    let [family, prefix, _, _, i0, i1, i2, i3] = header;
     if family != AF_INET && family != AF_INET6 {
         return Some(Meaning::Nothing);
     }
     let index = IfIndex::new(u32::from_ne_bytes([i0, i1, i2, i3]))?;
-    let mut flags = u32::from(flags);
     let mut local = None;
     let mut peer = None;
     for attribute in NlasIterator::new(attributes) {
@@ -237,17 +232,14 @@ fn address(new: bool, payload: &[u8]) -> Option<Meaning> {
         match attribute.kind() {
             IFA_LOCAL => local = Some(ip(family, value)?),
             IFA_ADDRESS => peer = Some(ip(family, value)?),
-            IFA_FLAGS => flags = number(value)?,
             _ => {}
         }
     }
     // IPv6 gives IFA_LOCAL only where there is a peer.
     let local = local.or(peer)?;
     let address = Address { local, prefix, peer: peer.unwrap_or(local) };
-    // While it is looked for duplicates of an address, it is not ours yet, unless the host says it may be used already.
-    let unusable =
-        flags & IFA_F_DADFAILED != 0 || flags & (IFA_F_TENTATIVE | IFA_F_OPTIMISTIC) == IFA_F_TENTATIVE;
-    Some(Meaning::Event(if new && !unusable {
+    // The flags do not matter: the kernel's own tables have addresses that are looked for duplicates, and those that have one.
+    Some(Meaning::Event(if new {
         Event::Address(index, address)
     } else {
         Event::AddressGone(index, address)

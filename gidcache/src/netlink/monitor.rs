@@ -15,7 +15,7 @@ const RTNLGRP_IPV4_IFADDR: u32 = 5;
 const RTNLGRP_IPV6_IFADDR: u32 = 9;
 
 /// Bytes that the socket keeps for us.
-const SOCKET_BUFFER: usize = 1 << 20;
+const SOCKET_BUFFER: u32 = 1 << 20;
 /// Longest datagram; the kernel's lists come in parts of at most 32 KiB.
 const DATAGRAM: usize = 1 << 16;
 /// Most datagrams of one turn, so that a storm of events leaves time for other things.
@@ -50,11 +50,17 @@ pub struct Monitor {
 impl Monitor {
     /// Subscribes; the first list is asked for in the first turn.
     pub fn new(now: Instant) -> Result<Self, MonitorError> {
+        Self::with_socket_buffer(now, SOCKET_BUFFER)
+    }
+
+    /// As [`Monitor::new`], with so many bytes of events that the socket keeps between turns; what is beyond is lost, and everything is
+    /// listed again.
+    pub fn with_socket_buffer(now: Instant, bytes: u32) -> Result<Self, MonitorError> {
         let error = |what| move |source| MonitorError { what, source };
         let mut socket = Socket::new(NETLINK_ROUTE).map_err(error("make"))?;
         let address = socket.bind_auto().map_err(error("bind"))?;
         socket.set_non_blocking(true).map_err(error("set up"))?;
-        socket.set_rx_buf_sz(SOCKET_BUFFER as libc::c_int).map_err(error("set up"))?;
+        socket.set_rx_buf_sz(bytes).map_err(error("set up"))?;
         for group in [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR] {
             socket.add_membership(group).map_err(error("subscribe"))?;
         }

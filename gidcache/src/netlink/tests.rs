@@ -171,9 +171,9 @@ fn addresses() {
     assert_eq!(new(message.clone()), there(v4, 32, peer));
     assert_eq!(one(&bytes(0, 0, 0, RouteNetlinkMessage::DelAddress(message))), gone(v4, 32, peer));
     assert_eq!(new(flags(AddressFlags::Permanent)), there(v6, 64, v6));
-    assert_eq!(new(flags(AddressFlags::Tentative)), gone(v6, 64, v6));
+    assert_eq!(new(flags(AddressFlags::Tentative)), there(v6, 64, v6));
     assert_eq!(new(flags(AddressFlags::Tentative | AddressFlags::Optimistic)), there(v6, 64, v6));
-    assert_eq!(new(flags(AddressFlags::Dadfailed | AddressFlags::Permanent)), gone(v6, 64, v6));
+    assert_eq!(new(flags(AddressFlags::Dadfailed | AddressFlags::Permanent)), there(v6, 64, v6));
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub enum Kind {
 pub enum Bond {
     /// Modes that use all slaves: balance-rr, balance-xor, broadcast, 802.3ad.
     AllSlaves,
-    /// Modes with one active slave: active-backup, balance-tlb, balance-alb. `None` while no slave is fit.
+    /// Modes with one active slave: active-backup, balance-tlb, balance-alb. `None` while no slave is fit; then they are all alike.
     Active(Option<IfIndex>),
 }
 
@@ -158,8 +158,8 @@ impl Interfaces {
         was_there
     }
 
-    /// The interface and all that lie on it and send by it, each with the VLAN that its packets carry there. Bonds let through only
-    /// what is on their active slave.
+    /// The interface and all that lie on it and send by it, each with the VLAN that its packets carry there. A bond with an active
+    /// slave counts if that is the interface itself: a VLAN of it as active slave does not, as in the kernel.
     pub(super) fn stack(&self, base: IfIndex) -> BTreeMap<IfIndex, Option<VlanId>> {
         let mut stack = BTreeMap::new();
         let Some(interface) = self.get(base) else { return stack };
@@ -175,8 +175,7 @@ impl Interfaces {
             stack.insert(interface.index, vlan);
             for upper in self.uppers.get(&interface.index).into_iter().flatten() {
                 let Some(upper) = self.get(*upper) else { continue };
-                let inactive = upper.lower != Some(interface.index)
-                    && matches!(upper.kind, Kind::Bond(Bond::Active(active)) if active != Some(interface.index));
+                let inactive = matches!(upper.kind, Kind::Bond(Bond::Active(Some(active))) if active != base);
                 if !inactive {
                     next.push_back((upper, vlan));
                 }

@@ -3,9 +3,11 @@
 //! * Every address of the port's interface makes an entry for each type the port speaks, and so does every address of the
 //!   interfaces that lie on it: VLANs (whose id the entry has), macvlans, the bridge or bond it is part of, and what lies on
 //!   those. Whether an interface is up does not matter: its addresses count as long as they are there.
-//! * Of a bond with one active slave, only that slave's port has the entries; with none, no port.
+//! * Of a bond with an active slave, only that slave's port has the entries; while no slave is fit, and in modes that use all
+//!   slaves, all of them have.
 //! * The link-local GID of the interface's MAC address is the port's own, in the reserved slots, even while the interface is down.
 //!   Of a slave that is the bond's; of a slave that is not active, none.
+//! * An address counts from when the kernel tells of it: also while it is looked for duplicates, as in the kernel's own tables.
 //! * One entry for each address, type and interface. An address whose GID is the port's own takes no other slot.
 //!
 //! What shall be follows from what is known at the moment, not from how it came about; changes are the difference to what was
@@ -13,6 +15,7 @@
 //! ([`Rules::begin_scan`]) heals whatever was missed, and nothing here grows with the number of events.
 
 mod interfaces;
+mod queue;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +25,7 @@ use ib_wire::{Gid, PortNumber};
 
 use self::interfaces::Interfaces;
 pub use self::interfaces::{Address, Bond, Event, Interface, Kind, MAX_ADDRESSES, MAX_INTERFACES};
+use self::queue::Queue;
 use crate::entry::{Attributes, IfIndex, Key, RoceTypes, VlanId, gid_of_address, link_local_gid};
 
 /// Which interface is a port's.
@@ -75,7 +79,7 @@ struct Port {
     /// What was handed out.
     told: BTreeMap<Key, Place>,
     to_delete: BTreeSet<Key>,
-    to_add: BTreeSet<Key>,
+    to_add: Queue,
     /// Changes that could not be made.
     failed: BTreeSet<Key>,
 }
@@ -106,7 +110,7 @@ impl Rules {
             wanted: BTreeMap::new(),
             told: BTreeMap::new(),
             to_delete: BTreeSet::new(),
-            to_add: BTreeSet::new(),
+            to_add: Queue::default(),
             failed: BTreeSet::new(),
         };
         if let Some(old) = self.ports.remove(&number) {
@@ -182,21 +186,22 @@ impl Rules {
         self.scan = None;
     }
 
-    /// The next thing to do. All deletions come before all additions, so that there is room and nothing is twice.
+    /// The next thing to do. All deletions come before all additions, so that there is room and nothing is twice; additions come in
+    /// the order in which they were called for.
     pub fn poll_change(&mut self) -> Option<Change> {
         for (&number, port) in &mut self.ports {
             if let Some(key) = port.to_delete.pop_first()
                 && let Some(place) = port.told.remove(&key)
             {
                 if port.wanted.contains_key(&key) {
-                    port.to_add.insert(key);
+                    port.to_add.push(key);
                 }
                 let attributes = Attributes { key, vlan: place.vlan };
                 return Some(Change::Delete { port: number, attributes, default: place.default });
             }
         }
         for (&number, port) in &mut self.ports {
-            if let Some(key) = port.to_add.pop_first()
+            if let Some(key) = port.to_add.pop()
                 && let Some(&place) = port.wanted.get(&key)
             {
                 port.told.insert(key, place);
@@ -362,11 +367,13 @@ impl Port {
     /// Compares what shall be with what was handed out.
     fn mark(&mut self, key: Key) {
         self.to_delete.remove(&key);
-        self.to_add.remove(&key);
+        if !self.wanted.contains_key(&key) || self.told.contains_key(&key) {
+            self.to_add.remove(&key);
+        }
         match (self.told.get(&key), self.wanted.get(&key)) {
             (Some(told), Some(wanted)) if told == wanted => {}
             (Some(_), _) => drop(self.to_delete.insert(key)),
-            (None, Some(_)) => drop(self.to_add.insert(key)),
+            (None, Some(_)) => self.to_add.push(key),
             (None, None) => {}
         }
     }
@@ -387,9 +394,7 @@ fn own_gid(
         Some(bond) => stack.contains_key(&bond).then_some(bond)?,
         None => base,
     };
-    let mac = live.get(of)?.mac?;
-    let [first, ..] = mac;
-    (mac != [0; 6] && first & 1 == 0).then(|| (link_local_gid(mac), of))
+    Some((link_local_gid(live.get(of)?.mac?), of))
 }
 
 fn apply(interfaces: &mut Interfaces, event: &Event) -> Result<(), interfaces::NoRoom> {

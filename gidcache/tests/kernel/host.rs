@@ -1,0 +1,231 @@
+//! Our tables beside the kernel's: each step is settled and compared, entry for entry.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gidcache::netlink::{Monitor, Turn};
+use gidcache::rules::Binding;
+use gidcache::{
+    Attributes, DeviceTable, Entry, GidType, Key, Manager, NoProvider, PortKind, PortSetup, RoceTypes, Rules,
+    VlanId,
+};
+use ib_wire::{Gid, Guid};
+
+use crate::difference::explain;
+use crate::state::{Links, Row};
+use crate::sysfs::Device;
+
+/// Slots of soft-RoCE's tables.
+pub(crate) const SLOTS: u16 = 1024;
+/// How many of them are looked at after each step, from the first, if nothing else is asked for.
+const LOOKED_AT: u16 = 40;
+
+/// What the comparisons found.
+#[derive(Default, Debug)]
+pub(crate) struct Found {
+    /// Steps compared.
+    pub(crate) steps: usize,
+    /// Most entries of a device.
+    pub(crate) most: usize,
+    /// Changed tables whose entries were the kernel's, index for index.
+    pub(crate) same_indices: usize,
+    /// Changed tables whose entries were the kernel's in another order.
+    pub(crate) other_order: usize,
+    /// Where the kernel's table was not what it makes anew of the same interfaces.
+    pub(crate) kernel_differs: BTreeMap<&'static str, usize>,
+}
+
+pub(crate) struct Host {
+    pub(crate) devices: Vec<Device>,
+    pub(crate) monitor: Monitor,
+    pub(crate) manager: Manager,
+    /// The rows of each port after the step before.
+    before: BTreeMap<u8, BTreeSet<Row>>,
+    pub(crate) looked_at: u16,
+    pub(crate) found: Found,
+}
+
+/// The kernel's entries: GID and interface.
+type Entries = BTreeMap<u16, (Gid, u32)>;
+
+impl Host {
+    pub(crate) fn new(devices: &[Device]) -> Self {
+        let mut rules = Rules::new();
+        for device in devices {
+            rules.bind(device.port, Binding::Name(device.netdev.into()), RoceTypes::V2);
+        }
+        Self {
+            devices: devices.to_vec(),
+            monitor: Monitor::new(Instant::now()).unwrap(),
+            manager: Manager::new(Arc::new(empty(devices)), rules),
+            before: BTreeMap::new(),
+            looked_at: LOOKED_AT,
+            found: Found::default(),
+        }
+    }
+
+    fn turn(&mut self) {
+        while self.monitor.turn(Instant::now(), self.manager.rules()).unwrap() == Turn::More {}
+        let applied = self.manager.apply();
+        assert!(applied.failures.is_empty(), "{:?}", applied.failures);
+    }
+
+    /// Waits until our table is what the reference says; then until the kernel's is ours.
+    pub(crate) fn settle(&mut self, what: &str) {
+        self.found.steps += 1;
+        let ports: Vec<_> = self.devices.iter().map(|device| (device.port, device.netdev)).collect();
+        let mut deadline = Instant::now() + Duration::from_secs(2);
+        let mut made_anew: Vec<&str> = Vec::new();
+        loop {
+            let links = Links::now();
+            self.turn();
+            let wanted = links.reference(&ports);
+            let ours: BTreeSet<Row> = self.manager.table().entries().iter().map(row).collect();
+            let late = Instant::now() > deadline;
+            if ours != wanted || !self.monitor.is_settled() {
+                assert!(!late, "after `{what}` ours is  {ours:?}\nand shall be {wanted:?}");
+                std::thread::sleep(Duration::from_millis(5));
+                continue;
+            }
+            let mut tables = Vec::new();
+            let mut differs = None;
+            for device in self.devices.clone() {
+                if links.get(device.netdev).is_some() && !device.exists() {
+                    device.add();
+                }
+                // The kernel does not show VLANs.
+                let of_port = ours.iter().filter(|row| row.0 == device.port.0);
+                let mine: BTreeSet<Row> = of_port.map(|row| (row.0, row.1, row.2, None, row.4)).collect();
+                let Some(entries) = entries(&device, &links, self.looked_at) else {
+                    differs = Some((device, None, mine));
+                    continue;
+                };
+                let theirs: Vec<Row> = entries
+                    .iter()
+                    .map(|(at, (gid, of))| (device.port.0, *gid, *of, None, *at == 0))
+                    .collect();
+                if theirs.iter().copied().collect::<BTreeSet<_>>() == mine && theirs.len() == mine.len() {
+                    tables.push((device, entries));
+                } else {
+                    differs = Some((device, Some(theirs), mine));
+                }
+            }
+            let Some((device, theirs, mine)) = differs else {
+                for (device, entries) in tables {
+                    self.compare_indices(what, &links, &device, &entries);
+                }
+                return;
+            };
+            if late {
+                let theirs =
+                    theirs.unwrap_or_else(|| panic!("after `{what}` {} does not settle", device.name));
+                let why = explain(what, &device, &links, &theirs, &mine);
+                let why = why.filter(|_| !made_anew.contains(&device.name)).unwrap_or_else(|| {
+                    panic!(
+                        "after `{what}` the kernel's table of {} is\n{theirs:?}\nand ours\n{mine:?}",
+                        device.name
+                    )
+                });
+                *self.found.kernel_differs.entry(why).or_default() += 1;
+                // Made anew, the kernel's table has to be ours.
+                made_anew.push(device.name);
+                device.delete();
+                deadline = Instant::now() + Duration::from_secs(5);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// An entry has the index that the kernel gave it, unless several came at once: then the kernel goes by its own lists. When a MAC
+    /// address changes and when a bond changes over, it deletes and adds again all entries of the interface, where ours stay.
+    fn compare_indices(&mut self, what: &str, links: &Links, device: &Device, kernel: &Entries) {
+        let mut entries = self.manager.table().entries();
+        entries.retain(|entry| entry.port == device.port);
+        self.found.most = self.found.most.max(entries.len());
+        let now: BTreeSet<Row> = entries.iter().map(row).collect();
+        let before = self.before.insert(device.port.0, now.clone()).unwrap_or_default();
+        let mine: Entries = entries
+            .iter()
+            .map(|entry| (entry.index, (entry.gid(), entry.attributes.key.ifindex.unwrap().get())))
+            .collect();
+        if mine == *kernel {
+            self.found.same_indices += usize::from(now != before);
+            return;
+        }
+        let came = now.difference(&before).filter(|row| !row.4).count();
+        let one_by_one = ["addr ", "link add ", " up", " down"].iter().any(|part| what.contains(part));
+        let of_bond = device.netdev == "bond0" || links.bond_of(device.netdev).is_some();
+        assert!(
+            came > 1 || !one_by_one || of_bond,
+            "after `{what}` {}: {mine:?}\nkernel {kernel:?}",
+            device.name
+        );
+        self.found.other_order += 1;
+        self.reorder(device, kernel);
+    }
+
+    /// Gives our entries of a device the kernel's indices, so that what comes next can be compared.
+    fn reorder(&mut self, device: &Device, kernel: &Entries) {
+        let old = self.manager.table().entries();
+        let table = empty(&self.devices);
+        for port in self.devices.iter().map(|device| device.port) {
+            let mut places: BTreeMap<u16, Attributes> = BTreeMap::new();
+            for entry in old.iter().filter(|entry| entry.port == port) {
+                let key = entry.attributes.key;
+                let same = |(_, at): &(&u16, &(Gid, u32))| **at == (key.gid, key.ifindex.unwrap().get());
+                if entry.default {
+                    table.add_default(port, entry.attributes).unwrap();
+                } else if port == device.port {
+                    let (index, _) = kernel.iter().filter(|(index, _)| **index > 0).find(same).unwrap();
+                    places.insert(*index, entry.attributes);
+                } else {
+                    places.insert(entry.index, entry.attributes);
+                }
+            }
+            let mut fillers = Vec::new();
+            for index in 1..=places.keys().last().copied().unwrap_or(0) {
+                let gid = Gid::new(7, Guid(index.into()));
+                let filler = Key { gid, gid_type: GidType::RoceV2, ifindex: None };
+                let attributes = places.get(&index).copied().unwrap_or_else(|| {
+                    fillers.push(filler);
+                    Attributes { key: filler, vlan: None }
+                });
+                table.add(port, attributes).unwrap();
+            }
+            for filler in fillers {
+                table.delete(port, &filler).unwrap();
+            }
+        }
+        let rules = std::mem::take(self.manager.rules());
+        self.manager = Manager::new(Arc::new(table), rules);
+    }
+}
+
+pub(crate) fn empty(devices: &[Device]) -> DeviceTable {
+    let kind = PortKind::Roce(RoceTypes::V2);
+    let setups: Vec<_> =
+        devices.iter().map(|device| PortSetup { number: device.port, len: SLOTS, kind }).collect();
+    DeviceTable::new(&setups, NoProvider, 1).unwrap()
+}
+
+fn row(entry: &Entry) -> Row {
+    let key = entry.attributes.key;
+    (entry.port.0, key.gid, key.ifindex.unwrap().get(), entry.attributes.vlan.map(VlanId::get), entry.default)
+}
+
+/// The kernel's entries; `None` while they change. Without one that is the kernel's own: it gives the bond's GID in the reserved slot to
+/// slaves that are not active, too, which then have a GID that they do not send by.
+fn entries(device: &Device, links: &Links, slots: u16) -> Option<Entries> {
+    let bond = links.bond_of(device.netdev).filter(|bond| {
+        let active = bond["linkinfo"]["info_data"]["active_slave"].as_str();
+        active.is_some_and(|active| active != device.netdev)
+    });
+    let mut entries = Entries::new();
+    for (at, (gid, netdev)) in device.table(slots)? {
+        if at > 0 || bond.is_none_or(|bond| bond["ifname"] != netdev.as_str()) {
+            entries.insert(at, (gid, links.index(&netdev)?));
+        }
+    }
+    Some(entries)
+}
