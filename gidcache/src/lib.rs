@@ -35,4 +35,6 @@ pub use manager::{Applied, Manager};
 pub use publication::Maintainer;
 pub use query::{Query, VlanMatch};
 pub use rules::Rules;
-pub use table::{Added, DeviceTable, NoProvider, PortKind, PortSetup, Provider, ProviderError, TableError};
+pub use table::{
+    Added, DeviceTable, Hold, NoProvider, PortKind, PortSetup, Provider, ProviderError, TableError,
+};

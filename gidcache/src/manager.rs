@@ -13,7 +13,9 @@ pub struct Applied {
     pub added: usize,
     /// Entries deleted.
     pub deleted: usize,
-    /// Changes that were not made, and why. They are tried again when an entry was deleted, and on [`Manager::retry`].
+    /// Slots freed whose entries had been deleted before and were held until now.
+    pub reclaimed: usize,
+    /// Changes that were not made, and why. They are tried again when a slot became free, and on [`Manager::retry`].
     pub failures: Vec<(Change, TableError)>,
 }
 
@@ -44,8 +46,10 @@ impl<M: AsRef<[AtomicU64]>> Manager<M> {
     pub fn apply(&mut self) -> Applied {
         let mut applied = Applied::default();
         let failed_before = self.rules.failed();
+        // What the device will not forget stays, and is tried again next time.
+        applied.reclaimed = self.table.reclaim().freed;
         self.apply_once(&mut applied);
-        if applied.deleted > 0 && failed_before > 0 {
+        if applied.deleted + applied.reclaimed > 0 && failed_before > 0 {
             // There may be room now for what the table had none for.
             applied.failures.clear();
             self.rules.retry();

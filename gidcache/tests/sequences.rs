@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gidcache::rules::{Address, Binding, Bond, Event, Interface, Kind};
 use gidcache::{
-    DeviceTable, Entry, GidType, IfIndex, Manager, PortKind, PortSetup, Provider, ProviderError, RoceTypes,
-    Rules, VlanId, gid_of_address, link_local_gid,
+    DeviceTable, Entry, GidType, Hold, IfIndex, Manager, PortKind, PortSetup, Provider, ProviderError,
+    RoceTypes, Rules, VlanId, gid_of_address, link_local_gid,
 };
 use ib_wire::{Gid, PortNumber};
 
@@ -264,7 +264,33 @@ impl Provider for Told {
     }
 }
 
-fn run(seed: u64, slots: u16) {
+/// Takes hold of entries and lets go. No index that is held may go over to another entry, and the device keeps it.
+struct Holders(Vec<Hold>);
+
+impl Holders {
+    fn step(&mut self, random: &mut Random, table: &DeviceTable, device: &Device) {
+        let entries = table.entries();
+        if let Some(entry) = random.pick(&entries) {
+            let hold = table.hold(entry.port, entry.index).unwrap().unwrap();
+            assert_eq!(*hold.entry(), entry);
+            self.0.push(hold);
+        }
+        let told = device.told.lock().unwrap();
+        for hold in &self.0 {
+            let held = hold.entry();
+            assert!(told.contains(held), "the device has forgotten {held:?}");
+            let at = |entry: &&Entry| (entry.port, entry.index) == (held.port, held.index);
+            assert!(entries.iter().find(at).is_none_or(|entry| entry == held), "{held:?} is held");
+        }
+        drop(told);
+        if random.below(2) == 0 {
+            self.0.clear();
+        }
+    }
+}
+
+fn run(seed: u64, slots: u16, with_holds: bool) {
+    let mut holders = Holders(Vec::new());
     let mut random = Random(seed);
     let device = Arc::new(Device::default());
     let setups = PORTS.map(|number| PortSetup { number, len: slots, kind: PortKind::Roce(RoceTypes::Both) });
@@ -296,7 +322,14 @@ fn run(seed: u64, slots: u16) {
             }
             manager.rules().end_scan();
         }
-        let applied = manager.apply();
+        let mut applied = manager.apply();
+        if with_holds {
+            holders.step(&mut random, manager.table(), &device);
+            if !holders.0.is_empty() {
+                continue;
+            }
+            applied = manager.apply();
+        }
 
         let entries = manager.table().entries();
         let mut seen = Vec::new();
@@ -335,13 +368,20 @@ fn run(seed: u64, slots: u16) {
 #[test]
 fn random_sequences() {
     for seed in 0..300 {
-        run(seed, 96);
+        run(seed, 96, false);
+    }
+}
+
+#[test]
+fn random_sequences_with_holds() {
+    for seed in 2000..2200 {
+        run(seed, if seed % 2 == 0 { 96 } else { 10 }, true);
     }
 }
 
 #[test]
 fn random_sequences_with_too_few_slots() {
     for seed in 1000..1100 {
-        run(seed, 8);
+        run(seed, 8, false);
     }
 }

@@ -93,6 +93,11 @@ impl<M: Words> Reader<M> {
         })
     }
 
+    /// True if an entry is there as it was found: same index, same GID, same everything.
+    pub fn has(&self, entry: &Entry) -> Result<bool, Unsettled> {
+        Ok(self.slot(entry.port, entry.index)? == Some(Slot::Valid(*entry)))
+    }
+
     /// All valid entries of all ports, of one moment; their publication's number is returned. `into` is emptied first.
     pub fn entries(&self, into: &mut Vec<Entry>) -> Result<u64, Unsettled> {
         into.clear();

@@ -3,6 +3,7 @@
 //! Writers of one port wait for each other, for the device may be slow to take or to drop a GID; writers of different ports do
 //! not, and readers never: while the device is being told, the entry is invalid to them.
 
+mod hold;
 mod mirror;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,8 @@ use std::sync::Arc;
 use ib_wire::{Gid, PortNumber};
 use parking_lot::Mutex;
 
+use self::hold::Holds;
+pub use self::hold::{Hold, Reclaimed};
 use crate::entry::{Attributes, Entry, GidType, IfIndex, Key, RoceTypes};
 use crate::layout::{Geometry, LayoutError};
 use crate::lookup::Reader;
@@ -98,6 +101,9 @@ pub enum TableError {
     /// The reserved slot holds another GID, or the GID is in a slot of the other sort.
     #[error("the GID or its reserved slot is taken at port {}", .0.0)]
     Taken(PortNumber),
+    /// The reserved slot is kept by those who hold the port's former GID.
+    #[error("the former own GID of port {} is in use", .0.0)]
+    Held(PortNumber),
     /// All-zero and multicast addresses are no GIDs of a port.
     #[error("{0} is no GID of a port")]
     NotAGid(Gid),
@@ -157,6 +163,16 @@ struct Writer {
     entries: BTreeMap<u16, Entry>,
     by_key: BTreeMap<Key, u16>,
     free: BTreeSet<u16>,
+    holds: Holds,
+}
+
+impl Writer {
+    /// An entry's slot is free.
+    fn release(&mut self, entry: &Entry) {
+        if !entry.default {
+            self.free.insert(entry.index);
+        }
+    }
 }
 
 impl PortTable {
@@ -224,7 +240,12 @@ impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
         let mut tables = Vec::with_capacity(ports.len());
         for setup in ports {
             let first = publication.geometry().slot(setup.number, 0).unwrap_or_default();
-            let writer = Writer { entries: BTreeMap::new(), by_key: BTreeMap::new(), free: BTreeSet::new() };
+            let writer = Writer {
+                entries: BTreeMap::new(),
+                by_key: BTreeMap::new(),
+                free: BTreeSet::new(),
+                holds: Holds::default(),
+            };
             let mut table = PortTable { setup: *setup, first, writer: Mutex::new(writer) };
             if table.reserved() > setup.len {
                 return Err(LayoutError::Ports("a port's table has no room for its own GIDs"));
@@ -269,6 +290,8 @@ impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
         if let Some(&index) = writer.by_key.get(&attributes.key) {
             return Ok(Added::Existing(index));
         }
+        // Where the device refuses, a slot stays taken.
+        let _ = self.reclaim_port(table, &mut writer);
         let index = *writer.free.first().ok_or(TableError::Full(port))?;
         self.tell_add(table, &mut writer, Entry { port, index, attributes, default: false })?;
         writer.free.remove(&index);
@@ -290,6 +313,10 @@ impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
         }
         if writer.entries.contains_key(&index) {
             return Err(TableError::Taken(port));
+        }
+        let _ = self.reclaim_port(table, &mut writer);
+        if writer.holds.is_pending(index) {
+            return Err(TableError::Held(port));
         }
         self.tell_add(table, &mut writer, Entry { port, index, attributes, default: true })?;
         Ok(Added::New(index))
@@ -367,16 +394,24 @@ impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
     fn tell_delete(&self, table: &PortTable, writer: &mut Writer, entry: &Entry) -> Result<(), TableError> {
         let slot = table.slot(entry.index);
         self.show(slot, Some((entry, false)));
-        if let Err(source) = self.provider.del_gid(entry) {
+        let held = writer.holds.keep(entry);
+        if !held && let Err(error) = self.forget(table, entry) {
             self.show(slot, Some((entry, true)));
-            return Err(TableError::Provider { what: "delete", gid: entry.gid(), source });
+            return Err(error);
         }
-        self.show(slot, None);
         writer.entries.remove(&entry.index);
         writer.by_key.remove(&entry.attributes.key);
-        if !entry.default {
-            writer.free.insert(entry.index);
+        if !held {
+            writer.release(entry);
         }
+        Ok(())
+    }
+
+    /// The device forgets an entry, and its slot is empty.
+    fn forget(&self, table: &PortTable, entry: &Entry) -> Result<(), TableError> {
+        let refused = |source| TableError::Provider { what: "delete", gid: entry.gid(), source };
+        self.provider.del_gid(entry).map_err(refused)?;
+        self.show(table.slot(entry.index), None);
         Ok(())
     }
 
