@@ -1,6 +1,6 @@
 /*
- * A small subnet administrator for the laboratory's two ports: answers what IPoIB asks, over ib_umad. There, the port with
- * LID n has the GID fe80::ff:fe00:n, so that a path needs no table.
+ * A small subnet administrator for the laboratory's two ports: answers what IPoIB asks, over ib_umad. Which LID a port has
+ * at the moment it looks up in sysfs.
  *
  *   sa DEVICE        (SA_MTU: MTU code of groups and paths, 5 = 4096)
  */
@@ -13,7 +13,7 @@
 
 enum { GET = 0x01, SET = 0x02, GET_TABLE = 0x12, DELETE = 0x15, RESPONSE = 0x80 };
 enum { CLASS_PORT_INFO = 0x01, INFORM_INFO = 0x03, PATH_RECORD = 0x35, MCMEMBER_RECORD = 0x38 };
-enum { MAD_SIZE = 256, SA_DATA = 56, UNSUPPORTED = 0x000c };
+enum { MAD_SIZE = 256, SA_DATA = 56, UNSUPPORTED = 0x000c, NO_RECORDS = 0x0300 };
 enum { EXACTLY = 2 << 6, RATE_10G = 3, LIFE = 18, QKEY = 0x0b1b, MAX_GROUPS = 256 };
 
 static uint8_t groups[MAX_GROUPS][16];
@@ -35,6 +35,32 @@ static void put32(uint8_t *p, uint32_t v)
 {
 	put16(p, (uint16_t)(v >> 16));
 	put16(p + 2, (uint16_t)v);
+}
+
+/* The LID of the port with this GID; 0 if there is none. */
+static uint16_t lid_of(const uint8_t *gid)
+{
+	for (int i = 0; i < 2; i++) {
+		char path[64], text[64];
+		struct in6_addr found;
+		unsigned int lid = 0;
+
+		snprintf(path, sizeof(path), "/sys/class/infiniband/ibx%d/ports/1/gids/0", i);
+		FILE *f = fopen(path, "r");
+		int ok = f && fscanf(f, "%63s", text) == 1 && inet_pton(AF_INET6, text, &found) == 1;
+
+		if (f)
+			fclose(f);
+		if (!ok || memcmp(&found, gid, 16))
+			continue;
+		snprintf(path, sizeof(path), "/sys/class/infiniband/ibx%d/ports/1/lid", i);
+		f = fopen(path, "r");
+		ok = f && fscanf(f, "%x", &lid) == 1;
+		if (f)
+			fclose(f);
+		return ok ? (uint16_t)lid : 0;
+	}
+	return 0;
 }
 
 /* The multicast LID of a group, which exists from its first join on. */
@@ -64,10 +90,14 @@ static void answer_group(uint8_t *record)
 }
 
 /* IBA 15.2.5.16: DGID 8, SGID 24, DLID 40, SLID 42, flow/hop 44, P_Key 50, SL 52, MTU 54, rate 55, life 56 */
-static void answer_path(uint8_t *record)
+static int answer_path(uint8_t *record)
 {
-	put16(record + 40, get16(record + 22));
-	put16(record + 42, get16(record + 38));
+	uint16_t to = lid_of(record + 8), from = lid_of(record + 24);
+
+	if (!to || !from)
+		return 0;
+	put16(record + 40, to);
+	put16(record + 42, from);
 	put32(record + 44, 0);
 	record[48] = 0;
 	record[49] = 0x80 | 1;
@@ -77,6 +107,7 @@ static void answer_path(uint8_t *record)
 	record[55] = EXACTLY | RATE_10G;
 	record[56] = EXACTLY | LIFE;
 	record[57] = 0;
+	return 1;
 }
 
 /* Makes the answer in place; returns its status. */
@@ -94,9 +125,8 @@ static uint16_t answer(uint8_t *mad)
 		return 0;
 	case PATH_RECORD:
 		printf("sa: path to %s\n", inet_ntop(AF_INET6, record + 8, text, sizeof(text)));
-		answer_path(record);
 		put16(mad + 44, 8);
-		return 0;
+		return answer_path(record) ? 0 : NO_RECORDS;
 	case CLASS_PORT_INFO:
 		record[0] = 1;
 		record[1] = 2;

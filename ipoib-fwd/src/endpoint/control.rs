@@ -1,6 +1,7 @@
 //! The control lcore's part of an endpoint: carries a link's actions out on a device and its workers.
 
 mod actions;
+mod datagrams;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::Ipv4Addr;
@@ -11,9 +12,7 @@ use dataplane::ring::{self, Receiver, Sender};
 use dataplane::worker::Handle;
 use ib_wire::mad::Mad;
 use ib_wire::{PKey, Qpn};
-use pmd::hca::{
-    AsyncEvent, Backend, HcaError, PortNumber, QpState, QpTransition, Queues, QueuesConfig, QueuesId,
-};
+use pmd::hca::{AsyncEvent, Backend, HcaError, PortNumber, QpFault, Queues, QueuesConfig, QueuesId};
 use pmd::mem::Pool;
 
 use super::message::{Command, Losses, Note};
@@ -23,6 +22,7 @@ use crate::link::{
     ConnKey, Event, Link, LinkError, LinkSettings, LinkState, PortEvent, PortFacts, WorkerIndex, WorkerNote,
     WorkerSettings,
 };
+use datagrams::Datagrams;
 
 /// Items that fit a ring between control and worker.
 const RING: usize = 4096;
@@ -91,6 +91,7 @@ struct WorkerEnd<Q: Queues, C, N> {
     waiting: VecDeque<Command<Q, C>>,
     notes: Receiver<Note<Q, N>>,
     handle: Arc<Handle>,
+    datagrams: Datagrams,
 }
 
 impl<Q: Queues, C, N> WorkerEnd<Q, C, N> {
@@ -160,6 +161,8 @@ pub struct Endpoint<B: Backend, C, N> {
     device_errors: u64,
     losses: Losses,
     last_device_error: Option<String>,
+    /// Datagram queue pairs that were found in error and opened anew.
+    datagram_reopens: u64,
 }
 
 impl<B: Backend, C, N> std::fmt::Debug for Endpoint<B, C, N> {
@@ -211,7 +214,13 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         for (index, (queues, handle)) in queues.into_iter().zip(handles).enumerate() {
             let (commands, inbox) = ring::channel(RING);
             let (outbox, notes) = ring::channel(RING);
-            ends.push(WorkerEnd { commands, waiting: VecDeque::new(), notes, handle: Arc::clone(handle) });
+            ends.push(WorkerEnd {
+                commands,
+                waiting: VecDeque::new(),
+                notes,
+                handle: Arc::clone(handle),
+                datagrams: Datagrams::default(),
+            });
             workers.push(LinkWorker::new(index as u8, queues, inbox, outbox));
         }
         let endpoint = Self {
@@ -236,6 +245,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             device_errors: 0,
             losses: Losses::default(),
             last_device_error: None,
+            datagram_reopens: 0,
         };
         Ok((endpoint, workers))
     }
@@ -254,6 +264,12 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     #[must_use]
     pub const fn port(&self) -> PortNumber {
         self.port
+    }
+
+    /// How often a datagram queue pair was found in error and opened anew.
+    #[must_use]
+    pub const fn datagram_reopens(&self) -> u64 {
+        self.datagram_reopens
     }
 
     /// Device requests that failed, and what the last one said.
@@ -308,6 +324,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
         if now.duration_since(self.usage_read) >= USAGE_PERIOD {
             self.collect_usage(now);
+            self.mend_all_datagrams(now);
         }
         self.check_quiescence(now);
         if self.link.poll_timeout().is_some_and(|at| at <= now) {
@@ -386,6 +403,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             }
             Note::DrainRefused { conn } => self.link.handle_done(now, conn, false),
             Note::Qp(event) => self.take_qp_event(now, event.qpn, event.fault),
+            Note::UdClosed => self.datagrams_closed(worker),
             Note::Wanted(ip) => self.link.handle_used(now, worker, &[], &[ip]),
             Note::Refused(error) => self.losses.count(error),
             Note::EventsLost(n) => self.losses.events += n,
@@ -394,17 +412,13 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
     }
 
-    fn take_qp_event(&mut self, now: Instant, qpn: Qpn, fault: pmd::hca::QpFault) {
+    fn take_qp_event(&mut self, now: Instant, qpn: Qpn, fault: QpFault) {
         if self.link.owns(qpn) {
             if let Some(note) = WorkerNote::from_fault(fault) {
                 self.link.handle_note(now, qpn, note);
             }
-        } else if matches!(fault, pmd::hca::QpFault::Send(_)) {
-            // A datagram that could not be sent stops the send queue (IBA 10.3.1, SQE); start it again.
-            if matches!(self.hca.qp_state(qpn), Ok(QpState::Sqe)) {
-                let result = self.hca.modify_qp(qpn, &QpTransition::RecoverSend);
-                self.check(result);
-            }
+        } else if matches!(fault, QpFault::Send(_) | QpFault::Receive(_)) {
+            self.mend_datagrams_of(now, qpn);
         }
     }
 
@@ -421,6 +435,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                 }
             } else if let Some((qpn, note)) = WorkerNote::from_async(&event) {
                 self.link.handle_note(now, qpn, note);
+                self.mend_datagrams_of(now, qpn);
             } else if matches!(event, AsyncEvent::SrqLimitReached(_)) {
                 tracing::warn!(
                     "the shared receive queue ran low: connections of peers break if it runs dry; \

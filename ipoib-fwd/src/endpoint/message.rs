@@ -34,6 +34,10 @@ pub enum Command<Q: Queues, C> {
         /// Its place.
         slot: RcSlot,
     },
+    /// Stop posting to the datagram queue pair. Answer: [`Note::UdClosed`], when it has given back all it had.
+    CloseUd,
+    /// Post to the datagram queue pair again.
+    OpenUd,
     /// Send a message as a datagram.
     SendUd {
         /// Where to.
@@ -69,6 +73,8 @@ pub enum Note<Q: Queues, N> {
         /// Its hot half; `None` if the slot was empty.
         rc: Option<Q::Rc>,
     },
+    /// The datagram queue pair has given back all it had.
+    UdClosed,
     /// Something befell a queue pair.
     Qp(QpEvent),
     /// Traffic goes to a neighbour that wants a connection.

@@ -33,12 +33,14 @@ pub struct LinkWorker<Q: Queues, C, N> {
     notes: Sender<Note<Q, N>>,
     events: ArrayVec<QpEvent, BURST>,
     lost_events: u64,
+    /// The datagram queue pair is to be closed, and has not given everything back.
+    closing_ud: bool,
 }
 
 impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
     /// A worker from its parts; the other ends of the rings are its control lcore's.
     pub fn new(index: u8, queues: Q, commands: Receiver<Command<Q, C>>, notes: Sender<Note<Q, N>>) -> Self {
-        Self { index, queues, commands, notes, events: ArrayVec::new(), lost_events: 0 }
+        Self { index, queues, commands, notes, events: ArrayVec::new(), lost_events: 0, closing_ud: false }
     }
 
     /// Its index among the link's workers.
@@ -76,6 +78,16 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
                 Command::RemoveRc { conn, slot } => {
                     Some(Note::Removed { conn, rc: self.queues.remove_rc(slot) })
                 }
+                Command::CloseUd => {
+                    self.queues.close_ud();
+                    self.closing_ud = true;
+                    None
+                }
+                Command::OpenUd => {
+                    self.queues.open_ud();
+                    self.closing_ud = false;
+                    None
+                }
                 // What is refused is lost, as the wire may lose it: who sent it sends again.
                 Command::SendUd { to, buf } => {
                     self.queues.send_ud(&to, buf).err().map(|refused| Note::Refused(refused.error))
@@ -106,6 +118,9 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
         let freed = self.queues.poll_send(&mut self.events);
         let events = !self.events.is_empty();
         self.report_events();
+        if self.closing_ud && self.queues.ud_outstanding() == 0 {
+            self.closing_ud = self.notes.send(Note::UdClosed).is_err();
+        }
         let posted = self.queues.refill();
         freed > 0 || posted > 0 || events
     }

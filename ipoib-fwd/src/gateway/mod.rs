@@ -1,5 +1,6 @@
 //! The gateway: workers between an Ethernet port and an IPoIB link, and their control lcore.
 
+mod announcements;
 mod askers;
 mod board;
 mod control;

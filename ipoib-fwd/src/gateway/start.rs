@@ -19,6 +19,7 @@ use pmd::tap::Tap;
 use pmd::verbs::{Mlx5Hca, VerbsHca};
 use serde_json::{Value, json};
 
+use super::announcements::Announcements;
 use super::askers::Askers;
 use super::board::GatewayBoard;
 use super::control::{GatewayControl, Schedule};
@@ -350,6 +351,7 @@ impl Running<'_> {
             hosts: EthernetNeighbours::new(random(), Ageing::default()),
             ethernet_askers: Askers::default(),
             infiniband_askers: Askers::default(),
+            announcements: Announcements::default(),
             parked: Parked::default(),
             icmp: TokenBucket::new(now, ICMP_RATE.0, ICMP_RATE.1),
             times,

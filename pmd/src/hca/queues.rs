@@ -171,6 +171,17 @@ pub trait Queues: Send + std::fmt::Debug + 'static {
     /// Fills the receive queues up from the pool. Returns how many entries it posted.
     fn refill(&mut self) -> usize;
 
+    /// Stops posting to the datagram queue pair: sends are refused, receives not refilled. It goes to ERR, where it gives
+    /// back what it has, before or after that.
+    fn close_ud(&mut self);
+
+    /// Requests that the datagram queue pair has not given back: sends and receives.
+    fn ud_outstanding(&self) -> u32;
+
+    /// Posts to the datagram queue pair again, from its first entry: it went through RESET after [`Queues::close_ud`], with
+    /// nothing outstanding.
+    fn open_ud(&mut self);
+
     /// Receives posted at this moment: (datagram queue, shared receive queue).
     fn receives_posted(&self) -> (u32, u32);
 

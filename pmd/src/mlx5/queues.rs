@@ -89,6 +89,8 @@ pub struct MlxQueues<B: Bus, P: Packet> {
     ud_qpn: u32,
     ud: SendSide<P>,
     rq: ReceiveQueue,
+    /// Nothing is posted to the datagram queue pair.
+    ud_closed: bool,
     rq_buffers: Box<[Option<P>]>,
     receive_depth: (u32, u32),
     srq: Option<SharedEntries<P>>,
@@ -147,6 +149,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             ud: SendSide::new(&parts.ud, parts.signal_every.min(1 << 12) as u16),
             rq_buffers: (0..rq.slots()).map(|_| None).collect(),
             rq,
+            ud_closed: false,
             receive_depth: parts.receive_depth,
             srq: parts.srq.map(|ring| SharedEntries::new(&ring, parts.srq_message, room)),
             rcs: (0..max_rc).map(|_| None).collect(),
@@ -177,6 +180,9 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     /// Posts a datagram.
     #[inline]
     pub fn post_ud(&mut self, to: &Destination, buf: P) -> Result<(), (P, PostError)> {
+        if self.ud_closed {
+            return Err((buf, PostError::NoConnection));
+        }
         let regions = &mut self.regions;
         self.ud.post(buf, 4, |sq, flags, segments, buf| {
             let request = Request { opcode: SendOpcode::Send, flags, imm: 0 };
@@ -321,6 +327,29 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             event(QpFault::Flushed);
         }
         freed
+    }
+
+    /// See [`crate::hca::Queues::close_ud`].
+    pub fn close_datagrams(&mut self) {
+        self.ud_closed = true;
+        // What waits for the doorbell is flushed with the rest.
+        self.ud.sq.ring(&mut self.bus);
+    }
+
+    /// Requests that the datagram queue pair has not given back.
+    #[must_use]
+    pub const fn datagrams_outstanding(&self) -> u32 {
+        self.ud.outstanding() + self.rq.outstanding()
+    }
+
+    /// See [`crate::hca::Queues::open_ud`]. Does nothing as long as anything is outstanding.
+    pub fn open_datagrams(&mut self) {
+        if self.datagrams_outstanding() == 0 {
+            // In RESET the device counts from 0 again.
+            self.ud.restart();
+            self.rq.restart();
+            self.ud_closed = false;
+        }
     }
 
     /// Takes a connected queue pair into the table.

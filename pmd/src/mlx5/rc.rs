@@ -84,6 +84,16 @@ impl<P: Packet> SendSide<P> {
         self.outstanding
     }
 
+    /// Begins again after RESET, with nothing outstanding.
+    pub(super) fn restart(&mut self) {
+        self.sq.restart();
+        self.unsignalled = 0;
+        self.unsignalled_wqebbs = 0;
+        self.idle_visits = 0;
+        self.failed = false;
+        self.flush_reported = false;
+    }
+
     /// Posts `buf` by `post`, which is told the entry's flags and how many segments there are. `head` is the length of what
     /// goes before the data, in units of 16 bytes. One WQEBB is kept back for the drain request.
     #[inline]

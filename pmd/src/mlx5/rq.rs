@@ -85,6 +85,14 @@ impl ReceiveQueue {
         }
     }
 
+    /// Begins again at the first slot, as the device does after RESET. Nothing may be outstanding.
+    pub fn restart(&mut self) {
+        self.posted = 0;
+        self.taken = 0;
+        self.published = 0;
+        self.dbrec.store(DBREC_RECEIVE, 0);
+    }
+
     /// A completion has come: the slot of the oldest entry, which is free now. `None` if nothing was outstanding.
     #[inline]
     pub fn take(&mut self) -> Option<usize> {

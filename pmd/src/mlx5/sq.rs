@@ -184,6 +184,15 @@ impl SendQueue {
         bus.ring(&mut self.register, self.last);
     }
 
+    /// Begins again at the first WQEBB, as the device does after RESET. Nothing may be in use.
+    pub fn restart(&mut self) {
+        self.posted = 0;
+        self.retired = 0;
+        self.next_fence = 0;
+        self.dirty = false;
+        self.dbrec.store(DBREC_SEND, 0);
+    }
+
     /// True if `index` lies among the entries in use.
     #[inline]
     #[must_use]

@@ -1,6 +1,7 @@
 #!/bin/bash
 # In the guest: an Ethernet host in one namespace, the kernel's ib_ipoib on ibx0 in another, the gateway between, on ibx1 with
-# the verbs backend. Traffic both ways, datagram and connected; then nothing may be left. One line for each check.
+# the verbs backend. All sizes, both modes, TCP with checksums; then whatever befalls a port; then nothing may be left. One line
+# for each check.
 # shellcheck disable=SC2317  # functions are called through `check`
 set -u
 cd /mnt || exit 2
@@ -8,35 +9,14 @@ cd /mnt || exit 2
 . ./checks.sh
 # shellcheck source-path=SCRIPTDIR source=ports.sh
 . ./ports.sh
-eth_ip=10.77.0.1 ib_ip=10.77.0.2
-log=/tmp/gateway.log
-
-eth() { ip netns exec eth "$@"; }
-ib() { ip netns exec ib "$@"; }
-pings() { "$1" ping -q -c "${4:-4}" -i 0.2 -W 3 -s "$3" "$2" | awk '/received/ {print; ok = $1 == $4} END {exit !ok}'; }
-# transfer FROM TO ADDRESS BYTES SEED
-transfer() {
-    local received sent
-    "$2" python3 transfer.py receive 5001 >/tmp/received &
-    local receiver=$!
-    await 10 "$2" sh -c "ss -Hltn 'sport = :5001' | grep -q ." || return 1
-    sent=$("$1" python3 transfer.py send "$3" 5001 "$4" "$5") || return 1
-    wait "$receiver" || return 1
-    received=$(cat /tmp/received)
-    [ "$sent" = "$received" ] || {
-        echo "sent $sent, received $received"
-        return 1
-    }
-    echo "$4 bytes, SHA-256 ${sent:0:16}"
-}
-mode() { echo "$1" >/tmp/mode && ib sh -c "echo $1 >/sys/class/net/ib0/mode"; }
-ctl() { ./ipoib-fwd ctl "$@" --socket /run/gateway.sock; }
+# shellcheck source-path=SCRIPTDIR source=hosts.sh
+. ./hosts.sh
 
 # Logs if anything failed, and the end.
 finish() {
     if [ $failures -gt 0 ] || [ -n "${LAB_VERBOSE:-}" ]; then
         echo '--- gateway'
-        head -n 120 $log
+        head -n 200 $log
         echo '--- subnet administration'
         tail -n 20 /tmp/sa.log
         echo '--- kernel'
@@ -46,101 +26,174 @@ finish() {
     exit $((failures > 0))
 }
 
-ip netns add eth
-ip netns add ib
-ip link add e0 type veth peer name gw0
-ip link set e0 netns eth
-eth ip link set lo up
-for command in "ip link set gw0 mtu 1500 up" "ip netns exec eth ip link set e0 mtu 1500 up"; do $command; done
-ethtool -K gw0 rx off tx off tso off gso off gro off >/dev/null
-eth ethtool -K e0 rx off tx off tso off gso off gro off >/dev/null
-eth ip addr add $eth_ip/24 dev e0
-sysctl -qw net.ipv6.conf.gw0.disable_ipv6=1
-
-./sa ibx0 >/tmp/sa.log &
 base=$(rdma resource show qp | wc -l)
 note "queue pairs at first: $base"
-start_gateway() {
-    IPOIB_FWD_LOG=${LAB_LOG:-info} ./ipoib-fwd -l 0-1 --no-huge --no-shconf --no-pci -m 256 --vdev net_pcap0,rx_iface_in=gw0,tx_iface=gw0 -- \
-        --config gateway.toml --mode "$1" --report /tmp/report.json >$log 2>&1 &
-    gateway=$!
-}
-start_gateway datagram
+make_hosts
+start_sa ibx0 4
+start_gateway datagram 9000
 check 'the gateway starts and owns communication management' await 20 ctl links
 [ $failures = 0 ] || finish
-# Now the kernel's own: it leaves ibx1 to the gateway, which has it already.
-modprobe ib_ipoib 2>/dev/null
-ip link set ib0 netns ib
-ib ip link set lo up
-ib sh -c 'echo datagram >/sys/class/net/ib0/mode'
-ib ip addr add $ib_ip/24 dev ib0
-ib ip link set ib0 up
+start_ib0
 check 'the kernel joins' await 15 ib sh -c 'ip link show ib0 | grep -q LOWER_UP'
-
 check 'ARP and first ping, from Ethernet' await 15 eth ping -c 1 -W 2 $ib_ip
-check 'ping from InfiniBand' pings ib $eth_ip 56
-check 'ping 1400, from Ethernet' pings eth $ib_ip 1400
-check 'ping 20,000 in fragments, from InfiniBand' pings ib $eth_ip 20000 2
+
+# -- every size, with an Ethernet side that takes 9000: the broadcast group says 2048, then 4096; then connections.
+
+# sizes WHAT MTU: small and large packets both ways, and what is said of those that do not fit.
+sizes() {
+    local what=$1 mtu=$2
+    check "$what: ib0 has MTU $mtu" await 10 ib sh -c "ip link show ib0 | grep -q 'mtu $mtu '"
+    check "$what: ping from Ethernet" pings eth $ib_ip 56
+    check "$what: ping from InfiniBand" pings ib $eth_ip 56
+    if [ "$mtu" -lt 9000 ]; then
+        # As large as the path takes, in one piece.
+        check "$what: ping $((mtu - 28)) in one piece from Ethernet" pings eth $ib_ip $((mtu - 28)) 2 'do'
+        check "$what: ping $((mtu - 28)) in one piece from InfiniBand" pings ib $eth_ip $((mtu - 28)) 2 'do'
+        check "$what: too big from Ethernet is answered" too_big eth $ib_ip 8000 "$mtu"
+    else
+        check "$what: ping 8972 in one piece from Ethernet" pings eth $ib_ip 8972 2 'do'
+        check "$what: ping 8972 in one piece from InfiniBand" pings ib $eth_ip 8972 2 'do'
+        check "$what: too big from InfiniBand is answered" too_big ib $eth_ip 60000 9000
+    fi
+    check "$what: ping 60,000 from Ethernet" pings eth $ib_ip 60000 2
+    check "$what: ping 60,000 from InfiniBand" pings ib $eth_ip 60000 2
+    # What a too big packet has taught lasts for ten minutes.
+    forget_routes
+}
+sizes 'datagram, 2 KiB' 2044
+start_sa ibx0 5
+for port in ibx0 ibx1; do event $port 17; done
+sizes 'datagram, 4 KiB' 4092
+check 'no connection in datagram mode' test "$(connections)" = 0
+ctl mode connected >/dev/null
+kernel_mode connected
+check 'connections come up by themselves' await 10 both_ways
+sizes 'connected' 65520
+check 'each end of a connection sends what the other expects' python3 pairs.py 4 --show
+check 'the gateway ends' stop_gateway
+check 'no queue pair of it is left' test "$(rdma resource show qp | grep -c ipoib-fwd)" = 0
+
+# -- an Ethernet side of 1500, from now on.
+
+eth_mtu 1500
+start_gateway datagram 1500
+kernel_mode datagram
+check 'the gateway starts again' await 20 ctl links
+# Its queue pair has another number now; nobody is told to ask again.
+check_back 'the gateway started again'
 check 'TCP from Ethernet, datagram' transfer eth ib $ib_ip 1000000 1
 check 'TCP from InfiniBand, datagram' transfer ib eth $eth_ip 1000000 2
-
-check 'no connection in datagram mode' sh -c "! rdma resource show qp | grep -q 'type RC'"
-
+# A send without a route puts a queue pair of soft-RoCE into ERR, a datagram's too. Not so that QP1 has to send: the kernel does
+# not open that one anew.
+ip -6 route del fe80::/64 dev v1
+eth ping -c 3 -i 0.3 -W 1 $ib_ip >/dev/null
+ip -6 route append fe80::/64 dev v1 proto kernel metric 256
+check_back 'the datagram queue pair was in error'
+check 'it was opened anew' sh -c "./ipoib-fwd ctl links --socket $socket | grep -E 'datagram reopens +[1-9]'"
+check 'no connection in datagram mode' test "$(connections)" = 0
 ctl mode connected >/dev/null
-ib sh -c 'echo connected >/sys/class/net/ib0/mode'
-ib ip link set ib0 mtu 65520
-# Whether a neighbour takes connections is in its link-layer address, which the kernel keeps for a while.
+kernel_mode connected
+check_back 'both went to connected mode'
+check 'connections come up by themselves' await 10 both_ways
+check 'too big is answered' too_big ib $eth_ip 60000 1500
+check 'ping 60,000 from InfiniBand' pings ib $eth_ip 60000 2
+check 'ping 60,000 from Ethernet' pings eth $ib_ip 60000 2
+check 'TCP from Ethernet, connected' transfer eth ib $ib_ip 4000000 3
+check 'TCP from InfiniBand, connected' transfer ib eth $eth_ip 4000000 4
+
+# ARP: each side has the gateway's link-layer address for the other's host, and gets it anew when asked for it.
 eth ip neigh flush all
 ib ip neigh flush all
-check 'connected: ping from Ethernet' await 15 eth ping -c 1 -W 2 $ib_ip
-check 'connected: ping from InfiniBand' pings ib $eth_ip 56
-sleep 1
-check 'connected: connections' ctl connections
-check 'connected: ping 1400' pings eth $ib_ip 1400
-# The Ethernet side takes 1500: the host is told so, and cuts its packets from then on.
-check 'connected: too big is answered' sh -c "ip netns exec ib ping -c 1 -W 2 -s 60000 $eth_ip | grep 'Frag needed.*1500'"
-check 'connected: ping 60,000 from InfiniBand' pings ib $eth_ip 60000 2
-check 'connected: ping 60,000 from Ethernet' pings eth $ib_ip 60000 2
-check 'connected: TCP from Ethernet' transfer eth ib $ib_ip 4000000 3
-check 'connected: TCP from InfiniBand' transfer ib eth $eth_ip 4000000 4
-check 'connected: queue pairs' sh -c 'rdma resource show qp | grep -c "type RC"'
+check 'ARP from Ethernet' neighbour eth $ib_ip "$(ctl links | sed -n 's/.*mac \([0-9a-f:]*\),.*/\1/p')"
+eth ip neigh flush all
+ib ip neigh flush all
+check 'ARP from InfiniBand' neighbour ib $eth_ip "80:.*:$(cut -d: -f 5- /sys/class/infiniband/ibx1/ports/1/gids/0 |
+    sed 's/\([0-9a-f][0-9a-f]\)\([0-9a-f][0-9a-f]\)/\1:\2/g')"
 
-# Traffic has to come back by itself within ten seconds, each time and both ways.
-back() {
-    await 10 eth ping -c 1 -W 1 "$ib_ip" && await 10 ib ping -c 1 -W 1 "$eth_ip"
-}
+# -- what befalls a port: traffic comes back by itself within ten seconds, each time and both ways.
+
 ib ip link set ib0 down
 sleep 1
 ib ip link set ib0 up
-check 'back after the interface was down' back
-event() { echo "$1 $2" >/sys/module/ibll/parameters/event; }
+check_back 'ib0 was down'
 # Numbers of enum ib_event_type, raised at the gateway's port, then at the kernel's.
 for port in ibx1 ibx0; do
-    for kind in '13 SM change' '17 client reregister' '11 LID change' '12 P_Key change'; do
+    for kind in '13 SM change' '17 client reregister' '12 P_Key change'; do
         event $port "${kind%% *}"
-        check "back after ${kind#* } at $port" back
+        check_back "event at $port: ${kind#* }"
     done
     event $port 10
     sleep 2
     event $port 9
-    check "back after the cable of $port was pulled" back
+    check_back "the cable of $port was pulled"
 done
+# The port is elsewhere: the old LID leads nowhere.
+echo 'ibx1 77' >/sys/module/ibll/parameters/lid
+check 'the gateway has another LID' sh -c "./ipoib-fwd ctl links --socket $socket | grep -w 77"
+check_back 'the gateway got another LID'
+echo 78 >/sys/module/ibll/parameters/sm_lid
+echo 'ibx0 78' >/sys/module/ibll/parameters/lid
+event ibx1 13
+check_back 'the kernel, and with it the subnet manager, got another LID'
+# Another subnet manager at another place, which knows nothing of the groups.
+start_sa ibx1 5
+echo 77 >/sys/module/ibll/parameters/sm_lid
+for port in ibx0 ibx1; do event $port 13; done
+check_back 'another subnet manager took over'
 tc qdisc add dev v0 root netem loss 100%
 sleep 3
 tc qdisc del dev v0 root
-check 'back after three seconds of loss' back
+check_back 'three seconds of loss'
 for way in datagram connected; do
-    ctl mode $way >/dev/null
-    check "back after the gateway went to $way mode" back
-    ib sh -c "echo $way >/sys/class/net/ib0/mode"
-    check "back after the kernel went to $way mode" back
+    ctl mode "$way" >/dev/null
+    check_back "the gateway went to $way mode"
+    kernel_mode "$way"
+    check_back "the kernel went to $way mode"
 done
+check 'connections come up by themselves' await 10 both_ways
 
-kill -TERM $gateway
-check 'the gateway ends' await 15 sh -c "! kill -0 $gateway"
-wait "$gateway"
-check 'the gateway ends well' test $? = 0
+# -- transfers that go on while things happen.
+
+# during SECONDS BYTES WHAT COMMAND...: a transfer each way while COMMAND runs.
+during() {
+    local seconds=$1 bytes=$2 what=$3
+    shift 3
+    transfer eth ib $ib_ip "$bytes" 5 "$seconds" >/tmp/there 2>&1 &
+    local there=$!
+    transfer ib eth $eth_ip "$bytes" 6 "$seconds" >/tmp/back 2>&1 &
+    local back=$!
+    sleep 1
+    "$@"
+    check "$what: TCP from Ethernet" outcome $there /tmp/there
+    check "$what: TCP from InfiniBand" outcome $back /tmp/back
+}
+outcome() { await 60 sh -c "! kill -0 $1" && cat "$2" && grep -q SHA-256 "$2"; }
+switch_modes() {
+    local way
+    for way in datagram connected; do
+        kernel_mode "$way"
+        sleep 1.5
+    done
+    for way in datagram connected; do
+        ctl mode "$way" >/dev/null
+        sleep 1.5
+    done
+}
+during 8 4000000 'modes switched meanwhile' switch_modes
+lose() {
+    tc qdisc add dev v0 root netem loss 1% seed 1 2>/dev/null || tc qdisc add dev v0 root netem loss 1%
+    tc qdisc add dev v1 root netem loss 1%
+    sleep 5
+    tc qdisc del dev v0 root
+    tc qdisc del dev v1 root
+}
+during 5 1000000 'one packet of a hundred lost' lose
+
+# -- the end.
+
 ib ip link set ib0 down
+check 'connections are closed when ib0 is' await 10 sh -c "! rdma resource show qp | grep -q 'type RC'"
+check 'the gateway ends' stop_gateway
 sleep 1
 check 'no queue pair is left' test "$(rdma resource show qp | grep -vc ib_ipoib)" = "$base"
 check 'no buffer is lost' grep -q '"buffers_outstanding": 0' /tmp/report.json

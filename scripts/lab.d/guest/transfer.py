@@ -1,10 +1,13 @@
-"""One TCP transfer with a checksum: `transfer.py receive PORT`, then `transfer.py send ADDRESS PORT BYTES SEED`. Both print
-the SHA-256 of what went by."""
+"""One TCP transfer with a checksum: `transfer.py receive PORT`, then `transfer.py send ADDRESS PORT BYTES SEED [SECONDS]`. Both
+print the SHA-256 of what went by. With SECONDS the sender spreads its bytes over that time."""
 
 import hashlib
 import random
 import socket
 import sys
+import time
+
+PIECE = 1 << 14
 
 
 def receive(port):
@@ -19,14 +22,18 @@ def receive(port):
     return digest.hexdigest()
 
 
-def send(address, port, count, seed):
+def send(address, port, count, seed, seconds):
     data = random.Random(seed).randbytes(count)
-    with socket.create_connection((address, port), timeout=30) as connection:
-        connection.sendall(data)
+    begin = time.monotonic()
+    with socket.create_connection((address, port), timeout=60) as connection:
+        for at in range(0, count, PIECE):
+            time.sleep(max(0.0, begin + seconds * at / count - time.monotonic()))
+            connection.sendall(data[at : at + PIECE])
     return hashlib.sha256(data).hexdigest()
 
 
 if sys.argv[1] == "receive":
     print(receive(int(sys.argv[2])))
 else:
-    print(send(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5])))
+    pace = float(sys.argv[6]) if len(sys.argv) > 6 else 0.0
+    print(send(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]), pace))

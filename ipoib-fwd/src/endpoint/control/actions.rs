@@ -4,8 +4,8 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ib_wire::{Psn, QKey, Qpn};
-use pmd::hca::{Backend, HcaError, QpState, QpTransition, QueuesId, RcConfig, UdDestination};
+use ib_wire::Qpn;
+use pmd::hca::{Backend, QueuesId, RcConfig, UdDestination};
 
 use super::{Destination, Endpoint, Pending, WorkerEnd};
 use crate::endpoint::message::Command;
@@ -25,17 +25,9 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         match action {
             Action::SendMad(mad) => self.send_mad(mad),
             Action::OpenUd { worker, pkey_index, qkey } => {
-                if let Some(qpn) = self.ud_qpn(worker) {
-                    let result = self.open_ud(qpn, pkey_index, qkey);
-                    self.check(result);
-                }
+                self.open_datagrams(now, worker, (pkey_index, qkey))
             }
-            Action::SetQKey { worker, qkey } => {
-                if let Some(qpn) = self.ud_qpn(worker) {
-                    let result = self.hca.modify_qp(qpn, &QpTransition::UdQKey(qkey));
-                    self.check(result);
-                }
-            }
+            Action::SetQKey { worker, qkey } => self.set_qkey(worker, qkey),
             Action::AttachMulticast { worker, mgid, mlid } => {
                 if let Some(qpn) = self.ud_qpn(worker) {
                     let result = self.hca.attach_multicast(qpn, mgid, mlid);
@@ -83,15 +75,6 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             }
             Action::Publish(publication) => self.publish(publication, board),
         }
-    }
-
-    fn open_ud(&mut self, qpn: Qpn, pkey_index: u16, qkey: QKey) -> Result<(), HcaError> {
-        if self.hca.qp_state(qpn)? != QpState::Reset {
-            self.hca.modify_qp(qpn, &QpTransition::ToReset)?;
-        }
-        self.hca.modify_qp(qpn, &QpTransition::UdToInit { pkey_index, qkey })?;
-        self.hca.modify_qp(qpn, &QpTransition::UdToReceive)?;
-        self.hca.modify_qp(qpn, &QpTransition::UdToSend { sq_psn: Psn::new(0) })
     }
 
     /// Sends a message of the control lcore's by a worker. It is lost, and counted, if there is no buffer or no such

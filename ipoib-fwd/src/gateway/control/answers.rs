@@ -25,6 +25,7 @@ impl<B: Backend> GatewayControl<B> {
         let port = self.endpoint.port();
         let (errors, last_error) =
             (self.endpoint.device_errors().0, self.endpoint.device_errors().1.map(str::to_owned));
+        let reopens = self.endpoint.datagram_reopens();
         let attributes = self.endpoint.hca().port(port);
         let device = self.endpoint.hca().device();
         let gid = self.endpoint.hca().gid(port, 0).map(|g| g.to_string()).unwrap_or_default();
@@ -36,7 +37,7 @@ impl<B: Backend> GatewayControl<B> {
                 "lid": a.lid.0, "sm_lid": a.sm_lid.0, "gid": gid, "mtu": a.active_mtu.bytes(),
                 "link": if state.up { "up" } else { "down" }, "mode": state.mode,
                 "addresses": state.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
-                "device_errors": errors, "last_device_error": last_error,
+                "device_errors": errors, "last_device_error": last_error, "datagram_reopens": reopens,
             }),
             Err(e) => json!({"device": device.name, "error": e.to_string()}),
         };
@@ -96,7 +97,11 @@ impl<B: Backend> GatewayControl<B> {
             Some("connected") => Mode::Connected,
             _ => return Err("the mode is datagram or connected, as in /mode,datagram".to_owned()),
         };
-        self.endpoint.link().set_mode(now, mode);
+        if mode != self.endpoint.link().settings().mode {
+            self.endpoint.link().set_mode(now, mode);
+            // Whoever knows our addresses knows by their flags whether to ask for a connection.
+            self.announce_all(now);
+        }
         Ok(json!({"mode": mode}))
     }
 }

@@ -11,6 +11,7 @@ use super::GatewayControl;
 use crate::drop_reason::DropReason;
 use crate::forward::arp::{ArpMeaning, answer_ethernet, ask_ethernet, check_ethernet, check_infiniband};
 use crate::forward::ethernet_neighbours::{NeighbourEvent, worker_of};
+use crate::gateway::announcements;
 use crate::gateway::worker::{GatewayCommand, Side};
 use crate::link::{Event, WorkerIndex};
 use crate::packet::IPOIB_HEADER_LEN;
@@ -200,11 +201,11 @@ impl<B: Backend> GatewayControl<B> {
             match event {
                 Event::Up => {
                     tracing::info!("InfiniBand link up");
-                    self.announce_to_infiniband(now);
+                    self.announce_all(now);
                 }
                 Event::Readdressed { gid } => {
                     tracing::info!("our GID is {gid} now: telling all");
-                    self.announce_to_infiniband(now);
+                    self.announce_all(now);
                 }
                 Event::Down => tracing::warn!("InfiniBand link down"),
                 // Handled where the packet came in, with the sender's drop reasons.
@@ -250,15 +251,21 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// After the link came up, or the port got another GID, our link-layer addresses may be others: tell everybody whom we answer for.
-    fn announce_to_infiniband(&mut self, now: Instant) {
-        let hosts: Vec<Ipv4Addr> = self.hosts.iter().filter(|h| h.mac.is_some()).map(|h| h.ip).collect();
-        for ip in hosts {
-            let worker = self.worker_of(ip);
-            self.endpoint.link().announce(now, worker, ip);
+    /// Our link-layer addresses are others, or have other flags: everybody whom we answer for is to be announced.
+    pub(super) fn announce_all(&mut self, now: Instant) {
+        let hosts = self.hosts.iter().filter(|h| h.mac.is_some()).map(|h| h.ip);
+        self.announcements.start(now, hosts.chain(self.address.map(|own| own.address())));
+    }
+
+    /// Sends the announcements whose turn has come.
+    pub(super) fn send_announcements(&mut self, now: Instant) {
+        if !self.endpoint.link().state().up {
+            return;
         }
-        if let Some(own) = self.address {
-            self.endpoint.link().announce(now, WorkerIndex(0), own.address());
+        for _ in 0..announcements::PER_TICK {
+            let Some(ip) = self.announcements.next(now) else { return };
+            let worker = if self.is_own(ip) { WorkerIndex(0) } else { self.worker_of(ip) };
+            self.endpoint.link().announce(now, worker, ip);
         }
     }
 }

@@ -18,6 +18,7 @@ use pmd::hca::{Backend, Queues};
 use pmd::mem::{Mbuf, Pool};
 use serde_json::json;
 
+use super::announcements::Announcements;
 use super::askers::Askers;
 use super::board::GatewayBoard;
 use super::gids::GatewayGids;
@@ -63,6 +64,7 @@ pub(super) struct GatewayControl<B: Backend> {
     pub(super) hosts: EthernetNeighbours<(WorkerIndex, Mbuf)>,
     pub(super) ethernet_askers: Askers<MacAddress>,
     pub(super) infiniband_askers: Askers<HardwareAddress>,
+    pub(super) announcements: Announcements,
     pub(super) parked: Parked,
     pub(super) icmp: TokenBucket,
     pub(super) times: Times,
@@ -190,6 +192,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
         self.follow_gids(now);
         self.hosts.handle_timeout(now);
         self.take_host_events(now);
+        self.send_announcements(now);
         self.periodic(now);
         self.board.flush();
         if let Some(since) = self.stopping {

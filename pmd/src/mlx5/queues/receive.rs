@@ -146,7 +146,8 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     /// Fills the receive queues up. Returns how many entries it posted.
     pub fn fill(&mut self) -> usize {
         let mut posted = 0;
-        while self.rq.outstanding() < self.receive_depth.0
+        while !self.ud_closed
+            && self.rq.outstanding() < self.receive_depth.0
             && self.rq.next_slot().is_some()
             && top_up(&mut self.stash, &mut self.pool, 1)
         {

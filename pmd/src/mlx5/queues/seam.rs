@@ -103,6 +103,18 @@ impl<B: Bus + std::fmt::Debug> Queues for MlxQueues<B, Mbuf> {
         self.fill()
     }
 
+    fn close_ud(&mut self) {
+        self.close_datagrams();
+    }
+
+    fn ud_outstanding(&self) -> u32 {
+        self.datagrams_outstanding()
+    }
+
+    fn open_ud(&mut self) {
+        self.open_datagrams();
+    }
+
     fn receives_posted(&self) -> (u32, u32) {
         self.posted_receives()
     }

@@ -178,7 +178,7 @@ impl Engine {
                 dev.disarm(qp);
                 qp.deadline = None;
                 qp.rc = None;
-                qp.sq.head = 0;
+                qp.sq.reset();
                 if let Receives::Own(rq) = &mut qp.receives {
                     rq.reset();
                 }

@@ -57,6 +57,12 @@ impl SendQueue {
         fits.then_some(Self { ring, mask: (blocks - 1) as u16, dbrec, head: 0 })
     }
 
+    /// Forgets what is posted. libmlx5 sets the doorbell record to 0 with this move, and nobody else would do it here.
+    pub(crate) fn reset(&mut self) {
+        self.head = 0;
+        self.dbrec.write(&[0; 8]);
+    }
+
     /// WQEBBs posted and not looked at. A record that runs ahead of the ring cannot be right and counts as none.
     pub(crate) fn pending(&self) -> u16 {
         let posted = self.dbrec.load(DBREC_SEND * 4).unwrap_or(0) as u16;

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::management::joined;
 use super::rig::{Memory, PORT, local, pattern};
 use crate::hca::{
-    AsyncEvent, Control, QpEvent, QpFault, QpTransition, QueuesConfig, QueuesId, RcConfig, RcSlot,
+    AsyncEvent, Control, PostError, QpEvent, QpFault, QpTransition, QueuesConfig, QueuesId, RcConfig, RcSlot,
     RcToReceive, RcToSend, Source, UdDestination,
 };
 use crate::mlx5::av::Destination;
@@ -162,15 +162,19 @@ impl Worker {
         let queues = hca.queues_for(&config, buffers.clone()).unwrap();
         let mut w = Self { ud: Qpn::new(0), hca, buffers, queues, got: Vec::new(), events: Vec::new() };
         w.ud = w.hca.only_ud();
+        w.bring_ud_up();
+        w.queues.fill();
+        w
+    }
+
+    fn bring_ud_up(&mut self) {
         for to in [
             QpTransition::UdToInit { pkey_index: 0, qkey: QKey(0xb1b) },
             QpTransition::UdToReceive,
             QpTransition::UdToSend { sq_psn: Psn::new(0) },
         ] {
-            w.hca.modify_qp(w.ud, &to).unwrap();
+            self.hca.modify_qp(self.ud, &to).unwrap();
         }
-        w.queues.fill();
-        w
     }
 
     fn connect(&mut self, slot: u16, rc: Rc, dest: (Lid, Qpn)) {
@@ -314,6 +318,47 @@ fn whatever_is_destroyed_first_every_buffer_goes_home() {
         for buffers in [b.end(), a.end()] {
             assert_eq!(buffers.home(), BUFFERS, "order {order}");
         }
+    }
+}
+
+#[test]
+fn a_datagram_queue_pair_comes_back_from_error_with_every_buffer() {
+    let (mut a, mut b) = pair();
+    let to = Destination::new(&UdDestination { av: local(Lid(2)), qpn: b.ud, qkey: QKey(0xb1b) });
+    for round in 0..5u64 {
+        // So many that the rings stand in their middle, and the last ones are not signalled.
+        for i in 0..37 {
+            a.queues.post_ud(&to, a.buffers.chain(&pattern(200, round * 100 + i))).unwrap();
+            turns(&mut a, &mut b, 2);
+        }
+        turns(&mut a, &mut b, 20);
+        let got: Vec<_> = b.got.drain(..).map(|(bytes, ..)| bytes).collect();
+        assert!(got.iter().zip(0..).all(|(bytes, i)| *bytes == pattern(200, round * 100 + i)));
+        assert_eq!(got.len(), 37, "round {round}");
+        // Two that nobody has rung for yet are flushed, too.
+        for i in 0..2 {
+            a.queues.post_ud(&to, a.buffers.chain(&pattern(100, i))).unwrap();
+        }
+        for end in [&mut a, &mut b] {
+            end.hca.modify_qp(end.ud, &QpTransition::ToError).unwrap();
+            end.queues.close_datagrams();
+        }
+        let refused = a.queues.post_ud(&to, a.buffers.chain(&[1])).unwrap_err();
+        assert_eq!(refused.1, PostError::NoConnection);
+        drop(refused);
+        turns(&mut a, &mut b, 600);
+        for end in [&mut a, &mut b] {
+            assert_eq!(end.queues.datagrams_outstanding(), 0, "round {round}");
+            end.hca.modify_qp(end.ud, &QpTransition::ToReset).unwrap();
+            end.bring_ud_up();
+            end.queues.open_datagrams();
+            end.queues.fill();
+            end.events.clear();
+        }
+    }
+    assert_eq!((a.queues.anomalies(), b.queues.anomalies()), Default::default());
+    for buffers in [a.end(), b.end()] {
+        assert_eq!(buffers.home(), BUFFERS, "buffers are missing");
     }
 }
 

@@ -110,6 +110,8 @@ pub struct VerbsQueues {
     rcs: Box<[Option<VerbsRc>]>,
     ud: SendSide,
     datagrams: DatagramReceives,
+    /// Nothing is posted to the datagram queue pair.
+    ud_closed: bool,
     shared: Option<SharedReceives>,
     send_cq: Arc<CompletionQueue>,
     recv_cq: Arc<CompletionQueue>,
@@ -143,6 +145,7 @@ impl VerbsQueues {
             rcs: (0..max_rc).map(|_| None).collect(),
             ud: parts.ud,
             datagrams: DatagramReceives::new(parts.ud_receives),
+            ud_closed: false,
             shared,
             send_cq: parts.send_cq,
             recv_cq: parts.recv_cq,
@@ -337,6 +340,9 @@ impl Queues for VerbsQueues {
 
     #[inline]
     fn send_ud(&mut self, to: &VerbsDestination, buf: Mbuf) -> Result<(), Refused> {
+        if self.ud_closed {
+            return Err(Refused { buf, error: PostError::NoConnection });
+        }
         self.ud.queue(buf, Some(to.clone()), &mut self.regions).map_err(|(buf, error)| Refused { buf, error })
     }
 
@@ -426,11 +432,29 @@ impl Queues for VerbsQueues {
     }
 
     fn refill(&mut self) -> usize {
-        let mut posted = self.datagrams.refill(&self.ud.qp, &mut self.stash, &self.pool, &mut self.regions);
+        let mut posted = 0;
+        if !self.ud_closed {
+            posted += self.datagrams.refill(&self.ud.qp, &mut self.stash, &self.pool, &mut self.regions);
+        }
         if let Some(srq) = &mut self.shared {
             posted += srq.refill(&mut self.stash, &self.pool, &mut self.regions);
         }
         posted
+    }
+
+    fn close_ud(&mut self) {
+        self.ud_closed = true;
+    }
+
+    fn ud_outstanding(&self) -> u32 {
+        self.ud.outstanding() + self.datagrams.posted()
+    }
+
+    fn open_ud(&mut self) {
+        // The library counts its rings from 0 again by itself.
+        self.ud.failed = false;
+        self.ud.flush_reported = false;
+        self.ud_closed = false;
     }
 
     fn receives_posted(&self) -> (u32, u32) {

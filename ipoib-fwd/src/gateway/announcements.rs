@@ -1,0 +1,61 @@
+//! Announcements of the Ethernet hosts that the gateway answers for, to the InfiniBand side, at a pace that leaves room for
+//! everything else.
+
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+/// Announcements of one tick of the control loop.
+pub(super) const PER_TICK: usize = 16;
+/// The second round begins this long after the first: a broadcast may be lost.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What is still to be announced.
+#[derive(Debug, Default)]
+pub(super) struct Announcements {
+    /// Bounded by the table of Ethernet hosts, of which it is a copy.
+    waiting: VecDeque<Ipv4Addr>,
+    /// All of them once more, from this moment on.
+    second: Option<(Instant, VecDeque<Ipv4Addr>)>,
+}
+
+impl Announcements {
+    /// Announces these, in two rounds. What an earlier call left over is forgotten: these are all.
+    pub(super) fn start(&mut self, now: Instant, hosts: impl Iterator<Item = Ipv4Addr>) {
+        self.waiting = hosts.collect();
+        self.second = Some((now + AGAIN, self.waiting.clone()));
+    }
+
+    /// The next one to announce.
+    pub(super) fn next(&mut self, now: Instant) -> Option<Ipv4Addr> {
+        if self.waiting.is_empty()
+            && let Some((_, hosts)) = self.second.take_if(|(at, _)| *at <= now)
+        {
+            self.waiting = hosts;
+        }
+        self.waiting.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(announcements: &mut Announcements, now: Instant) -> Vec<u8> {
+        std::iter::from_fn(|| announcements.next(now)).map(|ip| ip.octets()[3]).collect()
+    }
+
+    #[test]
+    fn each_is_announced_twice_and_a_new_start_forgets_the_old() {
+        let (mut announcements, now) = (Announcements::default(), Instant::now());
+        let ip = |n| Ipv4Addr::new(10, 0, 0, n);
+        assert!(taken(&mut announcements, now).is_empty());
+        announcements.start(now, [ip(1), ip(2)].into_iter());
+        assert_eq!(taken(&mut announcements, now), [1, 2]);
+        assert!(taken(&mut announcements, now + AGAIN / 2).is_empty());
+        announcements.start(now + AGAIN / 2, [ip(3), ip(4)].into_iter());
+        assert_eq!(announcements.next(now + AGAIN), Some(ip(3)));
+        assert_eq!(taken(&mut announcements, now + AGAIN * 2), [4, 3, 4]);
+        assert!(taken(&mut announcements, now + AGAIN * 9).is_empty());
+    }
+}

@@ -1,0 +1,118 @@
+# shellcheck shell=bash
+# To be sourced in the guest after checks.sh and ports.sh: an Ethernet host, the kernel's ib_ipoib on ibx0 as another, the gateway
+# between on ibx1, and what asks of them.
+eth_ip=10.77.0.1 ib_ip=10.77.0.2
+log=/tmp/gateway.log
+socket=/run/gateway.sock
+
+eth() { ip netns exec eth "$@"; }
+ib() { ip netns exec ib "$@"; }
+ctl() { ./ipoib-fwd ctl "$@" --socket $socket; }
+
+# make_hosts: the namespaces, and the wire between the Ethernet host and the gateway.
+make_hosts() {
+    ip netns add eth
+    ip netns add ib
+    ip link add e0 type veth peer name gw0
+    ip link set e0 netns eth
+    eth ip link set lo up
+    ib ip link set lo up
+    eth_mtu 9000
+    ip link set gw0 up
+    eth ip link set e0 up
+    ethtool -K gw0 rx off tx off tso off gso off gro off >/dev/null
+    eth ethtool -K e0 rx off tx off tso off gso off gro off >/dev/null
+    eth ip addr add $eth_ip/24 dev e0
+    sysctl -qw net.ipv6.conf.gw0.disable_ipv6=1
+}
+eth_mtu() {
+    ip link set gw0 mtu "$1"
+    eth ip link set e0 mtu "$1"
+}
+
+# start_sa DEVICE MTU_CODE: subnet administration there, in place of the one that was.
+start_sa() {
+    if [ -n "${sa:-}" ]; then
+        kill "$sa"
+        wait "$sa" 2>/dev/null
+    fi
+    SA_MTU=$2 ./sa "$1" >>/tmp/sa.log &
+    sa=$!
+}
+
+# start_gateway MODE ETHERNET_MTU
+start_gateway() {
+    # The driver of its Ethernet port uses one buffer a frame.
+    sed "s/^mtu = .*/mtu = $2/; s/^data-room = .*/data-room = $(($2 < 4000 ? 4096 : $2 + 216))/" gateway.toml >/tmp/gateway.toml
+    IPOIB_FWD_LOG=${LAB_LOG:-info} ./ipoib-fwd -l 0-1 --no-huge --no-shconf --no-pci -m 256 \
+        --vdev net_pcap0,rx_iface_in=gw0,tx_iface=gw0 -- \
+        --config /tmp/gateway.toml --mode "$1" --report /tmp/report.json >>$log 2>&1 &
+    gateway=$!
+}
+stop_gateway() {
+    kill -TERM "$gateway"
+    await 15 sh -c "! kill -0 $gateway" || return 1
+    # `check` runs it in a process of its own, whose child the gateway is not.
+    grep -q '"traffic"' /tmp/report.json
+}
+
+# The kernel's own: it leaves ibx1 to the gateway, which has it already.
+start_ib0() {
+    modprobe ib_ipoib 2>/dev/null
+    ip link set ib0 netns ib
+    ib sh -c 'echo datagram >/sys/class/net/ib0/mode'
+    ib ip addr add $ib_ip/24 dev ib0
+    ib ip link set ib0 up
+}
+kernel_mode() {
+    ib sh -c "echo $1 >/sys/class/net/ib0/mode"
+    [ "$1" = datagram ] || ib ip link set ib0 mtu 65520
+}
+event() { echo "$1 $2" >/sys/module/ibll/parameters/event; }
+forget_routes() {
+    eth ip route flush cache
+    ib ip route flush cache
+}
+
+# pings FROM ADDRESS SIZE [COUNT [PMTU_DISCOVERY]]
+pings() {
+    "$1" ping -q -c "${4:-4}" -i 0.2 -W 3 -M "${5:-dont}" -s "$3" "$2" | awk '/received/ {print; ok = $1 == $4} END {exit !ok}'
+}
+# too_big FROM ADDRESS SIZE MTU: the answer to a packet of that size says this MTU.
+too_big() { "$1" ping -c 1 -W 2 -M 'do' -s "$3" "$2" 2>&1 | grep -iE "frag needed.*mtu = $4\)"; }
+# transfer FROM TO ADDRESS BYTES SEED [SECONDS]
+transfer() {
+    local received sent port=$((5000 + $5))
+    "$2" python3 transfer.py receive $port >/tmp/received.$port &
+    local receiver=$!
+    await 10 "$2" sh -c "ss -Hltn 'sport = :$port' | grep -q ." || return 1
+    sent=$("$1" python3 transfer.py send "$3" $port "$4" "$5" "${6:-0}") || return 1
+    wait "$receiver" || return 1
+    received=$(cat /tmp/received.$port)
+    [ "$sent" = "$received" ] || {
+        echo "sent $sent, received $received"
+        return 1
+    }
+    echo "$4 bytes, SHA-256 ${sent:0:16}"
+}
+# neighbour FROM ADDRESS LINK_LAYER_ADDRESS: a packet gets there, and FROM has that address for it.
+neighbour() { "$1" ping -c 1 -W 3 "$2" >/dev/null && "$1" ip neigh show "$2" | grep -E "lladdr $3 "; }
+connections() { rdma resource show qp | grep -c 'type RC'; }
+# Packets both ways, by connections both ways.
+both_ways() {
+    eth ping -c 1 -W 1 $ib_ip && ib ping -c 1 -W 1 $eth_ip && ctl connections | grep -E 'established both ways +true'
+}
+
+# Traffic comes back by itself: prints the seconds until the first packet each way.
+back() {
+    local begin end
+    begin=$(uptime_ms)
+    await 10 eth ping -c 1 -W 0.5 $ib_ip || return 1
+    end=$(uptime_ms)
+    await 10 ib ping -c 1 -W 0.5 $eth_ip || return 1
+    printf '%d.%02d s from Ethernet, %d.%02d s from InfiniBand\n' $(((end - begin) / 1000)) $(((end - begin) % 1000 / 10)) \
+        $((($(uptime_ms) - begin) / 1000)) $((($(uptime_ms) - begin) % 1000 / 10))
+    [ $(($(uptime_ms) - begin)) -le 10000 ]
+}
+uptime_ms() { awk '{printf "%d\n", $1 * 1000}' /proc/uptime; }
+check_back() { check "back after: $1" back; }
