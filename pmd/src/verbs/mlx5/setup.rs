@@ -81,7 +81,11 @@ impl Backend for Mlx5Hca {
         let send_cq = Arc::new(CompletionQueue::new(&self.context, sizes.sends)?);
         // Before any queue pair is made on them.
         let (receive_ring, send_ring) = (rings::cq(&recv_cq)?, rings::cq(&send_cq)?);
-        let domain = Arc::new(ProtectionDomain::for_thread(&self.domain)?);
+        let domain = ProtectionDomain::for_thread(&self.domain).map_err(|e| {
+            let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
+            remedy::rings(&format!("no doorbell register for this worker alone: {why}"), "use fewer workers")
+        })?;
+        let domain = Arc::new(domain);
         let parts = QueuePairParts {
             kind: sys::IBV_QPT_UD,
             send_cq: Arc::clone(&send_cq),

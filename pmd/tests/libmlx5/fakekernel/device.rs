@@ -1,0 +1,259 @@
+//! One device: the engine, and the kernel's objects that stand for the engine's.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ptr::NonNull;
+use std::time::Instant;
+
+use ib_wire::{Guid, Lid, Mtu, Qpn};
+use pmd::hca::{AsyncEvent, LinkLayer, PortNumber};
+use pmd::soft::engine::{Engine, EngineConfig};
+use pmd::soft::link::LinkEnd;
+use pmd::soft::{DeviceEvent, HostMemory, PortConfig};
+use uverbs_sys as abi;
+use verbs_sys as verbs;
+
+use super::doorbell;
+
+/// The only port.
+pub(super) const PORT: PortNumber = PortNumber(1);
+
+/// What a device is to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// GUID of the node; the port's is one more.
+    pub(crate) guid: u64,
+    /// LID of the port.
+    pub(crate) lid: u16,
+    /// CQE version.
+    pub(crate) cqe_version: u8,
+    /// Doorbell pages that it has.
+    pub(crate) pages: usize,
+}
+
+/// A queue pair as the library described it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QpRecord {
+    /// Its number.
+    pub(crate) qpn: Qpn,
+    /// WQEBBs of the send ring.
+    pub(crate) sq_wqebbs: u32,
+    /// Slots of the receive ring, and bytes of one.
+    pub(crate) rq: (u32, u32),
+    /// Addresses of the rings and of the doorbell record.
+    pub(crate) buf: u64,
+    /// As said.
+    pub(crate) dbrec: u64,
+    /// Flags.
+    pub(crate) flags: u32,
+    pub(super) user_handle: u64,
+}
+
+impl QpRecord {
+    /// Address of the send ring: behind the receive ring.
+    pub(crate) fn sq_buf(&self) -> u64 {
+        self.buf + u64::from(self.rq.0 * self.rq.1)
+    }
+}
+
+/// A completion queue or shared receive queue as the library described it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueRecord {
+    /// The engine's number.
+    pub(crate) number: u32,
+    /// Entries of the ring.
+    pub(crate) entries: u32,
+    /// Bytes of an entry.
+    pub(crate) stride: u32,
+    /// Address of the ring.
+    pub(crate) buf: u64,
+    /// Address of the doorbell record.
+    pub(crate) dbrec: u64,
+    pub(super) user_handle: u64,
+}
+
+/// What a handle stands for.
+#[derive(Debug)]
+pub(super) enum Object {
+    Domain,
+    Memory(u32),
+    Cq(QueueRecord),
+    Srq(QueueRecord),
+    Qp(QpRecord),
+    Address,
+    Page,
+}
+
+/// A ConnectX.
+#[derive(Debug)]
+pub(crate) struct Device {
+    /// What works behind the rings.
+    pub(crate) engine: Engine,
+    pub(super) settings: Settings,
+    index: usize,
+    pub(super) objects: BTreeMap<u32, Object>,
+    next_handle: u32,
+    next_page: u32,
+    /// Mapped doorbell pages: number and address.
+    pages: Vec<(u32, usize)>,
+    events: VecDeque<abi::ib_uverbs_async_event_desc>,
+    /// Events of each object that the library has fetched.
+    fetched: BTreeMap<u64, u32>,
+}
+
+impl Device {
+    pub(super) fn new(index: usize, settings: &Settings) -> Self {
+        let engine = Engine::new(EngineConfig {
+            node_guid: Guid(settings.guid),
+            description: format!("mlx5_{index}"),
+            ports: vec![PortConfig {
+                guid: Guid(settings.guid + 1),
+                max_mtu: Mtu::B4096,
+                link_layer: LinkLayer::InfiniBand,
+                gid_table: 1,
+            }],
+            seed: settings.guid,
+        });
+        Self {
+            engine,
+            settings: *settings,
+            index,
+            objects: BTreeMap::new(),
+            next_handle: 1,
+            next_page: 1,
+            pages: Vec::new(),
+            events: VecDeque::new(),
+            fetched: BTreeMap::new(),
+        }
+    }
+
+    /// Plugs a link in, and makes the port active, as a subnet manager would.
+    pub(crate) fn plug(&mut self, link: LinkEnd) {
+        self.engine.set_link(PORT, Some(link)).unwrap();
+        self.engine.activate(PORT, Lid(self.settings.lid), Mtu::B4096).unwrap();
+        while self.engine.next_event().is_some() {}
+    }
+
+    /// Objects that are there, by kind: domains, regions, completion queues, shared receive queues, queue pairs, addresses.
+    pub(crate) fn census(&self) -> [usize; 6] {
+        let mut census = [0; 6];
+        for object in self.objects.values() {
+            let kind = match object {
+                Object::Domain => 0,
+                Object::Memory(_) => 1,
+                Object::Cq(_) => 2,
+                Object::Srq(_) => 3,
+                Object::Qp(_) => 4,
+                Object::Address => 5,
+                // Pages stay with the context.
+                Object::Page => continue,
+            };
+            census[kind] += 1;
+        }
+        census
+    }
+
+    /// The queue pairs.
+    pub(crate) fn qps(&self) -> impl Iterator<Item = &QpRecord> {
+        self.objects.values().filter_map(|object| if let Object::Qp(qp) = object { Some(qp) } else { None })
+    }
+
+    /// The completion queues.
+    pub(crate) fn cqs(&self) -> impl Iterator<Item = &QueueRecord> {
+        self.objects.values().filter_map(|object| if let Object::Cq(cq) = object { Some(cq) } else { None })
+    }
+
+    /// The shared receive queues.
+    pub(crate) fn srqs(&self) -> impl Iterator<Item = &QueueRecord> {
+        self.objects
+            .values()
+            .filter_map(|object| if let Object::Srq(srq) = object { Some(srq) } else { None })
+    }
+
+    pub(super) const fn index(&self) -> usize {
+        self.index
+    }
+
+    pub(super) fn add(&mut self, object: Object) -> u32 {
+        let handle = self.next_handle;
+        self.next_handle += 1;
+        self.objects.insert(handle, object);
+        handle
+    }
+
+    /// A doorbell page, by its number.
+    pub(super) fn new_page(&mut self) -> Option<u32> {
+        let number = self.next_page;
+        (number as usize <= self.settings.pages).then(|| {
+            self.next_page += 1;
+            number
+        })
+    }
+
+    /// Maps the page whose number is the offset's.
+    pub(super) fn map_page(&mut self, offset: u64) -> Option<usize> {
+        let number = u32::try_from(offset >> 12).ok().filter(|number| *number < self.next_page)?;
+        let page = doorbell::new_page(true);
+        self.pages.push((number, page));
+        Some(page)
+    }
+
+    pub(super) fn has_page(&self, page: usize) -> bool {
+        self.pages.iter().any(|(_, known)| *known == page)
+    }
+
+    pub(super) fn ring(&mut self, qpn: u32) {
+        assert!(
+            self.qps().any(|qp| qp.qpn.get() == qpn),
+            "a doorbell of queue pair {qpn:#x}, which is not there"
+        );
+        self.engine.ring(Qpn::new(qpn));
+    }
+
+    pub(super) fn turn(&mut self, now: Instant) -> bool {
+        let worked = self.engine.step(now);
+        while let Some(event) = self.engine.next_event() {
+            if let Some(event) = self.describe(event) {
+                self.events.push_back(event);
+            }
+        }
+        worked
+    }
+
+    fn describe(&self, event: DeviceEvent) -> Option<abi::ib_uverbs_async_event_desc> {
+        let of_qp = |qpn: Qpn| self.qps().find(|qp| qp.qpn == qpn).map(|qp| qp.user_handle);
+        let of_srq = |number| self.srqs().find(|srq| srq.number == number).map(|srq| srq.user_handle);
+        let (event_type, element) = match event {
+            DeviceEvent::SrqLimit(number) => (verbs::IBV_EVENT_SRQ_LIMIT_REACHED, of_srq(number)?),
+            DeviceEvent::Async(AsyncEvent::LastWqeReached(qpn)) => {
+                (verbs::IBV_EVENT_QP_LAST_WQE_REACHED, of_qp(qpn)?)
+            }
+            DeviceEvent::Async(AsyncEvent::QpFatal(qpn)) => (verbs::IBV_EVENT_QP_FATAL, of_qp(qpn)?),
+            DeviceEvent::Async(AsyncEvent::PortActive(port)) => (verbs::IBV_EVENT_PORT_ACTIVE, port.0.into()),
+            DeviceEvent::Async(AsyncEvent::PortError(port)) => (verbs::IBV_EVENT_PORT_ERR, port.0.into()),
+            DeviceEvent::Async(AsyncEvent::Fatal) => panic!("the device has overrun a completion queue"),
+            DeviceEvent::Async(_) => return None,
+        };
+        Some(abi::ib_uverbs_async_event_desc { element, event_type, reserved: 0 })
+    }
+
+    /// The next event for the library.
+    pub(super) fn take_event(&mut self) -> Option<abi::ib_uverbs_async_event_desc> {
+        let event = self.events.pop_front()?;
+        *self.fetched.entry(event.element).or_default() += 1;
+        Some(event)
+    }
+
+    /// An object goes: its events that nobody fetched are dropped. How many were fetched: the library waits until that many
+    /// are acknowledged.
+    pub(super) fn end_events(&mut self, user_handle: u64) -> u32 {
+        self.events.retain(|event| event.element != user_handle);
+        self.fetched.remove(&user_handle).unwrap_or(0)
+    }
+}
+
+/// Memory of the program that it named by an address.
+pub(super) fn host(address: u64, len: usize) -> HostMemory {
+    let base = NonNull::new(address as *mut u8).expect("an address");
+    // SAFETY: the library keeps what it names until the object is destroyed, as with the real kernel, which pins it.
+    unsafe { HostMemory::new(base, len) }
+}

@@ -1,0 +1,140 @@
+//! Doorbell pages: memory that may not be written to, so that each store to it is caught (SIGSEGV), carried out with the
+//! processor's trap flag set (SIGTRAP), and noted. A device sees every store, too, also where one register is written twice.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use libc::{c_int, c_void, siginfo_t, ucontext_t};
+
+const PAGE: usize = 4096;
+/// The processor's trap flag.
+const TRAP_FLAG: i64 = 0x100;
+/// Where the first register of a page lies, and the bytes of a half: a doorbell is a store to the start of one. What
+/// BlueFlame stores behind it is a copy of the entry.
+const FIRST_REGISTER: usize = 0x800;
+const HALF: usize = 0x100;
+const PAGES: usize = 64;
+const STORES: usize = 1 << 14;
+
+/// A store to a doorbell register.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Doorbell {
+    /// Address of the page.
+    pub(crate) page: usize,
+    /// Offset of the store in it.
+    pub(crate) offset: usize,
+    /// The first eight bytes there, afterwards.
+    pub(crate) bytes: [u8; 8],
+}
+
+impl Doorbell {
+    /// The queue pair: a doorbell is the start of a control segment.
+    pub(crate) fn qpn(&self) -> u32 {
+        u32::from_be_bytes([0, self.bytes[4], self.bytes[5], self.bytes[6]])
+    }
+
+    /// Address of the register: its halves are written in turn.
+    pub(crate) fn register(&self) -> usize {
+        self.page + (self.offset & !(2 * HALF - 1))
+    }
+}
+
+static GUARDED: [AtomicUsize; PAGES] = [const { AtomicUsize::new(0) }; PAGES];
+static ADDRESSES: [AtomicUsize; STORES] = [const { AtomicUsize::new(0) }; STORES];
+static VALUES: [AtomicU64; STORES] = [const { AtomicU64::new(0) }; STORES];
+static STORED: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// The store that is being carried out.
+    static UNDER_WAY: Cell<usize> = const { Cell::new(0) };
+}
+
+fn protect(page: usize, protection: c_int) {
+    // SAFETY: a whole page that `new_page` has mapped.
+    unsafe { libc::syscall(libc::SYS_mprotect, page, PAGE, protection) };
+}
+
+fn guarded(address: usize) -> bool {
+    let page = address & !(PAGE - 1);
+    page != 0 && GUARDED.iter().any(|known| known.load(Ordering::Acquire) == page)
+}
+
+extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel gives both to a handler of this kind.
+    let (address, context) = unsafe { ((*info).si_addr() as usize, &mut *context.cast::<ucontext_t>()) };
+    if !guarded(address) {
+        // Not ours: without a handler it happens again, and ends the program.
+        // SAFETY: takes the handler away.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        return;
+    }
+    protect(address & !(PAGE - 1), libc::PROT_READ | libc::PROT_WRITE);
+    UNDER_WAY.with(|cell| cell.set(address));
+    context.uc_mcontext.gregs[libc::REG_EFL as usize] |= TRAP_FLAG;
+}
+
+extern "C" fn on_step(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel gives it to a handler of this kind.
+    let context = unsafe { &mut *context.cast::<ucontext_t>() };
+    context.uc_mcontext.gregs[libc::REG_EFL as usize] &= !TRAP_FLAG;
+    let address = UNDER_WAY.with(|cell| cell.replace(0));
+    let offset = address & (PAGE - 1);
+    if offset >= FIRST_REGISTER && offset.is_multiple_of(HALF) {
+        let at = STORED.fetch_add(1, Ordering::AcqRel) % STORES;
+        // SAFETY: within a mapped page.
+        VALUES[at].store(unsafe { (address as *const u64).read_volatile() }, Ordering::Release);
+        ADDRESSES[at].store(address, Ordering::Release);
+    }
+    protect(address & !(PAGE - 1), libc::PROT_READ);
+}
+
+/// Installs the handlers.
+pub(super) fn catch() {
+    for (signal, handler) in [
+        (libc::SIGSEGV, on_fault as extern "C" fn(c_int, *mut siginfo_t, *mut c_void)),
+        (libc::SIGTRAP, on_step),
+    ] {
+        // SAFETY: all zeros is an empty set of signals and no flags; the handlers call nothing but system calls.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            assert_eq!(libc::sigaction(signal, &action, std::ptr::null_mut()), 0);
+        }
+    }
+}
+
+/// A new doorbell page; stores to it are caught if `caught`.
+pub(super) fn new_page(caught: bool) -> usize {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let protection = if caught { libc::PROT_READ } else { libc::PROT_READ | libc::PROT_WRITE };
+    // SAFETY: new memory.
+    let page = unsafe { libc::syscall(libc::SYS_mmap, 0, PAGE, protection, flags, -1, 0) } as usize;
+    if caught {
+        let free = GUARDED.iter().find(|known| known.load(Ordering::Acquire) == 0);
+        free.expect("fewer pages").store(page, Ordering::Release);
+    }
+    page
+}
+
+/// A page that was unmapped.
+pub(super) fn forget_page(page: usize) {
+    for known in GUARDED.iter().filter(|known| known.load(Ordering::Acquire) == page) {
+        known.store(0, Ordering::Release);
+    }
+}
+
+/// The stores since the last call, oldest first.
+pub(super) fn take() -> Vec<Doorbell> {
+    let count = STORED.swap(0, Ordering::AcqRel);
+    assert!(count <= STORES, "doorbells were not taken in time");
+    let of = |at: usize| {
+        let address = ADDRESSES[at].load(Ordering::Acquire);
+        Doorbell {
+            page: address & !(PAGE - 1),
+            offset: address & (PAGE - 1),
+            bytes: VALUES[at].load(Ordering::Acquire).to_ne_bytes(),
+        }
+    };
+    (0..count).map(of).collect()
+}

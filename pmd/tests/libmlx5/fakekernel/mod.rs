@@ -1,0 +1,56 @@
+//! A kernel that is not there. It answers the system calls of the unmodified libibverbs and libmlx5, so that they open ConnectX
+//! devices, and behind each device works the engine of the software ConnectX, on the rings that the library allocated.
+//!
+//! * [`system`] stands in front of libc: `open`, `stat`, `ioctl`, `mmap`, `read`, `close` and `socket` of this program.
+//! * [`sysfs`] is the tree in which libibverbs finds the devices.
+//! * [`command`] carries out what the libraries ask of the kernel, on a [`device`].
+//! * [`doorbell`] catches each store to a doorbell page.
+//!
+//! x86-64 and glibc only.
+
+mod command;
+mod device;
+mod doorbell;
+mod modify;
+mod sysfs;
+mod system;
+
+use std::sync::{Mutex, MutexGuard};
+use std::time::Instant;
+
+pub(crate) use device::{Device, Settings};
+pub(crate) use doorbell::Doorbell;
+
+/// The devices, in the order of their names. Locked for the length of one request.
+static DEVICES: Mutex<Vec<Device>> = Mutex::new(Vec::new());
+
+fn devices() -> MutexGuard<'static, Vec<Device>> {
+    DEVICES.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// New devices `mlx5_0`, `mlx5_1`, …: one for each of the settings.
+pub(crate) fn boot(settings: &[Settings]) {
+    sysfs::build(settings);
+    doorbell::catch();
+    *devices() = settings.iter().enumerate().map(|(index, s)| Device::new(index, s)).collect();
+}
+
+/// Looks at a device, or changes it.
+pub(crate) fn with<T>(device: usize, f: impl FnOnce(&mut Device) -> T) -> T {
+    f(&mut devices()[device])
+}
+
+/// Gives doorbells to their devices, and each device a turn. Returns the doorbells, and true if anything was done.
+pub(crate) fn turn(now: Instant) -> (Vec<Doorbell>, bool) {
+    let rung = doorbell::take();
+    let mut devices = devices();
+    for doorbell in &rung {
+        let device = devices.iter_mut().find(|d| d.has_page(doorbell.page)).expect("a page of a device");
+        device.ring(doorbell.qpn());
+    }
+    let mut worked = !rung.is_empty();
+    for device in devices.iter_mut() {
+        worked |= device.turn(now);
+    }
+    (rung, worked)
+}

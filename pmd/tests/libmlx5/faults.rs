@@ -1,0 +1,298 @@
+//! What goes wrong, and what ends, with the real library in between.
+
+use std::time::Duration;
+
+use pmd::hca::{
+    AsyncEvent, Backend, Control, PortNumber, QpEvent, QpFault, QpTransition, Queues, QueuesConfig, QueuesId,
+    RcSlot, WcStatus,
+};
+use pmd::verbs::{Calls, Rings};
+
+use crate::fakekernel;
+use crate::rig::{MESSAGE, Mlx5, Poll, ROOM, config, connect, open, other_world, pattern, world};
+
+const SLOT: RcSlot = RcSlot(0);
+const OTHER: RcSlot = RcSlot(1);
+
+/// All bytes of the completion rings of a device, and their records.
+fn completion_queues(device: usize) -> Vec<Vec<u8>> {
+    let rings = fakekernel::with(device, |d| {
+        d.cqs().map(|cq| [(cq.buf, cq.entries as usize * 64), (cq.dbrec, 8)]).collect::<Vec<_>>()
+    });
+    let bytes = |(address, len): (u64, usize)| -> Vec<u8> {
+        // SAFETY: rings of queues that live.
+        (0..len).map(|i| unsafe { ((address + i as u64) as *const u8).read_volatile() }).collect()
+    };
+    rings.into_iter().flatten().map(bytes).collect()
+}
+
+#[test]
+fn destroying_a_queue_pair_leaves_the_completions_of_others_alone() {
+    let mut world = world();
+    let (mut a, mut b) = (world.host::<Rings>(0), world.host::<Rings>(1));
+    let pool = world.pool.clone();
+    let (_, first) = connect(&mut a, &mut b, SLOT, false);
+    let (_, second) = connect(&mut a, &mut b, OTHER, false);
+    // Some are consumed, so that the library's idea of where the driver is, the start, is wrong.
+    for i in 0..10 {
+        assert!(a.send_rc(&pool, SLOT, &pattern(i, 100)) && a.send_rc(&pool, OTHER, &pattern(i, 200)));
+    }
+    world.settle(&mut [&mut a, &mut b]);
+    assert_eq!(b.received.len(), 20);
+    b.received.clear();
+    // And some lie in the ring, of both, in turn.
+    for i in 0..10 {
+        assert!(a.send_rc(&pool, SLOT, &pattern(i, 100)) && a.send_rc(&pool, OTHER, &pattern(i, 200)));
+        world.settle(&mut [&mut a]);
+    }
+    let before = completion_queues(1);
+    b.hca.modify_qp(first, &QpTransition::ToReset).unwrap();
+    b.destroy_rc(SLOT);
+    assert_eq!(completion_queues(1), before);
+    assert!(a.send_rc(&pool, OTHER, b"and on"));
+    world.settle(&mut [&mut a, &mut b]);
+    let of_second: Vec<_> = b.received.iter().filter(|m| m.qpn == second).map(|m| m.bytes.clone()).collect();
+    let wanted: Vec<_> = (0..10).map(|i| pattern(i, 200)).chain([b"and on".to_vec()]).collect();
+    assert_eq!(of_second, wanted);
+    // What had arrived before is still delivered.
+    assert_eq!(b.received.iter().filter(|m| m.qpn == first).count(), 10);
+    assert_eq!(b.queues().anomalies(), Default::default());
+    assert_eq!(b.queues().receives_posted(), (64, 63));
+    a.destroy_rc(SLOT);
+    a.destroy_rc(OTHER);
+    b.destroy_rc(OTHER);
+    a.end();
+    b.end();
+    world.end();
+}
+
+#[test]
+fn the_library_does_clean_completions_where_it_polls_itself() {
+    // What the test above is about.
+    let mut world = world();
+    let (mut a, mut b) = (world.host::<Calls>(0), world.host::<Calls>(1));
+    let pool = world.pool.clone();
+    connect(&mut a, &mut b, SLOT, false);
+    let (_, second) = connect(&mut a, &mut b, OTHER, false);
+    for i in 0..4 {
+        assert!(a.send_rc(&pool, OTHER, &pattern(i, 200)) && a.send_rc(&pool, SLOT, &pattern(i, 100)));
+        world.settle(&mut [&mut a]);
+    }
+    let before = completion_queues(1);
+    b.destroy_rc(SLOT);
+    assert_ne!(completion_queues(1), before);
+    world.settle(&mut [&mut a, &mut b]);
+    assert!(b.received.iter().all(|m| m.qpn == second));
+    assert_eq!(b.received.len(), 4);
+    a.destroy_rc(SLOT);
+    a.destroy_rc(OTHER);
+    b.destroy_rc(OTHER);
+    a.end();
+    b.end();
+    world.end();
+}
+
+#[test]
+fn a_peer_that_is_gone_is_told_and_every_buffer_comes_back() {
+    let mut world = world();
+    let (mut a, mut b) = (world.host::<Rings>(0), world.host::<Rings>(1));
+    let pool = world.pool.clone();
+    let (qpn, _) = connect(&mut a, &mut b, SLOT, false);
+    b.destroy_rc(SLOT);
+    for i in 0..20 {
+        assert!(a.send_rc(&pool, SLOT, &pattern(i, 5000)));
+    }
+    world.pass(Duration::from_secs(2), &mut [&mut a, &mut b]);
+    let event = |fault| QpEvent { qpn, fault };
+    assert_eq!(a.events, [event(QpFault::Send(WcStatus::RetryExceeded)), event(QpFault::Flushed)]);
+    assert_eq!((a.freed, a.queues().rc_outstanding(SLOT)), (20, 0));
+    assert!(!a.send_rc(&pool, SLOT, b"no more"));
+    a.destroy_rc(SLOT);
+    a.end();
+    b.end();
+    world.end();
+}
+
+#[test]
+fn a_message_that_is_too_long_fails_at_both_ends() {
+    let mut world = world();
+    let (mut a, mut b) = (world.host::<Rings>(0), world.host::<Rings>(1));
+    let pool = world.pool.clone();
+    let (from, to) = connect(&mut a, &mut b, SLOT, false);
+    let room = MESSAGE.next_multiple_of(ROOM.into());
+    assert!(a.send_rc(&pool, SLOT, &pattern(0, room)));
+    world.settle(&mut [&mut a, &mut b]);
+    assert_eq!(b.received.len(), 1);
+    assert!(a.send_rc(&pool, SLOT, &pattern(0, room + 1)));
+    world.settle(&mut [&mut a, &mut b]);
+    let fault = |qpn, fault| QpEvent { qpn, fault };
+    assert!(b.events.contains(&fault(to, QpFault::Receive(WcStatus::LocalLength))), "{:?}", b.events);
+    assert!(a.events.contains(&fault(from, QpFault::Send(WcStatus::RemoteInvalidRequest))), "{:?}", a.events);
+    assert_eq!(b.queues().receives_posted(), (64, 63), "the entry is posted again");
+    a.destroy_rc(SLOT);
+    b.destroy_rc(SLOT);
+    a.end();
+    b.end();
+    world.end();
+}
+
+#[test]
+fn a_passive_queue_pair_is_drained_and_its_events_come() {
+    let mut world = world();
+    let (mut a, mut b) = (world.host::<Rings>(0), world.host::<Rings>(1));
+    let pool = world.pool.clone();
+    let (_, passive) = connect(&mut a, &mut b, SLOT, true);
+    assert!(a.send_rc(&pool, SLOT, b"one"));
+    world.settle(&mut [&mut a]);
+    b.hca.modify_qp(passive, &QpTransition::ToError).unwrap();
+    world.settle(&mut [&mut a]);
+    assert_eq!(b.async_events(), [AsyncEvent::LastWqeReached(passive)]);
+    b.queues().post_drain(SLOT).unwrap();
+    world.settle(&mut [&mut a, &mut b]);
+    // Behind the last message.
+    assert_eq!(b.received.len(), 1);
+    let event = |fault| QpEvent { qpn: passive, fault };
+    assert_eq!(b.events, [event(QpFault::Drained), event(QpFault::Flushed)]);
+    a.destroy_rc(SLOT);
+    b.destroy_rc(SLOT);
+
+    // The port's events come the same way.
+    fakekernel::with(1, |d| d.engine.set_link(PortNumber(1), None)).unwrap();
+    world.settle(&mut [&mut a, &mut b]);
+    assert_eq!(b.async_events(), [AsyncEvent::PortError(PortNumber(1))]);
+    a.end();
+    b.end();
+    world.end();
+}
+
+#[test]
+fn a_shared_queue_that_runs_low_and_dry_is_told() {
+    let mut world = world();
+    let (mut a, mut b) = (world.host::<Rings>(0), world.host::<Rings>(1));
+    let pool = world.pool.clone();
+    // Another worker, with a limit.
+    let low = QueuesConfig { srq_limit: 40, ..config(1) };
+    let queues = b.queues.take().unwrap();
+    b.hca.destroy_queues(queues).unwrap();
+    b.queues = Some(b.hca.create_queues(&QueuesConfig { id: QueuesId(0), ..low }, &world.pool).unwrap());
+    b.queues().refill();
+    b.refilling = false;
+    let (from, _) = connect(&mut a, &mut b, SLOT, false);
+    for i in 0..24 {
+        assert_eq!(b.async_events(), [], "message {i}");
+        assert!(a.send_rc(&pool, SLOT, &pattern(i, 10)));
+        world.settle(&mut [&mut a, &mut b]);
+    }
+    assert_eq!(b.async_events(), [AsyncEvent::SrqLimitReached(QueuesId(0))]);
+    for i in 24..63 {
+        assert!(a.send_rc(&pool, SLOT, &pattern(i, 10)));
+        world.settle(&mut [&mut a, &mut b]);
+    }
+    assert_eq!((b.received.len(), b.queues().receives_posted().1), (63, 0));
+    assert!(a.send_rc(&pool, SLOT, b"too much"));
+    world.pass(Duration::from_millis(3), &mut [&mut a, &mut b]);
+    // The peer waits and tries again, three times; then room comes too late.
+    world.pass(Duration::from_secs(3), &mut [&mut a, &mut b]);
+    let fault = QpEvent { qpn: from, fault: QpFault::Send(WcStatus::RnrRetryExceeded) };
+    assert_eq!(a.events.first(), Some(&fault), "{:?}", a.events);
+    a.destroy_rc(SLOT);
+    b.destroy_rc(SLOT);
+    a.end();
+    b.end();
+    world.end();
+}
+
+#[test]
+fn queues_that_are_dropped_give_everything_back() {
+    let world = world();
+    let (mut a, mut b) = (world.host::<Rings>(0), world.host::<Rings>(1));
+    let pool = world.pool.clone();
+    connect(&mut a, &mut b, SLOT, false);
+    for i in 0..10 {
+        assert!(a.send_rc(&pool, SLOT, &pattern(i, 3000)));
+    }
+    a.ring();
+    fakekernel::turn(world.now);
+    // In the middle of it, with the connected queue pairs in their tables.
+    drop((a, b));
+    world.end();
+}
+
+#[test]
+fn buffers_of_a_shared_queue_that_somebody_can_still_fill_are_not_given_back() {
+    let mut world = world();
+    let mut a = world.host::<Rings>(0);
+    let pool = world.pool.clone();
+    let of_a = pool.in_use();
+    let mut b = world.host::<Rings>(1);
+    connect(&mut a, &mut b, SLOT, false);
+    let rc = b.queues().remove_rc(SLOT).unwrap();
+    let queues = b.queues.take().unwrap();
+    b.hca.destroy_queues(queues).unwrap();
+    let per_entry = MESSAGE.div_ceil(ROOM.into()) as u32;
+    let lost = 63 * per_entry;
+    assert_eq!(pool.in_use(), lost + of_a, "its queue pair lives: it may still fill these");
+    // And the device does.
+    assert!(a.send_rc(&pool, SLOT, &pattern(0, 4000)));
+    world.pass(Duration::from_millis(1), &mut [&mut a]);
+    assert_eq!(a.freed, 1);
+    b.hca.destroy_rc(rc).unwrap();
+    a.destroy_rc(SLOT);
+    a.end();
+    drop(b);
+    assert_eq!(pool.in_use(), lost);
+    for device in 0..2 {
+        assert_eq!(fakekernel::with(device, |d| d.census()), [0; 6]);
+    }
+}
+
+#[test]
+fn what_the_driver_cannot_take_is_refused_with_a_remedy() {
+    for (variable, value, words) in [
+        ("MLX5_CQE_SIZE", "128", ["completions of 128 bytes", "unset MLX5_CQE_SIZE"]),
+        ("MLX5_QP_SIGNATURE", "1", ["sign entries", "unset MLX5_QP_SIGNATURE"]),
+        ("MLX5_SRQ_SIGNATURE", "1", ["sign entries", "unset MLX5_SRQ_SIGNATURE"]),
+    ] {
+        let world = world();
+        let mut hca: Mlx5 = open(0);
+        // SAFETY: tests run one at a time, and nobody else reads the environment meanwhile.
+        unsafe { std::env::set_var(variable, value) };
+        let refused = hca.create_queues(&config(0), &world.pool).map(drop);
+        // SAFETY: as above.
+        unsafe { std::env::remove_var(variable) };
+        let text = refused.unwrap_err().to_string();
+        assert!(words.iter().chain(&["--hca-driver verbs"]).all(|word| text.contains(word)), "{text}");
+        assert_eq!(hca.create_queues(&config(0), &world.pool).map(drop).map_err(|e| e.to_string()), Ok(()));
+        drop(hca);
+        world.end();
+    }
+}
+
+#[test]
+fn no_doorbell_register_left_is_told() {
+    // One page: the library's own for events.
+    let world = other_world(1, 1);
+    let mut hca: Mlx5 = open(0);
+    let text = hca.create_queues(&config(0), &world.pool).unwrap_err().to_string();
+    assert!(text.contains("doorbell register") && text.contains("--hca-driver verbs"), "{text}");
+    drop(hca);
+    world.end();
+}
+
+#[test]
+fn sizes_beyond_the_device_are_refused() {
+    let world = world();
+    let mut hca: Mlx5 = open(0);
+    for (asked, what) in [
+        (QueuesConfig { ud_send_depth: 20_000, ..config(0) }, "depth of a queue pair"),
+        (QueuesConfig { ud_recv_depth: 40_000, ..config(0) }, "depth of the receive queue"),
+        (QueuesConfig { srq_depth: 40_000, ..config(0) }, "depth of the shared receive queue"),
+        (QueuesConfig { srq_message: 100_000, ..config(0) }, "segments of a shared receive queue's entry"),
+    ] {
+        let text = hca.create_queues(&asked, &world.pool).unwrap_err().to_string();
+        assert!(text.contains(what), "{text}");
+    }
+    assert_eq!(fakekernel::with(0, |d| d.census()), [1, 0, 0, 0, 0, 0], "nothing stays behind");
+    drop(hca);
+    world.end();
+}

@@ -1,0 +1,190 @@
+//! What the library allocates is as large as our geometry says, and what the driver writes there is what the library writes.
+
+use pmd::hca::{Backend, Queues, RcConfig, RcSlot};
+use pmd::mlx5::rings::{CqGeometry, QpRequest, SharedSizes, SrqGeometry};
+use pmd::verbs::{Adapter, Calls, DataPath, Rings};
+
+use crate::fakekernel::{self, Doorbell};
+use crate::rig::{MESSAGE, Mlx5, ROOM, World, config, connect, open, pattern, to_lid, world};
+
+const SLOT: RcSlot = RcSlot(0);
+/// Set where a completion may carry the payload: the driver does not look for it there.
+const SCATTER_TO_CQE: u32 = 1 << 1;
+
+#[test]
+fn the_library_makes_rings_of_our_geometry() {
+    let world = world();
+    let mut hca: Mlx5 = open(0);
+    for (send, recv, srq, max_rc) in
+        [(64, 64, 63, 16), (1, 1, 1, 1), (100, 300, 500, 3), (4096, 4096, 8191, 2000)]
+    {
+        let asked = pmd::hca::QueuesConfig {
+            ud_send_depth: send,
+            ud_recv_depth: recv,
+            srq_depth: srq,
+            max_rc,
+            ..config(0)
+        };
+        let queues = hca.create_queues(&asked, &world.pool).unwrap();
+        let datagrams = QpRequest::datagrams(&asked).geometry().unwrap();
+        let shared = SharedSizes::new(&asked, &datagrams, ROOM.into(), 32_767, (1 << 22) - 1).unwrap();
+        let (depth, segments) = shared.srq.unwrap();
+        assert_eq!((depth, segments), (srq, MESSAGE.div_ceil(ROOM.into()) as u32));
+        let ring = SrqGeometry::new(depth, segments, 32_767).unwrap();
+        fakekernel::with(0, |d| {
+            let qp = d.qps().next().unwrap();
+            assert_eq!(
+                (qp.sq_wqebbs, qp.rq),
+                (datagrams.sq_wqebbs, (datagrams.rq_slots, datagrams.rq_stride))
+            );
+            assert_eq!(qp.flags & SCATTER_TO_CQE, 0);
+            let srq = d.srqs().next().unwrap();
+            assert_eq!((srq.entries, srq.stride), (ring.ring_slots, ring.stride));
+            let mut cqs: Vec<_> = d.cqs().map(|cq| (cq.entries, cq.stride)).collect();
+            cqs.sort_unstable();
+            let mut ours = [shared.sends, shared.receives].map(|n| (CqGeometry::new(n).unwrap().slots, 64));
+            ours.sort_unstable();
+            assert_eq!(cqs, ours);
+        });
+        for passive in [false, true] {
+            let asked = RcConfig {
+                queues: pmd::hca::QueuesId(0),
+                send_depth: if passive { 1 } else { 100 },
+                passive,
+            };
+            let rc = hca.create_rc(&asked).unwrap();
+            let qpn = Mlx5::rc_qpn(&rc);
+            let geometry = QpRequest::connection(&asked).geometry().unwrap();
+            let made = fakekernel::with(0, |d| *d.qps().find(|qp| qp.qpn == qpn).unwrap());
+            assert_eq!((made.sq_wqebbs, made.rq), (geometry.sq_wqebbs, (0, 0)));
+            assert_eq!(made.flags & SCATTER_TO_CQE, 0);
+            hca.destroy_rc(rc).unwrap();
+        }
+        hca.destroy_queues(queues).unwrap();
+    }
+    drop(hca);
+    world.end();
+}
+
+/// What one datagram and one message leave behind: the doorbells, records, and the entries up to their addresses.
+#[derive(PartialEq, Eq, Debug)]
+struct Traces {
+    doorbells: Vec<(usize, [u8; 8])>,
+    datagram: Vec<u8>,
+    message: Vec<u8>,
+    records: Vec<[u32; 2]>,
+    shared_record: u32,
+}
+
+fn bytes(address: u64, len: usize) -> Vec<u8> {
+    // SAFETY: rings and records of queues that live.
+    (0..len).map(|i| unsafe { ((address + i as u64) as *const u8).read_volatile() }).collect()
+}
+
+fn word(address: u64) -> u32 {
+    u32::from_be_bytes(bytes(address, 4).try_into().unwrap())
+}
+
+fn traces<P: DataPath>() -> Traces
+where
+    Adapter<P>: Backend,
+{
+    let mut world: World = world();
+    let (mut a, mut b) = (world.host::<P>(0), world.host::<Calls>(1));
+    let pool = world.pool.clone();
+    let (qpn, _) = connect(&mut a, &mut b, SLOT, false);
+    let qp = |qpn| fakekernel::with(0, |d| *d.qps().find(|qp| qp.qpn == qpn).unwrap());
+    let (ud, rc) = (qp(a.ud), qp(qpn));
+    let srq = fakekernel::with(0, |d| *d.srqs().next().unwrap());
+    let mut rung: Vec<Doorbell> = Vec::new();
+    a.send_ud(&pool, to_lid(b.lid), b.ud, &pattern(1, 100));
+    a.queues().ring();
+    rung.extend(fakekernel::turn(world.now).0);
+    assert!(a.send_rc(&pool, SLOT, &pattern(2, 200)));
+    a.queues().ring();
+    rung.extend(fakekernel::turn(world.now).0);
+    let traces = Traces {
+        // Which half comes first depends on who used the register before.
+        doorbells: rung.iter().map(|d| (d.offset & 0x0ff, d.bytes)).collect(),
+        // Control segment without its flags, address, byte count and key.
+        datagram: [bytes(ud.sq_buf(), 11), bytes(ud.sq_buf() + 12, 4 + 48 + 8)].concat(),
+        message: [bytes(rc.sq_buf(), 11), bytes(rc.sq_buf() + 12, 4 + 8)].concat(),
+        records: [ud, rc].iter().map(|qp| [word(qp.dbrec), word(qp.dbrec + 4)]).collect(),
+        shared_record: word(srq.dbrec),
+    };
+    assert_eq!(traces.doorbells.len(), 2);
+    assert_eq!(traces.doorbells[0].1, traces.datagram[..8]);
+    assert_eq!(traces.doorbells[1].1, traces.message[..8]);
+    world.settle(&mut [&mut a, &mut b]);
+    assert_eq!(b.received.len(), 2);
+    a.destroy_rc(SLOT);
+    b.destroy_rc(SLOT);
+    a.end();
+    b.end();
+    world.end();
+    traces
+}
+
+#[test]
+fn the_driver_writes_what_the_library_writes() {
+    let (ours, theirs) = (traces::<Rings>(), traces::<Calls>());
+    assert_eq!(ours, theirs);
+    // And that is what the formats say: two WQEBBs and one, 64 receives posted to each queue.
+    assert_eq!(ours.records, [[64, 2], [0, 1]]);
+    assert_eq!(ours.shared_record, 63);
+    assert_eq!(ours.datagram[..4], [0, 0, 0, 0x0a]);
+}
+
+#[test]
+fn each_worker_rings_a_register_of_its_own() {
+    let mut world = world();
+    let (mut a, mut b) = (world.host::<Rings>(0), world.host::<Rings>(1));
+    let pool = world.pool.clone();
+    // Two more workers on the first device, each with its datagram queue pair.
+    let mut more: Vec<_> =
+        [1, 2].map(|worker| a.hca.create_queues(&config(worker), &world.pool).unwrap()).into_iter().collect();
+    let slots = [0, 1, 2].map(RcSlot);
+    for slot in slots {
+        connect(&mut a, &mut b, slot, false);
+    }
+    for slot in slots {
+        assert!(a.send_rc(&pool, slot, b"x"));
+    }
+    a.send_ud(&pool, to_lid(b.lid), b.ud, b"y");
+    let rung = world.settle(&mut [&mut a, &mut b]);
+    let sends = |qpn: u32| fakekernel::with(0, |d| d.qps().any(|qp| qp.qpn.get() == qpn));
+    let mut registers: Vec<_> = rung.iter().filter(|d| sends(d.qpn())).map(Doorbell::register).collect();
+    assert!(registers.len() >= 4);
+    registers.dedup();
+    assert_eq!(registers.len(), 1, "a worker's queue pairs ring one register");
+
+    // Those of the others are different ones.
+    for queues in &mut more {
+        let ud = queues.ud_qpn();
+        for to in [
+            pmd::hca::QpTransition::UdToInit { pkey_index: 0, qkey: crate::rig::QKEY },
+            pmd::hca::QpTransition::UdToReceive,
+            pmd::hca::QpTransition::UdToSend { sq_psn: ib_wire::Psn::new(0) },
+        ] {
+            pmd::hca::Control::modify_qp(&mut a.hca, ud, &to).unwrap();
+        }
+        let to = pmd::hca::UdDestination { av: to_lid(b.lid), qpn: b.ud, qkey: crate::rig::QKEY };
+        let to = a.hca.destination(&to).unwrap();
+        queues.send_ud(&to, crate::rig::message(&pool, b"z")).unwrap();
+        queues.ring();
+        let rung = world.settle(&mut [&mut a, &mut b]);
+        let of = rung.iter().find(|d| d.qpn() == ud.get()).unwrap();
+        assert!(!registers.contains(&of.register()));
+        registers.push(of.register());
+    }
+    for queues in more {
+        a.hca.destroy_queues(queues).unwrap();
+    }
+    for slot in slots {
+        a.destroy_rc(slot);
+        b.destroy_rc(slot);
+    }
+    a.end();
+    b.end();
+    world.end();
+}
