@@ -11,6 +11,43 @@
 //!
 //! A table is published in words of memory ([`layout`]) that are never changed while they are in use, so that nobody
 //! waits, and a maintainer that dies leaves its last table whole.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::time::Instant;
+//!
+//! use gidcache::netlink::{Monitor, Turn};
+//! use gidcache::rules::{Binding, Rules};
+//! use gidcache::{DeviceTable, GidType, Manager, NoProvider, PortKind, PortSetup, Query, RoceTypes, gid_of_address};
+//! use ib_wire::PortNumber;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // A port that speaks RoCE v2 over eth0, and a device that needs not be told of its GIDs.
+//! let port = PortSetup { number: PortNumber(1), len: 256, kind: PortKind::Roce(RoceTypes::V2) };
+//! let table = Arc::new(DeviceTable::new(&[port], NoProvider, 0)?);
+//! let reader = table.reader()?; // any number of clones, in any threads
+//!
+//! let mut rules = Rules::new();
+//! rules.bind(port.number, Binding::Name("eth0".into()), RoceTypes::V2);
+//! let mut manager = Manager::new(table, rules);
+//! let mut monitor = Monitor::new(Instant::now())?;
+//! while !monitor.is_settled() {
+//!     // In a program: whenever the monitor's descriptor is readable, and at its `poll_timeout`.
+//!     while monitor.turn(Instant::now(), manager.rules())? == Turn::More {}
+//! }
+//! for (change, error) in manager.apply().failures {
+//!     eprintln!("{change:?}: {error}"); // a full table, or what the device did not take; tried again later
+//! }
+//! let own = gid_of_address("192.0.2.1".parse()?);
+//! if let Some(entry) = reader.find(&Query::new(own).gid_type(GidType::RoceV2))? {
+//!     println!("source GID index {}", entry.index);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `examples/interface-gids.rs` is a whole program that follows an interface. Tables that somebody else keeps – the kernel's of a real
+//! device, a subnet manager's – are copied with [`DeviceTable::mirror`].
 #![forbid(unsafe_code)]
 
 mod difference;
