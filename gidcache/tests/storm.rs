@@ -26,7 +26,7 @@ fn readers_see_only_tables_that_were() {
     table.set_infiniband(PORT, &gids(0)).unwrap();
     let stop = AtomicBool::new(false);
     let rounds = thread::scope(|scope| {
-        let readers: Vec<_> = (0..2)
+        let readers: Vec<_> = (0..6)
             .map(|_| {
                 let reader = table.reader().unwrap();
                 let stop = &stop;
