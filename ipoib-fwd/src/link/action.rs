@@ -188,6 +188,8 @@ pub enum Event {
     Up,
     /// It no longer is.
     Down,
+    /// The link is not up, and this is why.
+    Waiting(super::Waiting),
     /// Our link-layer addresses have this GID now, though the link did not go down: peers are to be told ([`super::Link::announce`]).
     Readdressed {
         /// The port's GID.

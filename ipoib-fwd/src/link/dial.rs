@@ -11,12 +11,15 @@ use pmd::hca::QpTransition;
 use super::action::{Action, ConnKey, Event};
 use super::connections::{Dial, Side, State};
 use super::machine::Link;
+use super::rejection::{Verdict, verdict};
 use super::settings::{Mode, WorkerIndex};
 use super::statistics::CloseReason;
 use super::timers::Timer;
 
 /// First and largest delay between dials of one peer.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(16));
+/// How long a peer is not dialled that would reject the dial again.
+const FINAL: Duration = Duration::from_secs(300);
 /// A connection that lived for this long has made up for earlier failures.
 const STEADY: Duration = Duration::from_secs(16);
 /// A peer is dialled again if the worker sent to it within this time.
@@ -86,6 +89,9 @@ impl Link {
                     }
                     self.back_off(now, peer, worker);
                 }
+                if let CloseReason::Rejected(code) = reason {
+                    self.after_rejection(now, peer, worker, RejectReason::from_code(code));
+                }
                 let ours = matches!(reason, CloseReason::Device | CloseReason::PrivateData);
                 if !ours {
                     self.suspect(now, peer);
@@ -100,6 +106,34 @@ impl Link {
             | CloseReason::ModeChanged
             | CloseReason::LinkDown
             | CloseReason::Shutdown => {}
+        }
+    }
+
+    /// What a rejection asks for beside the back-off.
+    fn after_rejection(
+        &mut self,
+        now: Instant,
+        peer: HardwareAddress,
+        worker: WorkerIndex,
+        reason: RejectReason,
+    ) {
+        match verdict(reason) {
+            Verdict::Again | Verdict::OtherServiceId => {}
+            Verdict::NewPath => self.refresh_path(now, peer.gid),
+            Verdict::Final => {
+                self.counters.dial_rejected_for_good += 1;
+                self.timers.set(Timer::Dial(peer.gid, peer.qpn, worker), now + FINAL);
+            }
+        }
+    }
+
+    /// The peer's flags have changed: what it rejected for good it may take now. The back-off stays.
+    pub(super) fn allow_dials(&mut self, now: Instant, peer: HardwareAddress) {
+        for worker in self.worker_indices() {
+            let held = self.timers.get(Timer::Dial(peer.gid, peer.qpn, worker));
+            if held.is_some_and(|until| until > now + BACKOFF.1) {
+                self.back_off(now, peer, worker);
+            }
         }
     }
 
@@ -264,12 +298,8 @@ impl Link {
     /// The peer has rejected a dial. A service id that it does not know is tried in its other form, once.
     pub(super) fn dial_rejected(&mut self, now: Instant, key: ConnKey, reason: RejectReason) {
         let Some(conn) = self.conns.map.get_mut(&key) else { return };
-        if let (
-            State::Dialling,
-            Side::Active { form, fallback: false },
-            RejectReason::InvalidServiceId,
-            None,
-        ) = (conn.state, conn.side, reason, conn.closing)
+        if let (State::Dialling, Side::Active { form, fallback: false }, Verdict::OtherServiceId, None) =
+            (conn.state, conn.side, verdict(reason), conn.closing)
         {
             conn.side = Side::Active { form: form.other(), fallback: true };
             if let Some(id) = conn.cm.take() {

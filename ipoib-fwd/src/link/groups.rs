@@ -13,6 +13,7 @@ use super::settings::WorkerIndex;
 use super::statistics::GroupInfo;
 use super::subnet::Purpose;
 use super::timers::Timer;
+use super::waiting::Waiting;
 use ib_wire::ipoib::{GroupScope, broadcast_gid, multicast_gid};
 
 /// First and largest delay between attempts to join (Linux: doubling up to 16 s).
@@ -37,11 +38,13 @@ pub(super) struct Group {
     member: Option<McMemberRecord>,
     joining: Joining,
     failures: u32,
+    /// What the last attempt to join came to, if it failed.
+    failure: Option<Waiting>,
 }
 
 impl Group {
     const fn new(mgid: Gid) -> Self {
-        Self { mgid, member: None, joining: Joining::Idle, failures: 0 }
+        Self { mgid, member: None, joining: Joining::Idle, failures: 0, failure: None }
     }
 }
 
@@ -161,6 +164,7 @@ impl Link {
         self.groups.entry(Ipv4Addr::BROADCAST).or_insert_with(|| Group::new(mgid));
         for group in self.groups.values_mut() {
             group.failures = 0;
+            group.failure = None;
         }
         self.ask_to_join(now, Ipv4Addr::BROADCAST);
     }
@@ -316,6 +320,7 @@ impl Link {
         let Some(group) = self.groups.get_mut(&ip) else { return };
         let delay = self.random.backoff(BACKOFF.0, group.failures, BACKOFF.1);
         group.failures = group.failures.saturating_add(1);
+        group.failure = Some(if refused { Waiting::Admission } else { Waiting::Answer });
         group.joining = Joining::Delayed;
         self.timers.set(Timer::Group(ip), now + delay);
         // Silence may be a subnet manager on its way back; a refusal means that the membership is gone.
@@ -331,6 +336,12 @@ impl Link {
                 self.link_down(now);
             }
         }
+        self.note_waiting();
+    }
+
+    /// Why the broadcast group is not joined, once an attempt has failed.
+    pub(super) fn broadcast_failure(&self) -> Option<Waiting> {
+        self.groups.get(&Ipv4Addr::BROADCAST).filter(|group| group.member.is_none())?.failure
     }
 
     /// The link has come up, if it was not.

@@ -22,6 +22,7 @@ use super::statistics::{CloseReason, LinkCounters};
 use super::subnet::Subnet;
 use super::table::{NeighbourChange, Neighbours};
 use super::timers::{Timer, Timers};
+use super::waiting::Waiting;
 use super::{LinkError, MAX_MESSAGE};
 
 /// Longest time that a setting means: a year.
@@ -62,6 +63,8 @@ pub struct Link {
     pub(super) actions: VecDeque<Action>,
     pub(super) events: VecDeque<Event>,
     pub(super) counters: LinkCounters,
+    /// What the owner was last told that the link waits for.
+    pub(super) waiting: Option<Waiting>,
     /// Neighbours whose table entry has to be made anew.
     pub(super) dirty: BTreeSet<Ipv4Addr>,
     /// The link's state has to be published anew.
@@ -107,6 +110,7 @@ impl Link {
             actions: VecDeque::new(),
             events: VecDeque::new(),
             counters: LinkCounters::default(),
+            waiting: None,
             dirty: BTreeSet::new(),
             state_dirty: true,
             generation: 0,

@@ -26,6 +26,7 @@ mod own_address;
 mod paths;
 mod port;
 mod random;
+mod rejection;
 mod responder;
 mod settings;
 mod statistics;
@@ -33,6 +34,7 @@ mod subnet;
 mod table;
 mod teardown;
 mod timers;
+mod waiting;
 
 pub use action::{Action, ConnKey, Event, LinkState, Publication, ReceivedArp, WorkerNote};
 pub use ib_wire::ipoib::{Arp, ArpOperation, HardwareAddress};
@@ -42,6 +44,7 @@ pub use responder::ArpResponder;
 pub use settings::{LinkSettings, Mode, PortEvent, PortFacts, WorkerIndex, WorkerSettings};
 pub use statistics::{CloseReason, ConnectionInfo, GroupInfo, LinkCounters, NeighbourInfo};
 pub use table::{Neighbour, NeighbourChange, Neighbours, RcPath};
+pub use waiting::Waiting;
 
 /// Bytes of an ARP packet with its encapsulation header.
 pub const ARP_FRAME_LEN: usize = ENCAPSULATION_LEN + ARP_LEN;

@@ -295,6 +295,7 @@ impl Link {
             }
             Some(old) if old.flags != hardware.flags => {
                 self.dirty.insert(ip);
+                self.allow_dials(now, hardware);
                 if !hardware.flags.has_rc() {
                     self.close_unneeded(now, hardware, CloseReason::AddressChanged);
                 }

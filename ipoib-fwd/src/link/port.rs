@@ -19,6 +19,7 @@ impl Link {
         } else if facts != before {
             PortEvent::Light
         } else {
+            self.note_waiting();
             return;
         };
         self.handle_port_event(now, event, facts);
@@ -26,6 +27,11 @@ impl Link {
 
     /// Tells of an asynchronous event of the port (see [`PortEvent::from_async`]) and what the port is after it.
     pub fn handle_port_event(&mut self, now: Instant, event: PortEvent, facts: PortFacts) {
+        self.take_port_event(now, event, facts);
+        self.note_waiting();
+    }
+
+    fn take_port_event(&mut self, now: Instant, event: PortEvent, facts: PortFacts) {
         let before = std::mem::replace(&mut self.port, facts);
         self.state_dirty = true;
         self.check_own_address(now, &facts);

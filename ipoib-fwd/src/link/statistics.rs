@@ -133,6 +133,8 @@ pub struct LinkCounters {
     pub service_id_fallbacks: u64,
     /// Dials that a REJ ended.
     pub dial_rejected: u64,
+    /// Those of them that will not be repeated for long, as the peer would reject them again.
+    pub dial_rejected_for_good: u64,
     /// Dials that no answer ended.
     pub dial_timeouts: u64,
     /// Dials that ended for other reasons.
@@ -165,6 +167,8 @@ pub struct LinkCounters {
     pub neighbours_full: u64,
     /// Neighbours that turned out unreachable.
     pub neighbours_failed: u64,
+    /// Requests to subnet administration that no answer ended, repetitions included in each.
+    pub sa_timeouts: u64,
     /// Path lookups sent.
     pub path_queries: u64,
     /// Path lookups that failed.

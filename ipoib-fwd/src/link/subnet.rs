@@ -132,6 +132,7 @@ impl Link {
         self.subnet.agent.handle_timeout(now);
         while let Some(id) = self.subnet.agent.poll_expired() {
             if let Some(purpose) = self.subnet.pending.remove(&id) {
+                self.counters.sa_timeouts += 1;
                 self.answered(now, purpose, None, false);
             }
         }

@@ -3,7 +3,10 @@
 # shellcheck disable=SC2317  # `unlocked` is called through `expect`
 set -u
 cd /mnt || exit 2
-failures=0
+# shellcheck source-path=SCRIPTDIR source=checks.sh
+. ./checks.sh
+# shellcheck source-path=SCRIPTDIR source=hosts.sh
+. ./hosts.sh
 
 # expect WHAT TEXT CONFIG [COMMAND...]: the gateway, run by COMMAND, ends with an error that has TEXT in it.
 expect() {
@@ -13,9 +16,10 @@ expect() {
         --vdev net_pcap0,rx_iface_in=gw0,tx_iface=gw0 -- --config "$config" 2>&1)
     code=$?
     if [ $code = 1 ] && grep -qF -- "$text" <<<"$out"; then
-        printf 'ok      %s\n' "$what"
+        note "ok      $what: $(grep -F -- "$text" <<<"$out" | cut -c 1-150)"
     else
-        printf 'FAILED  %s (exit code %s)\n%s\n' "$what" "$code" "$out"
+        note "FAILED  $what (exit code $code)"
+        printf '%s\n' "$out"
         failures=$((failures + 1))
     fi
 }
@@ -25,6 +29,9 @@ unlocked() {
         exec setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock "$@"
     )
 }
+
+# The gateway as somebody without privileges.
+nobody() { setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all "$@"; }
 
 modprobe -a veth ib_core ib_uverbs
 ip link add e0 type veth peer name gw0
@@ -59,5 +66,25 @@ expect 'ib_cm has the class' 'is taken by the kernel module ib_cm' gateway.toml
 expect 'ib_ipoib is named' 'modprobe -r ib_ipoib ib_cm' gateway.toml
 modprobe -r ib_ipoib ib_cm
 expect 'too little memory may be locked' 'LimitMEMLOCK' gateway.toml unlocked
-printf '%s check(s) failed\n' "$failures"
+expect 'management datagrams are not for everybody' 'give the user access to /dev/infiniband/umad*' gateway.toml nobody
+chmod 600 /dev/infiniband/uverbs*
+expect 'nor is the device' 'give the user access to /dev/infiniband/uverbs*' gateway.toml nobody
+
+# A port that is down, then one without subnet administration, are waited for, and it is said what is waited for.
+rdma link add ibx0 type rxe netdev v0
+event ibx1 10
+start_gateway connected 1500
+waits() { ctl links | grep -F "$1"; }
+check 'a port that is down is waited for' await 20 waits 'the port is down'
+event ibx1 9
+check 'subnet administration that does not answer is waited for' await 20 waits 'does not answer'
+check 'it is in the log' grep 'no InfiniBand link: subnet administration does not answer' $log
+check 'requests without an answer are counted' sh -c "./ipoib-fwd ctl links --socket $socket | grep -E 'sa timeouts +[1-9]'"
+start_sa ibx0 5
+check 'the link comes up once there is one' await 20 sh -c "./ipoib-fwd ctl links --socket $socket | grep -E 'link +up'"
+# Another gateway on the same port.
+expect 'another program has the class' 'is taken by another program' gateway.toml
+check 'the gateway ends' stop_gateway
+[ $failures = 0 ] || cat $log
+note "$failures check(s) failed"
 exit $((failures > 0))

@@ -4,11 +4,29 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dataplane::telemetry::Answer;
+use ib_wire::cm::RejectReason;
 use pmd::hca::Backend;
 use serde_json::{Value, json};
 
 use super::GatewayControl;
 use crate::link::Mode;
+
+/// REJ messages by reason, those that there were.
+fn rejects(counters: &cm::connection::Counters) -> Value {
+    // Codes of IBA 12.6.7.2; what lies beyond shares the last counter.
+    let list = |count: &dyn Fn(RejectReason) -> u64| -> serde_json::Map<String, Value> {
+        (0..=34)
+            .map(RejectReason::from_code)
+            .map(|reason| (format!("{reason:?}"), count(reason)))
+            .filter(|(_, n)| *n > 0)
+            .map(|(reason, n)| (reason, n.into()))
+            .collect()
+    };
+    json!({
+        "received": list(&|reason| counters.rejects_received(reason)),
+        "sent": list(&|reason| counters.rejects_sent(reason)),
+    })
+}
 
 impl<B: Backend> GatewayControl<B> {
     pub(super) fn stats(&self) -> Value {
@@ -42,6 +60,8 @@ impl<B: Backend> GatewayControl<B> {
             Err(e) => json!({"device": device.name, "error": e.to_string()}),
         };
         let counters = serde_json::to_value(link.counters()).unwrap_or_default();
+        let rejects = rejects(link.cm_counters());
+        let waits_for = link.waits_for().map(|why| why.to_string());
         let drops = self.endpoint.hca().drops();
         let drops: serde_json::Map<String, Value> =
             drops.into_iter().map(|(reason, n)| (reason.to_owned(), n.into())).collect();
@@ -49,7 +69,9 @@ impl<B: Backend> GatewayControl<B> {
             "ethernet": {"port": self.port.name(), "mac": self.mac.to_string(),
                          "link": if self.port.link().up { "up" } else { "down" }},
             "infiniband": infiniband,
+            "waits_for": waits_for,
             "link_counters": counters,
+            "rejects": rejects,
             "device_drops": drops,
         })
     }

@@ -207,6 +207,7 @@ impl<B: Backend> GatewayControl<B> {
                     tracing::info!("our GID is {gid} now: telling all");
                     self.announce_all(now);
                 }
+                Event::Waiting(why) => tracing::warn!("no InfiniBand link: {why}"),
                 Event::Down => tracing::warn!("InfiniBand link down"),
                 // Handled where the packet came in, with the sender's drop reasons.
                 Event::Arp(_) | Event::Stopped => {}

@@ -157,20 +157,40 @@ fn a_datagram_peer_is_never_dialled() {
     assert!(f.cm_mads.is_empty());
 }
 
+/// Reasons after which the same request would be rejected again.
+const FINAL: [u16; 16] = [5, 9, 11, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 29, 31, 33];
+/// Reasons that find fault with the path.
+const PATH: [u16; 7] = [12, 13, 14, 15, 16, 17, 32];
+
 #[test]
-fn each_rejection_is_backed_off_and_leaves_nothing() {
-    for code in 1..=33 {
+fn each_rejection_is_bounded_and_leaves_nothing() {
+    // The last two are no reasons of IBA's.
+    for code in (1..=33).chain([34, 0x8000]) {
         let reason = RejectReason::from_code(code);
         let mut f = pair(u64::from(code));
         f.refuse_request = Some(Box::new(move |_| Some(reason)));
         f.resolve(0, 1);
         f.run(ms(600));
-        let requests =
-            f.cm_mads.iter().filter(|m| m.header().attribute == AttributeId::Request.code()).count();
-        let c = f.nodes[0].link.counters();
+        let requests = |f: &Fabric| {
+            f.cm_mads.iter().filter(|m| m.header().attribute == AttributeId::Request.code()).count()
+        };
+        let c = *f.nodes[0].link.counters();
         assert_eq!(c.connections_opened, 0, "{reason:?}");
-        assert!(c.dial_rejected >= 2, "{reason:?}: {c:?}");
-        assert!(requests <= 10, "{reason:?}: {requests} requests in 0.6 s");
+        assert_eq!(f.nodes[0].link.cm_counters().rejects_received(reason), requests(&f) as u64, "{reason:?}");
+        if FINAL.contains(&code) {
+            assert_eq!((requests(&f), c.dial_rejected_for_good), (1, 1), "{reason:?}");
+            for _ in 0..20 {
+                f.use_by(0, 0, 1);
+                f.run(secs(10));
+            }
+            assert_eq!(requests(&f), 1, "{reason:?}: 200 s later");
+        } else {
+            assert!(c.dial_rejected >= 2 && c.dial_rejected_for_good == 0, "{reason:?}: {c:?}");
+            assert!(requests(&f) <= 10, "{reason:?}: {} requests in 0.6 s", requests(&f));
+        }
+        f.run(secs(2));
+        let paths = f.nodes[0].link.counters().path_queries;
+        assert_eq!(paths > 1, PATH.contains(&code), "{reason:?}: {paths} path lookups");
         let fallbacks = if reason == RejectReason::InvalidServiceId { c.dials } else { 0 };
         assert_eq!(c.service_id_fallbacks, fallbacks, "{reason:?}");
         let down = |e: &Event| {
@@ -185,6 +205,28 @@ fn each_rejection_is_backed_off_and_leaves_nothing() {
         f.run(secs(30));
         f.assert_clean(0);
     }
+}
+
+#[test]
+fn a_final_rejection_holds_until_the_peer_changes_its_flags() {
+    let mut f = pair(1);
+    f.refuse_request = Some(Box::new(|_| Some(RejectReason::InvalidMtu)));
+    f.resolve(0, 1);
+    f.run(secs(2));
+    f.refuse_request = None;
+    let dials = |f: &Fabric| f.nodes[0].link.counters().dials;
+    assert_eq!(dials(&f), 1);
+    for mode in [Mode::Datagram, Mode::Connected] {
+        let now = f.now;
+        let peer = &mut f.nodes[1];
+        peer.link.set_mode(now, mode);
+        peer.link.announce(now, WorkerIndex(0), peer.ip);
+        f.run(secs(1));
+    }
+    f.use_by(0, 0, 1);
+    f.run(secs(1));
+    f.assert_connected(0, 0, 1);
+    assert_eq!(dials(&f), 2);
 }
 
 #[test]

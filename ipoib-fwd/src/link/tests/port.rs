@@ -7,7 +7,7 @@ use ib_wire::sa::attribute;
 use pmd::hca::{AsyncEvent, PortNumber, PortState};
 
 use super::fabric::{Fabric, ms, secs};
-use crate::link::{CloseReason, Event, PortEvent, WorkerIndex};
+use crate::link::{CloseReason, Event, PortEvent, PortFacts, Waiting, WorkerIndex};
 
 const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 const JOIN: (u16, u8) = (attribute::MC_MEMBER_RECORD, 2);
@@ -87,6 +87,42 @@ fn light_with_a_silent_subnet_manager_keeps_the_link_up() {
     f.members.clear();
     f.run(secs(20));
     assert_eq!(f.members.iter().filter(|(_, port)| *port == f.nodes[0].facts.gid).count(), 2);
+}
+
+#[test]
+fn what_a_link_waits_for_is_told_once_each() {
+    let mut f = Fabric::new(3);
+    f.sa_up = false;
+    f.add(1, |_| {});
+    f.run(secs(60));
+    let node = &mut f.nodes[0];
+    assert_eq!(node.link.waits_for(), Some(Waiting::Answer));
+    let (c, active) = (*node.link.counters(), node.facts);
+    assert!(c.sa_timeouts >= 4 && c.sa_timeouts == c.join_failures, "{c:?}");
+    // Each attempt is three sendings; the back-off is 16 s at most.
+    assert!(c.joins <= 12, "{c:?}");
+    let now = f.now;
+    for (state, pkey_index) in [
+        (PortState::Down, None),
+        (PortState::Init, None),
+        (PortState::Active, None),
+        (PortState::Active, Some(0)),
+    ] {
+        for _ in 0..3 {
+            node.link.handle_port(now, PortFacts { state, pkey_index, ..active });
+        }
+    }
+    f.settle();
+    f.sa_up = true;
+    f.run(secs(10));
+    assert!(f.nodes[0].link.state().up);
+    assert_eq!(f.nodes[0].link.waits_for(), None);
+    let told: Vec<_> = f.nodes[0]
+        .take_events()
+        .into_iter()
+        .filter_map(|e| if let Event::Waiting(why) = e { Some(why) } else { None })
+        .collect();
+    assert_eq!(told, [Waiting::Answer, Waiting::Cable, Waiting::SubnetManager, Waiting::PKey]);
 }
 
 #[test]

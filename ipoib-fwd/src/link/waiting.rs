@@ -1,0 +1,63 @@
+//! Why a link is not up, for people.
+
+use pmd::hca::PortState;
+use serde::Serialize;
+
+use super::action::Event;
+use super::machine::Link;
+
+/// What a link waits for before it can come up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Waiting {
+    /// The port has no link.
+    Cable,
+    /// The port has a link; no subnet manager has configured it.
+    SubnetManager,
+    /// The port's P_Key table lacks the link's.
+    PKey,
+    /// Subnet administration does not answer requests to join the broadcast group.
+    Answer,
+    /// Subnet administration refuses to let us join the broadcast group.
+    Admission,
+}
+
+impl std::fmt::Display for Waiting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Cable => "the port is down: no cable, or nothing at its other end",
+            Self::SubnetManager => "the port is not active: no subnet manager has configured it",
+            Self::PKey => "the port's P_Key table does not have infiniband.pkey: the subnet manager gives it",
+            Self::Answer => "subnet administration does not answer: is the subnet manager running?",
+            Self::Admission => {
+                "subnet administration refuses to let us join the broadcast group: the subnet manager is to make it \
+                 (P_Key, scope)"
+            }
+        })
+    }
+}
+
+impl Link {
+    /// What the link waits for; none if it is up, about to be, or shutting down.
+    #[must_use]
+    pub fn waits_for(&self) -> Option<Waiting> {
+        if self.up || self.is_shutting_down() {
+            return None;
+        }
+        match self.port.state {
+            PortState::Down => Some(Waiting::Cable),
+            PortState::Init | PortState::Armed => Some(Waiting::SubnetManager),
+            PortState::Active if self.port.pkey_index.is_none() => Some(Waiting::PKey),
+            PortState::Active => self.broadcast_failure(),
+        }
+    }
+
+    /// Tells the owner if that has changed.
+    pub(super) fn note_waiting(&mut self) {
+        let now = self.waits_for();
+        if self.waiting != now {
+            self.waiting = now;
+            self.events.extend(now.map(Event::Waiting));
+        }
+    }
+}
