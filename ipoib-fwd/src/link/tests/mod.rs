@@ -1,6 +1,7 @@
 //! Links against each other over a small fabric.
 
 mod administration;
+mod agreed;
 mod arp;
 mod checks;
 mod connected;
