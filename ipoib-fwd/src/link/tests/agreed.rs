@@ -9,8 +9,8 @@ fn handshake(f: &Fabric) -> (Box<Request>, Box<Reply>) {
     let (mut req, mut rep) = (None, None);
     for mad in &f.cm_mads {
         match Message::parse(&mad.bytes) {
-            Ok((_, Message::Request(request))) => req = Some(Box::new(request.clone())),
-            Ok((_, Message::Reply(reply))) => rep = Some(Box::new(reply.clone())),
+            Ok((_, Message::Request(request))) => req = Some(Box::new(request)),
+            Ok((_, Message::Reply(reply))) => rep = Some(Box::new(reply)),
             _ => {}
         }
     }
