@@ -30,6 +30,12 @@ impl OwnAddress {
         self.gid == Some(gid) || self.former == Some(gid)
     }
 
+    /// True for a GID of the subnet as it was called before: a peer whose new GID we do not know yet.
+    pub(super) fn is_left_behind(&self, peer: Gid) -> bool {
+        let is = |gid: Option<Gid>| gid.is_some_and(|gid| gid.prefix() == peer.prefix());
+        is(self.former) && !is(self.gid)
+    }
+
     /// Notes what the port has now. The old GID, if that is another.
     fn see(&mut self, gid: Gid) -> Option<Gid> {
         // A port that cannot be asked has not changed its address.

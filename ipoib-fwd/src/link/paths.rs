@@ -260,6 +260,11 @@ impl Link {
         self.next_lookups(now);
     }
 
+    /// True if packets need a GRH; not where only our subnet's name has changed, for the peer may have dropped the old one.
+    fn needs_grh(&self, path: &Path) -> bool {
+        path.needs_grh() && (path.hop_limit > 1 || !self.own.is_left_behind(path.dgid))
+    }
+
     /// The address vector of a path.
     pub(super) fn address_vector(&self, path: &Path) -> AddressVector {
         let bits = path.slid.0.wrapping_sub(self.port.lid.0);
@@ -268,7 +273,7 @@ impl Link {
             sl: path.sl,
             src_path_bits: if bits < 128 { bits as u8 } else { 0 },
             rate: path.rate,
-            grh: path.needs_grh().then_some(GlobalRoute {
+            grh: self.needs_grh(path).then_some(GlobalRoute {
                 dgid: path.dgid,
                 sgid_index: 0,
                 flow_label: path.flow_label.get(),

@@ -48,6 +48,8 @@ pub struct VerbsDestination {
 #[derive(Debug, Default)]
 pub(super) struct AddressHandles {
     handles: HashMap<(AddressVector, PortNumber), Arc<AddressHandle>>,
+    /// Made before the last change of GIDs, and still in use.
+    outdated: Vec<Arc<AddressHandle>>,
     sweep_at: usize,
 }
 
@@ -71,8 +73,16 @@ impl AddressHandles {
         Ok(VerbsDestination { handle, qpn: to.qpn, qkey: to.qkey })
     }
 
-    /// Destroys handles that nobody else holds, once their number has doubled.
+    /// The device's GIDs changed: destinations from now on get new handles. The kernel finds a handle's source GID when it is made,
+    /// and keeps the GID as long as there is one.
+    pub(super) fn renew(&mut self) {
+        self.outdated.extend(self.handles.drain().map(|(_, handle)| handle));
+        self.outdated.retain(|handle| Arc::strong_count(handle) > 1);
+    }
+
+    /// Destroys handles that nobody else holds, those in use only once their number has doubled.
     fn sweep(&mut self) {
+        self.outdated.retain(|handle| Arc::strong_count(handle) > 1);
         if self.handles.len() >= self.sweep_at.max(MIN_HANDLES) {
             self.handles.retain(|_, handle| Arc::strong_count(handle) > 1);
             self.sweep_at = 2 * self.handles.len();

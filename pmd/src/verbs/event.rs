@@ -60,6 +60,9 @@ impl<P: DataPath> Adapter<P> {
             };
             // SAFETY: fetched above, acknowledged once.
             unsafe { sys::ibv_ack_async_event(&mut event) };
+            if let Some(AsyncEvent::GidChange(_)) = told {
+                self.path.handle_gid_change();
+            }
             if told.is_some() {
                 return told;
             }

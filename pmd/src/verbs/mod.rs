@@ -87,6 +87,9 @@ pub trait DataPath: Default + std::fmt::Debug {
 
     /// Why this way cannot be gone on this device; the text names the remedy.
     fn check(device: &Device) -> Result<(), HcaError>;
+
+    /// GIDs of the device are others now.
+    fn handle_gid_change(&mut self) {}
 }
 
 /// By the library's calls.
@@ -100,6 +103,10 @@ impl DataPath for Calls {
 
     fn check(_: &Device) -> Result<(), HcaError> {
         Ok(())
+    }
+
+    fn handle_gid_change(&mut self) {
+        self.handles.renew();
     }
 }
 

@@ -39,8 +39,8 @@ impl Fabric {
             }
             (attribute::PATH_RECORD, Method::Get) => {
                 let asked: PathRecord = request.record()?;
-                let to = self.nodes.iter().find(|n| n.alive && n.facts.gid == asked.dgid);
-                let from = self.nodes.iter().find(|n| n.facts.gid == asked.sgid);
+                let to = self.nodes.iter().find(|n| n.alive && self.is_named(n.facts.gid, asked.dgid));
+                let from = self.nodes.iter().find(|n| self.is_named(n.facts.gid, asked.sgid));
                 match (to, from) {
                     (Some(to), Some(from)) => {
                         let record = PathRecord {

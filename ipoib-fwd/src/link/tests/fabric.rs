@@ -118,6 +118,8 @@ pub(super) struct Fabric {
     pub(super) loss: u64,
     /// The subnet administration answers.
     pub(super) sa_up: bool,
+    /// It knows ports by their GUIDs, whatever the prefix.
+    pub(super) by_guid: bool,
     /// It refuses joins of these groups.
     pub(super) refuse_join: HashSet<Gid>,
     pub(super) members: BTreeSet<(Gid, Gid)>,
@@ -142,6 +144,7 @@ impl Fabric {
             random: Random::new(seed),
             loss: 0,
             sa_up: true,
+            by_guid: false,
             refuse_join: HashSet::new(),
             members: BTreeSet::new(),
             next_mlid: 0xc000,
@@ -209,6 +212,10 @@ impl Fabric {
     pub(super) fn inject(&mut self, to: usize, from: Lid, bytes: Box<[u8; 256]>) {
         let mad = Mad { peer: MadAddress::gsi(from, ServiceLevel::new(0)), bytes };
         self.send(to, ms(0), Parcel::Mad(mad));
+    }
+
+    pub(super) fn is_named(&self, port: Gid, asked: Gid) -> bool {
+        port == asked || self.by_guid && port.id() == asked.id()
     }
 
     fn lost(&mut self) -> bool {
@@ -302,7 +309,13 @@ impl Fabric {
                     for m in members {
                         self.send(m, ms(1), Parcel::Arp { worker: WorkerIndex(0), from, arp });
                     }
-                } else if let Some(m) = self.node_at(to.av.dlid) {
+                } else if let Some(m) = self.node_at(to.av.dlid)
+                    // As a channel adapter does: its own GID, whatever the prefix if that is the default one.
+                    && to.av.grh.is_none_or(|grh| {
+                        let own = self.nodes[m].facts.gid;
+                        grh.dgid == own || grh.dgid == Gid::new(Gid::DEFAULT_PREFIX, own.id())
+                    })
+                {
                     let workers = &self.nodes[m].link.settings().workers;
                     if let Some(w) = workers.iter().position(|w| w.ud_qpn == to.qpn) {
                         self.send(m, ms(1), Parcel::Arp { worker: WorkerIndex(w as u8), from, arp });

@@ -168,6 +168,33 @@ fn a_peer_with_another_gid_is_moved() {
 }
 
 #[test]
+fn peers_under_the_old_prefix_are_reached_until_they_have_said_where_they_are() {
+    let mut f = Fabric::new(6);
+    for _ in 0..2 {
+        f.add(1, |s| s.mode = Mode::Datagram);
+    }
+    // Not the default prefix, which every port always answers to.
+    for n in [0, 1] {
+        f.change_port(n, |p| p.gid = Gid::new(PREFIX + 1, Guid(0x1000 + n as u64)));
+    }
+    f.run(secs(1));
+    f.resolve(0, 1);
+    f.run(secs(1));
+    let ip = f.nodes[1].ip;
+    assert!(f.nodes[0].table.get(ip).is_some());
+    // The subnet administration still answers for the old name of the peer, which has dropped it.
+    f.by_guid = true;
+    readdress(&mut f, 0, new_gid(0));
+    readdress(&mut f, 1, new_gid(1));
+    f.run(ms(400));
+    let neighbour = f.nodes[0].table.get(ip).expect("known").clone();
+    assert_eq!(neighbour.hardware.gid.prefix(), PREFIX + 1, "not told yet");
+    assert_eq!(neighbour.ud.expect("a way").av.grh, None);
+    f.run(secs(2));
+    assert_eq!(f.nodes[0].table.get(ip).expect("known").hardware.gid, new_gid(1));
+}
+
+#[test]
 fn what_a_moved_peer_opened_is_closed_though_it_keeps_it() {
     let mut f = busy();
     let old = f.address(1, 0);
