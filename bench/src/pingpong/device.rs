@@ -1,6 +1,10 @@
 //! Our end: a software device on a network interface, its queues and queue pairs.
 
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use ib_wire::{Gid, Lid, Mtu, Psn, QKey, Qpn, Rate, ServiceLevel};
@@ -58,6 +62,36 @@ pub(crate) struct End {
     peer: Option<Gid>,
     pub(crate) burst: RxBurst,
     pub(crate) events: ArrayVec<QpEvent, BURST>,
+}
+
+/// Gives the device turns from a thread of its own while this one waits for something else: the other end's kernel asks for our
+/// MAC address before its program answers.
+#[derive(Debug)]
+pub(crate) struct Attendant {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Attendant {
+    pub(crate) fn of(end: &End) -> Self {
+        let (engine, stop) = (Arc::clone(end.hca.engine()), Arc::new(AtomicBool::new(false)));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                engine.lock().step(Instant::now());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Attendant {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // It holds nothing that a panic of its own could leave broken.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
 }
 
 /// Source and destination as an IPv4 header has them.

@@ -19,7 +19,7 @@ use pmd::mem::{Pool, PoolConfig, PoolError};
 use pmd::soft::link::LinkUrl;
 use pmd::soft::provider::RoceError;
 
-use device::{DeviceConfig, End};
+use device::{Attendant, DeviceConfig, End};
 use exchange::Address;
 use game::{Role, Rules};
 
@@ -173,6 +173,7 @@ fn run(options: &Options) -> Result<(), Error> {
     for address in &ours {
         println!("local   {address}");
     }
+    let attendant = Attendant::of(&end);
     let mut ready = |theirs: &[Address]| {
         for address in theirs.iter().take(players) {
             println!("remote  {address}");
@@ -190,6 +191,7 @@ fn run(options: &Options) -> Result<(), Error> {
             exchange::accept(&listener, &told, ready)?;
         }
     }
+    drop(attendant);
     let rules = Rules {
         mode: options.mode,
         size: options.size as usize,

@@ -72,6 +72,8 @@ impl PacketEnd {
             self.next_look = Some(now + LOOK);
             match interface::is_running(&self.interface) {
                 Ok(true) if !self.up => {
+                    // That it was down is told once more to the next call, which would lose a frame by it.
+                    let _ = sockopt::socket_error(&self.socket);
                     self.up = true;
                     self.trouble = None;
                     counters.ups += 1;
@@ -183,3 +185,6 @@ fn bind(socket: &OwnedFd, index: u32) -> io::Result<()> {
     let result = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
+
+#[cfg(test)]
+mod tests;
