@@ -34,7 +34,7 @@ use std::path::{Path, PathBuf};
 
 use ib_wire::{Guid, Mtu, PKey, QKey, Rate, ServiceLevel};
 use ipoib_fwd::link::{MAX_MESSAGE, Mode};
-use pmd::soft::link::LinkUrl;
+use pmd::soft::link::{LinkUrl, Transport};
 use toml::Spanned;
 
 use crate::sm::{Members, Partition};
@@ -310,11 +310,14 @@ impl Source<'_> {
     }
 
     fn link(&self, raw: &RawLink) -> Result<LinkConfig, ConfigError> {
-        let url = raw
-            .url
-            .get_ref()
-            .parse()
-            .map_err(|e: pmd::soft::link::LinkUrlError| self.error(&raw.url.span(), e.to_string()))?;
+        let wrong = |text| self.error(&raw.url.span(), text);
+        let url: LinkUrl =
+            raw.url.get_ref().parse().map_err(|e: pmd::soft::link::LinkUrlError| wrong(e.to_string()))?;
+        if matches!(url.transport, Transport::Ethernet { .. }) {
+            return Err(wrong(format!(
+                "`{url}` is a link of Ethernet ports; write shm:/path/to.sock or udp:LOCAL-PEER"
+            )));
+        }
         Ok(LinkConfig { name: raw.name.clone(), url })
     }
 

@@ -72,6 +72,7 @@ fn errors_name_line_and_remedy() {
         ("[fabric]\nguid = \"xyz\"", "fab.toml:2:8: ", "16 hexadecimal digits"),
         ("[[partition]]\npkey = 0x8000", "fab.toml:2:8: ", "0x7fff"),
         ("[[link]]\nname = \"a\"\nurl = \"tcp:x\"", "fab.toml:3:7: ", "shm:/path/to.sock"),
+        ("[[link]]\nname = \"a\"\nurl = \"roce:eth1\"", "fab.toml:3:7: ", "Ethernet ports"),
         ("[[host]]\nname = \"h\"\naddress = \"10.0.0.2\"", "fab.toml:3:11: ", "10.77.0.2/24"),
         ("[[host]]\nname = \"h\"\naddress = \"10.0.0.2/24\"\nmtu = 70000", "fab.toml:4:7: ", "65520"),
         (
