@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod frames;
+mod gid;
 mod machine;
 mod peer;
 mod report;
@@ -32,6 +33,12 @@ enum Name {
     StepIbEthRc,
     /// Messages between two software devices on a connection.
     RcSoft,
+    /// A GID is looked up, in tables of 256 and 4096 entries.
+    GidLookup,
+    /// An event changes a GID table, of 16 to 4096 entries.
+    GidEvent,
+    /// The whole GID table of a real device, in one call and file by file; left out where there is no device.
+    GidQuery,
 }
 
 impl Name {
@@ -48,6 +55,9 @@ impl Name {
             Self::StepEthIbRc => step::run(Way::EthernetToInfiniBand, pcap, seconds),
             Self::StepIbEthRc => step::run(Way::InfiniBandToEthernet, pcap, seconds),
             Self::RcSoft => soft::run(seconds),
+            Self::GidLookup => gid::run_lookup(seconds),
+            Self::GidEvent => gid::run_event(seconds),
+            Self::GidQuery => gid::run_query(seconds),
         }
     }
 }
@@ -129,7 +139,12 @@ fn benchmark(name: Name, runs: u32, seconds: f64, report: &mut Report) -> Result
 }
 
 fn main_of(options: &Options) -> Result<(), String> {
-    let names = if options.names.is_empty() { Name::value_variants() } else { &options.names };
+    let all: Vec<Name> = Name::value_variants()
+        .iter()
+        .copied()
+        .filter(|name| *name != Name::GidQuery || gid::has_device())
+        .collect();
+    let names = if options.names.is_empty() { &all } else { &options.names };
     let seconds = options.seconds.unwrap_or(if options.quick { 1.0 } else { 2.0 }).clamp(0.01, 3600.0);
     if options.once {
         let pcap = write_pcap()?;

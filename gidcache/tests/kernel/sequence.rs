@@ -58,6 +58,9 @@ pub(crate) fn run(seed: u64, steps: usize) {
             host.settle(&format!("seed {seed} step {step}: ip {command}"));
         }
     }
+    // The whole tables once.
+    host.looked_at = crate::host::SLOTS;
+    host.settle("the end");
     assert!(done * 4 > steps, "{done} of {steps} commands succeeded");
     println!(
         "ok      seed {seed}: {steps} commands, {done} succeeded, {:?}, {:.1} s",

@@ -1,0 +1,111 @@
+//! Lookups by one and two threads, of GIDs that are there and that are not, in quiet tables and in tables that change.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gidcache::{DeviceTable, GidType, NoProvider, PortKind, PortSetup, Query, RoceTypes};
+
+use super::{PORT, attributes, median, text};
+use crate::sample::{Figure, Sample};
+
+const SIZES: [u16; 2] = [256, 4096];
+const UPDATES_PER_SECOND: u32 = 10_000;
+/// Lookups between two looks at the clock.
+const ROUND: u32 = 1000;
+
+pub(crate) fn run(seconds: f64) -> Result<Sample, String> {
+    let each = Duration::from_secs_f64(seconds / 16.0);
+    let mut sample = Sample::default();
+    for entries in SIZES {
+        let setup = PortSetup { number: PORT, len: entries + 8, kind: PortKind::Roce(RoceTypes::V2) };
+        let table = DeviceTable::new(&[setup], NoProvider, 0x1234_5678).map_err(text)?;
+        for number in 0..u32::from(entries) {
+            table.add(PORT, attributes(number)).map_err(text)?;
+        }
+        for threads in [1, 2] {
+            for updates in [false, true] {
+                for hit in [true, false] {
+                    let nanoseconds = measure(&table, u32::from(entries), threads, updates, hit, each)?;
+                    let part = format!(
+                        "{}-{entries}-{threads}-thread{}{}",
+                        if hit { "hit" } else { "miss" },
+                        if threads == 1 { "" } else { "s" },
+                        if updates { "-updates" } else { "" }
+                    );
+                    sample.figures.push(Figure::new(&part, "ns/lookup", nanoseconds));
+                }
+            }
+        }
+        let microseconds = whole(&table)?;
+        sample.figures.push(Figure::new(&format!("whole-{entries}"), "us/table", microseconds));
+    }
+    Ok(sample)
+}
+
+/// Nanoseconds a lookup: the median round, which a busy machine disturbs least.
+fn measure(
+    table: &DeviceTable,
+    entries: u32,
+    threads: usize,
+    updates: bool,
+    hit: bool,
+    time: Duration,
+) -> Result<f64, String> {
+    let stop = AtomicBool::new(false);
+    let first = if hit { 0 } else { 1 << 20 };
+    thread::scope(|scope| {
+        let mut readers = Vec::new();
+        for _ in 0..threads {
+            let reader = table.reader().map_err(text)?;
+            let stop = &stop;
+            readers.push(scope.spawn(move || {
+                let mut lookups = 0_u32;
+                let mut rounds = Vec::with_capacity(1 << 16);
+                while !stop.load(Ordering::Relaxed) {
+                    let start = Instant::now();
+                    for step in 0..ROUND {
+                        // Neighbouring lookups are of distant entries.
+                        let number = first + lookups.wrapping_add(step).wrapping_mul(0x9e37_79b1) % entries;
+                        let query =
+                            Query::new(attributes(number).key.gid).gid_type(GidType::RoceV2).port(PORT);
+                        let _ = black_box(reader.find(black_box(&query)));
+                    }
+                    lookups = lookups.wrapping_add(ROUND);
+                    rounds.push(start.elapsed().as_nanos() as f64 / f64::from(ROUND));
+                }
+                median(rounds)
+            }));
+        }
+        let end = Instant::now() + time;
+        let mut due = Instant::now();
+        while Instant::now() < end {
+            if !updates {
+                thread::sleep(time / 10);
+                continue;
+            }
+            // An entry more, an entry less.
+            let extra = attributes(1 << 21);
+            let _ = table.add(PORT, extra);
+            let _ = table.delete(PORT, &extra.key);
+            due += Duration::from_secs(2) / UPDATES_PER_SECOND;
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+        stop.store(true, Ordering::Relaxed);
+        let each: Vec<f64> = readers.into_iter().filter_map(|reader| reader.join().ok()).collect();
+        Ok(each.iter().sum::<f64>() / threads as f64)
+    })
+}
+
+fn whole(table: &DeviceTable) -> Result<f64, String> {
+    let reader = table.reader().map_err(text)?;
+    let mut into = Vec::new();
+    let mut rounds = Vec::new();
+    for _ in 0..200 {
+        let start = Instant::now();
+        black_box(reader.entries(&mut into)).map_err(text)?;
+        rounds.push(start.elapsed().as_nanos() as f64 / 1e3);
+    }
+    Ok(median(rounds))
+}
