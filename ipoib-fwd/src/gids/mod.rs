@@ -21,7 +21,8 @@ pub struct GidsOptions {
     /// Print JSON: all entries as one object, or with --watch an object a line.
     #[arg(long)]
     pub json: bool,
-    /// Go on and print what changes: + for entries that came, - for those that went. Ends with Ctrl-C.
+    /// Go on and print what changes: + for entries that came, - for those that went. Ends with Ctrl-C. Devices that come are
+    /// watched too; a device that is watched is in use, which some drivers wait for when they are unloaded.
     #[arg(long)]
     pub watch: bool,
     /// Only this device.
@@ -40,12 +41,14 @@ pub struct GidsOptions {
 struct Listing {
     sources: Vec<Source>,
     only: Option<String>,
+    /// The list is being watched: what is not there may come.
+    followed: bool,
 }
 
 impl Listing {
     fn open(options: &GidsOptions, warn: &mut impl FnMut(&dyn std::error::Error)) -> Result<Self, GidsError> {
         if let Some(file) = &options.shared {
-            return Ok(Self { sources: vec![Source::shared(file)?], only: None });
+            return Ok(Self { sources: vec![Source::shared(file)?], only: None, followed: false });
         }
         let (mut sources, failed) = Source::devices()?;
         for error in &failed {
@@ -67,7 +70,22 @@ impl Listing {
         if sources.is_empty() && failed.is_empty() {
             return Err(GidsError::Nothing(usual));
         }
-        Ok(Self { sources, only: options.device.clone() })
+        Ok(Self { sources, only: options.device.clone(), followed: false })
+    }
+
+    /// Lets devices go that are gone, and adds those that came. Those that cannot be opened are left out.
+    fn follow_devices(&mut self) -> Result<(), GidsError> {
+        self.followed = true;
+        if self.sources.iter().any(|source| matches!(source, Source::Shared { .. })) {
+            return Ok(());
+        }
+        let there: Vec<String> = pmd::verbs::devices()?.into_iter().map(|device| device.name).collect();
+        self.sources
+            .retain(|source| source.device().is_none_or(|name| there.iter().any(|other| other == name)));
+        let known = |name: &String| self.sources.iter().any(|source| source.device() == Some(name.as_str()));
+        let new: Vec<String> = there.into_iter().filter(|name| !known(name)).collect();
+        self.sources.extend(new.iter().filter_map(|name| Source::named(name).ok()));
+        Ok(())
     }
 
     /// All rows, sorted. A gateway's device that is one of this machine's is listed once.
@@ -84,8 +102,8 @@ impl Listing {
             let mut seen: Vec<String> = rows.iter().map(|row| row.device.clone()).collect();
             seen.dedup();
             rows.retain(|row| row.device == *name);
-            let there = |source: &Source| matches!(source, Source::Device(device) if device.name() == name);
-            if rows.is_empty() && !self.sources.iter().any(there) {
+            let there = |source: &Source| source.device() == Some(name.as_str());
+            if rows.is_empty() && !self.followed && !self.sources.iter().any(there) {
                 let seen = if seen.is_empty() { "none".to_owned() } else { seen.join(", ") };
                 return Err(GidsError::NoDevice { name: name.clone(), seen });
             }
@@ -96,9 +114,9 @@ impl Listing {
 
 /// Lists, to standard output. What is wrong with some devices only goes to `warn`.
 pub fn run(options: &GidsOptions, mut warn: impl FnMut(&dyn std::error::Error)) -> Result<(), GidsError> {
-    let listing = Listing::open(options, &mut warn)?;
+    let mut listing = Listing::open(options, &mut warn)?;
     let result =
-        if options.watch { watch::run(&listing, options.json) } else { once(&listing, options.json) };
+        if options.watch { watch::run(&mut listing, options.json) } else { once(&listing, options.json) };
     match result {
         // Whoever read has seen enough.
         Err(GidsError::Output(e)) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),

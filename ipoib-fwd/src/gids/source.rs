@@ -127,6 +127,11 @@ impl Source {
         Ok(Self::Shared { file: file.to_owned(), memory, reader })
     }
 
+    /// A device of this machine.
+    pub fn named(device: &str) -> Result<Self, GidsError> {
+        Ok(Self::Device(GidDevice::open(device)?))
+    }
+
     /// All devices of this machine, and what is wrong with those that cannot be opened.
     pub fn devices() -> Result<(Vec<Self>, Vec<HcaError>), GidsError> {
         let (mut open, mut failed) = (Vec::new(), Vec::new());
@@ -137,6 +142,15 @@ impl Source {
             }
         }
         Ok((open, failed))
+    }
+
+    /// The device's name, if it is one of this machine's.
+    #[must_use]
+    pub fn device(&self) -> Option<&str> {
+        match self {
+            Self::Device(device) => Some(device.name()),
+            Self::Gateway(_) | Self::Shared { .. } => None,
+        }
     }
 
     /// What it has now.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::os::fd::AsFd as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
@@ -52,16 +52,23 @@ fn changes(before: &[Row], after: &[Row]) -> Vec<(What, Row)> {
 }
 
 /// Prints the list, then its changes until it is interrupted or nobody reads them.
-pub(super) fn run(listing: &Listing, as_json: bool) -> Result<(), GidsError> {
+pub(super) fn run(listing: &mut Listing, as_json: bool) -> Result<(), GidsError> {
     let coloured = is_coloured();
     let mut before = listing.rows()?;
     let present = |row: &Row| json_line(What::Present, row);
     let first = if as_json { before.iter().map(present).collect() } else { table(&before) };
     print(&first)?;
+    let mut look = Instant::now();
     loop {
         wait(&listing.sources)?;
-        listing.sources.iter().try_for_each(Source::check)?;
-        let after = listing.rows()?;
+        let mut seen = listing.sources.iter().try_for_each(Source::check).and_then(|()| listing.rows());
+        // A device that fails may be gone.
+        if seen.is_err() || look.elapsed() >= LOOK {
+            look = Instant::now();
+            listing.follow_devices()?;
+            seen = listing.sources.iter().try_for_each(Source::check).and_then(|()| listing.rows());
+        }
+        let after = seen?;
         let widths = widths(&after);
         let tell = |(what, row): (What, Row)| match as_json {
             true => json_line(what, &row),

@@ -1,5 +1,7 @@
 //! What a device and its ports tell.
 
+use std::collections::BTreeMap;
+
 use ib_wire::{Gid, Mtu, PKey, PortNumber};
 use pmd::hca::{Control, HcaError, PortState};
 
@@ -13,6 +15,7 @@ pub(super) fn checks<L: Lab>() -> Vec<Check<L>> {
         Check::new("the port is active and has an address", port),
         Check::new("ports that are not there are an error", no_port),
         Check::new("GIDs: the first is there, beyond the table is an error", gids),
+        Check::new("GIDs: the whole table in one call is what its entries are one by one", gid_table),
         Check::new("P_Keys: the first is the default, beyond the table is an error", pkeys),
         Check::new("queue pairs that are not there are an error", no_queue_pair),
     ]
@@ -57,6 +60,26 @@ fn gids<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     for index in [len, len.saturating_add(1000), u16::MAX] {
         hold!(b.ends[0].hca.gid(port, index).is_err(), "entry {index} of {len} is there");
     }
+    Ok(())
+}
+
+fn gid_table<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
+    let port = b.lab.port();
+    let hca = &b.ends[0].hca;
+    let table = hca.gids()?;
+    let mut by_index = BTreeMap::new();
+    for entry in table.iter().filter(|entry| entry.port == port) {
+        hold!(by_index.insert(entry.index, *entry).is_none(), "entry {} twice", entry.index);
+    }
+    let len = hca.port(port)?.gid_table_len;
+    hold!(by_index.keys().all(|index| *index < len), "entries beyond {len}: {by_index:?}");
+    // Tables of RoCE ports are long and filled from the front.
+    for index in (0..len.min(32)).chain([len - 1]) {
+        let (entry, expected) = (hca.gid_entry(port, index)?, by_index.get(&index).copied());
+        same!(entry, expected, "entry {index} alone and in the table");
+        same!(hca.gid(port, index)?, entry.map_or(Gid::ZERO, |entry| entry.gid()), "GID {index}");
+    }
+    hold!(by_index.contains_key(&0), "no first entry: {by_index:?}");
     Ok(())
 }
 
