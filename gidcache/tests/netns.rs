@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use ib_wire::PortNumber;
 #[path = "host/mod.rs"]
 mod state;
 
-use state::{Links, Random, Row, ip, plain_ipv6};
+use state::{Links, Random, Row, ip, ip_batch, plain_ipv6};
 
 const INSIDE: &str = "GIDCACHE_TEST_INSIDE";
 /// Set where the kernel must have all kinds of interfaces (the laboratory's machine).
@@ -55,6 +56,17 @@ struct Host {
 }
 
 impl Host {
+    fn new(monitor: Monitor) -> Self {
+        let mut rules = Rules::new();
+        for (port, name) in PORTS {
+            rules.bind(port, Binding::Name(name.into()), RoceTypes::Both);
+        }
+        let setups =
+            PORTS.map(|(number, _)| PortSetup { number, len: 512, kind: PortKind::Roce(RoceTypes::Both) });
+        let table = DeviceTable::new(&setups, NoProvider, 1).unwrap();
+        Self { monitor, manager: Manager::new(Arc::new(table), rules) }
+    }
+
     fn turn(&mut self) {
         while self.monitor.turn(Instant::now(), self.manager.rules()).unwrap() == Turn::More {}
         let applied = self.manager.apply();
@@ -112,6 +124,7 @@ fn inside() {
     assert!(missing.is_empty() || std::env::var_os(ALL_KINDS).is_none(), "this kernel lacks {missing:?}");
     println!("skipped for lack in this kernel: {missing:?}");
     let count = std::env::var(SEQUENCES).map_or(20, |count| count.parse().unwrap());
+    storm();
     let (mut done, mut most) = (0, 0);
     for seed in 1..=count {
         let (done_here, most_here) = sequence(seed, &have);
@@ -123,20 +136,34 @@ fn inside() {
     println!("{count} sequences, {done} steps compared, at most {most} addresses");
 }
 
+/// Thousands of changes that nobody reads meanwhile, in a socket that keeps few of them: what was lost is listed.
+fn storm() {
+    assert!(ip("link add a0 type veth peer name a1"));
+    let mut host = Host::new(Monitor::with_socket_buffer(Instant::now(), 4096).unwrap());
+    host.settle("before the storm");
+    for round in 0..3 {
+        let mut commands = String::new();
+        for number in 0..600 {
+            writeln!(commands, "addr add 10.{round}.{}.{}/16 dev a0", number / 200, number % 200 + 1)
+                .unwrap();
+        }
+        for number in (0..600).filter(|number| number % 10 > 0) {
+            writeln!(commands, "addr del 10.{round}.{}.{}/16 dev a0", number / 200, number % 200 + 1)
+                .unwrap();
+        }
+        assert!(ip_batch(&commands));
+        host.settle("a storm");
+        assert_eq!(host.rows().len(), 60 * (round + 1) + 1);
+    }
+    let counters = host.monitor.counters();
+    assert!(counters.overruns >= 3, "{counters:?}");
+    println!("after three storms: {counters:?}");
+    ip("link del a0");
+}
+
 /// How many commands of the sequence succeeded and were compared, and how many addresses there were at most.
 fn sequence(seed: u64, have: &BTreeSet<&str>) -> (usize, usize) {
-    let mut rules = Rules::new();
-    for (port, name) in PORTS {
-        rules.bind(port, Binding::Name(name.into()), RoceTypes::Both);
-    }
-    let setups =
-        PORTS.map(|(number, _)| PortSetup { number, len: 512, kind: PortKind::Roce(RoceTypes::Both) });
-    let table = DeviceTable::new(&setups, NoProvider, 1).unwrap();
-    let mut host = Host {
-        monitor: Monitor::new(Instant::now()).unwrap(),
-        manager: Manager::new(Arc::new(table), rules),
-    };
-
+    let mut host = Host::new(Monitor::new(Instant::now()).unwrap());
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut below = |limit: usize| random.below(limit);
     let mut names = vec!["a0", "b0"];
