@@ -196,6 +196,11 @@ impl<P: Packet> SendSide<P> {
             }
         }
         self.sq.retire(at);
+        if self.outstanding == 0 {
+            // Flushed ones complete whether signalled or not.
+            self.unsignalled = 0;
+            self.unsignalled_wqebbs = 0;
+        }
         reaped
     }
 }

@@ -3,8 +3,16 @@
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+// The conformance suite, which is a program of its own, on these devices.
+#[path = "../conformance/bench.rs"]
+mod bench;
+#[path = "../conformance/checks/mod.rs"]
+mod checks;
+mod conformance;
 mod fakekernel;
 mod faults;
+#[path = "../conformance/lab.rs"]
+mod lab;
 mod rig;
 mod rings;
 mod traffic;

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use ib_wire::{Lid, Mtu, Psn, QKey, Qpn, Rate, ServiceLevel};
-use pmd::eal::Eal;
 use pmd::hca::{
     AddressVector, AsyncEvent, Backend, Control, PortNumber, QpEvent, QpTransition, Queues, QueuesConfig,
     QueuesId, RcConfig, RcSlot, RcToReceive, RcToSend, RxBurst, Source, UdDestination,
@@ -29,7 +28,7 @@ pub(crate) type Mlx5 = Adapter<Rings>;
 
 /// One test at a time.
 pub(crate) struct World {
-    _one: MutexGuard<'static, bool>,
+    _one: MutexGuard<'static, ()>,
     pub(crate) pool: Pool,
     pub(crate) now: Instant,
 }
@@ -50,20 +49,37 @@ pub(crate) fn other_world(cqe_version: u8, pages: usize) -> World {
 }
 
 fn boot(settings: &[Settings; 2]) -> World {
-    static STARTED: Mutex<bool> = Mutex::new(false);
-    let mut started = STARTED.lock().unwrap_or_else(|e| e.into_inner());
-    if !*started {
-        let words =
-            "test --no-huge --no-shconf --no-pci -m 128 --no-telemetry --log-level=error --lcores 0@0";
-        std::mem::forget(Eal::init(words.split_whitespace().map(str::to_owned)).unwrap());
-        *started = true;
-    }
-    fakekernel::boot(settings);
+    let one = alone();
+    devices(settings);
+    let config = PoolConfig { count: 8192, data_room: ROOM, cache: 0, socket: -1 };
+    World { _one: one, pool: Pool::create("packets", &config).unwrap(), now: Instant::now() }
+}
+
+/// One test at a time.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let one = ONE.lock().unwrap_or_else(|e| e.into_inner());
+    pmd::eal::for_tests();
+    one
+}
+
+/// New devices, joined, without anyone on them.
+pub(crate) fn fresh_devices() {
+    devices(&[settings(0, 1), settings(1, 1)]);
+}
+
+/// Joins the two devices.
+pub(crate) fn join() {
     let (one, other) = LinkEnd::pair().unwrap();
     fakekernel::with(0, |d| d.plug(one));
     fakekernel::with(1, |d| d.plug(other));
-    let config = PoolConfig { count: 8192, data_room: ROOM, cache: 0, socket: -1 };
-    World { _one: started, pool: Pool::create("packets", &config).unwrap(), now: Instant::now() }
+}
+
+fn devices(settings: &[Settings; 2]) {
+    fakekernel::boot(settings);
+    join();
+    fakekernel::with(0, |d| d.calm());
+    fakekernel::with(1, |d| d.calm());
 }
 
 impl World {
@@ -84,7 +100,7 @@ impl World {
         hosts.iter_mut().for_each(|host| host.ring());
         for idle in 0.. {
             assert!(idle < 2_000, "it never comes to rest");
-            let (rung, mut worked) = fakekernel::turn(self.now);
+            let (rung, mut worked) = fakekernel::turn(|| self.now);
             all.extend(rung);
             for host in hosts.iter_mut() {
                 worked |= host.poll();

@@ -99,10 +99,10 @@ where
     let mut rung: Vec<Doorbell> = Vec::new();
     a.send_ud(&pool, to_lid(b.lid), b.ud, &pattern(1, 100));
     a.queues().ring();
-    rung.extend(fakekernel::turn(world.now).0);
+    rung.extend(fakekernel::turn(|| world.now).0);
     assert!(a.send_rc(&pool, SLOT, &pattern(2, 200)));
     a.queues().ring();
-    rung.extend(fakekernel::turn(world.now).0);
+    rung.extend(fakekernel::turn(|| world.now).0);
     let traces = Traces {
         // Which half comes first depends on who used the register before.
         doorbells: rung.iter().map(|d| (d.offset & 0x0ff, d.bytes)).collect(),

@@ -72,11 +72,11 @@ fn drained_under_load<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         let late = b.ends[1].messages.iter().filter(|m| m.qpn == link.qpn[1]).count();
         same!(late, 0, "messages behind the drain request, round {round}");
         destroy(b, 1, &link)?;
-        if b.ends[0].queues.rc_outstanding(link.slot) == 0 {
-            let buf = b.ends[0].buffer(b"is anybody there?")?;
-            // Refused if the sender has failed by now.
-            drop(b.ends[0].queues.send_rc(link.slot, buf));
-        }
+        // Acknowledged or given up: a sender whose sends were all acknowledged has not noticed yet.
+        b.until("nothing is outstanding", |b| b.ends[0].queues.rc_outstanding(link.slot) == 0)?;
+        let buf = b.ends[0].buffer(b"is anybody there?")?;
+        // Refused if the sender has failed by now.
+        drop(b.ends[0].queues.send_rc(link.slot, buf));
         b.until("the sender gives up", |b| b.ends[0].faults_of(link.qpn[0]).contains(&QpFault::Flushed))?;
         same!(b.ends[0].queues.rc_outstanding(link.slot), 0, "sends outstanding, round {round}");
         b.turn();

@@ -2,88 +2,20 @@
 //! an older kernel would, upon which the libraries use the command.
 
 use ib_wire::Gid;
-use pmd::hca::{HcaError, PortState};
+use pmd::hca::HcaError;
 use pmd::soft::engine::QpAttributes;
 use pmd::soft::{Access, QpKind};
 use uverbs_sys as abi;
 use verbs_sys as verbs;
 
+use super::answers::{attributes, get_context, query_port};
 use super::device::{Device, Object, PORT, QpRecord, QueueRecord, host};
-use super::{modify, system};
+use super::modify;
+use super::words::Command;
 
-type Outcome = Result<(), i32>;
+pub(super) type Outcome = Result<(), i32>;
 
-/// Plain words of the kernel's headers: any bytes make one.
-///
-/// # Safety
-///
-/// The type holds numbers, and arrays and unions of them, only.
-unsafe trait Words: Default {}
-
-macro_rules! words {
-    ($($name:ident)*) => { $(
-        // SAFETY: a struct of the kernel's interface, which has no pointers and no enums.
-        unsafe impl Words for abi::$name {}
-    )* };
-}
-
-words! {
-    ib_uverbs_get_context_resp mlx5_ib_alloc_ucontext_resp ib_uverbs_query_device_resp
-    ib_uverbs_ex_query_device_resp mlx5_ib_query_device_resp ib_uverbs_query_port_resp ib_uverbs_alloc_pd_resp
-    mlx5_ib_alloc_pd_resp ib_uverbs_dealloc_pd ib_uverbs_reg_mr ib_uverbs_reg_mr_resp ib_uverbs_dereg_mr
-    ib_uverbs_create_cq ib_uverbs_ex_create_cq ib_uverbs_create_cq_resp ib_uverbs_ex_create_cq_resp mlx5_ib_create_cq
-    mlx5_ib_create_cq_resp ib_uverbs_destroy_cq ib_uverbs_destroy_cq_resp ib_uverbs_create_srq
-    ib_uverbs_create_srq_resp mlx5_ib_create_srq mlx5_ib_create_srq_resp ib_uverbs_modify_srq ib_uverbs_destroy_srq
-    ib_uverbs_destroy_srq_resp ib_uverbs_create_qp ib_uverbs_ex_create_qp ib_uverbs_create_qp_resp
-    ib_uverbs_ex_create_qp_resp mlx5_ib_create_qp mlx5_ib_create_qp_resp ib_uverbs_modify_qp ib_uverbs_query_qp
-    ib_uverbs_query_qp_resp ib_uverbs_destroy_qp ib_uverbs_destroy_qp_resp ib_uverbs_create_ah_resp
-    mlx5_ib_create_ah_resp ib_uverbs_destroy_ah ib_uverbs_attach_mcast ib_uverbs_ex_modify_qp
-}
-
-/// A command, with what belongs to the verbs and what is between provider and driver.
-#[derive(Default)]
-struct Command {
-    input: (u64, usize),
-    own_input: (u64, usize),
-    output: (u64, usize),
-    own_output: (u64, usize),
-}
-
-impl Command {
-    fn read<T: Words>((address, len): (u64, usize)) -> T {
-        let mut value = T::default();
-        let len = len.min(size_of::<T>());
-        // SAFETY: the library named this memory with this length; any bytes make a `T`.
-        unsafe { std::ptr::copy_nonoverlapping(address as *const u8, (&raw mut value).cast::<u8>(), len) };
-        value
-    }
-
-    fn write<T: Words>((address, room): (u64, usize), value: &T) {
-        let len = room.min(size_of::<T>());
-        // SAFETY: the library named this memory with this length.
-        unsafe {
-            std::ptr::copy_nonoverlapping(std::ptr::from_ref(value).cast::<u8>(), address as *mut u8, len)
-        };
-    }
-
-    fn asked<T: Words>(&self) -> T {
-        Self::read(self.input)
-    }
-
-    fn own<T: Words>(&self) -> T {
-        Self::read(self.own_input)
-    }
-
-    fn answer<T: Words>(&self, value: &T) {
-        Self::write(self.output, value);
-    }
-
-    fn own_answer<T: Words>(&self, value: &T) {
-        Self::write(self.own_output, value);
-    }
-}
-
-fn errno(error: &HcaError) -> i32 {
+pub(super) fn errno(error: &HcaError) -> i32 {
     eprintln!("fake kernel: {error}");
     match error {
         HcaError::NotFound { .. } => libc::ENOENT,
@@ -334,82 +266,6 @@ fn qp(device: &Device, handle: u32) -> Result<&QpRecord, i32> {
     }
 }
 
-fn get_context(device: &Device, c: &Command) {
-    c.answer(&abi::ib_uverbs_get_context_resp {
-        async_fd: system::event_descriptor(device.index()) as u32,
-        num_comp_vectors: 1,
-        ..Default::default()
-    });
-    c.own_answer(&abi::mlx5_ib_alloc_ucontext_resp {
-        qp_tab_size: 1 << 18,
-        // Two halves of 256 bytes.
-        bf_reg_size: 512,
-        // None: doorbell pages are asked for when they are needed, as with kernels of today.
-        tot_bfregs: 0,
-        cache_line_size: 64,
-        max_sq_desc_sz: 1024,
-        max_rq_desc_sz: 512,
-        max_send_wqebb: 32768,
-        max_recv_wr: 32768,
-        max_srq_recv_wr: 32767,
-        num_ports: 1,
-        response_length: size_of::<abi::mlx5_ib_alloc_ucontext_resp>() as u32,
-        cqe_version: device.settings.cqe_version,
-        cmds_supp_uhw: (abi::MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE | abi::MLX5_USER_CMDS_SUPP_UHW_CREATE_AH)
-            as u8,
-        log_uar_size: 12,
-        num_uars_per_page: 1,
-        ..Default::default()
-    });
-}
-
-fn attributes(device: &Device) -> abi::ib_uverbs_query_device_resp {
-    abi::ib_uverbs_query_device_resp {
-        node_guid: device.settings.guid.to_be(),
-        sys_image_guid: device.settings.guid.to_be(),
-        max_mr_size: u64::MAX,
-        page_size_cap: 0xffff_f000,
-        vendor_id: 0x15b3,
-        vendor_part_id: 0x1017,
-        max_qp: 1 << 17,
-        max_qp_wr: 32768,
-        max_sge: 30,
-        max_cq: 1 << 16,
-        max_cqe: (1 << 22) - 1,
-        max_mr: 1 << 24,
-        max_pd: 1 << 24,
-        max_mcast_grp: 2048,
-        max_ah: 1 << 30,
-        max_srq: 1 << 16,
-        max_srq_wr: 32767,
-        max_srq_sge: 31,
-        max_pkeys: 128,
-        phys_port_cnt: 1,
-        ..Default::default()
-    }
-}
-
-fn query_port(device: &Device, c: &Command) -> Outcome {
-    let port = device.engine.port_attributes(PORT).map_err(|e| errno(&e))?;
-    c.answer(&abi::ib_uverbs_query_port_resp {
-        max_msg_sz: 1 << 30,
-        gid_tbl_len: 1,
-        pkey_tbl_len: 1,
-        lid: port.lid.0,
-        sm_lid: port.sm_lid.0,
-        state: if port.state == PortState::Active { 4 } else { 1 },
-        max_mtu: port.max_mtu.code(),
-        active_mtu: port.active_mtu.code(),
-        max_vl_num: 1,
-        active_width: 2,
-        active_speed: 32,
-        phys_state: 5,
-        link_layer: verbs::IBV_LINK_LAYER_INFINIBAND as u8,
-        ..Default::default()
-    });
-    Ok(())
-}
-
 fn reg_mr(device: &mut Device, c: &Command) -> Outcome {
     let q: abi::ib_uverbs_reg_mr = c.asked();
     let may = |flag: u32| q.access_flags & flag != 0;
@@ -512,6 +368,7 @@ fn create_qp(
         user_index: own.uidx,
     });
     let qpn = qpn.map_err(|e| errno(&e))?;
+    device.made.insert(qpn.get());
     let qp_handle = device.add(Object::Qp(QpRecord {
         qpn,
         sq_wqebbs: own.sq_wqe_count,

@@ -42,7 +42,9 @@ impl Doorbell {
 static GUARDED: [AtomicUsize; PAGES] = [const { AtomicUsize::new(0) }; PAGES];
 static ADDRESSES: [AtomicUsize; STORES] = [const { AtomicUsize::new(0) }; STORES];
 static VALUES: [AtomicU64; STORES] = [const { AtomicU64::new(0) }; STORES];
-static STORED: AtomicUsize = AtomicUsize::new(0);
+/// Stores ever noted, and taken.
+static NOTED: AtomicUsize = AtomicUsize::new(0);
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     /// The store that is being carried out.
@@ -80,7 +82,7 @@ extern "C" fn on_step(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
     let address = UNDER_WAY.with(|cell| cell.replace(0));
     let offset = address & (PAGE - 1);
     if offset >= FIRST_REGISTER && offset.is_multiple_of(HALF) {
-        let at = STORED.fetch_add(1, Ordering::AcqRel) % STORES;
+        let at = NOTED.fetch_add(1, Ordering::AcqRel) % STORES;
         // SAFETY: within a mapped page.
         VALUES[at].store(unsafe { (address as *const u64).read_volatile() }, Ordering::Release);
         ADDRESSES[at].store(address, Ordering::Release);
@@ -124,17 +126,23 @@ pub(super) fn forget_page(page: usize) {
     }
 }
 
-/// The stores since the last call, oldest first.
+/// The stores since the last call, oldest first. One thread takes them.
 pub(super) fn take() -> Vec<Doorbell> {
-    let count = STORED.swap(0, Ordering::AcqRel);
-    assert!(count <= STORES, "doorbells were not taken in time");
-    let of = |at: usize| {
-        let address = ADDRESSES[at].load(Ordering::Acquire);
-        Doorbell {
+    let mut stores = Vec::new();
+    loop {
+        let at = TAKEN.load(Ordering::Acquire) % STORES;
+        // Empty, or not written yet.
+        let address = ADDRESSES[at].swap(0, Ordering::AcqRel);
+        if address == 0 {
+            return stores;
+        }
+        TAKEN.fetch_add(1, Ordering::AcqRel);
+        let left = NOTED.load(Ordering::Acquire) - TAKEN.load(Ordering::Acquire);
+        assert!(left < STORES, "doorbells were not taken in time");
+        stores.push(Doorbell {
             page: address & !(PAGE - 1),
             offset: address & (PAGE - 1),
             bytes: VALUES[at].load(Ordering::Acquire).to_ne_bytes(),
-        }
-    };
-    (0..count).map(of).collect()
+        });
+    }
 }

@@ -8,15 +8,19 @@
 //!
 //! x86-64 and glibc only.
 
+mod answers;
 mod command;
 mod device;
 mod doorbell;
 mod modify;
 mod sysfs;
 mod system;
+mod words;
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
+
+use ib_wire::PKey;
 
 pub(crate) use device::{Device, Settings};
 pub(crate) use doorbell::Doorbell;
@@ -35,15 +39,22 @@ pub(crate) fn boot(settings: &[Settings]) {
     *devices() = settings.iter().enumerate().map(|(index, s)| Device::new(index, s)).collect();
 }
 
+/// Gives a device another P_Key, as a subnet manager would.
+pub(crate) fn set_pkey(device: usize, key: PKey) {
+    sysfs::put_pkey(device, 0, key.0);
+    with(device, |d| d.engine.set_pkey(device::PORT, 0, key)).unwrap();
+}
+
 /// Looks at a device, or changes it.
 pub(crate) fn with<T>(device: usize, f: impl FnOnce(&mut Device) -> T) -> T {
     f(&mut devices()[device])
 }
 
-/// Gives doorbells to their devices, and each device a turn. Returns the doorbells, and true if anything was done.
-pub(crate) fn turn(now: Instant) -> (Vec<Doorbell>, bool) {
-    let rung = doorbell::take();
+/// Gives doorbells to their devices, and each device a turn at the time that the clock then shows. Returns the doorbells, and true if anything was done.
+pub(crate) fn turn(clock: impl FnOnce() -> Instant) -> (Vec<Doorbell>, bool) {
     let mut devices = devices();
+    let rung = doorbell::take();
+    let now = clock();
     for doorbell in &rung {
         let device = devices.iter_mut().find(|d| d.has_page(doorbell.page)).expect("a page of a device");
         device.ring(doorbell.qpn());

@@ -10,15 +10,31 @@ fn put(path: &Path, text: &str) {
     fs::write(path, format!("{text}\n")).unwrap();
 }
 
-/// The tree of this process; the last one is left to the system's cleaning of its temporary folder.
+/// The tree of this process.
 fn root() -> PathBuf {
     std::env::temp_dir().join(format!("fakekernel-{}", std::process::id()))
+}
+
+extern "C" fn remove() {
+    let _ = fs::remove_dir_all(root());
+}
+
+/// Writes an entry of a P_Key table.
+pub(super) fn put_pkey(device: usize, index: usize, key: u16) {
+    put(
+        &root().join(format!("class/infiniband/mlx5_{device}/ports/1/pkeys/{index}")),
+        &format!("{key:#06x}"),
+    );
 }
 
 /// Builds the tree, in place of an earlier one.
 pub(super) fn build(settings: &[Settings]) {
     let root = root();
-    let _ = fs::remove_dir_all(&root);
+    match fs::remove_dir_all(&root) {
+        Ok(()) => {}
+        // SAFETY: it may be called at any time. The first tree of this process is also the last one's place.
+        Err(_) => assert_eq!(unsafe { libc::atexit(remove) }, 0),
+    }
     put(&root.join("class/infiniband_verbs/abi_version"), "6");
     for (index, s) in settings.iter().enumerate() {
         let verbs = root.join(format!("class/infiniband_verbs/uverbs{index}"));
@@ -34,7 +50,7 @@ pub(super) fn build(settings: &[Settings]) {
         put(&device.join("device/modalias"), "pci:v000015B3d00001017sv000015B3sd00000001bc02sc07i00");
         let port = device.join("ports/1");
         put(&port.join("gids/0"), &format!("fe80:0000:0000:0000:{}", groups(s.guid + 1)));
-        put(&port.join("pkeys/0"), "0xffff");
+        put_pkey(index, 0, 0xffff);
     }
     // SAFETY: the tests of this program run one at a time, and nobody else reads the environment meanwhile.
     unsafe {
