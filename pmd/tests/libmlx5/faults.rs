@@ -9,7 +9,7 @@ use pmd::hca::{
 use pmd::verbs::{Calls, Rings};
 
 use crate::fakekernel;
-use crate::rig::{MESSAGE, Mlx5, Poll, ROOM, config, connect, open, other_world, pattern, world};
+use crate::rig::{MESSAGE, Mlx5, Poll, ROOM, config, connect, open, other_world, pattern, to_lid, world};
 
 const SLOT: RcSlot = RcSlot(0);
 const OTHER: RcSlot = RcSlot(1);
@@ -160,6 +160,41 @@ fn a_passive_queue_pair_is_drained_and_its_events_come() {
     fakekernel::with(1, |d| d.engine.set_link(PortNumber(1), None)).unwrap();
     world.settle(&mut [&mut a, &mut b]);
     assert_eq!(b.async_events(), [AsyncEvent::PortError(PortNumber(1))]);
+    a.end();
+    b.end();
+    world.end();
+}
+
+#[test]
+fn a_datagram_queue_pair_comes_back_by_way_of_reset() {
+    let mut world = world();
+    let (mut a, mut b) = (world.host::<Rings>(0), world.host::<Rings>(1));
+    let pool = world.pool.clone();
+    for round in 0..4 {
+        // The rings then stand in their middle; RESET, in the library, sets their records to 0.
+        for i in 0..21 {
+            a.send_ud(&pool, to_lid(b.lid), b.ud, &pattern(i, 300));
+        }
+        world.settle(&mut [&mut a, &mut b]);
+        assert_eq!(b.received.len(), 21, "round {round}");
+        b.received.clear();
+        for host in [&mut a, &mut b] {
+            let ud = host.ud;
+            host.hca.modify_qp(ud, &QpTransition::ToError).unwrap();
+            host.queues().close_ud();
+        }
+        world.pass(Duration::from_millis(1), &mut [&mut a, &mut b]);
+        for host in [&mut a, &mut b] {
+            assert_eq!((host.queues().ud_outstanding(), host.queues().receives_posted().0), (0, 0));
+            let ud = host.ud;
+            host.hca.modify_qp(ud, &QpTransition::ToReset).unwrap();
+            host.open_ud();
+            host.queues().open_ud();
+            host.queues().refill();
+            assert_eq!(host.queues().receives_posted().0, 64);
+        }
+    }
+    assert_eq!((a.queues().anomalies(), b.queues().anomalies()), Default::default());
     a.end();
     b.end();
     world.end();

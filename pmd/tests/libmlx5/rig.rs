@@ -223,19 +223,24 @@ impl<B: Backend> Host<B> {
             refilling: true,
             slots: HashMap::new(),
         };
-        for to in [
-            QpTransition::UdToInit { pkey_index: 0, qkey: QKEY },
-            QpTransition::UdToReceive,
-            QpTransition::UdToSend { sq_psn: Psn::new(0) },
-        ] {
-            this.hca.modify_qp(ud, &to).unwrap();
-        }
+        this.open_ud();
         this.queues().refill();
         this
     }
 
     pub(crate) fn queues(&mut self) -> &mut B::Queues {
         self.queues.as_mut().unwrap()
+    }
+
+    /// From RESET to RTS.
+    pub(crate) fn open_ud(&mut self) {
+        for to in [
+            QpTransition::UdToInit { pkey_index: 0, qkey: QKEY },
+            QpTransition::UdToReceive,
+            QpTransition::UdToSend { sq_psn: Psn::new(0) },
+        ] {
+            self.hca.modify_qp(self.ud, &to).unwrap();
+        }
     }
 
     /// Sends a datagram to a queue pair behind a port.
