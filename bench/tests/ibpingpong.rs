@@ -61,7 +61,9 @@ fn every_message_comes_back() {
 #[test]
 fn a_bad_wire_costs_time_only() {
     let words = "rc -s 20000 -n 60 -g 1";
-    let Some(text) = game(words, "?loss=0.02&corrupt=0.02&duplicate=0.02&reorder=0.02&seed=3") else { return };
+    let Some(text) = game(words, "?loss=0.02&corrupt=0.02&duplicate=0.02&reorder=0.02&seed=3") else {
+        return;
+    };
     assert_eq!(compared(&text), 60);
     assert!(text.contains("retransmitted") && text.contains("icrc"), "{text}");
 }

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
+use ib_wire::packet::{GRH_LEN, RoceNetwork};
 use ib_wire::{Gid, Lid, Mtu, Psn, QKey, Qpn, Rate, ServiceLevel};
 use pmd::hca::{
     AddressVector, BURST, Backend, Control, GlobalRoute, PortNumber, QpEvent, QpTransition, Queues,
@@ -92,13 +93,6 @@ impl Drop for Attendant {
         // It holds nothing that a panic of its own could leave broken.
         let _ = self.thread.take().map(JoinHandle::join);
     }
-}
-
-/// Source and destination as an IPv4 header has them.
-fn gids_of_ipv4(source: Gid, destination: Gid) -> Option<[u8; 8]> {
-    let address = |gid: Gid| std::net::Ipv6Addr::from(gid.0).to_ipv4_mapped();
-    let ([a, b, c, d], [e, f, g, h]) = (address(source)?.octets(), address(destination)?.octets());
-    Some([a, b, c, d, e, f, g, h])
 }
 
 /// Splitmix64.
@@ -240,17 +234,10 @@ impl End {
         }
     }
 
-    /// True if the header before a datagram, 40 bytes of room with IPv6 or IPv4 at their end, names the other end and us.
-    pub(crate) fn came_from_there(&self, area: &[u8]) -> bool {
-        let (Some(them), Ok(us)) = (self.peer, self.hca.gid(PORT, self.config.gid_index.into())) else {
-            return false;
-        };
-        let ends = [them.0, us.0].concat();
-        let is = |range: std::ops::Range<usize>, want: &[u8]| area.get(range) == Some(want);
-        match gids_of_ipv4(them, us) {
-            Some(addresses) => is(20..21, &[0x45]) && is(32..40, &addresses),
-            None => area.first().is_some_and(|b| b >> 4 == 6) && is(8..40, &ends),
-        }
+    /// True if the header in the room before a datagram names the other end and us.
+    pub(crate) fn came_from_there(&self, area: &[u8; GRH_LEN]) -> bool {
+        let us = self.hca.gid(PORT, self.config.gid_index.into()).ok();
+        RoceNetwork::of_area(area).is_some_and(|n| Some(n.sgid()) == self.peer && Some(n.dgid()) == us)
     }
 
     /// A turn as a worker takes it. Returns whether anything moved, and how many sends are done.

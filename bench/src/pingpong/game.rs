@@ -194,8 +194,8 @@ impl Game<'_> {
             return Err(Error::Length { got: message.buf.len(), want: self.rules.size });
         }
         if let Source::Ud(source) = message.source {
-            let header = message.buf.before_data(GRH_LEN).filter(|_| source.has_grh);
-            if !header.is_some_and(|header| self.end.came_from_there(header)) {
+            let area = message.buf.before_data(GRH_LEN).filter(|_| source.has_grh);
+            if !area.and_then(<[u8]>::first_chunk).is_some_and(|area| self.end.came_from_there(area)) {
                 return Err(Error::Header);
             }
         }

@@ -20,6 +20,11 @@ impl Engine {
         self.dev.ports.get(index).ok_or_else(|| not_found("port", port.0))
     }
 
+    /// True for an Ethernet port.
+    pub(crate) fn is_ethernet(&self, port: PortNumber) -> bool {
+        self.port(port).is_ok_and(|p| p.ethernet.is_some())
+    }
+
     /// Plugs a link into a port, or pulls it.
     pub fn set_link(&mut self, port: PortNumber, link: Option<LinkEnd>) -> Result<(), HcaError> {
         let Self { dev, .. } = self;

@@ -1,7 +1,7 @@
 //! Queue pairs 0 and 1 of a port: management datagrams through the driver's own rings.
 
 use ib_wire::mad::{MAD_LEN, Mad, MadAddress, Route};
-use ib_wire::packet::{GRH_LEN, Grh};
+use ib_wire::packet::{GRH_LEN, Grh, RoceNetwork};
 use ib_wire::{Lid, QKey, Qpn, Rate, ServiceLevel};
 
 use super::memory::{Arena, Block};
@@ -171,22 +171,23 @@ impl Management {
             return None;
         }
         let port = engine.qp_port(Qpn::new(self.qp.rings.qpn))?;
+        let ethernet = engine.is_ethernet(port);
         let route = arrival.grh.then(|| {
-            let (grh, _) = Grh::from_bytes(&self.memory.read::<[u8; GRH_LEN]>(at));
-            let sgid_index = engine.gid_index(port, grh.dgid).unwrap_or(0);
-            Route {
-                gid: grh.sgid,
-                sgid_index,
-                flow_label: grh.flow_label,
-                hop_limit: grh.hop_limit,
-                traffic_class: grh.traffic_class,
-            }
+            let area = self.memory.read::<[u8; GRH_LEN]>(at);
+            let roce = ethernet.then(|| RoceNetwork::of_area(&area)).flatten();
+            let (grh, _) = Grh::from_bytes(&area);
+            let (gid, ours) = roce.map_or((grh.sgid, grh.dgid), |n| (n.sgid(), n.dgid()));
+            let grh_hints = (grh.traffic_class, grh.flow_label, grh.hop_limit);
+            let (traffic_class, flow_label, hop_limit) = roce.map_or(grh_hints, |n| n.hints());
+            let sgid_index = engine.gid_index(port, ours).unwrap_or(0);
+            Route { gid, sgid_index, flow_label, hop_limit, traffic_class }
         });
         let peer = MadAddress {
             lid: Lid(arrival.slid),
             qpn: Qpn::new(arrival.src_qpn),
             qkey: QKey(0),
-            sl: ServiceLevel::new(arrival.sl),
+            // At an Ethernet port the kind of the IP header stands there.
+            sl: ServiceLevel::new(if ethernet { 0 } else { arrival.sl }),
             pkey_index: arrival.pkey_index,
             route,
         };

@@ -3,14 +3,17 @@
 use std::time::{Duration, Instant};
 
 use gidcache::{Attributes, GidType, Key, VlanId};
+use ib_wire::mad::{Mad, MadAddress, MadHeader, Method, MgmtClass, Route};
 use ib_wire::packet::RocePacket;
-use ib_wire::{Gid, Lid, Mtu, Qpn};
+use ib_wire::{Gid, Lid, Mtu, QKey, Qpn, ServiceLevel, Tid};
 
 use super::rig::*;
-use crate::hca::{AddressVector, GlobalRoute, LinkLayer, PortState, WcStatus};
+use crate::hca::{AddressVector, Control, GlobalRoute, LinkLayer, PortState, WcStatus};
+use crate::soft::engine::EngineConfig;
 use crate::soft::ethernet::{guid_of_mac, roce_mtu};
 use crate::soft::link::{Faults, LinkEnd};
-use crate::soft::{Activity, DropReason, QpKind};
+use crate::soft::provider::SoftHca;
+use crate::soft::{Activity, DropReason, PortConfig, QpKind};
 
 const QKEY: u32 = 0x0b1b;
 /// Places in the GID table: link-local, IPv4, IPv6.
@@ -105,6 +108,54 @@ fn datagrams_arrive_behind_their_ip_header() {
             assert_eq!((area[6], area[7]), (17, 9));
             assert_eq!(area[24..], rig.b.engine.gid(PORT, 0).unwrap().0);
         }
+    }
+}
+
+/// Queue pair 1, with the way back in what arrives.
+#[test]
+fn management_datagrams_can_be_answered() {
+    let (left, right) = LinkEnd::ethernet_pair().unwrap();
+    let device = |id: u16, link| {
+        let guid = guid_of_mac(mac(id));
+        let link_layer = LinkLayer::Ethernet;
+        let mut hca = SoftHca::with_ports(EngineConfig {
+            node_guid: guid,
+            description: format!("roce{id}"),
+            ports: vec![PortConfig { guid, max_mtu: Mtu::B1024, link_layer, gid_table: 4 }],
+            seed: id.into(),
+        })
+        .unwrap();
+        for (index, gid) in [(SIX, gidcache::link_local_gid(mac(id))), (FOUR, v4(id))] {
+            let entry = Some(entry(gid, GidType::RoceV2));
+            hca.engine().lock().set_gid(PORT, index.into(), entry).unwrap();
+        }
+        hca.set_link(PORT, Some(link)).unwrap();
+        hca
+    };
+    let (mut a, mut b) = (device(1, left), device(2, right));
+    for index in [SIX, FOUR] {
+        let gid = b.gid(PORT, index.into()).unwrap();
+        let route = Route { gid, sgid_index: index, flow_label: 0, hop_limit: 5, traffic_class: 9 };
+        let mut bytes = Box::new([0; 256]);
+        MadHeader::new(MgmtClass::ComMgt, 2, Method::Send, Tid(7), 0x10).put(&mut bytes);
+        let peer = MadAddress { route: Some(route), ..MadAddress::gsi(Lid(0), ServiceLevel::new(0)) };
+        a.send_mad(PORT, &Mad { peer, bytes }).unwrap();
+        let mut got = None;
+        for _ in 0..10 {
+            assert!(a.receive_mad(PORT).unwrap().is_none());
+            got = got.or(b.receive_mad(PORT).unwrap());
+        }
+        let got = got.expect("a datagram");
+        assert_eq!(got.peer.route, Some(Route { gid: a.gid(PORT, index.into()).unwrap(), ..route }));
+        assert_eq!((got.peer.qpn, got.peer.sl), (Qpn::GSI, ServiceLevel::new(0)));
+        let answer = Mad { peer: MadAddress { qkey: QKey::GSI, ..got.peer }, ..got };
+        b.send_mad(PORT, &answer).unwrap();
+        let mut back = None;
+        for _ in 0..10 {
+            assert!(b.receive_mad(PORT).unwrap().is_none());
+            back = back.or(a.receive_mad(PORT).unwrap());
+        }
+        assert_eq!(back.expect("an answer").header().tid, Tid(7));
     }
 }
 

@@ -93,6 +93,25 @@ impl RoceNetwork {
         }
     }
 
+    /// The header in the 40 bytes ahead of a datagram that a RoCEv2 port has received: an IPv6 header, or an IPv4 header in the
+    /// last 20 (IBA annex A17). What is there in front of an IPv4 header is anything; so an IPv4 header is one if its checksum
+    /// says so. `None` if it is neither.
+    #[must_use]
+    pub fn of_area(area: &[u8; 40]) -> Option<Self> {
+        let v4 = area.last_chunk().and_then(|header| Self::parse_v4(header).ok());
+        let v6 = (area[0] >> 4 == 6).then(|| Self::parse_v6(area).ok()).flatten();
+        v4.or(v6).map(|(network, _)| network)
+    }
+
+    /// Traffic class, flow label (0 with IPv4) and hop limit.
+    #[must_use]
+    pub const fn hints(&self) -> (u8, u32, u8) {
+        match *self {
+            Self::V4 { traffic_class, hop_limit, .. } => (traffic_class, 0, hop_limit),
+            Self::V6 { traffic_class, flow_label, hop_limit, .. } => (traffic_class, flow_label, hop_limit),
+        }
+    }
+
     /// Reads the header of a packet that carries UDP, and how many bytes the packet has with it.
     pub(super) fn parse(ip: &[u8]) -> Result<(Self, usize), ParseError> {
         let too_short = ParseError::TooShort(ip.len());

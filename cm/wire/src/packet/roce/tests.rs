@@ -41,6 +41,24 @@ fn ipv4_where_both_gids_stand_for_it() {
     }
 }
 
+#[test]
+fn the_room_ahead_of_a_datagram_tells_who_sent_it() {
+    let six = Gid(std::net::Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1).octets());
+    for (a, b) in [(v4(1), v4(2)), (six, six)] {
+        let network = RoceNetwork::between(a, b, 7, 0, 64);
+        let mut out = [0; 256];
+        let len = headers(network).write_packet(b"hello", &mut out).unwrap();
+        let packet = RocePacket::parse(&out[..len]).unwrap();
+        // What was there before may look like anything.
+        let mut area = [0x66; 40];
+        let header = packet.network_bytes();
+        area[40 - header.len()..].copy_from_slice(header);
+        assert_eq!(RoceNetwork::of_area(&area), Some(network));
+        assert_eq!(RoceNetwork::of_area(&area).map(|n| n.hints()), Some((7, 0, 64)));
+    }
+    assert_eq!(RoceNetwork::of_area(&[0; 40]), None);
+}
+
 /// What routers change is not summed; all else is (IBA annex A17).
 #[test]
 fn the_icrc_covers_what_stays() {
