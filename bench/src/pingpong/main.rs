@@ -24,7 +24,7 @@ use exchange::Address;
 use game::{Role, Rules};
 
 /// Queue pairs that the messages of `ibv_srq_pingpong` tell of, used or not.
-const SRQ_ADDRESSES: usize = 16;
+const SRQ_ADDRESSES: usize = 256;
 const DATA_ROOM: u16 = 4096;
 
 /// Which program is at the other end.
