@@ -134,7 +134,7 @@ fn run_gateway(arguments: Vec<String>) -> ExitCode {
             print(&report.text());
             match options.report.map(|file| report.write(&file)) {
                 Some(Err(e)) => fail(&e),
-                _ => ExitCode::SUCCESS,
+                _ => report.failure().map_or(ExitCode::SUCCESS, |e| fail(e)),
             }
         }
         Err(e) => fail(&e),

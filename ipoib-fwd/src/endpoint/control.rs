@@ -159,8 +159,12 @@ pub struct Endpoint<B: Backend, C, N> {
     usage_read: Instant,
     /// Device requests that failed; the link is told and goes on.
     device_errors: u64,
+    /// Times that a shared receive queue fell below its limit.
+    srq_low: u64,
     losses: Losses,
     last_device_error: Option<String>,
+    /// Why the device is of no use any more.
+    gone: Option<HcaError>,
     /// Datagram queue pairs that were found in error and opened anew.
     datagram_reopens: u64,
 }
@@ -243,8 +247,10 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             port_read: now,
             usage_read: now,
             device_errors: 0,
+            srq_low: 0,
             losses: Losses::default(),
             last_device_error: None,
+            gone: None,
             datagram_reopens: 0,
         };
         Ok((endpoint, workers))
@@ -276,6 +282,17 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     #[must_use]
     pub fn device_errors(&self) -> (u64, Option<&str>) {
         (self.device_errors, self.last_device_error.as_deref())
+    }
+
+    /// How often a shared receive queue fell below its limit. Devices tell of it about once a second at most.
+    #[must_use]
+    pub const fn srq_low(&self) -> u64 {
+        self.srq_low
+    }
+
+    /// Why the device can never be used again, told once; then there is nothing to do but to close the endpoint.
+    pub const fn take_gone(&mut self) -> Option<HcaError> {
+        self.gone.take()
     }
 
     /// What was lost since the last call.
@@ -437,12 +454,13 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                 self.link.handle_note(now, qpn, note);
                 self.mend_datagrams_of(now, qpn);
             } else if matches!(event, AsyncEvent::SrqLimitReached(_)) {
+                self.srq_low += 1;
                 tracing::warn!(
                     "the shared receive queue ran low: connections of peers break if it runs dry; \
                      raise infiniband.srq-depth"
                 );
             } else if matches!(event, AsyncEvent::Fatal) {
-                tracing::error!("the host channel adapter reports a fatal error: restart the gateway");
+                self.gone = Some(HcaError::Gone(self.hca.device().name));
             }
         }
         any
@@ -457,6 +475,10 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                     self.link.handle_mad(now, &mad);
                 }
                 Ok(None) => break,
+                Err(gone @ HcaError::Gone(_)) => {
+                    self.gone = Some(gone);
+                    break;
+                }
                 Err(e) => {
                     self.check::<()>(Err(e));
                     break;

@@ -115,6 +115,8 @@ pub struct Report {
     times: Value,
     buffers_outstanding: u32,
     memory: Value,
+    srq_low: u64,
+    failure: Option<HcaError>,
 }
 
 impl Report {
@@ -124,10 +126,17 @@ impl Report {
         super::super::ctl::render(&self.json())
     }
 
+    /// What ended the gateway, if it was not asked to end.
+    #[must_use]
+    pub const fn failure(&self) -> Option<&HcaError> {
+        self.failure.as_ref()
+    }
+
     fn json(&self) -> Value {
         json!({
             "traffic": self.totals.traffic_json(),
             "drops": self.totals.drops_json(),
+            "alarms": {"srq_low": self.srq_low},
             "times": self.times,
             "memory": self.memory,
             "buffers_outstanding": self.buffers_outstanding,
@@ -142,7 +151,7 @@ impl Report {
 }
 
 impl Start {
-    /// Runs the gateway until it is asked to stop.
+    /// Runs the gateway until it is asked to stop, or its device is gone.
     pub fn run(self) -> Result<Report, GatewayError> {
         // Everything that can be wrong without a device is found before EAL starts.
         let config = match &self.file {
@@ -360,6 +369,7 @@ impl Running<'_> {
                 .then(|| Duration::from_secs(self.config.gateway.stats_seconds.into())),
             schedule: Schedule::new(now),
             stopping: None,
+            failure: None,
         };
         let policy = match self.config.gateway.idle {
             config::Idle::Poll => IdlePolicy::Poll,
@@ -438,6 +448,8 @@ impl<B: Backend> GatewayControl<B> {
             times: self.times.json(),
             buffers_outstanding: 0,
             memory: memory(),
+            srq_low: self.endpoint.srq_low(),
+            failure: self.failure,
         };
         drop(self.port);
         drop(self.endpoint.close(queues)?);

@@ -45,6 +45,9 @@ pub enum HcaError {
         #[source]
         source: io::Error,
     },
+    /// The device was taken away: unplugged, reset, or its driver unloaded. Nothing but closing it makes sense any more.
+    #[error("{0} was taken away: it was removed or reset, or its driver was unloaded")]
+    Gone(String),
     /// The environment is not as the device needs it; the text names the remedy.
     #[error("{0}")]
     Environment(String),

@@ -65,6 +65,7 @@ const fn low(tid: Tid) -> u32 {
 /// The management agents of a port.
 #[derive(Debug)]
 pub(super) struct ManagementPort {
+    device: String,
     port: c_int,
     sa: c_int,
     cm: c_int,
@@ -103,7 +104,8 @@ impl ManagementPort {
         if id < 0 {
             return Err(remedy::umad_open(device, port, io::Error::from_raw_os_error(-id)));
         }
-        let mut open = Self { port: id, sa: -1, cm: -1, requests: Requests::default() };
+        let mut open =
+            Self { device: device.to_owned(), port: id, sa: -1, cm: -1, requests: Requests::default() };
         let sa = open.register(MgmtClass::SubnAdm, &[]);
         open.sa = sa.map_err(|source| HcaError::Io {
             what: format!("registering for subnet administration on {device} port {}", port.0),
@@ -178,6 +180,8 @@ impl ManagementPort {
             if agent < 0 {
                 return match -agent {
                     libc::EWOULDBLOCK | libc::EINTR => Ok(None),
+                    // The kernel took the agents away: it waits for us to let go of the device.
+                    libc::EIO | libc::ENODEV | libc::EPIPE => Err(HcaError::Gone(self.device.clone())),
                     errno => {
                         let source = io::Error::from_raw_os_error(errno);
                         Err(HcaError::Io { what: "receiving management datagrams".into(), source })

@@ -34,6 +34,7 @@ impl<B: Backend> GatewayControl<B> {
         json!({
             "traffic": totals.traffic_json(),
             "drops": totals.drops_json(),
+            "alarms": {"srq_low": self.endpoint.srq_low()},
             "times": self.times.json(),
             "buffers": {"in_use": self.pool.in_use(), "available": self.pool.available()},
         })

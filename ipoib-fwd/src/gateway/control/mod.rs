@@ -14,7 +14,7 @@ use dataplane::worker::Handle;
 use ib_wire::Qpn;
 use ib_wire::ipoib::HardwareAddress;
 use pmd::eth::EthPort;
-use pmd::hca::{Backend, Queues};
+use pmd::hca::{Backend, HcaError, Queues};
 use pmd::mem::{Mbuf, Pool};
 use serde_json::json;
 
@@ -72,6 +72,8 @@ pub(super) struct GatewayControl<B: Backend> {
     pub(super) stats_period: Option<Duration>,
     pub(super) schedule: Schedule,
     pub(super) stopping: Option<Instant>,
+    /// What ended the gateway, if it was not asked to end.
+    pub(super) failure: Option<HcaError>,
 }
 
 /// When things that come again are due.
@@ -187,6 +189,13 @@ impl<B: Backend> Controller for GatewayControl<B> {
         let times = &mut self.times;
         let mut busy = self.endpoint.tick(now, &mut self.board, |h| times.add_service(&h));
         self.count_losses();
+        if let Some(gone) = self.endpoint.take_gone() {
+            tracing::error!("{gone}");
+            let dropped = self.parked.clear();
+            self.own.drops(DropReason::Shutdown, dropped as u64);
+            self.failure = Some(gone);
+            return Flow::Done;
+        }
         busy |= self.take_packets(now);
         busy |= self.take_link_events(now);
         self.follow_gids(now);

@@ -32,6 +32,7 @@ pub(super) fn checks<L: Lab>() -> Vec<Check<L>> {
         Check::new("a full send queue hands the buffer back", full),
         Check::new("foreign memory is refused with the buffer", foreign),
         Check::new("nothing is lost that was posted before RTS", early),
+        Check::new("closed, reset and opened again, it works as before", reopened),
     ]
 }
 
@@ -354,4 +355,41 @@ fn early<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.ends[1].messages.clear();
     b.send_ud(0, &to, b"in time")?;
     b.until("a datagram after RTS", |b| b.ends[1].messages.iter().any(|m| m.bytes == b"in time"))
+}
+
+/// As the gateway does it when the partition changes.
+fn reopened<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
+    b.start()?;
+    for round in 0..4_u64 {
+        let (to, back) = (b.to(0, false, QKEY)?, b.to(1, false, QKEY)?);
+        for n in 0..100 {
+            let seed = round * 1000 + n;
+            b.send_ud(0, &to, &pattern(80, seed))?;
+            b.send_ud(1, &back, &pattern(90, seed))?;
+            let got = [b.messages(1, 1)?, b.messages(0, 1)?];
+            hold!(got[0][0].bytes == pattern(80, seed), "round {round}, datagram {n} to end 1");
+            hold!(got[1][0].bytes == pattern(90, seed), "round {round}, datagram {n} to end 0");
+        }
+        // One is under way, or waits, when it is reset.
+        b.send_ud(0, &to, b"lost or not")?;
+        b.ends[0].queues.ring();
+        for at in [0, 1] {
+            let end = &mut b.ends[at];
+            end.queues.close_ud();
+            end.hca.modify_qp(end.ud, &QpTransition::ToError)?;
+            b.until("everything back", |b| b.ends[at].queues.ud_outstanding() == 0)?;
+            let end = &mut b.ends[at];
+            let refused = end.pool.alloc().and_then(|buf| end.queues.send_ud([&to, &back][at], buf).err());
+            hold!(refused.is_some(), "a closed queue pair takes sends");
+            end.hca.modify_qp(end.ud, &QpTransition::ToReset)?;
+            same!(end.hca.qp_state(end.ud)?, QpState::Reset, "state");
+            end.open_ud(QKEY)?;
+            end.queues.open_ud();
+        }
+        b.linger(Duration::from_millis(5));
+        for end in &mut b.ends {
+            end.messages.clear();
+        }
+    }
+    Ok(())
 }
