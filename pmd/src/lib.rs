@@ -13,6 +13,7 @@
 //! * [`tun`] – TUN interfaces.
 //! * [`verbs`] – host channel adapters through libibverbs, management datagrams through libibumad.
 
+mod bookkeeping;
 pub mod eal;
 pub mod eth;
 pub mod gids;

@@ -8,7 +8,6 @@ mod receive;
 mod seam;
 
 use arrayvec::ArrayVec;
-use hashbrown::HashMap;
 use ib_wire::Qpn;
 
 use super::anchor::{Anchored, release};
@@ -22,14 +21,12 @@ use super::rc::{RcQp, SendSide};
 use super::rings::{CqRing, QpRings, SrqRing};
 use super::rq::ReceiveQueue;
 use super::sq::Request;
-use crate::hca::{BURST, PostError, QpEvent, QpFault, RcSlot, WcStatus};
+use crate::bookkeeping::{Completed, Connections, Health};
+use crate::hca::{BURST, PostError, QpEvent, RcSlot, WcStatus};
 use receive::SharedEntries;
 
 /// Most completions that one poll of sends takes.
 const SEND_BATCH: usize = 64;
-
-/// Most events that one completion causes.
-const EVENTS_PER_COMPLETION: usize = 3;
 
 /// Places of the table of connected queue pairs that one poll looks at to find an idle one.
 const VISIT_SPAN: usize = 16;
@@ -94,9 +91,7 @@ pub struct MlxQueues<B: Bus, P: Packet> {
     rq_buffers: Box<[Option<P>]>,
     receive_depth: (u32, u32),
     srq: Option<SharedEntries<P>>,
-    rcs: Box<[Option<RcQp<P>>]>,
-    by_qpn: HashMap<u32, u16, foldhash::fast::FixedState>,
-    dirty: Vec<u16>,
+    rcs: Connections<RcQp<P>>,
     visited: usize,
     regions: MrTable,
     pool: P::Pool,
@@ -110,7 +105,7 @@ pub struct MlxQueues<B: Bus, P: Packet> {
 impl<B: Bus, P: Packet> Drop for MlxQueues<B, P> {
     fn drop(&mut self) {
         // Connected queue pairs first: the device fills the shared receives for them.
-        self.rcs = Box::default();
+        self.rcs.clear();
         if !release(&mut self.ud_anchor) {
             self.ud.forget();
             std::mem::forget(std::mem::take(&mut self.rq_buffers));
@@ -140,7 +135,6 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     #[must_use]
     pub fn new(parts: Parts<B, P>) -> Self {
         let rq = ReceiveQueue::new(&parts.ud);
-        let max_rc = parts.max_rc.min(1 << 16) as usize;
         let room = super::packet::PacketPool::room(&parts.pool);
         Self {
             receive_cq: CompletionQueue::new(&parts.receive_cq),
@@ -152,9 +146,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             ud_closed: false,
             receive_depth: parts.receive_depth,
             srq: parts.srq.map(|ring| SharedEntries::new(&ring, parts.srq_message, room)),
-            rcs: (0..max_rc).map(|_| None).collect(),
-            by_qpn: HashMap::with_capacity_and_hasher(2 * max_rc, foldhash::fast::FixedState::default()),
-            dirty: Vec::with_capacity(max_rc),
+            rcs: Connections::new(parts.max_rc),
             visited: 0,
             regions: parts.regions,
             pool: parts.pool,
@@ -193,10 +185,10 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     /// Posts a message on a connection.
     #[inline]
     pub fn post_rc(&mut self, slot: RcSlot, buf: P) -> Result<(), (P, PostError)> {
-        let Some(Some(rc)) = self.rcs.get_mut(usize::from(slot.0)) else {
+        let Some(rc) = self.rcs.get_mut(slot) else {
             return Err((buf, PostError::NoConnection));
         };
-        if rc.passive || rc.side.failed {
+        if rc.passive || rc.side.health.failed() {
             return Err((buf, PostError::NoConnection));
         }
         let was_dirty = rc.side.sq.is_dirty();
@@ -210,7 +202,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             }
         })?;
         if !was_dirty {
-            self.dirty.push(slot.0);
+            self.rcs.wait(slot);
         }
         Ok(())
     }
@@ -219,11 +211,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     #[inline]
     pub fn ring_all(&mut self) {
         self.ud.sq.ring(&mut self.bus);
-        for slot in self.dirty.drain(..) {
-            if let Some(Some(rc)) = self.rcs.get_mut(usize::from(slot)) {
-                rc.side.sq.ring(&mut self.bus);
-            }
-        }
+        self.rcs.ring(|rc| rc.side.sq.ring(&mut self.bus));
     }
 
     /// Reaps send completions. Returns how many buffers went home.
@@ -231,7 +219,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         let mut freed = 0;
         let mut batch = Stash::new();
         for _ in 0..SEND_BATCH {
-            if events.remaining_capacity() < EVENTS_PER_COMPLETION {
+            if events.remaining_capacity() < Health::MAX_EVENTS {
                 break;
             }
             let Some(cqe) = self.send_cq.poll() else { break };
@@ -247,11 +235,12 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     fn visit(&mut self) {
         for _ in 0..VISIT_SPAN.min(self.rcs.len() + 1) {
             let at = self.visited;
-            self.visited = if at >= self.rcs.len() { 0 } else { at + 1 };
-            let side = match self.rcs.get_mut(at) {
-                Some(Some(rc)) => &mut rc.side,
-                Some(None) => continue,
-                None => &mut self.ud,
+            let last = at >= self.rcs.len();
+            self.visited = if last { 0 } else { at + 1 };
+            let side = match self.rcs.get_mut(RcSlot(at as u16)) {
+                _ if last => &mut self.ud,
+                Some(rc) => &mut rc.side,
+                None => continue,
             };
             // Rung at once if it was not waiting for the next round anyway.
             let was_dirty = side.sq.is_dirty();
@@ -282,8 +271,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         let side = if datagram {
             &mut self.ud
         } else {
-            let rc = self.by_qpn.get(&completion.qpn).and_then(|slot| self.rcs.get_mut(usize::from(*slot)));
-            let Some(Some(rc)) = rc else {
+            let Some(rc) = self.rcs.of_qpn(completion.qpn) else {
                 self.anomalies.unknown_qp += 1;
                 return 0;
             };
@@ -301,31 +289,15 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             self.anomalies.unknown_entry += 1;
             return 0;
         }
-        let qpn = Qpn::new(completion.qpn);
-        let mut event = |fault| {
-            // There is room: the callers see to it.
-            let _ = events.try_push(QpEvent { qpn, fault });
+        let outstanding = side.outstanding();
+        let what = Completed {
+            qpn: Qpn::new(completion.qpn),
+            status,
+            drained: reaped.drained,
+            outstanding,
+            datagram,
         };
-        if status == WcStatus::Success {
-            // Only a datagram queue pair comes back from an error.
-            if datagram {
-                side.failed = false;
-                side.flush_reported = false;
-            }
-        } else {
-            side.failed = true;
-            if status != WcStatus::Flushed {
-                side.flush_reported = false;
-                event(QpFault::Send(status));
-            }
-        }
-        if reaped.drained {
-            event(QpFault::Drained);
-        }
-        if side.failed && side.outstanding() == 0 && !side.flush_reported {
-            side.flush_reported = true;
-            event(QpFault::Flushed);
-        }
+        side.health.completed(what, events);
         freed
     }
 
@@ -355,42 +327,27 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     /// Takes a connected queue pair into the table.
     #[expect(clippy::result_large_err, reason = "what is not taken is handed back")]
     pub fn insert(&mut self, slot: RcSlot, rc: RcQp<P>) -> Result<(), RcQp<P>> {
-        match self.rcs.get_mut(usize::from(slot.0)) {
-            Some(place @ None) => {
-                self.by_qpn.insert(rc.qpn().get(), slot.0);
-                *place = Some(rc);
-                Ok(())
-            }
-            Some(Some(_)) | None => Err(rc),
-        }
+        self.rcs.insert(slot, rc)
     }
 
     /// Takes a connected queue pair out of the table.
     pub fn remove(&mut self, slot: RcSlot) -> Option<RcQp<P>> {
-        let rc = self.rcs.get_mut(usize::from(slot.0))?.take()?;
-        self.by_qpn.remove(&rc.qpn().get());
-        self.dirty.retain(|other| *other != slot.0);
-        Some(rc)
+        self.rcs.remove(slot)
     }
 
     /// Posts the drain request of a queue pair that is in error, and rings.
     pub fn drain(&mut self, slot: RcSlot) -> Result<(), PostError> {
-        let Some(Some(rc)) = self.rcs.get_mut(usize::from(slot.0)) else {
-            return Err(PostError::NoConnection);
-        };
+        let rc = self.rcs.get_mut(slot).ok_or(PostError::NoConnection)?;
         rc.side.post_drain()?;
-        rc.side.failed = true;
+        rc.side.health.fail();
         rc.side.sq.ring(&mut self.bus);
-        self.dirty.retain(|other| *other != slot.0);
+        self.rcs.rung(slot);
         Ok(())
     }
 
     /// Sends outstanding on a connected queue pair.
     #[must_use]
     pub fn outstanding(&self, slot: RcSlot) -> usize {
-        match self.rcs.get(usize::from(slot.0)) {
-            Some(Some(rc)) => rc.side.outstanding() as usize,
-            _ => 0,
-        }
+        self.rcs.get(slot).map_or(0, |rc| rc.side.outstanding() as usize)
     }
 }

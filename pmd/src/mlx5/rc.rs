@@ -7,6 +7,7 @@ use super::layout::{WQEBB, fm_ce_se};
 use super::packet::Packet;
 use super::rings::QpRings;
 use super::sq::{Full, Posted, SendQueue};
+use crate::bookkeeping::{Connected, Health};
 use crate::hca::PostError;
 
 /// Most segments of a buffer that is sent: as many as an SRQ entry for IPoIB's largest message has, and to spare. The entry
@@ -51,9 +52,7 @@ pub(super) struct SendSide<P> {
     unsignalled_wqebbs: u16,
     idle_visits: u8,
     drain: Option<u16>,
-    /// A completion has told that the queue pair is in error.
-    pub(super) failed: bool,
-    pub(super) flush_reported: bool,
+    pub(super) health: Health,
 }
 
 impl<P> SendSide<P> {
@@ -75,8 +74,7 @@ impl<P: Packet> SendSide<P> {
             unsignalled_wqebbs: 0,
             idle_visits: 0,
             drain: None,
-            failed: false,
-            flush_reported: false,
+            health: Health::default(),
         }
     }
 
@@ -90,8 +88,7 @@ impl<P: Packet> SendSide<P> {
         self.unsignalled = 0;
         self.unsignalled_wqebbs = 0;
         self.idle_visits = 0;
-        self.failed = false;
-        self.flush_reported = false;
+        self.health.restart();
     }
 
     /// Posts `buf` by `post`, which is told the entry's flags and how many segments there are. `head` is the length of what
@@ -211,6 +208,12 @@ pub struct RcQp<P> {
     pub(super) side: SendSide<P>,
     pub(super) passive: bool,
     anchor: Anchored,
+}
+
+impl<P> Connected for RcQp<P> {
+    fn number(&self) -> Qpn {
+        Qpn::new(self.side.sq.qpn())
+    }
 }
 
 impl<P> Drop for RcQp<P> {

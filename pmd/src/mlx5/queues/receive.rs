@@ -3,7 +3,8 @@
 use arrayvec::ArrayVec;
 use ib_wire::{Lid, Qpn, ServiceLevel};
 
-use super::{EVENTS_PER_COMPLETION, Events, MlxQueues};
+use super::{Events, MlxQueues};
+use crate::bookkeeping::Health;
 use crate::hca::{QpEvent, QpFault, Source, UdSource, WcStatus};
 use crate::mlx5::bus::Bus;
 use crate::mlx5::cq::{Arrival, Completion, What};
@@ -179,7 +180,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     pub fn receive(&mut self, limit: usize, mut sink: impl FnMut(P, Qpn, Source), events: &mut Events) {
         let mut received = 0;
         let mut batch = ArrayVec::new();
-        while received < limit && events.remaining_capacity() >= EVENTS_PER_COMPLETION {
+        while received < limit && events.remaining_capacity() >= Health::MAX_EVENTS {
             let Some(cqe) = self.receive_cq.poll() else { break };
             let completion = Completion::of(&cqe);
             let qpn = Qpn::new(completion.qpn);

@@ -16,6 +16,7 @@ use verbs_sys as sys;
 
 use super::address::VerbsDestination;
 use super::object::{CompletionQueue, SharedReceiveQueue};
+use crate::bookkeeping::{Completed, Connected, Connections, Health};
 use crate::hca::{
     BURST, PostError, QpEvent, QpFault, Queues, RcSlot, Received, Refused, RxBurst, Source, UdSource,
     WcStatus,
@@ -26,8 +27,6 @@ use receive::{DatagramReceives, GRH_AREA, SharedReceives, Stash};
 use send::Lists;
 pub(super) use send::SendSide;
 
-/// Most events that one completion causes.
-const EVENTS_PER_COMPLETION: usize = 3;
 /// From the first byte of the data back to the first byte of the destination GID.
 const DGID_BEFORE_DATA: usize = 16;
 
@@ -88,6 +87,12 @@ impl VerbsRc {
     }
 }
 
+impl Connected for VerbsRc {
+    fn number(&self) -> Qpn {
+        self.qpn()
+    }
+}
+
 /// What a worker's queues are made of.
 #[derive(Debug)]
 pub(super) struct Parts {
@@ -107,7 +112,7 @@ pub(super) struct Parts {
 #[derive(Debug)]
 pub struct VerbsQueues {
     // In this order: connected queue pairs use the shared receives, and the datagram queue pair its own.
-    rcs: Box<[Option<VerbsRc>]>,
+    rcs: Connections<VerbsRc>,
     ud: SendSide,
     datagrams: DatagramReceives,
     /// Nothing is posted to the datagram queue pair.
@@ -115,8 +120,6 @@ pub struct VerbsQueues {
     shared: Option<SharedReceives>,
     send_cq: Arc<CompletionQueue>,
     recv_cq: Arc<CompletionQueue>,
-    by_qpn: hashbrown::HashMap<u32, u16, foldhash::fast::FixedState>,
-    dirty: Vec<u16>,
     lists: Lists,
     stash: Stash,
     regions: MrTable,
@@ -137,23 +140,17 @@ impl Drop for VerbsQueues {
 
 impl VerbsQueues {
     pub(super) fn new(parts: Parts) -> Self {
-        let max_rc = parts.max_rc.min(1 << 16) as usize;
         let room = parts.pool.data_room();
         let shared =
             parts.srq.map(|(queue, segments)| SharedReceives::new(queue, parts.srq_depth, segments, room));
         Self {
-            rcs: (0..max_rc).map(|_| None).collect(),
+            rcs: Connections::new(parts.max_rc),
             ud: parts.ud,
             datagrams: DatagramReceives::new(parts.ud_receives),
             ud_closed: false,
             shared,
             send_cq: parts.send_cq,
             recv_cq: parts.recv_cq,
-            by_qpn: hashbrown::HashMap::with_capacity_and_hasher(
-                2 * max_rc,
-                foldhash::fast::FixedState::default(),
-            ),
-            dirty: Vec::with_capacity(max_rc),
             lists: Lists::new(),
             stash: Stash::new(),
             regions: parts.regions,
@@ -199,16 +196,11 @@ impl VerbsQueues {
         let side = if datagram {
             &mut self.ud
         } else {
-            let rc = self.by_qpn.get(&wc.qp_num).and_then(|slot| self.rcs.get_mut(usize::from(*slot)));
-            let Some(Some(rc)) = rc else {
+            let Some(rc) = self.rcs.of_qpn(wc.qp_num) else {
                 self.anomalies.unknown_qp += 1;
                 return 0;
             };
             &mut rc.side
-        };
-        let mut event = |fault| {
-            // There is room: the callers see to it.
-            let _ = events.try_push(QpEvent { qpn, fault });
         };
         let (mut freed, mut drained) = (0, false);
         let known = if kind == Kind::Drain {
@@ -223,27 +215,9 @@ impl VerbsQueues {
             self.anomalies.unknown_entry += 1;
             return 0;
         }
-        let status = status(wc.status);
-        if status == WcStatus::Success {
-            // Only a datagram queue pair comes back from an error.
-            if datagram {
-                side.failed = false;
-                side.flush_reported = false;
-            }
-        } else {
-            side.failed = true;
-            if status != WcStatus::Flushed {
-                side.flush_reported = false;
-                event(QpFault::Send(status));
-            }
-        }
-        if drained {
-            event(QpFault::Drained);
-        }
-        if side.failed && side.outstanding() == 0 && !side.flush_reported {
-            side.flush_reported = true;
-            event(QpFault::Flushed);
-        }
+        let outstanding = side.outstanding();
+        let what = Completed { qpn, status: status(wc.status), drained, outstanding, datagram };
+        side.health.completed(what, events);
         freed
     }
 
@@ -312,18 +286,19 @@ impl VerbsQueues {
             events.push(event);
         }
     }
+}
 
-    fn note_failure(&mut self, qpn: Qpn, flushed: bool) {
-        let _ = self.faults.try_push(QpEvent { qpn, fault: QpFault::Send(WcStatus::General) });
-        if flushed {
-            let _ = self.faults.try_push(QpEvent { qpn, fault: QpFault::Flushed });
-        }
+/// Keeps a failure of posting until events are asked for.
+fn note_failure(faults: &mut ArrayVec<QpEvent, BURST>, qpn: Qpn, flushed: bool) {
+    let _ = faults.try_push(QpEvent { qpn, fault: QpFault::Send(WcStatus::General) });
+    if flushed {
+        let _ = faults.try_push(QpEvent { qpn, fault: QpFault::Flushed });
     }
 }
 
 /// Completions of one poll.
 fn room(events: &ArrayVec<QpEvent, BURST>) -> usize {
-    (events.remaining_capacity() / EVENTS_PER_COMPLETION).min(BURST)
+    (events.remaining_capacity() / Health::MAX_EVENTS).min(BURST)
 }
 
 impl Queues for VerbsQueues {
@@ -348,35 +323,34 @@ impl Queues for VerbsQueues {
 
     #[inline]
     fn send_rc(&mut self, slot: RcSlot, buf: Mbuf) -> Result<(), Refused> {
-        let Some(Some(rc)) = self.rcs.get_mut(usize::from(slot.0)) else {
+        let Some(rc) = self.rcs.get_mut(slot) else {
             return Err(Refused { buf, error: PostError::NoConnection });
         };
-        if rc.passive || rc.side.failed {
+        if rc.passive || rc.side.health.failed() {
             return Err(Refused { buf, error: PostError::NoConnection });
         }
         let was_dirty = rc.side.has_queued();
         rc.side.queue(buf, None, &mut self.regions).map_err(|(buf, error)| Refused { buf, error })?;
         if !was_dirty {
-            self.dirty.push(slot.0);
+            self.rcs.wait(slot);
         }
         Ok(())
     }
 
     fn ring(&mut self) {
-        if self.ud.has_queued() && !self.ud.ring(&mut self.lists, &mut self.regions) {
-            self.note_failure(self.ud.qpn(), false);
+        let Self { ud, rcs, lists, regions, faults, .. } = self;
+        if ud.has_queued() && !ud.ring(lists, regions) {
+            note_failure(faults, ud.qpn(), false);
         }
-        for at in 0..self.dirty.len() {
-            let slot = self.dirty.get(at).copied().unwrap_or_default();
-            let Some(Some(rc)) = self.rcs.get_mut(usize::from(slot)) else { continue };
-            if !rc.side.ring(&mut self.lists, &mut self.regions) {
+        rcs.ring(|rc| {
+            if !rc.side.ring(lists, regions) {
                 let flushed = rc.side.outstanding() == 0;
-                rc.side.flush_reported |= flushed;
-                let qpn = rc.qpn();
-                self.note_failure(qpn, flushed);
+                if flushed {
+                    rc.side.health.flushed();
+                }
+                note_failure(faults, rc.qpn(), flushed);
             }
-        }
-        self.dirty.clear();
+        });
     }
 
     fn poll_receive(&mut self, burst: &mut RxBurst, events: &mut ArrayVec<QpEvent, BURST>) {
@@ -452,8 +426,7 @@ impl Queues for VerbsQueues {
 
     fn open_ud(&mut self) {
         // The library counts its rings from 0 again by itself.
-        self.ud.failed = false;
-        self.ud.flush_reported = false;
+        self.ud.health.restart();
         self.ud_closed = false;
     }
 
@@ -462,36 +435,21 @@ impl Queues for VerbsQueues {
     }
 
     fn insert_rc(&mut self, slot: RcSlot, rc: VerbsRc) -> Result<(), VerbsRc> {
-        match self.rcs.get_mut(usize::from(slot.0)) {
-            Some(place @ None) => {
-                self.by_qpn.insert(rc.qpn().get(), slot.0);
-                *place = Some(rc);
-                Ok(())
-            }
-            Some(Some(_)) | None => Err(rc),
-        }
+        self.rcs.insert(slot, rc)
     }
 
     fn post_drain(&mut self, slot: RcSlot) -> Result<(), PostError> {
-        let Some(Some(rc)) = self.rcs.get_mut(usize::from(slot.0)) else {
-            return Err(PostError::NoConnection);
-        };
-        rc.side.failed = true;
+        let rc = self.rcs.get_mut(slot).ok_or(PostError::NoConnection)?;
+        rc.side.health.fail();
         rc.side.post_drain()
     }
 
     fn remove_rc(&mut self, slot: RcSlot) -> Option<VerbsRc> {
-        let rc = self.rcs.get_mut(usize::from(slot.0))?.take()?;
-        self.by_qpn.remove(&rc.qpn().get());
-        self.dirty.retain(|other| *other != slot.0);
-        Some(rc)
+        self.rcs.remove(slot)
     }
 
     fn rc_outstanding(&self, slot: RcSlot) -> usize {
-        match self.rcs.get(usize::from(slot.0)) {
-            Some(Some(rc)) => rc.side.outstanding() as usize,
-            _ => 0,
-        }
+        self.rcs.get(slot).map_or(0, |rc| rc.side.outstanding() as usize)
     }
 }
 

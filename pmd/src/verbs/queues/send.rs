@@ -8,6 +8,7 @@ use verbs_sys as sys;
 use super::super::address::VerbsDestination;
 use super::super::object::QueuePair;
 use super::{Kind, tag};
+use crate::bookkeeping::Health;
 use crate::hca::PostError;
 use crate::mem::Mbuf;
 use crate::mlx5::mr::MrTable;
@@ -74,9 +75,7 @@ pub(in super::super) struct SendSide {
     unsignalled: u32,
     /// The drain request is outstanding.
     draining: bool,
-    /// A completion has told that the queue pair is in error.
-    pub(super) failed: bool,
-    pub(super) flush_reported: bool,
+    pub(super) health: Health,
 }
 
 impl Drop for SendSide {
@@ -104,8 +103,7 @@ impl SendSide {
             queued: 0,
             unsignalled: 0,
             draining: false,
-            failed: false,
-            flush_reported: false,
+            health: Health::default(),
         }
     }
 
@@ -162,7 +160,7 @@ impl SendSide {
             self.posted = self.posted.wrapping_add(taken as u32);
             if taken < count || count == 0 {
                 self.drop_queued();
-                self.failed = true;
+                self.health.fail();
                 return false;
             }
         }
