@@ -27,6 +27,8 @@ pub(super) fn checks<L: Lab>() -> Vec<Check<L>> {
         Check::new("a taken slot hands the queue pair back", taken_slot),
         Check::new("data is received in RTR, before the RTU", before_rtu),
         Check::new("starting PSNs are kept to", psn),
+        Check::new("nothing is lost that was posted before RTS", early),
+        Check::new("everything at once: connections both ways and datagrams, lengths by chance", at_once),
     ]
 }
 
@@ -296,5 +298,96 @@ fn psn<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         hold!(b.messages(1, 1)?[0].bytes == pattern(5000, n), "message {n} to end 1");
         hold!(b.messages(0, 1)?[0].bytes == pattern(6000, n), "message {n} to end 0");
     }
+    Ok(())
+}
+
+/// A device may send it, or drop it; the buffer is not lost either way.
+fn early<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
+    b.start()?;
+    for (slot, far) in [(0, QpState::Reset), (1, QpState::Init), (2, QpState::Rtr)] {
+        // End 1 is the one that is early.
+        let how = How { passive: false, far, ..How::default() };
+        let link = b.connect(slot, how)?;
+        let before = b.ends[1].freed;
+        let mut taken = 0;
+        for n in 0..3 {
+            let buf = b.ends[1].buffer(&pattern(2000, n))?;
+            taken += usize::from(b.ends[1].queues.send_rc(link.slot, buf).is_ok());
+        }
+        b.linger(Duration::from_millis(5));
+        let back = b.ends[1].freed - before;
+        hold!(back <= taken, "{back} buffers came back of {taken}, in {far:?}");
+        b.ends[0].messages.clear();
+    }
+    Ok(())
+}
+
+/// Each message begins with its connection and its number there.
+fn at_once<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
+    const LINKS: usize = 4;
+    const MESSAGES: u32 = 60;
+    b.start()?;
+    let mut links = Vec::new();
+    for slot in 0..LINKS as u16 {
+        let psn = [0xff_ff00 + u32::from(slot), u32::from(slot)];
+        links.push(b.connect(slot, How { passive: false, psn, mtu: Mtu::B1024, ..How::default() })?);
+    }
+    let to = [b.to(0, false, QKEY)?, b.to(1, false, QKEY)?];
+    let seed = |at: usize, n: u32| (at as u64) << 32 | u64::from(n);
+    let bytes = |at: usize, n: u32| {
+        // Mostly short, sometimes as long as can be.
+        let dice = pattern(4, seed(at, n) ^ 0x5555);
+        let most = [200, 1500, 5000, LARGEST - 8][usize::from(dice[0] & 3)];
+        let len = usize::from(u16::from_le_bytes([dice[1], dice[2]])) % most;
+        let mut bytes = pattern(8 + len, seed(at, n));
+        bytes[..8].copy_from_slice(&seed(at, n).to_be_bytes());
+        bytes
+    };
+    // By direction and connection: sent, and received.
+    let (mut sent, mut received) = ([0; 2 * LINKS], [0; 2 * LINKS]);
+    let mut datagrams = 0;
+    let end = std::time::Instant::now() + 2 * crate::bench::LIMIT;
+    while received != [MESSAGES; 2 * LINKS] {
+        hold!(std::time::Instant::now() < end, "received so far: {received:?}; sent: {sent:?}");
+        for at in 0..2 * LINKS {
+            if sent[at] < MESSAGES {
+                // All of it may be under way.
+                let Ok(buf) = b.ends[at % 2].buffer(&bytes(at, sent[at])) else { continue };
+                match b.ends[at % 2].queues.send_rc(links[at / 2].slot, buf) {
+                    Ok(()) => sent[at] += 1,
+                    Err(refused) => same!(refused.error, PostError::Full, "error"),
+                }
+            }
+        }
+        for from in [0, 1] {
+            // They may be lost, but not changed.
+            let Ok(buf) = b.ends[from].buffer(&pattern(700, 7)) else { continue };
+            drop(b.ends[from].queues.send_ud(&to[from], buf));
+        }
+        b.turn();
+        for to in [0, 1] {
+            for message in std::mem::take(&mut b.ends[to].messages) {
+                if message.source != Source::Rc {
+                    hold!(message.bytes == pattern(700, 7), "a datagram came changed");
+                    datagrams += 1;
+                    continue;
+                }
+                let Some(link) = links.iter().position(|l| l.qpn[to] == message.qpn) else {
+                    return wrong(format!("a message on {}, which is no connection", message.qpn));
+                };
+                let at = 2 * link + (1 - to);
+                let expected = bytes(at, received[at]);
+                let (length, whole) = (message.bytes.len(), expected.len());
+                hold!(
+                    message.bytes == expected,
+                    "message {} of {at}: {length} bytes of {whole}",
+                    received[at]
+                );
+                received[at] += 1;
+            }
+        }
+    }
+    hold!(datagrams > 0, "no datagram came");
+    hold!(b.ends.iter().all(|e| e.faults.is_empty()), "faults: {:?}", b.ends[0].faults);
     Ok(())
 }
