@@ -51,7 +51,7 @@ section!(RawGateway {
     /// What a worker does when there is nothing to do: "poll" asks again at once, "pause" after a pause instruction,
     /// "sleep" sleeps for microseconds (for machines that have other work to do).
     idle: String = "\"sleep\"",
-    /// File in which the device's GID table is shared with other processes, for instance "/dev/shm/ipoib-fwd-gids"; "" for
+    /// File in which the device's GID table is shared with other processes, for instance "/run/ipoib-fwd-gids"; "" for
     /// none. `ipoib-fwd gids --shared` reads it.
     gids: String = "\"\"",
     /// UNIX socket of `ipoib-fwd ctl`; "" for none.

@@ -1,6 +1,6 @@
 //! Words of memory that processes share: one maintainer writes a published table, any number of processes read it.
 //!
-//! The file lies in a directory that only the maintainer's user may write (`/dev/shm`, `/run`). The maintainer holds a lock on it
+//! The file lies in a directory that only the maintainer's user may write (`/run`, not `/dev/shm`), or at least is that user's. The maintainer holds a lock on it
 //! as long as it lives; the kernel lets go of it when the process is dead, whatever it died of.
 
 use std::fs::{File, OpenOptions};
@@ -34,6 +34,9 @@ pub enum ShmError {
     /// Another process maintains it.
     #[error("{} is maintained by another process", .0.display())]
     Maintained(PathBuf),
+    /// The file is another user's, who could write what readers take for ours.
+    #[error("{} belongs to another user: choose another place, for instance in /run", .0.display())]
+    Foreign(PathBuf),
     /// The file is empty, or no whole number of words, or too long.
     #[error("{} does not hold whole words", .0.display())]
     Length(PathBuf),
@@ -114,6 +117,9 @@ impl Maintained {
                 .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
                 .open(path)
                 .map_err(call("open", path))?;
+            if file.metadata().map_err(call("look at", path))?.uid() != rustix::process::geteuid().as_raw() {
+                return Err(ShmError::Foreign(path.to_owned()));
+            }
             if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
                 std::thread::sleep(std::time::Duration::from_millis(2));
                 continue;

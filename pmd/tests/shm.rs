@@ -107,6 +107,18 @@ fn a_killed_maintainer_leaves_a_whole_table_and_is_noticed() {
 }
 
 #[test]
+fn a_file_of_another_user_is_not_maintained() {
+    let path = file("foreign");
+    std::fs::write(&path, [0; 64]).unwrap();
+    // Only root can give a file away; nobody else can be given one here.
+    if std::os::unix::fs::chown(&path, Some(12_345), None).is_ok() {
+        assert!(matches!(Maintained::open(&path, 8), Err(ShmError::Foreign(_))));
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 64);
+    }
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
 fn files_that_hold_no_words_are_refused() {
     let path = file("bad");
     assert!(matches!(ReadOnly::open(&path), Err(ShmError::Call { .. })));
