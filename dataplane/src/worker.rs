@@ -11,7 +11,7 @@ pub enum IdlePolicy {
     Poll,
     /// Polls on after a CPU pause hint: lets the sibling thread run.
     Pause,
-    /// Naps after a while, longer and longer: for CPUs that are shared.
+    /// Rests after a while, longer and longer, and wakes at once for what the device tells of: for CPUs that are shared.
     #[default]
     Sleep,
 }
@@ -32,6 +32,18 @@ pub trait Worker {
 
     /// Called once in each loop in which [`Worker::turn`] was busy, with how long it took, in nanoseconds.
     fn record_service_time(&mut self, ns: u64);
+
+    /// Asks to be woken when something comes. False if nothing will: then a rest is a nap. What came before does not wake,
+    /// so a turn is taken between this and [`Worker::rest`].
+    fn arm(&mut self) -> bool {
+        false
+    }
+
+    /// Waits, `at_most` that long. True if something came and has to be asked for again.
+    fn rest(&mut self, at_most: Duration) -> bool {
+        std::thread::sleep(at_most);
+        false
+    }
 }
 
 /// What a running worker and its supervisor share.
@@ -75,33 +87,35 @@ const NAP_MAX: Duration = Duration::from_micros(2000);
 /// How long naps stay short after work was seen: a conversation goes on.
 const ATTENTIVE: Duration = Duration::from_millis(2);
 
-/// The idle policy at work: call once per turn. Also for loops that are not a worker's.
+/// The idle policy at work: call once per turn.
 #[derive(Debug)]
 pub struct Idle {
     policy: IdlePolicy,
     idle_turns: u32,
     nap: Duration,
     attentive_until: Instant,
+    /// The device has been asked to tell.
+    armed: bool,
 }
 
 impl Idle {
     /// At the start of a loop.
     #[must_use]
     pub fn new(policy: IdlePolicy) -> Self {
-        Self { policy, idle_turns: 0, nap: NAP_MIN, attentive_until: Instant::now() }
+        Self { policy, idle_turns: 0, nap: NAP_MIN, attentive_until: Instant::now(), armed: false }
     }
 
     /// After a turn: waits as the policy says.
-    pub fn after(&mut self, turn: Turn) {
+    pub fn after(&mut self, turn: Turn, worker: &mut impl Worker) {
         match (self.policy, turn) {
             (IdlePolicy::Poll, _) | (IdlePolicy::Pause, Turn::Busy) => {}
             (IdlePolicy::Pause, Turn::Idle) => std::hint::spin_loop(),
             (IdlePolicy::Sleep, Turn::Busy) => self.idle_turns = 0,
-            (IdlePolicy::Sleep, Turn::Idle) => self.rest(),
+            (IdlePolicy::Sleep, Turn::Idle) => self.rest(worker),
         }
     }
 
-    fn rest(&mut self) {
+    fn rest(&mut self, worker: &mut impl Worker) {
         self.idle_turns = self.idle_turns.saturating_add(1);
         if self.idle_turns < SPINS {
             std::hint::spin_loop();
@@ -115,7 +129,13 @@ impl Idle {
         } else if now >= self.attentive_until {
             self.nap = (self.nap * 2).min(NAP_MAX);
         }
-        std::thread::sleep(self.nap);
+        if !self.armed {
+            self.armed = worker.arm();
+            if self.armed {
+                return;
+            }
+        }
+        self.armed &= !worker.rest(self.nap);
     }
 }
 
@@ -134,7 +154,7 @@ pub fn run<W: Worker>(mut worker: W, handle: &Handle, policy: IdlePolicy) -> W {
         }
         turns += 1;
         handle.turns.store(turns, Ordering::Release);
-        idle.after(turn);
+        idle.after(turn, &mut worker);
         begin = if turn == Turn::Busy { end } else { clock.now_ns() };
     }
     worker
@@ -151,5 +171,65 @@ impl Clock {
 
     fn now_ns(self) -> u64 {
         self.0.elapsed().as_nanos() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a loop asks of a worker that has work in some of its turns.
+    struct Script<'a> {
+        busy: &'a [usize],
+        turns: usize,
+        /// The device can tell, and does so at each rest.
+        tells: bool,
+        told: bool,
+        calls: Vec<&'static str>,
+        handle: Arc<Handle>,
+    }
+
+    impl Worker for Script<'_> {
+        fn turn(&mut self) -> Turn {
+            self.turns += 1;
+            self.calls.push("turn");
+            if self.calls.iter().filter(|c| **c == "rest").count() >= 4 {
+                self.handle.stop();
+            }
+            if self.busy.contains(&self.turns) { Turn::Busy } else { Turn::Idle }
+        }
+
+        fn record_service_time(&mut self, _ns: u64) {}
+
+        fn arm(&mut self) -> bool {
+            self.calls.push("arm");
+            self.tells
+        }
+
+        fn rest(&mut self, at_most: Duration) -> bool {
+            assert!(at_most <= NAP_MAX);
+            self.calls.push("rest");
+            self.told
+        }
+    }
+
+    fn calls(tells: bool, told: bool) -> Vec<&'static str> {
+        let handle = Handle::new();
+        let script =
+            Script { busy: &[1, 3], turns: 0, tells, told, calls: Vec::new(), handle: Arc::clone(&handle) };
+        let calls = run(script, &handle, IdlePolicy::Sleep).calls;
+        // All the turns before the first rest are spun through.
+        let first = calls.iter().position(|c| *c != "turn").unwrap();
+        assert_eq!(first as u32, 3 + SPINS);
+        calls[first..first + 9].to_vec()
+    }
+
+    #[test]
+    fn a_turn_is_taken_between_asking_to_be_woken_and_resting() {
+        let (turn, arm, rest) = ("turn", "arm", "rest");
+        assert_eq!(calls(true, false), [arm, turn, rest, turn, rest, turn, rest, turn, rest]);
+        assert_eq!(calls(true, true), [arm, turn, rest, turn, arm, turn, rest, turn, arm]);
+        // Nothing will wake it: it naps, and asks again.
+        assert_eq!(calls(false, false), [arm, rest, turn, arm, rest, turn, arm, rest, turn]);
     }
 }

@@ -23,6 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .allowlist_function("ibv_query_(device|port|gid|pkey|qp|srq)|_ibv_query_gid_(ex|table)")
         .allowlist_function("ibv_(alloc|dealloc)_pd|ibv_(reg|dereg)_mr")
         .allowlist_function("ibv_(create|destroy)_(cq|srq|qp|ah)|ibv_modify_(qp|srq)")
+        .allowlist_function("ibv_(create|destroy)_comp_channel|ibv_get_cq_event|ibv_ack_cq_events")
         .allowlist_function("ibv_(attach|detach)_mcast|ibv_(get|ack)_async_event|ibv_event_type_str")
         .allowlist_function("ibv_(wc_status|port_state)_str")
         .allowlist_function("mlx5dv_(is_supported|init_obj|open_device|query_device|create_qp)")

@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use dataplane::latency::Recorder;
@@ -261,6 +262,15 @@ impl<Q: Queues> Worker for GatewayWorker<Q> {
 
     fn record_service_time(&mut self, ns: u64) {
         self.service.record(ns);
+    }
+
+    // The Ethernet port does not wake: a rest is as short as a packet from there may wait.
+    fn arm(&mut self) -> bool {
+        self.link.queues().arm()
+    }
+
+    fn rest(&mut self, at_most: Duration) -> bool {
+        self.link.queues().wait(at_most)
     }
 }
 

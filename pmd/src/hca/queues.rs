@@ -1,5 +1,7 @@
 //! The hot face of a device: one worker's queues.
 
+use std::time::Duration;
+
 use arrayvec::ArrayVec;
 use ib_wire::{Lid, Qpn, ServiceLevel};
 
@@ -181,6 +183,18 @@ pub trait Queues: Send + std::fmt::Debug + 'static {
     /// Posts to the datagram queue pair again, from its first entry: it went through RESET after [`Queues::close_ud`], with
     /// nothing outstanding.
     fn open_ud(&mut self);
+
+    /// Asks the device to tell of the next message that arrives. False if it does not tell: then only looking helps. It does
+    /// not tell of what came before, so look once more before [`Queues::wait`].
+    fn arm(&mut self) -> bool {
+        false
+    }
+
+    /// Waits until the device tells, `at_most` that long. True if it did and is to be asked again.
+    fn wait(&mut self, at_most: Duration) -> bool {
+        std::thread::sleep(at_most);
+        false
+    }
 
     /// Receives posted at this moment: (datagram queue, shared receive queue).
     fn receives_posted(&self) -> (u32, u32);

@@ -2,10 +2,14 @@
 
 use std::ffi::c_int;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ib_wire::{Gid, Lid, Qpn};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use verbs_sys as sys;
 
 use super::device::Context;
@@ -30,7 +34,7 @@ macro_rules! threads {
     )* };
 }
 
-threads! { ProtectionDomain MemoryRegion CompletionQueue SharedReceiveQueue QueuePair AddressHandle }
+threads! { CompletionChannel ProtectionDomain MemoryRegion CompletionQueue SharedReceiveQueue QueuePair AddressHandle }
 
 /// A protection domain.
 #[derive(Debug)]
@@ -123,23 +127,97 @@ impl Drop for MemoryRegion {
     }
 }
 
+/// Where completion queues tell that there is something in them.
+#[derive(Debug)]
+pub(super) struct CompletionChannel {
+    raw: NonNull<sys::ibv_comp_channel>,
+    _context: Arc<Context>,
+}
+
+impl CompletionChannel {
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self, HcaError> {
+        // SAFETY: the context is open.
+        let raw = NonNull::new(unsafe { sys::ibv_create_comp_channel(context.raw()) })
+            .ok_or_else(|| remedy::last("creating a completion channel"))?;
+        let channel = Self { raw, _context: Arc::clone(context) };
+        let events = channel.events();
+        fcntl_getfl(events).and_then(|flags| fcntl_setfl(events, flags | OFlags::NONBLOCK)).map_err(|e| {
+            HcaError::Io { what: "setting a completion channel to not block".to_owned(), source: e.into() }
+        })?;
+        Ok(channel)
+    }
+
+    fn events(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel's own descriptor, open as long as the channel.
+        unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).fd) }
+    }
+
+    /// Waits for an event, `at_most` that long, and takes all that there are. True if there was one.
+    pub(super) fn wait(&self, at_most: Duration) -> bool {
+        let timeout = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: at_most.subsec_nanos().into() };
+        let mut fds = [PollFd::from_borrowed_fd(self.events(), PollFlags::IN)];
+        // An interrupted wait is a short one.
+        if !poll(&mut fds, Some(&timeout)).is_ok_and(|ready| ready > 0) {
+            return false;
+        }
+        let (mut cq, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let mut any = false;
+        // SAFETY: a live channel that does not block; what is answered goes to our variables.
+        while unsafe { sys::ibv_get_cq_event(self.raw.as_ptr(), &mut cq, &mut context) } == 0 {
+            any = true;
+            // SAFETY: the queue lives until its events are acknowledged, which is done here, once each.
+            unsafe { sys::ibv_ack_cq_events(cq, 1) };
+        }
+        any
+    }
+}
+
+impl Drop for CompletionChannel {
+    fn drop(&mut self) {
+        // SAFETY: ours, and no completion queue on it is left.
+        complain("completion channel", unsafe { sys::ibv_destroy_comp_channel(self.raw.as_ptr()) });
+    }
+}
+
 /// A completion queue.
 #[derive(Debug)]
 pub(super) struct CompletionQueue {
     raw: NonNull<sys::ibv_cq>,
+    channel: Option<Arc<CompletionChannel>>,
     _context: Arc<Context>,
 }
 
 impl CompletionQueue {
-    pub(super) fn new(context: &Arc<Context>, entries: u32) -> Result<Self, HcaError> {
+    /// A queue that can be polled, and waited for if it has a channel.
+    pub(super) fn new(
+        context: &Arc<Context>,
+        entries: u32,
+        channel: Option<Arc<CompletionChannel>>,
+    ) -> Result<Self, HcaError> {
         let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
-        // SAFETY: the context is open; there is no event channel.
-        let raw = unsafe {
-            sys::ibv_create_cq(context.raw(), entries, std::ptr::null_mut(), std::ptr::null_mut(), 0)
-        };
+        let to = channel.as_ref().map_or(std::ptr::null_mut(), |channel| channel.raw.as_ptr());
+        // SAFETY: the context is open; the channel, if any, is held as long as the queue.
+        let raw = unsafe { sys::ibv_create_cq(context.raw(), entries, std::ptr::null_mut(), to, 0) };
         let raw = NonNull::new(raw)
             .ok_or_else(|| remedy::last(format!("creating a completion queue of {entries} entries")))?;
-        Ok(Self { raw, _context: Arc::clone(context) })
+        Ok(Self { raw, channel, _context: Arc::clone(context) })
+    }
+
+    /// Asks for an event when the next completion comes. False if there is no channel or the provider cannot.
+    pub(super) fn arm(&self) -> bool {
+        // SAFETY: live.
+        self.channel.is_some() && unsafe { sys::inline::req_notify_cq(self.raw()) } == 0
+    }
+
+    /// Waits for the event that was asked for, `at_most` that long. True if it came.
+    pub(super) fn wait(&self, at_most: Duration) -> bool {
+        match &self.channel {
+            Some(channel) => channel.wait(at_most),
+            None => {
+                std::thread::sleep(at_most);
+                false
+            }
+        }
     }
 
     pub(super) const fn raw(&self) -> *mut sys::ibv_cq {
@@ -378,7 +456,11 @@ pub(super) mod played {
     }
 
     pub(in crate::verbs) fn cq(domain: &ProtectionDomain, raw: *mut sys::ibv_cq) -> Arc<CompletionQueue> {
-        keep(CompletionQueue { raw: NonNull::new(raw).unwrap(), _context: Arc::clone(&domain.context) })
+        keep(CompletionQueue {
+            raw: NonNull::new(raw).unwrap(),
+            channel: None,
+            _context: Arc::clone(&domain.context),
+        })
     }
 
     pub(in crate::verbs) fn srq(

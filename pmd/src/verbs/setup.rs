@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use ib_wire::Qpn;
 use verbs_sys as sys;
 
-use super::object::{CompletionQueue, QueuePair, QueuePairParts, SharedReceiveQueue};
+use super::object::{CompletionChannel, CompletionQueue, QueuePair, QueuePairParts, SharedReceiveQueue};
 use super::queues::{Parts, SendSide, VerbsQueues, VerbsRc};
 use super::{Adapter, DataPath, QpRecord, VerbsHca};
 use crate::hca::{
@@ -102,8 +102,9 @@ impl Backend for VerbsHca {
         let base = within("completions of receives", receives.saturating_add(srq_depth), limits.max_cqe)?;
         let drain_credit = config.max_rc.saturating_mul(2).min(most - base);
         let send_credit = config.max_rc.saturating_mul(RC_SENDS).min(most.saturating_sub(sends));
-        let recv_cq = Arc::new(CompletionQueue::new(&self.context, base + drain_credit)?);
-        let send_cq = Arc::new(CompletionQueue::new(&self.context, sends + send_credit)?);
+        let channel = Arc::new(CompletionChannel::new(&self.context)?);
+        let recv_cq = Arc::new(CompletionQueue::new(&self.context, base + drain_credit, Some(channel))?);
+        let send_cq = Arc::new(CompletionQueue::new(&self.context, sends + send_credit, None)?);
         let segments = self.max_sge(UD_SEGMENTS);
         let ud = Arc::new(QueuePair::new(
             &self.domain,

@@ -29,6 +29,21 @@ pub unsafe fn poll_cq(cq: *mut ibv_cq, wc: &mut [ibv_wc]) -> c_int {
     }
 }
 
+/// Asks for an event on the queue's channel when the next completion comes.
+///
+/// # Safety
+///
+/// `cq` is a live completion queue.
+pub unsafe fn req_notify_cq(cq: *mut ibv_cq) -> c_int {
+    // SAFETY: a live queue has a live context.
+    unsafe {
+        match (*(*cq).context).ops.req_notify_cq {
+            Some(request) => request(cq, 0),
+            None => NOT_SUPPORTED,
+        }
+    }
+}
+
 /// Posts a list of sends; on an error `bad` is the first that was not taken.
 ///
 /// # Safety

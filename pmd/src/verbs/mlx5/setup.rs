@@ -77,8 +77,8 @@ impl Backend for Mlx5Hca {
             srq_ring = Some(rings::srq(&queue, segments)?);
             srq = Some(queue);
         }
-        let recv_cq = Arc::new(CompletionQueue::new(&self.context, sizes.receives)?);
-        let send_cq = Arc::new(CompletionQueue::new(&self.context, sizes.sends)?);
+        let recv_cq = Arc::new(CompletionQueue::new(&self.context, sizes.receives, None)?);
+        let send_cq = Arc::new(CompletionQueue::new(&self.context, sizes.sends, None)?);
         // Before any queue pair is made on them.
         let (receive_ring, send_ring) = (rings::cq(&recv_cq)?, rings::cq(&send_cq)?);
         let domain = ProtectionDomain::for_thread(&self.domain).map_err(|e| {

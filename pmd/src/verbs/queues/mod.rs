@@ -9,6 +9,7 @@ mod send;
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use ib_wire::{Lid, Qpn, ServiceLevel};
@@ -428,6 +429,14 @@ impl Queues for VerbsQueues {
         // The library counts its rings from 0 again by itself.
         self.ud.health.restart();
         self.ud_closed = false;
+    }
+
+    fn arm(&mut self) -> bool {
+        self.recv_cq.arm()
+    }
+
+    fn wait(&mut self, at_most: Duration) -> bool {
+        self.recv_cq.wait(at_most)
     }
 
     fn receives_posted(&self) -> (u32, u32) {
