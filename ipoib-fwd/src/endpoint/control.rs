@@ -338,6 +338,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         self.flush_mads();
         if now.duration_since(self.port_read) >= PORT_PERIOD {
             self.read_port(now);
+            self.flush_closing();
         }
         if now.duration_since(self.usage_read) >= USAGE_PERIOD {
             self.collect_usage(now);

@@ -178,7 +178,7 @@ pub enum QpTransition {
     UdQKey(QKey),
     /// SQE → RTS.
     RecoverSend,
-    /// Any state but RESET → ERR: flush.
+    /// Any state but RESET → ERR: flush. In ERR it flushes what was posted to a datagram queue pair since.
     ToError,
     /// Any state → RESET: forget what is outstanding.
     ToReset,

@@ -117,6 +117,18 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
     }
 
+    /// A provider whose receive rings have no doorbell does not see what was posted after the flush; this has it look again.
+    pub(super) fn flush_closing(&mut self) {
+        for index in 0..self.workers.len() {
+            let worker = WorkerIndex(index as u8);
+            let closing = self.datagrams(worker).is_some_and(|d| d.state != State::Open);
+            if let (true, Some(qpn)) = (closing, self.ud_qpn(worker)) {
+                let flushed = self.hca.modify_qp(qpn, &QpTransition::ToError);
+                self.check(flushed);
+            }
+        }
+    }
+
     /// Looks after all of them, as not every provider tells of errors.
     pub(super) fn mend_all_datagrams(&mut self, now: Instant) {
         for index in 0..self.workers.len() {

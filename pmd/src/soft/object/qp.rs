@@ -196,6 +196,8 @@ impl Qp {
             }
             (QpState::Rts, QpTransition::UdQKey(qkey)) if datagram => self.qkey = *qkey,
             (QpState::Sqe, QpTransition::RecoverSend) if datagram => self.state = QpState::Rts,
+            // Receives have no doorbell: what was posted after the first flush is found now.
+            (QpState::Err, QpTransition::ToError) if datagram => consequence = Consequence::Flush,
             (QpState::Err, QpTransition::ToError) => {}
             (from, QpTransition::ToError) if from != QpState::Reset => {
                 consequence = Consequence::Flush;

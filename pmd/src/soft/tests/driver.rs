@@ -341,7 +341,12 @@ fn a_datagram_queue_pair_comes_back_from_error_with_every_buffer() {
         }
         for end in [&mut a, &mut b] {
             end.hca.modify_qp(end.ud, &QpTransition::ToError).unwrap();
+            if round % 2 == 1 {
+                // The worker, who does not know yet, posts what came back again.
+                end.turn();
+            }
             end.queues.close_datagrams();
+            end.hca.modify_qp(end.ud, &QpTransition::ToError).unwrap();
         }
         let refused = a.queues.post_ud(&to, a.buffers.chain(&[1])).unwrap_err();
         assert_eq!(refused.1, PostError::NoConnection);
