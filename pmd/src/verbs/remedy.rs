@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ib_wire::QKey;
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 
 use crate::hca::{HcaError, PortNumber};
 
@@ -61,11 +63,32 @@ pub(super) fn rings(what: &str, remedy: &str) -> HcaError {
     HcaError::Environment(format!("{what}: {remedy}, or let the library drive them (--hca-driver verbs)"))
 }
 
+/// The device file of a class of RDMA devices that belongs to this device, and this port if files have one.
+fn device_file(classes: &Path, class: &str, device: &str, port: Option<PortNumber>) -> Option<PathBuf> {
+    let says = |entry: &Path, name: &str, wanted: &str| {
+        std::fs::read_to_string(entry.join(name)).is_ok_and(|text| text.trim() == wanted)
+    };
+    let entries = std::fs::read_dir(classes.join(class)).ok()?;
+    let found = entries.flatten().map(|entry| entry.path()).find(|entry| {
+        says(entry, "ibdev", device) && port.is_none_or(|port| says(entry, "port", &port.0.to_string()))
+    })?;
+    Some(Path::new("/dev/infiniband").join(found.file_name()?))
+}
+
+/// True if the libraries' error, whatever it is, comes of want of permission: not all of them pass on what the kernel said.
+fn is_forbidden(class: &str, device: &str, port: Option<PortNumber>, source: &io::Error) -> bool {
+    source.kind() == io::ErrorKind::PermissionDenied
+        || device_file(Path::new("/sys/class"), class, device, port)
+            .is_some_and(|file| access(&file, Access::READ_OK | Access::WRITE_OK) == Err(Errno::ACCESS))
+}
+
 pub(super) fn open(device: &str, source: io::Error) -> HcaError {
-    match source.kind() {
-        io::ErrorKind::PermissionDenied => HcaError::Environment(format!(
+    if is_forbidden("infiniband_verbs", device, None, &source) {
+        return HcaError::Environment(format!(
             "{device} may not be opened: run as root, or give the user access to /dev/infiniband/uverbs*"
-        )),
+        ));
+    }
+    match source.kind() {
         io::ErrorKind::NotFound => {
             HcaError::Environment(format!("{device} has no verbs interface: modprobe ib_uverbs"))
         }
@@ -98,13 +121,14 @@ pub(super) fn qkey(qkey: QKey, what: String, source: io::Error) -> HcaError {
 
 /// A port's management interface cannot be opened.
 pub(super) fn umad_open(device: &str, port: PortNumber, source: io::Error) -> HcaError {
+    let forbidden = is_forbidden("infiniband_mad", device, Some(port), &source);
     let port = port.0;
     if !Path::new("/sys/class/infiniband_mad/abi_version").exists() {
         return HcaError::Environment(format!(
             "management datagrams of {device} port {port} are not within reach: modprobe ib_umad"
         ));
     }
-    if source.kind() == io::ErrorKind::PermissionDenied {
+    if forbidden {
         return HcaError::Environment(format!(
             "management datagrams of {device} port {port} are not allowed: run as root, or give the user access to \
              /dev/infiniband/umad*"
@@ -147,6 +171,26 @@ mod tests {
         std::fs::remove_dir_all(&place).unwrap();
         let text = cm_taken("mlx5_0", PortNumber(1), &place).to_string();
         assert!(text.contains("another program") && !text.contains("ib_cm"), "{text}");
+    }
+
+    #[test]
+    fn the_file_of_a_device_and_port_is_found() {
+        let classes = std::env::temp_dir().join(format!("verbs-classes-{}", std::process::id()));
+        for (name, device, port) in
+            [("umad0", "mlx5_0", "1\n"), ("umad1", "mlx5_0", "2\n"), ("umad2", "mlx5_1", "1\n")]
+        {
+            let entry = classes.join("infiniband_mad").join(name);
+            std::fs::create_dir_all(&entry).unwrap();
+            std::fs::write(entry.join("ibdev"), format!("{device}\n")).unwrap();
+            std::fs::write(entry.join("port"), port).unwrap();
+        }
+        std::fs::write(classes.join("infiniband_mad/abi_version"), "5\n").unwrap();
+        let file = |device, port| device_file(&classes, "infiniband_mad", device, port);
+        assert_eq!(file("mlx5_0", Some(PortNumber(2))), Some("/dev/infiniband/umad1".into()));
+        assert_eq!(file("mlx5_1", None), Some("/dev/infiniband/umad2".into()));
+        assert_eq!(file("mlx5_1", Some(PortNumber(2))), None);
+        std::fs::remove_dir_all(&classes).unwrap();
+        assert_eq!(file("mlx5_0", None), None);
     }
 
     #[test]

@@ -73,6 +73,7 @@ expect 'nor is the device' 'give the user access to /dev/infiniband/uverbs*' gat
 # A port that is down, then one without subnet administration, are waited for, and it is said what is waited for.
 rdma link add ibx0 type rxe netdev v0
 event ibx1 10
+echo 99 >/sys/module/ibll/parameters/sm_lid
 start_gateway connected 1500
 waits() { ctl links | grep -F "$1"; }
 check 'a port that is down is waited for' await 20 waits 'the port is down'
@@ -80,6 +81,8 @@ event ibx1 9
 check 'subnet administration that does not answer is waited for' await 20 waits 'does not answer'
 check 'it is in the log' grep 'no InfiniBand link: subnet administration does not answer' $log
 check 'requests without an answer are counted' sh -c "./ipoib-fwd ctl links --socket $socket | grep -E 'sa timeouts +[1-9]'"
+echo 1 >/sys/module/ibll/parameters/sm_lid
+check 'one that refuses, too' await 20 waits 'refuses'
 start_sa ibx0 5
 check 'the link comes up once there is one' await 20 sh -c "./ipoib-fwd ctl links --socket $socket | grep -E 'link +up'"
 # Another gateway on the same port.
