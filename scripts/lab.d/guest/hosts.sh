@@ -40,10 +40,11 @@ start_sa() {
     sa=$!
 }
 
-# start_gateway MODE ETHERNET_MTU [OPTION...]; `lcores` says on which processors, if not on 0 and 1.
+# start_gateway MODE ETHERNET_MTU [OPTION...]; `lcores` says on which processors, if not on 0 and 1; `config` is its configuration,
+# if not gateway.toml.
 start_gateway() {
     # The driver of its Ethernet port uses one buffer a frame.
-    sed "s/^mtu = .*/mtu = $2/; s/^data-room = .*/data-room = $(($2 < 4000 ? 4096 : $2 + 216))/" gateway.toml >/tmp/gateway.toml
+    sed "s/^mtu = .*/mtu = $2/; s/^data-room = .*/data-room = $(($2 < 4000 ? 4096 : $2 + 216))/" "${config:-gateway.toml}" >/tmp/gateway.toml
     IPOIB_FWD_LOG=${LAB_LOG:-info} ./ipoib-fwd --lcores "${lcores:-0-1}" --no-huge --no-shconf --no-pci -m 256 \
         --vdev net_pcap0,rx_iface_in=gw0,tx_iface=gw0 -- \
         --config /tmp/gateway.toml --mode "$1" --report /tmp/report.json "${@:3}" >>$log 2>&1 &
