@@ -49,7 +49,7 @@ section!(RawGateway {
     /// messages and answers ping. Without it, ICMP comes in the name of the destination.
     address: String = "# \"10.77.0.254/24\"",
     /// What a worker does when there is nothing to do: "poll" asks again at once, "pause" after a pause instruction,
-    /// "sleep" sleeps for microseconds (for machines that have other work to do).
+    /// "sleep" sleeps for microseconds, or until the device tells of a message (for machines that have other work to do).
     idle: String = "\"sleep\"",
     /// File in which the device's GID table is shared with other processes, for instance "/run/ipoib-fwd-gids"; "" for
     /// none. `ipoib-fwd gids --shared` reads it.

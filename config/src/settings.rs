@@ -52,7 +52,7 @@ word!(
         Poll = "poll",
         /// Asks again after a pause instruction.
         Pause = "pause",
-        /// Sleeps for a moment, longer and longer.
+        /// Sleeps for a moment, longer and longer, or until the device tells of a message.
         Sleep = "sleep",
     }
 );

@@ -25,8 +25,8 @@ times() { "$1" ping -c 20 -i "$3" -W 3 "$2" | sed -n 's/.*time=\([0-9.]*\) ms/\1
 measure() {
     local before percent slow fast failed=0
     before=$(used)
-    sleep 5
-    percent=$((($(used) - before) / 5))
+    sleep 4
+    percent=$((($(used) - before) / 4))
     slow=$(times eth "$ib_ip" 0.2) || failed=1
     fast=$(times ib "$eth_ip" 0.02) || failed=1
     echo "idle $percent % of a processor; ping median/longest $slow every 200 ms, $fast every 20 ms"
@@ -47,8 +47,10 @@ for cpus in 2 1; do
         [ -e /sys/module/ib_ipoib ] || { start_ib0 && kernel_mode connected; }
         check "$cpus CPU(s), $policy: connections both ways" await 15 both_ways
         check "$cpus CPU(s), $policy" measure "$policy"
-        check "$cpus CPU(s), $policy: TCP from Ethernet" transfer eth ib $ib_ip 1000000 1
-        check "$cpus CPU(s), $policy: TCP from InfiniBand" transfer ib eth $eth_ip 1000000 2
+        if [ "$policy" = sleep ]; then
+            check "$cpus CPU(s), $policy: TCP from Ethernet" transfer eth ib $ib_ip 1000000 1
+            check "$cpus CPU(s), $policy: TCP from InfiniBand" transfer ib eth $eth_ip 1000000 2
+        fi
         check "$cpus CPU(s), $policy: the gateway ends" stop_gateway
     done
 done
