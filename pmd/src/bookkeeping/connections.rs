@@ -102,3 +102,36 @@ impl<R: Connected> Connections<R> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Connected for u32 {
+        fn number(&self) -> Qpn {
+            Qpn::new(*self)
+        }
+    }
+
+    #[test]
+    fn what_is_taken_in_is_found_rung_and_taken_out_again() {
+        let mut table = Connections::new(2);
+        assert_eq!(table.insert(RcSlot(1), 70), Ok(()));
+        assert_eq!((table.insert(RcSlot(1), 71), table.insert(RcSlot(2), 72)), (Err(71), Err(72)));
+        assert_eq!((table.of_qpn(70).copied(), table.of_qpn(71)), (Some(70), None));
+        table.insert(RcSlot(0), 73).unwrap();
+        for slot in [0, 1] {
+            table.wait(RcSlot(slot));
+        }
+        let mut rung = Vec::new();
+        table.rung(RcSlot(0));
+        table.ring(|rc| rung.push(*rc));
+        table.ring(|rc| rung.push(*rc));
+        assert_eq!(rung, [70]);
+        table.wait(RcSlot(1));
+        assert_eq!(table.remove(RcSlot(1)), Some(70));
+        table.ring(|rc| rung.push(*rc));
+        assert_eq!((table.get(RcSlot(1)), rung.len()), (None, 1));
+        assert_eq!(table.of_qpn(70), None);
+    }
+}

@@ -79,3 +79,37 @@ impl Health {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(health: &mut Health, status: WcStatus, outstanding: u32, datagram: bool) -> Vec<QpFault> {
+        let mut events = ArrayVec::new();
+        let qpn = Qpn::new(7);
+        health.completed(Completed { qpn, status, drained: false, outstanding, datagram }, &mut events);
+        events.into_iter().map(|event: QpEvent| event.fault).collect()
+    }
+
+    #[test]
+    fn an_error_is_told_once_and_its_flush_once() {
+        let mut health = Health::default();
+        assert_eq!(told(&mut health, WcStatus::Success, 3, false), []);
+        let retry = QpFault::Send(WcStatus::RetryExceeded);
+        assert_eq!(told(&mut health, WcStatus::RetryExceeded, 2, false), [retry]);
+        assert_eq!(told(&mut health, WcStatus::Flushed, 1, false), []);
+        assert_eq!(told(&mut health, WcStatus::Flushed, 0, false), [QpFault::Flushed]);
+        assert_eq!(told(&mut health, WcStatus::Flushed, 0, false), []);
+        assert!(health.failed());
+    }
+
+    #[test]
+    fn only_a_datagram_queue_pair_comes_back_by_a_success() {
+        for (datagram, failed) in [(true, false), (false, true)] {
+            let mut health = Health::default();
+            told(&mut health, WcStatus::LocalLength, 1, datagram);
+            told(&mut health, WcStatus::Success, 1, datagram);
+            assert_eq!(health.failed(), failed);
+        }
+    }
+}

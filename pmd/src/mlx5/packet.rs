@@ -46,3 +46,38 @@ pub trait PacketPool<P>: Send + 'static {
     /// Adds `count` fresh buffers, at most what fits; all or none. Returns whether it did.
     fn take(&mut self, count: usize, into: &mut Stash<P>) -> bool;
 }
+
+/// Sees to it that `stash` holds at least `count` buffers; takes many at once.
+#[inline]
+pub(crate) fn top_up<P: Packet>(stash: &mut Stash<P>, pool: &mut P::Pool, count: usize) -> bool {
+    if stash.len() >= count {
+        return true;
+    }
+    let space = stash.remaining_capacity();
+    pool.take(space, stash) || pool.take(count.saturating_sub(stash.len()).min(space), stash)
+}
+
+/// Makes a message of `len` bytes out of the first buffers of a receive, each of which took `room` bytes, as one chain; how many
+/// buffers it took away. `None` if it is longer than the receive, or a buffer is not there.
+#[inline]
+pub(crate) fn message<P: Packet>(receive: &mut [Option<P>], len: u32, room: u32) -> Option<(P, usize)> {
+    // An empty message is one buffer, too.
+    let used = len.div_ceil(room.max(1)).max(1) as usize;
+    let entry = receive.get_mut(..used)?;
+    if entry.iter().any(Option::is_none) {
+        return None;
+    }
+    let mut rest = len - (used as u32 - 1) * room;
+    let mut chain: Option<P> = None;
+    // From the back, so that each step hangs one chain behind one buffer.
+    for place in entry.iter_mut().rev() {
+        let mut buf = place.take()?;
+        buf.fill(rest);
+        rest = room;
+        if let Some(tail) = chain.take() {
+            buf.append(tail);
+        }
+        chain = Some(buf);
+    }
+    chain.map(|chain| (chain, used))
+}

@@ -2,10 +2,10 @@
 //!
 //! Without arguments it checks two software ConnectX on one link, subject by subject, as `cargo nextest` runs it. With
 //! `--verbs ONE OTHER` it checks two devices of the machine that reach each other, which `scripts/lab verbs` does in a virtual
-//! machine. One line a check; the exit code tells whether all went well.
+//! machine; with `--mlx5`, two ConnectX by their rings. One line a check; the exit code tells whether all went well.
 //!
 //! ```text
-//! conformance [--verbs ONE OTHER] [--json FILE] [FILTER]      FILTER: part of SUBJECT::CHECK
+//! conformance [--verbs|--mlx5 ONE OTHER] [--json FILE] [FILTER]      FILTER: part of SUBJECT::CHECK
 //! ```
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
@@ -19,6 +19,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use pmd::mem::{Pool, PoolConfig};
+use pmd::verbs::{Calls, Rings};
 use serde_json::{Value, json};
 
 use bench::Bench;
@@ -28,6 +29,7 @@ use lab::{Failure, Lab, Outcome};
 #[derive(Default)]
 struct Options {
     verbs: Option<[String; 2]>,
+    mlx5: Option<[String; 2]>,
     json: Option<String>,
     list: bool,
     exact: bool,
@@ -42,8 +44,9 @@ impl Options {
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {
             match word.as_str() {
-                "--verbs" => {
-                    options.verbs = Some(std::array::from_fn(|_| words.next().unwrap_or_default()));
+                "--verbs" | "--mlx5" => {
+                    let names = Some(std::array::from_fn(|_| words.next().unwrap_or_default()));
+                    *(if word == "--mlx5" { &mut options.mlx5 } else { &mut options.verbs }) = names;
                 }
                 "--json" => options.json = words.next(),
                 "--list" => options.list = true,
@@ -128,9 +131,10 @@ fn main() -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    let well = match &options.verbs {
-        Some(names) => suite(&mut verbs::Verbs::new(names.clone()), &options),
-        None => suite(&mut soft::Soft, &options),
+    let well = match (&options.verbs, &options.mlx5) {
+        (Some(names), _) => suite(&mut verbs::Verbs::<Calls>::new(names.clone()), &options),
+        (None, Some(names)) => suite(&mut verbs::Verbs::<Rings>::new(names.clone()), &options),
+        (None, None) => suite(&mut soft::Soft, &options),
     };
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -1,12 +1,13 @@
-//! Two devices of this machine, opened through verbs, that reach each other: soft-RoCE over a pair of Ethernet interfaces, with
+//! Two devices of this machine, opened through verbs and driven by its calls or by the rings of mlx5 devices, that reach each other: soft-RoCE over a pair of Ethernet interfaces, with
 //! Ethernet ports or with InfiniBand ones (the laboratory's `ibll`), or real ones.
 
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ib_wire::{Gid, PortNumber};
-use pmd::hca::HcaError;
-use pmd::verbs::{OpenOptions, VerbsHca};
+use pmd::hca::{Backend, HcaError};
+use pmd::verbs::{Adapter, DataPath, OpenOptions};
 
 use crate::lab::{Lab, Need, Outcome, wrong};
 
@@ -26,7 +27,8 @@ enum Kind {
 }
 
 /// The laboratory.
-pub(crate) struct Verbs {
+pub(crate) struct Verbs<P> {
+    _path: PhantomData<P>,
     names: [String; 2],
     kind: Kind,
 }
@@ -35,7 +37,7 @@ fn parent(device: &str) -> PathBuf {
     Path::new("/sys/class/infiniband").join(device).join("parent")
 }
 
-impl Verbs {
+impl<P> Verbs<P> {
     pub(crate) fn new(names: [String; 2]) -> Self {
         let ibll = Path::new("/sys/module/ibll").exists();
         let kind = match parent(&names[0]).exists() {
@@ -43,7 +45,7 @@ impl Verbs {
             true => Kind::SoftRoce,
             false => Kind::Other,
         };
-        Self { names, kind }
+        Self { _path: PhantomData, names, kind }
     }
 
     /// The Ethernet interface below end 0.
@@ -63,16 +65,20 @@ fn ip(words: &[&str]) -> Outcome {
     }
 }
 
-impl Lab for Verbs {
-    type Hca = VerbsHca;
+impl<P: DataPath + Send> Lab for Verbs<P>
+where
+    P::Worker: Send,
+    Adapter<P>: Backend,
+{
+    type Hca = Adapter<P>;
 
     fn name(&self) -> String {
         self.names.join("+")
     }
 
-    fn open(&mut self) -> Result<[VerbsHca; 2], HcaError> {
+    fn open(&mut self) -> Result<[Adapter<P>; 2], HcaError> {
         let options = OpenOptions { infiniband: false, management: true };
-        let open = |name: &String| VerbsHca::open_with(Some(name), PortNumber(1), options);
+        let open = |name: &String| Adapter::open_with(Some(name), PortNumber(1), options);
         Ok([open(&self.names[0])?, open(&self.names[1])?])
     }
 
@@ -99,14 +105,14 @@ impl Lab for Verbs {
         }
     }
 
-    fn change_gid(&mut self, _hcas: [&mut VerbsHca; 2], add: bool) -> Outcome<Gid> {
+    fn change_gid(&mut self, _hcas: [&mut Adapter<P>; 2], add: bool) -> Outcome<Gid> {
         let interface = self.interface()?;
         ip(&["address", if add { "add" } else { "delete" }, ADDRESS, "dev", &interface])?;
         Ok(ADDRESS_GID)
     }
 
     /// By `ibll`, which raises these events and shows the port's state.
-    fn plug(&mut self, _hcas: [&mut VerbsHca; 2], in_place: bool) -> Outcome {
+    fn plug(&mut self, _hcas: [&mut Adapter<P>; 2], in_place: bool) -> Outcome {
         // Numbers of enum ib_event_type.
         let event = format!("{} {}", self.names[0], if in_place { 9 } else { 10 });
         match std::fs::write("/sys/module/ibll/parameters/event", event) {

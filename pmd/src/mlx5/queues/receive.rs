@@ -10,7 +10,7 @@ use crate::mlx5::bus::Bus;
 use crate::mlx5::cq::{Arrival, Completion, What};
 use crate::mlx5::layout::DataSegment;
 use crate::mlx5::mr::MrTable;
-use crate::mlx5::packet::{Packet, PacketPool, STASH, Stash};
+use crate::mlx5::packet::{self, Packet, STASH, Stash, top_up};
 use crate::mlx5::rings::SrqRing;
 use crate::mlx5::srq::SharedReceiveQueue;
 
@@ -53,30 +53,13 @@ impl<P: Packet> SharedEntries<P> {
     /// Takes a message of `len` bytes out of the entry in `slot`; `None` if it is longer than the entry.
     #[inline]
     fn message(&mut self, slot: usize, len: u32) -> Option<P> {
-        let room = self.room;
-        // An empty message is one buffer, too.
-        let used = len.div_ceil(room).max(1) as usize;
         let start = slot * self.per_entry;
-        let entry = self.buffers.get_mut(start..start + self.per_entry)?.get_mut(..used)?;
-        if entry.iter().any(Option::is_none) {
-            return None;
-        }
+        let entry = self.buffers.get_mut(start..start + self.per_entry)?;
+        let (message, used) = packet::message(entry, len, self.room)?;
         if let Some(missing) = self.missing.get_mut(slot) {
             *missing = used as u8;
         }
-        let mut chain: Option<P> = None;
-        let mut rest = len - (used as u32 - 1) * room;
-        // From the back, so that each step hangs one chain behind one buffer.
-        for place in entry.iter_mut().rev() {
-            let mut buf = place.take()?;
-            buf.fill(rest);
-            rest = room;
-            if let Some(tail) = chain.take() {
-                buf.append(tail);
-            }
-            chain = Some(buf);
-        }
-        chain
+        Some(message)
     }
 
     /// Posts entries until `depth` are posted, the queue is full, or `stash` and pool are empty. Returns how many.
@@ -131,16 +114,6 @@ impl<P: Packet> SharedEntries<P> {
         self.queue.publish();
         posted
     }
-}
-
-/// Sees to it that `stash` holds at least `count` buffers; takes many at once.
-#[inline]
-fn top_up<P: Packet>(stash: &mut Stash<P>, pool: &mut P::Pool, count: usize) -> bool {
-    if stash.len() >= count {
-        return true;
-    }
-    let space = stash.remaining_capacity();
-    pool.take(space, stash) || pool.take(count.saturating_sub(stash.len()).min(space), stash)
 }
 
 impl<B: Bus, P: Packet> MlxQueues<B, P> {

@@ -409,10 +409,10 @@ impl Queues for VerbsQueues {
     fn refill(&mut self) -> usize {
         let mut posted = 0;
         if !self.ud_closed {
-            posted += self.datagrams.refill(&self.ud.qp, &mut self.stash, &self.pool, &mut self.regions);
+            posted += self.datagrams.refill(&self.ud.qp, &mut self.stash, &mut self.pool, &mut self.regions);
         }
         if let Some(srq) = &mut self.shared {
-            posted += srq.refill(&mut self.stash, &self.pool, &mut self.regions);
+            posted += srq.refill(&mut self.stash, &mut self.pool, &mut self.regions);
         }
         posted
     }

@@ -9,6 +9,7 @@ use super::super::object::{QueuePair, SharedReceiveQueue};
 use super::{Kind, tag};
 use crate::mem::{HEADROOM, Mbuf, Pool};
 use crate::mlx5::mr::MrTable;
+use crate::mlx5::packet::{self, top_up};
 
 /// Bytes in front of a datagram's data where its GRH goes, or nothing.
 pub(super) const GRH_AREA: usize = 40;
@@ -16,20 +17,8 @@ pub(super) const GRH_AREA: usize = 40;
 const LIST: usize = 16;
 /// Segments of one entry, at most.
 const MAX_SEGMENTS: usize = 32;
-/// Buffers in hand between the pool and the queues.
-const STASH: usize = 64;
-
 /// Buffers in hand.
-pub(super) type Stash = ArrayVec<Mbuf, STASH>;
-
-/// Sees to it that `stash` holds at least `count` buffers; takes many at once.
-fn top_up(stash: &mut Stash, pool: &Pool, count: usize) -> bool {
-    if stash.len() >= count {
-        return true;
-    }
-    let space = stash.remaining_capacity();
-    pool.alloc_bulk(space, stash) || pool.alloc_bulk(count.saturating_sub(stash.len()).min(space), stash)
-}
+pub(super) type Stash = packet::Stash<Mbuf>;
 
 /// Chains work requests, posts them by `post`, and returns how many were taken.
 fn post_list(
@@ -81,7 +70,7 @@ impl DatagramReceives {
         &mut self,
         qp: &QueuePair,
         stash: &mut Stash,
-        pool: &Pool,
+        pool: &mut Pool,
         regions: &mut MrTable,
     ) -> usize {
         let mut posted = 0;
@@ -190,32 +179,20 @@ impl SharedReceives {
         if !self.give_back(slot) {
             return Err(false);
         }
-        let room = self.room.max(1);
-        // An empty message is one buffer, too.
-        let used = len.div_ceil(room).max(1);
-        let mut rest = len - (used - 1) * room;
-        let mut chain: Option<Mbuf> = None;
-        let Some(entry) = self.entry(slot).get_mut(..used) else {
-            drop(self.entry(slot).first_mut().and_then(Option::take));
-            return Err(true);
-        };
-        // From the back, so that each step hangs one chain behind one buffer.
-        for place in entry.iter_mut().rev() {
-            let Some(mut buf) = place.take() else { return Err(true) };
-            if !buf.set_data(HEADROOM, rest) {
-                return Err(true);
+        let room = self.room as u32;
+        let message = u32::try_from(len).ok().and_then(|len| packet::message(self.entry(slot), len, room));
+        match message {
+            Some((message, _)) => Ok(message),
+            None => {
+                // Without its first buffer the entry counts as given back.
+                drop(self.entry(slot).first_mut().and_then(Option::take));
+                Err(true)
             }
-            rest = room;
-            if let Some(tail) = chain.take() {
-                buf.append_chain(tail);
-            }
-            chain = Some(buf);
         }
-        chain.ok_or(true)
     }
 
     /// Posts entries until the queue is full or the pool is empty. Returns how many.
-    pub(super) fn refill(&mut self, stash: &mut Stash, pool: &Pool, regions: &mut MrTable) -> usize {
+    pub(super) fn refill(&mut self, stash: &mut Stash, pool: &mut Pool, regions: &mut MrTable) -> usize {
         let mut posted = 0;
         while let Some(slot) = self.free.pop() {
             let mut segments = [sys::ibv_sge::default(); MAX_SEGMENTS];
@@ -249,7 +226,7 @@ impl SharedReceives {
         self.free.push(slot);
     }
 
-    fn complete_entry(&mut self, slot: u32, stash: &mut Stash, pool: &Pool) -> bool {
+    fn complete_entry(&mut self, slot: u32, stash: &mut Stash, pool: &mut Pool) -> bool {
         let entry = self.entry(slot);
         let missing = entry.iter().filter(|place| place.is_none()).count();
         if !top_up(stash, pool, missing) {
