@@ -4,6 +4,9 @@
 //! runs the transports, writes completions, and answers as the subnet management agent of its ports. It shares the
 //! formats in memory with the driver ([`crate::mlx5::layout`]) and nothing else, so that the two check each other.
 //!
+//! A port is an InfiniBand or an Ethernet port. The latter speaks RoCEv2 and finds its neighbours by itself ([`ethernet`]); the
+//! transports do not see the difference.
+//!
 //! It works in turns ([`engine::Engine::step`]), each bounded, with the time given from outside; any thread may give it
 //! one. Input from the links and from the rings is hostile to it: checked, bounded, counted by reason.
 
