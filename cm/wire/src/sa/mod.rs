@@ -43,7 +43,7 @@ pub mod attribute {
     pub const INFORM_INFO_RECORD: u16 = 0x00f3;
 }
 
-/// Class-specific status codes (IBA 15.2.4), for [`MadStatus::class_code`].
+/// Class-specific status codes (IBA 15.2.4), the upper byte of a [`MadStatus`].
 pub mod status {
     /// No resources.
     pub const NO_RESOURCES: u8 = 1;
