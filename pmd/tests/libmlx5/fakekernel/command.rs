@@ -10,8 +10,8 @@ use verbs_sys as verbs;
 
 use super::answers::{attributes, get_context, query_port};
 use super::device::{Device, Object, PORT, QpRecord, QueueRecord, host};
-use super::modify;
 use super::words::Command;
+use super::{modify, system};
 
 pub(super) type Outcome = Result<(), i32>;
 
@@ -147,22 +147,30 @@ fn dispatch(device: &mut Device, number: u32, c: &Command) -> Outcome {
                 device.engine.deregister(key).map_err(|e| errno(&e))?;
             }
         }
+        abi::IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL => {
+            let (theirs, ours) = system::pipe();
+            device.channels.push((theirs, ours));
+            c.answer(&abi::ib_uverbs_create_comp_channel_resp { fd: theirs as u32 });
+        }
         abi::IB_USER_VERBS_CMD_CREATE_CQ => {
             let q: abi::ib_uverbs_create_cq = c.asked();
-            let r = create_cq(device, c, q.user_handle, q.cqe)?;
+            let r = create_cq(device, c, (q.user_handle, q.comp_channel), q.cqe)?;
             c.answer(&r);
         }
         EX_CREATE_CQ => {
             let q: abi::ib_uverbs_ex_create_cq = c.asked();
-            let base = create_cq(device, c, q.user_handle, q.cqe)?;
+            let base = create_cq(device, c, (q.user_handle, q.comp_channel), q.cqe)?;
             let response_length = size_of::<abi::ib_uverbs_ex_create_cq_resp>() as u32;
             c.answer(&abi::ib_uverbs_ex_create_cq_resp { base, response_length, ..Default::default() });
         }
         abi::IB_USER_VERBS_CMD_DESTROY_CQ => {
             if let Object::Cq(cq) = remove(device, c.asked::<abi::ib_uverbs_destroy_cq>().cq_handle)? {
                 device.engine.destroy_cq(cq.number).map_err(|e| errno(&e))?;
+                // Those that were fetched: the library waits until that many are acknowledged.
+                let left = device.channels.iter().find(|(_, ours)| Some(*ours) == cq.channel);
+                let comp_events_reported = cq.told - left.map_or(0, |(theirs, _)| system::drain(*theirs));
+                c.answer(&abi::ib_uverbs_destroy_cq_resp { comp_events_reported, ..Default::default() });
             }
-            c.answer(&abi::ib_uverbs_destroy_cq_resp::default());
         }
         abi::IB_USER_VERBS_CMD_CREATE_SRQ => create_srq(device, c)?,
         abi::IB_USER_VERBS_CMD_MODIFY_SRQ => {
@@ -284,7 +292,7 @@ fn reg_mr(device: &mut Device, c: &Command) -> Outcome {
 fn create_cq(
     device: &mut Device,
     c: &Command,
-    user_handle: u64,
+    (user_handle, channel): (u64, i32),
     cqe: u32,
 ) -> Result<abi::ib_uverbs_create_cq_resp, i32> {
     let own: abi::mlx5_ib_create_cq = c.own();
@@ -304,6 +312,9 @@ fn create_cq(
         buf: own.buf_addr,
         dbrec: own.db_addr,
         user_handle,
+        channel: device.channels.iter().find(|(theirs, _)| *theirs == channel).map(|(_, ours)| *ours),
+        armed: None,
+        told: 0,
     }));
     c.own_answer(&abi::mlx5_ib_create_cq_resp { cqn: number, ..Default::default() });
     Ok(abi::ib_uverbs_create_cq_resp { cq_handle: handle, cqe, ..Default::default() })
@@ -325,6 +336,9 @@ fn create_srq(device: &mut Device, c: &Command) -> Outcome {
         buf: own.buf_addr,
         dbrec: own.db_addr,
         user_handle: q.user_handle,
+        channel: None,
+        armed: None,
+        told: 0,
     }));
     let (max_wr, max_sge, srqn) = (q.max_wr, q.max_sge, number);
     c.answer(&abi::ib_uverbs_create_srq_resp { srq_handle, max_wr, max_sge, srqn, ..Default::default() });

@@ -69,6 +69,21 @@ pub(crate) struct QueueRecord {
     /// Address of the doorbell record.
     pub(crate) dbrec: u64,
     pub(super) user_handle: u64,
+    /// Where it tells of completions, and the consumer index from which on it is to.
+    pub(super) channel: Option<i32>,
+    pub(super) armed: Option<u32>,
+    /// Events that it told.
+    pub(super) told: u32,
+}
+
+impl QueueRecord {
+    /// True if there is a completion at this consumer index (the owner bit turns over with each lap).
+    fn has(&self, consumer: u32) -> bool {
+        let at = self.buf + u64::from(consumer & (self.entries - 1)) * 64 + 63;
+        // SAFETY: within a ring that the library keeps.
+        let owner = unsafe { (at as *const u8).read_volatile() };
+        owner >> 4 != 15 && owner & 1 == u8::from(consumer & self.entries != 0)
+    }
 }
 
 /// What a handle stands for.
@@ -95,6 +110,8 @@ pub(crate) struct Device {
     next_page: u32,
     /// Numbers of all queue pairs that there ever were.
     pub(super) made: BTreeSet<u32>,
+    /// Completion channels: the library's end, and ours.
+    pub(super) channels: Vec<(i32, i32)>,
     /// Mapped doorbell pages: number and address.
     pages: Vec<(u32, usize)>,
     events: VecDeque<abi::ib_uverbs_async_event_desc>,
@@ -123,6 +140,7 @@ impl Device {
             next_handle: 1,
             next_page: 1,
             made: BTreeSet::new(),
+            channels: Vec::new(),
             pages: Vec::new(),
             events: VecDeque::new(),
             fetched: BTreeMap::new(),
@@ -208,6 +226,32 @@ impl Device {
         self.pages.iter().any(|(_, known)| *known == page)
     }
 
+    /// A completion queue is asked for an event.
+    pub(super) fn arm(&mut self, cqn: u32, consumer: u32) {
+        for object in self.objects.values_mut() {
+            if let Object::Cq(cq) = object
+                && cq.number == cqn
+            {
+                cq.armed = Some(consumer);
+            }
+        }
+    }
+
+    fn tell_completions(&mut self) {
+        for object in self.objects.values_mut() {
+            let Object::Cq(cq) = object else { continue };
+            let (Some(channel), Some(consumer)) = (cq.channel, cq.armed) else { continue };
+            if cq.has(consumer) {
+                cq.armed = None;
+                cq.told += 1;
+                let event = abi::ib_uverbs_comp_event_desc { cq_handle: cq.user_handle };
+                // SAFETY: the event is ours; the channel's other end is open as long as a queue is on it.
+                let sent = unsafe { libc::write(channel, (&raw const event).cast(), size_of_val(&event)) };
+                assert_eq!(sent, size_of_val(&event) as isize);
+            }
+        }
+    }
+
     /// One that is gone may have been rung while it was there.
     pub(super) fn ring(&mut self, qpn: u32) {
         assert!(self.made.contains(&qpn), "a doorbell of queue pair {qpn:#x}, which never was");
@@ -216,6 +260,7 @@ impl Device {
 
     pub(super) fn turn(&mut self, now: Instant) -> bool {
         let worked = self.engine.step(now);
+        self.tell_completions();
         while let Some(event) = self.engine.next_event() {
             if let Some(event) = self.describe(event) {
                 self.events.push_back(event);
@@ -253,6 +298,15 @@ impl Device {
     pub(super) fn end_events(&mut self, user_handle: u64) -> u32 {
         self.events.retain(|event| event.element != user_handle);
         self.fetched.remove(&user_handle).unwrap_or(0)
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        for (_, ours) in &self.channels {
+            // SAFETY: opened by us, and closed once.
+            unsafe { libc::close(*ours) };
+        }
     }
 }
 

@@ -13,6 +13,8 @@ const TRAP_FLAG: i64 = 0x100;
 /// BlueFlame stores behind it is a copy of the entry.
 const FIRST_REGISTER: usize = 0x800;
 const HALF: usize = 0x100;
+/// Where completion queues are asked for an event.
+const ARM_REGISTER: usize = 0x20;
 const PAGES: usize = 64;
 const STORES: usize = 1 << 14;
 
@@ -31,6 +33,13 @@ impl Doorbell {
     /// The queue pair: a doorbell is the start of a control segment.
     pub(crate) fn qpn(&self) -> u32 {
         u32::from_be_bytes([0, self.bytes[4], self.bytes[5], self.bytes[6]])
+    }
+
+    /// The completion queue that is asked for an event, and the consumer index from which on; none if it is a send.
+    pub(crate) fn arms(&self) -> Option<(u32, u32)> {
+        let word =
+            |at: usize| u32::from_be_bytes([0, self.bytes[at + 1], self.bytes[at + 2], self.bytes[at + 3]]);
+        (self.offset == ARM_REGISTER).then(|| (word(4), word(0)))
     }
 
     /// Address of the register: its halves are written in turn.
@@ -81,7 +90,7 @@ extern "C" fn on_step(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
     context.uc_mcontext.gregs[libc::REG_EFL as usize] &= !TRAP_FLAG;
     let address = UNDER_WAY.with(|cell| cell.replace(0));
     let offset = address & (PAGE - 1);
-    if offset >= FIRST_REGISTER && offset.is_multiple_of(HALF) {
+    if offset == ARM_REGISTER || offset >= FIRST_REGISTER && offset.is_multiple_of(HALF) {
         let at = NOTED.fetch_add(1, Ordering::AcqRel) % STORES;
         // SAFETY: within a mapped page.
         VALUES[at].store(unsafe { (address as *const u64).read_volatile() }, Ordering::Release);

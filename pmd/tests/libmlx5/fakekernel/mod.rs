@@ -57,7 +57,10 @@ pub(crate) fn turn(clock: impl FnOnce() -> Instant) -> (Vec<Doorbell>, bool) {
     let now = clock();
     for doorbell in &rung {
         let device = devices.iter_mut().find(|d| d.has_page(doorbell.page)).expect("a page of a device");
-        device.ring(doorbell.qpn());
+        match doorbell.arms() {
+            Some((cqn, consumer)) => device.arm(cqn, consumer),
+            None => device.ring(doorbell.qpn()),
+        }
     }
     let mut worked = !rung.is_empty();
     for device in devices.iter_mut() {

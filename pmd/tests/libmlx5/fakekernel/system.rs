@@ -36,6 +36,22 @@ pub(super) fn event_descriptor(device: usize) -> c_int {
     fd
 }
 
+/// Both ends of a pipe: to read, and to write.
+pub(super) fn pipe() -> (c_int, c_int) {
+    let mut ends = [0; 2];
+    // SAFETY: room for two.
+    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+    (ends[0], ends[1])
+}
+
+/// Reads away what is left in a pipe that does not block: how many words of eight bytes.
+pub(super) fn drain(fd: c_int) -> u32 {
+    let mut word = [0_u8; 8];
+    // SAFETY: room for as many bytes.
+    let take = || unsafe { libc::syscall(libc::SYS_read, fd, word.as_mut_ptr(), word.len()) };
+    std::iter::repeat_with(take).take_while(|n| *n == 8).count() as u32
+}
+
 fn fail(errno: c_int) -> c_int {
     // SAFETY: this thread's own.
     unsafe { *libc::__errno_location() = errno };

@@ -26,7 +26,7 @@ words! {
     ib_uverbs_destroy_srq_resp ib_uverbs_create_qp ib_uverbs_ex_create_qp ib_uverbs_create_qp_resp
     ib_uverbs_ex_create_qp_resp mlx5_ib_create_qp mlx5_ib_create_qp_resp ib_uverbs_modify_qp ib_uverbs_query_qp
     ib_uverbs_query_qp_resp ib_uverbs_destroy_qp ib_uverbs_destroy_qp_resp ib_uverbs_create_ah_resp
-    mlx5_ib_create_ah_resp ib_uverbs_destroy_ah ib_uverbs_attach_mcast ib_uverbs_ex_modify_qp
+    mlx5_ib_create_ah_resp ib_uverbs_destroy_ah ib_uverbs_attach_mcast ib_uverbs_ex_modify_qp ib_uverbs_create_comp_channel_resp
 }
 
 /// A command, with what belongs to the verbs and what is between provider and driver.
