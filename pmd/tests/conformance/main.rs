@@ -1,6 +1,7 @@
 //! The device conformance suite: what the device seam promises, held against any pair of devices.
 //!
-//! Without arguments it checks two software ConnectX on one link, subject by subject, as `cargo nextest` runs it. With
+//! Without arguments it checks two software ConnectX on one link, and two with RoCE ports on a pair of interfaces (as root; in a
+//! namespace of its own), subject by subject, as `cargo nextest` runs it. With
 //! `--verbs ONE OTHER` it checks two devices of the machine that reach each other, which `scripts/lab verbs` does in a virtual
 //! machine; with `--mlx5`, two ConnectX by their rings. One line a check; the exit code tells whether all went well.
 //!
@@ -12,6 +13,7 @@
 mod bench;
 mod checks;
 mod lab;
+mod roce;
 mod soft;
 mod verbs;
 
@@ -81,10 +83,18 @@ fn run<L: Lab>(lab: &mut L, check: &Check<L>, pools: &[Pool; 2]) -> Outcome {
     outcome.and(closed)
 }
 
-/// Runs what is asked for; false if anything failed.
-fn suite<L: Lab>(lab: &mut L, options: &Options) -> bool {
-    let (mut counts, mut told) = ([0; 3], Vec::new());
-    let mut pair: Option<[Pool; 2]> = None;
+/// What came of the checks so far.
+#[derive(Default)]
+struct Results {
+    pools: Option<[Pool; 2]>,
+    ok: usize,
+    failed: usize,
+    told: Vec<Value>,
+}
+
+/// Runs what is asked for of one laboratory.
+fn suite<L: Lab>(lab: &mut L, options: &Options, results: &mut Results) {
+    let mut counts = [0; 3];
     for (subject, checks) in checks::all::<L>() {
         // A runner names a subject; a person may name a check.
         let whole = options.wants(&format!("{}::{subject}", lab.name()));
@@ -93,7 +103,7 @@ fn suite<L: Lab>(lab: &mut L, options: &Options) -> bool {
             if !whole && (options.exact || !options.wants(&name)) {
                 continue;
             }
-            let pools = pair.get_or_insert_with(pools);
+            let pools = results.pools.get_or_insert_with(pools);
             let start = Instant::now();
             let outcome = run(lab, &check, pools);
             let ms = start.elapsed().as_millis();
@@ -107,18 +117,35 @@ fn suite<L: Lab>(lab: &mut L, options: &Options) -> bool {
             if !why.is_empty() {
                 println!("{:10}{why}", "");
             }
-            told.push(json!({
+            results.told.push(json!({
                 "device": lab.name(), "subject": subject, "check": check.name, "result": word, "why": why,
                 "milliseconds": u64::try_from(ms).unwrap_or(u64::MAX),
             }));
         }
     }
     let [ok, failed, skipped] = counts;
-    println!("{}: {ok} ok, {failed} failed, {skipped} skipped", lab.name());
-    if let Some(path) = &options.json {
-        std::fs::write(path, Value::from(told).to_string()).unwrap();
+    if counts != [0; 3] {
+        println!("{}: {ok} ok, {failed} failed, {skipped} skipped", lab.name());
     }
-    failed == 0 && ok > 0
+    results.ok += ok;
+    results.failed += failed;
+}
+
+/// The software devices. Those with RoCE ports only where they are asked for: their namespace is the whole process's.
+fn soft_suites(options: &Options, results: &mut Results) {
+    let named = |lab: &str| options.filters.iter().any(|f| f.starts_with(lab));
+    if !named("soft::") {
+        match roce::Roce::new() {
+            Ok(mut lab) => suite(&mut lab, options, results),
+            Err(why) => {
+                println!("skipped roce  all of it\n          {why}");
+                results.ok += usize::from(named("roce::"));
+            }
+        }
+    }
+    if !named("roce::") {
+        suite(&mut soft::Soft, options, results);
+    }
 }
 
 fn main() -> ExitCode {
@@ -126,15 +153,19 @@ fn main() -> ExitCode {
     if options.list {
         if !options.ignored {
             for (subject, _) in checks::all::<soft::Soft>() {
-                println!("soft::{subject}: test");
+                println!("soft::{subject}: test\nroce::{subject}: test");
             }
         }
         return ExitCode::SUCCESS;
     }
-    let well = match (&options.verbs, &options.mlx5) {
-        (Some(names), _) => suite(&mut verbs::Verbs::<Calls>::new(names.clone()), &options),
-        (None, Some(names)) => suite(&mut verbs::Verbs::<Rings>::new(names.clone()), &options),
-        (None, None) => suite(&mut soft::Soft, &options),
-    };
-    if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let mut results = Results::default();
+    match (&options.verbs, &options.mlx5) {
+        (Some(names), _) => suite(&mut verbs::Verbs::<Calls>::new(names.clone()), &options, &mut results),
+        (None, Some(names)) => suite(&mut verbs::Verbs::<Rings>::new(names.clone()), &options, &mut results),
+        (None, None) => soft_suites(&options, &mut results),
+    }
+    if let Some(path) = &options.json {
+        std::fs::write(path, Value::from(results.told).to_string()).unwrap();
+    }
+    if results.failed == 0 && results.ok > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

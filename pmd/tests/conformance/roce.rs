@@ -1,0 +1,101 @@
+//! Two software ConnectX with Ethernet ports, RoCEv2 on a pair of interfaces in a network namespace that goes with the process.
+
+use std::process::Command;
+use std::time::Instant;
+
+use gidcache::{Attributes, GidType, Key};
+use ib_wire::{Gid, PKey, PortNumber};
+use pmd::hca::HcaError;
+use pmd::soft::SoftHca;
+use pmd::soft::link::{LinkEnd, LinkUrl};
+use pmd::soft::provider::RoceConfig;
+
+use crate::lab::{Lab, Need, Outcome, wrong};
+
+const PORT: PortNumber = PortNumber(1);
+const INTERFACES: [&str; 2] = ["left", "right"];
+/// The entry that is added, and what it holds: 10.1.2.3.
+const INDEX: u16 = 2;
+const GID: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3]);
+
+/// The laboratory.
+pub(crate) struct Roce(());
+
+impl Roce {
+    /// The interfaces, in a new namespace; an error says why there are none. For a process that has no other thread yet.
+    pub(crate) fn new() -> Result<Self, String> {
+        // SAFETY: no memory is involved.
+        if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+            return Err(format!("a network namespace needs root ({})", std::io::Error::last_os_error()));
+        }
+        let ip = |line: String| match Command::new("ip").args(line.split(' ')).status() {
+            Ok(status) if status.success() => Ok(()),
+            other => Err(format!("ip {line}: {other:?}")),
+        };
+        ip(format!("link add {} type veth peer name {}", INTERFACES[0], INTERFACES[1]))?;
+        for name in INTERFACES {
+            // The kernel shall not have the devices' addresses.
+            ip(format!("link set {name} addrgenmode none mtu 5000 up"))?;
+        }
+        Ok(Self(()))
+    }
+}
+
+fn url(interface: &str) -> Result<LinkUrl, HcaError> {
+    format!("roce:{interface}").parse().map_err(|e| HcaError::Environment(format!("{e}")))
+}
+
+impl Lab for Roce {
+    type Hca = SoftHca;
+
+    fn name(&self) -> String {
+        "roce".to_owned()
+    }
+
+    fn open(&mut self) -> Result<[SoftHca; 2], HcaError> {
+        let open = |n: usize| {
+            let config = RoceConfig {
+                name: format!("soft{n}"),
+                link: url(INTERFACES[n])?,
+                addresses: vec![[10, 0, 0, n as u8 + 1].into(), [10, 0, 1, n as u8 + 1].into()],
+                seed: n as u64,
+            };
+            let hca = SoftHca::roce(&config).map_err(|e| HcaError::Environment(e.to_string()))?;
+            // It sees in its first turn that the interface is up.
+            hca.engine().lock().step(Instant::now());
+            Ok(hca)
+        };
+        Ok([open(0)?, open(1)?])
+    }
+
+    fn lacks(&self, need: Need) -> Option<&'static str> {
+        match need {
+            Need::Privileges => Some("a device in the program itself has nobody to keep them from"),
+            Need::NoGrh => Some("every packet of RoCE has an IP header, which is shown as GRH"),
+            Need::SourceLid => Some("RoCE has no LIDs"),
+            _ => None,
+        }
+    }
+
+    fn set_pkey(&mut self, hca: &mut SoftHca, key: PKey) -> Outcome {
+        Ok(hca.engine().lock().set_pkey(PORT, 0, key)?)
+    }
+
+    fn change_gid(&mut self, hcas: [&mut SoftHca; 2], add: bool) -> Outcome<Gid> {
+        let key = Key { gid: GID, gid_type: GidType::RoceV2, ifindex: None };
+        let entry = add.then_some(Attributes { key, vlan: None });
+        hcas[0].engine().lock().set_gid(PORT, INDEX, entry)?;
+        Ok(GID)
+    }
+
+    fn plug(&mut self, hcas: [&mut SoftHca; 2], in_place: bool) -> Outcome {
+        let link = match in_place {
+            true => match LinkEnd::connect(&url(INTERFACES[0])?) {
+                Ok(link) => Some(link),
+                Err(e) => return wrong(e.to_string()),
+            },
+            false => None,
+        };
+        Ok(hcas[0].set_link(PORT, link)?)
+    }
+}
