@@ -1,5 +1,8 @@
 //! The way of a doorbell from the driver to a device: a posted write of eight bytes to a register.
 
+use std::fmt::Debug;
+use std::time::Duration;
+
 use super::barrier;
 use super::rings::Register;
 
@@ -11,11 +14,31 @@ pub trait Bus: Send + 'static {
 
     /// Gives a device that lives in this process a turn. Returns true if it did anything.
     fn turn(&mut self) -> bool;
+
+    /// Writes to the register where completion queues are asked for an event. False if nobody would tell of one.
+    fn arm(&mut self, _doorbell: [u8; 8]) -> bool {
+        false
+    }
+
+    /// Waits for events of the completion queue, `at_most` that long. How many came.
+    fn wait(&mut self, at_most: Duration) -> u32 {
+        std::thread::sleep(at_most);
+        0
+    }
+}
+
+/// Where events of a completion queue come from.
+pub trait EventSource: Send + Debug {
+    /// Waits for events, `at_most` that long, and takes all that there are.
+    fn wait(&self, at_most: Duration) -> u32;
 }
 
 /// The bus of a real device: its registers are mapped into this process.
 #[derive(Debug)]
-pub struct PciBus(());
+pub struct PciBus {
+    arm_register: u64,
+    events: Box<dyn EventSource>,
+}
 
 impl PciBus {
     /// The bus.
@@ -24,10 +47,11 @@ impl PciBus {
     ///
     /// Each [`Register`] that queues on this bus use has the address of a mapped, write-combining doorbell register
     /// (`bf.reg` and `bf.size` of `mlx5dv_init_obj`), which stays mapped as long as they live and which no other thread
-    /// writes to.
+    /// writes to. `arm_register` is the address of the register that arms completion queues, which also stays mapped; it is
+    /// all threads' in common.
     #[must_use]
-    pub const unsafe fn new() -> Self {
-        Self(())
+    pub const unsafe fn new(arm_register: u64, events: Box<dyn EventSource>) -> Self {
+        Self { arm_register, events }
     }
 }
 
@@ -44,6 +68,20 @@ impl Bus for PciBus {
     #[inline]
     fn turn(&mut self) -> bool {
         false
+    }
+
+    fn arm(&mut self, doorbell: [u8; 8]) -> bool {
+        let at = self.arm_register as usize as *mut u64;
+        barrier::mmio_wc_start();
+        // SAFETY: a mapped register by the contract of `new`, aligned to eight bytes; one store of eight bytes is whole, whoever
+        // else stores there.
+        unsafe { at.write_volatile(u64::from_ne_bytes(doorbell)) };
+        barrier::mmio_flush_writes();
+        true
+    }
+
+    fn wait(&mut self, at_most: Duration) -> u32 {
+        self.events.wait(at_most)
     }
 }
 

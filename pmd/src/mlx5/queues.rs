@@ -7,6 +7,8 @@
 mod receive;
 mod seam;
 
+use std::time::Duration;
+
 use arrayvec::ArrayVec;
 use ib_wire::Qpn;
 
@@ -82,6 +84,8 @@ pub struct Anomalies {
 #[derive(Debug)]
 pub struct MlxQueues<B: Bus, P: Packet> {
     receive_cq: CompletionQueue,
+    /// Events of it that were fetched: the device wants their number when it is asked for the next.
+    events: u32,
     send_cq: CompletionQueue,
     ud_qpn: u32,
     ud: SendSide<P>,
@@ -138,6 +142,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         let room = super::packet::PacketPool::room(&parts.pool);
         Self {
             receive_cq: CompletionQueue::new(&parts.receive_cq),
+            events: 0,
             send_cq: CompletionQueue::new(&parts.send_cq),
             ud_qpn: parts.ud.qpn,
             ud: SendSide::new(&parts.ud, parts.signal_every.min(1 << 12) as u16),
@@ -299,6 +304,19 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         };
         side.health.completed(what, events);
         freed
+    }
+
+    /// See [`crate::hca::Queues::arm`].
+    pub fn ask_for_event(&mut self) -> bool {
+        let doorbell = self.receive_cq.arm(self.events, false);
+        self.bus.arm(doorbell)
+    }
+
+    /// See [`crate::hca::Queues::wait`].
+    pub fn wait_for_event(&mut self, at_most: Duration) -> bool {
+        let events = self.bus.wait(at_most);
+        self.events = self.events.wrapping_add(events);
+        events > 0
     }
 
     /// See [`crate::hca::Queues::close_ud`].

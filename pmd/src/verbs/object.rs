@@ -152,23 +152,23 @@ impl CompletionChannel {
         unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).fd) }
     }
 
-    /// Waits for an event, `at_most` that long, and takes all that there are. True if there was one.
-    pub(super) fn wait(&self, at_most: Duration) -> bool {
+    /// Waits for events, `at_most` that long, and takes all that there are. How many there were.
+    pub(super) fn wait(&self, at_most: Duration) -> u32 {
         let timeout = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: at_most.subsec_nanos().into() };
         let mut fds = [PollFd::from_borrowed_fd(self.events(), PollFlags::IN)];
         // An interrupted wait is a short one.
         if !poll(&mut fds, Some(&timeout)).is_ok_and(|ready| ready > 0) {
-            return false;
+            return 0;
         }
         let (mut cq, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
-        let mut any = false;
+        let mut count = 0;
         // SAFETY: a live channel that does not block; what is answered goes to our variables.
         while unsafe { sys::ibv_get_cq_event(self.raw.as_ptr(), &mut cq, &mut context) } == 0 {
-            any = true;
+            count += 1;
             // SAFETY: the queue lives until its events are acknowledged, which is done here, once each.
             unsafe { sys::ibv_ack_cq_events(cq, 1) };
         }
-        any
+        count
     }
 }
 
@@ -209,13 +209,13 @@ impl CompletionQueue {
         self.channel.is_some() && unsafe { sys::inline::req_notify_cq(self.raw()) } == 0
     }
 
-    /// Waits for the event that was asked for, `at_most` that long. True if it came.
-    pub(super) fn wait(&self, at_most: Duration) -> bool {
+    /// Waits for the event that was asked for, `at_most` that long. How many came.
+    pub(super) fn wait(&self, at_most: Duration) -> u32 {
         match &self.channel {
             Some(channel) => channel.wait(at_most),
             None => {
                 std::thread::sleep(at_most);
-                false
+                0
             }
         }
     }

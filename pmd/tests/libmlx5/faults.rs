@@ -6,7 +6,7 @@ use pmd::hca::{
     AsyncEvent, Backend, Control, PortNumber, QpEvent, QpFault, QpTransition, Queues, QueuesConfig, QueuesId,
     RcSlot, WcStatus,
 };
-use pmd::verbs::{Calls, Rings};
+use pmd::verbs::{Adapter, Calls, DataPath, Rings};
 
 use crate::fakekernel;
 use crate::rig::{MESSAGE, Mlx5, Poll, ROOM, config, connect, open, other_world, pattern, to_lid, world};
@@ -163,6 +163,45 @@ fn a_passive_queue_pair_is_drained_and_its_events_come() {
     a.end();
     b.end();
     world.end();
+}
+
+fn sleepers<P: DataPath>()
+where
+    Adapter<P>: Backend,
+{
+    let mut world = world();
+    let (mut a, mut b) = (world.host::<P>(0), world.host::<P>(1));
+    let pool = world.pool.clone();
+    let moment = Duration::from_millis(1);
+    // The count of events goes round.
+    for i in 0..10 {
+        assert!(b.queues().arm());
+        fakekernel::turn(|| world.now);
+        assert!(!b.queues().wait(moment), "nothing has come");
+        a.send_ud(&pool, to_lid(b.lid), b.ud, &pattern(i, 50));
+        world.settle(&mut [&mut a]);
+        assert!(b.queues().wait(moment), "message {i}");
+        assert!(!b.queues().wait(moment), "once");
+        world.settle(&mut [&mut a, &mut b]);
+        assert_eq!(b.received.len(), i + 1);
+    }
+    // One that nobody waits for any more.
+    assert!(b.queues().arm());
+    a.send_ud(&pool, to_lid(b.lid), b.ud, b"last");
+    world.settle(&mut [&mut a]);
+    a.end();
+    b.end();
+    world.end();
+}
+
+#[test]
+fn a_sleeper_on_the_rings_is_woken_by_an_event() {
+    sleepers::<Rings>();
+}
+
+#[test]
+fn a_sleeper_by_the_calls_of_the_library_is_woken_by_an_event() {
+    sleepers::<Calls>();
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The queues as the device seam wants them, with DPDK's packet buffers.
 
+use std::time::Duration;
+
 use arrayvec::ArrayVec;
 use ib_wire::Qpn;
 
@@ -99,6 +101,14 @@ impl<B: Bus + std::fmt::Debug> Queues for MlxQueues<B, Mbuf> {
     }
 
     #[inline]
+    fn arm(&mut self) -> bool {
+        self.ask_for_event()
+    }
+
+    fn wait(&mut self, at_most: Duration) -> bool {
+        self.wait_for_event(at_most)
+    }
+
     fn refill(&mut self) -> usize {
         self.fill()
     }

@@ -16,11 +16,13 @@ mod rings;
 mod setup;
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use super::object::{ProtectionDomain, QueuePair, SharedReceiveQueue};
+use super::object::{CompletionQueue, ProtectionDomain, QueuePair, SharedReceiveQueue};
 use super::{DataPath, Device, remedy};
 use crate::hca::HcaError;
 use crate::mlx5::anchor::Anchor;
+use crate::mlx5::bus::EventSource;
 
 /// By the mlx5 driver, on the rings of the device.
 #[derive(Debug, Default)]
@@ -40,6 +42,12 @@ impl DataPath for Rings {
 
     fn check(device: &Device) -> Result<(), HcaError> {
         if device.is_mlx5 { Ok(()) } else { Err(remedy::not_mlx5(&device.name)) }
+    }
+}
+
+impl EventSource for Arc<CompletionQueue> {
+    fn wait(&self, at_most: Duration) -> u32 {
+        CompletionQueue::wait(self, at_most)
     }
 }
 

@@ -8,7 +8,7 @@ use verbs_sys as sys;
 use super::super::object::{CompletionQueue, QueuePair, SharedReceiveQueue};
 use super::super::remedy;
 use crate::hca::HcaError;
-use crate::mlx5::layout::{CQE_SIZE, WQEBB};
+use crate::mlx5::layout::{ARM_REGISTER, CQE_SIZE, WQEBB};
 use crate::mlx5::rings::{CqRing, DoorbellRecord, QpRings, Register, RingMemory, SrqRing};
 
 /// Asks the library for what `obj` has pointers to.
@@ -40,8 +40,9 @@ fn no_ring(what: &str) -> HcaError {
     )
 }
 
-/// The ring of a new completion queue. From now on the library does not touch it.
-pub(super) fn cq(queue: &CompletionQueue) -> Result<CqRing, HcaError> {
+/// The ring of a new completion queue, and the address of the register that arms it. From now on the library does not touch the
+/// ring.
+pub(super) fn cq(queue: &CompletionQueue) -> Result<(CqRing, u64), HcaError> {
     let what = "completion queue";
     let mut out = sys::mlx5dv_cq::default();
     let mut obj = sys::mlx5dv_obj::default();
@@ -57,15 +58,16 @@ pub(super) fn cq(queue: &CompletionQueue) -> Result<CqRing, HcaError> {
             "unset MLX5_CQE_SIZE",
         ));
     }
-    if !out.cqe_cnt.is_power_of_two() {
+    if !out.cqe_cnt.is_power_of_two() || out.cq_uar.is_null() {
         return Err(no_ring(what));
     }
-    Ok(CqRing {
+    let ring = CqRing {
         buf: memory(out.buf, out.cqe_cnt as usize * CQE_SIZE, what)?,
         cqe_count: out.cqe_cnt,
         dbrec: record(out.dbrec, 2, what)?,
         cqn: out.cqn,
-    })
+    };
+    Ok((ring, out.cq_uar as u64 + ARM_REGISTER as u64))
 }
 
 /// The ring of a new shared receive queue.

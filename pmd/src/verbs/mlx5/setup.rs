@@ -6,7 +6,7 @@ use ib_wire::Qpn;
 use verbs_sys as sys;
 
 use super::super::object::{
-    CompletionQueue, ProtectionDomain, QueuePair, QueuePairParts, SharedReceiveQueue,
+    CompletionChannel, CompletionQueue, ProtectionDomain, QueuePair, QueuePairParts, SharedReceiveQueue,
 };
 use super::super::setup::{WorkerRecord, within};
 use super::super::{Mlx5Hca, QpRecord, remedy};
@@ -77,10 +77,11 @@ impl Backend for Mlx5Hca {
             srq_ring = Some(rings::srq(&queue, segments)?);
             srq = Some(queue);
         }
-        let recv_cq = Arc::new(CompletionQueue::new(&self.context, sizes.receives, None)?);
+        let channel = Arc::new(CompletionChannel::new(&self.context)?);
+        let recv_cq = Arc::new(CompletionQueue::new(&self.context, sizes.receives, Some(channel))?);
         let send_cq = Arc::new(CompletionQueue::new(&self.context, sizes.sends, None)?);
         // Before any queue pair is made on them.
-        let (receive_ring, send_ring) = (rings::cq(&recv_cq)?, rings::cq(&send_cq)?);
+        let ((receive_ring, arm_register), (send_ring, _)) = (rings::cq(&recv_cq)?, rings::cq(&send_cq)?);
         let domain = ProtectionDomain::for_thread(&self.domain).map_err(|e| {
             let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
             remedy::rings(&format!("no doorbell register for this worker alone: {why}"), "use fewer workers")
@@ -125,8 +126,8 @@ impl Backend for Mlx5Hca {
         );
         self.workers.insert(config.id, worker);
         // SAFETY: the queue pairs' registers are mapped by the library for as long as its context is open, which the queue
-        // pairs hold and the queues hold them; no other worker has this one, as checked.
-        let bus = unsafe { PciBus::new() };
+        // pairs hold and the queues hold them; no other worker has this one, as checked. The one that arms is the context's, too.
+        let bus = unsafe { PciBus::new(arm_register, Box::new(recv_cq)) };
         Ok(MlxQueues::new(Parts {
             receive_cq: receive_ring,
             send_cq: send_ring,

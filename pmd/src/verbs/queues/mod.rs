@@ -436,7 +436,7 @@ impl Queues for VerbsQueues {
     }
 
     fn wait(&mut self, at_most: Duration) -> bool {
-        self.recv_cq.wait(at_most)
+        self.recv_cq.wait(at_most) > 0
     }
 
     fn receives_posted(&self) -> (u32, u32) {
