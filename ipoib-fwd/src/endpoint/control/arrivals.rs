@@ -1,0 +1,148 @@
+//! What comes to the control lcore: workers' notes, the device's events, management datagrams.
+
+use std::time::Instant;
+
+use ib_wire::Qpn;
+use ib_wire::mad::Mad;
+use pmd::hca::{AsyncEvent, Backend, HcaError, QpFault};
+
+use super::Endpoint;
+use crate::endpoint::message::Note;
+use crate::link::{PortEvent, WorkerIndex, WorkerNote};
+
+/// Most management datagrams that wait for room on the device.
+const WAITING_MADS: usize = 4096;
+/// Notes, MADs and events taken in one tick, so that none starves the others.
+const PER_TICK: usize = 1024;
+
+impl<B: Backend, C, N> Endpoint<B, C, N> {
+    pub(super) fn take_notes(
+        &mut self,
+        now: Instant,
+        latency: &mut impl FnMut(Box<hdrhistogram::Histogram<u32>>),
+    ) -> bool {
+        let mut any = false;
+        for index in 0..self.workers.len() {
+            for _ in 0..PER_TICK {
+                let Some(note) = self.workers.get_mut(index).and_then(|w| w.notes.receive()) else { break };
+                any = true;
+                self.take_note(now, WorkerIndex(index as u8), note, latency);
+            }
+        }
+        any
+    }
+
+    fn take_note(
+        &mut self,
+        now: Instant,
+        worker: WorkerIndex,
+        note: Note<B::Queues, N>,
+        latency: &mut impl FnMut(Box<hdrhistogram::Histogram<u32>>),
+    ) {
+        match note {
+            Note::Inserted { conn, refused } => {
+                let ok = refused.is_none();
+                if let Some(rc) = refused {
+                    self.rcs.insert(conn, rc);
+                }
+                self.link.handle_done(now, conn, ok);
+            }
+            Note::Removed { conn, rc } => {
+                let ok = rc.is_some();
+                if let Some(rc) = rc {
+                    self.rcs.insert(conn, rc);
+                }
+                self.link.handle_done(now, conn, ok);
+            }
+            Note::DrainRefused { conn } => self.link.handle_done(now, conn, false),
+            Note::Qp(event) => self.take_qp_event(now, event.qpn, event.fault),
+            Note::UdClosed => self.datagrams_closed(worker),
+            Note::Wanted(ip) => self.link.handle_used(now, worker, &[], &[ip]),
+            Note::Refused(error) => self.losses.count(error),
+            Note::EventsLost(n) => self.losses.events += n,
+            Note::Latency(histogram) => latency(histogram),
+            Note::App(note) => self.app_notes.push_back((worker, note)),
+        }
+    }
+
+    fn take_qp_event(&mut self, now: Instant, qpn: Qpn, fault: QpFault) {
+        if self.link.owns(qpn) {
+            if let Some(note) = WorkerNote::from_fault(fault) {
+                self.link.handle_note(now, qpn, note);
+            }
+        } else if matches!(fault, QpFault::Send(_) | QpFault::Receive(_)) {
+            self.mend_datagrams_of(now, qpn);
+        }
+    }
+
+    pub(super) fn take_device_events(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        for _ in 0..PER_TICK {
+            let Some(event) = self.hca.next_event() else { break };
+            any = true;
+            self.gid_news |= pmd::gids::concerns_gids(&event);
+            if let Some((port, event)) = PortEvent::from_async(&event) {
+                if port == self.port {
+                    let facts = self.facts();
+                    self.link.handle_port_event(now, event, facts);
+                }
+            } else if let Some((qpn, note)) = WorkerNote::from_async(&event) {
+                self.link.handle_note(now, qpn, note);
+                self.mend_datagrams_of(now, qpn);
+            } else if matches!(event, AsyncEvent::SrqLimitReached(_)) {
+                self.srq_low += 1;
+                tracing::warn!(
+                    "the shared receive queue ran low: connections of peers break if it runs dry; \
+                     raise infiniband.srq-depth"
+                );
+            } else if matches!(event, AsyncEvent::Fatal) {
+                self.gone = Some(HcaError::Gone(self.hca.device().name));
+            }
+        }
+        any
+    }
+
+    pub(super) fn take_mads(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        for _ in 0..PER_TICK {
+            match self.hca.receive_mad(self.port) {
+                Ok(Some(mad)) => {
+                    any = true;
+                    self.link.handle_mad(now, &mad);
+                }
+                Ok(None) => break,
+                Err(gone @ HcaError::Gone(_)) => {
+                    self.gone = Some(gone);
+                    break;
+                }
+                Err(e) => {
+                    self.check::<()>(Err(e));
+                    break;
+                }
+            }
+        }
+        any
+    }
+
+    /// Sends a management datagram, or keeps it until the device has room: who wrote it would write it again only seconds
+    /// later.
+    pub(super) fn send_mad(&mut self, mad: Mad) {
+        if self.mads.len() < WAITING_MADS {
+            self.mads.push_back(mad);
+        } else {
+            self.check::<()>(Err(HcaError::Exhausted("room for management datagrams that wait")));
+        }
+        self.flush_mads();
+    }
+
+    pub(super) fn flush_mads(&mut self) {
+        while let Some(mad) = self.mads.front() {
+            let result = self.hca.send_mad(self.port, mad);
+            if matches!(result, Err(HcaError::Exhausted(_))) {
+                return;
+            }
+            self.mads.pop_front();
+            self.check(result);
+        }
+    }
+}
