@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use ib_wire::crc;
 use ib_wire::ipoib::{self, Arp, EtherType, LinkOption, NdOptions};
 use ib_wire::mad::MAD_LEN;
-use ib_wire::packet::{Opcode, Packet, RocePacket, Transport};
+use ib_wire::packet::{Opcode, Packet, RoceNetwork, RocePacket, Syndrome, Transport};
 use ib_wire::smp::{
     Attribute, GuidBlock, LinearForwardingBlock, MulticastForwardingBlock, NodeDescription, NodeInfo,
     PKeyBlock, PortInfo, SmInfo, Smp, SwitchInfo,
@@ -163,6 +163,31 @@ fn packets_between_two_kernels_over_roce() {
     }
     for kind in ["arp", "nd", "ipv4"] {
         assert!(kinds.contains(&kind), "{kind} is not in the capture");
+    }
+}
+
+/// `ibv_rc_pingpong` and `ibv_ud_pingpong` on the kernel's soft-RoCE, with `ibpingpong` at the other end, over a wire that lost
+/// packets.
+#[test]
+fn pingpong_of_soft_roce_over_ipv4() {
+    let frames = records(include_bytes!("data/soft-roce-pingpong-ipv4.pcap"));
+    let mut met = std::collections::BTreeMap::new();
+    for frame in frames.iter().filter(|frame| frame[12..14] == [8, 0]) {
+        let packet = rebuild_roce(frame);
+        let RoceNetwork::V4 { source, .. } = packet.network() else { panic!("{frame:02x?}") };
+        let kernel = source.octets() == [10, 0, 0, 1];
+        assert!(kernel || source.octets() == [10, 0, 0, 2]);
+        let nak = packet.transport().extended.aeth().is_some_and(|a| !matches!(a.syndrome, Syndrome::Ack(_)));
+        *met.entry((kernel, packet.transport().bth.opcode.to_byte(), nak)).or_insert(0) += 1;
+    }
+    println!("{met:?}");
+    for kernel in [false, true] {
+        // SEND first, middle and last, an acknowledge, a refusal, a datagram.
+        for (opcode, nak) in
+            [(0x00, false), (0x01, false), (0x02, false), (0x11, false), (0x11, true), (0x64, false)]
+        {
+            assert!(met.contains_key(&(kernel, opcode, nak)), "{kernel} {opcode:#x} {nak}: {met:?}");
+        }
     }
 }
 

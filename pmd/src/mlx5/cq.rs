@@ -178,6 +178,12 @@ impl Completion {
 }
 
 impl Arrival {
+    /// True if an IPv4 header came with it. Only for Ethernet ports.
+    #[inline]
+    pub(super) const fn ipv4(&self) -> bool {
+        (self.sl as u32) << cqe_flags::SL_SHIFT & cqe_flags::ROCE_IPV4 != 0
+    }
+
     #[inline]
     fn of(cqe: &Cqe, extra: Extra) -> Self {
         let flags = cqe.flags_rqpn.get();

@@ -61,6 +61,8 @@ pub struct Parts<B, P: Packet> {
     pub max_rc: u32,
     /// One signalled send in this many.
     pub signal_every: u32,
+    /// True at an Ethernet port, where completions tell the kind of IP header in place of the service level.
+    pub ethernet: bool,
     /// The datagram queue pair's object.
     pub ud_anchor: Anchored,
     /// The shared receive queue's object.
@@ -102,6 +104,7 @@ pub struct MlxQueues<B: Bus, P: Packet> {
     stash: Stash<P>,
     bus: B,
     anomalies: Anomalies,
+    ethernet: bool,
     ud_anchor: Anchored,
     srq_anchor: Anchored,
 }
@@ -145,6 +148,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             events: 0,
             send_cq: CompletionQueue::new(&parts.send_cq),
             ud_qpn: parts.ud.qpn,
+            ethernet: parts.ethernet,
             ud: SendSide::new(&parts.ud, parts.signal_every.min(1 << 12) as u16),
             rq_buffers: (0..rq.slots()).map(|_| None).collect(),
             rq,

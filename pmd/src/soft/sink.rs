@@ -205,6 +205,7 @@ impl Sink {
             bus: sink,
             max_rc: config.connections.into(),
             signal_every: config.signal_every,
+            ethernet: false,
             ud_anchor: None,
             srq_anchor: None,
         });

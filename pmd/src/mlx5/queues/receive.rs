@@ -19,6 +19,8 @@ pub(super) const GRH_AREA: u32 = 40;
 
 /// From the last byte of the GRH area back to the first byte of the destination GID.
 const DGID_BEFORE_DATA: usize = 16;
+/// The destination of an IPv4 header, which ends where the data begin.
+const IPV4_DESTINATION_BEFORE_DATA: usize = 4;
 
 /// The shared receive queue with its buffers: each entry has as many as the largest message needs. A message takes the first
 /// ones away; the rest stays, and with it what the ring says of them.
@@ -218,11 +220,16 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         let source = UdSource {
             qpn: Qpn::new(arrival.src_qpn),
             slid: Lid(arrival.slid),
-            sl: ServiceLevel::new(arrival.sl),
+            sl: ServiceLevel::new(if self.ethernet { 0 } else { arrival.sl }),
             pkey_index: arrival.pkey_index,
             has_grh: arrival.grh,
             // A multicast datagram always has a GRH (IBA 10.5.2.1).
-            multicast: arrival.grh && buf.byte_before_data(DGID_BEFORE_DATA) == 0xff,
+            multicast: arrival.grh
+                && if self.ethernet && arrival.ipv4() {
+                    buf.byte_before_data(IPV4_DESTINATION_BEFORE_DATA) >> 4 == 0xe
+                } else {
+                    buf.byte_before_data(DGID_BEFORE_DATA) == 0xff
+                },
         };
         Some((buf, Source::Ud(source)))
     }

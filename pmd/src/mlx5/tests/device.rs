@@ -237,6 +237,7 @@ impl Device {
             bus: Recorder::default(),
             max_rc: 8,
             signal_every: depths.signal_every,
+            ethernet: false,
             ud_anchor: None,
             srq_anchor: None,
         });

@@ -122,3 +122,34 @@ fn discovery_from_afar_or_damaged_counts_for_nothing() {
     let answer = handle(&mut n, B, |gid| gid == b, &frame).unwrap();
     assert_eq!(answer[..6], [0x33, 0x33, 0, 0, 0, 1]);
 }
+
+/// What Linux asks and answers, recorded from soft-RoCE: 10.0.0.1 is the kernel, 10.0.0.2 a port like ours.
+#[test]
+fn questions_and_answers_of_a_kernel() {
+    const KERNEL: MacAddress = [2, 0, 0, 0, 0, 1];
+    const OURS: MacAddress = [2, 0, 0, 0, 0, 2];
+    let file = include_bytes!("../../../../cm/wire/tests/data/soft-roce-pingpong-ipv4.pcap");
+    let mut rest = &file[24..];
+    let mut n = Neighbours::default();
+    n.handle_timeout(at(0));
+    assert_eq!(n.resolve(v4(2), v4(1)), Resolution::Wait);
+    let (mut asked, mut answered) = (0, 0);
+    while let Some((header, tail)) = rest.split_at_checked(16) {
+        let len = u32::from_le_bytes([header[8], header[9], header[10], header[11]]) as usize;
+        let (frame, tail) = tail.split_at(len);
+        rest = tail;
+        if frame[6..12] != KERNEL || frame[12..14] != [8, 6] {
+            continue;
+        }
+        match (frame[21], handle(&mut n, OURS, |gid| gid == v4(2), frame)) {
+            (1, Some(answer)) => {
+                asked += 1;
+                assert_eq!((&answer[..6], &answer[28..32]), (&KERNEL[..], &[10, 0, 0, 2][..]));
+            }
+            (2, None) => answered += 1,
+            other => panic!("{other:?}: {frame:02x?}"),
+        }
+    }
+    assert!(asked > 0 && answered > 0, "{asked} {answered}");
+    assert_eq!(n.resolve(v4(2), v4(1)), Resolution::Known(KERNEL));
+}

@@ -20,6 +20,7 @@ impl SoftHca {
     ) -> Result<MlxQueues<SoftBus, P>, HcaError> {
         let regions = self.regions.clone();
         let bus = SoftBus::new(&self.engine);
+        let ethernet = self.engine.lock().is_ethernet(config.port);
         let rings = self.make_queues(config, PacketPool::<P>::room(&pool) as usize)?;
         Ok(MlxQueues::new(Parts {
             receive_cq: rings.receive_cq.rings,
@@ -33,6 +34,7 @@ impl SoftHca {
             bus,
             max_rc: config.max_rc,
             signal_every: config.signal_every,
+            ethernet,
             // The device lets go before queues are dropped: see `end_queues`.
             ud_anchor: None,
             srq_anchor: None,

@@ -11,7 +11,7 @@ use super::super::object::{
 use super::super::setup::{WorkerRecord, within};
 use super::super::{Mlx5Hca, QpRecord, remedy};
 use super::{RingWorker, rings};
-use crate::hca::{Backend, HcaError, Queues, QueuesConfig, RcConfig, UdDestination};
+use crate::hca::{Backend, HcaError, LinkLayer, Queues, QueuesConfig, RcConfig, UdDestination};
 use crate::mem::{Mbuf, Pool};
 use crate::mlx5::av::Destination;
 use crate::mlx5::bus::PciBus;
@@ -128,6 +128,7 @@ impl Backend for Mlx5Hca {
         // SAFETY: the queue pairs' registers are mapped by the library for as long as its context is open, which the queue
         // pairs hold and the queues hold them; no other worker has this one, as checked. The one that arms is the context's, too.
         let bus = unsafe { PciBus::new(arm_register, Box::new(recv_cq)) };
+        let ethernet = self.context.port(config.port)?.link_layer == LinkLayer::Ethernet;
         Ok(MlxQueues::new(Parts {
             receive_cq: receive_ring,
             send_cq: send_ring,
@@ -140,6 +141,7 @@ impl Backend for Mlx5Hca {
             bus,
             max_rc: config.max_rc,
             signal_every: config.signal_every,
+            ethernet,
             ud_anchor: Some(Box::new(ud)),
             srq_anchor: srq.map(|srq| Box::new(srq) as Box<_>),
         }))
