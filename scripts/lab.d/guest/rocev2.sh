@@ -3,7 +3,7 @@
 # ConnectX, over a pair of Ethernet interfaces. Each side is server and client; every byte that comes back is compared; on a
 # good wire and on one that loses packets. The kernel may not complain, and no queue pair may be left.
 #
-#   rocev2.sh [ITERATIONS]
+#   rocev2.sh [ROUNDS]
 # shellcheck disable=SC2317  # functions are called through `check`
 set -u
 cd /mnt || exit 2
