@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::mpsc;
 
 use dpdk_sys as sys;
@@ -98,6 +98,9 @@ pub struct Eal(());
 /// EAL was started for tests by a thread that has ended: nobody is the main lcore.
 static NO_MAIN: AtomicBool = AtomicBool::new(false);
 
+/// EAL's arguments, which it keeps pointers into: here, so that no leak checker takes them for lost.
+static ARGUMENTS: AtomicPtr<*mut c_char> = AtomicPtr::new(std::ptr::null_mut());
+
 /// EAL checks that an lcore is idle and gives it work in two steps.
 static LAUNCH: Mutex<()> = Mutex::new(());
 
@@ -150,8 +153,10 @@ impl Eal {
         let mut argv: Vec<*mut c_char> = owned.into_iter().map(CString::into_raw).collect();
         let argc = argv.len() as c_int;
         argv.push(std::ptr::null_mut());
+        let argv = argv.leak().as_mut_ptr();
+        ARGUMENTS.store(argv, Ordering::Relaxed);
         // SAFETY: `argv` is a NULL-terminated list of C strings that live as long as the process; EAL starts once.
-        let rc = unsafe { sys::rte_eal_init(argc, argv.leak().as_mut_ptr()) };
+        let rc = unsafe { sys::rte_eal_init(argc, argv) };
         if rc < 0 {
             return Err(EalError::Refused { reason: last_error(), cpus: check::online_cpus() });
         }

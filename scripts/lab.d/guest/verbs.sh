@@ -6,8 +6,6 @@ cd /mnt || exit 2
 # shellcheck source-path=SCRIPTDIR source=ports.sh
 . ./ports.sh
 failures=0
-# For a suite with AddressSanitizer; others do not look.
-export LSAN_OPTIONS=suppressions=/mnt/leaks.txt:print_suppressions=0
 
 # suite ONE OTHER [ARGUMENT...]
 suite() {
