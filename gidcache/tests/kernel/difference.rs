@@ -9,13 +9,13 @@ use crate::state::{Links, Row, index};
 use crate::sysfs::Device;
 
 /// A device over a bond: at a fail-over the kernel deletes all of the bond's entries and does not add the port's own again.
-const OWN_LOST: &str = "own GID lost at fail-over";
+pub(crate) const OWN_LOST: &str = "own GID lost at fail-over";
 /// The address was there before it became the port's own: the kernel then has it twice.
-const OWN_TWICE: &str = "own GID twice";
+pub(crate) const OWN_TWICE: &str = "own GID twice";
 /// The kernel deletes an address's entry though the address is there still, with another prefix.
-const TWO_PREFIXES: &str = "address with two prefixes";
+pub(crate) const TWO_PREFIXES: &str = "address with two prefixes";
 /// When the last fit slave is lost, the kernel's tables stay; made anew, all slaves have the bond's entries.
-const NO_FIT_SLAVE: &str = "no fit slave";
+pub(crate) const NO_FIT_SLAVE: &str = "no fit slave";
 
 /// Why the tables differ, if it is for one of these reasons.
 pub(crate) fn explain(

@@ -10,6 +10,7 @@ use gidcache::rules::Binding;
 use gidcache::{IfIndex, Manager, RoceTypes, Rules, TableError};
 use ib_wire::{Gid, PortNumber};
 
+use crate::difference::{OWN_LOST, OWN_TWICE, TWO_PREFIXES};
 use crate::host::{Host, SLOTS, empty};
 use crate::sequence::clean;
 use crate::state::{Links, ip, ip_batch, plain_ipv6};
@@ -23,6 +24,7 @@ pub(crate) fn run() {
         ("indices and names used again at once", reuse),
         ("a renamed interface", rename),
         ("a full table", full),
+        ("what the kernel forgets and has twice", differences),
     ] {
         clean();
         plain_ipv6();
@@ -101,6 +103,39 @@ fn rename() {
     host.settle("addr add");
     ip("link del d9");
     host.settle("link del");
+}
+
+/// Each difference between the kernel's table and ours that has a name comes about, and goes when the kernel's is made anew.
+fn differences() {
+    let over_bond = Device { name: "rxo", port: PortNumber(2), netdev: "bond0" };
+    let mut host = Host::new(&[DUMMY, over_bond]);
+    for commands in [
+        &["addr add 10.0.0.1/24 dev d0"][..],
+        &["addr add 10.0.0.1/16 dev d0"],
+        &["addr del 10.0.0.1/16 dev d0"],
+        &["link add bond0 type bond miimon 10 mode active-backup", "addr add 10.0.9.1/24 dev bond0"],
+        &["link set d0 down", "link set d0 master bond0"],
+        &["link set bond0 up"],
+        &["link set d0 nomaster"],
+        &[
+            "link set d0 down",
+            "link set d0 master bond0",
+            "link set d0 up",
+            "link set bond0 down",
+            "link set bond0 up",
+        ],
+        &["link set d0 down"],
+    ] {
+        for command in commands {
+            assert!(ip(command), "{command}");
+        }
+        host.settle(&format!("ip {}", commands.join("; ip ")));
+    }
+    let names: Vec<&str> = host.found.kernel_differs.keys().copied().collect();
+    println!("#       {:?}", host.found);
+    for name in [OWN_LOST, OWN_TWICE, TWO_PREFIXES] {
+        assert!(names.contains(&name), "{name} has not come about: {names:?}");
+    }
 }
 
 /// More addresses than slots: as many as there is room for are there, the others are reported and come when there is room.
