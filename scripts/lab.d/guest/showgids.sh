@@ -38,6 +38,27 @@ says() {
 }
 
 modprobe -a veth 8021q ib_core ib_uverbs
+# The device comes while one watches. (It stays there as long as that: soft RoCE lets nobody be cut off.)
+modprobe rdma_rxe
+ip link add v8 type veth peer name v9
+ip link set v8 up
+ip addr add 10.9.8.8/24 dev v8
+rdma link add rxe8 type rxe netdev v8
+./ipoib-fwd gids --watch >/tmp/watch 2>/tmp/watch.err &
+watch=$!
+await 10 grep -q rxe8 /tmp/watch
+ip link add v7 type veth peer name v6
+ip link set v7 up
+rdma link add rxe7 type rxe netdev v7
+check 'a device that came is told' await 10 grep -q '^+ rxe7 ' /tmp/watch
+kill $watch
+wait $watch
+rdma link delete rxe7
+rdma link delete rxe8
+rmmod rdma_rxe
+ip link delete v8
+ip link delete v7
+
 check 'no device' says 'this machine has no RDMA device' ./ipoib-fwd gids
 modprobe rdma_rxe
 ip link add v0 type veth peer name v1
