@@ -50,6 +50,14 @@ impl<W> WorkerRecord<W> {
         }
     }
 
+    /// Refuses what the completion queue has no room for.
+    pub(super) const fn check_credit(&mut self, passive: bool, entries: u32) -> Result<(), HcaError> {
+        if *self.credit(passive) < entries {
+            return Err(HcaError::Exhausted("completion queue entries for connected queue pairs"));
+        }
+        Ok(())
+    }
+
     pub(super) const fn credit(&mut self, passive: bool) -> &mut u32 {
         if passive { &mut self.drain_credit } else { &mut self.send_credit }
     }
@@ -130,20 +138,7 @@ impl Backend for VerbsHca {
             drain_credit,
             own: (),
         };
-        worker.arm()?;
-        self.qps.insert(
-            worker.ud,
-            QpRecord {
-                qp: Arc::downgrade(&ud),
-                port: config.port,
-                queues: config.id,
-                credit: 0,
-                passive: false,
-                connected: false,
-                last_wqe_told: false,
-            },
-        );
-        self.workers.insert(config.id, worker);
+        self.keep_queues(config.id, worker, &ud)?;
         Ok(VerbsQueues::new(Parts {
             send_cq,
             recv_cq,
@@ -175,11 +170,9 @@ impl Backend for VerbsHca {
         // One more for the drain request.
         let depth = config.send_depth.max(1);
         let send_wr = if config.passive { depth } else { depth.saturating_add(1) };
-        let credit = worker.credit(config.passive);
-        *credit = credit
-            .checked_sub(send_wr)
-            .ok_or(HcaError::Exhausted("completion queue entries for connected queue pairs"))?;
-        let made = QueuePair::new(
+        worker.check_credit(config.passive, send_wr)?;
+        let signal_every = worker.signal_every;
+        let qp = Arc::new(QueuePair::new(
             &self.domain,
             QueuePairParts {
                 kind: sys::IBV_QPT_RC,
@@ -190,28 +183,10 @@ impl Backend for VerbsHca {
                 send_sge: segments,
                 recv_wr: 0,
             },
-        );
-        let qp = match made {
-            Ok(qp) => Arc::new(qp),
-            Err(e) => {
-                *worker.credit(config.passive) += send_wr;
-                return Err(e);
-            }
-        };
-        self.qps.insert(
-            qp.number(),
-            QpRecord {
-                qp: Arc::downgrade(&qp),
-                port: worker.port,
-                queues: config.queues,
-                credit: send_wr,
-                passive: config.passive,
-                connected: true,
-                last_wqe_told: false,
-            },
-        );
+        )?);
+        self.keep_rc(&qp, config, send_wr);
         let data = if config.passive { 0 } else { depth };
-        Ok(VerbsRc::new(SendSide::new(qp, data, segments, worker.signal_every), config.passive))
+        Ok(VerbsRc::new(SendSide::new(qp, data, segments, signal_every), config.passive))
     }
 
     fn destroy_rc(&mut self, rc: VerbsRc) -> Result<(), HcaError> {
@@ -238,6 +213,48 @@ impl Backend for VerbsHca {
 }
 
 impl<P: DataPath> Adapter<P> {
+    /// Keeps account of a worker's new queues.
+    pub(super) fn keep_queues(
+        &mut self,
+        id: QueuesId,
+        worker: WorkerRecord<P::Worker>,
+        ud: &Arc<QueuePair>,
+    ) -> Result<(), HcaError> {
+        worker.arm()?;
+        self.qps.insert(
+            worker.ud,
+            QpRecord {
+                qp: Arc::downgrade(ud),
+                port: worker.port,
+                queues: id,
+                credit: 0,
+                passive: false,
+                connected: false,
+                last_wqe_told: false,
+            },
+        );
+        self.workers.insert(id, worker);
+        Ok(())
+    }
+
+    /// Keeps account of a new connected queue pair that takes `credit` entries of a completion queue.
+    pub(super) fn keep_rc(&mut self, qp: &Arc<QueuePair>, config: &RcConfig, credit: u32) {
+        let Some(worker) = self.workers.get_mut(&config.queues) else { return };
+        *worker.credit(config.passive) -= credit;
+        self.qps.insert(
+            qp.number(),
+            QpRecord {
+                qp: Arc::downgrade(qp),
+                port: worker.port,
+                queues: config.queues,
+                credit,
+                passive: config.passive,
+                connected: true,
+                last_wqe_told: false,
+            },
+        );
+    }
+
     /// A worker's queues are gone.
     pub(super) fn forget_queues(&mut self, ud: Qpn) -> Result<(), HcaError> {
         let id = self.qps.remove(&ud).map(|record| record.queues);

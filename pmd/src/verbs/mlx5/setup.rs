@@ -9,7 +9,7 @@ use super::super::object::{
     CompletionChannel, CompletionQueue, ProtectionDomain, QueuePair, QueuePairParts, SharedReceiveQueue,
 };
 use super::super::setup::{WorkerRecord, within};
-use super::super::{Mlx5Hca, QpRecord, remedy};
+use super::super::{Mlx5Hca, remedy};
 use super::{RingWorker, rings};
 use crate::hca::{Backend, HcaError, LinkLayer, Queues, QueuesConfig, RcConfig, UdDestination};
 use crate::mem::{Mbuf, Pool};
@@ -111,20 +111,7 @@ impl Backend for Mlx5Hca {
             drain_credit: sizes.drain_credit,
             own: RingWorker { domain: Arc::downgrade(&domain), register },
         };
-        worker.arm()?;
-        self.qps.insert(
-            worker.ud,
-            QpRecord {
-                qp: Arc::downgrade(&ud),
-                port: config.port,
-                queues: config.id,
-                credit: 0,
-                passive: false,
-                connected: false,
-                last_wqe_told: false,
-            },
-        );
-        self.workers.insert(config.id, worker);
+        self.keep_queues(config.id, worker, &ud)?;
         // SAFETY: the queue pairs' registers are mapped by the library for as long as its context is open, which the queue
         // pairs hold and the queues hold them; no other worker has this one, as checked. The one that arms is the context's, too.
         let bus = unsafe { PciBus::new(arm_register, Box::new(recv_cq)) };
@@ -165,9 +152,8 @@ impl Backend for Mlx5Hca {
         let srq = worker.srq.as_ref().and_then(Weak::upgrade);
         let srq = srq.ok_or(HcaError::Exhausted("shared receive queues: these queues are datagram only"))?;
         let blocks = geometry.sq_wqebbs;
-        if *worker.credit(config.passive) < blocks {
-            return Err(HcaError::Exhausted("completion queue entries for connected queue pairs"));
-        }
+        worker.check_credit(config.passive, blocks)?;
+        let signal_every = worker.signal_every;
         let parts = QueuePairParts {
             kind: sys::IBV_QPT_RC,
             send_cq: if config.passive { Arc::clone(&recv_cq) } else { send_cq },
@@ -184,20 +170,8 @@ impl Backend for Mlx5Hca {
                 "install another release of rdma-core",
             ));
         }
-        *worker.credit(config.passive) -= blocks;
-        self.qps.insert(
-            qp.number(),
-            QpRecord {
-                qp: Arc::downgrade(&qp),
-                port: worker.port,
-                queues: config.queues,
-                credit: blocks,
-                passive: config.passive,
-                connected: true,
-                last_wqe_told: false,
-            },
-        );
-        Ok(RcQp::new(&rings, config.passive, worker.signal_every, Some(Box::new(qp))))
+        self.keep_rc(&qp, config, blocks);
+        Ok(RcQp::new(&rings, config.passive, signal_every, Some(Box::new(qp))))
     }
 
     fn destroy_rc(&mut self, rc: RcQp<Mbuf>) -> Result<(), HcaError> {
