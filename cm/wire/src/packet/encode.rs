@@ -14,8 +14,8 @@ pub enum EncodeError {
         /// Bytes of memory.
         have: usize,
     },
-    /// Longer than the LRH can say.
-    #[error("a packet of {0} bytes is longer than an LRH can say")]
+    /// Longer than the length field of its LRH or IP header can say.
+    #[error("a packet of {0} bytes is longer than its header can say")]
     TooLong(usize),
     /// The extended headers are not those of the opcode.
     #[error("opcode {opcode:#04x} does not go with these extended headers")]
@@ -23,6 +23,17 @@ pub enum EncodeError {
         /// The opcode.
         opcode: u8,
     },
+}
+
+/// Writes BTH and extended headers to the front of `out`; `None` if they do not fit.
+#[inline]
+pub(super) fn write_transport(bth: &Bth, extended: &Extended, payload: usize, out: &mut [u8]) -> Option<()> {
+    let (head, rest) = out.split_first_chunk_mut::<BTH_LEN>()?;
+    *head = bth.to_bytes((payload.next_multiple_of(4) - payload) as u8);
+    let bytes = extended.to_bytes();
+    let bytes = bytes.get(..extended.layout().len())?;
+    rest.get_mut(..bytes.len())?.copy_from_slice(bytes);
+    Some(())
 }
 
 /// All headers of a packet. Lengths, LNH and pad count follow from the rest on writing.
@@ -88,12 +99,7 @@ impl Headers {
                 rest
             }
         };
-        let (bth, rest) = rest.split_first_chunk_mut::<BTH_LEN>().ok_or(no_room)?;
-        let pad = payload.next_multiple_of(4) - payload;
-        *bth = self.bth.to_bytes(pad as u8);
-        let extended = self.extended.to_bytes();
-        let extended = extended.get(..self.extended.layout().len()).unwrap_or_default();
-        rest.get_mut(..extended.len()).ok_or(no_room)?.copy_from_slice(extended);
+        write_transport(&self.bth, &self.extended, payload, rest).ok_or(no_room)?;
         Ok(Frame { packet, header_len, payload })
     }
 

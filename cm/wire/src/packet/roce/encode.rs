@@ -2,6 +2,7 @@
 
 use super::{ROCEV2_PORT, RoceNetwork, UDP_LEN};
 use crate::crc::{ICRC_LEN, Icrc};
+use crate::packet::encode::write_transport;
 use crate::packet::{BTH_LEN, Bth, EncodeError, Extended};
 
 /// All headers of a RoCEv2 packet. Lengths, checksums and pad count follow from the rest on writing; the UDP checksum is 0,
@@ -60,11 +61,7 @@ impl RoceHeaders {
         udp[2..4].copy_from_slice(&ROCEV2_PORT.to_be_bytes());
         udp[4..6].copy_from_slice(&((need - ip_len) as u16).to_be_bytes());
         udp[6..].fill(0);
-        let (bth, rest) = rest.split_first_chunk_mut::<BTH_LEN>().ok_or(no_room)?;
-        *bth = self.bth.to_bytes((payload.next_multiple_of(4) - payload) as u8);
-        let extended = self.extended.to_bytes();
-        let extended = extended.get(..self.extended.layout().len()).unwrap_or_default();
-        rest.get_mut(..extended.len()).ok_or(no_room)?.copy_from_slice(extended);
+        write_transport(&self.bth, &self.extended, payload, rest).ok_or(no_room)?;
         Ok(RoceFrame { packet, header_len, payload })
     }
 
