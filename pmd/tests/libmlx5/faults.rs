@@ -61,9 +61,7 @@ fn destroying_a_queue_pair_leaves_the_completions_of_others_alone() {
     a.destroy_rc(SLOT);
     a.destroy_rc(OTHER);
     b.destroy_rc(OTHER);
-    a.end();
-    b.end();
-    world.end();
+    world.end_with(a, b);
 }
 
 #[test]
@@ -87,9 +85,7 @@ fn the_library_does_clean_completions_where_it_polls_itself() {
     a.destroy_rc(SLOT);
     a.destroy_rc(OTHER);
     b.destroy_rc(OTHER);
-    a.end();
-    b.end();
-    world.end();
+    world.end_with(a, b);
 }
 
 #[test]
@@ -108,9 +104,7 @@ fn a_peer_that_is_gone_is_told_and_every_buffer_comes_back() {
     assert_eq!((a.freed, a.queues().rc_outstanding(SLOT)), (20, 0));
     assert!(!a.send_rc(&pool, SLOT, b"no more"));
     a.destroy_rc(SLOT);
-    a.end();
-    b.end();
-    world.end();
+    world.end_with(a, b);
 }
 
 #[test]
@@ -131,9 +125,7 @@ fn a_message_that_is_too_long_fails_at_both_ends() {
     assert_eq!(b.queues().receives_posted(), (64, 63), "the entry is posted again");
     a.destroy_rc(SLOT);
     b.destroy_rc(SLOT);
-    a.end();
-    b.end();
-    world.end();
+    world.end_with(a, b);
 }
 
 #[test]
@@ -160,9 +152,7 @@ fn a_passive_queue_pair_is_drained_and_its_events_come() {
     fakekernel::with(1, |d| d.engine.set_link(PortNumber(1), None)).unwrap();
     world.settle(&mut [&mut a, &mut b]);
     assert_eq!(b.async_events(), [AsyncEvent::PortError(PortNumber(1))]);
-    a.end();
-    b.end();
-    world.end();
+    world.end_with(a, b);
 }
 
 fn sleepers<P: DataPath>()
@@ -189,9 +179,7 @@ where
     assert!(b.queues().arm());
     a.send_ud(&pool, to_lid(b.lid), b.ud, b"last");
     world.settle(&mut [&mut a]);
-    a.end();
-    b.end();
-    world.end();
+    world.end_with(a, b);
 }
 
 #[test]
@@ -234,9 +222,7 @@ fn a_datagram_queue_pair_comes_back_by_way_of_reset() {
         }
     }
     assert_eq!((a.queues().anomalies(), b.queues().anomalies()), Default::default());
-    a.end();
-    b.end();
-    world.end();
+    world.end_with(a, b);
 }
 
 #[test]
@@ -271,9 +257,7 @@ fn a_shared_queue_that_runs_low_and_dry_is_told() {
     assert_eq!(a.events.first(), Some(&fault), "{:?}", a.events);
     a.destroy_rc(SLOT);
     b.destroy_rc(SLOT);
-    a.end();
-    b.end();
-    world.end();
+    world.end_with(a, b);
 }
 
 #[test]

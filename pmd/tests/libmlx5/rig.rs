@@ -120,6 +120,13 @@ impl World {
         }
     }
 
+    /// Ends two hosts, then everything.
+    pub(crate) fn end_with<A: Backend, B: Backend>(self, a: Host<A>, b: Host<B>) {
+        a.end();
+        b.end();
+        self.end();
+    }
+
     /// At the end: every buffer is home, and the kernel has no object left.
     pub(crate) fn end(self) {
         assert_eq!(self.pool.in_use(), 0, "buffers");

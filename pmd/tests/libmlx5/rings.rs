@@ -119,9 +119,7 @@ where
     assert_eq!(b.received.len(), 2);
     a.destroy_rc(SLOT);
     b.destroy_rc(SLOT);
-    a.end();
-    b.end();
-    world.end();
+    world.end_with(a, b);
     traces
 }
 
@@ -184,7 +182,5 @@ fn each_worker_rings_a_register_of_its_own() {
         a.destroy_rc(slot);
         b.destroy_rc(slot);
     }
-    a.end();
-    b.end();
-    world.end();
+    world.end_with(a, b);
 }

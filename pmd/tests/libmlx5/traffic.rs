@@ -48,9 +48,7 @@ where
     assert!(matches!(last.source, Source::Ud(s) if s.has_grh && s.multicast), "{last:?}");
     b.hca.detach_multicast(b.ud, group, Lid(0xc000)).unwrap();
     assert!(a.events.is_empty() && b.events.is_empty());
-    a.end();
-    b.end();
-    world.end();
+    world.end_with(a, b);
 }
 
 fn messages<P: DataPath, Q: DataPath>(mut world: World)
@@ -84,9 +82,7 @@ where
     assert!(a.events.is_empty() && b.events.is_empty(), "{:?} {:?}", a.events, b.events);
     a.destroy_rc(SLOT);
     b.destroy_rc(SLOT);
-    a.end();
-    b.end();
-    world.end();
+    world.end_with(a, b);
 }
 
 /// Datagrams and four connections at once, in an order that is drawn.
@@ -137,9 +133,7 @@ where
         a.destroy_rc(slot);
         b.destroy_rc(slot);
     }
-    a.end();
-    b.end();
-    world.end();
+    world.end_with(a, b);
 }
 
 #[test]

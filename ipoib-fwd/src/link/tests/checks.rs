@@ -1,10 +1,28 @@
-//! What tests assert of a whole fabric.
+//! What tests bring about and assert of a whole fabric.
 
 use pmd::hca::QpState;
 
-use super::fabric::Fabric;
+use super::fabric::{Fabric, ms};
 
 impl Fabric {
+    /// Connects nodes 0 and 1 both ways.
+    pub(super) fn connect(&mut self) {
+        self.resolve(0, 1);
+        self.run(ms(200));
+        self.use_by(1, 0, 0);
+        self.run(ms(200));
+        self.assert_connected(0, 0, 1);
+        self.assert_connected(1, 0, 0);
+    }
+
+    /// Forgets what was told and asked so far.
+    pub(super) fn forget_past(&mut self) {
+        for node in &mut self.nodes {
+            node.take_events();
+        }
+        self.requests.clear();
+    }
+
     /// Asserts that `from` has a connection to `to` that agrees with its other end in every number.
     pub(super) fn assert_connected(&self, from: usize, worker: u8, to: usize) {
         let ip = self.nodes[to].ip;

@@ -17,12 +17,7 @@ fn pair(seed: u64) -> Fabric {
 
 fn connected(seed: u64) -> Fabric {
     let mut f = pair(seed);
-    f.resolve(0, 1);
-    f.run(ms(200));
-    f.use_by(1, 0, 0);
-    f.run(ms(200));
-    f.assert_connected(0, 0, 1);
-    f.assert_connected(1, 0, 0);
+    f.connect();
     f
 }
 

@@ -18,16 +18,8 @@ fn busy() -> Fabric {
     f.add(1, |_| {});
     f.add(1, |_| {});
     f.run(ms(100));
-    f.resolve(0, 1);
-    f.run(ms(200));
-    f.use_by(1, 0, 0);
-    f.run(ms(200));
-    f.assert_connected(0, 0, 1);
-    f.assert_connected(1, 0, 0);
-    for node in &mut f.nodes {
-        node.take_events();
-    }
-    f.requests.clear();
+    f.connect();
+    f.forget_past();
     f
 }
 
@@ -225,10 +217,7 @@ fn an_address_that_another_port_took_leaves_the_old_ones_connection_alone() {
         f.add(1, |_| {});
     }
     f.run(ms(100));
-    f.resolve(0, 1);
-    f.run(ms(200));
-    f.use_by(1, 0, 0);
-    f.run(ms(200));
+    f.connect();
     let old = f.nodes[1].facts.gid;
     // Node 2 says that it is node 1 (a service that fails over); node 1 still has its connection to us, perhaps for others.
     let (ip, now) = (f.nodes[1].ip, f.now);

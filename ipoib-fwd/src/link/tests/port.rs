@@ -23,16 +23,8 @@ fn busy() -> Fabric {
         assert!(node.link.join(now, ALL_HOSTS));
     }
     f.run(ms(100));
-    f.resolve(0, 1);
-    f.run(ms(200));
-    f.use_by(1, 0, 0);
-    f.run(ms(200));
-    f.assert_connected(0, 0, 1);
-    f.assert_connected(1, 0, 0);
-    for node in &mut f.nodes {
-        node.take_events();
-    }
-    f.requests.clear();
+    f.connect();
+    f.forget_past();
     f
 }
 
