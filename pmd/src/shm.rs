@@ -32,16 +32,16 @@ pub fn monotonic_nanoseconds() -> u64 {
 #[derive(Debug, thiserror::Error)]
 pub enum ShmError {
     /// Another process maintains it.
-    #[error("{} is maintained by another process", .0.display())]
+    #[error("{} is maintained by another process: stop that one, or choose another file", .0.display())]
     Maintained(PathBuf),
     /// The file is another user's, who could write what readers take for ours.
     #[error("{} belongs to another user: choose another place, for instance in /run", .0.display())]
     Foreign(PathBuf),
     /// The file is empty, or no whole number of words, or too long.
-    #[error("{} does not hold whole words", .0.display())]
+    #[error("{} does not hold whole words: choose a new file, or one that was written by this program", .0.display())]
     Length(PathBuf),
     /// A call failed.
-    #[error("cannot {what} {}", path.display())]
+    #[error("cannot {what} {}: {source}; choose a file in a directory of this user's, for instance in /run", path.display())]
     Call {
         /// What was being done.
         what: &'static str,
