@@ -102,6 +102,8 @@ def main():
     failed = [r["name"] for r in checks.results if not r["ok"]]
     if failed or error:
         sys.exit(f"e2e: FAILED: {', '.join(failed)} {error or ''}")
+    if not checks.results:
+        sys.exit(f"e2e: no check has a name that begins with {' or '.join(args.only)}")
     say(f"all {len(checks.results)} checks passed in {time.monotonic() - begin:.0f} s")
 
 

@@ -136,7 +136,7 @@ def check_ethernet_capture(lab):
 
 
 def captures(args, checks):
-    if not checks.wanted("capture"):
+    if not checks.wanted_of("capture"):
         return
     args.capture = True
     lab = Laboratory(args, intruder=False)

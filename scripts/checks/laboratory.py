@@ -40,6 +40,10 @@ class Checks:
     def wanted(self, *names):
         return not self.only or any(n.startswith(o) for n in names for o in self.only)
 
+    def wanted_of(self, group):
+        """True if some check whose name begins so may be wanted."""
+        return self.wanted(group) or any(o.startswith(group) for o in self.only)
+
     def run(self, name, body, lab=None):
         if not self.wanted(name):
             return

@@ -28,7 +28,7 @@ def refused(argv, *words, netns=None):
 
 
 def operator_errors(args, checks):
-    if not checks.wanted("error"):
+    if not checks.wanted_of("error"):
         return
     gateway, fabric = Path(args.bin).resolve() / "ipoib-fwd", Path(args.bin).resolve() / "ibfab"
     directory = Path(demo.tempfile.mkdtemp(prefix="ipoib-fwd-e2e-"))
