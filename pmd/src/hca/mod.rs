@@ -7,19 +7,9 @@
 //! Ownership of buffers: posting moves a buffer in; an error hands it back; a completion returns or frees it.
 //! Destroying a queue pair flushes every outstanding buffer exactly once.
 
-mod address;
 mod control;
-mod error;
 mod queues;
 
-pub use address::{AddressVector, GlobalRoute, UdDestination};
-pub use control::{
-    AsyncEvent, Backend, Control, DeviceAttributes, LinkLayer, PortAttributes, PortState, QpState,
-    QpTransition, QueuesConfig, QueuesId, RcConfig, RcToReceive, RcToSend,
-};
-pub use error::HcaError;
-pub use ib_wire::PortNumber;
-pub use queues::{
-    BURST, PostError, QpEvent, QpFault, Queues, RcSlot, Received, Refused, RxBurst, Source, UdSource,
-    WcStatus,
-};
+pub use ::hca::*;
+pub use control::{Backend, Control};
+pub use queues::{Queues, Received, Refused, RxBurst};

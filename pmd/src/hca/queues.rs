@@ -2,20 +2,14 @@
 
 use std::time::Duration;
 
+use ::hca::{BURST, PostError, QpEvent, RcSlot, Source};
 use arrayvec::ArrayVec;
-use ib_wire::{Lid, Qpn, ServiceLevel};
+use ib_wire::Qpn;
 
 use crate::mem::Mbuf;
 
-/// Most packets that one poll returns and one round of posts takes.
-pub const BURST: usize = 32;
-
 /// Received messages of one poll.
 pub type RxBurst = ArrayVec<Received, BURST>;
-
-/// Place of a connected queue pair in a worker's table. The control lcore deals them out.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct RcSlot(pub u16);
 
 /// A message that arrived.
 #[derive(Debug)]
@@ -28,32 +22,6 @@ pub struct Received {
     pub source: Source,
 }
 
-/// How a message came.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source {
-    /// By a connection.
-    Rc,
-    /// As a datagram.
-    Ud(UdSource),
-}
-
-/// The sender of a datagram, as its completion tells.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct UdSource {
-    /// Source queue pair.
-    pub qpn: Qpn,
-    /// Source LID.
-    pub slid: Lid,
-    /// Service level.
-    pub sl: ServiceLevel,
-    /// P_Key index that matched.
-    pub pkey_index: u16,
-    /// True if the GRH area holds a GRH.
-    pub has_grh: bool,
-    /// True if it was sent to a multicast group.
-    pub multicast: bool,
-}
-
 /// A buffer that was not taken, and why.
 #[derive(Debug)]
 pub struct Refused {
@@ -61,81 +29,6 @@ pub struct Refused {
     pub buf: Mbuf,
     /// The reason.
     pub error: PostError,
-}
-
-/// Why a post was refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum PostError {
-    /// The send queue is full.
-    #[error("the send queue is full")]
-    Full,
-    /// The buffer has more segments than a work request can carry.
-    #[error("the buffer has too many segments")]
-    TooManySegments,
-    /// No connected queue pair is in that slot, or it is in error.
-    #[error("no connection in this slot")]
-    NoConnection,
-    /// The buffer lies outside of all registered memory.
-    #[error("the buffer is not in registered memory")]
-    NotRegistered,
-}
-
-/// Outcome of a work request (IBA 11.6.2), in the order of mlx5's syndromes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum WcStatus {
-    /// Done.
-    Success,
-    /// Local length error.
-    LocalLength,
-    /// Local QP operation error.
-    LocalQpOperation,
-    /// Local protection error.
-    LocalProtection,
-    /// Flushed.
-    Flushed,
-    /// Memory window bind error.
-    MemoryWindowBind,
-    /// Bad response.
-    BadResponse,
-    /// Local access error.
-    LocalAccess,
-    /// The responder found the request invalid.
-    RemoteInvalidRequest,
-    /// Remote access error.
-    RemoteAccess,
-    /// Remote operation error.
-    RemoteOperation,
-    /// Transport retries used up.
-    RetryExceeded,
-    /// RNR retries used up.
-    RnrRetryExceeded,
-    /// Aborted by the remote side.
-    RemoteAborted,
-    /// Anything else.
-    General,
-}
-
-/// Something on a queue pair that the control lcore has to know.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct QpEvent {
-    /// The queue pair.
-    pub qpn: Qpn,
-    /// What it is.
-    pub fault: QpFault,
-}
-
-/// What befell a queue pair.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum QpFault {
-    /// A send failed, other than by being flushed.
-    Send(WcStatus),
-    /// A receive failed, other than by being flushed.
-    Receive(WcStatus),
-    /// The drain request posted by [`Queues::post_drain`] has completed: no receive of this queue pair is left in the
-    /// completion queue.
-    Drained,
-    /// Nothing is outstanding on the send queue of a queue pair that is in error.
-    Flushed,
 }
 
 /// One worker's queues on one device: a datagram queue pair, a shared receive queue, the completion queues, and a

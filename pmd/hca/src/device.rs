@@ -1,0 +1,101 @@
+//! What a device and its ports are, and what befalls them unasked.
+
+use ib_wire::{Guid, Lid, Mtu, PortNumber, Qpn, ServiceLevel};
+
+use crate::QueuesId;
+
+/// What a device is.
+#[derive(Clone, Debug)]
+pub struct DeviceAttributes {
+    /// Its name: `soft0`, `mlx5_0`, `rxe0`.
+    pub name: String,
+    /// Node GUID.
+    pub node_guid: Guid,
+    /// Number of ports.
+    pub ports: u8,
+    /// Most queue pairs.
+    pub max_qp: u32,
+    /// Most work requests in one queue.
+    pub max_wr: u32,
+    /// Most scatter elements in one SRQ entry.
+    pub max_srq_sge: u32,
+}
+
+/// Logical state of a port (IBA 14.2.5.6).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum PortState {
+    /// No link.
+    Down = 1,
+    /// Link up, not yet configured by a subnet manager.
+    Init = 2,
+    /// Configured, only management passes.
+    Armed = 3,
+    /// Data passes.
+    Active = 4,
+}
+
+/// What is at the other end of the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LinkLayer {
+    /// InfiniBand.
+    InfiniBand,
+    /// Ethernet: RoCE.
+    Ethernet,
+}
+
+/// What a port is at this moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PortAttributes {
+    /// Logical state.
+    pub state: PortState,
+    /// Link layer.
+    pub link_layer: LinkLayer,
+    /// Base LID; 0 before a subnet manager gave one.
+    pub lid: Lid,
+    /// LID mask control.
+    pub lmc: u8,
+    /// LID of the subnet manager, where subnet administration listens on QP1.
+    pub sm_lid: Lid,
+    /// Service level towards the subnet manager.
+    pub sm_sl: ServiceLevel,
+    /// MTU in use.
+    pub active_mtu: Mtu,
+    /// Largest MTU that the port can use.
+    pub max_mtu: Mtu,
+    /// Entries of the GID table.
+    pub gid_table_len: u16,
+    /// Entries of the P_Key table.
+    pub pkey_table_len: u16,
+    /// Port GUID.
+    pub guid: Guid,
+}
+
+/// Something happened to a device without being asked for (IBA 11.6.3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AsyncEvent {
+    /// The port became active.
+    PortActive(PortNumber),
+    /// The port's link is unavailable.
+    PortError(PortNumber),
+    /// The port's LID changed.
+    LidChange(PortNumber),
+    /// The P_Key table changed.
+    PKeyChange(PortNumber),
+    /// The GID table changed.
+    GidChange(PortNumber),
+    /// Another subnet manager took over.
+    SmChange(PortNumber),
+    /// The subnet manager asks clients to register anew.
+    ClientReregister(PortNumber),
+    /// A queue pair on a shared receive queue, in the error state, has taken its last receive (IBA 10.3.1).
+    LastWqeReached(Qpn),
+    /// Data came before the RTU.
+    CommunicationEstablished(Qpn),
+    /// A queue pair failed outside of any completion.
+    QpFatal(Qpn),
+    /// A shared receive queue fell below its limit.
+    SrqLimitReached(QueuesId),
+    /// A completion queue overran or the device died; only a restart helps.
+    Fatal,
+}

@@ -1,0 +1,24 @@
+//! The words of the device seam: what host channel adapters and those who use them say to each other, whatever drives
+//! them. Numbers and attributes only: no packet buffer, no device. The traits that speak them are `pmd::hca`'s.
+//!
+//! * [`AddressVector`], [`UdDestination`] – where a packet goes.
+//! * [`DeviceAttributes`], [`PortAttributes`], [`AsyncEvent`] – what a device is and what befalls it.
+//! * [`QpState`], [`QpTransition`] – life of a queue pair (IBA 10.3.1).
+//! * [`QueuesConfig`], [`RcConfig`] – a worker's queues.
+//! * [`Source`], [`WcStatus`], [`QpEvent`] – what comes of receives and sends.
+#![forbid(unsafe_code)]
+
+mod address;
+mod completion;
+mod device;
+mod error;
+mod qp;
+mod queues;
+
+pub use address::{AddressVector, GlobalRoute, UdDestination};
+pub use completion::{PostError, QpEvent, QpFault, WcStatus};
+pub use device::{AsyncEvent, DeviceAttributes, LinkLayer, PortAttributes, PortState};
+pub use error::HcaError;
+pub use ib_wire::PortNumber;
+pub use qp::{QpState, QpTransition, RcToReceive, RcToSend};
+pub use queues::{BURST, QueuesConfig, QueuesId, RcConfig, RcSlot, Source, UdSource};

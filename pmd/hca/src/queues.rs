@@ -1,0 +1,75 @@
+//! One worker's queues: their sizes, and who sent what they received.
+
+use ib_wire::{Lid, PortNumber, Qpn, ServiceLevel};
+
+/// Most packets that one poll returns and one round of posts takes.
+pub const BURST: usize = 32;
+
+/// Names the queues of one worker on one device.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct QueuesId(pub u16);
+
+/// Sizes of one worker's queues. Depths are work requests; devices round up to powers of two.
+#[derive(Clone, Debug)]
+pub struct QueuesConfig {
+    /// Which worker.
+    pub id: QueuesId,
+    /// Port of the device.
+    pub port: PortNumber,
+    /// Depth of the datagram queue pair's send queue.
+    pub ud_send_depth: u32,
+    /// Depth of the datagram queue pair's receive queue.
+    pub ud_recv_depth: u32,
+    /// Depth of the shared receive queue; 0 = datagram only, no shared receive queue.
+    pub srq_depth: u32,
+    /// Largest message that an SRQ entry must take, bytes (65,524 for IPoIB's largest).
+    pub srq_message: usize,
+    /// Raise [`SrqLimitReached`](crate::AsyncEvent::SrqLimitReached) when fewer entries than this are posted; 0 = never.
+    pub srq_limit: u32,
+    /// Most connected queue pairs that may complete into these queues: sizes the completion queues.
+    pub max_rc: u32,
+    /// One signalled send in this many.
+    pub signal_every: u32,
+}
+
+/// One connected queue pair on a worker's queues.
+#[derive(Clone, Copy, Debug)]
+pub struct RcConfig {
+    /// The worker's queues.
+    pub queues: QueuesId,
+    /// Depth of the send queue; 1 is enough for a passive one, which only ever sends its drain request.
+    pub send_depth: u32,
+    /// True if its send completions go to the receive completion queue, so that the drain request's completion comes
+    /// behind every receive of this queue pair (IBA 10.3.1); such a queue pair is not for data.
+    pub passive: bool,
+}
+
+/// Place of a connected queue pair in a worker's table. The control lcore deals them out.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RcSlot(pub u16);
+
+/// How a message came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// By a connection.
+    Rc,
+    /// As a datagram.
+    Ud(UdSource),
+}
+
+/// The sender of a datagram, as its completion tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UdSource {
+    /// Source queue pair.
+    pub qpn: Qpn,
+    /// Source LID.
+    pub slid: Lid,
+    /// Service level.
+    pub sl: ServiceLevel,
+    /// P_Key index that matched.
+    pub pkey_index: u16,
+    /// True if the GRH area holds a GRH.
+    pub has_grh: bool,
+    /// True if it was sent to a multicast group.
+    pub multicast: bool,
+}
