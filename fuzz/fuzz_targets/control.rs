@@ -6,11 +6,11 @@ use std::net::Ipv4Addr;
 use ib_wire::ipoib::{Arp, HardwareAddress};
 use ipoib_fwd::forward::arp::{ArpMeaning, check_ethernet, check_infiniband, to_ethernet, to_infiniband};
 use ipoib_fwd::forward::{GatewayAddress, Settings};
-use ipoib_fwd::packet::arp::EthernetArp;
-use ipoib_fwd::packet::checksum;
-use ipoib_fwd::packet::ethernet::{EthernetHeader, MacAddress};
-use ipoib_fwd::packet::icmp::{ICMP_ERROR_MAX, echo_reply, fragmentation_needed, may_answer};
-use ipoib_fwd::packet::ipv4::{Ipv4View, is_unicast};
+use ipoib::net::arp::EthernetArp;
+use ipoib::net::checksum;
+use ipoib::net::ethernet::{EthernetHeader, MacAddress};
+use ipoib::net::icmp::{ICMP_ERROR_MAX, echo_reply, fragmentation_needed, may_answer};
+use ipoib::net::ipv4::{Ipv4View, is_unicast};
 use libfuzzer_sys::fuzz_target;
 
 const OWN_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 0xfe]);

@@ -10,10 +10,10 @@ use ipoib_fwd::forward::{
     EthNeighbour, EthVerdict, GatewayAddress, IbNeighbour, IbVerdict, Settings, Tables, Via, eth_to_ib,
     ib_to_eth,
 };
-use ipoib_fwd::link::RcPath;
-use ipoib_fwd::packet::ethernet::{ETHERNET_HEADER_LEN, MacAddress};
-use ipoib_fwd::packet::ipv4::Ipv4View;
-use ipoib_fwd::packet::{IPOIB_HEADER_LEN, checksum};
+use ipoib::link::RcPath;
+use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, MacAddress};
+use ipoib::net::ipv4::Ipv4View;
+use ipoib::net::{IPOIB_HEADER_LEN, checksum};
 use libfuzzer_sys::fuzz_target;
 use pmd::hca::{RcSlot, Source, UdSource};
 

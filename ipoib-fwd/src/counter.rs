@@ -3,7 +3,7 @@
 use dataplane::counter::{CounterReader, Counters};
 use serde_json::{Map, Value, json};
 
-use crate::drop_reason::DropReason;
+use ipoib::drop_reason::DropReason;
 
 /// A path that packets take through a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,12 +1,8 @@
-//! The application: address translation, neighbours, IPoIB links and connections, and the forwarding step.
+//! The application: the forwarding step, segments, and the gateway that runs them.
 #![forbid(unsafe_code)]
 
 pub mod counter;
 pub mod ctl;
-pub mod drop_reason;
-pub mod endpoint;
 pub mod forward;
 pub mod gateway;
 pub mod gids;
-pub mod link;
-pub mod packet;

@@ -12,14 +12,14 @@ use cm::Path;
 use cm::connection::{Config, ConnId, ConnectRequest, ConnectionTable, Event as CmEvent};
 use dataplane::latency::Recorder;
 use dataplane::worker::Handle;
+use endpoint::{Endpoint, EndpointConfig, LinkWorker, ViewBoard, WorkerSizes};
 use ib_wire::cm::ipoib::{PrivateData, ServiceIdForm};
 use ib_wire::cm::{AttributeId, FlowLabel};
 use ib_wire::sa::LifeTime;
 use ib_wire::{Guid, Mtu, PKey, Qpn, ServiceLevel};
 use ibfab::config::FabricConfig;
 use ibfab::fabric::Fabric;
-use ipoib_fwd::endpoint::{Endpoint, EndpointConfig, LinkWorker, ViewBoard, WorkerSizes};
-use ipoib_fwd::link::LinkSettings;
+use ipoib::link::LinkSettings;
 use pmd::eal::Eal;
 use pmd::hca::{
     AddressVector, Backend, Control, PortNumber, QpTransition, Queues, QueuesConfig, QueuesId, RcConfig,

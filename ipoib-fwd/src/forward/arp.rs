@@ -5,12 +5,12 @@
 use std::net::Ipv4Addr;
 
 use super::tables::Settings;
-use crate::drop_reason::DropReason;
-use crate::link::HardwareAddress;
-use crate::packet::arp::{ArpOperation, EthernetArp};
-use crate::packet::ethernet::MacAddress;
-use crate::packet::ipv4;
 use ib_wire::ipoib::{Arp as InfiniBandArp, ArpOperation as InfiniBandOperation};
+use ipoib::drop_reason::DropReason;
+use ipoib::link::HardwareAddress;
+use ipoib::net::arp::{ArpOperation, EthernetArp};
+use ipoib::net::ethernet::MacAddress;
+use ipoib::net::ipv4;
 
 /// What an ARP packet is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,13 +5,13 @@ use pmd::hca::RcSlot;
 use super::Punt;
 use super::rules::{Cast, LinkCast, classify};
 use super::tables::{IbNeighbour, NeighbourIndex, Tables};
-use crate::drop_reason::DropReason;
-use crate::packet::IPOIB_HEADER_LEN;
-use crate::packet::ethernet::{
+use ipoib::drop_reason::DropReason;
+use ipoib::net::IPOIB_HEADER_LEN;
+use ipoib::net::ethernet::{
     ETHERNET_HEADER_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_SERVICE_VLAN,
     ETHERTYPE_VLAN, EthernetHeader, MacAddress,
 };
-use crate::packet::ipv4::Ipv4View;
+use ipoib::net::ipv4::Ipv4View;
 
 /// The way of a packet into the fabric.
 #[derive(Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl<D> Copy for Via<'_, D> {}
 /// What to do with a frame.
 ///
 /// In a frame, the IPv4 packet begins at [`ETHERNET_HEADER_LEN`]; its message is
-/// [`crate::packet::IPOIB_IPV4_HEADER`] and the packet's first `ip_len` bytes. What the frame holds behind them is
+/// [`ipoib::net::IPOIB_IPV4_HEADER`] and the packet's first `ip_len` bytes. What the frame holds behind them is
 /// padding and must not go out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EthVerdict<'t, D> {
@@ -64,7 +64,7 @@ pub enum EthVerdict<'t, D> {
         dial: bool,
     },
     /// The packet does not fit and may not be cut. Tell its source this MTU by ICMP if
-    /// [`crate::packet::icmp::may_answer`] and the rate limit allow it, and drop it
+    /// [`ipoib::net::icmp::may_answer`] and the rate limit allow it, and drop it
     /// ([`DropReason::TooBigAnswered`] or [`DropReason::TooBig`]).
     TooBig {
         /// Largest packet that would fit.

@@ -19,7 +19,7 @@ use arrayvec::ArrayVec;
 use foldhash::fast::FixedState;
 
 use super::tables::MAX_NEIGHBOURS;
-use crate::packet::ethernet::MacAddress;
+use ipoib::net::ethernet::MacAddress;
 
 /// Most packets that wait for one neighbour, as in Linux.
 pub const PARKED: usize = 3;

@@ -5,13 +5,13 @@ use pmd::hca::Source;
 use super::Punt;
 use super::rules::{Cast, LinkCast, classify};
 use super::tables::{NeighbourIndex, Tables};
-use crate::drop_reason::DropReason;
-use crate::packet::IPOIB_HEADER_LEN;
-use crate::packet::be16;
-use crate::packet::ethernet::{
+use ipoib::drop_reason::DropReason;
+use ipoib::net::IPOIB_HEADER_LEN;
+use ipoib::net::be16;
+use ipoib::net::ethernet::{
     ETHERNET_HEADER_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader, MacAddress,
 };
-use crate::packet::ipv4::Ipv4View;
+use ipoib::net::ipv4::Ipv4View;
 
 /// What to do with a message.
 ///
@@ -40,7 +40,7 @@ pub enum IbVerdict {
         neighbour: Option<NeighbourIndex>,
     },
     /// The packet does not fit and may not be cut. Tell its source this MTU by ICMP if
-    /// [`crate::packet::icmp::may_answer`] and the rate limit allow it, and drop it
+    /// [`ipoib::net::icmp::may_answer`] and the rate limit allow it, and drop it
     /// ([`DropReason::TooBigAnswered`] or [`DropReason::TooBig`]).
     TooBig {
         /// Largest packet that would fit.

@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 
 use super::tables::Settings;
-use crate::drop_reason::DropReason;
-use crate::packet::ipv4::{self, Ipv4View};
+use ipoib::drop_reason::DropReason;
+use ipoib::net::ipv4::{self, Ipv4View};
 
 /// Whom a destination address means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,10 +10,10 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use ib_wire::{Lid, Qpn};
 
-use crate::link;
-use crate::link::RcPath;
-use crate::packet::IPOIB_HEADER_LEN;
-use crate::packet::ethernet::MacAddress;
+use ipoib::link;
+use ipoib::link::RcPath;
+use ipoib::net::IPOIB_HEADER_LEN;
+use ipoib::net::ethernet::MacAddress;
 
 /// Most neighbours of one side. Addresses come from the network, so tables are bounded and their hash is seeded.
 pub const MAX_NEIGHBOURS: usize = 4096;

@@ -5,10 +5,10 @@ use std::net::Ipv4Addr;
 use dataplane::table::{Publisher, Reader};
 use ib_wire::{Lid, Qpn};
 
-use crate::endpoint::{Board, LinkUpdate, Peer};
 use crate::forward::{EthNeighbour, Settings, Tables};
-use crate::link::{NeighbourChange, WorkerIndex};
-use crate::packet::ethernet::MacAddress;
+use endpoint::{Board, LinkUpdate, Peer};
+use ipoib::link::{NeighbourChange, WorkerIndex};
+use ipoib::net::ethernet::MacAddress;
 
 /// A change without the marks of use that hosts count by; the gateway's workers have [`super::usage`].
 fn plain<D: Clone>(change: &NeighbourChange<Peer<D>>) -> NeighbourChange<D> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use pmd::mem::Mbuf;
 
-use crate::link::WorkerIndex;
+use ipoib::link::WorkerIndex;
 
 /// Packets that wait for one destination, as Linux has it for a path (IPOIB_MAX_PATH_REC_QUEUE).
 const PER_DESTINATION: usize = 3;

@@ -5,7 +5,7 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use crate::counter::{Totals, Traffic};
-use crate::drop_reason::DropReason;
+use ipoib::drop_reason::DropReason;
 
 /// Times that the gateway keeps.
 #[derive(Debug)]

@@ -28,12 +28,12 @@ use super::parked::Parked;
 use super::report::Times;
 use super::worker::GatewayWorker;
 use crate::counter::{Totals, WorkerCounters};
-use crate::endpoint::{Endpoint, EndpointConfig, EndpointError, WorkerSizes};
 use crate::forward::ethernet_neighbours::{Ageing, EthernetNeighbours};
 use crate::forward::{GatewayAddress, Settings};
-use crate::link::{LinkSettings, Mode};
-use crate::packet::ethernet::MacAddress;
-use crate::packet::icmp::TokenBucket;
+use endpoint::{Endpoint, EndpointConfig, EndpointError, WorkerSizes};
+use ipoib::link::{LinkSettings, Mode};
+use ipoib::net::ethernet::MacAddress;
+use ipoib::net::icmp::TokenBucket;
 
 /// One signalled send in this many: completions are reaped in batches.
 const SIGNAL_EVERY: u32 = 16;

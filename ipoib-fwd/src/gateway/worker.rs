@@ -15,11 +15,11 @@ use pmd::mem::{Mbuf, Pool};
 use pmd::tap::{FrameKind, Tap, TapDirection};
 
 use crate::counter::{Traffic, WorkerCounters};
-use crate::drop_reason::DropReason;
-use crate::endpoint::{LinkWorker, Note, note};
 use crate::forward::{EthVerdict, IbVerdict, NeighbourIndex, Punt, Tables, Via, eth_to_ib, ib_to_eth};
-use crate::packet::ethernet::ETHERNET_HEADER_LEN;
-use crate::packet::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER};
+use endpoint::{LinkWorker, Note, note};
+use ipoib::drop_reason::DropReason;
+use ipoib::net::ethernet::ETHERNET_HEADER_LEN;
+use ipoib::net::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER};
 
 use super::cut;
 use super::usage::Usage;

@@ -33,7 +33,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use ib_wire::{Guid, Mtu, PKey, QKey, Rate, ServiceLevel};
-use ipoib_fwd::link::{MAX_MESSAGE, Mode};
+use ipoib::link::{MAX_MESSAGE, Mode};
 use pmd::soft::link::{LinkUrl, Transport};
 use toml::Spanned;
 

@@ -1,6 +1,6 @@
 //! What a virtual host counts.
 
-use ipoib_fwd::endpoint::Sent;
+use endpoint::Sent;
 use pmd::hca::{Source, UdSource};
 
 /// Why a host dropped a packet.

@@ -18,15 +18,13 @@ use arrayvec::ArrayVec;
 use dataplane::latency::Recorder;
 use dataplane::table::Reader;
 use dataplane::worker::Handle;
+use endpoint::{Endpoint, EndpointConfig, EndpointError, LinkView, LinkWorker, ViewBoard, WorkerSizes};
 use ib_wire::ipoib::Arp;
 use ib_wire::{Lid, Qpn};
-use ipoib_fwd::endpoint::{
-    Endpoint, EndpointConfig, EndpointError, LinkView, LinkWorker, ViewBoard, WorkerSizes,
-};
-use ipoib_fwd::link::{ArpResponder, Event, LinkSettings, WorkerIndex};
-use ipoib_fwd::packet::IPOIB_HEADER_LEN;
-use ipoib_fwd::packet::icmp::TokenBucket;
-use ipoib_fwd::packet::ipv4::Ipv4View;
+use ipoib::link::{ArpResponder, Event, LinkSettings, WorkerIndex};
+use ipoib::net::IPOIB_HEADER_LEN;
+use ipoib::net::icmp::TokenBucket;
+use ipoib::net::ipv4::Ipv4View;
 use pmd::hca::{Backend, PortNumber, Queues, Received, RxBurst, Source, UdSource};
 use pmd::mem::{Mbuf, Pool};
 use pmd::tun::{Tun, TunConfig, TunError};
@@ -154,7 +152,7 @@ impl<B: Backend> Host<B> {
         let (mut endpoint, mut workers) =
             Endpoint::new(hca, endpoint, pool, &[Arc::clone(&handle)], now).map_err(failed)?;
         let Some(worker) = workers.pop() else {
-            return Err(failed(ipoib_fwd::link::LinkError::Workers(0).into()));
+            return Err(failed(ipoib::link::LinkError::Workers(0).into()));
         };
         let board = ViewBoard::new(Arc::clone(endpoint.link().state()));
         Ok(Self {

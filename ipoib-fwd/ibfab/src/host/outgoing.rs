@@ -5,11 +5,11 @@ use std::net::Ipv4Addr;
 use std::time::Instant;
 
 use arrayvec::ArrayVec;
-use ipoib_fwd::endpoint;
+use endpoint;
+use ipoib::net::icmp::{ICMP_ERROR_MAX, fragmentation_needed, may_answer};
+use ipoib::net::ipv4::Ipv4View;
+use ipoib::net::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER};
 use ipoib_fwd::forward::fragment::{Fragment, fragments};
-use ipoib_fwd::packet::icmp::{ICMP_ERROR_MAX, fragmentation_needed, may_answer};
-use ipoib_fwd::packet::ipv4::Ipv4View;
-use ipoib_fwd::packet::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER};
 use pmd::hca::{Backend, PostError, Queues};
 use pmd::mem::{Mbuf, Pool};
 

@@ -9,9 +9,9 @@ use ib_wire::{Lid, Qpn, ServiceLevel};
 use pmd::hca::{RcSlot, Source, UdSource};
 
 use super::*;
-use crate::link::RcPath;
-use crate::packet::ethernet::MacAddress;
-use crate::packet::icmp;
+use ipoib::link::RcPath;
+use ipoib::net::ethernet::MacAddress;
+use ipoib::net::icmp;
 
 const GATEWAY_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 0xfe]);
 const ETH_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
@@ -95,7 +95,7 @@ fn reassemble(packet: &[u8], pieces: &[Vec<u8>]) -> Vec<u8> {
 }
 
 fn cut(packet: &[u8], mtu: u16) -> Vec<Vec<u8>> {
-    let view = crate::packet::ipv4::Ipv4View::parse(packet, packet.len()).unwrap();
+    let view = ipoib::net::ipv4::Ipv4View::parse(packet, packet.len()).unwrap();
     fragment::fragments(&view, mtu)
         .unwrap()
         .map(|f| [&f.header[..], &packet[f.offset..f.offset + f.len]].concat())

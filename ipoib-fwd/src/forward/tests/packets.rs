@@ -6,11 +6,11 @@ use ib_wire::Gid;
 use proptest::prelude::*;
 
 use super::*;
-use crate::drop_reason::DropReason;
-use crate::link::HardwareAddress;
-use crate::packet::arp::{ArpOperation, EthernetArp};
-use crate::packet::checksum;
-use crate::packet::ipv4::Ipv4View;
+use ipoib::drop_reason::DropReason;
+use ipoib::link::HardwareAddress;
+use ipoib::net::arp::{ArpOperation, EthernetArp};
+use ipoib::net::checksum;
+use ipoib::net::ipv4::Ipv4View;
 
 /// Puts options, padded to words, into a packet.
 fn with_options(packet: &[u8], options: &[u8]) -> Vec<u8> {

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::drop_reason::DropReason;
-use crate::packet::{IPOIB_IPV4_HEADER, ethernet::ETHERNET_HEADER_LEN};
+use ipoib::drop_reason::DropReason;
+use ipoib::net::{IPOIB_IPV4_HEADER, ethernet::ETHERNET_HEADER_LEN};
 
 const BROADCAST: Ipv4Addr = Ipv4Addr::BROADCAST;
 const SUBNET_BROADCAST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 255);
@@ -256,7 +256,7 @@ proptest! {
         let _ = ib_to_eth(&bytes, claimed, &ud(true), &t);
         let _ = ib_to_eth(&message(&bytes), claimed, &Source::Rc, &t);
         framed[12..14].copy_from_slice(&[8, 6]);
-        let _ = crate::packet::arp::EthernetArp::parse(&framed);
+        let _ = ipoib::net::arp::EthernetArp::parse(&framed);
         let _ = icmp::may_answer(&bytes, claimed);
         let _ = icmp::fragmentation_needed(&mut [0; 576], &bytes, GATEWAY, 1500);
         let mut copy = bytes.clone();

@@ -9,7 +9,7 @@ use pmd::hca::Backend;
 use serde_json::{Value, json};
 
 use super::GatewayControl;
-use crate::link::Mode;
+use ipoib::link::Mode;
 
 /// REJ messages by reason, those that there were.
 fn rejects(counters: &cm::connection::Counters) -> Value {

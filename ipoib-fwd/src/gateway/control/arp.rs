@@ -8,15 +8,15 @@ use pmd::hca::{Backend, Source};
 use pmd::mem::Mbuf;
 
 use super::GatewayControl;
-use crate::drop_reason::DropReason;
 use crate::forward::arp::{ArpMeaning, answer_ethernet, ask_ethernet, check_ethernet, check_infiniband};
 use crate::forward::ethernet_neighbours::{NeighbourEvent, worker_of};
 use crate::gateway::announcements;
 use crate::gateway::worker::{GatewayCommand, Side};
-use crate::link::{Event, WorkerIndex};
-use crate::packet::IPOIB_HEADER_LEN;
-use crate::packet::arp::{ArpOperation, EthernetArp};
-use crate::packet::ethernet::{EthernetHeader, MacAddress};
+use ipoib::drop_reason::DropReason;
+use ipoib::link::{Event, WorkerIndex};
+use ipoib::net::IPOIB_HEADER_LEN;
+use ipoib::net::arp::{ArpOperation, EthernetArp};
+use ipoib::net::ethernet::{EthernetHeader, MacAddress};
 
 impl<B: Backend> GatewayControl<B> {
     /// The worker whose link-layer address stands for an Ethernet host on the InfiniBand side.

@@ -27,13 +27,13 @@ use super::report::{self, Times};
 use super::usage::Usage;
 use super::worker::{GatewayCommand, GatewayNote};
 use crate::counter::{Totals, WorkerCounterReader, WorkerCounters};
-use crate::drop_reason::DropReason;
-use crate::endpoint::Endpoint;
 use crate::forward::GatewayAddress;
 use crate::forward::ethernet_neighbours::EthernetNeighbours;
-use crate::link::WorkerIndex;
-use crate::packet::ethernet::MacAddress;
-use crate::packet::icmp::TokenBucket;
+use endpoint::Endpoint;
+use ipoib::drop_reason::DropReason;
+use ipoib::link::WorkerIndex;
+use ipoib::net::ethernet::MacAddress;
+use ipoib::net::icmp::TokenBucket;
 
 type Destination<B> = <<B as Backend>::Queues as Queues>::Destination;
 

@@ -7,15 +7,15 @@ use pmd::hca::Backend;
 use pmd::mem::Mbuf;
 
 use super::GatewayControl;
-use crate::drop_reason::DropReason;
 use crate::forward::Punt;
 use crate::forward::ethernet_neighbours::ParkError;
 use crate::gateway::worker::{Cause, GatewayNote, Side};
-use crate::link::WorkerIndex;
-use crate::packet::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, EthernetHeader};
-use crate::packet::icmp::{self, ICMP_ERROR_MAX};
-use crate::packet::ipv4::Ipv4View;
-use crate::packet::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER};
+use ipoib::drop_reason::DropReason;
+use ipoib::link::WorkerIndex;
+use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, EthernetHeader};
+use ipoib::net::icmp::{self, ICMP_ERROR_MAX};
+use ipoib::net::ipv4::Ipv4View;
+use ipoib::net::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER};
 
 /// Longest ping that the gateway answers itself, bytes of the IPv4 packet.
 const LONGEST_PING: usize = 9000;

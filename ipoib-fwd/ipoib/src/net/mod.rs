@@ -16,6 +16,6 @@ pub const IPOIB_IPV4_HEADER: [u8; IPOIB_HEADER_LEN] = [0x08, 0x00, 0, 0];
 
 /// Two bytes in network order at `at`.
 #[inline]
-pub(crate) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+pub fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at.checked_add(2)?)?.try_into().ok().map(u16::from_be_bytes)
 }

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use pmd::hca::{PostError, QpEvent, Queues, RcSlot};
 use pmd::mem::Mbuf;
 
-use crate::link::ConnKey;
+use ipoib::link::ConnKey;
 
 /// From the control lcore to a worker, carried out in order.
 #[derive(Debug)]

@@ -20,8 +20,8 @@ use pmd::mem::Pool;
 use super::message::{Command, Losses, Note};
 use super::view::{Board, Peer};
 use super::worker::LinkWorker;
-use crate::link::{ConnKey, Event, Link, LinkError, LinkSettings, LinkState, WorkerIndex, WorkerSettings};
 use datagrams::Datagrams;
+use ipoib::link::{ConnKey, Event, Link, LinkError, LinkSettings, LinkState, WorkerIndex, WorkerSettings};
 
 /// Items that fit a ring between control and worker.
 const RING: usize = 4096;

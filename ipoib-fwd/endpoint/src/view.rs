@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dataplane::table::{Publisher, Reader};
 
-use crate::link::{LinkState, NeighbourChange, Neighbours};
+use ipoib::link::{LinkState, NeighbourChange, Neighbours};
 
 /// A prepared datagram destination, and whether a worker has used it lately.
 #[derive(Clone, Debug)]

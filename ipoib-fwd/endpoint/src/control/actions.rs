@@ -8,9 +8,9 @@ use ib_wire::Qpn;
 use pmd::hca::{Backend, QueuesId, RcConfig, UdDestination};
 
 use super::{Destination, Endpoint, Pending, WorkerEnd};
-use crate::endpoint::message::Command;
-use crate::endpoint::view::{Board, LinkUpdate, Peer};
-use crate::link::{Action, ConnKey, LinkState, NeighbourChange, Publication, WorkerIndex};
+use crate::message::Command;
+use crate::view::{Board, LinkUpdate, Peer};
+use ipoib::link::{Action, ConnKey, LinkState, NeighbourChange, Publication, WorkerIndex};
 
 impl<B: Backend, C, N> Endpoint<B, C, N> {
     pub(super) fn worker(&mut self, worker: WorkerIndex) -> Option<&mut WorkerEnd<B::Queues, C, N>> {

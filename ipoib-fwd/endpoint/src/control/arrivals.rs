@@ -7,8 +7,8 @@ use ib_wire::mad::Mad;
 use pmd::hca::{AsyncEvent, Backend, HcaError, QpFault};
 
 use super::Endpoint;
-use crate::endpoint::message::Note;
-use crate::link::{PortEvent, WorkerIndex, WorkerNote};
+use crate::message::Note;
+use ipoib::link::{PortEvent, WorkerIndex, WorkerNote};
 
 /// Most management datagrams that wait for room on the device.
 const WAITING_MADS: usize = 4096;

@@ -13,8 +13,8 @@ use ib_wire::{Psn, QKey, Qpn};
 use pmd::hca::{Backend, HcaError, QpState, QpTransition};
 
 use super::Endpoint;
-use crate::endpoint::message::Command;
-use crate::link::WorkerIndex;
+use crate::message::Command;
+use ipoib::link::WorkerIndex;
 
 /// Least time between two openings after errors: a device that cannot keep it open is not kept busy with it.
 const PAUSE: Duration = Duration::from_secs(1);

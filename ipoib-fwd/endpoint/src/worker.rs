@@ -8,7 +8,7 @@ use pmd::mem::Mbuf;
 
 use super::message::{Command, Note};
 use super::view::Peer;
-use crate::link::Neighbour;
+use ipoib::link::Neighbour;
 
 /// Commands taken in one turn.
 const COMMANDS_PER_TURN: usize = 32;

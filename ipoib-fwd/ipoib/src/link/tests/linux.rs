@@ -11,7 +11,7 @@ use pmd::hca::PortState;
 
 use crate::link::{Action, Link, LinkSettings, PortFacts};
 
-const CAPTURE: &[u8] = include_bytes!("../../../../cm/wire/tests/data/linux-ipoib-cm-rocev2.pcap");
+const CAPTURE: &[u8] = include_bytes!("../../../../../cm/wire/tests/data/linux-ipoib-cm-rocev2.pcap");
 
 /// The SA datagrams of the capture: Ethernet, IPv6, UDP, BTH, DETH, MAD.
 fn subnet_mads() -> Vec<[u8; MAD_LEN]> {

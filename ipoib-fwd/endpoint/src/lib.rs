@@ -1,4 +1,4 @@
-//! An IPoIB link at work on a device: what joins the sans-IO [`Link`](crate::link::Link) to a device's two faces.
+//! An IPoIB link at work on a device: what joins the sans-IO [`Link`](ipoib::link::Link) to a device's two faces.
 //!
 //! ```text
 //!   control lcore: Endpoint ── commands ──> LinkWorker :worker lcore

@@ -5,7 +5,7 @@ use std::time::Instant;
 use pmd::hca::{Backend, HcaError};
 
 use super::Endpoint;
-use crate::link::PortFacts;
+use ipoib::link::PortFacts;
 
 impl<B: Backend, C, N> Endpoint<B, C, N> {
     pub(super) fn facts(&self) -> PortFacts {
