@@ -2,8 +2,8 @@
 
 use ib_wire::Rate;
 
-use super::layout::DatagramAddress;
 use crate::hca::{AddressVector, UdDestination};
+use prm::DatagramAddress;
 
 /// A datagram destination: the 48 bytes that go into each send to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,12 +1,12 @@
 //! The completion queue: entries that change owner by a bit which turns over with each lap.
 
 use super::barrier;
-use super::layout::{
+use super::rings::{CqRing, DoorbellRecord, RingMemory};
+use crate::hca::WcStatus;
+use prm::{
     ARM_SOLICITED, CQE_SIZE, Cqe, CqeOpcode, DBREC_ARM, DBREC_CONSUMER, ErrorCqe, Syndrome, cqe_flags,
     cqe_owner,
 };
-use super::rings::{CqRing, DoorbellRecord, RingMemory};
-use crate::hca::WcStatus;
 
 /// A completion queue.
 #[derive(Debug)]

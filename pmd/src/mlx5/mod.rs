@@ -1,6 +1,7 @@
 //! The mlx5 data path: work queues, completion queues and doorbells as a ConnectX reads and writes them.
 //!
-//! * [`layout`] – the formats in memory, and nothing else; the software device shares this module only.
+//! The formats in memory are the crate [`prm`]; the software device shares that with this module, and nothing else.
+//!
 //! * [`rings`] – where a queue lies in memory and how large it is: the library's part of the work.
 //! * [`barrier`], [`bus`] – the order of stores, and the way of a doorbell to the device.
 //! * [`anchor`] – the device's objects, which queues with buffers outlive.
@@ -15,7 +16,7 @@ pub mod av;
 pub mod barrier;
 pub mod bus;
 pub mod cq;
-pub mod layout;
+mod header;
 pub mod mr;
 pub mod packet;
 pub mod queues;

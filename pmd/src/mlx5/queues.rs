@@ -16,7 +16,6 @@ use super::anchor::{Anchored, release};
 use super::av::Destination;
 use super::bus::Bus;
 use super::cq::{Completion, CompletionQueue, What};
-use super::layout::{DataSegment, SendOpcode};
 use super::mr::MrTable;
 use super::packet::{Packet, Stash};
 use super::rc::{RcQp, SendSide};
@@ -25,6 +24,7 @@ use super::rq::ReceiveQueue;
 use super::sq::Request;
 use crate::bookkeeping::{Completed, Connections, Health};
 use crate::hca::{BURST, PostError, QpEvent, RcSlot, WcStatus};
+use prm::{DataSegment, SendOpcode};
 use receive::SharedEntries;
 
 /// Most completions that one poll of sends takes.

@@ -3,12 +3,12 @@
 use ib_wire::Qpn;
 
 use super::anchor::{Anchored, release};
-use super::layout::{WQEBB, fm_ce_se};
 use super::packet::Packet;
 use super::rings::QpRings;
 use super::sq::{Full, Posted, SendQueue};
 use crate::bookkeeping::{Connected, Health};
 use crate::hca::PostError;
+use prm::{WQEBB, fm_ce_se};
 
 /// Most segments of a buffer that is sent: as many as an SRQ entry for IPoIB's largest message has, and to spare. The entry
 /// (656 bytes with an address) fits what devices allow, 1024.

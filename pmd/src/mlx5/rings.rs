@@ -11,7 +11,7 @@ pub use geometry::{CqGeometry, QpGeometry, QpRequest, SendOperations, SrqGeometr
 pub use memory::{DoorbellRecord, RingMemory};
 pub use sizes::SharedSizes;
 
-use super::layout::{CQE_SIZE, NextSegment, WQEBB, cqe_owner};
+use prm::{CQE_SIZE, NextSegment, WQEBB, cqe_owner};
 
 /// A doorbell register: where the first eight bytes of a send are written to tell the device of it. It has two halves
 /// that are written in turn, so that two writes in a row cannot be merged into one.
@@ -105,7 +105,7 @@ impl SrqRing {
             link.next.set(if last { 0 } else { slot as u16 + 1 });
             self.buf.write(slot * stride, &link);
         }
-        self.dbrec.store(super::layout::DBREC_RECEIVE, 0);
+        self.dbrec.store(prm::DBREC_RECEIVE, 0);
     }
 }
 

@@ -1,8 +1,8 @@
 //! The receive queue of a queue pair of its own. Its entries complete in the order in which they were posted.
 
 use super::barrier;
-use super::layout::{DBREC_RECEIVE, DataSegment};
 use super::rings::{DoorbellRecord, QpRings, RingMemory};
+use prm::{DBREC_RECEIVE, DataSegment};
 
 /// A receive queue.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Sends, datagrams, RDMA and atomic operations as send queue entries.
 
-use super::layout::{AtomicSegment, DS_UNIT, DataSegment, DatagramAddress, RemoteAddressSegment, SendOpcode};
 use super::sq::{Full, Posted, Request, SendQueue, inline_units};
+use prm::{AtomicSegment, DS_UNIT, DataSegment, DatagramAddress, RemoteAddressSegment, SendOpcode};
 
 /// Units of 16 bytes of a control segment.
 const CONTROL_UNITS: usize = 1;

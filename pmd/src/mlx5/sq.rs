@@ -4,11 +4,11 @@ use zerocopy::{Immutable, IntoBytes};
 
 use super::barrier;
 use super::bus::Bus;
-use super::layout::{
+use super::rings::{DoorbellRecord, QpRings, Register, RingMemory};
+use prm::{
     ControlSegment, DBREC_SEND, DS_UNIT, DataSegment, INLINE_DATA, InlineHeader, MAX_DS, SendOpcode, WQEBB,
     fm_ce_se,
 };
-use super::rings::{DoorbellRecord, QpRings, Register, RingMemory};
 
 /// What the control segment of an entry says.
 #[derive(Clone, Copy, Debug)]

@@ -5,8 +5,8 @@
 //! sees no difference.)
 
 use super::barrier;
-use super::layout::{DBREC_RECEIVE, DataSegment, NextSegment};
 use super::rings::{DoorbellRecord, RingMemory, SrqRing};
+use prm::{DBREC_RECEIVE, DataSegment, NextSegment};
 
 /// A shared receive queue.
 #[derive(Debug)]

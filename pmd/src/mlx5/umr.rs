@@ -3,11 +3,11 @@
 //! IPoIB itself only SENDs; this is for storage-like services and for frames of more pieces than a send can have. The
 //! entry behind an UMR carries the small fence (see [`SendQueue::post`]), so it may use the key at once.
 
-use super::layout::{
+use super::sq::{Full, Posted, Request, SendQueue, Writer};
+use prm::{
     DS_UNIT, DataSegment, MkeyContext, RepeatBlock, RepeatEntry, SendOpcode, UmrControl, mkey_access,
     mkey_mask, umr_flags,
 };
-use super::sq::{Full, Posted, Request, SendQueue, Writer};
 
 /// Units of 16 bytes of an UMR without a list: control, UMR control, key context.
 const HEAD_UNITS: usize = 8;

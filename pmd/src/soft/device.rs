@@ -17,7 +17,7 @@ use super::port::{Blocked, Port};
 use super::scatter::ReceiveWqe;
 use super::wqe::{self, Control, Wqe};
 use crate::hca::{AsyncEvent, QpState, WcStatus};
-use crate::mlx5::layout::{Cqe, CqeOpcode, Syndrome};
+use prm::{Cqe, CqeOpcode, Syndrome};
 
 /// Everything but the queue pairs.
 #[derive(Debug, Default)]

@@ -2,7 +2,7 @@
 //!
 //! [`engine::Engine`] owns the device's side of the rings that [`crate::mlx5`] writes: it executes work queue entries,
 //! runs the transports, writes completions, and answers as the subnet management agent of its ports. It shares the
-//! formats in memory with the driver ([`crate::mlx5::layout`]) and nothing else, so that the two check each other.
+//! formats in memory with the driver ([`prm`]) and nothing else, so that the two check each other.
 //!
 //! A port is an InfiniBand or an Ethernet port. The latter speaks RoCEv2 and finds its neighbours by itself ([`ethernet`]); the
 //! transports do not see the difference.

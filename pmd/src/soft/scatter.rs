@@ -5,7 +5,7 @@ use zerocopy::FromBytes;
 use super::memory::HostMemory;
 use super::object::mr::{MrTable, Use};
 use super::object::receive::MAX_STRIDE;
-use crate::mlx5::layout::{DataSegment, INVALID_LKEY};
+use prm::{DataSegment, INVALID_LKEY};
 
 /// Why a receive cannot take the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

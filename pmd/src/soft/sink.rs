@@ -16,11 +16,11 @@ use crate::eal;
 use crate::hca::HcaError;
 use crate::mem::{Mbuf, Pool};
 use crate::mlx5::bus::Bus;
-use crate::mlx5::layout::{Cqe, CqeOpcode, DataSegment};
 use crate::mlx5::mr::{MrTable, Region};
 use crate::mlx5::queues::{MlxQueues, Parts};
 use crate::mlx5::rc::RcQp;
 use crate::mlx5::rings::{QpRequest, Register, SendOperations, Transport};
+use prm::{Cqe, CqeOpcode, DataSegment};
 use rings::{CompletionWriter, SendReader, SharedReader, Taken};
 
 /// Number of the first queue pair, which is the datagram one.

@@ -10,8 +10,8 @@ use super::object::qp::{Qp, QpKind};
 use super::scatter::ScatterError;
 use super::wqe::{self, Control, Pieces};
 use crate::hca::{QpState, WcStatus};
-use crate::mlx5::layout::{ControlSegment, Cqe, CqeOpcode, DatagramAddress, SendOpcode, cqe_flags};
 use crate::soft::rc::requester::Step;
+use prm::{ControlSegment, Cqe, CqeOpcode, DatagramAddress, SendOpcode, cqe_flags};
 
 /// Sends the next datagram.
 pub(crate) fn step(qp: &mut Qp, dev: &mut Device) -> Step {

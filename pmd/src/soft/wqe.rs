@@ -9,7 +9,7 @@ use super::memory::HostMemory;
 use super::object::mr::{MrTable, Use};
 use super::object::qp::SendQueue;
 use crate::hca::{AddressVector, GlobalRoute, WcStatus};
-use crate::mlx5::layout::{
+use prm::{
     ControlSegment, DS_UNIT, DataSegment, DatagramAddress, INLINE_DATA, MAX_DS, RemoteAddressSegment,
     SendOpcode, WQEBB, fm_ce_se,
 };

@@ -8,11 +8,11 @@ use crate::bookkeeping::Health;
 use crate::hca::{QpEvent, QpFault, Source, UdSource, WcStatus};
 use crate::mlx5::bus::Bus;
 use crate::mlx5::cq::{Arrival, Completion, What};
-use crate::mlx5::layout::DataSegment;
 use crate::mlx5::mr::MrTable;
 use crate::mlx5::packet::{self, Packet, STASH, Stash, top_up};
 use crate::mlx5::rings::SrqRing;
 use crate::mlx5::srq::SharedReceiveQueue;
+use prm::DataSegment;
 
 /// Bytes in front of a datagram's data where its GRH goes, or nothing.
 pub(super) const GRH_AREA: u32 = 40;

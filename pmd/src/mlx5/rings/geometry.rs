@@ -1,6 +1,6 @@
 //! How large rings are for what was asked, by libmlx5's rules.
 
-use crate::mlx5::layout::{
+use prm::{
     AtomicSegment, ControlSegment, DataSegment, DatagramAddress, InlineHeader, MkeyContext, NextSegment,
     RemoteAddressSegment, UmrControl, WQEBB,
 };

@@ -5,8 +5,8 @@ use serde_json::Value;
 use super::{Arena, bytes, family, hex, list, number, record_bytes};
 use crate::hca::WcStatus;
 use crate::mlx5::cq::{Completion, CompletionQueue, Extra, What};
-use crate::mlx5::layout::{Cqe, SendOpcode};
 use crate::mlx5::rings::CqRing;
+use prm::{Cqe, SendOpcode};
 
 /// Vectors that are not run, and why.
 const SKIPPED: &[(&str, &str)] = &[

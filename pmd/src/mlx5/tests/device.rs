@@ -7,12 +7,12 @@ use zerocopy::FromBytes;
 
 use super::Arena;
 use crate::mlx5::bus::Recorder;
-use crate::mlx5::layout::{ControlSegment, Cqe, CqeOpcode, DataSegment, ErrorCqe, INVALID_LKEY, NextSegment};
 use crate::mlx5::mr::{MrTable, Region};
 use crate::mlx5::packet::{Packet, PacketPool, Stash};
 use crate::mlx5::queues::{MlxQueues, Parts};
 use crate::mlx5::rc::RcQp;
 use crate::mlx5::rings::{CqRing, QpRings, RingMemory, SrqRing};
+use prm::{ControlSegment, Cqe, CqeOpcode, DataSegment, ErrorCqe, INVALID_LKEY, NextSegment};
 
 pub(super) const HEADROOM: usize = 128;
 pub(super) const ROOM: usize = 64;

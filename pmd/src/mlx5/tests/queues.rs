@@ -5,8 +5,8 @@ use ib_wire::{Lid, QKey, Qpn, Rate, ServiceLevel};
 use super::device::{Buffer, Depths, Device, PER_ENTRY, ROOM, TestQueues, UD};
 use crate::hca::{AddressVector, PostError, QpEvent, QpFault, RcSlot, Source, UdDestination, WcStatus};
 use crate::mlx5::av::Destination;
-use crate::mlx5::layout::Cqe;
 use crate::mlx5::queues::{Anomalies, Events};
+use prm::Cqe;
 
 const DEPTHS: Depths = Depths { send: 32, ud_receive: 8, shared: 8, signal_every: 4, buffers: 200 };
 const RC: u32 = 0x41;

@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 use super::{Arena, assert_same, bytes, family, hex, list, number, record_bytes, unwrapped};
-use crate::mlx5::layout::DataSegment;
 use crate::mlx5::rings::SrqRing;
 use crate::mlx5::rq::ReceiveQueue;
 use crate::mlx5::srq::SharedReceiveQueue;
+use prm::DataSegment;
 
 fn pieces(wr: &Value) -> Vec<DataSegment> {
     list(&wr["sg_list"])

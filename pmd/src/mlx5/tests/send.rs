@@ -7,11 +7,11 @@ use super::{Arena, assert_same, bytes, family, list, number, record_bytes, unwra
 use crate::hca::{AddressVector, GlobalRoute, UdDestination};
 use crate::mlx5::av::{Destination, address_vector};
 use crate::mlx5::bus::Recorder;
-use crate::mlx5::layout::{DataSegment, SendOpcode, fm_ce_se, mkey_access};
 use crate::mlx5::rings::Register;
 use crate::mlx5::send::Remote;
 use crate::mlx5::sq::{Full, Posted, Request, SendQueue};
 use crate::mlx5::umr::{IndirectKey, Layout, Strided, UmrError, Window};
+use prm::{DataSegment, SendOpcode, fm_ce_se, mkey_access};
 use zerocopy::IntoBytes;
 
 /// Vectors that say nothing about a driver that posts SENDs, and why.

@@ -2,11 +2,11 @@
 
 use super::{Arena, unwrapped};
 use crate::mlx5::bus::Recorder;
-use crate::mlx5::layout::{ControlSegment, DataSegment, SendOpcode};
 use crate::mlx5::mr::{MrTable, Region};
 use crate::mlx5::rq::ReceiveQueue;
 use crate::mlx5::sq::{Full, Posted, Request, SendQueue};
 use crate::mlx5::srq::SharedReceiveQueue;
+use prm::{ControlSegment, DataSegment, SendOpcode};
 
 const SEND: Request = Request { opcode: SendOpcode::Send, flags: 0, imm: 0 };
 

@@ -3,8 +3,8 @@
 use ib_wire::Qpn;
 use zerocopy::IntoBytes;
 
-use crate::mlx5::layout::{CQE_SIZE, Cqe, CqeOpcode, DBREC_CONSUMER, ErrorCqe, Syndrome, cqe_owner};
 use crate::soft::memory::HostMemory;
+use prm::{CQE_SIZE, Cqe, CqeOpcode, DBREC_CONSUMER, ErrorCqe, Syndrome, cqe_owner};
 
 /// The ring is full: an entry was lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

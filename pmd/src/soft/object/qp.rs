@@ -6,9 +6,9 @@ use ib_wire::{PKey, QKey, Qpn};
 
 use super::receive::ReceiveQueue;
 use crate::hca::{HcaError, QpState, QpTransition};
-use crate::mlx5::layout::{DBREC_SEND, WQEBB};
 use crate::soft::memory::HostMemory;
 use crate::soft::rc::Connection;
+use prm::{DBREC_SEND, WQEBB};
 
 /// What a queue pair is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

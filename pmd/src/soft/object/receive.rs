@@ -2,8 +2,8 @@
 
 use zerocopy::FromBytes;
 
-use crate::mlx5::layout::{DBREC_RECEIVE, NextSegment};
 use crate::soft::memory::HostMemory;
+use prm::{DBREC_RECEIVE, NextSegment};
 
 /// Largest slot of a receive ring, bytes.
 pub(crate) const MAX_STRIDE: usize = 1024;

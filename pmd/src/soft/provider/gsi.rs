@@ -10,13 +10,13 @@ use crate::hca::{AddressVector, GlobalRoute, HcaError, PortNumber, QpTransition,
 use crate::mlx5::av::Destination;
 
 use crate::mlx5::cq::{Arrival, Completion, CompletionQueue, What};
-use crate::mlx5::layout::{DataSegment, SendOpcode, fm_ce_se};
 use crate::mlx5::rings::{CqRing, QpRequest, QpRings, RingMemory, SendOperations, Transport};
 use crate::mlx5::rq::ReceiveQueue;
 use crate::mlx5::sq::{Full, Request, SendQueue};
 use crate::soft::bus::SoftBus;
 use crate::soft::engine::Engine;
 use crate::soft::{Access, QpKind};
+use prm::{DataSegment, SendOpcode, fm_ce_se};
 
 /// Datagrams that can wait to be sent.
 const SENDS: u32 = 128;

@@ -2,12 +2,12 @@
 
 use super::memory::{Arena, Block};
 use crate::hca::{HcaError, PortNumber, QueuesConfig, RcConfig};
-use crate::mlx5::layout::DBREC_SIZE;
 use crate::mlx5::rings::{
     CqGeometry, CqRing, QpRequest, QpRings, Register, SharedSizes, SrqGeometry, SrqRing,
 };
 use crate::soft::QpKind;
 use crate::soft::engine::{Engine, QpAttributes};
+use prm::DBREC_SIZE;
 
 /// Most receives in one shared receive queue.
 const MAX_SRQ_WR: u32 = 32_767;

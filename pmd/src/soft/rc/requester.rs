@@ -8,12 +8,12 @@ use ib_wire::{Psn, Rkey, TimeoutCode};
 
 use super::QpFace;
 use crate::hca::{QpState, RcToSend, WcStatus};
-use crate::mlx5::layout::{ControlSegment, RemoteAddressSegment, SendOpcode};
 use crate::soft::counters::{Activity, DropReason};
 use crate::soft::device::{Device, Face};
 use crate::soft::frame::Outgoing;
 use crate::soft::object::qp::Qp;
 use crate::soft::wqe::{self, Control, Pieces};
+use prm::{ControlSegment, RemoteAddressSegment, SendOpcode};
 
 /// Most packets sent and not acknowledged.
 const WINDOW: u32 = 512;

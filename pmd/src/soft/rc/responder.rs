@@ -4,13 +4,13 @@ use ib_wire::Psn;
 use ib_wire::packet::{Extended, NakCode, Opcode, RnrTimer, Syndrome};
 
 use crate::hca::{AsyncEvent, QpState, WcStatus};
-use crate::mlx5::layout::{Cqe, CqeOpcode};
 use crate::soft::counters::{Activity, DropReason};
 use crate::soft::device::{Device, Face, Receive};
 use crate::soft::frame::Arrived;
 use crate::soft::object::mr::Use;
 use crate::soft::object::qp::Qp;
 use crate::soft::scatter::ScatterError;
+use prm::{Cqe, CqeOpcode};
 
 /// An acknowledge is sent at the latest after this many packets, asked for or not.
 const ACK_EVERY: u8 = 64;

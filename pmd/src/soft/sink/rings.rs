@@ -5,15 +5,15 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 
 use crate::hca::HcaError;
-use crate::mlx5::layout::{
-    CQE_SIZE, ControlSegment, Cqe, CqeOpcode, DBREC_CONSUMER, DBREC_RECEIVE, DBREC_SEND, DBREC_SIZE, DS_UNIT,
-    DataSegment, DatagramAddress, NextSegment, WQEBB, cqe_owner, fm_ce_se,
-};
 use crate::mlx5::rings::{
     CqGeometry, CqRing, DoorbellRecord, QpGeometry, QpRequest, QpRings, Register, RingMemory, SrqGeometry,
     SrqRing, Transport,
 };
 use crate::soft::HostMemory;
+use prm::{
+    CQE_SIZE, ControlSegment, Cqe, CqeOpcode, DBREC_CONSUMER, DBREC_RECEIVE, DBREC_SEND, DBREC_SIZE, DS_UNIT,
+    DataSegment, DatagramAddress, NextSegment, WQEBB, cqe_owner, fm_ce_se,
+};
 
 /// Rings and records begin on a cache line of their own.
 const ALIGN: usize = 64;

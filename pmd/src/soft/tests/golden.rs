@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use super::rig::*;
 use crate::hca::WcStatus;
-use crate::mlx5::layout::{Cqe, CqeOpcode, Syndrome as CqeSyndrome};
 use crate::soft::link::LinkEnd;
 use crate::soft::object::cq::Cq;
 use crate::soft::{Access, QpKind};
+use prm::{Cqe, CqeOpcode, Syndrome as CqeSyndrome};
 
 const FIRST_PSN: u32 = 100;
 

@@ -8,8 +8,8 @@ use verbs_sys as sys;
 use super::super::object::{CompletionQueue, QueuePair, SharedReceiveQueue};
 use super::super::remedy;
 use crate::hca::HcaError;
-use crate::mlx5::layout::{ARM_REGISTER, CQE_SIZE, WQEBB};
 use crate::mlx5::rings::{CqRing, DoorbellRecord, QpRings, Register, RingMemory, SrqRing};
+use prm::{ARM_REGISTER, CQE_SIZE, WQEBB};
 
 /// Asks the library for what `obj` has pointers to.
 fn init(obj: &mut sys::mlx5dv_obj, kind: sys::mlx5dv_obj_type, what: &str) -> Result<(), HcaError> {

@@ -3,9 +3,9 @@
 use std::ptr::NonNull;
 
 use crate::hca::WcStatus;
-use crate::mlx5::layout::Syndrome;
 use crate::soft::engine::Engine;
 use crate::soft::{Access, HostMemory};
+use prm::Syndrome;
 
 /// Memory of the host; never touched through references.
 pub(in crate::soft::tests) struct Memory {

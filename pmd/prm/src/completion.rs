@@ -3,8 +3,8 @@
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::layout;
-use crate::hca::WcStatus;
+use crate::layout;
+use hca::WcStatus;
 
 /// What a completion queue entry tells of: the upper four bits of its last byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

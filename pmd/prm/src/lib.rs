@@ -1,11 +1,13 @@
-//! What work queue entries, completion queue entries and doorbell records look like in memory. Everything is big endian.
+//! What mlx5 bytes look like: work queue entries, completion queue entries and doorbell records in memory. Everything is big
+//! endian.
 //!
-//! Each struct has the alignment of a byte, so it can be read from or written to any place of a ring; sizes and offsets
-//! are checked when the crate is compiled, against numbers written here and against those of the installed `mlx5dv.h`.
+//! The driver of such rings and the software ConnectX behind them share this crate and nothing else, so that the two check
+//! each other. Each struct has the alignment of a byte, so it can be read from or written to any place of a ring; sizes and
+//! offsets are checked when the crate is compiled, here against numbers and in `pmd` against the installed `mlx5dv.h`.
+#![forbid(unsafe_code)]
 
 mod address;
 mod completion;
-mod header;
 mod receive;
 mod send;
 mod umr;

@@ -3,7 +3,7 @@
 use zerocopy::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::layout;
+use crate::layout;
 
 /// Address vector of a datagram, with the destination's queue pair and key in front.
 #[derive(

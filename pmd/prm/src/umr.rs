@@ -3,7 +3,7 @@
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::layout;
+use crate::layout;
 
 /// Bits of [`UmrControl::flags`].
 pub mod umr_flags {

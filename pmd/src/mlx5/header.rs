@@ -2,7 +2,7 @@
 
 use verbs_sys as sys;
 
-use super::*;
+use prm::*;
 
 /// Sizes and offsets of a struct of ours, and those of the header's.
 macro_rules! same {
