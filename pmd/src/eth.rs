@@ -12,6 +12,9 @@ use parking_lot::Mutex;
 use crate::eal::Hold;
 use crate::mem::{Mbuf, Pool};
 
+/// A data room that AF_XDP can use on every machine.
+const AF_XDP_ROOM: usize = 2048;
+
 /// Frames of one receive or transmit call.
 pub type Burst = ArrayVec<Mbuf, 32>;
 
@@ -170,6 +173,19 @@ fn name_of(id: u16) -> String {
     unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned()
 }
 
+/// What the driver answered, and what to do about it where that is known. `room` is the bytes of packet data in a buffer.
+fn reason(driver: &str, rc: i32, room: usize) -> String {
+    let answer = std::io::Error::from_raw_os_error(rc.abs()).to_string();
+    // AF_XDP has one page at most for a buffer with its headers, and says no more than that something is invalid.
+    if driver == "net_af_xdp" && rc == -libc::EINVAL && room > AF_XDP_ROOM {
+        return format!(
+            "{answer}: {driver} takes no buffers of more than a page, and one has {room} bytes of data beside its headers: set \
+             [buffers] data-room = {AF_XDP_ROOM}"
+        );
+    }
+    answer
+}
+
 /// Numbers of the ports that there are.
 fn ports() -> Vec<u16> {
     let mut found = Vec::new();
@@ -211,6 +227,14 @@ fn find(name: Option<&str>) -> Result<u16, EthError> {
     }
 }
 
+fn driver_of(info: &sys::rte_eth_dev_info) -> String {
+    if info.driver_name.is_null() {
+        return String::new();
+    }
+    // SAFETY: DPDK's own C string, which stays while the driver is loaded.
+    unsafe { CStr::from_ptr(info.driver_name) }.to_string_lossy().into_owned()
+}
+
 impl EthPort {
     /// Sets a port up and starts it: the one of this DPDK name or PCI address, or the only one. Each queue's receive
     /// buffers come from the pool.
@@ -225,16 +249,18 @@ impl EthPort {
         let Some(mut running) = Running::claim(id, pool) else {
             return refused("be used", "it is in use already".to_owned());
         };
+        let mut info = sys::rte_eth_dev_info::default();
+        // SAFETY: the port exists; the structure is DPDK's own.
+        let known = unsafe { sys::rte_eth_dev_info_get(id, &raw mut info) };
+        let driver = driver_of(&info);
         let check = |what, rc: i32| {
             if rc >= 0 {
                 return Ok(());
             }
-            let reason = std::io::Error::from_raw_os_error(-rc).to_string();
+            let reason = reason(&driver, rc, pool.data_room());
             Err(EthError::Refused { port: name.clone(), what, reason })
         };
-        let mut info = sys::rte_eth_dev_info::default();
-        // SAFETY: the port exists; the structure is DPDK's own.
-        check("be asked what it is", unsafe { sys::rte_eth_dev_info_get(id, &raw mut info) })?;
+        check("be asked what it is", known)?;
         if config.queues == 0 {
             return refused("be used", "it was given no queue".to_owned());
         }
@@ -427,6 +453,15 @@ impl EthQueue {
 mod tests {
     use super::*;
     use crate::mem::PoolConfig;
+
+    #[test]
+    fn a_driver_that_says_no_more_than_invalid_is_helped_out() {
+        let text = reason("net_af_xdp", -libc::EINVAL, 4096);
+        assert!(text.contains("4096 bytes") && text.contains("[buffers] data-room = 2048"), "{text}");
+        for other in [reason("net_af_xdp", -libc::EINVAL, 2048), reason("net_tap", -libc::EINVAL, 4096)] {
+            assert_eq!(other, "Invalid argument (os error 22)");
+        }
+    }
 
     #[test]
     fn without_a_port_the_error_says_how_to_give_one() {

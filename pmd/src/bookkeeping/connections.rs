@@ -51,11 +51,11 @@ impl<R: Connected> Connections<R> {
         Some(rc)
     }
 
-    /// Drops all.
-    pub(crate) fn clear(&mut self) {
-        self.places = Box::default();
+    /// Takes all out.
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = R> + use<R> {
         self.by_qpn.clear();
         self.waiting.clear();
+        std::mem::take(&mut self.places).into_iter().flatten()
     }
 
     /// Places.

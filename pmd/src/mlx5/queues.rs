@@ -23,7 +23,7 @@ use super::rings::{CqRing, QpRings, SrqRing};
 use super::rq::ReceiveQueue;
 use super::sq::Request;
 use crate::bookkeeping::{Completed, Connections, Health};
-use crate::hca::{BURST, PostError, QpEvent, RcSlot, WcStatus};
+use crate::hca::{BURST, HcaError, PostError, QpEvent, RcSlot, WcStatus};
 use prm::{DataSegment, SendOpcode};
 use receive::SharedEntries;
 
@@ -111,16 +111,8 @@ pub struct MlxQueues<B: Bus, P: Packet> {
 
 impl<B: Bus, P: Packet> Drop for MlxQueues<B, P> {
     fn drop(&mut self) {
-        // Connected queue pairs first: the device fills the shared receives for them.
-        self.rcs.clear();
-        if !release(&mut self.ud_anchor) {
-            self.ud.forget();
-            std::mem::forget(std::mem::take(&mut self.rq_buffers));
-        }
-        if !release(&mut self.srq_anchor)
-            && let Some(srq) = &mut self.srq
-        {
-            srq.forget();
+        if let Err(e) = self.end() {
+            tracing::warn!("{e}");
         }
     }
 }
@@ -165,6 +157,31 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             ud_anchor: parts.ud_anchor,
             srq_anchor: parts.srq_anchor,
         }
+    }
+
+    /// Destroys all queue pairs, then gives the buffers back, except those that the device does not let go of. Tells the first
+    /// failure.
+    fn end(&mut self) -> Result<(), HcaError> {
+        // Connected queue pairs first: the device fills the shared receives for them.
+        let mut result = Ok(());
+        for rc in self.rcs.take_all() {
+            result = result.and(rc.destroy());
+        }
+        let ud = release(&mut self.ud_anchor).inspect_err(|_| {
+            self.ud.forget();
+            std::mem::forget(std::mem::take(&mut self.rq_buffers));
+        });
+        let srq = release(&mut self.srq_anchor).inspect_err(|_| {
+            if let Some(srq) = &mut self.srq {
+                srq.forget();
+            }
+        });
+        result.and(ud).and(srq)
+    }
+
+    /// Destroys the queues.
+    pub fn destroy(mut self) -> Result<(), HcaError> {
+        self.end()
     }
 
     /// The bus.

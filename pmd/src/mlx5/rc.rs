@@ -2,13 +2,13 @@
 
 use ib_wire::Qpn;
 
-use super::anchor::{Anchored, release};
+use super::anchor::{Anchored, let_go, release};
 use super::packet::Packet;
 use super::rings::QpRings;
-use super::sq::{Full, Posted, SendQueue};
+use super::sq::{Full, Posted, Request, SendQueue};
 use crate::bookkeeping::{Connected, Health};
-use crate::hca::PostError;
-use prm::{WQEBB, fm_ce_se};
+use crate::hca::{HcaError, PostError};
+use prm::{SendOpcode, WQEBB, fm_ce_se};
 
 /// Most segments of a buffer that is sent: as many as an SRQ entry for IPoIB's largest message has, and to spare. The entry
 /// (656 bytes with an address) fits what devices allow, 1024.
@@ -133,11 +133,16 @@ impl<P: Packet> SendSide<P> {
     /// Posts a signalled entry without data.
     fn post_nop(&mut self) -> Result<Posted, PostError> {
         let posted = self.sq.post_nop(fm_ce_se::CQ_UPDATE)?;
+        self.signalled(posted);
+        Ok(posted)
+    }
+
+    /// An entry without a buffer was posted, whose completion all before it share.
+    fn signalled(&mut self, posted: Posted) {
         self.unsignalled = 0;
         self.unsignalled_wqebbs = 0;
         self.idle_visits = 0;
         self.note(posted, None);
-        Ok(posted)
     }
 
     #[inline]
@@ -150,10 +155,16 @@ impl<P: Packet> SendSide<P> {
         self.outstanding += 1;
     }
 
-    /// Posts the drain request.
+    /// Posts the drain request, one at a time: a send of nothing. In the error state a device flushes it like any other send,
+    /// which is what everybody relies on there; of a NOP no manual says so.
     pub(super) fn post_drain(&mut self) -> Result<(), PostError> {
-        let posted = self.post_nop()?;
+        if self.drain.is_some() {
+            return Err(PostError::Full);
+        }
+        let request = Request { opcode: SendOpcode::Send, flags: fm_ce_se::CQ_UPDATE, imm: 0 };
+        let posted = self.sq.post_send::<PostError>(request, 0, std::iter::empty())?;
         self.drain = Some(posted.index);
+        self.signalled(posted);
         Ok(())
     }
 
@@ -218,7 +229,7 @@ impl<P> Connected for RcQp<P> {
 
 impl<P> Drop for RcQp<P> {
     fn drop(&mut self) {
-        if !release(&mut self.anchor) {
+        if !let_go(&mut self.anchor) {
             self.side.forget();
         }
     }
@@ -230,6 +241,11 @@ impl<P: Packet> RcQp<P> {
     #[must_use]
     pub fn new(rings: &QpRings, passive: bool, signal_every: u32, anchor: Anchored) -> Self {
         Self { side: SendSide::new(rings, signal_every.min(1 << 12) as u16), passive, anchor }
+    }
+
+    /// Destroys it; what it still owes goes home, or is kept if the device does not let go.
+    pub fn destroy(mut self) -> Result<(), HcaError> {
+        release(&mut self.anchor).inspect_err(|_| self.side.forget())
     }
 
     /// Its number.

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ib_wire::{Gid, Lid, Qpn};
@@ -17,7 +18,7 @@ use super::remedy;
 use crate::hca::HcaError;
 use crate::mem::Zone;
 
-/// Tells of an object that the device did not let go of: whoever holds it keeps it until the process ends.
+/// Tells of an object without buffers that the device did not let go of.
 fn complain(what: &str, rc: c_int) {
     if rc != 0 {
         tracing::warn!("destroying a {what}: {}", io::Error::from_raw_os_error(rc.abs()));
@@ -232,11 +233,20 @@ impl Drop for CompletionQueue {
     }
 }
 
+/// The answer to an attempt to destroy an object that holds buffers.
+fn destroyed(what: &str, rc: c_int) -> Result<(), HcaError> {
+    if rc == 0 {
+        return Ok(());
+    }
+    Err(remedy::code(format!("destroying a {what}, whose buffers are kept until the process ends"), rc))
+}
+
 /// A shared receive queue.
 #[derive(Debug)]
 pub(super) struct SharedReceiveQueue {
     raw: NonNull<sys::ibv_srq>,
-    _domain: Arc<ProtectionDomain>,
+    domain: Arc<ProtectionDomain>,
+    ended: AtomicBool,
 }
 
 impl SharedReceiveQueue {
@@ -248,7 +258,25 @@ impl SharedReceiveQueue {
         // SAFETY: the domain lives; the attributes are ours.
         let raw = NonNull::new(unsafe { sys::ibv_create_srq(domain.raw(), &mut init) })
             .ok_or_else(|| remedy::last(format!("creating a shared receive queue of {depth} entries")))?;
-        Ok(Self { raw, _domain: Arc::clone(domain) })
+        Ok(Self { raw, domain: Arc::clone(domain), ended: AtomicBool::new(false) })
+    }
+
+    /// Destroys it, the first time. If that fails the device may still fill its buffers: then they are better lost than in two
+    /// hands, and what it was made from stays.
+    ///
+    /// # Safety
+    ///
+    /// It is not used any more.
+    pub(super) unsafe fn end(&self) -> Result<(), HcaError> {
+        if self.ended.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        // SAFETY: ours, and destroyed once; what uses it holds it.
+        let result = destroyed("shared receive queue", unsafe { sys::ibv_destroy_srq(self.raw()) });
+        if result.is_err() {
+            std::mem::forget(Arc::clone(&self.domain));
+        }
+        result
     }
 
     /// Asks for an event when fewer receives than this are posted.
@@ -266,8 +294,10 @@ impl SharedReceiveQueue {
 
 impl Drop for SharedReceiveQueue {
     fn drop(&mut self) {
-        // SAFETY: ours, and no queue pair on it is left.
-        complain("shared receive queue", unsafe { sys::ibv_destroy_srq(self.raw()) });
+        // SAFETY: nobody has it any more.
+        if let Err(e) = unsafe { self.end() } {
+            tracing::warn!("{}", remedy::whole(&e));
+        }
     }
 }
 
@@ -287,10 +317,11 @@ pub(super) struct QueuePairParts {
 #[derive(Debug)]
 pub(super) struct QueuePair {
     raw: NonNull<sys::ibv_qp>,
-    _send_cq: Arc<CompletionQueue>,
-    _recv_cq: Arc<CompletionQueue>,
-    _srq: Option<Arc<SharedReceiveQueue>>,
-    _domain: Arc<ProtectionDomain>,
+    send_cq: Arc<CompletionQueue>,
+    recv_cq: Arc<CompletionQueue>,
+    srq: Option<Arc<SharedReceiveQueue>>,
+    domain: Arc<ProtectionDomain>,
+    ended: AtomicBool,
 }
 
 impl QueuePairParts {
@@ -358,11 +389,31 @@ impl QueuePair {
             .ok_or_else(|| remedy::last(format!("creating a queue pair of {} sends", parts.send_wr)))?;
         Ok(Self {
             raw,
-            _send_cq: parts.send_cq,
-            _recv_cq: parts.recv_cq,
-            _srq: parts.srq,
-            _domain: Arc::clone(domain),
+            send_cq: parts.send_cq,
+            recv_cq: parts.recv_cq,
+            srq: parts.srq,
+            domain: Arc::clone(domain),
+            ended: AtomicBool::new(false),
         })
+    }
+
+    /// Destroys it, the first time. If that fails the device may still read and fill its buffers: then they are better lost
+    /// than in two hands, and what it was made from stays.
+    ///
+    /// # Safety
+    ///
+    /// It is not used any more.
+    pub(super) unsafe fn end(&self) -> Result<(), HcaError> {
+        if self.ended.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        // SAFETY: ours, and destroyed once; what uses it holds it.
+        let result = destroyed("queue pair", unsafe { sys::ibv_destroy_qp(self.raw()) });
+        if result.is_err() {
+            let (send, receive) = (Arc::clone(&self.send_cq), Arc::clone(&self.recv_cq));
+            std::mem::forget((send, receive, self.srq.clone(), Arc::clone(&self.domain)));
+        }
+        result
     }
 
     pub(super) const fn raw(&self) -> *mut sys::ibv_qp {
@@ -407,8 +458,10 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // SAFETY: ours; what uses it holds it.
-        complain("queue pair", unsafe { sys::ibv_destroy_qp(self.raw()) });
+        // SAFETY: nobody has it any more.
+        if let Err(e) = unsafe { self.end() } {
+            tracing::warn!("{}", remedy::whole(&e));
+        }
     }
 }
 
@@ -467,7 +520,11 @@ pub(super) mod played {
         domain: &Arc<ProtectionDomain>,
         raw: *mut sys::ibv_srq,
     ) -> Arc<SharedReceiveQueue> {
-        keep(SharedReceiveQueue { raw: NonNull::new(raw).unwrap(), _domain: Arc::clone(domain) })
+        keep(SharedReceiveQueue {
+            raw: NonNull::new(raw).unwrap(),
+            domain: Arc::clone(domain),
+            ended: AtomicBool::new(false),
+        })
     }
 
     pub(in crate::verbs) fn qp(
@@ -477,10 +534,11 @@ pub(super) mod played {
     ) -> Arc<QueuePair> {
         keep(QueuePair {
             raw: NonNull::new(raw).unwrap(),
-            _send_cq: Arc::clone(cq),
-            _recv_cq: Arc::clone(cq),
-            _srq: None,
-            _domain: Arc::clone(domain),
+            send_cq: Arc::clone(cq),
+            recv_cq: Arc::clone(cq),
+            srq: None,
+            domain: Arc::clone(domain),
+            ended: AtomicBool::new(false),
         })
     }
 

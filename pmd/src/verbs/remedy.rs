@@ -23,6 +23,21 @@ pub(super) fn code(what: impl Into<String>, errno: i32) -> HcaError {
     HcaError::Io { what: what.into(), source: io::Error::from_raw_os_error(errno.abs()) }
 }
 
+/// An error with what the system said, in one line.
+pub(super) fn whole(error: &HcaError) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+/// An object that something else still uses cannot be destroyed.
+pub(super) fn in_use(what: &str) -> HcaError {
+    HcaError::Environment(format!(
+        "a {what} is still in use: destroy what uses it first; its buffers are kept"
+    ))
+}
+
 pub(super) fn no_device() -> HcaError {
     HcaError::Environment(
         "there is no RDMA device: load the adapter's driver and the verbs interface (modprobe mlx5_ib ib_uverbs), or use the \

@@ -17,6 +17,8 @@ use crate::mem::Pool;
 pub(super) const UD_SEGMENTS: u32 = 4;
 /// Segments of a message on a connection: as many as an entry for IPoIB's largest has, and to spare.
 const RC_SEGMENTS: u32 = 24;
+/// Sends of a queue pair that only receives: one drain request at a time. Other users of devices ask for no fewer than this.
+const PASSIVE_SENDS: u32 = 4;
 /// Sends per connected queue pair that the completion queue has room for.
 pub(super) const RC_SENDS: u32 = 128;
 
@@ -108,7 +110,7 @@ impl Backend for VerbsHca {
         // Every entry may complete by itself, once flushed; connections get what the device's largest queue leaves.
         let most = u32::try_from(limits.max_cqe).unwrap_or(0);
         let base = within("completions of receives", receives.saturating_add(srq_depth), limits.max_cqe)?;
-        let drain_credit = config.max_rc.saturating_mul(2).min(most - base);
+        let drain_credit = config.max_rc.saturating_mul(PASSIVE_SENDS).min(most - base);
         let send_credit = config.max_rc.saturating_mul(RC_SENDS).min(most.saturating_sub(sends));
         let channel = Arc::new(CompletionChannel::new(&self.context)?);
         let recv_cq = Arc::new(CompletionQueue::new(&self.context, base + drain_credit, Some(channel))?);
@@ -154,8 +156,9 @@ impl Backend for VerbsHca {
 
     fn destroy_queues(&mut self, queues: VerbsQueues) -> Result<(), HcaError> {
         let ud = crate::hca::Queues::ud_qpn(&queues);
-        drop(queues);
-        self.forget_queues(ud)
+        let destroyed = queues.destroy();
+        self.forget_queues(ud)?;
+        destroyed
     }
 
     fn create_rc(&mut self, config: &RcConfig) -> Result<VerbsRc, HcaError> {
@@ -169,7 +172,7 @@ impl Backend for VerbsHca {
         let srq = srq.ok_or(HcaError::Exhausted("shared receive queues: these queues are datagram only"))?;
         // One more for the drain request.
         let depth = config.send_depth.max(1);
-        let send_wr = if config.passive { depth } else { depth.saturating_add(1) };
+        let send_wr = if config.passive { depth.max(PASSIVE_SENDS) } else { depth.saturating_add(1) };
         worker.check_credit(config.passive, send_wr)?;
         let signal_every = worker.signal_every;
         let qp = Arc::new(QueuePair::new(
@@ -191,8 +194,9 @@ impl Backend for VerbsHca {
 
     fn destroy_rc(&mut self, rc: VerbsRc) -> Result<(), HcaError> {
         let qpn = rc.qpn();
-        drop(rc);
-        self.forget_rc(qpn)
+        let destroyed = rc.destroy();
+        self.forget_rc(qpn)?;
+        destroyed
     }
 
     fn rc_qpn(rc: &VerbsRc) -> Qpn {

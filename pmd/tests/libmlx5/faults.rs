@@ -286,7 +286,8 @@ fn buffers_of_a_shared_queue_that_somebody_can_still_fill_are_not_given_back() {
     connect(&mut a, &mut b, SLOT, false);
     let rc = b.queues().remove_rc(SLOT).unwrap();
     let queues = b.queues.take().unwrap();
-    b.hca.destroy_queues(queues).unwrap();
+    let text = b.hca.destroy_queues(queues).unwrap_err().to_string();
+    assert!(text.contains("shared receive queue is still in use"), "{text}");
     let per_entry = MESSAGE.div_ceil(ROOM.into()) as u32;
     let lost = 63 * per_entry;
     assert_eq!(pool.in_use(), lost + of_a, "its queue pair lives: it may still fill these");
@@ -302,6 +303,52 @@ fn buffers_of_a_shared_queue_that_somebody_can_still_fill_are_not_given_back() {
     for device in 0..2 {
         assert_eq!(fakekernel::with(device, |d| d.census()), [0; 6]);
     }
+}
+
+/// A kernel that does not destroy a queue pair: its buffers are the device's as before.
+fn destroys_that_fail<P: DataPath>()
+where
+    Adapter<P>: Backend,
+{
+    let mut world = world();
+    let (mut a, mut b) = (world.host::<P>(0), world.host::<P>(1));
+    let pool = world.pool.clone();
+    connect(&mut a, &mut b, SLOT, false);
+    let at_rest = pool.in_use();
+    // Nobody gives the device a turn: the sends stay.
+    for i in 0..3 {
+        assert!(a.send_rc(&pool, SLOT, &pattern(i, 100)));
+    }
+    a.ring();
+    let rc = a.queues().remove_rc(SLOT).unwrap();
+    fakekernel::with(0, |d| d.keeps_queue_pairs = true);
+    let text = a.hca.destroy_rc(rc).unwrap_err().to_string();
+    assert!(text.contains("destroying a queue pair"), "{text}");
+    assert_eq!(pool.in_use(), at_rest + 3, "the device may still read these");
+    world.settle(&mut [&mut b]);
+    assert_eq!(b.received.len(), 3, "and it does");
+    b.received.clear();
+    let before = pool.in_use();
+    let queues = a.queues.take().unwrap();
+    assert!(a.hca.destroy_queues(queues).is_err());
+    // The stash alone goes home, and what the refilling took.
+    assert!(before - pool.in_use() < 64, "receives of a queue that lives: {} of {before}", pool.in_use());
+    // The worker's number is free again, and the device works.
+    fakekernel::with(0, |d| d.keeps_queue_pairs = false);
+    let queues = a.hca.create_queues(&config(0), &world.pool).unwrap();
+    a.hca.destroy_queues(queues).unwrap();
+    b.destroy_rc(SLOT);
+    b.end();
+}
+
+#[test]
+fn what_the_device_does_not_let_go_of_is_told_and_kept() {
+    destroys_that_fail::<Rings>();
+}
+
+#[test]
+fn what_the_device_does_not_let_go_of_is_told_and_kept_by_the_librarys_calls_too() {
+    destroys_that_fail::<Calls>();
 }
 
 #[test]

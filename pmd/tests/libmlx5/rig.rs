@@ -1,6 +1,7 @@
 //! Two devices joined by a link, and hosts on them.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -52,7 +53,10 @@ fn boot(settings: &[Settings; 2]) -> World {
     let one = alone();
     devices(settings);
     let config = PoolConfig { count: 8192, data_room: ROOM, cache: 0, socket: -1 };
-    World { _one: one, pool: Pool::create("packets", &config).unwrap(), now: Instant::now() }
+    // A pool of which buffers are kept for good keeps its name.
+    static POOLS: AtomicU32 = AtomicU32::new(0);
+    let name = format!("packets{}", POOLS.fetch_add(1, Ordering::Relaxed));
+    World { _one: one, pool: Pool::create(&name, &config).unwrap(), now: Instant::now() }
 }
 
 /// One test at a time.

@@ -7,6 +7,8 @@ use crate::hca::{HcaError, QueuesConfig, RcConfig};
 const MAX_BLOCKS: u32 = 1 << 15;
 /// Sends per connected queue pair that the completion queue has room for.
 const RC_SENDS: u32 = 128;
+/// Sends of a queue pair that only receives: one drain request at a time. Other users of devices ask for no fewer than this.
+const PASSIVE_SENDS: u32 = 4;
 /// WQEBBs of a queue pair that sends data: the longest entry has ten.
 const MIN_SEND_DEPTH: u32 = 16;
 /// Most connections' sends that a completion queue has room for: beyond that there are no more queue pairs.
@@ -34,7 +36,7 @@ impl QpRequest {
     /// What is asked of a connected queue pair.
     #[must_use]
     pub fn connection(config: &RcConfig) -> Self {
-        let least = if config.passive { 1 } else { MIN_SEND_DEPTH };
+        let least = if config.passive { PASSIVE_SENDS } else { MIN_SEND_DEPTH };
         Self {
             transport: Transport::Rc,
             send_wr: config.send_depth.max(least),
@@ -93,7 +95,7 @@ impl SharedSizes {
         let most = max_cqe.min((1 << 22) - 1);
         let own = entries.saturating_add(ud.rq_slots);
         let left = |own: u32| most.checked_sub(own).ok_or_else(|| refused("completions", own, most));
-        let drain_credit = config.max_rc.saturating_mul(2).min(left(own)?);
+        let drain_credit = config.max_rc.saturating_mul(PASSIVE_SENDS).min(left(own)?);
         let send_credit =
             config.max_rc.saturating_mul(RC_SENDS).min(MAX_SEND_CREDIT).min(left(ud.sq_wqebbs)?);
         let sizes = Self {

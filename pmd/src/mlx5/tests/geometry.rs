@@ -1,6 +1,7 @@
 //! Sizes of rings: family `geometry`.
 
 use super::{family, hex, list, number};
+use crate::hca::{QueuesId, RcConfig};
 use crate::mlx5::rings::{
     CqGeometry, QpGeometry, QpRequest, Register, SendOperations, SrqGeometry, Transport,
 };
@@ -103,4 +104,11 @@ fn register_halves_take_turns() {
     let mut register = Register::new(0x800, 0x100);
     let written: Vec<u64> = (0..3).map(|_| register.turn_over()).collect();
     assert_eq!(written, [0x800, 0x900, 0x800]);
+}
+
+#[test]
+fn a_queue_pair_that_only_receives_has_as_many_sends_as_devices_are_used_to() {
+    let config = RcConfig { queues: QueuesId(0), send_depth: 1, passive: true };
+    let asked = QpRequest::connection(&config);
+    assert_eq!((asked.send_wr, asked.geometry().unwrap().sq_wqebbs), (4, 4));
 }

@@ -14,6 +14,7 @@ const SLOT: RcSlot = RcSlot(0);
 const FLUSHED: u8 = 0x05;
 const RETRY: u8 = 0x15;
 const NOP: u8 = 0;
+const SEND: u8 = 0x0a;
 
 fn destination() -> Destination {
     let av = AddressVector {
@@ -157,9 +158,9 @@ fn a_drain_completes_behind_the_last_receive() {
     let slot = device.scatter(b"last").unwrap();
     device.received(RC, slot, 4);
     queues.drain(SLOT).unwrap();
-    assert_eq!(queues.drain(SLOT), Err(PostError::Full), "one drain request fills it");
+    assert_eq!(queues.drain(SLOT), Err(PostError::Full), "one at a time");
     let drain = device.take_sends(1).pop().unwrap();
-    assert_eq!((drain.opcode, drain.signalled), (NOP, true));
+    assert_eq!((drain.opcode, drain.signalled), (SEND, true));
     device.send_failed(1, drain.index, FLUSHED);
     let (received, events) = receive(&mut queues);
     assert_eq!(received[0].0.bytes(), b"last");

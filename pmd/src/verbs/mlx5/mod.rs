@@ -52,14 +52,18 @@ impl EventSource for Arc<CompletionQueue> {
 }
 
 impl Anchor for Arc<QueuePair> {
-    fn release(self: Box<Self>) -> bool {
-        Self::into_inner(*self).is_some()
+    fn release(self: Box<Self>) -> Result<(), HcaError> {
+        let pair = Self::into_inner(*self).ok_or_else(|| remedy::in_use("queue pair"))?;
+        // SAFETY: the last holder, who drops it.
+        unsafe { pair.end() }
     }
 }
 
 impl Anchor for Arc<SharedReceiveQueue> {
-    fn release(self: Box<Self>) -> bool {
+    fn release(self: Box<Self>) -> Result<(), HcaError> {
         // Queue pairs that still live hold it, and can fill its entries.
-        Self::into_inner(*self).is_some()
+        let queue = Self::into_inner(*self).ok_or_else(|| remedy::in_use("shared receive queue"))?;
+        // SAFETY: the last holder, who drops it.
+        unsafe { queue.end() }
     }
 }

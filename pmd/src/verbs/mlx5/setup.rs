@@ -136,8 +136,9 @@ impl Backend for Mlx5Hca {
 
     fn destroy_queues(&mut self, queues: Self::Queues) -> Result<(), HcaError> {
         let ud = queues.ud_qpn();
-        drop(queues);
-        self.forget_queues(ud)
+        let destroyed = queues.destroy();
+        self.forget_queues(ud)?;
+        destroyed
     }
 
     fn create_rc(&mut self, config: &RcConfig) -> Result<RcQp<Mbuf>, HcaError> {
@@ -176,8 +177,9 @@ impl Backend for Mlx5Hca {
 
     fn destroy_rc(&mut self, rc: RcQp<Mbuf>) -> Result<(), HcaError> {
         let qpn = rc.qpn();
-        drop(rc);
-        self.forget_rc(qpn)
+        let destroyed = rc.destroy();
+        self.forget_rc(qpn)?;
+        destroyed
     }
 
     fn rc_qpn(rc: &RcQp<Mbuf>) -> Qpn {

@@ -19,8 +19,8 @@ use super::address::VerbsDestination;
 use super::object::{CompletionQueue, SharedReceiveQueue};
 use crate::bookkeeping::{Completed, Connected, Connections, Health};
 use crate::hca::{
-    BURST, PostError, QpEvent, QpFault, Queues, RcSlot, Received, Refused, RxBurst, Source, UdSource,
-    WcStatus,
+    BURST, HcaError, PostError, QpEvent, QpFault, Queues, RcSlot, Received, Refused, RxBurst, Source,
+    UdSource, WcStatus,
 };
 use crate::mem::{HEADROOM, Mbuf, Pool};
 use crate::mlx5::mr::MrTable;
@@ -86,6 +86,10 @@ impl VerbsRc {
     pub const fn qpn(&self) -> Qpn {
         self.side.qpn()
     }
+
+    pub(super) fn destroy(mut self) -> Result<(), HcaError> {
+        self.side.destroy()
+    }
 }
 
 impl Connected for VerbsRc {
@@ -132,9 +136,8 @@ pub struct VerbsQueues {
 
 impl Drop for VerbsQueues {
     fn drop(&mut self) {
-        // As for sends: better lost than in two hands.
-        if Arc::strong_count(&self.ud.qp) > 1 {
-            self.datagrams.forget();
+        if let Err(e) = self.end() {
+            tracing::warn!("{}", super::remedy::whole(&e));
         }
     }
 }
@@ -159,6 +162,23 @@ impl VerbsQueues {
             faults: ArrayVec::new(),
             anomalies: Anomalies::default(),
         }
+    }
+
+    /// Destroys all queue pairs, then gives the buffers back, except those that the device does not let go of. Tells the first
+    /// failure.
+    fn end(&mut self) -> Result<(), HcaError> {
+        // Connected queue pairs use the shared receives, and the datagram queue pair its own.
+        let mut result = Ok(());
+        for rc in self.rcs.take_all() {
+            result = result.and(rc.destroy());
+        }
+        let ud = self.ud.destroy().inspect_err(|_| self.datagrams.forget());
+        let shared = self.shared.as_mut().map_or(Ok(()), SharedReceives::destroy);
+        result.and(ud).and(shared)
+    }
+
+    pub(super) fn destroy(mut self) -> Result<(), HcaError> {
+        self.end()
     }
 
     /// What the device told that cannot be, so far.

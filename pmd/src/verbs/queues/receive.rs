@@ -6,7 +6,9 @@ use arrayvec::ArrayVec;
 use verbs_sys as sys;
 
 use super::super::object::{QueuePair, SharedReceiveQueue};
+use super::super::remedy;
 use super::{Kind, tag};
+use crate::hca::HcaError;
 use crate::mem::{HEADROOM, Mbuf, Pool};
 use crate::mlx5::mr::MrTable;
 use crate::mlx5::packet::{self, top_up};
@@ -131,9 +133,8 @@ pub(super) struct SharedReceives {
 
 impl Drop for SharedReceives {
     fn drop(&mut self) {
-        // A connected queue pair that still lives can fill these: better lost than in two hands.
-        if Arc::strong_count(&self.queue) > 1 {
-            std::mem::forget(std::mem::take(&mut self.buffers));
+        if let Err(e) = self.destroy() {
+            tracing::warn!("{}", remedy::whole(&e));
         }
     }
 }
@@ -143,6 +144,24 @@ impl SharedReceives {
         let per_entry = per_entry.clamp(1, MAX_SEGMENTS);
         let buffers = (0..entries as usize * per_entry).map(|_| None).collect();
         Self { queue, per_entry, buffers, free: (0..entries).rev().collect(), entries, room }
+    }
+
+    /// Destroys the queue. Its buffers go home unless the device may still fill them, as for a queue pair that still lives: then
+    /// they are better lost than in two hands.
+    pub(super) fn destroy(&mut self) -> Result<(), HcaError> {
+        let buffers = std::mem::take(&mut self.buffers);
+        let result = if buffers.is_empty() {
+            Ok(())
+        } else if Arc::strong_count(&self.queue) > 1 {
+            Err(remedy::in_use("shared receive queue"))
+        } else {
+            // SAFETY: the only holder, who ends.
+            unsafe { self.queue.end() }
+        };
+        if result.is_err() {
+            std::mem::forget(buffers);
+        }
+        result
     }
 
     pub(super) fn posted(&self) -> u32 {

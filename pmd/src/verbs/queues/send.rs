@@ -7,9 +7,10 @@ use verbs_sys as sys;
 
 use super::super::address::VerbsDestination;
 use super::super::object::QueuePair;
+use super::super::remedy;
 use super::{Kind, tag};
 use crate::bookkeeping::Health;
-use crate::hca::PostError;
+use crate::hca::{HcaError, PostError};
 use crate::mem::Mbuf;
 use crate::mlx5::mr::MrTable;
 
@@ -75,14 +76,15 @@ pub(in super::super) struct SendSide {
     unsignalled: u32,
     /// The drain request is outstanding.
     draining: bool,
+    /// It was destroyed, or that was tried.
+    ended: bool,
     pub(super) health: Health,
 }
 
 impl Drop for SendSide {
     fn drop(&mut self) {
-        // Another holder keeps the device at work on these buffers: better lost than in two hands.
-        if Arc::strong_count(&self.qp) > 1 {
-            std::mem::forget(std::mem::take(&mut self.slots));
+        if let Err(e) = self.destroy() {
+            tracing::warn!("{}", remedy::whole(&e));
         }
     }
 }
@@ -103,8 +105,32 @@ impl SendSide {
             queued: 0,
             unsignalled: 0,
             draining: false,
+            ended: false,
             health: Health::default(),
         }
+    }
+
+    /// Destroys the queue pair. Its buffers go home unless the device may still have them: then they are better lost than in two
+    /// hands.
+    fn end(&mut self) -> Result<(), HcaError> {
+        let result = if Arc::strong_count(&self.qp) > 1 {
+            Err(remedy::in_use("queue pair"))
+        } else {
+            // SAFETY: the only holder, who ends.
+            unsafe { self.qp.end() }
+        };
+        let slots = std::mem::take(&mut self.slots);
+        if result.is_err() {
+            std::mem::forget(slots);
+        }
+        // Told once.
+        self.ended = true;
+        result
+    }
+
+    /// As dropping it does, and tells how that went.
+    pub(super) fn destroy(&mut self) -> Result<(), HcaError> {
+        if self.ended { Ok(()) } else { self.end() }
     }
 
     pub(super) const fn qpn(&self) -> Qpn {

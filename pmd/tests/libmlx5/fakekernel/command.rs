@@ -228,6 +228,7 @@ fn dispatch(device: &mut Device, number: u32, c: &Command) -> Outcome {
                 ..Default::default()
             });
         }
+        abi::IB_USER_VERBS_CMD_DESTROY_QP if device.keeps_queue_pairs => return Err(libc::EBUSY),
         abi::IB_USER_VERBS_CMD_DESTROY_QP => {
             if let Object::Qp(qp) = remove(device, c.asked::<abi::ib_uverbs_destroy_qp>().qp_handle)? {
                 // Silently: what is outstanding completes no more.

@@ -115,6 +115,8 @@ pub(crate) struct Device {
     /// Mapped doorbell pages: number and address.
     pages: Vec<(u32, usize)>,
     events: VecDeque<abi::ib_uverbs_async_event_desc>,
+    /// It refuses to destroy queue pairs.
+    pub(crate) keeps_queue_pairs: bool,
     /// Events of each object that the library has fetched.
     fetched: BTreeMap<u64, u32>,
 }
@@ -143,6 +145,7 @@ impl Device {
             channels: Vec::new(),
             pages: Vec::new(),
             events: VecDeque::new(),
+            keeps_queue_pairs: false,
             fetched: BTreeMap::new(),
         }
     }
