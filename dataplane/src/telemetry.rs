@@ -1,12 +1,13 @@
 //! The control socket: JSON over a UNIX seqpacket socket in the shape of DPDK telemetry v2.
 //!
 //! A client connects and is greeted with `{"version":…,"pid":…,"max_output_len":…}`. It sends `/command` or
-//! `/command,parameters`, one message each, and gets `{"/command": answer}`.
+//! `/command,parameters`, one message each, and gets `{"/command": answer}`. What the system's bound of a message
+//! (`net.core.wmem_max`) does not take in one comes in several, of which all but the last have `max_output_len` bytes.
 
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,7 +20,9 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 
 /// Longest answer; a longer one is replaced by an error that says so.
-pub const MAX_ANSWER: usize = 1 << 20;
+pub const MAX_ANSWER: usize = 16 << 20;
+/// Longest message, as far as the system takes it.
+const MAX_MESSAGE: usize = 1 << 20;
 /// Longest request.
 pub const MAX_REQUEST: usize = 1024;
 /// Most clients at a time, as in DPDK.
@@ -66,6 +69,9 @@ pub enum TelemetryError {
         "control socket {0}: another process serves it; stop that one or choose another path with --control-socket"
     )]
     InUse(PathBuf),
+    /// What is there was not made by this program.
+    #[error("control socket {0}: {1} is there already and stays; choose another path with --control-socket")]
+    Occupied(PathBuf, &'static str),
     /// The answer was not what this protocol says.
     #[error("control socket {path}: bad answer: {what}")]
     Protocol {
@@ -96,18 +102,22 @@ impl Command {
     }
 }
 
-/// The serving end. Removes the socket's path when dropped.
+/// The serving end. Removes the socket's path when dropped, if it is still the one that it made.
 #[derive(Debug)]
 pub(crate) struct Server {
     path: PathBuf,
+    /// Device and inode of the socket that was made.
+    made: (u64, u64),
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         self.task.abort();
-        // It may have been removed by hand.
-        let _ = fs::remove_file(&self.path);
+        // It may have been removed by hand, and another one made.
+        if fs::symlink_metadata(&self.path).is_ok_and(|there| (there.dev(), there.ino()) == self.made) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -124,20 +134,43 @@ impl Server {
         let address = SocketAddrUnix::new(path)
             .map_err(|e| fail("use this path", "; a path has at most 107 bytes")(e.into()))?;
         let socket = seqpacket(SocketFlags::NONBLOCK).map_err(fail("be made", ""))?;
-        if path.exists() {
-            // A socket that nobody serves is left from a process that was killed.
-            let probe = seqpacket(SocketFlags::empty()).map_err(fail("be made", ""))?;
-            if connect(&probe, &address).is_ok() {
-                return Err(TelemetryError::InUse(path.to_owned()));
-            }
-            fs::remove_file(path).map_err(fail("replace the old one", ""))?;
-        }
+        clear(path, &address)?;
         bind(&socket, &address).map_err(|e| fail("be bound", "; choose another path")(e.into()))?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(fail("restrict access", ""))?;
+        let made = fs::symlink_metadata(path).map_err(fail("be found", ""))?;
         listen(&socket, 4).map_err(|e| fail("listen", "")(e.into()))?;
         let socket = watch(socket).map_err(fail("be watched", ""))?;
         let task = tokio::spawn(accept_clients(socket, requests));
-        Ok(Self { path: path.to_owned(), task })
+        Ok(Self { path: path.to_owned(), made: (made.dev(), made.ino()), task })
+    }
+}
+
+/// Removes what a process that was killed has left at the path: a socket on which nobody listens, and nothing else.
+fn clear(path: &Path, address: &SocketAddrUnix) -> Result<(), TelemetryError> {
+    let fail = |what, source| TelemetryError::Socket {
+        path: path.to_owned(),
+        what,
+        source,
+        hint: "; choose another path",
+    };
+    let there = match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(fail("look at its path", e)),
+        Ok(there) => there,
+    };
+    let occupied = |what| Err(TelemetryError::Occupied(path.to_owned(), what));
+    if !there.file_type().is_socket() {
+        return occupied("a file that is no socket");
+    }
+    // A server whose backlog is full must not hold us up.
+    let probe = seqpacket(SocketFlags::NONBLOCK).map_err(|e| fail("be made", e))?;
+    match connect(&probe, address) {
+        Err(rustix::io::Errno::CONNREFUSED) => {
+            fs::remove_file(path).map_err(|e| fail("replace the old one", e))
+        }
+        Ok(()) | Err(rustix::io::Errno::AGAIN) => Err(TelemetryError::InUse(path.to_owned())),
+        Err(rustix::io::Errno::PROTOTYPE) => occupied("another program's socket"),
+        Err(e) => Err(fail("look who serves it", e.into())),
     }
 }
 
@@ -197,20 +230,32 @@ async fn async_io<T>(
     }
 }
 
-async fn send_value(client: &AsyncFd<OwnedFd>, value: &Value) -> io::Result<()> {
-    let bytes = value.to_string().into_bytes();
-    async_io(client, Interest::Write, |fd| Ok(send(fd, &bytes, SendFlags::NOSIGNAL)?)).await.map(drop)
+/// Sends a value in messages of `part` bytes, the last one shorter: so its reader knows that it is the last.
+async fn send_value(client: &AsyncFd<OwnedFd>, value: &Value, part: usize) -> io::Result<()> {
+    let mut bytes = value.to_string().into_bytes();
+    if bytes.len().is_multiple_of(part) {
+        bytes.push(b' ');
+    }
+    for message in bytes.chunks(part) {
+        async_io(client, Interest::Write, |fd| Ok(send(fd, message, SendFlags::NOSIGNAL)?)).await?;
+    }
+    Ok(())
+}
+
+/// Largest message that the system takes on a client's socket: what the send buffer may hold, by half.
+fn largest_message(client: &OwnedFd) -> io::Result<usize> {
+    sockopt::set_socket_send_buffer_size(client, 2 * MAX_MESSAGE)?;
+    Ok((sockopt::socket_send_buffer_size(client)? / 2).clamp(1024, MAX_MESSAGE))
 }
 
 async fn serve_client(client: &AsyncFd<OwnedFd>, requests: &mpsc::Sender<Request>) -> io::Result<()> {
-    // A large answer is one message: the send buffer has to hold it.
-    sockopt::set_socket_send_buffer_size(client.get_ref(), 2 * MAX_ANSWER)?;
+    let part = largest_message(client.get_ref())?;
     let greeting = json!({
         "version": concat!("ipoib-fwd ", env!("CARGO_PKG_VERSION")),
         "pid": std::process::id(),
-        "max_output_len": MAX_ANSWER,
+        "max_output_len": part,
     });
-    send_value(client, &greeting).await?;
+    send_value(client, &greeting, part).await?;
     let mut buffer = [0u8; MAX_REQUEST + 1];
     loop {
         let length =
@@ -227,7 +272,7 @@ async fn serve_client(client: &AsyncFd<OwnedFd>, requests: &mpsc::Sender<Request
                 Err(why) => json!({ "error": why }),
             }
         };
-        send_value(client, &reply).await?;
+        send_value(client, &reply, part).await?;
     }
 }
 
@@ -272,18 +317,28 @@ pub fn ask(path: &Path, request: &str, timeout: Duration) -> Result<Value, Telem
     ))?;
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(timeout))
         .map_err(fail("set a time limit", ""))?;
-    let mut buffer = vec![0u8; MAX_ANSWER + 1];
-    let mut receive = |socket: &OwnedFd| -> Result<Value, TelemetryError> {
-        let (length, _) = recv(socket.as_fd(), &mut buffer[..], RecvFlags::empty())
-            .map_err(fail("read an answer", "; the gateway did not answer in time"))?;
-        if length == 0 {
-            return Err(protocol("the other end closed the socket".to_owned()));
+    let mut buffer = vec![0u8; MAX_MESSAGE];
+    let mut receive = |part: usize| -> Result<Value, TelemetryError> {
+        let mut answer = Vec::new();
+        loop {
+            let (length, _) = recv(socket.as_fd(), &mut buffer[..], RecvFlags::empty())
+                .map_err(fail("read an answer", "; the gateway did not answer in time"))?;
+            if length == 0 {
+                return Err(protocol("the other end closed the socket".to_owned()));
+            }
+            answer.extend_from_slice(buffer.get(..length).unwrap_or_default());
+            if answer.len() > MAX_ANSWER + part {
+                return Err(protocol(format!("it is longer than {MAX_ANSWER} bytes")));
+            }
+            if length < part {
+                return serde_json::from_slice(&answer).map_err(|e| protocol(e.to_string()));
+            }
         }
-        serde_json::from_slice(buffer.get(..length).unwrap_or_default()).map_err(|e| protocol(e.to_string()))
     };
-    receive(&socket)?;
+    let greeting = receive(MAX_MESSAGE)?;
+    let part = greeting.get("max_output_len").and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
     send(&socket, request.as_bytes(), SendFlags::NOSIGNAL).map_err(fail("send the request", ""))?;
-    let mut reply = receive(&socket)?;
+    let mut reply = receive(part.unwrap_or(MAX_MESSAGE).clamp(1, MAX_MESSAGE))?;
     if let Some(why) = reply.get("error").and_then(Value::as_str) {
         return Err(TelemetryError::Refused(why.to_owned()));
     }
@@ -313,6 +368,10 @@ mod tests {
                         let answer = match request.command.name.as_str() {
                             "/echo" => Ok(json!(request.command.parameters)),
                             "/huge" => Ok(json!("x".repeat(MAX_ANSWER))),
+                            "/long" => {
+                                let length = request.command.parameters.and_then(|n| n.parse().ok());
+                                Ok(json!("x".repeat(length.unwrap_or_default())))
+                            }
                             name => Err(format!("no command {name}")),
                         };
                         let _ = request.answer.send(answer);
@@ -339,6 +398,82 @@ mod tests {
             assert!(matches!(ask(path, "/huge", second), Err(TelemetryError::Refused(_))));
             assert_eq!(ask(path, "/echo", second).unwrap(), Value::Null);
         });
+    }
+
+    #[test]
+    fn answers_of_any_length_arrive_whole() {
+        echo_server(&scratch("long"), |path| {
+            let part = {
+                let socket = seqpacket(SocketFlags::empty()).unwrap();
+                connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+                largest_message(&socket).unwrap()
+            };
+            // `{"/long":"` and `"}` stand around it.
+            let whole = part - 12;
+            for length in [0, whole - 1, whole, whole + 1, 5 * part - 12, MAX_ANSWER - 12] {
+                let answer = ask(path, &format!("/long,{length}"), Duration::from_secs(20)).unwrap();
+                assert_eq!(answer.as_str().map(str::len), Some(length));
+            }
+            assert_eq!(ask(path, "/echo,next", Duration::from_secs(1)).unwrap(), json!("next"));
+        });
+    }
+
+    fn start(path: &Path) -> Result<(), TelemetryError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (tx, _rx) = mpsc::channel(1);
+        runtime.block_on(async { Server::start(path, tx).map(drop) })
+    }
+
+    #[test]
+    fn what_others_have_at_the_path_stays() {
+        let path = scratch("file");
+        fs::write(&path, "mine").unwrap();
+        let error = start(&path).unwrap_err();
+        assert!(error.to_string().contains("no socket is there already and stays"), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+        fs::remove_file(&path).unwrap();
+
+        let path = scratch("daemon");
+        let daemon = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert!(matches!(start(&path), Err(TelemetryError::Occupied(..))));
+        assert!(path.exists());
+        drop(daemon);
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_full_backlog_is_a_served_socket_and_does_not_hold_us_up() {
+        let path = scratch("backlog");
+        let address = SocketAddrUnix::new(&path).unwrap();
+        let busy = seqpacket(SocketFlags::empty()).unwrap();
+        bind(&busy, &address).unwrap();
+        listen(&busy, 0).unwrap();
+        let mut waiting = Vec::new();
+        loop {
+            let client = seqpacket(SocketFlags::NONBLOCK).unwrap();
+            if connect(&client, &address).is_err() {
+                break;
+            }
+            waiting.push(client);
+        }
+        assert!(matches!(start(&path), Err(TelemetryError::InUse(_))));
+        assert!(path.exists());
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_socket_that_another_made_meanwhile_stays() {
+        let path = scratch("successor");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (tx, _rx) = mpsc::channel(1);
+            let first = Server::start(&path, tx).unwrap();
+            fs::remove_file(&path).unwrap();
+            fs::write(&path, "another's").unwrap();
+            drop(first);
+        });
+        assert!(path.exists());
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]
