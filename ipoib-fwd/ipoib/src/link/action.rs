@@ -4,9 +4,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hca::{AsyncEvent, QpFault, QpTransition, RcSlot, UdDestination};
 use ib_wire::mad::Mad;
 use ib_wire::{Gid, Lid, QKey, Qpn};
-use pmd::hca::{AsyncEvent, QpFault, QpTransition, RcSlot, UdDestination};
 use serde::Serialize;
 
 use super::ARP_FRAME_LEN;

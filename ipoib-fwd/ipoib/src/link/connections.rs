@@ -4,11 +4,11 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use hca::{RcSlot, RcToReceive, RcToSend};
 use ib_wire::cm::RnrRetry;
 use ib_wire::cm::ipoib::ServiceIdForm;
 use ib_wire::ipoib::HardwareAddress;
 use ib_wire::{Gid, Psn, Qpn};
-use pmd::hca::{RcSlot, RcToReceive, RcToSend};
 
 use super::action::{ConnKey, WorkerNote};
 use super::handshake::CmId;

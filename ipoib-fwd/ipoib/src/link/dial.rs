@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use hca::QpTransition;
 use ib_wire::Qpn;
 use ib_wire::cm::RejectReason;
 use ib_wire::cm::ipoib::ServiceIdForm;
 use ib_wire::ipoib::HardwareAddress;
-use pmd::hca::QpTransition;
 
 use super::action::{Action, ConnKey, Event};
 use super::connections::{Dial, Side, State};

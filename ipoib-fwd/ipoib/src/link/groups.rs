@@ -3,9 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
+use hca::{AddressVector, GlobalRoute, UdDestination};
 use ib_wire::sa::{JoinState, McMask, McMemberRecord, MtuCode, Selector};
 use ib_wire::{Gid, Lid, QKey, Qpn};
-use pmd::hca::{AddressVector, GlobalRoute, UdDestination};
 
 use super::action::{Action, Event};
 use super::machine::Link;

@@ -6,10 +6,10 @@ use cm::connection::{
     AcceptParams, Config, ConnId, ConnectRequest, ConnectionTable, DisconnectCause, Event as CmEvent,
     QpAttributes, ReplyInfo, State as CmState,
 };
+use hca::{RcToReceive, RcToSend};
 use ib_wire::cm::ipoib::{PrivateData, ServiceIdForm};
 use ib_wire::cm::{RejectReason, RetryCount, RnrRetry};
 use ib_wire::mad::Mad;
-use pmd::hca::{RcToReceive, RcToSend};
 
 use super::action::{Action, ConnKey};
 use super::connections::{Side, State};

@@ -5,9 +5,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hca::PortState;
 use ib_wire::ipoib::{AddressFlags, HardwareAddress};
 use ib_wire::{PKey, QKey};
-use pmd::hca::PortState;
 
 use super::action::{Action, Event, LinkState, Publication};
 use super::connections::Connections;

@@ -4,9 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use hca::UdSource;
 use ib_wire::ipoib::AddressFlags;
 use ib_wire::{Gid, Qpn};
-use pmd::hca::UdSource;
 
 use super::action::{Event, ReceivedArp};
 use super::machine::Link;

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use cm::Path;
+use hca::{AddressVector, GlobalRoute, UdDestination};
 use ib_wire::sa::{NumbPath, PathMask, PathRecord};
 use ib_wire::{Gid, Lid, QKey, Qpn};
-use pmd::hca::{AddressVector, GlobalRoute, UdDestination};
 
 use super::ARP_FRAME_LEN;
 use super::action::Action;

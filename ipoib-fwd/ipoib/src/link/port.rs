@@ -35,7 +35,7 @@ impl Link {
         let before = std::mem::replace(&mut self.port, facts);
         self.state_dirty = true;
         self.check_own_address(now, &facts);
-        let was_usable = before.state == pmd::hca::PortState::Active && before.pkey_index.is_some();
+        let was_usable = before.state == hca::PortState::Active && before.pkey_index.is_some();
         // Facts may be ahead of events: a lost state counts whatever the event's name.
         let event = match event {
             PortEvent::Heavy if facts.pkey_index == before.pkey_index => PortEvent::Light,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use hca::{AsyncEvent, PortNumber, PortState};
 use ib_wire::{Gid, Guid, Lid, Mtu, PKey, Qpn, ServiceLevel};
-use pmd::hca::{AsyncEvent, PortNumber, PortState};
 use serde::Serialize;
 
 /// How unicast IPoIB packets travel.

@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use pmd::hca::{RcSlot, UdDestination};
+use hca::{RcSlot, UdDestination};
 
 use ib_wire::ipoib::HardwareAddress;
 

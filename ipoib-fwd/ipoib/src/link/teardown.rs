@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use hca::QpTransition;
 use ib_wire::ipoib::HardwareAddress;
-use pmd::hca::QpTransition;
 
 use super::action::{Action, ConnKey, Event};
 use super::connections::{Side, State};

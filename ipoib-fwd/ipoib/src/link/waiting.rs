@@ -1,6 +1,6 @@
 //! Why a link is not up, for people.
 
-use pmd::hca::PortState;
+use hca::PortState;
 use serde::Serialize;
 
 use super::action::Event;

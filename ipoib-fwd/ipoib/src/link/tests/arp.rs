@@ -178,7 +178,7 @@ fn our_own_broadcasts_and_strange_senders_teach_nothing() {
     let mut f = datagram(2);
     f.run(ms(100));
     let own = f.address(0, 0);
-    let from = pmd::hca::UdSource {
+    let from = hca::UdSource {
         qpn: own.qpn,
         slid: SM_LID,
         sl: ib_wire::ServiceLevel::new(0),

@@ -1,6 +1,6 @@
 //! What tests bring about and assert of a whole fabric.
 
-use pmd::hca::QpState;
+use hca::QpState;
 
 use super::fabric::{Fabric, ms};
 

@@ -1,8 +1,8 @@
 //! Connections: both directions, refusals, faults, switching modes, the end.
 
+use hca::QpState;
 use ib_wire::cm::{AttributeId, Message, RejectReason};
 use ib_wire::ipoib::AddressFlags;
-use pmd::hca::QpState;
 
 use super::fabric::{Fabric, ms, secs};
 use crate::link::{CloseReason, Event, Mode, WorkerIndex, WorkerNote};
@@ -115,7 +115,7 @@ fn addresses_of_one_peer_share_a_connection() {
     let mut f = connected(1);
     let peer = f.address(1, 0);
     let now = f.now;
-    let from = pmd::hca::UdSource {
+    let from = hca::UdSource {
         qpn: peer.qpn,
         slid: f.nodes[1].facts.lid,
         sl: ib_wire::ServiceLevel::new(0),
@@ -445,7 +445,7 @@ fn a_peer_without_the_flag_loses_its_connection() {
     let mut f = connected(9);
     let mut peer = f.address(1, 0);
     peer.flags = AddressFlags::NONE;
-    let from = pmd::hca::UdSource {
+    let from = hca::UdSource {
         qpn: peer.qpn,
         slid: f.nodes[1].facts.lid,
         sl: ib_wire::ServiceLevel::new(0),

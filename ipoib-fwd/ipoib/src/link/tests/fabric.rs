@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use hca::{PortState, QpState, QpTransition, RcSlot, UdSource};
 use ib_wire::cm::{Message, Reject, RejectReason, Request};
 use ib_wire::ipoib::{Arp, HardwareAddress, decapsulate};
 use ib_wire::mad::{Mad, MadAddress, MgmtClass};
 use ib_wire::{Gid, Guid, Lid, Mtu, PKey, QKey, Qpn, ServiceLevel};
-use pmd::hca::{PortState, QpState, QpTransition, RcSlot, UdSource};
 
 use crate::link::random::Random;
 use crate::link::{
@@ -34,8 +34,8 @@ pub(super) struct Qp {
     pub(super) key: ConnKey,
     pub(super) state: QpState,
     pub(super) passive: bool,
-    pub(super) receive: Option<pmd::hca::RcToReceive>,
-    pub(super) send: Option<pmd::hca::RcToSend>,
+    pub(super) receive: Option<hca::RcToReceive>,
+    pub(super) send: Option<hca::RcToSend>,
     inserted: Option<(WorkerIndex, RcSlot)>,
 }
 

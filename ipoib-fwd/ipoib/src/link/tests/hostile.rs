@@ -2,11 +2,11 @@
 
 use std::net::Ipv4Addr;
 
+use hca::{PortState, UdSource};
 use ib_wire::cm::{AttributeId, Message, Request};
 use ib_wire::ipoib::{AddressFlags, Arp, ArpOperation, HardwareAddress};
 use ib_wire::mad::MAD_LEN;
 use ib_wire::{Gid, Guid, Lid, Qpn, ServiceLevel, Tid};
-use pmd::hca::{PortState, UdSource};
 use proptest::prelude::*;
 
 use super::fabric::{Fabric, ms, secs};

@@ -2,8 +2,8 @@
 
 use std::net::Ipv4Addr;
 
+use hca::QpState;
 use ib_wire::Qpn;
-use pmd::hca::QpState;
 
 use super::fabric::{Fabric, ms, secs};
 use crate::link::{LinkError, LinkSettings, Mode, WorkerIndex};

@@ -3,11 +3,11 @@
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
+use hca::PortState;
 use ib_wire::ipoib::{GroupScope, multicast_gid};
 use ib_wire::mad::{MAD_LEN, Mad, Method};
 use ib_wire::sa::{McMemberRecord, PathRecord, SaMad};
 use ib_wire::{Guid, Lid, Mtu, Qpn, ServiceLevel};
-use pmd::hca::PortState;
 
 use crate::link::{Action, Link, LinkSettings, PortFacts};
 

@@ -1,9 +1,9 @@
 //! GIDs that change: ours, a peer's, a whole subnet's.
 
+use hca::{AsyncEvent, PortNumber, PortState, UdSource};
 use ib_wire::cm::Message;
 use ib_wire::sa::attribute;
 use ib_wire::{Gid, Guid, ServiceLevel};
-use pmd::hca::{AsyncEvent, PortNumber, PortState, UdSource};
 
 use super::fabric::{Fabric, ms, secs};
 use crate::link::{

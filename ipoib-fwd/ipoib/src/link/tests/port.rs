@@ -2,9 +2,9 @@
 
 use std::net::Ipv4Addr;
 
+use hca::{AsyncEvent, PortNumber, PortState};
 use ib_wire::Lid;
 use ib_wire::sa::attribute;
-use pmd::hca::{AsyncEvent, PortNumber, PortState};
 
 use super::fabric::{Fabric, ms, secs};
 use crate::link::{CloseReason, Event, PortEvent, PortFacts, Waiting, WorkerIndex};
