@@ -67,6 +67,16 @@ pub enum ConfigError {
         /// What to do about it.
         remedy: String,
     },
+    /// What is promised is more than there can be.
+    #[error("{key}: {what}; {remedy}")]
+    Promise {
+        /// The key, for instance "buffers.count".
+        key: &'static str,
+        /// What is wrong.
+        what: String,
+        /// What to do about it.
+        remedy: String,
+    },
 }
 
 impl ConfigError {

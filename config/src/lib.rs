@@ -3,22 +3,40 @@
 //! The command line is that of any DPDK program, `PROGRAM [EAL arguments] -- [own arguments]`: [`CommandLine`] splits it
 //! and reads from EAL's part what we need to know, without changing it. The file is TOML: [`Config::load`] reads it into
 //! types that hold legal values only. Every error says where, what is wrong, and what to do about it.
+//!
+//! [`Config::segments`] says what is joined to what. [`Config::difference`] says what a reload changes,
+//! [`Config::budget`] what may hold packet buffers.
 #![forbid(unsafe_code)]
 
+mod address;
+mod buffers;
+mod change;
 mod eal;
 mod error;
+mod guid;
+mod key;
 mod lcore;
+mod print;
 mod raw;
 mod resolve;
+mod segment;
+mod segments;
 mod settings;
+mod soft;
+mod source;
+mod value;
+mod word;
 
+pub use address::{Interface, Prefix, Route};
+pub use buffers::{Budget, ConnectionShare};
+pub use change::{Change, Refused};
 pub use eal::{CommandLine, EalArguments, Lcores, Warning};
 pub use error::{ConfigError, Place};
+pub use guid::Guid;
 pub use lcore::{LcoreSet, MAX_LCORE};
-pub use settings::{
-    Buffers, Config, Driver, Ethernet, Gateway, Guid, Idle, InfiniBand, Ipv4Interface, Mode, Overrides, Soft,
-    SoftPort,
-};
+pub use segment::{MAX_ROUTES, MAX_SEGMENTS, MAX_SUBNETS, PKey, Segment, SegmentName, VlanId};
+pub use settings::{Buffers, Config, Ethernet, Gateway, InfiniBand, Overrides, Soft, SoftPort};
+pub use word::{Driver, Idle, LogLevel, Mode};
 
 #[cfg(test)]
 mod tests;

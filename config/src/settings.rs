@@ -1,194 +1,159 @@
-//! The typed configuration: legal values only. [`Config::annotated_default`] explains each key to operators.
+//! The typed configuration: legal values only. What is said of a key here is what [`Config::annotated_default`] tells
+//! operators.
 
-use std::net::Ipv4Addr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
-use std::str::FromStr;
 
-/// Defines an enum that is one word in the file and on the command line.
-macro_rules! word {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        pub enum $name {
-            $($(#[$vdoc])* $variant,)*
-        }
-
-        impl $name {
-            /// The words that it can be.
-            pub const WORDS: &[&str] = &[$($word),*];
-
-            /// The word.
-            #[must_use]
-            pub const fn word(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $word,)*
-                }
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = String;
-
-            fn from_str(word: &str) -> Result<Self, String> {
-                match word {
-                    $($word => Ok(Self::$variant),)*
-                    _ => Err(format!("`{word}` is none of: {}", Self::WORDS.join(", "))),
-                }
-            }
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.word())
-            }
-        }
-    };
-}
-
-word!(
-    /// What a worker does in a turn that found nothing to do.
-    Idle {
-        /// Asks again at once.
-        Poll = "poll",
-        /// Asks again after a pause instruction.
-        Pause = "pause",
-        /// Sleeps for a moment, longer and longer, or until the device tells of a message.
-        Sleep = "sleep",
-    }
-);
-
-word!(
-    /// How unicast packets travel through the fabric.
-    Mode {
-        /// By UD only (RFC 4391).
-        Datagram = "datagram",
-        /// By RC connections to hosts that accept them, else by UD (RFC 4755).
-        Connected = "connected",
-    }
-);
-
-word!(
-    /// What drives the InfiniBand port.
-    Driver {
-        /// The software device if `[infiniband.soft]` is given, else mlx5 for a device of that kind, verbs for others.
-        Auto = "auto",
-        /// The software ConnectX.
-        Soft = "soft",
-        /// The gateway's own driver on the rings of a ConnectX-4 or later.
-        Mlx5 = "mlx5",
-        /// Any RDMA device, by the calls of libibverbs.
-        Verbs = "verbs",
-    }
-);
+use crate::address::Interface;
+use crate::guid::Guid;
+use crate::key::section;
+use crate::segment::{PKey, Segment};
+use crate::word::{Driver, Idle, LogLevel, Mode};
 
 /// The whole configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
     /// `[gateway]`
     pub gateway: Gateway,
-    /// `[ethernet]`
+    /// `[ethernet]`: of every Ethernet port.
     pub ethernet: Ethernet,
-    /// `[infiniband]`
+    /// `[infiniband]`: of every InfiniBand device.
     pub infiniband: InfiniBand,
     /// `[buffers]`
     pub buffers: Buffers,
+    /// `[[segment]]`, 1 to [`MAX_SEGMENTS`](crate::MAX_SEGMENTS). Without that section the keys of the others make one,
+    /// named "default".
+    pub segments: Vec<Segment>,
 }
 
-/// An IPv4 address with the length of its network prefix.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ipv4Interface {
-    /// A host's address within the prefix.
-    pub address: Ipv4Addr,
-    /// 1 to 31.
-    pub prefix_len: u8,
+impl Default for Config {
+    /// What an empty file means.
+    fn default() -> Self {
+        Self {
+            gateway: Gateway::default(),
+            ethernet: Ethernet::default(),
+            infiniband: InfiniBand::default(),
+            buffers: Buffers::default(),
+            segments: vec![Segment::default()],
+        }
+    }
 }
 
-/// `[gateway]`
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Gateway {
-    /// Its own address: source of ICMP, answers ping.
-    pub address: Option<Ipv4Interface>,
-    /// What an idle worker does.
-    pub idle: Idle,
-    /// File of the shared GID table; `None` = not shared.
-    pub gids: Option<PathBuf>,
-    /// Path of the control socket; `None` = no socket.
-    pub control_socket: Option<PathBuf>,
-    /// Seconds between two lines of statistics; 0 = none.
-    pub stats_seconds: u32,
+section! {
+    /// `[gateway]`
+    pub Gateway from RawGateway {
+        /// The gateway's own IPv4 address and the length of the joined subnet's prefix. It is the source of its ICMP
+        /// messages and answers ping. Without it, ICMP comes in the name of the destination. With [[segment]], each
+        /// segment has its own.
+        pub(crate) address: Option<Interface> = None, Segment, "\"10.77.0.254/24\"";
+        /// Of two gateways between the same networks the one with the higher priority forwards, the other stands by.
+        pub(crate) priority: u8 = 100 => 0..=255, Segment;
+        /// How often two gateways tell each other that they live, milliseconds. Who is not heard for three times as long
+        /// is taken to be gone.
+        pub hello_ms: u32 = 300 => 50..=10_000, Live;
+        /// For how long the owner of an address is held to when others claim it again and again, seconds.
+        pub address_hold_seconds: u32 = 30 => 1..=3600, Live;
+        /// What a worker does when there is nothing to do: "poll" asks again at once, "pause" after a pause instruction,
+        /// "sleep" sleeps for microseconds, or until the device tells of a message (for machines that have other work to do).
+        pub idle: Idle = Idle::Sleep, Live;
+        /// What is logged: "error", "warn", "info" or "debug", each with what stands before it. The environment's
+        /// IPOIB_FWD_LOG goes before.
+        pub log: LogLevel = LogLevel::Info, Live;
+        /// File in which the device's GID table is shared with other processes, for instance "/run/ipoib-fwd-gids"; "" for
+        /// none. `ipoib-fwd gids --shared` reads it.
+        pub gids: Option<PathBuf> = None, Restart;
+        /// UNIX socket of `ipoib-fwd ctl`; "" for none.
+        pub control_socket: Option<PathBuf> = Some("/run/ipoib-fwd.sock".into()), Restart;
+        /// Print statistics every so many seconds; 0 = never.
+        pub stats_seconds: u32 = 0 => 0..=86_400, Live;
+    }
 }
 
-/// `[ethernet]`
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Ethernet {
-    /// Name of the DPDK port; `None` = the only one.
-    pub port: Option<String>,
-    /// Largest IPv4 packet, 576 to 9,700 bytes.
-    pub mtu: u16,
-    /// Receive descriptors per worker, 64 to 32,768.
-    pub rx_descriptors: u16,
-    /// Transmit descriptors per worker, 64 to 32,768.
-    pub tx_descriptors: u16,
-    /// True to receive frames for all addresses.
-    pub promiscuous: bool,
+section! {
+    /// `[ethernet]`
+    pub Ethernet from RawEthernet {
+        /// Name of the DPDK port: a PCI address, or the name given to --vdev. "" for the only one there is.
+        pub(crate) port: Option<String> = None, Segment;
+        /// Largest IPv4 packet on the Ethernet side, bytes.
+        pub mtu: u16 = 1500 => 576..=9700, Restart;
+        /// Receive descriptors of each worker.
+        pub rx_descriptors: u16 = 1024 => 64..=32_768, Restart;
+        /// Transmit descriptors of each worker.
+        pub tx_descriptors: u16 = 1024 => 64..=32_768, Restart;
+        /// Receive frames for all addresses. Not needed: the gateway answers ARP with its own.
+        pub promiscuous: bool = false, Restart;
+    }
 }
 
-/// `[infiniband]`
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct InfiniBand {
-    /// What drives the port.
-    pub driver: Driver,
-    /// Name of the device; `None` = the first one.
-    pub device: Option<String>,
-    /// Port of the device, from 1.
-    pub port: u8,
-    /// The partition, with its membership bit; neither 0 nor 0x8000.
-    pub pkey: u16,
-    /// Scope of multicast groups, 1 to 14.
-    pub scope: u8,
-    /// Mode to start in.
-    pub mode: Mode,
-    /// Largest IPv4 packet accepted on a connection, 576 to 65,520 bytes.
-    pub receive_mtu: u16,
-    /// Send requests of a worker's datagram queue pair, 64 to 32,768.
-    pub ud_send_depth: u32,
-    /// Receive requests of a worker's datagram queue pair, 64 to 32,768.
-    pub ud_receive_depth: u32,
-    /// Receive requests of a worker's shared receive queue, 16 to 32,768.
-    pub srq_depth: u32,
-    /// Alarm when fewer are posted, less than `srq_depth`; 0 = never.
-    pub srq_low: u32,
-    /// Most connections, both directions counted, 2 to 65,535.
-    pub max_connections: u32,
-    /// Send requests of a connection, 4 to 8,192.
-    pub connection_send_depth: u32,
-    /// Retries after timeouts and sequence errors, 0 to 7.
-    pub retry_count: u8,
-    /// Retries after RNR NAKs, 0 to 7; 7 = for ever.
-    pub rnr_retry: u8,
-    /// A connection that peers opened is closed when idle for so long, seconds, at least 1.
-    pub connection_idle_seconds: u32,
-    /// A neighbour that nobody uses is forgotten after so long, seconds, at least 1.
-    pub neighbour_idle_seconds: u32,
-    /// The software ConnectX, if `[infiniband.soft]` is given.
-    pub soft: Option<Soft>,
+section! {
+    /// `[infiniband]`
+    pub InfiniBand from RawInfiniBand {
+        /// "verbs" drives any device that libibverbs knows, "mlx5" the rings of a ConnectX-4 or later, "soft" the software ConnectX
+        /// of [infiniband.soft]; "auto" takes soft if that is configured, else mlx5 for a ConnectX and verbs for others.
+        pub driver: Driver = Driver::Auto, Restart;
+        /// Name of the device, for instance "mlx5_0"; "" for the first one.
+        pub(crate) device: Option<String> = None, Segment;
+        /// Port of the device, from 1.
+        pub(crate) port: u8 = 1 => 1..=254, Segment;
+        /// Partition key, with the membership bit 0x8000.
+        pub(crate) pkey: PKey = PKey::DEFAULT, Segment;
+        /// Scope of the link's multicast groups; 2 = link-local, as almost everywhere.
+        pub(crate) scope: u8 = 2 => 1..=14, Segment;
+        /// "connected": RC connections to hosts that accept them, packets up to 65520 bytes; "datagram": UD only.
+        pub(crate) mode: Mode = Mode::Connected, Segment;
+        /// Largest IPv4 packet accepted on a connection, bytes.
+        pub receive_mtu: u16 = 65520 => 576..=65_520, Shrink;
+        /// Send requests of a worker's datagram queue pair, of which each segment has one.
+        pub ud_send_depth: u32 = 512 => 64..=32_768, Restart;
+        /// Receive requests of a worker's datagram queue pair.
+        pub ud_receive_depth: u32 = 512 => 64..=32_768, Restart;
+        /// Receive requests of a worker's shared receive queue, of which each device has one. Each holds buffers for a
+        /// message of the largest size. If it runs dry, Linux hosts close their connections.
+        pub srq_depth: u32 = 512 => 16..=32_768, Restart;
+        /// Raise an alarm when fewer receives than this are left in the shared receive queue; 0 = never. Without it a
+        /// quarter of srq-depth.
+        pub srq_low: Option<u32> = None => 0..=32_767, Live, "128";
+        /// Most connections of the gateway, half of them for each direction: a host with traffic both ways has two. Every
+        /// worker has an equal share, rounded up.
+        pub max_connections: u32 = 4096 => 2..=65_535, Shrink;
+        /// Send requests of a connection that the gateway opens. What a slow host does not take beyond that is dropped.
+        pub connection_send_depth: u32 = 128 => 4..=8192, Restart;
+        /// How often a connection sends again after a timeout or a sequence error. Linux has 0.
+        pub retry_count: u8 = 0 => 0..=7, Live;
+        /// How often a connection sends again when the other end has no receive posted; 7 = for ever. Linux has 0.
+        pub rnr_retry: u8 = 0 => 0..=7, Live;
+        /// Close a connection that a host opened when nothing came by it for so many seconds.
+        pub connection_idle_seconds: u32 = 512 => 1..=86_400, Live;
+        /// Forget a host that nobody sends to for so many seconds.
+        pub neighbour_idle_seconds: u32 = 60 => 1..=86_400, Live;
+    }
+    tables {
+        soft: toml::Spanned<RawSoft>,
+        soft_device: Vec<toml::Spanned<RawSoft>>,
+    }
+    made {
+        /// The software devices: that of `[infiniband.soft]` first, if it is given, then those of `[[infiniband.soft-device]]`.
+        pub soft: Vec<Soft>,
+    }
 }
 
-/// A 64-bit identifier of a node or port.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Guid(pub u64);
-
-/// `[infiniband.soft]`
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Soft {
-    /// GUID of the node; `None` = drawn at start.
-    pub node_guid: Option<Guid>,
-    /// Seed of all that is drawn; `None` = drawn at start.
-    pub seed: Option<u64>,
-    /// Entries of each port's GID table, 1 to 255.
-    pub gid_table: u16,
-    /// Its ports, one or two.
-    pub ports: Vec<SoftPort>,
+section! {
+    /// `[infiniband.soft]` and `[[infiniband.soft-device]]`
+    pub Soft from RawSoft {
+        /// Name of the device, by which segments find it; "" for that of [infiniband], or else "soft0".
+        pub name: String = String::new(), Restart, "\"soft0\"";
+        /// GUID of the node, as "0x0002c90300a1b2c3" or "0002:c903:00a1:b2c3". Drawn at start if not given.
+        pub node_guid: Option<Guid> = None, Restart, "\"0x0202c90300000001\"";
+        /// Seed of everything that the device draws. Drawn at start if not given.
+        pub seed: Option<u64> = None => 0..=i64::MAX as u64, Restart, "1";
+        /// Entries of each port's GID table.
+        pub gid_table: u16 = 128 => 1..=255, Restart;
+    }
+    tables { ports: toml::Spanned<Vec<toml::Spanned<RawSoftPort>>>, }
+    made {
+        /// Its ports, one or two.
+        pub ports: Vec<SoftPort>,
+    }
 }
 
 /// A port of the software ConnectX.
@@ -202,21 +167,34 @@ pub struct SoftPort {
     pub guid: Option<Guid>,
 }
 
-/// `[buffers]`
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Buffers {
-    /// How many; `None` = as many as the queues need ([`Config::buffers_needed`]).
-    pub count: Option<u32>,
-    /// Bytes of packet data in one, without headroom: 2,048 to 16,384, a multiple of 64.
-    pub data_room: u16,
-    /// How many a worker keeps at hand, 0 to 512.
-    pub cache: u16,
+/// A port of the software ConnectX as TOML has it.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawSoftPort {
+    pub(crate) link: toml::Spanned<String>,
+    pub(crate) mtu: Option<toml::Spanned<i64>>,
+    pub(crate) guid: Option<toml::Spanned<Guid>>,
+}
+
+section! {
+    /// `[buffers]`
+    pub Buffers from RawBuffers {
+        /// How many packet buffers; 0 = as many as the queues need.
+        pub count: Option<NonZeroU32> = None => 0..=16_777_215, Restart;
+        /// Bytes of packet data in one buffer, without headroom, a multiple of 64.
+        pub data_room: u16 = 4096 => 2048..=16_384, Restart;
+        /// Buffers that each worker keeps at hand.
+        pub cache: u16 = 256 => 0..=512, Restart;
+        /// Percent of the buffers that only receive queues may take: hosts that are slow to take packets hold the others at
+        /// most, and the shared receive queues do not run dry for them.
+        pub receive_reserve: u8 = 25 => 0..=75, Restart;
+    }
 }
 
 /// What the command line may say instead of the file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Overrides {
-    /// `infiniband.mode`
+    /// `infiniband.mode`, and that of every segment.
     pub mode: Option<Mode>,
     /// `gateway.idle`
     pub idle: Option<Idle>,
@@ -226,46 +204,4 @@ pub struct Overrides {
     pub control_socket: Option<PathBuf>,
     /// `gateway.stats-seconds`
     pub stats_seconds: Option<u32>,
-}
-
-impl Config {
-    /// Puts what the command line says in place of what the file says.
-    pub fn apply(&mut self, overrides: &Overrides) {
-        if let Some(mode) = overrides.mode {
-            self.infiniband.mode = mode;
-        }
-        if let Some(idle) = overrides.idle {
-            self.gateway.idle = idle;
-        }
-        if let Some(driver) = overrides.driver {
-            self.infiniband.driver = driver;
-        }
-        if let Some(path) = &overrides.control_socket {
-            self.gateway.control_socket = (!path.as_os_str().is_empty()).then(|| path.clone());
-        }
-        if let Some(seconds) = overrides.stats_seconds {
-            self.gateway.stats_seconds = seconds;
-        }
-    }
-
-    /// Buffers that one message on a connection takes at most.
-    #[must_use]
-    pub fn segments_per_message(&self) -> u32 {
-        // The encapsulation header's 4 bytes come on top of the packet.
-        (u32::from(self.infiniband.receive_mtu) + 4).div_ceil(u32::from(self.buffers.data_room))
-    }
-
-    /// Buffers that `workers` workers need so that every queue can be full: all receives posted, all sends outstanding,
-    /// caches full, and as much again of one shared receive queue in flight between the sides.
-    #[must_use]
-    pub fn buffers_needed(&self, workers: u32) -> u32 {
-        let ib = &self.infiniband;
-        let eth = u32::from(self.ethernet.rx_descriptors) + u32::from(self.ethernet.tx_descriptors);
-        // Rings have a power of two of entries, the shared one with one that is never posted, and are filled.
-        let shared = (ib.srq_depth + 1).next_power_of_two() - 1;
-        let srq = shared.saturating_mul(self.segments_per_message());
-        let ud = ib.ud_send_depth + ib.ud_receive_depth.next_power_of_two();
-        let one = srq.saturating_add(srq / 2).saturating_add(eth + ud + 2 * u32::from(self.buffers.cache));
-        one.saturating_mul(workers).saturating_add(1024)
-    }
 }

@@ -1,10 +1,11 @@
 //! From a command line to a running gateway, and back.
 
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use config::{CommandLine, Config, Overrides};
+use config::{CommandLine, Config, Overrides, Segment};
 use dataplane::capture::{Capture, CaptureError};
 use dataplane::control::{self, ControlError};
 use dataplane::worker::{Handle, IdlePolicy, run};
@@ -156,14 +157,13 @@ impl Start {
         // Everything that can be wrong without a device is found before EAL starts.
         let config = match &self.file {
             Some(file) => Config::load(file, &self.overrides)?,
-            None => {
-                let mut config = Config::default();
-                config.apply(&self.overrides);
-                config
-            }
+            None => Config::from_overrides(&self.overrides),
         };
-        self.line.eal.roles()?;
-        let device = Device::choose(&config)?;
+        if let Some(roles) = self.line.eal.roles()? {
+            config.check(roles.workers.len() as u32)?;
+        }
+        let segment = only_segment(&config)?;
+        let device = Device::choose(&config, segment)?;
         for warning in self.line.eal.warnings() {
             tracing::warn!("{warning}");
         }
@@ -177,10 +177,14 @@ impl Start {
         }
         let workers = u8::try_from(lcores.len())
             .map_err(|_| GatewayError::Unsupported("at most 255 worker lcores are supported".to_owned()))?;
+        config.check(workers.into())?;
         let pool = Pool::create(
             "packets",
             &PoolConfig {
-                count: config.buffers.count.unwrap_or_else(|| config.buffers_needed(workers.into())),
+                count: config
+                    .buffers
+                    .count
+                    .map_or_else(|| config.buffers_needed(workers.into()), NonZeroU32::get),
                 data_room: config.buffers.data_room,
                 cache: config.buffers.cache,
                 socket: -1,
@@ -193,13 +197,21 @@ impl Start {
             mtu: config.ethernet.mtu,
             promiscuous: config.ethernet.promiscuous,
         };
-        let (port, queues) = EthPort::start(config.ethernet.port.as_deref(), &ethernet, &pool)?;
+        let (port, queues) = EthPort::start(segment.ethernet.as_deref(), &ethernet, &pool)?;
         let soft = match &device {
             Device::Soft(soft) => Some(soft.open(&config, capture.as_mut())?),
             Device::Verbs(_) | Device::Mlx5(_) => None,
         };
-        let running =
-            Running { config: &config, eal: &eal, lcores, pool: pool.clone(), port, queues, capture };
+        let running = Running {
+            config: &config,
+            segment,
+            eal: &eal,
+            lcores,
+            pool: pool.clone(),
+            port,
+            queues,
+            capture,
+        };
         let mut report = match (soft, device) {
             (Some(hca), _) => running.run(hca)?,
             (None, Device::Verbs(hca)) => running.run(*hca)?,
@@ -208,6 +220,21 @@ impl Start {
         };
         report.buffers_outstanding = pool.in_use();
         Ok(report)
+    }
+}
+
+/// The segment that this version can run.
+fn only_segment(config: &Config) -> Result<&Segment, GatewayError> {
+    let refused = |what: &str| Err(GatewayError::Unsupported(what.to_owned()));
+    match config.segments.as_slice() {
+        [one] if one.vlan.is_some() => {
+            refused("segment.vlan: this version forwards frames without a tag only; take it out")
+        }
+        [one] if !one.routes.is_empty() || !one.subnets.is_empty() => refused(
+            "segment.route: this version takes every host to be on the segment itself; take routes and subnets out",
+        ),
+        [one] => Ok(one),
+        _ => refused("[[segment]]: this version runs one segment; keep one"),
     }
 }
 
@@ -243,36 +270,29 @@ enum Device {
 }
 
 impl Device {
-    fn choose(config: &Config) -> Result<Self, GatewayError> {
+    fn choose(config: &Config, segment: &Segment) -> Result<Self, GatewayError> {
         use config::Driver;
         let ib = &config.infiniband;
-        let (name, port) = (ib.device.as_deref(), PortNumber(ib.port));
+        let (name, port) = (segment.device.as_deref(), PortNumber(segment.port));
         let driver = match ib.driver {
-            Driver::Auto if ib.soft.is_some() => Driver::Soft,
+            Driver::Auto if ib.is_soft() => Driver::Soft,
             Driver::Auto if pmd::verbs::devices()?.is_empty() => return Err(no_device()),
             Driver::Auto if pmd::verbs::find(name, port)?.is_mlx5 => Driver::Mlx5,
             Driver::Auto => Driver::Verbs,
             chosen => chosen,
         };
         match driver {
-            Driver::Soft if ib.soft.is_none() => Err(no_device()),
-            Driver::Soft => Ok(Self::Soft(soft_parts(config)?)),
+            Driver::Soft => Ok(Self::Soft(soft_parts(config, segment)?)),
             Driver::Mlx5 => Ok(Self::Mlx5(Box::new(Mlx5Hca::open(name, port)?))),
             Driver::Auto | Driver::Verbs => Ok(Self::Verbs(Box::new(VerbsHca::open(name, port)?))),
         }
     }
 }
 
-fn soft_parts(config: &Config) -> Result<SoftParts, GatewayError> {
-    let ib = &config.infiniband;
-    let Some(soft) = &ib.soft else { return Err(no_device()) };
-    if usize::from(ib.port) > soft.ports.len() || ib.port == 0 {
-        return Err(GatewayError::Unsupported(format!(
-            "infiniband.port = {}: the software ConnectX has {} port(s) in [infiniband.soft]",
-            ib.port,
-            soft.ports.len()
-        )));
-    }
+fn soft_parts(config: &Config, segment: &Segment) -> Result<SoftParts, GatewayError> {
+    let Some(soft) = config.infiniband.soft_device(segment.device.as_deref()) else {
+        return Err(no_device());
+    };
     let seed = soft.seed.unwrap_or_else(random);
     // Locally administered, so that it meets no real one.
     let node = soft.node_guid.map_or(0x0200_0000_0000_0000 | (seed & 0x00ff_ffff_ffff_ff00), |g| g.0);
@@ -285,7 +305,7 @@ fn soft_parts(config: &Config) -> Result<SoftParts, GatewayError> {
     let links = soft.ports.iter().map(|p| p.link.parse()).collect::<Result<Vec<LinkUrl>, _>>()?;
     Ok(SoftParts {
         config: SoftConfig {
-            name: ib.device.clone().unwrap_or_else(|| "soft0".to_owned()),
+            name: soft.name.clone(),
             node_guid: Guid(node),
             port_guids: soft.ports.iter().enumerate().map(guid_of).collect(),
             max_mtu,
@@ -311,6 +331,7 @@ impl SoftParts {
 /// Everything that a gateway runs on, whatever its device.
 struct Running<'a> {
     config: &'a Config,
+    segment: &'a Segment,
     eal: &'a Eal,
     lcores: Vec<LcoreId>,
     pool: Pool,
@@ -327,17 +348,17 @@ impl Running<'_> {
             Endpoint::new(hca, self.endpoint_config(), &self.pool, &handles, now)?;
         let gids = GatewayGids::new(endpoint.hca(), self.config.gateway.gids.as_deref(), random(), now)?;
         let mac = MacAddress(self.port.mac());
-        let address = self.config.gateway.address.and_then(|a| GatewayAddress::new(a.address, a.prefix_len));
+        let address = self.segment.address.and_then(|a| GatewayAddress::new(a.address, a.prefix_len));
         let mut settings = Settings::new(mac);
         settings.address = address;
-        settings.eth_mtu = self.config.ethernet.mtu;
+        settings.eth_mtu = self.segment.mtu;
         let board = GatewayBoard::new(handles.len() as u8, random(), &settings);
 
         let mut workers = Vec::new();
         for ((link, eth), tables) in link_workers.into_iter().zip(self.queues.drain(..)).zip(board.readers())
         {
             let tap: Option<Tap> = self.capture.as_mut().map(Capture::tap);
-            let low = self.config.infiniband.srq_low;
+            let low = self.config.infiniband.srq_alarm();
             workers.push(GatewayWorker::new(link, eth, tables, self.pool.clone(), low, tap));
         }
         let own = WorkerCounters::default();
@@ -404,11 +425,13 @@ impl Running<'_> {
     }
 
     fn endpoint_config(&self) -> EndpointConfig {
-        let ib = &self.config.infiniband;
-        let slots = u16::try_from(ib.max_connections).unwrap_or(u16::MAX);
-        let mut link = LinkSettings::new(Guid(0), PKey(ib.pkey), Qpn::new(0), random());
-        link.scope = ib.scope;
-        link.mode = match ib.mode {
+        let (ib, segment) = (&self.config.infiniband, self.segment);
+        let workers = self.lcores.len() as u8;
+        let share = self.config.connection_share(workers.into());
+        let pkey = PKey(segment.pkey.value());
+        let mut link = LinkSettings::new(Guid(0), pkey, Qpn::new(0), random());
+        link.scope = segment.scope;
+        link.mode = match segment.mode {
             config::Mode::Datagram => Mode::Datagram,
             config::Mode::Connected => Mode::Connected,
         };
@@ -416,20 +439,19 @@ impl Running<'_> {
         link.retry_count = ib.retry_count;
         link.rnr_retry = ib.rnr_retry;
         link.passive_idle = Duration::from_secs(ib.connection_idle_seconds.into());
-        // Half of the slots for each direction.
-        link.max_passive = usize::from(slots / 2).max(1);
+        link.max_passive = share.passive as usize * usize::from(workers);
         link.neighbour_idle = Duration::from_secs(ib.neighbour_idle_seconds.into());
         EndpointConfig {
-            port: PortNumber(ib.port),
-            pkey: PKey(ib.pkey),
-            workers: self.lcores.len() as u8,
+            port: PortNumber(segment.port),
+            pkey,
+            workers,
             sizes: WorkerSizes {
                 ud_send_depth: ib.ud_send_depth,
                 ud_recv_depth: ib.ud_receive_depth,
                 srq_depth: ib.srq_depth,
-                srq_limit: ib.srq_low,
+                srq_limit: ib.srq_alarm(),
                 rc_send_depth: ib.connection_send_depth,
-                max_rc: slots,
+                max_rc: u16::try_from(share.both()).unwrap_or(u16::MAX),
                 signal_every: SIGNAL_EVERY,
             },
             link,

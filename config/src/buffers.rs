@@ -1,0 +1,190 @@
+//! How many packet buffers the configured queues can hold at once, and whether they can hold what is promised.
+
+use crate::error::ConfigError;
+use crate::settings::Config;
+
+/// Connections of a worker whose send requests are counted as all outstanding at the same time. What more stalled hosts
+/// hold comes out of others' share, never out of the reserve.
+const FULL_CONNECTIONS: u32 = 32;
+/// Packets that wait for an address or a connection, each direction of a segment.
+const PARKED_PACKETS: u32 = 256;
+/// Announcements and answers of the control lcore on their way to a worker.
+const MESSAGES: u32 = 512;
+/// Send requests of all connections of a worker for which a completion queue has room.
+const COMPLETIONS: u32 = 1 << 19;
+/// Send requests of a connection for which there is room when all slots of a worker are in use.
+const COMPLETIONS_EACH: u32 = 128;
+
+/// Packet buffers by what may hold them, all workers together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Budget {
+    /// Receive queues, all of them full.
+    pub receives: u32,
+    /// Send queues: Ethernet and datagram all full, and 32 connections of each worker.
+    pub sends: u32,
+    /// Packets that wait for an address or a connection.
+    pub parked: u32,
+    /// Messages of the control lcore: announcements and answers.
+    pub messages: u32,
+    /// What workers keep at hand.
+    pub caches: u32,
+    /// What only receive queues may take beyond what they hold.
+    pub reserve: u32,
+}
+
+impl Budget {
+    /// All of it.
+    #[must_use]
+    pub const fn total(&self) -> u32 {
+        self.receives
+            .saturating_add(self.sends)
+            .saturating_add(self.parked)
+            .saturating_add(self.messages)
+            .saturating_add(self.caches)
+            .saturating_add(self.reserve)
+    }
+}
+
+/// What a worker gets of the gateway's connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnectionShare {
+    /// Connections that the worker opens, at most.
+    pub active: u32,
+    /// Connections that hosts open to the worker, at most.
+    pub passive: u32,
+}
+
+impl ConnectionShare {
+    /// Both together.
+    #[must_use]
+    pub const fn both(&self) -> u32 {
+        self.active + self.passive
+    }
+}
+
+impl Config {
+    /// Buffers that one message on a connection takes at most.
+    #[must_use]
+    pub fn segments_per_message(&self) -> u32 {
+        // The encapsulation header's 4 bytes come on top of the packet.
+        (u32::from(self.infiniband.receive_mtu) + 4).div_ceil(self.buffers.data_room.into())
+    }
+
+    /// What a worker of `workers` gets of `max-connections`.
+    #[must_use]
+    pub fn connection_share(&self, workers: u32) -> ConnectionShare {
+        let most = self.infiniband.max_connections;
+        let each = |share: u32| share.div_ceil(workers.max(1)).max(1);
+        ConnectionShare { active: each(most / 2), passive: each(most - most / 2) }
+    }
+
+    /// What may hold buffers with `workers` workers.
+    #[must_use]
+    pub fn budget(&self, workers: u32) -> Budget {
+        let ib = &self.infiniband;
+        let segments = u32::try_from(self.segments.len()).unwrap_or(u32::MAX);
+        let (ethernet, devices) = (count(self.ethernet_ports()), count(self.devices()));
+        // A frame in buffers: an Ethernet receive takes one after the other.
+        let frame = (u32::from(self.ethernet.mtu) + 22).div_ceil(self.buffers.data_room.into());
+        let message = self.segments_per_message();
+        // Rings have a power of two of entries, the shared one with one that is never posted, and are filled.
+        let shared = (ib.srq_depth + 1).next_power_of_two() - 1;
+        let receives = ethernet * u32::from(self.ethernet.rx_descriptors)
+            + devices.saturating_mul(shared.saturating_mul(message))
+            + segments * ib.ud_receive_depth.next_power_of_two();
+        let full = self.connection_share(workers).active.min(FULL_CONNECTIONS);
+        let sends = ethernet * u32::from(self.ethernet.tx_descriptors)
+            + segments * ib.ud_send_depth * frame
+            + full * ib.connection_send_depth * frame;
+        let mut budget = Budget {
+            receives: receives.saturating_mul(workers),
+            sends: sends.saturating_mul(workers),
+            parked: PARKED_PACKETS * (frame + message),
+            messages: MESSAGES.saturating_mul(workers),
+            // A cache holds up to half as much again before it gives back.
+            caches: (u32::from(self.buffers.cache) * 3 / 2).saturating_mul(workers + 1),
+            reserve: 0,
+        };
+        // So that the reserve is its share of the sum.
+        let percent = u32::from(self.buffers.receive_reserve);
+        let others = u64::from(budget.total());
+        let reserve = others * u64::from(percent) / u64::from(100 - percent.min(99));
+        budget.reserve = u32::try_from(reserve).unwrap_or(u32::MAX);
+        budget
+    }
+
+    /// Buffers that `workers` workers need, so that every queue can be full ([`Config::budget`]).
+    #[must_use]
+    pub fn buffers_needed(&self, workers: u32) -> u32 {
+        self.budget(workers).total()
+    }
+
+    /// Checks what is promised against what `workers` workers can hold.
+    pub fn check(&self, workers: u32) -> Result<(), ConfigError> {
+        let needed = self.buffers_needed(workers);
+        if let Some(count) = self.buffers.count
+            && count.get() < needed
+        {
+            return Err(ConfigError::Promise {
+                key: "buffers.count",
+                what: format!("{count} are too few for {workers} worker(s), whose queues need {needed}"),
+                remedy: "write 0 to have them counted, or make srq-depth smaller".to_owned(),
+            });
+        }
+        let ib = &self.infiniband;
+        if ib.max_connections / 2 < workers {
+            return Err(ConfigError::Promise {
+                key: "infiniband.max-connections",
+                what: format!("{} are too few for {workers} workers", ib.max_connections),
+                remedy: format!("write at least {}: one for each worker and direction", 2 * workers),
+            });
+        }
+        let share = self.connection_share(workers);
+        let room = COMPLETIONS.min(share.both() * COMPLETIONS_EACH);
+        let depth = ib.connection_send_depth;
+        if u64::from(share.active) * u64::from(depth) > u64::from(room) {
+            return Err(ConfigError::Promise {
+                key: "infiniband.connection-send-depth",
+                what: format!(
+                    "{} connections of a worker with {depth} send requests each are more than the {room} for which \
+                     there are completions",
+                    share.active
+                ),
+                remedy: format!(
+                    "write at most {}, make max-connections smaller, or give the gateway more workers",
+                    (room / share.active).max(4)
+                ),
+            });
+        }
+        Ok(())
+    }
+
+    /// The Ethernet ports, in the order in which segments name them; `None` = the only one that there is.
+    pub fn ethernet_ports(&self) -> impl Iterator<Item = Option<&str>> {
+        first_of_each(self.segments.iter().map(|s| s.ethernet.as_deref()))
+    }
+
+    /// The InfiniBand devices, in the order in which segments name them; `None` = the first one that there is.
+    pub fn devices(&self) -> impl Iterator<Item = Option<&str>> {
+        let soft = self.infiniband.soft.first().filter(|_| self.infiniband.is_soft());
+        first_of_each(
+            self.segments.iter().map(move |s| s.device.as_deref().or(soft.map(|soft| soft.name.as_str()))),
+        )
+    }
+}
+
+fn count<T>(things: impl Iterator<Item = T>) -> u32 {
+    u32::try_from(things.count()).unwrap_or(u32::MAX)
+}
+
+/// Leaves out what was there before.
+fn first_of_each<T: PartialEq + Copy>(things: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
+    let mut seen = Vec::new();
+    things.filter(move |thing| {
+        let new = !seen.contains(thing);
+        if new {
+            seen.push(*thing);
+        }
+        new
+    })
+}

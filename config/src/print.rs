@@ -1,0 +1,72 @@
+//! The default configuration as a file that explains every key.
+
+use std::fmt::Write as _;
+
+use crate::key::Key;
+use crate::segment::{RawRoute, RawSegment};
+use crate::settings::{Config, RawBuffers, RawEthernet, RawGateway, RawInfiniBand, RawSoft};
+
+impl Config {
+    /// The default configuration as a file that explains every key.
+    #[must_use]
+    pub fn annotated_default() -> String {
+        let mut out = String::from(
+            "# Configuration of ipoib-fwd. Every key is shown with its default; a key without a default is shown as a\n\
+             # comment with an example.\n",
+        );
+        section(&mut out, "", "[gateway]", &RawGateway::keys());
+        section(&mut out, "", "[ethernet]", &RawEthernet::keys());
+        section(&mut out, "", "[infiniband]", &RawInfiniBand::keys());
+        out.push_str(
+            "\n# The software ConnectX: InfiniBand ports without hardware, on a fabric made by ibfab. More of them, each with\n\
+             # the same keys, go into [[infiniband.soft-device]].\n",
+        );
+        section(&mut out, "# ", "[infiniband.soft]", &RawSoft::keys());
+        out.push_str(
+            "## One or two ports. link is shm:/path of a socket of ibfab, or udp:LOCAL-PEER; mtu (256 to 4096, default 4096)\n\
+             ## and guid may be given.\n\
+             # ports = [{ link = \"shm:/run/ibfab/gw.sock\", mtu = 4096 }]\n",
+        );
+        section(&mut out, "", "[buffers]", &RawBuffers::keys());
+        out.push_str(
+            "\n# Segments: each joins a VLAN of an Ethernet port to a partition of an InfiniBand port, with neighbours of its own.\n\
+             # Up to 128, no two with the same VLAN or the same partition of a port. Without any, the keys above make one that\n\
+             # is called \"default\": frames without a tag, and the partition of [infiniband].\n",
+        );
+        section(&mut out, "# ", "[[segment]]", &RawSegment::keys());
+        out.push_str(
+            "\n# Networks that lie behind a router on the segment, on either side; up to 256 routes.\n",
+        );
+        section(&mut out, "# ", "[[segment.route]]", &RawRoute::keys());
+        out
+    }
+}
+
+/// Writes a section; with a prefix of `# ` all of it is an example.
+fn section(out: &mut String, prefix: &str, head: &str, keys: &[Key]) {
+    if prefix.is_empty() {
+        out.push('\n');
+    }
+    // Writing to a string does not fail.
+    let _ = writeln!(out, "{prefix}{head}");
+    for key in keys {
+        let name = key.name.replace('_', "-");
+        let range =
+            key.range.as_ref().filter(|_| prefix.is_empty()).map(|range| format!(" {}.", capital(range)));
+        let (last, first) = key.doc.split_last().unwrap_or((&"", &[]));
+        let comment = if prefix.is_empty() { "#" } else { "##" };
+        for line in first {
+            let _ = writeln!(out, "{comment}{line}");
+        }
+        let _ = writeln!(out, "{comment}{last}{}", range.unwrap_or_default());
+        let _ = match (&key.default, key.example) {
+            (Some(default), None) => writeln!(out, "{prefix}{name} = {default}"),
+            (_, example) => writeln!(out, "# {name} = {}", example.unwrap_or_default()),
+        };
+    }
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map(|c| c.to_ascii_uppercase()).into_iter().chain(letters).collect()
+}

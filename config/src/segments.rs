@@ -1,0 +1,248 @@
+//! Segments, as the file describes them, and what they must be to each other.
+
+use std::ops::Range;
+
+use toml::Spanned;
+
+use crate::address::Route;
+use crate::error::ConfigError;
+use crate::raw::Raw;
+use crate::segment::{MAX_ROUTES, MAX_SEGMENTS, RawRoute, RawSegment, RouteKeys, Segment, SegmentName};
+use crate::settings::{Ethernet, Gateway, InfiniBand, Overrides, RawInfiniBand};
+use crate::source::Source;
+
+/// A segment with the place where the file speaks of it.
+struct Placed<'r> {
+    segment: Segment,
+    /// `None` for the one that no section describes.
+    raw: Option<&'r Spanned<RawSegment>>,
+}
+
+/// Reads all segments; what they leave out is as in the other sections.
+pub(crate) fn read(
+    source: &Source<'_>,
+    raw: &Raw,
+    gateway: &Gateway,
+    ethernet: &Ethernet,
+    infiniband: &InfiniBand,
+    overrides: &Overrides,
+) -> Result<Vec<Segment>, ConfigError> {
+    let base = Segment {
+        ethernet: ethernet.port.clone(),
+        device: infiniband.device.clone(),
+        port: infiniband.port,
+        pkey: infiniband.pkey,
+        scope: infiniband.scope,
+        mode: infiniband.mode,
+        mtu: ethernet.mtu,
+        priority: gateway.priority,
+        ..Segment::default()
+    };
+    let all = match raw.segment.as_deref() {
+        None | Some([]) => vec![Placed { segment: Segment { address: gateway.address, ..base }, raw: None }],
+        Some(given) => {
+            if let Some(address) = &raw.gateway.address {
+                let what = "the address of [gateway] is that of a configuration without [[segment]]";
+                let remedy = "move it into the [[segment]] that it is for";
+                return Err(source.error(address.span(), what, remedy));
+            }
+            if let Some(more) = given.get(MAX_SEGMENTS) {
+                let what = format!("{} segments", given.len());
+                return Err(source.error(more.span(), what, format!("keep at most {MAX_SEGMENTS} of them")));
+            }
+            given
+                .iter()
+                .map(|raw| {
+                    let mut segment = one(source, raw, &base)?;
+                    segment.mode = overrides.mode.unwrap_or(segment.mode);
+                    Ok(Placed { segment, raw: Some(raw) })
+                })
+                .collect::<Result<_, _>>()?
+        }
+    };
+    let check = Check { source, infiniband: &raw.infiniband, settings: infiniband };
+    for (at, one) in all.iter().enumerate() {
+        check.device(one)?;
+        for other in all.iter().take(at) {
+            check.pair(other, one)?;
+        }
+    }
+    Ok(all.into_iter().map(|placed| placed.segment).collect())
+}
+
+fn one(source: &Source<'_>, raw: &Spanned<RawSegment>, base: &Segment) -> Result<Segment, ConfigError> {
+    let keys = raw.get_ref();
+    let mut segment = keys.read(source, base.clone())?;
+    if keys.name.is_none() {
+        segment.name = SegmentName::implied(segment.vlan, segment.pkey);
+    }
+    if let Some(mtu) = keys.mtu.as_ref().filter(|_| segment.mtu > base.mtu) {
+        let what = format!("mtu = {} is more than the {} of [ethernet]", segment.mtu, base.mtu);
+        let remedy = format!("write at most {}, or a larger mtu into [ethernet]", base.mtu);
+        return Err(source.error(mtu.span(), what, remedy));
+    }
+    let routes = keys.route.as_deref().unwrap_or_default();
+    if let Some(more) = routes.get(MAX_ROUTES) {
+        let what = format!("segment `{}` has {} routes", segment.name, routes.len());
+        let remedy = format!("keep at most {MAX_ROUTES}; one shorter prefix can cover many");
+        return Err(source.error(more.span(), what, remedy));
+    }
+    for raw in routes {
+        let route = route(source, raw, &segment)?;
+        segment.routes.push(route);
+    }
+    Ok(segment)
+}
+
+fn route(source: &Source<'_>, raw: &Spanned<RawRoute>, segment: &Segment) -> Result<Route, ConfigError> {
+    let keys = raw.get_ref();
+    let at = |span: Option<Range<usize>>| span.unwrap_or_else(|| raw.span());
+    let (to_at, via_at) = (at(keys.to.as_ref().map(Spanned::span)), at(keys.via.as_ref().map(Spanned::span)));
+    let (to, via) = match keys.read(source, RouteKeys::default())? {
+        RouteKeys { to: Some(to), via: Some(via) } => (to, via),
+        RouteKeys { to: None, .. } => {
+            let remedy = "add the network that it is for, for instance to = \"0.0.0.0/0\"";
+            return Err(source.error(to_at, "the route has no `to`", remedy));
+        }
+        RouteKeys { via: None, .. } => {
+            let remedy = "add the router's address, for instance via = \"10.77.0.1\"";
+            return Err(source.error(via_at, "the route has no `via`", remedy));
+        }
+    };
+    let Some(link) = segment.on_link().filter(|p| p.contains(via)).max_by_key(|p| p.prefix_len()) else {
+        let what =
+            format!("the route to {to} leads nowhere: {via} is in no subnet of segment `{}`", segment.name);
+        let subnets: Vec<String> = segment.on_link().map(|p| p.to_string()).collect();
+        let remedy = match subnets.as_slice() {
+            [] => "give the segment an address or subnets, one of them with the router's".to_owned(),
+            known => format!("name a router in {}, or add its network to subnets", known.join(", ")),
+        };
+        return Err(source.error(via_at, what, remedy));
+    };
+    if segment.address.is_some_and(|own| own.address == via) {
+        let what = format!("the route to {to} leads to the gateway's own address {via}");
+        return Err(source.error(via_at, what, "name the router that knows the way"));
+    }
+    if !link.has_host(via) {
+        let what = format!("the route to {to} leads to {via}, which is no host's address in {link}");
+        return Err(source.error(via_at, what, "name the router that knows the way"));
+    }
+    if let Some(link) = segment.on_link().find(|p| p.covers(to)) {
+        let what = format!("the route to {to} is never taken: hosts of {link} are on the segment itself");
+        return Err(source.error(to_at, what, "take the route out, or the subnet"));
+    }
+    if segment.routes.iter().any(|r| r.to == to) {
+        let what = format!("segment `{}` has two routes to {to}", segment.name);
+        return Err(source.error(to_at, what, "keep one of the two"));
+    }
+    Ok(Route { to, via })
+}
+
+/// What a segment must be to the devices, and to other segments.
+struct Check<'c> {
+    source: &'c Source<'c>,
+    infiniband: &'c RawInfiniBand,
+    settings: &'c InfiniBand,
+}
+
+impl Check<'_> {
+    /// The place of a segment's key; that of the default in [infiniband]; else the segment's.
+    fn place<T>(
+        &self,
+        segment: &Placed<'_>,
+        key: impl Fn(&RawSegment) -> Option<&Spanned<T>>,
+        default: Option<&Spanned<T>>,
+    ) -> Range<usize> {
+        let own = segment.raw.and_then(|raw| key(raw.get_ref()));
+        own.or(default).map(Spanned::span).or_else(|| segment.raw.map(Spanned::span)).unwrap_or(0..0)
+    }
+
+    /// That the software ConnectX has the port.
+    fn device(&self, one: &Placed<'_>) -> Result<(), ConfigError> {
+        if !self.settings.is_soft() || self.settings.soft.is_empty() {
+            return Ok(());
+        }
+        let Some(device) = self.settings.soft_device(one.segment.device.as_deref()) else {
+            let at = self.place(one, |raw| raw.device.as_ref(), self.infiniband.device.as_ref());
+            let name = one.segment.device.as_deref().unwrap_or_default();
+            let what = format!("there is no software ConnectX `{name}`");
+            let known: Vec<&str> = self.settings.soft.iter().map(|d| d.name.as_str()).collect();
+            let remedy =
+                format!("known are {}; others are made by [[infiniband.soft-device]]", known.join(", "));
+            return Err(self.source.error(at, what, remedy));
+        };
+        if usize::from(one.segment.port) > device.ports.len() {
+            let at = self.place(one, |raw| raw.port.as_ref(), self.infiniband.port.as_ref());
+            let what = format!(
+                "the software ConnectX has {} port(s), so there is no port {}",
+                device.ports.len(),
+                one.segment.port
+            );
+            return Err(self.source.error(at, what, "count from 1, or add a port to [infiniband.soft]"));
+        }
+        Ok(())
+    }
+
+    /// That two segments do not claim the same.
+    fn pair(&self, first: &Placed<'_>, second: &Placed<'_>) -> Result<(), ConfigError> {
+        let (a, b) = (&first.segment, &second.segment);
+        let line = first.raw.map_or(1, |raw| self.source.line(&raw.span()));
+        let error = |at, what: String, remedy: &str| Err(self.source.error(at, what, remedy));
+        if a.name == b.name {
+            let at = self.place(second, |raw| raw.name.as_ref(), None);
+            let what = format!("two segments are called `{}`, the first at line {line}", a.name);
+            return error(at, what, "give one of them another name");
+        }
+        if a.ethernet.is_none() != b.ethernet.is_none() {
+            let unnamed = if a.ethernet.is_none() { first } else { second };
+            let at = self.place::<String>(unnamed, |_| None, None);
+            let what = format!(
+                "segment `{}` does not say which Ethernet port is its own, and others do",
+                unnamed.segment.name
+            );
+            return error(at, what, "add ethernet = \"NAME\" to it, or port = \"NAME\" to [ethernet]");
+        }
+        if a.ethernet == b.ethernet && a.vlan == b.vlan {
+            let at = self.place(second, |raw| raw.vlan.as_ref(), None);
+            let port =
+                a.ethernet.as_ref().map_or_else(|| "the Ethernet port".to_owned(), |p| format!("`{p}`"));
+            let what = match a.vlan {
+                Some(vlan) => {
+                    format!("VLAN {vlan} of {port} is both `{}`'s (line {line}) and `{}`'s", a.name, b.name)
+                }
+                None => format!(
+                    "frames without a tag on {port} are both `{}`'s (line {line}) and `{}`'s",
+                    a.name, b.name
+                ),
+            };
+            return error(at, what, "give one of them another vlan, or another Ethernet port");
+        }
+        let (on_a, on_b) = (self.device_name(a), self.device_name(b));
+        if on_a.is_none() != on_b.is_none() {
+            let unnamed = if on_a.is_none() { first } else { second };
+            let at = self.place::<String>(unnamed, |_| None, None);
+            let what = format!(
+                "segment `{}` does not say which InfiniBand device is its own, and others do",
+                unnamed.segment.name
+            );
+            return error(at, what, "add device = \"NAME\" to it, or to [infiniband]");
+        }
+        if on_a == on_b && a.port == b.port && a.pkey == b.pkey {
+            let at = self.place(second, |raw| raw.pkey.as_ref(), None);
+            let what = format!(
+                "P_Key {} of port {} is both `{}`'s (line {line}) and `{}`'s",
+                a.pkey, a.port, a.name, b.name
+            );
+            return error(at, what, "give one of them another pkey, or another port");
+        }
+        Ok(())
+    }
+
+    /// The device by name; `None` if that is the first one of the machine.
+    fn device_name<'s>(&'s self, segment: &'s Segment) -> Option<&'s str> {
+        match segment.device.as_deref() {
+            None if self.settings.is_soft() => self.settings.soft.first().map(|d| d.name.as_str()),
+            name => name,
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Software devices, as the file describes them.
+
+use std::collections::HashSet;
+
+use crate::error::ConfigError;
+use crate::settings::{RawInfiniBand, RawSoft, RawSoftPort, Soft, SoftPort};
+use crate::source::Source;
+
+/// Most software devices.
+const MAX_DEVICES: usize = 16;
+
+const PORTS: &str = "ports = [{ link = \"shm:/run/ibfab/gw.sock\" }]";
+
+/// The devices of `[infiniband.soft]` and `[[infiniband.soft-device]]`; `device` is the one that `[infiniband]` names.
+pub(crate) fn read(
+    source: &Source<'_>,
+    raw: &RawInfiniBand,
+    device: Option<&str>,
+) -> Result<Vec<Soft>, ConfigError> {
+    let mut devices: Vec<Soft> = Vec::new();
+    if let Some(first) = &raw.soft {
+        let mut soft = one(source, first.get_ref(), first.span())?;
+        if soft.name.is_empty() {
+            soft.name = device.unwrap_or("soft0").to_owned();
+        }
+        devices.push(soft);
+    }
+    let mut names: HashSet<String> = devices.iter().map(|d| d.name.clone()).collect();
+    for more in raw.soft_device.iter().flatten() {
+        if devices.len() == MAX_DEVICES {
+            let what = format!("more than {MAX_DEVICES} software devices");
+            return Err(source.error(more.span(), what, "take this one out"));
+        }
+        let soft = one(source, more.get_ref(), more.span())?;
+        let at = more.get_ref().name.as_ref().map_or(more.span(), |name| name.span());
+        if soft.name.is_empty() {
+            let what = "[[infiniband.soft-device]] has no name";
+            return Err(source.error(at, what, format!("add name = \"soft{}\"", devices.len())));
+        }
+        if !names.insert(soft.name.clone()) {
+            let what = format!("two software devices are called `{}`", soft.name);
+            return Err(source.error(at, what, "give one of them another name"));
+        }
+        devices.push(soft);
+    }
+    Ok(devices)
+}
+
+fn one(source: &Source<'_>, raw: &RawSoft, at: std::ops::Range<usize>) -> Result<Soft, ConfigError> {
+    let mut soft = raw.read(source, Soft::default())?;
+    let ports = match &raw.ports {
+        Some(ports) if (1..=2).contains(&ports.get_ref().len()) => ports.get_ref(),
+        Some(ports) => {
+            let what = format!("the software ConnectX has one or two ports, not {}", ports.get_ref().len());
+            return Err(source.error(ports.span(), what, format!("write {PORTS}")));
+        }
+        None => {
+            let at = at.start..at.start;
+            return Err(source.error(at, "the software ConnectX has no ports", format!("add {PORTS}")));
+        }
+    };
+    soft.ports = ports.iter().map(|p| port(source, p.get_ref())).collect::<Result<_, _>>()?;
+    Ok(soft)
+}
+
+fn port(source: &Source<'_>, raw: &RawSoftPort) -> Result<SoftPort, ConfigError> {
+    let link = raw.link.get_ref();
+    if !link.strip_prefix("shm:").is_some_and(|path| path.starts_with('/'))
+        && !link.strip_prefix("udp:").is_some_and(|pair| pair.contains('-'))
+    {
+        return Err(source.error(
+            raw.link.span(),
+            format!("`{link}` is not the URL of a link"),
+            "write for instance shm:/run/ibfab/gw.sock or udp:10.0.0.1:4800-10.0.0.2:4800",
+        ));
+    }
+    let mtu: u16 = source.value("mtu", raw.mtu.as_ref(), Some(256..=4096), 4096)?;
+    if let (false, Some(value)) = (mtu.is_power_of_two(), &raw.mtu) {
+        let what = format!("{mtu} is not an InfiniBand MTU");
+        return Err(source.error(value.span(), what, "write 256, 512, 1024, 2048 or 4096"));
+    }
+    Ok(SoftPort { link: link.clone(), mtu, guid: raw.guid.as_ref().map(|g| *g.get_ref()) })
+}

@@ -1,0 +1,51 @@
+//! The file that is read: values out of it, and errors that point into it.
+
+use std::ops::Range;
+use std::path::Path;
+
+use toml::Spanned;
+
+use crate::error::{ConfigError, Place};
+use crate::value::{Fault, Value};
+
+/// A configuration file and its text.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'f> {
+    pub(crate) file: &'f Path,
+    pub(crate) text: &'f str,
+}
+
+impl Source<'_> {
+    /// A key's value; `base` if it is not given.
+    pub(crate) fn value<T: Value>(
+        &self,
+        key: &str,
+        raw: Option<&Spanned<T::Raw>>,
+        legal: Option<T::Legal>,
+        base: T,
+    ) -> Result<T, ConfigError> {
+        let Some(raw) = raw else { return Ok(base) };
+        T::read(&key.replace('_', "-"), raw.get_ref().clone(), legal).map_err(|fault| {
+            let Fault { what, remedy, span } = fault;
+            self.error(span.unwrap_or_else(|| raw.span()), what, remedy)
+        })
+    }
+
+    pub(crate) fn error(
+        &self,
+        span: Range<usize>,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> ConfigError {
+        ConfigError::File {
+            place: Place::new(self.file, self.text, span),
+            what: what.into(),
+            remedy: remedy.into(),
+        }
+    }
+
+    /// The line, from 1, of a place in the file.
+    pub(crate) fn line(&self, span: &Range<usize>) -> usize {
+        Place::new(self.file, self.text, span.clone()).line
+    }
+}

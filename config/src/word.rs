@@ -1,0 +1,109 @@
+//! Choices: one word each, in the file and on the command line.
+
+use std::str::FromStr;
+
+use crate::value::{Fault, Value};
+
+/// Defines an enum that is one word in the file and on the command line.
+macro_rules! word {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum $name {
+            $($(#[$vdoc])* $variant,)*
+        }
+
+        impl $name {
+            /// The words that it can be.
+            pub const WORDS: &[&str] = &[$($word),*];
+
+            /// The word.
+            #[must_use]
+            pub const fn word(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)*
+                }
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = String;
+
+            fn from_str(word: &str) -> Result<Self, String> {
+                match word {
+                    $($word => Ok(Self::$variant),)*
+                    _ => Err(format!("`{word}` is none of: {}", Self::WORDS.join(", "))),
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.word())
+            }
+        }
+
+        impl Value for $name {
+            type Raw = String;
+            type Legal = ();
+
+            fn read(_: &str, word: String, _: Option<()>) -> Result<Self, Fault> {
+                word.parse().map_err(|what: String| Fault::new(what, "write one of these words"))
+            }
+
+            fn toml(&self) -> Option<String> {
+                Some(format!("\"{self}\""))
+            }
+        }
+    };
+}
+
+word!(
+    /// What a worker does in a turn that found nothing to do.
+    Idle {
+        /// Asks again at once.
+        Poll = "poll",
+        /// Asks again after a pause instruction.
+        Pause = "pause",
+        /// Sleeps for a moment, longer and longer, or until the device tells of a message.
+        Sleep = "sleep",
+    }
+);
+
+word!(
+    /// How much is logged.
+    LogLevel {
+        /// What failed.
+        Error = "error",
+        /// What will work, though perhaps not as meant, too.
+        Warn = "warn",
+        /// What changes, too.
+        Info = "info",
+        /// What is needed to find faults, too.
+        Debug = "debug",
+    }
+);
+
+word!(
+    /// How unicast packets travel through the fabric.
+    Mode {
+        /// By UD only (RFC 4391).
+        Datagram = "datagram",
+        /// By RC connections to hosts that accept them, else by UD (RFC 4755).
+        Connected = "connected",
+    }
+);
+
+word!(
+    /// What drives the InfiniBand ports.
+    Driver {
+        /// The software device if one is configured, else mlx5 for a device of that kind, verbs for others.
+        Auto = "auto",
+        /// The software ConnectX.
+        Soft = "soft",
+        /// The gateway's own driver on the rings of a ConnectX-4 or later.
+        Mlx5 = "mlx5",
+        /// Any RDMA device, by the calls of libibverbs.
+        Verbs = "verbs",
+    }
+);
