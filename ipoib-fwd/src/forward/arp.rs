@@ -77,12 +77,7 @@ fn meaning<D>(
     target: Ipv4Addr,
     settings: &Settings<D>,
 ) -> Result<ArpMeaning, DropReason> {
-    let is_host = |ip: Ipv4Addr| {
-        ipv4::is_unicast(ip)
-            && settings
-                .address
-                .is_none_or(|own| own.contains(ip) && !own.is_broadcast(ip) && !own.is_network(ip))
-    };
+    let is_host = |ip: Ipv4Addr| ipv4::is_unicast(ip) && settings.is_on_link(ip);
     // What answers our own probe names no target if we have no address to ask with ([`ask_ethernet`]).
     let answers_probe = matches!(operation, ArpOperation::Reply) && target.is_unspecified();
     let names_target = is_host(target) || (answers_probe && settings.address.is_none());

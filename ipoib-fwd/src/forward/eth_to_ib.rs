@@ -1,10 +1,12 @@
 //! From Ethernet to InfiniBand.
 
+use std::net::Ipv4Addr;
+
 use pmd::hca::RcSlot;
 
-use super::Punt;
-use super::rules::{Cast, LinkCast, classify};
+use super::rules::{Cast, LinkCast, check_role, classify};
 use super::tables::{IbNeighbour, NeighbourIndex, Tables};
+use super::{ETHERTYPE_HELLO, Punt};
 use ipoib::drop_reason::DropReason;
 use ipoib::net::IPOIB_HEADER_LEN;
 use ipoib::net::ethernet::{
@@ -95,7 +97,9 @@ fn decide<'t, D>(
     let settings = &tables.settings;
     let ethernet = EthernetHeader::parse(head)?;
     if ethernet.source == settings.mac {
-        return Err(DropReason::LoopSelf);
+        // A hello of our own that comes back tells of a loop.
+        let hello = ethernet.ethertype == ETHERTYPE_HELLO;
+        return if hello { Ok(EthVerdict::Punt(Punt::Hello)) } else { Err(DropReason::LoopSelf) };
     }
     if ethernet.source.is_multicast() {
         return Err(DropReason::Martian);
@@ -110,11 +114,13 @@ fn decide<'t, D>(
     match ethernet.ethertype {
         ETHERTYPE_IPV4 => {}
         ETHERTYPE_ARP => return Ok(EthVerdict::Punt(Punt::Arp)),
+        ETHERTYPE_HELLO => return Ok(EthVerdict::Punt(Punt::Hello)),
         ETHERTYPE_IPV6 => return Err(DropReason::Ipv6),
         ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN => return Err(DropReason::Vlan),
         // Below 0x0600 it is an IEEE 802.3 length: LLC, spanning tree and the like.
         _ => return Err(DropReason::UnknownEthertype),
     }
+    check_role(settings.role)?;
     let packet_len = frame_len.checked_sub(ETHERNET_HEADER_LEN).ok_or(DropReason::Truncated)?;
     let packet = Ipv4View::parse(head.get(ETHERNET_HEADER_LEN..).unwrap_or_default(), packet_len)?;
     let cast = classify(&packet, link_cast, settings)?;
@@ -124,27 +130,28 @@ fn decide<'t, D>(
     if tables.ib(packet.source()).is_some() {
         return Err(DropReason::Martian);
     }
-    if cast.is_many() {
+    let Cast::Host(next_hop) = cast else {
         return to_group(&packet, cast, ethernet.destination, tables);
-    }
+    };
     // Nothing can be sent or resolved while the link is down.
     if settings.broadcast.is_none() {
         return Err(DropReason::LinkDown);
     }
-    let Some((index, neighbour)) = tables.ib(packet.destination()) else {
-        return if tables.eth(packet.destination()).is_some() {
+    let Some((index, neighbour)) = tables.ib(next_hop) else {
+        return if tables.eth(next_hop).is_some() {
             Err(DropReason::SameSide)
         } else {
-            Ok(EthVerdict::Punt(Punt::Neighbour(packet.destination())))
+            Ok(EthVerdict::Punt(Punt::Neighbour(next_hop)))
         };
     };
-    Ok(to_host(&packet, index, neighbour, tables))
+    Ok(to_host(&packet, next_hop, index, neighbour, tables))
 }
 
 /// By the connection if the packet fits it, else as a datagram, else in pieces by whichever takes the larger ones.
 #[inline]
 fn to_host<'t, D>(
     packet: &Ipv4View<'_>,
+    next_hop: Ipv4Addr,
     index: NeighbourIndex,
     neighbour: &'t IbNeighbour<D>,
     tables: &'t Tables<D>,
@@ -158,7 +165,7 @@ fn to_host<'t, D>(
         return EthVerdict::Forward { via, ip_len, neighbour: Some(index), dial };
     }
     let Some((via, mtu)) = [rc, ud()].into_iter().flatten().max_by_key(|(_, mtu)| *mtu) else {
-        return EthVerdict::Punt(Punt::Neighbour(packet.destination()));
+        return EthVerdict::Punt(Punt::Neighbour(next_hop));
     };
     if packet.dont_fragment() {
         EthVerdict::TooBig { mtu, dial: dial.then_some(index) }
@@ -193,7 +200,7 @@ fn to_group<'t, D>(
     let destination = match cast {
         Cast::LocalGroup => joined().unwrap_or(broadcast),
         Cast::Group => joined().ok_or(DropReason::GroupUnknown)?,
-        Cast::Broadcast | Cast::Host | Cast::Gateway => broadcast,
+        Cast::Broadcast | Cast::Host(_) | Cast::Gateway => broadcast,
     };
     let (via, ip_len, mtu) = (Via::Group(destination), packet.total_len(), settings.ud_ip_mtu());
     Ok(if ip_len <= mtu {

@@ -2,9 +2,9 @@
 
 use pmd::hca::Source;
 
-use super::Punt;
-use super::rules::{Cast, LinkCast, classify};
+use super::rules::{Cast, LinkCast, check_role, classify};
 use super::tables::{NeighbourIndex, Tables};
+use super::{ETHERTYPE_HELLO, Punt};
 use ipoib::drop_reason::DropReason;
 use ipoib::net::IPOIB_HEADER_LEN;
 use ipoib::net::be16;
@@ -85,11 +85,14 @@ fn decide<D>(
         // Address resolution never travels by connection (RFC 4755 3.4).
         ETHERTYPE_ARP if matches!(source, Source::Ud(_)) => return Ok(IbVerdict::Punt(Punt::Arp)),
         ETHERTYPE_ARP => return Err(DropReason::BadArp),
+        // Gateways speak by datagrams, too.
+        ETHERTYPE_HELLO if matches!(source, Source::Ud(_)) => return Ok(IbVerdict::Punt(Punt::Hello)),
         ETHERTYPE_IPV6 => return Err(DropReason::Ipv6),
         // Numbers below 0x0600 are no ethertypes at all.
         ..0x0600 => return Err(DropReason::NotIpoib),
         _ => return Err(DropReason::UnknownEthertype),
     }
+    check_role(settings.role)?;
     let packet = Ipv4View::parse(head.get(IPOIB_HEADER_LEN..).unwrap_or_default(), packet_len)?;
     let cast = classify(&packet, link_cast, settings)?;
     if cast == Cast::Gateway {
@@ -108,10 +111,11 @@ fn decide<D>(
             (MacAddress::of_group(packet.destination()), None)
         }
         Cast::Group => return Err(DropReason::GroupUnknown),
-        Cast::Host | Cast::Gateway => match tables.eth(packet.destination()) {
+        Cast::Gateway => return Ok(IbVerdict::Punt(Punt::Local)),
+        Cast::Host(next_hop) => match tables.eth(next_hop) {
             Some((index, neighbour)) => (neighbour.mac, Some(index)),
-            None if tables.ib(packet.destination()).is_some() => return Err(DropReason::SameSide),
-            None => return Ok(IbVerdict::Punt(Punt::Neighbour(packet.destination()))),
+            None if tables.ib(next_hop).is_some() => return Err(DropReason::SameSide),
+            None => return Ok(IbVerdict::Punt(Punt::Neighbour(next_hop))),
         },
     };
     let header =

@@ -6,8 +6,9 @@
 //! * [`ethernet_neighbours`] – hosts of the Ethernet side: learning, ageing, probing.
 //! * [`arp`] – what the control lcore makes of ARP packets of either side.
 //!
-//! Both sides are one IPv4 subnet; the gateway joins them as a proxy ARP bridge does (RFC 1027): each side sees the
-//! other's hosts behind the gateway's own link-layer addresses, and the time to live is not touched.
+//! Both sides are one IPv4 link; the gateway joins them as a proxy ARP bridge does (RFC 1027): each side sees the
+//! other's hosts behind the gateway's own link-layer addresses, and the time to live is not touched. A packet for a host
+//! beyond the link goes to a router on either side ([`Routes`]), which is a neighbour like others.
 
 pub mod arp;
 pub mod ethernet_neighbours;
@@ -15,25 +16,35 @@ pub mod fragment;
 
 mod eth_to_ib;
 mod ib_to_eth;
+mod routes;
 mod rules;
 mod tables;
 
 pub use eth_to_ib::{EthVerdict, Via, eth_to_ib};
 pub use ib_to_eth::{IbVerdict, ib_to_eth};
+pub use routes::{Hop, MAX_ROUTES, MAX_SUBNETS, Prefix, Route, Routes, TooManyRoutes};
 pub use tables::{
-    EthNeighbour, GatewayAddress, IbNeighbour, MAX_NEIGHBOURS, NeighbourIndex, Settings, TableFull, Tables,
+    EthNeighbour, GatewayAddress, IbNeighbour, MAX_NEIGHBOURS, NeighbourIndex, Role, Settings, TableFull,
+    Tables,
 };
 
 use std::net::Ipv4Addr;
+
+/// Ethertype of what gateways tell each other, in frames and behind the IPoIB header: IEEE 802's first number for local
+/// experiments (IEEE 802 9.2.3).
+pub const ETHERTYPE_HELLO: u16 = 0x88b5;
 
 /// Why a packet goes to the control lcore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Punt {
     /// It is ARP.
     Arp,
+    /// It is of another gateway, or an own one that came back ([`ETHERTYPE_HELLO`]).
+    Hello,
     /// It is for the gateway's own IPv4 address.
     Local,
-    /// Its destination is not known, or has no path yet: resolve it, and send the packet then.
+    /// The neighbour that it goes to, its destination or a router, is not known or has no path yet: resolve it, and send the
+    /// packet then.
     Neighbour(Ipv4Addr),
 }
 

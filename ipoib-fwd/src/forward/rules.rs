@@ -2,15 +2,16 @@
 
 use std::net::Ipv4Addr;
 
-use super::tables::Settings;
+use super::routes::Hop;
+use super::tables::{Role, Settings};
 use ipoib::drop_reason::DropReason;
 use ipoib::net::ipv4::{self, Ipv4View};
 
 /// Whom a destination address means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Cast {
-    /// One host of the subnet.
-    Host,
+    /// One host, by this neighbour: itself, or a router.
+    Host(Ipv4Addr),
     /// The gateway itself.
     Gateway,
     /// All hosts: limited or subnet broadcast.
@@ -59,17 +60,16 @@ pub(super) fn classify<D>(
 fn cast_of<D>(destination: Ipv4Addr, settings: &Settings<D>) -> Result<Cast, DropReason> {
     let [a, b, c, _] = destination.octets();
     if ipv4::is_unicast(destination) {
-        let Some(own) = &settings.address else { return Ok(Cast::Host) };
-        return if destination == own.address() {
-            Ok(Cast::Gateway)
-        } else if own.is_broadcast(destination) {
-            Ok(Cast::Broadcast)
-        } else if own.is_network(destination) {
-            Err(DropReason::Martian)
-        } else if own.contains(destination) {
-            Ok(Cast::Host)
-        } else {
-            Err(DropReason::OffSubnet)
+        if settings.address.is_some_and(|own| own.address() == destination) {
+            return Ok(Cast::Gateway);
+        }
+        return match settings.hop(destination) {
+            Some(Hop::OnLink(subnet)) if subnet.is_broadcast(destination) => Ok(Cast::Broadcast),
+            Some(Hop::OnLink(subnet)) if subnet.is_network(destination) => Err(DropReason::Martian),
+            Some(Hop::OnLink(_)) => Ok(Cast::Host(destination)),
+            Some(Hop::Via(router)) => Ok(Cast::Host(router)),
+            None if settings.knows_no_subnet() => Ok(Cast::Host(destination)),
+            None => Err(DropReason::OffSubnet),
         };
     }
     match (a, b, c) {
@@ -86,8 +86,22 @@ fn check_source<D>(source: Ipv4Addr, cast: Cast, settings: &Settings<D>) -> Resu
     if !ipv4::is_possible_source(source) || (source.is_unspecified() && !cast.is_many()) {
         return Err(DropReason::Martian);
     }
-    match &settings.address {
-        Some(own) if source == own.address() || own.is_broadcast(source) => Err(DropReason::Martian),
+    if settings.address.is_some_and(|own| own.address() == source) {
+        return Err(DropReason::Martian);
+    }
+    // A host beyond the link may be behind a router of either side.
+    match settings.hop(source) {
+        Some(Hop::OnLink(subnet)) if subnet.is_broadcast(source) => Err(DropReason::Martian),
         _ => Ok(()),
+    }
+}
+
+/// Lets a data packet pass if this gateway is the one that forwards.
+#[inline]
+pub(super) const fn check_role(role: Role) -> Result<(), DropReason> {
+    match role {
+        Role::Forwarding => Ok(()),
+        Role::Standby => Err(DropReason::Standby),
+        Role::Blocked => Err(DropReason::SegmentBlocked),
     }
 }

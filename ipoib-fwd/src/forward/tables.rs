@@ -10,6 +10,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use ib_wire::{Lid, Qpn};
 
+use super::routes::{Hop, Prefix, Routes};
 use ipoib::link;
 use ipoib::link::RcPath;
 use ipoib::net::IPOIB_HEADER_LEN;
@@ -26,19 +27,19 @@ const MAX_WORKERS: usize = 255;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NeighbourIndex(pub u16);
 
-/// The gateway's own IPv4 address and the joined subnet.
+/// The gateway's own IPv4 address in a segment and the subnet that it lies in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GatewayAddress {
     address: Ipv4Addr,
-    mask: u32,
+    subnet: Prefix,
 }
 
 impl GatewayAddress {
     /// An address with the length of its network prefix, 1 to 31; `None` for other lengths.
     #[must_use]
     pub const fn new(address: Ipv4Addr, prefix_len: u8) -> Option<Self> {
-        match prefix_len {
-            1..=31 => Some(Self { address, mask: u32::MAX << (32 - prefix_len) }),
+        match Prefix::of(address, prefix_len) {
+            Some(subnet) if prefix_len >= 1 && prefix_len <= 31 => Some(Self { address, subnet }),
             _ => None,
         }
     }
@@ -49,26 +50,24 @@ impl GatewayAddress {
         self.address
     }
 
-    /// True if `ip` lies in the subnet.
+    /// The subnet.
     #[inline]
     #[must_use]
-    pub const fn contains(&self, ip: Ipv4Addr) -> bool {
-        (ip.to_bits() ^ self.address.to_bits()) & self.mask == 0
+    pub const fn subnet(&self) -> Prefix {
+        self.subnet
     }
+}
 
-    /// True if `ip` is the subnet's broadcast address. A /31 has none (RFC 3021).
-    #[inline]
-    #[must_use]
-    pub const fn is_broadcast(&self, ip: Ipv4Addr) -> bool {
-        self.mask != u32::MAX << 1 && self.contains(ip) && ip.to_bits() | self.mask == u32::MAX
-    }
-
-    /// True if `ip` is the subnet's number, which no host has and which old stacks took for the broadcast address.
-    #[inline]
-    #[must_use]
-    pub const fn is_network(&self, ip: Ipv4Addr) -> bool {
-        self.mask != u32::MAX << 1 && ip.to_bits() == self.address.to_bits() & self.mask
-    }
+/// What a gateway does with a segment's packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Role {
+    /// It forwards them.
+    #[default]
+    Forwarding,
+    /// Another gateway does; this one keeps its tables warm.
+    Standby,
+    /// Nobody may: there is a loop.
+    Blocked,
 }
 
 /// A host of the InfiniBand side, as one worker sees it.
@@ -102,9 +101,13 @@ pub struct EthNeighbour {
 pub struct Settings<D> {
     /// Ethernet address of the gateway.
     pub mac: MacAddress,
-    /// Its IPv4 address, if it has one. Without it there is no subnet either: nothing is off subnet, and subnet
-    /// broadcasts are not known as such.
+    /// What the gateway does with packets.
+    pub role: Role,
+    /// Its IPv4 address, if it has one.
     pub address: Option<GatewayAddress>,
+    /// Subnets beside that of the address, and routes. With no subnet at all every host is taken to be on the link, and
+    /// subnet broadcasts are not known as such.
+    pub routes: Routes,
     /// Largest IPv4 packet in an Ethernet frame, bytes.
     pub eth_mtu: u16,
     /// True if the Ethernet port has a link.
@@ -127,7 +130,9 @@ impl<D> Settings<D> {
     pub fn new(mac: MacAddress) -> Self {
         Self {
             mac,
+            role: Role::default(),
             address: None,
+            routes: Routes::default(),
             eth_mtu: 1500,
             eth_up: true,
             ud_mtu: 2048,
@@ -135,6 +140,43 @@ impl<D> Settings<D> {
             groups: Vec::new(),
             own_lid: Lid(0),
             own_qpns: ArrayVec::new(),
+        }
+    }
+
+    /// The subnet in which an address lies, and where packets for it go if it is in none.
+    #[inline]
+    #[must_use]
+    pub fn hop(&self, ip: Ipv4Addr) -> Option<Hop> {
+        match &self.address {
+            Some(own) if own.subnet.contains(ip) => Some(Hop::OnLink(own.subnet)),
+            _ => self.routes.get(ip),
+        }
+    }
+
+    /// True if the segment has no subnet: then every address is on the link.
+    #[inline]
+    #[must_use]
+    pub const fn knows_no_subnet(&self) -> bool {
+        self.address.is_none() && self.routes.is_empty()
+    }
+
+    /// The neighbour that a packet for this host goes to: the host itself, or a router; `None` if no route leads there.
+    #[must_use]
+    pub fn next_hop(&self, host: Ipv4Addr) -> Option<Ipv4Addr> {
+        match self.hop(host) {
+            Some(Hop::OnLink(_)) => Some(host),
+            Some(Hop::Via(router)) => Some(router),
+            None => self.knows_no_subnet().then_some(host),
+        }
+    }
+
+    /// True if a host of this segment can have the address, as far as its subnets tell.
+    #[must_use]
+    pub fn is_on_link(&self, host: Ipv4Addr) -> bool {
+        match self.hop(host) {
+            Some(Hop::OnLink(subnet)) => !subnet.is_broadcast(host) && !subnet.is_network(host),
+            Some(Hop::Via(_)) => false,
+            None => self.knows_no_subnet(),
         }
     }
 

@@ -1,3 +1,4 @@
+mod beyond;
 mod neighbours;
 mod packets;
 mod step;

@@ -54,6 +54,8 @@ impl<B: Backend> GatewayControl<B> {
             (Cause::Punt(Punt::Arp), Side::InfiniBand) => {
                 self.take_infiniband_arp(now, worker, source, &packet);
             }
+            // There is no other gateway to speak with yet.
+            (Cause::Punt(Punt::Hello), _) => self.own.drop(DropReason::NotHandled),
             (Cause::Punt(Punt::Neighbour(ip)), Side::Ethernet) => {
                 self.wait_for_infiniband(now, ip, worker, packet);
             }
@@ -69,6 +71,11 @@ impl<B: Backend> GatewayControl<B> {
         let head = copy_of(Side::Ethernet, &frame, 60);
         let length = frame.len().saturating_sub(ETHERNET_HEADER_LEN);
         let sender = Ipv4View::parse(&head, length).map_or(Ipv4Addr::UNSPECIFIED, |v| v.source());
+        // In the name of a host beyond the link nobody may ask: the asked would take it for a neighbour.
+        let sender = match self.board.settings() {
+            Some(s) if !s.is_on_link(sender) => s.address.map_or(Ipv4Addr::UNSPECIFIED, |own| own.address()),
+            _ => sender,
+        };
         if self.parked.park(now, ip, worker, frame).is_some() {
             self.own.drop(DropReason::NeighbourQueueFull);
         }
@@ -133,7 +140,11 @@ impl<B: Backend> GatewayControl<B> {
             }
             Side::InfiniBand => {
                 let to = Ipv4View::parse(reply, reply.len()).map(|v| v.destination());
-                let known = to.ok().and_then(|ip| self.endpoint.link().table().get(ip).and_then(|n| n.ud));
+                let next_hop = |ip| self.board.settings().and_then(|s| s.next_hop(ip));
+                let known = to
+                    .ok()
+                    .and_then(next_hop)
+                    .and_then(|ip| self.endpoint.link().table().get(ip).and_then(|n| n.ud));
                 match known {
                     Some(destination) => {
                         let mut message = IPOIB_IPV4_HEADER.to_vec();

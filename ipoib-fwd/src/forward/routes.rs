@@ -1,0 +1,225 @@
+//! Which addresses a segment's hosts have, and where packets for all others go.
+//!
+//! A packet's next hop is its destination if that is on the link, else the router of the longest prefix that covers it. The
+//! table holds address ranges that do not overlap, in order: a lookup is one binary search of at most 641 numbers.
+
+use std::net::Ipv4Addr;
+
+/// Most routes of a segment.
+pub const MAX_ROUTES: usize = 256;
+/// Most subnets of a segment.
+pub const MAX_SUBNETS: usize = 64;
+
+/// A network: an address whose bits behind the prefix are zero.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Prefix {
+    network: u32,
+    mask: u32,
+}
+
+impl Prefix {
+    /// The network of `len` bits in which `address` lies; `None` if `len` is above 32.
+    #[must_use]
+    pub const fn of(address: Ipv4Addr, len: u8) -> Option<Self> {
+        let mask = match len {
+            0 => 0,
+            1..=32 => u32::MAX << (32 - len),
+            _ => return None,
+        };
+        Some(Self { network: address.to_bits() & mask, mask })
+    }
+
+    /// True if `ip` lies in it.
+    #[inline]
+    #[must_use]
+    pub const fn contains(&self, ip: Ipv4Addr) -> bool {
+        ip.to_bits() & self.mask == self.network
+    }
+
+    /// True if it has a broadcast address and a number of its own, which those of one or two addresses have not (RFC 3021).
+    #[inline]
+    const fn has_ends(&self) -> bool {
+        self.mask < u32::MAX << 1
+    }
+
+    /// True if `ip` is its broadcast address.
+    #[inline]
+    #[must_use]
+    pub const fn is_broadcast(&self, ip: Ipv4Addr) -> bool {
+        self.has_ends() && ip.to_bits() == self.last()
+    }
+
+    /// True if `ip` is its number, which no host has and which old stacks took for the broadcast address.
+    #[inline]
+    #[must_use]
+    pub const fn is_network(&self, ip: Ipv4Addr) -> bool {
+        self.has_ends() && ip.to_bits() == self.network
+    }
+
+    const fn last(&self) -> u32 {
+        self.network | !self.mask
+    }
+}
+
+/// Packets for `to` go to the router `via`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Route {
+    /// The other network; of length 0 it is everything.
+    pub to: Prefix,
+    /// The next hop: a host of the segment's own subnets, on either side.
+    pub via: Ipv4Addr,
+}
+
+/// What a table says of an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hop {
+    /// It lies in this subnet of the segment.
+    OnLink(Prefix),
+    /// Packets for it go to this router.
+    Via(Ipv4Addr),
+}
+
+/// More subnets or routes than a segment may have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "{subnets} subnets and {routes} routes: a segment has at most {MAX_SUBNETS} and {MAX_ROUTES}; a shorter prefix covers many"
+)]
+pub struct TooManyRoutes {
+    subnets: usize,
+    routes: usize,
+}
+
+/// Subnets and routes of a segment.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Routes {
+    /// Where a range begins, in order; the first at 0. Empty if there is neither a subnet nor a route.
+    starts: Vec<u32>,
+    /// What is true of each range.
+    hops: Vec<Option<Hop>>,
+}
+
+impl Routes {
+    /// A table. What lies in a subnet is on the link whatever the routes say; of two routes to one network the first counts.
+    pub fn new(subnets: &[Prefix], routes: &[Route]) -> Result<Self, TooManyRoutes> {
+        if subnets.len() > MAX_SUBNETS || routes.len() > MAX_ROUTES {
+            return Err(TooManyRoutes { subnets: subnets.len(), routes: routes.len() });
+        }
+        // What an address's answer is can only change where a network begins, and behind its end.
+        let networks = subnets.iter().chain(routes.iter().map(|r| &r.to));
+        let edges = networks.flat_map(|n| [Some(n.network), n.last().checked_add(1)]).flatten();
+        let mut starts: Vec<u32> = edges.collect();
+        if !subnets.is_empty() || !routes.is_empty() {
+            starts.push(0);
+        }
+        starts.sort_unstable();
+        starts.dedup();
+        let hops: Vec<_> = starts.iter().map(|&at| scan(Ipv4Addr::from_bits(at), subnets, routes)).collect();
+        Ok(Self { starts, hops })
+    }
+
+    /// What the table says of an address.
+    #[must_use]
+    pub fn get(&self, ip: Ipv4Addr) -> Option<Hop> {
+        let behind = self.starts.partition_point(|&start| start <= ip.to_bits());
+        self.hops.get(behind.checked_sub(1)?).copied().flatten()
+    }
+
+    /// True if it holds nothing.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.starts.is_empty()
+    }
+}
+
+/// The answer for one address, by looking at everything.
+fn scan(ip: Ipv4Addr, subnets: &[Prefix], routes: &[Route]) -> Option<Hop> {
+    let longest = |best: Option<Prefix>, n: &Prefix| match best {
+        Some(best) if best.mask >= n.mask => Some(best),
+        _ => Some(*n),
+    };
+    if let Some(subnet) = subnets.iter().filter(|n| n.contains(ip)).fold(None, longest) {
+        return Some(Hop::OnLink(subnet));
+    }
+    let to = routes.iter().map(|r| &r.to).filter(|n| n.contains(ip)).fold(None, longest)?;
+    routes.iter().find(|r| r.to == to).map(|r| Hop::Via(r.via))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn prefix(text: &str) -> Prefix {
+        let (address, len) = text.split_once('/').unwrap();
+        Prefix::of(address.parse().unwrap(), len.parse().unwrap()).unwrap()
+    }
+
+    fn route(to: &str, via: &str) -> Route {
+        Route { to: prefix(to), via: via.parse().unwrap() }
+    }
+
+    #[test]
+    fn the_longest_prefix_counts_and_subnets_before_all_routes() {
+        let routes = Routes::new(
+            &[prefix("10.77.0.0/24"), prefix("10.78.0.0/16")],
+            &[
+                route("0.0.0.0/0", "10.77.0.1"),
+                route("10.0.0.0/8", "10.77.0.2"),
+                route("10.80.0.0/16", "10.77.0.3"),
+                route("10.80.0.0/16", "10.77.0.4"),
+                route("10.77.0.9/32", "10.77.0.5"),
+                route("255.255.255.254/31", "10.77.0.6"),
+            ],
+        )
+        .unwrap();
+        let get = |ip: &str| routes.get(ip.parse().unwrap()).unwrap();
+        let via = |n| Hop::Via(Ipv4Addr::new(10, 77, 0, n));
+        assert_eq!(get("10.77.0.9"), Hop::OnLink(prefix("10.77.0.0/24")));
+        assert_eq!(get("10.78.255.255"), Hop::OnLink(prefix("10.78.0.0/16")));
+        assert_eq!(get("10.79.0.0"), via(2));
+        assert_eq!(get("10.80.0.0"), via(3));
+        assert_eq!(get("10.80.255.255"), via(3));
+        assert_eq!(get("10.81.0.0"), via(2));
+        assert_eq!(get("11.0.0.0"), via(1));
+        assert_eq!(get("255.255.255.255"), via(6));
+        assert_eq!(Routes::default().get(Ipv4Addr::UNSPECIFIED), None);
+        let one = Routes::new(&[], &[route("10.0.0.0/8", "10.77.0.1")]).unwrap();
+        assert_eq!([[9, 255, 255, 255], [11, 0, 0, 0]].map(|ip| one.get(ip.into())), [None; 2]);
+    }
+
+    #[test]
+    fn more_than_the_most_is_refused() {
+        let routes = vec![route("0.0.0.0/0", "10.77.0.1"); MAX_ROUTES + 1];
+        assert!(Routes::new(&[], &routes[1..]).is_ok());
+        assert!(Routes::new(&[], &routes).unwrap_err().to_string().contains("257 routes"));
+        let subnets = vec![prefix("10.0.0.0/8"); MAX_SUBNETS + 1];
+        assert!(Routes::new(&subnets, &[]).is_err());
+    }
+
+    fn any_prefix() -> impl Strategy<Value = Prefix> {
+        // Few values of each byte, so that networks lie in each other.
+        let byte = prop::sample::select(vec![0u8, 1, 10, 127, 128, 254, 255]);
+        (prop::array::uniform4(byte), 0u8..=32).prop_map(|(ip, len)| Prefix::of(ip.into(), len).unwrap())
+    }
+
+    proptest! {
+        #[test]
+        fn it_says_what_a_scan_of_all_routes_says(
+            subnets in prop::collection::vec(any_prefix(), 0..6),
+            to in prop::collection::vec(any_prefix(), 0..40),
+            near in prop::collection::vec((any_prefix(), -1i64..=1), 40),
+            far in any::<[u32; 8]>(),
+        ) {
+            let routes: Vec<_> = to.iter().zip(1u32..).map(|(&to, n)| Route { to, via: n.into() }).collect();
+            let table = Routes::new(&subnets, &routes).unwrap();
+            prop_assert!(table.starts.len() <= 1 + 2 * (subnets.len() + routes.len()));
+            let edges = near.iter().map(|(n, _)| *n).zip(&near).flat_map(|(n, (_, by))| {
+                [n.network, n.last()].map(|at| i64::from(at).wrapping_add(*by) as u32)
+            });
+            for ip in edges.chain(far).map(Ipv4Addr::from_bits) {
+                prop_assert_eq!(table.get(ip), scan(ip, &subnets, &routes), "{}", ip);
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Packets from and for hosts beyond the link, by routers of either side, and what a gateway does that does not forward.
+
+use super::*;
+use ipoib::drop_reason::DropReason;
+
+/// Beyond a router on Ethernet, which is [`ETH`].
+const BEYOND_ETH: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
+/// Beyond a router on InfiniBand, which is [`IB_RC`].
+const BEYOND_IB: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 9);
+/// Beyond a router that nobody knows.
+const BEYOND_NOBODY: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
+const NOWHERE: Ipv4Addr = Ipv4Addr::new(8, 8, 8, 8);
+/// In the segment's second subnet, on Ethernet.
+const SECOND: Ipv4Addr = Ipv4Addr::new(10, 78, 1, 1);
+
+fn routed() -> Tables<&'static str> {
+    let prefix = |ip: Ipv4Addr| Prefix::of(ip, 24).unwrap();
+    let route = |to, via| Route { to: prefix(to), via };
+    let mut tables = tables();
+    let routes = [route(BEYOND_ETH, ETH), route(BEYOND_IB, IB_RC), route(BEYOND_NOBODY, NOBODY)];
+    tables.settings.routes = Routes::new(&[prefix(SECOND)], &routes).unwrap();
+    tables.set_eth(SECOND, EthNeighbour { mac: ETH_MAC }).unwrap();
+    tables
+}
+
+fn from_ethernet<'t>(t: &'t Tables<&'static str>, packet: &[u8]) -> EthVerdict<'t, &'static str> {
+    let f = frame(GATEWAY_MAC, 0x0800, packet);
+    eth_to_ib(&f, f.len(), t)
+}
+
+fn from_infiniband(t: &Tables<&'static str>, packet: &[u8]) -> IbVerdict {
+    let m = message(packet);
+    ib_to_eth(&m, m.len(), &Source::Rc, t)
+}
+
+#[test]
+fn packets_go_to_the_router_whichever_side_it_is_on() {
+    let t = routed();
+    let EthVerdict::Forward { via, neighbour, .. } = from_ethernet(&t, &ip(ETH, BEYOND_IB, 60)) else {
+        panic!("forwards");
+    };
+    assert_eq!((via, neighbour.and_then(|n| t.ib_at(n))), (Via::Rc(RcSlot(5)), Some(IB_RC)));
+    let IbVerdict::Forward { header, neighbour, .. } = from_infiniband(&t, &ip(IB_RC, BEYOND_ETH, 60)) else {
+        panic!("forwards");
+    };
+    assert_eq!((&header[..6], neighbour.and_then(|n| t.eth_at(n))), (&ETH_MAC.0[..], Some(ETH)));
+}
+
+#[test]
+fn packets_from_beyond_are_taken_from_either_side() {
+    let t = routed();
+    assert!(matches!(from_ethernet(&t, &ip(NOWHERE, IB_RC, 60)), EthVerdict::Forward { .. }));
+    assert!(matches!(from_ethernet(&t, &ip(BEYOND_ETH, BEYOND_IB, 60)), EthVerdict::Forward { .. }));
+    assert!(matches!(from_infiniband(&t, &ip(NOWHERE, ETH, 60)), IbVerdict::Forward { .. }));
+    assert!(matches!(from_infiniband(&t, &ip(BEYOND_IB, SECOND, 60)), IbVerdict::Forward { .. }));
+}
+
+#[test]
+fn a_router_is_resolved_and_nothing_goes_back_to_the_side_it_came_from() {
+    let t = routed();
+    let unknown = Punt::Neighbour(NOBODY);
+    assert_eq!(from_ethernet(&t, &ip(ETH, BEYOND_NOBODY, 60)), EthVerdict::Punt(unknown));
+    assert_eq!(from_infiniband(&t, &ip(IB_RC, BEYOND_NOBODY, 60)), IbVerdict::Punt(unknown));
+    let same_side = DropReason::SameSide;
+    assert_eq!(from_ethernet(&t, &ip(SECOND, BEYOND_ETH, 60)), EthVerdict::Drop(same_side));
+    assert_eq!(from_infiniband(&t, &ip(IB_UD, BEYOND_IB, 60)), IbVerdict::Drop(same_side));
+    assert_eq!(from_ethernet(&t, &ip(ETH, NOWHERE, 60)), EthVerdict::Drop(DropReason::OffSubnet));
+    assert_eq!(from_infiniband(&t, &ip(IB_RC, NOWHERE, 60)), IbVerdict::Drop(DropReason::OffSubnet));
+    // A router whose path is being looked up.
+    let mut t = routed();
+    t.set_ib(IB_RC, IbNeighbour { ud: None, rc: None, dial: false }).unwrap();
+    let pathless = Punt::Neighbour(IB_RC);
+    assert_eq!(from_ethernet(&t, &ip(ETH, BEYOND_IB, 60)), EthVerdict::Punt(pathless));
+}
+
+#[test]
+fn second_subnets_have_hosts_broadcasts_and_numbers() {
+    let t = routed();
+    let at = |last| Ipv4Addr::new(10, 78, 1, last);
+    assert!(matches!(from_infiniband(&t, &ip(IB_RC, SECOND, 60)), IbVerdict::Forward { .. }));
+    assert!(matches!(
+        from_infiniband(&t, &ip(IB_RC, at(255), 60)),
+        IbVerdict::Forward { neighbour: None, header: [0xff, ..], .. }
+    ));
+    assert_eq!(from_infiniband(&t, &ip(IB_RC, at(0), 60)), IbVerdict::Drop(DropReason::Martian));
+    assert_eq!(from_infiniband(&t, &ip(at(255), ETH, 60)), IbVerdict::Drop(DropReason::Martian));
+    assert_eq!(from_ethernet(&t, &ip(at(255), IB_RC, 60)), EthVerdict::Drop(DropReason::Martian));
+    let of = |ip: Ipv4Addr| (t.settings.is_on_link(ip), t.settings.next_hop(ip));
+    assert_eq!(of(at(7)), (true, Some(at(7))));
+    assert_eq!(of(at(255)), (false, Some(at(255))));
+    assert_eq!(of(BEYOND_IB), (false, Some(IB_RC)));
+    assert_eq!(of(NOWHERE), (false, None));
+}
+
+#[test]
+fn without_a_subnet_everybody_is_on_the_link() {
+    let mut t = tables();
+    t.settings.address = None;
+    assert_eq!(from_ethernet(&t, &ip(ETH, NOWHERE, 60)), EthVerdict::Punt(Punt::Neighbour(NOWHERE)));
+    assert!(t.settings.is_on_link(NOWHERE));
+    assert_eq!(t.settings.next_hop(NOWHERE), Some(NOWHERE));
+}
+
+#[test]
+fn who_does_not_forward_drops_packets_and_still_hears_arp_and_hellos() {
+    for (role, reason) in [(Role::Standby, DropReason::Standby), (Role::Blocked, DropReason::SegmentBlocked)]
+    {
+        let mut t = routed();
+        t.settings.role = role;
+        for destination in [IB_RC, BEYOND_IB, NOBODY, Ipv4Addr::BROADCAST] {
+            assert_eq!(from_ethernet(&t, &ip(ETH, destination, 60)), EthVerdict::Drop(reason));
+        }
+        for destination in [ETH, BEYOND_ETH, NOBODY, Ipv4Addr::new(224, 0, 0, 1)] {
+            assert_eq!(from_infiniband(&t, &ip(IB_RC, destination, 60)), IbVerdict::Drop(reason));
+        }
+        let typed = |ethertype| frame(MacAddress::BROADCAST, ethertype, &[0; 46]);
+        assert_eq!(eth_to_ib(&typed(0x0806), 60, &t), EthVerdict::Punt(Punt::Arp));
+        assert_eq!(eth_to_ib(&typed(ETHERTYPE_HELLO), 60, &t), EthVerdict::Punt(Punt::Hello));
+        assert_eq!(ib_to_eth(&[8, 6, 0, 0], 60, &ud(true), &t), IbVerdict::Punt(Punt::Arp));
+        assert_eq!(ib_to_eth(&[0x88, 0xb5, 0, 0], 60, &ud(true), &t), IbVerdict::Punt(Punt::Hello));
+    }
+}
+
+#[test]
+fn own_hellos_that_come_back_are_shown_and_connections_carry_none() {
+    let t = tables();
+    let mut own = frame(MacAddress::BROADCAST, ETHERTYPE_HELLO, &[0; 46]);
+    own[6..12].copy_from_slice(&GATEWAY_MAC.0);
+    assert_eq!(eth_to_ib(&own, 60, &t), EthVerdict::Punt(Punt::Hello));
+    let hello = [0x88, 0xb5, 0, 0];
+    assert_eq!(ib_to_eth(&hello, 60, &Source::Rc, &t), IbVerdict::Drop(DropReason::UnknownEthertype));
+    // The fabric gives every sender its multicasts back: that is no loop.
+    let Source::Ud(mut back) = ud(true) else { unreachable!() };
+    (back.slid, back.qpn) = (Lid(7), Qpn::new(0x48));
+    assert_eq!(ib_to_eth(&hello, 60, &Source::Ud(back), &t), IbVerdict::Drop(DropReason::LoopSelf));
+}
