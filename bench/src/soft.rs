@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
+use connectx::cable::CableEnd;
 use dataplane::latency::{Recorder, Summary, empty};
 use ib_wire::{Guid, Lid, Mtu, Psn, Qpn, Rate, ServiceLevel};
 use pmd::eal::Eal;
@@ -12,8 +13,7 @@ use pmd::hca::{
     RcSlot, RcToReceive, RcToSend, RxBurst,
 };
 use pmd::mem::{Mbuf, Pool, PoolConfig};
-use pmd::soft::link::LinkEnd;
-use pmd::soft::provider::{SoftConfig, SoftHca};
+use pmd::soft::{SoftConfig, SoftHca};
 
 use crate::machine;
 use crate::sample::{Figure, Sample, times};
@@ -49,7 +49,7 @@ struct End {
 }
 
 impl End {
-    fn new(lid: Lid, link: LinkEnd, pool: &Pool) -> Result<Self, String> {
+    fn new(lid: Lid, link: CableEnd, pool: &Pool) -> Result<Self, String> {
         let mut hca = SoftHca::new(&SoftConfig {
             name: format!("soft{}", lid.0),
             node_guid: Guid(0x1000 + u64::from(lid.0)),
@@ -59,7 +59,7 @@ impl End {
             seed: lid.0.into(),
         })
         .map_err(text)?;
-        hca.set_link(PORT, Some(link)).map_err(text)?;
+        hca.set_cable(PORT, Some(link)).map_err(text)?;
         hca.engine().lock().activate(PORT, lid, Mtu::B4096).map_err(text)?;
         hca.register_pool(pool).map_err(text)?;
         let config = QueuesConfig {
@@ -211,7 +211,7 @@ fn ping_pong(
 }
 
 fn pair(pool: &Pool) -> Result<(End, End), String> {
-    let (here, there) = LinkEnd::pair().map_err(text)?;
+    let (here, there) = CableEnd::pair().map_err(text)?;
     let (mut a, mut b) = (End::new(Lid(1), here, pool)?, End::new(Lid(2), there, pool)?);
     a.connect(Lid(2), b.qpn)?;
     b.connect(Lid(1), a.qpn)?;

@@ -20,7 +20,7 @@ use pmd::eth::{EthConfig, EthPort};
 use pmd::hca::{AddressVector, Queues, RcSlot, UdDestination};
 use pmd::mem::{Pool, PoolConfig};
 use pmd::mlx5::av::Destination;
-use pmd::soft::sink::{Made, Sink, SinkConfig};
+use sink::{Made, Sink, SinkConfig};
 
 use crate::frames;
 use crate::machine;

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use pmd::tap::{DEFAULT_TAP_BYTES, FrameKind, Tap, TapReader, tap};
+use tap::{DEFAULT_TAP_BYTES, FrameKind, Tap, TapReader, tap};
 
 /// Link types of pcap.
 const LINKTYPE_ETHERNET: u32 = 1;

@@ -8,11 +8,11 @@ use gidcache::{Attributes, GidType, Key};
 use ib_wire::packet::RocePacket;
 use ib_wire::{Mtu, PortNumber};
 use libfuzzer_sys::fuzz_target;
-use pmd::hca::LinkLayer;
-use pmd::soft::engine::{Engine, EngineConfig};
-use pmd::soft::ethernet::guid_of_mac;
-use pmd::soft::link::{LinkEnd, MAX_PACKET};
-use pmd::soft::{DropReason, PortConfig};
+use hca::LinkLayer;
+use connectx::engine::{Engine, EngineConfig};
+use connectx::ethernet::guid_of_mac;
+use connectx::cable::{CableEnd, MAX_PACKET};
+use connectx::{DropReason, PortConfig};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const PORT: PortNumber = PortNumber(1);
@@ -34,7 +34,7 @@ fuzz_target!(|bytes: &[u8]| {
         let (headers, payload) = (packet.headers(), packet.transport().payload.to_vec());
         headers.write_packet(&payload, &mut frame[14..]).expect("as long as it was");
     }
-    let (mut wire, end) = LinkEnd::ethernet_pair().expect("memory");
+    let (mut wire, end) = CableEnd::ethernet_pair().expect("memory");
     let guid = guid_of_mac(MAC);
     let mut engine = Engine::new(EngineConfig {
         node_guid: guid,
@@ -47,7 +47,7 @@ fuzz_target!(|bytes: &[u8]| {
         let key = Key { gid, gid_type: GidType::RoceV2, ifindex: None };
         engine.set_gid(PORT, index, Some(Attributes { key, vlan: None })).expect("there is room");
     }
-    engine.set_link(PORT, Some(end)).expect("of its kind");
+    engine.set_cable(PORT, Some(end)).expect("of its kind");
     let now = Instant::now();
     engine.step(now);
     wire.send_with(frame.len(), |out| out.copy_from_slice(&frame)).expect("there is room");

@@ -146,7 +146,7 @@ mod tests {
     }
 
     fn set_prefix(device: &SoftHca, prefix: u64) {
-        assert!(device.engine().lock().port_mut(PORT).unwrap().gids.set_prefix(prefix));
+        device.engine().lock().set_gid_prefix(PORT, prefix).unwrap();
     }
 
     #[test]
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(mirror.table().entries(), device.gids().unwrap());
         let mut block = GuidBlock::default();
         block.guids[1] = Guid(0x99);
-        device.engine().lock().port_mut(PORT).unwrap().gids.set_block(1, &block);
+        device.engine().lock().set_guids(PORT, 1, &block).unwrap();
         mirror.handle_event(&AsyncEvent::PKeyChange(PORT));
         assert_eq!(mirror.refresh(&device).unwrap(), [], "the event says nothing about GIDs");
         mirror.handle_event(&AsyncEvent::GidChange(PORT));

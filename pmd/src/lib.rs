@@ -1,16 +1,13 @@
-//! Poll-mode drivers: EAL, packet buffers, Ethernet ports, and host channel adapters. The only room with `unsafe`.
+//! Poll-mode drivers: EAL, packet buffers, Ethernet ports, and host channel adapters.
 //!
 //! * [`eal`] – the safe face of DPDK's environment: start, lcores.
-//! * [`interface`] – network interfaces of this machine.
 //! * [`mem`] – packet buffers (mbufs) in hugepage pools.
 //! * [`eth`] – Ethernet ports (ethdevs).
 //! * [`gids`] – copies of devices' GID tables, for this process or shared.
 //! * [`hca`] – the device seam: what a host channel adapter offers, cold and hot.
 //! * [`mlx5`] – the driver of mlx5 rings, generic over the bus that its doorbells cross.
 //! * [`shm`] – words of memory that processes share: published GID tables.
-//! * [`soft`] – the software ConnectX: the device behind such rings, and the links between ports.
-//! * [`tap`] – copies of packets for capture files.
-//! * [`tun`] – TUN interfaces.
+//! * [`soft`] – the software ConnectX (crate [`connectx`]) as such an adapter.
 //! * [`verbs`] – host channel adapters through libibverbs, management datagrams through libibumad.
 
 mod bookkeeping;
@@ -18,11 +15,8 @@ pub mod eal;
 pub mod eth;
 pub mod gids;
 pub mod hca;
-pub mod interface;
 pub mod mem;
 pub mod mlx5;
 pub mod shm;
 pub mod soft;
-pub mod tap;
-pub mod tun;
 pub mod verbs;

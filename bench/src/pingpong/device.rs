@@ -7,6 +7,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
+use connectx::cable::CableUrl;
+use connectx::{Activity, Counters, DropReason};
 use ib_wire::packet::{GRH_LEN, RoceNetwork};
 use ib_wire::{Gid, Lid, Mtu, Psn, QKey, Qpn, Rate, ServiceLevel};
 use pmd::hca::{
@@ -14,9 +16,7 @@ use pmd::hca::{
     QueuesConfig, QueuesId, RcConfig, RcSlot, RcToReceive, RcToSend, RxBurst, UdDestination,
 };
 use pmd::mem::{Mbuf, Pool};
-use pmd::soft::link::LinkUrl;
-use pmd::soft::provider::{RoceConfig, SoftHca};
-use pmd::soft::{Activity, Counters, DropReason};
+use pmd::soft::{RoceConfig, SoftHca};
 
 use crate::exchange::Address;
 use crate::{Error, Mode};
@@ -33,7 +33,7 @@ const UD_RECEIVES: u32 = 512;
 /// What the device shall be.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceConfig {
-    pub(crate) link: LinkUrl,
+    pub(crate) link: CableUrl,
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) gid_index: u8,
     pub(crate) mode: Mode,

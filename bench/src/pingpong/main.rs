@@ -12,12 +12,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use connectx::cable::CableUrl;
 use ib_wire::{Mtu, Qpn};
 use pmd::eal::{Eal, EalError};
 use pmd::hca::{HcaError, PostError, WcStatus};
 use pmd::mem::{Pool, PoolConfig, PoolError};
-use pmd::soft::link::LinkUrl;
-use pmd::soft::provider::RoceError;
+use pmd::soft::RoceError;
 
 use device::{Attendant, DeviceConfig, End};
 use exchange::Address;
@@ -52,7 +52,7 @@ struct Options {
     host: Option<String>,
     /// The interface, as roce:INTERFACE, with faults to inject as roce:INTERFACE?loss=0.01&seed=7.
     #[arg(long, value_name = "URL")]
-    link: LinkUrl,
+    link: CableUrl,
     /// IP address of the device, which the kernel must not have; may be repeated. They are entries 1 and up of the GID table.
     #[arg(long, value_name = "IP")]
     address: Vec<IpAddr>,

@@ -1,6 +1,6 @@
 use std::process::Command;
 
-use pmd::tap::TapDirection;
+use tap::TapDirection;
 
 use super::*;
 

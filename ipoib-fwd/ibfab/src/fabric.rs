@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use pmd::soft::link::LinkEnd;
+use connectx::cable::CableEnd;
 
 use crate::config::FabricConfig;
 use crate::sm::{SmConfig, SubnetManager};
@@ -37,7 +37,7 @@ impl Fabric {
     }
 
     /// Adds a port to the switch.
-    pub fn add_port(&mut self, name: &str, link: LinkEnd) -> Result<SwitchPort, NoMorePorts> {
+    pub fn add_port(&mut self, name: &str, link: CableEnd) -> Result<SwitchPort, NoMorePorts> {
         self.switch.add_port(name, link)
     }
 

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use connectx::DEFAULT_GIDS;
+use connectx::cable::{CableEnd, CableError};
 use dataplane::capture::{Capture, CaptureError};
 use ib_wire::Guid;
 use pmd::eal::{Eal, EalError};
 use pmd::hca::{HcaError, PortNumber};
 use pmd::mem::{Pool, PoolConfig, PoolError};
-use pmd::soft::DEFAULT_GIDS;
-use pmd::soft::link::{LinkEnd, LinkError};
-use pmd::soft::provider::{SoftConfig, SoftHca};
+use pmd::soft::{SoftConfig, SoftHca};
 
 use crate::config::{ConfigError, FabricConfig, HostConfig, LinkConfig};
 use crate::fabric::Fabric;
@@ -57,7 +57,7 @@ pub enum ProgramError {
         url: String,
         /// What is wrong.
         #[source]
-        source: LinkError,
+        source: CableError,
     },
     /// A pair of link ends within the process.
     #[error("no memory for the link of host {name}")]
@@ -160,7 +160,7 @@ impl Program {
         let mut pools = Vec::new();
         for (host, number) in config.hosts.iter().zip(1u64..) {
             let (mut near, far) =
-                LinkEnd::pair().map_err(|source| ProgramError::Pair { name: host.name.clone(), source })?;
+                CableEnd::pair().map_err(|source| ProgramError::Pair { name: host.name.clone(), source })?;
             near.set_tap(capture.as_mut().map(Capture::tap));
             fabric.add_port(&host.name, near)?;
             let pool = Pool::create(
@@ -278,8 +278,8 @@ impl Program {
     }
 }
 
-fn listen(link: &LinkConfig) -> Result<LinkEnd, ProgramError> {
-    LinkEnd::listen(&link.url).map_err(|source| ProgramError::Link {
+fn listen(link: &LinkConfig) -> Result<CableEnd, ProgramError> {
+    CableEnd::listen(&link.url).map_err(|source| ProgramError::Link {
         name: link.name.clone(),
         url: link.url.to_string(),
         source,
@@ -287,7 +287,7 @@ fn listen(link: &LinkConfig) -> Result<LinkEnd, ProgramError> {
 }
 
 /// A software channel adapter at the far end of a link.
-fn adapter(config: &FabricConfig, host: &HostConfig, link: LinkEnd, seed: u64) -> Result<SoftHca, HcaError> {
+fn adapter(config: &FabricConfig, host: &HostConfig, link: CableEnd, seed: u64) -> Result<SoftHca, HcaError> {
     let mut hca = SoftHca::new(&SoftConfig {
         name: host.name.clone(),
         node_guid: host.guid,
@@ -296,6 +296,6 @@ fn adapter(config: &FabricConfig, host: &HostConfig, link: LinkEnd, seed: u64) -
         gid_table: DEFAULT_GIDS,
         seed,
     })?;
-    hca.set_link(PortNumber(1), Some(link))?;
+    hca.set_cable(PortNumber(1), Some(link))?;
     Ok(hca)
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use cm::Path;
 use cm::connection::{Config, ConnId, ConnectRequest, ConnectionTable, Event as CmEvent};
+use connectx::cable::CableEnd;
 use dataplane::latency::Recorder;
 use dataplane::worker::Handle;
 use endpoint::{Endpoint, EndpointConfig, LinkWorker, ViewBoard, WorkerSizes};
@@ -26,8 +27,7 @@ use pmd::hca::{
     RcSlot, RcToReceive, RcToSend, RxBurst, Source,
 };
 use pmd::mem::{Pool, PoolConfig};
-use pmd::soft::link::LinkEnd;
-use pmd::soft::provider::{SoftConfig, SoftHca};
+use pmd::soft::{SoftConfig, SoftHca};
 
 const PORT: PortNumber = PortNumber(1);
 const PEERS: usize = 1000;
@@ -39,7 +39,7 @@ const WARM: usize = 100;
 type SoftQueues = <SoftHca as Backend>::Queues;
 type Destination = <SoftQueues as Queues>::Destination;
 
-fn adapter(n: u64, link: LinkEnd) -> SoftHca {
+fn adapter(n: u64, link: CableEnd) -> SoftHca {
     let guid = 0x0200_0000_0000_0000 + 16 * n;
     let mut hca = SoftHca::new(&SoftConfig {
         name: format!("hca{n}"),
@@ -50,7 +50,7 @@ fn adapter(n: u64, link: LinkEnd) -> SoftHca {
         seed: n,
     })
     .unwrap();
-    hca.set_link(PORT, Some(link)).unwrap();
+    hca.set_cable(PORT, Some(link)).unwrap();
     hca
 }
 
@@ -267,7 +267,7 @@ fn a_thousand_passive_connections_cost_little_and_leave_nothing() {
     let config = FabricConfig::parse(FilePath::new("test.toml"), "").unwrap();
     let mut fabric = Fabric::new(start, &config, 1);
     let mut attach = |name| {
-        let (near, far) = LinkEnd::pair().unwrap();
+        let (near, far) = CableEnd::pair().unwrap();
         fabric.add_port(name, near).unwrap();
         far
     };

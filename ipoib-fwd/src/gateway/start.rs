@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::{CommandLine, Config, Overrides, Segment};
+use connectx::cable::{CableEnd, CableError, CableUrl, CableUrlError};
 use dataplane::capture::{Capture, CaptureError};
 use dataplane::control::{self, ControlError};
 use dataplane::worker::{Handle, IdlePolicy, run};
@@ -14,11 +15,10 @@ use pmd::eal::{Eal, EalError, LcoreId};
 use pmd::eth::{EthConfig, EthError, EthPort, EthQueue};
 use pmd::hca::{Backend, HcaError, PortNumber};
 use pmd::mem::{Pool, PoolConfig, PoolError};
-use pmd::soft::link::{LinkEnd, LinkError, LinkUrl, LinkUrlError};
 use pmd::soft::{SoftConfig, SoftHca};
-use pmd::tap::Tap;
 use pmd::verbs::{Mlx5Hca, VerbsHca};
 use serde_json::{Value, json};
+use tap::Tap;
 
 use super::announcements::Announcements;
 use super::askers::Askers;
@@ -64,10 +64,10 @@ pub enum GatewayError {
     Endpoint(#[from] EndpointError),
     /// The URL of a link of the software ConnectX.
     #[error("infiniband.soft.ports: {0}")]
-    LinkUrl(#[from] LinkUrlError),
+    CableUrl(#[from] CableUrlError),
     /// A link of the software ConnectX.
     #[error("infiniband.soft.ports: {0}")]
-    Link(#[from] LinkError),
+    Link(#[from] CableError),
     /// The copy of the device's GID table.
     #[error("gateway.gids: {0}")]
     Gids(#[from] pmd::gids::MirrorError),
@@ -242,7 +242,7 @@ fn only_segment(config: &Config) -> Result<&Segment, GatewayError> {
 #[derive(Debug)]
 struct SoftParts {
     config: SoftConfig,
-    links: Vec<LinkUrl>,
+    links: Vec<CableUrl>,
 }
 
 fn random() -> u64 {
@@ -302,7 +302,7 @@ fn soft_parts(config: &Config, segment: &Segment) -> Result<SoftParts, GatewayEr
         .into_iter()
         .find(|m| m.bytes() == usize::from(mtu))
         .unwrap_or(Mtu::B4096);
-    let links = soft.ports.iter().map(|p| p.link.parse()).collect::<Result<Vec<LinkUrl>, _>>()?;
+    let links = soft.ports.iter().map(|p| p.link.parse()).collect::<Result<Vec<CableUrl>, _>>()?;
     Ok(SoftParts {
         config: SoftConfig {
             name: soft.name.clone(),
@@ -320,9 +320,9 @@ impl SoftParts {
     fn open(&self, _config: &Config, mut capture: Option<&mut Capture>) -> Result<SoftHca, GatewayError> {
         let mut hca = SoftHca::new(&self.config)?;
         for (index, url) in self.links.iter().enumerate() {
-            let mut link = LinkEnd::connect(url)?;
+            let mut link = CableEnd::connect(url)?;
             link.set_tap(capture.as_mut().map(|c| c.tap()));
-            hca.set_link(PortNumber(index as u8 + 1), Some(link))?;
+            hca.set_cable(PortNumber(index as u8 + 1), Some(link))?;
         }
         Ok(hca)
     }

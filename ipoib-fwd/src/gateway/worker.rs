@@ -12,7 +12,7 @@ use dataplane::worker::{Turn, Worker};
 use pmd::eth::{Burst, EthQueue};
 use pmd::hca::{PostError, Queues, Received, RxBurst, Source, UdSource};
 use pmd::mem::{Mbuf, Pool};
-use pmd::tap::{FrameKind, Tap, TapDirection};
+use tap::{FrameKind, Tap, TapDirection};
 
 use crate::counter::{Traffic, WorkerCounters};
 use crate::forward::{EthVerdict, IbVerdict, NeighbourIndex, Punt, Tables, Via, eth_to_ib, ib_to_eth};

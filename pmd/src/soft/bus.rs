@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-use super::doorbell::DoorbellSender;
-use super::engine::Engine;
 use crate::mlx5::bus::Bus;
 use crate::mlx5::rings::Register;
+use connectx::doorbell::DoorbellSender;
+use connectx::engine::Engine;
 
 /// A handle of one thread on the device: its doorbells go through a queue of its own, and it gives the device turns.
 #[derive(Debug)]

@@ -1,214 +1,84 @@
-//! A port's GID table in the hardware. At an InfiniBand port the subnet manager gives the prefix and the GUIDs behind the port's own
-//! (IBA 4.1.1, 14.2.5.5); at an Ethernet port the host writes every entry (IBA annex A17).
+//! The GID table of the hardware, for whoever manages it.
 
-use gidcache::{Attributes, GidType, Key};
-use ib_wire::smp::{GUID_BLOCK_LEN, GuidBlock};
-use ib_wire::{Gid, Guid};
+use std::sync::Arc;
 
-use crate::hca::LinkLayer;
+use gidcache::{Entry, Provider, ProviderError};
+use parking_lot::Mutex;
 
-/// Entries of a table that is not told how many.
-pub const DEFAULT_GIDS: u16 = 128;
-/// Most entries: an address vector has 8 bits for the index, PortInfo's GUIDCap for the count.
-pub const MAX_GIDS: u16 = 255;
+use super::SoftHca;
+use connectx::engine::Engine;
 
-/// The table of one port.
-#[derive(Debug)]
-pub(crate) struct GidTable {
-    slots: Slots,
-    /// No slot from here on is taken.
-    used: usize,
+/// Writes GID tables of a software device's Ethernet ports.
+#[derive(Clone, Debug)]
+pub struct SoftGids {
+    engine: Arc<Mutex<Engine>>,
 }
 
-#[derive(Debug)]
-enum Slots {
-    InfiniBand { prefix: u64, guids: Box<[Guid]> },
-    Ethernet(Box<[Option<Attributes>]>),
+impl SoftHca {
+    /// The device as [`gidcache`] tells it of entries.
+    #[must_use]
+    pub fn gid_provider(&self) -> SoftGids {
+        SoftGids { engine: Arc::clone(&self.engine) }
+    }
 }
 
-/// Why an entry was not written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Refused {
-    /// The table has no such index.
-    Index,
-    /// The subnet manager writes this table, or a port of this kind has no GIDs of this type.
-    Kind,
-}
-
-impl GidTable {
-    /// A table with as many entries as that, 1 to [`MAX_GIDS`]. That of an InfiniBand port begins with the port's own.
-    pub(crate) fn new(link_layer: LinkLayer, own: Guid, len: u16) -> Self {
-        let len = usize::from(len.clamp(1, MAX_GIDS));
-        match link_layer {
-            LinkLayer::InfiniBand => {
-                let mut guids = vec![Guid(0); len].into_boxed_slice();
-                if let Some(first) = guids.first_mut() {
-                    *first = own;
-                }
-                Self { slots: Slots::InfiniBand { prefix: Gid::DEFAULT_PREFIX, guids }, used: 1 }
-            }
-            LinkLayer::Ethernet => {
-                Self { slots: Slots::Ethernet(vec![None; len].into_boxed_slice()), used: 0 }
-            }
-        }
+impl Provider for SoftGids {
+    fn add_gid(&self, entry: &Entry) -> Result<(), ProviderError> {
+        Ok(self.engine.lock().set_gid(entry.port, entry.index, Some(entry.attributes))?)
     }
 
-    /// How many entries there can be.
-    pub(crate) fn len(&self) -> u16 {
-        match &self.slots {
-            Slots::InfiniBand { guids, .. } => guids.len() as u16,
-            Slots::Ethernet(slots) => slots.len() as u16,
-        }
-    }
-
-    /// An entry, if there is one.
-    pub(crate) fn entry(&self, index: usize) -> Option<Attributes> {
-        match &self.slots {
-            Slots::InfiniBand { prefix, guids } => {
-                let guid = guids.get(index).filter(|guid| guid.0 != 0)?;
-                let key = Key { gid: Gid::new(*prefix, *guid), gid_type: GidType::Ib, ifindex: None };
-                Some(Attributes { key, vlan: None })
-            }
-            Slots::Ethernet(slots) => *slots.get(index)?,
-        }
-    }
-
-    /// All entries and where they are.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = (u16, Attributes)> + '_ {
-        (0..self.used).filter_map(|index| Some((index as u16, self.entry(index)?)))
-    }
-
-    /// The GID of an entry; [`Gid::ZERO`] if there is none.
-    pub(crate) fn gid(&self, index: usize) -> Gid {
-        self.entry(index).map_or(Gid::ZERO, |entry| entry.key.gid)
-    }
-
-    /// First index of a GID.
-    pub(crate) fn find(&self, gid: Gid) -> Option<u8> {
-        (0..self.used).find(|&index| gid != Gid::ZERO && self.gid(index) == gid).map(|index| index as u8)
-    }
-
-    /// True if packets to this GID are for the port. An InfiniBand port also answers to the default prefix (IBA 4.1.1).
-    pub(crate) fn has(&self, gid: Gid) -> bool {
-        match &self.slots {
-            Slots::InfiniBand { prefix, guids } => {
-                gid.id().0 != 0
-                    && (gid.prefix() == *prefix || gid.prefix() == Gid::DEFAULT_PREFIX)
-                    && guids.iter().take(self.used).any(|guid| *guid == gid.id())
-            }
-            Slots::Ethernet(_) => self.find(gid).is_some(),
-        }
-    }
-
-    /// The GID of an entry from which RoCEv2 packets can be sent. Entries of VLANs are not among them.
-    pub(crate) fn rocev2(&self, index: usize) -> Option<Gid> {
-        let entry = self.entry(index)?;
-        (entry.key.gid_type == GidType::RoceV2 && entry.vlan.is_none()).then_some(entry.key.gid)
-    }
-
-    /// True if RoCEv2 packets to this GID are for the port.
-    pub(crate) fn has_rocev2(&self, gid: Gid) -> bool {
-        (0..self.used).any(|index| self.rocev2(index) == Some(gid))
-    }
-
-    /// Prefix of an InfiniBand port's GIDs.
-    pub(crate) const fn prefix(&self) -> u64 {
-        match &self.slots {
-            Slots::InfiniBand { prefix, .. } => *prefix,
-            Slots::Ethernet(_) => Gid::DEFAULT_PREFIX,
-        }
-    }
-
-    /// The subnet manager gives the prefix. True if it changed.
-    pub(crate) fn set_prefix(&mut self, to: u64) -> bool {
-        match &mut self.slots {
-            Slots::InfiniBand { prefix, .. } => std::mem::replace(prefix, to) != to,
-            Slots::Ethernet(_) => false,
-        }
-    }
-
-    /// A block of the table as GUIDInfo has it; zeros behind its end. `None` if all of the block is behind it.
-    pub(crate) fn block(&self, number: u32) -> Option<GuidBlock> {
-        let Slots::InfiniBand { guids, .. } = &self.slots else { return None };
-        let from = guids.chunks(GUID_BLOCK_LEN).nth(number as usize)?;
-        let mut block = GuidBlock::default();
-        block.guids.iter_mut().zip(from).for_each(|(to, guid)| *to = *guid);
-        Some(block)
-    }
-
-    /// The subnet manager writes a block; the port's own GUID stays. True if anything changed; `None` if there is no such block.
-    pub(crate) fn set_block(&mut self, number: u32, block: &GuidBlock) -> Option<bool> {
-        let Slots::InfiniBand { guids, .. } = &mut self.slots else { return None };
-        let slots = guids.chunks_mut(GUID_BLOCK_LEN).nth(number as usize)?;
-        // Entry 0 is the port's own and cannot be written (IBA 14.2.5.5).
-        let own = usize::from(number == 0);
-        let mut changed = false;
-        for (slot, guid) in slots.iter_mut().zip(&block.guids).skip(own) {
-            changed |= std::mem::replace(slot, *guid) != *guid;
-        }
-        self.used = guids.iter().rposition(|guid| guid.0 != 0).map_or(0, |last| last + 1);
-        Some(changed)
-    }
-
-    /// The host writes or empties an entry of an Ethernet port. True if that changed it.
-    pub(crate) fn write(&mut self, index: u16, entry: Option<Attributes>) -> Result<bool, Refused> {
-        let Slots::Ethernet(slots) = &mut self.slots else { return Err(Refused::Kind) };
-        if entry.is_some_and(|entry| entry.key.gid_type == GidType::Ib || entry.key.gid == Gid::ZERO) {
-            return Err(Refused::Kind);
-        }
-        let slot = slots.get_mut(usize::from(index)).ok_or(Refused::Index)?;
-        let changed = std::mem::replace(slot, entry) != entry;
-        self.used = slots.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
-        Ok(changed)
+    fn del_gid(&self, entry: &Entry) -> Result<(), ProviderError> {
+        Ok(self.engine.lock().set_gid(entry.port, entry.index, None)?)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
+    use gidcache::{Attributes, DeviceTable, GidType, Key, PortKind, PortSetup, RoceTypes, TableError};
+    use ib_wire::{Guid, Mtu, PortNumber};
 
     use super::*;
+    use crate::hca::{AsyncEvent, LinkLayer};
+    use connectx::engine::EngineConfig;
+    use connectx::{DeviceEvent, PortConfig};
 
-    fn of(address: &str) -> Attributes {
-        let gid = gidcache::gid_of_address(address.parse::<IpAddr>().unwrap());
+    const PORT: PortNumber = PortNumber(1);
+
+    fn attributes(last: u8) -> Attributes {
+        let gid = gidcache::gid_of_address([10, 0, 0, last].into());
         Attributes { key: Key { gid, gid_type: GidType::RoceV2, ifindex: None }, vlan: None }
     }
 
     #[test]
-    fn the_host_writes_an_ethernet_ports_entries() {
-        let mut table = GidTable::new(LinkLayer::Ethernet, Guid(1), 4);
-        assert_eq!((table.len(), table.gid(0), table.has(Gid::ZERO)), (4, Gid::ZERO, false));
-        assert_eq!(table.write(2, Some(of("10.0.0.1"))), Ok(true));
-        assert_eq!(table.write(2, Some(of("10.0.0.1"))), Ok(false));
-        let gid = of("10.0.0.1").key.gid;
-        assert_eq!((table.find(gid), table.has(gid)), (Some(2), true));
-        assert_eq!(table.entries().collect::<Vec<_>>(), [(2, of("10.0.0.1"))]);
-        assert_eq!(table.write(4, Some(of("10.0.0.1"))), Err(Refused::Index));
-        let mut wrong = of("10.0.0.2");
-        wrong.key.gid_type = GidType::Ib;
-        assert_eq!(table.write(0, Some(wrong)), Err(Refused::Kind));
-        assert_eq!((table.block(0), table.set_prefix(7)), (None, false));
-        assert_eq!(table.write(2, None), Ok(true));
-        assert_eq!((table.has(gid), table.entries().count()), (false, 0));
-    }
-
-    #[test]
-    fn an_infiniband_port_has_its_own_guid_first_and_both_prefixes() {
-        let mut table = GidTable::new(LinkLayer::InfiniBand, Guid(1), 2);
-        assert_eq!(table.write(1, Some(of("10.0.0.1"))), Err(Refused::Kind));
-        assert!(table.set_prefix(0xfec0_0000_0000_0001) && !table.set_prefix(0xfec0_0000_0000_0001));
-        let block = GuidBlock { guids: [Guid(9); 8] };
-        assert_eq!((table.set_block(0, &block), table.set_block(0, &block)), (Some(true), Some(false)));
-        assert_eq!((table.block(1), table.set_block(1, &block)), (None, None));
-        assert_eq!(table.gid(0), Gid::new(0xfec0_0000_0000_0001, Guid(1)));
-        for (prefix, guid, ours) in [
-            (0xfec0_0000_0000_0001, 9, true),
-            (Gid::DEFAULT_PREFIX, 1, true),
-            (0xfec0_0000_0000_0002, 1, false),
-            (Gid::DEFAULT_PREFIX, 2, false),
-            (Gid::DEFAULT_PREFIX, 0, false),
-        ] {
-            assert_eq!(table.has(Gid::new(prefix, Guid(guid))), ours);
-        }
+    fn the_hardware_has_what_the_table_has() {
+        let port = |guid, link_layer| PortConfig { guid, max_mtu: Mtu::B4096, link_layer, gid_table: 3 };
+        let engine = Arc::new(Mutex::new(Engine::new(EngineConfig {
+            node_guid: Guid(1),
+            description: "two kinds of ports".into(),
+            ports: vec![port(Guid(2), LinkLayer::Ethernet), port(Guid(3), LinkLayer::InfiniBand)],
+            seed: 1,
+        })));
+        let provider = SoftGids { engine: Arc::clone(&engine) };
+        // The table says four entries, the hardware has three.
+        let ports = [
+            PortSetup { number: PORT, len: 4, kind: PortKind::Roce(RoceTypes::V2) },
+            PortSetup { number: PortNumber(2), len: 3, kind: PortKind::Roce(RoceTypes::V2) },
+        ];
+        let table = DeviceTable::new(&ports, provider, 1).unwrap();
+        let on_port = |engine: &Mutex<Engine>| {
+            let gids = engine.lock().gids().into_iter().filter(|e| e.port == PORT);
+            gids.map(|entry| (entry.index, entry.attributes)).collect::<Vec<_>>()
+        };
+        table.add(PORT, attributes(1)).unwrap();
+        table.add(PORT, attributes(2)).unwrap();
+        assert_eq!(on_port(&engine), [(1, attributes(1)), (2, attributes(2))]);
+        assert!(matches!(table.add(PORT, attributes(3)), Err(TableError::Provider { what: "add", .. })));
+        table.delete(PORT, &attributes(1).key).unwrap();
+        assert_eq!(on_port(&engine), [(2, attributes(2))]);
+        assert_eq!(engine.lock().gid(PORT, 2).unwrap(), attributes(2).key.gid);
+        // The subnet manager's table is not for us to write.
+        assert!(matches!(table.add(PortNumber(2), attributes(1)), Err(TableError::Provider { .. })));
+        let events = std::iter::from_fn(|| engine.lock().next_event()).collect::<Vec<_>>();
+        assert_eq!(events, [DeviceEvent::Async(AsyncEvent::GidChange(PORT)); 3]);
     }
 }

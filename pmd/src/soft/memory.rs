@@ -1,102 +1,98 @@
-//! Memory that the host lends to the device: rings, doorbell records, registered regions.
-//!
-//! The other side may write at the same time, so nothing here ever makes a reference to it: bytes are copied in and
-//! out, and the words that order the two sides are atomics.
+//! Memory for rings, as the library would allocate it.
 
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::BTreeMap;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
-/// A piece of host memory.
-#[derive(Clone, Copy, Debug)]
-pub struct HostMemory {
+use parking_lot::Mutex;
+
+use crate::hca::HcaError;
+use crate::mlx5::rings::{DoorbellRecord, RingMemory};
+use connectx::HostMemory;
+
+/// Rings and records begin on a cache line of their own.
+const ALIGN: usize = 64;
+
+/// A zeroed piece of memory that never moves.
+#[derive(Debug)]
+struct Allocation {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: it owns its memory, which has no thread of its own.
+unsafe impl Send for Allocation {}
+
+impl Allocation {
+    fn new(len: usize) -> Option<Self> {
+        let layout = Layout::from_size_align(len.max(ALIGN), ALIGN).ok()?;
+        // SAFETY: the size is not zero.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Self { base, layout })
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout, freed once.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+    }
+}
+
+/// All ring memory of a device. The device keeps it, so that it outlives everyone who can reach the device.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Arena(Arc<Mutex<BTreeMap<usize, Allocation>>>);
+
+/// One piece of an [`Arena`], by address. It stays until [`Arena::free`].
+#[derive(Debug)]
+pub(super) struct Block {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: it is an address range whose validity `new` was promised for; every access is a copy or an atomic.
-unsafe impl Send for HostMemory {}
+// SAFETY: it is a name for memory that the arena owns.
+unsafe impl Send for Block {}
 
-impl HostMemory {
+impl Arena {
+    pub(super) fn allocate(&self, len: usize) -> Result<Block, HcaError> {
+        let allocation = Allocation::new(len).ok_or(HcaError::Exhausted("memory for rings"))?;
+        let block = Block { base: allocation.base, len: allocation.layout.size() };
+        self.0.lock().insert(block.base.as_ptr().addr(), allocation);
+        Ok(block)
+    }
+
+    /// Frees a block.
+    ///
     /// # Safety
-    /// The `len` bytes at `base` must stay mapped, readable and writable until every object of the device that was
-    /// given this memory is destroyed, and no Rust reference to them may be live while the device works.
-    #[must_use]
-    pub const unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
-        Self { base, len }
+    /// Neither the device nor a driver's queue uses its memory any more.
+    pub(super) unsafe fn free(&self, block: Block) {
+        self.0.lock().remove(&block.base.as_ptr().addr());
+    }
+}
+
+impl Block {
+    /// The driver's view of a part.
+    pub(super) fn ring(&self, at: usize, len: usize) -> RingMemory {
+        debug_assert!(at + len <= self.len);
+        // SAFETY: inside the block, which stays until `Arena::free`, whose callers answer for it; driver and device
+        // hand entries over by records and owner bits.
+        unsafe { RingMemory::new(self.base.add(at), len) }
     }
 
-    /// Bytes.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.len
+    /// The driver's view of a record.
+    pub(super) fn record(&self, at: usize, words: usize) -> DoorbellRecord {
+        debug_assert!(at.is_multiple_of(4) && at + words * 4 <= self.len);
+        // SAFETY: as in `ring`; blocks are aligned to 64, and both sides use atomics.
+        unsafe { DoorbellRecord::new(self.base.add(at).cast::<AtomicU32>(), words) }
     }
 
-    /// True for no bytes at all.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Where it begins.
-    #[must_use]
-    pub fn address(&self) -> u64 {
-        self.base.as_ptr().addr() as u64
-    }
-
-    /// The part of `len` bytes at `offset`, if it lies within.
-    #[must_use]
-    pub fn part(&self, offset: usize, len: usize) -> Option<Self> {
-        if offset.checked_add(len)? > self.len {
-            return None;
-        }
-        // SAFETY: `offset` is at most `self.len`, so the result stays within the range promised to `new`.
-        let base = unsafe { self.base.add(offset) };
-        Some(Self { base, len })
-    }
-
-    /// Copies the first bytes to `out`; false if `out` is longer than this.
-    #[inline]
-    pub fn read(&self, out: &mut [u8]) -> bool {
-        if out.len() > self.len {
-            return false;
-        }
-        // SAFETY: both ranges are valid for `out.len()` bytes; host memory is never behind a Rust reference (see `new`),
-        // so the two do not overlap.
-        unsafe { std::ptr::copy_nonoverlapping(self.base.as_ptr(), out.as_mut_ptr(), out.len()) };
-        true
-    }
-
-    /// Copies `bytes` to the front; false if they are longer than this.
-    #[inline]
-    pub fn write(&self, bytes: &[u8]) -> bool {
-        if bytes.len() > self.len {
-            return false;
-        }
-        // SAFETY: as in `read`.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr(), bytes.len()) };
-        true
-    }
-
-    /// The big-endian word at `offset`, which must be aligned; what the host wrote before it is visible afterwards.
-    #[inline]
-    #[must_use]
-    pub fn load(&self, offset: usize) -> Option<u32> {
-        let word = self.part(offset, 4)?;
-        let ptr = word.base.cast::<AtomicU32>();
-        if !ptr.is_aligned() {
-            return None;
-        }
-        // SAFETY: valid for four bytes, aligned, and shared with the host as an atomic.
-        let word = unsafe { ptr.as_ref() };
-        Some(u32::from_be(word.load(Ordering::Acquire)))
-    }
-
-    /// Stores the byte at `offset` after everything written before.
-    #[inline]
-    pub fn publish(&self, offset: usize, value: u8) {
-        let Some(byte) = self.part(offset, 1) else { return };
-        // SAFETY: valid for one byte, and shared with the host as an atomic.
-        let byte = unsafe { byte.base.cast::<AtomicU8>().as_ref() };
-        byte.store(value, Ordering::Release);
+    /// The device's view of a part.
+    pub(super) fn host(&self, at: usize, len: usize) -> HostMemory {
+        debug_assert!(at + len <= self.len);
+        // SAFETY: as in `ring`: the device's objects are destroyed before their memory is freed, and the device keeps
+        // the arena.
+        unsafe { HostMemory::new(self.base.add(at), len) }
     }
 }

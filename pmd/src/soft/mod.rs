@@ -1,44 +1,259 @@
-//! The software ConnectX: a device model behind mlx5 rings, and the links that join its ports.
-//!
-//! [`engine::Engine`] owns the device's side of the rings that [`crate::mlx5`] writes: it executes work queue entries,
-//! runs the transports, writes completions, and answers as the subnet management agent of its ports. It shares the
-//! formats in memory with the driver ([`prm`]) and nothing else, so that the two check each other.
-//!
-//! A port is an InfiniBand or an Ethernet port. The latter speaks RoCEv2 and finds its neighbours by itself ([`ethernet`]); the
-//! transports do not see the difference.
-//!
-//! It works in turns ([`engine::Engine::step`]), each bounded, with the time given from outside; any thread may give it
-//! one. Input from the links and from the rings is hostile to it: checked, bounded, counted by reason.
+//! The software ConnectX as a host channel adapter: what libmlx5 and the kernel do for a real one – memory for rings,
+//! numbers, registration – in front of its
+//! [`Engine`], with the mlx5 driver behind it.
 
-pub mod bus;
-mod counters;
-mod device;
-mod doorbell;
-pub mod engine;
-pub mod ethernet;
-mod event;
-mod frame;
+mod backend;
+mod bus;
+mod control;
 mod gids;
-mod ingress;
-pub mod link;
+mod gsi;
 mod memory;
-mod object;
-mod port;
-pub mod provider;
-mod rc;
-mod scatter;
-pub mod sink;
-mod sma;
+mod queues;
+mod roce;
 #[cfg(test)]
 mod tests;
-mod ud;
-mod wqe;
 
-pub use counters::{Activity, Counters, DropReason};
-pub use event::DeviceEvent;
-pub use gids::{DEFAULT_GIDS, MAX_GIDS};
-pub use memory::HostMemory;
-pub use object::mr::Access;
-pub use object::qp::QpKind;
-pub use port::PortConfig;
-pub use provider::{SoftConfig, SoftGids, SoftHca};
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ib_wire::{Guid, Mtu, Qpn};
+use parking_lot::Mutex;
+
+use crate::hca::{
+    AsyncEvent, HcaError, LinkLayer, PortNumber, QpTransition, QueuesConfig, QueuesId, RcConfig,
+};
+use crate::mlx5::mr::{MrTable, Region};
+use crate::mlx5::rings::QpRings;
+pub use bus::SoftBus;
+use connectx::DeviceEvent;
+use connectx::cable::CableEnd;
+use connectx::engine::{Engine, EngineConfig};
+use connectx::{Access, Counters, HostMemory, MAX_GIDS, PortConfig, QpKind};
+pub use gids::SoftGids;
+use gsi::Management;
+use memory::Arena;
+use queues::{Created, WorkerRings};
+pub use roce::{RoceConfig, RoceError};
+
+/// What a software device is made with.
+#[derive(Clone, Debug)]
+pub struct SoftConfig {
+    /// Its name, `soft0`; with the node GUID, its node description.
+    pub name: String,
+    /// Node GUID.
+    pub node_guid: Guid,
+    /// GUIDs of its ports, one or two.
+    pub port_guids: Vec<Guid>,
+    /// Largest MTU of its ports.
+    pub max_mtu: Mtu,
+    /// Entries of each port's GID table, 1 to 255.
+    pub gid_table: u16,
+    /// Where queue pair numbers are drawn from.
+    pub seed: u64,
+}
+
+/// A connected queue pair and whose it is.
+#[derive(Debug)]
+struct RcRecord {
+    created: Created<QpRings>,
+    queues: QueuesId,
+    passive: bool,
+}
+
+/// A software ConnectX.
+#[derive(Debug)]
+pub struct SoftHca {
+    name: String,
+    engine: Arc<Mutex<Engine>>,
+    arena: Arena,
+    regions: MrTable,
+    bus: SoftBus,
+    workers: BTreeMap<QueuesId, WorkerRings>,
+    connected: BTreeMap<Qpn, RcRecord>,
+    /// Queue pairs 0 and 1 by port.
+    management: Vec<[Management; 2]>,
+}
+
+impl SoftHca {
+    /// A device, its management queue pairs open, its ports without links.
+    pub fn new(config: &SoftConfig) -> Result<Self, HcaError> {
+        let port = |guid: &Guid| PortConfig {
+            guid: *guid,
+            max_mtu: config.max_mtu,
+            link_layer: LinkLayer::InfiniBand,
+            gid_table: config.gid_table,
+        };
+        Self::with_ports(EngineConfig {
+            node_guid: config.node_guid,
+            description: config.name.clone(),
+            ports: config.port_guids.iter().map(port).collect(),
+            seed: config.seed,
+        })
+    }
+
+    /// As [`SoftHca::new`], with ports of either kind. The description is also its name.
+    pub fn with_ports(config: EngineConfig) -> Result<Self, HcaError> {
+        let count = config.ports.len();
+        if !(1..=2).contains(&count) {
+            return Err(HcaError::Unsupported {
+                what: "number of ports",
+                value: count as u64,
+                limit: "one or two".into(),
+            });
+        }
+        if let Some(port) = config.ports.iter().find(|port| !(1..=MAX_GIDS).contains(&port.gid_table)) {
+            return Err(HcaError::Unsupported {
+                what: "entries of a GID table",
+                value: port.gid_table.into(),
+                limit: format!("1 to {MAX_GIDS}"),
+            });
+        }
+        let name = config.description.clone();
+        let mut engine = Engine::new(config);
+        let arena = Arena::default();
+        engine.keep(arena.clone());
+        let mut management = Vec::new();
+        for number in 1..=count as u8 {
+            let mut open = |kind| Management::open(&mut engine, &arena, PortNumber(number), kind);
+            management.push([open(QpKind::Smi)?, open(QpKind::Gsi)?]);
+        }
+        let engine = Arc::new(Mutex::new(engine));
+        let bus = SoftBus::new(&engine);
+        Ok(Self {
+            name,
+            engine,
+            arena,
+            regions: MrTable::new(),
+            bus,
+            workers: BTreeMap::new(),
+            connected: BTreeMap::new(),
+            management,
+        })
+    }
+
+    /// The device itself, to give it turns from a thread of its own.
+    #[must_use]
+    pub const fn engine(&self) -> &Arc<Mutex<Engine>> {
+        &self.engine
+    }
+
+    /// Plugs a link into a port, or pulls it.
+    pub fn set_cable(&mut self, port: PortNumber, link: Option<CableEnd>) -> Result<(), HcaError> {
+        self.engine.lock().set_cable(port, link)
+    }
+
+    /// What the device did and dropped.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.engine.lock().counters().clone()
+    }
+
+    /// Registers memory that packet buffers lie in.
+    ///
+    /// # Safety
+    /// The memory stays readable and writable until the device is gone, and what is posted of it is the device's until it
+    /// completes.
+    pub unsafe fn register_memory(&mut self, base: NonNull<u8>, len: usize) -> Result<(), HcaError> {
+        let start = base.as_ptr().addr() as u64;
+        if self.regions.regions().iter().any(|r| r.start == start && r.len == len as u64) {
+            return Ok(());
+        }
+        // SAFETY: by the contract of this function.
+        let memory = unsafe { HostMemory::new(base, len) };
+        let lkey = self.engine.lock().register(start, memory, Access::LOCAL)?;
+        let region = Region { start, len: len as u64, lkey };
+        self.regions.add(region).map_err(|_| HcaError::Exhausted("memory regions of one device"))
+    }
+
+    fn make_queues(&mut self, config: &QueuesConfig, room: usize) -> Result<&WorkerRings, HcaError> {
+        if self.workers.contains_key(&config.id) {
+            return Err(HcaError::Exhausted("queues of this number: they exist"));
+        }
+        let rings = WorkerRings::create(&mut self.engine.lock(), &self.arena, config, room)?;
+        Ok(self.workers.entry(config.id).or_insert(rings))
+    }
+
+    /// Makes the device let go of a worker's buffers, before the driver's queues give them back: of the datagram queue
+    /// pair's, and of the shared receive queue's, which connected queue pairs may still fill.
+    fn quiesce(&mut self, ud: Qpn) -> Result<(), HcaError> {
+        let mut engine = self.engine.lock();
+        engine.modify_qp(ud, &QpTransition::ToReset)?;
+        let id = self.workers.iter().find(|(_, w)| w.ud.rings.qpn == ud.get()).map(|(id, _)| *id);
+        for (qpn, _) in self.connected.iter().filter(|(_, rc)| Some(rc.queues) == id) {
+            let _ = engine.destroy_qp(*qpn);
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// The driver's queues on these rings are gone.
+    unsafe fn unmake_queues(&mut self, ud: Qpn) -> Result<(), HcaError> {
+        let id = self.workers.iter().find(|(_, w)| w.ud.rings.qpn == ud.get()).map(|(id, _)| *id);
+        let id =
+            id.ok_or_else(|| HcaError::NotFound { what: "queues with queue pair", name: ud.to_string() })?;
+        match self.workers.remove(&id) {
+            // SAFETY: by the contract of this function.
+            Some(rings) => unsafe { rings.destroy(&mut self.engine.lock(), &self.arena) },
+            None => Ok(()),
+        }
+    }
+
+    fn make_rc(&mut self, config: &RcConfig) -> Result<(QpRings, u32), HcaError> {
+        let worker = self
+            .workers
+            .get_mut(&config.queues)
+            .ok_or_else(|| HcaError::NotFound { what: "queues", name: config.queues.0.to_string() })?;
+        let created = worker.create_rc(&mut self.engine.lock(), &self.arena, config)?;
+        let rings = created.rings;
+        let record = RcRecord { created, queues: config.queues, passive: config.passive };
+        self.connected.insert(Qpn::new(rings.qpn), record);
+        Ok((rings, worker.signal_every))
+    }
+
+    /// # Safety
+    /// The driver's queue pair on these rings is gone.
+    unsafe fn unmake_rc(&mut self, qpn: Qpn) -> Result<(), HcaError> {
+        let record = self
+            .connected
+            .remove(&qpn)
+            .ok_or_else(|| HcaError::NotFound { what: "connected queue pair", name: qpn.to_string() })?;
+        // It is gone already if its queues were destroyed before it.
+        let _ = self.engine.lock().destroy_qp(qpn);
+        if let Some(worker) = self.workers.get_mut(&record.queues) {
+            worker.give_back(record.passive, record.created.rings.sq_wqebbs);
+        }
+        // SAFETY: the device's queue pair is gone, and the driver's by the contract of this function.
+        unsafe { self.arena.free(record.created.block) };
+        Ok(())
+    }
+
+    /// The datagram queue pair of the only worker.
+    #[cfg(test)]
+    pub(crate) fn only_ud(&self) -> Qpn {
+        self.workers.values().map(|w| Qpn::new(w.ud.rings.qpn)).next().unwrap_or_default()
+    }
+
+    fn translate(&mut self, event: DeviceEvent) -> Option<AsyncEvent> {
+        match event {
+            DeviceEvent::Async(event) => Some(event),
+            DeviceEvent::SrqLimit(number) => {
+                let of = |w: &WorkerRings| w.srq.as_ref().is_some_and(|s| s.rings.srqn == number);
+                let id = self.workers.iter().find(|(_, w)| of(w)).map(|(id, _)| *id)?;
+                // The event comes once; it has been fetched, so the next shortage may be told.
+                let _ = self.engine.lock().rearm_srq(number);
+                Some(AsyncEvent::SrqLimitReached(id))
+            }
+        }
+    }
+}
+
+impl Drop for SoftHca {
+    fn drop(&mut self) {
+        let mut engine = self.engine.lock();
+        for management in self.management.drain(..).flatten() {
+            // What cannot be destroyed keeps its memory: the device has the arena.
+            let _ = management.close(&mut engine, &self.arena);
+        }
+    }
+}

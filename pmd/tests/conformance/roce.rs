@@ -3,12 +3,12 @@
 use std::process::Command;
 use std::time::Instant;
 
+use connectx::cable::{CableEnd, CableUrl};
 use gidcache::{Attributes, GidType, Key};
 use ib_wire::{Gid, PKey, PortNumber};
 use pmd::hca::HcaError;
+use pmd::soft::RoceConfig;
 use pmd::soft::SoftHca;
-use pmd::soft::link::{LinkEnd, LinkUrl};
-use pmd::soft::provider::RoceConfig;
 
 use crate::lab::{Lab, Need, Outcome, wrong};
 
@@ -41,7 +41,7 @@ impl Roce {
     }
 }
 
-fn url(interface: &str) -> Result<LinkUrl, HcaError> {
+fn url(interface: &str) -> Result<CableUrl, HcaError> {
     format!("roce:{interface}").parse().map_err(|e| HcaError::Environment(format!("{e}")))
 }
 
@@ -90,12 +90,12 @@ impl Lab for Roce {
 
     fn plug(&mut self, hcas: [&mut SoftHca; 2], in_place: bool) -> Outcome {
         let link = match in_place {
-            true => match LinkEnd::connect(&url(INTERFACES[0])?) {
+            true => match CableEnd::connect(&url(INTERFACES[0])?) {
                 Ok(link) => Some(link),
                 Err(e) => return wrong(e.to_string()),
             },
             false => None,
         };
-        Ok(hcas[0].set_link(PORT, link)?)
+        Ok(hcas[0].set_cable(PORT, link)?)
     }
 }

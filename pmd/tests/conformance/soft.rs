@@ -1,10 +1,10 @@
 //! Two software ConnectX on one link.
 
+use connectx::cable::CableEnd;
 use ib_wire::mad::Method;
 use ib_wire::smp::{GuidBlock, Smp, attribute};
 use ib_wire::{Gid, Guid, Lid, Mtu, PKey, PortNumber, Tid};
 use pmd::hca::{Control, HcaError};
-use pmd::soft::link::LinkEnd;
 use pmd::soft::{SoftConfig, SoftHca};
 
 use crate::lab::{Failure, Lab, Need, Outcome};
@@ -16,9 +16,9 @@ pub(crate) struct Soft;
 
 fn join(hcas: [&mut SoftHca; 2]) -> Result<(), HcaError> {
     let (left, right) =
-        LinkEnd::pair().map_err(|source| HcaError::Io { what: "making a link".into(), source })?;
+        CableEnd::pair().map_err(|source| HcaError::Io { what: "making a link".into(), source })?;
     for ((hca, link), lid) in hcas.into_iter().zip([left, right]).zip([1, 2]) {
-        hca.set_link(PORT, Some(link))?;
+        hca.set_cable(PORT, Some(link))?;
         hca.engine().lock().activate(PORT, Lid(lid), Mtu::B4096)?;
     }
     Ok(())
@@ -74,7 +74,7 @@ impl Lab for Soft {
         if in_place {
             return join([one, other]).map_err(Failure::from);
         }
-        one.set_link(PORT, None)?;
-        Ok(other.set_link(PORT, None)?)
+        one.set_cable(PORT, None)?;
+        Ok(other.set_cable(PORT, None)?)
     }
 }

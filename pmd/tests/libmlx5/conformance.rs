@@ -59,7 +59,7 @@ where
             return Ok(());
         }
         for device in 0..2 {
-            fakekernel::with(device, |d| d.engine.set_link(PORT, None))?;
+            fakekernel::with(device, |d| d.engine.set_cable(PORT, None))?;
         }
         Ok(())
     }

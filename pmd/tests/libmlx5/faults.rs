@@ -149,7 +149,7 @@ fn a_passive_queue_pair_is_drained_and_its_events_come() {
     b.destroy_rc(SLOT);
 
     // The port's events come the same way.
-    fakekernel::with(1, |d| d.engine.set_link(PortNumber(1), None)).unwrap();
+    fakekernel::with(1, |d| d.engine.set_cable(PortNumber(1), None)).unwrap();
     world.settle(&mut [&mut a, &mut b]);
     assert_eq!(b.async_events(), [AsyncEvent::PortError(PortNumber(1))]);
     world.end_with(a, b);

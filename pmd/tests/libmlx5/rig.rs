@@ -6,13 +6,13 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
+use connectx::cable::CableEnd;
 use ib_wire::{Lid, Mtu, Psn, QKey, Qpn, Rate, ServiceLevel};
 use pmd::hca::{
     AddressVector, AsyncEvent, Backend, Control, PortNumber, QpEvent, QpTransition, Queues, QueuesConfig,
     QueuesId, RcConfig, RcSlot, RcToReceive, RcToSend, RxBurst, Source, UdDestination,
 };
 use pmd::mem::{Mbuf, Pool, PoolConfig};
-use pmd::soft::link::LinkEnd;
 use pmd::verbs::{Adapter, DataPath, OpenOptions, Rings};
 
 use crate::fakekernel::{self, Doorbell, Settings};
@@ -74,7 +74,7 @@ pub(crate) fn fresh_devices() {
 
 /// Joins the two devices.
 pub(crate) fn join() {
-    let (one, other) = LinkEnd::pair().unwrap();
+    let (one, other) = CableEnd::pair().unwrap();
     fakekernel::with(0, |d| d.plug(one));
     fakekernel::with(1, |d| d.plug(other));
 }

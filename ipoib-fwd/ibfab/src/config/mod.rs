@@ -32,9 +32,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use connectx::cable::{CableUrl, Transport};
 use ib_wire::{Guid, Mtu, PKey, QKey, Rate, ServiceLevel};
 use ipoib::link::{MAX_MESSAGE, Mode};
-use pmd::soft::link::{LinkUrl, Transport};
 use toml::Spanned;
 
 use crate::sm::{Members, Partition};
@@ -98,7 +98,7 @@ pub struct LinkConfig {
     /// Its name in reports.
     pub name: String,
     /// Where it is.
-    pub url: LinkUrl,
+    pub url: CableUrl,
 }
 
 /// A virtual host.
@@ -311,8 +311,8 @@ impl Source<'_> {
 
     fn link(&self, raw: &RawLink) -> Result<LinkConfig, ConfigError> {
         let wrong = |text| self.error(&raw.url.span(), text);
-        let url: LinkUrl =
-            raw.url.get_ref().parse().map_err(|e: pmd::soft::link::LinkUrlError| wrong(e.to_string()))?;
+        let url: CableUrl =
+            raw.url.get_ref().parse().map_err(|e: connectx::cable::CableUrlError| wrong(e.to_string()))?;
         if matches!(url.transport, Transport::Ethernet { .. }) {
             return Err(wrong(format!(
                 "`{url}` is a link of Ethernet ports; write shm:/path/to.sock or udp:LOCAL-PEER"

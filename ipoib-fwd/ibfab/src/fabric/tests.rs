@@ -1,11 +1,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use connectx::cable::Faults;
 use ib_wire::mad::{MAD_LEN, Mad, MadAddress, MadHeader, MadStatus, Method, MgmtClass};
 use ib_wire::{Gid, Guid, Lid, Mtu, PKey, ServiceLevel, Tid};
 use pmd::hca::{AsyncEvent, Control, PortNumber, PortState};
-use pmd::soft::link::Faults;
-use pmd::soft::provider::{SoftConfig, SoftHca};
+use pmd::soft::{SoftConfig, SoftHca};
 
 use super::*;
 
@@ -17,7 +17,7 @@ struct Bench {
     adapters: Vec<SoftHca>,
 }
 
-fn adapter(n: u64, link: LinkEnd) -> SoftHca {
+fn adapter(n: u64, link: CableEnd) -> SoftHca {
     let guid = 0x0200_0000_0000_0000 + 16 * n;
     let mut hca = SoftHca::new(&SoftConfig {
         name: format!("hca{n}"),
@@ -28,7 +28,7 @@ fn adapter(n: u64, link: LinkEnd) -> SoftHca {
         seed: n,
     })
     .unwrap();
-    hca.set_link(PORT, Some(link)).unwrap();
+    hca.set_cable(PORT, Some(link)).unwrap();
     hca
 }
 
@@ -37,7 +37,7 @@ impl Bench {
         let config = FabricConfig::parse(Path::new("t.toml"), "").unwrap();
         let mut this = Self { fabric: Fabric::new(Instant::now(), &config, 1), adapters: Vec::new() };
         for n in 1..=adapters {
-            let (mut near, far) = LinkEnd::pair().unwrap();
+            let (mut near, far) = CableEnd::pair().unwrap();
             near.inject(faults);
             this.fabric.add_port(&format!("p{n}"), near).unwrap();
             this.adapters.push(adapter(n, far));
@@ -122,7 +122,7 @@ fn an_adapter_that_goes_and_comes_back_is_configured_again() {
     bench.run(|b| b.all_active());
     bench.adapters.remove(1);
     bench.run(|b| b.fabric.switch().ports().nth(1).unwrap().state == ib_wire::smp::PortState::Down);
-    let (near, far) = LinkEnd::pair().unwrap();
+    let (near, far) = CableEnd::pair().unwrap();
     bench.fabric.add_port("p3", near).unwrap();
     bench.adapters.push(adapter(2, far));
     bench.run(|b| b.all_active());

@@ -21,13 +21,13 @@ use dataplane::worker::Handle;
 use endpoint::{Endpoint, EndpointConfig, EndpointError, LinkView, LinkWorker, ViewBoard, WorkerSizes};
 use ib_wire::ipoib::Arp;
 use ib_wire::{Lid, Qpn};
+use interface::tun::{Tun, TunConfig, TunError};
 use ipoib::link::{ArpResponder, Event, LinkSettings, WorkerIndex};
 use ipoib::net::IPOIB_HEADER_LEN;
 use ipoib::net::icmp::TokenBucket;
 use ipoib::net::ipv4::Ipv4View;
 use pmd::hca::{Backend, PortNumber, Queues, Received, RxBurst, Source, UdSource};
 use pmd::mem::{Mbuf, Pool};
-use pmd::tun::{Tun, TunConfig, TunError};
 
 use crate::config::HostConfig;
 

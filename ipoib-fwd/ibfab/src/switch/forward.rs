@@ -147,6 +147,6 @@ impl Switch {
             return false;
         }
         let egress = self.ports.get_mut(usize::from(blocked.egress).wrapping_sub(1));
-        egress.is_some_and(|port| port.sends_data() && !port.has_room(pmd::soft::link::MAX_PACKET))
+        egress.is_some_and(|port| port.sends_data() && !port.has_room(connectx::cable::MAX_PACKET))
     }
 }

@@ -16,10 +16,10 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use connectx::cable::{CableCounters, CableEnd};
 use ib_wire::mad::Mad;
 use ib_wire::smp::{PortState, SwitchInfo};
 use ib_wire::{Guid, Lid, Mtu, Psn, Tid};
-use pmd::soft::link::{LinkCounters, LinkEnd};
 
 use agent::Agent;
 use port::Port;
@@ -119,7 +119,7 @@ impl Switch {
     }
 
     /// Adds a port with its end of a link; `name` is for reports.
-    pub fn add_port(&mut self, name: &str, link: LinkEnd) -> Result<SwitchPort, NoMorePorts> {
+    pub fn add_port(&mut self, name: &str, link: CableEnd) -> Result<SwitchPort, NoMorePorts> {
         if self.ports.len() >= MAX_PORTS {
             return Err(NoMorePorts);
         }
@@ -221,9 +221,9 @@ pub struct PortReport<'s> {
     /// Its logical state.
     pub state: PortState,
     /// Why its link is down, as far as is known.
-    pub trouble: Option<pmd::soft::link::LinkTrouble>,
+    pub trouble: Option<connectx::cable::CableTrouble>,
     /// What the switch did with its packets.
     pub switch: &'s PortCounters,
     /// What its link did.
-    pub link: LinkCounters,
+    pub link: CableCounters,
 }

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
+use connectx::cable::CableEnd;
 use ib_wire::Mtu;
 use ib_wire::smp::{Capabilities, LinkWidth, Nibble, PortInfo, PortPhysicalState, PortState};
-use pmd::soft::link::LinkEnd;
 
 /// Why a switch dropped a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -128,7 +128,7 @@ pub(super) struct Blocked {
 pub(super) struct Port {
     pub(super) name: String,
     /// `None` only while its packets are being taken.
-    pub(super) link: Option<Box<LinkEnd>>,
+    pub(super) link: Option<Box<CableEnd>>,
     pub(super) info: PortInfo,
     pub(super) counters: PortCounters,
     pub(super) blocked: Option<Blocked>,
@@ -158,7 +158,7 @@ pub(super) fn common_info(mtu: Mtu) -> PortInfo {
 }
 
 impl Port {
-    pub(super) fn new(name: &str, link: LinkEnd, mtu: Mtu) -> Self {
+    pub(super) fn new(name: &str, link: CableEnd, mtu: Mtu) -> Self {
         Self {
             name: name.to_owned(),
             link: Some(Box::new(link)),

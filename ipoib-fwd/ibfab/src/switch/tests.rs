@@ -13,7 +13,7 @@ const GUID: Guid = Guid(0x0002_c900_0000_0001);
 /// A switch with the far ends of its links in our hands.
 struct Bench {
     switch: Switch,
-    ends: Vec<LinkEnd>,
+    ends: Vec<CableEnd>,
     now: Instant,
     tid: u64,
 }
@@ -24,7 +24,7 @@ impl Bench {
         let mut switch = Switch::new(&config);
         let mut ends = Vec::new();
         for i in 0..ports {
-            let (near, far) = LinkEnd::pair().unwrap();
+            let (near, far) = CableEnd::pair().unwrap();
             assert_eq!(switch.add_port(&format!("p{i}"), near), Ok(SwitchPort(i as u8 + 1)));
             ends.push(far);
         }

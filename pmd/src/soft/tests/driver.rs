@@ -7,7 +7,7 @@ use ib_wire::{Lid, Mtu, Psn, QKey, Qpn};
 use parking_lot::Mutex;
 
 use super::management::joined;
-use super::rig::{Memory, PORT, local, pattern};
+use super::{Memory, PORT, local, pattern};
 use crate::hca::{
     AsyncEvent, Control, PostError, QpEvent, QpFault, QpTransition, QueuesConfig, QueuesId, RcConfig, RcSlot,
     RcToReceive, RcToSend, Source, UdDestination,
@@ -16,8 +16,7 @@ use crate::mlx5::av::Destination;
 use crate::mlx5::bus::Bus;
 use crate::mlx5::packet::{Packet, PacketPool, Stash};
 use crate::mlx5::queues::{Events, MlxQueues};
-use crate::soft::bus::SoftBus;
-use crate::soft::provider::SoftHca;
+use crate::soft::{SoftBus, SoftHca};
 
 const HEAD: usize = 128;
 const ROOM: usize = 4096;

@@ -3,11 +3,11 @@
 use ib_wire::mad::{Mad, MadAddress, MadHeader, Method, MgmtClass, Route};
 use ib_wire::{Guid, Lid, Mtu, PKey, QKey, Qpn, ServiceLevel, Tid};
 
-use super::rig::PORT;
+use super::PORT;
 use crate::hca::{Control, PortNumber, PortState};
-use crate::soft::DropReason;
-use crate::soft::link::LinkEnd;
-use crate::soft::provider::{SoftConfig, SoftHca};
+use crate::soft::{SoftConfig, SoftHca};
+use connectx::DropReason;
+use connectx::cable::CableEnd;
 
 pub(super) fn device(lid: u16) -> SoftHca {
     SoftHca::new(&SoftConfig {
@@ -22,10 +22,10 @@ pub(super) fn device(lid: u16) -> SoftHca {
 }
 
 pub(super) fn joined() -> (SoftHca, SoftHca) {
-    let (left, right) = LinkEnd::pair().unwrap();
+    let (left, right) = CableEnd::pair().unwrap();
     let (mut a, mut b) = (device(1), device(2));
     for (lid, link, hca) in [(1, left, &mut a), (2, right, &mut b)] {
-        hca.set_link(PORT, Some(link)).unwrap();
+        hca.set_cable(PORT, Some(link)).unwrap();
         hca.engine().lock().activate(PORT, Lid(lid), Mtu::B4096).unwrap();
     }
     (a, b)

@@ -1,10 +1,10 @@
 //! What the libraries ask of the kernel. Nearly all of it comes as "write" commands within the ioctl; the newer methods are answered as
 //! an older kernel would, upon which the libraries use the command.
 
+use connectx::engine::QpAttributes;
+use connectx::{Access, QpKind};
 use ib_wire::Gid;
 use pmd::hca::HcaError;
-use pmd::soft::engine::QpAttributes;
-use pmd::soft::{Access, QpKind};
 use uverbs_sys as abi;
 use verbs_sys as verbs;
 

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ptr::NonNull;
 use std::time::Instant;
 
+use connectx::cable::CableEnd;
+use connectx::engine::{Engine, EngineConfig};
+use connectx::{DeviceEvent, HostMemory, PortConfig};
 use ib_wire::{Guid, Lid, Mtu, Qpn};
 use pmd::hca::{AsyncEvent, LinkLayer, PortNumber};
-use pmd::soft::engine::{Engine, EngineConfig};
-use pmd::soft::link::LinkEnd;
-use pmd::soft::{DeviceEvent, HostMemory, PortConfig};
 use uverbs_sys as abi;
 use verbs_sys as verbs;
 
@@ -151,8 +151,8 @@ impl Device {
     }
 
     /// Plugs a link in, and makes the port active, as a subnet manager would.
-    pub(crate) fn plug(&mut self, link: LinkEnd) {
-        self.engine.set_link(PORT, Some(link)).unwrap();
+    pub(crate) fn plug(&mut self, link: CableEnd) {
+        self.engine.set_cable(PORT, Some(link)).unwrap();
         self.engine.activate(PORT, Lid(self.settings.lid), Mtu::B4096).unwrap();
     }
 

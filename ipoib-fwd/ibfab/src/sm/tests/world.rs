@@ -68,7 +68,7 @@ impl SimNode {
         if self.kind == NodeType::Switch { self.guid } else { Guid(self.guid.0 + u64::from(port)) }
     }
 
-    fn set_link(&mut self, port: u8, up: bool) {
+    fn set_cable(&mut self, port: u8, up: bool) {
         let info = &mut self.ports[usize::from(port)];
         (info.state, info.physical_state) = if up {
             (PortState::Init, PortPhysicalState::LinkUp)
@@ -190,15 +190,15 @@ impl World {
     pub(super) fn connect(&mut self, a: (usize, u8), b: (usize, u8)) {
         self.links.insert(a, b);
         self.links.insert(b, a);
-        self.nodes[a.0].set_link(a.1, true);
-        self.nodes[b.0].set_link(b.1, true);
+        self.nodes[a.0].set_cable(a.1, true);
+        self.nodes[b.0].set_cable(b.1, true);
     }
 
     pub(super) fn disconnect(&mut self, a: (usize, u8)) {
         let b = self.links.remove(&a).unwrap();
         self.links.remove(&b);
-        self.nodes[a.0].set_link(a.1, false);
-        self.nodes[b.0].set_link(b.1, false);
+        self.nodes[a.0].set_cable(a.1, false);
+        self.nodes[b.0].set_cable(b.1, false);
     }
 
     /// Takes a directed-route packet hop by hop, has it answered, and takes the answer back.

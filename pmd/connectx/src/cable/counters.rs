@@ -1,0 +1,54 @@
+//! What an end of a link counts.
+
+/// Counters of one end; they only grow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CableCounters {
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+    /// Packets received (before an injector had its way).
+    pub rx_packets: u64,
+    /// Their bytes.
+    pub rx_bytes: u64,
+    /// Sends that were held back because the other end is slow.
+    pub tx_full: u64,
+    /// Packets dropped because the link was down.
+    pub tx_down: u64,
+    /// Packets dropped because they were empty or longer than [`super::MAX_PACKET`].
+    pub tx_bad_length: u64,
+    /// Packets that the network refused or cut (UDP).
+    pub tx_errors: u64,
+    /// Datagrams that were no packet: too long, or from somewhere else (UDP).
+    pub rx_invalid: u64,
+    /// Packets in flight, in either direction, when the link went down.
+    pub lost_going_down: u64,
+    /// Times the link came up.
+    pub ups: u64,
+    /// Times the link went down.
+    pub downs: u64,
+    /// Times the other end broke the rules (an impossible index or length, a malformed hello) and was cut off.
+    pub violations: u64,
+}
+
+impl CableCounters {
+    /// Names and values, for reports.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("tx_packets", self.tx_packets),
+            ("tx_bytes", self.tx_bytes),
+            ("rx_packets", self.rx_packets),
+            ("rx_bytes", self.rx_bytes),
+            ("tx_full", self.tx_full),
+            ("tx_down", self.tx_down),
+            ("tx_bad_length", self.tx_bad_length),
+            ("tx_errors", self.tx_errors),
+            ("rx_invalid", self.rx_invalid),
+            ("lost_going_down", self.lost_going_down),
+            ("ups", self.ups),
+            ("downs", self.downs),
+            ("violations", self.violations),
+        ]
+        .into_iter()
+    }
+}

@@ -1,0 +1,189 @@
+//! A link to an Ethernet network by a packet socket (packet(7)) on a network interface: whole frames, one a packet.
+//!
+//! The kernel's own stack sees the frames, too: the interface should have no address that the port has.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use super::mmsg::{self, Batch};
+use super::{CableCounters, CableError, CableTrouble, Sent};
+
+/// Time between two looks at the state of the interface.
+const LOOK: Duration = Duration::from_millis(50);
+/// Bytes of the socket's buffers, as far as the system allows.
+const SOCKET_BUFFER: usize = 4 << 20;
+
+/// One end.
+#[derive(Debug)]
+pub(super) struct PacketEnd {
+    socket: OwnedFd,
+    interface: String,
+    up: bool,
+    next_look: Option<Instant>,
+    out: Batch,
+    inn: Batch,
+    pub(super) trouble: Option<CableTrouble>,
+}
+
+impl PacketEnd {
+    pub(super) fn open(interface: &str) -> Result<Self, CableError> {
+        let failed = |what| {
+            move |source| CableError::Socket { what, name: format!("on interface {interface}"), source }
+        };
+        let index = interface::index(interface).map_err(failed("find the interface of the"))?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        // Of no protocol yet: nothing arrives before it is bound to the interface.
+        let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
+            .map_err(|e| failed("open (it needs CAP_NET_RAW) the")(e.into()))?;
+        // As much as the system gives; less only means more loss under load.
+        let _ = sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BUFFER);
+        let _ = sockopt::set_socket_send_buffer_size(&socket, SOCKET_BUFFER);
+        option(&socket, libc::PACKET_IGNORE_OUTGOING, &1i32).map_err(failed("set up the"))?;
+        let membership = libc::packet_mreq {
+            mr_ifindex: index as libc::c_int,
+            mr_type: libc::PACKET_MR_ALLMULTI as libc::c_ushort,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        option(&socket, libc::PACKET_ADD_MEMBERSHIP, &membership).map_err(failed("set up the"))?;
+        bind(&socket, index).map_err(failed("bind the"))?;
+        Ok(Self {
+            socket,
+            interface: interface.to_owned(),
+            up: false,
+            next_look: None,
+            out: Batch::new(),
+            inn: Batch::new(),
+            trouble: None,
+        })
+    }
+
+    pub(super) const fn is_up(&self) -> bool {
+        self.up
+    }
+
+    pub(super) fn poll(&mut self, now: Instant, counters: &mut CableCounters) {
+        if self.next_look.is_none_or(|at| now >= at) {
+            self.next_look = Some(now + LOOK);
+            match interface::is_running(&self.interface) {
+                Ok(true) if !self.up => {
+                    // That it was down is told once more to the next call, which would lose a frame by it.
+                    let _ = sockopt::socket_error(&self.socket);
+                    self.up = true;
+                    self.trouble = None;
+                    counters.ups += 1;
+                }
+                Ok(true) => {}
+                Ok(false) => self.go_down(CableTrouble::NoCarrier, counters),
+                Err(_) => self.go_down(CableTrouble::Gone, counters),
+            }
+        }
+        self.flush(counters);
+    }
+
+    fn go_down(&mut self, why: CableTrouble, counters: &mut CableCounters) {
+        self.trouble = Some(why);
+        counters.lost_going_down += self.out.clear() as u64;
+        if std::mem::replace(&mut self.up, false) {
+            counters.downs += 1;
+        }
+    }
+
+    pub(super) fn has_room(&mut self, counters: &mut CableCounters) -> bool {
+        if self.out.is_full() {
+            self.flush(counters);
+        }
+        !self.out.is_full()
+    }
+
+    pub(super) fn send(&mut self, frame: &[u8], counters: &mut CableCounters) -> Sent {
+        if !self.up {
+            return Sent::Down;
+        }
+        if !self.has_room(counters) {
+            return Sent::Full;
+        }
+        self.out.push(frame);
+        if self.out.is_full() {
+            self.flush(counters);
+        }
+        Sent::Taken
+    }
+
+    /// Sends what is collected, as far as the socket takes it.
+    pub(super) fn flush(&mut self, counters: &mut CableCounters) {
+        while !self.out.is_empty() {
+            match mmsg::send(&self.socket, &mut self.out) {
+                Ok(n) => self.out.remove(n),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => return,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // Too long for the interface, or the interface went away, which the next look will show.
+                Err(_) => {
+                    self.out.remove(1);
+                    counters.tx_errors += 1;
+                }
+            }
+        }
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        max: usize,
+        counters: &mut CableCounters,
+        mut take: impl FnMut(&[u8]) -> bool,
+    ) -> usize {
+        self.flush(counters);
+        let mut n = 0;
+        while n < max {
+            if self.inn.is_empty() && mmsg::receive(&self.socket, &mut self.inn).is_err() {
+                break;
+            }
+            let last = !self.inn.is_full();
+            while n < max && !self.inn.is_empty() {
+                match self.inn.first() {
+                    // Longer than any packet of ours: the interface joins packets, or has another use beside.
+                    None => counters.rx_invalid += 1,
+                    Some(frame) if take(frame) => n += 1,
+                    Some(_) => return n,
+                }
+                self.inn.remove(1);
+            }
+            if last {
+                break;
+            }
+        }
+        n
+    }
+}
+
+fn option<T>(socket: &OwnedFd, name: libc::c_int, value: &T) -> io::Result<()> {
+    let (fd, len) = (socket.as_raw_fd(), size_of::<T>() as libc::socklen_t);
+    // SAFETY: `value` is `len` readable bytes; these options take a number or a `struct packet_mreq`.
+    let result =
+        unsafe { libc::setsockopt(fd, libc::SOL_PACKET, name, std::ptr::from_ref(value).cast(), len) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn bind(socket: &OwnedFd, index: u32) -> io::Result<()> {
+    let address = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as libc::c_ushort,
+        sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
+        sll_ifindex: index as libc::c_int,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    let len = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the address is of the socket's family and `len` bytes long.
+    let result = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests;

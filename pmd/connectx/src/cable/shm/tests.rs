@@ -1,0 +1,257 @@
+use std::process::{Child, Command};
+
+use super::super::{CableEnd, CableUrl, Transport};
+use super::*;
+
+const CHILD: &str = "IB_LINK_TEST_CHILD";
+
+/// A folder of our own, gone with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("ib-link-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn url(&self) -> CableUrl {
+        let path = self.0.join("l.sock");
+        CableUrl { transport: Transport::SharedMemory { path }, faults: Default::default() }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.join("l.sock")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The other process of a test.
+struct Process(Child);
+
+impl Process {
+    /// Runs `echo_process` of this very test program.
+    fn start(role: &str, url: &CableUrl) -> Self {
+        let program = std::env::current_exe().unwrap();
+        let child = Command::new(program)
+            .args(["--exact", "cable::shm::tests::echo_process", "--ignored", "--nocapture"])
+            .env(CHILD, format!("{role} {url}"))
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        Self(child)
+    }
+
+    /// SIGKILL.
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+#[ignore = "the other process of the tests below"]
+fn echo_process() {
+    let Ok(order) = std::env::var(CHILD) else { return };
+    let (role, url) = order.split_once(' ').unwrap();
+    let url: CableUrl = url.parse().unwrap();
+    let mut end = if role == "listen" { CableEnd::listen(&url) } else { CableEnd::connect(&url) }.unwrap();
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(20) {
+        end.poll(Instant::now());
+        let mut packets = Vec::new();
+        if end.receive(32, |p| packets.push(p.to_vec())) == 0 {
+            std::thread::yield_now();
+        }
+        for p in packets {
+            while end.send_with(p.len(), |out| out.copy_from_slice(&p)).is_err() {
+                end.poll(Instant::now());
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+/// Polls until `done`, ten seconds at most.
+fn wait(ends: &mut [&mut CableEnd], mut done: impl FnMut(&mut [&mut CableEnd]) -> bool) -> Duration {
+    let start = Instant::now();
+    loop {
+        for end in ends.iter_mut() {
+            end.poll(Instant::now());
+        }
+        if done(ends) {
+            return start.elapsed();
+        }
+        let trouble = || ends.iter().map(|end| (end.trouble(), end.counters())).collect::<Vec<_>>();
+        assert!(start.elapsed() < Duration::from_secs(10), "not done in 10 s: {:?}", trouble());
+        std::thread::yield_now();
+    }
+}
+
+fn up(ends: &mut [&mut CableEnd]) -> bool {
+    ends.iter().all(|e| e.is_up())
+}
+
+/// Sends packets through the other process and wants them back in order.
+fn echo(end: &mut CableEnd, packets: u32) {
+    let packet = |i: u32| {
+        let mut p = vec![i as u8; 4 + (i as usize * 61) % (MAX_PACKET - 4)];
+        p[..4].copy_from_slice(&i.to_be_bytes());
+        p
+    };
+    let (mut sent, mut back) = (0, 0);
+    wait(&mut [end], |ends| {
+        while sent < packets && sent - back < 64 {
+            let p = packet(sent);
+            if ends[0].send_with(p.len(), |out| out.copy_from_slice(&p)).is_err() {
+                break;
+            }
+            sent += 1;
+        }
+        ends[0].receive(32, |p| {
+            assert_eq!(p, packet(back));
+            back += 1;
+        });
+        back == packets
+    });
+}
+
+#[test]
+fn two_processes_and_a_killed_partner() {
+    let folder = Folder::new("killed");
+    let mut end = CableEnd::listen(&folder.url()).unwrap();
+    for life in 1..=2 {
+        let mut other = Process::start("connect", &folder.url());
+        wait(&mut [&mut end], up);
+        echo(&mut end, 3_000);
+        other.kill();
+        // Not read by anyone any more.
+        end.send_with(100, |_| {}).unwrap();
+        let noticed = wait(&mut [&mut end], |ends| !ends[0].is_up());
+        assert!(noticed < Duration::from_millis(500), "{noticed:?}");
+        assert_eq!(end.trouble(), Some(CableTrouble::Gone));
+        let c = end.counters();
+        assert_eq!((c.ups, c.downs, c.lost_going_down, c.violations), (life, life, life, 0));
+    }
+}
+
+#[test]
+fn a_killed_listener_leaves_a_socket_that_the_next_one_replaces() {
+    let folder = Folder::new("stale");
+    let mut end = CableEnd::connect(&folder.url()).unwrap();
+    end.poll(Instant::now());
+    assert_eq!(end.trouble(), Some(CableTrouble::NoListener));
+    for life in 1..=2 {
+        let mut other = Process::start("listen", &folder.url());
+        wait(&mut [&mut end], up);
+        echo(&mut end, 500);
+        other.kill();
+        assert!(folder.path().exists(), "stale");
+        wait(&mut [&mut end], |ends| !ends[0].is_up());
+        assert_eq!(end.counters().ups, life);
+    }
+}
+
+#[test]
+fn one_listener_one_connector() {
+    let folder = Folder::new("busy");
+    let mut listener = CableEnd::listen(&folder.url()).unwrap();
+    assert!(matches!(CableEnd::listen(&folder.url()), Err(CableError::InUse(_))));
+    let mut first = CableEnd::connect(&folder.url()).unwrap();
+    wait(&mut [&mut listener, &mut first], up);
+    let mut second = CableEnd::connect(&folder.url()).unwrap();
+    wait(&mut [&mut listener, &mut first, &mut second], |ends| ends[2].trouble() == Some(CableTrouble::Busy));
+    assert!(listener.is_up() && first.is_up());
+    drop(first);
+    wait(&mut [&mut listener, &mut second], up);
+    drop(listener);
+    assert!(!folder.path().exists(), "a listener that stops removes its socket");
+}
+
+#[test]
+fn a_file_that_is_no_socket_stays() {
+    let folder = Folder::new("file");
+    std::fs::write(folder.path(), "precious").unwrap();
+    assert!(matches!(CableEnd::listen(&folder.url()), Err(CableError::InUse(_))));
+    assert_eq!(std::fs::read(folder.path()).unwrap(), b"precious");
+}
+
+/// A connection of our own to the listener, to misbehave on.
+fn raw(folder: &Folder) -> OwnedFd {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SOCKET, None).unwrap();
+    rustix::net::connect(&socket, &SocketAddrUnix::new(folder.path()).unwrap()).unwrap();
+    socket
+}
+
+#[test]
+fn hostile_connectors_are_cut_off() {
+    let folder = Folder::new("hostile");
+    let mut listener = CableEnd::listen(&folder.url()).unwrap();
+    // Nonsense instead of an answer.
+    let socket = raw(&folder);
+    rustix::net::send(&socket, b"ibfablnk nonsense", rustix::net::SendFlags::empty()).unwrap();
+    wait(&mut [&mut listener], |ends| ends[0].counters().violations == 1);
+    // Attached, then an impossible index in the ring towards the listener.
+    let socket = raw(&folder);
+    let mut hello = None;
+    wait(&mut [&mut listener], |_| {
+        hello = handover::receive_hello(&socket).unwrap();
+        hello.is_some()
+    });
+    let Some(Hello::Memory { file, ring }) = hello else { panic!("{hello:?}") };
+    handover::send_word(&socket, Word::Attached);
+    wait(&mut [&mut listener], up);
+    let head = (RING_HEADER + ring as usize) as u64;
+    rustix::io::pwrite(&file, &0xdead_beefu32.to_ne_bytes(), head).unwrap();
+    assert_eq!(listener.receive(8, |_| {}), 0);
+    assert!(!listener.is_up(), "at once");
+    wait(&mut [&mut listener], |ends| ends[0].counters().violations == 2);
+    assert_eq!(rustix::fs::ftruncate(&file, 0), Err(Errno::PERM), "the memory cannot be taken away");
+    // It still serves honest ones.
+    let mut honest = CableEnd::connect(&folder.url()).unwrap();
+    wait(&mut [&mut listener, &mut honest], up);
+}
+
+#[test]
+fn hostile_listeners_are_refused() {
+    let folder = Folder::new("liar");
+    let listener =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SOCKET, None).unwrap();
+    rustix::net::bind(&listener, &SocketAddrUnix::new(folder.path()).unwrap()).unwrap();
+    rustix::net::listen(&listener, 4).unwrap();
+    let mut end = CableEnd::connect(&folder.url()).unwrap();
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Not sealed; sealed but too small; a size that is no power of two.
+    for (n, (seal, size, ring)) in
+        [(false, memory_size(RING), RING), (true, 4096, RING), (true, memory_size(RING + 8), RING + 8)]
+            .into_iter()
+            .enumerate()
+    {
+        let file = rustix::fs::memfd_create("lie", flags).unwrap();
+        rustix::fs::ftruncate(&file, size as u64).unwrap();
+        if seal {
+            rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        }
+        let mut taken = None;
+        wait(&mut [&mut end], |ends| {
+            if let Ok(socket) = rustix::net::accept_with(&listener, SOCKET) {
+                handover::send_hello(&socket, &file, ring).unwrap();
+                taken = Some(socket);
+            }
+            ends[0].counters().violations == n as u64 + 1
+        });
+        assert!(!end.is_up());
+    }
+}

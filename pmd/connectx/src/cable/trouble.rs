@@ -1,0 +1,54 @@
+//! What can be wrong with a link.
+
+use std::io;
+
+/// Why an end could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum CableError {
+    /// A call on its socket failed.
+    #[error("cannot {what} socket {name}")]
+    Socket {
+        /// What was being done.
+        what: &'static str,
+        /// The socket's name or address.
+        name: String,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// Another process listens there, or the name is no socket.
+    #[error("{0} is in use; is another ibfab running? Stop it or name another socket")]
+    InUse(String),
+}
+
+/// Why a link is down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CableTrouble {
+    /// Nobody listens at the other end.
+    #[error("nobody listens at the other end")]
+    NoListener,
+    /// We may not connect.
+    #[error("no permission to connect")]
+    NotAllowed,
+    /// The other end has gone.
+    #[error("the other end has gone")]
+    Gone,
+    /// The other end does not answer.
+    #[error("the other end does not answer")]
+    Silent,
+    /// The other end serves somebody else.
+    #[error("the other end already has a partner")]
+    Busy,
+    /// The other end speaks another version of the link protocol.
+    #[error("the other end speaks another version of the link protocol")]
+    Version,
+    /// The other end broke the rules and was cut off.
+    #[error("the other end broke the rules of the link and was cut off")]
+    Violation,
+    /// The network interface is down or has no carrier.
+    #[error("the network interface is down or has no carrier")]
+    NoCarrier,
+    /// No memory could be had for the rings.
+    #[error("no memory for the rings")]
+    NoMemory,
+}

@@ -1,0 +1,281 @@
+//! A link over UDP: one packet a datagram, and a small hello datagram that keeps the link alive.
+//!
+//! The socket is connected, so the kernel drops what does not come from the other end's address. A hello begins with
+//! 0xff, which no packet does: the low half of a packet's first byte is the link version, 0 (IBA 7.7.3).
+
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use super::mmsg::{self, BATCH, Batch};
+use super::{CableCounters, CableError, CableTrouble, Sent};
+
+const MAGIC: [u8; 8] = *b"\xffIBLINK\x01";
+const HELLO_LEN: usize = 25;
+/// Time between two hellos.
+const HELLO: Duration = Duration::from_millis(100);
+/// Silence after which the other end is taken for dead.
+const SILENCE: Duration = Duration::from_secs(1);
+/// Time between two looks at the socket while the link is down.
+const CHECK: Duration = Duration::from_millis(1);
+/// Bytes of the socket's buffers, as far as the system allows.
+const SOCKET_BUFFER: usize = 4 << 20;
+
+/// What a hello says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Hello {
+    /// The sender's life: a random number chosen at its start.
+    session: u64,
+    /// The life of ours that the sender has heard of; 0 for none.
+    heard: u64,
+    /// The sender is about to go.
+    bye: bool,
+}
+
+impl Hello {
+    fn to_bytes(self) -> [u8; HELLO_LEN] {
+        let mut bytes = [0; HELLO_LEN];
+        let (magic, rest) = bytes.split_at_mut(8);
+        magic.copy_from_slice(&MAGIC);
+        let (session, rest) = rest.split_at_mut(8);
+        session.copy_from_slice(&self.session.to_be_bytes());
+        let (heard, bye) = rest.split_at_mut(8);
+        heard.copy_from_slice(&self.heard.to_be_bytes());
+        bye.fill(u8::from(self.bye));
+        bytes
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let rest = bytes.strip_prefix(&MAGIC)?;
+        let (session, rest) = rest.split_first_chunk()?;
+        let (heard, rest) = rest.split_first_chunk()?;
+        let &[bye @ 0..=1] = rest else { return None };
+        let session = u64::from_be_bytes(*session);
+        (session != 0).then_some(Self { session, heard: u64::from_be_bytes(*heard), bye: bye == 1 })
+    }
+}
+
+/// What we know of the other end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Peer {
+    /// Nothing.
+    Unknown,
+    /// It talks, but has not heard us.
+    Talking { session: u64 },
+    /// Both hear each other; `heard_at` is when we last did.
+    Up { session: u64, heard_at: Instant },
+}
+
+/// One end.
+#[derive(Debug)]
+pub(super) struct UdpEnd {
+    socket: UdpSocket,
+    session: u64,
+    peer: Peer,
+    now: Instant,
+    next_hello: Option<Instant>,
+    next_check: Option<Instant>,
+    out: Batch,
+    inn: Batch,
+    pub(super) trouble: Option<CableTrouble>,
+}
+
+impl UdpEnd {
+    pub(super) fn open(local: SocketAddr, peer: SocketAddr) -> Result<Self, CableError> {
+        let failed = |what, name: SocketAddr| {
+            move |source| CableError::Socket { what, name: name.to_string(), source }
+        };
+        let socket = UdpSocket::bind(local).map_err(failed("bind", local))?;
+        socket.connect(peer).map_err(failed("connect", peer))?;
+        socket.set_nonblocking(true).map_err(failed("set up", local))?;
+        // As much as the system gives; less only means more loss under load.
+        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BUFFER);
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, SOCKET_BUFFER);
+        let session = std::hash::RandomState::new().build_hasher().finish() | 1;
+        Ok(Self {
+            socket,
+            session,
+            peer: Peer::Unknown,
+            now: Instant::now(),
+            next_hello: None,
+            next_check: None,
+            out: Batch::new(),
+            inn: Batch::new(),
+            trouble: None,
+        })
+    }
+
+    pub(super) const fn is_up(&self) -> bool {
+        matches!(self.peer, Peer::Up { .. })
+    }
+
+    pub(super) fn poll(&mut self, now: Instant, counters: &mut CableCounters) {
+        self.now = now;
+        if let Peer::Up { heard_at, .. } = self.peer
+            && now.saturating_duration_since(heard_at) > SILENCE
+        {
+            self.go_down(CableTrouble::Silent, counters);
+        }
+        if !self.is_up() && self.next_check.is_none_or(|at| now >= at) {
+            self.next_check = Some(now + CHECK);
+            self.receive(BATCH, counters, |_| true);
+        }
+        if self.next_hello.is_none_or(|at| now >= at) {
+            self.say_hello(false);
+        }
+        self.flush(counters);
+    }
+
+    fn say_hello(&mut self, bye: bool) {
+        self.next_hello = Some(self.now + HELLO);
+        let heard = match self.peer {
+            Peer::Unknown => 0,
+            Peer::Talking { session } | Peer::Up { session, .. } => session,
+        };
+        if let Err(e) = self.socket.send(&Hello { session: self.session, heard, bye }.to_bytes())
+            && !self.is_up()
+        {
+            self.trouble = Some(match e.kind() {
+                io::ErrorKind::ConnectionRefused => CableTrouble::NoListener,
+                io::ErrorKind::PermissionDenied => CableTrouble::NotAllowed,
+                _ => CableTrouble::Gone,
+            });
+        }
+    }
+
+    fn go_down(&mut self, why: CableTrouble, counters: &mut CableCounters) {
+        counters.lost_going_down += self.out.clear() as u64;
+        counters.downs += 1;
+        self.trouble = Some(why);
+        self.peer = Peer::Unknown;
+    }
+
+    fn hear(&mut self, hello: Hello, counters: &mut CableCounters) {
+        let known = match self.peer {
+            Peer::Unknown => None,
+            Peer::Talking { session } | Peer::Up { session, .. } => Some(session),
+        };
+        let restarted = known.is_some_and(|known| known != hello.session);
+        if self.is_up() && (restarted || hello.bye) {
+            self.go_down(CableTrouble::Gone, counters);
+        }
+        if hello.bye {
+            self.peer = Peer::Unknown;
+            return;
+        }
+        let session = hello.session;
+        let was_up = self.is_up();
+        self.peer = match hello.heard == self.session {
+            true => Peer::Up { session, heard_at: self.now },
+            // It may not have heard of us again since it lost us; silence decides whether we are still up.
+            false if was_up => return,
+            false => Peer::Talking { session },
+        };
+        if !was_up {
+            // Answer at once, so that the other end comes up without waiting for the clock.
+            if hello.heard != self.session || known.is_none() {
+                self.say_hello(false);
+            }
+            if self.is_up() {
+                counters.ups += 1;
+                self.trouble = None;
+            }
+        }
+    }
+
+    pub(super) fn has_room(&mut self, counters: &mut CableCounters) -> bool {
+        if self.out.is_full() {
+            self.flush(counters);
+        }
+        !self.out.is_full()
+    }
+
+    pub(super) fn send(&mut self, packet: &[u8], counters: &mut CableCounters) -> Sent {
+        if !self.is_up() {
+            return Sent::Down;
+        }
+        if !self.has_room(counters) {
+            return Sent::Full;
+        }
+        self.out.push(packet);
+        if self.out.is_full() {
+            self.flush(counters);
+        }
+        Sent::Taken
+    }
+
+    /// Sends what is collected, as far as the socket takes it.
+    pub(super) fn flush(&mut self, counters: &mut CableCounters) {
+        while !self.out.is_empty() {
+            match mmsg::send(&self.socket, &mut self.out) {
+                Ok(n) => self.out.remove(n),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // An earlier datagram came back as unreachable: the error is not about this one.
+                Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+                    if self.is_up() {
+                        self.go_down(CableTrouble::Gone, counters);
+                    }
+                    counters.lost_going_down += self.out.clear() as u64;
+                }
+                Err(_) => {
+                    self.out.remove(1);
+                    counters.tx_errors += 1;
+                }
+            }
+        }
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        max: usize,
+        counters: &mut CableCounters,
+        mut take: impl FnMut(&[u8]) -> bool,
+    ) -> usize {
+        self.flush(counters);
+        let mut inn = std::mem::take(&mut self.inn);
+        let mut n = 0;
+        'all: while n < max {
+            let last_call_was_full = inn.is_empty() && {
+                let got = mmsg::receive(&self.socket, &mut inn);
+                if got.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) && self.is_up() {
+                    self.go_down(CableTrouble::Gone, counters);
+                }
+                inn.is_full()
+            };
+            while n < max && !inn.is_empty() {
+                match inn.first() {
+                    None => counters.rx_invalid += 1,
+                    Some(packet) if packet.first().is_some_and(|b| b & 0xf == 0) => {
+                        if self.is_up() {
+                            if !take(packet) {
+                                break 'all;
+                            }
+                            n += 1;
+                        }
+                    }
+                    Some(other) => match Hello::parse(other) {
+                        Some(hello) => self.hear(hello, counters),
+                        None => counters.rx_invalid += 1,
+                    },
+                }
+                inn.remove(1);
+            }
+            if !last_call_was_full {
+                break;
+            }
+        }
+        self.inn = inn;
+        n
+    }
+}
+
+impl Drop for UdpEnd {
+    fn drop(&mut self) {
+        self.say_hello(true);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+use super::super::{CableEnd, CableUrl, Faults, MAX_PACKET, Transport};
+use super::*;
+
+#[test]
+fn hello_round_trips_and_is_no_packet() {
+    for bye in [false, true] {
+        let hello = Hello { session: 0x0102_0304_0506_0708, heard: 9, bye };
+        let bytes = hello.to_bytes();
+        assert_eq!(Hello::parse(&bytes), Some(hello));
+        assert_ne!(bytes[0] & 0xf, 0);
+        for len in 0..HELLO_LEN {
+            assert_eq!(Hello::parse(&bytes[..len]), None);
+        }
+    }
+    assert_eq!(Hello::parse(&Hello { session: 0, heard: 0, bye: false }.to_bytes()), None);
+}
+
+/// Two free ports of the loopback.
+fn ports() -> (SocketAddr, SocketAddr) {
+    let (a, b) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    (a.local_addr().unwrap(), b.local_addr().unwrap())
+}
+
+fn url(local: SocketAddr, peer: SocketAddr) -> CableUrl {
+    CableUrl { transport: Transport::Udp { local, peer }, faults: Faults::default() }
+}
+
+/// Polls with a clock that runs 5 ms a round, until `done`.
+fn run(now: &mut Instant, ends: &mut [&mut CableEnd], mut done: impl FnMut(&mut [&mut CableEnd]) -> bool) {
+    for _ in 0..2_000 {
+        *now += Duration::from_millis(5);
+        for end in ends.iter_mut() {
+            end.poll(*now);
+        }
+        if done(ends) {
+            return;
+        }
+        std::thread::yield_now();
+    }
+    panic!("still not done after 10 s of the test's clock");
+}
+
+#[test]
+fn two_ends_find_each_other_carry_packets_and_notice_a_restart() {
+    let (a, b) = ports();
+    let now = &mut Instant::now();
+    let mut one = CableEnd::listen(&url(a, b)).unwrap();
+    let mut two = CableEnd::connect(&url(b, a)).unwrap();
+    run(now, &mut [&mut one, &mut two], |ends| ends.iter().all(|e| e.is_up()));
+    for i in 0..100u8 {
+        one.send_with(1000, |p| p.fill(i << 4)).unwrap();
+    }
+    one.flush();
+    let mut got = Vec::new();
+    run(now, &mut [&mut one, &mut two], |ends| {
+        ends[1].receive(8, |p| got.push((p.len(), p[0])));
+        got.len() == 100
+    });
+    assert!(got.iter().zip(0..).all(|(g, i): (_, u8)| *g == (1000, i << 4)));
+
+    drop(two);
+    run(now, &mut [&mut one], |ends| {
+        ends[0].receive(8, |_| {});
+        !ends[0].is_up()
+    });
+    assert_eq!(one.counters().downs, 1);
+    let mut two = CableEnd::connect(&url(b, a)).unwrap();
+    run(now, &mut [&mut one, &mut two], |ends| ends.iter().all(|e| e.is_up()));
+    assert_eq!((one.counters().ups, two.counters().ups), (2, 1));
+}
+
+#[test]
+fn silence_takes_the_link_down() {
+    let (a, b) = ports();
+    let now = &mut Instant::now();
+    let mut one = CableEnd::listen(&url(a, b)).unwrap();
+    let mut two = CableEnd::connect(&url(b, a)).unwrap();
+    run(now, &mut [&mut one, &mut two], |ends| ends.iter().all(|e| e.is_up()));
+    let start = *now;
+    run(now, &mut [&mut one], |ends| {
+        ends[0].receive(8, |_| {});
+        !ends[0].is_up()
+    });
+    assert!(*now - start >= SILENCE && *now - start < 2 * SILENCE);
+    assert_eq!(one.trouble(), Some(CableTrouble::Silent));
+}
+
+#[test]
+fn strangers_and_odd_datagrams_do_no_harm() {
+    let (a, b) = ports();
+    let now = &mut Instant::now();
+    let mut one = CableEnd::listen(&url(a, b)).unwrap();
+    let partner = UdpSocket::bind(b).unwrap();
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let hello = Hello { session: 5, heard: 0, bye: false };
+    stranger.send_to(&hello.to_bytes(), a).unwrap();
+    partner.send_to(b"\x00 a packet before any hello", a).unwrap();
+    partner.send_to(b"\xff no hello", a).unwrap();
+    partner.send_to(b"", a).unwrap();
+    partner.send_to(&[0; MAX_PACKET + 1], a).unwrap();
+    run(now, &mut [&mut one], |ends| ends[0].counters().rx_invalid == 3);
+    assert!(!one.is_up());
+    // A hello that echoes another life of ours does not bring the link up either.
+    partner.send_to(&Hello { heard: 99, ..hello }.to_bytes(), a).unwrap();
+    partner.send_to(b"\xff", a).unwrap();
+    run(now, &mut [&mut one], |ends| ends[0].counters().rx_invalid == 4);
+    assert!(!one.is_up());
+    assert_eq!(one.counters().rx_packets, 0);
+}

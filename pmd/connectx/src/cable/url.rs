@@ -1,0 +1,241 @@
+//! Link URLs: `shm:/run/ibfab/gw.sock`, `udp:10.0.0.1:4800-10.0.0.2:4800`, `roce:eth1`, with faults as `?loss=0.01&seed=7`.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::fault::Faults;
+
+/// Longest name of a network interface (`IFNAMSIZ` less its final zero).
+const MAX_INTERFACE: usize = 15;
+/// Longest path of a UNIX socket (`sun_path` less its final zero).
+const MAX_SOCKET_PATH: usize = 107;
+
+/// Where a link goes, and what shall go wrong on it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CableUrl {
+    /// How packets travel.
+    pub transport: Transport,
+    /// Faults to inject; none if all are off.
+    pub faults: Faults,
+}
+
+/// How packets travel.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Transport {
+    /// Shared memory between two processes of one machine; the path is a UNIX socket over which it is handed over.
+    SharedMemory {
+        /// Absolute path of the socket.
+        path: PathBuf,
+    },
+    /// One packet a UDP datagram.
+    Udp {
+        /// Our address and port.
+        local: SocketAddr,
+        /// The other end's.
+        peer: SocketAddr,
+    },
+    /// RoCEv2 over Ethernet, by a network interface of this machine.
+    Ethernet {
+        /// Name of the interface.
+        interface: String,
+    },
+}
+
+/// What is wrong with a link URL.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CableUrlError {
+    /// None of `shm:`, `udp:`, `roce:`.
+    #[error(
+        "link URL `{0}` begins with none of `shm:`, `udp:`, `roce:`; write shm:/path/to.sock, udp:LOCAL-PEER or \
+         roce:INTERFACE"
+    )]
+    Scheme(String),
+    /// The path of a shared-memory link is no good.
+    #[error("`{0}` is not an absolute path of 2 to 107 bytes; write for instance shm:/run/ibfab/gw.sock")]
+    Path(String),
+    /// The two addresses of a UDP link could not be read.
+    #[error("`{0}` is not LOCAL-PEER; write for instance udp:10.0.0.1:4800-10.0.0.2:4800 (IPv6: [::1]:4800)")]
+    Addresses(String),
+    /// The two addresses of a UDP link are not of one family.
+    #[error("{0} and {1} are not of one address family")]
+    Families(SocketAddr, SocketAddr),
+    /// Not the name of a network interface.
+    #[error("`{0}` is not the name of a network interface; write for instance roce:eth1")]
+    Interface(String),
+    /// The other end's port is 0.
+    #[error("the other end's UDP port must not be 0")]
+    PeerPort,
+    /// No such option.
+    #[error("unknown link option `{0}`; there are loss, duplicate, reorder, corrupt, delay, seed")]
+    Option(String),
+    /// An option's value is no good.
+    #[error("link option {option}=`{value}`: {want}")]
+    Value {
+        /// The option.
+        option: &'static str,
+        /// What was written.
+        value: String,
+        /// What it takes.
+        want: &'static str,
+    },
+}
+
+impl FromStr for CableUrl {
+    type Err = CableUrlError;
+
+    fn from_str(text: &str) -> Result<Self, CableUrlError> {
+        let (place, options) = text.split_once('?').unwrap_or((text, ""));
+        let transport = if let Some(path) = place.strip_prefix("shm:") {
+            if !path.starts_with('/') || path.len() < 2 || path.len() > MAX_SOCKET_PATH || path.contains('\0')
+            {
+                return Err(CableUrlError::Path(path.to_owned()));
+            }
+            Transport::SharedMemory { path: path.into() }
+        } else if let Some(pair) = place.strip_prefix("udp:") {
+            let (local, peer) = addresses(pair).ok_or_else(|| CableUrlError::Addresses(pair.to_owned()))?;
+            if local.is_ipv4() != peer.is_ipv4() {
+                return Err(CableUrlError::Families(local, peer));
+            }
+            if peer.port() == 0 {
+                return Err(CableUrlError::PeerPort);
+            }
+            Transport::Udp { local, peer }
+        } else if let Some(name) = place.strip_prefix("roce:") {
+            let good = |c: char| c.is_ascii_graphic() && c != '/';
+            if name.is_empty() || name.len() > MAX_INTERFACE || !name.chars().all(good) {
+                return Err(CableUrlError::Interface(name.to_owned()));
+            }
+            Transport::Ethernet { interface: name.to_owned() }
+        } else {
+            return Err(CableUrlError::Scheme(text.to_owned()));
+        };
+        Ok(Self { transport, faults: faults(options)? })
+    }
+}
+
+fn addresses(pair: &str) -> Option<(SocketAddr, SocketAddr)> {
+    let (local, peer) = pair.split_once('-')?;
+    Some((local.parse().ok()?, peer.parse().ok()?))
+}
+
+fn faults(options: &str) -> Result<Faults, CableUrlError> {
+    let mut faults = Faults::default();
+    for option in options.split('&').filter(|o| !o.is_empty()) {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        match name {
+            "loss" => faults.loss = probability("loss", value)?,
+            "duplicate" => faults.duplicate = probability("duplicate", value)?,
+            "reorder" => faults.reorder = probability("reorder", value)?,
+            "corrupt" => faults.corrupt = probability("corrupt", value)?,
+            "delay" => faults.delay = delay(value)?,
+            "seed" => {
+                faults.seed = value.parse().map_err(|_| CableUrlError::Value {
+                    option: "seed",
+                    value: value.to_owned(),
+                    want: "a whole number from 0 to 2^64 - 1",
+                })?;
+            }
+            _ => return Err(CableUrlError::Option(name.to_owned())),
+        }
+    }
+    Ok(faults)
+}
+
+fn probability(option: &'static str, value: &str) -> Result<f64, CableUrlError> {
+    let bad = || CableUrlError::Value { option, value: value.to_owned(), want: "a probability from 0 to 1" };
+    let p: f64 = value.parse().map_err(|_| bad())?;
+    if (0.0..=1.0).contains(&p) { Ok(p) } else { Err(bad()) }
+}
+
+fn delay(value: &str) -> Result<Duration, CableUrlError> {
+    let bad = || CableUrlError::Value {
+        option: "delay",
+        value: value.to_owned(),
+        want: "a time up to one second, such as 500us or 2ms",
+    };
+    let (number, unit) = value.split_at(value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len()));
+    let n: u64 = number.parse().map_err(|_| bad())?;
+    let time = match unit {
+        "us" => Duration::from_micros(n),
+        "ms" => Duration::from_millis(n),
+        "s" => Duration::from_secs(n),
+        _ => return Err(bad()),
+    };
+    if time <= Duration::from_secs(1) { Ok(time) } else { Err(bad()) }
+}
+
+impl fmt::Display for CableUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.transport {
+            Transport::SharedMemory { path } => write!(f, "shm:{}", path.display()),
+            Transport::Udp { local, peer } => write!(f, "udp:{local}-{peer}"),
+            Transport::Ethernet { interface } => write!(f, "roce:{interface}"),
+        }?;
+        let off = Faults::default();
+        let mut separator = '?';
+        let mut option = |f: &mut fmt::Formatter<'_>, name: &str, value: &dyn fmt::Display, set: bool| {
+            if set {
+                write!(f, "{separator}{name}={value}")?;
+                separator = '&';
+            }
+            Ok::<(), fmt::Error>(())
+        };
+        let faults = &self.faults;
+        option(f, "loss", &faults.loss, faults.loss > 0.0)?;
+        option(f, "duplicate", &faults.duplicate, faults.duplicate > 0.0)?;
+        option(f, "reorder", &faults.reorder, faults.reorder > 0.0)?;
+        option(f, "corrupt", &faults.corrupt, faults.corrupt > 0.0)?;
+        option(f, "delay", &format_args!("{}us", faults.delay.as_micros()), faults.delay > off.delay)?;
+        option(f, "seed", &faults.seed, faults.seed != off.seed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn good_urls_round_trip() {
+        for text in [
+            "shm:/run/ibfab/gw.sock",
+            "udp:10.0.0.1:4800-10.0.0.2:4801",
+            "roce:eth1.100?loss=0.5",
+            "udp:[::1]:1-[::1]:2?loss=0.25&seed=7",
+            "shm:/a?duplicate=0.5&reorder=0.125&corrupt=1&delay=2500us",
+        ] {
+            let url: CableUrl = text.parse().expect(text);
+            assert_eq!(url.to_string(), text);
+            assert_eq!(url.to_string().parse::<CableUrl>(), Ok(url));
+        }
+        let url: CableUrl = "shm:/a?delay=3ms".parse().unwrap();
+        assert_eq!(url.faults.delay, Duration::from_millis(3));
+    }
+
+    #[test]
+    fn bad_urls_say_what_would_do() {
+        for (text, hint) in [
+            ("tcp:1", "shm:/path/to.sock"),
+            ("shm:gw.sock", "shm:/run/ibfab/gw.sock"),
+            ("udp:10.0.0.1:4800", "LOCAL-PEER"),
+            ("udp:10.0.0.1:1-[::1]:2", "address family"),
+            ("udp:10.0.0.1:1-10.0.0.1:0", "must not be 0"),
+            ("roce:", "roce:eth1"),
+            ("roce:a/b", "roce:eth1"),
+            ("roce:way-too-long-a-name", "roce:eth1"),
+            ("shm:/a?los=1", "reorder"),
+            ("shm:/a?loss=1.5", "from 0 to 1"),
+            ("shm:/a?loss=NaN", "from 0 to 1"),
+            ("shm:/a?delay=2", "500us"),
+            ("shm:/a?delay=2000ms", "one second"),
+            ("shm:/a?seed=-1", "whole number"),
+        ] {
+            let error = text.parse::<CableUrl>().expect_err(text).to_string();
+            assert!(error.contains(hint), "{text}: {error}");
+        }
+        let long = format!("shm:/{}", "x".repeat(107));
+        assert!(long.parse::<CableUrl>().is_err());
+    }
+}

@@ -1,0 +1,253 @@
+//! What all queue pairs of a device share, and what they do with it: memory, queues, ports, timers, turns.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Instant;
+
+use ib_wire::Qpn;
+
+use super::counters::{Activity, Counters};
+use super::event::{DeviceEvent, Events};
+use super::frame::{Outgoing, Unframed};
+use super::object::cq::{Cq, Overrun};
+use super::object::mcast::Multicast;
+use super::object::mr::MrTable;
+use super::object::qp::{Qp, Receives};
+use super::object::receive::{Srq, Taken};
+use super::port::{Blocked, Port};
+use super::scatter::ReceiveWqe;
+use super::wqe::{self, Control, Wqe};
+use hca::{AsyncEvent, QpState, WcStatus};
+use prm::{Cqe, CqeOpcode, Syndrome};
+
+/// Everything but the queue pairs.
+#[derive(Debug, Default)]
+pub(crate) struct Device {
+    pub(crate) ports: Vec<Port>,
+    pub(crate) mrs: MrTable,
+    pub(crate) cqs: Vec<Option<Cq>>,
+    pub(crate) srqs: Vec<Option<Srq>>,
+    pub(crate) multicast: Multicast,
+    pub(crate) events: Events,
+    pub(crate) counters: Counters,
+    /// Copy of the send being worked on.
+    pub(crate) wqe: Wqe,
+    /// Copy of the receive being worked on.
+    pub(crate) receive: ReceiveWqe,
+    /// Queue pairs that have something to do, each once.
+    pub(crate) ready: VecDeque<u32>,
+    /// Times at which queue pairs want to be looked at, each pair once.
+    pub(crate) timers: BTreeSet<(Instant, u32)>,
+}
+
+/// What completions say of a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Face {
+    qpn: Qpn,
+    user_index: u32,
+    send_cq: u32,
+    recv_cq: u32,
+}
+
+impl Face {
+    pub(crate) const fn new(qp: &Qp) -> Self {
+        Self { qpn: qp.qpn, user_index: qp.user_index, send_cq: qp.send_cq, recv_cq: qp.recv_cq }
+    }
+}
+
+/// What asking for a receive came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Receive {
+    Taken(u16),
+    Empty,
+    Broken,
+}
+
+impl Device {
+    pub(crate) fn port(&self, index: u8) -> Option<&Port> {
+        self.ports.get(usize::from(index))
+    }
+
+    /// Sends one packet from a port. `fill` writes the payload, from the work queue entry at hand if it likes.
+    pub(crate) fn send(
+        &mut self,
+        port: u8,
+        frame: impl FnOnce(&mut Port) -> Result<Outgoing, Unframed>,
+        payload: usize,
+        fill: impl Fn(&Wqe, &mut [u8]),
+    ) -> Result<(), Blocked> {
+        let Self { ports, wqe, counters, .. } = self;
+        let Some(port) = ports.get_mut(usize::from(port)) else { return Ok(()) };
+        match frame(port) {
+            Ok(outgoing) => port.transmit(counters, &outgoing, payload, |out| fill(wqe, out)),
+            Err(Unframed::Wait) => Err(Blocked),
+            Err(Unframed::Drop(reason)) => {
+                counters.drop_packet(reason);
+                Ok(())
+            }
+        }
+    }
+
+    /// Gives a queue pair a turn.
+    pub(crate) fn schedule(&mut self, qp: &mut Qp) {
+        if !qp.queued {
+            qp.queued = true;
+            self.ready.push_back(qp.slot);
+        }
+    }
+
+    /// Lets the list of timers know of a queue pair's deadline. An entry that is too early stays and is corrected when
+    /// it is due, so that moving a deadline back costs nothing.
+    pub(crate) fn update_timer(&mut self, qp: &mut Qp) {
+        qp.deadline = qp.rc.as_ref().and_then(|rc| rc.requester.deadline());
+        let Some(deadline) = qp.deadline else { return };
+        if qp.armed.is_some_and(|at| at <= deadline) {
+            return;
+        }
+        self.disarm(qp);
+        self.timers.insert((deadline, qp.slot));
+        qp.armed = Some(deadline);
+    }
+
+    /// Takes a queue pair off the list of timers.
+    pub(crate) fn disarm(&mut self, qp: &mut Qp) {
+        if let Some(at) = qp.armed.take() {
+            self.timers.remove(&(at, qp.slot));
+        }
+    }
+
+    fn completed(&mut self, result: Result<(), Overrun>) {
+        if result.is_err() {
+            self.events.raise(AsyncEvent::Fatal);
+        }
+    }
+
+    fn cq(&mut self, number: u32) -> Option<&mut Cq> {
+        self.cqs.get_mut(number as usize)?.as_mut()
+    }
+
+    /// A send is done.
+    pub(crate) fn complete_send(&mut self, qp: &Face, control: &Control, length: u32) {
+        let mut cqe = Cqe::default();
+        cqe.srqn_uidx.set(qp.user_index);
+        cqe.sop_drop_qpn.set(u32::from(control.opcode) << 24 | qp.qpn.get());
+        cqe.wqe_counter.set(control.index);
+        cqe.byte_cnt.set(length);
+        let result = self.cq(qp.send_cq).map_or(Ok(()), |cq| cq.complete(cqe, CqeOpcode::Requester, false));
+        self.completed(result);
+    }
+
+    /// A send has failed or is flushed.
+    pub(crate) fn fail_send(&mut self, qp: &Face, control: &Control, status: WcStatus) {
+        self.fail(qp.send_cq, CqeOpcode::RequesterError, qp, control.opcode, control.index, status);
+    }
+
+    /// A receive has failed or is flushed.
+    pub(crate) fn fail_receive(&mut self, qp: &Face, counter: u16, status: WcStatus) {
+        self.fail(qp.recv_cq, CqeOpcode::ResponderError, qp, 0, counter, status);
+    }
+
+    fn fail(&mut self, cq: u32, opcode: CqeOpcode, qp: &Face, wqe: u8, counter: u16, status: WcStatus) {
+        let flushed = status == WcStatus::Flushed;
+        self.counters.count(if flushed { Activity::Flushed } else { Activity::Faults });
+        let syndrome = Syndrome::of(status).unwrap_or(Syndrome::LocalQpOperation);
+        let result =
+            self.cq(cq).map_or(Ok(()), |cq| cq.fail(opcode, qp.qpn, qp.user_index, wqe, counter, syndrome));
+        self.completed(result);
+    }
+
+    /// A receive is done; `cqe` lacks only what follows from the queue pair.
+    pub(crate) fn complete_receive(&mut self, qp: &Face, mut cqe: Cqe, opcode: CqeOpcode, solicited: bool) {
+        cqe.srqn_uidx.set(qp.user_index);
+        cqe.sop_drop_qpn.set(qp.qpn.get());
+        let result = self.cq(qp.recv_cq).map_or(Ok(()), |cq| cq.complete(cqe, opcode, solicited));
+        self.completed(result);
+    }
+
+    /// Takes a receive from a queue pair's queue or its shared one.
+    pub(crate) fn take_receive(&mut self, receives: &mut Receives) -> Receive {
+        match receives {
+            Receives::None => Receive::Empty,
+            Receives::Own(rq) => rq.take().map_or(Receive::Empty, Receive::Taken),
+            Receives::Shared(number) => {
+                let Some(Some(srq)) = self.srqs.get_mut(*number as usize) else { return Receive::Broken };
+                match srq.take() {
+                    Taken::Slot(slot, below) => {
+                        if below {
+                            self.events.push(DeviceEvent::SrqLimit(*number));
+                        }
+                        Receive::Taken(slot)
+                    }
+                    Taken::Empty => Receive::Empty,
+                    Taken::Broken => Receive::Broken,
+                }
+            }
+        }
+    }
+
+    /// Copies the data segments of a receive that was taken.
+    pub(crate) fn load_receive(&mut self, receives: &Receives, counter: u16) {
+        let segments = match receives {
+            Receives::None => None,
+            Receives::Own(rq) => rq.segments(counter),
+            Receives::Shared(n) => self.srqs.get(*n as usize).and_then(|s| s.as_ref()?.segments(counter)),
+        };
+        self.receive.load(segments);
+    }
+
+    /// Completes all sends that are posted and not begun as flushed.
+    pub(crate) fn flush_sends(&mut self, qp: &mut Qp) {
+        let face = Face::new(qp);
+        // A ring holds no more than this; a hostile record cannot keep us here.
+        let mut left = qp.sq.pending();
+        while left > 0
+            && let Some(control) = wqe::peek(&qp.sq)
+        {
+            self.fail_send(&face, &control, WcStatus::Flushed);
+            qp.sq.head = qp.sq.head.wrapping_add(control.blocks);
+            left = left.saturating_sub(control.blocks);
+        }
+    }
+
+    /// Completes everything outstanding as flushed, each work request once.
+    pub(crate) fn flush(&mut self, qp: &mut Qp) {
+        let face = Face::new(qp);
+        while let Some(control) = qp.rc.as_mut().and_then(|rc| rc.requester.take_begun()) {
+            self.fail_send(&face, &control, WcStatus::Flushed);
+        }
+        if let Some(rc) = &mut qp.rc {
+            rc.requester.stop();
+        }
+        self.flush_sends(qp);
+        if let Some(counter) = qp.rc.as_mut().and_then(|rc| rc.responder.take_receive()) {
+            self.fail_receive(&face, counter, WcStatus::Flushed);
+        }
+        if let Receives::Own(rq) = &mut qp.receives {
+            let mut left = rq.available();
+            while left > 0
+                && let Some(counter) = rq.take()
+            {
+                self.fail_receive(&face, counter, WcStatus::Flushed);
+                left -= 1;
+            }
+        }
+        self.disarm(qp);
+        qp.deadline = None;
+    }
+
+    /// A queue pair goes to the error state by itself.
+    pub(crate) fn fail_qp(&mut self, qp: &mut Qp) {
+        if qp.state != QpState::Err {
+            qp.state = QpState::Err;
+            self.enter_error(qp);
+        }
+    }
+
+    /// What entering the error state brings about.
+    pub(crate) fn enter_error(&mut self, qp: &mut Qp) {
+        self.flush(qp);
+        if matches!(qp.receives, Receives::Shared(_)) {
+            // No receive of the shared queue can go to this queue pair any more (IBA 10.3.1).
+            self.events.raise(AsyncEvent::LastWqeReached(qp.qpn));
+        }
+    }
+}

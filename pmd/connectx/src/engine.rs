@@ -1,0 +1,249 @@
+//! The device: what it is made with, and the turns in which it works.
+
+mod pair;
+mod port;
+mod queue;
+
+use std::time::Instant;
+
+use ib_wire::{Guid, Qpn};
+
+pub use pair::MAX_QPS;
+pub use pair::QpAttributes;
+pub(crate) use pair::QpTable;
+
+use super::counters::{Activity, Counters};
+use super::device::Device;
+use super::doorbell::{self, DoorbellReceiver, DoorbellSender, Rung};
+use super::event::DeviceEvent;
+use super::ingress;
+use super::object::qp::{Qp, QpKind};
+use super::port::{Port, PortConfig};
+use super::rc::{self, requester, requester::Step};
+use super::ud;
+use hca::{HcaError, PortNumber, QpState};
+
+/// Packets taken from a link in one turn.
+const RECEIVE_BURST: usize = 32;
+/// Queue pairs that get a turn in one step.
+const TURNS: usize = 64;
+/// Packets that one queue pair sends in its turn.
+const SEND_BURST: usize = 16;
+/// Doorbells taken from one handle in one step.
+const DOORBELLS: usize = 256;
+
+/// What a device is made with.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Node GUID, also that of the system.
+    pub node_guid: Guid,
+    /// Node description, 64 bytes at most.
+    pub description: String,
+    /// Its ports, two at most.
+    pub ports: Vec<PortConfig>,
+    /// Where queue pair numbers are drawn from.
+    pub seed: u64,
+}
+
+/// A software ConnectX.
+#[derive(Debug)]
+pub struct Engine {
+    config: EngineConfig,
+    pub(super) qps: QpTable,
+    pub(super) dev: Device,
+    doorbells: Vec<DoorbellReceiver>,
+    dice: u64,
+    /// What must live as long as the device: memory of the host that its objects name.
+    kept: Vec<Box<dyn Keep>>,
+}
+
+/// Something that a device keeps alive.
+trait Keep: Send + std::fmt::Debug {}
+
+impl<T: Send + std::fmt::Debug> Keep for T {}
+
+impl Engine {
+    /// A device whose ports have no links yet.
+    #[must_use]
+    pub fn new(config: EngineConfig) -> Self {
+        let ports: Vec<_> =
+            (1..=2).zip(&config.ports).map(|(n, port)| Port::new(PortNumber(n), port)).collect();
+        let dice = config.seed;
+        Self {
+            config,
+            qps: QpTable::new(ports.len()),
+            dev: Device { ports, ..Device::default() },
+            doorbells: Vec::new(),
+            dice,
+            kept: Vec::new(),
+        }
+    }
+
+    /// Keeps something alive as long as the device.
+    pub fn keep(&mut self, thing: impl Send + std::fmt::Debug + 'static) {
+        self.kept.push(Box::new(thing));
+    }
+
+    /// What it was made with.
+    #[must_use]
+    pub const fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    /// Splitmix64.
+    const fn roll(&mut self) -> u64 {
+        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.dice;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// The next asynchronous event.
+    pub fn next_event(&mut self) -> Option<DeviceEvent> {
+        self.dev.events.next()
+    }
+
+    /// What it did and dropped.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.dev.counters
+    }
+
+    /// Attaches another source of doorbells.
+    pub fn attach_doorbells(&mut self) -> DoorbellSender {
+        let (sender, receiver) = doorbell::channel();
+        self.doorbells.push(receiver);
+        sender
+    }
+
+    /// Rings a queue pair's doorbell from within the device's own thread.
+    pub fn ring(&mut self, qpn: Qpn) {
+        let Self { qps, dev, .. } = self;
+        if let Some(qp) = qps.real(qpn) {
+            dev.counters.count(Activity::Doorbells);
+            dev.schedule(qp);
+        }
+    }
+
+    /// When the device wants its next turn even if nothing happens; `Some` in the past if it has work now.
+    #[must_use]
+    pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        if !self.dev.ready.is_empty() {
+            return Some(now);
+        }
+        self.dev.timers.first().map(|&(at, _)| at)
+    }
+
+    /// Does a bounded amount of work. True if it did anything.
+    pub fn step(&mut self, now: Instant) -> bool {
+        let mut worked = self.take_doorbells();
+        worked |= ingress::receive(&mut self.qps, &mut self.dev, &self.config, now, RECEIVE_BURST);
+        worked |= self.expire(now);
+        worked | self.give_turns(now)
+    }
+
+    fn take_doorbells(&mut self) -> bool {
+        let Self { qps, dev, doorbells, .. } = self;
+        let mut worked = false;
+        let mut over = false;
+        for source in doorbells.iter_mut() {
+            for _ in 0..DOORBELLS {
+                match source.next() {
+                    None => break,
+                    Some(Rung::Qp(qpn)) => {
+                        dev.counters.count(Activity::Doorbells);
+                        if let Some(qp) = qps.real(qpn) {
+                            dev.schedule(qp);
+                        }
+                    }
+                    Some(Rung::All) => {
+                        for qp in qps.all_mut() {
+                            dev.schedule(qp);
+                        }
+                    }
+                }
+                worked = true;
+            }
+            over |= !worked && source.is_over();
+        }
+        if over {
+            doorbells.retain(|source| !source.is_over());
+        }
+        worked
+    }
+
+    fn expire(&mut self, now: Instant) -> bool {
+        let Self { qps, dev, .. } = self;
+        let mut worked = false;
+        while let Some(&(at, slot)) = dev.timers.first().filter(|&&(at, _)| at <= now) {
+            dev.timers.remove(&(at, slot));
+            let Some(qp) = qps.at(slot) else { continue };
+            qp.armed = None;
+            if qp.deadline.is_some_and(|deadline| deadline <= now) {
+                worked = true;
+                requester::expire(qp, dev, now);
+            }
+            dev.update_timer(qp);
+        }
+        worked
+    }
+
+    fn give_turns(&mut self, now: Instant) -> bool {
+        let Self { qps, dev, .. } = self;
+        let mut worked = false;
+        for _ in 0..dev.ready.len().min(TURNS) {
+            let Some(slot) = dev.ready.pop_front() else { break };
+            let Some(qp) = qps.at(slot) else { continue };
+            qp.queued = false;
+            worked |= turn(qp, dev, now);
+        }
+        for port in &mut dev.ports {
+            port.send_answers(&mut dev.counters);
+        }
+        worked
+    }
+}
+
+/// One queue pair's turn. It comes to the end of the line again if there is more to do.
+fn turn(qp: &mut Qp, dev: &mut Device, now: Instant) -> bool {
+    let mut worked = false;
+    if qp.rc.is_some() && rc::reply(qp, dev).is_err() {
+        dev.schedule(qp);
+        return false;
+    }
+    if qp.state == QpState::Err {
+        dev.flush(qp);
+        return true;
+    }
+    for sent in 0..=SEND_BURST {
+        if sent == SEND_BURST {
+            dev.schedule(qp);
+            break;
+        }
+        let step = match qp.kind {
+            QpKind::Rc => requester::step(qp, dev, now),
+            _ => ud::step(qp, dev),
+        };
+        match step {
+            Step::Sent => worked = true,
+            Step::Idle => break,
+            Step::Blocked => {
+                dev.schedule(qp);
+                break;
+            }
+        }
+    }
+    if qp.kind == QpKind::Rc {
+        dev.update_timer(qp);
+    }
+    worked
+}
+
+fn not_found(what: &'static str, name: impl ToString) -> HcaError {
+    HcaError::NotFound { what, name: name.to_string() }
+}
+
+fn unsupported(what: &'static str, value: usize) -> HcaError {
+    HcaError::Unsupported { what, value: value as u64, limit: "a power of two of entries".into() }
+}

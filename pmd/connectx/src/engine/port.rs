@@ -1,0 +1,152 @@
+//! What the host asks of ports and their tables.
+
+use gidcache::{Attributes, Entry};
+use ib_wire::smp::GuidBlock;
+use ib_wire::{Gid, Lid, Mtu, PKey};
+
+use super::{Engine, not_found};
+use crate::cable::CableEnd;
+use crate::gids::Refused;
+use crate::port::Port;
+use hca::{AsyncEvent, HcaError, LinkLayer, PortAttributes, PortNumber, PortState};
+
+impl Engine {
+    pub(crate) fn port_mut(&mut self, port: PortNumber) -> Result<&mut Port, HcaError> {
+        let index = usize::from(port.0).wrapping_sub(1);
+        self.dev.ports.get_mut(index).ok_or_else(|| not_found("port", port.0))
+    }
+
+    pub(super) fn port(&self, port: PortNumber) -> Result<&Port, HcaError> {
+        let index = usize::from(port.0).wrapping_sub(1);
+        self.dev.ports.get(index).ok_or_else(|| not_found("port", port.0))
+    }
+
+    /// True for an Ethernet port.
+    pub fn is_ethernet(&self, port: PortNumber) -> bool {
+        self.port(port).is_ok_and(|p| p.ethernet.is_some())
+    }
+
+    /// Plugs a link into a port, or pulls it.
+    pub fn set_cable(&mut self, port: PortNumber, link: Option<CableEnd>) -> Result<(), HcaError> {
+        let Self { dev, .. } = self;
+        let index = usize::from(port.0).wrapping_sub(1);
+        let p = dev.ports.get_mut(index).ok_or_else(|| not_found("port", port.0))?;
+        if link.as_ref().is_some_and(|link| link.is_ethernet() != p.ethernet.is_some()) {
+            return Err(HcaError::Environment(
+                "an InfiniBand port takes a shm: or udp: link, an Ethernet port a roce: link".into(),
+            ));
+        }
+        if link.is_none() {
+            p.set_state(PortState::Down, &mut dev.events);
+        }
+        p.link = link;
+        Ok(())
+    }
+
+    /// The link of a port.
+    pub fn link(&self, port: PortNumber) -> Option<&CableEnd> {
+        self.port(port).ok()?.link.as_ref()
+    }
+
+    /// Gives a port a LID and makes it ACTIVE, as a subnet manager would: for devices joined without one.
+    pub fn activate(&mut self, port: PortNumber, lid: Lid, mtu: Mtu) -> Result<(), HcaError> {
+        let Self { dev, .. } = self;
+        let index = usize::from(port.0).wrapping_sub(1);
+        let p = dev.ports.get_mut(index).ok_or_else(|| not_found("port", port.0))?;
+        p.lid = lid;
+        p.mtu = mtu.min(p.max_mtu);
+        p.set_state(PortState::Active, &mut dev.events);
+        Ok(())
+    }
+
+    /// Writes an entry of a port's P_Key table, as a subnet manager would.
+    pub fn set_pkey(&mut self, port: PortNumber, index: u16, key: PKey) -> Result<(), HcaError> {
+        let port = self.port_mut(port)?;
+        *port.pkeys.get_mut(usize::from(index)).ok_or_else(|| not_found("P_Key index", index))? = key;
+        Ok(())
+    }
+
+    /// Gives an InfiniBand port's GIDs their prefix, as a subnet manager would.
+    pub fn set_gid_prefix(&mut self, port: PortNumber, prefix: u64) -> Result<(), HcaError> {
+        self.port_mut(port)?.gids.set_prefix(prefix);
+        Ok(())
+    }
+
+    /// Writes a block of an InfiniBand port's further GUIDs, as a subnet manager would.
+    pub fn set_guids(&mut self, port: PortNumber, block: u8, guids: &GuidBlock) -> Result<(), HcaError> {
+        let written = self.port_mut(port)?.gids.set_block(block.into(), guids);
+        written.map(drop).ok_or_else(|| not_found("block of GUIDs", block))
+    }
+
+    /// What a port is now.
+    pub fn port_attributes(&self, port: PortNumber) -> Result<PortAttributes, HcaError> {
+        let p = self.port(port)?;
+        Ok(PortAttributes {
+            state: p.state,
+            link_layer: p.link_layer,
+            lid: p.lid,
+            lmc: p.lmc,
+            sm_lid: p.sm_lid,
+            sm_sl: p.sm_sl,
+            active_mtu: p.mtu,
+            max_mtu: p.max_mtu,
+            gid_table_len: p.gids.len(),
+            pkey_table_len: p.pkeys.len() as u16,
+            guid: p.guid,
+        })
+    }
+
+    /// Entry of a port's GID table.
+    pub fn gid(&self, port: PortNumber, index: u16) -> Result<Gid, HcaError> {
+        let gids = &self.port(port)?.gids;
+        if index >= gids.len() {
+            return Err(not_found("GID index", index));
+        }
+        Ok(gids.gid(usize::from(index)))
+    }
+
+    /// All entries of all ports' GID tables.
+    pub fn gids(&self) -> Vec<Entry> {
+        let of = |port: &Port| {
+            let number = port.number;
+            let default = |index| port.link_layer == LinkLayer::InfiniBand && index == 0;
+            let entries = port.gids.entries();
+            let entry =
+                move |(index, attributes)| Entry { port: number, index, attributes, default: default(index) };
+            entries.map(entry).collect::<Vec<_>>()
+        };
+        self.dev.ports.iter().flat_map(of).collect()
+    }
+
+    /// Writes or empties an entry of an Ethernet port's GID table.
+    pub fn set_gid(
+        &mut self,
+        port: PortNumber,
+        index: u16,
+        entry: Option<Attributes>,
+    ) -> Result<(), HcaError> {
+        let Self { dev, .. } = self;
+        let at = usize::from(port.0).wrapping_sub(1);
+        let p = dev.ports.get_mut(at).ok_or_else(|| not_found("port", port.0))?;
+        match p.gids.write(index, entry) {
+            Ok(true) => dev.events.raise(AsyncEvent::GidChange(port)),
+            Ok(false) => {}
+            Err(Refused::Index) => return Err(not_found("GID index", index)),
+            Err(Refused::Kind) => {
+                return Err(HcaError::Environment(format!("port {} has no such GID to be written", port.0)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Entry of a port's P_Key table; 0 if empty.
+    pub fn pkey(&self, port: PortNumber, index: u16) -> Result<PKey, HcaError> {
+        let key = self.port(port)?.pkeys.get(usize::from(index)).copied();
+        key.ok_or_else(|| not_found("P_Key index", index))
+    }
+
+    /// Index of one of a port's own GIDs.
+    pub fn gid_index(&self, port: PortNumber, gid: Gid) -> Option<u8> {
+        self.port(port).ok()?.gids.find(gid)
+    }
+}

@@ -1,0 +1,42 @@
+//! Asynchronous events, until the host fetches them.
+
+use std::collections::VecDeque;
+
+use hca::AsyncEvent;
+
+/// An event of the device. The provider turns numbers of queues into what its users call them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceEvent {
+    /// As it is.
+    Async(AsyncEvent),
+    /// The shared receive queue of this number fell below its limit.
+    SrqLimit(u32),
+}
+
+/// Most events kept. Each queue pair raises few in its life; a host that never fetches them loses the rest.
+const MAX_EVENTS: usize = 1 << 14;
+
+/// The queue of events.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    queue: VecDeque<DeviceEvent>,
+    lost: u64,
+}
+
+impl Events {
+    pub(crate) fn raise(&mut self, event: AsyncEvent) {
+        self.push(DeviceEvent::Async(event));
+    }
+
+    pub(crate) fn push(&mut self, event: DeviceEvent) {
+        if self.queue.len() < MAX_EVENTS {
+            self.queue.push_back(event);
+        } else {
+            self.lost += 1;
+        }
+    }
+
+    pub(crate) fn next(&mut self) -> Option<DeviceEvent> {
+        self.queue.pop_front()
+    }
+}

@@ -1,0 +1,252 @@
+//! Packets that come in: checked from the link layer up, and handed to their queue pair.
+
+use std::time::Instant;
+
+use ib_wire::packet::{Opcode, Packet, Service, VirtualLane};
+use ib_wire::{Gid, Qpn, crc};
+
+use super::counters::{Activity, DropReason};
+use super::device::Device;
+use super::engine::{EngineConfig, QpTable};
+use super::ethernet::{self, Incoming};
+use super::frame::Arrived;
+use super::object::qp::{Qp, QpKind};
+use super::port::Port;
+use super::rc::{requester, responder};
+use super::{sma, ud};
+use hca::{AddressVector, PortState};
+
+/// Takes up to `max` packets from each port. True if there were any.
+pub(crate) fn receive(
+    qps: &mut QpTable,
+    dev: &mut Device,
+    config: &EngineConfig,
+    now: Instant,
+    max: usize,
+) -> bool {
+    let mut worked = false;
+    for index in 0..dev.ports.len() {
+        let Some(port) = dev.ports.get_mut(index) else { break };
+        port.poll_link(now, &mut dev.events);
+        // Taken out, so that what a packet brings about can use the rest of the port.
+        let link = port.link.take();
+        let mut loopback = std::mem::take(&mut port.loopback);
+        let index = index as u8;
+        worked |= loopback.drain(|bytes| packet(qps, dev, config, index, bytes, true, now)) > 0;
+        let mut link = link;
+        if let Some(link) = &mut link {
+            worked |= link.receive(max, |bytes| packet(qps, dev, config, index, bytes, false, now)) > 0;
+        }
+        if let Some(port) = dev.ports.get_mut(usize::from(index)) {
+            port.link = link;
+            port.loopback = loopback;
+        }
+    }
+    worked
+}
+
+fn packet(
+    qps: &mut QpTable,
+    dev: &mut Device,
+    config: &EngineConfig,
+    port: u8,
+    bytes: &[u8],
+    ours: bool,
+    now: Instant,
+) {
+    dev.counters.count(Activity::Received);
+    if let Err(reason) = accept(qps, dev, config, port, bytes, ours, now) {
+        dev.counters.drop_packet(reason);
+    }
+}
+
+fn accept(
+    qps: &mut QpTable,
+    dev: &mut Device,
+    config: &EngineConfig,
+    index: u8,
+    bytes: &[u8],
+    ours: bool,
+    now: Instant,
+) -> Result<(), DropReason> {
+    let port = dev.ports.get_mut(usize::from(index)).ok_or(DropReason::NotOurLid)?;
+    if port.ethernet.is_some() {
+        return frame(qps, dev, index, bytes, ours, now);
+    }
+    let packet = Packet::parse(bytes).map_err(|_| DropReason::Malformed)?;
+    // What never left the device cannot have been damaged.
+    if !ours && !crc::verify_vcrc(bytes) {
+        return Err(DropReason::VariantCrc);
+    }
+    if !ours && !packet.icrc_is_right() {
+        return Err(DropReason::InvariantCrc);
+    }
+    let to_smi = packet.bth().dest_qpn == Qpn::SMI;
+    if to_smi != (packet.lrh().vl == VirtualLane::MANAGEMENT) {
+        return Err(DropReason::VirtualLane);
+    }
+    if to_smi {
+        return management(qps, dev, config, index, &packet);
+    }
+    if matches!(port.state, PortState::Down | PortState::Init) {
+        return Err(DropReason::PortState);
+    }
+    let arrived = Arrived::infiniband(&packet);
+    if packet.lrh().dlid.is_multicast() {
+        let group = packet.grh().map(|grh| grh.dgid).filter(|g| g.is_multicast());
+        return multicast(qps, dev, index, group.ok_or(DropReason::NotOurGid)?, &arrived, ours);
+    }
+    addressed(port, &packet)?;
+    deliver(qps, dev, index, &arrived, now)
+}
+
+/// A frame that came in by an Ethernet port.
+fn frame(
+    qps: &mut QpTable,
+    dev: &mut Device,
+    index: u8,
+    bytes: &[u8],
+    ours: bool,
+    now: Instant,
+) -> Result<(), DropReason> {
+    let port = dev.ports.get_mut(usize::from(index)).ok_or(DropReason::NotOurMac)?;
+    let Some(ethernet) = &mut port.ethernet else { return Err(DropReason::NotOurMac) };
+    let packet = match ethernet::sort(ethernet.mac, bytes)? {
+        Incoming::Roce(packet) => packet,
+        Incoming::Neighbour => {
+            let gids = &port.gids;
+            let ours = |gid| gids.has_rocev2(gid);
+            if let Some(answer) =
+                ethernet::handle_message(&mut ethernet.neighbours, ethernet.mac, ours, bytes)
+            {
+                port.answer(answer);
+            }
+            return Ok(());
+        }
+    };
+    if !ours && !packet.icrc_is_right() {
+        return Err(DropReason::InvariantCrc);
+    }
+    if port.state != PortState::Active {
+        return Err(DropReason::PortState);
+    }
+    // No subnet management here.
+    if packet.transport().bth.dest_qpn == Qpn::SMI {
+        return Err(DropReason::NoQueuePair);
+    }
+    let arrived = Arrived::roce(&packet);
+    if ethernet::is_group(packet.dgid()) {
+        return multicast(qps, dev, index, packet.dgid(), &arrived, ours);
+    }
+    if !port.gids.has_rocev2(packet.dgid()) {
+        return Err(DropReason::NotOurGid);
+    }
+    deliver(qps, dev, index, &arrived, now)
+}
+
+/// Hands a packet for this port to its queue pair.
+fn deliver(
+    qps: &mut QpTable,
+    dev: &mut Device,
+    index: u8,
+    packet: &Arrived<'_>,
+    now: Instant,
+) -> Result<(), DropReason> {
+    let qp = qps.named(index, packet.bth().dest_qpn).ok_or(DropReason::NoQueuePair)?;
+    match (qp.kind, packet.bth().opcode.service()) {
+        (QpKind::Rc, Service::Rc) => connected(qp, dev, packet, now),
+        (QpKind::Ud | QpKind::Gsi, Service::Ud) => {
+            ud::receive(qp, dev, packet);
+            Ok(())
+        }
+        _ => Err(DropReason::Transport),
+    }
+}
+
+/// IBA 7.7.8 and 8.3: the destination LID and GID are ours.
+fn addressed(port: &Port, packet: &Packet<'_>) -> Result<(), DropReason> {
+    if !port.has_lid(packet.lrh().dlid) {
+        return Err(DropReason::NotOurLid);
+    }
+    match packet.grh() {
+        Some(grh) if !port.gids.has(grh.dgid) => Err(DropReason::NotOurGid),
+        _ => Ok(()),
+    }
+}
+
+fn multicast(
+    qps: &mut QpTable,
+    dev: &mut Device,
+    index: u8,
+    group: Gid,
+    packet: &Arrived<'_>,
+    ours: bool,
+) -> Result<(), DropReason> {
+    let source = packet.extended().deth().ok_or(DropReason::Transport)?.src_qpn;
+    if packet.bth().dest_qpn != Qpn::MULTICAST {
+        return Err(DropReason::NoQueuePair);
+    }
+    let mut n = 0;
+    while let Some(slot) = dev.multicast.member(index, group, n) {
+        n += 1;
+        // A sender does not hear itself.
+        if let Some(qp) = qps.at(slot)
+            && !(ours && qp.wire_qpn() == source)
+        {
+            ud::receive(qp, dev, packet);
+        }
+    }
+    // Of our own packets to groups that nobody here listens to there is nothing to say.
+    if n == 0 && !ours { Err(DropReason::NotAttached) } else { Ok(()) }
+}
+
+fn connected(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now: Instant) -> Result<(), DropReason> {
+    if !qp.receives_packets() {
+        return Err(DropReason::QueuePairState);
+    }
+    let port = dev.ports.get_mut(usize::from(qp.port)).ok_or(DropReason::NotOurLid)?;
+    if !qp.pkey(&port.pkeys).matches(packet.bth().pkey) {
+        port.pkey_violations = port.pkey_violations.saturating_add(1);
+        return Err(DropReason::PartitionKey);
+    }
+    // IBA 9.6.1.5: a connected packet comes from where the connection goes to.
+    let from_there = |av: &AddressVector| match (&port.ethernet, packet.route, av.grh) {
+        (None, ..) => av.dlid == packet.slid,
+        (Some(_), Some((sgid, _)), Some(route)) => route.dgid == sgid,
+        _ => false,
+    };
+    if !qp.rc.as_ref().is_some_and(|rc| from_there(&rc.av)) {
+        return Err(DropReason::WrongSource);
+    }
+    let bth = packet.bth();
+    if bth.opcode.is_rc_request() {
+        responder::request(qp, dev, packet);
+        return Ok(());
+    }
+    match (bth.opcode, packet.extended().aeth()) {
+        (Opcode::RcAcknowledge, Some(aeth)) => {
+            requester::acknowledge(qp, dev, bth.psn, *aeth, now);
+            Ok(())
+        }
+        _ => Err(DropReason::Unsupported),
+    }
+}
+
+/// Subnet management: the agent in the firmware answers requests; what else comes goes to queue pair 0, if the host has
+/// one.
+fn management(
+    qps: &mut QpTable,
+    dev: &mut Device,
+    config: &EngineConfig,
+    index: u8,
+    packet: &Packet<'_>,
+) -> Result<(), DropReason> {
+    if packet.bth().opcode != Opcode::UdSendOnly {
+        return Err(DropReason::Transport);
+    }
+    if sma::handle(dev, config, index, packet)? == sma::Handled::NotForAgent {
+        let qp = qps.named(index, Qpn::SMI).ok_or(DropReason::NoQueuePair)?;
+        ud::receive(qp, dev, &Arrived::infiniband(packet));
+    }
+    Ok(())
+}

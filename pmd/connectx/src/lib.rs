@@ -1,0 +1,43 @@
+//! The software ConnectX: a device model behind mlx5 rings, and the cables that join its ports.
+//!
+//! [`engine::Engine`] owns the device's side of the rings that a driver writes: it executes work queue entries, runs the
+//! transports, writes completions, and answers as the subnet management agent of its ports. It shares the formats in memory
+//! with the driver ([`prm`]) and nothing else, so that the two check each other.
+//!
+//! A port is an InfiniBand or an Ethernet port. The latter speaks RoCEv2 and finds its neighbours by itself ([`ethernet`]); the
+//! transports do not see the difference.
+//!
+//! It works in turns ([`engine::Engine::step`]), each bounded, with the time given from outside; any thread may give it
+//! one. Input from the cables and from the rings is hostile to it: checked, bounded, counted by reason.
+//!
+//! `unsafe` is where memory is shared (rings, records and buffers of the host, rings of cables) and where the system has no
+//! safe call.
+
+pub mod cable;
+mod counters;
+mod device;
+pub mod doorbell;
+pub mod engine;
+pub mod ethernet;
+mod event;
+mod frame;
+mod gids;
+mod ingress;
+mod memory;
+mod object;
+mod port;
+mod rc;
+mod scatter;
+mod sma;
+#[cfg(test)]
+mod tests;
+mod ud;
+mod wqe;
+
+pub use counters::{Activity, Counters, DropReason};
+pub use event::DeviceEvent;
+pub use gids::{DEFAULT_GIDS, MAX_GIDS};
+pub use memory::HostMemory;
+pub use object::mr::Access;
+pub use object::qp::QpKind;
+pub use port::PortConfig;

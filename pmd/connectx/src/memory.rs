@@ -1,0 +1,102 @@
+//! Memory that the host lends to the device: rings, doorbell records, registered regions.
+//!
+//! The other side may write at the same time, so nothing here ever makes a reference to it: bytes are copied in and
+//! out, and the words that order the two sides are atomics.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+/// A piece of host memory.
+#[derive(Clone, Copy, Debug)]
+pub struct HostMemory {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: it is an address range whose validity `new` was promised for; every access is a copy or an atomic.
+unsafe impl Send for HostMemory {}
+
+impl HostMemory {
+    /// # Safety
+    /// The `len` bytes at `base` must stay mapped, readable and writable until every object of the device that was
+    /// given this memory is destroyed, and no Rust reference to them may be live while the device works.
+    #[must_use]
+    pub const unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
+        Self { base, len }
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True for no bytes at all.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where it begins.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.base.as_ptr().addr() as u64
+    }
+
+    /// The part of `len` bytes at `offset`, if it lies within.
+    #[must_use]
+    pub fn part(&self, offset: usize, len: usize) -> Option<Self> {
+        if offset.checked_add(len)? > self.len {
+            return None;
+        }
+        // SAFETY: `offset` is at most `self.len`, so the result stays within the range promised to `new`.
+        let base = unsafe { self.base.add(offset) };
+        Some(Self { base, len })
+    }
+
+    /// Copies the first bytes to `out`; false if `out` is longer than this.
+    #[inline]
+    pub fn read(&self, out: &mut [u8]) -> bool {
+        if out.len() > self.len {
+            return false;
+        }
+        // SAFETY: both ranges are valid for `out.len()` bytes; host memory is never behind a Rust reference (see `new`),
+        // so the two do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(self.base.as_ptr(), out.as_mut_ptr(), out.len()) };
+        true
+    }
+
+    /// Copies `bytes` to the front; false if they are longer than this.
+    #[inline]
+    pub fn write(&self, bytes: &[u8]) -> bool {
+        if bytes.len() > self.len {
+            return false;
+        }
+        // SAFETY: as in `read`.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr(), bytes.len()) };
+        true
+    }
+
+    /// The big-endian word at `offset`, which must be aligned; what the host wrote before it is visible afterwards.
+    #[inline]
+    #[must_use]
+    pub fn load(&self, offset: usize) -> Option<u32> {
+        let word = self.part(offset, 4)?;
+        let ptr = word.base.cast::<AtomicU32>();
+        if !ptr.is_aligned() {
+            return None;
+        }
+        // SAFETY: valid for four bytes, aligned, and shared with the host as an atomic.
+        let word = unsafe { ptr.as_ref() };
+        Some(u32::from_be(word.load(Ordering::Acquire)))
+    }
+
+    /// Stores the byte at `offset` after everything written before.
+    #[inline]
+    pub fn publish(&self, offset: usize, value: u8) {
+        let Some(byte) = self.part(offset, 1) else { return };
+        // SAFETY: valid for one byte, and shared with the host as an atomic.
+        let byte = unsafe { byte.base.cast::<AtomicU8>().as_ref() };
+        byte.store(value, Ordering::Release);
+    }
+}

@@ -1,0 +1,123 @@
+//! Memory regions and their keys.
+
+use crate::memory::HostMemory;
+
+/// What a key lets its holder do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Access {
+    /// The device may write for a receive.
+    pub local_write: bool,
+    /// The other end may write.
+    pub remote_write: bool,
+    /// The other end may read.
+    pub remote_read: bool,
+}
+
+impl Access {
+    /// Receives, but nothing from afar.
+    pub const LOCAL: Self = Self { local_write: true, remote_write: false, remote_read: false };
+}
+
+/// How memory is about to be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Use {
+    LocalRead,
+    LocalWrite,
+    RemoteWrite,
+}
+
+/// A key does not allow the access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Denied;
+
+#[derive(Debug)]
+struct Mr {
+    key: u32,
+    /// Address that users of the key name the first byte by.
+    start: u64,
+    memory: HostMemory,
+    access: Access,
+}
+
+/// Index of the first key; a key is its index and an eight-bit tag.
+const FIRST_INDEX: u32 = 0x1800;
+/// Most keys.
+const MAX_KEYS: usize = 1 << 16;
+
+/// All memory regions of a device.
+#[derive(Debug, Default)]
+pub(crate) struct MrTable {
+    regions: Vec<Option<Mr>>,
+    /// Goes into the tag, so that a key of old does not fit a new region in its place.
+    generation: u8,
+}
+
+impl MrTable {
+    /// Registers memory; users name its first byte by `start`. The result is both lkey and rkey. `None` if the table is
+    /// full or the range has no end.
+    pub(crate) fn register(&mut self, start: u64, memory: HostMemory, access: Access) -> Option<u32> {
+        let index = match self.regions.iter().position(Option::is_none) {
+            Some(free) => free,
+            None => self.regions.len(),
+        };
+        self.generation = self.generation.wrapping_add(1);
+        let key = (FIRST_INDEX + u32::try_from(index).ok()?) << 8 | u32::from(self.generation);
+        self.register_as(key, start, memory, access).then_some(key)
+    }
+
+    /// Registers memory under a given key.
+    pub(crate) fn register_as(&mut self, key: u32, start: u64, memory: HostMemory, access: Access) -> bool {
+        let Some(index) = Self::index(key).filter(|&i| i < MAX_KEYS) else { return false };
+        if start.checked_add(memory.len() as u64).is_none() {
+            return false;
+        }
+        if self.regions.len() <= index {
+            self.regions.resize_with(index + 1, || None);
+        }
+        match self.regions.get_mut(index) {
+            Some(slot @ None) => {
+                *slot = Some(Mr { key, start, memory, access });
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Ends a registration.
+    pub(crate) fn deregister(&mut self, key: u32) -> bool {
+        let slot = Self::index(key).and_then(|i| self.regions.get_mut(i));
+        match slot {
+            Some(slot) if slot.as_ref().is_some_and(|mr| mr.key == key) => {
+                *slot = None;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn index(key: u32) -> Option<usize> {
+        (key >> 8).checked_sub(FIRST_INDEX).map(|i| i as usize)
+    }
+
+    /// The memory that `key` calls `address`, if all `len` bytes may be used so.
+    #[inline]
+    pub(crate) fn translate(
+        &self,
+        key: u32,
+        address: u64,
+        len: usize,
+        how: Use,
+    ) -> Result<HostMemory, Denied> {
+        let mr = Self::index(key).and_then(|i| self.regions.get(i)).and_then(Option::as_ref).ok_or(Denied)?;
+        let allowed = match how {
+            Use::LocalRead => true,
+            Use::LocalWrite => mr.access.local_write,
+            Use::RemoteWrite => mr.access.remote_write && mr.access.local_write,
+        };
+        if mr.key != key || !allowed {
+            return Err(Denied);
+        }
+        let offset = address.checked_sub(mr.start).ok_or(Denied)?;
+        mr.memory.part(usize::try_from(offset).map_err(|_| Denied)?, len).ok_or(Denied)
+    }
+}

@@ -1,0 +1,220 @@
+//! Queue pairs: their queues, states and transitions (IBA 10.3.1).
+
+use std::time::Instant;
+
+use ib_wire::{PKey, QKey, Qpn};
+
+use super::receive::ReceiveQueue;
+use crate::memory::HostMemory;
+use crate::rc::Connection;
+use hca::{HcaError, QpState, QpTransition};
+use prm::{DBREC_SEND, WQEBB};
+
+/// What a queue pair is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QpKind {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable datagram.
+    Ud,
+    /// General services: the world calls it 1.
+    Gsi,
+    /// Subnet management, beside the firmware's agent: the world calls it 0.
+    Smi,
+}
+
+impl QpKind {
+    /// The number by which the world knows it, if that is not its real one.
+    #[must_use]
+    pub const fn external(self) -> Option<Qpn> {
+        match self {
+            Self::Rc | Self::Ud => None,
+            Self::Gsi => Some(Qpn::GSI),
+            Self::Smi => Some(Qpn::SMI),
+        }
+    }
+
+    const fn is_datagram(self) -> bool {
+        !matches!(self, Self::Rc)
+    }
+}
+
+/// The send queue's ring and how far it is worked through.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    ring: HostMemory,
+    mask: u16,
+    dbrec: HostMemory,
+    /// First WQEBB not looked at yet, modulo 2^16.
+    pub(crate) head: u16,
+}
+
+impl SendQueue {
+    pub(crate) fn new(ring: HostMemory, dbrec: HostMemory) -> Option<Self> {
+        let blocks = ring.len() / WQEBB;
+        let fits = blocks.is_power_of_two() && blocks <= 1 << 15 && blocks * WQEBB == ring.len();
+        dbrec.load(DBREC_SEND * 4)?;
+        fits.then_some(Self { ring, mask: (blocks - 1) as u16, dbrec, head: 0 })
+    }
+
+    /// Forgets what is posted. libmlx5 sets the doorbell record to 0 with this move, and nobody else would do it here.
+    pub(crate) fn reset(&mut self) {
+        self.head = 0;
+        self.dbrec.write(&[0; 8]);
+    }
+
+    /// WQEBBs posted and not looked at. A record that runs ahead of the ring cannot be right and counts as none.
+    pub(crate) fn pending(&self) -> u16 {
+        let posted = self.dbrec.load(DBREC_SEND * 4).unwrap_or(0) as u16;
+        let pending = posted.wrapping_sub(self.head);
+        if pending <= self.mask.saturating_add(1) { pending } else { 0 }
+    }
+
+    /// Copies `out.len()` bytes of the entry that begins at WQEBB `index`, going on at slot 0 behind the ring's end.
+    pub(crate) fn read(&self, index: u16, out: &mut [u8]) -> bool {
+        let at = usize::from(index & self.mask) * WQEBB;
+        let first = out.len().min(self.ring.len() - at);
+        let (head, tail) = out.split_at_mut(first);
+        self.ring.part(at, first).is_some_and(|m| m.read(head)) && self.ring.read(tail)
+    }
+}
+
+/// Where receives come from.
+#[derive(Debug)]
+pub(crate) enum Receives {
+    Own(ReceiveQueue),
+    Shared(u32),
+    None,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub(crate) qpn: Qpn,
+    /// Its place in the table.
+    pub(crate) slot: u32,
+    pub(crate) kind: QpKind,
+    /// Index of its port.
+    pub(crate) port: u8,
+    pub(crate) state: QpState,
+    pub(crate) user_index: u32,
+    pub(crate) send_cq: u32,
+    pub(crate) recv_cq: u32,
+    pub(crate) sq: SendQueue,
+    pub(crate) receives: Receives,
+    pub(crate) pkey_index: u16,
+    pub(crate) qkey: QKey,
+    /// The transport's part of a connected queue pair.
+    pub(crate) rc: Option<Box<Connection>>,
+    /// It waits for its turn.
+    pub(crate) queued: bool,
+    /// When it wants to be looked at.
+    pub(crate) deadline: Option<Instant>,
+    /// Under which time it stands in the device's list of timers; not later than `deadline`.
+    pub(crate) armed: Option<Instant>,
+}
+
+impl Qp {
+    /// The number that packets carry as their source.
+    pub(crate) fn wire_qpn(&self) -> Qpn {
+        self.kind.external().unwrap_or(self.qpn)
+    }
+
+    /// The P_Key it sends with.
+    pub(crate) fn pkey(&self, table: &[PKey]) -> PKey {
+        table.get(usize::from(self.pkey_index)).copied().unwrap_or(PKey(0))
+    }
+
+    /// True if it takes packets in.
+    pub(crate) fn receives_packets(&self) -> bool {
+        matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqe)
+    }
+}
+
+/// What a transition asks the device to do beside the change of state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Consequence {
+    None,
+    /// Complete everything outstanding as flushed.
+    Flush,
+    /// Forget everything outstanding.
+    Reset,
+}
+
+const fn state_name(state: QpState) -> &'static str {
+    match state {
+        QpState::Reset => "RESET",
+        QpState::Init => "INIT",
+        QpState::Rtr => "RTR",
+        QpState::Rts => "RTS",
+        QpState::Sqe => "SQE",
+        QpState::Err => "ERR",
+    }
+}
+
+const fn transition_name(to: &QpTransition) -> &'static str {
+    match to {
+        QpTransition::UdToInit { .. } => "UD to INIT",
+        QpTransition::RcToInit { .. } => "RC to INIT",
+        QpTransition::UdToReceive => "UD to RTR",
+        QpTransition::RcToReceive(_) => "RC to RTR",
+        QpTransition::UdToSend { .. } => "UD to RTS",
+        QpTransition::RcToSend(_) => "RC to RTS",
+        QpTransition::UdQKey(_) => "change of Q_Key",
+        QpTransition::RecoverSend => "SQE to RTS",
+        QpTransition::ToError => "ERR",
+        QpTransition::ToReset => "RESET",
+    }
+}
+
+impl Qp {
+    /// Takes a transition, if the state and the transport allow it.
+    pub(crate) fn transition(&mut self, to: &QpTransition) -> Result<Consequence, HcaError> {
+        let datagram = self.kind.is_datagram();
+        let mut consequence = Consequence::None;
+        match (self.state, to) {
+            (QpState::Reset, QpTransition::UdToInit { pkey_index, qkey }) if datagram => {
+                self.pkey_index = *pkey_index;
+                self.qkey = *qkey;
+                self.state = QpState::Init;
+            }
+            (QpState::Reset, QpTransition::RcToInit { pkey_index }) if !datagram => {
+                self.pkey_index = *pkey_index;
+                self.state = QpState::Init;
+            }
+            (QpState::Init, QpTransition::UdToReceive) if datagram => self.state = QpState::Rtr,
+            (QpState::Init, QpTransition::RcToReceive(how)) if !datagram => {
+                self.rc = Some(Box::new(Connection::new(how)));
+                self.state = QpState::Rtr;
+            }
+            (QpState::Rtr, QpTransition::UdToSend { .. }) if datagram => self.state = QpState::Rts,
+            (QpState::Rtr, QpTransition::RcToSend(how)) if !datagram => {
+                if let Some(rc) = &mut self.rc {
+                    rc.requester.start(how);
+                }
+                self.state = QpState::Rts;
+            }
+            (QpState::Rts, QpTransition::UdQKey(qkey)) if datagram => self.qkey = *qkey,
+            (QpState::Sqe, QpTransition::RecoverSend) if datagram => self.state = QpState::Rts,
+            // Receives have no doorbell: what was posted after the first flush is found now.
+            (QpState::Err, QpTransition::ToError) if datagram => consequence = Consequence::Flush,
+            (QpState::Err, QpTransition::ToError) => {}
+            (from, QpTransition::ToError) if from != QpState::Reset => {
+                consequence = Consequence::Flush;
+                self.state = QpState::Err;
+            }
+            (_, QpTransition::ToReset) => {
+                consequence = Consequence::Reset;
+                self.state = QpState::Reset;
+            }
+            (from, to) => {
+                return Err(HcaError::BadTransition {
+                    qpn: self.qpn,
+                    from: state_name(from),
+                    to: transition_name(to),
+                });
+            }
+        }
+        Ok(consequence)
+    }
+}

@@ -1,0 +1,168 @@
+//! Receive queues: a queue pair's own, and shared ones.
+
+use zerocopy::FromBytes;
+
+use crate::memory::HostMemory;
+use prm::{DBREC_RECEIVE, NextSegment};
+
+/// Largest slot of a receive ring, bytes.
+pub(crate) const MAX_STRIDE: usize = 1024;
+const MIN_STRIDE: usize = 16;
+
+/// The receive queue of one queue pair: data segments only, taken in turn.
+#[derive(Debug)]
+pub(crate) struct ReceiveQueue {
+    ring: HostMemory,
+    stride: usize,
+    mask: u16,
+    dbrec: HostMemory,
+    taken: u16,
+}
+
+/// A ring's geometry as a mask over its slots, if it can be one.
+fn slots_mask(ring: &HostMemory, stride: usize) -> Option<u16> {
+    if !(MIN_STRIDE..=MAX_STRIDE).contains(&stride) || !stride.is_power_of_two() {
+        return None;
+    }
+    let slots = ring.len() / stride;
+    let fits = slots.is_power_of_two() && slots <= 1 << 16 && slots * stride == ring.len();
+    fits.then_some((slots - 1) as u16)
+}
+
+impl ReceiveQueue {
+    pub(crate) fn new(ring: HostMemory, stride: usize, dbrec: HostMemory) -> Option<Self> {
+        let mask = slots_mask(&ring, stride)?;
+        dbrec.load(DBREC_RECEIVE * 4)?;
+        Some(Self { ring, stride, mask, dbrec, taken: 0 })
+    }
+
+    /// Entries posted and not taken. A record that runs ahead of the ring cannot be right and counts as none.
+    pub(crate) fn available(&self) -> u16 {
+        let posted = self.dbrec.load(DBREC_RECEIVE * 4).unwrap_or(0) as u16;
+        let available = posted.wrapping_sub(self.taken);
+        if available <= self.mask.saturating_add(1) { available } else { 0 }
+    }
+
+    /// Takes the next entry: its counter, which goes on modulo 2^16.
+    pub(crate) fn take(&mut self) -> Option<u16> {
+        if self.available() == 0 {
+            return None;
+        }
+        let counter = self.taken;
+        self.taken = self.taken.wrapping_add(1);
+        Some(counter)
+    }
+
+    /// The entry that [`ReceiveQueue::take`] would take.
+    pub(crate) fn front(&self) -> Option<u16> {
+        (self.available() > 0).then_some(self.taken)
+    }
+
+    /// Memory of an entry's data segments.
+    pub(crate) fn segments(&self, counter: u16) -> Option<HostMemory> {
+        self.ring.part(usize::from(counter & self.mask) * self.stride, self.stride)
+    }
+
+    /// Forgets what is posted.
+    pub(crate) fn reset(&mut self) {
+        self.taken = 0;
+    }
+}
+
+/// What taking an entry of a shared receive queue came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Taken {
+    /// This slot is the device's now; true if the queue fell below its limit by it.
+    Slot(u16, bool),
+    /// Nothing is posted.
+    Empty,
+    /// A link leads out of the ring: the queue is broken.
+    Broken,
+}
+
+/// A shared receive queue: a linked list of slots.
+#[derive(Debug)]
+pub(crate) struct Srq {
+    ring: HostMemory,
+    stride: usize,
+    mask: u16,
+    dbrec: HostMemory,
+    /// The slot to be taken next.
+    head: u16,
+    taken: u16,
+    limit: u16,
+    armed: bool,
+    broken: bool,
+}
+
+impl Srq {
+    pub(crate) fn new(ring: HostMemory, stride: usize, dbrec: HostMemory) -> Option<Self> {
+        let mask = slots_mask(&ring, stride)?;
+        dbrec.load(DBREC_RECEIVE * 4)?;
+        let usable = stride >= 2 * MIN_STRIDE;
+        usable.then_some(Self {
+            ring,
+            stride,
+            mask,
+            dbrec,
+            head: 0,
+            taken: 0,
+            limit: 0,
+            armed: false,
+            broken: false,
+        })
+    }
+
+    /// Arms the limit event: once, when fewer than `limit` entries are posted.
+    pub(crate) fn arm_limit(&mut self, limit: u16) {
+        self.limit = limit;
+        self.armed = limit > 0;
+    }
+
+    /// Arms it again at the same limit.
+    pub(crate) fn rearm(&mut self) {
+        self.armed = self.limit > 0;
+    }
+
+    fn available(&self) -> u16 {
+        let posted = self.dbrec.load(DBREC_RECEIVE * 4).unwrap_or(0) as u16;
+        let available = posted.wrapping_sub(self.taken);
+        if available <= self.mask { available } else { 0 }
+    }
+
+    /// Takes the next entry. Its link is read now: the host may overwrite it as soon as the entry has completed.
+    pub(crate) fn take(&mut self) -> Taken {
+        if self.broken {
+            return Taken::Broken;
+        }
+        let available = self.available();
+        if available == 0 {
+            return Taken::Empty;
+        }
+        let slot = self.head;
+        let mut link = [0; size_of::<NextSegment>()];
+        let next = self.slot(slot).filter(|m| m.read(&mut link)).and_then(|_| {
+            let next = NextSegment::read_from_bytes(&link).ok()?.next.get();
+            (next <= self.mask).then_some(next)
+        });
+        let Some(next) = next else {
+            self.broken = true;
+            return Taken::Broken;
+        };
+        self.head = next;
+        self.taken = self.taken.wrapping_add(1);
+        let below = self.armed && available - 1 < self.limit;
+        self.armed &= !below;
+        Taken::Slot(slot, below)
+    }
+
+    fn slot(&self, slot: u16) -> Option<HostMemory> {
+        self.ring.part(usize::from(slot & self.mask) * self.stride, self.stride)
+    }
+
+    /// Memory of a slot's data segments, behind the link.
+    pub(crate) fn segments(&self, slot: u16) -> Option<HostMemory> {
+        let link = size_of::<NextSegment>();
+        self.slot(slot)?.part(link, self.stride - link)
+    }
+}

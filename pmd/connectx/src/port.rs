@@ -1,0 +1,229 @@
+//! A port: its link, state, addresses and tables.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use ib_wire::{Guid, Lid, Mtu, PKey, ServiceLevel, TimeoutCode};
+
+use super::cable::{CableEnd, MAX_PACKET};
+use super::counters::{Activity, Counters, DropReason};
+use super::ethernet::{Ethernet, question_frame};
+use super::event::Events;
+use super::frame::{Outgoing, Way};
+use super::gids::GidTable;
+use hca::{AsyncEvent, LinkLayer, PortNumber, PortState};
+
+/// Entries of the P_Key table.
+pub(crate) const PKEYS: usize = 32;
+/// Packets that wait on the way from a port to itself.
+const LOOPBACK: usize = 64;
+/// Answers of the subnet management agent, or of ARP and neighbour discovery, that wait for the link.
+const MAX_ANSWERS: usize = 32;
+
+/// The link or the way back to ourselves is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Blocked;
+
+fn queue_answer(answers: &mut VecDeque<Box<[u8]>>, packet: Box<[u8]>) {
+    if answers.len() < MAX_ANSWERS {
+        answers.push_back(packet);
+    }
+}
+
+/// Packets from a port to itself.
+#[derive(Debug, Default)]
+pub(crate) struct Loopback {
+    memory: Vec<u8>,
+    lengths: VecDeque<usize>,
+    first: usize,
+}
+
+impl Loopback {
+    fn push(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> bool {
+        if self.lengths.len() >= LOOPBACK {
+            return false;
+        }
+        // Memory comes with the first packet: few ports ever talk to themselves.
+        self.memory.resize(LOOPBACK * MAX_PACKET, 0);
+        let at = (self.first + self.lengths.len()) % LOOPBACK * MAX_PACKET;
+        let Some(out) = self.memory.get_mut(at..at + len).filter(|o| o.len() <= MAX_PACKET) else {
+            return true;
+        };
+        fill(out);
+        self.lengths.push_back(len);
+        true
+    }
+
+    /// Shows every packet to `each`, oldest first.
+    pub(crate) fn drain(&mut self, mut each: impl FnMut(&[u8])) -> usize {
+        let n = self.lengths.len();
+        while let Some(len) = self.lengths.pop_front() {
+            let at = self.first * MAX_PACKET;
+            self.first = (self.first + 1) % LOOPBACK;
+            each(self.memory.get(at..at + len).unwrap_or_default());
+        }
+        n
+    }
+}
+
+/// What a port is made with.
+#[derive(Clone, Debug)]
+pub struct PortConfig {
+    /// Port GUID; that of an Ethernet port has its MAC address in it ([`guid_of_mac`](super::ethernet::guid_of_mac)).
+    pub guid: Guid,
+    /// Largest MTU.
+    pub max_mtu: Mtu,
+    /// What it is plugged into.
+    pub link_layer: LinkLayer,
+    /// Entries of its GID table, 1 to [`MAX_GIDS`](super::MAX_GIDS).
+    pub gid_table: u16,
+}
+
+/// One port.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub(crate) number: PortNumber,
+    pub(crate) link: Option<CableEnd>,
+    pub(crate) loopback: Loopback,
+    pub(crate) state: PortState,
+    pub(crate) guid: Guid,
+    pub(crate) lid: Lid,
+    pub(crate) lmc: u8,
+    pub(crate) sm_lid: Lid,
+    pub(crate) sm_sl: ServiceLevel,
+    /// M_Key, which this agent keeps and does not enforce: it guards against other managers, and the fabric has one.
+    pub(crate) mkey: u64,
+    pub(crate) mkey_lease: u16,
+    pub(crate) subnet_timeout: TimeoutCode,
+    pub(crate) mtu: Mtu,
+    pub(crate) max_mtu: Mtu,
+    pub(crate) link_layer: LinkLayer,
+    pub(crate) gids: GidTable,
+    /// Its Ethernet side; none at an InfiniBand port.
+    pub(crate) ethernet: Option<Box<Ethernet>>,
+    pub(crate) pkeys: [PKey; PKEYS],
+    pub(crate) pkey_violations: u16,
+    pub(crate) qkey_violations: u16,
+    /// Whole packets that the agent has made.
+    pub(crate) answers: VecDeque<Box<[u8]>>,
+}
+
+impl Port {
+    pub(crate) fn new(number: PortNumber, config: &PortConfig) -> Self {
+        let mut pkeys = [PKey(0); PKEYS];
+        pkeys[0] = PKey::DEFAULT;
+        Self {
+            number,
+            link: None,
+            loopback: Loopback::default(),
+            state: PortState::Down,
+            guid: config.guid,
+            lid: Lid(0),
+            lmc: 0,
+            sm_lid: Lid(0),
+            sm_sl: ServiceLevel::new(0),
+            mkey: 0,
+            mkey_lease: 0,
+            subnet_timeout: TimeoutCode::new(18),
+            mtu: config.max_mtu,
+            max_mtu: config.max_mtu,
+            link_layer: config.link_layer,
+            ethernet: (config.link_layer == LinkLayer::Ethernet)
+                .then(|| Box::new(Ethernet::new(config.guid))),
+            gids: GidTable::new(config.link_layer, config.guid, config.gid_table),
+            pkeys,
+            pkey_violations: 0,
+            qkey_violations: 0,
+            answers: VecDeque::new(),
+        }
+    }
+
+    /// True if the LID is one of the port's.
+    pub(crate) fn has_lid(&self, lid: Lid) -> bool {
+        self.lid.0 != 0 && lid.0 >> self.lmc.min(7) == self.lid.0 >> self.lmc.min(7)
+    }
+
+    /// Index of the first entry that matches a P_Key, full members first (as verbs caches look it up).
+    pub(crate) fn find_pkey(&self, key: PKey) -> Option<u16> {
+        let find = |full: bool| self.pkeys.iter().position(|k| k.is_full() == full && k.matches(key));
+        find(true).or_else(|| find(false)).map(|i| i as u16)
+    }
+
+    /// Hands a packet to the link, or to ourselves. What may not leave is dropped and counted.
+    pub(crate) fn transmit(
+        &mut self,
+        counters: &mut Counters,
+        outgoing: &Outgoing,
+        payload: usize,
+        fill: impl Fn(&mut [u8]),
+    ) -> Result<(), Blocked> {
+        if !outgoing.management && self.state != PortState::Active {
+            counters.drop_packet(DropReason::SentOnDownPort);
+            return Ok(());
+        }
+        let len = outgoing.len(payload);
+        let write = |out: &mut [u8]| outgoing.write(payload, out, &fill);
+        if outgoing.way == Way::Ourselves {
+            return if self.loopback.push(len, write) { Ok(()) } else { Err(Blocked) };
+        }
+        let group = outgoing.way == Way::Group;
+        if let Some(link) = &mut self.link {
+            link.send_with(len, write).map_err(|_| Blocked)?;
+            counters.count(Activity::Sent);
+        } else if !group {
+            counters.drop_packet(DropReason::SentOnDownPort);
+        }
+        // Other queue pairs of ours may listen to the group.
+        if group && !self.loopback.push(len, write) {
+            counters.drop_packet(DropReason::LoopbackFull);
+        }
+        Ok(())
+    }
+
+    /// Queues a packet that the agent made; it is lost if too many wait.
+    pub(crate) fn answer(&mut self, packet: Box<[u8]>) {
+        queue_answer(&mut self.answers, packet);
+    }
+
+    /// Sends the agent's packets.
+    pub(crate) fn send_answers(&mut self, counters: &mut Counters) {
+        while let Some(packet) = self.answers.front() {
+            let Some(link) = &mut self.link else { return self.answers.clear() };
+            if link.send_with(packet.len(), |out| out.copy_from_slice(packet)).is_err() {
+                return;
+            }
+            counters.count(Activity::Sent);
+            self.answers.pop_front();
+        }
+    }
+
+    /// Upkeep of the link: follows its coming and going (IBA 7.2.7, as far as the physical state shows).
+    pub(crate) fn poll_link(&mut self, now: Instant, events: &mut Events) {
+        let Some(link) = &mut self.link else { return };
+        link.poll(now);
+        let up = link.is_up();
+        if let Some(ethernet) = &mut self.ethernet {
+            ethernet.neighbours.handle_timeout(now);
+            while let Some(question) = ethernet.neighbours.poll_transmit() {
+                queue_answer(&mut self.answers, question_frame(ethernet.mac, &question));
+            }
+        }
+        match (up, self.state) {
+            // No subnet manager configures an Ethernet port.
+            (true, PortState::Down) if self.ethernet.is_some() => self.set_state(PortState::Active, events),
+            (true, PortState::Down) => self.state = PortState::Init,
+            (false, PortState::Down) | (true, _) => {}
+            (false, _) => self.set_state(PortState::Down, events),
+        }
+    }
+
+    /// Changes the logical state and says so.
+    pub(crate) fn set_state(&mut self, to: PortState, events: &mut Events) {
+        let from = std::mem::replace(&mut self.state, to);
+        if from != PortState::Active && to == PortState::Active {
+            events.raise(AsyncEvent::PortActive(self.number));
+        } else if from == PortState::Active && to != PortState::Active {
+            events.raise(AsyncEvent::PortError(self.number));
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! The sending half of a connection: segmentation, window, acknowledges, go-back-N, retries.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use ib_wire::packet::{Aeth, Extended, NakCode, Opcode, Reth, Syndrome};
+use ib_wire::{Psn, Rkey, TimeoutCode};
+
+use super::QpFace;
+use crate::counters::{Activity, DropReason};
+use crate::device::{Device, Face};
+use crate::frame::Outgoing;
+use crate::object::qp::Qp;
+use crate::wqe::{self, Control, Pieces};
+use hca::{QpState, RcToSend, WcStatus};
+use prm::{ControlSegment, RemoteAddressSegment, SendOpcode};
+
+/// Most packets sent and not acknowledged.
+const WINDOW: u32 = 512;
+/// Most messages begun and not completed.
+const MAX_MESSAGES: usize = 512;
+/// An acknowledge is asked for at least once in this many packets.
+const ACK_EVERY: u32 = 16;
+/// Longest message (IBA 9.7.1).
+const MAX_MESSAGE: u64 = 1 << 31;
+
+/// A work request that has been begun.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    control: Control,
+    first: Psn,
+    /// Packets it takes; 0 for what happens within the device.
+    packets: u32,
+    length: u64,
+    /// It cannot be carried out; said when all before it is done.
+    fault: Option<WcStatus>,
+}
+
+impl Message {
+    const fn end(&self) -> Psn {
+        self.first.add(self.packets)
+    }
+
+    /// Where its data segments begin.
+    fn data_at(&self) -> usize {
+        size_of::<ControlSegment>()
+            + match self.control.operation() {
+                Some(SendOpcode::RdmaWrite | SendOpcode::RdmaWriteImm) => size_of::<RemoteAddressSegment>(),
+                _ => 0,
+            }
+    }
+}
+
+/// The requester of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Requester {
+    begun: VecDeque<Message>,
+    /// The message in `begun` that `next` belongs to; its length if none.
+    cursor: usize,
+    /// PSN to be sent next.
+    next: Psn,
+    /// PSN behind the last one ever sent.
+    top: Psn,
+    /// Oldest PSN not acknowledged.
+    oldest: Psn,
+    timeout: TimeoutCode,
+    retry_count: u8,
+    rnr_retry: u8,
+    retries_left: u8,
+    rnr_left: u8,
+    rnr_until: Option<Instant>,
+    ack_by: Option<Instant>,
+}
+
+/// What one try to send came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// A packet left, or a work request was begun.
+    Sent,
+    /// Nothing to do before something happens.
+    Idle,
+    /// The link is full.
+    Blocked,
+}
+
+impl Requester {
+    /// RTR to RTS.
+    pub(crate) fn start(&mut self, how: &RcToSend) {
+        *self = Self {
+            next: how.sq_psn,
+            top: how.sq_psn,
+            oldest: how.sq_psn,
+            timeout: TimeoutCode::new(how.timeout),
+            retry_count: how.retry_count & 7,
+            rnr_retry: how.rnr_retry & 7,
+            retries_left: how.retry_count & 7,
+            rnr_left: how.rnr_retry & 7,
+            ..Self::default()
+        };
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        [self.rnr_until, self.ack_by].into_iter().flatten().min()
+    }
+
+    fn window_is_full(&self) -> bool {
+        self.next.since(self.oldest) >= WINDOW
+    }
+
+    /// Goes (back) to `psn`.
+    fn seek(&mut self, psn: Psn) {
+        self.next = psn;
+        self.cursor =
+            self.begun.iter().position(|m| psn.since(m.first) < m.packets).unwrap_or(self.begun.len());
+    }
+
+    /// Takes it that everything before `psn` has arrived. True if that is news.
+    fn advance(&mut self, psn: Psn, now: Instant) -> bool {
+        let news = psn != self.oldest;
+        self.oldest = psn;
+        if news {
+            self.retries_left = self.retry_count;
+            self.rnr_left = self.rnr_retry;
+            if !self.next.is_at_or_after(psn) {
+                self.seek(psn);
+            }
+        }
+        self.ack_by = (self.oldest != self.top).then(|| self.ack_time(now)).flatten();
+        news
+    }
+
+    fn ack_time(&self, now: Instant) -> Option<Instant> {
+        (self.timeout.code() != 0).then(|| now + self.timeout.duration())
+    }
+
+    /// Takes the oldest work request if it is done or at fault.
+    fn settled(&mut self) -> Option<Message> {
+        let front = self.begun.front()?;
+        if front.fault.is_none() && !self.oldest.is_at_or_after(front.end()) {
+            return None;
+        }
+        self.cursor = self.cursor.saturating_sub(1);
+        self.begun.pop_front()
+    }
+
+    /// Takes the oldest work request whatever it is.
+    pub(crate) fn take_begun(&mut self) -> Option<Control> {
+        self.cursor = 0;
+        Some(self.begun.pop_front()?.control)
+    }
+
+    /// Ends all waiting.
+    pub(crate) fn stop(&mut self) {
+        self.rnr_until = None;
+        self.ack_by = None;
+    }
+}
+
+/// Completes what is done, in order.
+fn settle(qp: &mut Qp, dev: &mut Device) {
+    loop {
+        let face = Face::new(qp);
+        let Some(message) = qp.rc.as_mut().and_then(|rc| rc.requester.settled()) else { return };
+        match message.fault {
+            Some(status) => {
+                dev.fail_send(&face, &message.control, status);
+                dev.fail_qp(qp);
+                return;
+            }
+            None if message.control.signalled => {
+                dev.complete_send(&face, &message.control, message.length as u32)
+            }
+            None => {}
+        }
+    }
+}
+
+/// Begins the next posted work request.
+fn begin(qp: &mut Qp, dev: &mut Device) -> bool {
+    let Some(rc) = &mut qp.rc else { return false };
+    let broken = rc.requester.begun.back().is_some_and(|m| m.fault.is_some());
+    if broken || rc.requester.begun.len() >= MAX_MESSAGES {
+        return false;
+    }
+    let Some(control) = wqe::peek(&qp.sq) else { return false };
+    let mut message = Message { control, first: rc.requester.next, packets: 0, length: 0, fault: None };
+    match measure(&message, qp.qpn, &qp.sq, dev) {
+        Ok(None) => {}
+        Ok(Some(length)) => {
+            message.length = length;
+            message.packets = length.div_ceil(rc.mtu.bytes() as u64).max(1) as u32;
+        }
+        Err(status) => message.fault = Some(status),
+    }
+    qp.sq.head = qp.sq.head.wrapping_add(control.blocks);
+    if message.packets == 0 && message.fault.is_none() {
+        rc.requester.cursor += 1;
+    }
+    rc.requester.begun.push_back(message);
+    true
+}
+
+/// Bytes that a work request sends; `None` if it does not send.
+fn measure(
+    message: &Message,
+    qpn: ib_wire::Qpn,
+    sq: &crate::object::qp::SendQueue,
+    dev: &mut Device,
+) -> Result<Option<u64>, WcStatus> {
+    dev.wqe.load(sq, &message.control, qpn)?;
+    match message.control.operation() {
+        Some(SendOpcode::Nop) => Ok(None),
+        Some(
+            SendOpcode::Send
+            | SendOpcode::SendImm
+            | SendOpcode::SendInvalidate
+            | SendOpcode::RdmaWrite
+            | SendOpcode::RdmaWriteImm,
+        ) => {
+            let length = dev.wqe.data_len(message.data_at())?;
+            if length > MAX_MESSAGE { Err(WcStatus::LocalLength) } else { Ok(Some(length)) }
+        }
+        _ => Err(WcStatus::LocalQpOperation),
+    }
+}
+
+/// Sends the next packet, new or again.
+pub(crate) fn step(qp: &mut Qp, dev: &mut Device, now: Instant) -> Step {
+    let face = QpFace::new(qp, dev);
+    let Some(rc) = &mut qp.rc else { return Step::Idle };
+    if qp.state != QpState::Rts || rc.requester.rnr_until.is_some() || rc.requester.window_is_full() {
+        return Step::Idle;
+    }
+    if rc.requester.cursor >= rc.requester.begun.len() {
+        if !begin(qp, dev) {
+            return Step::Idle;
+        }
+        settle(qp, dev);
+        return Step::Sent;
+    }
+    let Some(message) = rc.requester.begun.get(rc.requester.cursor).copied() else { return Step::Idle };
+    if message.fault.is_some() {
+        return Step::Idle;
+    }
+    match packet(qp, dev, &face, &message) {
+        Ok(Step::Sent) => {}
+        Ok(other) => return other,
+        Err(status) => {
+            if let Some(rc) = &mut qp.rc
+                && let Some(m) = rc.requester.begun.get_mut(rc.requester.cursor)
+            {
+                m.fault = Some(status);
+            }
+            // It fails as soon as all before it is done.
+            settle(qp, dev);
+            return Step::Idle;
+        }
+    }
+    let Some(rc) = &mut qp.rc else { return Step::Idle };
+    let r = &mut rc.requester;
+    if r.next == r.top {
+        r.top = r.next.add(1);
+    } else {
+        dev.counters.count(Activity::Retransmitted);
+    }
+    r.next = r.next.add(1);
+    if r.next == message.end() {
+        r.cursor += 1;
+        // Work requests without packets may stand between.
+        while r.begun.get(r.cursor).is_some_and(|m| m.packets == 0 && m.fault.is_none()) {
+            r.cursor += 1;
+        }
+    }
+    if r.ack_by.is_none() {
+        r.ack_by = r.ack_time(now);
+    }
+    Step::Sent
+}
+
+fn packet(qp: &Qp, dev: &mut Device, face: &QpFace, message: &Message) -> Result<Step, WcStatus> {
+    let Some(rc) = &qp.rc else { return Ok(Step::Idle) };
+    let r = &rc.requester;
+    let mtu = rc.mtu.bytes();
+    let k = r.next.since(message.first);
+    let offset = u64::from(k) * mtu as u64;
+    let len = message.length.saturating_sub(offset).min(mtu as u64) as usize;
+    let (first, last) = (k == 0, k + 1 == message.packets);
+    dev.wqe.reload(&qp.sq, message.control.index, message.control.len())?;
+    let mut pieces = Pieces::new();
+    dev.wqe.gather(&dev.mrs, message.data_at(), offset, len, &mut pieces)?;
+    let operation = message.control.operation().ok_or(WcStatus::LocalQpOperation)?;
+    let opcode = opcode(operation, first, last).ok_or(WcStatus::LocalQpOperation)?;
+    let imm = message.control.imm;
+    let extended = match operation {
+        SendOpcode::RdmaWrite | SendOpcode::RdmaWriteImm if first => {
+            let remote = dev.wqe.remote()?;
+            let reth = Reth {
+                address: remote.address.get(),
+                rkey: Rkey(remote.rkey.get()),
+                length: message.length as u32,
+            };
+            if last && operation == SendOpcode::RdmaWriteImm {
+                Extended::RethImmediate(reth, imm)
+            } else {
+                Extended::Reth(reth)
+            }
+        }
+        SendOpcode::SendImm | SendOpcode::RdmaWriteImm if last => Extended::Immediate(imm),
+        SendOpcode::SendInvalidate if last => Extended::Ieth(Rkey(u32::from_be_bytes(imm))),
+        _ => Extended::Bare,
+    };
+    let mut bth = rc.bth(face, opcode, r.next);
+    bth.solicited = last && message.control.solicited;
+    bth.ack_request =
+        last || r.next.get() % ACK_EVERY == ACK_EVERY - 1 || r.next.since(r.oldest) + 1 >= WINDOW;
+    let av = rc.av;
+    let sent = dev.send(
+        face.port,
+        |port| Outgoing::new(port, &av, bth, extended, face.qpn, false),
+        len,
+        |wqe, out| wqe.copy(&pieces, out),
+    );
+    Ok(if sent.is_ok() { Step::Sent } else { Step::Blocked })
+}
+
+const fn opcode(operation: SendOpcode, first: bool, last: bool) -> Option<Opcode> {
+    Some(match (operation, first, last) {
+        (SendOpcode::Send | SendOpcode::SendImm | SendOpcode::SendInvalidate, true, false) => {
+            Opcode::RcSendFirst
+        }
+        (SendOpcode::Send | SendOpcode::SendImm | SendOpcode::SendInvalidate, false, false) => {
+            Opcode::RcSendMiddle
+        }
+        (SendOpcode::Send, false, true) => Opcode::RcSendLast,
+        (SendOpcode::Send, true, true) => Opcode::RcSendOnly,
+        (SendOpcode::SendImm, false, true) => Opcode::RcSendLastImmediate,
+        (SendOpcode::SendImm, true, true) => Opcode::RcSendOnlyImmediate,
+        (SendOpcode::SendInvalidate, false, true) => Opcode::RcSendLastInvalidate,
+        (SendOpcode::SendInvalidate, true, true) => Opcode::RcSendOnlyInvalidate,
+        (SendOpcode::RdmaWrite | SendOpcode::RdmaWriteImm, true, false) => Opcode::RcWriteFirst,
+        (SendOpcode::RdmaWrite | SendOpcode::RdmaWriteImm, false, false) => Opcode::RcWriteMiddle,
+        (SendOpcode::RdmaWrite, false, true) => Opcode::RcWriteLast,
+        (SendOpcode::RdmaWrite, true, true) => Opcode::RcWriteOnly,
+        (SendOpcode::RdmaWriteImm, false, true) => Opcode::RcWriteLastImmediate,
+        (SendOpcode::RdmaWriteImm, true, true) => Opcode::RcWriteOnlyImmediate,
+        _ => return None,
+    })
+}
+
+/// Handles an acknowledge (IBA 9.7.5.1, 9.7.5.2).
+pub(crate) fn acknowledge(qp: &mut Qp, dev: &mut Device, psn: Psn, aeth: Aeth, now: Instant) {
+    if qp.state != QpState::Rts {
+        return dev.counters.drop_packet(DropReason::QueuePairState);
+    }
+    let Some(rc) = &mut qp.rc else { return };
+    let r = &mut rc.requester;
+    let outstanding = r.top.since(r.oldest);
+    let at = psn.since(r.oldest);
+    if at >= outstanding {
+        // The last acknowledge once more is what a duplicate brings about; anything else is a ghost.
+        if psn.add(1) != r.oldest {
+            dev.counters.drop_packet(DropReason::StrayAcknowledge);
+        }
+        return;
+    }
+    let mut fault = None;
+    match aeth.syndrome {
+        Syndrome::Ack(_) => {
+            r.advance(psn.add(1), now);
+            r.rnr_until = None;
+        }
+        Syndrome::Nak(NakCode::SequenceError) => {
+            r.advance(psn, now);
+            if r.retries_left == 0 {
+                fault = Some(WcStatus::RetryExceeded);
+            } else {
+                r.retries_left -= 1;
+                r.seek(psn);
+            }
+        }
+        Syndrome::RnrNak(timer) => {
+            r.advance(psn, now);
+            if r.rnr_left == 0 {
+                fault = Some(WcStatus::RnrRetryExceeded);
+            } else {
+                if r.rnr_retry != 7 {
+                    r.rnr_left -= 1;
+                }
+                r.seek(psn);
+                r.rnr_until = Some(now + timer.duration());
+                r.ack_by = None;
+            }
+        }
+        Syndrome::Nak(code) => {
+            r.advance(psn, now);
+            fault = Some(match code {
+                NakCode::InvalidRequest => WcStatus::RemoteInvalidRequest,
+                NakCode::RemoteAccess => WcStatus::RemoteAccess,
+                NakCode::RemoteOperation => WcStatus::RemoteOperation,
+                _ => WcStatus::BadResponse,
+            });
+        }
+        Syndrome::Reserved(_) => return dev.counters.drop_packet(DropReason::Unsupported),
+    }
+    settle(qp, dev);
+    if let Some(status) = fault {
+        fail_oldest(qp, dev, status);
+    }
+    dev.update_timer(qp);
+    dev.schedule(qp);
+}
+
+/// Ends the connection with `status` for the oldest work request.
+fn fail_oldest(qp: &mut Qp, dev: &mut Device, status: WcStatus) {
+    if qp.state == QpState::Err {
+        return;
+    }
+    let face = Face::new(qp);
+    if let Some(control) = qp.rc.as_mut().and_then(|rc| rc.requester.take_begun()) {
+        dev.fail_send(&face, &control, status);
+    }
+    dev.fail_qp(qp);
+}
+
+/// Handles the passing of a deadline.
+pub(crate) fn expire(qp: &mut Qp, dev: &mut Device, now: Instant) {
+    let Some(rc) = &mut qp.rc else { return };
+    let r = &mut rc.requester;
+    if r.rnr_until.is_some_and(|at| at <= now) {
+        r.rnr_until = None;
+    }
+    if r.ack_by.is_some_and(|at| at <= now) {
+        r.ack_by = None;
+        dev.counters.count(Activity::Timeouts);
+        if r.retries_left == 0 {
+            return fail_oldest(qp, dev, WcStatus::RetryExceeded);
+        }
+        r.retries_left -= 1;
+        r.seek(r.oldest);
+    }
+    dev.schedule(qp);
+}

@@ -1,0 +1,294 @@
+//! The receiving half of a connection: order, duplicates, receives, acknowledges.
+
+use ib_wire::Psn;
+use ib_wire::packet::{Extended, NakCode, Opcode, RnrTimer, Syndrome};
+
+use crate::counters::{Activity, DropReason};
+use crate::device::{Device, Face, Receive};
+use crate::frame::Arrived;
+use crate::object::mr::Use;
+use crate::object::qp::Qp;
+use crate::scatter::ScatterError;
+use hca::{AsyncEvent, QpState, WcStatus};
+use prm::{Cqe, CqeOpcode};
+
+/// An acknowledge is sent at the latest after this many packets, asked for or not.
+const ACK_EVERY: u8 = 64;
+
+/// What the responder owes the other end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reply {
+    /// All up to the expected PSN.
+    Ack,
+    /// A refusal of one PSN.
+    Nak(Psn, Syndrome),
+}
+
+/// A message of which packets are missing.
+#[derive(Clone, Copy, Debug)]
+enum Incoming {
+    /// A SEND into the receive of this counter.
+    Send { counter: u16, received: u64 },
+    /// An RDMA WRITE.
+    Write { rkey: u32, address: u64, left: u64, length: u32 },
+}
+
+/// The responder of one connection.
+#[derive(Debug)]
+pub(crate) struct Responder {
+    pub(crate) epsn: Psn,
+    pub(crate) msn: Psn,
+    pub(crate) reply: Option<Reply>,
+    pub(crate) since_ack: u8,
+    rnr: RnrTimer,
+    /// A refusal went out; what comes before the refused PSN arrives again is not refused once more.
+    refused: bool,
+    incoming: Option<Incoming>,
+}
+
+impl Responder {
+    pub(crate) fn new(epsn: Psn, min_rnr_timer: u8) -> Self {
+        Self {
+            epsn,
+            msn: Psn::default(),
+            reply: None,
+            since_ack: 0,
+            rnr: RnrTimer::new(min_rnr_timer),
+            refused: false,
+            incoming: None,
+        }
+    }
+
+    /// Takes the receive that a message has begun to fill.
+    pub(crate) fn take_receive(&mut self) -> Option<u16> {
+        match self.incoming.take() {
+            Some(Incoming::Send { counter, .. }) => Some(counter),
+            _ => None,
+        }
+    }
+}
+
+/// Why a request is not carried out.
+enum Refusal {
+    /// No receive: later, perhaps.
+    NotReady,
+    /// This ends the connection. A receive that was taken completes with the status.
+    Fatal(NakCode, Option<(u16, WcStatus)>),
+}
+
+/// Handles a request packet.
+pub(crate) fn request(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
+    let Some(rc) = &mut qp.rc else { return };
+    let r = &mut rc.responder;
+    let psn = packet.bth().psn;
+    if psn != r.epsn {
+        if psn.is_at_or_after(r.epsn) {
+            dev.counters.drop_packet(DropReason::OutOfSequence);
+            if !r.refused {
+                r.refused = true;
+                r.reply = Some(Reply::Nak(r.epsn, Syndrome::Nak(NakCode::SequenceError)));
+                dev.counters.count(Activity::SequenceNaks);
+            }
+        } else {
+            // IBA 9.7.5.1.4: a duplicate SEND or WRITE is acknowledged and not carried out again.
+            dev.counters.count(Activity::Duplicates);
+            r.reply.get_or_insert(Reply::Ack);
+        }
+        return dev.schedule(qp);
+    }
+    if qp.state == QpState::Rtr && r.msn == Psn::default() && r.since_ack == 0 {
+        dev.events.raise(AsyncEvent::CommunicationEstablished(qp.qpn));
+    }
+    match execute(qp, dev, packet) {
+        Ok(ended) => {
+            let Some(rc) = &mut qp.rc else { return };
+            let r = &mut rc.responder;
+            r.epsn = r.epsn.add(1);
+            r.refused = false;
+            if ended {
+                r.msn = r.msn.add(1);
+            }
+            r.since_ack = r.since_ack.saturating_add(1);
+            let stale = matches!(r.reply, Some(Reply::Nak(..)));
+            if packet.bth().ack_request || r.since_ack >= ACK_EVERY || stale {
+                r.reply = Some(Reply::Ack);
+                dev.schedule(qp);
+            }
+        }
+        Err(Refusal::NotReady) => {
+            let Some(rc) = &mut qp.rc else { return };
+            let r = &mut rc.responder;
+            r.refused = true;
+            r.reply = Some(Reply::Nak(psn, Syndrome::RnrNak(r.rnr)));
+            dev.counters.count(Activity::RnrNaks);
+            dev.schedule(qp);
+        }
+        Err(Refusal::Fatal(code, receive)) => {
+            if let Some(rc) = &mut qp.rc {
+                rc.responder.refused = true;
+                rc.responder.reply = Some(Reply::Nak(psn, Syndrome::Nak(code)));
+                if receive.is_some() {
+                    rc.responder.incoming = None;
+                }
+            }
+            if let Some((counter, status)) = receive {
+                dev.fail_receive(&Face::new(qp), counter, status);
+            }
+            dev.fail_qp(qp);
+            dev.schedule(qp);
+        }
+    }
+}
+
+const INVALID: Refusal = Refusal::Fatal(NakCode::InvalidRequest, None);
+
+/// Carries out the request that is next in order. True if it ends its message.
+fn execute(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Result<bool, Refusal> {
+    let Some(rc) = &mut qp.rc else { return Err(INVALID) };
+    let opcode = packet.bth().opcode;
+    let payload = packet.payload();
+    let mtu = rc.mtu.bytes();
+    let (first, last) = match opcode {
+        Opcode::RcSendFirst | Opcode::RcWriteFirst => (true, false),
+        Opcode::RcSendMiddle | Opcode::RcWriteMiddle => (false, false),
+        Opcode::RcSendLast
+        | Opcode::RcSendLastImmediate
+        | Opcode::RcSendLastInvalidate
+        | Opcode::RcWriteLast
+        | Opcode::RcWriteLastImmediate => (false, true),
+        Opcode::RcSendOnly
+        | Opcode::RcSendOnlyImmediate
+        | Opcode::RcSendOnlyInvalidate
+        | Opcode::RcWriteOnly
+        | Opcode::RcWriteOnlyImmediate => (true, true),
+        // RDMA READ and atomics are not offered.
+        _ => return Err(INVALID),
+    };
+    let fits = match (first, last) {
+        (_, false) => payload.len() == mtu,
+        (false, true) => (1..=mtu).contains(&payload.len()),
+        (true, true) => payload.len() <= mtu,
+    };
+    if !fits {
+        let receive = rc.responder.take_receive().map(|counter| (counter, WcStatus::LocalLength));
+        return Err(Refusal::Fatal(NakCode::InvalidRequest, receive));
+    }
+    let is_write = matches!(
+        opcode,
+        Opcode::RcWriteFirst
+            | Opcode::RcWriteMiddle
+            | Opcode::RcWriteLast
+            | Opcode::RcWriteLastImmediate
+            | Opcode::RcWriteOnly
+            | Opcode::RcWriteOnlyImmediate
+    );
+    match (rc.responder.incoming, first, is_write) {
+        (None, true, true) | (Some(Incoming::Write { .. }), false, true) => write(qp, dev, packet, last),
+        (None, true, false) | (Some(Incoming::Send { .. }), false, false) => send(qp, dev, packet, last),
+        _ => Err(INVALID),
+    }
+}
+
+fn send(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, last: bool) -> Result<bool, Refusal> {
+    let face = Face::new(qp);
+    let Some(rc) = &mut qp.rc else { return Err(INVALID) };
+    let (counter, received) = match rc.responder.incoming {
+        Some(Incoming::Send { counter, received }) => (counter, received),
+        _ => (take(dev, &mut qp.receives)?, 0),
+    };
+    let payload = packet.payload();
+    let total = received + payload.len() as u64;
+    dev.load_receive(&qp.receives, counter);
+    rc.responder.incoming = Some(Incoming::Send { counter, received: total });
+    dev.receive.write(&dev.mrs, received, payload).map_err(|error| match error {
+        ScatterError::Length => {
+            Refusal::Fatal(NakCode::InvalidRequest, Some((counter, WcStatus::LocalLength)))
+        }
+        ScatterError::Protection => {
+            Refusal::Fatal(NakCode::RemoteOperation, Some((counter, WcStatus::LocalProtection)))
+        }
+    })?;
+    if last {
+        rc.responder.incoming = None;
+        let opcode = match packet.bth().opcode {
+            Opcode::RcSendLastImmediate | Opcode::RcSendOnlyImmediate => CqeOpcode::ReceiveSendImm,
+            Opcode::RcSendLastInvalidate | Opcode::RcSendOnlyInvalidate => CqeOpcode::ReceiveSendInvalidate,
+            _ => CqeOpcode::ReceiveSend,
+        };
+        let dest_qpn = rc.dest_qpn;
+        complete(dev, &face, packet, counter, total as u32, opcode, dest_qpn);
+    }
+    Ok(last)
+}
+
+fn write(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, last: bool) -> Result<bool, Refusal> {
+    const ACCESS: Refusal = Refusal::Fatal(NakCode::RemoteAccess, None);
+    let face = Face::new(qp);
+    let Some(rc) = &mut qp.rc else { return Err(INVALID) };
+    let payload = packet.payload();
+    let (rkey, address, left, length) = match (rc.responder.incoming, packet.extended().reth()) {
+        (Some(Incoming::Write { rkey, address, left, length }), _) => (rkey, address, left, length),
+        (_, Some(reth)) => {
+            let length = u64::from(reth.length);
+            // The whole range is checked at once; a WRITE of nothing names no memory (IBA 9.7.5.2.3).
+            if length > 0
+                && dev.mrs.translate(reth.rkey.0, reth.address, length as usize, Use::RemoteWrite).is_err()
+            {
+                return Err(ACCESS);
+            }
+            (reth.rkey.0, reth.address, length, reth.length)
+        }
+        _ => return Err(INVALID),
+    };
+    let n = payload.len() as u64;
+    if n > left || last && n != left {
+        return Err(INVALID);
+    }
+    let immediate =
+        matches!(packet.bth().opcode, Opcode::RcWriteLastImmediate | Opcode::RcWriteOnlyImmediate);
+    let counter = if immediate { Some(take(dev, &mut qp.receives)?) } else { None };
+    if n > 0 {
+        let memory = dev.mrs.translate(rkey, address, payload.len(), Use::RemoteWrite).map_err(|_| ACCESS)?;
+        memory.write(payload);
+    }
+    rc.responder.incoming =
+        (!last).then_some(Incoming::Write { rkey, address: address.wrapping_add(n), left: left - n, length });
+    if let Some(counter) = counter {
+        let dest_qpn = rc.dest_qpn;
+        complete(dev, &face, packet, counter, length, CqeOpcode::ReceiveWriteImm, dest_qpn);
+    }
+    Ok(last)
+}
+
+/// Takes a receive for a message that begins.
+fn take(dev: &mut Device, receives: &mut crate::object::qp::Receives) -> Result<u16, Refusal> {
+    match dev.take_receive(receives) {
+        Receive::Taken(counter) => Ok(counter),
+        Receive::Empty => Err(Refusal::NotReady),
+        Receive::Broken => Err(Refusal::Fatal(NakCode::RemoteOperation, None)),
+    }
+}
+
+fn complete(
+    dev: &mut Device,
+    face: &Face,
+    packet: &Arrived<'_>,
+    counter: u16,
+    length: u32,
+    opcode: CqeOpcode,
+    source: ib_wire::Qpn,
+) {
+    let mut cqe = Cqe::default();
+    cqe.slid.set(packet.slid.0);
+    cqe.flags_rqpn.set(u32::from(packet.sl.get()) << 24 | source.get());
+    cqe.byte_cnt.set(length);
+    cqe.wqe_counter.set(counter);
+    match *packet.extended() {
+        Extended::Immediate(imm) | Extended::RethImmediate(_, imm) => {
+            cqe.imm_inval_pkey.set(u32::from_be_bytes(imm));
+        }
+        Extended::Ieth(rkey) => cqe.imm_inval_pkey.set(rkey.0),
+        _ => {}
+    }
+    dev.complete_receive(face, cqe, opcode, packet.bth().solicited);
+}

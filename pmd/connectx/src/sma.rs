@@ -1,0 +1,265 @@
+//! The subnet management agent in the firmware (IBA 14.2, 14.3): it answers for a port's NodeInfo, NodeDescription,
+//! PortInfo, P_KeyTable and GUIDInfo, whatever the host does.
+
+use ib_wire::mad::{MAD_LEN, MadStatus, Method};
+use ib_wire::packet::{Bth, Deth, Extended, Headers, Lrh, Opcode, Packet, VirtualLane};
+use ib_wire::smp::{
+    Capabilities, DirectedStep, ExtendedSpeeds, GuidBlock, LinkWidth, Lmc, Nibble, NodeDescription, NodeInfo,
+    NodeType, Origin, PKeyBlock, PortInfo, PortPhysicalState, PortState as WireState, Smp, attribute, step,
+};
+use ib_wire::{Lid, PKey, Psn, QKey, Qpn, ServiceLevel, TimeoutCode};
+
+use super::counters::DropReason;
+use super::device::Device;
+use super::engine::EngineConfig;
+use super::event::Events;
+use super::port::{PKEYS, Port};
+use hca::{AsyncEvent, PortState};
+
+/// Device id of a ConnectX-5.
+const DEVICE_ID: u16 = 0x1017;
+/// OUI of Mellanox, whose formats this device speaks.
+const VENDOR_ID: u32 = 0x0000_02c9;
+
+/// What the agent did with a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Handled {
+    /// It was for the agent.
+    Answered,
+    /// It is an answer or a trap, for whoever sits on queue pair 0.
+    NotForAgent,
+}
+
+/// Handles a subnet management packet that came in by port `index`.
+pub(crate) fn handle(
+    dev: &mut Device,
+    config: &EngineConfig,
+    index: u8,
+    packet: &Packet<'_>,
+) -> Result<Handled, DropReason> {
+    let bytes: &[u8; MAD_LEN] = packet.payload().try_into().map_err(|_| DropReason::BadSmp)?;
+    let mut smp = Smp::from_mad(bytes).map_err(|_| DropReason::BadSmp)?;
+    let ports = dev.ports.len() as u8;
+    let port = dev.ports.get_mut(usize::from(index)).ok_or(DropReason::BadSmp)?;
+    let dlid = packet.lrh().dlid;
+    if smp.is_directed() {
+        match step(&mut smp, NodeType::ChannelAdapter, Origin::Port(port.number.0)) {
+            DirectedStep::Deliver => {}
+            _ => return Err(DropReason::BadSmp),
+        }
+    } else if !port.has_lid(dlid) && dlid != Lid::PERMISSIVE {
+        return Err(DropReason::NotOurLid);
+    }
+    if !matches!(smp.header.method, Method::Get | Method::Set) {
+        return Ok(Handled::NotForAgent);
+    }
+    let mut answer = smp;
+    let result = match smp.header.method {
+        Method::Set => {
+            set(port, &smp, &mut dev.events).and_then(|()| get(port, config, ports, &smp, &mut answer))
+        }
+        _ => get(port, config, ports, &smp, &mut answer),
+    };
+    let mut answer = answer.answer(result.err().unwrap_or(MadStatus::OK));
+    let mut lrh = Lrh {
+        vl: VirtualLane::MANAGEMENT,
+        sl: ServiceLevel::new(0),
+        dlid: packet.lrh().slid,
+        slid: if dlid == Lid::PERMISSIVE { Lid::PERMISSIVE } else { port.lid },
+    };
+    if answer.is_directed() {
+        match step(&mut answer, NodeType::ChannelAdapter, Origin::Local) {
+            DirectedStep::Send(_) => lrh.dlid = Lid::PERMISSIVE,
+            DirectedStep::SendByLid(lid) => lrh.dlid = lid,
+            DirectedStep::Deliver | DirectedStep::Discard => return Err(DropReason::BadSmp),
+        }
+    }
+    let src_qpn = packet.extended().deth().map_or(Qpn::SMI, |deth| deth.src_qpn);
+    port.answer(frame(lrh, src_qpn, &answer));
+    Ok(Handled::Answered)
+}
+
+/// The whole packet of an answer.
+fn frame(lrh: Lrh, to: Qpn, smp: &Smp) -> Box<[u8]> {
+    let bth = Bth {
+        opcode: Opcode::UdSendOnly,
+        solicited: false,
+        migrated: true,
+        pkey: PKey::DEFAULT,
+        fecn: false,
+        becn: false,
+        dest_qpn: to,
+        ack_request: false,
+        psn: Psn::default(),
+    };
+    let deth = Deth { qkey: QKey(0), src_qpn: Qpn::SMI };
+    let headers = Headers { lrh, grh: None, bth, extended: Extended::Deth(deth) };
+    let mut packet = vec![0; headers.packet_len(MAD_LEN)];
+    // The memory is as long as the packet.
+    let _ = headers.write_packet(&smp.to_bytes()[..], &mut packet);
+    packet.into_boxed_slice()
+}
+
+/// Fills in the attribute that is asked for.
+fn get(
+    port: &mut Port,
+    config: &EngineConfig,
+    ports: u8,
+    smp: &Smp,
+    answer: &mut Smp,
+) -> Result<(), MadStatus> {
+    match smp.header.attribute {
+        attribute::NODE_DESCRIPTION => answer.set_attribute(&NodeDescription::new(&config.description)),
+        attribute::NODE_INFO => answer.set_attribute(&NodeInfo {
+            base_version: 1,
+            class_version: 1,
+            node_type: NodeType::ChannelAdapter,
+            num_ports: ports,
+            system_image_guid: config.node_guid,
+            node_guid: config.node_guid,
+            port_guid: port.guid,
+            partition_cap: PKEYS as u16,
+            device_id: DEVICE_ID,
+            revision: 0,
+            local_port: port.number.0,
+            vendor_id: Qpn::new(VENDOR_ID),
+        }),
+        attribute::PORT_INFO => {
+            names_us(port, smp)?;
+            // The answer to a Set shows what came of it, not what was asked for.
+            answer.data = [0; 64];
+            answer.set_attribute(&port_info(port));
+        }
+        attribute::PKEY_TABLE => {
+            only_block(smp.header.modifier as u16)?;
+            answer.set_attribute(&PKeyBlock { keys: port.pkeys });
+        }
+        attribute::GUID_INFO => {
+            let block = port.gids.block(smp.header.modifier).ok_or(MadStatus::INVALID_FIELD)?;
+            answer.set_attribute(&block);
+        }
+        _ => return Err(MadStatus::UNSUPPORTED_ATTRIBUTE),
+    }
+    Ok(())
+}
+
+fn set(port: &mut Port, smp: &Smp, events: &mut Events) -> Result<(), MadStatus> {
+    match smp.header.attribute {
+        attribute::PORT_INFO => {
+            names_us(port, smp)?;
+            let want = smp.attribute::<PortInfo>().ok_or(MadStatus::INVALID_FIELD)?;
+            set_port_info(port, &want, events)
+        }
+        attribute::PKEY_TABLE => {
+            only_block(smp.header.modifier as u16)?;
+            let block = smp.attribute::<PKeyBlock>().ok_or(MadStatus::INVALID_FIELD)?;
+            if port.pkeys != block.keys {
+                port.pkeys = block.keys;
+                events.raise(AsyncEvent::PKeyChange(port.number));
+            }
+            Ok(())
+        }
+        attribute::GUID_INFO => {
+            let block = smp.attribute::<GuidBlock>().ok_or(MadStatus::INVALID_FIELD)?;
+            if port.gids.set_block(smp.header.modifier, &block).ok_or(MadStatus::INVALID_FIELD)? {
+                events.raise(AsyncEvent::GidChange(port.number));
+            }
+            Ok(())
+        }
+        _ => Err(MadStatus::UNSUPPORTED_ATTRIBUTE),
+    }
+}
+
+/// On a channel adapter the modifier of PortInfo is the port, or 0 for the one that the packet came in by.
+fn names_us(port: &Port, smp: &Smp) -> Result<(), MadStatus> {
+    let named = smp.header.modifier & 0xff;
+    if named == 0 || named == u32::from(port.number.0) { Ok(()) } else { Err(MadStatus::INVALID_FIELD) }
+}
+
+const fn only_block(block: u16) -> Result<(), MadStatus> {
+    if block == 0 { Ok(()) } else { Err(MadStatus::INVALID_FIELD) }
+}
+
+fn port_info(port: &Port) -> PortInfo {
+    let (state, physical) = match port.state {
+        PortState::Down => (WireState::Down, PortPhysicalState::Polling),
+        PortState::Init => (WireState::Init, PortPhysicalState::LinkUp),
+        PortState::Armed => (WireState::Armed, PortPhysicalState::LinkUp),
+        PortState::Active => (WireState::Active, PortPhysicalState::LinkUp),
+    };
+    PortInfo {
+        mkey: port.mkey,
+        gid_prefix: port.gids.prefix(),
+        lid: port.lid,
+        sm_lid: port.sm_lid,
+        capabilities: Capabilities::COMMUNICATION_MANAGEMENT
+            | Capabilities::EXTENDED_SPEEDS
+            | Capabilities::CLIENT_REREGISTRATION,
+        mkey_lease: port.mkey_lease,
+        local_port: port.number.0,
+        width_enabled: LinkWidth::X1 | LinkWidth::X4,
+        width_supported: LinkWidth::X1 | LinkWidth::X4,
+        width_active: LinkWidth::X4,
+        speed_supported: Nibble::new(7),
+        state,
+        physical_state: physical,
+        down_default: Nibble::new(2),
+        lmc: Lmc::new(port.lmc),
+        speed_active: Nibble::new(4),
+        speed_enabled: Nibble::new(7),
+        neighbor_mtu: port.mtu.into(),
+        sm_sl: port.sm_sl,
+        vl_cap: Nibble::new(1),
+        mtu_cap: port.max_mtu.into(),
+        operational_vls: Nibble::new(1),
+        pkey_violations: port.pkey_violations,
+        qkey_violations: port.qkey_violations,
+        guid_cap: u8::try_from(port.gids.len()).unwrap_or(u8::MAX),
+        subnet_timeout: port.subnet_timeout,
+        response_time: TimeoutCode::new(16),
+        speed_ext_active: Nibble::new(2),
+        speed_ext_supported: Nibble::new(3),
+        speed_ext_enabled: ExtendedSpeeds::new(3),
+        ..PortInfo::default()
+    }
+}
+
+/// A Set of PortInfo (IBA 14.2.5.6). Everything is checked before anything changes.
+fn set_port_info(port: &mut Port, want: &PortInfo, events: &mut Events) -> Result<(), MadStatus> {
+    let mtu = want.neighbor_mtu.mtu().filter(|mtu| *mtu <= port.max_mtu).ok_or(MadStatus::INVALID_FIELD)?;
+    let unicast = want.lid.0 != 0 && want.lid.0 < Lid::FIRST_MULTICAST.0;
+    if !unicast || want.sm_lid.0 >= Lid::FIRST_MULTICAST.0 {
+        return Err(MadStatus::INVALID_FIELD);
+    }
+    let state = match (port.state, want.state) {
+        (state, WireState::NoChange) => state,
+        (PortState::Init | PortState::Armed, WireState::Armed) => PortState::Armed,
+        (PortState::Armed | PortState::Active, WireState::Active) => PortState::Active,
+        // The link trains anew and comes up in INIT.
+        (PortState::Init | PortState::Armed | PortState::Active, WireState::Down) => PortState::Init,
+        _ => return Err(MadStatus::INVALID_FIELD),
+    };
+    port.mkey = want.mkey;
+    port.mkey_lease = want.mkey_lease;
+    port.mtu = mtu;
+    port.subnet_timeout = want.subnet_timeout;
+    // Any write of a violation counter clears it (IBA 14.2.5.6).
+    port.pkey_violations = want.pkey_violations.min(port.pkey_violations);
+    port.qkey_violations = want.qkey_violations.min(port.qkey_violations);
+    if (port.lid, port.lmc) != (want.lid, want.lmc.get()) {
+        (port.lid, port.lmc) = (want.lid, want.lmc.get());
+        events.raise(AsyncEvent::LidChange(port.number));
+    }
+    if (port.sm_lid, port.sm_sl) != (want.sm_lid, want.sm_sl) {
+        (port.sm_lid, port.sm_sl) = (want.sm_lid, want.sm_sl);
+        events.raise(AsyncEvent::SmChange(port.number));
+    }
+    if port.gids.set_prefix(want.gid_prefix) {
+        events.raise(AsyncEvent::GidChange(port.number));
+    }
+    port.set_state(state, events);
+    if want.client_reregister {
+        events.raise(AsyncEvent::ClientReregister(port.number));
+    }
+    Ok(())
+}

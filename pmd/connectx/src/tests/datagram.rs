@@ -1,0 +1,201 @@
+use ib_wire::{Gid, Lid, PKey, QKey, Qpn};
+
+use super::rig::*;
+use crate::{DropReason, QpKind};
+use hca::{GlobalRoute, QpState, QpTransition, WcStatus};
+
+const QKEY: u32 = 0x0b1b;
+
+fn group(dgid: Gid) -> To {
+    let route = GlobalRoute { dgid, sgid_index: 0, flow_label: 0, hop_limit: 0, traffic_class: 0 };
+    To { lid: Lid(0xc001), qpn: Qpn::MULTICAST, qkey: QKEY, grh: Some(route) }
+}
+
+#[test]
+fn a_datagram_arrives_behind_its_grh_area() {
+    let mut rig = Rig::new();
+    let mut tx = rig.a.ud(QKEY, 11);
+    let mut rx = rig.b.ud(QKEY, 22);
+    let (out, out_key) = rig.a.memory(4096);
+    let (inn, in_key) = rig.b.memory(8192);
+    out.put(0, &pattern(2044, 1));
+    rig.b.receive(&mut rx, &[data(2084, in_key, inn.address())]);
+    rig.b
+        .receive(&mut rx, &[data(40, in_key, inn.address() + 4096), data(100, in_key, inn.address() + 6000)]);
+    let to = To { lid: Lid(2), qpn: rx.qpn, qkey: QKEY, grh: None };
+    // Two pieces, unaligned.
+    let pieces = [data(1001, out_key, out.address()), data(1043, out_key, out.address() + 1001)];
+    rig.a.send_ud(&mut tx, &to, &pieces);
+    let mut routed = to;
+    let dgid = rig.b.gid();
+    routed.grh =
+        Some(GlobalRoute { dgid, sgid_index: 0, flow_label: 0x12345, hop_limit: 9, traffic_class: 3 });
+    rig.a.send_ud(&mut tx, &routed, &[data(77, out_key, out.address())]);
+    rig.settle();
+
+    let sent = rig.a.scq.all();
+    assert_eq!(
+        sent.iter().map(|w| (w.opcode, w.counter, w.send_opcode)).collect::<Vec<_>>(),
+        [(REQ, 0, 0x0a), (REQ, 2, 0x0a)]
+    );
+    let got = rig.b.rcq.all();
+    assert_eq!(got.len(), 2);
+    assert_eq!(
+        (got[0].opcode, got[0].bytes, got[0].source, got[0].slid, got[0].grh, got[0].user_index),
+        (RESP_SEND, 2084, tx.qpn.get(), 1, false, 22)
+    );
+    assert_eq!((got[0].counter, got[1].counter, got[1].grh, got[1].bytes), (0, 1, true, 117));
+    assert_eq!(inn.get(40, 2044), pattern(2044, 1));
+    assert_eq!(inn.get(6000, 77), pattern(2044, 1)[..77]);
+    let grh = inn.get(4096, 40);
+    assert_eq!(grh[..4], [0x60, 0x31, 0x23, 0x45]);
+    assert_eq!((&grh[8..24], &grh[24..]), (&rig.a.gid().0[..], &dgid.0[..]));
+}
+
+#[test]
+fn keys_of_partition_and_queue_are_checked_and_counted() {
+    let mut rig = Rig::new();
+    let mut tx = rig.a.ud(QKEY, 0);
+    let mut rx = rig.b.ud(QKEY, 0);
+    let (m, key) = rig.b.memory(4096);
+    let (out, out_key) = rig.a.memory(64);
+    for _ in 0..4 {
+        rig.b.receive(&mut rx, &[data(1000, key, m.address())]);
+    }
+    let mut send = |rig: &mut Rig, qkey: u32| {
+        let to = To { lid: Lid(2), qpn: rx.qpn, qkey, grh: None };
+        rig.a.send_ud(&mut tx, &to, &[data(10, out_key, out.address())]);
+        rig.settle();
+        rig.b.rcq.all().len()
+    };
+    assert_eq!(send(&mut rig, QKEY + 1), 0);
+    assert_eq!(rig.b.drops(DropReason::QueueKey), 1);
+    // The top bit: the sender's own key.
+    assert_eq!(send(&mut rig, 0x8000_0001), 1);
+    rig.b.engine.set_pkey(PORT, 0, PKey(0x8123)).unwrap();
+    assert_eq!(send(&mut rig, QKEY), 0);
+    assert_eq!(rig.b.drops(DropReason::PartitionKey), 1);
+    rig.a.engine.set_pkey(PORT, 0, PKey(0x0123)).unwrap();
+    assert_eq!(send(&mut rig, QKEY), 1);
+    rig.b.engine.set_pkey(PORT, 0, PKey(0x0123)).unwrap();
+    assert_eq!(send(&mut rig, QKEY), 0, "two limited members");
+    let p = rig.b.engine.port_mut(PORT).unwrap();
+    assert_eq!((p.pkey_violations, p.qkey_violations), (2, 1));
+}
+
+#[test]
+fn a_group_reaches_all_that_are_attached_but_not_its_sender() {
+    let mut rig = Rig::new();
+    let mgid = Gid([0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
+    let (out, out_key) = rig.a.memory(256);
+    let (ma, ka) = rig.a.memory(4096);
+    let (mb, kb) = rig.b.memory(4096);
+    let mut tx = rig.a.ud(QKEY, 1);
+    let mut sibling = rig.a.ud(QKEY, 2);
+    let mut deaf = rig.b.ud(QKEY, 3);
+    let mut listener = rig.b.ud(QKEY, 4);
+    for qp in [&mut tx, &mut sibling] {
+        rig.a.receive(qp, &[data(300, ka, ma.address())]);
+        rig.a.engine.attach_multicast(qp.qpn, mgid).unwrap();
+        rig.a.engine.attach_multicast(qp.qpn, mgid).unwrap();
+    }
+    for qp in [&mut deaf, &mut listener] {
+        rig.b.receive(qp, &[data(300, kb, mb.address())]);
+    }
+    rig.b.engine.attach_multicast(listener.qpn, mgid).unwrap();
+    out.put(0, &pattern(100, 5));
+    rig.a.send_ud(&mut tx, &group(mgid), &[data(100, out_key, out.address())]);
+    rig.settle();
+    let who = |w: Vec<Wc>| w.iter().map(|w| w.user_index).collect::<Vec<_>>();
+    assert_eq!(who(rig.a.rcq.all()), [2]);
+    assert_eq!(who(rig.b.rcq.all()), [4]);
+    assert_eq!(mb.get(40, 100), pattern(100, 5));
+    rig.b.engine.detach_multicast(listener.qpn, mgid).unwrap();
+    rig.a.send_ud(&mut tx, &group(mgid), &[data(100, out_key, out.address())]);
+    rig.settle();
+    assert_eq!(rig.b.drops(DropReason::NotAttached), 1);
+}
+
+#[test]
+fn queue_pair_one_has_another_number_within() {
+    let mut rig = Rig::new();
+    let mut tx = rig.a.qp(QpKind::Gsi, 16, None, 1);
+    let mut rx = rig.b.qp(QpKind::Gsi, 16, None, 9);
+    rig.a.open_ud(&tx, QKey::GSI.0);
+    rig.b.open_ud(&rx, QKey::GSI.0);
+    assert!(rx.qpn.get() > 1);
+    let (m, key) = rig.b.memory(4096);
+    let (out, out_key) = rig.a.memory(256);
+    rig.b.receive(&mut rx, &[data(296, key, m.address())]);
+    let to = To { lid: Lid(2), qpn: Qpn::GSI, qkey: QKey::GSI.0, grh: None };
+    rig.a.send_ud(&mut tx, &to, &[data(256, out_key, out.address())]);
+    rig.settle();
+    let got = rig.b.rcq.all();
+    assert_eq!((got.len(), got[0].source, got[0].user_index, got[0].qpn), (1, 1, 9, rx.qpn.get()));
+}
+
+#[test]
+fn a_failed_send_stops_sends_only() {
+    let mut rig = Rig::new();
+    let mut a = rig.a.ud(QKEY, 1);
+    let mut b = rig.b.ud(QKEY, 2);
+    let (m, key) = rig.a.memory(4096);
+    let (mb, kb) = rig.b.memory(4096);
+    let to = To { lid: Lid(2), qpn: b.qpn, qkey: QKEY, grh: None };
+    rig.a.receive(&mut a, &[data(200, key, m.address())]);
+    rig.a.send_ud(&mut a, &to, &[data(10, key + 1, m.address())]);
+    rig.a.send_ud(&mut a, &to, &[data(10, key, m.address())]);
+    rig.settle();
+    let status: Vec<_> = rig.a.scq.all().iter().map(|w| (w.counter, w.status)).collect();
+    assert_eq!(status, [(0, WcStatus::LocalProtection), (2, WcStatus::Flushed)]);
+    assert_eq!(rig.a.engine.qp_state(a.qpn).unwrap(), QpState::Sqe);
+    let back = To { lid: Lid(1), qpn: a.qpn, qkey: QKEY, grh: None };
+    rig.b.send_ud(&mut b, &back, &[data(10, kb, mb.address())]);
+    rig.settle();
+    assert_eq!(rig.a.rcq.all().len(), 1);
+    rig.a.engine.modify_qp(a.qpn, &QpTransition::RecoverSend).unwrap();
+    rig.b.receive(&mut b, &[data(200, kb, mb.address())]);
+    rig.a.send_ud(&mut a, &to, &[data(10, key, m.address())]);
+    rig.settle();
+    assert_eq!(rig.a.scq.all()[0].status, WcStatus::Success);
+    assert_eq!(rig.b.rcq.all().len(), 1);
+}
+
+#[test]
+fn what_does_not_fit_is_dropped_without_costing_a_receive() {
+    let mut rig = Rig::new();
+    let mut tx = rig.a.ud(QKEY, 0);
+    let mut rx = rig.b.ud(QKEY, 0);
+    let (m, key) = rig.b.memory(4096);
+    let (out, out_key) = rig.a.memory(8192);
+    let to = To { lid: Lid(2), qpn: rx.qpn, qkey: QKEY, grh: None };
+    let piece = |n| data(n, out_key, out.address());
+    rig.a.send_ud(&mut tx, &to, &[piece(10)]);
+    rig.settle();
+    assert_eq!(rig.b.drops(DropReason::NoReceive), 1);
+    rig.b.receive(&mut rx, &[data(100, key, m.address())]);
+    rig.a.send_ud(&mut tx, &to, &[piece(61)]);
+    rig.a.send_ud(&mut tx, &to, &[piece(60)]);
+    rig.settle();
+    assert_eq!(rig.b.drops(DropReason::ReceiveTooShort), 1);
+    assert_eq!(rig.b.rcq.all()[0].bytes, 100);
+    rig.a.scq.all();
+    rig.a.send_ud(&mut tx, &to, &[piece(4097)]);
+    rig.settle();
+    assert_eq!(rig.a.scq.all()[0].status, WcStatus::LocalLength);
+}
+
+#[test]
+fn within_one_device() {
+    let mut rig = Rig::new();
+    let mut tx = rig.a.ud(QKEY, 1);
+    let mut rx = rig.a.ud(QKEY, 2);
+    let (m, key) = rig.a.memory(4096);
+    m.put(0, b"to myself");
+    rig.a.receive(&mut rx, &[data(100, key, m.address() + 1000)]);
+    let to = To { lid: Lid(1), qpn: rx.qpn, qkey: QKEY, grh: None };
+    rig.a.send_ud(&mut tx, &to, &[data(9, key, m.address())]);
+    rig.settle();
+    assert_eq!(rig.a.rcq.all()[0].bytes, 49);
+    assert_eq!(m.get(1040, 9), b"to myself");
+}

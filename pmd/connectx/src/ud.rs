@@ -1,0 +1,191 @@
+//! Datagrams (IBA 9.8.3): user, general management and, where the host asks for it, subnet management.
+
+use ib_wire::packet::{Bth, Deth, Extended, GRH_LEN, Opcode};
+use ib_wire::{Psn, QKey};
+
+use super::counters::DropReason;
+use super::device::{Device, Face, Receive};
+use super::frame::{Arrived, NetworkHeader, Outgoing};
+use super::object::qp::{Qp, QpKind};
+use super::scatter::ScatterError;
+use super::wqe::{self, Control, Pieces};
+use crate::rc::requester::Step;
+use hca::{QpState, WcStatus};
+use prm::{ControlSegment, Cqe, CqeOpcode, DatagramAddress, SendOpcode, cqe_flags};
+
+/// Sends the next datagram.
+pub(crate) fn step(qp: &mut Qp, dev: &mut Device) -> Step {
+    if qp.state == QpState::Sqe {
+        dev.flush_sends(qp);
+        return Step::Idle;
+    }
+    if qp.state != QpState::Rts {
+        return Step::Idle;
+    }
+    let Some(control) = wqe::peek(&qp.sq) else { return Step::Idle };
+    let face = Face::new(qp);
+    match datagram(qp, dev, &control) {
+        Ok((Step::Sent, length)) => {
+            qp.sq.head = qp.sq.head.wrapping_add(control.blocks);
+            if control.signalled {
+                dev.complete_send(&face, &control, length);
+            }
+            Step::Sent
+        }
+        Ok((other, _)) => other,
+        Err(status) => {
+            qp.sq.head = qp.sq.head.wrapping_add(control.blocks);
+            dev.fail_send(&face, &control, status);
+            // IBA 10.3.1: a datagram queue pair goes on receiving.
+            qp.state = QpState::Sqe;
+            dev.flush_sends(qp);
+            Step::Idle
+        }
+    }
+}
+
+fn datagram(qp: &Qp, dev: &mut Device, control: &Control) -> Result<(Step, u32), WcStatus> {
+    const DATA_AT: usize = size_of::<ControlSegment>() + size_of::<DatagramAddress>();
+    dev.wqe.load(&qp.sq, control, qp.qpn)?;
+    let immediate = match control.operation() {
+        Some(SendOpcode::Send) => false,
+        Some(SendOpcode::SendImm) => true,
+        Some(SendOpcode::Nop) => return Ok((Step::Sent, 0)),
+        _ => return Err(WcStatus::LocalQpOperation),
+    };
+    let to = dev.wqe.datagram()?;
+    let length = dev.wqe.data_len(DATA_AT)?;
+    let port = dev.port(qp.port).ok_or(WcStatus::LocalQpOperation)?;
+    if length > port.mtu.bytes() as u64 {
+        return Err(WcStatus::LocalLength);
+    }
+    // A key with its top bit set means "the queue pair's own" (IBA 10.2.5).
+    let qkey = match qp.kind {
+        QpKind::Smi => QKey(0),
+        _ if to.qkey.is_privileged() => qp.qkey,
+        _ => to.qkey,
+    };
+    let pkey = qp.pkey(&port.pkeys);
+    let len = length as usize;
+    let mut pieces = Pieces::new();
+    dev.wqe.gather(&dev.mrs, DATA_AT, 0, len, &mut pieces)?;
+    let deth = Deth { qkey, src_qpn: qp.wire_qpn() };
+    let bth = Bth {
+        opcode: if immediate { Opcode::UdSendOnlyImmediate } else { Opcode::UdSendOnly },
+        solicited: control.solicited,
+        // Management never migrates; Linux sends its GMPs so.
+        migrated: matches!(qp.kind, QpKind::Ud | QpKind::Rc),
+        pkey,
+        fecn: false,
+        becn: false,
+        dest_qpn: to.qpn,
+        ack_request: false,
+        psn: Psn::default(),
+    };
+    let extended = if immediate { Extended::DethImmediate(deth, control.imm) } else { Extended::Deth(deth) };
+    let management = qp.kind == QpKind::Smi;
+    let sent = dev.send(
+        qp.port,
+        |port| Outgoing::new(port, &to.av, bth, extended, qp.qpn.get(), management),
+        len,
+        |wqe, out| wqe.copy(&pieces, out),
+    );
+    Ok((if sent.is_ok() { Step::Sent } else { Step::Blocked }, length as u32))
+}
+
+/// Takes a datagram in.
+pub(crate) fn receive(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
+    let Some(reason) = accept(qp, dev, packet) else { return };
+    dev.counters.drop_packet(reason);
+}
+
+fn accept(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Option<DropReason> {
+    let Some(deth) = packet.extended().deth() else { return Some(DropReason::Transport) };
+    if !qp.receives_packets() {
+        return Some(DropReason::QueuePairState);
+    }
+    let port = dev.ports.get_mut(usize::from(qp.port))?;
+    if packet.payload().len() > port.mtu.bytes() {
+        return Some(DropReason::OverMtu);
+    }
+    // QP0 has no partition; QP1 takes every one that the port has; others their own only (IBA 9.6.1.1.4, 10.9.2).
+    let pkey = packet.bth().pkey;
+    let pkey_index = match qp.kind {
+        QpKind::Smi => Some(0),
+        QpKind::Gsi => port.find_pkey(pkey),
+        QpKind::Ud | QpKind::Rc => qp.pkey(&port.pkeys).matches(pkey).then_some(qp.pkey_index),
+    };
+    let Some(pkey_index) = pkey_index else {
+        port.pkey_violations = port.pkey_violations.saturating_add(1);
+        return Some(DropReason::PartitionKey);
+    };
+    if qp.kind != QpKind::Smi && deth.qkey != qp.qkey {
+        port.qkey_violations = port.qkey_violations.saturating_add(1);
+        return Some(DropReason::QueueKey);
+    }
+    let path_bits = (packet.dlid.0 & ((1 << port.lmc.min(7)) - 1)) as u8;
+
+    let total = GRH_LEN as u64 + packet.payload().len() as u64;
+    if let super::object::qp::Receives::Own(rq) = &qp.receives {
+        // A datagram that is too long is dropped before it costs a receive: no peer can break the queue pair.
+        let Some(front) = rq.front() else { return Some(DropReason::NoReceive) };
+        dev.load_receive(&qp.receives, front);
+        if dev.receive.capacity() < total {
+            return Some(DropReason::ReceiveTooShort);
+        }
+    }
+    let counter = match dev.take_receive(&mut qp.receives) {
+        Receive::Taken(counter) => counter,
+        Receive::Empty => return Some(DropReason::NoReceive),
+        Receive::Broken => {
+            dev.fail_qp(qp);
+            return Some(DropReason::NoReceive);
+        }
+    };
+    dev.load_receive(&qp.receives, counter);
+    // The GRH's 40 bytes belong to the receive even where no GRH came: what is shorter cannot take a datagram.
+    let written = if dev.receive.capacity() < total {
+        Err(ScatterError::Length)
+    } else {
+        match packet.network {
+            NetworkHeader::None => Ok(()),
+            NetworkHeader::Grh(header) | NetworkHeader::Ipv6(header) => {
+                dev.receive.write(&dev.mrs, 0, header)
+            }
+            NetworkHeader::Ipv4(header) => {
+                dev.receive.write(&dev.mrs, (GRH_LEN - header.len()) as u64, header)
+            }
+        }
+        .and_then(|()| dev.receive.write(&dev.mrs, GRH_LEN as u64, packet.payload()))
+    };
+    let face = Face::new(qp);
+    if let Err(error) = written {
+        let status = match error {
+            ScatterError::Length => WcStatus::LocalLength,
+            ScatterError::Protection => WcStatus::LocalProtection,
+        };
+        dev.fail_receive(&face, counter, status);
+        dev.fail_qp(qp);
+        return None;
+    }
+    let mut cqe = Cqe::default();
+    let grh = match packet.network {
+        NetworkHeader::None => u32::from(packet.sl.get()) << cqe_flags::SL_SHIFT,
+        NetworkHeader::Grh(_) => cqe_flags::GRH | u32::from(packet.sl.get()) << cqe_flags::SL_SHIFT,
+        NetworkHeader::Ipv6(_) => cqe_flags::GRH | cqe_flags::ROCE_IPV6,
+        NetworkHeader::Ipv4(_) => cqe_flags::GRH | cqe_flags::ROCE_IPV4,
+    };
+    cqe.ml_path = path_bits;
+    cqe.slid.set(packet.slid.0);
+    cqe.flags_rqpn.set(grh | deth.src_qpn.get());
+    cqe.imm_inval_pkey.set(u32::from(pkey_index));
+    let mut opcode = CqeOpcode::ReceiveSend;
+    if let Some(imm) = packet.extended().immediate() {
+        cqe.imm_inval_pkey.set(u32::from_be_bytes(imm));
+        opcode = CqeOpcode::ReceiveSendImm;
+    }
+    cqe.byte_cnt.set(total as u32);
+    cqe.wqe_counter.set(counter);
+    dev.complete_receive(&face, cqe, opcode, packet.bth().solicited);
+    None
+}

@@ -1,0 +1,265 @@
+//! Reading send work queue entries and collecting what they send. All of it may be hostile: an entry is copied out of
+//! the ring once and read from the copy, and every address is looked up under its key.
+
+use arrayvec::ArrayVec;
+use ib_wire::{Gid, Lid, QKey, Qpn, Rate, ServiceLevel};
+use zerocopy::FromBytes;
+
+use super::memory::HostMemory;
+use super::object::mr::{MrTable, Use};
+use super::object::qp::SendQueue;
+use hca::{AddressVector, GlobalRoute, WcStatus};
+use prm::{
+    ControlSegment, DS_UNIT, DataSegment, DatagramAddress, INLINE_DATA, MAX_DS, RemoteAddressSegment,
+    SendOpcode, WQEBB, fm_ce_se,
+};
+
+/// Most bytes of one entry.
+const MAX_WQE: usize = MAX_DS * DS_UNIT;
+/// Most pieces of memory in one entry.
+const MAX_PIECES: usize = MAX_DS;
+
+/// What the control segment says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Control {
+    /// First WQEBB.
+    pub(crate) index: u16,
+    /// WQEBBs.
+    pub(crate) blocks: u16,
+    /// Code of the opcode.
+    pub(crate) opcode: u8,
+    /// A completion is wanted.
+    pub(crate) signalled: bool,
+    /// The receiver's completion is to be solicited.
+    pub(crate) solicited: bool,
+    /// Immediate or key.
+    pub(crate) imm: [u8; 4],
+    bytes: usize,
+}
+
+impl Control {
+    pub(crate) fn operation(&self) -> Option<SendOpcode> {
+        SendOpcode::from_code(self.opcode)
+    }
+}
+
+/// What a flushed or broken entry is taken for: its opcode if it can be read, and one block at least.
+pub(crate) fn peek(sq: &SendQueue) -> Option<Control> {
+    let pending = sq.pending();
+    if pending == 0 {
+        return None;
+    }
+    let mut bytes = [0; size_of::<ControlSegment>()];
+    sq.read(sq.head, &mut bytes);
+    let control = ControlSegment::read_from_bytes(&bytes).ok()?;
+    let len = control.ds() * DS_UNIT;
+    let blocks = (len.div_ceil(WQEBB).max(1) as u16).min(pending);
+    Some(Control {
+        index: sq.head,
+        blocks,
+        opcode: control.opcode(),
+        signalled: control.fm_ce_se & fm_ce_se::CQ_UPDATE != 0,
+        solicited: control.fm_ce_se & fm_ce_se::SOLICITED != 0,
+        imm: control.imm.to_bytes(),
+        bytes: len,
+    })
+}
+
+/// The private copy of one entry.
+#[derive(Debug)]
+pub(crate) struct Wqe {
+    bytes: Box<[u8; MAX_WQE]>,
+    len: usize,
+}
+
+impl Default for Wqe {
+    fn default() -> Self {
+        Self { bytes: Box::new([0; MAX_WQE]), len: 0 }
+    }
+}
+
+/// A piece of what is sent: host memory, or bytes of the entry itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Piece {
+    Host(HostMemory),
+    Inline(usize, usize),
+}
+
+/// The pieces of one packet's payload.
+pub(crate) type Pieces = ArrayVec<Piece, MAX_PIECES>;
+
+/// Address of a datagram as its entry gives it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Datagram {
+    pub(crate) av: AddressVector,
+    pub(crate) qpn: Qpn,
+    pub(crate) qkey: QKey,
+}
+
+impl Wqe {
+    /// Copies the entry that `peek` found and checks that it can be one.
+    pub(crate) fn load(&mut self, sq: &SendQueue, control: &Control, qpn: Qpn) -> Result<(), WcStatus> {
+        self.reload(sq, control.index, control.bytes)?;
+        let segment = self.get::<ControlSegment>(0).ok_or(WcStatus::LocalQpOperation)?;
+        let whole = control.bytes.div_ceil(WQEBB) == usize::from(control.blocks);
+        if !whole || segment.index() != control.index || segment.qpn() != qpn.get() {
+            return Err(WcStatus::LocalQpOperation);
+        }
+        Ok(())
+    }
+
+    /// Copies an entry of which `load` approved before; `bytes` as in [`Control::len`].
+    pub(crate) fn reload(&mut self, sq: &SendQueue, index: u16, bytes: usize) -> Result<(), WcStatus> {
+        self.len = 0;
+        let out =
+            self.bytes.get_mut(..bytes).filter(|b| b.len() >= DS_UNIT).ok_or(WcStatus::LocalQpOperation)?;
+        if !sq.read(index, out) {
+            return Err(WcStatus::LocalQpOperation);
+        }
+        self.len = bytes;
+        Ok(())
+    }
+
+    fn get<T: FromBytes>(&self, at: usize) -> Option<T> {
+        let bytes = self.bytes.get(at..at + size_of::<T>())?;
+        (at + size_of::<T>() <= self.len).then(|| T::read_from_bytes(bytes).ok())?
+    }
+
+    /// The address segment of a datagram.
+    pub(crate) fn datagram(&self) -> Result<Datagram, WcStatus> {
+        let a = self.get::<DatagramAddress>(size_of::<ControlSegment>()).ok_or(WcStatus::LocalQpOperation)?;
+        let word = a.gid_flow.get();
+        let grh = (word & DatagramAddress::GRH != 0).then_some(GlobalRoute {
+            dgid: Gid(a.rgid),
+            sgid_index: (word >> 20) as u8,
+            flow_label: word & 0xf_ffff,
+            hop_limit: a.hop_limit,
+            traffic_class: a.traffic_class,
+        });
+        let av = AddressVector {
+            dlid: Lid(a.rlid.get()),
+            sl: ServiceLevel::new(a.rate_sl),
+            src_path_bits: a.path_bits & 0x7f,
+            rate: Rate::new(a.rate_sl >> 4),
+            grh,
+        };
+        Ok(Datagram { av, qpn: Qpn::new(a.dqp.get()), qkey: QKey(a.qkey.get()) })
+    }
+
+    /// The remote address segment of an RDMA operation.
+    pub(crate) fn remote(&self) -> Result<RemoteAddressSegment, WcStatus> {
+        self.get(size_of::<ControlSegment>()).ok_or(WcStatus::LocalQpOperation)
+    }
+
+    /// Bytes of all data segments from `at` on.
+    pub(crate) fn data_len(&self, at: usize) -> Result<u64, WcStatus> {
+        let mut total = 0;
+        self.walk(at, |segment| {
+            total += match segment {
+                Segment::Inline(_, n) => n as u64,
+                Segment::Host(s) => u64::from(s.byte_count.get()),
+            };
+            Ok(())
+        })?;
+        Ok(total)
+    }
+
+    /// Collects `len` bytes of the data from `offset` on; the data segments begin at `at`.
+    pub(crate) fn gather(
+        &self,
+        mrs: &MrTable,
+        at: usize,
+        offset: u64,
+        len: usize,
+        out: &mut Pieces,
+    ) -> Result<(), WcStatus> {
+        out.clear();
+        let mut skip = offset;
+        let mut left = len;
+        self.walk(at, |segment| {
+            let size = match segment {
+                Segment::Inline(_, n) => n as u64,
+                Segment::Host(s) => u64::from(s.byte_count.get()),
+            };
+            if skip >= size {
+                skip -= size;
+                return Ok(());
+            }
+            if left == 0 {
+                return Ok(());
+            }
+            let n = (size - skip).min(left as u64) as usize;
+            let piece = match segment {
+                Segment::Inline(at, _) => Piece::Inline(at + skip as usize, n),
+                Segment::Host(s) => {
+                    let address = s.address.get().checked_add(skip).ok_or(WcStatus::LocalProtection)?;
+                    let memory = mrs.translate(s.lkey.get(), address, n, Use::LocalRead);
+                    Piece::Host(memory.map_err(|_| WcStatus::LocalProtection)?)
+                }
+            };
+            skip = 0;
+            left -= n;
+            out.try_push(piece).map_err(|_| WcStatus::LocalQpOperation)
+        })?;
+        if left == 0 { Ok(()) } else { Err(WcStatus::LocalLength) }
+    }
+
+    /// Copies gathered pieces to a packet.
+    pub(crate) fn copy(&self, pieces: &Pieces, mut out: &mut [u8]) {
+        for piece in pieces {
+            let len = match piece {
+                Piece::Host(memory) => memory.len(),
+                Piece::Inline(_, n) => *n,
+            };
+            let Some((head, rest)) = out.split_at_mut_checked(len) else { return };
+            match piece {
+                Piece::Host(memory) => {
+                    memory.read(head);
+                }
+                Piece::Inline(at, n) => {
+                    if let Some(bytes) = self.bytes.get(*at..at + n) {
+                        head.copy_from_slice(bytes);
+                    }
+                }
+            }
+            out = rest;
+        }
+    }
+
+    fn walk(
+        &self,
+        from: usize,
+        mut each: impl FnMut(Segment) -> Result<(), WcStatus>,
+    ) -> Result<(), WcStatus> {
+        let mut at = from;
+        while at < self.len {
+            let segment: DataSegment = self.get(at).ok_or(WcStatus::LocalQpOperation)?;
+            let count = segment.byte_count.get();
+            if count & INLINE_DATA != 0 {
+                let n = (count & !INLINE_DATA) as usize;
+                let end = at + size_of::<u32>() + n;
+                if end > self.len {
+                    return Err(WcStatus::LocalQpOperation);
+                }
+                each(Segment::Inline(at + size_of::<u32>(), n))?;
+                at = end.next_multiple_of(DS_UNIT);
+            } else {
+                each(Segment::Host(segment))?;
+                at += DS_UNIT;
+            }
+        }
+        Ok(())
+    }
+}
+
+enum Segment {
+    Inline(usize, usize),
+    Host(DataSegment),
+}
+
+impl Control {
+    /// Bytes of the entry.
+    pub(crate) const fn len(&self) -> usize {
+        self.bytes
+    }
+}

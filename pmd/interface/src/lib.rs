@@ -1,0 +1,124 @@
+//! Network interfaces of this namespace: what `ioctl` tells of them and lets one set (netdevice(7)); [`tun`], interfaces whose
+//! other end is a program.
+
+pub mod tun;
+
+use std::ffi::CString;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::AsRawFd;
+
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+/// Longest name of an interface (`IFNAMSIZ` less its final zero).
+pub(crate) const MAX_NAME: usize = 15;
+
+/// `struct ifreq`.
+pub(crate) struct Request(libc::ifreq);
+
+impl Request {
+    pub(crate) fn new(name: &str) -> Self {
+        // SAFETY: a structure of bytes, numbers and pointers; all zeros is a value.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        let name = CString::new(name).unwrap_or_default();
+        for (to, from) in request.ifr_name.iter_mut().take(MAX_NAME).zip(name.as_bytes()) {
+            *to = *from as libc::c_char;
+        }
+        Self(request)
+    }
+
+    pub(crate) const fn set_flags(&mut self, flags: libc::c_short) {
+        self.0.ifr_ifru.ifru_flags = flags;
+    }
+
+    pub(crate) const fn set_number(&mut self, number: libc::c_int) {
+        self.0.ifr_ifru.ifru_mtu = number;
+    }
+
+    pub(crate) fn set_address(&mut self, address: Ipv4Addr) {
+        let [a, b, c, d] = address.octets();
+        let family = libc::AF_INET as libc::sa_family_t;
+        // `struct sockaddr_in`: port, then the address in network byte order.
+        let bytes = [0, 0, a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0];
+        let sa_data = bytes.map(|b: u8| b as libc::c_char);
+        self.0.ifr_ifru.ifru_addr = libc::sockaddr { sa_family: family, sa_data };
+    }
+
+    pub(crate) fn call(&mut self, file: &OwnedFd, number: libc::Ioctl) -> io::Result<()> {
+        // SAFETY: all these calls take a `struct ifreq`, which lives until the call is over.
+        let result = unsafe { libc::ioctl(file.as_raw_fd(), number, &raw mut self.0) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
+}
+
+fn ask(name: &str, number: libc::Ioctl) -> io::Result<Request> {
+    if name.len() > MAX_NAME {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut request = Request::new(name);
+    request.call(&socket()?, number)?;
+    Ok(request)
+}
+
+/// Sets it up or down.
+pub fn set_up(name: &str, up: bool) -> io::Result<()> {
+    if name.len() > MAX_NAME {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut request = Request::new(name);
+    request.set_flags(if up { libc::IFF_UP | libc::IFF_RUNNING } else { 0 } as libc::c_short);
+    request.call(&socket()?, libc::SIOCSIFFLAGS)
+}
+
+/// Its index.
+pub fn index(name: &str) -> io::Result<u32> {
+    let request = ask(name, libc::SIOCGIFINDEX)?;
+    // SAFETY: the call has filled in a number, and every field of the union is plain data.
+    Ok(unsafe { request.0.ifr_ifru.ifru_ifindex } as u32)
+}
+
+/// True if it is up and has a carrier.
+pub fn is_running(name: &str) -> io::Result<bool> {
+    let request = ask(name, libc::SIOCGIFFLAGS)?;
+    // SAFETY: the call has filled in the flags, and every field of the union is plain data.
+    let flags = libc::c_int::from(unsafe { request.0.ifr_ifru.ifru_flags });
+    Ok(flags & (libc::IFF_UP | libc::IFF_RUNNING) == libc::IFF_UP | libc::IFF_RUNNING)
+}
+
+/// Its MAC address; an error if it is none of Ethernet.
+pub fn mac(name: &str) -> io::Result<[u8; 6]> {
+    let request = ask(name, libc::SIOCGIFHWADDR)?;
+    // SAFETY: the call has filled in an address, and every field of the union is plain data.
+    let address = unsafe { request.0.ifr_ifru.ifru_hwaddr };
+    if address.sa_family != libc::ARPHRD_ETHER {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "it is no Ethernet interface"));
+    }
+    let [a, b, c, d, e, f, ..] = address.sa_data.map(|b| b as u8);
+    Ok([a, b, c, d, e, f])
+}
+
+/// Its MTU in bytes: the longest IP packet.
+pub fn mtu(name: &str) -> io::Result<usize> {
+    let request = ask(name, libc::SIOCGIFMTU)?;
+    // SAFETY: the call has filled in a number, and every field of the union is plain data.
+    let mtu = unsafe { request.0.ifr_ifru.ifru_mtu };
+    Ok(usize::try_from(mtu).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ethernet_has_a_mac_address() {
+        let error = mac("lo").unwrap_err();
+        assert!(error.to_string().contains("no Ethernet interface"), "{error}");
+        assert!(mtu("lo").unwrap() > 0);
+        assert!(mtu("way-too-long-for-an-interface").is_err());
+    }
+}

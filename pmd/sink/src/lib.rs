@@ -1,0 +1,308 @@
+//! A device for benchmarks of the driver: no transport, no link, no wire.
+//!
+//! It takes every send that is rung for, as soon as it gets a turn, and completes those that ask for it; and it fills
+//! shared receives with messages that it was given beforehand. What it costs is counted apart ([`SinkStats::cycles`]), so
+//! that the rest of a loop's time is the driver's and what stands above it. It executes the same rings as the device
+//! model, and checks what keeps memory safe and a benchmark honest: entries in order, keys, lengths, room in completion queues.
+
+mod rings;
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use connectx::HostMemory;
+use pmd::eal;
+use pmd::hca::HcaError;
+use pmd::mem::{Mbuf, Pool};
+use pmd::mlx5::bus::Bus;
+use pmd::mlx5::mr::{MrTable, Region};
+use pmd::mlx5::queues::{MlxQueues, Parts};
+use pmd::mlx5::rc::RcQp;
+use pmd::mlx5::rings::{QpRequest, Register, SendOperations, Transport};
+use prm::{Cqe, CqeOpcode, DataSegment};
+use rings::{CompletionWriter, SendReader, SharedReader, Taken};
+
+/// Number of the first queue pair, which is the datagram one.
+const FIRST_QPN: u32 = 0x40;
+/// Key of the first memory region.
+const FIRST_LKEY: u32 = 0x1000;
+
+/// What a sink is made with.
+#[derive(Clone, Debug)]
+pub struct SinkConfig {
+    /// Connected queue pairs.
+    pub connections: u16,
+    /// Sends of each that may be outstanding.
+    pub send_depth: u32,
+    /// Depth of the shared receive queue.
+    pub srq_depth: u32,
+    /// Largest message that an entry of it takes, bytes.
+    pub srq_message: usize,
+    /// One signalled send in this many.
+    pub signal_every: u32,
+    /// Messages to receive, one after the other and again from the first, by the connections in turn; none = nothing is
+    /// received.
+    pub messages: Vec<Vec<u8>>,
+    /// Most messages received in one turn.
+    pub receives_per_turn: usize,
+}
+
+/// What a sink did, readable while it works.
+#[derive(Debug, Default)]
+pub struct SinkStats {
+    sends: AtomicU64,
+    send_bytes: AtomicU64,
+    completions: AtomicU64,
+    receives: AtomicU64,
+    doorbells: AtomicU64,
+    bad: AtomicU64,
+    cycles: AtomicU64,
+}
+
+fn add(cell: &AtomicU64, n: u64) {
+    // The sink is the only writer.
+    cell.store(cell.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+}
+
+impl SinkStats {
+    /// Sends taken.
+    #[must_use]
+    pub fn sends(&self) -> u64 {
+        self.sends.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of their messages.
+    #[must_use]
+    pub fn send_bytes(&self) -> u64 {
+        self.send_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Send completions written.
+    #[must_use]
+    pub fn completions(&self) -> u64 {
+        self.completions.load(Ordering::Relaxed)
+    }
+
+    /// Messages received.
+    #[must_use]
+    pub fn receives(&self) -> u64 {
+        self.receives.load(Ordering::Relaxed)
+    }
+
+    /// Doorbells rung.
+    #[must_use]
+    pub fn doorbells(&self) -> u64 {
+        self.doorbells.load(Ordering::Relaxed)
+    }
+
+    /// Entries that a device would not have taken, and completions that found no room. More than 0 spoils a benchmark.
+    #[must_use]
+    pub fn bad(&self) -> u64 {
+        self.bad.load(Ordering::Relaxed)
+    }
+
+    /// Cycles of the time-stamp counter that its turns took.
+    #[must_use]
+    pub fn cycles(&self) -> u64 {
+        self.cycles.load(Ordering::Relaxed)
+    }
+}
+
+/// The device, which is also the bus that leads to it.
+#[derive(Debug)]
+pub struct Sink {
+    stats: Arc<SinkStats>,
+    /// Send queues by queue pair number from [`FIRST_QPN`] on.
+    sends: Vec<SendReader>,
+    /// Those that were rung for, each once.
+    rung: Vec<usize>,
+    send_cq: CompletionWriter,
+    receive_cq: CompletionWriter,
+    srq: SharedReader,
+    /// Registered memory; its key is [`FIRST_LKEY`] and its place.
+    regions: Vec<HostMemory>,
+    /// What the regions are of.
+    _pool: Pool,
+    messages: Vec<Box<[u8]>>,
+    next_message: usize,
+    next_connection: u32,
+    receives_per_turn: usize,
+}
+
+/// A sink with the driver on it.
+#[derive(Debug)]
+pub struct Made {
+    /// The driver's queues; the sink is their bus. Nothing is posted yet.
+    pub queues: MlxQueues<Sink, Mbuf>,
+    /// The connected queue pairs, to be taken into the table.
+    pub connections: Vec<RcQp<Mbuf>>,
+    /// What the sink does.
+    pub stats: Arc<SinkStats>,
+}
+
+impl Sink {
+    /// A sink and the driver's queues on it; receive buffers come from `pool`.
+    pub fn create(config: &SinkConfig, pool: &Pool) -> Result<Made, HcaError> {
+        let segments = config.srq_message.div_ceil(pool.data_room().max(1)).max(1) as u32;
+        let asked = |transport, send_wr, recv_wr| QpRequest {
+            transport,
+            send_wr,
+            send_sge: 2,
+            recv_wr,
+            recv_sge: 1,
+            inline_data: 0,
+            operations: SendOperations::SendOnly,
+        };
+        let (ud, reader) = SendReader::create(FIRST_QPN, &asked(Transport::Ud, 64, 64))?;
+        let mut sends = vec![reader];
+        let mut connections = Vec::new();
+        let mut wqebbs = ud.sq_wqebbs;
+        for index in 0..u32::from(config.connections) {
+            let asked = asked(Transport::Rc, config.send_depth.max(16), 0);
+            let (rings, reader) = SendReader::create(FIRST_QPN + 1 + index, &asked)?;
+            wqebbs += rings.sq_wqebbs;
+            sends.push(reader);
+            connections.push(RcQp::new(&rings, false, config.signal_every, None));
+        }
+        let (srq_ring, srq) = SharedReader::create(config.srq_depth, segments)?;
+        let (send_ring, send_cq) = CompletionWriter::create(wqebbs, 1)?;
+        let (receive_ring, receive_cq) = CompletionWriter::create(srq_ring.slots + ud.rq_slots, 2)?;
+        let (mut regions, mut table) = (Vec::new(), MrTable::new());
+        for zone in pool.zones() {
+            let Some(base) = NonNull::new(zone.address as *mut u8) else { continue };
+            // SAFETY: a pool's zones stay mapped as long as the pool, which the sink keeps a handle of. Posted buffers are
+            // the device's until they complete.
+            regions.push(unsafe { HostMemory::new(base, zone.length as usize) });
+            let lkey = FIRST_LKEY + regions.len() as u32 - 1;
+            let region = Region { start: zone.address, len: zone.length, lkey };
+            table.add(region).map_err(|_| HcaError::Exhausted("memory regions"))?;
+        }
+        let stats = Arc::<SinkStats>::default();
+        let sink = Self {
+            stats: Arc::clone(&stats),
+            rung: Vec::with_capacity(sends.len()),
+            sends,
+            send_cq,
+            receive_cq,
+            srq,
+            regions,
+            _pool: pool.clone(),
+            messages: config.messages.iter().map(|m| m.as_slice().into()).collect(),
+            next_message: 0,
+            next_connection: 0,
+            receives_per_turn: config.receives_per_turn,
+        };
+        let queues = MlxQueues::new(Parts {
+            receive_cq: receive_ring,
+            send_cq: send_ring,
+            ud,
+            srq: Some(srq_ring),
+            receive_depth: (64, config.srq_depth),
+            srq_message: config.srq_message,
+            regions: table,
+            pool: pool.clone(),
+            bus: sink,
+            max_rc: config.connections.into(),
+            signal_every: config.signal_every,
+            ethernet: false,
+            ud_anchor: None,
+            srq_anchor: None,
+        });
+        Ok(Made { queues, connections, stats })
+    }
+
+    fn take_sends(&mut self) {
+        let mut all = Taken::default();
+        for index in self.rung.drain(..) {
+            let Some(queue) = self.sends.get_mut(index) else { continue };
+            queue.rung = false;
+            let taken = queue.take(&mut self.send_cq);
+            all.sends += taken.sends;
+            all.bytes += taken.bytes;
+            all.completions += taken.completions;
+            all.bad += taken.bad;
+        }
+        add(&self.stats.sends, all.sends);
+        add(&self.stats.send_bytes, all.bytes);
+        add(&self.stats.completions, all.completions);
+        add(&self.stats.bad, all.bad);
+    }
+
+    /// Fills receives. Returns how many.
+    fn receive(&mut self) -> u64 {
+        let connections = self.sends.len() as u32 - 1;
+        if self.messages.is_empty() || connections == 0 {
+            return 0;
+        }
+        let (mut received, mut bad) = (0, 0);
+        for _ in 0..self.receives_per_turn.min(self.srq.posted().into()) {
+            // A full queue holds the sink back, as a wire would hold a sender back that waits for acknowledgements.
+            if !self.receive_cq.has_room() {
+                break;
+            }
+            let Some(message) = self.messages.get(self.next_message) else { break };
+            let Some((slot, data)) = self.srq.take() else { break };
+            if !write_message(&self.regions, &data, message) {
+                bad += 1;
+            }
+            let mut cqe = Cqe::default();
+            cqe.byte_cnt.set(message.len() as u32);
+            cqe.sop_drop_qpn.set(FIRST_QPN + 1 + self.next_connection);
+            cqe.wqe_counter.set(slot);
+            self.receive_cq.write(CqeOpcode::ReceiveSend, &cqe);
+            received += 1;
+            self.next_message =
+                if self.next_message + 1 == self.messages.len() { 0 } else { self.next_message + 1 };
+            self.next_connection =
+                if self.next_connection + 1 == connections { 0 } else { self.next_connection + 1 };
+        }
+        add(&self.stats.receives, received);
+        add(&self.stats.bad, bad);
+        received
+    }
+}
+
+/// Writes a message into the memory of a segment, if key and bounds allow it.
+#[inline]
+fn write_message(regions: &[HostMemory], data: &DataSegment, message: &[u8]) -> bool {
+    let place = || {
+        let region = regions.get(data.lkey.get().checked_sub(FIRST_LKEY)? as usize)?;
+        let offset = data.address.get().checked_sub(region.address())? as usize;
+        region.part(offset, data.byte_count.get() as usize)
+    };
+    place().is_some_and(|place| place.write(message))
+}
+
+impl Bus for Sink {
+    #[inline]
+    fn ring(&mut self, register: &mut Register, doorbell: [u8; 8]) {
+        register.turn_over();
+        add(&self.stats.doorbells, 1);
+        let [.., a, b, c, _] = doorbell;
+        let index = u32::from_be_bytes([0, a, b, c]).wrapping_sub(FIRST_QPN) as usize;
+        match self.sends.get_mut(index) {
+            Some(queue) if !queue.rung => {
+                queue.rung = true;
+                self.rung.push(index);
+            }
+            Some(_) => {}
+            None => add(&self.stats.bad, 1),
+        }
+    }
+
+    #[inline]
+    fn turn(&mut self) -> bool {
+        let begin = eal::tsc();
+        let sent = !self.rung.is_empty();
+        if sent {
+            self.take_sends();
+        }
+        let received = self.receive();
+        add(&self.stats.cycles, eal::tsc().wrapping_sub(begin));
+        sent || received > 0
+    }
+}
+
+#[cfg(test)]
+mod tests;

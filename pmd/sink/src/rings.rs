@@ -1,0 +1,262 @@
+//! The device's ends of the rings.
+
+use std::alloc::{Layout, alloc_zeroed};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+
+use connectx::HostMemory;
+use pmd::hca::HcaError;
+use pmd::mlx5::rings::{
+    CqGeometry, CqRing, DoorbellRecord, QpGeometry, QpRequest, QpRings, Register, RingMemory, SrqGeometry,
+    SrqRing, Transport,
+};
+use prm::{
+    CQE_SIZE, ControlSegment, Cqe, CqeOpcode, DBREC_CONSUMER, DBREC_RECEIVE, DBREC_SEND, DBREC_SIZE, DS_UNIT,
+    DataSegment, DatagramAddress, NextSegment, WQEBB, cqe_owner, fm_ce_se,
+};
+
+/// Rings and records begin on a cache line of their own.
+const ALIGN: usize = 64;
+
+/// A piece of memory for rings. It stays for the life of the process, so that nothing which names it can outlive it: a
+/// process makes few sinks.
+#[derive(Clone, Copy)]
+struct Block {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+impl Block {
+    fn new(len: usize) -> Result<Self, HcaError> {
+        let layout = Layout::from_size_align(len.max(ALIGN).next_multiple_of(ALIGN), ALIGN)
+            .map_err(|_| HcaError::Exhausted("memory for rings"))?;
+        // SAFETY: the size is not zero.
+        let base =
+            NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(HcaError::Exhausted("memory for rings"))?;
+        Ok(Self { base, len: layout.size() })
+    }
+
+    fn host(self) -> HostMemory {
+        // SAFETY: `len` bytes, never freed; no reference to them is ever made.
+        unsafe { HostMemory::new(self.base, self.len) }
+    }
+
+    fn ring(self) -> RingMemory {
+        // SAFETY: as in `host`; driver and sink hand entries over by records and owner bits, on one thread.
+        unsafe { RingMemory::new(self.base, self.len) }
+    }
+
+    fn record(self, words: usize) -> DoorbellRecord {
+        debug_assert!(self.len >= words * 4);
+        // SAFETY: as in `host`; aligned to 64, and both sides use atomics.
+        unsafe { DoorbellRecord::new(self.base.cast::<AtomicU32>(), words) }
+    }
+}
+
+/// The device's end of a completion queue.
+#[derive(Debug)]
+pub(super) struct CompletionWriter {
+    ring: HostMemory,
+    dbrec: HostMemory,
+    slots: u32,
+    producer: u32,
+    /// The consumer index as last read: read again only when there seems to be no room.
+    consumer: u32,
+}
+
+impl CompletionWriter {
+    pub(super) fn create(entries: u32, cqn: u32) -> Result<(CqRing, Self), HcaError> {
+        let geometry = CqGeometry::new(entries).ok_or(HcaError::Exhausted("completion queue entries"))?;
+        let (ring, dbrec) = (Block::new(geometry.bytes())?, Block::new(DBREC_SIZE)?);
+        let description = CqRing { buf: ring.ring(), cqe_count: geometry.slots, dbrec: dbrec.record(2), cqn };
+        description.format();
+        let writer =
+            Self { ring: ring.host(), dbrec: dbrec.host(), slots: geometry.slots, producer: 0, consumer: 0 };
+        Ok((description, writer))
+    }
+
+    #[inline]
+    pub(super) fn has_room(&mut self) -> bool {
+        // The record holds 24 bits; a queue has at most 2^22 entries.
+        let used = |consumer: u32, producer: u32| producer.wrapping_sub(consumer) & 0x00ff_ffff;
+        if used(self.consumer, self.producer) < self.slots {
+            return true;
+        }
+        self.consumer = self.dbrec.load(DBREC_CONSUMER * 4).unwrap_or(self.consumer);
+        used(self.consumer, self.producer) < self.slots
+    }
+
+    /// Writes an entry, its owner byte last. There is room.
+    #[inline]
+    pub(super) fn write(&mut self, opcode: CqeOpcode, cqe: &Cqe) {
+        let at = (self.producer & (self.slots - 1)) as usize * CQE_SIZE;
+        let owner = u8::from(self.producer & self.slots != 0) * cqe_owner::OWNER;
+        let bytes: [u8; CQE_SIZE] = zerocopy::transmute!(*cqe);
+        if let (Some(place), Some((_, body))) = (self.ring.part(at, CQE_SIZE), bytes.split_last()) {
+            place.write(body);
+            place.publish(CQE_SIZE - 1, (opcode as u8) << cqe_owner::OPCODE_SHIFT | owner);
+        }
+        self.producer = self.producer.wrapping_add(1);
+    }
+}
+
+/// What taking the sends of one queue pair gave.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Taken {
+    pub(super) sends: u64,
+    pub(super) bytes: u64,
+    pub(super) completions: u64,
+    pub(super) bad: u64,
+}
+
+/// The device's end of a send queue.
+#[derive(Debug)]
+pub(super) struct SendReader {
+    ring: HostMemory,
+    pub(super) dbrec: HostMemory,
+    wqebbs: u16,
+    consumer: u16,
+    qpn: u32,
+    /// Units of 16 bytes in front of an entry's data.
+    head: usize,
+    pub(super) rung: bool,
+}
+
+impl SendReader {
+    pub(super) fn create(qpn: u32, asked: &QpRequest) -> Result<(QpRings, Self), HcaError> {
+        let geometry = QpGeometry::new(asked)
+            .filter(|g| g.sq_wqebbs <= 1 << 15 && g.rq_slots <= 1 << 15)
+            .ok_or(HcaError::Exhausted("send queue entries"))?;
+        let ring = Block::new(geometry.sq_wqebbs as usize * WQEBB)?;
+        let receives = Block::new((geometry.rq_slots * geometry.rq_stride) as usize)?;
+        let dbrec = Block::new(DBREC_SIZE)?;
+        let rings = QpRings {
+            qpn,
+            dbrec: dbrec.record(2),
+            sq_buf: ring.ring(),
+            sq_wqebbs: geometry.sq_wqebbs,
+            rq_buf: receives.ring(),
+            rq_slots: geometry.rq_slots,
+            rq_stride: geometry.rq_stride,
+            // Queue pairs are told apart by the doorbell itself.
+            register: Register::new(0, 0),
+        };
+        rings.format();
+        let address = match asked.transport {
+            Transport::Ud => size_of::<DatagramAddress>(),
+            Transport::Rc => 0,
+        };
+        let reader = Self {
+            ring: ring.host(),
+            dbrec: dbrec.host(),
+            wqebbs: geometry.sq_wqebbs as u16,
+            consumer: 0,
+            qpn,
+            head: (size_of::<ControlSegment>() + address) / DS_UNIT,
+            rung: false,
+        };
+        Ok((rings, reader))
+    }
+
+    /// The 16 bytes at unit `unit` of the entry at `index`, around the end of the ring.
+    #[inline]
+    fn unit(&self, index: u16, unit: usize) -> Option<[u8; DS_UNIT]> {
+        let mask = usize::from(self.wqebbs) * WQEBB - 1;
+        let at = (usize::from(index) * WQEBB + unit * DS_UNIT) & mask;
+        let mut bytes = [0; DS_UNIT];
+        self.ring.part(at, DS_UNIT)?.read(&mut bytes).then_some(bytes)
+    }
+
+    /// Takes all that was posted.
+    #[inline]
+    pub(super) fn take(&mut self, cq: &mut CompletionWriter) -> Taken {
+        let mut taken = Taken::default();
+        let producer = self.dbrec.load(DBREC_SEND * 4).unwrap_or(0) as u16;
+        while self.consumer != producer {
+            let Some(control) = self.unit(self.consumer, 0) else { break };
+            let control: ControlSegment = zerocopy::transmute!(control);
+            let ds = control.ds();
+            if control.index() != self.consumer || control.qpn() != self.qpn || ds == 0 {
+                // Out of step for good: a device would stop here, too.
+                taken.bad += 1;
+                self.consumer = producer;
+                break;
+            }
+            let signalled = control.fm_ce_se & fm_ce_se::CQ_UPDATE != 0;
+            if signalled && !cq.has_room() {
+                taken.bad += 1;
+                break;
+            }
+            for unit in self.head..ds {
+                let Some(data) = self.unit(self.consumer, unit) else { break };
+                let data: DataSegment = zerocopy::transmute!(data);
+                taken.bytes += u64::from(data.byte_count.get());
+            }
+            if signalled {
+                let mut cqe = Cqe::default();
+                cqe.sop_drop_qpn.set((u32::from(control.opcode()) << 24) | self.qpn);
+                cqe.wqe_counter.set(self.consumer);
+                cq.write(CqeOpcode::Requester, &cqe);
+                taken.completions += 1;
+            }
+            taken.sends += 1;
+            self.consumer = self.consumer.wrapping_add(ds.div_ceil(WQEBB / DS_UNIT) as u16);
+        }
+        taken
+    }
+}
+
+/// The device's end of a shared receive queue.
+#[derive(Debug)]
+pub(super) struct SharedReader {
+    ring: HostMemory,
+    dbrec: HostMemory,
+    stride: usize,
+    /// The slot that the next message takes.
+    head: u16,
+    taken: u16,
+}
+
+impl SharedReader {
+    pub(super) fn create(depth: u32, segments: u32) -> Result<(SrqRing, Self), HcaError> {
+        let geometry = SrqGeometry::new(depth, segments, 32_767)
+            .ok_or(HcaError::Exhausted("shared receive queue entries"))?;
+        let (ring, dbrec) = (Block::new(geometry.bytes())?, Block::new(DBREC_SIZE)?);
+        let description = SrqRing {
+            buf: ring.ring(),
+            stride: geometry.stride,
+            slots: geometry.slots,
+            head: 0,
+            tail: (geometry.slots - 1) as u16,
+            dbrec: dbrec.record(1),
+            srqn: 1,
+        };
+        description.format();
+        let reader = Self {
+            ring: ring.host(),
+            dbrec: dbrec.host(),
+            stride: geometry.stride as usize,
+            head: 0,
+            taken: 0,
+        };
+        Ok((description, reader))
+    }
+
+    pub(super) fn posted(&self) -> u16 {
+        (self.dbrec.load(DBREC_RECEIVE * 4).unwrap_or(0) as u16).wrapping_sub(self.taken)
+    }
+
+    /// Takes the next entry, of which there is one: its slot and its first segment.
+    #[inline]
+    pub(super) fn take(&mut self) -> Option<(u16, DataSegment)> {
+        let mut bytes = [0; size_of::<NextSegment>() + size_of::<DataSegment>()];
+        if !self.ring.part(usize::from(self.head) * self.stride, bytes.len())?.read(&mut bytes) {
+            return None;
+        }
+        let (link, data): (NextSegment, DataSegment) = zerocopy::transmute!(bytes);
+        let slot = self.head;
+        self.head = link.next.get();
+        self.taken = self.taken.wrapping_add(1);
+        Some((slot, data))
+    }
+}

@@ -1,0 +1,133 @@
+//! The cold face.
+
+use std::ptr::NonNull;
+
+use std::time::Instant;
+
+use gidcache::Entry;
+use ib_wire::mad::Mad;
+use ib_wire::{Gid, Lid, PKey, Qpn};
+
+use super::SoftHca;
+use crate::hca::{
+    AsyncEvent, Control, DeviceAttributes, HcaError, PortAttributes, PortNumber, QpState, QpTransition,
+};
+use crate::mem::Pool;
+use connectx::DropReason;
+use connectx::engine::MAX_QPS;
+
+impl SoftHca {
+    /// Index of a port.
+    fn port_index(&self, port: PortNumber) -> Result<usize, HcaError> {
+        let index = usize::from(port.0).wrapping_sub(1);
+        if index < self.management.len() {
+            Ok(index)
+        } else {
+            Err(HcaError::NotFound { what: "port", name: port.0.to_string() })
+        }
+    }
+}
+
+// Workers give the device its turns. While there are none, whoever sends or takes management datagrams does; not beside
+// them, or it would fill their shared receive queues while they do not run, and a queue that runs dry costs its senders
+// their connections.
+impl Control for SoftHca {
+    fn device(&self) -> DeviceAttributes {
+        DeviceAttributes {
+            name: self.name.clone(),
+            node_guid: self.engine.lock().config().node_guid,
+            ports: self.management.len() as u8,
+            max_qp: MAX_QPS as u32,
+            max_wr: 1 << 15,
+            max_srq_sge: 31,
+        }
+    }
+
+    fn port(&self, port: PortNumber) -> Result<PortAttributes, HcaError> {
+        self.engine.lock().port_attributes(port)
+    }
+
+    fn gid(&self, port: PortNumber, index: u16) -> Result<Gid, HcaError> {
+        self.engine.lock().gid(port, index)
+    }
+
+    fn gids(&self) -> Result<Vec<Entry>, HcaError> {
+        Ok(self.engine.lock().gids())
+    }
+
+    fn gid_entry(&self, port: PortNumber, index: u16) -> Result<Option<Entry>, HcaError> {
+        let gids = self.engine.lock().gids();
+        Ok(gids.into_iter().find(|entry| (entry.port, entry.index) == (port, index)))
+    }
+
+    fn pkey(&self, port: PortNumber, index: u16) -> Result<PKey, HcaError> {
+        self.engine.lock().pkey(port, index)
+    }
+
+    fn register_pool(&mut self, pool: &Pool) -> Result<(), HcaError> {
+        // A pool is freed with its last handle: the device holds one.
+        self.engine.lock().keep(pool.clone());
+        for zone in pool.zones() {
+            let Some(base) = NonNull::new(zone.address as *mut u8) else { continue };
+            // SAFETY: the device keeps the pool, so that its zones stay; buffers that are posted belong to the queues,
+            // which give them back when they complete.
+            unsafe { self.register_memory(base, zone.length as usize)? };
+        }
+        Ok(())
+    }
+
+    fn modify_qp(&mut self, qpn: Qpn, to: &QpTransition) -> Result<(), HcaError> {
+        self.engine.lock().modify_qp(qpn, to)
+    }
+
+    fn qp_state(&self, qpn: Qpn) -> Result<QpState, HcaError> {
+        self.engine.lock().qp_state(qpn)
+    }
+
+    fn attach_multicast(&mut self, qpn: Qpn, mgid: Gid, _mlid: Lid) -> Result<(), HcaError> {
+        self.engine.lock().attach_multicast(qpn, mgid)
+    }
+
+    fn detach_multicast(&mut self, qpn: Qpn, mgid: Gid, _mlid: Lid) -> Result<(), HcaError> {
+        self.engine.lock().detach_multicast(qpn, mgid)
+    }
+
+    fn send_mad(&mut self, port: PortNumber, mad: &Mad) -> Result<(), HcaError> {
+        let index = self.port_index(port)?;
+        // Class 0x01 and 0x81 go from queue pair 0, whatever they go to; all others from 1.
+        let special = usize::from(!mad.header().class.is_smp());
+        let mut engine = self.engine.lock();
+        if let Some(management) = self.management.get_mut(index).and_then(|m| m.get_mut(special)) {
+            management.send(&mut engine, &mut self.bus, mad)?;
+        }
+        if self.workers.is_empty() {
+            engine.step(Instant::now());
+        }
+        Ok(())
+    }
+
+    fn receive_mad(&mut self, port: PortNumber) -> Result<Option<Mad>, HcaError> {
+        let index = self.port_index(port)?;
+        let mut engine = self.engine.lock();
+        if self.workers.is_empty() {
+            engine.step(Instant::now());
+        }
+        let pair = self.management.get_mut(index).into_iter().flatten();
+        Ok(pair.rev().find_map(|management| management.receive(&mut engine)))
+    }
+
+    fn next_event(&mut self) -> Option<AsyncEvent> {
+        loop {
+            let event = self.engine.lock().next_event()?;
+            if let Some(event) = self.translate(event) {
+                return Some(event);
+            }
+        }
+    }
+
+    fn drops(&self) -> Vec<(&'static str, u64)> {
+        let counters = self.counters();
+        let all = DropReason::ALL.iter().map(|&reason| (reason.label(), counters.drops(reason)));
+        all.filter(|&(_, n)| n > 0).collect()
+    }
+}

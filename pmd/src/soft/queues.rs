@@ -1,0 +1,302 @@
+//! Creating and destroying a worker's queues, as the library and the kernel do it together.
+
+use super::memory::{Arena, Block};
+use crate::hca::{HcaError, PortNumber, QueuesConfig, RcConfig};
+use crate::mlx5::rings::{
+    CqGeometry, CqRing, QpRequest, QpRings, Register, SharedSizes, SrqGeometry, SrqRing,
+};
+use connectx::QpKind;
+use connectx::engine::{Engine, QpAttributes};
+use prm::DBREC_SIZE;
+
+/// Most receives in one shared receive queue.
+const MAX_SRQ_WR: u32 = 32_767;
+/// Most entries of one completion queue.
+const MAX_CQE: u32 = (1 << 22) - 1;
+/// Records lie on a cache line of their own behind the rings.
+const RECORD: usize = 64;
+
+/// One object of the device and its memory.
+#[derive(Debug)]
+pub(super) struct Created<R> {
+    pub(super) rings: R,
+    pub(super) block: Block,
+}
+
+/// Everything that a worker's queues are made of.
+#[derive(Debug)]
+pub(super) struct WorkerRings {
+    pub(super) receive_cq: Created<CqRing>,
+    pub(super) send_cq: Created<CqRing>,
+    pub(super) ud: Created<QpRings>,
+    pub(super) srq: Option<Created<SrqRing>>,
+    pub(super) port: PortNumber,
+    pub(super) signal_every: u32,
+    /// Completions of sends that still have room.
+    pub(super) send_credit: u32,
+    /// Drain requests that still have room in the receive completion queue.
+    pub(super) drain_credit: u32,
+}
+
+fn too_large(what: &'static str, value: u32) -> HcaError {
+    HcaError::Unsupported { what, value: u64::from(value), limit: "less".into() }
+}
+
+/// A completion queue for `entries` outstanding entries.
+pub(super) fn create_cq(
+    engine: &mut Engine,
+    arena: &Arena,
+    entries: u32,
+) -> Result<Created<CqRing>, HcaError> {
+    let geometry = CqGeometry::new(entries).ok_or_else(|| too_large("completion queue", entries))?;
+    let bytes = geometry.bytes();
+    let block = arena.allocate(bytes + RECORD)?;
+    let mut rings = CqRing {
+        buf: block.ring(0, bytes),
+        cqe_count: geometry.slots,
+        dbrec: block.record(bytes, 2),
+        cqn: 0,
+    };
+    rings.format();
+    match engine.create_cq(block.host(0, bytes), block.host(bytes, DBREC_SIZE)) {
+        Ok(number) => {
+            rings.cqn = number;
+            Ok(Created { rings, block })
+        }
+        Err(error) => {
+            // SAFETY: nobody was given it.
+            unsafe { arena.free(block) };
+            Err(error)
+        }
+    }
+}
+
+fn create_srq(
+    engine: &mut Engine,
+    arena: &Arena,
+    depth: u32,
+    segments: u32,
+) -> Result<Created<SrqRing>, HcaError> {
+    let geometry = SrqGeometry::new(depth, segments, MAX_SRQ_WR)
+        .ok_or_else(|| too_large("shared receive queue", depth))?;
+    let (bytes, stride) = (geometry.bytes(), geometry.stride as usize);
+    let block = arena.allocate(bytes + RECORD)?;
+    let mut rings = SrqRing {
+        buf: block.ring(0, bytes),
+        stride: geometry.stride,
+        slots: geometry.slots,
+        head: 0,
+        tail: (geometry.slots - 1) as u16,
+        dbrec: block.record(bytes, 1),
+        srqn: 0,
+    };
+    rings.format();
+    match engine.create_srq(block.host(0, bytes), stride, block.host(bytes, DBREC_SIZE)) {
+        Ok(number) => {
+            rings.srqn = number;
+            Ok(Created { rings, block })
+        }
+        Err(error) => {
+            // SAFETY: nobody was given it.
+            unsafe { arena.free(block) };
+            Err(error)
+        }
+    }
+}
+
+/// What a queue pair is to be besides its sizes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct QpPlace {
+    pub(super) kind: QpKind,
+    pub(super) port: PortNumber,
+    pub(super) srq: Option<u32>,
+    pub(super) send_cq: u32,
+    pub(super) recv_cq: u32,
+}
+
+/// A queue pair in RESET.
+pub(super) fn create_qp(
+    engine: &mut Engine,
+    arena: &Arena,
+    asked: &QpRequest,
+    place: QpPlace,
+) -> Result<Created<QpRings>, HcaError> {
+    let geometry = asked.geometry()?;
+    let sq_at = (geometry.sq_offset as usize).next_multiple_of(64);
+    let sq_bytes = geometry.sq_wqebbs as usize * 64;
+    let rq_bytes = (geometry.rq_slots * geometry.rq_stride) as usize;
+    let record_at = sq_at + sq_bytes;
+    let block = arena.allocate(record_at + RECORD)?;
+    let mut rings = QpRings {
+        qpn: 0,
+        dbrec: block.record(record_at, 2),
+        sq_buf: block.ring(sq_at, sq_bytes),
+        sq_wqebbs: geometry.sq_wqebbs,
+        rq_buf: block.ring(0, rq_bytes),
+        rq_slots: geometry.rq_slots,
+        rq_stride: geometry.rq_stride,
+        // The device tells queue pairs apart by the doorbell itself.
+        register: Register::new(0, 0),
+    };
+    rings.format();
+    let created = engine.create_qp(&QpAttributes {
+        kind: place.kind,
+        port: place.port,
+        send_ring: block.host(sq_at, sq_bytes),
+        receive_ring: (rq_bytes > 0).then(|| (block.host(0, rq_bytes), geometry.rq_stride as usize)),
+        srq: place.srq,
+        dbrec: block.host(record_at, DBREC_SIZE),
+        send_cq: place.send_cq,
+        recv_cq: place.recv_cq,
+        user_index: 0,
+    });
+    match created {
+        Ok(qpn) => {
+            rings.qpn = qpn.get();
+            Ok(Created { rings, block })
+        }
+        Err(error) => {
+            // SAFETY: nobody was given it.
+            unsafe { arena.free(block) };
+            Err(error)
+        }
+    }
+}
+
+impl WorkerRings {
+    /// Creates all of a worker's queues; `room` is the bytes that one receive buffer takes.
+    pub(super) fn create(
+        engine: &mut Engine,
+        arena: &Arena,
+        config: &QueuesConfig,
+        room: usize,
+    ) -> Result<Self, HcaError> {
+        let asked = QpRequest::datagrams(config);
+        let sizes = SharedSizes::new(config, &asked.geometry()?, room, MAX_SRQ_WR, MAX_CQE)?;
+        let srq = match sizes.srq {
+            None => None,
+            Some((depth, segments)) => Some(create_srq(engine, arena, depth, segments)?),
+        };
+        let mut undo = Undo { engine, arena, srq, cqs: Vec::new() };
+        undo.cqs.push(create_cq(undo.engine, arena, sizes.sends)?);
+        undo.cqs.push(create_cq(undo.engine, arena, sizes.receives)?);
+        let number = |i: usize| undo.cqs.get(i).map_or(0, |c| c.rings.cqn);
+        let place = QpPlace {
+            kind: QpKind::Ud,
+            port: config.port,
+            srq: None,
+            send_cq: number(0),
+            recv_cq: number(1),
+        };
+        let ud = create_qp(undo.engine, arena, &asked, place)?;
+        if let Some(srq) = &undo.srq
+            && config.srq_limit > 0
+        {
+            undo.engine.arm_srq(srq.rings.srqn, config.srq_limit.min(0xffff) as u16)?;
+        }
+        let (srq, mut cqs) = undo.keep();
+        let (Some(receive_cq), Some(send_cq)) = (cqs.pop(), cqs.pop()) else {
+            return Err(HcaError::Exhausted("completion queues"));
+        };
+        Ok(Self {
+            receive_cq,
+            send_cq,
+            ud,
+            srq,
+            port: config.port,
+            signal_every: config.signal_every,
+            send_credit: sizes.send_credit,
+            drain_credit: sizes.drain_credit,
+        })
+    }
+
+    /// Creates a connected queue pair on these queues.
+    pub(super) fn create_rc(
+        &mut self,
+        engine: &mut Engine,
+        arena: &Arena,
+        config: &RcConfig,
+    ) -> Result<Created<QpRings>, HcaError> {
+        let srq = self.srq.as_ref().map(|s| s.rings.srqn);
+        let srq = srq.ok_or(HcaError::Exhausted("shared receive queues: these queues are datagram only"))?;
+        let asked = QpRequest::connection(config);
+        let (recv_cq, send_cq) = (self.receive_cq.rings.cqn, self.send_cq.rings.cqn);
+        let place = QpPlace {
+            kind: QpKind::Rc,
+            port: self.port,
+            srq: Some(srq),
+            send_cq: if config.passive { recv_cq } else { send_cq },
+            recv_cq,
+        };
+        let created = create_qp(engine, arena, &asked, place)?;
+        let credit = if config.passive { &mut self.drain_credit } else { &mut self.send_credit };
+        match credit.checked_sub(created.rings.sq_wqebbs) {
+            Some(left) => {
+                *credit = left;
+                Ok(created)
+            }
+            None => {
+                engine.destroy_qp(ib_wire::Qpn::new(created.rings.qpn))?;
+                // SAFETY: the queue pair is gone and nobody else was given it.
+                unsafe { arena.free(created.block) };
+                Err(HcaError::Exhausted("completion queue entries for connected queue pairs"))
+            }
+        }
+    }
+
+    /// A connected queue pair is gone.
+    pub(super) const fn give_back(&mut self, passive: bool, wqebbs: u32) {
+        let credit = if passive { &mut self.drain_credit } else { &mut self.send_credit };
+        *credit += wqebbs;
+    }
+
+    /// Destroys all of it. The connected queue pairs must be gone.
+    ///
+    /// # Safety
+    /// No driver's queue uses the rings any more.
+    pub(super) unsafe fn destroy(self, engine: &mut Engine, arena: &Arena) -> Result<(), HcaError> {
+        let _ = engine.destroy_qp(ib_wire::Qpn::new(self.ud.rings.qpn));
+        engine.destroy_cq(self.send_cq.rings.cqn)?;
+        engine.destroy_cq(self.receive_cq.rings.cqn)?;
+        if let Some(srq) = &self.srq {
+            engine.destroy_srq(srq.rings.srqn)?;
+        }
+        let blocks = [self.ud.block, self.send_cq.block, self.receive_cq.block];
+        for block in blocks.into_iter().chain(self.srq.map(|s| s.block)) {
+            // SAFETY: the device's objects are gone, as just done, and the driver's by the contract of this function.
+            unsafe { arena.free(block) };
+        }
+        Ok(())
+    }
+}
+
+/// What is created so far; dropped on an error, it is destroyed again.
+struct Undo<'a> {
+    engine: &'a mut Engine,
+    arena: &'a Arena,
+    srq: Option<Created<SrqRing>>,
+    cqs: Vec<Created<CqRing>>,
+}
+
+impl Undo<'_> {
+    fn keep(mut self) -> (Option<Created<SrqRing>>, Vec<Created<CqRing>>) {
+        (self.srq.take(), std::mem::take(&mut self.cqs))
+    }
+}
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        for cq in self.cqs.drain(..) {
+            if self.engine.destroy_cq(cq.rings.cqn).is_ok() {
+                // SAFETY: the device let go of it and no driver was given it.
+                unsafe { self.arena.free(cq.block) };
+            }
+        }
+        if let Some(srq) = self.srq.take()
+            && self.engine.destroy_srq(srq.rings.srqn).is_ok()
+        {
+            // SAFETY: as above.
+            unsafe { self.arena.free(srq.block) };
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Packet taps: copies of packets on their way past, for a capture file.
+//!
+//! A tap never blocks and never allocates: it copies into a byte ring, and where that is full it counts and drops. The
+//! reader lives on the control side.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rtrb::{Consumer, Producer, RingBuffer};
+
+/// Bytes of a tap's ring if nobody says otherwise: some thousand full packets.
+pub const DEFAULT_TAP_BYTES: usize = 8 << 20;
+
+/// What a copied packet is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FrameKind {
+    /// LRH to VCRC.
+    InfiniBand,
+    /// Destination address to payload, without FCS.
+    Ethernet,
+}
+
+/// Which way it went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TapDirection {
+    /// It arrived here.
+    Received,
+    /// It left here.
+    Sent,
+}
+
+/// What a tap knows of a packet beside its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TapHeader {
+    /// Nanoseconds since 1970.
+    pub time: u64,
+    /// What it is.
+    pub kind: FrameKind,
+    /// Which way it went.
+    pub direction: TapDirection,
+    /// Its bytes.
+    pub len: u32,
+}
+
+const HEADER: usize = 16;
+
+impl TapHeader {
+    fn to_bytes(self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        let (time, rest) = bytes.split_at_mut(8);
+        time.copy_from_slice(&self.time.to_ne_bytes());
+        let (len, rest) = rest.split_at_mut(4);
+        len.copy_from_slice(&self.len.to_ne_bytes());
+        let flags = [self.kind == FrameKind::Ethernet, self.direction == TapDirection::Sent];
+        rest.iter_mut().zip(flags).for_each(|(byte, flag)| *byte = u8::from(flag));
+        bytes
+    }
+
+    const fn from_bytes(bytes: [u8; HEADER]) -> Self {
+        let [t0, t1, t2, t3, t4, t5, t6, t7, l0, l1, l2, l3, ethernet, sent, _, _] = bytes;
+        Self {
+            time: u64::from_ne_bytes([t0, t1, t2, t3, t4, t5, t6, t7]),
+            len: u32::from_ne_bytes([l0, l1, l2, l3]),
+            kind: if ethernet == 0 { FrameKind::InfiniBand } else { FrameKind::Ethernet },
+            direction: if sent == 0 { TapDirection::Received } else { TapDirection::Sent },
+        }
+    }
+}
+
+/// The end of a tap that sits on the packets' way.
+#[derive(Debug)]
+pub struct Tap {
+    ring: Producer<u8>,
+    dropped: Arc<AtomicU64>,
+}
+
+/// The end of a tap that hands the copies out.
+#[derive(Debug)]
+pub struct TapReader {
+    ring: Consumer<u8>,
+    next: Option<TapHeader>,
+    dropped: Arc<AtomicU64>,
+}
+
+/// A tap with a ring of `bytes`.
+#[must_use]
+pub fn tap(bytes: usize) -> (Tap, TapReader) {
+    let (producer, consumer) = RingBuffer::new(bytes);
+    let dropped = Arc::new(AtomicU64::new(0));
+    let reader = TapReader { ring: consumer, next: None, dropped: dropped.clone() };
+    (Tap { ring: producer, dropped }, reader)
+}
+
+impl Tap {
+    /// Copies a packet that lies in one piece.
+    pub fn offer(&mut self, kind: FrameKind, direction: TapDirection, packet: &[u8]) {
+        self.offer_parts(kind, direction, std::iter::once(packet));
+    }
+
+    /// Copies a packet that lies in several pieces.
+    pub fn offer_parts<'p>(
+        &mut self,
+        kind: FrameKind,
+        direction: TapDirection,
+        parts: impl Iterator<Item = &'p [u8]> + Clone,
+    ) {
+        if self.ring.is_abandoned() {
+            return;
+        }
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_nanos() as u64);
+        self.put(TapHeader { time, kind, direction, len: 0 }, parts);
+    }
+
+    fn put<'p>(&mut self, header: TapHeader, parts: impl Iterator<Item = &'p [u8]> + Clone) {
+        let len: usize = parts.clone().map(<[u8]>::len).sum();
+        let Ok(len32) = u32::try_from(len) else { return };
+        // The reader must never see half a packet, so all of it is published in one go.
+        let Ok(mut chunk) = self.ring.write_chunk(HEADER.saturating_add(len)) else {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let (mut first, mut second) = chunk.as_mut_slices();
+        let mut copy = |mut from: &[u8]| {
+            while !from.is_empty() {
+                if first.is_empty() {
+                    first = std::mem::take(&mut second);
+                    if first.is_empty() {
+                        return;
+                    }
+                }
+                let n = from.len().min(first.len());
+                let (now, later) = std::mem::take(&mut first).split_at_mut(n);
+                now.copy_from_slice(from.get(..n).unwrap_or_default());
+                first = later;
+                from = from.get(n..).unwrap_or_default();
+            }
+        };
+        copy(&TapHeader { len: len32, ..header }.to_bytes());
+        parts.for_each(copy);
+        chunk.commit_all();
+    }
+}
+
+impl TapReader {
+    /// The header of the next packet, if there is one.
+    pub fn peek(&mut self) -> Option<TapHeader> {
+        if self.next.is_none() {
+            let mut bytes = [0; HEADER];
+            self.ring.pop_entire_slice(&mut bytes).ok()?;
+            self.next = Some(TapHeader::from_bytes(bytes));
+        }
+        self.next
+    }
+
+    /// Takes the next packet; `into` holds its bytes afterwards.
+    pub fn pop(&mut self, into: &mut Vec<u8>) -> Option<TapHeader> {
+        let header = self.peek()?;
+        into.resize(header.len as usize, 0);
+        // Header and bytes were published together, so they are all here.
+        self.ring.pop_entire_slice(into).ok()?;
+        self.next = None;
+        Some(header)
+    }
+
+    /// Packets that found the ring full so far.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// True if the tap itself is gone; what is left can still be read.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        self.ring.is_abandoned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_come_out_as_they_went_in_across_the_wrap() {
+        let (mut tap, mut reader) = tap(1000);
+        let mut bytes = Vec::new();
+        for i in 0..100u8 {
+            let packet: Vec<u8> = (0..i).collect();
+            let (a, b) = packet.split_at(packet.len() / 3);
+            tap.offer_parts(FrameKind::Ethernet, TapDirection::Sent, [a, b].into_iter());
+            tap.offer(FrameKind::InfiniBand, TapDirection::Received, &[i]);
+            let header = reader.peek().unwrap();
+            assert_eq!(reader.pop(&mut bytes), Some(header));
+            assert_eq!((header.kind, header.direction), (FrameKind::Ethernet, TapDirection::Sent));
+            assert_eq!(bytes, packet);
+            let second = reader.pop(&mut bytes).unwrap();
+            assert_eq!((second.kind, second.direction), (FrameKind::InfiniBand, TapDirection::Received));
+            assert_eq!(bytes, [i]);
+            assert!(second.time >= header.time);
+            assert_eq!(reader.pop(&mut bytes), None);
+        }
+        assert_eq!(reader.dropped(), 0);
+    }
+
+    #[test]
+    fn overflow_is_counted_and_leaves_whole_packets() {
+        let (mut tap, mut reader) = tap(100);
+        for i in 0..10 {
+            tap.offer(FrameKind::InfiniBand, TapDirection::Sent, &[i; 20]);
+        }
+        let mut bytes = Vec::new();
+        let mut n = 0;
+        while reader.pop(&mut bytes).is_some() {
+            assert_eq!(bytes, [n; 20]);
+            n += 1;
+        }
+        assert_eq!((n, reader.dropped()), (2, 8));
+    }
+}
