@@ -6,3 +6,4 @@ pub mod ctl;
 pub mod forward;
 pub mod gateway;
 pub mod gids;
+pub mod segment;
