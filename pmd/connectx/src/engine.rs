@@ -23,7 +23,7 @@ use super::rc::{self, requester, requester::Step};
 use super::ud;
 use hca::{HcaError, PortNumber, QpState};
 
-/// Packets taken from a link in one turn.
+/// Packets taken from a cable in one turn.
 const RECEIVE_BURST: usize = 32;
 /// Queue pairs that get a turn in one step.
 const TURNS: usize = 64;
@@ -63,7 +63,7 @@ trait Keep: Send + std::fmt::Debug {}
 impl<T: Send + std::fmt::Debug> Keep for T {}
 
 impl Engine {
-    /// A device whose ports have no links yet.
+    /// A device whose ports have no cables yet.
     #[must_use]
     pub fn new(config: EngineConfig) -> Self {
         let ports: Vec<_> =

@@ -79,7 +79,7 @@ pub(crate) enum Step {
     Sent,
     /// Nothing to do before something happens.
     Idle,
-    /// The link is full.
+    /// The cable is full.
     Blocked,
 }
 
