@@ -5,12 +5,13 @@ use std::time::Instant;
 use ib_wire::packet::{Opcode, Packet, Service, VirtualLane};
 use ib_wire::{Gid, Qpn, crc};
 
+use super::config::EngineConfig;
 use super::counters::{Activity, DropReason};
 use super::device::Device;
-use super::engine::{EngineConfig, QpTable};
 use super::ethernet::{self, Incoming};
 use super::frame::Arrived;
 use super::object::qp::{Qp, QpKind};
+use super::object::table::QpTable;
 use super::port::Port;
 use super::rc::{requester, responder};
 use super::{sma, ud};

@@ -9,9 +9,9 @@ use ib_wire::smp::{
 };
 use ib_wire::{Lid, PKey, Psn, QKey, Qpn, ServiceLevel, TimeoutCode};
 
+use super::config::EngineConfig;
 use super::counters::DropReason;
 use super::device::Device;
-use super::engine::EngineConfig;
 use super::event::Events;
 use super::port::{PKEYS, Port};
 use hca::{AsyncEvent, PortState};
