@@ -9,7 +9,12 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|text: &str| {
     let file = Path::new("file.toml");
     match Config::parse(file, text) {
-        Ok(config) => assert!(config.buffers_needed(1) > 0),
+        Ok(config) => {
+            assert!((1..=config::MAX_SEGMENTS).contains(&config.segments.len()));
+            assert!(config.buffers_needed(1) > 0);
+            let _ = config.check(2);
+            assert!(config.difference(&config).is_ok_and(|change| change.is_empty()));
+        }
         Err(error) => assert!(error.to_string().starts_with("file.toml"), "{error}"),
     }
     if let Err(error) = ibfab::config::FabricConfig::parse(file, text) {

@@ -1,4 +1,7 @@
+use std::collections::HashSet;
 use std::net::Ipv4Addr;
+
+use proptest::prelude::*;
 
 use super::*;
 
@@ -288,5 +291,22 @@ fn bad_segments_are_refused_with_place_and_remedy() {
         ),
     ] {
         assert_eq!(complaint(&text), format!("gateway.toml:{said}"), "{text}");
+    }
+}
+
+proptest! {
+    /// Exactly those are refused that claim the same VLAN, or the same partition of a port.
+    #[test]
+    fn no_two_claim_the_same(claims in prop::collection::vec((0..6u16, 1..4u16, 1..3u8), 1..6)) {
+        let mut text = String::new();
+        for (at, (vlan, partition, port)) in claims.iter().enumerate() {
+            let vlan = if *vlan == 0 { String::new() } else { format!("vlan = {vlan}\n") };
+            let pkey = 0x8000 + partition;
+            text += &format!("[[segment]]\nname = \"s{at}\"\n{vlan}pkey = {pkey}\nport = {port}\n");
+        }
+        let vlans: HashSet<_> = claims.iter().map(|c| c.0).collect();
+        let partitions: HashSet<_> = claims.iter().map(|c| (c.1, c.2)).collect();
+        let distinct = vlans.len() == claims.len() && partitions.len() == claims.len();
+        prop_assert_eq!(parse(&text).is_ok(), distinct, "{}", text);
     }
 }
