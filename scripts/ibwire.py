@@ -225,3 +225,4 @@ def intruder_pair():
     for s in socks:
         s.close()
     return names
+

@@ -1,4 +1,5 @@
-//! Communication management without I/O: a MAD agent with retransmission, and the CM's connection state machine.
+//! Communication management without I/O: a MAD agent with retransmission, the CM's connection state machine, and the port that
+//! has one of each for all its links.
 //!
 //! Every machine here takes datagrams, calls and `now`, and gives datagrams ([`poll_transmit`]), events
 //! (`poll_event`) and the time at which it wants to be called again (`poll_timeout`, then `handle_timeout`). The
@@ -10,6 +11,7 @@
 pub mod agent;
 pub mod connection;
 mod path;
+pub mod port;
 mod random;
 mod timers;
 

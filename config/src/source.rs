@@ -37,7 +37,11 @@ impl Source<'_> {
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) -> ConfigError {
-        ConfigError::in_file(Place::new(self.file, self.text, span), &what.into(), remedy)
+        ConfigError::File {
+            place: Place::new(self.file, self.text, span),
+            what: what.into(),
+            remedy: remedy.into(),
+        }
     }
 
     /// The line, from 1, of a place in the file.

@@ -6,5 +6,3 @@ pub mod ctl;
 pub mod forward;
 pub mod gateway;
 pub mod gids;
-pub mod log;
-pub mod segment;

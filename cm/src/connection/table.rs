@@ -225,6 +225,13 @@ impl ConnectionTable {
         }
     }
 
+    /// The same, by the connection's name.
+    pub fn data_arrived(&mut self, now: Instant, id: ConnId) {
+        if self.step(now, id.0, Input::Data) {
+            self.established(id.0);
+        }
+    }
+
     /// Ends a connection in whatever state it is. [`Event::Disconnected`] and [`Event::Released`] follow.
     pub fn disconnect(&mut self, now: Instant, id: ConnId) -> Result<(), TableError> {
         let entry = self.entries.get(&id.0).ok_or(TableError::Unknown(id))?;

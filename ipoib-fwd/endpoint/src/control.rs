@@ -3,32 +3,38 @@
 mod actions;
 mod arrivals;
 mod datagrams;
+mod link;
 mod port;
 
 use std::collections::{HashMap, VecDeque};
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dataplane::ring::{self, Receiver, Sender};
 use dataplane::worker::Handle;
-use ib_wire::PKey;
 use ib_wire::mad::Mad;
 use pmd::hca::{Backend, HcaError, PortNumber, Queues, QueuesConfig, QueuesId};
 use pmd::mem::Pool;
 
 use super::message::{Command, Losses, Note};
-use super::view::{Board, Peer};
+use super::view::Board;
 use super::worker::LinkWorker;
-use datagrams::Datagrams;
-use ipoib::link::{ConnKey, Event, Link, LinkError, LinkSettings, LinkState, WorkerIndex, WorkerSettings};
+use ipoib::link::{
+    ConnKey, Event, Link, LinkError, LinkIndex, LinkSettings, WorkerIndex, WorkerNote, WorkerSettings,
+};
+use ipoib::port::{Port, PortSettings, WorkerSlots};
+use link::LinkEnd;
 
 /// Items that fit a ring between control and worker.
 const RING: usize = 4096;
 /// How often workers' marks of use are collected.
 const USAGE_PERIOD: Duration = Duration::from_secs(1);
-/// How often the port's facts are read without an event, as some devices raise none on INIT → ACTIVE.
+/// How often the port's facts are read without an event while a link waits for them: some devices raise none on INIT → ACTIVE.
 const PORT_PERIOD: Duration = Duration::from_millis(50);
+/// The same while no link waits: a net for events that got lost.
+const PORT_NET: Duration = Duration::from_secs(5);
+/// How often datagram queue pairs that are being closed are looked after.
+const CLOSING_PERIOD: Duration = Duration::from_millis(50);
 
 /// Why an endpoint cannot be made or run.
 #[derive(Debug, thiserror::Error)]
@@ -65,13 +71,11 @@ pub struct WorkerSizes {
 pub struct EndpointConfig {
     /// Port of the device.
     pub port: PortNumber,
-    /// The partition.
-    pub pkey: PKey,
     /// Number of workers.
     pub workers: u8,
     /// Sizes of each worker's queues.
     pub sizes: WorkerSizes,
-    /// The link's settings; its workers are filled in from the queues that come into being.
+    /// The first link's settings; its workers are filled in from the queues that come into being.
     pub link: LinkSettings,
 }
 
@@ -86,7 +90,6 @@ struct WorkerEnd<Q: Queues, C, N> {
     waiting: VecDeque<Command<Q, C>>,
     notes: Receiver<Note<Q, N>>,
     handle: Arc<Handle>,
-    datagrams: Datagrams,
 }
 
 impl<Q: Queues, C, N> WorkerEnd<Q, C, N> {
@@ -117,40 +120,32 @@ impl<Q: Queues, C, N> WorkerEnd<Q, C, N> {
     }
 }
 
-/// A publication that not every worker has taken up.
-#[derive(Debug)]
-struct Pending {
-    generation: u64,
-    /// Each worker's turns at the publication.
-    turns: Vec<u64>,
-}
-
 type Destination<B> = <<B as Backend>::Queues as Queues>::Destination;
 type Rc<B> = <<B as Backend>::Queues as Queues>::Rc;
 
-/// A link, its device, and the rings to its workers.
+/// A port's links, their device, and the rings to the workers.
 pub struct Endpoint<B: Backend, C, N> {
     hca: B,
-    link: Link,
-    port: PortNumber,
-    pkey: PKey,
+    port: Port,
+    number: PortNumber,
+    /// By link index.
+    links: Vec<Option<LinkEnd<Destination<B>>>>,
+    /// A link that is over, for those who ask for one where there is none.
+    none: Link,
     pool: Pool,
     rc_send_depth: u32,
     workers: Vec<WorkerEnd<B::Queues, C, N>>,
     /// Hot halves that are not with a worker.
     rcs: HashMap<ConnKey, Rc<B>>,
-    state: Arc<LinkState>,
-    broadcast: Option<Destination<B>>,
-    groups: Vec<(Ipv4Addr, Destination<B>)>,
-    /// Marks of use of the published neighbours.
-    peers: HashMap<Ipv4Addr, Peer<Destination<B>>>,
-    pending: VecDeque<Pending>,
     app_notes: VecDeque<(WorkerIndex, N)>,
     /// Management datagrams that wait for room on the device, oldest first.
     mads: VecDeque<Mad>,
     /// The device told of something that may mean another GID table.
     gid_news: bool,
     port_read: Instant,
+    closing_read: Instant,
+    /// Which datagram queue pair is looked after next.
+    next_look: usize,
     usage_read: Instant,
     /// Device requests that failed; the link is told and goes on.
     device_errors: u64,
@@ -166,7 +161,7 @@ pub struct Endpoint<B: Backend, C, N> {
 
 impl<B: Backend, C, N> std::fmt::Debug for Endpoint<B, C, N> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Endpoint").field("link", &self.link).finish_non_exhaustive()
+        f.debug_struct("Endpoint").field("port", &self.port).finish_non_exhaustive()
     }
 }
 
@@ -183,8 +178,6 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         now: Instant,
     ) -> Result<Made<B, C, N>, EndpointError> {
         hca.register_pool(pool)?;
-        // Our end's name in CM messages.
-        config.link.node_guid = hca.device().node_guid;
         let sizes = config.sizes;
         let mut queues = Vec::with_capacity(usize::from(config.workers));
         for index in 0..config.workers {
@@ -203,43 +196,41 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                 pool,
             )?);
         }
-        config.link.workers = queues
-            .iter()
-            .map(|q| WorkerSettings { ud_qpn: q.ud_qpn(), first_slot: 0, slots: sizes.max_rc })
-            .collect();
-        let link = Link::new(config.link, now)?;
+        config.link.workers = queues.iter().map(|q| WorkerSettings { ud_qpn: q.ud_qpn() }).collect();
+        let none = Link::over(config.link.clone(), now)?;
+        let mut port = Port::new(&PortSettings {
+            // Our end's name in CM messages.
+            node_guid: hca.device().node_guid,
+            workers: vec![WorkerSlots { first: 0, count: sizes.max_rc }; queues.len()],
+            seed: config.link.seed.rotate_left(32),
+        });
+        let first = port.add(now, config.link)?;
+        let links = port.link(first).map(|link| Some(LinkEnd::new(link))).into_iter().collect();
         let mut ends = Vec::with_capacity(queues.len());
         let mut workers = Vec::with_capacity(queues.len());
         for (index, (queues, handle)) in queues.into_iter().zip(handles).enumerate() {
             let (commands, inbox) = ring::channel(RING);
             let (outbox, notes) = ring::channel(RING);
-            ends.push(WorkerEnd {
-                commands,
-                waiting: VecDeque::new(),
-                notes,
-                handle: Arc::clone(handle),
-                datagrams: Datagrams::default(),
-            });
+            ends.push(WorkerEnd { commands, waiting: VecDeque::new(), notes, handle: Arc::clone(handle) });
             workers.push(LinkWorker::new(index as u8, queues, inbox, outbox));
         }
         let endpoint = Self {
-            state: Arc::clone(link.state()),
             hca,
-            link,
-            port: config.port,
-            pkey: config.pkey,
+            port,
+            number: config.port,
+            links,
+            none,
             pool: pool.clone(),
             rc_send_depth: sizes.rc_send_depth,
             workers: ends,
             rcs: HashMap::new(),
-            broadcast: None,
-            groups: Vec::new(),
-            peers: HashMap::new(),
-            pending: VecDeque::new(),
             app_notes: VecDeque::new(),
             mads: VecDeque::new(),
             gid_news: false,
-            port_read: now,
+            // At once, then as often as is due.
+            port_read: now.checked_sub(PORT_NET).unwrap_or(now),
+            closing_read: now,
+            next_look: 0,
             usage_read: now,
             device_errors: 0,
             srq_low: 0,
@@ -251,9 +242,21 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         Ok((endpoint, workers))
     }
 
-    /// The link, to ask things of it. What it wants done is done in the next [`Endpoint::tick`].
-    pub const fn link(&mut self) -> &mut Link {
-        &mut self.link
+    /// The first link, to ask things of it: for those who have one only. What it wants done is done in the next [`Endpoint::tick`]. Once
+    /// it has been removed, what is asked of it has no effect.
+    pub fn link(&mut self) -> &mut Link {
+        self.port.link_mut(LinkIndex(0)).unwrap_or(&mut self.none)
+    }
+
+    /// A link, to ask things of it.
+    pub fn link_at(&mut self, index: LinkIndex) -> Option<&mut Link> {
+        self.port.link_mut(index)
+    }
+
+    /// The port and its links, to look at.
+    #[must_use]
+    pub const fn links(&self) -> &Port {
+        &self.port
     }
 
     /// The device.
@@ -264,7 +267,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     /// The port of the device.
     #[must_use]
     pub const fn port(&self) -> PortNumber {
-        self.port
+        self.number
     }
 
     /// How often a datagram queue pair was found in error and opened anew.
@@ -331,21 +334,29 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         busy |= self.take_mads(now);
         // Receiving has made room.
         self.flush_mads();
-        if now.duration_since(self.port_read) >= PORT_PERIOD {
+        let since = now.duration_since(self.port_read);
+        if since >= PORT_NET || since >= PORT_PERIOD && self.waits_for_port() {
             self.read_port(now);
+        }
+        if now.duration_since(self.closing_read) >= CLOSING_PERIOD {
+            self.closing_read = now;
             self.flush_closing();
         }
         if now.duration_since(self.usage_read) >= USAGE_PERIOD {
             self.collect_usage(now);
-            self.mend_all_datagrams(now);
+            self.look_after_datagrams(now);
         }
         self.check_quiescence(now);
-        if self.link.poll_timeout().is_some_and(|at| at <= now) {
-            self.link.handle_timeout(now);
+        if self.port.poll_timeout().is_some_and(|at| at <= now) {
+            self.port.handle_timeout(now);
         }
-        while let Some(action) = self.link.poll_action() {
+        while let Some((link, action)) = self.port.poll_action(now) {
             busy = true;
-            self.carry_out(now, action, board);
+            self.carry_out(now, link, action, board);
+        }
+        while let Some(mad) = self.port.poll_transmit(now) {
+            busy = true;
+            self.send_mad(mad);
         }
         for end in &mut self.workers {
             end.flush();
@@ -353,9 +364,20 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         busy || !self.mads.is_empty()
     }
 
-    /// The next thing that the link tells.
+    /// The next thing that the link tells: for those who have one only.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.link.poll_event()
+        self.poll_link_event().map(|(_, event)| event)
+    }
+
+    /// The next thing that a link tells.
+    pub fn poll_link_event(&mut self) -> Option<(LinkIndex, Event)> {
+        self.port.poll_event()
+    }
+
+    /// What communication management has counted on the port.
+    #[must_use]
+    pub const fn cm_counters(&self) -> &cm::connection::Counters {
+        self.port.cm_counters()
     }
 
     /// The next note of the application's.
@@ -378,25 +400,35 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
 
     fn collect_usage(&mut self, now: Instant) {
         self.usage_read = now;
-        let sent: Vec<Ipv4Addr> =
-            self.peers.iter().filter(|(_, peer)| peer.take_used()).map(|(ip, _)| *ip).collect();
-        if !sent.is_empty() {
-            self.link.handle_used(now, WorkerIndex(0), &[], &sent);
+        for (index, end) in (0u16..).zip(&self.links) {
+            let Some(end) = end else { continue };
+            let sent = end.take_used();
+            if !sent.is_empty()
+                && let Some(link) = self.port.link_mut(LinkIndex(index))
+            {
+                link.handle_used(now, WorkerIndex(0), &[], &sent);
+            }
         }
     }
 
     fn check_quiescence(&mut self, now: Instant) {
-        while let Some(oldest) = self.pending.front() {
-            // Two turns: the one under way may have begun before the publication.
-            let passed =
-                self.workers.iter().zip(&oldest.turns).all(|(w, &at)| w.handle.turns().wrapping_sub(at) >= 2);
-            if !passed {
-                return;
+        for (index, end) in (0u16..).zip(&mut self.links) {
+            let Some(end) = end else { continue };
+            while let Some(generation) = end.passed(self.workers.iter().map(|w| w.handle.turns())) {
+                if let Some(link) = self.port.link_mut(LinkIndex(index)) {
+                    link.handle_quiescent(now, generation);
+                }
             }
-            let generation = oldest.generation;
-            self.pending.pop_front();
-            self.link.handle_quiescent(now, generation);
         }
+    }
+
+    /// Tells the link that a connected queue pair belongs to what befell it; false if it belongs to none.
+    fn note(&mut self, now: Instant, qpn: ib_wire::Qpn, note: Option<WorkerNote>) -> bool {
+        let ours = self.port.owner(qpn).is_some();
+        if let (true, Some(note)) = (ours, note) {
+            self.port.handle_note(now, qpn, note);
+        }
+        ours
     }
 
     /// Counts a failure of the device and logs it.

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use pmd::hca::{PostError, QpEvent, Queues, RcSlot};
 use pmd::mem::Mbuf;
 
-use ipoib::link::ConnKey;
+use ipoib::link::{ConnKey, LinkIndex};
 
 /// From the control lcore to a worker, carried out in order.
 #[derive(Debug)]
@@ -34,12 +34,14 @@ pub enum Command<Q: Queues, C> {
         /// Its place.
         slot: RcSlot,
     },
-    /// Stop posting to the datagram queue pair. Answer: [`Note::UdClosed`], when it has given back all it had.
-    CloseUd,
-    /// Post to the datagram queue pair again.
-    OpenUd,
+    /// Stop posting to a link's datagram queue pair. Answer: [`Note::UdClosed`], when it has given back all it had.
+    CloseUd(LinkIndex),
+    /// Post to it again.
+    OpenUd(LinkIndex),
     /// Send a message as a datagram.
     SendUd {
+        /// By which link's queue pair.
+        link: LinkIndex,
         /// Where to.
         to: Q::Destination,
         /// Encapsulation header and what follows.
@@ -73,12 +75,12 @@ pub enum Note<Q: Queues, N> {
         /// Its hot half; `None` if the slot was empty.
         rc: Option<Q::Rc>,
     },
-    /// The datagram queue pair has given back all it had.
-    UdClosed,
+    /// A link's datagram queue pair has given back all it had.
+    UdClosed(LinkIndex),
     /// Something befell a queue pair.
     Qp(QpEvent),
-    /// Traffic goes to a neighbour that wants a connection.
-    Wanted(Ipv4Addr),
+    /// Traffic goes to a neighbour of a link that wants a connection.
+    Wanted(LinkIndex, Ipv4Addr),
     /// A datagram of the control lcore's was not taken.
     Refused(PostError),
     /// So many notes about queue pairs found the ring full since the last one that did not.

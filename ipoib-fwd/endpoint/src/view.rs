@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dataplane::table::{Publisher, Reader};
 
-use ipoib::link::{LinkState, NeighbourChange, Neighbours};
+use ipoib::link::{LinkIndex, LinkState, NeighbourChange, Neighbours};
 
 /// A prepared datagram destination, and whether a worker has used it lately.
 #[derive(Clone, Debug)]
@@ -42,6 +42,8 @@ impl<D> Peer<D> {
 /// A new state of the link, with destinations that the device has prepared: what a [`Board`] publishes.
 #[derive(Clone, Debug)]
 pub struct LinkUpdate<D> {
+    /// Which link.
+    pub link: LinkIndex,
     /// The link as a whole.
     pub state: Arc<LinkState>,
     /// The broadcast group, if joined.

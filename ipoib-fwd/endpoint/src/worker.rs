@@ -8,7 +8,7 @@ use pmd::mem::Mbuf;
 
 use super::message::{Command, Note};
 use super::view::Peer;
-use ipoib::link::Neighbour;
+use ipoib::link::{LinkIndex, Neighbour};
 
 /// Commands taken in one turn.
 const COMMANDS_PER_TURN: usize = 32;
@@ -78,18 +78,18 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
                 Command::RemoveRc { conn, slot } => {
                     Some(Note::Removed { conn, rc: self.queues.remove_rc(slot) })
                 }
-                Command::CloseUd => {
+                Command::CloseUd(LinkIndex(_)) => {
                     self.queues.close_ud();
                     self.closing_ud = true;
                     None
                 }
-                Command::OpenUd => {
+                Command::OpenUd(LinkIndex(_)) => {
                     self.queues.open_ud();
                     self.closing_ud = false;
                     None
                 }
                 // What is refused is lost, as the wire may lose it: who sent it sends again.
-                Command::SendUd { to, buf } => {
+                Command::SendUd { link: LinkIndex(_), to, buf } => {
                     self.queues.send_ud(&to, buf).err().map(|refused| Note::Refused(refused.error))
                 }
                 Command::Latency(next) => Some(Note::Latency(times.swap(next))),
@@ -119,7 +119,7 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
         let events = !self.events.is_empty();
         self.report_events();
         if self.closing_ud && self.queues.ud_outstanding() == 0 {
-            self.closing_ud = self.notes.send(Note::UdClosed).is_err();
+            self.closing_ud = self.notes.send(Note::UdClosed(LinkIndex(0))).is_err();
         }
         let posted = self.queues.refill();
         freed > 0 || posted > 0 || events
@@ -172,7 +172,7 @@ pub fn send<Q: Queues, N>(
         && notes.room() > RESERVE
     {
         // A full ring loses the hint; the next packet after the mark is cleared gives it again.
-        drop(notes.send(Note::Wanted(neighbour.ip)));
+        drop(notes.send(Note::Wanted(LinkIndex(0), neighbour.ip)));
     }
     if let Some(rc) = rc {
         return queues.send_rc(rc.slot, buf).map(|()| Sent::Rc);

@@ -9,5 +9,4 @@ pub mod program;
 pub mod report;
 mod sa;
 pub mod sm;
-pub mod subnet;
 pub mod switch;

@@ -18,7 +18,7 @@ use ib_wire::cm::ipoib::{PrivateData, ServiceIdForm};
 use ib_wire::cm::{AttributeId, FlowLabel};
 use ib_wire::sa::LifeTime;
 use ib_wire::{Guid, Mtu, PKey, Qpn, ServiceLevel};
-use ibfab::config::{FabricConfig, Place};
+use ibfab::config::FabricConfig;
 use ibfab::fabric::Fabric;
 use ipoib::link::LinkSettings;
 use pmd::eal::Eal;
@@ -264,22 +264,21 @@ fn a_thousand_passive_connections_cost_little_and_leave_nothing() {
         ["test", "--no-huge", "--no-shconf", "--no-pci", "--no-telemetry", "--log-level=4", "-m", "160"];
     let _eal = Eal::init(words.map(str::to_owned)).unwrap();
     let start = Instant::now();
-    let config =
-        FabricConfig::parse(FilePath::new("test.toml"), "[[switch]]\nname = \"s\"\nports = 2").unwrap();
+    let config = FabricConfig::parse(FilePath::new("test.toml"), "").unwrap();
     let mut fabric = Fabric::new(start, &config, 1);
-    let mut attach = |port, name| {
+    let mut attach = |name| {
         let (near, far) = CableEnd::pair().unwrap();
-        fabric.plug(Place { switch: 0, port }, name, near).unwrap();
+        fabric.add_port(name, near).unwrap();
         far
     };
-    let (one, two) = (attach(1, "endpoint"), attach(2, "dialler"));
+    let (one, two) = (attach("endpoint"), attach("dialler"));
     let pool = |name, count| {
         Pool::create(name, &PoolConfig { count, data_room: 4096, cache: 0, socket: -1 }).unwrap()
     };
     let (pool, far_pool) = (pool("endpoint", 8192), pool("dialler", 2048));
 
     let hca = adapter(1, one);
-    let mut link = LinkSettings::new(hca.device().node_guid, PKey::DEFAULT, Qpn::default(), 5);
+    let mut link = LinkSettings::new(PKey::DEFAULT, Qpn::default(), 5);
     link.max_passive = PEERS;
     let sizes = WorkerSizes {
         ud_send_depth: 256,
@@ -293,7 +292,7 @@ fn a_thousand_passive_connections_cost_little_and_leave_nothing() {
     let handle = Handle::new();
     let (mut endpoint, mut workers) = Endpoint::new(
         hca,
-        EndpointConfig { port: PORT, pkey: PKey::DEFAULT, workers: 1, sizes, link },
+        EndpointConfig { port: PORT, workers: 1, sizes, link },
         &pool,
         &[Arc::clone(&handle)],
         start,
@@ -359,7 +358,7 @@ fn a_thousand_passive_connections_cost_little_and_leave_nothing() {
     // Short messages leave some entries in pieces, for the driver to use up first.
     let left = pool.in_use().saturating_sub(in_use);
     assert!(left < WINDOW as u32, "{left} buffers more than before");
-    let again = world.endpoint.link().cm_counters().retransmitted(AttributeId::DisconnectRequest);
+    let again = world.endpoint.cm_counters().retransmitted(AttributeId::DisconnectRequest);
     assert_eq!(again, 0, "a thousand DREQs at once find room");
     let gone = world.dialler.accepted.iter().all(|qpn| world.endpoint.hca().qp_state(*qpn).is_err());
     assert!(gone && world.dialler.accepted.len() == PEERS, "queue pairs are left");

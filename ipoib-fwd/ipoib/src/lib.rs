@@ -6,3 +6,4 @@
 pub mod drop_reason;
 pub mod link;
 pub mod net;
+pub mod port;

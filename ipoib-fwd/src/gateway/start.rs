@@ -30,8 +30,7 @@ use super::report::Times;
 use super::worker::GatewayWorker;
 use crate::counter::{Totals, WorkerCounters};
 use crate::forward::ethernet_neighbours::{Ageing, EthernetNeighbours};
-use crate::forward::{GatewayAddress, Prefix, Route, Routes, Settings};
-use crate::log::Log;
+use crate::forward::{GatewayAddress, Settings};
 use endpoint::{Endpoint, EndpointConfig, EndpointError, WorkerSizes};
 use ipoib::link::{LinkSettings, Mode};
 use ipoib::net::ethernet::MacAddress;
@@ -108,8 +107,6 @@ pub struct Start {
     pub overrides: Overrides,
     /// Capture file.
     pub capture: Option<PathBuf>,
-    /// The log, whose level the configuration has.
-    pub log: Log,
 }
 
 /// What was counted, at the end.
@@ -162,7 +159,6 @@ impl Start {
             Some(file) => Config::load(file, &self.overrides)?,
             None => Config::from_overrides(&self.overrides),
         };
-        self.log.set(config.gateway.log);
         if let Some(roles) = self.line.eal.roles()? {
             config.check(roles.workers.len() as u32)?;
         }
@@ -234,18 +230,12 @@ fn only_segment(config: &Config) -> Result<&Segment, GatewayError> {
         [one] if one.vlan.is_some() => {
             refused("segment.vlan: this version forwards frames without a tag only; take it out")
         }
+        [one] if !one.routes.is_empty() || !one.subnets.is_empty() => refused(
+            "segment.route: this version takes every host to be on the segment itself; take routes and subnets out",
+        ),
         [one] => Ok(one),
         _ => refused("[[segment]]: this version runs one segment; keep one"),
     }
-}
-
-/// What a segment's packets to other networks go by.
-fn routes(segment: &Segment) -> Result<Routes, GatewayError> {
-    let prefix = |p: config::Prefix| Prefix::of(p.address(), p.prefix_len());
-    let subnets: Vec<Prefix> = segment.subnets.iter().filter_map(|p| prefix(*p)).collect();
-    let routes: Vec<Route> =
-        segment.routes.iter().filter_map(|r| Some(Route { to: prefix(r.to)?, via: r.via })).collect();
-    Routes::new(&subnets, &routes).map_err(|e| GatewayError::Unsupported(format!("segment.route: {e}")))
 }
 
 /// What the software ConnectX is made from.
@@ -362,7 +352,6 @@ impl Running<'_> {
         let mut settings = Settings::new(mac);
         settings.address = address;
         settings.eth_mtu = self.segment.mtu;
-        settings.routes = routes(self.segment)?;
         let board = GatewayBoard::new(handles.len() as u8, random(), &settings);
 
         let mut workers = Vec::new();
@@ -440,7 +429,7 @@ impl Running<'_> {
         let workers = self.lcores.len() as u8;
         let share = self.config.connection_share(workers.into());
         let pkey = PKey(segment.pkey.value());
-        let mut link = LinkSettings::new(Guid(0), pkey, Qpn::new(0), random());
+        let mut link = LinkSettings::new(pkey, Qpn::new(0), random());
         link.scope = segment.scope;
         link.mode = match segment.mode {
             config::Mode::Datagram => Mode::Datagram,
@@ -454,7 +443,6 @@ impl Running<'_> {
         link.neighbour_idle = Duration::from_secs(ib.neighbour_idle_seconds.into());
         EndpointConfig {
             port: PortNumber(segment.port),
-            pkey,
             workers,
             sizes: WorkerSizes {
                 ud_send_depth: ib.ud_send_depth,

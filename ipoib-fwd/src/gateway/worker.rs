@@ -18,6 +18,7 @@ use crate::counter::{Traffic, WorkerCounters};
 use crate::forward::{EthVerdict, IbVerdict, NeighbourIndex, Punt, Tables, Via, eth_to_ib, ib_to_eth};
 use endpoint::{LinkWorker, Note, note};
 use ipoib::drop_reason::DropReason;
+use ipoib::link::LinkIndex;
 use ipoib::net::ethernet::ETHERNET_HEADER_LEN;
 use ipoib::net::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER};
 
@@ -440,7 +441,7 @@ impl<Q: Queues> Hands<'_, Q> {
     fn want(&mut self, ip: Ipv4Addr) {
         // A hint: a full ring loses it, and the next packet gives it again.
         if self.notes.room() > 1 {
-            drop(self.notes.send(Note::Wanted(ip)));
+            drop(self.notes.send(Note::Wanted(LinkIndex(0), ip)));
         }
     }
 

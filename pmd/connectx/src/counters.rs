@@ -83,9 +83,9 @@ counted! {
 counted! {
     /// What the transport did.
     Activity {
-        /// Packets given to a cable.
+        /// Packets given to a link.
         Sent = "sent",
-        /// Packets taken from a cable.
+        /// Packets taken from a link.
         Received = "received",
         /// Packets sent again.
         Retransmitted = "retransmitted",

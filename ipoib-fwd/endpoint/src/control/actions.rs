@@ -1,61 +1,65 @@
 //! What a link asks for, carried out on its device and its workers.
 
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use ib_wire::Qpn;
 use pmd::hca::{Backend, QueuesId, RcConfig, UdDestination};
 
-use super::{Destination, Endpoint, Pending, WorkerEnd};
+use super::{Destination, Endpoint, WorkerEnd};
 use crate::message::Command;
 use crate::view::{Board, LinkUpdate, Peer};
-use ipoib::link::{Action, ConnKey, LinkState, NeighbourChange, Publication, WorkerIndex};
+use ipoib::link::{Action, ConnKey, LinkIndex, NeighbourChange, Publication, WorkerIndex};
 
 impl<B: Backend, C, N> Endpoint<B, C, N> {
     pub(super) fn worker(&mut self, worker: WorkerIndex) -> Option<&mut WorkerEnd<B::Queues, C, N>> {
         self.workers.get_mut(usize::from(worker.0))
     }
 
-    pub(super) fn ud_qpn(&self, worker: WorkerIndex) -> Option<Qpn> {
-        self.link.settings().workers.get(usize::from(worker.0)).map(|w| w.ud_qpn)
+    pub(super) fn ud_qpn(&self, link: LinkIndex, worker: WorkerIndex) -> Option<Qpn> {
+        self.port.link(link)?.settings().workers.get(usize::from(worker.0)).map(|w| w.ud_qpn)
     }
 
-    pub(super) fn carry_out(&mut self, now: Instant, action: Action, board: &mut impl Board<Destination<B>>) {
+    pub(super) fn carry_out(
+        &mut self,
+        now: Instant,
+        link: LinkIndex,
+        action: Action,
+        board: &mut impl Board<Destination<B>>,
+    ) {
         match action {
-            Action::SendMad(mad) => self.send_mad(mad),
             Action::OpenUd { worker, pkey_index, qkey } => {
-                self.open_datagrams(now, worker, (pkey_index, qkey))
+                self.open_datagrams(now, link, worker, (pkey_index, qkey))
             }
-            Action::SetQKey { worker, qkey } => self.set_qkey(worker, qkey),
+            Action::SetQKey { worker, qkey } => self.set_qkey(link, worker, qkey),
             Action::AttachMulticast { worker, mgid, mlid } => {
-                if let Some(qpn) = self.ud_qpn(worker) {
+                if let Some(qpn) = self.ud_qpn(link, worker) {
                     let result = self.hca.attach_multicast(qpn, mgid, mlid);
                     self.check(result);
                 }
             }
             Action::DetachMulticast { worker, mgid, mlid } => {
-                if let Some(qpn) = self.ud_qpn(worker) {
+                if let Some(qpn) = self.ud_qpn(link, worker) {
                     let result = self.hca.detach_multicast(qpn, mgid, mlid);
                     self.check(result);
                 }
             }
-            Action::SendUd { worker, to, bytes } => self.send_ud(worker, &to, &bytes[..]),
+            Action::SendUd { worker, to, bytes } => self.send_ud_by(link, worker, &to, &bytes[..]),
             Action::CreateRc { conn, worker, passive } => self.create_rc(now, conn, worker, passive),
             Action::ModifyRc { conn, qpn, to } => {
                 let result = self.hca.modify_qp(qpn, &to);
                 let ok = self.check(result).is_some();
-                self.link.handle_done(now, conn, ok);
+                self.port.handle_done(now, conn, ok);
             }
             Action::InsertRc { conn, worker, slot } => match self.rcs.remove(&conn) {
                 Some(rc) => match self.worker(worker) {
                     Some(end) => end.send(Command::InsertRc { conn, slot, rc }),
                     None => {
                         self.rcs.insert(conn, rc);
-                        self.link.handle_done(now, conn, false);
+                        self.port.handle_done(now, conn, false);
                     }
                 },
-                None => self.link.handle_done(now, conn, false),
+                None => self.port.handle_done(now, conn, false),
             },
             Action::PostDrain { conn, worker, slot } => {
                 if let Some(end) = self.worker(worker) {
@@ -73,17 +77,22 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                     self.check(result);
                 }
             }
-            Action::Publish(publication) => self.publish(publication, board),
+            Action::Publish(publication) => self.publish(link, publication, board),
         }
     }
 
-    /// Sends a message of the control lcore's by a worker. It is lost, and counted, if there is no buffer or no such
-    /// destination, or if the worker is far behind.
+    /// Sends a message of the control lcore's by a worker's datagram queue pair of the first link: for those who have one only.
     pub fn send_ud(&mut self, worker: WorkerIndex, to: &UdDestination, message: &[u8]) {
+        self.send_ud_by(LinkIndex(0), worker, to, message);
+    }
+
+    /// Sends a message of the control lcore's by a worker's datagram queue pair of a link. It is lost, and counted, if there is no buffer
+    /// or no such destination, or if the worker is far behind.
+    pub fn send_ud_by(&mut self, link: LinkIndex, worker: WorkerIndex, to: &UdDestination, message: &[u8]) {
         let prepared = self.hca.destination(to);
         let Some(to) = self.check(prepared) else { return };
         match self.pool.copy_from_slice(message) {
-            Some(buf) => self.offer(worker, Command::SendUd { to, buf }),
+            Some(buf) => self.offer(worker, Command::SendUd { link, to, buf }),
             None => self.losses.no_buffers += 1,
         }
     }
@@ -98,10 +107,12 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             self.rcs.insert(conn, rc);
             qpn
         });
-        self.link.handle_created(now, conn, qpn);
+        self.port.handle_created(now, conn, qpn);
     }
 
-    fn publish(&mut self, publication: Publication, board: &mut impl Board<Destination<B>>) {
+    fn publish(&mut self, link: LinkIndex, publication: Publication, board: &mut impl Board<Destination<B>>) {
+        // Lent out while the device prepares what the link's tables name.
+        let Some(mut end) = self.links.get_mut(usize::from(link.0)).and_then(Option::take) else { return };
         let mut changes = Vec::with_capacity(publication.changes.len());
         for change in publication.changes {
             let ip = change.ip();
@@ -111,7 +122,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                     let prepared = neighbour.try_map(|to| {
                         let to = self.hca.destination(to)?;
                         // Marks of use go on counting across changes of one neighbour.
-                        Ok(match self.peers.get(&ip) {
+                        Ok(match end.peers.get(&ip) {
                             Some(peer) => peer.with_destination(to),
                             None => Peer::new(to),
                         })
@@ -120,32 +131,32 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                 }
             };
             match prepared.as_ref().and_then(|n| n.ud.clone()) {
-                Some(peer) => self.peers.insert(ip, peer),
-                None => self.peers.remove(&ip),
+                Some(peer) => end.peers.insert(ip, peer),
+                None => end.peers.remove(&ip),
             };
             changes.push(prepared.map_or(NeighbourChange::Remove(ip), NeighbourChange::Set));
         }
-        if !Arc::ptr_eq(&self.state, &publication.state) {
-            self.broadcast = publication.state.broadcast.as_ref().and_then(|to| self.prepare(to));
-            self.groups = self.prepare_groups(&publication.state);
-            self.state = publication.state;
+        if !Arc::ptr_eq(&end.state, &publication.state) {
+            let state = publication.state;
+            end.broadcast = state.broadcast.as_ref().and_then(|to| self.prepare(to));
+            end.groups = state.groups.iter().filter_map(|(ip, to)| Some((*ip, self.prepare(to)?))).collect();
+            end.state = state;
         }
         board.publish(LinkUpdate {
-            state: Arc::clone(&self.state),
-            broadcast: self.broadcast.clone(),
-            groups: self.groups.clone(),
+            link,
+            state: Arc::clone(&end.state),
+            broadcast: end.broadcast.clone(),
+            groups: end.groups.clone(),
             changes,
         });
-        let turns = self.workers.iter().map(|w| w.handle.turns()).collect();
-        self.pending.push_back(Pending { generation: publication.generation, turns });
+        end.published(publication.generation, self.workers.iter().map(|w| w.handle.turns()).collect());
+        if let Some(place) = self.links.get_mut(usize::from(link.0)) {
+            *place = Some(end);
+        }
     }
 
     fn prepare(&mut self, to: &UdDestination) -> Option<Destination<B>> {
         let prepared = self.hca.destination(to);
         self.check(prepared)
-    }
-
-    fn prepare_groups(&mut self, state: &LinkState) -> Vec<(Ipv4Addr, Destination<B>)> {
-        state.groups.iter().filter_map(|(ip, to)| Some((*ip, self.prepare(to)?))).collect()
     }
 }

@@ -45,19 +45,23 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                 if let Some(rc) = refused {
                     self.rcs.insert(conn, rc);
                 }
-                self.link.handle_done(now, conn, ok);
+                self.port.handle_done(now, conn, ok);
             }
             Note::Removed { conn, rc } => {
                 let ok = rc.is_some();
                 if let Some(rc) = rc {
                     self.rcs.insert(conn, rc);
                 }
-                self.link.handle_done(now, conn, ok);
+                self.port.handle_done(now, conn, ok);
             }
-            Note::DrainRefused { conn } => self.link.handle_done(now, conn, false),
+            Note::DrainRefused { conn } => self.port.handle_done(now, conn, false),
             Note::Qp(event) => self.take_qp_event(now, event.qpn, event.fault),
-            Note::UdClosed => self.datagrams_closed(worker),
-            Note::Wanted(ip) => self.link.handle_used(now, worker, &[], &[ip]),
+            Note::UdClosed(link) => self.datagrams_closed(link, worker),
+            Note::Wanted(link, ip) => {
+                if let Some(link) = self.port.link_mut(link) {
+                    link.handle_used(now, worker, &[], &[ip]);
+                }
+            }
             Note::Refused(error) => self.losses.count(error),
             Note::EventsLost(n) => self.losses.events += n,
             Note::Latency(histogram) => latency(histogram),
@@ -66,11 +70,8 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     }
 
     fn take_qp_event(&mut self, now: Instant, qpn: Qpn, fault: QpFault) {
-        if self.link.owns(qpn) {
-            if let Some(note) = WorkerNote::from_fault(fault) {
-                self.link.handle_note(now, qpn, note);
-            }
-        } else if matches!(fault, QpFault::Send(_) | QpFault::Receive(_)) {
+        let ours = self.note(now, qpn, WorkerNote::from_fault(fault));
+        if !ours && matches!(fault, QpFault::Send(_) | QpFault::Receive(_)) {
             self.mend_datagrams_of(now, qpn);
         }
     }
@@ -82,13 +83,14 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             any = true;
             self.gid_news |= pmd::gids::concerns_gids(&event);
             if let Some((port, event)) = PortEvent::from_async(&event) {
-                if port == self.port {
+                if port == self.number {
                     let facts = self.facts();
-                    self.link.handle_port_event(now, event, facts);
+                    self.port.handle_port_event(now, event, facts);
                 }
             } else if let Some((qpn, note)) = WorkerNote::from_async(&event) {
-                self.link.handle_note(now, qpn, note);
-                self.mend_datagrams_of(now, qpn);
+                if !self.note(now, qpn, Some(note)) {
+                    self.mend_datagrams_of(now, qpn);
+                }
             } else if matches!(event, AsyncEvent::SrqLimitReached(_)) {
                 self.srq_low += 1;
                 tracing::warn!(
@@ -105,10 +107,10 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     pub(super) fn take_mads(&mut self, now: Instant) -> bool {
         let mut any = false;
         for _ in 0..PER_TICK {
-            match self.hca.receive_mad(self.port) {
+            match self.hca.receive_mad(self.number) {
                 Ok(Some(mad)) => {
                     any = true;
-                    self.link.handle_mad(now, &mad);
+                    self.port.handle_mad(now, &mad);
                 }
                 Ok(None) => break,
                 Err(gone @ HcaError::Gone(_)) => {
@@ -137,7 +139,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
 
     pub(super) fn flush_mads(&mut self) {
         while let Some(mad) = self.mads.front() {
-            let result = self.hca.send_mad(self.port, mad);
+            let result = self.hca.send_mad(self.number, mad);
             if matches!(result, Err(HcaError::Exhausted(_))) {
                 return;
             }

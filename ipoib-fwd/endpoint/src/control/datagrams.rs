@@ -14,7 +14,7 @@ use pmd::hca::{Backend, HcaError, QpState, QpTransition};
 
 use super::Endpoint;
 use crate::message::Command;
-use ipoib::link::WorkerIndex;
+use ipoib::link::{LinkIndex, WorkerIndex};
 
 /// Least time between two openings after errors: a device that cannot keep it open is not kept busy with it.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -35,23 +35,47 @@ enum State {
     },
 }
 
-/// A worker's datagram queue pair.
-#[derive(Clone, Copy, Debug, Default)]
+/// Datagram queue pairs looked after at a time, as not every provider tells of errors.
+const LOOKS: usize = 8;
+
+/// A worker's datagram queue pair for one link.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Datagrams {
+    qpn: Qpn,
     state: State,
     /// P_Key index and Q_Key that it is to have; none before the link has said so.
     keys: Option<(u16, QKey)>,
     mended_at: Option<Instant>,
 }
 
+impl Datagrams {
+    pub(super) const fn new(qpn: Qpn) -> Self {
+        Self { qpn, state: State::Open, keys: None, mended_at: None }
+    }
+}
+
 impl<B: Backend, C, N> Endpoint<B, C, N> {
-    fn datagrams(&mut self, worker: WorkerIndex) -> Option<&mut Datagrams> {
-        self.worker(worker).map(|end| &mut end.datagrams)
+    fn datagrams(&mut self, link: LinkIndex, worker: WorkerIndex) -> Option<&mut Datagrams> {
+        self.links.get_mut(usize::from(link.0))?.as_mut()?.datagrams.get_mut(usize::from(worker.0))
+    }
+
+    /// All links' datagram queue pairs.
+    fn all_datagrams(&self) -> impl Iterator<Item = (LinkIndex, WorkerIndex, &Datagrams)> {
+        (0u16..).zip(&self.links).filter_map(|(link, end)| Some((LinkIndex(link), end.as_ref()?))).flat_map(
+            |(link, end)| (0u8..=u8::MAX).zip(&end.datagrams).map(move |(w, d)| (link, WorkerIndex(w), d)),
+        )
     }
 
     /// Opens a datagram queue pair with these keys.
-    pub(super) fn open_datagrams(&mut self, now: Instant, worker: WorkerIndex, keys: (u16, QKey)) {
-        let (Some(qpn), Some(datagrams)) = (self.ud_qpn(worker), self.datagrams(worker)) else { return };
+    pub(super) fn open_datagrams(
+        &mut self,
+        now: Instant,
+        link: LinkIndex,
+        worker: WorkerIndex,
+        keys: (u16, QKey),
+    ) {
+        let Some(datagrams) = self.datagrams(link, worker) else { return };
+        let qpn = datagrams.qpn;
         datagrams.keys = Some(keys);
         if datagrams.state != State::Open {
             return;
@@ -61,7 +85,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                 let opened = self.bring_up(qpn, keys);
                 self.check(opened);
             }
-            Ok(_) => self.close_datagrams(now, worker, qpn),
+            Ok(_) => self.close_datagrams(now, link, worker),
             Err(e) => {
                 self.check::<()>(Err(e));
             }
@@ -69,8 +93,9 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     }
 
     /// Gives an open one another Q_Key.
-    pub(super) fn set_qkey(&mut self, worker: WorkerIndex, qkey: QKey) {
-        let (Some(qpn), Some(datagrams)) = (self.ud_qpn(worker), self.datagrams(worker)) else { return };
+    pub(super) fn set_qkey(&mut self, link: LinkIndex, worker: WorkerIndex, qkey: QKey) {
+        let Some(datagrams) = self.datagrams(link, worker) else { return };
+        let qpn = datagrams.qpn;
         if let Some((_, old)) = &mut datagrams.keys {
             *old = qkey;
         }
@@ -86,58 +111,64 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         self.hca.modify_qp(qpn, &QpTransition::UdToSend { sq_psn: Psn::new(0) })
     }
 
-    fn close_datagrams(&mut self, now: Instant, worker: WorkerIndex, qpn: Qpn) {
+    fn close_datagrams(&mut self, now: Instant, link: LinkIndex, worker: WorkerIndex) {
+        let Some(qpn) = self.datagrams(link, worker).map(|d| d.qpn) else { return };
         let flushed = self.hca.modify_qp(qpn, &QpTransition::ToError);
         if self.check(flushed).is_none() {
             return;
         }
+        if let Some(datagrams) = self.datagrams(link, worker) {
+            datagrams.state = State::Closing { since: now, told: false };
+        }
         if let Some(end) = self.worker(worker) {
-            end.datagrams.state = State::Closing { since: now, told: false };
-            end.send(Command::CloseUd);
+            end.send(Command::CloseUd(link));
         }
     }
 
     /// The worker has everything back.
-    pub(super) fn datagrams_closed(&mut self, worker: WorkerIndex) {
-        let (Some(qpn), Some(datagrams)) = (self.ud_qpn(worker), self.datagrams(worker)) else { return };
+    pub(super) fn datagrams_closed(&mut self, link: LinkIndex, worker: WorkerIndex) {
+        let Some(datagrams) = self.datagrams(link, worker) else { return };
+        let qpn = datagrams.qpn;
         let (State::Closing { .. }, Some(keys)) = (datagrams.state, datagrams.keys) else { return };
         datagrams.state = State::Open;
         let opened = self.hca.modify_qp(qpn, &QpTransition::ToReset).and_then(|()| self.bring_up(qpn, keys));
         self.check(opened);
         if let Some(end) = self.worker(worker) {
-            end.send(Command::OpenUd);
+            end.send(Command::OpenUd(link));
         }
     }
 
     /// Something befell this queue pair, perhaps a datagram one.
     pub(super) fn mend_datagrams_of(&mut self, now: Instant, qpn: Qpn) {
-        let of = self.link.settings().workers.iter().position(|w| w.ud_qpn == qpn);
-        if let Some(index) = of.and_then(|index| u8::try_from(index).ok()) {
-            self.mend_datagrams(now, WorkerIndex(index));
+        if let Some((link, worker)) = self.port.datagram_owner(qpn) {
+            self.mend_datagrams(now, link, worker);
         }
     }
 
     /// A provider whose receive rings have no doorbell does not see what was posted after the flush; this has it look again.
     pub(super) fn flush_closing(&mut self) {
-        for index in 0..self.workers.len() {
-            let worker = WorkerIndex(index as u8);
-            let closing = self.datagrams(worker).is_some_and(|d| d.state != State::Open);
-            if let (true, Some(qpn)) = (closing, self.ud_qpn(worker)) {
-                let flushed = self.hca.modify_qp(qpn, &QpTransition::ToError);
-                self.check(flushed);
+        let closing: Vec<Qpn> =
+            self.all_datagrams().filter(|(_, _, d)| d.state != State::Open).map(|(_, _, d)| d.qpn).collect();
+        for qpn in closing {
+            let flushed = self.hca.modify_qp(qpn, &QpTransition::ToError);
+            self.check(flushed);
+        }
+    }
+
+    /// Looks after some of them in turn.
+    pub(super) fn look_after_datagrams(&mut self, now: Instant) {
+        let all: Vec<_> = self.all_datagrams().map(|(link, worker, _)| (link, worker)).collect();
+        for step in 0..all.len().min(LOOKS) {
+            if let Some((link, worker)) = all.get((self.next_look + step) % all.len()) {
+                self.mend_datagrams(now, *link, *worker);
             }
         }
+        self.next_look = (self.next_look + LOOKS) % all.len().max(1);
     }
 
-    /// Looks after all of them, as not every provider tells of errors.
-    pub(super) fn mend_all_datagrams(&mut self, now: Instant) {
-        for index in 0..self.workers.len() {
-            self.mend_datagrams(now, WorkerIndex(index as u8));
-        }
-    }
-
-    fn mend_datagrams(&mut self, now: Instant, worker: WorkerIndex) {
-        let (Some(qpn), Some(datagrams)) = (self.ud_qpn(worker), self.datagrams(worker)) else { return };
+    fn mend_datagrams(&mut self, now: Instant, link: LinkIndex, worker: WorkerIndex) {
+        let Some(datagrams) = self.datagrams(link, worker) else { return };
+        let qpn = datagrams.qpn;
         let Some(keys) = datagrams.keys else { return };
         if let State::Closing { since, told } = &mut datagrams.state {
             if !*told && now.duration_since(*since) >= PATIENCE {
@@ -155,15 +186,15 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             Ok(QpState::Err) if !recent => {
                 tracing::warn!("datagram queue pair {qpn} is in error: opening it anew");
                 self.datagram_reopens += 1;
-                if let Some(datagrams) = self.datagrams(worker) {
+                if let Some(datagrams) = self.datagrams(link, worker) {
                     datagrams.mended_at = Some(now);
                 }
-                self.close_datagrams(now, worker, qpn);
+                self.close_datagrams(now, link, worker);
                 Ok(())
             }
             // Opening it anew has failed half-way.
             Ok(QpState::Reset) if !recent => {
-                if let Some(datagrams) = self.datagrams(worker) {
+                if let Some(datagrams) = self.datagrams(link, worker) {
                     datagrams.mended_at = Some(now);
                 }
                 self.bring_up(qpn, keys)

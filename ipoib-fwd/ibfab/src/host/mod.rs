@@ -144,9 +144,9 @@ impl<B: Backend> Host<B> {
             prefix: config.prefix,
         })
         .map_err(|source| HostError::Tun { name: config.name.clone(), source })?;
-        let mut link = LinkSettings::new(hca.device().node_guid, config.pkey, Qpn::default(), seed);
+        let mut link = LinkSettings::new(config.pkey, Qpn::default(), seed);
         link.mode = config.mode;
-        let endpoint = EndpointConfig { port: PORT, pkey: config.pkey, workers: 1, sizes: SIZES, link };
+        let endpoint = EndpointConfig { port: PORT, workers: 1, sizes: SIZES, link };
         let handle = Handle::new();
         let failed = |source| HostError::Endpoint { name: config.name.clone(), source };
         let (mut endpoint, mut workers) =
@@ -242,9 +242,7 @@ impl<B: Backend> Host<B> {
             let expired = self.parked.expire(now);
             self.counters.drops(Drop::Unresolved, expired as u64);
         }
-        if let Ok(port) = self.endpoint.hca().port(PORT) {
-            self.lid = port.lid;
-        }
+        self.lid = self.endpoint.link().state().lid;
         let busy = self.endpoint.tick(now, &mut self.board, |_| {});
         let losses = self.endpoint.take_losses();
         self.counters.drops(Drop::NoBuffers, losses.no_buffers);

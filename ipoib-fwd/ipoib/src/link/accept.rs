@@ -9,7 +9,6 @@ use ib_wire::ipoib::{AddressFlags, HardwareAddress};
 
 use super::action::{Action, ConnKey};
 use super::connections::{Side, State};
-use super::handshake::CmId;
 use super::machine::Link;
 use super::settings::{Mode, WorkerIndex};
 use super::statistics::CloseReason;
@@ -43,14 +42,13 @@ impl Link {
         Ok((worker, peer, private.receive_mtu.min(MAX_MESSAGE)))
     }
 
-    /// A peer asks for a connection.
-    pub(super) fn requested(&mut self, now: Instant, id: CmId, request: &RequestInfo) {
+    /// A peer asks for a connection: the one that begins, or why not.
+    pub(crate) fn requested(&mut self, now: Instant, request: &RequestInfo) -> Result<ConnKey, RejectReason> {
         let (worker, peer, mtu) = match self.judge(request) {
             Ok(accepted) => accepted,
             Err(reason) => {
                 self.counters.requests_rejected += 1;
-                self.cm_reject(now, id, reason);
-                return;
+                return Err(reason);
             }
         };
         // A peer sends by one connection at a time; if it opens another, it has given the old one up.
@@ -63,31 +61,34 @@ impl Link {
             self.close(now, oldest, CloseReason::Evicted);
         }
         let psn = self.random.psn();
-        let Some(key) = self.conns.add(now, Side::Passive, worker, peer, psn) else {
-            // One that is out of use makes room for the peer's next attempt; those in use are worth more than a new one.
-            if let Some((used, oldest)) = self.conns.lru.first().copied()
-                && now.saturating_duration_since(used) >= OUT_OF_USE
-            {
-                self.close(now, oldest, CloseReason::Evicted);
-            }
-            self.counters.requests_rejected += 1;
-            self.cm_reject(now, id, RejectReason::NoResources);
-            return;
-        };
+        let key = self.conns.add(now, Side::Passive, worker, peer, psn);
         let attributes = request.qp_attributes(psn);
         let (receive, send) = self.transitions(&attributes);
         if let Some(conn) = self.conns.map.get_mut(&key) {
             conn.mtu = mtu;
             conn.receive = Some(receive);
             conn.send = Some(send);
-            conn.cm = Some(id);
+            conn.handshake = true;
             conn.rnr_retry = request.rnr_retry_count;
         }
-        self.conns.by_cm.insert(id, key);
         self.conns.passive.insert((peer.qpn, peer.gid, worker), key);
         self.conns.lru.insert((now, key));
         self.arm_expiry();
         self.actions.push_back(Action::CreateRc { conn: key, worker, passive: true });
+        Ok(key)
+    }
+
+    /// How long the connection that is idle for the longest time has been so, if it is out of use.
+    pub(crate) fn out_of_use(&self, now: Instant) -> Option<Duration> {
+        let (used, _) = self.conns.lru.first()?;
+        Some(now.saturating_duration_since(*used)).filter(|idle| *idle >= OUT_OF_USE)
+    }
+
+    /// Closes the connection that is idle for the longest time.
+    pub(crate) fn evict(&mut self, now: Instant) {
+        if let Some((_, oldest)) = self.conns.lru.first().copied() {
+            self.close(now, oldest, CloseReason::Evicted);
+        }
     }
 
     /// The RTU came, or data in its place.

@@ -5,27 +5,34 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hca::{AsyncEvent, QpFault, QpTransition, RcSlot, UdDestination};
-use ib_wire::mad::Mad;
 use ib_wire::{Gid, Lid, QKey, Qpn};
 use serde::Serialize;
 
 use super::ARP_FRAME_LEN;
-use super::settings::{Mode, WorkerIndex};
+use super::settings::{LinkIndex, Mode, WorkerIndex};
 use super::table::NeighbourChange;
 use ib_wire::ipoib::Arp;
 use ib_wire::ipoib::HardwareAddress;
 
-/// Names a connection of a link for the life of the link; never used twice.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
-#[serde(transparent)]
-pub struct ConnKey(pub u64);
+/// Names a connection for the life of its link; never used twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ConnKey {
+    /// The link.
+    pub link: LinkIndex,
+    /// Counts the link's connections, from 1.
+    pub number: u64,
+}
+
+impl Serialize for ConnKey {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(self.number)
+    }
+}
 
 /// Something for the link's owner to do, in order. Where a call to answer with is named, the link waits for it; the
 /// answer may come at once or later.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Action {
-    /// Send a management datagram from the port's QP1.
-    SendMad(Mad),
     /// Bring a worker's datagram queue pair to RTS with this P_Key index and Q_Key, whatever state it is in (through
     /// RESET if it was past it). Comes with the first broadcast join and when the P_Key moves in the port's table.
     OpenUd {
@@ -70,7 +77,7 @@ pub enum Action {
         /// Encapsulation header and ARP packet.
         bytes: Box<[u8; ARP_FRAME_LEN]>,
     },
-    /// Create a connected queue pair on a worker's queues. Answer: [`super::Link::handle_created`].
+    /// Create a connected queue pair on a worker's queues. Answer: [`crate::port::Port::handle_created`].
     CreateRc {
         /// Its key.
         conn: ConnKey,
@@ -153,6 +160,8 @@ pub struct LinkState {
     pub groups: Vec<(Ipv4Addr, UdDestination)>,
     /// The workers' own link-layer addresses, by worker index.
     pub addresses: Vec<HardwareAddress>,
+    /// Base LID of the port; 0 while it has none.
+    pub lid: Lid,
 }
 
 /// Something that a worker has seen on a connected queue pair.

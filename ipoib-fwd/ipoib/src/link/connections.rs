@@ -11,9 +11,9 @@ use ib_wire::ipoib::HardwareAddress;
 use ib_wire::{Gid, Psn, Qpn};
 
 use super::action::{ConnKey, WorkerNote};
-use super::handshake::CmId;
 use super::machine::Link;
-use super::settings::{WorkerIndex, WorkerSettings};
+use super::request::Request;
+use super::settings::{LinkIndex, WorkerIndex};
 use super::statistics::{CloseReason, ConnectionInfo};
 use super::table::RcPath;
 
@@ -130,10 +130,12 @@ pub(super) type PeerKey = (Qpn, Gid, WorkerIndex);
 pub(super) struct Connection {
     pub(super) side: Side,
     pub(super) worker: WorkerIndex,
-    pub(super) slot: RcSlot,
+    /// Its place in the worker's table, from the port.
+    pub(super) slot: Option<RcSlot>,
     pub(super) peer: HardwareAddress,
     pub(super) qpn: Option<Qpn>,
-    pub(super) cm: Option<CmId>,
+    /// The port's connection table has it, and has not said its last word.
+    pub(super) handshake: bool,
     pub(super) state: State,
     /// Why it is being closed, once it is.
     pub(super) closing: Option<CloseReason>,
@@ -182,83 +184,34 @@ pub(super) struct Dial {
     pub(super) form: ServiceIdForm,
 }
 
-/// The connection slots of one worker.
-#[derive(Debug)]
-struct Slots {
-    first: u16,
-    count: u16,
-    dealt: u16,
-    free: VecDeque<RcSlot>,
-}
-
 /// All connections of a link.
 #[derive(Debug)]
 pub(super) struct Connections {
     pub(super) map: HashMap<ConnKey, Connection>,
     pub(super) by_qpn: HashMap<Qpn, ConnKey>,
-    pub(super) by_cm: HashMap<CmId, ConnKey>,
     /// Dials by peer and worker.
     pub(super) dials: HashMap<PeerKey, Dial>,
     /// Passive connections that are not closing, longest idle first.
     pub(super) lru: BTreeSet<(Instant, ConnKey)>,
     /// The same by peer and worker: a peer has one at a time.
     pub(super) passive: HashMap<PeerKey, ConnKey>,
-    slots: Vec<Slots>,
+    index: LinkIndex,
     /// Slots that tables of before a generation may still name.
-    quarantine: VecDeque<(u64, WorkerIndex, RcSlot)>,
+    pub(super) quarantine: VecDeque<(u64, WorkerIndex, RcSlot)>,
     next_key: u64,
 }
 
 impl Connections {
-    pub(super) fn new(workers: &[WorkerSettings]) -> Self {
-        let slots = workers
-            .iter()
-            .map(|w| Slots { first: w.first_slot, count: w.slots, dealt: 0, free: VecDeque::new() })
-            .collect();
+    pub(super) fn new(index: LinkIndex) -> Self {
         Self {
             map: HashMap::new(),
             by_qpn: HashMap::new(),
-            by_cm: HashMap::new(),
             dials: HashMap::new(),
             lru: BTreeSet::new(),
             passive: HashMap::new(),
-            slots,
+            index,
             quarantine: VecDeque::new(),
             next_key: 1,
-        }
-    }
-
-    /// A slot of a worker's table that no published table names.
-    fn take_slot(&mut self, worker: WorkerIndex) -> Option<RcSlot> {
-        let slots = self.slots.get_mut(usize::from(worker.0))?;
-        if let Some(slot) = slots.free.pop_front() {
-            return Some(slot);
-        }
-        let next = slots.first.checked_add(slots.dealt)?;
-        (slots.dealt < slots.count).then(|| {
-            slots.dealt += 1;
-            RcSlot(next)
-        })
-    }
-
-    /// Gives a slot back, for use after all workers have taken up `generation`; 0 = at once.
-    pub(super) fn put_slot(&mut self, generation: u64, worker: WorkerIndex, slot: RcSlot) {
-        if generation > 0 {
-            self.quarantine.push_back((generation, worker, slot));
-        } else if let Some(slots) = self.slots.get_mut(usize::from(worker.0)) {
-            slots.free.push_back(slot);
-        }
-    }
-
-    /// All workers have taken up `generation`.
-    pub(super) fn release_slots(&mut self, generation: u64) {
-        while let Some((needed, worker, slot)) = self.quarantine.front().copied()
-            && needed <= generation
-        {
-            self.quarantine.pop_front();
-            if let Some(slots) = self.slots.get_mut(usize::from(worker.0)) {
-                slots.free.push_back(slot);
-            }
         }
     }
 
@@ -270,17 +223,16 @@ impl Connections {
         worker: WorkerIndex,
         peer: HardwareAddress,
         psn: Psn,
-    ) -> Option<ConnKey> {
-        let slot = self.take_slot(worker)?;
-        let key = ConnKey(self.next_key);
+    ) -> ConnKey {
+        let key = ConnKey { link: self.index, number: self.next_key };
         self.next_key += 1;
         let conn = Connection {
             side,
             worker,
-            slot,
+            slot: None,
             peer,
             qpn: None,
-            cm: None,
+            handshake: false,
             state: State::Creating,
             closing: None,
             patience: None,
@@ -300,15 +252,15 @@ impl Connections {
             last_used: now,
         };
         self.map.insert(key, conn);
-        Some(key)
+        key
     }
 
     /// The live connection of `worker` to `peer` that we opened.
     fn rc_path(&self, peer: HardwareAddress, worker: WorkerIndex) -> Option<RcPath> {
         let dial = self.dials.get(&(peer.qpn, peer.gid, worker))?;
         let conn = self.map.get(&dial.conn?)?;
-        (conn.state == State::Live && conn.closing.is_none())
-            .then_some(RcPath { slot: conn.slot, mtu: conn.mtu })
+        let live = conn.state == State::Live && conn.closing.is_none();
+        conn.slot.filter(|_| live).map(|slot| RcPath { slot, mtu: conn.mtu })
     }
 }
 
@@ -316,6 +268,43 @@ impl Link {
     /// Live connections to a peer that we opened, by worker.
     pub(super) fn rc_paths(&self, peer: HardwareAddress) -> Vec<Option<RcPath>> {
         self.worker_indices().map(|worker| self.conns.rc_path(peer, worker)).collect()
+    }
+
+    /// Gives a connection its place in the worker's table, before its queue pair is created.
+    pub(crate) fn lend_slot(&mut self, key: ConnKey, slot: RcSlot) {
+        match self.conns.map.get_mut(&key) {
+            Some(conn) => conn.slot = Some(slot),
+            None => debug_assert!(false, "a place for no connection"),
+        }
+    }
+
+    /// There is no place for a connection on its worker.
+    pub(crate) fn no_slot(&mut self, now: Instant, key: ConnKey) {
+        let Some(conn) = self.conns.map.get_mut(&key) else { return };
+        conn.state = State::Halted;
+        match conn.closing {
+            None => self.close(now, key, CloseReason::Full),
+            Some(_) => self.begin_teardown(now, key),
+        }
+    }
+
+    /// Gives a slot back, for use after all workers have taken up `generation`; 0 = at once.
+    pub(super) fn put_slot(&mut self, generation: u64, worker: WorkerIndex, slot: RcSlot) {
+        if generation > 0 {
+            self.conns.quarantine.push_back((generation, worker, slot));
+        } else {
+            self.requests.push_back(Request::FreeSlot { worker, slot });
+        }
+    }
+
+    /// Slots that no table names any more are free.
+    pub(super) fn release_slots(&mut self) {
+        while let Some((needed, worker, slot)) = self.conns.quarantine.front().copied()
+            && needed <= self.quiescent
+        {
+            self.conns.quarantine.pop_front();
+            self.requests.push_back(Request::FreeSlot { worker, slot });
+        }
     }
 
     /// True if `qpn` is a connected queue pair of this link.
@@ -358,7 +347,7 @@ impl Link {
                 let peer = conn.peer;
                 self.close(now, key, CloseReason::Fault);
                 // A send that got no answer may mean that the peer is behind another LID now.
-                self.refresh_path(now, peer.gid);
+                self.refresh_path(peer.gid);
             }
             WorkerNote::CommunicationEstablished => self.communication_established(now, key),
             WorkerNote::LastWqeReached => {

@@ -49,11 +49,7 @@ impl Link {
         let psn = self.random.psn();
         let side = Side::Active { form: dial.form, fallback: false };
         self.counters.dials += 1;
-        let Some(key) = self.conns.add(now, side, worker, peer, psn) else {
-            self.counters.dial_failed += 1;
-            self.back_off(now, peer, worker);
-            return;
-        };
+        let key = self.conns.add(now, side, worker, peer, psn);
         if let Some(dial) = self.conns.dials.get_mut(&peer_key) {
             dial.conn = Some(key);
         }
@@ -79,6 +75,7 @@ impl Link {
             | CloseReason::PeerDisconnected
             | CloseReason::Fault
             | CloseReason::Device
+            | CloseReason::Full
             | CloseReason::PrivateData => {
                 if let Some(dial) = self.conns.dials.get_mut(&(peer.qpn, peer.gid, worker)) {
                     if steady {
@@ -92,7 +89,8 @@ impl Link {
                 if let CloseReason::Rejected(code) = reason {
                     self.after_rejection(now, peer, worker, RejectReason::from_code(code));
                 }
-                let ours = matches!(reason, CloseReason::Device | CloseReason::PrivateData);
+                let ours =
+                    matches!(reason, CloseReason::Device | CloseReason::Full | CloseReason::PrivateData);
                 if !ours {
                     self.suspect(now, peer);
                 }
@@ -119,7 +117,7 @@ impl Link {
     ) {
         match verdict(reason) {
             Verdict::Again | Verdict::OtherServiceId => {}
-            Verdict::NewPath => self.refresh_path(now, peer.gid),
+            Verdict::NewPath => self.refresh_path(peer.gid),
             Verdict::Final => {
                 self.counters.dial_rejected_for_good += 1;
                 self.timers.set(Timer::Dial(peer.gid, peer.qpn, worker), now + FINAL);
@@ -147,7 +145,7 @@ impl Link {
     }
 
     /// Answers [`Action::CreateRc`]: the queue pair's number, or `None` if the device refused.
-    pub fn handle_created(&mut self, now: Instant, conn: ConnKey, qpn: Option<Qpn>) {
+    pub(crate) fn handle_created(&mut self, now: Instant, conn: ConnKey, qpn: Option<Qpn>) {
         let key = conn;
         let Some(conn) = self.conns.map.get_mut(&key) else { return };
         if conn.state != State::Creating {
@@ -217,8 +215,9 @@ impl Link {
         let Some(conn) = self.conns.map.get_mut(&key) else { return };
         match (conn.state, conn.side) {
             (State::Initialising, _) => {
+                let Some(slot) = conn.slot else { return self.halt(now, key) };
                 conn.state = State::Inserting;
-                let (worker, slot) = (conn.worker, conn.slot);
+                let worker = conn.worker;
                 self.actions.push_back(Action::InsertRc { conn: key, worker, slot });
             }
             (State::Inserting, Side::Active { .. }) => {
@@ -235,13 +234,13 @@ impl Link {
             },
             (State::ToSend, Side::Active { .. }) => {
                 conn.state = State::Live;
-                self.cm_ready(now, key);
+                self.cm_ready(key);
                 self.live(now, key);
             }
             (State::ToSend, Side::Passive) => {
                 conn.state = State::Replied;
                 let ready = conn.ready;
-                self.cm_accept(now, key);
+                self.cm_accept(key);
                 if ready {
                     self.live(now, key);
                 }
@@ -302,9 +301,6 @@ impl Link {
             (conn.state, conn.side, verdict(reason), conn.closing)
         {
             conn.side = Side::Active { form: form.other(), fallback: true };
-            if let Some(id) = conn.cm.take() {
-                self.conns.by_cm.remove(&id);
-            }
             self.counters.service_id_fallbacks += 1;
             self.cm_connect(now, key);
             return;

@@ -9,9 +9,9 @@ use ib_wire::{Gid, Lid, QKey, Qpn};
 
 use super::action::{Action, Event};
 use super::machine::Link;
+use super::request::Request;
 use super::settings::WorkerIndex;
 use super::statistics::GroupInfo;
-use super::subnet::Purpose;
 use super::timers::Timer;
 use super::waiting::Waiting;
 use ib_wire::ipoib::{GroupScope, broadcast_gid, multicast_gid};
@@ -96,7 +96,7 @@ impl Link {
     }
 
     /// Joins an IPv4 group for as long as the link lives; false if it is none or there are too many.
-    pub fn join(&mut self, now: Instant, group: Ipv4Addr) -> bool {
+    pub fn join(&mut self, _now: Instant, group: Ipv4Addr) -> bool {
         if self.is_shutting_down() {
             return false;
         }
@@ -110,23 +110,23 @@ impl Link {
             return false;
         }
         self.groups.insert(group, Group::new(mgid));
-        self.ask_to_join(now, group);
+        self.ask_to_join(group);
         true
     }
 
     /// Leaves a group.
-    pub fn leave(&mut self, now: Instant, group: Ipv4Addr) {
+    pub fn leave(&mut self, _now: Instant, group: Ipv4Addr) {
         if group == Ipv4Addr::BROADCAST {
             return;
         }
         if let Some(left) = self.groups.remove(&group) {
             self.timers.cancel(Timer::Group(group));
-            self.leave_group(now, &left);
+            self.leave_group(group, &left);
         }
     }
 
     /// Detaches from a group and tells the subnet administration.
-    fn leave_group(&mut self, now: Instant, group: &Group) {
+    fn leave_group(&mut self, ip: Ipv4Addr, group: &Group) {
         if let Some(member) = &group.member {
             self.actions.push_back(Action::DetachMulticast {
                 worker: WorkerIndex(0),
@@ -143,20 +143,20 @@ impl Link {
                 join_state: JoinState::FULL_MEMBER,
                 ..McMemberRecord::default()
             };
-            self.sa_leave(now, &record, McMask::MGID | McMask::PORT_GID | McMask::JOIN_STATE);
+            self.sa_leave(ip, record, McMask::MGID | McMask::PORT_GID | McMask::JOIN_STATE);
         }
     }
 
     /// Leaves all groups at the end.
-    pub(super) fn leave_all(&mut self, now: Instant) {
+    pub(super) fn leave_all(&mut self) {
         for (ip, group) in std::mem::take(&mut self.groups) {
             self.timers.cancel(Timer::Group(ip));
-            self.leave_group(now, &group);
+            self.leave_group(ip, &group);
         }
     }
 
     /// Asks for the broadcast group, and for all others if it is joined.
-    pub(super) fn join_all(&mut self, now: Instant) {
+    pub(super) fn join_all(&mut self) {
         if self.is_shutting_down() {
             return;
         }
@@ -166,14 +166,15 @@ impl Link {
             group.failures = 0;
             group.failure = None;
         }
-        self.ask_to_join(now, Ipv4Addr::BROADCAST);
+        self.ask_to_join(Ipv4Addr::BROADCAST);
     }
 
     /// Takes requests to join back, to be made again.
     pub(super) fn restart_joins(&mut self) {
-        self.sa_cancel_joins();
-        for group in self.groups.values_mut() {
-            group.joining = Joining::Idle;
+        for (ip, group) in &mut self.groups {
+            if std::mem::replace(&mut group.joining, Joining::Idle) == Joining::Asked {
+                self.requests.push_back(Request::CancelJoin(*ip));
+            }
         }
     }
 
@@ -181,7 +182,9 @@ impl Link {
     pub(super) fn drop_memberships(&mut self) {
         for (ip, group) in &mut self.groups {
             self.timers.cancel(Timer::Group(*ip));
-            group.joining = Joining::Idle;
+            if std::mem::replace(&mut group.joining, Joining::Idle) == Joining::Asked {
+                self.requests.push_back(Request::CancelJoin(*ip));
+            }
             if let Some(member) = group.member.take() {
                 self.actions.push_back(Action::DetachMulticast {
                     worker: WorkerIndex(0),
@@ -194,11 +197,11 @@ impl Link {
     }
 
     /// Sends the request to join a group, if its turn has come.
-    fn ask_to_join(&mut self, now: Instant, ip: Ipv4Addr) {
+    fn ask_to_join(&mut self, ip: Ipv4Addr) {
         if !self.port_usable() {
             return;
         }
-        let (pkey, port_gid) = (self.settings.pkey, self.port.gid);
+        let (pkey, port_gid) = (self.full_pkey(), self.port.gid);
         let broadcast = self.broadcast().copied();
         let Some(group) = self.groups.get_mut(&ip) else { return };
         if group.joining == Joining::Asked {
@@ -207,7 +210,7 @@ impl Link {
         let mut record = McMemberRecord {
             mgid: group.mgid,
             port_gid,
-            pkey: ib_wire::PKey(pkey.0 | 0x8000),
+            pkey,
             join_state: JoinState::FULL_MEMBER,
             ..McMemberRecord::default()
         };
@@ -240,15 +243,15 @@ impl Link {
         group.joining = Joining::Asked;
         self.timers.cancel(Timer::Group(ip));
         self.counters.joins += 1;
-        self.sa_join(now, Purpose::Join(ip), &record, mask);
+        self.sa_join(ip, record, mask);
     }
 
     /// The timer of a group's next attempt has run out.
-    pub(super) fn group_timeout(&mut self, now: Instant, ip: Ipv4Addr) {
+    pub(super) fn group_timeout(&mut self, ip: Ipv4Addr) {
         if let Some(group) = self.groups.get_mut(&ip) {
             group.joining = Joining::Idle;
         }
-        self.ask_to_join(now, ip);
+        self.ask_to_join(ip);
     }
 
     /// The subnet administration has answered a request to join, or has not: `answer` is its record; `refused` tells a
@@ -288,11 +291,11 @@ impl Link {
         self.state_dirty = true;
         if ip == Ipv4Addr::BROADCAST {
             let was_up = self.up;
-            self.link_up(now);
+            self.link_up();
             self.own_address_confirmed(!was_up);
             let others: Vec<_> = self.groups.keys().copied().filter(|g| *g != Ipv4Addr::BROADCAST).collect();
             for group in others {
-                self.ask_to_join(now, group);
+                self.ask_to_join(group);
             }
         }
     }
@@ -345,11 +348,11 @@ impl Link {
     }
 
     /// The link has come up, if it was not.
-    fn link_up(&mut self, now: Instant) {
+    fn link_up(&mut self) {
         if !self.up {
             self.up = true;
             self.events.push_back(Event::Up);
-            self.requery_paths(now);
+            self.requery_paths();
         }
     }
 

@@ -7,19 +7,18 @@ use std::time::{Duration, Instant};
 
 use hca::PortState;
 use ib_wire::ipoib::{AddressFlags, HardwareAddress};
-use ib_wire::{PKey, QKey};
+use ib_wire::{Lid, PKey, QKey};
 
 use super::action::{Action, Event, LinkState, Publication};
 use super::connections::Connections;
 use super::groups::Group;
-use super::handshake::Handshakes;
 use super::neighbours::NeighbourMap;
 use super::own_address::OwnAddress;
 use super::paths::Paths;
 use super::random::Random;
-use super::settings::{LinkSettings, Mode, PortFacts, WorkerIndex};
+use super::request::Request;
+use super::settings::{LinkIndex, LinkSettings, Mode, PortFacts, WorkerIndex};
 use super::statistics::{CloseReason, LinkCounters};
-use super::subnet::Subnet;
 use super::table::{NeighbourChange, Neighbours};
 use super::timers::{Timer, Timers};
 use super::waiting::Waiting;
@@ -54,8 +53,10 @@ pub struct Link {
     pub(super) opened: Option<(u16, QKey)>,
     pub(super) random: Random,
     pub(super) timers: Timers,
-    pub(super) subnet: Subnet,
-    pub(super) handshakes: Handshakes,
+    /// What the port's services are to do.
+    pub(super) requests: VecDeque<Request>,
+    /// Groups whose leaving has not been answered.
+    pub(super) leaving: usize,
     pub(super) groups: HashMap<Ipv4Addr, Group>,
     pub(super) paths: Paths,
     pub(super) neighbours: NeighbourMap,
@@ -78,14 +79,14 @@ pub struct Link {
 
 impl Link {
     /// A link that waits for [`Link::handle_port`].
-    pub fn new(mut settings: LinkSettings, now: Instant) -> Result<Self, LinkError> {
+    pub(crate) fn new(index: LinkIndex, mut settings: LinkSettings, now: Instant) -> Result<Self, LinkError> {
         check(&settings)?;
         // Deadlines are reckoned without looking for an overflow.
         for span in [&mut settings.passive_idle, &mut settings.neighbour_idle, &mut settings.teardown_timeout]
         {
             *span = (*span).min(LONGEST);
         }
-        let mut random = Random::new(settings.seed);
+        let random = Random::new(settings.seed);
         let state = LinkState {
             up: false,
             mode: settings.mode,
@@ -93,20 +94,22 @@ impl Link {
             broadcast: None,
             groups: Vec::new(),
             addresses: Vec::new(),
+            lid: Lid(0),
         };
-        Ok(Self {
+        let groups = std::mem::take(&mut settings.groups);
+        let mut link = Self {
             port: PortFacts::DOWN,
             own: OwnAddress::default(),
             stage: Stage::Running,
             up: false,
             opened: None,
             timers: Timers::default(),
-            subnet: Subnet::new(random.next(), settings.max_groups.saturating_mul(4).saturating_add(128)),
-            handshakes: Handshakes::new(&settings, random.next()),
+            requests: VecDeque::new(),
+            leaving: 0,
             groups: HashMap::new(),
             paths: Paths::default(),
             neighbours: NeighbourMap::new(now),
-            conns: Connections::new(&settings.workers),
+            conns: Connections::new(index),
             actions: VecDeque::new(),
             events: VecDeque::new(),
             counters: LinkCounters::default(),
@@ -119,43 +122,41 @@ impl Link {
             table: Neighbours::default(),
             random,
             settings,
-        })
+        };
+        for group in groups {
+            link.join(now, group);
+        }
+        Ok(link)
     }
 
-    /// The next thing to do.
-    pub fn poll_action(&mut self) -> Option<Action> {
-        if let Some(action) = self.actions.pop_front() {
-            return Some(action);
-        }
-        if let Some(action) = self.subnet_transmit() {
-            return Some(action);
-        }
-        if let Some(action) = self.handshake_transmit() {
-            return Some(action);
-        }
-        // Changes are gathered while there is anything else to do.
-        self.publish().map(Action::Publish)
+    /// A link that is over: what is asked of it has no effect.
+    pub fn over(settings: LinkSettings, now: Instant) -> Result<Self, LinkError> {
+        let mut link = Self::new(LinkIndex::default(), LinkSettings { groups: Vec::new(), ..settings }, now)?;
+        link.stage = Stage::Stopped;
+        Ok(link)
+    }
+
+    /// The next thing to do, other than to publish.
+    pub(crate) fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
     }
 
     /// The next thing to know.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
     /// When [`Link::handle_timeout`] wants to be called, if nothing else happens before.
     #[must_use]
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        [self.timers.next(), self.subnet_timeout(), self.handshake_timeout()].into_iter().flatten().min()
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
     }
 
     /// Lets time pass.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        self.subnet_time(now);
-        self.handshake_time(now);
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
         while let Some(timer) = self.timers.expired(now) {
             match timer {
-                Timer::Group(ip) => self.group_timeout(now, ip),
-                Timer::Path(gid) => self.path_timeout(now, gid),
+                Timer::Group(ip) => self.group_timeout(ip),
                 Timer::Neighbour(ip) => self.neighbour_timeout(now, ip),
                 Timer::Conn(key) => self.connection_timeout(now, key),
                 Timer::Dial(gid, qpn, worker) => self.dial_timeout(now, (gid, qpn), worker),
@@ -170,7 +171,7 @@ impl Link {
     pub fn handle_quiescent(&mut self, now: Instant, generation: u64) {
         // A generation that was never published cannot have been taken up.
         self.quiescent = self.quiescent.max(generation.min(self.generation));
-        self.conns.release_slots(self.quiescent);
+        self.release_slots();
         self.retire_quiescent(now, self.quiescent);
     }
 
@@ -212,7 +213,7 @@ impl Link {
             return;
         }
         self.stage = Stage::Leaving;
-        self.leave_all(now);
+        self.leave_all();
         self.drop_paths();
         if self.up {
             self.up = false;
@@ -225,7 +226,7 @@ impl Link {
 
     /// Nobody owes us an answer any more: a shutdown is complete.
     pub(super) fn check_left(&mut self) {
-        if self.stage == Stage::Leaving && self.subnet_is_idle() {
+        if self.stage == Stage::Leaving && self.leaving == 0 {
             self.finish_leaving();
         }
     }
@@ -246,6 +247,14 @@ impl Link {
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.stage == Stage::Stopped
+    }
+
+    /// True if it is stopped and no worker looks at anything of it: its index may be used again.
+    pub(crate) fn is_settled(&self) -> bool {
+        let waits =
+            !self.conns.quarantine.is_empty() || !self.actions.is_empty() || !self.requests.is_empty();
+        let unpublished = self.state_dirty || !self.dirty.is_empty() || self.quiescent < self.generation;
+        self.is_stopped() && !waits && !unpublished
     }
 
     /// True if management datagrams can be sent and the P_Key is there.
@@ -281,7 +290,7 @@ impl Link {
     }
 
     /// Makes a publication of what has changed, if anything has.
-    fn publish(&mut self) -> Option<Publication> {
+    pub(crate) fn publish(&mut self) -> Option<Publication> {
         if self.dirty.is_empty() && !self.state_dirty {
             return None;
         }
@@ -303,6 +312,7 @@ impl Link {
                 broadcast: if up { self.broadcast_destination() } else { None },
                 groups: if up { self.group_destinations() } else { Vec::new() },
                 addresses: self.worker_indices().filter_map(|w| self.address(w)).collect(),
+                lid: self.port.lid,
             });
         } else if changes.is_empty() {
             return None;
@@ -334,14 +344,6 @@ impl Link {
     #[must_use]
     pub const fn counters(&self) -> &LinkCounters {
         &self.counters
-    }
-}
-
-impl Link {
-    /// What communication management has counted: messages, repetitions, rejections by reason, drops by reason.
-    #[must_use]
-    pub const fn cm_counters(&self) -> &cm::connection::Counters {
-        self.handshakes.counters()
     }
 }
 

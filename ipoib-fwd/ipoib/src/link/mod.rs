@@ -1,16 +1,16 @@
 //! The control side of one IPoIB link: one port, one P_Key, some workers.
 //!
-//! No I/O and no clock: a [`Link`] takes management datagrams, ARP packets, events and `now`, and gives actions, events
-//! and deadlines. The gateway's control lcore drives one, and so does each virtual host of the software fabric.
+//! No I/O and no clock: a [`Link`] takes ARP packets, events and `now`, and gives actions, events and deadlines. Its [`Port`] owns it:
+//! there is its management datagrams' way in and out, and the loop that drives it.
 //!
 //! ```text
-//!  port facts, events ─┐                      ┌─> MADs, ARP packets, queue pair changes (Action)
-//!  MADs, ARP, notes ───┼─> Link ─ poll_… ─────┼─> tables for the workers (Action::Publish)
-//!  answers to actions ─┘                      └─> what came of it (Event), next deadline
+//!  port facts, events ─┐                      ┌─> ARP packets, queue pair changes (Action)
+//!  ARP, notes ─────────┼─> Link ─ poll_… ─────┼─> tables for the workers (Action::Publish)
+//!  answers to actions ─┘     ↑                └─> what came of it (Event), next deadline
+//!                            └─ requests, answers ─> Port: subnet administration, connections
 //! ```
 //!
-//! Owner's loop: feed inputs; then take [`Link::poll_action`] until `None`, carry each out and answer where it says so;
-//! then [`Link::poll_event`] until `None`; then wait until [`Link::poll_timeout`] or the next input.
+//! [`Port`]: crate::port::Port
 
 use ib_wire::ipoib::{ARP_LEN, ENCAPSULATION_LEN};
 
@@ -27,10 +27,10 @@ mod paths;
 mod port;
 mod random;
 mod rejection;
+mod request;
 mod responder;
 mod settings;
 mod statistics;
-mod subnet;
 mod table;
 mod teardown;
 mod timers;
@@ -40,8 +40,9 @@ pub use action::{Action, ConnKey, Event, LinkState, Publication, ReceivedArp, Wo
 pub use ib_wire::ipoib::{Arp, ArpOperation, HardwareAddress};
 pub use machine::Link;
 
+pub(crate) use request::Request;
 pub use responder::ArpResponder;
-pub use settings::{LinkSettings, Mode, PortEvent, PortFacts, WorkerIndex, WorkerSettings};
+pub use settings::{LinkIndex, LinkSettings, Mode, PortEvent, PortFacts, WorkerIndex, WorkerSettings};
 pub use statistics::{CloseReason, ConnectionInfo, GroupInfo, LinkCounters, NeighbourInfo};
 pub use table::{Neighbour, NeighbourChange, Neighbours, RcPath};
 pub use waiting::Waiting;
@@ -73,6 +74,12 @@ pub enum LinkError {
     /// P_Key 0 or 0x8000.
     #[error("P_Key {0} names no partition")]
     PKey(ib_wire::PKey),
+    /// Another link of the port has the partition.
+    #[error("another link of this port has P_Key {0}")]
+    PKeyTaken(ib_wire::PKey),
+    /// As many links as a port can have.
+    #[error("a port has no more than {0} links")]
+    Full(usize),
 }
 
 #[cfg(test)]

@@ -215,7 +215,7 @@ impl Link {
         if is_host(packet.sender_ip) && self.neighbours.entries.contains_key(&packet.sender_ip) {
             self.learn(now, packet.sender_ip, packet.sender);
         }
-        self.check_lid(now, packet.sender.gid, from.slid);
+        self.check_lid(packet.sender.gid, from.slid);
         self.events.push_back(Event::Arp(ReceivedArp { worker, packet, multicast: from.multicast }));
     }
 
@@ -291,7 +291,7 @@ impl Link {
                     self.close_moved(now, old);
                 }
                 // Whoever got another queue pair may have got another LID too.
-                self.refresh_path(now, hardware.gid);
+                self.refresh_path(hardware.gid);
             }
             Some(old) if old.flags != hardware.flags => {
                 self.dirty.insert(ip);
@@ -425,7 +425,7 @@ impl Link {
                 self.forget(now, ip, CloseReason::NeighbourGone);
                 // Perhaps it has only moved to another LID.
                 if let Some(gid) = gid {
-                    self.refresh_path(now, gid);
+                    self.refresh_path(gid);
                 }
             }
         }

@@ -1,30 +1,24 @@
-//! Paths to peers' ports, asked of the subnet administration once per GID and kept until an event makes them doubtful.
+//! Paths to peers' ports as the link uses them. The port's services look them up and keep them; what waits for one is kept here.
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use cm::Path;
+use cm::port::{Ask, Outcome};
 use hca::{AddressVector, GlobalRoute, UdDestination};
-use ib_wire::sa::{NumbPath, PathMask, PathRecord};
 use ib_wire::{Gid, Lid, QKey, Qpn};
 
 use super::ARP_FRAME_LEN;
 use super::action::Action;
 use super::machine::Link;
+use super::request::Request;
 use super::settings::WorkerIndex;
-use super::subnet::Purpose;
 use super::timers::Timer;
 use ib_wire::ipoib::{Arp, ArpOperation, ENCAPSULATION_LEN, EtherType, encapsulation};
 
 /// ARP packets that wait for one path (Linux: `IPOIB_MAX_PATH_REC_QUEUE`).
 const WAITING: usize = 3;
-/// Path lookups under way at once; the rest waits its turn.
-const OUTSTANDING: usize = 64;
-/// How long a failed lookup is not repeated.
-const HOLD: Duration = Duration::from_secs(1);
-/// Least time between refreshing lookups of one path.
-const REFRESH: Duration = Duration::from_secs(1);
 /// A path that no neighbour needs is dropped at the next sweep.
 pub(super) const SWEEP: Duration = Duration::from_secs(60);
 
@@ -36,36 +30,22 @@ struct Parked {
     packet: Arp,
 }
 
-/// How a lookup stands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Lookup {
-    /// None needed.
-    Idle,
-    /// In the queue of those that wait for others to end.
-    Queued,
-    /// The subnet administration has been asked.
-    Asked,
-    /// It has failed a moment ago; a timer ends the hold.
-    Held,
-}
-
-/// An entry of the path cache.
-#[derive(Debug)]
+/// A path that the link uses, or wants to.
+#[derive(Debug, Default)]
 pub(super) struct PathEntry {
     path: Option<Path>,
-    lookup: Lookup,
-    asked_at: Instant,
-    /// The LID that the peer was last seen to send from, if the path leads to another.
-    seen: Option<Lid>,
+    /// An answer is still to come.
+    asked: bool,
+    /// The peer was seen to send from another LID than the path leads to.
+    doubtful: bool,
+    /// What is to be sent when the path is known; where it is doubtful, what is to be sent again if it has changed.
     parked: ArrayVec<Parked, WAITING>,
 }
 
-/// The path cache.
+/// The paths of a link.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    entries: std::collections::HashMap<Gid, PathEntry>,
-    queue: VecDeque<Gid>,
-    asked: usize,
+    entries: HashMap<Gid, PathEntry>,
 }
 
 impl Paths {
@@ -89,84 +69,74 @@ impl Link {
     pub(super) fn want_path(&mut self, now: Instant, gid: Gid) -> bool {
         if !self.paths.entries.contains_key(&gid) {
             // Room for every neighbour's, and for some of those whom we only answer.
-            if self.paths.entries.len() >= self.settings.max_neighbours.saturating_add(64) {
+            let most = self.settings.max_neighbours.saturating_add(64);
+            if self.paths.entries.len() >= most {
                 self.sweep_paths();
-                if self.paths.entries.len() >= self.settings.max_neighbours.saturating_add(64) {
+                if self.paths.entries.len() >= most {
                     return false;
                 }
             }
-            let entry = PathEntry {
-                path: None,
-                lookup: Lookup::Idle,
-                asked_at: now,
-                seen: None,
-                parked: ArrayVec::new(),
-            };
-            self.paths.entries.insert(gid, entry);
+            self.paths.entries.insert(gid, PathEntry::default());
             if self.timers.get(Timer::PathSweep).is_none() {
                 self.timers.set(Timer::PathSweep, now + SWEEP);
             }
         }
-        if self.paths.entries.get(&gid).is_some_and(|e| e.path.is_none() && e.lookup == Lookup::Idle) {
-            self.look_up(now, gid);
+        let missing = self.paths.entries.get(&gid).is_some_and(|e| e.path.is_none() && !e.asked);
+        if missing && self.up {
+            self.ask(gid, Ask::Unknown);
         }
         true
     }
 
-    /// Asks for a path again, now or as soon as that is allowed; the old one stays in use meanwhile.
-    pub(super) fn refresh_path(&mut self, now: Instant, gid: Gid) {
-        let Some(entry) = self.paths.entries.get(&gid) else { return };
-        let due = entry.asked_at + REFRESH;
-        match entry.lookup {
-            Lookup::Idle if entry.path.is_none() || due <= now => self.look_up(now, gid),
-            Lookup::Idle => self.timers.set(Timer::Path(gid), due),
-            Lookup::Queued | Lookup::Asked | Lookup::Held => {}
+    fn ask(&mut self, gid: Gid, ask: Ask) {
+        if let Some(entry) = self.paths.entries.get_mut(&gid) {
+            entry.asked = true;
+            self.sa_path(gid, ask);
         }
     }
 
-    /// A datagram came from `gid` by another LID than we send to: perhaps the peer has moved. Until the subnet
-    /// administration has said so, only answers go to that LID.
-    pub(super) fn check_lid(&mut self, now: Instant, gid: Gid, slid: Lid) {
+    /// Asks for a path again, now or as soon as that is allowed; the old one stays in use meanwhile.
+    pub(super) fn refresh_path(&mut self, gid: Gid) {
+        let asked = self.paths.entries.get(&gid).is_none_or(|e| e.asked);
+        if !asked && self.up {
+            self.ask(gid, Ask::Doubtful);
+        }
+    }
+
+    /// A datagram came from `gid` by another LID than we send to: perhaps the peer has moved, perhaps the sender is somebody else.
+    /// Subnet administration knows; nothing goes to that LID before it has said so.
+    pub(super) fn check_lid(&mut self, gid: Gid, slid: Lid) {
         let Some(entry) = self.paths.entries.get_mut(&gid) else { return };
         let usable = slid != Lid(0) && !slid.is_multicast() && slid != Lid::PERMISSIVE;
         if usable && entry.path.is_some_and(|p| p.dlid != slid) {
-            entry.seen = Some(slid);
-            self.refresh_path(now, gid);
+            entry.doubtful = true;
+            self.refresh_path(gid);
         }
     }
 
-    /// Asks for every path again after a flush.
-    pub(super) fn requery_paths(&mut self, now: Instant) {
-        let all: Vec<_> =
-            self.paths.entries.iter().filter(|(_, e)| e.lookup == Lookup::Idle).map(|(g, _)| *g).collect();
+    /// Asks for every path anew after a flush.
+    pub(super) fn requery_paths(&mut self) {
+        let all: Vec<_> = self.paths.entries.keys().copied().collect();
         for gid in all {
-            self.look_up(now, gid);
+            self.ask(gid, Ask::Restart);
         }
-    }
-
-    /// Takes lookups back and asks for every path again, after a light flush.
-    pub(super) fn restart_lookups(&mut self, now: Instant) {
-        self.sa_cancel_paths();
-        self.paths.asked = 0;
-        for entry in self.paths.entries.values_mut() {
-            if entry.lookup == Lookup::Asked {
-                entry.lookup = Lookup::Idle;
-            }
-        }
-        self.requery_paths(now);
     }
 
     /// Forgets every path.
     pub(super) fn drop_paths(&mut self) {
-        for (gid, entry) in self.paths.entries.drain() {
-            self.counters.arp_dropped += entry.parked.len() as u64;
-            self.timers.cancel(Timer::Path(gid));
+        for (gid, entry) in std::mem::take(&mut self.paths.entries) {
+            self.forgotten(gid, &entry);
         }
-        self.paths.queue.clear();
-        // Answers that are still to come find no entry.
-        self.paths.asked = 0;
-        self.sa_cancel_paths();
         self.timers.cancel(Timer::PathSweep);
+    }
+
+    fn forgotten(&mut self, gid: Gid, entry: &PathEntry) {
+        // What is parked beside a path was sent by it.
+        if entry.path.is_none() {
+            self.counters.arp_dropped += entry.parked.len() as u64;
+        }
+        let key = self.path_key(gid);
+        self.requests.push_back(Request::ForgetPath(key));
     }
 
     /// Drops paths that no neighbour needs.
@@ -176,12 +146,13 @@ impl Link {
             .paths
             .entries
             .iter()
-            .filter(|(gid, e)| matches!(e.lookup, Lookup::Idle | Lookup::Held) && !neighbours.uses_gid(**gid))
+            .filter(|(gid, e)| !e.asked && !neighbours.uses_gid(**gid))
             .map(|(gid, _)| *gid)
             .collect();
         for gid in unused {
-            self.paths.entries.remove(&gid);
-            self.timers.cancel(Timer::Path(gid));
+            if let Some(entry) = self.paths.entries.remove(&gid) {
+                self.forgotten(gid, &entry);
+            }
         }
     }
 
@@ -192,72 +163,36 @@ impl Link {
         }
     }
 
-    fn look_up(&mut self, now: Instant, gid: Gid) {
+    /// Answers [`Request::Path`]; comes unasked too, where another link's request has brought something new.
+    pub(crate) fn path_answered(&mut self, now: Instant, gid: Gid, outcome: Outcome<Path>) {
+        if outcome == Outcome::Silence {
+            self.counters.sa_timeouts += 1;
+        }
         let Some(entry) = self.paths.entries.get_mut(&gid) else { return };
-        entry.asked_at = now;
-        self.timers.cancel(Timer::Path(gid));
-        if !self.up || self.paths.asked >= OUTSTANDING {
-            entry.lookup = Lookup::Queued;
-            self.paths.queue.push_back(gid);
-            return;
-        }
-        entry.lookup = Lookup::Asked;
-        self.paths.asked += 1;
-        self.counters.path_queries += 1;
-        let record = PathRecord {
-            dgid: gid,
-            sgid: self.port.gid,
-            numb_path: NumbPath::new(1),
-            pkey: ib_wire::PKey(self.settings.pkey.0 | 0x8000),
-            traffic_class: self.broadcast().map_or(0, |b| b.traffic_class),
-            ..PathRecord::default()
-        };
-        let mask =
-            PathMask::DGID | PathMask::SGID | PathMask::NUMB_PATH | PathMask::TRAFFIC_CLASS | PathMask::PKEY;
-        self.sa_path(now, Purpose::Path(gid), &record, mask);
-    }
-
-    /// Starts lookups that waited for their turn.
-    pub(super) fn next_lookups(&mut self, now: Instant) {
-        while self.up && self.paths.asked < OUTSTANDING {
-            let Some(gid) = self.paths.queue.pop_front() else { return };
-            if self.paths.entries.get(&gid).is_some_and(|e| e.lookup == Lookup::Queued) {
-                self.look_up(now, gid);
-            }
-        }
-    }
-
-    /// The subnet administration has answered a lookup, or has not.
-    pub(super) fn path_answered(&mut self, now: Instant, gid: Gid, record: Option<PathRecord>) {
-        let Some(entry) = self.paths.entries.get_mut(&gid) else { return };
-        if entry.lookup != Lookup::Asked {
-            return;
-        }
-        self.paths.asked = self.paths.asked.saturating_sub(1);
+        entry.asked = false;
+        let doubtful = std::mem::take(&mut entry.doubtful);
         let parked = std::mem::take(&mut entry.parked);
-        match record.as_ref().and_then(Path::from_record) {
-            Some(path) => {
-                // The key stays the GID that was asked for, whatever the answer says (ib_ipoib does the same).
-                let path = Path { dgid: gid, sgid: self.port.gid, ..path };
-                entry.lookup = Lookup::Idle;
-                entry.seen = None;
+        match outcome {
+            Outcome::Granted(path) => {
                 let before = entry.path.replace(path);
-                for p in parked {
-                    self.send_arp_by(&path, p.worker, p.qpn, &p.packet);
+                let moved = before.is_some_and(|b| b.dlid != path.dlid);
+                if before.is_none() || (doubtful && moved) {
+                    for p in parked {
+                        self.send_arp_by(&path, p.worker, p.qpn, &p.packet);
+                    }
                 }
                 if before != Some(path) {
-                    self.path_changed(now, gid, before.is_some_and(|b| b.dlid != path.dlid));
+                    self.path_changed(now, gid, moved);
                 }
             }
-            None => {
+            Outcome::Refused | Outcome::Silence => {
                 self.counters.path_failures += 1;
-                self.counters.arp_dropped += parked.len() as u64;
-                entry.lookup = Lookup::Held;
-                self.timers.set(Timer::Path(gid), now + HOLD);
+                if entry.path.is_none() {
+                    self.counters.arp_dropped += parked.len() as u64;
+                }
                 self.path_failed(now, gid);
             }
         }
-        self.next_lookups(now);
     }
 
     /// True if packets need a GRH; not where only our subnet's name has changed, for the peer may have dropped the old one.
@@ -283,30 +218,6 @@ impl Link {
         }
     }
 
-    /// A lookup could not be sent: it is tried again later.
-    pub(super) fn hold_lookup(&mut self, now: Instant, gid: Gid) {
-        self.paths.asked = self.paths.asked.saturating_sub(1);
-        if let Some(entry) = self.paths.entries.get_mut(&gid) {
-            entry.lookup = Lookup::Held;
-            self.timers.set(Timer::Path(gid), now + HOLD);
-        }
-    }
-
-    /// The hold of a failed lookup is over, or a refreshing one is due.
-    pub(super) fn path_timeout(&mut self, now: Instant, gid: Gid) {
-        let Some(entry) = self.paths.entries.get_mut(&gid) else { return };
-        match entry.lookup {
-            Lookup::Held => {
-                entry.lookup = Lookup::Idle;
-                if entry.path.is_none() && self.neighbours.uses_gid(gid) {
-                    self.look_up(now, gid);
-                }
-            }
-            Lookup::Idle => self.look_up(now, gid),
-            Lookup::Queued | Lookup::Asked => {}
-        }
-    }
-
     /// Sends an ARP packet to a host's datagram queue pair, as soon as the path is known.
     pub(super) fn send_arp(&mut self, now: Instant, worker: WorkerIndex, gid: Gid, qpn: Qpn, packet: Arp) {
         if !self.up || !self.want_path(now, gid) {
@@ -314,14 +225,17 @@ impl Link {
             return;
         }
         let Some(entry) = self.paths.entries.get_mut(&gid) else { return };
+        let parked = Parked { worker, qpn, packet };
         match entry.path {
             Some(path) => {
-                let path = Path { dlid: entry.seen.unwrap_or(path.dlid), ..path };
+                if entry.doubtful {
+                    // Sent again if it should turn out that the peer has moved.
+                    let _ = entry.parked.try_push(parked);
+                }
                 self.send_arp_by(&path, worker, qpn, &packet);
             }
-            None if entry.lookup == Lookup::Held => self.counters.arp_dropped += 1,
             None => {
-                if entry.parked.try_push(Parked { worker, qpn, packet }).is_err() {
+                if entry.parked.try_push(parked).is_err() {
                     self.counters.arp_dropped += 1;
                 }
             }

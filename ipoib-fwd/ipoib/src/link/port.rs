@@ -10,7 +10,7 @@ use super::statistics::CloseReason;
 impl Link {
     /// Tells what the port is now, at start and when in doubt; differences to what was told before have the effect of
     /// the events that would have announced them.
-    pub fn handle_port(&mut self, now: Instant, facts: PortFacts) {
+    pub(crate) fn handle_port(&mut self, now: Instant, facts: PortFacts) {
         let before = self.port;
         let event = if facts.pkey_index != before.pkey_index {
             PortEvent::Heavy
@@ -26,7 +26,7 @@ impl Link {
     }
 
     /// Tells of an asynchronous event of the port (see [`PortEvent::from_async`]) and what the port is after it.
-    pub fn handle_port_event(&mut self, now: Instant, event: PortEvent, facts: PortFacts) {
+    pub(crate) fn handle_port_event(&mut self, now: Instant, event: PortEvent, facts: PortFacts) {
         self.take_port_event(now, event, facts);
         self.note_waiting();
     }
@@ -50,7 +50,7 @@ impl Link {
             PortEvent::Light if was_usable && self.port_usable() => {
                 // What is under way went to the old subnet manager, or from the old GID.
                 self.restart_joins();
-                self.restart_lookups(now);
+                self.requery_paths();
             }
             PortEvent::Light | PortEvent::Normal => self.fall(now),
             PortEvent::Heavy => {
@@ -60,13 +60,12 @@ impl Link {
             }
         }
         if self.port_usable() {
-            self.join_all(now);
+            self.join_all();
         }
     }
 
     /// Takes the link down and forgets what the subnet told.
     fn fall(&mut self, now: Instant) {
-        self.sa_cancel_joins();
         self.drop_memberships();
         self.link_down(now);
         self.drop_paths();

@@ -1,9 +1,10 @@
 //! What a link is told: its settings at start, and what its port is at the moment.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use hca::{AsyncEvent, PortNumber, PortState};
-use ib_wire::{Gid, Guid, Lid, Mtu, PKey, Qpn, ServiceLevel};
+use ib_wire::{Gid, Lid, Mtu, PKey, Qpn, ServiceLevel};
 use serde::Serialize;
 
 /// How unicast IPoIB packets travel.
@@ -21,22 +22,21 @@ pub enum Mode {
 #[serde(transparent)]
 pub struct WorkerIndex(pub u8);
 
+/// Index of a link of a port, from 0; used again after the link has been removed. Each worker has a datagram queue pair for each link.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize)]
+#[serde(transparent)]
+pub struct LinkIndex(pub u16);
+
 /// One worker as its link sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerSettings {
     /// Number of its datagram queue pair: with the port's GID, its link-layer address.
     pub ud_qpn: Qpn,
-    /// First of its connection slots that this link may deal out.
-    pub first_slot: u16,
-    /// How many slots from there.
-    pub slots: u16,
 }
 
 /// Settings of a link.
 #[derive(Clone, Debug)]
 pub struct LinkSettings {
-    /// GUID of the node (channel adapter): names our end in CM messages.
-    pub node_guid: Guid,
     /// The partition. The full-membership bit is set where it goes into multicast GIDs.
     pub pkey: PKey,
     /// Scope of the link's multicast groups, four bits; 2 = link-local.
@@ -45,6 +45,8 @@ pub struct LinkSettings {
     pub mode: Mode,
     /// The workers, at least one and at most 255.
     pub workers: Vec<WorkerSettings>,
+    /// IPv4 groups to join beside the broadcast group, for as long as the link lives.
+    pub groups: Vec<Ipv4Addr>,
     /// Largest message that a connection of ours takes, encapsulation header included: 5 to 65,524.
     pub receive_mtu: u32,
     /// Retries of our connections after timeouts or sequence errors, 0 to 7.
@@ -69,15 +71,15 @@ pub struct LinkSettings {
 }
 
 impl LinkSettings {
-    /// Linux's defaults, for one worker that may use all slots.
+    /// Linux's defaults, for one worker.
     #[must_use]
-    pub fn new(node_guid: Guid, pkey: PKey, ud_qpn: Qpn, seed: u64) -> Self {
+    pub fn new(pkey: PKey, ud_qpn: Qpn, seed: u64) -> Self {
         Self {
-            node_guid,
             pkey,
             scope: 2,
             mode: Mode::Connected,
-            workers: vec![WorkerSettings { ud_qpn, first_slot: 0, slots: u16::MAX }],
+            workers: vec![WorkerSettings { ud_qpn }],
+            groups: Vec::new(),
             receive_mtu: super::MAX_MESSAGE,
             retry_count: 0,
             rnr_retry: 0,
@@ -107,8 +109,10 @@ pub struct PortFacts {
     pub sm_sl: ServiceLevel,
     /// MTU in use.
     pub mtu: Mtu,
-    /// Where the link's P_Key is in the port's table, if it is there.
+    /// Where the link's P_Key is in the port's table, if the port is a full member of the partition.
     pub pkey_index: Option<u16>,
+    /// The port is a limited member of the partition: that carries no broadcast domain (RFC 4391 4).
+    pub limited: bool,
 }
 
 impl PortFacts {
@@ -121,6 +125,7 @@ impl PortFacts {
         sm_sl: ServiceLevel::new(0),
         mtu: Mtu::B2048,
         pkey_index: None,
+        limited: false,
     };
 }
 

@@ -34,6 +34,8 @@ pub enum CloseReason {
     Fault,
     /// The device refused to create or change the queue pair.
     Device,
+    /// There is no place for another connection: on the worker, or among the port's handshakes.
+    Full,
     /// The peer's private data is missing or says an impossible MTU.
     PrivateData,
     /// The neighbour was forgotten.
@@ -177,8 +179,6 @@ pub struct LinkCounters {
     pub joins: u64,
     /// Joins that failed.
     pub join_failures: u64,
-    /// Management datagrams that were of no use: class, length or transaction unknown.
-    pub mads_ignored: u64,
     /// Flushes by port events: light, normal and heavy.
     pub flushes: u64,
     /// Changes of our own port's GID.

@@ -60,7 +60,7 @@ impl Link {
                 }
             }
         }
-        self.cm_close(now, key, reason);
+        self.cm_close(key, reason);
         if !before.is_busy() {
             self.begin_teardown(now, key);
         }
@@ -97,9 +97,12 @@ impl Link {
             CloseReason::Evicted => self.counters.passive_evicted += 1,
             CloseReason::PeerDisconnected => self.counters.connections_disconnected += 1,
             CloseReason::Fault if was_live => self.counters.connections_faulted += 1,
+            CloseReason::Full if passive => self.counters.requests_rejected += 1,
             CloseReason::Rejected(_) if !passive => self.counters.dial_rejected += 1,
             CloseReason::Timeout if !passive => self.counters.dial_timeouts += 1,
-            CloseReason::Fault | CloseReason::Device | CloseReason::PrivateData if !passive => {
+            CloseReason::Fault | CloseReason::Device | CloseReason::Full | CloseReason::PrivateData
+                if !passive =>
+            {
                 self.counters.dial_failed += 1;
             }
             _ => {}
@@ -128,7 +131,7 @@ impl Link {
     /// The queue pair is at rest. Its number must not come back before the handshake is over, TIMEWAIT included.
     fn await_release(&mut self, now: Instant, key: ConnKey) {
         let Some(conn) = self.conns.map.get_mut(&key) else { return };
-        if conn.cm.is_none() {
+        if !conn.handshake {
             self.destroy(now, key);
         } else {
             conn.state = State::AwaitRelease;
@@ -141,24 +144,26 @@ impl Link {
         self.timers.cancel(Timer::Conn(key));
         let Some(conn) = self.conns.map.get_mut(&key) else { return };
         conn.state = State::Removing;
-        self.actions.push_back(Action::RemoveRc { conn: key, worker: conn.worker, slot: conn.slot });
+        // What was inserted has its place.
+        if let Some(slot) = conn.slot {
+            self.actions.push_back(Action::RemoveRc { conn: key, worker: conn.worker, slot });
+        }
     }
 
     /// The last step.
     fn destroy(&mut self, now: Instant, key: ConnKey) {
         self.timers.cancel(Timer::Conn(key));
         let Some(conn) = self.conns.map.remove(&key) else { return };
-        if let Some(id) = conn.cm {
-            self.conns.by_cm.remove(&id);
-        }
         if let Some(qpn) = conn.qpn {
             self.conns.by_qpn.remove(&qpn);
             self.actions.push_back(Action::DestroyRc { conn: key, qpn });
         }
         // A passive connection's slot was in no table; an active one's is in none of the next generation.
         let generation = if conn.is_passive() { 0 } else { self.unpublished_since() };
-        self.conns.put_slot(generation, conn.worker, conn.slot);
-        self.conns.release_slots(self.quiescent);
+        if let Some(slot) = conn.slot {
+            self.put_slot(generation, conn.worker, slot);
+        }
+        self.release_slots();
         self.connection_gone(now);
     }
 
@@ -197,7 +202,7 @@ impl Link {
                 }
             }
             State::DrainRetry | State::AwaitDrained if conn.drained => self.remove_from_worker(key),
-            State::AwaitRelease if conn.cm.is_none() => self.destroy(now, key),
+            State::AwaitRelease if !conn.handshake => self.destroy(now, key),
             _ => {}
         }
     }
@@ -206,7 +211,9 @@ impl Link {
         let Some(conn) = self.conns.map.get_mut(&key) else { return };
         conn.state = State::AwaitDrained;
         self.timers.set(Timer::Conn(key), now + self.settings.teardown_timeout / 2);
-        self.actions.push_back(Action::PostDrain { conn: key, worker: conn.worker, slot: conn.slot });
+        if let Some(slot) = conn.slot {
+            self.actions.push_back(Action::PostDrain { conn: key, worker: conn.worker, slot });
+        }
     }
 
     /// A bounded step of a connection has run out of time.

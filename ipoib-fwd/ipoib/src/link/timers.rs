@@ -14,8 +14,6 @@ use super::settings::WorkerIndex;
 pub(super) enum Timer {
     /// A group's next attempt to join.
     Group(Ipv4Addr),
-    /// A path's end of being held as failed.
-    Path(Gid),
     /// A neighbour's next step of ageing.
     Neighbour(Ipv4Addr),
     /// A step of a connection that is bounded in time.

@@ -16,6 +16,8 @@ pub enum Waiting {
     SubnetManager,
     /// The port's P_Key table lacks the link's.
     PKey,
+    /// The port's P_Key table has the link's as that of a limited member.
+    FullMembership,
     /// Subnet administration does not answer requests to join the broadcast group.
     Answer,
     /// Subnet administration refuses to let us join the broadcast group.
@@ -28,6 +30,9 @@ impl std::fmt::Display for Waiting {
             Self::Cable => "the port is down: no cable, or nothing at its other end",
             Self::SubnetManager => "the port is not active: no subnet manager has configured it",
             Self::PKey => "the port's P_Key table does not have infiniband.pkey: the subnet manager gives it",
+            Self::FullMembership => {
+                "the port is only a limited member of the partition infiniband.pkey: the subnet manager is to make it a full one"
+            }
             Self::Answer => "subnet administration does not answer: is the subnet manager running?",
             Self::Admission => {
                 "subnet administration refuses to let us join the broadcast group: the subnet manager is to make it \
@@ -47,7 +52,9 @@ impl Link {
         match self.port.state {
             PortState::Down => Some(Waiting::Cable),
             PortState::Init | PortState::Armed => Some(Waiting::SubnetManager),
-            PortState::Active if self.port.pkey_index.is_none() => Some(Waiting::PKey),
+            PortState::Active if self.port.pkey_index.is_none() => {
+                Some(if self.port.limited { Waiting::FullMembership } else { Waiting::PKey })
+            }
             PortState::Active => self.broadcast_failure(),
         }
     }

@@ -48,6 +48,7 @@ impl<B: Backend> GatewayControl<B> {
         let attributes = self.endpoint.hca().port(port);
         let device = self.endpoint.hca().device();
         let gid = self.endpoint.hca().gid(port, 0).map(|g| g.to_string()).unwrap_or_default();
+        let rejects = rejects(self.endpoint.cm_counters());
         let link = self.endpoint.link();
         let state = Arc::clone(link.state());
         let infiniband = match attributes {
@@ -61,7 +62,6 @@ impl<B: Backend> GatewayControl<B> {
             Err(e) => json!({"device": device.name, "error": e.to_string()}),
         };
         let counters = serde_json::to_value(link.counters()).unwrap_or_default();
-        let rejects = rejects(link.cm_counters());
         let waits_for = link.waits_for().map(|why| why.to_string());
         let drops = self.endpoint.hca().drops();
         let drops: serde_json::Map<String, Value> =

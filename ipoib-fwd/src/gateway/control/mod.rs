@@ -152,8 +152,7 @@ impl<B: Backend> GatewayControl<B> {
         if now >= self.schedule.ethernet {
             self.schedule.ethernet = now + ETHERNET_PERIOD;
             self.board.set_ethernet_up(self.port.link().up);
-            let port = self.endpoint.port();
-            let lid = self.endpoint.hca().port(port).map(|p| p.lid).unwrap_or_default();
+            let lid = self.endpoint.link().state().lid;
             let qpns: Vec<Qpn> = self.endpoint.link().settings().workers.iter().map(|w| w.ud_qpn).collect();
             self.board.set_own(lid, &qpns);
             self.ethernet_askers.expire(now);

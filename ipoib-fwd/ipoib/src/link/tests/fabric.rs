@@ -13,9 +13,10 @@ use ib_wire::{Gid, Guid, Lid, Mtu, PKey, QKey, Qpn, ServiceLevel};
 
 use crate::link::random::Random;
 use crate::link::{
-    Action, ArpResponder, ConnKey, Event, Link, LinkSettings, LinkState, Neighbours, PortFacts, WorkerIndex,
-    WorkerNote, WorkerSettings,
+    Action, ArpResponder, ConnKey, Event, Link, LinkIndex, LinkSettings, LinkState, Neighbours, PortFacts,
+    WorkerIndex, WorkerNote, WorkerSettings,
 };
+use crate::port::{Port, PortSettings, WorkerSlots};
 
 pub(super) const SM_LID: Lid = Lid(1);
 pub(super) const QKEY: QKey = QKey(0x8000_0b1b);
@@ -50,10 +51,71 @@ enum Parcel {
     Done(ConnKey, bool),
 }
 
+/// A port with one link, as a link with a port around it.
+#[derive(Debug)]
+pub(super) struct OneLink(pub(super) Port);
+
+impl std::ops::Deref for OneLink {
+    type Target = Link;
+    fn deref(&self) -> &Link {
+        self.0.link(LinkIndex(0)).expect("the link")
+    }
+}
+
+impl std::ops::DerefMut for OneLink {
+    fn deref_mut(&mut self) -> &mut Link {
+        self.0.link_mut(LinkIndex(0)).expect("the link")
+    }
+}
+
+impl OneLink {
+    pub(super) fn new(settings: LinkSettings, node_guid: Guid, first: u16, count: u16, now: Instant) -> Self {
+        let workers = vec![WorkerSlots { first, count }; settings.workers.len()];
+        let mut port = Port::new(&PortSettings { node_guid, workers, seed: settings.seed ^ 0x5eed });
+        port.add(now, settings).expect("settings");
+        Self(port)
+    }
+
+    pub(super) fn handle_created(&mut self, now: Instant, conn: ConnKey, qpn: Option<Qpn>) {
+        self.0.handle_created(now, conn, qpn);
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        self.0.handle_timeout(now);
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.0.poll_timeout()
+    }
+
+    pub(super) fn cm_counters(&self) -> &cm::connection::Counters {
+        self.0.cm_counters()
+    }
+}
+
+/// Settings of a node: those of its link, and the connection slots of each worker.
+pub(super) struct Setup {
+    pub(super) link: LinkSettings,
+    pub(super) slots: u16,
+}
+
+impl std::ops::Deref for Setup {
+    type Target = LinkSettings;
+    fn deref(&self) -> &LinkSettings {
+        &self.link
+    }
+}
+
+impl std::ops::DerefMut for Setup {
+    fn deref_mut(&mut self) -> &mut LinkSettings {
+        &mut self.link
+    }
+}
+
 /// One node: a link and the device under it.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) link: Link,
+    pub(super) link: OneLink,
     pub(super) facts: PortFacts,
     pub(super) ip: Ipv4Addr,
     pub(super) alive: bool,
@@ -157,14 +219,14 @@ impl Fabric {
     }
 
     /// Adds a node; its link is told of an active port at once.
-    pub(super) fn add(&mut self, workers: u8, change: impl FnOnce(&mut LinkSettings)) -> usize {
+    pub(super) fn add(&mut self, workers: u8, change: impl FnOnce(&mut Setup)) -> usize {
         let n = self.nodes.len();
         let guid = Guid(0x1000 + n as u64);
         let ud_qpn = |w: u8| Qpn::new(0x100 + n as u32 * 0x100 + u32::from(w));
-        let mut settings = LinkSettings::new(guid, PKey::DEFAULT, ud_qpn(0), 77 + n as u64);
-        settings.workers =
-            (0..workers).map(|w| WorkerSettings { ud_qpn: ud_qpn(w), first_slot: 10, slots: 2000 }).collect();
-        change(&mut settings);
+        let mut link = LinkSettings::new(PKey::DEFAULT, ud_qpn(0), 77 + n as u64);
+        link.workers = (0..workers).map(|w| WorkerSettings { ud_qpn: ud_qpn(w) }).collect();
+        let mut setup = Setup { link, slots: 2000 };
+        change(&mut setup);
         let facts = PortFacts {
             state: PortState::Active,
             lid: Lid(2 + n as u16),
@@ -173,9 +235,10 @@ impl Fabric {
             sm_sl: ServiceLevel::new(0),
             mtu: Mtu::B4096,
             pkey_index: Some(0),
+            limited: false,
         };
         let ip = Ipv4Addr::new(10, 0, (n >> 8) as u8, n as u8 + 1);
-        let mut link = Link::new(settings, self.now).expect("settings");
+        let mut link = OneLink::new(setup.link, guid, 10, setup.slots, self.now);
         link.handle_port(self.now, facts);
         self.nodes.push(Node {
             link,
@@ -269,7 +332,6 @@ impl Fabric {
     fn perform(&mut self, n: usize, action: Action) {
         let node = &mut self.nodes[n];
         match action {
-            Action::SendMad(mad) => self.carry(n, mad),
             Action::OpenUd { worker, pkey_index, qkey } => {
                 node.opened.insert(worker, (pkey_index, qkey));
             }
@@ -442,7 +504,7 @@ impl Fabric {
         }
         match parcel {
             Parcel::Mad(mad) => {
-                node.link.handle_mad(now, &mad);
+                node.link.0.handle_mad(now, &mad);
             }
             Parcel::Arp { worker, from, arp } => node.link.handle_arp(now, worker, &from, arp),
             Parcel::Note(qpn, note) => node.link.handle_note(now, qpn, note),
@@ -463,11 +525,15 @@ impl Fabric {
                 if !self.nodes[n].alive {
                     continue;
                 }
-                while let Some(action) = self.nodes[n].link.poll_action() {
+                while let Some((_, action)) = self.nodes[n].link.0.poll_action(self.now) {
                     idle = false;
                     self.perform(n, action);
                 }
-                while let Some(event) = self.nodes[n].link.poll_event() {
+                while let Some(mad) = self.nodes[n].link.0.poll_transmit(self.now) {
+                    idle = false;
+                    self.carry(n, mad);
+                }
+                while let Some((_, event)) = self.nodes[n].link.0.poll_event() {
                     idle = false;
                     let node = &mut self.nodes[n];
                     let responder = node.responder.clone();

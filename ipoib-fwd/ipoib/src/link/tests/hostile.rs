@@ -153,7 +153,7 @@ fn apply(f: &mut Fabric, step: Step) {
             }
         }
         Step::Stale(key, ok) => {
-            let key = ConnKey(key.saturating_add(1 << 40));
+            let key = ConnKey { link: crate::link::LinkIndex(0), number: key.saturating_add(1 << 40) };
             f.nodes[0].link.handle_done(now, key, ok);
             f.nodes[0].link.handle_created(now, key, ok.then_some(Qpn::new(5)));
         }
@@ -198,9 +198,7 @@ proptest! {
             s.max_passive = 4;
             s.max_groups = 3;
             s.passive_idle = secs(20);
-            for w in &mut s.workers {
-                w.slots = 4;
-            }
+            s.slots = 4;
         });
         f.add(3, |_| {});
         for step in steps {
@@ -219,7 +217,7 @@ proptest! {
             prop_assert!(f.nodes[n].table.is_empty());
         }
         let link = &f.nodes[0].link;
-        prop_assert!(link.conns.by_cm.is_empty() && link.conns.by_qpn.is_empty() && link.conns.lru.is_empty());
+        prop_assert!(link.conns.by_qpn.is_empty() && link.conns.lru.is_empty());
         prop_assert!(link.conns.passive.is_empty() && link.conns.dials.is_empty());
         prop_assert_eq!(link.timers.len(), 0);
     }

@@ -12,7 +12,7 @@ const DIALLERS: usize = 5;
 const WORKERS: u8 = 220;
 
 /// 1,100 workers of five nodes have dialled node 0.
-fn crowd(change: impl FnOnce(&mut LinkSettings)) -> Fabric {
+fn crowd(change: impl FnOnce(&mut super::fabric::Setup)) -> Fabric {
     let mut f = Fabric::new(1);
     f.add(1, change);
     for _ in 0..DIALLERS {
@@ -113,7 +113,7 @@ fn touching_counts_once_a_second() {
 #[test]
 fn no_slot_no_connection() {
     let mut f = Fabric::new(1);
-    f.add(1, |s| s.workers[0].slots = 3);
+    f.add(1, |s| s.slots = 3);
     f.add(8, |_| {});
     f.run(ms(100));
     f.resolve(1, 0);
@@ -130,7 +130,7 @@ fn no_slot_no_connection() {
 #[test]
 fn a_slot_is_used_again_only_when_no_table_names_it() {
     let mut f = Fabric::new(1);
-    f.add(1, |s| s.workers[0].slots = 1);
+    f.add(1, |s| s.slots = 1);
     f.add(1, |_| {});
     f.run(ms(100));
     f.resolve(0, 1);
@@ -199,9 +199,9 @@ fn groups_are_bounded() {
 fn impossible_settings_are_refused() {
     let now = std::time::Instant::now();
     let with = |change: &dyn Fn(&mut LinkSettings)| {
-        let mut s = LinkSettings::new(ib_wire::Guid(1), ib_wire::PKey::DEFAULT, Qpn::new(2), 3);
+        let mut s = LinkSettings::new(ib_wire::PKey::DEFAULT, Qpn::new(2), 3);
         change(&mut s);
-        crate::link::Link::new(s, now).err()
+        crate::link::Link::new(crate::link::LinkIndex(0), s, now).err()
     };
     assert_eq!(with(&|_| {}), None);
     assert_eq!(with(&|s| s.workers.clear()), Some(LinkError::Workers(0)));

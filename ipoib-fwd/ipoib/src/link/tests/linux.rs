@@ -9,7 +9,8 @@ use ib_wire::mad::{MAD_LEN, Mad, Method};
 use ib_wire::sa::{McMemberRecord, PathRecord, SaMad};
 use ib_wire::{Guid, Lid, Mtu, Qpn, ServiceLevel};
 
-use crate::link::{Action, Link, LinkSettings, PortFacts};
+use super::fabric::OneLink;
+use crate::link::{LinkSettings, PortFacts};
 
 const CAPTURE: &[u8] = include_bytes!("../../../../../cm/wire/tests/data/linux-ipoib-cm-rocev2.pcap");
 
@@ -42,11 +43,9 @@ fn query_of(mad: &[u8; MAD_LEN]) -> Option<PathRecord> {
 }
 
 /// The next request of ours; its transaction id is our own affair.
-fn next_request(link: &mut Link) -> Option<Mad> {
-    std::iter::from_fn(|| link.poll_action()).find_map(|action| match action {
-        Action::SendMad(mad) => Some(mad),
-        _ => None,
-    })
+fn next_request(link: &mut OneLink, now: Instant) -> Option<Mad> {
+    while link.0.poll_action(now).is_some() {}
+    link.0.poll_transmit(now)
 }
 
 fn assert_same(ours: &Mad, theirs: &[u8; MAD_LEN], what: &str) {
@@ -59,10 +58,10 @@ fn assert_same(ours: &Mad, theirs: &[u8; MAD_LEN], what: &str) {
     );
 }
 
-fn answer(link: &mut Link, now: Instant, to: &Mad, with: &[u8; MAD_LEN]) {
+fn answer(link: &mut OneLink, now: Instant, to: &Mad, with: &[u8; MAD_LEN]) {
     let mut bytes = *with;
     bytes[8..16].copy_from_slice(&to.bytes[8..16]);
-    assert!(link.handle_mad(now, &Mad { peer: to.peer, bytes: Box::new(bytes) }));
+    assert!(link.0.handle_mad(now, &Mad { peer: to.peer, bytes: Box::new(bytes) }));
 }
 
 #[test]
@@ -73,8 +72,8 @@ fn joins_and_path_queries_are_linux_s() {
     let broadcast = join_of(&mads[at]).unwrap();
     let granted = mads[at..].iter().find(|m| method(m) == Method::GetResp.code()).unwrap();
 
-    let settings = LinkSettings::new(Guid(1), broadcast.pkey, Qpn::new(0x11), 1);
-    let mut link = Link::new(settings, now).unwrap();
+    let settings = LinkSettings::new(broadcast.pkey, Qpn::new(0x11), 1);
+    let mut link = OneLink::new(settings, Guid(1), 0, 8, now);
     let facts = PortFacts {
         state: PortState::Active,
         lid: Lid(1),
@@ -83,9 +82,10 @@ fn joins_and_path_queries_are_linux_s() {
         sm_sl: ServiceLevel::new(0),
         mtu: Mtu::B4096,
         pkey_index: Some(0),
+        limited: false,
     };
     link.handle_port(now, facts);
-    let ours = next_request(&mut link).unwrap();
+    let ours = next_request(&mut link, now).unwrap();
     assert_same(&ours, &mads[at], "join of the broadcast group");
     answer(&mut link, now, &ours, granted);
 
@@ -95,12 +95,12 @@ fn joins_and_path_queries_are_linux_s() {
     let joins =
         |m: &&[u8; MAD_LEN]| join_of(m).is_some_and(|r| r.mgid == mgid && r.port_gid == broadcast.port_gid);
     assert!(link.join(now, all_systems));
-    let ours = next_request(&mut link).unwrap();
+    let ours = next_request(&mut link, now).unwrap();
     assert_same(&ours, mads.iter().find(joins).unwrap(), "join of all systems");
 
     let asks = |m: &&[u8; MAD_LEN]| query_of(m).is_some_and(|r| r.sgid == broadcast.port_gid);
     let query = mads.iter().find(asks).unwrap();
     assert!(link.want_path(now, query_of(query).unwrap().dgid));
-    let ours = next_request(&mut link).unwrap();
+    let ours = next_request(&mut link, now).unwrap();
     assert_same(&ours, query, "path query");
 }

@@ -220,5 +220,5 @@ fn no_answer_from_before_a_flush_counts() {
     f.run(secs(1));
     assert!(!f.nodes[0].link.state().up);
     assert!(f.nodes[0].attached.is_empty());
-    assert_eq!(f.nodes[0].link.counters().mads_ignored, 1);
+    assert_eq!(f.nodes[0].link.0.mads_ignored(), 1);
 }

@@ -1,0 +1,280 @@
+//! The port's requests to subnet administration: memberships of groups and paths, for all links of the port.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use ib_wire::Tid;
+use ib_wire::mad::{Mad, MadAddress, Method};
+use ib_wire::sa::{McMask, McMemberRecord, PathRecord, SaMad};
+
+use super::paths::{Ask, Asked, OUTSTANDING, PathKey, PathQuery, Paths};
+use crate::Path;
+use crate::agent::{Agent, Attempts, Handled, RequestId};
+
+/// Patience with the subnet manager (Linux's IPoIB asks with 1000 ms).
+const ATTEMPTS: Attempts = Attempts { timeout: Duration::from_millis(1000), tries: 3 };
+/// Joins and leaves under way at once, over all links: a subnet manager that comes back is not flooded.
+const GROUPS: usize = 64;
+
+/// How a request ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome<T> {
+    /// Subnet administration answered with this.
+    Granted(T),
+    /// It refused.
+    Refused,
+    /// It did not answer, however often it was asked.
+    Silence,
+}
+
+/// What came of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SaEvent<U> {
+    /// A request to join a group ended.
+    Joined {
+        /// Whose.
+        user: U,
+        /// The membership; `None` in a grant whose record was not to be read.
+        outcome: Outcome<Option<McMemberRecord>>,
+    },
+    /// A request to leave a group ended.
+    Left {
+        /// Whose.
+        user: U,
+        /// How.
+        outcome: Outcome<()>,
+    },
+    /// A lookup of a path ended. [`Outcome::Refused`] also stands for an answer that leads nowhere.
+    Path {
+        /// Which path.
+        key: PathKey,
+        /// The path.
+        outcome: Outcome<Path>,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Purpose<U> {
+    Join(U),
+    Leave(U),
+    Path(PathKey),
+}
+
+/// The requests of one port. The owner takes [`Sa::poll_transmit`] and [`Sa::poll_event`] until they are empty after every
+/// input.
+#[derive(Debug)]
+pub struct Sa<U> {
+    agent: Agent,
+    pending: BTreeMap<RequestId, Purpose<U>>,
+    /// Joins and leaves that wait for others to end, oldest first.
+    waiting: VecDeque<(Purpose<U>, Mad)>,
+    groups: usize,
+    paths: Paths,
+    events: VecDeque<SaEvent<U>>,
+}
+
+impl<U: Copy + Eq> Sa<U> {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            agent: Agent::new(seed, GROUPS + OUTSTANDING),
+            pending: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            groups: 0,
+            paths: Paths::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Asks to join a group. [`SaEvent::Joined`] follows, once for each call, unless it is taken back.
+    pub fn join(&mut self, now: Instant, user: U, sm: MadAddress, record: &McMemberRecord, mask: McMask) {
+        self.group(now, Purpose::Join(user), sm, Method::Set, record, mask);
+    }
+
+    /// Asks to leave a group; requests of this user's to join are taken back. [`SaEvent::Left`] follows.
+    pub fn leave(&mut self, now: Instant, user: U, sm: MadAddress, record: &McMemberRecord, mask: McMask) {
+        // Sent again after the leave, it would make us a member once more.
+        self.cancel_join(now, user);
+        self.group(now, Purpose::Leave(user), sm, Method::Delete, record, mask);
+    }
+
+    fn group(
+        &mut self,
+        now: Instant,
+        purpose: Purpose<U>,
+        sm: MadAddress,
+        method: Method,
+        record: &McMemberRecord,
+        mask: McMask,
+    ) {
+        let bytes = SaMad::request(method, Tid(0), mask.bits(), record).to_bytes();
+        self.waiting.push_back((purpose, Mad { peer: sm, bytes }));
+        self.pump(now);
+    }
+
+    /// Takes a request to join back; no event follows.
+    pub fn cancel_join(&mut self, now: Instant, user: U) {
+        self.cancel(now, |purpose| *purpose == Purpose::Join(user));
+    }
+
+    /// Takes back all requests about groups that `unwanted` says so of; no events follow.
+    pub fn cancel_groups(&mut self, now: Instant, unwanted: impl Fn(U) -> bool) {
+        self.cancel(now, |purpose| match *purpose {
+            Purpose::Join(user) | Purpose::Leave(user) => unwanted(user),
+            Purpose::Path(_) => false,
+        });
+    }
+
+    fn cancel(&mut self, now: Instant, unwanted: impl Fn(&Purpose<U>) -> bool) {
+        self.waiting.retain(|(purpose, _)| !unwanted(purpose));
+        let (agent, groups) = (&mut self.agent, &mut self.groups);
+        self.pending.retain(|id, purpose| {
+            let unwanted = unwanted(purpose);
+            if unwanted {
+                agent.cancel(*id);
+                *groups = groups.saturating_sub(1);
+            }
+            !unwanted
+        });
+        self.pump(now);
+    }
+
+    /// Asks for a path. [`SaEvent::Path`] follows, now or when it is known, and again whenever it has been looked up.
+    pub fn ask_path(&mut self, now: Instant, query: PathQuery, ask: Ask) {
+        match self.paths.ask(now, query, ask) {
+            Asked::Known(path) => {
+                let (key, outcome) = (query.key, Outcome::Granted(path));
+                self.events.push_back(SaEvent::Path { key, outcome });
+            }
+            Asked::Later => {}
+            Asked::Send => self.pump(now),
+            Asked::Replace(id) => {
+                self.agent.cancel(id);
+                self.pending.remove(&id);
+                self.pump(now);
+            }
+        }
+    }
+
+    /// Nobody needs a path any more.
+    pub fn forget_path(&mut self, now: Instant, key: PathKey) {
+        if let Some(id) = self.paths.forget(key) {
+            self.agent.cancel(id);
+            self.pending.remove(&id);
+            self.pump(now);
+        }
+    }
+
+    /// Paths that are known or being looked up.
+    #[must_use]
+    pub fn paths(&self) -> usize {
+        self.paths.len()
+    }
+
+    /// Requests under way or waiting.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.pending.len() + self.waiting.len()
+    }
+
+    /// Sends what has its turn.
+    fn pump(&mut self, now: Instant) {
+        while self.groups < GROUPS
+            && let Some((purpose, mad)) = self.waiting.pop_front()
+        {
+            match self.agent.request(now, mad, ATTEMPTS) {
+                Ok(id) => {
+                    self.groups += 1;
+                    self.pending.insert(id, purpose);
+                }
+                // The agent has room for as many as are under way at once. Were it otherwise: as if nobody had answered.
+                Err(_) => self.ended(now, purpose, Outcome::Silence),
+            }
+        }
+        while let Some((key, mad)) = self.paths.next_lookup(now) {
+            let id = self.agent.request(now, mad, ATTEMPTS).ok();
+            self.paths.sent(now, key, id);
+            if let Some(id) = id {
+                self.pending.insert(id, Purpose::Path(key));
+            }
+        }
+    }
+
+    /// Takes a datagram of subnet administration's; false if it answers nothing.
+    pub(super) fn handle_mad(&mut self, now: Instant, mad: &Mad) -> bool {
+        match self.agent.handle_mad(mad) {
+            Handled::Response(id) => {
+                let Some(purpose) = self.pending.remove(&id) else { return false };
+                self.settle(purpose);
+                let answer = SaMad::parse(&mad.bytes);
+                let ok = answer.header.status.is_ok();
+                self.ended(now, purpose, if ok { Outcome::Granted(&answer) } else { Outcome::Refused });
+                self.pump(now);
+                true
+            }
+            Handled::Busy => true,
+            Handled::Unsolicited | Handled::Stray => false,
+        }
+    }
+
+    fn settle(&mut self, purpose: Purpose<U>) {
+        if !matches!(purpose, Purpose::Path(_)) {
+            self.groups = self.groups.saturating_sub(1);
+        }
+    }
+
+    fn ended(&mut self, now: Instant, purpose: Purpose<U>, outcome: Outcome<&SaMad>) {
+        self.events.push_back(match purpose {
+            Purpose::Join(user) => SaEvent::Joined { user, outcome: outcome.map(SaMad::record) },
+            Purpose::Leave(user) => SaEvent::Left { user, outcome: outcome.map(|_| ()) },
+            Purpose::Path(key) => {
+                let record: Option<PathRecord> = match outcome {
+                    Outcome::Granted(answer) => answer.record(),
+                    Outcome::Refused | Outcome::Silence => None,
+                };
+                let path = self.paths.answered(now, key, record.as_ref());
+                let outcome = match (path, outcome) {
+                    (Some(path), _) => Outcome::Granted(path),
+                    (None, Outcome::Silence) => Outcome::Silence,
+                    (None, _) => Outcome::Refused,
+                };
+                SaEvent::Path { key, outcome }
+            }
+        });
+    }
+
+    pub(super) fn poll_transmit(&mut self) -> Option<Mad> {
+        self.agent.poll_transmit()
+    }
+
+    /// What came of a request, in the order of the answers.
+    pub fn poll_event(&mut self) -> Option<SaEvent<U>> {
+        self.events.pop_front()
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        [self.agent.poll_timeout(), self.paths.next_timeout()].into_iter().flatten().min()
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        self.agent.handle_timeout(now);
+        while let Some(id) = self.agent.poll_expired() {
+            if let Some(purpose) = self.pending.remove(&id) {
+                self.settle(purpose);
+                self.ended(now, purpose, Outcome::Silence);
+            }
+        }
+        self.paths.handle_timeout(now);
+        self.pump(now);
+    }
+}
+
+impl<T> Outcome<T> {
+    /// The same with another content.
+    pub fn map<V>(self, with: impl FnOnce(T) -> V) -> Outcome<V> {
+        match self {
+            Self::Granted(content) => Outcome::Granted(with(content)),
+            Self::Refused => Outcome::Refused,
+            Self::Silence => Outcome::Silence,
+        }
+    }
+}

@@ -1,0 +1,186 @@
+use std::time::{Duration, Instant};
+
+use ib_wire::mad::{Mad, MadAddress, MadHeader, MadStatus, Method, MgmtClass};
+use ib_wire::sa::{JoinState, McMask, McMemberRecord, PathRecord, SaMad, attribute};
+use ib_wire::{Gid, Guid, Lid, Mtu, PKey, ServiceLevel, Tid};
+
+use super::*;
+
+const SM: MadAddress = MadAddress::gsi(Lid(1), ServiceLevel::new(0));
+
+fn port() -> (Port<u32>, Instant) {
+    (Port::new(Config::new(7, Guid(1))), Instant::now())
+}
+
+fn gid(n: u64) -> Gid {
+    Gid::new(Gid::DEFAULT_PREFIX, Guid(n))
+}
+
+fn query(pkey: u16, n: u64) -> PathQuery {
+    let key = PathKey { pkey: PKey(pkey), dgid: gid(n) };
+    PathQuery { sm: SM, key, sgid: gid(1), traffic_class: 0 }
+}
+
+fn sent(port: &mut Port<u32>) -> Vec<Mad> {
+    std::iter::from_fn(|| port.poll_transmit()).collect()
+}
+
+/// Subnet administration's answer: each partition has LIDs of its own.
+fn answer(asked: &Mad) -> Mad {
+    let request = SaMad::parse(&asked.bytes);
+    let bytes = if request.header.attribute == attribute::PATH_RECORD {
+        let record: PathRecord = request.record().unwrap();
+        let dlid = Lid(record.pkey.0 & 0xff);
+        SaMad::answer(&request, &PathRecord { dlid, mtu: Mtu::B2048.into(), ..record })
+    } else {
+        let record: McMemberRecord = request.record().unwrap();
+        SaMad::answer(&request, &McMemberRecord { mlid: Lid(0xc001), ..record })
+    };
+    Mad { peer: SM, bytes: bytes.to_bytes() }
+}
+
+fn join(port: &mut Port<u32>, now: Instant, user: u32) {
+    let record = McMemberRecord { join_state: JoinState::FULL_MEMBER, ..McMemberRecord::default() };
+    port.sa.join(now, user, SM, &record, McMask::MGID);
+}
+
+#[test]
+fn one_port_in_two_partitions_has_two_paths() {
+    let (mut port, now) = port();
+    port.sa.ask_path(now, query(0x8001, 9), Ask::Unknown);
+    port.sa.ask_path(now, query(0x8002, 9), Ask::Unknown);
+    port.sa.ask_path(now, query(0x8002, 9), Ask::Unknown);
+    let requests = sent(&mut port);
+    assert_eq!(requests.len(), 2);
+    for request in requests.iter().rev() {
+        assert_eq!(port.handle_mad(now, &answer(request)), Taken::Administration);
+    }
+    let got: Vec<_> = std::iter::from_fn(|| port.sa.poll_event())
+        .map(|event| match event {
+            SaEvent::Path { key, outcome: Outcome::Granted(path) } => (key.pkey.0, path.dlid.0, path.pkey.0),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(got, [(0x8002, 2, 0x8002), (0x8001, 1, 0x8001)]);
+    port.sa.ask_path(now, query(0x8001, 9), Ask::Unknown);
+    assert!(matches!(port.sa.poll_event(), Some(SaEvent::Path { outcome: Outcome::Granted(_), .. })));
+    assert!(sent(&mut port).is_empty(), "from the cache");
+}
+
+#[test]
+fn answers_reach_who_asked_and_no_more_than_the_bound_are_under_way() {
+    let (mut port, now) = port();
+    for user in 0..200 {
+        join(&mut port, now, user);
+    }
+    for n in 0..200 {
+        port.sa.ask_path(now, query(0x8001, n + 10), Ask::Unknown);
+    }
+    let mut users = Vec::new();
+    let mut paths = 0;
+    let mut seen = 0;
+    loop {
+        let mut requests = sent(&mut port);
+        if requests.is_empty() {
+            break;
+        }
+        assert!(requests.len() <= 128);
+        seen += requests.len();
+        requests.reverse();
+        for request in requests {
+            port.handle_mad(now, &answer(&request));
+            assert_eq!(port.handle_mad(now, &answer(&request)), Taken::Ignored, "answered once");
+        }
+        while let Some(event) = port.sa.poll_event() {
+            match event {
+                SaEvent::Joined { user, outcome: Outcome::Granted(Some(_)) } => users.push(user),
+                SaEvent::Path { .. } => paths += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    users.sort_unstable();
+    assert_eq!((users, paths, seen), ((0..200).collect(), 200, 400));
+    assert_eq!(port.sa.outstanding(), 0);
+}
+
+#[test]
+fn leaving_takes_the_join_back() {
+    let (mut port, now) = port();
+    join(&mut port, now, 1);
+    join(&mut port, now, 2);
+    sent(&mut port);
+    port.sa.leave(now, 1, SM, &McMemberRecord::default(), McMask::MGID);
+    assert_eq!(sent(&mut port).len(), 1);
+    let later = now + Duration::from_secs(1);
+    port.handle_timeout(later);
+    let again: Vec<_> = sent(&mut port).iter().map(|m| m.header().method).collect();
+    assert_eq!(again.iter().filter(|m| **m == Method::Set).count(), 1, "the other user's alone: {again:?}");
+    for s in 2..9 {
+        port.handle_timeout(now + Duration::from_secs(s));
+    }
+    let ends: Vec<_> = std::iter::from_fn(|| port.sa.poll_event()).collect();
+    assert_eq!(ends.len(), 2);
+    assert!(ends.contains(&SaEvent::Joined { user: 2, outcome: Outcome::Silence }));
+    assert!(ends.contains(&SaEvent::Left { user: 1, outcome: Outcome::Silence }));
+    assert_eq!(port.poll_timeout(), None);
+}
+
+#[test]
+fn a_failed_path_is_held_and_a_doubtful_one_asked_once_a_second() {
+    let (mut port, now) = port();
+    let ask = |port: &mut Port<u32>, at: u64, ask| {
+        port.sa.ask_path(now + Duration::from_millis(at), query(0x8001, 5), ask);
+        sent(port)
+    };
+    let first = ask(&mut port, 0, Ask::Unknown);
+    let refusal = SaMad::refusal(&SaMad::parse(&first[0].bytes), MadStatus::class_specific(3)).to_bytes();
+    port.handle_mad(now, &Mad { peer: SM, bytes: refusal });
+    assert!(matches!(port.sa.poll_event(), Some(SaEvent::Path { outcome: Outcome::Refused, .. })));
+    assert!(ask(&mut port, 500, Ask::Unknown).is_empty(), "held");
+    port.handle_timeout(now + Duration::from_millis(1000));
+    let second = sent(&mut port);
+    assert_eq!(second.len(), 1, "and then asked for whom it was held back");
+    port.handle_mad(now, &answer(&second[0]));
+    assert!(ask(&mut port, 1100, Ask::Doubtful).is_empty());
+    assert!(ask(&mut port, 1200, Ask::Doubtful).is_empty());
+    port.handle_timeout(now + Duration::from_millis(2000));
+    assert_eq!(sent(&mut port).len(), 1, "once");
+    assert_eq!(ask(&mut port, 2100, Ask::Restart).len(), 1, "anew, whatever is under way");
+    port.sa.forget_path(now, query(0x8001, 5).key);
+    assert_eq!((port.sa.paths(), port.sa.outstanding(), port.poll_timeout()), (0, 0, None));
+}
+
+#[test]
+fn requests_for_services_that_are_not_here_are_told_so() {
+    let (mut port, now) = port();
+    let ask = |class, version, method| {
+        let mut bytes = Box::new([0; 256]);
+        MadHeader::new(class, version, method, Tid(0x77), 0x12).put(&mut bytes);
+        Mad { peer: MadAddress::gsi(Lid(9), ServiceLevel::new(2)), bytes }
+    };
+    for (class, method, status) in [
+        (MgmtClass::DevMgt, Method::Get, MadStatus::BAD_VERSION),
+        (MgmtClass::Snmp, Method::Set, MadStatus::BAD_VERSION),
+        (MgmtClass::SubnAdm, Method::Get, MadStatus::UNSUPPORTED_METHOD),
+    ] {
+        assert_eq!(port.handle_mad(now, &ask(class, 2, method)), Taken::Refused);
+        let answer = port.poll_transmit().unwrap();
+        let header = answer.header();
+        assert_eq!((header.class, header.method, header.status), (class, Method::GetResp, status));
+        assert_eq!((header.tid, answer.peer.lid), (Tid(0x77), Lid(9)));
+    }
+    for (class, method) in [
+        (MgmtClass::DevMgt, Method::GetResp),
+        (MgmtClass::DevMgt, Method::Trap),
+        (MgmtClass::Perf, Method::Send),
+        (MgmtClass::SubnAdm, Method::Report),
+        (MgmtClass::SubnLid, Method::Get),
+    ] {
+        assert_eq!(port.handle_mad(now, &ask(class, 1, method)), Taken::Ignored, "{class:?} {method:?}");
+    }
+    for _ in 0..1000 {
+        port.handle_mad(now, &ask(MgmtClass::DevMgt, 1, Method::Get));
+    }
+    assert_eq!(sent(&mut port).len(), MAX_ANSWERS, "bounded");
+}

@@ -1,0 +1,257 @@
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(Path::new("gateway.toml"), text)
+}
+
+/// What the operator reads about a bad file.
+fn complaint(text: &str) -> String {
+    parse(text).expect_err("is bad").to_string()
+}
+
+fn command_line(words: &str) -> Result<CommandLine, ConfigError> {
+    CommandLine::parse(words.split(' ').map(str::to_owned))
+}
+
+#[test]
+fn empty_file_and_annotated_default_mean_the_default() {
+    assert_eq!(parse("").unwrap(), Config::default());
+    assert_eq!(parse(&Config::annotated_default()).unwrap(), Config::default());
+}
+
+#[test]
+fn annotated_examples_are_legal_too() {
+    // A comment sign right before a key or a section makes an example; explanations have a space or a hash behind it.
+    let mut first = true;
+    // The address of [gateway] is for files without [[segment]].
+    let text: String = Config::annotated_default()
+        .lines()
+        .filter(|line| *line != "# address = \"10.77.0.254/24\"" || !std::mem::take(&mut first))
+        .map(|line| {
+            let bare = line.trim_start_matches("# ");
+            let is_key = bare
+                .split_once(" = ")
+                .is_some_and(|(k, _)| k.chars().all(|c| c.is_ascii_lowercase() || c == '-'));
+            format!("{}\n", if is_key || bare.starts_with('[') { bare } else { line })
+        })
+        .collect();
+    // Hardware's name does not fit the software device of the other example.
+    let config = parse(&text.replace("mlx5_0", "soft0")).unwrap();
+    assert_eq!(config.segments[0].address.unwrap().prefix_len, 24);
+    assert_eq!(config.segments[0].routes.len(), 1);
+    assert_eq!(config.infiniband.soft[0].ports[0].link, "shm:/run/ibfab/gw.sock");
+}
+
+#[test]
+fn all_keys_are_read() {
+    let config = parse(
+        r#"
+[gateway]
+address = "10.77.0.254/24"
+idle = "poll"
+control-socket = ""
+stats-seconds = 5
+[ethernet]
+port = "net_tap0"
+mtu = 9000
+promiscuous = true
+[infiniband]
+driver = "soft"
+port = 2
+pkey = 0x8001
+mode = "datagram"
+receive-mtu = 2044
+srq-depth = 64
+[infiniband.soft]
+node-guid = "0002:c903:00a1:b2c3"
+seed = 7
+ports = [{ link = "shm:/tmp/a" }, { link = "udp:10.0.0.1:1-10.0.0.2:1", mtu = 2048, guid = 0x11 }]
+[buffers]
+count = 100000
+"#,
+    )
+    .unwrap();
+    assert_eq!(config.gateway.control_socket, None);
+    assert_eq!(config.gateway.idle, Idle::Poll);
+    let [segment] = config.segments.as_slice() else { panic!("{:?}", config.segments) };
+    assert_eq!(segment.ethernet.as_deref(), Some("net_tap0"));
+    assert_eq!((segment.name.as_str(), segment.vlan, segment.mtu), ("default", None, 9000));
+    assert_eq!((segment.port, segment.pkey.value(), segment.mode), (2, 0x8001, Mode::Datagram));
+    assert_eq!((config.infiniband.srq_depth, config.infiniband.srq_alarm()), (64, 16));
+    assert_eq!(config.buffers.count.unwrap().get(), 100_000);
+    let soft = &config.infiniband.soft[0];
+    assert_eq!(soft.node_guid, Some(Guid(0x0002_c903_00a1_b2c3)));
+    assert_eq!(
+        soft.ports[1],
+        SoftPort { link: "udp:10.0.0.1:1-10.0.0.2:1".into(), mtu: 2048, guid: Some(Guid(0x11)) }
+    );
+}
+
+#[test]
+fn errors_name_place_fault_and_remedy() {
+    for (text, place, words) in [
+        ("[gateway]\nidel = \"poll\"\n", "2:1", "unknown key `idel`; did you mean `idle`?"),
+        ("[ethernet]\nrx_descriptors = 1\n", "2:1", "did you mean `rx-descriptors`?"),
+        ("[infinibnd]\n", "1:2", "did you mean `infiniband`?"),
+        ("[gateway]\nzzzzzzzzzz = 1\n", "2:1", "known here: address, priority"),
+        ("[ethernet]\nmtu = 70000\n", "2:7", "mtu = 70000 is out of range; write a number from 576 to 9700"),
+        ("[ethernet]\nmtu = -1\n", "2:7", "from 576 to 9700"),
+        ("[ethernet]\nmtu = \"1500\"\n", "2:7", "write a whole number without quotes"),
+        ("[ethernet]\n  promiscuous = 1\n", "2:17", "write true or false"),
+        ("[ethernet]\nmtu = 1500\nmtu = 9000\n", "3:1", "keep one of the two"),
+        ("[gateway]\nidle = \"nap\"\n", "2:8", "`nap` is none of: poll, pause, sleep"),
+        ("[gateway]\naddress = \"10.0.0.0/24\"\n", "2:11", "not the address of one host"),
+        ("[gateway]\naddress = \"10.0.0.1\"\n", "2:11", "no prefix length"),
+        ("[gateway]\naddress = \"224.0.0.1/4\"\n", "2:11", "for instance \"10.77.0.254/24\""),
+        ("[infiniband]\npkey = 0x8000\n", "2:8", "names no partition"),
+        ("[infiniband]\npkey = 0x7fff\n", "2:8", "write 0xffff"),
+        ("[infiniband]\nsrq-depth = 64\nsrq-low = 64\n", "3:11", "from 0 to 63"),
+        ("[infiniband]\ndriver = \"soft\"\n", "2:10", "add [infiniband.soft]"),
+        ("[infiniband.soft]\nports = []\n", "2:9", "one or two ports, not 0"),
+        ("[infiniband.soft]\nseed = 1\n", "1:1", "has no ports"),
+        ("[infiniband.soft]\nports = [{ link = \"tcp:1\" }]\n", "2:19", "shm:/run/ibfab/gw.sock"),
+        (
+            "[infiniband.soft]\nports = [{ link = \"shm:/a\", mtu = 1500 }]\n",
+            "2:35",
+            "256, 512, 1024, 2048 or 4096",
+        ),
+        ("[infiniband.soft]\nnode-guid = \"0x\"\n", "2:13", "is not a GUID"),
+        ("[infiniband]\nport = 2\n[infiniband.soft]\nports = [{ link = \"shm:/a\" }]\n", "2:8", "no port 2"),
+        ("[buffers]\ncount = 10\n", "2:9", "too few for these queues"),
+        ("[buffers]\ndata-room = 4000\n", "2:13", "write 4032"),
+        ("[gateway\n", "1:9", "[section]"),
+    ] {
+        let complaint = complaint(text);
+        assert!(complaint.starts_with(&format!("gateway.toml:{place}: ")), "{complaint}");
+        assert!(complaint.contains(words), "{complaint} does not say: {words}");
+    }
+}
+
+#[test]
+fn columns_count_characters() {
+    assert!(
+        complaint("gateway = { idle = \"sleep\", control-socket = \"/käse\", x = 1 }").contains(":1:55: ")
+    );
+}
+
+#[test]
+fn missing_file_is_named() {
+    let error = Config::load(Path::new("/nonexistent/gateway.toml"), &Overrides::default()).unwrap_err();
+    assert!(error.to_string().starts_with("/nonexistent/gateway.toml: cannot be read"));
+}
+
+#[test]
+fn command_line_wins_over_the_file() {
+    let overrides = Overrides {
+        mode: Some(Mode::Datagram),
+        idle: Some("pause".parse().unwrap()),
+        driver: Some("mlx5".parse().unwrap()),
+        control_socket: Some("".into()),
+        stats_seconds: Some(3),
+    };
+    let file = std::env::temp_dir().join(format!("config-overrides-{}.toml", std::process::id()));
+    std::fs::write(&file, "[infiniband]\n[[segment]]\nmode = \"connected\"\n").unwrap();
+    let config = Config::load(&file, &overrides).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(config.segments[0].mode, Mode::Datagram);
+    assert_eq!(Config::from_overrides(&overrides).segments[0].mode, Mode::Datagram);
+    assert_eq!(config.gateway.idle, Idle::Pause);
+    assert_eq!(config.infiniband.driver, Driver::Mlx5);
+    assert_eq!(config.gateway.control_socket, None);
+    assert_eq!(config.gateway.stats_seconds, 3);
+}
+
+#[test]
+fn command_line_is_split_and_eal_keeps_its_words() {
+    let line = command_line("ipoib-fwd -l 0-2 -n 4 --vdev net_tap0,iface=x --no-pci -- --config g.toml -- x")
+        .unwrap();
+    assert_eq!(line.program, "ipoib-fwd");
+    assert_eq!(line.eal.arguments.join(" "), "-l 0-2 -n 4 --vdev net_tap0,iface=x --no-pci");
+    assert_eq!(line.own.join(" "), "--config g.toml -- x");
+    assert_eq!(line.eal.vdevs, ["net_tap0,iface=x"]);
+    assert!(line.eal.warnings().is_empty());
+    let roles = line.eal.roles().unwrap().unwrap();
+    assert_eq!((roles.main, roles.workers.to_string().as_str()), (0, "1-2"));
+}
+
+#[test]
+fn every_form_of_naming_lcores() {
+    for (words, main, workers) in [
+        ("p -l0,2", 0, "2"),
+        ("p -c 0x16", 1, "2,4"),
+        ("p -c7", 0, "1-2"),
+        ("p --lcores 0@1,1@1", 0, "1"),
+        ("p --lcores=(0-2)@(4,6),9@3", 0, "1-2,9"),
+        ("p -l 0-3 --main-lcore 3", 3, "0-2"),
+        ("p --main-lcore=1 --lcores 0-1", 1, "0"),
+    ] {
+        let roles = command_line(words).unwrap().eal.roles().unwrap().unwrap();
+        assert_eq!((roles.main, roles.workers.to_string().as_str()), (main, workers), "{words}");
+    }
+    assert_eq!(command_line("p -n 4").unwrap().eal.roles().unwrap(), None);
+}
+
+#[test]
+fn command_line_errors_name_the_remedy() {
+    for (words, said) in [
+        ("p -l", "-l has no value"),
+        ("p -l 0-1024", "no lcore 1024"),
+        ("p -l 3-1", "runs backwards"),
+        ("p -l x", "-l 0-2"),
+        ("p -c 0xz", "-c 0x7"),
+        ("p -c 0", "no lcore is named"),
+        ("p --lcores (0-1@2", "lacks its `)`"),
+        ("p -l 0-1 -c 3", "both -l and -c name lcores"),
+        ("p -l 0-1 --main-lcore 2", "add 2 to them"),
+        ("p -l 0-1 --config g.toml", "put `--` before"),
+    ] {
+        let complaint = command_line(words).expect_err(words).to_string();
+        assert!(complaint.contains(said), "{complaint} does not say: {said}");
+    }
+    let alone = command_line("p -l 0").unwrap().eal.roles().unwrap_err().to_string();
+    assert!(alone.contains("for instance -l 0,1"), "{alone}");
+}
+
+#[test]
+fn grabbing_every_device_is_warned_of() {
+    assert_eq!(command_line("p -l 0-1 --vdev net_null0").unwrap().eal.warnings(), [Warning::EveryPciDevice]);
+    for words in ["p -a 0000:81:00.0", "p -b00:01.0", "p --allow=00:01.0", "p --block 00:01.0", "p --no-pci"]
+    {
+        assert!(command_line(words).unwrap().eal.warnings().is_empty(), "{words}");
+    }
+}
+
+#[test]
+fn counted_buffers_cover_every_queue() {
+    let config = Config::default();
+    assert_eq!(config.segments_per_message(), 16);
+    assert!(config.buffers_needed(1) >= 512 * 16 + 2 * 1024 + 2 * 512);
+    assert!(config.buffers_needed(2) > config.buffers_needed(1));
+}
+
+proptest! {
+    #[test]
+    fn lists_and_masks_are_the_same_sets(ids in prop::collection::btree_set(0..MAX_LCORE, 1..40)) {
+        let set: LcoreSet = ids.iter().copied().collect();
+        prop_assert_eq!(set.iter().collect::<Vec<_>>(), ids.into_iter().collect::<Vec<_>>());
+        prop_assert_eq!(LcoreSet::from_list(&set.to_string()).unwrap(), set);
+        prop_assert_eq!(LcoreSet::from_mask(&set.to_mask()).unwrap(), set);
+        let map = set.iter().map(|id| format!("{id}@0")).collect::<Vec<_>>().join(",");
+        let eal = EalArguments::parse(vec!["--lcores".into(), map]).unwrap();
+        prop_assert_eq!(eal.lcores, Some(set));
+    }
+
+    #[test]
+    fn arbitrary_words_never_panic(words in prop::collection::vec("[-a-z0-9@(),=]{0,12}", 0..8)) {
+        let _ = CommandLine::parse(words);
+    }
+
+    #[test]
+    fn arbitrary_text_never_panics(text in "(\\[?(gateway|ethernet|infiniband|buffers)?\\]?[\\n =\"a-z0-9ä{}-]{0,12}){0,6}") {
+        let _ = parse(&text);
+    }
+}

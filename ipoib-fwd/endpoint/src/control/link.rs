@@ -1,0 +1,63 @@
+//! What an endpoint keeps of one link: its tables with prepared destinations, and its workers' datagram queue pairs.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use ipoib::link::{Link, LinkState};
+
+use super::datagrams::Datagrams;
+use crate::view::Peer;
+
+/// A publication that not every worker has taken up.
+#[derive(Debug)]
+struct Pending {
+    generation: u64,
+    /// Each worker's turns at the publication.
+    turns: Vec<u64>,
+}
+
+/// One link.
+#[derive(Debug)]
+pub(super) struct LinkEnd<D> {
+    pub(super) state: Arc<LinkState>,
+    pub(super) broadcast: Option<D>,
+    pub(super) groups: Vec<(Ipv4Addr, D)>,
+    /// Marks of use of the published neighbours.
+    pub(super) peers: HashMap<Ipv4Addr, Peer<D>>,
+    pending: VecDeque<Pending>,
+    /// Its datagram queue pairs, by worker.
+    pub(super) datagrams: Vec<Datagrams>,
+}
+
+impl<D> LinkEnd<D> {
+    pub(super) fn new(link: &Link) -> Self {
+        let datagrams = link.settings().workers.iter().map(|w| Datagrams::new(w.ud_qpn)).collect();
+        Self {
+            state: Arc::clone(link.state()),
+            broadcast: None,
+            groups: Vec::new(),
+            peers: HashMap::new(),
+            pending: VecDeque::new(),
+            datagrams,
+        }
+    }
+
+    /// The neighbours that workers have sent to since the last call.
+    pub(super) fn take_used(&self) -> Vec<Ipv4Addr> {
+        self.peers.iter().filter(|(_, peer)| peer.take_used()).map(|(ip, _)| *ip).collect()
+    }
+
+    /// Notes a publication, and at which of its turns each worker was.
+    pub(super) fn published(&mut self, generation: u64, turns: Vec<u64>) {
+        self.pending.push_back(Pending { generation, turns });
+    }
+
+    /// The oldest publication, if all workers have taken it up.
+    pub(super) fn passed(&mut self, turns: impl Iterator<Item = u64>) -> Option<u64> {
+        let oldest = self.pending.front()?;
+        // Two turns: the one under way may have begun before the publication.
+        let passed = turns.zip(&oldest.turns).all(|(now, &at)| now.wrapping_sub(at) >= 2);
+        passed.then(|| self.pending.pop_front().map(|p| p.generation))?
+    }
+}

@@ -1,0 +1,140 @@
+//! What the subnet manager is told.
+
+use std::time::Duration;
+
+use ib_wire::{Gid, Guid, Lid, Mtu, PKey, QKey, Rate, ServiceLevel, TimeoutCode};
+
+/// One IPoIB partition. Its broadcast group is made when the subnet manager starts.
+#[derive(Clone, Debug)]
+pub struct Partition {
+    /// Key; its membership bit is ignored.
+    pub pkey: PKey,
+    /// Q_Key of the broadcast group.
+    pub qkey: QKey,
+    /// MTU of the broadcast group.
+    pub mtu: Mtu,
+    /// Rate of the broadcast group.
+    pub rate: Rate,
+    /// Service level of the broadcast group.
+    pub sl: ServiceLevel,
+    /// Who belongs to it.
+    pub members: Members,
+}
+
+impl Partition {
+    /// The default partition with all ports as full members: Q_Key 0x0b1b, MTU 4096, 10 Gb/s, SL 0.
+    #[must_use]
+    pub const fn default_ipoib() -> Self {
+        Self {
+            pkey: PKey::DEFAULT,
+            qkey: QKey(0x0b1b),
+            mtu: Mtu::B4096,
+            rate: Rate::new(3),
+            sl: ServiceLevel::new(0),
+            members: Members::AllFull,
+        }
+    }
+}
+
+/// The ports of a partition.
+#[derive(Clone, Debug)]
+pub enum Members {
+    /// Every port is a full member.
+    AllFull,
+    /// The listed port GUIDs; `true` makes a full member, `false` a limited one.
+    Listed(Vec<(Guid, bool)>),
+}
+
+impl Partition {
+    /// The membership of a port: the key as it stands in the port's table. `None` if it is no member.
+    #[must_use]
+    pub fn key_of(&self, port: Guid) -> Option<PKey> {
+        match &self.members {
+            Members::AllFull => Some(PKey(self.pkey.0 | 0x8000)),
+            Members::Listed(list) => list
+                .iter()
+                .find(|(guid, _)| *guid == port)
+                .map(|&(_, full)| PKey(if full { self.pkey.0 | 0x8000 } else { self.pkey.base() })),
+        }
+    }
+}
+
+/// Configuration of the embedded subnet manager.
+#[derive(Clone, Debug)]
+pub struct SmConfig {
+    /// GUID of the port that the subnet manager sits behind (the switch's port 0).
+    pub port_guid: Guid,
+    /// Subnet prefix.
+    pub subnet_prefix: u64,
+    /// First LID to give out; the subnet manager's port gets it.
+    pub first_lid: Lid,
+    /// IPoIB partitions. The default partition is always there for management, listed or not.
+    pub partitions: Vec<Partition>,
+    /// SubnetTimeOut of every port, and packet life time of every path.
+    pub subnet_timeout: TimeoutCode,
+    /// Wait this long for the answer to an SMP before sending it again.
+    pub smp_timeout: Duration,
+    /// Send an SMP this often before the node counts as gone.
+    pub smp_tries: u32,
+    /// Most SMPs that are out at the same time.
+    pub smp_window: usize,
+    /// Time between light sweeps.
+    pub sweep_interval: Duration,
+    /// Time between the end of one sweep and the start of the next, however many traps ask for it.
+    pub sweep_hold_off: Duration,
+    /// Most nodes that are managed; further ones are ignored and counted.
+    pub max_nodes: usize,
+    /// Most multicast groups.
+    pub max_groups: usize,
+    /// Most event subscriptions.
+    pub max_subscriptions: usize,
+    /// Wait this long for the answer to an event report before sending it again.
+    pub report_timeout: Duration,
+    /// Send an event report this often.
+    pub report_tries: u32,
+    /// SM_Key of clients that may see who is in a group; 0 = none may.
+    pub sm_key: u64,
+    /// Seed of transaction ids.
+    pub seed: u64,
+}
+
+impl SmConfig {
+    /// The P_Key table of a port: the default partition first (limited where it is not listed, so that subnet
+    /// administration can always be reached), then the others in the order of the configuration.
+    #[must_use]
+    pub fn pkeys_of(&self, port: Guid) -> Vec<PKey> {
+        // The port of subnet administration is a full member of everything.
+        let key = |p: &Partition| {
+            if port == self.port_guid { Some(PKey(p.pkey.0 | 0x8000)) } else { p.key_of(port) }
+        };
+        let is_default = |p: &&Partition| p.pkey.base() == PKey::DEFAULT.base();
+        let management = if port == self.port_guid { PKey::DEFAULT } else { PKey(PKey::DEFAULT.base()) };
+        let first = self.partitions.iter().find(is_default).and_then(key).unwrap_or(management);
+        let others = self.partitions.iter().filter(|p| !is_default(p)).filter_map(key);
+        std::iter::once(first).chain(others).collect()
+    }
+
+    /// Defaults for a subnet manager behind `port_guid`: one default partition, prefix fe80::/64.
+    #[must_use]
+    pub fn new(port_guid: Guid) -> Self {
+        Self {
+            port_guid,
+            subnet_prefix: Gid::DEFAULT_PREFIX,
+            first_lid: Lid(1),
+            partitions: vec![Partition::default_ipoib()],
+            subnet_timeout: TimeoutCode::new(18),
+            smp_timeout: Duration::from_millis(200),
+            smp_tries: 4,
+            smp_window: 8,
+            sweep_interval: Duration::from_secs(10),
+            sweep_hold_off: Duration::from_millis(20),
+            max_nodes: 4096,
+            max_groups: 1024,
+            max_subscriptions: 1024,
+            report_timeout: Duration::from_millis(500),
+            report_tries: 4,
+            sm_key: 1,
+            seed: 0,
+        }
+    }
+}

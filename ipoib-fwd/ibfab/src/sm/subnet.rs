@@ -1,0 +1,258 @@
+//! The subnet as it was last seen.
+
+use std::collections::BTreeMap;
+
+use ib_wire::smp::{DirectedPath, NodeInfo, NodeType, PortInfo, PortPhysicalState, PortState, SwitchInfo};
+use ib_wire::{Gid, Guid, Lid, Mtu, PKey};
+
+use super::rate;
+
+/// Names a port: GUID of its node and its number.
+pub(crate) type PortId = (Guid, u8);
+
+/// First and last unicast LID.
+const UNICAST: std::ops::RangeInclusive<u16> = 1..=0xbfff;
+
+/// Sweeps that an adapter whose link is up may leave unanswered before it counts as gone.
+const PATIENCE: u8 = 3;
+
+/// A port of a node.
+#[derive(Clone, Debug)]
+pub(crate) struct Port {
+    /// Its GUID; of a switch's external ports that of port 0.
+    pub guid: Guid,
+    /// The way there.
+    pub path: DirectedPath,
+    /// What it last said.
+    pub info: PortInfo,
+    /// LID that it shall have; 0 for external ports of switches.
+    pub lid: Lid,
+    /// The other end of its link.
+    pub peer: Option<PortId>,
+    /// P_Keys that it shall have.
+    pub pkeys: Vec<PKey>,
+    /// Blocks of P_Keys that it confirmed.
+    pub programmed: BTreeMap<u16, [PKey; 32]>,
+    /// Not configured since it was found or came back.
+    pub fresh: bool,
+    /// Sweep that last saw it.
+    pub generation: u64,
+}
+
+impl Port {
+    pub(crate) fn is_linked(&self) -> bool {
+        self.info.physical_state == PortPhysicalState::LinkUp
+            && !matches!(self.info.state, PortState::Down | PortState::NoChange)
+    }
+
+    /// The key that this port and another may talk with, best from this port's table.
+    pub(crate) fn shared_pkeys<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = PKey> + 'a {
+        self.pkeys.iter().copied().filter(|a| other.pkeys.iter().any(|b| a.matches(*b)))
+    }
+
+    /// True if the port's table lets it use `pkey` with a full member.
+    pub(crate) fn is_in(&self, pkey: PKey) -> bool {
+        self.pkeys.iter().any(|k| k.base() == pkey.base())
+    }
+}
+
+/// Forwarding tables of a switch as it confirmed them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SwitchState {
+    pub info: SwitchInfo,
+    pub linear: BTreeMap<u16, [u8; 64]>,
+    pub multicast: BTreeMap<(u16, u8), [u16; 32]>,
+}
+
+/// A node.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub kind: NodeType,
+    pub info: NodeInfo,
+    pub description: Option<[u8; 64]>,
+    pub path: DirectedPath,
+    pub ports: BTreeMap<u8, Port>,
+    pub switch: Option<SwitchState>,
+    pub generation: u64,
+    /// Sweeps in a row that it did not answer though its link was up.
+    pub missed: u8,
+}
+
+impl Node {
+    pub(crate) const fn is_switch(&self) -> bool {
+        self.switch.is_some()
+    }
+
+    /// Ports that have a LID of their own: all of an adapter, port 0 of a switch.
+    pub(crate) fn is_end_port(&self, port: u8) -> bool {
+        !self.is_switch() || port == 0
+    }
+}
+
+/// The nodes and how they are reached.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Subnet {
+    pub prefix: u64,
+    pub nodes: BTreeMap<Guid, Node>,
+    /// LIDs by port GUID; kept for ports that went away, so that they get the same again.
+    lids: BTreeMap<Guid, Lid>,
+    by_guid: BTreeMap<Guid, PortId>,
+    by_lid: BTreeMap<Lid, PortId>,
+}
+
+/// A port with what belongs to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EndPort<'a> {
+    pub id: PortId,
+    pub node: &'a Node,
+    pub port: &'a Port,
+}
+
+impl EndPort<'_> {
+    pub(crate) fn gid(&self, subnet: &Subnet) -> Gid {
+        Gid::new(subnet.prefix, self.port.guid)
+    }
+}
+
+impl Subnet {
+    pub(crate) fn new(prefix: u64) -> Self {
+        Self { prefix, ..Self::default() }
+    }
+
+    pub(crate) fn port(&self, id: PortId) -> Option<&Port> {
+        self.nodes.get(&id.0)?.ports.get(&id.1)
+    }
+
+    pub(crate) fn port_mut(&mut self, id: PortId) -> Option<&mut Port> {
+        self.nodes.get_mut(&id.0)?.ports.get_mut(&id.1)
+    }
+
+    fn end_port(&self, id: PortId) -> Option<EndPort<'_>> {
+        let node = self.nodes.get(&id.0)?;
+        Some(EndPort { id, node, port: node.ports.get(&id.1)? })
+    }
+
+    /// All ports that have LIDs.
+    pub(crate) fn end_ports(&self) -> impl Iterator<Item = EndPort<'_>> {
+        self.by_lid.values().filter_map(|&id| self.end_port(id))
+    }
+
+    pub(crate) fn by_lid(&self, lid: Lid) -> Option<EndPort<'_>> {
+        self.end_port(*self.by_lid.get(&lid)?)
+    }
+
+    /// By GID: the subnet's prefix or the link-local one, and a port GUID.
+    pub(crate) fn by_gid(&self, gid: Gid) -> Option<EndPort<'_>> {
+        if gid.prefix() != self.prefix && gid.prefix() != Gid::DEFAULT_PREFIX {
+            return None;
+        }
+        self.end_port(*self.by_guid.get(&gid.id())?)
+    }
+
+    /// GUIDs of all ports that have LIDs.
+    pub(crate) fn port_guids(&self) -> Vec<Guid> {
+        self.by_guid.keys().copied().collect()
+    }
+
+    /// Keeps adapters that did not answer the sweep `generation` though the switch port that they hang on, one of
+    /// `silent`, has its link: a host that stands still for a moment shall not lose its groups.
+    pub(crate) fn keep_silent(&mut self, silent: &[PortId], generation: u64) {
+        let mut kept = Vec::new();
+        for (&guid, node) in &mut self.nodes {
+            if node.generation == generation || node.is_switch() || node.missed >= PATIENCE {
+                continue;
+            }
+            for (&number, port) in &mut node.ports {
+                if let Some(peer) = port.peer.filter(|peer| silent.contains(peer)) {
+                    port.generation = generation;
+                    node.generation = generation;
+                    kept.push(((guid, number), peer));
+                }
+            }
+            node.missed += u8::from(node.generation == generation);
+        }
+        for (id, peer) in kept {
+            if let Some(port) = self.port_mut(peer) {
+                port.peer = Some(id);
+            }
+        }
+    }
+
+    /// Removes what the sweep `generation` did not see.
+    pub(crate) fn forget_unseen(&mut self, generation: u64) {
+        self.nodes.retain(|_, node| node.generation == generation);
+        for node in self.nodes.values_mut() {
+            node.ports.retain(|_, port| port.generation == generation);
+        }
+        let alive: Vec<PortId> =
+            self.nodes.iter().flat_map(|(&g, n)| n.ports.keys().map(move |&p| (g, p))).collect();
+        for node in self.nodes.values_mut() {
+            for port in node.ports.values_mut() {
+                if port.peer.is_some_and(|peer| !alive.contains(&peer)) {
+                    port.peer = None;
+                }
+            }
+        }
+    }
+
+    /// Gives every end port its LID: the subnet manager's port `first`, the others what they had, or the lowest free
+    /// one. `limit` is the number of LIDs that the switches' tables can hold.
+    pub(crate) fn assign_lids(&mut self, manager: Guid, first: Lid, limit: u16) {
+        self.by_guid.clear();
+        self.by_lid.clear();
+        let mut wanted: Vec<(Guid, PortId, Lid)> = Vec::new();
+        for (&guid, node) in &self.nodes {
+            for (&number, port) in &node.ports {
+                if node.is_end_port(number) {
+                    wanted.push((port.guid, (guid, number), port.info.lid));
+                }
+            }
+        }
+        // The manager first, then ports known for long, then those that bring a LID along.
+        wanted.sort_by_key(|(g, id, had)| (*g != manager, !self.lids.contains_key(g), had.0 == 0, *id));
+        if wanted.len() + self.lids.len() > usize::from(*UNICAST.end()) {
+            let present: Vec<Guid> = wanted.iter().map(|w| w.0).collect();
+            self.lids.retain(|guid, _| present.contains(guid));
+        }
+        self.lids.insert(manager, first);
+        let mut taken: std::collections::BTreeSet<Lid> = self.lids.values().copied().collect();
+        for (guid, id, had) in wanted {
+            if self.by_guid.contains_key(&guid) {
+                continue; // Two ports with one GUID: the first one wins.
+            }
+            let lid = match self.lids.get(&guid) {
+                Some(&lid) => Some(lid),
+                None if UNICAST.contains(&had.0) && had.0 < limit && !taken.contains(&had) => Some(had),
+                None => UNICAST.map(Lid).take_while(|l| l.0 < limit).find(|l| !taken.contains(l)),
+            };
+            let Some(lid) = lid else { continue };
+            taken.insert(lid);
+            self.lids.insert(guid, lid);
+            self.by_guid.insert(guid, id);
+            self.by_lid.insert(lid, id);
+            if let Some(port) = self.port_mut(id) {
+                port.fresh |= port.info.lid != lid;
+                port.lid = lid;
+            }
+        }
+    }
+
+    /// The highest LID in use.
+    pub(crate) fn last_lid(&self) -> Lid {
+        self.by_lid.keys().next_back().copied().unwrap_or_default()
+    }
+
+    /// The MTU that a link's two ends can both do.
+    pub(crate) fn link_mtu(&self, port: &Port) -> Mtu {
+        let own = port.info.mtu_cap.mtu().unwrap_or(Mtu::B256);
+        let other = port.peer.and_then(|peer| self.port(peer));
+        own.min(other.map_or(own, |p| p.info.mtu_cap.mtu().unwrap_or(Mtu::B256)))
+    }
+
+    /// MTU and rate of a port's link.
+    pub(crate) fn abilities(&self, port: &Port) -> (Mtu, ib_wire::Rate) {
+        let own = rate::of_port(&port.info);
+        let other = port.peer.and_then(|peer| self.port(peer)).map_or(own, |p| rate::of_port(&p.info));
+        (self.link_mtu(port), rate::slower(own, other))
+    }
+}

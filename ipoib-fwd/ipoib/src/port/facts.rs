@@ -1,0 +1,53 @@
+//! What a port is at the moment, for all its links; and what that is to each of them.
+
+use hca::PortState;
+use ib_wire::{Gid, Lid, Mtu, PKey, ServiceLevel};
+
+use crate::link::PortFacts;
+
+/// What a port is at the moment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Facts {
+    /// Logical state; only `Active` carries links.
+    pub state: PortState,
+    /// Base LID.
+    pub lid: Lid,
+    /// GID at index 0 of the port's table.
+    pub gid: Gid,
+    /// LID of the subnet manager.
+    pub sm_lid: Lid,
+    /// Service level towards it.
+    pub sm_sl: ServiceLevel,
+    /// MTU in use.
+    pub mtu: Mtu,
+    /// The P_Key table, by index; 0 where it is empty.
+    pub pkeys: Vec<PKey>,
+}
+
+impl Default for Facts {
+    /// A port that is down.
+    fn default() -> Self {
+        let PortFacts { state, lid, gid, sm_lid, sm_sl, mtu, .. } = PortFacts::DOWN;
+        Self { state, lid, gid, sm_lid, sm_sl, mtu, pkeys: Vec::new() }
+    }
+}
+
+impl Facts {
+    /// What the port is to a link with this P_Key. Full membership is required: a limited member neither joins the broadcast group nor
+    /// is heard by other limited ones.
+    #[must_use]
+    pub fn of(&self, pkey: PKey) -> PortFacts {
+        let same = |key: &&PKey| key.base() == pkey.base() && key.base() != 0;
+        let at = self.pkeys.iter().position(|key| same(&key) && key.is_full());
+        PortFacts {
+            state: self.state,
+            lid: self.lid,
+            gid: self.gid,
+            sm_lid: self.sm_lid,
+            sm_sl: self.sm_sl,
+            mtu: self.mtu,
+            pkey_index: at.and_then(|at| u16::try_from(at).ok()),
+            limited: at.is_none() && self.pkeys.iter().any(|key| same(&key)),
+        }
+    }
+}

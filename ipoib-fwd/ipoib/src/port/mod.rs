@@ -1,0 +1,328 @@
+//! One HCA port and the IPoIB links on it, one a P_Key: what they share is here, what each has for itself in [`Link`].
+//!
+//! No I/O and no clock. Owner's loop: feed inputs; then take [`Port::poll_action`] until `None`, carry each out and answer where it
+//! says so; [`Port::poll_transmit`] and [`Port::poll_event`] until `None`; then wait until [`Port::poll_timeout`] or the next input.
+//!
+//! ```text
+//!             ┌─ cm::port::Port: subnet administration, connections, QP1 ─> poll_transmit
+//!  MADs ─> Port ─ requests, answers
+//!  facts      ├─ Link 0 (P_Key 0xffff) ─┐
+//!             ├─ Link 1 (P_Key 0x8001) ─┼─> poll_action (LinkIndex, Action), poll_event (LinkIndex, Event)
+//!             └─ slots of the workers ──┘
+//! ```
+
+mod facts;
+mod services;
+mod slots;
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::time::Instant;
+
+use cm::connection::{Config, ConnId};
+use cm::port::Taken;
+use ib_wire::mad::Mad;
+use ib_wire::{Guid, Qpn};
+
+use crate::link::{
+    Action, ConnKey, Event, Link, LinkError, LinkIndex, LinkSettings, PortEvent, WorkerIndex, WorkerNote,
+};
+pub use facts::Facts;
+use slots::Slots;
+pub use slots::WorkerSlots;
+
+/// Most links of a port.
+pub const MAX_LINKS: usize = 256;
+
+/// What a port is made from.
+#[derive(Clone, Debug)]
+pub struct PortSettings {
+    /// GUID of the node (channel adapter): names our end in CM messages.
+    pub node_guid: Guid,
+    /// The connection slots of each worker, dealt to the links as they need them.
+    pub workers: Vec<WorkerSlots>,
+    /// Seed of communication ids and transaction ids; must differ from start to start.
+    pub seed: u64,
+}
+
+/// A port with its links.
+#[derive(Debug)]
+pub struct Port {
+    services: cm::port::Port<(LinkIndex, Ipv4Addr)>,
+    /// As last told; none before the first time.
+    facts: Option<Facts>,
+    links: Vec<Option<Link>>,
+    slots: Slots,
+    /// Connections by the names that the connection table and the links have for them.
+    by_id: HashMap<ConnId, ConnKey>,
+    by_key: HashMap<ConnKey, ConnId>,
+    /// Which link a connected queue pair belongs to.
+    by_qpn: HashMap<Qpn, LinkIndex>,
+    /// Whom a service id's queue pair belongs to.
+    by_service: HashMap<Qpn, LinkIndex>,
+    /// The link that is asked first for its next event: each has its turn.
+    turn: usize,
+    mads_ignored: u64,
+    mads_refused: u64,
+}
+
+impl Port {
+    /// A port without links, down until [`Port::handle_port`] says otherwise.
+    #[must_use]
+    pub fn new(settings: &PortSettings) -> Self {
+        let slots: usize = settings.workers.iter().map(|w| usize::from(w.count)).sum();
+        let config = Config {
+            // Those in TIMEWAIT have no queue pair any more.
+            max_connections: slots.saturating_mul(2).clamp(64, 16_384),
+            // Two forms for each worker of each link.
+            max_listeners: MAX_LINKS * 256 * 2,
+            max_wait: services::MAX_WAIT,
+            ..Config::new(settings.seed, settings.node_guid)
+        };
+        Self {
+            services: cm::port::Port::new(config),
+            facts: None,
+            links: Vec::new(),
+            slots: Slots::new(&settings.workers),
+            by_id: HashMap::new(),
+            by_key: HashMap::new(),
+            by_qpn: HashMap::new(),
+            by_service: HashMap::new(),
+            turn: 0,
+            mads_ignored: 0,
+            mads_refused: 0,
+        }
+    }
+
+    /// The index that the next [`Port::add`] uses: its owner makes datagram queue pairs under it first.
+    #[must_use]
+    pub fn vacancy(&self) -> Option<LinkIndex> {
+        let at = self.links.iter().position(Option::is_none).unwrap_or(self.links.len());
+        (at < MAX_LINKS).then_some(LinkIndex(at as u16))
+    }
+
+    /// Adds a link. It comes up when the port is a full member of its partition, which is waited for; the others are not touched.
+    pub fn add(&mut self, now: Instant, settings: LinkSettings) -> Result<LinkIndex, LinkError> {
+        let index = self.vacancy().ok_or(LinkError::Full(MAX_LINKS))?;
+        let pkey = settings.pkey;
+        if self.links().any(|(_, link)| link.settings().pkey.base() == pkey.base()) {
+            return Err(LinkError::PKeyTaken(pkey));
+        }
+        let mut link = Link::new(index, settings, now)?;
+        if let Some(facts) = &self.facts {
+            link.handle_port(now, facts.of(pkey));
+        }
+        self.listen(index, &link);
+        let at = usize::from(index.0);
+        match self.links.get_mut(at) {
+            Some(place) => *place = Some(link),
+            None => self.links.push(Some(link)),
+        }
+        Ok(index)
+    }
+
+    /// Takes a link away that has been shut down ([`Link::shutdown`], [`Event::Stopped`]) and that no worker looks at any more; the others
+    /// are not touched. Its index may be used again. `None`, and nothing done, if it has not come that far.
+    pub fn remove(&mut self, now: Instant, index: LinkIndex) -> Option<Link> {
+        // What it asked for last is asked still.
+        self.serve(now);
+        let place = self.links.get_mut(usize::from(index.0))?;
+        let link = place.take_if(|link| link.is_settled())?;
+        self.unlisten(index);
+        self.services.sa.cancel_groups(now, |(of, _)| of == index);
+        self.by_qpn.retain(|_, of| *of != index);
+        // What is left of its connections are handshakes in TIMEWAIT, which nobody waits for any more.
+        self.by_id.retain(|_, key| key.link != index);
+        self.by_key.retain(|key, _| key.link != index);
+        Some(link)
+    }
+
+    /// A link, to look at.
+    #[must_use]
+    pub fn link(&self, index: LinkIndex) -> Option<&Link> {
+        self.links.get(usize::from(index.0))?.as_ref()
+    }
+
+    /// A link, to ask things of it.
+    pub fn link_mut(&mut self, index: LinkIndex) -> Option<&mut Link> {
+        self.links.get_mut(usize::from(index.0))?.as_mut()
+    }
+
+    /// All links.
+    pub fn links(&self) -> impl Iterator<Item = (LinkIndex, &Link)> {
+        (0u16..).zip(&self.links).filter_map(|(index, link)| Some((LinkIndex(index), link.as_ref()?)))
+    }
+
+    /// What the port is, as last told.
+    #[must_use]
+    pub const fn facts(&self) -> Option<&Facts> {
+        self.facts.as_ref()
+    }
+
+    /// Tells what the port is now, at start and when in doubt. Links that see no difference are not touched.
+    pub fn handle_port(&mut self, now: Instant, facts: Facts) {
+        for link in self.links.iter_mut().flatten() {
+            let facts = facts.of(link.settings().pkey);
+            link.handle_port(now, facts);
+        }
+        self.facts = Some(facts);
+    }
+
+    /// Tells of an asynchronous event of the port and what the port is after it. A changed P_Key table touches those links only whose
+    /// membership or index has changed.
+    pub fn handle_port_event(&mut self, now: Instant, event: PortEvent, facts: Facts) {
+        if event == PortEvent::Heavy {
+            self.handle_port(now, facts);
+            return;
+        }
+        for link in self.links.iter_mut().flatten() {
+            let facts = facts.of(link.settings().pkey);
+            link.handle_port_event(now, event, facts);
+        }
+        self.facts = Some(facts);
+    }
+
+    /// Takes a management datagram that the port's QP1 received. False if it is of no use.
+    pub fn handle_mad(&mut self, now: Instant, mad: &Mad) -> bool {
+        let taken = self.services.handle_mad(now, mad);
+        match taken {
+            Taken::Administration | Taken::Connection => {}
+            Taken::Refused => self.mads_refused += 1,
+            Taken::Ignored => self.mads_ignored += 1,
+        }
+        self.serve(now);
+        matches!(taken, Taken::Administration | Taken::Connection)
+    }
+
+    /// Answers [`Action::CreateRc`]: the queue pair's number, or `None` if the device refused.
+    pub fn handle_created(&mut self, now: Instant, conn: ConnKey, qpn: Option<Qpn>) {
+        let Some(link) = self.link_mut(conn.link) else { return };
+        link.handle_created(now, conn, qpn);
+        if let Some(qpn) = qpn.filter(|qpn| link.owns(*qpn)) {
+            self.by_qpn.insert(qpn, conn.link);
+        }
+    }
+
+    /// Answers a connection's outstanding action: done, or failed.
+    pub fn handle_done(&mut self, now: Instant, conn: ConnKey, ok: bool) {
+        if let Some(link) = self.link_mut(conn.link) {
+            link.handle_done(now, conn, ok);
+        }
+    }
+
+    /// The link that a connected queue pair belongs to.
+    #[must_use]
+    pub fn owner(&self, qpn: Qpn) -> Option<LinkIndex> {
+        self.by_qpn.get(&qpn).copied()
+    }
+
+    /// The link and the worker that a datagram queue pair belongs to.
+    #[must_use]
+    pub fn datagram_owner(&self, qpn: Qpn) -> Option<(LinkIndex, WorkerIndex)> {
+        let index = *self.by_service.get(&qpn)?;
+        let workers = &self.link(index)?.settings().workers;
+        let at = workers.iter().position(|w| w.ud_qpn == qpn)?;
+        Some((index, WorkerIndex(u8::try_from(at).ok()?)))
+    }
+
+    /// Tells what befell a connected queue pair. Unknown numbers are ignored.
+    pub fn handle_note(&mut self, now: Instant, qpn: Qpn, note: WorkerNote) {
+        if let Some(link) = self.owner(qpn).and_then(|index| self.link_mut(index)) {
+            link.handle_note(now, qpn, note);
+        }
+    }
+
+    /// Tells in bulk which passive queue pairs of a worker's have received, about once a second.
+    pub fn handle_received(&mut self, now: Instant, worker: WorkerIndex, received: &[Qpn]) {
+        for qpn in received {
+            if let Some(link) = self.owner(*qpn).and_then(|index| self.link_mut(index)) {
+                link.handle_used(now, worker, std::slice::from_ref(qpn), &[]);
+            }
+        }
+    }
+
+    /// The next thing to do, and for which link.
+    pub fn poll_action(&mut self, now: Instant) -> Option<(LinkIndex, Action)> {
+        loop {
+            self.serve(now);
+            let next = (0u16..).zip(self.links.iter_mut()).find_map(|(index, link)| {
+                let action = link.as_mut()?.poll_action()?;
+                Some((LinkIndex(index), action))
+            });
+            match next {
+                Some((_, Action::CreateRc { conn, worker, passive }))
+                    if !self.place(now, conn, worker, passive) => {}
+                Some((_, Action::DestroyRc { qpn, .. })) => {
+                    self.by_qpn.remove(&qpn);
+                    return next;
+                }
+                Some(_) => return next,
+                None => break,
+            }
+        }
+        // Changes are gathered while there is anything else to do.
+        (0u16..).zip(self.links.iter_mut()).find_map(|(index, link)| {
+            let publication = link.as_mut()?.publish()?;
+            Some((LinkIndex(index), Action::Publish(publication)))
+        })
+    }
+
+    /// The next management datagram to send from the port's QP1.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Mad> {
+        self.serve(now);
+        self.services.poll_transmit()
+    }
+
+    /// The next thing to know, and of which link.
+    pub fn poll_event(&mut self) -> Option<(LinkIndex, Event)> {
+        let count = self.links.len();
+        for step in 0..count {
+            let at = (self.turn + step) % count;
+            if let Some(event) = self.links.get_mut(at).and_then(|link| link.as_mut()?.poll_event()) {
+                self.turn = at;
+                return Some((LinkIndex(at as u16), event));
+            }
+        }
+        None
+    }
+
+    /// When [`Port::handle_timeout`] wants to be called, if nothing else happens before.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let links = self.links.iter().flatten().filter_map(Link::poll_timeout);
+        links.chain(self.services.poll_timeout()).min()
+    }
+
+    /// Lets time pass.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.services.handle_timeout(now);
+        self.serve(now);
+        for link in self.links.iter_mut().flatten() {
+            if link.poll_timeout().is_some_and(|at| at <= now) {
+                link.handle_timeout(now);
+            }
+        }
+        self.serve(now);
+    }
+
+    /// What communication management has counted: messages, repetitions, rejections by reason, drops by reason.
+    #[must_use]
+    pub const fn cm_counters(&self) -> &cm::connection::Counters {
+        self.services.connections.counters()
+    }
+
+    /// Management datagrams that were of no use: class, length or transaction unknown.
+    #[must_use]
+    pub const fn mads_ignored(&self) -> u64 {
+        self.mads_ignored
+    }
+
+    /// Requests for services that are not here, and that were told so.
+    #[must_use]
+    pub const fn mads_refused(&self) -> u64 {
+        self.mads_refused
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,0 @@
-mod election;
-mod messages;
-mod model;
-mod world;
