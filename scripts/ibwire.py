@@ -225,4 +225,3 @@ def intruder_pair():
     for s in socks:
         s.close()
     return names
-

@@ -6,7 +6,7 @@ use crate::settings::Config;
 /// Connections of a worker whose send requests are counted as all outstanding at the same time. What more stalled hosts
 /// hold comes out of others' share, never out of the reserve.
 const FULL_CONNECTIONS: u32 = 32;
-/// Packets that wait for an address or a connection, each direction of a segment.
+/// Packets that wait for an address or a connection, of all segments together, in each direction.
 const PARKED_PACKETS: u32 = 256;
 /// Announcements and answers of the control lcore on their way to a worker.
 const MESSAGES: u32 = 512;

@@ -5,6 +5,9 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+/// Most characters of what is said to be wrong.
+const LONGEST: usize = 400;
+
 /// A place in a configuration file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Place {
@@ -85,6 +88,15 @@ impl ConfigError {
         Self::CommandLine { what: what.into(), remedy: remedy.into() }
     }
 
+    /// An error in the file. What is quoted of a file that is none may be long, and is cut.
+    pub(crate) fn in_file(place: Place, what: &str, remedy: impl Into<String>) -> Self {
+        let what = match what.char_indices().nth(LONGEST) {
+            Some((end, _)) => format!("{}...", what.get(..end).unwrap_or_default()),
+            None => what.to_owned(),
+        };
+        Self::File { place, what, remedy: remedy.into() }
+    }
+
     /// What TOML or serde found, with a remedy.
     pub(crate) fn toml(file: &Path, text: &str, error: &toml::de::Error) -> Self {
         let place = Place::new(file, text, error.span().unwrap_or(0..0));
@@ -97,7 +109,7 @@ impl ConfigError {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("known here: {}", known.join(", ")),
             };
-            return Self::File { place, what: format!("unknown key `{unknown}`"), remedy };
+            return Self::in_file(place, &format!("unknown key `{unknown}`"), remedy);
         }
         let remedy = if message.contains("unknown variant") {
             "use one of the listed words"
@@ -109,17 +121,25 @@ impl ConfigError {
             "write true or false without quotes"
         } else if message.contains("expected a string") {
             "write the value in double quotes"
+        } else if message.contains("map, expected a sequence") {
+            "write the section's name in two brackets, [[so]]: there can be several"
+        } else if message.contains("expected a sequence") {
+            "write a list in brackets, for instance [\"10.78.0.0/16\"]"
         } else if message.contains("missing field") {
             "add it"
         } else {
             "write one `key = value` a line under a `[section]`, as the annotated default configuration does"
         };
-        Self::File { place, what: message.trim_end().replace('\n', ", "), remedy: remedy.to_owned() }
+        Self::in_file(place, &message.trim_end().replace('\n', ", "), remedy)
     }
 }
 
 /// The known word that is nearest to `word`, if it is near enough to be meant.
 fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+    // Who writes so much does not mean a key.
+    if word.len() > LONGEST {
+        return None;
+    }
     known
         .iter()
         .map(|k| (distance(word, k), *k))

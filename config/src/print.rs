@@ -51,8 +51,7 @@ fn section(out: &mut String, prefix: &str, head: &str, keys: &[Key]) {
     let _ = writeln!(out, "{prefix}{head}");
     for key in keys {
         let name = key.name.replace('_', "-");
-        let range =
-            key.range.as_ref().filter(|_| prefix.is_empty()).map(|range| format!(" {}.", capital(range)));
+        let range = key.range.as_ref().map(|range| format!(" [{range}]"));
         let (last, first) = key.doc.split_last().unwrap_or((&"", &[]));
         let comment = if prefix.is_empty() { "#" } else { "##" };
         for line in first {
@@ -64,9 +63,4 @@ fn section(out: &mut String, prefix: &str, head: &str, keys: &[Key]) {
             (_, example) => writeln!(out, "# {name} = {}", example.unwrap_or_default()),
         };
     }
-}
-
-fn capital(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map(|c| c.to_ascii_uppercase()).into_iter().chain(letters).collect()
 }

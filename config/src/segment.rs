@@ -179,7 +179,7 @@ section! {
         pub name: SegmentName = SegmentName::default(), Live, "\"storage\"";
         /// Name of its DPDK port, as in [ethernet]; that of [ethernet] if not given. The ports' sizes are those of [ethernet].
         pub ethernet: Option<String> = None, Restart, "\"net_pcap0\"";
-        /// Its VLAN, 1 to 4094. Without it, the frames without a tag.
+        /// Its VLAN, from 1 to 4094. Without it, the frames without a tag.
         pub vlan: Option<VlanId> = None, Restart, "100";
         /// Name of its InfiniBand device; that of [infiniband] if not given.
         pub device: Option<String> = None, Restart, "\"mlx5_0\"";
@@ -192,7 +192,7 @@ section! {
         pub scope: u8 = 2 => 1..=14, Restart, "2";
         /// "connected" or "datagram"; that of [infiniband] if not given.
         pub mode: Mode = Mode::Connected, Live, "\"connected\"";
-        /// Largest IPv4 packet on its Ethernet side, bytes, from 576 to the mtu of [ethernet], which it is if not given.
+        /// Largest IPv4 packet on its Ethernet side, bytes, no more than the mtu of [ethernet], which it is if not given.
         pub mtu: u16 = 1500 => 576..=9700, Live, "1500";
         /// The gateway's own IPv4 address in it and the length of its subnet's prefix, as in [gateway].
         pub address: Option<Interface> = None, Live, "\"10.77.0.254/24\"";

@@ -18,6 +18,12 @@ struct Placed<'r> {
     raw: Option<&'r Spanned<RawSegment>>,
 }
 
+impl Placed<'_> {
+    fn span(&self) -> Range<usize> {
+        self.raw.map_or(0..0, Spanned::span)
+    }
+}
+
 /// Reads all segments; what they leave out is as in the other sections.
 pub(crate) fn read(
     source: &Source<'_>,
@@ -154,7 +160,7 @@ impl Check<'_> {
         default: Option<&Spanned<T>>,
     ) -> Range<usize> {
         let own = segment.raw.and_then(|raw| key(raw.get_ref()));
-        own.or(default).map(Spanned::span).or_else(|| segment.raw.map(Spanned::span)).unwrap_or(0..0)
+        own.or(default).map_or_else(|| segment.span(), Spanned::span)
     }
 
     /// That the software ConnectX has the port.
@@ -185,57 +191,82 @@ impl Check<'_> {
 
     /// That two segments do not claim the same.
     fn pair(&self, first: &Placed<'_>, second: &Placed<'_>) -> Result<(), ConfigError> {
-        let (a, b) = (&first.segment, &second.segment);
-        let line = first.raw.map_or(1, |raw| self.source.line(&raw.span()));
-        let error = |at, what: String, remedy: &str| Err(self.source.error(at, what, remedy));
-        if a.name == b.name {
-            let at = self.place(second, |raw| raw.name.as_ref(), None);
-            let what = format!("two segments are called `{}`, the first at line {line}", a.name);
-            return error(at, what, "give one of them another name");
+        // Names made from the same VLAN say less than what they were made from.
+        if second.raw.is_some_and(|raw| raw.get_ref().name.is_some()) {
+            self.names(first, second)?;
         }
+        self.vlans(first, second)?;
+        self.partitions(first, second)?;
+        self.names(first, second)
+    }
+
+    fn names(&self, first: &Placed<'_>, second: &Placed<'_>) -> Result<(), ConfigError> {
+        if first.segment.name != second.segment.name {
+            return Ok(());
+        }
+        let at = self.place(second, |raw| raw.name.as_ref(), None);
+        let what = format!("two segments are called {}", self.named(first));
+        Err(self.source.error(at, what, "give one of them another name"))
+    }
+
+    fn vlans(&self, first: &Placed<'_>, second: &Placed<'_>) -> Result<(), ConfigError> {
+        let (a, b) = (&first.segment, &second.segment);
         if a.ethernet.is_none() != b.ethernet.is_none() {
             let unnamed = if a.ethernet.is_none() { first } else { second };
-            let at = self.place::<String>(unnamed, |_| None, None);
             let what = format!(
-                "segment `{}` does not say which Ethernet port is its own, and others do",
+                "segment `{}` does not say which Ethernet port is its own, as others do",
                 unnamed.segment.name
             );
-            return error(at, what, "add ethernet = \"NAME\" to it, or port = \"NAME\" to [ethernet]");
+            let remedy = "add ethernet = \"NAME\" to it, or port = \"NAME\" to [ethernet]";
+            return Err(self.source.error(unnamed.span(), what, remedy));
         }
-        if a.ethernet == b.ethernet && a.vlan == b.vlan {
-            let at = self.place(second, |raw| raw.vlan.as_ref(), None);
-            let port =
-                a.ethernet.as_ref().map_or_else(|| "the Ethernet port".to_owned(), |p| format!("`{p}`"));
-            let what = match a.vlan {
-                Some(vlan) => {
-                    format!("VLAN {vlan} of {port} is both `{}`'s (line {line}) and `{}`'s", a.name, b.name)
-                }
-                None => format!(
-                    "frames without a tag on {port} are both `{}`'s (line {line}) and `{}`'s",
-                    a.name, b.name
-                ),
-            };
-            return error(at, what, "give one of them another vlan, or another Ethernet port");
+        if a.ethernet != b.ethernet || a.vlan != b.vlan {
+            return Ok(());
         }
+        let of = a.ethernet.as_ref().map(|port| format!(" of `{port}`")).unwrap_or_default();
+        let what = match a.vlan {
+            Some(vlan) => {
+                format!("VLAN {vlan}{of} is `{}`'s, and already that of {}", b.name, self.named(first))
+            }
+            None => {
+                format!("what has no tag{of} is `{}`'s, and already that of {}", b.name, self.named(first))
+            }
+        };
+        let at = self.place(second, |raw| raw.vlan.as_ref(), None);
+        Err(self.source.error(at, what, "give one of them another vlan, or another Ethernet port"))
+    }
+
+    fn partitions(&self, first: &Placed<'_>, second: &Placed<'_>) -> Result<(), ConfigError> {
+        let (a, b) = (&first.segment, &second.segment);
         let (on_a, on_b) = (self.device_name(a), self.device_name(b));
         if on_a.is_none() != on_b.is_none() {
             let unnamed = if on_a.is_none() { first } else { second };
-            let at = self.place::<String>(unnamed, |_| None, None);
             let what = format!(
-                "segment `{}` does not say which InfiniBand device is its own, and others do",
+                "segment `{}` does not say which InfiniBand device is its own, as others do",
                 unnamed.segment.name
             );
-            return error(at, what, "add device = \"NAME\" to it, or to [infiniband]");
+            let remedy = "add device = \"NAME\" to it, or to [infiniband]";
+            return Err(self.source.error(unnamed.span(), what, remedy));
         }
-        if on_a == on_b && a.port == b.port && a.pkey == b.pkey {
-            let at = self.place(second, |raw| raw.pkey.as_ref(), None);
-            let what = format!(
-                "P_Key {} of port {} is both `{}`'s (line {line}) and `{}`'s",
-                a.pkey, a.port, a.name, b.name
-            );
-            return error(at, what, "give one of them another pkey, or another port");
+        // All of them are full members, so that equal keys are equal partitions.
+        if on_a != on_b || a.port != b.port || a.pkey != b.pkey {
+            return Ok(());
         }
-        Ok(())
+        let of = on_a.map(|device| format!(" of `{device}`")).unwrap_or_default();
+        let what = format!(
+            "P_Key {} on port {}{of} is `{}`'s, and already that of {}",
+            a.pkey,
+            a.port,
+            b.name,
+            self.named(first)
+        );
+        let at = self.place(second, |raw| raw.pkey.as_ref(), None);
+        Err(self.source.error(at, what, "give one of them another pkey, or another port"))
+    }
+
+    /// A segment's name with the line that it begins at.
+    fn named(&self, segment: &Placed<'_>) -> String {
+        format!("`{}` (line {})", segment.segment.name, self.source.line(&segment.span()))
     }
 
     /// The device by name; `None` if that is the first one of the machine.

@@ -93,7 +93,7 @@ section! {
         pub driver: Driver = Driver::Auto, Restart;
         /// Name of the device, for instance "mlx5_0"; "" for the first one.
         pub(crate) device: Option<String> = None, Segment;
-        /// Port of the device, from 1.
+        /// Port of the device.
         pub(crate) port: u8 = 1 => 1..=254, Segment;
         /// Partition key, with the membership bit 0x8000.
         pub(crate) pkey: PKey = PKey::DEFAULT, Segment;

@@ -37,11 +37,7 @@ impl Source<'_> {
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) -> ConfigError {
-        ConfigError::File {
-            place: Place::new(self.file, self.text, span),
-            what: what.into(),
-            remedy: remedy.into(),
-        }
+        ConfigError::in_file(Place::new(self.file, self.text, span), &what.into(), remedy)
     }
 
     /// The line, from 1, of a place in the file.

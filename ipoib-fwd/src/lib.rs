@@ -6,3 +6,5 @@ pub mod ctl;
 pub mod forward;
 pub mod gateway;
 pub mod gids;
+pub mod log;
+pub mod segment;

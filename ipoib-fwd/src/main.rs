@@ -127,8 +127,14 @@ fn run_gateway(arguments: Vec<String>) -> ExitCode {
         control_socket: options.control_socket,
         stats_seconds: options.stats,
     };
-    start_log();
-    let outcome = gateway::Start { line, file: options.config, overrides, capture: options.capture }.run();
+    let start = gateway::Start {
+        line,
+        file: options.config,
+        overrides,
+        capture: options.capture,
+        log: ipoib_fwd::log::Log::start(),
+    };
+    let outcome = start.run();
     match outcome {
         Ok(report) => {
             print(&report.text());
@@ -139,19 +145,6 @@ fn run_gateway(arguments: Vec<String>) -> ExitCode {
         }
         Err(e) => fail(&e),
     }
-}
-
-/// Log lines go to standard error; `IPOIB_FWD_LOG` says how many (error, warn, info, debug; info by default).
-fn start_log() {
-    use std::io::IsTerminal as _;
-    let filter = tracing_subscriber::EnvFilter::try_from_env("IPOIB_FWD_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .init();
 }
 
 fn print(text: &str) {

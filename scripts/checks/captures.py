@@ -7,7 +7,6 @@ import time
 
 import demo
 import ibwire
-from checks.frames import arp
 from checks.laboratory import Laboratory, check_stop, number
 from demo import ETH, ETH_IP, GW_IP, IB, IB_IP, Failed, ping, run
 

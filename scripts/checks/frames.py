@@ -188,6 +188,7 @@ def check_random_frames(lab, count=20000, seed=1):
     return {"ok": alive["ok"] and left <= in_use and arrived > count * 0.9 and sum(dropped.values()) > arrived * 0.95,
             "sent": count, "arrived": arrived, "dropped": dropped, "ping": alive["received"], "buffers": [in_use, left]}
 
+
 def check_overlong_fragment(lab):
     """A last fragment that would end behind 65,535."""
     raw, gateway, own = ethernet_socket(lab)

@@ -104,6 +104,7 @@ def grown(after, before):
 def packets(counters, *names):
     return sum(counters[n]["packets"] for n in names)
 
+
 def number(text):
     return int(text, 0) if text else 0
 
@@ -120,6 +121,7 @@ def check_stop(lab, name, process, how, code=0):
     if process in lab.processes:
         lab.processes.remove(process)
     return {"ok": got == code and seconds < 3, "signal": how.name, "exit_code": got, "seconds": round(seconds, 2)}
+
 
 def back_within(seconds, netns, target):
     begin = time.monotonic()

@@ -110,6 +110,7 @@ def check_second_gateway(lab):
     first = lab.ctl("stats")
     return {**result, "ok": result["ok"] and "traffic" in first}
 
+
 def check_ctl(lab):
     wrong = []
     ping(ETH, IB_IP, 56, count=3)

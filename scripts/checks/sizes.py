@@ -4,7 +4,7 @@ import re
 import socket
 import time
 
-from checks.laboratory import number, packets, socket_in
+from checks.laboratory import packets, socket_in
 from demo import ETH, ETH_IP, IB, IB_IP, Process, ping, run, traffic
 
 

@@ -107,7 +107,7 @@ impl End {
     pub(crate) fn new(config: DeviceConfig, pool: &Pool) -> Result<Self, Error> {
         let mut hca = SoftHca::roce(&RoceConfig {
             name: "soft0".to_owned(),
-            link: config.link.clone(),
+            cable: config.link.clone(),
             addresses: config.addresses.clone(),
             seed: config.seed,
         })?;

@@ -131,16 +131,12 @@ fn linux_joins_and_path_queries() {
 }
 
 #[test]
+#[ignore = "reads a recording that is not ours to pass on: IB_CAPTURES names its folder"]
 fn hardware_mads_come_out_byte_for_byte() {
-    let Some(folder) = std::env::var_os("IB_CAPTURES") else {
-        println!("skipped: IB_CAPTURES is not set");
-        return;
-    };
+    let folder =
+        std::env::var_os("IB_CAPTURES").expect("IB_CAPTURES names the folder of wireshark-infiniband.pcap");
     let path = std::path::Path::new(&folder).join("wireshark-infiniband.pcap");
-    let Ok(file) = std::fs::read(&path) else {
-        println!("skipped: {} is not there", path.display());
-        return;
-    };
+    let file = std::fs::read(path).expect("the recording");
     let rebuilt =
         erf_mads(&file).iter().filter_map(|mad| rebuild(mad).map(|out| assert_eq!(*out, **mad))).count();
     assert_eq!(rebuilt, 11, "9 of the CM and 2 of the SA");

@@ -1,44 +1,106 @@
-//! The switch with the subnet manager behind its port 0.
+//! The switches with the cables between them, and the subnet manager behind port 0 of the first.
 
+use std::io;
 use std::time::Instant;
 
 use connectx::cable::CableEnd;
+use tap::Tap;
 
-use crate::config::FabricConfig;
-use crate::sm::{SmConfig, SubnetManager};
-use crate::switch::{NoMorePorts, Switch, SwitchConfig, SwitchPort};
+use crate::config::{FabricConfig, Place, TrunkConfig};
+use crate::sm::SubnetManager;
+use crate::subnet::{Partition, SmConfig};
+use crate::switch::{NoSuchPort, Switch, SwitchConfig, SwitchPort};
 
 /// Datagrams exchanged between switch and subnet manager in one turn.
 const MADS_PER_TURN: usize = 64;
 
-/// A subnet: switch, subnet manager, subnet administration.
+/// A subnet: switches, subnet manager, subnet administration.
 #[derive(Debug)]
 pub struct Fabric {
-    switch: Switch,
+    /// That of the subnet manager.
+    first: Switch,
+    others: Vec<Switch>,
+    /// The cables that are plugged in.
+    plugged: Vec<[Place; 2]>,
     manager: SubnetManager,
 }
 
+/// Why a cable cannot be plugged in.
+#[derive(Debug, thiserror::Error)]
+pub enum TrunkError {
+    /// Its switch or port is not there.
+    #[error(transparent)]
+    Port(#[from] NoSuchPort),
+    /// No memory.
+    #[error("no memory for a trunk")]
+    Memory(#[source] io::Error),
+}
+
 impl Fabric {
-    /// A fabric without external ports.
+    /// A fabric with nothing plugged in, trunks neither.
     #[must_use]
     pub fn new(now: Instant, config: &FabricConfig, seed: u64) -> Self {
-        let switch =
-            Switch::new(&SwitchConfig { guid: config.guid, name: config.name.clone(), mtu: config.mtu });
-        let mut settings = SmConfig::new(config.guid);
+        let mut switches = config.switches.iter().map(|switch| {
+            let crate::config::SwitchConfig { name, guid, ports } = switch.clone();
+            Switch::new(&SwitchConfig { guid, name, mtu: config.mtu, ports })
+        });
+        // A configuration has one switch at least.
+        let nameless =
+            || SwitchConfig { guid: ib_wire::Guid(1), name: String::new(), mtu: config.mtu, ports: 0 };
+        let first = switches.next().unwrap_or_else(|| Switch::new(&nameless()));
+        let mut settings = SmConfig::new(config.switches.first().map_or(ib_wire::Guid(1), |s| s.guid));
         settings.subnet_prefix = config.prefix;
         settings.seed = seed;
-        if !config.partitions.is_empty() {
-            settings.partitions.clone_from(&config.partitions);
-        }
-        for partition in &mut settings.partitions {
-            partition.mtu = partition.mtu.min(config.mtu);
-        }
-        Self { switch, manager: SubnetManager::new(now, settings) }
+        settings.partitions = config.effective_partitions();
+        let manager = SubnetManager::new(now, settings);
+        Self { first, others: switches.collect(), plugged: Vec::new(), manager }
     }
 
-    /// Adds a port to the switch.
-    pub fn add_port(&mut self, name: &str, link: CableEnd) -> Result<SwitchPort, NoMorePorts> {
-        self.switch.add_port(name, link)
+    fn switch_at(&mut self, place: Place) -> Result<&mut Switch, NoSuchPort> {
+        match place.switch.checked_sub(1) {
+            None => Ok(&mut self.first),
+            Some(at) => self.others.get_mut(at).ok_or(NoSuchPort(place.port)),
+        }
+    }
+
+    /// Plugs the end of a link into a port; `name` is for reports.
+    pub fn plug(&mut self, place: Place, name: &str, link: CableEnd) -> Result<(), NoSuchPort> {
+        self.switch_at(place)?.plug(SwitchPort(place.port), name, link)
+    }
+
+    /// Takes what is plugged into a port out of it.
+    pub fn unplug(&mut self, place: Place) {
+        if let Ok(switch) = self.switch_at(place) {
+            switch.unplug(SwitchPort(place.port));
+        }
+    }
+
+    /// Plugs cables between switches in and out, as `trunks` says; `tap` gives a copier to those that are plugged in.
+    pub fn set_trunks(
+        &mut self,
+        trunks: &[TrunkConfig],
+        mut tap: impl FnMut() -> Option<Tap>,
+    ) -> Result<(), TrunkError> {
+        for trunk in trunks {
+            let plugged = self.plugged.iter().position(|ends| *ends == trunk.ends);
+            let ([a, b], [near, far]) = (trunk.ends, &trunk.names);
+            match plugged {
+                Some(at) if !trunk.up => {
+                    self.plugged.swap_remove(at);
+                    self.unplug(a);
+                    self.unplug(b);
+                }
+                None if trunk.up => {
+                    let (mut one, other) = CableEnd::pair().map_err(TrunkError::Memory)?;
+                    one.set_tap(tap());
+                    self.plug(a, near, one)?;
+                    self.plug(b, far, other)?;
+                    self.plugged.push(trunk.ends);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Gives the subnet another prefix.
@@ -46,10 +108,20 @@ impl Fabric {
         self.manager.set_prefix(now, prefix);
     }
 
-    /// The switch.
+    /// Gives the subnet other partitions.
+    pub fn set_partitions(&mut self, now: Instant, partitions: Vec<Partition>) {
+        self.manager.set_partitions(now, partitions);
+    }
+
+    /// The first switch.
     #[must_use]
     pub const fn switch(&self) -> &Switch {
-        &self.switch
+        &self.first
+    }
+
+    /// All switches, in the order of the configuration.
+    pub fn switches(&self) -> impl Iterator<Item = &Switch> {
+        std::iter::once(&self.first).chain(&self.others)
     }
 
     /// The subnet manager.
@@ -60,8 +132,13 @@ impl Fabric {
 
     /// Does a bounded amount of work; true if there was any.
     pub fn step(&mut self, now: Instant) -> bool {
-        let mut worked = self.switch.step(now);
-        if self.switch.take_port_change() {
+        let mut worked = self.first.step(now);
+        for switch in &mut self.others {
+            worked |= switch.step(now);
+            switch.discard_mads();
+        }
+        // The other switches tell by traps.
+        if self.first.take_port_change() {
             self.manager.handle_port_change(now);
         }
         if self.manager.poll_timeout().is_some_and(|at| at <= now) {
@@ -69,13 +146,13 @@ impl Fabric {
             worked = true;
         }
         for _ in 0..MADS_PER_TURN {
-            let Some(mad) = self.switch.next_mad() else { break };
+            let Some(mad) = self.first.next_mad() else { break };
             self.manager.handle_mad(now, &mad);
             worked = true;
         }
         for _ in 0..MADS_PER_TURN {
             let Some(mad) = self.manager.poll_transmit() else { break };
-            self.switch.send_mad(&mad);
+            self.first.send_mad(&mad);
             worked = true;
         }
         worked

@@ -9,4 +9,5 @@ pub mod program;
 pub mod report;
 mod sa;
 pub mod sm;
+pub mod subnet;
 pub mod switch;

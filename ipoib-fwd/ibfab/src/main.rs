@@ -10,18 +10,22 @@ use clap::Parser;
 use ibfab::program::{Options, Program, ProgramError};
 use tracing_subscriber::EnvFilter;
 
-/// A software InfiniBand fabric: one switch with subnet manager and administration, links for others, and virtual hosts
+/// A software InfiniBand fabric: switches with subnet manager and administration, links for others, and virtual hosts
 /// with TUN interfaces that speak IPoIB.
 ///
 /// EAL arguments may come first, with `--` behind them; without any, ibfab needs neither hugepages nor devices.
 ///
-/// SIGHUP makes it read its configuration again and give the subnet the prefix that it finds there.
+/// SIGHUP makes it read its configuration again and take the subnet's prefix, the partitions and whether trunks are
+/// plugged in from it.
 #[derive(Parser, Debug)]
 #[command(version, override_usage = "ibfab [EAL ARGUMENTS --] --config FILE [OPTIONS]")]
 struct Arguments {
     /// The fabric's configuration (TOML).
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "print_config")]
+    config: Option<PathBuf>,
+    /// Print a configuration with every key, its default and what it means, and end.
+    #[arg(long)]
+    print_config: bool,
     /// Write every packet that crosses a port of the switch to FILE (pcap with ERF records, which tshark reads).
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
@@ -57,6 +61,11 @@ fn run() -> Result<(), ProgramError> {
         own.extend(behind);
     }
     let arguments = Arguments::parse_from(own);
+    if arguments.print_config {
+        print!("{}", ibfab::config::print());
+        return Ok(());
+    }
+    let Some(file) = arguments.config else { return Ok(()) };
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(ProgramError::Signals)?;
@@ -64,8 +73,7 @@ fn run() -> Result<(), ProgramError> {
     let reload = Arc::new(AtomicBool::new(false));
     let hangup = signal_hook::consts::SIGHUP;
     signal_hook::flag::register(hangup, Arc::clone(&reload)).map_err(ProgramError::Signals)?;
-    let file = Some(arguments.config.clone());
-    let options = Options { eal, capture: arguments.capture, stats: arguments.stats, config: file };
-    let config = ibfab::config::FabricConfig::load(&arguments.config)?;
+    let config = ibfab::config::FabricConfig::load(&file)?;
+    let options = Options { eal, capture: arguments.capture, stats: arguments.stats, config: Some(file) };
     Program::start(&config, options)?.run(&stop, &reload)
 }

@@ -15,11 +15,11 @@ use pmd::mem::{Pool, PoolConfig, PoolError};
 use pmd::soft::{SoftConfig, SoftHca};
 
 use crate::config::{ConfigError, FabricConfig, HostConfig, LinkConfig};
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, TrunkError};
 use crate::host::{BUFFERS, Host, HostError};
 use crate::nap::Naps;
 use crate::report;
-use crate::switch::NoMorePorts;
+use crate::switch::NoSuchPort;
 
 /// Time between two visits of the capture.
 const DRAIN: Duration = Duration::from_millis(20);
@@ -68,9 +68,12 @@ pub enum ProgramError {
         #[source]
         source: io::Error,
     },
-    /// Too many ports.
+    /// A port that is not there.
     #[error(transparent)]
-    Ports(#[from] NoMorePorts),
+    Port(#[from] NoSuchPort),
+    /// A cable between switches.
+    #[error(transparent)]
+    Trunk(#[from] TrunkError),
     /// A host's channel adapter.
     #[error("the channel adapter of host {name}")]
     Hca {
@@ -113,7 +116,9 @@ pub struct Program {
     pools: Vec<Pool>,
     capture: Option<Capture>,
     stats: Option<Duration>,
-    config: Option<PathBuf>,
+    config: FabricConfig,
+    /// Where the configuration is read again.
+    file: Option<PathBuf>,
     /// Last, since buffers live in its memory.
     _eal: Option<Eal>,
 }
@@ -146,8 +151,10 @@ impl Program {
         for link in &config.links {
             let mut end = listen(link)?;
             end.set_tap(capture.as_mut().map(Capture::tap));
-            fabric.add_port(&link.name, end)?;
+            fabric.plug(link.place, &link.name, end)?;
         }
+        fabric.set_trunks(&config.trunks, || capture.as_mut().map(Capture::tap))?;
+        warn_of_waiting(config);
         // A switch alone needs no buffers.
         let eal = match config.hosts.len() {
             0 => None,
@@ -162,7 +169,7 @@ impl Program {
             let (mut near, far) =
                 CableEnd::pair().map_err(|source| ProgramError::Pair { name: host.name.clone(), source })?;
             near.set_tap(capture.as_mut().map(Capture::tap));
-            fabric.add_port(&host.name, near)?;
+            fabric.plug(host.place, &host.name, near)?;
             let pool = Pool::create(
                 &format!("host{number}"),
                 &PoolConfig { count: BUFFERS, data_room: 4096, cache: 0, socket: -1 },
@@ -174,12 +181,15 @@ impl Program {
             pools.push(pool);
         }
         let stats = options.stats.map(|s| Duration::from_secs(s.into()));
-        Ok(Self { fabric, hosts, pools, capture, stats, config: options.config, _eal: eal })
+        let config = config.clone();
+        Ok(Self { fabric, hosts, pools, capture, stats, config, file: options.config, _eal: eal })
     }
 
     /// Runs until `stop` is set, then ends cleanly. When `reload` is set the configuration is read again.
     pub fn run(mut self, stop: &AtomicBool, reload: &AtomicBool) -> Result<(), ProgramError> {
-        tracing::info!(ports = self.fabric.switch().ports().count(), hosts = self.hosts.len(), "fabric runs");
+        let ports: usize = self.fabric.switches().map(|switch| switch.ports().count()).sum();
+        let switches = self.fabric.switches().count();
+        tracing::info!(switches, ports, hosts = self.hosts.len(), "fabric runs");
         let mut naps = Naps::default();
         let mut now = Instant::now();
         let (mut next_drain, mut next_stats) = (now, self.stats.map(|every| now + every));
@@ -224,16 +234,34 @@ impl Program {
         Ok(busy)
     }
 
-    /// Reads the configuration again and takes from it what can change while others use the fabric: the subnet's prefix.
+    /// Reads the configuration again and takes from it what can change while others use the fabric; all of it or nothing.
     fn reload(&mut self, now: Instant) {
-        let Some(file) = &self.config else { return };
+        let Some(file) = &self.file else { return };
         match FabricConfig::load(file) {
-            Ok(config) => {
-                tracing::info!(prefix = format!("{:#018x}", config.prefix), "configuration read again");
-                self.fabric.set_prefix(now, config.prefix);
-            }
+            Ok(config) => self.follow(now, config),
             Err(error) => tracing::error!("the configuration stays as it was: {error}"),
         }
+    }
+
+    /// Takes over another configuration: the subnet's prefix, partitions, trunks plugged in and out.
+    pub fn follow(&mut self, now: Instant, config: FabricConfig) {
+        if let Some(what) = config.fixed_difference(&self.config) {
+            tracing::error!(
+                "the configuration stays as it was: {what} changed, and for that ibfab starts anew"
+            );
+            return;
+        }
+        let capture = &mut self.capture;
+        if let Err(error) = self.fabric.set_trunks(&config.trunks, || capture.as_mut().map(Capture::tap)) {
+            tracing::error!("the configuration stays as it was: {error}");
+            return;
+        }
+        self.fabric.set_prefix(now, config.prefix);
+        self.fabric.set_partitions(now, config.effective_partitions());
+        warn_of_waiting(&config);
+        let (prefix, partitions) = (format!("{:#018x}", config.prefix), config.effective_partitions().len());
+        tracing::info!(prefix, partitions, "configuration read again");
+        self.config = config;
     }
 
     /// The hosts, in the order of the configuration.
@@ -275,6 +303,14 @@ impl Program {
             println!("captured {} packets, missed {}", capture.written(), capture.dropped());
         }
         Ok(lost)
+    }
+}
+
+/// Tells which hosts will wait for their partition.
+fn warn_of_waiting(config: &FabricConfig) {
+    for host in config.hosts_without_partition() {
+        let (name, pkey) = (&host.name, host.pkey);
+        tracing::warn!("host {name} waits: no [[partition]] with P_Key {pkey} has it as a member");
     }
 }
 

@@ -6,30 +6,17 @@ use pmd::hca::Backend;
 
 use crate::fabric::Fabric;
 use crate::host::Host;
+use crate::switch::Switch;
 
-/// Writes what the switch's ports and the hosts did so far.
+/// Writes what the switches' ports and the hosts did so far.
 pub fn write<B: Backend>(out: &mut String, fabric: &Fabric, hosts: &mut [Host<B>]) -> fmt::Result {
     let state = if fabric.manager().is_up() { "configured" } else { "being configured" };
     writeln!(out, "subnet {state}, switch LID {}", fabric.switch().lid())?;
-    for port in fabric.switch().ports() {
-        write!(out, "port {} {}: {:?}", port.number.0, port.name, port.state)?;
-        if let Some(trouble) = port.trouble {
-            write!(out, " ({trouble})")?;
+    for (n, switch) in fabric.switches().enumerate() {
+        if n > 0 {
+            writeln!(out, "switch {}, LID {}", switch.name(), switch.lid())?;
         }
-        write!(out, ", in {} packets {} bytes", port.link.rx_packets, port.link.rx_bytes)?;
-        write!(out, ", out {} packets {} bytes", port.link.tx_packets, port.link.tx_bytes)?;
-        for (reason, n) in port.switch.drops() {
-            write!(out, ", dropped {} {n}", reason.label())?;
-        }
-        let rare =
-            ["tx_full", "tx_down", "tx_errors", "rx_invalid", "lost_going_down", "downs", "violations"];
-        for (name, n) in port.link.iter().filter(|(name, n)| *n > 0 && rare.contains(name)) {
-            write!(out, ", {name} {n}")?;
-        }
-        writeln!(out)?;
-    }
-    for (reason, n) in fabric.switch().own_counters().drops() {
-        writeln!(out, "port 0: dropped {} {n}", reason.label())?;
+        write_switch(out, switch)?;
     }
     for host in hosts {
         let state = if host.is_up() { "up" } else { "down" };
@@ -47,6 +34,30 @@ pub fn write<B: Backend>(out: &mut String, fabric: &Fabric, hosts: &mut [Host<B>
             }
         }
         writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn write_switch(out: &mut String, switch: &Switch) -> fmt::Result {
+    for port in switch.ports() {
+        write!(out, "port {} {}: {:?}", port.number.0, port.name, port.state)?;
+        if let Some(trouble) = port.trouble {
+            write!(out, " ({trouble})")?;
+        }
+        write!(out, ", in {} packets {} bytes", port.link.rx_packets, port.link.rx_bytes)?;
+        write!(out, ", out {} packets {} bytes", port.link.tx_packets, port.link.tx_bytes)?;
+        for (reason, n) in port.switch.drops() {
+            write!(out, ", dropped {} {n}", reason.label())?;
+        }
+        let rare =
+            ["tx_full", "tx_down", "tx_errors", "rx_invalid", "lost_going_down", "downs", "violations"];
+        for (name, n) in port.link.iter().filter(|(name, n)| *n > 0 && rare.contains(name)) {
+            write!(out, ", {name} {n}")?;
+        }
+        writeln!(out)?;
+    }
+    for (reason, n) in switch.own_counters().drops() {
+        writeln!(out, "port 0: dropped {} {n}", reason.label())?;
     }
     Ok(())
 }

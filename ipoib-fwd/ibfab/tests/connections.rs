@@ -18,7 +18,7 @@ use ib_wire::cm::ipoib::{PrivateData, ServiceIdForm};
 use ib_wire::cm::{AttributeId, FlowLabel};
 use ib_wire::sa::LifeTime;
 use ib_wire::{Guid, Mtu, PKey, Qpn, ServiceLevel};
-use ibfab::config::FabricConfig;
+use ibfab::config::{FabricConfig, Place};
 use ibfab::fabric::Fabric;
 use ipoib::link::LinkSettings;
 use pmd::eal::Eal;
@@ -264,14 +264,15 @@ fn a_thousand_passive_connections_cost_little_and_leave_nothing() {
         ["test", "--no-huge", "--no-shconf", "--no-pci", "--no-telemetry", "--log-level=4", "-m", "160"];
     let _eal = Eal::init(words.map(str::to_owned)).unwrap();
     let start = Instant::now();
-    let config = FabricConfig::parse(FilePath::new("test.toml"), "").unwrap();
+    let config =
+        FabricConfig::parse(FilePath::new("test.toml"), "[[switch]]\nname = \"s\"\nports = 2").unwrap();
     let mut fabric = Fabric::new(start, &config, 1);
-    let mut attach = |name| {
+    let mut attach = |port, name| {
         let (near, far) = CableEnd::pair().unwrap();
-        fabric.add_port(name, near).unwrap();
+        fabric.plug(Place { switch: 0, port }, name, near).unwrap();
         far
     };
-    let (one, two) = (attach("endpoint"), attach("dialler"));
+    let (one, two) = (attach(1, "endpoint"), attach(2, "dialler"));
     let pool = |name, count| {
         Pool::create(name, &PoolConfig { count, data_room: 4096, cache: 0, socket: -1 }).unwrap()
     };

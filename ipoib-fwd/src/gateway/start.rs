@@ -30,7 +30,8 @@ use super::report::Times;
 use super::worker::GatewayWorker;
 use crate::counter::{Totals, WorkerCounters};
 use crate::forward::ethernet_neighbours::{Ageing, EthernetNeighbours};
-use crate::forward::{GatewayAddress, Settings};
+use crate::forward::{GatewayAddress, Prefix, Route, Routes, Settings};
+use crate::log::Log;
 use endpoint::{Endpoint, EndpointConfig, EndpointError, WorkerSizes};
 use ipoib::link::{LinkSettings, Mode};
 use ipoib::net::ethernet::MacAddress;
@@ -107,6 +108,8 @@ pub struct Start {
     pub overrides: Overrides,
     /// Capture file.
     pub capture: Option<PathBuf>,
+    /// The log, whose level the configuration has.
+    pub log: Log,
 }
 
 /// What was counted, at the end.
@@ -159,6 +162,7 @@ impl Start {
             Some(file) => Config::load(file, &self.overrides)?,
             None => Config::from_overrides(&self.overrides),
         };
+        self.log.set(config.gateway.log);
         if let Some(roles) = self.line.eal.roles()? {
             config.check(roles.workers.len() as u32)?;
         }
@@ -230,12 +234,18 @@ fn only_segment(config: &Config) -> Result<&Segment, GatewayError> {
         [one] if one.vlan.is_some() => {
             refused("segment.vlan: this version forwards frames without a tag only; take it out")
         }
-        [one] if !one.routes.is_empty() || !one.subnets.is_empty() => refused(
-            "segment.route: this version takes every host to be on the segment itself; take routes and subnets out",
-        ),
         [one] => Ok(one),
         _ => refused("[[segment]]: this version runs one segment; keep one"),
     }
+}
+
+/// What a segment's packets to other networks go by.
+fn routes(segment: &Segment) -> Result<Routes, GatewayError> {
+    let prefix = |p: config::Prefix| Prefix::of(p.address(), p.prefix_len());
+    let subnets: Vec<Prefix> = segment.subnets.iter().filter_map(|p| prefix(*p)).collect();
+    let routes: Vec<Route> =
+        segment.routes.iter().filter_map(|r| Some(Route { to: prefix(r.to)?, via: r.via })).collect();
+    Routes::new(&subnets, &routes).map_err(|e| GatewayError::Unsupported(format!("segment.route: {e}")))
 }
 
 /// What the software ConnectX is made from.
@@ -352,6 +362,7 @@ impl Running<'_> {
         let mut settings = Settings::new(mac);
         settings.address = address;
         settings.eth_mtu = self.segment.mtu;
+        settings.routes = routes(self.segment)?;
         let board = GatewayBoard::new(handles.len() as u8, random(), &settings);
 
         let mut workers = Vec::new();

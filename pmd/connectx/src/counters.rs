@@ -83,9 +83,9 @@ counted! {
 counted! {
     /// What the transport did.
     Activity {
-        /// Packets given to a link.
+        /// Packets given to a cable.
         Sent = "sent",
-        /// Packets taken from a link.
+        /// Packets taken from a cable.
         Received = "received",
         /// Packets sent again.
         Retransmitted = "retransmitted",

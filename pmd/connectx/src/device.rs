@@ -5,9 +5,10 @@ use std::time::Instant;
 
 use ib_wire::Qpn;
 
+use super::addressing::Unframed;
 use super::counters::{Activity, Counters};
 use super::event::{DeviceEvent, Events};
-use super::frame::{Outgoing, Unframed};
+use super::frame::Outgoing;
 use super::object::cq::{Cq, Overrun};
 use super::object::mcast::Multicast;
 use super::object::mr::MrTable;
@@ -60,6 +61,17 @@ pub(crate) enum Receive {
     Taken(u16),
     Empty,
     Broken,
+}
+
+/// What one try to send came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// A packet left, or a work request was begun.
+    Sent,
+    /// Nothing to do before something happens.
+    Idle,
+    /// The cable is full.
+    Blocked,
 }
 
 impl Device {

@@ -1,4 +1,4 @@
-//! The device: what it is made with, and the turns in which it works.
+//! The device and the turns in which it works.
 
 mod pair;
 mod port;
@@ -6,24 +6,25 @@ mod queue;
 
 use std::time::Instant;
 
-use ib_wire::{Guid, Qpn};
+use ib_wire::Qpn;
 
-pub use pair::MAX_QPS;
 pub use pair::QpAttributes;
-pub(crate) use pair::QpTable;
 
+pub use super::config::EngineConfig;
 use super::counters::{Activity, Counters};
-use super::device::Device;
+use super::device::{Device, Step};
 use super::doorbell::{self, DoorbellReceiver, DoorbellSender, Rung};
 use super::event::DeviceEvent;
 use super::ingress;
 use super::object::qp::{Qp, QpKind};
-use super::port::{Port, PortConfig};
-use super::rc::{self, requester, requester::Step};
+pub use super::object::table::MAX_QPS;
+use super::object::table::QpTable;
+use super::port::Port;
+use super::rc::{self, requester};
 use super::ud;
 use hca::{HcaError, PortNumber, QpState};
 
-/// Packets taken from a link in one turn.
+/// Packets taken from a cable in one turn.
 const RECEIVE_BURST: usize = 32;
 /// Queue pairs that get a turn in one step.
 const TURNS: usize = 64;
@@ -31,19 +32,6 @@ const TURNS: usize = 64;
 const SEND_BURST: usize = 16;
 /// Doorbells taken from one handle in one step.
 const DOORBELLS: usize = 256;
-
-/// What a device is made with.
-#[derive(Clone, Debug)]
-pub struct EngineConfig {
-    /// Node GUID, also that of the system.
-    pub node_guid: Guid,
-    /// Node description, 64 bytes at most.
-    pub description: String,
-    /// Its ports, two at most.
-    pub ports: Vec<PortConfig>,
-    /// Where queue pair numbers are drawn from.
-    pub seed: u64,
-}
 
 /// A software ConnectX.
 #[derive(Debug)]
@@ -63,7 +51,7 @@ trait Keep: Send + std::fmt::Debug {}
 impl<T: Send + std::fmt::Debug> Keep for T {}
 
 impl Engine {
-    /// A device whose ports have no links yet.
+    /// A device whose ports have no cables yet.
     #[must_use]
     pub fn new(config: EngineConfig) -> Self {
         let ports: Vec<_> =

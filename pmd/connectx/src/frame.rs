@@ -1,16 +1,10 @@
-//! Framing: from an address vector to the headers of a packet, and from bytes to what the transports look at. InfiniBand at
-//! one kind of port, RoCEv2 (IBA annex A17) at the other.
+//! Framing: headers of packets that leave, and what the transports look at of packets that came. InfiniBand at one kind of
+//! port, RoCEv2 (IBA annex A17) at the other.
 
-use ib_wire::packet::{
-    Bth, Extended, Grh, Headers, Lrh, Packet, ROCEV2_FLOWS, RoceHeaders, RoceNetwork, RocePacket, Transport,
-    VirtualLane,
-};
+use ib_wire::packet::{Bth, Extended, Headers, Packet, RoceHeaders, RoceNetwork, RocePacket, Transport};
 use ib_wire::{Gid, Lid, ServiceLevel};
 
-use super::counters::DropReason;
-use super::ethernet::{EthernetHeader, MacAddress, Resolution, is_group, multicast_mac};
-use super::port::Port;
-use hca::AddressVector;
+use super::ethernet::EthernetHeader;
 
 /// Where a packet goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,84 +32,15 @@ pub(crate) struct Outgoing {
     pub(crate) management: bool,
 }
 
-/// Why a packet has no headers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Unframed {
-    /// The other end's MAC address is being asked for.
-    Wait,
-    /// It cannot be sent.
-    Drop(DropReason),
-}
-
 impl Outgoing {
-    /// The headers of a packet that leaves `port` for `av`. `management` is for subnet management; all else goes on lane 0.
-    /// `flow` keeps the packets of one sender in order on networks with several ways.
-    pub(crate) fn new(
-        port: &mut Port,
-        av: &AddressVector,
-        bth: Bth,
-        extended: Extended,
-        flow: u32,
-        management: bool,
-    ) -> Result<Self, Unframed> {
-        if port.ethernet.is_some() {
-            return Self::roce(port, av, bth, extended, flow);
-        }
-        let grh = av.grh.map(|route| Grh {
-            traffic_class: route.traffic_class,
-            flow_label: route.flow_label,
-            hop_limit: route.hop_limit,
-            sgid: port.gids.gid(usize::from(route.sgid_index)),
-            dgid: route.dgid,
-        });
-        let path_mask = (1u16 << port.lmc.min(7)) - 1;
-        let nowhere = management && av.dlid == Lid::PERMISSIVE && port.lid.0 == 0;
-        let slid = Lid(port.lid.0 | u16::from(av.src_path_bits) & path_mask);
-        let lrh = Lrh {
-            vl: if management { VirtualLane::MANAGEMENT } else { VirtualLane::new(0) },
-            sl: av.sl,
-            dlid: av.dlid,
-            slid: if nowhere { Lid::PERMISSIVE } else { slid },
-        };
-        let way = if port.has_lid(av.dlid) {
-            Way::Ourselves
-        } else if av.dlid.is_multicast() {
-            Way::Group
-        } else {
-            Way::Out
-        };
-        Ok(Self { framing: Framing::InfiniBand(Headers { lrh, grh, bth, extended }), way, management })
+    /// A packet with InfiniBand headers.
+    pub(crate) const fn infiniband(headers: Headers, way: Way, management: bool) -> Self {
+        Self { framing: Framing::InfiniBand(headers), way, management }
     }
 
-    fn roce(
-        port: &mut Port,
-        av: &AddressVector,
-        bth: Bth,
-        extended: Extended,
-        flow: u32,
-    ) -> Result<Self, Unframed> {
-        let no_route = Unframed::Drop(DropReason::NoRoute);
-        let route = av.grh.ok_or(no_route)?;
-        let sgid = port.gids.rocev2(usize::from(route.sgid_index)).ok_or(no_route)?;
-        let ethernet = port.ethernet.as_mut().ok_or(no_route)?;
-        let (way, destination) = if is_group(route.dgid) {
-            (Way::Group, multicast_mac(route.dgid))
-        } else if port.gids.has_rocev2(route.dgid) {
-            (Way::Ourselves, ethernet.mac)
-        } else {
-            match ethernet.neighbours.resolve(sgid, route.dgid) {
-                Resolution::Known(mac) => (Way::Out, mac),
-                Resolution::Wait => return Err(Unframed::Wait),
-                Resolution::Unreachable => return Err(Unframed::Drop(DropReason::NoNeighbour)),
-            }
-        };
-        // 0 is what programs leave there; on Ethernet it would mean "for nobody".
-        let hop_limit = if route.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { route.hop_limit };
-        let network =
-            RoceNetwork::between(sgid, route.dgid, route.traffic_class, route.flow_label, hop_limit);
-        let header = EthernetHeader::new(destination, ethernet.mac, &network);
-        let headers = RoceHeaders { network, source_port: source_port(flow, &bth), bth, extended };
-        Ok(Self { framing: Framing::RoceV2(header, headers), way, management: false })
+    /// A RoCEv2 packet.
+    pub(crate) const fn roce(header: EthernetHeader, headers: RoceHeaders, way: Way) -> Self {
+        Self { framing: Framing::RoceV2(header, headers), way, management: false }
     }
 
     /// Bytes of the whole packet with `payload` bytes of payload.
@@ -146,15 +71,6 @@ impl Outgoing {
             }
         }
     }
-}
-
-/// Hop limit where the address vector has none.
-const DEFAULT_HOP_LIMIT: u8 = 64;
-
-/// One UDP source port for the packets from one queue pair to another.
-const fn source_port(flow: u32, bth: &Bth) -> u16 {
-    let mixed = (flow ^ bth.dest_qpn.get().rotate_left(8)).wrapping_mul(0x9e37_79b1) >> 18;
-    ROCEV2_FLOWS | mixed as u16
 }
 
 /// The network header of a packet that came in, as it goes to the front of a datagram's receive.
@@ -221,15 +137,5 @@ impl<'a> Arrived<'a> {
     /// Payload without pad bytes.
     pub(crate) const fn payload(&self) -> &'a [u8] {
         self.transport.payload
-    }
-}
-
-impl EthernetHeader {
-    fn new(destination: MacAddress, source: MacAddress, network: &RoceNetwork) -> Self {
-        let ethertype = match network {
-            RoceNetwork::V4 { .. } => Self::IPV4,
-            RoceNetwork::V6 { .. } => Self::IPV6,
-        };
-        Self { destination, source, ethertype }
     }
 }

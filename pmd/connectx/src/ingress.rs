@@ -5,12 +5,13 @@ use std::time::Instant;
 use ib_wire::packet::{Opcode, Packet, Service, VirtualLane};
 use ib_wire::{Gid, Qpn, crc};
 
+use super::config::EngineConfig;
 use super::counters::{Activity, DropReason};
 use super::device::Device;
-use super::engine::{EngineConfig, QpTable};
 use super::ethernet::{self, Incoming};
 use super::frame::Arrived;
 use super::object::qp::{Qp, QpKind};
+use super::object::table::QpTable;
 use super::port::Port;
 use super::rc::{requester, responder};
 use super::{sma, ud};
@@ -27,18 +28,18 @@ pub(crate) fn receive(
     let mut worked = false;
     for index in 0..dev.ports.len() {
         let Some(port) = dev.ports.get_mut(index) else { break };
-        port.poll_link(now, &mut dev.events);
+        port.poll_cable(now, &mut dev.events);
         // Taken out, so that what a packet brings about can use the rest of the port.
-        let link = port.link.take();
+        let cable = port.cable.take();
         let mut loopback = std::mem::take(&mut port.loopback);
         let index = index as u8;
         worked |= loopback.drain(|bytes| packet(qps, dev, config, index, bytes, true, now)) > 0;
-        let mut link = link;
-        if let Some(link) = &mut link {
-            worked |= link.receive(max, |bytes| packet(qps, dev, config, index, bytes, false, now)) > 0;
+        let mut cable = cable;
+        if let Some(cable) = &mut cable {
+            worked |= cable.receive(max, |bytes| packet(qps, dev, config, index, bytes, false, now)) > 0;
         }
         if let Some(port) = dev.ports.get_mut(usize::from(index)) {
-            port.link = link;
+            port.cable = cable;
             port.loopback = loopback;
         }
     }

@@ -13,7 +13,10 @@
 //! `unsafe` is where memory is shared (rings, records and buffers of the host, rings of cables) and where the system has no
 //! safe call.
 
+mod addressing;
 pub mod cable;
+mod config;
+mod connection;
 mod counters;
 mod device;
 pub mod doorbell;

@@ -1,4 +1,4 @@
-//! A port: its link, state, addresses and tables.
+//! A port: its cable, state, addresses and tables.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -17,10 +17,10 @@ use hca::{AsyncEvent, LinkLayer, PortNumber, PortState};
 pub(crate) const PKEYS: usize = 32;
 /// Packets that wait on the way from a port to itself.
 const LOOPBACK: usize = 64;
-/// Answers of the subnet management agent, or of ARP and neighbour discovery, that wait for the link.
+/// Answers of the subnet management agent, or of ARP and neighbour discovery, that wait for the cable.
 const MAX_ANSWERS: usize = 32;
 
-/// The link or the way back to ourselves is full.
+/// The cable or the way back to ourselves is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Blocked;
 
@@ -83,7 +83,7 @@ pub struct PortConfig {
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) number: PortNumber,
-    pub(crate) link: Option<CableEnd>,
+    pub(crate) cable: Option<CableEnd>,
     pub(crate) loopback: Loopback,
     pub(crate) state: PortState,
     pub(crate) guid: Guid,
@@ -114,7 +114,7 @@ impl Port {
         pkeys[0] = PKey::DEFAULT;
         Self {
             number,
-            link: None,
+            cable: None,
             loopback: Loopback::default(),
             state: PortState::Down,
             guid: config.guid,
@@ -149,7 +149,7 @@ impl Port {
         find(true).or_else(|| find(false)).map(|i| i as u16)
     }
 
-    /// Hands a packet to the link, or to ourselves. What may not leave is dropped and counted.
+    /// Hands a packet to the cable, or to ourselves. What may not leave is dropped and counted.
     pub(crate) fn transmit(
         &mut self,
         counters: &mut Counters,
@@ -167,8 +167,8 @@ impl Port {
             return if self.loopback.push(len, write) { Ok(()) } else { Err(Blocked) };
         }
         let group = outgoing.way == Way::Group;
-        if let Some(link) = &mut self.link {
-            link.send_with(len, write).map_err(|_| Blocked)?;
+        if let Some(cable) = &mut self.cable {
+            cable.send_with(len, write).map_err(|_| Blocked)?;
             counters.count(Activity::Sent);
         } else if !group {
             counters.drop_packet(DropReason::SentOnDownPort);
@@ -188,8 +188,8 @@ impl Port {
     /// Sends the agent's packets.
     pub(crate) fn send_answers(&mut self, counters: &mut Counters) {
         while let Some(packet) = self.answers.front() {
-            let Some(link) = &mut self.link else { return self.answers.clear() };
-            if link.send_with(packet.len(), |out| out.copy_from_slice(packet)).is_err() {
+            let Some(cable) = &mut self.cable else { return self.answers.clear() };
+            if cable.send_with(packet.len(), |out| out.copy_from_slice(packet)).is_err() {
                 return;
             }
             counters.count(Activity::Sent);
@@ -197,11 +197,11 @@ impl Port {
         }
     }
 
-    /// Upkeep of the link: follows its coming and going (IBA 7.2.7, as far as the physical state shows).
-    pub(crate) fn poll_link(&mut self, now: Instant, events: &mut Events) {
-        let Some(link) = &mut self.link else { return };
-        link.poll(now);
-        let up = link.is_up();
+    /// Upkeep of the cable: follows its coming and going (IBA 7.2.7, as far as the physical state shows).
+    pub(crate) fn poll_cable(&mut self, now: Instant, events: &mut Events) {
+        let Some(cable) = &mut self.cable else { return };
+        cable.poll(now);
+        let up = cable.is_up();
         if let Some(ethernet) = &mut self.ethernet {
             ethernet.neighbours.handle_timeout(now);
             while let Some(question) = ethernet.neighbours.poll_transmit() {

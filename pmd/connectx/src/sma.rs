@@ -9,9 +9,9 @@ use ib_wire::smp::{
 };
 use ib_wire::{Lid, PKey, Psn, QKey, Qpn, ServiceLevel, TimeoutCode};
 
+use super::config::EngineConfig;
 use super::counters::DropReason;
 use super::device::Device;
-use super::engine::EngineConfig;
 use super::event::Events;
 use super::port::{PKEYS, Port};
 use hca::{AsyncEvent, PortState};
@@ -235,7 +235,7 @@ fn set_port_info(port: &mut Port, want: &PortInfo, events: &mut Events) -> Resul
         (state, WireState::NoChange) => state,
         (PortState::Init | PortState::Armed, WireState::Armed) => PortState::Armed,
         (PortState::Armed | PortState::Active, WireState::Active) => PortState::Active,
-        // The link trains anew and comes up in INIT.
+        // The port trains anew and comes up in INIT.
         (PortState::Init | PortState::Armed | PortState::Active, WireState::Down) => PortState::Init,
         _ => return Err(MadStatus::INVALID_FIELD),
     };

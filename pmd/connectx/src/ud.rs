@@ -3,13 +3,13 @@
 use ib_wire::packet::{Bth, Deth, Extended, GRH_LEN, Opcode};
 use ib_wire::{Psn, QKey};
 
+use super::addressing;
 use super::counters::DropReason;
-use super::device::{Device, Face, Receive};
-use super::frame::{Arrived, NetworkHeader, Outgoing};
+use super::device::{Device, Face, Receive, Step};
+use super::frame::{Arrived, NetworkHeader};
 use super::object::qp::{Qp, QpKind};
 use super::scatter::ScatterError;
 use super::wqe::{self, Control, Pieces};
-use crate::rc::requester::Step;
 use hca::{QpState, WcStatus};
 use prm::{ControlSegment, Cqe, CqeOpcode, DatagramAddress, SendOpcode, cqe_flags};
 
@@ -86,7 +86,7 @@ fn datagram(qp: &Qp, dev: &mut Device, control: &Control) -> Result<(Step, u32),
     let management = qp.kind == QpKind::Smi;
     let sent = dev.send(
         qp.port,
-        |port| Outgoing::new(port, &to.av, bth, extended, qp.qpn.get(), management),
+        |port| addressing::address(port, &to.av, bth, extended, qp.qpn.get(), management),
         len,
         |wqe, out| wqe.copy(&pieces, out),
     );

@@ -7,7 +7,7 @@ use zerocopy::FromBytes;
 
 use super::memory::HostMemory;
 use super::object::mr::{MrTable, Use};
-use super::object::qp::SendQueue;
+use super::object::send::SendQueue;
 use hca::{AddressVector, GlobalRoute, WcStatus};
 use prm::{
     ControlSegment, DS_UNIT, DataSegment, DatagramAddress, INLINE_DATA, MAX_DS, RemoteAddressSegment,

@@ -76,7 +76,7 @@ pub struct SoftHca {
 }
 
 impl SoftHca {
-    /// A device, its management queue pairs open, its ports without links.
+    /// A device, its management queue pairs open, its ports without cables.
     pub fn new(config: &SoftConfig) -> Result<Self, HcaError> {
         let port = |guid: &Guid| PortConfig {
             guid: *guid,
@@ -138,9 +138,9 @@ impl SoftHca {
         &self.engine
     }
 
-    /// Plugs a link into a port, or pulls it.
-    pub fn set_cable(&mut self, port: PortNumber, link: Option<CableEnd>) -> Result<(), HcaError> {
-        self.engine.lock().set_cable(port, link)
+    /// Plugs a cable into a port, or pulls it.
+    pub fn set_cable(&mut self, port: PortNumber, cable: Option<CableEnd>) -> Result<(), HcaError> {
+        self.engine.lock().set_cable(port, cable)
     }
 
     /// What the device did and dropped.

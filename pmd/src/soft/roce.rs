@@ -19,8 +19,8 @@ use interface;
 pub struct RoceConfig {
     /// Its name.
     pub name: String,
-    /// A `roce:` link.
-    pub link: CableUrl,
+    /// A `roce:` cable.
+    pub cable: CableUrl,
     /// Its IP addresses: entries 1 and up of the GID table. Entry 0 is the link-local GID of the interface's MAC address. The
     /// kernel should not have them.
     pub addresses: Vec<IpAddr>,
@@ -31,7 +31,7 @@ pub struct RoceConfig {
 /// Why there is no such device.
 #[derive(Debug, thiserror::Error)]
 pub enum RoceError {
-    /// The link is of another kind.
+    /// The cable is of another kind.
     #[error("{0} is no link for an Ethernet port; write roce:INTERFACE")]
     NotEthernet(CableUrl),
     /// The interface is not there or not Ethernet.
@@ -53,9 +53,9 @@ pub enum RoceError {
         /// Its MTU.
         mtu: usize,
     },
-    /// The link could not be opened.
+    /// The cable could not be opened.
     #[error(transparent)]
-    Link(#[from] CableError),
+    Cable(#[from] CableError),
     /// The device could not be made.
     #[error(transparent)]
     Hca(#[from] HcaError),
@@ -66,8 +66,8 @@ impl SoftHca {
     /// the interface's allows.
     pub fn roce(config: &RoceConfig) -> Result<Self, RoceError> {
         const PORT: PortNumber = PortNumber(1);
-        let Transport::Ethernet { interface: name } = &config.link.transport else {
-            return Err(RoceError::NotEthernet(config.link.clone()));
+        let Transport::Ethernet { interface: name } = &config.cable.transport else {
+            return Err(RoceError::NotEthernet(config.cable.clone()));
         };
         let failed = |source| RoceError::Interface { name: name.clone(), source };
         let mac = interface::mac(name).map_err(failed)?;
@@ -87,7 +87,7 @@ impl SoftHca {
             let key = Key { gid, gid_type: GidType::RoceV2, ifindex: None };
             hca.engine.lock().set_gid(PORT, index, Some(Attributes { key, vlan: None }))?;
         }
-        hca.set_cable(PORT, Some(CableEnd::connect(&config.link)?))?;
+        hca.set_cable(PORT, Some(CableEnd::connect(&config.cable)?))?;
         Ok(hca)
     }
 }

@@ -56,7 +56,7 @@ impl Lab for Roce {
         let open = |n: usize| {
             let config = RoceConfig {
                 name: format!("soft{n}"),
-                link: url(INTERFACES[n])?,
+                cable: url(INTERFACES[n])?,
                 addresses: vec![[10, 0, 0, n as u8 + 1].into(), [10, 0, 1, n as u8 + 1].into()],
                 seed: n as u64,
             };

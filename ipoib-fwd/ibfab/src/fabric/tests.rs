@@ -34,12 +34,12 @@ fn adapter(n: u64, link: CableEnd) -> SoftHca {
 
 impl Bench {
     fn new(adapters: u64, faults: Faults) -> Self {
-        let config = FabricConfig::parse(Path::new("t.toml"), "").unwrap();
+        let config = FabricConfig::parse(Path::new("t.toml"), "[[switch]]\nname = \"s\"\nports = 8").unwrap();
         let mut this = Self { fabric: Fabric::new(Instant::now(), &config, 1), adapters: Vec::new() };
         for n in 1..=adapters {
             let (mut near, far) = CableEnd::pair().unwrap();
             near.inject(faults);
-            this.fabric.add_port(&format!("p{n}"), near).unwrap();
+            this.fabric.plug(Place { switch: 0, port: n as u8 }, &format!("p{n}"), near).unwrap();
             this.adapters.push(adapter(n, far));
         }
         this
@@ -123,7 +123,7 @@ fn an_adapter_that_goes_and_comes_back_is_configured_again() {
     bench.adapters.remove(1);
     bench.run(|b| b.fabric.switch().ports().nth(1).unwrap().state == ib_wire::smp::PortState::Down);
     let (near, far) = CableEnd::pair().unwrap();
-    bench.fabric.add_port("p3", near).unwrap();
+    bench.fabric.plug(Place { switch: 0, port: 3 }, "p3", near).unwrap();
     bench.adapters.push(adapter(2, far));
     bench.run(|b| b.all_active());
 }

@@ -7,9 +7,8 @@ use ib_wire::mad::{Mad, MadAddress, Method};
 use ib_wire::sa::{InformInfo, Notice, SUBSCRIBE_ALL_LIDS, SaMad, status, trap};
 use ib_wire::{Gid, Guid, Lid, PKey, Qpn, ServiceLevel, Tid};
 
-use super::{Context, INVALID, Output, Refusal, refuse};
-use crate::sm::SmConfig;
-use crate::sm::subnet::Subnet;
+use super::request::{Context, INVALID, Output, Refusal, refuse};
+use crate::subnet::{Port, SmConfig, Subnet};
 
 /// "All" in a subscription's type and trap number.
 const ALL: u16 = 0xffff;
@@ -21,29 +20,37 @@ const CLASS_MANAGER: Qpn = Qpn::new(4);
 const ALL_PRODUCERS: Qpn = Qpn::new(Qpn::MASK);
 
 /// Something that subscribers may want to know.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Event {
     trap: u16,
     gid: Gid,
-    /// Only members of this partition are told; `None` for ports.
-    pkey: Option<PKey>,
+    /// Only those are told who can talk with one of these.
+    pkeys: Vec<PKey>,
 }
 
 impl Event {
-    pub(crate) const fn port_in(subnet: &Subnet, guid: Guid) -> Self {
-        Self { trap: trap::GID_IN_SERVICE, gid: Gid::new(subnet.prefix, guid), pkey: None }
+    pub(crate) fn port_in(subnet: &Subnet, guid: Guid) -> Self {
+        let port = subnet.by_guid(guid);
+        let pkeys = port.map(|e| e.port.pkeys.keys().collect()).unwrap_or_default();
+        Self { trap: trap::GID_IN_SERVICE, gid: Gid::new(subnet.prefix, guid), pkeys }
     }
 
-    pub(crate) const fn port_out(subnet: &Subnet, guid: Guid) -> Self {
-        Self { trap: trap::GID_OUT_OF_SERVICE, gid: Gid::new(subnet.prefix, guid), pkey: None }
+    /// `pkeys` are those that the port had.
+    pub(crate) const fn port_out(subnet: &Subnet, guid: Guid, pkeys: Vec<PKey>) -> Self {
+        Self { trap: trap::GID_OUT_OF_SERVICE, gid: Gid::new(subnet.prefix, guid), pkeys }
     }
 
-    pub(crate) const fn group_created(gid: Gid, pkey: PKey) -> Self {
-        Self { trap: trap::GROUP_CREATED, gid, pkey: Some(pkey) }
+    pub(crate) fn group_created(gid: Gid, pkey: PKey) -> Self {
+        Self { trap: trap::GROUP_CREATED, gid, pkeys: vec![pkey] }
     }
 
-    pub(crate) const fn group_deleted(gid: Gid, pkey: PKey) -> Self {
-        Self { trap: trap::GROUP_DELETED, gid, pkey: Some(pkey) }
+    pub(crate) fn group_deleted(gid: Gid, pkey: PKey) -> Self {
+        Self { trap: trap::GROUP_DELETED, gid, pkeys: vec![pkey] }
+    }
+
+    /// A group's key is a full one, so every member of its partition goes with it.
+    fn concerns(&self, port: &Port) -> bool {
+        self.pkeys.iter().any(|event| port.pkeys.keys().any(|own| own.matches(*event)))
     }
 }
 
@@ -139,12 +146,15 @@ impl Events {
         let issuer = to.config.first_lid;
         let mut notice = Notice::about_gid(event.trap, issuer, event.gid);
         notice.issuer_gid = Gid::new(to.config.subnet_prefix, to.config.port_guid);
+        let own = subnet.by_guid(to.config.port_guid);
         for subscription in &self.subscriptions {
-            let Some(port) = subnet.by_gid(Gid::new(subnet.prefix, subscription.port)) else { continue };
-            let shares = event.pkey.is_none_or(|k| port.port.is_in(k));
-            if !shares || !subscription.wants(event, issuer) {
+            let Some(port) = subnet.by_guid(subscription.port) else { continue };
+            if !event.concerns(port.port) || !subscription.wants(event, issuer) {
                 continue;
             }
+            let Some(pkey_index) = own.and_then(|own| own.port.pkeys.shared_index(&port.port.pkeys)) else {
+                continue;
+            };
             if self.reports.len() >= to.config.max_subscriptions {
                 to.counters.reports_lost += 1;
                 continue;
@@ -153,7 +163,7 @@ impl Events {
             let tid = u64::from(self.high) << 32 | u64::from(self.next);
             let report = SaMad::request(Method::Report, Tid(tid), 0, &notice);
             let address = MadAddress::gsi(port.port.lid, ServiceLevel::new(0));
-            let peer = MadAddress { qpn: subscription.inform.qpn, ..address };
+            let peer = MadAddress { qpn: subscription.inform.qpn, pkey_index, ..address };
             let mad = Mad { peer, bytes: report.to_bytes() };
             to.out.push_back(mad.clone());
             let due = to.now + to.config.report_timeout;

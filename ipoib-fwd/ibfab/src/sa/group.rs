@@ -1,17 +1,18 @@
 //! Multicast groups and their members (IBA 15.2.5.17).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use ib_wire::ipoib::{GroupScope, broadcast_gid};
+use ib_wire::ipoib::{GroupScope, IpoibGroup, broadcast_gid};
 use ib_wire::sa::{JoinState, LifeTime, McMask, McMemberRecord, MtuCode, SaMad, Scope, Selector, status};
-use ib_wire::{Gid, Guid, Lid, Mtu, PKey, Rate};
+use ib_wire::{Gid, Guid, Lid, PKey};
 
 use super::event::Event;
-use super::path::selected;
-use super::{Context, INVALID, NO_RECORDS, Records, Refusal, bytes_of, refuse};
-use crate::sm::subnet::{EndPort, PortId, Subnet};
-use crate::sm::{SmConfig, speed};
+use super::request::{Context, INVALID, NO_RECORDS, Records, Refusal, bytes_of, refuse};
+use super::select::{choose_mtu, choose_rate, selected};
+use crate::subnet::{EndPort, Partition, PortId, SmConfig, Subnet, speed};
 
+/// Multicast LIDs that there are (IBA 4.1.3).
+const MULTICAST_LIDS: u16 = Lid::PERMISSIVE.0 - Lid::FIRST_MULTICAST.0;
 /// What every join and leave must say.
 const JOIN: McMask = McMask::MGID.union(McMask::PORT_GID).union(McMask::JOIN_STATE);
 /// What a join must say beyond that if it is to create the group (IBA 15.2.5.17.2).
@@ -41,6 +42,17 @@ impl Group {
     }
 }
 
+/// What came of a change of partitions.
+#[derive(Debug, Default)]
+pub(crate) struct Followed {
+    /// Groups that came and went.
+    pub happened: Vec<Event>,
+    /// Ports whose groups are not what they were.
+    pub informed: BTreeSet<Guid>,
+    /// Groups for which no multicast LID is left.
+    pub without_room: u64,
+}
+
 /// All groups.
 #[derive(Debug)]
 pub(crate) struct Groups {
@@ -51,30 +63,58 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// The broadcast groups of all partitions, in the order of the configuration.
+    /// The broadcast groups of all IPoIB partitions, in the order of the configuration.
     pub(crate) fn new(config: &SmConfig) -> Self {
-        let mut groups = BTreeMap::new();
-        for (i, p) in config.partitions.iter().enumerate() {
-            let pkey = PKey(p.pkey.0 | 0x8000);
-            let mgid = broadcast_gid(pkey, GroupScope::LINK_LOCAL);
-            let record = McMemberRecord {
-                mgid,
-                qkey: p.qkey,
-                mlid: Lid(Lid::FIRST_MULTICAST.0 + (i as u16 & 0xfff)),
-                mtu_selector: Selector::Exactly,
-                mtu: p.mtu.into(),
-                pkey,
-                rate_selector: Selector::Exactly,
-                rate: p.rate,
-                life_time_selector: Selector::Exactly,
-                life_time: LifeTime::new(config.subnet_timeout.code()),
-                sl: p.sl,
-                scope: Scope::new(GroupScope::LINK_LOCAL.get()),
-                ..McMemberRecord::default()
-            };
-            groups.insert(mgid, Group { record, members: BTreeMap::new(), permanent: true });
+        let mut this = Self { groups: BTreeMap::new(), version: 0, next_id: 0 };
+        this.follow_partitions(config, MULTICAST_LIDS, &mut Followed::default());
+        this
+    }
+
+    /// Follows a change of partitions: makes and drops broadcast groups, and takes out of every group who is not in its
+    /// partition any more. `limit` is the number of multicast LIDs.
+    pub(crate) fn follow(&mut self, config: &SmConfig, subnet: &Subnet, limit: u16) -> Followed {
+        let mut followed = Followed::default();
+        self.follow_partitions(config, limit, &mut followed);
+        for group in self.groups.values_mut() {
+            let before = group.members.len();
+            let pkey = group.record.pkey;
+            group.members.retain(|&guid, _| subnet.by_guid(guid).is_some_and(|e| e.port.is_in(pkey)));
+            self.version += u64::from(group.members.len() != before);
         }
-        Self { groups, version: 0, next_id: 0 }
+        self.delete_orphans(&mut followed.happened);
+        followed
+    }
+
+    fn follow_partitions(&mut self, config: &SmConfig, limit: u16, followed: &mut Followed) {
+        for group in self.groups.values_mut() {
+            group.permanent = false;
+        }
+        for partition in config.partitions.iter().filter(|p| p.ipoib) {
+            let mgid = broadcast_gid(partition.pkey, GroupScope::LINK_LOCAL);
+            let known = self.groups.get(&mgid).map(|group| group.record.mlid);
+            let Some(mlid) = known.or_else(|| self.free_mlid(limit)) else {
+                followed.without_room += 1;
+                continue;
+            };
+            let record = broadcast_record(partition, mgid, mlid, config);
+            let group = self.groups.entry(mgid).or_insert_with(|| {
+                followed.happened.push(Event::group_created(mgid, record.pkey));
+                Group { record, members: BTreeMap::new(), permanent: true }
+            });
+            group.permanent = true;
+            if group.record != record {
+                // Its members learn of it when they join anew.
+                group.record = record;
+                followed.informed.extend(group.members.keys());
+            }
+        }
+    }
+
+    /// The lowest multicast LID that no group has.
+    fn free_mlid(&self, limit: u16) -> Option<Lid> {
+        let taken: BTreeSet<Lid> = self.groups.values().map(|g| g.record.mlid).collect();
+        let all = (0..limit.min(MULTICAST_LIDS)).map(|i| Lid(Lid::FIRST_MULTICAST.0 + i));
+        all.into_iter().find(|lid| !taken.contains(lid))
     }
 
     /// Changes whenever a membership changes.
@@ -95,7 +135,7 @@ impl Groups {
         let mut all: BTreeMap<Lid, Vec<PortId>> = BTreeMap::new();
         for group in self.groups.values() {
             let members = group.members.iter().filter(|(_, state)| state.intersects(RECEIVES));
-            let ports = members.filter_map(|(&guid, _)| subnet.by_gid(Gid::new(subnet.prefix, guid)));
+            let ports = members.filter_map(|(&guid, _)| subnet.by_guid(guid));
             all.entry(group.record.mlid).or_default().extend(ports.map(|e| e.id));
         }
         all
@@ -125,7 +165,8 @@ impl Groups {
         });
     }
 
-    /// The port that a request is about: its own, or another one of a partition that both are in, by proxy.
+    /// The port that a request is about: its own, or another one of a partition that both are in, by proxy. It is named by
+    /// the subnet's prefix: a member that still goes by another one does not know yet where it is.
     fn subject<'a>(
         context: &Context<'a>,
         record: &McMemberRecord,
@@ -194,8 +235,8 @@ impl Groups {
         if !mask.contains(CREATE) {
             return Err(refuse(status::INSUFFICIENT_COMPONENTS));
         }
-        // Only a full member makes a group, and only in a partition that its port is in.
-        if !wanted.join_state.contains(JoinState::FULL_MEMBER) || !port.port.is_in(wanted.pkey) {
+        // Only who keeps a group alive makes it, and only in a partition that its port is in.
+        if !wanted.join_state.intersects(KEEPS) || !port.port.is_in(wanted.pkey) {
             return Err(INVALID);
         }
         if self.groups.len() >= context.config.max_groups {
@@ -208,9 +249,8 @@ impl Groups {
         if !is_usable(mgid) {
             return Err(INVALID);
         }
-        let taken: std::collections::BTreeSet<Lid> = self.groups.values().map(|g| g.record.mlid).collect();
-        let mlids = (0..context.multicast_limit.min(0x3fff)).map(|i| Lid(Lid::FIRST_MULTICAST.0 + i));
-        let mlid = mlids.into_iter().find(|l| !taken.contains(l)).ok_or(refuse(status::NO_RESOURCES))?;
+        self.is_of_its_link(mgid, wanted, mask)?;
+        let mlid = self.free_mlid(context.multicast_limit).ok_or(refuse(status::NO_RESOURCES))?;
         let life_time = if mask.contains(McMask::LIFE_TIME_SELECTOR | McMask::LIFE_TIME)
             && wanted.life_time_selector == Selector::Exactly
         {
@@ -236,6 +276,17 @@ impl Groups {
             ..*wanted
         };
         Ok(Group { record, members: BTreeMap::new(), permanent: false })
+    }
+
+    /// A group of an IPoIB link has what the link's broadcast group has, which is there first (RFC 4391 section 5).
+    fn is_of_its_link(&self, mgid: Gid, wanted: &McMemberRecord, mask: McMask) -> Result<(), Refusal> {
+        if IpoibGroup::from_gid(mgid).is_none_or(|group| group == IpoibGroup::Broadcast) {
+            return Ok(());
+        }
+        let (pkey, scope) = IpoibGroup::link_of(mgid);
+        let broadcast = self.groups.get(&broadcast_gid(pkey, scope)).ok_or(INVALID)?;
+        let free = McMask::MTU_SELECTOR | McMask::MTU | McMask::RATE_SELECTOR | McMask::RATE;
+        if agrees(&broadcast.record, wanted, mask.difference(free)) { Ok(()) } else { Err(INVALID) }
     }
 
     /// An MGID of our own: transient, the signature that OpenSM uses for these, a number.
@@ -268,7 +319,8 @@ impl Groups {
         let port = Self::subject(context, &wanted, mask, context.is_trusted(request))?;
         let group = self.groups.get_mut(&wanted.mgid).ok_or(INVALID)?;
         let state = group.members.get_mut(&port.port.guid).ok_or(INVALID)?;
-        if !state.intersects(wanted.join_state) {
+        // A leave names parts that the port has, and no others (IBA 15.2.5.17.3).
+        if wanted.join_state.is_empty() || !state.contains(wanted.join_state) {
             return Err(INVALID);
         }
         state.remove(wanted.join_state);
@@ -319,6 +371,25 @@ impl Groups {
     }
 }
 
+/// The broadcast group of a partition.
+fn broadcast_record(partition: &Partition, mgid: Gid, mlid: Lid, config: &SmConfig) -> McMemberRecord {
+    McMemberRecord {
+        mgid,
+        qkey: partition.qkey,
+        mlid,
+        mtu_selector: Selector::Exactly,
+        mtu: partition.mtu.into(),
+        pkey: partition.full_key(),
+        rate_selector: Selector::Exactly,
+        rate: partition.rate,
+        life_time_selector: Selector::Exactly,
+        life_time: LifeTime::new(config.subnet_timeout.code()),
+        sl: partition.sl,
+        scope: Scope::new(GroupScope::LINK_LOCAL.get()),
+        ..McMemberRecord::default()
+    }
+}
+
 /// True if a multicast GID may name a group: `ff`, and a transient or permanent flag (IBA 4.1.1).
 const fn is_usable(mgid: Gid) -> bool {
     mgid.is_multicast() && mgid.0[1] & 0xe0 == 0 && mgid.0[1] & 0x0f != 0
@@ -329,7 +400,7 @@ fn agrees(group: &McMemberRecord, wanted: &McMemberRecord, mask: McMask) -> bool
     let same = |bit, ok: bool| !mask.contains(bit) || ok;
     same(McMask::QKEY, wanted.qkey == group.qkey)
         && same(McMask::TRAFFIC_CLASS, wanted.traffic_class == group.traffic_class)
-        && same(McMask::PKEY, wanted.pkey.base() == group.pkey.base())
+        && same(McMask::PKEY, wanted.pkey.matches(group.pkey))
         && same(McMask::SL, wanted.sl == group.sl)
         && same(McMask::FLOW_LABEL, wanted.flow_label == group.flow_label)
         && same(McMask::HOP_LIMIT, wanted.hop_limit == group.hop_limit)
@@ -344,24 +415,4 @@ fn agrees(group: &McMemberRecord, wanted: &McMemberRecord, mask: McMask) -> bool
 fn can_join(group: &McMemberRecord, subnet: &Subnet, port: EndPort<'_>) -> bool {
     let (mtu, rate) = subnet.abilities(port.port);
     port.port.is_in(group.pkey) && MtuCode::from(mtu) >= group.mtu && speed(rate) >= speed(group.rate)
-}
-
-/// The MTU of a new group: what was asked for, 2048 if nothing was, and nothing that the port cannot do.
-fn choose_mtu(wanted: &McMemberRecord, mask: McMask, port: Mtu) -> Option<Mtu> {
-    if !mask.contains(McMask::MTU_SELECTOR | McMask::MTU) {
-        return Some(port.min(Mtu::B2048));
-    }
-    let possible = (1..=port.code()).rev().filter_map(Mtu::from_code);
-    possible.into_iter().find(|&m| selected(wanted.mtu_selector, &MtuCode::from(m), &wanted.mtu))
-}
-
-/// The rate of a new group: what was asked for, 10 Gb/s if nothing was, and nothing that the port cannot do.
-fn choose_rate(wanted: &McMemberRecord, mask: McMask, port: Rate) -> Option<Rate> {
-    if !mask.contains(McMask::RATE_SELECTOR | McMask::RATE) {
-        return Some(crate::sm::slower(port, Rate::new(3)));
-    }
-    let possible = (2..=18).map(Rate::new).filter(|&r| speed(r) <= speed(port));
-    possible
-        .filter(|r| selected(wanted.rate_selector, &speed(*r), &speed(wanted.rate)))
-        .max_by_key(|&r| speed(r))
 }

@@ -5,74 +5,26 @@ mod event;
 mod group;
 mod node;
 mod path;
+mod request;
+mod select;
 mod table;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use ib_wire::mad::{Mad, MadStatus, Method};
-use ib_wire::sa::{
-    CLASS_VERSION, CapabilityMask2, ClassPortInfo, DATA_LEN, Record, SaMad, attribute, status,
-};
-use ib_wire::{Gid, Lid};
+use ib_wire::sa::{CLASS_VERSION, CapabilityMask2, ClassPortInfo, SaMad, attribute};
+use ib_wire::{Gid, Guid, Lid};
 
-use crate::sm::subnet::{EndPort, PortId, Subnet};
-use crate::sm::{Changes, Counters, SmConfig};
+use crate::subnet::{Changes, PortId, SmConfig, Subnet};
 use event::{Event, Events};
 use group::Groups;
+use request::{Context, bytes_of};
+
+pub(crate) use request::Output;
 
 /// Optional abilities: multicast groups for datagrams (IBA table 188).
 const CAPABILITIES: u16 = 1 << 9;
-
-/// A refusal: the status of the answer.
-pub(crate) type Refusal = MadStatus;
-
-/// A refusal by a class-specific code.
-pub(crate) const fn refuse(code: u8) -> Refusal {
-    MadStatus::class_specific(code)
-}
-
-/// The refusal of a request that found nothing.
-pub(crate) const NO_RECORDS: Refusal = refuse(status::NO_RECORDS);
-/// The refusal of a request that contradicts itself or what is there.
-pub(crate) const INVALID: Refusal = refuse(status::REQUEST_INVALID);
-
-/// What a request works on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Context<'a> {
-    pub subnet: &'a Subnet,
-    pub config: &'a SmConfig,
-    /// The port that asks.
-    pub requester: EndPort<'a>,
-    /// Number of multicast LIDs that the switches can hold.
-    pub multicast_limit: u16,
-}
-
-impl Context<'_> {
-    /// True if the request shows the SM_Key (IBA 15.4.1).
-    pub(crate) const fn is_trusted(&self, request: &SaMad) -> bool {
-        self.config.sm_key != 0 && request.sm_key == self.config.sm_key
-    }
-}
-
-/// Where answers and reports go, and what is counted.
-#[derive(Debug)]
-pub(crate) struct Output<'a> {
-    pub now: Instant,
-    pub config: &'a SmConfig,
-    pub counters: &'a mut Counters,
-    pub out: &'a mut VecDeque<Mad>,
-}
-
-/// Records found for a request, each as its bytes.
-pub(crate) type Records = Vec<[u8; DATA_LEN]>;
-
-/// Bytes of a record.
-pub(crate) fn bytes_of<R: Record>(record: &R) -> [u8; DATA_LEN] {
-    let mut data = [0; DATA_LEN];
-    record.to_data(&mut data);
-    data
-}
 
 /// The server.
 #[derive(Debug)]
@@ -107,18 +59,29 @@ impl Server {
         self.events.expire(to);
     }
 
-    /// Ports came, went or lost their state.
-    pub(crate) fn ports_changed(&mut self, changes: &Changes, subnet: &Subnet, to: &mut Output<'_>) {
+    /// A sweep found out what is there: ports came, went or lost their state, or are in other partitions than before.
+    /// Returns the ports that must join anew, since their groups are not what they were.
+    pub(crate) fn ports_changed(
+        &mut self,
+        changes: &Changes,
+        subnet: &Subnet,
+        multicast_limit: u16,
+        to: &mut Output<'_>,
+    ) -> BTreeSet<Guid> {
         let mut happened = Vec::new();
-        for &guid in changes.departed.iter().chain(&changes.restarted) {
+        for &guid in changes.departed.iter().map(|(guid, _)| guid).chain(&changes.restarted) {
             self.events.forget(guid);
             happened.extend(self.groups.forget(guid));
         }
-        happened.extend(changes.departed.iter().map(|&g| Event::port_out(subnet, g)));
+        let followed = self.groups.follow(to.config, subnet, multicast_limit);
+        happened.extend(followed.happened);
+        to.counters.groups_left_out += followed.without_room;
+        happened.extend(changes.departed.iter().map(|(g, keys)| Event::port_out(subnet, *g, keys.clone())));
         happened.extend(changes.arrived.iter().map(|&g| Event::port_in(subnet, g)));
         for event in happened {
             self.events.publish(&event, subnet, to);
         }
+        followed.informed
     }
 
     /// Answers a request. True if memberships changed.

@@ -1,10 +1,12 @@
-//! NodeRecord and PortInfoRecord (IBA 15.2.5.2, 15.2.5.3): what the sweep saw, by LID.
+//! NodeRecord and PortInfoRecord (IBA 15.2.5.2, 15.2.5.3): what the sweep saw, by LID. A port sees those that it shares a
+//! partition with (IBA 15.4.1.2).
 
 use ib_wire::Lid;
 use ib_wire::sa::{DATA_LEN, SaMad};
 use ib_wire::smp::{NodeInfo, PortInfo};
 
-use super::{Context, Records};
+use super::request::{Context, Records};
+use crate::subnet::EndPort;
 
 /// Component of both records: the LID.
 const LID: u64 = 1;
@@ -23,10 +25,16 @@ fn wanted(request: &SaMad) -> Option<Lid> {
     (request.component_mask & LID != 0).then_some(Lid(u16::from_be_bytes([a, b])))
 }
 
+/// Ports that have LIDs and that the asker may know of.
+fn visible<'a>(context: &Context<'a>) -> impl Iterator<Item = EndPort<'a>> {
+    let asker = context.requester.port;
+    context.subnet.end_ports().filter(move |e| asker.may_see(e.port))
+}
+
 /// Nodes, one record for each of their ports that has a LID.
 pub(crate) fn nodes(context: &Context<'_>, request: &SaMad) -> Records {
     let lid = wanted(request);
-    let found = context.subnet.end_ports().filter(|e| lid.is_none_or(|lid| lid == e.port.lid));
+    let found = visible(context).filter(|e| lid.is_none_or(|lid| lid == e.port.lid));
     found
         .map(|end| {
             let mut data = [0; DATA_LEN];
@@ -45,7 +53,7 @@ pub(crate) fn ports(context: &Context<'_>, request: &SaMad) -> Records {
     let lid = wanted(request);
     let number = (request.component_mask & PORT_NUMBER != 0).then_some(request.data[2]);
     let mut records = Records::new();
-    for end in context.subnet.end_ports().filter(|e| lid.is_none_or(|lid| lid == e.port.lid)) {
+    for end in visible(context).filter(|e| lid.is_none_or(|lid| lid == e.port.lid)) {
         let of_node = end.node.ports.iter().filter(|(n, _)| end.node.is_switch() || **n == end.id.1);
         for (&n, port) in of_node.filter(|(n, _)| number.is_none_or(|wanted| wanted == **n)) {
             let mut data = [0; DATA_LEN];

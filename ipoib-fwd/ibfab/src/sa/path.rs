@@ -1,25 +1,15 @@
 //! PathRecord (IBA 15.2.5.16).
 
-use ib_wire::sa::{LifeTime, MtuCode, PathMask, PathRecord, SaMad, Selector, status};
-use ib_wire::{Mtu, PKey, Rate};
+use ib_wire::sa::{LifeTime, PathMask, PathRecord, SaMad, Selector, status};
+use ib_wire::{Gid, Mtu, PKey, Rate};
 
 use super::group::Groups;
-use super::{Context, NO_RECORDS, Records, Refusal, bytes_of, refuse};
-use crate::sm::subnet::{EndPort, Node};
-use crate::sm::{slower, speed};
+use super::request::{Context, NO_RECORDS, Records, Refusal, bytes_of, refuse};
+use super::select::selected;
+use crate::subnet::{EndPort, Node, Subnet, slower, speed};
 
 /// Most records that are collected; a table that long is refused anyway.
 const MAX_RECORDS: usize = 16;
-
-/// True if `have` is what a selector and a value ask for.
-pub(crate) fn selected<T: Ord>(selector: Selector, have: &T, wanted: &T) -> bool {
-    match selector {
-        Selector::Greater => have > wanted,
-        Selector::Less => have < wanted,
-        Selector::Exactly => have == wanted,
-        Selector::Best | Selector::Other(_) => true,
-    }
-}
 
 /// The paths that a request asks for.
 pub(crate) fn find(context: &Context<'_>, request: &SaMad, groups: &Groups) -> Result<Records, Refusal> {
@@ -27,7 +17,7 @@ pub(crate) fn find(context: &Context<'_>, request: &SaMad, groups: &Groups) -> R
     let mask = PathMask::from_bits_retain(request.component_mask);
     let subnet = context.subnet;
     let sources: Vec<EndPort<'_>> = if mask.contains(PathMask::SGID) {
-        vec![subnet.by_gid(wanted.sgid).ok_or(refuse(status::INVALID_GID))?]
+        vec![by_gid(subnet, wanted.sgid)?.ok_or(refuse(status::INVALID_GID))?]
     } else if mask.contains(PathMask::SLID) {
         vec![subnet.by_lid(wanted.slid).ok_or(NO_RECORDS)?]
     } else {
@@ -38,7 +28,7 @@ pub(crate) fn find(context: &Context<'_>, request: &SaMad, groups: &Groups) -> R
         return record.map(|r| vec![bytes_of(&r)]).ok_or(NO_RECORDS);
     }
     let targets: Vec<EndPort<'_>> = if mask.contains(PathMask::DGID) {
-        vec![subnet.by_gid(wanted.dgid).ok_or(NO_RECORDS)?]
+        vec![by_gid(subnet, wanted.dgid)?.ok_or(NO_RECORDS)?]
     } else if mask.contains(PathMask::DLID) {
         vec![subnet.by_lid(wanted.dlid).ok_or(NO_RECORDS)?]
     } else {
@@ -48,6 +38,13 @@ pub(crate) fn find(context: &Context<'_>, request: &SaMad, groups: &Groups) -> R
     let paths = pairs.filter_map(|(s, t)| between(context, &wanted, mask, s, t));
     let records: Records = paths.take(MAX_RECORDS).map(|r| bytes_of(&r)).collect();
     if records.is_empty() { Err(NO_RECORDS) } else { Ok(records) }
+}
+
+/// The port that a path begins or ends at, by the subnet's prefix or the link-local one, which every port answers to
+/// (IBA 4.1.1). A GID of another subnet is refused.
+fn by_gid(subnet: &Subnet, gid: Gid) -> Result<Option<EndPort<'_>>, Refusal> {
+    let known = gid.prefix() == subnet.prefix || gid.prefix() == Gid::DEFAULT_PREFIX;
+    if known { Ok(subnet.by_guid(gid.id())) } else { Err(refuse(status::INVALID_GID)) }
 }
 
 /// The smallest MTU and the slowest rate between two ports. Between different switches every trunk counts, since
@@ -79,9 +76,9 @@ fn between(
 ) -> Option<PathRecord> {
     // The asking port must share a partition with both ends (IBA 15.4.1.2).
     let asker = context.requester.port;
-    asker.shared_pkeys(source.port).next()?;
-    asker.shared_pkeys(target.port).next()?;
-    if mask.contains(PathMask::SLID) && wanted.slid != source.port.lid
+    let seen = asker.may_see(source.port) && asker.may_see(target.port);
+    if !seen
+        || mask.contains(PathMask::SLID) && wanted.slid != source.port.lid
         || mask.contains(PathMask::DLID) && wanted.dlid != target.port.lid
     {
         return None;
@@ -89,6 +86,8 @@ fn between(
     let by_mask = |k: &PKey| !mask.contains(PathMask::PKEY) || k.base() == wanted.pkey.base();
     let pkey = source.port.shared_pkeys(target.port).find(by_mask)?;
     let (mtu, rate) = bottleneck(context, source, target);
+    let partition = context.config.partitions.iter().find(|p| p.pkey.base() == pkey.base());
+    let sl = partition.map(|p| p.sl).unwrap_or_default();
     let life_time = LifeTime::new(context.config.subnet_timeout.code());
     let mut record = PathRecord {
         dgid: target.gid(context.subnet),
@@ -96,6 +95,7 @@ fn between(
         dlid: target.port.lid,
         slid: source.port.lid,
         pkey,
+        sl,
         reversible: true,
         mtu_selector: Selector::Exactly,
         mtu: mtu.into(),
@@ -108,19 +108,19 @@ fn between(
     if mask.contains(PathMask::NUMB_PATH) {
         record.numb_path = wanted.numb_path;
     }
-    fits(wanted, mask, mtu, rate, life_time).then_some(record)
+    fits(wanted, mask, &record).then_some(record)
 }
 
 /// True if the request's MTU, rate, life time, service level and raw traffic components allow this path.
-fn fits(wanted: &PathRecord, mask: PathMask, mtu: Mtu, rate: Rate, life_time: LifeTime) -> bool {
+fn fits(wanted: &PathRecord, mask: PathMask, path: &PathRecord) -> bool {
     let both = |selector: PathMask, value: PathMask| mask.contains(selector | value);
-    let mtu_fits = !both(PathMask::MTU_SELECTOR, PathMask::MTU)
-        || selected(wanted.mtu_selector, &MtuCode::from(mtu), &wanted.mtu);
+    let mtu_fits =
+        !both(PathMask::MTU_SELECTOR, PathMask::MTU) || selected(wanted.mtu_selector, &path.mtu, &wanted.mtu);
     let rate_fits = !both(PathMask::RATE_SELECTOR, PathMask::RATE)
-        || selected(wanted.rate_selector, &speed(rate), &speed(wanted.rate));
+        || selected(wanted.rate_selector, &speed(path.rate), &speed(wanted.rate));
     let life_fits = !both(PathMask::LIFE_TIME_SELECTOR, PathMask::LIFE_TIME)
-        || selected(wanted.life_time_selector, &life_time, &wanted.life_time);
-    let sl_fits = !mask.contains(PathMask::SL) || wanted.sl.get() == 0;
+        || selected(wanted.life_time_selector, &path.life_time, &wanted.life_time);
+    let sl_fits = !mask.contains(PathMask::SL) || wanted.sl == path.sl;
     let raw_fits = !mask.contains(PathMask::RAW_TRAFFIC) || !wanted.raw_traffic;
     mtu_fits && rate_fits && life_fits && sl_fits && raw_fits
 }

@@ -4,7 +4,7 @@ use ib_wire::mad::{MadStatus, Method};
 use ib_wire::rmpp::{RmppFlags, RmppHeader, RmppType};
 use ib_wire::sa::{DATA_LEN, SaMad, attribute, status};
 
-use super::{NO_RECORDS, Records, refuse};
+use super::request::{NO_RECORDS, Records, refuse};
 
 /// Bytes of the datagram between RMPP header and data: SM_Key, attribute offset, component mask.
 const SA_HEADER_LEN: u32 = 20;

@@ -7,11 +7,8 @@
 //! A sweep goes through the phases of `sweep::Phase`. Everything found is compared with what shall be, and only the
 //! differences are written, so a sweep over a healthy subnet is all reading.
 
-mod config;
 mod program;
-mod rate;
 mod routing;
-pub(crate) mod subnet;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -24,11 +21,8 @@ use ib_wire::mad::{Mad, MadStatus, Method, MgmtClass};
 use ib_wire::smp::{PortState, SmInfo, SmState, Smp, attribute};
 use ib_wire::{Gid, Lid, Qpn};
 
-pub use config::{Members, Partition, SmConfig};
-pub(crate) use rate::{slower, speed};
-
 use crate::sa::{Output, Server};
-pub(crate) use sweep::Changes;
+use crate::subnet::{Counters, Partition, SmConfig};
 use sweep::{Phase, Sweep};
 
 /// Most datagrams that wait to be sent; beyond it answers are dropped and counted.
@@ -36,33 +30,6 @@ const MAX_QUEUED: usize = 4096;
 
 /// Time after a sweep in which something did not answer.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
-
-/// What happened so far.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counters {
-    /// Sweeps that found out what is there.
-    pub sweeps: u64,
-    /// Datagrams that no one here takes.
-    pub unknown: u64,
-    /// Answers that nothing waited for.
-    pub unasked: u64,
-    /// SMPs given up after all tries.
-    pub smp_lost: u64,
-    /// SMPs answered with an error.
-    pub smp_refused: u64,
-    /// Traps taken.
-    pub traps: u64,
-    /// Nodes beyond the limit, or without a GUID.
-    pub nodes_ignored: u64,
-    /// Requests to subnet administration.
-    pub sa_requests: u64,
-    /// Requests to subnet administration that were refused.
-    pub sa_refused: u64,
-    /// Event reports given up after all tries, or beyond the limit.
-    pub reports_lost: u64,
-    /// Answers dropped because too many waited to be sent.
-    pub out_dropped: u64,
-}
 
 /// Subnet manager and subnet administration.
 #[derive(Debug)]
@@ -193,6 +160,16 @@ impl SubnetManager {
         }
     }
 
+    /// Takes other partitions: a sweep gives every port its keys and the switches theirs, and makes and drops broadcast
+    /// groups.
+    pub fn set_partitions(&mut self, now: Instant, partitions: Vec<Partition>) {
+        if self.config.partitions != partitions {
+            self.config.partitions = partitions;
+            self.want_sweep(now);
+            self.progress(now);
+        }
+    }
+
     /// True once every port that was found is configured, and nothing is being changed.
     #[must_use]
     pub fn is_up(&self) -> bool {
@@ -262,14 +239,22 @@ impl SubnetManager {
                 true
             }
             Phase::Discover => {
-                let changes = self.sweep.decide(&self.config);
+                let changes = self.sweep.decide(&self.config, &mut self.counters);
                 let subnet = &self.sweep.subnet;
                 let config = &self.config;
                 let mut to = Output { now, config, counters: &mut self.counters, out: &mut self.out };
-                self.sa.ports_changed(&changes, subnet, &mut to);
+                let limit = self.sweep.multicast_limit();
+                let informed = self.sa.ports_changed(&changes, subnet, limit, &mut to);
+                self.sweep.subnet.reregister(&informed);
                 self.groups_changed = false;
-                let receivers = self.sa.receivers(subnet);
-                self.sweep.configure(&self.config, &receivers);
+                self.sweep.prune(&self.sa.receivers(&self.sweep.subnet));
+                true
+            }
+            Phase::Prune => {
+                // Who joined or left meanwhile is counted in.
+                self.groups_changed = false;
+                let receivers = self.sa.receivers(&self.sweep.subnet);
+                self.sweep.configure(&self.config, &receivers, &mut self.counters);
                 true
             }
             Phase::Configure => {

@@ -6,20 +6,23 @@ use ib_wire::smp::{
     Capabilities, DirectedPath, LinearForwardingBlock, Lmc, MulticastForwardingBlock, PKEY_BLOCK_LEN,
     PKeyBlock, PortInfo, PortPhysicalState, PortState, SwitchInfo,
 };
-use ib_wire::{Guid, Lid, PKey, ServiceLevel};
+use ib_wire::{Guid, Lid, ServiceLevel};
 
-use super::subnet::{Port, PortId, Subnet};
-use super::sweep::{Phase, Step, Sweep};
-use super::{SmConfig, routing};
+use super::routing;
+use super::sweep::{MAX_PKEYS, Phase, Step, Sweep};
+use crate::subnet::{Counters, KeyTable, Node, Port, PortId, SmConfig, Subnet};
 
 /// Most P_Key blocks that are written to a port.
-const PKEY_BLOCKS: u16 = 4;
+const PKEY_BLOCKS: u16 = (MAX_PKEYS / PKEY_BLOCK_LEN) as u16;
+
+/// Ports that receive each multicast LID.
+type Receivers = BTreeMap<Lid, Vec<PortId>>;
 
 impl Sweep {
     /// Writes everything that is not as it shall be.
-    pub(crate) fn configure(&mut self, config: &SmConfig, groups: &BTreeMap<Lid, Vec<PortId>>) {
+    pub(crate) fn configure(&mut self, config: &SmConfig, groups: &Receivers, counters: &mut Counters) {
         self.phase = Phase::Configure;
-        self.configure_ports(config);
+        self.configure_ports(config, counters);
         let last = self.subnet.last_lid().0;
         let mut wanted = Vec::new();
         for (guid, table) in routing::linear(&self.subnet) {
@@ -46,11 +49,34 @@ impl Sweep {
             let info = SwitchInfo { linear_top: last, port_state_change: false, ..info };
             self.set(Step::SetSwitchInfo(guid), 0, &path, &info);
         }
-        self.program_multicast(groups);
+        if !self.unpruned {
+            self.program_multicast(groups);
+        }
+    }
+
+    /// Takes out of the multicast tables what is not wanted any more; what is wanted anew is for [`Sweep::configure`].
+    pub(crate) fn prune(&mut self, groups: &Receivers) {
+        self.phase = Phase::Prune;
+        let mut pruned = Vec::new();
+        let tables = routing::multicast(&self.subnet, groups);
+        for (guid, node) in &self.subnet.nodes {
+            let (Some(switch), Some(table)) = (&node.switch, tables.get(guid)) else { continue };
+            for (&(block, position), have) in &switch.multicast {
+                let mut masks = *have;
+                let wanted = table.get(&(block, position));
+                for (at, mask) in masks.iter_mut().enumerate() {
+                    *mask &= wanted.and_then(|w| w.get(at)).copied().unwrap_or(0);
+                }
+                if masks != *have {
+                    pruned.push((*guid, node.path, block, position, masks));
+                }
+            }
+        }
+        self.write_multicast(pruned);
     }
 
     /// Writes the blocks of multicast tables that are not as they shall be.
-    pub(crate) fn program_multicast(&mut self, groups: &BTreeMap<Lid, Vec<PortId>>) {
+    pub(crate) fn program_multicast(&mut self, groups: &Receivers) {
         let mut wanted = Vec::new();
         for (guid, mut table) in routing::multicast(&self.subnet, groups) {
             let Some(node) = self.subnet.nodes.get(&guid) else { continue };
@@ -65,14 +91,18 @@ impl Sweep {
                 }
             }
         }
-        for (guid, path, block, position, masks) in wanted {
+        self.write_multicast(wanted);
+    }
+
+    fn write_multicast(&mut self, blocks: Vec<(Guid, DirectedPath, u16, u8, [u16; 32])>) {
+        for (guid, path, block, position, masks) in blocks {
             let step = Step::SetMulticast(guid, block, position, masks);
             let modifier = MulticastForwardingBlock::modifier(block, position);
             self.set(step, modifier, &path, &MulticastForwardingBlock { masks });
         }
     }
 
-    fn configure_ports(&mut self, config: &SmConfig) {
+    fn configure_ports(&mut self, config: &SmConfig, counters: &mut Counters) {
         let sm_lid = config.first_lid;
         let mut infos = Vec::new();
         let mut keys = Vec::new();
@@ -83,29 +113,41 @@ impl Sweep {
                 if !end && port.peer.is_none() || end && port.lid == Lid(0) {
                     continue;
                 }
-                let wanted = desired(&self.subnet, port, end, config, sm_lid);
-                if wanted != port.info || port.fresh {
+                let peer = guarded(&self.subnet, node, number, port);
+                let enforced = peer.filter(|keys| can_enforce(node, keys));
+                counters.not_enforced += u64::from(peer.is_some() && enforced.is_none());
+                let mut wanted = desired(&self.subnet, port, end, config, sm_lid);
+                if let (false, Some(switch)) = (end, &node.switch) {
+                    enforce(&mut wanted, &switch.info, enforced.is_some());
+                }
+                if wanted != port.info || port.fresh || port.reregister {
                     // The state is not touched here; a fresh port's clients are told to register anew.
                     let can = wanted.capabilities.contains(Capabilities::CLIENT_REREGISTRATION);
                     let info = PortInfo {
                         state: PortState::NoChange,
                         physical_state: PortPhysicalState::NoChange,
-                        client_reregister: end && port.fresh && can,
+                        client_reregister: end && can && (port.fresh || port.reregister),
                         ..wanted
                     };
                     infos.push((id, port.path, info));
                 }
-                if end {
-                    let blocks =
-                        node.info.partition_cap.div_ceil(PKEY_BLOCK_LEN as u16).clamp(1, PKEY_BLOCKS);
-                    keys.extend((0..blocks).filter_map(|block| pkey_block(port, id, block)));
+                let capacity = match &node.switch {
+                    Some(switch) if !end => switch.info.partition_enforcement_cap,
+                    _ => node.info.partition_cap.max(1),
+                };
+                // A switch port has the table of the port that hangs on it.
+                if let Some(table) = if end { Some(&port.pkeys) } else { enforced } {
+                    let blocks = capacity.div_ceil(PKEY_BLOCK_LEN as u16).min(PKEY_BLOCKS);
+                    keys.extend((0..blocks).filter_map(|block| pkey_block(port, table, id, block)));
                 }
             }
         }
         // Keys before LIDs: what a port is told last makes it usable.
         for (id, path, block, values) in keys {
             let step = Step::SetPKeys(id, block, values);
-            self.set(step, PKeyBlock::modifier(block, 0), &path, &PKeyBlock { keys: values });
+            let is_switch = self.subnet.nodes.get(&id.0).is_some_and(Node::is_switch);
+            let modifier = PKeyBlock::modifier(block, if is_switch { id.1 } else { 0 });
+            self.set(step, modifier, &path, &PKeyBlock { keys: values });
         }
         for (id, path, info) in infos {
             self.set(Step::SetPortInfo(id), u32::from(id.1), &path, &info);
@@ -157,16 +199,35 @@ fn desired(subnet: &Subnet, port: &Port, end: bool, config: &SmConfig, sm_lid: L
     info
 }
 
+/// The P_Keys that a switch port shall let through: those of the channel adapter at its other end. Between switches
+/// everything passes, since it was looked at where it came in.
+fn guarded<'a>(subnet: &'a Subnet, node: &Node, number: u8, port: &Port) -> Option<&'a KeyTable> {
+    let peer = port.peer.filter(|_| node.is_switch() && number > 0)?;
+    let other = subnet.nodes.get(&peer.0).filter(|other| !other.is_switch())?;
+    Some(&other.ports.get(&peer.1)?.pkeys)
+}
+
+/// True if a switch's ports can look at P_Keys both ways and have room for these.
+fn can_enforce(node: &Node, keys: &KeyTable) -> bool {
+    let able = node.switch.as_ref().map(|s| s.info).filter(|i| i.enforce_in && i.enforce_out);
+    able.is_some_and(|info| usize::from(info.partition_enforcement_cap) >= keys.len())
+}
+
+/// Partition enforcement of a switch port (IBA 14.2.5.6). Raw packets have no P_Key, so they are dropped with it.
+const fn enforce(info: &mut PortInfo, able: &SwitchInfo, on: bool) {
+    info.pkey_enforce_in = on;
+    info.pkey_enforce_out = on;
+    info.filter_raw_in = on && able.filter_raw_in;
+    info.filter_raw_out = on && able.filter_raw_out;
+}
+
 /// A block of P_Keys of a port, if it did not confirm it yet.
 fn pkey_block(
     port: &Port,
+    table: &KeyTable,
     id: PortId,
     block: u16,
-) -> Option<(PortId, DirectedPath, u16, [PKey; PKEY_BLOCK_LEN])> {
-    let mut keys = [PKey(0); PKEY_BLOCK_LEN];
-    let from = port.pkeys.iter().skip(usize::from(block) * PKEY_BLOCK_LEN);
-    for (to, key) in keys.iter_mut().zip(from) {
-        *to = *key;
-    }
+) -> Option<(PortId, DirectedPath, u16, [ib_wire::PKey; PKEY_BLOCK_LEN])> {
+    let keys = table.block(block);
     (port.programmed.get(&block) != Some(&keys)).then_some((id, port.path, block, keys))
 }

@@ -1,11 +1,12 @@
-//! Forwarding tables: shortest ways for unicast, one spanning tree for multicast.
+//! Forwarding tables: up*/down* for unicast, one spanning tree for multicast.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ib_wire::smp::{LFT_BLOCK_LEN, LFT_NO_PORT, MFT_BLOCK_LEN, MFT_PORTS};
 use ib_wire::{Guid, Lid};
 
-use super::subnet::{PortId, Subnet};
+use crate::subnet::{Node, PortId, Subnet};
 
 /// Blocks of a linear forwarding table.
 pub(crate) type Linear = BTreeMap<u16, [u8; LFT_BLOCK_LEN]>;
@@ -27,7 +28,7 @@ fn distances(subnet: &Subnet, target: Guid) -> BTreeMap<Guid, u32> {
     let mut queue = VecDeque::from([(target, 0)]);
     while let Some((at, d)) = queue.pop_front() {
         for (_, (next, _)) in trunks(subnet, at) {
-            if let std::collections::btree_map::Entry::Vacant(entry) = hops.entry(next) {
+            if let Entry::Vacant(entry) = hops.entry(next) {
                 entry.insert(d + 1);
                 queue.push_back((next, d + 1));
             }
@@ -36,28 +37,97 @@ fn distances(subnet: &Subnet, target: Guid) -> BTreeMap<Guid, u32> {
     hops
 }
 
-/// The linear forwarding tables of all switches. Where several ways are equally short, LIDs are spread over them.
+/// The switches from a root downwards. Every trunk leads up at one end and down at the other. A way that goes up first and
+/// then only down, and never up again, cannot be part of a circle of packets that wait for each other.
+#[derive(Debug)]
+struct Order {
+    root: Option<Guid>,
+    /// Hops to the root, then the GUID; less is higher up.
+    place: BTreeMap<Guid, (u32, Guid)>,
+}
+
+impl Order {
+    /// The root is the switch that is nearest to all others.
+    fn new(subnet: &Subnet) -> Self {
+        let switches = subnet.nodes.iter().filter(|(_, n)| n.is_switch()).map(|(&guid, _)| guid);
+        let root = switches.min_by_key(|&guid| {
+            let hops = distances(subnet, guid);
+            (std::cmp::Reverse(hops.len()), hops.values().sum::<u32>(), guid)
+        });
+        let hops = root.map(|root| distances(subnet, root)).unwrap_or_default();
+        Self { root, place: hops.into_iter().map(|(guid, d)| (guid, (d, guid))).collect() }
+    }
+
+    fn is_above(&self, a: Guid, b: Guid) -> bool {
+        self.place.get(&a) < self.place.get(&b)
+    }
+
+    /// How far every switch is from `home` and how it gets there.
+    fn ways(&self, subnet: &Subnet, home: Guid) -> BTreeMap<Guid, Way> {
+        // All that get there by going down only: these must, since a packet may have come from above.
+        let mut ways = BTreeMap::from([(home, Way::Down(0))]);
+        let mut queue = VecDeque::from([(home, 0)]);
+        while let Some((at, d)) = queue.pop_front() {
+            for (_, (next, _)) in trunks(subnet, at) {
+                if self.is_above(next, at)
+                    && let Entry::Vacant(entry) = ways.entry(next)
+                {
+                    entry.insert(Way::Down(d + 1));
+                    queue.push_back((next, d + 1));
+                }
+            }
+        }
+        // The others go up; those above them are looked at before them.
+        let mut rest: Vec<Guid> =
+            self.place.keys().copied().filter(|guid| !ways.contains_key(guid)).collect();
+        rest.sort_by_key(|guid| self.place.get(guid));
+        for at in rest {
+            let above = trunks(subnet, at).map(|(_, (next, _))| next).filter(|&next| self.is_above(next, at));
+            if let Some(hops) = above.filter_map(|next| ways.get(&next)).map(|way| way.hops()).min() {
+                ways.insert(at, Way::Up(hops + 1));
+            }
+        }
+        ways
+    }
+}
+
+/// How a switch's packets get to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    /// Downwards all the way.
+    Down(u32),
+    /// Upwards first.
+    Up(u32),
+}
+
+impl Way {
+    const fn hops(self) -> u32 {
+        match self {
+            Self::Down(hops) | Self::Up(hops) => hops,
+        }
+    }
+}
+
+/// The linear forwarding tables of all switches: the shortest of the ways that go up and then down. Where several are equally
+/// short, LIDs are spread over them.
 pub(crate) fn linear(subnet: &Subnet) -> BTreeMap<Guid, Linear> {
     let switches: Vec<Guid> = subnet.nodes.iter().filter(|(_, n)| n.is_switch()).map(|(&g, _)| g).collect();
     let last_block = subnet.last_lid().0 / LFT_BLOCK_LEN as u16;
     let empty: Linear = (0..=last_block).map(|b| (b, [LFT_NO_PORT; LFT_BLOCK_LEN])).collect();
     let mut tables: BTreeMap<Guid, Linear> = switches.iter().map(|&s| (s, empty.clone())).collect();
-    let mut ways: BTreeMap<Guid, BTreeMap<Guid, u32>> = BTreeMap::new();
+    let order = Order::new(subnet);
+    let mut known: BTreeMap<Guid, BTreeMap<Guid, Vec<u8>>> = BTreeMap::new();
     for end in subnet.end_ports() {
         // The switch that the port hangs on, and that switch's port.
         let home = if end.node.is_switch() { Some((end.id.0, 0)) } else { end.port.peer };
         let Some((home, exit)) = home else { continue };
-        let hops = ways.entry(home).or_insert_with(|| distances(subnet, home));
+        let exits = known.entry(home).or_insert_with(|| exits(subnet, &order, home));
         let lid = end.port.lid;
         for &switch in &switches {
             let port = if switch == home {
                 Some(exit)
             } else {
-                let here = hops.get(&switch).copied();
-                let nearer: Vec<u8> = trunks(subnet, switch)
-                    .filter(|(_, (next, _))| hops.get(next).map(|d| d + 1) == here && here.is_some())
-                    .map(|(port, _)| port)
-                    .collect();
+                let nearer = exits.get(&switch).map_or(&[][..], Vec::as_slice);
                 nearer.get(usize::from(lid.0) % nearer.len().max(1)).copied()
             };
             let (block, at) = (lid.0 / LFT_BLOCK_LEN as u16, usize::from(lid.0) % LFT_BLOCK_LEN);
@@ -70,6 +140,21 @@ pub(crate) fn linear(subnet: &Subnet) -> BTreeMap<Guid, Linear> {
     tables
 }
 
+/// The ports of every switch that lead to `home` on the shortest way.
+fn exits(subnet: &Subnet, order: &Order, home: Guid) -> BTreeMap<Guid, Vec<u8>> {
+    let ways = order.ways(subnet, home);
+    let leads = |at: Guid, way: Way, next: Guid| match (way, ways.get(&next)) {
+        (Way::Down(hops), Some(&Way::Down(left))) => order.is_above(at, next) && left + 1 == hops,
+        (Way::Up(hops), Some(left)) => order.is_above(next, at) && left.hops() + 1 == hops,
+        _ => false,
+    };
+    let ports = |at, way| {
+        let on_the_way = trunks(subnet, at).filter(move |(_, (next, _))| leads(at, way, *next));
+        on_the_way.map(|(port, _)| port).collect()
+    };
+    ways.iter().map(|(&at, &way)| (at, ports(at, way))).collect()
+}
+
 /// The multicast forwarding tables of all switches; `groups` are the ports that receive each multicast LID. Every
 /// group uses the same spanning tree; a branch is taken only where a receiver lies behind it, from any sender.
 pub(crate) fn multicast(subnet: &Subnet, groups: &BTreeMap<Lid, Vec<PortId>>) -> BTreeMap<Guid, Multicast> {
@@ -79,7 +164,7 @@ pub(crate) fn multicast(subnet: &Subnet, groups: &BTreeMap<Lid, Vec<PortId>>) ->
     for (&mlid, receivers) in groups {
         let mut exits: BTreeMap<Guid, BTreeSet<u8>> = BTreeMap::new();
         for &(node, number) in receivers {
-            let home = if subnet.nodes.get(&node).is_some_and(super::subnet::Node::is_switch) {
+            let home = if subnet.nodes.get(&node).is_some_and(Node::is_switch) {
                 Some((node, number))
             } else {
                 subnet.port((node, number)).and_then(|p| p.peer)
@@ -116,19 +201,15 @@ type Tree = BTreeMap<Guid, Vec<(u8, Guid)>>;
 
 fn spanning_tree(subnet: &Subnet) -> Tree {
     let mut tree = Tree::new();
-    let mut seen = BTreeSet::new();
-    for (&root, node) in &subnet.nodes {
-        if !node.is_switch() || !seen.insert(root) {
-            continue;
-        }
-        let mut queue = VecDeque::from([root]);
-        while let Some(at) = queue.pop_front() {
-            for (port, (next, entry)) in trunks(subnet, at) {
-                if seen.insert(next) {
-                    tree.entry(at).or_default().push((port, next));
-                    tree.entry(next).or_default().push((entry, at));
-                    queue.push_back(next);
-                }
+    let Some(root) = Order::new(subnet).root else { return tree };
+    let mut seen = BTreeSet::from([root]);
+    let mut queue = VecDeque::from([root]);
+    while let Some(at) = queue.pop_front() {
+        for (port, (next, entry)) in trunks(subnet, at) {
+            if seen.insert(next) {
+                tree.entry(at).or_default().push((port, next));
+                tree.entry(next).or_default().push((entry, at));
+                queue.push_back(next);
             }
         }
     }

@@ -9,9 +9,11 @@ use ib_wire::smp::{
 };
 use ib_wire::{Guid, Lid, PKey, Tid};
 
-use super::subnet::{Node, Port, PortId, Subnet, SwitchState};
 use super::transaction::Transactions;
-use super::{Counters, SmConfig};
+use crate::subnet::{Changes, Counters, KeyTable, Node, Port, PortId, SmConfig, Subnet, SwitchState};
+
+/// Most P_Keys that a port is given.
+pub(super) const MAX_PKEYS: usize = 128;
 
 /// What an outstanding packet is for.
 #[derive(Clone, Debug)]
@@ -45,23 +47,14 @@ pub(crate) enum Phase {
     Rest,
     /// Nodes and links are found.
     Discover,
+    /// Branches of multicast trees that are no more are cut, so that no mixture of an old tree and a new one is a loop.
+    Prune,
     /// LIDs, P_Keys, MTUs, forwarding tables.
     Configure,
     /// Links from INIT to ARMED.
     Arm,
     /// Links from ARMED to ACTIVE.
     Activate,
-}
-
-/// What a finished discovery changed.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Changes {
-    /// Ports that came.
-    pub arrived: Vec<Guid>,
-    /// Ports that went, or came back without their state.
-    pub departed: Vec<Guid>,
-    /// Ports that lost their state: their memberships and subscriptions mean nothing any more.
-    pub restarted: Vec<Guid>,
 }
 
 /// The sweep and what it works on.
@@ -73,6 +66,8 @@ pub(crate) struct Sweep {
     generation: u64,
     /// Ports whose other end did not answer.
     silent: Vec<PortId>,
+    /// A branch that shall be cut may still be there, so nothing is grafted in this sweep.
+    pub unpruned: bool,
     /// Something did not answer: look again at the next occasion.
     pub incomplete: bool,
     /// A sweep was asked for while one was going on or held off.
@@ -87,6 +82,7 @@ impl Sweep {
             smps: Transactions::new(config.smp_window, config.smp_timeout, config.smp_tries, config.seed),
             generation: 0,
             silent: Vec::new(),
+            unpruned: false,
             incomplete: false,
             wanted: true,
         }
@@ -98,6 +94,7 @@ impl Sweep {
         self.generation += 1;
         self.wanted = false;
         self.incomplete = false;
+        self.unpruned = false;
         self.silent.clear();
         self.ask_node(DirectedPath::LOCAL, None);
     }
@@ -159,6 +156,7 @@ impl Sweep {
                 if let (Some(port), Some(info)) = (self.subnet.port_mut(id), smp.attribute::<PortInfo>()) {
                     port.info = info;
                     port.fresh = false;
+                    port.reregister = false;
                 }
             }
             Step::SetSwitchInfo(guid) => {
@@ -189,6 +187,7 @@ impl Sweep {
         self.incomplete = true;
         match step {
             Step::Probe => self.wanted = true,
+            Step::SetMulticast(..) => self.unpruned |= self.phase == Phase::Prune,
             Step::NodeInfo { from: Some(port), .. } => self.silent.push(port),
             _ => {}
         }
@@ -273,9 +272,10 @@ impl Sweep {
             info: PortInfo::default(),
             lid: Lid(0),
             peer: None,
-            pkeys: Vec::new(),
+            pkeys: KeyTable::default(),
             programmed: BTreeMap::new(),
             fresh: true,
+            reregister: false,
             generation: 0,
         });
         if port.generation == generation {
@@ -330,23 +330,27 @@ impl Sweep {
     }
 
     /// Ends the discovery: forgets what is gone, gives LIDs and P_Keys, and says what changed.
-    pub(crate) fn decide(&mut self, config: &SmConfig) -> Changes {
-        let before: BTreeSet<Guid> = self.subnet.port_guids().into_iter().collect();
+    pub(crate) fn decide(&mut self, config: &SmConfig, counters: &mut Counters) -> Changes {
+        let before: BTreeMap<Guid, Vec<PKey>> =
+            self.subnet.end_ports().map(|e| (e.port.guid, e.port.pkeys.keys().collect())).collect();
         self.subnet.keep_silent(&self.silent, self.generation);
         self.subnet.forget_unseen(self.generation);
         let limit = self.linear_limit();
         self.subnet.assign_lids(config.port_guid, config.first_lid, limit);
-        let after: BTreeSet<Guid> = self.subnet.port_guids().into_iter().collect();
+        let after: BTreeSet<Guid> = self.subnet.end_ports().map(|e| e.port.guid).collect();
         for node in self.subnet.nodes.values_mut() {
             let is_switch = node.is_switch();
+            let capacity = usize::from(node.info.partition_cap.max(1)).min(MAX_PKEYS);
             let mut reset = false;
             for (&number, port) in &mut node.ports {
                 if !is_switch || number == 0 {
-                    port.pkeys = config.pkeys_of(port.guid);
                     if port.fresh {
                         port.programmed.clear();
+                        port.pkeys = KeyTable::default();
                         reset |= is_switch;
                     }
+                    let wanted = config.pkeys_of(port.guid, port.peer);
+                    counters.pkeys_left_out += port.pkeys.follow(&wanted, capacity) as u64;
                 }
             }
             if let (true, Some(switch)) = (reset, node.switch.as_mut()) {
@@ -359,11 +363,11 @@ impl Sweep {
             .end_ports()
             .filter(|e| e.port.fresh)
             .map(|e| e.port.guid)
-            .filter(|g| before.contains(g));
+            .filter(|g| before.contains_key(g));
         Changes {
             restarted: restarted.collect(),
-            arrived: after.difference(&before).copied().collect(),
-            departed: before.difference(&after).copied().collect(),
+            arrived: after.iter().copied().filter(|g| !before.contains_key(g)).collect(),
+            departed: before.into_iter().filter(|(g, _)| !after.contains(g)).collect(),
         }
     }
 

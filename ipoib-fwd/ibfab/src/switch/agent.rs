@@ -5,7 +5,7 @@ use ib_wire::smp::{
     Attribute, GuidBlock, LinearForwardingBlock, MulticastForwardingBlock, NodeDescription, NodeInfo,
     NodeType, PKEY_BLOCK_LEN, PKeyBlock, PortInfo, PortPhysicalState, PortState, Smp, SwitchInfo, attribute,
 };
-use ib_wire::{Guid, Lid, Mtu, PKey, Qpn};
+use ib_wire::{Guid, Lid, PKey, Qpn};
 
 use super::port::common_info;
 use super::{DropReason, Switch, SwitchConfig};
@@ -14,8 +14,7 @@ use super::{DropReason, Switch, SwitchConfig};
 #[derive(Debug)]
 pub(super) struct Agent {
     guid: Guid,
-    description: NodeDescription,
-    pub(super) mtu: Mtu,
+    name: String,
     pub(super) port0: PortInfo,
     pub(super) pkeys: PKeyBlock,
 }
@@ -32,13 +31,11 @@ impl Agent {
         if let Some(first) = pkeys.keys.first_mut() {
             *first = PKey::DEFAULT;
         }
-        Self {
-            guid: config.guid,
-            description: NodeDescription::new(&config.name),
-            mtu: config.mtu,
-            port0,
-            pkeys,
-        }
+        Self { guid: config.guid, name: config.name.clone(), port0, pkeys }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     pub(super) const fn guid(&self) -> Guid {
@@ -132,7 +129,7 @@ impl Switch {
         let invalid = MadStatus::INVALID_FIELD;
         answer.data = [0; ib_wire::smp::DATA_LEN];
         match smp.header.attribute {
-            attribute::NODE_DESCRIPTION => answer.set_attribute(&self.agent.description),
+            attribute::NODE_DESCRIPTION => answer.set_attribute(&NodeDescription::new(&self.agent.name)),
             attribute::NODE_INFO => answer.set_attribute(&self.node_info(ingress)),
             attribute::SWITCH_INFO => answer.set_attribute(&self.info),
             attribute::GUID_INFO => {
@@ -149,11 +146,12 @@ impl Switch {
                 answer.set_attribute(&PortInfo { local_port: ingress, ..info });
             }
             attribute::PKEY_TABLE => {
-                // Port 0 only: the switch does not enforce partitions on its external ports.
-                if modifier != PKeyBlock::modifier(0, 0) {
-                    return Err(invalid);
-                }
-                answer.set_attribute(&self.agent.pkeys);
+                let (block, port) = PKeyBlock::place(modifier);
+                let keys = match index(port.into()) {
+                    None => (block == 0).then_some(self.agent.pkeys),
+                    Some(at) => self.ports.get(at).and_then(|port| port.partitions.get(block)),
+                };
+                answer.set_attribute(&keys.ok_or(invalid)?);
             }
             attribute::LINEAR_FORWARDING => {
                 answer.set_attribute(&self.linear.get(modifier).ok_or(invalid)?);
@@ -196,14 +194,23 @@ impl Switch {
         if let Some(block) = smp.attribute::<MulticastForwardingBlock>() {
             return self.multicast.set(modifier, &block).ok_or(invalid);
         }
-        match smp.attribute::<PKeyBlock>() {
-            Some(block) if modifier == PKeyBlock::modifier(0, 0) => {
-                self.agent.pkeys = block;
-                Ok(())
-            }
-            Some(_) => Err(invalid),
-            None if smp.header.attribute == GuidBlock::ID => Err(MadStatus::UNSUPPORTED_METHOD),
-            None => Err(MadStatus::UNSUPPORTED_ATTRIBUTE),
+        if let Some(keys) = smp.attribute::<PKeyBlock>() {
+            let (block, port) = PKeyBlock::place(modifier);
+            return match index(port.into()) {
+                None if block == 0 => {
+                    self.agent.pkeys = keys;
+                    Ok(())
+                }
+                None => Err(invalid),
+                Some(at) => {
+                    self.ports.get_mut(at).and_then(|port| port.partitions.set(block, &keys)).ok_or(invalid)
+                }
+            };
+        }
+        if smp.header.attribute == GuidBlock::ID {
+            Err(MadStatus::UNSUPPORTED_METHOD)
+        } else {
+            Err(MadStatus::UNSUPPORTED_ATTRIBUTE)
         }
     }
 
@@ -225,6 +232,12 @@ impl Switch {
         port.info.state = state;
         port.info.neighbor_mtu = want.neighbor_mtu;
         port.info.hoq_life = want.hoq_life;
+        port.info.pkey_enforce_in = want.pkey_enforce_in;
+        port.info.pkey_enforce_out = want.pkey_enforce_out;
+        port.info.filter_raw_in = want.filter_raw_in;
+        port.info.filter_raw_out = want.filter_raw_out;
+        // Any write of a violation counter clears it (IBA 14.2.5.6).
+        port.info.pkey_violations = want.pkey_violations.min(port.info.pkey_violations);
         port.info.vl_stall_count = want.vl_stall_count;
         Ok(())
     }

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use ib_wire::crc::{VCRC_LEN, verify_vcrc};
-use ib_wire::packet::{LRH_LEN, Lrh, Packet, VirtualLane};
-use ib_wire::{Lid, Mtu};
+use ib_wire::packet::{BTH_LEN, Bth, GRH_LEN, LRH_LEN, Lnh, Lrh, Packet, VirtualLane};
+use ib_wire::{Lid, Mtu, PKey};
 
 use super::port::{Blocked, DropReason};
 use super::{HEAD_OF_QUEUE_LIFE, STALLED, Switch};
@@ -12,34 +12,43 @@ use super::{HEAD_OF_QUEUE_LIFE, STALLED, Switch};
 /// Most bytes of a packet beside its payload, LRH to VCRC.
 const MAX_OVERHEAD: usize = 126 + VCRC_LEN;
 
-/// The LRH of a packet whose outer lengths are right.
-fn check(packet: &[u8]) -> Result<Lrh, DropReason> {
+/// The LRH of a packet whose outer lengths are right, and its P_Key; raw packets have none.
+fn check(packet: &[u8]) -> Result<(Lrh, Option<PKey>), DropReason> {
     let head = packet.first_chunk::<LRH_LEN>().ok_or(DropReason::Malformed)?;
-    let (lrh, _, words) = Lrh::from_bytes(head);
+    let (lrh, lnh, words) = Lrh::from_bytes(head);
     let fits = usize::from(words) * 4 + VCRC_LEN == packet.len();
     if packet.len() < Packet::MIN_LEN || head[0] & 0xf != 0 || !fits {
         return Err(DropReason::Malformed);
     }
-    if verify_vcrc(packet) { Ok(lrh) } else { Err(DropReason::Vcrc) }
+    if !verify_vcrc(packet) {
+        return Err(DropReason::Vcrc);
+    }
+    let bth = match lnh {
+        Lnh::Raw | Lnh::RawIpv6 => return Ok((lrh, None)),
+        Lnh::Local => LRH_LEN,
+        Lnh::Global => LRH_LEN + GRH_LEN,
+    };
+    let bth =
+        packet.get(bth..).and_then(|rest| rest.first_chunk::<BTH_LEN>()).ok_or(DropReason::Malformed)?;
+    Ok((lrh, Some(Bth::from_bytes(bth).0.pkey)))
 }
 
 impl Switch {
     /// Takes one packet that came in by port index `at`; false if it has to wait.
     pub(super) fn take(&mut self, at: usize, packet: &[u8], now: Instant) -> bool {
-        let outcome = check(packet).and_then(|lrh| {
+        let outcome = check(packet).and_then(|(lrh, pkey)| {
             if lrh.vl == VirtualLane::MANAGEMENT {
                 self.take_smp(at, packet);
                 return Ok(true);
             }
-            if !self.ports.get(at).is_some_and(|port| port.receives_data()) {
-                return Err(DropReason::PortState);
-            }
+            let port = self.ports.get_mut(at).filter(|port| port.receives_data());
+            port.ok_or(DropReason::PortState)?.lets_in(pkey)?;
             if lrh.dlid.is_multicast() {
-                self.spread(at, lrh.dlid, packet, now)
+                self.spread(at, lrh.dlid, (packet, pkey), now)
             } else if lrh.dlid == self.lid() {
                 self.take_gmp(packet).map(|()| true)
             } else {
-                self.relay(at, lrh.dlid, packet, now)
+                self.relay(at, lrh.dlid, (packet, pkey), now)
             }
         });
         outcome.unwrap_or_else(|reason| {
@@ -61,13 +70,19 @@ impl Switch {
     }
 
     /// Unicast.
-    fn relay(&mut self, at: usize, dlid: Lid, packet: &[u8], now: Instant) -> Result<bool, DropReason> {
+    fn relay(
+        &mut self,
+        at: usize,
+        dlid: Lid,
+        (packet, pkey): (&[u8], Option<PKey>),
+        now: Instant,
+    ) -> Result<bool, DropReason> {
         let number = self.linear.port(dlid).ok_or(DropReason::NoRoute)?;
         let egress = usize::from(number).checked_sub(1).ok_or(DropReason::NoRoute)?;
         if egress == at {
             return Err(DropReason::SamePort);
         }
-        self.may_leave(egress, packet.len())?;
+        self.may_leave(egress, packet.len(), pkey)?;
         if !self.has_room(at, number, packet.len(), now)? {
             return Ok(false);
         }
@@ -79,7 +94,13 @@ impl Switch {
 
     /// Multicast: to all ports of the group but the one that it came in by. It waits until all have room, or leaves those
     /// out that stay full.
-    fn spread(&mut self, at: usize, mlid: Lid, packet: &[u8], now: Instant) -> Result<bool, DropReason> {
+    fn spread(
+        &mut self,
+        at: usize,
+        mlid: Lid,
+        (packet, pkey): (&[u8], Option<PKey>),
+        now: Instant,
+    ) -> Result<bool, DropReason> {
         let ports = self.multicast.ports(mlid);
         if ports.is_empty() {
             return Err(DropReason::NoRoute);
@@ -88,7 +109,7 @@ impl Switch {
         let mut ready = [false; super::MAX_PORTS + 1];
         for number in ways() {
             let egress = usize::from(number) - 1;
-            let room = match self.may_leave(egress, packet.len()) {
+            let room = match self.may_leave(egress, packet.len(), pkey) {
                 Ok(()) => self.has_room(at, number, packet.len(), now),
                 Err(reason) => Err(reason),
             };
@@ -106,14 +127,14 @@ impl Switch {
         Ok(true)
     }
 
-    /// Is the way out open for a packet of this length?
-    fn may_leave(&self, egress: usize, len: usize) -> Result<(), DropReason> {
-        let port = self.ports.get(egress).ok_or(DropReason::NoRoute)?;
+    /// Is the way out open for a packet of this length and partition?
+    fn may_leave(&mut self, egress: usize, len: usize, pkey: Option<PKey>) -> Result<(), DropReason> {
+        let port = self.ports.get_mut(egress).ok_or(DropReason::NoRoute)?;
         if !port.sends_data() {
             return Err(DropReason::EgressState);
         }
         let mtu = port.info.neighbor_mtu.mtu().unwrap_or(Mtu::B256);
-        if len > mtu.bytes() + MAX_OVERHEAD { Err(DropReason::TooLong) } else { Ok(()) }
+        if len > mtu.bytes() + MAX_OVERHEAD { Err(DropReason::TooLong) } else { port.lets_out(pkey) }
     }
 
     /// True if the way out can take the packet now, false if the packet shall wait.

@@ -213,9 +213,8 @@ impl Switch {
             return self.hand_up(Mad { peer, bytes: mad.bytes.clone() });
         }
         let port = self.linear.port(lid).filter(|&p| p != 0).ok_or(DropReason::NoRoute)?;
-        if !self.ports.get(usize::from(port) - 1).is_some_and(|port| port.sends_data()) {
-            return Err(DropReason::EgressState);
-        }
+        let way = self.ports.get_mut(usize::from(port) - 1).filter(|port| port.sends_data());
+        way.ok_or(DropReason::EgressState)?.lets_out(Some(pkey))?;
         let lrh = Lrh { vl: VirtualLane::new(0), sl, dlid: lid, slid: self.lid() };
         let sgid = Gid::new(self.agent.port0.gid_prefix, self.agent.guid());
         let grh = route.map(|route| Grh {
@@ -234,6 +233,7 @@ impl Switch {
     /// [`Switch::take_port_change`].
     pub(super) fn start_trap(&mut self, now: Instant) {
         let manager = self.agent.port0.sm_lid;
+        self.untold = manager.0 == 0;
         if manager.0 != 0 && manager != self.lid() {
             self.trap = Some(Trap { tid: Tid(self.next_tid), left: TRAP_TRIES, due: now });
             self.next_tid += 1;
@@ -241,6 +241,9 @@ impl Switch {
     }
 
     pub(super) fn repeat_trap(&mut self, now: Instant) {
+        if self.untold && self.agent.port0.sm_lid.0 != 0 {
+            self.start_trap(now);
+        }
         let Some(trap) = &mut self.trap else { return };
         if now < trap.due {
             return;

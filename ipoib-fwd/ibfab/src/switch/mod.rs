@@ -50,6 +50,8 @@ pub struct SwitchConfig {
     pub name: String,
     /// Largest MTU of its ports.
     pub mtu: Mtu,
+    /// External ports, at most [`MAX_PORTS`].
+    pub ports: u8,
 }
 
 /// Number of a port; 0 is the switch itself.
@@ -71,6 +73,8 @@ pub struct Switch {
     psn: Psn,
     port_changed: bool,
     trap: Option<Trap>,
+    /// A port changed before there was a subnet manager to tell.
+    untold: bool,
     next_tid: u64,
     /// Of port 0: what came to it and was dropped.
     own: PortCounters,
@@ -86,13 +90,13 @@ struct Trap {
     due: Instant,
 }
 
-/// Why a port cannot be added.
+/// Why nothing can be plugged in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("a switch has at most {MAX_PORTS} ports")]
-pub struct NoMorePorts;
+#[error("the switch has no port {0}")]
+pub struct NoSuchPort(pub u8);
 
 impl Switch {
-    /// A switch without ports.
+    /// A switch with nothing plugged in.
     #[must_use]
     pub fn new(config: &SwitchConfig) -> Self {
         let info = SwitchInfo {
@@ -100,6 +104,11 @@ impl Switch {
             multicast_cap: tables::MULTICAST_CAP,
             lids_per_port: 1,
             enhanced_port0: true,
+            partition_enforcement_cap: tables::PARTITION_CAP,
+            enforce_in: true,
+            enforce_out: true,
+            filter_raw_in: true,
+            filter_raw_out: true,
             ..SwitchInfo::default()
         };
         Self {
@@ -107,24 +116,32 @@ impl Switch {
             info,
             linear: LinearTable::new(),
             multicast: MulticastTable::new(),
-            ports: Vec::new(),
+            ports: (0..config.ports).map(|_| Port::new(config.mtu)).take(MAX_PORTS).collect(),
             inbox: VecDeque::new(),
             psn: Psn::default(),
             port_changed: false,
             trap: None,
+            untold: false,
             next_tid: 1,
             own: PortCounters::default(),
             postponed: Vec::new(),
         }
     }
 
-    /// Adds a port with its end of a link; `name` is for reports.
-    pub fn add_port(&mut self, name: &str, link: CableEnd) -> Result<SwitchPort, NoMorePorts> {
-        if self.ports.len() >= MAX_PORTS {
-            return Err(NoMorePorts);
+    /// Plugs the end of a link into a port, in place of what was there; `name` is for reports.
+    pub fn plug(&mut self, port: SwitchPort, name: &str, link: CableEnd) -> Result<(), NoSuchPort> {
+        let at = usize::from(port.0).checked_sub(1);
+        let place = at.and_then(|at| self.ports.get_mut(at)).ok_or(NoSuchPort(port.0))?;
+        name.clone_into(&mut place.name);
+        place.link = Some(Box::new(link));
+        Ok(())
+    }
+
+    /// Takes what is plugged into a port out of it; the link is down at both ends.
+    pub fn unplug(&mut self, port: SwitchPort) {
+        if let Some(place) = usize::from(port.0).checked_sub(1).and_then(|at| self.ports.get_mut(at)) {
+            place.link = None;
         }
-        self.ports.push(Port::new(name, link, self.agent.mtu));
-        Ok(SwitchPort(self.ports.len() as u8))
     }
 
     /// Does a bounded amount of work; true if there was any.
@@ -181,6 +198,13 @@ impl Switch {
         self.inbox.pop_front()
     }
 
+    /// Drops what waits for whoever sits behind port 0, where nobody does.
+    pub fn discard_mads(&mut self) {
+        for _ in self.inbox.drain(..) {
+            self.own.drop(DropReason::NotForUs);
+        }
+    }
+
     /// True once after a port's link came up or went down.
     pub fn take_port_change(&mut self) -> bool {
         std::mem::take(&mut self.port_changed)
@@ -192,15 +216,23 @@ impl Switch {
         self.agent.port0.lid
     }
 
-    /// Names, states and counters of the external ports, from port 1.
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.agent.name()
+    }
+
+    /// Names, states and counters of the external ports where something is or was plugged in.
     pub fn ports(&self) -> impl Iterator<Item = PortReport<'_>> {
-        self.ports.iter().zip(1..).map(|(port, number)| PortReport {
-            number: SwitchPort(number),
-            name: &port.name,
-            state: port.info.state,
-            trouble: port.link.as_ref().and_then(|link| link.trouble()),
-            switch: &port.counters,
-            link: port.link.as_ref().map(|link| link.counters()).unwrap_or_default(),
+        self.ports.iter().zip(1..).filter(|(port, _)| !port.name.is_empty()).map(|(port, number)| {
+            PortReport {
+                number: SwitchPort(number),
+                name: &port.name,
+                state: port.info.state,
+                trouble: port.link.as_ref().and_then(|link| link.trouble()),
+                switch: &port.counters,
+                link: port.link.as_ref().map(|link| link.counters()).unwrap_or_default(),
+            }
         })
     }
 

@@ -3,8 +3,10 @@
 use std::time::Instant;
 
 use connectx::cable::CableEnd;
-use ib_wire::Mtu;
 use ib_wire::smp::{Capabilities, LinkWidth, Nibble, PortInfo, PortPhysicalState, PortState};
+use ib_wire::{Mtu, PKey};
+
+use super::tables::PartitionTable;
 
 /// Why a switch dropped a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -38,6 +40,12 @@ pub enum DropReason {
     MKey,
     /// A P_Key that port 0 does not have.
     PKey,
+    /// A P_Key that the way in does not let through.
+    PartitionIn,
+    /// A P_Key that the way out does not let through.
+    PartitionOut,
+    /// A packet without a P_Key, where partitions are enforced.
+    Raw,
     /// To port 0, but neither QP0 nor QP1 or no datagram.
     NotForUs,
     /// The subnet manager is behind with its work.
@@ -46,7 +54,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 19] = [
         Self::Malformed,
         Self::Vcrc,
         Self::Icrc,
@@ -61,6 +69,9 @@ impl DropReason {
         Self::BadRoute,
         Self::MKey,
         Self::PKey,
+        Self::PartitionIn,
+        Self::PartitionOut,
+        Self::Raw,
         Self::NotForUs,
         Self::InboxFull,
     ];
@@ -83,6 +94,9 @@ impl DropReason {
             Self::BadRoute => "bad_route",
             Self::MKey => "m_key",
             Self::PKey => "p_key",
+            Self::PartitionIn => "partition_in",
+            Self::PartitionOut => "partition_out",
+            Self::Raw => "raw",
             Self::NotForUs => "not_for_us",
             Self::InboxFull => "inbox_full",
         }
@@ -127,10 +141,12 @@ pub(super) struct Blocked {
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) name: String,
-    /// `None` only while its packets are being taken.
+    /// `None` where nothing is plugged in, and while its packets are being taken.
     pub(super) link: Option<Box<CableEnd>>,
     pub(super) info: PortInfo,
     pub(super) counters: PortCounters,
+    /// P_Keys that pass where they are enforced.
+    pub(super) partitions: PartitionTable,
     pub(super) blocked: Option<Blocked>,
     /// Until then packets that find it full are dropped.
     pub(super) stalled_until: Option<Instant>,
@@ -158,12 +174,14 @@ pub(super) fn common_info(mtu: Mtu) -> PortInfo {
 }
 
 impl Port {
-    pub(super) fn new(name: &str, link: CableEnd, mtu: Mtu) -> Self {
+    /// With nothing plugged in.
+    pub(super) fn new(mtu: Mtu) -> Self {
         Self {
-            name: name.to_owned(),
-            link: Some(Box::new(link)),
+            name: String::new(),
+            link: None,
             info: common_info(mtu),
             counters: PortCounters::default(),
+            partitions: PartitionTable::default(),
             blocked: None,
             stalled_until: None,
         }
@@ -171,10 +189,12 @@ impl Port {
 
     /// Link upkeep. True if the port's state changed.
     pub(super) fn poll(&mut self, now: Instant) -> bool {
-        let Some(link) = &mut self.link else { return false };
-        link.poll(now);
+        let is_up = self.link.as_mut().is_some_and(|link| {
+            link.poll(now);
+            link.is_up()
+        });
         let was_up = self.info.physical_state == PortPhysicalState::LinkUp;
-        if link.is_up() == was_up {
+        if is_up == was_up {
             return false;
         }
         if was_up {
@@ -210,6 +230,30 @@ impl Port {
     /// The port is there for management packets.
     pub(super) const fn is_linked(&self) -> bool {
         matches!(self.info.state, PortState::Init | PortState::Armed | PortState::Active)
+    }
+
+    /// May a packet of this partition come in? `None` is a raw packet.
+    pub(super) fn lets_in(&mut self, pkey: Option<PKey>) -> Result<(), DropReason> {
+        match pkey {
+            None if self.info.filter_raw_in => Err(DropReason::Raw),
+            Some(pkey) if self.info.pkey_enforce_in && !self.partitions.lets_in(pkey) => {
+                self.info.pkey_violations = self.info.pkey_violations.saturating_add(1);
+                Err(DropReason::PartitionIn)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// May a packet of this partition go out?
+    pub(super) fn lets_out(&mut self, pkey: Option<PKey>) -> Result<(), DropReason> {
+        match pkey {
+            None if self.info.filter_raw_out => Err(DropReason::Raw),
+            Some(pkey) if self.info.pkey_enforce_out && !self.partitions.lets_out(pkey) => {
+                self.info.pkey_violations = self.info.pkey_violations.saturating_add(1);
+                Err(DropReason::PartitionOut)
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn has_room(&mut self, len: usize) -> bool {

@@ -1,14 +1,18 @@
-//! The two forwarding tables (IBA 14.2.5.10, 14.2.5.12).
+//! The two forwarding tables of a switch (IBA 14.2.5.10, 14.2.5.12), and the P_Key table of a port (14.2.5.7).
 
-use ib_wire::Lid;
 use ib_wire::smp::{
     LFT_BLOCK_LEN, LFT_NO_PORT, LinearForwardingBlock, MFT_BLOCK_LEN, MFT_PORTS, MulticastForwardingBlock,
+    PKEY_BLOCK_LEN, PKeyBlock,
 };
+use ib_wire::{Lid, PKey};
 
 /// Entries of the linear table: every unicast LID.
 pub(super) const LINEAR_CAP: u16 = Lid::FIRST_MULTICAST.0;
 /// Entries of the multicast table.
 pub(super) const MULTICAST_CAP: u16 = 1024;
+/// Entries of a port's P_Key table.
+pub(super) const PARTITION_CAP: u16 = (PARTITION_BLOCKS * PKEY_BLOCK_LEN) as u16;
+const PARTITION_BLOCKS: usize = 4;
 /// Positions of 16 ports each: all ports that a switch can have.
 pub(super) const POSITIONS: usize = 16;
 
@@ -102,5 +106,35 @@ impl MulticastTable {
             *entry.get_mut(position)? = *mask;
         }
         Some(())
+    }
+}
+
+/// P_Keys that a port lets through.
+#[derive(Debug, Default)]
+pub(super) struct PartitionTable {
+    blocks: [PKeyBlock; PARTITION_BLOCKS],
+    /// Those of all blocks, without the free places.
+    keys: Vec<PKey>,
+}
+
+impl PartitionTable {
+    pub(super) fn get(&self, block: u16) -> Option<PKeyBlock> {
+        self.blocks.get(usize::from(block)).copied()
+    }
+
+    pub(super) fn set(&mut self, block: u16, to: &PKeyBlock) -> Option<()> {
+        *self.blocks.get_mut(usize::from(block))? = *to;
+        self.keys = self.blocks.iter().flat_map(|b| b.keys).filter(|k| k.base() != 0).collect();
+        Some(())
+    }
+
+    /// What comes in is sent by a port with this table: a limited member does not pass for a full one.
+    pub(super) fn lets_in(&self, pkey: PKey) -> bool {
+        self.keys.iter().any(|own| own.base() == pkey.base() && (own.is_full() || !pkey.is_full()))
+    }
+
+    /// What goes out is taken by a port with this table (IBA 10.9.3).
+    pub(super) fn lets_out(&self, pkey: PKey) -> bool {
+        self.keys.iter().any(|own| own.matches(pkey))
     }
 }

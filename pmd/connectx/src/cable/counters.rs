@@ -1,4 +1,4 @@
-//! What an end of a link counts.
+//! What an end of a cable counts.
 
 /// Counters of one end; they only grow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -13,7 +13,7 @@ pub struct CableCounters {
     pub rx_bytes: u64,
     /// Sends that were held back because the other end is slow.
     pub tx_full: u64,
-    /// Packets dropped because the link was down.
+    /// Packets dropped because the cable was down.
     pub tx_down: u64,
     /// Packets dropped because they were empty or longer than [`super::MAX_PACKET`].
     pub tx_bad_length: u64,
@@ -21,11 +21,11 @@ pub struct CableCounters {
     pub tx_errors: u64,
     /// Datagrams that were no packet: too long, or from somewhere else (UDP).
     pub rx_invalid: u64,
-    /// Packets in flight, in either direction, when the link went down.
+    /// Packets in flight, in either direction, when the cable went down.
     pub lost_going_down: u64,
-    /// Times the link came up.
+    /// Times the cable came up.
     pub ups: u64,
-    /// Times the link went down.
+    /// Times the cable went down.
     pub downs: u64,
     /// Times the other end broke the rules (an impossible index or length, a malformed hello) and was cut off.
     pub violations: u64,

@@ -1,9 +1,9 @@
-//! A seeded injector of faults on one direction of a link: loss, duplication, reordering, corruption, delay.
+//! A seeded injector of faults on one direction of a cable: loss, duplication, reordering, corruption, delay.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// What shall go wrong on a link, in each direction by itself. All off by default.
+/// What shall go wrong on a cable, in each direction by itself. All off by default.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Faults {
     /// Probability that a packet is lost.
@@ -68,7 +68,7 @@ pub(super) struct Injector {
 }
 
 impl Injector {
-    /// An injector; `direction` tells the two of a link apart, so that they do not roll the same.
+    /// An injector; `direction` tells the two of a cable apart, so that they do not roll the same.
     pub(super) const fn new(faults: Faults, direction: u64) -> Self {
         let dice = faults.seed ^ direction.wrapping_mul(0xd1b5_4a32_d192_ed03);
         let counters = FaultCounters { lost: 0, duplicated: 0, reordered: 0, corrupted: 0, overflowed: 0 };

@@ -1,4 +1,4 @@
-//! What the two processes of a shared-memory link say to each other before packets pass.
+//! What the two processes of a shared-memory cable say to each other before packets pass.
 //!
 //! One message each way on a SEQPACKET socket. The listener: `ibfablnk`, version (u16), word (u16), ring size (u32), with
 //! the memory's file descriptor. The connector answers with the first twelve bytes of the same. Little endian.
@@ -22,7 +22,7 @@ const HELLO_LEN: usize = 16;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub(super) enum Word {
-    /// The connector maps the memory: the link is up.
+    /// The connector maps the memory: the cable is up.
     Attached = 1,
     /// The listener already has a connector.
     Busy = 2,

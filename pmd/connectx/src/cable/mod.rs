@@ -1,4 +1,4 @@
-//! One end of a link between two InfiniBand ports, which carries whole packets, LRH to VCRC; or of an Ethernet port's, which
+//! One end of a cable between two InfiniBand ports, which carries whole packets, LRH to VCRC; or of an Ethernet port's, which
 //! carries whole frames.
 //!
 //! Four kinds behind one type: a pair in one process, shared memory between two processes of one machine (no system
@@ -43,7 +43,7 @@ pub const MAX_PACKET: usize = 4096 + 130;
 
 /// The other end is slow: try again later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the link is full")]
+#[error("the cable is full")]
 pub struct CableFull;
 
 /// What became of a packet that was handed to a transport.
@@ -62,7 +62,7 @@ enum Kind {
     Packet(Box<PacketEnd>),
 }
 
-/// One end of a link.
+/// One end of a cable.
 #[derive(Debug)]
 pub struct CableEnd {
     kind: Kind,
@@ -83,7 +83,7 @@ struct FaultyEnd {
 }
 
 impl CableEnd {
-    /// Both ends of a link within this process, with 512 KiB of room in each direction. Either may go to another
+    /// Both ends of a cable within this process, with 512 KiB of room in each direction. Either may go to another
     /// thread; dropping one takes the other down.
     pub fn pair() -> std::io::Result<(Self, Self)> {
         let (a, b) = PairEnd::new()?;
@@ -103,12 +103,12 @@ impl CableEnd {
         self.frames == FrameKind::Ethernet
     }
 
-    /// The fabric's end of an external link. A shared-memory link's socket is there when this returns.
+    /// The fabric's end of an external cable. A shared-memory cable's socket is there when this returns.
     pub fn listen(url: &CableUrl) -> Result<Self, CableError> {
         Self::open(url, ShmEnd::listen)
     }
 
-    /// The far end of an external link: it looks for the fabric's end and attaches as soon as that is there, and
+    /// The far end of an external cable: it looks for the fabric's end and attaches as soon as that is there, and
     /// again whenever it comes back.
     pub fn connect(url: &CableUrl) -> Result<Self, CableError> {
         Self::open(url, ShmEnd::connect)
@@ -163,7 +163,7 @@ impl CableEnd {
     }
 
     /// Sends one packet of `len` bytes, which `fill` writes. [`CableFull`] if the other end is slow; `fill` was not
-    /// called then. On a link that is down, and for a packet longer than [`MAX_PACKET`], the packet is dropped and
+    /// called then. On a cable that is down, and for a packet longer than [`MAX_PACKET`], the packet is dropped and
     /// counted and the answer is `Ok`, since trying again would not help.
     pub fn send_with(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), CableFull> {
         let up = self.is_up();
@@ -208,7 +208,7 @@ impl CableEnd {
         }
     }
 
-    /// True if a packet of `len` bytes would be taken (or dropped, on a link that is down) now.
+    /// True if a packet of `len` bytes would be taken (or dropped, on a cable that is down) now.
     pub fn has_room(&mut self, len: usize) -> bool {
         if !self.is_up() {
             return true;
@@ -281,7 +281,7 @@ impl CableEnd {
         }
     }
 
-    /// Sends what a UDP or an Ethernet link collects to send at once; nothing on other links. Call it after a round of sends;
+    /// Sends what a UDP or an Ethernet cable collects to send at once; nothing on other cables. Call it after a round of sends;
     /// [`CableEnd::receive`] and [`CableEnd::poll`] do it too.
     pub fn flush(&mut self) {
         match &mut self.kind {
@@ -291,7 +291,7 @@ impl CableEnd {
         }
     }
 
-    /// Why the link is down, as far as is known; for the operator.
+    /// Why the cable is down, as far as is known; for the operator.
     #[must_use]
     pub fn trouble(&self) -> Option<CableTrouble> {
         match &self.kind {

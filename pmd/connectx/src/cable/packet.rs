@@ -1,4 +1,4 @@
-//! A link to an Ethernet network by a packet socket (packet(7)) on a network interface: whole frames, one a packet.
+//! A cable to an Ethernet network by a packet socket (packet(7)) on a network interface: whole frames, one a packet.
 //!
 //! The kernel's own stack sees the frames, too: the interface should have no address that the port has.
 

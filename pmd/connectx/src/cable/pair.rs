@@ -1,4 +1,4 @@
-//! Both ends of a link within one process: the rings of the shared-memory link in private memory.
+//! Both ends of a cable within one process: the rings of the shared-memory cable in private memory.
 
 use std::io;
 use std::sync::Arc;

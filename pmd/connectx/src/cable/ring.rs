@@ -1,4 +1,4 @@
-//! One direction of a link in shared memory: a byte ring with one producer and one consumer.
+//! One direction of a cable in shared memory: a byte ring with one producer and one consumer.
 //!
 //! A record is a 32-bit length, the packet, and padding to eight bytes; a record never wraps, a marker sends the reader
 //! back to the start. Indices run freely modulo 2^32. Whoever sits at the other end may be broken or hostile: each
@@ -20,7 +20,7 @@ const TAIL_OFFSET: usize = 128;
 const WRAP: u32 = u32::MAX;
 const ALIGN: u32 = 8;
 
-/// Memory that two ends of a link share; unmapped when the last user is gone.
+/// Memory that two ends of a cable share; unmapped when the last user is gone.
 #[derive(Debug)]
 pub(super) struct Mapping {
     start: NonNull<u8>,

@@ -1,6 +1,6 @@
-//! A link in shared memory between two processes.
+//! A cable in shared memory between two processes.
 //!
-//! The listener (the fabric) owns a UNIX socket whose path names the link. For each connector it makes fresh memory with
+//! The listener (the fabric) owns a UNIX socket whose path names the cable. For each connector it makes fresh memory with
 //! a ring for each direction and hands it over; from then on the socket only tells that the other process lives.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -331,7 +331,7 @@ const fn memory_size(ring: u32) -> usize {
 
 /// Listener: makes the memory and sends it. The first ring leads from the listener to the connector.
 fn offer(socket: &OwnedFd) -> rustix::io::Result<Rings> {
-    let file = rustix::fs::memfd_create("ib-link", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let file = rustix::fs::memfd_create("ib-cable", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&file, memory_size(RING) as u64)?;
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     let memory = Arc::new(Mapping::shared(&file, memory_size(RING))?);

@@ -1,4 +1,4 @@
-//! What can be wrong with a link.
+//! What can be wrong with a cable.
 
 use std::io;
 
@@ -21,7 +21,7 @@ pub enum CableError {
     InUse(String),
 }
 
-/// Why a link is down.
+/// Why a cable is down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CableTrouble {
     /// Nobody listens at the other end.
@@ -39,11 +39,11 @@ pub enum CableTrouble {
     /// The other end serves somebody else.
     #[error("the other end already has a partner")]
     Busy,
-    /// The other end speaks another version of the link protocol.
-    #[error("the other end speaks another version of the link protocol")]
+    /// The other end speaks another version of the cable protocol.
+    #[error("the other end speaks another version of the cable protocol")]
     Version,
     /// The other end broke the rules and was cut off.
-    #[error("the other end broke the rules of the link and was cut off")]
+    #[error("the other end broke the rules of the cable and was cut off")]
     Violation,
     /// The network interface is down or has no carrier.
     #[error("the network interface is down or has no carrier")]

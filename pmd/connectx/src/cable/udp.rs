@@ -1,4 +1,4 @@
-//! A link over UDP: one packet a datagram, and a small hello datagram that keeps the link alive.
+//! A cable over UDP: one packet a datagram, and a small hello datagram that keeps the cable alive.
 //!
 //! The socket is connected, so the kernel drops what does not come from the other end's address. A hello begins with
 //! 0xff, which no packet does: the low half of a packet's first byte is the link version, 0 (IBA 7.7.3).
@@ -17,7 +17,7 @@ const HELLO_LEN: usize = 25;
 const HELLO: Duration = Duration::from_millis(100);
 /// Silence after which the other end is taken for dead.
 const SILENCE: Duration = Duration::from_secs(1);
-/// Time between two looks at the socket while the link is down.
+/// Time between two looks at the socket while the cable is down.
 const CHECK: Duration = Duration::from_millis(1);
 /// Bytes of the socket's buffers, as far as the system allows.
 const SOCKET_BUFFER: usize = 4 << 20;

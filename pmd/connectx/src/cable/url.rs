@@ -1,4 +1,4 @@
-//! Link URLs: `shm:/run/ibfab/gw.sock`, `udp:10.0.0.1:4800-10.0.0.2:4800`, `roce:eth1`, with faults as `?loss=0.01&seed=7`.
+//! Cable URLs: `shm:/run/ibfab/gw.sock`, `udp:10.0.0.1:4800-10.0.0.2:4800`, `roce:eth1`, with faults as `?loss=0.01&seed=7`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ const MAX_INTERFACE: usize = 15;
 /// Longest path of a UNIX socket (`sun_path` less its final zero).
 const MAX_SOCKET_PATH: usize = 107;
 
-/// Where a link goes, and what shall go wrong on it.
+/// Where a cable goes, and what shall go wrong on it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CableUrl {
     /// How packets travel.
@@ -44,7 +44,7 @@ pub enum Transport {
     },
 }
 
-/// What is wrong with a link URL.
+/// What is wrong with a cable URL.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CableUrlError {
     /// None of `shm:`, `udp:`, `roce:`.
@@ -53,13 +53,13 @@ pub enum CableUrlError {
          roce:INTERFACE"
     )]
     Scheme(String),
-    /// The path of a shared-memory link is no good.
+    /// The path of a shared-memory cable is no good.
     #[error("`{0}` is not an absolute path of 2 to 107 bytes; write for instance shm:/run/ibfab/gw.sock")]
     Path(String),
-    /// The two addresses of a UDP link could not be read.
+    /// The two addresses of a UDP cable could not be read.
     #[error("`{0}` is not LOCAL-PEER; write for instance udp:10.0.0.1:4800-10.0.0.2:4800 (IPv6: [::1]:4800)")]
     Addresses(String),
-    /// The two addresses of a UDP link are not of one family.
+    /// The two addresses of a UDP cable are not of one family.
     #[error("{0} and {1} are not of one address family")]
     Families(SocketAddr, SocketAddr),
     /// Not the name of a network interface.

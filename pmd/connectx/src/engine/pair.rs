@@ -1,20 +1,15 @@
-//! Queue pairs: their table, what they are made with, their life.
-
-use std::collections::VecDeque;
+//! Queue pairs: what they are made with, their life.
 
 use ib_wire::{Gid, QKey, Qpn};
 
 use super::{Engine, not_found, unsupported};
 use crate::device::Face;
 use crate::memory::HostMemory;
-use crate::object::qp::{Consequence, Qp, QpKind, Receives, SendQueue};
+use crate::object::qp::{Consequence, Qp, QpKind, Receives};
 use crate::object::receive::ReceiveQueue;
+use crate::object::send::SendQueue;
+use crate::object::table::{QpTable, slot_of};
 use hca::{HcaError, PortNumber, QpState, QpTransition, WcStatus};
-
-/// Low bits of a queue pair number that are its place in the table.
-const SLOT_BITS: u32 = 13;
-/// Most queue pairs.
-pub const MAX_QPS: usize = 1 << SLOT_BITS;
 
 /// What a queue pair is made with.
 #[derive(Debug)]
@@ -39,63 +34,12 @@ pub struct QpAttributes {
     pub user_index: u32,
 }
 
-/// All queue pairs, by the low bits of their numbers.
-#[derive(Debug, Default)]
-pub(crate) struct QpTable {
-    slots: Vec<Option<Box<Qp>>>,
-    free: VecDeque<u32>,
-    /// Queue pairs 0 and 1 by port.
-    special: Vec<[Option<u32>; 2]>,
-}
-
-impl QpTable {
-    /// An empty table for a device of this many ports.
-    pub(super) fn new(ports: usize) -> Self {
-        Self { special: vec![[None; 2]; ports], ..Self::default() }
-    }
-
-    /// All of them.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Qp> {
-        self.slots.iter().flatten().map(|qp| &**qp)
-    }
-
-    /// All of them, to be changed.
-    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Qp> {
-        self.slots.iter_mut().flatten().map(|qp| &mut **qp)
-    }
-
-    pub(crate) fn at(&mut self, slot: u32) -> Option<&mut Qp> {
-        self.slots.get_mut(slot as usize)?.as_deref_mut()
-    }
-
-    /// By real number.
-    pub(crate) fn real(&mut self, qpn: Qpn) -> Option<&mut Qp> {
-        self.at(qpn.get() & (MAX_QPS as u32 - 1)).filter(|qp| qp.qpn == qpn)
-    }
-
-    /// By the number that a packet to `port` names: 0 and 1 are the special ones, whatever they are really called.
-    pub(crate) fn named(&mut self, port: u8, qpn: Qpn) -> Option<&mut Qp> {
-        if qpn == Qpn::SMI || qpn == Qpn::GSI {
-            let slot = (*self.special.get(usize::from(port))?.get(qpn.get() as usize)?)?;
-            return self.at(slot);
-        }
-        self.real(qpn).filter(|qp| qp.port == port)
-    }
-}
-
 impl Engine {
     /// Creates a queue pair in RESET.
     pub fn create_qp(&mut self, attributes: &QpAttributes) -> Result<Qpn, HcaError> {
-        // The place is found first, so that the upper bits alone are drawn; they begin high and differ from run to
-        // run, so that a device that was restarted is not taken for the old one.
-        let slot = match self.qps.free.front() {
-            Some(&slot) if self.qps.slots.len() >= MAX_QPS || self.qps.free.len() > 64 => slot,
-            _ if self.qps.slots.len() < MAX_QPS => self.qps.slots.len() as u32,
-            Some(&slot) => slot,
-            None => return Err(HcaError::Exhausted("queue pairs")),
-        };
-        let upper = (self.roll() as u32) | 1 << (23 - SLOT_BITS);
-        self.create_qp_numbered(attributes, Qpn::new(upper << SLOT_BITS | slot))
+        let slot = self.qps.next_slot().ok_or(HcaError::Exhausted("queue pairs"))?;
+        let number = QpTable::number(slot, self.roll() as u32);
+        self.create_qp_numbered(attributes, number)
     }
 
     pub(crate) fn create_qp_numbered(&mut self, a: &QpAttributes, qpn: Qpn) -> Result<Qpn, HcaError> {
@@ -115,22 +59,11 @@ impl Engine {
             ),
             (None, None) => Receives::None,
         };
-        let slot = qpn.get() & (MAX_QPS as u32 - 1);
-        let port = a.port.0 - 1;
-        if let Some(number) = a.kind.external()
-            && let Some(place) =
-                self.qps.special.get_mut(usize::from(port)).and_then(|s| s.get_mut(number.get() as usize))
-        {
-            if place.is_some() {
-                return Err(HcaError::Exhausted("special queue pairs"));
-            }
-            *place = Some(slot);
-        }
         let qp = Qp {
             qpn,
-            slot,
+            slot: slot_of(qpn),
             kind: a.kind,
-            port,
+            port: a.port.0 - 1,
             state: QpState::Reset,
             user_index: a.user_index & Qpn::MASK,
             send_cq: a.send_cq,
@@ -144,15 +77,8 @@ impl Engine {
             deadline: None,
             armed: None,
         };
-        if self.qps.slots.len() <= slot as usize {
-            for skipped in self.qps.slots.len() as u32..slot {
-                self.qps.free.push_back(skipped);
-            }
-            self.qps.slots.resize_with(slot as usize + 1, || None);
-        }
-        self.qps.free.retain(|&s| s != slot);
-        if let Some(place) = self.qps.slots.get_mut(slot as usize) {
-            *place = Some(Box::new(qp));
+        if !self.qps.insert(qp) {
+            return Err(HcaError::Exhausted("special queue pairs"));
         }
         Ok(qpn)
     }
@@ -201,15 +127,12 @@ impl Engine {
 
     /// The port of a queue pair.
     pub fn qp_port(&self, qpn: Qpn) -> Option<PortNumber> {
-        let slot = (qpn.get() & (MAX_QPS as u32 - 1)) as usize;
-        self.qps.slots.get(slot)?.as_deref().map(|qp| PortNumber(qp.port + 1))
+        self.qps.get(qpn).map(|qp| PortNumber(qp.port + 1))
     }
 
     /// The state of a queue pair.
     pub fn qp_state(&self, qpn: Qpn) -> Result<QpState, HcaError> {
-        let slot = (qpn.get() & (MAX_QPS as u32 - 1)) as usize;
-        let qp = self.qps.slots.get(slot).and_then(Option::as_deref).filter(|qp| qp.qpn == qpn);
-        Ok(qp.ok_or_else(|| not_found("queue pair", qpn))?.state)
+        Ok(self.qps.get(qpn).ok_or_else(|| not_found("queue pair", qpn))?.state)
     }
 
     /// Destroys a queue pair. Everything outstanding completes as flushed first.
@@ -223,15 +146,7 @@ impl Engine {
         let slot = qp.slot;
         dev.ready.retain(|&s| s != slot);
         dev.multicast.forget(slot);
-        for place in qps.special.iter_mut().flatten() {
-            if *place == Some(slot) {
-                *place = None;
-            }
-        }
-        if let Some(place) = qps.slots.get_mut(slot as usize) {
-            *place = None;
-        }
-        qps.free.push_back(slot);
+        qps.remove(slot);
         Ok(())
     }
 

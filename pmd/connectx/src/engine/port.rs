@@ -26,26 +26,26 @@ impl Engine {
         self.port(port).is_ok_and(|p| p.ethernet.is_some())
     }
 
-    /// Plugs a link into a port, or pulls it.
-    pub fn set_cable(&mut self, port: PortNumber, link: Option<CableEnd>) -> Result<(), HcaError> {
+    /// Plugs a cable into a port, or pulls it.
+    pub fn set_cable(&mut self, port: PortNumber, cable: Option<CableEnd>) -> Result<(), HcaError> {
         let Self { dev, .. } = self;
         let index = usize::from(port.0).wrapping_sub(1);
         let p = dev.ports.get_mut(index).ok_or_else(|| not_found("port", port.0))?;
-        if link.as_ref().is_some_and(|link| link.is_ethernet() != p.ethernet.is_some()) {
+        if cable.as_ref().is_some_and(|cable| cable.is_ethernet() != p.ethernet.is_some()) {
             return Err(HcaError::Environment(
                 "an InfiniBand port takes a shm: or udp: link, an Ethernet port a roce: link".into(),
             ));
         }
-        if link.is_none() {
+        if cable.is_none() {
             p.set_state(PortState::Down, &mut dev.events);
         }
-        p.link = link;
+        p.cable = cable;
         Ok(())
     }
 
-    /// The link of a port.
-    pub fn link(&self, port: PortNumber) -> Option<&CableEnd> {
-        self.port(port).ok()?.link.as_ref()
+    /// The cable of a port.
+    pub fn cable(&self, port: PortNumber) -> Option<&CableEnd> {
+        self.port(port).ok()?.cable.as_ref()
     }
 
     /// Gives a port a LID and makes it ACTIVE, as a subnet manager would: for devices joined without one.

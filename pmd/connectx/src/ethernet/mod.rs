@@ -6,7 +6,7 @@ mod neighbour;
 #[cfg(test)]
 mod tests;
 
-use ib_wire::packet::{ParseError, RoceHeaders, RocePacket};
+use ib_wire::packet::{ParseError, RoceHeaders, RoceNetwork, RocePacket};
 use ib_wire::{Gid, Guid, Mtu};
 
 pub(crate) use message::{handle as handle_message, question as question_frame};
@@ -35,6 +35,15 @@ impl EthernetHeader {
         let ([a, b, c, d, e, f], [g, h, i, j, k, l]) = (self.destination, self.source);
         let [m, n] = self.ethertype.to_be_bytes();
         [a, b, c, d, e, f, g, h, i, j, k, l, m, n]
+    }
+
+    /// In front of this network header.
+    pub(crate) const fn new(destination: MacAddress, source: MacAddress, network: &RoceNetwork) -> Self {
+        let ethertype = match network {
+            RoceNetwork::V4 { .. } => Self::IPV4,
+            RoceNetwork::V6 { .. } => Self::IPV6,
+        };
+        Self { destination, source, ethertype }
     }
 
     fn split(frame: &[u8]) -> Option<(Self, &[u8])> {

@@ -5,3 +5,5 @@ pub(super) mod mcast;
 pub(super) mod mr;
 pub(super) mod qp;
 pub(super) mod receive;
+pub(super) mod send;
+pub(super) mod table;

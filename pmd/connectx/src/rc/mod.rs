@@ -1,54 +1,17 @@
-//! Reliable connections (IBA 9.7).
+//! What is done for reliable connections (IBA 9.7): sending, receiving, acknowledging.
 
 pub(super) mod requester;
 pub(super) mod responder;
 
+use ib_wire::Psn;
 use ib_wire::packet::{Aeth, Bth, Credit, Extended, Opcode, Syndrome};
-use ib_wire::{Mtu, Psn, Qpn};
 
+use super::addressing;
+use super::connection::Connection;
+use super::connection::responder::Reply;
 use super::device::Device;
-use super::frame::Outgoing;
 use super::object::qp::Qp;
 use super::port::{Blocked, Port};
-use hca::{AddressVector, RcToReceive};
-use requester::Requester;
-use responder::{Reply, Responder};
-
-/// Both halves of a connected queue pair and the way to its other end.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    pub(crate) av: AddressVector,
-    pub(crate) dest_qpn: Qpn,
-    pub(crate) mtu: Mtu,
-    pub(crate) requester: Requester,
-    pub(crate) responder: Responder,
-}
-
-impl Connection {
-    pub(crate) fn new(how: &RcToReceive) -> Self {
-        Self {
-            av: how.av,
-            dest_qpn: how.dest_qpn,
-            mtu: how.path_mtu,
-            requester: Requester::default(),
-            responder: Responder::new(how.rq_psn, how.min_rnr_timer),
-        }
-    }
-
-    fn bth(&self, qp: &QpFace, opcode: Opcode, psn: Psn) -> Bth {
-        Bth {
-            opcode,
-            solicited: false,
-            migrated: true,
-            pkey: qp.pkey,
-            fecn: false,
-            becn: false,
-            dest_qpn: self.dest_qpn,
-            ack_request: false,
-            psn,
-        }
-    }
-}
 
 /// What a connection needs to know of its queue pair to make packets.
 #[derive(Clone, Copy)]
@@ -63,6 +26,21 @@ impl QpFace {
         let pkey = dev.port(qp.port).map_or(ib_wire::PKey(0), |port| qp.pkey(&port.pkeys));
         Self { port: qp.port, qpn: qp.qpn.get(), pkey }
     }
+
+    /// Base transport header of a packet of the connection.
+    fn bth(&self, rc: &Connection, opcode: Opcode, psn: Psn) -> Bth {
+        Bth {
+            opcode,
+            solicited: false,
+            migrated: true,
+            pkey: self.pkey,
+            fecn: false,
+            becn: false,
+            dest_qpn: rc.dest_qpn,
+            ack_request: false,
+            psn,
+        }
+    }
 }
 
 /// Sends the acknowledge that the responder owes, if any.
@@ -75,10 +53,10 @@ pub(crate) fn reply(qp: &mut Qp, dev: &mut Device) -> Result<(), Blocked> {
         Some(Reply::Nak(psn, syndrome)) => (psn, syndrome),
     };
     let aeth = Aeth { syndrome, msn: rc.responder.msn };
-    let bth = rc.bth(&face, Opcode::RcAcknowledge, psn);
+    let bth = face.bth(rc, Opcode::RcAcknowledge, psn);
     let av = rc.av;
     let flow = face.qpn;
-    let frame = |port: &mut Port| Outgoing::new(port, &av, bth, Extended::Aeth(aeth), flow, false);
+    let frame = |port: &mut Port| addressing::address(port, &av, bth, Extended::Aeth(aeth), flow, false);
     dev.send(face.port, frame, 0, |_, _| {})?;
     dev.counters.count(super::counters::Activity::Acknowledges);
     rc.responder.reply = None;

@@ -1,160 +1,26 @@
 //! The sending half of a connection: segmentation, window, acknowledges, go-back-N, retries.
 
-use std::collections::VecDeque;
 use std::time::Instant;
 
 use ib_wire::packet::{Aeth, Extended, NakCode, Opcode, Reth, Syndrome};
-use ib_wire::{Psn, Rkey, TimeoutCode};
+use ib_wire::{Psn, Rkey};
 
 use super::QpFace;
+use crate::addressing;
+use crate::connection::requester::{Message, WINDOW};
 use crate::counters::{Activity, DropReason};
-use crate::device::{Device, Face};
-use crate::frame::Outgoing;
+use crate::device::{Device, Face, Step};
 use crate::object::qp::Qp;
-use crate::wqe::{self, Control, Pieces};
-use hca::{QpState, RcToSend, WcStatus};
-use prm::{ControlSegment, RemoteAddressSegment, SendOpcode};
+use crate::wqe::{self, Pieces};
+use hca::{QpState, WcStatus};
+use prm::SendOpcode;
 
-/// Most packets sent and not acknowledged.
-const WINDOW: u32 = 512;
 /// Most messages begun and not completed.
 const MAX_MESSAGES: usize = 512;
 /// An acknowledge is asked for at least once in this many packets.
 const ACK_EVERY: u32 = 16;
 /// Longest message (IBA 9.7.1).
 const MAX_MESSAGE: u64 = 1 << 31;
-
-/// A work request that has been begun.
-#[derive(Clone, Copy, Debug)]
-struct Message {
-    control: Control,
-    first: Psn,
-    /// Packets it takes; 0 for what happens within the device.
-    packets: u32,
-    length: u64,
-    /// It cannot be carried out; said when all before it is done.
-    fault: Option<WcStatus>,
-}
-
-impl Message {
-    const fn end(&self) -> Psn {
-        self.first.add(self.packets)
-    }
-
-    /// Where its data segments begin.
-    fn data_at(&self) -> usize {
-        size_of::<ControlSegment>()
-            + match self.control.operation() {
-                Some(SendOpcode::RdmaWrite | SendOpcode::RdmaWriteImm) => size_of::<RemoteAddressSegment>(),
-                _ => 0,
-            }
-    }
-}
-
-/// The requester of one connection.
-#[derive(Debug, Default)]
-pub(crate) struct Requester {
-    begun: VecDeque<Message>,
-    /// The message in `begun` that `next` belongs to; its length if none.
-    cursor: usize,
-    /// PSN to be sent next.
-    next: Psn,
-    /// PSN behind the last one ever sent.
-    top: Psn,
-    /// Oldest PSN not acknowledged.
-    oldest: Psn,
-    timeout: TimeoutCode,
-    retry_count: u8,
-    rnr_retry: u8,
-    retries_left: u8,
-    rnr_left: u8,
-    rnr_until: Option<Instant>,
-    ack_by: Option<Instant>,
-}
-
-/// What one try to send came to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
-    /// A packet left, or a work request was begun.
-    Sent,
-    /// Nothing to do before something happens.
-    Idle,
-    /// The link is full.
-    Blocked,
-}
-
-impl Requester {
-    /// RTR to RTS.
-    pub(crate) fn start(&mut self, how: &RcToSend) {
-        *self = Self {
-            next: how.sq_psn,
-            top: how.sq_psn,
-            oldest: how.sq_psn,
-            timeout: TimeoutCode::new(how.timeout),
-            retry_count: how.retry_count & 7,
-            rnr_retry: how.rnr_retry & 7,
-            retries_left: how.retry_count & 7,
-            rnr_left: how.rnr_retry & 7,
-            ..Self::default()
-        };
-    }
-
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        [self.rnr_until, self.ack_by].into_iter().flatten().min()
-    }
-
-    fn window_is_full(&self) -> bool {
-        self.next.since(self.oldest) >= WINDOW
-    }
-
-    /// Goes (back) to `psn`.
-    fn seek(&mut self, psn: Psn) {
-        self.next = psn;
-        self.cursor =
-            self.begun.iter().position(|m| psn.since(m.first) < m.packets).unwrap_or(self.begun.len());
-    }
-
-    /// Takes it that everything before `psn` has arrived. True if that is news.
-    fn advance(&mut self, psn: Psn, now: Instant) -> bool {
-        let news = psn != self.oldest;
-        self.oldest = psn;
-        if news {
-            self.retries_left = self.retry_count;
-            self.rnr_left = self.rnr_retry;
-            if !self.next.is_at_or_after(psn) {
-                self.seek(psn);
-            }
-        }
-        self.ack_by = (self.oldest != self.top).then(|| self.ack_time(now)).flatten();
-        news
-    }
-
-    fn ack_time(&self, now: Instant) -> Option<Instant> {
-        (self.timeout.code() != 0).then(|| now + self.timeout.duration())
-    }
-
-    /// Takes the oldest work request if it is done or at fault.
-    fn settled(&mut self) -> Option<Message> {
-        let front = self.begun.front()?;
-        if front.fault.is_none() && !self.oldest.is_at_or_after(front.end()) {
-            return None;
-        }
-        self.cursor = self.cursor.saturating_sub(1);
-        self.begun.pop_front()
-    }
-
-    /// Takes the oldest work request whatever it is.
-    pub(crate) fn take_begun(&mut self) -> Option<Control> {
-        self.cursor = 0;
-        Some(self.begun.pop_front()?.control)
-    }
-
-    /// Ends all waiting.
-    pub(crate) fn stop(&mut self) {
-        self.rnr_until = None;
-        self.ack_by = None;
-    }
-}
 
 /// Completes what is done, in order.
 fn settle(qp: &mut Qp, dev: &mut Device) {
@@ -204,7 +70,7 @@ fn begin(qp: &mut Qp, dev: &mut Device) -> bool {
 fn measure(
     message: &Message,
     qpn: ib_wire::Qpn,
-    sq: &crate::object::qp::SendQueue,
+    sq: &crate::object::send::SendQueue,
     dev: &mut Device,
 ) -> Result<Option<u64>, WcStatus> {
     dev.wqe.load(sq, &message.control, qpn)?;
@@ -309,14 +175,14 @@ fn packet(qp: &Qp, dev: &mut Device, face: &QpFace, message: &Message) -> Result
         SendOpcode::SendInvalidate if last => Extended::Ieth(Rkey(u32::from_be_bytes(imm))),
         _ => Extended::Bare,
     };
-    let mut bth = rc.bth(face, opcode, r.next);
+    let mut bth = face.bth(rc, opcode, r.next);
     bth.solicited = last && message.control.solicited;
     bth.ack_request =
         last || r.next.get() % ACK_EVERY == ACK_EVERY - 1 || r.next.since(r.oldest) + 1 >= WINDOW;
     let av = rc.av;
     let sent = dev.send(
         face.port,
-        |port| Outgoing::new(port, &av, bth, extended, face.qpn, false),
+        |port| addressing::address(port, &av, bth, extended, face.qpn, false),
         len,
         |wqe, out| wqe.copy(&pieces, out),
     );

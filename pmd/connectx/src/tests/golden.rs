@@ -37,7 +37,7 @@ fn number(value: &Value) -> u64 {
     }
 }
 
-/// A device with the keys and addresses that the vectors name, and the bare other end of its link.
+/// A device with the keys and addresses that the vectors name, and the bare other end of its cable.
 struct Bench {
     host: Host,
     wire: CableEnd,

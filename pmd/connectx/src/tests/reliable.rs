@@ -10,7 +10,7 @@ use hca::{AsyncEvent, QpState, QpTransition, WcStatus};
 const SEND: u8 = 0x0a;
 const SIGNAL: u8 = 0x08;
 
-struct Link {
+struct Joined {
     rig: Rig,
     tx: Pair,
     rx: Pair,
@@ -18,18 +18,18 @@ struct Link {
 }
 
 /// A connection from `a` to `b`, whose receives come from a shared queue of `slots`.
-fn link(mut rig: Rig, how: Rc, slots: usize, size: usize) -> Link {
+fn joined(mut rig: Rig, how: Rc, slots: usize, size: usize) -> Joined {
     let piece = size.div_ceil(17).max(64);
     let srq = SharedQueue::new(&mut rig.b.engine, slots, size, piece);
     let tx = rig.a.qp(QpKind::Rc, 256, None, 5);
     let rx = rig.b.qp(QpKind::Rc, 16, Some(srq.number), 6);
     rig.a.connect(&tx, (Lid(2), rx.qpn), Rc { sq_psn: 0xff_fff0, rq_psn: 3, ..how });
     rig.b.connect(&rx, (Lid(1), tx.qpn), Rc { sq_psn: 3, rq_psn: 0xff_fff0, ..how });
-    Link { rig, tx, rx, srq }
+    Joined { rig, tx, rx, srq }
 }
 
 /// Sends messages of these sizes and takes each out of the shared queue, comparing every byte.
-fn deliver(l: &mut Link, sizes: &[usize], limit: Duration) {
+fn deliver(l: &mut Joined, sizes: &[usize], limit: Duration) {
     let longest = sizes.iter().copied().max().unwrap_or(0);
     let (out, key) = l.rig.a.memory(longest + 64 * sizes.len());
     out.put(0, &pattern(longest + 64 * sizes.len(), 77));
@@ -69,7 +69,7 @@ fn deliver(l: &mut Link, sizes: &[usize], limit: Duration) {
     assert!(l.rig.a.scq.all().is_empty());
 }
 
-impl Link {
+impl Joined {
     fn srq_slots(&self) -> usize {
         self.srq.buffers.host().len() / self.srq.size.max(64) - 1
     }
@@ -86,12 +86,12 @@ impl Link {
 fn messages_of_every_size_at_every_mtu() {
     for mtu in [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096] {
         let m = mtu.bytes();
-        let mut l = link(Rig::new(), Rc { mtu, ..Rc::default() }, 16, 65_536);
+        let mut l = joined(Rig::new(), Rc { mtu, ..Rc::default() }, 16, 65_536);
         deliver(&mut l, &[0, 1, 3, m - 1, m, m + 1, 2 * m, 65_524, 5, 0], Duration::from_secs(1));
         assert_eq!(l.rig.a.engine.counters().activity(Activity::Retransmitted), 0);
         assert_eq!(l.rig.a.drops(DropReason::StrayAcknowledge), 0);
     }
-    let mut l = link(Rig::new(), Rc { mtu: Mtu::B4096, ..Rc::default() }, 4, 1 << 20);
+    let mut l = joined(Rig::new(), Rc { mtu: Mtu::B4096, ..Rc::default() }, 4, 1 << 20);
     deliver(&mut l, &[1 << 20, 1, (1 << 20) - 3], Duration::from_secs(1));
 }
 
@@ -113,7 +113,7 @@ fn nothing_is_lost_and_nothing_comes_twice_whatever_the_link_does() {
             let m = mtu.bytes();
             // Without limit: here nothing may be lost, however unlucky the dice.
             let how = Rc { mtu, timeout: 8, retry: 7, ..Rc::default() };
-            let mut l = link(Rig::over(left, right), how, 4, 65_536);
+            let mut l = joined(Rig::over(left, right), how, 4, 65_536);
             let sizes = [0, 1, m - 1, m, m + 1, 4000, 17, 65_524, 3, 9000, 0, 100, 2 * m];
             deliver(&mut l, &sizes, Duration::from_secs(5));
             let counters = l.rig.a.engine.counters();
@@ -125,7 +125,7 @@ fn nothing_is_lost_and_nothing_comes_twice_whatever_the_link_does() {
 
 #[test]
 fn a_dry_shared_queue_holds_the_sender_back() {
-    let mut l = link(Rig::new(), Rc { rnr_timer: 12, ..Rc::default() }, 4, 4096);
+    let mut l = joined(Rig::new(), Rc { rnr_timer: 12, ..Rc::default() }, 4, 4096);
     l.rig.b.engine.arm_srq(l.srq.number, 1).unwrap();
     let piece = l.piece(3000);
     l.rig.a.send(&mut l.tx, &[piece]);
@@ -148,7 +148,7 @@ fn a_dry_shared_queue_holds_the_sender_back() {
 #[test]
 fn rnr_retries_are_counted() {
     for (retries, naks) in [(0, 1), (2, 3)] {
-        let mut l = link(Rig::new(), Rc { rnr_retry: retries, ..Rc::default() }, 4, 4096);
+        let mut l = joined(Rig::new(), Rc { rnr_retry: retries, ..Rc::default() }, 4, 4096);
         let piece = l.piece(100);
         l.rig.a.send(&mut l.tx, &[piece]);
         l.rig.a.send(&mut l.tx, &[piece]);
@@ -162,7 +162,7 @@ fn rnr_retries_are_counted() {
 
 #[test]
 fn a_dead_peer_costs_the_retries_and_then_the_connection() {
-    let mut l = link(Rig::new(), Rc { timeout: 10, retry: 3, ..Rc::default() }, 4, 4096);
+    let mut l = joined(Rig::new(), Rc { timeout: 10, retry: 3, ..Rc::default() }, 4, 4096);
     l.rig.b.engine.modify_qp(l.rx.qpn, &QpTransition::ToReset).unwrap();
     let piece = l.piece(100);
     let start = l.rig.now;
@@ -177,7 +177,7 @@ fn a_dead_peer_costs_the_retries_and_then_the_connection() {
 
 #[test]
 fn a_message_longer_than_the_receive_ends_the_connection() {
-    let mut l = link(Rig::new(), Rc { mtu: Mtu::B1024, ..Rc::default() }, 4, 2000);
+    let mut l = joined(Rig::new(), Rc { mtu: Mtu::B1024, ..Rc::default() }, 4, 2000);
     l.srq.post();
     l.srq.post();
     let piece = l.piece(2001);
@@ -205,7 +205,7 @@ fn keys_are_checked_on_every_access() {
         _ => data(64, key, u64::MAX - 10),
     };
     for i in 0..5 {
-        let mut l = link(Rig::new(), Rc::default(), 4, 4096);
+        let mut l = joined(Rig::new(), Rc::default(), 4, 4096);
         for _ in 0..3 {
             l.srq.post();
         }
@@ -223,7 +223,7 @@ fn keys_are_checked_on_every_access() {
         assert_eq!(l.rig.b.rcq.all().len(), 1);
     }
     // Receiving into memory that may only be read.
-    let mut l = link(Rig::new(), Rc::default(), 4, 4096);
+    let mut l = joined(Rig::new(), Rc::default(), 4, 4096);
     l.rig.b.engine.deregister(l.srq.key).unwrap();
     l.srq.post();
     let piece = l.piece(10);
@@ -237,7 +237,7 @@ fn keys_are_checked_on_every_access() {
 fn every_outstanding_work_request_is_flushed_once() {
     for destroy in [false, true] {
         // The receiver takes the first half of a message, and then nothing arrives any more.
-        let mut l = link(Rig::new(), Rc { mtu: Mtu::B256, ..Rc::default() }, 4, 60_000);
+        let mut l = joined(Rig::new(), Rc { mtu: Mtu::B256, ..Rc::default() }, 4, 60_000);
         l.srq.post();
         let piece = l.piece(60_000);
         l.rig.a.send(&mut l.tx, &[piece]);
@@ -289,7 +289,7 @@ fn a_queue_pair_with_receives_of_its_own_flushes_them() {
 
 #[test]
 fn immediate_invalidate_inline_and_nop() {
-    let mut l = link(Rig::new(), Rc::default(), 8, 4096);
+    let mut l = joined(Rig::new(), Rc::default(), 8, 4096);
     for _ in 0..6 {
         l.srq.post();
     }
@@ -327,7 +327,7 @@ fn immediate_invalidate_inline_and_nop() {
 
 #[test]
 fn rdma_write_goes_where_the_key_allows() {
-    let mut l = link(Rig::new(), Rc { mtu: Mtu::B256, ..Rc::default() }, 4, 4096);
+    let mut l = joined(Rig::new(), Rc { mtu: Mtu::B256, ..Rc::default() }, 4, 4096);
     l.srq.post();
     let (src, key) = l.rig.a.memory(4096);
     src.put(0, &pattern(4096, 9));

@@ -260,7 +260,7 @@ impl To {
     }
 }
 
-/// Two hosts on one link, with a clock of their own.
+/// Two hosts on one cable, with a clock of their own.
 pub(super) struct Rig {
     pub(super) a: Host,
     pub(super) b: Host,

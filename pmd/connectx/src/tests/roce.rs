@@ -29,12 +29,12 @@ fn entry(gid: Gid, gid_type: GidType) -> Attributes {
     Attributes { key: Key { gid, gid_type, ifindex: None }, vlan: None }
 }
 
-fn host(id: u16, link: CableEnd) -> Host {
+fn host(id: u16, cable: CableEnd) -> Host {
     let mut host = Host::with_ports(id, LinkLayer::Ethernet, vec![guid_of_mac(mac(id))]);
     for (index, gid) in [(SIX, gidcache::link_local_gid(mac(id))), (FOUR, v4(id))] {
         host.engine.set_gid(PORT, index.into(), Some(entry(gid, GidType::RoceV2))).unwrap();
     }
-    host.engine.set_cable(PORT, Some(link)).unwrap();
+    host.engine.set_cable(PORT, Some(cable)).unwrap();
     host
 }
 

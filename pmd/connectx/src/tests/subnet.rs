@@ -1,4 +1,4 @@
-//! The agent, asked over a bare link as a subnet manager asks it.
+//! The agent, asked over a bare cable as a subnet manager asks it.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use hca::{AsyncEvent, PortState};
 
 struct Manager {
     host: Host,
-    link: CableEnd,
+    cable: CableEnd,
     now: Instant,
 }
 
@@ -48,12 +48,12 @@ impl Manager {
         host.engine.set_cable(PORT, Some(theirs)).unwrap();
         let now = Instant::now();
         host.engine.step(now);
-        Self { host, link: ours, now }
+        Self { host, cable: ours, now }
     }
 
     fn put(&mut self, headers: &Headers, payload: &[u8]) {
         let len = headers.packet_len(payload.len());
-        self.link
+        self.cable
             .send_with(len, |out| {
                 headers.write_packet(payload, out).unwrap();
             })
@@ -72,7 +72,7 @@ impl Manager {
 
     fn answer(&mut self) -> Option<Smp> {
         let mut answer = None;
-        self.link.receive(10, |bytes| {
+        self.cable.receive(10, |bytes| {
             assert!(ib_wire::crc::verify(bytes));
             let packet = Packet::parse(bytes).unwrap();
             assert_eq!(packet.lrh().vl, VirtualLane::MANAGEMENT);
@@ -226,7 +226,7 @@ fn a_pulled_link_takes_the_port_down_and_a_new_one_brings_it_to_init() {
     m.bring_up();
     m.events();
     let (ours, theirs) = CableEnd::pair().unwrap();
-    m.link = ours;
+    m.cable = ours;
     m.host.engine.step(m.now);
     assert_eq!(m.host.engine.port_attributes(PORT).unwrap().state, PortState::Down);
     assert_eq!(m.events(), [DeviceEvent::Async(AsyncEvent::PortError(PORT))]);

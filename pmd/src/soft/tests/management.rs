@@ -24,8 +24,8 @@ pub(super) fn device(lid: u16) -> SoftHca {
 pub(super) fn joined() -> (SoftHca, SoftHca) {
     let (left, right) = CableEnd::pair().unwrap();
     let (mut a, mut b) = (device(1), device(2));
-    for (lid, link, hca) in [(1, left, &mut a), (2, right, &mut b)] {
-        hca.set_cable(PORT, Some(link)).unwrap();
+    for (lid, cable, hca) in [(1, left, &mut a), (2, right, &mut b)] {
+        hca.set_cable(PORT, Some(cable)).unwrap();
         hca.engine().lock().activate(PORT, Lid(lid), Mtu::B4096).unwrap();
     }
     (a, b)

@@ -32,7 +32,7 @@ fn entry(gid: Gid, gid_type: GidType) -> Attributes {
 #[test]
 fn management_datagrams_can_be_answered() {
     let (left, right) = CableEnd::ethernet_pair().unwrap();
-    let device = |id: u16, link| {
+    let device = |id: u16, cable| {
         let guid = guid_of_mac(mac(id));
         let link_layer = LinkLayer::Ethernet;
         let mut hca = SoftHca::with_ports(EngineConfig {
@@ -46,7 +46,7 @@ fn management_datagrams_can_be_answered() {
             let entry = Some(entry(gid, GidType::RoceV2));
             hca.engine().lock().set_gid(PORT, index.into(), entry).unwrap();
         }
-        hca.set_cable(PORT, Some(link)).unwrap();
+        hca.set_cable(PORT, Some(cable)).unwrap();
         hca
     };
     let (mut a, mut b) = (device(1, left), device(2, right));

@@ -48,6 +48,10 @@ impl<'a> RocePacket<'a> {
             return Err(ParseError::NotRoce("UDP length"));
         }
         let (body, _) = body.split_last_chunk::<ICRC_LEN>().ok_or(too_short)?;
+        // Pad bytes make it so (IBA 9.2.5), as the LRH's words do on InfiniBand.
+        if !body.len().is_multiple_of(4) {
+            return Err(ParseError::NotRoce("transport length, no multiple of four"));
+        }
         let source_port = u16::from_be_bytes([udp[0], udp[1]]);
         Ok(Self { bytes, network, source_port, transport: Transport::parse(body)? })
     }

@@ -119,3 +119,18 @@ fn what_cannot_be_a_packet_is_not_written() {
     let wrong = RoceHeaders { extended: Extended::Ieth(Rkey(1)), ..h };
     assert!(matches!(wrong.write(8, &mut out), Err(EncodeError::Layout { opcode: 4 })));
 }
+
+#[test]
+fn a_transport_part_of_odd_length_is_no_packet() {
+    let six = Gid(std::net::Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1).octets());
+    let mut out = [0; 256];
+    let len = headers(RoceNetwork::between(six, six, 0, 0, 64)).write_packet(b"12345678", &mut out).unwrap();
+    assert!(RocePacket::parse(&out[..len]).is_ok());
+    for cut in 1..4 {
+        // Lengths of IPv6 and UDP agree with each other.
+        let body = (len - 40 - cut) as u16;
+        out[4..6].copy_from_slice(&body.to_be_bytes());
+        out[44..46].copy_from_slice(&body.to_be_bytes());
+        assert!(matches!(RocePacket::parse(&out[..len - cut]), Err(ParseError::NotRoce(_))), "{cut}");
+    }
+}

@@ -10,9 +10,9 @@ use ib_wire::sa::{
 };
 use ib_wire::{Gid, Guid, Lid, Mtu, PKey, QKey, Rate, ServiceLevel, Tid};
 
-use super::super::{Members, Partition, SmConfig};
 use super::world::World;
-use super::{SECOND, config};
+use super::{SECOND, config, partition};
+use crate::subnet::{Partition, SmConfig};
 
 const JOIN: McMask = McMask::MGID.union(McMask::PORT_GID).union(McMask::JOIN_STATE);
 
@@ -241,7 +241,7 @@ fn paths_between_ports() {
     let unknown = PathRecord { dgid: Gid::new(Gid::DEFAULT_PREFIX, Guid(5)), ..wanted };
     assert_eq!(world.path(1, ends, &unknown), Err(0x0300));
     let elsewhere = PathRecord { dgid: Gid::new(0x2001 << 48, world.gid(2).id()), ..wanted };
-    assert_eq!(world.path(1, ends, &elsewhere), Err(0x0300));
+    assert_eq!(world.path(1, ends, &elsewhere), Err(0x0500), "another subnet's");
     let source = PathRecord { sgid: Gid::new(Gid::DEFAULT_PREFIX, Guid(5)), ..wanted };
     assert_eq!(world.path(1, ends, &source), Err(0x0500));
     // Selectors.
@@ -275,11 +275,6 @@ fn tables_that_do_not_fit_are_refused() {
 #[test]
 fn partitions_keep_ports_apart() {
     let mut config = config();
-    let partition = |pkey, guids: &[(u64, bool)]| Partition {
-        pkey: PKey(pkey),
-        members: Members::Listed(guids.iter().map(|&(g, full)| (Guid(g), full)).collect()),
-        ..Partition::default_ipoib()
-    };
     config.partitions = vec![
         partition(0x8002, &[(0x1001, true), (0x2001, false), (0x3001, false)]),
         partition(0x8003, &[(0x4001, true)]),
@@ -299,6 +294,9 @@ fn partitions_keep_ports_apart() {
     assert_eq!(world.path(1, ends | PathMask::PKEY, &other), Err(0x0300));
     let limited = between(&world, 2, 3);
     assert_eq!(world.path(2, ends, &limited), Err(0x0300), "two limited members");
+    let (up, down) = (between(&world, 2, 1), between(&world, 1, 2));
+    assert_eq!(world.path(2, ends, &up).unwrap().pkey, PKey(0x0002), "a limited member to a full one");
+    assert_eq!(world.path(2, ends, &down).unwrap().pkey, PKey(0x8002));
     let apart = between(&world, 1, 4);
     assert_eq!(world.path(1, ends, &apart), Err(0x0300));
     // Groups.
@@ -309,6 +307,189 @@ fn partitions_keep_ports_apart() {
     let wanted = member(&world, 4, mgid);
     assert_eq!(world.member(4, Method::Set, JOIN, &wanted), Err(0x0200));
     assert_eq!(world.member(4, Method::Get, McMask::MGID, &wanted), Err(0x0300));
+    // A limited member joins by the full key, which is the group's, and not by a limited one.
+    let limited = McMemberRecord { pkey: PKey(2), ..member(&world, 2, mgid) };
+    assert!(world.member(2, Method::Set, JOIN, &limited).is_ok());
+    let full = McMemberRecord { pkey: PKey(0x8002), ..limited };
+    assert!(world.member(2, Method::Set, JOIN | McMask::PKEY, &full).is_ok());
+    // Nodes and ports of others are not shown.
+    for id in [attribute::NODE_RECORD, attribute::PORT_INFO_RECORD] {
+        for (of, status) in [(1, MadStatus::OK), (4, MadStatus(0x0300))] {
+            let mut record = SaMad::request(Method::Get, Tid(1), 1, &PathRecord::default());
+            record.header.attribute = id;
+            record.data[..2].copy_from_slice(&world.lid(of).0.to_be_bytes());
+            assert_eq!(world.send(2, &record).header.status, status, "{id:#x} of {of}");
+        }
+    }
+}
+
+#[test]
+fn events_stay_within_their_partitions() {
+    let mut config = config();
+    config.partitions =
+        vec![partition(0x8002, &[(0x1001, true), (0x2001, false)]), partition(0x8003, &[(0x3001, true)])];
+    let mut world = up(3, config);
+    for asker in [1, 3] {
+        for trap in [trap::GID_OUT_OF_SERVICE, trap::GROUP_CREATED, trap::GROUP_DELETED] {
+            assert!(world.subscribe(asker, trap, true).is_ok());
+        }
+    }
+    let (me, gone) = (world.lid(1), world.gid(2));
+    let mut mgid = all_hosts();
+    mgid.0[4..6].copy_from_slice(&[0x80, 0x02]);
+    let (mask, record) = creation(&world, 2, mgid);
+    let record = McMemberRecord { pkey: PKey(0x8002), ..record };
+    let request = SaMad::request(Method::Set, Tid(4), mask.bits(), &record);
+    let mad = Mad { peer: world.address(2), bytes: request.to_bytes() };
+    world.sm.handle_mad(world.now, &mad);
+    world.pump();
+    world.inbox.pop_front();
+    assert_eq!(world.reports(true), [(me, trap::GROUP_CREATED, mgid)]);
+    world.disconnect((0, 2));
+    world.sm.handle_port_change(world.now);
+    world.pass(Duration::from_millis(100));
+    assert_eq!(world.reports(true), [(me, trap::GROUP_DELETED, mgid), (me, trap::GID_OUT_OF_SERVICE, gone)]);
+}
+
+#[test]
+fn a_group_is_made_by_who_only_sends() {
+    let mut world = up(2, config());
+    let (mask, record) = creation(&world, 1, all_hosts());
+    let sender = McMemberRecord { join_state: JoinState::SEND_ONLY_FULL_MEMBER, ..record };
+    let got = world.member(1, Method::Set, mask, &sender).unwrap();
+    assert_eq!((got.mlid, got.join_state), (Lid(0xc001), JoinState::SEND_ONLY_FULL_MEMBER));
+    assert_eq!(world.multicast(0, Lid(0xc001)), 0, "it receives nothing");
+    let second = member(&world, 2, all_hosts());
+    world.member(2, Method::Set, JOIN, &second).unwrap();
+    assert_eq!(world.multicast(0, Lid(0xc001)), 1 << 2);
+    // What it does not have it cannot leave, not even beside what it has.
+    let more = McMemberRecord { join_state: JoinState::FULL_MEMBER | sender.join_state, ..sender };
+    assert_eq!(world.member(1, Method::Delete, JOIN, &more), Err(0x0200));
+    world.member(2, Method::Delete, JOIN, &second).unwrap();
+    assert_eq!(world.sm.groups().count(), 2, "it keeps the group alive");
+    world.member(1, Method::Delete, JOIN, &sender).unwrap();
+    assert_eq!(world.sm.groups().count(), 1);
+    // Who sends without membership makes none.
+    let stranger = McMemberRecord { join_state: JoinState::SEND_ONLY_NON_MEMBER, ..record };
+    assert_eq!(world.member(1, Method::Set, mask, &stranger), Err(0x0200));
+}
+
+#[test]
+fn groups_of_a_link_are_as_its_broadcast_group() {
+    let mut config = config();
+    config.partitions.push(Partition { ipoib: false, ..partition(0x8002, &[(0x1001, true)]) });
+    let mut world = up(1, config);
+    assert_eq!(world.sm.groups().count(), 1, "none for a partition without IPoIB");
+    let (mask, good) = creation(&world, 1, all_hosts());
+    for bad in [
+        McMemberRecord { qkey: QKey(7), ..good },
+        McMemberRecord { sl: ServiceLevel::new(1), ..good },
+        McMemberRecord { hop_limit: 3, ..good },
+        McMemberRecord { traffic_class: 1, ..good },
+        McMemberRecord { pkey: PKey(0x8002), ..good },
+    ] {
+        assert_eq!(world.member(1, Method::Set, mask, &bad), Err(0x0200), "{bad:?}");
+    }
+    // Its MTU is its own matter.
+    assert!(world.member(1, Method::Set, mask, &good).is_ok());
+    // No broadcast group: first that, then others.
+    let mut mgid = all_hosts();
+    mgid.0[4..6].copy_from_slice(&[0x80, 0x02]);
+    let early = McMemberRecord { mgid, pkey: PKey(0x8002), ..good };
+    assert_eq!(world.member(1, Method::Set, mask, &early), Err(0x0200));
+    let mut broadcast = broadcast();
+    broadcast.0[4..6].copy_from_slice(&[0x80, 0x02]);
+    let own = McMemberRecord { mgid: broadcast, qkey: QKey(5), ..early };
+    assert!(world.member(1, Method::Set, mask, &own).is_ok());
+    let late = McMemberRecord { qkey: QKey(5), ..early };
+    assert!(world.member(1, Method::Set, mask, &late).is_ok());
+}
+
+#[test]
+fn gids_of_another_prefix_are_refused() {
+    let mut world = up(2, config());
+    let prefix = 0xfec0_0000_0000_0007;
+    world.sm.set_prefix(world.now, prefix);
+    world.pass(Duration::from_millis(100));
+    let (old, new) = (world.gid(1), Gid::new(prefix, world.gid(1).id()));
+    let by = |port_gid| McMemberRecord {
+        port_gid,
+        join_state: JoinState::FULL_MEMBER,
+        mgid: broadcast(),
+        ..McMemberRecord::default()
+    };
+    assert_eq!(world.member(1, Method::Set, JOIN, &by(old)), Err(0x0200), "it does not know yet where it is");
+    assert_eq!(world.member(1, Method::Set, JOIN, &by(new)).unwrap().port_gid, new);
+    assert_eq!(world.member(1, Method::Delete, JOIN, &by(old)), Err(0x0200));
+    // Paths are also found by link-local GIDs, which every port has, and by no third prefix.
+    let ends = PathMask::DGID | PathMask::SGID;
+    let link_local = PathRecord { sgid: old, dgid: world.gid(2), ..PathRecord::default() };
+    assert_eq!(world.path(1, ends, &link_local).unwrap().sgid, new);
+    let foreign = Gid::new(0xfec0_0000_0000_0008, world.gid(2).id());
+    assert_eq!(world.path(1, ends, &PathRecord { dgid: foreign, ..link_local }), Err(0x0500));
+    assert_eq!(world.path(1, ends, &PathRecord { sgid: foreign, ..link_local }), Err(0x0500));
+}
+
+#[test]
+fn partitions_come_and_go_while_others_talk() {
+    let mut world = up(3, config());
+    let default = Partition::default_ipoib();
+    let of = |pkey: u16| {
+        let mut mgid = broadcast();
+        mgid.0[4..6].copy_from_slice(&pkey.to_be_bytes());
+        mgid
+    };
+    for i in [1, 2] {
+        let wanted = member(&world, i, broadcast());
+        world.member(i, Method::Set, JOIN, &wanted).unwrap();
+    }
+    let set = |world: &mut World, partitions: &[Partition]| {
+        world.sm.set_partitions(world.now, partitions.to_vec());
+        world.pass(Duration::from_millis(100));
+        assert!(world.sm.is_up());
+    };
+    let keys = |world: &World, i: usize| world.nodes[i].pkeys[1][&0][..3].to_vec();
+    let join = |world: &mut World, i, pkey| {
+        let wanted = member(world, i, of(pkey));
+        world.member(i, Method::Set, JOIN, &wanted).map(|r| r.mlid)
+    };
+    // Two more: the default one is not touched.
+    let two = partition(0x8002, &[(0x1001, true), (0x2001, false)]);
+    let three = partition(0x8003, &[(0x1001, true), (0x3001, true)]);
+    set(&mut world, &[default.clone(), two.clone(), three.clone()]);
+    assert_eq!(keys(&world, 1), [PKey::DEFAULT, PKey(0x8002), PKey(0x8003)]);
+    assert_eq!(keys(&world, 2), [PKey::DEFAULT, PKey(0x0002), PKey(0)]);
+    assert_eq!(world.nodes[1].reregistered, 1);
+    assert_eq!(world.multicast(0, Lid(0xc000)), 1 << 1 | 1 << 2);
+    let mlid = join(&mut world, 1, 0x8002).unwrap();
+    join(&mut world, 2, 0x8002).unwrap();
+    join(&mut world, 1, 0x8003).unwrap();
+    assert_eq!(join(&mut world, 3, 0x8002), Err(0x0200));
+    assert_eq!(world.multicast(0, mlid), 1 << 1 | 1 << 2);
+    // One goes: keys behind it keep their places, and its group is gone.
+    set(&mut world, &[default.clone(), three.clone()]);
+    assert_eq!(keys(&world, 1), [PKey::DEFAULT, PKey(0), PKey(0x8003)]);
+    assert_eq!(world.multicast(0, mlid), 0);
+    assert_eq!(join(&mut world, 1, 0x8002), Err(0x0600));
+    assert_eq!(world.sm.groups().count(), 2);
+    // Memberships change: who is out is out of the group as well, who is limited now stays.
+    set(&mut world, &[default.clone(), partition(0x8003, &[(0x1001, false), (0x2001, true)])]);
+    assert_eq!(keys(&world, 1), [PKey::DEFAULT, PKey(0), PKey(0x0003)]);
+    assert_eq!(keys(&world, 3), [PKey::DEFAULT, PKey(0), PKey(0)]);
+    let members = |world: &World| world.sm.groups().find(|(mgid, ..)| *mgid == of(0x8003)).unwrap().2;
+    assert_eq!(members(&world), 1);
+    set(&mut world, &[default.clone(), partition(0x8003, &[(0x2001, true)])]);
+    assert_eq!(members(&world), 0);
+    // Another Q_Key: members are told to join anew.
+    let before = world.nodes[1].reregistered;
+    set(&mut world, &[Partition { qkey: QKey(0xb1c), ..default.clone() }]);
+    assert_eq!((world.nodes[1].reregistered, world.nodes[3].reregistered), (before + 1, 1));
+    let wanted = member(&world, 1, broadcast());
+    assert_eq!(world.member(1, Method::Set, JOIN, &wanted).unwrap().qkey, QKey(0xb1c));
+    // The same again changes nothing.
+    let sets = world.sets();
+    set(&mut world, &[Partition { qkey: QKey(0xb1c), ..default }]);
+    assert_eq!(world.sets(), sets);
 }
 
 #[test]

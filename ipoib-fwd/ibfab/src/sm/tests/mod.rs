@@ -1,5 +1,6 @@
 mod administration;
 mod hostile;
+mod switches;
 mod world;
 
 use std::time::Duration;
@@ -9,13 +10,21 @@ use ib_wire::sa::Notice;
 use ib_wire::smp::{DirectedPath, NodeType, PortState, Smp, attribute};
 use ib_wire::{Guid, Lid, Mtu, PKey, Tid};
 
-use super::{Members, Partition, SmConfig};
+use crate::subnet::{Member, Members, Membership, Partition, SmConfig};
 use world::{SWITCH, World};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn config() -> SmConfig {
     SmConfig::new(SWITCH)
+}
+
+/// A partition with the ports of these GUIDs, full members or limited ones.
+fn partition(pkey: u16, guids: &[(u64, bool)]) -> Partition {
+    let membership = |full| if full { Membership::Full } else { Membership::Limited };
+    let named = guids.iter().map(|&(guid, full)| (Member::Guid(Guid(guid)), membership(full))).collect();
+    let members = Members { named, others: None };
+    Partition { pkey: PKey(pkey), members, ..Partition::default_ipoib() }
 }
 
 fn all_active(world: &World) -> bool {
@@ -183,12 +192,7 @@ fn several_switches_are_walked_and_routed() {
 #[test]
 fn partitions_go_to_their_ports() {
     let mut config = config();
-    let listed = vec![(Guid(0x1001), true), (Guid(0x2001), false)];
-    config.partitions.push(Partition {
-        pkey: PKey(0x8002),
-        members: Members::Listed(listed),
-        ..Partition::default_ipoib()
-    });
+    config.partitions.push(partition(0x8002, &[(0x1001, true), (0x2001, false)]));
     let mut world = World::new(3, config);
     world.pump();
     let keys = |i: usize| world.nodes[i].pkeys[1][&0][..3].to_vec();
@@ -196,6 +200,43 @@ fn partitions_go_to_their_ports() {
     assert_eq!(keys(2), [PKey::DEFAULT, PKey(0x0002), PKey(0)]);
     assert_eq!(keys(3), [PKey::DEFAULT, PKey(0), PKey(0)]);
     assert_eq!(world.nodes[0].pkeys[0][&0][..2], [PKey::DEFAULT, PKey(0x8002)]);
+}
+
+#[test]
+fn switches_enforce_partitions_where_adapters_hang() {
+    let mut config = config();
+    config.partitions.push(partition(0x8002, &[(0x1001, true), (0x2001, false)]));
+    // A port by its place, and everybody else as limited members.
+    let named = vec![(Member::At((SWITCH, 3)), Membership::Full)];
+    let members = Members { named, others: Some(Membership::Limited) };
+    config.partitions.push(Partition { pkey: PKey(0x8003), members, ..Partition::default_ipoib() });
+    let mut world = World::new(3, config);
+    let far = world.add(NodeType::Switch, 0x200, 20);
+    world.nodes[far].switch.partition_enforcement_cap = 2;
+    world.connect((0, 19), (far, 5));
+    let adapter = world.add(NodeType::ChannelAdapter, 0x8000, 1);
+    world.connect((far, 17), (adapter, 1));
+    let other = world.add(NodeType::ChannelAdapter, 0x9000, 1);
+    world.connect((far, 18), (other, 1));
+    world.pump();
+    assert!(world.sm.is_up());
+    for (i, expected) in
+        [(1, [0xffff, 0x8002, 0x0003]), (2, [0xffff, 0x0002, 0x0003]), (3, [0xffff, 0x8003, 0])]
+    {
+        let (at, own) = (&world.nodes[0], &world.nodes[i]);
+        assert_eq!(own.pkeys[1][&0][..3], expected.map(PKey));
+        assert_eq!(at.pkeys[i], own.pkeys[1], "the same at both ends");
+        assert!(at.ports[i].pkey_enforce_in && at.ports[i].pkey_enforce_out);
+    }
+    // Not between switches, and a table that is too short is no table.
+    assert!(!world.nodes[0].ports[19].pkey_enforce_in && !world.nodes[far].ports[5].pkey_enforce_out);
+    assert!(world.nodes[far].ports[17].pkey_enforce_in);
+    world.nodes[far].switch.partition_enforcement_cap = 1;
+    world.disconnect((far, 17));
+    world.connect((far, 17), (adapter, 1));
+    world.pass(11 * SECOND);
+    assert!(!world.nodes[far].ports[17].pkey_enforce_in);
+    assert!(world.sm.counters().not_enforced > 0);
 }
 
 #[test]

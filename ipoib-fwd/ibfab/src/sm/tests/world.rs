@@ -11,7 +11,8 @@ use ib_wire::smp::{
 };
 use ib_wire::{Gid, Guid, Lid, Mtu, PKey, Qpn, ServiceLevel};
 
-use super::super::{SmConfig, SubnetManager};
+use super::super::SubnetManager;
+use crate::subnet::SmConfig;
 
 /// A node and its agent.
 #[derive(Debug)]
@@ -20,7 +21,7 @@ pub(super) struct SimNode {
     guid: Guid,
     pub(super) ports: Vec<PortInfo>,
     pub(super) pkeys: Vec<BTreeMap<u16, [PKey; 32]>>,
-    switch: SwitchInfo,
+    pub(super) switch: SwitchInfo,
     pub(super) linear: BTreeMap<u32, [u8; 64]>,
     pub(super) multicast: BTreeMap<(u16, u8), [u16; 32]>,
     /// Does not answer.
@@ -43,7 +44,14 @@ impl SimNode {
             capabilities: Capabilities::TRAP | Capabilities::CLIENT_REREGISTRATION,
             ..PortInfo::default()
         };
-        let switch = SwitchInfo { linear_cap: 1024, multicast_cap: 64, ..SwitchInfo::default() };
+        let switch = SwitchInfo {
+            linear_cap: 1024,
+            multicast_cap: 64,
+            partition_enforcement_cap: 64,
+            enforce_in: true,
+            enforce_out: true,
+            ..SwitchInfo::default()
+        };
         let count = usize::from(ports) + 1;
         let mut node = Self {
             kind,
@@ -157,6 +165,10 @@ pub(super) struct World {
     /// One SMP in so many is lost; 0 = none.
     lose: u64,
     random: u64,
+    /// A multicast LID whose packets must not go round, looked at after every packet.
+    pub(super) watch: Option<Lid>,
+    /// How often a table was written meanwhile.
+    pub(super) watched: u32,
 }
 
 /// GUID of the manager's switch.
@@ -174,6 +186,8 @@ impl World {
             inbox: VecDeque::new(),
             lose: 0,
             random: 1,
+            watch: None,
+            watched: 0,
         };
         for i in 1..=adapters {
             let adapter = world.add(NodeType::ChannelAdapter, 0x1000 * u64::from(i), 1);
@@ -222,6 +236,10 @@ impl World {
                 DirectedStep::Deliver => {
                     let entry = if let Origin::Port(entry) = origin { entry } else { 0 };
                     smp = self.nodes[at].agent(&smp, entry);
+                    if let Some(mlid) = self.watch {
+                        self.watched += u32::from(smp.header.attribute == attribute::MULTICAST_FORWARDING);
+                        self.assert_tree(mlid);
+                    }
                     origin = Origin::Local;
                 }
                 _ => return,
@@ -279,6 +297,28 @@ impl World {
 
     pub(super) fn address(&self, i: usize) -> MadAddress {
         MadAddress::gsi(self.lid(i), ServiceLevel::new(0))
+    }
+
+    /// Over the links that are up, a multicast that enters a switch by any port does not come there again.
+    fn assert_tree(&self, mlid: Lid) {
+        let active =
+            |end: (usize, u8)| self.nodes[end.0].ports[usize::from(end.1)].state == PortState::Active;
+        for &start in self.links.values().filter(|end| self.nodes[end.0].kind == NodeType::Switch) {
+            let (mut copies, mut seen) = (vec![start], std::collections::BTreeSet::new());
+            while let Some((at, entry)) = copies.pop() {
+                assert!(seen.insert((at, entry)), "{mlid} goes round from {start:?}");
+                let ports = self.multicast(at, mlid);
+                for port in (1..20u8).filter(|&p| ports >> p & 1 == 1 && p != entry) {
+                    let next = self.peer((at, port)).filter(|&next| active((at, port)) && active(next));
+                    copies.extend(next.filter(|next| self.nodes[next.0].kind == NodeType::Switch));
+                }
+            }
+        }
+    }
+
+    /// What is at the other end of a port.
+    pub(super) fn peer(&self, end: (usize, u8)) -> Option<(usize, u8)> {
+        self.links.get(&end).copied()
     }
 
     /// A switch's port for a LID.

@@ -10,7 +10,7 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("ib-link-{}-{name}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("ib-cable-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }

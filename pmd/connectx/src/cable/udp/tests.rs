@@ -100,7 +100,7 @@ fn strangers_and_odd_datagrams_do_no_harm() {
     partner.send_to(&[0; MAX_PACKET + 1], a).unwrap();
     run(now, &mut [&mut one], |ends| ends[0].counters().rx_invalid == 3);
     assert!(!one.is_up());
-    // A hello that echoes another life of ours does not bring the link up either.
+    // A hello that echoes another life of ours does not bring the cable up either.
     partner.send_to(&Hello { heard: 99, ..hello }.to_bytes(), a).unwrap();
     partner.send_to(b"\xff", a).unwrap();
     run(now, &mut [&mut one], |ends| ends[0].counters().rx_invalid == 4);

@@ -16,6 +16,12 @@ pub(crate) fn speed(rate: Rate) -> Option<u16> {
     RATES.get(usize::from(rate.code()).checked_sub(2)?).copied()
 }
 
+/// The code of so many Gb/s.
+#[must_use]
+pub(crate) fn rate_of_gbits(gbits: f64) -> Option<Rate> {
+    (2..=18).map(Rate::new).find(|&rate| speed(rate).is_some_and(|s| f64::from(s) == gbits * 10.0))
+}
+
 /// The slower of two.
 #[must_use]
 pub(crate) fn slower(a: Rate, b: Rate) -> Rate {

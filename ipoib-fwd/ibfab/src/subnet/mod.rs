@@ -1,14 +1,23 @@
-//! The subnet as it was last seen.
+//! The subnet: what was last seen of it, and what it shall be. Subnet manager and subnet administration both stand on it.
 
-use std::collections::BTreeMap;
+mod counters;
+mod partition;
+mod rate;
+mod settings;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use ib_wire::smp::{DirectedPath, NodeInfo, NodeType, PortInfo, PortPhysicalState, PortState, SwitchInfo};
-use ib_wire::{Gid, Guid, Lid, Mtu, PKey};
+use ib_wire::{Gid, Guid, Lid, Mtu, PKey, Rate};
 
-use super::rate;
+pub use counters::Counters;
+pub(crate) use partition::KeyTable;
+pub use partition::{Member, Members, Membership, Partition};
+pub(crate) use rate::{rate_of_gbits, slower, speed};
+pub use settings::SmConfig;
 
 /// Names a port: GUID of its node and its number.
-pub(crate) type PortId = (Guid, u8);
+pub type PortId = (Guid, u8);
 
 /// First and last unicast LID.
 const UNICAST: std::ops::RangeInclusive<u16> = 1..=0xbfff;
@@ -30,11 +39,13 @@ pub(crate) struct Port {
     /// The other end of its link.
     pub peer: Option<PortId>,
     /// P_Keys that it shall have.
-    pub pkeys: Vec<PKey>,
+    pub pkeys: KeyTable,
     /// Blocks of P_Keys that it confirmed.
     pub programmed: BTreeMap<u16, [PKey; 32]>,
     /// Not configured since it was found or came back.
     pub fresh: bool,
+    /// To be told to join and subscribe anew.
+    pub reregister: bool,
     /// Sweep that last saw it.
     pub generation: u64,
 }
@@ -45,14 +56,19 @@ impl Port {
             && !matches!(self.info.state, PortState::Down | PortState::NoChange)
     }
 
-    /// The key that this port and another may talk with, best from this port's table.
+    /// The keys that this port and another may talk with, as they stand in this port's table.
     pub(crate) fn shared_pkeys<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = PKey> + 'a {
-        self.pkeys.iter().copied().filter(|a| other.pkeys.iter().any(|b| a.matches(*b)))
+        self.pkeys.keys().filter(|a| other.pkeys.keys().any(|b| a.matches(b)))
     }
 
-    /// True if the port's table lets it use `pkey` with a full member.
+    /// True if this port may know of another: they can talk, or they are the same.
+    pub(crate) fn may_see(&self, other: &Self) -> bool {
+        self.guid == other.guid || self.shared_pkeys(other).next().is_some()
+    }
+
+    /// True if the port is a member, full or limited, of the partition of `pkey`.
     pub(crate) fn is_in(&self, pkey: PKey) -> bool {
-        self.pkeys.iter().any(|k| k.base() == pkey.base())
+        self.pkeys.key(pkey).is_some()
     }
 }
 
@@ -87,6 +103,17 @@ impl Node {
     pub(crate) fn is_end_port(&self, port: u8) -> bool {
         !self.is_switch() || port == 0
     }
+}
+
+/// What a finished discovery changed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Changes {
+    /// Ports that came.
+    pub arrived: Vec<Guid>,
+    /// Ports that went, with the P_Keys that they had.
+    pub departed: Vec<(Guid, Vec<PKey>)>,
+    /// Ports that lost their state: their memberships and subscriptions mean nothing any more.
+    pub restarted: Vec<Guid>,
 }
 
 /// The nodes and how they are reached.
@@ -141,17 +168,20 @@ impl Subnet {
         self.end_port(*self.by_lid.get(&lid)?)
     }
 
-    /// By GID: the subnet's prefix or the link-local one, and a port GUID.
-    pub(crate) fn by_gid(&self, gid: Gid) -> Option<EndPort<'_>> {
-        if gid.prefix() != self.prefix && gid.prefix() != Gid::DEFAULT_PREFIX {
-            return None;
-        }
-        self.end_port(*self.by_guid.get(&gid.id())?)
+    pub(crate) fn by_guid(&self, guid: Guid) -> Option<EndPort<'_>> {
+        self.end_port(*self.by_guid.get(&guid)?)
     }
 
-    /// GUIDs of all ports that have LIDs.
-    pub(crate) fn port_guids(&self) -> Vec<Guid> {
-        self.by_guid.keys().copied().collect()
+    /// By GID: the subnet's prefix and a port GUID.
+    pub(crate) fn by_gid(&self, gid: Gid) -> Option<EndPort<'_>> {
+        if gid.prefix() == self.prefix { self.by_guid(gid.id()) } else { None }
+    }
+
+    /// Has ports told to join and subscribe anew.
+    pub(crate) fn reregister(&mut self, ports: &BTreeSet<Guid>) {
+        for port in self.nodes.values_mut().flat_map(|n| n.ports.values_mut()) {
+            port.reregister |= ports.contains(&port.guid) && port.lid != Lid(0);
+        }
     }
 
     /// Keeps adapters that did not answer the sweep `generation` though the switch port that they hang on, one of
@@ -215,7 +245,7 @@ impl Subnet {
             self.lids.retain(|guid, _| present.contains(guid));
         }
         self.lids.insert(manager, first);
-        let mut taken: std::collections::BTreeSet<Lid> = self.lids.values().copied().collect();
+        let mut taken: BTreeSet<Lid> = self.lids.values().copied().collect();
         for (guid, id, had) in wanted {
             if self.by_guid.contains_key(&guid) {
                 continue; // Two ports with one GUID: the first one wins.
@@ -250,9 +280,9 @@ impl Subnet {
     }
 
     /// MTU and rate of a port's link.
-    pub(crate) fn abilities(&self, port: &Port) -> (Mtu, ib_wire::Rate) {
+    pub(crate) fn abilities(&self, port: &Port) -> (Mtu, Rate) {
         let own = rate::of_port(&port.info);
         let other = port.peer.and_then(|peer| self.port(peer)).map_or(own, |p| rate::of_port(&p.info));
-        (self.link_mtu(port), rate::slower(own, other))
+        (self.link_mtu(port), slower(own, other))
     }
 }

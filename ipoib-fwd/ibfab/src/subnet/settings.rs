@@ -2,62 +2,9 @@
 
 use std::time::Duration;
 
-use ib_wire::{Gid, Guid, Lid, Mtu, PKey, QKey, Rate, ServiceLevel, TimeoutCode};
+use ib_wire::{Gid, Guid, Lid, PKey, TimeoutCode};
 
-/// One IPoIB partition. Its broadcast group is made when the subnet manager starts.
-#[derive(Clone, Debug)]
-pub struct Partition {
-    /// Key; its membership bit is ignored.
-    pub pkey: PKey,
-    /// Q_Key of the broadcast group.
-    pub qkey: QKey,
-    /// MTU of the broadcast group.
-    pub mtu: Mtu,
-    /// Rate of the broadcast group.
-    pub rate: Rate,
-    /// Service level of the broadcast group.
-    pub sl: ServiceLevel,
-    /// Who belongs to it.
-    pub members: Members,
-}
-
-impl Partition {
-    /// The default partition with all ports as full members: Q_Key 0x0b1b, MTU 4096, 10 Gb/s, SL 0.
-    #[must_use]
-    pub const fn default_ipoib() -> Self {
-        Self {
-            pkey: PKey::DEFAULT,
-            qkey: QKey(0x0b1b),
-            mtu: Mtu::B4096,
-            rate: Rate::new(3),
-            sl: ServiceLevel::new(0),
-            members: Members::AllFull,
-        }
-    }
-}
-
-/// The ports of a partition.
-#[derive(Clone, Debug)]
-pub enum Members {
-    /// Every port is a full member.
-    AllFull,
-    /// The listed port GUIDs; `true` makes a full member, `false` a limited one.
-    Listed(Vec<(Guid, bool)>),
-}
-
-impl Partition {
-    /// The membership of a port: the key as it stands in the port's table. `None` if it is no member.
-    #[must_use]
-    pub fn key_of(&self, port: Guid) -> Option<PKey> {
-        match &self.members {
-            Members::AllFull => Some(PKey(self.pkey.0 | 0x8000)),
-            Members::Listed(list) => list
-                .iter()
-                .find(|(guid, _)| *guid == port)
-                .map(|&(_, full)| PKey(if full { self.pkey.0 | 0x8000 } else { self.pkey.base() })),
-        }
-    }
-}
+use super::{Partition, PortId};
 
 /// Configuration of the embedded subnet manager.
 #[derive(Clone, Debug)]
@@ -68,7 +15,7 @@ pub struct SmConfig {
     pub subnet_prefix: u64,
     /// First LID to give out; the subnet manager's port gets it.
     pub first_lid: Lid,
-    /// IPoIB partitions. The default partition is always there for management, listed or not.
+    /// Partitions. The default partition is always there for management, listed or not.
     pub partitions: Vec<Partition>,
     /// SubnetTimeOut of every port, and packet life time of every path.
     pub subnet_timeout: TimeoutCode,
@@ -99,19 +46,20 @@ pub struct SmConfig {
 }
 
 impl SmConfig {
-    /// The P_Key table of a port: the default partition first (limited where it is not listed, so that subnet
-    /// administration can always be reached), then the others in the order of the configuration.
+    /// The P_Keys of a port that hangs on port `at` of a switch: the default partition first, then the others in the
+    /// order of the configuration. Where no default partition is configured everybody is a limited member of it, and
+    /// subnet administration the only full one: it can be reached, and nobody else by it.
     #[must_use]
-    pub fn pkeys_of(&self, port: Guid) -> Vec<PKey> {
+    pub fn pkeys_of(&self, port: Guid, at: Option<PortId>) -> Vec<PKey> {
         // The port of subnet administration is a full member of everything.
         let key = |p: &Partition| {
-            if port == self.port_guid { Some(PKey(p.pkey.0 | 0x8000)) } else { p.key_of(port) }
+            if port == self.port_guid { Some(p.full_key()) } else { p.key_of(port, at) }
         };
         let is_default = |p: &&Partition| p.pkey.base() == PKey::DEFAULT.base();
         let management = if port == self.port_guid { PKey::DEFAULT } else { PKey(PKey::DEFAULT.base()) };
-        let first = self.partitions.iter().find(is_default).and_then(key).unwrap_or(management);
+        let first = self.partitions.iter().find(is_default).map_or(Some(management), key);
         let others = self.partitions.iter().filter(|p| !is_default(p)).filter_map(key);
-        std::iter::once(first).chain(others).collect()
+        first.into_iter().chain(others).collect()
     }
 
     /// Defaults for a subnet manager behind `port_guid`: one default partition, prefix fe80::/64.

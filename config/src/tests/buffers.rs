@@ -1,0 +1,108 @@
+use super::*;
+
+#[test]
+fn counted_buffers_cover_every_queue() {
+    let config = Config::default();
+    assert_eq!(config.segments_per_message(), 16);
+    let one = config.budget(1);
+    // 1,023 shared receives are posted where 512 are asked for: the ring has a power of two of them, but one.
+    assert_eq!(one.receives, 1024 + 1023 * 16 + 512);
+    // Thirty-two connections with all their sends outstanding.
+    assert_eq!(one.sends, 1024 + 512 + 32 * 128);
+    assert_eq!(one.parked, 256 * (1 + 16));
+    let others = one.receives + one.sends + one.parked + one.messages + one.caches;
+    assert_eq!(one.total(), others + one.reserve);
+    assert_eq!(one.reserve, one.total() / 4);
+    let two = config.budget(2);
+    assert_eq!((two.receives, two.sends), (2 * one.receives, 2 * one.sends));
+}
+
+/// Seventeen hosts that take nothing any more once emptied the pool: their connections held what the shared receive queue
+/// is filled with.
+#[test]
+fn stalled_connections_leave_the_receive_queues_what_they_need() {
+    let config = Config::default();
+    let budget = config.budget(1);
+    let stalled = 17 * config.infiniband.connection_send_depth;
+    let full = budget.receives + budget.parked + budget.messages + budget.caches;
+    assert!(full + 1024 + 512 + stalled + budget.reserve <= config.buffers_needed(1));
+    // The share is the operator's choice.
+    let none = parse("[buffers]\nreceive-reserve = 0\n").unwrap();
+    assert_eq!(none.budget(1).reserve, 0);
+}
+
+#[test]
+fn every_segment_port_and_device_has_its_queues() {
+    let soft = "[infiniband.soft]\nports = [{ link = \"shm:/a\" }]\n\
+                [[infiniband.soft-device]]\nname = \"soft1\"\nports = [{ link = \"shm:/b\" }]\n";
+    let segment = |vlan, ethernet, device| {
+        format!(
+            "[[segment]]\nvlan = {vlan}\nethernet = \"{ethernet}\"\ndevice = \"{device}\"\npkey = {}\n",
+            0x8000 + vlan
+        )
+    };
+    let queues = |segments: &[String]| {
+        let budget = parse(&format!("{soft}{}", segments.concat())).unwrap().budget(1);
+        (budget.receives, budget.sends)
+    };
+    let one = queues(&[segment(1, "a", "soft0")]);
+    // A segment more has a datagram queue pair more, a port its descriptors, a device its shared receive queue.
+    assert_eq!(queues(&[segment(1, "a", "soft0"), segment(2, "a", "soft0")]), (one.0 + 512, one.1 + 512));
+    assert_eq!(
+        queues(&[segment(1, "a", "soft0"), segment(3, "b", "soft1")]),
+        (one.0 + 512 + 1024 + 1023 * 16, one.1 + 512 + 1024)
+    );
+}
+
+#[test]
+fn workers_share_the_connections() {
+    let config = parse("[infiniband]\nmax-connections = 8000\n").unwrap();
+    assert_eq!(config.connection_share(1), ConnectionShare { active: 4000, passive: 4000 });
+    assert_eq!(config.connection_share(3), ConnectionShare { active: 1334, passive: 1334 });
+    assert_eq!(config.connection_share(3).both(), 2668);
+    let odd = parse("[infiniband]\nmax-connections = 3\n").unwrap();
+    assert_eq!(odd.connection_share(1), ConnectionShare { active: 1, passive: 2 });
+}
+
+#[test]
+fn what_cannot_be_held_is_refused() {
+    let check = |text: &str, workers| parse(text).unwrap().check(workers).map_err(|e| e.to_string());
+    assert_eq!(check("", 1), Ok(()));
+    assert_eq!(check("[infiniband]\nmax-connections = 8000\n", 1), Ok(()));
+    assert_eq!(
+        check("[infiniband]\nconnection-send-depth = 1024\n", 1).unwrap_err(),
+        "infiniband.connection-send-depth: 2048 connections of a worker with 1024 send requests each are more than the \
+         524288 for which there are completions; write at most 256, make max-connections smaller, or give the gateway more \
+         workers"
+    );
+    assert_eq!(
+        check("[infiniband]\nmax-connections = 65535\n", 1).unwrap_err(),
+        "infiniband.connection-send-depth: 32767 connections of a worker with 128 send requests each are more than the \
+         524288 for which there are completions; write at most 16, make max-connections smaller, or give the gateway more \
+         workers"
+    );
+    assert_eq!(check("[infiniband]\nmax-connections = 65535\n", 8), Ok(()));
+    assert_eq!(
+        check("[infiniband]\nmax-connections = 4\n", 3).unwrap_err(),
+        "infiniband.max-connections: 4 are too few for 3 workers; write at least 6: one for each worker and direction"
+    );
+    let needed = Config::default().buffers_needed(1);
+    let count = format!("[buffers]\ncount = {needed}\n");
+    assert_eq!(check(&count, 1), Ok(()));
+    assert_eq!(
+        check(&count, 2).unwrap_err(),
+        format!(
+            "buffers.count: {needed} are too few for 2 worker(s), whose queues need {}; write 0 to have them counted, or \
+             make srq-depth smaller",
+            Config::default().buffers_needed(2)
+        )
+    );
+    assert_eq!(
+        complaint(&format!("[buffers]\ncount = {}\n", needed - 1)),
+        format!(
+            "gateway.toml:2:9: {} buffers are too few for these queues, which need {needed} for one worker; write 0 to have \
+             them counted, or make srq-depth smaller",
+            needed - 1
+        )
+    );
+}

@@ -1,0 +1,147 @@
+use super::*;
+
+const OLD: &str = "[gateway]\nidle = \"sleep\"\n\
+    [[segment]]\nname = \"a\"\nvlan = 1\npkey = 0x8001\naddress = \"10.1.0.254/24\"\n\
+    [[segment]]\nname = \"b\"\nvlan = 2\npkey = 0x8002\n";
+
+fn difference(old: &str, new: &str) -> Result<Change, Refused> {
+    parse(old).unwrap().difference(&parse(new).unwrap())
+}
+
+fn names(segments: &[Segment]) -> Vec<&str> {
+    segments.iter().map(|s| s.name.as_str()).collect()
+}
+
+#[test]
+fn nothing_to_do_is_no_change() {
+    assert!(difference(OLD, OLD).unwrap().is_empty());
+    // The order of segments means nothing.
+    let (head, b) = OLD.split_at(OLD.rfind("[[segment]]").unwrap());
+    let (gateway, a) = head.split_at(head.find("[[segment]]").unwrap());
+    assert!(difference(OLD, &format!("{gateway}{b}{a}")).unwrap().is_empty());
+}
+
+#[test]
+fn segments_come_and_go_by_name() {
+    let new = OLD.replace("name = \"b\"", "name = \"c\"");
+    let change = difference(OLD, &new).unwrap();
+    assert_eq!((change.removed.len(), names(&change.added)), (1, vec!["c"]));
+    assert_eq!(change.removed[0].as_str(), "b");
+    assert!(change.changed.is_empty() && change.keys.is_empty());
+}
+
+#[test]
+fn what_a_segment_has_changes_while_it_runs() {
+    for (key, text) in [
+        ("address", OLD.replace("10.1.0.254/24", "10.1.0.253/24")),
+        (
+            "route",
+            OLD.replace(
+                "254/24\"\n",
+                "254/24\"\n[[segment.route]]\nto = \"0.0.0.0/0\"\nvia = \"10.1.0.1\"\n",
+            ),
+        ),
+        ("mode", OLD.replace("254/24\"\n", "254/24\"\nmode = \"datagram\"\n")),
+        ("mtu", OLD.replace("254/24\"\n", "254/24\"\nmtu = 1400\n")),
+        ("subnets", OLD.replace("254/24\"\n", "254/24\"\nsubnets = [\"10.2.0.0/16\"]\n")),
+        ("priority", OLD.replace("254/24\"\n", "254/24\"\npriority = 1\n")),
+    ] {
+        let change = difference(OLD, &text).unwrap();
+        assert_eq!(names(&change.changed), ["a"], "{key}");
+        assert!(change.removed.is_empty() && change.added.is_empty() && change.keys.is_empty(), "{key}");
+    }
+    // A default of segments changes those that follow it.
+    let change = difference(OLD, &format!("{OLD}[infiniband]\nmode = \"datagram\"\n")).unwrap();
+    assert_eq!(names(&change.changed), ["a", "b"]);
+}
+
+#[test]
+fn what_a_segment_joins_makes_it_another() {
+    for text in [
+        OLD.replace("vlan = 1\n", "vlan = 3\n"),
+        OLD.replace("vlan = 1\n", ""),
+        OLD.replace("0x8001", "0x8003"),
+        OLD.replace("vlan = 1\n", "vlan = 1\nport = 2\n"),
+        OLD.replace("vlan = 1\n", "vlan = 1\nscope = 5\n"),
+    ] {
+        let change = difference(OLD, &text).unwrap();
+        assert_eq!((change.removed[0].as_str(), names(&change.added)), ("a", vec!["a"]), "{text}");
+        assert!(change.changed.is_empty());
+    }
+}
+
+#[test]
+fn live_keys_are_named() {
+    let new = OLD
+        .replace("idle = \"sleep\"", "idle = \"poll\"\nlog = \"debug\"\nstats-seconds = 5\nhello-ms = 100");
+    let new =
+        format!("{new}[infiniband]\nreceive-mtu = 2044\nneighbour-idle-seconds = 5\nmax-connections = 100\n");
+    let change = difference(OLD, &new).unwrap();
+    assert_eq!(
+        change.keys,
+        [
+            "gateway.hello-ms",
+            "gateway.idle",
+            "gateway.log",
+            "gateway.stats-seconds",
+            "infiniband.receive-mtu",
+            "infiniband.max-connections",
+            "infiniband.neighbour-idle-seconds"
+        ]
+    );
+    assert!(change.has("gateway.log") && !change.has("gateway.gids"));
+    assert!(change.removed.is_empty() && change.added.is_empty() && change.changed.is_empty());
+}
+
+#[test]
+fn what_takes_a_restart_is_refused_as_a_whole() {
+    let soft = |device: &str| format!("{OLD}[infiniband.soft]\n{device}");
+    let (one, two) = ("ports = [{ link = \"shm:/a\" }]\n", "ports = [{ link = \"shm:/b\" }]\n");
+    let queues = "queues and devices are made with it";
+    let devices = "devices are made at the start";
+    for (old, new, key, why) in [
+        (
+            OLD.to_owned(),
+            format!("{OLD}[ethernet]\nrx-descriptors = 64\n"),
+            "ethernet.rx-descriptors",
+            queues,
+        ),
+        (OLD.to_owned(), format!("{OLD}[infiniband]\ndriver = \"verbs\"\n"), "infiniband.driver", queues),
+        (OLD.to_owned(), format!("{OLD}[infiniband]\nsrq-depth = 64\n"), "infiniband.srq-depth", queues),
+        (OLD.to_owned(), format!("{OLD}[buffers]\ncache = 0\n"), "buffers.cache", queues),
+        (
+            OLD.to_owned(),
+            OLD.replace("idle = \"sleep\"", "idle = \"poll\"\ncontrol-socket = \"\""),
+            "gateway.control-socket",
+            queues,
+        ),
+        (
+            format!("{OLD}[infiniband]\nmax-connections = 100\n"),
+            OLD.to_owned(),
+            "infiniband.max-connections",
+            "what was made for the smaller value is too small",
+        ),
+        (soft(one), soft(two), "infiniband.soft.ports", devices),
+        (soft(one), soft(&format!("seed = 1\n{one}")), "infiniband.soft.seed", devices),
+        (soft(one), OLD.to_owned(), "infiniband.soft-device", devices),
+        (
+            OLD.to_owned(),
+            format!("{OLD}[ethernet]\nport = \"net_tap0\"\n"),
+            "segment.ethernet",
+            "`net_tap0` is not among those in use since the start (the only one)",
+        ),
+        (
+            format!("{OLD}[infiniband]\ndevice = \"mlx5_0\"\n"),
+            format!("{OLD}[infiniband]\ndevice = \"mlx5_1\"\n"),
+            "segment.device",
+            "`mlx5_1` is not among those in use since the start (`mlx5_0`)",
+        ),
+    ] {
+        assert_eq!(
+            difference(&old, &new).unwrap_err().to_string(),
+            format!(
+                "{key} cannot change while the gateway runs: {why}; put the old value back, or restart the gateway"
+            )
+        );
+    }
+}

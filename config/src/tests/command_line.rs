@@ -1,0 +1,85 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn command_line(words: &str) -> Result<CommandLine, ConfigError> {
+    CommandLine::parse(words.split(' ').map(str::to_owned))
+}
+
+#[test]
+fn command_line_is_split_and_eal_keeps_its_words() {
+    let line = command_line("ipoib-fwd -l 0-2 -n 4 --vdev net_tap0,iface=x --no-pci -- --config g.toml -- x")
+        .unwrap();
+    assert_eq!(line.program, "ipoib-fwd");
+    assert_eq!(line.eal.arguments.join(" "), "-l 0-2 -n 4 --vdev net_tap0,iface=x --no-pci");
+    assert_eq!(line.own.join(" "), "--config g.toml -- x");
+    assert_eq!(line.eal.vdevs, ["net_tap0,iface=x"]);
+    assert!(line.eal.warnings().is_empty());
+    let roles = line.eal.roles().unwrap().unwrap();
+    assert_eq!((roles.main, roles.workers.to_string().as_str()), (0, "1-2"));
+}
+
+#[test]
+fn every_form_of_naming_lcores() {
+    for (words, main, workers) in [
+        ("p -l0,2", 0, "2"),
+        ("p -c 0x16", 1, "2,4"),
+        ("p -c7", 0, "1-2"),
+        ("p --lcores 0@1,1@1", 0, "1"),
+        ("p --lcores=(0-2)@(4,6),9@3", 0, "1-2,9"),
+        ("p -l 0-3 --main-lcore 3", 3, "0-2"),
+        ("p --main-lcore=1 --lcores 0-1", 1, "0"),
+    ] {
+        let roles = command_line(words).unwrap().eal.roles().unwrap().unwrap();
+        assert_eq!((roles.main, roles.workers.to_string().as_str()), (main, workers), "{words}");
+    }
+    assert_eq!(command_line("p -n 4").unwrap().eal.roles().unwrap(), None);
+}
+
+#[test]
+fn command_line_errors_name_the_remedy() {
+    for (words, said) in [
+        ("p -l", "-l has no value"),
+        ("p -l 0-1024", "no lcore 1024"),
+        ("p -l 3-1", "runs backwards"),
+        ("p -l x", "-l 0-2"),
+        ("p -c 0xz", "-c 0x7"),
+        ("p -c 0", "no lcore is named"),
+        ("p --lcores (0-1@2", "lacks its `)`"),
+        ("p -l 0-1 -c 3", "both -l and -c name lcores"),
+        ("p -l 0-1 --main-lcore 2", "add 2 to them"),
+        ("p -l 0-1 --config g.toml", "put `--` before"),
+    ] {
+        let complaint = command_line(words).expect_err(words).to_string();
+        assert!(complaint.contains(said), "{complaint} does not say: {said}");
+    }
+    let alone = command_line("p -l 0").unwrap().eal.roles().unwrap_err().to_string();
+    assert!(alone.contains("for instance -l 0,1"), "{alone}");
+}
+
+#[test]
+fn grabbing_every_device_is_warned_of() {
+    assert_eq!(command_line("p -l 0-1 --vdev net_null0").unwrap().eal.warnings(), [Warning::EveryPciDevice]);
+    for words in ["p -a 0000:81:00.0", "p -b00:01.0", "p --allow=00:01.0", "p --block 00:01.0", "p --no-pci"]
+    {
+        assert!(command_line(words).unwrap().eal.warnings().is_empty(), "{words}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn lists_and_masks_are_the_same_sets(ids in prop::collection::btree_set(0..MAX_LCORE, 1..40)) {
+        let set: LcoreSet = ids.iter().copied().collect();
+        prop_assert_eq!(set.iter().collect::<Vec<_>>(), ids.into_iter().collect::<Vec<_>>());
+        prop_assert_eq!(LcoreSet::from_list(&set.to_string()).unwrap(), set);
+        prop_assert_eq!(LcoreSet::from_mask(&set.to_mask()).unwrap(), set);
+        let map = set.iter().map(|id| format!("{id}@0")).collect::<Vec<_>>().join(",");
+        let eal = EalArguments::parse(vec!["--lcores".into(), map]).unwrap();
+        prop_assert_eq!(eal.lcores, Some(set));
+    }
+
+    #[test]
+    fn arbitrary_words_never_panic(words in prop::collection::vec("[-a-z0-9@(),=]{0,12}", 0..8)) {
+        let _ = CommandLine::parse(words);
+    }
+}

@@ -1,0 +1,35 @@
+//! What hostile input meets, one module for each family of parsers: each takes any bytes and asserts what must hold.
+//!
+//! `cargo fuzz` drives them (`fuzz_targets/`), and `cargo test` replays their corpora with variations.
+
+pub mod config;
+pub mod connection;
+pub mod control;
+pub mod ethernet;
+pub mod forward;
+pub mod ipoib;
+pub mod mad;
+pub mod netlink;
+pub mod packet;
+pub mod roce;
+pub mod smp;
+pub mod url;
+
+/// A target: any bytes in, a panic if something does not hold.
+pub type Target = fn(&[u8]);
+
+/// All targets, by the names of their corpora.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("config", config::run),
+    ("connection", connection::run),
+    ("control", control::run),
+    ("ethernet", ethernet::run),
+    ("forward", forward::run),
+    ("ipoib", ipoib::run),
+    ("mad", mad::run),
+    ("netlink", netlink::run),
+    ("packet", packet::run),
+    ("roce", roce::run),
+    ("smp", smp::run),
+    ("url", url::run),
+];

@@ -1,0 +1,34 @@
+//! What the subnet manager and its administration count.
+
+/// What happened so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Sweeps that found out what is there.
+    pub sweeps: u64,
+    /// Datagrams that no one here takes.
+    pub unknown: u64,
+    /// Answers that nothing waited for.
+    pub unasked: u64,
+    /// SMPs given up after all tries.
+    pub smp_lost: u64,
+    /// SMPs answered with an error.
+    pub smp_refused: u64,
+    /// Traps taken.
+    pub traps: u64,
+    /// Nodes beyond the limit, or without a GUID.
+    pub nodes_ignored: u64,
+    /// P_Keys that found no place in the table of a port.
+    pub pkeys_left_out: u64,
+    /// Broadcast groups for which no multicast LID was left.
+    pub groups_left_out: u64,
+    /// Switch ports that cannot enforce partitions, for their tables are too short.
+    pub not_enforced: u64,
+    /// Requests to subnet administration.
+    pub sa_requests: u64,
+    /// Requests to subnet administration that were refused.
+    pub sa_refused: u64,
+    /// Event reports given up after all tries, or beyond the limit.
+    pub reports_lost: u64,
+    /// Answers dropped because too many waited to be sent.
+    pub out_dropped: u64,
+}

@@ -1,0 +1,640 @@
+//! One gateway among those of its segment: who forwards.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use ib_wire::{Gid, Lid, Qpn};
+use ipoib::net::ethernet::MacAddress;
+
+use super::loops::{Loops, Nonce, PROBE_LEN, Sign, probe_packet};
+use super::message::{
+    Body, Hello, Identity, Key, Message, MessageError, Neighbour, Role, SegmentId, Side, SideSet,
+};
+use super::peers::{Peers, Rank, Reception, rank};
+use super::sync::Sync;
+
+/// Hellos that are awaited before a gateway forwards, and that may be lost before it counts as gone.
+const LISTEN: u32 = 3;
+/// Hellos for which a better gateway stands by before it claims: its tables become warm.
+const WARM: u32 = 20;
+/// Shortest time between two hellos that somebody's first hello brought about.
+const GAP: Duration = Duration::from_millis(50);
+
+/// What a segment's configuration says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// Higher is better.
+    pub priority: u8,
+    /// Time between two hellos.
+    pub hello: Duration,
+    /// Which segment.
+    pub segment: SegmentId,
+    /// The gateways' secret.
+    pub key: Option<Key>,
+}
+
+impl Settings {
+    /// How long a gateway counts as alive after a hello.
+    #[must_use]
+    pub const fn lease(&self) -> Duration {
+        self.hello.saturating_mul(LISTEN).saturating_add(Duration::from_millis(100))
+    }
+
+    const fn listening(&self) -> Duration {
+        self.hello.saturating_mul(LISTEN)
+    }
+}
+
+/// A gateway's own addresses: what comes from there was forwarded by it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Station {
+    /// Its Ethernet address.
+    pub mac: MacAddress,
+    /// Its InfiniBand port.
+    pub lid: Lid,
+    /// That port's GID.
+    pub gid: Gid,
+    /// Its datagram queue pairs there.
+    pub qpns: Vec<Qpn>,
+}
+
+/// Something to send, without the header of its side.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Transmit {
+    /// A message, of type [`super::message::ETHERTYPE_PAIR`].
+    Message(Side, Vec<u8>),
+    /// The IPv4 packet of a probe, to all.
+    Probe(Side, [u8; PROBE_LEN]),
+}
+
+/// Why a gateway's role changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// Both sides are up.
+    SidesUp,
+    /// A side is down.
+    SideDown,
+    /// It ends.
+    Leaving,
+    /// There is no other one that forwards or could do better.
+    Alone,
+    /// The one that forwarded is silent or resigned.
+    TakeOver,
+    /// A better one forwards, claims, or is waited for.
+    Better(Identity),
+    /// Another one forwards that does not hear us.
+    Deaf(Identity),
+    /// Another one that could have forwarded found a loop: so it is looked for first.
+    PeerBlocked,
+    /// Our own packets came back.
+    Loop,
+    /// The hold time is over.
+    Quiet,
+}
+
+/// What happened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// The role changed.
+    Role {
+        /// What it was.
+        from: Role,
+        /// What it is.
+        to: Role,
+        /// Why.
+        why: Why,
+    },
+    /// Another gateway is there, or gone.
+    Peer {
+        /// Which.
+        who: Identity,
+        /// True if it is there.
+        alive: bool,
+    },
+    /// Our own packets came back: the segment is blocked.
+    Loop {
+        /// How it was noticed.
+        sign: Sign,
+        /// Where they arrived.
+        arrived: Side,
+        /// For how long it is blocked at least.
+        hold: Duration,
+    },
+    /// The forwarder told hosts that it knows: they are to be learnt as if they had been heard.
+    Neighbours(Vec<Neighbour>),
+}
+
+/// Counts since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Statistics {
+    /// Messages sent.
+    pub sent: u64,
+    /// Messages of other gateways of this segment.
+    pub received: u64,
+    /// Bytes that were no message, or made with another key.
+    pub rejected: u64,
+    /// Copies of messages, and recordings.
+    pub old: u64,
+    /// Messages of other segments.
+    pub other_segment: u64,
+    /// Hellos for which there was no room.
+    pub no_room: u64,
+    /// Times that this gateway began to forward.
+    pub takeovers: u64,
+    /// Times that it stopped.
+    pub resignations: u64,
+    /// Signs of loops.
+    pub loops: u64,
+}
+
+/// Another gateway, as `ctl` shows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerInfo {
+    /// Which.
+    pub who: Identity,
+    /// Its priority.
+    pub priority: u8,
+    /// Its role as it said last.
+    pub role: Role,
+    /// False if its lease is over.
+    pub alive: bool,
+    /// Where it is heard.
+    pub heard: SideSet,
+    /// Where it hears us, as it said last.
+    pub hears_us: SideSet,
+    /// Time since it was heard.
+    pub age: Duration,
+    /// Its Ethernet address.
+    pub mac: MacAddress,
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Pair {
+    settings: Settings,
+    own: Identity,
+    station: Station,
+    up: SideSet,
+    leaves: bool,
+    role: Role,
+    since: Instant,
+    /// It has heard for long enough whether there are others, since both sides are up.
+    listened: bool,
+    /// Not before this: who resigned waits a lease before it forwards again.
+    not_before: Option<Instant>,
+    peers: Peers,
+    loops: Loops,
+    sync: Sync,
+    sequence: u64,
+    last_hello: Option<Instant>,
+    next_hello: Instant,
+    wake: Instant,
+    transmits: VecDeque<Transmit>,
+    events: VecDeque<Event>,
+    statistics: Statistics,
+}
+
+impl Pair {
+    /// A gateway that knows of nothing yet, with both sides down.
+    #[must_use]
+    pub fn new(now: Instant, settings: Settings, own: Identity, station: Station) -> Self {
+        Self {
+            settings,
+            own,
+            station,
+            up: SideSet::NONE,
+            leaves: false,
+            role: Role::Standby,
+            since: now,
+            listened: false,
+            not_before: None,
+            peers: Peers::new(own, settings.key.is_some()),
+            loops: Loops::new(now),
+            sync: Sync::new(now),
+            sequence: 0,
+            last_hello: None,
+            next_hello: now,
+            wake: now,
+            transmits: VecDeque::new(),
+            events: VecDeque::new(),
+            statistics: Statistics::default(),
+        }
+    }
+
+    // -- what it says
+
+    /// What it does.
+    #[must_use]
+    pub const fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Since when.
+    #[must_use]
+    pub const fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// Which one it is.
+    #[must_use]
+    pub const fn identity(&self) -> Identity {
+        self.own
+    }
+
+    /// Its priority.
+    #[must_use]
+    pub const fn priority(&self) -> u8 {
+        self.settings.priority
+    }
+
+    /// Counts since the start.
+    #[must_use]
+    pub const fn statistics(&self) -> Statistics {
+        self.statistics
+    }
+
+    /// Until when nothing is forwarded because of a loop.
+    #[must_use]
+    pub fn blocked_until(&self, now: Instant) -> Option<Instant> {
+        self.loops.held_until(now)
+    }
+
+    /// The other gateways, also those that are gone.
+    pub fn peers(&self, now: Instant) -> impl Iterator<Item = PeerInfo> {
+        self.peers.known().map(move |p| PeerInfo {
+            who: p.who,
+            priority: p.hello.priority,
+            role: p.hello.role,
+            alive: p.is_alive(now),
+            heard: p.sides(now),
+            hears_us: p.hello.hears(self.own),
+            age: p.last_heard().map_or(Duration::MAX, |at| now.saturating_duration_since(at)),
+            mac: p.hello.mac,
+        })
+    }
+
+    /// Where the other gateways are. What comes from there to a group was forwarded already, and nobody there is a host to
+    /// be learnt.
+    pub fn stations(&self) -> impl Iterator<Item = Station> {
+        self.peers.known().map(|p| Station {
+            mac: p.hello.mac,
+            lid: p.hello.lid,
+            gid: p.hello.gid,
+            qpns: p.hello.qpns.clone(),
+        })
+    }
+
+    // -- what it hears
+
+    /// A message arrived on a side, without that side's header.
+    pub fn handle_message(&mut self, now: Instant, side: Side, bytes: &[u8]) -> Result<(), MessageError> {
+        let message =
+            Message::parse(bytes, self.settings.key).inspect_err(|_| self.statistics.rejected += 1)?;
+        if message.segment != self.settings.segment {
+            self.statistics.other_segment += 1;
+            return Ok(());
+        }
+        if message.from == self.own {
+            if let Some(sign) = self.loops.own_arrived(message.sequence, message.side, side) {
+                self.block(now, sign, side);
+            }
+            return Ok(());
+        }
+        // A message of the other side was carried over: not by a gateway, which forwards none. Its sender will hear it as well.
+        if message.side != side {
+            self.statistics.old += 1;
+            return Ok(());
+        }
+        match message.body {
+            Body::Hello(hello) => self.handle_hello(now, side, message.from, message.sequence, hello),
+            Body::Neighbours(list) => self.handle_neighbours(now, side, message.from, message.sequence, list),
+        }
+        Ok(())
+    }
+
+    fn handle_hello(&mut self, now: Instant, side: Side, who: Identity, sequence: u64, hello: Hello) {
+        match self.peers.hello(now, who, side, sequence, hello) {
+            Reception::New => {
+                self.statistics.received += 1;
+                self.sync.restart(now);
+                // It shall hear of us soon.
+                let soon = self.last_hello.map_or(now, |last| last + GAP);
+                self.next_hello = self.next_hello.min(soon.max(now));
+            }
+            Reception::Known { blocked } => {
+                self.statistics.received += 1;
+                if blocked && matches!(self.role, Role::Standby) {
+                    self.listened = false;
+                    self.evaluate_for(now, Some(Why::PeerBlocked));
+                }
+            }
+            Reception::Old => self.statistics.old += 1,
+            Reception::Full => self.statistics.no_room += 1,
+        }
+        self.handle_timeout(now);
+    }
+
+    fn handle_neighbours(
+        &mut self,
+        now: Instant,
+        side: Side,
+        who: Identity,
+        sequence: u64,
+        list: Vec<Neighbour>,
+    ) {
+        // Only the forwarder's hosts are true, and only who stands by needs them.
+        let forwards = self.peers.alive(now).any(|p| p.who == who && p.hello.role == Role::Forwarding);
+        if forwards && self.peers.is_news(who, side, sequence) && self.role != Role::Forwarding {
+            self.statistics.received += 1;
+            self.events.push_back(Event::Neighbours(list));
+        } else {
+            self.statistics.old += 1;
+        }
+    }
+
+    /// A probe arrived on a side, whoever sent it.
+    pub fn handle_probe(&mut self, now: Instant, side: Side, nonce: Nonce) {
+        if self.loops.probe_arrived(side, nonce) {
+            self.block(now, Sign::Probe, side);
+        }
+    }
+
+    /// A side is up or down.
+    pub fn handle_side(&mut self, now: Instant, side: Side, up: bool) {
+        if self.up.has(side) != up {
+            self.up = self.up.with(side, up);
+            self.next_hello = now;
+            self.handle_timeout(now);
+        }
+    }
+
+    /// Our own addresses are others.
+    pub fn set_station(&mut self, station: Station) {
+        self.station = station;
+    }
+
+    /// The configuration says another priority.
+    pub fn set_priority(&mut self, now: Instant, priority: u8) {
+        self.settings.priority = priority;
+        self.next_hello = now;
+        self.handle_timeout(now);
+    }
+
+    /// The gateway is about to end: another one may forward at once.
+    pub fn leave(&mut self, now: Instant) {
+        self.leaves = true;
+        self.next_hello = now;
+        self.handle_timeout(now);
+    }
+
+    // -- hosts for those who stand by
+
+    /// True if all known hosts are wanted by [`Self::tell_neighbours`].
+    #[must_use]
+    pub fn wants_neighbours(&self, now: Instant) -> bool {
+        self.tells(now) && self.sync.is_due(now)
+    }
+
+    /// All hosts that the forwarder knows.
+    pub fn tell_neighbours(&mut self, now: Instant, hosts: impl Iterator<Item = Neighbour>) {
+        self.sync.begin(now, hosts);
+    }
+
+    /// A host is new or has moved.
+    pub fn tell_neighbour(&mut self, now: Instant, host: Neighbour) {
+        if self.tells(now) {
+            self.sync.note(host);
+        }
+    }
+
+    fn tells(&self, now: Instant) -> bool {
+        self.role == Role::Forwarding && self.peers.alive(now).next().is_some()
+    }
+
+    // -- what it wants
+
+    /// The next thing to send.
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        self.transmits.pop_front()
+    }
+
+    /// What happened next.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Self::handle_timeout`] wants to be called.
+    #[must_use]
+    pub const fn poll_timeout(&self) -> Instant {
+        self.wake
+    }
+
+    /// Lets time pass.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.evaluate_for(now, None);
+        if now >= self.next_hello {
+            self.send_hello(now);
+        }
+        if self.probes() {
+            let fast = (self.role == Role::Listening).then_some(self.settings.hello);
+            if self.loops.is_due(now, fast) {
+                for side in Side::BOTH {
+                    let nonce = self.loops.draw(side);
+                    self.transmits.push_back(Transmit::Probe(side, probe_packet(nonce)));
+                }
+            }
+        }
+        self.wake = self.next_wake(now);
+    }
+
+    /// Who stands by does not probe: the forwarder does, and says what it finds.
+    const fn probes(&self) -> bool {
+        self.up.is_both() && !self.leaves && !matches!(self.role, Role::Standby)
+    }
+
+    fn next_wake(&self, now: Instant) -> Instant {
+        let listened = self.since + self.settings.listening();
+        let marks = [
+            self.probes().then(|| self.loops.next_probe()),
+            self.loops.held_until(now),
+            self.not_before,
+            (self.role == Role::Listening).then_some(listened),
+            (self.role == Role::Listening).then_some(listened + self.settings.lease()),
+        ];
+        let leases = self.peers.alive(now).filter_map(|p| p.alive_until());
+        let marks = marks.into_iter().flatten().chain(leases).filter(|at| *at > now);
+        marks.fold(self.next_hello, Instant::min)
+    }
+
+    // -- who forwards
+
+    fn rank(&self) -> Rank {
+        rank(self.settings.priority, self.own)
+    }
+
+    fn is_able(&self) -> bool {
+        self.up.is_both() && !self.leaves
+    }
+
+    fn block(&mut self, now: Instant, sign: Sign, arrived: Side) {
+        self.statistics.loops += 1;
+        if let Some(hold) = self.loops.block(now) {
+            self.events.push_back(Event::Loop { sign, arrived, hold });
+        }
+        self.handle_timeout(now);
+    }
+
+    fn evaluate_for(&mut self, now: Instant, cause: Option<Why>) {
+        self.peers.note_deaf(now);
+        while let Some((who, alive)) = self.peers.change(now) {
+            self.events.push_back(Event::Peer { who, alive });
+        }
+        let (to, why) = self.next_role(now);
+        if to == self.role {
+            return;
+        }
+        let from = std::mem::replace(&mut self.role, to);
+        self.since = now;
+        self.next_hello = now;
+        match to {
+            Role::Listening => self.loops.probe_now(now),
+            Role::Forwarding => {
+                self.statistics.takeovers += 1;
+                self.sync.restart(now);
+            }
+            Role::Standby | Role::Blocked => {}
+        }
+        if from == Role::Forwarding {
+            self.statistics.resignations += 1;
+            self.not_before = Some(now + self.settings.lease());
+        }
+        self.events.push_back(Event::Role { from, to, why: cause.unwrap_or(why) });
+    }
+
+    fn next_role(&mut self, now: Instant) -> (Role, Why) {
+        if self.loops.held_until(now).is_some() {
+            self.listened = false;
+            return (Role::Blocked, Why::Loop);
+        }
+        if !self.is_able() {
+            self.listened = false;
+            return (Role::Standby, if self.leaves { Why::Leaving } else { Why::SideDown });
+        }
+        match self.role {
+            Role::Blocked => (Role::Listening, Why::Quiet),
+            Role::Standby if !self.listened => (Role::Listening, Why::SidesUp),
+            Role::Listening if now < self.since + self.settings.listening() => {
+                (Role::Listening, Why::SidesUp)
+            }
+            Role::Listening | Role::Standby => self.contend(now),
+            Role::Forwarding => self.defend(now),
+        }
+    }
+
+    /// Begins to forward if nobody else does or should.
+    fn contend(&mut self, now: Instant) -> (Role, Why) {
+        let own = self.rank();
+        let forwarder = self.peers.alive(now).find(|p| p.hello.role == Role::Forwarding);
+        let mut better = self.peers.alive(now).filter(|p| p.hello.is_able() && p.rank() < own);
+        if let Some(forwarder) = forwarder {
+            self.listened = true;
+            return (Role::Standby, Why::Better(forwarder.who));
+        }
+        if self.role == Role::Standby {
+            // Who listens only is not waited for: there is nobody who forwards meanwhile.
+            if let Some(p) = better.find(|p| p.hello.role == Role::Standby) {
+                return (Role::Standby, Why::Better(p.who));
+            }
+            if self.not_before.is_some_and(|at| now < at) {
+                return (Role::Standby, Why::TakeOver);
+            }
+            return (Role::Forwarding, Why::TakeOver);
+        }
+        // All begin at the same time: the better ones go first, but are not waited for without end.
+        match better.next() {
+            Some(_) if now < self.since + self.settings.listening() + self.settings.lease() => {
+                (Role::Listening, Why::SidesUp)
+            }
+            _ => {
+                self.listened = true;
+                (Role::Forwarding, Why::Alone)
+            }
+        }
+    }
+
+    /// Stops to forward if another one should.
+    fn defend(&self, now: Instant) -> (Role, Why) {
+        let own = self.rank();
+        let patience = self.settings.lease() * 2;
+        for peer in self.peers.alive(now) {
+            if peer.hello.role == Role::Forwarding {
+                if peer.rank() < own {
+                    return (Role::Standby, Why::Better(peer.who));
+                }
+                if peer.deaf_since.is_some_and(|since| now >= since + patience) {
+                    return (Role::Standby, Why::Deaf(peer.who));
+                }
+            }
+            if peer.hello.claims && peer.hello.is_able() && peer.hello.priority > self.settings.priority {
+                return (Role::Standby, Why::Better(peer.who));
+            }
+        }
+        (Role::Forwarding, Why::Alone)
+    }
+
+    /// True if we are better than the forwarder, and have stood by for long enough to know its hosts.
+    fn claims(&self, now: Instant) -> bool {
+        let warm = now >= self.since + self.settings.hello.saturating_mul(WARM);
+        let worse = |p: &super::peers::Peer| {
+            p.hello.role == Role::Forwarding && p.hello.priority < self.settings.priority
+        };
+        self.role == Role::Standby && self.is_able() && warm && self.peers.alive(now).any(worse)
+    }
+
+    // -- sending
+
+    fn send_hello(&mut self, now: Instant) {
+        self.last_hello = Some(now);
+        self.next_hello = now + self.settings.hello;
+        let hello = Hello {
+            priority: self.settings.priority,
+            role: self.role,
+            up: self.up,
+            claims: self.claims(now),
+            leaves: self.leaves,
+            interval: self.settings.hello,
+            lease: self.settings.lease(),
+            mac: self.station.mac,
+            lid: self.station.lid,
+            gid: self.station.gid,
+            qpns: self.station.qpns.clone(),
+            heard: self.peers.heard(now),
+        };
+        for side in Side::BOTH {
+            self.send(side, Body::Hello(hello.clone()));
+        }
+        if self.tells(now) {
+            // One side is enough; the one on which most of them are heard.
+            let side = if self.peers.alive(now).all(|p| p.sides(now).has(Side::Ethernet)) {
+                Side::Ethernet
+            } else {
+                Side::InfiniBand
+            };
+            let pages: Vec<_> = self.sync.pages().collect();
+            for page in pages {
+                self.send(side, Body::Neighbours(page));
+            }
+        }
+    }
+
+    fn send(&mut self, side: Side, body: Body) {
+        if !self.up.has(side) {
+            return;
+        }
+        self.sequence += 1;
+        self.statistics.sent += 1;
+        let message =
+            Message { segment: self.settings.segment, from: self.own, sequence: self.sequence, side, body };
+        self.transmits.push_back(Transmit::Message(side, message.to_bytes(self.settings.key)));
+    }
+}

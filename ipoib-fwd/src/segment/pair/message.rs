@@ -1,0 +1,544 @@
+//! What gateways of one segment tell each other: bytes of a version of their own, the same on both sides.
+//!
+//! On Ethernet behind an Ethernet header of type [`ETHERTYPE_PAIR`] to [`PAIR_GROUP`], on InfiniBand behind the encapsulation header
+//! with that type, to the broadcast group. Hosts have no use for the type and drop it. Numbers are in network order.
+//!
+//! ```text
+//!  0 magic "IPGW"   4 version   5 kind   6 length, tag included   8 segment   16 GUID   24 instance   32 sequence
+//! 40 side sent on  41 zero      48 body  …  16 bytes of tag, zero without a key
+//! hello:      0 priority  1 role  2 flags  3 heard  4 interval ms  6 lease ms  8 MAC  14 LID  16 GID  32 queue pairs  33 zero
+//!            36 heard × (GUID 8, instance 8, sides 1)  …  queue pairs × 4
+//! neighbours: 0 count  2 zero  4 count × (side 1, address 16, link-layer address 20)
+//! ```
+
+use std::hash::Hasher;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use ib_wire::ipoib::{HARDWARE_ADDRESS_LEN, HardwareAddress};
+use ib_wire::{Gid, Guid, Lid, Qpn};
+use ipoib::net::ethernet::MacAddress;
+use siphasher::sip128::{Hasher128, SipHasher24};
+
+/// Ethertype of these messages: IEEE 802's first for local experiments (IEEE 802 9.2.3).
+pub const ETHERTYPE_PAIR: u16 = 0x88b5;
+/// Where they go on Ethernet: a locally administered group.
+pub const PAIR_GROUP: MacAddress = MacAddress([0x03, 0x49, 0x50, 0x47, 0x57, 0x01]);
+/// Longest message, bytes: fits every Ethernet frame and every datagram of a broadcast group.
+pub const LONGEST: usize = 1400;
+/// Most gateways that a hello names as heard.
+pub const MAX_PEERS: usize = 8;
+/// Most datagram queue pairs of one gateway: one a worker.
+pub const MAX_QPNS: usize = 255;
+/// Most neighbours in one message.
+pub const PER_PAGE: usize = (LONGEST - HEADER - TAG - 4) / NEIGHBOUR;
+
+const MAGIC: [u8; 4] = *b"IPGW";
+const VERSION: u8 = 1;
+const HEADER: usize = 48;
+const TAG: usize = 16;
+const NEIGHBOUR: usize = 1 + 16 + HARDWARE_ADDRESS_LEN;
+const KIND_HELLO: u8 = 1;
+const KIND_NEIGHBOURS: u8 = 2;
+
+/// One of the two networks that a segment joins.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Side {
+    /// The Ethernet network.
+    Ethernet,
+    /// The InfiniBand partition.
+    InfiniBand,
+}
+
+impl Side {
+    /// Both.
+    pub const BOTH: [Self; 2] = [Self::Ethernet, Self::InfiniBand];
+
+    /// The other one.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Ethernet => Self::InfiniBand,
+            Self::InfiniBand => Self::Ethernet,
+        }
+    }
+
+    /// For people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ethernet => "Ethernet",
+            Self::InfiniBand => "InfiniBand",
+        }
+    }
+
+    const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            0 => Some(Self::Ethernet),
+            1 => Some(Self::InfiniBand),
+            _ => None,
+        }
+    }
+}
+
+/// None, one or both of the sides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SideSet(u8);
+
+impl SideSet {
+    /// Neither.
+    pub const NONE: Self = Self(0);
+    /// Both.
+    pub const BOTH: Self = Self(3);
+
+    /// With this side in it or not.
+    #[must_use]
+    pub const fn with(self, side: Side, is_in: bool) -> Self {
+        let bit = 1 << side as u8;
+        Self(if is_in { self.0 | bit } else { self.0 & !bit })
+    }
+
+    /// True if this side is in it.
+    #[must_use]
+    pub const fn has(self, side: Side) -> bool {
+        self.0 & (1 << side as u8) != 0
+    }
+
+    /// True if it is both.
+    #[must_use]
+    pub const fn is_both(self) -> bool {
+        self.0 == Self::BOTH.0
+    }
+
+    /// True if it is neither.
+    #[must_use]
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// What a gateway does in its segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// It hears whether there are others, and does not forward yet.
+    Listening,
+    /// Another one forwards, or a side is down.
+    Standby,
+    /// It forwards.
+    Forwarding,
+    /// Its own packets came back from the other side: something foreign joins the two, and it does not forward.
+    Blocked,
+}
+
+impl Role {
+    /// For people and counters.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Listening => "listening",
+            Self::Standby => "standby",
+            Self::Forwarding => "forwarding",
+            Self::Blocked => "blocked",
+        }
+    }
+
+    const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            0 => Some(Self::Listening),
+            1 => Some(Self::Standby),
+            2 => Some(Self::Forwarding),
+            3 => Some(Self::Blocked),
+            _ => None,
+        }
+    }
+}
+
+/// Which broadcast domain a message is about. Gateways of different segments may hear each other where VLANs or cables are shared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentId(pub u64);
+
+impl SegmentId {
+    /// Of the partition, and of the subnet if the gateways have addresses. Membership of the P_Key does not matter.
+    #[must_use]
+    pub fn of(pkey: u16, subnet: Option<(Ipv4Addr, u8)>) -> Self {
+        let (network, length) = subnet.unwrap_or((Ipv4Addr::UNSPECIFIED, 0));
+        let mask = u32::MAX.checked_shl(32 - u32::from(length.min(32))).unwrap_or(0);
+        let partition = u64::from(pkey & 0x7fff) | 0x8000;
+        Self(partition << 48 | u64::from(length) << 32 | u64::from(network.to_bits() & mask))
+    }
+}
+
+/// One life of one gateway.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Identity {
+    /// Of its HCA's port or node.
+    pub guid: Guid,
+    /// Drawn at start: a gateway that begins anew is another one.
+    pub instance: u64,
+}
+
+/// A secret that the gateways of a segment share.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Key([u8; 16]);
+
+impl Key {
+    /// From its 128 bits.
+    #[must_use]
+    pub const fn new(key: [u8; 16]) -> Self {
+        Self(key)
+    }
+
+    /// From 32 hexadecimal digits.
+    #[must_use]
+    pub fn from_hex(text: &str) -> Option<Self> {
+        let digits = text.as_bytes();
+        if digits.len() != 32 || !digits.iter().all(u8::is_ascii_hexdigit) {
+            return None;
+        }
+        u128::from_str_radix(text, 16).ok().map(|n| Self(n.to_be_bytes()))
+    }
+
+    /// SipHash-2-4 with 128 bits is a keyed pseudorandom function, and so a message authentication code.
+    fn tag(self, bytes: &[u8]) -> [u8; TAG] {
+        let mut hasher = SipHasher24::new_with_key(&self.0);
+        hasher.write(bytes);
+        hasher.finish128().as_bytes()
+    }
+}
+
+// A key is no text for logs.
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key(…)")
+    }
+}
+
+/// A gateway that the sender of a hello hears.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Heard {
+    /// Which.
+    pub who: Identity,
+    /// Where.
+    pub sides: SideSet,
+}
+
+/// What a gateway says of itself, some three times a second.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hello {
+    /// Higher is better.
+    pub priority: u8,
+    /// What it does.
+    pub role: Role,
+    /// Which sides are up.
+    pub up: SideSet,
+    /// It is better and its tables are warm: the forwarder may resign.
+    pub claims: bool,
+    /// It is about to end.
+    pub leaves: bool,
+    /// Time to its next hello.
+    pub interval: Duration,
+    /// How long it counts as alive from now on.
+    pub lease: Duration,
+    /// Its Ethernet address: what comes from there was forwarded already.
+    pub mac: MacAddress,
+    /// Its InfiniBand port.
+    pub lid: Lid,
+    /// That port's GID.
+    pub gid: Gid,
+    /// Its datagram queue pairs on it.
+    pub qpns: Vec<Qpn>,
+    /// Whom it hears.
+    pub heard: Vec<Heard>,
+}
+
+impl Hello {
+    /// True if it could forward.
+    #[must_use]
+    pub const fn is_able(&self) -> bool {
+        self.up.is_both() && !self.leaves && !matches!(self.role, Role::Blocked)
+    }
+
+    /// On which sides it hears this gateway.
+    #[must_use]
+    pub fn hears(&self, who: Identity) -> SideSet {
+        self.heard.iter().find(|h| h.who == who).map_or(SideSet::NONE, |h| h.sides)
+    }
+}
+
+/// Where a host is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// On the Ethernet side.
+    Ethernet(MacAddress),
+    /// On the InfiniBand side.
+    InfiniBand(HardwareAddress),
+}
+
+/// A host that the forwarder knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Neighbour {
+    /// Its address.
+    pub ip: IpAddr,
+    /// Its side and its address there.
+    pub place: Place,
+}
+
+/// What a message says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Body {
+    /// How its sender is.
+    Hello(Hello),
+    /// Some of the hosts that its sender knows, at most [`PER_PAGE`].
+    Neighbours(Vec<Neighbour>),
+}
+
+/// A message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Message {
+    /// Of which segment.
+    pub segment: SegmentId,
+    /// From whom.
+    pub from: Identity,
+    /// Rises with every message of an instance.
+    pub sequence: u64,
+    /// The side that it was sent on.
+    pub side: Side,
+    /// What it says.
+    pub body: Body,
+}
+
+/// Why bytes are no message that counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum MessageError {
+    /// The type is used for experiments by others, too.
+    #[error("not a message of a gateway")]
+    Foreign,
+    /// Another version's.
+    #[error(
+        "version {0} of the messages between gateways, and this one speaks {VERSION}: run the same version on both"
+    )]
+    Version(u8),
+    /// A length contradicts another or the bytes.
+    #[error("a length contradicts the message")]
+    Length,
+    /// A field has a value that means nothing.
+    #[error("a field has a value that means nothing")]
+    Value,
+    /// It was made without our key or with another.
+    #[error("made with another key or none: gateway.pair-key is to be the same on all gateways of a segment")]
+    Key,
+}
+
+/// Takes fields off the front.
+struct Fields<'b>(&'b [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], MessageError> {
+        let (field, rest) = self.0.split_first_chunk().ok_or(MessageError::Length)?;
+        self.0 = rest;
+        Ok(*field)
+    }
+
+    fn byte(&mut self) -> Result<u8, MessageError> {
+        self.take::<1>().map(|[b]| b)
+    }
+
+    fn be16(&mut self) -> Result<u16, MessageError> {
+        self.take().map(u16::from_be_bytes)
+    }
+
+    fn be64(&mut self) -> Result<u64, MessageError> {
+        self.take().map(u64::from_be_bytes)
+    }
+
+    fn identity(&mut self) -> Result<Identity, MessageError> {
+        Ok(Identity { guid: Guid(self.be64()?), instance: self.be64()? })
+    }
+}
+
+impl Message {
+    /// Reads a message; bytes behind it are padding. With a key, only messages made with it are read.
+    pub fn parse(bytes: &[u8], key: Option<Key>) -> Result<Self, MessageError> {
+        let mut fields = Fields(bytes);
+        if fields.take() != Ok(MAGIC) {
+            return Err(MessageError::Foreign);
+        }
+        match fields.byte()? {
+            VERSION => {}
+            other => return Err(MessageError::Version(other)),
+        }
+        let kind = fields.byte()?;
+        let length = usize::from(fields.be16()?);
+        if !(HEADER + TAG..=LONGEST).contains(&length) {
+            return Err(MessageError::Length);
+        }
+        let (signed, tag) =
+            bytes.get(..length).and_then(|b| b.split_last_chunk::<TAG>()).ok_or(MessageError::Length)?;
+        let expected = key.map_or([0; TAG], |key| key.tag(signed));
+        // Every byte is looked at: the time says nothing of how many agree.
+        if tag.iter().zip(expected).fold(0, |differ, (a, b)| differ | (a ^ b)) != 0 {
+            return Err(MessageError::Key);
+        }
+        let segment = SegmentId(fields.be64()?);
+        let from = fields.identity()?;
+        let sequence = fields.be64()?;
+        let side = Side::from_byte(fields.byte()?).ok_or(MessageError::Value)?;
+        let mut fields = Fields(signed.get(HEADER..).ok_or(MessageError::Length)?);
+        let body = match kind {
+            KIND_HELLO => Body::Hello(parse_hello(&mut fields)?),
+            KIND_NEIGHBOURS => Body::Neighbours(parse_neighbours(&mut fields)?),
+            _ => return Err(MessageError::Value),
+        };
+        if !fields.0.is_empty() {
+            return Err(MessageError::Length);
+        }
+        Ok(Self { segment, from, sequence, side, body })
+    }
+
+    /// As bytes, at most [`LONGEST`].
+    #[must_use]
+    pub fn to_bytes(&self, key: Option<Key>) -> Vec<u8> {
+        let mut b = Vec::with_capacity(LONGEST);
+        b.extend_from_slice(&MAGIC);
+        let kind = match self.body {
+            Body::Hello(_) => KIND_HELLO,
+            Body::Neighbours(_) => KIND_NEIGHBOURS,
+        };
+        b.extend_from_slice(&[VERSION, kind, 0, 0]);
+        b.extend_from_slice(&self.segment.0.to_be_bytes());
+        push_identity(&mut b, self.from);
+        b.extend_from_slice(&self.sequence.to_be_bytes());
+        b.push(self.side as u8);
+        b.resize(HEADER, 0);
+        match &self.body {
+            Body::Hello(hello) => push_hello(&mut b, hello),
+            Body::Neighbours(list) => push_neighbours(&mut b, list),
+        }
+        let length = (b.len() + TAG) as u16;
+        if let Some(field) = b.get_mut(6..8) {
+            field.copy_from_slice(&length.to_be_bytes());
+        }
+        let tag = key.map_or([0; TAG], |key| key.tag(&b));
+        b.extend_from_slice(&tag);
+        b
+    }
+}
+
+const FLAG_CLAIMS: u8 = 4;
+const FLAG_LEAVES: u8 = 8;
+
+fn parse_hello(fields: &mut Fields<'_>) -> Result<Hello, MessageError> {
+    let [priority, role, flags, heard] = fields.take()?;
+    let role = Role::from_byte(role).ok_or(MessageError::Value)?;
+    let interval = Duration::from_millis(fields.be16()?.into());
+    let lease = Duration::from_millis(fields.be16()?.into());
+    let mac = MacAddress(fields.take()?);
+    let lid = Lid(fields.be16()?);
+    let gid = Gid(fields.take()?);
+    let [queue_pairs, _, _, _] = fields.take()?;
+    // Nobody is to be able to name a group as a gateway.
+    if mac.is_multicast() || gid.is_multicast() || usize::from(heard) > MAX_PEERS {
+        return Err(MessageError::Value);
+    }
+    let heard = (0..heard)
+        .map(|_| Ok(Heard { who: fields.identity()?, sides: SideSet(fields.byte()? & SideSet::BOTH.0) }))
+        .collect::<Result<_, _>>()?;
+    let qpns = (0..queue_pairs)
+        .map(|_| fields.take().map(|[_, a, b, c]| Qpn::from_be_bytes([a, b, c])))
+        .collect::<Result<_, _>>()?;
+    Ok(Hello {
+        priority,
+        role,
+        up: SideSet(flags & SideSet::BOTH.0),
+        claims: flags & FLAG_CLAIMS != 0,
+        leaves: flags & FLAG_LEAVES != 0,
+        interval,
+        lease,
+        mac,
+        lid,
+        gid,
+        qpns,
+        heard,
+    })
+}
+
+fn push_identity(b: &mut Vec<u8>, who: Identity) {
+    b.extend_from_slice(&who.guid.0.to_be_bytes());
+    b.extend_from_slice(&who.instance.to_be_bytes());
+}
+
+fn milliseconds(time: Duration) -> [u8; 2] {
+    u16::try_from(time.as_millis()).unwrap_or(u16::MAX).to_be_bytes()
+}
+
+fn push_hello(b: &mut Vec<u8>, hello: &Hello) {
+    let claims = if hello.claims { FLAG_CLAIMS } else { 0 };
+    let heard = hello.heard.get(..MAX_PEERS).unwrap_or(&hello.heard);
+    let leaves = if hello.leaves { FLAG_LEAVES } else { 0 };
+    b.extend_from_slice(&[
+        hello.priority,
+        hello.role as u8,
+        hello.up.0 | claims | leaves,
+        hello.heard.len() as u8,
+    ]);
+    b.extend_from_slice(&milliseconds(hello.interval));
+    b.extend_from_slice(&milliseconds(hello.lease));
+    b.extend_from_slice(&hello.mac.0);
+    b.extend_from_slice(&hello.lid.0.to_be_bytes());
+    b.extend_from_slice(&hello.gid.0);
+    let qpns = hello.qpns.get(..MAX_QPNS).unwrap_or(&hello.qpns);
+    b.extend_from_slice(&[qpns.len() as u8, 0, 0, 0]);
+    for heard in heard {
+        push_identity(b, heard.who);
+        b.push(heard.sides.0);
+    }
+    for qpn in qpns {
+        b.extend_from_slice(&qpn.get().to_be_bytes());
+    }
+}
+
+fn parse_neighbours(fields: &mut Fields<'_>) -> Result<Vec<Neighbour>, MessageError> {
+    let count = usize::from(fields.be16()?);
+    fields.be16()?;
+    if count > PER_PAGE {
+        return Err(MessageError::Length);
+    }
+    (0..count)
+        .map(|_| {
+            let side = Side::from_byte(fields.byte()?).ok_or(MessageError::Value)?;
+            let ip = Ipv6Addr::from(fields.take::<16>()?).to_canonical();
+            let address = fields.take::<HARDWARE_ADDRESS_LEN>()?;
+            let place = match side {
+                Side::InfiniBand => Place::InfiniBand(HardwareAddress::from_bytes(&address)),
+                Side::Ethernet => {
+                    let mac = address.first_chunk().copied().map(MacAddress).ok_or(MessageError::Length)?;
+                    Place::Ethernet(mac)
+                }
+            };
+            Ok(Neighbour { ip, place })
+        })
+        .collect()
+}
+
+fn push_neighbours(b: &mut Vec<u8>, list: &[Neighbour]) {
+    let list = list.get(..PER_PAGE).unwrap_or(list);
+    b.extend_from_slice(&(list.len() as u16).to_be_bytes());
+    b.extend_from_slice(&[0, 0]);
+    for neighbour in list {
+        let ip = match neighbour.ip {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        let (side, address) = match neighbour.place {
+            Place::Ethernet(MacAddress(mac)) => {
+                let mut address = [0; HARDWARE_ADDRESS_LEN];
+                address[..mac.len()].copy_from_slice(&mac);
+                (Side::Ethernet, address)
+            }
+            Place::InfiniBand(hardware) => (Side::InfiniBand, hardware.to_bytes()),
+        };
+        b.push(side as u8);
+        b.extend_from_slice(&ip.octets());
+        b.extend_from_slice(&address);
+    }
+}

@@ -1,0 +1,44 @@
+//! Several gateways between the same two networks: exactly one forwards, the others stand by, nothing loops.
+//!
+//! Sans-IO: messages, probes, the state of both sides and `now` in; bytes to send, events and a deadline out.
+//!
+//! ```text
+//!                both sides up                listened, nobody better
+//!   Standby ──────────────────> Listening ─────────────────────────────> Forwarding
+//!  (a side is down)                │ listened, somebody better or forwarding  │
+//!                                  v                                          │ a better one forwards or claims,
+//!                               Standby <─────────────────────────────────────┘ or is deaf to us; a side is lost
+//!                                  │ the forwarder is silent for its lease, or resigned, and nobody better is able
+//!                                  └──────────────────────────────────────> Forwarding
+//!   any ── own packets come back in other clothes ──> Blocked ── hold time over ──> Listening
+//! ```
+//!
+//! *Election.* Gateways send hellos on both sides and hear each other on either: one side is enough to agree, so a network that
+//! is cut in two on one side has still one forwarder. The higher priority is better, then the lower GUID, as subnet
+//! managers have it (IBA 14.4.1). A better one that comes back takes over only if its *priority* is higher, and in order: it
+//! stands by until its tables are warm, claims, the old one resigns, then it forwards. Equal priorities do not preempt.
+//! Who loses a side resigns at once by a hello on the side that is left. Who forwards and hears from a worse forwarder which does
+//! not hear it resigns, too: only it knows that there are two.
+//!
+//! *Cut on both sides*, each part has its own forwarder. When the parts meet again, the worse one resigns with the first hello that
+//! it hears, and until then the tables know every gateway ever heard ([`Pair::stations`]): what one of them forwarded, the others do not
+//! forward again, so a broadcast does not circle even in that moment.
+//!
+//! *Loops* of foreign making: [`loops`]. *Warm tables*: [`sync`].
+//!
+//! *A dishonest neighbour* can forge hellos and so silence a gateway, as it can forge ARP. With a key ([`message::Key`]), which all gateways of a
+//! segment share, messages are authenticated; they count only when they name our present instance, so that recorded ones
+//! are of no use, and their sequence rises.
+
+mod election;
+pub mod loops;
+pub mod message;
+mod peers;
+pub mod storm;
+pub mod sync;
+
+#[cfg(test)]
+mod tests;
+
+pub use election::{Event, Pair, PeerInfo, Settings, Station, Statistics, Transmit, Why};
+pub use message::{Hello, Identity, Key, Neighbour, Place, Role, SegmentId, Side, SideSet};

@@ -1,0 +1,217 @@
+//! The other gateways of the segment, as they said.
+
+use std::time::{Duration, Instant};
+
+use arrayvec::ArrayVec;
+
+use super::message::{Heard, Hello, Identity, MAX_PEERS, Role, Side, SideSet};
+
+/// Longest lease that is believed: one hello must not silence us for long.
+const LONGEST_LEASE: Duration = Duration::from_secs(31);
+
+/// Who is better: the higher priority, then the lower GUID (IBA 14.4.1), then the lower instance. Less is better.
+pub(super) type Rank = (u8, Identity);
+
+pub(super) const fn rank(priority: u8, who: Identity) -> Rank {
+    (u8::MAX - priority, who)
+}
+
+/// Which messages of a side have come: each counts once, and those that overtake one another count all (RFC 4303 3.4.3).
+#[derive(Clone, Copy, Default, Debug)]
+struct Window {
+    last: u64,
+    /// Bit n is set if the message n before the last one has come.
+    seen: u64,
+}
+
+impl Window {
+    const fn takes(&mut self, sequence: u64) -> bool {
+        if sequence > self.last {
+            let by = sequence - self.last;
+            self.seen = if by < 64 { self.seen << by } else { 0 } | 1;
+            self.last = sequence;
+            return true;
+        }
+        let back = self.last - sequence;
+        let is_news = back < 64 && self.seen & (1 << back) == 0;
+        if is_news {
+            self.seen |= 1 << back;
+        }
+        is_news
+    }
+}
+
+/// Another gateway.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) who: Identity,
+    pub(super) hello: Hello,
+    /// The hello's number.
+    newest: u64,
+    /// The numbers that came on each side.
+    windows: [Window; 2],
+    heard: [Option<Instant>; 2],
+    /// Since when it forwards and does not hear us.
+    pub(super) deaf_since: Option<Instant>,
+    /// It has named our instance, or nobody asks for that.
+    verified: bool,
+    /// As last told.
+    announced: bool,
+}
+
+impl Peer {
+    /// When it counts as gone unless it is heard again.
+    pub(super) fn alive_until(&self) -> Option<Instant> {
+        self.last_heard().map(|at| at + self.lease())
+    }
+
+    /// True if it counts: its lease runs, and it is no recording.
+    pub(super) fn is_alive(&self, now: Instant) -> bool {
+        self.verified && self.is_heard(now)
+    }
+
+    fn is_heard(&self, now: Instant) -> bool {
+        self.alive_until().is_some_and(|until| now < until)
+    }
+
+    pub(super) fn rank(&self) -> Rank {
+        rank(self.hello.priority, self.who)
+    }
+
+    pub(super) fn heard_at(&self, side: Side) -> Option<Instant> {
+        self.heard.get(side as usize).copied().flatten()
+    }
+
+    fn lease(&self) -> Duration {
+        self.hello.lease.min(LONGEST_LEASE)
+    }
+
+    /// Where it was heard within its lease.
+    pub(super) fn sides(&self, now: Instant) -> SideSet {
+        Side::BOTH.into_iter().fold(SideSet::NONE, |set, side| {
+            set.with(side, self.heard_at(side).is_some_and(|at| now < at + self.lease()))
+        })
+    }
+
+    pub(super) fn last_heard(&self) -> Option<Instant> {
+        self.heard.iter().flatten().max().copied()
+    }
+}
+
+/// What a hello was to us.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reception {
+    /// From one not heard before, or silent for long.
+    New,
+    /// From one that we know; `true` if it just became blocked.
+    Known { blocked: bool },
+    /// Older than what we have.
+    Old,
+    /// There is no room for more gateways.
+    Full,
+}
+
+/// The gateways ever heard, bounded; those long silent make room.
+#[derive(Debug)]
+pub(super) struct Peers {
+    list: ArrayVec<Peer, MAX_PEERS>,
+    own: Identity,
+    /// Only who names our instance counts.
+    verify: bool,
+}
+
+impl Peers {
+    pub(super) const fn new(own: Identity, verify: bool) -> Self {
+        Self { list: ArrayVec::new_const(), own, verify }
+    }
+
+    /// All that counted once.
+    pub(super) fn known(&self) -> impl Iterator<Item = &Peer> {
+        self.list.iter().filter(|p| p.verified)
+    }
+
+    pub(super) fn alive(&self, now: Instant) -> impl Iterator<Item = &Peer> {
+        self.list.iter().filter(move |p| p.is_alive(now))
+    }
+
+    /// Whether a message of this number has not come on this side yet; then it is remembered.
+    pub(super) fn is_news(&mut self, who: Identity, side: Side, sequence: u64) -> bool {
+        self.list.iter_mut().find(|p| p.who == who).is_some_and(|p| p.windows[side as usize].takes(sequence))
+    }
+
+    /// Takes a hello.
+    pub(super) fn hello(
+        &mut self,
+        now: Instant,
+        who: Identity,
+        side: Side,
+        sequence: u64,
+        hello: Hello,
+    ) -> Reception {
+        let verified = !self.verify || !hello.hears(self.own).is_none();
+        if self.list.iter().any(|p| p.who == who) {
+            if !self.is_news(who, side, sequence) {
+                return Reception::Old;
+            }
+        } else if self.list.is_full() {
+            let unheard = self.list.iter().enumerate().filter(|(_, p)| !p.is_alive(now));
+            let Some(place) = unheard.min_by_key(|(_, p)| p.last_heard()).map(|(place, _)| place) else {
+                return Reception::Full;
+            };
+            self.list.remove(place);
+        }
+        if let Some(peer) = self.list.iter_mut().find(|p| p.who == who) {
+            let was_heard = peer.is_heard(now);
+            peer.heard[side as usize] = Some(now);
+            // Once is enough: its numbers rise from there.
+            peer.verified |= verified;
+            let blocked = hello.role == Role::Blocked && peer.hello.role != Role::Blocked;
+            // The other side's copy of a later hello may have been faster.
+            if sequence > peer.newest {
+                peer.newest = sequence;
+                peer.hello = hello;
+            }
+            return if was_heard { Reception::Known { blocked } } else { Reception::New };
+        }
+        let mut peer = Peer {
+            who,
+            hello,
+            newest: sequence,
+            windows: [Window::default(); 2],
+            heard: [None; 2],
+            deaf_since: None,
+            verified,
+            announced: false,
+        };
+        peer.windows[side as usize].takes(sequence);
+        peer.heard[side as usize] = Some(now);
+        self.list.push(peer);
+        Reception::New
+    }
+
+    /// Notes who forwards without hearing us.
+    pub(super) fn note_deaf(&mut self, now: Instant) {
+        for peer in &mut self.list {
+            let deaf = peer.is_alive(now)
+                && peer.hello.role == Role::Forwarding
+                && peer.hello.hears(self.own).is_none();
+            peer.deaf_since = if deaf { peer.deaf_since.or(Some(now)) } else { None };
+        }
+    }
+
+    /// The next gateway that came or went since this was asked.
+    pub(super) fn change(&mut self, now: Instant) -> Option<(Identity, bool)> {
+        self.list.iter_mut().find_map(|peer| {
+            let alive = peer.is_alive(now);
+            let changed = alive != peer.announced;
+            peer.announced = alive;
+            changed.then_some((peer.who, alive))
+        })
+    }
+
+    /// Whom we hear, for our hello; those, too, that do not count yet: they wait to be named.
+    pub(super) fn heard(&self, now: Instant) -> Vec<Heard> {
+        let heard = self.list.iter().filter(|p| p.is_heard(now));
+        heard.map(|p| Heard { who: p.who, sides: p.sides(now) }).collect()
+    }
+}

@@ -1,0 +1,103 @@
+//! A bound on what one worker sends to groups, whatever comes: so that nothing multiplies without end before a loop is noticed.
+//!
+//! The worker has no clock: the control lcore counts periods, and the guard begins anew with each.
+
+use std::hash::BuildHasher;
+use std::time::Duration;
+
+use foldhash::fast::FixedState;
+
+/// Length of a period.
+pub const PERIOD: Duration = Duration::from_millis(100);
+/// Most copies of one packet in a period. Who repeats itself more often than that is a loop, or sends what may be lost.
+pub const COPIES: u8 = 8;
+/// Most broadcasts in a period.
+pub const BROADCASTS: u32 = 2000;
+/// Packets that are told apart. A worker's cache keeps them.
+const SLOTS: usize = 256;
+/// Bytes of a packet behind its IPv4 header that count: ports, length, checksum.
+const PAYLOAD: usize = 16;
+
+/// Counts of this period.
+#[derive(Debug)]
+pub struct StormGuard {
+    hash: FixedState,
+    period: u32,
+    broadcasts: u32,
+    slots: Box<[(u32, u8)]>,
+}
+
+impl StormGuard {
+    /// Nothing counted yet; `seed` is drawn at start: the network must not know which packets are taken for one another.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let slots = vec![(0, 0); SLOTS].into_boxed_slice();
+        Self { hash: FixedState::with_seed(seed), period: 0, broadcasts: 0, slots }
+    }
+
+    /// True if a packet to a group or to all may be forwarded in this period. `packet` is its IPv4 packet, or the first bytes of it.
+    /// `segment` tells apart what different segments forward. Only broadcasts have a bound for all together: groups are joined and wanted.
+    pub fn admits(&mut self, period: u32, segment: u32, packet: &[u8], broadcast: bool) -> bool {
+        if self.period != period {
+            self.period = period;
+            self.broadcasts = 0;
+            self.slots.fill((0, 0));
+        }
+        if broadcast {
+            self.broadcasts = self.broadcasts.saturating_add(1);
+            if self.broadcasts > BROADCASTS {
+                return false;
+            }
+        }
+        // What a router on the way changes does not count: time to live, header checksum.
+        let field = |at: usize, to: usize| packet.get(at..to.min(packet.len())).unwrap_or_default();
+        let hash = self.hash.hash_one((segment, field(2, 8), field(9, 10), field(12, 20 + PAYLOAD)));
+        let Some(slot) = self.slots.get_mut(hash as usize % SLOTS) else { return true };
+        let name = (hash >> 32) as u32;
+        if slot.0 != name {
+            *slot = (name, 0);
+        }
+        slot.1 = slot.1.saturating_add(1);
+        slot.1 <= COPIES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segment::pair::loops::{Nonce, probe_packet};
+
+    #[test]
+    fn copies_of_one_packet_are_bounded_in_each_period_and_others_are_not_touched() {
+        let mut guard = StormGuard::new(7);
+        let mut packet = probe_packet(Nonce(1));
+        let copies = |guard: &mut StormGuard, period, packet: &[u8]| {
+            (0..100).filter(|_| guard.admits(period, 0, packet, true)).count()
+        };
+        assert_eq!(copies(&mut guard, 1, &packet), usize::from(COPIES));
+        // A router's copy is the same packet.
+        packet[8] -= 1;
+        assert_eq!(copies(&mut guard, 1, &packet), 0);
+        assert!(guard.admits(1, 0, &probe_packet(Nonce(2)), true));
+        assert!(guard.admits(1, 1, &packet, true), "another segment");
+        assert_eq!(copies(&mut guard, 2, &packet), usize::from(COPIES), "a new period");
+    }
+
+    #[test]
+    fn broadcasts_are_bounded_all_together_and_groups_are_not() {
+        let mut guard = StormGuard::new(7);
+        let different = |guard: &mut StormGuard, broadcast| {
+            (0..10_000).filter(|n| guard.admits(1, 0, &probe_packet(Nonce(*n)), broadcast)).count()
+        };
+        assert_eq!(different(&mut guard, true), BROADCASTS as usize);
+        assert_eq!(different(&mut guard, false), 10_000);
+    }
+
+    #[test]
+    fn a_packet_of_any_length_is_taken() {
+        let mut guard = StormGuard::new(7);
+        for n in 0..=48 {
+            assert!(guard.admits(n, 0, &probe_packet(Nonce(1))[..n as usize], true));
+        }
+    }
+}

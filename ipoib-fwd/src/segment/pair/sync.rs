@@ -1,0 +1,65 @@
+//! The forwarder's hosts for those who stand by: unicast ARP never reaches them, so they are told.
+//!
+//! Everything goes round after round, and what is new goes first: some pages with each hello. A gateway that missed
+//! a page gets it in the next round.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::message::{Neighbour, PER_PAGE};
+
+/// Most pages with one hello: 4096 hosts on each side are told in some ten seconds.
+const PAGES: usize = 8;
+/// Shortest time of a round.
+const ROUND: Duration = Duration::from_secs(3);
+/// Most news that wait. More is left to the next round.
+const MOST_NEWS: usize = PAGES * PER_PAGE;
+
+/// What is still to be told.
+#[derive(Debug)]
+pub(super) struct Sync {
+    round: VecDeque<Neighbour>,
+    news: VecDeque<Neighbour>,
+    next_round: Instant,
+}
+
+impl Sync {
+    pub(super) const fn new(now: Instant) -> Self {
+        Self { round: VecDeque::new(), news: VecDeque::new(), next_round: now }
+    }
+
+    /// Begins anew: somebody is there who knows nothing.
+    pub(super) fn restart(&mut self, now: Instant) {
+        self.round.clear();
+        self.news.clear();
+        self.next_round = now;
+    }
+
+    /// True if a new round is due: all hosts are wanted by [`Self::begin`].
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.round.is_empty() && now >= self.next_round
+    }
+
+    pub(super) fn begin(&mut self, now: Instant, hosts: impl Iterator<Item = Neighbour>) {
+        self.next_round = now + ROUND;
+        self.round = hosts.collect();
+    }
+
+    pub(super) fn note(&mut self, host: Neighbour) {
+        if self.news.len() < MOST_NEWS {
+            self.news.push_back(host);
+        }
+    }
+
+    /// The pages that go with one hello.
+    pub(super) fn pages(&mut self) -> impl Iterator<Item = Vec<Neighbour>> {
+        let mut left = PAGES;
+        std::iter::from_fn(move || {
+            left = left.checked_sub(1)?;
+            let news = self.news.len().min(PER_PAGE);
+            let mut page: Vec<_> = self.news.drain(..news).collect();
+            page.extend(self.round.drain(..(PER_PAGE - news).min(self.round.len())));
+            (!page.is_empty()).then_some(page)
+        })
+    }
+}

@@ -1,0 +1,238 @@
+use super::world::{HELLO, World, ms};
+use crate::segment::pair::{Event, Neighbour, Place, Role, Side, Why};
+use ipoib::net::ethernet::MacAddress;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn one_alone_listens_for_three_hellos_and_then_forwards() {
+    let mut w = World::new(&[100], false);
+    assert_eq!(w.role(0), Some(Role::Listening));
+    w.run(HELLO * 3 - ms(1));
+    assert_eq!(w.role(0), Some(Role::Listening));
+    assert!(w.probes >= 6, "it probes both sides while it listens");
+    w.run(ms(2));
+    assert_eq!(w.role(0), Some(Role::Forwarding));
+}
+
+#[test]
+fn the_higher_priority_forwards_and_of_equals_the_lower_guid() {
+    for (priorities, best) in [([100, 200], 1), ([100, 100], 0)] {
+        let mut w = World::new(&priorities, false);
+        w.run_looking(SECOND * 5, |w| assert!(w.doubled.is_none()));
+        assert_eq!(w.forwarders(), [best]);
+        assert_eq!(w.role(1 - best), Some(Role::Standby));
+    }
+}
+
+#[test]
+fn who_stands_by_forwards_within_three_seconds_after_the_other_died() {
+    let mut w = World::new(&[100, 100], false);
+    w.run(SECOND * 3);
+    w.crash(0);
+    assert!(w.until_forwards(1, SECOND * 3) <= ms(1100));
+}
+
+#[test]
+fn who_leaves_or_loses_a_side_hands_over_at_once() {
+    for side in [None, Some(Side::Ethernet), Some(Side::InfiniBand)] {
+        let mut w = World::new(&[100, 100], false);
+        w.run(SECOND * 3);
+        match side {
+            Some(side) => w.set_side(0, side, false),
+            None => {
+                let now = w.now;
+                w.with(0, |pair| pair.leave(now));
+            }
+        }
+        assert_eq!(w.role(0), Some(Role::Standby));
+        assert!(w.until_forwards(1, SECOND) <= ms(20), "{side:?}");
+        if let Some(side) = side {
+            w.set_side(0, side, true);
+            w.run_looking(SECOND * 20, |w| assert_eq!(w.forwarders(), [1], "equals do not take it back"));
+        }
+    }
+}
+
+#[test]
+fn a_higher_priority_that_returns_takes_over_in_order_and_warm() {
+    let mut w = World::new(&[200, 100], false);
+    w.run(SECOND * 3);
+    w.crash(0);
+    w.run(SECOND * 3);
+    assert_eq!(w.forwarders(), [1]);
+    w.start(0);
+    w.run_looking(SECOND * 5, |w| assert_eq!(w.forwarders(), [1]));
+    let mut gap = Duration::ZERO;
+    let mut without = None;
+    w.run_looking(SECOND * 5, |w| {
+        assert!(w.doubled.is_none());
+        match w.forwarders().is_empty() {
+            true => _ = without.get_or_insert(w.now),
+            false => gap = gap.max(without.take().map_or(Duration::ZERO, |since| w.now - since)),
+        }
+    });
+    assert_eq!(w.forwarders(), [0]);
+    assert!(gap <= ms(10), "{gap:?}");
+}
+
+#[test]
+fn cut_on_one_side_one_forwards_and_cut_on_both_the_worse_one_resigns_with_the_first_hello() {
+    let mut w = World::new(&[100, 100], false);
+    w.run(SECOND * 3);
+    for side in [0, 1] {
+        w.boxes[1].part[side] = 1;
+        w.run_looking(SECOND * 10, |w| assert_eq!(w.forwarders(), [0]));
+        w.boxes[1].part[side] = 0;
+    }
+    for healed in [0, 1] {
+        w.boxes[1].part = [1, 1];
+        w.run(SECOND * 10);
+        assert_eq!(w.forwarders(), [0, 1]);
+        w.boxes[1].part[healed] = 0;
+        w.run(HELLO + ms(5));
+        assert_eq!(w.forwarders(), [0], "healed on {healed}");
+        w.boxes[1].part = [0, 0];
+        w.run(SECOND * 5);
+    }
+    // The tables know each other's addresses still.
+    let known = |w: &World, i: usize| w.boxes[i].pair.as_ref().unwrap().stations().collect::<Vec<_>>();
+    assert_eq!(known(&w, 0), [World::station(1)]);
+    assert_eq!(known(&w, 1), [World::station(0)]);
+}
+
+#[test]
+fn a_forwarder_whose_rival_is_deaf_resigns_since_only_it_knows() {
+    let mut w = World::new(&[100, 100], false);
+    w.run(SECOND * 3);
+    // The second hears nothing: it is put into a part of its own for what arrives there.
+    for _ in 0..200 {
+        w.boxes[1].part = [1, 1];
+        w.run(ms(1));
+    }
+    w.run(SECOND * 2);
+    assert_eq!(w.forwarders(), [0, 1]);
+    let now = w.now;
+    for n in 0u32..20 {
+        // What the second says reaches the first.
+        let mut said = Vec::new();
+        w.with(1, |pair| {
+            pair.set_priority(now + HELLO * n, 100);
+            while let Some(t) = pair.poll_transmit() {
+                if let crate::segment::pair::Transmit::Message(side, bytes) = t {
+                    said.push((side, bytes));
+                }
+            }
+        });
+        w.with(0, |pair| {
+            for (side, bytes) in said {
+                pair.handle_message(now + HELLO * n, side, &bytes).unwrap();
+            }
+        });
+    }
+    assert_eq!(w.forwarders(), [1]);
+    let deaf = w.boxes[0].events.iter().any(|e| matches!(e, Event::Role { why: Why::Deaf(_), .. }));
+    assert!(deaf, "{:?}", w.boxes[0].events);
+}
+
+#[test]
+fn a_foreign_bridge_blocks_every_gateway_and_its_end_ends_that() {
+    let mut w = World::new(&[100, 100], false);
+    w.run(SECOND * 3);
+    w.bridge = true;
+    w.run(ms(1100));
+    assert_eq!(w.role(0), Some(Role::Blocked));
+    w.run_looking(SECOND * 60, |w| assert!(w.forwarders().len() <= 1));
+    assert_eq!((w.role(0), w.role(1)), (Some(Role::Blocked), Some(Role::Blocked)));
+    assert!(w.boxes[0].events.iter().any(|e| matches!(e, Event::Loop { .. })));
+    w.bridge = false;
+    w.run(SECOND * 15);
+    assert_eq!(w.forwarders().len(), 1);
+    // It is there again: blocked for longer.
+    w.bridge = true;
+    w.run(SECOND * 2);
+    w.bridge = false;
+    w.run(SECOND * 15);
+    assert!(w.forwarders().is_empty());
+    w.run(SECOND * 10);
+    assert_eq!(w.forwarders().len(), 1);
+}
+
+#[test]
+fn a_bridge_that_is_there_from_the_start_never_sees_one_forward() {
+    let mut w = World::new(&[100, 50, 50], false);
+    w.bridge = true;
+    w.run_looking(SECOND * 30, |w| assert!(w.forwarders().is_empty()));
+}
+
+fn host(n: u32) -> Neighbour {
+    let mac = MacAddress([2, 1, 0, 0, (n >> 8) as u8, n as u8]);
+    Neighbour { ip: IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + n)), place: Place::Ethernet(mac) }
+}
+
+#[test]
+fn who_stands_by_hears_of_all_hosts_and_of_new_ones_at_once() {
+    let mut w = World::new(&[100, 100], false);
+    w.run(SECOND * 3);
+    let told = |w: &mut World| -> Vec<Neighbour> {
+        let events = std::mem::take(&mut w.boxes[1].events);
+        events
+            .into_iter()
+            .filter_map(|e| if let Event::Neighbours(n) = e { Some(n) } else { None })
+            .flatten()
+            .collect()
+    };
+    let hosts = 8192;
+    for _ in 0..20 {
+        let now = w.now;
+        w.with(0, |pair| {
+            if pair.wants_neighbours(now) {
+                pair.tell_neighbours(now, (0..hosts).map(host));
+            }
+        });
+        w.run(SECOND / 2);
+    }
+    let mut heard = told(&mut w);
+    heard.sort_by_key(|n| n.ip);
+    heard.dedup();
+    assert_eq!(heard, (0..hosts).map(host).collect::<Vec<_>>());
+    let now = w.now;
+    w.with(0, |pair| pair.tell_neighbour(now, host(9999)));
+    w.run(HELLO + ms(5));
+    assert!(told(&mut w).contains(&host(9999)));
+    // Nobody else may tell the forwarder anything.
+    let now = w.now;
+    w.with(1, |pair| assert!(!pair.wants_neighbours(now)));
+}
+
+#[test]
+fn with_a_key_recordings_of_an_earlier_life_do_not_count() {
+    let mut w = World::new(&[100, 200], true);
+    let mut recorded = Vec::new();
+    w.run(SECOND * 3);
+    assert_eq!(w.forwarders(), [1]);
+    let now = w.now;
+    w.with(1, |pair| {
+        pair.set_priority(now, 200);
+        while let Some(t) = pair.poll_transmit() {
+            recorded.push(t);
+        }
+    });
+    w.crash(1);
+    w.crash(0);
+    w.start(0);
+    for _ in 0..50 {
+        let now = w.now;
+        w.with(0, |pair| {
+            for t in &recorded {
+                if let crate::segment::pair::Transmit::Message(side, bytes) = t {
+                    pair.handle_message(now, *side, bytes).unwrap();
+                }
+            }
+        });
+        w.run(ms(100));
+    }
+    assert_eq!(w.forwarders(), [0]);
+}

@@ -1,0 +1,4 @@
+mod election;
+mod messages;
+mod model;
+mod world;

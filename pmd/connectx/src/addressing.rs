@@ -1,0 +1,100 @@
+//! From an address vector to the headers of a packet: the port's own addresses, and at an Ethernet port the other end's MAC
+//! address.
+
+use ib_wire::Lid;
+use ib_wire::packet::{
+    Bth, Extended, Grh, Headers, Lrh, ROCEV2_FLOWS, RoceHeaders, RoceNetwork, VirtualLane,
+};
+
+use super::counters::DropReason;
+use super::ethernet::{EthernetHeader, Resolution, is_group, multicast_mac};
+use super::frame::{Outgoing, Way};
+use super::port::Port;
+use hca::AddressVector;
+
+/// Why a packet has no headers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unframed {
+    /// The other end's MAC address is being asked for.
+    Wait,
+    /// It cannot be sent.
+    Drop(DropReason),
+}
+
+/// The headers of a packet that leaves `port` for `av`. `management` is for subnet management; all else goes on lane 0.
+/// `flow` keeps the packets of one sender in order on networks with several ways.
+pub(crate) fn address(
+    port: &mut Port,
+    av: &AddressVector,
+    bth: Bth,
+    extended: Extended,
+    flow: u32,
+    management: bool,
+) -> Result<Outgoing, Unframed> {
+    if port.ethernet.is_some() {
+        return roce(port, av, bth, extended, flow);
+    }
+    let grh = av.grh.map(|route| Grh {
+        traffic_class: route.traffic_class,
+        flow_label: route.flow_label,
+        hop_limit: route.hop_limit,
+        sgid: port.gids.gid(usize::from(route.sgid_index)),
+        dgid: route.dgid,
+    });
+    let path_mask = (1u16 << port.lmc.min(7)) - 1;
+    let nowhere = management && av.dlid == Lid::PERMISSIVE && port.lid.0 == 0;
+    let slid = Lid(port.lid.0 | u16::from(av.src_path_bits) & path_mask);
+    let lrh = Lrh {
+        vl: if management { VirtualLane::MANAGEMENT } else { VirtualLane::new(0) },
+        sl: av.sl,
+        dlid: av.dlid,
+        slid: if nowhere { Lid::PERMISSIVE } else { slid },
+    };
+    let way = if port.has_lid(av.dlid) {
+        Way::Ourselves
+    } else if av.dlid.is_multicast() {
+        Way::Group
+    } else {
+        Way::Out
+    };
+    Ok(Outgoing::infiniband(Headers { lrh, grh, bth, extended }, way, management))
+}
+
+fn roce(
+    port: &mut Port,
+    av: &AddressVector,
+    bth: Bth,
+    extended: Extended,
+    flow: u32,
+) -> Result<Outgoing, Unframed> {
+    let no_route = Unframed::Drop(DropReason::NoRoute);
+    let route = av.grh.ok_or(no_route)?;
+    let sgid = port.gids.rocev2(usize::from(route.sgid_index)).ok_or(no_route)?;
+    let ethernet = port.ethernet.as_mut().ok_or(no_route)?;
+    let (way, destination) = if is_group(route.dgid) {
+        (Way::Group, multicast_mac(route.dgid))
+    } else if port.gids.has_rocev2(route.dgid) {
+        (Way::Ourselves, ethernet.mac)
+    } else {
+        match ethernet.neighbours.resolve(sgid, route.dgid) {
+            Resolution::Known(mac) => (Way::Out, mac),
+            Resolution::Wait => return Err(Unframed::Wait),
+            Resolution::Unreachable => return Err(Unframed::Drop(DropReason::NoNeighbour)),
+        }
+    };
+    // 0 is what programs leave there; on Ethernet it would mean "for nobody".
+    let hop_limit = if route.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { route.hop_limit };
+    let network = RoceNetwork::between(sgid, route.dgid, route.traffic_class, route.flow_label, hop_limit);
+    let header = EthernetHeader::new(destination, ethernet.mac, &network);
+    let headers = RoceHeaders { network, source_port: source_port(flow, &bth), bth, extended };
+    Ok(Outgoing::roce(header, headers, way))
+}
+
+/// Hop limit where the address vector has none.
+const DEFAULT_HOP_LIMIT: u8 = 64;
+
+/// One UDP source port for the packets from one queue pair to another.
+const fn source_port(flow: u32, bth: &Bth) -> u16 {
+    let mixed = (flow ^ bth.dest_qpn.get().rotate_left(8)).wrapping_mul(0x9e37_79b1) >> 18;
+    ROCEV2_FLOWS | mixed as u16
+}

@@ -1,0 +1,32 @@
+//! Reliable connections as a queue pair keeps them (IBA 9.7). What is done with them is in [`crate::rc`].
+
+pub(crate) mod requester;
+pub(crate) mod responder;
+
+use ib_wire::{Mtu, Qpn};
+
+use hca::{AddressVector, RcToReceive};
+use requester::Requester;
+use responder::Responder;
+
+/// Both halves of a connected queue pair and the way to its other end.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) av: AddressVector,
+    pub(crate) dest_qpn: Qpn,
+    pub(crate) mtu: Mtu,
+    pub(crate) requester: Requester,
+    pub(crate) responder: Responder,
+}
+
+impl Connection {
+    pub(crate) fn new(how: &RcToReceive) -> Self {
+        Self {
+            av: how.av,
+            dest_qpn: how.dest_qpn,
+            mtu: how.path_mtu,
+            requester: Requester::default(),
+            responder: Responder::new(how.rq_psn, how.min_rnr_timer),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What the sending half of a connection remembers: messages begun, window, acknowledges, go-back-N, retries.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use ib_wire::{Psn, TimeoutCode};
+
+use crate::wqe::Control;
+use hca::{RcToSend, WcStatus};
+use prm::{ControlSegment, RemoteAddressSegment, SendOpcode};
+
+/// Most packets sent and not acknowledged.
+pub(crate) const WINDOW: u32 = 512;
+
+/// A work request that has been begun.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Message {
+    pub(crate) control: Control,
+    pub(crate) first: Psn,
+    /// Packets it takes; 0 for what happens within the device.
+    pub(crate) packets: u32,
+    pub(crate) length: u64,
+    /// It cannot be carried out; said when all before it is done.
+    pub(crate) fault: Option<WcStatus>,
+}
+
+impl Message {
+    pub(crate) const fn end(&self) -> Psn {
+        self.first.add(self.packets)
+    }
+
+    /// Where its data segments begin.
+    pub(crate) fn data_at(&self) -> usize {
+        size_of::<ControlSegment>()
+            + match self.control.operation() {
+                Some(SendOpcode::RdmaWrite | SendOpcode::RdmaWriteImm) => size_of::<RemoteAddressSegment>(),
+                _ => 0,
+            }
+    }
+}
+
+/// The requester of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Requester {
+    pub(crate) begun: VecDeque<Message>,
+    /// The message in `begun` that `next` belongs to; its length if none.
+    pub(crate) cursor: usize,
+    /// PSN to be sent next.
+    pub(crate) next: Psn,
+    /// PSN behind the last one ever sent.
+    pub(crate) top: Psn,
+    /// Oldest PSN not acknowledged.
+    pub(crate) oldest: Psn,
+    pub(crate) timeout: TimeoutCode,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) retries_left: u8,
+    pub(crate) rnr_left: u8,
+    pub(crate) rnr_until: Option<Instant>,
+    pub(crate) ack_by: Option<Instant>,
+}
+
+impl Requester {
+    /// RTR to RTS.
+    pub(crate) fn start(&mut self, how: &RcToSend) {
+        *self = Self {
+            next: how.sq_psn,
+            top: how.sq_psn,
+            oldest: how.sq_psn,
+            timeout: TimeoutCode::new(how.timeout),
+            retry_count: how.retry_count & 7,
+            rnr_retry: how.rnr_retry & 7,
+            retries_left: how.retry_count & 7,
+            rnr_left: how.rnr_retry & 7,
+            ..Self::default()
+        };
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        [self.rnr_until, self.ack_by].into_iter().flatten().min()
+    }
+
+    pub(crate) fn window_is_full(&self) -> bool {
+        self.next.since(self.oldest) >= WINDOW
+    }
+
+    /// Goes (back) to `psn`.
+    pub(crate) fn seek(&mut self, psn: Psn) {
+        self.next = psn;
+        self.cursor =
+            self.begun.iter().position(|m| psn.since(m.first) < m.packets).unwrap_or(self.begun.len());
+    }
+
+    /// Takes it that everything before `psn` has arrived. True if that is news.
+    pub(crate) fn advance(&mut self, psn: Psn, now: Instant) -> bool {
+        let news = psn != self.oldest;
+        self.oldest = psn;
+        if news {
+            self.retries_left = self.retry_count;
+            self.rnr_left = self.rnr_retry;
+            if !self.next.is_at_or_after(psn) {
+                self.seek(psn);
+            }
+        }
+        self.ack_by = (self.oldest != self.top).then(|| self.ack_time(now)).flatten();
+        news
+    }
+
+    pub(crate) fn ack_time(&self, now: Instant) -> Option<Instant> {
+        (self.timeout.code() != 0).then(|| now + self.timeout.duration())
+    }
+
+    /// Takes the oldest work request if it is done or at fault.
+    pub(crate) fn settled(&mut self) -> Option<Message> {
+        let front = self.begun.front()?;
+        if front.fault.is_none() && !self.oldest.is_at_or_after(front.end()) {
+            return None;
+        }
+        self.cursor = self.cursor.saturating_sub(1);
+        self.begun.pop_front()
+    }
+
+    /// Takes the oldest work request whatever it is.
+    pub(crate) fn take_begun(&mut self) -> Option<Control> {
+        self.cursor = 0;
+        Some(self.begun.pop_front()?.control)
+    }
+
+    /// Ends all waiting.
+    pub(crate) fn stop(&mut self) {
+        self.rnr_until = None;
+        self.ack_by = None;
+    }
+}

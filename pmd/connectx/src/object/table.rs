@@ -1,0 +1,119 @@
+//! The table of queue pairs.
+
+use std::collections::VecDeque;
+
+use ib_wire::Qpn;
+
+use super::qp::Qp;
+
+/// Low bits of a queue pair number that are its place in the table.
+const SLOT_BITS: u32 = 13;
+/// Most queue pairs.
+pub const MAX_QPS: usize = 1 << SLOT_BITS;
+
+/// All queue pairs, by the low bits of their numbers.
+#[derive(Debug, Default)]
+pub(crate) struct QpTable {
+    slots: Vec<Option<Box<Qp>>>,
+    free: VecDeque<u32>,
+    /// Queue pairs 0 and 1 by port.
+    special: Vec<[Option<u32>; 2]>,
+}
+
+impl QpTable {
+    /// An empty table for a device of this many ports.
+    pub(crate) fn new(ports: usize) -> Self {
+        Self { special: vec![[None; 2]; ports], ..Self::default() }
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Qp> {
+        self.slots.iter().flatten().map(|qp| &**qp)
+    }
+
+    /// All of them, to be changed.
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Qp> {
+        self.slots.iter_mut().flatten().map(|qp| &mut **qp)
+    }
+
+    pub(crate) fn at(&mut self, slot: u32) -> Option<&mut Qp> {
+        self.slots.get_mut(slot as usize)?.as_deref_mut()
+    }
+
+    /// By real number.
+    pub(crate) fn real(&mut self, qpn: Qpn) -> Option<&mut Qp> {
+        self.at(slot_of(qpn)).filter(|qp| qp.qpn == qpn)
+    }
+
+    /// By the number that a packet to `port` names: 0 and 1 are the special ones, whatever they are really called.
+    pub(crate) fn named(&mut self, port: u8, qpn: Qpn) -> Option<&mut Qp> {
+        if qpn == Qpn::SMI || qpn == Qpn::GSI {
+            let slot = (*self.special.get(usize::from(port))?.get(qpn.get() as usize)?)?;
+            return self.at(slot);
+        }
+        self.real(qpn).filter(|qp| qp.port == port)
+    }
+
+    /// By real number, as it is.
+    pub(crate) fn get(&self, qpn: Qpn) -> Option<&Qp> {
+        self.slots.get(slot_of(qpn) as usize)?.as_deref().filter(|qp| qp.qpn == qpn)
+    }
+
+    /// The place of the next queue pair; `None` if all are taken. Places rest for a while before they are used again.
+    pub(crate) fn next_slot(&self) -> Option<u32> {
+        match self.free.front() {
+            Some(&slot) if self.slots.len() >= MAX_QPS || self.free.len() > 64 => Some(slot),
+            _ if self.slots.len() < MAX_QPS => Some(self.slots.len() as u32),
+            first => first.copied(),
+        }
+    }
+
+    /// A number with upper bits of its own for a place.
+    pub(crate) fn number(slot: u32, dice: u32) -> Qpn {
+        // They begin high and differ from run to run, so that a device that was restarted is not taken for the old one.
+        Qpn::new((dice | 1 << (23 - SLOT_BITS)) << SLOT_BITS | slot)
+    }
+
+    /// Takes a new queue pair in at its number's place. False if its port has its special queue pair already.
+    pub(crate) fn insert(&mut self, qp: Qp) -> bool {
+        let slot = qp.slot;
+        if let Some(number) = qp.kind.external()
+            && let Some(place) =
+                self.special.get_mut(usize::from(qp.port)).and_then(|s| s.get_mut(number.get() as usize))
+        {
+            if place.is_some() {
+                return false;
+            }
+            *place = Some(slot);
+        }
+        if self.slots.len() <= slot as usize {
+            for skipped in self.slots.len() as u32..slot {
+                self.free.push_back(skipped);
+            }
+            self.slots.resize_with(slot as usize + 1, || None);
+        }
+        self.free.retain(|&s| s != slot);
+        if let Some(place) = self.slots.get_mut(slot as usize) {
+            *place = Some(Box::new(qp));
+        }
+        true
+    }
+
+    /// Forgets a queue pair.
+    pub(crate) fn remove(&mut self, slot: u32) {
+        for place in self.special.iter_mut().flatten() {
+            if *place == Some(slot) {
+                *place = None;
+            }
+        }
+        if let Some(place) = self.slots.get_mut(slot as usize) {
+            *place = None;
+        }
+        self.free.push_back(slot);
+    }
+}
+
+/// The place that a number names.
+pub(crate) const fn slot_of(qpn: Qpn) -> u32 {
+    qpn.get() & (MAX_QPS as u32 - 1)
+}
