@@ -14,6 +14,8 @@ const MESSAGES: u32 = 512;
 const COMPLETIONS: u32 = 1 << 19;
 /// Send requests of a connection for which there is room when all slots of a worker are in use.
 const COMPLETIONS_EACH: u32 = 128;
+/// Deepest send queue of a connection that nobody asked for.
+const SEND_DEPTH: u32 = 256;
 
 /// Packet buffers by what may hold them, all workers together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,6 +80,21 @@ impl Config {
         ConnectionShare { active: each(most / 2), passive: each(most - most / 2) }
     }
 
+    /// Send requests of a connection that one of `workers` workers opens.
+    #[must_use]
+    pub fn connection_send_depth(&self, workers: u32) -> u32 {
+        self.infiniband.connection_send_depth.unwrap_or_else(|| {
+            let room = self.send_room(workers) / self.connection_share(workers).active;
+            // A ring has a power of two of entries.
+            1 << room.clamp(1, SEND_DEPTH).ilog2()
+        })
+    }
+
+    /// Send requests of all connections of a worker that can be completed.
+    fn send_room(&self, workers: u32) -> u32 {
+        COMPLETIONS.min(self.connection_share(workers).both() * COMPLETIONS_EACH)
+    }
+
     /// What may hold buffers with `workers` workers.
     #[must_use]
     pub fn budget(&self, workers: u32) -> Budget {
@@ -87,15 +104,13 @@ impl Config {
         // A frame in buffers: an Ethernet receive takes one after the other.
         let frame = (u32::from(self.ethernet.mtu) + 22).div_ceil(self.buffers.data_room.into());
         let message = self.segments_per_message();
-        // Rings have a power of two of entries, the shared one with one that is never posted, and are filled.
-        let shared = (ib.srq_depth + 1).next_power_of_two() - 1;
         let receives = ethernet * u32::from(self.ethernet.rx_descriptors)
-            + devices.saturating_mul(shared.saturating_mul(message))
-            + segments * ib.ud_receive_depth.next_power_of_two();
+            + devices.saturating_mul(ib.srq_depth.saturating_mul(message))
+            + segments * ib.ud_receive_depth;
         let full = self.connection_share(workers).active.min(FULL_CONNECTIONS);
         let sends = ethernet * u32::from(self.ethernet.tx_descriptors)
             + segments * ib.ud_send_depth * frame
-            + full * ib.connection_send_depth * frame;
+            + full * self.connection_send_depth(workers) * frame;
         let mut budget = Budget {
             receives: receives.saturating_mul(workers),
             sends: sends.saturating_mul(workers),
@@ -140,9 +155,8 @@ impl Config {
             });
         }
         let share = self.connection_share(workers);
-        let room = COMPLETIONS.min(share.both() * COMPLETIONS_EACH);
-        let depth = ib.connection_send_depth;
-        if u64::from(share.active) * u64::from(depth) > u64::from(room) {
+        let (room, depth) = (self.send_room(workers), self.connection_send_depth(workers));
+        if u64::from(share.active) * u64::from(depth.next_power_of_two()) > u64::from(room) {
             return Err(ConfigError::Promise {
                 key: "infiniband.connection-send-depth",
                 what: format!(
@@ -152,7 +166,7 @@ impl Config {
                 ),
                 remedy: format!(
                     "write at most {}, make max-connections smaller, or give the gateway more workers",
-                    (room / share.active).max(4)
+                    1 << (room / share.active).max(4).ilog2()
                 ),
             });
         }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use crate::address::Interface;
 use crate::guid::Guid;
 use crate::key::section;
+use crate::secret::Secret;
 use crate::segment::{PKey, Segment};
 use crate::word::{Driver, Idle, LogLevel, Mode};
 
@@ -51,6 +52,9 @@ section! {
         /// How often two gateways tell each other that they live, milliseconds. Who is not heard for three times as long
         /// is taken to be gone.
         pub hello_ms: u32 = 300 => 50..=10_000, Live;
+        /// What the two gateways share that nobody else knows, 32 hexadecimal digits. Without it, everybody on the network can
+        /// speak as a gateway, and stop this one from forwarding.
+        pub pair_key: Option<Secret> = None, Live, "\"0f1e2d3c4b5a69788796a5b4c3d2e1f0\"";
         /// For how long the owner of an address is held to when others claim it again and again, seconds.
         pub address_hold_seconds: u32 = 30 => 1..=3600, Live;
         /// What a worker does when there is nothing to do: "poll" asks again at once, "pause" after a pause instruction,
@@ -116,8 +120,9 @@ section! {
         /// Most connections of the gateway, half of them for each direction: a host with traffic both ways has two. Every
         /// worker has an equal share, rounded up.
         pub max_connections: u32 = 4096 => 2..=65_535, Shrink;
-        /// Send requests of a connection that the gateway opens. What a slow host does not take beyond that is dropped.
-        pub connection_send_depth: u32 = 128 => 4..=8192, Restart;
+        /// Send requests of a connection that the gateway opens. What a slow host does not take beyond that is dropped. Without
+        /// it as many as max-connections leave room for, at most 256.
+        pub connection_send_depth: Option<u32> = None => 4..=8192, Restart, "128";
         /// How often a connection sends again after a timeout or a sequence error. Linux has 0.
         pub retry_count: u8 = 0 => 0..=7, Live;
         /// How often a connection sends again when the other end has no receive posted; 7 = for ever. Linux has 0.

@@ -5,10 +5,9 @@ fn counted_buffers_cover_every_queue() {
     let config = Config::default();
     assert_eq!(config.segments_per_message(), 16);
     let one = config.budget(1);
-    // 1,023 shared receives are posted where 512 are asked for: the ring has a power of two of them, but one.
-    assert_eq!(one.receives, 1024 + 1023 * 16 + 512);
+    assert_eq!(one.receives, 1024 + 512 * 16 + 512);
     // Thirty-two connections with all their sends outstanding.
-    assert_eq!(one.sends, 1024 + 512 + 32 * 128);
+    assert_eq!(one.sends, 1024 + 512 + 32 * 256);
     assert_eq!(one.parked, 256 * (1 + 16));
     let others = one.receives + one.sends + one.parked + one.messages + one.caches;
     assert_eq!(one.total(), others + one.reserve);
@@ -23,7 +22,7 @@ fn counted_buffers_cover_every_queue() {
 fn stalled_connections_leave_the_receive_queues_what_they_need() {
     let config = Config::default();
     let budget = config.budget(1);
-    let stalled = 17 * config.infiniband.connection_send_depth;
+    let stalled = 17 * config.connection_send_depth(1);
     let full = budget.receives + budget.parked + budget.messages + budget.caches;
     assert!(full + 1024 + 512 + stalled + budget.reserve <= config.buffers_needed(1));
     // The share is the operator's choice.
@@ -50,7 +49,7 @@ fn every_segment_port_and_device_has_its_queues() {
     assert_eq!(queues(&[segment(1, "a", "soft0"), segment(2, "a", "soft0")]), (one.0 + 512, one.1 + 512));
     assert_eq!(
         queues(&[segment(1, "a", "soft0"), segment(3, "b", "soft1")]),
-        (one.0 + 512 + 1024 + 1023 * 16, one.1 + 512 + 1024)
+        (one.0 + 512 + 1024 + 512 * 16, one.1 + 512 + 1024)
     );
 }
 
@@ -68,7 +67,14 @@ fn workers_share_the_connections() {
 fn what_cannot_be_held_is_refused() {
     let check = |text: &str, workers| parse(text).unwrap().check(workers).map_err(|e| e.to_string());
     assert_eq!(check("", 1), Ok(()));
-    assert_eq!(check("[infiniband]\nmax-connections = 8000\n", 1), Ok(()));
+    // As many as asked for, though with shorter queues.
+    for (connections, workers, depth) in
+        [(2, 1, 256), (4096, 1, 256), (8000, 1, 128), (65_535, 1, 16), (65_535, 8, 128)]
+    {
+        let text = format!("[infiniband]\nmax-connections = {connections}\n");
+        assert_eq!(check(&text, workers), Ok(()));
+        assert_eq!(parse(&text).unwrap().connection_send_depth(workers), depth);
+    }
     assert_eq!(
         check("[infiniband]\nconnection-send-depth = 1024\n", 1).unwrap_err(),
         "infiniband.connection-send-depth: 2048 connections of a worker with 1024 send requests each are more than the \
@@ -76,12 +82,11 @@ fn what_cannot_be_held_is_refused() {
          workers"
     );
     assert_eq!(
-        check("[infiniband]\nmax-connections = 65535\n", 1).unwrap_err(),
-        "infiniband.connection-send-depth: 32767 connections of a worker with 128 send requests each are more than the \
+        check("[infiniband]\nmax-connections = 65535\nconnection-send-depth = 100\n", 1).unwrap_err(),
+        "infiniband.connection-send-depth: 32767 connections of a worker with 100 send requests each are more than the \
          524288 for which there are completions; write at most 16, make max-connections smaller, or give the gateway more \
          workers"
     );
-    assert_eq!(check("[infiniband]\nmax-connections = 65535\n", 8), Ok(()));
     assert_eq!(
         check("[infiniband]\nmax-connections = 4\n", 3).unwrap_err(),
         "infiniband.max-connections: 4 are too few for 3 workers; write at least 6: one for each worker and direction"

@@ -147,3 +147,45 @@ fn command_line_wins_over_the_file() {
     assert_eq!(config.gateway.control_socket, None);
     assert_eq!(config.gateway.stats_seconds, 3);
 }
+
+#[test]
+fn secrets_are_shown_nowhere() {
+    let config = parse("[gateway]\npair-key = \"0f1e2d3c4b5a69788796a5b4c3d2e1f0\"\n").unwrap();
+    let key = config.gateway.pair_key.unwrap();
+    assert_eq!((key.bytes()[0], key.bytes()[15]), (0x0f, 0xf0));
+    assert!(!format!("{config:?}").to_lowercase().contains("0f1e") && format!("{key:?}") == "Secret(..)");
+    for bad in [
+        "0f1e2d3c4b5a69788796a5b4c3d2e1f",
+        "0f1e2d3c4b5a69788796a5b4c3d2e1fg",
+        "+f1e2d3c4b5a69788796a5b4c3d2e1f0",
+    ] {
+        assert_eq!(
+            complaint(&format!("[gateway]\npair-key = \"{bad}\"\n")),
+            "gateway.toml:2:12: pair-key is not 32 hexadecimal digits; write what `openssl rand -hex 16` prints"
+        );
+    }
+}
+
+/// The files that the README starts with.
+#[test]
+fn examples_are_legal() {
+    let load = |name: &str| {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(name);
+        Config::load(&file, &Overrides::default()).unwrap_or_else(|e| panic!("{e}"))
+    };
+    let one = load("gateway.toml");
+    assert_eq!(one.segments.len(), 1);
+    assert_eq!(one.segments[0].on_link().map(|p| p.to_string()).collect::<Vec<_>>(), ["10.77.0.0/24"]);
+    assert!(one.infiniband.is_soft() && one.check(1).is_ok());
+    let two = load("gateway-segments.toml");
+    let facts: Vec<_> = two
+        .segments
+        .iter()
+        .map(|s| (s.name.as_str(), s.vlan.map(VlanId::value), s.pkey.value(), s.routes.len()))
+        .collect();
+    assert_eq!(facts, [("office", None, 0xffff, 1), ("storage", Some(100), 0x8064, 0)]);
+    assert!(two.check(1).is_ok());
+    // The one becomes the other by a reload.
+    let change = one.difference(&two).unwrap();
+    assert_eq!((change.removed.len(), change.added.len()), (1, 2));
+}

@@ -460,7 +460,7 @@ impl Running<'_> {
                 ud_recv_depth: ib.ud_receive_depth,
                 srq_depth: ib.srq_depth,
                 srq_limit: ib.srq_alarm(),
-                rc_send_depth: ib.connection_send_depth,
+                rc_send_depth: self.config.connection_send_depth(workers.into()),
                 max_rc: u16::try_from(share.both()).unwrap_or(u16::MAX),
                 signal_every: SIGNAL_EVERY,
             },

@@ -238,9 +238,11 @@ fn what_is_printed_is_true() {
 }
 
 #[test]
-fn the_example_can_be_used() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/fabric.toml");
-    let config = FabricConfig::load(&file).unwrap();
-    assert_eq!((config.links.len(), config.hosts.len()), (1, 1));
-    assert_eq!(config.hosts_without_partition().count(), 0);
+fn the_examples_can_be_used() {
+    for (name, partitions, hosts) in [("fabric.toml", 1, 1), ("fabric-segments.toml", 2, 2)] {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name);
+        let config = FabricConfig::load(&file).unwrap();
+        assert_eq!((config.partitions.len(), config.links.len(), config.hosts.len()), (partitions, 1, hosts));
+        assert_eq!(config.hosts_without_partition().count(), 0);
+    }
 }
