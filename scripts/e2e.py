@@ -11,6 +11,7 @@ from pathlib import Path
 
 import demo
 from checks.captures import captures
+from checks.cold import cold
 from checks.deaths import check_fabric_killed, check_fabric_stopped, check_gateway_killed
 from checks import gids
 from checks.frames import check_hostile_frames, check_odd_sizes, check_overlong_fragment, check_random_frames
@@ -86,7 +87,7 @@ def main():
     signal.signal(signal.SIGHUP, interrupted)
     checks, error, begin = Checks(args.only), None, time.monotonic()
     try:
-        for part in (operator_errors, captures, hard):
+        for part in (operator_errors, captures, cold, hard):
             try:
                 part(args, checks)
             except Failed as e:

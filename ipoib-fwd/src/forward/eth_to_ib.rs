@@ -147,6 +147,29 @@ fn decide<'t, D>(
     Ok(to_host(&packet, next_hop, index, neighbour, tables))
 }
 
+/// Decides on an IPv4 packet of the gateway's own to an InfiniBand host, behind room for an Ethernet header. `head` and
+/// `frame_len` as for [`eth_to_ib`], `to` the neighbour that it goes to.
+#[must_use]
+pub fn own_to_ib<'t, D>(
+    head: &[u8],
+    frame_len: usize,
+    to: Ipv4Addr,
+    tables: &'t Tables<D>,
+) -> EthVerdict<'t, D> {
+    let packet_len = frame_len.saturating_sub(ETHERNET_HEADER_LEN);
+    let packet = match Ipv4View::parse(head.get(ETHERNET_HEADER_LEN..).unwrap_or_default(), packet_len) {
+        Ok(packet) => packet,
+        Err(reason) => return EthVerdict::Drop(reason),
+    };
+    let verdict = tables.ib(to).map(|(index, neighbour)| to_host(&packet, to, index, neighbour, tables));
+    match verdict {
+        // Nobody is told about our own packets, and they do not wait.
+        Some(EthVerdict::TooBig { .. }) => EthVerdict::Drop(DropReason::TooBig),
+        Some(EthVerdict::Punt(_)) | None => EthVerdict::Drop(DropReason::NeighbourUnresolved),
+        Some(verdict) => verdict,
+    }
+}
+
 /// By the connection if the packet fits it, else as a datagram, else in pieces by whichever takes the larger ones.
 #[inline]
 fn to_host<'t, D>(

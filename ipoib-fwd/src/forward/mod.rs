@@ -3,15 +3,11 @@
 //! * [`eth_to_ib`] and [`ib_to_eth`] – the verdict on a packet of either side. No buffer, no allocation, no clock.
 //! * [`Tables`] – what they look up: immutable once published to a worker, copied and changed by the control lcore.
 //! * [`fragment`] – cutting an IPv4 packet to an MTU.
-//! * [`ethernet_neighbours`] – hosts of the Ethernet side: learning, ageing, probing.
-//! * [`arp`] – what the control lcore makes of ARP packets of either side.
 //!
 //! Both sides are one IPv4 link; the gateway joins them as a proxy ARP bridge does (RFC 1027): each side sees the
 //! other's hosts behind the gateway's own link-layer addresses, and the time to live is not touched. A packet for a host
 //! beyond the link goes to a router on either side ([`Routes`]), which is a neighbour like others.
 
-pub mod arp;
-pub mod ethernet_neighbours;
 pub mod fragment;
 
 mod eth_to_ib;
@@ -20,7 +16,7 @@ mod routes;
 mod rules;
 mod tables;
 
-pub use eth_to_ib::{EthVerdict, Via, eth_to_ib};
+pub use eth_to_ib::{EthVerdict, Via, eth_to_ib, own_to_ib};
 pub use ib_to_eth::{IbVerdict, ib_to_eth};
 pub use routes::{Hop, MAX_ROUTES, MAX_SUBNETS, Prefix, Route, Routes, TooManyRoutes};
 pub use tables::{
@@ -30,9 +26,32 @@ pub use tables::{
 
 use std::net::Ipv4Addr;
 
+use ipoib::net::IPOIB_HEADER_LEN;
+use ipoib::net::ethernet::ETHERNET_HEADER_LEN;
+
 /// Ethertype of what gateways tell each other, in frames and behind the IPoIB header: IEEE 802's first number for local
 /// experiments (IEEE 802 9.2.3).
 pub const ETHERTYPE_HELLO: u16 = 0x88b5;
+
+/// Of which side a packet is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// A frame from the Ethernet port.
+    Ethernet,
+    /// A message from the fabric.
+    InfiniBand,
+}
+
+impl Side {
+    /// Bytes in front of the IP packet.
+    #[must_use]
+    pub const fn header_len(self) -> usize {
+        match self {
+            Self::Ethernet => ETHERNET_HEADER_LEN,
+            Self::InfiniBand => IPOIB_HEADER_LEN,
+        }
+    }
+}
 
 /// Why a packet goes to the control lcore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use dataplane::table::{Publisher, Reader};
 use ib_wire::{Lid, Qpn};
 
-use crate::forward::{EthNeighbour, Settings, Tables};
+use crate::forward::{EthNeighbour, Settings, Side, Tables};
 use endpoint::{Board, LinkUpdate, Peer};
 use ipoib::link::{NeighbourChange, WorkerIndex};
 use ipoib::net::ethernet::MacAddress;
@@ -33,6 +33,8 @@ pub(super) struct GatewayBoard<D> {
     left_out: u64,
     /// True if something changed that is not published.
     dirty: bool,
+    /// InfiniBand hosts that have been published with a way since somebody asked.
+    reachable: Vec<Ipv4Addr>,
 }
 
 impl<D: Clone> GatewayBoard<D> {
@@ -45,7 +47,7 @@ impl<D: Clone> GatewayBoard<D> {
                 Sheet { publisher: Publisher::new(tables.clone()), tables }
             })
             .collect();
-        Self { sheets, left_out: 0, dirty: false }
+        Self { sheets, left_out: 0, dirty: false, reachable: Vec::new() }
     }
 
     /// Each worker's reader.
@@ -60,12 +62,6 @@ impl<D: Clone> GatewayBoard<D> {
         self.sheets.first().map(|s| &s.tables)
     }
 
-    /// What is the same for all workers.
-    #[must_use]
-    pub(super) fn settings(&self) -> Option<&Settings<D>> {
-        self.first().map(|t| &t.settings)
-    }
-
     /// The tables of a worker.
     #[must_use]
     pub(super) fn tables(&self, worker: usize) -> Option<&Tables<D>> {
@@ -76,6 +72,21 @@ impl<D: Clone> GatewayBoard<D> {
     #[must_use]
     pub(super) const fn left_out(&self) -> u64 {
         self.left_out
+    }
+
+    /// InfiniBand hosts that have been published with a way to them since the last call.
+    pub(super) fn take_reachable(&mut self) -> Vec<Ipv4Addr> {
+        std::mem::take(&mut self.reachable)
+    }
+
+    /// True if a worker's newest tables have a way to a host for packets from `side`.
+    #[must_use]
+    pub(super) fn has_way(&self, side: Side, worker: WorkerIndex, ip: Ipv4Addr) -> bool {
+        let Some(tables) = self.tables(usize::from(worker.0)) else { return false };
+        match side {
+            Side::Ethernet => tables.ib(ip).is_some_and(|(_, n)| n.ud.is_some() || n.rc.is_some()),
+            Side::InfiniBand => tables.eth(ip).is_some(),
+        }
     }
 
     fn change(&mut self, mut change: impl FnMut(&mut Tables<D>)) {
@@ -133,6 +144,10 @@ impl<D: Clone> GatewayBoard<D> {
 impl<D: Clone> Board<D> for GatewayBoard<D> {
     fn publish(&mut self, update: LinkUpdate<D>) {
         let mut left_out = 0;
+        self.reachable.extend(update.changes.iter().filter_map(|change| match change {
+            NeighbourChange::Set(n) if n.ud.is_some() || n.rc.iter().any(Option::is_some) => Some(n.ip),
+            NeighbourChange::Set(_) | NeighbourChange::Remove(_) => None,
+        }));
         for (index, sheet) in self.sheets.iter_mut().enumerate() {
             let settings = &mut sheet.tables.settings;
             // A link that is down has no way to anybody.

@@ -1,16 +1,13 @@
 //! The gateway: workers between an Ethernet port and an IPoIB link, and their control lcore.
 
-mod announcements;
-mod askers;
 mod board;
 mod control;
 mod cut;
 mod gids;
-mod parked;
 mod report;
 mod start;
 mod usage;
 mod worker;
 
 pub use start::{GatewayError, Report, Start};
-pub use worker::{Cause, GatewayCommand, GatewayNote, GatewayWorker, Side};
+pub use worker::{Cause, GatewayCommand, GatewayNote, GatewayWorker};

@@ -20,27 +20,21 @@ use pmd::verbs::{Mlx5Hca, VerbsHca};
 use serde_json::{Value, json};
 use tap::Tap;
 
-use super::announcements::Announcements;
-use super::askers::Askers;
 use super::board::GatewayBoard;
-use super::control::{GatewayControl, Schedule};
+use super::control::{GatewayControl, News, Schedule};
 use super::gids::GatewayGids;
-use super::parked::Parked;
 use super::report::Times;
 use super::worker::GatewayWorker;
 use crate::counter::{Totals, WorkerCounters};
-use crate::forward::ethernet_neighbours::{Ageing, EthernetNeighbours};
 use crate::forward::{GatewayAddress, Prefix, Route, Routes, Settings};
 use crate::log::Log;
+use crate::segment::{Ageing, Own, SegmentSettings};
 use endpoint::{Endpoint, EndpointConfig, EndpointError, WorkerSizes};
 use ipoib::link::{LinkSettings, Mode};
 use ipoib::net::ethernet::MacAddress;
-use ipoib::net::icmp::TokenBucket;
 
 /// One signalled send in this many: completions are reaped in batches.
 const SIGNAL_EVERY: u32 = 16;
-/// ICMP messages of the gateway's own, per second and at once.
-const ICMP_RATE: (u32, u32) = (1000, 50);
 
 /// Why the gateway did not start, or failed.
 #[derive(Debug, thiserror::Error)]
@@ -373,6 +367,9 @@ impl Running<'_> {
             workers.push(GatewayWorker::new(link, eth, tables, self.pool.clone(), low, tap));
         }
         let own = WorkerCounters::default();
+        let mut named = Settings::new(mac);
+        (named.address, named.routes) = (address, settings.routes.clone());
+        let host = Own { settings: named, workers: handles.len() as u8 };
         let Some(times) = Times::new() else {
             return Err(GatewayError::Unsupported("the histograms' bounds are not possible".to_owned()));
         };
@@ -385,16 +382,13 @@ impl Running<'_> {
             port: self.port,
             pool: self.pool.clone(),
             mac,
-            address,
-            handles: handles.clone(),
             own_reader: own.reader(),
             own,
-            hosts: EthernetNeighbours::new(random(), Ageing::default()),
-            ethernet_askers: Askers::default(),
-            infiniband_askers: Askers::default(),
-            announcements: Announcements::default(),
-            parked: Parked::default(),
-            icmp: TokenBucket::new(now, ICMP_RATE.0, ICMP_RATE.1),
+            segment: crate::segment::Segment::new(
+                now,
+                &SegmentSettings { own: host, ageing: Ageing::default(), seed: random() },
+            ),
+            news: News::new(now),
             times,
             capture: self.capture,
             stats_period: (self.config.gateway.stats_seconds > 0)

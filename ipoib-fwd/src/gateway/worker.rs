@@ -15,8 +15,12 @@ use pmd::mem::{Mbuf, Pool};
 use tap::{FrameKind, Tap, TapDirection};
 
 use crate::counter::{Traffic, WorkerCounters};
-use crate::forward::{EthVerdict, IbVerdict, NeighbourIndex, Punt, Tables, Via, eth_to_ib, ib_to_eth};
+use crate::forward::{
+    EthVerdict, IbVerdict, NeighbourIndex, Punt, Side, Tables, Via, eth_to_ib, ib_to_eth, own_to_ib,
+};
+use crate::segment::Origin;
 use endpoint::{LinkWorker, Note, note};
+use ib_wire::Qpn;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::LinkIndex;
 use ipoib::net::ethernet::ETHERNET_HEADER_LEN;
@@ -25,15 +29,6 @@ use ipoib::net::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER};
 use super::cut;
 use super::usage::Usage;
 
-/// Of which side a packet is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Side {
-    /// A frame from the Ethernet port.
-    Ethernet,
-    /// A message from the fabric.
-    InfiniBand,
-}
-
 /// What the control lcore asks of a gateway's worker beside the link's commands.
 #[derive(Debug)]
 pub enum GatewayCommand {
@@ -41,6 +36,8 @@ pub enum GatewayCommand {
     SendEthernet(Mbuf),
     /// Forward a packet that waited for its destination, as if it had come in now.
     Forward(Side, Mbuf),
+    /// Send an IPv4 packet of the gateway's own, behind room for an Ethernet header, to an InfiniBand host.
+    SendInfiniBand(Ipv4Addr, Mbuf),
 }
 
 /// Why a packet goes to the control lcore.
@@ -48,8 +45,13 @@ pub enum GatewayCommand {
 pub enum Cause {
     /// The forwarding step says so.
     Punt(Punt),
-    /// It does not fit and may not be cut: its source is to be told this MTU.
-    TooBig(u16),
+    /// It does not fit and may not be cut: its source is to be told.
+    TooBig {
+        /// Largest packet that would fit.
+        mtu: u16,
+        /// The neighbour to which a connection is wanted that may take it.
+        dial: Option<Ipv4Addr>,
+    },
 }
 
 /// What a worker hands to the control lcore beside the link's notes.
@@ -59,8 +61,8 @@ pub struct GatewayNote {
     pub cause: Cause,
     /// Where it came from.
     pub side: Side,
-    /// For a message, how it came.
-    pub source: Option<Source>,
+    /// For a message, how it came; `None` if it has waited.
+    pub origin: Option<Origin>,
     /// The whole frame or message.
     pub packet: Mbuf,
 }
@@ -88,6 +90,14 @@ pub struct GatewayWorker<Q: Queues> {
     srq_low: u32,
     usage: Arc<Usage>,
     tap: Option<Tap>,
+}
+
+/// What a packet from the control lcore waits for until the newest tables are there.
+enum Delayed {
+    /// It waited for its destination.
+    Forward(Side),
+    /// It is the gateway's own, to this neighbour.
+    Own(Ipv4Addr),
 }
 
 /// What is worth its own type: everything that a verdict is carried out with.
@@ -149,21 +159,32 @@ impl<Q: Queues> GatewayWorker<Q> {
     }
 
     fn take_commands(&mut self) -> usize {
-        let mut forward: ArrayVec<(Side, Mbuf), 32> = ArrayVec::new();
+        let mut forward: ArrayVec<(Delayed, Mbuf), 32> = ArrayVec::new();
         let (eth_tx, counters, tap) = (&mut self.eth_tx, &mut self.counters, &mut self.tap);
         let done = self.link.commands(&mut self.service, |command, _| match command {
             GatewayCommand::SendEthernet(frame) => push_frame(eth_tx, counters, tap, frame),
             GatewayCommand::Forward(side, packet) => {
-                if forward.try_push((side, packet)).is_err() {
+                if forward.try_push((Delayed::Forward(side), packet)).is_err() {
                     counters.drop(DropReason::NeighbourQueueFull);
+                }
+            }
+            GatewayCommand::SendInfiniBand(to, packet) => {
+                if forward.try_push((Delayed::Own(to), packet)).is_err() {
+                    counters.drop(DropReason::IbQueueFull);
                 }
             }
         });
         let (tables, mut hands) = self.hands();
-        for (side, packet) in forward {
-            match side {
-                Side::Ethernet => hands.take_frame(packet, tables),
-                Side::InfiniBand => hands.take_message(packet, &Source::Rc, tables),
+        for (what, packet) in forward {
+            match what {
+                Delayed::Forward(Side::Ethernet) => hands.take_frame(packet, tables),
+                Delayed::Forward(Side::InfiniBand) => {
+                    hands.take_message(packet, &Source::Rc, None, tables);
+                }
+                Delayed::Own(to) => {
+                    let verdict = own_to_ib(head(&packet), packet.len(), to, tables);
+                    hands.carry_out_ethernet(verdict, packet, tables);
+                }
             }
         }
         done
@@ -217,7 +238,7 @@ impl<Q: Queues> GatewayWorker<Q> {
             if matches!(source, Source::Rc) {
                 hands.usage.mark_received(qpn);
             }
-            hands.take_message(buf, &source, tables);
+            hands.take_message(buf, &source, Some(origin_of(&source, qpn)), tables);
             if hands.eth_tx.is_full() {
                 hands.flush_ethernet();
             }
@@ -286,6 +307,13 @@ fn head(packet: &Mbuf) -> &[u8] {
     data.get(..HEAD).unwrap_or(data)
 }
 
+fn origin_of(source: &Source, qpn: Qpn) -> Origin {
+    match source {
+        Source::Rc => Origin::Connection(qpn),
+        Source::Ud(source) => Origin::Datagram(*source),
+    }
+}
+
 fn path_of(source: &Source) -> Traffic {
     match source {
         Source::Rc => Traffic::IbRcReceive,
@@ -311,9 +339,15 @@ impl<Q: Queues> Hands<'_, Q> {
     }
 
     #[inline]
-    fn take_message(&mut self, message: Mbuf, source: &Source, tables: &Tables<Q::Destination>) {
+    fn take_message(
+        &mut self,
+        message: Mbuf,
+        source: &Source,
+        origin: Option<Origin>,
+        tables: &Tables<Q::Destination>,
+    ) {
         let verdict = ib_to_eth(head(&message), message.len(), source, tables);
-        self.carry_out_infiniband(verdict, message, source);
+        self.carry_out_infiniband(verdict, message, origin);
     }
 
     /// Sends what waits for the Ethernet port; what it does not take waits on.
@@ -359,17 +393,18 @@ impl<Q: Queues> Hands<'_, Q> {
                 self.note_use(neighbour, dial, tables);
             }
             EthVerdict::TooBig { mtu, dial } => {
-                if let Some(ip) = dial.and_then(|n| tables.ib_at(n)) {
+                let dial = dial.and_then(|n| tables.ib_at(n));
+                if let Some(ip) = dial {
                     self.want(ip);
                 }
-                self.punt(Cause::TooBig(mtu), Side::Ethernet, None, frame);
+                self.punt(Cause::TooBig { mtu, dial }, Side::Ethernet, None, frame);
             }
             EthVerdict::Punt(punt) => self.punt(Cause::Punt(punt), Side::Ethernet, None, frame),
             EthVerdict::Drop(reason) => self.counters.drop(reason),
         }
     }
 
-    fn carry_out_infiniband(&mut self, verdict: IbVerdict, mut message: Mbuf, source: &Source) {
+    fn carry_out_infiniband(&mut self, verdict: IbVerdict, mut message: Mbuf, origin: Option<Origin>) {
         match verdict {
             IbVerdict::Forward { header, ip_len, neighbour } => {
                 self.note_ethernet_use(neighbour);
@@ -396,9 +431,9 @@ impl<Q: Queues> Hands<'_, Q> {
                 }
             }
             IbVerdict::TooBig { mtu } => {
-                self.punt(Cause::TooBig(mtu), Side::InfiniBand, Some(*source), message);
+                self.punt(Cause::TooBig { mtu, dial: None }, Side::InfiniBand, origin, message);
             }
-            IbVerdict::Punt(punt) => self.punt(Cause::Punt(punt), Side::InfiniBand, Some(*source), message),
+            IbVerdict::Punt(punt) => self.punt(Cause::Punt(punt), Side::InfiniBand, origin, message),
             IbVerdict::Drop(reason) => self.counters.drop(reason),
         }
     }
@@ -445,9 +480,9 @@ impl<Q: Queues> Hands<'_, Q> {
         }
     }
 
-    fn punt(&mut self, cause: Cause, side: Side, source: Option<Source>, packet: Mbuf) {
+    fn punt(&mut self, cause: Cause, side: Side, origin: Option<Origin>, packet: Mbuf) {
         self.counters.packet(Traffic::Punt, packet.len());
-        if note(self.notes, GatewayNote { cause, side, source, packet }).is_err() {
+        if note(self.notes, GatewayNote { cause, side, origin, packet }).is_err() {
             self.counters.drop(DropReason::PuntQueueFull);
         }
     }

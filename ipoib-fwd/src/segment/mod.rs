@@ -1,5 +1,44 @@
-//! A segment: one broadcast domain, an Ethernet side joined to an InfiniBand side.
+//! A segment: one broadcast domain, joined out of an Ethernet network and an IPoIB link. Who lives in it and on which
+//! side, how hosts of one side find those of the other, and the packets that wait meanwhile.
 //!
+//! No I/O and no clock. A [`Segment`] takes ARP packets, packets without a way and `now`; it speaks to its InfiniBand
+//! side by the [`Fabric`] that it is handed, and gives [`Output`]s for everything else.
+//!
+//! ```text
+//!  ARP of either side ──┐                ┌─> frames, host table, packets to forward again, drops (Output)
+//!  packets without way ─┼─> Segment ─────┤
+//!  what is published ───┘                └─> requests, replies, announcements on InfiniBand (Fabric)
+//! ```
+//!
+//! Owner's loop: feed inputs; take [`Segment::poll_output`] until `None`, in order; call [`Segment::handle_timeout`] each
+//! turn of the loop.
+//!
+//! * `hosts` – hosts of the Ethernet side: learning, ageing, probing. Those of the InfiniBand side are the link's.
+//! * `resolve` – address resolution across the gateway; ARP is its only language so far.
+//! * `owners` – one owner an address: claims, moves, addresses that move too often.
+//! * `parked` – packets that wait: for an address, or for a connection.
+//! * `local` – what the gateway says itself: ping replies, ICMP errors.
 //! * [`pair`] – several gateways of one segment: exactly one forwards, and nothing loops.
 
+mod announcements;
+mod arp;
+mod askers;
+mod fabric;
+mod hosts;
+mod limits;
+mod local;
+mod machine;
+mod output;
+mod owners;
 pub mod pair;
+mod parked;
+mod resolve;
+
+pub use arp::{ArpMeaning, Own, check_ethernet, check_infiniband};
+pub use fabric::Fabric;
+pub use hosts::{Ageing, HostCounters, HostInfo, worker_of};
+pub use machine::{Segment, SegmentCounters, SegmentSettings};
+pub use output::{Arrival, Happening, Origin, Output, Packet};
+
+#[cfg(test)]
+mod tests;

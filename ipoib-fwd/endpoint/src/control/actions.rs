@@ -11,6 +11,9 @@ use crate::message::Command;
 use crate::view::{Board, LinkUpdate, Peer};
 use ipoib::link::{Action, ConnKey, LinkIndex, NeighbourChange, Publication, WorkerIndex};
 
+/// What every datagram may hold, whatever the link's MTU, which is not published yet when the first ones go.
+const LEAST_MTU: usize = 256;
+
 impl<B: Backend, C, N> Endpoint<B, C, N> {
     pub(super) fn worker(&mut self, worker: WorkerIndex) -> Option<&mut WorkerEnd<B::Queues, C, N>> {
         self.workers.get_mut(usize::from(worker.0))
@@ -87,8 +90,14 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     }
 
     /// Sends a message of the control lcore's by a worker's datagram queue pair of a link. It is lost, and counted, if there is no buffer
-    /// or no such destination, or if the worker is far behind.
+    /// or no such destination, if it is longer than a datagram may be, or if the worker is far behind.
     pub fn send_ud_by(&mut self, link: LinkIndex, worker: WorkerIndex, to: &UdDestination, message: &[u8]) {
+        // The device would end it with an error that stops the queue for everybody.
+        let mtu = self.port.link(link).map_or(0, |link| link.state().ud_mtu as usize);
+        if message.len() > mtu.max(LEAST_MTU) {
+            self.losses.refused += 1;
+            return;
+        }
         let prepared = self.hca.destination(to);
         let Some(to) = self.check(prepared) else { return };
         match self.pool.copy_from_slice(message) {

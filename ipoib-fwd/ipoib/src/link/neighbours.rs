@@ -4,9 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use hca::UdSource;
+use hca::{AddressVector, UdDestination, UdSource};
 use ib_wire::ipoib::AddressFlags;
-use ib_wire::{Gid, Qpn};
+use ib_wire::{Gid, Qpn, Rate};
 
 use super::action::{Event, ReceivedArp};
 use super::machine::Link;
@@ -375,13 +375,23 @@ impl Link {
         }
     }
 
+    /// In whose name to ask. An address that has become a neighbour's own is not ours to speak for any more: asking in its
+    /// name would teach the link a wrong way to it, so that nobody's is used (RFC 5227 2.1.1).
+    fn still_ours(&self, (worker, source): (WorkerIndex, Ipv4Addr)) -> (WorkerIndex, Ipv4Addr) {
+        match self.neighbour_hardware(source) {
+            Some(_) => (worker, Ipv4Addr::UNSPECIFIED),
+            None => (worker, source),
+        }
+    }
+
     /// Asks a neighbour by unicast whether it is still there.
     fn probe(&mut self, now: Instant, ip: Ipv4Addr) {
         let Some(entry) = self.neighbours.entries.get_mut(&ip) else { return };
         let (State::Probe { tries }, Some(hardware)) = (entry.state, entry.hardware) else { return };
-        let (worker, source) = entry.source;
         entry.state = State::Probe { tries: tries.saturating_add(1) };
+        let source = entry.source;
         self.timers.set(Timer::Neighbour(ip), now + RETRY);
+        let (worker, source) = self.still_ours(source);
         if let Some(packet) = self.arp_request(worker, source, ip) {
             self.send_arp(now, worker, hardware.gid, hardware.qpn, packet);
         }
@@ -395,8 +405,9 @@ impl Link {
         match entry.state {
             State::Incomplete { tries } if tries < TRIES => {
                 entry.state = State::Incomplete { tries: tries + 1 };
-                let (worker, source) = entry.source;
+                let source = entry.source;
                 self.timers.set(Timer::Neighbour(ip), now + RETRY);
+                let (worker, source) = self.still_ours(source);
                 self.request(now, worker, source, ip);
             }
             State::Incomplete { .. } => {
@@ -524,6 +535,87 @@ impl Link {
             .collect();
         all.sort_by_key(|n| n.ip);
         all
+    }
+}
+
+/// What the owner of a link that stands for other hosts needs to know, and to say, of neighbours.
+impl Link {
+    /// The link-layer address of a neighbour that has answered.
+    #[must_use]
+    pub fn neighbour_hardware(&self, ip: Ipv4Addr) -> Option<HardwareAddress> {
+        self.neighbours.entries.get(&ip)?.hardware
+    }
+
+    /// Asks a neighbour that has answered before whether it is still there: one request by unicast, in the name of
+    /// `source` at `worker`'s link-layer address. Its ageing goes on as it would have.
+    pub fn ask_neighbour(&mut self, now: Instant, worker: WorkerIndex, source: Ipv4Addr, ip: Ipv4Addr) {
+        let Some(hardware) = self.neighbour_hardware(ip) else { return };
+        if let Some(packet) = self.arp_request(worker, source, ip) {
+            self.send_arp(now, worker, hardware.gid, hardware.qpn, packet);
+        }
+    }
+
+    /// Takes a host for a neighbour that has told its address without having been asked. `source` and `worker` as for
+    /// [`Link::resolve`].
+    pub fn meet_neighbour(
+        &mut self,
+        now: Instant,
+        worker: WorkerIndex,
+        source: Ipv4Addr,
+        hardware: HardwareAddress,
+        ip: Ipv4Addr,
+    ) {
+        if !self.up || self.is_shutting_down() || !is_host_address(hardware) || self.is_own(hardware) {
+            return;
+        }
+        if is_host(ip) && (self.neighbours.entries.contains_key(&ip) || self.make_room(now)) {
+            self.enter(now, (worker, source), ip);
+            self.learn(now, ip, hardware);
+        }
+    }
+
+    /// An entry for a neighbour of which nothing is known, if there is none.
+    fn enter(&mut self, now: Instant, source: (WorkerIndex, Ipv4Addr), ip: Ipv4Addr) {
+        let users = vec![None; self.settings.workers.len()];
+        let state = State::Incomplete { tries: 1 };
+        let entry = Entry { hardware: None, state, source, last_used: now, users };
+        self.neighbours.entries.entry(ip).or_insert(entry);
+    }
+
+    /// Forgets a neighbour: its address belongs to somebody who is not on this link.
+    pub fn forget_neighbour(&mut self, now: Instant, ip: Ipv4Addr) {
+        self.forget(now, ip, CloseReason::NeighbourGone);
+    }
+
+    /// True while a connection of a worker's to a neighbour is being made.
+    #[must_use]
+    pub fn is_dialling(&self, ip: Ipv4Addr, worker: WorkerIndex) -> bool {
+        let Some(peer) = self.neighbour_hardware(ip) else { return false };
+        let dial = self.conns.dials.get(&(peer.qpn, peer.gid, worker));
+        let conn = dial.and_then(|dial| self.conns.map.get(&dial.conn?));
+        conn.is_some_and(|conn| conn.closing.is_none())
+    }
+
+    /// A neighbour at the other end of a connection.
+    #[must_use]
+    pub fn neighbour_behind(&self, qpn: Qpn) -> Option<Ipv4Addr> {
+        let conn = self.conns.map.get(self.conns.by_qpn.get(&qpn)?)?;
+        self.neighbours.at_address(conn.peer).next()
+    }
+
+    /// Where a datagram came from, if it came from a host of this subnet.
+    #[must_use]
+    pub fn way_back(&self, source: &UdSource) -> Option<UdDestination> {
+        let av = AddressVector {
+            dlid: source.slid,
+            sl: source.sl,
+            src_path_bits: 0,
+            rate: Rate::default(),
+            grh: None,
+        };
+        // Behind a GRH is another subnet, to which the source's LID is not the way.
+        let qkey = self.qkey().filter(|_| self.up && !source.has_grh)?;
+        Some(UdDestination { av, qpn: source.qpn, qkey })
     }
 }
 

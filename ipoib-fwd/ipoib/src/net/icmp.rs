@@ -108,6 +108,8 @@ pub fn echo_reply(packet: &mut [u8]) -> Result<(), DropReason> {
     if let Some(fields) = header.first_chunk_mut::<IPV4_HEADER_LEN>() {
         let (sources, destinations) = fields[12..].split_at_mut(4);
         sources.swap_with_slice(destinations);
+        // May be cut: the way back may take less.
+        fields[6] &= !0x40;
         fields[8] = TTL;
         fields[10..12].copy_from_slice(&[0, 0]);
         let sum = checksum::checksum(fields.as_slice());

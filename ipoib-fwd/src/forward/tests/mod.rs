@@ -1,5 +1,4 @@
 mod beyond;
-mod neighbours;
 mod packets;
 mod step;
 

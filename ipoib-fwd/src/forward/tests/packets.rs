@@ -2,12 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use ib_wire::Gid;
 use proptest::prelude::*;
 
 use super::*;
 use ipoib::drop_reason::DropReason;
-use ipoib::link::HardwareAddress;
 use ipoib::net::arp::{ArpOperation, EthernetArp};
 use ipoib::net::checksum;
 use ipoib::net::ipv4::Ipv4View;
@@ -154,56 +152,6 @@ fn ethernet_arp_is_what_etherparse_reads() {
         assert_eq!(EthernetArp::parse(&bad), Err(DropReason::BadArp), "byte {at}");
     }
     assert_eq!(EthernetArp::parse(&f[..41]), Err(DropReason::Truncated));
-}
-
-#[test]
-fn arp_means_what_it_should_and_lies_are_dropped() {
-    use super::super::arp::{ArpMeaning, check_ethernet};
-    let settings = tables().settings;
-    let check = |a: EthernetArp| check_ethernet(&a, ETH_MAC, &settings);
-    let (request, reply) = (ArpOperation::Request, ArpOperation::Reply);
-    assert_eq!(check(arp(request, ETH, IB_RC)), Ok(ArpMeaning::Request { target: IB_RC }));
-    assert_eq!(check(arp(reply, ETH, GATEWAY)), Ok(ArpMeaning::Reply));
-    assert_eq!(check(arp(request, ETH, ETH)), Ok(ArpMeaning::Announcement));
-    assert_eq!(check(arp(reply, ETH, ETH)), Ok(ArpMeaning::Announcement));
-    assert_eq!(check(arp(request, Ipv4Addr::UNSPECIFIED, ETH)), Ok(ArpMeaning::Probe { target: ETH }));
-    for (sender, target) in [
-        (GATEWAY, IB_RC),
-        (Ipv4Addr::BROADCAST, IB_RC),
-        (Ipv4Addr::LOCALHOST, IB_RC),
-        (Ipv4Addr::new(8, 8, 8, 8), IB_RC),
-        (ETH, Ipv4Addr::new(10, 77, 0, 255)),
-        (ETH, Ipv4Addr::new(224, 0, 0, 1)),
-    ] {
-        assert_eq!(check(arp(request, sender, target)), Err(DropReason::HostileArp), "{sender} {target}");
-    }
-    assert_eq!(check(arp(reply, Ipv4Addr::UNSPECIFIED, ETH)), Err(DropReason::HostileArp));
-    // The answer to a probe names no target if the prober has no address.
-    let answer = arp(reply, ETH, Ipv4Addr::UNSPECIFIED);
-    assert_eq!(check(answer), Err(DropReason::HostileArp));
-    let nameless = Settings { address: None, ..settings.clone() };
-    assert_eq!(check_ethernet(&answer, answer.sender_mac, &nameless), Ok(ArpMeaning::Reply));
-    let group = EthernetArp { sender_mac: MacAddress::BROADCAST, ..arp(request, ETH, IB_RC) };
-    assert_eq!(check(group), Err(DropReason::HostileArp));
-    let ours = EthernetArp { sender_mac: GATEWAY_MAC, ..arp(request, ETH, IB_RC) };
-    assert_eq!(check(ours), Err(DropReason::LoopSelf));
-}
-
-#[test]
-fn arp_of_the_infiniband_side() {
-    use ib_wire::ipoib::Arp;
-
-    use super::super::arp::check_infiniband;
-    let mut gid = [0; 16];
-    gid[0] = 0xfe;
-    let own = HardwareAddress { qpn: Qpn::new(0x48), gid: Gid(gid), ..HardwareAddress::default() };
-    let peer = HardwareAddress { qpn: Qpn::new(0x99), gid: Gid(gid), ..HardwareAddress::default() };
-    let settings = tables().settings;
-    let asked = Arp::request(own, ETH, IB_RC);
-    assert_eq!(check_infiniband(&asked, &[own], &settings), Err(DropReason::LoopSelf));
-    assert!(check_infiniband(&asked.reply(peer), &[own], &settings).is_ok());
-    let management = HardwareAddress { qpn: Qpn::GSI, ..peer };
-    assert_eq!(check_infiniband(&asked.reply(management), &[own], &settings), Err(DropReason::HostileArp));
 }
 
 proptest! {

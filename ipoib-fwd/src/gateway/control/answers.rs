@@ -91,8 +91,8 @@ impl<B: Backend> GatewayControl<B> {
             })
             .collect();
         let ethernet: Vec<Value> = self
-            .hosts
-            .iter()
+            .segment
+            .hosts()
             .map(|h| {
                 json!({
                     "address": h.ip, "hardware_address": h.mac.map(|m| m.to_string()), "state": h.state,
@@ -100,7 +100,12 @@ impl<B: Backend> GatewayControl<B> {
                 })
             })
             .collect();
-        json!({"infiniband": infiniband, "ethernet": ethernet, "left_out": self.board.left_out()})
+        json!({
+            "infiniband": infiniband,
+            "ethernet": ethernet,
+            "left_out": self.board.left_out(),
+            "counters": {"segment": self.segment.counters(), "ethernet": self.segment.host_counters()},
+        })
     }
 
     pub(super) fn connections(&mut self, now: Instant) -> Value {
@@ -123,7 +128,7 @@ impl<B: Backend> GatewayControl<B> {
         if mode != self.endpoint.link().settings().mode {
             self.endpoint.link().set_mode(now, mode);
             // Whoever knows our addresses knows by their flags whether to ask for a connection.
-            self.announce_all(now);
+            self.segment.announce_all(now);
         }
         Ok(json!({"mode": mode}))
     }

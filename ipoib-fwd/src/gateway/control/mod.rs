@@ -1,39 +1,34 @@
 //! The gateway's control lcore: everything that is not plain forwarding.
 
 mod answers;
-mod arp;
-mod packets;
+mod segments;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dataplane::capture::Capture;
 use dataplane::control::{Controller, Flow};
 use dataplane::telemetry::{Answer, Command};
-use dataplane::worker::Handle;
 use ib_wire::Qpn;
-use ib_wire::ipoib::HardwareAddress;
 use pmd::eth::EthPort;
 use pmd::hca::{Backend, HcaError, Queues};
 use pmd::mem::{Mbuf, Pool};
 use serde_json::json;
 
-use super::announcements::Announcements;
-use super::askers::Askers;
 use super::board::GatewayBoard;
 use super::gids::GatewayGids;
-use super::parked::Parked;
 use super::report::{self, Times};
 use super::usage::Usage;
 use super::worker::{GatewayCommand, GatewayNote};
 use crate::counter::{Totals, WorkerCounterReader, WorkerCounters};
-use crate::forward::GatewayAddress;
-use crate::forward::ethernet_neighbours::EthernetNeighbours;
+use crate::segment::Segment;
 use endpoint::Endpoint;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::WorkerIndex;
 use ipoib::net::ethernet::MacAddress;
-use ipoib::net::icmp::TokenBucket;
+
+pub(super) use segments::News;
 
 type Destination<B> = <<B as Backend>::Queues as Queues>::Destination;
 
@@ -53,20 +48,14 @@ pub(super) struct GatewayControl<B: Backend> {
     pub(super) port: EthPort,
     pub(super) pool: Pool,
     pub(super) mac: MacAddress,
-    pub(super) address: Option<GatewayAddress>,
-    pub(super) handles: Vec<Arc<Handle>>,
     pub(super) readers: Vec<WorkerCounterReader>,
     /// Each worker's marks of use.
     pub(super) usage: Vec<Arc<Usage>>,
     /// The control lcore's own drops.
     pub(super) own: WorkerCounters,
     pub(super) own_reader: WorkerCounterReader,
-    pub(super) hosts: EthernetNeighbours<(WorkerIndex, Mbuf)>,
-    pub(super) ethernet_askers: Askers<MacAddress>,
-    pub(super) infiniband_askers: Askers<HardwareAddress>,
-    pub(super) announcements: Announcements,
-    pub(super) parked: Parked,
-    pub(super) icmp: TokenBucket,
+    pub(super) segment: Segment<Mbuf>,
+    pub(super) news: News,
     pub(super) times: Times,
     pub(super) capture: Option<Capture>,
     pub(super) stats_period: Option<Duration>,
@@ -113,7 +102,7 @@ impl<B: Backend> GatewayControl<B> {
             usage.take_infiniband(|n| sent.extend(tables.ib_at(n)));
             usage.take_ethernet(|n| {
                 if let Some(ip) = tables.eth_at(n) {
-                    self.hosts.note_used(now, ip);
+                    self.segment.handle_used(now, self.endpoint.link(), IpAddr::V4(ip));
                 }
             });
             let own = passive.iter().filter(|(by, _)| *by == worker).map(|(_, qpn)| *qpn);
@@ -155,10 +144,6 @@ impl<B: Backend> GatewayControl<B> {
             let lid = self.endpoint.link().state().lid;
             let qpns: Vec<Qpn> = self.endpoint.link().settings().workers.iter().map(|w| w.ud_qpn).collect();
             self.board.set_own(lid, &qpns);
-            self.ethernet_askers.expire(now);
-            self.infiniband_askers.expire(now);
-            let dropped = self.parked.expire(now);
-            self.own.drops(DropReason::NeighbourUnresolved, dropped as u64);
         }
         if now >= self.schedule.latency {
             self.schedule.latency = now + LATENCY_PERIOD;
@@ -190,17 +175,15 @@ impl<B: Backend> Controller for GatewayControl<B> {
         self.count_losses();
         if let Some(gone) = self.endpoint.take_gone() {
             tracing::error!("{gone}");
-            let dropped = self.parked.clear();
-            self.own.drops(DropReason::Shutdown, dropped as u64);
+            self.drop_waiting(now);
             self.failure = Some(gone);
             return Flow::Done;
         }
+        self.tell_published(now);
         busy |= self.take_packets(now);
         busy |= self.take_link_events(now);
         self.follow_gids(now);
-        self.hosts.handle_timeout(now);
-        self.take_host_events(now);
-        self.send_announcements(now);
+        self.pass_time(now);
         self.periodic(now);
         self.board.flush();
         if let Some(since) = self.stopping {
@@ -209,8 +192,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
                 tracing::warn!("not all connections and groups could be closed in time");
             }
             if late || self.endpoint.link().is_stopped() {
-                let dropped = self.parked.clear();
-                self.own.drops(DropReason::Shutdown, dropped as u64);
+                self.drop_waiting(now);
                 return Flow::Done;
             }
             return Flow::Busy;

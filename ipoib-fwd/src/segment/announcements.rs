@@ -2,7 +2,7 @@
 //! everything else.
 
 use std::collections::VecDeque;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// Announcements of one tick of the control loop.
@@ -14,20 +14,20 @@ const AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Announcements {
     /// Bounded by the table of Ethernet hosts, of which it is a copy.
-    waiting: VecDeque<Ipv4Addr>,
+    waiting: VecDeque<IpAddr>,
     /// All of them once more, from this moment on.
-    second: Option<(Instant, VecDeque<Ipv4Addr>)>,
+    second: Option<(Instant, VecDeque<IpAddr>)>,
 }
 
 impl Announcements {
     /// Announces these, in two rounds. What an earlier call left over is forgotten: these are all.
-    pub(super) fn start(&mut self, now: Instant, hosts: impl Iterator<Item = Ipv4Addr>) {
+    pub(super) fn start(&mut self, now: Instant, hosts: impl Iterator<Item = IpAddr>) {
         self.waiting = hosts.collect();
         self.second = Some((now + AGAIN, self.waiting.clone()));
     }
 
     /// The next one to announce.
-    pub(super) fn next(&mut self, now: Instant) -> Option<Ipv4Addr> {
+    pub(super) fn next(&mut self, now: Instant) -> Option<IpAddr> {
         if self.waiting.is_empty()
             && let Some((_, hosts)) = self.second.take_if(|(at, _)| *at <= now)
         {
@@ -41,14 +41,19 @@ impl Announcements {
 mod tests {
     use super::*;
 
+    fn last(ip: IpAddr) -> u8 {
+        let IpAddr::V4(ip) = ip else { panic!("all are IPv4 here") };
+        ip.octets()[3]
+    }
+
     fn taken(announcements: &mut Announcements, now: Instant) -> Vec<u8> {
-        std::iter::from_fn(|| announcements.next(now)).map(|ip| ip.octets()[3]).collect()
+        std::iter::from_fn(|| announcements.next(now)).map(last).collect()
     }
 
     #[test]
     fn each_is_announced_twice_and_a_new_start_forgets_the_old() {
         let (mut announcements, now) = (Announcements::default(), Instant::now());
-        let ip = |n| Ipv4Addr::new(10, 0, 0, n);
+        let ip = |n: u8| IpAddr::from([10, 0, 0, n]);
         assert!(taken(&mut announcements, now).is_empty());
         announcements.start(now, [ip(1), ip(2)].into_iter());
         assert_eq!(taken(&mut announcements, now), [1, 2]);

@@ -1,10 +1,10 @@
-//! What the control lcore makes of ARP packets: validation, learning, and translation between 6-byte and 20-byte
+//! What a segment makes of ARP packets: validation, and translation between 6-byte and 20-byte
 //! addresses. An Ethernet host sees InfiniBand hosts at the gateway's MAC address; an InfiniBand host sees Ethernet
 //! hosts at the link-layer address of one of the gateway's workers.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use super::tables::Settings;
+use crate::forward::Settings;
 use ib_wire::ipoib::{Arp as InfiniBandArp, ArpOperation as InfiniBandOperation};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::HardwareAddress;
@@ -32,35 +32,70 @@ pub enum ArpMeaning {
     Announcement,
 }
 
+/// What a segment is to its hosts.
+#[derive(Clone, Debug)]
+pub struct Own {
+    /// The gateway's addresses, the segment's subnets and routes, as verdicts go by them.
+    pub settings: Settings<()>,
+    /// How many workers stand for Ethernet hosts on the InfiniBand side.
+    pub workers: u8,
+}
+
+impl Own {
+    /// The gateway's Ethernet address.
+    #[must_use]
+    pub const fn mac(&self) -> MacAddress {
+        self.settings.mac
+    }
+
+    /// The gateway's own IP address, if it has one.
+    #[must_use]
+    pub fn address(&self) -> Option<Ipv4Addr> {
+        self.settings.address.map(|own| own.address())
+    }
+
+    /// True for the gateway's own IP address.
+    #[must_use]
+    pub fn owns(&self, ip: IpAddr) -> bool {
+        self.address().map(IpAddr::V4) == Some(ip)
+    }
+
+    /// The address that the gateway asks with: its own, or none, which teaches nobody a wrong one (RFC 5227 2.1.1).
+    #[must_use]
+    pub fn asker(&self) -> Ipv4Addr {
+        self.address().unwrap_or(Ipv4Addr::UNSPECIFIED)
+    }
+}
+
 /// Validates an ARP packet of the Ethernet side. `frame_source` is the source address of its frame.
-pub fn check_ethernet<D>(
+pub fn check_ethernet(
     arp: &EthernetArp,
     frame_source: MacAddress,
-    settings: &Settings<D>,
+    own: &Own,
 ) -> Result<ArpMeaning, DropReason> {
-    if arp.sender_mac == settings.mac || frame_source == settings.mac {
+    if arp.sender_mac == own.mac() || frame_source == own.mac() {
         return Err(DropReason::LoopSelf);
     }
     if !arp.sender_mac.is_unicast() {
         return Err(DropReason::HostileArp);
     }
-    meaning(arp.operation, arp.sender_ip, arp.target_ip, settings)
+    meaning(arp.operation, arp.sender_ip, arp.target_ip, own)
 }
 
-/// Validates an ARP packet of the InfiniBand side. `own` are the workers' link-layer addresses.
-pub fn check_infiniband<D>(
+/// Validates an ARP packet of the InfiniBand side. `addresses` are the workers' link-layer addresses.
+pub fn check_infiniband(
     arp: &InfiniBandArp,
-    own: &[HardwareAddress],
-    settings: &Settings<D>,
+    addresses: &[HardwareAddress],
+    own: &Own,
 ) -> Result<ArpMeaning, DropReason> {
-    if own.iter().any(|own| own.is_same_as(arp.sender)) {
+    if addresses.iter().any(|own| own.is_same_as(arp.sender)) {
         return Err(DropReason::LoopSelf);
     }
     // Queue pairs 0 and 1 are for management only.
     if arp.sender.is_multicast() || arp.sender.qpn.get() <= 1 || arp.sender.gid.is_multicast() {
         return Err(DropReason::HostileArp);
     }
-    meaning(operation(arp.operation).ok_or(DropReason::BadArp)?, arp.sender_ip, arp.target_ip, settings)
+    meaning(operation(arp.operation).ok_or(DropReason::BadArp)?, arp.sender_ip, arp.target_ip, own)
 }
 
 const fn operation(operation: InfiniBandOperation) -> Option<ArpOperation> {
@@ -71,23 +106,23 @@ const fn operation(operation: InfiniBandOperation) -> Option<ArpOperation> {
     }
 }
 
-fn meaning<D>(
+fn meaning(
     operation: ArpOperation,
     sender: Ipv4Addr,
     target: Ipv4Addr,
-    settings: &Settings<D>,
+    own: &Own,
 ) -> Result<ArpMeaning, DropReason> {
-    let is_host = |ip: Ipv4Addr| ipv4::is_unicast(ip) && settings.is_on_link(ip);
-    // What answers our own probe names no target if we have no address to ask with ([`ask_ethernet`]).
+    let is_host = |ip: Ipv4Addr| ipv4::is_unicast(ip) && own.settings.is_on_link(ip);
+    // What answers a probe names no target: a host's that we carried across, or our own ([`ask_ethernet`]).
     let answers_probe = matches!(operation, ArpOperation::Reply) && target.is_unspecified();
-    let names_target = is_host(target) || (answers_probe && settings.address.is_none());
+    let names_target = is_host(target) || answers_probe;
     if !names_target {
         return Err(DropReason::HostileArp);
     }
     match operation {
         ArpOperation::Request if sender.is_unspecified() => return Ok(ArpMeaning::Probe { target }),
         // Some hosts announce by a reply to their own address.
-        _ if !is_host(sender) || settings.address.is_some_and(|own| own.address() == sender) => {
+        _ if !is_host(sender) || own.owns(sender.into()) => {
             return Err(DropReason::HostileArp);
         }
         _ if sender == target => return Ok(ArpMeaning::Announcement),
@@ -101,8 +136,7 @@ fn meaning<D>(
 
 /// The reply to a request of the Ethernet side, in the name of a host of the other side or the gateway itself. Send it
 /// to the request's sender.
-#[must_use]
-pub const fn answer_ethernet(request: &EthernetArp, own: MacAddress) -> EthernetArp {
+pub(super) const fn answer_ethernet(request: &EthernetArp, own: MacAddress) -> EthernetArp {
     EthernetArp {
         operation: ArpOperation::Reply,
         sender_mac: own,
@@ -114,12 +148,22 @@ pub const fn answer_ethernet(request: &EthernetArp, own: MacAddress) -> Ethernet
 
 /// An ARP request of the gateway to the Ethernet side: who has `ip`? Without an own address it asks as a probe does,
 /// which teaches nobody a wrong address.
-#[must_use]
-pub fn ask_ethernet<D>(ip: Ipv4Addr, settings: &Settings<D>) -> EthernetArp {
+pub(super) fn ask_ethernet(ip: Ipv4Addr, own: &Own) -> EthernetArp {
     EthernetArp {
         operation: ArpOperation::Request,
-        sender_mac: settings.mac,
-        sender_ip: settings.address.map_or(Ipv4Addr::UNSPECIFIED, |own| own.address()),
+        sender_mac: own.mac(),
+        sender_ip: own.asker(),
+        target_mac: MacAddress::ZERO,
+        target_ip: ip,
+    }
+}
+
+/// A gratuitous ARP request: `ip` is behind the gateway. Send it to all stations.
+pub(super) const fn announcement_ethernet(ip: Ipv4Addr, own: MacAddress) -> EthernetArp {
+    EthernetArp {
+        operation: ArpOperation::Request,
+        sender_mac: own,
+        sender_ip: ip,
         target_mac: MacAddress::ZERO,
         target_ip: ip,
     }

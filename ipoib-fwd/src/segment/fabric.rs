@@ -1,0 +1,135 @@
+//! What a segment asks of its InfiniBand side.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Instant;
+
+use ib_wire::Qpn;
+use pmd::hca::{UdDestination, UdSource};
+
+use ipoib::link::{Arp, HardwareAddress, Link, WorkerIndex};
+
+/// The InfiniBand side of a segment: a [`Link`], or what stands in for one in a test. Link-layer addresses of ours are
+/// named by the worker that they belong to. IPv6 is none of its languages yet: such addresses are known to nobody.
+pub trait Fabric {
+    /// True if packets can be sent.
+    fn is_up(&self) -> bool;
+    /// The workers' own link-layer addresses.
+    fn own_addresses(&self) -> &[HardwareAddress];
+    /// The link-layer address of a neighbour that has answered.
+    fn hardware(&self, ip: IpAddr) -> Option<HardwareAddress>;
+    /// True if a neighbour is published with its path or a connection.
+    fn has_way(&self, ip: IpAddr) -> bool;
+    /// Largest message that a worker's connection to a neighbour takes, if there is one.
+    fn connection_mtu(&self, ip: IpAddr, worker: WorkerIndex) -> Option<u32>;
+    /// True while a connection of a worker's to a neighbour is being made.
+    fn is_dialling(&self, ip: IpAddr, worker: WorkerIndex) -> bool;
+    /// A neighbour at the other end of a connection.
+    fn neighbour_behind(&self, qpn: Qpn) -> Option<IpAddr>;
+    /// Where a datagram came from.
+    fn way_back(&self, source: &UdSource) -> Option<UdDestination>;
+    /// Has a neighbour found, on behalf of `source`; what comes of it is published, or told by an event.
+    fn resolve(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr);
+    /// Asks for an address by broadcast, and keeps nothing.
+    fn request(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr);
+    /// Asks a neighbour that has answered before, by unicast, and keeps nothing.
+    fn ask(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr);
+    /// Answers: `ip` is at a worker's link-layer address.
+    fn reply(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: HardwareAddress, to_ip: IpAddr);
+    /// Tells all that `ip` is at a worker's link-layer address.
+    fn announce(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr);
+    /// Hands an ARP packet on, which confirms or answers what was asked.
+    fn hear(&mut self, now: Instant, worker: WorkerIndex, from: &UdSource, packet: Arp);
+    /// A host told its address: it is a neighbour, without having been asked.
+    fn meet(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, at: HardwareAddress, ip: IpAddr);
+    /// Forgets a neighbour: it is no host of this side any more.
+    fn forget(&mut self, now: Instant, ip: IpAddr);
+}
+
+/// The IPv4 address in an address.
+pub(super) const fn v4(ip: IpAddr) -> Option<Ipv4Addr> {
+    match ip {
+        IpAddr::V4(ip) => Some(ip),
+        IpAddr::V6(_) => None,
+    }
+}
+
+impl Fabric for Link {
+    fn is_up(&self) -> bool {
+        self.state().up
+    }
+
+    fn own_addresses(&self) -> &[HardwareAddress] {
+        &self.state().addresses
+    }
+
+    fn hardware(&self, ip: IpAddr) -> Option<HardwareAddress> {
+        self.neighbour_hardware(v4(ip)?)
+    }
+
+    fn has_way(&self, ip: IpAddr) -> bool {
+        let neighbour = v4(ip).and_then(|ip| self.table().get(ip));
+        neighbour.is_some_and(|n| n.ud.is_some() || n.rc.iter().any(Option::is_some))
+    }
+
+    fn connection_mtu(&self, ip: IpAddr, worker: WorkerIndex) -> Option<u32> {
+        Some(self.table().get(v4(ip)?)?.rc(worker.0)?.mtu)
+    }
+
+    fn is_dialling(&self, ip: IpAddr, worker: WorkerIndex) -> bool {
+        v4(ip).is_some_and(|ip| Self::is_dialling(self, ip, worker))
+    }
+
+    fn neighbour_behind(&self, qpn: Qpn) -> Option<IpAddr> {
+        Self::neighbour_behind(self, qpn).map(IpAddr::V4)
+    }
+
+    fn way_back(&self, source: &UdSource) -> Option<UdDestination> {
+        Self::way_back(self, source)
+    }
+
+    fn resolve(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr) {
+        if let (Some(source), Some(ip)) = (v4(source), v4(ip)) {
+            Self::resolve(self, now, worker, source, ip);
+        }
+    }
+
+    fn request(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr) {
+        if let (Some(source), Some(ip)) = (v4(source), v4(ip)) {
+            Self::request(self, now, worker, source, ip);
+        }
+    }
+
+    fn ask(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr) {
+        if let (Some(source), Some(ip)) = (v4(source), v4(ip)) {
+            self.ask_neighbour(now, worker, source, ip);
+        }
+    }
+
+    fn reply(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: HardwareAddress, to_ip: IpAddr) {
+        if let (Some(ip), Some(to_ip)) = (v4(ip), v4(to_ip)) {
+            Self::reply(self, now, worker, ip, to, to_ip);
+        }
+    }
+
+    fn announce(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr) {
+        if let Some(ip) = v4(ip) {
+            Self::announce(self, now, worker, ip);
+        }
+    }
+
+    fn hear(&mut self, now: Instant, worker: WorkerIndex, from: &UdSource, packet: Arp) {
+        self.handle_arp(now, worker, from, packet);
+    }
+
+    fn meet(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, at: HardwareAddress, ip: IpAddr) {
+        if let (Some(source), Some(ip)) = (v4(source), v4(ip)) {
+            self.meet_neighbour(now, worker, source, at, ip);
+        }
+    }
+
+    fn forget(&mut self, now: Instant, ip: IpAddr) {
+        if let Some(ip) = v4(ip) {
+            self.forget_neighbour(now, ip);
+        }
+    }
+}

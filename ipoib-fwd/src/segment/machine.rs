@@ -1,0 +1,287 @@
+//! The segment itself: its parts, its clock, and what it hands out.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use foldhash::fast::FixedState;
+use serde::Serialize;
+
+use super::announcements::{Announcements, PER_TICK};
+use super::arp::Own;
+use super::askers::Askers;
+use super::fabric::Fabric;
+use super::hosts::{Ageing, HostCounters, HostInfo, Hosts, worker_of};
+use super::limits::Limits;
+use super::output::{Arrival, Output, Packet};
+use super::owners::Owners;
+use super::parked::{Awaited, Parked};
+use super::resolve::{Claim, Lookup};
+use crate::forward::Side;
+use ib_wire::ipoib::HardwareAddress;
+use ipoib::drop_reason::DropReason;
+use ipoib::link::{Event, WorkerIndex};
+use ipoib::net::ethernet::MacAddress;
+use ipoib::net::ipv4::Ipv4View;
+
+/// How often those who wait are looked through for those who have waited for too long.
+const SWEEP: Duration = Duration::from_millis(500);
+
+/// What a segment is made from.
+#[derive(Clone, Debug)]
+pub struct SegmentSettings {
+    /// What it is to its hosts.
+    pub own: Own,
+    /// Times of the table of Ethernet hosts.
+    pub ageing: Ageing,
+    /// Drawn at start: the network must not know which addresses collide.
+    pub seed: u64,
+}
+
+/// What befell a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct SegmentCounters {
+    /// Addresses that moved to the other side.
+    pub moves: u64,
+    /// Claims that the owner of the address refused by answering.
+    pub conflicts: u64,
+    /// Addresses that moved too often and were held down.
+    pub held_down: u64,
+    /// ARP packets dropped because they claim an address in dispute.
+    pub claims_dropped: u64,
+    /// Answers of Ethernet hosts for an address that turned out to be on InfiniBand.
+    pub answers_withdrawn: u64,
+    /// Requests and announcements that were not carried across, for the rate limit.
+    pub limited: u64,
+    /// Packets held for a connection, and those of them that it took.
+    pub held_for_connection: u64,
+    /// See above.
+    pub sent_by_connection: u64,
+}
+
+/// One broadcast domain. See the [module's documentation](super).
+#[derive(Debug)]
+pub struct Segment<P> {
+    pub(super) own: Own,
+    pub(super) hosts: Hosts,
+    pub(super) owners: Owners<Claim>,
+    pub(super) ethernet_askers: Askers<MacAddress>,
+    pub(super) infiniband_askers: Askers<HardwareAddress>,
+    /// What InfiniBand hosts ask for and their own side is asked for first.
+    pub(super) lookups: HashMap<IpAddr, Lookup, FixedState>,
+    pub(super) parked: Parked<P>,
+    pub(super) limits: Limits,
+    pub(super) counters: SegmentCounters,
+    announcements: Announcements,
+    outputs: VecDeque<Output<P>>,
+    sweep: Instant,
+}
+
+impl<P: Packet> Segment<P> {
+    /// A segment without hosts.
+    #[must_use]
+    pub fn new(now: Instant, settings: &SegmentSettings) -> Self {
+        Self {
+            own: settings.own.clone(),
+            hosts: Hosts::new(settings.seed, settings.ageing),
+            owners: Owners::new(settings.seed.rotate_left(8)),
+            ethernet_askers: Askers::default(),
+            infiniband_askers: Askers::default(),
+            lookups: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(24))),
+            parked: Parked::default(),
+            limits: Limits::new(now, settings.seed.rotate_left(40)),
+            counters: SegmentCounters::default(),
+            announcements: Announcements::default(),
+            outputs: VecDeque::new(),
+            sweep: now,
+        }
+    }
+
+    /// The next thing to do.
+    pub fn poll_output(&mut self) -> Option<Output<P>> {
+        self.outputs.pop_front()
+    }
+
+    /// Counters.
+    #[must_use]
+    pub const fn counters(&self) -> &SegmentCounters {
+        &self.counters
+    }
+
+    /// Counters of the table of Ethernet hosts.
+    #[must_use]
+    pub const fn host_counters(&self) -> &HostCounters {
+        self.hosts.counters()
+    }
+
+    /// All Ethernet hosts, in no order.
+    pub fn hosts(&self) -> impl Iterator<Item = HostInfo> {
+        self.hosts
+            .iter()
+            .map(|host| HostInfo { waiting: self.parked.waiting_for(Awaited::EthernetHost, host.ip), ..host })
+    }
+
+    /// The worker whose link-layer address stands for an Ethernet host, or the gateway itself, on the InfiniBand side.
+    #[must_use]
+    pub fn worker_of(&self, ip: IpAddr) -> WorkerIndex {
+        if self.own.owns(ip) { WorkerIndex(0) } else { WorkerIndex(worker_of(ip, self.own.workers)) }
+    }
+
+    pub(super) fn output(&mut self, output: Output<P>) {
+        self.outputs.push_back(output);
+    }
+
+    pub(super) fn drop(&mut self, reason: DropReason, n: usize) {
+        if n > 0 {
+            self.outputs.push_back(Output::Drop(reason, n as u64));
+        }
+    }
+
+    /// A packet whose destination has no way. `published`: the tables that workers have by now know one, so that it can go
+    /// at once.
+    pub fn handle_unresolved(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        ip: IpAddr,
+        arrival: Arrival,
+        packet: P,
+        published: bool,
+    ) {
+        let Arrival { side, worker, .. } = arrival;
+        if published {
+            return self.output(Output::Release { side, worker, packet });
+        }
+        let awaited = match side {
+            // Known, and yet not published: there was no room in the table.
+            Side::Ethernet if fabric.has_way(ip) => return self.drop(DropReason::NeighbourTableFull, 1),
+            Side::InfiniBand if self.hosts.get(ip).is_some() => {
+                return self.drop(DropReason::NeighbourTableFull, 1);
+            }
+            Side::Ethernet => {
+                // In the name of a host beyond the link nobody may ask: the asked would take it for a neighbour.
+                let source = match source_of(&packet, side) {
+                    IpAddr::V4(source) if !self.own.settings.is_on_link(source) => {
+                        IpAddr::V4(self.own.asker())
+                    }
+                    source => source,
+                };
+                fabric.resolve(now, self.worker_of(source), source, ip);
+                Awaited::InfiniBandHost
+            }
+            Side::InfiniBand if self.hosts.resolve(now, ip) => Awaited::EthernetHost,
+            Side::InfiniBand => return self.drop(DropReason::NeighbourTableFull, 1),
+        };
+        if self.parked.park(now, ip, awaited, arrival, packet).is_some() {
+            self.drop(DropReason::NeighbourQueueFull, 1);
+        }
+        self.take_host_events(now, fabric);
+    }
+
+    /// These InfiniBand hosts have been published with a way: what waits for them can go, and who asked for them is told.
+    pub fn handle_published(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        ips: impl IntoIterator<Item = IpAddr>,
+    ) {
+        for ip in ips {
+            // Who was found before its path keeps its askers and its packets until then.
+            if !fabric.has_way(ip) {
+                continue;
+            }
+            self.answer_ethernet_askers(ip);
+            for waiting in self.parked.take(Awaited::InfiniBandHost, ip) {
+                let (side, worker) = (waiting.arrival.side, waiting.arrival.worker);
+                self.output(Output::Release { side, worker, packet: waiting.packet });
+            }
+        }
+        self.release_connected(now, fabric);
+    }
+
+    /// Workers have sent to an Ethernet host.
+    pub fn handle_used(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
+        self.hosts.note_used(now, ip);
+        self.take_host_events(now, fabric);
+    }
+
+    /// Something that the link tells.
+    pub fn handle_link_event(&mut self, now: Instant, fabric: &mut impl Fabric, event: &Event) {
+        match event {
+            Event::Up | Event::Readdressed { .. } => self.announce_all(now),
+            Event::NeighbourResolved { ip, .. } => {
+                // Asked for on both sides; it is on this one.
+                self.hosts.forget(IpAddr::V4(*ip));
+                self.take_host_events(now, fabric);
+            }
+            Event::NeighbourUnreachable { ip } => {
+                let dropped = self.parked.take(Awaited::InfiniBandHost, IpAddr::V4(*ip)).len();
+                self.drop(DropReason::NeighbourUnresolved, dropped);
+            }
+            _ => {}
+        }
+    }
+
+    /// Our link-layer addresses are others, or have other flags: everybody whom we answer for is to be announced.
+    pub fn announce_all(&mut self, now: Instant) {
+        let hosts = self.hosts.iter().filter(|h| h.mac.is_some()).map(|h| h.ip);
+        let own = self.own.address().map(IpAddr::V4);
+        self.announcements.start(now, hosts.chain(own));
+    }
+
+    /// When [`Self::handle_timeout`] has something to do at the latest.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let lookups = self.lookups.values().map(|l| l.until).min();
+        [self.hosts.poll_timeout(), self.owners.poll_timeout(), lookups, Some(self.sweep)]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Lets time pass.
+    pub fn handle_timeout(&mut self, now: Instant, fabric: &mut impl Fabric) {
+        self.hosts.handle_timeout(now);
+        self.settle_lookups(now, fabric);
+        self.settle_claims(now, fabric);
+        self.take_host_events(now, fabric);
+        self.release_connected(now, fabric);
+        if fabric.is_up() {
+            for _ in 0..PER_TICK {
+                let Some(ip) = self.announcements.next(now) else { break };
+                fabric.announce(now, self.worker_of(ip), ip);
+            }
+        }
+        if now >= self.sweep {
+            self.sweep = now + SWEEP;
+            self.ethernet_askers.expire(now);
+            self.infiniband_askers.expire(now);
+            for (_, waiting) in self.parked.expire(now) {
+                match waiting.awaited {
+                    Awaited::Connection { mtu } => {
+                        self.answer_too_big(now, fabric, &waiting.arrival, mtu, &waiting.packet);
+                    }
+                    Awaited::EthernetHost | Awaited::InfiniBandHost => {
+                        self.drop(DropReason::NeighbourUnresolved, 1);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Drops all that waits.
+    pub fn clear(&mut self) {
+        let dropped = self.parked.clear().len();
+        self.drop(DropReason::Shutdown, dropped);
+    }
+}
+
+/// Source address of a packet, or the unspecified one.
+fn source_of(packet: &impl Packet, side: Side) -> IpAddr {
+    let mut head = [0; 60];
+    let read = packet.read(side.header_len(), &mut head);
+    let length = packet.length().saturating_sub(side.header_len());
+    let head = head.get(..read).unwrap_or_default();
+    let source = Ipv4View::parse(head, length).map(|v| v.source());
+    IpAddr::V4(source.unwrap_or(std::net::Ipv4Addr::UNSPECIFIED))
+}

@@ -1,0 +1,121 @@
+//! What a segment hands to its owner, and how packets come to it.
+
+use std::net::IpAddr;
+
+use ib_wire::Qpn;
+use pmd::hca::{UdDestination, UdSource};
+
+use crate::forward::Side;
+use ipoib::drop_reason::DropReason;
+use ipoib::link::WorkerIndex;
+use ipoib::net::ethernet::MacAddress;
+
+/// A packet that a segment keeps or looks into: the whole frame or message, as it came in.
+pub trait Packet {
+    /// Bytes in all.
+    fn length(&self) -> usize;
+    /// Copies bytes from `skip` on; returns how many there were.
+    fn read(&self, skip: usize, to: &mut [u8]) -> usize;
+}
+
+/// How a message came in from the fabric.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// As a datagram.
+    Datagram(UdSource),
+    /// By the connection with this queue pair of ours.
+    Connection(Qpn),
+}
+
+/// Where a packet came in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arrival {
+    /// The side.
+    pub side: Side,
+    /// The worker.
+    pub worker: WorkerIndex,
+    /// For a message, how; `None` if that is not known any more.
+    pub origin: Option<Origin>,
+}
+
+/// Something for a segment's owner to do, in order.
+#[derive(Debug, PartialEq)]
+pub enum Output<P> {
+    /// Send a frame on Ethernet.
+    Frame {
+        /// By this worker.
+        worker: WorkerIndex,
+        /// The frame, untagged.
+        bytes: Vec<u8>,
+    },
+    /// Send an IPv4 packet of the gateway's own to an InfiniBand host: by the connection if there is one that takes it,
+    /// else as a datagram, in pieces if it must be.
+    Message {
+        /// By this worker.
+        worker: WorkerIndex,
+        /// The neighbour that it goes to.
+        to: IpAddr,
+        /// The packet.
+        bytes: Vec<u8>,
+    },
+    /// Send an IPv4 packet of the gateway's own back to where a datagram came from.
+    Datagram {
+        /// By this worker.
+        worker: WorkerIndex,
+        /// Where to.
+        to: UdDestination,
+        /// The packet.
+        bytes: Vec<u8>,
+    },
+    /// An Ethernet host is known, or has another address.
+    SetHost {
+        /// Its IP address.
+        ip: IpAddr,
+        /// Its Ethernet address.
+        mac: MacAddress,
+    },
+    /// An Ethernet host is gone.
+    RemoveHost {
+        /// Its IP address.
+        ip: IpAddr,
+    },
+    /// Forward a packet as if it had come in now, when the worker has all changes of before.
+    Release {
+        /// The side that it came from.
+        side: Side,
+        /// The worker that had it.
+        worker: WorkerIndex,
+        /// The packet.
+        packet: P,
+    },
+    /// Count dropped packets.
+    Drop(DropReason, u64),
+    /// Tell people.
+    Happening(Happening),
+}
+
+/// Something that an operator may want to know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Happening {
+    /// An address has moved to the other side: its old owner did not answer.
+    AddressMoved {
+        /// The address.
+        ip: IpAddr,
+        /// The side that it is on now.
+        to: Side,
+    },
+    /// A host claims an address that a host of the other side has and answers for. The claim was refused.
+    Conflict {
+        /// The address.
+        ip: IpAddr,
+        /// The side of the owner.
+        owner: Side,
+    },
+    /// An address has moved too often: it stays where it is for a while, whoever claims it.
+    HeldDown {
+        /// The address.
+        ip: IpAddr,
+        /// The side that it stays on.
+        owner: Side,
+    },
+}

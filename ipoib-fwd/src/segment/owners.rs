@@ -1,0 +1,180 @@
+//! One owner an address. Who claims an address that a host of the other side has is not believed before that host was
+//! asked: it answers, and the claim is refused (RFC 5227 2.4); or it does not, and the address moves, as a MAC address
+//! moves from one port of a switch to another.
+//!
+//! ```text
+//!                claim: ask              no answer to 3 questions
+//!  (settled) ───────────────> Asked ───────────────────────────────> moved (settled)
+//!      ▲                        │ the owner is heard
+//!      └── a while ── Refused <─┘
+//!
+//!  more than 5 moves in a minute: Held, all claims are refused for a minute
+//! ```
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use arrayvec::ArrayVec;
+use foldhash::fast::FixedState;
+
+/// Questions to an owner, and the time for each answer: a second in all.
+const QUESTIONS: u8 = 3;
+const ANSWER: Duration = Duration::from_millis(330);
+/// After a refusal further claims are refused for this long without asking again.
+const REFUSED: Duration = Duration::from_secs(1);
+/// Least time between two announcements that defend one address (RFC 5227: DEFEND_INTERVAL).
+const DEFEND: Duration = Duration::from_secs(10);
+/// More moves than [`MOVES`] within [`WINDOW`] are too many; then the address stays where it is for [`HOLD`].
+const MOVES: usize = 5;
+const WINDOW: Duration = Duration::from_secs(60);
+const HOLD: Duration = Duration::from_secs(60);
+/// Addresses with a history. Claims for others are refused while there are so many.
+const ADDRESSES: usize = 1024;
+
+#[derive(Debug)]
+enum Dispute<C> {
+    Settled,
+    Asked { claim: C, questions: u8, due: Instant },
+    Refused { until: Instant },
+    Held { until: Instant },
+}
+
+#[derive(Debug)]
+struct Address<C> {
+    dispute: Dispute<C>,
+    moves: ArrayVec<Instant, MOVES>,
+    defended: Option<Instant>,
+}
+
+/// What to do about a claim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Answer {
+    /// Ask the owner; the claim is kept.
+    Ask,
+    /// The owner is being asked already; this claim takes the place of the last.
+    Wait,
+    /// The owner has just answered.
+    Refused,
+    /// The address has moved too often.
+    Held,
+    /// Too many addresses are disputed.
+    Full,
+}
+
+/// What time brings.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step<C> {
+    /// Ask the owner once more.
+    Ask(IpAddr),
+    /// The owner does not answer: the address moves. `held`: it stays there for a while, having moved too often.
+    Move { ip: IpAddr, claim: C, held: bool },
+}
+
+/// The addresses in dispute, and those that have moved lately. `C` is what a claim was made by.
+#[derive(Debug)]
+pub(super) struct Owners<C> {
+    addresses: HashMap<IpAddr, Address<C>, FixedState>,
+    /// When anything is due at the earliest, or a little before.
+    next: Option<Instant>,
+}
+
+impl<C> Owners<C> {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { addresses: HashMap::with_hasher(FixedState::with_seed(seed)), next: None }
+    }
+
+    /// A host of one side claims an address that a host of the other has.
+    pub(super) fn claim(&mut self, now: Instant, ip: IpAddr, claim: C) -> Answer {
+        if self.addresses.len() >= ADDRESSES && !self.addresses.contains_key(&ip) {
+            return Answer::Full;
+        }
+        let address = self.addresses.entry(ip).or_insert_with(|| Address {
+            dispute: Dispute::Settled,
+            moves: ArrayVec::new(),
+            defended: None,
+        });
+        match &mut address.dispute {
+            Dispute::Asked { claim: kept, .. } => {
+                *kept = claim;
+                return Answer::Wait;
+            }
+            Dispute::Refused { until } if now < *until => return Answer::Refused,
+            Dispute::Held { until } if now < *until => return Answer::Held,
+            Dispute::Settled | Dispute::Refused { .. } | Dispute::Held { .. } => {}
+        }
+        address.dispute = Dispute::Asked { claim, questions: 1, due: now + ANSWER };
+        self.wake_by(now + ANSWER);
+        Answer::Ask
+    }
+
+    /// The owner was heard: true if that refuses a claim.
+    pub(super) fn confirm(&mut self, now: Instant, ip: IpAddr) -> bool {
+        let Some(address) = self.addresses.get_mut(&ip) else { return false };
+        if !matches!(address.dispute, Dispute::Asked { .. }) {
+            return false;
+        }
+        address.dispute = Dispute::Refused { until: now + REFUSED };
+        true
+    }
+
+    /// True if the owner's side of the truth is to be told now, to the side of the claim.
+    pub(super) fn may_defend(&mut self, now: Instant, ip: IpAddr) -> bool {
+        let Some(address) = self.addresses.get_mut(&ip) else { return false };
+        let due = address.defended.is_none_or(|at| now.saturating_duration_since(at) >= DEFEND);
+        if due {
+            address.defended = Some(now);
+        }
+        due
+    }
+
+    pub(super) const fn poll_timeout(&self) -> Option<Instant> {
+        self.next
+    }
+
+    /// Lets time pass.
+    pub(super) fn handle_timeout(&mut self, now: Instant) -> Vec<Step<C>> {
+        let mut steps = Vec::new();
+        if self.next.is_none_or(|at| now < at) {
+            return steps;
+        }
+        self.addresses.retain(|ip, address| {
+            while address.moves.first().is_some_and(|at| now.saturating_duration_since(*at) > WINDOW) {
+                address.moves.remove(0);
+            }
+            match &mut address.dispute {
+                Dispute::Asked { questions, due, .. } if *due <= now && *questions < QUESTIONS => {
+                    *questions += 1;
+                    *due = now + ANSWER;
+                    steps.push(Step::Ask(*ip));
+                }
+                Dispute::Asked { due, .. } if *due <= now => {
+                    let held = address.moves.is_full();
+                    let next = if held { Dispute::Held { until: now + HOLD } } else { Dispute::Settled };
+                    if !held {
+                        address.moves.push(now);
+                    }
+                    if let Dispute::Asked { claim, .. } = std::mem::replace(&mut address.dispute, next) {
+                        steps.push(Step::Move { ip: *ip, claim, held });
+                    }
+                }
+                Dispute::Asked { .. } => {}
+                Dispute::Refused { until } | Dispute::Held { until } if now < *until => {}
+                dispute => *dispute = Dispute::Settled,
+            }
+            let defended = address.defended.is_some_and(|at| now.saturating_duration_since(at) < DEFEND);
+            defended || !address.moves.is_empty() || !matches!(address.dispute, Dispute::Settled)
+        });
+        // Histories are looked at once a second, disputes when they are due.
+        let due = |address: &Address<C>| match &address.dispute {
+            Dispute::Asked { due, .. } => *due,
+            Dispute::Settled | Dispute::Refused { .. } | Dispute::Held { .. } => now + Duration::from_secs(1),
+        };
+        self.next = self.addresses.values().map(due).min();
+        steps
+    }
+
+    fn wake_by(&mut self, at: Instant) {
+        self.next = Some(self.next.map_or(at, |next| next.min(at)));
+    }
+}

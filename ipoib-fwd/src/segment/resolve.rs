@@ -1,0 +1,444 @@
+//! Address resolution across the gateway: learning, asking, answering, on both sides. A request of one side becomes a
+//! request on the other in the gateway's name; who asked is told when packets can go that way.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use ib_wire::ipoib::Arp as InfiniBandArp;
+use pmd::hca::UdSource;
+
+use super::arp::{
+    ArpMeaning, announcement_ethernet, answer_ethernet, ask_ethernet, check_ethernet, check_infiniband,
+};
+use super::fabric::{Fabric, v4};
+use super::hosts::HostEvent;
+use super::machine::Segment;
+use super::output::{Arrival, Happening, Origin, Output, Packet};
+use super::owners::{Answer, Step};
+use super::parked::Awaited;
+use crate::forward::Side;
+use ipoib::drop_reason::DropReason;
+use ipoib::link::WorkerIndex;
+use ipoib::net::IPOIB_HEADER_LEN;
+use ipoib::net::arp::{ArpOperation, EthernetArp};
+use ipoib::net::ethernet::{EthernetHeader, MacAddress};
+
+/// The worker that asks and answers in the gateway's own name.
+const FIRST: WorkerIndex = WorkerIndex(0);
+const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+/// How long an Ethernet host's answer to an InfiniBand host waits for one of its own side, which is the better one:
+/// a router that answers for everybody is quick.
+const OWN_SIDE_FIRST: Duration = Duration::from_millis(250);
+
+/// The packet that claims an address, to be answered if the address moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Claim {
+    Ethernet(EthernetArp),
+    InfiniBand { worker: WorkerIndex, from: UdSource, arp: InfiniBandArp },
+}
+
+/// What an InfiniBand host asks for, while its own side may answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lookup {
+    pub(super) until: Instant,
+    /// What an Ethernet host has answered meanwhile.
+    answer: Option<EthernetArp>,
+}
+
+impl<P: Packet> Segment<P> {
+    fn frame(&mut self, arp: &EthernetArp, to: MacAddress) {
+        self.output(Output::Frame { worker: FIRST, bytes: arp.to_frame(to).to_vec() });
+    }
+
+    /// Takes what a step came to: drops are counted, changes of hosts are told.
+    fn conclude(&mut self, now: Instant, fabric: &mut impl Fabric, result: Result<(), DropReason>) {
+        if let Err(reason) = result {
+            self.drop(reason, 1);
+        }
+        self.take_host_events(now, fabric);
+    }
+
+    // -- the Ethernet side
+
+    /// An ARP packet in a frame from Ethernet.
+    pub fn handle_ethernet_arp(&mut self, now: Instant, fabric: &mut impl Fabric, frame: &[u8]) {
+        let result = self.ethernet_arp(now, fabric, frame);
+        self.conclude(now, fabric, result);
+    }
+
+    fn ethernet_arp(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        frame: &[u8],
+    ) -> Result<(), DropReason> {
+        let arp = EthernetArp::parse(frame)?;
+        let meaning = check_ethernet(&arp, EthernetHeader::parse(frame)?.source, &self.own)?;
+        let sender = IpAddr::V4(arp.sender_ip);
+        if matches!(meaning, ArpMeaning::Probe { .. }) {
+            return self.answer_ethernet_arp(now, fabric, &arp, meaning);
+        }
+        match self.hosts.get(sender) {
+            None if fabric.hardware(sender).is_some() => {
+                return self.claim(now, fabric, sender, Claim::Ethernet(arp));
+            }
+            Some(mac) if mac == arp.sender_mac && self.owners.confirm(now, sender) => {
+                self.refuse(now, fabric, sender, Side::Ethernet);
+            }
+            _ => {}
+        }
+        if let Some(lookup) = self.lookups.get_mut(&sender) {
+            lookup.answer = Some(arp);
+            return Ok(());
+        }
+        self.believe_ethernet(now, fabric, &arp, meaning)
+    }
+
+    /// Learns a sender who concerns us, and answers it.
+    fn believe_ethernet(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        arp: &EthernetArp,
+        meaning: ArpMeaning,
+    ) -> Result<(), DropReason> {
+        let sender = IpAddr::V4(arp.sender_ip);
+        // Whoever talks to Ethernet hosts only is no concern of ours.
+        let concerns_us = match meaning {
+            ArpMeaning::Request { target } => self.hosts.get(IpAddr::V4(target)).is_none(),
+            ArpMeaning::Reply | ArpMeaning::Announcement | ArpMeaning::Probe { .. } => false,
+        };
+        let known = self.hosts.contains(sender);
+        if (known || concerns_us) && !self.hosts.learn(now, sender, arp.sender_mac) {
+            return Err(DropReason::NeighbourTableFull);
+        }
+        self.answer_ethernet_arp(now, fabric, arp, meaning)
+    }
+
+    fn answer_ethernet_arp(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        arp: &EthernetArp,
+        meaning: ArpMeaning,
+    ) -> Result<(), DropReason> {
+        let (target, probe) = match meaning {
+            ArpMeaning::Reply => return Ok(()),
+            ArpMeaning::Announcement => {
+                self.announce_to_infiniband(now, fabric, IpAddr::V4(arp.sender_ip));
+                return Ok(());
+            }
+            ArpMeaning::Request { target } => (IpAddr::V4(target), false),
+            ArpMeaning::Probe { target } => (IpAddr::V4(target), true),
+        };
+        let sender = IpAddr::V4(arp.sender_ip);
+        // Who only wants to know whether an address is taken need not wait for the way to it. The link ages its
+        // neighbours and asks them itself.
+        let known = if probe { fabric.hardware(target).is_some() } else { fabric.has_way(target) };
+        if self.own.owns(target) || (known && self.hosts.get(target).is_none()) {
+            self.frame(&answer_ethernet(arp, self.own.mac()), arp.sender_mac);
+            return Ok(());
+        }
+        // An Ethernet host hears the request, too.
+        if self.hosts.get(target).is_some() {
+            return Ok(());
+        }
+        if !self.ethernet_askers.add(now, target, arp.sender_mac, sender) {
+            return Err(DropReason::NeighbourTableFull);
+        }
+        if !probe {
+            fabric.resolve(now, self.worker_of(sender), sender, target);
+        } else if self.limits.infiniband_requests.take(now) {
+            // Whoever has the address answers, and that is told on.
+            fabric.request(now, FIRST, NOBODY, target);
+        } else {
+            self.counters.limited += 1;
+        }
+        Ok(())
+    }
+
+    /// Answers all who asked for an InfiniBand host.
+    pub(super) fn answer_ethernet_askers(&mut self, ip: IpAddr) {
+        let askers = self.ethernet_askers.take(ip);
+        self.tell_ethernet(ip, askers.into_iter().map(|a| (a.hardware, a.ip)));
+    }
+
+    /// Tells Ethernet hosts that an address is behind the gateway.
+    fn tell_ethernet(&mut self, ip: IpAddr, askers: impl Iterator<Item = (MacAddress, IpAddr)>) {
+        let Some(ip) = v4(ip) else { return };
+        for (target_mac, target) in askers {
+            let Some(target_ip) = v4(target) else { continue };
+            let operation = ArpOperation::Reply;
+            let arp =
+                EthernetArp { operation, sender_mac: self.own.mac(), sender_ip: ip, target_mac, target_ip };
+            self.frame(&arp, target_mac);
+        }
+    }
+
+    /// Sends the requests that the table of Ethernet hosts wants, tells what it learnt.
+    pub(super) fn take_host_events(&mut self, now: Instant, fabric: &mut impl Fabric) {
+        while let Some(event) = self.hosts.poll_event() {
+            match event {
+                HostEvent::Set { ip, mac } => {
+                    self.output(Output::SetHost { ip, mac });
+                    let worker = self.worker_of(ip);
+                    for asker in self.infiniband_askers.take(ip) {
+                        fabric.reply(now, worker, ip, asker.hardware, asker.ip);
+                    }
+                    for waiting in self.parked.take(Awaited::EthernetHost, ip) {
+                        let (side, worker) = (waiting.arrival.side, waiting.arrival.worker);
+                        self.output(Output::Release { side, worker, packet: waiting.packet });
+                    }
+                }
+                HostEvent::Gone { ip } => {
+                    self.output(Output::RemoveHost { ip });
+                    let dropped = self.parked.take(Awaited::EthernetHost, ip).len();
+                    self.drop(DropReason::NeighbourUnresolved, dropped);
+                }
+            }
+        }
+        while let Some(probe) = self.hosts.poll_transmit() {
+            let Some(ip) = v4(probe.ip) else { continue };
+            if probe.to == MacAddress::BROADCAST && !self.limits.ethernet_requests.take(now) {
+                // It is asked again in a second.
+                self.counters.limited += 1;
+                continue;
+            }
+            self.frame(&ask_ethernet(ip, &self.own), probe.to);
+        }
+    }
+
+    /// Tells the Ethernet side that an InfiniBand host is behind the gateway: switches and hosts learn it.
+    fn announce_to_ethernet(&mut self, now: Instant, ip: IpAddr) {
+        let Some(ip) = v4(ip) else { return };
+        if self.limits.ethernet_announcements.take(now) {
+            self.frame(&announcement_ethernet(ip, self.own.mac()), MacAddress::BROADCAST);
+        } else {
+            self.counters.limited += 1;
+        }
+    }
+
+    // -- the InfiniBand side
+
+    /// An ARP packet in a message from the fabric.
+    pub fn handle_infiniband_arp(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        arrival: &Arrival,
+        message: &[u8],
+    ) {
+        let result = self.infiniband_arp(now, fabric, arrival, message);
+        self.conclude(now, fabric, result);
+    }
+
+    fn infiniband_arp(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        arrival: &Arrival,
+        message: &[u8],
+    ) -> Result<(), DropReason> {
+        let worker = arrival.worker;
+        // Address resolution never travels by connection.
+        let Some(Origin::Datagram(from)) = arrival.origin else { return Err(DropReason::BadArp) };
+        let body = message.get(IPOIB_HEADER_LEN..).ok_or(DropReason::Truncated)?;
+        let arp = InfiniBandArp::parse(body).map_err(|_| DropReason::BadArp)?;
+        let meaning = check_infiniband(&arp, fabric.own_addresses(), &self.own)?;
+        let sender = IpAddr::V4(arp.sender_ip);
+        if !matches!(meaning, ArpMeaning::Probe { .. }) {
+            match fabric.hardware(sender) {
+                None if self.hosts.get(sender).is_some() => {
+                    return self.claim(now, fabric, sender, Claim::InfiniBand { worker, from, arp });
+                }
+                Some(known) if known.is_same_as(arp.sender) && self.owners.confirm(now, sender) => {
+                    self.refuse(now, fabric, sender, Side::InfiniBand);
+                }
+                _ => {}
+            }
+            self.withdraw(now, fabric, worker, &arp);
+            // The link learns the sender, and answers what it asked itself.
+            fabric.hear(now, worker, &from, arp);
+            let probers = self.ethernet_askers.take_probers(sender);
+            self.tell_ethernet(sender, probers.into_iter().map(|a| (a.hardware, a.ip)));
+        }
+        self.answer_infiniband_arp(now, fabric, &arp, meaning)
+    }
+
+    fn answer_infiniband_arp(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        arp: &InfiniBandArp,
+        meaning: ArpMeaning,
+    ) -> Result<(), DropReason> {
+        let target = match meaning {
+            ArpMeaning::Reply => return Ok(()),
+            ArpMeaning::Announcement => {
+                self.announce_to_ethernet(now, IpAddr::V4(arp.sender_ip));
+                return Ok(());
+            }
+            ArpMeaning::Request { target } | ArpMeaning::Probe { target } => IpAddr::V4(target),
+        };
+        let asker = IpAddr::V4(arp.sender_ip);
+        if self.own.owns(target) || self.hosts.get(target).is_some() {
+            fabric.reply(now, self.worker_of(target), target, arp.sender, asker);
+            return Ok(());
+        }
+        // An InfiniBand host hears the request, too.
+        if fabric.hardware(target).is_some() {
+            return Ok(());
+        }
+        let known = self.infiniband_askers.is_asked(target);
+        if !self.infiniband_askers.add(now, target, arp.sender, asker) || !self.hosts.resolve(now, target) {
+            return Err(DropReason::NeighbourTableFull);
+        }
+        if !known {
+            self.lookups.insert(target, Lookup { until: now + OWN_SIDE_FIRST, answer: None });
+            // Its own side's answer goes to the asker only; this one comes to us.
+            if self.limits.infiniband_requests.take(now) {
+                fabric.request(now, FIRST, IpAddr::V4(self.own.asker()), target);
+            } else {
+                self.counters.limited += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// A host that somebody of its own side asked for has been heard there: whoever answered for it on Ethernet is not
+    /// believed.
+    fn withdraw(&mut self, now: Instant, fabric: &mut impl Fabric, worker: WorkerIndex, arp: &InfiniBandArp) {
+        let ip = IpAddr::V4(arp.sender_ip);
+        let Some(lookup) = self.lookups.remove(&ip) else { return };
+        self.counters.answers_withdrawn += u64::from(lookup.answer.is_some());
+        self.infiniband_askers.take(ip);
+        self.hosts.forget(ip);
+        // So that a later answer from Ethernet is a claim.
+        fabric.meet(now, worker, IpAddr::V4(self.own.asker()), arp.sender, ip);
+    }
+
+    /// Believes what Ethernet hosts answered for addresses that nobody on InfiniBand has.
+    pub(super) fn settle_lookups(&mut self, now: Instant, fabric: &mut impl Fabric) {
+        if self.lookups.values().all(|l| now < l.until) {
+            return;
+        }
+        let mut answers = Vec::new();
+        self.lookups.retain(|_, lookup| {
+            let waits = now < lookup.until;
+            answers.extend(lookup.answer.filter(|_| !waits));
+            waits
+        });
+        for arp in answers {
+            let result = check_ethernet(&arp, arp.sender_mac, &self.own)
+                .and_then(|meaning| self.believe_ethernet(now, fabric, &arp, meaning));
+            self.conclude(now, fabric, result);
+        }
+    }
+
+    fn announce_to_infiniband(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
+        if self.limits.infiniband_announcements.take(now) {
+            fabric.announce(now, self.worker_of(ip), ip);
+        } else {
+            self.counters.limited += 1;
+        }
+    }
+
+    // -- addresses that both sides have
+
+    fn claim(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        ip: IpAddr,
+        claim: Claim,
+    ) -> Result<(), DropReason> {
+        match self.owners.claim(now, ip, claim) {
+            Answer::Ask => self.ask_owner(now, fabric, ip),
+            Answer::Wait => {}
+            Answer::Refused | Answer::Held | Answer::Full => {
+                self.counters.claims_dropped += 1;
+                return Err(DropReason::AddressConflict);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the owner of an address by unicast whether it is still there.
+    fn ask_owner(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
+        match (self.hosts.get(ip), v4(ip)) {
+            (Some(mac), Some(ip)) => self.frame(&ask_ethernet(ip, &self.own), mac),
+            _ => fabric.ask(now, FIRST, IpAddr::V4(self.own.asker()), ip),
+        }
+    }
+
+    /// The owner of an address answers: the claim is refused, and the claimant's side told who has it (RFC 5227 2.4).
+    fn refuse(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, owner: Side) {
+        self.counters.conflicts += 1;
+        self.output(Output::Happening(Happening::Conflict { ip, owner }));
+        if !self.owners.may_defend(now, ip) {
+            return;
+        }
+        match owner {
+            Side::Ethernet => self.announce_to_infiniband(now, fabric, ip),
+            Side::InfiniBand => self.announce_to_ethernet(now, ip),
+        }
+    }
+
+    pub(super) fn settle_claims(&mut self, now: Instant, fabric: &mut impl Fabric) {
+        for step in self.owners.handle_timeout(now) {
+            match step {
+                Step::Ask(ip) => self.ask_owner(now, fabric, ip),
+                Step::Move { ip, claim, held } => {
+                    let to = match claim {
+                        Claim::Ethernet(_) => Side::Ethernet,
+                        Claim::InfiniBand { .. } => Side::InfiniBand,
+                    };
+                    self.counters.moves += 1;
+                    self.output(Output::Happening(Happening::AddressMoved { ip, to }));
+                    if held {
+                        self.counters.held_down += 1;
+                        self.output(Output::Happening(Happening::HeldDown { ip, owner: to }));
+                    }
+                    let result = self.move_address(now, fabric, ip, claim);
+                    self.conclude(now, fabric, result);
+                }
+            }
+        }
+    }
+
+    /// Moves an address to the side that claims it, tells the side that it left, and does what the claim asked for.
+    fn move_address(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        ip: IpAddr,
+        claim: Claim,
+    ) -> Result<(), DropReason> {
+        match claim {
+            Claim::Ethernet(arp) => {
+                fabric.forget(now, ip);
+                if !self.hosts.learn(now, ip, arp.sender_mac) {
+                    return Err(DropReason::NeighbourTableFull);
+                }
+                self.announce_to_infiniband(now, fabric, ip);
+                let meaning = check_ethernet(&arp, arp.sender_mac, &self.own)?;
+                match meaning {
+                    ArpMeaning::Announcement => Ok(()),
+                    meaning => self.answer_ethernet_arp(now, fabric, &arp, meaning),
+                }
+            }
+            Claim::InfiniBand { worker, from, arp } => {
+                self.hosts.forget(ip);
+                self.take_host_events(now, fabric);
+                fabric.meet(now, worker, IpAddr::V4(self.own.asker()), arp.sender, ip);
+                fabric.hear(now, worker, &from, arp);
+                self.announce_to_ethernet(now, ip);
+                let meaning = check_infiniband(&arp, fabric.own_addresses(), &self.own)?;
+                match meaning {
+                    ArpMeaning::Announcement => Ok(()),
+                    meaning => self.answer_infiniband_arp(now, fabric, &arp, meaning),
+                }
+            }
+        }
+    }
+}

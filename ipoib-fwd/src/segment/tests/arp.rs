@@ -1,0 +1,47 @@
+//! What ARP packets mean, and which are lies.
+
+use super::*;
+use crate::segment::{ArpMeaning, check_ethernet, check_infiniband};
+
+fn arp(operation: ArpOperation, sender_ip: Ipv4Addr, target_ip: Ipv4Addr) -> EthernetArp {
+    EthernetArp { operation, sender_mac: E1_MAC, sender_ip, target_mac: MacAddress::ZERO, target_ip }
+}
+
+#[test]
+fn arp_means_what_it_should_and_lies_are_dropped() {
+    let settings = own();
+    let check = |a: EthernetArp| check_ethernet(&a, E1_MAC, &settings);
+    let (request, reply) = (ArpOperation::Request, ArpOperation::Reply);
+    assert_eq!(check(arp(request, E1, I1)), Ok(ArpMeaning::Request { target: I1 }));
+    assert_eq!(check(arp(reply, E1, GATEWAY)), Ok(ArpMeaning::Reply));
+    assert_eq!(check(arp(request, E1, E1)), Ok(ArpMeaning::Announcement));
+    assert_eq!(check(arp(reply, E1, E1)), Ok(ArpMeaning::Announcement));
+    assert_eq!(check(arp(request, Ipv4Addr::UNSPECIFIED, E1)), Ok(ArpMeaning::Probe { target: E1 }));
+    for (sender, target) in [
+        (GATEWAY, I1),
+        (Ipv4Addr::BROADCAST, I1),
+        (Ipv4Addr::LOCALHOST, I1),
+        (Ipv4Addr::new(8, 8, 8, 8), I1),
+        (E1, Ipv4Addr::new(10, 77, 0, 255)),
+        (E1, Ipv4Addr::new(224, 0, 0, 1)),
+    ] {
+        assert_eq!(check(arp(request, sender, target)), Err(DropReason::HostileArp), "{sender} {target}");
+    }
+    assert_eq!(check(arp(reply, Ipv4Addr::UNSPECIFIED, E1)), Err(DropReason::HostileArp));
+    // The answer to a probe names no target.
+    assert_eq!(check(arp(reply, E1, Ipv4Addr::UNSPECIFIED)), Ok(ArpMeaning::Reply));
+    let group = EthernetArp { sender_mac: MacAddress::BROADCAST, ..arp(request, E1, I1) };
+    assert_eq!(check(group), Err(DropReason::HostileArp));
+    let ours = EthernetArp { sender_mac: GATEWAY_MAC, ..arp(request, E1, I1) };
+    assert_eq!(check(ours), Err(DropReason::LoopSelf));
+}
+
+#[test]
+fn arp_of_the_infiniband_side() {
+    let (ours, peer, settings) = (hardware(0), hardware(9), own());
+    let asked = Arp::request(ours, E1, I1);
+    assert_eq!(check_infiniband(&asked, &[ours], &settings), Err(DropReason::LoopSelf));
+    assert!(check_infiniband(&asked.reply(peer), &[ours], &settings).is_ok());
+    let management = HardwareAddress { qpn: Qpn::GSI, ..peer };
+    assert_eq!(check_infiniband(&asked.reply(management), &[ours], &settings), Err(DropReason::HostileArp));
+}

@@ -1,0 +1,165 @@
+//! The first packet to a host that nobody has spoken of, both ways; who asks is answered when the way is there.
+
+use super::*;
+use crate::segment::parked::{DESTINATIONS, PATIENCE, PER_DESTINATION};
+
+fn cold_frame(w: &mut World) -> Vec<u8> {
+    let frame = packet(Side::Ethernet, E1, I1, 100);
+    let arrival = arrival(Side::Ethernet, None);
+    w.segment.handle_unresolved(w.now, &mut w.fabric, I1.into(), arrival, frame.clone(), false);
+    frame
+}
+
+fn released(outputs: &Outputs) -> Vec<&Vec<u8>> {
+    let mut packets = Vec::new();
+    for output in outputs {
+        if let Output::Release { packet, .. } = output {
+            packets.push(packet);
+        }
+    }
+    packets
+}
+
+#[test]
+fn a_packet_goes_when_the_path_is_published_and_not_before() {
+    let mut w = World::new();
+    let frame = cold_frame(&mut w);
+    assert_eq!(w.asked(), [Asked::Resolve { source: E1.into(), ip: I1.into() }]);
+    // It has answered, and its path is being looked up.
+    w.fabric.neighbours.insert(I1.into(), (hardware(1), false));
+    w.publish(I1);
+    let event = ipoib::link::Event::NeighbourResolved { ip: I1, hardware: hardware(1) };
+    w.segment.handle_link_event(w.now, &mut w.fabric, &event);
+    w.pass(ms(500));
+    assert_eq!(w.outputs(), []);
+    w.know_infiniband(1, I1);
+    w.publish(I1);
+    assert_eq!(released(&w.outputs()), [&frame]);
+    w.publish(I1);
+    assert_eq!(w.outputs(), []);
+}
+
+#[test]
+fn a_packet_that_comes_behind_the_publication_goes_at_once() {
+    let mut w = World::new();
+    w.know_infiniband(1, I1);
+    let frame = packet(Side::Ethernet, E1, I1, 100);
+    let arrival = arrival(Side::Ethernet, None);
+    w.segment.handle_unresolved(w.now, &mut w.fabric, I1.into(), arrival, frame.clone(), true);
+    assert_eq!(released(&w.outputs()), [&frame]);
+    // The link knows the way and the tables do not: they are full. Forwarding it again would bring it back for ever.
+    w.segment.handle_unresolved(w.now, &mut w.fabric, I1.into(), arrival, frame, false);
+    assert_eq!(w.outputs(), [Output::Drop(DropReason::NeighbourTableFull, 1)]);
+}
+
+#[test]
+fn a_message_to_a_cold_ethernet_host_goes_when_the_host_is_published() {
+    let mut w = World::new();
+    let message = packet(Side::InfiniBand, I1, E1, 100);
+    let arrival = arrival(Side::InfiniBand, None);
+    w.segment.handle_unresolved(w.now, &mut w.fabric, E1.into(), arrival, message.clone(), false);
+    let asked = World::frames(&w.outputs());
+    assert_eq!(asked.iter().map(|a| a.target_ip).collect::<Vec<_>>(), [E1]);
+    w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
+    let outputs = w.outputs();
+    assert_eq!(outputs[0], Output::SetHost { ip: E1.into(), mac: E1_MAC });
+    assert_eq!(released(&outputs), [&message]);
+}
+
+#[test]
+fn an_asker_is_answered_when_the_path_is_published_and_not_before() {
+    let mut w = World::new();
+    w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
+    assert_eq!(w.asked(), [Asked::Resolve { source: E1.into(), ip: I1.into() }]);
+    assert_eq!(World::frames(&w.outputs()), []);
+    w.fabric.neighbours.insert(I1.into(), (hardware(1), false));
+    // Asking again before the path is known does not get the answer either.
+    w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
+    w.publish(I1);
+    assert_eq!(World::frames(&w.outputs()), []);
+    w.know_infiniband(1, I1);
+    w.publish(I1);
+    let answers = World::frames(&w.outputs());
+    assert_eq!(answers.len(), 1);
+    let want = (ArpOperation::Reply, GATEWAY_MAC, I1, E1_MAC, E1);
+    let a = answers[0];
+    assert_eq!((a.operation, a.sender_mac, a.sender_ip, a.target_mac, a.target_ip), want);
+    // From now on at once.
+    w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
+    assert_eq!(World::frames(&w.outputs()), answers);
+}
+
+#[test]
+fn those_that_nobody_answers_for_are_dropped_and_few_wait() {
+    let mut w = World::new();
+    for _ in 0..PER_DESTINATION + 2 {
+        cold_frame(&mut w);
+    }
+    assert_eq!(w.outputs(), [(); 2].map(|()| Output::Drop(DropReason::NeighbourQueueFull, 1)));
+    let unreachable = ipoib::link::Event::NeighbourUnreachable { ip: I1 };
+    w.segment.handle_link_event(w.now, &mut w.fabric, &unreachable);
+    assert_eq!(w.outputs(), [Output::Drop(DropReason::NeighbourUnresolved, PER_DESTINATION as u64)]);
+    cold_frame(&mut w);
+    w.pass(PATIENCE + secs(1));
+    assert_eq!(w.outputs(), [Output::Drop(DropReason::NeighbourUnresolved, 1)]);
+    let (frame, arrival) = (packet(Side::Ethernet, E1, I1, 100), arrival(Side::Ethernet, None));
+    for n in 0..1000 {
+        let ip = IpAddr::V4((0x0a4d_0100 + n).into());
+        w.segment.handle_unresolved(w.now, &mut w.fabric, ip, arrival, frame.clone(), false);
+    }
+    assert_eq!(w.outputs().len(), 1000 - DESTINATIONS);
+    w.segment.clear();
+    assert_eq!(w.outputs(), [Output::Drop(DropReason::Shutdown, DESTINATIONS as u64)]);
+}
+
+#[test]
+fn duplicate_address_detection_sees_the_other_side() {
+    let mut w = World::new();
+    // From Ethernet: the InfiniBand host is in no table, and its answer names nobody.
+    w.ethernet(ArpOperation::Request, E2_MAC, NONE, I1);
+    assert_eq!(w.asked(), [Asked::Request { source: NONE.into(), ip: I1.into() }]);
+    w.infiniband(InfiniBandOperation::Reply, 1, I1, NONE);
+    let answers = World::frames(&w.outputs());
+    assert_eq!(answers.iter().map(|a| (a.sender_ip, a.target_mac)).collect::<Vec<_>>(), [(I1, E2_MAC)]);
+    // From InfiniBand, the same.
+    w.infiniband(InfiniBandOperation::Request, 2, NONE, E1);
+    assert_eq!(World::frames(&w.outputs())[0].target_ip, E1);
+    w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
+    w.pass(ms(300));
+    let reply = Asked::Reply { ip: E1.into(), to: hardware(2), to_ip: NONE.into() };
+    assert!(w.asked().contains(&reply));
+}
+
+#[test]
+fn an_infiniband_hosts_own_side_is_asked_first() {
+    let mut w = World::new();
+    w.infiniband(InfiniBandOperation::Request, 1, I1, I2);
+    assert_eq!(w.asked(), [Asked::Request { source: GATEWAY.into(), ip: I2.into() }]);
+    // A router that answers for everybody is quick; the owner is heard a little later.
+    w.ethernet(ArpOperation::Reply, E1_MAC, I2, GATEWAY);
+    w.pass(ms(100));
+    w.infiniband(InfiniBandOperation::Reply, 2, I2, GATEWAY);
+    w.pass(secs(2));
+    assert!(w.asked().iter().all(|a| !matches!(a, Asked::Reply { .. } | Asked::Announce(_))));
+    assert!(!w.outputs().iter().any(|o| matches!(o, Output::SetHost { .. })));
+    assert_eq!(w.segment.counters().answers_withdrawn, 1);
+    // Where nobody of the own side answers, the other side's answer is told soon.
+    w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
+    w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
+    w.pass(ms(200));
+    assert!(w.asked().iter().all(|a| !matches!(a, Asked::Reply { .. })));
+    w.pass(ms(100));
+    assert_eq!(w.asked(), [Asked::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() }]);
+    // One that is known is told at once.
+    w.infiniband(InfiniBandOperation::Request, 2, I2, E1);
+    assert_eq!(w.asked(), [Asked::Reply { ip: E1.into(), to: hardware(2), to_ip: I2.into() }]);
+}
+
+#[test]
+fn hosts_that_only_talk_to_their_like_are_no_concern_of_ours() {
+    let mut w = World::new();
+    w.know_ethernet(E1_MAC, E1);
+    w.ethernet(ArpOperation::Request, E2_MAC, E2, E1);
+    w.ethernet(ArpOperation::Reply, E2_MAC, E2, E1);
+    assert_eq!(w.segment.hosts().count(), 1);
+}

@@ -1,0 +1,135 @@
+//! One owner an address: claims, moves, addresses that move too often.
+
+use super::*;
+
+fn moved(outputs: &Outputs) -> Vec<Happening> {
+    let happening = |output: &Output<_>| match output {
+        Output::Happening(happening) => Some(*happening),
+        _ => None,
+    };
+    outputs.iter().filter_map(happening).collect()
+}
+
+#[test]
+fn an_infiniband_host_that_answers_keeps_its_address() {
+    let mut w = World::new();
+    w.know_infiniband(1, I1);
+    // A gratuitous request of an Ethernet host for it.
+    w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
+    assert_eq!(w.asked(), [Asked::Ask(I1.into())]);
+    assert_eq!(w.outputs(), [], "nothing is learnt, nothing announced");
+    w.pass(ms(100));
+    w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
+    let outputs = w.outputs();
+    assert_eq!(moved(&outputs), [Happening::Conflict { ip: I1.into(), owner: Side::InfiniBand }]);
+    // The Ethernet side is told who has it, and once in ten seconds only.
+    let defence = World::frames(&outputs);
+    assert_eq!(
+        defence.iter().map(|a| (a.sender_mac, a.sender_ip, a.target_ip)).collect::<Vec<_>>(),
+        [(GATEWAY_MAC, I1, I1)]
+    );
+    w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
+    assert_eq!(w.outputs(), [Output::Drop(DropReason::AddressConflict, 1)]);
+    w.pass(secs(2));
+    w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
+    w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
+    assert_eq!(World::frames(&w.outputs()), []);
+    w.pass(secs(5));
+    assert_eq!(w.segment.counters().moves, 0);
+    assert!(w.fabric.has_way(I1.into()) && w.segment.hosts().count() == 0);
+}
+
+#[test]
+fn an_ethernet_host_that_answers_keeps_its_address() {
+    let mut w = World::new();
+    w.know_ethernet(E1_MAC, E1);
+    w.infiniband(InfiniBandOperation::Request, 1, E1, E1);
+    let asked = w.outputs();
+    assert!(matches!(&asked[..], [Output::Frame { bytes, .. }] if bytes[..6] == E1_MAC.0), "by unicast");
+    w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
+    assert_eq!(moved(&w.outputs()), [Happening::Conflict { ip: E1.into(), owner: Side::Ethernet }]);
+    assert_eq!(w.asked(), [Asked::Announce(E1.into())]);
+    w.pass(secs(5));
+    assert_eq!((w.segment.counters().conflicts, w.segment.counters().moves), (1, 0));
+    assert_eq!(w.segment.hosts().next().unwrap().mac, Some(E1_MAC));
+    assert!(w.fabric.hardware(E1.into()).is_none());
+}
+
+#[test]
+fn an_address_moves_to_ethernet_when_its_owner_is_silent() {
+    let mut w = World::new();
+    w.know_infiniband(1, I1);
+    w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
+    w.pass(ms(900));
+    assert_eq!(w.asked(), [Asked::Ask(I1.into()); 3]);
+    assert_eq!(w.outputs(), []);
+    w.pass(ms(200));
+    let outputs = w.outputs();
+    assert!(outputs.contains(&Output::SetHost { ip: I1.into(), mac: E2_MAC }));
+    assert_eq!(moved(&outputs), [Happening::AddressMoved { ip: I1.into(), to: Side::Ethernet }]);
+    assert!(w.fabric.hardware(I1.into()).is_none());
+    assert_eq!(w.asked(), [Asked::Announce(I1.into())], "who cached the old way learns the new one");
+}
+
+#[test]
+fn an_address_moves_to_infiniband_when_its_owner_is_silent() {
+    let mut w = World::new();
+    w.know_ethernet(E1_MAC, E1);
+    w.infiniband(InfiniBandOperation::Request, 1, E1, E1);
+    w.pass(ms(1100));
+    let outputs = w.outputs();
+    assert!(outputs.contains(&Output::RemoveHost { ip: E1.into() }));
+    assert_eq!(moved(&outputs), [Happening::AddressMoved { ip: E1.into(), to: Side::InfiniBand }]);
+    let announced = World::frames(&outputs);
+    assert_eq!(announced.iter().filter(|a| (a.sender_mac, a.sender_ip) == (GATEWAY_MAC, E1)).count(), 1);
+    assert_eq!(w.fabric.hardware(E1.into()), Some(hardware(1)));
+}
+
+#[test]
+fn a_mover_that_asked_for_somebody_is_answered_after_the_move() {
+    let mut w = World::new();
+    w.know_ethernet(E2_MAC, E2);
+    w.know_infiniband(1, I1);
+    // What was an InfiniBand host asks on Ethernet, for another InfiniBand host and without announcing itself.
+    w.know_infiniband(2, I2);
+    w.ethernet(ArpOperation::Request, E1_MAC, I1, I2);
+    assert_eq!(World::frames(&w.outputs()), []);
+    w.pass(ms(1100));
+    let answers = World::frames(&w.outputs());
+    assert_eq!(answers.iter().map(|a| (a.sender_ip, a.target_mac)).collect::<Vec<_>>(), [(I2, E1_MAC)]);
+}
+
+#[test]
+fn an_address_that_moves_too_often_is_held_down() {
+    let mut w = World::new();
+    w.know_infiniband(1, I1);
+    let mut held = None;
+    for n in 0..10 {
+        if n % 2 == 0 {
+            w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
+        } else {
+            w.infiniband(InfiniBandOperation::Request, 1, I1, I1);
+        }
+        w.pass(ms(1200));
+        held = moved(&w.outputs()).iter().find(|h| matches!(h, Happening::HeldDown { .. })).copied().or(held);
+    }
+    assert_eq!(held, Some(Happening::HeldDown { ip: I1.into(), owner: Side::InfiniBand }));
+    let counters = *w.segment.counters();
+    assert_eq!((counters.moves, counters.held_down, counters.claims_dropped), (6, 1, 2));
+    // A minute later it may move again.
+    w.pass(secs(62));
+    w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
+    w.pass(ms(1200));
+    assert_eq!(w.segment.counters().moves, 7);
+}
+
+#[test]
+fn disputes_are_bounded() {
+    let mut w = World::new();
+    for n in 0..3000u32 {
+        let ip = Ipv4Addr::from(0x0a4d_0000 + n % 200 + 10);
+        w.know_infiniband(1, ip);
+        w.ethernet(ArpOperation::Request, E2_MAC, ip, ip);
+    }
+    assert_eq!(w.asked().len(), 200, "one question each, however often it is claimed");
+}

@@ -1,0 +1,273 @@
+//! A segment under a fake clock, between an Ethernet network of frames and an InfiniBand side that notes what it is asked.
+
+mod arp;
+mod cold;
+mod conflicts;
+mod hosts;
+mod said;
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use ib_wire::ipoib::{AddressFlags, Arp, ArpOperation as InfiniBandOperation};
+use ib_wire::{Gid, Lid, QKey, Qpn, Rate, ServiceLevel};
+use pmd::hca::{AddressVector, UdDestination, UdSource};
+
+use super::output::{Arrival, Happening, Origin, Output, Packet};
+use super::{Ageing, Fabric, Own, Segment, SegmentSettings};
+use crate::forward::{GatewayAddress, Settings, Side};
+use ipoib::drop_reason::DropReason;
+use ipoib::link::{HardwareAddress, WorkerIndex};
+use ipoib::net::arp::{ArpOperation, EthernetArp};
+use ipoib::net::ethernet::MacAddress;
+
+const GATEWAY_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 0xfe]);
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 254);
+const E1: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const E2: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
+const I1: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const I2: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 4);
+const E1_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
+const E2_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 3]);
+const NONE: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
+
+fn own() -> Own {
+    let mut settings = Settings::new(GATEWAY_MAC);
+    settings.address = GatewayAddress::new(GATEWAY, 24);
+    Own { settings, workers: 2 }
+}
+
+/// The link-layer address of an InfiniBand host; 0 is ours.
+fn hardware(n: u8) -> HardwareAddress {
+    let mut gid = [0; 16];
+    (gid[0], gid[1], gid[15]) = (0xfe, 0x80, n);
+    HardwareAddress { flags: AddressFlags::RC, qpn: Qpn::new(0x48 + u32::from(n)), gid: Gid(gid) }
+}
+
+fn from(n: u8) -> UdSource {
+    let (qpn, slid, sl) = (hardware(n).qpn, Lid(n.into()), ServiceLevel::default());
+    UdSource { qpn, slid, sl, pkey_index: 0, has_grh: true, multicast: true }
+}
+
+impl Packet for Vec<u8> {
+    fn length(&self) -> usize {
+        self.len()
+    }
+
+    fn read(&self, skip: usize, to: &mut [u8]) -> usize {
+        let from = self.get(skip..).unwrap_or_default();
+        let n = from.len().min(to.len());
+        to[..n].copy_from_slice(&from[..n]);
+        n
+    }
+}
+
+/// What the InfiniBand side was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Asked {
+    Resolve { source: IpAddr, ip: IpAddr },
+    Request { source: IpAddr, ip: IpAddr },
+    Ask(IpAddr),
+    Reply { ip: IpAddr, to: HardwareAddress, to_ip: IpAddr },
+    Announce(IpAddr),
+}
+
+/// The InfiniBand side.
+#[derive(Default)]
+struct Fake {
+    own: Vec<HardwareAddress>,
+    /// Neighbours that have answered, and whether their paths are published.
+    neighbours: HashMap<IpAddr, (HardwareAddress, bool)>,
+    connections: HashSet<IpAddr>,
+    dialling: HashSet<IpAddr>,
+    behind: HashMap<Qpn, IpAddr>,
+    asked: Vec<Asked>,
+}
+
+impl Fabric for Fake {
+    fn is_up(&self) -> bool {
+        true
+    }
+
+    fn own_addresses(&self) -> &[HardwareAddress] {
+        &self.own
+    }
+
+    fn hardware(&self, ip: IpAddr) -> Option<HardwareAddress> {
+        Some(self.neighbours.get(&ip)?.0)
+    }
+
+    fn has_way(&self, ip: IpAddr) -> bool {
+        self.neighbours.get(&ip).is_some_and(|(_, way)| *way)
+    }
+
+    fn connection_mtu(&self, ip: IpAddr, _: WorkerIndex) -> Option<u32> {
+        self.connections.contains(&ip).then_some(65_524)
+    }
+
+    fn is_dialling(&self, ip: IpAddr, _: WorkerIndex) -> bool {
+        self.dialling.contains(&ip)
+    }
+
+    fn neighbour_behind(&self, qpn: Qpn) -> Option<IpAddr> {
+        self.behind.get(&qpn).copied()
+    }
+
+    fn way_back(&self, source: &UdSource) -> Option<UdDestination> {
+        let av = AddressVector {
+            dlid: source.slid,
+            sl: source.sl,
+            src_path_bits: 0,
+            rate: Rate::default(),
+            grh: None,
+        };
+        Some(UdDestination { av, qpn: source.qpn, qkey: QKey(1) })
+    }
+
+    fn resolve(&mut self, _: Instant, _: WorkerIndex, source: IpAddr, ip: IpAddr) {
+        self.asked.push(Asked::Resolve { source, ip });
+    }
+
+    fn request(&mut self, _: Instant, _: WorkerIndex, source: IpAddr, ip: IpAddr) {
+        self.asked.push(Asked::Request { source, ip });
+    }
+
+    fn ask(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, ip: IpAddr) {
+        self.asked.push(Asked::Ask(ip));
+    }
+
+    fn reply(&mut self, _: Instant, _: WorkerIndex, ip: IpAddr, to: HardwareAddress, to_ip: IpAddr) {
+        self.asked.push(Asked::Reply { ip, to, to_ip });
+        if !to_ip.is_unspecified() {
+            self.neighbours.entry(to_ip).or_insert((to, false)).0 = to;
+        }
+    }
+
+    fn announce(&mut self, _: Instant, _: WorkerIndex, ip: IpAddr) {
+        self.asked.push(Asked::Announce(ip));
+    }
+
+    fn hear(&mut self, _: Instant, _: WorkerIndex, _: &UdSource, packet: Arp) {
+        if let Some(known) = self.neighbours.get_mut(&IpAddr::V4(packet.sender_ip)) {
+            known.0 = packet.sender;
+        }
+    }
+
+    fn meet(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, at: HardwareAddress, ip: IpAddr) {
+        self.neighbours.entry(ip).or_insert((at, false)).0 = at;
+    }
+
+    fn forget(&mut self, _: Instant, ip: IpAddr) {
+        self.neighbours.remove(&ip);
+    }
+}
+
+type Outputs = Vec<Output<Vec<u8>>>;
+
+/// A segment, its surroundings, and the clock.
+struct World {
+    now: Instant,
+    segment: Segment<Vec<u8>>,
+    fabric: Fake,
+}
+
+impl World {
+    fn new() -> Self {
+        let now = Instant::now();
+        let settings = SegmentSettings { own: own(), ageing: Ageing::default(), seed: 1 };
+        let fabric = Fake { own: vec![hardware(0)], ..Fake::default() };
+        Self { now, segment: Segment::new(now, &settings), fabric }
+    }
+
+    /// What the segment has handed out since the last time.
+    fn outputs(&mut self) -> Outputs {
+        std::iter::from_fn(|| self.segment.poll_output()).collect()
+    }
+
+    /// What the InfiniBand side has been asked for since the last time.
+    fn asked(&mut self) -> Vec<Asked> {
+        std::mem::take(&mut self.fabric.asked)
+    }
+
+    /// ARP frames among outputs.
+    fn frames(outputs: &Outputs) -> Vec<EthernetArp> {
+        let frame = |output: &Output<_>| match output {
+            Output::Frame { bytes, .. } => EthernetArp::parse(bytes).ok(),
+            _ => None,
+        };
+        outputs.iter().filter_map(frame).collect()
+    }
+
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now = (self.now + Duration::from_millis(10)).min(end);
+            self.segment.handle_timeout(self.now, &mut self.fabric);
+        }
+    }
+
+    fn ethernet(
+        &mut self,
+        operation: ArpOperation,
+        mac: MacAddress,
+        sender_ip: Ipv4Addr,
+        target_ip: Ipv4Addr,
+    ) {
+        let arp =
+            EthernetArp { operation, sender_mac: mac, sender_ip, target_mac: MacAddress::ZERO, target_ip };
+        self.segment.handle_ethernet_arp(self.now, &mut self.fabric, &arp.to_frame(MacAddress::BROADCAST));
+    }
+
+    fn infiniband(&mut self, operation: InfiniBandOperation, n: u8, sender: Ipv4Addr, target: Ipv4Addr) {
+        let arp = Arp { operation, ..Arp::request(hardware(n), sender, target) };
+        let message = [&[8, 6, 0, 0][..], &arp.to_bytes()].concat();
+        let arrival = arrival(Side::InfiniBand, Some(Origin::Datagram(from(n))));
+        self.segment.handle_infiniband_arp(self.now, &mut self.fabric, &arrival, &message);
+    }
+
+    /// An Ethernet host makes itself known by asking for the gateway.
+    fn know_ethernet(&mut self, mac: MacAddress, ip: Ipv4Addr) {
+        self.ethernet(ArpOperation::Request, mac, ip, GATEWAY);
+        assert!(self.outputs().contains(&Output::SetHost { ip: ip.into(), mac }));
+    }
+
+    /// An InfiniBand host is known and published.
+    fn know_infiniband(&mut self, n: u8, ip: Ipv4Addr) {
+        self.fabric.neighbours.insert(ip.into(), (hardware(n), true));
+    }
+
+    fn publish(&mut self, ip: Ipv4Addr) {
+        self.segment.handle_published(self.now, &mut self.fabric, [ip.into()]);
+    }
+}
+
+const fn arrival(side: Side, origin: Option<Origin>) -> Arrival {
+    Arrival { side, worker: WorkerIndex(0), origin }
+}
+
+/// A UDP packet in a frame or a message, `len` bytes of IPv4 in all; it may not be cut.
+fn packet(side: Side, source: Ipv4Addr, destination: Ipv4Addr, len: usize) -> Vec<u8> {
+    let mut ip = Vec::new();
+    etherparse::PacketBuilder::ipv4(source.octets(), destination.octets(), 64)
+        .udp(1000, 2000)
+        .write(&mut ip, &vec![7; len - 28])
+        .unwrap();
+    framed(side, &ip)
+}
+
+fn framed(side: Side, ip: &[u8]) -> Vec<u8> {
+    let head = match side {
+        Side::Ethernet => [&GATEWAY_MAC.0[..], &E1_MAC.0, &[8, 0]].concat(),
+        Side::InfiniBand => vec![8, 0, 0, 0],
+    };
+    [&head[..], ip].concat()
+}
+
+const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}

@@ -1,0 +1,129 @@
+//! What the gateway says itself: pings, packets that do not fit, and how often.
+
+use super::*;
+
+const CONNECTION: Option<Origin> = Some(Origin::Connection(Qpn::new(0x70)));
+
+fn ping(side: Side, source: Ipv4Addr, len: usize) -> Vec<u8> {
+    let mut ip = Vec::new();
+    etherparse::PacketBuilder::ipv4(source.octets(), GATEWAY.octets(), 64)
+        .icmpv4_echo_request(1, 2)
+        .write(&mut ip, &vec![7; len - 28])
+        .unwrap();
+    framed(side, &ip)
+}
+
+#[test]
+fn a_ping_by_connection_is_answered_by_it_and_may_be_cut() {
+    let mut w = World::new();
+    w.know_infiniband(1, I1);
+    let request = ping(Side::InfiniBand, I1, 8000);
+    w.segment.handle_local(w.now, &mut w.fabric, &arrival(Side::InfiniBand, CONNECTION), &request);
+    // The worker chooses the way by length, as for any packet: nothing too long goes as a datagram.
+    let outputs = w.outputs();
+    let [Output::Message { to, bytes, .. }] = &outputs[..] else { panic!("{outputs:?}") };
+    assert_eq!((*to, bytes.len(), bytes[6] & 0x40), (I1.into(), 8000, 0));
+}
+
+#[test]
+fn a_source_behind_a_router_of_the_fabric_is_told() {
+    let mut w = World::new();
+    let far = Ipv4Addr::new(192, 0, 2, 7);
+    let big = packet(Side::InfiniBand, far, E1, 4000);
+    // By datagram: back where it came from.
+    let by_datagram = arrival(Side::InfiniBand, Some(Origin::Datagram(from(1))));
+    w.segment.handle_too_big(w.now, &mut w.fabric, by_datagram, 1500, None, big.clone());
+    let outputs = w.outputs();
+    let [Output::Drop(DropReason::TooBigAnswered, 1), Output::Datagram { to, bytes, .. }] = &outputs[..]
+    else {
+        panic!("{outputs:?}")
+    };
+    assert_eq!((to.qpn, to.av.dlid, &bytes[16..20]), (hardware(1).qpn, Lid(1), &far.octets()[..]));
+    // By connection: to the neighbour at its other end.
+    let by_connection = arrival(Side::InfiniBand, CONNECTION);
+    w.segment.handle_too_big(w.now, &mut w.fabric, by_connection, 1500, None, big.clone());
+    assert!(w.outputs().contains(&Output::Drop(DropReason::NeighbourUnresolved, 1)), "nobody is known there");
+    w.know_infiniband(1, I1);
+    w.fabric.behind.insert(Qpn::new(0x70), I1.into());
+    w.segment.handle_too_big(w.now, &mut w.fabric, by_connection, 1500, None, big);
+    assert!(w.outputs().iter().any(|o| matches!(o, Output::Message { to, .. } if *to == IpAddr::V4(I1))));
+}
+
+#[test]
+fn a_packet_too_large_for_a_datagram_waits_for_the_connection() {
+    let mut w = World::new();
+    w.know_infiniband(1, I1);
+    w.fabric.dialling.insert(I1.into());
+    let big = packet(Side::Ethernet, E1, I1, 9000);
+    let hold = |w: &mut World, dial: Option<IpAddr>| {
+        let arrival = arrival(Side::Ethernet, None);
+        w.segment.handle_too_big(w.now, &mut w.fabric, arrival, 2044, dial, big.clone());
+    };
+    hold(&mut w, Some(I1.into()));
+    w.pass(ms(50));
+    assert_eq!(w.outputs(), []);
+    w.fabric.connections.insert(I1.into());
+    w.fabric.dialling.clear();
+    w.publish(I1);
+    let outputs = w.outputs();
+    assert!(matches!(&outputs[..], [Output::Release { packet, .. }] if *packet == big), "{outputs:?}");
+    // The dial fails: the source is told.
+    w.fabric.connections.clear();
+    w.fabric.dialling.insert(I1.into());
+    hold(&mut w, Some(I1.into()));
+    w.fabric.dialling.clear();
+    w.pass(ms(50));
+    let answered = |outputs: Outputs| {
+        matches!(&outputs[..], [Output::Drop(DropReason::TooBigAnswered, 1), Output::Frame { bytes, .. }]
+            if bytes[34..36] == [3, 4] && bytes[40..42] == 2044u16.to_be_bytes())
+    };
+    assert!(answered(w.outputs()));
+    // Nobody dials: at once.
+    hold(&mut w, Some(I1.into()));
+    assert!(answered(w.outputs()));
+    hold(&mut w, None);
+    assert!(answered(w.outputs()));
+    // The dial takes too long.
+    w.fabric.dialling.insert(I1.into());
+    hold(&mut w, Some(I1.into()));
+    w.pass(secs(4));
+    assert!(answered(w.outputs()));
+}
+
+#[test]
+fn a_flood_of_pings_silences_no_errors_and_one_host_not_the_others() {
+    let mut w = World::new();
+    let (request, arrival) = (ping(Side::Ethernet, E1, 100), arrival(Side::Ethernet, None));
+    for _ in 0..1000 {
+        w.segment.handle_local(w.now, &mut w.fabric, &arrival, &request);
+    }
+    let answered = w.outputs().iter().filter(|o| matches!(o, Output::Frame { .. })).count();
+    assert_eq!(answered, 50);
+    let errors = |w: &mut World, source| {
+        let big = packet(Side::Ethernet, source, I1, 9000);
+        for _ in 0..40 {
+            w.segment.handle_too_big(w.now, &mut w.fabric, arrival, 2044, None, big.clone());
+        }
+        w.outputs().iter().filter(|o| matches!(o, Output::Frame { .. })).count()
+    };
+    assert_eq!(errors(&mut w, E1), 20, "one host's share");
+    assert_eq!(errors(&mut w, E2), 20, "another's");
+}
+
+#[test]
+fn a_storm_of_requests_and_announcements_is_carried_across_at_a_pace() {
+    let mut w = World::new();
+    for n in 0..5000u32 {
+        let ip = Ipv4Addr::from(0x0a4d_0000 + n % 200 + 10);
+        w.ethernet(ArpOperation::Request, E2_MAC, ip, ip);
+        w.infiniband(InfiniBandOperation::Request, 3, ip, ip);
+        w.ethernet(ArpOperation::Request, E2_MAC, NONE, ip);
+    }
+    let asked = w.asked();
+    let announced = asked.iter().filter(|a| matches!(a, Asked::Announce(_))).count();
+    let requests = asked.iter().filter(|a| matches!(a, Asked::Request { .. })).count();
+    assert_eq!((announced, requests), (64, 256));
+    let frames = World::frames(&w.outputs()).iter().filter(|a| a.sender_ip == a.target_ip).count();
+    assert_eq!(frames, 64);
+    assert_eq!(w.segment.counters().limited, 15_000 - 64 - 64 - 256);
+}
