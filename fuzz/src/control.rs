@@ -8,8 +8,8 @@ use ipoib::net::checksum;
 use ipoib::net::ethernet::{EthernetHeader, MacAddress};
 use ipoib::net::icmp::{ICMP_ERROR_MAX, echo_reply, fragmentation_needed, may_answer};
 use ipoib::net::ipv4::{Ipv4View, is_unicast};
-use ipoib_fwd::forward::arp::{ArpMeaning, answer_ethernet, check_ethernet, check_infiniband};
 use ipoib_fwd::forward::{GatewayAddress, Settings};
+use ipoib_fwd::segment::{ArpMeaning, Own, answer_ethernet, check_ethernet, check_infiniband};
 
 const OWN_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 0xfe]);
 const OWN_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 254);
@@ -19,10 +19,10 @@ fn check_sender(meaning: ArpMeaning, sender: Ipv4Addr) {
     assert!(matches!(meaning, ArpMeaning::Probe { .. }) || is_unicast(sender) && sender != OWN_IP);
 }
 
-fn arp(bytes: &[u8], settings: &Settings<()>) {
+fn arp(bytes: &[u8], own: &Own) {
     if let (Ok(arp), Ok(header)) = (EthernetArp::parse(bytes), EthernetHeader::parse(bytes)) {
         assert_eq!(EthernetArp::parse(&arp.to_frame(header.destination)), Ok(arp));
-        if let Ok(meaning) = check_ethernet(&arp, header.source, settings) {
+        if let Ok(meaning) = check_ethernet(&arp, header.source, own) {
             check_sender(meaning, arp.sender_ip);
             let answer = answer_ethernet(&arp, OWN_MAC);
             assert_eq!(EthernetArp::parse(&answer.to_frame(arp.sender_mac)), Ok(answer));
@@ -30,7 +30,7 @@ fn arp(bytes: &[u8], settings: &Settings<()>) {
         }
     }
     if let Ok(arp) = Arp::parse(bytes)
-        && let Ok(meaning) = check_infiniband(&arp, &[], settings)
+        && let Ok(meaning) = check_infiniband(&arp, &[], own)
     {
         check_sender(meaning, arp.sender_ip);
     }
@@ -63,7 +63,7 @@ pub fn run(bytes: &[u8]) {
     let (flags, mtu, mut bytes) = (*flags, u16::from_le_bytes([*m0, *m1]), bytes.to_vec());
     let mut settings = Settings::new(OWN_MAC);
     settings.address = GatewayAddress::new(OWN_IP, 24);
-    arp(&bytes, &settings);
+    arp(&bytes, &Own { settings, workers: 1 });
     // Right checksums for most, or hardly any comes past them.
     if flags & 1 == 0
         && let Some((header, message)) = bytes.split_at_mut_checked(20)

@@ -136,7 +136,8 @@ fn meaning(
 
 /// The reply to a request of the Ethernet side, in the name of a host of the other side or the gateway itself. Send it
 /// to the request's sender.
-pub(super) const fn answer_ethernet(request: &EthernetArp, own: MacAddress) -> EthernetArp {
+#[must_use]
+pub const fn answer_ethernet(request: &EthernetArp, own: MacAddress) -> EthernetArp {
     EthernetArp {
         operation: ArpOperation::Reply,
         sender_mac: own,

@@ -34,7 +34,7 @@ pub mod pair;
 mod parked;
 mod resolve;
 
-pub use arp::{ArpMeaning, Own, check_ethernet, check_infiniband};
+pub use arp::{ArpMeaning, Own, answer_ethernet, check_ethernet, check_infiniband};
 pub use fabric::Fabric;
 pub use hosts::{Ageing, HostCounters, HostInfo, worker_of};
 pub use machine::{Segment, SegmentCounters, SegmentSettings};
