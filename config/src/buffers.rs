@@ -1,7 +1,7 @@
 //! How many packet buffers the configured queues can hold at once, and whether they can hold what is promised.
 
 use crate::error::ConfigError;
-use crate::settings::Config;
+use crate::settings::{Config, MAX_BUFFERS};
 
 /// Connections of a worker whose send requests are counted as all outstanding at the same time. What more stalled hosts
 /// hold comes out of others' share, never out of the reserve.
@@ -137,6 +137,17 @@ impl Config {
     /// Checks what is promised against what `workers` workers can hold.
     pub fn check(&self, workers: u32) -> Result<(), ConfigError> {
         let needed = self.buffers_needed(workers);
+        if needed > MAX_BUFFERS {
+            return Err(ConfigError::Promise {
+                key: "infiniband.srq-depth",
+                what: format!(
+                    "the queues of {workers} worker(s) need {needed} buffers, and there are at most {MAX_BUFFERS}"
+                ),
+                remedy:
+                    "make it smaller, and receive-mtu and the other queues' depths; or take fewer workers"
+                        .to_owned(),
+            });
+        }
         if let Some(count) = self.buffers.count
             && count.get() < needed
         {

@@ -1,10 +1,10 @@
-//! The default configuration as a file that explains every key.
+//! The default configuration as a file that explains every key. Writing to a string does not fail.
 
 use std::fmt::Write as _;
 
 use crate::key::Key;
 use crate::segment::{RawRoute, RawSegment};
-use crate::settings::{Config, RawBuffers, RawEthernet, RawGateway, RawInfiniBand, RawSoft};
+use crate::settings::{Config, RawBuffers, RawEthernet, RawGateway, RawInfiniBand, RawSoft, RawSoftPort};
 
 impl Config {
     /// The default configuration as a file that explains every key.
@@ -22,11 +22,14 @@ impl Config {
              # the same keys, go into [[infiniband.soft-device]].\n",
         );
         section(&mut out, "# ", "[infiniband.soft]", &RawSoft::keys());
-        out.push_str(
-            "## One or two ports. link is shm:/path of a socket of ibfab, or udp:LOCAL-PEER; mtu (256 to 4096, default 4096)\n\
-             ## and guid may be given.\n\
-             # ports = [{ link = \"shm:/run/ibfab/gw.sock\", mtu = 4096 }]\n",
-        );
+        out.push_str("## One or two ports, each with these keys:\n");
+        let mut port = Vec::new();
+        for key in RawSoftPort::keys() {
+            let doc: String = key.doc.concat();
+            let _ = writeln!(out, "## - {}:{doc}{}", key.name, range(&key));
+            port.extend(key.example.map(|example| format!("{} = {example}", key.name)));
+        }
+        let _ = writeln!(out, "# ports = [{{ {} }}]", port.join(", "));
         section(&mut out, "", "[buffers]", &RawBuffers::keys());
         out.push_str(
             "\n# Segments: each joins a VLAN of an Ethernet port to a partition of an InfiniBand port, with neighbours of its own.\n\
@@ -47,20 +50,23 @@ fn section(out: &mut String, prefix: &str, head: &str, keys: &[Key]) {
     if prefix.is_empty() {
         out.push('\n');
     }
-    // Writing to a string does not fail.
     let _ = writeln!(out, "{prefix}{head}");
     for key in keys {
         let name = key.name.replace('_', "-");
-        let range = key.range.as_ref().map(|range| format!(" [{range}]"));
         let (last, first) = key.doc.split_last().unwrap_or((&"", &[]));
         let comment = if prefix.is_empty() { "#" } else { "##" };
         for line in first {
             let _ = writeln!(out, "{comment}{line}");
         }
-        let _ = writeln!(out, "{comment}{last}{}", range.unwrap_or_default());
+        let _ = writeln!(out, "{comment}{last}{}", range(key));
         let _ = match (&key.default, key.example) {
             (Some(default), None) => writeln!(out, "{prefix}{name} = {default}"),
             (_, example) => writeln!(out, "# {name} = {}", example.unwrap_or_default()),
         };
     }
+}
+
+/// The legal values of a key.
+fn range(key: &Key) -> String {
+    key.range.as_ref().map(|range| format!(" [{range}]")).unwrap_or_default()
 }

@@ -145,7 +145,7 @@ impl Source<'_> {
             return Err(self.error(
                 word.span(),
                 "the software ConnectX has no ports",
-                "add [infiniband.soft] with ports = [{ link = \"shm:/run/ibfab/gw.sock\" }]",
+                "add [infiniband.soft] with ports = [{ link = \"shm:/run/ibfab.sock\" }]",
             ));
         }
         Ok(infiniband)

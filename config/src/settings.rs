@@ -5,11 +5,15 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use crate::address::Interface;
+
 use crate::guid::Guid;
 use crate::key::section;
-use crate::secret::Secret;
+use crate::pair_key::PairKey;
 use crate::segment::{PKey, Segment};
 use crate::word::{Driver, Idle, LogLevel, Mode};
+
+/// Most packet buffers.
+pub(crate) const MAX_BUFFERS: u32 = 16_777_215;
 
 /// The whole configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,10 +55,10 @@ section! {
         pub(crate) priority: u8 = 100 => 0..=255, Segment;
         /// How often two gateways tell each other that they live, milliseconds. Who is not heard for three times as long
         /// is taken to be gone.
-        pub hello_ms: u32 = 300 => 50..=10_000, Live;
-        /// What the two gateways share that nobody else knows, 32 hexadecimal digits. Without it, everybody on the network can
-        /// speak as a gateway, and stop this one from forwarding.
-        pub pair_key: Option<Secret> = None, Live, "\"0f1e2d3c4b5a69788796a5b4c3d2e1f0\"";
+        pub hello_ms: u32 = 300 => 50..=10_000, Restart;
+        /// A secret of 32 hexadecimal digits, the same on all gateways of a segment: messages between gateways that were not made
+        /// with it do not count. Without it, a host that forges them can silence a gateway.
+        pub pair_key: Option<PairKey> = None, Restart, "\"0f1e2d3c4b5a69788796a5b4c3d2e1f0\"";
         /// For how long the owner of an address is held to when others claim it again and again, seconds.
         pub address_hold_seconds: u32 = 30 => 1..=3600, Live;
         /// What a worker does when there is nothing to do: "poll" asks again at once, "pause" after a pause instruction,
@@ -161,31 +165,23 @@ section! {
     }
 }
 
-/// A port of the software ConnectX.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SoftPort {
-    /// URL of its link: begins with `shm:` or `udp:`.
-    pub link: String,
-    /// Largest MTU: 256, 512, 1024, 2048 or 4096 bytes.
-    pub mtu: u16,
-    /// Port GUID; `None` = made from the node's.
-    pub guid: Option<Guid>,
-}
-
-/// A port of the software ConnectX as TOML has it.
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct RawSoftPort {
-    pub(crate) link: toml::Spanned<String>,
-    pub(crate) mtu: Option<toml::Spanned<i64>>,
-    pub(crate) guid: Option<toml::Spanned<Guid>>,
+section! {
+    /// A port of the software ConnectX: one of `ports`.
+    pub SoftPort from RawSoftPort {
+        /// URL of its cable: shm:/path of a socket of ibfab, or udp:LOCAL-PEER.
+        pub link: String = String::new(), Restart, "\"shm:/run/ibfab.sock\"";
+        /// Largest MTU, bytes: 256, 512, 1024, 2048 or 4096.
+        pub mtu: u16 = 4096 => 256..=4096, Restart, "4096";
+        /// Port GUID. Made from the node's if not given.
+        pub guid: Option<Guid> = None, Restart, "\"0x0202c90300000002\"";
+    }
 }
 
 section! {
     /// `[buffers]`
     pub Buffers from RawBuffers {
         /// How many packet buffers; 0 = as many as the queues need.
-        pub count: Option<NonZeroU32> = None => 0..=16_777_215, Restart;
+        pub count: Option<NonZeroU32> = None => 0..=MAX_BUFFERS, Restart;
         /// Bytes of packet data in one buffer, without headroom, a multiple of 64.
         pub data_room: u16 = 4096 => 2048..=16_384, Restart;
         /// Buffers that each worker keeps at hand.

@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use toml::Spanned;
+
 use crate::error::ConfigError;
 use crate::settings::{RawInfiniBand, RawSoft, RawSoftPort, Soft, SoftPort};
 use crate::source::Source;
@@ -9,7 +11,7 @@ use crate::source::Source;
 /// Most software devices.
 const MAX_DEVICES: usize = 16;
 
-const PORTS: &str = "ports = [{ link = \"shm:/run/ibfab/gw.sock\" }]";
+const PORTS: &str = "ports = [{ link = \"shm:/run/ibfab.sock\" }]";
 
 /// The devices of `[infiniband.soft]` and `[[infiniband.soft-device]]`; `device` is the one that `[infiniband]` names.
 pub(crate) fn read(
@@ -59,25 +61,26 @@ fn one(source: &Source<'_>, raw: &RawSoft, at: std::ops::Range<usize>) -> Result
             return Err(source.error(at, "the software ConnectX has no ports", format!("add {PORTS}")));
         }
     };
-    soft.ports = ports.iter().map(|p| port(source, p.get_ref())).collect::<Result<_, _>>()?;
+    soft.ports = ports.iter().map(|p| port(source, p)).collect::<Result<_, _>>()?;
     Ok(soft)
 }
 
-fn port(source: &Source<'_>, raw: &RawSoftPort) -> Result<SoftPort, ConfigError> {
-    let link = raw.link.get_ref();
+fn port(source: &Source<'_>, raw: &Spanned<RawSoftPort>) -> Result<SoftPort, ConfigError> {
+    let keys = raw.get_ref();
+    let port = keys.read(source, SoftPort::default())?;
+    let link = &port.link;
     if !link.strip_prefix("shm:").is_some_and(|path| path.starts_with('/'))
         && !link.strip_prefix("udp:").is_some_and(|pair| pair.contains('-'))
     {
-        return Err(source.error(
-            raw.link.span(),
-            format!("`{link}` is not the URL of a link"),
-            "write for instance shm:/run/ibfab/gw.sock or udp:10.0.0.1:4800-10.0.0.2:4800",
-        ));
+        let at = keys.link.as_ref().map_or_else(|| raw.span(), Spanned::span);
+        let what = format!("`{link}` is not the URL of a link");
+        let remedy =
+            "write for instance link = \"shm:/run/ibfab.sock\" or \"udp:10.0.0.1:4800-10.0.0.2:4800\"";
+        return Err(source.error(at, what, remedy));
     }
-    let mtu: u16 = source.value("mtu", raw.mtu.as_ref(), Some(256..=4096), 4096)?;
-    if let (false, Some(value)) = (mtu.is_power_of_two(), &raw.mtu) {
-        let what = format!("{mtu} is not an InfiniBand MTU");
+    if let (false, Some(value)) = (port.mtu.is_power_of_two(), &keys.mtu) {
+        let what = format!("{} is not an InfiniBand MTU", port.mtu);
         return Err(source.error(value.span(), what, "write 256, 512, 1024, 2048 or 4096"));
     }
-    Ok(SoftPort { link: link.clone(), mtu, guid: raw.guid.as_ref().map(|g| *g.get_ref()) })
+    Ok(port)
 }

@@ -91,6 +91,16 @@ fn what_cannot_be_held_is_refused() {
         check("[infiniband]\nmax-connections = 4\n", 3).unwrap_err(),
         "infiniband.max-connections: 4 are too few for 3 workers; write at least 6: one for each worker and direction"
     );
+    let large = parse("[infiniband]\nsrq-depth = 32768\n").unwrap();
+    assert_eq!(large.check(16).map_err(|e| e.to_string()), Ok(()));
+    assert_eq!(
+        large.check(30).unwrap_err().to_string(),
+        format!(
+            "infiniband.srq-depth: the queues of 30 worker(s) need {} buffers, and there are at most 16777215; make it smaller, \
+             and receive-mtu and the other queues' depths; or take fewer workers",
+            large.buffers_needed(30)
+        )
+    );
     let needed = Config::default().buffers_needed(1);
     let count = format!("[buffers]\ncount = {needed}\n");
     assert_eq!(check(&count, 1), Ok(()));

@@ -256,7 +256,7 @@ fn random() -> u64 {
 
 fn no_device() -> GatewayError {
     GatewayError::Unsupported(
-        "no InfiniBand device: add [infiniband.soft] with ports = [{ link = \"shm:/run/ibfab/gateway.sock\" }] and start \
+        "no InfiniBand device: add [infiniband.soft] with ports = [{ link = \"shm:/run/ibfab.sock\" }] and start \
          ibfab, or load the driver of a host channel adapter (modprobe mlx5_ib ib_uverbs ib_umad)"
             .to_owned(),
     )
