@@ -195,7 +195,7 @@ impl Producer {
     /// Counts what the other end has not taken.
     pub(super) fn left_behind(&self) -> u64 {
         let tail = self.place.tail().load(Ordering::Acquire);
-        Consumer { place: self.place.clone(), head: self.head, tail }.count()
+        Consumer { place: self.place.clone(), head: self.head, tail }.count_known()
     }
 }
 
@@ -215,13 +215,15 @@ impl Consumer {
 
     /// Finds the next record: its length, with `tail` at its start.
     fn next(&mut self) -> Result<Option<u32>, Broken> {
-        loop {
-            if self.head == self.tail {
-                self.head = self.place.head().load(Ordering::Acquire);
-                if self.head == self.tail {
-                    return Ok(None);
-                }
-            }
+        if self.head == self.tail {
+            self.head = self.place.head().load(Ordering::Acquire);
+        }
+        self.known()
+    }
+
+    /// As [`Consumer::next`], among what is known to be there.
+    fn known(&mut self) -> Result<Option<u32>, Broken> {
+        while self.head != self.tail {
             let filled = self.head.wrapping_sub(self.tail);
             if filled > self.place.size || !filled.is_multiple_of(ALIGN) {
                 return Err(Broken);
@@ -240,6 +242,7 @@ impl Consumer {
             }
             return Ok(Some(len));
         }
+        Ok(None)
     }
 
     /// Copies the next packet into `into` and returns its length; `None` if there is none. The room goes back to the
@@ -296,10 +299,16 @@ impl Consumer {
         self.place.tail().store(self.tail, Ordering::Release);
     }
 
-    /// Counts what is queued without taking it out for good.
+    /// Counts what is queued at this moment without taking it out for good. It cannot be more than the ring holds, whatever
+    /// the other end writes meanwhile.
     pub(super) fn count(mut self) -> u64 {
+        self.head = self.place.head().load(Ordering::Acquire);
+        self.count_known()
+    }
+
+    fn count_known(mut self) -> u64 {
         let mut n = 0;
-        while let Ok(Some(len)) = self.next() {
+        while let Ok(Some(len)) = self.known() {
             self.tail = self.tail.wrapping_add(record(len));
             n += 1;
         }

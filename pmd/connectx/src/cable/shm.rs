@@ -23,6 +23,8 @@ const RING: u32 = 1 << 20;
 const MAX_RING: u32 = 64 << 20;
 /// Time between two looks at the sockets.
 const CHECK: Duration = Duration::from_millis(1);
+/// Most connectors that are looked at each time.
+const ACCEPTS: usize = 2;
 /// Time that the other end has to answer.
 const GREETING: Duration = Duration::from_secs(1);
 const FIRST_RETRY: Duration = Duration::from_millis(10);
@@ -217,7 +219,8 @@ impl ShmEnd {
     /// Listener: takes the next connector if there is none, and tells all others that the place is taken.
     fn accept(&mut self, now: Instant) {
         let Some(listener) = &self.listener else { return };
-        while let Ok(socket) = rustix::net::accept_with(&listener.socket, SOCKET) {
+        for _ in 0..ACCEPTS {
+            let Ok(socket) = rustix::net::accept_with(&listener.socket, SOCKET) else { return };
             if !matches!(self.state, State::Detached { .. }) {
                 handover::send_word(&socket, Word::Busy);
                 continue;

@@ -156,25 +156,32 @@ impl UdpEnd {
             Peer::Unknown => None,
             Peer::Talking { session } | Peer::Up { session, .. } => Some(session),
         };
-        let restarted = known.is_some_and(|known| known != hello.session);
-        if self.is_up() && (restarted || hello.bye) {
-            self.go_down(CableTrouble::Gone, counters);
+        // Who repeats our number has read what we sent; anybody can write the other end's address on a datagram.
+        let heard_us = hello.heard == self.session;
+        if self.is_up() {
+            if !heard_us {
+                // An end that began anew repeats our number as soon as our next hello tells it.
+                return;
+            }
+            if hello.bye || known != Some(hello.session) {
+                self.go_down(CableTrouble::Gone, counters);
+            }
         }
         if hello.bye {
-            self.peer = Peer::Unknown;
+            if heard_us {
+                self.peer = Peer::Unknown;
+            }
             return;
         }
         let session = hello.session;
         let was_up = self.is_up();
-        self.peer = match hello.heard == self.session {
+        self.peer = match heard_us {
             true => Peer::Up { session, heard_at: self.now },
-            // It may not have heard of us again since it lost us; silence decides whether we are still up.
-            false if was_up => return,
             false => Peer::Talking { session },
         };
         if !was_up {
             // Answer at once, so that the other end comes up without waiting for the clock.
-            if hello.heard != self.session || known.is_none() {
+            if !heard_us || known.is_none() {
                 self.say_hello(false);
             }
             if self.is_up() {
@@ -236,7 +243,9 @@ impl UdpEnd {
         self.flush(counters);
         let mut inn = std::mem::take(&mut self.inn);
         let mut n = 0;
-        'all: while n < max {
+        // Every datagram counts, taken or not: whoever sends faster than we read cannot keep us here.
+        let mut looked_at = 0;
+        'all: while looked_at < max {
             let last_call_was_full = inn.is_empty() && {
                 let got = mmsg::receive(&self.socket, &mut inn);
                 if got.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) && self.is_up() {
@@ -244,7 +253,8 @@ impl UdpEnd {
                 }
                 inn.is_full()
             };
-            while n < max && !inn.is_empty() {
+            while looked_at < max && !inn.is_empty() {
+                looked_at += 1;
                 match inn.first() {
                     None => counters.rx_invalid += 1,
                     Some(packet) if packet.first().is_some_and(|b| b & 0xf == 0) => {

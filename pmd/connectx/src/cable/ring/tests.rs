@@ -100,3 +100,12 @@ fn no_scribbling_makes_a_reader_leave_the_ring() {
     }
     assert!(ends > 100 && packets > 1000, "{ends} {packets}");
 }
+
+#[test]
+fn nothing_is_counted_that_the_producer_did_not_put_in() {
+    let (memory, producer, _) = ring();
+    // The other end writes where only we should.
+    memory.scribble(RING_HEADER, &8u32.to_ne_bytes());
+    memory.scribble(0, &16u32.to_ne_bytes());
+    assert_eq!(producer.left_behind(), 0);
+}

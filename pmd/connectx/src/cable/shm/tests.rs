@@ -255,3 +255,22 @@ fn hostile_listeners_are_refused() {
         assert!(!end.is_up());
     }
 }
+
+#[test]
+fn a_crowd_of_connectors_is_turned_away_a_few_at_a_time() {
+    let folder = Folder::new("crowd");
+    let mut listener = CableEnd::listen(&folder.url()).unwrap();
+    let mut first = CableEnd::connect(&folder.url()).unwrap();
+    wait(&mut [&mut listener, &mut first], up);
+    let crowd: Vec<_> = (0..4).map(|_| raw(&folder)).collect();
+    let told = |socket: &OwnedFd| matches!(handover::receive_hello(socket), Ok(Some(Hello::Busy)));
+    listener.poll(Instant::now() + CHECK);
+    let (now, later): (Vec<_>, Vec<_>) = crowd.iter().partition(|socket| told(socket));
+    assert_eq!((now.len(), later.len()), (ACCEPTS, 4 - ACCEPTS));
+    let mut left = later;
+    wait(&mut [&mut listener, &mut first], |_| {
+        left.retain(|socket| !told(socket));
+        left.is_empty()
+    });
+    assert!(listener.is_up() && first.is_up());
+}

@@ -107,3 +107,69 @@ fn strangers_and_odd_datagrams_do_no_harm() {
     assert!(!one.is_up());
     assert_eq!(one.counters().rx_packets, 0);
 }
+
+#[test]
+fn a_flood_of_odd_datagrams_ends_a_turn_as_packets_do() {
+    let (a, b) = ports();
+    let now = &mut Instant::now();
+    let mut one = CableEnd::listen(&url(a, b)).unwrap();
+    let mut two = CableEnd::connect(&url(b, a)).unwrap();
+    run(now, &mut [&mut one, &mut two], |ends| ends.iter().all(|e| e.is_up()));
+    drop(two);
+    let flood = UdpSocket::bind(b).unwrap();
+    for _ in 0..10 * BATCH {
+        flood.send_to(b"\xff no hello", a).unwrap();
+    }
+    one.receive(4, |_| {});
+    assert!((1..=4).contains(&one.counters().rx_invalid), "{:?}", one.counters());
+    // They are all taken in time.
+    while one.counters().rx_invalid < 10 * BATCH as u64 {
+        let before = one.counters().rx_invalid;
+        one.receive(BATCH, |_| {});
+        assert!(one.counters().rx_invalid > before);
+    }
+}
+
+#[test]
+fn a_hello_of_somebody_who_has_not_heard_us_does_not_take_the_cable_down() {
+    let (a, b) = ports();
+    let now = &mut Instant::now();
+    let mut one = CableEnd::listen(&url(a, b)).unwrap();
+    let partner = UdpSocket::bind(b).unwrap();
+    partner.connect(a).unwrap();
+    partner.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let heard = |one: &mut CableEnd, now: &mut Instant| {
+        *now += HELLO;
+        one.poll(*now);
+        let mut bytes = [0; 100];
+        let n = partner.recv(&mut bytes).unwrap();
+        Hello::parse(&bytes[..n]).unwrap()
+    };
+    let ours = heard(&mut one, now).session;
+    let say = |hello: Hello| partner.send(&hello.to_bytes()).unwrap();
+    say(Hello { session: 5, heard: ours, bye: false });
+    run(now, &mut [&mut one], |ends| ends[0].is_up());
+    // With the right address on it, but without the number that only the other end has been told.
+    for (session, heard, bye) in [(6, 0, false), (6, 99, false), (6, 0, true), (5, 0, true), (5, 99, true)] {
+        say(Hello { session, heard, bye });
+    }
+    say(Hello { session: 5, heard: ours, bye: false });
+    for _ in 0..20 {
+        one.poll(*now);
+        one.receive(8, |_| {});
+    }
+    assert!(one.is_up());
+    assert_eq!(one.counters().downs, 0);
+    // An end that began anew without a word has heard us, by our next hello.
+    say(Hello { session: 7, heard: ours, bye: false });
+    run(now, &mut [&mut one], |ends| {
+        ends[0].receive(8, |_| {});
+        ends[0].counters().ups == 2
+    });
+    // A parting word of the true one counts.
+    say(Hello { session: 7, heard: ours, bye: true });
+    run(now, &mut [&mut one], |ends| {
+        ends[0].receive(8, |_| {});
+        !ends[0].is_up()
+    });
+}
