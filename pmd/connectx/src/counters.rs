@@ -75,6 +75,8 @@ counted! {
         NoRoute = "no_route",
         /// Sent on an Ethernet port to a GID that answers neither ARP nor neighbour discovery.
         NoNeighbour = "no_neighbour",
+        /// Sent on an Ethernet port to a GID that many datagrams already wait for.
+        NeighbourQueueFull = "neighbour_queue_full",
         /// Sent while the port's state lets only subnet management pass.
         SentOnDownPort = "sent_on_down_port",
     }

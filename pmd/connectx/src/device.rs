@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use ib_wire::Qpn;
 
-use super::addressing::Unframed;
-use super::counters::{Activity, Counters};
+use super::addressing::{self, Unframed};
+use super::counters::{Activity, Counters, DropReason};
+use super::ethernet::ParkedDatagram;
 use super::event::{DeviceEvent, Events};
 use super::frame::Outgoing;
 use super::object::cq::{Cq, Overrun};
@@ -74,6 +75,21 @@ pub(crate) enum Step {
     Blocked,
 }
 
+/// Why a packet has not left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unsent {
+    /// The cable or the way back to ourselves is full.
+    Full,
+    /// The other end's MAC address is being asked for.
+    NoAddress,
+}
+
+impl From<Blocked> for Unsent {
+    fn from(_: Blocked) -> Self {
+        Self::Full
+    }
+}
+
 impl Device {
     pub(crate) fn port(&self, index: u8) -> Option<&Port> {
         self.ports.get(usize::from(index))
@@ -86,16 +102,60 @@ impl Device {
         frame: impl FnOnce(&mut Port) -> Result<Outgoing, Unframed>,
         payload: usize,
         fill: impl Fn(&Wqe, &mut [u8]),
-    ) -> Result<(), Blocked> {
+    ) -> Result<(), Unsent> {
         let Self { ports, wqe, counters, .. } = self;
         let Some(port) = ports.get_mut(usize::from(port)) else { return Ok(()) };
         match frame(port) {
-            Ok(outgoing) => port.transmit(counters, &outgoing, payload, |out| fill(wqe, out)),
-            Err(Unframed::Wait) => Err(Blocked),
+            Ok(outgoing) => Ok(port.transmit(counters, &outgoing, payload, |out| fill(wqe, out))?),
+            Err(Unframed::Wait) => Err(Unsent::NoAddress),
             Err(Unframed::Drop(reason)) => {
                 counters.drop_packet(reason);
                 Ok(())
             }
+        }
+    }
+
+    /// Sends the datagrams of a port whose destination's MAC address has come, in their order. True if there were any.
+    pub(crate) fn send_parked(&mut self, port: usize) -> bool {
+        let Self { ports, counters, .. } = self;
+        let Some(port) = ports.get_mut(port) else { return false };
+        let Some(ethernet) = port.ethernet.as_mut().filter(|ethernet| !ethernet.parked.is_empty()) else {
+            return false;
+        };
+        let mut list = ethernet.parked.take();
+        let before = list.len();
+        let mut blocked = false;
+        list.retain(|d| {
+            if blocked {
+                return true;
+            }
+            match addressing::address(port, &d.av, d.bth, d.extended, d.flow, false) {
+                Ok(outgoing) => {
+                    let payload = &d.payload;
+                    let sent =
+                        port.transmit(counters, &outgoing, payload.len(), |out| out.copy_from_slice(payload));
+                    blocked = sent.is_err();
+                    blocked
+                }
+                Err(Unframed::Wait) => true,
+                Err(Unframed::Drop(reason)) => {
+                    counters.drop_packet(reason);
+                    false
+                }
+            }
+        });
+        let worked = list.len() < before;
+        if let Some(ethernet) = &mut port.ethernet {
+            ethernet.parked.give_back(list);
+        }
+        worked
+    }
+
+    /// Parks a datagram until its destination's MAC address has come; it is lost if too many wait for that.
+    pub(crate) fn park(&mut self, port: u8, datagram: ParkedDatagram) {
+        let ethernet = self.ports.get_mut(usize::from(port)).and_then(|port| port.ethernet.as_mut());
+        if ethernet.is_some_and(|ethernet| !ethernet.parked.park(datagram)) {
+            self.counters.drop_packet(DropReason::NeighbourQueueFull);
         }
     }
 

@@ -117,7 +117,8 @@ impl Engine {
     /// When the device wants its next turn even if nothing happens; `Some` in the past if it has work now.
     #[must_use]
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        if !self.dev.ready.is_empty() {
+        let waits = |port: &Port| port.ethernet.as_ref().is_some_and(|ethernet| !ethernet.parked.is_empty());
+        if !self.dev.ready.is_empty() || self.dev.ports.iter().any(waits) {
             return Some(now);
         }
         self.dev.timers.first().map(|&(at, _)| at)
@@ -180,6 +181,10 @@ impl Engine {
     fn give_turns(&mut self, now: Instant) -> bool {
         let Self { qps, dev, .. } = self;
         let mut worked = false;
+        // Before new ones, which would overtake them.
+        for port in 0..dev.ports.len() {
+            worked |= dev.send_parked(port);
+        }
         for _ in 0..dev.ready.len().min(TURNS) {
             let Some(slot) = dev.ready.pop_front() else { break };
             let Some(qp) = qps.at(slot) else { continue };

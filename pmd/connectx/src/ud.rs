@@ -1,11 +1,12 @@
 //! Datagrams (IBA 9.8.3): user, general management and, where the host asks for it, subnet management.
 
+use ib_wire::QKey;
 use ib_wire::packet::{Bth, Deth, Extended, GRH_LEN, Opcode};
-use ib_wire::{Psn, QKey};
 
 use super::addressing;
 use super::counters::DropReason;
-use super::device::{Device, Face, Receive, Step};
+use super::device::{Device, Face, Receive, Step, Unsent};
+use super::ethernet::ParkedDatagram;
 use super::frame::{Arrived, NetworkHeader};
 use super::object::qp::{Qp, QpKind};
 use super::scatter::ScatterError;
@@ -44,7 +45,7 @@ pub(crate) fn step(qp: &mut Qp, dev: &mut Device) -> Step {
     }
 }
 
-fn datagram(qp: &Qp, dev: &mut Device, control: &Control) -> Result<(Step, u32), WcStatus> {
+fn datagram(qp: &mut Qp, dev: &mut Device, control: &Control) -> Result<(Step, u32), WcStatus> {
     const DATA_AT: usize = size_of::<ControlSegment>() + size_of::<DatagramAddress>();
     dev.wqe.load(&qp.sq, control, qp.qpn)?;
     let immediate = match control.operation() {
@@ -80,17 +81,29 @@ fn datagram(qp: &Qp, dev: &mut Device, control: &Control) -> Result<(Step, u32),
         becn: false,
         dest_qpn: to.qpn,
         ack_request: false,
-        psn: Psn::default(),
+        psn: qp.datagram_psn,
     };
     let extended = if immediate { Extended::DethImmediate(deth, control.imm) } else { Extended::Deth(deth) };
     let management = qp.kind == QpKind::Smi;
+    let flow = qp.qpn.get();
     let sent = dev.send(
         qp.port,
-        |port| addressing::address(port, &to.av, bth, extended, qp.qpn.get(), management),
+        |port| addressing::address(port, &to.av, bth, extended, flow, management),
         len,
         |wqe, out| wqe.copy(&pieces, out),
     );
-    Ok((if sent.is_ok() { Step::Sent } else { Step::Blocked }, length as u32))
+    match sent {
+        Ok(()) => {}
+        Err(Unsent::Full) => return Ok((Step::Blocked, 0)),
+        // Others behind it may go where somebody answers.
+        Err(Unsent::NoAddress) => {
+            let mut payload = vec![0; len].into_boxed_slice();
+            dev.wqe.copy(&pieces, &mut payload);
+            dev.park(qp.port, ParkedDatagram { av: to.av, bth, extended, flow, payload });
+        }
+    }
+    qp.datagram_psn = qp.datagram_psn.add(1);
+    Ok((Step::Sent, length as u32))
 }
 
 /// Takes a datagram in.

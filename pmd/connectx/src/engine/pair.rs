@@ -1,6 +1,6 @@
 //! Queue pairs: what they are made with, their life.
 
-use ib_wire::{Gid, QKey, Qpn};
+use ib_wire::{Gid, Psn, QKey, Qpn};
 
 use super::{Engine, not_found, unsupported};
 use crate::device::Face;
@@ -72,6 +72,7 @@ impl Engine {
             receives,
             pkey_index: 0,
             qkey: QKey(0),
+            datagram_psn: Psn::default(),
             rc: None,
             queued: false,
             deadline: None,

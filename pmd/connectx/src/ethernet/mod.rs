@@ -3,6 +3,7 @@
 
 mod message;
 mod neighbour;
+mod parked;
 #[cfg(test)]
 mod tests;
 
@@ -11,6 +12,7 @@ use ib_wire::{Gid, Guid, Mtu};
 
 pub(crate) use message::{handle as handle_message, question as question_frame};
 pub(crate) use neighbour::{Neighbours, Resolution};
+pub(crate) use parked::{Parked, ParkedDatagram};
 
 use super::counters::DropReason;
 
@@ -63,12 +65,13 @@ impl EthernetHeader {
 pub(crate) struct Ethernet {
     pub(crate) mac: MacAddress,
     pub(crate) neighbours: Neighbours,
+    pub(crate) parked: Parked,
 }
 
 impl Ethernet {
     /// Of a port whose GUID comes from its MAC address.
     pub(crate) fn new(guid: Guid) -> Self {
-        Self { mac: mac_of_guid(guid), neighbours: Neighbours::default() }
+        Self { mac: mac_of_guid(guid), neighbours: Neighbours::default(), parked: Parked::default() }
     }
 }
 

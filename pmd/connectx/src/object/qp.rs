@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ib_wire::{PKey, QKey, Qpn};
+use ib_wire::{PKey, Psn, QKey, Qpn};
 
 use super::receive::ReceiveQueue;
 use super::send::SendQueue;
@@ -63,6 +63,8 @@ pub(crate) struct Qp {
     pub(crate) receives: Receives,
     pub(crate) pkey_index: u16,
     pub(crate) qkey: QKey,
+    /// PSN of the next datagram.
+    pub(crate) datagram_psn: Psn,
     /// The transport's part of a connected queue pair.
     pub(crate) rc: Option<Box<Connection>>,
     /// It waits for its turn.
@@ -146,7 +148,10 @@ impl Qp {
                 self.rc = Some(Box::new(Connection::new(how)));
                 self.state = QpState::Rtr;
             }
-            (QpState::Rtr, QpTransition::UdToSend { .. }) if datagram => self.state = QpState::Rts,
+            (QpState::Rtr, QpTransition::UdToSend { sq_psn }) if datagram => {
+                self.datagram_psn = *sq_psn;
+                self.state = QpState::Rts;
+            }
             (QpState::Rtr, QpTransition::RcToSend(how)) if !datagram => {
                 if let Some(rc) = &mut self.rc {
                     rc.requester.start(how);

@@ -9,9 +9,9 @@ use ib_wire::packet::{Aeth, Bth, Credit, Extended, Opcode, Syndrome};
 use super::addressing;
 use super::connection::Connection;
 use super::connection::responder::Reply;
-use super::device::Device;
+use super::device::{Device, Unsent};
 use super::object::qp::Qp;
-use super::port::{Blocked, Port};
+use super::port::Port;
 
 /// What a connection needs to know of its queue pair to make packets.
 #[derive(Clone, Copy)]
@@ -44,7 +44,7 @@ impl QpFace {
 }
 
 /// Sends the acknowledge that the responder owes, if any.
-pub(crate) fn reply(qp: &mut Qp, dev: &mut Device) -> Result<(), Blocked> {
+pub(crate) fn reply(qp: &mut Qp, dev: &mut Device) -> Result<(), Unsent> {
     let face = QpFace::new(qp, dev);
     let Some(rc) = &mut qp.rc else { return Ok(()) };
     let (psn, syndrome) = match rc.responder.reply {

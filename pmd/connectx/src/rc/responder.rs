@@ -192,11 +192,15 @@ fn write(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, last: bool) -> Res
     if n > left || last && n != left {
         return Err(INVALID);
     }
+    // The key may have gone since the first packet. It is looked at before a receive is taken, which would be lost otherwise.
+    let memory = match n {
+        0 => None,
+        _ => Some(dev.mrs.translate(rkey, address, payload.len(), Use::RemoteWrite).map_err(|_| ACCESS)?),
+    };
     let immediate =
         matches!(packet.bth().opcode, Opcode::RcWriteLastImmediate | Opcode::RcWriteOnlyImmediate);
     let counter = if immediate { Some(take(dev, &mut qp.receives)?) } else { None };
-    if n > 0 {
-        let memory = dev.mrs.translate(rkey, address, payload.len(), Use::RemoteWrite).map_err(|_| ACCESS)?;
+    if let Some(memory) = memory {
         memory.write(payload);
     }
     rc.responder.incoming =

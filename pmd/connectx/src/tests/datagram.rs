@@ -1,6 +1,8 @@
-use ib_wire::{Gid, Lid, PKey, QKey, Qpn};
+use ib_wire::packet::Packet;
+use ib_wire::{Gid, Lid, PKey, Psn, QKey, Qpn};
 
 use super::rig::*;
+use crate::cable::CableEnd;
 use crate::{DropReason, QpKind};
 use hca::{GlobalRoute, QpState, QpTransition, WcStatus};
 
@@ -198,4 +200,28 @@ fn within_one_device() {
     rig.settle();
     assert_eq!(rig.a.rcq.all()[0].bytes, 49);
     assert_eq!(m.get(1040, 9), b"to myself");
+}
+
+#[test]
+fn sequence_numbers_begin_where_the_host_says() {
+    let (mut wire, theirs) = CableEnd::pair().unwrap();
+    let (_idle, other) = CableEnd::pair().unwrap();
+    let mut rig = Rig::over(theirs, other);
+    let mut tx = rig.a.qp(QpKind::Ud, 64, None, 1);
+    for to in [
+        QpTransition::UdToInit { pkey_index: 0, qkey: QKey(QKEY) },
+        QpTransition::UdToReceive,
+        QpTransition::UdToSend { sq_psn: Psn::new(0xff_fffe) },
+    ] {
+        rig.a.engine.modify_qp(tx.qpn, &to).unwrap();
+    }
+    let (m, key) = rig.a.memory(64);
+    let to = To { lid: Lid(7), qpn: Qpn::new(9), qkey: QKEY, grh: None };
+    for _ in 0..4 {
+        rig.a.send_ud(&mut tx, &to, &[data(10, key, m.address())]);
+    }
+    rig.a.engine.step(rig.now);
+    let mut seen = Vec::new();
+    wire.receive(10, |bytes| seen.push(Packet::parse(bytes).unwrap().bth().psn.get()));
+    assert_eq!(seen, [0xff_fffe, 0xff_ffff, 0, 1]);
 }

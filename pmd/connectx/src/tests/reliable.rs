@@ -354,3 +354,34 @@ fn rdma_write_goes_where_the_key_allows() {
     let sent: Vec<_> = l.rig.a.scq.all().iter().map(|w| w.status).collect();
     assert_eq!(sent, [WcStatus::Success, WcStatus::Success, WcStatus::RemoteAccess]);
 }
+
+#[test]
+fn a_key_that_goes_during_a_write_costs_no_receive() {
+    let mut l = joined(Rig::new(), Rc { mtu: Mtu::B256, timeout: 0, ..Rc::default() }, 4, 4096);
+    l.srq.post();
+    // One packet more than a turn sends; beginning counts as one.
+    let length = 15 * 256 + 10;
+    let (src, key) = l.rig.a.memory(8192);
+    let dst = Memory::new(8192);
+    let write = Access { local_write: true, remote_write: true, remote_read: false };
+    let rkey = l.rig.b.engine.register(dst.address(), dst.host(), write).unwrap();
+    let mut body = dst.address().to_be_bytes().to_vec();
+    body.extend_from_slice(&rkey.to_be_bytes());
+    body.extend_from_slice(&[0; 4]);
+    body.extend_from_slice(&data(length, key, src.address()));
+    l.rig.a.post(&mut l.tx, 0x09, SIGNAL, 42, &body);
+    l.rig.a.engine.step(l.rig.now);
+    l.rig.b.engine.step(l.rig.now);
+    l.rig.b.engine.deregister(rkey).unwrap();
+    l.rig.settle();
+    assert_eq!(l.rig.a.scq.all()[0].status, WcStatus::RemoteAccess);
+    assert_eq!(l.rig.b.rcq.all(), [], "the last packet was refused before it took a receive");
+    // So the next connection on the shared queue finds it.
+    let mut tx = l.rig.a.qp(QpKind::Rc, 16, None, 3);
+    let rx = l.rig.b.qp(QpKind::Rc, 16, Some(l.srq.number), 4);
+    l.rig.a.connect(&tx, (Lid(2), rx.qpn), Rc::default());
+    l.rig.b.connect(&rx, (Lid(1), tx.qpn), Rc::default());
+    l.rig.a.send(&mut tx, &[data(10, key, src.address())]);
+    l.rig.settle();
+    assert_eq!(l.rig.b.rcq.all().iter().map(|w| (w.opcode, w.bytes)).collect::<Vec<_>>(), [(RESP_SEND, 10)]);
+}

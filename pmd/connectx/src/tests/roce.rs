@@ -167,9 +167,10 @@ fn what_cannot_go_is_dropped_and_counted() {
         assert_eq!(send(&mut rig, &To { grh: Some(route(v4(2), index)), ..good.clone() }), 1);
     }
     assert_eq!(rig.a.drops(DropReason::NoRoute), 4);
-    // Nobody is there: the datagram waits for three questions, then it is given up, as are others for a while.
+    // Nobody is there: the datagram waits for three questions, then it is given up, as are others for a while. It waits apart:
+    // its queue pair is done with it.
     let nobody = To { grh: Some(route(v4(77), FOUR)), ..good };
-    assert_eq!(send(&mut rig, &nobody), 0);
+    assert_eq!(send(&mut rig, &nobody), 1);
     let wait = |rig: &mut Rig| {
         for _ in 0..40 {
             rig.now += Duration::from_millis(100);
@@ -177,7 +178,7 @@ fn what_cannot_go_is_dropped_and_counted() {
         }
     };
     wait(&mut rig);
-    assert_eq!((rig.a.scq.all().len(), rig.a.drops(DropReason::NoNeighbour)), (1, 1));
+    assert_eq!((rig.a.scq.all().len(), rig.a.drops(DropReason::NoNeighbour)), (0, 1));
     assert_eq!(rig.a.engine.counters().activity(Activity::Sent), 3, "nothing but the questions");
 }
 
@@ -349,4 +350,34 @@ fn mtu_by_the_interface() {
     for (ip, mtu) in codes.into_iter().chain([(4500, Some(Mtu::B4096)), (9000, Some(Mtu::B4096))]) {
         assert_eq!(roce_mtu(ip), mtu, "{ip}");
     }
+}
+
+#[test]
+fn a_destination_that_does_not_answer_holds_up_no_other() {
+    let mut rig = rig();
+    let mut tx = rig.a.ud(QKEY, 1);
+    let mut rx = rig.b.ud(QKEY, 2);
+    let (m, key) = rig.a.memory(64);
+    let (r, rkey) = rig.b.memory(4096);
+    let good = to(&rig, rx.qpn, FOUR);
+    let nobody = To { grh: Some(route(v4(77), FOUR)), ..good.clone() };
+    m.put(0, b"0123456789");
+    for n in 0..3 {
+        rig.b.receive(&mut rx, &[data(256, rkey, r.address() + n * 256)]);
+        rig.a.send_ud(&mut tx, &nobody, &[data(5, key, m.address())]);
+        rig.a.send_ud(&mut tx, &good, &[data(10 - n as u32, key, m.address())]);
+    }
+    // Time stands still: the silent one cannot have been given up.
+    rig.settle();
+    let got: Vec<_> = rig.b.rcq.all().iter().map(|w| w.bytes).collect();
+    assert_eq!(got, [50, 49, 48], "all of them, from cold, in their order");
+    assert_eq!(rig.a.scq.all().len(), 6);
+    // Few may wait for one; the others are counted.
+    for _ in 0..16 {
+        rig.a.send_ud(&mut tx, &nobody, &[data(5, key, m.address())]);
+        rig.settle();
+    }
+    assert_eq!((rig.a.scq.all().len(), rig.a.drops(DropReason::NeighbourQueueFull)), (16, 3));
+    rig.run(Duration::from_secs(5));
+    assert_eq!(rig.a.drops(DropReason::NoNeighbour), 16);
 }
