@@ -60,10 +60,15 @@ impl Mbuf {
 
     /// For reading into the packet with one system call.
     pub fn io_slices_mut(&mut self) -> impl Iterator<Item = IoSliceMut<'_>> {
-        self.segments().map(|s| {
-            let bytes = s.bytes;
-            // SAFETY: the packet is borrowed exclusively, and the segments of a chain do not overlap.
-            let bytes = unsafe { std::slice::from_raw_parts_mut(bytes.as_ptr().cast_mut(), bytes.len()) };
+        let head = self.head();
+        let chain = std::iter::successors(NonNull::new(head), |m| NonNull::new(raw::next(m.as_ptr())));
+        chain.map(|m| {
+            let m = m.as_ptr();
+            // SAFETY: the data lies within the segment's buffer; the packet is borrowed exclusively as long as the slices live,
+            // and the segments of a chain do not overlap.
+            let bytes = unsafe {
+                std::slice::from_raw_parts_mut(raw::buf_addr(m).add(raw::data_off(m)), raw::data_len(m))
+            };
             IoSliceMut::new(bytes)
         })
     }

@@ -91,3 +91,21 @@ fn sizes_out_of_range_are_errors() {
         Err(PoolError::Name(_))
     ));
 }
+
+#[test]
+fn a_chain_is_written_by_its_slices_and_each_byte_once() {
+    let pool = pool("slices", 8);
+    let mut m = pool.copy_from_slice(&[0; 9000]).unwrap();
+    let lengths: Vec<usize> = m.io_slices_mut().map(|s| s.len()).collect();
+    assert_eq!(lengths, [4096, 4096, 808]);
+    // All of them at once, as a system call has them.
+    let mut slices: Vec<_> = m.io_slices_mut().collect();
+    let mut n = 0u32;
+    for byte in slices.iter_mut().flat_map(|s| s.iter_mut()) {
+        *byte += (n % 251) as u8;
+        n += 1;
+    }
+    let mut back = vec![0; 9000];
+    assert_eq!(m.read(0, &mut back), 9000);
+    assert!(back.iter().zip(0u32..).all(|(&byte, at)| byte == (at % 251) as u8));
+}

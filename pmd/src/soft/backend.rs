@@ -3,8 +3,9 @@
 use ib_wire::Qpn;
 
 use super::SoftHca;
+use super::anchor::{Object, SoftAnchor};
 use super::bus::SoftBus;
-use crate::hca::{Backend, HcaError, QpTransition, Queues, QueuesConfig, RcConfig, UdDestination};
+use crate::hca::{Backend, HcaError, Queues, QueuesConfig, RcConfig, UdDestination};
 use crate::mem::{Mbuf, Pool};
 use crate::mlx5::av::Destination;
 use crate::mlx5::packet::{Packet, PacketPool};
@@ -21,7 +22,9 @@ impl SoftHca {
         let regions = self.regions.clone();
         let bus = SoftBus::new(&self.engine);
         let ethernet = self.engine.lock().is_ethernet(config.port);
+        let engine = self.engine.clone();
         let rings = self.make_queues(config, PacketPool::<P>::room(&pool) as usize)?;
+        let anchored = |object| Some(SoftAnchor::boxed(&engine, object));
         Ok(MlxQueues::new(Parts {
             receive_cq: rings.receive_cq.rings,
             send_cq: rings.send_cq.rings,
@@ -35,9 +38,8 @@ impl SoftHca {
             max_rc: config.max_rc,
             signal_every: config.signal_every,
             ethernet,
-            // The device lets go before queues are dropped: see `end_queues`.
-            ud_anchor: None,
-            srq_anchor: None,
+            ud_anchor: anchored(Object::Pair(Qpn::new(rings.ud.rings.qpn))),
+            srq_anchor: rings.srq.as_ref().and_then(|srq| anchored(Object::Shared(srq.rings.srqn))),
         }))
     }
 
@@ -47,9 +49,8 @@ impl SoftHca {
         ud: Qpn,
         queues: MlxQueues<SoftBus, P>,
     ) -> Result<(), HcaError> {
-        // First the device: until its queue pairs are gone it may write into the buffers.
-        self.quiesce(ud)?;
-        drop(queues);
+        queues.destroy()?;
+        self.end_connected(ud);
         // SAFETY: the driver's queues are gone.
         unsafe { self.unmake_queues(ud) }
     }
@@ -57,15 +58,15 @@ impl SoftHca {
     /// A connected queue pair for any kind of packet buffer.
     pub(crate) fn rc_for<P: Packet>(&mut self, config: &RcConfig) -> Result<RcQp<P>, HcaError> {
         let (rings, signal_every) = self.make_rc(config)?;
-        Ok(RcQp::new(&rings, config.passive, signal_every, None))
+        let anchor = SoftAnchor::boxed(&self.engine, Object::Pair(Qpn::new(rings.qpn)));
+        Ok(RcQp::new(&rings, config.passive, signal_every, Some(anchor)))
     }
 
     /// Destroys a connected queue pair; what it owes goes home.
     pub(crate) fn end_rc<P: Packet>(&mut self, rc: RcQp<P>) -> Result<(), HcaError> {
         let qpn = rc.qpn();
-        // As above. A receive of the shared queue that it had begun to fill comes back with a completion.
-        let _ = self.engine.lock().modify_qp(qpn, &QpTransition::ToReset);
-        drop(rc);
+        // A receive of the shared queue that it had begun to fill comes back with a completion.
+        rc.destroy()?;
         // SAFETY: the driver's queue pair is gone.
         unsafe { self.unmake_rc(qpn) }
     }

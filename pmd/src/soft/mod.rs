@@ -2,6 +2,7 @@
 //! numbers, registration – in front of its
 //! [`Engine`], with the mlx5 driver behind it.
 
+mod anchor;
 mod backend;
 mod bus;
 mod control;
@@ -20,9 +21,7 @@ use std::sync::Arc;
 use ib_wire::{Guid, Mtu, Qpn};
 use parking_lot::Mutex;
 
-use crate::hca::{
-    AsyncEvent, HcaError, LinkLayer, PortNumber, QpTransition, QueuesConfig, QueuesId, RcConfig,
-};
+use crate::hca::{AsyncEvent, HcaError, LinkLayer, PortNumber, QueuesConfig, QueuesId, RcConfig};
 use crate::mlx5::mr::{MrTable, Region};
 use crate::mlx5::rings::QpRings;
 pub use bus::SoftBus;
@@ -174,16 +173,14 @@ impl SoftHca {
         Ok(self.workers.entry(config.id).or_insert(rings))
     }
 
-    /// Makes the device let go of a worker's buffers, before the driver's queues give them back: of the datagram queue
-    /// pair's, and of the shared receive queue's, which connected queue pairs may still fill.
-    fn quiesce(&mut self, ud: Qpn) -> Result<(), HcaError> {
+    /// Destroys the connected queue pairs of a worker whose hot halves are elsewhere, so that its queues can be destroyed.
+    fn end_connected(&mut self, ud: Qpn) {
         let mut engine = self.engine.lock();
-        engine.modify_qp(ud, &QpTransition::ToReset)?;
         let id = self.workers.iter().find(|(_, w)| w.ud.rings.qpn == ud.get()).map(|(id, _)| *id);
         for (qpn, _) in self.connected.iter().filter(|(_, rc)| Some(rc.queues) == id) {
+            // It may be gone already.
             let _ = engine.destroy_qp(*qpn);
         }
-        Ok(())
     }
 
     /// # Safety

@@ -6,7 +6,7 @@ use crate::object::cq::Cq;
 use crate::object::mr::Access;
 use crate::object::qp::{Qp, Receives};
 use crate::object::receive::Srq;
-use hca::HcaError;
+use hca::{HcaError, QpTransition};
 
 /// Most completion queues, and most shared receive queues.
 const MAX_QUEUES: usize = 4096;
@@ -60,6 +60,13 @@ impl Engine {
         let srq = self.dev.srqs.get_mut(number as usize).and_then(Option::as_mut);
         srq.ok_or_else(|| not_found("shared receive queue", number))?.rearm();
         Ok(())
+    }
+
+    /// Takes all queue pairs on a shared receive queue to RESET: from now on nothing fills its receives.
+    pub fn reset_users_of_srq(&mut self, number: u32) -> Result<(), HcaError> {
+        let uses = |qp: &&Qp| matches!(qp.receives, Receives::Shared(n) if n == number);
+        let users: Vec<_> = self.qps.all().filter(uses).map(|qp| qp.qpn).collect();
+        users.into_iter().try_for_each(|qpn| self.modify_qp(qpn, &QpTransition::ToReset))
     }
 
     /// Destroys a shared receive queue that no queue pair uses.

@@ -380,3 +380,33 @@ fn numbers_and_room_run_out_with_an_error() {
     let again: ArrayVec<_, 64> = std::iter::from_fn(|| a.hca.rc_for::<Buffer>(&config).ok()).collect();
     assert_eq!(again.len(), before);
 }
+
+#[test]
+fn dropped_queues_are_out_of_the_reach_of_other_threads_turns() {
+    for kept_elsewhere in [false, true] {
+        let (mut a, mut b) = pair();
+        let config = RcConfig { queues: QueuesId(3), send_depth: 64, passive: false };
+        let (ra, rb) = (a.hca.rc_for(&config).unwrap(), b.hca.rc_for(&config).unwrap());
+        let (aq, bq) = (ra.qpn(), rb.qpn());
+        a.connect(1, ra, (Lid(2), bq));
+        b.connect(1, rb, (Lid(1), aq));
+        let to = Destination::new(&UdDestination { av: local(Lid(2)), qpn: b.ud, qkey: QKey(0xb1b) });
+        turns(&mut a, &mut b, 4);
+        let engine = b.hca.engine().clone();
+        let elsewhere = kept_elsewhere.then(|| b.queues.remove(RcSlot(1)).unwrap());
+        // As safe code may: nobody asked the device.
+        drop(b.queues);
+        assert_eq!(b.buffers.home(), BUFFERS);
+        let before = b.buffers.0.memory.get(0, BUFFERS * EACH);
+        for i in 0..4 {
+            a.queues.post_rc(RcSlot(1), a.buffers.chain(&pattern(5000, i))).unwrap();
+            a.queues.post_ud(&to, a.buffers.chain(&pattern(2000, 50 + i))).unwrap();
+        }
+        for _ in 0..20 {
+            a.turn();
+            engine.lock().step(std::time::Instant::now());
+        }
+        assert!(b.buffers.0.memory.get(0, BUFFERS * EACH) == before, "somebody else's packet now");
+        drop(elsewhere);
+    }
+}
