@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ib_wire::cm::{FlowLabel, MaxCmRetries, MessageRejected, RejectReason, RetryCount, RnrRetry};
-use ib_wire::{CommId, Guid, Mtu, PKey, Psn, Qpn, ServiceId, TimeoutCode};
+use ib_wire::{CommId, Gid, Guid, Lid, Mtu, PKey, Psn, Qpn, ServiceId, TimeoutCode};
 
 use super::state::State;
 use crate::Path;
@@ -27,6 +27,8 @@ pub struct Config {
     pub ack_delay: TimeoutCode,
     /// Upper bound of every time that a peer can impose: response timeouts, MRA service timeouts, TIMEWAIT.
     pub max_wait: Duration,
+    /// Upper bound of the time for all repetitions of a message to a peer that has begun the connection and named times and number.
+    pub max_repeating: Duration,
 }
 
 impl Config {
@@ -41,6 +43,8 @@ impl Config {
             max_transmit: 4096,
             ack_delay: TimeoutCode::new(15),
             max_wait: Duration::from_secs(60),
+            // What ib_ipoib's own numbers come to.
+            max_repeating: Duration::from_secs(66),
         }
     }
 }
@@ -197,6 +201,10 @@ pub struct RequestInfo {
     pub pkey: PKey,
     /// Index of the P_Key that the datagram came with.
     pub pkey_index: u16,
+    /// The LID that the datagram came from.
+    pub source_lid: Lid,
+    /// The GID that it came from, if it had a GRH.
+    pub source_gid: Option<Gid>,
     /// The peer's queue pair is on a shared receive queue.
     pub srq: bool,
     /// Transport retries that the peer uses, and we shall.

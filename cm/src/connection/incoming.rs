@@ -120,9 +120,7 @@ impl ConnectionTable {
             };
         }
         if let Some(&old) = self.by_remote_qp.get(&(m.ca_guid, m.local_qpn)) {
-            if self.state_of(old) == State::Established {
-                self.start_disconnect(now, old, DisconnectCause::Stale);
-            }
+            self.end_stale(now, old, from);
             return refuse(self, RejectReason::StaleConnection);
         }
         if !self.listeners.contains(&m.service_id) {
@@ -150,6 +148,8 @@ impl ConnectionTable {
             path,
             pkey: m.pkey,
             pkey_index: from.pkey_index,
+            source_lid: from.lid,
+            source_gid: from.route.map(|route| route.gid),
             srq: m.srq,
             retry_count: m.retry_count,
             rnr_retry_count: m.rnr_retry_count,
@@ -159,7 +159,9 @@ impl ConnectionTable {
             private_data: m.private_data,
         };
         let id = self.fresh_id();
-        let max_retries = m.max_cm_retries.get();
+        let timeout = self.bounded(response_time(m.local_response_timeout));
+        let most = self.config.max_repeating.as_millis() / timeout.as_millis().max(1);
+        let max_retries = m.max_cm_retries.get().min(u8::try_from(most).unwrap_or(u8::MAX));
         let peer_timeout = response_time(m.remote_response_timeout);
         let entry = Entry {
             state: State::Idle,
@@ -177,7 +179,7 @@ impl ConnectionTable {
             pending: None,
             service_timeout: TimeoutCode::new(0),
             deadline: None,
-            timeout: self.bounded(response_time(m.local_response_timeout)),
+            timeout,
             max_retries,
             way: self.bounded(response_time(request.ack_timeout)),
         };
@@ -256,6 +258,16 @@ impl ConnectionTable {
         Ok(())
     }
 
+    /// Ends a connection whose queue pair begins another one (IBA 12.9.8.3), if it is the same port that says so: anybody can name
+    /// anybody's queue pair.
+    fn end_stale(&mut self, now: Instant, old: CommId, from: MadAddress) {
+        let origin = |address: MadAddress| (address.lid, address.route.map(|route| route.gid));
+        let Some(entry) = self.entries.get(&old) else { return };
+        if entry.state == State::Established && origin(entry.peer) == origin(from) {
+            self.start_disconnect(now, old, DisconnectCause::Stale);
+        }
+    }
+
     /// A REP from a queue pair that an older connection holds: refuse it, end both.
     fn refuse_stale_reply(
         &mut self,
@@ -274,9 +286,7 @@ impl ConnectionTable {
             ..Reject::default()
         };
         self.send_reject(from.reply(), reject, tid);
-        if self.state_of(old) == State::Established {
-            self.start_disconnect(now, old, DisconnectCause::Stale);
-        }
+        self.end_stale(now, old, from);
         let info = RejectInfo {
             reason: RejectReason::StaleConnection,
             message: MessageRejected::Reply,

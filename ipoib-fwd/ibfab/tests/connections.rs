@@ -281,6 +281,7 @@ fn a_thousand_passive_connections_cost_little_and_leave_nothing() {
     let hca = adapter(1, one);
     let mut link = LinkSettings::new(PKey::DEFAULT, Qpn::default(), 5);
     link.max_passive = PEERS;
+    link.max_passive_from_lid = PEERS;
     let sizes = WorkerSizes {
         ud_send_depth: 256,
         ud_recv_depth: 256,

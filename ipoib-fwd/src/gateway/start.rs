@@ -30,7 +30,7 @@ use crate::forward::{GatewayAddress, Prefix, Route, Routes, Settings};
 use crate::log::Log;
 use crate::segment::{Ageing, Own, SegmentSettings};
 use endpoint::{Endpoint, EndpointConfig, EndpointError, WorkerSizes};
-use ipoib::link::{LinkSettings, Mode};
+use ipoib::link::{LINK_LOCAL_GROUPS, LinkSettings, Mode};
 use ipoib::net::ethernet::MacAddress;
 
 /// One signalled send in this many: completions are reaped in batches.
@@ -444,7 +444,10 @@ impl Running<'_> {
         link.retry_count = ib.retry_count;
         link.rnr_retry = ib.rnr_retry;
         link.passive_idle = Duration::from_secs(ib.connection_idle_seconds.into());
-        link.max_passive = share.passive as usize * usize::from(workers);
+        link.max_passive = share.passive as usize;
+        // A quarter for one host's port at most: it cannot push the others' connections out.
+        link.max_passive_from_lid = (share.passive as usize * usize::from(workers) / 4).max(16);
+        link.groups = LINK_LOCAL_GROUPS.to_vec();
         link.neighbour_idle = Duration::from_secs(ib.neighbour_idle_seconds.into());
         EndpointConfig {
             port: PortNumber(segment.port),

@@ -6,10 +6,12 @@ use cm::connection::RequestInfo;
 use ib_wire::cm::RejectReason;
 use ib_wire::cm::ipoib::{PrivateData, ServiceIdForm};
 use ib_wire::ipoib::{AddressFlags, HardwareAddress};
+use ib_wire::{Gid, Lid};
 
 use super::action::{Action, ConnKey};
 use super::connections::{Side, State};
 use super::machine::Link;
+use super::passive::File;
 use super::settings::{Mode, WorkerIndex};
 use super::statistics::CloseReason;
 use super::timers::Timer;
@@ -17,6 +19,10 @@ use super::{MAX_MESSAGE, MIN_MESSAGE};
 
 /// A passive connection idle for this long makes room where connection slots run out.
 const OUT_OF_USE: Duration = Duration::from_secs(10);
+/// A peer's request has this long to become a connection, whatever time-outs the peer names.
+const HALF_OPEN: Duration = Duration::from_secs(30);
+/// A connection that never carried anything is closed after this part of the time that an idle one has.
+const UNUSED_PART: u32 = 4;
 
 impl Link {
     /// Decides on a peer's request: the worker and the peer, or why not.
@@ -51,15 +57,32 @@ impl Link {
                 return Err(reason);
             }
         };
+        let (peer_key, lid) = ((peer.qpn, peer.gid, worker), request.source_lid);
+        if !self.is_at(request, peer) {
+            self.counters.requests_suspect += 1;
+            self.counters.requests_rejected += 1;
+            // If the peer has moved, subnet administration will say so, and the next request is taken.
+            self.want_path(now, peer.gid);
+            self.check_lid(peer.gid, lid);
+            return Err(RejectReason::Consumer);
+        }
         // A peer sends by one connection at a time; if it opens another, it has given the old one up.
-        if let Some(old) = self.conns.passive.get(&(peer.qpn, peer.gid, worker)).copied() {
+        if let Some(old) = self.conns.passive.of_peer(peer_key) {
             self.close(now, old, CloseReason::Replaced);
         }
-        while self.conns.lru.len() >= self.settings.max_passive
-            && let Some((_, oldest)) = self.conns.lru.first().copied()
+        // Whoever has more than a share makes room among what is its own.
+        while self.conns.passive.from_lid(lid) >= self.settings.max_passive_from_lid
+            && let Some((_, oldest)) = self.conns.passive.oldest_of_lid(lid)
         {
             self.close(now, oldest, CloseReason::Evicted);
         }
+        while self.conns.passive.at_worker(worker) >= self.settings.max_passive
+            && let Some((_, oldest)) = self.conns.passive.oldest_of_worker(worker)
+        {
+            self.close(now, oldest, CloseReason::Evicted);
+        }
+        // Who asks is looked up, if that is not known; then it is seen whether it is who it says (`Link::check_origins`).
+        self.want_path(now, peer.gid);
         let psn = self.random.psn();
         let key = self.conns.add(now, Side::Passive, worker, peer, psn);
         let attributes = request.qp_attributes(psn);
@@ -69,10 +92,11 @@ impl Link {
             conn.receive = Some(receive);
             conn.send = Some(send);
             conn.handshake = true;
+            conn.lid = lid;
             conn.rnr_retry = request.rnr_retry_count;
         }
-        self.conns.passive.insert((peer.qpn, peer.gid, worker), key);
-        self.conns.lru.insert((now, key));
+        self.conns.passive.insert(File { peer: peer_key, lid, used: now }, key);
+        self.timers.set(Timer::Conn(key), now + HALF_OPEN);
         self.arm_expiry();
         self.actions.push_back(Action::CreateRc { conn: key, worker, passive: true });
         Ok(key)
@@ -80,15 +104,51 @@ impl Link {
 
     /// How long the connection that is idle for the longest time has been so, if it is out of use.
     pub(crate) fn out_of_use(&self, now: Instant) -> Option<Duration> {
-        let (used, _) = self.conns.lru.first()?;
-        Some(now.saturating_duration_since(*used)).filter(|idle| *idle >= OUT_OF_USE)
+        let (used, _) = self.conns.passive.oldest()?;
+        Some(now.saturating_duration_since(used)).filter(|idle| *idle >= OUT_OF_USE)
     }
 
     /// Closes the connection that is idle for the longest time.
     pub(crate) fn evict(&mut self, now: Instant) {
-        if let Some((_, oldest)) = self.conns.lru.first().copied() {
+        if let Some((_, oldest)) = self.conns.passive.oldest() {
             self.close(now, oldest, CloseReason::Evicted);
         }
+    }
+
+    /// True unless a request comes from another port than the one that has the GID which it names: as far as subnet administration has
+    /// told, and as an earlier connection of that peer has shown.
+    fn is_at(&self, request: &RequestInfo, peer: HardwareAddress) -> bool {
+        let lid = request.source_lid;
+        let known = self.paths.get(peer.gid).is_none_or(|path| path.dlid == lid);
+        // All that name one GID have come from one LID: each was seen to by this when it came.
+        let other = self.conns.passive.of_gid(peer.gid).next().and_then(|key| self.conns.map.get(&key));
+        // Within the subnet a request names its own LID; from beyond, it came by a router and names its GID twice.
+        let consistent = request.path.dlid == lid && request.source_gid.is_none_or(|gid| gid == peer.gid);
+        consistent && known && other.is_none_or(|other| other.lid == lid)
+    }
+
+    /// Subnet administration has told where a GID is: who came from elsewhere was somebody else, or has moved.
+    pub(super) fn check_origins(&mut self, now: Instant, gid: Gid, lid: Lid) {
+        let elsewhere = |key: &ConnKey| self.conns.map.get(key).is_some_and(|conn| conn.lid != lid);
+        let strangers: Vec<_> = self.conns.passive.of_gid(gid).filter(elsewhere).collect();
+        for key in strangers {
+            self.close(now, key, CloseReason::AddressChanged);
+        }
+    }
+
+    /// A request has not become a connection in time, or a connection never carried anything.
+    pub(super) fn passive_timeout(&mut self, now: Instant, key: ConnKey) {
+        let Some(conn) = self.conns.map.get(&key).filter(|c| c.is_passive()) else { return };
+        match conn.state {
+            State::Live if conn.carried => {}
+            State::Live => self.close(now, key, CloseReason::Idle),
+            _ => self.close(now, key, CloseReason::Timeout),
+        }
+    }
+
+    /// A passive connection has come up: how long it may go without carrying anything.
+    pub(super) fn expect_data(&mut self, now: Instant, key: ConnKey) {
+        self.timers.set(Timer::Conn(key), now + self.settings.passive_idle / UNUSED_PART);
     }
 
     /// The RTU came, or data in its place.
@@ -103,9 +163,9 @@ impl Link {
 
     /// Sets the timer of the passive connection that is idle for the longest time.
     fn arm_expiry(&mut self) {
-        match self.conns.lru.first() {
+        match self.conns.passive.oldest() {
             Some((used, _)) => {
-                let at = *used + self.settings.passive_idle;
+                let at = used + self.settings.passive_idle;
                 // Never earlier than it is set already: touching moves the front, and waking a little late is no harm.
                 if self.timers.get(Timer::PassiveExpiry).is_none() {
                     self.timers.set(Timer::PassiveExpiry, at);
@@ -117,7 +177,7 @@ impl Link {
 
     /// Closes passive connections from the idle end, up to the first that is fresh.
     pub(super) fn expire_passive(&mut self, now: Instant) {
-        while let Some((used, key)) = self.conns.lru.first().copied()
+        while let Some((used, key)) = self.conns.passive.oldest()
             && now.saturating_duration_since(used) >= self.settings.passive_idle
         {
             self.close(now, key, CloseReason::Idle);

@@ -23,6 +23,11 @@ pub struct ConnKey {
     pub number: u64,
 }
 
+impl ConnKey {
+    /// No connection's name comes before this one.
+    pub(super) const FIRST: Self = Self { link: LinkIndex(0), number: 0 };
+}
+
 impl Serialize for ConnKey {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u64(self.number)

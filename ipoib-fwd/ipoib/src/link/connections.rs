@@ -1,6 +1,6 @@
 //! The connections of a link: what each is, where each stands, and how each is found.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,11 @@ use hca::{RcSlot, RcToReceive, RcToSend};
 use ib_wire::cm::RnrRetry;
 use ib_wire::cm::ipoib::ServiceIdForm;
 use ib_wire::ipoib::HardwareAddress;
-use ib_wire::{Gid, Psn, Qpn};
+use ib_wire::{Gid, Lid, Psn, Qpn};
 
 use super::action::{ConnKey, WorkerNote};
 use super::machine::Link;
+use super::passive::{File, Passive};
 use super::request::Request;
 use super::settings::{LinkIndex, WorkerIndex};
 use super::statistics::{CloseReason, ConnectionInfo};
@@ -146,6 +147,10 @@ pub(super) struct Connection {
     /// The transitions that the handshake has agreed on.
     pub(super) receive: Option<RcToReceive>,
     pub(super) send: Option<RcToSend>,
+    /// Passive: the LID that the request came from.
+    pub(super) lid: Lid,
+    /// Passive: it has received something.
+    pub(super) carried: bool,
     /// Passive: RNR retries that the peer wants us to use.
     pub(super) rnr_retry: RnrRetry,
     /// The worker has it in its table.
@@ -171,6 +176,11 @@ impl Connection {
         matches!(self.side, Side::Passive)
     }
 
+    /// What it is filed under if it is a passive one.
+    pub(super) const fn file(&self) -> File {
+        File { peer: self.peer_key(), lid: self.lid, used: self.last_used }
+    }
+
     pub(super) const fn peer_key(&self) -> PeerKey {
         (self.peer.qpn, self.peer.gid, self.worker)
     }
@@ -191,10 +201,10 @@ pub(super) struct Connections {
     pub(super) by_qpn: HashMap<Qpn, ConnKey>,
     /// Dials by peer and worker.
     pub(super) dials: HashMap<PeerKey, Dial>,
-    /// Passive connections that are not closing, longest idle first.
-    pub(super) lru: BTreeSet<(Instant, ConnKey)>,
-    /// The same by peer and worker: a peer has one at a time.
-    pub(super) passive: HashMap<PeerKey, ConnKey>,
+    /// Passive connections that are not closing.
+    pub(super) passive: Passive,
+    /// Active ones that no table has from some generation on, in its order.
+    pub(super) retiring: VecDeque<(u64, ConnKey)>,
     index: LinkIndex,
     /// Slots that tables of before a generation may still name.
     pub(super) quarantine: VecDeque<(u64, WorkerIndex, RcSlot)>,
@@ -207,8 +217,8 @@ impl Connections {
             map: HashMap::new(),
             by_qpn: HashMap::new(),
             dials: HashMap::new(),
-            lru: BTreeSet::new(),
-            passive: HashMap::new(),
+            passive: Passive::default(),
+            retiring: VecDeque::new(),
             index,
             quarantine: VecDeque::new(),
             next_key: 1,
@@ -239,6 +249,8 @@ impl Connections {
             psn,
             receive: None,
             send: None,
+            lid: Lid(0),
+            carried: false,
             rnr_retry: RnrRetry::new(0),
             inserted: false,
             receiving: false,
@@ -329,13 +341,13 @@ impl Link {
     /// A passive connection has received; looked at no more than once a second for each.
     fn touch(&mut self, now: Instant, key: ConnKey) {
         let Some(conn) = self.conns.map.get_mut(&key) else { return };
+        conn.carried = true;
         if now.saturating_duration_since(conn.last_used) < Duration::from_secs(1) {
             return;
         }
-        if self.conns.lru.remove(&(conn.last_used, key)) {
-            self.conns.lru.insert((now, key));
-        }
+        let file = conn.file();
         conn.last_used = now;
+        self.conns.passive.touch(file, key, now);
     }
 
     /// Tells what befell a connected queue pair. Unknown numbers are ignored.

@@ -281,6 +281,7 @@ impl Link {
         let (peer, passive, setup) = (conn.peer, conn.is_passive(), now.duration_since(conn.started));
         if passive {
             self.counters.connections_accepted += 1;
+            self.expect_data(now, key);
         } else {
             self.counters.connections_opened += 1;
             if let Side::Active { form, .. } = conn.side {

@@ -19,6 +19,25 @@ use ib_wire::ipoib::{GroupScope, broadcast_gid, multicast_gid};
 /// First and largest delay between attempts to join (Linux: doubling up to 16 s).
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(16));
 
+/// The groups of a link's routers and services whose packets stay on the link (224.0.0.0/24), and which are used: all systems, all
+/// routers, OSPF's two, RIP, EIGRP, PIM, VRRP, IGMPv3, GLBP and HSRPv2, mDNS, LLMNR.
+///
+/// Linux sends each to its own group, which reaches nobody who has not joined it. One that joins hears them, and what it sends is heard.
+pub const LINK_LOCAL_GROUPS: [Ipv4Addr; 12] = [
+    Ipv4Addr::new(224, 0, 0, 1),
+    Ipv4Addr::new(224, 0, 0, 2),
+    Ipv4Addr::new(224, 0, 0, 5),
+    Ipv4Addr::new(224, 0, 0, 6),
+    Ipv4Addr::new(224, 0, 0, 9),
+    Ipv4Addr::new(224, 0, 0, 10),
+    Ipv4Addr::new(224, 0, 0, 13),
+    Ipv4Addr::new(224, 0, 0, 18),
+    Ipv4Addr::new(224, 0, 0, 22),
+    Ipv4Addr::new(224, 0, 0, 102),
+    Ipv4Addr::new(224, 0, 0, 251),
+    Ipv4Addr::new(224, 0, 0, 252),
+];
+
 /// What is happening about a membership.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Joining {

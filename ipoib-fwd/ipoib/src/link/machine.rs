@@ -366,6 +366,7 @@ fn check(settings: &LinkSettings) -> Result<(), LinkError> {
     }
     let bounds = [
         ("max_passive", settings.max_passive == 0),
+        ("max_passive_from_lid", settings.max_passive_from_lid == 0),
         ("max_neighbours", settings.max_neighbours == 0),
         ("passive_idle", settings.passive_idle.is_zero()),
         ("neighbour_idle", settings.neighbour_idle.is_zero()),

@@ -23,6 +23,7 @@ mod handshake;
 mod machine;
 mod neighbours;
 mod own_address;
+mod passive;
 mod paths;
 mod port;
 mod random;
@@ -37,6 +38,7 @@ mod timers;
 mod waiting;
 
 pub use action::{Action, ConnKey, Event, LinkState, Publication, ReceivedArp, WorkerNote};
+pub use groups::LINK_LOCAL_GROUPS;
 pub use ib_wire::ipoib::{Arp, ArpOperation, HardwareAddress};
 pub use machine::Link;
 

@@ -183,6 +183,7 @@ impl Link {
                 }
                 if before != Some(path) {
                     self.path_changed(now, gid, moved);
+                    self.check_origins(now, gid, path.dlid);
                 }
             }
             Outcome::Refused | Outcome::Silence => {

@@ -55,8 +55,10 @@ pub struct LinkSettings {
     pub rnr_retry: u8,
     /// A passive connection that received nothing for this long is closed.
     pub passive_idle: Duration,
-    /// Most passive connections; one more evicts the one that was idle for the longest time.
+    /// Most passive connections of each worker; one more evicts the one that was idle for the longest time there.
     pub max_passive: usize,
+    /// Most passive connections with one port of the fabric, over all workers; one more evicts that port's own.
+    pub max_passive_from_lid: usize,
     /// Most neighbours.
     pub max_neighbours: usize,
     /// Most multicast groups beside the broadcast group.
@@ -85,6 +87,7 @@ impl LinkSettings {
             rnr_retry: 0,
             passive_idle: Duration::from_secs(512),
             max_passive: 4096,
+            max_passive_from_lid: 1024,
             max_neighbours: 4096,
             max_groups: 64,
             neighbour_idle: Duration::from_secs(60),

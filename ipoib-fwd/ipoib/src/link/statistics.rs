@@ -143,6 +143,8 @@ pub struct LinkCounters {
     pub dial_failed: u64,
     /// Connection requests that we rejected.
     pub requests_rejected: u64,
+    /// Those of them that came from another port than the one whose GID they named.
+    pub requests_suspect: u64,
     /// Connections that failed after they were up.
     pub connections_faulted: u64,
     /// Connections that the peer disconnected.

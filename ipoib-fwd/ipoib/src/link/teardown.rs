@@ -33,6 +33,7 @@ impl Link {
         let peer = conn.peer;
         conn.state = State::Retiring { generation };
         conn.closing = Some(reason);
+        self.conns.retiring.push_back((generation, key));
         let passive = false;
         self.detach(key);
         self.republish(peer);
@@ -79,10 +80,8 @@ impl Link {
                 }
             }
             Side::Passive => {
-                self.conns.lru.remove(&(conn.last_used, key));
-                if self.conns.passive.get(&peer_key) == Some(&key) {
-                    self.conns.passive.remove(&peer_key);
-                }
+                let file = conn.file();
+                self.conns.passive.remove(file, key);
             }
         }
     }
@@ -219,6 +218,10 @@ impl Link {
     /// A bounded step of a connection has run out of time.
     pub(super) fn connection_timeout(&mut self, now: Instant, key: ConnKey) {
         let Some(conn) = self.conns.map.get_mut(&key) else { return };
+        if conn.closing.is_none() {
+            self.passive_timeout(now, key);
+            return;
+        }
         let patience = (self.settings.teardown_timeout.as_millis() / 2 / DRAIN_RETRY.as_millis()).max(1);
         match conn.state {
             State::Retiring { .. } | State::Lingering => {
@@ -243,15 +246,14 @@ impl Link {
 
     /// All workers have taken up `generation`: connections that it no longer has are out of use.
     pub(super) fn retire_quiescent(&mut self, now: Instant, generation: u64) {
-        let out: Vec<_> = self
-            .conns
-            .map
-            .iter()
-            .filter(|(_, c)| matches!(c.state, State::Retiring { generation: g } if g <= generation))
-            .map(|(key, _)| *key)
-            .collect();
-        for key in out {
-            if let Some(conn) = self.conns.map.get_mut(&key) {
+        while let Some((needed, key)) = self.conns.retiring.front().copied()
+            && needed <= generation
+        {
+            self.conns.retiring.pop_front();
+            // Some have run out of patience meanwhile.
+            if let Some(conn) = self.conns.map.get_mut(&key)
+                && matches!(conn.state, State::Retiring { .. })
+            {
                 conn.state = State::Lingering;
                 self.timers.set(Timer::Conn(key), now + LINGER);
             }
@@ -293,7 +295,7 @@ impl Link {
         }
         let keys: Vec<_> = self
             .worker_indices()
-            .filter_map(|worker| self.conns.passive.get(&(old.qpn, old.gid, worker)).copied())
+            .filter_map(|worker| self.conns.passive.of_peer((old.qpn, old.gid, worker)))
             .collect();
         for key in keys {
             self.close(now, key, CloseReason::AddressChanged);

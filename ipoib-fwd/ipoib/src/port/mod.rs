@@ -12,6 +12,7 @@
 //! ```
 
 mod facts;
+mod limit;
 mod services;
 mod slots;
 
@@ -21,13 +22,15 @@ use std::time::Instant;
 
 use cm::connection::{Config, ConnId};
 use cm::port::Taken;
-use ib_wire::mad::Mad;
+use ib_wire::cm::AttributeId;
+use ib_wire::mad::{Mad, MgmtClass};
 use ib_wire::{Guid, Qpn};
 
 use crate::link::{
     Action, ConnKey, Event, Link, LinkError, LinkIndex, LinkSettings, PortEvent, WorkerIndex, WorkerNote,
 };
 pub use facts::Facts;
+use limit::Limit;
 use slots::Slots;
 pub use slots::WorkerSlots;
 
@@ -53,6 +56,8 @@ pub struct Port {
     facts: Option<Facts>,
     links: Vec<Option<Link>>,
     slots: Slots,
+    /// Connection requests, by LID.
+    limit: Limit,
     /// Connections by the names that the connection table and the links have for them.
     by_id: HashMap<ConnId, ConnKey>,
     by_key: HashMap<ConnKey, ConnId>,
@@ -64,6 +69,7 @@ pub struct Port {
     turn: usize,
     mads_ignored: u64,
     mads_refused: u64,
+    requests_limited: u64,
 }
 
 impl Port {
@@ -84,6 +90,8 @@ impl Port {
             facts: None,
             links: Vec::new(),
             slots: Slots::new(&settings.workers),
+            // All of a port's places may be asked for at once, and again within a few seconds.
+            limit: Limit::new((slots as u32).max(256), (slots as u32 / 4).max(128)),
             by_id: HashMap::new(),
             by_key: HashMap::new(),
             by_qpn: HashMap::new(),
@@ -91,6 +99,7 @@ impl Port {
             turn: 0,
             mads_ignored: 0,
             mads_refused: 0,
+            requests_limited: 0,
         }
     }
 
@@ -184,6 +193,12 @@ impl Port {
 
     /// Takes a management datagram that the port's QP1 received. False if it is of no use.
     pub fn handle_mad(&mut self, now: Instant, mad: &Mad) -> bool {
+        let header = mad.header();
+        let request = header.class == MgmtClass::ComMgt && header.attribute == AttributeId::Request.code();
+        if request && !self.limit.take(now, mad.peer.lid) {
+            self.requests_limited += 1;
+            return false;
+        }
         let taken = self.services.handle_mad(now, mad);
         match taken {
             Taken::Administration | Taken::Connection => {}
@@ -311,10 +326,22 @@ impl Port {
         self.services.connections.counters()
     }
 
+    /// Handshakes of connections that the port knows of, those in TIMEWAIT included.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.services.connections.len()
+    }
+
     /// Management datagrams that were of no use: class, length or transaction unknown.
     #[must_use]
     pub const fn mads_ignored(&self) -> u64 {
         self.mads_ignored
+    }
+
+    /// Connection requests dropped because their sender had sent too many.
+    #[must_use]
+    pub const fn requests_limited(&self) -> u64 {
+        self.requests_limited
     }
 
     /// Requests for services that are not here, and that were told so.

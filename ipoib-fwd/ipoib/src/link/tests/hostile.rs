@@ -178,7 +178,7 @@ fn check(f: &Fabric) {
     assert!(link.neighbours(f.now).len() <= 8);
     assert!(link.paths.len() <= 8 + 64);
     assert!(link.conns.map.len() <= 12);
-    assert!(link.conns.lru.len() <= 4);
+    assert!(link.conns.passive.len() <= 12);
     assert!(link.conns.dials.len() <= 8 * 3);
     assert!(link.groups().len() <= 4);
     assert!(link.timers.len() <= 8 + 72 + 12 + 24 + 4 + 3);
@@ -217,8 +217,8 @@ proptest! {
             prop_assert!(f.nodes[n].table.is_empty());
         }
         let link = &f.nodes[0].link;
-        prop_assert!(link.conns.by_qpn.is_empty() && link.conns.lru.is_empty());
-        prop_assert!(link.conns.passive.is_empty() && link.conns.dials.is_empty());
+        prop_assert!(link.conns.by_qpn.is_empty() && link.conns.retiring.is_empty());
+        prop_assert!(link.conns.passive.len() == 0 && link.conns.dials.is_empty());
         prop_assert_eq!(link.timers.len(), 0);
     }
 }

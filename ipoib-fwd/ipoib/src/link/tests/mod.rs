@@ -7,6 +7,7 @@ mod checks;
 mod connected;
 mod fabric;
 mod hostile;
+mod impostors;
 mod limits;
 mod linux;
 mod own_address;

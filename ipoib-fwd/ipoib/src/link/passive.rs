@@ -1,0 +1,141 @@
+//! The connections that peers opened and that are not closing: found by peer, by age, and by where they came from.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Instant;
+
+use ib_wire::{Gid, Lid, Qpn};
+
+use super::action::ConnKey;
+use super::connections::PeerKey;
+use super::settings::WorkerIndex;
+
+/// What a passive connection is filed under.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct File {
+    pub(super) peer: PeerKey,
+    /// The LID that its REQ came from.
+    pub(super) lid: Lid,
+    /// When it was last seen in use.
+    pub(super) used: Instant,
+}
+
+impl File {
+    const fn worker(&self) -> WorkerIndex {
+        self.peer.2
+    }
+
+    const fn name(&self) -> (Gid, Qpn, WorkerIndex) {
+        (self.peer.1, self.peer.0, self.peer.2)
+    }
+}
+
+/// Passive connections, each list in order of use, longest idle first.
+#[derive(Debug, Default)]
+pub(super) struct Passive {
+    /// A peer has one at a time.
+    peers: BTreeMap<(Gid, Qpn, WorkerIndex), ConnKey>,
+    by_age: BTreeSet<(Instant, ConnKey)>,
+    by_worker: BTreeSet<(WorkerIndex, Instant, ConnKey)>,
+    by_lid: BTreeSet<(Lid, Instant, ConnKey)>,
+    /// How many each worker and each LID has.
+    workers: HashMap<WorkerIndex, usize>,
+    lids: HashMap<Lid, usize>,
+}
+
+fn less<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {
+    if let Some(count) = counts.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&key);
+        }
+    }
+}
+
+impl Passive {
+    /// Adds a connection; its peer has no other.
+    pub(super) fn insert(&mut self, file: File, key: ConnKey) {
+        self.peers.insert(file.name(), key);
+        *self.workers.entry(file.worker()).or_default() += 1;
+        *self.lids.entry(file.lid).or_default() += 1;
+        self.list(file, key);
+    }
+
+    fn list(&mut self, file: File, key: ConnKey) {
+        self.by_age.insert((file.used, key));
+        self.by_worker.insert((file.worker(), file.used, key));
+        self.by_lid.insert((file.lid, file.used, key));
+    }
+
+    fn unlist(&mut self, file: File, key: ConnKey) -> bool {
+        self.by_worker.remove(&(file.worker(), file.used, key));
+        self.by_lid.remove(&(file.lid, file.used, key));
+        self.by_age.remove(&(file.used, key))
+    }
+
+    /// Takes one out, if it is there.
+    pub(super) fn remove(&mut self, file: File, key: ConnKey) {
+        if !self.unlist(file, key) {
+            return;
+        }
+        less(&mut self.workers, file.worker());
+        less(&mut self.lids, file.lid);
+        if self.peers.get(&file.name()) == Some(&key) {
+            self.peers.remove(&file.name());
+        }
+    }
+
+    /// One was in use just now.
+    pub(super) fn touch(&mut self, file: File, key: ConnKey, now: Instant) {
+        if self.unlist(file, key) {
+            self.list(File { used: now, ..file }, key);
+        }
+    }
+
+    /// The connection that a peer has to a worker.
+    pub(super) fn of_peer(&self, (qpn, gid, worker): PeerKey) -> Option<ConnKey> {
+        self.peers.get(&(gid, qpn, worker)).copied()
+    }
+
+    /// Those that say to come from this GID.
+    pub(super) fn of_gid(&self, gid: Gid) -> impl Iterator<Item = ConnKey> {
+        let from = (gid, Qpn::new(0), WorkerIndex(0));
+        let to = (gid, Qpn::new(Qpn::MASK), WorkerIndex(u8::MAX));
+        self.peers.range(from..=to).map(|(_, key)| *key)
+    }
+
+    /// The one that is idle for the longest time, and since when.
+    pub(super) fn oldest(&self) -> Option<(Instant, ConnKey)> {
+        self.by_age.first().copied()
+    }
+
+    /// The same of one worker.
+    pub(super) fn oldest_of_worker(&self, worker: WorkerIndex) -> Option<(Instant, ConnKey)> {
+        let (of, used, key) = *self.by_worker.range((worker, self.oldest()?.0, ConnKey::FIRST)..).next()?;
+        (of == worker).then_some((used, key))
+    }
+
+    /// The same of those that came from one LID.
+    pub(super) fn oldest_of_lid(&self, lid: Lid) -> Option<(Instant, ConnKey)> {
+        let (of, used, key) = *self.by_lid.range((lid, self.oldest()?.0, ConnKey::FIRST)..).next()?;
+        (of == lid).then_some((used, key))
+    }
+
+    /// How many a worker has.
+    pub(super) fn at_worker(&self, worker: WorkerIndex) -> usize {
+        self.workers.get(&worker).copied().unwrap_or(0)
+    }
+
+    /// How many came from a LID.
+    pub(super) fn from_lid(&self, lid: Lid) -> usize {
+        self.lids.get(&lid).copied().unwrap_or(0)
+    }
+
+    /// All of them.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        assert_eq!(self.peers.len(), self.by_age.len());
+        assert_eq!(self.by_worker.len(), self.workers.values().sum::<usize>());
+        assert_eq!(self.by_lid.len(), self.lids.values().sum::<usize>());
+        self.by_age.len()
+    }
+}

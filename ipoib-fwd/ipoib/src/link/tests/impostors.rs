@@ -1,0 +1,280 @@
+//! Hosts that say they are others, or many: what the others have stays.
+
+use hca::UdSource;
+use ib_wire::cm::{AttributeId, MaxCmRetries, Message, Request};
+use ib_wire::ipoib::{Arp, ArpOperation};
+use ib_wire::{CommId, Guid, Lid, Qpn, ServiceLevel, Tid, TimeoutCode};
+
+use super::fabric::{Fabric, Setup, ms, secs};
+use crate::link::{Action, LINK_LOCAL_GROUPS, WorkerIndex};
+
+/// Node 0 with a connection that node 1 opened; node 2 is up to no good.
+fn world(change: impl FnOnce(&mut Setup)) -> Fabric {
+    let mut f = Fabric::new(5);
+    f.add(1, change);
+    f.add(1, |s| s.neighbour_idle = secs(100_000));
+    f.add(1, |_| {});
+    f.run(ms(100));
+    f.resolve(1, 0);
+    f.run(secs(1));
+    f.assert_connected(1, 0, 0);
+    f
+}
+
+/// A request as node `of` would send it to node 0.
+fn request(f: &Fabric, of: usize, ud_qpn: Qpn, n: u32) -> Request {
+    let mut request = Request {
+        local_comm_id: CommId(0x5_0000 + n),
+        service_id: ib_wire::cm::ipoib::ServiceIdForm::Linux.service_id(f.address(0, 0).qpn),
+        ca_guid: Guid(0x2000),
+        local_qpn: Qpn::new(0x7_0000 + n),
+        path_mtu: ib_wire::Mtu::B2048.into(),
+        pkey: ib_wire::PKey::DEFAULT,
+        local_response_timeout: TimeoutCode::new(20),
+        remote_response_timeout: TimeoutCode::new(20),
+        max_cm_retries: MaxCmRetries::new(15),
+        ..Request::default()
+    };
+    request.primary.local_gid = f.nodes[of].facts.gid;
+    request.primary.local_lid = f.nodes[of].facts.lid;
+    request.primary.remote_gid = f.nodes[0].facts.gid;
+    request.primary.remote_lid = f.nodes[0].facts.lid;
+    request.primary.subnet_local = true;
+    request.private_data[..4].copy_from_slice(&ud_qpn.get().to_be_bytes());
+    request.private_data[4..8].copy_from_slice(&65_524u32.to_be_bytes());
+    request
+}
+
+fn send(f: &mut Fabric, from: usize, request: Request) {
+    let lid = f.nodes[from].facts.lid;
+    f.inject(0, lid, Message::from(request).to_bytes(Tid(u64::from(request.local_comm_id.0))));
+    f.run(ms(20));
+}
+
+fn replies(f: &Fabric) -> usize {
+    f.cm_mads.iter().filter(|m| m.header().attribute == AttributeId::Reply.code()).count()
+}
+
+fn passive(f: &Fabric) -> usize {
+    f.nodes[0].link.conns.passive.len()
+}
+
+#[test]
+fn a_request_with_another_hosts_gid_and_queue_pair_ends_nothing() {
+    let mut f = world(|_| {});
+    let victim = f.nodes[1].link.address(WorkerIndex(0)).expect("address").qpn;
+    f.cm_mads.clear();
+    // Its GID and its LID as the request has them, its own LID as the datagram has it.
+    let as_told = request(&f, 1, victim, 1);
+    send(&mut f, 2, as_told);
+    let mut honest_lid = request(&f, 1, victim, 2);
+    honest_lid.primary.local_lid = f.nodes[2].facts.lid;
+    send(&mut f, 2, honest_lid);
+    // As from another subnet: the datagram's LID would be a router's.
+    let mut routed = request(&f, 1, victim, 3);
+    routed.primary.subnet_local = false;
+    send(&mut f, 2, routed);
+    f.run(secs(3));
+    assert_eq!(replies(&f), 0);
+    assert_eq!(f.nodes[0].link.counters().requests_suspect, 3);
+    f.assert_connected(1, 0, 0);
+    assert_eq!(passive(&f), 1);
+}
+
+#[test]
+fn a_request_with_another_hosts_adapter_and_connection_ends_nothing() {
+    let mut f = world(|_| {});
+    let (qpn, _) = f.nodes[1].qps.iter().find(|(_, q)| !q.passive).expect("active");
+    let mut stale = request(&f, 2, f.address(2, 0).qpn, 1);
+    (stale.ca_guid, stale.local_qpn) = (Guid(0x1001), *qpn);
+    f.cm_mads.clear();
+    send(&mut f, 2, stale);
+    f.run(secs(3));
+    let ends = f.cm_mads.iter().filter(|m| m.header().attribute == AttributeId::DisconnectRequest.code());
+    assert_eq!(ends.count(), 0);
+    f.assert_connected(1, 0, 0);
+    // From its own LID it is the host itself that begins anew.
+    let mut again = request(&f, 1, f.address(1, 0).qpn, 2);
+    (again.ca_guid, again.local_qpn) = (Guid(0x1001), *f.nodes[1].qps.keys().next().expect("active"));
+    send(&mut f, 1, again);
+    f.run(secs(3));
+    let ends = f.cm_mads.iter().filter(|m| m.header().attribute == AttributeId::DisconnectRequest.code());
+    assert!(ends.count() > 0);
+}
+
+#[test]
+fn who_came_from_elsewhere_is_out_when_the_path_is_known() {
+    let mut f = Fabric::new(5);
+    f.add(1, |_| {});
+    f.add(1, |_| {});
+    f.add(1, |_| {});
+    f.run(ms(100));
+    // Nobody knows node 1 yet.
+    let mut forged = request(&f, 1, f.address(1, 0).qpn, 1);
+    forged.primary.local_lid = f.nodes[2].facts.lid;
+    send(&mut f, 2, forged);
+    f.run(secs(8));
+    assert_eq!(passive(&f), 0);
+    f.assert_clean(0);
+    let honest = request(&f, 1, f.address(1, 0).qpn, 2);
+    send(&mut f, 1, honest);
+    assert_eq!(passive(&f), 1);
+}
+
+#[test]
+fn one_host_cannot_push_the_others_out() {
+    let mut f = world(|s| {
+        s.max_passive = 64;
+        s.max_passive_from_lid = 16;
+    });
+    for n in 0..200 {
+        let made_up = request(&f, 2, Qpn::new(0x4000 + n), n);
+        send(&mut f, 2, made_up);
+    }
+    assert_eq!(passive(&f), 17);
+    assert_eq!(f.nodes[0].link.counters().passive_evicted, 184);
+    f.assert_connected(1, 0, 0);
+    assert!(f.nodes[0].link.conns.passive.oldest_of_lid(f.nodes[1].facts.lid).is_some());
+}
+
+#[test]
+fn requests_that_never_become_connections_go_whatever_they_ask_for() {
+    let mut f = world(|_| {});
+    for n in 0..40 {
+        let mut patient = request(&f, 2, Qpn::new(0x4000 + n), n);
+        patient.local_response_timeout = TimeoutCode::new(31);
+        patient.remote_response_timeout = TimeoutCode::new(31);
+        send(&mut f, 2, patient);
+    }
+    assert_eq!(passive(&f), 41);
+    f.receive_all();
+    f.run(secs(28));
+    f.receive_all();
+    f.run(secs(10));
+    assert_eq!(passive(&f), 1, "their half a minute is over");
+    f.assert_connected(1, 0, 0);
+    // Nothing of them is left in the port's table either, once TIMEWAIT is over.
+    f.run(secs(30));
+    assert!(f.nodes[0].link.0.connections() <= 1);
+}
+
+#[test]
+fn a_connection_that_never_carries_anything_is_closed_early() {
+    let mut f = Fabric::new(5);
+    f.add(1, |s| s.passive_idle = secs(200));
+    f.add(1, |s| s.neighbour_idle = secs(100_000));
+    f.add(1, |s| s.neighbour_idle = secs(100_000));
+    f.run(ms(100));
+    f.resolve(1, 0);
+    f.resolve(2, 0);
+    f.run(secs(1));
+    assert_eq!(passive(&f), 2);
+    let (now, used) = (f.now, f.nodes[0].qps.iter().find(|(_, q)| q.passive).map(|(qpn, _)| *qpn));
+    let used = used.expect("passive");
+    f.nodes[0].link.handle_used(now, WorkerIndex(0), &[used], &[]);
+    f.run(secs(60));
+    assert_eq!(passive(&f), 1);
+    assert!(f.nodes[0].qps.contains_key(&used));
+    assert_eq!(f.nodes[0].link.counters().passive_expired, 1);
+}
+
+#[test]
+fn a_flood_of_requests_is_held_back() {
+    let mut f = world(|_| {});
+    let lid = f.nodes[2].facts.lid;
+    for n in 0..20_000 {
+        let r = request(&f, 2, Qpn::new(0x4000), n);
+        f.inject(0, lid, Message::from(r).to_bytes(Tid(1)));
+    }
+    f.settle();
+    assert!(f.nodes[0].link.0.requests_limited() >= 17_000, "{}", f.nodes[0].link.0.requests_limited());
+    let mut honest = request(&f, 1, Qpn::new(0x201), 50_000);
+    honest.ca_guid = Guid(0x1001);
+    f.cm_mads.clear();
+    send(&mut f, 1, honest);
+    assert!(replies(&f) > 0, "another host's requests are taken");
+}
+
+#[test]
+fn a_packet_from_another_lid_redirects_nothing() {
+    let mut f = world(|_| {});
+    let peer = f.address(1, 0);
+    let (victim, liar, own, ip) = (f.nodes[1].facts.lid, f.nodes[2].facts.lid, f.nodes[0].ip, f.nodes[1].ip);
+    f.sa_up = false;
+    let now = f.now;
+    let from = UdSource {
+        qpn: peer.qpn,
+        slid: liar,
+        sl: ServiceLevel::new(0),
+        pkey_index: 0,
+        has_grh: true,
+        multicast: true,
+    };
+    let lids = |f: &mut Fabric| -> Vec<Lid> {
+        let now = f.now;
+        f.nodes[0].link.reply(now, WorkerIndex(0), own, peer, ip);
+        std::iter::from_fn(|| f.nodes[0].link.0.poll_action(now))
+            .filter_map(|(_, action)| match action {
+                Action::SendUd { to, .. } => Some(to.av.dlid),
+                _ => None,
+            })
+            .collect()
+    };
+    f.nodes[0].link.handle_arp(now, WorkerIndex(0), &from, Arp::request(peer, ip, own));
+    assert_eq!(lids(&mut f), [victim], "subnet administration has not confirmed it");
+    f.settle();
+    let ud = f.nodes[0].table.get(ip).and_then(|n| n.ud).expect("path");
+    assert_eq!(ud.av.dlid, victim);
+    // It has moved indeed: what was sent to the old LID is sent again.
+    f.sa_up = true;
+    f.nodes[1].facts.lid = Lid(77);
+    let from = UdSource { slid: Lid(77), ..from };
+    f.run(secs(5));
+    let now = f.now;
+    let mut arp = Arp::request(peer, ip, own);
+    arp.operation = ArpOperation::Reply;
+    f.nodes[0].link.handle_arp(now, WorkerIndex(0), &from, arp);
+    f.run(secs(2));
+    assert_eq!(f.nodes[0].table.get(ip).and_then(|n| n.ud).expect("path").av.dlid, Lid(77));
+}
+
+#[test]
+fn each_worker_has_its_own_bound() {
+    let mut f = Fabric::new(3);
+    f.add(2, |s| s.max_passive = 3);
+    f.add(4, |_| {});
+    f.run(ms(100));
+    // Four peers at the first worker, which has room for three of them; two at the second.
+    for (n, worker) in [(0u32, 0), (1, 0), (2, 0), (3, 0), (4, 1), (5, 1)] {
+        let mut r = request(&f, 1, Qpn::new(0x200 + n), n);
+        r.service_id = ib_wire::cm::ipoib::ServiceIdForm::Linux.service_id(f.address(0, worker).qpn);
+        send(&mut f, 1, r);
+    }
+    assert_eq!(f.nodes[0].link.conns.passive.at_worker(WorkerIndex(0)), 3);
+    assert_eq!(f.nodes[0].link.conns.passive.at_worker(WorkerIndex(1)), 2);
+    assert_eq!(f.nodes[0].link.counters().passive_evicted, 1);
+}
+
+#[test]
+fn groups_named_at_the_start_are_joined_and_joined_again() {
+    let mut f = Fabric::new(3);
+    f.add(1, |s| s.groups = LINK_LOCAL_GROUPS.to_vec());
+    f.add(1, |_| {});
+    f.run(secs(1));
+    let joined = |f: &Fabric| f.nodes[0].link.groups().iter().filter(|g| g.state == "joined").count();
+    assert_eq!(joined(&f), 13);
+    assert_eq!(f.nodes[0].attached.len(), 13, "each by its own MGID");
+    let state = f.nodes[0].state.clone().expect("published");
+    assert_eq!(state.groups.len(), 12, "and workers know where to send");
+    f.change_port(0, |p| p.state = hca::PortState::Down);
+    f.run(ms(10));
+    assert!(f.nodes[0].attached.is_empty());
+    f.members.clear();
+    f.change_port(0, |p| p.state = hca::PortState::Active);
+    f.run(secs(1));
+    assert_eq!((joined(&f), f.nodes[0].attached.len(), f.members.len()), (13, 13, 13));
+    let now = f.now;
+    f.nodes[0].link.shutdown(now);
+    f.run(secs(2));
+    assert!(f.members.is_empty() && f.nodes[0].attached.is_empty());
+}
