@@ -99,6 +99,8 @@ class Lab:
 
     # The gateway's Ethernet port, and more of its options.
     vdev, more = "net_af_packet0,iface=gw0", ()
+    # Worker lcores; they share the processors that there are.
+    workers = 1
 
     def __init__(self, args):
         self.args = args
@@ -196,9 +198,19 @@ ports = [{{ link = "shm:{self.link}", mtu = 4096 }}]
                                         *self.capture("fabric.pcap")], None, self.dir / "ibfab.log")
         self.processes.append(self.fabric)
 
+    def lcores(self):
+        """Lcore 0 controls, each other one works, on its own processor as far as there are any."""
+        if self.workers == 1:
+            return ["-l", "0-1"]
+        processors = sorted(os.sched_getaffinity(0))
+        return ["--lcores", ",".join(f"{n}@{processors[n % len(processors)]}" for n in range(self.workers + 1))]
+
+    def queues(self):
+        return f",qpairs={self.workers}" if self.workers > 1 and "af_packet" in self.vdev else ""
+
     def start_gateway(self):
-        line = [self.bin / "ipoib-fwd", "-l", "0-1", "--no-pci", *self.memory, "--file-prefix", "gwdemo",
-                "--vdev", self.vdev, "--", "--config", self.dir / "gateway.toml",
+        line = [self.bin / "ipoib-fwd", *self.lcores(), "--no-pci", *self.memory, "--file-prefix", "gwdemo",
+                "--vdev", self.vdev + self.queues(), "--", "--config", self.dir / "gateway.toml",
                 "--report", self.dir / "report.json", *self.capture("gateway.pcap"), *self.more]
         say("gateway: " + " ".join(str(a) for a in line))
         self.started_at = time.monotonic()

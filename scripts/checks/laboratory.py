@@ -90,6 +90,18 @@ class Laboratory(Lab):
         process.out.close()
         self.processes.remove(process)
 
+    def link_up(self):
+        """The gateway's InfiniBand link is up, without a packet having been sent."""
+        try:
+            return self.ctl("links")["infiniband"]["link"] == "up"
+        except Failed:
+            return False
+
+    def say_last_words(self):
+        """The programs' own logs say why."""
+        for p in self.processes:
+            say(f"{p.name}'s last words:\n" + p.text()[-3000:])
+
     def in_use(self):
         return self.ctl("stats")["buffers"]["in_use"]
 
