@@ -47,3 +47,21 @@ impl Log {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_level_changes_while_the_log_runs() {
+        if std::env::var_os(VARIABLE).is_some() {
+            return;
+        }
+        let log = Log::start();
+        assert!(tracing::enabled!(tracing::Level::INFO) && !tracing::enabled!(tracing::Level::DEBUG));
+        log.set(LogLevel::Debug);
+        assert!(tracing::enabled!(tracing::Level::DEBUG));
+        log.set(LogLevel::Error);
+        assert!(tracing::enabled!(tracing::Level::ERROR) && !tracing::enabled!(tracing::Level::WARN));
+    }
+}

@@ -43,6 +43,16 @@ def operator_errors(args, checks):
             path.write_text(base.replace(old, new))
             return path
 
+        def segments(name, old="", new=""):
+            """Two segments that are good, lines 9 and 14, with one thing changed."""
+            text = base.replace('address = "10.77.0.254/24"\n', "") + (
+                '[[segment]]\nname = "one"\nvlan = 100\npkey = 0x8001\naddress = "10.77.0.254/24"\n'
+                '[[segment]]\nname = "two"\nvlan = 200\npkey = 0x8002\naddress = "10.77.0.254/24"\n'
+                '[[segment.route]]\nto = "0.0.0.0/0"\nvia = "10.77.0.1"\n')
+            path = directory / f"{name}.toml"
+            path.write_text(text.replace(old, new))
+            return start("-l", "0-1", *small, config=path)
+
         small = ["--no-pci", "--no-huge", "--no-shconf", "-m", "256", "--file-prefix", "gwerr", "--vdev", "net_null0"]
 
         def start(*eal, config=good):
@@ -75,6 +85,12 @@ def operator_errors(args, checks):
             ("wrong_type", start("-l", "0-1", *small, config=with_("type", '"soft"', "7")), (r"type\.toml:7", )),
             ("bad_address", start("-l", "0-1", *small, config=with_("address", "10.77.0.254/24", "10.77.0.254/44")),
              (r"address\.toml:2",)),
+            ("segment_twice", segments("twice", '"two"', '"one"'), (r"twice\.toml:15:8", r"`one` \(line 9\)", "another name")),
+            ("segment_vlan_twice", segments("vlan", "200", "100"), (r"vlan\.toml:16:8", "VLAN 100", "`one`", "another vlan")),
+            ("segment_limited_pkey", segments("pkey", "0x8002", "0x0002"), (r"pkey\.toml:17:8", "limited", "write 0x8002")),
+            ("segment_port", segments("ibport", "0x8002", "0x8002\nport = 2"), (r"ibport\.toml:18:8", "no port 2", "count from 1")),
+            ("segment_route", segments("route", "10.77.0.1\"", "10.78.0.1\""),
+             (r"route\.toml:21:7", "leads nowhere", r"10\.77\.0\.0/24")),
             ("no_config", start("-l", "0-1", *small, config=directory / "none.toml"), (r"none\.toml", "--config")),
             ("bad_link_url", start("-l", "0-1", *small, config=with_("url", "udp:", "tcp:")), ("tcp:", "shm:", "udp:")),
             ("hca_driver_without_soft",

@@ -157,8 +157,10 @@ impl Start {
             None => Config::from_overrides(&self.overrides),
         };
         self.log.set(config.gateway.log);
-        if let Some(roles) = self.line.eal.roles()? {
-            config.check(roles.workers.len() as u32)?;
+        // More are refused below, unless EAL knows better that there are no such CPUs.
+        if let Some(workers) = self.line.eal.roles()?.and_then(|roles| u8::try_from(roles.workers.len()).ok())
+        {
+            config.check(workers.into())?;
         }
         let segment = only_segment(&config)?;
         let device = Device::choose(&config, segment)?;
