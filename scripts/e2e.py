@@ -18,6 +18,7 @@ from checks.frames import check_hostile_frames, check_odd_sizes, check_overlong_
 from checks.intruders import check_hostile_packets
 from checks.laboratory import Checks, Laboratory, check_stop, say
 from checks.operators import check_ctl, check_no_leak, check_second_gateway, check_socket, check_stats_lines, operator_errors
+from checks.pair import pair
 from checks.routers import routers
 from checks.sizes import check_fragments, check_mode_switch, check_to_all, check_too_big, check_ud_limits
 from demo import ETH, ETH_IP, IB, IB_IP, Failed
@@ -86,7 +87,7 @@ def main():
     signal.signal(signal.SIGHUP, interrupted)
     checks, error, begin = Checks(args.only), None, time.monotonic()
     try:
-        for part in (operator_errors, captures, cold, routers, hard):
+        for part in (operator_errors, captures, cold, routers, hard, pair):
             try:
                 part(args, checks)
             except Failed as e:

@@ -11,6 +11,7 @@ pub mod ipoib;
 pub mod mad;
 pub mod netlink;
 pub mod packet;
+pub mod pair;
 pub mod roce;
 pub mod smp;
 pub mod url;
@@ -29,6 +30,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("mad", mad::run),
     ("netlink", netlink::run),
     ("packet", packet::run),
+    ("pair", pair::run),
     ("roce", roce::run),
     ("smp", smp::run),
     ("url", url::run),

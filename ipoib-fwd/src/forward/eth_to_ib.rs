@@ -14,6 +14,7 @@ use ipoib::net::ethernet::{
     ETHERTYPE_VLAN, EthernetHeader, MacAddress,
 };
 use ipoib::net::ipv4::Ipv4View;
+use ipoib::net::probe::probe_nonce;
 
 /// The way of a packet into the fabric.
 #[derive(Debug, PartialEq, Eq)]
@@ -120,13 +121,21 @@ fn decide<'t, D>(
         // Below 0x0600 it is an IEEE 802.3 length: LLC, spanning tree and the like.
         _ => return Err(DropReason::UnknownEthertype),
     }
-    check_role(settings.role)?;
+    if link_cast == LinkCast::Multicast {
+        if head.get(ETHERNET_HEADER_LEN..).is_some_and(|packet| probe_nonce(packet).is_some()) {
+            return Ok(EthVerdict::Punt(Punt::Hello));
+        }
+        if settings.is_gateway_mac(ethernet.source) {
+            return Err(DropReason::PeerGateway);
+        }
+    }
     let packet_len = frame_len.checked_sub(ETHERNET_HEADER_LEN).ok_or(DropReason::Truncated)?;
     let packet = Ipv4View::parse(head.get(ETHERNET_HEADER_LEN..).unwrap_or_default(), packet_len)?;
     let cast = classify(&packet, link_cast, settings)?;
     if cast == Cast::Gateway {
         return Ok(EthVerdict::Punt(Punt::Local));
     }
+    check_role(settings.role)?;
     if tables.ib(packet.source()).is_some() {
         return Err(DropReason::Martian);
     }

@@ -12,6 +12,7 @@ use ipoib::net::ethernet::{
     ETHERNET_HEADER_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader, MacAddress,
 };
 use ipoib::net::ipv4::Ipv4View;
+use ipoib::net::probe::probe_nonce;
 
 /// What to do with a message.
 ///
@@ -92,12 +93,22 @@ fn decide<D>(
         ..0x0600 => return Err(DropReason::NotIpoib),
         _ => return Err(DropReason::UnknownEthertype),
     }
-    check_role(settings.role)?;
+    if link_cast == LinkCast::Multicast
+        && let Source::Ud(ud) = source
+    {
+        if head.get(IPOIB_HEADER_LEN..).is_some_and(|packet| probe_nonce(packet).is_some()) {
+            return Ok(IbVerdict::Punt(Punt::Hello));
+        }
+        if settings.is_gateway_port(ud.slid, ud.qpn) {
+            return Err(DropReason::PeerGateway);
+        }
+    }
     let packet = Ipv4View::parse(head.get(IPOIB_HEADER_LEN..).unwrap_or_default(), packet_len)?;
     let cast = classify(&packet, link_cast, settings)?;
     if cast == Cast::Gateway {
         return Ok(IbVerdict::Punt(Punt::Local));
     }
+    check_role(settings.role)?;
     if tables.eth(packet.source()).is_some() {
         return Err(DropReason::Martian);
     }

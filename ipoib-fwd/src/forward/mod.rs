@@ -20,8 +20,8 @@ pub use eth_to_ib::{EthVerdict, Via, eth_to_ib, own_to_ib};
 pub use ib_to_eth::{IbVerdict, ib_to_eth};
 pub use routes::{Hop, MAX_ROUTES, MAX_SUBNETS, Prefix, Route, Routes, TooManyRoutes};
 pub use tables::{
-    EthNeighbour, GatewayAddress, IbNeighbour, MAX_NEIGHBOURS, NeighbourIndex, Role, Settings, TableFull,
-    Tables,
+    EthNeighbour, GatewayAddress, IbNeighbour, MAX_NEIGHBOURS, NeighbourIndex, PeerGateway, Role, Settings,
+    TableFull, Tables,
 };
 
 use std::net::Ipv4Addr;
@@ -58,7 +58,7 @@ impl Side {
 pub enum Punt {
     /// It is ARP.
     Arp,
-    /// It is of another gateway, or an own one that came back ([`ETHERTYPE_HELLO`]).
+    /// It is of another gateway, or an own one that came back ([`ETHERTYPE_HELLO`]), or a probe ([`ipoib::net::probe`]).
     Hello,
     /// It is for the gateway's own IPv4 address.
     Local,

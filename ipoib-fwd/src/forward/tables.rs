@@ -8,7 +8,8 @@ use std::net::Ipv4Addr;
 use arrayvec::ArrayVec;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use ib_wire::{Lid, Qpn};
+use ib_wire::ipoib::HardwareAddress;
+use ib_wire::{Gid, Lid, Qpn};
 
 use super::routes::{Hop, Prefix, Routes};
 use ipoib::link;
@@ -96,6 +97,19 @@ pub struct EthNeighbour {
     pub mac: MacAddress,
 }
 
+/// Another gateway of the segment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PeerGateway {
+    /// Its Ethernet address.
+    pub mac: MacAddress,
+    /// Its InfiniBand port.
+    pub lid: Lid,
+    /// That port's GID.
+    pub gid: Gid,
+    /// Its datagram queue pairs there.
+    pub qpns: Vec<Qpn>,
+}
+
 /// What a table knows beside neighbours.
 #[derive(Clone, Debug)]
 pub struct Settings<D> {
@@ -122,6 +136,8 @@ pub struct Settings<D> {
     pub own_lid: Lid,
     /// The datagram queue pairs of all workers on it.
     pub own_qpns: ArrayVec<Qpn, MAX_WORKERS>,
+    /// Other gateways of the segment: what they sent to a group was on the other side already.
+    pub gateways: Vec<PeerGateway>,
 }
 
 impl<D> Settings<D> {
@@ -140,7 +156,26 @@ impl<D> Settings<D> {
             groups: Vec::new(),
             own_lid: Lid(0),
             own_qpns: ArrayVec::new(),
+            gateways: Vec::new(),
         }
+    }
+
+    /// True if a frame is from another gateway of the segment.
+    #[must_use]
+    pub fn is_gateway_mac(&self, source: MacAddress) -> bool {
+        self.gateways.iter().any(|g| g.mac == source)
+    }
+
+    /// True if it is the link-layer address of another gateway of the segment.
+    #[must_use]
+    pub fn is_gateway_address(&self, address: HardwareAddress) -> bool {
+        self.gateways.iter().any(|g| g.gid == address.gid && g.qpns.contains(&address.qpn))
+    }
+
+    /// True if a datagram is from another gateway of the segment.
+    #[must_use]
+    pub fn is_gateway_port(&self, lid: Lid, qpn: Qpn) -> bool {
+        self.gateways.iter().any(|g| g.lid == lid && g.qpns.contains(&qpn))
     }
 
     /// The subnet in which an address lies, and where packets for it go if it is in none.

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use dataplane::table::{Publisher, Reader};
 use ib_wire::{Lid, Qpn};
 
-use crate::forward::{EthNeighbour, Settings, Side, Tables};
+use crate::forward::{EthNeighbour, PeerGateway, Role, Settings, Side, Tables};
 use endpoint::{Board, LinkUpdate, Peer};
 use ipoib::link::{NeighbourChange, WorkerIndex};
 use ipoib::net::ethernet::MacAddress;
@@ -119,6 +119,28 @@ impl<D: Clone> GatewayBoard<D> {
             t.settings.own_lid = lid;
             t.settings.own_qpns = qpns.iter().copied().take(t.settings.own_qpns.capacity()).collect();
         });
+    }
+
+    /// What is the same for all workers.
+    #[must_use]
+    pub(super) fn settings(&self) -> Option<&Settings<D>> {
+        self.first().map(|t| &t.settings)
+    }
+
+    /// What the gateway does with packets.
+    pub(super) fn set_role(&mut self, role: Role) {
+        if self.first().is_some_and(|t| t.settings.role != role) {
+            self.change(|t| t.settings.role = role);
+        }
+    }
+
+    /// The other gateways of the segment. True if that is news.
+    pub(super) fn set_gateways(&mut self, gateways: &[PeerGateway]) -> bool {
+        let news = self.first().is_some_and(|t| t.settings.gateways != gateways);
+        if news {
+            self.change(|t| t.settings.gateways = gateways.to_vec());
+        }
+        news
     }
 
     /// Tells whether the Ethernet port has a link.

@@ -10,7 +10,7 @@ use connectx::cable::{CableEnd, CableError, CableUrl, CableUrlError};
 use dataplane::capture::{Capture, CaptureError};
 use dataplane::control::{self, ControlError};
 use dataplane::worker::{Handle, IdlePolicy, run};
-use ib_wire::{Guid, Mtu, PKey, Qpn};
+use ib_wire::{Gid, Guid, Lid, Mtu, PKey, Qpn};
 use pmd::eal::{Eal, EalError, LcoreId};
 use pmd::eth::{EthConfig, EthError, EthPort, EthQueue};
 use pmd::hca::{Backend, HcaError, PortNumber};
@@ -21,13 +21,15 @@ use serde_json::{Value, json};
 use tap::Tap;
 
 use super::board::GatewayBoard;
+use super::control::pair::PairDuty;
 use super::control::{GatewayControl, News, Schedule};
 use super::gids::GatewayGids;
 use super::report::Times;
-use super::worker::GatewayWorker;
+use super::worker::{GatewayCommand, GatewayNote, GatewayWorker};
 use crate::counter::{Totals, WorkerCounters};
-use crate::forward::{GatewayAddress, Prefix, Route, Routes, Settings};
+use crate::forward::{GatewayAddress, Prefix, Role, Route, Routes, Settings};
 use crate::log::Log;
+use crate::segment::pair::{self, Identity, Pair, SegmentId, Station};
 use crate::segment::{Ageing, Own, SegmentSettings};
 use endpoint::{Endpoint, EndpointConfig, EndpointError, WorkerSizes};
 use ipoib::link::{LINK_LOCAL_GROUPS, LinkSettings, Mode};
@@ -359,6 +361,9 @@ impl Running<'_> {
         settings.address = address;
         settings.eth_mtu = self.segment.mtu;
         settings.routes = routes(self.segment)?;
+        // Nothing is forwarded before it is known whether another gateway does.
+        settings.role = Role::Standby;
+        let pair = self.pair(now, &mut endpoint, mac);
         let board = GatewayBoard::new(handles.len() as u8, random(), &settings);
 
         let mut workers = Vec::new();
@@ -366,11 +371,11 @@ impl Running<'_> {
         {
             let tap: Option<Tap> = self.capture.as_mut().map(Capture::tap);
             let low = self.config.infiniband.srq_alarm();
-            workers.push(GatewayWorker::new(link, eth, tables, self.pool.clone(), low, tap));
+            workers.push(GatewayWorker::new(link, eth, tables, self.pool.clone(), low, random(), tap));
         }
         let own = WorkerCounters::default();
         let mut named = Settings::new(mac);
-        (named.address, named.routes) = (address, settings.routes.clone());
+        (named.address, named.routes, named.role) = (address, settings.routes.clone(), settings.role);
         let host = Own { settings: named, workers: handles.len() as u8 };
         let Some(times) = Times::new() else {
             return Err(GatewayError::Unsupported("the histograms' bounds are not possible".to_owned()));
@@ -391,6 +396,7 @@ impl Running<'_> {
                 &SegmentSettings { own: host, ageing: Ageing::default(), seed: random() },
             ),
             news: News::new(now),
+            duty: PairDuty::new(now, pair),
             times,
             capture: self.capture,
             stats_period: (self.config.gateway.stats_seconds > 0)
@@ -429,6 +435,26 @@ impl Running<'_> {
         let report = controller.finish(queues);
         served?;
         report
+    }
+
+    /// This gateway among those of its segment.
+    fn pair<B: Backend>(
+        &self,
+        now: Instant,
+        endpoint: &mut Endpoint<B, GatewayCommand, GatewayNote>,
+        mac: MacAddress,
+    ) -> Pair {
+        let port = endpoint.port();
+        let guid = endpoint.hca().port(port).map_or(endpoint.hca().device().node_guid, |p| p.guid);
+        let subnet = self.segment.address.map(|a| (a.address, a.prefix_len));
+        let settings = pair::Settings {
+            priority: self.segment.priority,
+            hello: Duration::from_millis(self.config.gateway.hello_ms.into()),
+            segment: SegmentId::of(self.segment.pkey.value(), subnet),
+            key: self.config.gateway.pair_key.map(|key| pair::Key::new(*key.bytes())),
+        };
+        let station = Station { mac, lid: Lid(0), gid: Gid::ZERO, qpns: Vec::new() };
+        Pair::new(now, settings, Identity { guid, instance: random() }, station)
     }
 
     fn endpoint_config(&self) -> EndpointConfig {

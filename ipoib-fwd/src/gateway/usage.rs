@@ -1,6 +1,6 @@
 //! Which neighbours a worker has sent to lately: one bit each, set by the worker, taken by the control lcore.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use ib_wire::Qpn;
 
@@ -17,6 +17,8 @@ pub(super) struct Usage {
     ethernet: [AtomicU64; WORDS],
     /// Two queue pairs may share a bit; then one keeps the other looking fresh.
     received: [AtomicU64; QP_WORDS],
+    /// The period that the worker's storm guard counts for; the control lcore counts on.
+    pub(super) period: AtomicU32,
 }
 
 impl Default for Usage {
@@ -25,6 +27,7 @@ impl Default for Usage {
             infiniband: std::array::from_fn(|_| AtomicU64::new(0)),
             ethernet: std::array::from_fn(|_| AtomicU64::new(0)),
             received: std::array::from_fn(|_| AtomicU64::new(0)),
+            period: AtomicU32::new(0),
         }
     }
 }

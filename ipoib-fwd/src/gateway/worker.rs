@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -19,6 +20,7 @@ use crate::forward::{
     EthVerdict, IbVerdict, NeighbourIndex, Punt, Side, Tables, Via, eth_to_ib, ib_to_eth, own_to_ib,
 };
 use crate::segment::Origin;
+use crate::segment::pair::storm::StormGuard;
 use endpoint::{LinkWorker, Note, note};
 use ib_wire::Qpn;
 use ipoib::drop_reason::DropReason;
@@ -89,6 +91,7 @@ pub struct GatewayWorker<Q: Queues> {
     /// Shared receives below which frames are dropped rather than kept waiting for the Ethernet port.
     srq_low: u32,
     usage: Arc<Usage>,
+    storm: StormGuard,
     tap: Option<Tap>,
 }
 
@@ -110,17 +113,19 @@ struct Hands<'a, Q: Queues> {
     counters: &'a mut WorkerCounters,
     pool: &'a Pool,
     usage: &'a Usage,
+    storm: &'a mut StormGuard,
     tap: &'a mut Option<Tap>,
 }
 
 impl<Q: Queues> GatewayWorker<Q> {
-    /// A worker from its parts.
+    /// A worker from its parts. `seed` is drawn at start: the network must not know which packets collide.
     pub fn new(
         link: LinkWorker<Q, GatewayCommand, GatewayNote>,
         eth: EthQueue,
         tables: Reader<Tables<Q::Destination>>,
         pool: Pool,
         srq_low: u32,
+        seed: u64,
         tap: Option<Tap>,
     ) -> Self {
         Self {
@@ -134,6 +139,7 @@ impl<Q: Queues> GatewayWorker<Q> {
             refused_turns: 0,
             srq_low,
             usage: Arc::default(),
+            storm: StormGuard::new(seed),
             tap,
         }
     }
@@ -203,6 +209,7 @@ impl<Q: Queues> GatewayWorker<Q> {
             counters: &mut self.counters,
             pool: &self.pool,
             usage: &self.usage,
+            storm: &mut self.storm,
             tap: &mut self.tap,
         };
         (self.tables.refresh(), hands)
@@ -335,6 +342,12 @@ impl<Q: Queues> Hands<'_, Q> {
     #[inline]
     fn take_frame(&mut self, frame: Mbuf, tables: &Tables<Q::Destination>) {
         let verdict = eth_to_ib(head(&frame), frame.len(), tables);
+        if let EthVerdict::Forward { via: Via::Group(_), .. }
+        | EthVerdict::Fragment { via: Via::Group(_), .. } = verdict
+            && !self.is_calm(head(&frame), ETHERNET_HEADER_LEN)
+        {
+            return self.counters.drop(DropReason::Storm);
+        }
         self.carry_out_ethernet(verdict, frame, tables);
     }
 
@@ -347,7 +360,20 @@ impl<Q: Queues> Hands<'_, Q> {
         tables: &Tables<Q::Destination>,
     ) {
         let verdict = ib_to_eth(head(&message), message.len(), source, tables);
+        if let IbVerdict::Forward { neighbour: None, .. } | IbVerdict::Fragment { neighbour: None, .. } =
+            verdict
+            && !self.is_calm(head(&message), IPOIB_HEADER_LEN)
+        {
+            return self.counters.drop(DropReason::Storm);
+        }
         self.carry_out_infiniband(verdict, message, origin);
+    }
+
+    /// True if a packet to a group or to all does not come too often.
+    fn is_calm(&mut self, head: &[u8], header_len: usize) -> bool {
+        let packet = head.get(header_len..).unwrap_or_default();
+        let broadcast = packet.get(16).is_some_and(|first| !(224..240).contains(first));
+        self.storm.admits(self.usage.period.load(Ordering::Relaxed), 0, packet, broadcast)
     }
 
     /// Sends what waits for the Ethernet port; what it does not take waits on.

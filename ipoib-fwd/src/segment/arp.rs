@@ -32,6 +32,16 @@ pub enum ArpMeaning {
     Announcement,
 }
 
+impl ArpMeaning {
+    /// True if it asks for such a host.
+    pub fn asks_for(self, is_it: impl FnOnce(Ipv4Addr) -> bool) -> bool {
+        match self {
+            Self::Request { target } | Self::Probe { target } => is_it(target),
+            Self::Reply | Self::Announcement => false,
+        }
+    }
+}
+
 /// What a segment is to its hosts.
 #[derive(Clone, Debug)]
 pub struct Own {

@@ -73,6 +73,8 @@ pub struct Segment<P> {
     pub(super) limits: Limits,
     pub(super) counters: SegmentCounters,
     announcements: Announcements,
+    /// Of InfiniBand hosts, on Ethernet.
+    pub(super) ethernet_announcements: Announcements,
     outputs: VecDeque<Output<P>>,
     sweep: Instant,
 }
@@ -92,6 +94,7 @@ impl<P: Packet> Segment<P> {
             limits: Limits::new(now, settings.seed.rotate_left(40)),
             counters: SegmentCounters::default(),
             announcements: Announcements::default(),
+            ethernet_announcements: Announcements::default(),
             outputs: VecDeque::new(),
             sweep: now,
         }
@@ -246,7 +249,10 @@ impl<P: Packet> Segment<P> {
         self.settle_claims(now, fabric);
         self.take_host_events(now, fabric);
         self.release_connected(now, fabric);
-        if fabric.is_up() {
+        if self.forwards() {
+            self.send_ethernet_announcements(now, PER_TICK);
+        }
+        if self.forwards() && fabric.is_up() {
             for _ in 0..PER_TICK {
                 let Some(ip) = self.announcements.next(now) else { break };
                 fabric.announce(now, self.worker_of(ip), ip);

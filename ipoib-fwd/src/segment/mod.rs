@@ -17,6 +17,7 @@
 //! * `resolve` – address resolution across the gateway; ARP is its only language so far.
 //! * `owners` – one owner an address: claims, moves, addresses that move too often.
 //! * `parked` – packets that wait: for an address, or for a connection.
+//! * `role` – what a segment does that another gateway forwards.
 //! * `local` – what the gateway says itself: ping replies, ICMP errors.
 //! * [`pair`] – several gateways of one segment: exactly one forwards, and nothing loops.
 
@@ -33,6 +34,7 @@ mod owners;
 pub mod pair;
 mod parked;
 mod resolve;
+mod role;
 
 pub use arp::{ArpMeaning, Own, answer_ethernet, check_ethernet, check_infiniband};
 pub use fabric::Fabric;

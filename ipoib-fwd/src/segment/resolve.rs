@@ -75,10 +75,17 @@ impl<P: Packet> Segment<P> {
         let arp = EthernetArp::parse(frame)?;
         let meaning = check_ethernet(&arp, EthernetHeader::parse(frame)?.source, &self.own)?;
         let sender = IpAddr::V4(arp.sender_ip);
+        if self.own.settings.is_gateway_mac(arp.sender_mac) {
+            return Err(DropReason::PeerGateway);
+        }
         if matches!(meaning, ArpMeaning::Probe { .. }) {
             return self.answer_ethernet_arp(now, fabric, &arp, meaning);
         }
         match self.hosts.get(sender) {
+            // Who moves is the forwarder's to decide.
+            None if fabric.hardware(sender).is_some() && !self.forwards() => {
+                return self.answer_ethernet_arp(now, fabric, &arp, meaning);
+            }
             None if fabric.hardware(sender).is_some() => {
                 return self.claim(now, fabric, sender, Claim::Ethernet(arp));
             }
@@ -122,6 +129,9 @@ impl<P: Packet> Segment<P> {
         arp: &EthernetArp,
         meaning: ArpMeaning,
     ) -> Result<(), DropReason> {
+        if !self.forwards() && !meaning.asks_for(|target| self.own.owns(IpAddr::V4(target))) {
+            return Ok(());
+        }
         let (target, probe) = match meaning {
             ArpMeaning::Reply => return Ok(()),
             ArpMeaning::Announcement => {
@@ -246,8 +256,15 @@ impl<P: Packet> Segment<P> {
         let arp = InfiniBandArp::parse(body).map_err(|_| DropReason::BadArp)?;
         let meaning = check_infiniband(&arp, fabric.own_addresses(), &self.own)?;
         let sender = IpAddr::V4(arp.sender_ip);
+        if self.own.settings.is_gateway_address(arp.sender) {
+            return Err(DropReason::PeerGateway);
+        }
         if !matches!(meaning, ArpMeaning::Probe { .. }) {
             match fabric.hardware(sender) {
+                // Who moves is the forwarder's to decide.
+                None if self.hosts.get(sender).is_some() && !self.forwards() => {
+                    return self.answer_infiniband_arp(now, fabric, &arp, meaning);
+                }
                 None if self.hosts.get(sender).is_some() => {
                     return self.claim(now, fabric, sender, Claim::InfiniBand { worker, from, arp });
                 }
@@ -272,6 +289,9 @@ impl<P: Packet> Segment<P> {
         arp: &InfiniBandArp,
         meaning: ArpMeaning,
     ) -> Result<(), DropReason> {
+        if !self.forwards() && !meaning.asks_for(|target| self.own.owns(IpAddr::V4(target))) {
+            return Ok(());
+        }
         let target = match meaning {
             ArpMeaning::Reply => return Ok(()),
             ArpMeaning::Announcement => {

@@ -100,7 +100,8 @@ impl Link {
     }
 
     /// Where broadcasts go.
-    pub(super) fn broadcast_destination(&self) -> Option<UdDestination> {
+    #[must_use]
+    pub fn broadcast_destination(&self) -> Option<UdDestination> {
         self.broadcast().map(|b| destination(b, b.qkey))
     }
 

@@ -442,6 +442,31 @@ impl Link {
         }
     }
 
+    /// Somebody who knows, another gateway, told where a neighbour is: it is kept as one that nobody uses, with its path, and not
+    /// asked for until somebody does. Then it is asked in nobody's name, so that nobody learns a wrong address for a host.
+    pub fn handle_told(&mut self, now: Instant, ip: Ipv4Addr, hardware: HardwareAddress) {
+        let deaf = !self.up || self.is_shutting_down();
+        if deaf || self.is_own(hardware) || !is_host_address(hardware) || !is_host(ip) {
+            return;
+        }
+        if !self.neighbours.entries.contains_key(&ip) {
+            if !self.make_room(now) {
+                return;
+            }
+            let users = vec![None; self.settings.workers.len()];
+            let source = (WorkerIndex(0), Ipv4Addr::UNSPECIFIED);
+            let state = State::Incomplete { tries: TRIES };
+            let entry = Entry { hardware: None, state, source, last_used: now, users };
+            self.neighbours.entries.insert(ip, entry);
+        }
+        self.learn(now, ip, hardware);
+        let idle_limit = self.settings.neighbour_idle;
+        if let Some(entry) = self.neighbours.entries.get_mut(&ip) {
+            (entry.state, entry.last_used) = (State::Stale, now);
+            self.timers.set(Timer::Neighbour(ip), now + idle_limit);
+        }
+    }
+
     /// Drops a neighbour and what only it needed.
     fn forget(&mut self, now: Instant, ip: Ipv4Addr, reason: CloseReason) {
         let Some(entry) = self.neighbours.entries.remove(&ip) else { return };

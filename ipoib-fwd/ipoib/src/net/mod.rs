@@ -7,6 +7,7 @@ pub mod checksum;
 pub mod ethernet;
 pub mod icmp;
 pub mod ipv4;
+pub mod probe;
 
 /// Bytes of the IPoIB encapsulation header: ethertype, reserved (RFC 4391 6).
 pub const IPOIB_HEADER_LEN: usize = 4;

@@ -134,3 +134,43 @@ fn own_hellos_that_come_back_are_shown_and_connections_carry_none() {
     (back.slid, back.qpn) = (Lid(7), Qpn::new(0x48));
     assert_eq!(ib_to_eth(&hello, 60, &Source::Ud(back), &t), IbVerdict::Drop(DropReason::LoopSelf));
 }
+
+#[test]
+fn probes_of_gateways_go_to_the_control_lcore_whatever_the_role_and_are_never_forwarded() {
+    let probe = ipoib::net::probe::probe_packet(ipoib::net::probe::Nonce(7));
+    for role in [Role::Forwarding, Role::Standby, Role::Blocked] {
+        let mut t = tables();
+        t.settings.role = role;
+        assert_eq!(
+            eth_to_ib(&frame(MacAddress::BROADCAST, 0x0800, &probe), 62, &t),
+            EthVerdict::Punt(Punt::Hello)
+        );
+        let m = message(&probe);
+        assert_eq!(ib_to_eth(&m, m.len(), &ud(true), &t), IbVerdict::Punt(Punt::Hello));
+    }
+}
+
+#[test]
+fn what_another_gateway_has_forwarded_to_a_group_is_not_forwarded_again() {
+    let mut t = tables();
+    let dhcp = ip(Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST, 60);
+    let frame = frame(MacAddress::BROADCAST, 0x0800, &dhcp);
+    let m = message(&dhcp);
+    assert!(matches!(eth_to_ib(&frame, frame.len(), &t), EthVerdict::Forward { .. }));
+    assert!(matches!(ib_to_eth(&m, m.len(), &ud(true), &t), IbVerdict::Forward { .. }));
+    // The frame's source and the datagram's sender are a gateway's.
+    t.settings.gateways =
+        vec![PeerGateway { mac: ETH_MAC, lid: Lid(9), gid: ib_wire::Gid::ZERO, qpns: vec![Qpn::new(0x99)] }];
+    assert_eq!(eth_to_ib(&frame, frame.len(), &t), EthVerdict::Drop(DropReason::PeerGateway));
+    assert_eq!(ib_to_eth(&m, m.len(), &ud(true), &t), IbVerdict::Drop(DropReason::PeerGateway));
+    t.settings.gateways[0].lid = Lid(8);
+    assert!(matches!(ib_to_eth(&m, m.len(), &ud(true), &t), IbVerdict::Forward { .. }), "another port");
+}
+
+#[test]
+fn who_stands_by_answers_for_itself() {
+    let mut t = tables();
+    t.settings.role = Role::Standby;
+    assert_eq!(from_ethernet(&t, &ip(ETH, GATEWAY, 60)), EthVerdict::Punt(Punt::Local));
+    assert_eq!(from_infiniband(&t, &ip(IB_RC, GATEWAY, 60)), IbVerdict::Punt(Punt::Local));
+}

@@ -29,18 +29,19 @@ fn rejects(counters: &cm::connection::Counters) -> Value {
 }
 
 impl<B: Backend> GatewayControl<B> {
-    pub(super) fn stats(&self) -> Value {
+    pub(super) fn stats(&self, now: Instant) -> Value {
         let totals = self.totals();
         json!({
             "traffic": totals.traffic_json(),
             "drops": totals.drops_json(),
-            "alarms": {"srq_low": self.endpoint.srq_low()},
+            "alarms": {"srq_low": self.endpoint.srq_low(), "loops": self.duty.pair.statistics().loops},
+            "gateway": self.pair_json(now),
             "times": self.times.json(),
             "buffers": {"in_use": self.pool.in_use(), "available": self.pool.available()},
         })
     }
 
-    pub(super) fn links(&mut self) -> Value {
+    pub(super) fn links(&mut self, now: Instant) -> Value {
         let port = self.endpoint.port();
         let (errors, last_error) =
             (self.endpoint.device_errors().0, self.endpoint.device_errors().1.map(str::to_owned));
@@ -70,6 +71,7 @@ impl<B: Backend> GatewayControl<B> {
             "ethernet": {"port": self.port.name(), "mac": self.mac.to_string(),
                          "link": if self.port.link().up { "up" } else { "down" }},
             "infiniband": infiniband,
+            "gateway": self.pair_json(now),
             "waits_for": waits_for,
             "link_counters": counters,
             "rejects": rejects,

@@ -1,6 +1,7 @@
 //! The gateway's control lcore: everything that is not plain forwarding.
 
 mod answers;
+pub(super) mod pair;
 mod segments;
 
 use std::net::IpAddr;
@@ -27,6 +28,7 @@ use endpoint::Endpoint;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::WorkerIndex;
 use ipoib::net::ethernet::MacAddress;
+use pair::PairDuty;
 
 pub(super) use segments::News;
 
@@ -56,6 +58,8 @@ pub(super) struct GatewayControl<B: Backend> {
     pub(super) own_reader: WorkerCounterReader,
     pub(super) segment: Segment<Mbuf>,
     pub(super) news: News,
+    /// Other gateways of the segment.
+    pub(super) duty: PairDuty,
     pub(super) times: Times,
     pub(super) capture: Option<Capture>,
     pub(super) stats_period: Option<Duration>,
@@ -183,6 +187,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
         busy |= self.take_packets(now);
         busy |= self.take_link_events(now);
         self.follow_gids(now);
+        self.drive_pair(now);
         self.pass_time(now);
         self.periodic(now);
         self.board.flush();
@@ -212,8 +217,8 @@ impl<B: Backend> Controller for GatewayControl<B> {
                 "/gids",
                 "/mode"
             ])),
-            "/stats" => Ok(self.stats()),
-            "/links" => Ok(self.links()),
+            "/stats" => Ok(self.stats(now)),
+            "/links" => Ok(self.links(now)),
             "/neighbours" => Ok(self.neighbours(now)),
             "/connections" => Ok(self.connections(now)),
             "/groups" => Ok(json!({"groups": self.endpoint.link().groups()})),
@@ -226,6 +231,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
     fn stop(&mut self, now: Instant) {
         tracing::info!("stopping");
         self.stopping = Some(now);
+        self.leave_pair(now);
         self.endpoint.link().shutdown(now);
     }
 }

@@ -80,8 +80,7 @@ impl<B: Backend> GatewayControl<B> {
             (Cause::Punt(Punt::Arp), Side::InfiniBand) => {
                 segment.handle_infiniband_arp(now, link, &arrival, packet.data());
             }
-            // There is no other gateway to speak with yet.
-            (Cause::Punt(Punt::Hello), _) => self.own.drop(DropReason::NotHandled),
+            (Cause::Punt(Punt::Hello), _) => self.take_hello(now, side, &packet),
             (Cause::Punt(Punt::Neighbour(ip)), _) => {
                 let published = self.board.has_way(side, worker, ip);
                 segment.handle_unresolved(now, link, IpAddr::V4(ip), arrival, packet, published);
@@ -146,7 +145,12 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     /// Sends a packet of the control lcore's by a worker.
-    fn send(&mut self, worker: WorkerIndex, bytes: &[u8], command: impl FnOnce(Mbuf) -> GatewayCommand) {
+    pub(super) fn send(
+        &mut self,
+        worker: WorkerIndex,
+        bytes: &[u8],
+        command: impl FnOnce(Mbuf) -> GatewayCommand,
+    ) {
         match self.pool.copy_from_slice(bytes) {
             Some(buf) => self.endpoint.send(worker, command(buf)),
             None => self.own.drop(DropReason::NoBuffers),

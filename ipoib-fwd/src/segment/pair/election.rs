@@ -1,12 +1,14 @@
 //! One gateway among those of its segment: who forwards.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use ib_wire::{Gid, Lid, Qpn};
 use ipoib::net::ethernet::MacAddress;
+use ipoib::net::probe::{Nonce, PROBE_LEN, probe_packet};
 
-use super::loops::{Loops, Nonce, PROBE_LEN, Sign, probe_packet};
+use super::loops::{Loops, Sign};
 use super::message::{
     Body, Hello, Identity, Key, Message, MessageError, Neighbour, Role, SegmentId, Side, SideSet,
 };
@@ -61,7 +63,7 @@ pub struct Station {
 /// Something to send, without the header of its side.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Transmit {
-    /// A message, of type [`super::message::ETHERTYPE_PAIR`].
+    /// A message, of type [`crate::forward::ETHERTYPE_HELLO`].
     Message(Side, Vec<u8>),
     /// The IPv4 packet of a probe, to all.
     Probe(Side, [u8; PROBE_LEN]),
@@ -90,6 +92,23 @@ pub enum Why {
     Loop,
     /// The hold time is over.
     Quiet,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SidesUp => f.write_str("both sides are up"),
+            Self::SideDown => f.write_str("a side is down"),
+            Self::Leaving => f.write_str("it ends"),
+            Self::Alone => f.write_str("nobody else forwards"),
+            Self::TakeOver => f.write_str("the other gateway is silent or has resigned"),
+            Self::Better(who) => write!(f, "gateway {:016x} is to forward", who.guid.0),
+            Self::Deaf(who) => write!(f, "gateway {:016x} forwards and does not hear us", who.guid.0),
+            Self::PeerBlocked => f.write_str("another gateway has noticed a loop"),
+            Self::Loop => f.write_str("our own packets came back"),
+            Self::Quiet => f.write_str("they have stayed away"),
+        }
+    }
 }
 
 /// What happened.

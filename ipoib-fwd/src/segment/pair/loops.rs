@@ -6,21 +6,13 @@
 //! is to forward nothing until probes have stayed away for the hold time. Each further loop doubles that.
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use ipoib::net::checksum;
+use ipoib::net::probe::Nonce;
 
 use super::message::Side;
 
-/// The UDP port of probes, both ends: discard (RFC 863), so that nobody answers.
-pub const PROBE_PORT: u16 = 9;
-/// Bytes of a probe's IPv4 packet.
-pub const PROBE_LEN: usize = 48;
-
-const PAYLOAD: usize = 28;
-const MAGIC: [u8; 8] = *b"IPGWprob";
 /// Probes that are waited for: both sides', for longer than a packet lives in a network of bridges.
 const REMEMBERED: usize = 16;
 /// How long a forwarder waits between two probes of a side.
@@ -33,43 +25,6 @@ const LONGEST_HOLD: Duration = Duration::from_secs(300);
 const FORGIVEN: Duration = Duration::from_secs(900);
 /// Copies of one hello on its own side which a reflection, as some switches' ports make it, does not explain.
 const COPIES: u32 = 3;
-
-/// A number that only who heard the probe knows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Nonce(pub u64);
-
-/// The IPv4 packet of a probe: UDP from nobody to everybody, as DHCP's first packet is, so that what relays the one relays the other.
-#[must_use]
-pub fn probe_packet(nonce: Nonce) -> [u8; PROBE_LEN] {
-    let mut p = [0; PROBE_LEN];
-    p[..10].copy_from_slice(&[0x45, 0xc0, 0, PROBE_LEN as u8, 0, 0, 0, 0, 64, 17]);
-    p[4..6].copy_from_slice(&(nonce.0 as u16).to_be_bytes());
-    p[16..20].copy_from_slice(&Ipv4Addr::BROADCAST.octets());
-    let sum = checksum::checksum(&p[..20]);
-    p[10..12].copy_from_slice(&sum.to_be_bytes());
-    p[20..22].copy_from_slice(&PROBE_PORT.to_be_bytes());
-    p[22..24].copy_from_slice(&PROBE_PORT.to_be_bytes());
-    // No UDP checksum: zero says so (RFC 768).
-    p[24..26].copy_from_slice(&((PROBE_LEN - 20) as u16).to_be_bytes());
-    p[PAYLOAD..PAYLOAD + 8].copy_from_slice(&MAGIC);
-    p[PAYLOAD + 8..PAYLOAD + 16].copy_from_slice(&nonce.0.to_be_bytes());
-    p
-}
-
-/// The nonce of an IPv4 packet that is a probe, ours or another gateway's: no gateway forwards it. Options are not in probes, and
-/// whoever relays one may have written its own source and time to live.
-#[must_use]
-pub fn probe_nonce(packet: &[u8]) -> Option<Nonce> {
-    let p = packet.first_chunk::<{ PAYLOAD + 16 }>()?;
-    let is_probe = p[0] == 0x45
-        && p[9] == 17
-        && p[22..24] == PROBE_PORT.to_be_bytes()
-        && p[PAYLOAD..PAYLOAD + 8] == MAGIC;
-    if !is_probe {
-        return None;
-    }
-    p.last_chunk().map(|nonce| Nonce(u64::from_be_bytes(*nonce)))
-}
 
 /// How a loop was noticed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -178,24 +133,6 @@ impl Loops {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ipoib::net::ipv4::Ipv4View;
-
-    #[test]
-    fn a_probe_is_a_packet_that_everybody_takes_for_one_and_only_its_like_is_recognised() {
-        let packet = probe_packet(Nonce(0x0123_4567_89ab_cdef));
-        let view =
-            Ipv4View::parse(&packet, packet.len()).map(|v| (v.destination(), v.protocol(), v.payload_len()));
-        assert_eq!(view, Ok((Ipv4Addr::BROADCAST, 17, PROBE_LEN - 20)));
-        assert_eq!(probe_nonce(&packet), Some(Nonce(0x0123_4567_89ab_cdef)));
-        for end in 0..PAYLOAD + 16 {
-            assert_eq!(probe_nonce(&packet[..end]), None);
-        }
-        for at in [0, 9, 22, 23, 28, 35] {
-            let mut other = packet;
-            other[at] ^= 1;
-            assert_eq!(probe_nonce(&other), None, "byte {at}");
-        }
-    }
 
     #[test]
     fn only_our_own_probe_on_the_other_side_is_a_loop() {

@@ -1,6 +1,6 @@
 //! What gateways of one segment tell each other: bytes of a version of their own, the same on both sides.
 //!
-//! On Ethernet behind an Ethernet header of type [`ETHERTYPE_PAIR`] to [`PAIR_GROUP`], on InfiniBand behind the encapsulation header
+//! On Ethernet behind an Ethernet header of type [`crate::forward::ETHERTYPE_HELLO`] to [`PAIR_GROUP`], on InfiniBand behind the encapsulation header
 //! with that type, to the broadcast group. Hosts have no use for the type and drop it. Numbers are in network order.
 //!
 //! ```text
@@ -20,8 +20,6 @@ use ib_wire::{Gid, Guid, Lid, Qpn};
 use ipoib::net::ethernet::MacAddress;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-/// Ethertype of these messages: IEEE 802's first for local experiments (IEEE 802 9.2.3).
-pub const ETHERTYPE_PAIR: u16 = 0x88b5;
 /// Where they go on Ethernet: a locally administered group.
 pub const PAIR_GROUP: MacAddress = MacAddress([0x03, 0x49, 0x50, 0x47, 0x57, 0x01]);
 /// Longest message, bytes: fits every Ethernet frame and every datagram of a broadcast group.
@@ -186,16 +184,6 @@ impl Key {
     #[must_use]
     pub const fn new(key: [u8; 16]) -> Self {
         Self(key)
-    }
-
-    /// From 32 hexadecimal digits.
-    #[must_use]
-    pub fn from_hex(text: &str) -> Option<Self> {
-        let digits = text.as_bytes();
-        if digits.len() != 32 || !digits.iter().all(u8::is_ascii_hexdigit) {
-            return None;
-        }
-        u128::from_str_radix(text, 16).ok().map(|n| Self(n.to_be_bytes()))
     }
 
     /// SipHash-2-4 with 128 bits is a keyed pseudorandom function, and so a message authentication code.

@@ -65,7 +65,7 @@ impl StormGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::segment::pair::loops::{Nonce, probe_packet};
+    use ipoib::net::probe::{Nonce, probe_packet};
 
     #[test]
     fn copies_of_one_packet_are_bounded_in_each_period_and_others_are_not_touched() {

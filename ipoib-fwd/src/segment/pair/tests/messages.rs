@@ -81,14 +81,7 @@ fn segments_of_one_partition_and_subnet_are_one_whatever_the_membership_and_own_
 }
 
 #[test]
-fn a_key_is_thirty_two_digits() {
-    assert_eq!(
-        Key::from_hex("000102030405060708090a0b0c0d0e0F"),
-        Some(Key::new([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]))
-    );
-    for wrong in ["", "00", "+00102030405060708090a0b0c0d0e0f", "000102030405060708090a0b0c0d0e0f0"] {
-        assert_eq!(Key::from_hex(wrong), None);
-    }
+fn a_key_is_no_text_for_logs() {
     assert_eq!(format!("{:?}", Key::new([1; 16])), "Key(…)");
 }
 

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use ib_wire::{Gid, Guid, Lid, Qpn};
 use ipoib::net::ethernet::MacAddress;
 
-use crate::segment::pair::loops::probe_nonce;
 use crate::segment::pair::message::{Body, Message};
 use crate::segment::pair::{
     Event, Hello, Identity, Key, Pair, Role, SegmentId, Settings, Side, Station, Transmit,
 };
+use ipoib::net::probe::probe_nonce;
 
 pub(super) const HELLO: Duration = Duration::from_millis(300);
 const KEY: Key = Key::new([7; 16]);

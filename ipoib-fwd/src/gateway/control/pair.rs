@@ -1,0 +1,251 @@
+//! The gateway among those of its segment, at work: what the machine says goes out on both sides, what it decides comes to tables
+//! and hosts.
+
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use pmd::hca::Backend;
+use pmd::mem::Mbuf;
+use serde_json::{Value, json};
+
+use super::GatewayControl;
+use crate::forward::{self, ETHERTYPE_HELLO, PeerGateway};
+use crate::gateway::worker::GatewayCommand;
+use crate::segment::pair::message::{LONGEST, PAIR_GROUP};
+use crate::segment::pair::{Event, Neighbour, Pair, Place, Role, Side, SideSet, Transmit, storm};
+use ipoib::drop_reason::DropReason;
+use ipoib::link::WorkerIndex;
+use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, EthernetHeader, MacAddress};
+use ipoib::net::probe::probe_nonce;
+use ipoib::net::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER, be16};
+
+/// How often the Ethernet port's link is looked at: a gateway that has lost it is to resign soon.
+const LINK_PERIOD: Duration = Duration::from_millis(100);
+/// Shortest time between two complaints about messages that cannot be read.
+const COMPLAINTS: Duration = Duration::from_secs(30);
+/// Shortest Ethernet frame without its check sequence (IEEE 802.3 3.2.8).
+const SHORTEST_FRAME: usize = 60;
+
+/// The machine and what goes with it.
+#[derive(Debug)]
+pub(in crate::gateway) struct PairDuty {
+    pub(in crate::gateway) pair: Pair,
+    link_due: Instant,
+    period_due: Instant,
+    complain_after: Instant,
+}
+
+impl PairDuty {
+    pub(in crate::gateway) fn new(now: Instant, pair: Pair) -> Self {
+        Self { pair, link_due: now, period_due: now, complain_after: now }
+    }
+}
+
+const fn side_of(side: forward::Side) -> Side {
+    match side {
+        forward::Side::Ethernet => Side::Ethernet,
+        forward::Side::InfiniBand => Side::InfiniBand,
+    }
+}
+
+/// What a role means to packets.
+const fn role_of(role: Role) -> forward::Role {
+    match role {
+        Role::Forwarding => forward::Role::Forwarding,
+        Role::Listening | Role::Standby => forward::Role::Standby,
+        Role::Blocked => forward::Role::Blocked,
+    }
+}
+
+fn sides(sides: SideSet) -> Vec<&'static str> {
+    Side::BOTH.into_iter().filter(|side| sides.has(*side)).map(Side::name).collect()
+}
+
+impl<B: Backend> GatewayControl<B> {
+    /// A message of another gateway, an own one that came back, or a probe.
+    pub(super) fn take_hello(&mut self, now: Instant, side: forward::Side, packet: &Mbuf) {
+        let mut bytes = [0; LONGEST + ETHERNET_HEADER_LEN];
+        let read = packet.read(0, &mut bytes);
+        let bytes = bytes.get(..read).unwrap_or_default();
+        let (type_at, header) = match side {
+            forward::Side::Ethernet => (ETHERNET_HEADER_LEN - 2, ETHERNET_HEADER_LEN),
+            forward::Side::InfiniBand => (0, IPOIB_HEADER_LEN),
+        };
+        let payload = bytes.get(header..).unwrap_or_default();
+        let side = side_of(side);
+        if be16(bytes, type_at) == Some(ETHERTYPE_HELLO) {
+            if let Err(error) = self.duty.pair.handle_message(now, side, payload) {
+                self.own.drop(DropReason::BadHello);
+                if now >= self.duty.complain_after {
+                    self.duty.complain_after = now + COMPLAINTS;
+                    tracing::warn!("a message between gateways on {}: {error}", side.name());
+                }
+            }
+        } else if let Some(nonce) = probe_nonce(payload) {
+            self.duty.pair.handle_probe(now, side, nonce);
+        }
+        // Its addresses may be others than before.
+        let stations = self.duty.pair.stations();
+        let gateways = stations.map(|s| PeerGateway { mac: s.mac, lid: s.lid, gid: s.gid, qpns: s.qpns });
+        let gateways: Vec<_> = gateways.collect();
+        if self.board.set_gateways(&gateways) {
+            self.segment.set_gateways(gateways);
+        }
+        self.carry_out_pair(now);
+    }
+
+    /// Lets time pass for the machine, and carries out what it wants.
+    pub(super) fn drive_pair(&mut self, now: Instant) {
+        if now >= self.duty.period_due {
+            self.duty.period_due = now + storm::PERIOD;
+            for usage in &self.usage {
+                usage.period.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        if now >= self.duty.link_due {
+            self.duty.link_due = now + LINK_PERIOD;
+            self.duty.pair.handle_side(now, Side::Ethernet, self.port.link().up);
+            if let Some(settings) = self.board.settings() {
+                let (lid, qpns) = (settings.own_lid, settings.own_qpns.to_vec());
+                let port = self.endpoint.port();
+                let gid = self.endpoint.hca().gid(port, 0).unwrap_or_default();
+                let station = crate::segment::pair::Station { mac: self.mac, lid, gid, qpns };
+                self.duty.pair.set_station(station);
+            }
+        }
+        let up = self.endpoint.link().state().up && self.stopping.is_none();
+        self.duty.pair.handle_side(now, Side::InfiniBand, up);
+        if now >= self.duty.pair.poll_timeout() {
+            self.duty.pair.handle_timeout(now);
+        }
+        if self.duty.pair.wants_neighbours(now) {
+            let known = self.known_hosts(now);
+            self.duty.pair.tell_neighbours(now, known.into_iter());
+        }
+        self.carry_out_pair(now);
+    }
+
+    fn carry_out_pair(&mut self, now: Instant) {
+        while let Some(event) = self.duty.pair.poll_event() {
+            self.take_pair_event(now, event);
+        }
+        while let Some(transmit) = self.duty.pair.poll_transmit() {
+            match transmit {
+                Transmit::Message(Side::Ethernet, bytes) => {
+                    self.send_on_ethernet(PAIR_GROUP, ETHERTYPE_HELLO, &bytes);
+                }
+                Transmit::Probe(Side::Ethernet, bytes) => {
+                    self.send_on_ethernet(MacAddress::BROADCAST, ETHERTYPE_IPV4, &bytes);
+                }
+                Transmit::Message(Side::InfiniBand, bytes) => {
+                    let [a, b] = ETHERTYPE_HELLO.to_be_bytes();
+                    self.send_on_infiniband([a, b, 0, 0], &bytes);
+                }
+                Transmit::Probe(Side::InfiniBand, bytes) => {
+                    self.send_on_infiniband(IPOIB_IPV4_HEADER, &bytes);
+                }
+            }
+        }
+    }
+
+    fn send_on_ethernet(&mut self, destination: MacAddress, ethertype: u16, payload: &[u8]) {
+        let header = EthernetHeader { destination, source: self.mac, ethertype };
+        let mut frame = header.to_bytes().to_vec();
+        frame.extend_from_slice(payload);
+        frame.resize(frame.len().max(SHORTEST_FRAME), 0);
+        self.send(WorkerIndex(0), &frame, GatewayCommand::SendEthernet);
+    }
+
+    fn send_on_infiniband(&mut self, header: [u8; IPOIB_HEADER_LEN], payload: &[u8]) {
+        let Some(to) = self.endpoint.link().broadcast_destination() else { return };
+        self.endpoint.send_ud(WorkerIndex(0), &to, &[&header, payload].concat());
+    }
+
+    fn take_pair_event(&mut self, now: Instant, event: Event) {
+        match event {
+            Event::Role { from, to, why } => {
+                tracing::info!("role: {} after {} ({why})", to.name(), from.name());
+                self.board.set_role(role_of(to));
+                // What waits was to be forwarded by the role of before.
+                self.board.flush();
+                let known = self.endpoint.link().neighbours(now);
+                let known = known.iter().filter(|n| n.hardware.is_some()).map(|n| IpAddr::V4(n.ip));
+                self.segment.set_role(now, role_of(to), known);
+                self.carry_out(now);
+            }
+            Event::Peer { who, alive } => {
+                let what = if alive { "is there" } else { "is gone" };
+                tracing::info!("gateway {:016x} {what}", who.guid.0);
+            }
+            Event::Loop { sign, arrived, hold } => {
+                tracing::error!(
+                    "our own packets come back on {} ({sign:?}): something else joins the Ethernet network and the partition. The segment \
+                     is blocked for {} s at least; take the other bridge away, it goes on by itself",
+                    arrived.name(),
+                    hold.as_secs()
+                );
+            }
+            Event::Neighbours(list) => {
+                for host in &list {
+                    self.learn_told(now, host);
+                }
+            }
+        }
+    }
+
+    /// All hosts of both sides that we know.
+    fn known_hosts(&mut self, now: Instant) -> Vec<Neighbour> {
+        let ethernet = self
+            .segment
+            .hosts()
+            .filter_map(|host| Some(Neighbour { ip: host.ip, place: Place::Ethernet(host.mac?) }));
+        let mut known: Vec<Neighbour> = ethernet.collect();
+        known.extend(self.endpoint.link().neighbours(now).into_iter().filter_map(|host| {
+            Some(Neighbour { ip: IpAddr::V4(host.ip), place: Place::InfiniBand(host.hardware?) })
+        }));
+        known
+    }
+
+    /// The forwarder told us of a host.
+    fn learn_told(&mut self, now: Instant, host: &Neighbour) {
+        let on_infiniband = self.segment.learn_told(now, self.endpoint.link(), host);
+        self.carry_out(now);
+        if on_infiniband && let (IpAddr::V4(ip), Place::InfiniBand(hardware)) = (host.ip, host.place) {
+            self.endpoint.link().handle_told(now, ip, hardware);
+        }
+    }
+
+    /// The gateway ends: another one may forward at once.
+    pub(super) fn leave_pair(&mut self, now: Instant) {
+        self.duty.pair.leave(now);
+        self.carry_out_pair(now);
+    }
+
+    /// For `ctl links` and `ctl stats`.
+    pub(super) fn pair_json(&self, now: Instant) -> Value {
+        let pair = &self.duty.pair;
+        let n = pair.statistics();
+        let peers: Vec<Value> = pair
+            .peers(now)
+            .map(|p| {
+                json!({
+                    "guid": format!("{:016x}", p.who.guid.0), "priority": p.priority, "role": p.role.name(),
+                    "alive": p.alive, "heard_on": sides(p.heard).join(" "), "hears_us_on": sides(p.hears_us).join(" "),
+                    "age_ms": p.age.as_millis() as u64, "mac": p.mac.to_string(),
+                })
+            })
+            .collect();
+        json!({
+            "role": pair.role().name(),
+            "since_ms": now.saturating_duration_since(pair.since()).as_millis() as u64,
+            "guid": format!("{:016x}", pair.identity().guid.0),
+            "priority": pair.priority(),
+            "blocked_for_ms": pair.blocked_until(now).map(|until| until.duration_since(now).as_millis() as u64),
+            "takeovers": n.takeovers, "resignations": n.resignations, "loops": n.loops,
+            "hellos": {"sent": n.sent, "received": n.received, "rejected": n.rejected, "old": n.old,
+                       "other_segment": n.other_segment, "no_room": n.no_room},
+            "peers": peers,
+        })
+    }
+}

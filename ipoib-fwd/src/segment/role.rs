@@ -1,0 +1,86 @@
+//! What it means to a segment whether it forwards: who stands by hears and learns, and speaks for itself only. When it takes over,
+//! both sides are told that everybody is behind this gateway now.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use super::arp::announcement_ethernet;
+use super::fabric::{Fabric, v4};
+use super::machine::Segment;
+use super::output::{Output, Packet};
+use super::pair::{Neighbour, Place};
+use crate::forward::{PeerGateway, Role};
+use ipoib::drop_reason::DropReason;
+use ipoib::link::WorkerIndex;
+use ipoib::net::ethernet::MacAddress;
+
+impl<P: Packet> Segment<P> {
+    /// True if it forwards, and so speaks for others.
+    pub(super) fn forwards(&self) -> bool {
+        self.own.settings.role == Role::Forwarding
+    }
+
+    /// It is to do this from now on. `infiniband` are the hosts known on that side: they are announced on Ethernet when it begins to
+    /// forward, and those of Ethernet on InfiniBand.
+    pub fn set_role(&mut self, now: Instant, role: Role, infiniband: impl Iterator<Item = IpAddr>) {
+        let forwarded = self.forwards();
+        self.own.settings.role = role;
+        if self.forwards() && !forwarded {
+            self.announce_all(now);
+            self.ethernet_announcements.start(now, infiniband);
+        } else if forwarded && !self.forwards() {
+            self.lookups.clear();
+            let dropped = self.parked.clear().len();
+            self.drop(DropReason::Standby, dropped);
+        }
+    }
+
+    /// These are the other gateways of the segment: none of them is a host.
+    pub fn set_gateways(&mut self, gateways: Vec<PeerGateway>) {
+        self.own.settings.gateways = gateways;
+    }
+
+    /// The forwarder told where a host is. True if the host is to be told to the InfiniBand side.
+    pub fn learn_told(&mut self, now: Instant, fabric: &mut impl Fabric, host: &Neighbour) -> bool {
+        if self.forwards()
+            || self.own.owns(host.ip)
+            || !v4(host.ip).is_some_and(|ip| self.own.settings.is_on_link(ip))
+        {
+            return false;
+        }
+        let told = match host.place {
+            Place::Ethernet(mac) => {
+                let is_host =
+                    mac.is_unicast() && mac != self.own.mac() && !self.own.settings.is_gateway_mac(mac);
+                if is_host {
+                    if fabric.hardware(host.ip).is_some() {
+                        fabric.forget(now, host.ip);
+                    }
+                    self.hosts.learn(now, host.ip, mac);
+                }
+                false
+            }
+            Place::InfiniBand(hardware) => {
+                let is_host = !self.own.settings.is_gateway_address(hardware);
+                if is_host {
+                    self.hosts.forget(host.ip);
+                }
+                is_host
+            }
+        };
+        self.take_host_events(now, fabric);
+        told
+    }
+
+    /// Tells Ethernet where InfiniBand hosts are now, at a pace that leaves room for everything else.
+    pub(super) fn send_ethernet_announcements(&mut self, now: Instant, at_most: usize) {
+        for _ in 0..at_most {
+            let Some(ip) = self.ethernet_announcements.next(now) else { return };
+            if let Some(ip) = v4(ip) {
+                let bytes =
+                    announcement_ethernet(ip, self.own.mac()).to_frame(MacAddress::BROADCAST).to_vec();
+                self.output(Output::Frame { worker: WorkerIndex(0), bytes });
+            }
+        }
+    }
+}

@@ -1,0 +1,421 @@
+#!/usr/bin/env python3
+"""Two gateways between the same two networks: one forwards, either may die, nothing loops.
+
+    eth0 ── bridge ──┬── gw0 [gateway a] ──┬── fabric ── ib0
+                     └── gw1 [gateway b] ──┘
+"""
+
+import json
+import os
+import re
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from checks.laboratory import Laboratory, say, socket_in
+from demo import ETH, ETH_IP, GW, IB, IB_IP, PREFIX, Failed, Process, ping, run
+
+NAMES = ("a", "b")
+OWN = {"a": "10.77.0.254", "b": "10.77.0.253"}
+FOREIGN_IP = "10.77.0.66"
+ECHO_PORT = 7002
+ETH_P_IP, ETH_P_ALL = 0x0800, 0x0003
+PACKET_OUTGOING = 4
+# What the gateways promise.
+TAKEOVER = 3.0
+
+
+class PairLab(Laboratory):
+    """Two gateways on one bridge and one fabric, and a third way between both networks for whoever wants to go it."""
+
+    def __init__(self, args):
+        super().__init__(args, intruder=False)
+        self.gateways = {}
+
+    def namespaces_up(self):
+        for name in (ETH, GW, IB):
+            if Path(f"/run/netns/{name}").exists():
+                run("ip", "netns", "del", name)
+            run("ip", "netns", "add", name)
+            self.namespaces.append(name)
+            run("sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1", netns=name)
+            run("ip", "link", "set", "lo", "up", netns=name)
+        run("ip", "link", "add", "br0", "type", "bridge", "stp_state", "0", "forward_delay", "0", netns=GW)
+        run("ip", "link", "set", "br0", "up", netns=GW)
+        for netns, dev in ((ETH, "eth0"), (GW, "gw0"), (GW, "gw1"), (GW, "foreign0")):
+            run("ip", "link", "add", dev, "netns", netns, "type", "veth", "peer", "name", f"to-{dev}", "netns", GW)
+            for where, name in ((netns, dev), (GW, f"to-{dev}")):
+                run("ethtool", "-K", name, "rx", "off", "tx", "off", "tso", "off", "gso", "off", "gro", "off", netns=where)
+            run("ip", "link", "set", f"to-{dev}", "master", "br0", "up", netns=GW)
+            run("ip", "link", "set", dev, "mtu", "1500", "up", netns=netns)
+        run("ip", "addr", "add", f"{ETH_IP}/{PREFIX}", "dev", "eth0", netns=ETH)
+
+    def hugepages_up(self):
+        # Two gateways' buffers; speed is no matter here.
+        return ["--no-huge", "--no-shconf", "-m", "512"]
+
+    def fabric_config(self):
+        links = "".join(f'\n[[link]]\nname = "gateway-{n}"\nurl = "shm:{self.dir}/{n}.sock"\n' for n in NAMES)
+        hosts = "".join(f"""
+[[host]]
+name = "{name}"
+netns = "{netns}"
+tun = "{tun}"
+address = "{address}/{PREFIX}"
+mtu = {mtu}
+mode = "connected"
+""" for name, netns, tun, address, mtu in (("host1", IB, "ib0", IB_IP, 65520), ("foreign", GW, "ibf0", FOREIGN_IP, 1500)))
+        return f"[fabric]\nmtu = 4096\n{links}{hosts}"
+
+    def gateway_config(self):
+        return ""
+
+    def start_gateway(self):
+        for name in NAMES:
+            self.start_one(name)
+
+    def start_one(self, name):
+        config = self.dir / f"gateway-{name}.toml"
+        config.write_text(f"""\
+[gateway]
+address = "{OWN[name]}/{PREFIX}"
+control-socket = "{self.dir}/{name}-control.sock"
+idle = "sleep"
+
+[ethernet]
+port = "net_af_packet0"
+
+[infiniband]
+driver = "soft"
+
+[infiniband.soft]
+ports = [{{ link = "shm:{self.dir}/{name}.sock", mtu = 4096 }}]
+""")
+        iface = f"gw{NAMES.index(name)}"
+        line = [self.bin / "ipoib-fwd", "-l", "0-1", "--no-pci", *self.memory, "--file-prefix", f"gwpair{name}",
+                "--vdev", f"net_af_packet0,iface={iface}", "--", "--config", config]
+        log = self.dir / f"gateway-{name}-{len(self.processes)}-{time.monotonic_ns()}.log"
+        gateway = Process(f"gateway {name}", line, GW, log)
+        self.gateways[name] = self.gateway = gateway
+        self.processes.append(gateway)
+
+    def role(self, name):
+        return self.state(name)["role"]
+
+    def state(self, name):
+        """What a gateway says of itself; {"role": None} while it does not answer."""
+        try:
+            out = run(self.bin / "ipoib-fwd", "ctl", "--socket", self.dir / f"{name}-control.sock", "stats", "--json", timeout=10)
+            answer = json.loads(out.stdout)
+            return {**answer["gateway"], "drops": answer["drops"]}
+        except (Failed, ValueError, KeyError):
+            return {"role": None, "peers": [], "drops": {}}
+
+    def settled(self):
+        """The forwarder's name and the other's, once there is one of each and they hear each other on both sides."""
+        roles = {n: self.state(n) for n in NAMES}
+        forwarding = [n for n, s in roles.items() if s["role"] == "forwarding"]
+        standby = [n for n, s in roles.items() if s["role"] == "standby"]
+        both = all(any(p["alive"] and p["heard_on"] == "Ethernet InfiniBand" for p in s["peers"]) for s in roles.values())
+        return (forwarding[0], standby[0]) if len(forwarding) == len(standby) == 1 and both else None
+
+    def wait_settled(self, seconds=15):
+        self.wait_for("one gateway that forwards and one that stands by", lambda: self.settled() is not None, seconds)
+        return self.settled()
+
+    def up(self):
+        self.start()
+        self.wait_settled(20)
+        self.wait_for("the first packet through the pair", lambda: ping(ETH, IB_IP, 56, count=1)["ok"], 20)
+
+
+# -- what is measured while a gateway dies
+
+def echo_server():
+    server = socket.create_server(("0.0.0.0", ECHO_PORT))
+    print("listening", flush=True)
+    conn, _ = server.accept()
+    conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    while data := conn.recv(65536):
+        conn.sendall(data)
+
+
+def echo_client(target, seconds):
+    """Numbers out, numbers back, on one connection for the whole time; the longest silence."""
+    conn = socket.create_connection((target, ECHO_PORT), timeout=15)
+    conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    print("connected", flush=True)
+    begin = last = time.monotonic()
+    sent, got, longest, pending = 0, 0, 0.0, b""
+    while got < sent or time.monotonic() - begin < seconds:
+        now = time.monotonic()
+        if now - begin < seconds and sent - got < 2000:
+            conn.sendall(struct.pack("!I", sent))
+            sent += 1
+        readable, _, _ = select.select([conn], [], [], 0.005)
+        if readable:
+            data = conn.recv(65536)
+            if not data:
+                raise SystemExit("the connection was closed")
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+            pending += data
+            while len(pending) >= 4:
+                (number,) = struct.unpack("!I", pending[:4])
+                if number != got:
+                    raise SystemExit(f"{number} came instead of {got}")
+                got, pending = got + 1, pending[4:]
+        elif now - last > 20:
+            raise SystemExit(f"nothing has come for 20 s, {got} of {sent} so far")
+    print(json.dumps({"sent": sent, "received": got, "longest_silence": round(longest, 3)}), flush=True)
+
+
+def while_tcp(lab, act, seconds=8):
+    """Runs `act` in the middle of TCP and pings both ways; what they noticed."""
+    me = [sys.executable, os.path.abspath(__file__)]
+    server = Process("echo server", [*me, "--server"], IB, lab.dir / f"echo-server-{time.monotonic_ns()}.log")
+    others = []
+    try:
+        lab.wait_for("the echo server", lambda: "listening" in server.text(), 20)
+        client = Process("echo client", [*me, "--client", IB_IP, seconds], ETH, lab.dir / f"echo-client-{time.monotonic_ns()}.log")
+        others.append(client)
+        count = int(seconds / 0.05)
+        pings = {way: Process(f"ping {way}", ["ping", "-n", "-q", "-i", "0.05", "-W", "1", "-c", count, target], netns,
+                              lab.dir / f"ping-{way}-{time.monotonic_ns()}.log")
+                 for way, netns, target in (("eth_to_ib", ETH, IB_IP), ("ib_to_eth", IB, ETH_IP))}
+        others += pings.values()
+        lab.wait_for("the connection", lambda: "connected" in client.text(), 20)
+        time.sleep(1)
+        act()
+        code = client.popen.wait(seconds + 30)
+        tcp = client.text().strip().splitlines()[-1] if client.text().strip() else ""
+        result = {"tcp": json.loads(tcp) if code == 0 else tcp}
+        for way, process in pings.items():
+            process.popen.wait(seconds + 10)
+            m = re.search(r"(\d+) packets transmitted, (\d+) received", process.text())
+            lost = int(m[1]) - int(m[2]) if m else count
+            result[way] = {"lost": lost, "outage": round(lost * 0.05, 2)}
+        outages = max(result[way]["outage"] for way in pings)
+        return {"ok": code == 0 and outages < TAKEOVER, **result, "less_than": TAKEOVER}
+    finally:
+        for process in (*others, server):
+            process.stop(1)
+
+
+def check_roles(lab):
+    forwarder, other = lab.settled() or ("", "")
+    through = [ping(ETH, IB_IP, 56)["ok"], ping(IB, ETH_IP, 56)["ok"]]
+    # Each gateway answers for itself, whatever its role.
+    own = {f"{n}_from_{ns}": ping(ns, OWN[n], 56, count=3)["ok"] for n in NAMES for ns in (ETH, IB)}
+    return {"ok": bool(forwarder) and all(through) and all(own.values()), "forwards": forwarder, "stands_by": other, "own": own}
+
+
+def check_killed(lab):
+    """The forwarder is killed; then it comes back, and the other one is killed."""
+    results = {"ok": True}
+    for turn in ("first", "second"):
+        forwarder, other = lab.wait_settled()
+        # A round of what the forwarder knows.
+        time.sleep(4)
+        took = {}
+
+        def kill():
+            lab.lose(lab.gateways[forwarder])
+            begin = time.monotonic()
+            lab.wait_for("the other gateway to forward", lambda: lab.role(other) == "forwarding", 10)
+            took["seconds"] = round(time.monotonic() - begin, 2)
+
+        result = while_tcp(lab, kill)
+        results[turn] = {"killed": forwarder, "forwards_after": took.get("seconds"), **result}
+        results["ok"] &= result["ok"] and took.get("seconds", 99) < TAKEOVER
+        lab.start_one(forwarder)
+    lab.wait_settled()
+    return results
+
+
+def check_asked_to_end(lab):
+    """A gateway that ends in order hands over at once."""
+    forwarder, other = lab.wait_settled()
+    time.sleep(4)
+
+    def stop():
+        process = lab.gateways[forwarder]
+        lab.processes.remove(process)
+        process.popen.send_signal(signal.SIGTERM)
+        lab.wait_for("the other gateway to forward", lambda: lab.role(other) == "forwarding", 10)
+        process.stop()
+
+    result = while_tcp(lab, stop)
+    lab.start_one(forwarder)
+    lab.wait_settled()
+    return result
+
+
+# -- loops
+
+def dhcp_like(number):
+    """An IPv4 packet from nobody to everybody, with a number to know it by."""
+    payload = b"pair-check" + struct.pack("!I", number)
+    udp = struct.pack("!HHHH", 68, 67, 8 + len(payload), 0) + payload
+    head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(udp), number & 0xffff, 0, 64, 17, 0, bytes(4), b"\xff" * 4)
+    total = sum(struct.unpack("!10H", head))
+    total = (total & 0xffff) + (total >> 16)
+    total = ~((total & 0xffff) + (total >> 16)) & 0xffff
+    return head[:10] + struct.pack("!H", total) + head[12:] + udp
+
+
+class Side:
+    """A raw socket on a host's interface: sends broadcasts, counts what arrives."""
+
+    def __init__(self, netns, dev, ethernet):
+        self.socket = socket_in(netns, socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+        self.socket.bind((dev, ETH_P_ALL))
+        self.header = b"\xff" * 6 + self.socket.getsockname()[4] + b"\x08\x00" if ethernet else b""
+
+    def send(self, number):
+        self.socket.send(self.header + dhcp_like(number)) if self.header else self.socket.sendto(
+            dhcp_like(number), (self.socket.getsockname()[0], ETH_P_IP, 0, 0, b""))
+
+    def count(self, seconds):
+        """Broadcasts of this check that arrived, by number."""
+        seen, end = {}, time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if not select.select([self.socket], [], [], left)[0]:
+                break
+            data, address = self.socket.recvfrom(2048)
+            at = data.find(b"pair-check")
+            if address[2] != PACKET_OUTGOING and at >= 0:
+                (number,) = struct.unpack("!I", data[at + 10:at + 14])
+                seen[number] = seen.get(number, 0) + 1
+        return seen
+
+    def close(self):
+        self.socket.close()
+
+
+def sides():
+    return Side(ETH, "eth0", True), Side(IB, "ib0", False)
+
+
+def check_broadcast(lab):
+    """Each broadcast arrives once on the other side and does not come back, also while a gateway comes anew."""
+    forwarder, other = lab.wait_settled()
+    eth, ib = sides()
+    try:
+        results = {}
+        for turn in ("settled", "one_starts"):
+            if turn == "one_starts":
+                lab.lose(lab.gateways[other])
+                lab.start_one(other)
+            for number in range(60):
+                eth.send(2 * number)
+                ib.send(2 * number + 1)
+                time.sleep(0.05)
+            on_eth, on_ib = eth.count(1), ib.count(0.5)
+            results[turn] = {"on_ib": sum(on_ib.get(2 * n, 0) for n in range(60)), "on_eth": sum(on_eth.get(2 * n + 1, 0) for n in range(60)),
+                             "came_back": sum(on_eth.get(2 * n, 0) + on_ib.get(2 * n + 1, 0) for n in range(60)), "sent": 60}
+        lab.wait_settled()
+        ok = all(r["on_ib"] == r["on_eth"] == 60 and r["came_back"] == 0 for r in results.values())
+        return {"ok": ok, **results}
+    finally:
+        eth.close()
+        ib.close()
+
+
+def relay(ethernet, tun):
+    """A foreign bridge: carries each IPv4 broadcast from one interface to the other, and back."""
+    a = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+    b = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_ALL))
+    a.bind((ethernet, ETH_P_ALL))
+    b.bind((tun, ETH_P_ALL))
+    header = b"\xff" * 6 + a.getsockname()[4] + b"\x08\x00"
+    print("relaying", flush=True)
+    while True:
+        for s in select.select([a, b], [], [])[0]:
+            data, address = s.recvfrom(65536)
+            if address[2] == PACKET_OUTGOING:
+                continue
+            if s is a and data[12:14] == b"\x08\x00" and data[30:34] == b"\xff" * 4:
+                length = struct.unpack("!H", data[16:18])[0]
+                b.sendto(data[14:14 + length], (tun, ETH_P_IP, 0, 0, b""))
+            elif s is b and data[16:20] == b"\xff" * 4:
+                a.send(header + data)
+
+
+def check_foreign_bridge(lab):
+    """Something else joins both networks: the gateways block and say so, the network is quiet; when it is gone, they go on."""
+    forwarder, _ = lab.wait_settled()
+    bridge = Process("foreign bridge", [sys.executable, os.path.abspath(__file__), "--relay", "foreign0", "ibf0"], GW,
+                     lab.dir / "relay.log")
+    eth, ib = sides()
+    try:
+        lab.wait_for("the foreign bridge", lambda: "relaying" in bridge.text(), 5)
+        begin = time.monotonic()
+        eth.send(100000)
+        lab.wait_for("the gateways to block", lambda: all(lab.role(n) == "blocked" for n in NAMES), 10)
+        blocked = round(time.monotonic() - begin, 2)
+        circled = sum(eth.count(0.5).values())
+        eth.send(100001)
+        # It reaches the other side by the foreign way, and that is all.
+        on_ib, on_eth = ib.count(2), eth.count(0.5)
+        still = {"on_ib": on_ib.get(100001, 0), "on_eth": on_eth.get(100001, 0)}
+        alarm = "our own packets come back" in lab.gateways[forwarder].text()
+        state = lab.state(forwarder)
+        # It stays, and they stay blocked.
+        time.sleep(12)
+        stay = [lab.role(n) for n in NAMES]
+        bridge.stop(1)
+        begin = time.monotonic()
+        lab.wait_settled(40)
+        again = round(time.monotonic() - begin, 2)
+        through = ping(ETH, IB_IP, 56)["ok"] and ping(IB, ETH_IP, 56)["ok"]
+        # One broadcast may circle for a second, eight times in each tenth of it.
+        ok = still == {"on_ib": 1, "on_eth": 0} and circled < 300 and alarm and state.get("loops", 0) > 0 and stay == ["blocked"] * 2 and through
+        return {"ok": ok, "blocked_after": blocked, "circled_before": circled, "of_one_broadcast_later": still, "alarm": alarm,
+                "loops": state.get("loops"), "after_12_s": stay, "settled_again_after": again, "through": through}
+    finally:
+        bridge.stop(1)
+        eth.close()
+        ib.close()
+
+
+def pair(args, checks):
+    """All that two gateways need a laboratory for."""
+    if not checks.wanted_of("pair"):
+        return
+    lab = PairLab(args)
+    try:
+        lab.up()
+        for name, body in (
+            ("pair_roles", check_roles),
+            ("pair_killed", check_killed),
+            ("pair_asked_to_end", check_asked_to_end),
+            ("pair_broadcast", check_broadcast),
+            ("pair_foreign_bridge", check_foreign_bridge),
+        ):
+            checks.run(name, lambda body=body: body(lab), lab)
+    except Failed:
+        for p in lab.processes:
+            say(f"{p.name}'s last words:\n" + p.text()[-3000:])
+        raise
+    finally:
+        lab.close()
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["--server"]:
+            echo_server()
+        case ["--client", target, seconds]:
+            echo_client(target, float(seconds))
+        case ["--relay", ethernet, tun]:
+            relay(ethernet, tun)
+        case _:
+            sys.exit(__doc__)
