@@ -146,7 +146,7 @@ pub(crate) fn run(way: Way, pcap: &Path, seconds: f64) -> Result<Sample, String>
     let (notes, _notes) = ring::channel(4096);
     let publisher = Publisher::new(tables(PEERS)?);
     let link = LinkWorker::new(0, queues, inbox, notes);
-    let worker = GatewayWorker::new(link, eth, publisher.reader(), pool.clone(), SRQ_LOW, None);
+    let worker = GatewayWorker::new(link, eth, publisher.reader(), pool.clone(), SRQ_LOW, 1, None);
 
     let reader = worker.counters().reader();
     let handle = Handle::new();

@@ -213,7 +213,7 @@ def check_roles(lab):
     forwarder, other = lab.settled() or ("", "")
     through = [ping(ETH, IB_IP, 56)["ok"], ping(IB, ETH_IP, 56)["ok"]]
     # Each gateway answers for itself, whatever its role.
-    own = {f"{n}_from_{ns}": ping(ns, OWN[n], 56, count=3)["ok"] for n in NAMES for ns in (ETH, IB)}
+    own = {f"{n}_from_{ns}": ping(ns, OWN[n], 56, count=3)["received"] > 0 for n in NAMES for ns in (ETH, IB)}
     return {"ok": bool(forwarder) and all(through) and all(own.values()), "forwards": forwarder, "stands_by": other, "own": own}
 
 

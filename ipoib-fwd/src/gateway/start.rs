@@ -451,7 +451,7 @@ impl Running<'_> {
             priority: self.segment.priority,
             hello: Duration::from_millis(self.config.gateway.hello_ms.into()),
             segment: SegmentId::of(self.segment.pkey.value(), subnet),
-            key: self.config.gateway.pair_key.map(|key| pair::Key::new(*key.bytes())),
+            key: self.config.gateway.pair_key.map(|key| pair::Key::new(key.bytes())),
         };
         let station = Station { mac, lid: Lid(0), gid: Gid::ZERO, qpns: Vec::new() };
         Pair::new(now, settings, Identity { guid, instance: random() }, station)
