@@ -8,9 +8,9 @@ use ib_wire::packet::{Bth, Extended};
 use hca::AddressVector;
 
 /// Most datagrams that wait at a port.
-const MOST: usize = 256;
+const MOST: usize = 1024;
 /// Most that wait for one destination: it may be somebody who never answers.
-const MOST_EACH: usize = 16;
+const MOST_EACH: usize = 256;
 
 /// One datagram.
 #[derive(Debug)]
