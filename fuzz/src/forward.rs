@@ -6,9 +6,9 @@ use std::net::Ipv4Addr;
 use ib_wire::{Lid, Qpn, ServiceLevel};
 use ipoib::link::RcPath;
 use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, MacAddress};
+use ipoib::net::fragment::fragments;
 use ipoib::net::ipv4::Ipv4View;
 use ipoib::net::{IPOIB_HEADER_LEN, checksum};
-use ipoib_fwd::forward::fragment::fragments;
 use ipoib_fwd::forward::{
     EthNeighbour, EthVerdict, GatewayAddress, IbNeighbour, IbVerdict, Settings, Tables, Via, eth_to_ib,
     ib_to_eth,

@@ -27,8 +27,8 @@ const DRAIN: Duration = Duration::from_millis(20);
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Megabytes that EAL gets beside the hosts' buffers.
 const BASE_MEMORY: usize = 64;
-/// Bytes of a buffer with its headroom and bookkeeping.
-const BUFFER_BYTES: usize = 4608;
+/// Bytes of a buffer with its headroom and bookkeeping: in ordinary pages it takes two.
+const BUFFER_BYTES: usize = 8192;
 
 /// Why the program ends otherwise than asked.
 #[derive(Debug, thiserror::Error)]

@@ -2,13 +2,10 @@
 //!
 //! * [`eth_to_ib`] and [`ib_to_eth`] – the verdict on a packet of either side. No buffer, no allocation, no clock.
 //! * [`Tables`] – what they look up: immutable once published to a worker, copied and changed by the control lcore.
-//! * [`fragment`] – cutting an IPv4 packet to an MTU.
 //!
 //! Both sides are one IPv4 link; the gateway joins them as a proxy ARP bridge does (RFC 1027): each side sees the
 //! other's hosts behind the gateway's own link-layer addresses, and the time to live is not touched. A packet for a host
 //! beyond the link goes to a router on either side ([`Routes`]), which is a neighbour like others.
-
-pub mod fragment;
 
 mod eth_to_ib;
 mod ib_to_eth;

@@ -2,7 +2,7 @@
 
 use pmd::mem::{Mbuf, Pool};
 
-use crate::forward::fragment::{Fragment, Fragments, fragments};
+use ipoib::net::fragment::{Fragment, Fragments, fragments};
 use ipoib::net::ipv4::{IPV4_HEADER_MAX, Ipv4View};
 
 /// The pieces of a packet, first to last; a piece is `None` if there was no buffer for it.

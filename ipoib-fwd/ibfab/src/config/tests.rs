@@ -226,7 +226,7 @@ fn what_is_printed_is_true() {
     // Defaults that are shown are those that apply.
     let bare = "[[switch]]\nname = \"s1\"\nports = 36\nguid = \"0x0200000000000200\"\n[[switch]]\nname = \"s2\"\n\
         [[trunk]]\nbetween = [\"s1\", \"s2\"]\n[[partition]]\nname = \"storage\"\npkey = 0x8001\n\
-        [[link]]\nname = \"gateway\"\nurl = \"shm:/run/ibfab.sock\"\n\
+        [[link]]\nname = \"gateway\"\nurl = \"shm:/run/ibfab/gw.sock\"\n\
         [[host]]\nname = \"host1\"\nnetns = \"ib\"\naddress = \"10.77.0.2/24\"\ngateway = \"10.77.0.254\"\n\
         guid = \"0x0200000000000300\"\n";
     let bare = parse(bare).unwrap();

@@ -146,6 +146,7 @@ impl<B: Backend> Host<B> {
         .map_err(|source| HostError::Tun { name: config.name.clone(), source })?;
         let mut link = LinkSettings::new(config.pkey, Qpn::default(), seed);
         link.mode = config.mode;
+        link.limited_will_do = true;
         let endpoint = EndpointConfig { port: PORT, workers: 1, sizes: SIZES, link };
         let handle = Handle::new();
         let failed = |source| HostError::Endpoint { name: config.name.clone(), source };
@@ -257,7 +258,11 @@ impl<B: Backend> Host<B> {
                     let n = self.parked.take(ip, For::Address).len();
                     self.counters.drops(Drop::Unresolved, n as u64);
                 }
-                Event::Up => tracing::info!(host = self.config.name, "link up"),
+                Event::Up => {
+                    tracing::info!(host = self.config.name, "link up");
+                    // Who knew us before may know another queue pair of ours.
+                    self.endpoint.link().announce(now, WORKER, self.config.address);
+                }
                 Event::Readdressed { gid } => {
                     tracing::info!(host = self.config.name, %gid, "another GID");
                     self.endpoint.link().announce(now, WORKER, self.config.address);

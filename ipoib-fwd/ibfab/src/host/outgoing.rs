@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use endpoint;
+use ipoib::net::fragment::{Fragment, fragments};
 use ipoib::net::icmp::{ICMP_ERROR_MAX, fragmentation_needed, may_answer};
 use ipoib::net::ipv4::Ipv4View;
 use ipoib::net::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER};
-use ipoib_fwd::forward::fragment::{Fragment, fragments};
 use pmd::hca::{Backend, PostError, Queues};
 use pmd::mem::{Mbuf, Pool};
 

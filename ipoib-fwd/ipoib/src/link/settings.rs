@@ -39,6 +39,8 @@ pub struct WorkerSettings {
 pub struct LinkSettings {
     /// The partition. The full-membership bit is set where it goes into multicast GIDs.
     pub pkey: PKey,
+    /// Limited membership of the partition is enough: a host of a partition lives with it, a gateway to all of it does not.
+    pub limited_will_do: bool,
     /// Scope of the link's multicast groups, four bits; 2 = link-local.
     pub scope: u8,
     /// Mode to start in.
@@ -78,6 +80,7 @@ impl LinkSettings {
     pub fn new(pkey: PKey, ud_qpn: Qpn, seed: u64) -> Self {
         Self {
             pkey,
+            limited_will_do: false,
             scope: 2,
             mode: Mode::Connected,
             workers: vec![WorkerSettings { ud_qpn }],

@@ -5,6 +5,7 @@
 pub mod arp;
 pub mod checksum;
 pub mod ethernet;
+pub mod fragment;
 pub mod icmp;
 pub mod ipv4;
 pub mod probe;

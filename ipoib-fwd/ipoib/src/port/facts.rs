@@ -3,7 +3,7 @@
 use hca::PortState;
 use ib_wire::{Gid, Lid, Mtu, PKey, ServiceLevel};
 
-use crate::link::PortFacts;
+use crate::link::{LinkSettings, PortFacts};
 
 /// What a port is at the moment.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,12 +33,15 @@ impl Default for Facts {
 }
 
 impl Facts {
-    /// What the port is to a link with this P_Key. Full membership is required: a limited member neither joins the broadcast group nor
-    /// is heard by other limited ones.
+    /// What the port is to a link with these settings. A full member's place in the table is best; a limited one's will do only
+    /// where the link can live with it, since other limited members do not hear it.
     #[must_use]
-    pub fn of(&self, pkey: PKey) -> PortFacts {
+    pub fn of(&self, settings: &LinkSettings) -> PortFacts {
+        let pkey = settings.pkey;
         let same = |key: &&PKey| key.base() == pkey.base() && key.base() != 0;
-        let at = self.pkeys.iter().position(|key| same(&key) && key.is_full());
+        let full = self.pkeys.iter().position(|key| same(&key) && key.is_full());
+        let any = || self.pkeys.iter().position(|key| same(&key));
+        let at = full.or_else(|| if settings.limited_will_do { any() } else { None });
         PortFacts {
             state: self.state,
             lid: self.lid,

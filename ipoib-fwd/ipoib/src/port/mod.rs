@@ -119,7 +119,8 @@ impl Port {
         }
         let mut link = Link::new(index, settings, now)?;
         if let Some(facts) = &self.facts {
-            link.handle_port(now, facts.of(pkey));
+            let facts = facts.of(link.settings());
+            link.handle_port(now, facts);
         }
         self.listen(index, &link);
         let at = usize::from(index.0);
@@ -171,7 +172,7 @@ impl Port {
     /// Tells what the port is now, at start and when in doubt. Links that see no difference are not touched.
     pub fn handle_port(&mut self, now: Instant, facts: Facts) {
         for link in self.links.iter_mut().flatten() {
-            let facts = facts.of(link.settings().pkey);
+            let facts = facts.of(link.settings());
             link.handle_port(now, facts);
         }
         self.facts = Some(facts);
@@ -185,7 +186,7 @@ impl Port {
             return;
         }
         for link in self.links.iter_mut().flatten() {
-            let facts = facts.of(link.settings().pkey);
+            let facts = facts.of(link.settings());
             link.handle_port_event(now, event, facts);
         }
         self.facts = Some(facts);

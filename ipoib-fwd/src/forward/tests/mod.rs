@@ -11,7 +11,7 @@ use pmd::hca::{RcSlot, Source, UdSource};
 use super::*;
 use ipoib::link::RcPath;
 use ipoib::net::ethernet::MacAddress;
-use ipoib::net::icmp;
+use ipoib::net::{fragment, icmp};
 
 const GATEWAY_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 0xfe]);
 const ETH_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);

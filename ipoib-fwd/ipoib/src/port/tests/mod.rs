@@ -153,6 +153,19 @@ fn a_partition_is_waited_for_and_only_full_members_come_in() {
 }
 
 #[test]
+fn a_host_lives_with_a_limited_membership() {
+    let mut settings = LinkSettings::new(PKEYS[1], Qpn::new(0x777), 1);
+    let facts = |pkeys: &[PKey]| Facts { pkeys: pkeys.to_vec(), ..Facts::default() };
+    let limited = facts(&[PKEYS[0], PKey(PKEYS[1].base())]);
+    assert_eq!((limited.of(&settings).pkey_index, limited.of(&settings).limited), (None, true));
+    settings.limited_will_do = true;
+    assert_eq!((limited.of(&settings).pkey_index, limited.of(&settings).limited), (Some(1), false));
+    let both = facts(&[PKey(PKEYS[1].base()), PKEYS[1]]);
+    assert_eq!(both.of(&settings).pkey_index, Some(1), "the full one is better");
+    assert_eq!(facts(&[PKEYS[0], PKey(0)]).of(&settings).pkey_index, None);
+}
+
+#[test]
 fn one_link_a_partition() {
     let mut w = World::new(1, 1);
     let now = w.now;

@@ -2,8 +2,8 @@
 
 use arrayvec::ArrayVec;
 
-use ipoib::net::checksum;
-use ipoib::net::ipv4::{IPV4_HEADER_LEN, IPV4_HEADER_MAX, Ipv4View};
+use crate::net::checksum;
+use crate::net::ipv4::{IPV4_HEADER_LEN, IPV4_HEADER_MAX, Ipv4View};
 
 /// An IPv4 header, 20 to 60 bytes.
 pub type Header = ArrayVec<u8, IPV4_HEADER_MAX>;
