@@ -4,7 +4,7 @@ use crate::error::ConfigError;
 use crate::settings::{Config, MAX_BUFFERS};
 
 /// Connections of a worker whose send requests are counted as all outstanding at the same time. What more stalled hosts
-/// hold comes out of others' share, never out of the reserve.
+/// hold is not counted.
 const FULL_CONNECTIONS: u32 = 32;
 /// Packets that wait for an address or a connection, of all segments together, in each direction.
 const PARKED_PACKETS: u32 = 256;
@@ -30,7 +30,7 @@ pub struct Budget {
     pub messages: u32,
     /// What workers keep at hand.
     pub caches: u32,
-    /// What only receive queues may take beyond what they hold.
+    /// What is left for receive queues to be filled again from.
     pub reserve: u32,
 }
 

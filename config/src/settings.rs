@@ -59,8 +59,8 @@ section! {
         /// A secret of 32 hexadecimal digits, the same on all gateways of a segment: messages between gateways that were not made
         /// with it do not count. Without it, a host that forges them can silence a gateway.
         pub pair_key: Option<PairKey> = None, Restart, "\"0f1e2d3c4b5a69788796a5b4c3d2e1f0\"";
-        /// For how long the owner of an address is held to when others claim it again and again, seconds.
-        pub address_hold_seconds: u32 = 30 => 1..=3600, Live;
+        /// An address that moves from one side to the other and back again and again stays where it is for so many seconds.
+        pub address_hold_seconds: u32 = 60 => 1..=3600, Restart;
         /// What a worker does when there is nothing to do: "poll" asks again at once, "pause" after a pause instruction,
         /// "sleep" sleeps for microseconds, or until the device tells of a message (for machines that have other work to do).
         pub idle: Idle = Idle::Sleep, Live;
@@ -186,8 +186,8 @@ section! {
         pub data_room: u16 = 4096 => 2048..=16_384, Restart;
         /// Buffers that each worker keeps at hand.
         pub cache: u16 = 256 => 0..=512, Restart;
-        /// Percent of the buffers that only receive queues may take: hosts that are slow to take packets hold the others at
-        /// most, and the shared receive queues do not run dry for them.
+        /// Percent of the buffers that no queue is counted for: with them the shared receive queues are filled again while
+        /// hosts that are slow to take packets hold theirs.
         pub receive_reserve: u8 = 25 => 0..=75, Restart;
     }
 }

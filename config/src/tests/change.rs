@@ -72,17 +72,13 @@ fn what_a_segment_joins_makes_it_another() {
 
 #[test]
 fn live_keys_are_named() {
-    let new = OLD.replace(
-        "idle = \"sleep\"",
-        "idle = \"poll\"\nlog = \"debug\"\nstats-seconds = 5\naddress-hold-seconds = 100",
-    );
+    let new = OLD.replace("idle = \"sleep\"", "idle = \"poll\"\nlog = \"debug\"\nstats-seconds = 5");
     let new =
         format!("{new}[infiniband]\nreceive-mtu = 2044\nneighbour-idle-seconds = 5\nmax-connections = 100\n");
     let change = difference(OLD, &new).unwrap();
     assert_eq!(
         change.keys,
         [
-            "gateway.address-hold-seconds",
             "gateway.idle",
             "gateway.log",
             "gateway.stats-seconds",

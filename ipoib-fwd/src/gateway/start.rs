@@ -246,6 +246,15 @@ fn routes(segment: &Segment) -> Result<Routes, GatewayError> {
     Routes::new(&subnets, &routes).map_err(|e| GatewayError::Unsupported(format!("segment.route: {e}")))
 }
 
+fn ageing(config: &Config) -> Ageing {
+    let seconds = |n: u32| Duration::from_secs(n.into());
+    Ageing {
+        idle: seconds(config.infiniband.neighbour_idle_seconds),
+        hold: seconds(config.gateway.address_hold_seconds),
+        ..Ageing::default()
+    }
+}
+
 /// What the software ConnectX is made from.
 #[derive(Debug)]
 struct SoftParts {
@@ -393,7 +402,7 @@ impl Running<'_> {
             own,
             segment: crate::segment::Segment::new(
                 now,
-                &SegmentSettings { own: host, ageing: Ageing::default(), seed: random() },
+                &SegmentSettings { own: host, ageing: ageing(self.config), seed: random() },
             ),
             news: News::new(now),
             duty: PairDuty::new(now, pair),

@@ -40,12 +40,15 @@ pub struct Ageing {
     pub reachable: Duration,
     /// How long an entry that nobody uses is kept after that.
     pub idle: Duration,
+    /// How long an address that moves too often stays with its owner.
+    pub hold: Duration,
 }
 
 impl Default for Ageing {
-    /// As Linux has it.
+    /// The first two as Linux has them.
     fn default() -> Self {
-        Self { reachable: Duration::from_secs(30), idle: Duration::from_secs(60) }
+        let minute = Duration::from_secs(60);
+        Self { reachable: minute / 2, idle: minute, hold: minute }
     }
 }
 

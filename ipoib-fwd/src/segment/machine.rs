@@ -86,7 +86,7 @@ impl<P: Packet> Segment<P> {
         Self {
             own: settings.own.clone(),
             hosts: Hosts::new(settings.seed, settings.ageing),
-            owners: Owners::new(settings.seed.rotate_left(8)),
+            owners: Owners::new(settings.seed.rotate_left(8), settings.ageing.hold),
             ethernet_askers: Askers::default(),
             infiniband_askers: Askers::default(),
             lookups: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(24))),

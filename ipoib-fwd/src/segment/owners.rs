@@ -8,7 +8,7 @@
 //!      ▲                        │ the owner is heard
 //!      └── a while ── Refused <─┘
 //!
-//!  more than 5 moves in a minute: Held, all claims are refused for a minute
+//!  more than 5 moves in a minute: Held, all claims are refused for as long as is configured
 //! ```
 
 use std::collections::HashMap;
@@ -25,10 +25,9 @@ const ANSWER: Duration = Duration::from_millis(330);
 const REFUSED: Duration = Duration::from_secs(1);
 /// Least time between two announcements that defend one address (RFC 5227: DEFEND_INTERVAL).
 const DEFEND: Duration = Duration::from_secs(10);
-/// More moves than [`MOVES`] within [`WINDOW`] are too many; then the address stays where it is for [`HOLD`].
+/// More moves than [`MOVES`] within [`WINDOW`] are too many; then the address stays where it is for a while.
 const MOVES: usize = 5;
 const WINDOW: Duration = Duration::from_secs(60);
-const HOLD: Duration = Duration::from_secs(60);
 /// Addresses with a history. Claims for others are refused while there are so many.
 const ADDRESSES: usize = 1024;
 
@@ -75,13 +74,15 @@ pub(super) enum Step<C> {
 #[derive(Debug)]
 pub(super) struct Owners<C> {
     addresses: HashMap<IpAddr, Address<C>, FixedState>,
+    hold: Duration,
     /// When anything is due at the earliest, or a little before.
     next: Option<Instant>,
 }
 
 impl<C> Owners<C> {
-    pub(super) fn new(seed: u64) -> Self {
-        Self { addresses: HashMap::with_hasher(FixedState::with_seed(seed)), next: None }
+    /// An address that moves too often stays where it is for `hold`.
+    pub(super) fn new(seed: u64, hold: Duration) -> Self {
+        Self { addresses: HashMap::with_hasher(FixedState::with_seed(seed)), hold, next: None }
     }
 
     /// A host of one side claims an address that a host of the other has.
@@ -150,7 +151,7 @@ impl<C> Owners<C> {
                 }
                 Dispute::Asked { due, .. } if *due <= now => {
                     let held = address.moves.is_full();
-                    let next = if held { Dispute::Held { until: now + HOLD } } else { Dispute::Settled };
+                    let next = if held { Dispute::Held { until: now + self.hold } } else { Dispute::Settled };
                     if !held {
                         address.moves.push(now);
                     }

@@ -101,7 +101,13 @@ fn a_mover_that_asked_for_somebody_is_answered_after_the_move() {
 
 #[test]
 fn an_address_that_moves_too_often_is_held_down() {
-    let mut w = World::new();
+    for hold in [secs(60), secs(150)] {
+        held_down_for(hold);
+    }
+}
+
+fn held_down_for(hold: Duration) {
+    let mut w = World::with(Ageing { hold, ..Ageing::default() });
     w.know_infiniband(1, I1);
     let mut held = None;
     for n in 0..10 {
@@ -116,8 +122,12 @@ fn an_address_that_moves_too_often_is_held_down() {
     assert_eq!(held, Some(Happening::HeldDown { ip: I1.into(), owner: Side::InfiniBand }));
     let counters = *w.segment.counters();
     assert_eq!((counters.moves, counters.held_down, counters.claims_dropped), (6, 1, 2));
-    // A minute later it may move again.
-    w.pass(secs(62));
+    w.pass(hold - secs(10));
+    w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
+    w.pass(ms(1200));
+    assert_eq!(w.segment.counters().moves, 6);
+    // When that is over it may move again.
+    w.pass(secs(12));
     w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
     w.pass(ms(1200));
     assert_eq!(w.segment.counters().moves, 7);

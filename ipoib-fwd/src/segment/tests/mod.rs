@@ -174,8 +174,12 @@ struct World {
 
 impl World {
     fn new() -> Self {
+        Self::with(Ageing::default())
+    }
+
+    fn with(ageing: Ageing) -> Self {
         let now = Instant::now();
-        let settings = SegmentSettings { own: own(), ageing: Ageing::default(), seed: 1 };
+        let settings = SegmentSettings { own: own(), ageing, seed: 1 };
         let fabric = Fake { own: vec![hardware(0)], ..Fake::default() };
         Self { now, segment: Segment::new(now, &settings), fabric }
     }
