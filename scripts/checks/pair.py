@@ -26,6 +26,7 @@ NAMES = ("a", "b")
 OWN = {"a": "10.77.0.254", "b": "10.77.0.253"}
 FOREIGN_IP = "10.77.0.66"
 ECHO_PORT = 7002
+PAIR_KEY = "0f1e2d3c4b5a69788796a5b4c3d2e1f0"
 ETH_P_IP, ETH_P_ALL = 0x0800, 0x0003
 PACKET_OUTGOING = 4
 # What the gateways promise.
@@ -87,6 +88,7 @@ mode = "connected"
 [gateway]
 address = "{OWN[name]}/{PREFIX}"
 control-socket = "{self.dir}/{name}-control.sock"
+pair-key = "{PAIR_KEY}"
 idle = "sleep"
 
 [ethernet]

@@ -449,16 +449,10 @@ impl Link {
         if deaf || self.is_own(hardware) || !is_host_address(hardware) || !is_host(ip) {
             return;
         }
-        if !self.neighbours.entries.contains_key(&ip) {
-            if !self.make_room(now) {
-                return;
-            }
-            let users = vec![None; self.settings.workers.len()];
-            let source = (WorkerIndex(0), Ipv4Addr::UNSPECIFIED);
-            let state = State::Incomplete { tries: TRIES };
-            let entry = Entry { hardware: None, state, source, last_used: now, users };
-            self.neighbours.entries.insert(ip, entry);
+        if !self.neighbours.entries.contains_key(&ip) && !self.make_room(now) {
+            return;
         }
+        self.enter(now, (WorkerIndex(0), Ipv4Addr::UNSPECIFIED), ip);
         self.learn(now, ip, hardware);
         let idle_limit = self.settings.neighbour_idle;
         if let Some(entry) = self.neighbours.entries.get_mut(&ip) {

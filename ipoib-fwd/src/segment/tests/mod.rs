@@ -4,6 +4,7 @@ mod arp;
 mod cold;
 mod conflicts;
 mod hosts;
+mod role;
 mod said;
 
 use std::collections::{HashMap, HashSet};

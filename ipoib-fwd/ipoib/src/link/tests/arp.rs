@@ -60,6 +60,32 @@ fn arp_and_path_both_ways() {
 }
 
 #[test]
+fn a_neighbour_that_was_told_has_its_path_and_is_left_in_peace_until_it_is_used() {
+    let mut f = datagram(2);
+    f.run(ms(100));
+    let (ip, hardware) = (f.nodes[1].ip, f.nodes[1].link.state().addresses[0]);
+    f.nodes[0].link.handle_told(f.now, ip, hardware);
+    f.run(ms(100));
+    assert!(f.nodes[0].table.get(ip).expect("published").ud.is_some());
+    // Told again and again, it stays, and nobody asks it.
+    let asked = f.nodes[0].link.counters().arp_requests_sent;
+    for _ in 0..20 {
+        f.run(secs(10));
+        f.nodes[0].link.handle_told(f.now, ip, hardware);
+    }
+    assert!(f.nodes[0].table.get(ip).is_some());
+    assert_eq!(f.nodes[0].link.counters().arp_requests_sent, asked);
+    assert!(f.nodes[1].table.get(f.nodes[0].ip).is_none());
+    // Nobody tells of it any more: it goes.
+    f.run(secs(1000));
+    assert!(f.nodes[0].table.get(ip).is_none());
+    let own = f.nodes[0].link.state().addresses[0];
+    f.nodes[0].link.handle_told(f.now, ip, own);
+    f.run(ms(100));
+    assert!(f.nodes[0].table.get(ip).is_none(), "nobody else is at our own address");
+}
+
+#[test]
 fn joins_and_lookups_survive_loss() {
     for seed in 0..10 {
         let mut f = Fabric::new(seed);

@@ -1,0 +1,125 @@
+//! What a segment does while another gateway forwards, and when it takes over.
+
+use super::*;
+use crate::forward::{PeerGateway, Role};
+use crate::segment::pair::{Neighbour, Place};
+
+const PEER_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 0xfd]);
+
+fn standby() -> World {
+    let mut w = World::new();
+    w.segment.set_role(w.now, Role::Standby, std::iter::empty());
+    let peer = hardware(9);
+    let qpns = vec![peer.qpn];
+    w.segment.set_gateways(vec![PeerGateway { mac: PEER_MAC, lid: Lid(9), gid: peer.gid, qpns }]);
+    w
+}
+
+fn told(w: &mut World, ip: Ipv4Addr, place: Place) -> bool {
+    w.segment.learn_told(w.now, &mut w.fabric, &Neighbour { ip: ip.into(), place })
+}
+
+#[test]
+fn who_stands_by_speaks_for_itself_only() {
+    let mut w = standby();
+    w.know_infiniband(2, I1);
+    // A host of the other side, one that is not known, an announcement, a probe: no answer and no question.
+    for target in [I1, I2, E2] {
+        w.ethernet(ArpOperation::Request, E1_MAC, E1, target);
+        w.ethernet(ArpOperation::Request, E1_MAC, NONE, target);
+        w.infiniband(InfiniBandOperation::Request, 4, I2, target);
+    }
+    w.ethernet(ArpOperation::Request, E1_MAC, E1, E1);
+    w.infiniband(InfiniBandOperation::Request, 4, I2, I2);
+    w.pass(secs(5));
+    let outputs = w.outputs();
+    assert!(World::frames(&outputs).is_empty(), "{outputs:?}");
+    assert!(w.asked().is_empty());
+    // Its own address is its own.
+    w.ethernet(ArpOperation::Request, E1_MAC, E1, GATEWAY);
+    assert_eq!(World::frames(&w.outputs()).len(), 1);
+    w.infiniband(InfiniBandOperation::Request, 2, I1, GATEWAY);
+    assert!(matches!(w.asked()[..], [Asked::Reply { to_ip, .. }] if to_ip == IpAddr::V4(I1)));
+}
+
+#[test]
+fn other_gateways_are_no_hosts_whatever_they_claim() {
+    let mut w = standby();
+    // What the forwarder announces of hosts of the other side, and what it asks.
+    w.ethernet(ArpOperation::Request, PEER_MAC, I1, I1);
+    w.ethernet(ArpOperation::Request, PEER_MAC, I1, GATEWAY);
+    w.infiniband(InfiniBandOperation::Request, 9, E1, E1);
+    w.infiniband(InfiniBandOperation::Request, 9, E1, GATEWAY);
+    let outputs = w.outputs();
+    assert!(outputs.iter().all(|o| *o == Output::Drop(DropReason::PeerGateway, 1)), "{outputs:?}");
+    assert_eq!(outputs.len(), 4);
+    assert!(w.asked().is_empty());
+    assert!(!told(&mut w, I1, Place::InfiniBand(hardware(9))));
+    assert!(!told(&mut w, E1, Place::Ethernet(PEER_MAC)));
+    assert_eq!(w.segment.hosts().count(), 0);
+}
+
+#[test]
+fn what_the_forwarder_tells_is_known_and_announced_on_both_sides_when_it_is_gone() {
+    let mut w = standby();
+    assert!(told(&mut w, I1, Place::InfiniBand(hardware(2))));
+    w.know_infiniband(2, I1);
+    assert!(!told(&mut w, E1, Place::Ethernet(E1_MAC)));
+    assert_eq!(w.outputs(), [Output::SetHost { ip: E1.into(), mac: E1_MAC }]);
+    // Not: our own address, what is beyond the subnet, addresses that no host has.
+    for ip in [GATEWAY, Ipv4Addr::new(10, 78, 0, 1)] {
+        assert!(!told(&mut w, ip, Place::InfiniBand(hardware(4))));
+        assert!(!told(&mut w, ip, Place::Ethernet(E2_MAC)));
+    }
+    assert!(!told(&mut w, E2, Place::Ethernet(GATEWAY_MAC)));
+    assert!(!told(&mut w, E2, Place::Ethernet(MacAddress::BROADCAST)));
+    assert!(w.outputs().is_empty());
+    w.pass(secs(1));
+    assert!(w.asked().is_empty(), "not before it forwards");
+
+    w.segment.set_role(w.now, Role::Forwarding, [I1.into()].into_iter());
+    w.pass(ms(20));
+    let announced = |w: &mut World| World::frames(&w.outputs()).iter().filter(|f| f.sender_ip == I1).count();
+    assert_eq!(announced(&mut w), 1);
+    assert!(w.asked().contains(&Asked::Announce(E1.into())));
+    // Once more: the first may have been lost.
+    w.pass(secs(2));
+    assert_eq!(announced(&mut w), 1);
+    assert!(w.asked().contains(&Asked::Announce(E1.into())));
+    // It forwards now, and nobody tells it anything.
+    assert!(!told(&mut w, I2, Place::InfiniBand(hardware(4))));
+}
+
+#[test]
+fn thousands_are_announced_within_two_seconds() {
+    let mut w = standby();
+    let hosts = (0..4000u32).map(|n| IpAddr::V4(Ipv4Addr::from_bits(0x0a4d_0000 + n % 200 + 1)));
+    w.segment.set_role(w.now, Role::Forwarding, hosts);
+    // The control lcore's slowest turn is 4 ms.
+    for _ in 0..500 {
+        w.now += ms(4);
+        w.segment.handle_timeout(w.now, &mut w.fabric);
+    }
+    assert!(World::frames(&w.outputs()).len() >= 4000);
+}
+
+#[test]
+fn who_resigns_drops_what_waits_and_falls_silent() {
+    let mut w = World::new();
+    w.know_ethernet(E1_MAC, E1);
+    let waiting = packet(Side::Ethernet, E1, I1, 60);
+    w.segment.handle_unresolved(
+        w.now,
+        &mut w.fabric,
+        I1.into(),
+        arrival(Side::Ethernet, None),
+        waiting,
+        false,
+    );
+    w.segment.announce_all(w.now);
+    w.asked();
+    w.segment.set_role(w.now, Role::Standby, std::iter::empty());
+    assert!(w.outputs().contains(&Output::Drop(DropReason::Standby, 1)));
+    w.pass(secs(5));
+    assert!(w.asked().is_empty());
+}
