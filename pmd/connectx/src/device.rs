@@ -119,9 +119,11 @@ impl Device {
     pub(crate) fn send_parked(&mut self, port: usize) -> bool {
         let Self { ports, counters, .. } = self;
         let Some(port) = ports.get_mut(port) else { return false };
-        let Some(ethernet) = port.ethernet.as_mut().filter(|ethernet| !ethernet.parked.is_empty()) else {
+        let Some(ethernet) = &mut port.ethernet else { return false };
+        let news = ethernet.neighbours.take_news() || ethernet.parked.is_held_up();
+        if !news || ethernet.parked.is_empty() {
             return false;
-        };
+        }
         let mut list = ethernet.parked.take();
         let before = list.len();
         let mut blocked = false;
@@ -146,7 +148,7 @@ impl Device {
         });
         let worked = list.len() < before;
         if let Some(ethernet) = &mut port.ethernet {
-            ethernet.parked.give_back(list);
+            ethernet.parked.give_back(list, blocked);
         }
         worked
     }

@@ -117,11 +117,15 @@ impl Engine {
     /// When the device wants its next turn even if nothing happens; `Some` in the past if it has work now.
     #[must_use]
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        let waits = |port: &Port| port.ethernet.as_ref().is_some_and(|ethernet| !ethernet.parked.is_empty());
-        if !self.dev.ready.is_empty() || self.dev.ports.iter().any(waits) {
+        if !self.dev.ready.is_empty() {
             return Some(now);
         }
-        self.dev.timers.first().map(|&(at, _)| at)
+        let waits = |port: &Port| {
+            let ethernet = port.ethernet.as_ref().filter(|ethernet| !ethernet.parked.is_empty())?;
+            if ethernet.parked.is_held_up() { Some(now) } else { ethernet.neighbours.poll_timeout() }
+        };
+        let timer = self.dev.timers.first().map(|&(at, _)| at);
+        timer.into_iter().chain(self.dev.ports.iter().filter_map(waits)).min()
     }
 
     /// Does a bounded amount of work. True if it did anything.

@@ -71,6 +71,8 @@ pub(crate) struct Neighbours {
     next_look: Option<Instant>,
     now: Option<Instant>,
     questions: Vec<Question>,
+    /// What is known of somebody who was asked for has changed.
+    news: bool,
 }
 
 impl Neighbours {
@@ -112,7 +114,10 @@ impl Neighbours {
         }
         let state = State::Known { mac, check: now + GOOD_FOR };
         match self.list.get_mut(&gid) {
-            Some(n) => n.state = state,
+            Some(n) => {
+                n.state = state;
+                self.news = true;
+            }
             None if remember => {
                 self.make_room();
                 self.list.insert(gid, Neighbour { ours: Gid::ZERO, used: now, state });
@@ -127,6 +132,8 @@ impl Neighbours {
         }
         if let Some((&oldest, _)) = self.list.iter().min_by_key(|(_, n)| n.used) {
             self.list.remove(&oldest);
+            // Who waits for it has to ask again.
+            self.news = true;
         }
     }
 
@@ -151,12 +158,23 @@ impl Neighbours {
                 None => State::Asking { asked: asked + 1, again: now + ASK_AGAIN },
                 Some(mac) => State::Checking { mac, asked: asked + 1, again: now + ASK_AGAIN },
             };
+            self.news |= asked >= QUESTIONS;
             if asked < QUESTIONS {
                 // The last of several questions goes to all: the end may have another card now.
                 let mac = mac.filter(|_| asked + 1 < QUESTIONS);
                 self.questions.push(Question { ours: n.ours, target: *gid, mac });
             }
         }
+    }
+
+    /// True if a packet that waits may have an answer since the last call.
+    pub(crate) const fn take_news(&mut self) -> bool {
+        std::mem::replace(&mut self.news, false)
+    }
+
+    /// When time has to go on.
+    pub(crate) const fn poll_timeout(&self) -> Option<Instant> {
+        self.next_look
     }
 
     /// The next question to be sent.

@@ -33,6 +33,8 @@ impl ParkedDatagram {
 #[derive(Debug, Default)]
 pub(crate) struct Parked {
     list: VecDeque<ParkedDatagram>,
+    /// Some could leave when the cable has room.
+    held_up: bool,
 }
 
 impl Parked {
@@ -52,9 +54,15 @@ impl Parked {
         std::mem::take(&mut self.list)
     }
 
-    /// As they were, less those that have left.
-    pub(crate) fn give_back(&mut self, list: VecDeque<ParkedDatagram>) {
+    /// As they were, less those that have left; `held_up` if the cable was full.
+    pub(crate) fn give_back(&mut self, list: VecDeque<ParkedDatagram>, held_up: bool) {
         self.list = list;
+        self.held_up = held_up;
+    }
+
+    /// True if the cable was full when they were tried last.
+    pub(crate) const fn is_held_up(&self) -> bool {
+        self.held_up
     }
 
     pub(crate) fn is_empty(&self) -> bool {
