@@ -10,7 +10,7 @@ use ib_wire::{Guid, Lid, Mtu, Psn, Qpn, Rate, ServiceLevel};
 use pmd::eal::Eal;
 use pmd::hca::{
     AddressVector, Backend, Control as _, PortNumber, QpTransition, Queues, QueuesConfig, QueuesId, RcConfig,
-    RcSlot, RcToReceive, RcToSend, RxBurst,
+    RcSlot, RcToReceive, RcToSend, RxBurst, UdSlot,
 };
 use pmd::mem::{Mbuf, Pool, PoolConfig};
 use pmd::soft::{SoftConfig, SoftHca};
@@ -64,17 +64,23 @@ impl End {
         hca.register_pool(pool).map_err(text)?;
         let config = QueuesConfig {
             id: QueuesId(0),
-            port: PORT,
-            ud_send_depth: 64,
             ud_recv_depth: 64,
             srq_depth: SRQ_DEPTH,
             srq_message: LARGEST,
             srq_limit: 0,
+            max_ud: 0,
             max_rc: 1,
+            max_sends: 4096,
             signal_every: 16,
         };
         let mut queues = hca.create_queues(&config, pool).map_err(text)?;
-        let rc = RcConfig { queues: QueuesId(0), send_depth: SEND_DEPTH, passive: false };
+        let rc = RcConfig {
+            queues: QueuesId(0),
+            port: PORT,
+            beside: UdSlot(0),
+            send_depth: SEND_DEPTH,
+            passive: false,
+        };
         let rc = hca.create_rc(&rc).map_err(text)?;
         let qpn = SoftHca::rc_qpn(&rc);
         queues.insert_rc(SLOT, rc).map_err(|_| "the slot is taken")?;

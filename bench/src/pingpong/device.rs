@@ -13,7 +13,8 @@ use ib_wire::packet::{GRH_LEN, RoceNetwork};
 use ib_wire::{Gid, Lid, Mtu, Psn, QKey, Qpn, Rate, ServiceLevel};
 use pmd::hca::{
     AddressVector, BURST, Backend, Control, GlobalRoute, PortNumber, QpEvent, QpTransition, Queues,
-    QueuesConfig, QueuesId, RcConfig, RcSlot, RcToReceive, RcToSend, RxBurst, UdDestination,
+    QueuesConfig, QueuesId, RcConfig, RcSlot, RcToReceive, RcToSend, RxBurst, UdConfig, UdDestination,
+    UdSlot,
 };
 use pmd::mem::{Mbuf, Pool};
 use pmd::soft::{RoceConfig, SoftHca};
@@ -120,23 +121,31 @@ impl End {
         let mut queues = hca.create_queues(
             &QueuesConfig {
                 id: QueuesId(0),
-                port: PORT,
-                ud_send_depth: 64,
                 ud_recv_depth: if datagrams { UD_RECEIVES } else { 1 },
                 srq_depth: if datagrams { 0 } else { RECEIVES },
                 srq_message: config.size.max(1),
                 srq_limit: 0,
+                max_ud: 1,
                 max_rc: config.queue_pairs.into(),
+                max_sends: 4096,
                 signal_every: 1,
             },
             pool,
         )?;
         let mut qpns = Vec::new();
         if datagrams {
-            qpns.push(queues.ud_qpn());
+            let ud = hca.create_ud(&UdConfig { queues: QueuesId(0), port: PORT, send_depth: 64 })?;
+            qpns.push(SoftHca::ud_qpn(&ud));
+            queues.insert_ud(UdSlot(0), ud).map_err(|_| Error::Slot)?;
         } else {
             for slot in 0..config.queue_pairs {
-                let rc = RcConfig { queues: QueuesId(0), send_depth: 4, passive: false };
+                let rc = RcConfig {
+                    queues: QueuesId(0),
+                    port: PORT,
+                    beside: UdSlot(0),
+                    send_depth: 4,
+                    passive: false,
+                };
                 let rc = hca.create_rc(&rc)?;
                 qpns.push(SoftHca::rc_qpn(&rc));
                 queues.insert_rc(RcSlot(slot), rc).map_err(|_| Error::Slot)?;
@@ -193,7 +202,7 @@ impl End {
             };
             let path = if let Way::Datagrams(destination) = &mut self.way {
                 let to = UdDestination { av, qpn: them.qpn, qkey: QKEY };
-                *destination = Some(self.hca.destination(&to)?);
+                *destination = Some(self.hca.destination(PORT, &to)?);
                 vec![
                     QpTransition::UdToInit { pkey_index: 0, qkey: QKEY },
                     QpTransition::UdToReceive,
@@ -213,6 +222,9 @@ impl End {
                 self.hca.modify_qp(us.qpn, &to)?;
             }
         }
+        if matches!(self.way, Way::Datagrams(_)) {
+            self.queues.open_ud(UdSlot(0));
+        }
         Ok(())
     }
 
@@ -220,7 +232,7 @@ impl End {
     pub(crate) fn send(&mut self, index: usize, message: Mbuf) -> Result<(), Error> {
         match &self.way {
             Way::Connections => self.queues.send_rc(RcSlot(index as u16), message),
-            Way::Datagrams(Some(to)) => self.queues.send_ud(to, message),
+            Way::Datagrams(Some(to)) => self.queues.send_ud(UdSlot(0), to, message),
             Way::Datagrams(None) => return Err(Error::Slot),
         }
         .map_err(|refused| Error::Post(refused.error))

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use dataplane::ring::{self, Receiver, Sender};
 use dataplane::worker::Handle;
 use ib_wire::mad::Mad;
-use pmd::hca::{Backend, HcaError, PortNumber, Queues, QueuesConfig, QueuesId};
+use pmd::hca::{Backend, HcaError, PortNumber, Queues, QueuesConfig, QueuesId, UdConfig};
 use pmd::mem::Pool;
 
 use super::message::{Command, Losses, Note};
 use super::view::Board;
-use super::worker::LinkWorker;
+use super::worker::{LinkWorker, UD};
 use ipoib::link::{
     ConnKey, Event, Link, LinkError, LinkIndex, LinkSettings, WorkerIndex, WorkerNote, WorkerSettings,
 };
@@ -35,6 +35,12 @@ const PORT_PERIOD: Duration = Duration::from_millis(50);
 const PORT_NET: Duration = Duration::from_secs(5);
 /// How often datagram queue pairs that are being closed are looked after.
 const CLOSING_PERIOD: Duration = Duration::from_millis(50);
+
+/// Links that a worker can have a datagram queue pair for.
+const MAX_LINKS: u16 = 128;
+/// Sends that a worker may have outstanding, at least and at most.
+const LEAST_SENDS: u32 = 256;
+const MOST_SENDS: u32 = 1 << 14;
 
 /// Why an endpoint cannot be made or run.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +70,16 @@ pub struct WorkerSizes {
     pub max_rc: u16,
     /// One signalled send in this many.
     pub signal_every: u32,
+}
+
+/// Sends that a worker may have outstanding: half of the buffers that its receives leave it of the pool. So peers that take
+/// nothing can neither empty the pool, without which the receive queues run dry, nor stop the traffic from Ethernet.
+fn max_sends(pool: &Pool, workers: u8, sizes: &WorkerSizes, receive_mtu: u32) -> u32 {
+    let segments = receive_mtu.div_ceil(u32::try_from(pool.data_room()).unwrap_or(u32::MAX).max(1));
+    let receives = sizes.ud_recv_depth.saturating_add(sizes.srq_depth.saturating_mul(segments));
+    let share = pool.size() / u32::from(workers.max(1));
+    let rings = sizes.ud_send_depth.saturating_add(sizes.rc_send_depth.saturating_mul(sizes.max_rc.into()));
+    (share.saturating_sub(receives) / 2).min(rings).clamp(LEAST_SENDS, MOST_SENDS)
 }
 
 /// What an endpoint is made from.
@@ -184,19 +200,29 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             queues.push(hca.create_queues(
                 &QueuesConfig {
                     id: QueuesId(index.into()),
-                    port: config.port,
-                    ud_send_depth: sizes.ud_send_depth,
                     ud_recv_depth: sizes.ud_recv_depth,
                     srq_depth: sizes.srq_depth,
                     srq_message: config.link.receive_mtu as usize,
                     srq_limit: sizes.srq_limit,
+                    max_ud: MAX_LINKS,
                     max_rc: sizes.max_rc.into(),
+                    max_sends: max_sends(pool, config.workers, &sizes, config.link.receive_mtu),
                     signal_every: sizes.signal_every,
                 },
                 pool,
             )?);
         }
-        config.link.workers = queues.iter().map(|q| WorkerSettings { ud_qpn: q.ud_qpn() }).collect();
+        let mut datagrams = Vec::with_capacity(queues.len());
+        for queues in &mut queues {
+            let config = UdConfig { queues: queues.id(), port: config.port, send_depth: sizes.ud_send_depth };
+            let ud = hca.create_ud(&config)?;
+            datagrams.push(WorkerSettings { ud_qpn: B::ud_qpn(&ud) });
+            // It has a place: the queues are new and have one.
+            if let Err(ud) = queues.insert_ud(UD, ud) {
+                hca.destroy_ud(ud)?;
+            }
+        }
+        config.link.workers = datagrams;
         let none = Link::over(config.link.clone(), now)?;
         let mut port = Port::new(&PortSettings {
             // Our end's name in CM messages.

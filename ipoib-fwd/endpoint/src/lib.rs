@@ -17,4 +17,4 @@ mod worker;
 pub use control::{Endpoint, EndpointConfig, EndpointError, WorkerSizes};
 pub use message::{Command, Losses, Note};
 pub use view::{Board, LinkUpdate, LinkView, Peer, ViewBoard};
-pub use worker::{LinkWorker, Sent, note, send};
+pub use worker::{LinkWorker, Sent, UD, note, send};

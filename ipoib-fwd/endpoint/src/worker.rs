@@ -3,12 +3,20 @@
 use arrayvec::ArrayVec;
 use dataplane::latency::Recorder;
 use dataplane::ring::{Receiver, Sender};
-use pmd::hca::{BURST, PostError, QpEvent, Queues, Refused, RxBurst};
+use pmd::hca::{BURST, PostError, QpEvent, Queues, Refused, RxBurst, UdSlot};
 use pmd::mem::Mbuf;
 
 use super::message::{Command, Note};
 use super::view::Peer;
 use ipoib::link::{LinkIndex, Neighbour};
+
+/// The first link's datagram queue pair in its workers' queues.
+pub const UD: UdSlot = UdSlot(0);
+
+/// Each link's datagram queue pair has the place of its number.
+pub(crate) fn place(link: LinkIndex) -> UdSlot {
+    UdSlot(u8::try_from(link.0).unwrap_or(u8::MAX))
+}
 
 /// Commands taken in one turn.
 const COMMANDS_PER_TURN: usize = 32;
@@ -33,14 +41,14 @@ pub struct LinkWorker<Q: Queues, C, N> {
     notes: Sender<Note<Q, N>>,
     events: ArrayVec<QpEvent, BURST>,
     lost_events: u64,
-    /// The datagram queue pair is to be closed, and has not given everything back.
-    closing_ud: bool,
+    /// Links whose datagram queue pair is to be closed, and has not given everything back.
+    closing: Vec<LinkIndex>,
 }
 
 impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
     /// A worker from its parts; the other ends of the rings are its control lcore's.
     pub fn new(index: u8, queues: Q, commands: Receiver<Command<Q, C>>, notes: Sender<Note<Q, N>>) -> Self {
-        Self { index, queues, commands, notes, events: ArrayVec::new(), lost_events: 0, closing_ud: false }
+        Self { index, queues, commands, notes, events: ArrayVec::new(), lost_events: 0, closing: Vec::new() }
     }
 
     /// Its index among the link's workers.
@@ -78,19 +86,22 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
                 Command::RemoveRc { conn, slot } => {
                     Some(Note::Removed { conn, rc: self.queues.remove_rc(slot) })
                 }
-                Command::CloseUd(LinkIndex(_)) => {
-                    self.queues.close_ud();
-                    self.closing_ud = true;
+                Command::CloseUd(link) => {
+                    self.queues.close_ud(place(link));
+                    if !self.closing.contains(&link) {
+                        self.closing.push(link);
+                    }
                     None
                 }
-                Command::OpenUd(LinkIndex(_)) => {
-                    self.queues.open_ud();
-                    self.closing_ud = false;
+                Command::OpenUd(link) => {
+                    self.queues.open_ud(place(link));
+                    self.closing.retain(|closing| *closing != link);
                     None
                 }
                 // What is refused is lost, as the wire may lose it: who sent it sends again.
-                Command::SendUd { link: LinkIndex(_), to, buf } => {
-                    self.queues.send_ud(&to, buf).err().map(|refused| Note::Refused(refused.error))
+                Command::SendUd { link, to, buf } => {
+                    let sent = self.queues.send_ud(place(link), &to, buf);
+                    sent.err().map(|refused| Note::Refused(refused.error))
                 }
                 Command::Latency(next) => Some(Note::Latency(times.swap(next))),
                 Command::App(command) => {
@@ -118,8 +129,11 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
         let freed = self.queues.poll_send(&mut self.events);
         let events = !self.events.is_empty();
         self.report_events();
-        if self.closing_ud && self.queues.ud_outstanding() == 0 {
-            self.closing_ud = self.notes.send(Note::UdClosed(LinkIndex(0))).is_err();
+        if !self.closing.is_empty() {
+            let Self { queues, notes, closing, .. } = self;
+            closing.retain(|link| {
+                queues.ud_outstanding(place(*link)) > 0 || notes.send(Note::UdClosed(*link)).is_err()
+            });
         }
         let posted = self.queues.refill();
         freed > 0 || posted > 0 || events
@@ -178,7 +192,7 @@ pub fn send<Q: Queues, N>(
         return queues.send_rc(rc.slot, buf).map(|()| Sent::Rc);
     }
     match &neighbour.ud {
-        Some(peer) if length <= ud_mtu as usize => queues.send_ud(&peer.to, buf).map(|()| Sent::Ud),
+        Some(peer) if length <= ud_mtu as usize => queues.send_ud(UD, &peer.to, buf).map(|()| Sent::Ud),
         _ => Err(Refused { buf, error: PostError::NoConnection }),
     }
 }

@@ -13,7 +13,7 @@ use cm::connection::{Config, ConnId, ConnectRequest, ConnectionTable, Event as C
 use connectx::cable::CableEnd;
 use dataplane::latency::Recorder;
 use dataplane::worker::Handle;
-use endpoint::{Endpoint, EndpointConfig, LinkWorker, ViewBoard, WorkerSizes};
+use endpoint::{Endpoint, EndpointConfig, LinkWorker, UD, ViewBoard, WorkerSizes};
 use ib_wire::cm::ipoib::{PrivateData, ServiceIdForm};
 use ib_wire::cm::{AttributeId, FlowLabel};
 use ib_wire::sa::LifeTime;
@@ -148,7 +148,7 @@ impl World {
 
     /// Opens connections until `count` are up.
     fn dial_up_to(&mut self, count: usize) {
-        let (path, ud_qpn) = (self.path(), self.worker.queues().ud_qpn());
+        let (path, ud_qpn) = (self.path(), self.worker.queues().ud_qpn(UD).unwrap());
         self.run("connections up", |w| {
             let now = w.now();
             while w.dialler.dialled < count && w.dialler.dialled - w.dialler.up < WINDOW {
@@ -223,13 +223,13 @@ fn dialler(mut hca: SoftHca, pool: &Pool) -> Dialler {
         .create_queues(
             &QueuesConfig {
                 id,
-                port: PORT,
-                ud_send_depth: 16,
                 ud_recv_depth: 16,
                 srq_depth: 15,
                 srq_message: 2048,
                 srq_limit: 0,
+                max_ud: 0,
                 max_rc: PEERS as u32,
+                max_sends: 1024,
                 signal_every: 1,
             },
             pool,
@@ -237,7 +237,15 @@ fn dialler(mut hca: SoftHca, pool: &Pool) -> Dialler {
         .unwrap();
     let mut qpns = Vec::new();
     for n in 0..PEERS {
-        let rc = hca.create_rc(&RcConfig { queues: id, send_depth: 1, passive: false }).unwrap();
+        let rc = hca
+            .create_rc(&RcConfig {
+                queues: id,
+                port: PortNumber(1),
+                beside: UD,
+                send_depth: 1,
+                passive: false,
+            })
+            .unwrap();
         let qpn = SoftHca::rc_qpn(&rc);
         hca.modify_qp(qpn, &QpTransition::RcToInit { pkey_index: 0 }).unwrap();
         queues.insert_rc(RcSlot(n as u16), rc).unwrap();

@@ -21,7 +21,7 @@ use crate::forward::{
 };
 use crate::segment::Origin;
 use crate::segment::pair::storm::StormGuard;
-use endpoint::{LinkWorker, Note, note};
+use endpoint::{LinkWorker, Note, UD, note};
 use ib_wire::Qpn;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::LinkIndex;
@@ -240,7 +240,7 @@ impl<Q: Queues> GatewayWorker<Q> {
             return false;
         }
         let (tables, mut hands) = self.hands();
-        for Received { buf, qpn, source } in burst {
+        for Received { buf, qpn, source, .. } in burst {
             hands.counters.packet(path_of(&source), buf.len());
             if matches!(source, Source::Rc) {
                 hands.usage.mark_received(qpn);
@@ -468,8 +468,8 @@ impl<Q: Queues> Hands<'_, Q> {
         let bytes = message.len();
         let (path, result) = match via {
             Via::Rc(slot) => (Traffic::IbRcTransmit, self.queues.send_rc(slot, message)),
-            Via::Ud(to) => (Traffic::IbUdUnicastTransmit, self.queues.send_ud(to, message)),
-            Via::Group(to) => (Traffic::IbUdMulticastTransmit, self.queues.send_ud(to, message)),
+            Via::Ud(to) => (Traffic::IbUdUnicastTransmit, self.queues.send_ud(UD, to, message)),
+            Via::Group(to) => (Traffic::IbUdMulticastTransmit, self.queues.send_ud(UD, to, message)),
         };
         match result {
             Ok(()) => self.counters.packet(path, bytes),

@@ -237,6 +237,15 @@ impl Device {
         self.completed(result);
     }
 
+    /// The receive that is next in a queue pair's queue or its shared one.
+    pub(crate) fn front_receive(&self, receives: &Receives) -> Option<u16> {
+        match receives {
+            Receives::None => None,
+            Receives::Own(rq) => rq.front(),
+            Receives::Shared(number) => self.srqs.get(*number as usize)?.as_ref()?.front(),
+        }
+    }
+
     /// Takes a receive from a queue pair's queue or its shared one.
     pub(crate) fn take_receive(&mut self, receives: &mut Receives) -> Receive {
         match receives {

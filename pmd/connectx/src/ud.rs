@@ -139,9 +139,8 @@ fn accept(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Option<DropRea
     let path_bits = (packet.dlid.0 & ((1 << port.lmc.min(7)) - 1)) as u8;
 
     let total = GRH_LEN as u64 + packet.payload().len() as u64;
-    if let super::object::qp::Receives::Own(rq) = &qp.receives {
-        // A datagram that is too long is dropped before it costs a receive: no peer can break the queue pair.
-        let Some(front) = rq.front() else { return Some(DropReason::NoReceive) };
+    // A datagram that is too long is dropped before it costs a receive: no peer can break the queue pair.
+    if let Some(front) = dev.front_receive(&qp.receives) {
         dev.load_receive(&qp.receives, front);
         if dev.receive.capacity() < total {
             return Some(DropReason::ReceiveTooShort);

@@ -5,13 +5,13 @@ use ib_wire::Qpn;
 /// Why a post was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PostError {
-    /// The send queue is full.
+    /// The send queue is full, or as many sends are outstanding as the worker may have.
     #[error("the send queue is full")]
     Full,
     /// The buffer has more segments than a work request can carry.
     #[error("the buffer has too many segments")]
     TooManySegments,
-    /// No connected queue pair is in that slot, or it is in error.
+    /// No connected queue pair is in that slot, or it is in error; no datagram queue pair is, or it is not open.
     #[error("no connection in this slot")]
     NoConnection,
     /// The buffer lies outside of all registered memory.

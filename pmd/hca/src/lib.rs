@@ -4,7 +4,7 @@
 //! * [`AddressVector`], [`UdDestination`] – where a packet goes.
 //! * [`DeviceAttributes`], [`PortAttributes`], [`AsyncEvent`] – what a device is and what befalls it.
 //! * [`QpState`], [`QpTransition`] – life of a queue pair (IBA 10.3.1).
-//! * [`QueuesConfig`], [`RcConfig`] – a worker's queues.
+//! * [`QueuesConfig`], [`UdConfig`], [`RcConfig`] – a worker's queues.
 //! * [`Source`], [`WcStatus`], [`QpEvent`] – what comes of receives and sends.
 #![forbid(unsafe_code)]
 
@@ -21,4 +21,4 @@ pub use device::{AsyncEvent, DeviceAttributes, LinkLayer, PortAttributes, PortSt
 pub use error::HcaError;
 pub use ib_wire::PortNumber;
 pub use qp::{QpState, QpTransition, RcToReceive, RcToSend};
-pub use queues::{BURST, QueuesConfig, QueuesId, RcConfig, RcSlot, Source, UdSource};
+pub use queues::{BURST, QueuesConfig, QueuesId, RcConfig, RcSlot, Source, UdConfig, UdSlot, UdSource};

@@ -14,22 +14,34 @@ pub struct QueuesId(pub u16);
 pub struct QueuesConfig {
     /// Which worker.
     pub id: QueuesId,
-    /// Port of the device.
-    pub port: PortNumber,
-    /// Depth of the datagram queue pair's send queue.
-    pub ud_send_depth: u32,
-    /// Depth of the datagram queue pair's receive queue.
+    /// Receives for datagrams, which all datagram queue pairs share.
     pub ud_recv_depth: u32,
-    /// Depth of the shared receive queue; 0 = datagram only, no shared receive queue.
+    /// Depth of the connections' shared receive queue; 0 = datagrams only, no such queue.
     pub srq_depth: u32,
     /// Largest message that an SRQ entry must take, bytes (65,524 for IPoIB's largest).
     pub srq_message: usize,
     /// Raise [`SrqLimitReached`](crate::AsyncEvent::SrqLimitReached) when fewer entries than this are posted; 0 = never.
     pub srq_limit: u32,
-    /// Most connected queue pairs that may complete into these queues: sizes the completion queues.
+    /// Places for datagram queue pairs, 256 at most.
+    pub max_ud: u16,
+    /// Places for connected queue pairs, 65,536 at most.
     pub max_rc: u32,
+    /// Most sends that may be outstanding at once, of all queue pairs together: sizes the completion queue of sends, and bounds
+    /// the buffers that peers who take nothing can hold.
+    pub max_sends: u32,
     /// One signalled send in this many.
     pub signal_every: u32,
+}
+
+/// One datagram queue pair on a worker's queues.
+#[derive(Clone, Copy, Debug)]
+pub struct UdConfig {
+    /// The worker's queues.
+    pub queues: QueuesId,
+    /// Port of the device.
+    pub port: PortNumber,
+    /// Depth of the send queue.
+    pub send_depth: u32,
 }
 
 /// One connected queue pair on a worker's queues.
@@ -37,12 +49,20 @@ pub struct QueuesConfig {
 pub struct RcConfig {
     /// The worker's queues.
     pub queues: QueuesId,
-    /// Depth of the send queue; 1 is enough for a passive one, which only ever sends its drain request.
+    /// Port of the device.
+    pub port: PortNumber,
+    /// The datagram queue pair that it stands beside: what it receives names it.
+    pub beside: UdSlot,
+    /// Depth of the send queue. A passive one, which only ever sends its drain request, has four at least, others sixteen.
     pub send_depth: u32,
     /// True if its send completions go to the receive completion queue, so that the drain request's completion comes
     /// behind every receive of this queue pair (IBA 10.3.1); such a queue pair is not for data.
     pub passive: bool,
 }
+
+/// Place of a datagram queue pair in a worker's table. The control lcore deals them out.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct UdSlot(pub u8);
 
 /// Place of a connected queue pair in a worker's table. The control lcore deals them out.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

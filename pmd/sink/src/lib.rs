@@ -13,18 +13,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use connectx::HostMemory;
 use pmd::eal;
-use pmd::hca::HcaError;
+use pmd::hca::{HcaError, QueuesId, UdSlot};
 use pmd::mem::{Mbuf, Pool};
 use pmd::mlx5::bus::Bus;
 use pmd::mlx5::mr::{MrTable, Region};
 use pmd::mlx5::queues::{MlxQueues, Parts};
 use pmd::mlx5::rc::RcQp;
 use pmd::mlx5::rings::{QpRequest, Register, SendOperations, Transport};
+use pmd::mlx5::ud::UdQp;
 use prm::{Cqe, CqeOpcode, DataSegment};
 use rings::{CompletionWriter, SendReader, SharedReader, Taken};
 
 /// Number of the first queue pair, which is the datagram one.
 const FIRST_QPN: u32 = 0x40;
+/// Receives for datagrams.
+const DATAGRAMS: u32 = 64;
 /// Key of the first memory region.
 const FIRST_LKEY: u32 = 0x1000;
 
@@ -154,7 +157,7 @@ impl Sink {
             inline_data: 0,
             operations: SendOperations::SendOnly,
         };
-        let (ud, reader) = SendReader::create(FIRST_QPN, &asked(Transport::Ud, 64, 64))?;
+        let (ud, reader) = SendReader::create(FIRST_QPN, &asked(Transport::Ud, 64, 0))?;
         let mut sends = vec![reader];
         let mut connections = Vec::new();
         let mut wqebbs = ud.sq_wqebbs;
@@ -163,11 +166,13 @@ impl Sink {
             let (rings, reader) = SendReader::create(FIRST_QPN + 1 + index, &asked)?;
             wqebbs += rings.sq_wqebbs;
             sends.push(reader);
-            connections.push(RcQp::new(&rings, false, config.signal_every, None));
+            connections.push(RcQp::new(&rings, false, UdSlot(0), config.signal_every, None));
         }
         let (srq_ring, srq) = SharedReader::create(config.srq_depth, segments)?;
+        // No datagram ever comes.
+        let (datagrams, _) = SharedReader::create(DATAGRAMS, 1)?;
         let (send_ring, send_cq) = CompletionWriter::create(wqebbs, 1)?;
-        let (receive_ring, receive_cq) = CompletionWriter::create(srq_ring.slots + ud.rq_slots, 2)?;
+        let (receive_ring, receive_cq) = CompletionWriter::create(srq_ring.slots, 2)?;
         let (mut regions, mut table) = (Vec::new(), MrTable::new());
         for zone in pool.zones() {
             let Some(base) = NonNull::new(zone.address as *mut u8) else { continue };
@@ -193,22 +198,28 @@ impl Sink {
             next_connection: 0,
             receives_per_turn: config.receives_per_turn,
         };
-        let queues = MlxQueues::new(Parts {
+        let mut queues = MlxQueues::new(Parts {
+            id: QueuesId(0),
             receive_cq: receive_ring,
             send_cq: send_ring,
-            ud,
-            srq: Some(srq_ring),
-            receive_depth: (64, config.srq_depth),
+            datagrams,
+            connections: Some(srq_ring),
+            receive_depth: (DATAGRAMS, config.srq_depth),
             srq_message: config.srq_message,
             regions: table,
             pool: pool.clone(),
             bus: sink,
+            max_ud: 1,
             max_rc: config.connections.into(),
-            signal_every: config.signal_every,
-            ethernet: false,
-            ud_anchor: None,
-            srq_anchor: None,
+            max_sends: wqebbs,
+            datagrams_anchor: None,
+            connections_anchor: None,
         });
+        let ud = UdQp::new(&ud, false, config.signal_every, None);
+        queues
+            .insert_datagrams(UdSlot(0), ud)
+            .map_err(|_| HcaError::Exhausted("places for datagram queue pairs"))?;
+        queues.open_datagrams(UdSlot(0));
         Ok(Made { queues, connections, stats })
     }
 

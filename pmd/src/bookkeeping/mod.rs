@@ -1,7 +1,9 @@
 //! What a worker's queues keep of their queue pairs, whatever drives them.
 
-mod connections;
 mod health;
+mod numbers;
+mod places;
 
-pub(crate) use connections::{Connected, Connections};
 pub(crate) use health::{Completed, Health};
+pub(crate) use numbers::{Numbers, Place};
+pub(crate) use places::Places;

@@ -2,7 +2,7 @@
 
 use ::hca::{
     AsyncEvent, DeviceAttributes, HcaError, PortAttributes, QpState, QpTransition, QueuesConfig, RcConfig,
-    UdDestination,
+    UdConfig, UdDestination,
 };
 use gidcache::Entry;
 use ib_wire::mad::Mad;
@@ -66,12 +66,23 @@ pub trait Backend: Control {
     /// The hot face.
     type Queues: Queues;
 
-    /// Creates a worker's completion queues, datagram queue pair (in RESET) and shared receive queue. Receive buffers
-    /// come from `pool`, which is registered.
+    /// Creates a worker's completion queues and what its queue pairs receive into. Receive buffers come from `pool`, which is
+    /// registered.
     fn create_queues(&mut self, config: &QueuesConfig, pool: &Pool) -> Result<Self::Queues, HcaError>;
 
-    /// Destroys them after the worker has given them back; every buffer goes home.
+    /// Destroys them, with the queue pairs that are in their tables, after the worker has given them back; every buffer goes
+    /// home. What the device does not let go of is an error, and keeps its buffers.
     fn destroy_queues(&mut self, queues: Self::Queues) -> Result<(), HcaError>;
+
+    /// Creates a datagram queue pair, in RESET. Its hot half goes to the worker, which opens it ([`Queues::open_ud`]) once it is
+    /// in INIT or beyond.
+    fn create_ud(&mut self, config: &UdConfig) -> Result<<Self::Queues as Queues>::Ud, HcaError>;
+
+    /// Destroys a datagram queue pair whose hot half came back from the worker; what is still outstanding on it is freed.
+    fn destroy_ud(&mut self, ud: <Self::Queues as Queues>::Ud) -> Result<(), HcaError>;
+
+    /// Number of a datagram queue pair.
+    fn ud_qpn(ud: &<Self::Queues as Queues>::Ud) -> Qpn;
 
     /// Creates a connected queue pair, in RESET. Its hot half goes to the worker.
     fn create_rc(&mut self, config: &RcConfig) -> Result<<Self::Queues as Queues>::Rc, HcaError>;
@@ -83,6 +94,10 @@ pub trait Backend: Control {
     /// Number of a connected queue pair.
     fn rc_qpn(rc: &<Self::Queues as Queues>::Rc) -> Qpn;
 
-    /// Prepares a datagram destination for posting.
-    fn destination(&mut self, to: &UdDestination) -> Result<<Self::Queues as Queues>::Destination, HcaError>;
+    /// Prepares a datagram destination for posting to queue pairs of this port.
+    fn destination(
+        &mut self,
+        port: PortNumber,
+        to: &UdDestination,
+    ) -> Result<<Self::Queues as Queues>::Destination, HcaError>;
 }

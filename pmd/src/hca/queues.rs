@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ::hca::{BURST, PostError, QpEvent, RcSlot, Source};
+use ::hca::{BURST, PostError, QpEvent, QueuesId, RcSlot, Source, UdSlot};
 use arrayvec::ArrayVec;
 use ib_wire::Qpn;
 
@@ -18,6 +18,9 @@ pub struct Received {
     pub buf: Mbuf,
     /// The queue pair of ours that received it.
     pub qpn: Qpn,
+    /// The datagram queue pair that received it, or beside which the connection stands; `None` if the connection is not in the
+    /// table (yet, or any more).
+    pub ud: Option<UdSlot>,
     /// How it came.
     pub source: Source,
 }
@@ -31,24 +34,29 @@ pub struct Refused {
     pub error: PostError,
 }
 
-/// One worker's queues on one device: a datagram queue pair, a shared receive queue, the completion queues, and a
-/// table of connected queue pairs. Not shared between threads.
+/// One worker's queues on one device: the completion queues, a receive queue that all datagram queue pairs share, one that all
+/// connections share, and the tables of both kinds of queue pairs. Not shared between threads.
+///
+/// Datagrams cannot use up the connections' receives: those are a queue of their own.
 pub trait Queues: Send + std::fmt::Debug + 'static {
+    /// Hot half of a datagram queue pair, between [`super::Backend::create_ud`] and this worker.
+    type Ud: Send + std::fmt::Debug + 'static;
+
     /// Hot half of a connected queue pair, between [`super::Backend::create_rc`] and this worker.
     type Rc: Send + std::fmt::Debug + 'static;
 
     /// A datagram destination, ready to be posted.
     type Destination: Clone + Send + Sync + std::fmt::Debug + 'static;
 
-    /// Number of the datagram queue pair.
-    fn ud_qpn(&self) -> Qpn;
+    /// Their name.
+    fn id(&self) -> QueuesId;
 
     /// Gives a device that lives in this process a turn; nothing on hardware. Once per loop. Returns true if it did
     /// anything.
     fn turn(&mut self) -> bool;
 
-    /// Queues a datagram. The device sees it at the next [`Queues::ring`].
-    fn send_ud(&mut self, to: &Self::Destination, buf: Mbuf) -> Result<(), Refused>;
+    /// Queues a datagram on an open queue pair. The device sees it at the next [`Queues::ring`].
+    fn send_ud(&mut self, slot: UdSlot, to: &Self::Destination, buf: Mbuf) -> Result<(), Refused>;
 
     /// Queues a message on a connection. The device sees it at the next [`Queues::ring`].
     fn send_rc(&mut self, slot: RcSlot, buf: Mbuf) -> Result<(), Refused>;
@@ -66,16 +74,26 @@ pub trait Queues: Send + std::fmt::Debug + 'static {
     /// Fills the receive queues up from the pool. Returns how many entries it posted.
     fn refill(&mut self) -> usize;
 
-    /// Stops posting to the datagram queue pair: sends are refused, receives not refilled. It goes to ERR, where it gives
+    /// Takes a datagram queue pair into the table, closed; a taken slot hands it back.
+    fn insert_ud(&mut self, slot: UdSlot, ud: Self::Ud) -> Result<(), Self::Ud>;
+
+    /// Posts to a datagram queue pair, from its first entry: it is new, or went through RESET after [`Queues::close_ud`] with
+    /// nothing outstanding, and is in INIT or beyond (IBA 10.3.1: nothing is posted in RESET).
+    fn open_ud(&mut self, slot: UdSlot);
+
+    /// Stops posting to a datagram queue pair: sends are refused, receives of its own not refilled. It goes to ERR, where it gives
     /// back what it has, before or after that.
-    fn close_ud(&mut self);
+    fn close_ud(&mut self, slot: UdSlot);
 
-    /// Requests that the datagram queue pair has not given back: sends and receives.
-    fn ud_outstanding(&self) -> u32;
+    /// What a datagram queue pair has not given back: sends, receives of its own, and what it received before it was closed. When
+    /// it is 0 a closed one in ERR can go to RESET, or be removed.
+    fn ud_outstanding(&self, slot: UdSlot) -> u32;
 
-    /// Posts to the datagram queue pair again, from its first entry: it went through RESET after [`Queues::close_ud`], with
-    /// nothing outstanding.
-    fn open_ud(&mut self);
+    /// Takes a datagram queue pair out of the table.
+    fn remove_ud(&mut self, slot: UdSlot) -> Option<Self::Ud>;
+
+    /// Number of the datagram queue pair in a slot.
+    fn ud_qpn(&self, slot: UdSlot) -> Option<Qpn>;
 
     /// Asks the device to tell of the next message that arrives. False if it does not tell: then only looking helps. It does
     /// not tell of what came before, so look once more before [`Queues::wait`].
@@ -89,7 +107,7 @@ pub trait Queues: Send + std::fmt::Debug + 'static {
         false
     }
 
-    /// Receives posted at this moment: (datagram queue, shared receive queue).
+    /// Receives posted at this moment: (for datagrams, for connections).
     fn receives_posted(&self) -> (u32, u32);
 
     /// Takes a connected queue pair into the table; a taken slot hands it back.

@@ -28,4 +28,5 @@ pub mod sq;
 pub mod srq;
 #[cfg(test)]
 mod tests;
+pub mod ud;
 pub mod umr;

@@ -6,8 +6,8 @@ use super::anchor::{Anchored, let_go, release};
 use super::packet::Packet;
 use super::rings::QpRings;
 use super::sq::{Full, Posted, Request, SendQueue};
-use crate::bookkeeping::{Connected, Health};
-use crate::hca::{HcaError, PostError};
+use crate::bookkeeping::Health;
+use crate::hca::{HcaError, PostError, UdSlot};
 use prm::{SendOpcode, WQEBB, fm_ce_se};
 
 /// Most segments of a buffer that is sent: as many as an SRQ entry for IPoIB's largest message has, and to spare. The entry
@@ -15,7 +15,7 @@ use prm::{SendOpcode, WQEBB, fm_ce_se};
 pub const MAX_SEND_SEGMENTS: usize = 36;
 
 /// Visits in which a queue pair had unsignalled sends and no new one, before a NOP fetches their completion.
-const IDLE_VISITS: u8 = 8;
+const IDLE_VISITS: u8 = 16;
 
 impl From<Full> for PostError {
     fn from(_: Full) -> Self {
@@ -51,6 +51,8 @@ pub(super) struct SendSide<P> {
     unsignalled: u16,
     unsignalled_wqebbs: u16,
     idle_visits: u8,
+    /// It is among those that are visited.
+    lagging: bool,
     drain: Option<u16>,
     pub(super) health: Health,
 }
@@ -73,6 +75,7 @@ impl<P: Packet> SendSide<P> {
             unsignalled: 0,
             unsignalled_wqebbs: 0,
             idle_visits: 0,
+            lagging: false,
             drain: None,
             health: Health::default(),
         }
@@ -174,8 +177,22 @@ impl<P: Packet> SendSide<P> {
         if self.unsignalled == 0 {
             return false;
         }
-        self.idle_visits += 1;
+        self.idle_visits = self.idle_visits.saturating_add(1);
         self.idle_visits >= IDLE_VISITS && self.post_nop().is_ok()
+    }
+
+    /// True if it has sends that nothing signals, and is to be visited from now on.
+    #[inline]
+    pub(super) const fn starts_to_lag(&mut self) -> bool {
+        let starts = self.unsignalled > 0 && !self.lagging;
+        self.lagging |= starts;
+        starts
+    }
+
+    /// True if it is to be visited again.
+    pub(super) const fn still_lags(&mut self) -> bool {
+        self.lagging = self.unsignalled > 0;
+        self.lagging
     }
 
     /// A completion names the entry at `counter`: it and all before it are done, and their buffers are `freed`.
@@ -218,13 +235,9 @@ impl<P: Packet> SendSide<P> {
 pub struct RcQp<P> {
     pub(super) side: SendSide<P>,
     pub(super) passive: bool,
+    /// The datagram queue pair that it stands beside.
+    pub(super) beside: UdSlot,
     anchor: Anchored,
-}
-
-impl<P> Connected for RcQp<P> {
-    fn number(&self) -> Qpn {
-        Qpn::new(self.side.sq.qpn())
-    }
 }
 
 impl<P> Drop for RcQp<P> {
@@ -239,8 +252,8 @@ impl<P: Packet> RcQp<P> {
     /// A new queue pair; `passive` if its send completions go to the receive completion queue and it only ever posts its
     /// drain request.
     #[must_use]
-    pub fn new(rings: &QpRings, passive: bool, signal_every: u32, anchor: Anchored) -> Self {
-        Self { side: SendSide::new(rings, signal_every.min(1 << 12) as u16), passive, anchor }
+    pub fn new(rings: &QpRings, passive: bool, beside: UdSlot, signal_every: u32, anchor: Anchored) -> Self {
+        Self { side: SendSide::new(rings, signal_every.min(1 << 12) as u16), passive, beside, anchor }
     }
 
     /// Destroys it; what it still owes goes home, or is kept if the device does not let go.

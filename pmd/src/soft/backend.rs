@@ -5,12 +5,13 @@ use ib_wire::Qpn;
 use super::SoftHca;
 use super::anchor::{Object, SoftAnchor};
 use super::bus::SoftBus;
-use crate::hca::{Backend, HcaError, Queues, QueuesConfig, RcConfig, UdDestination};
+use crate::hca::{Backend, HcaError, PortNumber, Queues, QueuesConfig, RcConfig, UdConfig, UdDestination};
 use crate::mem::{Mbuf, Pool};
 use crate::mlx5::av::Destination;
 use crate::mlx5::packet::{Packet, PacketPool};
 use crate::mlx5::queues::{MlxQueues, Parts};
 use crate::mlx5::rc::RcQp;
+use crate::mlx5::ud::UdQp;
 
 impl SoftHca {
     /// A worker's queues, for any kind of packet buffer. The memory that buffers of `pool` lie in must be registered.
@@ -21,45 +22,66 @@ impl SoftHca {
     ) -> Result<MlxQueues<SoftBus, P>, HcaError> {
         let regions = self.regions.clone();
         let bus = SoftBus::new(&self.engine);
-        let ethernet = self.engine.lock().is_ethernet(config.port);
         let engine = self.engine.clone();
         let rings = self.make_queues(config, PacketPool::<P>::room(&pool) as usize)?;
         let anchored = |object| Some(SoftAnchor::boxed(&engine, object));
         Ok(MlxQueues::new(Parts {
+            id: config.id,
             receive_cq: rings.receive_cq.rings,
             send_cq: rings.send_cq.rings,
-            ud: rings.ud.rings,
-            srq: rings.srq.as_ref().map(|srq| srq.rings),
+            datagrams: rings.datagrams.rings,
+            connections: rings.connections.as_ref().map(|srq| srq.rings),
             receive_depth: (config.ud_recv_depth, config.srq_depth),
             srq_message: config.srq_message,
             regions,
             pool,
             bus,
+            max_ud: config.max_ud,
             max_rc: config.max_rc,
-            signal_every: config.signal_every,
-            ethernet,
-            ud_anchor: anchored(Object::Pair(Qpn::new(rings.ud.rings.qpn))),
-            srq_anchor: rings.srq.as_ref().and_then(|srq| anchored(Object::Shared(srq.rings.srqn))),
+            max_sends: rings.sends,
+            datagrams_anchor: anchored(Object::Shared(rings.datagrams.rings.srqn)),
+            connections_anchor: rings
+                .connections
+                .as_ref()
+                .and_then(|srq| anchored(Object::Shared(srq.rings.srqn))),
         }))
     }
 
     /// Destroys a worker's queues; what they hold goes home.
-    pub(crate) fn end_queues<P: Packet>(
-        &mut self,
-        ud: Qpn,
-        queues: MlxQueues<SoftBus, P>,
-    ) -> Result<(), HcaError> {
+    pub(crate) fn end_queues<P: Packet>(&mut self, queues: MlxQueues<SoftBus, P>) -> Result<(), HcaError> {
+        let id = queues.id();
+        let (uds, rcs) = queues.all_numbers();
         queues.destroy()?;
-        self.end_connected(ud);
+        for qpn in uds.into_iter().chain(rcs) {
+            // SAFETY: it was in the driver's tables, which are gone.
+            unsafe { self.unmake_qp(qpn)? };
+        }
+        self.end_elsewhere(id);
         // SAFETY: the driver's queues are gone.
-        unsafe { self.unmake_queues(ud) }
+        unsafe { self.unmake_queues(id) }
+    }
+
+    /// A datagram queue pair for any kind of packet buffer.
+    pub(crate) fn ud_for<P: Packet>(&mut self, config: &UdConfig) -> Result<UdQp<P>, HcaError> {
+        let ethernet = self.engine.lock().is_ethernet(config.port);
+        let (rings, signal_every) = self.make_ud(config)?;
+        let anchor = SoftAnchor::boxed(&self.engine, Object::Pair(Qpn::new(rings.qpn)));
+        Ok(UdQp::new(&rings, ethernet, signal_every, Some(anchor)))
+    }
+
+    /// Destroys a datagram queue pair; what it owes goes home.
+    pub(crate) fn end_ud<P: Packet>(&mut self, ud: UdQp<P>) -> Result<(), HcaError> {
+        let qpn = ud.qpn();
+        ud.destroy()?;
+        // SAFETY: the driver's queue pair is gone.
+        unsafe { self.unmake_qp(qpn) }
     }
 
     /// A connected queue pair for any kind of packet buffer.
     pub(crate) fn rc_for<P: Packet>(&mut self, config: &RcConfig) -> Result<RcQp<P>, HcaError> {
         let (rings, signal_every) = self.make_rc(config)?;
         let anchor = SoftAnchor::boxed(&self.engine, Object::Pair(Qpn::new(rings.qpn)));
-        Ok(RcQp::new(&rings, config.passive, signal_every, Some(anchor)))
+        Ok(RcQp::new(&rings, config.passive, config.beside, signal_every, Some(anchor)))
     }
 
     /// Destroys a connected queue pair; what it owes goes home.
@@ -68,7 +90,7 @@ impl SoftHca {
         // A receive of the shared queue that it had begun to fill comes back with a completion.
         rc.destroy()?;
         // SAFETY: the driver's queue pair is gone.
-        unsafe { self.unmake_rc(qpn) }
+        unsafe { self.unmake_qp(qpn) }
     }
 }
 
@@ -80,7 +102,19 @@ impl Backend for SoftHca {
     }
 
     fn destroy_queues(&mut self, queues: Self::Queues) -> Result<(), HcaError> {
-        self.end_queues(queues.ud_qpn(), queues)
+        self.end_queues(queues)
+    }
+
+    fn create_ud(&mut self, config: &UdConfig) -> Result<<Self::Queues as Queues>::Ud, HcaError> {
+        self.ud_for(config)
+    }
+
+    fn destroy_ud(&mut self, ud: <Self::Queues as Queues>::Ud) -> Result<(), HcaError> {
+        self.end_ud(ud)
+    }
+
+    fn ud_qpn(ud: &<Self::Queues as Queues>::Ud) -> Qpn {
+        ud.qpn()
     }
 
     fn create_rc(&mut self, config: &RcConfig) -> Result<<Self::Queues as Queues>::Rc, HcaError> {
@@ -95,7 +129,11 @@ impl Backend for SoftHca {
         rc.qpn()
     }
 
-    fn destination(&mut self, to: &UdDestination) -> Result<<Self::Queues as Queues>::Destination, HcaError> {
+    fn destination(
+        &mut self,
+        _port: PortNumber,
+        to: &UdDestination,
+    ) -> Result<<Self::Queues as Queues>::Destination, HcaError> {
         Ok(Destination::new(to))
     }
 }

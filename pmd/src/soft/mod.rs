@@ -21,7 +21,7 @@ use std::sync::Arc;
 use ib_wire::{Guid, Mtu, Qpn};
 use parking_lot::Mutex;
 
-use crate::hca::{AsyncEvent, HcaError, LinkLayer, PortNumber, QueuesConfig, QueuesId, RcConfig};
+use crate::hca::{AsyncEvent, HcaError, LinkLayer, PortNumber, QueuesConfig, QueuesId, RcConfig, UdConfig};
 use crate::mlx5::mr::{MrTable, Region};
 use crate::mlx5::rings::QpRings;
 pub use bus::SoftBus;
@@ -52,12 +52,11 @@ pub struct SoftConfig {
     pub seed: u64,
 }
 
-/// A connected queue pair and whose it is.
+/// A queue pair and whose it is.
 #[derive(Debug)]
-struct RcRecord {
+struct QpRecord {
     created: Created<QpRings>,
     queues: QueuesId,
-    passive: bool,
 }
 
 /// A software ConnectX.
@@ -69,7 +68,8 @@ pub struct SoftHca {
     regions: MrTable,
     bus: SoftBus,
     workers: BTreeMap<QueuesId, WorkerRings>,
-    connected: BTreeMap<Qpn, RcRecord>,
+    /// Datagram and connected ones.
+    pairs: BTreeMap<Qpn, QpRecord>,
     /// Queue pairs 0 and 1 by port.
     management: Vec<[Management; 2]>,
 }
@@ -126,7 +126,7 @@ impl SoftHca {
             regions: MrTable::new(),
             bus,
             workers: BTreeMap::new(),
-            connected: BTreeMap::new(),
+            pairs: BTreeMap::new(),
             management,
         })
     }
@@ -173,11 +173,10 @@ impl SoftHca {
         Ok(self.workers.entry(config.id).or_insert(rings))
     }
 
-    /// Destroys the connected queue pairs of a worker whose hot halves are elsewhere, so that its queues can be destroyed.
-    fn end_connected(&mut self, ud: Qpn) {
+    /// Destroys the queue pairs of a worker whose hot halves are elsewhere, so that its queues can be destroyed.
+    fn end_elsewhere(&mut self, id: QueuesId) {
         let mut engine = self.engine.lock();
-        let id = self.workers.iter().find(|(_, w)| w.ud.rings.qpn == ud.get()).map(|(id, _)| *id);
-        for (qpn, _) in self.connected.iter().filter(|(_, rc)| Some(rc.queues) == id) {
+        for (qpn, _) in self.pairs.iter().filter(|(_, pair)| pair.queues == id) {
             // It may be gone already.
             let _ = engine.destroy_qp(*qpn);
         }
@@ -185,57 +184,58 @@ impl SoftHca {
 
     /// # Safety
     /// The driver's queues on these rings are gone.
-    unsafe fn unmake_queues(&mut self, ud: Qpn) -> Result<(), HcaError> {
-        let id = self.workers.iter().find(|(_, w)| w.ud.rings.qpn == ud.get()).map(|(id, _)| *id);
-        let id =
-            id.ok_or_else(|| HcaError::NotFound { what: "queues with queue pair", name: ud.to_string() })?;
-        match self.workers.remove(&id) {
-            // SAFETY: by the contract of this function.
-            Some(rings) => unsafe { rings.destroy(&mut self.engine.lock(), &self.arena) },
-            None => Ok(()),
-        }
+    unsafe fn unmake_queues(&mut self, id: QueuesId) -> Result<(), HcaError> {
+        let rings = self
+            .workers
+            .remove(&id)
+            .ok_or_else(|| HcaError::NotFound { what: "queues", name: id.0.to_string() })?;
+        // SAFETY: by the contract of this function.
+        unsafe { rings.destroy(&mut self.engine.lock(), &self.arena) }
+    }
+
+    fn worker(&self, id: QueuesId) -> Result<&WorkerRings, HcaError> {
+        self.workers.get(&id).ok_or_else(|| HcaError::NotFound { what: "queues", name: id.0.to_string() })
+    }
+
+    fn make_ud(&mut self, config: &UdConfig) -> Result<(QpRings, u32), HcaError> {
+        let worker = self.worker(config.queues)?;
+        let signal_every = worker.signal_every;
+        let created = worker.create_ud(&mut self.engine.lock(), &self.arena, config)?;
+        Ok((self.keep(created, config.queues), signal_every))
     }
 
     fn make_rc(&mut self, config: &RcConfig) -> Result<(QpRings, u32), HcaError> {
-        let worker = self
-            .workers
-            .get_mut(&config.queues)
-            .ok_or_else(|| HcaError::NotFound { what: "queues", name: config.queues.0.to_string() })?;
+        let worker = self.worker(config.queues)?;
+        let signal_every = worker.signal_every;
         let created = worker.create_rc(&mut self.engine.lock(), &self.arena, config)?;
+        Ok((self.keep(created, config.queues), signal_every))
+    }
+
+    fn keep(&mut self, created: Created<QpRings>, queues: QueuesId) -> QpRings {
         let rings = created.rings;
-        let record = RcRecord { created, queues: config.queues, passive: config.passive };
-        self.connected.insert(Qpn::new(rings.qpn), record);
-        Ok((rings, worker.signal_every))
+        self.pairs.insert(Qpn::new(rings.qpn), QpRecord { created, queues });
+        rings
     }
 
     /// # Safety
     /// The driver's queue pair on these rings is gone.
-    unsafe fn unmake_rc(&mut self, qpn: Qpn) -> Result<(), HcaError> {
+    unsafe fn unmake_qp(&mut self, qpn: Qpn) -> Result<(), HcaError> {
         let record = self
-            .connected
+            .pairs
             .remove(&qpn)
-            .ok_or_else(|| HcaError::NotFound { what: "connected queue pair", name: qpn.to_string() })?;
+            .ok_or_else(|| HcaError::NotFound { what: "queue pair", name: qpn.to_string() })?;
         // It is gone already if its queues were destroyed before it.
         let _ = self.engine.lock().destroy_qp(qpn);
-        if let Some(worker) = self.workers.get_mut(&record.queues) {
-            worker.give_back(record.passive, record.created.rings.sq_wqebbs);
-        }
         // SAFETY: the device's queue pair is gone, and the driver's by the contract of this function.
         unsafe { self.arena.free(record.created.block) };
         Ok(())
-    }
-
-    /// The datagram queue pair of the only worker.
-    #[cfg(test)]
-    pub(crate) fn only_ud(&self) -> Qpn {
-        self.workers.values().map(|w| Qpn::new(w.ud.rings.qpn)).next().unwrap_or_default()
     }
 
     fn translate(&mut self, event: DeviceEvent) -> Option<AsyncEvent> {
         match event {
             DeviceEvent::Async(event) => Some(event),
             DeviceEvent::SrqLimit(number) => {
-                let of = |w: &WorkerRings| w.srq.as_ref().is_some_and(|s| s.rings.srqn == number);
+                let of = |w: &WorkerRings| w.connections.as_ref().is_some_and(|s| s.rings.srqn == number);
                 let id = self.workers.iter().find(|(_, w)| of(w)).map(|(id, _)| *id)?;
                 // The event comes once; it has been fetched, so the next shortage may be told.
                 let _ = self.engine.lock().rearm_srq(number);

@@ -1,12 +1,12 @@
 //! Creating and destroying a worker's queues, as the library and the kernel do it together.
 
 use super::memory::{Arena, Block};
-use crate::hca::{HcaError, PortNumber, QueuesConfig, RcConfig};
+use crate::hca::{HcaError, PortNumber, QueuesConfig, RcConfig, UdConfig};
 use crate::mlx5::rings::{
     CqGeometry, CqRing, QpRequest, QpRings, Register, SharedSizes, SrqGeometry, SrqRing,
 };
 use connectx::QpKind;
-use connectx::engine::{Engine, QpAttributes};
+use connectx::engine::{Engine, MAX_QPS, QpAttributes};
 use prm::DBREC_SIZE;
 
 /// Most receives in one shared receive queue.
@@ -28,14 +28,11 @@ pub(super) struct Created<R> {
 pub(super) struct WorkerRings {
     pub(super) receive_cq: Created<CqRing>,
     pub(super) send_cq: Created<CqRing>,
-    pub(super) ud: Created<QpRings>,
-    pub(super) srq: Option<Created<SrqRing>>,
-    pub(super) port: PortNumber,
+    pub(super) datagrams: Created<SrqRing>,
+    pub(super) connections: Option<Created<SrqRing>>,
     pub(super) signal_every: u32,
-    /// Completions of sends that still have room.
-    pub(super) send_credit: u32,
-    /// Drain requests that still have room in the receive completion queue.
-    pub(super) drain_credit: u32,
+    /// Most sends outstanding at once.
+    pub(super) sends: u32,
 }
 
 fn too_large(what: &'static str, value: u32) -> HcaError {
@@ -171,98 +168,84 @@ impl WorkerRings {
         config: &QueuesConfig,
         room: usize,
     ) -> Result<Self, HcaError> {
-        let asked = QpRequest::datagrams(config);
-        let sizes = SharedSizes::new(config, &asked.geometry()?, room, MAX_SRQ_WR, MAX_CQE)?;
-        let srq = match sizes.srq {
-            None => None,
-            Some((depth, segments)) => Some(create_srq(engine, arena, depth, segments)?),
-        };
-        let mut undo = Undo { engine, arena, srq, cqs: Vec::new() };
+        let sizes = SharedSizes::new(config, room, MAX_SRQ_WR, MAX_CQE, MAX_QPS as u32)?;
+        let mut undo = Undo { engine, arena, srqs: Vec::new(), cqs: Vec::new() };
+        undo.srqs.push(create_srq(undo.engine, arena, sizes.datagrams, 1)?);
+        if let Some((depth, segments)) = sizes.srq {
+            undo.srqs.push(create_srq(undo.engine, arena, depth, segments)?);
+        }
         undo.cqs.push(create_cq(undo.engine, arena, sizes.sends)?);
         undo.cqs.push(create_cq(undo.engine, arena, sizes.receives)?);
-        let number = |i: usize| undo.cqs.get(i).map_or(0, |c| c.rings.cqn);
-        let place = QpPlace {
-            kind: QpKind::Ud,
-            port: config.port,
-            srq: None,
-            send_cq: number(0),
-            recv_cq: number(1),
-        };
-        let ud = create_qp(undo.engine, arena, &asked, place)?;
-        if let Some(srq) = &undo.srq
+        if let Some(srq) = undo.srqs.get(1)
             && config.srq_limit > 0
         {
             undo.engine.arm_srq(srq.rings.srqn, config.srq_limit.min(0xffff) as u16)?;
         }
-        let (srq, mut cqs) = undo.keep();
-        let (Some(receive_cq), Some(send_cq)) = (cqs.pop(), cqs.pop()) else {
+        let (srqs, mut cqs) = undo.keep();
+        let mut srqs = srqs.into_iter();
+        let (Some(receive_cq), Some(send_cq), Some(datagrams)) = (cqs.pop(), cqs.pop(), srqs.next()) else {
             return Err(HcaError::Exhausted("completion queues"));
         };
         Ok(Self {
             receive_cq,
             send_cq,
-            ud,
-            srq,
-            port: config.port,
+            datagrams,
+            connections: srqs.next(),
             signal_every: config.signal_every,
-            send_credit: sizes.send_credit,
-            drain_credit: sizes.drain_credit,
+            sends: sizes.sends,
         })
+    }
+
+    /// Creates a datagram queue pair on these queues.
+    pub(super) fn create_ud(
+        &self,
+        engine: &mut Engine,
+        arena: &Arena,
+        config: &UdConfig,
+    ) -> Result<Created<QpRings>, HcaError> {
+        let place = QpPlace {
+            kind: QpKind::Ud,
+            port: config.port,
+            srq: Some(self.datagrams.rings.srqn),
+            send_cq: self.send_cq.rings.cqn,
+            recv_cq: self.receive_cq.rings.cqn,
+        };
+        create_qp(engine, arena, &QpRequest::datagrams(config), place)
     }
 
     /// Creates a connected queue pair on these queues.
     pub(super) fn create_rc(
-        &mut self,
+        &self,
         engine: &mut Engine,
         arena: &Arena,
         config: &RcConfig,
     ) -> Result<Created<QpRings>, HcaError> {
-        let srq = self.srq.as_ref().map(|s| s.rings.srqn);
+        let srq = self.connections.as_ref().map(|s| s.rings.srqn);
         let srq = srq.ok_or(HcaError::Exhausted("shared receive queues: these queues are datagram only"))?;
-        let asked = QpRequest::connection(config);
         let (recv_cq, send_cq) = (self.receive_cq.rings.cqn, self.send_cq.rings.cqn);
         let place = QpPlace {
             kind: QpKind::Rc,
-            port: self.port,
+            port: config.port,
             srq: Some(srq),
             send_cq: if config.passive { recv_cq } else { send_cq },
             recv_cq,
         };
-        let created = create_qp(engine, arena, &asked, place)?;
-        let credit = if config.passive { &mut self.drain_credit } else { &mut self.send_credit };
-        match credit.checked_sub(created.rings.sq_wqebbs) {
-            Some(left) => {
-                *credit = left;
-                Ok(created)
-            }
-            None => {
-                engine.destroy_qp(ib_wire::Qpn::new(created.rings.qpn))?;
-                // SAFETY: the queue pair is gone and nobody else was given it.
-                unsafe { arena.free(created.block) };
-                Err(HcaError::Exhausted("completion queue entries for connected queue pairs"))
-            }
-        }
+        create_qp(engine, arena, &QpRequest::connection(config), place)
     }
 
-    /// A connected queue pair is gone.
-    pub(super) const fn give_back(&mut self, passive: bool, wqebbs: u32) {
-        let credit = if passive { &mut self.drain_credit } else { &mut self.send_credit };
-        *credit += wqebbs;
-    }
-
-    /// Destroys all of it. The connected queue pairs must be gone.
+    /// Destroys all of it. The queue pairs must be gone.
     ///
     /// # Safety
     /// No driver's queue uses the rings any more.
     pub(super) unsafe fn destroy(self, engine: &mut Engine, arena: &Arena) -> Result<(), HcaError> {
-        let _ = engine.destroy_qp(ib_wire::Qpn::new(self.ud.rings.qpn));
         engine.destroy_cq(self.send_cq.rings.cqn)?;
         engine.destroy_cq(self.receive_cq.rings.cqn)?;
-        if let Some(srq) = &self.srq {
+        let mut blocks = vec![self.send_cq.block, self.receive_cq.block];
+        for srq in std::iter::once(self.datagrams).chain(self.connections) {
             engine.destroy_srq(srq.rings.srqn)?;
+            blocks.push(srq.block);
         }
-        let blocks = [self.ud.block, self.send_cq.block, self.receive_cq.block];
-        for block in blocks.into_iter().chain(self.srq.map(|s| s.block)) {
+        for block in blocks {
             // SAFETY: the device's objects are gone, as just done, and the driver's by the contract of this function.
             unsafe { arena.free(block) };
         }
@@ -274,13 +257,13 @@ impl WorkerRings {
 struct Undo<'a> {
     engine: &'a mut Engine,
     arena: &'a Arena,
-    srq: Option<Created<SrqRing>>,
+    srqs: Vec<Created<SrqRing>>,
     cqs: Vec<Created<CqRing>>,
 }
 
 impl Undo<'_> {
-    fn keep(mut self) -> (Option<Created<SrqRing>>, Vec<Created<CqRing>>) {
-        (self.srq.take(), std::mem::take(&mut self.cqs))
+    fn keep(mut self) -> (Vec<Created<SrqRing>>, Vec<Created<CqRing>>) {
+        (std::mem::take(&mut self.srqs), std::mem::take(&mut self.cqs))
     }
 }
 
@@ -292,11 +275,11 @@ impl Drop for Undo<'_> {
                 unsafe { self.arena.free(cq.block) };
             }
         }
-        if let Some(srq) = self.srq.take()
-            && self.engine.destroy_srq(srq.rings.srqn).is_ok()
-        {
-            // SAFETY: as above.
-            unsafe { self.arena.free(srq.block) };
+        for srq in self.srqs.drain(..) {
+            if self.engine.destroy_srq(srq.rings.srqn).is_ok() {
+                // SAFETY: as above.
+                unsafe { self.arena.free(srq.block) };
+            }
         }
     }
 }

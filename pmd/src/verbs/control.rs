@@ -68,6 +68,9 @@ impl<P: DataPath> Control for Adapter<P> {
         if let QpTransition::UdToInit { pkey_index, .. } | QpTransition::RcToInit { pkey_index } = *to {
             self.context.pkey(record.port, pkey_index)?;
         }
+        if matches!(to, QpTransition::UdToReceive) {
+            self.check_room(record.queues, record.port, true)?;
+        }
         qp::modify(&qp, record.connected, record.port, to)?;
         self.after_transition(qpn, to);
         Ok(())

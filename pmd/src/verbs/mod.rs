@@ -38,7 +38,7 @@ pub use address::VerbsDestination;
 pub use device::{Device, devices, find};
 pub use gids::{GidDevice, interface_name};
 pub use mlx5::Rings;
-pub use queues::{Anomalies, VerbsQueues, VerbsRc};
+pub use queues::{Anomalies, VerbsQueues, VerbsRc, VerbsUd};
 
 /// A limit event is asked for again this long after one came: while receives are few, each one would raise it.
 const LIMIT_PAUSE: Duration = Duration::from_secs(1);
@@ -49,9 +49,6 @@ struct QpRecord {
     qp: Weak<QueuePair>,
     port: PortNumber,
     queues: QueuesId,
-    /// Entries of a completion queue that it may fill.
-    credit: u32,
-    passive: bool,
     connected: bool,
     /// That it took its last receive has been told: by the device or in its place.
     last_wqe_told: bool,

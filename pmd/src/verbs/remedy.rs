@@ -38,6 +38,24 @@ pub(super) fn in_use(what: &str) -> HcaError {
     ))
 }
 
+/// Receive buffers that a datagram of the port's MTU does not fit.
+pub(super) fn small_buffers(device: &str, port: PortNumber, mtu: usize, room: usize) -> HcaError {
+    HcaError::Environment(format!(
+        "port {} of {device} has an MTU of {mtu} bytes, and a receive buffer takes {room}: a longer datagram would stop the queue \
+         pair; set [buffers] data-room = {mtu} or more",
+        port.0
+    ))
+}
+
+/// Datagrams that the mlx5 driver cannot address.
+pub(super) fn no_ethernet_datagrams(device: &str, port: PortNumber) -> HcaError {
+    HcaError::Environment(format!(
+        "port {} of {device} is an Ethernet port, where the mlx5 driver does not know the destinations' MAC addresses: let the \
+         library send datagrams (--hca-driver verbs)",
+        port.0
+    ))
+}
+
 pub(super) fn no_device() -> HcaError {
     HcaError::Environment(
         "there is no RDMA device: load the adapter's driver and the verbs interface (modprobe mlx5_ib ib_uverbs), or use the \

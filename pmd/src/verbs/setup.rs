@@ -6,10 +6,11 @@ use ib_wire::Qpn;
 use verbs_sys as sys;
 
 use super::object::{CompletionChannel, CompletionQueue, QueuePair, QueuePairParts, SharedReceiveQueue};
-use super::queues::{Parts, SendSide, VerbsQueues, VerbsRc};
-use super::{Adapter, DataPath, QpRecord, VerbsHca};
+use super::queues::{Parts, SendSide, VerbsQueues, VerbsRc, VerbsUd};
+use super::{Adapter, DataPath, QpRecord, VerbsHca, remedy};
 use crate::hca::{
-    Backend, HcaError, PortNumber, QpTransition, QueuesConfig, QueuesId, RcConfig, UdDestination,
+    Backend, HcaError, PortNumber, PortState, QpTransition, QueuesConfig, QueuesId, RcConfig, UdConfig,
+    UdDestination,
 };
 use crate::mem::Pool;
 
@@ -19,22 +20,32 @@ pub(super) const UD_SEGMENTS: u32 = 4;
 const RC_SEGMENTS: u32 = 24;
 /// Sends of a queue pair that only receives: one drain request at a time. Other users of devices ask for no fewer than this.
 const PASSIVE_SENDS: u32 = 4;
-/// Sends per connected queue pair that the completion queue has room for.
-pub(super) const RC_SENDS: u32 = 128;
+/// Drain requests of one place that may wait in the completion queue: its queue pair's and the one's before.
+const DRAINS: u32 = 2;
+/// Receives of a datagram queue pair that cannot share them, at least.
+const OWN_RECEIVES: u32 = 16;
+
+/// What datagram queue pairs of a worker receive into.
+#[derive(Debug)]
+pub(super) enum DatagramReceives {
+    /// One queue that they share.
+    Shared(Weak<SharedReceiveQueue>),
+    /// A queue of this depth of their own: the device cannot share it.
+    Own(u32),
+}
 
 /// A worker's queues as the control lcore knows them.
 #[derive(Debug)]
 pub(super) struct WorkerRecord<W> {
-    pub(super) port: PortNumber,
-    pub(super) ud: Qpn,
     pub(super) send_cq: Weak<CompletionQueue>,
     pub(super) recv_cq: Weak<CompletionQueue>,
+    pub(super) datagrams: DatagramReceives,
+    /// Connections'.
     pub(super) srq: Option<Weak<SharedReceiveQueue>>,
     pub(super) srq_limit: u32,
     pub(super) signal_every: u32,
-    /// Completions of sends, and of drain requests, that still have room.
-    pub(super) send_credit: u32,
-    pub(super) drain_credit: u32,
+    /// Bytes that a receive buffer takes.
+    pub(super) room: usize,
     /// What the way of packets adds.
     pub(super) own: W,
 }
@@ -52,17 +63,20 @@ impl<W> WorkerRecord<W> {
         }
     }
 
-    /// Refuses what the completion queue has no room for.
-    pub(super) const fn check_credit(&mut self, passive: bool, entries: u32) -> Result<(), HcaError> {
-        if *self.credit(passive) < entries {
-            return Err(HcaError::Exhausted("completion queue entries for connected queue pairs"));
-        }
-        Ok(())
+    /// The completion queues: of sends, of receives.
+    pub(super) fn cqs(&self) -> Option<[Arc<CompletionQueue>; 2]> {
+        Some([self.send_cq.upgrade()?, self.recv_cq.upgrade()?])
     }
 
-    pub(super) const fn credit(&mut self, passive: bool) -> &mut u32 {
-        if passive { &mut self.drain_credit } else { &mut self.send_credit }
+    /// The connections' shared receive queue.
+    pub(super) fn connections(&self) -> Result<Arc<SharedReceiveQueue>, HcaError> {
+        let srq = self.srq.as_ref().and_then(Weak::upgrade);
+        srq.ok_or(HcaError::Exhausted("shared receive queues: these queues are datagram only"))
     }
+}
+
+pub(super) fn no_queues(id: QueuesId) -> HcaError {
+    HcaError::NotFound { what: "queues", name: id.0.to_string() }
 }
 
 pub(super) fn within(what: &'static str, value: u32, limit: i32) -> Result<u32, HcaError> {
@@ -94,6 +108,26 @@ impl<P: DataPath> Adapter<P> {
     }
 }
 
+impl VerbsHca {
+    /// The receive queue that datagram queue pairs share, if the device lets them.
+    fn shared_datagrams(&self, depth: u32, cq: &Arc<CompletionQueue>) -> Option<Arc<SharedReceiveQueue>> {
+        let limit = u32::try_from(self.context.limits().max_srq_wr).unwrap_or(0);
+        let srq = (depth <= limit).then(|| SharedReceiveQueue::new(&self.domain, depth, 1).ok()).flatten();
+        let srq = Arc::new(srq?);
+        let probe = QueuePairParts {
+            kind: sys::IBV_QPT_UD,
+            send_cq: Arc::clone(cq),
+            recv_cq: Arc::clone(cq),
+            srq: Some(Arc::clone(&srq)),
+            send_wr: 1,
+            send_sge: 1,
+            recv_wr: 0,
+        };
+        let shared = QueuePair::new(&self.domain, probe).is_ok();
+        shared.then_some(srq)
+    }
+}
+
 impl Backend for VerbsHca {
     type Queues = VerbsQueues;
 
@@ -102,78 +136,109 @@ impl Backend for VerbsHca {
             return Err(HcaError::Exhausted("queues of this number: they exist"));
         }
         let limits = *self.context.limits();
-        let sends = within("depth of the send queue", config.ud_send_depth.max(1), limits.max_qp_wr)?;
-        let receives = within("depth of the receive queue", config.ud_recv_depth.max(1), limits.max_qp_wr)?;
-        let shared = self.shared_receives(config, pool.data_room())?;
-        let srq_depth = shared.as_ref().map_or(0, |_| config.srq_depth);
-
-        // Every entry may complete by itself, once flushed; connections get what the device's largest queue leaves.
-        let most = u32::try_from(limits.max_cqe).unwrap_or(0);
-        let base = within("completions of receives", receives.saturating_add(srq_depth), limits.max_cqe)?;
-        let drain_credit = config.max_rc.saturating_mul(PASSIVE_SENDS).min(most - base);
-        let send_credit = config.max_rc.saturating_mul(RC_SENDS).min(most.saturating_sub(sends));
+        let depth = within("depth of the receive queue", config.ud_recv_depth.max(1), limits.max_qp_wr)?;
+        let srq_depth = config.srq_depth;
+        // Every entry may complete by itself, once flushed.
+        let own = (depth / u32::from(config.max_ud.max(1))).max(OWN_RECEIVES);
+        let datagrams = depth.max(own.saturating_mul(config.max_ud.into()));
+        let drains = config.max_rc.saturating_mul(DRAINS);
+        let receives = within(
+            "completions of receives and ends of connections (infiniband.max-connections, srq-depth)",
+            datagrams.saturating_add(srq_depth).saturating_add(drains),
+            limits.max_cqe,
+        )?;
+        within("queue pairs of one worker (infiniband.max-connections)", config.max_rc, limits.max_qp)?;
+        let max_sends = config.max_sends.clamp(1, u32::try_from(limits.max_cqe).unwrap_or(1).max(1));
         let channel = Arc::new(CompletionChannel::new(&self.context)?);
-        let recv_cq = Arc::new(CompletionQueue::new(&self.context, base + drain_credit, Some(channel))?);
-        let send_cq = Arc::new(CompletionQueue::new(&self.context, sends + send_credit, None)?);
-        let segments = self.max_sge(UD_SEGMENTS);
-        let ud = Arc::new(QueuePair::new(
-            &self.domain,
-            QueuePairParts {
-                kind: sys::IBV_QPT_UD,
-                send_cq: Arc::clone(&send_cq),
-                recv_cq: Arc::clone(&recv_cq),
-                srq: None,
-                send_wr: sends,
-                send_sge: segments,
-                recv_wr: receives,
-            },
-        )?);
+        let recv_cq = Arc::new(CompletionQueue::new(&self.context, receives, Some(channel))?);
+        let send_cq = Arc::new(CompletionQueue::new(&self.context, max_sends, None)?);
+        let datagrams = self.shared_datagrams(depth, &send_cq);
+        let shared = self.shared_receives(config, pool.data_room())?;
         let worker = WorkerRecord {
-            port: config.port,
-            ud: ud.number(),
             send_cq: Arc::downgrade(&send_cq),
             recv_cq: Arc::downgrade(&recv_cq),
+            datagrams: match &datagrams {
+                Some(srq) => DatagramReceives::Shared(Arc::downgrade(srq)),
+                None => DatagramReceives::Own(own),
+            },
             srq: shared.as_ref().map(|(srq, _)| Arc::downgrade(srq)),
             srq_limit: config.srq_limit,
             signal_every: config.signal_every,
-            send_credit,
-            drain_credit,
+            room: pool.data_room(),
             own: (),
         };
-        self.keep_queues(config.id, worker, &ud)?;
+        self.keep_queues(config.id, worker)?;
         Ok(VerbsQueues::new(Parts {
+            id: config.id,
             send_cq,
             recv_cq,
-            ud: SendSide::new(ud, sends, segments, config.signal_every),
-            ud_receives: receives,
+            datagrams: datagrams.map(|srq| (srq, depth)),
             srq: shared,
             srq_depth,
             regions: self.regions.clone(),
             pool: pool.clone(),
+            max_ud: config.max_ud,
             max_rc: config.max_rc,
+            max_sends,
         }))
     }
 
     fn destroy_queues(&mut self, queues: VerbsQueues) -> Result<(), HcaError> {
-        let ud = crate::hca::Queues::ud_qpn(&queues);
+        let id = crate::hca::Queues::id(&queues);
         let destroyed = queues.destroy();
-        self.forget_queues(ud)?;
+        self.forget_queues(id)?;
         destroyed
+    }
+
+    fn create_ud(&mut self, config: &UdConfig) -> Result<VerbsUd, HcaError> {
+        let limits = *self.context.limits();
+        let send_wr = within("depth of the send queue", config.send_depth.max(1), limits.max_qp_wr)?;
+        self.check_room(config.queues, config.port, false)?;
+        let segments = self.max_sge(UD_SEGMENTS);
+        let worker = self.workers.get(&config.queues).ok_or_else(|| no_queues(config.queues))?;
+        let [send_cq, recv_cq] = worker.cqs().ok_or_else(|| no_queues(config.queues))?;
+        let (srq, recv_wr) = match &worker.datagrams {
+            DatagramReceives::Shared(srq) => {
+                (Some(srq.upgrade().ok_or_else(|| no_queues(config.queues))?), 0)
+            }
+            DatagramReceives::Own(depth) => (None, *depth),
+        };
+        let signal_every = worker.signal_every;
+        let qp = Arc::new(QueuePair::new(
+            &self.domain,
+            QueuePairParts {
+                kind: sys::IBV_QPT_UD,
+                send_cq,
+                recv_cq,
+                srq,
+                send_wr,
+                send_sge: segments,
+                recv_wr,
+            },
+        )?);
+        self.keep_qp(&qp, config.queues, config.port, false);
+        Ok(VerbsUd::new(SendSide::new(qp, send_wr, segments, signal_every), recv_wr))
+    }
+
+    fn destroy_ud(&mut self, ud: VerbsUd) -> Result<(), HcaError> {
+        let qpn = ud.qpn();
+        let destroyed = ud.destroy();
+        self.forget_qp(qpn)?;
+        destroyed
+    }
+
+    fn ud_qpn(ud: &VerbsUd) -> Qpn {
+        ud.qpn()
     }
 
     fn create_rc(&mut self, config: &RcConfig) -> Result<VerbsRc, HcaError> {
         let segments = if config.passive { 1 } else { self.max_sge(RC_SEGMENTS) };
-        let no_queues = || HcaError::NotFound { what: "queues", name: config.queues.0.to_string() };
-        let worker = self.workers.get_mut(&config.queues).ok_or_else(no_queues)?;
-        let (Some(send_cq), Some(recv_cq)) = (worker.send_cq.upgrade(), worker.recv_cq.upgrade()) else {
-            return Err(no_queues());
-        };
-        let srq = worker.srq.as_ref().and_then(Weak::upgrade);
-        let srq = srq.ok_or(HcaError::Exhausted("shared receive queues: these queues are datagram only"))?;
+        let worker = self.workers.get(&config.queues).ok_or_else(|| no_queues(config.queues))?;
+        let [send_cq, recv_cq] = worker.cqs().ok_or_else(|| no_queues(config.queues))?;
+        let srq = worker.connections()?;
         // One more for the drain request.
         let depth = config.send_depth.max(1);
         let send_wr = if config.passive { depth.max(PASSIVE_SENDS) } else { depth.saturating_add(1) };
-        worker.check_credit(config.passive, send_wr)?;
         let signal_every = worker.signal_every;
         let qp = Arc::new(QueuePair::new(
             &self.domain,
@@ -187,15 +252,16 @@ impl Backend for VerbsHca {
                 recv_wr: 0,
             },
         )?);
-        self.keep_rc(&qp, config, send_wr);
+        self.keep_qp(&qp, config.queues, config.port, true);
         let data = if config.passive { 0 } else { depth };
-        Ok(VerbsRc::new(SendSide::new(qp, data, segments, signal_every), config.passive))
+        let side = SendSide::new(qp, data, segments, signal_every);
+        Ok(VerbsRc::new(side, config.passive, config.beside))
     }
 
     fn destroy_rc(&mut self, rc: VerbsRc) -> Result<(), HcaError> {
         let qpn = rc.qpn();
         let destroyed = rc.destroy();
-        self.forget_rc(qpn)?;
+        self.forget_qp(qpn)?;
         destroyed
     }
 
@@ -203,9 +269,11 @@ impl Backend for VerbsHca {
         rc.qpn()
     }
 
-    fn destination(&mut self, to: &UdDestination) -> Result<super::VerbsDestination, HcaError> {
-        let port = self.workers.get(&QueuesId(0)).or_else(|| self.workers.values().next());
-        let port = port.map_or(PortNumber(1), |worker| worker.port);
+    fn destination(
+        &mut self,
+        port: PortNumber,
+        to: &UdDestination,
+    ) -> Result<super::VerbsDestination, HcaError> {
         if let Some(grh) = &to.av.grh
             && to.av.dlid.is_multicast()
             && !grh.dgid.is_multicast()
@@ -217,69 +285,58 @@ impl Backend for VerbsHca {
 }
 
 impl<P: DataPath> Adapter<P> {
+    /// A datagram as long as the port's MTU must fit a receive buffer behind its GRH's place: a real queue pair that gets a longer
+    /// one goes to the error state, and any host of the fabric can send it. A port that is not active will have its MTU later.
+    pub(super) fn check_room(&self, id: QueuesId, port: PortNumber, up: bool) -> Result<(), HcaError> {
+        let room = self.workers.get(&id).map_or(0, |worker| worker.room);
+        let attributes = self.context.port(port)?;
+        let known = up || attributes.state == PortState::Active;
+        if known && attributes.active_mtu.bytes() > room {
+            return Err(remedy::small_buffers(
+                self.context.name(),
+                port,
+                attributes.active_mtu.bytes(),
+                room,
+            ));
+        }
+        Ok(())
+    }
+
     /// Keeps account of a worker's new queues.
     pub(super) fn keep_queues(
         &mut self,
         id: QueuesId,
         worker: WorkerRecord<P::Worker>,
-        ud: &Arc<QueuePair>,
     ) -> Result<(), HcaError> {
         worker.arm()?;
-        self.qps.insert(
-            worker.ud,
-            QpRecord {
-                qp: Arc::downgrade(ud),
-                port: worker.port,
-                queues: id,
-                credit: 0,
-                passive: false,
-                connected: false,
-                last_wqe_told: false,
-            },
-        );
         self.workers.insert(id, worker);
         Ok(())
     }
 
-    /// Keeps account of a new connected queue pair that takes `credit` entries of a completion queue.
-    pub(super) fn keep_rc(&mut self, qp: &Arc<QueuePair>, config: &RcConfig, credit: u32) {
-        let Some(worker) = self.workers.get_mut(&config.queues) else { return };
-        *worker.credit(config.passive) -= credit;
-        self.qps.insert(
-            qp.number(),
-            QpRecord {
-                qp: Arc::downgrade(qp),
-                port: worker.port,
-                queues: config.queues,
-                credit,
-                passive: config.passive,
-                connected: true,
-                last_wqe_told: false,
-            },
-        );
+    /// Keeps account of a new queue pair.
+    pub(super) fn keep_qp(
+        &mut self,
+        qp: &Arc<QueuePair>,
+        queues: QueuesId,
+        port: PortNumber,
+        connected: bool,
+    ) {
+        let record = QpRecord { qp: Arc::downgrade(qp), port, queues, connected, last_wqe_told: false };
+        self.qps.insert(qp.number(), record);
     }
 
     /// A worker's queues are gone.
-    pub(super) fn forget_queues(&mut self, ud: Qpn) -> Result<(), HcaError> {
-        let id = self.qps.remove(&ud).map(|record| record.queues);
-        let id =
-            id.ok_or_else(|| HcaError::NotFound { what: "queues with queue pair", name: ud.to_string() })?;
-        self.workers.remove(&id);
-        // Of connected queue pairs, those that were in its table are gone with it.
+    pub(super) fn forget_queues(&mut self, id: QueuesId) -> Result<(), HcaError> {
+        self.workers.remove(&id).ok_or_else(|| no_queues(id))?;
+        // Queue pairs that were in its tables are gone with it.
         self.qps.retain(|_, record| record.qp.strong_count() > 0);
         Ok(())
     }
 
-    /// A connected queue pair is gone.
-    pub(super) fn forget_rc(&mut self, qpn: Qpn) -> Result<(), HcaError> {
-        let record = self
-            .qps
-            .remove(&qpn)
-            .ok_or_else(|| HcaError::NotFound { what: "connected queue pair", name: qpn.to_string() })?;
-        if let Some(worker) = self.workers.get_mut(&record.queues) {
-            *worker.credit(record.passive) += record.credit;
-        }
-        Ok(())
+    /// A queue pair is gone.
+    pub(super) fn forget_qp(&mut self, qpn: Qpn) -> Result<(), HcaError> {
+        let record = self.qps.remove(&qpn);
+        record.map(drop).ok_or_else(|| HcaError::NotFound { what: "queue pair", name: qpn.to_string() })
     }
 
     /// What a provider does not tell and has to be told in its place.

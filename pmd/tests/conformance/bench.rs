@@ -3,20 +3,22 @@
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use ib_wire::{Gid, Lid, Mtu, Psn, QKey, Qpn, Rate, ServiceLevel};
+use ib_wire::{Gid, Lid, Mtu, PortNumber, Psn, QKey, Qpn, Rate, ServiceLevel};
 use pmd::hca::{
     AddressVector, AsyncEvent, Backend, Control, GlobalRoute, LinkLayer, QpEvent, QpFault, QpState,
     QpTransition, Queues, QueuesConfig, QueuesId, RcConfig, RcSlot, RcToReceive, RcToSend, RxBurst, Source,
-    UdDestination,
+    UdConfig, UdDestination, UdSlot,
 };
 use pmd::mem::{Mbuf, Pool};
 
-use crate::lab::{Failure, Lab, Need, Outcome, wrong};
+use crate::lab::{Failure, Lab, Need, Outcome, same, wrong};
 
 /// Q_Key of the datagram queue pairs.
 pub(crate) const QKEY: QKey = QKey(0x0b1b);
 /// The worker that the queues are for.
 pub(crate) const WORKER: QueuesId = QueuesId(3);
+/// The first datagram queue pair.
+pub(crate) const UD: UdSlot = UdSlot(0);
 /// Longer than anything takes that works.
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 
@@ -26,6 +28,7 @@ pub(crate) struct Message {
     /// The 40 bytes before it.
     pub(crate) grh: Vec<u8>,
     pub(crate) qpn: Qpn,
+    pub(crate) ud: Option<UdSlot>,
     pub(crate) source: Source,
 }
 
@@ -47,11 +50,17 @@ pub(crate) struct End<B: Backend> {
 }
 
 impl<B: Backend> End<B> {
-    fn new(mut hca: B, config: &QueuesConfig, pool: &Pool) -> Outcome<Self> {
+    fn new(mut hca: B, port: PortNumber, config: &QueuesConfig, pool: &Pool) -> Outcome<Self> {
         hca.register_pool(pool)?;
-        let queues = hca.create_queues(config, pool)?;
+        let mut queues = hca.create_queues(config, pool)?;
+        let ud = hca.create_ud(&UdConfig { queues: WORKER, port, send_depth: 64 })?;
+        let qpn = B::ud_qpn(&ud);
+        if queues.insert_ud(UD, ud).is_err() {
+            return wrong("the first place is taken");
+        }
+        same!(queues.ud_qpn(UD), Some(qpn), "number of the datagram queue pair");
         Ok(Self {
-            ud: queues.ud_qpn(),
+            ud: qpn,
             hca,
             queues,
             pool: pool.clone(),
@@ -77,7 +86,8 @@ impl<B: Backend> End<B> {
             let whole = received.buf.read(0, &mut bytes) == bytes.len();
             assert!(whole, "a chain is shorter than it says");
             let grh = received.buf.before_data(40).unwrap_or_default().to_vec();
-            self.messages.push(Message { bytes, grh, qpn: received.qpn, source: received.source });
+            let (qpn, ud, source) = (received.qpn, received.ud, received.source);
+            self.messages.push(Message { bytes, grh, qpn, ud, source });
             worked = true;
         }
         let freed = self.queues.poll_send(&mut faults);
@@ -102,7 +112,7 @@ impl<B: Backend> End<B> {
         self.events.iter().filter(|e| **e == event).count()
     }
 
-    /// RESET to RTS.
+    /// RESET to RTS, and open.
     pub(crate) fn open_ud(&mut self, qkey: QKey) -> Outcome {
         for to in [
             QpTransition::UdToInit { pkey_index: 0, qkey },
@@ -111,6 +121,7 @@ impl<B: Backend> End<B> {
         ] {
             self.hca.modify_qp(self.ud, &to)?;
         }
+        self.queues.open_ud(UD);
         Ok(())
     }
 
@@ -152,6 +163,8 @@ pub(crate) struct How {
     pub(crate) depth: u32,
     /// End 1 is passive, as IPoIB's is.
     pub(crate) passive: bool,
+    /// The datagram queue pair that both ends stand beside.
+    pub(crate) beside: UdSlot,
     /// The state that end 1 is taken to.
     pub(crate) far: QpState,
 }
@@ -168,6 +181,7 @@ impl Default for How {
             rnr_timer: 1,
             depth: 64,
             passive: true,
+            beside: UD,
             far: QpState::Rts,
         }
     }
@@ -203,13 +217,13 @@ pub(crate) fn rc_to_send(psn: u32, how: &How) -> QpTransition {
 pub(crate) fn sizes() -> QueuesConfig {
     QueuesConfig {
         id: WORKER,
-        port: ib_wire::PortNumber(1),
-        ud_send_depth: 64,
         ud_recv_depth: 64,
         srq_depth: 32,
         srq_message: 65_524,
         srq_limit: 0,
+        max_ud: 8,
         max_rc: 8,
+        max_sends: 1024,
         signal_every: 8,
     }
 }
@@ -223,9 +237,9 @@ pub(crate) struct Bench<'l, L: Lab> {
 impl<'l, L: Lab> Bench<'l, L> {
     /// Opens the devices and makes queues of these sizes. The datagram queue pairs are in RESET, nothing is posted.
     pub(crate) fn new(lab: &'l mut L, sizes: &QueuesConfig, pools: &[Pool; 2]) -> Outcome<Self> {
-        let config = QueuesConfig { port: lab.port(), ..sizes.clone() };
         let [a, b] = lab.open()?;
-        let ends = [End::new(a, &config, &pools[0])?, End::new(b, &config, &pools[1])?];
+        let port = lab.port();
+        let ends = [End::new(a, port, sizes, &pools[0])?, End::new(b, port, sizes, &pools[1])?];
         Ok(Self { lab, ends })
     }
 
@@ -330,7 +344,7 @@ impl<'l, L: Lab> Bench<'l, L> {
     pub(crate) fn to(&mut self, from: usize, grh: bool, qkey: QKey) -> Outcome<Destination<L>> {
         let qpn = self.ends[1 - from].ud;
         let to = UdDestination { av: self.way(from, grh)?, qpn, qkey };
-        Ok(self.ends[from].hca.destination(&to)?)
+        Ok(self.ends[from].hca.destination(self.lab.port(), &to)?)
     }
 
     /// From one end to a multicast group.
@@ -345,12 +359,14 @@ impl<'l, L: Lab> Bench<'l, L> {
         if let Some(grh) = &mut av.grh {
             grh.dgid = mgid;
         }
-        Ok(self.ends[from].hca.destination(&UdDestination { av, qpn: Qpn::MULTICAST, qkey: QKEY })?)
+        Ok(self.ends[from]
+            .hca
+            .destination(self.lab.port(), &UdDestination { av, qpn: Qpn::MULTICAST, qkey: QKEY })?)
     }
 
     pub(crate) fn send_ud(&mut self, from: usize, to: &Destination<L>, bytes: &[u8]) -> Outcome {
         let buf = self.ends[from].buffer(bytes)?;
-        Ok(self.ends[from].queues.send_ud(to, buf)?)
+        Ok(self.ends[from].queues.send_ud(UD, to, buf)?)
     }
 
     pub(crate) fn send_rc(&mut self, from: usize, link: &Link, bytes: &[u8]) -> Outcome {
@@ -364,7 +380,14 @@ impl<'l, L: Lab> Bench<'l, L> {
         let mut rcs = Vec::new();
         for (end, passive) in self.ends.iter_mut().zip([false, how.passive]) {
             let send_depth = if passive { 1 } else { how.depth };
-            rcs.push(end.hca.create_rc(&RcConfig { queues: WORKER, send_depth, passive })?);
+            let port = self.lab.port();
+            rcs.push(end.hca.create_rc(&RcConfig {
+                queues: WORKER,
+                port,
+                beside: how.beside,
+                send_depth,
+                passive,
+            })?);
         }
         let qpn = [L::Hca::rc_qpn(&rcs[0]), L::Hca::rc_qpn(&rcs[1])];
         for (which, rc) in rcs.into_iter().enumerate() {

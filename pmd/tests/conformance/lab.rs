@@ -108,8 +108,8 @@ pub(crate) trait Lab {
     /// Why it cannot do this; `None` if it can.
     fn lacks(&self, need: Need) -> Option<&'static str>;
 
-    /// Entry 0 of an end's P_Key table becomes this.
-    fn set_pkey(&mut self, _hca: &mut Self::Hca, _key: PKey) -> Outcome {
+    /// An entry of an end's P_Key table becomes this.
+    fn set_pkey(&mut self, _hca: &mut Self::Hca, _index: u16, _key: PKey) -> Outcome {
         wrong("this device's P_Keys cannot be set")
     }
 

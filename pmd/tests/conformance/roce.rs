@@ -77,8 +77,8 @@ impl Lab for Roce {
         }
     }
 
-    fn set_pkey(&mut self, hca: &mut SoftHca, key: PKey) -> Outcome {
-        Ok(hca.engine().lock().set_pkey(PORT, 0, key)?)
+    fn set_pkey(&mut self, hca: &mut SoftHca, index: u16, key: PKey) -> Outcome {
+        Ok(hca.engine().lock().set_pkey(PORT, index, key)?)
     }
 
     fn change_gid(&mut self, hcas: [&mut SoftHca; 2], add: bool) -> Outcome<Gid> {

@@ -54,8 +54,8 @@ impl Lab for Soft {
         }
     }
 
-    fn set_pkey(&mut self, hca: &mut SoftHca, key: PKey) -> Outcome {
-        Ok(hca.engine().lock().set_pkey(PORT, 0, key)?)
+    fn set_pkey(&mut self, hca: &mut SoftHca, index: u16, key: PKey) -> Outcome {
+        Ok(hca.engine().lock().set_pkey(PORT, index, key)?)
     }
 
     /// As a subnet manager at end 1 does it.

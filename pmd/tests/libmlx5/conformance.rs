@@ -46,10 +46,10 @@ where
         }
     }
 
-    fn set_pkey(&mut self, hca: &mut Self::Hca, key: PKey) -> Outcome {
+    fn set_pkey(&mut self, hca: &mut Self::Hca, index: u16, key: PKey) -> Outcome {
         use pmd::hca::Control as _;
         let device = usize::from(hca.device().name == "mlx5_1");
-        fakekernel::set_pkey(device, key);
+        fakekernel::set_pkey(device, index, key);
         Ok(())
     }
 

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use pmd::hca::{
     AsyncEvent, Backend, Control, PortNumber, QpEvent, QpFault, QpTransition, Queues, QueuesConfig, QueuesId,
-    RcSlot, WcStatus,
+    RcSlot, UdConfig, WcStatus,
 };
 use pmd::verbs::{Adapter, Calls, DataPath, Rings};
 
 use crate::fakekernel;
-use crate::rig::{MESSAGE, Mlx5, Poll, ROOM, config, connect, open, other_world, pattern, to_lid, world};
+use crate::rig::{
+    MESSAGE, Mlx5, Poll, ROOM, UD, config, connect, open, other_world, pattern, to_lid, with_ud, world,
+};
 
 const SLOT: RcSlot = RcSlot(0);
 const OTHER: RcSlot = RcSlot(1);
@@ -208,15 +210,14 @@ fn a_datagram_queue_pair_comes_back_by_way_of_reset() {
         for host in [&mut a, &mut b] {
             let ud = host.ud;
             host.hca.modify_qp(ud, &QpTransition::ToError).unwrap();
-            host.queues().close_ud();
+            host.queues().close_ud(UD);
         }
         world.pass(Duration::from_millis(1), &mut [&mut a, &mut b]);
         for host in [&mut a, &mut b] {
-            assert_eq!((host.queues().ud_outstanding(), host.queues().receives_posted().0), (0, 0));
+            assert_eq!((host.queues().ud_outstanding(UD), host.queues().receives_posted().0), (0, 64));
             let ud = host.ud;
             host.hca.modify_qp(ud, &QpTransition::ToReset).unwrap();
             host.open_ud();
-            host.queues().open_ud();
             host.queues().refill();
             assert_eq!(host.queues().receives_posted().0, 64);
         }
@@ -235,6 +236,7 @@ fn a_shared_queue_that_runs_low_and_dry_is_told() {
     let queues = b.queues.take().unwrap();
     b.hca.destroy_queues(queues).unwrap();
     b.queues = Some(b.hca.create_queues(&QueuesConfig { id: QueuesId(0), ..low }, &world.pool).unwrap());
+    b.ud = with_ud(&mut b.hca, b.queues.as_mut().unwrap());
     b.queues().refill();
     b.refilling = false;
     let (from, _) = connect(&mut a, &mut b, SLOT, false);
@@ -389,7 +391,6 @@ fn sizes_beyond_the_device_are_refused() {
     let world = world();
     let mut hca: Mlx5 = open(0);
     for (asked, what) in [
-        (QueuesConfig { ud_send_depth: 20_000, ..config(0) }, "depth of a queue pair"),
         (QueuesConfig { ud_recv_depth: 40_000, ..config(0) }, "depth of the receive queue"),
         (QueuesConfig { srq_depth: 40_000, ..config(0) }, "depth of the shared receive queue"),
         (QueuesConfig { srq_message: 100_000, ..config(0) }, "segments of a shared receive queue's entry"),
@@ -400,4 +401,30 @@ fn sizes_beyond_the_device_are_refused() {
     assert_eq!(fakekernel::with(0, |d| d.census()), [1, 0, 0, 0, 0, 0], "nothing stays behind");
     drop(hca);
     world.end();
+}
+
+/// The port's MTU is 4096, and a receive buffer takes 2048 bytes of a datagram.
+fn datagrams_that_do_not_fit<P: DataPath>()
+where
+    Adapter<P>: Backend,
+{
+    let world = world();
+    let mut a = world.host::<P>(0);
+    fakekernel::with(0, |d| d.activate(ib_wire::Mtu::B4096));
+    let asked = UdConfig { queues: QueuesId(0), port: PortNumber(1), send_depth: 64 };
+    let text = a.hca.create_ud(&asked).map(drop).unwrap_err().to_string();
+    assert!(text.contains("an MTU of 4096 bytes") && text.contains("data-room = 4096"), "{text}");
+    // One that was made when the port had another MTU, or none.
+    a.hca.modify_qp(a.ud, &QpTransition::ToReset).unwrap();
+    a.hca.modify_qp(a.ud, &QpTransition::UdToInit { pkey_index: 0, qkey: crate::rig::QKEY }).unwrap();
+    let text = a.hca.modify_qp(a.ud, &QpTransition::UdToReceive).unwrap_err().to_string();
+    assert!(text.contains("data-room = 4096"), "{text}");
+    a.end();
+    world.end();
+}
+
+#[test]
+fn buffers_that_a_datagram_of_the_mtu_does_not_fit_are_refused() {
+    datagrams_that_do_not_fit::<Rings>();
+    datagrams_that_do_not_fit::<Calls>();
 }

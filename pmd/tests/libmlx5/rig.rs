@@ -10,7 +10,7 @@ use connectx::cable::CableEnd;
 use ib_wire::{Lid, Mtu, Psn, QKey, Qpn, Rate, ServiceLevel};
 use pmd::hca::{
     AddressVector, AsyncEvent, Backend, Control, PortNumber, QpEvent, QpTransition, Queues, QueuesConfig,
-    QueuesId, RcConfig, RcSlot, RcToReceive, RcToSend, RxBurst, Source, UdDestination,
+    QueuesId, RcConfig, RcSlot, RcToReceive, RcToSend, RxBurst, Source, UdConfig, UdDestination, UdSlot,
 };
 use pmd::mem::{Mbuf, Pool, PoolConfig};
 use pmd::verbs::{Adapter, DataPath, OpenOptions, Rings};
@@ -150,15 +150,25 @@ pub(crate) fn open<P: DataPath>(device: usize) -> Adapter<P> {
 pub(crate) fn config(worker: u16) -> QueuesConfig {
     QueuesConfig {
         id: QueuesId(worker),
-        port: PORT,
-        ud_send_depth: 64,
         ud_recv_depth: 64,
         srq_depth: 63,
         srq_message: MESSAGE,
         srq_limit: 0,
+        max_ud: 4,
         max_rc: 16,
+        max_sends: 1024,
         signal_every: 4,
     }
+}
+
+/// The first datagram queue pair.
+pub(crate) const UD: UdSlot = UdSlot(0);
+
+/// Gives queues their first datagram queue pair.
+pub(crate) fn with_ud<B: Backend>(hca: &mut B, queues: &mut B::Queues) -> Qpn {
+    let ud = hca.create_ud(&UdConfig { queues: queues.id(), port: PORT, send_depth: 64 }).unwrap();
+    queues.insert_ud(UD, ud).unwrap();
+    queues.ud_qpn(UD).unwrap()
 }
 
 /// What gets a turn in [`World::settle`].
@@ -221,8 +231,8 @@ impl<B: Backend> Poll for Host<B> {
 }
 
 impl<B: Backend> Host<B> {
-    fn new(hca: B, queues: B::Queues, lid: Lid) -> Self {
-        let ud = queues.ud_qpn();
+    fn new(mut hca: B, mut queues: B::Queues, lid: Lid) -> Self {
+        let ud = with_ud(&mut hca, &mut queues);
         let mut this = Self {
             queues: Some(queues),
             hca,
@@ -252,12 +262,13 @@ impl<B: Backend> Host<B> {
         ] {
             self.hca.modify_qp(self.ud, &to).unwrap();
         }
+        self.queues().open_ud(UD);
     }
 
     /// Sends a datagram to a queue pair behind a port.
     pub(crate) fn send_ud(&mut self, pool: &Pool, av: AddressVector, qpn: Qpn, bytes: &[u8]) {
-        let to = self.hca.destination(&UdDestination { av, qpn, qkey: QKEY }).unwrap();
-        self.queues().send_ud(&to, message(pool, bytes)).unwrap();
+        let to = self.hca.destination(PORT, &UdDestination { av, qpn, qkey: QKEY }).unwrap();
+        self.queues().send_ud(UD, &to, message(pool, bytes)).unwrap();
     }
 
     /// Sends on a connection; false if there is no room.
@@ -267,7 +278,13 @@ impl<B: Backend> Host<B> {
 
     /// A new connected queue pair, in the table.
     pub(crate) fn create_rc(&mut self, slot: RcSlot, passive: bool) -> Qpn {
-        let config = RcConfig { queues: QueuesId(0), send_depth: if passive { 1 } else { 64 }, passive };
+        let config = RcConfig {
+            queues: QueuesId(0),
+            port: PORT,
+            beside: UD,
+            send_depth: if passive { 1 } else { 64 },
+            passive,
+        };
         let rc = self.hca.create_rc(&config).unwrap();
         let qpn = B::rc_qpn(&rc);
         self.queues().insert_rc(slot, rc).map_err(drop).unwrap();

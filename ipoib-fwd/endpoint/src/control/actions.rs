@@ -9,6 +9,7 @@ use pmd::hca::{Backend, QueuesId, RcConfig, UdDestination};
 use super::{Destination, Endpoint, WorkerEnd};
 use crate::message::Command;
 use crate::view::{Board, LinkUpdate, Peer};
+use crate::worker::place;
 use ipoib::link::{Action, ConnKey, LinkIndex, NeighbourChange, Publication, WorkerIndex};
 
 /// What every datagram may hold, whatever the link's MTU, which is not published yet when the first ones go.
@@ -98,7 +99,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             self.losses.refused += 1;
             return;
         }
-        let prepared = self.hca.destination(to);
+        let prepared = self.hca.destination(self.number, to);
         let Some(to) = self.check(prepared) else { return };
         match self.pool.copy_from_slice(message) {
             Some(buf) => self.offer(worker, Command::SendUd { link, to, buf }),
@@ -109,8 +110,14 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     fn create_rc(&mut self, now: Instant, conn: ConnKey, worker: WorkerIndex, passive: bool) {
         // A passive one only ever sends its drain request.
         let send_depth = if passive { 1 } else { self.rc_send_depth };
-        let created =
-            self.hca.create_rc(&RcConfig { queues: QueuesId(worker.0.into()), send_depth, passive });
+        let queues = QueuesId(worker.0.into());
+        let created = self.hca.create_rc(&RcConfig {
+            queues,
+            port: self.number,
+            beside: place(conn.link),
+            send_depth,
+            passive,
+        });
         let qpn = self.check(created).map(|rc| {
             let qpn = B::rc_qpn(&rc);
             self.rcs.insert(conn, rc);
@@ -129,7 +136,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                 NeighbourChange::Remove(_) => None,
                 NeighbourChange::Set(neighbour) => {
                     let prepared = neighbour.try_map(|to| {
-                        let to = self.hca.destination(to)?;
+                        let to = self.hca.destination(self.number, to)?;
                         // Marks of use go on counting across changes of one neighbour.
                         Ok(match end.peers.get(&ip) {
                             Some(peer) => peer.with_destination(to),
@@ -165,7 +172,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     }
 
     fn prepare(&mut self, to: &UdDestination) -> Option<Destination<B>> {
-        let prepared = self.hca.destination(to);
+        let prepared = self.hca.destination(self.number, to);
         self.check(prepared)
     }
 }

@@ -83,7 +83,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         match self.hca.qp_state(qpn) {
             Ok(QpState::Reset) => {
                 let opened = self.bring_up(qpn, keys);
-                self.check(opened);
+                self.open_by_worker(link, worker, opened);
             }
             Ok(_) => self.close_datagrams(now, link, worker),
             Err(e) => {
@@ -132,8 +132,14 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         let (State::Closing { .. }, Some(keys)) = (datagrams.state, datagrams.keys) else { return };
         datagrams.state = State::Open;
         let opened = self.hca.modify_qp(qpn, &QpTransition::ToReset).and_then(|()| self.bring_up(qpn, keys));
-        self.check(opened);
-        if let Some(end) = self.worker(worker) {
+        self.open_by_worker(link, worker, opened);
+    }
+
+    /// Once a queue pair has left RESET the worker may post to it (IBA 10.3.1).
+    fn open_by_worker(&mut self, link: LinkIndex, worker: WorkerIndex, opened: Result<(), HcaError>) {
+        if self.check(opened).is_some()
+            && let Some(end) = self.worker(worker)
+        {
             end.send(Command::OpenUd(link));
         }
     }
@@ -197,7 +203,9 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                 if let Some(datagrams) = self.datagrams(link, worker) {
                     datagrams.mended_at = Some(now);
                 }
-                self.bring_up(qpn, keys)
+                let opened = self.bring_up(qpn, keys);
+                self.open_by_worker(link, worker, opened);
+                Ok(())
             }
             Ok(_) => Ok(()),
             Err(e) => Err(e),

@@ -18,7 +18,7 @@ use arrayvec::ArrayVec;
 use dataplane::latency::Recorder;
 use dataplane::table::Reader;
 use dataplane::worker::Handle;
-use endpoint::{Endpoint, EndpointConfig, EndpointError, LinkView, LinkWorker, ViewBoard, WorkerSizes};
+use endpoint::{Endpoint, EndpointConfig, EndpointError, LinkView, LinkWorker, UD, ViewBoard, WorkerSizes};
 use ib_wire::ipoib::Arp;
 use ib_wire::{Lid, Qpn};
 use interface::tun::{Tun, TunConfig, TunError};
@@ -288,14 +288,14 @@ impl<B: Backend> Host<B> {
             return Ok(false);
         }
         let mut burst = std::mem::take(&mut self.burst);
-        for Received { buf, qpn, source } in burst.drain(..) {
+        for Received { buf, qpn, source, .. } in burst.drain(..) {
             match source {
                 Source::Rc if self.used.len() < MAX_USED => {
                     self.used.insert(qpn);
                 }
                 // The fabric copies a multicast back to its sender's port.
                 Source::Ud(UdSource { multicast: true, slid, qpn: sender, .. })
-                    if slid == self.lid && sender == self.worker.queues().ud_qpn() =>
+                    if slid == self.lid && Some(sender) == self.worker.queues().ud_qpn(UD) =>
                 {
                     self.counters.drop(Drop::OwnMulticast);
                     continue;

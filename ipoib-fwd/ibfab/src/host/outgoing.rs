@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::time::Instant;
 
 use arrayvec::ArrayVec;
-use endpoint;
+use endpoint::{self, UD};
 use ipoib::net::fragment::{Fragment, fragments};
 use ipoib::net::icmp::{ICMP_ERROR_MAX, fragmentation_needed, may_answer};
 use ipoib::net::ipv4::Ipv4View;
@@ -142,7 +142,7 @@ impl<B: Backend> Host<B> {
             if !encapsulate(&mut packet) {
                 return Way::Drop(Drop::NoBuffers);
             }
-            return match self.worker.queues().send_ud(to, packet) {
+            return match self.worker.queues().send_ud(UD, to, packet) {
                 Ok(()) => {
                     self.counters.sent_to_group(message);
                     Way::Done

@@ -130,6 +130,11 @@ impl Srq {
         if available <= self.mask { available } else { 0 }
     }
 
+    /// The slot that [`Srq::take`] would take.
+    pub(crate) fn front(&self) -> Option<u16> {
+        (!self.broken && self.available() > 0).then_some(self.head)
+    }
+
     /// Takes the next entry. Its link is read now: the host may overwrite it as soon as the entry has completed.
     pub(crate) fn take(&mut self) -> Taken {
         if self.broken {

@@ -1,11 +1,11 @@
-//! The receiving half: buffers posted to the datagram queue and to the shared receive queue.
+//! The receiving half: buffers posted to the shared receive queues, one for datagrams and one for connections.
 
 use arrayvec::ArrayVec;
 use ib_wire::{Lid, Qpn, ServiceLevel};
 
 use super::{Events, MlxQueues};
-use crate::bookkeeping::Health;
-use crate::hca::{QpEvent, QpFault, Source, UdSource, WcStatus};
+use crate::bookkeeping::{Health, Place};
+use crate::hca::{QpEvent, QpFault, Source, UdSlot, UdSource, WcStatus};
 use crate::mlx5::bus::Bus;
 use crate::mlx5::cq::{Arrival, Completion, What};
 use crate::mlx5::mr::MrTable;
@@ -22,7 +22,7 @@ const DGID_BEFORE_DATA: usize = 16;
 /// The destination of an IPv4 header, which ends where the data begin.
 const IPV4_DESTINATION_BEFORE_DATA: usize = 4;
 
-/// The shared receive queue with its buffers: each entry has as many as the largest message needs. A message takes the first
+/// A shared receive queue with its buffers: each entry has as many as the largest message needs. A message takes the first
 /// ones away; the rest stays, and with it what the ring says of them.
 #[derive(Debug)]
 pub(super) struct SharedEntries<P> {
@@ -32,24 +32,39 @@ pub(super) struct SharedEntries<P> {
     buffers: Box<[Option<P>]>,
     /// How many of the first buffers of each entry may be missing; none behind them is.
     missing: Box<[u8]>,
+    /// Bytes in front of each buffer's data that the device fills, too.
+    front: u32,
+    /// Bytes that a buffer takes, those in front included.
     room: u32,
 }
 
 impl<P: Packet> SharedEntries<P> {
-    pub(super) fn new(ring: &SrqRing, message: usize, room: u32) -> Self {
+    /// The queue on a new ring for messages of `message` bytes, in buffers that take `room` bytes and `front` before them.
+    pub(super) fn new(ring: &SrqRing, message: usize, room: u32, front: u32) -> Self {
         let queue = SharedReceiveQueue::new(ring);
+        let room = room + front;
         let needed = message.div_ceil(room.max(1) as usize).max(1);
         const { assert!(STASH <= u8::MAX as usize) };
         let per_entry = needed.min(queue.max_segments()).min(STASH);
         debug_assert_eq!(per_entry, needed, "the ring's stride is too small for the largest message");
         let buffers = (0..queue.slots() * per_entry).map(|_| None).collect();
         let missing = vec![per_entry as u8; queue.slots()].into();
-        Self { queue, per_entry, buffers, missing, room }
+        Self { queue, per_entry, buffers, missing, front, room }
     }
 
     /// Lets go of all buffers without giving them back.
     pub(super) fn forget(&mut self) {
         std::mem::forget(std::mem::take(&mut self.buffers));
+    }
+
+    /// Takes the only buffer out of the entry in `slot`.
+    #[inline]
+    fn single(&mut self, slot: usize) -> Option<P> {
+        let buf = self.buffers.get_mut(slot * self.per_entry)?.take()?;
+        if let Some(missing) = self.missing.get_mut(slot) {
+            *missing = 1;
+        }
+        Some(buf)
     }
 
     /// Takes a message of `len` bytes out of the entry in `slot`; `None` if it is longer than the entry.
@@ -94,6 +109,7 @@ impl<P: Packet> SharedEntries<P> {
                     break;
                 };
                 let (address, len) = buf.room();
+                let (address, len) = (address - u64::from(self.front), len + self.front);
                 let Some(lkey) = regions.lkey(address, len) else {
                     registered = false;
                     break;
@@ -121,63 +137,58 @@ impl<P: Packet> SharedEntries<P> {
 impl<B: Bus, P: Packet> MlxQueues<B, P> {
     /// Fills the receive queues up. Returns how many entries it posted.
     pub fn fill(&mut self) -> usize {
-        let mut posted = 0;
-        while !self.ud_closed
-            && self.rq.outstanding() < self.receive_depth.0
-            && self.rq.next_slot().is_some()
-            && top_up(&mut self.stash, &mut self.pool, 1)
-        {
-            let Some(buf) = self.stash.pop() else { break };
-            let (address, len) = buf.room();
-            let (address, len) = (address - u64::from(GRH_AREA), len + GRH_AREA);
-            let Some(lkey) = self.regions.lkey(address, len) else { break };
-            let Some(slot) = self.rq.post([DataSegment::new(address, len, lkey)]) else { break };
-            if let Some(place) = self.rq_buffers.get_mut(slot) {
-                *place = Some(buf);
-            }
-            posted += 1;
-        }
-        self.rq.publish();
-        if let Some(srq) = &mut self.srq {
-            posted += srq.refill(self.receive_depth.1, &mut self.stash, &mut self.pool, &mut self.regions);
+        let (datagrams, connections) = self.receive_depth;
+        let Self { stash, pool, regions, .. } = self;
+        let mut posted = self.datagrams.refill(datagrams, stash, pool, regions);
+        if let Some(srq) = &mut self.connections {
+            posted += srq.refill(connections, stash, pool, regions);
         }
         posted
     }
 
-    /// Receives posted: (datagram queue, shared receive queue).
+    /// Receives posted: (for datagrams, for connections).
     #[must_use]
     pub fn posted_receives(&self) -> (u32, u32) {
-        (self.rq.outstanding(), self.srq.as_ref().map_or(0, |srq| srq.queue.outstanding()))
+        let connections = self.connections.as_ref().map_or(0, |srq| srq.queue.outstanding());
+        (self.datagrams.queue.outstanding(), connections)
     }
 
     /// Hands up to `limit` received messages to `sink`, oldest first.
     #[inline]
-    pub fn receive(&mut self, limit: usize, mut sink: impl FnMut(P, Qpn, Source), events: &mut Events) {
+    pub fn receive(
+        &mut self,
+        limit: usize,
+        mut sink: impl FnMut(P, Qpn, Option<UdSlot>, Source),
+        events: &mut Events,
+    ) {
         let mut received = 0;
         let mut batch = ArrayVec::new();
         while received < limit && events.remaining_capacity() >= Health::MAX_EVENTS {
-            let Some(cqe) = self.receive_cq.poll() else { break };
+            let Some(cqe) = self.receive_cq.poll() else {
+                self.empty_polls = self.empty_polls.wrapping_add(1);
+                break;
+            };
             let completion = Completion::of(&cqe);
             let qpn = Qpn::new(completion.qpn);
             match completion.what {
                 What::Received(arrival) => {
-                    let arrived = if completion.qpn == self.ud_qpn {
-                        self.datagram(&arrival)
-                    } else {
-                        self.message(completion.counter, arrival.byte_len)
+                    let place = self.numbers.find(completion.qpn);
+                    let arrived = match place {
+                        Some(Place::Ud(slot)) => self.datagram(slot, &completion, &arrival),
+                        _ => self.message(completion.counter, arrival.byte_len),
                     };
                     if let Some((buf, source)) = arrived {
-                        sink(buf, qpn, source);
+                        let ud = place.map(|(Place::Ud(slot) | Place::Rc(_, slot))| slot);
+                        sink(buf, qpn, ud, source);
                         received += 1;
                     }
                 }
                 What::ReceiveFailed(failure) => {
-                    if completion.qpn == self.ud_qpn {
-                        drop(self.take_datagram_buffer());
-                    } else {
-                        // The entry keeps its buffers and is posted again as it is.
-                        self.take_shared_slot(completion.counter);
-                    }
+                    // The entry keeps its buffers and is posted again as it is.
+                    match self.numbers.find(completion.qpn) {
+                        Some(Place::Ud(_)) => self.take_datagram_slot(completion.counter),
+                        _ => self.take_shared_slot(completion.counter),
+                    };
                     if failure.status != WcStatus::Flushed {
                         let fault = QpFault::Receive(failure.status);
                         let _ = events.try_push(QpEvent { qpn, fault });
@@ -192,16 +203,16 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         P::free_all(&mut batch);
     }
 
-    fn take_datagram_buffer(&mut self) -> Option<P> {
-        let buf = self.rq.take().and_then(|slot| self.rq_buffers.get_mut(slot)?.take());
-        if buf.is_none() {
+    fn take_datagram_slot(&mut self, slot: u16) -> Option<usize> {
+        let slot = self.datagrams.queue.take(slot);
+        if slot.is_none() {
             self.anomalies.unknown_entry += 1;
         }
-        buf
+        slot
     }
 
     fn take_shared_slot(&mut self, slot: u16) -> Option<usize> {
-        let slot = self.srq.as_mut().and_then(|srq| srq.queue.take(slot));
+        let slot = self.connections.as_mut().and_then(|srq| srq.queue.take(slot));
         if slot.is_none() {
             self.anomalies.unknown_entry += 1;
         }
@@ -209,8 +220,14 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     }
 
     #[inline]
-    fn datagram(&mut self, arrival: &Arrival) -> Option<(P, Source)> {
-        let mut buf = self.take_datagram_buffer()?;
+    fn datagram(&mut self, at: UdSlot, completion: &Completion, arrival: &Arrival) -> Option<(P, Source)> {
+        let slot = self.take_datagram_slot(completion.counter)?;
+        let mut buf = self.datagrams.single(slot)?;
+        // One that has been taken out since, perhaps with another in its place, has no business here any more.
+        let Some(ud) = self.uds.get(at.0.into()).filter(|ud| ud.side.sq.qpn() == completion.qpn) else {
+            self.anomalies.unknown_qp += 1;
+            return None;
+        };
         let (_, room) = buf.room();
         let Some(len) = arrival.byte_len.checked_sub(GRH_AREA).filter(|len| *len <= room) else {
             self.anomalies.bad_length += 1;
@@ -220,12 +237,12 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         let source = UdSource {
             qpn: Qpn::new(arrival.src_qpn),
             slid: Lid(arrival.slid),
-            sl: ServiceLevel::new(if self.ethernet { 0 } else { arrival.sl }),
+            sl: ServiceLevel::new(if ud.ethernet { 0 } else { arrival.sl }),
             pkey_index: arrival.pkey_index,
             has_grh: arrival.grh,
             // A multicast datagram always has a GRH (IBA 10.5.2.1).
             multicast: arrival.grh
-                && if self.ethernet && arrival.ipv4() {
+                && if ud.ethernet && arrival.ipv4() {
                     buf.byte_before_data(IPV4_DESTINATION_BEFORE_DATA) >> 4 == 0xe
                 } else {
                     buf.byte_before_data(DGID_BEFORE_DATA) == 0xff
@@ -237,7 +254,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     #[inline]
     fn message(&mut self, slot: u16, len: u32) -> Option<(P, Source)> {
         let slot = self.take_shared_slot(slot)?;
-        let message = self.srq.as_mut().and_then(|srq| srq.message(slot, len));
+        let message = self.connections.as_mut().and_then(|srq| srq.message(slot, len));
         if message.is_none() {
             self.anomalies.bad_length += 1;
         }

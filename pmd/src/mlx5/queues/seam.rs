@@ -6,12 +6,13 @@ use arrayvec::ArrayVec;
 use ib_wire::Qpn;
 
 use super::MlxQueues;
-use crate::hca::{BURST, PostError, QpEvent, Queues, RcSlot, Received, Refused, RxBurst};
+use crate::hca::{BURST, PostError, QpEvent, Queues, QueuesId, RcSlot, Received, Refused, RxBurst, UdSlot};
 use crate::mem::{HEADROOM, Mbuf, Pool};
 use crate::mlx5::av::Destination;
 use crate::mlx5::bus::Bus;
 use crate::mlx5::packet::{Packet, PacketPool, Stash};
 use crate::mlx5::rc::RcQp;
+use crate::mlx5::ud::UdQp;
 
 impl Packet for Mbuf {
     type Pool = Pool;
@@ -62,11 +63,12 @@ fn refused((buf, error): (Mbuf, PostError)) -> Refused {
 }
 
 impl<B: Bus + std::fmt::Debug> Queues for MlxQueues<B, Mbuf> {
+    type Ud = UdQp<Mbuf>;
     type Rc = RcQp<Mbuf>;
     type Destination = Destination;
 
-    fn ud_qpn(&self) -> Qpn {
-        Qpn::new(self.ud_qpn)
+    fn id(&self) -> QueuesId {
+        Self::id(self)
     }
 
     #[inline]
@@ -75,8 +77,8 @@ impl<B: Bus + std::fmt::Debug> Queues for MlxQueues<B, Mbuf> {
     }
 
     #[inline]
-    fn send_ud(&mut self, to: &Destination, buf: Mbuf) -> Result<(), Refused> {
-        self.post_ud(to, buf).map_err(refused)
+    fn send_ud(&mut self, slot: UdSlot, to: &Destination, buf: Mbuf) -> Result<(), Refused> {
+        self.post_ud(slot, to, buf).map_err(refused)
     }
 
     #[inline]
@@ -92,7 +94,7 @@ impl<B: Bus + std::fmt::Debug> Queues for MlxQueues<B, Mbuf> {
     #[inline]
     fn poll_receive(&mut self, burst: &mut RxBurst, events: &mut ArrayVec<QpEvent, BURST>) {
         let limit = burst.remaining_capacity();
-        self.receive(limit, |buf, qpn, source| burst.push(Received { buf, qpn, source }), events);
+        self.receive(limit, |buf, qpn, ud, source| burst.push(Received { buf, qpn, ud, source }), events);
     }
 
     #[inline]
@@ -113,16 +115,28 @@ impl<B: Bus + std::fmt::Debug> Queues for MlxQueues<B, Mbuf> {
         self.fill()
     }
 
-    fn close_ud(&mut self) {
-        self.close_datagrams();
+    fn insert_ud(&mut self, slot: UdSlot, ud: Self::Ud) -> Result<(), Self::Ud> {
+        self.insert_datagrams(slot, ud)
     }
 
-    fn ud_outstanding(&self) -> u32 {
-        self.datagrams_outstanding()
+    fn open_ud(&mut self, slot: UdSlot) {
+        self.open_datagrams(slot);
     }
 
-    fn open_ud(&mut self) {
-        self.open_datagrams();
+    fn close_ud(&mut self, slot: UdSlot) {
+        self.close_datagrams(slot);
+    }
+
+    fn ud_outstanding(&self, slot: UdSlot) -> u32 {
+        self.datagrams_outstanding(slot)
+    }
+
+    fn remove_ud(&mut self, slot: UdSlot) -> Option<Self::Ud> {
+        self.remove_datagrams(slot)
+    }
+
+    fn ud_qpn(&self, slot: UdSlot) -> Option<Qpn> {
+        self.datagrams_qpn(slot)
     }
 
     fn receives_posted(&self) -> (u32, u32) {

@@ -1,33 +1,30 @@
 //! How large a worker's queues have to be for what is asked of them, whoever creates them.
 
 use super::{CqGeometry, QpGeometry, QpRequest, SendOperations, SrqGeometry, Transport};
-use crate::hca::{HcaError, QueuesConfig, RcConfig};
+use crate::hca::{HcaError, QueuesConfig, RcConfig, UdConfig};
 
 /// Most WQEBBs of a send queue, and most slots of a receive queue: positions count modulo 2^16.
 const MAX_BLOCKS: u32 = 1 << 15;
-/// Sends per connected queue pair that the completion queue has room for.
-const RC_SENDS: u32 = 128;
 /// Sends of a queue pair that only receives: one drain request at a time. Other users of devices ask for no fewer than this.
 const PASSIVE_SENDS: u32 = 4;
+/// Drain requests of one place that may wait in the completion queue: its queue pair's and the one's before.
+const DRAINS: u32 = 2;
 /// WQEBBs of a queue pair that sends data: the longest entry has ten.
 const MIN_SEND_DEPTH: u32 = 16;
-/// Most connections' sends that a completion queue has room for: beyond that there are no more queue pairs.
-const MAX_SEND_CREDIT: u32 = 1 << 19;
-
 fn refused(what: &'static str, value: u32, limit: u32) -> HcaError {
     HcaError::Unsupported { what, value: value.into(), limit: format!("at most {limit}") }
 }
 
 impl QpRequest {
-    /// What is asked of a worker's datagram queue pair.
+    /// What is asked of a datagram queue pair.
     #[must_use]
-    pub fn datagrams(config: &QueuesConfig) -> Self {
+    pub fn datagrams(config: &UdConfig) -> Self {
         Self {
             transport: Transport::Ud,
-            send_wr: config.ud_send_depth.max(MIN_SEND_DEPTH),
+            send_wr: config.send_depth.max(MIN_SEND_DEPTH),
             send_sge: 2,
-            recv_wr: config.ud_recv_depth.max(1),
-            recv_sge: 1,
+            recv_wr: 0,
+            recv_sge: 0,
             inline_data: 0,
             operations: SendOperations::SendOnly,
         }
@@ -57,54 +54,56 @@ impl QpRequest {
 }
 
 /// Sizes of the queues that a worker's queue pairs share.
+///
+/// One completion queue takes the sends of all queue pairs: a worker that polled thousands of queues, one a connection, would
+/// touch as many cache lines in each turn to find most of them empty. What it has room for is what can be outstanding, which the
+/// worker's queues see to, and not the sum of all rings: these are never all full at once, and each holds buffers that there
+/// would have to be as many of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SharedSizes {
-    /// Depth and segments of the shared receive queue, if there is one.
+    /// Depth of the shared receive queue for datagrams.
+    pub datagrams: u32,
+    /// Depth and segments of the shared receive queue for connections, if there is one.
     pub srq: Option<(u32, u32)>,
-    /// Entries of the completion queue of sends.
+    /// Entries of the completion queue of sends: as many as may be outstanding.
     pub sends: u32,
-    /// Entries of the completion queue of receives.
+    /// Entries of the completion queue of receives, and of passive queue pairs' drain requests.
     pub receives: u32,
-    /// How many of `sends` are for connections.
-    pub send_credit: u32,
-    /// How many of `receives` are for the drain requests of connections.
-    pub drain_credit: u32,
 }
 
 impl SharedSizes {
-    /// The sizes beside a datagram queue pair of geometry `ud`, on a device that allows `max_srq_wr` shared receives and
-    /// completion queues of `max_cqe` entries; a receive buffer takes `room` bytes. Every request that is outstanding
-    /// may complete by itself, once flushed; connections get what the largest completion queue leaves.
+    /// The sizes on a device that allows `max_srq_wr` shared receives, completion queues of `max_cqe` entries and `max_qp` queue
+    /// pairs; a receive buffer takes `room` bytes. What cannot fit is refused here, not when connections come.
     pub fn new(
         config: &QueuesConfig,
-        ud: &QpGeometry,
         room: usize,
         max_srq_wr: u32,
         max_cqe: u32,
+        max_qp: u32,
     ) -> Result<Self, HcaError> {
+        let slots = |what, depth, segments| {
+            let geometry = SrqGeometry::new(depth, segments, max_srq_wr);
+            geometry.map(|g| g.slots).ok_or_else(|| refused(what, depth, max_srq_wr))
+        };
+        let datagrams = config.ud_recv_depth.max(1);
+        let mut entries = slots("depth of the receive queue", datagrams, 1)?;
         let segments = u32::try_from(config.srq_message.div_ceil(room.max(1)).max(1)).unwrap_or(u32::MAX);
         let srq = (config.srq_depth > 0).then_some((config.srq_depth, segments));
-        let entries = match srq {
-            Some((depth, segments)) => {
-                SrqGeometry::new(depth, segments, max_srq_wr)
-                    .ok_or_else(|| refused("depth of the shared receive queue", depth, max_srq_wr))?
-                    .slots
-            }
-            None => 0,
-        };
+        if let Some((depth, segments)) = srq {
+            entries += slots("depth of the shared receive queue", depth, segments)?;
+        }
         let most = max_cqe.min((1 << 22) - 1);
-        let own = entries.saturating_add(ud.rq_slots);
-        let left = |own: u32| most.checked_sub(own).ok_or_else(|| refused("completions", own, most));
-        let drain_credit = config.max_rc.saturating_mul(PASSIVE_SENDS).min(left(own)?);
-        let send_credit =
-            config.max_rc.saturating_mul(RC_SENDS).min(MAX_SEND_CREDIT).min(left(ud.sq_wqebbs)?);
-        let sizes = Self {
-            srq,
-            sends: ud.sq_wqebbs + send_credit,
-            receives: own + drain_credit,
-            send_credit,
-            drain_credit,
-        };
+        let receives = entries.saturating_add(config.max_rc.saturating_mul(DRAINS));
+        for (what, asked, limit) in [
+            ("completions of receives and ends of connections", receives, most),
+            ("queue pairs of one worker", config.max_rc.saturating_add(config.max_ud.into()), max_qp),
+        ] {
+            if asked > limit {
+                let limit = format!("at most {limit}: lower infiniband.max-connections");
+                return Err(HcaError::Unsupported { what, value: asked.into(), limit });
+            }
+        }
+        let sizes = Self { datagrams, srq, sends: config.max_sends.clamp(1, most), receives };
         debug_assert!(CqGeometry::new(sizes.sends).is_some() && CqGeometry::new(sizes.receives).is_some());
         Ok(sizes)
     }

@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex};
 use zerocopy::FromBytes;
 
 use super::Arena;
+use crate::hca::{QueuesId, UdSlot};
 use crate::mlx5::bus::Recorder;
 use crate::mlx5::mr::{MrTable, Region};
 use crate::mlx5::packet::{Packet, PacketPool, Stash};
 use crate::mlx5::queues::{MlxQueues, Parts};
 use crate::mlx5::rc::RcQp;
 use crate::mlx5::rings::{CqRing, QpRings, RingMemory, SrqRing};
+use crate::mlx5::ud::UdQp;
 use prm::{ControlSegment, Cqe, CqeOpcode, DataSegment, ErrorCqe, INVALID_LKEY, NextSegment};
 
 pub(super) const HEADROOM: usize = 128;
@@ -185,8 +187,37 @@ pub(super) struct Taken {
 pub(super) struct DeviceQp {
     rings: QpRings,
     sq_taken: u16,
-    rq_taken: u16,
     passive: bool,
+}
+
+/// The device's end of a shared receive queue.
+struct Shared {
+    ring: SrqRing,
+    taken: u16,
+    next: u16,
+}
+
+impl Shared {
+    fn new(ring: SrqRing) -> Self {
+        Self { ring, taken: 0, next: 0 }
+    }
+
+    /// The next entry.
+    fn take(&mut self) -> Option<u16> {
+        if self.ring.dbrec.load(0) as u16 == self.taken {
+            return None;
+        }
+        let slot = self.next;
+        self.next =
+            self.ring.buf.read::<NextSegment>(usize::from(slot) * self.ring.stride as usize).next.get();
+        self.taken = self.taken.wrapping_add(1);
+        Some(slot)
+    }
+
+    /// Unit `n` of an entry; 0 is the link.
+    fn segment(&self, slot: u16, n: usize) -> DataSegment {
+        self.ring.buf.read(usize::from(slot) * self.ring.stride as usize + n * 16)
+    }
 }
 
 /// Rings, and the device's ends of them.
@@ -194,9 +225,8 @@ pub(super) struct Device {
     arena: Arena,
     pub(super) buffers: Buffers,
     pub(super) qps: Vec<DeviceQp>,
-    srq: SrqRing,
-    srq_taken: u16,
-    srq_next: u16,
+    srq: Shared,
+    datagrams: Shared,
     receive_cq: (CqRing, u32),
     send_cq: (CqRing, u32),
 }
@@ -216,8 +246,9 @@ impl Device {
     pub(super) fn new(depths: &Depths) -> (Self, TestQueues) {
         let mut arena = Arena::new(1 << 20);
         let buffers = Buffers::new(depths.buffers);
-        let ud = arena.qp(UD, depths.send, depths.ud_receive, 16);
+        let ud = arena.qp(UD, depths.send, 0, 16);
         ud.format();
+        let datagrams = arena.srq(2 * depths.ud_receive, 2 * depths.ud_receive, 32);
         // 16 bytes of link and three segments fill the stride; the fourth unit of a longer one would be the terminator.
         let srq = arena.srq(depths.shared, depths.shared, 128);
         let receive_cq = arena.cq(1024);
@@ -225,33 +256,47 @@ impl Device {
         let mut regions = MrTable::new();
         let len = (depths.buffers * EACH) as u64;
         regions.add(Region { start: buffers.base(), len, lkey: LKEY }).unwrap();
-        let queues = MlxQueues::new(Parts {
+        let mut queues = MlxQueues::new(Parts {
+            id: QueuesId(0),
             receive_cq,
             send_cq,
-            ud,
-            srq: Some(srq),
+            datagrams,
+            connections: Some(srq),
             receive_depth: (depths.ud_receive, depths.shared - 1),
             srq_message: PER_ENTRY * ROOM,
             regions,
             pool: buffers.clone(),
             bus: Recorder::default(),
+            max_ud: 2,
             max_rc: 8,
-            signal_every: depths.signal_every,
-            ethernet: false,
-            ud_anchor: None,
-            srq_anchor: None,
+            max_sends: 1024,
+            datagrams_anchor: None,
+            connections_anchor: None,
         });
-        let qps = vec![DeviceQp { rings: ud, sq_taken: 0, rq_taken: 0, passive: false }];
+        queues.insert_datagrams(UdSlot(0), UdQp::new(&ud, false, depths.signal_every, None)).unwrap();
+        queues.open_datagrams(UdSlot(0));
+        let qps = vec![DeviceQp { rings: ud, sq_taken: 0, passive: false }];
         let (receive_cq, send_cq) = ((receive_cq, 0), (send_cq, 0));
-        (Self { arena, buffers, qps, srq, srq_taken: 0, srq_next: 0, receive_cq, send_cq }, queues)
+        (
+            Self {
+                arena,
+                buffers,
+                qps,
+                srq: Shared::new(srq),
+                datagrams: Shared::new(datagrams),
+                receive_cq,
+                send_cq,
+            },
+            queues,
+        )
     }
 
     /// A connected queue pair: its hot half. The device's end is the last of `qps`.
     pub(super) fn rc(&mut self, qpn: u32, wqebbs: u32, passive: bool, signal_every: u32) -> RcQp<Buffer> {
         let rings = self.arena.qp(qpn, wqebbs, 0, 16);
         rings.format();
-        self.qps.push(DeviceQp { rings, sq_taken: 0, rq_taken: 0, passive });
-        RcQp::new(&rings, passive, signal_every, None)
+        self.qps.push(DeviceQp { rings, sq_taken: 0, passive });
+        RcQp::new(&rings, passive, UdSlot(0), signal_every, None)
     }
 
     /// Takes the send entries that were given to the device.
@@ -320,14 +365,8 @@ impl Device {
 
     /// A datagram: 40 bytes of GRH area, then the payload. False if no receive is posted.
     pub(super) fn datagram(&mut self, grh: Option<[u8; 40]>, payload: &[u8]) -> bool {
-        let DeviceQp { rings, rq_taken, .. } = &mut self.qps[0];
-        if rings.dbrec.load(0) as u16 == *rq_taken {
-            return false;
-        }
-        let slot = u32::from(*rq_taken) % rings.rq_slots;
-        let data: DataSegment = rings.rq_buf.read((slot * rings.rq_stride) as usize);
-        let counter = *rq_taken;
-        *rq_taken = rq_taken.wrapping_add(1);
+        let Some(counter) = self.datagrams.take() else { return false };
+        let data = self.datagrams.segment(counter, 1);
         assert_eq!(data.lkey.get(), LKEY);
         assert!(payload.len() + 40 <= data.byte_count.get() as usize);
         self.buffers.put(data.address.get(), &[&grh.unwrap_or([0; 40]), payload].concat());
@@ -344,16 +383,10 @@ impl Device {
 
     /// Takes the next entry of the shared receive queue and writes `payload` to it: its slot.
     pub(super) fn scatter(&mut self, payload: &[u8]) -> Option<u16> {
-        if self.srq.dbrec.load(0) as u16 == self.srq_taken {
-            return None;
-        }
-        let slot = self.srq_next;
-        let at = usize::from(slot) * self.srq.stride as usize;
-        self.srq_next = self.srq.buf.read::<NextSegment>(at).next.get();
-        self.srq_taken = self.srq_taken.wrapping_add(1);
+        let slot = self.srq.take()?;
         let mut rest = payload;
-        for n in 1..self.srq.stride as usize / 16 {
-            let data: DataSegment = self.srq.buf.read(at + n * 16);
+        for n in 1..self.srq.ring.stride as usize / 16 {
+            let data = self.srq.segment(slot, n);
             if data.lkey.get() == INVALID_LKEY {
                 assert_eq!(n - 1, PER_ENTRY);
                 break;
@@ -387,8 +420,7 @@ impl Device {
 
     /// Fails the next datagram receive.
     pub(super) fn datagram_failed(&mut self, syndrome: u8) {
-        let counter = self.qps[0].rq_taken;
-        self.qps[0].rq_taken = counter.wrapping_add(1);
+        let counter = self.datagrams.take().unwrap();
         self.receive_failed(UD, counter, syndrome);
     }
 

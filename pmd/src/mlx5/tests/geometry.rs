@@ -1,7 +1,7 @@
 //! Sizes of rings: family `geometry`.
 
 use super::{family, hex, list, number};
-use crate::hca::{QueuesId, RcConfig};
+use crate::hca::{PortNumber, QueuesId, RcConfig, UdSlot};
 use crate::mlx5::rings::{
     CqGeometry, QpGeometry, QpRequest, Register, SendOperations, SrqGeometry, Transport,
 };
@@ -108,7 +108,13 @@ fn register_halves_take_turns() {
 
 #[test]
 fn a_queue_pair_that_only_receives_has_as_many_sends_as_devices_are_used_to() {
-    let config = RcConfig { queues: QueuesId(0), send_depth: 1, passive: true };
+    let config = RcConfig {
+        queues: QueuesId(0),
+        port: PortNumber(1),
+        beside: UdSlot(0),
+        send_depth: 1,
+        passive: true,
+    };
     let asked = QpRequest::connection(&config);
     assert_eq!((asked.send_wr, asked.geometry().unwrap().sq_wqebbs), (4, 4));
 }

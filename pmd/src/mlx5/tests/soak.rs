@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use ib_wire::{Lid, QKey, Qpn, Rate, ServiceLevel};
 
 use super::device::{Depths, Device, PER_ENTRY, ROOM, Taken, TestQueues, UD};
-use crate::hca::{AddressVector, PostError, RcSlot, UdDestination};
+use crate::hca::{AddressVector, PostError, RcSlot, UdDestination, UdSlot};
 use crate::mlx5::av::Destination;
 use crate::mlx5::queues::{Anomalies, Events};
 
@@ -76,7 +76,7 @@ impl Soak {
         let Some(buf) = self.device.buffers.chain(&bytes) else { return };
         let qp = self.random.below(self.posted.len() as u64) as usize;
         let result = if qp == 0 {
-            self.queues.post_ud(&to, buf)
+            self.queues.post_ud(UdSlot(0), &to, buf)
         } else {
             self.queues.post_rc(RcSlot(qp as u16 - 1), buf)
         };
@@ -149,7 +149,7 @@ impl Soak {
         let limit = self.random.below(8) as usize + 1;
         let mut got = vec![];
         let mut events = Events::new();
-        self.queues.receive(limit, |buf, qpn, _| got.push((buf, qpn)), &mut events);
+        self.queues.receive(limit, |buf, qpn, _, _| got.push((buf, qpn)), &mut events);
         assert!(got.len() <= limit && events.is_empty());
         for (buf, qpn) in got {
             assert_eq!(Some(buf.bytes()), self.told.pop_front(), "told and received in one order");

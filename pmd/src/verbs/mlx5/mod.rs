@@ -15,26 +15,28 @@
 mod rings;
 mod setup;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
-use super::object::{CompletionQueue, ProtectionDomain, QueuePair, SharedReceiveQueue};
+use super::object::{ProtectionDomain, QueuePair, SharedReceiveQueue};
 use super::{DataPath, Device, remedy};
-use crate::hca::HcaError;
+use crate::hca::{HcaError, LinkLayer};
 use crate::mlx5::anchor::Anchor;
-use crate::mlx5::bus::EventSource;
 
 /// By the mlx5 driver, on the rings of the device.
 #[derive(Debug, Default)]
-pub struct Rings(());
+pub struct Rings {
+    /// Link layers of ports that were asked for.
+    layers: BTreeMap<u8, LinkLayer>,
+}
 
 /// What is known of a worker's queues.
 #[derive(Debug)]
 pub struct RingWorker {
     /// Where its queue pairs are made.
     domain: Weak<ProtectionDomain>,
-    /// Address of the doorbell register that all of them ring.
-    register: u64,
+    /// Address of the doorbell register that all of them ring; `None` before the first.
+    register: Option<u64>,
 }
 
 impl DataPath for Rings {
@@ -42,12 +44,6 @@ impl DataPath for Rings {
 
     fn check(device: &Device) -> Result<(), HcaError> {
         if device.is_mlx5 { Ok(()) } else { Err(remedy::not_mlx5(&device.name)) }
-    }
-}
-
-impl EventSource for Arc<CompletionQueue> {
-    fn wait(&self, at_most: Duration) -> u32 {
-        CompletionQueue::wait(self, at_most)
     }
 }
 

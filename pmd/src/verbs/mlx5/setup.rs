@@ -1,6 +1,7 @@
 //! Creating and destroying a worker's queues and connected queue pairs.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
 
 use ib_wire::Qpn;
 use verbs_sys as sys;
@@ -8,47 +9,83 @@ use verbs_sys as sys;
 use super::super::object::{
     CompletionChannel, CompletionQueue, ProtectionDomain, QueuePair, QueuePairParts, SharedReceiveQueue,
 };
-use super::super::setup::{WorkerRecord, within};
+use super::super::setup::{DatagramReceives, WorkerRecord, no_queues, within};
 use super::super::{Mlx5Hca, remedy};
 use super::{RingWorker, rings};
-use crate::hca::{Backend, HcaError, LinkLayer, Queues, QueuesConfig, RcConfig, UdDestination};
+use crate::hca::{
+    Backend, HcaError, LinkLayer, PortNumber, QueuesConfig, QueuesId, RcConfig, UdConfig, UdDestination,
+};
 use crate::mem::{Mbuf, Pool};
 use crate::mlx5::av::Destination;
-use crate::mlx5::bus::PciBus;
+use crate::mlx5::bus::{EventSource, PciBus};
 use crate::mlx5::queues::{MlxQueues, Parts};
 use crate::mlx5::rc::RcQp;
 use crate::mlx5::rings::{QpRequest, QpRings, SharedSizes};
+use crate::mlx5::ud::UdQp;
+
+/// What a worker's queues hold beside their queue pairs, which may come and go.
+#[derive(Debug)]
+struct Own {
+    recv_cq: Arc<CompletionQueue>,
+    _send_cq: Arc<CompletionQueue>,
+    _domain: Arc<ProtectionDomain>,
+}
+
+impl EventSource for Own {
+    fn wait(&self, at_most: Duration) -> u32 {
+        self.recv_cq.wait(at_most)
+    }
+}
 
 impl Mlx5Hca {
     fn limit(&self, of: impl Fn(&sys::ibv_device_attr) -> i32) -> u32 {
         u32::try_from(of(self.context.limits())).unwrap_or(0)
     }
 
+    fn is_ethernet(&mut self, port: PortNumber) -> Result<bool, HcaError> {
+        let layer = match self.path.layers.get(&port.0) {
+            Some(layer) => *layer,
+            None => *self.path.layers.entry(port.0).or_insert(self.context.port(port)?.link_layer),
+        };
+        Ok(layer == LinkLayer::Ethernet)
+    }
+
     /// A queue pair on the worker's own register.
     fn ring_qp(
-        domain: &Arc<ProtectionDomain>,
+        &mut self,
+        id: QueuesId,
         asked: &QpRequest,
         parts: QueuePairParts,
     ) -> Result<(Arc<QueuePair>, QpRings), HcaError> {
+        let worker = self.workers.get(&id).ok_or_else(|| no_queues(id))?;
+        let domain = worker.own.domain.upgrade().ok_or_else(|| no_queues(id))?;
         let geometry = asked.geometry()?;
-        let pair = Arc::new(QueuePair::for_rings(domain, parts)?);
+        let pair = Arc::new(QueuePair::for_rings(&domain, parts)?);
         let rings = rings::qp(&pair)?;
-        // Smaller than asked for would let the completion queues overflow, or receive buffers be left over.
+        // Smaller than asked for would let the completion queues overflow.
         if rings.sq_wqebbs > geometry.sq_wqebbs || rings.rq_slots < geometry.rq_slots {
             return Err(remedy::rings(
                 &format!("libmlx5 made queues of {} and {} blocks", rings.sq_wqebbs, rings.rq_slots),
                 "install another release of rdma-core",
             ));
         }
+        self.claim_register(id, rings.register.address())?;
         Ok((pair, rings))
     }
 
-    /// The register is one that no other worker rings.
-    fn check_register(&self, register: u64) -> Result<(), HcaError> {
-        if self.workers.values().any(|other| other.own.register == register) {
+    /// The register is the worker's, and one that no other worker rings.
+    fn claim_register(&mut self, id: QueuesId, register: u64) -> Result<(), HcaError> {
+        if self.workers.iter().any(|(other, worker)| *other != id && worker.own.register == Some(register)) {
             return Err(remedy::rings(
                 "libmlx5 gave two workers one doorbell register",
                 "raise MLX5_TOTAL_UUARS, or use one worker",
+            ));
+        }
+        let worker = self.workers.get_mut(&id).ok_or_else(|| no_queues(id))?;
+        if *worker.own.register.get_or_insert(register) != register {
+            return Err(remedy::rings(
+                "libmlx5 gave a queue pair another register than its worker's",
+                "install another release of rdma-core",
             ));
         }
         Ok(())
@@ -64,12 +101,12 @@ impl Backend for Mlx5Hca {
         }
         rings::check_environment()?;
         let limits = *self.context.limits();
-        let asked = QpRequest::datagrams(config);
-        within("depth of the send queue", asked.send_wr, limits.max_qp_wr)?;
-        within("depth of the receive queue", asked.recv_wr, limits.max_qp_wr)?;
-        let (max_srq_wr, max_cqe) = (self.limit(|l| l.max_srq_wr), self.limit(|l| l.max_cqe));
-        let sizes = SharedSizes::new(config, &asked.geometry()?, pool.data_room(), max_srq_wr, max_cqe)?;
+        let (max_srq_wr, max_cqe, max_qp) =
+            (self.limit(|l| l.max_srq_wr), self.limit(|l| l.max_cqe), self.limit(|l| l.max_qp));
+        let sizes = SharedSizes::new(config, pool.data_room(), max_srq_wr, max_cqe, max_qp)?;
 
+        let datagrams = Arc::new(SharedReceiveQueue::new(&self.domain, sizes.datagrams, 1)?);
+        let datagrams_ring = rings::srq(&datagrams, 1)?;
         let (mut srq, mut srq_ring) = (None, None);
         if let Some((depth, segments)) = sizes.srq {
             within("segments of a shared receive queue's entry", segments, limits.max_srq_sge)?;
@@ -87,74 +124,87 @@ impl Backend for Mlx5Hca {
             remedy::rings(&format!("no doorbell register for this worker alone: {why}"), "use fewer workers")
         })?;
         let domain = Arc::new(domain);
-        let parts = QueuePairParts {
-            kind: sys::IBV_QPT_UD,
-            send_cq: Arc::clone(&send_cq),
-            recv_cq: Arc::clone(&recv_cq),
-            srq: None,
-            send_wr: asked.send_wr,
-            send_sge: asked.send_sge,
-            recv_wr: asked.recv_wr,
-        };
-        let (ud, ud_rings) = Self::ring_qp(&domain, &asked, parts)?;
-        let register = ud_rings.register.address();
-        self.check_register(register)?;
         let worker = WorkerRecord {
-            port: config.port,
-            ud: ud.number(),
             send_cq: Arc::downgrade(&send_cq),
             recv_cq: Arc::downgrade(&recv_cq),
+            datagrams: DatagramReceives::Shared(Arc::downgrade(&datagrams)),
             srq: srq.as_ref().map(Arc::downgrade),
             srq_limit: config.srq_limit,
             signal_every: config.signal_every,
-            send_credit: sizes.send_credit,
-            drain_credit: sizes.drain_credit,
-            own: RingWorker { domain: Arc::downgrade(&domain), register },
+            room: pool.data_room(),
+            own: RingWorker { domain: Arc::downgrade(&domain), register: None },
         };
-        self.keep_queues(config.id, worker, &ud)?;
+        self.keep_queues(config.id, worker)?;
+        let own = Own { recv_cq, _send_cq: send_cq, _domain: domain };
         // SAFETY: the queue pairs' registers are mapped by the library for as long as its context is open, which the queue
-        // pairs hold and the queues hold them; no other worker has this one, as checked. The one that arms is the context's, too.
-        let bus = unsafe { PciBus::new(arm_register, Box::new(recv_cq)) };
-        let ethernet = self.context.port(config.port)?.link_layer == LinkLayer::Ethernet;
+        // pairs hold and the queues hold them; no other worker has this one, as is checked for each. The one that arms is the
+        // context's, too.
+        let bus = unsafe { PciBus::new(arm_register, Box::new(own)) };
         Ok(MlxQueues::new(Parts {
+            id: config.id,
             receive_cq: receive_ring,
             send_cq: send_ring,
-            ud: ud_rings,
-            srq: srq_ring,
+            datagrams: datagrams_ring,
+            connections: srq_ring,
             receive_depth: (config.ud_recv_depth, config.srq_depth),
             srq_message: config.srq_message,
             regions: self.regions.clone(),
             pool: pool.clone(),
             bus,
+            max_ud: config.max_ud,
             max_rc: config.max_rc,
-            signal_every: config.signal_every,
-            ethernet,
-            ud_anchor: Some(Box::new(ud)),
-            srq_anchor: srq.map(|srq| Box::new(srq) as Box<_>),
+            max_sends: sizes.sends,
+            datagrams_anchor: Some(Box::new(datagrams)),
+            connections_anchor: srq.map(|srq| Box::new(srq) as Box<_>),
         }))
     }
 
     fn destroy_queues(&mut self, queues: Self::Queues) -> Result<(), HcaError> {
-        let ud = queues.ud_qpn();
+        let id = queues.id();
         let destroyed = queues.destroy();
-        self.forget_queues(ud)?;
+        self.forget_queues(id)?;
         destroyed
+    }
+
+    fn create_ud(&mut self, config: &UdConfig) -> Result<UdQp<Mbuf>, HcaError> {
+        let asked = QpRequest::datagrams(config);
+        within("depth of the send queue", asked.send_wr, self.context.limits().max_qp_wr)?;
+        self.check_room(config.queues, config.port, false)?;
+        let worker = self.workers.get(&config.queues).ok_or_else(|| no_queues(config.queues))?;
+        let [send_cq, recv_cq] = worker.cqs().ok_or_else(|| no_queues(config.queues))?;
+        let DatagramReceives::Shared(srq) = &worker.datagrams else { return Err(no_queues(config.queues)) };
+        let (srq, signal_every) = (srq.upgrade(), worker.signal_every);
+        let parts = QueuePairParts {
+            kind: sys::IBV_QPT_UD,
+            send_cq,
+            recv_cq,
+            srq: Some(srq.ok_or_else(|| no_queues(config.queues))?),
+            send_wr: asked.send_wr,
+            send_sge: asked.send_sge,
+            recv_wr: 0,
+        };
+        let (qp, rings) = self.ring_qp(config.queues, &asked, parts)?;
+        let ethernet = self.is_ethernet(config.port)?;
+        self.keep_qp(&qp, config.queues, config.port, false);
+        Ok(UdQp::new(&rings, ethernet, signal_every, Some(Box::new(qp))))
+    }
+
+    fn destroy_ud(&mut self, ud: UdQp<Mbuf>) -> Result<(), HcaError> {
+        let qpn = ud.qpn();
+        let destroyed = ud.destroy();
+        self.forget_qp(qpn)?;
+        destroyed
+    }
+
+    fn ud_qpn(ud: &UdQp<Mbuf>) -> Qpn {
+        ud.qpn()
     }
 
     fn create_rc(&mut self, config: &RcConfig) -> Result<RcQp<Mbuf>, HcaError> {
         let asked = QpRequest::connection(config);
-        let geometry = asked.geometry()?;
-        let no_queues = || HcaError::NotFound { what: "queues", name: config.queues.0.to_string() };
-        let worker = self.workers.get_mut(&config.queues).ok_or_else(no_queues)?;
-        let (Some(send_cq), Some(recv_cq)) = (worker.send_cq.upgrade(), worker.recv_cq.upgrade()) else {
-            return Err(no_queues());
-        };
-        let domain = worker.own.domain.upgrade().ok_or_else(no_queues)?;
-        let srq = worker.srq.as_ref().and_then(Weak::upgrade);
-        let srq = srq.ok_or(HcaError::Exhausted("shared receive queues: these queues are datagram only"))?;
-        let blocks = geometry.sq_wqebbs;
-        worker.check_credit(config.passive, blocks)?;
-        let signal_every = worker.signal_every;
+        let worker = self.workers.get(&config.queues).ok_or_else(|| no_queues(config.queues))?;
+        let [send_cq, recv_cq] = worker.cqs().ok_or_else(|| no_queues(config.queues))?;
+        let (srq, signal_every) = (worker.connections()?, worker.signal_every);
         let parts = QueuePairParts {
             kind: sys::IBV_QPT_RC,
             send_cq: if config.passive { Arc::clone(&recv_cq) } else { send_cq },
@@ -164,21 +214,15 @@ impl Backend for Mlx5Hca {
             send_sge: asked.send_sge,
             recv_wr: 0,
         };
-        let (qp, rings) = Self::ring_qp(&domain, &asked, parts)?;
-        if rings.register.address() != worker.own.register {
-            return Err(remedy::rings(
-                "libmlx5 gave a queue pair another register than its worker's",
-                "install another release of rdma-core",
-            ));
-        }
-        self.keep_rc(&qp, config, blocks);
-        Ok(RcQp::new(&rings, config.passive, signal_every, Some(Box::new(qp))))
+        let (qp, rings) = self.ring_qp(config.queues, &asked, parts)?;
+        self.keep_qp(&qp, config.queues, config.port, true);
+        Ok(RcQp::new(&rings, config.passive, config.beside, signal_every, Some(Box::new(qp))))
     }
 
     fn destroy_rc(&mut self, rc: RcQp<Mbuf>) -> Result<(), HcaError> {
         let qpn = rc.qpn();
         let destroyed = rc.destroy();
-        self.forget_rc(qpn)?;
+        self.forget_qp(qpn)?;
         destroyed
     }
 
@@ -186,7 +230,10 @@ impl Backend for Mlx5Hca {
         rc.qpn()
     }
 
-    fn destination(&mut self, to: &UdDestination) -> Result<Destination, HcaError> {
+    fn destination(&mut self, port: PortNumber, to: &UdDestination) -> Result<Destination, HcaError> {
+        if self.is_ethernet(port)? {
+            return Err(remedy::no_ethernet_datagrams(self.context.name(), port));
+        }
         // No object of the library: the address goes into each entry.
         Ok(Destination::new(to))
     }

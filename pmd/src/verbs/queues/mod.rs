@@ -17,14 +17,14 @@ use verbs_sys as sys;
 
 use super::address::VerbsDestination;
 use super::object::{CompletionQueue, SharedReceiveQueue};
-use crate::bookkeeping::{Completed, Connected, Connections, Health};
+use crate::bookkeeping::{Completed, Health, Numbers, Place, Places};
 use crate::hca::{
-    BURST, HcaError, PostError, QpEvent, QpFault, Queues, RcSlot, Received, Refused, RxBurst, Source,
-    UdSource, WcStatus,
+    BURST, HcaError, PostError, QpEvent, QpFault, Queues, QueuesId, RcSlot, Received, Refused, RxBurst,
+    Source, UdSlot, UdSource, WcStatus,
 };
 use crate::mem::{HEADROOM, Mbuf, Pool};
 use crate::mlx5::mr::MrTable;
-use receive::{DatagramReceives, GRH_AREA, SharedReceives, Stash};
+use receive::{DatagramReceives, GRH_AREA, SharedDatagrams, SharedReceives, Stash};
 use send::Lists;
 pub(super) use send::SendSide;
 
@@ -37,7 +37,9 @@ const DGID_BEFORE_DATA: usize = 16;
 enum Kind {
     Send = 1,
     Drain = 2,
+    /// A receive for datagrams.
     Datagram = 3,
+    /// A receive for connections.
     Shared = 4,
 }
 
@@ -69,16 +71,70 @@ pub struct Anomalies {
     pub bad_poll: u64,
 }
 
+/// Whether a datagram queue pair is posted to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Door {
+    /// It is.
+    Open,
+    /// Not yet.
+    New,
+    /// Not any more, since the receive completion queue had been found empty so often.
+    Closed(u32),
+}
+
+/// Hot half of a datagram queue pair. What it still owes when it is dropped goes home with it.
+#[derive(Debug)]
+pub struct VerbsUd {
+    side: SendSide,
+    /// Where the device cannot share receives among datagram queue pairs: its own.
+    own: Option<DatagramReceives>,
+    door: Door,
+}
+
+impl VerbsUd {
+    pub(super) fn new(side: SendSide, own_receives: u32) -> Self {
+        let own = (own_receives > 0).then(|| DatagramReceives::new(own_receives));
+        Self { side, own, door: Door::New }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn qpn(&self) -> Qpn {
+        self.side.qpn()
+    }
+
+    fn end(&mut self) -> Result<(), HcaError> {
+        self.side.destroy().inspect_err(|_| {
+            if let Some(own) = &mut self.own {
+                own.forget();
+            }
+        })
+    }
+
+    pub(super) fn destroy(mut self) -> Result<(), HcaError> {
+        self.end()
+    }
+}
+
+impl Drop for VerbsUd {
+    fn drop(&mut self) {
+        if let Err(e) = self.end() {
+            tracing::warn!("{}", super::remedy::whole(&e));
+        }
+    }
+}
+
 /// Hot half of a connected queue pair. What it still owes when it is dropped goes home with it.
 #[derive(Debug)]
 pub struct VerbsRc {
     side: SendSide,
     passive: bool,
+    beside: UdSlot,
 }
 
 impl VerbsRc {
-    pub(super) const fn new(side: SendSide, passive: bool) -> Self {
-        Self { side, passive }
+    pub(super) const fn new(side: SendSide, passive: bool, beside: UdSlot) -> Self {
+        Self { side, passive, beside }
     }
 
     /// Its number.
@@ -92,43 +148,46 @@ impl VerbsRc {
     }
 }
 
-impl Connected for VerbsRc {
-    fn number(&self) -> Qpn {
-        self.qpn()
-    }
-}
-
 /// What a worker's queues are made of.
 #[derive(Debug)]
 pub(super) struct Parts {
+    pub(super) id: QueuesId,
     pub(super) send_cq: Arc<CompletionQueue>,
     pub(super) recv_cq: Arc<CompletionQueue>,
-    pub(super) ud: SendSide,
-    pub(super) ud_receives: u32,
-    /// The shared receive queue and the segments of its entries.
+    /// The receive queue that all datagram queue pairs share, and its depth; `None` where each has its own.
+    pub(super) datagrams: Option<(Arc<SharedReceiveQueue>, u32)>,
+    /// The receive queue that all connections share, and the segments of its entries.
     pub(super) srq: Option<(Arc<SharedReceiveQueue>, usize)>,
     pub(super) srq_depth: u32,
     pub(super) regions: MrTable,
     pub(super) pool: Pool,
+    pub(super) max_ud: u16,
     pub(super) max_rc: u32,
+    /// Most sends outstanding at once: what the completion queue has room for.
+    pub(super) max_sends: u32,
 }
 
 /// One worker's queues. Dropping them destroys their queue pairs, then gives their buffers back.
 #[derive(Debug)]
 pub struct VerbsQueues {
-    // In this order: connected queue pairs use the shared receives, and the datagram queue pair its own.
-    rcs: Connections<VerbsRc>,
-    ud: SendSide,
-    datagrams: DatagramReceives,
-    /// Nothing is posted to the datagram queue pair.
-    ud_closed: bool,
+    id: QueuesId,
+    numbers: Numbers,
+    uds: Places<VerbsUd>,
+    rcs: Places<VerbsRc>,
+    datagrams: Option<SharedDatagrams>,
     shared: Option<SharedReceives>,
     send_cq: Arc<CompletionQueue>,
     recv_cq: Arc<CompletionQueue>,
+    /// How often the receive completion queue was found empty.
+    empty_polls: u32,
     lists: Lists,
     stash: Stash,
     regions: MrTable,
     pool: Pool,
+    max_sends: u32,
+    /// Sends that have not completed, and how many of these were on queue pairs that were taken out since.
+    sends: u32,
+    orphaned: u32,
     /// Faults found while posting.
     faults: ArrayVec<QpEvent, BURST>,
     anomalies: Anomalies,
@@ -148,17 +207,22 @@ impl VerbsQueues {
         let shared =
             parts.srq.map(|(queue, segments)| SharedReceives::new(queue, parts.srq_depth, segments, room));
         Self {
-            rcs: Connections::new(parts.max_rc),
-            ud: parts.ud,
-            datagrams: DatagramReceives::new(parts.ud_receives),
-            ud_closed: false,
+            id: parts.id,
+            numbers: Numbers::new(usize::from(parts.max_ud) + parts.max_rc.min(1 << 16) as usize),
+            uds: Places::new(parts.max_ud.into()),
+            rcs: Places::new(parts.max_rc),
+            datagrams: parts.datagrams.map(|(queue, depth)| SharedDatagrams::new(queue, depth)),
             shared,
             send_cq: parts.send_cq,
             recv_cq: parts.recv_cq,
+            empty_polls: 0,
             lists: Lists::new(),
             stash: Stash::new(),
             regions: parts.regions,
             pool: parts.pool,
+            max_sends: parts.max_sends,
+            sends: 0,
+            orphaned: 0,
             faults: ArrayVec::new(),
             anomalies: Anomalies::default(),
         }
@@ -167,14 +231,17 @@ impl VerbsQueues {
     /// Destroys all queue pairs, then gives the buffers back, except those that the device does not let go of. Tells the first
     /// failure.
     fn end(&mut self) -> Result<(), HcaError> {
-        // Connected queue pairs use the shared receives, and the datagram queue pair its own.
+        // Queue pairs use the shared receives.
         let mut result = Ok(());
         for rc in self.rcs.take_all() {
             result = result.and(rc.destroy());
         }
-        let ud = self.ud.destroy().inspect_err(|_| self.datagrams.forget());
+        for ud in self.uds.take_all() {
+            result = result.and(ud.destroy());
+        }
+        let datagrams = self.datagrams.as_mut().map_or(Ok(()), SharedDatagrams::destroy);
         let shared = self.shared.as_mut().map_or(Ok(()), SharedReceives::destroy);
-        result.and(ud).and(shared)
+        result.and(datagrams).and(shared)
     }
 
     pub(super) fn destroy(mut self) -> Result<(), HcaError> {
@@ -213,15 +280,14 @@ impl VerbsQueues {
         events: &mut ArrayVec<QpEvent, BURST>,
     ) -> usize {
         let qpn = Qpn::new(wc.qp_num);
-        let datagram = qpn == self.ud.qpn();
-        let side = if datagram {
-            &mut self.ud
-        } else {
-            let Some(rc) = self.rcs.of_qpn(wc.qp_num) else {
-                self.anomalies.unknown_qp += 1;
-                return 0;
-            };
-            &mut rc.side
+        let found = match self.numbers.find(wc.qp_num) {
+            Some(Place::Ud(slot)) => self.uds.get_mut(slot.0.into()).map(|ud| (&mut ud.side, true)),
+            Some(Place::Rc(slot, _)) => self.rcs.get_mut(slot.0).map(|rc| (&mut rc.side, false)),
+            None => None,
+        };
+        let Some((side, datagram)) = found else {
+            self.anomalies.unknown_qp += 1;
+            return 0;
         };
         let (mut freed, mut drained) = (0, false);
         let known = if kind == Kind::Drain {
@@ -230,6 +296,7 @@ impl VerbsQueues {
         } else {
             let reaped = side.complete(entry);
             freed = reaped.freed;
+            self.sends = self.sends.saturating_sub(freed as u32);
             reaped.known
         };
         if !known {
@@ -242,11 +309,27 @@ impl VerbsQueues {
         freed
     }
 
+    /// The receives for datagrams that a completion of this queue pair is of.
+    fn datagrams_of(&mut self, qpn: u32) -> Option<&mut DatagramReceives> {
+        match &mut self.datagrams {
+            Some(shared) => Some(&mut shared.receives),
+            None => match self.numbers.find(qpn) {
+                Some(Place::Ud(slot)) => self.uds.get_mut(slot.0.into())?.own.as_mut(),
+                _ => None,
+            },
+        }
+    }
+
     fn datagram(&mut self, wc: &sys::ibv_wc, slot: u32) -> Option<(Mbuf, Source)> {
-        let Some(mut buf) = self.datagrams.take(slot) else {
+        let Some(mut buf) = self.datagrams_of(wc.qp_num).and_then(|receives| receives.take(slot)) else {
             self.anomalies.unknown_entry += 1;
             return None;
         };
+        // One that has been taken out since has no business here any more.
+        if !matches!(self.numbers.find(wc.qp_num), Some(Place::Ud(_))) {
+            self.anomalies.unknown_qp += 1;
+            return None;
+        }
         let len = (wc.byte_len as usize).checked_sub(GRH_AREA);
         if !len.is_some_and(|len| buf.set_data(HEADROOM, len)) {
             self.anomalies.bad_length += 1;
@@ -286,10 +369,9 @@ impl VerbsQueues {
         slot: u32,
         events: &mut ArrayVec<QpEvent, BURST>,
     ) {
-        let known = match (kind, &mut self.shared) {
-            (Kind::Datagram, _) => self.datagrams.take(slot).is_some(),
-            (_, Some(srq)) => srq.recycle(slot),
-            (_, None) => false,
+        let known = match kind {
+            Kind::Datagram => self.datagrams_of(wc.qp_num).is_some_and(|all| all.take(slot).is_some()),
+            _ => self.shared.as_mut().is_some_and(|srq| srq.recycle(slot)),
         };
         if !known {
             self.anomalies.unknown_entry += 1;
@@ -323,11 +405,12 @@ fn room(events: &ArrayVec<QpEvent, BURST>) -> usize {
 }
 
 impl Queues for VerbsQueues {
+    type Ud = VerbsUd;
     type Rc = VerbsRc;
     type Destination = VerbsDestination;
 
-    fn ud_qpn(&self) -> Qpn {
-        self.ud.qpn()
+    fn id(&self) -> QueuesId {
+        self.id
     }
 
     fn turn(&mut self) -> bool {
@@ -335,36 +418,60 @@ impl Queues for VerbsQueues {
     }
 
     #[inline]
-    fn send_ud(&mut self, to: &VerbsDestination, buf: Mbuf) -> Result<(), Refused> {
-        if self.ud_closed {
+    fn send_ud(&mut self, slot: UdSlot, to: &VerbsDestination, buf: Mbuf) -> Result<(), Refused> {
+        let Some(ud) = self.uds.get_mut(slot.0.into()).filter(|ud| ud.door == Door::Open) else {
             return Err(Refused { buf, error: PostError::NoConnection });
+        };
+        if self.sends >= self.max_sends {
+            return Err(Refused { buf, error: PostError::Full });
         }
-        self.ud.queue(buf, Some(to.clone()), &mut self.regions).map_err(|(buf, error)| Refused { buf, error })
+        let was_dirty = ud.side.has_queued();
+        ud.side
+            .queue(buf, Some(to.clone()), &mut self.regions)
+            .map_err(|(buf, error)| Refused { buf, error })?;
+        self.sends += 1;
+        if !was_dirty {
+            self.uds.wait(slot.0.into());
+        }
+        Ok(())
     }
 
     #[inline]
     fn send_rc(&mut self, slot: RcSlot, buf: Mbuf) -> Result<(), Refused> {
-        let Some(rc) = self.rcs.get_mut(slot) else {
+        let Some(rc) = self.rcs.get_mut(slot.0) else {
             return Err(Refused { buf, error: PostError::NoConnection });
         };
         if rc.passive || rc.side.health.failed() {
             return Err(Refused { buf, error: PostError::NoConnection });
         }
+        if self.sends >= self.max_sends {
+            return Err(Refused { buf, error: PostError::Full });
+        }
         let was_dirty = rc.side.has_queued();
         rc.side.queue(buf, None, &mut self.regions).map_err(|(buf, error)| Refused { buf, error })?;
+        self.sends += 1;
         if !was_dirty {
-            self.rcs.wait(slot);
+            self.rcs.wait(slot.0);
         }
         Ok(())
     }
 
     fn ring(&mut self) {
-        let Self { ud, rcs, lists, regions, faults, .. } = self;
-        if ud.has_queued() && !ud.ring(lists, regions) {
-            note_failure(faults, ud.qpn(), false);
-        }
-        rcs.ring(|rc| {
-            if !rc.side.ring(lists, regions) {
+        let Self { uds, rcs, lists, regions, faults, sends, .. } = self;
+        // What the library does not take is dropped.
+        let mut ring = |side: &mut SendSide| {
+            let before = side.outstanding();
+            let taken = side.ring(lists, regions);
+            *sends = sends.saturating_sub(before.saturating_sub(side.outstanding()));
+            taken
+        };
+        uds.ring(|_, ud| {
+            if !ring(&mut ud.side) {
+                note_failure(faults, ud.qpn(), false);
+            }
+        });
+        rcs.ring(|_, rc| {
+            if !ring(&mut rc.side) {
                 let flushed = rc.side.outstanding() == 0;
                 if flushed {
                     rc.side.health.flushed();
@@ -380,6 +487,9 @@ impl Queues for VerbsQueues {
             let mut wc = [sys::ibv_wc::default(); BURST];
             let wc = Self::poll(&self.recv_cq, wc.get_mut(..most).unwrap_or_default(), &mut self.anomalies);
             if wc.is_empty() {
+                if most > 0 {
+                    self.empty_polls = self.empty_polls.wrapping_add(1);
+                }
                 break;
             }
             for wc in wc {
@@ -400,7 +510,9 @@ impl Queues for VerbsQueues {
                     Kind::Shared => self.message(wc, place),
                 };
                 if let Some((buf, source)) = arrived {
-                    burst.push(Received { buf, qpn: Qpn::new(wc.qp_num), source });
+                    let place = self.numbers.find(wc.qp_num);
+                    let ud = place.map(|(Place::Ud(slot) | Place::Rc(_, slot))| slot);
+                    burst.push(Received { buf, qpn: Qpn::new(wc.qp_num), ud, source });
                 }
             }
             if wc.len() < most {
@@ -415,6 +527,9 @@ impl Queues for VerbsQueues {
         let most = room(events);
         let mut wc = [sys::ibv_wc::default(); BURST];
         let wc = Self::poll(&self.send_cq, wc.get_mut(..most).unwrap_or_default(), &mut self.anomalies);
+        if wc.is_empty() && most > 0 {
+            self.sends = self.sends.saturating_sub(std::mem::take(&mut self.orphaned));
+        }
         for wc in wc {
             match untag(wc.wr_id) {
                 Some((kind @ (Kind::Send | Kind::Drain), place)) => {
@@ -427,28 +542,58 @@ impl Queues for VerbsQueues {
     }
 
     fn refill(&mut self) -> usize {
-        let mut posted = 0;
-        if !self.ud_closed {
-            posted += self.datagrams.refill(&self.ud.qp, &mut self.stash, &mut self.pool, &mut self.regions);
-        }
+        let Self { stash, pool, regions, .. } = self;
+        let mut posted = match &mut self.datagrams {
+            Some(shared) => shared.refill(stash, pool, regions),
+            None => {
+                let open = self.uds.all_mut().filter(|ud| ud.door == Door::Open);
+                open.map(|ud| refill_own(ud, stash, pool, regions)).sum()
+            }
+        };
         if let Some(srq) = &mut self.shared {
-            posted += srq.refill(&mut self.stash, &mut self.pool, &mut self.regions);
+            posted += srq.refill(stash, pool, regions);
         }
         posted
     }
 
-    fn close_ud(&mut self) {
-        self.ud_closed = true;
+    fn insert_ud(&mut self, slot: UdSlot, ud: VerbsUd) -> Result<(), VerbsUd> {
+        if !self.uds.is_free(slot.0.into()) || !self.numbers.insert(ud.qpn().get(), Place::Ud(slot)) {
+            return Err(ud);
+        }
+        self.uds.insert(slot.0.into(), ud)
     }
 
-    fn ud_outstanding(&self) -> u32 {
-        self.ud.outstanding() + self.datagrams.posted()
-    }
-
-    fn open_ud(&mut self) {
+    fn open_ud(&mut self, slot: UdSlot) {
         // The library counts its rings from 0 again by itself.
-        self.ud.health.restart();
-        self.ud_closed = false;
+        if let Some(ud) = self.uds.get_mut(slot.0.into()) {
+            ud.side.health.restart();
+            ud.door = Door::Open;
+        }
+    }
+
+    fn close_ud(&mut self, slot: UdSlot) {
+        if let Some(ud) = self.uds.get_mut(slot.0.into()) {
+            ud.door = Door::Closed(self.empty_polls);
+        }
+    }
+
+    fn ud_outstanding(&self, slot: UdSlot) -> u32 {
+        self.uds.get(slot.0.into()).map_or(0, |ud| {
+            // What it received before lies in the completion queue until that has been found empty.
+            let unread = ud.door == Door::Closed(self.empty_polls);
+            ud.side.outstanding() + ud.own.as_ref().map_or(0, DatagramReceives::posted) + u32::from(unread)
+        })
+    }
+
+    fn remove_ud(&mut self, slot: UdSlot) -> Option<VerbsUd> {
+        let ud = self.uds.remove(slot.0.into())?;
+        self.numbers.remove(ud.qpn().get());
+        self.orphaned += ud.side.sends();
+        Some(ud)
+    }
+
+    fn ud_qpn(&self, slot: UdSlot) -> Option<Qpn> {
+        self.uds.get(slot.0.into()).map(VerbsUd::qpn)
     }
 
     fn arm(&mut self) -> bool {
@@ -460,26 +605,41 @@ impl Queues for VerbsQueues {
     }
 
     fn receives_posted(&self) -> (u32, u32) {
-        (self.datagrams.posted(), self.shared.as_ref().map_or(0, SharedReceives::posted))
+        let own = || self.uds.all().filter_map(|ud| ud.own.as_ref()).map(DatagramReceives::posted).sum();
+        let datagrams = self.datagrams.as_ref().map_or_else(own, |shared| shared.receives.posted());
+        (datagrams, self.shared.as_ref().map_or(0, SharedReceives::posted))
     }
 
     fn insert_rc(&mut self, slot: RcSlot, rc: VerbsRc) -> Result<(), VerbsRc> {
-        self.rcs.insert(slot, rc)
+        if !self.rcs.is_free(slot.0) || !self.numbers.insert(rc.qpn().get(), Place::Rc(slot, rc.beside)) {
+            return Err(rc);
+        }
+        self.rcs.insert(slot.0, rc)
     }
 
     fn post_drain(&mut self, slot: RcSlot) -> Result<(), PostError> {
-        let rc = self.rcs.get_mut(slot).ok_or(PostError::NoConnection)?;
+        let rc = self.rcs.get_mut(slot.0).ok_or(PostError::NoConnection)?;
         rc.side.health.fail();
         rc.side.post_drain()
     }
 
     fn remove_rc(&mut self, slot: RcSlot) -> Option<VerbsRc> {
-        self.rcs.remove(slot)
+        let rc = self.rcs.remove(slot.0)?;
+        self.numbers.remove(rc.qpn().get());
+        self.orphaned += rc.side.sends();
+        Some(rc)
     }
 
     fn rc_outstanding(&self, slot: RcSlot) -> usize {
-        self.rcs.get(slot).map_or(0, |rc| rc.side.outstanding() as usize)
+        self.rcs.get(slot.0).map_or(0, |rc| rc.side.outstanding() as usize)
     }
+}
+
+/// Fills the receive queue up that a datagram queue pair has of its own.
+fn refill_own(ud: &mut VerbsUd, stash: &mut Stash, pool: &mut Pool, regions: &mut MrTable) -> usize {
+    let VerbsUd { side, own, .. } = ud;
+    own.as_mut()
+        .map_or(0, |own| own.refill(stash, pool, regions, |first, bad| side.post_receives(first, bad)))
 }
 
 /// The library's statuses (IBA 11.6.2).

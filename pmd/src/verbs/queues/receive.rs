@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use verbs_sys as sys;
 
-use super::super::object::{QueuePair, SharedReceiveQueue};
+use super::super::object::SharedReceiveQueue;
 use super::super::remedy;
 use super::{Kind, tag};
 use crate::hca::HcaError;
@@ -56,6 +56,11 @@ impl DatagramReceives {
         (self.buffers.len() - self.free.len()) as u32
     }
 
+    /// True if there is no place for a buffer, as when it has ended.
+    fn is_gone(&self) -> bool {
+        self.buffers.is_empty()
+    }
+
     /// Lets go of all buffers without giving them back.
     pub(super) fn forget(&mut self) {
         std::mem::forget(std::mem::take(&mut self.buffers));
@@ -68,12 +73,13 @@ impl DatagramReceives {
         Some(buf)
     }
 
+    /// Posts receives by `post` until all are posted or the pool is empty. Returns how many.
     pub(super) fn refill(
         &mut self,
-        qp: &QueuePair,
         stash: &mut Stash,
         pool: &mut Pool,
         regions: &mut MrTable,
+        post: impl Fn(*mut sys::ibv_recv_wr, &mut *mut sys::ibv_recv_wr) -> i32,
     ) -> usize {
         let mut posted = 0;
         while !self.free.is_empty() {
@@ -102,11 +108,8 @@ impl DatagramReceives {
             let count = slots.len();
             let complete =
                 requests.get(..count).unwrap_or_default().iter().take_while(|r| r.num_sge > 0).count();
-            let taken = post_list(requests.get_mut(..complete).unwrap_or_default(), |first, bad| {
-                // SAFETY: the queue pair lives and only its one owner posts to it; the list and the buffers, which are kept in
-                // `self.buffers` until they complete, are valid.
-                unsafe { sys::inline::post_recv(qp.raw(), first, bad) }
-            });
+            // The buffers are kept in `self.buffers` until they complete.
+            let taken = post_list(requests.get_mut(..complete).unwrap_or_default(), &post);
             for slot in slots.drain(..).skip(taken) {
                 drop(self.take(slot));
             }
@@ -117,6 +120,57 @@ impl DatagramReceives {
         }
         posted
     }
+}
+
+/// The receive queue that all datagram queue pairs share.
+#[derive(Debug)]
+pub(super) struct SharedDatagrams {
+    queue: Arc<SharedReceiveQueue>,
+    pub(super) receives: DatagramReceives,
+}
+
+impl SharedDatagrams {
+    pub(super) fn new(queue: Arc<SharedReceiveQueue>, depth: u32) -> Self {
+        Self { queue, receives: DatagramReceives::new(depth) }
+    }
+
+    pub(super) fn refill(&mut self, stash: &mut Stash, pool: &mut Pool, regions: &mut MrTable) -> usize {
+        let queue = &self.queue;
+        self.receives.refill(stash, pool, regions, |first, bad| {
+            // SAFETY: the queue lives and only its one owner posts to it; the list and the buffers are valid.
+            unsafe { sys::inline::post_srq_recv(queue.raw(), first, bad) }
+        })
+    }
+
+    /// Destroys the queue; see [`SharedReceives::destroy`].
+    pub(super) fn destroy(&mut self) -> Result<(), HcaError> {
+        if self.receives.is_gone() {
+            return Ok(());
+        }
+        let result = end(&self.queue);
+        if result.is_err() {
+            self.receives.forget();
+        }
+        self.receives = DatagramReceives::new(0);
+        result
+    }
+}
+
+impl Drop for SharedDatagrams {
+    fn drop(&mut self) {
+        if let Err(e) = self.destroy() {
+            tracing::warn!("{}", remedy::whole(&e));
+        }
+    }
+}
+
+/// Destroys a shared receive queue that no queue pair uses any more.
+fn end(queue: &Arc<SharedReceiveQueue>) -> Result<(), HcaError> {
+    if Arc::strong_count(queue) > 1 {
+        return Err(remedy::in_use("shared receive queue"));
+    }
+    // SAFETY: the only holder, who ends.
+    unsafe { queue.end() }
 }
 
 /// The shared receive queue with its buffers: each entry has as many as the largest message needs. A message takes the first
@@ -150,14 +204,7 @@ impl SharedReceives {
     /// they are better lost than in two hands.
     pub(super) fn destroy(&mut self) -> Result<(), HcaError> {
         let buffers = std::mem::take(&mut self.buffers);
-        let result = if buffers.is_empty() {
-            Ok(())
-        } else if Arc::strong_count(&self.queue) > 1 {
-            Err(remedy::in_use("shared receive queue"))
-        } else {
-            // SAFETY: the only holder, who ends.
-            unsafe { self.queue.end() }
-        };
+        let result = if buffers.is_empty() { Ok(()) } else { end(&self.queue) };
         if result.is_err() {
             std::mem::forget(buffers);
         }

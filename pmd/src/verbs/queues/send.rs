@@ -141,6 +141,18 @@ impl SendSide {
         self.queued.wrapping_sub(self.retired) + u32::from(self.draining)
     }
 
+    /// Sends that have not completed, other than the drain request.
+    pub(super) const fn sends(&self) -> u32 {
+        self.queued.wrapping_sub(self.retired)
+    }
+
+    /// Posts receives of the queue pair's own; see `ibv_post_recv`.
+    pub(super) fn post_receives(&self, first: *mut sys::ibv_recv_wr, bad: &mut *mut sys::ibv_recv_wr) -> i32 {
+        // SAFETY: the queue pair lives and only its one owner posts to it; the callers' lists and buffers are valid until they
+        // complete.
+        unsafe { sys::inline::post_recv(self.qp.raw(), first, bad) }
+    }
+
     pub(super) const fn has_queued(&self) -> bool {
         self.queued != self.posted
     }

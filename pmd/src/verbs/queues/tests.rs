@@ -13,6 +13,7 @@ use crate::verbs::object::{ProtectionDomain, played};
 const UD: u32 = 0x11;
 const RC: u32 = 0x22;
 const LKEY: u32 = 0x77;
+const UD_SLOT: UdSlot = UdSlot(0);
 
 /// What was posted, and what is to complete.
 #[derive(Default)]
@@ -144,17 +145,21 @@ impl Rig {
         }
         let bytes = pool.zones().iter().map(|z| z.length).sum();
         let ud = Self::qp(&domain, &send_cq, context, provider.cast(), UD);
-        let queues = VerbsQueues::new(Parts {
+        // The provider cannot share receives among datagram queue pairs.
+        let mut queues = VerbsQueues::new(Parts {
+            id: QueuesId(0),
             send_cq: Arc::clone(&send_cq),
             recv_cq,
-            ud: SendSide::new(ud, 8, 2, 4),
-            ud_receives: 4,
+            datagrams: None,
             srq: Some((srq, 3)),
             srq_depth: 2,
             regions,
             pool: pool.clone(),
+            max_ud: 2,
             max_rc: 2,
+            max_sends: 64,
         });
+        queues.insert_ud(UD_SLOT, VerbsUd::new(SendSide::new(ud, 8, 2, 4), 4)).unwrap();
         Self { queues, provider, domain, context, cq: send_cq, pool, bytes }
     }
 
@@ -180,7 +185,7 @@ impl Rig {
 
     fn rc(&self, depth: u32, passive: bool) -> VerbsRc {
         let qp = Self::qp(&self.domain, &self.cq, self.context, self.provider.cast(), RC);
-        VerbsRc::new(SendSide::new(qp, depth, 17, 4), passive)
+        VerbsRc::new(SendSide::new(qp, depth, 17, 4), passive, UD_SLOT)
     }
 
     fn received(&mut self) -> (RxBurst, ArrayVec<QpEvent, BURST>) {
@@ -198,11 +203,12 @@ impl Rig {
 #[test]
 fn one_completion_frees_all_sends_before_it_and_no_tail_waits() {
     let mut rig = Rig::new("verbs-send");
+    rig.queues.open_ud(UD_SLOT);
     let to = rig.to();
     for n in 0..8_u8 {
-        rig.queues.send_ud(&to, rig.pool.copy_from_slice(&[n; 60]).unwrap()).unwrap();
+        rig.queues.send_ud(UD_SLOT, &to, rig.pool.copy_from_slice(&[n; 60]).unwrap()).unwrap();
     }
-    let full = rig.queues.send_ud(&to, rig.pool.alloc().unwrap()).unwrap_err();
+    let full = rig.queues.send_ud(UD_SLOT, &to, rig.pool.alloc().unwrap()).unwrap_err();
     assert_eq!(full.error, PostError::Full);
     assert!(rig.provider().sends.is_empty(), "nothing before the doorbell");
     rig.queues.ring();
@@ -218,7 +224,7 @@ fn one_completion_frees_all_sends_before_it_and_no_tail_waits() {
     assert_eq!(rig.sent().0, 0, "told twice");
     assert_eq!(rig.queues.anomalies().unknown_entry, 1);
     // A single one is signalled.
-    rig.queues.send_ud(&to, rig.pool.alloc().unwrap()).unwrap();
+    rig.queues.send_ud(UD_SLOT, &to, rig.pool.alloc().unwrap()).unwrap();
     rig.queues.ring();
     assert_eq!(rig.provider().sends.last().unwrap().1, sys::IBV_SEND_SIGNALED);
 }
@@ -250,12 +256,13 @@ fn what_the_library_does_not_take_is_dropped_and_told() {
 #[test]
 fn foreign_memory_and_long_chains_are_refused_with_the_buffer() {
     let mut rig = Rig::new("verbs-limits");
+    rig.queues.open_ud(UD_SLOT);
     let to = rig.to();
     let long = rig.pool.copy_from_slice(&[0; 3 * 4096]).unwrap();
-    assert_eq!(rig.queues.send_ud(&to, long).unwrap_err().error, PostError::TooManySegments);
+    assert_eq!(rig.queues.send_ud(UD_SLOT, &to, long).unwrap_err().error, PostError::TooManySegments);
     let other =
         Pool::create("verbs-other", &PoolConfig { count: 4, data_room: 4096, cache: 0, socket: -1 }).unwrap();
-    let refused = rig.queues.send_ud(&to, other.copy_from_slice(b"x").unwrap()).unwrap_err();
+    let refused = rig.queues.send_ud(UD_SLOT, &to, other.copy_from_slice(b"x").unwrap()).unwrap_err();
     assert_eq!(refused.error, PostError::NotRegistered);
     assert!(rig.bytes > 0);
 }
@@ -263,7 +270,14 @@ fn foreign_memory_and_long_chains_are_refused_with_the_buffer() {
 #[test]
 fn a_datagram_begins_behind_the_place_of_its_grh() {
     let mut rig = Rig::new("verbs-datagram");
-    assert_eq!(rig.queues.refill(), 4 + 2);
+    // Nothing is posted to a queue pair in RESET (IBA 10.3.1).
+    assert_eq!((rig.queues.refill(), rig.queues.receives_posted()), (2, (0, 2)));
+    assert!(rig.provider().receives.is_empty());
+    let to = rig.to();
+    let early = rig.queues.send_ud(UD_SLOT, &to, rig.pool.alloc().unwrap()).unwrap_err();
+    assert_eq!(early.error, PostError::NoConnection);
+    rig.queues.open_ud(UD_SLOT);
+    assert_eq!(rig.queues.refill(), 4);
     assert_eq!(rig.queues.receives_posted(), (4, 2));
     let (id, list) = rig.provider().receives[2].clone();
     assert_eq!((list.len(), list[0].length), (1, 40 + 4096));
@@ -296,6 +310,7 @@ fn a_datagram_begins_behind_the_place_of_its_grh() {
 #[test]
 fn a_message_takes_the_segments_that_it_fills_and_the_rest_is_posted_again() {
     let mut rig = Rig::new("verbs-message");
+    rig.queues.open_ud(UD_SLOT);
     rig.queues.refill();
     let (id, list) = rig.provider().shared[0].clone();
     assert_eq!(list.len(), 3);

@@ -7,7 +7,7 @@ use pmd::hca::{PostError, QpState, Queues, RcSlot, Source};
 use pmd::mem::{Pool, PoolConfig};
 
 use super::Check;
-use crate::bench::{Bench, How, QKEY, pattern};
+use crate::bench::{Bench, How, QKEY, UD, pattern};
 use crate::lab::{Lab, Outcome, hold, same, wrong};
 
 /// Bytes of IPoIB's largest message.
@@ -242,7 +242,13 @@ fn taken_slot<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     use pmd::hca::{Backend, RcConfig};
     b.start()?;
     let link = b.connect(0, How::default())?;
-    let config = RcConfig { queues: crate::bench::WORKER, send_depth: 4, passive: false };
+    let config = RcConfig {
+        queues: crate::bench::WORKER,
+        port: b.lab.port(),
+        beside: UD,
+        send_depth: 4,
+        passive: false,
+    };
     for slot in [link.slot, RcSlot(u16::MAX)] {
         let rc = b.ends[0].hca.create_rc(&config)?;
         let qpn = L::Hca::rc_qpn(&rc);
@@ -355,14 +361,16 @@ fn at_once<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
                 let Ok(buf) = b.ends[at % 2].buffer(&bytes(at, sent[at])) else { continue };
                 match b.ends[at % 2].queues.send_rc(links[at / 2].slot, buf) {
                     Ok(()) => sent[at] += 1,
-                    Err(refused) => same!(refused.error, PostError::Full, "error"),
+                    Err(refused) => {
+                        same!(refused.error, PostError::Full, "error; faults: {:?}", b.ends[at % 2].faults)
+                    }
                 }
             }
         }
         for from in [0, 1] {
             // They may be lost, but not changed.
             let Ok(buf) = b.ends[from].buffer(&pattern(700, 7)) else { continue };
-            drop(b.ends[from].queues.send_ud(&to[from], buf));
+            drop(b.ends[from].queues.send_ud(UD, &to[from], buf));
         }
         b.turn();
         for to in [0, 1] {

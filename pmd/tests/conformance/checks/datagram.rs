@@ -11,7 +11,7 @@ use pmd::mem::{Pool, PoolConfig};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use super::Check;
-use crate::bench::{Bench, Message, QKEY, pattern};
+use crate::bench::{Bench, Message, QKEY, UD, pattern};
 use crate::lab::{Lab, Need, Outcome, hold, same, wrong};
 
 pub(super) fn checks<L: Lab>() -> Vec<Check<L>> {
@@ -119,7 +119,7 @@ fn segments<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     for count in [1, 2, 3, 4, 6, 40] {
         let chain = b.ends[0].chain(&bytes, bytes.len().div_ceil(count))?;
         same!(chain.segment_count(), count, "segments made");
-        match b.ends[0].queues.send_ud(&to, chain) {
+        match b.ends[0].queues.send_ud(UD, &to, chain) {
             Ok(()) => {
                 hold!(count < 40, "{count} segments are taken");
                 let got = b.messages(1, 1)?;
@@ -216,12 +216,12 @@ fn partition<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.need(Need::Partitions)?;
     b.start()?;
     let to = b.to(0, false, QKEY)?;
-    b.lab.set_pkey(&mut b.ends[1].hca, PKey(0x8001))?;
+    b.lab.set_pkey(&mut b.ends[1].hca, 0, PKey(0x8001))?;
     b.send_ud(0, &to, b"outsider")?;
     b.freed(0, 1)?;
     b.linger(Duration::from_millis(20));
     same!(b.ends[1].messages.len(), 0, "messages of another partition");
-    b.lab.set_pkey(&mut b.ends[1].hca, PKey::DEFAULT)?;
+    b.lab.set_pkey(&mut b.ends[1].hca, 0, PKey::DEFAULT)?;
     b.send_ud(0, &to, b"member")?;
     same!(b.messages(1, 1)?[0].bytes, b"member", "data");
     Ok(())
@@ -231,7 +231,7 @@ fn stray<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.start()?;
     let qpn = Qpn::new(b.ends[1].ud.get() ^ 0x55_5500);
     let nobody = UdDestination { av: b.way(0, false)?, qpn, qkey: QKEY };
-    let nobody = b.ends[0].hca.destination(&nobody)?;
+    let nobody = b.ends[0].hca.destination(b.lab.port(), &nobody)?;
     let to = b.to(0, false, QKEY)?;
     b.send_ud(0, &nobody, b"stray")?;
     b.send_ud(0, &to, b"known")?;
@@ -290,7 +290,7 @@ fn full<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     let mut taken = 0;
     loop {
         let buf = b.ends[0].buffer(&pattern(60, taken))?;
-        match b.ends[0].queues.send_ud(&to, buf) {
+        match b.ends[0].queues.send_ud(UD, &to, buf) {
             Ok(()) => taken += 1,
             Err(refused) => {
                 same!(refused.error, PostError::Full, "error");
@@ -322,7 +322,7 @@ fn foreign<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     };
     let Some(buf) = pool.copy_from_slice(b"foreign") else { return wrong("the pool is empty") };
     let to = b.to(0, false, QKEY)?;
-    match b.ends[0].queues.send_ud(&to, buf) {
+    match b.ends[0].queues.send_ud(UD, &to, buf) {
         Ok(()) => wrong("memory that is not registered was taken"),
         Err(refused) => {
             same!(refused.error, PostError::NotRegistered, "error");
@@ -342,7 +342,7 @@ fn early<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     let mut taken = 0;
     let mut post = |b: &mut Bench<'_, L>| -> Outcome {
         let buf = b.ends[0].buffer(b"early")?;
-        taken += usize::from(b.ends[0].queues.send_ud(&to, buf).is_ok());
+        taken += usize::from(b.ends[0].queues.send_ud(UD, &to, buf).is_ok());
         b.linger(Duration::from_millis(3));
         Ok(())
     };
@@ -350,6 +350,7 @@ fn early<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     let ud = b.ends[0].ud;
     for to in [QpTransition::UdToInit { pkey_index: 0, qkey: QKEY }, QpTransition::UdToReceive] {
         b.ends[0].hca.modify_qp(ud, &to)?;
+        b.ends[0].queues.open_ud(UD);
         post(b)?;
     }
     b.ends[0].hca.modify_qp(ud, &QpTransition::UdToSend { sq_psn: ib_wire::Psn::new(0) })?;
@@ -379,16 +380,16 @@ fn reopened<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         b.ends[0].queues.ring();
         for at in [0, 1] {
             let end = &mut b.ends[at];
-            end.queues.close_ud();
+            end.queues.close_ud(UD);
             end.hca.modify_qp(end.ud, &QpTransition::ToError)?;
-            b.until("everything back", |b| b.ends[at].queues.ud_outstanding() == 0)?;
+            b.until("everything back", |b| b.ends[at].queues.ud_outstanding(UD) == 0)?;
             let end = &mut b.ends[at];
-            let refused = end.pool.alloc().and_then(|buf| end.queues.send_ud([&to, &back][at], buf).err());
+            let refused =
+                end.pool.alloc().and_then(|buf| end.queues.send_ud(UD, [&to, &back][at], buf).err());
             hold!(refused.is_some(), "a closed queue pair takes sends");
             end.hca.modify_qp(end.ud, &QpTransition::ToReset)?;
             same!(end.hca.qp_state(end.ud)?, QpState::Reset, "state");
             end.open_ud(QKEY)?;
-            end.queues.open_ud();
         }
         b.linger(Duration::from_millis(5));
         for end in &mut b.ends {

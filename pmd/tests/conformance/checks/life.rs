@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use pmd::hca::{AsyncEvent, Backend, Control, PostError, QpFault, QpState, QpTransition, Queues, RcConfig};
+use pmd::hca::{
+    AsyncEvent, Backend, Control, PostError, QpFault, QpState, QpTransition, Queues, RcConfig, RcSlot,
+};
 
 use super::Check;
-use crate::bench::{Bench, How, Link, QKEY, WORKER, pattern};
+use crate::bench::{Bench, How, Link, QKEY, UD, WORKER, pattern};
 use crate::lab::{Lab, Outcome, hold, same, wrong};
 
 pub(super) fn checks<L: Lab>() -> Vec<Check<L>> {
@@ -166,30 +168,38 @@ fn again<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.until("all entries posted", |b| b.ends[1].queues.receives_posted().1 == 32)
 }
 
+/// More queue pairs than places may exist, but not be at work; what cannot fit at all is refused when the queues are made.
 fn too_many<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
-    let config = RcConfig { queues: WORKER, send_depth: 1, passive: true };
-    let mut made = Vec::new();
-    let refused = loop {
-        match b.ends[0].hca.create_rc(&config) {
-            Ok(rc) => made.push(rc),
-            Err(e) => break e,
+    let port = b.lab.port();
+    let config = RcConfig { queues: WORKER, port, beside: UD, send_depth: 1, passive: true };
+    for slot in 0..9 {
+        let rc = b.ends[0].hca.create_rc(&config)?;
+        match b.ends[0].queues.insert_rc(RcSlot(slot), rc) {
+            Ok(()) => hold!(slot < 8, "a ninth one in eight places"),
+            Err(rc) => {
+                hold!(slot == 8, "place {slot} of 8 is not free");
+                b.ends[0].hca.destroy_rc(rc)?;
+            }
         }
-        hold!(made.len() < 1000, "a thousand passive queue pairs on queues for 8");
-    };
-    let count = made.len();
-    hold!(count >= 8, "{count} of 8: {refused}");
-    for rc in made {
-        b.ends[0].hca.destroy_rc(rc)?;
     }
-    let rc = b.ends[0].hca.create_rc(&config)?;
-    b.ends[0].hca.destroy_rc(rc)?;
     let elsewhere = RcConfig { queues: pmd::hca::QueuesId(77), ..config };
     hold!(b.ends[0].hca.create_rc(&elsewhere).is_err(), "queues that do not exist take a connection");
+    let pool = b.ends[0].pool.clone();
+    let most = b.ends[0].hca.device().max_qp;
+    let huge = pmd::hca::QueuesConfig {
+        id: pmd::hca::QueuesId(5),
+        max_rc: most.max(1 << 22),
+        ..crate::bench::sizes()
+    };
+    match b.ends[0].hca.create_queues(&huge, &pool) {
+        Err(e) => hold!(e.to_string().contains("max-connections"), "no remedy: {e}"),
+        Ok(_) => return wrong("more connections than the device can have"),
+    }
     Ok(())
 }
 
 fn twice<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
-    let config = pmd::hca::QueuesConfig { port: b.lab.port(), ..crate::bench::sizes() };
+    let config = crate::bench::sizes();
     let pool = b.ends[0].pool.clone();
     hold!(b.ends[0].hca.create_queues(&config, &pool).is_err(), "made twice");
     Ok(())

@@ -8,6 +8,7 @@ mod life;
 mod management;
 mod multicast;
 mod query;
+mod several;
 mod shared;
 mod state;
 
@@ -45,6 +46,7 @@ pub(crate) fn all<L: Lab>() -> Vec<(&'static str, Vec<Check<L>>)> {
     vec![
         ("query", query::checks()),
         ("datagram", datagram::checks()),
+        ("several", several::checks()),
         ("multicast", multicast::checks()),
         ("connection", connection::checks()),
         ("shared", shared::checks()),

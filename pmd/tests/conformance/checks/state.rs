@@ -4,7 +4,7 @@ use ib_wire::{Psn, QKey, Qpn};
 use pmd::hca::{Backend, Control, HcaError, QpState, QpTransition, RcConfig};
 
 use super::Check;
-use crate::bench::{Bench, How, QKEY, WORKER, rc_to_receive, rc_to_send};
+use crate::bench::{Bench, How, QKEY, UD, WORKER, rc_to_receive, rc_to_send};
 use crate::lab::{Lab, Outcome, hold, same, wrong};
 
 pub(super) fn checks<L: Lab>() -> Vec<Check<L>> {
@@ -90,7 +90,7 @@ fn connected<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     let all = transitions(b)?;
     let way = [all[1], all[3], all[5]];
     for passive in [false, true] {
-        let config = RcConfig { queues: WORKER, send_depth: 4, passive };
+        let config = RcConfig { queues: WORKER, port: b.lab.port(), beside: UD, send_depth: 4, passive };
         let rc = b.ends[0].hca.create_rc(&config)?;
         let qpn = L::Hca::rc_qpn(&rc);
         same!(b.ends[0].state(qpn)?, QpState::Reset, "first state");

@@ -153,7 +153,12 @@ impl Device {
     /// Plugs a link in, and makes the port active, as a subnet manager would.
     pub(crate) fn plug(&mut self, link: CableEnd) {
         self.engine.set_cable(PORT, Some(link)).unwrap();
-        self.engine.activate(PORT, Lid(self.settings.lid), Mtu::B4096).unwrap();
+        self.activate(Mtu::B2048);
+    }
+
+    /// Has the subnet manager give the port this MTU.
+    pub(crate) fn activate(&mut self, mtu: Mtu) {
+        self.engine.activate(PORT, Lid(self.settings.lid), mtu).unwrap();
     }
 
     /// Drops the events so far.

@@ -40,9 +40,9 @@ pub(crate) fn boot(settings: &[Settings]) {
 }
 
 /// Gives a device another P_Key, as a subnet manager would.
-pub(crate) fn set_pkey(device: usize, key: PKey) {
-    sysfs::put_pkey(device, 0, key.0);
-    with(device, |d| d.engine.set_pkey(device::PORT, 0, key)).unwrap();
+pub(crate) fn set_pkey(device: usize, index: u16, key: PKey) {
+    sysfs::put_pkey(device, index.into(), key.0);
+    with(device, |d| d.engine.set_pkey(device::PORT, index, key)).unwrap();
 }
 
 /// Looks at a device, or changes it.

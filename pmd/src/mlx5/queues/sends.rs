@@ -1,0 +1,158 @@
+//! Completions of sends: buffers go home, and those that no completion would tell of are asked for.
+
+use ib_wire::Qpn;
+
+use super::{Events, MlxQueues};
+use crate::bookkeeping::{Completed, Health, Place};
+use crate::hca::WcStatus;
+use crate::mlx5::bus::Bus;
+use crate::mlx5::cq::{Completion, What};
+use crate::mlx5::packet::{Packet, Stash};
+
+/// Most completions that one poll of sends takes.
+const SEND_BATCH: usize = 64;
+/// Queue pairs that one poll looks at for sends that nothing will signal any more: where it found something, and where not.
+const VISITS: usize = 2;
+const IDLE_VISITS: usize = 64;
+
+/// How many sends may be outstanding at once, of all queue pairs together.
+///
+/// Each may complete by itself once it is flushed, so that this is what the completion queue has room for: rings may promise
+/// more, since they never are all full at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Credit {
+    most: u32,
+    outstanding: u32,
+    /// Of queue pairs that were taken out with sends outstanding. Their completions may still lie in the queue.
+    orphaned: u32,
+}
+
+impl Credit {
+    pub(super) const fn new(most: u32) -> Self {
+        Self { most, outstanding: 0, orphaned: 0 }
+    }
+
+    #[inline]
+    pub(super) const fn has_room(&self) -> bool {
+        self.outstanding < self.most
+    }
+
+    #[inline]
+    pub(super) const fn take(&mut self) {
+        self.outstanding += 1;
+    }
+
+    #[inline]
+    const fn give_back(&mut self, count: u32) {
+        self.outstanding = self.outstanding.saturating_sub(count);
+    }
+
+    pub(super) const fn orphan(&mut self, count: u32) {
+        self.orphaned += count;
+    }
+
+    /// The completion queue was found empty.
+    const fn settle(&mut self) {
+        let orphaned = std::mem::replace(&mut self.orphaned, 0);
+        self.give_back(orphaned);
+    }
+}
+
+impl<B: Bus, P: Packet> MlxQueues<B, P> {
+    /// Reaps send completions. Returns how many buffers went home.
+    pub fn reap(&mut self, events: &mut Events) -> usize {
+        let mut freed = 0;
+        let mut batch = Stash::new();
+        for _ in 0..SEND_BATCH {
+            if events.remaining_capacity() < Health::MAX_EVENTS {
+                break;
+            }
+            let Some(cqe) = self.send_cq.poll() else {
+                self.credit.settle();
+                break;
+            };
+            freed += self.send_completion(&Completion::of(&cqe), &mut batch, events);
+        }
+        self.send_cq.publish();
+        P::free_all(&mut batch);
+        self.visit(if freed > 0 { VISITS } else { IDLE_VISITS });
+        freed
+    }
+
+    /// Looks at some of the queue pairs that lag.
+    fn visit(&mut self, most: usize) {
+        for _ in 0..most.min(self.lagging.len()) {
+            let Some(place) = self.lagging.pop_front() else { return };
+            let side = match place {
+                Place::Ud(slot) => self.uds.get_mut(slot.0.into()).map(|ud| &mut ud.side),
+                Place::Rc(slot, _) => self.rcs.get_mut(slot.0).map(|rc| &mut rc.side),
+            };
+            let Some(side) = side else { continue };
+            // Rung at once if it was not waiting for the next round anyway.
+            let was_dirty = side.sq.is_dirty();
+            if self.credit.has_room() && side.visit() {
+                self.credit.take();
+                if !was_dirty {
+                    side.sq.ring(&mut self.bus);
+                }
+            }
+            if side.still_lags() {
+                self.lagging.push_back(place);
+            }
+        }
+    }
+
+    /// A send has completed or failed. Returns how many buffers it frees into `batch`.
+    #[inline]
+    pub(super) fn send_completion(
+        &mut self,
+        completion: &Completion,
+        batch: &mut Stash<P>,
+        events: &mut Events,
+    ) -> usize {
+        let status = match completion.what {
+            What::Sent { .. } => WcStatus::Success,
+            What::SendFailed(failure) => failure.status,
+            What::Received(_) | What::ReceiveFailed(_) | What::Unknown(_) => {
+                self.anomalies.unknown_opcode += 1;
+                return 0;
+            }
+        };
+        let found = match self.numbers.find(completion.qpn) {
+            Some(Place::Ud(slot)) => self.uds.get_mut(slot.0.into()).map(|ud| (&mut ud.side, true, true)),
+            Some(Place::Rc(slot, _)) => self.rcs.get_mut(slot.0).map(|rc| (&mut rc.side, false, !rc.passive)),
+            None => None,
+        };
+        let Some((side, datagram, counts)) = found.filter(|(side, ..)| side.sq.qpn() == completion.qpn)
+        else {
+            self.anomalies.unknown_qp += 1;
+            return 0;
+        };
+        let mut freed = 0;
+        let before = side.outstanding();
+        let reaped = side.complete(completion.counter, |buf| {
+            freed += 1;
+            if batch.is_full() {
+                P::free_all(batch);
+            }
+            batch.push(buf);
+        });
+        if !reaped.known {
+            self.anomalies.unknown_entry += 1;
+            return 0;
+        }
+        let outstanding = side.outstanding();
+        if counts {
+            self.credit.give_back(before.saturating_sub(outstanding));
+        }
+        let what = Completed {
+            qpn: Qpn::new(completion.qpn),
+            status,
+            drained: reaped.drained,
+            outstanding,
+            datagram,
+        };
+        side.health.completed(what, events);
+        freed
+    }
+}

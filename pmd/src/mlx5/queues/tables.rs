@@ -1,0 +1,124 @@
+//! Queue pairs come and go.
+
+use ib_wire::Qpn;
+
+use super::MlxQueues;
+use crate::bookkeeping::Place;
+use crate::hca::{PostError, RcSlot, UdSlot};
+use crate::mlx5::bus::Bus;
+use crate::mlx5::packet::Packet;
+use crate::mlx5::rc::RcQp;
+use crate::mlx5::ud::{Door, UdQp};
+
+impl<B: Bus, P: Packet> MlxQueues<B, P> {
+    /// See [`crate::hca::Queues::insert_ud`].
+    #[expect(clippy::result_large_err, reason = "what is not taken is handed back")]
+    pub fn insert_datagrams(&mut self, slot: UdSlot, ud: UdQp<P>) -> Result<(), UdQp<P>> {
+        let Some(known) = self.ud_numbers.get_mut(usize::from(slot.0)) else { return Err(ud) };
+        if !self.uds.is_free(slot.0.into()) {
+            return Err(ud);
+        }
+        let number = ud.qpn().get();
+        if let Some(old) = known.replace(number)
+            && self.numbers.find(old) == Some(Place::Ud(slot))
+        {
+            self.numbers.remove(old);
+        }
+        if !self.numbers.insert(number, Place::Ud(slot)) {
+            return Err(ud);
+        }
+        self.uds.insert(slot.0.into(), ud)
+    }
+
+    /// See [`crate::hca::Queues::open_ud`]. Does nothing as long as anything is outstanding.
+    pub fn open_datagrams(&mut self, slot: UdSlot) {
+        if self.datagrams_outstanding(slot) == 0
+            && let Some(ud) = self.uds.get_mut(slot.0.into())
+        {
+            // In RESET the device counts from 0 again.
+            ud.side.restart();
+            ud.door = Door::Open;
+        }
+    }
+
+    /// See [`crate::hca::Queues::close_ud`].
+    pub fn close_datagrams(&mut self, slot: UdSlot) {
+        let Some(ud) = self.uds.get_mut(slot.0.into()) else { return };
+        ud.door = Door::Closed(self.empty_polls);
+        // What waits for the doorbell is flushed with the rest.
+        ud.side.sq.ring(&mut self.bus);
+        self.uds.rung(slot.0.into());
+    }
+
+    /// See [`crate::hca::Queues::ud_outstanding`].
+    #[must_use]
+    pub fn datagrams_outstanding(&self, slot: UdSlot) -> u32 {
+        self.uds.get(slot.0.into()).map_or(0, |ud| {
+            // What it received before lies in the completion queue until that has been found empty.
+            let unread = ud.door == Door::Closed(self.empty_polls);
+            ud.side.outstanding() + u32::from(unread)
+        })
+    }
+
+    /// See [`crate::hca::Queues::remove_ud`].
+    pub fn remove_datagrams(&mut self, slot: UdSlot) -> Option<UdQp<P>> {
+        let ud = self.uds.remove(slot.0.into())?;
+        self.credit.orphan(ud.side.outstanding());
+        self.lagging.retain(|place| *place != Place::Ud(slot));
+        Some(ud)
+    }
+
+    /// Number of the datagram queue pair in a slot.
+    #[must_use]
+    pub fn datagrams_qpn(&self, slot: UdSlot) -> Option<Qpn> {
+        self.uds.get(slot.0.into()).map(UdQp::qpn)
+    }
+
+    /// Numbers of all queue pairs: datagram ones, connected ones.
+    pub(crate) fn all_numbers(&self) -> (Vec<Qpn>, Vec<Qpn>) {
+        (self.uds.all().map(UdQp::qpn).collect(), self.rcs.all().map(RcQp::qpn).collect())
+    }
+
+    /// Takes a connected queue pair into the table.
+    #[expect(clippy::result_large_err, reason = "what is not taken is handed back")]
+    pub fn insert(&mut self, slot: RcSlot, rc: RcQp<P>) -> Result<(), RcQp<P>> {
+        if !self.rcs.is_free(slot.0) || !self.numbers.insert(rc.qpn().get(), Place::Rc(slot, rc.beside)) {
+            return Err(rc);
+        }
+        self.rcs.insert(slot.0, rc)
+    }
+
+    /// Takes a connected queue pair out of the table.
+    pub fn remove(&mut self, slot: RcSlot) -> Option<RcQp<P>> {
+        let rc = self.rcs.remove(slot.0)?;
+        self.numbers.remove(rc.qpn().get());
+        if !rc.passive {
+            self.credit.orphan(rc.side.outstanding());
+        }
+        self.lagging.retain(|place| !matches!(place, Place::Rc(other, _) if *other == slot));
+        Some(rc)
+    }
+
+    /// Posts the drain request of a queue pair that is in error, and rings.
+    pub fn drain(&mut self, slot: RcSlot) -> Result<(), PostError> {
+        let rc = self.rcs.get_mut(slot.0).ok_or(PostError::NoConnection)?;
+        // Those of passive ones complete among the receives, where there is room for one of each.
+        if !rc.passive && !self.credit.has_room() {
+            return Err(PostError::Full);
+        }
+        rc.side.post_drain()?;
+        if !rc.passive {
+            self.credit.take();
+        }
+        rc.side.health.fail();
+        rc.side.sq.ring(&mut self.bus);
+        self.rcs.rung(slot.0);
+        Ok(())
+    }
+
+    /// Sends outstanding on a connected queue pair.
+    #[must_use]
+    pub fn outstanding(&self, slot: RcSlot) -> usize {
+        self.rcs.get(slot.0).map_or(0, |rc| rc.side.outstanding() as usize)
+    }
+}
