@@ -20,6 +20,8 @@ from checks.laboratory import Checks, Laboratory, check_stop, say
 from checks.operators import check_ctl, check_no_leak, check_second_gateway, check_socket, check_stats_lines, operator_errors
 from checks.pair import pair
 from checks.routers import routers
+from checks.owners import (check_claim_from_ethernet, check_claim_from_infiniband, check_move_to_ethernet,
+                           check_move_to_infiniband)
 from checks.sizes import check_fragments, check_mode_switch, check_to_all, check_too_big, check_ud_limits
 from demo import ETH, ETH_IP, IB, IB_IP, Failed
 
@@ -43,6 +45,10 @@ def hard(args, checks):
             ("gids_watch_ends", lambda: gids.check_watch_ends(lab)),
             ("gids_prefix_changed", lambda: gids.check_prefix(lab)),
             ("gids_dead_maintainer", lambda: gids.check_dead_maintainer(lab)),
+            ("owner_claim_from_ethernet", lambda: check_claim_from_ethernet(lab)),
+            ("owner_claim_from_infiniband", lambda: check_claim_from_infiniband(lab)),
+            ("owner_move_to_ethernet", lambda: check_move_to_ethernet(lab)),
+            ("owner_move_to_infiniband", lambda: check_move_to_infiniband(lab)),
             ("hostile_frames", lambda: check_hostile_frames(lab)),
             ("hostile_sizes", lambda: check_odd_sizes(lab)),
             ("hostile_random_frames", lambda: check_random_frames(lab)),

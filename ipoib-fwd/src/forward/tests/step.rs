@@ -301,3 +301,24 @@ proptest! {
         prop_assert!(etherparse::SlicedPacket::from_ethernet(&out).is_ok());
     }
 }
+
+#[test]
+fn the_gateways_own_packets_go_by_the_way_that_takes_them() {
+    let t = tables();
+    let own = |to, ip: &[u8]| {
+        let framed = [&[0; 14][..], ip].concat();
+        match own_to_ib(&framed, framed.len(), to, &t) {
+            EthVerdict::Forward { via: Via::Rc(_), .. } => "connection",
+            EthVerdict::Forward { via: Via::Ud(_), .. } => "datagram",
+            EthVerdict::Fragment { via: Via::Ud(_), mtu, .. } if mtu <= t.settings.ud_ip_mtu() => "pieces",
+            EthVerdict::Drop(reason) => reason.name(),
+            _ => "else",
+        }
+    };
+    let (short, long) = (ip(GATEWAY, IB_UD, 500), ip(GATEWAY, IB_UD, 8000));
+    assert_eq!(own(IB_RC, &long), "connection");
+    assert_eq!((own(IB_UD, &short), own(IB_UD, &long)), ("datagram", "pieces"));
+    assert_eq!(own(IB_UD, &dont_fragment(long.clone())), "too-big");
+    assert_eq!((own(IB_PATHLESS, &short), own(NOBODY, &short)), ("neighbour-unresolved", "neighbour-unresolved"));
+    assert_eq!(own(IB_RC, &short[..19]), "truncated");
+}

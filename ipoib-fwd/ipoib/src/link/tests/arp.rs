@@ -238,3 +238,48 @@ fn a_new_q_key_reaches_queue_pairs_and_entries() {
     let b = f.nodes[1].ip;
     assert_eq!(f.nodes[0].table.get(b).and_then(|n| n.ud).map(|u| u.qkey), Some(f.qkey));
 }
+
+#[test]
+fn nobody_is_asked_in_the_name_of_a_host_that_has_moved_to_the_fabric() {
+    let mut f = datagram(3);
+    f.run(ms(100));
+    let (b, moved) = (f.nodes[1].ip, f.nodes[2].ip);
+    let now = f.now;
+    f.nodes[0].link.resolve(now, WorkerIndex(0), moved, b);
+    f.run(secs(1));
+    assert_eq!(f.nodes[1].link.neighbour_hardware(moved), Some(f.address(0, 0)), "we speak for it");
+    // Now it is a host of this link, which tells everybody.
+    f.resolve(2, 1);
+    let (now, there) = (f.now, f.address(2, 0));
+    f.nodes[0].link.meet_neighbour(now, WorkerIndex(0), Ipv4Addr::UNSPECIFIED, there, moved);
+    f.run(secs(1));
+    assert!(f.nodes[0].table.get(moved).is_some_and(|n| n.ud.is_some()), "met, and its path found");
+    let before = f.nodes[0].link.counters().arp_requests_sent;
+    for _ in 0..8 {
+        f.use_by(0, 0, 1);
+        f.use_by(1, 0, 2);
+        f.run(secs(5));
+        assert_eq!(f.nodes[1].link.neighbour_hardware(moved), Some(there));
+    }
+    assert!(f.nodes[0].link.counters().arp_requests_sent > before, "it was asked meanwhile");
+    assert!(f.nodes[0].link.neighbour_hardware(b).is_some(), "and has answered");
+    let now = f.now;
+    f.nodes[0].link.forget_neighbour(now, moved);
+    f.run(ms(100));
+    assert!(f.nodes[0].table.get(moved).is_none());
+}
+
+#[test]
+fn a_neighbour_is_asked_on_behalf_of_others_by_unicast() {
+    let mut f = datagram(3);
+    f.run(ms(100));
+    f.resolve(0, 1);
+    f.run(secs(1));
+    let (b, now) = (f.nodes[1].ip, f.now);
+    let heard = |f: &Fabric, n: usize| f.nodes[n].link.counters().arp_received;
+    let before = [heard(&f, 0), heard(&f, 1), heard(&f, 2)];
+    f.nodes[0].link.ask_neighbour(now, WorkerIndex(0), Ipv4Addr::UNSPECIFIED, b);
+    f.run(ms(100));
+    // The question reaches one, and so does the answer.
+    assert_eq!([heard(&f, 0), heard(&f, 1), heard(&f, 2)], [before[0] + 1, before[1] + 1, before[2]]);
+}
