@@ -6,13 +6,13 @@ import time
 
 import ibwire
 from checks.frames import arp, ethernet_socket
-from checks.laboratory import back_within
+from checks.laboratory import back_within, socket_in
 from demo import ETH, ETH_IP, IB, IB_IP, PREFIX, Failed, ping, run
 
 EVERYONE = b"\xff" * 6
 STRANGER = b"\x02\x13\x13\x13\x13\x13"
 TO_ETHERNET, TO_INFINIBAND = "10.77.0.70", "10.77.0.80"
-QKEY, QPN = 0x0B1B, 5
+QKEY, QPN, ARP = 0x0B1B, 5, 0x0806
 
 
 def announcement(mac, ip):
@@ -106,7 +106,9 @@ def check_move_to_ethernet(lab):
 def check_move_to_infiniband(lab):
     """An address whose Ethernet host is gone turns up on InfiniBand: Ethernet is told where."""
     raw, gateway, _ = ethernet_socket(lab)
-    with raw, Neighbour(lab) as new:
+    raw.close()
+    with socket_in(ETH, socket.AF_PACKET, socket.SOCK_RAW) as ears, Neighbour(lab) as new:
+        ears.bind(("eth0", ARP))
         run("ip", "addr", "add", f"{TO_INFINIBAND}/{PREFIX}", "dev", "eth0", netns=ETH)
         try:
             before, there = counters(lab), ping(IB, TO_INFINIBAND, 56, count=3)
@@ -115,10 +117,10 @@ def check_move_to_infiniband(lab):
         new.request(TO_INFINIBAND, TO_INFINIBAND)
         begin, told = time.monotonic(), None
         want = announcement(gateway, TO_INFINIBAND)
-        raw.settimeout(0.2)
+        ears.settimeout(0.2)
         while told is None and time.monotonic() - begin < 5:
             try:
-                told = round(time.monotonic() - begin, 2) if raw.recv(2048).startswith(want) else None
+                told = round(time.monotonic() - begin, 2) if ears.recv(2048).startswith(want) else None
             except TimeoutError:
                 pass
         moves = counters(lab)["moves"] - before["moves"]

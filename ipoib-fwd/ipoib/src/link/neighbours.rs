@@ -56,6 +56,17 @@ impl State {
     }
 }
 
+/// Who makes room for whom in a full table: the lower for the higher, and for its like.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Class {
+    /// Has not answered.
+    Unanswered,
+    /// No worker sends to it.
+    Unused,
+    /// Carries traffic.
+    Used,
+}
+
 /// One neighbour.
 #[derive(Debug)]
 pub(super) struct Entry {
@@ -66,6 +77,20 @@ pub(super) struct Entry {
     last_used: Instant,
     /// When each worker last sent to it.
     users: Vec<Option<Instant>>,
+    /// Its place in the order of eviction.
+    place: (Class, Instant),
+}
+
+impl Entry {
+    /// Who it makes room for, by what is known of it now.
+    fn class(&self) -> Class {
+        match (self.hardware, self.state) {
+            (None, _) => Class::Unanswered,
+            (Some(_), State::Stale) => Class::Unused,
+            (Some(_), _) if self.users.iter().any(Option::is_some) => Class::Used,
+            (Some(_), _) => Class::Unused,
+        }
+    }
 }
 
 /// All neighbours.
@@ -74,6 +99,8 @@ pub(super) struct NeighbourMap {
     entries: HashMap<Ipv4Addr, Entry>,
     /// Which neighbours have which link-layer address.
     by_address: BTreeSet<(Gid, Qpn, Ipv4Addr)>,
+    /// Who makes room first.
+    order: BTreeSet<(Class, Instant, Ipv4Addr)>,
     /// Token bucket of new addresses.
     tokens: u32,
     refilled: Instant,
@@ -81,7 +108,13 @@ pub(super) struct NeighbourMap {
 
 impl NeighbourMap {
     pub(super) fn new(now: Instant) -> Self {
-        Self { entries: HashMap::new(), by_address: BTreeSet::new(), tokens: NEW_BURST, refilled: now }
+        Self {
+            entries: HashMap::new(),
+            by_address: BTreeSet::new(),
+            order: BTreeSet::new(),
+            tokens: NEW_BURST,
+            refilled: now,
+        }
     }
 
     /// True if a neighbour's port has this GID.
@@ -124,6 +157,17 @@ impl NeighbourMap {
             .any(|hardware| hardware.flags.has_rc())
     }
 
+    /// Puts a neighbour where it belongs in the order of eviction, after anything about it has changed.
+    fn place(&mut self, ip: Ipv4Addr) {
+        let Some(entry) = self.entries.get_mut(&ip) else { return };
+        let now = (entry.class(), entry.last_used);
+        let before = std::mem::replace(&mut entry.place, now);
+        if before != now {
+            self.order.remove(&(before.0, before.1, ip));
+        }
+        self.order.insert((now.0, now.1, ip));
+    }
+
     fn take_token(&mut self, now: Instant) -> bool {
         let elapsed = now.duration_since(self.refilled);
         let fresh = (elapsed.as_micros() * u128::from(NEW_PER_SECOND) / 1_000_000).min(u128::from(NEW_BURST));
@@ -161,13 +205,12 @@ impl Link {
         if !self.make_room(now) {
             return;
         }
-        let mut users = vec![None; self.settings.workers.len()];
-        if let Some(user) = users.get_mut(usize::from(worker.0)) {
+        self.enter(now, (worker, source), ip);
+        if let Some(entry) = self.neighbours.entries.get_mut(&ip)
+            && let Some(user) = entry.users.get_mut(usize::from(worker.0))
+        {
             *user = Some(now);
         }
-        let state = State::Incomplete { tries: 1 };
-        let entry = Entry { hardware: None, state, source: (worker, source), last_used: now, users };
-        self.neighbours.entries.insert(ip, entry);
         self.timers.set(Timer::Neighbour(ip), now + RETRY);
         self.request(now, worker, source, ip);
     }
@@ -177,23 +220,14 @@ impl Link {
         if self.neighbours.entries.len() < self.settings.max_neighbours {
             return true;
         }
-        // Those without an address go first, then those that are out of use.
-        let victim = self
-            .neighbours
-            .entries
-            .iter()
-            .filter(|(_, e)| match e.state {
-                State::Incomplete { .. } | State::Failed | State::Stale => true,
-                State::Reachable | State::Probe { .. } => false,
-            })
-            .min_by_key(|(_, e)| (e.hardware.is_some(), e.last_used))
-            .map(|(ip, _)| *ip);
-        match victim {
-            Some(ip) => {
+        // Those without an address go first, then those that are out of use; who carries traffic stays.
+        match self.neighbours.order.first().copied() {
+            Some((Class::Unanswered | Class::Unused, _, ip)) => {
+                self.counters.neighbours_evicted += 1;
                 self.forget(now, ip, CloseReason::NeighbourGone);
                 true
             }
-            None => {
+            Some((Class::Used, ..)) | None => {
                 self.counters.neighbours_full += 1;
                 false
             }
@@ -235,10 +269,7 @@ impl Link {
         // A probe for a duplicate address (RFC 5227) has no sender address, and none is learned.
         if is_host(to_ip) {
             if !self.neighbours.entries.contains_key(&to_ip) && self.make_room(now) {
-                let users = vec![None; self.settings.workers.len()];
-                let state = State::Incomplete { tries: 1 };
-                let entry = Entry { hardware: None, state, source: (worker, ip), last_used: now, users };
-                self.neighbours.entries.insert(to_ip, entry);
+                self.enter(now, (worker, ip), to_ip);
             }
             if let Some(entry) = self.neighbours.entries.get_mut(&to_ip) {
                 entry.source = (worker, ip);
@@ -302,6 +333,7 @@ impl Link {
             }
             Some(_) => {}
         }
+        self.neighbours.place(ip);
         self.want_path(now, hardware.gid);
         self.dial_users(now, ip);
     }
@@ -334,9 +366,14 @@ impl Link {
         let Some(user) = entry.users.get_mut(usize::from(worker.0)) else { return };
         *user = Some(now);
         entry.last_used = now;
-        let Some(hardware) = entry.hardware else { return };
-        if entry.state == State::Stale {
+        let stale = entry.state == State::Stale;
+        if stale {
             entry.state = State::Probe { tries: 0 };
+        }
+        let hardware = entry.hardware;
+        self.neighbours.place(ip);
+        let Some(hardware) = hardware else { return };
+        if stale {
             self.probe(now, ip);
         }
         self.want_path(now, hardware.gid);
@@ -423,6 +460,7 @@ impl Link {
             State::Reachable => {
                 entry.state = State::Stale;
                 self.timers.set(Timer::Neighbour(ip), now + idle_limit.saturating_sub(idle));
+                self.neighbours.place(ip);
             }
             State::Stale if idle < idle_limit => {
                 self.timers.set(Timer::Neighbour(ip), now + (idle_limit - idle));
@@ -465,6 +503,7 @@ impl Link {
     fn forget(&mut self, now: Instant, ip: Ipv4Addr, reason: CloseReason) {
         let Some(entry) = self.neighbours.entries.remove(&ip) else { return };
         self.timers.cancel(Timer::Neighbour(ip));
+        self.neighbours.order.remove(&(entry.place.0, entry.place.1, ip));
         if let Some(hardware) = entry.hardware {
             self.neighbours.by_address.remove(&(hardware.gid, hardware.qpn, ip));
             self.dirty.insert(ip);
@@ -597,8 +636,10 @@ impl Link {
     fn enter(&mut self, now: Instant, source: (WorkerIndex, Ipv4Addr), ip: Ipv4Addr) {
         let users = vec![None; self.settings.workers.len()];
         let state = State::Incomplete { tries: 1 };
-        let entry = Entry { hardware: None, state, source, last_used: now, users };
+        let place = (Class::Unanswered, now);
+        let entry = Entry { hardware: None, state, source, last_used: now, users, place };
         self.neighbours.entries.entry(ip).or_insert(entry);
+        self.neighbours.place(ip);
     }
 
     /// Forgets a neighbour: its address belongs to somebody who is not on this link.

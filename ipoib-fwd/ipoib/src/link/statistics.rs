@@ -169,6 +169,8 @@ pub struct LinkCounters {
     pub resolve_limited: u64,
     /// Requests to resolve that found the neighbour table full of neighbours in use.
     pub neighbours_full: u64,
+    /// Neighbours that made room for others in a full table.
+    pub neighbours_evicted: u64,
     /// Neighbours that turned out unreachable.
     pub neighbours_failed: u64,
     /// Requests to subnet administration that no answer ended, repetitions included in each.

@@ -319,6 +319,9 @@ fn the_gateways_own_packets_go_by_the_way_that_takes_them() {
     assert_eq!(own(IB_RC, &long), "connection");
     assert_eq!((own(IB_UD, &short), own(IB_UD, &long)), ("datagram", "pieces"));
     assert_eq!(own(IB_UD, &dont_fragment(long.clone())), "too-big");
-    assert_eq!((own(IB_PATHLESS, &short), own(NOBODY, &short)), ("neighbour-unresolved", "neighbour-unresolved"));
+    assert_eq!(
+        (own(IB_PATHLESS, &short), own(NOBODY, &short)),
+        ("neighbour-unresolved", "neighbour-unresolved")
+    );
     assert_eq!(own(IB_RC, &short[..19]), "truncated");
 }

@@ -283,3 +283,27 @@ fn a_neighbour_is_asked_on_behalf_of_others_by_unicast() {
     // The question reaches one, and so does the answer.
     assert_eq!([heard(&f, 0), heard(&f, 1), heard(&f, 2)], [before[0] + 1, before[1] + 1, before[2]]);
 }
+
+#[test]
+fn a_storm_of_senders_takes_no_room_from_neighbours_with_traffic() {
+    let mut f = Fabric::new(1);
+    f.add(1, |s| {
+        s.mode = Mode::Datagram;
+        s.max_neighbours = 16;
+    });
+    f.add(1, |s| s.mode = Mode::Datagram);
+    f.run(ms(100));
+    f.resolve(0, 1);
+    f.run(secs(1));
+    let (b, own, there) = (f.nodes[1].ip, f.nodes[0].ip, f.address(1, 0));
+    for n in 0..100 {
+        let (now, ip) = (f.now, Ipv4Addr::new(10, 8, 0, n));
+        let sender = ib_wire::ipoib::HardwareAddress { qpn: Qpn::new(0x1000 + u32::from(n)), ..there };
+        f.nodes[0].link.reply(now, WorkerIndex(0), own, sender, ip);
+        assert_eq!(f.nodes[0].link.neighbour_hardware(ip), Some(sender), "the newest is known");
+        f.run(ms(10));
+    }
+    let link = &f.nodes[0].link;
+    assert_eq!((link.neighbours(f.now).len(), link.neighbour_hardware(b)), (16, Some(there)));
+    assert_eq!((link.counters().neighbours_evicted, link.counters().neighbours_full), (85, 0));
+}
