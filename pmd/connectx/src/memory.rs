@@ -26,6 +26,7 @@ impl HostMemory {
     }
 
     /// Bytes.
+    #[inline]
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
@@ -38,12 +39,14 @@ impl HostMemory {
     }
 
     /// Where it begins.
+    #[inline]
     #[must_use]
     pub fn address(&self) -> u64 {
         self.base.as_ptr().addr() as u64
     }
 
     /// The part of `len` bytes at `offset`, if it lies within.
+    #[inline]
     #[must_use]
     pub fn part(&self, offset: usize, len: usize) -> Option<Self> {
         if offset.checked_add(len)? > self.len {

@@ -32,6 +32,7 @@ pub enum CqeOpcode {
 
 impl CqeOpcode {
     /// From its code.
+    #[inline]
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
@@ -207,6 +208,7 @@ pub enum Syndrome {
 
 impl Syndrome {
     /// From its code.
+    #[inline]
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
@@ -228,12 +230,14 @@ impl Syndrome {
     }
 
     /// Its code.
+    #[inline]
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8
     }
 
     /// The outcome that a code in an error entry stands for; a code that nobody knows is a general error.
+    #[inline]
     #[must_use]
     pub const fn outcome(code: u8) -> WcStatus {
         match Self::from_code(code) {
@@ -255,6 +259,7 @@ impl Syndrome {
     }
 
     /// The code for an outcome; there is none for success and for a general error.
+    #[inline]
     #[must_use]
     pub const fn of(outcome: WcStatus) -> Option<Self> {
         Some(match outcome {

@@ -33,6 +33,7 @@ pub enum SendOpcode {
 
 impl SendOpcode {
     /// From its code.
+    #[inline]
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
@@ -51,6 +52,7 @@ impl SendOpcode {
     }
 
     /// Its code.
+    #[inline]
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8
@@ -89,6 +91,7 @@ pub struct ControlSegment {
 
 impl ControlSegment {
     /// A control segment; `index` in WQEBBs, `ds` in units of 16 bytes.
+    #[inline]
     #[must_use]
     pub fn new(opcode: SendOpcode, index: u16, qpn: u32, ds: usize, flags: u8, imm: u32) -> Self {
         Self {
@@ -102,24 +105,28 @@ impl ControlSegment {
     }
 
     /// Code of the opcode.
+    #[inline]
     #[must_use]
     pub fn opcode(&self) -> u8 {
         self.opmod_index_opcode.get() as u8
     }
 
     /// Index of its first WQEBB.
+    #[inline]
     #[must_use]
     pub fn index(&self) -> u16 {
         (self.opmod_index_opcode.get() >> 8) as u16
     }
 
     /// Queue pair number.
+    #[inline]
     #[must_use]
     pub fn qpn(&self) -> u32 {
         self.qpn_ds.get() >> 8
     }
 
     /// Length of the entry in units of 16 bytes.
+    #[inline]
     #[must_use]
     pub fn ds(&self) -> usize {
         (self.qpn_ds.get() & 0x3f) as usize
@@ -144,12 +151,14 @@ pub struct DataSegment {
 
 impl DataSegment {
     /// A data segment.
+    #[inline]
     #[must_use]
     pub const fn new(address: u64, byte_count: u32, lkey: u32) -> Self {
         Self { byte_count: U32::new(byte_count), lkey: U32::new(lkey), address: U64::new(address) }
     }
 
     /// Ends the list of a receive.
+    #[inline]
     #[must_use]
     pub const fn terminator() -> Self {
         Self::new(0, 0, super::INVALID_LKEY)

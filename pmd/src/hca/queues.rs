@@ -113,7 +113,7 @@ pub trait Queues: Send + std::fmt::Debug + 'static {
     /// Takes a connected queue pair into the table; a taken slot hands it back.
     fn insert_rc(&mut self, slot: RcSlot, rc: Self::Rc) -> Result<(), Self::Rc>;
 
-    /// Posts the drain request on a connected queue pair that is in error (see [`QpFault::Drained`]).
+    /// Posts the drain request on a connected queue pair that is in error (see [`QpFault::Drained`](super::QpFault::Drained)).
     fn post_drain(&mut self, slot: RcSlot) -> Result<(), PostError>;
 
     /// Takes a connected queue pair out of the table.
