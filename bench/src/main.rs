@@ -8,6 +8,7 @@ mod frames;
 mod gid;
 mod machine;
 mod peer;
+mod publish;
 mod report;
 mod sample;
 mod series;
@@ -33,6 +34,8 @@ enum Name {
     StepIbEthRc,
     /// Messages between two software devices on a connection.
     RcSoft,
+    /// One neighbour changes and is published to 1 and 4 workers, in tables of 16 and 4096 entries a side.
+    Publish,
     /// A GID is looked up, in tables of 256 and 4096 entries.
     GidLookup,
     /// An event changes a GID table, of 16 to 4096 entries.
@@ -55,6 +58,7 @@ impl Name {
             Self::StepEthIbRc => step::run(Way::EthernetToInfiniBand, pcap, seconds),
             Self::StepIbEthRc => step::run(Way::InfiniBandToEthernet, pcap, seconds),
             Self::RcSoft => soft::run(seconds),
+            Self::Publish => publish::run(seconds),
             Self::GidLookup => gid::run_lookup(seconds),
             Self::GidEvent => gid::run_event(seconds),
             Self::GidQuery => gid::run_query(seconds),

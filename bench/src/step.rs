@@ -13,7 +13,9 @@ use ib_wire::{Lid, QKey, Qpn, Rate, ServiceLevel};
 use ipoib::link::RcPath;
 use ipoib::net::ethernet::MacAddress;
 use ipoib_fwd::counter::{Totals, Traffic};
-use ipoib_fwd::forward::{EthNeighbour, GatewayAddress, IbNeighbour, Settings, Tables};
+use ipoib_fwd::forward::{
+    Draft, EthNeighbour, GatewayAddress, IbNeighbour, MAX_NEIGHBOURS, RcPaths, SegmentIndex, Settings, Tables,
+};
 use ipoib_fwd::gateway::GatewayWorker;
 use pmd::eal::{self, Eal};
 use pmd::eth::{EthConfig, EthPort};
@@ -59,7 +61,8 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-fn destination(lid: u16) -> Destination {
+/// A datagram destination at this LID.
+pub(crate) fn destination(lid: u16) -> Destination {
     Destination::new(&UdDestination {
         av: AddressVector {
             dlid: Lid(lid),
@@ -78,16 +81,20 @@ fn tables(peers: u16) -> Result<TestTables, String> {
     let mut settings = Settings::new(MacAddress(frames::GATEWAY_MAC));
     settings.address = GatewayAddress::new([10, 0, 0, 1].into(), 16);
     settings.broadcast = Some(destination(0xc000));
-    let mut tables = Tables::new(0x5eed, settings);
+    let mut segment = Draft::new(0x5eed, settings, MAX_NEIGHBOURS, 1);
     for n in 0..peers {
-        let rc = Some(RcPath { slot: RcSlot(n), mtu: LARGEST_MESSAGE as u32 });
+        let rc = RcPaths::new(&[Some(RcPath { slot: RcSlot(n), mtu: LARGEST_MESSAGE as u32 })]);
         let neighbour = IbNeighbour { ud: Some(destination(n + 1)), rc, dial: true };
-        tables.set_ib(frames::infiniband_host(n), neighbour).map_err(text)?;
+        segment.set_ib(frames::infiniband_host(n), neighbour).map_err(text)?;
     }
     for n in 0..frames::FLOWS {
         let mac = MacAddress(frames::ethernet_mac(n));
-        tables.set_eth(frames::ethernet_host(n), EthNeighbour { mac }).map_err(text)?;
+        segment.set_eth(frames::ethernet_host(n), EthNeighbour { mac }).map_err(text)?;
     }
+    let mut tables = Tables::default();
+    tables.set_segment(SegmentIndex(0), Some(segment.table().clone()));
+    tables.join_vlan(0, 0, Some(SegmentIndex(0)));
+    tables.join_link(0, Some(SegmentIndex(0)));
     Ok(tables)
 }
 

@@ -3,6 +3,7 @@
 //! * [`worker`] – the loop of a worker lcore, with its idle policy and heartbeat.
 //! * [`ring`] – bounded rings between one worker and the control lcore.
 //! * [`table`] – publication of immutable tables to workers; old versions are freed by the publisher only.
+//! * [`usage`] – which of many things a worker has used lately.
 //! * [`counter`] and [`latency`] – counters and HDR histograms that a worker owns and others may read.
 //! * [`capture`] – capture files, written from taps.
 //! * [`control`] – the control lcore's event loop: ticks, signals, requests.
@@ -16,4 +17,5 @@ pub mod latency;
 pub mod ring;
 pub mod table;
 pub mod telemetry;
+pub mod usage;
 pub mod worker;

@@ -4,14 +4,15 @@
 use std::net::Ipv4Addr;
 
 use ib_wire::{Lid, Qpn, ServiceLevel};
-use ipoib::link::RcPath;
+use ipoib::drop_reason::DropReason;
+use ipoib::link::{RcPath, WorkerIndex};
 use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, MacAddress};
 use ipoib::net::fragment::fragments;
 use ipoib::net::ipv4::Ipv4View;
 use ipoib::net::{IPOIB_HEADER_LEN, checksum};
 use ipoib_fwd::forward::{
-    EthNeighbour, EthVerdict, GatewayAddress, IbNeighbour, IbVerdict, Settings, Tables, Via, eth_to_ib,
-    ib_to_eth,
+    Draft, EthNeighbour, EthVerdict, FrameHead, GatewayAddress, IbNeighbour, IbVerdict, Prefix, RcPaths,
+    Role, Route, Routes, SegmentTable, Settings, Via, eth_to_ib, ib_to_eth,
 };
 use pmd::hca::{RcSlot, Source, UdSource};
 
@@ -22,22 +23,27 @@ const HEAD: usize = 128;
 /// Largest message of a connection in the table.
 const RC_MTU: u32 = 4096;
 
-/// 10.77.0.1 is on Ethernet; 10.77.0.2 to .4 are on InfiniBand: with a connection, without, and without a path.
-fn tables() -> Option<Tables<u8>> {
+/// 10.77.0.1 is on Ethernet; 10.77.0.2 to .4 are on InfiniBand: with a connection, without, and without a path. Behind 10.77.0.2
+/// and 10.77.0.1 are other networks.
+fn draft(role: Role) -> Option<Draft<u8>> {
     let host = |n| Ipv4Addr::new(10, 77, 0, n);
     let mut settings = Settings::new(OWN_MAC);
     settings.address = GatewayAddress::new(host(254), 24);
+    let route = |to: [u8; 4], len, via| Some(Route { to: Prefix::of(to.into(), len)?, via: host(via) });
+    let routes = [route([192, 0, 2, 0], 24, 1)?, route([0, 0, 0, 0], 0, 2)?];
+    settings.routes = Routes::new(&[Prefix::of(Ipv4Addr::new(10, 78, 0, 0), 16)?], &routes).ok()?;
+    settings.role = role;
     settings.broadcast = Some(0);
     settings.groups = vec![(Ipv4Addr::new(224, 0, 0, 251), 1), (Ipv4Addr::new(239, 1, 1, 1), 2)];
     settings.own_lid = Lid(7);
     settings.own_qpns.push(Qpn::new(0x48));
-    let mut tables = Tables::new(1, settings);
-    let rc = Some(RcPath { slot: RcSlot(5), mtu: RC_MTU });
-    tables.set_ib(host(2), IbNeighbour { ud: Some(3), rc, dial: true }).ok()?;
-    tables.set_ib(host(3), IbNeighbour { ud: Some(4), rc: None, dial: true }).ok()?;
-    tables.set_ib(host(4), IbNeighbour { ud: None, rc: None, dial: false }).ok()?;
-    tables.set_eth(host(1), EthNeighbour { mac: HOST_MAC }).ok()?;
-    Some(tables)
+    let mut draft = Draft::new(1, settings, 16, 1);
+    let rc = RcPaths::new(&[Some(RcPath { slot: RcSlot(5), mtu: RC_MTU })]);
+    draft.set_ib(host(2), IbNeighbour { ud: Some(3), rc, dial: true }).ok()?;
+    draft.set_ib(host(3), IbNeighbour { ud: Some(4), rc: RcPaths::default(), dial: true }).ok()?;
+    draft.set_ib(host(4), IbNeighbour { ud: None, rc: RcPaths::default(), dial: false }).ok()?;
+    draft.set_eth(host(1), EthNeighbour { mac: HOST_MAC }).ok()?;
+    Some(draft)
 }
 
 /// `packet` with a checksum that is right, so that more than one input in 65,536 comes past it.
@@ -67,35 +73,40 @@ fn check_pieces(head: &[u8], packet_len: usize, mtu: u16) {
     assert_eq!(last, Some(view.more_fragments()));
 }
 
-fn ethernet(head: &[u8], frame_len: usize, tables: &Tables<u8>) {
+fn ethernet(head: &[u8], stripped: Option<u16>, frame_len: usize, table: &SegmentTable<u8>) {
     let way = |via: Via<'_, u8>| match via {
         Via::Rc(_) => RC_MTU as u16 - IPOIB_HEADER_LEN as u16,
-        Via::Ud(_) | Via::Group(_) => tables.settings.ud_ip_mtu(),
+        Via::Ud(_) | Via::Group(_) => table.settings.ud_ip_mtu(),
     };
-    match eth_to_ib(head, frame_len, tables) {
+    let front = match FrameHead::parse(head, stripped) {
+        Ok(front) => front,
+        Err(reason) => return assert!(matches!(reason, DropReason::Truncated | DropReason::VlanStacked)),
+    };
+    assert!(front.vid < 4096 && (front.len == 14 || front.len == 18));
+    match eth_to_ib(head, &front, frame_len, table, WorkerIndex(0)) {
         EthVerdict::Forward { via, ip_len, .. } => {
-            assert!(ip_len <= way(via) && usize::from(ip_len) + ETHERNET_HEADER_LEN <= frame_len);
+            assert!(ip_len <= way(via) && usize::from(ip_len) + front.len <= frame_len);
         }
         EthVerdict::Fragment { via, ip_len, mtu, .. } => {
-            assert!(mtu <= way(via) && usize::from(ip_len) + ETHERNET_HEADER_LEN <= frame_len);
-            check_pieces(&head[ETHERNET_HEADER_LEN..], frame_len - ETHERNET_HEADER_LEN, mtu);
+            assert!(mtu <= way(via) && usize::from(ip_len) + front.len <= frame_len);
+            check_pieces(&head[front.len..], frame_len - front.len, mtu);
         }
-        EthVerdict::TooBig { mtu, .. } => assert!(usize::from(mtu) + ETHERNET_HEADER_LEN < frame_len),
+        EthVerdict::TooBig { mtu, .. } => assert!(usize::from(mtu) + front.len < frame_len),
         EthVerdict::Punt(_) | EthVerdict::Drop(_) => {}
     }
 }
 
-fn infiniband(head: &[u8], message_len: usize, source: &Source, tables: &Tables<u8>) {
-    match ib_to_eth(head, message_len, source, tables) {
+fn infiniband(head: &[u8], message_len: usize, source: &Source, table: &SegmentTable<u8>) {
+    match ib_to_eth(head, message_len, source, table) {
         IbVerdict::Forward { header, ip_len, .. } => {
             assert!(
-                ip_len <= tables.settings.eth_mtu && usize::from(ip_len) + IPOIB_HEADER_LEN <= message_len
+                ip_len <= table.settings.eth_mtu && usize::from(ip_len) + IPOIB_HEADER_LEN <= message_len
             );
             assert!(header.starts_with(&HOST_MAC.0) || header[0] & 1 == 1, "to a host or a group");
             assert_eq!(header[6..12], OWN_MAC.0);
         }
         IbVerdict::Fragment { ip_len, mtu, .. } => {
-            assert!(mtu <= tables.settings.eth_mtu && usize::from(ip_len) + IPOIB_HEADER_LEN <= message_len);
+            assert!(mtu <= table.settings.eth_mtu && usize::from(ip_len) + IPOIB_HEADER_LEN <= message_len);
             check_pieces(&head[IPOIB_HEADER_LEN..], message_len - IPOIB_HEADER_LEN, mtu);
         }
         IbVerdict::TooBig { mtu } => assert!(usize::from(mtu) + IPOIB_HEADER_LEN < message_len),
@@ -107,8 +118,17 @@ fn infiniband(head: &[u8], message_len: usize, source: &Source, tables: &Tables<
 pub fn run(bytes: &[u8]) {
     let [flags, l0, l1, packet @ ..] = bytes else { return };
     let (flags, longer, mut packet) = (*flags, u16::from_le_bytes([*l0, *l1]), packet.to_vec());
-    let Some(tables) = tables() else { return };
-    let header = if flags & 1 == 0 { ETHERNET_HEADER_LEN } else { IPOIB_HEADER_LEN };
+    let role = match flags >> 5 {
+        0 => Role::Standby,
+        1 => Role::Blocked,
+        _ => Role::Forwarding,
+    };
+    let Some(draft) = draft(role) else { return };
+    let table = draft.table();
+    let header = match flags & 1 {
+        0 => FrameHead::parse(&packet, None).map_or(ETHERNET_HEADER_LEN, |front| front.len),
+        _ => IPOIB_HEADER_LEN,
+    };
     if flags & 2 == 0
         && let Some(ip) = packet.get_mut(header..)
     {
@@ -118,7 +138,7 @@ pub fn run(bytes: &[u8]) {
     // The rest of a long packet lies in other segments.
     let len = if flags & 4 == 0 { packet.len() } else { head.len().max(usize::from(longer)) };
     if flags & 1 == 0 {
-        ethernet(head, len, &tables);
+        ethernet(head, (flags & 8 != 0).then_some(longer), len, table);
     } else {
         let datagram = UdSource {
             qpn: Qpn::new(u32::from(longer)),
@@ -129,6 +149,6 @@ pub fn run(bytes: &[u8]) {
             multicast: flags & 16 != 0,
         };
         let source = if flags & 8 == 0 { Source::Ud(datagram) } else { Source::Rc };
-        infiniband(head, len, &source, &tables);
+        infiniband(head, len, &source, table);
     }
 }

@@ -5,14 +5,12 @@ use std::net::Ipv4Addr;
 use pmd::hca::RcSlot;
 
 use super::rules::{Cast, LinkCast, check_role, classify};
-use super::tables::{IbNeighbour, NeighbourIndex, Tables};
-use super::{ETHERTYPE_HELLO, Punt};
+use super::tables::{IbNeighbour, NeighbourIndex, SegmentTable};
+use super::{ETHERTYPE_HELLO, FrameHead, Punt};
 use ipoib::drop_reason::DropReason;
+use ipoib::link::WorkerIndex;
 use ipoib::net::IPOIB_HEADER_LEN;
-use ipoib::net::ethernet::{
-    ETHERNET_HEADER_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_SERVICE_VLAN,
-    ETHERTYPE_VLAN, EthernetHeader, MacAddress,
-};
+use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, MacAddress};
 use ipoib::net::ipv4::Ipv4View;
 use ipoib::net::probe::probe_nonce;
 
@@ -37,7 +35,7 @@ impl<D> Copy for Via<'_, D> {}
 
 /// What to do with a frame.
 ///
-/// In a frame, the IPv4 packet begins at [`ETHERNET_HEADER_LEN`]; its message is
+/// In a frame, the IPv4 packet begins behind its [`FrameHead`]; its message is
 /// [`ipoib::net::IPOIB_IPV4_HEADER`] and the packet's first `ip_len` bytes. What the frame holds behind them is
 /// padding and must not go out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +49,7 @@ pub enum EthVerdict<'t, D> {
         /// The neighbour it goes to, to be noted as used; `None` for groups.
         neighbour: Option<NeighbourIndex>,
         /// Tell the control lcore that this neighbour wants a connection.
-        dial: bool,
+        dial: Option<Ipv4Addr>,
     },
     /// Cut the packet ([`super::fragment`]) and send the pieces.
     Fragment {
@@ -64,7 +62,7 @@ pub enum EthVerdict<'t, D> {
         /// The neighbour they go to, to be noted as used; `None` for groups.
         neighbour: Option<NeighbourIndex>,
         /// Tell the control lcore that this neighbour wants a connection.
-        dial: bool,
+        dial: Option<Ipv4Addr>,
     },
     /// The packet does not fit and may not be cut. Tell its source this MTU by ICMP if
     /// [`ipoib::net::icmp::may_answer`] and the rate limit allow it, and drop it
@@ -73,7 +71,7 @@ pub enum EthVerdict<'t, D> {
         /// Largest packet that would fit.
         mtu: u16,
         /// Tell the control lcore that this neighbour wants a connection, which would take larger packets.
-        dial: Option<NeighbourIndex>,
+        dial: Option<Ipv4Addr>,
     },
     /// Hand the whole frame to the control lcore.
     Punt(Punt),
@@ -81,22 +79,30 @@ pub enum EthVerdict<'t, D> {
     Drop(DropReason),
 }
 
-/// Decides on a frame that the Ethernet port received. `head` is the frame's first bytes, with all headers (74 bytes
-/// are always enough), `frame_len` its length without frame check sequence.
+/// Decides on a frame of a segment. `head` is the frame's first bytes, with all headers (78 bytes are always enough),
+/// `front` what [`FrameHead::parse`] read there, `frame_len` the frame's length without frame check sequence.
 #[inline]
 #[must_use]
-pub fn eth_to_ib<'t, D>(head: &[u8], frame_len: usize, tables: &'t Tables<D>) -> EthVerdict<'t, D> {
-    decide(head, frame_len, tables).unwrap_or_else(EthVerdict::Drop)
+pub fn eth_to_ib<'t, D: Clone>(
+    head: &[u8],
+    front: &FrameHead,
+    frame_len: usize,
+    table: &'t SegmentTable<D>,
+    worker: WorkerIndex,
+) -> EthVerdict<'t, D> {
+    decide(head, front, frame_len, table, worker).unwrap_or_else(EthVerdict::Drop)
 }
 
 #[inline]
-fn decide<'t, D>(
+fn decide<'t, D: Clone>(
     head: &[u8],
+    front: &FrameHead,
     frame_len: usize,
-    tables: &'t Tables<D>,
+    table: &'t SegmentTable<D>,
+    worker: WorkerIndex,
 ) -> Result<EthVerdict<'t, D>, DropReason> {
-    let settings = &tables.settings;
-    let ethernet = EthernetHeader::parse(head)?;
+    let settings = &table.settings;
+    let ethernet = &front.ethernet;
     if ethernet.source == settings.mac {
         // A hello of our own that comes back tells of a loop.
         let hello = ethernet.ethertype == ETHERTYPE_HELLO;
@@ -117,60 +123,62 @@ fn decide<'t, D>(
         ETHERTYPE_ARP => return Ok(EthVerdict::Punt(Punt::Arp)),
         ETHERTYPE_HELLO => return Ok(EthVerdict::Punt(Punt::Hello)),
         ETHERTYPE_IPV6 => return Err(DropReason::Ipv6),
-        ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN => return Err(DropReason::Vlan),
         // Below 0x0600 it is an IEEE 802.3 length: LLC, spanning tree and the like.
         _ => return Err(DropReason::UnknownEthertype),
     }
     if link_cast == LinkCast::Multicast {
-        if head.get(ETHERNET_HEADER_LEN..).is_some_and(|packet| probe_nonce(packet).is_some()) {
+        if head.get(front.len..).is_some_and(|packet| probe_nonce(packet).is_some()) {
             return Ok(EthVerdict::Punt(Punt::Hello));
         }
         if settings.is_gateway_mac(ethernet.source) {
             return Err(DropReason::PeerGateway);
         }
     }
-    let packet_len = frame_len.checked_sub(ETHERNET_HEADER_LEN).ok_or(DropReason::Truncated)?;
-    let packet = Ipv4View::parse(head.get(ETHERNET_HEADER_LEN..).unwrap_or_default(), packet_len)?;
+    let packet_len = frame_len.checked_sub(front.len).ok_or(DropReason::Truncated)?;
+    let packet = Ipv4View::parse(head.get(front.len..).unwrap_or_default(), packet_len)?;
     let cast = classify(&packet, link_cast, settings)?;
     if cast == Cast::Gateway {
         return Ok(EthVerdict::Punt(Punt::Local));
     }
     check_role(settings.role)?;
-    if tables.ib(packet.source()).is_some() {
+    if table.ib(packet.source()).is_some() {
         return Err(DropReason::Martian);
     }
     let Cast::Host(next_hop) = cast else {
-        return to_group(&packet, cast, ethernet.destination, tables);
+        return to_group(&packet, cast, ethernet.destination, table);
     };
+    let next_hop = Ipv4Addr::from_bits(next_hop);
     // Nothing can be sent or resolved while the link is down.
     if settings.broadcast.is_none() {
         return Err(DropReason::LinkDown);
     }
-    let Some((index, neighbour)) = tables.ib(next_hop) else {
-        return if tables.eth(next_hop).is_some() {
+    let Some((index, neighbour)) = table.ib(next_hop) else {
+        return if table.eth(next_hop).is_some() {
             Err(DropReason::SameSide)
         } else {
             Ok(EthVerdict::Punt(Punt::Neighbour(next_hop)))
         };
     };
-    Ok(to_host(&packet, next_hop, index, neighbour, tables))
+    Ok(to_host(&packet, next_hop, index, neighbour, table, worker))
 }
 
 /// Decides on an IPv4 packet of the gateway's own to an InfiniBand host, behind room for an Ethernet header. `head` and
 /// `frame_len` as for [`eth_to_ib`], `to` the neighbour that it goes to.
 #[must_use]
-pub fn own_to_ib<'t, D>(
+pub fn own_to_ib<'t, D: Clone>(
     head: &[u8],
     frame_len: usize,
     to: Ipv4Addr,
-    tables: &'t Tables<D>,
+    table: &'t SegmentTable<D>,
+    worker: WorkerIndex,
 ) -> EthVerdict<'t, D> {
     let packet_len = frame_len.saturating_sub(ETHERNET_HEADER_LEN);
     let packet = match Ipv4View::parse(head.get(ETHERNET_HEADER_LEN..).unwrap_or_default(), packet_len) {
         Ok(packet) => packet,
         Err(reason) => return EthVerdict::Drop(reason),
     };
-    let verdict = tables.ib(to).map(|(index, neighbour)| to_host(&packet, to, index, neighbour, tables));
+    let verdict =
+        table.ib(to).map(|(index, neighbour)| to_host(&packet, to, index, neighbour, table, worker));
     match verdict {
         // Nobody is told about our own packets, and they do not wait.
         Some(EthVerdict::TooBig { .. }) => EthVerdict::Drop(DropReason::TooBig),
@@ -186,12 +194,13 @@ fn to_host<'t, D>(
     next_hop: Ipv4Addr,
     index: NeighbourIndex,
     neighbour: &'t IbNeighbour<D>,
-    tables: &'t Tables<D>,
+    table: &'t SegmentTable<D>,
+    worker: WorkerIndex,
 ) -> EthVerdict<'t, D> {
     let ip_len = packet.total_len();
-    let dial = neighbour.dial && neighbour.rc.is_none();
-    let rc = neighbour.rc.as_ref().map(|rc| (Via::Rc(rc.slot), ip_mtu(rc.mtu)));
-    let ud = || neighbour.ud.as_ref().map(|ud| (Via::Ud(ud), tables.settings.ud_ip_mtu()));
+    let rc = neighbour.rc.of(worker).map(|rc| (Via::Rc(rc.slot), ip_mtu(rc.mtu)));
+    let dial = (neighbour.dial && rc.is_none()).then_some(next_hop);
+    let ud = || neighbour.ud.as_ref().map(|ud| (Via::Ud(ud), table.settings.ud_ip_mtu()));
     let fits = |way: Option<(Via<'t, D>, u16)>| way.filter(|(_, mtu)| ip_len <= *mtu);
     if let Some((via, _)) = fits(rc).or_else(|| fits(ud())) {
         return EthVerdict::Forward { via, ip_len, neighbour: Some(index), dial };
@@ -200,7 +209,7 @@ fn to_host<'t, D>(
         return EthVerdict::Punt(Punt::Neighbour(next_hop));
     };
     if packet.dont_fragment() {
-        EthVerdict::TooBig { mtu, dial: dial.then_some(index) }
+        EthVerdict::TooBig { mtu, dial }
     } else {
         EthVerdict::Fragment { via, ip_len, mtu, neighbour: Some(index), dial }
     }
@@ -217,9 +226,9 @@ fn to_group<'t, D>(
     packet: &Ipv4View<'_>,
     cast: Cast,
     frame_destination: MacAddress,
-    tables: &'t Tables<D>,
+    table: &'t SegmentTable<D>,
 ) -> Result<EthVerdict<'t, D>, DropReason> {
-    let settings = &tables.settings;
+    let settings = &table.settings;
     // A group's packet in the frame of another group would let a host reach groups that switches keep from it.
     if frame_destination.is_multicast()
         && frame_destination != MacAddress::BROADCAST
@@ -236,10 +245,10 @@ fn to_group<'t, D>(
     };
     let (via, ip_len, mtu) = (Via::Group(destination), packet.total_len(), settings.ud_ip_mtu());
     Ok(if ip_len <= mtu {
-        EthVerdict::Forward { via, ip_len, neighbour: None, dial: false }
+        EthVerdict::Forward { via, ip_len, neighbour: None, dial: None }
     } else if packet.dont_fragment() {
         EthVerdict::Drop(DropReason::TooBig)
     } else {
-        EthVerdict::Fragment { via, ip_len, mtu, neighbour: None, dial: false }
+        EthVerdict::Fragment { via, ip_len, mtu, neighbour: None, dial: None }
     })
 }

@@ -1,9 +1,11 @@
 //! From InfiniBand to Ethernet.
 
+use std::net::Ipv4Addr;
+
 use pmd::hca::Source;
 
 use super::rules::{Cast, LinkCast, check_role, classify};
-use super::tables::{NeighbourIndex, Tables};
+use super::tables::{NeighbourIndex, SegmentTable};
 use super::{ETHERTYPE_HELLO, Punt};
 use ipoib::drop_reason::DropReason;
 use ipoib::net::IPOIB_HEADER_LEN;
@@ -57,18 +59,23 @@ pub enum IbVerdict {
 /// all headers (64 bytes are always enough), `message_len` its length, `source` how it came.
 #[inline]
 #[must_use]
-pub fn ib_to_eth<D>(head: &[u8], message_len: usize, source: &Source, tables: &Tables<D>) -> IbVerdict {
-    decide(head, message_len, source, tables).unwrap_or_else(IbVerdict::Drop)
-}
-
-#[inline]
-fn decide<D>(
+pub fn ib_to_eth<D: Clone>(
     head: &[u8],
     message_len: usize,
     source: &Source,
-    tables: &Tables<D>,
+    table: &SegmentTable<D>,
+) -> IbVerdict {
+    decide(head, message_len, source, table).unwrap_or_else(IbVerdict::Drop)
+}
+
+#[inline]
+fn decide<D: Clone>(
+    head: &[u8],
+    message_len: usize,
+    source: &Source,
+    table: &SegmentTable<D>,
 ) -> Result<IbVerdict, DropReason> {
-    let settings = &tables.settings;
+    let settings = &table.settings;
     let link_cast = match source {
         Source::Ud(ud) if ud.multicast => {
             // The fabric copies a multicast back to its sender's port.
@@ -109,7 +116,7 @@ fn decide<D>(
         return Ok(IbVerdict::Punt(Punt::Local));
     }
     check_role(settings.role)?;
-    if tables.eth(packet.source()).is_some() {
+    if table.eth(packet.source()).is_some() {
         return Err(DropReason::Martian);
     }
     if !settings.eth_up {
@@ -123,10 +130,10 @@ fn decide<D>(
         }
         Cast::Group => return Err(DropReason::GroupUnknown),
         Cast::Gateway => return Ok(IbVerdict::Punt(Punt::Local)),
-        Cast::Host(next_hop) => match tables.eth(next_hop) {
+        Cast::Host(next_hop) => match table.eth(Ipv4Addr::from_bits(next_hop)) {
             Some((index, neighbour)) => (neighbour.mac, Some(index)),
-            None if tables.ib(next_hop).is_some() => return Err(DropReason::SameSide),
-            None => return Ok(IbVerdict::Punt(Punt::Neighbour(next_hop))),
+            None if table.ib(Ipv4Addr::from_bits(next_hop)).is_some() => return Err(DropReason::SameSide),
+            None => return Ok(IbVerdict::Punt(Punt::Neighbour(Ipv4Addr::from_bits(next_hop)))),
         },
     };
     let header =

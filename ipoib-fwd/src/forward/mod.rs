@@ -1,24 +1,31 @@
 //! The forwarding step: what to do with one packet, as pure functions of its header bytes and a table snapshot.
 //!
+//! * [`FrameHead`] and [`Tables`] – which segment a packet is of.
 //! * [`eth_to_ib`] and [`ib_to_eth`] – the verdict on a packet of either side. No buffer, no allocation, no clock.
-//! * [`Tables`] – what they look up: immutable once published to a worker, copied and changed by the control lcore.
+//! * [`SegmentTable`] – what they look up: immutable once published, the same for all workers.
+//! * [`Draft`] – the same as the control lcore keeps and changes it.
 //!
 //! Both sides are one IPv4 link; the gateway joins them as a proxy ARP bridge does (RFC 1027): each side sees the
 //! other's hosts behind the gateway's own link-layer addresses, and the time to live is not touched. A packet for a host
 //! beyond the link goes to a router on either side ([`Routes`]), which is a neighbour like others.
 
+mod draft;
 mod eth_to_ib;
+mod frame_head;
 mod ib_to_eth;
 mod routes;
 mod rules;
+mod shards;
 mod tables;
 
+pub use draft::{Draft, TableFull};
 pub use eth_to_ib::{EthVerdict, Via, eth_to_ib, own_to_ib};
+pub use frame_head::FrameHead;
 pub use ib_to_eth::{IbVerdict, ib_to_eth};
 pub use routes::{Hop, MAX_ROUTES, MAX_SUBNETS, Prefix, Route, Routes, TooManyRoutes};
 pub use tables::{
-    EthNeighbour, GatewayAddress, IbNeighbour, MAX_NEIGHBOURS, NeighbourIndex, PeerGateway, Role, Settings,
-    TableFull, Tables,
+    EthNeighbour, GatewayAddress, IbNeighbour, MAX_NEIGHBOURS, MAX_SEGMENTS, NeighbourIndex, PeerGateway,
+    RcPaths, Role, SegmentIndex, SegmentTable, Settings, Tables, Used,
 };
 
 use std::net::Ipv4Addr;

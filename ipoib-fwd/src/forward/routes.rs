@@ -4,6 +4,7 @@
 //! table holds address ranges that do not overlap, in order: a lookup is one binary search of at most 641 numbers.
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 /// Most routes of a segment.
 pub const MAX_ROUTES: usize = 256;
@@ -89,13 +90,14 @@ pub struct TooManyRoutes {
     routes: usize,
 }
 
+/// Where a range of addresses begins, and what is true of it.
+type Range = (u32, Option<Hop>);
+
 /// Subnets and routes of a segment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Routes {
-    /// Where a range begins, in order; the first at 0. Empty if there is neither a subnet nor a route.
-    starts: Vec<u32>,
-    /// What is true of each range.
-    hops: Vec<Option<Hop>>,
+    /// In order, the first from 0 on. `None` if there is neither a subnet nor a route.
+    ranges: Option<Arc<[Range]>>,
 }
 
 impl Routes {
@@ -113,21 +115,23 @@ impl Routes {
         }
         starts.sort_unstable();
         starts.dedup();
-        let hops: Vec<_> = starts.iter().map(|&at| scan(Ipv4Addr::from_bits(at), subnets, routes)).collect();
-        Ok(Self { starts, hops })
+        let ranges = starts.into_iter().map(|at| (at, scan(Ipv4Addr::from_bits(at), subnets, routes)));
+        let ranges: Arc<[Range]> = ranges.collect();
+        Ok(Self { ranges: (!ranges.is_empty()).then_some(ranges) })
     }
 
     /// What the table says of an address.
     #[must_use]
     pub fn get(&self, ip: Ipv4Addr) -> Option<Hop> {
-        let behind = self.starts.partition_point(|&start| start <= ip.to_bits());
-        self.hops.get(behind.checked_sub(1)?).copied().flatten()
+        let ranges = self.ranges.as_ref()?;
+        let behind = ranges.partition_point(|(start, _)| *start <= ip.to_bits());
+        ranges.get(behind.checked_sub(1)?)?.1
     }
 
     /// True if it holds nothing.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.starts.is_empty()
+        self.ranges.is_none()
     }
 }
 
@@ -213,7 +217,8 @@ mod tests {
         ) {
             let routes: Vec<_> = to.iter().zip(1u32..).map(|(&to, n)| Route { to, via: n.into() }).collect();
             let table = Routes::new(&subnets, &routes).unwrap();
-            prop_assert!(table.starts.len() <= 1 + 2 * (subnets.len() + routes.len()));
+            let ranges = table.ranges.as_ref().map_or(0, |r| r.len());
+            prop_assert!(ranges <= 1 + 2 * (subnets.len() + routes.len()));
             let edges = near.iter().map(|(n, _)| *n).zip(&near).flat_map(|(n, (_, by))| {
                 [n.network, n.last()].map(|at| i64::from(at).wrapping_add(*by) as u32)
             });

@@ -1,32 +1,32 @@
-//! What the forwarding step looks up.
+//! What the forwarding step looks up: [`Tables`], of which all workers see the same.
 //!
-//! One `Tables` belongs to one worker: connections and prepared destinations are the worker's own. The control lcore
-//! keeps a copy, changes it, and publishes clones; a worker only ever reads.
+//! A directory says which segment a packet is of; a [`SegmentTable`] has its settings and neighbours, with each worker's
+//! connections. The control lcore keeps [`Draft`](super::Draft)s, changes them, and publishes; a worker only ever reads.
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use foldhash::fast::FixedState;
-use hashbrown::HashMap;
+use dataplane::usage::Marks;
 use ib_wire::ipoib::HardwareAddress;
 use ib_wire::{Gid, Lid, Qpn};
 
 use super::routes::{Hop, Prefix, Routes};
-use ipoib::link;
-use ipoib::link::RcPath;
+use super::shards::Shards;
+use ipoib::link::{self, RcPath, WorkerIndex};
 use ipoib::net::IPOIB_HEADER_LEN;
 use ipoib::net::ethernet::MacAddress;
 
-/// Most neighbours of one side. Addresses come from the network, so tables are bounded and their hash is seeded.
+/// Most neighbours of one side of a segment where nothing else is said.
 pub const MAX_NEIGHBOURS: usize = 4096;
 
 /// Most workers whose datagram queue pairs a table knows as its own gateway's.
 const MAX_WORKERS: usize = 255;
 
-/// Place of a neighbour in its side's table, below [`MAX_NEIGHBOURS`]; it stays as long as the neighbour does. Workers
-/// note by it which neighbours they sent to.
+/// Number of a neighbour on its side of its segment, below the most that there may be; it stays as long as the neighbour does.
+/// Workers mark by it which neighbours they sent to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct NeighbourIndex(pub u16);
+pub struct NeighbourIndex(pub u32);
 
 /// The gateway's own IPv4 address in a segment and the subnet that it lies in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,22 +71,56 @@ pub enum Role {
     Blocked,
 }
 
-/// A host of the InfiniBand side, as one worker sees it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Workers whose connections an entry has room for; those of more are behind a pointer.
+const FEW: usize = 4;
+
+/// The connections to a neighbour, by worker.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RcPaths {
+    few: [Option<RcPath>; FEW],
+    more: Option<Arc<[Option<RcPath>]>>,
+}
+
+impl RcPaths {
+    /// Connections in the order of their workers; workers beyond the last have none.
+    #[must_use]
+    pub fn new(by_worker: &[Option<RcPath>]) -> Self {
+        let (few, more) = by_worker.split_at(by_worker.len().min(FEW));
+        let mut paths = Self { few: [None; FEW], more: (!more.is_empty()).then(|| more.into()) };
+        for (place, path) in paths.few.iter_mut().zip(few) {
+            *place = *path;
+        }
+        paths
+    }
+
+    /// The connection of a worker, if it is up.
+    #[inline]
+    #[must_use]
+    pub fn of(&self, worker: WorkerIndex) -> Option<&RcPath> {
+        let worker = usize::from(worker.0);
+        match self.few.get(worker) {
+            Some(path) => path.as_ref(),
+            None => self.more.as_ref()?.get(worker - FEW)?.as_ref(),
+        }
+    }
+}
+
+/// A host of the InfiniBand side.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IbNeighbour<D> {
     /// Where datagrams go; `None` while the path is looked up.
     pub ud: Option<D>,
-    /// This worker's connection to it, if it is up.
-    pub rc: Option<RcPath>,
-    /// True if the worker should tell that it sends to this neighbour without a connection, so that one is dialled.
+    /// The workers' connections to it.
+    pub rc: RcPaths,
+    /// True if a worker without a connection should tell that it sends to this neighbour, so that one is dialled.
     pub dial: bool,
 }
 
 impl<D: Clone> IbNeighbour<D> {
-    /// What `worker` needs to know of a neighbour that the link published.
+    /// What workers need to know of a neighbour that the link published.
     #[must_use]
-    pub fn of(neighbour: &link::Neighbour<D>, worker: link::WorkerIndex) -> Self {
-        Self { ud: neighbour.ud.clone(), rc: neighbour.rc(worker.0), dial: neighbour.dial }
+    pub fn of(neighbour: &link::Neighbour<D>) -> Self {
+        Self { ud: neighbour.ud.clone(), rc: RcPaths::new(&neighbour.rc), dial: neighbour.dial }
     }
 }
 
@@ -115,6 +149,8 @@ pub struct PeerGateway {
 pub struct Settings<D> {
     /// Ethernet address of the gateway.
     pub mac: MacAddress,
+    /// The VLAN identifier of its frames; `None` if they carry no tag.
+    pub vlan: Option<u16>,
     /// What the gateway does with packets.
     pub role: Role,
     /// Its IPv4 address, if it has one.
@@ -146,6 +182,7 @@ impl<D> Settings<D> {
     pub fn new(mac: MacAddress) -> Self {
         Self {
             mac,
+            vlan: None,
             role: Role::default(),
             address: None,
             routes: Routes::default(),
@@ -223,152 +260,145 @@ impl<D> Settings<D> {
     }
 }
 
-/// The table of a side is full.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the table holds {MAX_NEIGHBOURS} neighbours already")]
-pub struct TableFull;
-
-/// All that a worker looks up.
-#[derive(Clone, Debug)]
-pub struct Tables<D> {
-    /// Addresses, MTUs, groups.
-    pub settings: Settings<D>,
-    ib: Side<IbNeighbour<D>>,
-    eth: Side<EthNeighbour>,
+/// What a worker has sent to lately, by index.
+#[derive(Debug)]
+pub struct Used {
+    /// InfiniBand hosts.
+    pub infiniband: Marks,
+    /// Ethernet hosts.
+    pub ethernet: Marks,
 }
 
-impl<D> Tables<D> {
-    /// No neighbours yet. `seed` is drawn at start, so that nobody can know which addresses collide.
-    #[must_use]
-    pub fn new(seed: u64, settings: Settings<D>) -> Self {
-        Self { settings, ib: Side::new(seed), eth: Side::new(seed.rotate_left(32)) }
+/// All that a worker looks up of a segment.
+#[derive(Clone, Debug)]
+pub struct SegmentTable<D> {
+    /// Addresses, MTUs, groups, the role.
+    pub settings: Settings<D>,
+    pub(super) ib: Shards<u32, IbNeighbour<D>>,
+    pub(super) eth: Shards<u32, EthNeighbour>,
+    used: Arc<[Used]>,
+}
+
+impl<D: Clone> SegmentTable<D> {
+    pub(super) fn new(seed: u64, settings: Settings<D>, most: usize, workers: u8) -> Self {
+        let used = || Used { infiniband: Marks::new(most), ethernet: Marks::new(most) };
+        Self {
+            settings,
+            ib: Shards::new(seed, most),
+            eth: Shards::new(seed.rotate_left(32), most),
+            used: (0..workers).map(|_| used()).collect(),
+        }
     }
 
     /// The InfiniBand host with this address.
     #[inline]
     #[must_use]
     pub fn ib(&self, ip: Ipv4Addr) -> Option<(NeighbourIndex, &IbNeighbour<D>)> {
-        self.ib.get(ip)
+        self.ib.get(ip.to_bits())
     }
 
     /// The Ethernet host with this address.
     #[inline]
     #[must_use]
     pub fn eth(&self, ip: Ipv4Addr) -> Option<(NeighbourIndex, &EthNeighbour)> {
-        self.eth.get(ip)
+        self.eth.get(ip.to_bits())
     }
 
-    /// Adds or changes an InfiniBand host.
-    pub fn set_ib(&mut self, ip: Ipv4Addr, neighbour: IbNeighbour<D>) -> Result<NeighbourIndex, TableFull> {
-        self.ib.set(ip, neighbour)
-    }
-
-    /// Adds or changes an Ethernet host.
-    pub fn set_eth(&mut self, ip: Ipv4Addr, neighbour: EthNeighbour) -> Result<NeighbourIndex, TableFull> {
-        self.eth.set(ip, neighbour)
-    }
-
-    /// Forgets an InfiniBand host.
-    pub fn remove_ib(&mut self, ip: Ipv4Addr) -> Option<IbNeighbour<D>> {
-        self.ib.remove(ip)
-    }
-
-    /// Forgets an Ethernet host.
-    pub fn remove_eth(&mut self, ip: Ipv4Addr) -> Option<EthNeighbour> {
-        self.eth.remove(ip)
-    }
-
-    /// The InfiniBand host at an index.
-    #[must_use]
-    pub fn ib_at(&self, index: NeighbourIndex) -> Option<Ipv4Addr> {
-        self.ib.at(index)
-    }
-
-    /// The Ethernet host at an index.
-    #[must_use]
-    pub fn eth_at(&self, index: NeighbourIndex) -> Option<Ipv4Addr> {
-        self.eth.at(index)
-    }
-
-    /// Takes over what a link publishes, with destinations already prepared for `worker`'s device. Neighbours for
-    /// which there is no room are left out; the number of these is returned.
-    pub fn apply(
-        &mut self,
-        worker: link::WorkerIndex,
-        changes: impl IntoIterator<Item = link::NeighbourChange<D>>,
-    ) -> usize
-    where
-        D: Clone,
-    {
-        let mut left_out = 0;
-        for change in changes {
-            match change {
-                link::NeighbourChange::Set(neighbour) => {
-                    if self.set_ib(neighbour.ip, IbNeighbour::of(&neighbour, worker)).is_err() {
-                        left_out += 1;
-                    }
-                }
-                link::NeighbourChange::Remove(ip) => {
-                    self.remove_ib(ip);
-                }
-            }
-        }
-        left_out
-    }
-}
-
-/// Neighbours of one side, with an index each that lasts.
-#[derive(Clone, Debug)]
-struct Side<N> {
-    entries: HashMap<u32, (NeighbourIndex, N), FixedState>,
-    names: Vec<Option<Ipv4Addr>>,
-    free: Vec<NeighbourIndex>,
-}
-
-impl<N> Side<N> {
-    fn new(seed: u64) -> Self {
-        Self {
-            entries: HashMap::with_hasher(FixedState::with_seed(seed)),
-            names: Vec::new(),
-            free: Vec::new(),
-        }
-    }
-
+    /// A worker's marks, which all versions of the table share.
     #[inline]
-    fn get(&self, ip: Ipv4Addr) -> Option<(NeighbourIndex, &N)> {
-        self.entries.get(&ip.to_bits()).map(|(index, n)| (*index, n))
+    #[must_use]
+    pub fn used(&self, worker: WorkerIndex) -> Option<&Used> {
+        self.used.get(usize::from(worker.0))
+    }
+}
+
+/// Place of a segment in [`Tables`], below [`MAX_SEGMENTS`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct SegmentIndex(pub u8);
+
+/// Most segments of a gateway.
+pub const MAX_SEGMENTS: usize = 128;
+
+/// Numbers that a VLAN tag can carry.
+const VIDS: usize = 4096;
+const NO_SEGMENT: SegmentIndex = SegmentIndex(u8::MAX);
+
+/// All that workers look up: published as one, for all of them.
+#[derive(Clone, Debug)]
+pub struct Tables<D> {
+    /// By Ethernet port and VLAN identifier.
+    vlans: Vec<Arc<[SegmentIndex; VIDS]>>,
+    /// By the link's index.
+    links: Vec<SegmentIndex>,
+    /// By [`SegmentIndex`].
+    segments: Vec<Option<Arc<SegmentTable<D>>>>,
+}
+
+impl<D> Default for Tables<D> {
+    fn default() -> Self {
+        Self { vlans: Vec::new(), links: Vec::new(), segments: Vec::new() }
+    }
+}
+
+impl<D> Tables<D> {
+    /// Puts a segment at its place, or nothing there.
+    pub fn set_segment(&mut self, index: SegmentIndex, table: Option<Arc<SegmentTable<D>>>) {
+        let at = usize::from(index.0);
+        if at >= MAX_SEGMENTS {
+            return;
+        }
+        if at >= self.segments.len() {
+            self.segments.resize_with(at + 1, || None);
+        }
+        if let Some(place) = self.segments.get_mut(at) {
+            *place = table;
+        }
     }
 
-    fn set(&mut self, ip: Ipv4Addr, neighbour: N) -> Result<NeighbourIndex, TableFull> {
-        if let Some((index, entry)) = self.entries.get_mut(&ip.to_bits()) {
-            *entry = neighbour;
-            return Ok(*index);
+    /// Says which segment the frames of a VLAN are of; `vid` 0 stands for frames without a tag and those that carry a
+    /// priority only.
+    pub fn join_vlan(&mut self, port: u8, vid: u16, segment: Option<SegmentIndex>) {
+        let port = usize::from(port);
+        if port >= self.vlans.len() {
+            self.vlans.resize_with(port + 1, || Arc::new([NO_SEGMENT; VIDS]));
         }
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None if self.names.len() < MAX_NEIGHBOURS => {
-                self.names.push(None);
-                NeighbourIndex((self.names.len() - 1) as u16)
-            }
-            None => return Err(TableFull),
-        };
-        if let Some(name) = self.names.get_mut(usize::from(index.0)) {
-            *name = Some(ip);
+        if let Some(place) = self.vlans.get_mut(port).and_then(|v| Arc::make_mut(v).get_mut(usize::from(vid)))
+        {
+            *place = segment.unwrap_or(NO_SEGMENT);
         }
-        self.entries.insert(ip.to_bits(), (index, neighbour));
-        Ok(index)
     }
 
-    fn remove(&mut self, ip: Ipv4Addr) -> Option<N> {
-        let (index, neighbour) = self.entries.remove(&ip.to_bits())?;
-        if let Some(name) = self.names.get_mut(usize::from(index.0)) {
-            *name = None;
+    /// Says which segment the messages of a link are of.
+    pub fn join_link(&mut self, link: u8, segment: Option<SegmentIndex>) {
+        let link = usize::from(link);
+        if link >= self.links.len() {
+            self.links.resize(link + 1, NO_SEGMENT);
         }
-        self.free.push(index);
-        Some(neighbour)
+        if let Some(place) = self.links.get_mut(link) {
+            *place = segment.unwrap_or(NO_SEGMENT);
+        }
     }
 
-    fn at(&self, index: NeighbourIndex) -> Option<Ipv4Addr> {
-        self.names.get(usize::from(index.0)).copied().flatten()
+    /// A segment.
+    #[inline]
+    #[must_use]
+    pub fn segment(&self, index: SegmentIndex) -> Option<&SegmentTable<D>> {
+        self.segments.get(usize::from(index.0))?.as_deref()
+    }
+
+    /// The segment of a VLAN of an Ethernet port.
+    #[inline]
+    #[must_use]
+    pub fn of_vlan(&self, port: u8, vid: u16) -> Option<(SegmentIndex, &SegmentTable<D>)> {
+        let index = *self.vlans.get(usize::from(port))?.get(usize::from(vid))?;
+        Some((index, self.segment(index)?))
+    }
+
+    /// The segment of a link.
+    #[inline]
+    #[must_use]
+    pub fn of_link(&self, link: u8) -> Option<(SegmentIndex, &SegmentTable<D>)> {
+        let index = *self.links.get(usize::from(link))?;
+        Some((index, self.segment(index)?))
     }
 }

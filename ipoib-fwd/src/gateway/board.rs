@@ -1,16 +1,19 @@
-//! The tables of the gateway's workers, as the control lcore keeps and publishes them.
+//! The tables of the gateway's workers, as the control lcore keeps and publishes them: one for all workers.
 
 use std::net::Ipv4Addr;
 
 use dataplane::table::{Publisher, Reader};
 use ib_wire::{Lid, Qpn};
 
-use crate::forward::{EthNeighbour, PeerGateway, Role, Settings, Side, Tables};
+use crate::forward::{
+    Draft, EthNeighbour, MAX_NEIGHBOURS, PeerGateway, Role, SegmentIndex, SegmentTable, Settings, Side,
+    Tables,
+};
 use endpoint::{Board, LinkUpdate, Peer};
 use ipoib::link::{NeighbourChange, WorkerIndex};
 use ipoib::net::ethernet::MacAddress;
 
-/// A change without the marks of use that hosts count by; the gateway's workers have [`super::usage`].
+/// A change without the marks of use that hosts count by; the gateway's workers have those of the tables.
 fn plain<D: Clone>(change: &NeighbourChange<Peer<D>>) -> NeighbourChange<D> {
     match change {
         NeighbourChange::Set(n) => NeighbourChange::Set(n.map(|peer| peer.to.clone())),
@@ -18,17 +21,12 @@ fn plain<D: Clone>(change: &NeighbourChange<Peer<D>>) -> NeighbourChange<D> {
     }
 }
 
-/// One worker's tables: connections are the worker's own, all else is the same for all.
-#[derive(Debug)]
-struct Sheet<D> {
-    tables: Tables<D>,
-    publisher: Publisher<Tables<D>>,
-}
-
-/// All workers' tables.
+/// The tables, before and after publication.
 #[derive(Debug)]
 pub(super) struct GatewayBoard<D> {
-    sheets: Vec<Sheet<D>>,
+    segment: Draft<D>,
+    tables: Tables<D>,
+    publisher: Publisher<Tables<D>>,
     /// Neighbours that found a table full, since the start.
     left_out: u64,
     /// True if something changed that is not published.
@@ -37,35 +35,44 @@ pub(super) struct GatewayBoard<D> {
     reachable: Vec<Ipv4Addr>,
 }
 
+/// The one segment.
+pub(super) const SEGMENT: SegmentIndex = SegmentIndex(0);
+
 impl<D: Clone> GatewayBoard<D> {
     /// Tables for `workers` workers. `seed` is drawn at start: the network must not know which addresses collide.
     #[must_use]
-    pub(super) fn new(workers: u8, seed: u64, settings: &Settings<D>) -> Self {
-        let sheets = (0..workers)
-            .map(|_| {
-                let tables = Tables::new(seed, settings.clone());
-                Sheet { publisher: Publisher::new(tables.clone()), tables }
-            })
-            .collect();
-        Self { sheets, left_out: 0, dirty: false, reachable: Vec::new() }
+    pub(super) fn new(workers: u8, seed: u64, settings: Settings<D>) -> Self {
+        let mut tables = Tables::default();
+        tables.join_vlan(0, settings.vlan.unwrap_or_default(), Some(SEGMENT));
+        tables.join_link(0, Some(SEGMENT));
+        let segment = Draft::new(seed, settings, MAX_NEIGHBOURS, workers);
+        tables.set_segment(SEGMENT, Some(segment.table().clone()));
+        Self {
+            segment,
+            publisher: Publisher::new(tables.clone()),
+            tables,
+            left_out: 0,
+            dirty: false,
+            reachable: Vec::new(),
+        }
     }
 
-    /// Each worker's reader.
+    /// A worker's reader.
     #[must_use]
-    pub(super) fn readers(&self) -> Vec<Reader<Tables<D>>> {
-        self.sheets.iter().map(|s| s.publisher.reader()).collect()
+    pub(super) fn reader(&self) -> Reader<Tables<D>> {
+        self.publisher.reader()
     }
 
-    /// The tables of the first worker: what is the same for all may be read from here.
+    /// The segment's table, with changes that are not published yet.
     #[must_use]
-    pub(super) fn first(&self) -> Option<&Tables<D>> {
-        self.sheets.first().map(|s| &s.tables)
+    pub(super) fn table(&self) -> &SegmentTable<D> {
+        self.segment.table()
     }
 
-    /// The tables of a worker.
+    /// What is true of the segment beside its neighbours.
     #[must_use]
-    pub(super) fn tables(&self, worker: usize) -> Option<&Tables<D>> {
-        self.sheets.get(worker).map(|s| &s.tables)
+    pub(super) fn settings(&self) -> &Settings<D> {
+        &self.table().settings
     }
 
     /// Neighbours that found a table full, since the start.
@@ -82,105 +89,98 @@ impl<D: Clone> GatewayBoard<D> {
     /// True if a worker's newest tables have a way to a host for packets from `side`.
     #[must_use]
     pub(super) fn has_way(&self, side: Side, worker: WorkerIndex, ip: Ipv4Addr) -> bool {
-        let Some(tables) = self.tables(usize::from(worker.0)) else { return false };
         match side {
-            Side::Ethernet => tables.ib(ip).is_some_and(|(_, n)| n.ud.is_some() || n.rc.is_some()),
-            Side::InfiniBand => tables.eth(ip).is_some(),
+            Side::Ethernet => {
+                self.table().ib(ip).is_some_and(|(_, n)| n.ud.is_some() || n.rc.of(worker).is_some())
+            }
+            Side::InfiniBand => self.table().eth(ip).is_some(),
         }
     }
 
-    fn change(&mut self, mut change: impl FnMut(&mut Tables<D>)) {
-        for sheet in &mut self.sheets {
-            change(&mut sheet.tables);
-        }
+    fn change(&mut self) -> &mut Draft<D> {
         self.dirty = true;
+        &mut self.segment
     }
 
     /// Adds or changes an Ethernet host.
     pub(super) fn set_ethernet(&mut self, ip: Ipv4Addr, mac: MacAddress) {
-        let mut full = false;
-        self.change(|t| full |= t.set_eth(ip, EthNeighbour { mac }).is_err());
+        let full = self.change().set_eth(ip, EthNeighbour { mac }).is_err();
         self.left_out += u64::from(full);
     }
 
     /// Forgets an Ethernet host.
     pub(super) fn remove_ethernet(&mut self, ip: Ipv4Addr) {
-        self.change(|t| {
-            t.remove_eth(ip);
-        });
+        self.change().remove_eth(ip);
     }
 
     /// Our place in the fabric: to know our own multicasts when they come back.
     pub(super) fn set_own(&mut self, lid: Lid, qpns: &[Qpn]) {
-        if self.first().is_some_and(|t| t.settings.own_lid == lid) {
+        if self.settings().own_lid == lid {
             return;
         }
-        self.change(|t| {
-            t.settings.own_lid = lid;
-            t.settings.own_qpns = qpns.iter().copied().take(t.settings.own_qpns.capacity()).collect();
-        });
-    }
-
-    /// What is the same for all workers.
-    #[must_use]
-    pub(super) fn settings(&self) -> Option<&Settings<D>> {
-        self.first().map(|t| &t.settings)
+        let settings = self.change().settings();
+        settings.own_lid = lid;
+        settings.own_qpns = qpns.iter().copied().take(settings.own_qpns.capacity()).collect();
     }
 
     /// What the gateway does with packets.
     pub(super) fn set_role(&mut self, role: Role) {
-        if self.first().is_some_and(|t| t.settings.role != role) {
-            self.change(|t| t.settings.role = role);
+        if self.settings().role != role {
+            self.change().settings().role = role;
         }
     }
 
     /// The other gateways of the segment. True if that is news.
     pub(super) fn set_gateways(&mut self, gateways: &[PeerGateway]) -> bool {
-        let news = self.first().is_some_and(|t| t.settings.gateways != gateways);
+        let news = self.settings().gateways != gateways;
         if news {
-            self.change(|t| t.settings.gateways = gateways.to_vec());
+            self.change().settings().gateways = gateways.to_vec();
         }
         news
     }
 
     /// Tells whether the Ethernet port has a link.
     pub(super) fn set_ethernet_up(&mut self, up: bool) {
-        if self.first().is_some_and(|t| t.settings.eth_up != up) {
-            self.change(|t| t.settings.eth_up = up);
+        if self.settings().eth_up != up {
+            self.change().settings().eth_up = up;
         }
+    }
+
+    /// Takes a worker's marks: the InfiniBand and the Ethernet hosts that it has sent to since the last time.
+    pub(super) fn take_used(&self, worker: WorkerIndex) -> (Vec<Ipv4Addr>, Vec<Ipv4Addr>) {
+        let (mut infiniband, mut ethernet) = (Vec::new(), Vec::new());
+        if let Some(used) = self.table().used(worker) {
+            let index = |n| crate::forward::NeighbourIndex(n as u32);
+            used.infiniband.take(|n| infiniband.extend(self.segment.ib_at(index(n))));
+            used.ethernet.take(|n| ethernet.extend(self.segment.eth_at(index(n))));
+        }
+        (infiniband, ethernet)
     }
 
     /// Publishes what changed since the last time, and frees what no worker holds any more.
     pub(super) fn flush(&mut self) {
-        for sheet in &mut self.sheets {
-            if self.dirty {
-                sheet.publisher.publish(sheet.tables.clone());
-            } else {
-                sheet.publisher.collect();
-            }
+        if std::mem::take(&mut self.dirty) {
+            self.tables.set_segment(SEGMENT, Some(self.segment.table().clone()));
+            self.publisher.publish(self.tables.clone());
+        } else {
+            self.publisher.collect();
         }
-        self.dirty = false;
     }
 }
 
 impl<D: Clone> Board<D> for GatewayBoard<D> {
     fn publish(&mut self, update: LinkUpdate<D>) {
-        let mut left_out = 0;
         self.reachable.extend(update.changes.iter().filter_map(|change| match change {
             NeighbourChange::Set(n) if n.ud.is_some() || n.rc.iter().any(Option::is_some) => Some(n.ip),
             NeighbourChange::Set(_) | NeighbourChange::Remove(_) => None,
         }));
-        for (index, sheet) in self.sheets.iter_mut().enumerate() {
-            let settings = &mut sheet.tables.settings;
-            // A link that is down has no way to anybody.
-            settings.broadcast = update.broadcast.clone().filter(|_| update.state.up);
-            settings.groups.clone_from(&update.groups);
-            settings.ud_mtu = u16::try_from(update.state.ud_mtu).unwrap_or(u16::MAX);
-            let changes = update.changes.iter().map(plain);
-            left_out = sheet.tables.apply(WorkerIndex(index as u8), changes);
-        }
-        self.left_out += left_out as u64;
-        self.dirty = true;
+        let changes: Vec<_> = update.changes.iter().map(plain).collect();
+        self.left_out += self.change().apply(&changes) as u64;
+        let settings = self.change().settings();
+        // A link that is down has no way to anybody.
+        settings.broadcast = update.broadcast.filter(|_| update.state.up);
+        settings.groups = update.groups;
+        settings.ud_mtu = u16::try_from(update.state.ud_mtu).unwrap_or(u16::MAX);
         // The promise to the endpoint: a worker that refreshes now sees it.
         self.flush();
     }

@@ -6,6 +6,7 @@ mod cut;
 mod gids;
 mod report;
 mod start;
+mod tag;
 mod usage;
 mod worker;
 

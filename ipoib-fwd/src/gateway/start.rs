@@ -229,9 +229,6 @@ impl Start {
 fn only_segment(config: &Config) -> Result<&Segment, GatewayError> {
     let refused = |what: &str| Err(GatewayError::Unsupported(what.to_owned()));
     match config.segments.as_slice() {
-        [one] if one.vlan.is_some() => {
-            refused("segment.vlan: this version forwards frames without a tag only; take it out")
-        }
         [one] => Ok(one),
         _ => refused("[[segment]]: this version runs one segment; keep one"),
     }
@@ -368,30 +365,39 @@ impl Running<'_> {
         let address = self.segment.address.and_then(|a| GatewayAddress::new(a.address, a.prefix_len));
         let mut settings = Settings::new(mac);
         settings.address = address;
+        settings.vlan = self.segment.vlan.map(config::VlanId::value);
         settings.eth_mtu = self.segment.mtu;
         settings.routes = routes(self.segment)?;
         // Nothing is forwarded before it is known whether another gateway does.
         settings.role = Role::Standby;
         let pair = self.pair(now, &mut endpoint, mac);
-        let board = GatewayBoard::new(handles.len() as u8, random(), &settings);
+        let board = GatewayBoard::new(handles.len() as u8, random(), settings);
 
         let mut workers = Vec::new();
-        for ((link, eth), tables) in link_workers.into_iter().zip(self.queues.drain(..)).zip(board.readers())
-        {
+        for (link, eth) in link_workers.into_iter().zip(self.queues.drain(..)) {
             let tap: Option<Tap> = self.capture.as_mut().map(Capture::tap);
             let low = self.config.infiniband.srq_alarm();
-            workers.push(GatewayWorker::new(link, eth, tables, self.pool.clone(), low, random(), tap));
+            workers.push(GatewayWorker::new(
+                link,
+                eth,
+                board.reader(),
+                self.pool.clone(),
+                low,
+                random(),
+                tap,
+            ));
         }
         let own = WorkerCounters::default();
         let mut named = Settings::new(mac);
-        (named.address, named.routes, named.role) = (address, settings.routes.clone(), settings.role);
+        (named.address, named.routes, named.role) =
+            (address, board.settings().routes.clone(), board.settings().role);
         let host = Own { settings: named, workers: handles.len() as u8 };
         let Some(times) = Times::new() else {
             return Err(GatewayError::Unsupported("the histograms' bounds are not possible".to_owned()));
         };
         let mut controller = GatewayControl {
             readers: workers.iter().map(|w| w.counters().reader()).collect(),
-            usage: workers.iter().map(GatewayWorker::usage).collect(),
+            receivers: workers.iter().map(GatewayWorker::receivers).collect(),
             endpoint,
             board,
             gids,

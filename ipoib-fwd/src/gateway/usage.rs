@@ -1,91 +1,56 @@
-//! Which neighbours a worker has sent to lately: one bit each, set by the worker, taken by the control lcore.
+//! From which connections a worker has received lately. Which neighbours it has sent to is marked in the segments' tables
+//! ([`crate::forward::Used`]).
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use dataplane::usage::Marks;
 use ib_wire::Qpn;
 
-use crate::forward::{MAX_NEIGHBOURS, NeighbourIndex};
-
-const WORDS: usize = MAX_NEIGHBOURS / 64;
-/// Words of marks of queue pairs: one bit for each value of the lower 16 bits of a number.
-const QP_WORDS: usize = 1 << 10;
+/// Places for queue pairs: more than a worker has.
+const PLACES: usize = 1 << 16;
 
 /// Marks of one worker.
 #[derive(Debug)]
-pub(super) struct Usage {
-    infiniband: [AtomicU64; WORDS],
-    ethernet: [AtomicU64; WORDS],
-    /// Two queue pairs may share a bit; then one keeps the other looking fresh.
-    received: [AtomicU64; QP_WORDS],
+pub(super) struct Receivers {
+    marks: Marks,
+    /// Which queue pair has the mark of a place.
+    numbers: Box<[AtomicU32]>,
     /// The period that the worker's storm guard counts for; the control lcore counts on.
     pub(super) period: AtomicU32,
 }
 
-impl Default for Usage {
+impl Default for Receivers {
     fn default() -> Self {
         Self {
-            infiniband: std::array::from_fn(|_| AtomicU64::new(0)),
-            ethernet: std::array::from_fn(|_| AtomicU64::new(0)),
-            received: std::array::from_fn(|_| AtomicU64::new(0)),
+            marks: Marks::new(PLACES),
+            numbers: (0..PLACES).map(|_| AtomicU32::new(0)).collect(),
             period: AtomicU32::new(0),
         }
     }
 }
 
-fn mark(words: &[AtomicU64], index: u16) -> bool {
-    let (word, bit) = (usize::from(index) / 64, 1 << (index % 64));
-    let Some(word) = words.get(word) else { return false };
-    // Read first: a mark that stands costs no write.
-    word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::Relaxed) & bit == 0
-}
-
-fn take(words: &[AtomicU64], mut each: impl FnMut(NeighbourIndex)) {
-    for (n, word) in words.iter().enumerate() {
-        if word.load(Ordering::Relaxed) == 0 {
-            continue;
-        }
-        let mut bits = word.swap(0, Ordering::Relaxed);
-        while bits != 0 {
-            each(NeighbourIndex((n * 64) as u16 + bits.trailing_zeros() as u16));
-            bits &= bits - 1;
-        }
-    }
-}
-
-impl Usage {
-    /// The worker sent to an InfiniBand host; true for the first time since the marks were taken.
-    pub(super) fn mark_infiniband(&self, index: NeighbourIndex) -> bool {
-        mark(&self.infiniband, index.0)
-    }
-
-    /// The worker sent to an Ethernet host.
-    pub(super) fn mark_ethernet(&self, index: NeighbourIndex) {
-        mark(&self.ethernet, index.0);
-    }
-
+impl Receivers {
     /// The worker received from a connection.
-    pub(super) fn mark_received(&self, qpn: Qpn) {
-        mark(&self.received, qpn.get() as u16);
+    #[inline]
+    pub(super) fn mark(&self, qpn: Qpn) {
+        // Numbers that are alike in 16 bits share a place: of two that receive at once one is seen each time, and they take
+        // turns.
+        let place = qpn.get() as usize % PLACES;
+        if let Some(number) = self.numbers.get(place)
+            && number.load(Ordering::Relaxed) != qpn.get()
+        {
+            number.store(qpn.get(), Ordering::Relaxed);
+        }
+        self.marks.mark(place);
     }
 
-    /// Takes the marks of those queue pairs in `which` that have received.
-    pub(super) fn take_received(&self, which: impl Iterator<Item = Qpn>) -> Vec<Qpn> {
-        let words: Vec<u64> = self.received.iter().map(|w| w.swap(0, Ordering::Relaxed)).collect();
-        let marked = |qpn: &Qpn| {
-            let index = qpn.get() as u16;
-            words.get(usize::from(index) / 64).is_some_and(|w| w & 1 << (index % 64) != 0)
-        };
-        which.filter(marked).collect()
-    }
-
-    /// Takes the marks of InfiniBand hosts.
-    pub(super) fn take_infiniband(&self, each: impl FnMut(NeighbourIndex)) {
-        take(&self.infiniband, each);
-    }
-
-    /// Takes the marks of Ethernet hosts.
-    pub(super) fn take_ethernet(&self, each: impl FnMut(NeighbourIndex)) {
-        take(&self.ethernet, each);
+    /// Takes all marks: the queue pairs that received.
+    pub(super) fn take(&self) -> Vec<Qpn> {
+        let mut all = Vec::new();
+        self.marks.take(|place| {
+            all.extend(self.numbers.get(place).map(|n| Qpn::new(n.load(Ordering::Relaxed))));
+        });
+        all
     }
 }
 
@@ -94,19 +59,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_taken_once() {
-        let usage = Usage::default();
-        let marks = [0, 63, 64, 4095].map(NeighbourIndex);
-        assert!(marks.iter().all(|&m| usage.mark_infiniband(m)));
-        assert!(!usage.mark_infiniband(NeighbourIndex(64)), "marked already");
-        let mut taken = Vec::new();
-        usage.take_infiniband(|m| taken.push(m));
-        assert_eq!(taken, marks);
-        usage.take_infiniband(|_| panic!("taken twice"));
-        assert!(usage.mark_infiniband(NeighbourIndex(64)));
-        usage.mark_received(Qpn::new(0x12_3456));
-        let both = [0x12_3456, 0x12_3457].map(Qpn::new);
-        assert_eq!(usage.take_received(both.into_iter()), both[..1]);
-        assert!(usage.take_received(both.into_iter()).is_empty());
+    fn whoever_received_is_named_once() {
+        let receivers = Receivers::default();
+        for qpn in [0x12_3456, 0x12_3457, 0x12_3456].map(Qpn::new) {
+            receivers.mark(qpn);
+        }
+        assert_eq!(receivers.take(), [0x12_3456, 0x12_3457].map(Qpn::new));
+        assert!(receivers.take().is_empty());
+        // Not another one that is alike in its lower bits.
+        receivers.mark(Qpn::new(0x99_3456));
+        assert_eq!(receivers.take(), [Qpn::new(0x99_3456)]);
     }
 }

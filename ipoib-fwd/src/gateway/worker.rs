@@ -17,29 +17,31 @@ use tap::{FrameKind, Tap, TapDirection};
 
 use crate::counter::{Traffic, WorkerCounters};
 use crate::forward::{
-    EthVerdict, IbVerdict, NeighbourIndex, Punt, Side, Tables, Via, eth_to_ib, ib_to_eth, own_to_ib,
+    EthVerdict, FrameHead, IbVerdict, NeighbourIndex, Punt, SegmentIndex, SegmentTable, Side, Tables, Used,
+    Via, eth_to_ib, ib_to_eth, own_to_ib,
 };
 use crate::segment::Origin;
 use crate::segment::pair::storm::StormGuard;
 use endpoint::{LinkWorker, Note, UD, note};
 use ib_wire::Qpn;
 use ipoib::drop_reason::DropReason;
-use ipoib::link::LinkIndex;
+use ipoib::link::{LinkIndex, WorkerIndex};
 use ipoib::net::ethernet::ETHERNET_HEADER_LEN;
 use ipoib::net::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER};
 
 use super::cut;
-use super::usage::Usage;
+use super::tag;
+use super::usage::Receivers;
 
 /// What the control lcore asks of a gateway's worker beside the link's commands.
 #[derive(Debug)]
 pub enum GatewayCommand {
-    /// Send a frame by the Ethernet port.
-    SendEthernet(Mbuf),
-    /// Forward a packet that waited for its destination, as if it had come in now.
-    Forward(Side, Mbuf),
-    /// Send an IPv4 packet of the gateway's own, behind room for an Ethernet header, to an InfiniBand host.
-    SendInfiniBand(Ipv4Addr, Mbuf),
+    /// Send a frame of a segment, which has no tag, by the Ethernet port.
+    SendEthernet(SegmentIndex, Mbuf),
+    /// Forward a packet of a segment that waited for its destination, as if it had come in now. A frame has no tag.
+    Forward(SegmentIndex, Side, Mbuf),
+    /// Send an IPv4 packet of the gateway's own, behind room for an Ethernet header, to an InfiniBand host of a segment.
+    SendInfiniBand(SegmentIndex, Ipv4Addr, Mbuf),
 }
 
 /// Why a packet goes to the control lcore.
@@ -61,14 +63,21 @@ pub enum Cause {
 pub struct GatewayNote {
     /// Why.
     pub cause: Cause,
+    /// The segment that it is of.
+    pub segment: SegmentIndex,
     /// Where it came from.
     pub side: Side,
     /// For a message, how it came; `None` if it has waited.
     pub origin: Option<Origin>,
-    /// The whole frame or message.
+    /// The whole message, or the frame without its tag.
     pub packet: Mbuf,
 }
 
+/// The one Ethernet port, and the one link.
+const ETHERNET_PORT: u8 = 0;
+const LINK: u8 = 0;
+/// Commands that the link takes in one turn, at most.
+const COMMANDS_PER_TURN: usize = 32;
 /// Header bytes that a verdict looks at.
 const HEAD: usize = 128;
 /// Bursts of received messages taken in one turn.
@@ -90,21 +99,14 @@ pub struct GatewayWorker<Q: Queues> {
     refused_turns: u32,
     /// Shared receives below which frames are dropped rather than kept waiting for the Ethernet port.
     srq_low: u32,
-    usage: Arc<Usage>,
+    receivers: Arc<Receivers>,
     storm: StormGuard,
     tap: Option<Tap>,
 }
 
-/// What a packet from the control lcore waits for until the newest tables are there.
-enum Delayed {
-    /// It waited for its destination.
-    Forward(Side),
-    /// It is the gateway's own, to this neighbour.
-    Own(Ipv4Addr),
-}
-
 /// What is worth its own type: everything that a verdict is carried out with.
 struct Hands<'a, Q: Queues> {
+    worker: WorkerIndex,
     queues: &'a mut Q,
     notes: &'a mut Sender<Note<Q, GatewayNote>>,
     eth: &'a mut EthQueue,
@@ -112,7 +114,7 @@ struct Hands<'a, Q: Queues> {
     refused_turns: &'a mut u32,
     counters: &'a mut WorkerCounters,
     pool: &'a Pool,
-    usage: &'a Usage,
+    receivers: &'a Receivers,
     storm: &'a mut StormGuard,
     tap: &'a mut Option<Tap>,
 }
@@ -138,7 +140,7 @@ impl<Q: Queues> GatewayWorker<Q> {
             eth_tx: Burst::new(),
             refused_turns: 0,
             srq_low,
-            usage: Arc::default(),
+            receivers: Arc::default(),
             storm: StormGuard::new(seed),
             tap,
         }
@@ -150,10 +152,10 @@ impl<Q: Queues> GatewayWorker<Q> {
         &self.counters
     }
 
-    /// The marks of use, for the control lcore.
+    /// Marks of the connections that it received from, for the control lcore.
     #[must_use]
-    pub(super) fn usage(&self) -> Arc<Usage> {
-        Arc::clone(&self.usage)
+    pub(super) fn receivers(&self) -> Arc<Receivers> {
+        Arc::clone(&self.receivers)
     }
 
     /// Takes the worker apart when it has ended.
@@ -165,31 +167,36 @@ impl<Q: Queues> GatewayWorker<Q> {
     }
 
     fn take_commands(&mut self) -> usize {
-        let mut forward: ArrayVec<(Delayed, Mbuf), 32> = ArrayVec::new();
-        let (eth_tx, counters, tap) = (&mut self.eth_tx, &mut self.counters, &mut self.tap);
-        let done = self.link.commands(&mut self.service, |command, _| match command {
-            GatewayCommand::SendEthernet(frame) => push_frame(eth_tx, counters, tap, frame),
-            GatewayCommand::Forward(side, packet) => {
-                if forward.try_push((Delayed::Forward(side), packet)).is_err() {
-                    counters.drop(DropReason::NeighbourQueueFull);
-                }
-            }
-            GatewayCommand::SendInfiniBand(to, packet) => {
-                if forward.try_push((Delayed::Own(to), packet)).is_err() {
-                    counters.drop(DropReason::IbQueueFull);
-                }
+        let mut commands: ArrayVec<GatewayCommand, COMMANDS_PER_TURN> = ArrayVec::new();
+        let counters = &mut self.counters;
+        let done = self.link.commands(&mut self.service, |command, _| {
+            if commands.try_push(command).is_err() {
+                counters.drop(DropReason::NeighbourQueueFull);
             }
         });
         let (tables, mut hands) = self.hands();
-        for (what, packet) in forward {
-            match what {
-                Delayed::Forward(Side::Ethernet) => hands.take_frame(packet, tables),
-                Delayed::Forward(Side::InfiniBand) => {
-                    hands.take_message(packet, &Source::Rc, None, tables);
+        for command in commands {
+            let (GatewayCommand::SendEthernet(segment, _)
+            | GatewayCommand::Forward(segment, ..)
+            | GatewayCommand::SendInfiniBand(segment, ..)) = command;
+            let Some(table) = tables.segment(segment) else {
+                hands.counters.drop(DropReason::SegmentGone);
+                continue;
+            };
+            match command {
+                GatewayCommand::SendEthernet(_, frame) => hands.push_frame(frame, table.settings.vlan),
+                GatewayCommand::Forward(_, Side::InfiniBand, message) => {
+                    hands.take_message(message, &Source::Rc, None, segment, table);
                 }
-                Delayed::Own(to) => {
-                    let verdict = own_to_ib(head(&packet), packet.len(), to, tables);
-                    hands.carry_out_ethernet(verdict, packet, tables);
+                GatewayCommand::Forward(_, Side::Ethernet, frame) => {
+                    match FrameHead::parse(head(&frame), None) {
+                        Ok(front) => hands.take_frame(frame, &front, segment, table),
+                        Err(reason) => hands.counters.drop(reason),
+                    }
+                }
+                GatewayCommand::SendInfiniBand(_, to, packet) => {
+                    let verdict = own_to_ib(head(&packet), packet.len(), to, table, hands.worker);
+                    hands.carry_out_ethernet(verdict, packet, ETHERNET_HEADER_LEN, segment, table);
                 }
             }
         }
@@ -199,8 +206,10 @@ impl<Q: Queues> GatewayWorker<Q> {
     /// The newest tables, and everything that verdicts are carried out with.
     #[inline]
     fn hands(&mut self) -> (&Tables<Q::Destination>, Hands<'_, Q>) {
+        let worker = WorkerIndex(self.link.index());
         let (queues, notes) = self.link.parts();
         let hands = Hands {
+            worker,
             queues,
             notes,
             eth: &mut self.eth,
@@ -208,7 +217,7 @@ impl<Q: Queues> GatewayWorker<Q> {
             refused_turns: &mut self.refused_turns,
             counters: &mut self.counters,
             pool: &self.pool,
-            usage: &self.usage,
+            receivers: &self.receivers,
             storm: &mut self.storm,
             tap: &mut self.tap,
         };
@@ -227,7 +236,13 @@ impl<Q: Queues> GatewayWorker<Q> {
             if let Some(tap) = hands.tap {
                 offer(tap, TapDirection::Received, &frame);
             }
-            hands.take_frame(frame, tables);
+            match FrameHead::parse(head(&frame), None) {
+                Ok(front) => match tables.of_vlan(ETHERNET_PORT, front.vid) {
+                    Some((segment, table)) => hands.take_frame(frame, &front, segment, table),
+                    None => hands.counters.drop(DropReason::VlanUnknown),
+                },
+                Err(reason) => hands.counters.drop(reason),
+            }
         }
         true
     }
@@ -243,9 +258,15 @@ impl<Q: Queues> GatewayWorker<Q> {
         for Received { buf, qpn, source, .. } in burst {
             hands.counters.packet(path_of(&source), buf.len());
             if matches!(source, Source::Rc) {
-                hands.usage.mark_received(qpn);
+                hands.receivers.mark(qpn);
             }
-            hands.take_message(buf, &source, Some(origin_of(&source, qpn)), tables);
+            match tables.of_link(LINK) {
+                Some((segment, table)) => {
+                    let origin = Some(origin_of(&source, qpn));
+                    hands.take_message(buf, &source, origin, segment, table);
+                }
+                None => hands.counters.drop(DropReason::LinkUnknown),
+            }
             if hands.eth_tx.is_full() {
                 hands.flush_ethernet();
             }
@@ -329,26 +350,23 @@ fn path_of(source: &Source) -> Traffic {
     }
 }
 
-fn push_frame(eth_tx: &mut Burst, counters: &mut WorkerCounters, tap: &mut Option<Tap>, frame: Mbuf) {
-    if let Some(tap) = tap {
-        offer(tap, TapDirection::Sent, &frame);
-    }
-    if eth_tx.try_push(frame).is_err() {
-        counters.drop(DropReason::EthQueueFull);
-    }
-}
-
 impl<Q: Queues> Hands<'_, Q> {
     #[inline]
-    fn take_frame(&mut self, frame: Mbuf, tables: &Tables<Q::Destination>) {
-        let verdict = eth_to_ib(head(&frame), frame.len(), tables);
+    fn take_frame(
+        &mut self,
+        frame: Mbuf,
+        front: &FrameHead,
+        segment: SegmentIndex,
+        table: &SegmentTable<Q::Destination>,
+    ) {
+        let verdict = eth_to_ib(head(&frame), front, frame.len(), table, self.worker);
         if let EthVerdict::Forward { via: Via::Group(_), .. }
         | EthVerdict::Fragment { via: Via::Group(_), .. } = verdict
-            && !self.is_calm(head(&frame), ETHERNET_HEADER_LEN)
+            && !self.is_calm(head(&frame), front.len)
         {
             return self.counters.drop(DropReason::Storm);
         }
-        self.carry_out_ethernet(verdict, frame, tables);
+        self.carry_out_ethernet(verdict, frame, front.len, segment, table);
     }
 
     #[inline]
@@ -357,23 +375,40 @@ impl<Q: Queues> Hands<'_, Q> {
         message: Mbuf,
         source: &Source,
         origin: Option<Origin>,
-        tables: &Tables<Q::Destination>,
+        segment: SegmentIndex,
+        table: &SegmentTable<Q::Destination>,
     ) {
-        let verdict = ib_to_eth(head(&message), message.len(), source, tables);
+        let verdict = ib_to_eth(head(&message), message.len(), source, table);
         if let IbVerdict::Forward { neighbour: None, .. } | IbVerdict::Fragment { neighbour: None, .. } =
             verdict
             && !self.is_calm(head(&message), IPOIB_HEADER_LEN)
         {
             return self.counters.drop(DropReason::Storm);
         }
-        self.carry_out_infiniband(verdict, message, origin);
+        self.carry_out_infiniband(verdict, message, origin, segment, table);
+    }
+
+    /// Queues a frame for the Ethernet port, with the tag of its VLAN.
+    #[inline]
+    fn push_frame(&mut self, mut frame: Mbuf, vlan: Option<u16>) {
+        if let Some(vid) = vlan
+            && !tag::insert(&mut frame, vid)
+        {
+            return self.counters.drop(DropReason::NoBuffers);
+        }
+        if let Some(tap) = self.tap {
+            offer(tap, TapDirection::Sent, &frame);
+        }
+        if self.eth_tx.try_push(frame).is_err() {
+            self.counters.drop(DropReason::EthQueueFull);
+        }
     }
 
     /// True if a packet to a group or to all does not come too often.
     fn is_calm(&mut self, head: &[u8], header_len: usize) -> bool {
         let packet = head.get(header_len..).unwrap_or_default();
         let broadcast = packet.get(16).is_some_and(|first| !(224..240).contains(first));
-        self.storm.admits(self.usage.period.load(Ordering::Relaxed), 0, packet, broadcast)
+        self.storm.admits(self.receivers.period.load(Ordering::Relaxed), 0, packet, broadcast)
     }
 
     /// Sends what waits for the Ethernet port; what it does not take waits on.
@@ -393,57 +428,65 @@ impl<Q: Queues> Hands<'_, Q> {
         &mut self,
         verdict: EthVerdict<'_, Q::Destination>,
         mut frame: Mbuf,
-        tables: &Tables<Q::Destination>,
+        front: usize,
+        segment: SegmentIndex,
+        table: &SegmentTable<Q::Destination>,
     ) {
         match verdict {
             EthVerdict::Forward { via, ip_len, neighbour, dial } => {
-                // 14 bytes of Ethernet header off, 4 of encapsulation on, padding cut: in place.
-                let fits = frame.trim_front(ETHERNET_HEADER_LEN) && frame.truncate(usize::from(ip_len));
+                // 14 or 18 bytes of Ethernet header off, 4 of encapsulation on, padding cut: in place.
+                let fits = frame.trim_front(front) && frame.truncate(usize::from(ip_len));
                 match frame.prepend(IPOIB_HEADER_LEN).filter(|_| fits) {
                     Some(header) => header.copy_from_slice(&IPOIB_IPV4_HEADER),
                     None => return self.counters.drop(DropReason::BadLength),
                 }
                 self.send_message(via, frame);
-                self.note_use(neighbour, dial, tables);
+                self.note_use(neighbour, dial, table);
             }
             EthVerdict::Fragment { via, ip_len, mtu, neighbour, dial } => {
                 self.counters.packet(Traffic::Fragmented, frame.len());
-                let cut =
-                    cut::pieces(self.pool, &frame, ETHERNET_HEADER_LEN, ip_len, mtu, &IPOIB_IPV4_HEADER);
+                let cut = cut::pieces(self.pool, &frame, front, ip_len, mtu, &IPOIB_IPV4_HEADER);
                 for piece in cut {
                     match piece {
                         Some(piece) => self.send_message(via, piece),
                         None => self.counters.drop(DropReason::NoBuffers),
                     }
                 }
-                self.note_use(neighbour, dial, tables);
+                self.note_use(neighbour, dial, table);
             }
             EthVerdict::TooBig { mtu, dial } => {
-                let dial = dial.and_then(|n| tables.ib_at(n));
                 if let Some(ip) = dial {
                     self.want(ip);
                 }
-                self.punt(Cause::TooBig { mtu, dial }, Side::Ethernet, None, frame);
+                self.punt_frame(Cause::TooBig { mtu, dial }, segment, front, frame);
             }
-            EthVerdict::Punt(punt) => self.punt(Cause::Punt(punt), Side::Ethernet, None, frame),
+            EthVerdict::Punt(punt) => self.punt_frame(Cause::Punt(punt), segment, front, frame),
             EthVerdict::Drop(reason) => self.counters.drop(reason),
         }
     }
 
-    fn carry_out_infiniband(&mut self, verdict: IbVerdict, mut message: Mbuf, origin: Option<Origin>) {
+    #[inline]
+    fn carry_out_infiniband(
+        &mut self,
+        verdict: IbVerdict,
+        mut message: Mbuf,
+        origin: Option<Origin>,
+        segment: SegmentIndex,
+        table: &SegmentTable<Q::Destination>,
+    ) {
         match verdict {
             IbVerdict::Forward { header, ip_len, neighbour } => {
-                self.note_ethernet_use(neighbour);
+                self.note_ethernet_use(neighbour, table);
                 // 4 bytes of encapsulation off, 14 of Ethernet header on: in place.
                 let fits = message.trim_front(IPOIB_HEADER_LEN) && message.truncate(usize::from(ip_len));
                 match message.prepend(ETHERNET_HEADER_LEN).filter(|_| fits) {
                     Some(room) => room.copy_from_slice(&header),
                     None => return self.counters.drop(DropReason::BadLength),
                 }
-                push_frame(self.eth_tx, self.counters, self.tap, message);
+                self.push_frame(message, table.settings.vlan);
             }
             IbVerdict::Fragment { header, ip_len, mtu, neighbour } => {
-                self.note_ethernet_use(neighbour);
+                self.note_ethernet_use(neighbour, table);
                 self.counters.packet(Traffic::Fragmented, message.len());
                 for piece in cut::pieces(self.pool, &message, IPOIB_HEADER_LEN, ip_len, mtu, &header) {
                     // A packet has more pieces than a burst has room for.
@@ -451,15 +494,15 @@ impl<Q: Queues> Hands<'_, Q> {
                         self.flush_ethernet();
                     }
                     match piece {
-                        Some(piece) => push_frame(self.eth_tx, self.counters, self.tap, piece),
+                        Some(piece) => self.push_frame(piece, table.settings.vlan),
                         None => self.counters.drop(DropReason::NoBuffers),
                     }
                 }
             }
             IbVerdict::TooBig { mtu } => {
-                self.punt(Cause::TooBig { mtu, dial: None }, Side::InfiniBand, origin, message);
+                self.punt_message(Cause::TooBig { mtu, dial: None }, segment, origin, message)
             }
-            IbVerdict::Punt(punt) => self.punt(Cause::Punt(punt), Side::InfiniBand, origin, message),
+            IbVerdict::Punt(punt) => self.punt_message(Cause::Punt(punt), segment, origin, message),
             IbVerdict::Drop(reason) => self.counters.drop(reason),
         }
     }
@@ -483,19 +526,25 @@ impl<Q: Queues> Hands<'_, Q> {
     }
 
     /// Marks the neighbour as used; the first packet after the marks were taken may ask for a connection.
-    fn note_use(&mut self, neighbour: Option<NeighbourIndex>, dial: bool, tables: &Tables<Q::Destination>) {
-        let Some(index) = neighbour else { return };
-        if self.usage.mark_infiniband(index)
-            && dial
-            && let Some(ip) = tables.ib_at(index)
+    #[inline]
+    fn note_use(
+        &mut self,
+        neighbour: Option<NeighbourIndex>,
+        dial: Option<Ipv4Addr>,
+        table: &SegmentTable<Q::Destination>,
+    ) {
+        let (Some(index), Some(used)) = (neighbour, table.used(self.worker)) else { return };
+        if used.infiniband.mark(index.0 as usize)
+            && let Some(ip) = dial
         {
             self.want(ip);
         }
     }
 
-    fn note_ethernet_use(&mut self, neighbour: Option<NeighbourIndex>) {
-        if let Some(index) = neighbour {
-            self.usage.mark_ethernet(index);
+    #[inline]
+    fn note_ethernet_use(&mut self, neighbour: Option<NeighbourIndex>, table: &SegmentTable<Q::Destination>) {
+        if let (Some(index), Some(Used { ethernet, .. })) = (neighbour, table.used(self.worker)) {
+            ethernet.mark(index.0 as usize);
         }
     }
 
@@ -506,9 +555,21 @@ impl<Q: Queues> Hands<'_, Q> {
         }
     }
 
-    fn punt(&mut self, cause: Cause, side: Side, origin: Option<Origin>, packet: Mbuf) {
-        self.counters.packet(Traffic::Punt, packet.len());
-        if note(self.notes, GatewayNote { cause, side, origin, packet }).is_err() {
+    /// Hands over a frame whose headers are `front` bytes long, without its tag.
+    fn punt_frame(&mut self, cause: Cause, segment: SegmentIndex, front: usize, mut packet: Mbuf) {
+        if front > ETHERNET_HEADER_LEN && !tag::remove(&mut packet) {
+            return self.counters.drop(DropReason::Truncated);
+        }
+        self.punt(GatewayNote { cause, segment, side: Side::Ethernet, origin: None, packet });
+    }
+
+    fn punt_message(&mut self, cause: Cause, segment: SegmentIndex, origin: Option<Origin>, packet: Mbuf) {
+        self.punt(GatewayNote { cause, segment, side: Side::InfiniBand, origin, packet });
+    }
+
+    fn punt(&mut self, what: GatewayNote) {
+        self.counters.packet(Traffic::Punt, what.packet.len());
+        if note(self.notes, what).is_err() {
             self.counters.drop(DropReason::PuntQueueFull);
         }
     }

@@ -71,7 +71,7 @@ impl Link {
             self.close(now, old, CloseReason::Replaced);
         }
         // Whoever has more than a share makes room among what is its own.
-        while self.conns.passive.from_lid(lid) >= self.settings.max_passive_from_lid
+        while self.conns.passive.of_lid(lid) >= self.settings.max_passive_from_lid
             && let Some((_, oldest)) = self.conns.passive.oldest_of_lid(lid)
         {
             self.close(now, oldest, CloseReason::Evicted);

@@ -126,7 +126,7 @@ impl Passive {
     }
 
     /// How many came from a LID.
-    pub(super) fn from_lid(&self, lid: Lid) -> usize {
+    pub(super) fn of_lid(&self, lid: Lid) -> usize {
         self.lids.get(&lid).copied().unwrap_or(0)
     }
 

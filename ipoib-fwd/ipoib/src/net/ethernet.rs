@@ -8,6 +8,9 @@ use crate::drop_reason::DropReason;
 /// Bytes of an Ethernet II header without tags.
 pub const ETHERNET_HEADER_LEN: usize = 14;
 
+/// Bytes of a VLAN tag: its ethertype and its control information.
+pub const VLAN_TAG_LEN: usize = 4;
+
 /// Ethertype of IPv4.
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
 /// Ethertype of ARP.
@@ -18,6 +21,13 @@ pub const ETHERTYPE_IPV6: u16 = 0x86dd;
 pub const ETHERTYPE_VLAN: u16 = 0x8100;
 /// Ethertype of an 802.1ad service tag.
 pub const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
+
+/// The VLAN identifier in a tag's control information (IEEE 802.1Q 9.6).
+#[inline]
+#[must_use]
+pub const fn vid_of(control: u16) -> u16 {
+    control & 0xfff
+}
 
 /// A 48-bit Ethernet address, in wire order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -13,24 +13,23 @@ const NOWHERE: Ipv4Addr = Ipv4Addr::new(8, 8, 8, 8);
 /// In the segment's second subnet, on Ethernet.
 const SECOND: Ipv4Addr = Ipv4Addr::new(10, 78, 1, 1);
 
-fn routed() -> Tables<&'static str> {
+fn routed() -> Draft<&'static str> {
     let prefix = |ip: Ipv4Addr| Prefix::of(ip, 24).unwrap();
     let route = |to, via| Route { to: prefix(to), via };
     let mut tables = tables();
     let routes = [route(BEYOND_ETH, ETH), route(BEYOND_IB, IB_RC), route(BEYOND_NOBODY, NOBODY)];
-    tables.settings.routes = Routes::new(&[prefix(SECOND)], &routes).unwrap();
+    tables.settings().routes = Routes::new(&[prefix(SECOND)], &routes).unwrap();
     tables.set_eth(SECOND, EthNeighbour { mac: ETH_MAC }).unwrap();
     tables
 }
 
-fn from_ethernet<'t>(t: &'t Tables<&'static str>, packet: &[u8]) -> EthVerdict<'t, &'static str> {
-    let f = frame(GATEWAY_MAC, 0x0800, packet);
-    eth_to_ib(&f, f.len(), t)
+fn from_ethernet<'t>(t: &'t Draft<&'static str>, packet: &[u8]) -> EthVerdict<'t, &'static str> {
+    eth(t, &frame(GATEWAY_MAC, 0x0800, packet))
 }
 
-fn from_infiniband(t: &Tables<&'static str>, packet: &[u8]) -> IbVerdict {
+fn from_infiniband(t: &Draft<&'static str>, packet: &[u8]) -> IbVerdict {
     let m = message(packet);
-    ib_to_eth(&m, m.len(), &Source::Rc, t)
+    ib_to_eth(&m, m.len(), &Source::Rc, t.table())
 }
 
 #[test]
@@ -68,7 +67,7 @@ fn a_router_is_resolved_and_nothing_goes_back_to_the_side_it_came_from() {
     assert_eq!(from_infiniband(&t, &ip(IB_RC, NOWHERE, 60)), IbVerdict::Drop(DropReason::OffSubnet));
     // A router whose path is being looked up.
     let mut t = routed();
-    t.set_ib(IB_RC, IbNeighbour { ud: None, rc: None, dial: false }).unwrap();
+    t.set_ib(IB_RC, IbNeighbour { ud: None, rc: rc(None), dial: false }).unwrap();
     let pathless = Punt::Neighbour(IB_RC);
     assert_eq!(from_ethernet(&t, &ip(ETH, BEYOND_IB, 60)), EthVerdict::Punt(pathless));
 }
@@ -85,7 +84,7 @@ fn second_subnets_have_hosts_broadcasts_and_numbers() {
     assert_eq!(from_infiniband(&t, &ip(IB_RC, at(0), 60)), IbVerdict::Drop(DropReason::Martian));
     assert_eq!(from_infiniband(&t, &ip(at(255), ETH, 60)), IbVerdict::Drop(DropReason::Martian));
     assert_eq!(from_ethernet(&t, &ip(at(255), IB_RC, 60)), EthVerdict::Drop(DropReason::Martian));
-    let of = |ip: Ipv4Addr| (t.settings.is_on_link(ip), t.settings.next_hop(ip));
+    let of = |ip: Ipv4Addr| (t.table().settings.is_on_link(ip), t.table().settings.next_hop(ip));
     assert_eq!(of(at(7)), (true, Some(at(7))));
     assert_eq!(of(at(255)), (false, Some(at(255))));
     assert_eq!(of(BEYOND_IB), (false, Some(IB_RC)));
@@ -95,10 +94,10 @@ fn second_subnets_have_hosts_broadcasts_and_numbers() {
 #[test]
 fn without_a_subnet_everybody_is_on_the_link() {
     let mut t = tables();
-    t.settings.address = None;
+    t.settings().address = None;
     assert_eq!(from_ethernet(&t, &ip(ETH, NOWHERE, 60)), EthVerdict::Punt(Punt::Neighbour(NOWHERE)));
-    assert!(t.settings.is_on_link(NOWHERE));
-    assert_eq!(t.settings.next_hop(NOWHERE), Some(NOWHERE));
+    assert!(t.table().settings.is_on_link(NOWHERE));
+    assert_eq!(t.table().settings.next_hop(NOWHERE), Some(NOWHERE));
 }
 
 #[test]
@@ -106,7 +105,7 @@ fn who_does_not_forward_drops_packets_and_still_hears_arp_and_hellos() {
     for (role, reason) in [(Role::Standby, DropReason::Standby), (Role::Blocked, DropReason::SegmentBlocked)]
     {
         let mut t = routed();
-        t.settings.role = role;
+        t.settings().role = role;
         for destination in [IB_RC, BEYOND_IB, NOBODY, Ipv4Addr::BROADCAST] {
             assert_eq!(from_ethernet(&t, &ip(ETH, destination, 60)), EthVerdict::Drop(reason));
         }
@@ -114,10 +113,10 @@ fn who_does_not_forward_drops_packets_and_still_hears_arp_and_hellos() {
             assert_eq!(from_infiniband(&t, &ip(IB_RC, destination, 60)), IbVerdict::Drop(reason));
         }
         let typed = |ethertype| frame(MacAddress::BROADCAST, ethertype, &[0; 46]);
-        assert_eq!(eth_to_ib(&typed(0x0806), 60, &t), EthVerdict::Punt(Punt::Arp));
-        assert_eq!(eth_to_ib(&typed(ETHERTYPE_HELLO), 60, &t), EthVerdict::Punt(Punt::Hello));
-        assert_eq!(ib_to_eth(&[8, 6, 0, 0], 60, &ud(true), &t), IbVerdict::Punt(Punt::Arp));
-        assert_eq!(ib_to_eth(&[0x88, 0xb5, 0, 0], 60, &ud(true), &t), IbVerdict::Punt(Punt::Hello));
+        assert_eq!(eth(&t, &typed(0x0806)), EthVerdict::Punt(Punt::Arp));
+        assert_eq!(eth(&t, &typed(ETHERTYPE_HELLO)), EthVerdict::Punt(Punt::Hello));
+        assert_eq!(ib_to_eth(&[8, 6, 0, 0], 60, &ud(true), t.table()), IbVerdict::Punt(Punt::Arp));
+        assert_eq!(ib_to_eth(&[0x88, 0xb5, 0, 0], 60, &ud(true), t.table()), IbVerdict::Punt(Punt::Hello));
     }
 }
 
@@ -126,13 +125,13 @@ fn own_hellos_that_come_back_are_shown_and_connections_carry_none() {
     let t = tables();
     let mut own = frame(MacAddress::BROADCAST, ETHERTYPE_HELLO, &[0; 46]);
     own[6..12].copy_from_slice(&GATEWAY_MAC.0);
-    assert_eq!(eth_to_ib(&own, 60, &t), EthVerdict::Punt(Punt::Hello));
+    assert_eq!(eth(&t, &own), EthVerdict::Punt(Punt::Hello));
     let hello = [0x88, 0xb5, 0, 0];
-    assert_eq!(ib_to_eth(&hello, 60, &Source::Rc, &t), IbVerdict::Drop(DropReason::UnknownEthertype));
+    assert_eq!(ib_to_eth(&hello, 60, &Source::Rc, t.table()), IbVerdict::Drop(DropReason::UnknownEthertype));
     // The fabric gives every sender its multicasts back: that is no loop.
     let Source::Ud(mut back) = ud(true) else { unreachable!() };
     (back.slid, back.qpn) = (Lid(7), Qpn::new(0x48));
-    assert_eq!(ib_to_eth(&hello, 60, &Source::Ud(back), &t), IbVerdict::Drop(DropReason::LoopSelf));
+    assert_eq!(ib_to_eth(&hello, 60, &Source::Ud(back), t.table()), IbVerdict::Drop(DropReason::LoopSelf));
 }
 
 #[test]
@@ -140,13 +139,13 @@ fn probes_of_gateways_go_to_the_control_lcore_whatever_the_role_and_are_never_fo
     let probe = ipoib::net::probe::probe_packet(ipoib::net::probe::Nonce(7));
     for role in [Role::Forwarding, Role::Standby, Role::Blocked] {
         let mut t = tables();
-        t.settings.role = role;
+        t.settings().role = role;
         assert_eq!(
-            eth_to_ib(&frame(MacAddress::BROADCAST, 0x0800, &probe), 62, &t),
+            eth_of(&t, &frame(MacAddress::BROADCAST, 0x0800, &probe), 62),
             EthVerdict::Punt(Punt::Hello)
         );
         let m = message(&probe);
-        assert_eq!(ib_to_eth(&m, m.len(), &ud(true), &t), IbVerdict::Punt(Punt::Hello));
+        assert_eq!(ib_to_eth(&m, m.len(), &ud(true), t.table()), IbVerdict::Punt(Punt::Hello));
     }
 }
 
@@ -156,21 +155,24 @@ fn what_another_gateway_has_forwarded_to_a_group_is_not_forwarded_again() {
     let dhcp = ip(Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST, 60);
     let frame = frame(MacAddress::BROADCAST, 0x0800, &dhcp);
     let m = message(&dhcp);
-    assert!(matches!(eth_to_ib(&frame, frame.len(), &t), EthVerdict::Forward { .. }));
-    assert!(matches!(ib_to_eth(&m, m.len(), &ud(true), &t), IbVerdict::Forward { .. }));
+    assert!(matches!(eth(&t, &frame), EthVerdict::Forward { .. }));
+    assert!(matches!(ib_to_eth(&m, m.len(), &ud(true), t.table()), IbVerdict::Forward { .. }));
     // The frame's source and the datagram's sender are a gateway's.
-    t.settings.gateways =
+    t.settings().gateways =
         vec![PeerGateway { mac: ETH_MAC, lid: Lid(9), gid: ib_wire::Gid::ZERO, qpns: vec![Qpn::new(0x99)] }];
-    assert_eq!(eth_to_ib(&frame, frame.len(), &t), EthVerdict::Drop(DropReason::PeerGateway));
-    assert_eq!(ib_to_eth(&m, m.len(), &ud(true), &t), IbVerdict::Drop(DropReason::PeerGateway));
-    t.settings.gateways[0].lid = Lid(8);
-    assert!(matches!(ib_to_eth(&m, m.len(), &ud(true), &t), IbVerdict::Forward { .. }), "another port");
+    assert_eq!(eth(&t, &frame), EthVerdict::Drop(DropReason::PeerGateway));
+    assert_eq!(ib_to_eth(&m, m.len(), &ud(true), t.table()), IbVerdict::Drop(DropReason::PeerGateway));
+    t.settings().gateways[0].lid = Lid(8);
+    assert!(
+        matches!(ib_to_eth(&m, m.len(), &ud(true), t.table()), IbVerdict::Forward { .. }),
+        "another port"
+    );
 }
 
 #[test]
 fn who_stands_by_answers_for_itself() {
     let mut t = tables();
-    t.settings.role = Role::Standby;
+    t.settings().role = Role::Standby;
     assert_eq!(from_ethernet(&t, &ip(ETH, GATEWAY, 60)), EthVerdict::Punt(Punt::Local));
     assert_eq!(from_infiniband(&t, &ip(IB_RC, GATEWAY, 60)), IbVerdict::Punt(Punt::Local));
 }

@@ -1,6 +1,7 @@
 mod beyond;
 mod packets;
 mod step;
+mod tables;
 
 use std::net::Ipv4Addr;
 
@@ -9,7 +10,7 @@ use ib_wire::{Lid, Qpn, ServiceLevel};
 use pmd::hca::{RcSlot, Source, UdSource};
 
 use super::*;
-use ipoib::link::RcPath;
+use ipoib::link::{RcPath, WorkerIndex};
 use ipoib::net::ethernet::MacAddress;
 use ipoib::net::{fragment, icmp};
 
@@ -25,20 +26,41 @@ const IB_UD: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
 const IB_PATHLESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 4);
 const NOBODY: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
 
-fn tables() -> Tables<&'static str> {
+/// The worker that decides.
+const WORKER: WorkerIndex = WorkerIndex(0);
+
+/// A verdict on a whole frame.
+fn eth<'t>(t: &'t Draft<&'static str>, frame: &[u8]) -> EthVerdict<'t, &'static str> {
+    eth_of(t, frame, frame.len())
+}
+
+/// A verdict on a frame of which `head` is the front.
+fn eth_of<'t, D: Clone>(t: &'t Draft<D>, head: &[u8], len: usize) -> EthVerdict<'t, D> {
+    match FrameHead::parse(head, None) {
+        Ok(front) => eth_to_ib(head, &front, len, t.table(), WORKER),
+        Err(reason) => EthVerdict::Drop(reason),
+    }
+}
+
+fn tables() -> Draft<&'static str> {
     let mut settings = Settings::new(GATEWAY_MAC);
     settings.address = GatewayAddress::new(GATEWAY, 24);
     settings.broadcast = Some("broadcast");
     settings.groups = vec![(Ipv4Addr::new(224, 0, 0, 251), "mdns"), (Ipv4Addr::new(239, 1, 1, 1), "joined")];
     settings.own_lid = Lid(7);
     settings.own_qpns.push(Qpn::new(0x48));
-    let mut tables = Tables::new(1, settings);
-    let rc = Some(RcPath { slot: RcSlot(5), mtu: 65_524 });
-    tables.set_ib(IB_RC, IbNeighbour { ud: Some("rc-host"), rc, dial: true }).unwrap();
-    tables.set_ib(IB_UD, IbNeighbour { ud: Some("ud-host"), rc: None, dial: true }).unwrap();
-    tables.set_ib(IB_PATHLESS, IbNeighbour { ud: None, rc: None, dial: false }).unwrap();
+    let mut tables = Draft::new(1, settings, MAX_NEIGHBOURS, 1);
+    let connected = rc(Some(RcPath { slot: RcSlot(5), mtu: 65_524 }));
+    tables.set_ib(IB_RC, IbNeighbour { ud: Some("rc-host"), rc: connected, dial: true }).unwrap();
+    tables.set_ib(IB_UD, IbNeighbour { ud: Some("ud-host"), rc: rc(None), dial: true }).unwrap();
+    tables.set_ib(IB_PATHLESS, IbNeighbour { ud: None, rc: rc(None), dial: false }).unwrap();
     tables.set_eth(ETH, EthNeighbour { mac: ETH_MAC }).unwrap();
     tables
+}
+
+/// The first worker's connection.
+fn rc(path: Option<RcPath>) -> RcPaths {
+    RcPaths::new(&[path])
 }
 
 /// A UDP packet of `len` bytes in all.

@@ -20,7 +20,7 @@ use serde_json::json;
 use super::board::GatewayBoard;
 use super::gids::GatewayGids;
 use super::report::{self, Times};
-use super::usage::Usage;
+use super::usage::Receivers;
 use super::worker::{GatewayCommand, GatewayNote};
 use crate::counter::{Totals, WorkerCounterReader, WorkerCounters};
 use crate::segment::Segment;
@@ -51,8 +51,8 @@ pub(super) struct GatewayControl<B: Backend> {
     pub(super) pool: Pool,
     pub(super) mac: MacAddress,
     pub(super) readers: Vec<WorkerCounterReader>,
-    /// Each worker's marks of use.
-    pub(super) usage: Vec<Arc<Usage>>,
+    /// Each worker's marks of the connections that it received from.
+    pub(super) receivers: Vec<Arc<Receivers>>,
     /// The control lcore's own drops.
     pub(super) own: WorkerCounters,
     pub(super) own_reader: WorkerCounterReader,
@@ -89,28 +89,15 @@ impl<B: Backend> GatewayControl<B> {
         Totals::of(self.readers.iter().chain(std::iter::once(&self.own_reader)))
     }
 
-    /// Tells both neighbour tables which of their hosts workers have sent to.
+    /// Tells both neighbour tables which of their hosts workers have sent to, and the link which connections received.
     fn collect_usage(&mut self, now: Instant) {
-        let passive: Vec<(WorkerIndex, Qpn)> = self
-            .endpoint
-            .link()
-            .connections(now)
-            .iter()
-            .filter(|c| c.passive)
-            .filter_map(|c| Some((c.worker, c.qpn?)))
-            .collect();
-        for (index, usage) in self.usage.iter().enumerate() {
+        for (index, receivers) in self.receivers.iter().enumerate() {
             let worker = WorkerIndex(index as u8);
-            let Some(tables) = self.board.tables(index) else { continue };
-            let mut sent = Vec::new();
-            usage.take_infiniband(|n| sent.extend(tables.ib_at(n)));
-            usage.take_ethernet(|n| {
-                if let Some(ip) = tables.eth_at(n) {
-                    self.segment.handle_used(now, self.endpoint.link(), IpAddr::V4(ip));
-                }
-            });
-            let own = passive.iter().filter(|(by, _)| *by == worker).map(|(_, qpn)| *qpn);
-            let received = usage.take_received(own);
+            let (sent, ethernet) = self.board.take_used(worker);
+            for ip in ethernet {
+                self.segment.handle_used(now, self.endpoint.link(), IpAddr::V4(ip));
+            }
+            let received = receivers.take();
             if !sent.is_empty() || !received.is_empty() {
                 self.endpoint.link().handle_used(now, worker, &received, &sent);
             }

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::GatewayControl;
 use crate::forward::{self, ETHERTYPE_HELLO, PeerGateway};
+use crate::gateway::board::SEGMENT;
 use crate::gateway::worker::GatewayCommand;
 use crate::segment::pair::message::{LONGEST, PAIR_GROUP};
 use crate::segment::pair::{Event, Neighbour, Pair, Place, Role, Side, SideSet, Transmit, storm};
@@ -99,20 +100,19 @@ impl<B: Backend> GatewayControl<B> {
     pub(super) fn drive_pair(&mut self, now: Instant) {
         if now >= self.duty.period_due {
             self.duty.period_due = now + storm::PERIOD;
-            for usage in &self.usage {
-                usage.period.fetch_add(1, Ordering::Relaxed);
+            for receivers in &self.receivers {
+                receivers.period.fetch_add(1, Ordering::Relaxed);
             }
         }
         if now >= self.duty.link_due {
             self.duty.link_due = now + LINK_PERIOD;
             self.duty.pair.handle_side(now, Side::Ethernet, self.port.link().up);
-            if let Some(settings) = self.board.settings() {
-                let (lid, qpns) = (settings.own_lid, settings.own_qpns.to_vec());
-                let port = self.endpoint.port();
-                let gid = self.endpoint.hca().gid(port, 0).unwrap_or_default();
-                let station = crate::segment::pair::Station { mac: self.mac, lid, gid, qpns };
-                self.duty.pair.set_station(station);
-            }
+            let settings = self.board.settings();
+            let (lid, qpns) = (settings.own_lid, settings.own_qpns.to_vec());
+            let port = self.endpoint.port();
+            let gid = self.endpoint.hca().gid(port, 0).unwrap_or_default();
+            let station = crate::segment::pair::Station { mac: self.mac, lid, gid, qpns };
+            self.duty.pair.set_station(station);
         }
         let up = self.endpoint.link().state().up && self.stopping.is_none();
         self.duty.pair.handle_side(now, Side::InfiniBand, up);
@@ -154,7 +154,7 @@ impl<B: Backend> GatewayControl<B> {
         let mut frame = header.to_bytes().to_vec();
         frame.extend_from_slice(payload);
         frame.resize(frame.len().max(SHORTEST_FRAME), 0);
-        self.send(WorkerIndex(0), &frame, GatewayCommand::SendEthernet);
+        self.send(WorkerIndex(0), &frame, |buf| GatewayCommand::SendEthernet(SEGMENT, buf));
     }
 
     fn send_on_infiniband(&mut self, header: [u8; IPOIB_HEADER_LEN], payload: &[u8]) {

@@ -8,6 +8,7 @@ use pmd::mem::Mbuf;
 
 use super::GatewayControl;
 use crate::forward::{Punt, Side};
+use crate::gateway::board::SEGMENT;
 use crate::gateway::worker::{Cause, GatewayCommand, GatewayNote};
 use crate::segment::{Arrival, Happening, Output, Packet};
 use ipoib::drop_reason::DropReason;
@@ -72,7 +73,7 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     fn take_packet(&mut self, now: Instant, worker: WorkerIndex, note: GatewayNote) {
-        let GatewayNote { cause, side, origin, packet } = note;
+        let GatewayNote { cause, segment: _, side, origin, packet } = note;
         let arrival = Arrival { side, worker, origin };
         let (segment, link) = (&mut self.segment, self.endpoint.link());
         match (cause, side) {
@@ -118,13 +119,13 @@ impl<B: Backend> GatewayControl<B> {
         while let Some(output) = self.segment.poll_output() {
             match output {
                 Output::Frame { worker, bytes } => {
-                    self.send(worker, &bytes, GatewayCommand::SendEthernet);
+                    self.send(worker, &bytes, |buf| GatewayCommand::SendEthernet(SEGMENT, buf));
                 }
                 Output::Message { worker, to, bytes } => {
                     let IpAddr::V4(to) = to else { continue };
                     let room = [0; ETHERNET_HEADER_LEN];
                     let frame = [&room[..], &bytes].concat();
-                    self.send(worker, &frame, |buf| GatewayCommand::SendInfiniBand(to, buf));
+                    self.send(worker, &frame, |buf| GatewayCommand::SendInfiniBand(SEGMENT, to, buf));
                 }
                 Output::Datagram { worker, to, bytes } => {
                     let message = [&IPOIB_IPV4_HEADER[..], &bytes].concat();
@@ -136,7 +137,7 @@ impl<B: Backend> GatewayControl<B> {
                 Output::Release { side, worker, packet } => {
                     // What waited is sent by the new tables.
                     self.board.flush();
-                    self.endpoint.send(worker, GatewayCommand::Forward(side, packet));
+                    self.endpoint.send(worker, GatewayCommand::Forward(SEGMENT, side, packet));
                 }
                 Output::Drop(reason, n) => self.own.drops(reason, n),
                 Output::Happening(happening) => self.news.tell(now, happening),

@@ -1,0 +1,43 @@
+//! What stands in front of a frame's packet, with a VLAN tag or without: the one place where tags are read.
+
+use ipoib::drop_reason::DropReason;
+use ipoib::net::be16;
+use ipoib::net::ethernet::{
+    ETHERNET_HEADER_LEN, ETHERTYPE_SERVICE_VLAN, ETHERTYPE_VLAN, EthernetHeader, VLAN_TAG_LEN, vid_of,
+};
+
+/// The headers of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrameHead {
+    /// Addresses, and the ethertype of what is behind a tag.
+    pub ethernet: EthernetHeader,
+    /// VLAN identifier; 0 without a tag, and in a tag that carries a priority only (IEEE 802.1Q 9.6).
+    pub vid: u16,
+    /// Bytes in front of the packet.
+    pub len: usize,
+}
+
+impl FrameHead {
+    /// Reads the head of a frame. `stripped` is the tag's control information if the port has taken the tag off.
+    #[inline]
+    pub fn parse(frame: &[u8], stripped: Option<u16>) -> Result<Self, DropReason> {
+        let ethernet = EthernetHeader::parse(frame)?;
+        let tagged = matches!(ethernet.ethertype, ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN);
+        if !tagged {
+            return Ok(Self { ethernet, vid: stripped.map_or(0, vid_of), len: ETHERNET_HEADER_LEN });
+        }
+        Self::tagged(frame, ethernet, stripped)
+    }
+
+    #[cold]
+    fn tagged(frame: &[u8], outer: EthernetHeader, stripped: Option<u16>) -> Result<Self, DropReason> {
+        let tag = be16(frame, ETHERNET_HEADER_LEN).ok_or(DropReason::Truncated)?;
+        let ethertype = be16(frame, ETHERNET_HEADER_LEN + 2).ok_or(DropReason::Truncated)?;
+        let stacked = |kind| matches!(kind, ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN);
+        if stripped.is_some() || outer.ethertype == ETHERTYPE_SERVICE_VLAN || stacked(ethertype) {
+            return Err(DropReason::VlanStacked);
+        }
+        let len = ETHERNET_HEADER_LEN + VLAN_TAG_LEN;
+        Ok(Self { ethernet: EthernetHeader { ethertype, ..outer }, vid: vid_of(tag), len })
+    }
+}

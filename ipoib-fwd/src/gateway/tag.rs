@@ -1,0 +1,32 @@
+//! VLAN tags of frames in buffers, in place (IEEE 802.1Q 9.3).
+
+use ipoib::net::ethernet::{ETHERTYPE_VLAN, VLAN_TAG_LEN};
+use pmd::mem::Mbuf;
+
+/// Bytes of the two addresses, behind which a tag lies.
+const ADDRESSES: usize = 12;
+
+/// Puts a tag with this VLAN identifier, of priority 0, into a frame that has none. False if there is no room in front.
+#[inline]
+pub(super) fn insert(frame: &mut Mbuf, vid: u16) -> bool {
+    if frame.prepend(VLAN_TAG_LEN).is_none() {
+        return false;
+    }
+    let data = frame.data_mut();
+    let Some(front) = data.get_mut(..ADDRESSES + VLAN_TAG_LEN) else { return false };
+    front.copy_within(VLAN_TAG_LEN.., 0);
+    let [k0, k1] = ETHERTYPE_VLAN.to_be_bytes();
+    let [v0, v1] = vid.to_be_bytes();
+    if let Some(tag) = front.last_chunk_mut() {
+        *tag = [k0, k1, v0, v1];
+    }
+    true
+}
+
+/// Takes the tag out of a frame that has one. False if the frame is too short for that.
+#[must_use]
+pub(super) fn remove(frame: &mut Mbuf) -> bool {
+    let Some(front) = frame.data_mut().get_mut(..ADDRESSES + VLAN_TAG_LEN) else { return false };
+    front.copy_within(..ADDRESSES, VLAN_TAG_LEN);
+    frame.trim_front(VLAN_TAG_LEN)
+}
