@@ -186,6 +186,15 @@ impl<B: Backend> GatewayControl<B> {
                     hold.as_secs()
                 );
             }
+            Event::Multiplied { side } => {
+                if now >= self.duty.complain_after {
+                    self.duty.complain_after = now + COMPLAINTS;
+                    tracing::warn!(
+                        "what we send on {} comes back several times: that network has a loop of its own; switch spanning tree on",
+                        side.name()
+                    );
+                }
+            }
             Event::Neighbours(list) => {
                 for host in &list {
                     self.learn_told(now, host);
@@ -242,7 +251,7 @@ impl<B: Backend> GatewayControl<B> {
             "guid": format!("{:016x}", pair.identity().guid.0),
             "priority": pair.priority(),
             "blocked_for_ms": pair.blocked_until(now).map(|until| until.duration_since(now).as_millis() as u64),
-            "takeovers": n.takeovers, "resignations": n.resignations, "loops": n.loops,
+            "takeovers": n.takeovers, "resignations": n.resignations, "loops": n.loops, "multiplied": n.multiplied,
             "hellos": {"sent": n.sent, "received": n.received, "rejected": n.rejected, "old": n.old,
                        "other_segment": n.other_segment, "no_room": n.no_room},
             "peers": peers,

@@ -139,6 +139,12 @@ pub enum Event {
         /// For how long it is blocked at least.
         hold: Duration,
     },
+    /// Hellos of ours come back more than once on the side that they were sent on: it has a loop of its own. Nothing is blocked for that:
+    /// it would not end the loop, and whoever hears a hello can repeat it.
+    Multiplied {
+        /// The side.
+        side: Side,
+    },
     /// The forwarder told hosts that it knows: they are to be learnt as if they had been heard.
     Neighbours(Vec<Neighbour>),
 }
@@ -162,6 +168,8 @@ pub struct Statistics {
     pub takeovers: u64,
     /// Times that it stopped.
     pub resignations: u64,
+    /// Hellos of ours that came back more than once on their own side.
+    pub multiplied: u64,
     /// Signs of loops.
     pub loops: u64,
 }
@@ -314,8 +322,11 @@ impl Pair {
             return Ok(());
         }
         if message.from == self.own {
-            if let Some(sign) = self.loops.own_arrived(message.sequence, message.side, side) {
-                self.block(now, sign, side);
+            if message.side != side {
+                self.block(now, Sign::Hello, side);
+            } else if self.loops.is_multiplied(message.sequence) {
+                self.statistics.multiplied += 1;
+                self.events.push_back(Event::Multiplied { side });
             }
             return Ok(());
         }

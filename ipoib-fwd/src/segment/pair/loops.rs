@@ -2,8 +2,9 @@
 //!
 //! A probe is a small IPv4 broadcast such as any plain bridge or relay carries. No gateway of ours forwards one. So a probe
 //! that was sent on one side and arrives on the other came by a foreign way, and each broadcast that we forward would come back by it
-//! for ever. The same is said by a hello of our own on the other side, or by several copies of one on its own side. The answer
-//! is to forward nothing until probes have stayed away for the hold time. Each further loop doubles that.
+//! for ever. The same is said by a hello of our own on the other side. The answer is to forward nothing until probes have stayed away for
+//! the hold time. Each further loop doubles that. Several copies of a hello on its own side tell of a loop within that network, which
+//! is only told.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
@@ -33,8 +34,6 @@ pub enum Sign {
     Probe,
     /// A hello of ours on the other side.
     Hello,
-    /// More copies of a hello of ours on its own side than a reflection explains.
-    Copies,
 }
 
 /// What is remembered to notice loops, and for how long one blocks.
@@ -99,16 +98,13 @@ impl Loops {
         self.sent.iter().any(|(sent, on)| *sent == nonce && *on != side)
     }
 
-    /// A hello of our own came back, sent on one side and arrived on a side.
-    pub(super) fn own_arrived(&mut self, sequence: u64, sent: Side, arrived: Side) -> Option<Sign> {
-        if sent != arrived {
-            return Some(Sign::Hello);
-        }
+    /// A hello of our own came back on its own side. True if that is one copy too many: that side has a loop of its own.
+    pub(super) const fn is_multiplied(&mut self, sequence: u64) -> bool {
         if self.copies.0 != sequence {
             self.copies = (sequence, 0);
         }
         self.copies.1 += 1;
-        (self.copies.1 >= COPIES).then_some(Sign::Copies)
+        self.copies.1 == COPIES
     }
 
     /// There is a loop. Answers the hold time if that is news.
@@ -148,14 +144,12 @@ mod tests {
     }
 
     #[test]
-    fn one_copy_of_a_hello_is_a_reflection_and_many_are_a_loop() {
+    fn one_copy_of_a_hello_is_a_reflection_and_many_are_a_loop_of_that_side() {
         let mut loops = Loops::new(Instant::now());
-        for sequence in 1..50 {
-            assert_eq!(loops.own_arrived(sequence, Side::Ethernet, Side::Ethernet), None);
-        }
-        assert_eq!(loops.own_arrived(49, Side::Ethernet, Side::Ethernet), None);
-        assert_eq!(loops.own_arrived(49, Side::Ethernet, Side::Ethernet), Some(Sign::Copies));
-        assert_eq!(loops.own_arrived(50, Side::Ethernet, Side::InfiniBand), Some(Sign::Hello));
+        assert!((1..50).all(|sequence| !loops.is_multiplied(sequence)));
+        assert!(!loops.is_multiplied(49));
+        assert!(loops.is_multiplied(49));
+        assert!(!loops.is_multiplied(49), "told once a hello");
     }
 
     #[test]

@@ -161,6 +161,34 @@ fn a_foreign_bridge_blocks_every_gateway_and_its_end_ends_that() {
 }
 
 #[test]
+fn own_hellos_on_the_other_side_block_and_on_their_own_side_they_are_told() {
+    let mut w = World::new(&[100], true);
+    w.run(SECOND * 3);
+    let hello = |w: &mut World| {
+        let now = w.now;
+        let mut sent = Vec::new();
+        w.with(0, |pair| {
+            pair.set_priority(now, 100);
+            while let Some(t) = pair.poll_transmit() {
+                if let crate::segment::pair::Transmit::Message(side, bytes) = t {
+                    sent.push((side, bytes));
+                }
+            }
+        });
+        sent.swap_remove(0)
+    };
+    let (side, bytes) = hello(&mut w);
+    let now = w.now;
+    for _ in 0..100 {
+        w.with(0, |pair| pair.handle_message(now, side, &bytes).unwrap());
+    }
+    assert_eq!(w.role(0), Some(Role::Forwarding), "whoever hears a hello can repeat it");
+    assert_eq!(w.boxes[0].events.iter().filter(|e| **e == Event::Multiplied { side }).count(), 1);
+    w.with(0, |pair| pair.handle_message(now, side.other(), &bytes).unwrap());
+    assert_eq!(w.role(0), Some(Role::Blocked));
+}
+
+#[test]
 fn a_bridge_that_is_there_from_the_start_never_sees_one_forward() {
     let mut w = World::new(&[100, 50, 50], false);
     w.bridge = true;
