@@ -14,7 +14,7 @@ use super::fabric::Fabric;
 use super::hosts::{Ageing, HostCounters, HostInfo, Hosts, worker_of};
 use super::limits::Limits;
 use super::output::{Arrival, Output, Packet};
-use super::owners::Owners;
+use super::owners::{Changes, Owners};
 use super::parked::{Awaited, Parked};
 use super::resolve::{Claim, Lookup};
 use crate::forward::Side;
@@ -65,6 +65,7 @@ pub struct Segment<P> {
     pub(super) own: Own,
     pub(super) hosts: Hosts,
     pub(super) owners: Owners<Claim>,
+    pub(super) changes: Changes<MacAddress>,
     pub(super) ethernet_askers: Askers<MacAddress>,
     pub(super) infiniband_askers: Askers<HardwareAddress>,
     /// What InfiniBand hosts ask for and their own side is asked for first.
@@ -87,6 +88,7 @@ impl<P: Packet> Segment<P> {
             own: settings.own.clone(),
             hosts: Hosts::new(settings.seed, settings.ageing),
             owners: Owners::new(settings.seed.rotate_left(8), settings.ageing.hold),
+            changes: Changes::new(settings.seed.rotate_left(16)),
             ethernet_askers: Askers::default(),
             infiniband_askers: Askers::default(),
             lookups: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(24))),
@@ -260,6 +262,7 @@ impl<P: Packet> Segment<P> {
         }
         if now >= self.sweep {
             self.sweep = now + SWEEP;
+            self.changes.expire(now);
             self.ethernet_askers.expire(now);
             self.infiniband_askers.expire(now);
             for (_, waiting) in self.parked.expire(now) {

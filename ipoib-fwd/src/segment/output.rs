@@ -104,7 +104,7 @@ pub enum Happening {
         /// The side that it is on now.
         to: Side,
     },
-    /// A host claims an address that a host of the other side has and answers for. The claim was refused.
+    /// A host claims an address that another has and answers for. The claim was refused.
     Conflict {
         /// The address.
         ip: IpAddr,

@@ -179,3 +179,60 @@ impl<C> Owners<C> {
         self.next = Some(self.next.map_or(at, |next| next.min(at)));
     }
 }
+
+/// How long the card that had an address before is listened for after another card of its side has taken it.
+const DOUBT: Duration = Duration::from_secs(1);
+
+/// An address that another card of the same side has taken.
+#[derive(Clone, Copy, Debug)]
+struct Change<A> {
+    old: A,
+    /// True if the old card has answered: then it keeps the address.
+    kept: bool,
+    until: Instant,
+}
+
+/// Addresses whose hosts have other link-layer addresses than a moment ago. A change within a side is believed at once
+/// (RFC 826), as every host there believes it; if the card of before still answers, it keeps the address.
+#[derive(Debug)]
+pub(super) struct Changes<A> {
+    changes: HashMap<IpAddr, Change<A>, FixedState>,
+}
+
+/// What to do about another link-layer address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Belief {
+    /// Believe it, and ask the one of before whether it is still there.
+    AskOld,
+    /// It is the one of before: it keeps the address.
+    Keep,
+    /// The one of before has just answered: do not believe it.
+    Refuse,
+}
+
+impl<A: Copy + Eq> Changes<A> {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { changes: HashMap::with_hasher(FixedState::with_seed(seed)) }
+    }
+
+    /// A host that was known at `old` is heard from `new`.
+    pub(super) fn hear(&mut self, now: Instant, ip: IpAddr, old: A, new: A) -> Belief {
+        match self.changes.get_mut(&ip).filter(|change| now < change.until) {
+            Some(change) if change.kept && change.old == old => return Belief::Refuse,
+            Some(change) if !change.kept && change.old == new => {
+                (change.kept, change.until) = (true, now + DOUBT);
+                return Belief::Keep;
+            }
+            Some(_) | None => {}
+        }
+        if self.changes.len() < ADDRESSES || self.changes.contains_key(&ip) {
+            self.changes.insert(ip, Change { old, kept: false, until: now + DOUBT });
+        }
+        Belief::AskOld
+    }
+
+    /// Forgets what is past.
+    pub(super) fn expire(&mut self, now: Instant) {
+        self.changes.retain(|_, change| now < change.until);
+    }
+}

@@ -14,7 +14,7 @@ use super::fabric::{Fabric, v4};
 use super::hosts::HostEvent;
 use super::machine::Segment;
 use super::output::{Arrival, Happening, Origin, Output, Packet};
-use super::owners::{Answer, Step};
+use super::owners::{Answer, Belief, Step};
 use super::parked::Awaited;
 use crate::forward::Side;
 use ipoib::drop_reason::DropReason;
@@ -92,6 +92,7 @@ impl<P: Packet> Segment<P> {
             Some(mac) if mac == arp.sender_mac && self.owners.confirm(now, sender) => {
                 self.refuse(now, fabric, sender, Side::Ethernet);
             }
+            Some(mac) if mac != arp.sender_mac => self.doubt(now, &arp, mac)?,
             _ => {}
         }
         if let Some(lookup) = self.lookups.get_mut(&sender) {
@@ -99,6 +100,23 @@ impl<P: Packet> Segment<P> {
             return Ok(());
         }
         self.believe_ethernet(now, fabric, &arp, meaning)
+    }
+
+    /// A known host is heard from another card than before.
+    fn doubt(&mut self, now: Instant, arp: &EthernetArp, old: MacAddress) -> Result<(), DropReason> {
+        let ip = IpAddr::V4(arp.sender_ip);
+        match self.changes.hear(now, ip, old, arp.sender_mac) {
+            Belief::AskOld => self.frame(&ask_ethernet(arp.sender_ip, &self.own), old),
+            Belief::Keep => {
+                self.counters.conflicts += 1;
+                self.output(Output::Happening(Happening::Conflict { ip, owner: Side::Ethernet }));
+            }
+            Belief::Refuse => {
+                self.counters.claims_dropped += 1;
+                return Err(DropReason::AddressConflict);
+            }
+        }
+        Ok(())
     }
 
     /// Learns a sender who concerns us, and answers it.

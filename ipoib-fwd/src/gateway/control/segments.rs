@@ -42,7 +42,10 @@ impl News {
         match happening {
             Happening::AddressMoved { ip, to } => tracing::info!("{ip} has moved to {}", name(to)),
             Happening::Conflict { ip, owner } => {
-                tracing::warn!("{ip} is claimed on both sides: its owner on {} answers for it", name(owner));
+                tracing::warn!(
+                    "{ip} is claimed by another host: its owner on {} answers for it",
+                    name(owner)
+                );
             }
             Happening::HeldDown { ip, owner } => {
                 tracing::error!("{ip} moves too often: it stays on {} for a minute", name(owner));

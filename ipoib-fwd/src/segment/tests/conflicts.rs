@@ -143,3 +143,30 @@ fn disputes_are_bounded() {
     }
     assert_eq!(w.asked().len(), 200, "one question each, however often it is claimed");
 }
+
+#[test]
+fn another_card_of_the_same_side_is_believed_at_once_unless_the_old_one_answers() {
+    let mut w = World::new();
+    w.know_ethernet(E1_MAC, E1);
+    let card = MacAddress([2, 0, 0, 0, 9, 9]);
+    let set = |mac| Output::SetHost { ip: E1.into(), mac };
+    w.ethernet(ArpOperation::Request, card, E1, E1);
+    let outputs = w.outputs();
+    assert!(outputs.contains(&set(card)), "{outputs:?}");
+    let asked = |o: &Output<Vec<u8>>| matches!(o, Output::Frame { bytes, .. } if bytes[..6] == E1_MAC.0);
+    assert_eq!(outputs.iter().filter(|o| asked(o)).count(), 1, "the old card is asked");
+    // It does not answer: the new one stays, whatever comes later.
+    w.pass(ms(1100));
+    w.ethernet(ArpOperation::Request, card, E1, GATEWAY);
+    assert_eq!(w.segment.counters().conflicts, 0);
+    w.outputs();
+    // Another one again, and this time the card of before is there.
+    w.ethernet(ArpOperation::Request, E2_MAC, E1, E1);
+    assert!(w.outputs().contains(&set(E2_MAC)));
+    w.ethernet(ArpOperation::Reply, card, E1, GATEWAY);
+    let outputs = w.outputs();
+    assert!(outputs.contains(&set(card)));
+    assert_eq!(moved(&outputs), [Happening::Conflict { ip: E1.into(), owner: Side::Ethernet }]);
+    w.ethernet(ArpOperation::Request, E2_MAC, E1, E1);
+    assert_eq!(w.outputs(), [Output::Drop(DropReason::AddressConflict, 1)]);
+}
