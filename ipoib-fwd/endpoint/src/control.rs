@@ -4,6 +4,7 @@ mod actions;
 mod arrivals;
 mod datagrams;
 mod link;
+mod links;
 mod port;
 
 use std::collections::{HashMap, VecDeque};
@@ -137,6 +138,7 @@ impl<Q: Queues, C, N> WorkerEnd<Q, C, N> {
 }
 
 type Destination<B> = <<B as Backend>::Queues as Queues>::Destination;
+type Ud<B> = <<B as Backend>::Queues as Queues>::Ud;
 type Rc<B> = <<B as Backend>::Queues as Queues>::Rc;
 
 /// A port's links, their device, and the rings to the workers.
@@ -148,7 +150,10 @@ pub struct Endpoint<B: Backend, C, N> {
     links: Vec<Option<LinkEnd<Destination<B>>>>,
     /// A link that is over, for those who ask for one where there is none.
     none: Link,
+    /// Links that have been removed, and their owner not been told.
+    removed: VecDeque<LinkIndex>,
     pool: Pool,
+    ud_send_depth: u32,
     rc_send_depth: u32,
     workers: Vec<WorkerEnd<B::Queues, C, N>>,
     /// Hot halves that are not with a worker.
@@ -247,6 +252,8 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             links,
             none,
             pool: pool.clone(),
+            removed: VecDeque::new(),
+            ud_send_depth: sizes.ud_send_depth,
             rc_send_depth: sizes.rc_send_depth,
             workers: ends,
             rcs: HashMap::new(),
@@ -376,6 +383,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         if self.port.poll_timeout().is_some_and(|at| at <= now) {
             self.port.handle_timeout(now);
         }
+        self.advance_removals(now);
         while let Some((link, action)) = self.port.poll_action(now) {
             busy = true;
             self.carry_out(now, link, action, board);

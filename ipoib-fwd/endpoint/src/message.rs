@@ -34,6 +34,15 @@ pub enum Command<Q: Queues, C> {
         /// Its place.
         slot: RcSlot,
     },
+    /// Take a link's datagram queue pair, closed. Answer: [`Note::UdInserted`].
+    InsertUd {
+        /// The link.
+        link: LinkIndex,
+        /// Its hot half.
+        ud: Q::Ud,
+    },
+    /// Give a link's datagram queue pair back, which has been closed and has nothing outstanding. Answer: [`Note::UdRemoved`].
+    RemoveUd(LinkIndex),
     /// Stop posting to a link's datagram queue pair. Answer: [`Note::UdClosed`], when it has given back all it had.
     CloseUd(LinkIndex),
     /// Post to it again.
@@ -74,6 +83,18 @@ pub enum Note<Q: Queues, N> {
         conn: ConnKey,
         /// Its hot half; `None` if the slot was empty.
         rc: Option<Q::Rc>,
+    },
+    /// A datagram queue pair was taken, or its place was not free and here it is again.
+    UdInserted {
+        /// The hot half, if it was refused.
+        refused: Option<Q::Ud>,
+    },
+    /// A datagram queue pair was given back.
+    UdRemoved {
+        /// The link.
+        link: LinkIndex,
+        /// Its hot half; `None` if there was none.
+        ud: Option<Q::Ud>,
     },
     /// A link's datagram queue pair has given back all it had.
     UdClosed(LinkIndex),

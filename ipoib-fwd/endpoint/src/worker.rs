@@ -86,6 +86,13 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
                 Command::RemoveRc { conn, slot } => {
                     Some(Note::Removed { conn, rc: self.queues.remove_rc(slot) })
                 }
+                Command::InsertUd { link, ud } => {
+                    Some(Note::UdInserted { refused: self.queues.insert_ud(place(link), ud).err() })
+                }
+                Command::RemoveUd(link) => {
+                    self.closing.retain(|closing| *closing != link);
+                    Some(Note::UdRemoved { link, ud: self.queues.remove_ud(place(link)) })
+                }
                 Command::CloseUd(link) => {
                     self.queues.close_ud(place(link));
                     if !self.closing.contains(&link) {

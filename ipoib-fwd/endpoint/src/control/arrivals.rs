@@ -56,6 +56,8 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             }
             Note::DrainRefused { conn } => self.port.handle_done(now, conn, false),
             Note::Qp(event) => self.take_qp_event(now, event.qpn, event.fault),
+            Note::UdInserted { refused } => self.datagrams_inserted(refused),
+            Note::UdRemoved { link, ud } => self.datagrams_removed(link, ud),
             Note::UdClosed(link) => self.datagrams_closed(link, worker),
             Note::Wanted(link, ip) => {
                 if let Some(link) = self.port.link_mut(link) {

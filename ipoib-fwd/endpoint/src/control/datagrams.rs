@@ -46,11 +46,18 @@ pub(super) struct Datagrams {
     /// P_Key index and Q_Key that it is to have; none before the link has said so.
     keys: Option<(u16, QKey)>,
     mended_at: Option<Instant>,
+    /// Its link is being removed, and the worker has been asked for it.
+    given_back: bool,
 }
 
 impl Datagrams {
     pub(super) const fn new(qpn: Qpn) -> Self {
-        Self { qpn, state: State::Open, keys: None, mended_at: None }
+        Self { qpn, state: State::Open, keys: None, mended_at: None, given_back: false }
+    }
+
+    /// Its number.
+    pub(super) const fn qpn(&self) -> Qpn {
+        self.qpn
     }
 }
 
@@ -127,6 +134,14 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
 
     /// The worker has everything back.
     pub(super) fn datagrams_closed(&mut self, link: LinkIndex, worker: WorkerIndex) {
+        if self.takes_datagrams_back(link) {
+            // Two closings may have been under way.
+            let first = self.datagrams(link, worker).is_some_and(|d| !std::mem::replace(&mut d.given_back, true));
+            if let (true, Some(end)) = (first, self.worker(worker)) {
+                end.send(Command::RemoveUd(link));
+            }
+            return;
+        }
         let Some(datagrams) = self.datagrams(link, worker) else { return };
         let qpn = datagrams.qpn;
         let (State::Closing { .. }, Some(keys)) = (datagrams.state, datagrams.keys) else { return };
@@ -173,6 +188,9 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     }
 
     fn mend_datagrams(&mut self, now: Instant, link: LinkIndex, worker: WorkerIndex) {
+        if self.takes_datagrams_back(link) {
+            return;
+        }
         let Some(datagrams) = self.datagrams(link, worker) else { return };
         let qpn = datagrams.qpn;
         let Some(keys) = datagrams.keys else { return };

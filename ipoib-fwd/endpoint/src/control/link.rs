@@ -17,6 +17,20 @@ struct Pending {
     turns: Vec<u64>,
 }
 
+/// How far a link's removal has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Removal {
+    /// None was asked for.
+    None,
+    /// The link is shutting down, or workers may still look at its tables.
+    Stopping,
+    /// Workers are giving its datagram queue pairs back.
+    Closing {
+        /// So many are still to come.
+        left: usize,
+    },
+}
+
 /// One link.
 #[derive(Debug)]
 pub(super) struct LinkEnd<D> {
@@ -26,6 +40,7 @@ pub(super) struct LinkEnd<D> {
     /// Marks of use of the published neighbours.
     pub(super) peers: HashMap<Ipv4Addr, Peer<D>>,
     pending: VecDeque<Pending>,
+    pub(super) removal: Removal,
     /// Its datagram queue pairs, by worker.
     pub(super) datagrams: Vec<Datagrams>,
 }
@@ -39,6 +54,7 @@ impl<D> LinkEnd<D> {
             groups: Vec::new(),
             peers: HashMap::new(),
             pending: VecDeque::new(),
+            removal: Removal::None,
             datagrams,
         }
     }

@@ -1,0 +1,147 @@
+//! Links that come and go while the others are at work.
+//!
+//! A link's datagram queue pairs are made before it and destroyed after it:
+//!
+//! ```text
+//!   add_link: create_ud, InsertUd ──> Link ── OpenUd … at work
+//!   remove_link: Link::shutdown ── Stopped, tables taken up ──> → ERR, CloseUd ── UdClosed ──> RemoveUd ── UdRemoved ──> destroy_ud
+//! ```
+
+use std::time::Instant;
+
+use pmd::hca::{Backend, QpState, QpTransition, QueuesId, UdConfig};
+
+use super::link::{LinkEnd, Removal};
+use super::{Endpoint, EndpointError, MAX_LINKS, Ud};
+use crate::message::Command;
+use ipoib::link::{LinkError, LinkIndex, LinkSettings, WorkerIndex, WorkerSettings};
+
+impl<B: Backend, C, N> Endpoint<B, C, N> {
+    /// Adds a link while the others are at work. Its workers are filled in from the datagram queue pairs that come into being. It comes
+    /// up when the port is a full member of its partition, which is waited for.
+    pub fn add_link(&mut self, now: Instant, mut settings: LinkSettings) -> Result<LinkIndex, EndpointError> {
+        let full = LinkError::Full(usize::from(MAX_LINKS));
+        let index = self.port.vacancy().filter(|index| index.0 < MAX_LINKS).ok_or(full)?;
+        let mut made: Vec<Ud<B>> = Vec::with_capacity(self.workers.len());
+        let added = self.make_datagrams(&mut made).and_then(|()| {
+            settings.workers = made.iter().map(|ud| WorkerSettings { ud_qpn: B::ud_qpn(ud) }).collect();
+            Ok(self.port.add(now, settings)?)
+        });
+        if added.is_err() {
+            for ud in made {
+                let destroyed = self.hca.destroy_ud(ud);
+                self.check(destroyed);
+            }
+            return added;
+        }
+        for (end, ud) in self.workers.iter_mut().zip(made) {
+            end.send(Command::InsertUd { link: index, ud });
+        }
+        let end = self.port.link(index).map(LinkEnd::new);
+        let at = usize::from(index.0);
+        if self.links.len() <= at {
+            self.links.resize_with(at + 1, || None);
+        }
+        if let Some(place) = self.links.get_mut(at) {
+            *place = end;
+        }
+        added
+    }
+
+    fn make_datagrams(&mut self, made: &mut Vec<Ud<B>>) -> Result<(), EndpointError> {
+        for worker in 0..self.workers.len() {
+            let config = UdConfig {
+                queues: QueuesId(worker as u16),
+                port: self.number,
+                send_depth: self.ud_send_depth,
+            };
+            made.push(self.hca.create_ud(&config)?);
+        }
+        Ok(())
+    }
+
+    /// Takes a link away: its connections are closed, its groups left, its queue pairs destroyed. The others are not touched. Takes some
+    /// ticks; [`Endpoint::poll_removed`] tells when its index is free again. False if there is no such link.
+    pub fn remove_link(&mut self, now: Instant, index: LinkIndex) -> bool {
+        let end = self.links.get_mut(usize::from(index.0)).and_then(Option::as_mut);
+        let (Some(end), Some(link)) = (end, self.port.link_mut(index)) else { return false };
+        if end.removal == Removal::None {
+            end.removal = Removal::Stopping;
+            link.shutdown(now);
+        }
+        true
+    }
+
+    /// The next link that has been removed: nothing of it is left.
+    pub fn poll_removed(&mut self) -> Option<LinkIndex> {
+        self.removed.pop_front()
+    }
+
+    /// Goes on with links that are being removed.
+    pub(super) fn advance_removals(&mut self, now: Instant) {
+        for at in 0..self.links.len() {
+            let index = LinkIndex(at as u16);
+            let Some(end) = self.links.get(at).and_then(Option::as_ref) else { continue };
+            match end.removal {
+                Removal::None | Removal::Closing { left: 1.. } => {}
+                // The port lets go of it once all workers have taken up tables without it.
+                Removal::Stopping => {
+                    if self.port.remove(now, index).is_some() {
+                        self.close_all_datagrams(index);
+                    }
+                }
+                Removal::Closing { left: 0 } => {
+                    if let Some(place) = self.links.get_mut(at) {
+                        *place = None;
+                    }
+                    self.removed.push_back(index);
+                }
+            }
+        }
+    }
+
+    /// Has all workers give back a removed link's datagram queue pairs.
+    fn close_all_datagrams(&mut self, link: LinkIndex) {
+        let Some(end) = self.links.get_mut(usize::from(link.0)).and_then(Option::as_mut) else { return };
+        end.removal = Removal::Closing { left: end.datagrams.len() };
+        let qpns: Vec<_> = end.datagrams.iter().map(super::datagrams::Datagrams::qpn).collect();
+        for (qpn, worker) in qpns.into_iter().zip(0u8..) {
+            // In RESET nothing is posted (IBA 10.3.1), and there is nothing to flush.
+            if !matches!(self.hca.qp_state(qpn), Ok(QpState::Reset)) {
+                let flushed = self.hca.modify_qp(qpn, &QpTransition::ToError);
+                self.check(flushed);
+            }
+            if let Some(end) = self.worker(WorkerIndex(worker)) {
+                end.send(Command::CloseUd(link));
+            }
+        }
+    }
+
+    /// True if a link is being removed and its datagram queue pairs with it.
+    pub(super) fn takes_datagrams_back(&self, link: LinkIndex) -> bool {
+        let end = self.links.get(usize::from(link.0)).and_then(Option::as_ref);
+        end.is_some_and(|end| matches!(end.removal, Removal::Closing { .. }))
+    }
+
+    /// A worker has taken a datagram queue pair in, or there was no place for it.
+    pub(super) fn datagrams_inserted(&mut self, refused: Option<Ud<B>>) {
+        if let Some(ud) = refused {
+            // Cannot be: a place is used again only after its last one has come back. The link stays without this worker.
+            let destroyed = self.hca.destroy_ud(ud);
+            self.check(destroyed);
+        }
+    }
+
+    /// A worker has given a datagram queue pair back.
+    pub(super) fn datagrams_removed(&mut self, link: LinkIndex, ud: Option<Ud<B>>) {
+        if let Some(ud) = ud {
+            let destroyed = self.hca.destroy_ud(ud);
+            self.check(destroyed);
+        }
+        if let Some(end) = self.links.get_mut(usize::from(link.0)).and_then(Option::as_mut)
+            && let Removal::Closing { left } = &mut end.removal
+        {
+            *left = left.saturating_sub(1);
+        }
+    }
+}
