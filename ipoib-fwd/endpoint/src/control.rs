@@ -229,12 +229,15 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
         config.link.workers = datagrams;
         let none = Link::over(config.link.clone(), now)?;
-        let mut port = Port::new(&PortSettings {
-            // Our end's name in CM messages.
-            node_guid: hca.device().node_guid,
-            workers: vec![WorkerSlots { first: 0, count: sizes.max_rc }; queues.len()],
-            seed: config.link.seed.rotate_left(32),
-        });
+        let mut port = Port::new(
+            &PortSettings {
+                // Our end's name in CM messages.
+                node_guid: hca.device().node_guid,
+                workers: vec![WorkerSlots { first: 0, count: sizes.max_rc }; queues.len()],
+                seed: config.link.seed.rotate_left(32),
+            },
+            now,
+        );
         let first = port.add(now, config.link)?;
         let links = port.link(first).map(|link| Some(LinkEnd::new(link))).into_iter().collect();
         let mut ends = Vec::with_capacity(queues.len());

@@ -136,7 +136,8 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     pub(super) fn datagrams_closed(&mut self, link: LinkIndex, worker: WorkerIndex) {
         if self.takes_datagrams_back(link) {
             // Two closings may have been under way.
-            let first = self.datagrams(link, worker).is_some_and(|d| !std::mem::replace(&mut d.given_back, true));
+            let first =
+                self.datagrams(link, worker).is_some_and(|d| !std::mem::replace(&mut d.given_back, true));
             if let (true, Some(end)) = (first, self.worker(worker)) {
                 end.send(Command::RemoveUd(link));
             }

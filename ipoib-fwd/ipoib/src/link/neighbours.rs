@@ -14,6 +14,7 @@ use super::settings::{Mode, WorkerIndex};
 use super::statistics::{CloseReason, NeighbourInfo};
 use super::table::{Neighbour, NeighbourChange};
 use super::timers::Timer;
+use crate::bucket::Bucket;
 use ib_wire::ipoib::HardwareAddress;
 use ib_wire::ipoib::{Arp, ArpOperation};
 
@@ -28,6 +29,10 @@ const HOLD: Duration = Duration::from_secs(3);
 /// New addresses asked for: so many at once, and so many a second.
 const NEW_BURST: u32 = 256;
 const NEW_PER_SECOND: u32 = 1024;
+/// Requests and announcements by broadcast that the owner may have sent: a host that has taken another gateway's place announces many
+/// addresses at once.
+const ASKED_BURST: u32 = 4096;
+const ASKED_PER_SECOND: u32 = 1024;
 
 /// What is known about a neighbour's address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,9 +106,10 @@ pub(super) struct NeighbourMap {
     by_address: BTreeSet<(Gid, Qpn, Ipv4Addr)>,
     /// Who makes room first.
     order: BTreeSet<(Class, Instant, Ipv4Addr)>,
-    /// Token bucket of new addresses.
-    tokens: u32,
-    refilled: Instant,
+    /// New addresses asked for.
+    new: Bucket,
+    /// Requests by broadcast on others' behalf, of which nothing is remembered.
+    asked: Bucket,
 }
 
 impl NeighbourMap {
@@ -112,8 +118,8 @@ impl NeighbourMap {
             entries: HashMap::new(),
             by_address: BTreeSet::new(),
             order: BTreeSet::new(),
-            tokens: NEW_BURST,
-            refilled: now,
+            new: Bucket::new(now, NEW_BURST, NEW_PER_SECOND),
+            asked: Bucket::new(now, ASKED_BURST, ASKED_PER_SECOND),
         }
     }
 
@@ -167,18 +173,6 @@ impl NeighbourMap {
         }
         self.order.insert((now.0, now.1, ip));
     }
-
-    fn take_token(&mut self, now: Instant) -> bool {
-        let elapsed = now.duration_since(self.refilled);
-        let fresh = (elapsed.as_micros() * u128::from(NEW_PER_SECOND) / 1_000_000).min(u128::from(NEW_BURST));
-        if fresh > 0 {
-            self.tokens = (self.tokens + fresh as u32).min(NEW_BURST);
-            self.refilled = now;
-        }
-        let some = self.tokens > 0;
-        self.tokens = self.tokens.saturating_sub(1);
-        some
-    }
 }
 
 impl Link {
@@ -198,7 +192,7 @@ impl Link {
             }
             return;
         }
-        if !self.neighbours.take_token(now) {
+        if !self.neighbours.new.take(now) {
             self.counters.resolve_limited += 1;
             return;
         }
@@ -212,7 +206,7 @@ impl Link {
             *user = Some(now);
         }
         self.timers.set(Timer::Neighbour(ip), now + RETRY);
-        self.request(now, worker, source, ip);
+        self.ask_all(worker, source, ip);
     }
 
     /// Sees to it that there is room for one more neighbour.
@@ -281,8 +275,16 @@ impl Link {
         self.send_arp(now, worker, to.gid, to.qpn, packet);
     }
 
-    /// Sends an ARP request for `target` by broadcast, from `source` at `worker`'s link-layer address, without any state.
-    pub fn request(&mut self, _now: Instant, worker: WorkerIndex, source: Ipv4Addr, target: Ipv4Addr) {
+    /// Sends an ARP request for `target` by broadcast, from `source` at `worker`'s link-layer address, without any state. Rate limited.
+    pub fn request(&mut self, now: Instant, worker: WorkerIndex, source: Ipv4Addr, target: Ipv4Addr) {
+        if self.neighbours.asked.take(now) {
+            self.ask_all(worker, source, target);
+        } else {
+            self.counters.requests_limited += 1;
+        }
+    }
+
+    fn ask_all(&mut self, worker: WorkerIndex, source: Ipv4Addr, target: Ipv4Addr) {
         if let Some(packet) = self.arp_request(worker, source, target) {
             self.broadcast_arp(worker, &packet);
         }
@@ -445,7 +447,7 @@ impl Link {
                 let source = entry.source;
                 self.timers.set(Timer::Neighbour(ip), now + RETRY);
                 let (worker, source) = self.still_ours(source);
-                self.request(now, worker, source, ip);
+                self.ask_all(worker, source, ip);
             }
             State::Incomplete { .. } => {
                 entry.state = State::Failed;

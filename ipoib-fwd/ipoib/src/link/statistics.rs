@@ -165,6 +165,8 @@ pub struct LinkCounters {
     pub arp_invalid: u64,
     /// ARP packets not sent because a path's queue was full or the path does not exist.
     pub arp_dropped: u64,
+    /// Requests and announcements by broadcast that a rate limit held back.
+    pub requests_limited: u64,
     /// Requests to resolve that a rate limit held back.
     pub resolve_limited: u64,
     /// Requests to resolve that found the neighbour table full of neighbours in use.

@@ -26,6 +26,7 @@ use ib_wire::cm::AttributeId;
 use ib_wire::mad::{Mad, MgmtClass};
 use ib_wire::{Guid, Qpn};
 
+use crate::bucket::Bucket;
 use crate::link::{
     Action, ConnKey, Event, Link, LinkError, LinkIndex, LinkSettings, PortEvent, WorkerIndex, WorkerNote,
 };
@@ -56,8 +57,10 @@ pub struct Port {
     facts: Option<Facts>,
     links: Vec<Option<Link>>,
     slots: Slots,
-    /// Connection requests, by LID.
+    /// Connection requests that come, by LID.
     limit: Limit,
+    /// Connection requests that go.
+    dials: Bucket,
     /// Connections by the names that the connection table and the links have for them.
     by_id: HashMap<ConnId, ConnKey>,
     by_key: HashMap<ConnKey, ConnId>,
@@ -75,8 +78,10 @@ pub struct Port {
 impl Port {
     /// A port without links, down until [`Port::handle_port`] says otherwise.
     #[must_use]
-    pub fn new(settings: &PortSettings) -> Self {
+    pub fn new(settings: &PortSettings, now: Instant) -> Self {
         let slots: usize = settings.workers.iter().map(|w| usize::from(w.count)).sum();
+        // All of a port's places may be asked for at once, and again within a few seconds.
+        let (burst, per_second) = ((slots as u32).max(256), (slots as u32 / 4).max(128));
         let config = Config {
             // Those in TIMEWAIT have no queue pair any more.
             max_connections: slots.saturating_mul(2).clamp(64, 16_384),
@@ -90,8 +95,8 @@ impl Port {
             facts: None,
             links: Vec::new(),
             slots: Slots::new(&settings.workers),
-            // All of a port's places may be asked for at once, and again within a few seconds.
-            limit: Limit::new((slots as u32).max(256), (slots as u32 / 4).max(128)),
+            limit: Limit::new(burst, per_second),
+            dials: Bucket::new(now, burst, per_second),
             by_id: HashMap::new(),
             by_key: HashMap::new(),
             by_qpn: HashMap::new(),

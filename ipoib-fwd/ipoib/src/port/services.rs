@@ -106,6 +106,11 @@ impl Port {
             link.handshake_over(now, conn);
             return;
         }
+        if !self.dials.take(now) {
+            // Its back-off brings it again.
+            link.connect_failed(now, conn);
+            return;
+        }
         match self.services.connections.connect(now, request) {
             Ok(id) => {
                 // An earlier dial of the same connection, by the other form of service id, has nothing more to say.

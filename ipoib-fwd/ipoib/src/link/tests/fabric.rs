@@ -71,7 +71,7 @@ impl std::ops::DerefMut for OneLink {
 impl OneLink {
     pub(super) fn new(settings: LinkSettings, node_guid: Guid, first: u16, count: u16, now: Instant) -> Self {
         let workers = vec![WorkerSlots { first, count }; settings.workers.len()];
-        let mut port = Port::new(&PortSettings { node_guid, workers, seed: settings.seed ^ 0x5eed });
+        let mut port = Port::new(&PortSettings { node_guid, workers, seed: settings.seed ^ 0x5eed }, now);
         port.add(now, settings).expect("settings");
         Self(port)
     }

@@ -179,6 +179,22 @@ fn a_scan_does_not_push_out_neighbours_in_use() {
 }
 
 #[test]
+fn requests_on_others_behalf_are_limited() {
+    let mut f = Fabric::new(1);
+    f.add(1, |_| {});
+    f.run(ms(100));
+    let (now, own) = (f.now, f.nodes[0].ip);
+    for n in 0..10_000u32 {
+        f.nodes[0].link.request(now, WorkerIndex(0), Ipv4Addr::UNSPECIFIED, Ipv4Addr::from(0x0a50_0000 + n));
+    }
+    let counters = *f.nodes[0].link.counters();
+    assert_eq!((counters.arp_requests_sent, counters.requests_limited), (4096, 10_000 - 4096));
+    // What is asked for an entry of the table has a bound of its own.
+    f.nodes[0].link.resolve(now, WorkerIndex(0), own, Ipv4Addr::new(10, 0, 0, 99));
+    assert_eq!(f.nodes[0].link.counters().arp_requests_sent, 4097);
+}
+
+#[test]
 fn groups_are_bounded() {
     let mut f = Fabric::new(1);
     f.add(1, |s| s.max_groups = 2);

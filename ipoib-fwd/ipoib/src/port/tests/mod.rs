@@ -179,3 +179,20 @@ fn one_link_a_partition() {
     let settings = LinkSettings::new(PKey(0x9000), Qpn::new(0x5000), 1);
     assert_eq!(w.nodes[0].port.add(now, settings), Err(LinkError::Full(MAX_LINKS)));
 }
+
+#[test]
+fn dials_are_limited_and_come_again() {
+    let mut w = World::new(2, 3);
+    w.run(secs(1));
+    let now = w.now;
+    w.nodes[0].port.dials = Bucket::new(now, 1, 1);
+    for link in 0..3 {
+        let machine = w.nodes[0].port.link_mut(LinkIndex(link)).expect("link");
+        machine.resolve(now, WorkerIndex(0), ip(0, link), ip(1, link));
+    }
+    w.settle();
+    let up = |w: &World| (0..3).map(|link| w.live(0, link).len()).sum::<usize>();
+    assert_eq!(up(&w), 1);
+    w.run(secs(12));
+    assert_eq!(up(&w), 3, "none is forgotten");
+}

@@ -79,8 +79,10 @@ impl World {
         for n in 0..nodes {
             let guid = Guid(0x1000 + n as u64);
             let slots = WorkerSlots { first: 0, count: 64 };
-            let port =
-                Port::new(&PortSettings { node_guid: guid, workers: vec![slots], seed: 0x99 + n as u64 });
+            let port = Port::new(
+                &PortSettings { node_guid: guid, workers: vec![slots], seed: 0x99 + n as u64 },
+                world.now,
+            );
             let facts = Facts {
                 state: PortState::Active,
                 lid: Lid(2 + n as u16),
