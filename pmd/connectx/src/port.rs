@@ -13,8 +13,8 @@ use super::frame::{Outgoing, Way};
 use super::gids::GidTable;
 use hca::{AsyncEvent, LinkLayer, PortNumber, PortState};
 
-/// Entries of the P_Key table.
-pub(crate) const PKEYS: usize = 32;
+/// Entries of the P_Key table, as many as a ConnectX has.
+pub(crate) const PKEYS: usize = 128;
 /// Packets that wait on the way from a port to itself.
 const LOOPBACK: usize = 64;
 /// Answers of the subnet management agent, or of ARP and neighbour discovery, that wait for the cable.

@@ -5,7 +5,8 @@ use ib_wire::mad::{MAD_LEN, MadStatus, Method};
 use ib_wire::packet::{Bth, Deth, Extended, Headers, Lrh, Opcode, Packet, VirtualLane};
 use ib_wire::smp::{
     Capabilities, DirectedStep, ExtendedSpeeds, GuidBlock, LinkWidth, Lmc, Nibble, NodeDescription, NodeInfo,
-    NodeType, Origin, PKeyBlock, PortInfo, PortPhysicalState, PortState as WireState, Smp, attribute, step,
+    NodeType, Origin, PKEY_BLOCK_LEN, PKeyBlock, PortInfo, PortPhysicalState, PortState as WireState, Smp,
+    attribute, step,
 };
 use ib_wire::{Lid, PKey, Psn, QKey, Qpn, ServiceLevel, TimeoutCode};
 
@@ -131,8 +132,7 @@ fn get(
             answer.set_attribute(&port_info(port));
         }
         attribute::PKEY_TABLE => {
-            only_block(smp.header.modifier as u16)?;
-            answer.set_attribute(&PKeyBlock { keys: port.pkeys });
+            answer.set_attribute(&PKeyBlock { keys: *pkey_block(port, smp)? });
         }
         attribute::GUID_INFO => {
             let block = port.gids.block(smp.header.modifier).ok_or(MadStatus::INVALID_FIELD)?;
@@ -151,10 +151,10 @@ fn set(port: &mut Port, smp: &Smp, events: &mut Events) -> Result<(), MadStatus>
             set_port_info(port, &want, events)
         }
         attribute::PKEY_TABLE => {
-            only_block(smp.header.modifier as u16)?;
-            let block = smp.attribute::<PKeyBlock>().ok_or(MadStatus::INVALID_FIELD)?;
-            if port.pkeys != block.keys {
-                port.pkeys = block.keys;
+            let wanted = smp.attribute::<PKeyBlock>().ok_or(MadStatus::INVALID_FIELD)?;
+            let keys = pkey_block(port, smp)?;
+            if *keys != wanted.keys {
+                *keys = wanted.keys;
                 events.raise(AsyncEvent::PKeyChange(port.number));
             }
             Ok(())
@@ -176,8 +176,10 @@ fn names_us(port: &Port, smp: &Smp) -> Result<(), MadStatus> {
     if named == 0 || named == u32::from(port.number.0) { Ok(()) } else { Err(MadStatus::INVALID_FIELD) }
 }
 
-const fn only_block(block: u16) -> Result<(), MadStatus> {
-    if block == 0 { Ok(()) } else { Err(MadStatus::INVALID_FIELD) }
+/// The block of the P_Key table that the packet names.
+fn pkey_block<'p>(port: &'p mut Port, smp: &Smp) -> Result<&'p mut [PKey; PKEY_BLOCK_LEN], MadStatus> {
+    let (blocks, _) = port.pkeys.as_chunks_mut();
+    blocks.get_mut(usize::from(smp.header.modifier as u16)).ok_or(MadStatus::INVALID_FIELD)
 }
 
 fn port_info(port: &Port) -> PortInfo {

@@ -147,6 +147,15 @@ fn tables_and_prefix_are_set() {
     keys.keys[1] = PKey(0x8005);
     assert_eq!(m.set(&keys), MadStatus::OK);
     assert_eq!(m.host.engine.pkey(PORT, 1).unwrap(), PKey(0x8005));
+    // 128 entries are four blocks, as NodeInfo says.
+    assert_eq!(m.get::<NodeInfo>().partition_cap, 128);
+    keys.keys = [PKey(0); 32];
+    keys.keys[31] = PKey(0x8006);
+    let set = |block| Manager::request(Method::Set, attribute::PKEY_TABLE, block).with(&keys);
+    assert_eq!(m.ask(&set(3)).unwrap().attribute::<PKeyBlock>().unwrap(), keys);
+    assert_eq!(m.host.engine.pkey(PORT, 127).unwrap(), PKey(0x8006));
+    assert_eq!(m.host.engine.pkey(PORT, 1).unwrap(), PKey(0x8005), "another block");
+    assert_eq!(m.ask(&set(4)).unwrap().status(), MadStatus::INVALID_FIELD);
     let mut guids = m.get::<GuidBlock>();
     let own = guids.guids[0];
     guids.guids[0] = Guid(1);
@@ -174,6 +183,7 @@ fn tables_and_prefix_are_set() {
     assert_eq!(
         events,
         [
+            DeviceEvent::Async(AsyncEvent::PKeyChange(PORT)),
             DeviceEvent::Async(AsyncEvent::PKeyChange(PORT)),
             DeviceEvent::Async(AsyncEvent::GidChange(PORT)),
             DeviceEvent::Async(AsyncEvent::GidChange(PORT)),
