@@ -27,7 +27,7 @@ use ipoib::port::{Port, PortSettings, WorkerSlots};
 use link::LinkEnd;
 
 /// Items that fit a ring between control and worker.
-const RING: usize = 4096;
+pub const RING: usize = 4096;
 /// How often workers' marks of use are collected.
 const USAGE_PERIOD: Duration = Duration::from_secs(1);
 /// How often the port's facts are read without an event while a link waits for them: some devices raise none on INIT → ACTIVE.

@@ -71,6 +71,8 @@ drop_reasons! {
     TooBigAnswered = "too-big-answered": "The packet does not fit and may not be fragmented; the source was told by ICMP.",
     TooBig = "too-big": "The packet does not fit, may not be fragmented, and no ICMP was due or allowed by the rate limit.",
     PuntQueueFull = "punt-queue-full": "The queue to the control lcore is full.",
+    PuntUnresolved = "punt-unresolved": "Packets for unknown destinations have filled their part of the queue to the control lcore.",
+    PuntLocal = "punt-local": "Packets for the gateway itself, and those that are too big, have filled their part of the queue to the control lcore.",
     NotHandled = "not-handled": "A packet for the gateway itself that it has no use for.",
     EthQueueFull = "eth-queue-full": "The Ethernet port takes no more packets at the moment.",
     IbQueueFull = "ib-queue-full": "The InfiniBand send queue takes no more packets at the moment.",

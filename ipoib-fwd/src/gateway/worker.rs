@@ -22,7 +22,7 @@ use crate::forward::{
 };
 use crate::segment::Origin;
 use crate::segment::pair::storm::StormGuard;
-use endpoint::{LinkWorker, Note, UD, note};
+use endpoint::{LinkWorker, Note, RING, UD, note};
 use ib_wire::Qpn;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{LinkIndex, WorkerIndex};
@@ -324,6 +324,16 @@ impl<Q: Queues> Worker for GatewayWorker<Q> {
     }
 }
 
+/// What must stay free in the ring of notes when a packet of this kind goes there, and why it is dropped if that is not so: who
+/// sends to unknown destinations, or too big ones, keeps no ARP and no hello from the control lcore.
+const fn share(cause: &Cause) -> (usize, DropReason) {
+    match cause {
+        Cause::Punt(Punt::Neighbour(_)) => (RING / 2, DropReason::PuntUnresolved),
+        Cause::Punt(Punt::Local) | Cause::TooBig { .. } => (RING / 4, DropReason::PuntLocal),
+        Cause::Punt(Punt::Arp | Punt::Hello) => (0, DropReason::PuntQueueFull),
+    }
+}
+
 /// Offers a frame to a tap.
 fn offer(tap: &mut Tap, direction: TapDirection, frame: &Mbuf) {
     tap.offer_parts(FrameKind::Ethernet, direction, frame.segments().map(|s| s.bytes));
@@ -569,8 +579,34 @@ impl<Q: Queues> Hands<'_, Q> {
 
     fn punt(&mut self, what: GatewayNote) {
         self.counters.packet(Traffic::Punt, what.packet.len());
-        if note(self.notes, what).is_err() {
-            self.counters.drop(DropReason::PuntQueueFull);
+        let (room, full) = share(&what.cause);
+        if self.notes.room() <= room || note(self.notes, what).is_err() {
+            self.counters.drop(full);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A ring as the worker fills it with one kind, until that is refused.
+    fn fill(room: &mut usize, cause: &Cause) -> usize {
+        let before = *room;
+        while *room > share(cause).0.max(1) {
+            *room -= 1;
+        }
+        before - *room
+    }
+
+    #[test]
+    fn no_kind_of_punt_keeps_arp_out() {
+        let mut room = RING;
+        let unresolved = Cause::Punt(Punt::Neighbour(Ipv4Addr::LOCALHOST));
+        assert_eq!(fill(&mut room, &unresolved), RING / 2);
+        assert_eq!(fill(&mut room, &Cause::TooBig { mtu: 1500, dial: None }), RING / 4);
+        assert_eq!(fill(&mut room, &Cause::Punt(Punt::Local)), 0, "one part for both");
+        assert_eq!(fill(&mut room, &unresolved), 0);
+        assert!(fill(&mut room, &Cause::Punt(Punt::Arp)) > RING / 5);
     }
 }

@@ -298,10 +298,12 @@ fn the_gateways_own_packets_go_by_the_way_that_takes_them() {
     let t = tables();
     let own = |to, ip: &[u8]| {
         let framed = [&[0; 14][..], ip].concat();
-        match own_to_ib(&framed, framed.len(), to, &t) {
+        match own_to_ib(&framed, framed.len(), to, t.table(), WORKER) {
             EthVerdict::Forward { via: Via::Rc(_), .. } => "connection",
             EthVerdict::Forward { via: Via::Ud(_), .. } => "datagram",
-            EthVerdict::Fragment { via: Via::Ud(_), mtu, .. } if mtu <= t.settings.ud_ip_mtu() => "pieces",
+            EthVerdict::Fragment { via: Via::Ud(_), mtu, .. } if mtu <= t.table().settings.ud_ip_mtu() => {
+                "pieces"
+            }
             EthVerdict::Drop(reason) => reason.name(),
             _ => "else",
         }
