@@ -24,6 +24,11 @@ const HALF_OPEN: Duration = Duration::from_secs(30);
 /// A connection that never carried anything is closed after this part of the time that an idle one has.
 const UNUSED_PART: u32 = 4;
 
+/// The LID that a request came from. Some devices tell none (RoCE has none); then it is the one that the request names.
+fn origin(request: &RequestInfo) -> Lid {
+    if request.source_lid == Lid(0) { request.path.dlid } else { request.source_lid }
+}
+
 impl Link {
     /// Decides on a peer's request: the worker and the peer, or why not.
     fn judge(&self, request: &RequestInfo) -> Result<(WorkerIndex, HardwareAddress, u32), RejectReason> {
@@ -57,7 +62,7 @@ impl Link {
                 return Err(reason);
             }
         };
-        let (peer_key, lid) = ((peer.qpn, peer.gid, worker), request.source_lid);
+        let (peer_key, lid) = ((peer.qpn, peer.gid, worker), origin(request));
         if !self.is_at(request, peer) {
             self.counters.requests_suspect += 1;
             self.counters.requests_rejected += 1;
@@ -118,12 +123,16 @@ impl Link {
     /// True unless a request comes from another port than the one that has the GID which it names: as far as subnet administration has
     /// told, and as an earlier connection of that peer has shown.
     fn is_at(&self, request: &RequestInfo, peer: HardwareAddress) -> bool {
-        let lid = request.source_lid;
+        let lid = origin(request);
         let known = self.paths.get(peer.gid).is_none_or(|path| path.dlid == lid);
         // All that name one GID have come from one LID: each was seen to by this when it came.
         let other = self.conns.passive.of_gid(peer.gid).next().and_then(|key| self.conns.map.get(&key));
-        // Within the subnet a request names its own LID; from beyond, it came by a router and names its GID twice.
-        let consistent = request.path.dlid == lid && request.source_gid.is_none_or(|gid| gid == peer.gid);
+        // Within the subnet a request names its own LID; where no LID is told, the GRH has the port's GUID at least.
+        let consistent = if request.source_lid == Lid(0) {
+            request.source_gid.is_none_or(|gid| gid.id() == peer.gid.id())
+        } else {
+            request.path.dlid == lid && request.source_gid.is_none_or(|gid| gid == peer.gid)
+        };
         consistent && known && other.is_none_or(|other| other.lid == lid)
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use hca::{PortState, QpState, QpTransition, RcSlot, UdSource};
 use ib_wire::cm::{Message, Reject, RejectReason, Request};
 use ib_wire::ipoib::{Arp, HardwareAddress, decapsulate};
-use ib_wire::mad::{Mad, MadAddress, MgmtClass};
+use ib_wire::mad::{Mad, MadAddress, MgmtClass, Route};
 use ib_wire::{Gid, Guid, Lid, Mtu, PKey, QKey, Qpn, ServiceLevel};
 
 use crate::link::random::Random;
@@ -275,6 +275,13 @@ impl Fabric {
     pub(super) fn inject(&mut self, to: usize, from: Lid, bytes: Box<[u8; 256]>) {
         let mad = Mad { peer: MadAddress::gsi(from, ServiceLevel::new(0)), bytes };
         self.send(to, ms(0), Parcel::Mad(mad));
+    }
+
+    /// The same, by a device that tells the sender's GID and not its LID.
+    pub(super) fn inject_routed(&mut self, to: usize, gid: Gid, bytes: Box<[u8; 256]>) {
+        let route = Route { gid, sgid_index: 0, flow_label: 0, hop_limit: 1, traffic_class: 0 };
+        let peer = MadAddress { route: Some(route), ..MadAddress::gsi(Lid(0), ServiceLevel::new(0)) };
+        self.send(to, ms(0), Parcel::Mad(Mad { peer, bytes }));
     }
 
     pub(super) fn is_named(&self, port: Gid, asked: Gid) -> bool {

@@ -82,6 +82,22 @@ fn a_request_with_another_hosts_gid_and_queue_pair_ends_nothing() {
 }
 
 #[test]
+fn where_no_lid_is_told_the_gid_counts() {
+    let mut f = world(|_| {});
+    f.cm_mads.clear();
+    let victim = request(&f, 1, f.address(1, 0).qpn, 1);
+    let (liar, honest) = (f.nodes[2].facts.gid, request(&f, 2, f.address(2, 0).qpn, 2));
+    for r in [victim, honest] {
+        f.inject_routed(0, liar, Message::from(r).to_bytes(Tid(u64::from(r.local_comm_id.0))));
+        f.run(ms(20));
+    }
+    assert_eq!(f.nodes[0].link.counters().requests_suspect, 1);
+    assert!(replies(&f) > 0);
+    assert_eq!(passive(&f), 2);
+    f.assert_connected(1, 0, 0);
+}
+
+#[test]
 fn a_request_with_another_hosts_adapter_and_connection_ends_nothing() {
     let mut f = world(|_| {});
     let (qpn, _) = f.nodes[1].qps.iter().find(|(_, q)| !q.passive).expect("active");
