@@ -48,7 +48,7 @@ impl News {
                 );
             }
             Happening::HeldDown { ip, owner } => {
-                tracing::error!("{ip} moves too often: it stays on {} for a minute", name(owner));
+                tracing::error!("{ip} moves too often: it stays on {} for now", name(owner));
             }
         }
     }
