@@ -1,10 +1,13 @@
-//! An IPoIB link at work on a device: what joins the sans-IO [`Link`](ipoib::link::Link) to a device's two faces.
+//! A port's IPoIB links at work on a device: what joins the sans-IO [`Port`](ipoib::port::Port) and its links to a device's two faces.
 //!
 //! ```text
 //!   control lcore: Endpoint ── commands ──> LinkWorker :worker lcore
-//!     Link, Backend         <── notes ────   Queues
+//!     Port, Backend         <── notes ────   Queues: a datagram queue pair for each link, in the place of its number
 //!                           ── tables ────>  (published by a Board, immutable)
 //! ```
+//!
+//! Links are added and removed at run time ([`Endpoint::add_link`], [`Endpoint::remove_link`]); who has one only asks it by
+//! [`Endpoint::link`].
 //!
 //! The gateway has one endpoint and N workers on lcores; a virtual host of the software fabric has one endpoint and one
 //! worker that take turns on one thread. The rings carry what an application adds beside (`C` and `N`).
