@@ -172,7 +172,10 @@ impl Device {
     /// Lets the list of timers know of a queue pair's deadline. An entry that is too early stays and is corrected when
     /// it is due, so that moving a deadline back costs nothing.
     pub(crate) fn update_timer(&mut self, qp: &mut Qp) {
-        qp.deadline = qp.rc.as_ref().and_then(|rc| rc.requester.deadline());
+        qp.deadline = qp
+            .rc
+            .as_ref()
+            .and_then(|rc| rc.requester.deadline().into_iter().chain(rc.responder.goes_on_by).min());
         let Some(deadline) = qp.deadline else { return };
         if qp.armed.is_some_and(|at| at <= deadline) {
             return;

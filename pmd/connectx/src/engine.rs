@@ -20,7 +20,7 @@ use super::object::qp::{Qp, QpKind};
 pub use super::object::table::MAX_QPS;
 use super::object::table::QpTable;
 use super::port::Port;
-use super::rc::{self, requester};
+use super::rc::{self, requester, responder};
 use super::ud;
 use hca::{HcaError, PortNumber, QpState};
 
@@ -176,6 +176,7 @@ impl Engine {
             if qp.deadline.is_some_and(|deadline| deadline <= now) {
                 worked = true;
                 requester::expire(qp, dev, now);
+                responder::expire(qp, dev, now);
             }
             dev.update_timer(qp);
         }

@@ -221,7 +221,7 @@ fn connected(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now: Instant) 
     }
     let bth = packet.bth();
     if bth.opcode.is_rc_request() {
-        responder::request(qp, dev, packet);
+        responder::request(qp, dev, packet, now);
         return Ok(());
     }
     match (bth.opcode, packet.extended().aeth()) {

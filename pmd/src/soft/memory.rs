@@ -63,6 +63,11 @@ impl Arena {
         Ok(block)
     }
 
+    /// Bytes of all blocks.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.lock().values().map(|allocation| allocation.layout.size()).sum()
+    }
+
     /// Frees a block.
     ///
     /// # Safety

@@ -231,6 +231,12 @@ impl SoftHca {
         Ok(())
     }
 
+    /// Bytes of memory that all rings and their records take.
+    #[must_use]
+    pub fn ring_bytes(&self) -> usize {
+        self.arena.bytes()
+    }
+
     fn translate(&mut self, event: DeviceEvent) -> Option<AsyncEvent> {
         match event {
             DeviceEvent::Async(event) => Some(event),

@@ -1,5 +1,7 @@
 //! What the receiving half of a connection remembers: order, the message that comes in, what it owes.
 
+use std::time::Instant;
+
 use ib_wire::Psn;
 use ib_wire::packet::{RnrTimer, Syndrome};
 
@@ -32,6 +34,8 @@ pub(crate) struct Responder {
     /// A refusal went out; what comes before the refused PSN arrives again is not refused once more.
     pub(crate) refused: bool,
     pub(crate) incoming: Option<Incoming>,
+    /// By then the message that comes in goes on.
+    pub(crate) goes_on_by: Option<Instant>,
 }
 
 impl Responder {
@@ -44,6 +48,7 @@ impl Responder {
             rnr: RnrTimer::new(min_rnr_timer),
             refused: false,
             incoming: None,
+            goes_on_by: None,
         }
     }
 

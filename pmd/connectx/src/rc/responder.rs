@@ -1,5 +1,7 @@
 //! The receiving half of a connection: order, duplicates, receives, acknowledges.
 
+use std::time::{Duration, Instant};
+
 use ib_wire::Psn;
 use ib_wire::packet::{Extended, NakCode, Opcode, Syndrome};
 
@@ -24,8 +26,35 @@ enum Refusal {
     Fatal(NakCode, Option<(u16, WcStatus)>),
 }
 
+/// A message whose next packet does not come for so long ends its connection. Until then it holds a receive of the shared queue:
+/// who begins one on each of many connections, and ends none, would hold them all.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Handles a request packet.
-pub(crate) fn request(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
+pub(crate) fn request(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now: Instant) {
+    let before = qp.rc.as_ref().map(|rc| rc.responder.epsn);
+    take_in(qp, dev, packet);
+    let Some(rc) = &mut qp.rc else { return };
+    let r = &mut rc.responder;
+    if Some(r.epsn) != before {
+        let had = r.goes_on_by.take().is_some();
+        r.goes_on_by = r.incoming.is_some().then(|| now + PATIENCE);
+        if had || r.goes_on_by.is_some() {
+            dev.update_timer(qp);
+        }
+    }
+}
+
+/// Ends a connection whose message does not go on.
+pub(crate) fn expire(qp: &mut Qp, dev: &mut Device, now: Instant) {
+    let Some(rc) = &mut qp.rc else { return };
+    if rc.responder.goes_on_by.is_some_and(|at| at <= now) {
+        rc.responder.goes_on_by = None;
+        dev.fail_qp(qp);
+    }
+}
+
+fn take_in(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
     let Some(rc) = &mut qp.rc else { return };
     let r = &mut rc.responder;
     let psn = packet.bth().psn;

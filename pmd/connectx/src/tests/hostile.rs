@@ -1,6 +1,8 @@
 //! Rings and packets of somebody who means harm. The device may fail their queue pairs; it may not fall over, touch other
 //! memory, or stop serving others.
 
+use std::time::Duration;
+
 use ib_wire::packet::{Extended, Headers, Opcode, Packet, Reth};
 use ib_wire::{Lid, Mtu, Psn, Qpn, Rkey};
 
@@ -258,4 +260,51 @@ fn random_headers(dice: &mut Dice, opcode: Opcode, qpn: Qpn) -> Headers {
         _ => {}
     }
     headers
+}
+
+/// One packet of a message, and never the next: the receive comes back, and the connection ends.
+#[test]
+fn a_message_that_does_not_go_on_gives_its_receive_back() {
+    let (mut wire, theirs) = CableEnd::pair().unwrap();
+    let (_idle, other) = CableEnd::pair().unwrap();
+    let mut rig = Rig::over(theirs, other);
+    let mut dice = Dice(9);
+    let mut srq = SharedQueue::new(&mut rig.a.engine, 8, 2000, 500);
+    srq.post();
+    let rc = rig.a.qp(QpKind::Rc, 16, Some(srq.number), 2);
+    rig.a.connect(&rc, (Lid(2), Qpn::new(5)), Rc { mtu: Mtu::B256, ..Rc::default() });
+    let mut send = |rig: &mut Rig, opcode, psn| {
+        // One that is well addressed.
+        let mut headers = loop {
+            let headers = random_headers(&mut dice, opcode, rc.qpn);
+            let (lrh, pkey) = (headers.lrh, headers.bth.pkey.0);
+            let managed = lrh.vl == ib_wire::packet::VirtualLane::MANAGEMENT;
+            if (lrh.dlid, lrh.slid, pkey, managed) == (Lid(1), Lid(2), 0xffff, false) {
+                break headers;
+            }
+        };
+        headers.bth.psn = Psn::new(psn);
+        let payload = [0xab; 256];
+        let mut bytes = vec![0; headers.packet_len(payload.len())];
+        headers.write_packet(&payload, &mut bytes).unwrap();
+        wire.send_with(bytes.len(), |out| out.copy_from_slice(&bytes)).unwrap();
+        rig.a.engine.step(rig.now);
+        wire.receive(100, |_| ());
+    };
+    send(&mut rig, Opcode::RcSendFirst, 7);
+    assert_eq!((rig.a.engine.qp_state(rc.qpn).unwrap(), rig.a.rcq.all().len()), (QpState::Rts, 0));
+    // It goes on, slowly; a duplicate is no progress.
+    rig.now += Duration::from_secs(9);
+    send(&mut rig, Opcode::RcSendMiddle, 8);
+    rig.now += Duration::from_secs(9);
+    send(&mut rig, Opcode::RcSendMiddle, 8);
+    assert_eq!((rig.a.engine.qp_state(rc.qpn).unwrap(), rig.a.rcq.all().len()), (QpState::Rts, 0));
+    rig.now += Duration::from_secs(2);
+    rig.a.engine.step(rig.now);
+    assert_eq!(rig.a.engine.qp_state(rc.qpn).unwrap(), QpState::Err);
+    let back = rig.a.rcq.all();
+    assert_eq!(
+        back.iter().map(|wc| (wc.user_index, wc.status)).collect::<Vec<_>>(),
+        [(2, WcStatus::Flushed)]
+    );
 }

@@ -383,3 +383,43 @@ fn a_pool_that_runs_dry_leaves_whole_entries_only() {
     drop(queues);
     assert_eq!(device.buffers.out(), 0);
 }
+
+#[test]
+fn what_is_outstanding_on_all_queue_pairs_together_is_bounded() {
+    let (mut device, mut queues) = Device::new(&Depths { buffers: 2000, signal_every: 1, ..DEPTHS });
+    let mut rcs = vec![];
+    for n in 0..8_u16 {
+        queues.insert(RcSlot(n), device.rc(RC + u32::from(n), 256, false, 1)).unwrap();
+        rcs.push(RcSlot(n));
+    }
+    let mut sent = 0;
+    'full: loop {
+        for slot in &rcs {
+            match queues.post_rc(*slot, device.buffers.chain(b"x").unwrap()) {
+                Ok(()) => sent += 1,
+                Err((_, error)) => {
+                    assert_eq!(error, PostError::Full);
+                    break 'full;
+                }
+            }
+        }
+    }
+    // As many as the completion queue has entries, though the rings have room for twice that.
+    assert_eq!(sent, 1024);
+    let datagram = queues.post_ud(UD_SLOT, &destination(), device.buffers.chain(b"x").unwrap());
+    assert_eq!(datagram.unwrap_err().1, PostError::Full);
+    queues.ring_all();
+    let taken = device.take_sends(1);
+    device.sent(1, taken[9].index);
+    assert_eq!(reap(&mut queues).0, 10);
+    for _ in 0..10 {
+        queues.post_rc(RcSlot(3), device.buffers.chain(b"y").unwrap()).unwrap();
+    }
+    // One that is taken out leaves its place to others, once its completions cannot come any more.
+    drop(queues.remove(RcSlot(1)).unwrap());
+    assert_eq!(reap(&mut queues).0, 0);
+    for _ in 0..128 {
+        queues.post_rc(RcSlot(0), device.buffers.chain(b"z").unwrap()).unwrap();
+    }
+    assert!(queues.post_rc(RcSlot(0), device.buffers.chain(b"z").unwrap()).is_err());
+}

@@ -419,3 +419,41 @@ fn dropped_queues_are_out_of_the_reach_of_other_threads_turns() {
         drop(elsewhere);
     }
 }
+
+#[test]
+fn four_thousand_active_and_four_thousand_passive_connections_fit_one_worker() {
+    const EACH_WAY: u16 = 4000;
+    let (mut a, _b) = pair();
+    let config = QueuesConfig {
+        id: QueuesId(4),
+        ud_recv_depth: 512,
+        srq_depth: 512,
+        srq_message: 65_524,
+        srq_limit: 128,
+        max_ud: 128,
+        max_rc: 2 * u32::from(EACH_WAY),
+        max_sends: 1 << 14,
+        signal_every: 16,
+    };
+    let queues = a.hca.queues_for::<Buffer>(&config, a.buffers.clone()).unwrap();
+    let own = a.hca.ring_bytes();
+    let mut made = Vec::new();
+    let mut bytes = Vec::new();
+    for passive in [false, true] {
+        let before = a.hca.ring_bytes();
+        for _ in 0..EACH_WAY {
+            let config =
+                RcConfig { queues: QueuesId(4), ..rc_config(if passive { 1 } else { 128 }, passive) };
+            made.push(a.hca.rc_for::<Buffer>(&config).unwrap());
+        }
+        bytes.push((a.hca.ring_bytes() - before) / usize::from(EACH_WAY));
+    }
+    let mut queues = queues;
+    for (slot, rc) in made.into_iter().enumerate() {
+        queues.insert(RcSlot(slot as u16), rc).unwrap();
+    }
+    // A ring and its records each; the completion queues do not grow with them.
+    assert_eq!(bytes, [128 * 64 + 64, 4 * 64 + 64]);
+    assert!(own < 8 << 20, "{own} bytes of queues");
+    a.hca.end_queues(queues).unwrap();
+}
