@@ -24,6 +24,8 @@ from demo import ETH, ETH_IP, GW, IB, IB_IP, PREFIX, Failed, Process, ping, run
 
 NAMES = ("a", "b")
 OWN = {"a": "10.77.0.254", "b": "10.77.0.253"}
+# A network namespace each: the fan-out groups of net_af_packet are numbered by process, and two may meet.
+OWN_NS = {name: f"{GW}-{name}" for name in NAMES}
 FOREIGN_IP = "10.77.0.66"
 ECHO_PORT = 7002
 PAIR_KEY = "0f1e2d3c4b5a69788796a5b4c3d2e1f0"
@@ -41,7 +43,7 @@ class PairLab(Laboratory):
         self.gateways = {}
 
     def namespaces_up(self):
-        for name in (ETH, GW, IB):
+        for name in (ETH, GW, IB, *OWN_NS.values()):
             if Path(f"/run/netns/{name}").exists():
                 run("ip", "netns", "del", name)
             run("ip", "netns", "add", name)
@@ -50,7 +52,7 @@ class PairLab(Laboratory):
             run("ip", "link", "set", "lo", "up", netns=name)
         run("ip", "link", "add", "br0", "type", "bridge", "stp_state", "0", "forward_delay", "0", netns=GW)
         run("ip", "link", "set", "br0", "up", netns=GW)
-        for netns, dev in ((ETH, "eth0"), (GW, "gw0"), (GW, "gw1"), (GW, "foreign0")):
+        for netns, dev in ((ETH, "eth0"), (OWN_NS["a"], "gw0"), (OWN_NS["b"], "gw1"), (GW, "foreign0")):
             run("ip", "link", "add", dev, "netns", netns, "type", "veth", "peer", "name", f"to-{dev}", "netns", GW)
             for where, name in ((netns, dev), (GW, f"to-{dev}")):
                 run("ethtool", "-K", name, "rx", "off", "tx", "off", "tso", "off", "gso", "off", "gro", "off", netns=where)
@@ -104,7 +106,7 @@ ports = [{{ link = "shm:{self.dir}/{name}.sock", mtu = 4096 }}]
         line = [self.bin / "ipoib-fwd", "-l", "0-1", "--no-pci", *self.memory, "--file-prefix", f"gwpair{name}",
                 "--vdev", f"net_af_packet0,iface={iface}", "--", "--config", config]
         log = self.dir / f"gateway-{name}-{len(self.processes)}-{time.monotonic_ns()}.log"
-        gateway = Process(f"gateway {name}", line, GW, log)
+        gateway = Process(f"gateway {name}", line, OWN_NS[name], log)
         self.gateways[name] = self.gateway = gateway
         self.processes.append(gateway)
 

@@ -17,7 +17,9 @@ use crate::segment::pair::message::{LONGEST, PAIR_GROUP};
 use crate::segment::pair::{Event, Neighbour, Pair, Place, Role, Side, SideSet, Transmit, storm};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::WorkerIndex;
-use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, EthernetHeader, MacAddress};
+use ipoib::net::ethernet::{
+    ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, ETHERTYPE_VLAN, EthernetHeader, MacAddress, VLAN_TAG_LEN,
+};
 use ipoib::net::probe::probe_nonce;
 use ipoib::net::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER, be16};
 
@@ -66,10 +68,14 @@ fn sides(sides: SideSet) -> Vec<&'static str> {
 impl<B: Backend> GatewayControl<B> {
     /// A message of another gateway, an own one that came back, or a probe.
     pub(super) fn take_hello(&mut self, now: Instant, side: forward::Side, packet: &Mbuf) {
-        let mut bytes = [0; LONGEST + ETHERNET_HEADER_LEN];
+        let mut bytes = [0; LONGEST + ETHERNET_HEADER_LEN + VLAN_TAG_LEN];
         let read = packet.read(0, &mut bytes);
         let bytes = bytes.get(..read).unwrap_or_default();
         let (type_at, header) = match side {
+            // Perhaps behind a tag.
+            forward::Side::Ethernet if be16(bytes, ETHERNET_HEADER_LEN - 2) == Some(ETHERTYPE_VLAN) => {
+                (ETHERNET_HEADER_LEN - 2 + VLAN_TAG_LEN, ETHERNET_HEADER_LEN + VLAN_TAG_LEN)
+            }
             forward::Side::Ethernet => (ETHERNET_HEADER_LEN - 2, ETHERNET_HEADER_LEN),
             forward::Side::InfiniBand => (0, IPOIB_HEADER_LEN),
         };
