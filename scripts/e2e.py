@@ -20,6 +20,7 @@ from checks.laboratory import Checks, Laboratory, check_stop, say
 from checks.operators import check_ctl, check_no_leak, check_second_gateway, check_socket, check_stats_lines, operator_errors
 from checks.pair import pair
 from checks.routers import routers
+from checks.segments import segments
 from checks.owners import (check_claim_from_ethernet, check_claim_from_infiniband, check_move_to_ethernet,
                            check_move_to_infiniband)
 from checks.sizes import check_fragments, check_mode_switch, check_to_all, check_too_big, check_ud_limits
@@ -93,7 +94,7 @@ def main():
     signal.signal(signal.SIGHUP, interrupted)
     checks, error, begin = Checks(args.only), None, time.monotonic()
     try:
-        for part in (operator_errors, captures, cold, routers, hard, pair):
+        for part in (operator_errors, captures, cold, routers, segments, hard, pair):
             try:
                 part(args, checks)
             except Failed as e:

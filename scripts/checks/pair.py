@@ -323,7 +323,8 @@ def check_broadcast(lab):
                 ib.send(2 * number + 1)
                 time.sleep(0.05)
             on_eth, on_ib = eth.count(1), ib.count(0.5)
-            results[turn] = {"on_ib": sum(on_ib.get(2 * n, 0) for n in range(60)), "on_eth": sum(on_eth.get(2 * n + 1, 0) for n in range(60)),
+            results[turn] = {"on_ib": sum(on_ib.get(2 * n, 0) for n in range(60)),
+                             "on_eth": sum(on_eth.get(2 * n + 1, 0) for n in range(60)),
                              "came_back": sum(on_eth.get(2 * n, 0) + on_ib.get(2 * n + 1, 0) for n in range(60)), "sent": 60}
         lab.wait_settled()
         ok = all(r["on_ib"] == r["on_eth"] == 60 and r["came_back"] == 0 for r in results.values())
@@ -381,7 +382,8 @@ def check_foreign_bridge(lab):
         again = round(time.monotonic() - begin, 2)
         through = ping(ETH, IB_IP, 56)["ok"] and ping(IB, ETH_IP, 56)["ok"]
         # One broadcast may circle for a second, eight times in each tenth of it.
-        ok = still == {"on_ib": 1, "on_eth": 0} and circled < 300 and alarm and state.get("loops", 0) > 0 and stay == ["blocked"] * 2 and through
+        ok = (still == {"on_ib": 1, "on_eth": 0} and circled < 300 and alarm and state.get("loops", 0) > 0
+              and stay == ["blocked"] * 2 and through)
         return {"ok": ok, "blocked_after": blocked, "circled_before": circled, "of_one_broadcast_later": still, "alarm": alarm,
                 "loops": state.get("loops"), "after_12_s": stay, "settled_again_after": again, "through": through}
     finally:

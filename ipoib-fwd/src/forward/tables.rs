@@ -151,6 +151,8 @@ pub struct Settings<D> {
     pub mac: MacAddress,
     /// The VLAN identifier of its frames; `None` if they carry no tag.
     pub vlan: Option<u16>,
+    /// Its link: the place of its datagram queue pair in each worker's queues.
+    pub link: u8,
     /// What the gateway does with packets.
     pub role: Role,
     /// Its IPv4 address, if it has one.
@@ -183,6 +185,7 @@ impl<D> Settings<D> {
         Self {
             mac,
             vlan: None,
+            link: 0,
             role: Role::default(),
             address: None,
             routes: Routes::default(),

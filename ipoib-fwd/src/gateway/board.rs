@@ -21,12 +21,10 @@ fn plain<D: Clone>(change: &NeighbourChange<Peer<D>>) -> NeighbourChange<D> {
     }
 }
 
-/// The tables, before and after publication.
+/// One segment's table, before and after publication.
 #[derive(Debug)]
-pub(super) struct GatewayBoard<D> {
-    segment: Draft<D>,
-    tables: Tables<D>,
-    publisher: Publisher<Tables<D>>,
+pub(super) struct SegmentBoard<D> {
+    draft: Draft<D>,
     /// Neighbours that found a table full, since the start.
     left_out: u64,
     /// True if something changed that is not published.
@@ -35,26 +33,31 @@ pub(super) struct GatewayBoard<D> {
     reachable: Vec<Ipv4Addr>,
 }
 
-/// The one segment.
-pub(super) const SEGMENT: SegmentIndex = SegmentIndex(0);
+/// The tables of all segments, before and after publication.
+#[derive(Debug)]
+pub(super) struct GatewayBoard<D> {
+    /// By [`SegmentIndex`].
+    segments: Vec<SegmentBoard<D>>,
+    tables: Tables<D>,
+    publisher: Publisher<Tables<D>>,
+}
 
 impl<D: Clone> GatewayBoard<D> {
-    /// Tables for `workers` workers. `seed` is drawn at start: the network must not know which addresses collide.
+    /// Tables for `workers` workers, a segment for each of `settings`, at most [`crate::forward::MAX_SEGMENTS`]. `seed` is drawn at
+    /// start: the network must not know which addresses collide.
     #[must_use]
-    pub(super) fn new(workers: u8, seed: u64, settings: Settings<D>) -> Self {
+    pub(super) fn new(workers: u8, seed: u64, settings: Vec<Settings<D>>) -> Self {
         let mut tables = Tables::default();
-        tables.join_vlan(0, settings.vlan.unwrap_or_default(), Some(SEGMENT));
-        tables.join_link(0, Some(SEGMENT));
-        let segment = Draft::new(seed, settings, MAX_NEIGHBOURS, workers);
-        tables.set_segment(SEGMENT, Some(segment.table().clone()));
-        Self {
-            segment,
-            publisher: Publisher::new(tables.clone()),
-            tables,
-            left_out: 0,
-            dirty: false,
-            reachable: Vec::new(),
+        let mut segments = Vec::with_capacity(settings.len());
+        for (settings, index) in settings.into_iter().zip((0..).map(SegmentIndex)) {
+            tables.join_vlan(0, settings.vlan.unwrap_or_default(), Some(index));
+            tables.join_link(settings.link, Some(index));
+            let seed = seed.rotate_left(u32::from(index.0)) ^ u64::from(index.0);
+            let draft = Draft::new(seed, settings, MAX_NEIGHBOURS, workers);
+            tables.set_segment(index, Some(draft.table().clone()));
+            segments.push(SegmentBoard { draft, left_out: 0, dirty: false, reachable: Vec::new() });
         }
+        Self { segments, publisher: Publisher::new(tables.clone()), tables }
     }
 
     /// A worker's reader.
@@ -63,10 +66,33 @@ impl<D: Clone> GatewayBoard<D> {
         self.publisher.reader()
     }
 
+    /// A segment's table.
+    pub(super) fn at(&mut self, segment: SegmentIndex) -> Option<&mut SegmentBoard<D>> {
+        self.segments.get_mut(usize::from(segment.0))
+    }
+
+    /// Publishes what changed since the last time, and frees what no worker holds any more.
+    pub(super) fn flush(&mut self) {
+        let mut changed = false;
+        for (segment, index) in self.segments.iter_mut().zip((0..).map(SegmentIndex)) {
+            if std::mem::take(&mut segment.dirty) {
+                self.tables.set_segment(index, Some(segment.draft.table().clone()));
+                changed = true;
+            }
+        }
+        if changed {
+            self.publisher.publish(self.tables.clone());
+        } else {
+            self.publisher.collect();
+        }
+    }
+}
+
+impl<D: Clone> SegmentBoard<D> {
     /// The segment's table, with changes that are not published yet.
     #[must_use]
     pub(super) fn table(&self) -> &SegmentTable<D> {
-        self.segment.table()
+        self.draft.table()
     }
 
     /// What is true of the segment beside its neighbours.
@@ -99,7 +125,7 @@ impl<D: Clone> GatewayBoard<D> {
 
     fn change(&mut self) -> &mut Draft<D> {
         self.dirty = true;
-        &mut self.segment
+        &mut self.draft
     }
 
     /// Adds or changes an Ethernet host.
@@ -151,25 +177,14 @@ impl<D: Clone> GatewayBoard<D> {
         let (mut infiniband, mut ethernet) = (Vec::new(), Vec::new());
         if let Some(used) = self.table().used(worker) {
             let index = |n| crate::forward::NeighbourIndex(n as u32);
-            used.infiniband.take(|n| infiniband.extend(self.segment.ib_at(index(n))));
-            used.ethernet.take(|n| ethernet.extend(self.segment.eth_at(index(n))));
+            used.infiniband.take(|n| infiniband.extend(self.draft.ib_at(index(n))));
+            used.ethernet.take(|n| ethernet.extend(self.draft.eth_at(index(n))));
         }
         (infiniband, ethernet)
     }
 
-    /// Publishes what changed since the last time, and frees what no worker holds any more.
-    pub(super) fn flush(&mut self) {
-        if std::mem::take(&mut self.dirty) {
-            self.tables.set_segment(SEGMENT, Some(self.segment.table().clone()));
-            self.publisher.publish(self.tables.clone());
-        } else {
-            self.publisher.collect();
-        }
-    }
-}
-
-impl<D: Clone> Board<D> for GatewayBoard<D> {
-    fn publish(&mut self, update: LinkUpdate<D>) {
+    /// Takes over what a link tells.
+    fn take(&mut self, update: LinkUpdate<D>) {
         self.reachable.extend(update.changes.iter().filter_map(|change| match change {
             NeighbourChange::Set(n) if n.ud.is_some() || n.rc.iter().any(Option::is_some) => Some(n.ip),
             NeighbourChange::Set(_) | NeighbourChange::Remove(_) => None,
@@ -181,6 +196,15 @@ impl<D: Clone> Board<D> for GatewayBoard<D> {
         settings.broadcast = update.broadcast.filter(|_| update.state.up);
         settings.groups = update.groups;
         settings.ud_mtu = u16::try_from(update.state.ud_mtu).unwrap_or(u16::MAX);
+    }
+}
+
+impl<D: Clone> Board<D> for GatewayBoard<D> {
+    fn publish(&mut self, update: LinkUpdate<D>) {
+        // Links and segments are numbered alike.
+        if let Some(segment) = self.segments.get_mut(usize::from(update.link.0)) {
+            segment.take(update);
+        }
         // The promise to the endpoint: a worker that refreshes now sees it.
         self.flush();
     }

@@ -13,7 +13,7 @@ use dataplane::worker::{Handle, IdlePolicy, run};
 use ib_wire::{Gid, Guid, Lid, Mtu, PKey, Qpn};
 use pmd::eal::{Eal, EalError, LcoreId};
 use pmd::eth::{EthConfig, EthError, EthPort, EthQueue};
-use pmd::hca::{Backend, HcaError, PortNumber};
+use pmd::hca::{Backend, HcaError, PortNumber, Queues};
 use pmd::mem::{Pool, PoolConfig, PoolError};
 use pmd::soft::{SoftConfig, SoftHca};
 use pmd::verbs::{Mlx5Hca, VerbsHca};
@@ -22,17 +22,17 @@ use tap::Tap;
 
 use super::board::GatewayBoard;
 use super::control::pair::PairDuty;
-use super::control::{GatewayControl, News, Schedule};
+use super::control::{GatewayControl, News, Schedule, SegmentDuty};
 use super::gids::GatewayGids;
 use super::report::Times;
 use super::worker::{GatewayCommand, GatewayNote, GatewayWorker};
 use crate::counter::{Totals, WorkerCounters};
-use crate::forward::{GatewayAddress, Prefix, Role, Route, Routes, Settings};
+use crate::forward::{GatewayAddress, Prefix, Role, Route, Routes, SegmentIndex, Settings};
 use crate::log::Log;
 use crate::segment::pair::{self, Identity, Pair, SegmentId, Station};
 use crate::segment::{Ageing, Own, SegmentSettings};
 use endpoint::{Endpoint, EndpointConfig, EndpointError, WorkerSizes};
-use ipoib::link::{LINK_LOCAL_GROUPS, LinkSettings, Mode};
+use ipoib::link::{LINK_LOCAL_GROUPS, LinkIndex, LinkSettings, Mode};
 use ipoib::net::ethernet::MacAddress;
 
 /// One signalled send in this many: completions are reaped in batches.
@@ -164,7 +164,7 @@ impl Start {
         {
             config.check(workers.into())?;
         }
-        let segment = only_segment(&config)?;
+        let segment = first_segment(&config)?;
         let device = Device::choose(&config, segment)?;
         for warning in self.line.eal.warnings() {
             tracing::warn!("{warning}");
@@ -225,13 +225,26 @@ impl Start {
     }
 }
 
-/// The segment that this version can run.
-fn only_segment(config: &Config) -> Result<&Segment, GatewayError> {
-    let refused = |what: &str| Err(GatewayError::Unsupported(what.to_owned()));
-    match config.segments.as_slice() {
-        [one] => Ok(one),
-        _ => refused("[[segment]]: this version runs one segment; keep one"),
+/// The segment whose Ethernet port, device and port all have: this version drives one of each.
+fn first_segment(config: &Config) -> Result<&Segment, GatewayError> {
+    let refused = |other: &Segment, what: &str| {
+        Err(GatewayError::Unsupported(format!(
+            "segment {}: this version drives one {what}: give all segments the same one, or run a gateway for each",
+            other.name
+        )))
+    };
+    let Some(first) = config.segments.first() else {
+        return Err(GatewayError::Unsupported("there is no segment: add a [[segment]]".to_owned()));
+    };
+    for other in &config.segments {
+        if other.ethernet != first.ethernet {
+            return refused(other, "Ethernet port");
+        }
+        if (&other.device, other.port) != (&first.device, first.port) {
+            return refused(other, "InfiniBand port");
+        }
     }
+    Ok(first)
 }
 
 /// What a segment's packets to other networks go by.
@@ -362,15 +375,15 @@ impl Running<'_> {
             Endpoint::new(hca, self.endpoint_config(), &self.pool, &handles, now)?;
         let gids = GatewayGids::new(endpoint.hca(), self.config.gateway.gids.as_deref(), random(), now)?;
         let mac = MacAddress(self.port.mac());
-        let address = self.segment.address.and_then(|a| GatewayAddress::new(a.address, a.prefix_len));
-        let mut settings = Settings::new(mac);
-        settings.address = address;
-        settings.vlan = self.segment.vlan.map(config::VlanId::value);
-        settings.eth_mtu = self.segment.mtu;
-        settings.routes = routes(self.segment)?;
-        // Nothing is forwarded before it is known whether another gateway does.
-        settings.role = Role::Standby;
-        let pair = self.pair(now, &mut endpoint, mac);
+        // The first link came with the endpoint.
+        for segment in self.config.segments.iter().skip(1) {
+            endpoint.add_link(now, self.link_settings(segment))?;
+        }
+        let mut settings = Vec::new();
+        for (segment, link) in self.config.segments.iter().zip(0u8..) {
+            settings.push(segment_settings(segment, mac, link)?);
+        }
+        let duties = self.duties(now, &mut endpoint, mac, &settings);
         let board = GatewayBoard::new(handles.len() as u8, random(), settings);
 
         let mut workers = Vec::new();
@@ -388,10 +401,6 @@ impl Running<'_> {
             ));
         }
         let own = WorkerCounters::default();
-        let mut named = Settings::new(mac);
-        (named.address, named.routes, named.role) =
-            (address, board.settings().routes.clone(), board.settings().role);
-        let host = Own { settings: named, workers: handles.len() as u8 };
         let Some(times) = Times::new() else {
             return Err(GatewayError::Unsupported("the histograms' bounds are not possible".to_owned()));
         };
@@ -406,12 +415,7 @@ impl Running<'_> {
             mac,
             own_reader: own.reader(),
             own,
-            segment: crate::segment::Segment::new(
-                now,
-                &SegmentSettings { own: host, ageing: ageing(self.config), seed: random() },
-            ),
-            news: News::new(now),
-            duty: PairDuty::new(now, pair),
+            segments: duties,
             times,
             capture: self.capture,
             stats_period: (self.config.gateway.stats_seconds > 0)
@@ -452,32 +456,53 @@ impl Running<'_> {
         report
     }
 
-    /// This gateway among those of its segment.
-    fn pair<B: Backend>(
+    /// What there is to do for each segment.
+    fn duties<B: Backend>(
         &self,
         now: Instant,
         endpoint: &mut Endpoint<B, GatewayCommand, GatewayNote>,
         mac: MacAddress,
-    ) -> Pair {
+        tables: &[Settings<<B::Queues as Queues>::Destination>],
+    ) -> Vec<SegmentDuty> {
         let port = endpoint.port();
         let guid = endpoint.hca().port(port).map_or(endpoint.hca().device().node_guid, |p| p.guid);
-        let subnet = self.segment.address.map(|a| (a.address, a.prefix_len));
+        let identity = Identity { guid, instance: random() };
+        let duty = |((segment, table), at): ((&Segment, &Settings<_>), u8)| {
+            let mut named = Settings::new(mac);
+            (named.address, named.routes, named.role) = (table.address, table.routes.clone(), table.role);
+            let own = Own { settings: named, workers: self.lcores.len() as u8 };
+            let settings = SegmentSettings { own, ageing: ageing(self.config), seed: random() };
+            SegmentDuty {
+                name: segment.name.to_string(),
+                index: SegmentIndex(at),
+                link: LinkIndex(at.into()),
+                pkey: PKey(segment.pkey.value()),
+                segment: crate::segment::Segment::new(now, &settings),
+                news: News::new(now),
+                duty: PairDuty::new(now, self.pair(now, segment, identity, mac)),
+            }
+        };
+        self.config.segments.iter().zip(tables).zip(0..).map(duty).collect()
+    }
+
+    /// This gateway among those of a segment.
+    fn pair(&self, now: Instant, segment: &Segment, identity: Identity, mac: MacAddress) -> Pair {
+        let subnet = segment.address.map(|a| (a.address, a.prefix_len));
         let settings = pair::Settings {
-            priority: self.segment.priority,
+            priority: segment.priority,
             hello: Duration::from_millis(self.config.gateway.hello_ms.into()),
-            segment: SegmentId::of(self.segment.pkey.value(), subnet),
+            segment: SegmentId::of(segment.pkey.value(), subnet),
             key: self.config.gateway.pair_key.map(|key| pair::Key::new(key.bytes())),
         };
         let station = Station { mac, lid: Lid(0), gid: Gid::ZERO, qpns: Vec::new() };
-        Pair::new(now, settings, Identity { guid, instance: random() }, station)
+        Pair::new(now, settings, identity, station)
     }
 
-    fn endpoint_config(&self) -> EndpointConfig {
-        let (ib, segment) = (&self.config.infiniband, self.segment);
-        let workers = self.lcores.len() as u8;
-        let share = self.config.connection_share(workers.into());
-        let pkey = PKey(segment.pkey.value());
-        let mut link = LinkSettings::new(pkey, Qpn::new(0), random());
+    fn link_settings(&self, segment: &Segment) -> LinkSettings {
+        let ib = &self.config.infiniband;
+        let workers = self.lcores.len();
+        let share = self.config.connection_share(workers as u32);
+        let mut link = LinkSettings::new(PKey(segment.pkey.value()), Qpn::new(0), random());
         link.scope = segment.scope;
         link.mode = match segment.mode {
             config::Mode::Datagram => Mode::Datagram,
@@ -487,13 +512,21 @@ impl Running<'_> {
         link.retry_count = ib.retry_count;
         link.rnr_retry = ib.rnr_retry;
         link.passive_idle = Duration::from_secs(ib.connection_idle_seconds.into());
-        link.max_passive = share.passive as usize;
+        // Workers' slots are dealt to the segments as they need them; none may have more passive ones than its part.
+        link.max_passive = (share.passive as usize / self.config.segments.len().max(1)).max(1);
         // A quarter for one host's port at most: it cannot push the others' connections out.
-        link.max_passive_from_lid = (share.passive as usize * usize::from(workers) / 4).max(16);
+        link.max_passive_from_lid = (link.max_passive * workers / 4).max(16);
         link.groups = LINK_LOCAL_GROUPS.to_vec();
         link.neighbour_idle = Duration::from_secs(ib.neighbour_idle_seconds.into());
+        link
+    }
+
+    fn endpoint_config(&self) -> EndpointConfig {
+        let ib = &self.config.infiniband;
+        let workers = self.lcores.len() as u8;
+        let share = self.config.connection_share(workers.into());
         EndpointConfig {
-            port: PortNumber(segment.port),
+            port: PortNumber(self.segment.port),
             workers,
             sizes: WorkerSizes {
                 ud_send_depth: ib.ud_send_depth,
@@ -504,9 +537,22 @@ impl Running<'_> {
                 max_rc: u16::try_from(share.both()).unwrap_or(u16::MAX),
                 signal_every: SIGNAL_EVERY,
             },
-            link,
+            link: self.link_settings(self.segment),
         }
     }
+}
+
+/// What the tables know of a segment at the start.
+fn segment_settings<D>(segment: &Segment, mac: MacAddress, link: u8) -> Result<Settings<D>, GatewayError> {
+    let mut settings = Settings::new(mac);
+    settings.address = segment.address.and_then(|a| GatewayAddress::new(a.address, a.prefix_len));
+    settings.vlan = segment.vlan.map(config::VlanId::value);
+    settings.link = link;
+    settings.eth_mtu = segment.mtu;
+    settings.routes = routes(segment)?;
+    // Nothing is forwarded before it is known whether another gateway does.
+    settings.role = Role::Standby;
+    Ok(settings)
 }
 
 impl<B: Backend> GatewayControl<B> {

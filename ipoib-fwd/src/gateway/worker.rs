@@ -11,7 +11,7 @@ use dataplane::ring::Sender;
 use dataplane::table::Reader;
 use dataplane::worker::{Turn, Worker};
 use pmd::eth::{Burst, EthQueue};
-use pmd::hca::{PostError, Queues, Received, RxBurst, Source, UdSource};
+use pmd::hca::{PostError, Queues, Received, RxBurst, Source, UdSlot, UdSource};
 use pmd::mem::{Mbuf, Pool};
 use tap::{FrameKind, Tap, TapDirection};
 
@@ -22,7 +22,7 @@ use crate::forward::{
 };
 use crate::segment::Origin;
 use crate::segment::pair::storm::StormGuard;
-use endpoint::{LinkWorker, Note, RING, UD, note};
+use endpoint::{LinkWorker, Note, RING, note};
 use ib_wire::Qpn;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{LinkIndex, WorkerIndex};
@@ -73,9 +73,8 @@ pub struct GatewayNote {
     pub packet: Mbuf,
 }
 
-/// The one Ethernet port, and the one link.
+/// The one Ethernet port.
 const ETHERNET_PORT: u8 = 0;
-const LINK: u8 = 0;
 /// Commands that the link takes in one turn, at most.
 const COMMANDS_PER_TURN: usize = 32;
 /// Header bytes that a verdict looks at.
@@ -255,12 +254,12 @@ impl<Q: Queues> GatewayWorker<Q> {
             return false;
         }
         let (tables, mut hands) = self.hands();
-        for Received { buf, qpn, source, .. } in burst {
+        for Received { buf, qpn, ud, source } in burst {
             hands.counters.packet(path_of(&source), buf.len());
             if matches!(source, Source::Rc) {
                 hands.receivers.mark(qpn);
             }
-            match tables.of_link(LINK) {
+            match ud.and_then(|ud| tables.of_link(ud.0)) {
                 Some((segment, table)) => {
                     let origin = Some(origin_of(&source, qpn));
                     hands.take_message(buf, &source, origin, segment, table);
@@ -372,7 +371,7 @@ impl<Q: Queues> Hands<'_, Q> {
         let verdict = eth_to_ib(head(&frame), front, frame.len(), table, self.worker);
         if let EthVerdict::Forward { via: Via::Group(_), .. }
         | EthVerdict::Fragment { via: Via::Group(_), .. } = verdict
-            && !self.is_calm(head(&frame), front.len)
+            && !self.is_calm(segment, head(&frame), front.len)
         {
             return self.counters.drop(DropReason::Storm);
         }
@@ -391,7 +390,7 @@ impl<Q: Queues> Hands<'_, Q> {
         let verdict = ib_to_eth(head(&message), message.len(), source, table);
         if let IbVerdict::Forward { neighbour: None, .. } | IbVerdict::Fragment { neighbour: None, .. } =
             verdict
-            && !self.is_calm(head(&message), IPOIB_HEADER_LEN)
+            && !self.is_calm(segment, head(&message), IPOIB_HEADER_LEN)
         {
             return self.counters.drop(DropReason::Storm);
         }
@@ -415,10 +414,10 @@ impl<Q: Queues> Hands<'_, Q> {
     }
 
     /// True if a packet to a group or to all does not come too often.
-    fn is_calm(&mut self, head: &[u8], header_len: usize) -> bool {
+    fn is_calm(&mut self, segment: SegmentIndex, head: &[u8], header_len: usize) -> bool {
         let packet = head.get(header_len..).unwrap_or_default();
         let broadcast = packet.get(16).is_some_and(|first| !(224..240).contains(first));
-        self.storm.admits(self.receivers.period.load(Ordering::Relaxed), 0, packet, broadcast)
+        self.storm.admits(self.receivers.period.load(Ordering::Relaxed), segment.0.into(), packet, broadcast)
     }
 
     /// Sends what waits for the Ethernet port; what it does not take waits on.
@@ -450,7 +449,7 @@ impl<Q: Queues> Hands<'_, Q> {
                     Some(header) => header.copy_from_slice(&IPOIB_IPV4_HEADER),
                     None => return self.counters.drop(DropReason::BadLength),
                 }
-                self.send_message(via, frame);
+                self.send_message(via, frame, table);
                 self.note_use(neighbour, dial, table);
             }
             EthVerdict::Fragment { via, ip_len, mtu, neighbour, dial } => {
@@ -458,7 +457,7 @@ impl<Q: Queues> Hands<'_, Q> {
                 let cut = cut::pieces(self.pool, &frame, front, ip_len, mtu, &IPOIB_IPV4_HEADER);
                 for piece in cut {
                     match piece {
-                        Some(piece) => self.send_message(via, piece),
+                        Some(piece) => self.send_message(via, piece, table),
                         None => self.counters.drop(DropReason::NoBuffers),
                     }
                 }
@@ -466,7 +465,7 @@ impl<Q: Queues> Hands<'_, Q> {
             }
             EthVerdict::TooBig { mtu, dial } => {
                 if let Some(ip) = dial {
-                    self.want(ip);
+                    self.want(ip, table);
                 }
                 self.punt_frame(Cause::TooBig { mtu, dial }, segment, front, frame);
             }
@@ -517,12 +516,18 @@ impl<Q: Queues> Hands<'_, Q> {
         }
     }
 
-    fn send_message(&mut self, via: Via<'_, Q::Destination>, message: Mbuf) {
+    fn send_message(
+        &mut self,
+        via: Via<'_, Q::Destination>,
+        message: Mbuf,
+        table: &SegmentTable<Q::Destination>,
+    ) {
         let bytes = message.len();
+        let ud = UdSlot(table.settings.link);
         let (path, result) = match via {
             Via::Rc(slot) => (Traffic::IbRcTransmit, self.queues.send_rc(slot, message)),
-            Via::Ud(to) => (Traffic::IbUdUnicastTransmit, self.queues.send_ud(UD, to, message)),
-            Via::Group(to) => (Traffic::IbUdMulticastTransmit, self.queues.send_ud(UD, to, message)),
+            Via::Ud(to) => (Traffic::IbUdUnicastTransmit, self.queues.send_ud(ud, to, message)),
+            Via::Group(to) => (Traffic::IbUdMulticastTransmit, self.queues.send_ud(ud, to, message)),
         };
         match result {
             Ok(()) => self.counters.packet(path, bytes),
@@ -547,7 +552,7 @@ impl<Q: Queues> Hands<'_, Q> {
         if used.infiniband.mark(index.0 as usize)
             && let Some(ip) = dial
         {
-            self.want(ip);
+            self.want(ip, table);
         }
     }
 
@@ -558,10 +563,10 @@ impl<Q: Queues> Hands<'_, Q> {
         }
     }
 
-    fn want(&mut self, ip: Ipv4Addr) {
+    fn want(&mut self, ip: Ipv4Addr, table: &SegmentTable<Q::Destination>) {
         // A hint: a full ring loses it, and the next packet gives it again.
         if self.notes.room() > 1 {
-            drop(self.notes.send(Note::Wanted(LinkIndex(0), ip)));
+            drop(self.notes.send(Note::Wanted(LinkIndex(table.settings.link.into()), ip)));
         }
     }
 

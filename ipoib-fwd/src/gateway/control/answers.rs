@@ -34,8 +34,8 @@ impl<B: Backend> GatewayControl<B> {
         json!({
             "traffic": totals.traffic_json(),
             "drops": totals.drops_json(),
-            "alarms": {"srq_low": self.endpoint.srq_low(), "loops": self.duty.pair.statistics().loops},
-            "gateway": self.pair_json(now),
+            "alarms": {"srq_low": self.endpoint.srq_low(), "loops": self.segments.iter().map(|s| s.duty.pair.statistics().loops).sum::<u64>()},
+            "gateway": self.first_role(now),
             "times": self.times.json(),
             "buffers": {"in_use": self.pool.in_use(), "available": self.pool.available()},
         })
@@ -50,6 +50,10 @@ impl<B: Backend> GatewayControl<B> {
         let device = self.endpoint.hca().device();
         let gid = self.endpoint.hca().gid(port, 0).map(|g| g.to_string()).unwrap_or_default();
         let rejects = rejects(self.endpoint.cm_counters());
+        let drops = self.endpoint.hca().drops();
+        let drops: serde_json::Map<String, Value> =
+            drops.into_iter().map(|(reason, n)| (reason.to_owned(), n.into())).collect();
+        let segments = self.segments_json(now);
         let link = self.endpoint.link();
         let state = Arc::clone(link.state());
         let infiniband = match attributes {
@@ -64,56 +68,109 @@ impl<B: Backend> GatewayControl<B> {
         };
         let counters = serde_json::to_value(link.counters()).unwrap_or_default();
         let waits_for = link.waits_for().map(|why| why.to_string());
-        let drops = self.endpoint.hca().drops();
-        let drops: serde_json::Map<String, Value> =
-            drops.into_iter().map(|(reason, n)| (reason.to_owned(), n.into())).collect();
         json!({
             "ethernet": {"port": self.port.name(), "mac": self.mac.to_string(),
                          "link": if self.port.link().up { "up" } else { "down" }},
             "infiniband": infiniband,
-            "gateway": self.pair_json(now),
+            "gateway": self.first_role(now),
             "waits_for": waits_for,
             "link_counters": counters,
             "rejects": rejects,
             "device_drops": drops,
+            "segments": segments,
         })
+    }
+
+    /// The role in the first segment.
+    fn first_role(&self, now: Instant) -> Value {
+        self.segments.first().map(|duty| duty.duty.json(now)).unwrap_or_default()
+    }
+
+    /// A row for each segment.
+    fn segments_json(&mut self, now: Instant) -> Vec<Value> {
+        let Self { segments, endpoint, board, .. } = self;
+        let rows = segments.iter().map(|duty| {
+            let link = endpoint.link_at(duty.link);
+            let link = link.as_deref();
+            let vlan = board.at(duty.index).and_then(|board| board.settings().vlan);
+            json!({
+                "segment": duty.name, "vlan": vlan, "pkey": format!("{:#06x}", duty.pkey.0),
+                "link": if link.is_some_and(|l| l.state().up) { "up" } else { "down" },
+                "role": duty.duty.pair.role().name(),
+                "peers": duty.duty.pair.peers(now).count(),
+                "mode": link.map(|l| l.state().mode),
+                "waits_for": link.and_then(|l| l.waits_for()).map(|why| why.to_string()),
+                "addresses": link.map(|l| {
+                    l.state().addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+                }),
+            })
+        });
+        rows.collect()
     }
 
     pub(super) fn neighbours(&mut self, now: Instant) -> Value {
-        let infiniband: Vec<Value> = self
-            .endpoint
-            .link()
-            .neighbours(now)
-            .into_iter()
-            .map(|n| {
+        let (mut infiniband, mut ethernet, mut left_out) = (Vec::new(), Vec::new(), 0);
+        let mut counters = serde_json::Map::new();
+        let Self { segments, endpoint, board, .. } = self;
+        for duty in segments.iter() {
+            let known = endpoint.link_at(duty.link).map(|link| link.neighbours(now)).unwrap_or_default();
+            infiniband.extend(known.into_iter().map(|n| {
                 json!({
+                    "segment": duty.name,
                     "address": n.ip, "hardware_address": n.hardware.map(|h| h.to_string()), "state": n.state,
                     "dlid": n.dlid, "connections": n.connections, "idle_ms": n.idle_ms,
                 })
-            })
-            .collect();
-        let ethernet: Vec<Value> = self
-            .segment
-            .hosts()
-            .map(|h| {
+            }));
+            ethernet.extend(duty.segment.hosts().map(|h| {
                 json!({
+                    "segment": duty.name,
                     "address": h.ip, "hardware_address": h.mac.map(|m| m.to_string()), "state": h.state,
                     "waiting": h.waiting,
                 })
-            })
-            .collect();
-        json!({
-            "infiniband": infiniband,
-            "ethernet": ethernet,
-            "left_out": self.board.left_out(),
-            "counters": {"segment": self.segment.counters(), "ethernet": self.segment.host_counters()},
-        })
+            }));
+            left_out += board.at(duty.index).map_or(0, |board| board.left_out());
+            let of_segment =
+                json!({"segment": duty.segment.counters(), "ethernet": duty.segment.host_counters()});
+            counters.insert(duty.name.clone(), of_segment);
+        }
+        // One segment's are what they always were.
+        let first = segments.first().and_then(|duty| counters.get(&duty.name)).cloned();
+        let counters = if segments.len() == 1 { first.unwrap_or_default() } else { Value::Object(counters) };
+        json!({"infiniband": infiniband, "ethernet": ethernet, "left_out": left_out, "counters": counters})
     }
 
     pub(super) fn connections(&mut self, now: Instant) -> Value {
-        let list = self.endpoint.link().connections(now);
-        let up = |passive: bool| list.iter().any(|c| c.passive == passive && c.state == "live");
-        json!({"established_both_ways": up(true) && up(false), "connections": list})
+        let Self { segments, endpoint, .. } = self;
+        let (mut rows, mut up) = (Vec::new(), [false; 2]);
+        for duty in segments.iter() {
+            let list = endpoint.link_at(duty.link).map(|link| link.connections(now)).unwrap_or_default();
+            for connection in list {
+                if let Some(up) = up.get_mut(usize::from(connection.passive)) {
+                    *up |= connection.state == "live";
+                }
+                let mut row = serde_json::to_value(&connection).unwrap_or_default();
+                if let Some(row) = row.as_object_mut() {
+                    row.insert("segment".to_owned(), duty.name.clone().into());
+                }
+                rows.push(row);
+            }
+        }
+        json!({"established_both_ways": up == [true; 2], "connections": rows})
+    }
+
+    pub(super) fn groups(&mut self) -> Value {
+        let Self { segments, endpoint, .. } = self;
+        let mut rows = Vec::new();
+        for duty in segments.iter() {
+            for group in endpoint.link_at(duty.link).map(|link| link.groups()).unwrap_or_default() {
+                let mut row = serde_json::to_value(&group).unwrap_or_default();
+                if let Some(row) = row.as_object_mut() {
+                    row.insert("segment".to_owned(), duty.name.clone().into());
+                }
+                rows.push(row);
+            }
+        }
+        json!({ "groups": rows })
     }
 
     pub(super) fn gid_table(&mut self) -> Value {
@@ -127,10 +184,15 @@ impl<B: Backend> GatewayControl<B> {
             Some("connected") => Mode::Connected,
             _ => return Err("the mode is datagram or connected, as in /mode,datagram".to_owned()),
         };
-        if mode != self.endpoint.link().settings().mode {
-            self.endpoint.link().set_mode(now, mode);
-            // Whoever knows our addresses knows by their flags whether to ask for a connection.
-            self.segment.announce_all(now);
+        let Self { segments, endpoint, .. } = self;
+        for duty in segments.iter_mut() {
+            if let Some(link) = endpoint.link_at(duty.link)
+                && mode != link.settings().mode
+            {
+                link.set_mode(now, mode);
+                // Whoever knows our addresses knows by their flags whether to ask for a connection.
+                duty.segment.announce_all(now);
+            }
         }
         Ok(json!({"mode": mode}))
     }

@@ -4,17 +4,15 @@ mod answers;
 pub(super) mod pair;
 mod segments;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dataplane::capture::Capture;
 use dataplane::control::{Controller, Flow};
 use dataplane::telemetry::{Answer, Command};
-use ib_wire::Qpn;
 use pmd::eth::EthPort;
 use pmd::hca::{Backend, HcaError, Queues};
-use pmd::mem::{Mbuf, Pool};
+use pmd::mem::Pool;
 use serde_json::json;
 
 use super::board::GatewayBoard;
@@ -23,14 +21,11 @@ use super::report::{self, Times};
 use super::usage::Receivers;
 use super::worker::{GatewayCommand, GatewayNote};
 use crate::counter::{Totals, WorkerCounterReader, WorkerCounters};
-use crate::segment::Segment;
 use endpoint::Endpoint;
 use ipoib::drop_reason::DropReason;
-use ipoib::link::WorkerIndex;
 use ipoib::net::ethernet::MacAddress;
-use pair::PairDuty;
 
-pub(super) use segments::News;
+pub(super) use segments::{News, SegmentDuty};
 
 type Destination<B> = <<B as Backend>::Queues as Queues>::Destination;
 
@@ -56,10 +51,8 @@ pub(super) struct GatewayControl<B: Backend> {
     /// The control lcore's own drops.
     pub(super) own: WorkerCounters,
     pub(super) own_reader: WorkerCounterReader,
-    pub(super) segment: Segment<Mbuf>,
-    pub(super) news: News,
-    /// Other gateways of the segment.
-    pub(super) duty: PairDuty,
+    /// By [`crate::forward::SegmentIndex`].
+    pub(super) segments: Vec<SegmentDuty>,
     pub(super) times: Times,
     pub(super) capture: Option<Capture>,
     pub(super) stats_period: Option<Duration>,
@@ -73,6 +66,8 @@ pub(super) struct GatewayControl<B: Backend> {
 #[derive(Debug)]
 pub(super) struct Schedule {
     pub(super) ethernet: Instant,
+    /// The next period of the storm guards.
+    pub(super) storm: Instant,
     pub(super) latency: Instant,
     pub(super) stats: Instant,
     pub(super) stats_before: Option<Totals>,
@@ -80,28 +75,13 @@ pub(super) struct Schedule {
 
 impl Schedule {
     pub(super) const fn new(now: Instant) -> Self {
-        Self { ethernet: now, latency: now, stats: now, stats_before: None }
+        Self { ethernet: now, storm: now, latency: now, stats: now, stats_before: None }
     }
 }
 
 impl<B: Backend> GatewayControl<B> {
     pub(super) fn totals(&self) -> Totals {
         Totals::of(self.readers.iter().chain(std::iter::once(&self.own_reader)))
-    }
-
-    /// Tells both neighbour tables which of their hosts workers have sent to, and the link which connections received.
-    fn collect_usage(&mut self, now: Instant) {
-        for (index, receivers) in self.receivers.iter().enumerate() {
-            let worker = WorkerIndex(index as u8);
-            let (sent, ethernet) = self.board.take_used(worker);
-            for ip in ethernet {
-                self.segment.handle_used(now, self.endpoint.link(), IpAddr::V4(ip));
-            }
-            let received = receivers.take();
-            if !sent.is_empty() || !received.is_empty() {
-                self.endpoint.link().handle_used(now, worker, &received, &sent);
-            }
-        }
     }
 
     fn count_losses(&mut self) {
@@ -131,10 +111,7 @@ impl<B: Backend> GatewayControl<B> {
     fn periodic(&mut self, now: Instant) {
         if now >= self.schedule.ethernet {
             self.schedule.ethernet = now + ETHERNET_PERIOD;
-            self.board.set_ethernet_up(self.port.link().up);
-            let lid = self.endpoint.link().state().lid;
-            let qpns: Vec<Qpn> = self.endpoint.link().settings().workers.iter().map(|w| w.ud_qpn).collect();
-            self.board.set_own(lid, &qpns);
+            self.tell_places();
         }
         if now >= self.schedule.latency {
             self.schedule.latency = now + LATENCY_PERIOD;
@@ -174,7 +151,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
         busy |= self.take_packets(now);
         busy |= self.take_link_events(now);
         self.follow_gids(now);
-        self.drive_pair(now);
+        self.drive_pairs(now);
         self.pass_time(now);
         self.periodic(now);
         self.board.flush();
@@ -183,7 +160,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
             if late {
                 tracing::warn!("not all connections and groups could be closed in time");
             }
-            if late || self.endpoint.link().is_stopped() {
+            if late || self.is_stopped() {
                 self.drop_waiting(now);
                 return Flow::Done;
             }
@@ -208,7 +185,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
             "/links" => Ok(self.links(now)),
             "/neighbours" => Ok(self.neighbours(now)),
             "/connections" => Ok(self.connections(now)),
-            "/groups" => Ok(json!({"groups": self.endpoint.link().groups()})),
+            "/groups" => Ok(self.groups()),
             "/gids" => Ok(self.gid_table()),
             "/mode" => self.set_mode(now, request.parameters.as_deref()),
             name => Err(format!("no command {name}; / lists them")),
@@ -218,7 +195,6 @@ impl<B: Backend> Controller for GatewayControl<B> {
     fn stop(&mut self, now: Instant) {
         tracing::info!("stopping");
         self.stopping = Some(now);
-        self.leave_pair(now);
-        self.endpoint.link().shutdown(now);
+        self.shut_down(now);
     }
 }

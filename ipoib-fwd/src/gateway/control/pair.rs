@@ -5,21 +5,21 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use ib_wire::Gid;
 use pmd::hca::Backend;
 use pmd::mem::Mbuf;
 use serde_json::{Value, json};
 
 use super::GatewayControl;
-use crate::forward::{self, ETHERTYPE_HELLO, PeerGateway};
-use crate::gateway::board::SEGMENT;
+use super::segments::parts;
+use crate::forward::{self, ETHERTYPE_HELLO, PeerGateway, SegmentIndex};
 use crate::gateway::worker::GatewayCommand;
+use crate::segment::Segment;
 use crate::segment::pair::message::{LONGEST, PAIR_GROUP};
-use crate::segment::pair::{Event, Neighbour, Pair, Place, Role, Side, SideSet, Transmit, storm};
+use crate::segment::pair::{Event, Neighbour, Pair, Place, Role, Side, SideSet, Station, Transmit, storm};
 use ipoib::drop_reason::DropReason;
-use ipoib::link::WorkerIndex;
-use ipoib::net::ethernet::{
-    ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, ETHERTYPE_VLAN, EthernetHeader, MacAddress, VLAN_TAG_LEN,
-};
+use ipoib::link::{Link, WorkerIndex};
+use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, EthernetHeader, MacAddress};
 use ipoib::net::probe::probe_nonce;
 use ipoib::net::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER, be16};
 
@@ -35,13 +35,12 @@ const SHORTEST_FRAME: usize = 60;
 pub(in crate::gateway) struct PairDuty {
     pub(in crate::gateway) pair: Pair,
     link_due: Instant,
-    period_due: Instant,
     complain_after: Instant,
 }
 
 impl PairDuty {
     pub(in crate::gateway) fn new(now: Instant, pair: Pair) -> Self {
-        Self { pair, link_due: now, period_due: now, complain_after: now }
+        Self { pair, link_due: now, complain_after: now }
     }
 }
 
@@ -67,179 +66,220 @@ fn sides(sides: SideSet) -> Vec<&'static str> {
 
 impl<B: Backend> GatewayControl<B> {
     /// A message of another gateway, an own one that came back, or a probe.
-    pub(super) fn take_hello(&mut self, now: Instant, side: forward::Side, packet: &Mbuf) {
-        let mut bytes = [0; LONGEST + ETHERNET_HEADER_LEN + VLAN_TAG_LEN];
+    pub(super) fn take_hello(&mut self, now: Instant, at: SegmentIndex, side: forward::Side, packet: &Mbuf) {
+        let mut bytes = [0; LONGEST + ETHERNET_HEADER_LEN];
         let read = packet.read(0, &mut bytes);
         let bytes = bytes.get(..read).unwrap_or_default();
         let (type_at, header) = match side {
-            // Perhaps behind a tag.
-            forward::Side::Ethernet if be16(bytes, ETHERNET_HEADER_LEN - 2) == Some(ETHERTYPE_VLAN) => {
-                (ETHERNET_HEADER_LEN - 2 + VLAN_TAG_LEN, ETHERNET_HEADER_LEN + VLAN_TAG_LEN)
-            }
             forward::Side::Ethernet => (ETHERNET_HEADER_LEN - 2, ETHERNET_HEADER_LEN),
             forward::Side::InfiniBand => (0, IPOIB_HEADER_LEN),
         };
         let payload = bytes.get(header..).unwrap_or_default();
         let side = side_of(side);
+        let (duty, _, board) = parts!(self, at);
+        let (name, pair) = (&duty.name, &mut duty.duty);
         if be16(bytes, type_at) == Some(ETHERTYPE_HELLO) {
-            if let Err(error) = self.duty.pair.handle_message(now, side, payload) {
+            if let Err(error) = pair.pair.handle_message(now, side, payload) {
                 self.own.drop(DropReason::BadHello);
-                if now >= self.duty.complain_after {
-                    self.duty.complain_after = now + COMPLAINTS;
-                    tracing::warn!("a message between gateways on {}: {error}", side.name());
+                if now >= pair.complain_after {
+                    pair.complain_after = now + COMPLAINTS;
+                    tracing::warn!("{name}: a message between gateways on {}: {error}", side.name());
                 }
             }
         } else if let Some(nonce) = probe_nonce(payload) {
-            self.duty.pair.handle_probe(now, side, nonce);
+            pair.pair.handle_probe(now, side, nonce);
         }
         // Its addresses may be others than before.
-        let stations = self.duty.pair.stations();
+        let stations = pair.pair.stations();
         let gateways = stations.map(|s| PeerGateway { mac: s.mac, lid: s.lid, gid: s.gid, qpns: s.qpns });
         let gateways: Vec<_> = gateways.collect();
-        if self.board.set_gateways(&gateways) {
-            self.segment.set_gateways(gateways);
+        if board.set_gateways(&gateways) {
+            duty.segment.set_gateways(gateways);
         }
-        self.carry_out_pair(now);
+        self.carry_out_pair(now, at);
     }
 
-    /// Lets time pass for the machine, and carries out what it wants.
-    pub(super) fn drive_pair(&mut self, now: Instant) {
-        if now >= self.duty.period_due {
-            self.duty.period_due = now + storm::PERIOD;
+    /// Lets time pass for the machines, and carries out what they want.
+    pub(super) fn drive_pairs(&mut self, now: Instant) {
+        if now >= self.schedule.storm {
+            self.schedule.storm = now + storm::PERIOD;
             for receivers in &self.receivers {
                 receivers.period.fetch_add(1, Ordering::Relaxed);
             }
         }
-        if now >= self.duty.link_due {
-            self.duty.link_due = now + LINK_PERIOD;
-            self.duty.pair.handle_side(now, Side::Ethernet, self.port.link().up);
-            let settings = self.board.settings();
-            let (lid, qpns) = (settings.own_lid, settings.own_qpns.to_vec());
-            let port = self.endpoint.port();
-            let gid = self.endpoint.hca().gid(port, 0).unwrap_or_default();
-            let station = crate::segment::pair::Station { mac: self.mac, lid, gid, qpns };
-            self.duty.pair.set_station(station);
+        for at in self.indices() {
+            self.drive_pair(now, at);
         }
-        let up = self.endpoint.link().state().up && self.stopping.is_none();
-        self.duty.pair.handle_side(now, Side::InfiniBand, up);
-        if now >= self.duty.pair.poll_timeout() {
-            self.duty.pair.handle_timeout(now);
-        }
-        if self.duty.pair.wants_neighbours(now) {
-            let known = self.known_hosts(now);
-            self.duty.pair.tell_neighbours(now, known.into_iter());
-        }
-        self.carry_out_pair(now);
     }
 
-    fn carry_out_pair(&mut self, now: Instant) {
-        while let Some(event) = self.duty.pair.poll_event() {
-            self.take_pair_event(now, event);
+    fn drive_pair(&mut self, now: Instant, at: SegmentIndex) {
+        let link_due = self.segments.get(usize::from(at.0)).is_some_and(|duty| now >= duty.duty.link_due);
+        let ethernet = link_due.then(|| self.port.link().up);
+        let number = self.endpoint.port();
+        let gid = if link_due { self.endpoint.hca().gid(number, 0).unwrap_or_default() } else { Gid::ZERO };
+        let (mac, stopping) = (self.mac, self.stopping.is_some());
+        let (duty, link, board) = parts!(self, at);
+        let pair = &mut duty.duty.pair;
+        if let Some(up) = ethernet {
+            duty.duty.link_due = now + LINK_PERIOD;
+            pair.handle_side(now, Side::Ethernet, up);
+            let settings = board.settings();
+            let (lid, qpns) = (settings.own_lid, settings.own_qpns.to_vec());
+            pair.set_station(Station { mac, lid, gid, qpns });
         }
-        while let Some(transmit) = self.duty.pair.poll_transmit() {
+        pair.handle_side(now, Side::InfiniBand, link.state().up && !stopping);
+        if now >= pair.poll_timeout() {
+            pair.handle_timeout(now);
+        }
+        if pair.wants_neighbours(now) {
+            let known = known_hosts(now, &duty.segment, link);
+            pair.tell_neighbours(now, known.into_iter());
+        }
+        self.carry_out_pair(now, at);
+    }
+
+    fn carry_out_pair(&mut self, now: Instant, at: SegmentIndex) {
+        let index = usize::from(at.0);
+        while let Some(event) = self.segments.get_mut(index).and_then(|duty| duty.duty.pair.poll_event()) {
+            self.take_pair_event(now, at, event);
+        }
+        while let Some(transmit) =
+            self.segments.get_mut(index).and_then(|duty| duty.duty.pair.poll_transmit())
+        {
             match transmit {
                 Transmit::Message(Side::Ethernet, bytes) => {
-                    self.send_on_ethernet(PAIR_GROUP, ETHERTYPE_HELLO, &bytes);
+                    self.send_on_ethernet(at, PAIR_GROUP, ETHERTYPE_HELLO, &bytes);
                 }
                 Transmit::Probe(Side::Ethernet, bytes) => {
-                    self.send_on_ethernet(MacAddress::BROADCAST, ETHERTYPE_IPV4, &bytes);
+                    self.send_on_ethernet(at, MacAddress::BROADCAST, ETHERTYPE_IPV4, &bytes);
                 }
                 Transmit::Message(Side::InfiniBand, bytes) => {
                     let [a, b] = ETHERTYPE_HELLO.to_be_bytes();
-                    self.send_on_infiniband([a, b, 0, 0], &bytes);
+                    self.send_on_infiniband(at, [a, b, 0, 0], &bytes);
                 }
                 Transmit::Probe(Side::InfiniBand, bytes) => {
-                    self.send_on_infiniband(IPOIB_IPV4_HEADER, &bytes);
+                    self.send_on_infiniband(at, IPOIB_IPV4_HEADER, &bytes);
                 }
             }
         }
     }
 
-    fn send_on_ethernet(&mut self, destination: MacAddress, ethertype: u16, payload: &[u8]) {
+    fn send_on_ethernet(
+        &mut self,
+        at: SegmentIndex,
+        destination: MacAddress,
+        ethertype: u16,
+        payload: &[u8],
+    ) {
         let header = EthernetHeader { destination, source: self.mac, ethertype };
         let mut frame = header.to_bytes().to_vec();
         frame.extend_from_slice(payload);
         frame.resize(frame.len().max(SHORTEST_FRAME), 0);
-        self.send(WorkerIndex(0), &frame, |buf| GatewayCommand::SendEthernet(SEGMENT, buf));
+        self.send(WorkerIndex(0), &frame, |buf| GatewayCommand::SendEthernet(at, buf));
     }
 
-    fn send_on_infiniband(&mut self, header: [u8; IPOIB_HEADER_LEN], payload: &[u8]) {
-        let Some(to) = self.endpoint.link().broadcast_destination() else { return };
-        self.endpoint.send_ud(WorkerIndex(0), &to, &[&header, payload].concat());
+    fn send_on_infiniband(&mut self, at: SegmentIndex, header: [u8; IPOIB_HEADER_LEN], payload: &[u8]) {
+        let (duty, link, _) = parts!(self, at);
+        let (index, to) = (duty.link, link.broadcast_destination());
+        if let Some(to) = to {
+            self.endpoint.send_ud_by(index, WorkerIndex(0), &to, &[&header, payload].concat());
+        }
     }
 
-    fn take_pair_event(&mut self, now: Instant, event: Event) {
+    fn take_pair_event(&mut self, now: Instant, at: SegmentIndex, event: Event) {
         match event {
-            Event::Role { from, to, why } => {
-                tracing::info!("role: {} after {} ({why})", to.name(), from.name());
-                self.board.set_role(role_of(to));
+            Event::Neighbours(list) => {
+                for host in &list {
+                    self.learn_told(now, at, host);
+                }
+            }
+            Event::Role { to, .. } => {
+                self.tell_pair_event(now, at, event);
+                if let Some(board) = self.board.at(at) {
+                    board.set_role(role_of(to));
+                }
                 // What waits was to be forwarded by the role of before.
                 self.board.flush();
-                let known = self.endpoint.link().neighbours(now);
-                let known = known.iter().filter(|n| n.hardware.is_some()).map(|n| IpAddr::V4(n.ip));
-                self.segment.set_role(now, role_of(to), known);
-                self.carry_out(now);
+                self.play(now, at, to);
+                self.carry_out(now, at);
+            }
+            event => self.tell_pair_event(now, at, event),
+        }
+    }
+
+    fn play(&mut self, now: Instant, at: SegmentIndex, role: Role) {
+        let (duty, link, _) = parts!(self, at);
+        let known = link.neighbours(now);
+        let known = known.iter().filter(|n| n.hardware.is_some()).map(|n| IpAddr::V4(n.ip));
+        duty.segment.set_role(now, role_of(role), known);
+    }
+
+    fn tell_pair_event(&mut self, now: Instant, at: SegmentIndex, event: Event) {
+        let Some(duty) = self.segments.get_mut(usize::from(at.0)) else { return };
+        let name = &duty.name;
+        match event {
+            Event::Role { from, to, why } => {
+                tracing::info!("{name}: role: {} after {} ({why})", to.name(), from.name());
             }
             Event::Peer { who, alive } => {
                 let what = if alive { "is there" } else { "is gone" };
-                tracing::info!("gateway {:016x} {what}", who.guid.0);
+                tracing::info!("{name}: gateway {:016x} {what}", who.guid.0);
             }
             Event::Loop { sign, arrived, hold } => {
                 tracing::error!(
-                    "our own packets come back on {} ({sign:?}): something else joins the Ethernet network and the partition. The segment \
-                     is blocked for {} s at least; take the other bridge away, it goes on by itself",
+                    "{name}: our own packets come back on {} ({sign:?}): something else joins the Ethernet network and the partition. The \
+                     segment is blocked for {} s at least; take the other bridge away, it goes on by itself",
                     arrived.name(),
                     hold.as_secs()
                 );
             }
             Event::Multiplied { side } => {
-                if now >= self.duty.complain_after {
-                    self.duty.complain_after = now + COMPLAINTS;
+                if now >= duty.duty.complain_after {
+                    duty.duty.complain_after = now + COMPLAINTS;
                     tracing::warn!(
-                        "what we send on {} comes back several times: that network has a loop of its own; switch spanning tree on",
+                        "{name}: what we send on {} comes back several times: that network has a loop of its own; switch spanning tree on",
                         side.name()
                     );
                 }
             }
-            Event::Neighbours(list) => {
-                for host in &list {
-                    self.learn_told(now, host);
-                }
-            }
+            Event::Neighbours(_) => {}
         }
-    }
-
-    /// All hosts of both sides that we know.
-    fn known_hosts(&mut self, now: Instant) -> Vec<Neighbour> {
-        let ethernet = self
-            .segment
-            .hosts()
-            .filter_map(|host| Some(Neighbour { ip: host.ip, place: Place::Ethernet(host.mac?) }));
-        let mut known: Vec<Neighbour> = ethernet.collect();
-        known.extend(self.endpoint.link().neighbours(now).into_iter().filter_map(|host| {
-            Some(Neighbour { ip: IpAddr::V4(host.ip), place: Place::InfiniBand(host.hardware?) })
-        }));
-        known
     }
 
     /// The forwarder told us of a host.
-    fn learn_told(&mut self, now: Instant, host: &Neighbour) {
-        let on_infiniband = self.segment.learn_told(now, self.endpoint.link(), host);
-        self.carry_out(now);
+    fn learn_told(&mut self, now: Instant, at: SegmentIndex, host: &Neighbour) {
+        let (duty, link, _) = parts!(self, at);
+        let on_infiniband = duty.segment.learn_told(now, link, host);
         if on_infiniband && let (IpAddr::V4(ip), Place::InfiniBand(hardware)) = (host.ip, host.place) {
-            self.endpoint.link().handle_told(now, ip, hardware);
+            link.handle_told(now, ip, hardware);
         }
+        self.carry_out(now, at);
     }
 
     /// The gateway ends: another one may forward at once.
-    pub(super) fn leave_pair(&mut self, now: Instant) {
-        self.duty.pair.leave(now);
-        self.carry_out_pair(now);
+    pub(super) fn leave_pair(&mut self, now: Instant, at: SegmentIndex) {
+        if let Some(duty) = self.segments.get_mut(usize::from(at.0)) {
+            duty.duty.pair.leave(now);
+        }
+        self.carry_out_pair(now, at);
     }
+}
 
+/// All hosts of both sides of a segment that we know.
+fn known_hosts(now: Instant, segment: &Segment<Mbuf>, link: &Link) -> Vec<Neighbour> {
+    let ethernet =
+        segment.hosts().filter_map(|host| Some(Neighbour { ip: host.ip, place: Place::Ethernet(host.mac?) }));
+    let mut known: Vec<Neighbour> = ethernet.collect();
+    known.extend(link.neighbours(now).into_iter().filter_map(|host| {
+        Some(Neighbour { ip: IpAddr::V4(host.ip), place: Place::InfiniBand(host.hardware?) })
+    }));
+    known
+}
+
+impl PairDuty {
     /// For `ctl links` and `ctl stats`.
-    pub(super) fn pair_json(&self, now: Instant) -> Value {
-        let pair = &self.duty.pair;
+    pub(super) fn json(&self, now: Instant) -> Value {
+        let pair = &self.pair;
         let n = pair.statistics();
         let peers: Vec<Value> = pair
             .peers(now)

@@ -1,18 +1,20 @@
 //! What comes to a segment, and what it wants done. It decides; this carries.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
+use ib_wire::{PKey, Qpn};
 use pmd::hca::Backend;
 use pmd::mem::Mbuf;
 
 use super::GatewayControl;
-use crate::forward::{Punt, Side};
-use crate::gateway::board::SEGMENT;
+use super::pair::PairDuty;
+use crate::forward::{Punt, SegmentIndex, Side};
+use crate::gateway::board::SegmentBoard;
 use crate::gateway::worker::{Cause, GatewayCommand, GatewayNote};
-use crate::segment::{Arrival, Happening, Output, Packet};
+use crate::segment::{Arrival, Happening, Output, Packet, Segment};
 use ipoib::drop_reason::DropReason;
-use ipoib::link::{Event, WorkerIndex};
+use ipoib::link::{Event, LinkIndex, WorkerIndex};
 use ipoib::net::IPOIB_IPV4_HEADER;
 use ipoib::net::ethernet::ETHERNET_HEADER_LEN;
 use ipoib::net::icmp::TokenBucket;
@@ -31,7 +33,7 @@ impl News {
         Self { limit: TokenBucket::new(now, NEWS.0, NEWS.1) }
     }
 
-    fn tell(&mut self, now: Instant, happening: Happening) {
+    fn tell(&mut self, now: Instant, segment: &str, happening: Happening) {
         if !self.limit.take(now) {
             return;
         }
@@ -40,15 +42,15 @@ impl News {
             Side::InfiniBand => "InfiniBand",
         };
         match happening {
-            Happening::AddressMoved { ip, to } => tracing::info!("{ip} has moved to {}", name(to)),
+            Happening::AddressMoved { ip, to } => tracing::info!("{segment}: {ip} has moved to {}", name(to)),
             Happening::Conflict { ip, owner } => {
                 tracing::warn!(
-                    "{ip} is claimed by another host: its owner on {} answers for it",
+                    "{segment}: {ip} is claimed by another host: its owner on {} answers for it",
                     name(owner)
                 );
             }
             Happening::HeldDown { ip, owner } => {
-                tracing::error!("{ip} moves too often: it stays on {} for now", name(owner));
+                tracing::error!("{segment}: {ip} moves too often: it stays on {} for now", name(owner));
             }
         }
     }
@@ -64,29 +66,72 @@ impl Packet for Mbuf {
     }
 }
 
+/// A segment and what goes with it.
+#[derive(Debug)]
+pub(in crate::gateway) struct SegmentDuty {
+    pub(in crate::gateway) name: String,
+    pub(in crate::gateway) index: SegmentIndex,
+    pub(in crate::gateway) link: LinkIndex,
+    pub(in crate::gateway) pkey: PKey,
+    pub(in crate::gateway) segment: Segment<Mbuf>,
+    pub(in crate::gateway) news: News,
+    /// Other gateways of the segment.
+    pub(in crate::gateway) duty: PairDuty,
+}
+
+/// A segment's duty with its link and its table, each for itself.
+macro_rules! parts {
+    ($control:expr, $at:expr) => {{
+        let Some(duty) = $control.segments.get_mut(usize::from($at.0)) else { return };
+        let Some(link) = $control.endpoint.link_at(duty.link) else { return };
+        let Some(board) = $control.board.at($at) else { return };
+        (duty, link, board)
+    }};
+}
+pub(super) use parts;
+
 impl<B: Backend> GatewayControl<B> {
+    /// The segments' numbers.
+    pub(super) fn indices(&self) -> impl Iterator<Item = SegmentIndex> + use<B> {
+        (0..self.segments.len()).map(|n| SegmentIndex(n as u8))
+    }
+
+    /// The segment of a link.
+    fn segment_of(&self, link: LinkIndex) -> Option<SegmentIndex> {
+        self.segments.iter().find(|duty| duty.link == link).map(|duty| duty.index)
+    }
+
     pub(super) fn take_packets(&mut self, now: Instant) -> bool {
         let mut any = false;
         while let Some((worker, note)) = self.endpoint.poll_note() {
             any = true;
-            self.take_packet(now, worker, note);
-            self.carry_out(now);
+            let at = note.segment;
+            if usize::from(at.0) < self.segments.len() {
+                self.take_packet(now, worker, note);
+                self.carry_out(now, at);
+            } else {
+                self.own.drop(DropReason::SegmentGone);
+            }
         }
         any
     }
 
     fn take_packet(&mut self, now: Instant, worker: WorkerIndex, note: GatewayNote) {
-        let GatewayNote { cause, segment: _, side, origin, packet } = note;
+        let GatewayNote { cause, segment: at, side, origin, packet } = note;
+        if cause == Cause::Punt(Punt::Hello) {
+            return self.take_hello(now, at, side, &packet);
+        }
         let arrival = Arrival { side, worker, origin };
-        let (segment, link) = (&mut self.segment, self.endpoint.link());
+        let (duty, link, board) = parts!(self, at);
+        let segment = &mut duty.segment;
         match (cause, side) {
             (Cause::Punt(Punt::Arp), Side::Ethernet) => segment.handle_ethernet_arp(now, link, packet.data()),
             (Cause::Punt(Punt::Arp), Side::InfiniBand) => {
                 segment.handle_infiniband_arp(now, link, &arrival, packet.data());
             }
-            (Cause::Punt(Punt::Hello), _) => self.take_hello(now, side, &packet),
+            (Cause::Punt(Punt::Hello), _) => {}
             (Cause::Punt(Punt::Neighbour(ip)), _) => {
-                let published = self.board.has_way(side, worker, ip);
+                let published = board.has_way(side, worker, ip);
                 segment.handle_unresolved(now, link, IpAddr::V4(ip), arrival, packet, published);
             }
             (Cause::Punt(Punt::Local), _) => segment.handle_local(now, link, &arrival, &packet),
@@ -96,54 +141,128 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// Has the segment release what waited for neighbours that were published in this turn.
+    /// Has each segment release what waited for neighbours that were published in this turn.
     pub(super) fn tell_published(&mut self, now: Instant) {
-        let reachable = self.board.take_reachable();
-        if !reachable.is_empty() {
-            let reachable = reachable.into_iter().map(IpAddr::V4);
-            self.segment.handle_published(now, self.endpoint.link(), reachable);
-            self.carry_out(now);
+        for at in self.indices() {
+            let reachable = self.board.at(at).map(SegmentBoard::take_reachable).unwrap_or_default();
+            if !reachable.is_empty() {
+                self.release(now, at, reachable);
+                self.carry_out(now, at);
+            }
         }
     }
 
+    fn release(&mut self, now: Instant, at: SegmentIndex, reachable: Vec<Ipv4Addr>) {
+        let (duty, link, _) = parts!(self, at);
+        duty.segment.handle_published(now, link, reachable.into_iter().map(IpAddr::V4));
+    }
+
     pub(super) fn pass_time(&mut self, now: Instant) {
-        self.segment.handle_timeout(now, self.endpoint.link());
-        self.carry_out(now);
+        for at in self.indices() {
+            if let Some(duty) = self.segments.get_mut(usize::from(at.0))
+                && let Some(link) = self.endpoint.link_at(duty.link)
+            {
+                duty.segment.handle_timeout(now, link);
+            }
+            self.carry_out(now, at);
+        }
     }
 
     /// Drops what waits for destinations: the gateway is stopping.
     pub(super) fn drop_waiting(&mut self, now: Instant) {
-        self.segment.clear();
-        self.carry_out(now);
+        for at in self.indices() {
+            if let Some(duty) = self.segments.get_mut(usize::from(at.0)) {
+                duty.segment.clear();
+            }
+            self.carry_out(now, at);
+        }
     }
 
-    /// Does what the segment wants done.
-    pub(super) fn carry_out(&mut self, now: Instant) {
-        while let Some(output) = self.segment.poll_output() {
-            match output {
-                Output::Frame { worker, bytes } => {
-                    self.send(worker, &bytes, |buf| GatewayCommand::SendEthernet(SEGMENT, buf));
+    /// Tells the tables where the gateway is on both sides.
+    pub(super) fn tell_places(&mut self) {
+        let up = self.port.link().up;
+        for at in self.indices() {
+            self.tell_place(at, up);
+        }
+    }
+
+    fn tell_place(&mut self, at: SegmentIndex, up: bool) {
+        let (_, link, board) = parts!(self, at);
+        board.set_ethernet_up(up);
+        let qpns: Vec<Qpn> = link.settings().workers.iter().map(|w| w.ud_qpn).collect();
+        board.set_own(link.state().lid, &qpns);
+    }
+
+    /// Tells both neighbour tables which of their hosts workers have sent to, and the links which connections received.
+    pub(super) fn collect_usage(&mut self, now: Instant) {
+        for index in 0..self.receivers.len() {
+            let worker = WorkerIndex(index as u8);
+            let received = self.receivers.get(index).map(|r| r.take()).unwrap_or_default();
+            for at in self.indices() {
+                self.collect_used(now, at, worker, &received);
+            }
+        }
+    }
+
+    fn collect_used(&mut self, now: Instant, at: SegmentIndex, worker: WorkerIndex, received: &[Qpn]) {
+        let (duty, link, board) = parts!(self, at);
+        let (sent, ethernet) = board.take_used(worker);
+        for ip in ethernet {
+            duty.segment.handle_used(now, link, IpAddr::V4(ip));
+        }
+        // A link knows its own queue pairs, and ignores those of others.
+        if !sent.is_empty() || !received.is_empty() {
+            link.handle_used(now, worker, received, &sent);
+        }
+    }
+
+    /// Does what a segment wants done.
+    pub(super) fn carry_out(&mut self, now: Instant, at: SegmentIndex) {
+        while let Some(output) =
+            self.segments.get_mut(usize::from(at.0)).and_then(|duty| duty.segment.poll_output())
+        {
+            self.carry_out_one(now, at, output);
+        }
+    }
+
+    fn carry_out_one(&mut self, now: Instant, at: SegmentIndex, output: Output<Mbuf>) {
+        match output {
+            Output::Frame { worker, bytes } => {
+                self.send(worker, &bytes, |buf| GatewayCommand::SendEthernet(at, buf));
+            }
+            Output::Message { worker, to, bytes } => {
+                let IpAddr::V4(to) = to else { return };
+                let room = [0; ETHERNET_HEADER_LEN];
+                let frame = [&room[..], &bytes].concat();
+                self.send(worker, &frame, |buf| GatewayCommand::SendInfiniBand(at, to, buf));
+            }
+            Output::Datagram { worker, to, bytes } => {
+                let message = [&IPOIB_IPV4_HEADER[..], &bytes].concat();
+                if let Some(duty) = self.segments.get(usize::from(at.0)) {
+                    self.endpoint.send_ud_by(duty.link, worker, &to, &message);
                 }
-                Output::Message { worker, to, bytes } => {
-                    let IpAddr::V4(to) = to else { continue };
-                    let room = [0; ETHERNET_HEADER_LEN];
-                    let frame = [&room[..], &bytes].concat();
-                    self.send(worker, &frame, |buf| GatewayCommand::SendInfiniBand(SEGMENT, to, buf));
+            }
+            Output::SetHost { ip: IpAddr::V4(ip), mac } => {
+                if let Some(board) = self.board.at(at) {
+                    board.set_ethernet(ip, mac);
                 }
-                Output::Datagram { worker, to, bytes } => {
-                    let message = [&IPOIB_IPV4_HEADER[..], &bytes].concat();
-                    self.endpoint.send_ud(worker, &to, &message);
+            }
+            Output::RemoveHost { ip: IpAddr::V4(ip) } => {
+                if let Some(board) = self.board.at(at) {
+                    board.remove_ethernet(ip);
                 }
-                Output::SetHost { ip: IpAddr::V4(ip), mac } => self.board.set_ethernet(ip, mac),
-                Output::RemoveHost { ip: IpAddr::V4(ip) } => self.board.remove_ethernet(ip),
-                Output::SetHost { .. } | Output::RemoveHost { .. } => {}
-                Output::Release { side, worker, packet } => {
-                    // What waited is sent by the new tables.
-                    self.board.flush();
-                    self.endpoint.send(worker, GatewayCommand::Forward(SEGMENT, side, packet));
+            }
+            Output::SetHost { .. } | Output::RemoveHost { .. } => {}
+            Output::Release { side, worker, packet } => {
+                // What waited is sent by the new tables.
+                self.board.flush();
+                self.endpoint.send(worker, GatewayCommand::Forward(at, side, packet));
+            }
+            Output::Drop(reason, n) => self.own.drops(reason, n),
+            Output::Happening(happening) => {
+                if let Some(duty) = self.segments.get_mut(usize::from(at.0)) {
+                    duty.news.tell(now, &duty.name, happening);
                 }
-                Output::Drop(reason, n) => self.own.drops(reason, n),
-                Output::Happening(happening) => self.news.tell(now, happening),
             }
         }
     }
@@ -163,32 +282,61 @@ impl<B: Backend> GatewayControl<B> {
 
     pub(super) fn take_link_events(&mut self, now: Instant) -> bool {
         let mut any = false;
-        while let Some(event) = self.endpoint.poll_event() {
+        while let Some((link, event)) = self.endpoint.poll_link_event() {
             any = true;
-            self.segment.handle_link_event(now, self.endpoint.link(), &event);
-            self.carry_out(now);
-            match event {
-                Event::Up => tracing::info!("InfiniBand link up"),
-                Event::Readdressed { gid } => tracing::info!("our GID is {gid} now: telling all"),
-                Event::Waiting(why) => tracing::warn!("no InfiniBand link: {why}"),
-                Event::Down => tracing::warn!("InfiniBand link down"),
-                // Handled where the packet came in, with the sender's drop reasons.
-                Event::Arp(_) | Event::Stopped => {}
-                Event::NeighbourResolved { .. } | Event::NeighbourUnreachable { .. } => {}
-                Event::NeighbourChanged { ip, old, new } => {
-                    tracing::debug!("{ip} moved from {old} to {new}");
-                }
-                Event::ConnectionUp { passive, peer, setup, .. } => {
-                    self.times.setup.saturating_record(setup.as_nanos() as u64);
-                    let who = if passive { "accepted from" } else { "opened to" };
-                    tracing::info!("connection {who} {peer} in {:.1} ms", setup.as_secs_f64() * 1e3);
-                }
-                Event::ConnectionDown { passive, reason, .. } => {
-                    let which = if passive { "passive" } else { "active" };
-                    tracing::info!("{which} connection down: {reason:?}");
-                }
-            }
+            let Some(at) = self.segment_of(link) else { continue };
+            self.tell_link_event(now, at, &event);
+            self.carry_out(now, at);
+            self.log_link_event(at, event);
         }
         any
+    }
+
+    fn tell_link_event(&mut self, now: Instant, at: SegmentIndex, event: &Event) {
+        let (duty, link, _) = parts!(self, at);
+        duty.segment.handle_link_event(now, link, event);
+    }
+
+    fn log_link_event(&mut self, at: SegmentIndex, event: Event) {
+        let Some(SegmentDuty { name, .. }) = self.segments.get(usize::from(at.0)) else { return };
+        match event {
+            Event::Up => tracing::info!("{name}: InfiniBand link up"),
+            Event::Readdressed { gid } => tracing::info!("{name}: our GID is {gid} now: telling all"),
+            Event::Waiting(why) => tracing::warn!("{name}: no InfiniBand link: {why}"),
+            Event::Down => tracing::warn!("{name}: InfiniBand link down"),
+            // Handled where the packet came in, with the sender's drop reasons.
+            Event::Arp(_) | Event::Stopped => {}
+            Event::NeighbourResolved { .. } | Event::NeighbourUnreachable { .. } => {}
+            Event::NeighbourChanged { ip, old, new } => {
+                tracing::debug!("{name}: {ip} moved from {old} to {new}");
+            }
+            Event::ConnectionUp { passive, peer, setup, .. } => {
+                self.times.setup.saturating_record(setup.as_nanos() as u64);
+                let who = if passive { "accepted from" } else { "opened to" };
+                tracing::info!("{name}: connection {who} {peer} in {:.1} ms", setup.as_secs_f64() * 1e3);
+            }
+            Event::ConnectionDown { passive, reason, .. } => {
+                let which = if passive { "passive" } else { "active" };
+                tracing::info!("{name}: {which} connection down: {reason:?}");
+            }
+        }
+    }
+
+    /// Closes every link in an orderly way; other gateways may forward at once.
+    pub(super) fn shut_down(&mut self, now: Instant) {
+        for at in self.indices() {
+            self.leave_pair(now, at);
+            if let Some(duty) = self.segments.get(usize::from(at.0))
+                && let Some(link) = self.endpoint.link_at(duty.link)
+            {
+                link.shutdown(now);
+            }
+        }
+    }
+
+    /// True if nothing of any link is left.
+    pub(super) fn is_stopped(&mut self) -> bool {
+        let Self { segments, endpoint, .. } = self;
+        segments.iter().all(|duty| endpoint.link_at(duty.link).is_none_or(|link| link.is_stopped()))
     }
 }
