@@ -24,6 +24,7 @@ from checks.segments import segments
 from checks.owners import (check_claim_from_ethernet, check_claim_from_infiniband, check_move_to_ethernet,
                            check_move_to_infiniband)
 from checks.sizes import check_fragments, check_mode_switch, check_to_all, check_too_big, check_ud_limits
+from checks.workers import workers
 from demo import ETH, ETH_IP, IB, IB_IP, Failed
 
 LOCK_PATIENCE = 180
@@ -94,7 +95,7 @@ def main():
     signal.signal(signal.SIGHUP, interrupted)
     checks, error, begin = Checks(args.only), None, time.monotonic()
     try:
-        for part in (operator_errors, captures, cold, routers, segments, hard, pair):
+        for part in (operator_errors, captures, cold, routers, segments, workers, hard, pair):
             try:
                 part(args, checks)
             except Failed as e:

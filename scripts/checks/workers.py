@@ -1,0 +1,69 @@
+"""Two workers: each with its own queues, its own IPoIB address and its own connections, on processors that they may have to share."""
+
+from checks.laboratory import Laboratory
+from checks.routers import stopped
+from demo import ETH, ETH_IP, IB, IB_IP, Failed, check_file, check_ping, ping, run, traffic
+
+# Further Ethernet hosts, so that both workers answer for some.
+MORE = [f"10.77.0.{n}" for n in range(10, 26)]
+
+
+class TwoWorkers(Laboratory):
+    workers = 2
+
+    def __init__(self, args):
+        super().__init__(args, intruder=False)
+
+    def up(self):
+        self.start()
+        self.wait_for("the InfiniBand link", self.link_up, 20)
+        for address in MORE:
+            run("ip", "addr", "add", f"{address}/24", "dev", "eth0", netns=ETH)
+
+
+def check_cold(lab):
+    """One packet each way, from cold."""
+    to_ib = ping(ETH, IB_IP, 56, count=1, wait=3)
+    back = ping(IB, ETH_IP, 56, count=1, wait=3)
+    return {"ok": to_ib["ok"] and back["ok"], "to_infiniband": to_ib["received"], "to_ethernet": back["received"]}
+
+
+def check_addresses(lab):
+    """Each worker has an address of its own, and InfiniBand hosts see some Ethernet hosts at each."""
+    lost = [a for a in MORE if not ping(IB, a, 56, count=2)["ok"]]
+    addresses = lab.ctl("links")["infiniband"]["addresses"].split()
+    lab.wait_for("connections of both workers", lambda: {c["worker"] for c in lab.ctl("connections")["connections"]
+                                                         if c["passive"] and c["state"] == "live"} == {0, 1}, 10)
+    return {"ok": not lost and len(set(addresses)) == 2, "addresses": addresses, "lost": lost}
+
+
+def check_both_work(lab):
+    """Files both ways; each worker's share of what the connections brought."""
+    before = traffic(lab)
+    files = [check_file(lab, ETH, IB, IB_IP), check_file(lab, IB, ETH, MORE[0]), check_file(lab, IB, ETH, MORE[1])]
+    after = traffic(lab)
+    moved = {k: after[k]["packets"] - before[k]["packets"] for k in ("ib_rc_receive", "ib_rc_transmit")}
+    return {"ok": all(f["ok"] for f in files) and all(moved.values()), "packets": moved,
+            "seconds": [f["seconds"] for f in files]}
+
+
+def workers(args, checks):
+    if not checks.wanted_of("workers"):
+        return
+    lab = TwoWorkers(args)
+    try:
+        lab.up()
+        for name, body in (
+            ("workers_cold", lambda: check_cold(lab)),
+            ("workers_ping_eth_to_ib", lambda: check_ping(ETH, IB_IP)),
+            ("workers_ping_ib_to_eth", lambda: check_ping(IB, ETH_IP)),
+            ("workers_addresses", lambda: check_addresses(lab)),
+            ("workers_files", lambda: check_both_work(lab)),
+            ("workers_stop_no_leak", lambda: stopped(lab)),
+        ):
+            checks.run(name, body, lab)
+    except Failed:
+        lab.say_last_words()
+        raise
+    finally:
+        lab.close()
