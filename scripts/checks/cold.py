@@ -31,7 +31,9 @@ class ColdLaboratory(Laboratory):
             links = self.ctl("links")
         except Failed:
             return False
-        return links["infiniband"].get("link") == "up" and links["ethernet"]["link"] == "up"
+        up = links["infiniband"].get("link") == "up" and links["ethernet"]["link"] == "up"
+        # It listens for other gateways before it forwards.
+        return up and links["gateway"]["role"] == "forwarding"
 
     def forgotten(self):
         """True if the gateway knows no InfiniBand host."""

@@ -91,9 +91,10 @@ class Laboratory(Lab):
         self.processes.remove(process)
 
     def link_up(self):
-        """The gateway's InfiniBand link is up, without a packet having been sent."""
+        """The gateway forwards, without a packet having been sent."""
         try:
-            return self.ctl("links")["infiniband"]["link"] == "up"
+            links = self.ctl("links")
+            return links["infiniband"].get("link") == "up" and links["gateway"]["role"] == "forwarding"
         except Failed:
             return False
 

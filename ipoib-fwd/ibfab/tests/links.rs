@@ -187,7 +187,7 @@ fn links_come_and_go_while_others_are_at_work() {
     let pools = [pool("one"), pool("two")];
     let ends = [0u8, 1].map(|n| {
         let (near, far) = CableEnd::pair().unwrap();
-        let place = Place { switch: 0, port: (n + 1).into() };
+        let place = Place { switch: 0, port: n + 1 };
         fabric.plug(place, "end", near).unwrap();
         End::new(n + 1, far, &pools[usize::from(n)], start)
     });

@@ -100,10 +100,8 @@ fn a_chain_is_written_by_its_slices_and_each_byte_once() {
     assert_eq!(lengths, [4096, 4096, 808]);
     // All of them at once, as a system call has them.
     let mut slices: Vec<_> = m.io_slices_mut().collect();
-    let mut n = 0u32;
-    for byte in slices.iter_mut().flat_map(|s| s.iter_mut()) {
+    for (byte, n) in slices.iter_mut().flat_map(|s| s.iter_mut()).zip(0u32..) {
         *byte += (n % 251) as u8;
-        n += 1;
     }
     let mut back = vec![0; 9000];
     assert_eq!(m.read(0, &mut back), 9000);
