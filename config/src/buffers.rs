@@ -6,8 +6,8 @@ use crate::settings::{Config, MAX_BUFFERS};
 /// Connections of a worker whose send requests are counted as all outstanding at the same time. What more stalled hosts
 /// hold is not counted.
 const FULL_CONNECTIONS: u32 = 32;
-/// Packets that wait for an address or a connection, of all segments together, in each direction.
-const PARKED_PACKETS: u32 = 256;
+/// Packets that wait for an address or a connection, of all segments together.
+pub const PARKED_PACKETS: u32 = 256;
 /// Announcements and answers of the control lcore on their way to a worker.
 const MESSAGES: u32 = 512;
 /// Send requests of all connections of a worker for which a completion queue has room.
@@ -106,7 +106,8 @@ impl Config {
         let message = self.segments_per_message();
         let receives = ethernet * u32::from(self.ethernet.rx_descriptors)
             + devices.saturating_mul(ib.srq_depth.saturating_mul(message))
-            + segments * ib.ud_receive_depth;
+            // A worker's datagram queue pairs share their receives.
+            + devices.saturating_mul(ib.ud_receive_depth);
         let full = self.connection_share(workers).active.min(FULL_CONNECTIONS);
         let sends = ethernet * u32::from(self.ethernet.tx_descriptors)
             + segments * ib.ud_send_depth * frame

@@ -60,6 +60,7 @@ macro_rules! section {
         $(made { $($(#[doc = $mdoc:literal])* pub $made:ident: $mtype:ty,)* })?
     ) => {
         $(#[doc = $section])*
+        #[allow(rustdoc::broken_intra_doc_links, reason = "sections of the file stand in brackets")]
         #[derive(Clone, PartialEq, Eq, Debug)]
         $svis struct $name {
             $($(#[doc = $doc])* $vis $field: $type,)*

@@ -24,6 +24,9 @@ fn connectable(qpn: Qpn) -> bool {
     qpn != Qpn::SMI && qpn != Qpn::GSI && qpn != Qpn::MULTICAST
 }
 
+/// Longest ACK delay that a peer is believed, 1.07 s: who never acknowledges must not hold our sends for hours.
+const MAX_ACK_DELAY: u8 = 18;
+
 impl ConnectionTable {
     /// Takes a datagram of class CM. Whatever is wrong with it is counted, and nothing else happens.
     pub fn handle_mad(&mut self, now: Instant, mad: &Mad) {
@@ -231,7 +234,10 @@ impl ConnectionTable {
             min_rnr_timer: 0,
             max_dest_rd_atomic: active.responder_resources.min(m.initiator_depth),
             sq_psn: m.starting_psn,
-            ack_timeout: ack_timeout(m.target_ack_delay, active.path.life_time),
+            ack_timeout: ack_timeout(
+                TimeoutCode::new(m.target_ack_delay.code().min(MAX_ACK_DELAY)),
+                active.path.life_time,
+            ),
             retry_count: active.retry_count.get(),
             rnr_retry: m.rnr_retry_count.get(),
             max_rd_atomic: active.initiator_depth.min(m.responder_resources),

@@ -151,11 +151,11 @@ impl Paths {
                 self.asked = self.asked.saturating_sub(1);
                 return Asked::Replace(id);
             }
-            (Ask::Unknown, Lookup::Held { .. }) => {
+            (Ask::Unknown | Ask::Doubtful, Lookup::Held { .. }) => {
                 entry.lookup = Lookup::Held { wanted: true };
                 return Asked::Later;
             }
-            (_, Lookup::Queued | Lookup::Asked(_) | Lookup::Held { .. }) => return Asked::Later,
+            (_, Lookup::Queued | Lookup::Asked(_)) => return Asked::Later,
         }
         self.enqueue(key);
         Asked::Send

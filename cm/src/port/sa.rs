@@ -60,7 +60,7 @@ enum Purpose<U> {
     Path(PathKey),
 }
 
-/// The requests of one port. The owner takes [`Sa::poll_transmit`] and [`Sa::poll_event`] until they are empty after every
+/// The requests of one port. The owner takes what is to be sent and [`Sa::poll_event`] until they are empty after every
 /// input.
 #[derive(Debug)]
 pub struct Sa<U> {

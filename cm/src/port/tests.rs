@@ -184,3 +184,33 @@ fn requests_for_services_that_are_not_here_are_told_so() {
     }
     assert_eq!(sent(&mut port).len(), MAX_ANSWERS, "bounded");
 }
+
+#[test]
+fn a_doubt_while_a_failed_lookup_is_held_is_not_forgotten() {
+    let (mut port, mut now) = port();
+    // Nobody answers: the lookup fails, and is held for a moment.
+    port.sa.ask_path(now, query(0x8001, 9), Ask::Unknown);
+    loop {
+        sent(&mut port);
+        if let Some(SaEvent::Path { outcome, .. }) = port.sa.poll_event() {
+            assert!(!matches!(outcome, Outcome::Granted(_)));
+            break;
+        }
+        now = port.poll_timeout().expect("something is under way");
+        port.handle_timeout(now);
+    }
+    port.sa.ask_path(now, query(0x8001, 9), Ask::Doubtful);
+    assert!(sent(&mut port).is_empty(), "not at once");
+    for _ in 0..10 {
+        now += Duration::from_secs(1);
+        port.handle_timeout(now);
+        for asked in sent(&mut port) {
+            port.handle_mad(now, &answer(&asked));
+        }
+        if let Some(SaEvent::Path { outcome: Outcome::Granted(path), .. }) = port.sa.poll_event() {
+            assert_eq!(path.dlid, Lid(1));
+            return;
+        }
+    }
+    panic!("it was never asked again");
+}

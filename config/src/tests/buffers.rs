@@ -45,8 +45,8 @@ fn every_segment_port_and_device_has_its_queues() {
         (budget.receives, budget.sends)
     };
     let one = queues(&[segment(1, "a", "soft0")]);
-    // A segment more has a datagram queue pair more, a port its descriptors, a device its shared receive queue.
-    assert_eq!(queues(&[segment(1, "a", "soft0"), segment(2, "a", "soft0")]), (one.0 + 512, one.1 + 512));
+    // A segment more has a datagram queue pair more, a port its descriptors, a device its shared receive queues.
+    assert_eq!(queues(&[segment(1, "a", "soft0"), segment(2, "a", "soft0")]), (one.0, one.1 + 512));
     assert_eq!(
         queues(&[segment(1, "a", "soft0"), segment(3, "b", "soft1")]),
         (one.0 + 512 + 1024 + 512 * 16, one.1 + 512 + 1024)

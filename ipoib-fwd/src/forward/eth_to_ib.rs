@@ -51,7 +51,7 @@ pub enum EthVerdict<'t, D> {
         /// Tell the control lcore that this neighbour wants a connection.
         dial: Option<Ipv4Addr>,
     },
-    /// Cut the packet ([`super::fragment`]) and send the pieces.
+    /// Cut the packet ([`ipoib::net::fragment`]) and send the pieces.
     Fragment {
         /// The way of each piece.
         via: Via<'t, D>,

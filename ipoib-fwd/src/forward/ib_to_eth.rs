@@ -31,7 +31,7 @@ pub enum IbVerdict {
         /// The neighbour it goes to, to be noted as used; `None` for groups.
         neighbour: Option<NeighbourIndex>,
     },
-    /// Cut the packet ([`super::fragment`]) and send the pieces.
+    /// Cut the packet ([`ipoib::net::fragment`]) and send the pieces.
     Fragment {
         /// The Ethernet header to put in front of each piece.
         header: [u8; ETHERNET_HEADER_LEN],

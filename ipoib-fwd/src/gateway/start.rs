@@ -377,13 +377,23 @@ impl Running<'_> {
         let mac = MacAddress(self.port.mac());
         // The first link came with the endpoint.
         for segment in self.config.segments.iter().skip(1) {
-            endpoint.add_link(now, self.link_settings(segment))?;
+            endpoint.add_link(now, self.link_settings(segment)).map_err(|e| {
+                GatewayError::Unsupported(format!(
+                    "segment {}: {e}: configure fewer segments, workers or connections",
+                    segment.name
+                ))
+            })?;
         }
         let mut settings = Vec::new();
         for (segment, link) in self.config.segments.iter().zip(0u8..) {
             settings.push(segment_settings(segment, mac, link)?);
         }
         let duties = self.duties(now, &mut endpoint, mac, &settings);
+        for duty in &duties {
+            if let Some(link) = endpoint.link_at(duty.link) {
+                link.speak(false);
+            }
+        }
         let board = GatewayBoard::new(handles.len() as u8, random(), settings);
 
         let mut workers = Vec::new();
@@ -471,7 +481,12 @@ impl Running<'_> {
             let mut named = Settings::new(mac);
             (named.address, named.routes, named.role) = (table.address, table.routes.clone(), table.role);
             let own = Own { settings: named, workers: self.lcores.len() as u8 };
-            let settings = SegmentSettings { own, ageing: ageing(self.config), seed: random() };
+            let settings = SegmentSettings {
+                own,
+                ageing: ageing(self.config),
+                most_parked: (config::PARKED_PACKETS as usize / self.config.segments.len().max(1)).max(8),
+                seed: random(),
+            };
             SegmentDuty {
                 name: segment.name.to_string(),
                 index: SegmentIndex(at),
@@ -512,8 +527,8 @@ impl Running<'_> {
         link.retry_count = ib.retry_count;
         link.rnr_retry = ib.rnr_retry;
         link.passive_idle = Duration::from_secs(ib.connection_idle_seconds.into());
-        // Workers' slots are dealt to the segments as they need them; none may have more passive ones than its part.
-        link.max_passive = (share.passive as usize / self.config.segments.len().max(1)).max(1);
+        // Workers' slots are dealt to the segments as they need them.
+        link.max_passive = share.passive as usize;
         // A quarter for one host's port at most: it cannot push the others' connections out.
         link.max_passive_from_lid = (link.max_passive * workers / 4).max(16);
         link.groups = LINK_LOCAL_GROUPS.to_vec();

@@ -329,7 +329,9 @@ const fn share(cause: &Cause) -> (usize, DropReason) {
     match cause {
         Cause::Punt(Punt::Neighbour(_)) => (RING / 2, DropReason::PuntUnresolved),
         Cause::Punt(Punt::Local) | Cause::TooBig { .. } => (RING / 4, DropReason::PuntLocal),
-        Cause::Punt(Punt::Arp | Punt::Hello) => (0, DropReason::PuntQueueFull),
+        // A flood of ARP in one segment keeps no other gateway's hellos out, of any.
+        Cause::Punt(Punt::Arp) => (RING / 16, DropReason::PuntQueueFull),
+        Cause::Punt(Punt::Hello) => (0, DropReason::PuntQueueFull),
     }
 }
 
@@ -404,6 +406,9 @@ impl<Q: Queues> Hands<'_, Q> {
             && !tag::insert(&mut frame, vid)
         {
             return self.counters.drop(DropReason::NoBuffers);
+        }
+        if self.eth_tx.is_full() {
+            self.flush_ethernet();
         }
         if let Some(tap) = self.tap {
             offer(tap, TapDirection::Sent, &frame);
@@ -612,6 +617,7 @@ mod tests {
         assert_eq!(fill(&mut room, &Cause::TooBig { mtu: 1500, dial: None }), RING / 4);
         assert_eq!(fill(&mut room, &Cause::Punt(Punt::Local)), 0, "one part for both");
         assert_eq!(fill(&mut room, &unresolved), 0);
-        assert!(fill(&mut room, &Cause::Punt(Punt::Arp)) > RING / 5);
+        assert!(fill(&mut room, &Cause::Punt(Punt::Arp)) > RING / 6);
+        assert!(fill(&mut room, &Cause::Punt(Punt::Hello)) > 0, "nor does ARP keep hellos out");
     }
 }

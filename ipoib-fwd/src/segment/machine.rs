@@ -34,6 +34,8 @@ pub struct SegmentSettings {
     pub own: Own,
     /// Times of the table of Ethernet hosts.
     pub ageing: Ageing,
+    /// Most packets that wait for a way: each may be a chain of many buffers, and the pool is for all segments.
+    pub most_parked: usize,
     /// Drawn at start: the network must not know which addresses collide.
     pub seed: u64,
 }
@@ -92,7 +94,7 @@ impl<P: Packet> Segment<P> {
             ethernet_askers: Askers::default(),
             infiniband_askers: Askers::default(),
             lookups: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(24))),
-            parked: Parked::default(),
+            parked: Parked::new(settings.most_parked),
             limits: Limits::new(now, settings.seed.rotate_left(40)),
             counters: SegmentCounters::default(),
             announcements: Announcements::default(),
@@ -153,6 +155,10 @@ impl<P: Packet> Segment<P> {
         packet: P,
         published: bool,
     ) {
+        // What was on its way when another gateway took over.
+        if !self.forwards() {
+            return self.drop(DropReason::Standby, 1);
+        }
         let Arrival { side, worker, .. } = arrival;
         if published {
             return self.output(Output::Release { side, worker, packet });

@@ -109,6 +109,15 @@ impl<C> Owners<C> {
         Answer::Ask
     }
 
+    /// It is not for us any more to settle disputes: another gateway does.
+    pub(super) fn settle(&mut self) {
+        for address in self.addresses.values_mut() {
+            if matches!(address.dispute, Dispute::Asked { .. }) {
+                address.dispute = Dispute::Settled;
+            }
+        }
+    }
+
     /// The owner was heard: true if that refuses a claim.
     pub(super) fn confirm(&mut self, now: Instant, ip: IpAddr) -> bool {
         let Some(address) = self.addresses.get_mut(&ip) else { return false };

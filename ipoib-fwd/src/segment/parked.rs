@@ -52,15 +52,17 @@ pub(super) struct Waiting<P> {
 pub(super) struct Parked<P> {
     waiting: BTreeMap<(u8, IpAddr), VecDeque<Waiting<P>>>,
     destinations: [usize; 3],
-}
-
-impl<P> Default for Parked<P> {
-    fn default() -> Self {
-        Self { waiting: BTreeMap::new(), destinations: [0; 3] }
-    }
+    /// Packets in all, and the most.
+    held: usize,
+    most: usize,
 }
 
 impl<P> Parked<P> {
+    /// None yet, and at most `most`.
+    pub(super) const fn new(most: usize) -> Self {
+        Self { waiting: BTreeMap::new(), destinations: [0; 3], held: 0, most }
+    }
+
     /// Keeps a packet, or hands one back that has to go: the oldest for this destination, or this one if there is no
     /// place for another destination.
     pub(super) fn park(
@@ -74,15 +76,22 @@ impl<P> Parked<P> {
         let key = (awaited.kind(), to);
         let new = Waiting { awaited, arrival, packet, since: now };
         let Some(count) = self.destinations.get_mut(usize::from(key.0)) else { return Some(new) };
-        if !self.waiting.contains_key(&key) {
-            if *count >= DESTINATIONS {
+        let known = self.waiting.contains_key(&key);
+        // A destination that waits already gives its oldest; others find no place.
+        let full = self.held >= self.most && !known;
+        if !known {
+            if full || *count >= DESTINATIONS {
                 return Some(new);
             }
             *count += 1;
         }
         let queue = self.waiting.entry(key).or_default();
         queue.push_back(new);
-        if queue.len() > PER_DESTINATION { queue.pop_front() } else { None }
+        if queue.len() > PER_DESTINATION || self.held >= self.most {
+            return queue.pop_front();
+        }
+        self.held += 1;
+        None
     }
 
     /// Takes what waits for a destination in one way; what [`Awaited::Connection`] holds does not matter.
@@ -93,7 +102,9 @@ impl<P> Parked<P> {
         {
             *count -= 1;
         }
-        taken.unwrap_or_default()
+        let taken = taken.unwrap_or_default();
+        self.held -= taken.len();
+        taken
     }
 
     /// Takes those that wait for a connection and for which `done` says that they need not any more.
@@ -120,12 +131,13 @@ impl<P> Parked<P> {
         mut which: impl FnMut(&(u8, IpAddr), &Waiting<P>) -> bool,
     ) -> Vec<(IpAddr, Waiting<P>)> {
         let mut taken = Vec::new();
-        let destinations = &mut self.destinations;
+        let (destinations, held) = (&mut self.destinations, &mut self.held);
         self.waiting.retain(|key, queue| {
             for _ in 0..queue.len() {
                 let Some(waiting) = queue.pop_front() else { break };
                 if which(key, &waiting) {
                     taken.push((key.1, waiting));
+                    *held -= 1;
                 } else {
                     queue.push_back(waiting);
                 }
@@ -148,5 +160,35 @@ impl<P> Parked<P> {
     /// True if nothing waits.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forward::Side;
+    use ipoib::link::WorkerIndex;
+
+    #[test]
+    fn packets_are_bounded_in_all_and_each_that_goes_makes_room() {
+        let mut parked = Parked::new(4);
+        let (now, arrival) =
+            (Instant::now(), Arrival { side: Side::InfiniBand, worker: WorkerIndex(0), origin: None });
+        let host = |n: u8| IpAddr::from([10, 0, 0, n]);
+        let park = |parked: &mut Parked<u32>, n, packet| {
+            parked.park(now, host(n), Awaited::EthernetHost, arrival, packet).map(|w| w.packet)
+        };
+        for packet in 0..4 {
+            assert_eq!(park(&mut parked, packet as u8 % 2, packet), None);
+        }
+        assert_eq!(park(&mut parked, 9, 4), Some(4), "no place for another destination");
+        assert_eq!(park(&mut parked, 0, 5), Some(0), "the oldest for one that waits");
+        assert_eq!(parked.take(Awaited::EthernetHost, host(0)).len(), 2);
+        assert_eq!(
+            (park(&mut parked, 9, 6), park(&mut parked, 9, 7), park(&mut parked, 8, 8)),
+            (None, None, Some(8))
+        );
+        assert_eq!(parked.clear().len(), 4);
+        assert!(parked.is_empty() && parked.held == 0);
     }
 }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use super::arp::announcement_ethernet;
+use super::askers::Askers;
 use super::fabric::{Fabric, v4};
 use super::machine::Segment;
 use super::output::{Output, Packet};
@@ -30,6 +31,9 @@ impl<P: Packet> Segment<P> {
             self.ethernet_announcements.start(now, infiniband);
         } else if forwarded && !self.forwards() {
             self.lookups.clear();
+            self.ethernet_askers = Askers::default();
+            self.infiniband_askers = Askers::default();
+            self.owners.settle();
             let dropped = self.parked.clear().len();
             self.drop(DropReason::Standby, dropped);
         }

@@ -217,7 +217,8 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         }
         let was_dirty = ud.side.sq.is_dirty();
         let regions = &mut self.regions;
-        ud.side.post(buf, 4, |sq, flags, segments, buf| {
+        let scarce = self.credit.is_scarce();
+        ud.side.post(buf, 4, scarce, |sq, flags, segments, buf| {
             let request = Request { opcode: SendOpcode::Send, flags, imm: 0 };
             sq.post_datagram(request, to.address(), segments, data_segments(buf, regions))
         })?;
@@ -237,12 +238,13 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         if rc.passive || rc.side.health.failed() {
             return Err((buf, PostError::NoConnection));
         }
-        if !self.credit.has_room() {
+        if !self.credit.admits(rc.side.outstanding()) {
             return Err((buf, PostError::Full));
         }
+        let scarce = self.credit.is_scarce();
         let was_dirty = rc.side.sq.is_dirty();
         let regions = &mut self.regions;
-        rc.side.post(buf, 1, |sq, flags, segments, buf| {
+        rc.side.post(buf, 1, scarce, |sq, flags, segments, buf| {
             let request = Request { opcode: SendOpcode::Send, flags, imm: 0 };
             let mut data = data_segments(buf, regions);
             match (segments, data.next()) {

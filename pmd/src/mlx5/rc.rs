@@ -95,12 +95,13 @@ impl<P: Packet> SendSide<P> {
     }
 
     /// Posts `buf` by `post`, which is told the entry's flags and how many segments there are. `head` is the length of what
-    /// goes before the data, in units of 16 bytes. One WQEBB is kept back for the drain request.
+    /// goes before the data, in units of 16 bytes. `scarce` asks for a completion whatever else. One WQEBB is kept back for the drain request.
     #[inline]
     pub(super) fn post(
         &mut self,
         buf: P,
         head: usize,
+        scarce: bool,
         post: impl FnOnce(&mut SendQueue, u8, usize, &P) -> Result<Posted, PostError>,
     ) -> Result<(), (P, PostError)> {
         let segments = buf.segments();
@@ -113,7 +114,8 @@ impl<P: Packet> SendSide<P> {
         }
         // By the time that half of the ring waits for a completion, one must be on its way.
         let wqebbs = wqebbs as u16;
-        let signal = self.unsignalled + 1 >= self.signal_every
+        let signal = scarce
+            || self.unsignalled + 1 >= self.signal_every
             || self.unsignalled_wqebbs + wqebbs >= self.sq.size() / 2;
         let flags = if signal { fm_ce_se::CQ_UPDATE } else { 0 };
         match post(&mut self.sq, flags, segments, &buf) {

@@ -148,10 +148,13 @@ impl Backend for VerbsHca {
             limits.max_cqe,
         )?;
         within("queue pairs of one worker (infiniband.max-connections)", config.max_rc, limits.max_qp)?;
-        let max_sends = config.max_sends.clamp(1, u32::try_from(limits.max_cqe).unwrap_or(1).max(1));
+        // Drain requests are not among the sends that are counted, and complete all the same.
+        let most = u32::try_from(limits.max_cqe).unwrap_or(1);
+        let spare = drains.min(most / 2);
+        let max_sends = config.max_sends.clamp(1, (most - spare).max(1));
         let channel = Arc::new(CompletionChannel::new(&self.context)?);
         let recv_cq = Arc::new(CompletionQueue::new(&self.context, receives, Some(channel))?);
-        let send_cq = Arc::new(CompletionQueue::new(&self.context, max_sends, None)?);
+        let send_cq = Arc::new(CompletionQueue::new(&self.context, max_sends + spare, None)?);
         let datagrams = self.shared_datagrams(depth, &send_cq);
         let shared = self.shared_receives(config, pool.data_room())?;
         let worker = WorkerRecord {

@@ -21,7 +21,9 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     /// up when the port is a full member of its partition, which is waited for.
     pub fn add_link(&mut self, now: Instant, mut settings: LinkSettings) -> Result<LinkIndex, EndpointError> {
         let full = LinkError::Full(usize::from(MAX_LINKS));
-        let index = self.port.vacancy().filter(|index| index.0 < MAX_LINKS).ok_or(full)?;
+        // One that is being removed has its place until its queue pairs are back.
+        let is_free = |index: &LinkIndex| self.links.get(usize::from(index.0)).is_none_or(Option::is_none);
+        let index = self.port.vacancy().filter(|i| i.0 < MAX_LINKS && is_free(i)).ok_or(full)?;
         let mut made: Vec<Ud<B>> = Vec::with_capacity(self.workers.len());
         let added = self.make_datagrams(&mut made).and_then(|()| {
             settings.workers = made.iter().map(|ud| WorkerSettings { ud_qpn: B::ud_qpn(ud) }).collect();

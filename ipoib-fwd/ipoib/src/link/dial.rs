@@ -30,9 +30,14 @@ impl Link {
     pub(super) fn dial(&mut self, now: Instant, peer: HardwareAddress, worker: WorkerIndex) {
         let wanted = self.settings.mode == Mode::Connected && self.up && !self.is_shutting_down();
         // A path from an address that we had before names us wrongly; another one is being looked up.
-        let path = self.paths.get(peer.gid).is_some_and(|path| path.sgid == self.port.gid);
-        if !wanted || !peer.flags.has_rc() || self.is_own(peer) || !path {
+        let ours = self.paths.get(peer.gid).map(|path| path.sgid == self.port.gid);
+        if !wanted || !peer.flags.has_rc() || self.is_own(peer) {
             return;
+        }
+        match ours {
+            Some(true) => {}
+            Some(false) => return self.refresh_path(peer.gid),
+            None => return,
         }
         let peer_key = (peer.qpn, peer.gid, worker);
         if self.timers.get(Timer::Dial(peer.gid, peer.qpn, worker)).is_some() {

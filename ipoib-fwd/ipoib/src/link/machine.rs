@@ -47,6 +47,8 @@ pub struct Link {
     pub(super) port: PortFacts,
     pub(super) own: OwnAddress,
     pub(super) stage: Stage,
+    /// It asks in the name of those whom its owner stands for.
+    pub(super) speaks: bool,
     /// Broadcast group joined, port active.
     pub(super) up: bool,
     /// What the datagram queue pairs were opened with.
@@ -101,6 +103,7 @@ impl Link {
             port: PortFacts::DOWN,
             own: OwnAddress::default(),
             stage: Stage::Running,
+            speaks: true,
             up: false,
             opened: None,
             timers: Timers::default(),
@@ -173,6 +176,12 @@ impl Link {
         self.quiescent = self.quiescent.max(generation.min(self.generation));
         self.release_slots();
         self.retire_quiescent(now, self.quiescent);
+    }
+
+    /// Whether it is for the owner to speak for others. If not, the link asks in nobody's name, and does not ask again for those who have
+    /// not answered: another gateway answers for them.
+    pub const fn speak(&mut self, speaks: bool) {
+        self.speaks = speaks;
     }
 
     /// Switches between datagram and connected mode.

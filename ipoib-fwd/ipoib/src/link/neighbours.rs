@@ -418,8 +418,8 @@ impl Link {
     /// name would teach the link a wrong way to it, so that nobody's is used (RFC 5227 2.1.1).
     fn still_ours(&self, (worker, source): (WorkerIndex, Ipv4Addr)) -> (WorkerIndex, Ipv4Addr) {
         match self.neighbour_hardware(source) {
-            Some(_) => (worker, Ipv4Addr::UNSPECIFIED),
-            None => (worker, source),
+            None if self.speaks => (worker, source),
+            _ => (worker, Ipv4Addr::UNSPECIFIED),
         }
     }
 
@@ -442,7 +442,7 @@ impl Link {
         let Some(entry) = self.neighbours.entries.get_mut(&ip) else { return };
         let idle = now.duration_since(entry.last_used);
         match entry.state {
-            State::Incomplete { tries } if tries < TRIES => {
+            State::Incomplete { tries } if tries < TRIES && self.speaks => {
                 entry.state = State::Incomplete { tries: tries + 1 };
                 let source = entry.source;
                 self.timers.set(Timer::Neighbour(ip), now + RETRY);
@@ -497,6 +497,7 @@ impl Link {
         let idle_limit = self.settings.neighbour_idle;
         if let Some(entry) = self.neighbours.entries.get_mut(&ip) {
             (entry.state, entry.last_used) = (State::Stale, now);
+            entry.source = (WorkerIndex(0), Ipv4Addr::UNSPECIFIED);
             self.timers.set(Timer::Neighbour(ip), now + idle_limit);
         }
     }

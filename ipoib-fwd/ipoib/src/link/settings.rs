@@ -135,7 +135,7 @@ impl PortFacts {
     };
 }
 
-/// What a port's asynchronous event asks of a link; see [`super::Link::handle_port_event`].
+/// What a port's asynchronous event asks of a link; see [`crate::port::Port::handle_port_event`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PortEvent {
     /// SM change, client reregistration or GID change: paths are forgotten, groups joined anew.

@@ -212,6 +212,7 @@ impl<B: Backend> GatewayControl<B> {
         let known = link.neighbours(now);
         let known = known.iter().filter(|n| n.hardware.is_some()).map(|n| IpAddr::V4(n.ip));
         duty.segment.set_role(now, role_of(role), known);
+        link.speak(role == Role::Forwarding);
     }
 
     fn tell_pair_event(&mut self, now: Instant, at: SegmentIndex, event: Event) {

@@ -11,8 +11,10 @@ use foldhash::fast::FixedState;
 pub const PERIOD: Duration = Duration::from_millis(100);
 /// Most copies of one packet in a period. Who repeats itself more often than that is a loop, or sends what may be lost.
 pub const COPIES: u8 = 8;
-/// Most broadcasts in a period.
+/// Most broadcasts of a segment in a period.
 pub const BROADCASTS: u32 = 2000;
+/// Segments that a gateway can have.
+const SEGMENTS: usize = crate::forward::MAX_SEGMENTS;
 /// Packets that are told apart. A worker's cache keeps them.
 const SLOTS: usize = 256;
 /// Bytes of a packet behind its IPv4 header that count: ports, length, checksum.
@@ -23,7 +25,8 @@ const PAYLOAD: usize = 16;
 pub struct StormGuard {
     hash: FixedState,
     period: u32,
-    broadcasts: u32,
+    /// By segment.
+    broadcasts: Box<[u32; SEGMENTS]>,
     slots: Box<[(u32, u8)]>,
 }
 
@@ -32,20 +35,21 @@ impl StormGuard {
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let slots = vec![(0, 0); SLOTS].into_boxed_slice();
-        Self { hash: FixedState::with_seed(seed), period: 0, broadcasts: 0, slots }
+        Self { hash: FixedState::with_seed(seed), period: 0, broadcasts: Box::new([0; SEGMENTS]), slots }
     }
 
     /// True if a packet to a group or to all may be forwarded in this period. `packet` is its IPv4 packet, or the first bytes of it.
-    /// `segment` tells apart what different segments forward. Only broadcasts have a bound for all together: groups are joined and wanted.
+    /// `segment` tells apart what different segments forward. Only broadcasts have a bound for all of a segment together: groups are joined
+    /// and wanted.
     pub fn admits(&mut self, period: u32, segment: u32, packet: &[u8], broadcast: bool) -> bool {
         if self.period != period {
             self.period = period;
-            self.broadcasts = 0;
+            self.broadcasts.fill(0);
             self.slots.fill((0, 0));
         }
-        if broadcast {
-            self.broadcasts = self.broadcasts.saturating_add(1);
-            if self.broadcasts > BROADCASTS {
+        if broadcast && let Some(count) = self.broadcasts.get_mut(segment as usize % SEGMENTS) {
+            *count = count.saturating_add(1);
+            if *count > BROADCASTS {
                 return false;
             }
         }

@@ -180,7 +180,7 @@ impl World {
 
     fn with(ageing: Ageing) -> Self {
         let now = Instant::now();
-        let settings = SegmentSettings { own: own(), ageing, seed: 1 };
+        let settings = SegmentSettings { own: own(), ageing, most_parked: 4096, seed: 1 };
         let fabric = Fake { own: vec![hardware(0)], ..Fake::default() };
         Self { now, segment: Segment::new(now, &settings), fabric }
     }

@@ -123,3 +123,20 @@ fn who_resigns_drops_what_waits_and_falls_silent() {
     w.pass(secs(5));
     assert!(w.asked().is_empty());
 }
+
+#[test]
+fn what_comes_up_for_a_gateway_that_has_resigned_goes_nowhere() {
+    let mut w = World::new();
+    w.know_ethernet(E1_MAC, E1);
+    // An asker, and a packet that is on its way to control when the role goes.
+    let asks = packet(Side::Ethernet, E1, I1, 60);
+    w.segment.handle_unresolved(w.now, &mut w.fabric, I1.into(), arrival(Side::Ethernet, None), asks, false);
+    w.outputs();
+    w.asked();
+    w.segment.set_role(w.now, Role::Standby, std::iter::empty());
+    w.outputs();
+    let late = packet(Side::Ethernet, E1, I2, 60);
+    w.segment.handle_unresolved(w.now, &mut w.fabric, I2.into(), arrival(Side::Ethernet, None), late, false);
+    assert_eq!(w.outputs(), [Output::Drop(DropReason::Standby, 1)]);
+    assert!(w.asked().is_empty(), "nobody is asked for");
+}

@@ -15,6 +15,9 @@ const SEND_BATCH: usize = 64;
 const VISITS: usize = 2;
 const IDLE_VISITS: usize = 64;
 
+/// Sends that any queue pair may have outstanding while there is room at all.
+const FAIR: u32 = 16;
+
 /// How many sends may be outstanding at once, of all queue pairs together.
 ///
 /// Each may complete by itself once it is flushed, so that this is what the completion queue has room for: rings may promise
@@ -35,6 +38,20 @@ impl Credit {
     #[inline]
     pub(super) const fn has_room(&self) -> bool {
         self.outstanding < self.most
+    }
+
+    /// Half of it is gone: from here on every send asks for a completion, so that a full queue always has some on their way.
+    #[inline]
+    pub(super) const fn is_scarce(&self) -> bool {
+        self.outstanding >= self.most / 2
+    }
+
+    /// True if one queue pair with `held` outstanding may post one more: it may hold no more than is left for all others, so that
+    /// a few peers that take nothing leave room to the rest.
+    #[inline]
+    pub(super) const fn admits(&self, held: u32) -> bool {
+        let free = self.most.saturating_sub(self.outstanding);
+        free > 0 && (held < FAIR || held <= free)
     }
 
     #[inline]

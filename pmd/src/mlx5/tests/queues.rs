@@ -404,22 +404,21 @@ fn what_is_outstanding_on_all_queue_pairs_together_is_bounded() {
             }
         }
     }
-    // As many as the completion queue has entries, though the rings have room for twice that.
-    assert_eq!(sent, 1024);
-    let datagram = queues.post_ud(UD_SLOT, &destination(), device.buffers.chain(b"x").unwrap());
-    assert_eq!(datagram.unwrap_err().1, PostError::Full);
+    // The completion queue has 1,024 entries, and the rings have room for twice that. No connection holds more than it leaves to all
+    // others: eight hold 114 each.
+    assert_eq!(sent, 912);
+    queues.post_ud(UD_SLOT, &destination(), device.buffers.chain(b"x").unwrap()).unwrap();
     queues.ring_all();
     let taken = device.take_sends(1);
     device.sent(1, taken[9].index);
     assert_eq!(reap(&mut queues).0, 10);
-    for _ in 0..10 {
-        queues.post_rc(RcSlot(3), device.buffers.chain(b"y").unwrap()).unwrap();
-    }
     // One that is taken out leaves its place to others, once its completions cannot come any more.
     drop(queues.remove(RcSlot(1)).unwrap());
     assert_eq!(reap(&mut queues).0, 0);
-    for _ in 0..128 {
-        queues.post_rc(RcSlot(0), device.buffers.chain(b"z").unwrap()).unwrap();
+    let mut more = 0;
+    while queues.post_rc(RcSlot(0), device.buffers.chain(b"z").unwrap()).is_ok() {
+        more += 1;
     }
-    assert!(queues.post_rc(RcSlot(0), device.buffers.chain(b"z").unwrap()).is_err());
+    // It holds 104 still and 235 are free: until it holds more than it leaves.
+    assert_eq!(more, 66);
 }

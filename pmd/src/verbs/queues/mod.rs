@@ -31,6 +31,11 @@ pub(super) use send::SendSide;
 /// From the first byte of the data back to the first byte of the destination GID.
 const DGID_BEFORE_DATA: usize = 16;
 
+/// Polls of the send completions in one turn, so that a turn takes as many as it may post.
+const SEND_ROUNDS: usize = 8;
+/// Sends that any connection may have outstanding while there is room at all.
+const FAIR: u32 = 16;
+
 /// What a work request is; the upper half of its id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
@@ -444,7 +449,9 @@ impl Queues for VerbsQueues {
         if rc.passive || rc.side.health.failed() {
             return Err(Refused { buf, error: PostError::NoConnection });
         }
-        if self.sends >= self.max_sends {
+        // No connection holds more than is left for all others, beyond a few.
+        let (free, held) = (self.max_sends.saturating_sub(self.sends), rc.side.outstanding());
+        if free == 0 || held >= FAIR && held > free {
             return Err(Refused { buf, error: PostError::Full });
         }
         let was_dirty = rc.side.has_queued();
@@ -524,18 +531,23 @@ impl Queues for VerbsQueues {
     fn poll_send(&mut self, events: &mut ArrayVec<QpEvent, BURST>) -> usize {
         self.report_faults(events);
         let mut freed = 0;
-        let most = room(events);
-        let mut wc = [sys::ibv_wc::default(); BURST];
-        let wc = Self::poll(&self.send_cq, wc.get_mut(..most).unwrap_or_default(), &mut self.anomalies);
-        if wc.is_empty() && most > 0 {
-            self.sends = self.sends.saturating_sub(std::mem::take(&mut self.orphaned));
-        }
-        for wc in wc {
-            match untag(wc.wr_id) {
-                Some((kind @ (Kind::Send | Kind::Drain), place)) => {
-                    freed += self.send_completion(wc, kind, place, events);
+        for _ in 0..SEND_ROUNDS {
+            let most = room(events);
+            let mut wc = [sys::ibv_wc::default(); BURST];
+            let wc = Self::poll(&self.send_cq, wc.get_mut(..most).unwrap_or_default(), &mut self.anomalies);
+            if wc.is_empty() && most > 0 {
+                self.sends = self.sends.saturating_sub(std::mem::take(&mut self.orphaned));
+            }
+            for wc in wc.iter() {
+                match untag(wc.wr_id) {
+                    Some((kind @ (Kind::Send | Kind::Drain), place)) => {
+                        freed += self.send_completion(wc, kind, place, events);
+                    }
+                    _ => self.anomalies.unknown_entry += 1,
                 }
-                _ => self.anomalies.unknown_entry += 1,
+            }
+            if wc.len() < most || most == 0 {
+                break;
             }
         }
         freed
