@@ -1,5 +1,6 @@
 """GID tables: listed, shared, followed; and a subnet that gets another prefix under traffic."""
 
+import ipaddress
 import json
 import re
 import signal
@@ -30,7 +31,7 @@ def check_list(lab):
     first = rows[0] if rows else {}
     if (first.get("device"), first.get("port"), first.get("index"), first.get("type")) != ("soft0", 1, 0, "IB"):
         wrong.append(f"json: {rows}")
-    if not first.get("gid", "").startswith(PREFIX) or own.split("::")[1].replace(":", "") not in first["gid"].replace(":", ""):
+    if ipaddress.ip_address(first.get("gid", "::")) != ipaddress.ip_address(own) or not first["gid"].startswith(PREFIX):
         wrong.append(f"gid: {first.get('gid')} is not {own}")
     lines = gids(lab).stdout.splitlines()
     if not lines or lines[0].split() != ["DEV", "PORT", "INDEX", "GID", "IPv4", "TYPE", "NETDEV"] or first.get("gid", "?") not in lines[1]:
