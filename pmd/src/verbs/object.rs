@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ib_wire::{Gid, Lid, Qpn};
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use verbs_sys as sys;
@@ -322,6 +323,8 @@ pub(super) struct QueuePair {
     srq: Option<Arc<SharedReceiveQueue>>,
     domain: Arc<ProtectionDomain>,
     ended: AtomicBool,
+    /// Attached, and not detached: a queue pair in a group is not destroyed.
+    groups: Mutex<Vec<(Gid, Lid)>>,
 }
 
 impl QueuePairParts {
@@ -394,6 +397,7 @@ impl QueuePair {
             srq: parts.srq,
             domain: Arc::clone(domain),
             ended: AtomicBool::new(false),
+            groups: Mutex::default(),
         })
     }
 
@@ -406,6 +410,11 @@ impl QueuePair {
     pub(super) unsafe fn end(&self) -> Result<(), HcaError> {
         if self.ended.swap(true, Ordering::Relaxed) {
             return Ok(());
+        }
+        // A device that is taken away is not waited for until its groups have been left. What has no such group any more says so.
+        let groups = std::mem::take(&mut *self.groups.lock());
+        for (mgid, mlid) in groups {
+            drop(self.detach(mgid, mlid));
         }
         // SAFETY: ours, and destroyed once; what uses it holds it.
         let result = destroyed("queue pair", unsafe { sys::ibv_destroy_qp(self.raw()) });
@@ -445,10 +454,15 @@ impl QueuePair {
         let gid = sys::ibv_gid { raw: mgid.0 };
         // SAFETY: live; the GID is ours.
         let rc = unsafe { sys::ibv_attach_mcast(self.raw(), &gid, mlid.0) };
-        if rc == 0 { Ok(()) } else { Err(remedy::code(format!("attaching to the group {mgid}"), rc)) }
+        if rc != 0 {
+            return Err(remedy::code(format!("attaching to the group {mgid}"), rc));
+        }
+        self.groups.lock().push((mgid, mlid));
+        Ok(())
     }
 
     pub(super) fn detach(&self, mgid: Gid, mlid: Lid) -> Result<(), HcaError> {
+        self.groups.lock().retain(|group| *group != (mgid, mlid));
         let gid = sys::ibv_gid { raw: mgid.0 };
         // SAFETY: live; the GID is ours.
         let rc = unsafe { sys::ibv_detach_mcast(self.raw(), &gid, mlid.0) };
