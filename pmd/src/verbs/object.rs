@@ -553,6 +553,7 @@ pub(super) mod played {
             srq: None,
             domain: Arc::clone(domain),
             ended: AtomicBool::new(false),
+            groups: Mutex::default(),
         })
     }
 
