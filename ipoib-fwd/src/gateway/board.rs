@@ -36,28 +36,47 @@ pub(super) struct SegmentBoard<D> {
 /// The tables of all segments, before and after publication.
 #[derive(Debug)]
 pub(super) struct GatewayBoard<D> {
+    workers: u8,
     /// By [`SegmentIndex`].
-    segments: Vec<SegmentBoard<D>>,
+    segments: Vec<Option<SegmentBoard<D>>>,
+    /// By link.
+    links: Vec<Option<SegmentIndex>>,
     tables: Tables<D>,
     publisher: Publisher<Tables<D>>,
 }
 
 impl<D: Clone> GatewayBoard<D> {
-    /// Tables for `workers` workers, a segment for each of `settings`, at most [`crate::forward::MAX_SEGMENTS`]. `seed` is drawn at
-    /// start: the network must not know which addresses collide.
+    /// Tables for `workers` workers, without segments.
     #[must_use]
-    pub(super) fn new(workers: u8, seed: u64, settings: Vec<Settings<D>>) -> Self {
-        let mut tables = Tables::default();
-        let mut segments = Vec::with_capacity(settings.len());
-        for (settings, index) in settings.into_iter().zip((0..).map(SegmentIndex)) {
-            tables.join_vlan(0, settings.vlan.unwrap_or_default(), Some(index));
-            tables.join_link(settings.link, Some(index));
-            let seed = seed.rotate_left(u32::from(index.0)) ^ u64::from(index.0);
-            let draft = Draft::new(seed, settings, MAX_NEIGHBOURS, workers);
-            tables.set_segment(index, Some(draft.table().clone()));
-            segments.push(SegmentBoard { draft, left_out: 0, dirty: false, reachable: Vec::new() });
+    pub(super) fn new(workers: u8) -> Self {
+        let tables = Tables::default();
+        Self {
+            workers,
+            segments: Vec::new(),
+            links: Vec::new(),
+            publisher: Publisher::new(tables.clone()),
+            tables,
         }
-        Self { segments, publisher: Publisher::new(tables.clone()), tables }
+    }
+
+    /// Adds a segment at a place that is free, at most [`crate::forward::MAX_SEGMENTS`]; workers see it with the next publication. `seed`
+    /// is drawn: the network must not know which addresses collide.
+    pub(super) fn add(&mut self, index: SegmentIndex, settings: Settings<D>, seed: u64) {
+        self.tables.join_vlan(0, settings.vlan.unwrap_or_default(), Some(index));
+        self.tables.join_link(settings.link, Some(index));
+        let link = usize::from(settings.link);
+        self.links.resize(self.links.len().max(link + 1), None);
+        if let Some(place) = self.links.get_mut(link) {
+            *place = Some(index);
+        }
+        let at = usize::from(index.0);
+        if at >= self.segments.len() {
+            self.segments.resize_with(at + 1, || None);
+        }
+        let draft = Draft::new(seed, settings, MAX_NEIGHBOURS, self.workers);
+        if let Some(place) = self.segments.get_mut(at) {
+            *place = Some(SegmentBoard { draft, left_out: 0, dirty: true, reachable: Vec::new() });
+        }
     }
 
     /// A worker's reader.
@@ -68,13 +87,14 @@ impl<D: Clone> GatewayBoard<D> {
 
     /// A segment's table.
     pub(super) fn at(&mut self, segment: SegmentIndex) -> Option<&mut SegmentBoard<D>> {
-        self.segments.get_mut(usize::from(segment.0))
+        self.segments.get_mut(usize::from(segment.0))?.as_mut()
     }
 
     /// Publishes what changed since the last time, and frees what no worker holds any more.
     pub(super) fn flush(&mut self) {
         let mut changed = false;
         for (segment, index) in self.segments.iter_mut().zip((0..).map(SegmentIndex)) {
+            let Some(segment) = segment else { continue };
             if std::mem::take(&mut segment.dirty) {
                 self.tables.set_segment(index, Some(segment.draft.table().clone()));
                 changed = true;
@@ -201,8 +221,8 @@ impl<D: Clone> SegmentBoard<D> {
 
 impl<D: Clone> Board<D> for GatewayBoard<D> {
     fn publish(&mut self, update: LinkUpdate<D>) {
-        // Links and segments are numbered alike.
-        if let Some(segment) = self.segments.get_mut(usize::from(update.link.0)) {
+        let at = self.links.get(usize::from(update.link.0)).copied().flatten();
+        if let Some(segment) = at.and_then(|at| self.at(at)) {
             segment.take(update);
         }
         // The promise to the endpoint: a worker that refreshes now sees it.

@@ -5,6 +5,7 @@ mod control;
 mod cut;
 mod gids;
 mod report;
+mod segment_parts;
 mod start;
 mod tag;
 mod usage;

@@ -10,10 +10,10 @@ use connectx::cable::{CableEnd, CableError, CableUrl, CableUrlError};
 use dataplane::capture::{Capture, CaptureError};
 use dataplane::control::{self, ControlError};
 use dataplane::worker::{Handle, IdlePolicy, run};
-use ib_wire::{Gid, Guid, Lid, Mtu, PKey, Qpn};
+use ib_wire::{Guid, Mtu};
 use pmd::eal::{Eal, EalError, LcoreId};
 use pmd::eth::{EthConfig, EthError, EthPort, EthQueue};
-use pmd::hca::{Backend, HcaError, PortNumber, Queues};
+use pmd::hca::{Backend, HcaError, PortNumber};
 use pmd::mem::{Pool, PoolConfig, PoolError};
 use pmd::soft::{SoftConfig, SoftHca};
 use pmd::verbs::{Mlx5Hca, VerbsHca};
@@ -21,18 +21,17 @@ use serde_json::{Value, json};
 use tap::Tap;
 
 use super::board::GatewayBoard;
-use super::control::pair::PairDuty;
-use super::control::{GatewayControl, News, Schedule, SegmentDuty};
+use super::control::duties::Duties;
+use super::control::{GatewayControl, Schedule};
 use super::gids::GatewayGids;
 use super::report::Times;
-use super::worker::{GatewayCommand, GatewayNote, GatewayWorker};
+use super::segment_parts::{Ground, SegmentMaker};
+use super::worker::GatewayWorker;
 use crate::counter::{Totals, WorkerCounters};
-use crate::forward::{GatewayAddress, Prefix, Role, Route, Routes, SegmentIndex, Settings};
+use crate::forward::SegmentIndex;
 use crate::log::Log;
-use crate::segment::pair::{self, Identity, Pair, SegmentId, Station};
-use crate::segment::{Ageing, Own, SegmentSettings};
 use endpoint::{Endpoint, EndpointConfig, EndpointError, WorkerSizes};
-use ipoib::link::{LINK_LOCAL_GROUPS, LinkIndex, LinkSettings, Mode};
+use ipoib::link::LinkIndex;
 use ipoib::net::ethernet::MacAddress;
 
 /// One signalled send in this many: completions are reaped in batches.
@@ -247,24 +246,6 @@ fn first_segment(config: &Config) -> Result<&Segment, GatewayError> {
     Ok(first)
 }
 
-/// What a segment's packets to other networks go by.
-fn routes(segment: &Segment) -> Result<Routes, GatewayError> {
-    let prefix = |p: config::Prefix| Prefix::of(p.address(), p.prefix_len());
-    let subnets: Vec<Prefix> = segment.subnets.iter().filter_map(|p| prefix(*p)).collect();
-    let routes: Vec<Route> =
-        segment.routes.iter().filter_map(|r| Some(Route { to: prefix(r.to)?, via: r.via })).collect();
-    Routes::new(&subnets, &routes).map_err(|e| GatewayError::Unsupported(format!("segment.route: {e}")))
-}
-
-fn ageing(config: &Config) -> Ageing {
-    let seconds = |n: u32| Duration::from_secs(n.into());
-    Ageing {
-        idle: seconds(config.infiniband.neighbour_idle_seconds),
-        hold: seconds(config.gateway.address_hold_seconds),
-        ..Ageing::default()
-    }
-}
-
 /// What the software ConnectX is made from.
 #[derive(Debug)]
 struct SoftParts {
@@ -272,7 +253,8 @@ struct SoftParts {
     links: Vec<CableUrl>,
 }
 
-fn random() -> u64 {
+/// A number that nobody can know.
+pub(super) fn random() -> u64 {
     use std::hash::{BuildHasher as _, RandomState};
     RandomState::new().hash_one(std::process::id())
 }
@@ -371,30 +353,33 @@ impl Running<'_> {
     fn run<B: Backend>(mut self, hca: B) -> Result<Report, GatewayError> {
         let now = Instant::now();
         let handles: Vec<Arc<Handle>> = self.lcores.iter().map(|_| Handle::new()).collect();
+        let maker = SegmentMaker {
+            config: self.config.clone(),
+            workers: self.lcores.len() as u8,
+            instance: random(),
+        };
         let (mut endpoint, link_workers) =
-            Endpoint::new(hca, self.endpoint_config(), &self.pool, &handles, now)?;
+            Endpoint::new(hca, self.endpoint_config(&maker), &self.pool, &handles, now)?;
         let gids = GatewayGids::new(endpoint.hca(), self.config.gateway.gids.as_deref(), random(), now)?;
         let mac = MacAddress(self.port.mac());
-        // The first link came with the endpoint.
-        for segment in self.config.segments.iter().skip(1) {
-            endpoint.add_link(now, self.link_settings(segment)).map_err(|e| {
-                GatewayError::Unsupported(format!(
-                    "segment {}: {e}: configure fewer segments, workers or connections",
-                    segment.name
-                ))
-            })?;
+        let port = endpoint.port();
+        let guid = endpoint.hca().port(port).map_or(endpoint.hca().device().node_guid, |p| p.guid);
+        let (mut board, mut duties) = (GatewayBoard::new(maker.workers), Duties::default());
+        for (segment, index) in self.config.segments.iter().zip((0..).map(SegmentIndex)) {
+            let link = match index {
+                // The first link came with the endpoint.
+                SegmentIndex(0) => LinkIndex(0),
+                _ => endpoint.add_link(now, maker.link_settings(segment)).map_err(|e| {
+                    GatewayError::Unsupported(format!(
+                        "segment {}: {e}: configure fewer segments, workers or connections",
+                        segment.name
+                    ))
+                })?,
+            };
+            let ground = Ground { index, link, mac, guid };
+            maker.install(now, segment, ground, &mut endpoint, &mut board, &mut duties)?;
         }
-        let mut settings = Vec::new();
-        for (segment, link) in self.config.segments.iter().zip(0u8..) {
-            settings.push(segment_settings(segment, mac, link)?);
-        }
-        let duties = self.duties(now, &mut endpoint, mac, &settings);
-        for duty in &duties {
-            if let Some(link) = endpoint.link_at(duty.link) {
-                link.speak(false);
-            }
-        }
-        let board = GatewayBoard::new(handles.len() as u8, random(), settings);
+        board.flush();
 
         let mut workers = Vec::new();
         for (link, eth) in link_workers.into_iter().zip(self.queues.drain(..)) {
@@ -426,6 +411,7 @@ impl Running<'_> {
             own_reader: own.reader(),
             own,
             segments: duties,
+            maker,
             times,
             capture: self.capture,
             stats_period: (self.config.gateway.stats_seconds > 0)
@@ -466,77 +452,7 @@ impl Running<'_> {
         report
     }
 
-    /// What there is to do for each segment.
-    fn duties<B: Backend>(
-        &self,
-        now: Instant,
-        endpoint: &mut Endpoint<B, GatewayCommand, GatewayNote>,
-        mac: MacAddress,
-        tables: &[Settings<<B::Queues as Queues>::Destination>],
-    ) -> Vec<SegmentDuty> {
-        let port = endpoint.port();
-        let guid = endpoint.hca().port(port).map_or(endpoint.hca().device().node_guid, |p| p.guid);
-        let identity = Identity { guid, instance: random() };
-        let duty = |((segment, table), at): ((&Segment, &Settings<_>), u8)| {
-            let mut named = Settings::new(mac);
-            (named.address, named.routes, named.role) = (table.address, table.routes.clone(), table.role);
-            let own = Own { settings: named, workers: self.lcores.len() as u8 };
-            let settings = SegmentSettings {
-                own,
-                ageing: ageing(self.config),
-                most_parked: (config::PARKED_PACKETS as usize / self.config.segments.len().max(1)).max(8),
-                seed: random(),
-            };
-            SegmentDuty {
-                name: segment.name.to_string(),
-                index: SegmentIndex(at),
-                link: LinkIndex(at.into()),
-                pkey: PKey(segment.pkey.value()),
-                segment: crate::segment::Segment::new(now, &settings),
-                news: News::new(now),
-                duty: PairDuty::new(now, self.pair(now, segment, identity, mac)),
-            }
-        };
-        self.config.segments.iter().zip(tables).zip(0..).map(duty).collect()
-    }
-
-    /// This gateway among those of a segment.
-    fn pair(&self, now: Instant, segment: &Segment, identity: Identity, mac: MacAddress) -> Pair {
-        let subnet = segment.address.map(|a| (a.address, a.prefix_len));
-        let settings = pair::Settings {
-            priority: segment.priority,
-            hello: Duration::from_millis(self.config.gateway.hello_ms.into()),
-            segment: SegmentId::of(segment.pkey.value(), subnet),
-            key: self.config.gateway.pair_key.map(|key| pair::Key::new(key.bytes())),
-        };
-        let station = Station { mac, lid: Lid(0), gid: Gid::ZERO, qpns: Vec::new() };
-        Pair::new(now, settings, identity, station)
-    }
-
-    fn link_settings(&self, segment: &Segment) -> LinkSettings {
-        let ib = &self.config.infiniband;
-        let workers = self.lcores.len();
-        let share = self.config.connection_share(workers as u32);
-        let mut link = LinkSettings::new(PKey(segment.pkey.value()), Qpn::new(0), random());
-        link.scope = segment.scope;
-        link.mode = match segment.mode {
-            config::Mode::Datagram => Mode::Datagram,
-            config::Mode::Connected => Mode::Connected,
-        };
-        link.receive_mtu = u32::from(ib.receive_mtu) + 4;
-        link.retry_count = ib.retry_count;
-        link.rnr_retry = ib.rnr_retry;
-        link.passive_idle = Duration::from_secs(ib.connection_idle_seconds.into());
-        // Workers' slots are dealt to the segments as they need them.
-        link.max_passive = share.passive as usize;
-        // A quarter for one host's port at most: it cannot push the others' connections out.
-        link.max_passive_from_lid = (link.max_passive * workers / 4).max(16);
-        link.groups = LINK_LOCAL_GROUPS.to_vec();
-        link.neighbour_idle = Duration::from_secs(ib.neighbour_idle_seconds.into());
-        link
-    }
-
-    fn endpoint_config(&self) -> EndpointConfig {
+    fn endpoint_config(&self, maker: &SegmentMaker) -> EndpointConfig {
         let ib = &self.config.infiniband;
         let workers = self.lcores.len() as u8;
         let share = self.config.connection_share(workers.into());
@@ -552,22 +468,9 @@ impl Running<'_> {
                 max_rc: u16::try_from(share.both()).unwrap_or(u16::MAX),
                 signal_every: SIGNAL_EVERY,
             },
-            link: self.link_settings(self.segment),
+            link: maker.link_settings(self.segment),
         }
     }
-}
-
-/// What the tables know of a segment at the start.
-fn segment_settings<D>(segment: &Segment, mac: MacAddress, link: u8) -> Result<Settings<D>, GatewayError> {
-    let mut settings = Settings::new(mac);
-    settings.address = segment.address.and_then(|a| GatewayAddress::new(a.address, a.prefix_len));
-    settings.vlan = segment.vlan.map(config::VlanId::value);
-    settings.link = link;
-    settings.eth_mtu = segment.mtu;
-    settings.routes = routes(segment)?;
-    // Nothing is forwarded before it is known whether another gateway does.
-    settings.role = Role::Standby;
-    Ok(settings)
 }
 
 impl<B: Backend> GatewayControl<B> {

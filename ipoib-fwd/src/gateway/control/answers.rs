@@ -83,7 +83,7 @@ impl<B: Backend> GatewayControl<B> {
 
     /// The role in the first segment.
     fn first_role(&self, now: Instant) -> Value {
-        self.segments.first().map(|duty| duty.duty.json(now)).unwrap_or_default()
+        self.segments.iter().next().map(|duty| duty.duty.json(now)).unwrap_or_default()
     }
 
     /// A row for each segment.
@@ -134,8 +134,9 @@ impl<B: Backend> GatewayControl<B> {
             counters.insert(duty.name.clone(), of_segment);
         }
         // One segment's are what they always were.
-        let first = segments.first().and_then(|duty| counters.get(&duty.name)).cloned();
-        let counters = if segments.len() == 1 { first.unwrap_or_default() } else { Value::Object(counters) };
+        let first = segments.iter().next().and_then(|duty| counters.get(&duty.name)).cloned();
+        let counters =
+            if segments.iter().count() == 1 { first.unwrap_or_default() } else { Value::Object(counters) };
         json!({"infiniband": infiniband, "ethernet": ethernet, "left_out": left_out, "counters": counters})
     }
 

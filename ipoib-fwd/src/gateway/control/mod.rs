@@ -1,8 +1,9 @@
 //! The gateway's control lcore: everything that is not plain forwarding.
 
 mod answers;
+pub(super) mod duties;
 pub(super) mod pair;
-mod segments;
+pub(super) mod segments;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use serde_json::json;
 use super::board::GatewayBoard;
 use super::gids::GatewayGids;
 use super::report::{self, Times};
+use super::segment_parts::SegmentMaker;
 use super::usage::Receivers;
 use super::worker::{GatewayCommand, GatewayNote};
 use crate::counter::{Totals, WorkerCounterReader, WorkerCounters};
@@ -25,7 +27,7 @@ use endpoint::Endpoint;
 use ipoib::drop_reason::DropReason;
 use ipoib::net::ethernet::MacAddress;
 
-pub(super) use segments::{News, SegmentDuty};
+use duties::Duties;
 
 type Destination<B> = <<B as Backend>::Queues as Queues>::Destination;
 
@@ -51,8 +53,10 @@ pub(super) struct GatewayControl<B: Backend> {
     /// The control lcore's own drops.
     pub(super) own: WorkerCounters,
     pub(super) own_reader: WorkerCounterReader,
-    /// By [`crate::forward::SegmentIndex`].
-    pub(super) segments: Vec<SegmentDuty>,
+    pub(super) segments: Duties,
+    /// What segments are made by: the configuration that the gateway runs with.
+    #[expect(dead_code, reason = "segments are made at the start only")]
+    pub(super) maker: SegmentMaker,
     pub(super) times: Times,
     pub(super) capture: Option<Capture>,
     pub(super) stats_period: Option<Duration>,

@@ -113,7 +113,7 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     fn drive_pair(&mut self, now: Instant, at: SegmentIndex) {
-        let link_due = self.segments.get(usize::from(at.0)).is_some_and(|duty| now >= duty.duty.link_due);
+        let link_due = self.segments.at(at).is_some_and(|duty| now >= duty.duty.link_due);
         let ethernet = link_due.then(|| self.port.link().up);
         let number = self.endpoint.port();
         let gid = if link_due { self.endpoint.hca().gid(number, 0).unwrap_or_default() } else { Gid::ZERO };
@@ -139,13 +139,10 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     fn carry_out_pair(&mut self, now: Instant, at: SegmentIndex) {
-        let index = usize::from(at.0);
-        while let Some(event) = self.segments.get_mut(index).and_then(|duty| duty.duty.pair.poll_event()) {
+        while let Some(event) = self.segments.at_mut(at).and_then(|duty| duty.duty.pair.poll_event()) {
             self.take_pair_event(now, at, event);
         }
-        while let Some(transmit) =
-            self.segments.get_mut(index).and_then(|duty| duty.duty.pair.poll_transmit())
-        {
+        while let Some(transmit) = self.segments.at_mut(at).and_then(|duty| duty.duty.pair.poll_transmit()) {
             match transmit {
                 Transmit::Message(Side::Ethernet, bytes) => {
                     self.send_on_ethernet(at, PAIR_GROUP, ETHERTYPE_HELLO, &bytes);
@@ -216,7 +213,7 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     fn tell_pair_event(&mut self, now: Instant, at: SegmentIndex, event: Event) {
-        let Some(duty) = self.segments.get_mut(usize::from(at.0)) else { return };
+        let Some(duty) = self.segments.at_mut(at) else { return };
         let name = &duty.name;
         match event {
             Event::Role { from, to, why } => {
@@ -259,7 +256,7 @@ impl<B: Backend> GatewayControl<B> {
 
     /// The gateway ends: another one may forward at once.
     pub(super) fn leave_pair(&mut self, now: Instant, at: SegmentIndex) {
-        if let Some(duty) = self.segments.get_mut(usize::from(at.0)) {
+        if let Some(duty) = self.segments.at_mut(at) {
             duty.duty.pair.leave(now);
         }
         self.carry_out_pair(now, at);

@@ -3,16 +3,16 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
-use ib_wire::{PKey, Qpn};
+use ib_wire::Qpn;
 use pmd::hca::Backend;
 use pmd::mem::Mbuf;
 
 use super::GatewayControl;
-use super::pair::PairDuty;
+use super::duties::SegmentDuty;
 use crate::forward::{Punt, SegmentIndex, Side};
 use crate::gateway::board::SegmentBoard;
 use crate::gateway::worker::{Cause, GatewayCommand, GatewayNote};
-use crate::segment::{Arrival, Happening, Output, Packet, Segment};
+use crate::segment::{Arrival, Happening, Output, Packet};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{Event, LinkIndex, WorkerIndex};
 use ipoib::net::IPOIB_IPV4_HEADER;
@@ -66,23 +66,10 @@ impl Packet for Mbuf {
     }
 }
 
-/// A segment and what goes with it.
-#[derive(Debug)]
-pub(in crate::gateway) struct SegmentDuty {
-    pub(in crate::gateway) name: String,
-    pub(in crate::gateway) index: SegmentIndex,
-    pub(in crate::gateway) link: LinkIndex,
-    pub(in crate::gateway) pkey: PKey,
-    pub(in crate::gateway) segment: Segment<Mbuf>,
-    pub(in crate::gateway) news: News,
-    /// Other gateways of the segment.
-    pub(in crate::gateway) duty: PairDuty,
-}
-
 /// A segment's duty with its link and its table, each for itself.
 macro_rules! parts {
     ($control:expr, $at:expr) => {{
-        let Some(duty) = $control.segments.get_mut(usize::from($at.0)) else { return };
+        let Some(duty) = $control.segments.at_mut($at) else { return };
         let Some(link) = $control.endpoint.link_at(duty.link) else { return };
         let Some(board) = $control.board.at($at) else { return };
         (duty, link, board)
@@ -93,7 +80,7 @@ pub(super) use parts;
 impl<B: Backend> GatewayControl<B> {
     /// The segments' numbers.
     pub(super) fn indices(&self) -> impl Iterator<Item = SegmentIndex> + use<B> {
-        (0..self.segments.len()).map(|n| SegmentIndex(n as u8))
+        self.segments.indices()
     }
 
     /// The segment of a link.
@@ -106,7 +93,7 @@ impl<B: Backend> GatewayControl<B> {
         while let Some((worker, note)) = self.endpoint.poll_note() {
             any = true;
             let at = note.segment;
-            if usize::from(at.0) < self.segments.len() {
+            if self.segments.at(at).is_some() {
                 self.take_packet(now, worker, note);
                 self.carry_out(now, at);
             } else {
@@ -159,7 +146,7 @@ impl<B: Backend> GatewayControl<B> {
 
     pub(super) fn pass_time(&mut self, now: Instant) {
         for at in self.indices() {
-            if let Some(duty) = self.segments.get_mut(usize::from(at.0))
+            if let Some(duty) = self.segments.at_mut(at)
                 && let Some(link) = self.endpoint.link_at(duty.link)
             {
                 duty.segment.handle_timeout(now, link);
@@ -171,7 +158,7 @@ impl<B: Backend> GatewayControl<B> {
     /// Drops what waits for destinations: the gateway is stopping.
     pub(super) fn drop_waiting(&mut self, now: Instant) {
         for at in self.indices() {
-            if let Some(duty) = self.segments.get_mut(usize::from(at.0)) {
+            if let Some(duty) = self.segments.at_mut(at) {
                 duty.segment.clear();
             }
             self.carry_out(now, at);
@@ -218,9 +205,7 @@ impl<B: Backend> GatewayControl<B> {
 
     /// Does what a segment wants done.
     pub(super) fn carry_out(&mut self, now: Instant, at: SegmentIndex) {
-        while let Some(output) =
-            self.segments.get_mut(usize::from(at.0)).and_then(|duty| duty.segment.poll_output())
-        {
+        while let Some(output) = self.segments.at_mut(at).and_then(|duty| duty.segment.poll_output()) {
             self.carry_out_one(now, at, output);
         }
     }
@@ -238,7 +223,7 @@ impl<B: Backend> GatewayControl<B> {
             }
             Output::Datagram { worker, to, bytes } => {
                 let message = [&IPOIB_IPV4_HEADER[..], &bytes].concat();
-                if let Some(duty) = self.segments.get(usize::from(at.0)) {
+                if let Some(duty) = self.segments.at(at) {
                     self.endpoint.send_ud_by(duty.link, worker, &to, &message);
                 }
             }
@@ -260,7 +245,7 @@ impl<B: Backend> GatewayControl<B> {
             }
             Output::Drop(reason, n) => self.own.drops(reason, n),
             Output::Happening(happening) => {
-                if let Some(duty) = self.segments.get_mut(usize::from(at.0)) {
+                if let Some(duty) = self.segments.at_mut(at) {
                     duty.news.tell(now, &duty.name, happening);
                 }
             }
@@ -298,7 +283,7 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     fn log_link_event(&mut self, at: SegmentIndex, event: Event) {
-        let Some(SegmentDuty { name, .. }) = self.segments.get(usize::from(at.0)) else { return };
+        let Some(SegmentDuty { name, .. }) = self.segments.at(at) else { return };
         match event {
             Event::Up => tracing::info!("{name}: InfiniBand link up"),
             Event::Readdressed { gid } => tracing::info!("{name}: our GID is {gid} now: telling all"),
@@ -326,7 +311,7 @@ impl<B: Backend> GatewayControl<B> {
     pub(super) fn shut_down(&mut self, now: Instant) {
         for at in self.indices() {
             self.leave_pair(now, at);
-            if let Some(duty) = self.segments.get(usize::from(at.0))
+            if let Some(duty) = self.segments.at(at)
                 && let Some(link) = self.endpoint.link_at(duty.link)
             {
                 link.shutdown(now);

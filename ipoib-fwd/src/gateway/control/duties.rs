@@ -1,0 +1,69 @@
+//! The segments that the control lcore looks after, by number.
+
+use ib_wire::PKey;
+use ipoib::link::LinkIndex;
+use pmd::mem::Mbuf;
+
+use super::pair::PairDuty;
+use super::segments::News;
+use crate::forward::{MAX_SEGMENTS, SegmentIndex};
+use crate::segment::Segment;
+
+/// A segment and what goes with it.
+#[derive(Debug)]
+pub(in crate::gateway) struct SegmentDuty {
+    pub(in crate::gateway) name: String,
+    pub(in crate::gateway) index: SegmentIndex,
+    pub(in crate::gateway) link: LinkIndex,
+    pub(in crate::gateway) pkey: PKey,
+    pub(in crate::gateway) segment: Segment<Mbuf>,
+    pub(in crate::gateway) news: News,
+    /// Other gateways of the segment.
+    pub(in crate::gateway) duty: PairDuty,
+}
+
+/// All segments, each at the place of its number.
+#[derive(Debug, Default)]
+pub(in crate::gateway) struct Duties {
+    places: Vec<Option<SegmentDuty>>,
+}
+
+impl Duties {
+    /// Puts a segment at its place.
+    pub(in crate::gateway) fn insert(&mut self, duty: SegmentDuty) {
+        let at = usize::from(duty.index.0);
+        if at >= self.places.len() {
+            self.places.resize_with(at + 1, || None);
+        }
+        if let Some(place) = self.places.get_mut(at) {
+            *place = Some(duty);
+        }
+    }
+
+    /// A segment.
+    pub(in crate::gateway) fn at(&self, index: SegmentIndex) -> Option<&SegmentDuty> {
+        self.places.get(usize::from(index.0))?.as_ref()
+    }
+
+    /// A segment, to do something for it.
+    pub(in crate::gateway) fn at_mut(&mut self, index: SegmentIndex) -> Option<&mut SegmentDuty> {
+        self.places.get_mut(usize::from(index.0))?.as_mut()
+    }
+
+    /// All segments, in the order of their numbers.
+    pub(in crate::gateway) fn iter(&self) -> impl Iterator<Item = &SegmentDuty> {
+        self.places.iter().flatten()
+    }
+
+    /// All segments, to do something for them.
+    pub(in crate::gateway) fn iter_mut(&mut self) -> impl Iterator<Item = &mut SegmentDuty> {
+        self.places.iter_mut().flatten()
+    }
+
+    /// The numbers of all segments.
+    pub(in crate::gateway) fn indices(&self) -> impl Iterator<Item = SegmentIndex> + use<> {
+        let indices: arrayvec::ArrayVec<SegmentIndex, MAX_SEGMENTS> =
+            self.iter().map(|duty| duty.index).take(MAX_SEGMENTS).collect();
+        indices.into_iter()
+    }
+}

@@ -1,0 +1,160 @@
+//! What a segment of the configuration is made of: its link, its table, its duty on the control lcore. One place for segments
+//! of the start and for those that a reload adds or changes.
+
+use std::time::{Duration, Instant};
+
+use config::{Config, Segment};
+use endpoint::Endpoint;
+use ib_wire::{Gid, Guid, Lid, PKey, Qpn};
+use ipoib::link::{LINK_LOCAL_GROUPS, LinkIndex, LinkSettings, Mode};
+use ipoib::net::ethernet::MacAddress;
+use pmd::hca::{Backend, Queues};
+
+use super::board::GatewayBoard;
+use super::control::duties::{Duties, SegmentDuty};
+use super::control::pair::PairDuty;
+use super::control::segments::News;
+use super::start::{GatewayError, random};
+use super::worker::{GatewayCommand, GatewayNote};
+use crate::forward::{GatewayAddress, Prefix, Role, Route, Routes, SegmentIndex, Settings};
+use crate::segment::pair::{self, Identity, Pair, SegmentId, Station};
+use crate::segment::{Ageing, Own, SegmentSettings};
+
+/// Where a segment is: its numbers, and who the gateway is on the ports that it joins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ground {
+    pub(super) index: SegmentIndex,
+    pub(super) link: LinkIndex,
+    /// Address of the Ethernet port.
+    pub(super) mac: MacAddress,
+    /// GUID of the InfiniBand port.
+    pub(super) guid: Guid,
+}
+
+/// Makes the parts of segments as the configuration says.
+#[derive(Clone, Debug)]
+pub(super) struct SegmentMaker {
+    pub(super) config: Config,
+    pub(super) workers: u8,
+    /// Drawn at start: tells this gateway from what it was before.
+    pub(super) instance: u64,
+}
+
+impl SegmentMaker {
+    /// Gives a link that there is a segment: its table and its duty.
+    pub(super) fn install<B: Backend>(
+        &self,
+        now: Instant,
+        segment: &Segment,
+        ground: Ground,
+        endpoint: &mut Endpoint<B, GatewayCommand, GatewayNote>,
+        board: &mut GatewayBoard<<B::Queues as Queues>::Destination>,
+        duties: &mut Duties,
+    ) -> Result<(), GatewayError> {
+        let table = self.table(segment, ground)?;
+        let duty = self.duty(now, segment, ground, &table);
+        if let Some(link) = endpoint.link_at(ground.link) {
+            // Nothing is said for others before it is known whether another gateway does.
+            link.speak(false);
+        }
+        board.add(ground.index, table, random());
+        duties.insert(duty);
+        Ok(())
+    }
+
+    /// What the tables know of a segment that does not forward yet.
+    fn table<D>(&self, segment: &Segment, ground: Ground) -> Result<Settings<D>, GatewayError> {
+        let mut settings = Settings::new(ground.mac);
+        settings.address = segment.address.and_then(|a| GatewayAddress::new(a.address, a.prefix_len));
+        settings.vlan = segment.vlan.map(config::VlanId::value);
+        settings.link = u8::try_from(ground.link.0).unwrap_or(u8::MAX);
+        settings.eth_mtu = segment.mtu;
+        settings.routes = routes(segment)?;
+        // Nothing is forwarded before it is known whether another gateway does.
+        settings.role = Role::Standby;
+        Ok(settings)
+    }
+
+    /// What there is to do for a segment.
+    fn duty<D>(&self, now: Instant, segment: &Segment, ground: Ground, table: &Settings<D>) -> SegmentDuty {
+        let mut named = Settings::new(ground.mac);
+        (named.address, named.routes, named.role) = (table.address, table.routes.clone(), table.role);
+        let settings = SegmentSettings {
+            own: Own { settings: named, workers: self.workers },
+            ageing: self.ageing(),
+            most_parked: (config::PARKED_PACKETS as usize / self.config.segments.len().max(1)).max(8),
+            seed: random(),
+        };
+        SegmentDuty {
+            name: segment.name.to_string(),
+            index: ground.index,
+            link: ground.link,
+            pkey: PKey(segment.pkey.value()),
+            segment: crate::segment::Segment::new(now, &settings),
+            news: News::new(now),
+            duty: PairDuty::new(now, self.pair(now, segment, ground)),
+        }
+    }
+
+    fn ageing(&self) -> Ageing {
+        let seconds = |n: u32| Duration::from_secs(n.into());
+        Ageing {
+            idle: seconds(self.config.infiniband.neighbour_idle_seconds),
+            hold: seconds(self.config.gateway.address_hold_seconds),
+            ..Ageing::default()
+        }
+    }
+
+    /// This gateway among those of a segment.
+    fn pair(&self, now: Instant, segment: &Segment, ground: Ground) -> Pair {
+        let gateway = &self.config.gateway;
+        let subnet = segment.address.map(|a| (a.address, a.prefix_len));
+        let settings = pair::Settings {
+            priority: segment.priority,
+            hello: Duration::from_millis(gateway.hello_ms.into()),
+            segment: SegmentId::of(segment.pkey.value(), subnet),
+            key: gateway.pair_key.map(|key| pair::Key::new(key.bytes())),
+        };
+        let identity = Identity { guid: ground.guid, instance: self.instance };
+        let station = Station { mac: ground.mac, lid: Lid(0), gid: Gid::ZERO, qpns: Vec::new() };
+        Pair::new(now, settings, identity, station)
+    }
+
+    /// What a segment's link is made from.
+    pub(super) fn link_settings(&self, segment: &Segment) -> LinkSettings {
+        let ib = &self.config.infiniband;
+        let workers = usize::from(self.workers);
+        let share = self.config.connection_share(self.workers.into());
+        let mut link = LinkSettings::new(PKey(segment.pkey.value()), Qpn::new(0), random());
+        link.scope = segment.scope;
+        link.mode = mode(segment);
+        link.receive_mtu = u32::from(ib.receive_mtu) + 4;
+        link.retry_count = ib.retry_count;
+        link.rnr_retry = ib.rnr_retry;
+        link.passive_idle = Duration::from_secs(ib.connection_idle_seconds.into());
+        // Workers' slots are dealt to the segments as they need them.
+        link.max_passive = share.passive as usize;
+        // A quarter for one host's port at most: it cannot push the others' connections out.
+        link.max_passive_from_lid = (link.max_passive * workers / 4).max(16);
+        link.groups = LINK_LOCAL_GROUPS.to_vec();
+        link.neighbour_idle = Duration::from_secs(ib.neighbour_idle_seconds.into());
+        link
+    }
+}
+
+/// How a segment's unicast packets travel.
+const fn mode(segment: &Segment) -> Mode {
+    match segment.mode {
+        config::Mode::Datagram => Mode::Datagram,
+        config::Mode::Connected => Mode::Connected,
+    }
+}
+
+/// What a segment's packets to other networks go by.
+fn routes(segment: &Segment) -> Result<Routes, GatewayError> {
+    let prefix = |p: config::Prefix| Prefix::of(p.address(), p.prefix_len());
+    let subnets: Vec<Prefix> = segment.subnets.iter().filter_map(|p| prefix(*p)).collect();
+    let routes: Vec<Route> =
+        segment.routes.iter().filter_map(|r| Some(Route { to: prefix(r.to)?, via: r.via })).collect();
+    Routes::new(&subnets, &routes).map_err(|e| GatewayError::Unsupported(format!("segment.route: {e}")))
+}
