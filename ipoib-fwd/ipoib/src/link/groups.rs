@@ -1,14 +1,17 @@
 //! Multicast groups: the broadcast group first, then the others; joined anew after events, with back-off.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
+use cm::port::Outcome;
 use hca::{AddressVector, GlobalRoute, UdDestination};
 use ib_wire::sa::{JoinState, McMask, McMemberRecord, MtuCode, Selector};
-use ib_wire::{Gid, Lid, QKey, Qpn};
+use ib_wire::{Gid, Lid, Mtu, QKey, Qpn};
 
-use super::action::{Action, Event};
-use super::machine::Link;
+use super::action::Action;
+use super::ground::Ground;
+use super::outbox::{Outbox, Word};
 use super::request::Request;
 use super::settings::WorkerIndex;
 use super::statistics::GroupInfo;
@@ -88,10 +91,20 @@ fn destination(record: &McMemberRecord, qkey: QKey) -> UdDestination {
     }
 }
 
-impl Link {
+/// The groups of a link.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    map: HashMap<Ipv4Addr, Group>,
+    /// What the datagram queue pairs were opened with.
+    opened: Option<(u16, QKey)>,
+    /// Groups whose leaving has not been answered.
+    leaving: usize,
+}
+
+impl Groups {
     /// The broadcast group's parameters, if joined.
     pub(super) fn broadcast(&self) -> Option<&McMemberRecord> {
-        self.groups.get(&Ipv4Addr::BROADCAST)?.member.as_ref()
+        self.map.get(&Ipv4Addr::BROADCAST)?.member.as_ref()
     }
 
     /// The Q_Key of the link: the broadcast group's (RFC 4391 4).
@@ -100,47 +113,93 @@ impl Link {
     }
 
     /// Where broadcasts go.
-    #[must_use]
-    pub fn broadcast_destination(&self) -> Option<UdDestination> {
+    pub(super) fn broadcast_destination(&self) -> Option<UdDestination> {
         self.broadcast().map(|b| destination(b, b.qkey))
     }
 
     /// Where datagrams to the other joined groups go.
     pub(super) fn group_destinations(&self) -> Vec<(Ipv4Addr, UdDestination)> {
         let Some(qkey) = self.qkey() else { return Vec::new() };
-        self.groups
+        self.map
             .iter()
             .filter(|(ip, _)| **ip != Ipv4Addr::BROADCAST)
             .filter_map(|(ip, g)| g.member.as_ref().map(|m| (*ip, destination(m, qkey))))
             .collect()
     }
 
+    /// Why the broadcast group is not joined, once an attempt has failed.
+    pub(super) fn broadcast_failure(&self) -> Option<Waiting> {
+        self.map.get(&Ipv4Addr::BROADCAST).filter(|group| group.member.is_none())?.failure
+    }
+
+    /// All groups.
+    pub(super) fn list(&self) -> Vec<GroupInfo> {
+        let mut all: Vec<_> = self
+            .map
+            .iter()
+            .map(|(ip, g)| GroupInfo {
+                ip: *ip,
+                mgid: g.mgid,
+                mlid: g.member.map_or(Lid(0), |m| m.mlid).0,
+                state: match (g.member.is_some(), g.joining) {
+                    (true, Joining::Idle) => "joined",
+                    (true, _) => "rejoining",
+                    (false, Joining::Idle) => "waiting",
+                    (false, Joining::Asked) => "joining",
+                    (false, Joining::Delayed) => "backing_off",
+                },
+            })
+            .collect();
+        all.sort_by_key(|g| g.ip);
+        all
+    }
+
+    /// True while the answer to a request to leave is awaited.
+    pub(super) const fn is_leaving(&self) -> bool {
+        self.leaving > 0
+    }
+
+    /// Largest datagram, encapsulation header included, on a port with this MTU.
+    pub(super) fn ud_mtu(&self, port: Mtu) -> u32 {
+        let of_group = self.broadcast().and_then(|b: &McMemberRecord| MtuCode::mtu(b.mtu));
+        of_group.map_or(0, |group| group.min(port).bytes() as u32)
+    }
+}
+
+/// The groups at work: with what they need of the link.
+pub(super) struct Work<'a> {
+    pub(super) groups: &'a mut Groups,
+    pub(super) ground: &'a Ground,
+    pub(super) out: &'a mut Outbox,
+}
+
+impl Work<'_> {
     /// Joins an IPv4 group for as long as the link lives; false if it is none or there are too many.
-    pub fn join(&mut self, _now: Instant, group: Ipv4Addr) -> bool {
-        if self.is_shutting_down() {
+    pub(super) fn join(&mut self, group: Ipv4Addr) -> bool {
+        if self.ground.is_shutting_down() {
             return false;
         }
-        let scope = GroupScope::new(self.settings.scope);
-        let mgid = multicast_gid(IpAddr::V4(group), self.settings.pkey, scope);
+        let scope = GroupScope::new(self.ground.settings.scope);
+        let mgid = multicast_gid(IpAddr::V4(group), self.ground.settings.pkey, scope);
         let (Some(mgid), true) = (mgid, group.is_multicast()) else { return false };
-        if self.groups.contains_key(&group) {
+        if self.groups.map.contains_key(&group) {
             return true;
         }
-        if self.groups.len() > self.settings.max_groups {
+        if self.groups.map.len() > self.ground.settings.max_groups {
             return false;
         }
-        self.groups.insert(group, Group::new(mgid));
+        self.groups.map.insert(group, Group::new(mgid));
         self.ask_to_join(group);
         true
     }
 
     /// Leaves a group.
-    pub fn leave(&mut self, _now: Instant, group: Ipv4Addr) {
+    pub(super) fn leave(&mut self, group: Ipv4Addr) {
         if group == Ipv4Addr::BROADCAST {
             return;
         }
-        if let Some(left) = self.groups.remove(&group) {
-            self.timers.cancel(Timer::Group(group));
+        if let Some(left) = self.groups.map.remove(&group) {
+            self.out.timers.cancel(Timer::Group(group));
             self.leave_group(group, &left);
         }
     }
@@ -148,41 +207,43 @@ impl Link {
     /// Detaches from a group and tells the subnet administration.
     fn leave_group(&mut self, ip: Ipv4Addr, group: &Group) {
         if let Some(member) = &group.member {
-            self.actions.push_back(Action::DetachMulticast {
+            self.out.actions.push_back(Action::DetachMulticast {
                 worker: WorkerIndex(0),
                 mgid: group.mgid,
                 mlid: member.mlid,
             });
-            self.state_dirty = true;
+            self.out.state_dirty = true;
         }
         // A join that is under way may still succeed, so it is undone as well.
-        if self.port_usable() && (group.member.is_some() || group.joining == Joining::Asked) {
+        if self.ground.port_usable() && (group.member.is_some() || group.joining == Joining::Asked) {
             let record = McMemberRecord {
                 mgid: group.mgid,
-                port_gid: self.port.gid,
+                port_gid: self.ground.port.gid,
                 join_state: JoinState::FULL_MEMBER,
                 ..McMemberRecord::default()
             };
-            self.sa_leave(ip, record, McMask::MGID | McMask::PORT_GID | McMask::JOIN_STATE);
+            let mask = McMask::MGID | McMask::PORT_GID | McMask::JOIN_STATE;
+            self.groups.leaving += 1;
+            self.out.requests.push_back(Request::Leave { group: ip, sm: self.ground.sm(), record, mask });
         }
     }
 
     /// Leaves all groups at the end.
     pub(super) fn leave_all(&mut self) {
-        for (ip, group) in std::mem::take(&mut self.groups) {
-            self.timers.cancel(Timer::Group(ip));
+        for (ip, group) in std::mem::take(&mut self.groups.map) {
+            self.out.timers.cancel(Timer::Group(ip));
             self.leave_group(ip, &group);
         }
     }
 
     /// Asks for the broadcast group, and for all others if it is joined.
     pub(super) fn join_all(&mut self) {
-        if self.is_shutting_down() {
+        if self.ground.is_shutting_down() {
             return;
         }
-        let mgid = broadcast_gid(self.settings.pkey, GroupScope::new(self.settings.scope));
-        self.groups.entry(Ipv4Addr::BROADCAST).or_insert_with(|| Group::new(mgid));
-        for group in self.groups.values_mut() {
+        let mgid = broadcast_gid(self.ground.settings.pkey, GroupScope::new(self.ground.settings.scope));
+        self.groups.map.entry(Ipv4Addr::BROADCAST).or_insert_with(|| Group::new(mgid));
+        for group in self.groups.map.values_mut() {
             group.failures = 0;
             group.failure = None;
         }
@@ -190,40 +251,40 @@ impl Link {
     }
 
     /// Takes requests to join back, to be made again.
-    pub(super) fn restart_joins(&mut self) {
-        for (ip, group) in &mut self.groups {
+    pub(super) fn restart(&mut self) {
+        for (ip, group) in &mut self.groups.map {
             if std::mem::replace(&mut group.joining, Joining::Idle) == Joining::Asked {
-                self.requests.push_back(Request::CancelJoin(*ip));
+                self.out.requests.push_back(Request::CancelJoin(*ip));
             }
         }
     }
 
     /// Forgets all memberships: the port went away and the subnet manager with it.
-    pub(super) fn drop_memberships(&mut self) {
-        for (ip, group) in &mut self.groups {
-            self.timers.cancel(Timer::Group(*ip));
+    pub(super) fn drop_all(&mut self) {
+        for (ip, group) in &mut self.groups.map {
+            self.out.timers.cancel(Timer::Group(*ip));
             if std::mem::replace(&mut group.joining, Joining::Idle) == Joining::Asked {
-                self.requests.push_back(Request::CancelJoin(*ip));
+                self.out.requests.push_back(Request::CancelJoin(*ip));
             }
             if let Some(member) = group.member.take() {
-                self.actions.push_back(Action::DetachMulticast {
+                self.out.actions.push_back(Action::DetachMulticast {
                     worker: WorkerIndex(0),
                     mgid: group.mgid,
                     mlid: member.mlid,
                 });
             }
         }
-        self.state_dirty = true;
+        self.out.state_dirty = true;
     }
 
     /// Sends the request to join a group, if its turn has come.
     fn ask_to_join(&mut self, ip: Ipv4Addr) {
-        if !self.port_usable() {
+        if !self.ground.port_usable() {
             return;
         }
-        let (pkey, port_gid) = (self.full_pkey(), self.port.gid);
-        let broadcast = self.broadcast().copied();
-        let Some(group) = self.groups.get_mut(&ip) else { return };
+        let (pkey, port_gid) = (self.ground.full_pkey(), self.ground.port.gid);
+        let broadcast = self.groups.broadcast().copied();
+        let Some(group) = self.groups.map.get_mut(&ip) else { return };
         if group.joining == Joining::Asked {
             return;
         }
@@ -261,29 +322,35 @@ impl Link {
                 | McMask::HOP_LIMIT;
         }
         group.joining = Joining::Asked;
-        self.timers.cancel(Timer::Group(ip));
-        self.counters.joins += 1;
-        self.sa_join(ip, record, mask);
+        self.out.timers.cancel(Timer::Group(ip));
+        self.out.counters.joins += 1;
+        self.out.requests.push_back(Request::Join { group: ip, sm: self.ground.sm(), record, mask });
     }
 
     /// The timer of a group's next attempt has run out.
-    pub(super) fn group_timeout(&mut self, ip: Ipv4Addr) {
-        if let Some(group) = self.groups.get_mut(&ip) {
+    pub(super) fn timeout(&mut self, ip: Ipv4Addr) {
+        if let Some(group) = self.groups.map.get_mut(&ip) {
             group.joining = Joining::Idle;
         }
         self.ask_to_join(ip);
     }
 
+    /// Answers [`Request::Join`].
+    pub(super) fn answered(&mut self, now: Instant, ip: Ipv4Addr, outcome: Outcome<Option<McMemberRecord>>) {
+        match outcome {
+            Outcome::Granted(record) => self.joined(now, ip, record, false),
+            Outcome::Refused => self.joined(now, ip, None, true),
+            Outcome::Silence => {
+                self.out.counters.sa_timeouts += 1;
+                self.joined(now, ip, None, false);
+            }
+        }
+    }
+
     /// The subnet administration has answered a request to join, or has not: `answer` is its record; `refused` tells a
     /// refusal from silence.
-    pub(super) fn joined(
-        &mut self,
-        now: Instant,
-        ip: Ipv4Addr,
-        answer: Option<McMemberRecord>,
-        refused: bool,
-    ) {
-        let Some(group) = self.groups.get_mut(&ip) else { return };
+    fn joined(&mut self, now: Instant, ip: Ipv4Addr, answer: Option<McMemberRecord>, refused: bool) {
+        let Some(group) = self.groups.map.get_mut(&ip) else { return };
         if group.joining != Joining::Asked {
             return;
         }
@@ -303,17 +370,16 @@ impl Link {
         match before {
             Some(before) if before.mlid == member.mlid => {}
             Some(before) => {
-                self.actions.push_back(Action::DetachMulticast { worker, mgid, mlid: before.mlid });
-                self.actions.push_back(Action::AttachMulticast { worker, mgid, mlid: member.mlid });
+                self.out.actions.push_back(Action::DetachMulticast { worker, mgid, mlid: before.mlid });
+                self.out.actions.push_back(Action::AttachMulticast { worker, mgid, mlid: member.mlid });
             }
-            None => self.actions.push_back(Action::AttachMulticast { worker, mgid, mlid: member.mlid }),
+            None => self.out.actions.push_back(Action::AttachMulticast { worker, mgid, mlid: member.mlid }),
         }
-        self.state_dirty = true;
+        self.out.state_dirty = true;
         if ip == Ipv4Addr::BROADCAST {
-            let was_up = self.up;
-            self.link_up();
-            self.own_address_confirmed(!was_up);
-            let others: Vec<_> = self.groups.keys().copied().filter(|g| *g != Ipv4Addr::BROADCAST).collect();
+            self.out.words.push_back(Word::Joined);
+            let others: Vec<_> =
+                self.groups.map.keys().copied().filter(|g| *g != Ipv4Addr::BROADCAST).collect();
             for group in others {
                 self.ask_to_join(group);
             }
@@ -323,85 +389,49 @@ impl Link {
     /// Opens the datagram queue pairs, or gives them the new Q_Key.
     fn broadcast_joined(&mut self, before: Option<&McMemberRecord>, member: &McMemberRecord) {
         let qkey = member.qkey;
-        let Some(pkey_index) = self.port.pkey_index else { return };
-        if self.opened != Some((pkey_index, qkey)) {
-            for worker in self.worker_indices() {
-                self.actions.push_back(match self.opened {
+        let Some(pkey_index) = self.ground.port.pkey_index else { return };
+        if self.groups.opened != Some((pkey_index, qkey)) {
+            for worker in self.ground.worker_indices() {
+                self.out.actions.push_back(match self.groups.opened {
                     Some((index, _)) if index == pkey_index => Action::SetQKey { worker, qkey },
                     _ => Action::OpenUd { worker, pkey_index, qkey },
                 });
             }
-            self.opened = Some((pkey_index, qkey));
+            self.groups.opened = Some((pkey_index, qkey));
         }
         if before.is_some_and(|b| b.qkey != qkey) {
-            self.republish_all();
+            self.out.words.push_back(Word::RepublishAll);
         }
     }
 
     fn join_failed(&mut self, now: Instant, ip: Ipv4Addr, refused: bool) {
-        self.counters.join_failures += 1;
-        let Some(group) = self.groups.get_mut(&ip) else { return };
-        let delay = self.random.backoff(BACKOFF.0, group.failures, BACKOFF.1);
+        self.out.counters.join_failures += 1;
+        let Some(group) = self.groups.map.get_mut(&ip) else { return };
+        let delay = self.out.random.backoff(BACKOFF.0, group.failures, BACKOFF.1);
         group.failures = group.failures.saturating_add(1);
         group.failure = Some(if refused { Waiting::Admission } else { Waiting::Answer });
         group.joining = Joining::Delayed;
-        self.timers.set(Timer::Group(ip), now + delay);
+        self.out.timers.set(Timer::Group(ip), now + delay);
         // Silence may be a subnet manager on its way back; a refusal means that the membership is gone.
         if refused && let Some(member) = group.member.take() {
             let mgid = group.mgid;
-            self.actions.push_back(Action::DetachMulticast {
+            self.out.actions.push_back(Action::DetachMulticast {
                 worker: WorkerIndex(0),
                 mgid,
                 mlid: member.mlid,
             });
-            self.state_dirty = true;
+            self.out.state_dirty = true;
             if ip == Ipv4Addr::BROADCAST {
-                self.link_down(now);
+                self.out.words.push_back(Word::Excluded);
             }
         }
-        self.note_waiting();
     }
 
-    /// Why the broadcast group is not joined, once an attempt has failed.
-    pub(super) fn broadcast_failure(&self) -> Option<Waiting> {
-        self.groups.get(&Ipv4Addr::BROADCAST).filter(|group| group.member.is_none())?.failure
-    }
-
-    /// The link has come up, if it was not.
-    fn link_up(&mut self) {
-        if !self.up {
-            self.up = true;
-            self.events.push_back(Event::Up);
-            self.requery_paths();
+    /// Answers [`Request::Leave`].
+    pub(super) fn left(&mut self, outcome: Outcome<()>) {
+        if outcome == Outcome::Silence {
+            self.out.counters.sa_timeouts += 1;
         }
-    }
-
-    /// Largest datagram, encapsulation header included.
-    pub(super) fn ud_mtu(&self) -> u32 {
-        let of_group = self.broadcast().and_then(|b: &McMemberRecord| MtuCode::mtu(b.mtu));
-        of_group.map_or(0, |group| group.min(self.port.mtu).bytes() as u32)
-    }
-
-    /// All groups.
-    #[must_use]
-    pub fn groups(&self) -> Vec<GroupInfo> {
-        let mut all: Vec<_> = self
-            .groups
-            .iter()
-            .map(|(ip, g)| GroupInfo {
-                ip: *ip,
-                mgid: g.mgid,
-                mlid: g.member.map_or(Lid(0), |m| m.mlid).0,
-                state: match (g.member.is_some(), g.joining) {
-                    (true, Joining::Idle) => "joined",
-                    (true, _) => "rejoining",
-                    (false, Joining::Idle) => "waiting",
-                    (false, Joining::Asked) => "joining",
-                    (false, Joining::Delayed) => "backing_off",
-                },
-            })
-            .collect();
-        all.sort_by_key(|g| g.ip);
-        all
+        self.groups.leaving = self.groups.leaving.saturating_sub(1);
     }
 }

@@ -10,30 +10,32 @@
 //!                            └─ requests, answers ─> Port: subnet administration, connections
 //! ```
 //!
+//! Its parts own what they keep: groups, paths, neighbours, connections. All read the link's ground (settings, port, own address) and
+//! write into its outbox; each is lent the parts that it needs for the time of a call, and leaves a word for those above it. A
+//! connection's life is a table (`connections::state`), of which its documentation is a drawing.
+//!
 //! [`Port`]: crate::port::Port
 
 use ib_wire::ipoib::{ARP_LEN, ENCAPSULATION_LEN};
 
-mod accept;
 mod action;
+mod calls;
 mod connections;
-mod dial;
+mod ground;
 mod groups;
-mod handshake;
+mod hosts;
 mod machine;
 mod neighbours;
+mod outbox;
 mod own_address;
-mod passive;
 mod paths;
 mod port;
 mod random;
-mod rejection;
 mod request;
 mod responder;
 mod settings;
 mod statistics;
 mod table;
-mod teardown;
 mod timers;
 mod waiting;
 

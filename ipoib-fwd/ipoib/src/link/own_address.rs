@@ -2,16 +2,9 @@
 //!
 //! Peers know us by the GID. What was agreed under the old one ends: connections of both directions are closed and those in use opened
 //! anew, lookups are repeated, groups joined by the new one. Datagrams go on by the paths that there are, for within a subnet they travel
-//! by LID; so peers are told ([`Event::Readdressed`]) once the subnet administration has confirmed the new address, and asked for theirs.
-
-use std::time::Instant;
+//! by LID; so peers are told ([`super::Event::Readdressed`]) once the subnet administration has confirmed the new address, and asked for theirs.
 
 use ib_wire::Gid;
-
-use super::action::Event;
-use super::machine::Link;
-use super::settings::PortFacts;
-use super::statistics::CloseReason;
 
 /// The GID by which peers know us.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -21,7 +14,7 @@ pub(super) struct OwnAddress {
     /// The one before: what we sent from it may still come back to us.
     former: Option<Gid>,
     /// Peers are to be told when the broadcast group is joined by the new one.
-    untold: bool,
+    pub(super) untold: bool,
 }
 
 impl OwnAddress {
@@ -37,7 +30,7 @@ impl OwnAddress {
     }
 
     /// Notes what the port has now. The old GID, if that is another.
-    fn see(&mut self, gid: Gid) -> Option<Gid> {
+    pub(super) fn see(&mut self, gid: Gid) -> Option<Gid> {
         // A port that cannot be asked has not changed its address.
         if gid == Gid::ZERO {
             return None;
@@ -46,26 +39,5 @@ impl OwnAddress {
         self.former = Some(old);
         self.untold = true;
         Some(old)
-    }
-}
-
-impl Link {
-    /// Sees whether the port's GID is still the one that peers know.
-    pub(super) fn check_own_address(&mut self, now: Instant, facts: &PortFacts) {
-        if self.own.see(facts.gid).is_none() {
-            return;
-        }
-        self.counters.gid_changes += 1;
-        self.state_dirty = true;
-        self.close_all(now, None, CloseReason::OwnAddressChanged);
-        // A new prefix is the whole subnet's. Dials wait for the paths from the new address.
-        self.doubt_neighbours(now);
-    }
-
-    /// The broadcast group is joined by the address that we have now: `told` if the owner announces it anyway.
-    pub(super) fn own_address_confirmed(&mut self, told: bool) {
-        if std::mem::take(&mut self.own.untold) && !told {
-            self.events.push_back(Event::Readdressed { gid: self.port.gid });
-        }
     }
 }

@@ -5,13 +5,16 @@ use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use cm::Path;
-use cm::port::{Ask, Outcome};
-use hca::{AddressVector, GlobalRoute, UdDestination};
-use ib_wire::{Gid, Lid, QKey, Qpn};
+use cm::port::{Ask, Outcome, PathQuery};
+use hca::UdDestination;
+use ib_wire::{Gid, Lid, Qpn};
 
 use super::ARP_FRAME_LEN;
 use super::action::Action;
-use super::machine::Link;
+use super::ground::Ground;
+use super::groups::Groups;
+use super::neighbours::NeighbourMap;
+use super::outbox::Outbox;
 use super::request::Request;
 use super::settings::WorkerIndex;
 use super::timers::Timer;
@@ -53,36 +56,57 @@ impl Paths {
         self.entries.get(&gid)?.path.as_ref()
     }
 
+    /// Takes a path to be known.
+    #[cfg(test)]
+    pub(super) fn know(&mut self, path: Path) {
+        self.entries.insert(path.dgid, PathEntry { path: Some(path), ..PathEntry::default() });
+    }
+
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 }
 
-impl Link {
-    /// A datagram destination at the end of a path.
-    pub(super) fn ud_destination(&self, path: &Path, qpn: Qpn, qkey: QKey) -> UdDestination {
-        UdDestination { av: self.address_vector(path), qpn, qkey }
-    }
+/// The paths at work: with what they need of the link.
+pub(super) struct Work<'a> {
+    pub(super) paths: &'a mut Paths,
+    pub(super) ground: &'a Ground,
+    pub(super) groups: &'a Groups,
+    pub(super) neighbours: &'a NeighbourMap,
+    pub(super) out: &'a mut Outbox,
+}
 
+/// What an answer to a lookup brings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Answer {
+    /// Nothing new.
+    Known,
+    /// The path is known, or another one. `moved`: what was sent the old way gets lost.
+    Changed { dlid: Lid, moved: bool },
+    /// There is no path.
+    Failed,
+}
+
+impl Work<'_> {
     /// Sees to it that the path to `gid` is known or being looked up; false if there is no room for it.
-    pub(super) fn want_path(&mut self, now: Instant, gid: Gid) -> bool {
+    pub(super) fn want(&mut self, now: Instant, gid: Gid) -> bool {
         if !self.paths.entries.contains_key(&gid) {
             // Room for every neighbour's, and for some of those whom we only answer.
-            let most = self.settings.max_neighbours.saturating_add(64);
+            let most = self.ground.settings.max_neighbours.saturating_add(64);
             if self.paths.entries.len() >= most {
-                self.sweep_paths();
+                self.sweep();
                 if self.paths.entries.len() >= most {
                     return false;
                 }
             }
             self.paths.entries.insert(gid, PathEntry::default());
-            if self.timers.get(Timer::PathSweep).is_none() {
-                self.timers.set(Timer::PathSweep, now + SWEEP);
+            if self.out.timers.get(Timer::PathSweep).is_none() {
+                self.out.timers.set(Timer::PathSweep, now + SWEEP);
             }
         }
         let missing = self.paths.entries.get(&gid).is_some_and(|e| e.path.is_none() && !e.asked);
-        if missing && self.up {
+        if missing && self.ground.up {
             self.ask(gid, Ask::Unknown);
         }
         true
@@ -91,14 +115,21 @@ impl Link {
     fn ask(&mut self, gid: Gid, ask: Ask) {
         if let Some(entry) = self.paths.entries.get_mut(&gid) {
             entry.asked = true;
-            self.sa_path(gid, ask);
+            let query = PathQuery {
+                sm: self.ground.sm(),
+                key: self.ground.path_key(gid),
+                sgid: self.ground.port.gid,
+                traffic_class: self.groups.broadcast().map_or(0, |b| b.traffic_class),
+            };
+            self.out.counters.path_queries += 1;
+            self.out.requests.push_back(Request::Path { query, ask });
         }
     }
 
     /// Asks for a path again, now or as soon as that is allowed; the old one stays in use meanwhile.
-    pub(super) fn refresh_path(&mut self, gid: Gid) {
+    pub(super) fn refresh(&mut self, gid: Gid) {
         let asked = self.paths.entries.get(&gid).is_none_or(|e| e.asked);
-        if !asked && self.up {
+        if !asked && self.ground.up {
             self.ask(gid, Ask::Doubtful);
         }
     }
@@ -110,12 +141,12 @@ impl Link {
         let usable = slid != Lid(0) && !slid.is_multicast() && slid != Lid::PERMISSIVE;
         if usable && entry.path.is_some_and(|p| p.dlid != slid) {
             entry.doubtful = true;
-            self.refresh_path(gid);
+            self.refresh(gid);
         }
     }
 
     /// Asks for every path anew after a flush.
-    pub(super) fn requery_paths(&mut self) {
+    pub(super) fn requery(&mut self) {
         let all: Vec<_> = self.paths.entries.keys().copied().collect();
         for gid in all {
             self.ask(gid, Ask::Restart);
@@ -123,25 +154,25 @@ impl Link {
     }
 
     /// Forgets every path.
-    pub(super) fn drop_paths(&mut self) {
+    pub(super) fn drop_all(&mut self) {
         for (gid, entry) in std::mem::take(&mut self.paths.entries) {
             self.forgotten(gid, &entry);
         }
-        self.timers.cancel(Timer::PathSweep);
+        self.out.timers.cancel(Timer::PathSweep);
     }
 
     fn forgotten(&mut self, gid: Gid, entry: &PathEntry) {
         // What is parked beside a path was sent by it.
         if entry.path.is_none() {
-            self.counters.arp_dropped += entry.parked.len() as u64;
+            self.out.counters.arp_dropped += entry.parked.len() as u64;
         }
-        let key = self.path_key(gid);
-        self.requests.push_back(Request::ForgetPath(key));
+        let key = self.ground.path_key(gid);
+        self.out.requests.push_back(Request::ForgetPath(key));
     }
 
     /// Drops paths that no neighbour needs.
-    pub(super) fn sweep_paths(&mut self) {
-        let neighbours = &self.neighbours;
+    pub(super) fn sweep(&mut self) {
+        let neighbours = self.neighbours;
         let unused: Vec<_> = self
             .paths
             .entries
@@ -156,19 +187,19 @@ impl Link {
         }
     }
 
-    pub(super) fn path_sweep_timeout(&mut self, now: Instant) {
-        self.sweep_paths();
+    pub(super) fn sweep_timeout(&mut self, now: Instant) {
+        self.sweep();
         if !self.paths.entries.is_empty() {
-            self.timers.set(Timer::PathSweep, now + SWEEP);
+            self.out.timers.set(Timer::PathSweep, now + SWEEP);
         }
     }
 
     /// Answers [`Request::Path`]; comes unasked too, where another link's request has brought something new.
-    pub(crate) fn path_answered(&mut self, now: Instant, gid: Gid, outcome: Outcome<Path>) {
+    pub(super) fn answered(&mut self, gid: Gid, outcome: Outcome<Path>) -> Answer {
         if outcome == Outcome::Silence {
-            self.counters.sa_timeouts += 1;
+            self.out.counters.sa_timeouts += 1;
         }
-        let Some(entry) = self.paths.entries.get_mut(&gid) else { return };
+        let Some(entry) = self.paths.entries.get_mut(&gid) else { return Answer::Known };
         entry.asked = false;
         let doubtful = std::mem::take(&mut entry.doubtful);
         let parked = std::mem::take(&mut entry.parked);
@@ -181,48 +212,23 @@ impl Link {
                         self.send_arp_by(&path, p.worker, p.qpn, &p.packet);
                     }
                 }
-                if before != Some(path) {
-                    self.path_changed(now, gid, moved);
-                    self.check_origins(now, gid, path.dlid);
-                }
+                if before == Some(path) { Answer::Known } else { Answer::Changed { dlid: path.dlid, moved } }
             }
             Outcome::Refused | Outcome::Silence => {
-                self.counters.path_failures += 1;
-                if entry.path.is_none() {
-                    self.counters.arp_dropped += parked.len() as u64;
+                self.out.counters.path_failures += 1;
+                if entry.path.is_some() {
+                    return Answer::Known;
                 }
-                self.path_failed(now, gid);
+                self.out.counters.arp_dropped += parked.len() as u64;
+                Answer::Failed
             }
-        }
-    }
-
-    /// True if packets need a GRH; not where only our subnet's name has changed, for the peer may have dropped the old one.
-    fn needs_grh(&self, path: &Path) -> bool {
-        path.needs_grh() && (path.hop_limit > 1 || !self.own.is_left_behind(path.dgid))
-    }
-
-    /// The address vector of a path.
-    pub(super) fn address_vector(&self, path: &Path) -> AddressVector {
-        let bits = path.slid.0.wrapping_sub(self.port.lid.0);
-        AddressVector {
-            dlid: path.dlid,
-            sl: path.sl,
-            src_path_bits: if bits < 128 { bits as u8 } else { 0 },
-            rate: path.rate,
-            grh: self.needs_grh(path).then_some(GlobalRoute {
-                dgid: path.dgid,
-                sgid_index: 0,
-                flow_label: path.flow_label.get(),
-                hop_limit: path.hop_limit,
-                traffic_class: path.traffic_class,
-            }),
         }
     }
 
     /// Sends an ARP packet to a host's datagram queue pair, as soon as the path is known.
     pub(super) fn send_arp(&mut self, now: Instant, worker: WorkerIndex, gid: Gid, qpn: Qpn, packet: Arp) {
-        if !self.up || !self.want_path(now, gid) {
-            self.counters.arp_dropped += 1;
+        if !self.ground.up || !self.want(now, gid) {
+            self.out.counters.arp_dropped += 1;
             return;
         }
         let Some(entry) = self.paths.entries.get_mut(&gid) else { return };
@@ -237,38 +243,38 @@ impl Link {
             }
             None => {
                 if entry.parked.try_push(parked).is_err() {
-                    self.counters.arp_dropped += 1;
+                    self.out.counters.arp_dropped += 1;
                 }
             }
         }
     }
 
     fn send_arp_by(&mut self, path: &Path, worker: WorkerIndex, qpn: Qpn, packet: &Arp) {
-        let Some(qkey) = self.qkey() else {
-            self.counters.arp_dropped += 1;
+        let Some(qkey) = self.groups.qkey() else {
+            self.out.counters.arp_dropped += 1;
             return;
         };
-        let to = self.ud_destination(path, qpn, qkey);
+        let to = self.ground.ud_destination(path, qpn, qkey);
         self.push_arp(worker, to, packet);
     }
 
     /// Sends an ARP packet to all.
     pub(super) fn broadcast_arp(&mut self, worker: WorkerIndex, packet: &Arp) {
-        match self.broadcast_destination() {
-            Some(to) if self.up => self.push_arp(worker, to, packet),
-            _ => self.counters.arp_dropped += 1,
+        match self.groups.broadcast_destination() {
+            Some(to) if self.ground.up => self.push_arp(worker, to, packet),
+            _ => self.out.counters.arp_dropped += 1,
         }
     }
 
     fn push_arp(&mut self, worker: WorkerIndex, to: UdDestination, packet: &Arp) {
         match packet.operation {
-            ArpOperation::Request => self.counters.arp_requests_sent += 1,
-            ArpOperation::Reply => self.counters.arp_replies_sent += 1,
+            ArpOperation::Request => self.out.counters.arp_requests_sent += 1,
+            ArpOperation::Reply => self.out.counters.arp_replies_sent += 1,
             // Made by parsing only.
             ArpOperation::Other(_) => return,
         }
         let bytes: Box<[u8; ARP_FRAME_LEN]> = Box::new(arp_frame(packet));
-        self.actions.push_back(Action::SendUd { worker, to, bytes });
+        self.out.actions.push_back(Action::SendUd { worker, to, bytes });
     }
 }
 

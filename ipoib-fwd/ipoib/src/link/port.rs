@@ -1,17 +1,26 @@
-//! What port events do to a link: light, normal and heavy flushes, as ib_ipoib grades them.
+//! What the port, its events and its services do to a link: light, normal and heavy flushes, as ib_ipoib grades them.
 
+use std::net::Ipv4Addr;
 use std::time::Instant;
+
+use cm::Path;
+use cm::port::Outcome;
+use hca::PortState;
+use ib_wire::Gid;
+use ib_wire::sa::McMemberRecord;
 
 use super::action::Event;
 use super::machine::Link;
+use super::paths::Answer;
 use super::settings::{PortEvent, PortFacts};
 use super::statistics::CloseReason;
+use super::waiting::Waiting;
 
 impl Link {
     /// Tells what the port is now, at start and when in doubt; differences to what was told before have the effect of
     /// the events that would have announced them.
     pub(crate) fn handle_port(&mut self, now: Instant, facts: PortFacts) {
-        let before = self.port;
+        let before = self.ground.port;
         let event = if facts.pkey_index != before.pkey_index {
             PortEvent::Heavy
         } else if facts.state != before.state || facts.lid != before.lid {
@@ -32,52 +41,132 @@ impl Link {
     }
 
     fn take_port_event(&mut self, now: Instant, event: PortEvent, facts: PortFacts) {
-        let before = std::mem::replace(&mut self.port, facts);
-        self.state_dirty = true;
+        let before = std::mem::replace(&mut self.ground.port, facts);
+        self.out.state_dirty = true;
         self.check_own_address(now, &facts);
-        let was_usable = before.state == hca::PortState::Active && before.pkey_index.is_some();
+        let was_usable = before.state == PortState::Active && before.pkey_index.is_some();
         // Facts may be ahead of events: a lost state counts whatever the event's name.
         let event = match event {
             PortEvent::Heavy if facts.pkey_index == before.pkey_index => PortEvent::Light,
             PortEvent::Light if facts.state != before.state || facts.lid != before.lid => PortEvent::Normal,
             event => event,
         };
-        if !was_usable && !self.port_usable() {
+        if !was_usable && !self.ground.port_usable() {
             return;
         }
-        self.counters.flushes += 1;
+        self.out.counters.flushes += 1;
         match event {
-            PortEvent::Light if was_usable && self.port_usable() => {
+            PortEvent::Light if was_usable && self.ground.port_usable() => {
                 // What is under way went to the old subnet manager, or from the old GID.
-                self.restart_joins();
-                self.requery_paths();
+                self.at_groups().restart();
+                self.at_paths().requery();
             }
             PortEvent::Light | PortEvent::Normal => self.fall(now),
             PortEvent::Heavy => {
                 self.fall(now);
                 // Connections are bound to the index that is no more.
-                self.close_all(now, None, CloseReason::LinkDown);
+                self.with_conns(now, |conns| conns.close_all(now, None, CloseReason::LinkDown));
             }
         }
-        if self.port_usable() {
-            self.join_all();
+        if self.ground.port_usable() {
+            self.at_groups().join_all();
         }
     }
 
     /// Takes the link down and forgets what the subnet told.
     fn fall(&mut self, now: Instant) {
-        self.drop_memberships();
+        self.at_groups().drop_all();
         self.link_down(now);
-        self.drop_paths();
+        self.at_paths().drop_all();
     }
 
     /// The link is down: no neighbour can be reached.
     pub(super) fn link_down(&mut self, now: Instant) {
-        self.state_dirty = true;
+        self.out.state_dirty = true;
         self.forget_all(now, CloseReason::LinkDown);
-        if self.up {
-            self.up = false;
-            self.events.push_back(Event::Down);
+        if self.ground.up {
+            self.ground.up = false;
+            self.out.events.push_back(Event::Down);
+        }
+    }
+
+    /// Sees whether the port's GID is still the one that peers know.
+    pub(super) fn check_own_address(&mut self, now: Instant, facts: &PortFacts) {
+        if self.ground.own.see(facts.gid).is_none() {
+            return;
+        }
+        self.out.counters.gid_changes += 1;
+        self.out.state_dirty = true;
+        self.with_conns(now, |conns| conns.close_all(now, None, CloseReason::OwnAddressChanged));
+        // A new prefix is the whole subnet's. Dials wait for the paths from the new address.
+        self.doubt_neighbours(now);
+    }
+
+    /// The broadcast group is joined, by the address that we have now: the link has come up, if it was not. Then the owner announces
+    /// the address anyway.
+    pub(super) fn link_up(&mut self) {
+        let untold = std::mem::take(&mut self.ground.own.untold);
+        if !self.ground.up {
+            self.ground.up = true;
+            self.out.events.push_back(Event::Up);
+            self.at_paths().requery();
+        } else if untold {
+            self.out.events.push_back(Event::Readdressed { gid: self.ground.port.gid });
+        }
+    }
+
+    /// Answers [`super::Request::Join`].
+    pub(crate) fn join_answered(
+        &mut self,
+        now: Instant,
+        group: Ipv4Addr,
+        outcome: Outcome<Option<McMemberRecord>>,
+    ) {
+        self.at_groups().answered(now, group, outcome);
+        self.pass_on(now);
+        self.note_waiting();
+    }
+
+    /// Answers [`super::Request::Leave`].
+    pub(crate) fn leave_answered(&mut self, outcome: Outcome<()>) {
+        self.at_groups().left(outcome);
+        self.check_left();
+    }
+
+    /// Answers [`super::Request::Path`]; comes unasked too, where another link's request has brought something new.
+    pub(crate) fn path_answered(&mut self, now: Instant, gid: Gid, outcome: Outcome<Path>) {
+        match self.at_paths().answered(gid, outcome) {
+            Answer::Known => {}
+            Answer::Changed { dlid, moved } => {
+                self.path_changed(now, gid, moved);
+                self.with_conns(now, |conns| conns.check_origins(now, gid, dlid));
+            }
+            Answer::Failed => self.path_failed(now, gid),
+        }
+    }
+
+    /// What the link waits for; none if it is up, about to be, or shutting down.
+    #[must_use]
+    pub fn waits_for(&self) -> Option<Waiting> {
+        if self.ground.up || self.ground.is_shutting_down() {
+            return None;
+        }
+        match self.ground.port.state {
+            PortState::Down => Some(Waiting::Cable),
+            PortState::Init | PortState::Armed => Some(Waiting::SubnetManager),
+            PortState::Active if self.ground.port.pkey_index.is_none() => {
+                Some(if self.ground.port.limited { Waiting::FullMembership } else { Waiting::PKey })
+            }
+            PortState::Active => self.groups.broadcast_failure(),
+        }
+    }
+
+    /// Tells the owner if that has changed.
+    pub(super) fn note_waiting(&mut self) {
+        let now = self.waits_for();
+        if self.waiting != now {
+            self.waiting = now;
+            self.out.events.extend(now.map(Event::Waiting));
         }
     }
 }

@@ -155,6 +155,8 @@ pub struct LinkCounters {
     pub passive_evicted: u64,
     /// Waits for a last-WQE event or a drain that ran out of time.
     pub teardown_timeouts: u64,
+    /// Answers and notes about connections that did not fit the state of these, and changed nothing.
+    pub connection_strays: u64,
     /// ARP requests sent.
     pub arp_requests_sent: u64,
     /// ARP replies sent.

@@ -1,10 +1,6 @@
 //! Why a link is not up, for people.
 
-use hca::PortState;
 use serde::Serialize;
-
-use super::action::Event;
-use super::machine::Link;
 
 /// What a link waits for before it can come up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -39,32 +35,5 @@ impl std::fmt::Display for Waiting {
                  (P_Key, scope)"
             }
         })
-    }
-}
-
-impl Link {
-    /// What the link waits for; none if it is up, about to be, or shutting down.
-    #[must_use]
-    pub fn waits_for(&self) -> Option<Waiting> {
-        if self.up || self.is_shutting_down() {
-            return None;
-        }
-        match self.port.state {
-            PortState::Down => Some(Waiting::Cable),
-            PortState::Init | PortState::Armed => Some(Waiting::SubnetManager),
-            PortState::Active if self.port.pkey_index.is_none() => {
-                Some(if self.port.limited { Waiting::FullMembership } else { Waiting::PKey })
-            }
-            PortState::Active => self.broadcast_failure(),
-        }
-    }
-
-    /// Tells the owner if that has changed.
-    pub(super) fn note_waiting(&mut self) {
-        let now = self.waits_for();
-        if self.waiting != now {
-            self.waiting = now;
-            self.events.extend(now.map(Event::Waiting));
-        }
     }
 }

@@ -207,7 +207,7 @@ impl Port {
         }
         let Some(link) = self.link_mut(conn.link) else { return false };
         match slot {
-            Some(slot) => link.lend_slot(conn, slot),
+            Some(slot) => link.lend_slot(now, conn, slot),
             None => link.no_slot(now, conn),
         }
         slot.is_some()

@@ -41,6 +41,9 @@ impl Fabric {
         assert_eq!(self.nodes[from].qps[&there.dest_qpn].key, qp.key);
         let neighbour = self.nodes[from].table.get(ip).expect("neighbour");
         assert!(neighbour.ud.is_some());
+        for n in [from, to] {
+            assert_eq!(self.nodes[n].link.counters().connection_strays, 0, "node {n}");
+        }
     }
 
     /// Asserts that nothing is left of a node's connections.

@@ -181,7 +181,7 @@ fn check(f: &Fabric) {
     assert!(link.conns.passive.len() <= 12);
     assert!(link.conns.dials.len() <= 8 * 3);
     assert!(link.groups().len() <= 4);
-    assert!(link.timers.len() <= 8 + 72 + 12 + 24 + 4 + 3);
+    assert!(link.out.timers.len() <= 8 + 72 + 12 + 24 + 4 + 3);
     assert!(f.nodes[0].table.len() <= 8);
     let live = f.nodes[0].created.difference(&f.nodes[0].destroyed).count();
     assert_eq!(live, link.conns.map.len() - f.nodes[0].refused_pending(), "what exists is known");
@@ -219,7 +219,7 @@ proptest! {
         let link = &f.nodes[0].link;
         prop_assert!(link.conns.by_qpn.is_empty() && link.conns.retiring.is_empty());
         prop_assert!(link.conns.passive.len() == 0 && link.conns.dials.is_empty());
-        prop_assert_eq!(link.timers.len(), 0);
+        prop_assert_eq!(link.out.timers.len(), 0);
     }
 }
 

@@ -8,17 +8,17 @@ use ib_wire::cm::ipoib::{PrivateData, ServiceIdForm};
 use ib_wire::ipoib::{AddressFlags, HardwareAddress};
 use ib_wire::{Gid, Lid};
 
-use super::action::{Action, ConnKey};
-use super::connections::{Side, State};
-use super::machine::Link;
 use super::passive::File;
-use super::settings::{Mode, WorkerIndex};
-use super::statistics::CloseReason;
-use super::timers::Timer;
-use super::{MAX_MESSAGE, MIN_MESSAGE};
+use super::{Side, Work};
+use crate::link::action::{Action, ConnKey};
+use crate::link::outbox::Word;
+use crate::link::settings::{Mode, WorkerIndex};
+use crate::link::statistics::CloseReason;
+use crate::link::timers::Timer;
+use crate::link::{MAX_MESSAGE, MIN_MESSAGE};
 
 /// A passive connection idle for this long makes room where connection slots run out.
-const OUT_OF_USE: Duration = Duration::from_secs(10);
+pub(super) const OUT_OF_USE: Duration = Duration::from_secs(10);
 /// A peer's request has this long to become a connection, whatever time-outs the peer names.
 const HALF_OPEN: Duration = Duration::from_secs(30);
 /// A connection that never carried anything is closed after this part of the time that an idle one has.
@@ -29,20 +29,21 @@ fn origin(request: &RequestInfo) -> Lid {
     if request.source_lid == Lid(0) { request.path.dlid } else { request.source_lid }
 }
 
-impl Link {
+impl Work<'_> {
     /// Decides on a peer's request: the worker and the peer, or why not.
     fn judge(&self, request: &RequestInfo) -> Result<(WorkerIndex, HardwareAddress, u32), RejectReason> {
         // As in ib_ipoib, nobody listens in datagram mode.
-        if self.settings.mode != Mode::Connected || !self.up || self.is_shutting_down() {
+        if self.ground.settings.mode != Mode::Connected || !self.ground.up || self.ground.is_shutting_down() {
             return Err(RejectReason::InvalidServiceId);
         }
         let (_, ud_qpn) = ServiceIdForm::of(request.service_id).ok_or(RejectReason::InvalidServiceId)?;
-        let worker = self.worker_indices().find(|w| self.address(*w).is_some_and(|a| a.qpn == ud_qpn));
+        let worker =
+            self.ground.worker_indices().find(|w| self.ground.address(*w).is_some_and(|a| a.qpn == ud_qpn));
         let worker = worker.ok_or(RejectReason::InvalidServiceId)?;
-        if !request.pkey.matches(self.settings.pkey) {
+        if !request.pkey.matches(self.ground.settings.pkey) {
             return Err(RejectReason::Consumer);
         }
-        if request.path.mtu > self.port.mtu {
+        if request.path.mtu > self.ground.port.mtu {
             return Err(RejectReason::InvalidMtu);
         }
         let private = PrivateData::from_message(&request.private_data).ok_or(RejectReason::Consumer)?;
@@ -54,21 +55,25 @@ impl Link {
     }
 
     /// A peer asks for a connection: the one that begins, or why not.
-    pub(crate) fn requested(&mut self, now: Instant, request: &RequestInfo) -> Result<ConnKey, RejectReason> {
+    pub(in crate::link) fn requested(
+        &mut self,
+        now: Instant,
+        request: &RequestInfo,
+    ) -> Result<ConnKey, RejectReason> {
         let (worker, peer, mtu) = match self.judge(request) {
             Ok(accepted) => accepted,
             Err(reason) => {
-                self.counters.requests_rejected += 1;
+                self.out.counters.requests_rejected += 1;
                 return Err(reason);
             }
         };
         let (peer_key, lid) = ((peer.qpn, peer.gid, worker), origin(request));
         if !self.is_at(request, peer) {
-            self.counters.requests_suspect += 1;
-            self.counters.requests_rejected += 1;
+            self.out.counters.requests_suspect += 1;
+            self.out.counters.requests_rejected += 1;
             // If the peer has moved, subnet administration will say so, and the next request is taken.
-            self.want_path(now, peer.gid);
-            self.check_lid(peer.gid, lid);
+            self.out.words.push_back(Word::WantPath(peer.gid));
+            self.out.words.push_back(Word::CheckLid(peer.gid, lid));
             return Err(RejectReason::Consumer);
         }
         // A peer sends by one connection at a time; if it opens another, it has given the old one up.
@@ -76,19 +81,19 @@ impl Link {
             self.close(now, old, CloseReason::Replaced);
         }
         // Whoever has more than a share makes room among what is its own.
-        while self.conns.passive.of_lid(lid) >= self.settings.max_passive_from_lid
+        while self.conns.passive.of_lid(lid) >= self.ground.settings.max_passive_from_lid
             && let Some((_, oldest)) = self.conns.passive.oldest_of_lid(lid)
         {
             self.close(now, oldest, CloseReason::Evicted);
         }
-        while self.conns.passive.at_worker(worker) >= self.settings.max_passive
+        while self.conns.passive.at_worker(worker) >= self.ground.settings.max_passive
             && let Some((_, oldest)) = self.conns.passive.oldest_of_worker(worker)
         {
             self.close(now, oldest, CloseReason::Evicted);
         }
         // Who asks is looked up, if that is not known; then it is seen whether it is who it says (`Link::check_origins`).
-        self.want_path(now, peer.gid);
-        let psn = self.random.psn();
+        self.out.words.push_back(Word::WantPath(peer.gid));
+        let psn = self.out.random.psn();
         let key = self.conns.add(now, Side::Passive, worker, peer, psn);
         let attributes = request.qp_attributes(psn);
         let (receive, send) = self.transitions(&attributes);
@@ -101,20 +106,14 @@ impl Link {
             conn.rnr_retry = request.rnr_retry_count;
         }
         self.conns.passive.insert(File { peer: peer_key, lid, used: now }, key);
-        self.timers.set(Timer::Conn(key), now + HALF_OPEN);
+        self.out.timers.set(Timer::Conn(key), now + HALF_OPEN);
         self.arm_expiry();
-        self.actions.push_back(Action::CreateRc { conn: key, worker, passive: true });
+        self.out.actions.push_back(Action::CreateRc { conn: key, worker, passive: true });
         Ok(key)
     }
 
-    /// How long the connection that is idle for the longest time has been so, if it is out of use.
-    pub(crate) fn out_of_use(&self, now: Instant) -> Option<Duration> {
-        let (used, _) = self.conns.passive.oldest()?;
-        Some(now.saturating_duration_since(used)).filter(|idle| *idle >= OUT_OF_USE)
-    }
-
     /// Closes the connection that is idle for the longest time.
-    pub(crate) fn evict(&mut self, now: Instant) {
+    pub(in crate::link) fn evict(&mut self, now: Instant) {
         if let Some((_, oldest)) = self.conns.passive.oldest() {
             self.close(now, oldest, CloseReason::Evicted);
         }
@@ -137,7 +136,7 @@ impl Link {
     }
 
     /// Subnet administration has told where a GID is: who came from elsewhere was somebody else, or has moved.
-    pub(super) fn check_origins(&mut self, now: Instant, gid: Gid, lid: Lid) {
+    pub(in crate::link) fn check_origins(&mut self, now: Instant, gid: Gid, lid: Lid) {
         let elsewhere = |key: &ConnKey| self.conns.map.get(key).is_some_and(|conn| conn.lid != lid);
         let strangers: Vec<_> = self.conns.passive.of_gid(gid).filter(elsewhere).collect();
         for key in strangers {
@@ -145,53 +144,33 @@ impl Link {
         }
     }
 
-    /// A request has not become a connection in time, or a connection never carried anything.
-    pub(super) fn passive_timeout(&mut self, now: Instant, key: ConnKey) {
-        let Some(conn) = self.conns.map.get(&key).filter(|c| c.is_passive()) else { return };
-        match conn.state {
-            State::Live if conn.carried => {}
-            State::Live => self.close(now, key, CloseReason::Idle),
-            _ => self.close(now, key, CloseReason::Timeout),
-        }
-    }
-
     /// A passive connection has come up: how long it may go without carrying anything.
     pub(super) fn expect_data(&mut self, now: Instant, key: ConnKey) {
-        self.timers.set(Timer::Conn(key), now + self.settings.passive_idle / UNUSED_PART);
-    }
-
-    /// The RTU came, or data in its place.
-    pub(super) fn established(&mut self, now: Instant, key: ConnKey) {
-        let Some(conn) = self.conns.map.get_mut(&key) else { return };
-        match conn.state {
-            State::Replied => self.live(now, key),
-            State::ToReceive | State::ToSend => conn.ready = true,
-            _ => {}
-        }
+        self.out.timers.set(Timer::Conn(key), now + self.ground.settings.passive_idle / UNUSED_PART);
     }
 
     /// Sets the timer of the passive connection that is idle for the longest time.
     fn arm_expiry(&mut self) {
         match self.conns.passive.oldest() {
             Some((used, _)) => {
-                let at = used + self.settings.passive_idle;
+                let at = used + self.ground.settings.passive_idle;
                 // Never earlier than it is set already: touching moves the front, and waking a little late is no harm.
-                if self.timers.get(Timer::PassiveExpiry).is_none() {
-                    self.timers.set(Timer::PassiveExpiry, at);
+                if self.out.timers.get(Timer::PassiveExpiry).is_none() {
+                    self.out.timers.set(Timer::PassiveExpiry, at);
                 }
             }
-            None => self.timers.cancel(Timer::PassiveExpiry),
+            None => self.out.timers.cancel(Timer::PassiveExpiry),
         }
     }
 
     /// Closes passive connections from the idle end, up to the first that is fresh.
-    pub(super) fn expire_passive(&mut self, now: Instant) {
+    pub(in crate::link) fn expire_passive(&mut self, now: Instant) {
         while let Some((used, key)) = self.conns.passive.oldest()
-            && now.saturating_duration_since(used) >= self.settings.passive_idle
+            && now.saturating_duration_since(used) >= self.ground.settings.passive_idle
         {
             self.close(now, key, CloseReason::Idle);
         }
-        self.timers.cancel(Timer::PassiveExpiry);
+        self.out.timers.cancel(Timer::PassiveExpiry);
         self.arm_expiry();
     }
 }

@@ -9,25 +9,28 @@ use hca::{RcToReceive, RcToSend};
 use ib_wire::cm::ipoib::PrivateData;
 use ib_wire::cm::{RetryCount, RnrRetry};
 
-use super::action::ConnKey;
-use super::connections::{Side, State};
-use super::machine::Link;
-use super::request::Request;
-use super::statistics::CloseReason;
-use super::{MAX_MESSAGE, MIN_MESSAGE};
+use super::state::{Input, State};
+use super::{Side, Work};
+use crate::link::action::ConnKey;
+use crate::link::request::Request;
+use crate::link::settings::WorkerIndex;
+use crate::link::statistics::CloseReason;
+use crate::link::{MAX_MESSAGE, MIN_MESSAGE};
 
 /// Our RNR NAK timer: 0.64 ms (IBA table 45), long enough for a refill of the shared queue.
 const MIN_RNR_TIMER: u8 = 12;
 
-impl Link {
+impl Work<'_> {
     /// Tells what the port's connection table has to say about a connection; requests and ends have calls of their own
-    /// ([`Link::requested`], [`Link::handshake_over`]).
-    pub(crate) fn handle_handshake(&mut self, now: Instant, key: ConnKey, event: CmEvent) {
+    /// ([`Work::requested`], [`Work::released`]).
+    pub(in crate::link) fn handshake(&mut self, now: Instant, key: ConnKey, event: CmEvent) {
         match event {
             CmEvent::Requested { .. } | CmEvent::Released { .. } => {}
             CmEvent::Replied { reply, .. } => self.replied(now, key, &reply),
-            CmEvent::Established { .. } => self.established(now, key),
-            CmEvent::Rejected { reject, .. } => self.dial_rejected(now, key, reject.reason),
+            CmEvent::Established { .. } => {
+                self.step(now, key, Input::Established, CloseReason::Timeout);
+            }
+            CmEvent::Rejected { reject, .. } => self.rejected(now, key, reject.reason),
             CmEvent::TimedOut { .. } => self.close(now, key, CloseReason::Timeout),
             CmEvent::Disconnected { cause: DisconnectCause::Peer, .. } => {
                 self.close(now, key, CloseReason::PeerDisconnected);
@@ -40,54 +43,46 @@ impl Link {
     }
 
     /// The last word on a connection: its queue pair's number may be used again (IBA 12.9.8.4).
-    pub(crate) fn handshake_over(&mut self, now: Instant, key: ConnKey) {
+    pub(in crate::link) fn released(&mut self, now: Instant, key: ConnKey) {
         let Some(conn) = self.conns.map.get_mut(&key) else { return };
         conn.handshake = false;
-        match conn.closing {
-            None => self.close(now, key, CloseReason::Timeout),
-            Some(_) => self.advance_teardown(now, key),
-        }
+        self.step(now, key, Input::Released, CloseReason::Timeout);
     }
 
     /// The REQ could not be sent, for want of room among the port's connections.
-    pub(crate) fn connect_failed(&mut self, now: Instant, key: ConnKey) {
+    pub(in crate::link) fn connect_failed(&mut self, now: Instant, key: ConnKey) {
         let Some(conn) = self.conns.map.get_mut(&key) else { return };
         conn.handshake = false;
         self.close(now, key, CloseReason::Full);
-        self.advance_teardown(now, key);
+        self.step(now, key, Input::Released, CloseReason::Full);
     }
 
     /// The REP could not be sent: the peer has given up meanwhile.
-    pub(crate) fn accept_failed(&mut self, now: Instant, key: ConnKey) {
+    pub(in crate::link) fn accept_failed(&mut self, now: Instant, key: ConnKey) {
         self.close(now, key, CloseReason::Timeout);
-    }
-
-    /// True if the connection still waits for its REQ to be sent.
-    pub(crate) fn wants_handshake(&self, key: ConnKey) -> bool {
-        self.conns.map.get(&key).is_some_and(|c| c.state == State::Dialling && c.closing.is_none())
     }
 
     /// The changes of state that a handshake has agreed on.
     pub(super) fn transitions(&self, a: &QpAttributes) -> (RcToReceive, RcToSend) {
         let receive = RcToReceive {
-            av: self.address_vector(&a.path),
+            av: self.ground.address_vector(&a.path),
             dest_qpn: a.dest_qpn,
             rq_psn: a.rq_psn,
-            path_mtu: a.path_mtu.min(self.port.mtu),
+            path_mtu: a.path_mtu.min(self.ground.port.mtu),
             min_rnr_timer: MIN_RNR_TIMER,
         };
         let send = RcToSend {
             sq_psn: a.sq_psn,
             timeout: a.ack_timeout.code(),
-            retry_count: self.settings.retry_count,
-            rnr_retry: self.settings.rnr_retry,
+            retry_count: self.ground.settings.retry_count,
+            rnr_retry: self.ground.settings.rnr_retry,
         };
         (receive, send)
     }
 
-    fn private_data(&self, conn_worker: super::WorkerIndex) -> Option<[u8; PrivateData::LEN]> {
-        let ud_qpn = self.address(conn_worker)?.qpn;
-        Some(PrivateData { ud_qpn, receive_mtu: self.settings.receive_mtu }.to_bytes())
+    fn private_data(&self, worker: WorkerIndex) -> Option<[u8; PrivateData::LEN]> {
+        let ud_qpn = self.ground.address(worker)?.qpn;
+        Some(PrivateData { ud_qpn, receive_mtu: self.ground.settings.receive_mtu }.to_bytes())
     }
 
     /// Sends the REQ of an active connection.
@@ -95,7 +90,8 @@ impl Link {
         let Some(conn) = self.conns.map.get(&key) else { return };
         let (psn, peer, worker) = (conn.psn, conn.peer, conn.worker);
         let (Side::Active { form, .. }, Some(qpn)) = (conn.side, conn.qpn) else { return };
-        let parts = (self.paths.get(peer.gid).copied(), self.port.pkey_index, self.private_data(worker));
+        let parts =
+            (self.paths.get(peer.gid).copied(), self.ground.port.pkey_index, self.private_data(worker));
         let (Some(path), Some(pkey_index), Some(private)) = parts else {
             self.close(now, key, CloseReason::LinkDown);
             return;
@@ -103,13 +99,13 @@ impl Link {
         let request = ConnectRequest {
             starting_psn: psn,
             pkey_index,
-            retry_count: RetryCount::new(self.settings.retry_count),
-            rnr_retry_count: RnrRetry::new(self.settings.rnr_retry),
+            retry_count: RetryCount::new(self.ground.settings.retry_count),
+            rnr_retry_count: RnrRetry::new(self.ground.settings.rnr_retry),
             ..ConnectRequest::ipoib(form.service_id(peer.qpn), qpn, path, &private)
         };
         if let Some(conn) = self.conns.map.get_mut(&key) {
             conn.handshake = true;
-            self.requests.push_back(Request::Connect { conn: key, request: Box::new(request) });
+            self.out.requests.push_back(Request::Connect { conn: key, request: Box::new(request) });
         }
     }
 
@@ -117,24 +113,17 @@ impl Link {
     fn replied(&mut self, now: Instant, key: ConnKey, reply: &ReplyInfo) {
         let (receive, send) = self.transitions(&reply.attributes);
         let Some(conn) = self.conns.map.get_mut(&key) else { return };
-        if conn.state != State::Dialling || conn.closing.is_some() {
-            return;
-        }
         // As in ib_ipoib: a peer that takes no more than the header is refused.
         match PrivateData::from_message(&reply.private_data) {
             Some(private) if private.receive_mtu >= MIN_MESSAGE => {
-                conn.mtu = private.receive_mtu.min(MAX_MESSAGE);
-                conn.receive = Some(receive);
-                conn.send = Some(send);
-                self.start_receiving(now, key);
+                if conn.state == State::Dialling {
+                    conn.mtu = private.receive_mtu.min(MAX_MESSAGE);
+                    (conn.receive, conn.send) = (Some(receive), Some(send));
+                }
+                self.step(now, key, Input::Replied, CloseReason::PrivateData);
             }
             _ => self.close(now, key, CloseReason::PrivateData),
         }
-    }
-
-    /// Sends the RTU: our queue pair is in RTS.
-    pub(super) fn cm_ready(&mut self, key: ConnKey) {
-        self.requests.push_back(Request::Ready(key));
     }
 
     /// Sends the REP: our queue pair receives.
@@ -151,20 +140,6 @@ impl Link {
             initiator_depth: 0,
             rnr_retry_count: conn.rnr_retry,
         };
-        self.requests.push_back(Request::Accept { conn: key, with: Box::new(with) });
-    }
-
-    /// Data came before the RTU.
-    pub(super) fn communication_established(&mut self, now: Instant, key: ConnKey) {
-        self.requests.push_back(Request::Data(key));
-        self.established(now, key);
-    }
-
-    /// Ends a connection's handshake in the way that fits how far it has come. Its last event is still to come.
-    pub(super) fn cm_close(&mut self, key: ConnKey, reason: CloseReason) {
-        if self.conns.map.get(&key).is_some_and(|c| c.handshake) {
-            let no_resources = matches!(reason, CloseReason::Device | CloseReason::Full);
-            self.requests.push_back(Request::Close { conn: key, no_resources });
-        }
+        self.out.requests.push_back(Request::Accept { conn: key, with: Box::new(with) });
     }
 }

@@ -5,18 +5,18 @@ use std::time::Instant;
 
 use ib_wire::{Gid, Lid, Qpn};
 
-use super::action::ConnKey;
-use super::connections::PeerKey;
-use super::settings::WorkerIndex;
+use super::PeerKey;
+use crate::link::action::ConnKey;
+use crate::link::settings::WorkerIndex;
 
 /// What a passive connection is filed under.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct File {
-    pub(super) peer: PeerKey,
+pub(in crate::link) struct File {
+    pub(in crate::link) peer: PeerKey,
     /// The LID that its REQ came from.
-    pub(super) lid: Lid,
+    pub(in crate::link) lid: Lid,
     /// When it was last seen in use.
-    pub(super) used: Instant,
+    pub(in crate::link) used: Instant,
 }
 
 impl File {
@@ -31,7 +31,7 @@ impl File {
 
 /// Passive connections, each list in order of use, longest idle first.
 #[derive(Debug, Default)]
-pub(super) struct Passive {
+pub(in crate::link) struct Passive {
     /// A peer has one at a time.
     peers: BTreeMap<(Gid, Qpn, WorkerIndex), ConnKey>,
     by_age: BTreeSet<(Instant, ConnKey)>,
@@ -53,7 +53,7 @@ fn less<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {
 
 impl Passive {
     /// Adds a connection; its peer has no other.
-    pub(super) fn insert(&mut self, file: File, key: ConnKey) {
+    pub(in crate::link) fn insert(&mut self, file: File, key: ConnKey) {
         self.peers.insert(file.name(), key);
         *self.workers.entry(file.worker()).or_default() += 1;
         *self.lids.entry(file.lid).or_default() += 1;
@@ -73,7 +73,7 @@ impl Passive {
     }
 
     /// Takes one out, if it is there.
-    pub(super) fn remove(&mut self, file: File, key: ConnKey) {
+    pub(in crate::link) fn remove(&mut self, file: File, key: ConnKey) {
         if !self.unlist(file, key) {
             return;
         }
@@ -85,54 +85,54 @@ impl Passive {
     }
 
     /// One was in use just now.
-    pub(super) fn touch(&mut self, file: File, key: ConnKey, now: Instant) {
+    pub(in crate::link) fn touch(&mut self, file: File, key: ConnKey, now: Instant) {
         if self.unlist(file, key) {
             self.list(File { used: now, ..file }, key);
         }
     }
 
     /// The connection that a peer has to a worker.
-    pub(super) fn of_peer(&self, (qpn, gid, worker): PeerKey) -> Option<ConnKey> {
+    pub(in crate::link) fn of_peer(&self, (qpn, gid, worker): PeerKey) -> Option<ConnKey> {
         self.peers.get(&(gid, qpn, worker)).copied()
     }
 
     /// Those that say to come from this GID.
-    pub(super) fn of_gid(&self, gid: Gid) -> impl Iterator<Item = ConnKey> {
+    pub(in crate::link) fn of_gid(&self, gid: Gid) -> impl Iterator<Item = ConnKey> {
         let from = (gid, Qpn::new(0), WorkerIndex(0));
         let to = (gid, Qpn::new(Qpn::MASK), WorkerIndex(u8::MAX));
         self.peers.range(from..=to).map(|(_, key)| *key)
     }
 
     /// The one that is idle for the longest time, and since when.
-    pub(super) fn oldest(&self) -> Option<(Instant, ConnKey)> {
+    pub(in crate::link) fn oldest(&self) -> Option<(Instant, ConnKey)> {
         self.by_age.first().copied()
     }
 
     /// The same of one worker.
-    pub(super) fn oldest_of_worker(&self, worker: WorkerIndex) -> Option<(Instant, ConnKey)> {
+    pub(in crate::link) fn oldest_of_worker(&self, worker: WorkerIndex) -> Option<(Instant, ConnKey)> {
         let (of, used, key) = *self.by_worker.range((worker, self.oldest()?.0, ConnKey::FIRST)..).next()?;
         (of == worker).then_some((used, key))
     }
 
     /// The same of those that came from one LID.
-    pub(super) fn oldest_of_lid(&self, lid: Lid) -> Option<(Instant, ConnKey)> {
+    pub(in crate::link) fn oldest_of_lid(&self, lid: Lid) -> Option<(Instant, ConnKey)> {
         let (of, used, key) = *self.by_lid.range((lid, self.oldest()?.0, ConnKey::FIRST)..).next()?;
         (of == lid).then_some((used, key))
     }
 
     /// How many a worker has.
-    pub(super) fn at_worker(&self, worker: WorkerIndex) -> usize {
+    pub(in crate::link) fn at_worker(&self, worker: WorkerIndex) -> usize {
         self.workers.get(&worker).copied().unwrap_or(0)
     }
 
     /// How many came from a LID.
-    pub(super) fn of_lid(&self, lid: Lid) -> usize {
+    pub(in crate::link) fn of_lid(&self, lid: Lid) -> usize {
         self.lids.get(&lid).copied().unwrap_or(0)
     }
 
     /// All of them.
     #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::link) fn len(&self) -> usize {
         assert_eq!(self.peers.len(), self.by_age.len());
         assert_eq!(self.by_worker.len(), self.workers.values().sum::<usize>());
         assert_eq!(self.by_lid.len(), self.lids.values().sum::<usize>());

@@ -1,0 +1,339 @@
+//! The connections of a link: what each is, where each stands ([`state`]), and how each is found.
+//!
+//! [`Connections`] owns them. What moves them is [`Work`]: the connections with all that they need of the link lent to them.
+
+mod accept;
+mod closing;
+mod dial;
+mod handshake;
+mod passive;
+mod rejection;
+mod state;
+mod steps;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use hca::{RcSlot, RcToReceive, RcToSend};
+use ib_wire::cm::RnrRetry;
+use ib_wire::cm::ipoib::ServiceIdForm;
+use ib_wire::ipoib::HardwareAddress;
+use ib_wire::{Gid, Lid, Psn, Qpn};
+
+use super::action::{ConnKey, WorkerNote};
+use super::ground::Ground;
+use super::outbox::{Outbox, Word};
+use super::paths::Paths;
+use super::request::Request;
+use super::settings::{LinkIndex, WorkerIndex};
+use super::statistics::{CloseReason, ConnectionInfo};
+use super::table::RcPath;
+use passive::{File, Passive};
+use state::{Input, State};
+
+/// Which way a connection was opened, and what only that way has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::link) enum Side {
+    /// We opened it.
+    Active {
+        /// The service id that was dialled.
+        form: ServiceIdForm,
+        /// True once the other form was dialled too.
+        fallback: bool,
+    },
+    /// The peer opened it.
+    Passive,
+}
+
+/// How a peer is known: datagram queue pair and GID, and which of our workers deals with it.
+pub(in crate::link) type PeerKey = (Qpn, Gid, WorkerIndex);
+
+/// Inputs that came early.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kept {
+    established: bool,
+    last_wqe: bool,
+    drained: bool,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(in crate::link) struct Connection {
+    pub(in crate::link) side: Side,
+    pub(in crate::link) worker: WorkerIndex,
+    /// Its place in the worker's table, from the port.
+    pub(in crate::link) slot: Option<RcSlot>,
+    pub(in crate::link) peer: HardwareAddress,
+    pub(in crate::link) qpn: Option<Qpn>,
+    /// The port's connection table has it, and has not said its last word.
+    pub(in crate::link) handshake: bool,
+    pub(in crate::link) state: State,
+    /// Why it is being closed, once it is.
+    closing: Option<CloseReason>,
+    /// When its teardown stops waiting for others, once that is under way.
+    pub(in crate::link) patience: Option<Instant>,
+    /// PSN that the peer shall begin with.
+    pub(in crate::link) psn: Psn,
+    /// The transitions that the handshake has agreed on.
+    pub(in crate::link) receive: Option<RcToReceive>,
+    pub(in crate::link) send: Option<RcToSend>,
+    /// Passive: the LID that the request came from.
+    pub(in crate::link) lid: Lid,
+    /// Passive: it has received something.
+    pub(in crate::link) carried: bool,
+    /// Passive: RNR retries that the peer wants us to use.
+    pub(in crate::link) rnr_retry: RnrRetry,
+    /// What came before its state was there ([`state::Act::Keep`]).
+    kept: Kept,
+    /// Times that the drain request found the send queue full.
+    drain_tries: u16,
+    /// The peer's receive MTU, encapsulation header included; 0 = not known.
+    pub(in crate::link) mtu: u32,
+    pub(in crate::link) started: Instant,
+    pub(in crate::link) live_since: Option<Instant>,
+    pub(in crate::link) last_used: Instant,
+}
+
+impl Connection {
+    pub(in crate::link) const fn is_passive(&self) -> bool {
+        matches!(self.side, Side::Passive)
+    }
+
+    /// What it is filed under if it is a passive one.
+    pub(in crate::link) const fn file(&self) -> File {
+        File { peer: self.peer_key(), lid: self.lid, used: self.last_used }
+    }
+
+    pub(in crate::link) const fn peer_key(&self) -> PeerKey {
+        (self.peer.qpn, self.peer.gid, self.worker)
+    }
+}
+
+/// What is remembered of dialling a peer from a worker.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::link) struct Dial {
+    pub(in crate::link) conn: Option<ConnKey>,
+    pub(in crate::link) failures: u32,
+    pub(in crate::link) form: ServiceIdForm,
+}
+
+/// All connections of a link.
+#[derive(Debug)]
+pub(in crate::link) struct Connections {
+    pub(in crate::link) map: HashMap<ConnKey, Connection>,
+    pub(in crate::link) by_qpn: HashMap<Qpn, ConnKey>,
+    /// Dials by peer and worker.
+    pub(in crate::link) dials: HashMap<PeerKey, Dial>,
+    /// Passive connections that are not closing.
+    pub(in crate::link) passive: Passive,
+    /// Active ones that no table has from some generation on, in its order.
+    pub(in crate::link) retiring: VecDeque<(u64, ConnKey)>,
+    index: LinkIndex,
+    /// Slots that tables of before a generation may still name.
+    pub(in crate::link) quarantine: VecDeque<(u64, WorkerIndex, RcSlot)>,
+    next_key: u64,
+}
+
+impl Connections {
+    pub(in crate::link) fn new(index: LinkIndex) -> Self {
+        Self {
+            map: HashMap::new(),
+            by_qpn: HashMap::new(),
+            dials: HashMap::new(),
+            passive: Passive::default(),
+            retiring: VecDeque::new(),
+            index,
+            quarantine: VecDeque::new(),
+            next_key: 1,
+        }
+    }
+
+    /// A new connection in its first state.
+    pub(in crate::link) fn add(
+        &mut self,
+        now: Instant,
+        side: Side,
+        worker: WorkerIndex,
+        peer: HardwareAddress,
+        psn: Psn,
+    ) -> ConnKey {
+        let key = ConnKey { link: self.index, number: self.next_key };
+        self.next_key += 1;
+        let conn = Connection {
+            side,
+            worker,
+            slot: None,
+            peer,
+            qpn: None,
+            handshake: false,
+            state: State::Creating,
+            closing: None,
+            patience: None,
+            psn,
+            receive: None,
+            send: None,
+            lid: Lid(0),
+            carried: false,
+            rnr_retry: RnrRetry::new(0),
+            kept: Kept::default(),
+            drain_tries: 0,
+            mtu: 0,
+            started: now,
+            live_since: None,
+            last_used: now,
+        };
+        self.map.insert(key, conn);
+        key
+    }
+
+    /// The live connection of `worker` to `peer` that we opened.
+    fn rc_path(&self, peer: HardwareAddress, worker: WorkerIndex) -> Option<RcPath> {
+        let dial = self.dials.get(&(peer.qpn, peer.gid, worker))?;
+        let conn = self.map.get(&dial.conn?)?;
+        conn.slot.filter(|_| conn.state == State::Live).map(|slot| RcPath { slot, mtu: conn.mtu })
+    }
+
+    /// How long the connection that is idle for the longest time has been so, if it is out of use.
+    pub(in crate::link) fn out_of_use(&self, now: Instant) -> Option<Duration> {
+        let (used, _) = self.passive.oldest()?;
+        Some(now.saturating_duration_since(used)).filter(|idle| *idle >= accept::OUT_OF_USE)
+    }
+
+    /// True if the connection still waits for its REQ to be sent.
+    pub(in crate::link) fn wants_handshake(&self, key: ConnKey) -> bool {
+        self.map.get(&key).is_some_and(|c| c.state == State::Dialling)
+    }
+
+    /// All connections; `ip` names the neighbour at an address.
+    pub(in crate::link) fn list(
+        &self,
+        now: Instant,
+        ip: impl Fn(HardwareAddress) -> Option<Ipv4Addr>,
+    ) -> Vec<ConnectionInfo> {
+        let mut all: Vec<_> = self
+            .map
+            .iter()
+            .map(|(key, c)| ConnectionInfo {
+                key: *key,
+                passive: c.is_passive(),
+                worker: c.worker,
+                qpn: c.qpn,
+                ip: ip(c.peer),
+                peer: c.peer,
+                state: c.state.name(),
+                mtu: c.mtu,
+                idle_ms: now.saturating_duration_since(c.last_used).as_millis() as u64,
+            })
+            .collect();
+        all.sort_by_key(|c| c.key);
+        all
+    }
+
+    /// Live connections to a peer that we opened, by worker.
+    pub(in crate::link) fn rc_paths(&self, ground: &Ground, peer: HardwareAddress) -> Vec<Option<RcPath>> {
+        ground.worker_indices().map(|worker| self.rc_path(peer, worker)).collect()
+    }
+
+    /// True while a connection of a worker's to a peer is being made.
+    pub(in crate::link) fn is_dialling(&self, peer: HardwareAddress, worker: WorkerIndex) -> bool {
+        let dial = self.dials.get(&(peer.qpn, peer.gid, worker));
+        let conn = dial.and_then(|dial| self.map.get(&dial.conn?));
+        conn.is_some_and(|conn| !conn.state.is_closing())
+    }
+
+    /// The peer at the other end of a connected queue pair.
+    pub(in crate::link) fn behind(&self, qpn: Qpn) -> Option<HardwareAddress> {
+        Some(self.map.get(self.by_qpn.get(&qpn)?)?.peer)
+    }
+}
+
+/// The connections at work: with what they need of the link.
+pub(in crate::link) struct Work<'a> {
+    pub(in crate::link) conns: &'a mut Connections,
+    pub(in crate::link) ground: &'a Ground,
+    pub(in crate::link) paths: &'a Paths,
+    pub(in crate::link) out: &'a mut Outbox,
+}
+
+impl Work<'_> {
+    /// Gives a connection its place in the worker's table, before its queue pair is created.
+    pub(in crate::link) fn lend_slot(&mut self, key: ConnKey, slot: RcSlot) {
+        match self.conns.map.get_mut(&key) {
+            Some(conn) => conn.slot = Some(slot),
+            None => debug_assert!(false, "a place for no connection"),
+        }
+    }
+
+    /// There is no place for a connection on its worker.
+    pub(in crate::link) fn no_slot(&mut self, now: Instant, key: ConnKey) {
+        self.step(now, key, Input::Refused, CloseReason::Full);
+    }
+
+    /// Gives a slot back, for use after all workers have taken up `generation`; 0 = at once.
+    fn put_slot(&mut self, generation: u64, worker: WorkerIndex, slot: RcSlot) {
+        if generation > 0 {
+            self.conns.quarantine.push_back((generation, worker, slot));
+        } else {
+            self.out.requests.push_back(Request::FreeSlot { worker, slot });
+        }
+    }
+
+    /// Slots that no table names any more are free.
+    pub(in crate::link) fn release_slots(&mut self) {
+        while let Some((needed, worker, slot)) = self.conns.quarantine.front().copied()
+            && needed <= self.out.quiescent
+        {
+            self.conns.quarantine.pop_front();
+            self.out.requests.push_back(Request::FreeSlot { worker, slot });
+        }
+    }
+
+    /// A worker has received from these queue pairs.
+    pub(in crate::link) fn received(&mut self, now: Instant, qpns: &[Qpn]) {
+        for qpn in qpns {
+            if let Some(key) = self.conns.by_qpn.get(qpn).copied() {
+                self.touch(now, key);
+            }
+        }
+    }
+
+    /// A passive connection has received; looked at no more than once a second for each.
+    fn touch(&mut self, now: Instant, key: ConnKey) {
+        let Some(conn) = self.conns.map.get_mut(&key) else { return };
+        conn.carried = true;
+        if now.saturating_duration_since(conn.last_used) < Duration::from_secs(1) {
+            return;
+        }
+        let file = conn.file();
+        conn.last_used = now;
+        self.conns.passive.touch(file, key, now);
+    }
+
+    /// Something befell a connected queue pair.
+    pub(in crate::link) fn note(&mut self, now: Instant, qpn: Qpn, note: WorkerNote) {
+        let Some(key) = self.conns.by_qpn.get(&qpn).copied() else { return };
+        let Some(conn) = self.conns.map.get(&key) else { return };
+        let input = match note {
+            WorkerNote::Fault => {
+                let gid = conn.peer.gid;
+                self.close(now, key, CloseReason::Fault);
+                // A send that got no answer may mean that the peer is behind another LID now.
+                self.out.words.push_back(Word::RefreshPath(gid));
+                return;
+            }
+            WorkerNote::CommunicationEstablished => {
+                self.out.requests.push_back(Request::Data(key));
+                Input::Established
+            }
+            WorkerNote::LastWqeReached => Input::LastWqe,
+            WorkerNote::Drained => Input::Drained,
+            // Receives complete elsewhere, so this says nothing about a passive one.
+            WorkerNote::Flushed if conn.is_passive() => return,
+            WorkerNote::Flushed => Input::Drained,
+        };
+        self.step(now, key, input, CloseReason::Fault);
+    }
+}

@@ -1,0 +1,129 @@
+//! What all parts of a link stand on: its settings, its port, its own address, and how far it has come. Lent to them to read.
+
+use cm::Path;
+use cm::port::PathKey;
+use hca::{AddressVector, GlobalRoute, PortState, UdDestination};
+use ib_wire::ipoib::{AddressFlags, HardwareAddress};
+use ib_wire::mad::MadAddress;
+use ib_wire::{Gid, PKey, QKey, Qpn};
+
+use super::own_address::OwnAddress;
+use super::settings::{LinkSettings, Mode, PortFacts, WorkerIndex};
+
+/// How far a shutdown has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    /// None was asked for.
+    Running,
+    /// Connections are being closed.
+    Closing,
+    /// Groups are being left.
+    Leaving,
+    /// Complete.
+    Stopped,
+}
+
+/// The ground of one link.
+#[derive(Debug)]
+pub(super) struct Ground {
+    pub(super) settings: LinkSettings,
+    pub(super) port: PortFacts,
+    pub(super) own: OwnAddress,
+    pub(super) stage: Stage,
+    /// It asks in the name of those whom its owner stands for.
+    pub(super) speaks: bool,
+    /// Broadcast group joined, port active.
+    pub(super) up: bool,
+}
+
+impl Ground {
+    /// A link that knows nothing of its port.
+    pub(super) fn new(settings: LinkSettings) -> Self {
+        Self {
+            settings,
+            port: PortFacts::DOWN,
+            own: OwnAddress::default(),
+            stage: Stage::Running,
+            speaks: true,
+            up: false,
+        }
+    }
+
+    pub(super) fn is_shutting_down(&self) -> bool {
+        self.stage != Stage::Running
+    }
+
+    /// True if packets can come and go.
+    pub(super) fn is_at_work(&self) -> bool {
+        self.up && !self.is_shutting_down()
+    }
+
+    /// True if management datagrams can be sent and the P_Key is there.
+    pub(super) fn port_usable(&self) -> bool {
+        self.port.state == PortState::Active && self.port.pkey_index.is_some()
+    }
+
+    /// Indices of all workers.
+    pub(super) fn worker_indices(&self) -> impl Iterator<Item = WorkerIndex> + use<> {
+        // There are no more than 255, as was checked.
+        (0..self.settings.workers.len().min(255) as u8).map(WorkerIndex)
+    }
+
+    /// The link-layer address of a worker, with the flag of connected mode if it is in force.
+    pub(super) fn address(&self, worker: WorkerIndex) -> Option<HardwareAddress> {
+        let qpn = self.settings.workers.get(usize::from(worker.0))?.ud_qpn;
+        let flags = match self.settings.mode {
+            Mode::Datagram => AddressFlags::NONE,
+            Mode::Connected => AddressFlags::RC,
+        };
+        Some(HardwareAddress { flags, qpn, gid: self.port.gid })
+    }
+
+    /// True for a link-layer address of ours.
+    pub(super) fn is_own(&self, address: HardwareAddress) -> bool {
+        self.own.is(address.gid) && self.settings.workers.iter().any(|w| w.ud_qpn == address.qpn)
+    }
+
+    /// Subnet administration, as the port sees it.
+    pub(super) fn sm(&self) -> MadAddress {
+        MadAddress::gsi(self.port.sm_lid, self.port.sm_sl)
+    }
+
+    /// The partition as paths and groups name it.
+    pub(super) fn full_pkey(&self) -> PKey {
+        PKey(self.settings.pkey.0 | 0x8000)
+    }
+
+    /// The name of the path to a port.
+    pub(super) fn path_key(&self, dgid: Gid) -> PathKey {
+        PathKey { pkey: self.full_pkey(), dgid }
+    }
+
+    /// True if packets need a GRH; not where only our subnet's name has changed, for the peer may have dropped the old one.
+    fn needs_grh(&self, path: &Path) -> bool {
+        path.needs_grh() && (path.hop_limit > 1 || !self.own.is_left_behind(path.dgid))
+    }
+
+    /// The address vector of a path.
+    pub(super) fn address_vector(&self, path: &Path) -> AddressVector {
+        let bits = path.slid.0.wrapping_sub(self.port.lid.0);
+        AddressVector {
+            dlid: path.dlid,
+            sl: path.sl,
+            src_path_bits: if bits < 128 { bits as u8 } else { 0 },
+            rate: path.rate,
+            grh: self.needs_grh(path).then_some(GlobalRoute {
+                dgid: path.dgid,
+                sgid_index: 0,
+                flow_label: path.flow_label.get(),
+                hop_limit: path.hop_limit,
+                traffic_class: path.traffic_class,
+            }),
+        }
+    }
+
+    /// A datagram destination at the end of a path.
+    pub(super) fn ud_destination(&self, path: &Path, qpn: Qpn, qkey: QKey) -> UdDestination {
+        UdDestination { av: self.address_vector(path), qpn, qkey }
+    }
+}
