@@ -128,6 +128,7 @@ pub(crate) fn run(way: Way, pcap: &Path, seconds: f64) -> Result<Sample, String>
         tx_descriptors: DESCRIPTORS,
         mtu: 1500,
         promiscuous: false,
+        offloads: true,
     };
     let (port, mut eth_queues) = EthPort::start(None, &eth_config, &pool).map_err(text)?;
     let eth = eth_queues.pop().ok_or("the port has no queue")?;

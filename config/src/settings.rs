@@ -90,6 +90,8 @@ section! {
         pub tx_descriptors: u16 = 1024 => 64..=32_768, Restart;
         /// Receive frames for all addresses. Not needed: the gateway answers ARP with its own.
         pub promiscuous: bool = false, Restart;
+        /// Let the port take VLAN tags off and put them on, and check IPv4 headers, where it can.
+        pub offloads: bool = true, Restart;
     }
 }
 

@@ -14,7 +14,8 @@ use ipoib_fwd::forward::{
     Draft, EthNeighbour, EthVerdict, FrameHead, GatewayAddress, IbNeighbour, IbVerdict, Prefix, RcPaths,
     Role, Route, Routes, SegmentTable, Settings, Via, eth_to_ib, ib_to_eth,
 };
-use pmd::hca::{RcSlot, Source, UdSource};
+use pmd::hca::{Checksum, RcSlot, Source, UdSource};
+use pmd::mem::{FrameFacts, FrameTag};
 
 const OWN_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 0xfe]);
 const HOST_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
@@ -78,7 +79,9 @@ fn ethernet(head: &[u8], stripped: Option<u16>, frame_len: usize, table: &Segmen
         Via::Rc(_) => RC_MTU as u16 - IPOIB_HEADER_LEN as u16,
         Via::Ud(_) | Via::Group(_) => table.settings.ud_ip_mtu(),
     };
-    let front = match FrameHead::parse(head, stripped) {
+    let facts =
+        FrameFacts { tag: stripped.map_or(FrameTag::InFrame, FrameTag::Taken), ..FrameFacts::default() };
+    let front = match FrameHead::parse(head, facts) {
         Ok(front) => front,
         Err(reason) => return assert!(matches!(reason, DropReason::Truncated | DropReason::VlanStacked)),
     };
@@ -97,7 +100,7 @@ fn ethernet(head: &[u8], stripped: Option<u16>, frame_len: usize, table: &Segmen
 }
 
 fn infiniband(head: &[u8], message_len: usize, source: &Source, table: &SegmentTable<u8>) {
-    match ib_to_eth(head, message_len, source, table) {
+    match ib_to_eth(head, message_len, source, Checksum::Unknown, table) {
         IbVerdict::Forward { header, ip_len, .. } => {
             assert!(
                 ip_len <= table.settings.eth_mtu && usize::from(ip_len) + IPOIB_HEADER_LEN <= message_len
@@ -126,7 +129,7 @@ pub fn run(bytes: &[u8]) {
     let Some(draft) = draft(role) else { return };
     let table = draft.table();
     let header = match flags & 1 {
-        0 => FrameHead::parse(&packet, None).map_or(ETHERNET_HEADER_LEN, |front| front.len),
+        0 => FrameHead::parse(&packet, FrameFacts::default()).map_or(ETHERNET_HEADER_LEN, |front| front.len),
         _ => IPOIB_HEADER_LEN,
     };
     if flags & 2 == 0

@@ -5,18 +5,20 @@ use std::ffi::{CStr, CString};
 use std::fmt;
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
 use dpdk_sys as sys;
 use parking_lot::Mutex;
 
 use crate::eal::Hold;
-use crate::mem::{Mbuf, Pool};
+use crate::mem::Pool;
+
+mod offload;
+mod queue;
+
+pub use offload::EthOffloads;
+pub use queue::{Burst, EthQueue};
 
 /// A data room that AF_XDP can use on every machine.
 const AF_XDP_ROOM: usize = 2048;
-
-/// Frames of one receive or transmit call.
-pub type Burst = ArrayVec<Mbuf, 32>;
 
 /// Why a port cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +77,8 @@ pub struct EthConfig {
     pub mtu: u16,
     /// Receive frames for all addresses.
     pub promiscuous: bool,
+    /// Let the port do what it can of [`EthOffloads`].
+    pub offloads: bool,
 }
 
 /// A 6-byte address.
@@ -112,6 +116,7 @@ pub struct EthPort {
     running: Arc<Running>,
     name: String,
     mac: Mac,
+    offloads: EthOffloads,
 }
 
 /// A running port, which it is the only one to name.
@@ -149,17 +154,6 @@ impl fmt::Debug for EthPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "EthPort({})", self.name)
     }
-}
-
-/// One queue pair of a port, for one worker.
-#[derive(Debug)]
-pub struct EthQueue {
-    port: u16,
-    queue: u16,
-    _running: Arc<Running>,
-    /// The driver sends the first segment only: longer chains must be copied.
-    one_segment: bool,
-    pool: Pool,
 }
 
 fn name_of(id: u16) -> String {
@@ -273,6 +267,8 @@ impl EthPort {
         if multi_segment {
             conf.txmode.offloads |= sys::SHIM_TX_OFFLOAD_MULTI_SEGS;
         }
+        let offloads = if config.offloads { EthOffloads::of(&info) } else { EthOffloads::default() };
+        offloads.ask_for(&mut conf);
         // As ethdev has it: what a frame is longer than its payload, told by the driver or Ethernet header and CRC.
         let overhead = match info.max_mtu {
             u16::MAX => 18,
@@ -343,10 +339,11 @@ impl EthPort {
                 queue,
                 _running: Arc::clone(&running),
                 one_segment: !multi_segment,
+                inserts_tags: offloads.insert_tags,
                 pool: pool.clone(),
             })
             .collect();
-        Ok((Self { running, name, mac: mac.addr_bytes }, queues))
+        Ok((Self { running, name, mac: mac.addr_bytes, offloads }, queues))
     }
 
     /// Its DPDK name.
@@ -359,6 +356,12 @@ impl EthPort {
     #[must_use]
     pub const fn mac(&self) -> Mac {
         self.mac
+    }
+
+    /// What it does beside moving frames.
+    #[must_use]
+    pub const fn offloads(&self) -> EthOffloads {
+        self.offloads
     }
 
     /// State of its link. A port that cannot tell counts as up.
@@ -390,65 +393,6 @@ impl EthPort {
     }
 }
 
-impl EthQueue {
-    /// Receives frames into an empty or part-filled burst; returns how many came.
-    pub fn rx_burst(&mut self, burst: &mut Burst) -> usize {
-        let (length, room) = (burst.len(), burst.remaining_capacity());
-        // SAFETY: an `Mbuf` is a pointer to a chain, and there is room for `room` of them behind the burst's last; the queue
-        // is set up and used by this worker only, and the driver gives `count` chains away, at most `room`.
-        let count = unsafe {
-            let behind = burst.as_mut_ptr().add(length).cast::<*mut sys::rte_mbuf>();
-            let count = sys::shim_eth_rx_burst(self.port, self.queue, behind, room as u16);
-            burst.set_len(length + usize::from(count));
-            count
-        };
-        count.into()
-    }
-
-    /// Sends frames, oldest first; what the port does not take stays in the burst. Returns how many it took.
-    pub fn tx_burst(&mut self, burst: &mut Burst) -> usize {
-        if self.one_segment {
-            self.make_single(burst);
-        }
-        let length = burst.len();
-        let raw = burst.as_mut_ptr().cast::<*mut sys::rte_mbuf>();
-        // SAFETY: an `Mbuf` is a pointer to a chain, and these are ours to give; the queue is set up and used by this worker
-        // only. The driver has taken the first `sent`, the others move up.
-        let sent = unsafe {
-            burst.set_len(0);
-            let sent = sys::shim_eth_tx_burst(self.port, self.queue, raw, length as u16);
-            let left = length - usize::from(sent);
-            std::ptr::copy(raw.add(sent.into()), raw, left);
-            burst.set_len(left);
-            sent
-        };
-        sent.into()
-    }
-
-    /// Drivers that send one segment only get one; a frame that fits no buffer is dropped.
-    fn make_single(&self, burst: &mut Burst) {
-        let mut at = 0;
-        while let Some(frame) = burst.get_mut(at) {
-            if frame.segment_count() == 1 {
-                at += 1;
-                continue;
-            }
-            let length = frame.len();
-            let single = self.pool.alloc().and_then(|mut one| {
-                let read = frame.read(0, one.append(length)?);
-                (read == length).then_some(one)
-            });
-            match single {
-                Some(one) => {
-                    *frame = one;
-                    at += 1;
-                }
-                None => drop(burst.remove(at)),
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -468,8 +412,14 @@ mod tests {
         crate::eal::for_tests();
         let pool =
             Pool::create("none", &PoolConfig { count: 64, data_room: 2048, cache: 0, socket: -1 }).unwrap();
-        let config =
-            EthConfig { queues: 1, rx_descriptors: 64, tx_descriptors: 64, mtu: 1500, promiscuous: false };
+        let config = EthConfig {
+            queues: 1,
+            rx_descriptors: 64,
+            tx_descriptors: 64,
+            mtu: 1500,
+            promiscuous: false,
+            offloads: true,
+        };
         let error = EthPort::start(None, &config, &pool).unwrap_err().to_string();
         assert!(error.contains("--vdev"), "{error}");
     }

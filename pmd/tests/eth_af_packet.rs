@@ -49,8 +49,14 @@ fn frames_of_several_segments_arrive_whole() {
     let eal = Eal::init(words.split_whitespace().map(str::to_owned)).unwrap();
     let pool =
         Pool::create("frames", &PoolConfig { count: 512, data_room: 2048, cache: 0, socket: -1 }).unwrap();
-    let config =
-        EthConfig { queues: 1, rx_descriptors: 64, tx_descriptors: 64, mtu: 1500, promiscuous: true };
+    let config = EthConfig {
+        queues: 1,
+        rx_descriptors: 64,
+        tx_descriptors: 64,
+        mtu: 1500,
+        promiscuous: true,
+        offloads: true,
+    };
     let long = EthConfig { mtu: 1501, ..config };
     let error = EthPort::start(Some("net_af_packet0"), &long, &pool).unwrap_err().to_string();
     assert!(error.contains("at most 1500"), "{error}");

@@ -25,7 +25,14 @@ fn pool(name: &str, count: u32, data_room: u16) -> Pool {
 }
 
 fn config() -> EthConfig {
-    EthConfig { queues: 1, rx_descriptors: 256, tx_descriptors: 256, mtu: 1500, promiscuous: true }
+    EthConfig {
+        queues: 1,
+        rx_descriptors: 256,
+        tx_descriptors: 256,
+        mtu: 1500,
+        promiscuous: true,
+        offloads: true,
+    }
 }
 
 #[test]

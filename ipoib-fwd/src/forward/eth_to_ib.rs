@@ -135,7 +135,8 @@ fn decide<'t, D: Clone>(
         }
     }
     let packet_len = frame_len.checked_sub(front.len).ok_or(DropReason::Truncated)?;
-    let packet = Ipv4View::parse(head.get(front.len..).unwrap_or_default(), packet_len)?;
+    let packet = head.get(front.len..).unwrap_or_default();
+    let packet = Ipv4View::parse_received(packet, packet_len, front.checksum)?;
     let cast = classify(&packet, link_cast, settings)?;
     if cast == Cast::Gateway {
         return Ok(EthVerdict::Punt(Punt::Local));

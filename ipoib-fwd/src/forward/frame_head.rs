@@ -5,6 +5,8 @@ use ipoib::net::be16;
 use ipoib::net::ethernet::{
     ETHERNET_HEADER_LEN, ETHERTYPE_SERVICE_VLAN, ETHERTYPE_VLAN, EthernetHeader, VLAN_TAG_LEN, vid_of,
 };
+use pmd::hca::Checksum;
+use pmd::mem::{FrameFacts, FrameTag};
 
 /// The headers of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,29 +17,35 @@ pub struct FrameHead {
     pub vid: u16,
     /// Bytes in front of the packet.
     pub len: usize,
+    /// What the port says of the checksum of the packet's header.
+    pub checksum: Checksum,
 }
 
 impl FrameHead {
-    /// Reads the head of a frame. `stripped` is the tag's control information if the port has taken the tag off.
+    /// Reads the head of a frame; `facts` is what the port that received it told.
     #[inline]
-    pub fn parse(frame: &[u8], stripped: Option<u16>) -> Result<Self, DropReason> {
+    pub fn parse(frame: &[u8], facts: FrameFacts) -> Result<Self, DropReason> {
         let ethernet = EthernetHeader::parse(frame)?;
+        let FrameFacts { tag, checksum } = facts;
         let tagged = matches!(ethernet.ethertype, ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN);
-        if !tagged {
-            return Ok(Self { ethernet, vid: stripped.map_or(0, vid_of), len: ETHERNET_HEADER_LEN });
-        }
-        Self::tagged(frame, ethernet, stripped)
+        let vid = match tag {
+            FrameTag::InFrame if tagged => return Self::tagged(frame, ethernet, checksum),
+            FrameTag::InFrame => 0,
+            FrameTag::Taken(control) if !tagged => vid_of(control),
+            FrameTag::Taken(_) | FrameTag::Stacked => return Err(DropReason::VlanStacked),
+        };
+        Ok(Self { ethernet, vid, len: ETHERNET_HEADER_LEN, checksum })
     }
 
     #[cold]
-    fn tagged(frame: &[u8], outer: EthernetHeader, stripped: Option<u16>) -> Result<Self, DropReason> {
+    fn tagged(frame: &[u8], outer: EthernetHeader, checksum: Checksum) -> Result<Self, DropReason> {
         let tag = be16(frame, ETHERNET_HEADER_LEN).ok_or(DropReason::Truncated)?;
         let ethertype = be16(frame, ETHERNET_HEADER_LEN + 2).ok_or(DropReason::Truncated)?;
         let stacked = |kind| matches!(kind, ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN);
-        if stripped.is_some() || outer.ethertype == ETHERTYPE_SERVICE_VLAN || stacked(ethertype) {
+        if outer.ethertype == ETHERTYPE_SERVICE_VLAN || stacked(ethertype) {
             return Err(DropReason::VlanStacked);
         }
         let len = ETHERNET_HEADER_LEN + VLAN_TAG_LEN;
-        Ok(Self { ethernet: EthernetHeader { ethertype, ..outer }, vid: vid_of(tag), len })
+        Ok(Self { ethernet: EthernetHeader { ethertype, ..outer }, vid: vid_of(tag), len, checksum })
     }
 }

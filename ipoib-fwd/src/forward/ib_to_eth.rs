@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use pmd::hca::Source;
+use pmd::hca::{Checksum, Source};
 
 use super::rules::{Cast, LinkCast, check_role, classify};
 use super::tables::{NeighbourIndex, SegmentTable};
@@ -56,16 +56,18 @@ pub enum IbVerdict {
 }
 
 /// Decides on a message that came in by a queue pair. `head` is its first bytes from the encapsulation header on, with
-/// all headers (64 bytes are always enough), `message_len` its length, `source` how it came.
+/// all headers (64 bytes are always enough), `message_len` its length, `source` how it came,
+/// `checksum` what the device says of the packet's header.
 #[inline]
 #[must_use]
 pub fn ib_to_eth<D: Clone>(
     head: &[u8],
     message_len: usize,
     source: &Source,
+    checksum: Checksum,
     table: &SegmentTable<D>,
 ) -> IbVerdict {
-    decide(head, message_len, source, table).unwrap_or_else(IbVerdict::Drop)
+    decide(head, message_len, source, checksum, table).unwrap_or_else(IbVerdict::Drop)
 }
 
 #[inline]
@@ -73,6 +75,7 @@ fn decide<D: Clone>(
     head: &[u8],
     message_len: usize,
     source: &Source,
+    checksum: Checksum,
     table: &SegmentTable<D>,
 ) -> Result<IbVerdict, DropReason> {
     let settings = &table.settings;
@@ -110,7 +113,8 @@ fn decide<D: Clone>(
             return Err(DropReason::PeerGateway);
         }
     }
-    let packet = Ipv4View::parse(head.get(IPOIB_HEADER_LEN..).unwrap_or_default(), packet_len)?;
+    let packet = head.get(IPOIB_HEADER_LEN..).unwrap_or_default();
+    let packet = Ipv4View::parse_received(packet, packet_len, checksum)?;
     let cast = classify(&packet, link_cast, settings)?;
     if cast == Cast::Gateway {
         return Ok(IbVerdict::Punt(Punt::Local));

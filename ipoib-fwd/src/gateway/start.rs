@@ -197,6 +197,7 @@ impl Start {
             tx_descriptors: config.ethernet.tx_descriptors,
             mtu: config.ethernet.mtu,
             promiscuous: config.ethernet.promiscuous,
+            offloads: config.ethernet.offloads,
         };
         let (port, queues) = EthPort::start(segment.ethernet.as_deref(), &ethernet, &pool)?;
         let soft = match &device {

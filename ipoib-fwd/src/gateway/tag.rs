@@ -4,7 +4,14 @@ use ipoib::net::ethernet::{ETHERTYPE_VLAN, VLAN_TAG_LEN};
 use pmd::mem::Mbuf;
 
 /// Bytes of the two addresses, behind which a tag lies.
-const ADDRESSES: usize = 12;
+pub(super) const ADDRESSES: usize = 12;
+
+/// A tag on the wire.
+pub(super) const fn bytes(control: u16) -> [u8; VLAN_TAG_LEN] {
+    let [k0, k1] = ETHERTYPE_VLAN.to_be_bytes();
+    let [v0, v1] = control.to_be_bytes();
+    [k0, k1, v0, v1]
+}
 
 /// Puts a tag with this VLAN identifier, of priority 0, into a frame that has none. False if there is no room in front.
 #[inline]
@@ -15,10 +22,8 @@ pub(super) fn insert(frame: &mut Mbuf, vid: u16) -> bool {
     let data = frame.data_mut();
     let Some(front) = data.get_mut(..ADDRESSES + VLAN_TAG_LEN) else { return false };
     front.copy_within(VLAN_TAG_LEN.., 0);
-    let [k0, k1] = ETHERTYPE_VLAN.to_be_bytes();
-    let [v0, v1] = vid.to_be_bytes();
     if let Some(tag) = front.last_chunk_mut() {
-        *tag = [k0, k1, v0, v1];
+        *tag = bytes(vid);
     }
     true
 }

@@ -11,8 +11,8 @@ use dataplane::ring::Sender;
 use dataplane::table::Reader;
 use dataplane::worker::{Turn, Worker};
 use pmd::eth::{Burst, EthQueue};
-use pmd::hca::{PostError, Queues, Received, RxBurst, Source, UdSlot, UdSource};
-use pmd::mem::{Mbuf, Pool};
+use pmd::hca::{Checksum, PostError, Queues, Received, RxBurst, Source, UdSlot, UdSource};
+use pmd::mem::{FrameFacts, FrameTag, Mbuf, Pool};
 use tap::{FrameKind, Tap, TapDirection};
 
 use crate::counter::{Traffic, WorkerCounters};
@@ -26,7 +26,8 @@ use endpoint::{LinkWorker, Note, RING, note};
 use ib_wire::Qpn;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{LinkIndex, WorkerIndex};
-use ipoib::net::ethernet::ETHERNET_HEADER_LEN;
+use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4};
+use ipoib::net::ipv4;
 use ipoib::net::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER};
 
 use super::cut;
@@ -185,10 +186,10 @@ impl<Q: Queues> GatewayWorker<Q> {
             match command {
                 GatewayCommand::SendEthernet(_, frame) => hands.push_frame(frame, table.settings.vlan),
                 GatewayCommand::Forward(_, Side::InfiniBand, message) => {
-                    hands.take_message(message, &Source::Rc, None, segment, table);
+                    hands.take_message(message, &Source::Rc, Checksum::Unknown, None, segment, table);
                 }
                 GatewayCommand::Forward(_, Side::Ethernet, frame) => {
-                    match FrameHead::parse(head(&frame), None) {
+                    match FrameHead::parse(head(&frame), FrameFacts::default()) {
                         Ok(front) => hands.take_frame(frame, &front, segment, table),
                         Err(reason) => hands.counters.drop(reason),
                     }
@@ -230,12 +231,17 @@ impl<Q: Queues> GatewayWorker<Q> {
             return false;
         }
         let (tables, mut hands) = self.hands();
-        for frame in burst {
+        for mut frame in burst {
+            let facts = frame.frame_facts();
             hands.counters.packet(Traffic::EthReceive, frame.len());
             if let Some(tap) = hands.tap {
-                offer(tap, TapDirection::Received, &frame);
+                let tag = if let FrameTag::Taken(control) = facts.tag { Some(control) } else { None };
+                offer(tap, TapDirection::Received, &frame, tag);
             }
-            match FrameHead::parse(head(&frame), None) {
+            if facts.checksum == Checksum::Missing {
+                complete(&mut frame);
+            }
+            match FrameHead::parse(head(&frame), facts) {
                 Ok(front) => match tables.of_vlan(ETHERNET_PORT, front.vid) {
                     Some((segment, table)) => hands.take_frame(frame, &front, segment, table),
                     None => hands.counters.drop(DropReason::VlanUnknown),
@@ -254,7 +260,7 @@ impl<Q: Queues> GatewayWorker<Q> {
             return false;
         }
         let (tables, mut hands) = self.hands();
-        for Received { buf, qpn, ud, source } in burst {
+        for Received { buf, qpn, ud, source, checksum } in burst {
             hands.counters.packet(path_of(&source), buf.len());
             if matches!(source, Source::Rc) {
                 hands.receivers.mark(qpn);
@@ -262,7 +268,7 @@ impl<Q: Queues> GatewayWorker<Q> {
             match ud.and_then(|ud| tables.of_link(ud.0)) {
                 Some((segment, table)) => {
                     let origin = Some(origin_of(&source, qpn));
-                    hands.take_message(buf, &source, origin, segment, table);
+                    hands.take_message(buf, &source, checksum, origin, segment, table);
                 }
                 None => hands.counters.drop(DropReason::LinkUnknown),
             }
@@ -335,9 +341,27 @@ const fn share(cause: &Cause) -> (usize, DropReason) {
     }
 }
 
-/// Offers a frame to a tap.
-fn offer(tap: &mut Tap, direction: TapDirection, frame: &Mbuf) {
-    tap.offer_parts(FrameKind::Ethernet, direction, frame.segments().map(|s| s.bytes));
+/// Offers a frame to a tap, with the tag that the port took off or will put on.
+fn offer(tap: &mut Tap, direction: TapDirection, frame: &Mbuf, tag: Option<u16>) {
+    let segments = frame.segments().map(|s| s.bytes);
+    let Some(control) = tag else { return tap.offer_parts(FrameKind::Ethernet, direction, segments) };
+    let first = frame.data();
+    let (addresses, rest) = first.split_at_checked(tag::ADDRESSES).unwrap_or((first, &[]));
+    let tag = tag::bytes(control);
+    let parts = [addresses, &tag, rest].into_iter().chain(segments.skip(1));
+    tap.offer_parts(FrameKind::Ethernet, direction, parts);
+}
+
+/// Fills in the checksum of an IPv4 header that the port says has none.
+#[cold]
+fn complete(frame: &mut Mbuf) {
+    let plain = FrameHead::parse(head(frame), FrameFacts::default());
+    if let Ok(FrameHead { len, ethernet, .. }) = plain
+        && ethernet.ethertype == ETHERTYPE_IPV4
+        && let Some(packet) = frame.data_mut().get_mut(len..)
+    {
+        ipv4::complete(packet);
+    }
 }
 
 /// The first bytes of a packet: all that its headers can be.
@@ -385,11 +409,12 @@ impl<Q: Queues> Hands<'_, Q> {
         &mut self,
         message: Mbuf,
         source: &Source,
+        checksum: Checksum,
         origin: Option<Origin>,
         segment: SegmentIndex,
         table: &SegmentTable<Q::Destination>,
     ) {
-        let verdict = ib_to_eth(head(&message), message.len(), source, table);
+        let verdict = ib_to_eth(head(&message), message.len(), source, checksum, table);
         if let IbVerdict::Forward { neighbour: None, .. } | IbVerdict::Fragment { neighbour: None, .. } =
             verdict
             && !self.is_calm(segment, head(&message), IPOIB_HEADER_LEN)
@@ -402,16 +427,18 @@ impl<Q: Queues> Hands<'_, Q> {
     /// Queues a frame for the Ethernet port, with the tag of its VLAN.
     #[inline]
     fn push_frame(&mut self, mut frame: Mbuf, vlan: Option<u16>) {
-        if let Some(vid) = vlan
-            && !tag::insert(&mut frame, vid)
-        {
-            return self.counters.drop(DropReason::NoBuffers);
+        if let Some(vid) = vlan {
+            if self.eth.inserts_tags() {
+                frame.wish_tag(vid);
+            } else if !tag::insert(&mut frame, vid) {
+                return self.counters.drop(DropReason::NoBuffers);
+            }
         }
         if self.eth_tx.is_full() {
             self.flush_ethernet();
         }
         if let Some(tap) = self.tap {
-            offer(tap, TapDirection::Sent, &frame);
+            offer(tap, TapDirection::Sent, &frame, frame.wished_tag());
         }
         if self.eth_tx.try_push(frame).is_err() {
             self.counters.drop(DropReason::EthQueueFull);

@@ -12,7 +12,7 @@ use super::object::qp::{Qp, QpKind};
 use super::scatter::ScatterError;
 use super::wqe::{self, Control, Pieces};
 use hca::{QpState, WcStatus};
-use prm::{ControlSegment, Cqe, CqeOpcode, DatagramAddress, SendOpcode, cqe_flags};
+use prm::{ControlSegment, Cqe, CqeOpcode, DatagramAddress, SendOpcode, cqe_flags, cqe_headers};
 
 /// Sends the next datagram.
 pub(crate) fn step(qp: &mut Qp, dev: &mut Device) -> Step {
@@ -196,8 +196,28 @@ fn accept(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Option<DropRea
         cqe.imm_inval_pkey.set(u32::from_be_bytes(imm));
         opcode = CqeOpcode::ReceiveSendImm;
     }
+    // At an Ethernet port this would tell of the header that carries the datagram.
+    if matches!(packet.network, NetworkHeader::None | NetworkHeader::Grh(_))
+        && has_good_ipv4(packet.payload())
+    {
+        cqe.hds_ip_ext = cqe_headers::L3_OK;
+        cqe.l4_hdr_type = cqe_headers::L3_IPV4 << cqe_headers::L3_SHIFT;
+    }
     cqe.byte_cnt.set(total as u32);
     cqe.wqe_counter.set(counter);
     dev.complete_receive(&face, cqe, opcode, packet.bth().solicited);
     None
+}
+
+/// True for an IPoIB message (RFC 4391 6) that begins with an IPv4 header whose checksum is right (RFC 791 3.1).
+fn has_good_ipv4(message: &[u8]) -> bool {
+    let [8, 0, _, _, packet @ ..] = message else { return false };
+    let len =
+        packet.first().map_or(0, |&first| if first >> 4 == 4 { usize::from(first & 0xf) * 4 } else { 0 });
+    let Some(header) = packet.get(..len).filter(|header| header.len() >= 20) else { return false };
+    let (words, _) = header.as_chunks::<2>();
+    let sum: u32 = words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
+    // One's complement: the carries are added; twice, since the first time may carry again.
+    let folded = (sum & 0xffff) + (sum >> 16);
+    (folded & 0xffff) + (folded >> 16) == 0xffff
 }

@@ -26,6 +26,13 @@ static const size_t SHIM_MBUF_PKT_LEN = offsetof(struct rte_mbuf, pkt_len);
 static const size_t SHIM_MBUF_DATA_LEN = offsetof(struct rte_mbuf, data_len);
 static const size_t SHIM_MBUF_POOL = offsetof(struct rte_mbuf, pool);
 static const size_t SHIM_MBUF_NEXT = offsetof(struct rte_mbuf, next);
+static const size_t SHIM_MBUF_VLAN_TCI = offsetof(struct rte_mbuf, vlan_tci);
+
+static const uint64_t SHIM_RX_VLAN_STRIPPED = RTE_MBUF_F_RX_VLAN_STRIPPED;
+static const uint64_t SHIM_RX_QINQ = RTE_MBUF_F_RX_QINQ | RTE_MBUF_F_RX_QINQ_STRIPPED;
+static const uint64_t SHIM_RX_IP_CKSUM_GOOD = RTE_MBUF_F_RX_IP_CKSUM_GOOD;
+static const uint64_t SHIM_RX_IP_CKSUM_BAD = RTE_MBUF_F_RX_IP_CKSUM_BAD;
+static const uint64_t SHIM_TX_VLAN = RTE_MBUF_F_TX_VLAN;
 
 static const uint32_t SHIM_MAX_SEGS = RTE_MBUF_MAX_NB_SEGS;
 static const uint32_t SHIM_HEADROOM = RTE_PKTMBUF_HEADROOM;
@@ -35,6 +42,9 @@ static const uint32_t SHIM_MAX_LCORE = RTE_MAX_LCORE;
 static const uint32_t SHIM_MAX_ETHPORTS = RTE_MAX_ETHPORTS;
 static const uint64_t SHIM_TX_OFFLOAD_MULTI_SEGS = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
 static const uint64_t SHIM_RX_OFFLOAD_SCATTER = RTE_ETH_RX_OFFLOAD_SCATTER;
+static const uint64_t SHIM_TX_OFFLOAD_VLAN_INSERT = RTE_ETH_TX_OFFLOAD_VLAN_INSERT;
+static const uint64_t SHIM_RX_OFFLOAD_VLAN_STRIP = RTE_ETH_RX_OFFLOAD_VLAN_STRIP;
+static const uint64_t SHIM_RX_OFFLOAD_IPV4_CKSUM = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM;
 static const uint64_t SHIM_RSS_IP_PORTS = RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP;
 
 const char *shim_pmd_dir(void);

@@ -19,6 +19,8 @@ pub struct DeviceAttributes {
     pub max_wr: u32,
     /// Most scatter elements in one SRQ entry.
     pub max_srq_sge: u32,
+    /// True if it checks the headers of IPv4 packets in datagrams of InfiniBand ports.
+    pub checks_ipv4: bool,
 }
 
 /// Logical state of a port (IBA 14.2.5.6).

@@ -5,6 +5,7 @@
 //! * [`DeviceAttributes`], [`PortAttributes`], [`AsyncEvent`] – what a device is and what befalls it.
 //! * [`QpState`], [`QpTransition`] – life of a queue pair (IBA 10.3.1).
 //! * [`QueuesConfig`], [`UdConfig`], [`RcConfig`] – a worker's queues.
+//! * [`Checksum`] – what a device tells of packets inside of messages.
 //! * [`Source`], [`WcStatus`], [`QpEvent`] – what comes of receives and sends.
 #![forbid(unsafe_code)]
 
@@ -12,6 +13,7 @@ mod address;
 mod completion;
 mod device;
 mod error;
+mod offload;
 mod qp;
 mod queues;
 
@@ -20,5 +22,6 @@ pub use completion::{PostError, QpEvent, QpFault, WcStatus};
 pub use device::{AsyncEvent, DeviceAttributes, LinkLayer, PortAttributes, PortState};
 pub use error::HcaError;
 pub use ib_wire::PortNumber;
+pub use offload::Checksum;
 pub use qp::{QpState, QpTransition, RcToReceive, RcToSend};
 pub use queues::{BURST, QueuesConfig, QueuesId, RcConfig, RcSlot, Source, UdConfig, UdSlot, UdSource};

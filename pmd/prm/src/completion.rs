@@ -82,6 +82,20 @@ pub mod cqe_flags {
     pub const ROCE_IPV4: u32 = 0x0200_0000;
 }
 
+/// Parts of [`Cqe::hds_ip_ext`] and [`Cqe::l4_hdr_type`].
+pub mod cqe_headers {
+    /// In `hds_ip_ext`: the checksum of the IP header is right.
+    pub const L3_OK: u8 = 0x02;
+    /// In `hds_ip_ext`: that of the TCP or UDP packet is right.
+    pub const L4_OK: u8 = 0x04;
+    /// Shift of the kind of IP header in `l4_hdr_type`, two bits.
+    pub const L3_SHIFT: u32 = 2;
+    /// IPv6.
+    pub const L3_IPV6: u8 = 1;
+    /// IPv4.
+    pub const L3_IPV4: u8 = 2;
+}
+
 /// A completion queue entry.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -100,9 +114,9 @@ pub struct Cqe {
     pub slid: U16,
     /// See [`cqe_flags`].
     pub flags_rqpn: U32,
-    /// Header flags of Ethernet receives.
+    /// What was found out about the headers of an Ethernet frame or IPoIB datagram: see [`cqe_headers`].
     pub hds_ip_ext: u8,
-    /// Header types of Ethernet receives.
+    /// Their types: see [`cqe_headers`].
     pub l4_hdr_type: u8,
     /// VLAN tag of Ethernet receives.
     pub vlan: U16,
@@ -135,6 +149,17 @@ layout!(
     imm_inval_pkey @ 36, app @ 40, app_info @ 42, byte_cnt @ 44, timestamp @ 48, sop_drop_qpn @ 56, wqe_counter @ 60,
     op_own @ 63
 );
+
+impl Cqe {
+    /// True if the device found a right IPv4 header in a datagram. False says nothing: it may be of another kind, or the device
+    /// may not have looked.
+    #[inline]
+    #[must_use]
+    pub const fn ipv4_is_good(&self) -> bool {
+        let kind = (self.l4_hdr_type >> cqe_headers::L3_SHIFT) & 3;
+        self.hds_ip_ext & cqe_headers::L3_OK != 0 && kind == cqe_headers::L3_IPV4
+    }
+}
 
 impl Default for Cqe {
     fn default() -> Self {

@@ -13,7 +13,7 @@ mod send;
 mod umr;
 
 pub use address::DatagramAddress;
-pub use completion::{Cqe, CqeOpcode, ErrorCqe, Syndrome, cqe_flags, cqe_owner};
+pub use completion::{Cqe, CqeOpcode, ErrorCqe, Syndrome, cqe_flags, cqe_headers, cqe_owner};
 pub use receive::NextSegment;
 pub use send::{
     AtomicSegment, ControlSegment, DataSegment, EthernetSegment, InlineHeader, RemoteAddressSegment,

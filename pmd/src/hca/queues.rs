@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ::hca::{BURST, PostError, QpEvent, QueuesId, RcSlot, Source, UdSlot};
+use ::hca::{BURST, Checksum, PostError, QpEvent, QueuesId, RcSlot, Source, UdSlot};
 use arrayvec::ArrayVec;
 use ib_wire::Qpn;
 
@@ -13,9 +13,9 @@ pub type RxBurst = ArrayVec<Received, BURST>;
 
 /// A message that arrived.
 #[derive(Debug)]
-pub struct Received {
+pub struct Received<P = Mbuf> {
     /// The message: its data begins at the IPoIB header. A datagram's 40-byte GRH area lies right before the data.
-    pub buf: Mbuf,
+    pub buf: P,
     /// The queue pair of ours that received it.
     pub qpn: Qpn,
     /// The datagram queue pair that received it, or beside which the connection stands; `None` if the connection is not in the
@@ -23,6 +23,9 @@ pub struct Received {
     pub ud: Option<UdSlot>,
     /// How it came.
     pub source: Source,
+    /// What the device says of the IPv4 header behind the IPoIB header; nothing where it does not look
+    /// ([`DeviceAttributes::checks_ipv4`](super::DeviceAttributes::checks_ipv4)).
+    pub checksum: Checksum,
 }
 
 /// A buffer that was not taken, and why.

@@ -71,6 +71,18 @@ pub(super) mod raw {
     pub(in crate::mem) fn next(m: *mut sys::rte_mbuf) -> *mut sys::rte_mbuf {
         field!(m, SHIM_MBUF_NEXT, *mut sys::rte_mbuf)
     }
+    pub(in crate::mem) fn ol_flags(m: *mut sys::rte_mbuf) -> u64 {
+        field!(m, SHIM_MBUF_OL_FLAGS, u64)
+    }
+    pub(in crate::mem) fn vlan_tci(m: *mut sys::rte_mbuf) -> u16 {
+        field!(m, SHIM_MBUF_VLAN_TCI, u16)
+    }
+    pub(in crate::mem) fn set_ol_flags(m: *mut sys::rte_mbuf, value: u64) {
+        set_field!(m, SHIM_MBUF_OL_FLAGS, u64, value);
+    }
+    pub(in crate::mem) fn set_vlan_tci(m: *mut sys::rte_mbuf, value: u16) {
+        set_field!(m, SHIM_MBUF_VLAN_TCI, u16, value);
+    }
     /// `value` must be within the buffer, which has at most 65,535 bytes.
     pub(in crate::mem) fn set_data_off(m: *mut sys::rte_mbuf, value: usize) {
         set_field!(m, SHIM_MBUF_DATA_OFF, u16, value as u16);

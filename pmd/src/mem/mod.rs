@@ -5,10 +5,12 @@
 
 mod chain;
 mod mbuf;
+mod offload;
 mod pool;
 
 pub use chain::Segment;
 pub use mbuf::Mbuf;
+pub use offload::{FrameFacts, FrameTag};
 pub(crate) use pool::free_late;
 pub use pool::{Pool, PoolConfig, PoolError, Zone, pools_left};
 

@@ -1,4 +1,5 @@
 use super::*;
+use ::hca::Checksum;
 use arrayvec::ArrayVec;
 
 fn pool(name: &str, count: u32) -> Pool {
@@ -106,4 +107,31 @@ fn a_chain_is_written_by_its_slices_and_each_byte_once() {
     let mut back = vec![0; 9000];
     assert_eq!(m.read(0, &mut back), 9000);
     assert!(back.iter().zip(0u32..).all(|(&byte, at)| byte == (at % 251) as u8));
+}
+
+#[test]
+fn a_port_s_flags_are_facts() {
+    let pool = pool("facts", 8);
+    let mut m = pool.copy_from_slice(&[1; 64]).unwrap();
+    assert_eq!(m.frame_facts(), FrameFacts::default());
+    let mut facts = |flags: u64, tci| {
+        m.set_flags(flags, tci);
+        (m.frame_facts().tag, m.frame_facts().checksum)
+    };
+    // As rte_mbuf_core.h numbers them.
+    let [vlan, bad, stripped, good, qinq_stripped, qinq] = [0, 4, 6, 7, 15, 20].map(|bit: u32| 1u64 << bit);
+    assert_eq!(facts(vlan, 5), (FrameTag::InFrame, Checksum::Unknown), "the tag is still in the frame");
+    assert_eq!(facts(vlan | stripped | good, 0x6005), (FrameTag::Taken(0x6005), Checksum::Good));
+    assert_eq!(facts(bad, 0), (FrameTag::InFrame, Checksum::Bad));
+    assert_eq!(facts(good | bad, 0), (FrameTag::InFrame, Checksum::Missing));
+    for flags in [qinq | vlan, qinq | vlan | stripped | qinq_stripped] {
+        assert_eq!(facts(flags, 5).0, FrameTag::Stacked);
+    }
+    assert_eq!(m.wished_tag(), None);
+    m.wish_tag(100);
+    assert_eq!((m.wished_tag(), m.len()), (Some(100), 64));
+    // What is used again knows nothing of it.
+    drop(m);
+    let all: Vec<Mbuf> = std::iter::from_fn(|| pool.alloc()).collect();
+    assert!(all.iter().all(|m| m.wished_tag().is_none() && m.frame_facts() == FrameFacts::default()));
 }

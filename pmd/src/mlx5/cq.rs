@@ -139,6 +139,8 @@ pub struct Arrival {
     pub solicited: bool,
     /// True if the payload lies in the completion; the driver's queue pairs are made without this.
     pub inline: bool,
+    /// True if the device found a right IPv4 header.
+    pub ipv4_is_good: bool,
 }
 
 /// What came beside the data.
@@ -198,6 +200,7 @@ impl Arrival {
             grh: flags & cqe_flags::GRH_MASK != 0,
             solicited: cqe.op_own & cqe_owner::SOLICITED != 0,
             inline: cqe.op_own & (cqe_owner::INLINE_32 | cqe_owner::INLINE_64) != 0,
+            ipv4_is_good: cqe.ipv4_is_good(),
         }
     }
 }

@@ -153,6 +153,10 @@ equal! {
     CqeOpcode::RequesterError, MLX5_CQE_REQ_ERR;
     CqeOpcode::ResponderError, MLX5_CQE_RESP_ERR;
     CqeOpcode::Invalid, MLX5_CQE_INVALID;
+    cqe_headers::L3_OK, MLX5_CQE_L3_OK;
+    cqe_headers::L4_OK, MLX5_CQE_L4_OK;
+    cqe_headers::L3_IPV6, MLX5_CQE_L3_HDR_TYPE_IPV6;
+    cqe_headers::L3_IPV4, MLX5_CQE_L3_HDR_TYPE_IPV4;
     cqe_owner::OWNER, MLX5_CQE_OWNER_MASK;
     cqe_owner::INLINE_32, MLX5_INLINE_SCATTER_32;
     cqe_owner::INLINE_64, MLX5_INLINE_SCATTER_64;

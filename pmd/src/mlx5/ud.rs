@@ -26,6 +26,8 @@ pub struct UdQp<P> {
     pub(super) door: Door,
     /// At an Ethernet port, where completions tell the kind of IP header in place of the service level.
     pub(super) ethernet: bool,
+    /// Completions tell of IPv4 headers.
+    pub(super) checks_ipv4: bool,
     anchor: Anchored,
 }
 
@@ -42,7 +44,14 @@ impl<P: Packet> UdQp<P> {
     #[must_use]
     pub fn new(rings: &QpRings, ethernet: bool, signal_every: u32, anchor: Anchored) -> Self {
         let side = SendSide::new(rings, signal_every.min(1 << 12) as u16);
-        Self { side, door: Door::New, ethernet, anchor }
+        Self { side, door: Door::New, ethernet, checks_ipv4: false, anchor }
+    }
+
+    /// Whether its completions tell of IPv4 headers. At an Ethernet port they tell of those that carry the datagram.
+    #[must_use]
+    pub const fn checking_ipv4(mut self, yes: bool) -> Self {
+        self.checks_ipv4 = yes;
+        self
     }
 
     /// Destroys it; what it still owes goes home, or is kept if the device does not let go.

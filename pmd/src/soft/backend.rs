@@ -66,7 +66,7 @@ impl SoftHca {
         let ethernet = self.engine.lock().is_ethernet(config.port);
         let (rings, signal_every) = self.make_ud(config)?;
         let anchor = SoftAnchor::boxed(&self.engine, Object::Pair(Qpn::new(rings.qpn)));
-        Ok(UdQp::new(&rings, ethernet, signal_every, Some(anchor)))
+        Ok(UdQp::new(&rings, ethernet, signal_every, Some(anchor)).checking_ipv4(!ethernet))
     }
 
     /// Destroys a datagram queue pair; what it owes goes home.

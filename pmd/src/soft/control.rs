@@ -40,6 +40,7 @@ impl Control for SoftHca {
             max_qp: MAX_QPS as u32,
             max_wr: 1 << 15,
             max_srq_sge: 31,
+            checks_ipv4: true,
         }
     }
 

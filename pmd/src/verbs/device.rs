@@ -205,6 +205,11 @@ impl Context {
         &self.attributes
     }
 
+    /// True if completions of datagrams tell of IPv4 headers.
+    pub(super) const fn checks_ipv4(&self) -> bool {
+        self.attributes.device_cap_flags & sys::IBV_DEVICE_UD_IP_CSUM != 0
+    }
+
     /// False if the device never tells that a queue pair in error took its last receive.
     pub(super) const fn tells_last_wqe(&self) -> bool {
         self.attributes.vendor_id != SOFT_ROCE
@@ -220,6 +225,7 @@ impl Context {
             max_qp: number(a.max_qp),
             max_wr: number(a.max_qp_wr),
             max_srq_sge: number(a.max_srq_sge),
+            checks_ipv4: self.checks_ipv4(),
         }
     }
 

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use arrayvec::ArrayVec;
 use ib_wire::{Gid, Lid, Mtu, PortNumber, Psn, QKey, Qpn, Rate, ServiceLevel};
 use pmd::hca::{
-    AddressVector, AsyncEvent, Backend, Control, GlobalRoute, LinkLayer, QpEvent, QpFault, QpState,
-    QpTransition, Queues, QueuesConfig, QueuesId, RcConfig, RcSlot, RcToReceive, RcToSend, RxBurst, Source,
-    UdConfig, UdDestination, UdSlot,
+    AddressVector, AsyncEvent, Backend, Checksum, Control, GlobalRoute, LinkLayer, QpEvent, QpFault, QpState,
+    QpTransition, Queues, QueuesConfig, QueuesId, RcConfig, RcSlot, RcToReceive, RcToSend, Received, RxBurst,
+    Source, UdConfig, UdDestination, UdSlot,
 };
 use pmd::mem::{Mbuf, Pool};
 
@@ -30,6 +30,7 @@ pub(crate) struct Message {
     pub(crate) qpn: Qpn,
     pub(crate) ud: Option<UdSlot>,
     pub(crate) source: Source,
+    pub(crate) checksum: Checksum,
 }
 
 /// One end.
@@ -86,8 +87,8 @@ impl<B: Backend> End<B> {
             let whole = received.buf.read(0, &mut bytes) == bytes.len();
             assert!(whole, "a chain is shorter than it says");
             let grh = received.buf.before_data(40).unwrap_or_default().to_vec();
-            let (qpn, ud, source) = (received.qpn, received.ud, received.source);
-            self.messages.push(Message { bytes, grh, qpn, ud, source });
+            let Received { qpn, ud, source, checksum, .. } = received;
+            self.messages.push(Message { bytes, grh, qpn, ud, source, checksum });
             worked = true;
         }
         let freed = self.queues.poll_send(&mut faults);

@@ -2,6 +2,8 @@
 
 use std::net::Ipv4Addr;
 
+use hca::Checksum;
+
 use super::checksum;
 use crate::drop_reason::DropReason;
 
@@ -32,6 +34,12 @@ impl<'p> Ipv4View<'p> {
     /// `head` must hold the whole header; `packet_len` may be more than the packet says (a frame's padding).
     #[inline]
     pub fn parse(head: &'p [u8], packet_len: usize) -> Result<Self, DropReason> {
+        Self::parse_received(head, packet_len, Checksum::Unknown)
+    }
+
+    /// [`Ipv4View::parse`] for a packet of whose checksum a device has told.
+    #[inline]
+    pub fn parse_received(head: &'p [u8], packet_len: usize, checksum: Checksum) -> Result<Self, DropReason> {
         let Some(&[version, _, l0, l1, _, _, f0, f1, _, _, _, _, s0, s1, s2, s3, d0, d1, d2, d3]) =
             head.first_chunk::<IPV4_HEADER_LEN>()
         else {
@@ -49,9 +57,13 @@ impl<'p> Ipv4View<'p> {
             return Err(DropReason::Truncated);
         }
         let header = head.get(..header_len).ok_or(DropReason::Truncated)?;
-        let valid = match header.as_array::<IPV4_HEADER_LEN>() {
-            Some(plain) => checksum::is_valid_20(plain),
-            None => checksum::is_valid(header),
+        let valid = match checksum {
+            Checksum::Unknown => match header.as_array::<IPV4_HEADER_LEN>() {
+                Some(plain) => checksum::is_valid_20(plain),
+                None => checksum::is_valid(header),
+            },
+            Checksum::Good | Checksum::Missing => true,
+            Checksum::Bad => false,
         };
         if !valid {
             return Err(DropReason::BadIpv4Checksum);
@@ -146,6 +158,20 @@ impl<'p> Ipv4View<'p> {
     pub const fn destination(&self) -> Ipv4Addr {
         self.destination
     }
+}
+
+/// Fills in the checksum of the header at the front of `packet`, as far as there is one.
+pub fn complete(packet: &mut [u8]) {
+    let len = packet.first().map_or(0, |version| usize::from(version & 0xf) * 4);
+    let Some(header) = packet.get_mut(..len).filter(|header| header.len() >= IPV4_HEADER_LEN) else { return };
+    let set = |header: &mut [u8], sum: u16| {
+        if let Some(field) = header.get_mut(10..12) {
+            field.copy_from_slice(&sum.to_be_bytes());
+        }
+    };
+    set(header, 0);
+    let sum = checksum::checksum(header);
+    set(header, sum);
 }
 
 /// True if a packet may come from `source`: neither multicast nor broadcast, loopback or reserved. The unspecified

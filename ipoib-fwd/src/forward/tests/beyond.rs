@@ -29,7 +29,7 @@ fn from_ethernet<'t>(t: &'t Draft<&'static str>, packet: &[u8]) -> EthVerdict<'t
 
 fn from_infiniband(t: &Draft<&'static str>, packet: &[u8]) -> IbVerdict {
     let m = message(packet);
-    ib_to_eth(&m, m.len(), &Source::Rc, t.table())
+    ib_to_eth(&m, m.len(), &Source::Rc, Checksum::Unknown, t.table())
 }
 
 #[test]
@@ -115,8 +115,14 @@ fn who_does_not_forward_drops_packets_and_still_hears_arp_and_hellos() {
         let typed = |ethertype| frame(MacAddress::BROADCAST, ethertype, &[0; 46]);
         assert_eq!(eth(&t, &typed(0x0806)), EthVerdict::Punt(Punt::Arp));
         assert_eq!(eth(&t, &typed(ETHERTYPE_HELLO)), EthVerdict::Punt(Punt::Hello));
-        assert_eq!(ib_to_eth(&[8, 6, 0, 0], 60, &ud(true), t.table()), IbVerdict::Punt(Punt::Arp));
-        assert_eq!(ib_to_eth(&[0x88, 0xb5, 0, 0], 60, &ud(true), t.table()), IbVerdict::Punt(Punt::Hello));
+        assert_eq!(
+            ib_to_eth(&[8, 6, 0, 0], 60, &ud(true), Checksum::Unknown, t.table()),
+            IbVerdict::Punt(Punt::Arp)
+        );
+        assert_eq!(
+            ib_to_eth(&[0x88, 0xb5, 0, 0], 60, &ud(true), Checksum::Unknown, t.table()),
+            IbVerdict::Punt(Punt::Hello)
+        );
     }
 }
 
@@ -127,11 +133,17 @@ fn own_hellos_that_come_back_are_shown_and_connections_carry_none() {
     own[6..12].copy_from_slice(&GATEWAY_MAC.0);
     assert_eq!(eth(&t, &own), EthVerdict::Punt(Punt::Hello));
     let hello = [0x88, 0xb5, 0, 0];
-    assert_eq!(ib_to_eth(&hello, 60, &Source::Rc, t.table()), IbVerdict::Drop(DropReason::UnknownEthertype));
+    assert_eq!(
+        ib_to_eth(&hello, 60, &Source::Rc, Checksum::Unknown, t.table()),
+        IbVerdict::Drop(DropReason::UnknownEthertype)
+    );
     // The fabric gives every sender its multicasts back: that is no loop.
     let Source::Ud(mut back) = ud(true) else { unreachable!() };
     (back.slid, back.qpn) = (Lid(7), Qpn::new(0x48));
-    assert_eq!(ib_to_eth(&hello, 60, &Source::Ud(back), t.table()), IbVerdict::Drop(DropReason::LoopSelf));
+    assert_eq!(
+        ib_to_eth(&hello, 60, &Source::Ud(back), Checksum::Unknown, t.table()),
+        IbVerdict::Drop(DropReason::LoopSelf)
+    );
 }
 
 #[test]
@@ -145,7 +157,10 @@ fn probes_of_gateways_go_to_the_control_lcore_whatever_the_role_and_are_never_fo
             EthVerdict::Punt(Punt::Hello)
         );
         let m = message(&probe);
-        assert_eq!(ib_to_eth(&m, m.len(), &ud(true), t.table()), IbVerdict::Punt(Punt::Hello));
+        assert_eq!(
+            ib_to_eth(&m, m.len(), &ud(true), Checksum::Unknown, t.table()),
+            IbVerdict::Punt(Punt::Hello)
+        );
     }
 }
 
@@ -156,15 +171,21 @@ fn what_another_gateway_has_forwarded_to_a_group_is_not_forwarded_again() {
     let frame = frame(MacAddress::BROADCAST, 0x0800, &dhcp);
     let m = message(&dhcp);
     assert!(matches!(eth(&t, &frame), EthVerdict::Forward { .. }));
-    assert!(matches!(ib_to_eth(&m, m.len(), &ud(true), t.table()), IbVerdict::Forward { .. }));
+    assert!(matches!(
+        ib_to_eth(&m, m.len(), &ud(true), Checksum::Unknown, t.table()),
+        IbVerdict::Forward { .. }
+    ));
     // The frame's source and the datagram's sender are a gateway's.
     t.settings().gateways =
         vec![PeerGateway { mac: ETH_MAC, lid: Lid(9), gid: ib_wire::Gid::ZERO, qpns: vec![Qpn::new(0x99)] }];
     assert_eq!(eth(&t, &frame), EthVerdict::Drop(DropReason::PeerGateway));
-    assert_eq!(ib_to_eth(&m, m.len(), &ud(true), t.table()), IbVerdict::Drop(DropReason::PeerGateway));
+    assert_eq!(
+        ib_to_eth(&m, m.len(), &ud(true), Checksum::Unknown, t.table()),
+        IbVerdict::Drop(DropReason::PeerGateway)
+    );
     t.settings().gateways[0].lid = Lid(8);
     assert!(
-        matches!(ib_to_eth(&m, m.len(), &ud(true), t.table()), IbVerdict::Forward { .. }),
+        matches!(ib_to_eth(&m, m.len(), &ud(true), Checksum::Unknown, t.table()), IbVerdict::Forward { .. }),
         "another port"
     );
 }

@@ -7,7 +7,8 @@ use std::net::Ipv4Addr;
 
 use etherparse::PacketBuilder;
 use ib_wire::{Lid, Qpn, ServiceLevel};
-use pmd::hca::{RcSlot, Source, UdSource};
+use pmd::hca::{Checksum, RcSlot, Source, UdSource};
+use pmd::mem::{FrameFacts, FrameTag};
 
 use super::*;
 use ipoib::link::{RcPath, WorkerIndex};
@@ -36,7 +37,7 @@ fn eth<'t>(t: &'t Draft<&'static str>, frame: &[u8]) -> EthVerdict<'t, &'static 
 
 /// A verdict on a frame of which `head` is the front.
 fn eth_of<'t, D: Clone>(t: &'t Draft<D>, head: &[u8], len: usize) -> EthVerdict<'t, D> {
-    match FrameHead::parse(head, None) {
+    match FrameHead::parse(head, FrameFacts::default()) {
         Ok(front) => eth_to_ib(head, &front, len, t.table(), WORKER),
         Err(reason) => EthVerdict::Drop(reason),
     }

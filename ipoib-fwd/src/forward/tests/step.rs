@@ -107,7 +107,8 @@ fn broadcast_and_groups_to_ethernet() {
         (ALL_HOSTS, MacAddress([1, 0, 0x5e, 0, 0, 1])),
     ] {
         let m = message(&ip(IB_RC, destination, 60));
-        let IbVerdict::Forward { header, neighbour: None, .. } = ib_to_eth(&m, m.len(), &ud(true), t.table())
+        let IbVerdict::Forward { header, neighbour: None, .. } =
+            ib_to_eth(&m, m.len(), &ud(true), Checksum::Unknown, t.table())
         else {
             panic!("{destination}");
         };
@@ -121,17 +122,22 @@ fn own_multicast_that_comes_back_is_dropped() {
     let Source::Ud(mut own) = ud(true) else { unreachable!() };
     (own.slid, own.qpn) = (Lid(7), Qpn::new(0x48));
     assert_eq!(
-        ib_to_eth(&m, m.len(), &Source::Ud(own), tables().table()),
+        ib_to_eth(&m, m.len(), &Source::Ud(own), Checksum::Unknown, tables().table()),
         IbVerdict::Drop(DropReason::LoopSelf)
     );
     own.qpn = Qpn::new(0x49);
-    assert!(matches!(ib_to_eth(&m, m.len(), &Source::Ud(own), tables().table()), IbVerdict::Forward { .. }));
+    assert!(matches!(
+        ib_to_eth(&m, m.len(), &Source::Ud(own), Checksum::Unknown, tables().table()),
+        IbVerdict::Forward { .. }
+    ));
 }
 
 #[test]
 fn infiniband_to_ethernet_unicast_cut_and_told() {
     let t = tables();
-    let verdict = |packet: &[u8]| ib_to_eth(&message(packet), packet.len() + 4, &Source::Rc, t.table());
+    let verdict = |packet: &[u8]| {
+        ib_to_eth(&message(packet), packet.len() + 4, &Source::Rc, Checksum::Unknown, t.table())
+    };
     let IbVerdict::Forward { header, ip_len: 1500, neighbour } = verdict(&ip(IB_RC, ETH, 1500)) else {
         panic!("forwards");
     };
@@ -219,12 +225,15 @@ fn hostile_messages_are_dropped_by_reason() {
         (message(&ip(IB_RC, IB_UD, 60)), Source::Rc, DropReason::SameSide),
     ] {
         assert_eq!(
-            ib_to_eth(&message, message.len(), &source, tables().table()),
+            ib_to_eth(&message, message.len(), &source, Checksum::Unknown, tables().table()),
             IbVerdict::Drop(reason),
             "{message:02x?}"
         );
     }
-    assert_eq!(ib_to_eth(&typed([8, 6]), 64, &ud(true), tables().table()), IbVerdict::Punt(Punt::Arp));
+    assert_eq!(
+        ib_to_eth(&typed([8, 6]), 64, &ud(true), Checksum::Unknown, tables().table()),
+        IbVerdict::Punt(Punt::Arp)
+    );
 }
 
 #[test]
@@ -234,7 +243,10 @@ fn a_side_that_is_down_takes_nothing() {
     t.settings().eth_up = false;
     assert_eq!(eth(&t, &unicast(&ip(ETH, IB_RC, 60))), EthVerdict::Drop(DropReason::LinkDown));
     let m = message(&ip(IB_RC, ETH, 60));
-    assert_eq!(ib_to_eth(&m, m.len(), &Source::Rc, t.table()), IbVerdict::Drop(DropReason::LinkDown));
+    assert_eq!(
+        ib_to_eth(&m, m.len(), &Source::Rc, Checksum::Unknown, t.table()),
+        IbVerdict::Drop(DropReason::LinkDown)
+    );
 }
 
 proptest! {
@@ -244,8 +256,8 @@ proptest! {
         let mut framed = unicast(&bytes);
         let _ = eth_of(&t, &bytes, claimed);
         let _ = eth_of(&t, &framed, claimed);
-        let _ = ib_to_eth(&bytes, claimed, &ud(true), t.table());
-        let _ = ib_to_eth(&message(&bytes), claimed, &Source::Rc, t.table());
+        let _ = ib_to_eth(&bytes, claimed, &ud(true), Checksum::Unknown, t.table());
+        let _ = ib_to_eth(&message(&bytes), claimed, &Source::Rc, Checksum::Unknown, t.table());
         framed[12..14].copy_from_slice(&[8, 6]);
         let _ = ipoib::net::arp::EthernetArp::parse(&framed);
         let _ = icmp::may_answer(&bytes, claimed);
@@ -284,7 +296,7 @@ proptest! {
         // The other gateway of the same subnet has the two sides the other way round.
         let mut other: Draft<()> = Draft::new(2, Settings::new(GATEWAY_MAC), 16, 1);
         other.set_eth(IB_RC, EthNeighbour { mac: ETH_MAC }).unwrap();
-        let IbVerdict::Forward { header, ip_len, .. } = ib_to_eth(&m, m.len(), &Source::Rc, other.table()) else {
+        let IbVerdict::Forward { header, ip_len, .. } = ib_to_eth(&m, m.len(), &Source::Rc, Checksum::Unknown, other.table()) else {
             panic!("forwards")
         };
         let out = [&header[..], &m[4..][..usize::from(ip_len)]].concat();

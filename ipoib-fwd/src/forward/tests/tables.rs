@@ -62,7 +62,7 @@ fn each_worker_has_its_connection_however_many_workers_there_are() {
     let mut t = tables();
     t.set_ib(IB_UD, IbNeighbour { ud: Some("ud-host"), rc: paths, dial: true }).unwrap();
     let f = frame(GATEWAY_MAC, 0x0800, &ip(ETH, IB_UD, 60));
-    let front = FrameHead::parse(&f, None).unwrap();
+    let front = FrameHead::parse(&f, FrameFacts::default()).unwrap();
     for (worker, way, wanted) in
         [(1, Via::Rc(RcSlot(1)), None), (2, Via::Ud(&"ud-host"), Some(IB_UD)), (6, Via::Rc(RcSlot(6)), None)]
     {
@@ -106,16 +106,65 @@ fn tags_are_read_wherever_they_are() {
     let packet = ip(ETH, IB_UD, 60);
     let tagged = |tag: [u8; 2]| frame(GATEWAY_MAC, 0x8100, &[&tag[..], &[8, 0], &packet].concat());
     let plain = frame(GATEWAY_MAC, 0x0800, &packet);
-    let read =
-        |f: &[u8], stripped| FrameHead::parse(f, stripped).map(|h| (h.vid, h.len, h.ethernet.ethertype));
-    assert_eq!(read(&plain, None), Ok((0, 14, 0x0800)));
-    assert_eq!(read(&plain, Some(0x6005)), Ok((5, 14, 0x0800)));
-    assert_eq!(read(&tagged([0x60, 0x05]), None), Ok((5, 18, 0x0800)));
+    let read = |f: &[u8], tag| {
+        let facts = FrameFacts { tag, checksum: Checksum::Good };
+        FrameHead::parse(f, facts).map(|h| (h.vid, h.len, h.ethernet.ethertype))
+    };
+    let in_frame = FrameTag::InFrame;
+    assert_eq!(read(&plain, in_frame), Ok((0, 14, 0x0800)));
+    assert_eq!(read(&plain, FrameTag::Taken(0x6005)), Ok((5, 14, 0x0800)));
+    assert_eq!(read(&tagged([0x60, 0x05]), in_frame), Ok((5, 18, 0x0800)));
     // A priority and no VLAN: as good as untagged.
-    assert_eq!(read(&tagged([0xe0, 0]), None), Ok((0, 18, 0x0800)));
-    assert_eq!(read(&tagged([0, 5]), Some(7)), Err(DropReason::VlanStacked));
+    assert_eq!(read(&tagged([0xe0, 0]), in_frame), Ok((0, 18, 0x0800)));
+    assert_eq!(read(&plain, FrameTag::Taken(0xe000)), Ok((0, 14, 0x0800)));
+    assert_eq!(read(&tagged([0, 5]), FrameTag::Taken(7)), Err(DropReason::VlanStacked));
+    assert_eq!(read(&plain, FrameTag::Stacked), Err(DropReason::VlanStacked));
     let t = tables();
     assert!(matches!(eth(&t, &tagged([0xe0, 0])), EthVerdict::Forward { ip_len: 60, .. }));
     let short = &tagged([0, 5])[..17 + 60];
     assert_eq!(eth(&t, short), EthVerdict::Drop(DropReason::Truncated));
+}
+
+#[test]
+fn what_the_port_says_of_a_header_is_believed() {
+    let t = tables();
+    let good = frame(GATEWAY_MAC, 0x0800, &ip(ETH, IB_UD, 60));
+    let mut wrong = good.clone();
+    wrong[24] ^= 1;
+    let verdict = |f: &[u8], checksum| {
+        let front = FrameHead::parse(f, FrameFacts { checksum, ..FrameFacts::default() }).unwrap();
+        match eth_to_ib(f, &front, f.len(), t.table(), WorkerIndex(0)) {
+            EthVerdict::Forward { .. } => None,
+            EthVerdict::Drop(reason) => Some(reason),
+            other => panic!("{other:?}"),
+        }
+    };
+    let bad = Some(DropReason::BadIpv4Checksum);
+    assert_eq!((verdict(&good, Checksum::Unknown), verdict(&wrong, Checksum::Unknown)), (None, bad));
+    assert_eq!((verdict(&good, Checksum::Bad), verdict(&wrong, Checksum::Bad)), (bad, bad));
+    assert_eq!(
+        (verdict(&good, Checksum::Good), verdict(&wrong, Checksum::Good)),
+        (None, None),
+        "not looked at"
+    );
+    // Nothing but IPv4 has such a checksum.
+    let arp = frame(GATEWAY_MAC, 0x0806, &[0; 28]);
+    let front =
+        FrameHead::parse(&arp, FrameFacts { checksum: Checksum::Bad, ..FrameFacts::default() }).unwrap();
+    assert!(matches!(
+        eth_to_ib(&arp, &front, arp.len(), t.table(), WorkerIndex(0)),
+        EthVerdict::Punt(Punt::Arp)
+    ));
+    let mut m = message(&ip(IB_UD, ETH, 60));
+    assert!(matches!(
+        ib_to_eth(&m, m.len(), &Source::Rc, Checksum::Good, t.table()),
+        IbVerdict::Forward { .. }
+    ));
+    m[14] ^= 1;
+    assert!(matches!(
+        ib_to_eth(&m, m.len(), &Source::Rc, Checksum::Good, t.table()),
+        IbVerdict::Forward { .. }
+    ));
+    let dropped = ib_to_eth(&m, m.len(), &Source::Rc, Checksum::Bad, t.table());
+    assert_eq!(dropped, IbVerdict::Drop(DropReason::BadIpv4Checksum));
 }

@@ -5,7 +5,7 @@ use ib_wire::{Lid, Qpn, ServiceLevel};
 
 use super::{Events, MlxQueues};
 use crate::bookkeeping::{Health, Place};
-use crate::hca::{QpEvent, QpFault, Source, UdSlot, UdSource, WcStatus};
+use crate::hca::{Checksum, QpEvent, QpFault, Received, Source, UdSlot, UdSource, WcStatus};
 use crate::mlx5::bus::Bus;
 use crate::mlx5::cq::{Arrival, Completion, What};
 use crate::mlx5::mr::MrTable;
@@ -13,6 +13,9 @@ use crate::mlx5::packet::{self, Packet, STASH, Stash, top_up};
 use crate::mlx5::rings::SrqRing;
 use crate::mlx5::srq::SharedReceiveQueue;
 use prm::DataSegment;
+
+/// A message, how it came, and what the device says of the packet in it.
+type Arrived<P> = (P, Source, Checksum);
 
 /// Bytes in front of a datagram's data where its GRH goes, or nothing.
 pub(super) const GRH_AREA: u32 = 40;
@@ -155,12 +158,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
 
     /// Hands up to `limit` received messages to `sink`, oldest first.
     #[inline]
-    pub fn receive(
-        &mut self,
-        limit: usize,
-        mut sink: impl FnMut(P, Qpn, Option<UdSlot>, Source),
-        events: &mut Events,
-    ) {
+    pub fn receive(&mut self, limit: usize, mut sink: impl FnMut(Received<P>), events: &mut Events) {
         let mut received = 0;
         let mut batch = ArrayVec::new();
         while received < limit && events.remaining_capacity() >= Health::MAX_EVENTS {
@@ -177,9 +175,9 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
                         Some(Place::Ud(slot)) => self.datagram(slot, &completion, &arrival),
                         _ => self.message(completion.counter, arrival.byte_len),
                     };
-                    if let Some((buf, source)) = arrived {
+                    if let Some((buf, source, checksum)) = arrived {
                         let ud = place.map(|(Place::Ud(slot) | Place::Rc(_, slot))| slot);
-                        sink(buf, qpn, ud, source);
+                        sink(Received { buf, qpn, ud, source, checksum });
                         received += 1;
                     }
                 }
@@ -220,7 +218,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     }
 
     #[inline]
-    fn datagram(&mut self, at: UdSlot, completion: &Completion, arrival: &Arrival) -> Option<(P, Source)> {
+    fn datagram(&mut self, at: UdSlot, completion: &Completion, arrival: &Arrival) -> Option<Arrived<P>> {
         let slot = self.take_datagram_slot(completion.counter)?;
         let mut buf = self.datagrams.single(slot)?;
         // One that has been taken out since, perhaps with another in its place, has no business here any more.
@@ -234,6 +232,8 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             return None;
         };
         buf.fill(len);
+        let checksum =
+            if arrival.ipv4_is_good && ud.checks_ipv4 { Checksum::Good } else { Checksum::Unknown };
         let source = UdSource {
             qpn: Qpn::new(arrival.src_qpn),
             slid: Lid(arrival.slid),
@@ -248,16 +248,16 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
                     buf.byte_before_data(DGID_BEFORE_DATA) == 0xff
                 },
         };
-        Some((buf, Source::Ud(source)))
+        Some((buf, Source::Ud(source), checksum))
     }
 
     #[inline]
-    fn message(&mut self, slot: u16, len: u32) -> Option<(P, Source)> {
+    fn message(&mut self, slot: u16, len: u32) -> Option<Arrived<P>> {
         let slot = self.take_shared_slot(slot)?;
         let message = self.connections.as_mut().and_then(|srq| srq.message(slot, len));
         if message.is_none() {
             self.anomalies.bad_length += 1;
         }
-        message.map(|buf| (buf, Source::Rc))
+        message.map(|buf| (buf, Source::Rc, Checksum::Unknown))
     }
 }

@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 use ib_wire::Qpn;
 
 use super::MlxQueues;
-use crate::hca::{BURST, PostError, QpEvent, Queues, QueuesId, RcSlot, Received, Refused, RxBurst, UdSlot};
+use crate::hca::{BURST, PostError, QpEvent, Queues, QueuesId, RcSlot, Refused, RxBurst, UdSlot};
 use crate::mem::{HEADROOM, Mbuf, Pool};
 use crate::mlx5::av::Destination;
 use crate::mlx5::bus::Bus;
@@ -94,7 +94,7 @@ impl<B: Bus + std::fmt::Debug> Queues for MlxQueues<B, Mbuf> {
     #[inline]
     fn poll_receive(&mut self, burst: &mut RxBurst, events: &mut ArrayVec<QpEvent, BURST>) {
         let limit = burst.remaining_capacity();
-        self.receive(limit, |buf, qpn, ud, source| burst.push(Received { buf, qpn, ud, source }), events);
+        self.receive(limit, |received| burst.push(received), events);
     }
 
     #[inline]

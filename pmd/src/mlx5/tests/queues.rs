@@ -48,7 +48,7 @@ fn reap(queues: &mut TestQueues) -> (usize, Vec<QpFault>) {
 
 fn receive(queues: &mut TestQueues) -> (Vec<(Buffer, Qpn, Source)>, Vec<QpEvent>) {
     let (mut all, mut events) = (vec![], Events::new());
-    queues.receive(32, |buf, qpn, _, source| all.push((buf, qpn, source)), &mut events);
+    queues.receive(32, |r| all.push((r.buf, r.qpn, r.source)), &mut events);
     (all, events.to_vec())
 }
 

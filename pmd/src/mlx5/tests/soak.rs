@@ -149,7 +149,7 @@ impl Soak {
         let limit = self.random.below(8) as usize + 1;
         let mut got = vec![];
         let mut events = Events::new();
-        self.queues.receive(limit, |buf, qpn, _, _| got.push((buf, qpn)), &mut events);
+        self.queues.receive(limit, |r| got.push((r.buf, r.qpn)), &mut events);
         assert!(got.len() <= limit && events.is_empty());
         for (buf, qpn) in got {
             assert_eq!(Some(buf.bytes()), self.told.pop_front(), "told and received in one order");

@@ -203,7 +203,7 @@ impl Worker {
         self.queues.bus().turn();
         let mut events = Events::new();
         let got = &mut self.got;
-        self.queues.receive(32, |buf, qpn, _, source| got.push((buf.bytes(), qpn, source)), &mut events);
+        self.queues.receive(32, |r| got.push((r.buf.bytes(), r.qpn, r.source)), &mut events);
         self.queues.reap(&mut events);
         self.events.extend(events.drain(..));
         self.queues.fill();

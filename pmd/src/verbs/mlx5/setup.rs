@@ -186,7 +186,8 @@ impl Backend for Mlx5Hca {
         let (qp, rings) = self.ring_qp(config.queues, &asked, parts)?;
         let ethernet = self.is_ethernet(config.port)?;
         self.keep_qp(&qp, config.queues, config.port, false);
-        Ok(UdQp::new(&rings, ethernet, signal_every, Some(Box::new(qp))))
+        let checks = self.context.checks_ipv4() && !ethernet;
+        Ok(UdQp::new(&rings, ethernet, signal_every, Some(Box::new(qp))).checking_ipv4(checks))
     }
 
     fn destroy_ud(&mut self, ud: UdQp<Mbuf>) -> Result<(), HcaError> {

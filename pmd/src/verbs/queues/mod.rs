@@ -19,8 +19,8 @@ use super::address::VerbsDestination;
 use super::object::{CompletionQueue, SharedReceiveQueue};
 use crate::bookkeeping::{Completed, Health, Numbers, Place, Places};
 use crate::hca::{
-    BURST, HcaError, PostError, QpEvent, QpFault, Queues, QueuesId, RcSlot, Received, Refused, RxBurst,
-    Source, UdSlot, UdSource, WcStatus,
+    BURST, Checksum, HcaError, PostError, QpEvent, QpFault, Queues, QueuesId, RcSlot, Received, Refused,
+    RxBurst, Source, UdSlot, UdSource, WcStatus,
 };
 use crate::mem::{HEADROOM, Mbuf, Pool};
 use crate::mlx5::mr::MrTable;
@@ -519,7 +519,13 @@ impl Queues for VerbsQueues {
                 if let Some((buf, source)) = arrived {
                     let place = self.numbers.find(wc.qp_num);
                     let ud = place.map(|(Place::Ud(slot) | Place::Rc(_, slot))| slot);
-                    burst.push(Received { buf, qpn: Qpn::new(wc.qp_num), ud, source });
+                    // Only with datagrams, and where the device looks at all, is this set.
+                    let checksum = if wc.wc_flags & sys::IBV_WC_IP_CSUM_OK != 0 {
+                        Checksum::Good
+                    } else {
+                        Checksum::Unknown
+                    };
+                    burst.push(Received { buf, qpn: Qpn::new(wc.qp_num), ud, source, checksum });
                 }
             }
             if wc.len() < most {

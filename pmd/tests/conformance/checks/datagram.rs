@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use ib_wire::{PKey, QKey, Qpn};
 use pmd::hca::{
-    Backend, Control, HcaError, LinkLayer, PostError, QpState, QpTransition, Queues, Source, UdDestination,
-    UdSource,
+    Backend, Checksum, Control, HcaError, LinkLayer, PostError, QpState, QpTransition, Queues, Source,
+    UdDestination, UdSource,
 };
 use pmd::mem::{Pool, PoolConfig};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -34,6 +34,7 @@ pub(super) fn checks<L: Lab>() -> Vec<Check<L>> {
         Check::new("foreign memory is refused with the buffer", foreign),
         Check::new("nothing is lost that was posted before RTS", early),
         Check::new("closed, reset and opened again, it works as before", reopened),
+        Check::new("what is said of IPv4 headers is true", ipv4_headers),
     ]
 }
 
@@ -395,6 +396,42 @@ fn reopened<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         for end in &mut b.ends {
             end.messages.clear();
         }
+    }
+    Ok(())
+}
+
+/// Only a header that is right is called so, and by a device that says it looks, always.
+fn ipv4_headers<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
+    b.start()?;
+    let to = b.to(0, false, QKEY)?;
+    // An IPoIB message with a plain header, and one with options.
+    let mut plain =
+        vec![8, 0, 0, 0, 0x45, 0, 0, 28, 0, 1, 0, 0, 64, 17, 0x66, 0xce, 10, 0, 0, 1, 10, 0, 0, 2];
+    plain.extend([0, 9, 0, 9, 0, 8, 0, 0]);
+    let mut options =
+        vec![8, 0, 0, 0, 0x46, 0, 0, 24, 0, 1, 0, 0, 64, 17, 0x64, 0xd1, 10, 0, 0, 1, 10, 0, 0, 2];
+    options.extend([1, 1, 0, 0]);
+    let flipped = |m: &[u8], at: usize, by: u8| {
+        let mut m = m.to_vec();
+        m[at] ^= by;
+        m
+    };
+    let wrong = [
+        flipped(&plain, 20, 1),
+        flipped(&options, 24, 1),
+        flipped(&plain, 4, 0x10),
+        flipped(&plain, 0, 0x80),
+    ];
+    let short = plain[..20].to_vec();
+    let looks = b.ends[1].hca.device().checks_ipv4
+        && b.ends[1].hca.port(b.lab.port())?.link_layer == LinkLayer::InfiniBand;
+    let right = [plain, options].map(|m| (m, if looks { Checksum::Good } else { Checksum::Unknown }));
+    let wrong = wrong.into_iter().chain([short]).map(|m| (m, Checksum::Unknown));
+    for (message, told) in right.into_iter().chain(wrong) {
+        b.send_ud(0, &to, &message)?;
+        let got = b.messages(1, 1)?;
+        hold!(got[0].bytes == message, "{:x?}", got[0].bytes);
+        hold!(got[0].checksum == told, "{:?} for {message:x?}", got[0].checksum);
     }
     Ok(())
 }

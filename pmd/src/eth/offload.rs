@@ -1,0 +1,37 @@
+//! What a port does beside moving frames.
+
+use dpdk_sys as sys;
+
+/// What a port does of what its user would do else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct EthOffloads {
+    /// Takes the VLAN tag off what it receives ([`FrameTag::Taken`](crate::mem::FrameTag::Taken)).
+    pub strip_tags: bool,
+    /// Puts a VLAN tag into what it sends ([`Mbuf::wish_tag`](crate::mem::Mbuf::wish_tag)).
+    pub insert_tags: bool,
+    /// Checks the IPv4 header of what it receives.
+    pub check_ipv4: bool,
+}
+
+impl EthOffloads {
+    /// All that a port can do.
+    pub(super) const fn of(info: &sys::rte_eth_dev_info) -> Self {
+        Self {
+            strip_tags: info.rx_offload_capa & sys::SHIM_RX_OFFLOAD_VLAN_STRIP != 0,
+            insert_tags: info.tx_offload_capa & sys::SHIM_TX_OFFLOAD_VLAN_INSERT != 0,
+            check_ipv4: info.rx_offload_capa & sys::SHIM_RX_OFFLOAD_IPV4_CKSUM != 0,
+        }
+    }
+
+    pub(super) const fn ask_for(self, conf: &mut sys::rte_eth_conf) {
+        if self.strip_tags {
+            conf.rxmode.offloads |= sys::SHIM_RX_OFFLOAD_VLAN_STRIP;
+        }
+        if self.insert_tags {
+            conf.txmode.offloads |= sys::SHIM_TX_OFFLOAD_VLAN_INSERT;
+        }
+        if self.check_ipv4 {
+            conf.rxmode.offloads |= sys::SHIM_RX_OFFLOAD_IPV4_CKSUM;
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! One queue pair of a port: frames in and out, in bursts.
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use dpdk_sys as sys;
+
+use super::Running;
+use crate::mem::{Mbuf, Pool};
+
+/// Frames of one receive or transmit call.
+pub type Burst = ArrayVec<Mbuf, 32>;
+
+/// One queue pair of a port, for one worker.
+#[derive(Debug)]
+pub struct EthQueue {
+    pub(super) port: u16,
+    pub(super) queue: u16,
+    pub(super) _running: Arc<Running>,
+    /// The driver sends the first segment only: longer chains must be copied.
+    pub(super) one_segment: bool,
+    pub(super) inserts_tags: bool,
+    pub(super) pool: Pool,
+}
+
+impl EthQueue {
+    /// True if the port puts the tags into frames that [`Mbuf::wish_tag`] asks for.
+    #[inline]
+    #[must_use]
+    pub const fn inserts_tags(&self) -> bool {
+        self.inserts_tags
+    }
+
+    /// Receives frames into an empty or part-filled burst; returns how many came.
+    pub fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        let (length, room) = (burst.len(), burst.remaining_capacity());
+        // SAFETY: an `Mbuf` is a pointer to a chain, and there is room for `room` of them behind the burst's last; the queue
+        // is set up and used by this worker only, and the driver gives `count` chains away, at most `room`.
+        let count = unsafe {
+            let behind = burst.as_mut_ptr().add(length).cast::<*mut sys::rte_mbuf>();
+            let count = sys::shim_eth_rx_burst(self.port, self.queue, behind, room as u16);
+            burst.set_len(length + usize::from(count));
+            count
+        };
+        count.into()
+    }
+
+    /// Sends frames, oldest first; what the port does not take stays in the burst. Returns how many it took.
+    pub fn tx_burst(&mut self, burst: &mut Burst) -> usize {
+        if self.one_segment {
+            self.make_single(burst);
+        }
+        let length = burst.len();
+        let raw = burst.as_mut_ptr().cast::<*mut sys::rte_mbuf>();
+        // SAFETY: an `Mbuf` is a pointer to a chain, and these are ours to give; the queue is set up and used by this worker
+        // only. The driver has taken the first `sent`, the others move up.
+        let sent = unsafe {
+            burst.set_len(0);
+            let sent = sys::shim_eth_tx_burst(self.port, self.queue, raw, length as u16);
+            let left = length - usize::from(sent);
+            std::ptr::copy(raw.add(sent.into()), raw, left);
+            burst.set_len(left);
+            sent
+        };
+        sent.into()
+    }
+
+    /// Drivers that send one segment only get one; a frame that fits no buffer is dropped.
+    fn make_single(&self, burst: &mut Burst) {
+        let mut at = 0;
+        while let Some(frame) = burst.get_mut(at) {
+            if frame.segment_count() == 1 {
+                at += 1;
+                continue;
+            }
+            let length = frame.len();
+            let single = self.pool.alloc().and_then(|mut one| {
+                let read = frame.read(0, one.append(length)?);
+                (read == length).then_some(one)
+            });
+            match single {
+                Some(one) => {
+                    *frame = one;
+                    at += 1;
+                }
+                None => drop(burst.remove(at)),
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What ports do beside moving frames, for real: AF_PACKET ports on a veth pair and a TAP port, in a network namespace that
+//! goes with the process. A process of its own: EAL starts once.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use pmd::eal::Eal;
+use pmd::eth::{Burst, EthConfig, EthOffloads, EthPort, EthQueue};
+use pmd::hca::Checksum;
+use pmd::mem::{FrameFacts, FrameTag, Mbuf, Pool, PoolConfig};
+
+const PRIVATE: [u8; 2] = [0x88, 0xb5];
+
+fn run(line: &str) {
+    let mut words = line.split(' ');
+    let status = Command::new(words.next().unwrap()).args(words).status().unwrap();
+    assert!(status.success(), "{line}");
+}
+
+/// A broadcast frame of 60 bytes: what stands behind its addresses.
+fn frame(pool: &Pool, behind: &[u8]) -> Mbuf {
+    let mut bytes = vec![0xff; 6];
+    bytes.extend([2, 0, 0, 0, 0, 9]);
+    bytes.extend(behind);
+    bytes.resize(60, 0);
+    pool.copy_from_slice(&bytes).unwrap()
+}
+
+/// An IPv4 header of a UDP packet without payload, and its checksum.
+fn ipv4() -> Vec<u8> {
+    let mut packet =
+        vec![0x45, 0, 0, 28, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 9, 0, 9, 0, 8, 0, 0];
+    let sum: u32 = packet[..20].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet
+}
+
+fn send(queue: &mut EthQueue, frame: Mbuf) {
+    let mut burst = Burst::new();
+    burst.push(frame);
+    assert_eq!(queue.tx_burst(&mut burst), 1);
+}
+
+/// The next frame of ours that arrives: what the port told, and what stands behind the addresses.
+fn receive(queue: &mut EthQueue) -> (FrameFacts, Vec<u8>) {
+    let end = Instant::now() + Duration::from_secs(5);
+    loop {
+        let mut burst = Burst::new();
+        queue.rx_burst(&mut burst);
+        for m in burst {
+            if m.data().get(6..12) == Some(&[2, 0, 0, 0, 0, 9]) {
+                return (m.frame_facts(), m.data()[12..].to_vec());
+            }
+        }
+        assert!(Instant::now() < end, "nothing arrives");
+    }
+}
+
+#[test]
+fn ports_do_what_they_say() {
+    // The namespace is this thread's; children and sockets made here are in it.
+    // SAFETY: no memory is involved.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+        println!("skipped: a network namespace needs root ({})", std::io::Error::last_os_error());
+        return;
+    }
+    // Two ports on one interface would share its frames.
+    run("ip link add left type veth peer name right");
+    run("ip link add left2 type veth peer name right2");
+    for name in ["left", "right", "left2", "right2"] {
+        run(&format!("ip link set {name} addrgenmode none up"));
+    }
+    let words = "test --no-huge --no-shconf --no-pci -m 256 --no-telemetry --log-level=error --lcores 0@0 \
+                 --vdev net_af_packet0,iface=left --vdev net_af_packet1,iface=right \
+                 --vdev net_af_packet2,iface=left2 --vdev net_af_packet3,iface=right2 \
+                 --vdev net_tap0,iface=dtap0 --vdev net_ring0";
+    std::mem::forget(Eal::init(words.split_whitespace().map(str::to_owned)).unwrap());
+    let pool =
+        Pool::create("frames", &PoolConfig { count: 2048, data_room: 2048, cache: 0, socket: -1 }).unwrap();
+    let config = EthConfig {
+        queues: 1,
+        rx_descriptors: 64,
+        tx_descriptors: 64,
+        mtu: 1500,
+        promiscuous: true,
+        offloads: true,
+    };
+    let (ring, _queues) = EthPort::start(Some("net_ring0"), &config, &pool).unwrap();
+    assert_eq!(ring.offloads(), EthOffloads::default(), "a ring does nothing");
+
+    let start = |name, offloads| {
+        let (port, mut queues) =
+            EthPort::start(Some(name), &EthConfig { offloads, ..config }, &pool).unwrap();
+        (port.offloads(), queues.remove(0))
+    };
+    let both_tags = EthOffloads { strip_tags: true, insert_tags: true, check_ipv4: false };
+    let (told, mut left) = start("net_af_packet0", true);
+    assert_eq!((told, left.inserts_tags()), (both_tags, true));
+    let (told, mut right) = start("net_af_packet1", true);
+    assert_eq!(told, both_tags);
+    let (told, mut plain) = start("net_af_packet3", false);
+    assert_eq!((told, plain.inserts_tags()), (EthOffloads::default(), false));
+
+    let (_, mut left2) = start("net_af_packet2", true);
+
+    let in_frame = FrameFacts::default();
+    let taken = |control| FrameFacts { tag: FrameTag::Taken(control), checksum: Checksum::Unknown };
+    let inner = [PRIVATE, [7, 8]].concat();
+    let tagged = |control: u16, inner: &[u8]| [&[0x81, 0][..], &control.to_be_bytes(), inner].concat();
+
+    // Without a tag, with one that the port puts in, with one in the frame: who strips never sees it, who does not always does.
+    for (wish, in_data) in [(None, None), (Some(100), None), (None, Some(0x6064)), (None, Some(0xe000))] {
+        for queue in [&mut left, &mut left2] {
+            let mut sent = frame(&pool, &in_data.map_or(inner.clone(), |control| tagged(control, &inner)));
+            if let Some(control) = wish {
+                sent.wish_tag(control);
+            }
+            send(queue, sent);
+        }
+        let control = wish.or(in_data);
+        let (facts, bytes) = receive(&mut right);
+        assert_eq!((facts, &bytes[..4]), (control.map_or(in_frame, taken), &inner[..]));
+        let (facts, bytes) = receive(&mut plain);
+        let whole = control.map_or(inner.clone(), |control| tagged(control, &inner));
+        assert_eq!((facts.tag, &bytes[..whole.len()]), (FrameTag::InFrame, &whole[..]));
+    }
+    // Two: one is taken off, and the other one still there.
+    let mut twice = frame(&pool, &tagged(200, &inner));
+    twice.wish_tag(100);
+    send(&mut left, twice);
+    let (facts, bytes) = receive(&mut right);
+    assert_eq!((facts, &bytes[..8]), (taken(100), &tagged(200, &inner)[..]));
+
+    // A TAP port looks at headers.
+    let (tap, mut inn) = start("net_tap0", true);
+    assert!(tap.check_ipv4, "{tap:?}");
+    let wire =
+        Command::new("ip").args(["link", "set", "dtap0", "addrgenmode", "none", "up"]).status().unwrap();
+    assert!(wire.success());
+    let (good, mut bad) = (ipv4(), ipv4());
+    bad[10] ^= 1;
+    for (packet, checksum) in [(good, Checksum::Good), (bad, Checksum::Bad)] {
+        kernel_sends("dtap0", &[&[8, 0][..], &packet].concat());
+        assert_eq!(receive(&mut inn).0, FrameFacts { tag: FrameTag::InFrame, checksum });
+    }
+}
+
+/// The kernel sends a frame by this interface.
+fn kernel_sends(interface: &str, behind: &[u8]) {
+    let mut bytes = vec![0xff; 6];
+    bytes.extend([2, 0, 0, 0, 0, 9]);
+    bytes.extend(behind);
+    bytes.resize(60, 0);
+    let name = std::ffi::CString::new(interface).unwrap();
+    // SAFETY: a C string, and a socket of our own; the address is zeroed and then filled.
+    unsafe {
+        let socket = libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0);
+        assert!(socket >= 0);
+        let mut to: libc::sockaddr_ll = std::mem::zeroed();
+        to.sll_family = libc::AF_PACKET as u16;
+        to.sll_ifindex = libc::if_nametoindex(name.as_ptr()) as i32;
+        let sent = libc::sendto(
+            socket,
+            bytes.as_ptr().cast(),
+            bytes.len(),
+            0,
+            (&raw const to).cast(),
+            size_of::<libc::sockaddr_ll>() as u32,
+        );
+        assert_eq!(sent, bytes.len() as isize, "{}", std::io::Error::last_os_error());
+        libc::close(socket);
+    }
+}
