@@ -158,9 +158,10 @@ pub(crate) fn run(way: Way, pcap: &Path, seconds: f64) -> Result<Sample, String>
 
     let reader = worker.counters().reader();
     let handle = Handle::new();
+    handle.set_idle(IdlePolicy::Poll);
     let lcore = *eal.worker_lcores().first().ok_or("there is no worker lcore")?;
     let on_lcore = std::sync::Arc::clone(&handle);
-    let job = eal.launch(lcore, move || run_worker(worker, &on_lcore, IdlePolicy::Poll)).map_err(text)?;
+    let job = eal.launch(lcore, move || run_worker(worker, &on_lcore)).map_err(text)?;
     let read = || Reading {
         at: Instant::now(),
         tsc: eal::tsc(),

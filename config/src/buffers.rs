@@ -192,10 +192,14 @@ impl Config {
 
     /// The InfiniBand devices, in the order in which segments name them; `None` = the first one that there is.
     pub fn devices(&self) -> impl Iterator<Item = Option<&str>> {
+        let soft = self.first_soft();
+        first_of_each(self.segments.iter().map(move |s| s.device.as_deref().or(soft)))
+    }
+
+    /// The name of the software device that segments without a device are on.
+    pub(crate) fn first_soft(&self) -> Option<&str> {
         let soft = self.infiniband.soft.first().filter(|_| self.infiniband.is_soft());
-        first_of_each(
-            self.segments.iter().map(move |s| s.device.as_deref().or(soft.map(|soft| soft.name.as_str()))),
-        )
+        soft.map(|soft| soft.name.as_str())
     }
 }
 

@@ -1,8 +1,14 @@
 //! What a reload changes: the difference of two configurations, all or nothing.
 
-use crate::key::Reload;
+use std::io;
+use std::path::Path;
+
+use crate::error::ConfigError;
+use crate::key::{Key, Reload};
+use crate::resolve::read;
 use crate::segment::{Segment, SegmentName};
-use crate::settings::Config;
+use crate::settings::{Config, Overrides, RawBuffers, RawEthernet, RawGateway, RawInfiniBand};
+use crate::source::Source;
 
 /// What is to be done so that a running gateway is as a new configuration says.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -38,6 +44,8 @@ impl Change {
 pub struct Refused {
     /// The key, or the first of several.
     pub key: String,
+    /// The segment that it is of, counted from 0 in the order of the file.
+    pub segment: Option<usize>,
     /// What it would take.
     pub why: String,
     /// What to do about it.
@@ -46,12 +54,56 @@ pub struct Refused {
 
 impl Refused {
     fn restart(key: impl Into<String>, why: impl Into<String>) -> Self {
-        let remedy = "put the old value back, or restart the gateway".to_owned();
-        Self { key: key.into(), why: why.into(), remedy }
+        let remedy = "restart needed: put the old value back, or restart the gateway".to_owned();
+        Self { key: key.into(), segment: None, why: why.into(), remedy }
     }
 }
 
 impl Config {
+    /// Reads a running gateway's file anew: what it says now, with the command line's overrides on top, and what has to change so
+    /// that a gateway with `workers` workers is as it says. An error names the file and the line, and nothing is to be changed then.
+    pub fn reload(
+        &self,
+        file: &Path,
+        overrides: &Overrides,
+        workers: u32,
+    ) -> Result<(Self, Change), ConfigError> {
+        // Whoever reads waits for it: a pipe that nobody writes to would stop the gateway.
+        let about =
+            std::fs::metadata(file).map_err(|source| ConfigError::Read { file: file.to_owned(), source })?;
+        if !about.is_file() {
+            let source = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
+            return Err(ConfigError::Read { file: file.to_owned(), source });
+        }
+        let text = read(file)?;
+        self.reload_text(file, &text, overrides, workers)
+    }
+
+    /// [`Config::reload`] with the file's text.
+    pub(crate) fn reload_text(
+        &self,
+        file: &Path,
+        text: &str,
+        overrides: &Overrides,
+        workers: u32,
+    ) -> Result<(Self, Change), ConfigError> {
+        let source = Source { file, text };
+        let new = Self::parse_with(file, text, overrides)?;
+        new.check(workers).map_err(|error| match error {
+            ConfigError::Promise { key, what, remedy } => {
+                source.error(source.place_of(key, None).0, format!("{key}: {what}"), remedy)
+            }
+            error => error,
+        })?;
+        let change = self.difference(&new).map_err(|refused| {
+            let Refused { key, segment, why, remedy } = refused;
+            let (span, given) = source.place_of(&key, segment);
+            let left_out = if given { "" } else { ", not even to the default by leaving it out" };
+            source.error(span, format!("{key} cannot change while the gateway runs{left_out}: {why}"), remedy)
+        })?;
+        Ok((new, change))
+    }
+
     /// What has to change so that a gateway that runs with this configuration is as `new` says; refused as a whole if
     /// anything of it takes a restart.
     pub fn difference(&self, new: &Self) -> Result<Change, Refused> {
@@ -68,30 +120,61 @@ impl Config {
                     Reload::Live => change.keys.push(key),
                     Reload::Segment => {}
                     Reload::Restart => {
-                        return Err(Refused::restart(key, "queues and devices are made with it"));
+                        return Err(Refused::restart(key, "what the gateway is made of depends on it"));
                     }
-                    Reload::Shrink => {
-                        return Err(Refused::restart(
-                            key,
-                            "what was made for the smaller value is too small",
-                        ));
-                    }
+                    Reload::Shrink => return Err(Refused::restart(key, "it can become smaller only")),
                 }
             }
         }
         self.same_soft_devices(new)?;
-        for (key, old, new) in [
-            ("ethernet", names(self.ethernet_ports()), names(new.ethernet_ports())),
-            ("device", names(self.devices()), names(new.devices())),
-        ] {
-            // A port or device that no segment uses any more stays open.
-            if let Some(unknown) = new.iter().find(|name| !old.contains(name)) {
-                let why = format!("{unknown} is not among those in use since the start ({})", old.join(", "));
-                return Err(Refused::restart(format!("segment.{key}"), why));
-            }
-        }
+        self.same_ports(new)?;
         self.segment_changes(new, &mut change);
         Ok(change)
+    }
+
+    /// All keys outside of segments that may change while the gateway runs, as [`Change::keys`] has them.
+    #[must_use]
+    pub fn live_keys() -> Vec<String> {
+        let sections = [
+            ("gateway", RawGateway::keys()),
+            ("ethernet", RawEthernet::keys()),
+            ("infiniband", RawInfiniBand::keys()),
+            ("buffers", RawBuffers::keys()),
+        ];
+        let live = |key: &Key| matches!(key.reload, Reload::Live | Reload::Shrink);
+        let of = |(section, keys): (&str, Vec<Key>)| {
+            let live =
+                keys.into_iter().filter(live).map(|key| format!("{section}.{}", key.name.replace('_', "-")));
+            live.collect::<Vec<_>>()
+        };
+        sections.into_iter().flat_map(of).collect()
+    }
+
+    /// That no segment is on a port that is not open. One that no segment uses any more stays open.
+    fn same_ports(&self, new: &Self) -> Result<(), Refused> {
+        let ethernet =
+            |s: &Segment| s.ethernet.as_ref().map_or("the only one".to_owned(), |n| format!("`{n}`"));
+        let device = |of: &Self, s: &Segment| match s.device.as_deref().or(of.first_soft()) {
+            Some(name) => format!("`{name}`"),
+            None => "the only one".to_owned(),
+        };
+        let port = |of: &Self, s: &Segment| format!("port {} of {}", s.port, device(of, s));
+        type Name<'n> = &'n dyn Fn(&Config, &Segment) -> String;
+        let kinds: [(&str, Name<'_>); 3] =
+            [("ethernet", &|_, s| ethernet(s)), ("device", &device), ("port", &port)];
+        for (key, name) in kinds {
+            let mut open: Vec<String> = self.segments.iter().map(|s| name(self, s)).collect();
+            open.dedup();
+            for (index, segment) in new.segments.iter().enumerate() {
+                let wanted = name(new, segment);
+                if !open.contains(&wanted) {
+                    let why = format!("{wanted} is not among those in use ({})", open.join(", "));
+                    let refused = Refused::restart(format!("segment.{key}"), why);
+                    return Err(Refused { segment: Some(index), ..refused });
+                }
+            }
+        }
+        Ok(())
     }
 
     fn same_soft_devices(&self, new: &Self) -> Result<(), Refused> {
@@ -133,8 +216,4 @@ impl Segment {
     pub fn joins_as(&self, other: &Self) -> bool {
         self.differing(other).iter().all(|(_, reload)| *reload == Reload::Live)
     }
-}
-
-fn names<'n>(all: impl Iterator<Item = Option<&'n str>>) -> Vec<String> {
-    all.map(|name| name.map_or_else(|| "the only one".to_owned(), |name| format!("`{name}`"))).collect()
 }

@@ -25,6 +25,7 @@ pub(crate) struct Key {
     /// As TOML; `None` if leaving the key out means something that cannot be written.
     pub(crate) default: Option<String>,
     pub(crate) example: Option<&'static str>,
+    pub(crate) reload: Reload,
 }
 
 macro_rules! legal {
@@ -92,6 +93,7 @@ macro_rules! section {
                     range: <$type as $crate::value::Value>::range($crate::key::legal!($($legal)?)),
                     default: $crate::value::Value::toml(&default.$field),
                     example: $crate::key::example!($($example)?),
+                    reload: $crate::key::Reload::$reload,
                 },)*]
             }
 

@@ -16,12 +16,7 @@ const MAX_FILE: usize = 4 << 20;
 impl Config {
     /// Reads a file and puts the command line's overrides on top.
     pub fn load(file: &Path, overrides: &Overrides) -> Result<Self, ConfigError> {
-        use std::io::Read as _;
-        let mut text = String::new();
-        std::fs::File::open(file)
-            .and_then(|f| f.take(MAX_FILE as u64 + 1).read_to_string(&mut text))
-            .map_err(|source| ConfigError::Read { file: file.to_owned(), source })?;
-        Self::parse_with(file, &text, overrides)
+        Self::parse_with(file, &read(file)?, overrides)
     }
 
     /// Reads `text`, the content of `file`, whose name only serves errors.
@@ -40,7 +35,7 @@ impl Config {
         config
     }
 
-    fn parse_with(file: &Path, text: &str, overrides: &Overrides) -> Result<Self, ConfigError> {
+    pub(crate) fn parse_with(file: &Path, text: &str, overrides: &Overrides) -> Result<Self, ConfigError> {
         let source = Source { file, text };
         if text.len() > MAX_FILE {
             let what = format!("the file is longer than {MAX_FILE} bytes");
@@ -49,6 +44,16 @@ impl Config {
         let raw: Raw = toml::from_str(text).map_err(|e| ConfigError::toml(file, text, &e))?;
         source.config(&raw, overrides)
     }
+}
+
+/// The text of a file, or enough of it to tell that it is too long.
+pub(crate) fn read(file: &Path) -> Result<String, ConfigError> {
+    use std::io::Read as _;
+    let mut text = String::new();
+    std::fs::File::open(file)
+        .and_then(|f| f.take(MAX_FILE as u64 + 1).read_to_string(&mut text))
+        .map_err(|source| ConfigError::Read { file: file.to_owned(), source })?;
+    Ok(text)
 }
 
 impl Overrides {

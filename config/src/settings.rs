@@ -122,10 +122,10 @@ section! {
         pub srq_depth: u32 = 512 => 16..=32_768, Restart;
         /// Raise an alarm when fewer receives than this are left in the shared receive queue; 0 = never. Without it a
         /// quarter of srq-depth.
-        pub srq_low: Option<u32> = None => 0..=32_767, Live, "128";
+        pub srq_low: Option<u32> = None => 0..=32_767, Restart, "128";
         /// Most connections of the gateway, half of them for each direction: a host with traffic both ways has two. Every
         /// worker has an equal share, rounded up.
-        pub max_connections: u32 = 4096 => 2..=65_535, Shrink;
+        pub max_connections: u32 = 4096 => 2..=65_535, Restart;
         /// Send requests of a connection that the gateway opens. What a slow host does not take beyond that is dropped. Without
         /// it as many as max-connections leave room for, at most 256.
         pub connection_send_depth: Option<u32> = None => 4..=8192, Restart, "128";

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 use crate::error::{ConfigError, Place};
 use crate::value::{Fault, Value};
@@ -38,6 +39,27 @@ impl Source<'_> {
         remedy: impl Into<String>,
     ) -> ConfigError {
         ConfigError::in_file(Place::new(self.file, self.text, span), &what.into(), remedy)
+    }
+
+    /// Where a key such as "gateway.idle" stands, or "segment.port" of a segment by its number, and true; if it is not given, its
+    /// section or the file's begin.
+    pub(crate) fn place_of(&self, key: &str, segment: Option<usize>) -> (Range<usize>, bool) {
+        let mut at = (0..0, false);
+        let Ok(root) = DeTable::parse(self.text) else { return at };
+        let mut table = root.get_ref();
+        let mut words = key.split('.').peekable();
+        while let Some(word) = words.next() {
+            let Some((name, value)) = table.iter().find(|(name, _)| *name.get_ref() == word) else { break };
+            at = (name.span(), words.peek().is_none());
+            let next = match (value.get_ref(), segment) {
+                (DeValue::Array(list), Some(n)) => list.get(n).inspect(|one| at.0 = one.span()),
+                (DeValue::Table(_), _) => Some(value),
+                _ => None,
+            };
+            let Some(DeValue::Table(next)) = next.map(Spanned::get_ref) else { break };
+            table = next;
+        }
+        at
     }
 
     /// The line, from 1, of a place in the file.

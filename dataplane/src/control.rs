@@ -37,6 +37,9 @@ pub trait Controller {
     /// Answers a request from the control socket.
     fn request(&mut self, now: Instant, request: &telemetry::Command) -> telemetry::Answer;
 
+    /// Someone asked by SIGHUP for the configuration to be read again. What does not work is the controller's to tell.
+    fn reload(&mut self, now: Instant);
+
     /// Someone asked us to end; [`Controller::tick`] says [`Flow::Done`] when all is wound up.
     fn stop(&mut self, now: Instant);
 }
@@ -53,6 +56,7 @@ pub enum ControlError {
 }
 
 /// Runs a controller until it is done. SIGINT and SIGTERM stop it; a second one ends the wait for a clean stop.
+/// SIGHUP has it read its configuration again.
 pub fn run<C: Controller>(controller: &mut C, socket: Option<&Path>) -> Result<(), ControlError> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ControlError::Runtime)?;
@@ -64,6 +68,7 @@ async fn serve<C: Controller>(controller: &mut C, socket: Option<&Path>) -> Resu
     let _server = socket.map(|path| telemetry::Server::start(path, requests.clone())).transpose()?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ControlError::Runtime)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(ControlError::Runtime)?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(ControlError::Runtime)?;
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut asked_to_stop = false;
@@ -72,6 +77,10 @@ async fn serve<C: Controller>(controller: &mut C, socket: Option<&Path>) -> Resu
             biased;
             _ = interrupt.recv() => true,
             _ = terminate.recv() => true,
+            _ = hangup.recv() => {
+                controller.reload(Instant::now());
+                false
+            }
             Some(request) = inbox.recv() => {
                 let answer = controller.request(Instant::now(), &request.command);
                 // The client may have gone; then nobody wants the answer.

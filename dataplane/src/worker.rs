@@ -1,7 +1,7 @@
 //! The loop of a worker lcore.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// What a worker does when a turn found nothing to do.
@@ -52,6 +52,26 @@ pub struct Handle {
     stop: AtomicBool,
     /// Turns taken: the heartbeat.
     turns: AtomicU64,
+    /// What it does when idle, by [`IdlePolicy::code`].
+    idle: AtomicU8,
+}
+
+impl IdlePolicy {
+    const fn code(self) -> u8 {
+        match self {
+            Self::Sleep => 0,
+            Self::Poll => 1,
+            Self::Pause => 2,
+        }
+    }
+
+    const fn from_code(code: u8) -> Self {
+        match code {
+            1 => Self::Poll,
+            2 => Self::Pause,
+            _ => Self::Sleep,
+        }
+    }
 }
 
 impl Handle {
@@ -59,6 +79,17 @@ impl Handle {
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()
+    }
+
+    /// What the worker does from now on when it is idle.
+    pub fn set_idle(&self, policy: IdlePolicy) {
+        self.idle.store(policy.code(), Ordering::Relaxed);
+    }
+
+    /// What the worker does when it is idle: [`IdlePolicy::Sleep`] until it is told otherwise.
+    #[must_use]
+    pub fn idle(&self) -> IdlePolicy {
+        IdlePolicy::from_code(self.idle.load(Ordering::Relaxed))
     }
 
     /// Asks the worker to return from [`run`] after its present turn.
@@ -105,6 +136,11 @@ impl Idle {
         Self { policy, idle_turns: 0, nap: NAP_MIN, attentive_until: Instant::now(), armed: false }
     }
 
+    /// From now on it waits as another policy says.
+    pub const fn set_policy(&mut self, policy: IdlePolicy) {
+        self.policy = policy;
+    }
+
     /// After a turn: waits as the policy says.
     pub fn after(&mut self, turn: Turn, worker: &mut impl Worker) {
         match (self.policy, turn) {
@@ -140,8 +176,10 @@ impl Idle {
 }
 
 /// Runs a worker until its handle says stop, and gives it back.
-pub fn run<W: Worker>(mut worker: W, handle: &Handle, policy: IdlePolicy) -> W {
-    let mut idle = Idle::new(policy);
+///
+/// Idle, it does as the handle says at that moment.
+pub fn run<W: Worker>(mut worker: W, handle: &Handle) -> W {
+    let mut idle = Idle::new(handle.idle());
     let clock = Clock::start();
     let mut begin = clock.now_ns();
     // Only this thread writes the heartbeat, so a plain store keeps it exact.
@@ -154,6 +192,9 @@ pub fn run<W: Worker>(mut worker: W, handle: &Handle, policy: IdlePolicy) -> W {
         }
         turns += 1;
         handle.turns.store(turns, Ordering::Release);
+        if turn == Turn::Idle {
+            idle.set_policy(handle.idle());
+        }
         idle.after(turn, &mut worker);
         begin = if turn == Turn::Busy { end } else { clock.now_ns() };
     }
@@ -217,7 +258,7 @@ mod tests {
         let handle = Handle::new();
         let script =
             Script { busy: &[1, 3], turns: 0, tells, told, calls: Vec::new(), handle: Arc::clone(&handle) };
-        let calls = run(script, &handle, IdlePolicy::Sleep).calls;
+        let calls = run(script, &handle).calls;
         // All the turns before the first rest are spun through.
         let first = calls.iter().position(|c| *c != "turn").unwrap();
         assert_eq!(first as u32, 3 + SPINS);
@@ -231,5 +272,42 @@ mod tests {
         assert_eq!(calls(true, true), [arm, turn, rest, turn, arm, turn, rest, turn, arm]);
         // Nothing will wake it: it naps, and asks again.
         assert_eq!(calls(false, false), [arm, rest, turn, arm, rest, turn, arm, rest, turn]);
+    }
+
+    #[test]
+    fn what_an_idle_worker_does_changes_while_it_runs() {
+        /// Rests only after it was told to sleep, in its thousandth turn.
+        struct Told {
+            turns: u32,
+            first_rest: Option<u32>,
+            handle: Arc<Handle>,
+        }
+        impl Worker for Told {
+            fn turn(&mut self) -> Turn {
+                self.turns += 1;
+                if self.turns == 1000 {
+                    self.handle.set_idle(IdlePolicy::Sleep);
+                }
+                if self.turns == 5000 {
+                    self.handle.stop();
+                }
+                Turn::Idle
+            }
+
+            fn record_service_time(&mut self, _ns: u64) {}
+
+            fn rest(&mut self, _at_most: Duration) -> bool {
+                self.first_rest.get_or_insert(self.turns);
+                false
+            }
+        }
+        let handle = Handle::new();
+        handle.set_idle(IdlePolicy::Poll);
+        let told = run(Told { turns: 0, first_rest: None, handle: Arc::clone(&handle) }, &handle);
+        assert!(told.first_rest.is_some_and(|turn| (1000..1000 + 2 * SPINS).contains(&turn)));
+        for policy in [IdlePolicy::Poll, IdlePolicy::Pause, IdlePolicy::Sleep] {
+            handle.set_idle(policy);
+            assert_eq!(handle.idle(), policy);
+        }
     }
 }

@@ -45,6 +45,8 @@ pub enum Ask {
         /// The new mode.
         mode: Mode,
     },
+    /// Reads the configuration again, as SIGHUP does: all of it or, with an error that says why, nothing.
+    Reload,
 }
 
 /// Modes of an IPoIB link.
@@ -65,6 +67,7 @@ impl Ask {
             Self::Connections => "/connections".to_owned(),
             Self::Groups => "/groups".to_owned(),
             Self::Mode { mode: Mode::Datagram } => "/mode,datagram".to_owned(),
+            Self::Reload => "/reload".to_owned(),
             Self::Mode { mode: Mode::Connected } => "/mode,connected".to_owned(),
         }
     }

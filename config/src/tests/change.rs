@@ -61,7 +61,6 @@ fn what_a_segment_joins_makes_it_another() {
         OLD.replace("vlan = 1\n", "vlan = 3\n"),
         OLD.replace("vlan = 1\n", ""),
         OLD.replace("0x8001", "0x8003"),
-        OLD.replace("vlan = 1\n", "vlan = 1\nport = 2\n"),
         OLD.replace("vlan = 1\n", "vlan = 1\nscope = 5\n"),
     ] {
         let change = difference(OLD, &text).unwrap();
@@ -73,8 +72,7 @@ fn what_a_segment_joins_makes_it_another() {
 #[test]
 fn live_keys_are_named() {
     let new = OLD.replace("idle = \"sleep\"", "idle = \"poll\"\nlog = \"debug\"\nstats-seconds = 5");
-    let new =
-        format!("{new}[infiniband]\nreceive-mtu = 2044\nneighbour-idle-seconds = 5\nmax-connections = 100\n");
+    let new = format!("{new}[infiniband]\nreceive-mtu = 2044\nneighbour-idle-seconds = 5\n");
     let change = difference(OLD, &new).unwrap();
     assert_eq!(
         change.keys,
@@ -83,7 +81,6 @@ fn live_keys_are_named() {
             "gateway.log",
             "gateway.stats-seconds",
             "infiniband.receive-mtu",
-            "infiniband.max-connections",
             "infiniband.neighbour-idle-seconds"
         ]
     );
@@ -95,7 +92,7 @@ fn live_keys_are_named() {
 fn what_takes_a_restart_is_refused_as_a_whole() {
     let soft = |device: &str| format!("{OLD}[infiniband.soft]\n{device}");
     let (one, two) = ("ports = [{ link = \"shm:/a\" }]\n", "ports = [{ link = \"shm:/b\" }]\n");
-    let queues = "queues and devices are made with it";
+    let queues = "what the gateway is made of depends on it";
     let devices = "devices are made at the start";
     for (old, new, key, why) in [
         (
@@ -114,10 +111,10 @@ fn what_takes_a_restart_is_refused_as_a_whole() {
             queues,
         ),
         (
-            format!("{OLD}[infiniband]\nmax-connections = 100\n"),
+            format!("{OLD}[infiniband]\nreceive-mtu = 2044\n"),
             OLD.to_owned(),
-            "infiniband.max-connections",
-            "what was made for the smaller value is too small",
+            "infiniband.receive-mtu",
+            "it can become smaller only",
         ),
         (soft(one), soft(two), "infiniband.soft.ports", devices),
         (soft(one), soft(&format!("seed = 1\n{one}")), "infiniband.soft.seed", devices),
@@ -126,20 +123,110 @@ fn what_takes_a_restart_is_refused_as_a_whole() {
             OLD.to_owned(),
             format!("{OLD}[ethernet]\nport = \"net_tap0\"\n"),
             "segment.ethernet",
-            "`net_tap0` is not among those in use since the start (the only one)",
+            "`net_tap0` is not among those in use (the only one)",
+        ),
+        (
+            OLD.to_owned(),
+            OLD.replace("vlan = 2\n", "vlan = 2\nport = 2\n"),
+            "segment.port",
+            "port 2 of the only one is not among those in use (port 1 of the only one)",
+        ),
+        (OLD.to_owned(), format!("{OLD}[infiniband]\nsrq-low = 7\n"), "infiniband.srq-low", queues),
+        (
+            OLD.to_owned(),
+            format!("{OLD}[infiniband]\nmax-connections = 100\n"),
+            "infiniband.max-connections",
+            queues,
         ),
         (
             format!("{OLD}[infiniband]\ndevice = \"mlx5_0\"\n"),
             format!("{OLD}[infiniband]\ndevice = \"mlx5_1\"\n"),
             "segment.device",
-            "`mlx5_1` is not among those in use since the start (`mlx5_0`)",
+            "`mlx5_1` is not among those in use (`mlx5_0`)",
         ),
     ] {
         assert_eq!(
             difference(&old, &new).unwrap_err().to_string(),
             format!(
-                "{key} cannot change while the gateway runs: {why}; put the old value back, or restart the gateway"
+                "{key} cannot change while the gateway runs: {why}; restart needed: put the old value back, or restart the gateway"
             )
         );
     }
+}
+
+/// What a reload of a file that has `new` now answers.
+fn refused(old: &str, new: &str) -> String {
+    let (file, overrides) = (Path::new("g.toml"), Overrides::default());
+    parse(old).unwrap().reload_text(file, new, &overrides, 1).unwrap_err().to_string()
+}
+
+#[test]
+fn a_refused_reload_names_the_line() {
+    let restart = "restart needed: put the old value back, or restart the gateway";
+    let queues = "what the gateway is made of depends on it";
+    for (old, new, said) in [
+        (
+            OLD.to_owned(),
+            OLD.replace("idle = \"sleep\"", "idle = \"sleep\"\nhello-ms = 70"),
+            format!("g.toml:3:1: gateway.hello-ms cannot change while the gateway runs: {queues}; {restart}"),
+        ),
+        (
+            OLD.replace("idle = \"sleep\"", "idle = \"sleep\"\nhello-ms = 70"),
+            OLD.to_owned(),
+            format!(
+                "g.toml:1:2: gateway.hello-ms cannot change while the gateway runs, not even to the default by leaving it \
+                 out: {queues}; {restart}"
+            ),
+        ),
+        (
+            OLD.to_owned(),
+            OLD.replace("vlan = 2\n", "vlan = 2\nport = 2\n"),
+            format!(
+                "g.toml:11:1: segment.port cannot change while the gateway runs: port 2 of the only one is not among those \
+                 in use (port 1 of the only one); {restart}"
+            ),
+        ),
+        (
+            format!("{OLD}[buffers]\ncount = 0\n"),
+            format!("{OLD}[buffers]\ncount = 300_000\n"),
+            format!("g.toml:13:1: buffers.count cannot change while the gateway runs: {queues}; {restart}"),
+        ),
+    ] {
+        assert_eq!(refused(&old, &new), said);
+    }
+    // What is wrong with the file itself is told as at the start.
+    assert!(
+        refused(OLD, &OLD.replace("\"b\"", "\"a\""))
+            .starts_with("g.toml:9:8: two segments are called `a` (line 3)")
+    );
+    assert!(refused(OLD, "[gateway").starts_with("g.toml:1:"));
+    // Promises are checked for the workers that there are.
+    let many = format!("{OLD}[buffers]\ncount = 6000\n");
+    let (file, overrides) = (Path::new("g.toml"), Overrides::default());
+    let tall = parse(&many.replace("6000", "60_000")).unwrap();
+    let said =
+        tall.reload_text(file, &many.replace("6000", "60_000"), &overrides, 200).unwrap_err().to_string();
+    assert!(said.starts_with("g.toml:13:1: buffers.count: 60000 are too few for 200 worker(s)"), "{said}");
+}
+
+#[test]
+fn overrides_of_the_command_line_count_on_reload() {
+    let file = Path::new("g.toml");
+    let overrides = Overrides { idle: Some(Idle::Poll), mode: Some(Mode::Datagram), ..Overrides::default() };
+    let old = Config::parse_with(file, OLD, &overrides).unwrap();
+    let new = OLD.replace("idle = \"sleep\"", "idle = \"pause\"\nlog = \"debug\"");
+    let (config, change) = old.reload_text(file, &new, &overrides, 1).unwrap();
+    assert_eq!((config.gateway.idle, change.keys), (Idle::Poll, vec!["gateway.log".to_owned()]));
+    assert!(config.segments.iter().all(|s| s.mode == Mode::Datagram));
+}
+
+#[test]
+fn what_is_no_file_is_not_waited_for() {
+    let old = parse(OLD).unwrap();
+    let directory = std::env::temp_dir();
+    let said = old.reload(&directory, &Overrides::default(), 1).unwrap_err().to_string();
+    assert!(said.contains("cannot be read: not a regular file"), "{said}");
+    let said =
+        old.reload(&directory.join("there is none"), &Overrides::default(), 1).unwrap_err().to_string();
+    assert!(said.contains("cannot be read") && said.contains("--config"), "{said}");
 }

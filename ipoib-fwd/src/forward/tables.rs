@@ -371,6 +371,13 @@ impl<D> Tables<D> {
         }
     }
 
+    /// The number of the segment that the frames of a VLAN are of.
+    #[must_use]
+    pub fn vlan(&self, port: u8, vid: u16) -> Option<SegmentIndex> {
+        let index = *self.vlans.get(usize::from(port))?.get(usize::from(vid))?;
+        (index != NO_SEGMENT).then_some(index)
+    }
+
     /// Says which segment the messages of a link are of.
     pub fn join_link(&mut self, link: u8, segment: Option<SegmentIndex>) {
         let link = usize::from(link);

@@ -6,8 +6,8 @@ use dataplane::table::{Publisher, Reader};
 use ib_wire::{Lid, Qpn};
 
 use crate::forward::{
-    Draft, EthNeighbour, MAX_NEIGHBOURS, PeerGateway, Role, SegmentIndex, SegmentTable, Settings, Side,
-    Tables,
+    Draft, EthNeighbour, GatewayAddress, MAX_NEIGHBOURS, PeerGateway, Role, Routes, SegmentIndex,
+    SegmentTable, Settings, Side, Tables,
 };
 use endpoint::{Board, LinkUpdate, Peer};
 use ipoib::link::{NeighbourChange, WorkerIndex};
@@ -77,6 +77,31 @@ impl<D: Clone> GatewayBoard<D> {
         if let Some(place) = self.segments.get_mut(at) {
             *place = Some(SegmentBoard { draft, left_out: 0, dirty: true, reachable: Vec::new() });
         }
+    }
+
+    /// Takes a segment out of the directory: from the next publication on, what comes in is not its any more. Its table stays for what
+    /// is said to its hosts at the end, and follows its link until that is gone.
+    pub(super) fn unjoin(&mut self, index: SegmentIndex) {
+        let Some(segment) = self.at(index) else { return };
+        segment.dirty = true;
+        let (vlan, link) = (segment.settings().vlan.unwrap_or_default(), segment.settings().link);
+        // Another one may have the VLAN by now.
+        if self.tables.vlan(0, vlan) == Some(index) {
+            self.tables.join_vlan(0, vlan, None);
+        }
+        self.tables.join_link(link, None);
+    }
+
+    /// Forgets a segment whose link is gone; its number may be used again.
+    pub(super) fn remove(&mut self, index: SegmentIndex) {
+        for link in &mut self.links {
+            link.take_if(|at| *at == index);
+        }
+        if let Some(place) = self.segments.get_mut(usize::from(index.0)) {
+            *place = None;
+        }
+        self.tables.set_segment(index, None);
+        self.publisher.publish(self.tables.clone());
     }
 
     /// A worker's reader.
@@ -167,6 +192,12 @@ impl<D: Clone> SegmentBoard<D> {
         let settings = self.change().settings();
         settings.own_lid = lid;
         settings.own_qpns = qpns.iter().copied().take(settings.own_qpns.capacity()).collect();
+    }
+
+    /// Another address, other subnets and routes, another largest packet of the Ethernet side.
+    pub(super) fn set_networks(&mut self, address: Option<GatewayAddress>, routes: Routes, eth_mtu: u16) {
+        let settings = self.change().settings();
+        (settings.address, settings.routes, settings.eth_mtu) = (address, routes, eth_mtu);
     }
 
     /// What the gateway does with packets.

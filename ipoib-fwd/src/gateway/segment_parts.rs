@@ -65,11 +65,10 @@ impl SegmentMaker {
     /// What the tables know of a segment that does not forward yet.
     fn table<D>(&self, segment: &Segment, ground: Ground) -> Result<Settings<D>, GatewayError> {
         let mut settings = Settings::new(ground.mac);
-        settings.address = segment.address.and_then(|a| GatewayAddress::new(a.address, a.prefix_len));
         settings.vlan = segment.vlan.map(config::VlanId::value);
         settings.link = u8::try_from(ground.link.0).unwrap_or(u8::MAX);
         settings.eth_mtu = segment.mtu;
-        settings.routes = routes(segment)?;
+        (settings.address, settings.routes) = networks(segment)?;
         // Nothing is forwarded before it is known whether another gateway does.
         settings.role = Role::Standby;
         Ok(settings)
@@ -96,7 +95,7 @@ impl SegmentMaker {
         }
     }
 
-    fn ageing(&self) -> Ageing {
+    pub(super) fn ageing(&self) -> Ageing {
         let seconds = |n: u32| Duration::from_secs(n.into());
         Ageing {
             idle: seconds(self.config.infiniband.neighbour_idle_seconds),
@@ -143,18 +142,21 @@ impl SegmentMaker {
 }
 
 /// How a segment's unicast packets travel.
-const fn mode(segment: &Segment) -> Mode {
+pub(super) const fn mode(segment: &Segment) -> Mode {
     match segment.mode {
         config::Mode::Datagram => Mode::Datagram,
         config::Mode::Connected => Mode::Connected,
     }
 }
 
-/// What a segment's packets to other networks go by.
-fn routes(segment: &Segment) -> Result<Routes, GatewayError> {
+/// The gateway's address in a segment, and what its packets to other networks go by.
+pub(super) fn networks(segment: &Segment) -> Result<(Option<GatewayAddress>, Routes), GatewayError> {
     let prefix = |p: config::Prefix| Prefix::of(p.address(), p.prefix_len());
     let subnets: Vec<Prefix> = segment.subnets.iter().filter_map(|p| prefix(*p)).collect();
     let routes: Vec<Route> =
         segment.routes.iter().filter_map(|r| Some(Route { to: prefix(r.to)?, via: r.via })).collect();
-    Routes::new(&subnets, &routes).map_err(|e| GatewayError::Unsupported(format!("segment.route: {e}")))
+    let routes = Routes::new(&subnets, &routes)
+        .map_err(|e| GatewayError::Unsupported(format!("segment.route: {e}")))?;
+    let address = segment.address.and_then(|a| GatewayAddress::new(a.address, a.prefix_len));
+    Ok((address, routes))
 }

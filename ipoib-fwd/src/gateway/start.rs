@@ -9,7 +9,7 @@ use config::{CommandLine, Config, Overrides, Segment};
 use connectx::cable::{CableEnd, CableError, CableUrl, CableUrlError};
 use dataplane::capture::{Capture, CaptureError};
 use dataplane::control::{self, ControlError};
-use dataplane::worker::{Handle, IdlePolicy, run};
+use dataplane::worker::{Handle, run};
 use ib_wire::{Guid, Mtu};
 use pmd::eal::{Eal, EalError, LcoreId};
 use pmd::eth::{EthConfig, EthError, EthPort, EthQueue};
@@ -22,6 +22,7 @@ use tap::Tap;
 
 use super::board::GatewayBoard;
 use super::control::duties::Duties;
+use super::control::reload::{Reloader, policy};
 use super::control::{GatewayControl, Schedule};
 use super::gids::GatewayGids;
 use super::report::Times;
@@ -205,6 +206,7 @@ impl Start {
             Device::Verbs(_) | Device::Mlx5(_) => None,
         };
         let running = Running {
+            start: &self,
             config: &config,
             segment,
             eal: &eal,
@@ -340,6 +342,7 @@ impl SoftParts {
 
 /// Everything that a gateway runs on, whatever its device.
 struct Running<'a> {
+    start: &'a Start,
     config: &'a Config,
     segment: &'a Segment,
     eal: &'a Eal,
@@ -354,6 +357,9 @@ impl Running<'_> {
     fn run<B: Backend>(mut self, hca: B) -> Result<Report, GatewayError> {
         let now = Instant::now();
         let handles: Vec<Arc<Handle>> = self.lcores.iter().map(|_| Handle::new()).collect();
+        for handle in &handles {
+            handle.set_idle(policy(self.config.gateway.idle));
+        }
         let maker = SegmentMaker {
             config: self.config.clone(),
             workers: self.lcores.len() as u8,
@@ -413,6 +419,12 @@ impl Running<'_> {
             own,
             segments: duties,
             maker,
+            reloader: Reloader::new(
+                self.start.file.clone(),
+                self.start.overrides.clone(),
+                self.start.log.clone(),
+                handles.clone(),
+            ),
             times,
             capture: self.capture,
             stats_period: (self.config.gateway.stats_seconds > 0)
@@ -421,15 +433,10 @@ impl Running<'_> {
             stopping: None,
             failure: None,
         };
-        let policy = match self.config.gateway.idle {
-            config::Idle::Poll => IdlePolicy::Poll,
-            config::Idle::Pause => IdlePolicy::Pause,
-            config::Idle::Sleep => IdlePolicy::Sleep,
-        };
         let mut jobs = Vec::new();
         for ((worker, &lcore), handle) in workers.into_iter().zip(&self.lcores).zip(&handles) {
             let handle = Arc::clone(handle);
-            jobs.push(self.eal.launch(lcore, move || run(worker, &handle, policy))?);
+            jobs.push(self.eal.launch(lcore, move || run(worker, &handle))?);
         }
         tracing::info!(
             "forwarding between {} and {} with {} worker(s)",

@@ -157,6 +157,11 @@ impl Hosts {
         }
     }
 
+    /// Hosts that nobody sends to are forgotten after another time from now on.
+    pub(super) const fn set_idle(&mut self, idle: Duration) {
+        self.ageing.idle = idle;
+    }
+
     /// The address of a host that has answered.
     pub(super) fn get(&self, ip: IpAddr) -> Option<MacAddress> {
         self.entries.get(&ip)?.mac

@@ -10,14 +10,14 @@ use serde::Serialize;
 use super::announcements::{Announcements, PER_TICK};
 use super::arp::Own;
 use super::askers::Askers;
-use super::fabric::Fabric;
+use super::fabric::{Fabric, v4};
 use super::hosts::{Ageing, HostCounters, HostInfo, Hosts, worker_of};
 use super::limits::Limits;
 use super::output::{Arrival, Output, Packet};
 use super::owners::{Changes, Owners};
 use super::parked::{Awaited, Parked};
 use super::resolve::{Claim, Lookup};
-use crate::forward::Side;
+use crate::forward::{GatewayAddress, Routes, Side};
 use ib_wire::ipoib::HardwareAddress;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{Event, WorkerIndex};
@@ -284,10 +284,41 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Drops all that waits.
-    pub fn clear(&mut self) {
+    /// Drops all that waits, for a reason.
+    pub fn clear(&mut self, reason: DropReason) {
         let dropped = self.parked.clear().len();
-        self.drop(DropReason::Shutdown, dropped);
+        self.drop(reason, dropped);
+    }
+
+    /// It has another address, other subnets or routes from now on; the tables have them already or get them before what is released
+    /// is forwarded. Hosts that are not on the segment any more are forgotten, what waits is looked up again.
+    pub fn set_networks(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        address: Option<GatewayAddress>,
+        routes: Routes,
+    ) {
+        let moved = self.own.settings.address != address;
+        (self.own.settings.address, self.own.settings.routes) = (address, routes);
+        let off_link = |ip: &IpAddr| v4(*ip).is_some_and(|ip| !self.own.settings.is_on_link(ip));
+        let gone: Vec<IpAddr> = self.hosts.iter().map(|host| host.ip).filter(off_link).collect();
+        for ip in gone {
+            self.hosts.forget(ip);
+        }
+        for (_, waiting) in self.parked.clear() {
+            let (side, worker) = (waiting.arrival.side, waiting.arrival.worker);
+            self.output(Output::Release { side, worker, packet: waiting.packet });
+        }
+        self.take_host_events(now, fabric);
+        if moved {
+            self.announce_all(now);
+        }
+    }
+
+    /// Hosts that nobody sends to are forgotten after another time from now on.
+    pub const fn set_idle(&mut self, idle: Duration) {
+        self.hosts.set_idle(idle);
     }
 }
 

@@ -181,6 +181,22 @@ impl Link {
         self.ground.speaks = speaks;
     }
 
+    /// Takes over from other settings what may change while the link is at work: what connections that begin from now on are told
+    /// ([`LinkSettings::receive_mtu`], which must not be more than the device's receives have room for, and the retries), and when
+    /// what is idle is given up. Changes nothing if they are not legal.
+    pub fn follow(&mut self, settings: &LinkSettings) -> Result<(), LinkError> {
+        check(settings)?;
+        let own = &mut self.settings;
+        own.receive_mtu = settings.receive_mtu;
+        own.retry_count = settings.retry_count;
+        own.rnr_retry = settings.rnr_retry;
+        own.passive_idle = settings.passive_idle.min(LONGEST);
+        own.neighbour_idle = settings.neighbour_idle.min(LONGEST);
+        self.timers.cancel(Timer::PassiveExpiry);
+        self.arm_expiry();
+        Ok(())
+    }
+
     /// Switches between datagram and connected mode.
     pub fn set_mode(&mut self, now: Instant, mode: Mode) {
         if mode == self.ground.settings.mode || self.ground.is_shutting_down() {

@@ -36,6 +36,7 @@ impl<B: Backend> GatewayControl<B> {
             "drops": totals.drops_json(),
             "alarms": {"srq_low": self.endpoint.srq_low(), "loops": self.segments.iter().map(|s| s.duty.pair.statistics().loops).sum::<u64>()},
             "gateway": self.first_role(now),
+            "reloads": self.reloader.json(),
             "times": self.times.json(),
             "buffers": {"in_use": self.pool.in_use(), "available": self.pool.available()},
         })
@@ -88,7 +89,7 @@ impl<B: Backend> GatewayControl<B> {
 
     /// A row for each segment.
     fn segments_json(&mut self, now: Instant) -> Vec<Value> {
-        let Self { segments, endpoint, board, .. } = self;
+        let Self { segments, endpoint, board, reloader, .. } = self;
         let rows = segments.iter().map(|duty| {
             let link = endpoint.link_at(duty.link);
             let link = link.as_deref();
@@ -105,7 +106,7 @@ impl<B: Backend> GatewayControl<B> {
                 }),
             })
         });
-        rows.collect()
+        rows.chain(reloader.rows()).collect()
     }
 
     pub(super) fn neighbours(&mut self, now: Instant) -> Value {

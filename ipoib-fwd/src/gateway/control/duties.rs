@@ -50,6 +50,11 @@ impl Duties {
         self.places.get_mut(usize::from(index.0))?.as_mut()
     }
 
+    /// Takes a segment away.
+    pub(in crate::gateway) fn take(&mut self, index: SegmentIndex) -> Option<SegmentDuty> {
+        self.places.get_mut(usize::from(index.0))?.take()
+    }
+
     /// All segments, in the order of their numbers.
     pub(in crate::gateway) fn iter(&self) -> impl Iterator<Item = &SegmentDuty> {
         self.places.iter().flatten()

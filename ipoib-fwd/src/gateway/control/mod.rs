@@ -3,6 +3,7 @@
 mod answers;
 pub(super) mod duties;
 pub(super) mod pair;
+pub(super) mod reload;
 pub(super) mod segments;
 
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use ipoib::drop_reason::DropReason;
 use ipoib::net::ethernet::MacAddress;
 
 use duties::Duties;
+use reload::Reloader;
 
 type Destination<B> = <<B as Backend>::Queues as Queues>::Destination;
 
@@ -55,8 +57,8 @@ pub(super) struct GatewayControl<B: Backend> {
     pub(super) own_reader: WorkerCounterReader,
     pub(super) segments: Duties,
     /// What segments are made by: the configuration that the gateway runs with.
-    #[expect(dead_code, reason = "segments are made at the start only")]
     pub(super) maker: SegmentMaker,
+    pub(super) reloader: Reloader,
     pub(super) times: Times,
     pub(super) capture: Option<Capture>,
     pub(super) stats_period: Option<Duration>,
@@ -154,6 +156,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
         self.tell_published(now);
         busy |= self.take_packets(now);
         busy |= self.take_link_events(now);
+        self.advance_reload(now);
         self.follow_gids(now);
         self.drive_pairs(now);
         self.pass_time(now);
@@ -183,7 +186,8 @@ impl<B: Backend> Controller for GatewayControl<B> {
                 "/connections",
                 "/groups",
                 "/gids",
-                "/mode"
+                "/mode",
+                "/reload"
             ])),
             "/stats" => Ok(self.stats(now)),
             "/links" => Ok(self.links(now)),
@@ -192,8 +196,14 @@ impl<B: Backend> Controller for GatewayControl<B> {
             "/groups" => Ok(self.groups()),
             "/gids" => Ok(self.gid_table()),
             "/mode" => self.set_mode(now, request.parameters.as_deref()),
+            "/reload" => self.reload_now(now),
             name => Err(format!("no command {name}; / lists them")),
         }
+    }
+
+    fn reload(&mut self, now: Instant) {
+        // What does not work is in the log.
+        drop(self.reload_now(now));
     }
 
     fn stop(&mut self, now: Instant) {

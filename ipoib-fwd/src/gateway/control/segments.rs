@@ -159,7 +159,7 @@ impl<B: Backend> GatewayControl<B> {
     pub(super) fn drop_waiting(&mut self, now: Instant) {
         for at in self.indices() {
             if let Some(duty) = self.segments.at_mut(at) {
-                duty.segment.clear();
+                duty.segment.clear(DropReason::Shutdown);
             }
             self.carry_out(now, at);
         }
@@ -272,7 +272,11 @@ impl<B: Backend> GatewayControl<B> {
             let Some(at) = self.segment_of(link) else { continue };
             self.tell_link_event(now, at, &event);
             self.carry_out(now, at);
+            let up = event == Event::Up;
             self.log_link_event(at, event);
+            if up {
+                self.warn_of_mtu(at);
+            }
         }
         any
     }
@@ -321,7 +325,8 @@ impl<B: Backend> GatewayControl<B> {
 
     /// True if nothing of any link is left.
     pub(super) fn is_stopped(&mut self) -> bool {
-        let Self { segments, endpoint, .. } = self;
-        segments.iter().all(|duty| endpoint.link_at(duty.link).is_none_or(|link| link.is_stopped()))
+        let Self { segments, endpoint, reloader, .. } = self;
+        reloader.is_settled()
+            && segments.iter().all(|duty| endpoint.link_at(duty.link).is_none_or(|link| link.is_stopped()))
     }
 }

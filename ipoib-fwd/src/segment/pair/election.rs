@@ -410,6 +410,11 @@ impl Pair {
         self.handle_timeout(now);
     }
 
+    /// The gateways' subnet is another one: from now on those count that say so too.
+    pub const fn set_segment(&mut self, segment: SegmentId) {
+        self.settings.segment = segment;
+    }
+
     /// The gateway is about to end: another one may forward at once.
     pub fn leave(&mut self, now: Instant) {
         self.leaves = true;

@@ -108,7 +108,7 @@ fn those_that_nobody_answers_for_are_dropped_and_few_wait() {
         w.segment.handle_unresolved(w.now, &mut w.fabric, ip, arrival, frame.clone(), false);
     }
     assert_eq!(w.outputs().len(), 1000 - DESTINATIONS);
-    w.segment.clear();
+    w.segment.clear(DropReason::Shutdown);
     assert_eq!(w.outputs(), [Output::Drop(DropReason::Shutdown, DESTINATIONS as u64)]);
 }
 

@@ -56,6 +56,25 @@ fn idle_passive_connections_expire_and_used_ones_stay() {
 }
 
 #[test]
+fn what_may_change_at_work_counts_for_connections_that_are_there() {
+    let mut f = crowd(|s| s.passive_idle = secs(100_000));
+    f.run(secs(1000));
+    let all = passive(&f);
+    assert_eq!(all.len(), DIALLERS * usize::from(WORKERS));
+    let now = f.now;
+    let link = &mut f.nodes[0].link;
+    let settings = LinkSettings { passive_idle: secs(50), receive_mtu: 2048, ..link.settings().clone() };
+    let bad = LinkSettings { rnr_retry: 8, ..settings.clone() };
+    assert_eq!(link.follow(&bad), Err(LinkError::Retry(8)));
+    assert_eq!(link.settings().passive_idle, secs(100_000), "all or nothing");
+    link.follow(&settings).unwrap();
+    assert_eq!(link.settings().receive_mtu, 2048);
+    link.handle_used(now, WorkerIndex(0), &all[..10], &[]);
+    f.run(secs(20));
+    assert_eq!(passive(&f), all[..10], "the others had been idle for long enough");
+}
+
+#[test]
 fn more_peers_than_the_cap() {
     let f = crowd(|s| s.max_passive = 1000);
     assert!((900..=1000).contains(&passive(&f).len()), "{}", passive(&f).len());

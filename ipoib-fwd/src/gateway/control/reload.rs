@@ -1,0 +1,527 @@
+//! The configuration read again while the gateway runs, by SIGHUP or `ctl reload`: all of it or nothing, and nobody else's traffic
+//! touched.
+//!
+//! ```text
+//!  read, compare ──> make links of new segments ──> take segments away ──> join new ones ──> change others, keys
+//!    │ refused          │ a device refuses: the links made go again            │
+//!    v                  v                                                      v
+//!  nothing changed    nothing changed                   wait: its partition or number is given back first
+//! ```
+//!
+//! A segment that is taken away is out of the workers' directory at once; its link drains (connections closed, groups left) and keeps its
+//! number and its partition until that is done. A new segment with that partition waits for it. What a reload decides it decides at once, so
+//! that the next one may come at any time: it is compared with what the last one made, whether all of it is at work yet or not.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use config::{Change, Overrides, Segment};
+use dataplane::telemetry::Answer;
+use dataplane::worker::{Handle, IdlePolicy};
+use endpoint::Endpoint;
+use ib_wire::PKey;
+use ipoib::drop_reason::DropReason;
+use ipoib::link::{LinkIndex, LinkSettings};
+use pmd::hca::Backend;
+use serde_json::{Value, json};
+
+use super::GatewayControl;
+use crate::forward::{MAX_SEGMENTS, SegmentIndex};
+use crate::gateway::segment_parts::{Ground, SegmentMaker, mode, networks};
+use crate::log::Log;
+use crate::segment::pair::SegmentId;
+
+/// How often a segment that could not be joined is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What a gateway that runs is told anew from, and what is not finished yet.
+#[derive(Debug)]
+pub(in crate::gateway) struct Reloader {
+    file: Option<PathBuf>,
+    overrides: Overrides,
+    log: Log,
+    workers: Vec<Arc<Handle>>,
+    draining: Vec<Draining>,
+    waiting: Vec<Waiting>,
+    /// Reloads that were carried out, and those that were refused.
+    counts: [u64; 2],
+}
+
+/// A segment that has been taken away, and whose link is not gone yet.
+#[derive(Debug)]
+struct Draining {
+    name: String,
+    index: SegmentIndex,
+    link: LinkIndex,
+    pkey: PKey,
+}
+
+/// A segment that waits until one that is draining makes room for it.
+#[derive(Debug)]
+struct Waiting {
+    segment: Segment,
+    retry: Instant,
+    /// Why it could not be joined, if that was tried.
+    failed: Option<String>,
+}
+
+/// What a key outside of segments changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Live {
+    Idle,
+    Log,
+    Stats,
+    /// Every link, and every segment's ageing.
+    Links,
+}
+
+impl Live {
+    /// `None` for a key that nothing is done about: then the reload is refused.
+    fn of(key: &str) -> Option<Self> {
+        Some(match key {
+            "gateway.idle" => Self::Idle,
+            "gateway.log" => Self::Log,
+            "gateway.stats-seconds" => Self::Stats,
+            "infiniband.receive-mtu"
+            | "infiniband.retry-count"
+            | "infiniband.rnr-retry"
+            | "infiniband.connection-idle-seconds"
+            | "infiniband.neighbour-idle-seconds" => Self::Links,
+            _ => return None,
+        })
+    }
+}
+
+/// What an idle worker does.
+pub(in crate::gateway) const fn policy(idle: config::Idle) -> IdlePolicy {
+    match idle {
+        config::Idle::Poll => IdlePolicy::Poll,
+        config::Idle::Pause => IdlePolicy::Pause,
+        config::Idle::Sleep => IdlePolicy::Sleep,
+    }
+}
+
+impl Reloader {
+    /// For a gateway that was started with this file and these overrides.
+    pub(in crate::gateway) const fn new(
+        file: Option<PathBuf>,
+        overrides: Overrides,
+        log: Log,
+        workers: Vec<Arc<Handle>>,
+    ) -> Self {
+        Self { file, overrides, log, workers, draining: Vec::new(), waiting: Vec::new(), counts: [0; 2] }
+    }
+
+    /// True if no link is left of segments that have been taken away.
+    pub(super) const fn is_settled(&self) -> bool {
+        self.draining.is_empty()
+    }
+
+    /// For `ctl stats`.
+    pub(super) fn json(&self) -> Value {
+        let [done, refused] = self.counts;
+        json!({"done": done, "refused": refused})
+    }
+
+    /// Rows for `ctl links`: segments that are not at work any more, or not yet.
+    pub(super) fn rows(&self) -> impl Iterator<Item = Value> {
+        let row = |name: &str, pkey: PKey, why: String| json!({"segment": name, "pkey": format!("{:#06x}", pkey.0), "link": "down", "waits_for": why});
+        let leaving = self.draining.iter().map(move |d| {
+            row(&d.name, d.pkey, "its connections and groups to be closed: it is removed".into())
+        });
+        let coming = self.waiting.iter().map(move |w| {
+            let why = w
+                .failed
+                .clone()
+                .unwrap_or_else(|| "the segment that had its place or partition to be gone".to_owned());
+            row(w.segment.name.as_str(), PKey(w.segment.pkey.value()), why)
+        });
+        leaving.chain(coming)
+    }
+}
+
+/// Where links are made.
+trait Links {
+    fn add(&mut self, settings: LinkSettings) -> Result<LinkIndex, String>;
+    fn remove(&mut self, link: LinkIndex);
+}
+
+impl<B: Backend, C, N> Links for (Instant, &mut Endpoint<B, C, N>) {
+    fn add(&mut self, settings: LinkSettings) -> Result<LinkIndex, String> {
+        self.1.add_link(self.0, settings).map_err(|e| e.to_string())
+    }
+
+    fn remove(&mut self, link: LinkIndex) {
+        self.1.remove_link(self.0, link);
+    }
+}
+
+/// A failure of [`add_all`].
+#[derive(Debug)]
+struct Failed {
+    /// Which one was refused.
+    at: usize,
+    why: String,
+    /// Those before it, that go again.
+    undone: Vec<LinkIndex>,
+}
+
+/// Makes all of the links, or none.
+fn add_all(
+    links: &mut impl Links,
+    all: impl Iterator<Item = LinkSettings>,
+) -> Result<Vec<LinkIndex>, Failed> {
+    let mut made = Vec::new();
+    for (at, settings) in all.enumerate() {
+        match links.add(settings) {
+            Ok(link) => made.push(link),
+            Err(why) => {
+                for link in &made {
+                    links.remove(*link);
+                }
+                return Err(Failed { at, why, undone: made });
+            }
+        }
+    }
+    Ok(made)
+}
+
+impl<B: Backend> GatewayControl<B> {
+    /// Reads the configuration again and becomes what it says, or stays what it is and says why.
+    pub(super) fn reload_now(&mut self, now: Instant) -> Answer {
+        let outcome = self.try_reload(now);
+        self.reloader.counts[usize::from(outcome.is_err())] += 1;
+        if let Err(why) = &outcome {
+            tracing::error!("reload: {why}; the configuration stays as it was");
+        }
+        outcome
+    }
+
+    fn try_reload(&mut self, now: Instant) -> Answer {
+        if self.stopping.is_some() {
+            return Err("the gateway is stopping".to_owned());
+        }
+        let Some(file) = &self.reloader.file else {
+            let why = "the gateway was started without --config, so there is no file to read again; start it with one";
+            return Err(why.to_owned());
+        };
+        let workers = self.maker.workers.into();
+        let (config, change) =
+            self.maker.config.reload(file, &self.reloader.overrides, workers).map_err(|e| e.to_string())?;
+        if let Some(key) = change.keys.iter().find(|key| Live::of(key).is_none()) {
+            return Err(format!(
+                "{}: {key} cannot change while the gateway runs; restart needed",
+                file.display()
+            ));
+        }
+        for segment in change.added.iter().chain(&change.changed) {
+            networks(segment).map_err(|e| format!("{}: segment `{}`: {e}", file.display(), segment.name))?;
+        }
+        let maker = SegmentMaker { config, ..self.maker.clone() };
+        let (joined, waiting) = self.link_new(now, &maker, &change)?;
+        // Nothing is refused from here on.
+        for name in &change.removed {
+            self.take_segment_away(now, name.as_str());
+        }
+        for (segment, ground) in &joined {
+            self.join(now, &maker, segment, *ground);
+        }
+        for segment in &change.changed {
+            self.change_segment(now, segment);
+        }
+        let names = |segments: &mut dyn Iterator<Item = &Segment>| {
+            segments.map(|s| s.name.to_string()).collect::<Vec<_>>()
+        };
+        let answer = json!({
+            "added": names(&mut joined.iter().map(|(segment, _)| segment)),
+            "waiting": names(&mut waiting.iter()),
+            "removed": change.removed.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "changed": names(&mut change.changed.iter()),
+            "keys": change.keys,
+        });
+        self.reloader.waiting.extend(waiting.into_iter().map(|segment| Waiting {
+            segment,
+            retry: now,
+            failed: None,
+        }));
+        self.maker = maker;
+        self.follow_keys(now, &change);
+        self.board.flush();
+        log_change(&answer);
+        Ok(answer)
+    }
+
+    /// Makes the links of new segments, or none of them. Segments whose places are not free yet wait.
+    #[expect(clippy::type_complexity, reason = "two lists, used at one place")]
+    fn link_new(
+        &mut self,
+        now: Instant,
+        maker: &SegmentMaker,
+        change: &Change,
+    ) -> Result<(Vec<(Segment, Ground)>, Vec<Segment>), String> {
+        let (mut ready, mut waiting) = (Vec::new(), Vec::new());
+        let mut vacancies = self.vacancies().into_iter();
+        for segment in &change.added {
+            match (!self.is_held(segment)).then(|| vacancies.next()).flatten() {
+                Some(index) => ready.push((segment, index)),
+                None => waiting.push(segment.clone()),
+            }
+        }
+        let settings = ready.iter().map(|(segment, _)| maker.link_settings(segment));
+        match add_all(&mut (now, &mut self.endpoint), settings) {
+            Ok(links) => {
+                let joined = ready.into_iter().zip(links);
+                let joined =
+                    joined.map(|((segment, index), link)| (segment.clone(), self.ground(index, link)));
+                Ok((joined.collect(), waiting))
+            }
+            Err(Failed { at, why, undone }) => {
+                for ((segment, index), link) in ready.iter().zip(undone) {
+                    let (name, pkey) = (segment.name.to_string(), PKey(segment.pkey.value()));
+                    self.reloader.draining.push(Draining { name, index: *index, link, pkey });
+                }
+                let name = ready.get(at).map(|(segment, _)| segment.name.to_string()).unwrap_or_default();
+                Err(format!(
+                    "segment `{name}`: {why}; take other segments away first, or restart the gateway with fewer workers or connections"
+                ))
+            }
+        }
+    }
+
+    fn ground(&mut self, index: SegmentIndex, link: LinkIndex) -> Ground {
+        let port = self.endpoint.port();
+        let guid = self.endpoint.hca().port(port).map_or(self.endpoint.hca().device().node_guid, |p| p.guid);
+        Ground { index, link, mac: self.mac, guid }
+    }
+
+    /// True if a segment's partition is still that of another one, which goes.
+    fn is_held(&self, segment: &Segment) -> bool {
+        let pkey = PKey(segment.pkey.value()).base();
+        let at_work = self.segments.iter().map(|duty| duty.pkey);
+        let draining = self.reloader.draining.iter().map(|d| d.pkey);
+        at_work.chain(draining).any(|held| held.base() == pkey)
+    }
+
+    /// Numbers that no segment has, nor one that is draining.
+    fn vacancies(&self) -> Vec<SegmentIndex> {
+        let is_free = |at: &SegmentIndex| {
+            self.segments.at(*at).is_none() && self.reloader.draining.iter().all(|d| d.index != *at)
+        };
+        (0..MAX_SEGMENTS).map(|n| SegmentIndex(n as u8)).filter(is_free).collect()
+    }
+
+    fn join(&mut self, now: Instant, maker: &SegmentMaker, segment: &Segment, ground: Ground) {
+        let Self { endpoint, board, segments, .. } = self;
+        if let Err(e) = maker.install(now, segment, ground, endpoint, board, segments) {
+            // Cannot be: its routes have been looked at.
+            tracing::error!("{}: {e}", segment.name);
+        }
+        self.tell_places();
+    }
+
+    /// Out of the directory at once, the rest in its time.
+    fn take_segment_away(&mut self, now: Instant, name: &str) {
+        self.reloader.waiting.retain(|w| w.segment.name.as_str() != name);
+        let Some(at) = self.segments.iter().find(|duty| duty.name == name).map(|duty| duty.index) else {
+            return;
+        };
+        self.leave_pair(now, at);
+        if let Some(duty) = self.segments.at_mut(at) {
+            duty.segment.clear(DropReason::SegmentGone);
+        }
+        self.carry_out(now, at);
+        self.board.unjoin(at);
+        if let Some(duty) = self.segments.take(at) {
+            self.endpoint.remove_link(now, duty.link);
+            let (name, index, link, pkey) = (duty.name, duty.index, duty.link, duty.pkey);
+            self.reloader.draining.push(Draining { name, index, link, pkey });
+        }
+    }
+
+    /// Gives a segment that stays what it joins the rest of what it is now to be.
+    fn change_segment(&mut self, now: Instant, new: &Segment) {
+        let Some(old) = self.maker.config.segments.iter().find(|s| s.name == new.name).cloned() else {
+            return;
+        };
+        if let Some(waiting) = self.reloader.waiting.iter_mut().find(|w| w.segment.name == new.name) {
+            waiting.segment = new.clone();
+            return;
+        }
+        let Some(duty) = self.segments.iter_mut().find(|duty| duty.name == new.name.as_str()) else { return };
+        let at = duty.index;
+        let (Some(link), Some(board)) = (self.endpoint.link_at(duty.link), self.board.at(at)) else { return };
+        let Ok((address, routes)) = networks(new) else { return };
+        board.set_networks(address, routes.clone(), new.mtu);
+        if (&old.address, &old.subnets, &old.routes) != (&new.address, &new.subnets, &new.routes) {
+            duty.segment.set_networks(now, link, address, routes);
+            let subnet = new.address.map(|a| (a.address, a.prefix_len));
+            duty.duty.pair.set_segment(SegmentId::of(new.pkey.value(), subnet));
+        }
+        if old.priority != new.priority {
+            duty.duty.pair.set_priority(now, new.priority);
+        }
+        if old.mode != new.mode {
+            link.set_mode(now, mode(new));
+            // Whoever knows our addresses knows by their flags whether to ask for a connection.
+            duty.segment.announce_all(now);
+        }
+        self.carry_out(now, at);
+        if old.mtu != new.mtu {
+            self.warn_of_mtu(at);
+        }
+    }
+
+    /// Applies the keys outside of segments, of the configuration that is in force by now.
+    fn follow_keys(&mut self, now: Instant, change: &Change) {
+        let config = &self.maker.config;
+        for what in change.keys.iter().filter_map(|key| Live::of(key)) {
+            match what {
+                Live::Idle => {
+                    for worker in &self.reloader.workers {
+                        worker.set_idle(policy(config.gateway.idle));
+                    }
+                }
+                Live::Log => self.reloader.log.set(config.gateway.log),
+                Live::Stats => {
+                    let seconds = config.gateway.stats_seconds;
+                    self.stats_period = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
+                    (self.schedule.stats, self.schedule.stats_before) = (now, None);
+                }
+                Live::Links => {
+                    for duty in self.segments.iter_mut() {
+                        let segment = config.segments.iter().find(|s| s.name.as_str() == duty.name);
+                        duty.segment.set_idle(self.maker.ageing().idle);
+                        if let (Some(segment), Some(link)) = (segment, self.endpoint.link_at(duty.link))
+                            && let Err(e) = link.follow(&self.maker.link_settings(segment))
+                        {
+                            tracing::error!("{}: {e}", duty.name);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Goes on with what the last reloads began. What workers handed over of segments that are gone has been taken before.
+    pub(super) fn advance_reload(&mut self, now: Instant) {
+        while let Some(link) = self.endpoint.poll_removed() {
+            if let Some(at) = self.reloader.draining.iter().position(|d| d.link == link) {
+                let gone = self.reloader.draining.swap_remove(at);
+                self.board.remove(gone.index);
+                tracing::info!("{}: removed", gone.name);
+            }
+        }
+        if self.stopping.is_some() {
+            self.reloader.waiting.clear();
+        }
+        let due = self.reloader.waiting.extract_if(.., |w| now >= w.retry).collect::<Vec<_>>();
+        for waiting in due {
+            self.join_waiting(now, waiting);
+        }
+    }
+
+    fn join_waiting(&mut self, now: Instant, mut waiting: Waiting) {
+        let index = self.vacancies().first().copied().filter(|_| !self.is_held(&waiting.segment));
+        if let Some(index) = index {
+            match self.endpoint.add_link(now, self.maker.link_settings(&waiting.segment)) {
+                Ok(link) => {
+                    let ground = self.ground(index, link);
+                    let maker = self.maker.clone();
+                    self.join(now, &maker, &waiting.segment, ground);
+                    tracing::info!("{}: its place is free, it is added", waiting.segment.name);
+                    return;
+                }
+                Err(e) => {
+                    waiting.retry = now + RETRY;
+                    if waiting.failed.is_none() {
+                        tracing::error!("{}: {e}; it is tried again every second", waiting.segment.name);
+                    }
+                    waiting.failed = Some(e.to_string());
+                }
+            }
+        }
+        self.reloader.waiting.push(waiting);
+    }
+
+    /// Warns if a segment's hosts on Ethernet may send what its InfiniBand side cannot take whole.
+    pub(super) fn warn_of_mtu(&mut self, at: SegmentIndex) {
+        let (Some(duty), Some(board)) = (self.segments.at(at), self.board.at(at)) else { return };
+        let (name, settings) = (&duty.name, board.settings());
+        let (ethernet, datagram) = (settings.eth_mtu, settings.ud_ip_mtu());
+        if settings.broadcast.is_some() && ethernet > datagram {
+            tracing::warn!(
+                "{name}: mtu = {ethernet} is more than the {datagram} bytes that a datagram of the partition's broadcast group takes: what is \
+                 larger and goes to a group, or to a host without a connection, is fragmented or answered by ICMP; make the mtu of the \
+                 segment smaller or that of the group larger"
+            );
+        }
+    }
+}
+
+/// A line of what a reload did.
+fn log_change(answer: &Value) {
+    let list = |what: &str| {
+        let names = answer.get(what).and_then(Value::as_array)?;
+        let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
+        (!names.is_empty()).then(|| format!("{what}: {}", names.join(" ")))
+    };
+    let all: Vec<String> =
+        ["added", "waiting", "removed", "changed", "keys"].iter().filter_map(|w| list(w)).collect();
+    match all.as_slice() {
+        [] => tracing::info!("reload: nothing has changed"),
+        all => tracing::info!("reload: {}", all.join("; ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ib_wire::Qpn;
+
+    /// A device that has room for so many links.
+    struct Device {
+        room: usize,
+        links: Vec<LinkIndex>,
+        made: u16,
+    }
+
+    impl Links for Device {
+        fn add(&mut self, _: LinkSettings) -> Result<LinkIndex, String> {
+            if self.links.len() == self.room {
+                return Err("no queue pair is left".to_owned());
+            }
+            self.links.push(LinkIndex(self.made));
+            self.made += 1;
+            Ok(LinkIndex(self.made - 1))
+        }
+
+        fn remove(&mut self, link: LinkIndex) {
+            self.links.retain(|l| *l != link);
+        }
+    }
+
+    fn settings(n: u16) -> impl Iterator<Item = LinkSettings> {
+        (0..n).map(|n| LinkSettings::new(PKey(0x8001 + n), Qpn::new(0), 1))
+    }
+
+    #[test]
+    fn all_links_are_made_or_none() {
+        let mut device = Device { room: 4, links: vec![LinkIndex(90)], made: 0 };
+        assert_eq!(add_all(&mut device, settings(2)).unwrap(), [LinkIndex(0), LinkIndex(1)]);
+        let failed = add_all(&mut device, settings(3)).unwrap_err();
+        assert_eq!((failed.at, failed.undone), (1, vec![LinkIndex(2)]));
+        assert!(failed.why.contains("no queue pair"));
+        assert_eq!(device.links, [LinkIndex(90), LinkIndex(0), LinkIndex(1)], "what was there before stays");
+    }
+
+    #[test]
+    fn every_key_that_may_change_has_something_that_changes_it() {
+        let keys = config::Config::live_keys();
+        assert!(keys.len() >= 8, "{keys:?}");
+        for key in keys {
+            assert!(Live::of(&key).is_some(), "{key}");
+        }
+        assert_eq!(Live::of("gateway.hello-ms"), None);
+    }
+}
