@@ -19,6 +19,7 @@ from checks.intruders import check_hostile_packets
 from checks.laboratory import Checks, Laboratory, check_stop, say
 from checks.operators import check_ctl, check_no_leak, check_second_gateway, check_socket, check_stats_lines, operator_errors
 from checks.pair import pair
+from checks.reload import reload
 from checks.routers import routers
 from checks.segments import segments
 from checks.owners import (check_claim_from_ethernet, check_claim_from_infiniband, check_move_to_ethernet,
@@ -95,7 +96,7 @@ def main():
     signal.signal(signal.SIGHUP, interrupted)
     checks, error, begin = Checks(args.only), None, time.monotonic()
     try:
-        for part in (operator_errors, captures, cold, routers, segments, workers, hard, pair):
+        for part in (operator_errors, captures, cold, routers, segments, reload, workers, hard, pair):
             try:
                 part(args, checks)
             except Failed as e:
