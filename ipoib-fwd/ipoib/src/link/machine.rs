@@ -184,16 +184,16 @@ impl Link {
     /// Takes over from other settings what may change while the link is at work: what connections that begin from now on are told
     /// ([`LinkSettings::receive_mtu`], which must not be more than the device's receives have room for, and the retries), and when
     /// what is idle is given up. Changes nothing if they are not legal.
-    pub fn follow(&mut self, settings: &LinkSettings) -> Result<(), LinkError> {
+    pub fn follow(&mut self, now: Instant, settings: &LinkSettings) -> Result<(), LinkError> {
         check(settings)?;
-        let own = &mut self.settings;
+        let own = &mut self.ground.settings;
         own.receive_mtu = settings.receive_mtu;
         own.retry_count = settings.retry_count;
         own.rnr_retry = settings.rnr_retry;
         own.passive_idle = settings.passive_idle.min(LONGEST);
         own.neighbour_idle = settings.neighbour_idle.min(LONGEST);
-        self.timers.cancel(Timer::PassiveExpiry);
-        self.arm_expiry();
+        // The time of the next one to go may be another.
+        self.with_conns(now, |conns| conns.expire_passive(now));
         Ok(())
     }
 

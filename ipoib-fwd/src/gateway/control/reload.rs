@@ -393,7 +393,7 @@ impl<B: Backend> GatewayControl<B> {
                         let segment = config.segments.iter().find(|s| s.name.as_str() == duty.name);
                         duty.segment.set_idle(self.maker.ageing().idle);
                         if let (Some(segment), Some(link)) = (segment, self.endpoint.link_at(duty.link))
-                            && let Err(e) = link.follow(&self.maker.link_settings(segment))
+                            && let Err(e) = link.follow(now, &self.maker.link_settings(segment))
                         {
                             tracing::error!("{}: {e}", duty.name);
                         }

@@ -150,7 +150,7 @@ impl Work<'_> {
     }
 
     /// Sets the timer of the passive connection that is idle for the longest time.
-    pub(super) fn arm_expiry(&mut self) {
+    fn arm_expiry(&mut self) {
         match self.conns.passive.oldest() {
             Some((used, _)) => {
                 let at = used + self.ground.settings.passive_idle;

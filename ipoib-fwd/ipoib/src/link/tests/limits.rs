@@ -65,11 +65,11 @@ fn what_may_change_at_work_counts_for_connections_that_are_there() {
     let link = &mut f.nodes[0].link;
     let settings = LinkSettings { passive_idle: secs(50), receive_mtu: 2048, ..link.settings().clone() };
     let bad = LinkSettings { rnr_retry: 8, ..settings.clone() };
-    assert_eq!(link.follow(&bad), Err(LinkError::Retry(8)));
+    assert_eq!(link.follow(now, &bad), Err(LinkError::Retry(8)));
     assert_eq!(link.settings().passive_idle, secs(100_000), "all or nothing");
-    link.follow(&settings).unwrap();
-    assert_eq!(link.settings().receive_mtu, 2048);
     link.handle_used(now, WorkerIndex(0), &all[..10], &[]);
+    link.follow(now, &settings).unwrap();
+    assert_eq!(link.settings().receive_mtu, 2048);
     f.run(secs(20));
     assert_eq!(passive(&f), all[..10], "the others had been idle for long enough");
 }
