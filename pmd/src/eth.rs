@@ -11,11 +11,14 @@ use parking_lot::Mutex;
 use crate::eal::Hold;
 use crate::mem::Pool;
 
+mod kernel;
 mod offload;
 mod queue;
+mod wait;
 
 pub use offload::EthOffloads;
 pub use queue::{Burst, EthQueue};
+pub use wait::wait;
 
 /// A data room that AF_XDP can use on every machine.
 const AF_XDP_ROOM: usize = 2048;
@@ -117,6 +120,8 @@ pub struct EthPort {
     name: String,
     mac: Mac,
     offloads: EthOffloads,
+    /// Below the port, where the driver does not tell of its link.
+    interface: Option<kernel::Interface>,
 }
 
 /// A running port, which it is the only one to name.
@@ -332,6 +337,9 @@ impl EthPort {
         let mut mac = sys::rte_ether_addr::default();
         // SAFETY: a place for six bytes.
         check("tell its address", unsafe { sys::rte_eth_macaddr_get(id, &raw mut mac) })?;
+        let interface = kernel::Interface::below(id, &info);
+        let sockets = interface.as_ref().map_or_else(Vec::new, |i| i.sockets(&info, config.queues));
+        let mut sockets = sockets.into_iter();
         let running = Arc::new(running);
         let queues = (0..config.queues)
             .map(|queue| EthQueue {
@@ -340,10 +348,11 @@ impl EthPort {
                 _running: Arc::clone(&running),
                 one_segment: !multi_segment,
                 inserts_tags: offloads.insert_tags,
+                socket: sockets.next(),
                 pool: pool.clone(),
             })
             .collect();
-        Ok((Self { running, name, mac: mac.addr_bytes, offloads }, queues))
+        Ok((Self { running, name, mac: mac.addr_bytes, offloads, interface }, queues))
     }
 
     /// Its DPDK name.
@@ -364,14 +373,16 @@ impl EthPort {
         self.offloads
     }
 
-    /// State of its link. A port that cannot tell counts as up.
+    /// State of its link: what the driver tells, or, if that does not look, the kernel's interface below the port. A port that
+    /// nobody knows of counts as up. Makes system calls.
     #[must_use]
     pub fn link(&self) -> EthLink {
         let (mut mbps, mut up) = (0, 0);
         // SAFETY: two places for the answer.
         let rc = unsafe { sys::shim_eth_link(self.running.id, &raw mut mbps, &raw mut up) };
         let known = rc == 0 && mbps != 0 && mbps != u32::MAX;
-        EthLink { up: rc != 0 || up != 0, mbps: known.then_some(mbps) }
+        let below = self.interface.as_ref().is_none_or(kernel::Interface::is_running);
+        EthLink { up: below && (rc != 0 || up != 0), mbps: known.then_some(mbps) }
     }
 
     /// What the port counted.

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use pmd::eal::Eal;
-use pmd::eth::{Burst, EthConfig, EthPort};
+use pmd::eth::{Burst, EthConfig, EthPort, wait};
 use pmd::mem::{Mbuf, Pool, PoolConfig};
 
 fn run(line: &str) {
@@ -95,7 +95,43 @@ fn frames_of_several_segments_arrive_whole() {
         assert!(got == wanted, "frame {number}: {} bytes for {}", got.len(), wanted.len());
     }
     assert_eq!(right.stats().received, 5);
-    drop((left, out, right, inn));
+
+    // Who waits is woken by a frame, and not before.
+    let start = Instant::now();
+    assert!(
+        !wait(inn.iter(), None, Duration::from_millis(30)) && start.elapsed() >= Duration::from_millis(30)
+    );
+    let mut sender = out.remove(0);
+    let later = std::thread::spawn({
+        let pool = pool.clone();
+        move || {
+            std::thread::sleep(Duration::from_millis(50));
+            let (one, _) = frame(&pool, 9, 60, 60);
+            let mut burst = Burst::from_iter([one]);
+            sender.tx_burst(&mut burst);
+            sender
+        }
+    });
+    let start = Instant::now();
+    wait(inn.iter(), None, Duration::from_secs(5));
+    assert!((45..2000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+    let sender = later.join().unwrap();
+    while inn[0].rx_burst(&mut burst) == 0 {}
+    burst.clear();
+
+    // A cable that is out: the driver does not notice, the kernel does.
+    run("ip link set right down");
+    assert!(!left.link().up && !right.link().up);
+    // The error that the socket has of it wakes once.
+    wait(inn.iter(), None, Duration::from_millis(20));
+    let start = Instant::now();
+    wait(inn.iter(), None, Duration::from_millis(20));
+    assert!(start.elapsed() >= Duration::from_millis(20));
+    run("ip link set right up");
+    assert!(left.link().up && right.link().up);
+    run("ip link del left");
+    assert!(!left.link().up, "an interface that is gone");
+    drop((left, out, sender, right, inn));
     assert_eq!(pool.in_use(), 0);
     drop(pool);
     drop(eal);

@@ -10,7 +10,7 @@ use dataplane::latency::Recorder;
 use dataplane::ring::Sender;
 use dataplane::table::Reader;
 use dataplane::worker::{Turn, Worker};
-use pmd::eth::{Burst, EthQueue};
+use pmd::eth::{self, Burst, EthQueue};
 use pmd::hca::{Checksum, PostError, Queues, Received, RxBurst, Source, UdSlot, UdSource};
 use pmd::mem::{FrameFacts, FrameTag, Mbuf, Pool};
 use tap::{FrameKind, Tap, TapDirection};
@@ -319,13 +319,17 @@ impl<Q: Queues> Worker for GatewayWorker<Q> {
         self.service.record(ns);
     }
 
-    // The Ethernet port does not wake: a rest is as short as a packet from there may wait.
+    // Where a side does not wake, a rest is as short as a packet from there may wait.
     fn arm(&mut self) -> bool {
         self.link.queues().arm()
     }
 
     fn rest(&mut self, at_most: Duration) -> bool {
-        self.link.queues().wait(at_most)
+        if self.eth.events().is_none() {
+            return self.link.queues().wait(at_most);
+        }
+        let told = eth::wait(std::iter::once(&self.eth), self.link.queues().events(), at_most);
+        told && self.link.queues().wait(Duration::ZERO)
     }
 }
 

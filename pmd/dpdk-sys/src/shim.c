@@ -2,6 +2,8 @@
 #include "shim.h"
 
 #include <rte_cycles.h>
+#include <rte_dev.h>
+#include <rte_devargs.h>
 
 const char *shim_pmd_dir(void) { return RTE_EAL_PMD_PATH; }
 int shim_errno(void) { return rte_errno; }
@@ -38,4 +40,14 @@ int shim_eth_link(uint16_t port, uint32_t *mbps, int *up)
 	*mbps = link.link_speed;
 	*up = link.link_status == RTE_ETH_LINK_UP;
 	return rc;
+}
+
+const char *shim_eth_arguments(uint16_t port)
+{
+	struct rte_eth_dev_info info = {0};
+	const struct rte_devargs *args = NULL;
+
+	if (rte_eth_dev_info_get(port, &info) == 0 && info.device != NULL)
+		args = rte_dev_devargs(info.device);
+	return args == NULL ? NULL : args->args;
 }

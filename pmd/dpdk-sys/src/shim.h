@@ -62,6 +62,9 @@ uint32_t shim_mempool_size(const struct rte_mempool *pool);
 uint16_t shim_eth_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **bufs, uint16_t count);
 uint16_t shim_eth_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **bufs, uint16_t count);
 
+/* What a port was given behind its name, or NULL. */
+const char *shim_eth_arguments(uint16_t port);
+
 /* Bit-fields of struct rte_eth_link. Returns 0 or a negative errno. */
 int shim_eth_link(uint16_t port, uint32_t *mbps, int *up);
 

@@ -1,11 +1,13 @@
 //! One queue pair of a port: frames in and out, in bursts.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use dpdk_sys as sys;
 
 use super::Running;
+use super::kernel::Socket;
 use crate::mem::{Mbuf, Pool};
 
 /// Frames of one receive or transmit call.
@@ -20,6 +22,8 @@ pub struct EthQueue {
     /// The driver sends the first segment only: longer chains must be copied.
     pub(super) one_segment: bool,
     pub(super) inserts_tags: bool,
+    /// Readable when there is a frame.
+    pub(super) socket: Option<Socket>,
     pub(super) pool: Pool,
 }
 
@@ -29,6 +33,12 @@ impl EthQueue {
     #[must_use]
     pub const fn inserts_tags(&self) -> bool {
         self.inserts_tags
+    }
+
+    /// Readable as long as there is a frame; `None` where nothing tells.
+    #[must_use]
+    pub fn events(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(Socket::borrow)
     }
 
     /// Receives frames into an empty or part-filled burst; returns how many came.

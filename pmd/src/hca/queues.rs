@@ -1,5 +1,6 @@
 //! The hot face of a device: one worker's queues.
 
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use ::hca::{BURST, Checksum, PostError, QpEvent, QueuesId, RcSlot, Source, UdSlot};
@@ -102,6 +103,11 @@ pub trait Queues: Send + std::fmt::Debug + 'static {
     /// not tell of what came before, so look once more before [`Queues::wait`].
     fn arm(&mut self) -> bool {
         false
+    }
+
+    /// Readable when the device has told, and [`Queues::wait`] returns at once; `None` where it does not tell.
+    fn events(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     /// Waits until the device tells, `at_most` that long. True if it did and is to be asked again.

@@ -1,6 +1,7 @@
 //! The way of a doorbell from the driver to a device: a posted write of eight bytes to a register.
 
 use std::fmt::Debug;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::barrier;
@@ -20,6 +21,11 @@ pub trait Bus: Send + 'static {
         false
     }
 
+    /// Readable when there are events of the completion queue.
+    fn events(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// Waits for events of the completion queue, `at_most` that long. How many came.
     fn wait(&mut self, at_most: Duration) -> u32 {
         std::thread::sleep(at_most);
@@ -29,6 +35,9 @@ pub trait Bus: Send + 'static {
 
 /// Where events of a completion queue come from.
 pub trait EventSource: Send + Debug {
+    /// Readable when there are events.
+    fn events(&self) -> Option<BorrowedFd<'_>>;
+
     /// Waits for events, `at_most` that long, and takes all that there are.
     fn wait(&self, at_most: Duration) -> u32;
 }
@@ -78,6 +87,10 @@ impl Bus for PciBus {
         unsafe { at.write_volatile(u64::from_ne_bytes(doorbell)) };
         barrier::mmio_flush_writes();
         true
+    }
+
+    fn events(&self) -> Option<BorrowedFd<'_>> {
+        self.events.events()
     }
 
     fn wait(&mut self, at_most: Duration) -> u32 {

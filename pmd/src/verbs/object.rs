@@ -211,6 +211,11 @@ impl CompletionQueue {
         self.channel.is_some() && unsafe { sys::inline::req_notify_cq(self.raw()) } == 0
     }
 
+    /// Readable when the event that was asked for is there.
+    pub(super) fn events(&self) -> Option<BorrowedFd<'_>> {
+        self.channel.as_ref().map(|channel| channel.events())
+    }
+
     /// Waits for the event that was asked for, `at_most` that long. How many came.
     pub(super) fn wait(&self, at_most: Duration) -> u32 {
         match &self.channel {

@@ -1,5 +1,6 @@
 //! The queues as the device seam wants them, with DPDK's packet buffers.
 
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -105,6 +106,10 @@ impl<B: Bus + std::fmt::Debug> Queues for MlxQueues<B, Mbuf> {
     #[inline]
     fn arm(&mut self) -> bool {
         self.ask_for_event()
+    }
+
+    fn events(&self) -> Option<BorrowedFd<'_>> {
+        self.bus.events()
     }
 
     fn wait(&mut self, at_most: Duration) -> bool {

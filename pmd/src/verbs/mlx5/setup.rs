@@ -1,5 +1,6 @@
 //! Creating and destroying a worker's queues and connected queue pairs.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +33,10 @@ struct Own {
 }
 
 impl EventSource for Own {
+    fn events(&self) -> Option<BorrowedFd<'_>> {
+        self.recv_cq.events()
+    }
+
     fn wait(&self, at_most: Duration) -> u32 {
         self.recv_cq.wait(at_most)
     }

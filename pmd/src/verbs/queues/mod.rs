@@ -8,6 +8,7 @@ mod send;
 #[cfg(test)]
 mod tests;
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -616,6 +617,10 @@ impl Queues for VerbsQueues {
 
     fn arm(&mut self) -> bool {
         self.recv_cq.arm()
+    }
+
+    fn events(&self) -> Option<BorrowedFd<'_>> {
+        self.recv_cq.events()
     }
 
     fn wait(&mut self, at_most: Duration) -> bool {
