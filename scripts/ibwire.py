@@ -99,14 +99,16 @@ class Intruder(threading.Thread):
 
     MAGIC = b"\xffIBLINK\x01"
 
-    def __init__(self, local, peer):
+    def __init__(self, local, peer, guid=0x02_00_00_00_00_00_BA_D0):
         super().__init__(daemon=True)
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        # SO_RCVBUFFORCE: what a burst brings waits until the thread has its turn.
+        self.socket.setsockopt(socket.SOL_SOCKET, 33, 16 << 20)
         self.socket.bind(local)
         self.socket.settimeout(0.02)
         self.peer, self.session, self.heard = peer, random.getrandbits(63) | 1, 0
         self.lid, self.sm_lid, self.state, self.port_info = 0, 0, 2, None
-        self.guid = 0x02_00_00_00_00_00_BA_D0
+        self.guid = guid
         self.received, self.stopping, self.up = [], False, False
 
     # -- the link
@@ -142,8 +144,20 @@ class Intruder(threading.Thread):
                     self.hello()
             elif len(packet) >= 290 and packet[0] >> 4 == 15:
                 self.manage(packet)
-            elif len(self.received) < 10000:
-                self.received.append(packet)
+            else:
+                self.take(packet)
+
+    def take(self, packet):
+        """What is not management of the subnet."""
+        if len(self.received) < 10000:
+            self.received.append(packet)
+
+    def wait_active(self, seconds=10):
+        """Until the subnet manager has brought the port up; false if it does not."""
+        end = time.monotonic() + seconds
+        while self.state != 4 and time.monotonic() < end:
+            time.sleep(0.02)
+        return self.state == 4
 
     def close(self):
         self.stopping = True
@@ -217,10 +231,15 @@ class Intruder(threading.Thread):
 
 
 def intruder_pair():
-    """An intruder's local address and a free one for the other end."""
-    socks = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
-    for s in socks:
-        s.bind(("127.0.0.1", 0))
+    """An intruder's local address and a free one for the other end, of ports that the kernel gives to nobody by itself."""
+    socks = []
+    while len(socks) < 2:
+        s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            s.bind(("127.0.0.1", random.randrange(20000, 30000)))
+            socks.append(s)
+        except OSError:
+            s.close()
     names = [s.getsockname() for s in socks]
     for s in socks:
         s.close()

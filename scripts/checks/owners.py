@@ -2,16 +2,19 @@
 
 import socket
 import struct
+import threading
 import time
 
 import ibwire
-from checks.frames import arp, ethernet_socket
+from checks.frames import arp, ethernet_socket, ipv4
 from checks.laboratory import back_within, socket_in
 from demo import ETH, ETH_IP, IB, IB_IP, PREFIX, Failed, ping, run
+from ibhosts import Hosts
 
 EVERYONE = b"\xff" * 6
 STRANGER = b"\x02\x13\x13\x13\x13\x13"
 TO_ETHERNET, TO_INFINIBAND = "10.77.0.70", "10.77.0.80"
+BOTH_CARDS, ASKER, ASKED, BEHIND_ETHERNET = "10.77.0.85", "10.77.0.90", "10.77.0.91", "10.77.0.92"
 QKEY, QPN, ARP = 0x0B1B, 5, 0x0806
 
 
@@ -127,3 +130,116 @@ def check_move_to_infiniband(lab):
         on_ib, on_eth = known(lab, "infiniband", TO_INFINIBAND), known(lab, "ethernet", TO_INFINIBAND)
     ok = there["received"] > 0 and told is not None and told < 2 and moves == 1 and on_ib and not on_eth
     return {"ok": ok, "seconds": told, "moves": moves, "known_on": {"infiniband": on_ib, "ethernet": on_eth}}
+
+
+def hosts_of(lab, addresses):
+    """Hosts of ours on the second link of the fabric."""
+    links = lab.ctl("links")["infiniband"]
+    gateway = links["lid"], bytes.fromhex(links["addresses"].split(" ")[0].replace(":", ""))
+    hosts = Hosts(lab.far, lab.near, 0x02_00_00_00_00_00_BA_E0, addresses, gateway)
+    hosts.start()
+    if not hosts.wait_active() or not hosts.join():
+        hosts.close()
+        raise Failed(f"the hosts' port is in state {hosts.state}, broadcast group {hosts.broadcast_lid}")
+    return hosts
+
+
+def hardware(lab, ip, side="infiniband"):
+    return next((n["hardware_address"] for n in lab.ctl("neighbours")[side] if n["address"] == ip), None)
+
+
+def check_claim_within_infiniband(lab):
+    """A stranger on InfiniBand says that it has the address of a host there, which answers when it is asked."""
+    ping(ETH, IB_IP, 56, count=2)
+    hosts, before, received, stolen = hosts_of(lab, [IB_IP]), hardware(lab, IB_IP), 0, []
+    hosts.mute.add(0)
+    hosts.took = lambda _, packet: stolen.append(1) if packet[16:20] == socket.inet_aton(IB_IP) else None
+    try:
+        for _ in range(5):
+            hosts.ask(0, IB_IP)
+            time.sleep(0.2)
+            received += ping(ETH, IB_IP, 56, count=5)["received"]
+        after = hardware(lab, IB_IP)
+        return {"ok": received == 25 and after == before and not stolen, "stolen": len(stolen), "received": received, "of": 25,
+                "hardware_address": [before, after]}
+    finally:
+        hosts.close()
+
+
+def check_move_within_infiniband(lab):
+    """An address goes from one card to another, whose first one says nothing any more; the next packet goes to the new one."""
+    raw, gateway, own = ethernet_socket(lab)
+    hosts = hosts_of(lab, [BOTH_CARDS, BOTH_CARDS])
+    frame = gateway + own + b"\x08\x00" + ipv4(bytes(20), dst=BOTH_CARDS)
+    taken = lambda n: hosts.datagrams[n] + hosts.messages[n]
+    hosts.mute.add(1)
+    try:
+        hosts.ask(0, ETH_IP)
+        lab.wait_for("the gateway to know the first card", lambda: known(lab, "infiniband", BOTH_CARDS), 3)
+        raw.send(frame)
+        lab.wait_for("a packet at the first card", lambda: taken(0) == 1, 3)
+        hosts.mute = {0}
+        hosts.ask(1, BOTH_CARDS)
+        begin = time.monotonic()
+        while taken(1) == 0 and time.monotonic() - begin < 5:
+            raw.send(frame)
+            time.sleep(0.02)
+        seconds = round(time.monotonic() - begin, 2)
+        time.sleep(1.5)
+        before = taken(0), taken(1)
+        for _ in range(20):
+            raw.send(frame)
+        lab.wait_for("packets at the second card", lambda: taken(1) >= before[1] + 20, 3)
+        return {"ok": seconds < 3 and taken(0) == before[0], "seconds": seconds, "to_the_old_one_meanwhile": before[0] - 1,
+                "to_the_new_one_later": taken(1) - before[1], "to_the_old_one_later": taken(0) - before[0]}
+    finally:
+        hosts.close()
+        raw.close()
+
+
+def check_proxy_answer(lab):
+    """An InfiniBand host asks for another one. Somebody on Ethernet answers for everybody and is quicker, but is not believed; what
+    nobody on InfiniBand has is found on Ethernet all the same."""
+    raw, _, own = ethernet_socket(lab)
+    ears = socket_in(ETH, socket.AF_PACKET, socket.SOCK_RAW)
+    ears.bind(("eth0", ARP))
+    ears.settimeout(0.1)
+    hosts, lies, stop = hosts_of(lab, [ASKER, ASKED]), [], threading.Event()
+
+    def lie():
+        while not stop.is_set():
+            try:
+                frame = ears.recv(2048)
+            except TimeoutError:
+                continue
+            wanted = socket.inet_ntoa(frame[38:42])
+            if frame[20:22] == b"\0\1" and wanted in (ASKED, BEHIND_ETHERNET):
+                asker, asker_ip = frame[22:28], frame[28:32]
+                answer = struct.pack(">HHBBH", 1, 0x0800, 6, 4, 2) + own + frame[38:42] + asker + asker_ip
+                raw.send(asker + own + b"\x08\x06" + answer)
+                lies.append(wanted)
+
+    liar = threading.Thread(target=lie, daemon=True)
+    liar.start()
+    try:
+        before = counters(lab)
+        hosts.ask_all(0, ASKED)
+        time.sleep(1.5)
+        to_asked = [ip for ip, _ in hosts.answers[0] if ip == ASKED]
+        withdrawn = counters(lab)["answers_withdrawn"] - before["answers_withdrawn"]
+        where = {side: known(lab, side, ASKED) for side in ("infiniband", "ethernet")}
+        begin = time.monotonic()
+        hosts.ask_all(0, BEHIND_ETHERNET)
+        found = lambda: any(ip == BEHIND_ETHERNET and at[4:] == hosts.gateway[4:] for ip, at in hosts.answers[0])
+        while not found() and time.monotonic() - begin < 3:
+            time.sleep(0.01)
+        seconds = round(time.monotonic() - begin, 3)
+        ok = (not to_asked and ASKED in lies and withdrawn == 1 and where == {"infiniband": True, "ethernet": False} and found())
+        return {"ok": ok, "answered_by_liar": lies.count(ASKED), "told_to_asker": to_asked, "withdrawn": withdrawn, "known_on": where,
+                "found_on_ethernet_after": seconds if found() else None}
+    finally:
+        stop.set()
+        liar.join(1)
+        hosts.close()
+        ears.close()
+        raw.close()

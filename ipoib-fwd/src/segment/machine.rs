@@ -67,7 +67,7 @@ pub struct Segment<P> {
     pub(super) own: Own,
     pub(super) hosts: Hosts,
     pub(super) owners: Owners<Claim>,
-    pub(super) changes: Changes<MacAddress>,
+    pub(super) changes: Changes,
     pub(super) ethernet_askers: Askers<MacAddress>,
     pub(super) infiniband_askers: Askers<HardwareAddress>,
     /// What InfiniBand hosts ask for and their own side is asked for first.

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use foldhash::fast::FixedState;
+use ib_wire::{Gid, Qpn};
+use ipoib::net::ethernet::MacAddress;
 
 /// Questions to an owner, and the time for each answer: a second in all.
 const QUESTIONS: u8 = 3;
@@ -192,10 +194,17 @@ impl<C> Owners<C> {
 /// How long the card that had an address before is listened for after another card of its side has taken it.
 const DOUBT: Duration = Duration::from_secs(1);
 
+/// A link-layer address: whatever a side knows its hosts by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Card {
+    Ethernet(MacAddress),
+    InfiniBand(Gid, Qpn),
+}
+
 /// An address that another card of the same side has taken.
 #[derive(Clone, Copy, Debug)]
-struct Change<A> {
-    old: A,
+struct Change {
+    old: Card,
     /// True if the old card has answered: then it keeps the address.
     kept: bool,
     until: Instant,
@@ -204,8 +213,8 @@ struct Change<A> {
 /// Addresses whose hosts have other link-layer addresses than a moment ago. A change within a side is believed at once
 /// (RFC 826), as every host there believes it; if the card of before still answers, it keeps the address.
 #[derive(Debug)]
-pub(super) struct Changes<A> {
-    changes: HashMap<IpAddr, Change<A>, FixedState>,
+pub(super) struct Changes {
+    changes: HashMap<IpAddr, Change, FixedState>,
 }
 
 /// What to do about another link-layer address.
@@ -219,13 +228,13 @@ pub(super) enum Belief {
     Refuse,
 }
 
-impl<A: Copy + Eq> Changes<A> {
+impl Changes {
     pub(super) fn new(seed: u64) -> Self {
         Self { changes: HashMap::with_hasher(FixedState::with_seed(seed)) }
     }
 
     /// A host that was known at `old` is heard from `new`.
-    pub(super) fn hear(&mut self, now: Instant, ip: IpAddr, old: A, new: A) -> Belief {
+    pub(super) fn hear(&mut self, now: Instant, ip: IpAddr, old: Card, new: Card) -> Belief {
         match self.changes.get_mut(&ip).filter(|change| now < change.until) {
             Some(change) if change.kept && change.old == old => return Belief::Refuse,
             Some(change) if !change.kept && change.old == new => {

@@ -14,11 +14,11 @@ use super::fabric::{Fabric, v4};
 use super::hosts::HostEvent;
 use super::machine::Segment;
 use super::output::{Arrival, Happening, Origin, Output, Packet};
-use super::owners::{Answer, Belief, Step};
+use super::owners::{Answer, Belief, Card, Step};
 use super::parked::Awaited;
 use crate::forward::Side;
 use ipoib::drop_reason::DropReason;
-use ipoib::link::WorkerIndex;
+use ipoib::link::{HardwareAddress, WorkerIndex};
 use ipoib::net::IPOIB_HEADER_LEN;
 use ipoib::net::arp::{ArpOperation, EthernetArp};
 use ipoib::net::ethernet::{EthernetHeader, MacAddress};
@@ -102,21 +102,46 @@ impl<P: Packet> Segment<P> {
         self.believe_ethernet(now, fabric, &arp, meaning)
     }
 
-    /// A known host is heard from another card than before.
+    /// A known Ethernet host is heard from another card than before.
     fn doubt(&mut self, now: Instant, arp: &EthernetArp, old: MacAddress) -> Result<(), DropReason> {
         let ip = IpAddr::V4(arp.sender_ip);
-        match self.changes.hear(now, ip, old, arp.sender_mac) {
-            Belief::AskOld => self.frame(&ask_ethernet(arp.sender_ip, &self.own), old),
+        let belief = self.changes.hear(now, ip, Card::Ethernet(old), Card::Ethernet(arp.sender_mac));
+        if self.weigh(ip, Side::Ethernet, belief)? {
+            self.frame(&ask_ethernet(arp.sender_ip, &self.own), old);
+        }
+        Ok(())
+    }
+
+    /// A known InfiniBand host is heard from another port or queue pair than before; the old one is asked while it is still known.
+    fn doubt_infiniband(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        ip: IpAddr,
+        [old, new]: [HardwareAddress; 2],
+    ) -> Result<(), DropReason> {
+        let card = |at: HardwareAddress| Card::InfiniBand(at.gid, at.qpn);
+        let belief = self.changes.hear(now, ip, card(old), card(new));
+        if self.weigh(ip, Side::InfiniBand, belief)? {
+            fabric.ask(now, FIRST, IpAddr::V4(self.own.asker()), ip);
+        }
+        Ok(())
+    }
+
+    /// Counts what another card of a side comes to. True if the old one is to be asked.
+    fn weigh(&mut self, ip: IpAddr, owner: Side, belief: Belief) -> Result<bool, DropReason> {
+        match belief {
+            Belief::AskOld => return Ok(true),
             Belief::Keep => {
                 self.counters.conflicts += 1;
-                self.output(Output::Happening(Happening::Conflict { ip, owner: Side::Ethernet }));
+                self.output(Output::Happening(Happening::Conflict { ip, owner }));
             }
             Belief::Refuse => {
                 self.counters.claims_dropped += 1;
                 return Err(DropReason::AddressConflict);
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Learns a sender who concerns us, and answers it.
@@ -288,6 +313,9 @@ impl<P: Packet> Segment<P> {
                 }
                 Some(known) if known.is_same_as(arp.sender) && self.owners.confirm(now, sender) => {
                     self.refuse(now, fabric, sender, Side::InfiniBand);
+                }
+                Some(known) if !known.is_same_as(arp.sender) => {
+                    self.doubt_infiniband(now, fabric, sender, [known, arp.sender])?;
                 }
                 _ => {}
             }

@@ -1,5 +1,6 @@
 //! Answers for the control socket.
 
+use std::iter::once;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,6 +10,7 @@ use pmd::hca::Backend;
 use serde_json::{Value, json};
 
 use super::GatewayControl;
+use crate::counter::Totals;
 use ipoib::link::Mode;
 
 /// REJ messages by reason, those that there were.
@@ -33,6 +35,7 @@ impl<B: Backend> GatewayControl<B> {
         let totals = self.totals();
         json!({
             "traffic": totals.traffic_json(),
+            "workers": self.readers.iter().map(|worker| Totals::of(once(worker)).traffic_json()).collect::<Vec<_>>(),
             "drops": totals.drops_json(),
             "alarms": {"srq_low": self.endpoint.srq_low(), "loops": self.segments.iter().map(|s| s.duty.pair.statistics().loops).sum::<u64>()},
             "gateway": self.first_role(now),

@@ -170,3 +170,26 @@ fn another_card_of_the_same_side_is_believed_at_once_unless_the_old_one_answers(
     w.ethernet(ArpOperation::Request, E2_MAC, E1, E1);
     assert_eq!(w.outputs(), [Output::Drop(DropReason::AddressConflict, 1)]);
 }
+
+#[test]
+fn another_port_on_infiniband_is_believed_at_once_unless_the_old_one_answers() {
+    let mut w = World::new();
+    w.know_infiniband(1, I1);
+    w.infiniband(InfiniBandOperation::Request, 2, I1, I1);
+    assert_eq!(w.asked(), [Asked::Ask(I1.into())], "the old port is asked");
+    assert_eq!(w.fabric.hardware(I1.into()), Some(hardware(2)));
+    // It does not answer: the new one stays, whatever comes later.
+    w.pass(ms(1100));
+    w.infiniband(InfiniBandOperation::Request, 2, I1, GATEWAY);
+    assert_eq!(w.segment.counters().conflicts, 0);
+    (w.outputs(), w.asked());
+    // Another one again, and this time the port of before is there.
+    w.infiniband(InfiniBandOperation::Request, 3, I1, I1);
+    assert_eq!(w.fabric.hardware(I1.into()), Some(hardware(3)));
+    w.infiniband(InfiniBandOperation::Reply, 2, I1, GATEWAY);
+    assert_eq!(w.fabric.hardware(I1.into()), Some(hardware(2)));
+    assert_eq!(moved(&w.outputs()), [Happening::Conflict { ip: I1.into(), owner: Side::InfiniBand }]);
+    w.infiniband(InfiniBandOperation::Request, 3, I1, I1);
+    assert_eq!(w.outputs(), [Output::Drop(DropReason::AddressConflict, 1)]);
+    assert_eq!(w.fabric.hardware(I1.into()), Some(hardware(2)), "refused");
+}
