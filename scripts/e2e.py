@@ -10,20 +10,19 @@ import time
 from pathlib import Path
 
 import demo
+from checks import gids, owners
 from checks.captures import captures
 from checks.cold import cold
+from checks.crowd import crowd
 from checks.deaths import check_fabric_killed, check_fabric_stopped, check_gateway_killed
-from checks import gids
 from checks.frames import check_hostile_frames, check_odd_sizes, check_overlong_fragment, check_random_frames
 from checks.intruders import check_hostile_packets
-from checks.laboratory import Checks, Laboratory, check_stop, say
-from checks.operators import check_ctl, check_no_leak, check_second_gateway, check_socket, check_stats_lines, operator_errors
+from checks.laboratory import Checks, Laboratory, check_stop, in_laboratory, say
+from checks.operators import check_ctl, check_no_leak, check_place, check_second_gateway, check_socket, check_stats_lines, operator_errors
 from checks.pair import pair
 from checks.reload import reload
 from checks.routers import routers
 from checks.segments import segments
-from checks.owners import (check_claim_from_ethernet, check_claim_from_infiniband, check_move_to_ethernet,
-                           check_move_to_infiniband)
 from checks.sizes import check_fragments, check_mode_switch, check_to_all, check_too_big, check_ud_limits
 from checks.workers import workers
 from demo import ETH, ETH_IP, IB, IB_IP, Failed
@@ -33,46 +32,41 @@ LOCK_PATIENCE = 180
 
 def hard(args, checks):
     """Everything that one laboratory after another need not be built for."""
-    lab = Laboratory(args)
-    try:
-        lab.up()
-        for name, body in (
-            ("to_all_eth_to_ib", lambda: check_to_all(ETH, IB, ETH_IP)),
-            ("to_all_ib_to_eth", lambda: check_to_all(IB, ETH, IB_IP)),
-            ("too_big_answered", lambda: check_too_big(lab)),
-            ("mode_switch", lambda: check_mode_switch(lab)),
-            ("ctl_answers", lambda: check_ctl(lab)),
-            ("ctl_hostile", lambda: check_socket(lab)),
-            ("error_second_gateway", lambda: check_second_gateway(lab)),
-            ("gids_list", lambda: gids.check_list(lab)),
-            ("gids_watch_ends", lambda: gids.check_watch_ends(lab)),
-            ("gids_prefix_changed", lambda: gids.check_prefix(lab)),
-            ("gids_dead_maintainer", lambda: gids.check_dead_maintainer(lab)),
-            ("owner_claim_from_ethernet", lambda: check_claim_from_ethernet(lab)),
-            ("owner_claim_from_infiniband", lambda: check_claim_from_infiniband(lab)),
-            ("owner_move_to_ethernet", lambda: check_move_to_ethernet(lab)),
-            ("owner_move_to_infiniband", lambda: check_move_to_infiniband(lab)),
-            ("hostile_frames", lambda: check_hostile_frames(lab)),
-            ("hostile_sizes", lambda: check_odd_sizes(lab)),
-            ("hostile_random_frames", lambda: check_random_frames(lab)),
-            ("hostile_packets", lambda: check_hostile_packets(lab)),
-            ("died_fabric_stopped", lambda: check_fabric_stopped(lab)),
-            ("died_fabric_killed", lambda: check_fabric_killed(lab)),
-            ("died_gateway_killed", lambda: check_gateway_killed(lab)),
-            ("stats_lines", lambda: check_stats_lines(lab)),
-            ("fragments_eth_to_ib", lambda: check_fragments(lab, ETH, IB_IP)),
-            ("fragments_ib_to_eth", lambda: check_fragments(lab, IB, ETH_IP)),
-            ("datagram_mode", lambda: check_ud_limits(lab)),
-            ("hostile_fragment", lambda: check_overlong_fragment(lab)),
-            ("stop_no_leak", lambda: check_no_leak(lab)),
-            ("stop_fabric", lambda: check_stop(lab, "ibfab", lab.fabric, signal.SIGTERM)),
-        ):
-            checks.run(name, body, lab)
-    except Failed:
-        lab.say_last_words()
-        raise
-    finally:
-        lab.close()
+    in_laboratory(Laboratory, args, checks, (
+        ("to_all_eth_to_ib", lambda _: check_to_all(ETH, IB, ETH_IP)),
+        ("to_all_ib_to_eth", lambda _: check_to_all(IB, ETH, IB_IP)),
+        ("too_big_answered", check_too_big),
+        ("mode_switch", check_mode_switch),
+        ("lcores_and_hugepages", check_place),
+        ("ctl_answers", check_ctl),
+        ("ctl_hostile", check_socket),
+        ("error_second_gateway", check_second_gateway),
+        ("gids_list", gids.check_list),
+        ("gids_watch_ends", gids.check_watch_ends),
+        ("gids_prefix_changed", gids.check_prefix),
+        ("gids_dead_maintainer", gids.check_dead_maintainer),
+        ("owner_claim_from_ethernet", owners.check_claim_from_ethernet),
+        ("owner_claim_from_infiniband", owners.check_claim_from_infiniband),
+        ("owner_move_to_ethernet", owners.check_move_to_ethernet),
+        ("owner_move_to_infiniband", owners.check_move_to_infiniband),
+        ("owner_claim_within_infiniband", owners.check_claim_within_infiniband),
+        ("owner_move_within_infiniband", owners.check_move_within_infiniband),
+        ("owner_proxy_answer", owners.check_proxy_answer),
+        ("hostile_frames", check_hostile_frames),
+        ("hostile_sizes", check_odd_sizes),
+        ("hostile_random_frames", check_random_frames),
+        ("hostile_packets", check_hostile_packets),
+        ("died_fabric_stopped", check_fabric_stopped),
+        ("died_fabric_killed", check_fabric_killed),
+        ("died_gateway_killed", check_gateway_killed),
+        ("stats_lines", check_stats_lines),
+        ("fragments_eth_to_ib", lambda lab: check_fragments(lab, ETH, IB_IP)),
+        ("fragments_ib_to_eth", lambda lab: check_fragments(lab, IB, ETH_IP)),
+        ("datagram_mode", check_ud_limits),
+        ("hostile_fragment", check_overlong_fragment),
+        ("stop_no_leak", check_no_leak),
+        ("stop_fabric", lambda lab: check_stop(lab, "ibfab", lab.fabric, signal.SIGTERM)),
+    ))
 
 
 def main():
@@ -96,7 +90,7 @@ def main():
     signal.signal(signal.SIGHUP, interrupted)
     checks, error, begin = Checks(args.only), None, time.monotonic()
     try:
-        for part in (operator_errors, captures, cold, routers, segments, reload, workers, hard, pair):
+        for part in (operator_errors, captures, cold, routers, segments, reload, workers, crowd, hard, pair):
             try:
                 part(args, checks)
             except Failed as e:

@@ -25,6 +25,19 @@ def table(path, condition, *fields):
             tshark(path, "-Y", condition, "-T", "fields", "-E", "occurrence=f", *words)]
 
 
+# Retries that the gateway's connections have; the hosts' have none.
+RETRIES, RNR_RETRIES = 2, 5
+
+
+class CaptureLaboratory(Laboratory):
+    def __init__(self, args):
+        super().__init__(args, intruder=False)
+
+    def gateway_config(self):
+        retries = f"[infiniband]\nretry-count = {RETRIES}\nrnr-retry = {RNR_RETRIES}\n"
+        return super().gateway_config().replace("[infiniband]\n", retries, 1)
+
+
 def check_dissected(lab, name):
     bad = tshark(lab.dir / name, "-Y", "_ws.malformed", "-T", "fields", "-e", "frame.number", "-e", "frame.protocols")
     total = len(tshark(lab.dir / name, "-T", "fields", "-e", "frame.number"))
@@ -86,6 +99,9 @@ def check_handshake(lab):
         expect("service id's QPN is one of the addresses'", service & 0xFFFFFF in qpns, True)
         expect("P_Key", number(req[CM + "req.pkey"]), 0xFFFF)
         expect("path MTU (5 = 4096)", number(req[CM + "req.pppmtu"]), 5)
+        retries = number(req[CM + "req.retrcount"]), number(req[CM + "req.rnrretrcount"])
+        of_gateway = number(req["infiniband.lrh.slid"]) == lab.own_lid
+        expect("retries and RNR retries", retries, (RETRIES, RNR_RETRIES) if of_gateway else (0, 0))
         expect("service type RC", number(req[CM + "req.transpsvctype"]), 0)
         expect("SRQ in REQ and REP", (req[CM + "req.srq"], rep_fields[CM + "rep.srq"]), ("0x01", "0x01"))
         # Private data: our UD QPN and receive MTU; 65,524 is 65,520 and the encapsulation header.
@@ -101,7 +117,7 @@ def check_handshake(lab):
             continue
         expect("PSN of the first data", struct.unpack_from(">I", first, 16)[0] & 0xFFFFFF, psn)
         found.append({"service_id": f"{service:#018x}", "qpn": req[CM + "req.localqpn"], "peer_qpn": f"{to:#08x}",
-                      "start_psn": psn, "slid": req["infiniband.lrh.slid"]})
+                      "start_psn": psn, "retries": retries, "slid": req["infiniband.lrh.slid"]})
     ways = {f["slid"] for f in found}
     expect("openers", len(ways), 2)
     expect("DREQ and DREP at the end", (len(seen.get(0x15, [])) > 0, len(seen.get(0x16, [])) > 0), (True, True))
@@ -138,7 +154,7 @@ def captures(args, checks):
     if not checks.wanted_of("capture"):
         return
     args.capture = True
-    lab = Laboratory(args, intruder=False)
+    lab = CaptureLaboratory(args)
     demo.FILE_BYTES = 2 << 20
     try:
         lab.up()
@@ -151,7 +167,8 @@ def captures(args, checks):
         time.sleep(0.2)
         ping(ETH, IB_IP, 56, count=5)
         lab.neighbours = lab.ctl("neighbours")
-        lab.own_address = lab.ctl("links")["infiniband"]["addresses"].split(" ")[0]
+        link = lab.ctl("links")["infiniband"]
+        lab.own_address, lab.own_lid = link["addresses"].split(" ")[0], link["lid"]
         lab.ctl("mode", "connected")
         ping(ETH, IB_IP, 56, count=5)
         checks.run("capture_stop_gateway", lambda: check_stop(lab, "gateway", lab.gateway, signal.SIGTERM))

@@ -4,7 +4,7 @@ no second attempt."""
 import socket
 import time
 
-from checks.laboratory import Laboratory, socket_in
+from checks.laboratory import Laboratory, grown, socket_in
 from demo import ETH, ETH_IP, IB, IB_IP, Failed, ping, run
 
 # A neighbour that nobody uses is forgotten after this long.
@@ -17,6 +17,10 @@ class ColdLaboratory(Laboratory):
 
     def __init__(self, args):
         super().__init__(args, intruder=False)
+
+    def lcores(self):
+        # The other of EAL's words for the same two.
+        return ["-c", "0x3"]
 
     def gateway_config(self):
         return super().gateway_config().replace("[infiniband]\n", f"[infiniband]\nneighbour-idle-seconds = {IDLE_SECONDS}\n", 1)
@@ -40,8 +44,18 @@ class ColdLaboratory(Laboratory):
         return not self.ctl("neighbours")["infiniband"]
 
 
-def with_laboratory(args, body):
-    lab = ColdLaboratory(args)
+class SmallDatagrams(ColdLaboratory):
+    """A fabric whose datagrams are shorter than Ethernet's frames."""
+
+    def fabric_config(self):
+        return super().fabric_config().replace("mtu = 4096", "mtu = 1024")
+
+    def gateway_config(self):
+        return super().gateway_config().replace("mtu = 4096", "mtu = 1024")
+
+
+def with_laboratory(args, body, make=ColdLaboratory):
+    lab = make(args)
     try:
         lab.up()
         for netns in (ETH, IB):
@@ -73,6 +87,39 @@ def idle(lab):
     return {"ok": before["ok"] and after["ok"], "cold": before, "after_silence": after}
 
 
+def by_connection_only(lab):
+    """A packet that fits no datagram waits for the connection, and is not answered "too big" meanwhile."""
+    results = {}
+    for way, netns, target in (("to_infiniband", ETH, IB_IP), ("to_ethernet", IB, ETH_IP)):
+        out = run("ping", "-n", "-c", 1, "-W", 3, "-M", "do", "-s", 1400, target, netns=netns, check=False).stdout
+        results[way] = "1 received" in out
+        results["too_big"] = results.get("too_big", False) or "needed" in out
+    sent = lab.ctl("stats")["traffic"]["ib_ud_unicast_transmit"]["packets"]
+    return {"ok": results == {"to_infiniband": True, "to_ethernet": True, "too_big": False} and sent == 0, **results, "by_datagram": sent}
+
+
+def group_larger_than_a_datagram(lab):
+    """A packet to all that fits no datagram is cut, or dropped and counted if it must not be."""
+    came, dropped = {}, {}
+    for name, discover in (("may_be_cut", 0), ("must_not_be_cut", 2)):
+        before = lab.ctl("stats")["drops"]
+        with socket_in(IB, socket.AF_INET, socket.SOCK_DGRAM) as receiver, \
+                socket_in(ETH, socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            receiver.bind(("0.0.0.0", PORT))
+            receiver.settimeout(1)
+            sender.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+            # IP_MTU_DISCOVER: whether the packet says "don't fragment".
+            sender.setsockopt(socket.IPPROTO_IP, 10, discover)
+            sender.sendto(bytes(range(200)) * 7, ("10.77.0.255", PORT))
+            try:
+                came[name] = receiver.recv(2000) == bytes(range(200)) * 7
+            except TimeoutError:
+                came[name] = False
+        dropped[name] = grown(lab.ctl("stats")["drops"], before)
+    ok = came == {"may_be_cut": True, "must_not_be_cut": False} and dropped == {"may_be_cut": {}, "must_not_be_cut": {"too-big": 1}}
+    return {"ok": ok, "came": came, "dropped": dropped}
+
+
 def datagram(lab):
     static_way(lab)
     with socket_in(IB, socket.AF_INET, socket.SOCK_DGRAM) as receiver, \
@@ -89,10 +136,12 @@ def datagram(lab):
 
 
 def cold(args, checks):
-    for name, body in (
-        ("cold_ping_eth_to_ib", lambda lab: one(ETH, IB_IP)),
-        ("cold_ping_ib_to_eth", lambda lab: one(IB, ETH_IP)),
-        ("cold_ping_after_silence", idle),
-        ("cold_datagram", datagram),
+    for name, body, make in (
+        ("cold_ping_eth_to_ib", lambda lab: one(ETH, IB_IP), ColdLaboratory),
+        ("cold_ping_ib_to_eth", lambda lab: one(IB, ETH_IP), ColdLaboratory),
+        ("cold_ping_after_silence", idle, ColdLaboratory),
+        ("cold_datagram", datagram, ColdLaboratory),
+        ("cold_larger_than_a_datagram", by_connection_only, SmallDatagrams),
+        ("cold_group_larger_than_a_datagram", group_larger_than_a_datagram, SmallDatagrams),
     ):
-        checks.run(name, lambda body=body: with_laboratory(args, body))
+        checks.run(name, lambda body=body, make=make: with_laboratory(args, body, make))

@@ -110,6 +110,30 @@ class Laboratory(Lab):
         return run(self.bin / "ipoib-fwd", "ctl", "--socket", self.dir / "control.sock", *words, timeout=10)
 
 
+def in_laboratory(make, args, checks, bodies):
+    """Builds a laboratory if one of the checks is wanted, runs the checks in it one after the other, and takes it down."""
+    if not any(checks.wanted(name) for name, _ in bodies):
+        return
+    lab = make(args)
+    try:
+        lab.up()
+        for name, body in bodies:
+            checks.run(name, lambda body=body: body(lab), lab)
+    except Failed:
+        lab.say_last_words()
+        raise
+    finally:
+        lab.close()
+
+
+def stopped(lab):
+    """The gateway ends when it is asked to, and every buffer has come home."""
+    code = lab.gateway.stop()
+    lab.processes.remove(lab.gateway)
+    outstanding = json.loads((lab.dir / "report.json").read_text())["buffers_outstanding"]
+    return {"ok": code == 0 and outstanding == 0, "exit_code": code, "buffers_outstanding": outstanding}
+
+
 def grown(after, before):
     return {k: v - before.get(k, 0) for k, v in after.items() if v != before.get(k, 0)}
 

@@ -27,6 +27,24 @@ def refused(argv, *words, netns=None):
             "said": lines if lines else text[-300:], **({} if ok else {"all": text[-1500:]})}
 
 
+def check_place(lab):
+    """Control and worker stay on the processors that they were given, and packets are in hugepages if there are any."""
+    pid = lab.gateway.popen.pid
+    threads = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        fields = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines() if ":\t" in line)
+        threads[fields["Name"] if task.name != str(pid) else "control"] = fields["Cpus_allowed_list"].strip()
+    worker = [cpus for name, cpus in threads.items() if "worker" in name]
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
+    huge = int(status["HugetlbPages"].split()[0]) << 10
+    wanted = "--in-memory" in lab.memory
+    # The buffers alone: as many as are counted, of 4 KiB each and more.
+    stats = lab.ctl("stats")["buffers"]
+    buffers = (stats["in_use"] + stats["available"]) * 4096
+    ok = threads["control"] == "0" and worker == ["1"] and (huge >= buffers if wanted else huge == 0)
+    return {"ok": ok, "processors": threads, "bytes_in_hugepages": huge, "bytes_of_buffers": buffers, "hugepages_wanted": wanted}
+
+
 def operator_errors(args, checks):
     if not checks.wanted_of("error"):
         return

@@ -7,7 +7,6 @@
 
 import json
 import os
-import re
 import select
 import signal
 import socket
@@ -19,7 +18,8 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from checks.laboratory import Laboratory, say, socket_in
+from checks.laboratory import Laboratory, in_laboratory, socket_in
+from checks.meanwhile import meanwhile
 from demo import ETH, ETH_IP, GW, IB, IB_IP, PREFIX, Failed, Process, ping, run
 
 NAMES = ("a", "b")
@@ -27,7 +27,6 @@ OWN = {"a": "10.77.0.254", "b": "10.77.0.253"}
 # A network namespace each: the fan-out groups of net_af_packet are numbered by process, and two may meet.
 OWN_NS = {name: f"{GW}-{name}" for name in NAMES}
 FOREIGN_IP = "10.77.0.66"
-ECHO_PORT = 7002
 PAIR_KEY = "0f1e2d3c4b5a69788796a5b4c3d2e1f0"
 ETH_P_IP, ETH_P_ALL = 0x0800, 0x0003
 PACKET_OUTGOING = 4
@@ -140,77 +139,10 @@ ports = [{{ link = "shm:{self.dir}/{name}.sock", mtu = 4096 }}]
         self.wait_for("the first packet through the pair", lambda: ping(ETH, IB_IP, 56, count=1)["ok"], 20)
 
 
-# -- what is measured while a gateway dies
-
-def echo_server():
-    server = socket.create_server(("0.0.0.0", ECHO_PORT))
-    print("listening", flush=True)
-    conn, _ = server.accept()
-    conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    while data := conn.recv(65536):
-        conn.sendall(data)
-
-
-def echo_client(target, seconds):
-    """Numbers out, numbers back, on one connection for the whole time; the longest silence."""
-    conn = socket.create_connection((target, ECHO_PORT), timeout=15)
-    conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    print("connected", flush=True)
-    begin = last = time.monotonic()
-    sent, got, longest, pending = 0, 0, 0.0, b""
-    while got < sent or time.monotonic() - begin < seconds:
-        now = time.monotonic()
-        if now - begin < seconds and sent - got < 2000:
-            conn.sendall(struct.pack("!I", sent))
-            sent += 1
-        readable, _, _ = select.select([conn], [], [], 0.005)
-        if readable:
-            data = conn.recv(65536)
-            if not data:
-                raise SystemExit("the connection was closed")
-            now = time.monotonic()
-            longest, last = max(longest, now - last), now
-            pending += data
-            while len(pending) >= 4:
-                (number,) = struct.unpack("!I", pending[:4])
-                if number != got:
-                    raise SystemExit(f"{number} came instead of {got}")
-                got, pending = got + 1, pending[4:]
-        elif now - last > 20:
-            raise SystemExit(f"nothing has come for 20 s, {got} of {sent} so far")
-    print(json.dumps({"sent": sent, "received": got, "longest_silence": round(longest, 3)}), flush=True)
-
-
-def while_tcp(lab, act, seconds=8):
-    """Runs `act` in the middle of TCP and pings both ways; what they noticed."""
-    me = [sys.executable, os.path.abspath(__file__)]
-    server = Process("echo server", [*me, "--server"], IB, lab.dir / f"echo-server-{time.monotonic_ns()}.log")
-    others = []
-    try:
-        lab.wait_for("the echo server", lambda: "listening" in server.text(), 20)
-        client = Process("echo client", [*me, "--client", IB_IP, seconds], ETH, lab.dir / f"echo-client-{time.monotonic_ns()}.log")
-        others.append(client)
-        count = int(seconds / 0.05)
-        pings = {way: Process(f"ping {way}", ["ping", "-n", "-q", "-i", "0.05", "-W", "1", "-c", count, target], netns,
-                              lab.dir / f"ping-{way}-{time.monotonic_ns()}.log")
-                 for way, netns, target in (("eth_to_ib", ETH, IB_IP), ("ib_to_eth", IB, ETH_IP))}
-        others += pings.values()
-        lab.wait_for("the connection", lambda: "connected" in client.text(), 20)
-        time.sleep(1)
-        act()
-        code = client.popen.wait(seconds + 30)
-        tcp = client.text().strip().splitlines()[-1] if client.text().strip() else ""
-        result = {"tcp": json.loads(tcp) if code == 0 else tcp}
-        for way, process in pings.items():
-            process.popen.wait(seconds + 10)
-            m = re.search(r"(\d+) packets transmitted, (\d+) received", process.text())
-            lost = int(m[1]) - int(m[2]) if m else count
-            result[way] = {"lost": lost, "outage": round(lost * 0.05, 2)}
-        outages = max(result[way]["outage"] for way in pings)
-        return {"ok": code == 0 and outages < TAKEOVER, **result, "less_than": TAKEOVER}
-    finally:
-        for process in (*others, server):
-            process.stop(1)
+def survived(lab, act):
+    """TCP goes on whatever `act` does, and nothing is away for longer than promised."""
+    result = meanwhile(lab, act)
+    return {**result, "ok": result["ok"] and result["outage"] < TAKEOVER, "less_than": TAKEOVER}
 
 
 def check_roles(lab):
@@ -236,7 +168,7 @@ def check_killed(lab):
             lab.wait_for("the other gateway to forward", lambda: lab.role(other) == "forwarding", 10)
             took["seconds"] = round(time.monotonic() - begin, 2)
 
-        result = while_tcp(lab, kill)
+        result = survived(lab, kill)
         results[turn] = {"killed": forwarder, "forwards_after": took.get("seconds"), **result}
         results["ok"] &= result["ok"] and took.get("seconds", 99) < TAKEOVER
         lab.start_one(forwarder)
@@ -256,7 +188,7 @@ def check_asked_to_end(lab):
         lab.wait_for("the other gateway to forward", lambda: lab.role(other) == "forwarding", 10)
         process.stop()
 
-    result = while_tcp(lab, stop)
+    result = survived(lab, stop)
     lab.start_one(forwarder)
     lab.wait_settled()
     return result
@@ -394,33 +326,17 @@ def check_foreign_bridge(lab):
 
 def pair(args, checks):
     """All that two gateways need a laboratory for."""
-    if not checks.wanted_of("pair"):
-        return
-    lab = PairLab(args)
-    try:
-        lab.up()
-        for name, body in (
-            ("pair_roles", check_roles),
-            ("pair_killed", check_killed),
-            ("pair_asked_to_end", check_asked_to_end),
-            ("pair_broadcast", check_broadcast),
-            ("pair_foreign_bridge", check_foreign_bridge),
-        ):
-            checks.run(name, lambda body=body: body(lab), lab)
-    except Failed:
-        for p in lab.processes:
-            say(f"{p.name}'s last words:\n" + p.text()[-3000:])
-        raise
-    finally:
-        lab.close()
+    in_laboratory(PairLab, args, checks, (
+        ("pair_roles", check_roles),
+        ("pair_killed", check_killed),
+        ("pair_asked_to_end", check_asked_to_end),
+        ("pair_broadcast", check_broadcast),
+        ("pair_foreign_bridge", check_foreign_bridge),
+    ))
 
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["--server"]:
-            echo_server()
-        case ["--client", target, seconds]:
-            echo_client(target, float(seconds))
         case ["--relay", ethernet, tun]:
             relay(ethernet, tun)
         case _:

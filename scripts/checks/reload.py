@@ -8,8 +8,7 @@ import subprocess
 import sys
 import time
 
-from checks.laboratory import grown
-from checks.routers import stopped
+from checks.laboratory import grown, stopped
 from checks.segments import SEGMENTS, Segments
 from demo import ETH, ETH_IP, GW_IP, IB, IB_IP, PREFIX, Failed, ping, run
 

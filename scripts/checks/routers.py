@@ -1,10 +1,9 @@
 """Hosts beyond a router of either side: the gateway's routes, with real routers at both ends."""
 
-import json
 import re
 
-from checks.laboratory import Laboratory, grown
-from demo import ETH, ETH_IP, GW_IP, IB, IB_IP, PREFIX, Failed, ping, run
+from checks.laboratory import Laboratory, grown, in_laboratory, stopped
+from demo import ETH, ETH_IP, GW_IP, IB, IB_IP, PREFIX, ping, run
 
 # A host behind the Ethernet host, which routes for it, and one behind the InfiniBand host.
 FAR_ETH, FAR_IB = "gwdemo-eth2", "gwdemo-ib2"
@@ -76,31 +75,13 @@ def check_nowhere(lab):
 
 
 def routers(args, checks):
-    if not checks.wanted_of("route"):
-        return
-    lab = Routers(args)
-    try:
-        lab.up()
-        for name, body in (
-            # The very first packets, without another try: neither router is known to the gateway.
-            ("route_first_packet_to_infiniband", lambda: ping(FAR_ETH, FAR_IB_IP, 56, count=1, wait=3)),
-            ("route_first_packet_to_ethernet", lambda: ping(FAR_IB, FAR_ETH_IP, 56, count=1, wait=3)),
-            ("route_to_infiniband", lambda: ping(FAR_ETH, FAR_IB_IP, 1400)),
-            ("route_to_ethernet", lambda: ping(FAR_IB, FAR_ETH_IP, 1400)),
-            ("route_too_big_told", lambda: check_path_mtu(IB, FAR_ETH_IP, 1500)),
-            ("route_nowhere", lambda: check_nowhere(lab)),
-            ("route_stop_no_leak", lambda: stopped(lab)),
-        ):
-            checks.run(name, body, lab)
-    except Failed:
-        lab.say_last_words()
-        raise
-    finally:
-        lab.close()
-
-
-def stopped(lab):
-    code = lab.gateway.stop()
-    lab.processes.remove(lab.gateway)
-    outstanding = json.loads((lab.dir / "report.json").read_text())["buffers_outstanding"]
-    return {"ok": code == 0 and outstanding == 0, "exit_code": code, "buffers_outstanding": outstanding}
+    in_laboratory(Routers, args, checks, (
+        # The very first packets, without another try: neither router is known to the gateway.
+        ("route_first_packet_to_infiniband", lambda _: ping(FAR_ETH, FAR_IB_IP, 56, count=1, wait=3)),
+        ("route_first_packet_to_ethernet", lambda _: ping(FAR_IB, FAR_ETH_IP, 56, count=1, wait=3)),
+        ("route_to_infiniband", lambda _: ping(FAR_ETH, FAR_IB_IP, 1400)),
+        ("route_to_ethernet", lambda _: ping(FAR_IB, FAR_ETH_IP, 1400)),
+        ("route_too_big_told", lambda _: check_path_mtu(IB, FAR_ETH_IP, 1500)),
+        ("route_nowhere", check_nowhere),
+        ("route_stop_no_leak", stopped),
+    ))

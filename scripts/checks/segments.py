@@ -1,13 +1,11 @@
 """Three segments on one gateway: VLANs joined to partitions, with the same addresses in all of them, and nothing of one in another."""
 
-import json
 import socket
 import sys
 from pathlib import Path
 
 import ibwire
-from checks.laboratory import Laboratory, grown, socket_in
-from checks.routers import stopped
+from checks.laboratory import Laboratory, grown, in_laboratory, socket_in, stopped
 from demo import ETH, ETH_IP, GW_IP, IB_IP, PREFIX, Failed, Process, ping, run
 
 # Name, VLAN, partition, network namespace of the Ethernet host's side, of the InfiniBand host.
@@ -156,22 +154,10 @@ def check_capture(lab):
 
 
 def segments(args, checks):
-    if not checks.wanted_of("segment"):
-        return
-    lab = Segments(args)
-    try:
-        lab.up()
-        for name, body in (
-            ("segment_pings", lambda: check_pings(lab)),
-            ("segment_own_addresses", lambda: check_own_addresses(lab)),
-            ("segment_tables", lambda: check_tables(lab)),
-            ("segment_stranger", lambda: check_stranger(lab)),
-        ):
-            checks.run(name, body, lab)
-        print(json.dumps(lab.ctl("links")["segments"], indent=1), flush=True)
-        checks.run("segment_capture", lambda: check_capture(lab))
-    except Failed:
-        lab.say_last_words()
-        raise
-    finally:
-        lab.close()
+    in_laboratory(Segments, args, checks, (
+        ("segment_pings", check_pings),
+        ("segment_own_addresses", check_own_addresses),
+        ("segment_tables", check_tables),
+        ("segment_stranger", check_stranger),
+        ("segment_capture", check_capture),
+    ))

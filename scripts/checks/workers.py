@@ -1,8 +1,10 @@
 """Two workers: each with its own queues, its own IPoIB address and its own connections, on processors that they may have to share."""
 
-from checks.laboratory import Laboratory
-from checks.routers import stopped
-from demo import ETH, ETH_IP, IB, IB_IP, Failed, check_file, check_ping, ping, run, traffic
+import socket
+import time
+
+from checks.laboratory import Laboratory, in_laboratory, packets, socket_in, stopped
+from demo import ETH, ETH_IP, IB, IB_IP, check_file, check_ping, ping, run, traffic
 
 # Further Ethernet hosts, so that both workers answer for some.
 MORE = [f"10.77.0.{n}" for n in range(10, 26)]
@@ -47,23 +49,38 @@ def check_both_work(lab):
             "seconds": [f["seconds"] for f in files]}
 
 
+def check_spread(lab):
+    """Many flows at once; how many packets each worker had of them, each way."""
+    before = lab.ctl("stats")["workers"]
+    flows, each = 64, 20
+    for netns, target in ((ETH, [IB_IP]), (IB, MORE)):
+        senders = [socket_in(netns, socket.AF_INET, socket.SOCK_DGRAM) for _ in range(flows)]
+        for n, sender in enumerate(senders):
+            sender.connect((target[n % len(target)], 7020))
+        for _ in range(each):
+            for sender in senders:
+                try:
+                    sender.send(b"one of many")
+                except ConnectionRefusedError:
+                    pass
+            time.sleep(0.01)
+        for sender in senders:
+            sender.close()
+    time.sleep(0.5)
+    after = lab.ctl("stats")["workers"]
+    shares = {name: [packets(a, name) - packets(b, name) for a, b in zip(after, before)]
+              for name in ("eth_receive", "eth_transmit", "ib_rc_receive", "ib_rc_transmit")}
+    came = shares["eth_receive"], shares["ib_rc_receive"]
+    return {"ok": all(sum(way) >= flows * each and min(way) > 0 for way in came), "flows_each_way": flows, "by_worker": shares}
+
+
 def workers(args, checks):
-    if not checks.wanted_of("workers"):
-        return
-    lab = TwoWorkers(args)
-    try:
-        lab.up()
-        for name, body in (
-            ("workers_cold", lambda: check_cold(lab)),
-            ("workers_ping_eth_to_ib", lambda: check_ping(ETH, IB_IP)),
-            ("workers_ping_ib_to_eth", lambda: check_ping(IB, ETH_IP)),
-            ("workers_addresses", lambda: check_addresses(lab)),
-            ("workers_files", lambda: check_both_work(lab)),
-            ("workers_stop_no_leak", lambda: stopped(lab)),
-        ):
-            checks.run(name, body, lab)
-    except Failed:
-        lab.say_last_words()
-        raise
-    finally:
-        lab.close()
+    in_laboratory(TwoWorkers, args, checks, (
+        ("workers_cold", check_cold),
+        ("workers_ping_eth_to_ib", lambda _: check_ping(ETH, IB_IP)),
+        ("workers_ping_ib_to_eth", lambda _: check_ping(IB, ETH_IP)),
+        ("workers_addresses", check_addresses),
+        ("workers_files", check_both_work),
+        ("workers_spread", check_spread),
+        ("workers_stop_no_leak", stopped),
+    ))
