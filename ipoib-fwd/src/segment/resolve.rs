@@ -50,9 +50,14 @@ impl<P: Packet> Segment<P> {
         self.output(Output::Frame { worker: FIRST, bytes: arp.to_frame(to).to_vec() });
     }
 
-    /// Takes what a step came to: drops are counted, changes of hosts are told.
-    fn conclude(&mut self, now: Instant, fabric: &mut impl Fabric, result: Result<(), DropReason>) {
-        if let Err(reason) = result {
+    /// Does a step; what it came to is counted, and changes of hosts are told.
+    fn take<F: Fabric>(
+        &mut self,
+        now: Instant,
+        fabric: &mut F,
+        step: impl FnOnce(&mut Self, &mut F) -> Result<(), DropReason>,
+    ) {
+        if let Err(reason) = step(self, fabric) {
             self.drop(reason, 1);
         }
         self.take_host_events(now, fabric);
@@ -62,8 +67,7 @@ impl<P: Packet> Segment<P> {
 
     /// An ARP packet in a frame from Ethernet.
     pub fn handle_ethernet_arp(&mut self, now: Instant, fabric: &mut impl Fabric, frame: &[u8]) {
-        let result = self.ethernet_arp(now, fabric, frame);
-        self.conclude(now, fabric, result);
+        self.take(now, fabric, |segment, fabric| segment.ethernet_arp(now, fabric, frame));
     }
 
     fn ethernet_arp(
@@ -281,8 +285,7 @@ impl<P: Packet> Segment<P> {
         arrival: &Arrival,
         message: &[u8],
     ) {
-        let result = self.infiniband_arp(now, fabric, arrival, message);
-        self.conclude(now, fabric, result);
+        self.take(now, fabric, |segment, fabric| segment.infiniband_arp(now, fabric, arrival, message));
     }
 
     fn infiniband_arp(
@@ -395,9 +398,10 @@ impl<P: Packet> Segment<P> {
             waits
         });
         for arp in answers {
-            let result = check_ethernet(&arp, arp.sender_mac, &self.own)
-                .and_then(|meaning| self.believe_ethernet(now, fabric, &arp, meaning));
-            self.conclude(now, fabric, result);
+            self.take(now, fabric, |segment, fabric| {
+                let meaning = check_ethernet(&arp, arp.sender_mac, &segment.own)?;
+                segment.believe_ethernet(now, fabric, &arp, meaning)
+            });
         }
     }
 
@@ -465,8 +469,7 @@ impl<P: Packet> Segment<P> {
                         self.counters.held_down += 1;
                         self.output(Output::Happening(Happening::HeldDown { ip, owner: to }));
                     }
-                    let result = self.move_address(now, fabric, ip, claim);
-                    self.conclude(now, fabric, result);
+                    self.take(now, fabric, |segment, fabric| segment.move_address(now, fabric, ip, claim));
                 }
             }
         }
@@ -480,18 +483,14 @@ impl<P: Packet> Segment<P> {
         ip: IpAddr,
         claim: Claim,
     ) -> Result<(), DropReason> {
-        match claim {
+        let meaning = match claim {
             Claim::Ethernet(arp) => {
                 fabric.forget(now, ip);
                 if !self.hosts.learn(now, ip, arp.sender_mac) {
                     return Err(DropReason::NeighbourTableFull);
                 }
                 self.announce_to_infiniband(now, fabric, ip);
-                let meaning = check_ethernet(&arp, arp.sender_mac, &self.own)?;
-                match meaning {
-                    ArpMeaning::Announcement => Ok(()),
-                    meaning => self.answer_ethernet_arp(now, fabric, &arp, meaning),
-                }
+                check_ethernet(&arp, arp.sender_mac, &self.own)?
             }
             Claim::InfiniBand { worker, from, arp } => {
                 self.hosts.forget(ip);
@@ -499,11 +498,15 @@ impl<P: Packet> Segment<P> {
                 fabric.meet(now, worker, IpAddr::V4(self.own.asker()), arp.sender, ip);
                 fabric.hear(now, worker, &from, arp);
                 self.announce_to_ethernet(now, ip);
-                let meaning = check_infiniband(&arp, fabric.own_addresses(), &self.own)?;
-                match meaning {
-                    ArpMeaning::Announcement => Ok(()),
-                    meaning => self.answer_infiniband_arp(now, fabric, &arp, meaning),
-                }
+                check_infiniband(&arp, fabric.own_addresses(), &self.own)?
+            }
+        };
+        // An announcement has been carried on by now.
+        match (claim, meaning) {
+            (_, ArpMeaning::Announcement) => Ok(()),
+            (Claim::Ethernet(arp), meaning) => self.answer_ethernet_arp(now, fabric, &arp, meaning),
+            (Claim::InfiniBand { arp, .. }, meaning) => {
+                self.answer_infiniband_arp(now, fabric, &arp, meaning)
             }
         }
     }

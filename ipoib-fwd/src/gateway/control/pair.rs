@@ -76,7 +76,7 @@ impl<B: Backend> GatewayControl<B> {
         };
         let payload = bytes.get(header..).unwrap_or_default();
         let side = side_of(side);
-        let (duty, _, board) = parts!(self, at);
+        let (duty, _, _) = parts!(self, at);
         let (name, pair) = (&duty.name, &mut duty.duty);
         if be16(bytes, type_at) == Some(ETHERTYPE_HELLO) {
             if let Err(error) = pair.pair.handle_message(now, side, payload) {
@@ -90,13 +90,19 @@ impl<B: Backend> GatewayControl<B> {
             pair.pair.handle_probe(now, side, nonce);
         }
         // Its addresses may be others than before.
-        let stations = pair.pair.stations();
+        self.tell_gateways(now, at);
+        self.carry_out_pair(now, at);
+    }
+
+    /// Tells the tables and the segment where the other gateways are.
+    fn tell_gateways(&mut self, now: Instant, at: SegmentIndex) {
+        let (duty, _, board) = parts!(self, at);
+        let stations = duty.duty.pair.stations(now);
         let gateways = stations.map(|s| PeerGateway { mac: s.mac, lid: s.lid, gid: s.gid, qpns: s.qpns });
         let gateways: Vec<_> = gateways.collect();
         if board.set_gateways(&gateways) {
             duty.segment.set_gateways(gateways);
         }
-        self.carry_out_pair(now, at);
     }
 
     /// Lets time pass for the machines, and carries out what they want.
@@ -114,6 +120,10 @@ impl<B: Backend> GatewayControl<B> {
 
     fn drive_pair(&mut self, now: Instant, at: SegmentIndex) {
         let link_due = self.segments.at(at).is_some_and(|duty| now >= duty.duty.link_due);
+        if link_due {
+            // One may be gone for good.
+            self.tell_gateways(now, at);
+        }
         let ethernet = link_due.then(|| self.port.link().up);
         let number = self.endpoint.port();
         let gid = if link_due { self.endpoint.hca().gid(number, 0).unwrap_or_default() } else { Gid::ZERO };

@@ -1,199 +1,25 @@
 //! One gateway among those of its segment: who forwards.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::time::{Duration, Instant};
 
-use ib_wire::{Gid, Lid, Qpn};
-use ipoib::net::ethernet::MacAddress;
-use ipoib::net::probe::{Nonce, PROBE_LEN, probe_packet};
+use ipoib::net::probe::{Nonce, probe_packet};
 
+use super::api::{Event, PeerInfo, Settings, Station, Statistics, Transmit, Why};
 use super::loops::{Loops, Sign};
 use super::message::{
-    Body, Hello, Identity, Key, Message, MessageError, Neighbour, Role, SegmentId, Side, SideSet,
+    Body, Hello, Identity, Message, MessageError, Neighbour, Role, SegmentId, Side, SideSet,
 };
-use super::peers::{Peers, Rank, Reception, rank};
+use super::peers::{Peer, Peers, Rank, Reception, rank};
 use super::sync::Sync;
 
-/// Hellos that are awaited before a gateway forwards, and that may be lost before it counts as gone.
-const LISTEN: u32 = 3;
 /// Hellos for which a better gateway stands by before it claims: its tables become warm.
 const WARM: u32 = 20;
+/// How long the addresses of a gateway that is not heard any more stay a gateway's. Longer than networks stay cut in two by mishap: then it
+/// forwards unheard, and what it forwards is not to be forwarded again.
+const REMEMBERED: Duration = Duration::from_secs(3600);
 /// Shortest time between two hellos that somebody's first hello brought about.
 const GAP: Duration = Duration::from_millis(50);
-
-/// What a segment's configuration says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Settings {
-    /// Higher is better.
-    pub priority: u8,
-    /// Time between two hellos.
-    pub hello: Duration,
-    /// Which segment.
-    pub segment: SegmentId,
-    /// The gateways' secret.
-    pub key: Option<Key>,
-}
-
-impl Settings {
-    /// How long a gateway counts as alive after a hello.
-    #[must_use]
-    pub const fn lease(&self) -> Duration {
-        self.hello.saturating_mul(LISTEN).saturating_add(Duration::from_millis(100))
-    }
-
-    const fn listening(&self) -> Duration {
-        self.hello.saturating_mul(LISTEN)
-    }
-}
-
-/// A gateway's own addresses: what comes from there was forwarded by it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Station {
-    /// Its Ethernet address.
-    pub mac: MacAddress,
-    /// Its InfiniBand port.
-    pub lid: Lid,
-    /// That port's GID.
-    pub gid: Gid,
-    /// Its datagram queue pairs there.
-    pub qpns: Vec<Qpn>,
-}
-
-/// Something to send, without the header of its side.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Transmit {
-    /// A message, of type [`crate::forward::ETHERTYPE_HELLO`].
-    Message(Side, Vec<u8>),
-    /// The IPv4 packet of a probe, to all.
-    Probe(Side, [u8; PROBE_LEN]),
-}
-
-/// Why a gateway's role changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Why {
-    /// Both sides are up.
-    SidesUp,
-    /// A side is down.
-    SideDown,
-    /// It ends.
-    Leaving,
-    /// There is no other one that forwards or could do better.
-    Alone,
-    /// The one that forwarded is silent or resigned.
-    TakeOver,
-    /// A better one forwards, claims, or is waited for.
-    Better(Identity),
-    /// Another one forwards that does not hear us.
-    Deaf(Identity),
-    /// Another one that could have forwarded found a loop: so it is looked for first.
-    PeerBlocked,
-    /// Our own packets came back.
-    Loop,
-    /// The hold time is over.
-    Quiet,
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::SidesUp => f.write_str("both sides are up"),
-            Self::SideDown => f.write_str("a side is down"),
-            Self::Leaving => f.write_str("it ends"),
-            Self::Alone => f.write_str("nobody else forwards"),
-            Self::TakeOver => f.write_str("the other gateway is silent or has resigned"),
-            Self::Better(who) => write!(f, "gateway {:016x} is to forward", who.guid.0),
-            Self::Deaf(who) => write!(f, "gateway {:016x} forwards and does not hear us", who.guid.0),
-            Self::PeerBlocked => f.write_str("another gateway has noticed a loop"),
-            Self::Loop => f.write_str("our own packets came back"),
-            Self::Quiet => f.write_str("they have stayed away"),
-        }
-    }
-}
-
-/// What happened.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Event {
-    /// The role changed.
-    Role {
-        /// What it was.
-        from: Role,
-        /// What it is.
-        to: Role,
-        /// Why.
-        why: Why,
-    },
-    /// Another gateway is there, or gone.
-    Peer {
-        /// Which.
-        who: Identity,
-        /// True if it is there.
-        alive: bool,
-    },
-    /// Our own packets came back: the segment is blocked.
-    Loop {
-        /// How it was noticed.
-        sign: Sign,
-        /// Where they arrived.
-        arrived: Side,
-        /// For how long it is blocked at least.
-        hold: Duration,
-    },
-    /// Hellos of ours come back more than once on the side that they were sent on: it has a loop of its own. Nothing is blocked for that:
-    /// it would not end the loop, and whoever hears a hello can repeat it.
-    Multiplied {
-        /// The side.
-        side: Side,
-    },
-    /// The forwarder told hosts that it knows: they are to be learnt as if they had been heard.
-    Neighbours(Vec<Neighbour>),
-}
-
-/// Counts since the start.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Statistics {
-    /// Messages sent.
-    pub sent: u64,
-    /// Messages of other gateways of this segment.
-    pub received: u64,
-    /// Bytes that were no message, or made with another key.
-    pub rejected: u64,
-    /// Copies of messages, and recordings.
-    pub old: u64,
-    /// Messages of other segments.
-    pub other_segment: u64,
-    /// Hellos for which there was no room.
-    pub no_room: u64,
-    /// Times that this gateway began to forward.
-    pub takeovers: u64,
-    /// Times that it stopped.
-    pub resignations: u64,
-    /// Hellos of ours that came back more than once on their own side.
-    pub multiplied: u64,
-    /// Signs of loops.
-    pub loops: u64,
-}
-
-/// Another gateway, as `ctl` shows it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PeerInfo {
-    /// Which.
-    pub who: Identity,
-    /// Its priority.
-    pub priority: u8,
-    /// Its role as it said last.
-    pub role: Role,
-    /// False if its lease is over.
-    pub alive: bool,
-    /// Where it is heard.
-    pub heard: SideSet,
-    /// Where it hears us, as it said last.
-    pub hears_us: SideSet,
-    /// Time since it was heard.
-    pub age: Duration,
-    /// Its Ethernet address.
-    pub mac: MacAddress,
-}
 
 /// The machine.
 #[derive(Debug)]
@@ -301,9 +127,11 @@ impl Pair {
     }
 
     /// Where the other gateways are. What comes from there to a group was forwarded already, and nobody there is a host to
-    /// be learnt.
-    pub fn stations(&self) -> impl Iterator<Item = Station> {
-        self.peers.known().map(|p| Station {
+    /// be learnt. Who was silent for an hour was taken away, and others may have its addresses.
+    pub fn stations(&self, now: Instant) -> impl Iterator<Item = Station> {
+        let is_there =
+            move |p: &&Peer| p.last_heard().is_some_and(|at| now.saturating_duration_since(at) < REMEMBERED);
+        self.peers.known().filter(is_there).map(|p| Station {
             mac: p.hello.mac,
             lid: p.hello.lid,
             gid: p.hello.gid,
@@ -620,9 +448,7 @@ impl Pair {
     /// True if we are better than the forwarder, and have stood by for long enough to know its hosts.
     fn claims(&self, now: Instant) -> bool {
         let warm = now >= self.since + self.settings.hello.saturating_mul(WARM);
-        let worse = |p: &super::peers::Peer| {
-            p.hello.role == Role::Forwarding && p.hello.priority < self.settings.priority
-        };
+        let worse = |p: &Peer| p.hello.role == Role::Forwarding && p.hello.priority < self.settings.priority;
         self.role == Role::Standby && self.is_able() && warm && self.peers.alive(now).any(worse)
     }
 

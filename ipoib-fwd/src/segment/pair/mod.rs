@@ -21,7 +21,7 @@
 //! not hear it resigns, too: only it knows that there are two.
 //!
 //! *Cut on both sides*, each part has its own forwarder. When the parts meet again, the worse one resigns with the first hello that
-//! it hears, and until then the tables know every gateway ever heard ([`Pair::stations`]): what one of them forwarded, the others do not
+//! it hears, and until then the tables know every gateway that was heard within an hour ([`Pair::stations`]): what one of them forwarded, the others do not
 //! forward again, so a broadcast does not circle even in that moment.
 //!
 //! *Loops* of foreign making: [`loops`]. *Warm tables*: [`sync`].
@@ -30,6 +30,7 @@
 //! segment share, messages are authenticated; they count only when they name our present instance, so that recorded ones
 //! are of no use, and their sequence rises.
 
+mod api;
 mod election;
 pub mod loops;
 pub mod message;
@@ -40,5 +41,6 @@ pub mod sync;
 #[cfg(test)]
 mod tests;
 
-pub use election::{Event, Pair, PeerInfo, Settings, Station, Statistics, Transmit, Why};
+pub use api::{Event, PeerInfo, Settings, Station, Statistics, Transmit, Why};
+pub use election::Pair;
 pub use message::{Hello, Identity, Key, Neighbour, Place, Role, SegmentId, Side, SideSet};

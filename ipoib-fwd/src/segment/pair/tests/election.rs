@@ -98,9 +98,25 @@ fn cut_on_one_side_one_forwards_and_cut_on_both_the_worse_one_resigns_with_the_f
         w.run(SECOND * 5);
     }
     // The tables know each other's addresses still.
-    let known = |w: &World, i: usize| w.boxes[i].pair.as_ref().unwrap().stations().collect::<Vec<_>>();
+    let known = |w: &World, i: usize| w.boxes[i].pair.as_ref().unwrap().stations(w.now).collect::<Vec<_>>();
     assert_eq!(known(&w, 0), [World::station(1)]);
     assert_eq!(known(&w, 1), [World::station(0)]);
+}
+
+#[test]
+fn a_gateway_that_was_taken_away_leaves_its_addresses_to_others_after_an_hour() {
+    let mut w = World::new(&[100, 100], true);
+    w.run(SECOND * 3);
+    w.crash(0);
+    let known = |w: &World| w.boxes[1].pair.as_ref().unwrap().stations(w.now).collect::<Vec<_>>();
+    w.run(SECOND * 3590);
+    assert_eq!(known(&w), [World::station(0)], "it may be cut off, and forward");
+    w.run(SECOND * 20);
+    assert_eq!(known(&w), []);
+    // One that comes back is known again.
+    w.start(0);
+    w.run(SECOND * 3);
+    assert_eq!(known(&w), [World::station(0)]);
 }
 
 #[test]
