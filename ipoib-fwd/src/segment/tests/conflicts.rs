@@ -182,7 +182,8 @@ fn another_port_on_infiniband_is_believed_at_once_unless_the_old_one_answers() {
     w.pass(ms(1100));
     w.infiniband(InfiniBandOperation::Request, 2, I1, GATEWAY);
     assert_eq!(w.segment.counters().conflicts, 0);
-    (w.outputs(), w.asked());
+    w.outputs();
+    w.asked();
     // Another one again, and this time the port of before is there.
     w.infiniband(InfiniBandOperation::Request, 3, I1, I1);
     assert_eq!(w.fabric.hardware(I1.into()), Some(hardware(3)));
