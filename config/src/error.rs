@@ -135,7 +135,8 @@ impl ConfigError {
 }
 
 /// The known word that is nearest to `word`, if it is near enough to be meant.
-fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+#[must_use]
+pub fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     // Who writes so much does not mean a key.
     if word.len() > LONGEST {
         return None;

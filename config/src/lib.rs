@@ -32,7 +32,7 @@ pub use address::{Interface, Prefix, Route};
 pub use buffers::{Budget, ConnectionShare, PARKED_PACKETS};
 pub use change::{Change, Refused};
 pub use eal::{CommandLine, EalArguments, Lcores, Warning};
-pub use error::{ConfigError, Place};
+pub use error::{ConfigError, Place, nearest};
 pub use guid::Guid;
 pub use lcore::{LcoreSet, MAX_LCORE};
 pub use pair_key::PairKey;

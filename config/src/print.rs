@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::key::Key;
+use crate::key::{Key, Reload};
 use crate::segment::{RawRoute, RawSegment};
 use crate::settings::{Config, RawBuffers, RawEthernet, RawGateway, RawInfiniBand, RawSoft, RawSoftPort};
 
@@ -12,7 +12,8 @@ impl Config {
     pub fn annotated_default() -> String {
         let mut out = String::from(
             "# Configuration of ipoib-fwd. Every key is shown with its default; a key without a default is shown as a\n\
-             # comment with an example.\n",
+             # comment with an example. Those marked (reload) change while the gateway runs, by SIGHUP or `ipoib-fwd ctl reload`;\n\
+             # others take a restart. A segment of which another key changes begins anew; others are not touched.\n",
         );
         section(&mut out, "", "[gateway]", &RawGateway::keys());
         section(&mut out, "", "[ethernet]", &RawEthernet::keys());
@@ -66,7 +67,15 @@ fn section(out: &mut String, prefix: &str, head: &str, keys: &[Key]) {
     }
 }
 
-/// The legal values of a key.
+/// The legal values of a key, and whether it changes while the gateway runs.
 fn range(key: &Key) -> String {
-    key.range.as_ref().map(|range| format!(" [{range}]")).unwrap_or_default()
+    let range = key.range.as_ref().map(|range| format!(" [{range}]")).unwrap_or_default();
+    let reload = match key.reload {
+        // The name of a segment is how it is known again.
+        Reload::Live if key.name != "name" => " (reload)",
+        Reload::Shrink => " (reload, smaller only)",
+        Reload::Segment => " (as in [[segment]])",
+        Reload::Live | Reload::Restart => "",
+    };
+    format!("{range}{reload}")
 }

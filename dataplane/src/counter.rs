@@ -50,6 +50,56 @@ impl<const N: usize> CounterReader<N> {
     }
 }
 
+/// The writer's end of a table: rows of `N` counters each. A row begins on a cache line, so that its first eight are on one.
+#[derive(Debug)]
+pub struct CounterRows<const N: usize> {
+    rows: Arc<[Row<N>]>,
+}
+
+/// A reader's end of a table.
+#[derive(Debug)]
+pub struct CounterRowsReader<const N: usize> {
+    rows: Arc<[Row<N>]>,
+}
+
+#[derive(Debug)]
+#[repr(align(64))]
+struct Row<const N: usize>([AtomicU64; N]);
+
+impl<const N: usize> CounterRows<N> {
+    /// A table with so many rows.
+    #[must_use]
+    pub fn new(rows: usize) -> Self {
+        Self { rows: (0..rows).map(|_| Row(std::array::from_fn(|_| AtomicU64::new(0)))).collect() }
+    }
+
+    /// Adds `n` to a counter of a row; what is outside of the table is ignored.
+    #[inline]
+    pub fn add(&mut self, row: usize, index: usize, n: u64) {
+        if let Some(cell) = self.rows.get(row).and_then(|row| row.0.get(index)) {
+            // `&mut self` makes this thread the only writer, so a plain load and store lose nothing.
+            cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+        }
+    }
+
+    /// Another reader.
+    #[must_use]
+    pub fn reader(&self) -> CounterRowsReader<N> {
+        CounterRowsReader { rows: Arc::clone(&self.rows) }
+    }
+}
+
+impl<const N: usize> CounterRowsReader<N> {
+    /// A row's values at this moment; each is exact, together they are no snapshot. Zeros for a row that is not there.
+    #[must_use]
+    pub fn read(&self, row: usize) -> [u64; N] {
+        let row = self.rows.get(row);
+        std::array::from_fn(|i| {
+            row.and_then(|row| row.0.get(i)).map_or(0, |cell| cell.load(Ordering::Relaxed))
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,5 +112,18 @@ mod tests {
         counters.add(1, 2);
         counters.add(9, 1);
         assert_eq!(reader.read(), [0, 7, 0]);
+    }
+
+    #[test]
+    fn rows_are_for_themselves_and_begin_on_cache_lines() {
+        let mut rows = CounterRows::<9>::new(3);
+        let reader = rows.reader();
+        rows.add(1, 8, 5);
+        rows.add(2, 0, 1);
+        rows.add(3, 0, 1);
+        rows.add(0, 9, 1);
+        assert_eq!(reader.read(1), [0, 0, 0, 0, 0, 0, 0, 0, 5]);
+        assert_eq!((reader.read(0), reader.read(2)[0], reader.read(3)), ([0; 9], 1, [0; 9]));
+        assert_eq!((size_of::<Row<9>>(), align_of::<Row<9>>()), (128, 64));
     }
 }

@@ -1,8 +1,9 @@
 //! What a worker counts: traffic by path, and drops by reason.
 
-use dataplane::counter::{CounterReader, Counters};
+use dataplane::counter::{CounterReader, CounterRows, CounterRowsReader, Counters};
 use serde_json::{Map, Value, json};
 
+use crate::forward::{MAX_SEGMENTS, SegmentIndex};
 use ipoib::drop_reason::DropReason;
 
 /// A path that packets take through a worker.
@@ -68,41 +69,191 @@ const TRAFFIC: usize = Traffic::ALL.len();
 /// Counters of one worker.
 pub const COUNT: usize = 2 * TRAFFIC + DropReason::ALL.len();
 
+/// What is counted for a segment. The ways that packets go by are on one cache line, of which a packet touches no other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum SegmentTraffic {
+    /// Sent to the InfiniBand side.
+    ToInfiniBand,
+    /// Sent to the Ethernet port; what that does not take in the end is counted there only.
+    ToEthernet,
+    /// Handed to the control lcore.
+    Punt,
+}
+
+impl SegmentTraffic {
+    /// Every way, in the order of its number.
+    pub const ALL: [Self; 3] = [Self::ToInfiniBand, Self::ToEthernet, Self::Punt];
+
+    /// Label of the counter.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ToInfiniBand => "to_infiniband",
+            Self::ToEthernet => "to_ethernet",
+            Self::Punt => "punt",
+        }
+    }
+}
+
+/// Where a segment's drops begin: behind its first cache line.
+const SEGMENT_DROPS: usize = 8;
+/// Counters of a segment.
+pub const SEGMENT_COUNT: usize = SEGMENT_DROPS + DropReason::ALL.len();
+
 /// A worker's counters.
-#[derive(Debug, Default)]
-pub struct WorkerCounters(Counters<COUNT>);
+#[derive(Debug)]
+pub struct WorkerCounters {
+    all: Counters<COUNT>,
+    segments: CounterRows<SEGMENT_COUNT>,
+}
 
 /// A reader of them.
 pub type WorkerCounterReader = CounterReader<COUNT>;
 
+/// A reader of those of the segments.
+pub type SegmentCounterReader = CounterRowsReader<SEGMENT_COUNT>;
+
+impl Default for WorkerCounters {
+    fn default() -> Self {
+        Self { all: Counters::default(), segments: CounterRows::new(MAX_SEGMENTS) }
+    }
+}
+
 impl WorkerCounters {
     /// Counts one packet of `bytes` on a path.
     pub fn packet(&mut self, path: Traffic, bytes: usize) {
-        self.0.add(2 * path as usize, 1);
-        self.0.add(2 * path as usize + 1, bytes as u64);
+        self.all.add(2 * path as usize, 1);
+        self.all.add(2 * path as usize + 1, bytes as u64);
     }
 
     /// Counts `packets` of `bytes` altogether on a path.
     pub fn packets(&mut self, path: Traffic, packets: u64, bytes: u64) {
-        self.0.add(2 * path as usize, packets);
-        self.0.add(2 * path as usize + 1, bytes);
+        self.all.add(2 * path as usize, packets);
+        self.all.add(2 * path as usize + 1, bytes);
     }
 
-    /// Counts one drop.
+    /// Counts one packet of `bytes` of a segment's.
+    #[inline]
+    pub fn of_segment(&mut self, segment: SegmentIndex, way: SegmentTraffic, bytes: usize) {
+        self.segments.add(segment.0.into(), 2 * way as usize, 1);
+        self.segments.add(segment.0.into(), 2 * way as usize + 1, bytes as u64);
+    }
+
+    /// Counts one drop of a packet that is of no segment.
     pub fn drop(&mut self, reason: DropReason) {
-        self.0.add(2 * TRAFFIC + reason as usize, 1);
+        self.drops(reason, 1);
     }
 
-    /// Counts `n` drops.
+    /// Counts `n` drops of packets that are of no segment.
     pub fn drops(&mut self, reason: DropReason, n: u64) {
-        self.0.add(2 * TRAFFIC + reason as usize, n);
+        self.all.add(2 * TRAFFIC + reason as usize, n);
+    }
+
+    /// Counts `n` drops of a segment's packets.
+    pub fn drops_of(&mut self, segment: SegmentIndex, reason: DropReason, n: u64) {
+        self.drops(reason, n);
+        self.segments.add(segment.0.into(), SEGMENT_DROPS + reason as usize, n);
     }
 
     /// A reader for the control lcore.
     #[must_use]
     pub fn reader(&self) -> WorkerCounterReader {
-        self.0.reader()
+        self.all.reader()
     }
+
+    /// A reader of the segments' counters.
+    #[must_use]
+    pub fn segment_reader(&self) -> SegmentCounterReader {
+        self.segments.reader()
+    }
+}
+
+/// A segment's counters, of a worker or summed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SegmentTotals([u64; SEGMENT_COUNT]);
+
+impl SegmentTotals {
+    /// A segment's sums at this moment.
+    #[must_use]
+    pub fn of<'a>(
+        readers: impl IntoIterator<Item = &'a SegmentCounterReader>,
+        segment: SegmentIndex,
+    ) -> Self {
+        let mut sums = [0; SEGMENT_COUNT];
+        for reader in readers {
+            for (sum, value) in sums.iter_mut().zip(reader.read(segment.0.into())) {
+                *sum += value;
+            }
+        }
+        Self(sums)
+    }
+
+    /// What has been counted since `before`: a segment's number is used again.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let mut more = self.clone();
+        for (now, before) in more.0.iter_mut().zip(before.0) {
+            *now = now.wrapping_sub(before);
+        }
+        more
+    }
+
+    /// Packets on a way.
+    #[must_use]
+    pub const fn packets(&self, way: SegmentTraffic) -> u64 {
+        self.0[2 * way as usize]
+    }
+
+    /// Bytes on a way.
+    #[must_use]
+    pub const fn bytes(&self, way: SegmentTraffic) -> u64 {
+        self.0[2 * way as usize + 1]
+    }
+
+    /// Drops for a reason.
+    #[must_use]
+    pub const fn drops(&self, reason: DropReason) -> u64 {
+        self.0[SEGMENT_DROPS + reason as usize]
+    }
+
+    /// One row: packets and bytes by way, and all drops.
+    #[must_use]
+    pub fn row_json(&self) -> Map<String, Value> {
+        let mut row = Map::new();
+        for way in SegmentTraffic::ALL {
+            row.insert(format!("{}_packets", way.name()), self.packets(way).into());
+            row.insert(format!("{}_bytes", way.name()), self.bytes(way).into());
+        }
+        let drops: u64 = DropReason::ALL.iter().map(|&reason| self.drops(reason)).sum();
+        row.insert("drops".to_owned(), drops.into());
+        row
+    }
+
+    /// Packets and bytes by way.
+    #[must_use]
+    pub fn traffic_json(&self) -> Value {
+        let way = |w: SegmentTraffic| {
+            (w.name().to_owned(), json!({"packets": self.packets(w), "bytes": self.bytes(w)}))
+        };
+        SegmentTraffic::ALL.into_iter().map(way).collect::<Map<_, _>>().into()
+    }
+
+    /// Drops by reason, those that happened.
+    #[must_use]
+    pub fn drops_json(&self) -> Value {
+        drops_json(|reason| self.drops(reason))
+    }
+}
+
+fn drops_json(drops: impl Fn(DropReason) -> u64) -> Value {
+    DropReason::ALL
+        .iter()
+        .map(|&reason| (reason, drops(reason)))
+        .filter(|(_, n)| *n > 0)
+        .map(|(reason, n)| (reason.name().to_owned(), n.into()))
+        .collect::<Map<_, _>>()
+        .into()
 }
 
 /// Counters summed over workers.
@@ -153,11 +304,40 @@ impl Totals {
     /// Drops by reason, those that happened.
     #[must_use]
     pub fn drops_json(&self) -> Value {
-        DropReason::ALL
-            .iter()
-            .filter(|&&r| self.drops(r) > 0)
-            .map(|&r| (r.name().to_owned(), json!(self.drops(r))))
-            .collect::<Map<_, _>>()
-            .into()
+        drops_json(|reason| self.drops(reason))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_counted_for_themselves_and_in_all() {
+        let (mut a, mut b) = (WorkerCounters::default(), WorkerCounters::default());
+        let readers = [a.segment_reader(), b.segment_reader()];
+        let (one, last) = (SegmentIndex(1), SegmentIndex(127));
+        a.of_segment(one, SegmentTraffic::ToInfiniBand, 100);
+        b.of_segment(one, SegmentTraffic::ToInfiniBand, 50);
+        b.of_segment(last, SegmentTraffic::ToEthernet, 60);
+        b.drops_of(last, DropReason::Shutdown, 3);
+        b.drop(DropReason::Storm);
+        let before = SegmentTotals::of(&readers, one);
+        assert_eq!(
+            (before.packets(SegmentTraffic::ToInfiniBand), before.bytes(SegmentTraffic::ToInfiniBand)),
+            (2, 150)
+        );
+        assert_eq!(before.drops_json(), json!({}));
+        let of_last = SegmentTotals::of(&readers, last);
+        assert_eq!(of_last.drops_json(), json!({"shutdown": 3}));
+        assert_eq!(of_last.row_json()["drops"], 3);
+        let all = Totals::of(&[a.reader(), b.reader()]);
+        assert_eq!((all.drops(DropReason::Shutdown), all.drops(DropReason::Storm)), (3, 1));
+        // Its number is used again.
+        a.of_segment(one, SegmentTraffic::Punt, 9);
+        let since = SegmentTotals::of(&readers, one).since(&before);
+        assert_eq!((since.packets(SegmentTraffic::ToInfiniBand), since.bytes(SegmentTraffic::Punt)), (0, 9));
+        // The last way's bytes are on the first cache line still.
+        assert!(2 * SegmentTraffic::ALL.len() <= SEGMENT_DROPS);
     }
 }

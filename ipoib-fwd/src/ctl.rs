@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use dataplane::telemetry::{TelemetryError, ask};
 use serde_json::Value;
+
+use crate::command::{self, Asked};
 
 /// Where a gateway listens if it is not told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/ipoib-fwd.sock";
@@ -27,55 +29,23 @@ pub struct CtlOptions {
     pub what: Ask,
 }
 
-/// What can be asked.
+/// What `ipoib-fwd ctl` does.
 #[derive(Subcommand, Debug)]
 pub enum Ask {
-    /// Packets and bytes by path, drops by reason, times.
-    Stats,
-    /// The Ethernet port and the InfiniBand port.
-    Links,
-    /// Hosts on both sides.
-    Neighbours,
-    /// RC connections, both directions.
-    Connections,
-    /// Multicast groups.
-    Groups,
-    /// Switches between connected and datagram mode while traffic runs.
-    Mode {
-        /// The new mode.
-        mode: Mode,
-    },
-    /// Reads the configuration again, as SIGHUP does: all of it or, with an error that says why, nothing.
-    Reload,
-}
-
-/// Modes of an IPoIB link.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mode {
-    /// UD only.
-    Datagram,
-    /// RC to every peer that offers it.
-    Connected,
-}
-
-impl Ask {
-    fn request(&self) -> String {
-        match self {
-            Self::Stats => "/stats".to_owned(),
-            Self::Links => "/links".to_owned(),
-            Self::Neighbours => "/neighbours".to_owned(),
-            Self::Connections => "/connections".to_owned(),
-            Self::Groups => "/groups".to_owned(),
-            Self::Mode { mode: Mode::Datagram } => "/mode,datagram".to_owned(),
-            Self::Reload => "/reload".to_owned(),
-            Self::Mode { mode: Mode::Connected } => "/mode,connected".to_owned(),
-        }
-    }
+    /// Asks the gateway.
+    #[command(flatten)]
+    Gateway(Asked),
+    /// Prints what bash is to be told to complete these commands: source <(ipoib-fwd ctl completion).
+    Completion,
 }
 
 /// Asks, and renders the answer for a person or a program.
 pub fn run(options: &CtlOptions) -> Result<String, TelemetryError> {
-    let answer = ask(&options.socket, &options.what.request(), PATIENCE)?;
+    let asked = match &options.what {
+        Ask::Gateway(asked) => asked,
+        Ask::Completion => return Ok(command::completion()),
+    };
+    let answer = ask(&options.socket, &asked.request(), PATIENCE)?;
     Ok(if options.json { format!("{answer:#}\n") } else { render(&answer) })
 }
 

@@ -1,6 +1,7 @@
 //! The application: the forwarding step, segments, and the gateway that runs them.
 #![forbid(unsafe_code)]
 
+pub mod command;
 pub mod counter;
 pub mod ctl;
 pub mod forward;

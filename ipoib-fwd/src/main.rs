@@ -18,7 +18,7 @@ use ipoib_fwd::{ctl, gateway, gids};
 /// The main lcore controls, the others forward. Give EAL an allow-list (-a ADDRESS) or --no-pci, or
 /// it takes every network card that it can drive.
 ///
-/// A running gateway is asked with `ipoib-fwd ctl stats|links|neighbours|connections|groups|mode`;
+/// A running gateway is asked with `ipoib-fwd ctl COMMAND`, of which `ipoib-fwd ctl help` is the list;
 /// `ipoib-fwd gids` lists the GID tables of this machine's devices and of a gateway's software one.
 #[derive(Parser, Debug)]
 #[command(

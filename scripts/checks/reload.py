@@ -20,7 +20,7 @@ ETH_FAR, IB_FAR, NOBODY = "10.88.0.1", "10.99.0.1", "10.77.0.99"
 TCP_PORT = 7040
 # Sends for so many seconds, at a pace that leaves room for pings, or takes all there is and says how much and how long nothing came.
 SENDER = "import socket,sys,time\ns=socket.create_connection((sys.argv[1],int(sys.argv[2])),10)\nend=time.time()+float(sys.argv[3])\n" \
-         "n=0\nwhile time.time()<end: n+=s.send(b'\\x5a'*16384)\ns.close()\nprint(n)"
+         "n=0\nwhile time.time()<end: n+=s.send(b'\\x5a'*16384); time.sleep(.005)\ns.close()\nprint(n)"
 TAKER = "import socket,sys,time\nl=socket.create_server(('0.0.0.0',int(sys.argv[1])))\nprint('ready',flush=True)\nc,_=l.accept()\n" \
         "n=worst=0\nat=time.time()\nwhile d:=c.recv(1<<18):\n assert not d.strip(b'\\x5a')\n n+=len(d); t=time.time(); " \
         "worst=max(worst,t-at); at=t\nprint(n,round(worst*1000))"

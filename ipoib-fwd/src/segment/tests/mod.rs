@@ -4,6 +4,7 @@ mod arp;
 mod cold;
 mod conflicts;
 mod hosts;
+mod networks;
 mod role;
 mod said;
 

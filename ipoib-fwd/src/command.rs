@@ -1,0 +1,275 @@
+//! The commands of a running gateway, each written down once: its name, what it may be told, what it does. From that come what the
+//! control socket takes, what `ipoib-fwd ctl` takes and says of itself, and what a shell completes.
+
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgMatches, Error, FromArgMatches, Subcommand};
+use config::nearest;
+use dataplane::telemetry;
+use serde_json::{Value, json};
+
+/// What a command may be told, at most one thing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Argument {
+    /// Nothing.
+    None,
+    /// A command's name, or nothing.
+    Command,
+    /// A segment's name, or nothing: then it is about all of them.
+    Segment,
+    /// One of these words.
+    OneOf(&'static [&'static str]),
+}
+
+/// Defines the enum, its list, names, arguments and descriptions from one table.
+macro_rules! commands {
+    ($($name:ident = $word:literal, $argument:expr, $text:literal;)*) => {
+        /// A command.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Command {
+            $(#[doc = $text] $name,)*
+        }
+
+        impl Command {
+            /// Every command.
+            pub const ALL: [Self; { [$(Self::$name),*].len() }] = [$(Self::$name),*];
+
+            /// What it is called; on the socket behind a slash.
+            #[must_use]
+            pub const fn word(self) -> &'static str {
+                match self {
+                    $(Self::$name => $word,)*
+                }
+            }
+
+            /// What it may be told.
+            #[must_use]
+            pub const fn argument(self) -> Argument {
+                match self {
+                    $(Self::$name => $argument,)*
+                }
+            }
+
+            /// What it does.
+            #[must_use]
+            pub const fn help(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)*
+                }
+            }
+        }
+    };
+}
+
+commands! {
+    List = "", Argument::None, "All commands.";
+    Help = "help", Argument::Command, "What a command does, or all of them.";
+    Stats = "stats", Argument::Segment, "Packets and bytes by path, drops by reason, times; of a segment, its packets and drops on each worker.";
+    Links = "links", Argument::Segment, "The ports, and each segment's link and role.";
+    Neighbours = "neighbours", Argument::Segment, "Hosts on both sides.";
+    Connections = "connections", Argument::Segment, "RC connections, both directions.";
+    Groups = "groups", Argument::Segment, "Multicast groups.";
+    Gids = "gids", Argument::None, "The devices' GID tables; `ipoib-fwd gids` lists them as show_gids does.";
+    Mode = "mode", Argument::OneOf(&["datagram", "connected"]), "Switches all segments between connected and datagram mode while traffic runs.";
+    Reload = "reload", Argument::None, "Reads the configuration again, as SIGHUP does: all of it or, with an error that says why, nothing.";
+}
+
+impl Command {
+    /// The command of that name.
+    #[must_use]
+    pub fn named(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|command| command.word() == word)
+    }
+
+    /// As it is written on the socket.
+    fn path(self) -> String {
+        format!("/{}", self.word())
+    }
+
+    /// As it is written with what it may be told.
+    fn usage(self) -> String {
+        let path = self.path();
+        match self.argument() {
+            Argument::None => path,
+            Argument::Command => format!("{path}[,COMMAND]"),
+            Argument::Segment => format!("{path}[,SEGMENT]"),
+            Argument::OneOf(words) => format!("{path},{}", words.join("|")),
+        }
+    }
+
+    /// Those that `ipoib-fwd ctl` has; it lists and explains them by itself.
+    fn of_ctl() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|command| !matches!(command, Self::List | Self::Help))
+    }
+}
+
+/// What is asked of a gateway.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Asked {
+    /// The command.
+    pub command: Command,
+    /// What it is told, of the kind that it takes; a segment's name is not looked up.
+    pub argument: Option<String>,
+}
+
+impl Asked {
+    /// From a request on the socket; an error says what it should have been.
+    pub fn parse(request: &telemetry::Command) -> Result<Self, String> {
+        let word = request.name.strip_prefix('/').unwrap_or(&request.name);
+        let Some(command) = Command::named(word) else {
+            let words: Vec<&str> = Command::ALL.iter().map(|c| c.word()).filter(|w| !w.is_empty()).collect();
+            let near =
+                nearest(word, &words).map(|near| format!("did you mean /{near}? ")).unwrap_or_default();
+            return Err(format!("no command {}; {near}/ lists them", request.name));
+        };
+        let argument = request.parameters.clone().filter(|text| !text.is_empty());
+        let is_legal = match (command.argument(), argument.as_deref()) {
+            (Argument::OneOf(words), Some(word)) => words.contains(&word),
+            (Argument::OneOf(_), None) | (Argument::None, Some(_)) => false,
+            (Argument::None, None) | (Argument::Command | Argument::Segment, _) => true,
+        };
+        if !is_legal {
+            return Err(format!("{} cannot be told that; write {}", command.path(), command.usage()));
+        }
+        Ok(Self { command, argument })
+    }
+
+    /// As the socket takes it.
+    #[must_use]
+    pub fn request(&self) -> String {
+        let path = self.command.path();
+        self.argument.as_ref().map_or_else(|| path.clone(), |argument| format!("{path},{argument}"))
+    }
+}
+
+/// Answers [`Command::List`].
+#[must_use]
+pub fn list() -> Value {
+    Command::ALL.into_iter().map(Command::path).collect()
+}
+
+/// Answers [`Command::Help`].
+pub fn help(word: Option<&str>) -> telemetry::Answer {
+    let explain = |c: Command| json!({"command": c.usage(), "what": c.help()});
+    match word.map(|word| word.trim_start_matches('/')) {
+        None => Ok(Command::ALL.into_iter().map(explain).collect()),
+        Some(word) => {
+            let name = telemetry::Command { name: format!("/{word}"), parameters: None };
+            match Command::named(word) {
+                Some(command) => Ok(explain(command)),
+                None => Err(Asked::parse(&name).err().unwrap_or_default()),
+            }
+        }
+    }
+}
+
+/// What bash is told to complete the program's commands.
+#[must_use]
+pub fn completion() -> String {
+    let words: Vec<&str> = Command::of_ctl().map(Command::word).collect();
+    let mut cases = String::new();
+    for command in Command::of_ctl() {
+        if let Argument::OneOf(values) = command.argument() {
+            cases.push_str(&format!("            {}) words='{}' ;;\n", command.word(), values.join(" ")));
+        }
+    }
+    format!(
+        "_ipoib_fwd() {{\n    local words=''\n    case $COMP_CWORD in\n        1) words='ctl gids --help --version --print-config' ;;\n        \
+         2) [ \"${{COMP_WORDS[1]}}\" = ctl ] && words='{} completion help --socket --json' ;;\n        \
+         3) [ \"${{COMP_WORDS[1]}}\" = ctl ] && case ${{COMP_WORDS[2]}} in\n{cases}        esac ;;\n    esac\n    \
+         COMPREPLY=($(compgen -W \"$words\" -- \"${{COMP_WORDS[COMP_CWORD]}}\"))\n}}\ncomplete -o default -F _ipoib_fwd ipoib-fwd\n",
+        words.join(" ")
+    )
+}
+
+impl Subcommand for Asked {
+    fn augment_subcommands(ctl: clap::Command) -> clap::Command {
+        Command::of_ctl().fold(ctl, |ctl, command| {
+            let argument = match command.argument() {
+                Argument::None => None,
+                Argument::Command => Some(Arg::new("argument").value_name("COMMAND")),
+                Argument::Segment => {
+                    Some(Arg::new("argument").value_name("SEGMENT").help("Of this one only"))
+                }
+                Argument::OneOf(words) => {
+                    let words = PossibleValuesParser::new(words);
+                    Some(Arg::new("argument").value_parser(words).required(true))
+                }
+            };
+            ctl.subcommand(clap::Command::new(command.word()).about(command.help()).args(argument))
+        })
+    }
+
+    fn augment_subcommands_for_update(ctl: clap::Command) -> clap::Command {
+        Self::augment_subcommands(ctl)
+    }
+
+    fn has_subcommand(name: &str) -> bool {
+        Command::of_ctl().any(|command| command.word() == name)
+    }
+}
+
+impl FromArgMatches for Asked {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let missing = || Error::raw(clap::error::ErrorKind::MissingSubcommand, "no command is given\n");
+        let (name, of_it) = matches.subcommand().ok_or_else(missing)?;
+        let command = Command::named(name).ok_or_else(missing)?;
+        let argument = of_it.try_get_one::<String>("argument").ok().flatten().cloned();
+        Ok(Self { command, argument })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(name: &str, parameters: Option<&str>) -> Result<Asked, String> {
+        let parameters = parameters.map(str::to_owned);
+        Asked::parse(&telemetry::Command { name: name.to_owned(), parameters })
+    }
+
+    #[test]
+    fn names_are_unique_and_every_request_is_read_back() {
+        for command in Command::ALL {
+            assert_eq!(Command::named(command.word()), Some(command));
+            let argument = match command.argument() {
+                Argument::OneOf(words) => Some(words[0].to_owned()),
+                Argument::Segment => Some("storage".to_owned()),
+                Argument::Command => Some("stats".to_owned()),
+                Argument::None => None,
+            };
+            let asked = Asked { command, argument };
+            let request = telemetry::Command::parse(asked.request().as_bytes()).unwrap();
+            assert_eq!(Asked::parse(&request), Ok(asked));
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_answered_with_what_is_near() {
+        assert_eq!(
+            parse("/stast", None).unwrap_err(),
+            "no command /stast; did you mean /stats? / lists them"
+        );
+        assert_eq!(parse("/xylophone", None).unwrap_err(), "no command /xylophone; / lists them");
+        let wrong = "/mode cannot be told that; write /mode,datagram|connected";
+        assert_eq!(parse("/mode", Some("fast")).unwrap_err(), wrong);
+        assert_eq!(parse("/mode", None).unwrap_err(), wrong);
+        assert_eq!(parse("/reload", Some("now")).unwrap_err(), "/reload cannot be told that; write /reload");
+        assert!(help(Some("lnks")).unwrap_err().contains("did you mean /links?"));
+    }
+
+    #[test]
+    fn help_and_completion_know_every_command() {
+        let (all, script) = (help(None).unwrap().to_string(), completion());
+        for command in Command::of_ctl() {
+            assert!(all.contains(command.help()) && script.contains(command.word()), "{command:?}");
+        }
+        assert!(script.contains("mode) words='datagram connected'"));
+        assert_eq!(help(Some("/stats")).unwrap()["command"], "/stats[,SEGMENT]");
+        assert_eq!(list().as_array().unwrap().len(), Command::ALL.len());
+    }
+}

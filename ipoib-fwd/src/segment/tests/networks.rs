@@ -1,0 +1,78 @@
+//! Another address, other subnets, other routes while hosts talk.
+
+use super::*;
+use crate::forward::{Prefix, Route, Routes};
+
+const FAR: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
+const FAR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 7]);
+
+fn routes(subnets: &[Ipv4Addr], via: Option<Ipv4Addr>) -> Routes {
+    let subnets: Vec<Prefix> = subnets.iter().filter_map(|ip| Prefix::of(*ip, 24)).collect();
+    let to = Prefix::of(Ipv4Addr::UNSPECIFIED, 0).unwrap();
+    Routes::new(&subnets, &via.map(|via| Route { to, via }).into_iter().collect::<Vec<_>>()).unwrap()
+}
+
+fn change(w: &mut World, address: Ipv4Addr, routes: Routes) {
+    w.segment.set_networks(w.now, &mut w.fabric, GatewayAddress::new(address, 24), routes);
+}
+
+#[test]
+fn hosts_of_a_subnet_that_goes_are_forgotten_and_the_others_stay() {
+    let mut w = World::new();
+    change(&mut w, GATEWAY, routes(&[FAR], None));
+    w.know_ethernet(E1_MAC, E1);
+    w.ethernet(ArpOperation::Request, FAR_MAC, FAR, GATEWAY);
+    assert!(w.outputs().contains(&Output::SetHost { ip: FAR.into(), mac: FAR_MAC }));
+    change(&mut w, GATEWAY, routes(&[], Some(E1)));
+    assert_eq!(w.outputs(), [Output::RemoveHost { ip: FAR.into() }]);
+    assert_eq!(w.segment.hosts().map(|h| h.ip).collect::<Vec<_>>(), [IpAddr::V4(E1)]);
+    // It is a host of another network now: what it claims here counts for nothing.
+    w.ethernet(ArpOperation::Request, FAR_MAC, FAR, GATEWAY);
+    assert!(w.outputs().iter().all(|o| !matches!(o, Output::SetHost { .. })));
+}
+
+#[test]
+fn what_waits_is_looked_up_again_and_none_of_it_is_lost() {
+    let mut w = World::new();
+    let to_ethernet = packet(Side::InfiniBand, I1, E2, 100);
+    let to_infiniband = packet(Side::Ethernet, E1, I2, 100);
+    for (side, to, packet) in [(Side::InfiniBand, E2, &to_ethernet), (Side::Ethernet, I2, &to_infiniband)] {
+        let (to, arrival) = (IpAddr::V4(to), arrival(side, None));
+        w.segment.handle_unresolved(w.now, &mut w.fabric, to, arrival, packet.clone(), false);
+    }
+    w.outputs();
+    change(&mut w, GATEWAY, routes(&[], Some(E1)));
+    let outputs = w.outputs();
+    let released: Vec<_> = outputs
+        .iter()
+        .filter_map(|o| match o {
+            Output::Release { side, packet, .. } => Some((*side, packet.clone())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(released.len(), 2, "{outputs:?}");
+    assert!(released.contains(&(Side::InfiniBand, to_ethernet)));
+    assert!(released.contains(&(Side::Ethernet, to_infiniband)));
+    assert!(!outputs.iter().any(|o| matches!(o, Output::Drop(..))));
+    w.pass(secs(10));
+    assert!(!w.outputs().iter().any(|o| matches!(o, Output::Drop(..))), "nothing waits any more");
+}
+
+#[test]
+fn a_new_own_address_is_answered_for_and_told_and_the_old_one_is_not() {
+    let new = Ipv4Addr::new(10, 77, 0, 253);
+    let mut w = World::new();
+    w.know_ethernet(E1_MAC, E1);
+    w.asked();
+    change(&mut w, new, Routes::default());
+    w.pass(secs(1));
+    let asked = w.asked();
+    assert!(
+        asked.contains(&Asked::Announce(new.into())) && !asked.contains(&Asked::Announce(GATEWAY.into()))
+    );
+    w.outputs();
+    w.ethernet(ArpOperation::Request, E1_MAC, E1, new);
+    assert_eq!(World::frames(&w.outputs())[0].sender_ip, new);
+    w.ethernet(ArpOperation::Request, E1_MAC, E1, GATEWAY);
+    assert!(World::frames(&w.outputs()).iter().all(|f| f.sender_ip != GATEWAY));
+}
