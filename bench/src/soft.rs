@@ -69,6 +69,7 @@ impl End {
             srq_message: LARGEST,
             srq_limit: 0,
             max_ud: 0,
+            likely_ud: 1,
             max_rc: 1,
             max_sends: 4096,
             signal_every: 16,

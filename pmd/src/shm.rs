@@ -1,10 +1,13 @@
 //! Words of memory that processes share: one maintainer writes a published table, any number of processes read it.
 //!
-//! The file lies in a directory that only the maintainer's user may write (`/run`, not `/dev/shm`), or at least is that user's. The maintainer holds a lock on it
-//! as long as it lives; the kernel lets go of it when the process is dead, whatever it died of.
+//! The file lies in a directory that only the maintainer's user may write (`/run`, not `/dev/shm`), or at least is that user's. The maintainer
+//! holds two locks as long as it lives, and the kernel lets go of both when the process is dead, whatever it died of: one on a file beside it that
+//! only its user may open (`.lock`), so that there is one maintainer, and one for writing on the file itself, which readers look for and cannot
+//! have. No reader can keep a maintainer out, or look like one.
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -18,8 +21,6 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 const WORD: usize = size_of::<AtomicU64>();
 /// Most words that a reader maps: 1 GiB.
 const MAX_WORDS: usize = 1 << 27;
-/// A reader that looks whether there is a maintainer holds a lock for a moment.
-const LOCK_TRIES: u32 = 50;
 
 /// The clock of signs of life, the same for all processes of a machine: nanoseconds of CLOCK_MONOTONIC.
 #[must_use]
@@ -99,55 +100,125 @@ impl Drop for Map {
 #[derive(Clone, Debug)]
 pub struct Maintained {
     map: Arc<Map>,
-    /// Holds the lock.
+    /// Holds the mark by which readers see that somebody maintains it.
     _file: Arc<File>,
+    /// Holds the lock.
+    lock: Arc<File>,
 }
 
 impl Maintained {
     /// Opens or makes the file and becomes its maintainer. What a former maintainer left is kept if it is as long, so that its readers need
     /// not notice; else they are left behind with the old file and find themselves without a maintainer.
     pub fn open(path: &Path, words: usize) -> Result<Self, ShmError> {
-        for _ in 0..LOCK_TRIES {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o644)
-                .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
-                .open(path)
-                .map_err(call("open", path))?;
-            if file.metadata().map_err(call("look at", path))?.uid() != rustix::process::geteuid().as_raw() {
-                return Err(ShmError::Foreign(path.to_owned()));
-            }
-            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-                std::thread::sleep(std::time::Duration::from_millis(2));
-                continue;
-            }
-            let ours = file.metadata().map_err(call("look at", path))?;
-            // Another maintainer may have put another file in its place meanwhile.
-            if std::fs::metadata(path).map(|there| there.ino()).ok() != Some(ours.ino()) {
-                continue;
-            }
-            let length = (words * WORD) as u64;
-            if ours.len() == 0 {
-                file.set_len(length).map_err(call("make room in", path))?;
-            } else if ours.len() != length {
-                std::fs::remove_file(path).map_err(call("replace", path))?;
-                continue;
-            }
-            let map = Map::new(&file, words, ProtFlags::READ | ProtFlags::WRITE, path)?;
-            return Ok(Self { map: Arc::new(map), _file: Arc::new(file) });
-        }
-        Err(ShmError::Maintained(path.to_owned()))
+        let lock = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
+            .open(beside(path, ".lock"))
+            .map_err(call("open the lock of", path))?;
+        check_owner(&lock, path)?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| ShmError::Maintained(path.to_owned()))?;
+        Self::with(path, words, Arc::new(lock))
     }
-}
 
-impl Maintained {
+    fn with(path: &Path, words: usize, lock: Arc<File>) -> Result<Self, ShmError> {
+        let length = (words * WORD) as u64;
+        // A reader can keep us from marking a file, but not from making another one.
+        let file = match left(path, length)?.filter(|file| mark(file).is_ok()) {
+            Some(file) => file,
+            None => fresh(path, length)?,
+        };
+        let map = Map::new(&file, words, ProtFlags::READ | ProtFlags::WRITE, path)?;
+        Ok(Self { map: Arc::new(map), _file: Arc::new(file), lock })
+    }
+
     /// Leaves what is in the file to whoever still reads it and begins a new one.
     pub fn renewed(self, path: &Path, words: usize) -> Result<Self, ShmError> {
         std::fs::remove_file(path).map_err(call("replace", path))?;
-        Self::open(path, words)
+        Self::with(path, words, self.lock)
+    }
+}
+
+/// A file's name with something behind it.
+fn beside(path: &Path, what: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(what);
+    name.into()
+}
+
+fn check_owner(file: &File, path: &Path) -> Result<(), ShmError> {
+    let owner = file.metadata().map_err(call("look at", path))?.uid();
+    if owner == rustix::process::geteuid().as_raw() {
+        Ok(())
+    } else {
+        Err(ShmError::Foreign(path.to_owned()))
+    }
+}
+
+/// What a former maintainer left, if it is of this length.
+fn left(path: &Path, length: u64) -> Result<Option<File>, ShmError> {
+    let flags = libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    let file = match OpenOptions::new().read(true).write(true).custom_flags(flags).open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(call("open", path)(e)),
+    };
+    check_owner(&file, path)?;
+    let found = file.metadata().map_err(call("look at", path))?.len();
+    Ok((found == length).then_some(file))
+}
+
+/// A file of zeros, marked before anybody can see it, in the place of what was there.
+fn fresh(path: &Path, length: u64) -> Result<File, ShmError> {
+    let making = beside(path, ".new");
+    match std::fs::remove_file(&making) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(call("make room for", path)(e)),
+        _ => {}
+    }
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(0o644)
+        .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
+        .open(&making)
+        .map_err(call("make", path))?;
+    file.set_len(length).map_err(call("make room in", path))?;
+    mark(&file).map_err(call("mark", path))?;
+    std::fs::rename(&making, path).map_err(call("put in its place", path))?;
+    Ok(file)
+}
+
+/// A lock of an open file description on the whole file (fcntl(2)), of this kind.
+fn whole_file(kind: libc::c_int) -> libc::flock {
+    // SAFETY: numbers only; all zeros is a value, and means from the first byte to the end.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock
+}
+
+/// Marks a file as maintained: with a lock for writing, which nobody has who may only read it. The kernel takes it off when the process
+/// is dead.
+fn mark(file: &File) -> io::Result<()> {
+    let lock = whole_file(libc::F_WRLCK);
+    // SAFETY: the call reads the structure.
+    let rc = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// True if a file is marked. Looks, and takes no lock itself.
+fn is_marked(file: &File) -> io::Result<bool> {
+    let mut lock = whole_file(libc::F_RDLCK);
+    // SAFETY: the call reads the structure and writes to it what stands in the way.
+    let rc = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
+    if rc == 0 {
+        Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK)
+    } else {
+        Err(io::Error::last_os_error())
     }
 }
 
@@ -185,14 +256,7 @@ impl ReadOnly {
     /// True if a living process maintains these words. False means that they are stale: open the file again, a successor may have
     /// made another. Makes system calls.
     pub fn is_maintained(&self) -> Result<bool, ShmError> {
-        match flock(&*self.file, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => {
-                flock(&*self.file, FlockOperation::Unlock).map_err(call("unlock", &self.path))?;
-                Ok(false)
-            }
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
-            Err(error) => Err(call("lock", &self.path)(error)),
-        }
+        is_marked(&self.file).map_err(call("look for the maintainer of", &self.path))
     }
 }
 

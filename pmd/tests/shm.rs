@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::io::{BufRead, BufReader};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -9,6 +12,7 @@ use gidcache::table::words_needed;
 use gidcache::{DeviceTable, NoProvider, PortKind, PortSetup, Query, Reader};
 use ib_wire::{Gid, Guid, PortNumber};
 use pmd::shm::{Maintained, ReadOnly, ShmError};
+use rustix::fs::{FlockOperation, flock};
 
 const PORT: PortNumber = PortNumber(1);
 const CHILD: &str = "PMD_TEST_SHM_MAINTAINER";
@@ -103,7 +107,45 @@ fn a_killed_maintainer_leaves_a_whole_table_and_is_noticed() {
     assert!(reader.memory().is_maintained().unwrap());
     assert_eq!(reader.ports().next(), Some((PORT, 16)));
     drop(longer);
-    std::fs::remove_file(&path).unwrap();
+    remove(&path);
+}
+
+fn remove(path: &Path) {
+    std::fs::remove_file(path).unwrap();
+    std::fs::remove_file(path.with_added_extension("lock")).unwrap();
+}
+
+#[test]
+fn who_may_only_read_cannot_keep_a_maintainer_out_or_look_like_one() {
+    let path = file("blocked");
+    drop(maintain(&path, 8).unwrap());
+    // All the locks that can be had on what can be opened.
+    let evil = std::fs::File::open(&path).unwrap();
+    flock(&evil, FlockOperation::NonBlockingLockExclusive).unwrap();
+    // SAFETY: numbers only; all zeros is the whole file.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_RDLCK as libc::c_short;
+    // SAFETY: the call reads the structure.
+    assert_eq!(unsafe { libc::fcntl(evil.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) }, 0);
+    let reader = Reader::attach(ReadOnly::open(&path).unwrap()).unwrap();
+    assert!(!reader.memory().is_maintained().unwrap(), "it looks like a maintainer");
+    let table = maintain(&path, 8).unwrap();
+    table.set_infiniband(PORT, &gids(3)).unwrap();
+    let reader = Reader::attach(ReadOnly::open(&path).unwrap()).unwrap();
+    assert!(reader.memory().is_maintained().unwrap());
+    assert_eq!(whole(&reader), Some(3));
+    assert!(matches!(maintain(&path, 8), Err(ShmError::Maintained(_))), "there is one maintainer");
+    // The other lock is on a file that others may not open.
+    let lock = path.with_added_extension("lock");
+    assert_eq!(std::fs::metadata(&lock).unwrap().permissions().mode() & 0o777, 0o600);
+    if rustix::process::geteuid().is_root() {
+        let mut nobody = Command::new("cat");
+        assert!(!nobody.uid(65_534).arg(&lock).stderr(Stdio::null()).status().unwrap().success());
+        let mut nobody = Command::new("cat");
+        assert!(nobody.uid(65_534).arg(&path).stdout(Stdio::null()).status().unwrap().success());
+    }
+    drop(table);
+    remove(&path);
 }
 
 #[test]
@@ -114,6 +156,7 @@ fn a_file_of_another_user_is_not_maintained() {
     if std::os::unix::fs::chown(&path, Some(12_345), None).is_ok() {
         assert!(matches!(Maintained::open(&path, 8), Err(ShmError::Foreign(_))));
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 64);
+        std::fs::remove_file(path.with_added_extension("lock")).unwrap();
     }
     std::fs::remove_file(&path).unwrap();
 }

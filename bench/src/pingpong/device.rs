@@ -126,6 +126,7 @@ impl End {
                 srq_message: config.size.max(1),
                 srq_limit: 0,
                 max_ud: 1,
+                likely_ud: 1,
                 max_rc: config.queue_pairs.into(),
                 max_sends: 4096,
                 signal_every: 1,

@@ -90,6 +90,8 @@ pub struct EndpointConfig {
     pub port: PortNumber,
     /// Number of workers.
     pub workers: u8,
+    /// Links that there will be, as far as is known.
+    pub links: u16,
     /// Sizes of each worker's queues.
     pub sizes: WorkerSizes,
     /// The first link's settings; its workers are filled in from the queues that come into being.
@@ -210,6 +212,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                     srq_message: config.link.receive_mtu as usize,
                     srq_limit: sizes.srq_limit,
                     max_ud: MAX_LINKS,
+                    likely_ud: config.links,
                     max_rc: sizes.max_rc.into(),
                     max_sends: max_sends(pool, config.workers, &sizes, config.link.receive_mtu),
                     signal_every: sizes.signal_every,

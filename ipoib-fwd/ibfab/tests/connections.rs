@@ -228,6 +228,7 @@ fn dialler(mut hca: SoftHca, pool: &Pool) -> Dialler {
                 srq_message: 2048,
                 srq_limit: 0,
                 max_ud: 0,
+                likely_ud: 1,
                 max_rc: PEERS as u32,
                 max_sends: 1024,
                 signal_every: 1,
@@ -302,7 +303,7 @@ fn a_thousand_passive_connections_cost_little_and_leave_nothing() {
     let handle = Handle::new();
     let (mut endpoint, mut workers) = Endpoint::new(
         hca,
-        EndpointConfig { port: PORT, workers: 1, sizes, link },
+        EndpointConfig { port: PORT, workers: 1, links: 1, sizes, link },
         &pool,
         &[Arc::clone(&handle)],
         start,

@@ -78,7 +78,7 @@ impl End {
         };
         let link = LinkSettings::new(PKey::DEFAULT, Qpn::default(), 5 + u64::from(n));
         let handles: Vec<_> = (0..WORKERS).map(|_| Handle::new()).collect();
-        let config = EndpointConfig { port: PORT, workers: WORKERS, sizes, link };
+        let config = EndpointConfig { port: PORT, workers: WORKERS, links: 2, sizes, link };
         let (endpoint, workers) = Endpoint::new(hca, config, pool, &handles, now).unwrap();
         let (board, times) = (States::default(), Recorder::default());
         Self { n, endpoint, workers, handles, board, times, removed: Vec::new() }

@@ -467,6 +467,7 @@ impl Running<'_> {
         EndpointConfig {
             port: PortNumber(self.segment.port),
             workers,
+            links: u16::try_from(self.config.segments.len()).unwrap_or(u16::MAX),
             sizes: WorkerSizes {
                 ud_send_depth: ib.ud_send_depth,
                 ud_recv_depth: ib.ud_receive_depth,

@@ -24,6 +24,8 @@ pub struct QueuesConfig {
     pub srq_limit: u32,
     /// Places for datagram queue pairs, 256 at most.
     pub max_ud: u16,
+    /// Datagram queue pairs that there will be, as far as is known: where they cannot share receives, each gets that part of them.
+    pub likely_ud: u16,
     /// Places for connected queue pairs, 65,536 at most.
     pub max_rc: u32,
     /// Most sends that may be outstanding at once, of all queue pairs together: sizes the completion queue of sends, and bounds

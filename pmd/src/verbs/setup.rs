@@ -128,6 +128,14 @@ impl VerbsHca {
     }
 }
 
+/// Receives of each datagram queue pair where they cannot be shared: its part of all, if there are as many as is likely. All places
+/// taken, `completions` must have room for them.
+fn own_receives(depth: u32, config: &QueuesConfig, completions: u32) -> u32 {
+    let places = u32::from(config.max_ud.max(1));
+    let likely = u32::from(config.likely_ud.max(1)).min(places);
+    (depth / likely).min(completions / places).max(OWN_RECEIVES).min(depth)
+}
+
 impl Backend for VerbsHca {
     type Queues = VerbsQueues;
 
@@ -139,9 +147,11 @@ impl Backend for VerbsHca {
         let depth = within("depth of the receive queue", config.ud_recv_depth.max(1), limits.max_qp_wr)?;
         let srq_depth = config.srq_depth;
         // Every entry may complete by itself, once flushed.
-        let own = (depth / u32::from(config.max_ud.max(1))).max(OWN_RECEIVES);
-        let datagrams = depth.max(own.saturating_mul(config.max_ud.into()));
         let drains = config.max_rc.saturating_mul(DRAINS);
+        let spare =
+            u32::try_from(limits.max_cqe).unwrap_or(0).saturating_sub(srq_depth.saturating_add(drains));
+        let own = own_receives(depth, config, spare);
+        let datagrams = depth.max(own.saturating_mul(config.max_ud.into()));
         let receives = within(
             "completions of receives and ends of connections (infiniband.max-connections, srq-depth)",
             datagrams.saturating_add(srq_depth).saturating_add(drains),
@@ -156,6 +166,12 @@ impl Backend for VerbsHca {
         let recv_cq = Arc::new(CompletionQueue::new(&self.context, receives, Some(channel))?);
         let send_cq = Arc::new(CompletionQueue::new(&self.context, max_sends + spare, None)?);
         let datagrams = self.shared_datagrams(depth, &send_cq);
+        if datagrams.is_none() {
+            tracing::info!(
+                "{} cannot share receives among datagram queue pairs: each has {own} of its own",
+                self.context.name()
+            );
+        }
         let shared = self.shared_receives(config, pool.data_room())?;
         let worker = WorkerRecord {
             send_cq: Arc::downgrade(&send_cq),
@@ -353,5 +369,33 @@ impl<P: DataPath> Adapter<P> {
             QpTransition::ToReset => record.last_wqe_told = false,
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn receives_that_are_not_shared_are_dealt_out_to_the_links_there_are() {
+        let config = |likely_ud| QueuesConfig {
+            id: QueuesId(0),
+            ud_recv_depth: 512,
+            srq_depth: 0,
+            srq_message: 0,
+            srq_limit: 0,
+            max_ud: 128,
+            likely_ud,
+            max_rc: 0,
+            max_sends: 1,
+            signal_every: 1,
+        };
+        let plenty = 1 << 22;
+        assert_eq!(own_receives(512, &config(1), plenty), 512, "the only link has all of them");
+        assert_eq!(own_receives(512, &config(4), plenty), 128);
+        assert_eq!(own_receives(512, &config(0), plenty), 512);
+        assert_eq!(own_receives(512, &config(128), plenty), OWN_RECEIVES, "never too few");
+        assert_eq!(own_receives(512, &config(1), 128 * 100), 100, "what completes has room");
+        assert_eq!(own_receives(8, &config(1), plenty), 8);
     }
 }

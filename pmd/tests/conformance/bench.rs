@@ -223,6 +223,7 @@ pub(crate) fn sizes() -> QueuesConfig {
         srq_message: 65_524,
         srq_limit: 0,
         max_ud: 8,
+        likely_ud: 1,
         max_rc: 8,
         max_sends: 1024,
         signal_every: 8,

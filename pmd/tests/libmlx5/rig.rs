@@ -155,6 +155,7 @@ pub(crate) fn config(worker: u16) -> QueuesConfig {
         srq_message: MESSAGE,
         srq_limit: 0,
         max_ud: 4,
+        likely_ud: 1,
         max_rc: 16,
         max_sends: 1024,
         signal_every: 4,

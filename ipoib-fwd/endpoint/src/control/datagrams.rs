@@ -124,11 +124,16 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         if self.check(flushed).is_none() {
             return;
         }
-        if let Some(datagrams) = self.datagrams(link, worker) {
-            datagrams.state = State::Closing { since: now, told: false };
-        }
+        self.flush_again(now, link, worker);
         if let Some(end) = self.worker(worker) {
             end.send(Command::CloseUd(link));
+        }
+    }
+
+    /// One that was flushed is flushed again and again until the worker has everything back: one flush may not do.
+    pub(super) fn flush_again(&mut self, now: Instant, link: LinkIndex, worker: WorkerIndex) {
+        if let Some(datagrams) = self.datagrams(link, worker) {
+            datagrams.state = State::Closing { since: now, told: false };
         }
     }
 
@@ -169,8 +174,12 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
 
     /// A provider whose receive rings have no doorbell does not see what was posted after the flush; this has it look again.
     pub(super) fn flush_closing(&mut self) {
-        let closing: Vec<Qpn> =
-            self.all_datagrams().filter(|(_, _, d)| d.state != State::Open).map(|(_, _, d)| d.qpn).collect();
+        let closing: Vec<Qpn> = self
+            .all_datagrams()
+            .map(|(_, _, d)| d)
+            .filter(|d| d.state != State::Open && !d.given_back)
+            .map(|d| d.qpn)
+            .collect();
         for qpn in closing {
             let flushed = self.hca.modify_qp(qpn, &QpTransition::ToError);
             self.check(flushed);
@@ -189,12 +198,9 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     }
 
     fn mend_datagrams(&mut self, now: Instant, link: LinkIndex, worker: WorkerIndex) {
-        if self.takes_datagrams_back(link) {
-            return;
-        }
+        let takes_back = self.takes_datagrams_back(link);
         let Some(datagrams) = self.datagrams(link, worker) else { return };
         let qpn = datagrams.qpn;
-        let Some(keys) = datagrams.keys else { return };
         if let State::Closing { since, told } = &mut datagrams.state {
             if !*told && now.duration_since(*since) >= PATIENCE {
                 *told = true;
@@ -204,6 +210,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             }
             return;
         }
+        let Some(keys) = datagrams.keys.filter(|_| !takes_back) else { return };
         let recent = datagrams.mended_at.is_some_and(|at| now.duration_since(at) < PAUSE);
         let result = match self.hca.qp_state(qpn) {
             // A datagram that could not be sent has stopped the send queue.

@@ -89,7 +89,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                 // The port lets go of it once all workers have taken up tables without it.
                 Removal::Stopping => {
                     if self.port.remove(now, index).is_some() {
-                        self.close_all_datagrams(index);
+                        self.close_all_datagrams(now, index);
                     }
                 }
                 Removal::Closing { left: 0 } => {
@@ -103,7 +103,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     }
 
     /// Has all workers give back a removed link's datagram queue pairs.
-    fn close_all_datagrams(&mut self, link: LinkIndex) {
+    fn close_all_datagrams(&mut self, now: Instant, link: LinkIndex) {
         let Some(end) = self.links.get_mut(usize::from(link.0)).and_then(Option::as_mut) else { return };
         end.removal = Removal::Closing { left: end.datagrams.len() };
         let qpns: Vec<_> = end.datagrams.iter().map(super::datagrams::Datagrams::qpn).collect();
@@ -112,6 +112,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             if !matches!(self.hca.qp_state(qpn), Ok(QpState::Reset)) {
                 let flushed = self.hca.modify_qp(qpn, &QpTransition::ToError);
                 self.check(flushed);
+                self.flush_again(now, link, WorkerIndex(worker));
             }
             if let Some(end) = self.worker(WorkerIndex(worker)) {
                 end.send(Command::CloseUd(link));

@@ -149,7 +149,7 @@ impl<B: Backend> Host<B> {
         link.limited_will_do = true;
         // Every host is in the group of all hosts (RFC 1112 4).
         link.groups = vec![Ipv4Addr::new(224, 0, 0, 1)];
-        let endpoint = EndpointConfig { port: PORT, workers: 1, sizes: SIZES, link };
+        let endpoint = EndpointConfig { port: PORT, workers: 1, links: 1, sizes: SIZES, link };
         let handle = Handle::new();
         let failed = |source| HostError::Endpoint { name: config.name.clone(), source };
         let (mut endpoint, mut workers) =
