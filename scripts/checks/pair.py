@@ -7,6 +7,7 @@
 
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -324,10 +325,37 @@ def check_foreign_bridge(lab):
         ib.close()
 
 
+def check_priority_by_reload(lab):
+    """The gateway that stands by is given the higher priority while pings run: it takes over, and back."""
+    forwarder, standby = lab.wait_settled()
+    path = lab.dir / f"gateway-{standby}.toml"
+    before = path.read_text()
+    swaps = []
+    with_ping = Process("ping", ["ping", "-n", "-q", "-i", "0.02", "-w", 40, ETH_IP], IB, lab.dir / "priority-ping.log")
+    try:
+        for text, wanted in ((before.replace("[gateway]\n", "[gateway]\npriority = 200\n"), standby),
+                             (before.replace("[gateway]\n", "[gateway]\npriority = 50\n"), forwarder)):
+            path.write_text(text)
+            begin = time.monotonic()
+            run(lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / f"{standby}-control.sock", "reload", timeout=10)
+            lab.wait_for("the gateway with the higher priority", lambda: (lab.settled() or [None])[0] == wanted, 20)
+            swaps.append(round(time.monotonic() - begin, 2))
+    finally:
+        path.write_text(before)
+        with_ping.popen.send_signal(signal.SIGINT)
+        with_ping.popen.wait(5)
+        with_ping.stop(1)
+    run(lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / f"{standby}-control.sock", "reload", timeout=10)
+    m = re.search(r"(\d+) packets transmitted, (\d+) received", with_ping.text())
+    lost = int(m[1]) - int(m[2]) if m else None
+    return {"ok": lost is not None and lost * 0.02 < TAKEOVER and len(swaps) == 2, "swapped_after_s": swaps, "pings_lost": lost}
+
+
 def pair(args, checks):
     """All that two gateways need a laboratory for."""
     in_laboratory(PairLab, args, checks, (
         ("pair_roles", check_roles),
+        ("pair_priority_by_reload", check_priority_by_reload),
         ("pair_killed", check_killed),
         ("pair_asked_to_end", check_asked_to_end),
         ("pair_broadcast", check_broadcast),

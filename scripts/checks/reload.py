@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from checks.laboratory import grown, stopped
+from checks.laboratory import Laboratory, grown, in_laboratory, stopped
 from checks.segments import SEGMENTS, Segments
 from demo import ETH, ETH_IP, GW_IP, IB, IB_IP, PREFIX, Failed, ping, run
 
@@ -173,6 +173,40 @@ def check_while_draining(lab):
     return None
 
 
+def check_full(lab):
+    """As many segments as there may be, by one reload, all of them but two exchanged by the next, and one more refused."""
+    def many(name, first):
+        return "".join(f'\n[[segment]]\nname = "{name}{n}"\nvlan = {first + n}\npkey = {0x8000 + first + n:#x}\n' for n in range(126))
+
+    traffic = Traffic(15)
+    try:
+        took, rows = [], []
+        for parts in (many("a", 1000), many("b", 2000)):
+            begin = time.monotonic()
+            lab.reload(segment(OFFICE), segment(STORAGE), parts)
+            took.append(round(time.monotonic() - begin, 2))
+            # They wait for partitions that the fabric does not have; the places of those before have to be given back first.
+            lab.wait_for("all segments", lambda: full(lab, rows), 10)
+            took.append(round(time.monotonic() - begin, 2))
+        names = sorted(rows[-1])
+        lab.write(segment(OFFICE), segment(STORAGE), many("b", 2000), '\n[[segment]]\nvlan = 9\npkey = 0x8009\n')
+        refused = lab.ask_raw("reload").stderr
+        lab.reload(segment(OFFICE), segment(STORAGE))
+        lab.wait_ready(OFFICE, STORAGE)
+        took.append(round(time.monotonic() - begin, 2))
+        others = traffic.result()
+    finally:
+        traffic.close()
+    ok = (names == sorted([OFFICE, STORAGE, *(f"b{n}" for n in range(126))]) and others["ok"] and "129 segments" in refused)
+    return {"ok": ok, "took_s": took, "refused": refused.strip(), "untouched": others}
+
+
+def full(lab, rows):
+    now = lab.rows()
+    rows.append(now)
+    return len(now) == 128 and all("vlan" in row for row in now.values())
+
+
 def check_hangups(lab):
     """SIGHUP, twice at once, then a file that is refused: the log says so and nothing changes."""
     lab.write(segment(OFFICE), segment(STORAGE), segment(BACKUP))
@@ -313,7 +347,38 @@ def check_refused(lab, text, words):
     return {"ok": ok, "exit_code": out.returncode, "said": said, **({} if ok else more)}
 
 
+class Narrow(Laboratory):
+    """A fabric whose groups take less than the Ethernet side sends."""
+
+    def __init__(self, args):
+        super().__init__(args, intruder=False)
+
+    def fabric_config(self):
+        return super().fabric_config().replace("mtu = 4096", "mtu = 1024", 1)
+
+
+def check_mtu(lab):
+    """A segment whose Ethernet side may send more than a datagram takes is warned of, at the start and by a reload."""
+    def warned():
+        return [l for l in lab.gateway.text().splitlines() if "WARN" in l and " is more than the 1020 bytes" in l]
+
+    lab.wait_for("the warning", lambda: len(warned()) == 1, 5)
+    path, text = lab.dir / "gateway.toml", lab.gateway_config()
+    for mtu, lines in ((1020, 1), (1400, 2), (1000, 2)):
+        path.write_text(text + f'[[segment]]\nname = "default"\naddress = "{GW_IP}/{PREFIX}"\nmtu = {mtu}\n')
+        path.write_text(path.read_text().replace(f'address = "{GW_IP}/{PREFIX}"\n', "", 1))
+        changed = lab.ctl("reload")["changed"]
+        if len(warned()) != lines or changed != ["default"]:
+            return {"ok": False, "mtu": mtu, "changed": changed, "warned": warned()}
+    return {"ok": "mtu = 1400" in warned()[1], "warned": warned()}
+
+
 def reload(args, checks):
+    in_laboratory(Narrow, args, checks, (("reload_mtu_warning", check_mtu),))
+    changes(args, checks)
+
+
+def changes(args, checks):
     if not checks.wanted_of("reload"):
         return
     lab = Reloads(args)
@@ -332,6 +397,7 @@ def reload(args, checks):
             ("reload_add_and_remove", lambda: check_add_and_remove(lab)),
             ("reload_move", lambda: check_move(lab)),
             ("reload_while_draining", lambda: check_while_draining(lab)),
+            ("reload_full", lambda: check_full(lab)),
             ("reload_hangups", lambda: check_hangups(lab)),
             ("reload_route", lambda: check_route(lab)),
         ):
