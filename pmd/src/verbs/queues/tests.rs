@@ -3,11 +3,14 @@
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 
-use ib_wire::QKey;
+use ib_wire::{Lid, QKey, Qpn};
+use verbs_sys as sys;
 
 use super::*;
+use crate::hca::{Checksum, PostError, QpFault, Queues, RcSlot, RxBurst, Source, UdSlot, WcStatus};
 use crate::mem::PoolConfig;
 use crate::mlx5::mr::Region;
+use crate::verbs::address::VerbsDestination;
 use crate::verbs::object::{ProtectionDomain, played};
 
 const UD: u32 = 0x11;
@@ -288,7 +291,7 @@ fn a_datagram_begins_behind_the_place_of_its_grh() {
         at.add(40).copy_from_nonoverlapping(b"hello".as_ptr(), 5);
     }
     let mut completion = wc(id, UD, sys::IBV_WC_SUCCESS, 45);
-    completion.wc_flags = sys::IBV_WC_GRH;
+    completion.wc_flags = sys::IBV_WC_GRH | sys::IBV_WC_IP_CSUM_OK;
     completion.src_qp = 0x1234;
     completion.slid = 7;
     let twice = completion;
@@ -298,7 +301,7 @@ fn a_datagram_begins_behind_the_place_of_its_grh() {
     let (burst, events) = rig.received();
     assert!(events.is_empty());
     let [received] = burst.as_slice() else { panic!("{burst:?}") };
-    assert_eq!(received.buf.data(), b"hello");
+    assert_eq!((received.buf.data(), received.checksum), (&b"hello"[..], Checksum::Good));
     let Source::Ud(source) = received.source else { panic!("{received:?}") };
     assert_eq!((source.qpn, source.slid), (Qpn::new(0x1234), Lid(7)));
     assert!(source.has_grh && source.multicast);
@@ -317,6 +320,7 @@ fn a_message_takes_the_segments_that_it_fills_and_the_rest_is_posted_again() {
     rig.provider().receive_completions.push_back(wc(id, RC, sys::IBV_WC_SUCCESS, 5000));
     let (burst, _) = rig.received();
     assert_eq!((burst[0].buf.len(), burst[0].buf.segment_count(), burst[0].source), (5000, 2, Source::Rc));
+    assert_eq!(burst[0].checksum, Checksum::Unknown);
     rig.queues.refill();
     let again = rig.provider().shared.last().unwrap().clone();
     assert_eq!(again.0, id);

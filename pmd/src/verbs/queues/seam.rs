@@ -1,0 +1,273 @@
+//! The queues as the device seam wants them.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use ib_wire::Qpn;
+use verbs_sys as sys;
+
+use super::completions::{note_failure, room};
+use super::pairs::Door;
+use super::receive::{DatagramReceives, SharedReceives};
+use super::send::SendSide;
+use super::{Kind, VerbsQueues, VerbsRc, VerbsUd, untag};
+use crate::bookkeeping::Place;
+use crate::hca::{
+    BURST, Checksum, PostError, QpEvent, Queues, QueuesId, RcSlot, Received, Refused, RxBurst, UdSlot,
+};
+use crate::mem::Mbuf;
+use crate::verbs::address::VerbsDestination;
+
+/// Polls of the send completions in one turn, so that a turn takes as many as it may post.
+const SEND_ROUNDS: usize = 8;
+/// Sends that any connection may have outstanding while there is room at all.
+const FAIR: u32 = 16;
+
+impl Queues for VerbsQueues {
+    type Ud = VerbsUd;
+    type Rc = VerbsRc;
+    type Destination = VerbsDestination;
+
+    fn id(&self) -> QueuesId {
+        self.id
+    }
+
+    fn turn(&mut self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn send_ud(&mut self, slot: UdSlot, to: &VerbsDestination, buf: Mbuf) -> Result<(), Refused> {
+        let Some(ud) = self.uds.get_mut(slot.0.into()).filter(|ud| ud.door == Door::Open) else {
+            return Err(Refused { buf, error: PostError::NoConnection });
+        };
+        if self.sends >= self.max_sends {
+            return Err(Refused { buf, error: PostError::Full });
+        }
+        let was_dirty = ud.side.has_queued();
+        ud.side
+            .queue(buf, Some(to.clone()), &mut self.regions)
+            .map_err(|(buf, error)| Refused { buf, error })?;
+        self.sends += 1;
+        if !was_dirty {
+            self.uds.wait(slot.0.into());
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn send_rc(&mut self, slot: RcSlot, buf: Mbuf) -> Result<(), Refused> {
+        let Some(rc) = self.rcs.get_mut(slot.0) else {
+            return Err(Refused { buf, error: PostError::NoConnection });
+        };
+        if rc.passive || rc.side.health.failed() {
+            return Err(Refused { buf, error: PostError::NoConnection });
+        }
+        // No connection holds more than is left for all others, beyond a few.
+        let (free, held) = (self.max_sends.saturating_sub(self.sends), rc.side.outstanding());
+        if free == 0 || held >= FAIR && held > free {
+            return Err(Refused { buf, error: PostError::Full });
+        }
+        let was_dirty = rc.side.has_queued();
+        rc.side.queue(buf, None, &mut self.regions).map_err(|(buf, error)| Refused { buf, error })?;
+        self.sends += 1;
+        if !was_dirty {
+            self.rcs.wait(slot.0);
+        }
+        Ok(())
+    }
+
+    fn ring(&mut self) {
+        let Self { uds, rcs, lists, regions, faults, sends, .. } = self;
+        // What the library does not take is dropped.
+        let mut ring = |side: &mut SendSide| {
+            let before = side.outstanding();
+            let taken = side.ring(lists, regions);
+            *sends = sends.saturating_sub(before.saturating_sub(side.outstanding()));
+            taken
+        };
+        uds.ring(|_, ud| {
+            if !ring(&mut ud.side) {
+                note_failure(faults, ud.qpn(), false);
+            }
+        });
+        rcs.ring(|_, rc| {
+            if !ring(&mut rc.side) {
+                let flushed = rc.side.outstanding() == 0;
+                if flushed {
+                    rc.side.health.flushed();
+                }
+                note_failure(faults, rc.qpn(), flushed);
+            }
+        });
+    }
+
+    fn poll_receive(&mut self, burst: &mut RxBurst, events: &mut ArrayVec<QpEvent, BURST>) {
+        loop {
+            let most = room(events).min(burst.remaining_capacity());
+            let mut wc = [sys::ibv_wc::default(); BURST];
+            let wc = Self::poll(&self.recv_cq, wc.get_mut(..most).unwrap_or_default(), &mut self.anomalies);
+            if wc.is_empty() {
+                if most > 0 {
+                    self.empty_polls = self.empty_polls.wrapping_add(1);
+                }
+                break;
+            }
+            for wc in wc {
+                let Some((kind, place)) = untag(wc.wr_id) else {
+                    self.anomalies.unknown_entry += 1;
+                    continue;
+                };
+                let arrived = match kind {
+                    Kind::Send | Kind::Drain => {
+                        self.send_completion(wc, kind, place, events);
+                        None
+                    }
+                    _ if wc.status != sys::IBV_WC_SUCCESS => {
+                        self.receive_failed(wc, kind, place, events);
+                        None
+                    }
+                    Kind::Datagram => self.datagram(wc, place),
+                    Kind::Shared => self.message(wc, place),
+                };
+                if let Some((buf, source)) = arrived {
+                    let place = self.numbers.find(wc.qp_num);
+                    let ud = place.map(|(Place::Ud(slot) | Place::Rc(_, slot))| slot);
+                    // Only with datagrams, and where the device looks at all, is this set.
+                    let checksum = if wc.wc_flags & sys::IBV_WC_IP_CSUM_OK != 0 {
+                        Checksum::Good
+                    } else {
+                        Checksum::Unknown
+                    };
+                    burst.push(Received { buf, qpn: Qpn::new(wc.qp_num), ud, source, checksum });
+                }
+            }
+            if wc.len() < most {
+                break;
+            }
+        }
+    }
+
+    fn poll_send(&mut self, events: &mut ArrayVec<QpEvent, BURST>) -> usize {
+        self.report_faults(events);
+        let mut freed = 0;
+        for _ in 0..SEND_ROUNDS {
+            let most = room(events);
+            let mut wc = [sys::ibv_wc::default(); BURST];
+            let wc = Self::poll(&self.send_cq, wc.get_mut(..most).unwrap_or_default(), &mut self.anomalies);
+            if wc.is_empty() && most > 0 {
+                self.sends = self.sends.saturating_sub(std::mem::take(&mut self.orphaned));
+            }
+            for wc in wc.iter() {
+                match untag(wc.wr_id) {
+                    Some((kind @ (Kind::Send | Kind::Drain), place)) => {
+                        freed += self.send_completion(wc, kind, place, events);
+                    }
+                    _ => self.anomalies.unknown_entry += 1,
+                }
+            }
+            if wc.len() < most || most == 0 {
+                break;
+            }
+        }
+        freed
+    }
+
+    fn refill(&mut self) -> usize {
+        let Self { stash, pool, regions, .. } = self;
+        let mut posted = match &mut self.datagrams {
+            Some(shared) => shared.refill(stash, pool, regions),
+            None => {
+                let open = self.uds.all_mut().filter(|ud| ud.door == Door::Open);
+                open.map(|ud| ud.refill_own(stash, pool, regions)).sum()
+            }
+        };
+        if let Some(srq) = &mut self.shared {
+            posted += srq.refill(stash, pool, regions);
+        }
+        posted
+    }
+
+    fn insert_ud(&mut self, slot: UdSlot, ud: VerbsUd) -> Result<(), VerbsUd> {
+        if !self.uds.is_free(slot.0.into()) || !self.numbers.insert(ud.qpn().get(), Place::Ud(slot)) {
+            return Err(ud);
+        }
+        self.uds.insert(slot.0.into(), ud)
+    }
+
+    fn open_ud(&mut self, slot: UdSlot) {
+        // The library counts its rings from 0 again by itself.
+        if let Some(ud) = self.uds.get_mut(slot.0.into()) {
+            ud.side.health.restart();
+            ud.door = Door::Open;
+        }
+    }
+
+    fn close_ud(&mut self, slot: UdSlot) {
+        if let Some(ud) = self.uds.get_mut(slot.0.into()) {
+            ud.door = Door::Closed(self.empty_polls);
+        }
+    }
+
+    fn ud_outstanding(&self, slot: UdSlot) -> u32 {
+        self.uds.get(slot.0.into()).map_or(0, |ud| {
+            // What it received before lies in the completion queue until that has been found empty.
+            let unread = ud.door == Door::Closed(self.empty_polls);
+            ud.side.outstanding() + ud.own.as_ref().map_or(0, DatagramReceives::posted) + u32::from(unread)
+        })
+    }
+
+    fn remove_ud(&mut self, slot: UdSlot) -> Option<VerbsUd> {
+        let ud = self.uds.remove(slot.0.into())?;
+        self.numbers.remove(ud.qpn().get());
+        self.orphaned += ud.side.sends();
+        Some(ud)
+    }
+
+    fn ud_qpn(&self, slot: UdSlot) -> Option<Qpn> {
+        self.uds.get(slot.0.into()).map(VerbsUd::qpn)
+    }
+
+    fn arm(&mut self) -> bool {
+        self.recv_cq.arm()
+    }
+
+    fn events(&self) -> Option<BorrowedFd<'_>> {
+        self.recv_cq.events()
+    }
+
+    fn wait(&mut self, at_most: Duration) -> bool {
+        self.recv_cq.wait(at_most) > 0
+    }
+
+    fn receives_posted(&self) -> (u32, u32) {
+        let own = || self.uds.all().filter_map(|ud| ud.own.as_ref()).map(DatagramReceives::posted).sum();
+        let datagrams = self.datagrams.as_ref().map_or_else(own, |shared| shared.receives.posted());
+        (datagrams, self.shared.as_ref().map_or(0, SharedReceives::posted))
+    }
+
+    fn insert_rc(&mut self, slot: RcSlot, rc: VerbsRc) -> Result<(), VerbsRc> {
+        if !self.rcs.is_free(slot.0) || !self.numbers.insert(rc.qpn().get(), Place::Rc(slot, rc.beside)) {
+            return Err(rc);
+        }
+        self.rcs.insert(slot.0, rc)
+    }
+
+    fn post_drain(&mut self, slot: RcSlot) -> Result<(), PostError> {
+        let rc = self.rcs.get_mut(slot.0).ok_or(PostError::NoConnection)?;
+        rc.side.health.fail();
+        rc.side.post_drain()
+    }
+
+    fn remove_rc(&mut self, slot: RcSlot) -> Option<VerbsRc> {
+        let rc = self.rcs.remove(slot.0)?;
+        self.numbers.remove(rc.qpn().get());
+        self.orphaned += rc.side.sends();
+        Some(rc)
+    }
+
+    fn rc_outstanding(&self, slot: RcSlot) -> usize {
+        self.rcs.get(slot.0).map_or(0, |rc| rc.side.outstanding() as usize)
+    }
+}
