@@ -28,7 +28,7 @@ OWN = {"a": "10.77.0.254", "b": "10.77.0.253"}
 # A network namespace each: the fan-out groups of net_af_packet are numbered by process, and two may meet.
 OWN_NS = {name: f"{GW}-{name}" for name in NAMES}
 FOREIGN_IP = "10.77.0.66"
-PAIR_KEY = "0f1e2d3c4b5a69788796a5b4c3d2e1f0"
+PAIR_KEY, OTHER_KEY = "0f1e2d3c4b5a69788796a5b4c3d2e1f0", "f0e1d2c3b4a5968778695a4b3c2d1e0f"
 ETH_P_IP, ETH_P_ALL = 0x0800, 0x0003
 PACKET_OUTGOING = 4
 # What the gateways promise.
@@ -84,13 +84,13 @@ mode = "connected"
         for name in NAMES:
             self.start_one(name)
 
-    def start_one(self, name):
+    def start_one(self, name, key=PAIR_KEY):
         config = self.dir / f"gateway-{name}.toml"
         config.write_text(f"""\
 [gateway]
 address = "{OWN[name]}/{PREFIX}"
 control-socket = "{self.dir}/{name}-control.sock"
-pair-key = "{PAIR_KEY}"
+pair-key = "{key}"
 idle = "sleep"
 
 [ethernet]
@@ -351,6 +351,32 @@ def check_priority_by_reload(lab):
     return {"ok": lost is not None and lost * 0.02 < TAKEOVER and len(swaps) == 2, "swapped_after_s": swaps, "pings_lost": lost}
 
 
+def check_other_key(lab):
+    """A gateway with another key, which does not believe ours and is not believed: both forward and both say so. Hosts reach each other;
+    a packet to all passes a few times and then no more."""
+    _, other = lab.wait_settled()
+    lab.lose(lab.gateways[other])
+    lab.start_one(other, OTHER_KEY)
+    lab.wait_for("both to forward", lambda: all(lab.role(n) == "forwarding" for n in NAMES), 10)
+    eth, ib = sides()
+    try:
+        said = {n: re.findall(r"WARN.*a message between gateways on .*", lab.gateways[n].text())[:1] for n in NAMES}
+        through = [ping(ETH, IB_IP, 56)["ok"], ping(IB, ETH_IP, 56)["ok"]]
+        eth.count(0.2)
+        ib.count(0.2)
+        eth.send(200000)
+        passed = ib.count(2).get(200000, 0)
+        later = ib.count(1).get(200000, 0)
+        return {"ok": all(said.values()) and all(through) and 1 <= passed <= 32 and later == 0, "said": said, "through": through,
+                "one_broadcast_passed": passed, "later": later}
+    finally:
+        eth.close()
+        ib.close()
+        lab.lose(lab.gateways[other])
+        lab.start_one(other)
+        lab.wait_settled()
+
+
 def pair(args, checks):
     """All that two gateways need a laboratory for."""
     in_laboratory(PairLab, args, checks, (
@@ -360,6 +386,7 @@ def pair(args, checks):
         ("pair_asked_to_end", check_asked_to_end),
         ("pair_broadcast", check_broadcast),
         ("pair_foreign_bridge", check_foreign_bridge),
+        ("pair_other_key", check_other_key),
     ))
 
 

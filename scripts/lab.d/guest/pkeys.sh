@@ -1,0 +1,53 @@
+#!/bin/bash
+# In the guest: two segments, of which soft-RoCE has the P_Key of one. That one forwards as if it were alone, the other waits for its
+# P_Key and says so. The kernel's own child interface for that P_Key fares no better.
+# shellcheck disable=SC2317  # functions are called through `check`
+set -u
+cd /mnt || exit 2
+# shellcheck source-path=SCRIPTDIR source=checks.sh
+. ./checks.sh
+# shellcheck source-path=SCRIPTDIR source=ports.sh
+. ./ports.sh
+# shellcheck source-path=SCRIPTDIR source=hosts.sh
+. ./hosts.sh
+
+make_hosts
+eth_mtu 1500
+start_sa ibx0 5
+cat gateway.toml - >/tmp/two.toml <<'END'
+[[segment]]
+name = "first"
+pkey = 0xffff
+[[segment]]
+name = "second"
+vlan = 100
+pkey = 0x8001
+END
+pkeys() { cat "/sys/class/infiniband/$1/ports/1/pkeys/"* | grep -v '^0x0000$' | tr '\n' ' '; }
+# row TEXT: what `ctl links` says of the segments, without white space, has TEXT in it. Its keys are in the order of the alphabet.
+row() { ctl links --json | tr -d ' \n' | grep -oE "$1"; }
+
+for port in ibx0 ibx1; do check "$port has the default P_Key and no other" test "$(pkeys $port)" = '0xffff '; done
+config=/tmp/two.toml start_gateway datagram 1500
+check 'the gateway starts' await 20 ctl links
+start_ib0
+check 'the first segment is up' await 20 row '"link":"up"[^{}]*"segment":"first"'
+check 'ping from Ethernet' await 15 eth ping -c 1 -W 2 $ib_ip
+check 'ping from InfiniBand' await 15 ib ping -c 1 -W 2 $eth_ip
+check 'the second one waits, and says for what' await 10 row '"segment":"second"[^{}]*"waits_for":"[^"]*P_Keytable'
+check 'it is in the log' grep -E 'second: no InfiniBand link: .*P_Key' $log
+ib ip link add link ib0 name ib0.8001 type ipoib pkey 0x8001
+ib ip link set ib0.8001 up
+sleep 3
+check 'the kernel has an interface for the P_Key, without a carrier' sh -c "ip netns exec ib ip link show ib0.8001 && ! ip netns exec ib ip -br link show ib0.8001 | grep -w LOWER_UP"
+check 'pings go on' pings eth $ib_ip 1000
+ib ip link del ib0.8001
+check 'the gateway ends' stop_gateway
+check 'no buffer is lost' grep -q '"buffers_outstanding": 0' /tmp/report.json
+check 'no kernel warning' sh -c '! dmesg | grep -E "WARNING|BUG:|Oops|refcount" '
+if [ $failures -gt 0 ] || [ -n "${LAB_VERBOSE:-}" ]; then
+    echo '--- gateway'
+    cat $log
+fi
+note "$failures check(s) failed"
+exit $((failures > 0))
