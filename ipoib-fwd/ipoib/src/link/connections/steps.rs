@@ -160,6 +160,9 @@ impl Work<'_> {
             Act::AwaitRelease => {
                 let until = *conn.patience.get_or_insert(now + teardown);
                 self.out.timers.set(Timer::Conn(key), until.max(now));
+                // Its worker has given it back: what waits for the peer to forget it is its number, not its place. Else peers that come
+                // again and again, as they do when receives run dry, find no place for seconds.
+                self.leave_place(key);
             }
             Act::Destroy => self.destroy(key),
             Act::Keep => conn.keep(input),
@@ -216,17 +219,24 @@ impl Work<'_> {
     /// The last step.
     fn destroy(&mut self, key: ConnKey) {
         self.out.timers.cancel(Timer::Conn(key));
+        self.leave_place(key);
         let Some(conn) = self.conns.map.remove(&key) else { return };
         if let Some(qpn) = conn.qpn {
             self.conns.by_qpn.remove(&qpn);
             self.out.actions.push_back(Action::DestroyRc { conn: key, qpn });
         }
+        self.out.words.push_back(Word::ConnectionGone);
+    }
+
+    /// Gives its place in the worker's table back, if it has one.
+    fn leave_place(&mut self, key: ConnKey) {
+        let Some(conn) = self.conns.map.get_mut(&key) else { return };
+        let (slot, worker, passive) = (conn.slot.take(), conn.worker, conn.is_passive());
         // A passive connection's slot was in no table; an active one's is in none of the next generation.
-        let generation = if conn.is_passive() { 0 } else { self.out.unpublished_since() };
-        if let Some(slot) = conn.slot {
-            self.put_slot(generation, conn.worker, slot);
+        let generation = if passive { 0 } else { self.out.unpublished_since() };
+        if let Some(slot) = slot {
+            self.put_slot(generation, worker, slot);
         }
         self.release_slots();
-        self.out.words.push_back(Word::ConnectionGone);
     }
 }

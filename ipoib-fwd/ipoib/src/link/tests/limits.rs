@@ -247,3 +247,28 @@ fn impossible_settings_are_refused() {
     assert_eq!(with(&|s| s.pkey = ib_wire::PKey(0x8000)), Some(LinkError::PKey(ib_wire::PKey(0x8000))));
     assert_eq!(with(&|s| s.passive_idle = std::time::Duration::MAX), None, "for ever is a year");
 }
+
+#[test]
+fn a_connection_that_went_down_leaves_its_place_before_its_number() {
+    let mut f = Fabric::new(1);
+    f.add(1, |s| s.slots = 2);
+    f.add(8, |_| {});
+    f.run(ms(100));
+    f.resolve(1, 0);
+    f.run(ms(20));
+    f.resolve_by(1, 1, 0);
+    f.run(secs(1));
+    assert_eq!(f.nodes[0].live(true), 2);
+    let before: Vec<Qpn> = passive(&f);
+    let faulty: Vec<Qpn> = f.nodes[1].qps.iter().filter(|(_, q)| !q.passive).map(|(n, _)| *n).collect();
+    for qpn in faulty {
+        let now = f.now;
+        f.nodes[1].link.handle_note(now, qpn, crate::link::WorkerNote::Fault);
+    }
+    // It dials anew, as after a receive queue that ran dry.
+    f.run(ms(150));
+    assert!(before.iter().all(|qpn| f.nodes[0].qps.contains_key(qpn)), "their numbers are not free yet");
+    assert_eq!((f.nodes[0].live(true), f.nodes[0].link.counters().requests_rejected), (2, 0));
+    f.run(secs(20));
+    assert!(before.iter().all(|qpn| !f.nodes[0].qps.contains_key(qpn)));
+}
