@@ -12,7 +12,7 @@ use super::object::qp::{Qp, QpKind};
 use super::scatter::ScatterError;
 use super::wqe::{self, Control, Pieces};
 use hca::{QpState, WcStatus};
-use prm::{ControlSegment, Cqe, CqeOpcode, DatagramAddress, SendOpcode, cqe_flags, cqe_headers};
+use prm::{Cqe, CqeOpcode, SendOpcode, cqe_flags, cqe_headers};
 
 /// Sends the next datagram.
 pub(crate) fn step(qp: &mut Qp, dev: &mut Device) -> Step {
@@ -46,7 +46,6 @@ pub(crate) fn step(qp: &mut Qp, dev: &mut Device) -> Step {
 }
 
 fn datagram(qp: &mut Qp, dev: &mut Device, control: &Control) -> Result<(Step, u32), WcStatus> {
-    const DATA_AT: usize = size_of::<ControlSegment>() + size_of::<DatagramAddress>();
     dev.wqe.load(&qp.sq, control, qp.qpn)?;
     let immediate = match control.operation() {
         Some(SendOpcode::Send) => false,
@@ -55,7 +54,7 @@ fn datagram(qp: &mut Qp, dev: &mut Device, control: &Control) -> Result<(Step, u
         _ => return Err(WcStatus::LocalQpOperation),
     };
     let to = dev.wqe.datagram()?;
-    let length = dev.wqe.data_len(DATA_AT)?;
+    let length = dev.wqe.data_len(to.data_at)?;
     let port = dev.port(qp.port).ok_or(WcStatus::LocalQpOperation)?;
     if length > port.mtu.bytes() as u64 {
         return Err(WcStatus::LocalLength);
@@ -69,7 +68,7 @@ fn datagram(qp: &mut Qp, dev: &mut Device, control: &Control) -> Result<(Step, u
     let pkey = qp.pkey(&port.pkeys);
     let len = length as usize;
     let mut pieces = Pieces::new();
-    dev.wqe.gather(&dev.mrs, DATA_AT, 0, len, &mut pieces)?;
+    dev.wqe.gather(&dev.mrs, to.data_at, 0, len, &mut pieces)?;
     let deth = Deth { qkey, src_qpn: qp.wire_qpn() };
     let bth = Bth {
         opcode: if immediate { Opcode::UdSendOnlyImmediate } else { Opcode::UdSendOnly },

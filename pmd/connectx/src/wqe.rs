@@ -3,7 +3,7 @@
 
 use arrayvec::ArrayVec;
 use ib_wire::{Gid, Lid, QKey, Qpn, Rate, ServiceLevel};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::memory::HostMemory;
 use super::object::mr::{MrTable, Use};
@@ -94,6 +94,8 @@ pub(crate) struct Datagram {
     pub(crate) av: AddressVector,
     pub(crate) qpn: Qpn,
     pub(crate) qkey: QKey,
+    /// Where the data segments begin.
+    pub(crate) data_at: usize,
 }
 
 impl Wqe {
@@ -127,7 +129,17 @@ impl Wqe {
 
     /// The address segment of a datagram.
     pub(crate) fn datagram(&self) -> Result<Datagram, WcStatus> {
-        let a = self.get::<DatagramAddress>(size_of::<ControlSegment>()).ok_or(WcStatus::LocalQpOperation)?;
+        const AT: usize = size_of::<ControlSegment>();
+        let base = self.get::<[u8; DatagramAddress::BASE]>(AT).ok_or(WcStatus::LocalQpOperation)?;
+        let mut a = DatagramAddress::default();
+        if let Some(front) = a.as_mut_bytes().first_chunk_mut() {
+            *front = base;
+        }
+        let mut data_at = AT + DatagramAddress::BASE;
+        if a.dqp.get() & DatagramAddress::EXTENDED != 0 {
+            a = self.get::<DatagramAddress>(AT).ok_or(WcStatus::LocalQpOperation)?;
+            data_at = AT + size_of::<DatagramAddress>();
+        }
         let word = a.gid_flow.get();
         let grh = (word & DatagramAddress::GRH != 0).then_some(GlobalRoute {
             dgid: Gid(a.rgid),
@@ -143,7 +155,7 @@ impl Wqe {
             rate: Rate::new(a.rate_sl >> 4),
             grh,
         };
-        Ok(Datagram { av, qpn: Qpn::new(a.dqp.get()), qkey: QKey(a.qkey.get()) })
+        Ok(Datagram { av, qpn: Qpn::new(a.dqp.get()), qkey: QKey(a.qkey.get()), data_at })
     }
 
     /// The remote address segment of an RDMA operation.

@@ -38,8 +38,11 @@ pub struct DatagramAddress {
 }
 
 impl DatagramAddress {
-    /// In `dqp`: this is the 48-byte form. Always set.
+    /// In `dqp`: this is the 48-byte form, which the driver always writes. Without it only the first
+    /// [`DatagramAddress::BASE`] bytes are there, and no GRH.
     pub const EXTENDED: u32 = 0x8000_0000;
+    /// Bytes of the short form.
+    pub const BASE: usize = 16;
     /// In `gid_flow`: the packet has a GRH.
     pub const GRH: u32 = 1 << 30;
 }

@@ -4,12 +4,17 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 
-use super::MAX_PACKET;
+use rustix::fd::AsFd;
+use rustix::net::sockopt;
+
+use super::{CableCounters, MAX_PACKET, Sent};
 
 /// Most datagrams of one call.
 pub(super) const BATCH: usize = 32;
 /// One byte more than a packet has, so that a longer datagram shows.
 const SLOT: usize = MAX_PACKET + 1;
+/// Bytes of a socket's buffers, as far as the system allows.
+const SOCKET_BUFFER: usize = 4 << 20;
 
 /// Datagrams to be sent, or that were received, in order.
 #[derive(Debug, Default)]
@@ -104,8 +109,76 @@ fn result(n: libc::c_int) -> io::Result<usize> {
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
+/// Gives a socket as much room as the system lets it have; less only means more loss under load.
+pub(super) fn large_buffers(socket: &impl AsFd) {
+    let _ = sockopt::set_socket_recv_buffer_size(socket, SOCKET_BUFFER);
+    let _ = sockopt::set_socket_send_buffer_size(socket, SOCKET_BUFFER);
+}
+
+/// An end of a cable that is a socket.
+pub(super) trait SocketEnd {
+    /// True if packets can go.
+    fn is_up(&self) -> bool;
+
+    /// What waits to be sent.
+    fn out(&mut self) -> &mut Batch;
+
+    /// Sends what is collected, as far as the socket takes it.
+    fn flush(&mut self, counters: &mut CableCounters);
+
+    /// True if it takes another packet.
+    fn has_room(&mut self, counters: &mut CableCounters) -> bool {
+        if self.out().is_full() {
+            self.flush(counters);
+        }
+        !self.out().is_full()
+    }
+
+    /// Takes a packet.
+    fn send(&mut self, packet: &[u8], counters: &mut CableCounters) -> Sent {
+        if !self.is_up() {
+            return Sent::Down;
+        }
+        if !self.has_room(counters) {
+            return Sent::Full;
+        }
+        self.out().push(packet);
+        if self.out().is_full() {
+            self.flush(counters);
+        }
+        Sent::Taken
+    }
+}
+
+/// An earlier datagram came back as unreachable.
+#[derive(Debug)]
+pub(super) struct Unreachable;
+
+/// Sends all of `batch`, as far as the socket takes it. What it will not take at all, because it is too long for the way, is counted and
+/// left out.
+pub(super) fn send_all(
+    socket: &impl AsRawFd,
+    batch: &mut Batch,
+    counters: &mut CableCounters,
+) -> Result<(), Unreachable> {
+    while !batch.is_empty() {
+        match send(socket, batch) {
+            Ok(n) => batch.remove(n),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+            Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => break,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => return Err(Unreachable),
+            Err(_) => {
+                batch.remove(1);
+                counters.tx_errors += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Sends datagrams of `batch` on a socket that knows where to; returns how many went.
-pub(super) fn send(socket: &impl AsRawFd, batch: &mut Batch) -> io::Result<usize> {
+fn send(socket: &impl AsRawFd, batch: &mut Batch) -> io::Result<usize> {
     let mut headers = Headers::new();
     let n = headers.point(batch.slots.get_mut(batch.first..batch.used).unwrap_or_default(), false);
     // SAFETY: `n` headers are set up; the buffers that they point to live until after the call, which only reads them.

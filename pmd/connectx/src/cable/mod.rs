@@ -21,6 +21,7 @@ mod url;
 #[cfg(test)]
 mod tests;
 
+use mmsg::SocketEnd as _;
 use std::path::Path;
 use std::time::Instant;
 

@@ -9,13 +9,11 @@ use std::time::{Duration, Instant};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use super::mmsg::{self, Batch};
-use super::{CableCounters, CableError, CableTrouble, Sent};
+use super::mmsg::{self, Batch, SocketEnd};
+use super::{CableCounters, CableError, CableTrouble};
 
 /// Time between two looks at the state of the interface.
 const LOOK: Duration = Duration::from_millis(50);
-/// Bytes of the socket's buffers, as far as the system allows.
-const SOCKET_BUFFER: usize = 4 << 20;
 
 /// One end.
 #[derive(Debug)]
@@ -39,9 +37,7 @@ impl PacketEnd {
         // Of no protocol yet: nothing arrives before it is bound to the interface.
         let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
             .map_err(|e| failed("open (it needs CAP_NET_RAW) the")(e.into()))?;
-        // As much as the system gives; less only means more loss under load.
-        let _ = sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BUFFER);
-        let _ = sockopt::set_socket_send_buffer_size(&socket, SOCKET_BUFFER);
+        mmsg::large_buffers(&socket);
         option(&socket, libc::PACKET_IGNORE_OUTGOING, &1i32).map_err(failed("set up the"))?;
         let membership = libc::packet_mreq {
             mr_ifindex: index as libc::c_int,
@@ -60,10 +56,6 @@ impl PacketEnd {
             inn: Batch::new(),
             trouble: None,
         })
-    }
-
-    pub(super) const fn is_up(&self) -> bool {
-        self.up
     }
 
     pub(super) fn poll(&mut self, now: Instant, counters: &mut CableCounters) {
@@ -90,44 +82,6 @@ impl PacketEnd {
         counters.lost_going_down += self.out.clear() as u64;
         if std::mem::replace(&mut self.up, false) {
             counters.downs += 1;
-        }
-    }
-
-    pub(super) fn has_room(&mut self, counters: &mut CableCounters) -> bool {
-        if self.out.is_full() {
-            self.flush(counters);
-        }
-        !self.out.is_full()
-    }
-
-    pub(super) fn send(&mut self, frame: &[u8], counters: &mut CableCounters) -> Sent {
-        if !self.up {
-            return Sent::Down;
-        }
-        if !self.has_room(counters) {
-            return Sent::Full;
-        }
-        self.out.push(frame);
-        if self.out.is_full() {
-            self.flush(counters);
-        }
-        Sent::Taken
-    }
-
-    /// Sends what is collected, as far as the socket takes it.
-    pub(super) fn flush(&mut self, counters: &mut CableCounters) {
-        while !self.out.is_empty() {
-            match mmsg::send(&self.socket, &mut self.out) {
-                Ok(n) => self.out.remove(n),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => return,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                // Too long for the interface, or the interface went away, which the next look will show.
-                Err(_) => {
-                    self.out.remove(1);
-                    counters.tx_errors += 1;
-                }
-            }
         }
     }
 
@@ -158,6 +112,21 @@ impl PacketEnd {
             }
         }
         n
+    }
+}
+
+impl SocketEnd for PacketEnd {
+    fn is_up(&self) -> bool {
+        self.up
+    }
+
+    fn out(&mut self) -> &mut Batch {
+        &mut self.out
+    }
+
+    fn flush(&mut self, counters: &mut CableCounters) {
+        // Such a socket is never refused; that the interface went away the next look will show.
+        let _ = mmsg::send_all(&self.socket, &mut self.out, counters);
     }
 }
 

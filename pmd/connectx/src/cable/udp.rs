@@ -8,8 +8,8 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use super::mmsg::{self, BATCH, Batch};
-use super::{CableCounters, CableError, CableTrouble, Sent};
+use super::mmsg::{self, BATCH, Batch, SocketEnd};
+use super::{CableCounters, CableError, CableTrouble};
 
 const MAGIC: [u8; 8] = *b"\xffIBLINK\x01";
 const HELLO_LEN: usize = 25;
@@ -19,8 +19,6 @@ const HELLO: Duration = Duration::from_millis(100);
 const SILENCE: Duration = Duration::from_secs(1);
 /// Time between two looks at the socket while the cable is down.
 const CHECK: Duration = Duration::from_millis(1);
-/// Bytes of the socket's buffers, as far as the system allows.
-const SOCKET_BUFFER: usize = 4 << 20;
 
 /// What a hello says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,9 +87,7 @@ impl UdpEnd {
         let socket = UdpSocket::bind(local).map_err(failed("bind", local))?;
         socket.connect(peer).map_err(failed("connect", peer))?;
         socket.set_nonblocking(true).map_err(failed("set up", local))?;
-        // As much as the system gives; less only means more loss under load.
-        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BUFFER);
-        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, SOCKET_BUFFER);
+        mmsg::large_buffers(&socket);
         let session = std::hash::RandomState::new().build_hasher().finish() | 1;
         Ok(Self {
             socket,
@@ -104,10 +100,6 @@ impl UdpEnd {
             inn: Batch::new(),
             trouble: None,
         })
-    }
-
-    pub(super) const fn is_up(&self) -> bool {
-        matches!(self.peer, Peer::Up { .. })
     }
 
     pub(super) fn poll(&mut self, now: Instant, counters: &mut CableCounters) {
@@ -191,49 +183,6 @@ impl UdpEnd {
         }
     }
 
-    pub(super) fn has_room(&mut self, counters: &mut CableCounters) -> bool {
-        if self.out.is_full() {
-            self.flush(counters);
-        }
-        !self.out.is_full()
-    }
-
-    pub(super) fn send(&mut self, packet: &[u8], counters: &mut CableCounters) -> Sent {
-        if !self.is_up() {
-            return Sent::Down;
-        }
-        if !self.has_room(counters) {
-            return Sent::Full;
-        }
-        self.out.push(packet);
-        if self.out.is_full() {
-            self.flush(counters);
-        }
-        Sent::Taken
-    }
-
-    /// Sends what is collected, as far as the socket takes it.
-    pub(super) fn flush(&mut self, counters: &mut CableCounters) {
-        while !self.out.is_empty() {
-            match mmsg::send(&self.socket, &mut self.out) {
-                Ok(n) => self.out.remove(n),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                // An earlier datagram came back as unreachable: the error is not about this one.
-                Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
-                    if self.is_up() {
-                        self.go_down(CableTrouble::Gone, counters);
-                    }
-                    counters.lost_going_down += self.out.clear() as u64;
-                }
-                Err(_) => {
-                    self.out.remove(1);
-                    counters.tx_errors += 1;
-                }
-            }
-        }
-    }
-
     pub(super) fn receive(
         &mut self,
         max: usize,
@@ -278,6 +227,25 @@ impl UdpEnd {
         }
         self.inn = inn;
         n
+    }
+}
+
+impl SocketEnd for UdpEnd {
+    fn is_up(&self) -> bool {
+        matches!(self.peer, Peer::Up { .. })
+    }
+
+    fn out(&mut self) -> &mut Batch {
+        &mut self.out
+    }
+
+    fn flush(&mut self, counters: &mut CableCounters) {
+        if mmsg::send_all(&self.socket, &mut self.out, counters).is_err() {
+            if self.is_up() {
+                self.go_down(CableTrouble::Gone, counters);
+            }
+            counters.lost_going_down += self.out.clear() as u64;
+        }
     }
 }
 

@@ -55,6 +55,31 @@ fn a_datagram_arrives_behind_its_grh_area() {
 }
 
 #[test]
+fn the_short_form_of_an_address_has_no_grh() {
+    let mut rig = Rig::new();
+    let mut tx = rig.a.ud(QKEY, 0);
+    let mut rx = rig.b.ud(QKEY, 0);
+    let (out, out_key) = rig.a.memory(64);
+    let (inn, in_key) = rig.b.memory(256);
+    out.put(0, &pattern(50, 3));
+    rig.b.receive(&mut rx, &[data(256, in_key, inn.address())]);
+    let to = To { lid: Lid(2), qpn: rx.qpn, qkey: QKEY, grh: None };
+    let mut short = to.bytes()[..16].to_vec();
+    short[8] = 0;
+    rig.a.post(&mut tx, 0x0a, 0x08, 0, &[&short[..], &data(50, out_key, out.address())].concat());
+    rig.settle();
+    let got = rig.b.rcq.all();
+    assert_eq!((got.len(), got[0].bytes, got[0].grh), (1, 90, false));
+    assert_eq!(inn.get(40, 50), pattern(50, 3));
+    // An entry that ends within it is none.
+    rig.a.post(&mut tx, 0x0a, 0x08, 0, &to.bytes()[..16]);
+    rig.settle();
+    let sent = rig.a.scq.all();
+    assert_eq!(sent.len(), 2);
+    assert_eq!((sent[0].opcode, sent[1].opcode == REQ), (REQ, false));
+}
+
+#[test]
 fn keys_of_partition_and_queue_are_checked_and_counted() {
     let mut rig = Rig::new();
     let mut tx = rig.a.ud(QKEY, 0);
