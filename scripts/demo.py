@@ -50,6 +50,16 @@ def take_lock(seconds=0):
             time.sleep(0.2)
 
 
+def interruptible():
+    """Signals that end the program become an exception, so that what was built is taken down."""
+    def interrupted(signum, _frame):
+        raise KeyboardInterrupt(signal.Signals(signum).name)
+
+    # Also where the shell has it ignored, as for jobs in the background.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupted)
+
+
 def run(*argv, netns=None, check=True, timeout=60, **more):
     argv = [str(a) for a in argv]
     if netns:
@@ -112,15 +122,19 @@ class Lab:
 
     # -- building up
 
+    def namespace(self, name):
+        """A network namespace of ours, in place of what an earlier run may have left."""
+        if Path(f"/run/netns/{name}").exists():
+            run("ip", "netns", "del", name)
+        run("ip", "netns", "add", name)
+        self.namespaces.append(name)
+        # Nothing but the traffic of the checks: no IPv6 router solicitations in the captures.
+        run("sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1", netns=name)
+        run("ip", "link", "set", "lo", "up", netns=name)
+
     def namespaces_up(self):
         for name in (ETH, GW, IB):
-            if Path(f"/run/netns/{name}").exists():
-                run("ip", "netns", "del", name)
-            run("ip", "netns", "add", name)
-            self.namespaces.append(name)
-            # Nothing but the traffic of the demo: no IPv6 router solicitations in the captures.
-            run("sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1", netns=name)
-            run("ip", "link", "set", "lo", "up", netns=name)
+            self.namespace(name)
         run("ip", "link", "add", "eth0", "netns", ETH, "type", "veth", "peer", "name", "gw0", "netns", GW)
         # A real wire carries finished packets: no checksum or segmentation is left to the other end.
         for netns, dev in ((ETH, "eth0"), (GW, "gw0")):
@@ -393,6 +407,14 @@ def check_connected(lab, before, after):
     return {"ok": ok, "rc_transmit": rc_out, "rc_receive": rc_in, "ud_unicast_data_packets": ud}
 
 
+def check_workers(lab):
+    """How packets have spread over the workers."""
+    workers = lab.ctl("stats")["workers"]
+    shares = {name: [w[name]["packets"] for w in workers] for name in
+              ("eth_receive", "eth_transmit", "ib_rc_receive", "ib_rc_transmit")}
+    return {"ok": len(workers) == lab.workers and sum(shares["eth_receive"]) > 0, **shares}
+
+
 def demo(args, lab, results):
     def check(name, body, figure=False):
         say(f"{name} …")
@@ -434,7 +456,10 @@ def demo(args, lab, results):
           figure=True)
     check("iperf_ib_to_eth", lambda: check_iperf(lab, IB, ETH, ETH_IP, args.seconds, gigabit),
           figure=True)
-    check("connected_mode", lambda: check_connected(lab, before, traffic(lab)))
+    # Workers that share a processor keep each other from their queues; hosts that do not send again then lose a connection for a while.
+    check("connected_mode", lambda: check_connected(lab, before, traffic(lab)), figure=lab.workers > 1)
+    if lab.workers > 1:
+        check("workers", lambda: check_workers(lab))
     check("idle_cpu", lambda: check_idle(lab), figure=True)
     print(run(lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / "control.sock", "stats").stdout, flush=True)
 
@@ -457,6 +482,8 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", metavar="FILE", help="write the checks and their figures to FILE")
     parser.add_argument("--seconds", metavar="N", type=int, default=5, help="seconds of iperf3 each way (default 5)")
+    parser.add_argument("--workers", metavar="N", type=int, default=1,
+                        help="worker lcores, which share the processors that there are (default 1)")
     parser.add_argument("--figures-only", action="store_true",
                         help="print throughput, times and CPU without failing when they miss their goals: for busy machines")
     parser.add_argument("--capture", action="store_true", help="capture packets on both programs (implies --keep)")
@@ -471,21 +498,18 @@ def main():
         return file_sender(*args.send_file)
     if not 1 <= args.seconds <= 600:
         parser.error("--seconds takes 1 to 600")
+    if not 1 <= args.workers <= 16:
+        parser.error("--workers takes 1 to 16")
     args.keep |= args.capture
 
     lock = take_lock()
     if lock is None:
         sys.exit("demo: another one is running on this machine; wait for it to end")
 
-    def interrupted(signum, _frame):
-        raise KeyboardInterrupt(signal.Signals(signum).name)
-
-    # Also where the shell has it ignored, as for jobs in the background.
-    signal.signal(signal.SIGINT, interrupted)
-    signal.signal(signal.SIGTERM, interrupted)
-    signal.signal(signal.SIGHUP, interrupted)
+    interruptible()
     results, error = [], None
     lab = Lab(args)
+    lab.workers = args.workers
     try:
         demo(args, lab, results)
     except Failed as e:

@@ -81,13 +81,7 @@ def main():
     if lock is None:
         sys.exit("e2e: another laboratory has been running on this machine for minutes; wait for it to end")
 
-    def interrupted(signum, _frame):
-        raise KeyboardInterrupt(signal.Signals(signum).name)
-
-    # Also where the shell has it ignored, as for jobs in the background.
-    signal.signal(signal.SIGINT, interrupted)
-    signal.signal(signal.SIGTERM, interrupted)
-    signal.signal(signal.SIGHUP, interrupted)
+    demo.interruptible()
     checks, error, begin = Checks(args.only), None, time.monotonic()
     try:
         for part in (operator_errors, captures, cold, routers, segments, reload, workers, crowd, hard, pair):

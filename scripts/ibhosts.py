@@ -132,7 +132,7 @@ class Hosts(ibwire.Intruder):
         if not 0 <= host < len(self.addresses):
             return
         (kind,) = struct.unpack_from(">H", payload)
-        if kind == IPV4:
+        if kind == IPV4 and payload[20:24] == socket.inet_aton(self.addresses[host]):
             self.datagrams[host] += 1
             self.took(host, payload[4:])
         elif kind == ARP:

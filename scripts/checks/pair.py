@@ -44,12 +44,7 @@ class PairLab(Laboratory):
 
     def namespaces_up(self):
         for name in (ETH, GW, IB, *OWN_NS.values()):
-            if Path(f"/run/netns/{name}").exists():
-                run("ip", "netns", "del", name)
-            run("ip", "netns", "add", name)
-            self.namespaces.append(name)
-            run("sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1", netns=name)
-            run("ip", "link", "set", "lo", "up", netns=name)
+            self.namespace(name)
         run("ip", "link", "add", "br0", "type", "bridge", "stp_state", "0", "forward_delay", "0", netns=GW)
         run("ip", "link", "set", "br0", "up", netns=GW)
         for netns, dev in ((ETH, "eth0"), (OWN_NS["a"], "gw0"), (OWN_NS["b"], "gw1"), (GW, "foreign0")):

@@ -37,10 +37,7 @@ via = "{IB_IP}"
     def namespaces_up(self):
         super().namespaces_up()
         for far in (FAR_ETH, FAR_IB):
-            run("ip", "netns", "del", far, check=False)
-            run("ip", "netns", "add", far)
-            self.namespaces.append(far)
-            run("ip", "link", "set", "lo", "up", netns=far)
+            self.namespace(far)
         for near, far, router, host in ((ETH, FAR_ETH, ETH_ROUTER, FAR_ETH_IP), (IB, FAR_IB, IB_ROUTER, FAR_IB_IP)):
             run("sysctl", "-qw", "net.ipv4.ip_forward=1", netns=near)
             run("ip", "link", "add", "far0", "netns", near, "type", "veth", "peer", "name", "near0", "netns", far)

@@ -23,11 +23,7 @@ class Segments(Laboratory):
         super().namespaces_up()
         for _, vlan, _, eth, ib in SEGMENTS[1:]:
             for name in (eth, ib):
-                run("ip", "netns", "del", name, check=False)
-                run("ip", "netns", "add", name)
-                self.namespaces.append(name)
-                run("sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1", netns=name)
-                run("ip", "link", "set", "lo", "up", netns=name)
+                self.namespace(name)
             tagger = Process(f"tagger{vlan}", [sys.executable, Path(__file__).parent / "tagger.py", "eth0", vlan, eth,
                                                f"{ETH_IP}/{PREFIX}"], ETH, self.dir / f"tagger{vlan}.log")
             self.processes.append(tagger)

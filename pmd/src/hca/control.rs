@@ -25,7 +25,7 @@ pub trait Control {
     /// The whole GID table, of all ports, as it is at one moment.
     fn gids(&self) -> Result<Vec<Entry>, HcaError>;
 
-    /// One entry of a port's GID table with all its attributes; `None` if empty.
+    /// One entry of a port's GID table with all its attributes; `None` if empty, an error beyond the table.
     fn gid_entry(&self, port: PortNumber, index: u16) -> Result<Option<Entry>, HcaError>;
 
     /// Entry `index` of a port's P_Key table; 0 if empty, an error beyond the table.

@@ -57,8 +57,9 @@ impl Control for SoftHca {
     }
 
     fn gid_entry(&self, port: PortNumber, index: u16) -> Result<Option<Entry>, HcaError> {
-        let gids = self.engine.lock().gids();
-        Ok(gids.into_iter().find(|entry| (entry.port, entry.index) == (port, index)))
+        let engine = self.engine.lock();
+        engine.gid(port, index)?;
+        Ok(engine.gids().into_iter().find(|entry| (entry.port, entry.index) == (port, index)))
     }
 
     fn pkey(&self, port: PortNumber, index: u16) -> Result<PKey, HcaError> {

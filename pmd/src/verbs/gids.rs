@@ -52,7 +52,8 @@ impl Context {
         };
         match rc {
             0 => Ok(self.entry_of(&entry, &Vlans::read())),
-            libc::ENODATA => Ok(None),
+            // Some kernels say so beyond the table, too.
+            libc::ENODATA if index < self.port(port)?.gid_table_len => Ok(None),
             rc => Err(remedy::code(format!("asking {} for GID {index} of port {}", self.name(), port.0), rc)),
         }
     }

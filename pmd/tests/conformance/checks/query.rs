@@ -80,6 +80,12 @@ fn gid_table<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         same!(hca.gid(port, index)?, entry.map_or(Gid::ZERO, |entry| entry.gid()), "GID {index}");
     }
     hold!(by_index.contains_key(&0), "no first entry: {by_index:?}");
+    for index in [len, u16::MAX] {
+        hold!(hca.gid_entry(port, index).is_err(), "entry {index} of {len} is there");
+    }
+    let nowhere = PortNumber(200);
+    hold!(hca.gid_entry(nowhere, 0).is_err(), "an entry of a port that does not exist");
+    hold!(hca.gid(nowhere, 0).is_err() && hca.pkey(nowhere, 0).is_err(), "its GID and P_Key");
     Ok(())
 }
 
