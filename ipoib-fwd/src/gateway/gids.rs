@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::gids::Row;
 
-/// The table is read again this often without an event, for devices that raise none.
-const LOOK: Duration = Duration::from_secs(5);
+/// The table is read again this often without an event: a net for what no event tells, as that a VLAN interface has another tag.
+const LOOK: Duration = Duration::from_secs(30);
 /// Between two signs of life.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 

@@ -3,7 +3,9 @@
 mod board;
 mod control;
 mod cut;
+mod frames;
 mod gids;
+mod punts;
 mod report;
 mod segment_parts;
 mod start;

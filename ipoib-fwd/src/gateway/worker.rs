@@ -13,7 +13,7 @@ use dataplane::worker::{Turn, Worker};
 use pmd::eth::{self, Burst, EthQueue};
 use pmd::hca::{Checksum, PostError, Queues, Received, RxBurst, Source, UdSlot, UdSource};
 use pmd::mem::{FrameFacts, FrameTag, Mbuf, Pool};
-use tap::{FrameKind, Tap, TapDirection};
+use tap::{Tap, TapDirection};
 
 use crate::counter::{Traffic, WorkerCounters};
 use crate::forward::{
@@ -22,15 +22,16 @@ use crate::forward::{
 };
 use crate::segment::Origin;
 use crate::segment::pair::storm::StormGuard;
-use endpoint::{LinkWorker, Note, RING, note};
+use endpoint::{LinkWorker, Note, note};
 use ib_wire::Qpn;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{LinkIndex, WorkerIndex};
-use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4};
-use ipoib::net::ipv4;
+use ipoib::net::ethernet::ETHERNET_HEADER_LEN;
 use ipoib::net::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER};
 
 use super::cut;
+use super::frames::{complete, head, offer};
+use super::punts;
 use super::tag;
 use super::usage::Receivers;
 
@@ -78,8 +79,6 @@ pub struct GatewayNote {
 const ETHERNET_PORT: u8 = 0;
 /// Commands that the link takes in one turn, at most.
 const COMMANDS_PER_TURN: usize = 32;
-/// Header bytes that a verdict looks at.
-const HEAD: usize = 128;
 /// Bursts of received messages taken in one turn.
 const RECEIVE_ROUNDS: usize = 4;
 /// How many turns a frame that the port does not take is held before it is dropped.
@@ -333,47 +332,6 @@ impl<Q: Queues> Worker for GatewayWorker<Q> {
     }
 }
 
-/// What must stay free in the ring of notes when a packet of this kind goes there, and why it is dropped if that is not so: who
-/// sends to unknown destinations, or too big ones, keeps no ARP and no hello from the control lcore.
-const fn share(cause: &Cause) -> (usize, DropReason) {
-    match cause {
-        Cause::Punt(Punt::Neighbour(_)) => (RING / 2, DropReason::PuntUnresolved),
-        Cause::Punt(Punt::Local) | Cause::TooBig { .. } => (RING / 4, DropReason::PuntLocal),
-        // A flood of ARP in one segment keeps no other gateway's hellos out, of any.
-        Cause::Punt(Punt::Arp) => (RING / 16, DropReason::PuntQueueFull),
-        Cause::Punt(Punt::Hello) => (0, DropReason::PuntQueueFull),
-    }
-}
-
-/// Offers a frame to a tap, with the tag that the port took off or will put on.
-fn offer(tap: &mut Tap, direction: TapDirection, frame: &Mbuf, tag: Option<u16>) {
-    let segments = frame.segments().map(|s| s.bytes);
-    let Some(control) = tag else { return tap.offer_parts(FrameKind::Ethernet, direction, segments) };
-    let first = frame.data();
-    let (addresses, rest) = first.split_at_checked(tag::ADDRESSES).unwrap_or((first, &[]));
-    let tag = tag::bytes(control);
-    let parts = [addresses, &tag, rest].into_iter().chain(segments.skip(1));
-    tap.offer_parts(FrameKind::Ethernet, direction, parts);
-}
-
-/// Fills in the checksum of an IPv4 header that the port says has none.
-#[cold]
-fn complete(frame: &mut Mbuf) {
-    let plain = FrameHead::parse(head(frame), FrameFacts::default());
-    if let Ok(FrameHead { len, ethernet, .. }) = plain
-        && ethernet.ethertype == ETHERTYPE_IPV4
-        && let Some(packet) = frame.data_mut().get_mut(len..)
-    {
-        ipv4::complete(packet);
-    }
-}
-
-/// The first bytes of a packet: all that its headers can be.
-fn head(packet: &Mbuf) -> &[u8] {
-    let data = packet.data();
-    data.get(..HEAD).unwrap_or(data)
-}
-
 fn origin_of(source: &Source, qpn: Qpn) -> Origin {
     match source {
         Source::Rc => Origin::Connection(qpn),
@@ -620,35 +578,10 @@ impl<Q: Queues> Hands<'_, Q> {
 
     fn punt(&mut self, what: GatewayNote) {
         self.counters.packet(Traffic::Punt, what.packet.len());
-        let (room, full) = share(&what.cause);
-        if self.notes.room() <= room || note(self.notes, what).is_err() {
+        let (room, full) = punts::share(&what.cause);
+        let crowded = self.notes.room() <= room || !punts::may_hold(&what.cause, self.pool);
+        if crowded || note(self.notes, what).is_err() {
             self.counters.drop(full);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A ring as the worker fills it with one kind, until that is refused.
-    fn fill(room: &mut usize, cause: &Cause) -> usize {
-        let before = *room;
-        while *room > share(cause).0.max(1) {
-            *room -= 1;
-        }
-        before - *room
-    }
-
-    #[test]
-    fn no_kind_of_punt_keeps_arp_out() {
-        let mut room = RING;
-        let unresolved = Cause::Punt(Punt::Neighbour(Ipv4Addr::LOCALHOST));
-        assert_eq!(fill(&mut room, &unresolved), RING / 2);
-        assert_eq!(fill(&mut room, &Cause::TooBig { mtu: 1500, dial: None }), RING / 4);
-        assert_eq!(fill(&mut room, &Cause::Punt(Punt::Local)), 0, "one part for both");
-        assert_eq!(fill(&mut room, &unresolved), 0);
-        assert!(fill(&mut room, &Cause::Punt(Punt::Arp)) > RING / 6);
-        assert!(fill(&mut room, &Cause::Punt(Punt::Hello)) > 0, "nor does ARP keep hellos out");
     }
 }
