@@ -336,7 +336,10 @@ fn at_once<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     let mut links = Vec::new();
     for slot in 0..LINKS as u16 {
         let psn = [0xff_ff00 + u32::from(slot), u32::from(slot)];
-        links.push(b.connect(slot, How { passive: false, psn, mtu: Mtu::B1024, ..How::default() })?);
+        // Half a second: what is under way on all of them takes a busy machine longer than the usual time, and who sends it again
+        // before it has arrived makes it more.
+        let how = How { passive: false, psn, mtu: Mtu::B1024, timeout: 17, ..How::default() };
+        links.push(b.connect(slot, how)?);
     }
     let to = [b.to(0, false, QKEY)?, b.to(1, false, QKEY)?];
     let seed = |at: usize, n: u32| (at as u64) << 32 | u64::from(n);
