@@ -207,6 +207,44 @@ def full(lab, rows):
     return len(now) == 128 and all("vlan" in row for row in now.values())
 
 
+def check_counters(lab):
+    """Each segment's packets, bytes and drops are its own; a new segment under an old number begins with nothing."""
+    def counted(name):
+        stats = lab.ctl("stats", name)
+        return {**{k: v["packets"] for k, v in stats["traffic"].items()}, "bytes": stats["traffic"]["to_infiniband"]["bytes"],
+                "drops": stats["drops"], "workers": [w["to_infiniband_packets"] for w in stats["workers"]]}
+
+    before = {name: counted(name) for name in (OFFICE, STORAGE)}
+    pings = [ping(ETH100, IB_IP, 1000, count=50)]
+    run("ip", "route", "replace", "10.111.0.9/32", "via", GW_IP, netns=ETH)
+    pings.append(ping(ETH, "10.111.0.9", 56, count=3, wait=1)["received"])
+    after = {name: counted(name) for name in (OFFICE, STORAGE)}
+    moved = {name: {k: after[name][k] - before[name][k] for k in ("to_infiniband", "to_ethernet", "bytes")} for name in after}
+    drops = {name: grown(after[name]["drops"], before[name]["drops"]) for name in after}
+    rows = {row["segment"]: row for row in lab.ctl("stats")["segments"]}
+    lab.reload(segment(OFFICE), segment(STORAGE), segment(BACKUP))
+    lab.wait_ready(OFFICE, STORAGE, BACKUP)
+    ping(ETH200, IB_IP, 56, count=40)
+    used = counted(BACKUP)["to_infiniband"]
+    lab.reload(segment(OFFICE), segment(STORAGE))
+    lab.wait_ready(OFFICE, STORAGE)
+    lab.reload(segment(OFFICE), segment(STORAGE), segment(BACKUP))
+    lab.wait_ready(OFFICE, STORAGE, BACKUP)
+    anew = counted(BACKUP)["to_infiniband"]
+    lab.reload(segment(OFFICE), segment(STORAGE))
+    lab.wait_ready(OFFICE, STORAGE)
+    unknown = lab.ask_raw("stats", "stroage").stderr.strip()
+    word = lab.ask_raw("lniks").stderr
+    one = lab.ctl("links", STORAGE)
+    # Beside the pings there are ARP and the gateway's own hellos.
+    ok = (moved[STORAGE]["to_infiniband"] in range(50, 60) and moved[STORAGE]["to_ethernet"] in range(50, 90)
+          and moved[STORAGE]["bytes"] >= 50 * 1028 and moved[OFFICE]["to_infiniband"] < 10 and moved[OFFICE]["to_ethernet"] < 40 and drops[OFFICE].get("off-subnet") == 3
+          and not drops[STORAGE] and sum(after[STORAGE]["workers"]) == after[STORAGE]["to_infiniband"]
+          and set(rows) == {OFFICE, STORAGE} and used >= 40 and anew < 10 and "did you mean `storage`" in unknown and "lniks" in word
+          and [r["segment"] for r in one["segments"]] == [STORAGE] and "role" in one["gateway"])
+    return {"ok": ok, "moved": moved, "drops": drops, "used": used, "anew": anew, "unknown": unknown, "pings": pings}
+
+
 def check_hangups(lab):
     """SIGHUP, twice at once, then a file that is refused: the log says so and nothing changes."""
     lab.write(segment(OFFICE), segment(STORAGE), segment(BACKUP))
@@ -397,6 +435,7 @@ def changes(args, checks):
             ("reload_add_and_remove", lambda: check_add_and_remove(lab)),
             ("reload_move", lambda: check_move(lab)),
             ("reload_while_draining", lambda: check_while_draining(lab)),
+            ("reload_counters", lambda: check_counters(lab)),
             ("reload_full", lambda: check_full(lab)),
             ("reload_hangups", lambda: check_hangups(lab)),
             ("reload_route", lambda: check_route(lab)),
