@@ -2,6 +2,7 @@
 //! control socket takes, what `ipoib-fwd ctl` takes and says of itself, and what a shell completes.
 
 use clap::builder::PossibleValuesParser;
+use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgMatches, Error, FromArgMatches, Subcommand};
 use config::nearest;
 use dataplane::telemetry;
@@ -16,8 +17,8 @@ pub enum Argument {
     Command,
     /// A segment's name, or nothing: then it is about all of them.
     Segment,
-    /// One of these words.
-    OneOf(&'static [&'static str]),
+    /// One of the words, which say what stands first.
+    OneOf(&'static str, &'static [&'static str]),
 }
 
 /// Defines the enum, its list, names, arguments and descriptions from one table.
@@ -69,7 +70,7 @@ commands! {
     Connections = "connections", Argument::Segment, "RC connections, both directions.";
     Groups = "groups", Argument::Segment, "Multicast groups.";
     Gids = "gids", Argument::None, "The devices' GID tables; `ipoib-fwd gids` lists them as show_gids does.";
-    Mode = "mode", Argument::OneOf(&["datagram", "connected"]), "Switches all segments between connected and datagram mode while traffic runs.";
+    Mode = "mode", Argument::OneOf("MODE", &["datagram", "connected"]), "Switches all segments between connected and datagram mode while traffic runs.";
     Reload = "reload", Argument::None, "Reads the configuration again, as SIGHUP does: all of it or, with an error that says why, nothing.";
 }
 
@@ -92,7 +93,7 @@ impl Command {
             Argument::None => path,
             Argument::Command => format!("{path}[,COMMAND]"),
             Argument::Segment => format!("{path}[,SEGMENT]"),
-            Argument::OneOf(words) => format!("{path},{}", words.join("|")),
+            Argument::OneOf(_, words) => format!("{path},{}", words.join("|")),
         }
     }
 
@@ -123,8 +124,8 @@ impl Asked {
         };
         let argument = request.parameters.clone().filter(|text| !text.is_empty());
         let is_legal = match (command.argument(), argument.as_deref()) {
-            (Argument::OneOf(words), Some(word)) => words.contains(&word),
-            (Argument::OneOf(_), None) | (Argument::None, Some(_)) => false,
+            (Argument::OneOf(_, words), Some(word)) => words.contains(&word),
+            (Argument::OneOf(..), None) | (Argument::None, Some(_)) => false,
             (Argument::None, None) | (Argument::Command | Argument::Segment, _) => true,
         };
         if !is_legal {
@@ -162,13 +163,27 @@ pub fn help(word: Option<&str>) -> telemetry::Answer {
     }
 }
 
+/// An error of `ipoib-fwd ctl`'s command line, with the nearest command if the one that was given is not known.
+#[must_use]
+pub fn with_nearest(mut error: Error) -> Error {
+    let words: Vec<&str> = Command::of_ctl().map(Command::word).chain(["completion", "help"]).collect();
+    let near = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(word)) => nearest(word, &words),
+        _ => None,
+    };
+    if let Some(near) = near {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![near.to_owned()]));
+    }
+    error
+}
+
 /// What bash is told to complete the program's commands.
 #[must_use]
 pub fn completion() -> String {
     let words: Vec<&str> = Command::of_ctl().map(Command::word).collect();
     let mut cases = String::new();
     for command in Command::of_ctl() {
-        if let Argument::OneOf(values) = command.argument() {
+        if let Argument::OneOf(_, values) = command.argument() {
             cases.push_str(&format!("            {}) words='{}' ;;\n", command.word(), values.join(" ")));
         }
     }
@@ -190,9 +205,9 @@ impl Subcommand for Asked {
                 Argument::Segment => {
                     Some(Arg::new("argument").value_name("SEGMENT").help("Of this one only"))
                 }
-                Argument::OneOf(words) => {
+                Argument::OneOf(name, words) => {
                     let words = PossibleValuesParser::new(words);
-                    Some(Arg::new("argument").value_parser(words).required(true))
+                    Some(Arg::new("argument").value_name(name).value_parser(words).required(true))
                 }
             };
             ctl.subcommand(clap::Command::new(command.word()).about(command.help()).args(argument))
@@ -237,7 +252,7 @@ mod tests {
         for command in Command::ALL {
             assert_eq!(Command::named(command.word()), Some(command));
             let argument = match command.argument() {
-                Argument::OneOf(words) => Some(words[0].to_owned()),
+                Argument::OneOf(_, words) => Some(words[0].to_owned()),
                 Argument::Segment => Some("storage".to_owned()),
                 Argument::Command => Some("stats".to_owned()),
                 Argument::None => None,

@@ -189,6 +189,18 @@ impl SegmentTotals {
         Self(sums)
     }
 
+    /// Several together.
+    #[must_use]
+    pub fn sum(all: &[Self]) -> Self {
+        let mut sums = [0; SEGMENT_COUNT];
+        for one in all {
+            for (sum, value) in sums.iter_mut().zip(one.0) {
+                *sum += value;
+            }
+        }
+        Self(sums)
+    }
+
     /// What has been counted since `before`: a segment's number is used again.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {

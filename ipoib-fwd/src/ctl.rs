@@ -73,9 +73,20 @@ fn render_into(out: &mut String, value: &Value, indent: usize) {
             }
         }
         Value::Array(rows) if rows.is_empty() => out.push_str(&format!("{pad}(none)\n")),
+        Value::Array(rows) if rows.iter().any(is_nested) => {
+            for (number, row) in rows.iter().enumerate() {
+                out.push_str(&format!("{pad}{number}\n"));
+                render_into(out, row, indent + 1);
+            }
+        }
         Value::Array(rows) => table(out, rows, &pad),
         other => out.push_str(&format!("{pad}{}\n", scalar(other))),
     }
+}
+
+/// True for a row that no line of a table holds.
+fn is_nested(row: &Value) -> bool {
+    row.as_object().is_some_and(|row| row.values().any(|field| field.is_object() || field.is_array()))
 }
 
 /// The text of a value that fits one line.
@@ -139,5 +150,8 @@ mod tests {
         ], "drops": {"no_neighbour": 3}}));
         assert!(text.contains("address     state\n  10.0.0.1    reachable\n"), "{text}");
         assert!(text.contains("no neighbour 3"), "{text}");
+        // What no table holds is shown row by row.
+        let text = render(&json!({"workers": [{"punt": {"packets": 1}}, {"punt": {"packets": 2}}]}));
+        assert_eq!(text, "workers\n  0\n    punt  packets 1\n  1\n    punt  packets 2\n");
     }
 }

@@ -89,7 +89,8 @@ fn main() -> ExitCode {
 }
 
 fn run_ctl(arguments: &[String]) -> ExitCode {
-    let line = CtlLine::parse_from(arguments.iter().skip(1));
+    let line = CtlLine::try_parse_from(arguments.iter().skip(1))
+        .unwrap_or_else(|error| ipoib_fwd::command::with_nearest(error).exit());
     match ctl::run(&line.options) {
         Ok(text) => {
             print(&text);

@@ -91,6 +91,7 @@ impl SegmentMaker {
             pkey: PKey(segment.pkey.value()),
             segment: crate::segment::Segment::new(now, &settings),
             news: News::new(now),
+            counted_before: Vec::new(),
             duty: PairDuty::new(now, self.pair(now, segment, ground)),
         }
     }

@@ -416,6 +416,11 @@ impl Running<'_> {
             pool: self.pool.clone(),
             mac,
             own_reader: own.reader(),
+            segment_readers: workers
+                .iter()
+                .map(|w| w.counters().segment_reader())
+                .chain(std::iter::once(own.segment_reader()))
+                .collect(),
             own,
             segments: duties,
             maker,

@@ -15,7 +15,7 @@ use pmd::hca::{Checksum, PostError, Queues, Received, RxBurst, Source, UdSlot, U
 use pmd::mem::{FrameFacts, FrameTag, Mbuf, Pool};
 use tap::{Tap, TapDirection};
 
-use crate::counter::{Traffic, WorkerCounters};
+use crate::counter::{SegmentTraffic, Traffic, WorkerCounters};
 use crate::forward::{
     EthVerdict, FrameHead, IbVerdict, NeighbourIndex, Punt, SegmentIndex, SegmentTable, Side, Tables, Used,
     Via, eth_to_ib, ib_to_eth, own_to_ib,
@@ -183,14 +183,16 @@ impl<Q: Queues> GatewayWorker<Q> {
                 continue;
             };
             match command {
-                GatewayCommand::SendEthernet(_, frame) => hands.push_frame(frame, table.settings.vlan),
+                GatewayCommand::SendEthernet(_, frame) => {
+                    hands.push_frame(segment, frame, table.settings.vlan)
+                }
                 GatewayCommand::Forward(_, Side::InfiniBand, message) => {
                     hands.take_message(message, &Source::Rc, Checksum::Unknown, None, segment, table);
                 }
                 GatewayCommand::Forward(_, Side::Ethernet, frame) => {
                     match FrameHead::parse(head(&frame), FrameFacts::default()) {
                         Ok(front) => hands.take_frame(frame, &front, segment, table),
-                        Err(reason) => hands.counters.drop(reason),
+                        Err(reason) => hands.drop(segment, reason),
                     }
                 }
                 GatewayCommand::SendInfiniBand(_, to, packet) => {
@@ -348,6 +350,12 @@ fn path_of(source: &Source) -> Traffic {
 }
 
 impl<Q: Queues> Hands<'_, Q> {
+    /// Counts a packet of a segment's that is dropped.
+    #[inline]
+    fn drop(&mut self, segment: SegmentIndex, reason: DropReason) {
+        self.counters.drops_of(segment, reason, 1);
+    }
+
     #[inline]
     fn take_frame(
         &mut self,
@@ -361,7 +369,7 @@ impl<Q: Queues> Hands<'_, Q> {
         | EthVerdict::Fragment { via: Via::Group(_), .. } = verdict
             && !self.is_calm(segment, head(&frame), front.len)
         {
-            return self.counters.drop(DropReason::Storm);
+            return self.drop(segment, DropReason::Storm);
         }
         self.carry_out_ethernet(verdict, frame, front.len, segment, table);
     }
@@ -381,19 +389,19 @@ impl<Q: Queues> Hands<'_, Q> {
             verdict
             && !self.is_calm(segment, head(&message), IPOIB_HEADER_LEN)
         {
-            return self.counters.drop(DropReason::Storm);
+            return self.drop(segment, DropReason::Storm);
         }
         self.carry_out_infiniband(verdict, message, origin, segment, table);
     }
 
     /// Queues a frame for the Ethernet port, with the tag of its VLAN.
     #[inline]
-    fn push_frame(&mut self, mut frame: Mbuf, vlan: Option<u16>) {
+    fn push_frame(&mut self, segment: SegmentIndex, mut frame: Mbuf, vlan: Option<u16>) {
         if let Some(vid) = vlan {
             if self.eth.inserts_tags() {
                 frame.wish_tag(vid);
             } else if !tag::insert(&mut frame, vid) {
-                return self.counters.drop(DropReason::NoBuffers);
+                return self.drop(segment, DropReason::NoBuffers);
             }
         }
         if self.eth_tx.is_full() {
@@ -402,8 +410,11 @@ impl<Q: Queues> Hands<'_, Q> {
         if let Some(tap) = self.tap {
             offer(tap, TapDirection::Sent, &frame, frame.wished_tag());
         }
-        if self.eth_tx.try_push(frame).is_err() {
-            self.counters.drop(DropReason::EthQueueFull);
+        let bytes = frame.len();
+        if self.eth_tx.try_push(frame).is_ok() {
+            self.counters.of_segment(segment, SegmentTraffic::ToEthernet, bytes);
+        } else {
+            self.drop(segment, DropReason::EthQueueFull);
         }
     }
 
@@ -441,9 +452,9 @@ impl<Q: Queues> Hands<'_, Q> {
                 let fits = frame.trim_front(front) && frame.truncate(usize::from(ip_len));
                 match frame.prepend(IPOIB_HEADER_LEN).filter(|_| fits) {
                     Some(header) => header.copy_from_slice(&IPOIB_IPV4_HEADER),
-                    None => return self.counters.drop(DropReason::BadLength),
+                    None => return self.drop(segment, DropReason::BadLength),
                 }
-                self.send_message(via, frame, table);
+                self.send_message(segment, via, frame, table);
                 self.note_use(neighbour, dial, table);
             }
             EthVerdict::Fragment { via, ip_len, mtu, neighbour, dial } => {
@@ -451,8 +462,8 @@ impl<Q: Queues> Hands<'_, Q> {
                 let cut = cut::pieces(self.pool, &frame, front, ip_len, mtu, &IPOIB_IPV4_HEADER);
                 for piece in cut {
                     match piece {
-                        Some(piece) => self.send_message(via, piece, table),
-                        None => self.counters.drop(DropReason::NoBuffers),
+                        Some(piece) => self.send_message(segment, via, piece, table),
+                        None => self.drop(segment, DropReason::NoBuffers),
                     }
                 }
                 self.note_use(neighbour, dial, table);
@@ -464,7 +475,7 @@ impl<Q: Queues> Hands<'_, Q> {
                 self.punt_frame(Cause::TooBig { mtu, dial }, segment, front, frame);
             }
             EthVerdict::Punt(punt) => self.punt_frame(Cause::Punt(punt), segment, front, frame),
-            EthVerdict::Drop(reason) => self.counters.drop(reason),
+            EthVerdict::Drop(reason) => self.drop(segment, reason),
         }
     }
 
@@ -484,9 +495,9 @@ impl<Q: Queues> Hands<'_, Q> {
                 let fits = message.trim_front(IPOIB_HEADER_LEN) && message.truncate(usize::from(ip_len));
                 match message.prepend(ETHERNET_HEADER_LEN).filter(|_| fits) {
                     Some(room) => room.copy_from_slice(&header),
-                    None => return self.counters.drop(DropReason::BadLength),
+                    None => return self.drop(segment, DropReason::BadLength),
                 }
-                self.push_frame(message, table.settings.vlan);
+                self.push_frame(segment, message, table.settings.vlan);
             }
             IbVerdict::Fragment { header, ip_len, mtu, neighbour } => {
                 self.note_ethernet_use(neighbour, table);
@@ -497,8 +508,8 @@ impl<Q: Queues> Hands<'_, Q> {
                         self.flush_ethernet();
                     }
                     match piece {
-                        Some(piece) => self.push_frame(piece, table.settings.vlan),
-                        None => self.counters.drop(DropReason::NoBuffers),
+                        Some(piece) => self.push_frame(segment, piece, table.settings.vlan),
+                        None => self.drop(segment, DropReason::NoBuffers),
                     }
                 }
             }
@@ -506,12 +517,13 @@ impl<Q: Queues> Hands<'_, Q> {
                 self.punt_message(Cause::TooBig { mtu, dial: None }, segment, origin, message)
             }
             IbVerdict::Punt(punt) => self.punt_message(Cause::Punt(punt), segment, origin, message),
-            IbVerdict::Drop(reason) => self.counters.drop(reason),
+            IbVerdict::Drop(reason) => self.drop(segment, reason),
         }
     }
 
     fn send_message(
         &mut self,
+        segment: SegmentIndex,
         via: Via<'_, Q::Destination>,
         message: Mbuf,
         table: &SegmentTable<Q::Destination>,
@@ -524,13 +536,19 @@ impl<Q: Queues> Hands<'_, Q> {
             Via::Group(to) => (Traffic::IbUdMulticastTransmit, self.queues.send_ud(ud, to, message)),
         };
         match result {
-            Ok(()) => self.counters.packet(path, bytes),
-            Err(refused) => self.counters.drop(match refused.error {
-                PostError::Full => DropReason::IbQueueFull,
-                PostError::TooManySegments => DropReason::TooManySegments,
-                PostError::NoConnection => DropReason::NoConnection,
-                PostError::NotRegistered => DropReason::SendFailed,
-            }),
+            Ok(()) => {
+                self.counters.packet(path, bytes);
+                self.counters.of_segment(segment, SegmentTraffic::ToInfiniBand, bytes);
+            }
+            Err(refused) => self.drop(
+                segment,
+                match refused.error {
+                    PostError::Full => DropReason::IbQueueFull,
+                    PostError::TooManySegments => DropReason::TooManySegments,
+                    PostError::NoConnection => DropReason::NoConnection,
+                    PostError::NotRegistered => DropReason::SendFailed,
+                },
+            ),
         }
     }
 
@@ -567,7 +585,7 @@ impl<Q: Queues> Hands<'_, Q> {
     /// Hands over a frame whose headers are `front` bytes long, without its tag.
     fn punt_frame(&mut self, cause: Cause, segment: SegmentIndex, front: usize, mut packet: Mbuf) {
         if front > ETHERNET_HEADER_LEN && !tag::remove(&mut packet) {
-            return self.counters.drop(DropReason::Truncated);
+            return self.drop(segment, DropReason::Truncated);
         }
         self.punt(GatewayNote { cause, segment, side: Side::Ethernet, origin: None, packet });
     }
@@ -577,11 +595,13 @@ impl<Q: Queues> Hands<'_, Q> {
     }
 
     fn punt(&mut self, what: GatewayNote) {
+        let segment = what.segment;
         self.counters.packet(Traffic::Punt, what.packet.len());
+        self.counters.of_segment(segment, SegmentTraffic::Punt, what.packet.len());
         let (room, full) = punts::share(&what.cause);
         let crowded = self.notes.room() <= room || !punts::may_hold(&what.cause, self.pool);
         if crowded || note(self.notes, what).is_err() {
-            self.counters.drop(full);
+            self.drop(segment, full);
         }
     }
 }

@@ -10,7 +10,10 @@ use pmd::hca::Backend;
 use serde_json::{Value, json};
 
 use super::GatewayControl;
+use super::duties::SegmentDuty;
+use crate::counter::SegmentTotals;
 use crate::counter::Totals;
+use crate::forward::SegmentIndex;
 use ipoib::link::Mode;
 
 /// REJ messages by reason, those that there were.
@@ -30,22 +33,80 @@ fn rejects(counters: &cm::connection::Counters) -> Value {
     })
 }
 
+/// What is told of each segment, by name; of one, just that.
+fn by_segment(all: impl Iterator<Item = (String, Value)>) -> Value {
+    let mut all: serde_json::Map<String, Value> = all.collect();
+    let one = all.len() == 1;
+    let only = all.values_mut().next().filter(|_| one).map(Value::take);
+    only.unwrap_or(Value::Object(all))
+}
+
 impl<B: Backend> GatewayControl<B> {
-    pub(super) fn stats(&self, now: Instant) -> Value {
+    /// The number of the segment with a name; an error says which there are.
+    pub(super) fn known_segment(&self, name: &str) -> Result<SegmentIndex, String> {
+        if let Some(duty) = self.segments.iter().find(|duty| duty.name == name) {
+            return Ok(duty.index);
+        }
+        let names: Vec<&str> = self.segments.iter().map(|duty| duty.name.as_str()).collect();
+        Err(match config::nearest(name, &names) {
+            Some(near) => format!("no segment `{name}`; did you mean `{near}`?"),
+            None => format!("no segment `{name}`; there are {}", names.join(", ")),
+        })
+    }
+
+    /// What was counted for a segment, by worker and last by the control lcore.
+    fn counted(&self, duty: &SegmentDuty) -> Vec<SegmentTotals> {
+        let all = self.segment_readers.iter().enumerate().map(|(n, reader)| {
+            let now = SegmentTotals::of([reader], duty.index);
+            duty.counted_before.get(n).map_or_else(|| now.clone(), |before| now.since(before))
+        });
+        all.collect()
+    }
+
+    /// All of what was counted for a segment.
+    fn segment_stats(&self, now: Instant, duty: &SegmentDuty) -> Value {
+        let counted = self.counted(duty);
+        let all = SegmentTotals::sum(&counted);
+        let row = |(n, counted): (usize, &SegmentTotals)| {
+            let who = if n < self.readers.len() { n.to_string() } else { "control".to_owned() };
+            let mut row = serde_json::Map::from_iter([("worker".to_owned(), who.into())]);
+            row.extend(counted.row_json());
+            Value::Object(row)
+        };
+        json!({
+            "segment": duty.name,
+            "traffic": all.traffic_json(),
+            "drops": all.drops_json(),
+            "gateway": duty.duty.json(now),
+            "workers": counted.iter().enumerate().map(row).collect::<Vec<_>>(),
+        })
+    }
+
+    pub(super) fn stats(&self, now: Instant, only: Option<SegmentIndex>) -> Value {
+        if let Some(duty) = only.and_then(|at| self.segments.at(at)) {
+            return self.segment_stats(now, duty);
+        }
+        let segments = self.segments.iter().map(|duty| {
+            let mut row = serde_json::Map::from_iter([("segment".to_owned(), duty.name.clone().into())]);
+            row.extend(SegmentTotals::sum(&self.counted(duty)).row_json());
+            Value::Object(row)
+        });
+        let segments: Vec<Value> = segments.collect();
         let totals = self.totals();
         json!({
             "traffic": totals.traffic_json(),
             "workers": self.readers.iter().map(|worker| Totals::of(once(worker)).traffic_json()).collect::<Vec<_>>(),
             "drops": totals.drops_json(),
             "alarms": {"srq_low": self.endpoint.srq_low(), "loops": self.segments.iter().map(|s| s.duty.pair.statistics().loops).sum::<u64>()},
-            "gateway": self.first_role(now),
+            "segments": segments,
+            "gateway": self.roles(now, None),
             "reloads": self.reloader.json(),
             "times": self.times.json(),
             "buffers": {"in_use": self.pool.in_use(), "available": self.pool.available()},
         })
     }
 
-    pub(super) fn links(&mut self, now: Instant) -> Value {
+    pub(super) fn links(&mut self, now: Instant, only: Option<SegmentIndex>) -> Value {
         let port = self.endpoint.port();
         let (errors, last_error) =
             (self.endpoint.device_errors().0, self.endpoint.device_errors().1.map(str::to_owned));
@@ -57,7 +118,9 @@ impl<B: Backend> GatewayControl<B> {
         let drops = self.endpoint.hca().drops();
         let drops: serde_json::Map<String, Value> =
             drops.into_iter().map(|(reason, n)| (reason.to_owned(), n.into())).collect();
-        let segments = self.segments_json(now);
+        let segments = self.segments_json(now, only);
+        let gateway = self.roles(now, only);
+        let (counters, waits_for) = self.link_words(only);
         let link = self.endpoint.link();
         let state = Arc::clone(link.state());
         let infiniband = match attributes {
@@ -70,13 +133,11 @@ impl<B: Backend> GatewayControl<B> {
             }),
             Err(e) => json!({"device": device.name, "error": e.to_string()}),
         };
-        let counters = serde_json::to_value(link.counters()).unwrap_or_default();
-        let waits_for = link.waits_for().map(|why| why.to_string());
         json!({
             "ethernet": {"port": self.port.name(), "mac": self.mac.to_string(),
                          "link": if self.port.link().up { "up" } else { "down" }},
             "infiniband": infiniband,
-            "gateway": self.first_role(now),
+            "gateway": gateway,
             "waits_for": waits_for,
             "link_counters": counters,
             "rejects": rejects,
@@ -85,15 +146,27 @@ impl<B: Backend> GatewayControl<B> {
         })
     }
 
-    /// The role in the first segment.
-    fn first_role(&self, now: Instant) -> Value {
-        self.segments.iter().next().map(|duty| duty.duty.json(now)).unwrap_or_default()
+    /// The role in each segment, and the other gateways of it.
+    fn roles(&self, now: Instant, only: Option<SegmentIndex>) -> Value {
+        by_segment(self.segments.chosen(only).map(|duty| (duty.name.clone(), duty.duty.json(now))))
+    }
+
+    /// What each segment's link has counted, and what it waits for.
+    fn link_words(&mut self, only: Option<SegmentIndex>) -> (Value, Value) {
+        let Self { segments, endpoint, .. } = self;
+        let (mut counters, mut waits) = (Vec::new(), Vec::new());
+        for duty in segments.chosen(only) {
+            let Some(link) = endpoint.link_at(duty.link) else { continue };
+            counters.push((duty.name.clone(), serde_json::to_value(link.counters()).unwrap_or_default()));
+            waits.push((duty.name.clone(), link.waits_for().map(|why| why.to_string()).into()));
+        }
+        (by_segment(counters.into_iter()), by_segment(waits.into_iter()))
     }
 
     /// A row for each segment.
-    fn segments_json(&mut self, now: Instant) -> Vec<Value> {
+    fn segments_json(&mut self, now: Instant, only: Option<SegmentIndex>) -> Vec<Value> {
         let Self { segments, endpoint, board, reloader, .. } = self;
-        let rows = segments.iter().map(|duty| {
+        let rows = segments.chosen(only).map(|duty| {
             let link = endpoint.link_at(duty.link);
             let link = link.as_deref();
             let vlan = board.at(duty.index).and_then(|board| board.settings().vlan);
@@ -109,14 +182,14 @@ impl<B: Backend> GatewayControl<B> {
                 }),
             })
         });
-        rows.chain(reloader.rows()).collect()
+        rows.chain(reloader.rows().filter(|_| only.is_none())).collect()
     }
 
-    pub(super) fn neighbours(&mut self, now: Instant) -> Value {
+    pub(super) fn neighbours(&mut self, now: Instant, only: Option<SegmentIndex>) -> Value {
         let (mut infiniband, mut ethernet, mut left_out) = (Vec::new(), Vec::new(), 0);
-        let mut counters = serde_json::Map::new();
+        let mut counters = Vec::new();
         let Self { segments, endpoint, board, .. } = self;
-        for duty in segments.iter() {
+        for duty in segments.chosen(only) {
             let known = endpoint.link_at(duty.link).map(|link| link.neighbours(now)).unwrap_or_default();
             infiniband.extend(known.into_iter().map(|n| {
                 json!({
@@ -135,19 +208,16 @@ impl<B: Backend> GatewayControl<B> {
             left_out += board.at(duty.index).map_or(0, |board| board.left_out());
             let of_segment =
                 json!({"segment": duty.segment.counters(), "ethernet": duty.segment.host_counters()});
-            counters.insert(duty.name.clone(), of_segment);
+            counters.push((duty.name.clone(), of_segment));
         }
-        // One segment's are what they always were.
-        let first = segments.iter().next().and_then(|duty| counters.get(&duty.name)).cloned();
-        let counters =
-            if segments.iter().count() == 1 { first.unwrap_or_default() } else { Value::Object(counters) };
+        let counters = by_segment(counters.into_iter());
         json!({"infiniband": infiniband, "ethernet": ethernet, "left_out": left_out, "counters": counters})
     }
 
-    pub(super) fn connections(&mut self, now: Instant) -> Value {
+    pub(super) fn connections(&mut self, now: Instant, only: Option<SegmentIndex>) -> Value {
         let Self { segments, endpoint, .. } = self;
         let (mut rows, mut up) = (Vec::new(), [false; 2]);
-        for duty in segments.iter() {
+        for duty in segments.chosen(only) {
             let list = endpoint.link_at(duty.link).map(|link| link.connections(now)).unwrap_or_default();
             for connection in list {
                 if let Some(up) = up.get_mut(usize::from(connection.passive)) {
@@ -163,10 +233,10 @@ impl<B: Backend> GatewayControl<B> {
         json!({"established_both_ways": up == [true; 2], "connections": rows})
     }
 
-    pub(super) fn groups(&mut self) -> Value {
+    pub(super) fn groups(&mut self, only: Option<SegmentIndex>) -> Value {
         let Self { segments, endpoint, .. } = self;
         let mut rows = Vec::new();
-        for duty in segments.iter() {
+        for duty in segments.chosen(only) {
             for group in endpoint.link_at(duty.link).map(|link| link.groups()).unwrap_or_default() {
                 let mut row = serde_json::to_value(&group).unwrap_or_default();
                 if let Some(row) = row.as_object_mut() {

@@ -6,6 +6,7 @@ use pmd::mem::Mbuf;
 
 use super::pair::PairDuty;
 use super::segments::News;
+use crate::counter::SegmentTotals;
 use crate::forward::{MAX_SEGMENTS, SegmentIndex};
 use crate::segment::Segment;
 
@@ -20,6 +21,8 @@ pub(in crate::gateway) struct SegmentDuty {
     pub(in crate::gateway) news: News,
     /// Other gateways of the segment.
     pub(in crate::gateway) duty: PairDuty,
+    /// What had been counted under its number before it had it, by worker and last by the control lcore; nothing at the start.
+    pub(in crate::gateway) counted_before: Vec<SegmentTotals>,
 }
 
 /// All segments, each at the place of its number.
@@ -58,6 +61,14 @@ impl Duties {
     /// All segments, in the order of their numbers.
     pub(in crate::gateway) fn iter(&self) -> impl Iterator<Item = &SegmentDuty> {
         self.places.iter().flatten()
+    }
+
+    /// All segments, or only that one.
+    pub(in crate::gateway) fn chosen(
+        &self,
+        only: Option<SegmentIndex>,
+    ) -> impl Iterator<Item = &SegmentDuty> {
+        self.iter().filter(move |duty| only.is_none_or(|only| duty.index == only))
     }
 
     /// All segments, to do something for them.

@@ -15,7 +15,6 @@ use dataplane::telemetry::{Answer, Command};
 use pmd::eth::EthPort;
 use pmd::hca::{Backend, HcaError, Queues};
 use pmd::mem::Pool;
-use serde_json::json;
 
 use super::board::GatewayBoard;
 use super::gids::GatewayGids;
@@ -23,7 +22,8 @@ use super::report::{self, Times};
 use super::segment_parts::SegmentMaker;
 use super::usage::Receivers;
 use super::worker::{GatewayCommand, GatewayNote};
-use crate::counter::{Totals, WorkerCounterReader, WorkerCounters};
+use crate::command::{self, Argument, Asked};
+use crate::counter::{SegmentCounterReader, Totals, WorkerCounterReader, WorkerCounters};
 use endpoint::Endpoint;
 use ipoib::drop_reason::DropReason;
 use ipoib::net::ethernet::MacAddress;
@@ -55,6 +55,8 @@ pub(super) struct GatewayControl<B: Backend> {
     /// The control lcore's own drops.
     pub(super) own: WorkerCounters,
     pub(super) own_reader: WorkerCounterReader,
+    /// By worker, and last the control lcore's own.
+    pub(super) segment_readers: Vec<SegmentCounterReader>,
     pub(super) segments: Duties,
     /// What segments are made by: the configuration that the gateway runs with.
     pub(super) maker: SegmentMaker,
@@ -177,28 +179,24 @@ impl<B: Backend> Controller for GatewayControl<B> {
     }
 
     fn request(&mut self, now: Instant, request: &Command) -> Answer {
-        match request.name.as_str() {
-            "/" => Ok(json!([
-                "/",
-                "/stats",
-                "/links",
-                "/neighbours",
-                "/connections",
-                "/groups",
-                "/gids",
-                "/mode",
-                "/reload"
-            ])),
-            "/stats" => Ok(self.stats(now)),
-            "/links" => Ok(self.links(now)),
-            "/neighbours" => Ok(self.neighbours(now)),
-            "/connections" => Ok(self.connections(now)),
-            "/groups" => Ok(self.groups()),
-            "/gids" => Ok(self.gid_table()),
-            "/mode" => self.set_mode(now, request.parameters.as_deref()),
-            "/reload" => self.reload_now(now),
-            name => Err(format!("no command {name}; / lists them")),
-        }
+        let asked = Asked::parse(request)?;
+        let argument = asked.argument.as_deref();
+        let segment = match (asked.command.argument(), argument) {
+            (Argument::Segment, Some(name)) => Some(self.known_segment(name)?),
+            _ => None,
+        };
+        Ok(match asked.command {
+            command::Command::List => command::list(),
+            command::Command::Help => command::help(argument)?,
+            command::Command::Stats => self.stats(now, segment),
+            command::Command::Links => self.links(now, segment),
+            command::Command::Neighbours => self.neighbours(now, segment),
+            command::Command::Connections => self.connections(now, segment),
+            command::Command::Groups => self.groups(segment),
+            command::Command::Gids => self.gid_table(),
+            command::Command::Mode => self.set_mode(now, argument)?,
+            command::Command::Reload => self.reload_now(now)?,
+        })
     }
 
     fn reload(&mut self, now: Instant) {

@@ -80,7 +80,7 @@ impl<B: Backend> GatewayControl<B> {
         let (name, pair) = (&duty.name, &mut duty.duty);
         if be16(bytes, type_at) == Some(ETHERTYPE_HELLO) {
             if let Err(error) = pair.pair.handle_message(now, side, payload) {
-                self.own.drop(DropReason::BadHello);
+                self.own.drops_of(at, DropReason::BadHello, 1);
                 if now >= pair.complain_after {
                     pair.complain_after = now + COMPLAINTS;
                     tracing::warn!("{name}: a message between gateways on {}: {error}", side.name());

@@ -27,6 +27,7 @@ use pmd::hca::Backend;
 use serde_json::{Value, json};
 
 use super::GatewayControl;
+use crate::counter::SegmentTotals;
 use crate::forward::{MAX_SEGMENTS, SegmentIndex};
 use crate::gateway::segment_parts::{Ground, SegmentMaker, mode, networks};
 use crate::log::Log;
@@ -316,6 +317,11 @@ impl<B: Backend> GatewayControl<B> {
         if let Err(e) = maker.install(now, segment, ground, endpoint, board, segments) {
             // Cannot be: its routes have been looked at.
             tracing::error!("{}: {e}", segment.name);
+        }
+        let counted =
+            self.segment_readers.iter().map(|reader| SegmentTotals::of([reader], ground.index)).collect();
+        if let Some(duty) = self.segments.at_mut(ground.index) {
+            duty.counted_before = counted;
         }
         self.tell_places();
     }

@@ -243,7 +243,7 @@ impl<B: Backend> GatewayControl<B> {
                 self.board.flush();
                 self.endpoint.send(worker, GatewayCommand::Forward(at, side, packet));
             }
-            Output::Drop(reason, n) => self.own.drops(reason, n),
+            Output::Drop(reason, n) => self.own.drops_of(at, reason, n),
             Output::Happening(happening) => {
                 if let Some(duty) = self.segments.at_mut(at) {
                     duty.news.tell(now, &duty.name, happening);
