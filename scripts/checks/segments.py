@@ -101,6 +101,12 @@ def check_tables(lab):
     return {"ok": seen["infiniband"] == names and seen["ethernet"] == names and len(hardware) == len(SEGMENTS), **seen}
 
 
+def check_offloads(lab):
+    """The port takes tags off and puts them on; what passed in the checks before has passed by that."""
+    told = lab.ctl("links")["ethernet"]["offloads"]
+    return {"ok": told["strip_tags"] and told["insert_tags"], **told}
+
+
 def check_stranger(lab):
     """A tag that no segment has is dropped and counted; so are two tags."""
     before = lab.ctl("stats")["drops"]
@@ -154,6 +160,7 @@ def segments(args, checks):
         ("segment_pings", check_pings),
         ("segment_own_addresses", check_own_addresses),
         ("segment_tables", check_tables),
+        ("segment_offloads", check_offloads),
         ("segment_stranger", check_stranger),
         ("segment_capture", check_capture),
     ))

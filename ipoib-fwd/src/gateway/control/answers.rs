@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use dataplane::telemetry::Answer;
 use ib_wire::cm::RejectReason;
+use pmd::eth::EthOffloads;
 use pmd::hca::Backend;
 use serde_json::{Value, json};
 
@@ -17,6 +18,12 @@ use crate::forward::SegmentIndex;
 use ipoib::link::Mode;
 
 /// REJ messages by reason, those that there were.
+/// What the Ethernet port does beside moving frames.
+fn offloads(port: EthOffloads) -> Value {
+    let EthOffloads { strip_tags, insert_tags, check_ipv4 } = port;
+    json!({"strip_tags": strip_tags, "insert_tags": insert_tags, "check_ipv4": check_ipv4})
+}
+
 fn rejects(counters: &cm::connection::Counters) -> Value {
     // Codes of IBA 12.6.7.2; what lies beyond shares the last counter.
     let list = |count: &dyn Fn(RejectReason) -> u64| -> serde_json::Map<String, Value> {
@@ -135,7 +142,7 @@ impl<B: Backend> GatewayControl<B> {
         };
         json!({
             "ethernet": {"port": self.port.name(), "mac": self.mac.to_string(),
-                         "link": if self.port.link().up { "up" } else { "down" }},
+                         "link": if self.port.link().up { "up" } else { "down" }, "offloads": offloads(self.port.offloads())},
             "infiniband": infiniband,
             "gateway": gateway,
             "waits_for": waits_for,
