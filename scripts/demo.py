@@ -410,7 +410,7 @@ def check_connected(lab, before, after):
 def check_workers(lab):
     """How packets have spread over the workers."""
     workers = lab.ctl("stats")["workers"]
-    shares = {name: [w[name]["packets"] for w in workers] for name in
+    shares = {name: [w[f"{name}_packets"] for w in workers] for name in
               ("eth_receive", "eth_transmit", "ib_rc_receive", "ib_rc_transmit")}
     return {"ok": len(workers) == lab.workers and sum(shares["eth_receive"]) > 0, **shares}
 

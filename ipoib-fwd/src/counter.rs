@@ -303,6 +303,12 @@ impl Totals {
         self.0[2 * TRAFFIC + reason as usize]
     }
 
+    /// One row: packets by path.
+    #[must_use]
+    pub fn row_json(&self) -> Map<String, Value> {
+        Traffic::ALL.iter().map(|&p| (format!("{}_packets", p.name()), self.packets(p).into())).collect()
+    }
+
     /// Packets and bytes by path.
     #[must_use]
     pub fn traffic_json(&self) -> Value {

@@ -3,7 +3,7 @@
 import socket
 import time
 
-from checks.laboratory import Laboratory, in_laboratory, packets, socket_in, stopped
+from checks.laboratory import Laboratory, in_laboratory, socket_in, stopped
 from demo import ETH, ETH_IP, IB, IB_IP, check_file, check_ping, ping, run, traffic
 
 # Further Ethernet hosts, so that both workers answer for some.
@@ -68,7 +68,7 @@ def check_spread(lab):
             sender.close()
     time.sleep(0.5)
     after = lab.ctl("stats")["workers"]
-    shares = {name: [packets(a, name) - packets(b, name) for a, b in zip(after, before)]
+    shares = {name: [a[f"{name}_packets"] - b[f"{name}_packets"] for a, b in zip(after, before)]
               for name in ("eth_receive", "eth_transmit", "ib_rc_receive", "ib_rc_transmit")}
     came = shares["eth_receive"], shares["ib_rc_receive"]
     return {"ok": all(sum(way) >= flows * each and min(way) > 0 for way in came), "flows_each_way": flows, "by_worker": shares}

@@ -99,10 +99,16 @@ impl<B: Backend> GatewayControl<B> {
             Value::Object(row)
         });
         let segments: Vec<Value> = segments.collect();
+        let workers = self.readers.iter().enumerate().map(|(n, reader)| {
+            let mut row = serde_json::Map::from_iter([("worker".to_owned(), n.into())]);
+            row.extend(Totals::of(once(reader)).row_json());
+            Value::Object(row)
+        });
+        let workers: Vec<Value> = workers.collect();
         let totals = self.totals();
         json!({
             "traffic": totals.traffic_json(),
-            "workers": self.readers.iter().map(|worker| Totals::of(once(worker)).traffic_json()).collect::<Vec<_>>(),
+            "workers": workers,
             "drops": totals.drops_json(),
             "alarms": {"srq_low": self.endpoint.srq_low(), "loops": self.segments.iter().map(|s| s.duty.pair.statistics().loops).sum::<u64>()},
             "segments": segments,
