@@ -236,6 +236,25 @@ def sides():
     return Side(ETH, "eth0", True), Side(IB, "ib0", False)
 
 
+def check_cable(lab):
+    """The forwarder's Ethernet cable is pulled: it resigns and the other one forwards; with the cable in again there is one of each."""
+    forwarder, other = lab.wait_settled()
+    hosts = [lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / f"{other}-control.sock", "neighbours", "--json"]
+    lab.wait_for("tables that are warm", lambda: f'"{IB_IP}"' in run(*hosts).stdout, 20)
+    cable, began = f"to-gw{NAMES.index(forwarder)}", time.monotonic()
+    run("ip", "link", "set", cable, "down", netns=GW)
+    try:
+        lab.wait_for("the other gateway to forward", lambda: lab.role(other) == "forwarding", 15)
+        seconds, old = round(time.monotonic() - began, 2), lab.role(forwarder)
+        lab.wait_for("a packet through it", lambda: ping(ETH, IB_IP, 56, count=1)["ok"], 15)
+        through = round(time.monotonic() - began, 2)
+    finally:
+        run("ip", "link", "set", cable, "up", netns=GW)
+    settled = lab.wait_settled(30)
+    return {"ok": through < TAKEOVER and old != "forwarding" and settled is not None, "seconds": seconds, "first_packet": through,
+            "old_forwarder": old}
+
+
 def check_broadcast(lab):
     """Each broadcast arrives once on the other side and does not come back, also while a gateway comes anew."""
     forwarder, other = lab.wait_settled()
@@ -379,6 +398,7 @@ def pair(args, checks):
         ("pair_priority_by_reload", check_priority_by_reload),
         ("pair_killed", check_killed),
         ("pair_asked_to_end", check_asked_to_end),
+        ("pair_cable", check_cable),
         ("pair_broadcast", check_broadcast),
         ("pair_foreign_bridge", check_foreign_bridge),
         ("pair_other_key", check_other_key),
