@@ -1,6 +1,6 @@
 //! What crosses the rings between an endpoint and its workers.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use hdrhistogram::Histogram;
 use pmd::hca::{PostError, QpEvent, Queues, RcSlot};
@@ -101,7 +101,7 @@ pub enum Note<Q: Queues, N> {
     /// Something befell a queue pair.
     Qp(QpEvent),
     /// Traffic goes to a neighbour of a link that wants a connection.
-    Wanted(LinkIndex, Ipv4Addr),
+    Wanted(LinkIndex, IpAddr),
     /// A datagram of the control lcore's was not taken.
     Refused(PostError),
     /// So many notes about queue pairs found the ring full since the last one that did not.

@@ -6,5 +6,6 @@
 mod bucket;
 pub mod drop_reason;
 pub mod link;
+pub mod neighbour;
 pub mod net;
 pub mod port;

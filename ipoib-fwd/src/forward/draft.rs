@@ -1,6 +1,6 @@
 //! A segment's table as the control lcore keeps and changes it.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use super::tables::{EthNeighbour, IbNeighbour, NeighbourIndex, SegmentTable, Settings};
@@ -135,14 +135,16 @@ impl<D: Clone> Draft<D> {
     /// who comes. Neighbours for which there is no room are left out; the number of these is returned.
     pub fn apply(&mut self, changes: &[NeighbourChange<D>]) -> usize {
         for change in changes {
-            if let NeighbourChange::Remove(ip) = change {
+            if let NeighbourChange::Remove(IpAddr::V4(ip)) = change {
                 self.remove_ib(*ip);
             }
         }
         let mut left_out = 0;
         for change in changes {
+            // Packets of IPv6 are not forwarded, and have no table.
             if let NeighbourChange::Set(neighbour) = change
-                && self.set_ib(neighbour.ip, IbNeighbour::of(neighbour)).is_err()
+                && let IpAddr::V4(ip) = neighbour.ip
+                && self.set_ib(ip, IbNeighbour::of(neighbour)).is_err()
             {
                 left_out += 1;
             }

@@ -1,6 +1,6 @@
 //! The tables of the gateway's workers, as the control lcore keeps and publishes them: one for all workers.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use dataplane::table::{Publisher, Reader};
 use ib_wire::{Lid, Qpn};
@@ -30,7 +30,7 @@ pub(super) struct SegmentBoard<D> {
     /// True if something changed that is not published.
     dirty: bool,
     /// InfiniBand hosts that have been published with a way since somebody asked.
-    reachable: Vec<Ipv4Addr>,
+    reachable: Vec<IpAddr>,
 }
 
 /// The tables of all segments, before and after publication.
@@ -153,7 +153,7 @@ impl<D: Clone> SegmentBoard<D> {
     }
 
     /// InfiniBand hosts that have been published with a way to them since the last call.
-    pub(super) fn take_reachable(&mut self) -> Vec<Ipv4Addr> {
+    pub(super) fn take_reachable(&mut self) -> Vec<IpAddr> {
         std::mem::take(&mut self.reachable)
     }
 

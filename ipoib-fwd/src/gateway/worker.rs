@@ -578,7 +578,7 @@ impl<Q: Queues> Hands<'_, Q> {
     fn want(&mut self, ip: Ipv4Addr, table: &SegmentTable<Q::Destination>) {
         // A hint: a full ring loses it, and the next packet gives it again.
         if self.notes.room() > 1 {
-            drop(self.notes.send(Note::Wanted(LinkIndex(table.settings.link.into()), ip)));
+            drop(self.notes.send(Note::Wanted(LinkIndex(table.settings.link.into()), ip.into())));
         }
     }
 

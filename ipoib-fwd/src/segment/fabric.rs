@@ -9,7 +9,7 @@ use pmd::hca::{UdDestination, UdSource};
 use ipoib::link::{Arp, HardwareAddress, Link, WorkerIndex};
 
 /// The InfiniBand side of a segment: a [`Link`], or what stands in for one in a test. Link-layer addresses of ours are
-/// named by the worker that they belong to. IPv6 is none of its languages yet: such addresses are known to nobody.
+/// named by the worker that they belong to. Neighbour discovery is none of its languages yet: IPv6 addresses are known to nobody.
 pub trait Fabric {
     /// True if packets can be sent.
     fn is_up(&self) -> bool;
@@ -63,24 +63,23 @@ impl Fabric for Link {
     }
 
     fn hardware(&self, ip: IpAddr) -> Option<HardwareAddress> {
-        self.neighbour_hardware(v4(ip)?)
+        self.neighbour_hardware(ip)
     }
 
     fn has_way(&self, ip: IpAddr) -> bool {
-        let neighbour = v4(ip).and_then(|ip| self.table().get(ip));
-        neighbour.is_some_and(|n| n.ud.is_some() || n.rc.iter().any(Option::is_some))
+        self.table().get(ip).is_some_and(|n| n.ud.is_some() || n.rc.iter().any(Option::is_some))
     }
 
     fn connection_mtu(&self, ip: IpAddr, worker: WorkerIndex) -> Option<u32> {
-        Some(self.table().get(v4(ip)?)?.rc(worker.0)?.mtu)
+        Some(self.table().get(ip)?.rc(worker.0)?.mtu)
     }
 
     fn is_dialling(&self, ip: IpAddr, worker: WorkerIndex) -> bool {
-        v4(ip).is_some_and(|ip| Self::is_dialling(self, ip, worker))
+        Self::is_dialling(self, ip, worker)
     }
 
     fn neighbour_behind(&self, qpn: Qpn) -> Option<IpAddr> {
-        Self::neighbour_behind(self, qpn).map(IpAddr::V4)
+        Self::neighbour_behind(self, qpn)
     }
 
     fn way_back(&self, source: &UdSource) -> Option<UdDestination> {
@@ -88,33 +87,23 @@ impl Fabric for Link {
     }
 
     fn resolve(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr) {
-        if let (Some(source), Some(ip)) = (v4(source), v4(ip)) {
-            Self::resolve(self, now, worker, source, ip);
-        }
+        Self::resolve(self, now, worker, source, ip);
     }
 
     fn request(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr) {
-        if let (Some(source), Some(ip)) = (v4(source), v4(ip)) {
-            Self::request(self, now, worker, source, ip);
-        }
+        Self::request(self, now, worker, source, ip);
     }
 
     fn ask(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr) {
-        if let (Some(source), Some(ip)) = (v4(source), v4(ip)) {
-            self.ask_neighbour(now, worker, source, ip);
-        }
+        self.ask_neighbour(now, worker, source, ip);
     }
 
     fn reply(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: HardwareAddress, to_ip: IpAddr) {
-        if let (Some(ip), Some(to_ip)) = (v4(ip), v4(to_ip)) {
-            Self::reply(self, now, worker, ip, to, to_ip);
-        }
+        Self::reply(self, now, worker, ip, to, to_ip);
     }
 
     fn announce(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr) {
-        if let Some(ip) = v4(ip) {
-            Self::announce(self, now, worker, ip);
-        }
+        Self::announce(self, now, worker, ip);
     }
 
     fn hear(&mut self, now: Instant, worker: WorkerIndex, from: &UdSource, packet: Arp) {
@@ -122,14 +111,10 @@ impl Fabric for Link {
     }
 
     fn meet(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, at: HardwareAddress, ip: IpAddr) {
-        if let (Some(source), Some(ip)) = (v4(source), v4(ip)) {
-            self.meet_neighbour(now, worker, source, at, ip);
-        }
+        self.meet_neighbour(now, worker, source, at, ip);
     }
 
     fn forget(&mut self, now: Instant, ip: IpAddr) {
-        if let Some(ip) = v4(ip) {
-            self.forget_neighbour(now, ip);
-        }
+        self.forget_neighbour(now, ip);
     }
 }

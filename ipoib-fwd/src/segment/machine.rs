@@ -11,7 +11,7 @@ use super::announcements::{Announcements, PER_TICK};
 use super::arp::Own;
 use super::askers::Askers;
 use super::fabric::{Fabric, v4};
-use super::hosts::{Ageing, HostCounters, HostInfo, Hosts, worker_of};
+use super::hosts::{self, Ageing, HostCounters, HostInfo, Hosts, worker_of};
 use super::limits::Limits;
 use super::output::{Arrival, Output, Packet};
 use super::owners::{Changes, Owners};
@@ -21,6 +21,7 @@ use crate::forward::{GatewayAddress, Routes, Side};
 use ib_wire::ipoib::HardwareAddress;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{Event, WorkerIndex};
+use ipoib::neighbour::Idle;
 use ipoib::net::ethernet::MacAddress;
 use ipoib::net::ipv4::Ipv4View;
 
@@ -88,7 +89,7 @@ impl<P: Packet> Segment<P> {
     pub fn new(now: Instant, settings: &SegmentSettings) -> Self {
         Self {
             own: settings.own.clone(),
-            hosts: Hosts::new(settings.seed, settings.ageing),
+            hosts: hosts::table(settings.seed, settings.ageing),
             owners: Owners::new(settings.seed.rotate_left(8), settings.ageing.hold),
             changes: Changes::new(settings.seed.rotate_left(16)),
             ethernet_askers: Askers::default(),
@@ -123,9 +124,12 @@ impl<P: Packet> Segment<P> {
 
     /// All Ethernet hosts, in no order.
     pub fn hosts(&self) -> impl Iterator<Item = HostInfo> {
-        self.hosts
-            .iter()
-            .map(|host| HostInfo { waiting: self.parked.waiting_for(Awaited::EthernetHost, host.ip), ..host })
+        self.hosts.iter().map(|host| HostInfo {
+            ip: host.ip,
+            mac: host.address,
+            state: host.state,
+            waiting: self.parked.waiting_for(Awaited::EthernetHost, host.ip),
+        })
     }
 
     /// The worker whose link-layer address stands for an Ethernet host, or the gateway itself, on the InfiniBand side.
@@ -180,7 +184,7 @@ impl<P: Packet> Segment<P> {
                 fabric.resolve(now, self.worker_of(source), source, ip);
                 Awaited::InfiniBandHost
             }
-            Side::InfiniBand if self.hosts.resolve(now, ip) => Awaited::EthernetHost,
+            Side::InfiniBand if self.hosts.resolve(now, ip, ()) => Awaited::EthernetHost,
             Side::InfiniBand => return self.drop(DropReason::NeighbourTableFull, 1),
         };
         if self.parked.park(now, ip, awaited, arrival, packet).is_some() {
@@ -222,11 +226,11 @@ impl<P: Packet> Segment<P> {
             Event::Up | Event::Readdressed { .. } => self.announce_all(now),
             Event::NeighbourResolved { ip, .. } => {
                 // Asked for on both sides; it is on this one.
-                self.hosts.forget(IpAddr::V4(*ip));
+                self.hosts.forget(*ip);
                 self.take_host_events(now, fabric);
             }
             Event::NeighbourUnreachable { ip } => {
-                let dropped = self.parked.take(Awaited::InfiniBandHost, IpAddr::V4(*ip)).len();
+                let dropped = self.parked.take(Awaited::InfiniBandHost, *ip).len();
                 self.drop(DropReason::NeighbourUnresolved, dropped);
             }
             _ => {}
@@ -235,7 +239,7 @@ impl<P: Packet> Segment<P> {
 
     /// Our link-layer addresses are others, or have other flags: everybody whom we answer for is to be announced.
     pub fn announce_all(&mut self, now: Instant) {
-        let hosts = self.hosts.iter().filter(|h| h.mac.is_some()).map(|h| h.ip);
+        let hosts = self.hosts.iter().filter(|h| h.address.is_some()).map(|h| h.ip);
         let own = self.own.address().map(IpAddr::V4);
         self.announcements.start(now, hosts.chain(own));
     }
@@ -318,7 +322,7 @@ impl<P: Packet> Segment<P> {
 
     /// Hosts that nobody sends to are forgotten after another time from now on.
     pub const fn set_idle(&mut self, idle: Duration) {
-        self.hosts.set_idle(idle);
+        self.hosts.rules_mut().idle = Idle::SinceStale(idle);
     }
 }
 

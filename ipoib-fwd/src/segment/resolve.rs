@@ -11,7 +11,6 @@ use super::arp::{
     ArpMeaning, announcement_ethernet, answer_ethernet, ask_ethernet, check_ethernet, check_infiniband,
 };
 use super::fabric::{Fabric, v4};
-use super::hosts::HostEvent;
 use super::machine::Segment;
 use super::output::{Arrival, Happening, Origin, Output, Packet};
 use super::owners::{Answer, Belief, Card, Step};
@@ -19,6 +18,7 @@ use super::parked::Awaited;
 use crate::forward::Side;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{HardwareAddress, WorkerIndex};
+use ipoib::neighbour::{Event as HostEvent, Question};
 use ipoib::net::IPOIB_HEADER_LEN;
 use ipoib::net::arp::{ArpOperation, EthernetArp};
 use ipoib::net::ethernet::{EthernetHeader, MacAddress};
@@ -163,7 +163,7 @@ impl<P: Packet> Segment<P> {
             ArpMeaning::Reply | ArpMeaning::Announcement | ArpMeaning::Probe { .. } => false,
         };
         let known = self.hosts.contains(sender);
-        if (known || concerns_us) && !self.hosts.learn(now, sender, arp.sender_mac) {
+        if (known || concerns_us) && !self.hosts.learn(now, sender, arp.sender_mac, ()) {
             return Err(DropReason::NeighbourTableFull);
         }
         self.answer_ethernet_arp(now, fabric, arp, meaning)
@@ -236,7 +236,7 @@ impl<P: Packet> Segment<P> {
     pub(super) fn take_host_events(&mut self, now: Instant, fabric: &mut impl Fabric) {
         while let Some(event) = self.hosts.poll_event() {
             match event {
-                HostEvent::Set { ip, mac } => {
+                HostEvent::Set { ip, address: mac, .. } => {
                     self.output(Output::SetHost { ip, mac });
                     let worker = self.worker_of(ip);
                     for asker in self.infiniband_askers.take(ip) {
@@ -247,7 +247,7 @@ impl<P: Packet> Segment<P> {
                         self.output(Output::Release { side, worker, packet: waiting.packet });
                     }
                 }
-                HostEvent::Gone { ip } => {
+                HostEvent::Failed { ip } | HostEvent::Gone { ip, .. } => {
                     self.output(Output::RemoveHost { ip });
                     let dropped = self.parked.take(Awaited::EthernetHost, ip).len();
                     self.drop(DropReason::NeighbourUnresolved, dropped);
@@ -255,13 +255,15 @@ impl<P: Packet> Segment<P> {
             }
         }
         while let Some(probe) = self.hosts.poll_transmit() {
-            let Some(ip) = v4(probe.ip) else { continue };
-            if probe.to == MacAddress::BROADCAST && !self.limits.ethernet_requests.take(now) {
+            if probe.to.is_none() && !self.limits.ethernet_requests.take(now) {
                 // It is asked again in a second.
                 self.counters.limited += 1;
                 continue;
             }
-            self.frame(&ask_ethernet(ip, &self.own), probe.to);
+            // Nobody but IPv4 hosts is learnt or asked for yet.
+            if let Question::Arp { target, .. } = Question::new(NOBODY, probe.ip) {
+                self.frame(&ask_ethernet(target, &self.own), probe.to.unwrap_or(MacAddress::BROADCAST));
+            }
         }
     }
 
@@ -359,7 +361,8 @@ impl<P: Packet> Segment<P> {
             return Ok(());
         }
         let known = self.infiniband_askers.is_asked(target);
-        if !self.infiniband_askers.add(now, target, arp.sender, asker) || !self.hosts.resolve(now, target) {
+        if !self.infiniband_askers.add(now, target, arp.sender, asker) || !self.hosts.resolve(now, target, ())
+        {
             return Err(DropReason::NeighbourTableFull);
         }
         if !known {
@@ -486,7 +489,7 @@ impl<P: Packet> Segment<P> {
         let meaning = match claim {
             Claim::Ethernet(arp) => {
                 fabric.forget(now, ip);
-                if !self.hosts.learn(now, ip, arp.sender_mac) {
+                if !self.hosts.learn(now, ip, arp.sender_mac, ()) {
                     return Err(DropReason::NeighbourTableFull);
                 }
                 self.announce_to_infiniband(now, fabric, ip);

@@ -1,7 +1,7 @@
 //! What an endpoint keeps of one link: its tables with prepared destinations, and its workers' datagram queue pairs.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use ipoib::link::{Link, LinkState};
@@ -38,7 +38,7 @@ pub(super) struct LinkEnd<D> {
     pub(super) broadcast: Option<D>,
     pub(super) groups: Vec<(Ipv4Addr, D)>,
     /// Marks of use of the published neighbours.
-    pub(super) peers: HashMap<Ipv4Addr, Peer<D>>,
+    pub(super) peers: HashMap<IpAddr, Peer<D>>,
     pending: VecDeque<Pending>,
     pub(super) removal: Removal,
     /// Its datagram queue pairs, by worker.
@@ -60,7 +60,7 @@ impl<D> LinkEnd<D> {
     }
 
     /// The neighbours that workers have sent to since the last call.
-    pub(super) fn take_used(&self) -> Vec<Ipv4Addr> {
+    pub(super) fn take_used(&self) -> Vec<IpAddr> {
         self.peers.iter().filter(|(_, peer)| peer.take_used()).map(|(ip, _)| *ip).collect()
     }
 

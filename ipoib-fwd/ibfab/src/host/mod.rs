@@ -10,7 +10,7 @@ mod parked;
 
 use std::collections::HashSet;
 use std::io::{self, IoSlice};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -256,7 +256,7 @@ impl<B: Backend> Host<B> {
                 continue;
             }
             match event {
-                Event::NeighbourUnreachable { ip } => {
+                Event::NeighbourUnreachable { ip: IpAddr::V4(ip) } => {
                     let n = self.parked.take(ip, For::Address).len();
                     self.counters.drops(Drop::Unresolved, n as u64);
                 }

@@ -98,7 +98,7 @@ impl<B: Backend> Host<B> {
             }
             Way::Dial(hop, packet) => {
                 if !self.parked.waits(hop, For::Connection) {
-                    self.endpoint.link().handle_used(now, WORKER, &[], &[hop]);
+                    self.endpoint.link().handle_used(now, WORKER, &[], &[hop.into()]);
                 }
                 self.park(now, hop, For::Connection, packet);
             }
@@ -231,7 +231,7 @@ impl<B: Backend> Host<B> {
                 match self.find_way(packet) {
                     Way::Done => {}
                     Way::Dial(hop, packet) => {
-                        self.endpoint.link().handle_used(now, WORKER, &[], &[hop]);
+                        self.endpoint.link().handle_used(now, WORKER, &[], &[hop.into()]);
                         self.park(now, hop, For::Connection, packet);
                     }
                     Way::TooBig(mtu, packet) => {

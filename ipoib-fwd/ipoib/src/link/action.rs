@@ -1,6 +1,6 @@
 //! What a link asks its owner to do, and what it tells.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -214,14 +214,14 @@ pub enum Event {
     /// A neighbour's address is known; its table entry is published.
     NeighbourResolved {
         /// Its IP address.
-        ip: Ipv4Addr,
+        ip: IpAddr,
         /// Its link-layer address.
         hardware: HardwareAddress,
     },
     /// A known neighbour has another link-layer address now.
     NeighbourChanged {
         /// Its IP address.
-        ip: Ipv4Addr,
+        ip: IpAddr,
         /// Before.
         old: HardwareAddress,
         /// Now.
@@ -230,7 +230,7 @@ pub enum Event {
     /// A neighbour does not answer.
     NeighbourUnreachable {
         /// Its IP address.
-        ip: Ipv4Addr,
+        ip: IpAddr,
     },
     /// A connection came into being.
     ConnectionUp {

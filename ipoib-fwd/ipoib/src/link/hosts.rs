@@ -1,7 +1,7 @@
-//! A link's neighbours and all that hangs on them: who asks, who is told, which connections are wanted.
+//! A link's neighbours and all that hangs on them: who is asked and answered, what is told, which connections are wanted.
 
-use std::net::Ipv4Addr;
-use std::time::Instant;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use hca::{AddressVector, UdDestination, UdSource};
 use ib_wire::ipoib::{AddressFlags, Arp, ArpOperation, HardwareAddress};
@@ -9,64 +9,55 @@ use ib_wire::{Gid, Qpn, Rate};
 
 use super::action::{Event, ReceivedArp};
 use super::machine::Link;
-use super::neighbours::*;
+use super::neighbours::{NOBODY, REACHABLE, Source, Tag, is_host, is_host_address};
 use super::settings::{Mode, WorkerIndex};
 use super::statistics::{CloseReason, ConnectionInfo, NeighbourInfo};
 use super::table::{Neighbour, NeighbourChange};
-use super::timers::Timer;
+use crate::neighbour::{self, Gone, Question};
 
 impl Link {
     /// Asks for the address of `ip` on behalf of `source`, an address that is reached by `worker`'s link-layer address:
     /// forwarding found no entry. Rate limited; the answer is an event and a publication.
-    pub fn resolve(&mut self, now: Instant, worker: WorkerIndex, source: Ipv4Addr, ip: Ipv4Addr) {
-        if !self.ground.up
-            || self.ground.is_shutting_down()
-            || !is_host(ip)
-            || self.ground.address(worker).is_none()
-        {
+    pub fn resolve(
+        &mut self,
+        now: Instant,
+        worker: WorkerIndex,
+        source: impl Into<IpAddr>,
+        ip: impl Into<IpAddr>,
+    ) {
+        let (source, ip) = (source.into(), ip.into());
+        if !self.ground.is_at_work() || !is_host(ip) || self.ground.address(worker).is_none() {
             return;
         }
-        if let Some(entry) = self.neighbours.entries.get_mut(&ip) {
-            match entry.state {
-                State::Incomplete { .. } | State::Failed => self.out.counters.resolve_limited += 1,
-                State::Reachable | State::Stale | State::Probe { .. } => {
-                    entry.source = (worker, source);
+        if self.neighbours.contains(ip) {
+            match self.neighbours.get(ip) {
+                Some(_) => {
+                    self.set_source(ip, (worker, source));
                     self.used(now, worker, ip);
                 }
+                None => self.out.counters.resolve_limited += 1,
             }
             return;
         }
-        if !self.neighbours.new.take(now) {
+        if !self.is_spoken(source, ip) {
+            return;
+        }
+        if !self.neighbours.may_ask_new(now) {
             self.out.counters.resolve_limited += 1;
             return;
         }
-        if !self.make_room(now) {
-            return;
-        }
-        self.enter(now, (worker, source), ip);
-        if let Some(entry) = self.neighbours.entries.get_mut(&ip)
-            && let Some(user) = entry.users.get_mut(usize::from(worker.0))
-        {
-            *user = Some(now);
-        }
-        self.out.timers.set(Timer::Neighbour(ip), now + RETRY);
-        self.ask_all(worker, source, ip);
+        let mut tag = Tag::new((worker, source));
+        tag.used(now, worker);
+        self.neighbours.ageing().resolve(now, ip, tag);
+        self.attend_neighbours(now, CloseReason::NeighbourGone);
     }
 
-    /// Sees to it that there is room for one more neighbour.
-    fn make_room(&mut self, now: Instant) -> bool {
-        if self.neighbours.entries.len() < self.ground.settings.max_neighbours {
-            return true;
-        }
-        // Those without an address go first, then those that are out of use; who carries traffic stays.
-        match self.neighbours.order.first().copied() {
-            Some((Class::Unanswered | Class::Unused, _, ip)) => {
-                self.out.counters.neighbours_evicted += 1;
-                self.forget(now, ip, CloseReason::NeighbourGone);
-                true
-            }
-            Some((Class::Used, ..)) | None => {
-                self.out.counters.neighbours_full += 1;
+    /// True if the link can ask for an address: by ARP so far.
+    fn is_spoken(&mut self, source: IpAddr, target: IpAddr) -> bool {
+        match Question::new(source, target) {
+            Question::Arp { .. } => true,
+            Question::Nd { .. } => {
+                self.out.counters.unspoken += 1;
                 false
             }
         }
@@ -76,7 +67,7 @@ impl Link {
     pub fn handle_arp(&mut self, now: Instant, worker: WorkerIndex, from: &UdSource, packet: Arp) {
         self.out.counters.arp_received += 1;
         // Our own broadcasts come back to us.
-        let deaf = !self.ground.up || self.ground.is_shutting_down();
+        let deaf = !self.ground.is_at_work();
         if deaf || self.ground.is_own(packet.sender) || self.ground.address(worker).is_none() {
             return;
         }
@@ -84,145 +75,185 @@ impl Link {
             self.out.counters.arp_invalid += 1;
             return;
         }
-        if is_host(packet.sender_ip) && self.neighbours.entries.contains_key(&packet.sender_ip) {
-            self.learn(now, packet.sender_ip, packet.sender);
+        let sender = IpAddr::V4(packet.sender_ip);
+        if is_host(sender) && self.neighbours.contains(sender) {
+            self.learn(now, sender, packet.sender, NOBODY);
         }
         self.at_paths().check_lid(packet.sender.gid, from.slid);
         self.out.events.push_back(Event::Arp(ReceivedArp { worker, packet, multicast: from.multicast }));
     }
 
-    /// Sends an ARP reply: `ip` is at `worker`'s link-layer address. Whoever asked becomes a neighbour.
+    /// Sends an ARP reply: `ip` is at `worker`'s link-layer address. Whoever asked becomes a neighbour. IPv6 has other ways.
     pub fn reply(
         &mut self,
         now: Instant,
         worker: WorkerIndex,
-        ip: Ipv4Addr,
+        ip: impl Into<IpAddr>,
         to: HardwareAddress,
-        to_ip: Ipv4Addr,
+        to_ip: impl Into<IpAddr>,
     ) {
         let Some(own) = self.ground.address(worker) else { return };
-        if !self.ground.up || self.ground.is_shutting_down() || !is_host_address(to) || self.ground.is_own(to)
-        {
+        if !self.ground.is_at_work() || !is_host_address(to) || self.ground.is_own(to) {
             return;
         }
+        let (IpAddr::V4(ip), IpAddr::V4(to_ip)) = (ip.into(), to_ip.into()) else {
+            self.out.counters.unspoken += 1;
+            return;
+        };
         // A probe for a duplicate address (RFC 5227) has no sender address, and none is learned.
-        if is_host(to_ip) {
-            if !self.neighbours.entries.contains_key(&to_ip) && self.make_room(now) {
-                self.enter(now, (worker, ip), to_ip);
-            }
-            if let Some(entry) = self.neighbours.entries.get_mut(&to_ip) {
-                entry.source = (worker, ip);
-                self.learn(now, to_ip, to);
-            }
+        let asker = IpAddr::V4(to_ip);
+        if is_host(asker) {
+            let source = (worker, IpAddr::V4(ip));
+            self.set_source(asker, source);
+            self.learn(now, asker, to, source);
         }
         let packet =
             Arp { operation: ArpOperation::Reply, sender: own, sender_ip: ip, target: to, target_ip: to_ip };
         self.at_paths().send_arp(now, worker, to.gid, to.qpn, packet);
     }
 
-    /// Sends an ARP request for `target` by broadcast, from `source` at `worker`'s link-layer address, without any state. Rate limited.
-    pub fn request(&mut self, now: Instant, worker: WorkerIndex, source: Ipv4Addr, target: Ipv4Addr) {
-        if self.neighbours.asked.take(now) {
-            self.ask_all(worker, source, target);
+    /// Sends a request for `target` by broadcast, from `source` at `worker`'s link-layer address, without any state. Rate limited.
+    pub fn request(
+        &mut self,
+        now: Instant,
+        worker: WorkerIndex,
+        source: impl Into<IpAddr>,
+        target: impl Into<IpAddr>,
+    ) {
+        if self.neighbours.may_broadcast(now) {
+            self.ask(now, (worker, source.into()), target.into(), None);
         } else {
             self.out.counters.requests_limited += 1;
         }
     }
 
-    fn ask_all(&mut self, worker: WorkerIndex, source: Ipv4Addr, target: Ipv4Addr) {
-        if let Some(packet) = self.arp_request(worker, source, target) {
-            self.at_paths().broadcast_arp(worker, &packet);
-        }
-    }
-
-    /// Tells all that `ip` is at `worker`'s link-layer address: a gratuitous ARP request by broadcast.
-    pub fn announce(&mut self, now: Instant, worker: WorkerIndex, ip: Ipv4Addr) {
+    /// Tells all that `ip` is at `worker`'s link-layer address: a gratuitous request by broadcast.
+    pub fn announce(&mut self, now: Instant, worker: WorkerIndex, ip: impl Into<IpAddr>) {
+        let ip = ip.into();
         self.request(now, worker, ip, ip);
     }
 
-    fn arp_request(&self, worker: WorkerIndex, source: Ipv4Addr, target: Ipv4Addr) -> Option<Arp> {
-        Some(Arp::request(self.ground.address(worker)?, source, target))
+    /// Asks for an address, the one host that is thought to have it or all: the one resolver, by the protocol of the address.
+    fn ask(&mut self, now: Instant, (worker, source): Source, ip: IpAddr, to: Option<HardwareAddress>) {
+        let Some(own) = self.ground.address(worker) else { return };
+        match (Question::new(source, ip), to) {
+            (Question::Arp { source, target }, Some(to)) => {
+                let packet = Arp::request(own, source, target);
+                self.at_paths().send_arp(now, worker, to.gid, to.qpn, packet);
+            }
+            (Question::Arp { source, target }, None) => {
+                self.at_paths().broadcast_arp(worker, &Arp::request(own, source, target));
+            }
+            (Question::Nd { .. }, _) => self.out.counters.unspoken += 1,
+        }
+    }
+
+    fn set_source(&mut self, ip: IpAddr, source: Source) {
+        if let Some(tag) = self.neighbours.ageing().tag_mut(ip) {
+            tag.source = source;
+        }
     }
 
     /// The address of a neighbour has been confirmed, or has changed. Accepted at once: the QPN of a peer is volatile
-    /// (RFC 4391 9.1.1).
-    fn learn(&mut self, now: Instant, ip: Ipv4Addr, hardware: HardwareAddress) {
-        let Some(entry) = self.neighbours.entries.get_mut(&ip) else { return };
-        let before = entry.hardware.replace(hardware);
-        entry.state = State::Reachable;
-        self.out.timers.set(Timer::Neighbour(ip), now + REACHABLE);
-        match before {
-            None => {
-                entry.last_used = now;
-                self.neighbours.by_address.insert((hardware.gid, hardware.qpn, ip));
-                self.out.events.push_back(Event::NeighbourResolved { ip, hardware });
-                self.out.dirty.insert(ip);
-            }
-            Some(old) if !old.is_same_as(hardware) => {
-                self.neighbours.by_address.remove(&(old.gid, old.qpn, ip));
-                self.neighbours.by_address.insert((hardware.gid, hardware.qpn, ip));
-                self.out.events.push_back(Event::NeighbourChanged { ip, old, new: hardware });
-                self.out.dirty.insert(ip);
-                self.close_unneeded(now, old, CloseReason::AddressChanged);
-                let same_port = old.qpn == hardware.qpn || old.gid.id() == hardware.gid.id();
-                if old.gid != hardware.gid && same_port {
-                    self.close_moved(now, old);
-                }
-                // Whoever got another queue pair may have got another LID too.
-                self.at_paths().refresh(hardware.gid);
-            }
-            Some(old) if old.flags != hardware.flags => {
-                self.out.dirty.insert(ip);
-                self.with_conns(now, |conns| conns.allow_dials(now, hardware));
-                if !hardware.flags.has_rc() {
-                    self.close_unneeded(now, hardware, CloseReason::AddressChanged);
-                }
-            }
-            Some(_) => {}
+    /// (RFC 4391 9.1.1). Whether the one before still has it is its owner's to find out, where there is one who cares.
+    fn learn(&mut self, now: Instant, ip: IpAddr, hardware: HardwareAddress, source: Source) {
+        let known = self.neighbours.ageing().learn(now, ip, hardware, Tag::new(source));
+        self.attend_neighbours(now, CloseReason::NeighbourGone);
+        if known {
+            self.at_paths().want(now, hardware.gid);
+            self.dial_users(now, ip);
         }
-        self.neighbours.place(ip);
-        self.at_paths().want(now, hardware.gid);
-        self.dial_users(now, ip);
+    }
+
+    /// Does what the neighbours' life brings: asks, tells, closes. `reason`: why connections to those that are gone are closed.
+    fn attend_neighbours(&mut self, now: Instant, reason: CloseReason) {
+        while let Some(event) = self.neighbours.poll_event() {
+            match event {
+                neighbour::Event::Set { ip, address, before: None } => {
+                    self.out.events.push_back(Event::NeighbourResolved { ip, hardware: address });
+                    self.out.dirty.insert(ip);
+                }
+                neighbour::Event::Set { ip, address, before: Some(old) } => {
+                    self.out.dirty.insert(ip);
+                    self.readdressed(now, ip, old, address);
+                }
+                neighbour::Event::Failed { ip } => self.unreachable(ip),
+                neighbour::Event::Gone { ip, address: Some(old), why } => {
+                    self.out.dirty.insert(ip);
+                    if why == Gone::Unanswered {
+                        self.unreachable(ip);
+                    }
+                    self.close_unneeded(now, old, reason);
+                    if why == Gone::Unanswered {
+                        // Perhaps it has only moved to another LID.
+                        self.at_paths().refresh(old.gid);
+                    }
+                }
+                neighbour::Event::Gone { address: None, .. } => {}
+            }
+        }
+        while let Some(probe) = self.neighbours.poll_transmit() {
+            let source = self.neighbours.tag(probe.ip).map_or(NOBODY, |tag| tag.source);
+            let source = self.still_ours(source);
+            self.ask(now, source, probe.ip, probe.to);
+        }
+        let counters = *self.neighbours.counters();
+        self.out.counters.neighbours_full = counters.table_full;
+        self.out.counters.neighbours_evicted = counters.evicted_unanswered + counters.evicted_unused;
+    }
+
+    /// A known neighbour has another address, or other flags.
+    fn readdressed(&mut self, now: Instant, ip: IpAddr, old: HardwareAddress, new: HardwareAddress) {
+        if old.is_same_as(new) {
+            self.with_conns(now, |conns| conns.allow_dials(now, new));
+            if !new.flags.has_rc() {
+                self.close_unneeded(now, new, CloseReason::AddressChanged);
+            }
+            return;
+        }
+        self.out.events.push_back(Event::NeighbourChanged { ip, old, new });
+        self.close_unneeded(now, old, CloseReason::AddressChanged);
+        let same_port = old.qpn == new.qpn || old.gid.id() == new.gid.id();
+        if old.gid != new.gid && same_port {
+            self.close_moved(now, old);
+        }
+        // Whoever got another queue pair may have got another LID too.
+        self.at_paths().refresh(new.gid);
+    }
+
+    fn unreachable(&mut self, ip: IpAddr) {
+        self.out.counters.neighbours_failed += 1;
+        self.out.events.push_back(Event::NeighbourUnreachable { ip });
     }
 
     /// Dials for every worker that sends to any neighbour: connected mode has begun.
     pub(super) fn dial_all(&mut self, now: Instant) {
-        let all: Vec<_> = self.neighbours.entries.keys().copied().collect();
+        let all: Vec<_> = self.neighbours.known().collect();
         for ip in all {
             self.dial_users(now, ip);
         }
     }
 
     /// Dials for each worker that sends to a neighbour.
-    fn dial_users(&mut self, now: Instant, ip: Ipv4Addr) {
-        let Some(entry) = self.neighbours.entries.get(&ip) else { return };
-        let Some(hardware) = entry.hardware else { return };
-        let users: Vec<_> = (0u8..)
-            .zip(&entry.users)
-            .filter(|(_, used)| used.is_some_and(|t| now.duration_since(t) <= REACHABLE))
-            .map(|(worker, _)| WorkerIndex(worker))
-            .collect();
+    fn dial_users(&mut self, now: Instant, ip: IpAddr) {
+        let Some(hardware) = self.neighbours.get(ip) else { return };
+        let Some(tag) = self.neighbours.tag(ip) else { return };
+        let users: Vec<_> = tag.users(now, REACHABLE).collect();
         for worker in users {
             self.with_conns(now, |conns| conns.dial(now, hardware, worker));
         }
     }
 
     /// A worker sends to a neighbour.
-    pub(super) fn used(&mut self, now: Instant, worker: WorkerIndex, ip: Ipv4Addr) {
-        let Some(entry) = self.neighbours.entries.get_mut(&ip) else { return };
-        let Some(user) = entry.users.get_mut(usize::from(worker.0)) else { return };
-        *user = Some(now);
-        entry.last_used = now;
-        let stale = entry.state == State::Stale;
-        if stale {
-            entry.state = State::Probe { tries: 0 };
+    pub(super) fn used(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr) {
+        if self.ground.address(worker).is_none() {
+            return;
         }
-        let hardware = entry.hardware;
-        self.neighbours.place(ip);
-        let Some(hardware) = hardware else { return };
-        if stale {
-            self.probe(now, ip);
-        }
+        let Some(tag) = self.neighbours.ageing().tag_mut(ip) else { return };
+        tag.used(now, worker);
+        self.neighbours.ageing().note_used(now, ip);
+        self.attend_neighbours(now, CloseReason::NeighbourGone);
+        let Some(hardware) = self.neighbours.get(ip) else { return };
         self.at_paths().want(now, hardware.gid);
         self.with_conns(now, |conns| conns.dial(now, hardware, worker));
     }
@@ -235,135 +266,60 @@ impl Link {
         }
         let suspects: Vec<_> = self.neighbours.at_address(peer).collect();
         for ip in suspects {
-            if let Some(entry) = self.neighbours.entries.get_mut(&ip)
-                && matches!(entry.state, State::Reachable | State::Stale)
-            {
-                entry.state = State::Probe { tries: TRIES - 1 };
-                self.probe(now, ip);
-            }
+            self.neighbours.ageing().suspect(now, ip);
         }
+        self.attend_neighbours(now, CloseReason::NeighbourGone);
     }
 
     /// What was confirmed before this moment is to be confirmed again: soon, and not all at once.
     pub(super) fn doubt_neighbours(&mut self, now: Instant) {
-        let known: Vec<_> = self
-            .neighbours
-            .entries
-            .iter()
-            .filter(|(_, entry)| entry.state == State::Reachable)
-            .map(|(ip, _)| *ip)
-            .collect();
-        for ip in known {
-            let delay = self.out.random.between(RETRY / 2, RETRY * 2);
-            self.out.timers.set(Timer::Neighbour(ip), now + delay);
-        }
+        let random = &mut self.out.random;
+        let (least, most) = (Duration::from_millis(500), Duration::from_secs(2));
+        self.neighbours.ageing().doubt_all(now, || random.between(least, most));
     }
 
     /// In whose name to ask. An address that has become a neighbour's own is not ours to speak for any more: asking in its
     /// name would teach the link a wrong way to it, so that nobody's is used (RFC 5227 2.1.1).
-    fn still_ours(&self, (worker, source): (WorkerIndex, Ipv4Addr)) -> (WorkerIndex, Ipv4Addr) {
-        match self.neighbour_hardware(source) {
+    fn still_ours(&self, (worker, source): Source) -> Source {
+        match self.neighbours.get(source) {
             None if self.ground.speaks => (worker, source),
-            _ => (worker, Ipv4Addr::UNSPECIFIED),
+            _ => (worker, NOBODY.1),
         }
     }
 
-    /// Asks a neighbour by unicast whether it is still there.
-    fn probe(&mut self, now: Instant, ip: Ipv4Addr) {
-        let Some(entry) = self.neighbours.entries.get_mut(&ip) else { return };
-        let (State::Probe { tries }, Some(hardware)) = (entry.state, entry.hardware) else { return };
-        entry.state = State::Probe { tries: tries.saturating_add(1) };
-        let source = entry.source;
-        self.out.timers.set(Timer::Neighbour(ip), now + RETRY);
-        let (worker, source) = self.still_ours(source);
-        if let Some(packet) = self.arp_request(worker, source, ip) {
-            self.at_paths().send_arp(now, worker, hardware.gid, hardware.qpn, packet);
-        }
-    }
-
-    /// The next step of a neighbour's ageing.
-    pub(super) fn neighbour_timeout(&mut self, now: Instant, ip: Ipv4Addr) {
-        let idle_limit = self.ground.settings.neighbour_idle;
-        let Some(entry) = self.neighbours.entries.get_mut(&ip) else { return };
-        let idle = now.duration_since(entry.last_used);
-        match entry.state {
-            State::Incomplete { tries } if tries < TRIES && self.ground.speaks => {
-                entry.state = State::Incomplete { tries: tries + 1 };
-                let source = entry.source;
-                self.out.timers.set(Timer::Neighbour(ip), now + RETRY);
-                let (worker, source) = self.still_ours(source);
-                self.ask_all(worker, source, ip);
-            }
-            State::Incomplete { .. } => {
-                entry.state = State::Failed;
-                self.out.timers.set(Timer::Neighbour(ip), now + HOLD);
-                self.out.counters.neighbours_failed += 1;
-                self.out.events.push_back(Event::NeighbourUnreachable { ip });
-            }
-            State::Reachable if idle < REACHABLE => {
-                entry.state = State::Probe { tries: 0 };
-                self.probe(now, ip);
-            }
-            State::Reachable => {
-                entry.state = State::Stale;
-                self.out.timers.set(Timer::Neighbour(ip), now + idle_limit.saturating_sub(idle));
-                self.neighbours.place(ip);
-            }
-            State::Stale if idle < idle_limit => {
-                self.out.timers.set(Timer::Neighbour(ip), now + (idle_limit - idle));
-            }
-            State::Stale | State::Failed => self.forget(now, ip, CloseReason::NeighbourGone),
-            State::Probe { tries } if tries < TRIES => self.probe(now, ip),
-            State::Probe { .. } => {
-                let gid = entry.hardware.map(|h| h.gid);
-                self.out.counters.neighbours_failed += 1;
-                self.out.events.push_back(Event::NeighbourUnreachable { ip });
-                self.forget(now, ip, CloseReason::NeighbourGone);
-                // Perhaps it has only moved to another LID.
-                if let Some(gid) = gid {
-                    self.at_paths().refresh(gid);
-                }
-            }
-        }
+    /// The neighbours grow older.
+    pub(super) fn neighbours_timeout(&mut self, now: Instant) {
+        let speaks = self.ground.speaks;
+        let ageing = self.neighbours.ageing();
+        ageing.insist(speaks);
+        ageing.handle_timeout(now);
+        self.attend_neighbours(now, CloseReason::NeighbourGone);
     }
 
     /// Somebody who knows, another gateway, told where a neighbour is: it is kept as one that nobody uses, with its path, and not
     /// asked for until somebody does. Then it is asked in nobody's name, so that nobody learns a wrong address for a host.
-    pub fn handle_told(&mut self, now: Instant, ip: Ipv4Addr, hardware: HardwareAddress) {
-        let deaf = !self.ground.up || self.ground.is_shutting_down();
+    pub fn handle_told(&mut self, now: Instant, ip: impl Into<IpAddr>, hardware: HardwareAddress) {
+        let ip = ip.into();
+        let deaf = !self.ground.is_at_work();
         if deaf || self.ground.is_own(hardware) || !is_host_address(hardware) || !is_host(ip) {
             return;
         }
-        if !self.neighbours.entries.contains_key(&ip) && !self.make_room(now) {
-            return;
-        }
-        self.enter(now, (WorkerIndex(0), Ipv4Addr::UNSPECIFIED), ip);
-        self.learn(now, ip, hardware);
-        let idle_limit = self.ground.settings.neighbour_idle;
-        if let Some(entry) = self.neighbours.entries.get_mut(&ip) {
-            (entry.state, entry.last_used) = (State::Stale, now);
-            entry.source = (WorkerIndex(0), Ipv4Addr::UNSPECIFIED);
-            self.out.timers.set(Timer::Neighbour(ip), now + idle_limit);
-        }
-    }
-
-    /// Drops a neighbour and what only it needed.
-    fn forget(&mut self, now: Instant, ip: Ipv4Addr, reason: CloseReason) {
-        let Some(entry) = self.neighbours.entries.remove(&ip) else { return };
-        self.out.timers.cancel(Timer::Neighbour(ip));
-        self.neighbours.order.remove(&(entry.place.0, entry.place.1, ip));
-        if let Some(hardware) = entry.hardware {
-            self.neighbours.by_address.remove(&(hardware.gid, hardware.qpn, ip));
-            self.out.dirty.insert(ip);
-            self.close_unneeded(now, hardware, reason);
+        if self.neighbours.ageing().tell(now, ip, hardware, Tag::new(NOBODY)) {
+            self.set_source(ip, NOBODY);
+            self.attend_neighbours(now, CloseReason::NeighbourGone);
+            self.at_paths().want(now, hardware.gid);
+            self.dial_users(now, ip);
+        } else {
+            self.attend_neighbours(now, CloseReason::NeighbourGone);
         }
     }
 
     /// Drops all neighbours.
     pub(super) fn forget_all(&mut self, now: Instant, reason: CloseReason) {
-        let all: Vec<_> = self.neighbours.entries.keys().copied().collect();
+        let all: Vec<_> = self.neighbours.iter().map(|info| info.ip).collect();
         for ip in all {
-            self.forget(now, ip, reason);
+            self.neighbours.ageing().forget(ip);
+            self.attend_neighbours(now, reason);
         }
     }
 
@@ -382,21 +338,17 @@ impl Link {
 
     /// There is no path to a port: what is known of neighbours there is of no use.
     pub(super) fn path_failed(&mut self, now: Instant, gid: Gid) {
-        if self.paths.get(gid).is_some() {
-            return;
-        }
         let behind: Vec<_> = self.neighbours.at_gid(gid).collect();
         for (_, ip) in behind {
-            self.out.counters.neighbours_failed += 1;
-            self.out.events.push_back(Event::NeighbourUnreachable { ip });
-            self.forget(now, ip, CloseReason::NeighbourGone);
+            self.unreachable(ip);
+            self.neighbours.ageing().forget(ip);
+            self.attend_neighbours(now, CloseReason::NeighbourGone);
         }
     }
 
     /// Every entry of the table has to be made anew.
     pub(super) fn republish_all(&mut self) {
-        let known = self.neighbours.entries.iter().filter(|(_, e)| e.hardware.is_some()).map(|(ip, _)| *ip);
-        self.out.dirty.extend(known);
+        self.out.dirty.extend(self.neighbours.known());
     }
 
     /// Entries of all neighbours with this address have to be made anew.
@@ -405,9 +357,8 @@ impl Link {
     }
 
     /// What workers shall know of a neighbour.
-    pub(super) fn table_entry(&self, ip: Ipv4Addr) -> NeighbourChange {
-        let known = self.neighbours.entries.get(&ip).and_then(|e| e.hardware);
-        let Some(hardware) = known else { return NeighbourChange::Remove(ip) };
+    pub(super) fn table_entry(&self, ip: IpAddr) -> NeighbourChange {
+        let Some(hardware) = self.neighbours.get(ip) else { return NeighbourChange::Remove(ip) };
         let ud = match (self.paths.get(hardware.gid), self.groups.qkey()) {
             (Some(path), Some(qkey)) => Some(self.ground.ud_destination(path, hardware.qpn, qkey)),
             _ => None,
@@ -426,19 +377,17 @@ impl Link {
     /// All neighbours.
     #[must_use]
     pub fn neighbours(&self, now: Instant) -> Vec<NeighbourInfo> {
+        let connections = |h| self.conns.rc_paths(&self.ground, h).iter().flatten().count();
         let mut all: Vec<_> = self
             .neighbours
-            .entries
             .iter()
-            .map(|(ip, e)| NeighbourInfo {
-                ip: *ip,
-                hardware: e.hardware,
-                state: e.state.name(),
-                dlid: e.hardware.and_then(|h| self.paths.get(h.gid)).map_or(0, |p| p.dlid.0),
-                connections: e
-                    .hardware
-                    .map_or(0, |h| self.conns.rc_paths(&self.ground, h).iter().flatten().count()),
-                idle_ms: now.duration_since(e.last_used).as_millis() as u64,
+            .map(|info| NeighbourInfo {
+                ip: info.ip,
+                hardware: info.address,
+                state: info.state,
+                dlid: info.address.and_then(|h| self.paths.get(h.gid)).map_or(0, |p| p.dlid.0),
+                connections: info.address.map_or(0, connections),
+                idle_ms: now.duration_since(info.since).as_millis() as u64,
             })
             .collect();
         all.sort_by_key(|n| n.ip);
@@ -450,16 +399,22 @@ impl Link {
 impl Link {
     /// The link-layer address of a neighbour that has answered.
     #[must_use]
-    pub fn neighbour_hardware(&self, ip: Ipv4Addr) -> Option<HardwareAddress> {
-        self.neighbours.entries.get(&ip)?.hardware
+    pub fn neighbour_hardware(&self, ip: impl Into<IpAddr>) -> Option<HardwareAddress> {
+        self.neighbours.get(ip.into())
     }
 
     /// Asks a neighbour that has answered before whether it is still there: one request by unicast, in the name of
     /// `source` at `worker`'s link-layer address. Its ageing goes on as it would have.
-    pub fn ask_neighbour(&mut self, now: Instant, worker: WorkerIndex, source: Ipv4Addr, ip: Ipv4Addr) {
-        let Some(hardware) = self.neighbour_hardware(ip) else { return };
-        if let Some(packet) = self.arp_request(worker, source, ip) {
-            self.at_paths().send_arp(now, worker, hardware.gid, hardware.qpn, packet);
+    pub fn ask_neighbour(
+        &mut self,
+        now: Instant,
+        worker: WorkerIndex,
+        source: impl Into<IpAddr>,
+        ip: impl Into<IpAddr>,
+    ) {
+        let ip = ip.into();
+        if let Some(hardware) = self.neighbours.get(ip) {
+            self.ask(now, (worker, source.into()), ip, Some(hardware));
         }
     }
 
@@ -469,48 +424,34 @@ impl Link {
         &mut self,
         now: Instant,
         worker: WorkerIndex,
-        source: Ipv4Addr,
+        source: impl Into<IpAddr>,
         hardware: HardwareAddress,
-        ip: Ipv4Addr,
+        ip: impl Into<IpAddr>,
     ) {
-        if !self.ground.up
-            || self.ground.is_shutting_down()
-            || !is_host_address(hardware)
-            || self.ground.is_own(hardware)
-        {
+        let ip = ip.into();
+        if !self.ground.is_at_work() || !is_host_address(hardware) || self.ground.is_own(hardware) {
             return;
         }
-        if is_host(ip) && (self.neighbours.entries.contains_key(&ip) || self.make_room(now)) {
-            self.enter(now, (worker, source), ip);
-            self.learn(now, ip, hardware);
+        if is_host(ip) {
+            self.learn(now, ip, hardware, (worker, source.into()));
         }
-    }
-
-    /// An entry for a neighbour of which nothing is known, if there is none.
-    fn enter(&mut self, now: Instant, source: (WorkerIndex, Ipv4Addr), ip: Ipv4Addr) {
-        let users = vec![None; self.ground.settings.workers.len()];
-        let state = State::Incomplete { tries: 1 };
-        let place = (Class::Unanswered, now);
-        let entry = Entry { hardware: None, state, source, last_used: now, users, place };
-        self.neighbours.entries.entry(ip).or_insert(entry);
-        self.neighbours.place(ip);
     }
 
     /// Forgets a neighbour: its address belongs to somebody who is not on this link.
-    pub fn forget_neighbour(&mut self, now: Instant, ip: Ipv4Addr) {
-        self.forget(now, ip, CloseReason::NeighbourGone);
+    pub fn forget_neighbour(&mut self, now: Instant, ip: impl Into<IpAddr>) {
+        self.neighbours.ageing().forget(ip.into());
+        self.attend_neighbours(now, CloseReason::NeighbourGone);
     }
 
     /// True while a connection of a worker's to a neighbour is being made.
     #[must_use]
-    pub fn is_dialling(&self, ip: Ipv4Addr, worker: WorkerIndex) -> bool {
-        let Some(peer) = self.neighbour_hardware(ip) else { return false };
-        self.conns.is_dialling(peer, worker)
+    pub fn is_dialling(&self, ip: impl Into<IpAddr>, worker: WorkerIndex) -> bool {
+        self.neighbours.get(ip.into()).is_some_and(|peer| self.conns.is_dialling(peer, worker))
     }
 
     /// A neighbour at the other end of a connection.
     #[must_use]
-    pub fn neighbour_behind(&self, qpn: Qpn) -> Option<Ipv4Addr> {
+    pub fn neighbour_behind(&self, qpn: Qpn) -> Option<IpAddr> {
         self.neighbours.at_address(self.conns.behind(qpn)?).next()
     }
 
@@ -562,7 +503,7 @@ impl Link {
 
     /// Tells in bulk what a worker has seen in use, about once a second: its passive queue pairs that received, and the
     /// neighbours that it sent to. The latter also at once, with a rate limit, where [`super::Neighbour::dial`] is set.
-    pub fn handle_used(&mut self, now: Instant, worker: WorkerIndex, received: &[Qpn], sent: &[Ipv4Addr]) {
+    pub fn handle_used(&mut self, now: Instant, worker: WorkerIndex, received: &[Qpn], sent: &[IpAddr]) {
         self.with_conns(now, |conns| conns.received(now, received));
         for ip in sent {
             self.used(now, worker, *ip);

@@ -63,7 +63,7 @@ impl Link {
         let mut link = Self {
             groups: Groups::default(),
             paths: Paths::default(),
-            neighbours: NeighbourMap::new(now),
+            neighbours: NeighbourMap::new(now, &settings),
             conns: Connections::new(index),
             out: Outbox::new(settings.seed),
             ground: Ground::new(settings),
@@ -102,7 +102,7 @@ impl Link {
     /// When [`Link::handle_timeout`] wants to be called, if nothing else happens before.
     #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.out.timers.next()
+        self.out.timers.next().into_iter().chain(self.neighbours.poll_timeout()).min()
     }
 
     // -- its parts at work, with all that they need lent to them
@@ -151,10 +151,10 @@ impl Link {
 
     /// Lets time pass.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        self.neighbours_timeout(now);
         while let Some(timer) = self.out.timers.expired(now) {
             match timer {
                 Timer::Group(ip) => self.at_groups().timeout(ip),
-                Timer::Neighbour(ip) => self.neighbour_timeout(now, ip),
                 Timer::Conn(key) => self.with_conns(now, |conns| conns.timeout(now, key)),
                 Timer::Dial(gid, qpn, worker) => self.dial_timeout(now, (gid, qpn), worker),
                 Timer::PassiveExpiry => self.with_conns(now, |conns| conns.expire_passive(now)),
@@ -192,6 +192,7 @@ impl Link {
         own.rnr_retry = settings.rnr_retry;
         own.passive_idle = settings.passive_idle.min(LONGEST);
         own.neighbour_idle = settings.neighbour_idle.min(LONGEST);
+        self.neighbours.follow(&self.ground.settings);
         // The time of the next one to go may be another.
         self.with_conns(now, |conns| conns.expire_passive(now));
         Ok(())

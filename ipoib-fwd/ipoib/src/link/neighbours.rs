@@ -1,118 +1,174 @@
-//! Neighbours: from IPv4 address to link-layer address, learned by ARP, aged like a kernel's.
+//! The neighbours of a link: their common life ([`crate::neighbour`]), and what only InfiniBand knows of them: who of them is at which
+//! link-layer address, which worker sends to whom, and in whose name each is asked.
 
-use std::collections::{BTreeSet, HashMap};
-use std::net::Ipv4Addr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
+use ib_wire::ipoib::HardwareAddress;
 use ib_wire::{Gid, Qpn};
 
-use super::settings::WorkerIndex;
+use super::settings::{LinkSettings, WorkerIndex};
 use crate::bucket::Bucket;
-use ib_wire::ipoib::HardwareAddress;
+use crate::neighbour::{Ageing, Event, HostCounters, Idle, Info, Probe, Rules};
 
 /// A confirmed address is taken for good for this long.
 pub(super) const REACHABLE: Duration = Duration::from_secs(30);
-/// Between two requests for one address.
-pub(super) const RETRY: Duration = Duration::from_secs(1);
-/// Requests before an address is given up.
-pub(super) const TRIES: u8 = 3;
 /// How long a failed address is remembered as such.
-pub(super) const HOLD: Duration = Duration::from_secs(3);
+const HOLD: Duration = Duration::from_secs(3);
 /// New addresses asked for: so many at once, and so many a second.
-pub(super) const NEW_BURST: u32 = 256;
-pub(super) const NEW_PER_SECOND: u32 = 1024;
+const NEW_BURST: u32 = 256;
+const NEW_PER_SECOND: u32 = 1024;
 /// Requests and announcements by broadcast that the owner may have sent: a host that has taken another gateway's place announces many
 /// addresses at once.
-pub(super) const ASKED_BURST: u32 = 4096;
-pub(super) const ASKED_PER_SECOND: u32 = 1024;
+const ASKED_BURST: u32 = 4096;
+const ASKED_PER_SECOND: u32 = 1024;
 
-/// What is known about a neighbour's address.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum State {
-    /// Asked by broadcast, so many times; no answer yet.
-    Incomplete { tries: u8 },
-    /// Confirmed less than half a minute ago.
-    Reachable,
-    /// Not confirmed for a while, and not in use.
-    Stale,
-    /// In use and asked by unicast, so many times.
-    Probe { tries: u8 },
-    /// No answer came; kept for a moment so that it is not asked again at once.
-    Failed,
-}
+/// On whose behalf: an address of ours, and the worker whose link-layer address it has.
+pub(super) type Source = (WorkerIndex, IpAddr);
 
-impl State {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Incomplete { .. } => "incomplete",
-            Self::Reachable => "reachable",
-            Self::Stale => "stale",
-            Self::Probe { .. } => "probe",
-            Self::Failed => "failed",
-        }
-    }
-}
+pub(super) const NOBODY: Source = (WorkerIndex(0), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
 
-/// Who makes room for whom in a full table: the lower for the higher, and for its like.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Class {
-    /// Has not answered.
-    Unanswered,
-    /// No worker sends to it.
-    Unused,
-    /// Carries traffic.
-    Used,
-}
-
-/// One neighbour.
+/// What the link keeps of a neighbour.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) hardware: Option<HardwareAddress>,
-    pub(super) state: State,
-    /// On whose behalf it is asked for: an address of ours and the worker whose link-layer address it has.
-    pub(super) source: (WorkerIndex, Ipv4Addr),
-    pub(super) last_used: Instant,
+pub(super) struct Tag {
+    /// On whose behalf it is asked for.
+    pub(super) source: Source,
     /// When each worker last sent to it.
     pub(super) users: Vec<Option<Instant>>,
-    /// Its place in the order of eviction.
-    pub(super) place: (Class, Instant),
 }
 
-impl Entry {
-    /// Who it makes room for, by what is known of it now.
-    pub(super) fn class(&self) -> Class {
-        match (self.hardware, self.state) {
-            (None, _) => Class::Unanswered,
-            (Some(_), State::Stale) => Class::Unused,
-            (Some(_), _) if self.users.iter().any(Option::is_some) => Class::Used,
-            (Some(_), _) => Class::Unused,
+impl Tag {
+    pub(super) const fn new(source: Source) -> Self {
+        Self { source, users: Vec::new() }
+    }
+
+    /// A worker sends to it.
+    pub(super) fn used(&mut self, now: Instant, worker: WorkerIndex) {
+        let at = usize::from(worker.0);
+        if self.users.len() <= at {
+            self.users.resize(at + 1, None);
         }
+        if let Some(user) = self.users.get_mut(at) {
+            *user = Some(now);
+        }
+    }
+
+    /// The workers that sent to it within `within` before `now`.
+    pub(super) fn users(&self, now: Instant, within: Duration) -> impl Iterator<Item = WorkerIndex> {
+        let recent = move |used: &Option<Instant>| used.is_some_and(|at| now.duration_since(at) <= within);
+        (0u8..).zip(&self.users).filter(move |(_, used)| recent(used)).map(|(worker, _)| WorkerIndex(worker))
     }
 }
 
-/// All neighbours.
+/// The lowest and the highest address: the ends of a range over all.
+const FIRST: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+const LAST: IpAddr = IpAddr::V6(Ipv6Addr::from_bits(u128::MAX));
+
+/// All neighbours of a link.
 #[derive(Debug)]
 pub(super) struct NeighbourMap {
-    pub(super) entries: HashMap<Ipv4Addr, Entry>,
+    ageing: Ageing<HardwareAddress, Tag>,
     /// Which neighbours have which link-layer address.
-    pub(super) by_address: BTreeSet<(Gid, Qpn, Ipv4Addr)>,
-    /// Who makes room first.
-    pub(super) order: BTreeSet<(Class, Instant, Ipv4Addr)>,
+    by_address: BTreeSet<(Gid, Qpn, IpAddr)>,
     /// New addresses asked for.
-    pub(super) new: Bucket,
+    new: Bucket,
     /// Requests by broadcast on others' behalf, of which nothing is remembered.
-    pub(super) asked: Bucket,
+    asked: Bucket,
+}
+
+fn rules(settings: &LinkSettings) -> Rules {
+    Rules {
+        reachable: REACHABLE,
+        idle: Idle::SinceUse(settings.neighbour_idle),
+        failed: HOLD,
+        last_to_all: false,
+        most: settings.max_neighbours,
+        // New ones are limited by time.
+        most_asked: usize::MAX,
+        most_unused_each: u32::MAX,
+    }
 }
 
 impl NeighbourMap {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(super) fn new(now: Instant, settings: &LinkSettings) -> Self {
         Self {
-            entries: HashMap::new(),
+            ageing: Ageing::new(settings.seed.rotate_left(16), rules(settings)),
             by_address: BTreeSet::new(),
-            order: BTreeSet::new(),
             new: Bucket::new(now, NEW_BURST, NEW_PER_SECOND),
             asked: Bucket::new(now, ASKED_BURST, ASKED_PER_SECOND),
         }
+    }
+
+    /// The settings are others.
+    pub(super) fn follow(&mut self, settings: &LinkSettings) {
+        *self.ageing.rules_mut() = rules(settings);
+    }
+
+    /// The machine itself. What it has to say is taken before anything else is asked of this map ([`Self::poll_event`]).
+    pub(super) const fn ageing(&mut self) -> &mut Ageing<HardwareAddress, Tag> {
+        &mut self.ageing
+    }
+
+    /// True if one more new address may be asked for now.
+    pub(super) fn may_ask_new(&mut self, now: Instant) -> bool {
+        self.new.take(now)
+    }
+
+    /// True if one more request may be broadcast now.
+    pub(super) fn may_broadcast(&mut self, now: Instant) -> bool {
+        self.asked.take(now)
+    }
+
+    pub(super) fn poll_event(&mut self) -> Option<Event<HardwareAddress>> {
+        let event = self.ageing.poll_event()?;
+        match event {
+            Event::Set { ip, address, before } => {
+                if let Some(old) = before {
+                    self.by_address.remove(&(old.gid, old.qpn, ip));
+                }
+                self.by_address.insert((address.gid, address.qpn, ip));
+            }
+            Event::Gone { ip, address: Some(old), .. } => {
+                self.by_address.remove(&(old.gid, old.qpn, ip));
+            }
+            Event::Gone { address: None, .. } | Event::Failed { .. } => {}
+        }
+        Some(event)
+    }
+
+    pub(super) fn poll_transmit(&mut self) -> Option<Probe<HardwareAddress>> {
+        self.ageing.poll_transmit()
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.ageing.poll_timeout()
+    }
+
+    pub(super) const fn counters(&self) -> &HostCounters {
+        self.ageing.counters()
+    }
+
+    /// The link-layer address of a neighbour that has answered.
+    pub(super) fn get(&self, ip: IpAddr) -> Option<HardwareAddress> {
+        self.ageing.get(ip)
+    }
+
+    pub(super) fn contains(&self, ip: IpAddr) -> bool {
+        self.ageing.contains(ip)
+    }
+
+    pub(super) fn tag(&self, ip: IpAddr) -> Option<&Tag> {
+        self.ageing.tag(ip)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Info<HardwareAddress>> {
+        self.ageing.iter()
+    }
+
+    /// All that have answered.
+    pub(super) fn known(&self) -> impl Iterator<Item = IpAddr> {
+        self.by_address.iter().map(|(_, _, ip)| *ip)
     }
 
     /// True if a neighbour's port has this GID.
@@ -121,17 +177,14 @@ impl NeighbourMap {
     }
 
     /// The neighbours behind a port.
-    pub(super) fn at_gid(&self, gid: Gid) -> impl Iterator<Item = (Qpn, Ipv4Addr)> {
-        let from = (gid, Qpn::new(0), Ipv4Addr::UNSPECIFIED);
-        let to = (gid, Qpn::new(Qpn::MASK), Ipv4Addr::BROADCAST);
-        self.by_address.range(from..=to).map(|(_, qpn, ip)| (*qpn, *ip))
+    pub(super) fn at_gid(&self, gid: Gid) -> impl Iterator<Item = (Qpn, IpAddr)> {
+        let range = (gid, Qpn::new(0), FIRST)..=(gid, Qpn::new(Qpn::MASK), LAST);
+        self.by_address.range(range).map(|(_, qpn, ip)| (*qpn, *ip))
     }
 
     /// The neighbours with this link-layer address.
-    pub(super) fn at_address(&self, address: HardwareAddress) -> impl Iterator<Item = Ipv4Addr> {
-        let from = (address.gid, address.qpn, Ipv4Addr::UNSPECIFIED);
-        let to = (address.gid, address.qpn, Ipv4Addr::BROADCAST);
-        self.by_address.range(from..=to).map(|(_, _, ip)| *ip)
+    pub(super) fn at_address(&self, at: HardwareAddress) -> impl Iterator<Item = IpAddr> {
+        self.by_address.range((at.gid, at.qpn, FIRST)..=(at.gid, at.qpn, LAST)).map(|(_, _, ip)| *ip)
     }
 
     /// True if `worker` sent to a neighbour with this address within `within` before `now`.
@@ -142,34 +195,20 @@ impl NeighbourMap {
         now: Instant,
         within: Duration,
     ) -> bool {
-        self.at_address(address).any(|ip| {
-            let used = self.entries.get(&ip).and_then(|e| *e.users.get(usize::from(worker.0))?);
-            used.is_some_and(|t| now.duration_since(t) <= within)
-        })
+        let used = |ip| self.tag(ip).is_some_and(|tag| tag.users(now, within).any(|w| w == worker));
+        self.at_address(address).any(used)
     }
 
-    /// The flags that neighbours with this address have announced.
+    /// True if a neighbour with this address has announced connected mode.
     pub(super) fn accepts_rc(&self, address: HardwareAddress) -> bool {
-        self.at_address(address)
-            .filter_map(|ip| self.entries.get(&ip)?.hardware)
-            .any(|hardware| hardware.flags.has_rc())
-    }
-
-    /// Puts a neighbour where it belongs in the order of eviction, after anything about it has changed.
-    pub(super) fn place(&mut self, ip: Ipv4Addr) {
-        let Some(entry) = self.entries.get_mut(&ip) else { return };
-        let now = (entry.class(), entry.last_used);
-        let before = std::mem::replace(&mut entry.place, now);
-        if before != now {
-            self.order.remove(&(before.0, before.1, ip));
-        }
-        self.order.insert((now.0, now.1, ip));
+        self.at_address(address).filter_map(|ip| self.get(ip)).any(|hardware| hardware.flags.has_rc())
     }
 }
 
 /// True if one host can have the address.
-pub(super) const fn is_host(ip: Ipv4Addr) -> bool {
-    !ip.is_unspecified() && !ip.is_multicast() && !ip.is_broadcast() && !ip.is_loopback()
+pub(super) const fn is_host(ip: IpAddr) -> bool {
+    let everybody = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
+    !everybody && !ip.is_unspecified() && !ip.is_multicast() && !ip.is_loopback()
 }
 
 /// True if a host's interface can have the link-layer address.

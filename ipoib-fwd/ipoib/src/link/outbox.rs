@@ -1,7 +1,7 @@
 //! What the parts of a link give out: actions, events, requests, deadlines, counts, what is to be published. Lent to them to fill.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use ib_wire::ipoib::HardwareAddress;
 use ib_wire::{Gid, Lid};
@@ -47,7 +47,7 @@ pub(super) struct Outbox {
     pub(super) random: Random,
     pub(super) counters: LinkCounters,
     /// Neighbours whose table entry has to be made anew.
-    pub(super) dirty: BTreeSet<Ipv4Addr>,
+    pub(super) dirty: BTreeSet<IpAddr>,
     /// The link's state has to be published anew.
     pub(super) state_dirty: bool,
     /// The last publication, and the last that all workers have taken up.

@@ -1,6 +1,6 @@
 //! What a link shows of itself: lists for the control socket, counters.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ib_wire::{Gid, Qpn};
 use serde::{Serialize, Serializer};
@@ -71,7 +71,7 @@ pub struct ConnectionInfo {
     #[serde(serialize_with = "display_qpn")]
     pub qpn: Option<Qpn>,
     /// The neighbour that it leads to; passive ones are known by the link-layer address only.
-    pub ip: Option<Ipv4Addr>,
+    pub ip: Option<IpAddr>,
     /// The peer's link-layer address.
     #[serde(serialize_with = "display")]
     pub peer: HardwareAddress,
@@ -87,7 +87,7 @@ pub struct ConnectionInfo {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct NeighbourInfo {
     /// Its IP address.
-    pub ip: Ipv4Addr,
+    pub ip: IpAddr,
     /// Its link-layer address, if known.
     #[serde(serialize_with = "display_address")]
     pub hardware: Option<HardwareAddress>,
@@ -167,6 +167,8 @@ pub struct LinkCounters {
     pub arp_invalid: u64,
     /// ARP packets not sent because a path's queue was full or the path does not exist.
     pub arp_dropped: u64,
+    /// Questions and answers about IPv6 addresses: neighbour discovery is not spoken.
+    pub unspoken: u64,
     /// Requests and announcements by broadcast that a rate limit held back.
     pub requests_limited: u64,
     /// Requests to resolve that a rate limit held back.

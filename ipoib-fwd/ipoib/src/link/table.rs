@@ -5,7 +5,7 @@
 //! of what its device prepared from that.
 
 use std::hash::BuildHasher;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
@@ -28,7 +28,7 @@ pub struct RcPath {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Neighbour<D = UdDestination> {
     /// Its IP address.
-    pub ip: Ipv4Addr,
+    pub ip: IpAddr,
     /// Its link-layer address.
     pub hardware: HardwareAddress,
     /// Where datagrams go; `None` while the path is looked up.
@@ -79,13 +79,13 @@ pub enum NeighbourChange<D = UdDestination> {
     /// The neighbour is new or changed.
     Set(Neighbour<D>),
     /// There is no such neighbour any more.
-    Remove(Ipv4Addr),
+    Remove(IpAddr),
 }
 
 impl<D> NeighbourChange<D> {
     /// Which neighbour.
     #[must_use]
-    pub const fn ip(&self) -> Ipv4Addr {
+    pub const fn ip(&self) -> IpAddr {
         match self {
             Self::Set(n) => n.ip,
             Self::Remove(ip) => *ip,
@@ -110,13 +110,18 @@ impl<D> Default for Neighbours<D> {
 }
 
 impl<D> Neighbours<D> {
-    fn shard_of(ip: Ipv4Addr) -> usize {
-        FixedState::with_seed(0).hash_one(u32::from(ip)) as usize % SHARDS
+    fn shard_of(ip: IpAddr) -> usize {
+        let hash = match ip {
+            IpAddr::V4(ip) => FixedState::with_seed(0).hash_one(ip.to_bits()),
+            IpAddr::V6(ip) => FixedState::with_seed(0).hash_one(ip.to_bits()),
+        };
+        hash as usize % SHARDS
     }
 
     /// The neighbour with this address. Allocates nothing.
     #[must_use]
-    pub fn get(&self, ip: Ipv4Addr) -> Option<&Neighbour<D>> {
+    pub fn get(&self, ip: impl Into<IpAddr>) -> Option<&Neighbour<D>> {
+        let ip = ip.into();
         let shard = self.shards.get(Self::shard_of(ip))?;
         shard.iter().find(|n| n.ip == ip).map(Arc::as_ref)
     }
@@ -176,9 +181,13 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
+    fn v4(ip: u32) -> IpAddr {
+        std::net::Ipv4Addr::from_bits(ip).into()
+    }
+
     fn neighbour(ip: u32, qpn: u32) -> Neighbour<u32> {
         let hardware = HardwareAddress { flags: AddressFlags::NONE, qpn: Qpn::new(qpn), gid: Gid::ZERO };
-        Neighbour { ip: ip.into(), hardware, ud: Some(qpn), rc: vec![None, None], dial: false }
+        Neighbour { ip: v4(ip), hardware, ud: Some(qpn), rc: vec![None, None], dial: false }
     }
 
     proptest! {
@@ -193,14 +202,14 @@ mod tests {
                     NeighbourChange::Set(neighbour(ip, qpn))
                 } else {
                     model.remove(&ip);
-                    NeighbourChange::Remove(ip.into())
+                    NeighbourChange::Remove(v4(ip))
                 };
                 table = table.with([change]);
                 for (t, m) in [&before, &(table.clone(), model.clone())] {
                     prop_assert_eq!(t.len(), m.len());
                     prop_assert_eq!(t.iter().count(), m.len());
                     for ip in 0..64 {
-                        prop_assert_eq!(t.get(ip.into()).and_then(|n| n.ud), m.get(&ip).copied());
+                        prop_assert_eq!(t.get(v4(ip)).and_then(|n| n.ud), m.get(&ip).copied());
                     }
                 }
             }
@@ -215,7 +224,7 @@ mod tests {
         let copied = full.shards.iter().zip(&next.shards).filter(|(a, b)| !Arc::ptr_eq(a, b)).count();
         assert_eq!(copied, 1);
         assert!(full.shards.iter().all(|s| s.len() < 48), "the hash spreads");
-        assert_eq!(full.get(7.into()).and_then(|n| n.ud), Some(7));
-        assert_eq!(next.get(7.into()).and_then(|n| n.ud), Some(8));
+        assert_eq!(full.get(v4(7)).and_then(|n| n.ud), Some(7));
+        assert_eq!(next.get(v4(7)).and_then(|n| n.ud), Some(8));
     }
 }

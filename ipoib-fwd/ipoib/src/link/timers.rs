@@ -14,8 +14,6 @@ use super::settings::WorkerIndex;
 pub(super) enum Timer {
     /// A group's next attempt to join.
     Group(Ipv4Addr),
-    /// A neighbour's next step of ageing.
-    Neighbour(Ipv4Addr),
     /// A step of a connection that is bounded in time.
     Conn(ConnKey),
     /// The next dial of a peer from a worker.

@@ -38,7 +38,7 @@ fn who_goes_makes_room_for_who_comes() {
     let mut t: Draft<()> = Draft::new(3, Settings::new(GATEWAY_MAC), 2, 1);
     let set = |n: u32| {
         NeighbourChange::Set(Neighbour {
-            ip: Ipv4Addr::from(n),
+            ip: Ipv4Addr::from(n).into(),
             hardware: ib_wire::ipoib::HardwareAddress::default(),
             ud: Some(()),
             rc: Vec::new(),
@@ -46,7 +46,7 @@ fn who_goes_makes_room_for_who_comes() {
         })
     };
     assert_eq!(t.apply(&[set(5), set(9)]), 0);
-    assert_eq!(t.apply(&[set(1), NeighbourChange::Remove(9.into())]), 0);
+    assert_eq!(t.apply(&[set(1), NeighbourChange::Remove(Ipv4Addr::from_bits(9).into())]), 0);
     assert!(t.table().ib(1.into()).is_some() && t.table().ib(9.into()).is_none());
     assert_eq!(t.apply(&[set(2), set(3)]), 2);
 }

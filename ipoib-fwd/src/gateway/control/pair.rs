@@ -217,7 +217,7 @@ impl<B: Backend> GatewayControl<B> {
     fn play(&mut self, now: Instant, at: SegmentIndex, role: Role) {
         let (duty, link, _) = parts!(self, at);
         let known = link.neighbours(now);
-        let known = known.iter().filter(|n| n.hardware.is_some()).map(|n| IpAddr::V4(n.ip));
+        let known = known.iter().filter(|n| n.hardware.is_some()).map(|n| n.ip);
         duty.segment.set_role(now, role_of(role), known);
         link.speak(role == Role::Forwarding);
     }
@@ -278,9 +278,11 @@ fn known_hosts(now: Instant, segment: &Segment<Mbuf>, link: &Link) -> Vec<Neighb
     let ethernet =
         segment.hosts().filter_map(|host| Some(Neighbour { ip: host.ip, place: Place::Ethernet(host.mac?) }));
     let mut known: Vec<Neighbour> = ethernet.collect();
-    known.extend(link.neighbours(now).into_iter().filter_map(|host| {
-        Some(Neighbour { ip: IpAddr::V4(host.ip), place: Place::InfiniBand(host.hardware?) })
-    }));
+    known.extend(
+        link.neighbours(now)
+            .into_iter()
+            .filter_map(|host| Some(Neighbour { ip: host.ip, place: Place::InfiniBand(host.hardware?) })),
+    );
     known
 }
 

@@ -1,6 +1,6 @@
 //! What comes to a segment, and what it wants done. It decides; this carries.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::time::Instant;
 
 use ib_wire::Qpn;
@@ -139,9 +139,9 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    fn release(&mut self, now: Instant, at: SegmentIndex, reachable: Vec<Ipv4Addr>) {
+    fn release(&mut self, now: Instant, at: SegmentIndex, reachable: Vec<IpAddr>) {
         let (duty, link, _) = parts!(self, at);
-        duty.segment.handle_published(now, link, reachable.into_iter().map(IpAddr::V4));
+        duty.segment.handle_published(now, link, reachable);
     }
 
     pub(super) fn pass_time(&mut self, now: Instant) {
@@ -199,6 +199,7 @@ impl<B: Backend> GatewayControl<B> {
         }
         // A link knows its own queue pairs, and ignores those of others.
         if !sent.is_empty() || !received.is_empty() {
+            let sent: Vec<IpAddr> = sent.into_iter().map(IpAddr::V4).collect();
             link.handle_used(now, worker, received, &sent);
         }
     }

@@ -28,7 +28,7 @@ fn a_packet_goes_when_the_path_is_published_and_not_before() {
     // It has answered, and its path is being looked up.
     w.fabric.neighbours.insert(I1.into(), (hardware(1), false));
     w.publish(I1);
-    let event = ipoib::link::Event::NeighbourResolved { ip: I1, hardware: hardware(1) };
+    let event = ipoib::link::Event::NeighbourResolved { ip: I1.into(), hardware: hardware(1) };
     w.segment.handle_link_event(w.now, &mut w.fabric, &event);
     w.pass(ms(500));
     assert_eq!(w.outputs(), []);
@@ -96,7 +96,7 @@ fn those_that_nobody_answers_for_are_dropped_and_few_wait() {
         cold_frame(&mut w);
     }
     assert_eq!(w.outputs(), [(); 2].map(|()| Output::Drop(DropReason::NeighbourQueueFull, 1)));
-    let unreachable = ipoib::link::Event::NeighbourUnreachable { ip: I1 };
+    let unreachable = ipoib::link::Event::NeighbourUnreachable { ip: I1.into() };
     w.segment.handle_link_event(w.now, &mut w.fabric, &unreachable);
     assert_eq!(w.outputs(), [Output::Drop(DropReason::NeighbourUnresolved, PER_DESTINATION as u64)]);
     cold_frame(&mut w);

@@ -2,13 +2,14 @@
 
 use super::*;
 use crate::forward::MAX_NEIGHBOURS;
-use crate::segment::hosts::{HostEvent, Hosts, Probe};
+use crate::segment::hosts::{self, Hosts};
 use crate::segment::worker_of;
+use ipoib::neighbour::{Event as HostEvent, Gone, Probe};
 
 const HOST: IpAddr = IpAddr::V4(E1);
 
 fn table() -> (Hosts, Instant) {
-    (Hosts::new(1, Ageing::default()), Instant::now())
+    (hosts::table(1, Ageing::default()), Instant::now())
 }
 
 fn pass(table: &mut Hosts, now: Instant) {
@@ -28,7 +29,7 @@ fn mac(n: u32) -> MacAddress {
 #[test]
 fn who_does_not_answer_three_probes_is_gone() {
     let (mut t, mut now) = table();
-    assert!(t.resolve(now, HOST));
+    assert!(t.resolve(now, HOST, ()));
     let mut probes = 0;
     for _ in 0..5 {
         probes += std::iter::from_fn(|| t.poll_transmit()).count();
@@ -36,7 +37,7 @@ fn who_does_not_answer_three_probes_is_gone() {
         pass(&mut t, now);
     }
     assert_eq!(probes, 3);
-    assert_eq!(t.poll_event(), Some(HostEvent::Gone { ip: HOST }));
+    assert_eq!(t.poll_event(), Some(HostEvent::Gone { ip: HOST, address: None, why: Gone::Unanswered }));
     assert_eq!((t.len(), t.poll_timeout()), (0, None));
 }
 
@@ -44,41 +45,45 @@ fn who_does_not_answer_three_probes_is_gone() {
 fn a_used_neighbour_is_probed_and_an_unused_one_forgotten() {
     let (mut t, start) = table();
     let nobody = IpAddr::V4(E2);
-    t.learn(start, HOST, E1_MAC);
-    t.learn(start, nobody, E1_MAC);
+    t.learn(start, HOST, E1_MAC, ());
+    t.learn(start, nobody, E1_MAC, ());
     while t.poll_event().is_some() {}
     t.note_used(start, HOST);
     pass(&mut t, start + secs(30));
-    assert_eq!(t.poll_transmit(), Some(Probe { ip: HOST, to: E1_MAC }));
+    assert_eq!(t.poll_transmit(), Some(Probe { ip: HOST, to: Some(E1_MAC) }));
     assert_eq!(t.poll_transmit(), None);
-    t.learn(start + secs(30), HOST, E1_MAC);
+    t.learn(start + secs(30), HOST, E1_MAC, ());
     assert_eq!(t.poll_event(), None, "a refresh is no change");
     pass(&mut t, start + secs(59));
     assert_eq!(t.poll_transmit(), None);
     pass(&mut t, start + secs(90));
-    assert_eq!(t.poll_event(), Some(HostEvent::Gone { ip: nobody }));
+    assert_eq!(
+        t.poll_event(),
+        Some(HostEvent::Gone { ip: nobody, address: Some(E1_MAC), why: Gone::Unused })
+    );
     // Stale by now; traffic brings the question back.
     t.note_used(start + secs(91), HOST);
-    assert_eq!(t.poll_transmit(), Some(Probe { ip: HOST, to: E1_MAC }));
+    assert_eq!(t.poll_transmit(), Some(Probe { ip: HOST, to: Some(E1_MAC) }));
 }
 
 #[test]
 fn a_new_address_is_told_and_a_move_forgets() {
     let (mut t, now) = table();
-    t.learn(now, HOST, E1_MAC);
-    t.learn(now, HOST, E2_MAC);
+    t.learn(now, HOST, E1_MAC, ());
+    t.learn(now, HOST, E2_MAC, ());
     t.forget(HOST);
     let events: Vec<_> = std::iter::from_fn(|| t.poll_event()).collect();
-    let set = |mac| HostEvent::Set { ip: HOST, mac };
-    assert_eq!(events, [set(E1_MAC), set(E2_MAC), HostEvent::Gone { ip: HOST }]);
+    let set = |address, before| HostEvent::Set { ip: HOST, address, before };
+    let gone = HostEvent::Gone { ip: HOST, address: Some(E2_MAC), why: Gone::Forgotten };
+    assert_eq!(events, [set(E1_MAC, None), set(E2_MAC, Some(E1_MAC)), gone]);
     assert_eq!(t.get(HOST), None);
 }
 
 #[test]
 fn a_scan_pushes_out_older_questions_and_nobody_who_is_there() {
     let (mut t, now) = table();
-    t.learn(now, HOST, E1_MAC);
-    assert!((0..10_000).all(|i| t.resolve(now + ms(i.into()), ip(i))));
+    t.learn(now, HOST, E1_MAC, ());
+    assert!((0..10_000).all(|i| t.resolve(now + ms(i.into()), ip(i), ())));
     assert_eq!((t.len(), t.get(HOST)), (513, Some(E1_MAC)));
     assert_eq!(t.counters().evicted_unanswered, 10_000 - 512);
     assert!(t.contains(ip(9_999)) && !t.contains(ip(0)), "the oldest has had its time");
@@ -88,13 +93,13 @@ fn a_scan_pushes_out_older_questions_and_nobody_who_is_there() {
 fn a_storm_of_senders_takes_no_room_from_hosts_with_traffic() {
     let (mut t, start) = table();
     for i in 0..100 {
-        t.learn(start, ip(i), mac(i));
+        t.learn(start, ip(i), mac(i), ());
         t.note_used(start, ip(i));
     }
     // Faster than anything ages.
     for i in 1_000..21_000 {
         let now = start + Duration::from_micros(u64::from(i) * 100);
-        assert!(t.learn(now, ip(i), mac(i)), "{i}");
+        assert!(t.learn(now, ip(i), mac(i), ()), "{i}");
         if i % 1_000 == 0 {
             (0..100).for_each(|used| t.note_used(now, ip(used)));
         }
@@ -104,29 +109,29 @@ fn a_storm_of_senders_takes_no_room_from_hosts_with_traffic() {
     assert_eq!(t.counters().evicted_unused, 20_000 - (MAX_NEIGHBOURS as u64 - 100));
     // A new host still finds room, by asking and by being asked for.
     let now = start + secs(3);
-    assert!(t.learn(now, HOST, E1_MAC) && t.resolve(now, IpAddr::V4(E2)));
+    assert!(t.learn(now, HOST, E1_MAC, ()) && t.resolve(now, IpAddr::V4(E2), ()));
 }
 
 #[test]
 fn hosts_with_traffic_make_room_for_nobody() {
     let (mut t, now) = table();
     for i in 0..MAX_NEIGHBOURS as u32 {
-        assert!(t.learn(now, ip(i), mac(i)));
+        assert!(t.learn(now, ip(i), mac(i), ()));
         t.note_used(now, ip(i));
     }
-    assert!(!t.learn(now, HOST, E1_MAC) && !t.resolve(now, HOST));
+    assert!(!t.learn(now, HOST, E1_MAC, ()) && !t.resolve(now, HOST, ()));
     assert_eq!(t.counters().table_full, 2);
 }
 
 #[test]
 fn one_sender_names_so_many_hosts_unless_they_were_asked_for() {
     let (mut t, now) = table();
-    assert_eq!((0..1_000).filter(|i| t.learn(now, ip(*i), E1_MAC)).count(), 256);
+    assert_eq!((0..1_000).filter(|i| t.learn(now, ip(*i), E1_MAC, ())).count(), 256);
     assert_eq!(t.counters().sender_limited, 744);
-    assert!(t.resolve(now, HOST) && t.learn(now, HOST, E1_MAC), "its answer is welcome");
-    assert!(t.learn(now, IpAddr::V4(E2), E2_MAC), "others are not concerned");
+    assert!(t.resolve(now, HOST, ()) && t.learn(now, HOST, E1_MAC, ()), "its answer is welcome");
+    assert!(t.learn(now, IpAddr::V4(E2), E2_MAC, ()), "others are not concerned");
     t.forget(ip(0));
-    assert!(t.learn(now, ip(2_000), E1_MAC));
+    assert!(t.learn(now, ip(2_000), E1_MAC, ()));
 }
 
 #[test]

@@ -14,7 +14,7 @@ mod steps;
 mod tests;
 
 use std::collections::{HashMap, VecDeque};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use hca::{RcSlot, RcToReceive, RcToSend};
@@ -211,7 +211,7 @@ impl Connections {
     pub(in crate::link) fn list(
         &self,
         now: Instant,
-        ip: impl Fn(HardwareAddress) -> Option<Ipv4Addr>,
+        ip: impl Fn(HardwareAddress) -> Option<IpAddr>,
     ) -> Vec<ConnectionInfo> {
         let mut all: Vec<_> = self
             .map

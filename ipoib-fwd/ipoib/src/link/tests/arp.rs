@@ -113,7 +113,7 @@ fn nobody_answers() {
     }
     assert_eq!(f.nodes[0].link.counters().resolve_limited, 9);
     f.run(secs(4));
-    assert!(f.nodes[0].events.contains(&Event::NeighbourUnreachable { ip }));
+    assert!(f.nodes[0].events.contains(&Event::NeighbourUnreachable { ip: ip.into() }));
     assert_eq!(f.nodes[0].link.counters().arp_requests_sent, 3);
     f.run(secs(10));
     assert!(f.nodes[0].link.neighbours(f.now).is_empty());
@@ -151,7 +151,7 @@ fn a_peer_that_vanishes_is_unreachable() {
         f.use_by(0, 0, 1);
         f.run(secs(10));
     }
-    assert!(f.nodes[0].events.contains(&Event::NeighbourUnreachable { ip: b }));
+    assert!(f.nodes[0].events.contains(&Event::NeighbourUnreachable { ip: b.into() }));
     assert!(f.nodes[0].table.get(b).is_none());
 }
 

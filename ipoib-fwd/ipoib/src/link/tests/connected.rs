@@ -131,7 +131,7 @@ fn addresses_of_one_peer_share_a_connection() {
         &from,
         ib_wire::ipoib::Arp::request(peer, second, own_ip),
     );
-    f.nodes[0].link.handle_used(now, WorkerIndex(0), &[], &[second]);
+    f.nodes[0].link.handle_used(now, WorkerIndex(0), &[], &[second.into()]);
     f.run(ms(100));
     assert_eq!(f.nodes[0].live(false), 1);
     let first = f.nodes[0].table.get(f.nodes[1].ip).and_then(|n| n.rc(0));
@@ -297,7 +297,7 @@ fn another_queue_pair_of_the_peer_replaces_path_and_connection() {
     f.nodes[n].link.announce(now, WorkerIndex(0), ip);
     f.run(secs(1));
     let new = f.address(n, 0);
-    let changed = Event::NeighbourChanged { ip, old, new };
+    let changed = Event::NeighbourChanged { ip: ip.into(), old, new };
     assert!(f.nodes[0].events.contains(&changed));
     f.use_by(0, 0, n);
     f.run(secs(12));

@@ -597,7 +597,7 @@ impl Fabric {
     /// A worker sends to another node.
     pub(super) fn use_by(&mut self, from: usize, worker: u8, to: usize) {
         let (target, now) = (self.nodes[to].ip, self.now);
-        self.nodes[from].link.handle_used(now, WorkerIndex(worker), &[], &[target]);
+        self.nodes[from].link.handle_used(now, WorkerIndex(worker), &[], &[target.into()]);
     }
 
     /// Every node's worker tells that its passive connections have received.

@@ -344,7 +344,7 @@ impl World {
             machine.resolve(now, WorkerIndex(0), ip(from, link), ip(to, link));
             self.run(Duration::from_millis(100));
             let machine = self.nodes[from].port.link_mut(LinkIndex(link)).expect("link");
-            machine.handle_used(self.now, WorkerIndex(0), &[], &[ip(to, link)]);
+            machine.handle_used(self.now, WorkerIndex(0), &[], &[ip(to, link).into()]);
             self.run(Duration::from_millis(100));
         }
     }

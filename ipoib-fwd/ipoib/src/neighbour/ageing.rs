@@ -1,0 +1,517 @@
+//! The life of a link's neighbours: learnt, aged, asked again, and bounded (RFC 1122 2.3.2.1, RFC 4861 7.3 in spirit).
+//!
+//! ```text
+//!            resolve              heard                confirmed age out
+//!  (unknown) ───────> Incomplete ───────> Reachable ─────────────────────> Stale
+//!                      │ no answer          ▲   ▲  heard                     │ used
+//!                      ▼                    │   └────────────── Probing <────┘
+//!                    Failed                 └────────────────────┘ │ no answer
+//!                      │ a moment                                  ▼
+//!                      └────> Gone <── unused for long, Stale ─── Gone
+//! ```
+//!
+//! A full table makes room by class: who never answered goes first, then whom no worker sends to, the longest unused
+//! before the others. Who carries traffic makes room for nobody. Every step costs the logarithm of the table's size at most.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::Hash;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use foldhash::fast::FixedState;
+use serde::Serialize;
+
+/// Time between two questions.
+const RETRY: Duration = Duration::from_secs(1);
+/// Questions before a neighbour counts as gone.
+const TRIES: u8 = 3;
+
+/// How long an entry that nobody uses is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Idle {
+    /// For so long after its last use.
+    SinceUse(Duration),
+    /// For so long after what was heard of it is no longer taken for true.
+    SinceStale(Duration),
+}
+
+/// What a link's table is like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rules {
+    /// How long what was heard is taken for true.
+    pub reachable: Duration,
+    /// How long an entry that nobody uses is kept after that.
+    pub idle: Idle,
+    /// How long an address that has not answered is remembered as such; zero = not at all.
+    pub failed: Duration,
+    /// The last question before a neighbour is given up goes to all: it may have another card.
+    pub last_to_all: bool,
+    /// Most neighbours.
+    pub most: usize,
+    /// Most neighbours that are being asked for at once: a scan of the subnet must not push out those that are there.
+    pub most_asked: usize,
+    /// Most neighbours without traffic that are known by one link-layer address and were not asked for.
+    pub most_unused_each: u32,
+}
+
+/// What befell a table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct HostCounters {
+    /// Hosts that had not answered yet and made room for others.
+    pub evicted_unanswered: u64,
+    /// Hosts without traffic that made room for others.
+    pub evicted_unused: u64,
+    /// Hosts for which there was no room.
+    pub table_full: u64,
+    /// Hosts that were not learnt because their sender names too many.
+    pub sender_limited: u64,
+}
+
+/// A question to ask.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Probe<A> {
+    /// Whom to ask for.
+    pub ip: IpAddr,
+    /// The link-layer address known so far; all hosts if there is none.
+    pub to: Option<A>,
+}
+
+/// Why a neighbour is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Gone {
+    /// It does not answer.
+    Unanswered,
+    /// Nobody has used it for long.
+    Unused,
+    /// Others needed the room.
+    Evicted,
+    /// It was to be forgotten.
+    Forgotten,
+}
+
+/// What happened to a neighbour.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event<A> {
+    /// It is known, or has another address now.
+    Set {
+        /// Which.
+        ip: IpAddr,
+        /// Its link-layer address.
+        address: A,
+        /// The one before.
+        before: Option<A>,
+    },
+    /// It has not answered, which is remembered for a moment.
+    Failed {
+        /// Which.
+        ip: IpAddr,
+    },
+    /// It is gone.
+    Gone {
+        /// Which.
+        ip: IpAddr,
+        /// Its link-layer address, if it had answered.
+        address: Option<A>,
+        /// Why.
+        why: Gone,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Asked of all, so many times.
+    Incomplete { tries: u8 },
+    /// Confirmed not long ago.
+    Reachable,
+    /// Not confirmed for a while, and not in use.
+    Stale,
+    /// In use and asked, so many times.
+    Probing { tries: u8 },
+    /// No answer came; not to be asked again at once.
+    Failed,
+}
+
+/// Who makes room for whom: the lower for the higher, and for its like.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Class {
+    /// Has not answered.
+    Unanswered,
+    /// No worker sends to it.
+    Unused,
+    /// Carries traffic.
+    Used,
+}
+
+#[derive(Clone, Debug)]
+struct Entry<A, T> {
+    address: Option<A>,
+    state: State,
+    /// When the state's time is over.
+    due: Instant,
+    /// A worker sent to it since it was last confirmed.
+    used: bool,
+    class: Class,
+    /// When it was last used, or first known.
+    since: Instant,
+    tag: T,
+}
+
+/// A neighbour, as control sockets show it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Info<A> {
+    /// Its IP address.
+    pub ip: IpAddr,
+    /// Its link-layer address, if it has answered.
+    pub address: Option<A>,
+    /// Name of the state that it is in.
+    pub state: &'static str,
+    /// When it was last used, or first known.
+    pub since: Instant,
+}
+
+/// The table. `A` is a link-layer address, `T` what the link keeps of each neighbour.
+#[derive(Debug)]
+pub struct Ageing<A, T = ()> {
+    rules: Rules,
+    /// Who has not answered is asked again.
+    insists: bool,
+    entries: HashMap<IpAddr, Entry<A, T>, FixedState>,
+    due: BTreeSet<(Instant, IpAddr)>,
+    /// Who makes room first.
+    order: BTreeSet<(Class, Instant, IpAddr)>,
+    /// Unused hosts by link-layer address.
+    unused: HashMap<A, u32, FixedState>,
+    unanswered: usize,
+    probes: VecDeque<Probe<A>>,
+    events: VecDeque<Event<A>>,
+    counters: HostCounters,
+}
+
+impl<A: Copy + Eq + Hash, T> Ageing<A, T> {
+    /// An empty table; `seed` is drawn at start: the network must not know which addresses collide.
+    #[must_use]
+    pub fn new(seed: u64, rules: Rules) -> Self {
+        Self {
+            rules,
+            insists: true,
+            entries: HashMap::with_hasher(FixedState::with_seed(seed)),
+            due: BTreeSet::new(),
+            order: BTreeSet::new(),
+            unused: HashMap::with_hasher(FixedState::with_seed(seed.rotate_left(17))),
+            unanswered: 0,
+            probes: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: HostCounters::default(),
+        }
+    }
+
+    /// The rules, to change them: they count for what comes.
+    pub const fn rules_mut(&mut self) -> &mut Rules {
+        &mut self.rules
+    }
+
+    /// Whether who has not answered is asked again.
+    pub const fn insist(&mut self, insists: bool) {
+        self.insists = insists;
+    }
+
+    // -- what it knows
+
+    /// The link-layer address of a neighbour that has answered.
+    #[must_use]
+    pub fn get(&self, ip: IpAddr) -> Option<A> {
+        self.entries.get(&ip)?.address
+    }
+
+    /// True if a neighbour is known or asked for.
+    #[must_use]
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        self.entries.contains_key(&ip)
+    }
+
+    /// What the link keeps of a neighbour.
+    #[must_use]
+    pub fn tag(&self, ip: IpAddr) -> Option<&T> {
+        Some(&self.entries.get(&ip)?.tag)
+    }
+
+    /// The same, to change it.
+    pub fn tag_mut(&mut self, ip: IpAddr) -> Option<&mut T> {
+        Some(&mut self.entries.get_mut(&ip)?.tag)
+    }
+
+    /// How many are known or asked for.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True if there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Counters.
+    #[must_use]
+    pub const fn counters(&self) -> &HostCounters {
+        &self.counters
+    }
+
+    /// All of them, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = Info<A>> {
+        self.entries.iter().map(|(ip, entry)| Info {
+            ip: *ip,
+            address: entry.address,
+            state: match entry.state {
+                State::Incomplete { .. } => "incomplete",
+                State::Reachable => "reachable",
+                State::Stale => "stale",
+                State::Probing { .. } => "probing",
+                State::Failed => "failed",
+            },
+            since: entry.since,
+        })
+    }
+
+    // -- what it is told
+
+    /// A neighbour told its address, already validated. False if there is no room for it. Whom nobody asked for is learnt within
+    /// limits, with `tag`.
+    pub fn learn(&mut self, now: Instant, ip: IpAddr, address: A, tag: T) -> bool {
+        let due = now + self.rules.reachable;
+        if let Some(mut entry) = self.take(ip) {
+            let before = entry.address.replace(address);
+            (entry.state, entry.due, entry.used) = (State::Reachable, due, false);
+            if before.is_none() {
+                // Traffic asked for it.
+                (entry.class, entry.since) = (Class::Used, now);
+            }
+            self.put(ip, entry);
+            if before != Some(address) {
+                self.events.push_back(Event::Set { ip, address, before });
+            }
+            return true;
+        }
+        if self.unused.get(&address).is_some_and(|n| *n >= self.rules.most_unused_each) {
+            self.counters.sender_limited += 1;
+            return false;
+        }
+        if !self.make_room() {
+            return false;
+        }
+        let (state, class) = (State::Reachable, Class::Unused);
+        let entry = Entry { address: Some(address), state, due, used: false, class, since: now, tag };
+        self.put(ip, entry);
+        self.events.push_back(Event::Set { ip, address, before: None });
+        true
+    }
+
+    /// Somebody who knows told where a neighbour is: it is kept as one that nobody uses, and not asked for until somebody does.
+    pub fn tell(&mut self, now: Instant, ip: IpAddr, address: A, tag: T) -> bool {
+        if !self.learn(now, ip, address, tag) {
+            return false;
+        }
+        if let Some(mut entry) = self.take(ip) {
+            (entry.state, entry.class, entry.since) = (State::Stale, Class::Unused, now);
+            entry.due = self.stale_until(now, now);
+            self.put(ip, entry);
+        }
+        true
+    }
+
+    /// Asks for a neighbour that is not known; does nothing if it is known or asked for already. False if there is no room.
+    pub fn resolve(&mut self, now: Instant, ip: IpAddr, tag: T) -> bool {
+        if self.entries.contains_key(&ip) {
+            return true;
+        }
+        // Of those that are asked for, the oldest has had the most time to answer.
+        if self.unanswered >= self.rules.most_asked {
+            self.evict_first();
+        }
+        if !self.make_room() {
+            return false;
+        }
+        let (state, class) = (State::Incomplete { tries: 1 }, Class::Unanswered);
+        self.put(ip, Entry { address: None, state, due: now + RETRY, used: true, class, since: now, tag });
+        self.probes.push_back(Probe { ip, to: None });
+        true
+    }
+
+    /// A worker sent to this neighbour since that was last asked.
+    pub fn note_used(&mut self, now: Instant, ip: IpAddr) {
+        let Some(mut entry) = self.take(ip) else { return };
+        entry.used = true;
+        if let Some(to) = entry.address {
+            (entry.class, entry.since) = (Class::Used, now);
+            if entry.state == State::Stale {
+                (entry.state, entry.due) = (State::Probing { tries: 1 }, now + RETRY);
+                self.probes.push_back(Probe { ip, to: Some(to) });
+            }
+        }
+        self.put(ip, entry);
+    }
+
+    /// Perhaps a neighbour is not there any more: it is asked once, and gone without an answer.
+    pub fn suspect(&mut self, now: Instant, ip: IpAddr) {
+        let Some(mut entry) = self.take(ip) else { return };
+        if matches!(entry.state, State::Reachable | State::Stale) {
+            (entry.state, entry.due) = (State::Probing { tries: TRIES }, now + RETRY);
+            self.probes.push_back(Probe { ip, to: entry.address });
+        }
+        self.put(ip, entry);
+    }
+
+    /// What was confirmed is to be confirmed again, each after a `delay`.
+    pub fn doubt_all(&mut self, now: Instant, mut delay: impl FnMut() -> Duration) {
+        let known: Vec<_> =
+            self.entries.iter().filter(|(_, e)| e.state == State::Reachable).map(|(ip, _)| *ip).collect();
+        for ip in known {
+            if let Some(mut entry) = self.take(ip) {
+                entry.due = now + delay();
+                self.put(ip, entry);
+            }
+        }
+    }
+
+    /// It is no neighbour of this link any more.
+    pub fn forget(&mut self, ip: IpAddr) {
+        self.remove(ip, Gone::Forgotten);
+    }
+
+    // -- what it wants
+
+    /// The next question to ask.
+    pub fn poll_transmit(&mut self) -> Option<Probe<A>> {
+        self.probes.pop_front()
+    }
+
+    /// What happened next.
+    pub fn poll_event(&mut self) -> Option<Event<A>> {
+        self.events.pop_front()
+    }
+
+    /// When [`Self::handle_timeout`] wants to be called.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.due.first().map(|(due, _)| *due)
+    }
+
+    /// Lets time pass.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some((_, ip)) = self.due.first().copied().filter(|(due, _)| *due <= now) {
+            let Some(mut entry) = self.take(ip) else { return };
+            let in_use = entry.used || now.duration_since(entry.since) < self.rules.reachable;
+            let ask = match entry.state {
+                State::Incomplete { tries } if tries < TRIES && self.insists => {
+                    entry.state = State::Incomplete { tries: tries + 1 };
+                    None
+                }
+                State::Incomplete { .. } if !self.rules.failed.is_zero() => {
+                    (entry.state, entry.due) = (State::Failed, now + self.rules.failed);
+                    self.put(ip, entry);
+                    self.events.push_back(Event::Failed { ip });
+                    continue;
+                }
+                State::Probing { tries } if tries < TRIES => {
+                    entry.state = State::Probing { tries: tries + 1 };
+                    entry.address.filter(|_| tries + 1 < TRIES || !self.rules.last_to_all)
+                }
+                State::Reachable if in_use => {
+                    entry.state = State::Probing { tries: 1 };
+                    entry.address
+                }
+                State::Reachable => {
+                    (entry.state, entry.class) = (State::Stale, Class::Unused);
+                    entry.due = self.stale_until(now, entry.since);
+                    self.put(ip, entry);
+                    continue;
+                }
+                // The rules may be others by now.
+                State::Stale
+                    if matches!(self.rules.idle, Idle::SinceUse(_))
+                        && self.stale_until(now, entry.since) > now =>
+                {
+                    entry.due = self.stale_until(now, entry.since);
+                    self.put(ip, entry);
+                    continue;
+                }
+                State::Stale | State::Failed => {
+                    self.events.push_back(Event::Gone { ip, address: entry.address, why: Gone::Unused });
+                    continue;
+                }
+                State::Incomplete { .. } | State::Probing { .. } => {
+                    self.events.push_back(Event::Gone { ip, address: entry.address, why: Gone::Unanswered });
+                    continue;
+                }
+            };
+            entry.due = now + RETRY;
+            self.probes.push_back(Probe { ip, to: ask });
+            self.put(ip, entry);
+        }
+    }
+
+    // -- its indices
+
+    fn stale_until(&self, now: Instant, since: Instant) -> Instant {
+        match self.rules.idle {
+            Idle::SinceUse(idle) => (since + idle).max(now),
+            Idle::SinceStale(idle) => now + idle,
+        }
+    }
+
+    /// Sees to it that there is room for one more.
+    fn make_room(&mut self) -> bool {
+        if self.entries.len() < self.rules.most {
+            return true;
+        }
+        if self.order.first().is_none_or(|(first, ..)| *first > Class::Unused) {
+            self.counters.table_full += 1;
+            return false;
+        }
+        self.evict_first();
+        true
+    }
+
+    fn evict_first(&mut self) {
+        let Some((class, _, ip)) = self.order.first().copied() else { return };
+        match class {
+            Class::Unanswered => self.counters.evicted_unanswered += 1,
+            Class::Unused | Class::Used => self.counters.evicted_unused += 1,
+        }
+        self.remove(ip, Gone::Evicted);
+    }
+
+    fn remove(&mut self, ip: IpAddr, why: Gone) {
+        if let Some(entry) = self.take(ip) {
+            self.events.push_back(Event::Gone { ip, address: entry.address, why });
+        }
+    }
+
+    /// Takes an entry out of all indices; [`Self::put`] brings it back.
+    fn take(&mut self, ip: IpAddr) -> Option<Entry<A, T>> {
+        let entry = self.entries.remove(&ip)?;
+        self.due.remove(&(entry.due, ip));
+        self.order.remove(&(entry.class, entry.since, ip));
+        self.unanswered -= usize::from(entry.class == Class::Unanswered);
+        if let (Class::Unused, Some(address)) = (entry.class, entry.address)
+            && let Some(n) = self.unused.get_mut(&address)
+        {
+            *n -= 1;
+            if *n == 0 {
+                self.unused.remove(&address);
+            }
+        }
+        Some(entry)
+    }
+
+    fn put(&mut self, ip: IpAddr, entry: Entry<A, T>) {
+        self.due.insert((entry.due, ip));
+        self.order.insert((entry.class, entry.since, ip));
+        self.unanswered += usize::from(entry.class == Class::Unanswered);
+        if let (Class::Unused, Some(address)) = (entry.class, entry.address) {
+            *self.unused.entry(address).or_default() += 1;
+        }
+        self.entries.insert(ip, entry);
+    }
+}

@@ -1,0 +1,10 @@
+//! Neighbours: who has which link-layer address, whatever the link. Without I/O; keyed by IP address of either family.
+//!
+//! [`Ageing`] is the life of all neighbours of one link, InfiniBand's and Ethernet's alike. [`Question`] is what resolution asks, by the
+//! protocol of the address's family.
+
+mod ageing;
+mod question;
+
+pub use ageing::{Ageing, Event, Gone, HostCounters, Idle, Info, Probe, Rules};
+pub use question::Question;
