@@ -3,19 +3,19 @@
 use crate::error::ConfigError;
 use crate::settings::{Config, MAX_BUFFERS};
 
-/// Connections of a worker whose send requests are counted as all outstanding at the same time. What more stalled hosts
-/// hold is not counted.
-const FULL_CONNECTIONS: u32 = 32;
+/// Send requests of all connections of a worker that are counted as outstanding at the same time. The queues refuse what more
+/// stalled hosts would hold.
+const FULL_SENDS: u32 = 8192;
 /// Packets that wait for an address or a connection, of all segments together.
 pub const PARKED_PACKETS: u32 = 256;
 /// Announcements and answers of the control lcore on their way to a worker.
 const MESSAGES: u32 = 512;
-/// Send requests of all connections of a worker for which a completion queue has room.
-const COMPLETIONS: u32 = 1 << 19;
-/// Send requests of a connection for which there is room when all slots of a worker are in use.
-const COMPLETIONS_EACH: u32 = 128;
-/// Deepest send queue of a connection that nobody asked for.
-const SEND_DEPTH: u32 = 256;
+/// Send requests for which the rings of all connections of a worker have room. They are never all full at once: the queues
+/// refuse what there are no completions or buffers for.
+const PROMISED: u32 = 1 << 20;
+/// Deepest send queue of a connection that nobody asked for. TCP to one host fills what is there, and what a full queue
+/// refuses is lost: with 256 that were 10 % of the demo's frames.
+const SEND_DEPTH: u32 = 1024;
 
 /// Packet buffers by what may hold them, all workers together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,15 +84,10 @@ impl Config {
     #[must_use]
     pub fn connection_send_depth(&self, workers: u32) -> u32 {
         self.infiniband.connection_send_depth.unwrap_or_else(|| {
-            let room = self.send_room(workers) / self.connection_share(workers).active;
+            let room = PROMISED / self.connection_share(workers).active;
             // A ring has a power of two of entries.
             1 << room.clamp(1, SEND_DEPTH).ilog2()
         })
-    }
-
-    /// Send requests of all connections of a worker that can be completed.
-    fn send_room(&self, workers: u32) -> u32 {
-        COMPLETIONS.min(self.connection_share(workers).both() * COMPLETIONS_EACH)
     }
 
     /// What may hold buffers with `workers` workers.
@@ -108,10 +103,10 @@ impl Config {
             + devices.saturating_mul(ib.srq_depth.saturating_mul(message))
             // A worker's datagram queue pairs share their receives.
             + devices.saturating_mul(ib.ud_receive_depth);
-        let full = self.connection_share(workers).active.min(FULL_CONNECTIONS);
+        let rings = self.connection_share(workers).active.saturating_mul(self.connection_send_depth(workers));
         let sends = ethernet * u32::from(self.ethernet.tx_descriptors)
             + segments * ib.ud_send_depth * frame
-            + full * self.connection_send_depth(workers) * frame;
+            + rings.min(FULL_SENDS) * frame;
         let mut budget = Budget {
             receives: receives.saturating_mul(workers),
             sends: sends.saturating_mul(workers),
@@ -167,18 +162,18 @@ impl Config {
             });
         }
         let share = self.connection_share(workers);
-        let (room, depth) = (self.send_room(workers), self.connection_send_depth(workers));
-        if u64::from(share.active) * u64::from(depth.next_power_of_two()) > u64::from(room) {
+        let depth = self.connection_send_depth(workers);
+        if u64::from(share.active) * u64::from(depth.next_power_of_two()) > u64::from(PROMISED) {
             return Err(ConfigError::Promise {
                 key: "infiniband.connection-send-depth",
                 what: format!(
-                    "{} connections of a worker with {depth} send requests each are more than the {room} for which \
-                     there are completions",
+                    "{} connections of a worker with {depth} send requests each are more than the {PROMISED} that \
+                     all rings may have together",
                     share.active
                 ),
                 remedy: format!(
                     "write at most {}, make max-connections smaller, or give the gateway more workers",
-                    1 << (room / share.active).max(4).ilog2()
+                    1 << (PROMISED / share.active).max(4).ilog2()
                 ),
             });
         }

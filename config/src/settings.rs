@@ -127,7 +127,7 @@ section! {
         /// worker has an equal share, rounded up.
         pub max_connections: u32 = 4096 => 2..=65_535, Restart;
         /// Send requests of a connection that the gateway opens. What a slow host does not take beyond that is dropped. Without
-        /// it as many as max-connections leave room for, at most 256.
+        /// it as many as max-connections leave room for, at most 1024.
         pub connection_send_depth: Option<u32> = None => 4..=8192, Restart, "128";
         /// How often a connection sends again after a timeout or a sequence error. Linux has 0.
         pub retry_count: u8 = 0 => 0..=7, Live;

@@ -6,8 +6,7 @@ fn counted_buffers_cover_every_queue() {
     assert_eq!(config.segments_per_message(), 16);
     let one = config.budget(1);
     assert_eq!(one.receives, 1024 + 512 * 16 + 512);
-    // Thirty-two connections with all their sends outstanding.
-    assert_eq!(one.sends, 1024 + 512 + 32 * 256);
+    assert_eq!(one.sends, 1024 + 512 + 8192);
     assert_eq!(one.parked, 256 * (1 + 16));
     let others = one.receives + one.sends + one.parked + one.messages + one.caches;
     assert_eq!(one.total(), others + one.reserve);
@@ -22,7 +21,8 @@ fn counted_buffers_cover_every_queue() {
 fn stalled_connections_leave_the_receive_queues_what_they_need() {
     let config = Config::default();
     let budget = config.budget(1);
-    let stalled = 17 * config.connection_send_depth(1);
+    // The queues let them have no more.
+    let stalled = (17 * config.connection_send_depth(1)).min(8192);
     let full = budget.receives + budget.parked + budget.messages + budget.caches;
     assert!(full + 1024 + 512 + stalled + budget.reserve <= config.buffers_needed(1));
     // The share is the operator's choice.
@@ -69,7 +69,7 @@ fn what_cannot_be_held_is_refused() {
     assert_eq!(check("", 1), Ok(()));
     // As many as asked for, though with shorter queues.
     for (connections, workers, depth) in
-        [(2, 1, 256), (4096, 1, 256), (8000, 1, 128), (65_535, 1, 16), (65_535, 8, 128)]
+        [(2, 1, 1024), (4096, 1, 512), (8000, 1, 256), (65_535, 1, 32), (65_535, 8, 256)]
     {
         let text = format!("[infiniband]\nmax-connections = {connections}\n");
         assert_eq!(check(&text, workers), Ok(()));
@@ -78,13 +78,13 @@ fn what_cannot_be_held_is_refused() {
     assert_eq!(
         check("[infiniband]\nconnection-send-depth = 1024\n", 1).unwrap_err(),
         "infiniband.connection-send-depth: 2048 connections of a worker with 1024 send requests each are more than the \
-         524288 for which there are completions; write at most 256, make max-connections smaller, or give the gateway more \
+         1048576 that all rings may have together; write at most 512, make max-connections smaller, or give the gateway more \
          workers"
     );
     assert_eq!(
         check("[infiniband]\nmax-connections = 65535\nconnection-send-depth = 100\n", 1).unwrap_err(),
         "infiniband.connection-send-depth: 32767 connections of a worker with 100 send requests each are more than the \
-         524288 for which there are completions; write at most 16, make max-connections smaller, or give the gateway more \
+         1048576 that all rings may have together; write at most 32, make max-connections smaller, or give the gateway more \
          workers"
     );
     assert_eq!(

@@ -47,7 +47,7 @@ impl<K: Copy + Eq + Hash, N: Clone> Shards<K, N> {
         (hash >> SHARD_SHIFT) as usize & (self.shards.len() - 1)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn get(&self, key: K) -> Option<(NeighbourIndex, &N)> {
         let hash = self.hash.hash_one(key);
         let shard = self.shards.get(self.shard_of(hash))?;

@@ -96,7 +96,8 @@ impl<P: Packet> SendSide<P> {
 
     /// Posts `buf` by `post`, which is told the entry's flags and how many segments there are. `head` is the length of what
     /// goes before the data, in units of 16 bytes. `scarce` asks for a completion whatever else. One WQEBB is kept back for the drain request.
-    #[inline]
+    // One caller a kind of queue pair: a call would hand over a closure and a result through memory.
+    #[inline(always)]
     pub(super) fn post(
         &mut self,
         buf: P,
