@@ -196,4 +196,3 @@ class Hosts(ibwire.Intruder):
             self.closed += 1
             local = int.from_bytes(body[4:8], "big")
             self.manage_connection(DREP, struct.pack(">II", local, sender), tid)
-

@@ -234,6 +234,7 @@ def check_thousands(lab):
             return {"ok": False, **figures, "rejected": [dict(h.rejected) for h in crowd],
                     "closed": sum(h.closed for h in crowd), "drops": lab.ctl("stats")["drops"],
                     "link": lab.ctl("links")["link_counters"]}
+
         # Out by the gateway's connections, and back by those of the hosts.
         def answer(hosts):
             def took(n, packet):

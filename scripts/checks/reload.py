@@ -318,7 +318,8 @@ def check_live(lab):
     links = lab.ctl("links")
     rows = {row["segment"]: row for row in links["segments"]}
     big = run("ping", "-n", "-c", 1, "-W", 1, "-M", "do", "-s", 1450, ETH_IP, netns=IB100, check=False).stdout
-    result = {"answer": answer, "modes": [rows[OFFICE]["mode"], rows[STORAGE]["mode"]], "cpu": [round(before - begin, 2), round(after - before, 2)],
+    result = {"answer": answer, "modes": [rows[OFFICE]["mode"], rows[STORAGE]["mode"]],
+              "cpu": [round(before - begin, 2), round(after - before, 2)],
               "rates": sum(l.startswith("to IB: RC ") for l in lab.gateway.text().splitlines()),
               "silent": lab.gateway.text().count(" INFO reload: ") == told, "too_big": "mtu" in big.lower() or "needed" in big.lower(),
               "pings": ping(ETH100, IB_IP, 56)["ok"] and ping(IB, ETH_IP, 1400)["ok"]}
@@ -351,7 +352,8 @@ def refusals(lab):
         ("segment_twice", None, (office, storage, storage.replace("100", "101").replace("0x8064", "0x8065")), 'name = "storage"',
          ("two segments are called `storage`", "another name")),
         ("vlan_twice", None, (office, storage, segment(BACKUP, vlan=100)), "vlan = 100", ("VLAN 100", "another vlan")),
-        ("pkey_twice", None, (office, storage, segment(BACKUP, pkey=0x8064)), "pkey = 0x8064", ("already that of `storage`", "another pkey")),
+        ("pkey_twice", None, (office, storage, segment(BACKUP, pkey=0x8064)), "pkey = 0x8064",
+         ("already that of `storage`", "another pkey")),
         ("limited_pkey", None, (office, storage, segment(BACKUP, pkey=0x00C8)), "pkey = 0xc8", ("limited", "write 0x80c8")),
         ("no_port", None, (office, storage, segment(BACKUP, more="port = 2\n")), "port = 2", ("no port 2", "count from 1")),
         ("other_ethernet", None, (office.replace("pkey", 'ethernet = "net_null7"\npkey'),
