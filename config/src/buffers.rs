@@ -72,6 +72,12 @@ impl Config {
         (u32::from(self.infiniband.receive_mtu) + 4).div_ceil(self.buffers.data_room.into())
     }
 
+    /// Buffers that one Ethernet frame takes at most.
+    #[must_use]
+    pub fn segments_per_frame(&self) -> u32 {
+        (u32::from(self.ethernet.mtu) + 22).div_ceil(self.buffers.data_room.into())
+    }
+
     /// What a worker of `workers` gets of `max-connections`.
     #[must_use]
     pub fn connection_share(&self, workers: u32) -> ConnectionShare {
@@ -97,7 +103,7 @@ impl Config {
         let segments = u32::try_from(self.segments.len()).unwrap_or(u32::MAX);
         let (ethernet, devices) = (count(self.ethernet_ports()), count(self.devices()));
         // A frame in buffers: an Ethernet receive takes one after the other.
-        let frame = (u32::from(self.ethernet.mtu) + 22).div_ceil(self.buffers.data_room.into());
+        let frame = self.segments_per_frame();
         let message = self.segments_per_message();
         let receives = ethernet * u32::from(self.ethernet.rx_descriptors)
             + devices.saturating_mul(ib.srq_depth.saturating_mul(message))

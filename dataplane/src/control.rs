@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
@@ -55,20 +56,44 @@ pub enum ControlError {
     Telemetry(#[from] TelemetryError),
 }
 
-/// Runs a controller until it is done. SIGINT and SIGTERM stop it; a second one ends the wait for a clean stop.
-/// SIGHUP has it read its configuration again.
-pub fn run<C: Controller>(controller: &mut C, socket: Option<&Path>) -> Result<(), ControlError> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ControlError::Runtime)?;
-    runtime.block_on(serve(controller, socket))
+/// The loop before it runs. From here on SIGHUP ends nobody: one that comes before [`ControlLoop::run`] is answered by it.
+#[derive(Debug)]
+pub struct ControlLoop {
+    runtime: Runtime,
+    hangup: Signal,
 }
 
-async fn serve<C: Controller>(controller: &mut C, socket: Option<&Path>) -> Result<(), ControlError> {
+impl ControlLoop {
+    /// Makes it.
+    pub fn new() -> Result<Self, ControlError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(ControlError::Runtime)?;
+        let hangup = {
+            let _entered = runtime.enter();
+            signal(SignalKind::hangup()).map_err(ControlError::Runtime)?
+        };
+        Ok(Self { runtime, hangup })
+    }
+
+    /// Runs a controller until it is done. SIGINT and SIGTERM stop it; a second one ends the wait for a clean stop.
+    /// SIGHUP has it read its configuration again.
+    pub fn run<C: Controller>(self, controller: &mut C, socket: Option<&Path>) -> Result<(), ControlError> {
+        let Self { runtime, hangup } = self;
+        runtime.block_on(serve(controller, socket, hangup))
+    }
+}
+
+async fn serve<C: Controller>(
+    controller: &mut C,
+    socket: Option<&Path>,
+    mut hangup: Signal,
+) -> Result<(), ControlError> {
     let (requests, mut inbox) = mpsc::channel::<Request>(REQUESTS);
     let _server = socket.map(|path| telemetry::Server::start(path, requests.clone())).transpose()?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ControlError::Runtime)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(ControlError::Runtime)?;
-    let mut hangup = signal(SignalKind::hangup()).map_err(ControlError::Runtime)?;
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut asked_to_stop = false;

@@ -272,7 +272,8 @@ impl EthPort {
         if multi_segment {
             conf.txmode.offloads |= sys::SHIM_TX_OFFLOAD_MULTI_SEGS;
         }
-        let offloads = if config.offloads { EthOffloads::of(&info) } else { EthOffloads::default() };
+        let offloads =
+            if config.offloads { EthOffloads::of(&info, &driver_of(&info)) } else { EthOffloads::default() };
         offloads.ask_for(&mut conf);
         // As ethdev has it: what a frame is longer than its payload, told by the driver or Ethernet header and CRC.
         let overhead = match info.max_mtu {

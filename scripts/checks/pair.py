@@ -126,8 +126,17 @@ ports = [{{ link = "shm:{self.dir}/{name}.sock", mtu = 4096 }}]
         return (forwarding[0], standby[0]) if len(forwarding) == len(standby) == 1 and both else None
 
     def wait_settled(self, seconds=15):
-        self.wait_for("one gateway that forwards and one that stands by", lambda: self.settled() is not None, seconds)
-        return self.settled()
+        """Until each has had its role for longer than an election takes."""
+        seen = [None, 0]
+
+        def stays():
+            now = self.settled()
+            if now != seen[0]:
+                seen[:] = now, time.monotonic()
+            return now is not None and time.monotonic() - seen[1] > 1.5
+
+        self.wait_for("one gateway that forwards and one that stands by", stays, seconds)
+        return seen[0]
 
     def up(self):
         self.start()

@@ -67,6 +67,8 @@ pub struct WorkerSizes {
     pub srq_limit: u32,
     /// Depth of an active connection's send queue.
     pub rc_send_depth: u32,
+    /// Buffers of the largest packet that is sent by connections as a rule.
+    pub send_buffers: u32,
     /// Connection slots.
     pub max_rc: u16,
     /// One signalled send in this many.
@@ -80,7 +82,7 @@ fn max_sends(pool: &Pool, workers: u8, sizes: &WorkerSizes, receive_mtu: u32) ->
     let receives = sizes.ud_recv_depth.saturating_add(sizes.srq_depth.saturating_mul(segments));
     let share = pool.size() / u32::from(workers.max(1));
     let rings = sizes.ud_send_depth.saturating_add(sizes.rc_send_depth.saturating_mul(sizes.max_rc.into()));
-    (share.saturating_sub(receives) / 2).min(rings).clamp(LEAST_SENDS, MOST_SENDS)
+    (share.saturating_sub(receives) / 2 / sizes.send_buffers.max(1)).min(rings).clamp(LEAST_SENDS, MOST_SENDS)
 }
 
 /// What an endpoint is made from.

@@ -139,6 +139,7 @@ fn a_link_that_goes_is_flushed_until_everything_is_back() {
         ud_recv_depth: 64,
         srq_depth: 31,
         srq_limit: 0,
+        send_buffers: 1,
         rc_send_depth: 16,
         max_rc: 64,
         signal_every: 4,

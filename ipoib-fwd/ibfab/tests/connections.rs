@@ -296,6 +296,7 @@ fn a_thousand_passive_connections_cost_little_and_leave_nothing() {
         ud_recv_depth: 256,
         srq_depth: 255,
         srq_limit: 32,
+        send_buffers: 1,
         rc_send_depth: 64,
         max_rc: 2048,
         signal_every: 16,

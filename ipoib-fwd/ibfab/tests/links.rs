@@ -72,6 +72,7 @@ impl End {
             ud_recv_depth: 64,
             srq_depth: 31,
             srq_limit: 0,
+            send_buffers: 1,
             rc_send_depth: 16,
             max_rc: 64,
             signal_every: 4,
@@ -215,10 +216,17 @@ fn links_come_and_go_while_others_are_at_work() {
     }
     assert_eq!(w.ends[0].live(now, first), kept);
 
-    // It goes again, on one end.
+    // It goes again, on one end. While its queue pairs come back another one finds a place, and goes, too.
     let gone = w.ends[0].datagrams(second);
     assert!(w.ends[0].endpoint.remove_link(Instant::now(), second));
-    w.run("its end", |w, _| w.ends[0].removed == [second]);
+    w.run("its end in the port", |w, _| w.ends[0].endpoint.link_at(second).is_none());
+    assert_eq!(w.ends[0].removed, [], "its place is not free yet");
+    let beside = w.ends[0].add(Instant::now(), 0x8007);
+    assert_eq!(beside, LinkIndex(2));
+    assert!(w.ends[0].endpoint.remove_link(Instant::now(), beside));
+    w.run("both ends", |w, _| w.ends[0].removed.len() == 2);
+    w.ends[0].removed.retain(|link| *link != beside);
+    assert_eq!(w.ends[0].removed, [second]);
     assert!(w.ends[0].endpoint.link_at(second).is_none());
     for qpn in gone {
         assert!(w.ends[0].endpoint.hca().qp_state(qpn).is_err(), "{qpn} is left");

@@ -81,7 +81,8 @@ impl SegmentMaker {
         let settings = SegmentSettings {
             own: Own { settings: named, workers: self.workers },
             ageing: self.ageing(),
-            most_parked: (config::PARKED_PACKETS as usize / self.config.segments.len().max(1)).max(8),
+            // Until it has its place among the others.
+            most_parked: 0,
             seed: random(),
         };
         SegmentDuty {

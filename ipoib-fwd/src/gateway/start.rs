@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use config::{CommandLine, Config, Overrides, Segment};
 use connectx::cable::{CableEnd, CableError, CableUrl, CableUrlError};
 use dataplane::capture::{Capture, CaptureError};
-use dataplane::control::{self, ControlError};
+use dataplane::control::{ControlError, ControlLoop};
 use dataplane::worker::{Handle, run};
 use ib_wire::{Guid, Mtu};
 use pmd::eal::{Eal, EalError, LcoreId};
@@ -153,6 +153,8 @@ impl Report {
 impl Start {
     /// Runs the gateway until it is asked to stop, or its device is gone.
     pub fn run(self) -> Result<Report, GatewayError> {
+        // Devices take their time: who asks for the configuration meanwhile is answered later.
+        let control = ControlLoop::new()?;
         // Everything that can be wrong without a device is found before EAL starts.
         let config = match &self.file {
             Some(file) => Config::load(file, &self.overrides)?,
@@ -206,6 +208,7 @@ impl Start {
             Device::Verbs(_) | Device::Mlx5(_) => None,
         };
         let running = Running {
+            control,
             start: &self,
             config: &config,
             segment,
@@ -343,6 +346,7 @@ impl SoftParts {
 /// Everything that a gateway runs on, whatever its device.
 struct Running<'a> {
     start: &'a Start,
+    control: ControlLoop,
     config: &'a Config,
     segment: &'a Segment,
     eal: &'a Eal,
@@ -449,7 +453,7 @@ impl Running<'_> {
             controller.endpoint.hca().device().name,
             jobs.len()
         );
-        let served = control::run(&mut controller, self.config.gateway.control_socket.as_deref());
+        let served = self.control.run(&mut controller, self.config.gateway.control_socket.as_deref());
         // Whatever ended the control loop, the workers end and every buffer goes home.
         for handle in &handles {
             handle.stop();
@@ -478,6 +482,7 @@ impl Running<'_> {
                 ud_recv_depth: ib.ud_receive_depth,
                 srq_depth: ib.srq_depth,
                 srq_limit: ib.srq_alarm(),
+                send_buffers: self.config.segments_per_frame(),
                 rc_send_depth: self.config.connection_send_depth(workers.into()),
                 max_rc: u16::try_from(share.both()).unwrap_or(u16::MAX),
                 signal_every: SIGNAL_EVERY,

@@ -11,7 +11,7 @@ use dataplane::ring::Sender;
 use dataplane::table::Reader;
 use dataplane::worker::{Turn, Worker};
 use pmd::eth::{self, Burst, EthQueue};
-use pmd::hca::{Checksum, PostError, Queues, Received, RxBurst, Source, UdSlot, UdSource};
+use pmd::hca::{BURST, Checksum, PostError, Queues, Received, RxBurst, Source, UdSlot, UdSource};
 use pmd::mem::{FrameFacts, FrameTag, Mbuf, Pool};
 use tap::{Tap, TapDirection};
 
@@ -22,7 +22,7 @@ use crate::forward::{
 };
 use crate::segment::Origin;
 use crate::segment::pair::storm::StormGuard;
-use endpoint::{LinkWorker, Note, note};
+use endpoint::{LinkWorker, Note, RING, note};
 use ib_wire::Qpn;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{LinkIndex, WorkerIndex};
@@ -430,10 +430,11 @@ impl<Q: Queues> Hands<'_, Q> {
         if self.eth_tx.is_empty() {
             return;
         }
-        let bytes: usize = self.eth_tx.iter().map(Mbuf::len).sum();
+        // Before they are sent: a driver may put a tag even into a frame that it does not take.
+        let lengths: ArrayVec<usize, BURST> = self.eth_tx.iter().map(Mbuf::len).collect();
         let sent = self.eth.tx_burst(self.eth_tx);
-        let left: usize = self.eth_tx.iter().map(Mbuf::len).sum();
-        self.counters.packets(Traffic::EthTransmit, sent as u64, (bytes - left) as u64);
+        let bytes: usize = lengths.iter().take(sent).sum();
+        self.counters.packets(Traffic::EthTransmit, sent as u64, bytes as u64);
         *self.refused_turns = if self.eth_tx.is_empty() { 0 } else { *self.refused_turns + 1 };
     }
 
@@ -576,8 +577,8 @@ impl<Q: Queues> Hands<'_, Q> {
     }
 
     fn want(&mut self, ip: Ipv4Addr, table: &SegmentTable<Q::Destination>) {
-        // A hint: a full ring loses it, and the next packet gives it again.
-        if self.notes.room() > 1 {
+        // A hint: a ring that fills loses it, and the next packet gives it again.
+        if self.notes.room() > RING / 8 {
             drop(self.notes.send(Note::Wanted(LinkIndex(table.settings.link.into()), ip.into())));
         }
     }

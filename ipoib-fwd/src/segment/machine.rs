@@ -324,6 +324,11 @@ impl<P: Packet> Segment<P> {
     pub const fn set_idle(&mut self, idle: Duration) {
         self.hosts.rules_mut().idle = Idle::SinceStale(idle);
     }
+
+    /// Parks no more packets than this from now on; those that wait stay.
+    pub const fn park_at_most(&mut self, most: usize) {
+        self.parked.set_most(most);
+    }
 }
 
 /// Source address of a packet, or the unspecified one.

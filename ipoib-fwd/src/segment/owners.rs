@@ -224,7 +224,7 @@ pub(super) enum Belief {
     AskOld,
     /// It is the one of before: it keeps the address.
     Keep,
-    /// The one of before has just answered: do not believe it.
+    /// The one of before has just answered, or is being asked because of another one: do not believe it.
     Refuse,
 }
 
@@ -241,11 +241,15 @@ impl Changes {
                 (change.kept, change.until) = (true, now + DOUBT);
                 return Belief::Keep;
             }
+            // A third one while the first is asked: who has been asked must not be forgotten for it.
+            Some(change) if !change.kept => return Belief::Refuse,
             Some(_) | None => {}
         }
-        if self.changes.len() < ADDRESSES || self.changes.contains_key(&ip) {
-            self.changes.insert(ip, Change { old, kept: false, until: now + DOUBT });
+        // What cannot be remembered could not be taken back.
+        if self.changes.len() >= ADDRESSES && !self.changes.contains_key(&ip) {
+            return Belief::Refuse;
         }
+        self.changes.insert(ip, Change { old, kept: false, until: now + DOUBT });
         Belief::AskOld
     }
 

@@ -63,6 +63,11 @@ impl<P> Parked<P> {
         Self { waiting: BTreeMap::new(), destinations: [0; 3], held: 0, most }
     }
 
+    /// At most `most` from now on; those that wait stay.
+    pub(super) const fn set_most(&mut self, most: usize) {
+        self.most = most;
+    }
+
     /// Keeps a packet, or hands one back that has to go: the oldest for this destination, or this one if there is no
     /// place for another destination.
     pub(super) fn park(

@@ -13,12 +13,18 @@ pub struct EthOffloads {
     pub check_ipv4: bool,
 }
 
+/// Drivers that put tags in as they send. Others that offer it (net_virtio) do so in a step of its own before, which nobody here
+/// takes.
+const INSERTERS: [&str; 7] =
+    ["net_af_packet", "net_mlx5", "mlx5_pci", "net_i40e", "net_ice", "net_ixgbe", "net_e1000_igb"];
+
 impl EthOffloads {
-    /// All that a port can do.
-    pub(super) const fn of(info: &sys::rte_eth_dev_info) -> Self {
+    /// All that a port with this driver can do.
+    pub(super) fn of(info: &sys::rte_eth_dev_info, driver: &str) -> Self {
+        let inserts = info.tx_offload_capa & sys::SHIM_TX_OFFLOAD_VLAN_INSERT != 0;
         Self {
             strip_tags: info.rx_offload_capa & sys::SHIM_RX_OFFLOAD_VLAN_STRIP != 0,
-            insert_tags: info.tx_offload_capa & sys::SHIM_TX_OFFLOAD_VLAN_INSERT != 0,
+            insert_tags: inserts && INSERTERS.contains(&driver),
             check_ipv4: info.rx_offload_capa & sys::SHIM_RX_OFFLOAD_IPV4_CKSUM != 0,
         }
     }

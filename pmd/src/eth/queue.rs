@@ -89,7 +89,10 @@ impl EthQueue {
                 (read == length).then_some(one)
             });
             match single {
-                Some(one) => {
+                Some(mut one) => {
+                    if let Some(control) = frame.wished_tag() {
+                        one.wish_tag(control);
+                    }
                     *frame = one;
                     at += 1;
                 }

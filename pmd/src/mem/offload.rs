@@ -43,6 +43,8 @@ impl Mbuf {
         let checksum = match (flags & sys::SHIM_RX_IP_CKSUM_GOOD != 0, flags & sys::SHIM_RX_IP_CKSUM_BAD != 0)
         {
             (false, false) => Checksum::Unknown,
+            // Of a tunnel the two bits tell of the inner header.
+            (true, false) if flags & sys::SHIM_RX_OUTER_IP_CKSUM_BAD != 0 => Checksum::Unknown,
             (true, false) => Checksum::Good,
             (false, true) => Checksum::Bad,
             (true, true) => Checksum::Missing,

@@ -123,6 +123,8 @@ fn a_port_s_flags_are_facts() {
     assert_eq!(facts(vlan, 5), (FrameTag::InFrame, Checksum::Unknown), "the tag is still in the frame");
     assert_eq!(facts(vlan | stripped | good, 0x6005), (FrameTag::Taken(0x6005), Checksum::Good));
     assert_eq!(facts(bad, 0), (FrameTag::InFrame, Checksum::Bad));
+    let outer_bad = 1 << 5;
+    assert_eq!(facts(good | outer_bad, 0).1, Checksum::Unknown, "the good one is in a tunnel");
     assert_eq!(facts(good | bad, 0), (FrameTag::InFrame, Checksum::Missing));
     for flags in [qinq | vlan, qinq | vlan | stripped | qinq_stripped] {
         assert_eq!(facts(flags, 5).0, FrameTag::Stacked);

@@ -23,11 +23,11 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         let full = LinkError::Full(usize::from(MAX_LINKS));
         // One that is being removed has its place until its queue pairs are back.
         let is_free = |index: &LinkIndex| self.links.get(usize::from(index.0)).is_none_or(Option::is_none);
-        let index = self.port.vacancy().filter(|i| i.0 < MAX_LINKS && is_free(i)).ok_or(full)?;
+        let index = self.port.vacancies().find(|i| i.0 < MAX_LINKS && is_free(i)).ok_or(full)?;
         let mut made: Vec<Ud<B>> = Vec::with_capacity(self.workers.len());
         let added = self.make_datagrams(&mut made).and_then(|()| {
             settings.workers = made.iter().map(|ud| WorkerSettings { ud_qpn: B::ud_qpn(ud) }).collect();
-            Ok(self.port.add(now, settings)?)
+            Ok(self.port.add_at(now, index, settings)?)
         });
         if added.is_err() {
             for ud in made {

@@ -58,6 +58,7 @@ const SIZES: WorkerSizes = WorkerSizes {
     ud_recv_depth: 256,
     srq_depth: 255,
     srq_limit: 32,
+    send_buffers: 1,
     rc_send_depth: 256,
     max_rc: 512,
     signal_every: 8,

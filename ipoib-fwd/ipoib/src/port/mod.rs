@@ -111,13 +111,33 @@ impl Port {
     /// The index that the next [`Port::add`] uses: its owner makes datagram queue pairs under it first.
     #[must_use]
     pub fn vacancy(&self) -> Option<LinkIndex> {
-        let at = self.links.iter().position(Option::is_none).unwrap_or(self.links.len());
-        (at < MAX_LINKS).then_some(LinkIndex(at as u16))
+        self.vacancies().next()
     }
 
-    /// Adds a link. It comes up when the port is a full member of its partition, which is waited for; the others are not touched.
+    /// All indexes that are free, lowest first.
+    pub fn vacancies(&self) -> impl Iterator<Item = LinkIndex> {
+        let is_free = |at: &usize| self.links.get(*at).is_none_or(Option::is_none);
+        (0..MAX_LINKS).filter(is_free).map(|at| LinkIndex(at as u16))
+    }
+
+    /// Adds a link at the first free index. It comes up when the port is a full member of its partition, which is waited for; the
+    /// others are not touched.
     pub fn add(&mut self, now: Instant, settings: LinkSettings) -> Result<LinkIndex, LinkError> {
         let index = self.vacancy().ok_or(LinkError::Full(MAX_LINKS))?;
+        self.add_at(now, index, settings)
+    }
+
+    /// As [`Port::add`], at an index of the caller's choice.
+    pub fn add_at(
+        &mut self,
+        now: Instant,
+        index: LinkIndex,
+        settings: LinkSettings,
+    ) -> Result<LinkIndex, LinkError> {
+        let at = usize::from(index.0);
+        if at >= MAX_LINKS || self.links.get(at).is_some_and(Option::is_some) {
+            return Err(LinkError::Full(MAX_LINKS));
+        }
         let pkey = settings.pkey;
         if self.links().any(|(_, link)| link.settings().pkey.base() == pkey.base()) {
             return Err(LinkError::PKeyTaken(pkey));
@@ -128,10 +148,11 @@ impl Port {
             link.handle_port(now, facts);
         }
         self.listen(index, &link);
-        let at = usize::from(index.0);
-        match self.links.get_mut(at) {
-            Some(place) => *place = Some(link),
-            None => self.links.push(Some(link)),
+        if at >= self.links.len() {
+            self.links.resize_with(at + 1, || None);
+        }
+        if let Some(place) = self.links.get_mut(at) {
+            *place = Some(link);
         }
         Ok(index)
     }

@@ -31,6 +31,9 @@ pub(in crate::gateway) struct Duties {
     places: Vec<Option<SegmentDuty>>,
 }
 
+/// Packets that any segment may park.
+const LEAST_PARKED: usize = 8;
+
 impl Duties {
     /// Puts a segment at its place.
     pub(in crate::gateway) fn insert(&mut self, duty: SegmentDuty) {
@@ -41,6 +44,14 @@ impl Duties {
         if let Some(place) = self.places.get_mut(at) {
             *place = Some(duty);
         }
+        self.share_parked();
+    }
+
+    /// Each segment parks its part of the packets that may wait, of as many segments as there are.
+    fn share_parked(&mut self) {
+        let all = config::PARKED_PACKETS as usize;
+        let part = (all / self.iter().count().max(1)).max(LEAST_PARKED);
+        self.iter_mut().for_each(|duty| duty.segment.park_at_most(part));
     }
 
     /// A segment.
@@ -55,7 +66,9 @@ impl Duties {
 
     /// Takes a segment away.
     pub(in crate::gateway) fn take(&mut self, index: SegmentIndex) -> Option<SegmentDuty> {
-        self.places.get_mut(usize::from(index.0))?.take()
+        let taken = self.places.get_mut(usize::from(index.0))?.take();
+        self.share_parked();
+        taken
     }
 
     /// All segments, in the order of their numbers.

@@ -6,6 +6,7 @@ pub(super) mod pair;
 pub(super) mod reload;
 pub(super) mod segments;
 
+use std::io::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -131,7 +132,9 @@ impl<B: Backend> GatewayControl<B> {
         {
             let totals = self.totals();
             if let Some(before) = self.schedule.stats_before.replace(totals.clone()) {
-                println!("{}", report::line(&before, &totals, period.as_secs_f64()));
+                // A reader that has gone away is no failure.
+                let line = report::line(&before, &totals, period.as_secs_f64());
+                let _ = writeln!(std::io::stdout(), "{line}");
             }
             self.schedule.stats = now + period;
         }

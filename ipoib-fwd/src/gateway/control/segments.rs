@@ -276,6 +276,8 @@ impl<B: Backend> GatewayControl<B> {
             let up = event == Event::Up;
             self.log_link_event(at, event);
             if up {
+                // Before it forwards it must know its own multicasts when they come back.
+                self.tell_places();
                 self.warn_of_mtu(at);
             }
         }

@@ -172,6 +172,22 @@ fn another_card_of_the_same_side_is_believed_at_once_unless_the_old_one_answers(
 }
 
 #[test]
+fn a_third_port_does_not_make_the_first_forgotten() {
+    let mut w = World::new();
+    w.know_infiniband(1, I1);
+    // One host claims the address by two ports, one after the other: its owner answers both.
+    w.infiniband(InfiniBandOperation::Request, 2, I1, I1);
+    w.infiniband(InfiniBandOperation::Request, 3, I1, I1);
+    assert_eq!(w.asked(), [Asked::Ask(I1.into())]);
+    w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
+    assert_eq!(w.fabric.hardware(I1.into()), Some(hardware(1)));
+    for port in [3, 2] {
+        w.infiniband(InfiniBandOperation::Reply, port, I1, GATEWAY);
+        assert_eq!(w.fabric.hardware(I1.into()), Some(hardware(1)), "the owner keeps it");
+    }
+}
+
+#[test]
 fn another_port_on_infiniband_is_believed_at_once_unless_the_old_one_answers() {
     let mut w = World::new();
     w.know_infiniband(1, I1);
