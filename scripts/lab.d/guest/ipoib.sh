@@ -104,7 +104,7 @@ check 'TCP from InfiniBand, connected' transfer ib eth $eth_ip 4000000 4
 # ARP: each side has the gateway's link-layer address for the other's host, and gets it anew when asked for it.
 eth ip neigh flush all
 ib ip neigh flush all
-check 'ARP from Ethernet' neighbour eth $ib_ip "$(ctl links | sed -n 's/.*mac \([0-9a-f:]*\),.*/\1/p')"
+check 'ARP from Ethernet' neighbour eth $ib_ip "$(ctl links | sed -n 's/.*\bmac *\([0-9a-f:]\{17\}\).*/\1/p' | head -n 1)"
 eth ip neigh flush all
 ib ip neigh flush all
 check 'ARP from InfiniBand' neighbour ib $eth_ip "80:.*:$(cut -d: -f 5- /sys/class/infiniband/ibx1/ports/1/gids/0 |
