@@ -7,7 +7,7 @@ use dataplane::table::Publisher;
 use ipoib::link::RcPath;
 use ipoib::net::ethernet::MacAddress;
 use ipoib_fwd::forward::{
-    Draft, EthNeighbour, IbNeighbour, MAX_NEIGHBOURS, RcPaths, SegmentIndex, Settings, Tables,
+    Draft, EthNeighbour, EthernetIndex, IbNeighbour, MAX_NEIGHBOURS, RcPaths, SegmentIndex, Settings, Tables,
 };
 use pmd::hca::RcSlot;
 
@@ -41,7 +41,7 @@ fn publications(entries: u32, workers: u8, seconds: f64) -> Result<f64, String> 
         segment.set_eth(ip, EthNeighbour { mac }).map_err(|e| e.to_string())?;
     }
     let mut tables = Tables::default();
-    tables.join_vlan(0, 0, Some(SegmentIndex(0)));
+    tables.join_vlan(EthernetIndex(0), 0, Some(SegmentIndex(0)));
     tables.set_segment(SegmentIndex(0), Some(segment.table().clone()));
     let mut publisher = Publisher::new(tables.clone());
     let mut readers: Vec<_> = (0..workers).map(|_| publisher.reader()).collect();

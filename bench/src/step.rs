@@ -14,9 +14,10 @@ use ipoib::link::RcPath;
 use ipoib::net::ethernet::MacAddress;
 use ipoib_fwd::counter::{Totals, Traffic};
 use ipoib_fwd::forward::{
-    Draft, EthNeighbour, GatewayAddress, IbNeighbour, MAX_NEIGHBOURS, RcPaths, SegmentIndex, Settings, Tables,
+    Draft, EndpointIndex, EthNeighbour, EthernetIndex, GatewayAddress, IbNeighbour, MAX_NEIGHBOURS, RcPaths,
+    SegmentIndex, Settings, Tables,
 };
-use ipoib_fwd::gateway::GatewayWorker;
+use ipoib_fwd::gateway::{GatewayWorker, WorkerParts};
 use pmd::eal::{self, Eal};
 use pmd::eth::{EthConfig, EthPort};
 use pmd::hca::{AddressVector, Queues, RcSlot, UdDestination};
@@ -93,8 +94,8 @@ fn tables(peers: u16) -> Result<TestTables, String> {
     }
     let mut tables = Tables::default();
     tables.set_segment(SegmentIndex(0), Some(segment.table().clone()));
-    tables.join_vlan(0, 0, Some(SegmentIndex(0)));
-    tables.join_link(0, Some(SegmentIndex(0)));
+    tables.join_vlan(EthernetIndex(0), 0, Some(SegmentIndex(0)));
+    tables.join_link(EndpointIndex(0), 0, Some(SegmentIndex(0)));
     Ok(tables)
 }
 
@@ -154,7 +155,16 @@ pub(crate) fn run(way: Way, pcap: &Path, seconds: f64) -> Result<Sample, String>
     let (notes, _notes) = ring::channel(4096);
     let publisher = Publisher::new(tables(PEERS)?);
     let link = LinkWorker::new(0, queues, inbox, notes);
-    let worker = GatewayWorker::new(link, eth, publisher.reader(), pool.clone(), SRQ_LOW, 1, None);
+    let worker = GatewayWorker::new(WorkerParts {
+        links: vec![link],
+        ethernets: vec![eth],
+        tables: publisher.reader(),
+        pool: pool.clone(),
+        srq_low: SRQ_LOW,
+        seed: 1,
+        period: std::sync::Arc::default(),
+        tap: None,
+    });
 
     let reader = worker.counters().reader();
     let handle = Handle::new();
@@ -176,7 +186,7 @@ pub(crate) fn run(way: Way, pcap: &Path, seconds: f64) -> Result<Sample, String>
     let worker = job.join().map_err(text)?;
 
     let totals = Totals::of([&reader]);
-    let (queues, eth, mut recorder) = worker.into_parts();
+    let (queues, ethernets, mut recorder) = worker.into_parts();
     let summary = Summary::of(&recorder.swap(empty()));
     // A figure of packets that were dropped, or that a device would not have taken, is none.
     let drops = totals.drops_json();
@@ -184,7 +194,7 @@ pub(crate) fn run(way: Way, pcap: &Path, seconds: f64) -> Result<Sample, String>
     if !clean || stats.bad() != 0 || totals.packets(Traffic::Punt) != 0 {
         return Err(format!("packets went astray: drops {drops}, refused by the sink {}", stats.bad()));
     }
-    drop((queues, eth));
+    drop((queues, ethernets));
     let port_stats = port.stats();
     drop(port);
 

@@ -1,6 +1,7 @@
 //! How many packet buffers the configured queues can hold at once, and whether they can hold what is promised.
 
 use crate::error::ConfigError;
+use crate::segment::Segment;
 use crate::settings::{Config, MAX_BUFFERS};
 
 /// Send requests of all connections of a worker that are counted as outstanding at the same time. The queues refuse what more
@@ -22,7 +23,7 @@ const SEND_DEPTH: u32 = 1024;
 pub struct Budget {
     /// Receive queues, all of them full.
     pub receives: u32,
-    /// Send queues: Ethernet and datagram all full, and 32 connections of each worker.
+    /// Send queues: Ethernet and datagram all full, and 32 connections of each worker on each InfiniBand port.
     pub sends: u32,
     /// Packets that wait for an address or a connection.
     pub parked: u32,
@@ -47,7 +48,7 @@ impl Budget {
     }
 }
 
-/// What a worker gets of the gateway's connections.
+/// What a worker gets of the gateway's connections on each InfiniBand port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionShare {
     /// Connections that the worker opens, at most.
@@ -78,11 +79,12 @@ impl Config {
         (u32::from(self.ethernet.mtu) + 22).div_ceil(self.buffers.data_room.into())
     }
 
-    /// What a worker of `workers` gets of `max-connections`.
+    /// What a worker of `workers` gets of `max-connections` on each InfiniBand port.
     #[must_use]
     pub fn connection_share(&self, workers: u32) -> ConnectionShare {
         let most = self.infiniband.max_connections;
-        let each = |share: u32| share.div_ceil(workers.max(1)).max(1);
+        let shares = workers.max(1) * self.infiniband_port_count().max(1);
+        let each = |share: u32| share.div_ceil(shares).max(1);
         ConnectionShare { active: each(most / 2), passive: each(most - most / 2) }
     }
 
@@ -101,18 +103,18 @@ impl Config {
     pub fn budget(&self, workers: u32) -> Budget {
         let ib = &self.infiniband;
         let segments = u32::try_from(self.segments.len()).unwrap_or(u32::MAX);
-        let (ethernet, devices) = (count(self.ethernet_ports()), count(self.devices()));
+        let (ethernet, ports) = (count(self.ethernet_ports()), self.infiniband_port_count());
         // A frame in buffers: an Ethernet receive takes one after the other.
         let frame = self.segments_per_frame();
         let message = self.segments_per_message();
         let receives = ethernet * u32::from(self.ethernet.rx_descriptors)
-            + devices.saturating_mul(ib.srq_depth.saturating_mul(message))
-            // A worker's datagram queue pairs share their receives.
-            + devices.saturating_mul(ib.ud_receive_depth);
+            + ports.saturating_mul(ib.srq_depth.saturating_mul(message))
+            // A worker's datagram queue pairs on a port share their receives.
+            + ports.saturating_mul(ib.ud_receive_depth);
         let rings = self.connection_share(workers).active.saturating_mul(self.connection_send_depth(workers));
         let sends = ethernet * u32::from(self.ethernet.tx_descriptors)
             + segments * ib.ud_send_depth * frame
-            + rings.min(FULL_SENDS) * frame;
+            + ports * rings.min(FULL_SENDS) * frame;
         let mut budget = Budget {
             receives: receives.saturating_mul(workers),
             sends: sends.saturating_mul(workers),
@@ -191,14 +193,23 @@ impl Config {
         first_of_each(self.segments.iter().map(|s| s.ethernet.as_deref()))
     }
 
-    /// The InfiniBand devices, in the order in which segments name them; `None` = the first one that there is.
-    pub fn devices(&self) -> impl Iterator<Item = Option<&str>> {
-        let soft = self.first_soft();
-        first_of_each(self.segments.iter().map(move |s| s.device.as_deref().or(soft)))
+    /// The InfiniBand ports, each with its device, in the order in which segments name them; `None` = the first device that there is.
+    pub fn infiniband_ports(&self) -> impl Iterator<Item = (Option<&str>, u8)> {
+        first_of_each(self.segments.iter().map(|segment| (self.device_of(segment), segment.port)))
+    }
+
+    /// A segment's InfiniBand device; `None` = the first one that there is.
+    #[must_use]
+    pub fn device_of<'s>(&'s self, segment: &'s Segment) -> Option<&'s str> {
+        segment.device.as_deref().or_else(|| self.first_soft())
+    }
+
+    fn infiniband_port_count(&self) -> u32 {
+        count(self.infiniband_ports())
     }
 
     /// The name of the software device that segments without a device are on.
-    pub(crate) fn first_soft(&self) -> Option<&str> {
+    fn first_soft(&self) -> Option<&str> {
         let soft = self.infiniband.soft.first().filter(|_| self.infiniband.is_soft());
         soft.map(|soft| soft.name.as_str())
     }

@@ -154,7 +154,7 @@ impl Config {
     fn same_ports(&self, new: &Self) -> Result<(), Refused> {
         let ethernet =
             |s: &Segment| s.ethernet.as_ref().map_or("the only one".to_owned(), |n| format!("`{n}`"));
-        let device = |of: &Self, s: &Segment| match s.device.as_deref().or(of.first_soft()) {
+        let device = |of: &Self, s: &Segment| match of.device_of(s) {
             Some(name) => format!("`{name}`"),
             None => "the only one".to_owned(),
         };

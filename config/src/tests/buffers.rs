@@ -31,7 +31,7 @@ fn stalled_connections_leave_the_receive_queues_what_they_need() {
 }
 
 #[test]
-fn every_segment_port_and_device_has_its_queues() {
+fn every_segment_and_port_has_its_queues() {
     let soft = "[infiniband.soft]\nports = [{ link = \"shm:/a\" }]\n\
                 [[infiniband.soft-device]]\nname = \"soft1\"\nports = [{ link = \"shm:/b\" }]\n";
     let segment = |vlan, ethernet, device| {
@@ -45,11 +45,12 @@ fn every_segment_port_and_device_has_its_queues() {
         (budget.receives, budget.sends)
     };
     let one = queues(&[segment(1, "a", "soft0")]);
-    // A segment more has a datagram queue pair more, a port its descriptors, a device its shared receive queues.
+    // A segment more has a datagram queue pair more, a port its descriptors, an InfiniBand port its shared receive
+    // queues and connections.
     assert_eq!(queues(&[segment(1, "a", "soft0"), segment(2, "a", "soft0")]), (one.0, one.1 + 512));
     assert_eq!(
         queues(&[segment(1, "a", "soft0"), segment(3, "b", "soft1")]),
-        (one.0 + 512 + 1024 + 512 * 16, one.1 + 512 + 1024)
+        (one.0 + 512 + 1024 + 512 * 16, one.1 + 512 + 1024 + 32 * 256)
     );
 }
 

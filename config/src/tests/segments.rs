@@ -95,7 +95,10 @@ device = "soft1"
     assert_eq!((untagged.scope, untagged.mode, untagged.priority), (3, Mode::Datagram, 100));
     assert_eq!((other.name.as_str(), other.device.as_deref()), ("vlan100", Some("soft1")));
     assert_eq!(config.ethernet_ports().collect::<Vec<_>>(), [Some("net_pcap0"), Some("net_pcap1")]);
-    assert_eq!(config.devices().collect::<Vec<_>>(), [Some("soft0"), Some("soft1")]);
+    assert_eq!(
+        config.infiniband_ports().collect::<Vec<_>>(),
+        [(Some("soft0"), 2), (Some("soft0"), 1), (Some("soft1"), 1)]
+    );
     assert_eq!(config.infiniband.soft_device(None).unwrap().ports.len(), 2);
     assert_eq!(config.infiniband.soft_device(Some("soft1")).unwrap().ports[0].link, "shm:/c");
 }
@@ -105,7 +108,7 @@ fn the_only_software_device_has_the_name_that_was_configured() {
     for (text, name) in [("", "soft0"), ("[infiniband]\ndevice = \"hca\"\n", "hca")] {
         let config = parse(&format!("{text}{SOFT}")).unwrap();
         assert_eq!(config.infiniband.soft[0].name, name);
-        assert_eq!(config.devices().collect::<Vec<_>>(), [Some(name)]);
+        assert_eq!(config.infiniband_ports().collect::<Vec<_>>(), [(Some(name), 1)]);
     }
 }
 

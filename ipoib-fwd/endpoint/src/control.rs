@@ -43,6 +43,11 @@ const MAX_LINKS: u16 = 128;
 const LEAST_SENDS: u32 = 256;
 const MOST_SENDS: u32 = 1 << 14;
 
+/// The name of a worker's queues, which those of other endpoints on the device do not have.
+fn queues_id(place: EndpointPlace, workers: u8, worker: u8) -> QueuesId {
+    QueuesId(u16::from(place.index) * u16::from(workers) + u16::from(worker))
+}
+
 /// Why an endpoint cannot be made or run.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
@@ -75,19 +80,37 @@ pub struct WorkerSizes {
     pub signal_every: u32,
 }
 
-/// Sends that a worker may have outstanding: half of the buffers that its receives leave it of the pool. So peers that take
-/// nothing can neither empty the pool, without which the receive queues run dry, nor stop the traffic from Ethernet.
-fn max_sends(pool: &Pool, workers: u8, sizes: &WorkerSizes, receive_mtu: u32) -> u32 {
+/// Sends that a worker may have outstanding on this port: half of the buffers that its receives leave it of the pool. So peers that
+/// take nothing can neither empty the pool, without which the receive queues run dry, nor stop the traffic from Ethernet.
+fn max_sends(pool: &Pool, config: &EndpointConfig) -> u32 {
+    let (sizes, receive_mtu) = (&config.sizes, config.link.receive_mtu);
     let segments = receive_mtu.div_ceil(u32::try_from(pool.data_room()).unwrap_or(u32::MAX).max(1));
     let receives = sizes.ud_recv_depth.saturating_add(sizes.srq_depth.saturating_mul(segments));
-    let share = pool.size() / u32::from(workers.max(1));
+    let queues = u32::from(config.workers.max(1)) * u32::from(config.place.of.max(1));
+    let share = pool.size() / queues;
     let rings = sizes.ud_send_depth.saturating_add(sizes.rc_send_depth.saturating_mul(sizes.max_rc.into()));
     (share.saturating_sub(receives) / 2 / sizes.send_buffers.max(1)).min(rings).clamp(LEAST_SENDS, MOST_SENDS)
+}
+
+/// Which of the endpoints that share a pool, and perhaps a device, this one is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EndpointPlace {
+    /// Its number, from 0.
+    pub index: u8,
+    /// How many there are.
+    pub of: u8,
+}
+
+impl EndpointPlace {
+    /// There is no other.
+    pub const ONLY: Self = Self { index: 0, of: 1 };
 }
 
 /// What an endpoint is made from.
 #[derive(Debug)]
 pub struct EndpointConfig {
+    /// Its place among others.
+    pub place: EndpointPlace,
     /// Port of the device.
     pub port: PortNumber,
     /// Number of workers.
@@ -150,6 +173,7 @@ pub struct Endpoint<B: Backend, C, N> {
     hca: B,
     port: Port,
     number: PortNumber,
+    place: EndpointPlace,
     /// By link index.
     links: Vec<Option<LinkEnd<Destination<B>>>>,
     /// A link that is over, for those who ask for one where there is none.
@@ -208,7 +232,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         for index in 0..config.workers {
             queues.push(hca.create_queues(
                 &QueuesConfig {
-                    id: QueuesId(index.into()),
+                    id: queues_id(config.place, config.workers, index),
                     ud_recv_depth: sizes.ud_recv_depth,
                     srq_depth: sizes.srq_depth,
                     srq_message: config.link.receive_mtu as usize,
@@ -216,7 +240,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                     max_ud: MAX_LINKS,
                     likely_ud: config.links,
                     max_rc: sizes.max_rc.into(),
-                    max_sends: max_sends(pool, config.workers, &sizes, config.link.receive_mtu),
+                    max_sends: max_sends(pool, &config),
                     signal_every: sizes.signal_every,
                 },
                 pool,
@@ -257,6 +281,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             hca,
             port,
             number: config.port,
+            place: config.place,
             links,
             none,
             pool: pool.clone(),
@@ -309,6 +334,11 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     #[must_use]
     pub const fn port(&self) -> PortNumber {
         self.number
+    }
+
+    /// The name of a worker's queues.
+    fn queues_id(&self, worker: WorkerIndex) -> QueuesId {
+        queues_id(self.place, self.workers.len() as u8, worker.0)
     }
 
     /// How often a datagram queue pair was found in error and opened anew.

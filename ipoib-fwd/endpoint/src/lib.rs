@@ -17,7 +17,7 @@ mod message;
 mod view;
 mod worker;
 
-pub use control::{Endpoint, EndpointConfig, EndpointError, RING, WorkerSizes};
+pub use control::{Endpoint, EndpointConfig, EndpointError, EndpointPlace, RING, WorkerSizes};
 pub use message::{Command, Losses, Note};
 pub use view::{Board, LinkUpdate, LinkView, Peer, ViewBoard};
 pub use worker::{LinkWorker, Sent, UD, note, send};

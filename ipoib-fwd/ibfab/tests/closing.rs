@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use dataplane::latency::Recorder;
 use dataplane::worker::Handle;
-use endpoint::{Board, Endpoint, EndpointConfig, LinkUpdate, WorkerSizes};
+use endpoint::{Board, Endpoint, EndpointConfig, EndpointPlace, LinkUpdate, WorkerSizes};
 use gidcache::Entry;
 use ib_wire::mad::Mad;
 use ib_wire::{Gid, Guid, Lid, Mtu, PKey, Qpn};
@@ -146,7 +146,7 @@ fn a_link_that_goes_is_flushed_until_everything_is_back() {
     };
     let link = LinkSettings::new(PKey::DEFAULT, Qpn::default(), 5);
     let handles = [Handle::new()];
-    let config = EndpointConfig { port: PORT, workers: 1, links: 1, sizes, link };
+    let config = EndpointConfig { place: EndpointPlace::ONLY, port: PORT, workers: 1, links: 1, sizes, link };
     let mut now = Instant::now();
     let device = Counting { hca, flushes: HashMap::new() };
     let (mut endpoint, mut workers) =

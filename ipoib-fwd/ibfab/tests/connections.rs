@@ -13,7 +13,7 @@ use cm::connection::{Config, ConnId, ConnectRequest, ConnectionTable, Event as C
 use connectx::cable::CableEnd;
 use dataplane::latency::Recorder;
 use dataplane::worker::Handle;
-use endpoint::{Endpoint, EndpointConfig, LinkWorker, UD, ViewBoard, WorkerSizes};
+use endpoint::{Endpoint, EndpointConfig, EndpointPlace, LinkWorker, UD, ViewBoard, WorkerSizes};
 use ib_wire::cm::ipoib::{PrivateData, ServiceIdForm};
 use ib_wire::cm::{AttributeId, FlowLabel};
 use ib_wire::sa::LifeTime;
@@ -304,7 +304,7 @@ fn a_thousand_passive_connections_cost_little_and_leave_nothing() {
     let handle = Handle::new();
     let (mut endpoint, mut workers) = Endpoint::new(
         hca,
-        EndpointConfig { port: PORT, workers: 1, links: 1, sizes, link },
+        EndpointConfig { place: EndpointPlace::ONLY, port: PORT, workers: 1, links: 1, sizes, link },
         &pool,
         &[Arc::clone(&handle)],
         start,

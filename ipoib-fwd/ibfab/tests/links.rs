@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use connectx::cable::CableEnd;
 use dataplane::latency::Recorder;
 use dataplane::worker::Handle;
-use endpoint::{Board, Endpoint, EndpointConfig, LinkUpdate, LinkWorker, WorkerSizes};
+use endpoint::{Board, Endpoint, EndpointConfig, EndpointPlace, LinkUpdate, LinkWorker, WorkerSizes};
 use ib_wire::ipoib::{Arp, decapsulate};
 use ib_wire::{Guid, Mtu, PKey, Qpn};
 use ibfab::config::{FabricConfig, Place};
@@ -79,7 +79,14 @@ impl End {
         };
         let link = LinkSettings::new(PKey::DEFAULT, Qpn::default(), 5 + u64::from(n));
         let handles: Vec<_> = (0..WORKERS).map(|_| Handle::new()).collect();
-        let config = EndpointConfig { port: PORT, workers: WORKERS, links: 2, sizes, link };
+        let config = EndpointConfig {
+            place: EndpointPlace::ONLY,
+            port: PORT,
+            workers: WORKERS,
+            links: 2,
+            sizes,
+            link,
+        };
         let (endpoint, workers) = Endpoint::new(hca, config, pool, &handles, now).unwrap();
         let (board, times) = (States::default(), Recorder::default());
         Self { n, endpoint, workers, handles, board, times, removed: Vec::new() }

@@ -24,8 +24,8 @@ pub use frame_head::FrameHead;
 pub use ib_to_eth::{IbVerdict, ib_to_eth};
 pub use routes::{Hop, MAX_ROUTES, MAX_SUBNETS, Prefix, Route, Routes, TooManyRoutes};
 pub use tables::{
-    EthNeighbour, GatewayAddress, IbNeighbour, MAX_NEIGHBOURS, MAX_SEGMENTS, NeighbourIndex, PeerGateway,
-    RcPaths, Role, SegmentIndex, SegmentTable, Settings, Tables, Used,
+    EndpointIndex, EthNeighbour, EthernetIndex, GatewayAddress, IbNeighbour, MAX_NEIGHBOURS, MAX_SEGMENTS,
+    NeighbourIndex, PeerGateway, RcPaths, Role, SegmentIndex, SegmentTable, Settings, Tables, Used,
 };
 
 use std::net::Ipv4Addr;

@@ -149,9 +149,13 @@ pub struct PeerGateway {
 pub struct Settings<D> {
     /// Ethernet address of the gateway.
     pub mac: MacAddress,
+    /// Its Ethernet port.
+    pub ethernet: EthernetIndex,
     /// The VLAN identifier of its frames; `None` if they carry no tag.
     pub vlan: Option<u16>,
-    /// Its link: the place of its datagram queue pair in each worker's queues.
+    /// Its InfiniBand port.
+    pub endpoint: EndpointIndex,
+    /// Its link: the place of its datagram queue pair in each worker's queues on that port.
     pub link: u8,
     /// What the gateway does with packets.
     pub role: Role,
@@ -184,7 +188,9 @@ impl<D> Settings<D> {
     pub fn new(mac: MacAddress) -> Self {
         Self {
             mac,
+            ethernet: EthernetIndex(0),
             vlan: None,
+            endpoint: EndpointIndex(0),
             link: 0,
             role: Role::default(),
             address: None,
@@ -315,6 +321,32 @@ impl<D: Clone> SegmentTable<D> {
     }
 }
 
+/// Number of an Ethernet port among those of the gateway.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct EthernetIndex(pub u8);
+
+/// Number of an InfiniBand port among those of the gateway: of its endpoint, and of each worker's queues there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct EndpointIndex(pub u8);
+
+impl EthernetIndex {
+    /// To look up by.
+    #[inline]
+    #[must_use]
+    pub const fn at(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl EndpointIndex {
+    /// To look up by.
+    #[inline]
+    #[must_use]
+    pub const fn at(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// Place of a segment in [`Tables`], below [`MAX_SEGMENTS`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct SegmentIndex(pub u8);
@@ -331,7 +363,7 @@ const NO_SEGMENT: SegmentIndex = SegmentIndex(u8::MAX);
 pub struct Tables<D> {
     /// By Ethernet port and VLAN identifier.
     vlans: Vec<Arc<[SegmentIndex; VIDS]>>,
-    /// By the link's index.
+    /// By InfiniBand port and the link's index there.
     links: Vec<SegmentIndex>,
     /// By [`SegmentIndex`].
     segments: Vec<Option<Arc<SegmentTable<D>>>>,
@@ -360,31 +392,30 @@ impl<D> Tables<D> {
 
     /// Says which segment the frames of a VLAN are of; `vid` 0 stands for frames without a tag and those that carry a
     /// priority only.
-    pub fn join_vlan(&mut self, port: u8, vid: u16, segment: Option<SegmentIndex>) {
-        let port = usize::from(port);
-        if port >= self.vlans.len() {
-            self.vlans.resize_with(port + 1, || Arc::new([NO_SEGMENT; VIDS]));
+    pub fn join_vlan(&mut self, port: EthernetIndex, vid: u16, segment: Option<SegmentIndex>) {
+        if port.at() >= self.vlans.len() {
+            self.vlans.resize_with(port.at() + 1, || Arc::new([NO_SEGMENT; VIDS]));
         }
-        if let Some(place) = self.vlans.get_mut(port).and_then(|v| Arc::make_mut(v).get_mut(usize::from(vid)))
-        {
+        let vlans = self.vlans.get_mut(port.at());
+        if let Some(place) = vlans.and_then(|v| Arc::make_mut(v).get_mut(usize::from(vid))) {
             *place = segment.unwrap_or(NO_SEGMENT);
         }
     }
 
     /// The number of the segment that the frames of a VLAN are of.
     #[must_use]
-    pub fn vlan(&self, port: u8, vid: u16) -> Option<SegmentIndex> {
-        let index = *self.vlans.get(usize::from(port))?.get(usize::from(vid))?;
+    pub fn vlan(&self, port: EthernetIndex, vid: u16) -> Option<SegmentIndex> {
+        let index = *self.vlans.get(port.at())?.get(usize::from(vid))?;
         (index != NO_SEGMENT).then_some(index)
     }
 
-    /// Says which segment the messages of a link are of.
-    pub fn join_link(&mut self, link: u8, segment: Option<SegmentIndex>) {
-        let link = usize::from(link);
-        if link >= self.links.len() {
-            self.links.resize(link + 1, NO_SEGMENT);
+    /// Says which segment the messages of a link of an InfiniBand port are of.
+    pub fn join_link(&mut self, port: EndpointIndex, link: u8, segment: Option<SegmentIndex>) {
+        let Some(at) = place_of_link(port, link) else { return };
+        if at >= self.links.len() {
+            self.links.resize(at + 1, NO_SEGMENT);
         }
-        if let Some(place) = self.links.get_mut(link) {
+        if let Some(place) = self.links.get_mut(at) {
             *place = segment.unwrap_or(NO_SEGMENT);
         }
     }
@@ -399,16 +430,22 @@ impl<D> Tables<D> {
     /// The segment of a VLAN of an Ethernet port.
     #[inline]
     #[must_use]
-    pub fn of_vlan(&self, port: u8, vid: u16) -> Option<(SegmentIndex, &SegmentTable<D>)> {
-        let index = *self.vlans.get(usize::from(port))?.get(usize::from(vid))?;
+    pub fn of_vlan(&self, port: EthernetIndex, vid: u16) -> Option<(SegmentIndex, &SegmentTable<D>)> {
+        let index = *self.vlans.get(port.at())?.get(usize::from(vid))?;
         Some((index, self.segment(index)?))
     }
 
-    /// The segment of a link.
+    /// The segment of a link of an InfiniBand port.
     #[inline]
     #[must_use]
-    pub fn of_link(&self, link: u8) -> Option<(SegmentIndex, &SegmentTable<D>)> {
-        let index = *self.links.get(usize::from(link))?;
+    pub fn of_link(&self, port: EndpointIndex, link: u8) -> Option<(SegmentIndex, &SegmentTable<D>)> {
+        let index = *self.links.get(place_of_link(port, link)?)?;
         Some((index, self.segment(index)?))
     }
+}
+
+/// A link's place among those of all ports; `None` if a port has no such link.
+#[inline]
+fn place_of_link(port: EndpointIndex, link: u8) -> Option<usize> {
+    (usize::from(link) < MAX_SEGMENTS).then(|| port.at() * MAX_SEGMENTS + usize::from(link))
 }

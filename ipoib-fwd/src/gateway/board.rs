@@ -6,11 +6,11 @@ use dataplane::table::{Publisher, Reader};
 use ib_wire::{Lid, Qpn};
 
 use crate::forward::{
-    Draft, EthNeighbour, GatewayAddress, MAX_NEIGHBOURS, PeerGateway, Role, Routes, SegmentIndex,
-    SegmentTable, Settings, Side, Tables,
+    Draft, EndpointIndex, EthNeighbour, GatewayAddress, MAX_NEIGHBOURS, PeerGateway, Role, Routes,
+    SegmentIndex, SegmentTable, Settings, Side, Tables,
 };
 use endpoint::{Board, LinkUpdate, Peer};
-use ipoib::link::{NeighbourChange, WorkerIndex};
+use ipoib::link::{LinkIndex, NeighbourChange, WorkerIndex};
 use ipoib::net::ethernet::MacAddress;
 
 /// A change without the marks of use that hosts count by; the gateway's workers have those of the tables.
@@ -39,8 +39,6 @@ pub(super) struct GatewayBoard<D> {
     workers: u8,
     /// By [`SegmentIndex`].
     segments: Vec<Option<SegmentBoard<D>>>,
-    /// By link.
-    links: Vec<Option<SegmentIndex>>,
     tables: Tables<D>,
     publisher: Publisher<Tables<D>>,
 }
@@ -50,25 +48,14 @@ impl<D: Clone> GatewayBoard<D> {
     #[must_use]
     pub(super) fn new(workers: u8) -> Self {
         let tables = Tables::default();
-        Self {
-            workers,
-            segments: Vec::new(),
-            links: Vec::new(),
-            publisher: Publisher::new(tables.clone()),
-            tables,
-        }
+        Self { workers, segments: Vec::new(), publisher: Publisher::new(tables.clone()), tables }
     }
 
     /// Adds a segment at a place that is free, at most [`crate::forward::MAX_SEGMENTS`]; workers see it with the next publication. `seed`
     /// is drawn: the network must not know which addresses collide.
     pub(super) fn add(&mut self, index: SegmentIndex, settings: Settings<D>, seed: u64) {
-        self.tables.join_vlan(0, settings.vlan.unwrap_or_default(), Some(index));
-        self.tables.join_link(settings.link, Some(index));
-        let link = usize::from(settings.link);
-        self.links.resize(self.links.len().max(link + 1), None);
-        if let Some(place) = self.links.get_mut(link) {
-            *place = Some(index);
-        }
+        self.tables.join_vlan(settings.ethernet, settings.vlan.unwrap_or_default(), Some(index));
+        self.tables.join_link(settings.endpoint, settings.link, Some(index));
         let at = usize::from(index.0);
         if at >= self.segments.len() {
             self.segments.resize_with(at + 1, || None);
@@ -84,24 +71,28 @@ impl<D: Clone> GatewayBoard<D> {
     pub(super) fn unjoin(&mut self, index: SegmentIndex) {
         let Some(segment) = self.at(index) else { return };
         segment.dirty = true;
-        let (vlan, link) = (segment.settings().vlan.unwrap_or_default(), segment.settings().link);
+        let settings = segment.settings();
+        let (ethernet, vlan) = (settings.ethernet, settings.vlan.unwrap_or_default());
+        let (endpoint, link) = (settings.endpoint, settings.link);
         // Another one may have the VLAN by now.
-        if self.tables.vlan(0, vlan) == Some(index) {
-            self.tables.join_vlan(0, vlan, None);
+        if self.tables.vlan(ethernet, vlan) == Some(index) {
+            self.tables.join_vlan(ethernet, vlan, None);
         }
-        self.tables.join_link(link, None);
+        self.tables.join_link(endpoint, link, None);
     }
 
     /// Forgets a segment whose link is gone; its number may be used again.
     pub(super) fn remove(&mut self, index: SegmentIndex) {
-        for link in &mut self.links {
-            link.take_if(|at| *at == index);
-        }
         if let Some(place) = self.segments.get_mut(usize::from(index.0)) {
             *place = None;
         }
         self.tables.set_segment(index, None);
         self.publisher.publish(self.tables.clone());
+    }
+
+    /// The tables as an endpoint sees them.
+    pub(super) const fn of_endpoint(&mut self, endpoint: EndpointIndex) -> EndpointBoard<'_, D> {
+        EndpointBoard { board: self, endpoint }
     }
 
     /// A worker's reader.
@@ -250,13 +241,25 @@ impl<D: Clone> SegmentBoard<D> {
     }
 }
 
-impl<D: Clone> Board<D> for GatewayBoard<D> {
+/// The tables as one endpoint sees them: it numbers its own links only.
+#[derive(Debug)]
+pub(super) struct EndpointBoard<'a, D> {
+    board: &'a mut GatewayBoard<D>,
+    endpoint: EndpointIndex,
+}
+
+impl<D: Clone> Board<D> for EndpointBoard<'_, D> {
     fn publish(&mut self, update: LinkUpdate<D>) {
-        let at = self.links.get(usize::from(update.link.0)).copied().flatten();
-        if let Some(segment) = at.and_then(|at| self.at(at)) {
+        let Self { board, endpoint } = self;
+        let link = (*endpoint, update.link);
+        let of_link = |segment: &&mut SegmentBoard<D>| {
+            let settings = segment.settings();
+            (settings.endpoint, LinkIndex(settings.link.into())) == link
+        };
+        if let Some(segment) = board.segments.iter_mut().flatten().find(of_link) {
             segment.take(update);
         }
         // The promise to the endpoint: a worker that refreshes now sees it.
-        self.flush();
+        board.flush();
     }
 }

@@ -1,10 +1,12 @@
-//! The gateway: workers between an Ethernet port and an IPoIB link, and their control lcore.
+//! The gateway: workers between Ethernet ports and IPoIB links, and their control lcore.
 
 mod board;
 mod control;
 mod cut;
+mod devices;
 mod frames;
 mod gids;
+mod port_names;
 mod punts;
 mod report;
 mod segment_parts;
@@ -14,4 +16,4 @@ mod usage;
 mod worker;
 
 pub use start::{GatewayError, Report, Start};
-pub use worker::{Cause, GatewayCommand, GatewayNote, GatewayWorker};
+pub use worker::{Cause, GatewayCommand, GatewayNote, GatewayWorker, WorkerParts};

@@ -4,7 +4,6 @@
 use std::time::{Duration, Instant};
 
 use config::{Config, Segment};
-use endpoint::Endpoint;
 use ib_wire::{Gid, Guid, Lid, PKey, Qpn};
 use ipoib::link::{LINK_LOCAL_GROUPS, LinkIndex, LinkSettings, Mode};
 use ipoib::net::ethernet::MacAddress;
@@ -13,10 +12,13 @@ use pmd::hca::{Backend, Queues};
 use super::board::GatewayBoard;
 use super::control::duties::{Duties, SegmentDuty};
 use super::control::pair::PairDuty;
+use super::control::ports::{Endpoints, EthernetPort};
 use super::control::segments::News;
+use super::port_names::PortNames;
 use super::start::{GatewayError, random};
-use super::worker::{GatewayCommand, GatewayNote};
-use crate::forward::{GatewayAddress, Prefix, Role, Route, Routes, SegmentIndex, Settings};
+use crate::forward::{
+    EndpointIndex, EthernetIndex, GatewayAddress, Prefix, Role, Route, Routes, SegmentIndex, Settings,
+};
 use crate::segment::pair::{self, Identity, Pair, SegmentId, Station};
 use crate::segment::{Ageing, Own, SegmentSettings};
 
@@ -24,7 +26,10 @@ use crate::segment::{Ageing, Own, SegmentSettings};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ground {
     pub(super) index: SegmentIndex,
+    /// The InfiniBand port, and the link there.
+    pub(super) endpoint: EndpointIndex,
     pub(super) link: LinkIndex,
+    pub(super) ethernet: EthernetIndex,
     /// Address of the Ethernet port.
     pub(super) mac: MacAddress,
     /// GUID of the InfiniBand port.
@@ -35,25 +40,43 @@ pub(super) struct Ground {
 #[derive(Clone, Debug)]
 pub(super) struct SegmentMaker {
     pub(super) config: Config,
+    /// The ports that are open.
+    pub(super) names: PortNames,
     pub(super) workers: u8,
     /// Drawn at start: tells this gateway from what it was before.
     pub(super) instance: u64,
 }
 
 impl SegmentMaker {
+    /// Where a segment is that gets this number; its link is the first of its port. `None` if one of its ports is not open.
+    pub(super) fn ground<B: Backend>(
+        &self,
+        segment: &Segment,
+        index: SegmentIndex,
+        ethernets: &[EthernetPort],
+        endpoints: &mut Endpoints<B>,
+    ) -> Option<Ground> {
+        let (ethernet, endpoint) = self.names.of_segment(&self.config, segment)?;
+        let mac = ethernets.get(ethernet.at())?.mac;
+        let end = endpoints.at(endpoint)?;
+        let number = end.port();
+        let guid = end.hca().port(number).map_or(end.hca().device().node_guid, |p| p.guid);
+        Some(Ground { index, endpoint, link: LinkIndex(0), ethernet, mac, guid })
+    }
+
     /// Gives a link that there is a segment: its table and its duty.
     pub(super) fn install<B: Backend>(
         &self,
         now: Instant,
         segment: &Segment,
         ground: Ground,
-        endpoint: &mut Endpoint<B, GatewayCommand, GatewayNote>,
+        endpoints: &mut Endpoints<B>,
         board: &mut GatewayBoard<<B::Queues as Queues>::Destination>,
         duties: &mut Duties,
     ) -> Result<(), GatewayError> {
         let table = self.table(segment, ground)?;
         let duty = self.duty(now, segment, ground, &table);
-        if let Some(link) = endpoint.link_at(ground.link) {
+        if let Some(link) = endpoints.link(ground.endpoint, ground.link) {
             // Nothing is said for others before it is known whether another gateway does.
             link.speak(false);
         }
@@ -66,6 +89,7 @@ impl SegmentMaker {
     fn table<D>(&self, segment: &Segment, ground: Ground) -> Result<Settings<D>, GatewayError> {
         let mut settings = Settings::new(ground.mac);
         settings.vlan = segment.vlan.map(config::VlanId::value);
+        (settings.ethernet, settings.endpoint) = (ground.ethernet, ground.endpoint);
         settings.link = u8::try_from(ground.link.0).unwrap_or(u8::MAX);
         settings.eth_mtu = segment.mtu;
         (settings.address, settings.routes) = networks(segment)?;
@@ -88,7 +112,9 @@ impl SegmentMaker {
         SegmentDuty {
             name: segment.name.to_string(),
             index: ground.index,
+            endpoint: ground.endpoint,
             link: ground.link,
+            ethernet: ground.ethernet,
             pkey: PKey(segment.pkey.value()),
             segment: crate::segment::Segment::new(now, &settings),
             news: News::new(now),

@@ -3,37 +3,36 @@
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use config::{CommandLine, Config, Overrides, Segment};
-use connectx::cable::{CableEnd, CableError, CableUrl, CableUrlError};
+use connectx::cable::{CableError, CableUrlError};
 use dataplane::capture::{Capture, CaptureError};
 use dataplane::control::{ControlError, ControlLoop};
 use dataplane::worker::{Handle, run};
-use ib_wire::{Guid, Mtu};
 use pmd::eal::{Eal, EalError, LcoreId};
 use pmd::eth::{EthConfig, EthError, EthPort, EthQueue};
 use pmd::hca::{Backend, HcaError, PortNumber};
 use pmd::mem::{Pool, PoolConfig, PoolError};
-use pmd::soft::{SoftConfig, SoftHca};
-use pmd::verbs::{Mlx5Hca, VerbsHca};
 use serde_json::{Value, json};
 use tap::Tap;
 
 use super::board::GatewayBoard;
 use super::control::duties::Duties;
+use super::control::ports::{DeviceGids, Endpoints, EthernetPort, GatewayEndpoint, port_name};
 use super::control::reload::{Reloader, policy};
 use super::control::{GatewayControl, Schedule};
+use super::devices::{Devices, open_soft};
 use super::gids::GatewayGids;
+use super::port_names::PortNames;
 use super::report::Times;
-use super::segment_parts::{Ground, SegmentMaker};
-use super::worker::GatewayWorker;
+use super::segment_parts::SegmentMaker;
+use super::worker::{GatewayCommand, GatewayNote, GatewayWorker, WorkerParts};
 use crate::counter::{Totals, WorkerCounters};
-use crate::forward::SegmentIndex;
+use crate::forward::{EndpointIndex, SegmentIndex};
 use crate::log::Log;
-use endpoint::{Endpoint, EndpointConfig, EndpointError, WorkerSizes};
-use ipoib::link::LinkIndex;
-use ipoib::net::ethernet::MacAddress;
+use endpoint::{Endpoint, EndpointConfig, EndpointError, EndpointPlace, LinkWorker, WorkerSizes};
 
 /// One signalled send in this many: completions are reaped in batches.
 const SIGNAL_EVERY: u32 = 16;
@@ -50,13 +49,13 @@ pub enum GatewayError {
     /// Packet buffers.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// The Ethernet port.
+    /// An Ethernet port.
     #[error(transparent)]
     Ethernet(#[from] EthError),
-    /// The host channel adapter.
+    /// A host channel adapter.
     #[error(transparent)]
     Hca(#[from] HcaError),
-    /// The endpoint.
+    /// An endpoint.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     /// The URL of a link of the software ConnectX.
@@ -166,8 +165,8 @@ impl Start {
         {
             config.check(workers.into())?;
         }
-        let segment = first_segment(&config)?;
-        let device = Device::choose(&config, segment)?;
+        let names = PortNames::of(&config);
+        let devices = Devices::choose(&config, &names)?;
         for warning in self.line.eal.warnings() {
             tracing::warn!("{warning}");
         }
@@ -202,61 +201,33 @@ impl Start {
             promiscuous: config.ethernet.promiscuous,
             offloads: config.ethernet.offloads,
         };
-        let (port, queues) = EthPort::start(segment.ethernet.as_deref(), &ethernet, &pool)?;
-        let soft = match &device {
-            Device::Soft(soft) => Some(soft.open(&config, capture.as_mut())?),
-            Device::Verbs(_) | Device::Mlx5(_) => None,
+        let mut ethernets = Vec::new();
+        for name in &names.ethernets {
+            ethernets.push(EthPort::start(name.as_deref(), &ethernet, &pool)?);
+        }
+        let soft = match &devices {
+            Devices::Soft(soft) => open_soft(soft, &mut capture)?,
+            Devices::Verbs(_) | Devices::Mlx5(_) => Vec::new(),
         };
         let running = Running {
             control,
             start: &self,
             config: &config,
-            segment,
+            names,
             eal: &eal,
             lcores,
             pool: pool.clone(),
-            port,
-            queues,
+            ethernets,
             capture,
         };
-        let mut report = match (soft, device) {
-            (Some(hca), _) => running.run(hca)?,
-            (None, Device::Verbs(hca)) => running.run(*hca)?,
-            (None, Device::Mlx5(hca)) => running.run(*hca)?,
-            (None, Device::Soft(_)) => return Err(no_device()),
+        let mut report = match devices {
+            Devices::Soft(_) => running.run(soft)?,
+            Devices::Verbs(list) => running.run(list)?,
+            Devices::Mlx5(list) => running.run(list)?,
         };
         report.buffers_outstanding = pool.in_use();
         Ok(report)
     }
-}
-
-/// The segment whose Ethernet port, device and port all have: this version drives one of each.
-fn first_segment(config: &Config) -> Result<&Segment, GatewayError> {
-    let refused = |other: &Segment, what: &str| {
-        Err(GatewayError::Unsupported(format!(
-            "segment {}: this version drives one {what}: give all segments the same one, or run a gateway for each",
-            other.name
-        )))
-    };
-    let Some(first) = config.segments.first() else {
-        return Err(GatewayError::Unsupported("there is no segment: add a [[segment]]".to_owned()));
-    };
-    for other in &config.segments {
-        if other.ethernet != first.ethernet {
-            return refused(other, "Ethernet port");
-        }
-        if (&other.device, other.port) != (&first.device, first.port) {
-            return refused(other, "InfiniBand port");
-        }
-    }
-    Ok(first)
-}
-
-/// What the software ConnectX is made from.
-#[derive(Debug)]
-struct SoftParts {
-    config: SoftConfig,
-    links: Vec<CableUrl>,
 }
 
 /// A number that nobody can know.
@@ -265,100 +236,77 @@ pub(super) fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-fn no_device() -> GatewayError {
-    GatewayError::Unsupported(
-        "no InfiniBand device: add [infiniband.soft] with ports = [{ link = \"shm:/run/ibfab.sock\" }] and start \
-         ibfab, or load the driver of a host channel adapter (modprobe mlx5_ib ib_uverbs ib_umad)"
-            .to_owned(),
-    )
-}
-
-/// What drives the InfiniBand port, as far as it is there before EAL starts.
-#[derive(Debug)]
-enum Device {
-    /// The software ConnectX.
-    Soft(SoftParts),
-    /// A device of the machine, open, by the library's calls.
-    Verbs(Box<VerbsHca>),
-    /// A ConnectX of the machine, open, by its rings.
-    Mlx5(Box<Mlx5Hca>),
-}
-
-impl Device {
-    fn choose(config: &Config, segment: &Segment) -> Result<Self, GatewayError> {
-        use config::Driver;
-        let ib = &config.infiniband;
-        let (name, port) = (segment.device.as_deref(), PortNumber(segment.port));
-        let driver = match ib.driver {
-            Driver::Auto if ib.is_soft() => Driver::Soft,
-            Driver::Auto if pmd::verbs::devices()?.is_empty() => return Err(no_device()),
-            Driver::Auto if pmd::verbs::find(name, port)?.is_mlx5 => Driver::Mlx5,
-            Driver::Auto => Driver::Verbs,
-            chosen => chosen,
-        };
-        match driver {
-            Driver::Soft => Ok(Self::Soft(soft_parts(config, segment)?)),
-            Driver::Mlx5 => Ok(Self::Mlx5(Box::new(Mlx5Hca::open(name, port)?))),
-            Driver::Auto | Driver::Verbs => Ok(Self::Verbs(Box::new(VerbsHca::open(name, port)?))),
-        }
-    }
-}
-
-fn soft_parts(config: &Config, segment: &Segment) -> Result<SoftParts, GatewayError> {
-    let Some(soft) = config.infiniband.soft_device(segment.device.as_deref()) else {
-        return Err(no_device());
-    };
-    let seed = soft.seed.unwrap_or_else(random);
-    // Locally administered, so that it meets no real one.
-    let node = soft.node_guid.map_or(0x0200_0000_0000_0000 | (seed & 0x00ff_ffff_ffff_ff00), |g| g.0);
-    let guid_of = |(i, p): (usize, &config::SoftPort)| Guid(p.guid.map_or(node + 1 + i as u64, |g| g.0));
-    let mtu = soft.ports.iter().map(|p| p.mtu).max().unwrap_or(4096);
-    let max_mtu = [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096]
-        .into_iter()
-        .find(|m| m.bytes() == usize::from(mtu))
-        .unwrap_or(Mtu::B4096);
-    let links = soft.ports.iter().map(|p| p.link.parse()).collect::<Result<Vec<CableUrl>, _>>()?;
-    Ok(SoftParts {
-        config: SoftConfig {
-            name: soft.name.clone(),
-            node_guid: Guid(node),
-            port_guids: soft.ports.iter().enumerate().map(guid_of).collect(),
-            max_mtu,
-            gid_table: soft.gid_table,
-            seed,
-        },
-        links,
-    })
-}
-
-impl SoftParts {
-    fn open(&self, _config: &Config, mut capture: Option<&mut Capture>) -> Result<SoftHca, GatewayError> {
-        let mut hca = SoftHca::new(&self.config)?;
-        for (index, url) in self.links.iter().enumerate() {
-            let mut link = CableEnd::connect(url)?;
-            link.set_tap(capture.as_mut().map(|c| c.tap()));
-            hca.set_cable(PortNumber(index as u8 + 1), Some(link))?;
-        }
-        Ok(hca)
-    }
-}
-
-/// Everything that a gateway runs on, whatever its device.
+/// Everything that a gateway runs on, whatever its devices.
 struct Running<'a> {
     start: &'a Start,
     control: ControlLoop,
     config: &'a Config,
-    segment: &'a Segment,
+    names: PortNames,
     eal: &'a Eal,
     lcores: Vec<LcoreId>,
     pool: Pool,
-    port: EthPort,
-    queues: Vec<EthQueue>,
+    /// Each Ethernet port, with its queues by worker.
+    ethernets: Vec<(EthPort, Vec<EthQueue>)>,
     capture: Option<Capture>,
 }
 
+/// The endpoints of all InfiniBand ports, and each worker's queues on them.
+type MadeEndpoints<B> =
+    (Vec<GatewayEndpoint<B>>, Vec<Vec<LinkWorker<<B as Backend>::Queues, GatewayCommand, GatewayNote>>>);
+
 impl Running<'_> {
-    fn run<B: Backend>(mut self, hca: B) -> Result<Report, GatewayError> {
+    /// Makes the endpoints, each with the link of the first segment on its port.
+    fn endpoints<B: Backend>(
+        &self,
+        now: Instant,
+        hcas: Vec<B>,
+        maker: &SegmentMaker,
+        handles: &[Arc<Handle>],
+    ) -> Result<MadeEndpoints<B>, GatewayError> {
+        let mut endpoints = Vec::new();
+        let mut links: Vec<Vec<_>> = handles.iter().map(|_| Vec::new()).collect();
+        let of = u8::try_from(hcas.len()).unwrap_or(u8::MAX);
+        for (hca, index) in hcas.into_iter().zip(0..of) {
+            let first = self.config.segments.iter().find(|segment| {
+                let ports = self.names.of_segment(self.config, segment);
+                ports.is_some_and(|(_, endpoint)| endpoint == EndpointIndex(index))
+            });
+            let Some(first) = first else { continue };
+            let config = self.endpoint_config(maker, first, EndpointPlace { index, of });
+            let (endpoint, workers) = Endpoint::new(hca, config, &self.pool, handles, now)?;
+            endpoints.push(endpoint);
+            for (links, link) in links.iter_mut().zip(workers) {
+                links.push(link);
+            }
+        }
+        Ok((endpoints, links))
+    }
+
+    /// The copies of devices' GID tables, one for each device. The first one is shared as configured, a further one in a file beside it
+    /// with the device's name.
+    fn gids<B: Backend>(
+        &self,
+        now: Instant,
+        endpoints: &mut Endpoints<B>,
+    ) -> Result<Vec<DeviceGids>, GatewayError> {
+        let (mut all, mut seen) = (Vec::new(), Vec::new());
+        for index in endpoints.indices() {
+            let Some(endpoint) = endpoints.at(index) else { continue };
+            let name = endpoint.hca().device().name;
+            if seen.contains(&name) {
+                continue;
+            }
+            let file = self.config.gateway.gids.as_ref().map(|file| match seen.is_empty() {
+                true => file.clone(),
+                false => PathBuf::from(format!("{}.{name}", file.display())),
+            });
+            all.push((index, GatewayGids::new(endpoint.hca(), file.as_deref(), random(), now)?));
+            seen.push(name);
+        }
+        Ok(all)
+    }
+
+    fn run<B: Backend>(mut self, hcas: Vec<B>) -> Result<Report, GatewayError> {
         let now = Instant::now();
         let handles: Vec<Arc<Handle>> = self.lcores.iter().map(|_| Handle::new()).collect();
         for handle in &handles {
@@ -366,45 +314,50 @@ impl Running<'_> {
         }
         let maker = SegmentMaker {
             config: self.config.clone(),
+            names: self.names.clone(),
             workers: self.lcores.len() as u8,
             instance: random(),
         };
-        let (mut endpoint, link_workers) =
-            Endpoint::new(hca, self.endpoint_config(&maker), &self.pool, &handles, now)?;
-        let gids = GatewayGids::new(endpoint.hca(), self.config.gateway.gids.as_deref(), random(), now)?;
-        let mac = MacAddress(self.port.mac());
-        let port = endpoint.port();
-        let guid = endpoint.hca().port(port).map_or(endpoint.hca().device().node_guid, |p| p.guid);
+        let (endpoints, mut links) = self.endpoints(now, hcas, &maker, &handles)?;
+        let mut endpoints = Endpoints::new(endpoints);
+        let gids = self.gids(now, &mut endpoints)?;
+        let (mut ethernets, mut queues) = (Vec::new(), Vec::new());
+        for (port, by_worker) in self.ethernets.drain(..) {
+            ethernets.push(EthernetPort::new(port));
+            queues.push(by_worker.into_iter());
+        }
         let (mut board, mut duties) = (GatewayBoard::new(maker.workers), Duties::default());
         for (segment, index) in self.config.segments.iter().zip((0..).map(SegmentIndex)) {
-            let link = match index {
-                // The first link came with the endpoint.
-                SegmentIndex(0) => LinkIndex(0),
-                _ => endpoint.add_link(now, maker.link_settings(segment)).map_err(|e| {
+            let Some(mut ground) = maker.ground(segment, index, &ethernets, &mut endpoints) else { continue };
+            // The first link of a port came with the endpoint.
+            if duties.iter().any(|duty| duty.endpoint == ground.endpoint)
+                && let Some(endpoint) = endpoints.at(ground.endpoint)
+            {
+                ground.link = endpoint.add_link(now, maker.link_settings(segment)).map_err(|e| {
                     GatewayError::Unsupported(format!(
                         "segment {}: {e}: configure fewer segments, workers or connections",
                         segment.name
                     ))
-                })?,
-            };
-            let ground = Ground { index, link, mac, guid };
-            maker.install(now, segment, ground, &mut endpoint, &mut board, &mut duties)?;
+                })?;
+            }
+            maker.install(now, segment, ground, &mut endpoints, &mut board, &mut duties)?;
         }
         board.flush();
 
+        let storm_period = Arc::<AtomicU32>::default();
         let mut workers = Vec::new();
-        for (link, eth) in link_workers.into_iter().zip(self.queues.drain(..)) {
+        for links in links.drain(..) {
             let tap: Option<Tap> = self.capture.as_mut().map(Capture::tap);
-            let low = self.config.infiniband.srq_alarm();
-            workers.push(GatewayWorker::new(
-                link,
-                eth,
-                board.reader(),
-                self.pool.clone(),
-                low,
-                random(),
+            workers.push(GatewayWorker::new(WorkerParts {
+                links,
+                ethernets: queues.iter_mut().filter_map(Iterator::next).collect(),
+                tables: board.reader(),
+                pool: self.pool.clone(),
+                srq_low: self.config.infiniband.srq_alarm(),
+                seed: random(),
+                period: Arc::clone(&storm_period),
                 tap,
-            ));
+            }));
         }
         let own = WorkerCounters::default();
         let Some(times) = Times::new() else {
@@ -413,12 +366,12 @@ impl Running<'_> {
         let mut controller = GatewayControl {
             readers: workers.iter().map(|w| w.counters().reader()).collect(),
             receivers: workers.iter().map(GatewayWorker::receivers).collect(),
-            endpoint,
+            storm_period,
+            endpoints,
             board,
             gids,
-            port: self.port,
+            ethernets,
             pool: self.pool.clone(),
-            mac,
             own_reader: own.reader(),
             segment_readers: workers
                 .iter()
@@ -447,10 +400,12 @@ impl Running<'_> {
             let handle = Arc::clone(handle);
             jobs.push(self.eal.launch(lcore, move || run(worker, &handle))?);
         }
+        let ethernets: Vec<&str> = controller.ethernets.iter().map(|end| end.port.name()).collect();
+        let infinibands: Vec<String> = controller.endpoints.iter_mut().map(|end| port_name(end)).collect();
         tracing::info!(
             "forwarding between {} and {} with {} worker(s)",
-            controller.port.name(),
-            controller.endpoint.hca().device().name,
+            ethernets.join(", "),
+            infinibands.join(", "),
             jobs.len()
         );
         let served = self.control.run(&mut controller, self.config.gateway.control_socket.as_deref());
@@ -458,23 +413,26 @@ impl Running<'_> {
         for handle in &handles {
             handle.stop();
         }
-        let mut queues = Vec::new();
+        let mut queues: Vec<Vec<B::Queues>> = controller.endpoints.iter().map(|_| Vec::new()).collect();
         for job in jobs {
-            let (queue, _ethernet, mut service) = job.join()?.into_parts();
+            let (of_ports, _ethernets, mut service) = job.join()?.into_parts();
             controller.times.add_service(&service.swap(dataplane::latency::empty()));
-            queues.push(queue);
+            for (queues, of_port) in queues.iter_mut().zip(of_ports) {
+                queues.push(of_port);
+            }
         }
         let report = controller.finish(queues);
         served?;
         report
     }
 
-    fn endpoint_config(&self, maker: &SegmentMaker) -> EndpointConfig {
+    fn endpoint_config(&self, maker: &SegmentMaker, first: &Segment, place: EndpointPlace) -> EndpointConfig {
         let ib = &self.config.infiniband;
         let workers = self.lcores.len() as u8;
         let share = self.config.connection_share(workers.into());
         EndpointConfig {
-            port: PortNumber(self.segment.port),
+            place,
+            port: PortNumber(first.port),
             workers,
             links: u16::try_from(self.config.segments.len()).unwrap_or(u16::MAX),
             sizes: WorkerSizes {
@@ -487,14 +445,14 @@ impl Running<'_> {
                 max_rc: u16::try_from(share.both()).unwrap_or(u16::MAX),
                 signal_every: SIGNAL_EVERY,
             },
-            link: maker.link_settings(self.segment),
+            link: maker.link_settings(first),
         }
     }
 }
 
 impl<B: Backend> GatewayControl<B> {
-    /// Gives everything back and sums up.
-    fn finish(mut self, queues: Vec<B::Queues>) -> Result<Report, GatewayError> {
+    /// Gives everything back and sums up. The workers' queues are by [`EndpointIndex`].
+    fn finish(mut self, queues: Vec<Vec<B::Queues>>) -> Result<Report, GatewayError> {
         if let Some(capture) = &mut self.capture {
             while capture.drain()? > 0 {}
         }
@@ -503,12 +461,18 @@ impl<B: Backend> GatewayControl<B> {
             times: self.times.json(),
             buffers_outstanding: 0,
             memory: memory(),
-            srq_low: self.endpoint.srq_low(),
+            srq_low: self.srq_low(),
             failure: self.failure,
         };
-        drop(self.port);
-        drop(self.endpoint.close(queues)?);
-        Ok(report)
+        drop(self.ethernets);
+        let mut closed = Ok(report);
+        for (endpoint, queues) in self.endpoints.into_list().into_iter().zip(queues) {
+            // One that cannot be closed keeps no other open.
+            if let Err(error) = endpoint.close(queues) {
+                closed = closed.and(Err(error.into()));
+            }
+        }
+        closed
     }
 }
 

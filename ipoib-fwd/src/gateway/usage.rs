@@ -15,17 +15,11 @@ pub(super) struct Receivers {
     marks: Marks,
     /// Which queue pair has the mark of a place.
     numbers: Box<[AtomicU32]>,
-    /// The period that the worker's storm guard counts for; the control lcore counts on.
-    pub(super) period: AtomicU32,
 }
 
 impl Default for Receivers {
     fn default() -> Self {
-        Self {
-            marks: Marks::new(PLACES),
-            numbers: (0..PLACES).map(|_| AtomicU32::new(0)).collect(),
-            period: AtomicU32::new(0),
-        }
+        Self { marks: Marks::new(PLACES), numbers: (0..PLACES).map(|_| AtomicU32::new(0)).collect() }
     }
 }
 

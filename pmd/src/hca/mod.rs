@@ -9,7 +9,9 @@
 
 mod control;
 mod queues;
+mod shared;
 
 pub use ::hca::*;
 pub use control::{Backend, Control};
 pub use queues::{Queues, Received, Refused, RxBurst};
+pub use shared::Shared;

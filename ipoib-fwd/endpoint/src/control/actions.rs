@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ib_wire::Qpn;
-use pmd::hca::{Backend, QueuesId, RcConfig, UdDestination};
+use pmd::hca::{Backend, RcConfig, UdDestination};
 
 use super::{Destination, Endpoint, WorkerEnd};
 use crate::message::Command;
@@ -110,7 +110,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     fn create_rc(&mut self, now: Instant, conn: ConnKey, worker: WorkerIndex, passive: bool) {
         // A passive one only ever sends its drain request.
         let send_depth = if passive { 1 } else { self.rc_send_depth };
-        let queues = QueuesId(worker.0.into());
+        let queues = self.queues_id(worker);
         let created = self.hca.create_rc(&RcConfig {
             queues,
             port: self.number,

@@ -93,12 +93,17 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                 if !self.note(now, qpn, Some(note)) {
                     self.mend_datagrams_of(now, qpn);
                 }
-            } else if matches!(event, AsyncEvent::SrqLimitReached(_)) {
-                self.srq_low += 1;
-                tracing::warn!(
-                    "the shared receive queue ran low: connections of peers break if it runs dry; \
-                     raise infiniband.srq-depth"
-                );
+            } else if let AsyncEvent::SrqLimitReached(queues) = event {
+                // The device may have other users.
+                let mut ours =
+                    (0..self.workers.len() as u8).map(|worker| self.queues_id(WorkerIndex(worker)));
+                if ours.any(|id| id == queues) {
+                    self.srq_low += 1;
+                    tracing::warn!(
+                        "the shared receive queue ran low: connections of peers break if it runs dry; \
+                         raise infiniband.srq-depth"
+                    );
+                }
             } else if matches!(event, AsyncEvent::Fatal) {
                 self.gone = Some(HcaError::Gone(self.hca.device().name));
             }

@@ -9,7 +9,7 @@
 
 use std::time::Instant;
 
-use pmd::hca::{Backend, QpState, QpTransition, QueuesId, UdConfig};
+use pmd::hca::{Backend, QpState, QpTransition, UdConfig};
 
 use super::link::{LinkEnd, Removal};
 use super::{Endpoint, EndpointError, MAX_LINKS, Ud};
@@ -53,7 +53,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     fn make_datagrams(&mut self, made: &mut Vec<Ud<B>>) -> Result<(), EndpointError> {
         for worker in 0..self.workers.len() {
             let config = UdConfig {
-                queues: QueuesId(worker as u16),
+                queues: self.queues_id(WorkerIndex(worker as u8)),
                 port: self.number,
                 send_depth: self.ud_send_depth,
             };

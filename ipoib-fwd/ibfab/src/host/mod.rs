@@ -18,7 +18,9 @@ use arrayvec::ArrayVec;
 use dataplane::latency::Recorder;
 use dataplane::table::Reader;
 use dataplane::worker::Handle;
-use endpoint::{Endpoint, EndpointConfig, EndpointError, LinkView, LinkWorker, UD, ViewBoard, WorkerSizes};
+use endpoint::{
+    Endpoint, EndpointConfig, EndpointError, EndpointPlace, LinkView, LinkWorker, UD, ViewBoard, WorkerSizes,
+};
 use ib_wire::ipoib::Arp;
 use ib_wire::{Lid, Qpn};
 use interface::tun::{Tun, TunConfig, TunError};
@@ -150,7 +152,14 @@ impl<B: Backend> Host<B> {
         link.limited_will_do = true;
         // Every host is in the group of all hosts (RFC 1112 4).
         link.groups = vec![Ipv4Addr::new(224, 0, 0, 1)];
-        let endpoint = EndpointConfig { port: PORT, workers: 1, links: 1, sizes: SIZES, link };
+        let endpoint = EndpointConfig {
+            place: EndpointPlace::ONLY,
+            port: PORT,
+            workers: 1,
+            links: 1,
+            sizes: SIZES,
+            link,
+        };
         let handle = Handle::new();
         let failed = |source| HostError::Endpoint { name: config.name.clone(), source };
         let (mut endpoint, mut workers) =

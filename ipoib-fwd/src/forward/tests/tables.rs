@@ -84,21 +84,41 @@ fn a_frame_is_of_the_segment_of_its_vlan_and_port() {
         let draft = Draft::new(1, settings, 16, 1);
         t.set_segment(SegmentIndex(n), Some(draft.table().clone()));
     }
-    t.join_vlan(0, 0, Some(SegmentIndex(0)));
-    t.join_vlan(0, 100, Some(SegmentIndex(1)));
-    t.join_vlan(1, 100, Some(SegmentIndex(2)));
-    t.join_link(3, Some(SegmentIndex(1)));
+    let [first, second, third] = [0, 1, 2].map(EthernetIndex);
+    t.join_vlan(first, 0, Some(SegmentIndex(0)));
+    t.join_vlan(first, 100, Some(SegmentIndex(1)));
+    t.join_vlan(second, 100, Some(SegmentIndex(2)));
     let of = |port, vid| t.of_vlan(port, vid).map(|(index, table)| (index.0, table.settings.eth_mtu));
-    assert_eq!([of(0, 0), of(0, 100), of(1, 100)], [Some((0, 1000)), Some((1, 1001)), Some((2, 1002))]);
-    assert_eq!([of(1, 0), of(0, 101), of(2, 0), of(0, 4095), of(0, 4096)], [None; 5]);
     assert_eq!(
-        (t.of_link(3).map(|(i, _)| i.0), t.of_link(2).is_some(), t.of_link(4).is_some()),
-        (Some(1), false, false)
+        [of(first, 0), of(first, 100), of(second, 100)],
+        [Some((0, 1000)), Some((1, 1001)), Some((2, 1002))]
     );
+    let nowhere = [(second, 0), (first, 101), (third, 0), (first, 4095), (first, 4096)];
+    assert_eq!(nowhere.map(|(port, vid)| of(port, vid)), [None; 5]);
     t.set_segment(SegmentIndex(1), None);
-    assert!(t.of_vlan(0, 100).is_none() && t.of_link(3).is_none());
-    t.join_vlan(0, 0, None);
-    assert!(t.of_vlan(0, 0).is_none());
+    assert!(t.of_vlan(first, 100).is_none());
+    t.join_vlan(first, 0, None);
+    assert!(t.of_vlan(first, 0).is_none());
+}
+
+#[test]
+fn a_message_is_of_the_segment_of_its_link_and_port() {
+    let mut t: Tables<()> = Tables::default();
+    for n in 0..2 {
+        let draft = Draft::new(1, Settings::new(GATEWAY_MAC), 16, 1);
+        t.set_segment(SegmentIndex(n), Some(draft.table().clone()));
+    }
+    let [first, second, third] = [0, 1, 2].map(EndpointIndex);
+    t.join_link(first, 3, Some(SegmentIndex(1)));
+    t.join_link(second, 3, Some(SegmentIndex(0)));
+    let of = |t: &Tables<()>, port, link| t.of_link(port, link).map(|(index, _)| index.0);
+    assert_eq!([of(&t, first, 3), of(&t, second, 3)], [Some(1), Some(0)]);
+    assert_eq!([(first, 2), (second, 4), (third, 3)].map(|(port, link)| of(&t, port, link)), [None; 3]);
+    // More links than a port can have are not those of the next one.
+    t.join_link(first, MAX_SEGMENTS as u8 + 3, Some(SegmentIndex(1)));
+    assert_eq!([of(&t, second, 3), of(&t, first, MAX_SEGMENTS as u8 + 3)], [Some(0), None]);
+    t.set_segment(SegmentIndex(1), None);
+    assert!(of(&t, first, 3).is_none());
 }
 
 #[test]

@@ -12,8 +12,10 @@ use serde_json::{Value, json};
 
 use super::GatewayControl;
 use super::duties::SegmentDuty;
+use super::ports::{EthernetPort, GatewayEndpoint, port_name};
 use crate::counter::SegmentTotals;
 use crate::counter::Totals;
+use crate::forward::EndpointIndex;
 use crate::forward::SegmentIndex;
 use ipoib::link::Mode;
 
@@ -37,6 +39,36 @@ fn rejects(counters: &cm::connection::Counters) -> Value {
     json!({
         "received": list(&|reason| counters.rejects_received(reason)),
         "sent": list(&|reason| counters.rejects_sent(reason)),
+    })
+}
+
+fn up(is_up: bool) -> &'static str {
+    if is_up { "up" } else { "down" }
+}
+
+fn ethernet_json(end: &EthernetPort) -> Value {
+    json!({"port": end.port.name(), "mac": end.mac.to_string(), "link": up(end.is_up()), "offloads": offloads(end.port.offloads())})
+}
+
+/// A row for an InfiniBand port, with the state of its first link.
+fn infiniband_json<B: Backend>(endpoint: &mut GatewayEndpoint<B>) -> Value {
+    let port = endpoint.port();
+    let (errors, last_error) = endpoint.device_errors();
+    let last_error = last_error.map(str::to_owned);
+    let reopens = endpoint.datagram_reopens();
+    let device = endpoint.hca().device();
+    let attributes = match endpoint.hca().port(port) {
+        Ok(attributes) => attributes,
+        Err(e) => return json!({"device": device.name, "port": port.0, "error": e.to_string()}),
+    };
+    let gid = endpoint.hca().gid(port, 0).map(|g| g.to_string()).unwrap_or_default();
+    let state = Arc::clone(endpoint.link().state());
+    json!({
+        "device": device.name, "port": port.0, "port_state": format!("{:?}", attributes.state).to_lowercase(),
+        "lid": attributes.lid.0, "sm_lid": attributes.sm_lid.0, "gid": gid, "mtu": attributes.active_mtu.bytes(),
+        "link": up(state.up), "mode": state.mode,
+        "addresses": state.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+        "device_errors": errors, "last_device_error": last_error, "datagram_reopens": reopens,
     })
 }
 
@@ -110,7 +142,7 @@ impl<B: Backend> GatewayControl<B> {
             "traffic": totals.traffic_json(),
             "workers": workers,
             "drops": totals.drops_json(),
-            "alarms": {"srq_low": self.endpoint.srq_low(), "loops": self.segments.iter().map(|s| s.duty.pair.statistics().loops).sum::<u64>()},
+            "alarms": {"srq_low": self.srq_low(), "loops": self.segments.iter().map(|s| s.duty.pair.statistics().loops).sum::<u64>()},
             "segments": segments,
             "gateway": self.roles(now, None),
             "reloads": self.reloader.json(),
@@ -120,43 +152,44 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     pub(super) fn links(&mut self, now: Instant, only: Option<SegmentIndex>) -> Value {
-        let port = self.endpoint.port();
-        let (errors, last_error) =
-            (self.endpoint.device_errors().0, self.endpoint.device_errors().1.map(str::to_owned));
-        let reopens = self.endpoint.datagram_reopens();
-        let attributes = self.endpoint.hca().port(port);
-        let device = self.endpoint.hca().device();
-        let gid = self.endpoint.hca().gid(port, 0).map(|g| g.to_string()).unwrap_or_default();
-        let rejects = rejects(self.endpoint.cm_counters());
-        let drops = self.endpoint.hca().drops();
-        let drops: serde_json::Map<String, Value> =
-            drops.into_iter().map(|(reason, n)| (reason.to_owned(), n.into())).collect();
+        let mut infinibands: Vec<Value> = self.endpoints.iter_mut().map(infiniband_json).collect();
+        let ethernets: Vec<Value> = self.ethernets.iter().map(ethernet_json).collect();
         let segments = self.segments_json(now, only);
         let gateway = self.roles(now, only);
         let (counters, waits_for) = self.link_words(only);
-        let link = self.endpoint.link();
-        let state = Arc::clone(link.state());
-        let infiniband = match attributes {
-            Ok(a) => json!({
-                "device": device.name, "port": port.0, "port_state": format!("{:?}", a.state).to_lowercase(),
-                "lid": a.lid.0, "sm_lid": a.sm_lid.0, "gid": gid, "mtu": a.active_mtu.bytes(),
-                "link": if state.up { "up" } else { "down" }, "mode": state.mode,
-                "addresses": state.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
-                "device_errors": errors, "last_device_error": last_error, "datagram_reopens": reopens,
-            }),
-            Err(e) => json!({"device": device.name, "error": e.to_string()}),
-        };
-        json!({
-            "ethernet": {"port": self.port.name(), "mac": self.mac.to_string(),
-                         "link": if self.port.link().up { "up" } else { "down" }, "offloads": offloads(self.port.offloads())},
-            "infiniband": infiniband,
+        // What the first port has beside its row.
+        let first = self.endpoints.at(EndpointIndex(0)).map(|endpoint| {
+            let drops = endpoint.hca().drops().into_iter().map(|(reason, n)| (reason.to_owned(), n.into()));
+            let drops: serde_json::Map<String, Value> = drops.collect();
+            let rejects = rejects(endpoint.cm_counters());
+            (rejects, drops)
+        });
+        let (rejects, drops) = first.unwrap_or_default();
+        let mut answer = json!({
+            "ethernet": ethernets.first(),
+            "infiniband": infinibands.first(),
             "gateway": gateway,
             "waits_for": waits_for,
             "link_counters": counters,
             "rejects": rejects,
             "device_drops": drops,
             "segments": segments,
-        })
+        });
+        // One port's are what they always were.
+        if let Some(answer) = answer.as_object_mut()
+            && infinibands.len().max(ethernets.len()) > 1
+        {
+            for (row, endpoint) in infinibands.iter_mut().zip(self.endpoints.iter_mut()) {
+                if let Some(row) = row.as_object_mut() {
+                    let drops: u64 = endpoint.hca().drops().iter().map(|(_, n)| n).sum();
+                    row.insert("device_drops".to_owned(), drops.into());
+                    row.insert("srq_low".to_owned(), endpoint.srq_low().into());
+                }
+            }
+            answer.insert("ethernet_ports".to_owned(), ethernets.into());
+            answer.insert("infiniband_ports".to_owned(), infinibands.into());
+        }
+        answer
     }
 
     /// The role in each segment, and the other gateways of it.
@@ -166,10 +199,10 @@ impl<B: Backend> GatewayControl<B> {
 
     /// What each segment's link has counted, and what it waits for.
     fn link_words(&mut self, only: Option<SegmentIndex>) -> (Value, Value) {
-        let Self { segments, endpoint, .. } = self;
+        let Self { segments, endpoints, .. } = self;
         let (mut counters, mut waits) = (Vec::new(), Vec::new());
         for duty in segments.chosen(only) {
-            let Some(link) = endpoint.link_at(duty.link) else { continue };
+            let Some(link) = endpoints.link(duty.endpoint, duty.link) else { continue };
             counters.push((duty.name.clone(), serde_json::to_value(link.counters()).unwrap_or_default()));
             waits.push((duty.name.clone(), link.waits_for().map(|why| why.to_string()).into()));
         }
@@ -178,13 +211,15 @@ impl<B: Backend> GatewayControl<B> {
 
     /// A row for each segment.
     fn segments_json(&mut self, now: Instant, only: Option<SegmentIndex>) -> Vec<Value> {
-        let Self { segments, endpoint, board, reloader, .. } = self;
+        let Self { segments, endpoints, board, ethernets, reloader, .. } = self;
         let rows = segments.chosen(only).map(|duty| {
-            let link = endpoint.link_at(duty.link);
+            let infiniband = endpoints.at(duty.endpoint).map(port_name);
+            let ethernet = ethernets.get(duty.ethernet.at()).map(|end| end.port.name());
+            let link = endpoints.link(duty.endpoint, duty.link);
             let link = link.as_deref();
             let vlan = board.at(duty.index).and_then(|board| board.settings().vlan);
             json!({
-                "segment": duty.name, "vlan": vlan, "pkey": format!("{:#06x}", duty.pkey.0),
+                "segment": duty.name, "ethernet": ethernet, "vlan": vlan, "infiniband": infiniband, "pkey": format!("{:#06x}", duty.pkey.0),
                 "link": if link.is_some_and(|l| l.state().up) { "up" } else { "down" },
                 "role": duty.duty.pair.role().name(),
                 "peers": duty.duty.pair.peers(now).count(),
@@ -201,9 +236,10 @@ impl<B: Backend> GatewayControl<B> {
     pub(super) fn neighbours(&mut self, now: Instant, only: Option<SegmentIndex>) -> Value {
         let (mut infiniband, mut ethernet, mut left_out) = (Vec::new(), Vec::new(), 0);
         let mut counters = Vec::new();
-        let Self { segments, endpoint, board, .. } = self;
+        let Self { segments, endpoints, board, .. } = self;
         for duty in segments.chosen(only) {
-            let known = endpoint.link_at(duty.link).map(|link| link.neighbours(now)).unwrap_or_default();
+            let known =
+                endpoints.link(duty.endpoint, duty.link).map(|link| link.neighbours(now)).unwrap_or_default();
             infiniband.extend(known.into_iter().map(|n| {
                 json!({
                     "segment": duty.name,
@@ -228,10 +264,13 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     pub(super) fn connections(&mut self, now: Instant, only: Option<SegmentIndex>) -> Value {
-        let Self { segments, endpoint, .. } = self;
+        let Self { segments, endpoints, .. } = self;
         let (mut rows, mut up) = (Vec::new(), [false; 2]);
         for duty in segments.chosen(only) {
-            let list = endpoint.link_at(duty.link).map(|link| link.connections(now)).unwrap_or_default();
+            let list = endpoints
+                .link(duty.endpoint, duty.link)
+                .map(|link| link.connections(now))
+                .unwrap_or_default();
             for connection in list {
                 if let Some(up) = up.get_mut(usize::from(connection.passive)) {
                     *up |= connection.state == "live";
@@ -247,10 +286,12 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     pub(super) fn groups(&mut self, only: Option<SegmentIndex>) -> Value {
-        let Self { segments, endpoint, .. } = self;
+        let Self { segments, endpoints, .. } = self;
         let mut rows = Vec::new();
         for duty in segments.chosen(only) {
-            for group in endpoint.link_at(duty.link).map(|link| link.groups()).unwrap_or_default() {
+            for group in
+                endpoints.link(duty.endpoint, duty.link).map(|link| link.groups()).unwrap_or_default()
+            {
                 let mut row = serde_json::to_value(&group).unwrap_or_default();
                 if let Some(row) = row.as_object_mut() {
                     row.insert("segment".to_owned(), duty.name.clone().into());
@@ -262,8 +303,26 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     pub(super) fn gid_table(&mut self) -> Value {
-        let device = self.endpoint.hca().device();
-        self.gids.json(&device.name)
+        let Self { endpoints, gids, .. } = self;
+        let mut answer = Value::Null;
+        for (index, gids) in gids.iter() {
+            let Some(endpoint) = endpoints.at(*index) else { continue };
+            let mut of_device = gids.json(&endpoint.hca().device().name);
+            // What the answer says beside the list is the first device's.
+            match answer.get_mut("gids").and_then(Value::as_array_mut) {
+                None => answer = of_device,
+                Some(all) => {
+                    all.extend(
+                        of_device
+                            .get_mut("gids")
+                            .and_then(Value::as_array_mut)
+                            .into_iter()
+                            .flat_map(std::mem::take),
+                    );
+                }
+            }
+        }
+        answer
     }
 
     pub(super) fn set_mode(&mut self, now: Instant, word: Option<&str>) -> Answer {
@@ -272,9 +331,9 @@ impl<B: Backend> GatewayControl<B> {
             Some("connected") => Mode::Connected,
             _ => return Err("the mode is datagram or connected, as in /mode,datagram".to_owned()),
         };
-        let Self { segments, endpoint, .. } = self;
+        let Self { segments, endpoints, .. } = self;
         for duty in segments.iter_mut() {
-            if let Some(link) = endpoint.link_at(duty.link)
+            if let Some(link) = endpoints.link(duty.endpoint, duty.link)
                 && mode != link.settings().mode
             {
                 link.set_mode(now, mode);

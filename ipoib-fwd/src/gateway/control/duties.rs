@@ -7,7 +7,7 @@ use pmd::mem::Mbuf;
 use super::pair::PairDuty;
 use super::segments::News;
 use crate::counter::SegmentTotals;
-use crate::forward::{MAX_SEGMENTS, SegmentIndex};
+use crate::forward::{EndpointIndex, EthernetIndex, MAX_SEGMENTS, SegmentIndex};
 use crate::segment::Segment;
 
 /// A segment and what goes with it.
@@ -15,7 +15,11 @@ use crate::segment::Segment;
 pub(in crate::gateway) struct SegmentDuty {
     pub(in crate::gateway) name: String,
     pub(in crate::gateway) index: SegmentIndex,
+    /// Its InfiniBand port, and its link there.
+    pub(in crate::gateway) endpoint: EndpointIndex,
     pub(in crate::gateway) link: LinkIndex,
+    /// Its Ethernet port.
+    pub(in crate::gateway) ethernet: EthernetIndex,
     pub(in crate::gateway) pkey: PKey,
     pub(in crate::gateway) segment: Segment<Mbuf>,
     pub(in crate::gateway) news: News,

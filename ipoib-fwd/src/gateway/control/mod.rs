@@ -3,33 +3,31 @@
 mod answers;
 pub(super) mod duties;
 pub(super) mod pair;
+pub(super) mod ports;
 pub(super) mod reload;
 pub(super) mod segments;
 
 use std::io::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use dataplane::capture::Capture;
 use dataplane::control::{Controller, Flow};
 use dataplane::telemetry::{Answer, Command};
-use pmd::eth::EthPort;
 use pmd::hca::{Backend, HcaError, Queues};
 use pmd::mem::Pool;
 
 use super::board::GatewayBoard;
-use super::gids::GatewayGids;
 use super::report::{self, Times};
 use super::segment_parts::SegmentMaker;
 use super::usage::Receivers;
-use super::worker::{GatewayCommand, GatewayNote};
 use crate::command::{self, Argument, Asked};
 use crate::counter::{SegmentCounterReader, Totals, WorkerCounterReader, WorkerCounters};
-use endpoint::Endpoint;
-use ipoib::drop_reason::DropReason;
-use ipoib::net::ethernet::MacAddress;
 
+use crate::forward::EndpointIndex;
 use duties::Duties;
+use ports::{DeviceGids, Endpoints, EthernetPort};
 use reload::Reloader;
 
 type Destination<B> = <<B as Backend>::Queues as Queues>::Destination;
@@ -44,15 +42,18 @@ const STOP_PATIENCE: Duration = Duration::from_secs(6);
 /// The control lcore's duty.
 #[derive(Debug)]
 pub(super) struct GatewayControl<B: Backend> {
-    pub(super) endpoint: Endpoint<B, GatewayCommand, GatewayNote>,
+    pub(super) endpoints: Endpoints<B>,
     pub(super) board: GatewayBoard<Destination<B>>,
-    pub(super) gids: GatewayGids,
-    pub(super) port: EthPort,
+    /// By device.
+    pub(super) gids: Vec<DeviceGids>,
+    /// By [`crate::forward::EthernetIndex`].
+    pub(super) ethernets: Vec<EthernetPort>,
     pub(super) pool: Pool,
-    pub(super) mac: MacAddress,
     pub(super) readers: Vec<WorkerCounterReader>,
-    /// Each worker's marks of the connections that it received from.
-    pub(super) receivers: Vec<Arc<Receivers>>,
+    /// Each worker's marks of the connections that it received from, by [`crate::forward::EndpointIndex`].
+    pub(super) receivers: Vec<Vec<Arc<Receivers>>>,
+    /// The period that workers' storm guards count for.
+    pub(super) storm_period: Arc<AtomicU32>,
     /// The control lcore's own drops.
     pub(super) own: WorkerCounters,
     pub(super) own_reader: WorkerCounterReader,
@@ -93,30 +94,6 @@ impl<B: Backend> GatewayControl<B> {
         Totals::of(self.readers.iter().chain(std::iter::once(&self.own_reader)))
     }
 
-    fn count_losses(&mut self) {
-        let losses = self.endpoint.take_losses();
-        self.own.drops(DropReason::NoBuffers, losses.no_buffers);
-        self.own.drops(DropReason::IbQueueFull, losses.queue_full);
-        self.own.drops(DropReason::SendFailed, losses.refused);
-        if losses.events > 0 {
-            tracing::warn!("{} queue pair events were lost: the control lcore is too slow", losses.events);
-        }
-    }
-
-    /// Keeps the copy of the device's GID table. What a change means to the link, the endpoint tells it.
-    fn follow_gids(&mut self, now: Instant) {
-        let told = self.endpoint.take_gid_news();
-        match self.gids.refresh(self.endpoint.hca(), now, told) {
-            Ok(changes) => {
-                for change in changes {
-                    let (what, entry) = (if change.is_addition() { "new" } else { "gone" }, change.entry());
-                    tracing::info!("GID {} of port {}: {} is {what}", entry.index, entry.port.0, entry.gid());
-                }
-            }
-            Err(error) => tracing::debug!("{error}"),
-        }
-    }
-
     fn periodic(&mut self, now: Instant) {
         if now >= self.schedule.ethernet {
             self.schedule.ethernet = now + ETHERNET_PERIOD;
@@ -124,7 +101,10 @@ impl<B: Backend> GatewayControl<B> {
         }
         if now >= self.schedule.latency {
             self.schedule.latency = now + LATENCY_PERIOD;
-            self.endpoint.ask_latency();
+            // A worker has one histogram, whatever the number of its ports.
+            if let Some(endpoint) = self.endpoints.at(EndpointIndex(0)) {
+                endpoint.ask_latency();
+            }
             self.collect_usage(now);
         }
         if let Some(period) = self.stats_period
@@ -149,11 +129,8 @@ impl<B: Backend> GatewayControl<B> {
 
 impl<B: Backend> Controller for GatewayControl<B> {
     fn tick(&mut self, now: Instant) -> Flow {
-        let times = &mut self.times;
-        let mut busy = self.endpoint.tick(now, &mut self.board, |h| times.add_service(&h));
-        self.count_losses();
-        if let Some(gone) = self.endpoint.take_gone() {
-            tracing::error!("{gone}");
+        let mut busy = self.tick_endpoints(now);
+        if let Err(gone) = self.look_for_devices() {
             self.drop_waiting(now);
             self.failure = Some(gone);
             return Flow::Done;

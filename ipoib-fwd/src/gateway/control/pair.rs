@@ -109,9 +109,7 @@ impl<B: Backend> GatewayControl<B> {
     pub(super) fn drive_pairs(&mut self, now: Instant) {
         if now >= self.schedule.storm {
             self.schedule.storm = now + storm::PERIOD;
-            for receivers in &self.receivers {
-                receivers.period.fetch_add(1, Ordering::Relaxed);
-            }
+            self.storm_period.fetch_add(1, Ordering::Relaxed);
         }
         for at in self.indices() {
             self.drive_pair(now, at);
@@ -124,10 +122,13 @@ impl<B: Backend> GatewayControl<B> {
             // One may be gone for good.
             self.tell_gateways(now, at);
         }
-        let ethernet = link_due.then(|| self.port.link().up);
-        let number = self.endpoint.port();
-        let gid = if link_due { self.endpoint.hca().gid(number, 0).unwrap_or_default() } else { Gid::ZERO };
-        let (mac, stopping) = (self.mac, self.stopping.is_some());
+        let Some(duty) = self.segments.at(at) else { return };
+        let Some(port) = self.ethernet(duty.ethernet) else { return };
+        let (mac, ethernet) = (port.mac, link_due.then(|| port.is_up()));
+        let Some(endpoint) = self.endpoints.at(duty.endpoint) else { return };
+        let number = endpoint.port();
+        let gid = if link_due { endpoint.hca().gid(number, 0).unwrap_or_default() } else { Gid::ZERO };
+        let stopping = self.stopping.is_some();
         let (duty, link, board) = parts!(self, at);
         let pair = &mut duty.duty.pair;
         if let Some(up) = ethernet {
@@ -178,18 +179,25 @@ impl<B: Backend> GatewayControl<B> {
         ethertype: u16,
         payload: &[u8],
     ) {
-        let header = EthernetHeader { destination, source: self.mac, ethertype };
+        let Some(source) =
+            self.segments.at(at).and_then(|duty| self.ethernet(duty.ethernet)).map(|port| port.mac)
+        else {
+            return;
+        };
+        let header = EthernetHeader { destination, source, ethertype };
         let mut frame = header.to_bytes().to_vec();
         frame.extend_from_slice(payload);
         frame.resize(frame.len().max(SHORTEST_FRAME), 0);
-        self.send(WorkerIndex(0), &frame, |buf| GatewayCommand::SendEthernet(at, buf));
+        self.send(at, WorkerIndex(0), &frame, |buf| GatewayCommand::SendEthernet(at, buf));
     }
 
     fn send_on_infiniband(&mut self, at: SegmentIndex, header: [u8; IPOIB_HEADER_LEN], payload: &[u8]) {
         let (duty, link, _) = parts!(self, at);
-        let (index, to) = (duty.link, link.broadcast_destination());
-        if let Some(to) = to {
-            self.endpoint.send_ud_by(index, WorkerIndex(0), &to, &[&header, payload].concat());
+        let (port, index, to) = (duty.endpoint, duty.link, link.broadcast_destination());
+        if let Some(to) = to
+            && let Some(endpoint) = self.endpoints.at(port)
+        {
+            endpoint.send_ud_by(index, WorkerIndex(0), &to, &[&header, payload].concat());
         }
     }
 

@@ -27,8 +27,10 @@ use pmd::hca::Backend;
 use serde_json::{Value, json};
 
 use super::GatewayControl;
+use super::duties::SegmentDuty;
+use super::ports::Endpoints;
 use crate::counter::SegmentTotals;
-use crate::forward::{MAX_SEGMENTS, SegmentIndex};
+use crate::forward::{EndpointIndex, MAX_SEGMENTS, SegmentIndex};
 use crate::gateway::segment_parts::{Ground, SegmentMaker, mode, networks};
 use crate::log::Log;
 use crate::segment::pair::SegmentId;
@@ -54,6 +56,7 @@ pub(in crate::gateway) struct Reloader {
 struct Draining {
     name: String,
     index: SegmentIndex,
+    endpoint: EndpointIndex,
     link: LinkIndex,
     pkey: PKey,
 }
@@ -144,17 +147,20 @@ impl Reloader {
 
 /// Where links are made.
 trait Links {
-    fn add(&mut self, settings: LinkSettings) -> Result<LinkIndex, String>;
-    fn remove(&mut self, link: LinkIndex);
+    fn add(&mut self, port: EndpointIndex, settings: LinkSettings) -> Result<LinkIndex, String>;
+    fn remove(&mut self, port: EndpointIndex, link: LinkIndex);
 }
 
-impl<B: Backend, C, N> Links for (Instant, &mut Endpoint<B, C, N>) {
-    fn add(&mut self, settings: LinkSettings) -> Result<LinkIndex, String> {
-        self.1.add_link(self.0, settings).map_err(|e| e.to_string())
+impl<B: Backend> Links for (Instant, &mut Endpoints<B>) {
+    fn add(&mut self, port: EndpointIndex, settings: LinkSettings) -> Result<LinkIndex, String> {
+        let endpoint = self.1.at(port).ok_or("its port is not open; restart needed")?;
+        endpoint.add_link(self.0, settings).map_err(|e| e.to_string())
     }
 
-    fn remove(&mut self, link: LinkIndex) {
-        self.1.remove_link(self.0, link);
+    fn remove(&mut self, port: EndpointIndex, link: LinkIndex) {
+        if let Some(endpoint) = self.1.at(port) {
+            endpoint.remove_link(self.0, link);
+        }
     }
 }
 
@@ -168,24 +174,25 @@ struct Failed {
     undone: Vec<LinkIndex>,
 }
 
-/// Makes all of the links, or none.
+/// Makes all of the links, each on its port, or none.
 fn add_all(
     links: &mut impl Links,
-    all: impl Iterator<Item = LinkSettings>,
+    all: impl Iterator<Item = (EndpointIndex, LinkSettings)>,
 ) -> Result<Vec<LinkIndex>, Failed> {
     let mut made = Vec::new();
-    for (at, settings) in all.enumerate() {
-        match links.add(settings) {
-            Ok(link) => made.push(link),
+    let numbers = |made: Vec<(EndpointIndex, LinkIndex)>| made.into_iter().map(|(_, link)| link).collect();
+    for (at, (port, settings)) in all.enumerate() {
+        match links.add(port, settings) {
+            Ok(link) => made.push((port, link)),
             Err(why) => {
-                for link in &made {
-                    links.remove(*link);
+                for (port, link) in &made {
+                    links.remove(*port, *link);
                 }
-                return Err(Failed { at, why, undone: made });
+                return Err(Failed { at, why, undone: numbers(made) });
             }
         }
     }
-    Ok(made)
+    Ok(numbers(made))
 }
 
 impl<B: Backend> GatewayControl<B> {
@@ -264,23 +271,27 @@ impl<B: Backend> GatewayControl<B> {
         let (mut ready, mut waiting) = (Vec::new(), Vec::new());
         let mut vacancies = self.vacancies().into_iter();
         for segment in &change.added {
-            match (!self.is_held(segment)).then(|| vacancies.next()).flatten() {
-                Some(index) => ready.push((segment, index)),
+            let ground = self.ground(maker, segment).ok_or_else(|| {
+                format!("segment `{}` is on a port that is not open; restart needed", segment.name)
+            })?;
+            match (!self.is_held(segment, ground.endpoint)).then(|| vacancies.next()).flatten() {
+                Some(index) => ready.push((segment, Ground { index, ..ground })),
                 None => waiting.push(segment.clone()),
             }
         }
-        let settings = ready.iter().map(|(segment, _)| maker.link_settings(segment));
-        match add_all(&mut (now, &mut self.endpoint), settings) {
+        let settings = ready.iter().map(|(segment, ground)| (ground.endpoint, maker.link_settings(segment)));
+        match add_all(&mut (now, &mut self.endpoints), settings) {
             Ok(links) => {
                 let joined = ready.into_iter().zip(links);
                 let joined =
-                    joined.map(|((segment, index), link)| (segment.clone(), self.ground(index, link)));
+                    joined.map(|((segment, ground), link)| (segment.clone(), Ground { link, ..ground }));
                 Ok((joined.collect(), waiting))
             }
             Err(Failed { at, why, undone }) => {
-                for ((segment, index), link) in ready.iter().zip(undone) {
+                for ((segment, ground), link) in ready.iter().zip(undone) {
                     let (name, pkey) = (segment.name.to_string(), PKey(segment.pkey.value()));
-                    self.reloader.draining.push(Draining { name, index: *index, link, pkey });
+                    let Ground { index, endpoint, .. } = *ground;
+                    self.reloader.draining.push(Draining { name, index, endpoint, link, pkey });
                 }
                 let name = ready.get(at).map(|(segment, _)| segment.name.to_string()).unwrap_or_default();
                 Err(format!(
@@ -290,18 +301,17 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    fn ground(&mut self, index: SegmentIndex, link: LinkIndex) -> Ground {
-        let port = self.endpoint.port();
-        let guid = self.endpoint.hca().port(port).map_or(self.endpoint.hca().device().node_guid, |p| p.guid);
-        Ground { index, link, mac: self.mac, guid }
+    /// Where a segment would be, but for its numbers. `None` if one of its ports is not open.
+    fn ground(&mut self, maker: &SegmentMaker, segment: &Segment) -> Option<Ground> {
+        maker.ground(segment, SegmentIndex(0), &self.ethernets, &mut self.endpoints)
     }
 
-    /// True if a segment's partition is still that of another one, which goes.
-    fn is_held(&self, segment: &Segment) -> bool {
+    /// True if a segment's partition on its port is still that of another one, which goes.
+    fn is_held(&self, segment: &Segment, endpoint: EndpointIndex) -> bool {
         let pkey = PKey(segment.pkey.value()).base();
-        let at_work = self.segments.iter().map(|duty| duty.pkey);
-        let draining = self.reloader.draining.iter().map(|d| d.pkey);
-        at_work.chain(draining).any(|held| held.base() == pkey)
+        let at_work = self.segments.iter().map(|duty| (duty.endpoint, duty.pkey));
+        let draining = self.reloader.draining.iter().map(|d| (d.endpoint, d.pkey));
+        at_work.chain(draining).any(|(port, held)| (port, held.base()) == (endpoint, pkey))
     }
 
     /// Numbers that no segment has, nor one that is draining.
@@ -313,8 +323,8 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     fn join(&mut self, now: Instant, maker: &SegmentMaker, segment: &Segment, ground: Ground) {
-        let Self { endpoint, board, segments, .. } = self;
-        if let Err(e) = maker.install(now, segment, ground, endpoint, board, segments) {
+        let Self { endpoints, board, segments, .. } = self;
+        if let Err(e) = maker.install(now, segment, ground, endpoints, board, segments) {
             // Cannot be: its routes have been looked at.
             tracing::error!("{}: {e}", segment.name);
         }
@@ -339,9 +349,9 @@ impl<B: Backend> GatewayControl<B> {
         self.carry_out(now, at);
         self.board.unjoin(at);
         if let Some(duty) = self.segments.take(at) {
-            self.endpoint.remove_link(now, duty.link);
-            let (name, index, link, pkey) = (duty.name, duty.index, duty.link, duty.pkey);
-            self.reloader.draining.push(Draining { name, index, link, pkey });
+            let SegmentDuty { name, index, endpoint, link, pkey, .. } = duty;
+            (now, &mut self.endpoints).remove(endpoint, link);
+            self.reloader.draining.push(Draining { name, index, endpoint, link, pkey });
         }
     }
 
@@ -356,7 +366,10 @@ impl<B: Backend> GatewayControl<B> {
         }
         let Some(duty) = self.segments.iter_mut().find(|duty| duty.name == new.name.as_str()) else { return };
         let at = duty.index;
-        let (Some(link), Some(board)) = (self.endpoint.link_at(duty.link), self.board.at(at)) else { return };
+        let (Some(link), Some(board)) = (self.endpoints.link(duty.endpoint, duty.link), self.board.at(at))
+        else {
+            return;
+        };
         let Ok((address, routes)) = networks(new) else { return };
         board.set_networks(address, routes.clone(), new.mtu);
         if (&old.address, &old.subnets, &old.routes) != (&new.address, &new.subnets, &new.routes) {
@@ -398,7 +411,8 @@ impl<B: Backend> GatewayControl<B> {
                     for duty in self.segments.iter_mut() {
                         let segment = config.segments.iter().find(|s| s.name.as_str() == duty.name);
                         duty.segment.set_idle(self.maker.ageing().idle);
-                        if let (Some(segment), Some(link)) = (segment, self.endpoint.link_at(duty.link))
+                        if let (Some(segment), Some(link)) =
+                            (segment, self.endpoints.link(duty.endpoint, duty.link))
                             && let Err(e) = link.follow(now, &self.maker.link_settings(segment))
                         {
                             tracing::error!("{}: {e}", duty.name);
@@ -411,11 +425,14 @@ impl<B: Backend> GatewayControl<B> {
 
     /// Goes on with what the last reloads began. What workers handed over of segments that are gone has been taken before.
     pub(super) fn advance_reload(&mut self, now: Instant) {
-        while let Some(link) = self.endpoint.poll_removed() {
-            if let Some(at) = self.reloader.draining.iter().position(|d| d.link == link) {
-                let gone = self.reloader.draining.swap_remove(at);
-                self.board.remove(gone.index);
-                tracing::info!("{}: removed", gone.name);
+        for port in self.endpoints.indices() {
+            while let Some(link) = self.endpoints.at(port).and_then(Endpoint::poll_removed) {
+                let draining = &mut self.reloader.draining;
+                if let Some(at) = draining.iter().position(|d| (d.endpoint, d.link) == (port, link)) {
+                    let gone = draining.swap_remove(at);
+                    self.board.remove(gone.index);
+                    tracing::info!("{}: removed", gone.name);
+                }
             }
         }
         if self.stopping.is_some() {
@@ -428,12 +445,14 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     fn join_waiting(&mut self, now: Instant, mut waiting: Waiting) {
-        let index = self.vacancies().first().copied().filter(|_| !self.is_held(&waiting.segment));
-        if let Some(index) = index {
-            match self.endpoint.add_link(now, self.maker.link_settings(&waiting.segment)) {
+        let maker = self.maker.clone();
+        let ground = self.ground(&maker, &waiting.segment);
+        let free = ground.filter(|ground| !self.is_held(&waiting.segment, ground.endpoint));
+        if let (Some(ground), Some(index)) = (free, self.vacancies().first().copied()) {
+            let settings = maker.link_settings(&waiting.segment);
+            match (now, &mut self.endpoints).add(ground.endpoint, settings) {
                 Ok(link) => {
-                    let ground = self.ground(index, link);
-                    let maker = self.maker.clone();
+                    let ground = Ground { index, link, ..ground };
                     self.join(now, &maker, &waiting.segment, ground);
                     tracing::info!("{}: its place is free, it is added", waiting.segment.name);
                     return;
@@ -443,7 +462,7 @@ impl<B: Backend> GatewayControl<B> {
                     if waiting.failed.is_none() {
                         tracing::error!("{}: {e}; it is tried again every second", waiting.segment.name);
                     }
-                    waiting.failed = Some(e.to_string());
+                    waiting.failed = Some(e);
                 }
             }
         }
@@ -493,7 +512,7 @@ mod tests {
     }
 
     impl Links for Device {
-        fn add(&mut self, _: LinkSettings) -> Result<LinkIndex, String> {
+        fn add(&mut self, _: EndpointIndex, _: LinkSettings) -> Result<LinkIndex, String> {
             if self.links.len() == self.room {
                 return Err("no queue pair is left".to_owned());
             }
@@ -502,13 +521,13 @@ mod tests {
             Ok(LinkIndex(self.made - 1))
         }
 
-        fn remove(&mut self, link: LinkIndex) {
+        fn remove(&mut self, _: EndpointIndex, link: LinkIndex) {
             self.links.retain(|l| *l != link);
         }
     }
 
-    fn settings(n: u16) -> impl Iterator<Item = LinkSettings> {
-        (0..n).map(|n| LinkSettings::new(PKey(0x8001 + n), Qpn::new(0), 1))
+    fn settings(n: u16) -> impl Iterator<Item = (EndpointIndex, LinkSettings)> {
+        (0..n).map(|n| (EndpointIndex(0), LinkSettings::new(PKey(0x8001 + n), Qpn::new(0), 1)))
     }
 
     #[test]

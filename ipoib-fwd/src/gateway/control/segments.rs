@@ -9,12 +9,14 @@ use pmd::mem::Mbuf;
 
 use super::GatewayControl;
 use super::duties::SegmentDuty;
-use crate::forward::{Punt, SegmentIndex, Side};
+use super::ports::EthernetPort;
+use crate::forward::{EndpointIndex, Punt, SegmentIndex, Side};
 use crate::gateway::board::SegmentBoard;
 use crate::gateway::worker::{Cause, GatewayCommand, GatewayNote};
 use crate::segment::{Arrival, Happening, Output, Packet};
+use endpoint::Endpoint;
 use ipoib::drop_reason::DropReason;
-use ipoib::link::{Event, LinkIndex, WorkerIndex};
+use ipoib::link::{Event, WorkerIndex};
 use ipoib::net::IPOIB_IPV4_HEADER;
 use ipoib::net::ethernet::ETHERNET_HEADER_LEN;
 use ipoib::net::icmp::TokenBucket;
@@ -70,7 +72,7 @@ impl Packet for Mbuf {
 macro_rules! parts {
     ($control:expr, $at:expr) => {{
         let Some(duty) = $control.segments.at_mut($at) else { return };
-        let Some(link) = $control.endpoint.link_at(duty.link) else { return };
+        let Some(link) = $control.endpoints.link(duty.endpoint, duty.link) else { return };
         let Some(board) = $control.board.at($at) else { return };
         (duty, link, board)
     }};
@@ -83,14 +85,17 @@ impl<B: Backend> GatewayControl<B> {
         self.segments.indices()
     }
 
-    /// The segment of a link.
-    fn segment_of(&self, link: LinkIndex) -> Option<SegmentIndex> {
-        self.segments.iter().find(|duty| duty.link == link).map(|duty| duty.index)
-    }
-
     pub(super) fn take_packets(&mut self, now: Instant) -> bool {
         let mut any = false;
-        while let Some((worker, note)) = self.endpoint.poll_note() {
+        for port in self.endpoints.indices() {
+            any |= self.take_packets_of(now, port);
+        }
+        any
+    }
+
+    fn take_packets_of(&mut self, now: Instant, port: EndpointIndex) -> bool {
+        let mut any = false;
+        while let Some((worker, note)) = self.endpoints.at(port).and_then(Endpoint::poll_note) {
             any = true;
             let at = note.segment;
             if self.segments.at(at).is_some() {
@@ -147,7 +152,7 @@ impl<B: Backend> GatewayControl<B> {
     pub(super) fn pass_time(&mut self, now: Instant) {
         for at in self.indices() {
             if let Some(duty) = self.segments.at_mut(at)
-                && let Some(link) = self.endpoint.link_at(duty.link)
+                && let Some(link) = self.endpoints.link(duty.endpoint, duty.link)
             {
                 duty.segment.handle_timeout(now, link);
             }
@@ -167,15 +172,15 @@ impl<B: Backend> GatewayControl<B> {
 
     /// Tells the tables where the gateway is on both sides.
     pub(super) fn tell_places(&mut self) {
-        let up = self.port.link().up;
+        let up: Vec<bool> = self.ethernets.iter().map(EthernetPort::is_up).collect();
         for at in self.indices() {
-            self.tell_place(at, up);
+            self.tell_place(at, &up);
         }
     }
 
-    fn tell_place(&mut self, at: SegmentIndex, up: bool) {
-        let (_, link, board) = parts!(self, at);
-        board.set_ethernet_up(up);
+    fn tell_place(&mut self, at: SegmentIndex, up: &[bool]) {
+        let (duty, link, board) = parts!(self, at);
+        board.set_ethernet_up(up.get(duty.ethernet.at()).is_some_and(|up| *up));
         let qpns: Vec<Qpn> = link.settings().workers.iter().map(|w| w.ud_qpn).collect();
         board.set_own(link.state().lid, &qpns);
     }
@@ -184,9 +189,13 @@ impl<B: Backend> GatewayControl<B> {
     pub(super) fn collect_usage(&mut self, now: Instant) {
         for index in 0..self.receivers.len() {
             let worker = WorkerIndex(index as u8);
-            let received = self.receivers.get(index).map(|r| r.take()).unwrap_or_default();
+            let received: Vec<Vec<Qpn>> =
+                self.receivers.get(index).into_iter().flatten().map(|receivers| receivers.take()).collect();
             for at in self.indices() {
-                self.collect_used(now, at, worker, &received);
+                let port = self.segments.at(at).map(|duty| duty.endpoint.at());
+                let received =
+                    port.and_then(|port| received.get(port)).map(Vec::as_slice).unwrap_or_default();
+                self.collect_used(now, at, worker, received);
             }
         }
     }
@@ -197,7 +206,7 @@ impl<B: Backend> GatewayControl<B> {
         for ip in ethernet {
             duty.segment.handle_used(now, link, IpAddr::V4(ip));
         }
-        // A link knows its own queue pairs, and ignores those of others.
+        // A link knows its own queue pairs, and ignores those of others on its device.
         if !sent.is_empty() || !received.is_empty() {
             let sent: Vec<IpAddr> = sent.into_iter().map(IpAddr::V4).collect();
             link.handle_used(now, worker, received, &sent);
@@ -214,18 +223,20 @@ impl<B: Backend> GatewayControl<B> {
     fn carry_out_one(&mut self, now: Instant, at: SegmentIndex, output: Output<Mbuf>) {
         match output {
             Output::Frame { worker, bytes } => {
-                self.send(worker, &bytes, |buf| GatewayCommand::SendEthernet(at, buf));
+                self.send(at, worker, &bytes, |buf| GatewayCommand::SendEthernet(at, buf));
             }
             Output::Message { worker, to, bytes } => {
                 let IpAddr::V4(to) = to else { return };
                 let room = [0; ETHERNET_HEADER_LEN];
                 let frame = [&room[..], &bytes].concat();
-                self.send(worker, &frame, |buf| GatewayCommand::SendInfiniBand(at, to, buf));
+                self.send(at, worker, &frame, |buf| GatewayCommand::SendInfiniBand(at, to, buf));
             }
             Output::Datagram { worker, to, bytes } => {
                 let message = [&IPOIB_IPV4_HEADER[..], &bytes].concat();
-                if let Some(duty) = self.segments.at(at) {
-                    self.endpoint.send_ud_by(duty.link, worker, &to, &message);
+                if let Some(duty) = self.segments.at(at)
+                    && let Some(endpoint) = self.endpoints.at(duty.endpoint)
+                {
+                    endpoint.send_ud_by(duty.link, worker, &to, &message);
                 }
             }
             Output::SetHost { ip: IpAddr::V4(ip), mac } => {
@@ -242,7 +253,7 @@ impl<B: Backend> GatewayControl<B> {
             Output::Release { side, worker, packet } => {
                 // What waited is sent by the new tables.
                 self.board.flush();
-                self.endpoint.send(worker, GatewayCommand::Forward(at, side, packet));
+                self.command(at, worker, GatewayCommand::Forward(at, side, packet));
             }
             Output::Drop(reason, n) => self.own.drops_of(at, reason, n),
             Output::Happening(happening) => {
@@ -256,21 +267,40 @@ impl<B: Backend> GatewayControl<B> {
     /// Sends a packet of the control lcore's by a worker.
     pub(super) fn send(
         &mut self,
+        at: SegmentIndex,
         worker: WorkerIndex,
         bytes: &[u8],
         command: impl FnOnce(Mbuf) -> GatewayCommand,
     ) {
         match self.pool.copy_from_slice(bytes) {
-            Some(buf) => self.endpoint.send(worker, command(buf)),
+            Some(buf) => self.command(at, worker, command(buf)),
             None => self.own.drop(DropReason::NoBuffers),
+        }
+    }
+
+    /// Has a worker do something for a segment. It goes the way of all that concerns the segment's InfiniBand port, so that it meets the
+    /// tables that were published before.
+    fn command(&mut self, at: SegmentIndex, worker: WorkerIndex, command: GatewayCommand) {
+        let endpoint = self.segments.at(at).map(|duty| duty.endpoint);
+        match endpoint.and_then(|endpoint| self.endpoints.at(endpoint)) {
+            Some(endpoint) => endpoint.send(worker, command),
+            None => self.own.drop(DropReason::SegmentGone),
         }
     }
 
     pub(super) fn take_link_events(&mut self, now: Instant) -> bool {
         let mut any = false;
-        while let Some((link, event)) = self.endpoint.poll_link_event() {
+        for port in self.endpoints.indices() {
+            any |= self.take_link_events_of(now, port);
+        }
+        any
+    }
+
+    fn take_link_events_of(&mut self, now: Instant, port: EndpointIndex) -> bool {
+        let mut any = false;
+        while let Some((link, event)) = self.endpoints.at(port).and_then(Endpoint::poll_link_event) {
             any = true;
-            let Some(at) = self.segment_of(link) else { continue };
+            let Some(at) = self.segment_of(port, link) else { continue };
             self.tell_link_event(now, at, &event);
             self.carry_out(now, at);
             let up = event == Event::Up;
@@ -319,7 +349,7 @@ impl<B: Backend> GatewayControl<B> {
         for at in self.indices() {
             self.leave_pair(now, at);
             if let Some(duty) = self.segments.at(at)
-                && let Some(link) = self.endpoint.link_at(duty.link)
+                && let Some(link) = self.endpoints.link(duty.endpoint, duty.link)
             {
                 link.shutdown(now);
             }
@@ -328,8 +358,9 @@ impl<B: Backend> GatewayControl<B> {
 
     /// True if nothing of any link is left.
     pub(super) fn is_stopped(&mut self) -> bool {
-        let Self { segments, endpoint, reloader, .. } = self;
+        let Self { segments, endpoints, reloader, .. } = self;
+        let mut links = segments.iter().map(|duty| (duty.endpoint, duty.link));
         reloader.is_settled()
-            && segments.iter().all(|duty| endpoint.link_at(duty.link).is_none_or(|link| link.is_stopped()))
+            && links.all(|(port, link)| endpoints.link(port, link).is_none_or(|link| link.is_stopped()))
     }
 }

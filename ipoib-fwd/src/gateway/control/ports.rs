@@ -1,0 +1,180 @@
+//! The ports that the gateway has open, by number: what the control lcore asks of all of them.
+
+use std::time::Instant;
+
+use pmd::eth::EthPort;
+use pmd::hca::{Backend, HcaError};
+
+use super::GatewayControl;
+use crate::forward::{EndpointIndex, EthernetIndex, SegmentIndex};
+use crate::gateway::gids::GatewayGids;
+use crate::gateway::worker::{GatewayCommand, GatewayNote};
+use endpoint::Endpoint;
+use ipoib::drop_reason::DropReason;
+use ipoib::link::{Link, LinkIndex};
+use ipoib::net::ethernet::MacAddress;
+
+/// An InfiniBand port of the gateway.
+pub(in crate::gateway) type GatewayEndpoint<B> = Endpoint<B, GatewayCommand, GatewayNote>;
+
+/// An Ethernet port.
+#[derive(Debug)]
+pub(in crate::gateway) struct EthernetPort {
+    pub(in crate::gateway) port: EthPort,
+    pub(in crate::gateway) mac: MacAddress,
+}
+
+impl EthernetPort {
+    pub(in crate::gateway) fn new(port: EthPort) -> Self {
+        Self { mac: MacAddress(port.mac()), port }
+    }
+
+    pub(in crate::gateway) fn is_up(&self) -> bool {
+        self.port.link().up
+    }
+}
+
+/// All InfiniBand ports.
+#[derive(Debug)]
+pub(in crate::gateway) struct Endpoints<B: Backend> {
+    /// By [`EndpointIndex`].
+    list: Vec<GatewayEndpoint<B>>,
+    /// Those whose device is gone.
+    gone: Vec<EndpointIndex>,
+}
+
+impl<B: Backend> Endpoints<B> {
+    /// By [`EndpointIndex`].
+    pub(in crate::gateway) const fn new(list: Vec<GatewayEndpoint<B>>) -> Self {
+        Self { list, gone: Vec::new() }
+    }
+
+    /// A port.
+    pub(in crate::gateway) fn at(&mut self, index: EndpointIndex) -> Option<&mut GatewayEndpoint<B>> {
+        self.list.get_mut(index.at())
+    }
+
+    /// All ports, in the order of their numbers.
+    pub(in crate::gateway) fn iter(&self) -> impl Iterator<Item = &GatewayEndpoint<B>> {
+        self.list.iter()
+    }
+
+    /// All ports, to do something with them.
+    pub(in crate::gateway) fn iter_mut(&mut self) -> impl Iterator<Item = &mut GatewayEndpoint<B>> {
+        self.list.iter_mut()
+    }
+
+    /// The numbers of all ports.
+    pub(in crate::gateway) fn indices(&self) -> impl Iterator<Item = EndpointIndex> + use<B> {
+        (0..self.list.len() as u8).map(EndpointIndex)
+    }
+
+    /// A link of a port.
+    pub(in crate::gateway) fn link(&mut self, port: EndpointIndex, link: LinkIndex) -> Option<&mut Link> {
+        self.at(port)?.link_at(link)
+    }
+
+    /// True if a port's device is gone.
+    pub(in crate::gateway) fn is_gone(&self, port: EndpointIndex) -> bool {
+        self.gone.contains(&port)
+    }
+
+    /// All ports, to be closed.
+    pub(in crate::gateway) fn into_list(self) -> Vec<GatewayEndpoint<B>> {
+        self.list
+    }
+}
+
+impl<B: Backend> GatewayControl<B> {
+    /// Gives every port its turn. True if there was anything.
+    pub(super) fn tick_endpoints(&mut self, now: Instant) -> bool {
+        let Self { endpoints, board, times, own, .. } = self;
+        let mut busy = false;
+        for index in endpoints.indices() {
+            let Some(endpoint) = endpoints.at(index) else { continue };
+            busy |= endpoint.tick(now, &mut board.of_endpoint(index), |h| times.add_service(&h));
+            let losses = endpoint.take_losses();
+            own.drops(DropReason::NoBuffers, losses.no_buffers);
+            own.drops(DropReason::IbQueueFull, losses.queue_full);
+            own.drops(DropReason::SendFailed, losses.refused);
+            if losses.events > 0 {
+                tracing::warn!(
+                    "{} queue pair events were lost: the control lcore is too slow",
+                    losses.events
+                );
+            }
+        }
+        busy
+    }
+
+    /// What became of devices. Those that are gone take their segments down, and no others; an error if it was the last one.
+    pub(super) fn look_for_devices(&mut self) -> Result<(), HcaError> {
+        let Self { endpoints, segments, .. } = self;
+        for index in endpoints.indices() {
+            let Some(gone) = endpoints.at(index).and_then(Endpoint::take_gone) else { continue };
+            if endpoints.is_gone(index) {
+                continue;
+            }
+            endpoints.gone.push(index);
+            tracing::error!("{gone}");
+            if endpoints.gone.len() == endpoints.list.len() {
+                return Err(gone);
+            }
+            for duty in segments.iter().filter(|duty| duty.endpoint == index) {
+                tracing::error!(
+                    "{}: down with its device; other segments go on. Restart the gateway once the device is back",
+                    duty.name
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the copies of devices' GID tables. What a change means to the links, the endpoints tell them.
+    pub(super) fn follow_gids(&mut self, now: Instant) {
+        let Self { endpoints, gids, .. } = self;
+        for (index, gids) in gids.iter_mut() {
+            let Some(endpoint) = endpoints.at(*index) else { continue };
+            let told = endpoint.take_gid_news();
+            match gids.refresh(endpoint.hca(), now, told) {
+                Ok(changes) => {
+                    for change in changes {
+                        let what = if change.is_addition() { "new" } else { "gone" };
+                        let entry = change.entry();
+                        tracing::info!(
+                            "GID {} of port {}: {} is {what}",
+                            entry.index,
+                            entry.port.0,
+                            entry.gid()
+                        );
+                    }
+                }
+                Err(error) => tracing::debug!("{error}"),
+            }
+        }
+    }
+
+    /// How often shared receive queues ran low.
+    pub(in crate::gateway) fn srq_low(&self) -> u64 {
+        self.endpoints.iter().map(Endpoint::srq_low).sum()
+    }
+
+    /// An Ethernet port.
+    pub(super) fn ethernet(&self, index: EthernetIndex) -> Option<&EthernetPort> {
+        self.ethernets.get(index.at())
+    }
+
+    /// The segment of a link.
+    pub(super) fn segment_of(&self, port: EndpointIndex, link: LinkIndex) -> Option<SegmentIndex> {
+        self.segments.iter().find(|duty| (duty.endpoint, duty.link) == (port, link)).map(|duty| duty.index)
+    }
+}
+
+/// The copy of a device's GID table, and the first of its ports, by which the device is asked.
+pub(in crate::gateway) type DeviceGids = (EndpointIndex, GatewayGids);
+
+/// A port by the names that people know: `mlx5_0/1`.
+pub(in crate::gateway) fn port_name<B: Backend>(endpoint: &mut GatewayEndpoint<B>) -> String {
+    let port = endpoint.port().0;
+    format!("{}/{port}", endpoint.hca().device().name)
+}

@@ -1,0 +1,143 @@
+//! What drives the InfiniBand ports: opened from the configuration, all by one driver.
+
+use connectx::cable::{CableEnd, CableUrl};
+use dataplane::capture::Capture;
+use ib_wire::{Guid, Mtu};
+use pmd::hca::{HcaError, PortNumber, Shared};
+use pmd::soft::{SoftConfig, SoftHca};
+use pmd::verbs::{Mlx5Hca, VerbsHca};
+
+use config::{Config, Driver, Soft};
+
+use super::port_names::{InfiniBandName, PortNames};
+use super::start::{GatewayError, random};
+
+/// The devices, one entry for each InfiniBand port, as far as they are there before EAL starts. A device of the machine is opened once
+/// for each port.
+#[derive(Debug)]
+pub(super) enum Devices {
+    /// Software ConnectX.
+    Soft(Vec<SoftParts>),
+    /// Devices of the machine, open, by the library's calls.
+    Verbs(Vec<VerbsHca>),
+    /// ConnectX of the machine, open, by their rings.
+    Mlx5(Vec<Mlx5Hca>),
+}
+
+/// What a software ConnectX is made from, and which ports of it are used.
+#[derive(Debug)]
+pub(super) struct SoftParts {
+    config: SoftConfig,
+    links: Vec<CableUrl>,
+    /// Where its ports are among the gateway's.
+    places: Vec<usize>,
+}
+
+pub(super) fn no_device() -> GatewayError {
+    GatewayError::Unsupported(
+        "no InfiniBand device: add [infiniband.soft] with ports = [{ link = \"shm:/run/ibfab.sock\" }] and start \
+         ibfab, or load the driver of a host channel adapter (modprobe mlx5_ib ib_uverbs ib_umad)"
+            .to_owned(),
+    )
+}
+
+impl Devices {
+    pub(super) fn choose(config: &Config, names: &PortNames) -> Result<Self, GatewayError> {
+        let ports = &names.infinibands;
+        let driver = match config.infiniband.driver {
+            Driver::Auto if config.infiniband.is_soft() => Driver::Soft,
+            Driver::Auto if pmd::verbs::devices()?.is_empty() => return Err(no_device()),
+            // One driver for all: the rings if every device has them.
+            Driver::Auto => {
+                let mut all = Driver::Mlx5;
+                for name in ports {
+                    if !pmd::verbs::find(name.device.as_deref(), PortNumber(name.port))?.is_mlx5 {
+                        all = Driver::Verbs;
+                    }
+                }
+                all
+            }
+            chosen => chosen,
+        };
+        Ok(match driver {
+            Driver::Soft => Self::Soft(soft_parts(config, ports)?),
+            Driver::Mlx5 => Self::Mlx5(open(ports, Mlx5Hca::open)?),
+            Driver::Auto | Driver::Verbs => Self::Verbs(open(ports, VerbsHca::open)?),
+        })
+    }
+}
+
+fn open<B>(
+    names: &[InfiniBandName],
+    open: impl Fn(Option<&str>, PortNumber) -> Result<B, HcaError>,
+) -> Result<Vec<B>, GatewayError> {
+    let one = |name: &InfiniBandName| Ok(open(name.device.as_deref(), PortNumber(name.port))?);
+    names.iter().map(one).collect()
+}
+
+fn soft_parts(config: &Config, names: &[InfiniBandName]) -> Result<Vec<SoftParts>, GatewayError> {
+    let mut all: Vec<SoftParts> = Vec::new();
+    for (place, name) in names.iter().enumerate() {
+        let Some(soft) = config.infiniband.soft_device(name.device.as_deref()) else {
+            return Err(no_device());
+        };
+        match all.iter_mut().find(|parts| parts.config.name == soft.name) {
+            Some(known) => known.places.push(place),
+            None => all.push(SoftParts::new(soft, place)?),
+        }
+    }
+    Ok(all)
+}
+
+impl SoftParts {
+    fn new(soft: &Soft, place: usize) -> Result<Self, GatewayError> {
+        let seed = soft.seed.unwrap_or_else(random);
+        // Locally administered, so that it meets no real one.
+        let node = soft.node_guid.map_or(0x0200_0000_0000_0000 | (seed & 0x00ff_ffff_ffff_ff00), |g| g.0);
+        let guid_of = |(i, p): (usize, &config::SoftPort)| Guid(p.guid.map_or(node + 1 + i as u64, |g| g.0));
+        let mtu = soft.ports.iter().map(|p| p.mtu).max().unwrap_or(4096);
+        let max_mtu = [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096]
+            .into_iter()
+            .find(|m| m.bytes() == usize::from(mtu))
+            .unwrap_or(Mtu::B4096);
+        Ok(Self {
+            config: SoftConfig {
+                name: soft.name.clone(),
+                node_guid: Guid(node),
+                port_guids: soft.ports.iter().enumerate().map(guid_of).collect(),
+                max_mtu,
+                gid_table: soft.gid_table,
+                seed,
+            },
+            links: soft.ports.iter().map(|p| p.link.parse()).collect::<Result<_, _>>()?,
+            places: vec![place],
+        })
+    }
+
+    fn open(&self, capture: &mut Option<Capture>) -> Result<SoftHca, GatewayError> {
+        let mut hca = SoftHca::new(&self.config)?;
+        for (index, url) in self.links.iter().enumerate() {
+            let mut link = CableEnd::connect(url)?;
+            link.set_tap(capture.as_mut().map(Capture::tap));
+            hca.set_cable(PortNumber(index as u8 + 1), Some(link))?;
+        }
+        Ok(hca)
+    }
+}
+
+/// Makes the software devices, and gives each port a handle on its own, in the order of the ports.
+pub(super) fn open_soft(
+    all: &[SoftParts],
+    capture: &mut Option<Capture>,
+) -> Result<Vec<Shared<SoftHca>>, GatewayError> {
+    let mut handles = Vec::new();
+    for parts in all {
+        let first = Shared::new(parts.open(capture)?);
+        for place in parts.places.iter().skip(1) {
+            handles.push((*place, first.another()));
+        }
+        handles.extend(parts.places.first().map(|place| (*place, first)));
+    }
+    handles.sort_by_key(|(place, _)| *place);
+    Ok(handles.into_iter().map(|(_, handle)| handle).collect())
+}

@@ -1,0 +1,81 @@
+//! Which ports the gateway opens, and which of them are a segment's.
+
+use config::{Config, Segment};
+
+use crate::forward::{EndpointIndex, EthernetIndex};
+
+/// An InfiniBand port by its device and its number there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct InfiniBandName {
+    /// `None` for the first device that there is.
+    pub(super) device: Option<String>,
+    pub(super) port: u8,
+}
+
+/// The names of all ports that the configuration speaks of at the start, by their numbers.
+#[derive(Clone, Debug)]
+pub(super) struct PortNames {
+    /// By [`EthernetIndex`]; `None` for the only port that there is.
+    pub(super) ethernets: Vec<Option<String>>,
+    /// By [`EndpointIndex`].
+    pub(super) infinibands: Vec<InfiniBandName>,
+}
+
+impl PortNames {
+    /// In the order in which segments name them.
+    pub(super) fn of(config: &Config) -> Self {
+        let name =
+            |(device, port): (Option<&str>, u8)| InfiniBandName { device: device.map(str::to_owned), port };
+        Self {
+            ethernets: config.ethernet_ports().map(|name| name.map(str::to_owned)).collect(),
+            infinibands: config.infiniband_ports().map(name).collect(),
+        }
+    }
+
+    /// A segment's ports. `None` if one of them was not opened at the start.
+    pub(super) fn of_segment(
+        &self,
+        config: &Config,
+        segment: &Segment,
+    ) -> Option<(EthernetIndex, EndpointIndex)> {
+        let ethernet = self.ethernets.iter().position(|name| *name == segment.ethernet)?;
+        let device = config.device_of(segment);
+        let infiniband = self
+            .infinibands
+            .iter()
+            .position(|name| name.device.as_deref() == device && name.port == segment.port)?;
+        Some((EthernetIndex(u8::try_from(ethernet).ok()?), EndpointIndex(u8::try_from(infiniband).ok()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOFT: &str = "[[infiniband.soft-device]]\nname = \"a\"\nports = [{ link = \"shm:/1\" }, { link = \"shm:/2\" }]\n\
+                        [[infiniband.soft-device]]\nname = \"b\"\nports = [{ link = \"shm:/3\" }]\n";
+
+    fn parse(segments: &[(&str, &str, u8, u16)]) -> Config {
+        let mut text = SOFT.to_owned();
+        for (ethernet, device, port, vlan) in segments {
+            let pkey = 0x8000 + vlan;
+            text += &format!(
+                "[[segment]]\nethernet = \"{ethernet}\"\ndevice = \"{device}\"\nport = {port}\nvlan = {vlan}\npkey = {pkey:#x}\n"
+            );
+        }
+        Config::parse(std::path::Path::new("gateway.toml"), &text).unwrap()
+    }
+
+    #[test]
+    fn ports_are_numbered_as_segments_name_them_and_those_not_open_are_not_found() {
+        let config = parse(&[("e0", "a", 2, 1), ("e1", "a", 1, 2), ("e0", "b", 1, 3), ("e1", "a", 2, 4)]);
+        let names = PortNames::of(&config);
+        let of = |config: &Config| -> Vec<_> {
+            let numbers = |s| names.of_segment(config, s).map(|(e, i)| (e.0, i.0));
+            config.segments.iter().map(numbers).collect()
+        };
+        assert_eq!(of(&config), [Some((0, 0)), Some((1, 1)), Some((0, 2)), Some((1, 0))]);
+        let later = parse(&[("e1", "a", 1, 2), ("e2", "a", 1, 3), ("e0", "b", 1, 5)]);
+        assert_eq!(of(&later), [Some((1, 1)), None, Some((0, 2))]);
+    }
+}

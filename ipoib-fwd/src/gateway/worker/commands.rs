@@ -1,0 +1,68 @@
+//! What the control lcore has a worker send.
+
+use std::net::Ipv4Addr;
+
+use arrayvec::ArrayVec;
+use pmd::hca::{Checksum, Queues, Source};
+use pmd::mem::{FrameFacts, Mbuf};
+
+use super::GatewayWorker;
+use crate::forward::{EndpointIndex, FrameHead, SegmentIndex, Side, own_to_ib};
+use crate::gateway::frames::head;
+use ipoib::drop_reason::DropReason;
+use ipoib::net::ethernet::ETHERNET_HEADER_LEN;
+
+/// Commands that a link takes in one turn, at most.
+const COMMANDS_PER_TURN: usize = 32;
+
+/// What the control lcore asks of a gateway's worker beside the link's commands.
+#[derive(Debug)]
+pub enum GatewayCommand {
+    /// Send a frame of a segment, which has no tag, by the Ethernet port.
+    SendEthernet(SegmentIndex, Mbuf),
+    /// Forward a packet of a segment that waited for its destination, as if it had come in now. A frame has no tag.
+    Forward(SegmentIndex, Side, Mbuf),
+    /// Send an IPv4 packet of the gateway's own, behind room for an Ethernet header, to an InfiniBand host of a segment.
+    SendInfiniBand(SegmentIndex, Ipv4Addr, Mbuf),
+}
+
+impl<Q: Queues> GatewayWorker<Q> {
+    /// Carries out the commands of an InfiniBand port: its own, and those of its segments.
+    pub(super) fn take_commands(&mut self, port: EndpointIndex) -> usize {
+        let mut commands: ArrayVec<GatewayCommand, COMMANDS_PER_TURN> = ArrayVec::new();
+        let Some(face) = self.infinibands.get_mut(port.at()) else { return 0 };
+        let counters = &mut self.common.counters;
+        let done = face.link.commands(&mut self.service, |command, _| {
+            if commands.try_push(command).is_err() {
+                counters.drop(DropReason::NeighbourQueueFull);
+            }
+        });
+        let (tables, mut hands) = self.hands();
+        for command in commands {
+            let (GatewayCommand::SendEthernet(segment, _)
+            | GatewayCommand::Forward(segment, ..)
+            | GatewayCommand::SendInfiniBand(segment, ..)) = command;
+            let Some(table) = tables.segment(segment) else {
+                hands.common.counters.drop(DropReason::SegmentGone);
+                continue;
+            };
+            match command {
+                GatewayCommand::SendEthernet(_, frame) => hands.push_frame(segment, frame, &table.settings),
+                GatewayCommand::Forward(_, Side::InfiniBand, message) => {
+                    hands.take_message(message, &Source::Rc, Checksum::Unknown, None, segment, table);
+                }
+                GatewayCommand::Forward(_, Side::Ethernet, frame) => {
+                    match FrameHead::parse(head(&frame), FrameFacts::default()) {
+                        Ok(front) => hands.take_frame(frame, &front, segment, table),
+                        Err(reason) => hands.drop(segment, reason),
+                    }
+                }
+                GatewayCommand::SendInfiniBand(_, to, packet) => {
+                    let verdict = own_to_ib(head(&packet), packet.len(), to, table, hands.common.worker);
+                    hands.carry_out_ethernet(verdict, packet, ETHERNET_HEADER_LEN, segment, table);
+                }
+            }
+        }
+        done
+    }
+}

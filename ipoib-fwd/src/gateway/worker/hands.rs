@@ -1,0 +1,313 @@
+//! What a worker does with a packet once its segment is known: the verdict, and carrying it out.
+
+use std::net::Ipv4Addr;
+use std::sync::atomic::Ordering;
+
+use pmd::hca::{Checksum, PostError, Queues, Source, UdSlot};
+use pmd::mem::{Mbuf, Pool};
+use tap::TapDirection;
+
+use super::faces::{EthernetFace, InfiniBandFace};
+use super::{Cause, Common, GatewayNote};
+use crate::counter::{SegmentTraffic, Traffic};
+use crate::forward::{
+    EthVerdict, FrameHead, IbVerdict, NeighbourIndex, SegmentIndex, SegmentTable, Settings, Side, Used, Via,
+    eth_to_ib, ib_to_eth,
+};
+use crate::gateway::frames::{head, offer};
+use crate::gateway::{cut, punts, tag};
+use crate::segment::Origin;
+use endpoint::{Note, RING, note};
+use ipoib::drop_reason::DropReason;
+use ipoib::link::LinkIndex;
+use ipoib::net::ethernet::ETHERNET_HEADER_LEN;
+use ipoib::net::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER};
+
+/// Everything that verdicts are carried out with: a packet may go by another port than it came.
+pub(super) struct Hands<'a, Q: Queues> {
+    pub(super) infinibands: &'a mut [InfiniBandFace<Q>],
+    pub(super) ethernets: &'a mut [EthernetFace],
+    pub(super) common: &'a mut Common,
+    /// Where pieces of packets come from.
+    pub(super) pool: &'a Pool,
+}
+
+impl<Q: Queues> Hands<'_, Q> {
+    /// Counts a packet of a segment's that is dropped.
+    #[inline]
+    pub(super) fn drop(&mut self, segment: SegmentIndex, reason: DropReason) {
+        self.common.counters.drops_of(segment, reason, 1);
+    }
+
+    #[inline]
+    pub(super) fn take_frame(
+        &mut self,
+        frame: Mbuf,
+        front: &FrameHead,
+        segment: SegmentIndex,
+        table: &SegmentTable<Q::Destination>,
+    ) {
+        let verdict = eth_to_ib(head(&frame), front, frame.len(), table, self.common.worker);
+        if let EthVerdict::Forward { via: Via::Group(_), .. }
+        | EthVerdict::Fragment { via: Via::Group(_), .. } = verdict
+            && !self.is_calm(segment, head(&frame), front.len)
+        {
+            return self.drop(segment, DropReason::Storm);
+        }
+        self.carry_out_ethernet(verdict, frame, front.len, segment, table);
+    }
+
+    #[inline]
+    pub(super) fn take_message(
+        &mut self,
+        message: Mbuf,
+        source: &Source,
+        checksum: Checksum,
+        origin: Option<Origin>,
+        segment: SegmentIndex,
+        table: &SegmentTable<Q::Destination>,
+    ) {
+        let verdict = ib_to_eth(head(&message), message.len(), source, checksum, table);
+        if let IbVerdict::Forward { neighbour: None, .. } | IbVerdict::Fragment { neighbour: None, .. } =
+            verdict
+            && !self.is_calm(segment, head(&message), IPOIB_HEADER_LEN)
+        {
+            return self.drop(segment, DropReason::Storm);
+        }
+        self.carry_out_infiniband(verdict, message, origin, segment, table);
+    }
+
+    /// Queues a frame for its segment's Ethernet port, with the tag of its VLAN.
+    #[inline]
+    pub(super) fn push_frame(
+        &mut self,
+        segment: SegmentIndex,
+        mut frame: Mbuf,
+        settings: &Settings<Q::Destination>,
+    ) {
+        let Some(face) = self.ethernets.get_mut(settings.ethernet.at()) else {
+            return self.drop(segment, DropReason::SegmentGone);
+        };
+        if let Some(vid) = settings.vlan {
+            if face.queue.inserts_tags() {
+                frame.wish_tag(vid);
+            } else if !tag::insert(&mut frame, vid) {
+                return self.drop(segment, DropReason::NoBuffers);
+            }
+        }
+        if face.is_full() {
+            face.flush(&mut self.common.counters);
+        }
+        if let Some(tap) = &mut self.common.tap {
+            offer(tap, TapDirection::Sent, &frame, frame.wished_tag());
+        }
+        let bytes = frame.len();
+        if face.push(frame) {
+            self.common.counters.of_segment(segment, SegmentTraffic::ToEthernet, bytes);
+        } else {
+            self.drop(segment, DropReason::EthQueueFull);
+        }
+    }
+
+    /// True if a packet to a group or to all does not come too often.
+    fn is_calm(&mut self, segment: SegmentIndex, head: &[u8], header_len: usize) -> bool {
+        let packet = head.get(header_len..).unwrap_or_default();
+        let broadcast = packet.get(16).is_some_and(|first| !(224..240).contains(first));
+        let Common { storm, period, .. } = &mut self.common;
+        storm.admits(period.load(Ordering::Relaxed), segment.0.into(), packet, broadcast)
+    }
+
+    #[inline]
+    pub(super) fn carry_out_ethernet(
+        &mut self,
+        verdict: EthVerdict<'_, Q::Destination>,
+        mut frame: Mbuf,
+        front: usize,
+        segment: SegmentIndex,
+        table: &SegmentTable<Q::Destination>,
+    ) {
+        match verdict {
+            EthVerdict::Forward { via, ip_len, neighbour, dial } => {
+                // 14 or 18 bytes of Ethernet header off, 4 of encapsulation on, padding cut: in place.
+                let fits = frame.trim_front(front) && frame.truncate(usize::from(ip_len));
+                match frame.prepend(IPOIB_HEADER_LEN).filter(|_| fits) {
+                    Some(header) => header.copy_from_slice(&IPOIB_IPV4_HEADER),
+                    None => return self.drop(segment, DropReason::BadLength),
+                }
+                self.send_message(segment, via, frame, table);
+                self.note_use(neighbour, dial, table);
+            }
+            EthVerdict::Fragment { via, ip_len, mtu, neighbour, dial } => {
+                self.common.counters.packet(Traffic::Fragmented, frame.len());
+                let cut = cut::pieces(self.pool, &frame, front, ip_len, mtu, &IPOIB_IPV4_HEADER);
+                for piece in cut {
+                    match piece {
+                        Some(piece) => self.send_message(segment, via, piece, table),
+                        None => self.drop(segment, DropReason::NoBuffers),
+                    }
+                }
+                self.note_use(neighbour, dial, table);
+            }
+            EthVerdict::TooBig { mtu, dial } => {
+                if let Some(ip) = dial {
+                    self.want(ip, table);
+                }
+                self.punt_frame(Cause::TooBig { mtu, dial }, segment, front, frame, table);
+            }
+            EthVerdict::Punt(punt) => self.punt_frame(Cause::Punt(punt), segment, front, frame, table),
+            EthVerdict::Drop(reason) => self.drop(segment, reason),
+        }
+    }
+
+    #[inline]
+    pub(super) fn carry_out_infiniband(
+        &mut self,
+        verdict: IbVerdict,
+        mut message: Mbuf,
+        origin: Option<Origin>,
+        segment: SegmentIndex,
+        table: &SegmentTable<Q::Destination>,
+    ) {
+        match verdict {
+            IbVerdict::Forward { header, ip_len, neighbour } => {
+                self.note_ethernet_use(neighbour, table);
+                // 4 bytes of encapsulation off, 14 of Ethernet header on: in place.
+                let fits = message.trim_front(IPOIB_HEADER_LEN) && message.truncate(usize::from(ip_len));
+                match message.prepend(ETHERNET_HEADER_LEN).filter(|_| fits) {
+                    Some(room) => room.copy_from_slice(&header),
+                    None => return self.drop(segment, DropReason::BadLength),
+                }
+                self.push_frame(segment, message, &table.settings);
+            }
+            IbVerdict::Fragment { header, ip_len, mtu, neighbour } => {
+                self.note_ethernet_use(neighbour, table);
+                self.common.counters.packet(Traffic::Fragmented, message.len());
+                for piece in cut::pieces(self.pool, &message, IPOIB_HEADER_LEN, ip_len, mtu, &header) {
+                    match piece {
+                        Some(piece) => self.push_frame(segment, piece, &table.settings),
+                        None => self.drop(segment, DropReason::NoBuffers),
+                    }
+                }
+            }
+            IbVerdict::TooBig { mtu } => {
+                self.punt_message(Cause::TooBig { mtu, dial: None }, segment, origin, message, table)
+            }
+            IbVerdict::Punt(punt) => self.punt_message(Cause::Punt(punt), segment, origin, message, table),
+            IbVerdict::Drop(reason) => self.drop(segment, reason),
+        }
+    }
+
+    fn send_message(
+        &mut self,
+        segment: SegmentIndex,
+        via: Via<'_, Q::Destination>,
+        message: Mbuf,
+        table: &SegmentTable<Q::Destination>,
+    ) {
+        let bytes = message.len();
+        let ud = UdSlot(table.settings.link);
+        let Some(face) = self.infinibands.get_mut(table.settings.endpoint.at()) else {
+            return self.drop(segment, DropReason::SegmentGone);
+        };
+        let queues = face.link.queues();
+        let (path, result) = match via {
+            Via::Rc(slot) => (Traffic::IbRcTransmit, queues.send_rc(slot, message)),
+            Via::Ud(to) => (Traffic::IbUdUnicastTransmit, queues.send_ud(ud, to, message)),
+            Via::Group(to) => (Traffic::IbUdMulticastTransmit, queues.send_ud(ud, to, message)),
+        };
+        match result {
+            Ok(()) => {
+                self.common.counters.packet(path, bytes);
+                self.common.counters.of_segment(segment, SegmentTraffic::ToInfiniBand, bytes);
+            }
+            Err(refused) => self.drop(
+                segment,
+                match refused.error {
+                    PostError::Full => DropReason::IbQueueFull,
+                    PostError::TooManySegments => DropReason::TooManySegments,
+                    PostError::NoConnection => DropReason::NoConnection,
+                    PostError::NotRegistered => DropReason::SendFailed,
+                },
+            ),
+        }
+    }
+
+    /// Marks the neighbour as used; the first packet after the marks were taken may ask for a connection.
+    #[inline]
+    pub(super) fn note_use(
+        &mut self,
+        neighbour: Option<NeighbourIndex>,
+        dial: Option<Ipv4Addr>,
+        table: &SegmentTable<Q::Destination>,
+    ) {
+        let (Some(index), Some(used)) = (neighbour, table.used(self.common.worker)) else { return };
+        if used.infiniband.mark(index.0 as usize)
+            && let Some(ip) = dial
+        {
+            self.want(ip, table);
+        }
+    }
+
+    #[inline]
+    pub(super) fn note_ethernet_use(
+        &mut self,
+        neighbour: Option<NeighbourIndex>,
+        table: &SegmentTable<Q::Destination>,
+    ) {
+        if let (Some(index), Some(Used { ethernet, .. })) = (neighbour, table.used(self.common.worker)) {
+            ethernet.mark(index.0 as usize);
+        }
+    }
+
+    fn want(&mut self, ip: Ipv4Addr, table: &SegmentTable<Q::Destination>) {
+        let Some(face) = self.infinibands.get_mut(table.settings.endpoint.at()) else { return };
+        let (_, notes) = face.link.parts();
+        // A hint: a ring that fills loses it, and the next packet gives it again.
+        if notes.room() > RING / 8 {
+            drop(notes.send(Note::Wanted(LinkIndex(table.settings.link.into()), ip.into())));
+        }
+    }
+
+    /// Hands over a frame whose headers are `front` bytes long, without its tag.
+    fn punt_frame(
+        &mut self,
+        cause: Cause,
+        segment: SegmentIndex,
+        front: usize,
+        mut packet: Mbuf,
+        table: &SegmentTable<Q::Destination>,
+    ) {
+        if front > ETHERNET_HEADER_LEN && !tag::remove(&mut packet) {
+            return self.drop(segment, DropReason::Truncated);
+        }
+        self.punt(GatewayNote { cause, segment, side: Side::Ethernet, origin: None, packet }, table);
+    }
+
+    fn punt_message(
+        &mut self,
+        cause: Cause,
+        segment: SegmentIndex,
+        origin: Option<Origin>,
+        packet: Mbuf,
+        table: &SegmentTable<Q::Destination>,
+    ) {
+        self.punt(GatewayNote { cause, segment, side: Side::InfiniBand, origin, packet }, table);
+    }
+
+    /// By the ring of the segment's InfiniBand port.
+    fn punt(&mut self, what: GatewayNote, table: &SegmentTable<Q::Destination>) {
+        let counters = &mut self.common.counters;
+        let segment = what.segment;
+        counters.packet(Traffic::Punt, what.packet.len());
+        counters.of_segment(segment, SegmentTraffic::Punt, what.packet.len());
+        let Some(face) = self.infinibands.get_mut(table.settings.endpoint.at()) else {
+            return counters.drops_of(segment, DropReason::SegmentGone, 1);
+        };
+        let (_, notes) = face.link.parts();
+        let (room, full) = punts::share(&what.cause);
+        let crowded = notes.room() <= room || !punts::may_hold(&what.cause, self.pool);
+        if crowded || note(notes, what).is_err() {
+            counters.drops_of(segment, full, 1);
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! A worker lcore of the gateway: one turn over its queues on every Ethernet and InfiniBand port.
+
+mod commands;
+mod faces;
+mod hands;
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use dataplane::latency::Recorder;
+use dataplane::table::Reader;
+use dataplane::worker::{Turn, Worker};
+use pmd::eth::{Burst, EthQueue};
+use pmd::hca::{Checksum, Queues, Received, RxBurst, Source, UdSource};
+use pmd::mem::{FrameTag, Mbuf, Pool};
+use tap::{Tap, TapDirection};
+
+use super::frames::{complete, head, offer};
+use super::usage::Receivers;
+use crate::counter::{Traffic, WorkerCounters};
+use crate::forward::{EndpointIndex, EthernetIndex, FrameHead, Punt, SegmentIndex, Side, Tables};
+use crate::segment::Origin;
+use crate::segment::pair::storm::StormGuard;
+use endpoint::LinkWorker;
+use faces::{EthernetFace, InfiniBandFace};
+use hands::Hands;
+use ib_wire::Qpn;
+use ipoib::drop_reason::DropReason;
+use ipoib::link::WorkerIndex;
+
+pub use commands::GatewayCommand;
+
+/// Why a packet goes to the control lcore.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// The forwarding step says so.
+    Punt(Punt),
+    /// It does not fit and may not be cut: its source is to be told.
+    TooBig {
+        /// Largest packet that would fit.
+        mtu: u16,
+        /// The neighbour to which a connection is wanted that may take it.
+        dial: Option<Ipv4Addr>,
+    },
+}
+
+/// What a worker hands to the control lcore beside the link's notes.
+#[derive(Debug)]
+pub struct GatewayNote {
+    /// Why.
+    pub cause: Cause,
+    /// The segment that it is of.
+    pub segment: SegmentIndex,
+    /// Where it came from.
+    pub side: Side,
+    /// For a message, how it came; `None` if it has waited.
+    pub origin: Option<Origin>,
+    /// The whole message, or the frame without its tag.
+    pub packet: Mbuf,
+}
+
+/// Bursts of received messages taken from a port in one turn.
+const RECEIVE_ROUNDS: usize = 4;
+
+/// What a worker is made from.
+#[derive(Debug)]
+pub struct WorkerParts<Q: Queues> {
+    /// Its queues on each InfiniBand port, by [`EndpointIndex`].
+    pub links: Vec<LinkWorker<Q, GatewayCommand, GatewayNote>>,
+    /// Its queue on each Ethernet port, by [`EthernetIndex`].
+    pub ethernets: Vec<EthQueue>,
+    /// What it looks up.
+    pub tables: Reader<Tables<Q::Destination>>,
+    /// Where pieces of packets come from.
+    pub pool: Pool,
+    /// Shared receives of a port below which frames are dropped rather than kept waiting for an Ethernet port.
+    pub srq_low: u32,
+    /// Drawn at start: the network must not know which packets collide.
+    pub seed: u64,
+    /// The period that storm guards count for; the control lcore counts on.
+    pub period: Arc<AtomicU32>,
+    /// Who sees its frames.
+    pub tap: Option<Tap>,
+}
+
+/// One worker.
+#[derive(Debug)]
+pub struct GatewayWorker<Q: Queues> {
+    /// By [`EndpointIndex`].
+    infinibands: Vec<InfiniBandFace<Q>>,
+    /// By [`EthernetIndex`].
+    ethernets: Vec<EthernetFace>,
+    tables: Reader<Tables<Q::Destination>>,
+    pool: Pool,
+    service: Recorder,
+    /// See [`WorkerParts::srq_low`].
+    srq_low: u32,
+    common: Common,
+}
+
+/// What there is once, whatever the number of ports.
+#[derive(Debug)]
+struct Common {
+    worker: WorkerIndex,
+    counters: WorkerCounters,
+    storm: StormGuard,
+    period: Arc<AtomicU32>,
+    tap: Option<Tap>,
+}
+
+impl<Q: Queues> GatewayWorker<Q> {
+    /// A worker from its parts.
+    #[must_use]
+    pub fn new(parts: WorkerParts<Q>) -> Self {
+        let WorkerParts { links, ethernets, tables, pool, srq_low, seed, period, tap } = parts;
+        let worker = WorkerIndex(links.first().map_or(0, LinkWorker::index));
+        Self {
+            infinibands: links.into_iter().map(InfiniBandFace::new).collect(),
+            ethernets: ethernets.into_iter().map(EthernetFace::new).collect(),
+            tables,
+            pool,
+            service: Recorder::default(),
+            srq_low,
+            common: Common {
+                worker,
+                counters: WorkerCounters::default(),
+                storm: StormGuard::new(seed),
+                period,
+                tap,
+            },
+        }
+    }
+
+    /// The counters, for a reader.
+    #[must_use]
+    pub const fn counters(&self) -> &WorkerCounters {
+        &self.common.counters
+    }
+
+    /// Marks of the connections that it received from, by [`EndpointIndex`], for the control lcore.
+    pub(super) fn receivers(&self) -> Vec<Arc<Receivers>> {
+        self.infinibands.iter().map(|face| Arc::clone(&face.receivers)).collect()
+    }
+
+    /// Takes the worker apart when it has ended: its queues on the InfiniBand ports, in their order, those on the Ethernet ports, the
+    /// times of its turns.
+    pub fn into_parts(mut self) -> (Vec<Q>, Vec<EthQueue>, Recorder) {
+        for face in &mut self.ethernets {
+            // Frames that the port did not take in the end.
+            face.clear(DropReason::Shutdown, &mut self.common.counters);
+        }
+        let queues = self.infinibands.into_iter().map(|face| face.link.into_queues()).collect();
+        (queues, self.ethernets.into_iter().map(|face| face.queue).collect(), self.service)
+    }
+
+    /// The newest tables, and everything that verdicts are carried out with.
+    #[inline]
+    fn hands(&mut self) -> (&Tables<Q::Destination>, Hands<'_, Q>) {
+        let hands = Hands {
+            infinibands: &mut self.infinibands,
+            ethernets: &mut self.ethernets,
+            common: &mut self.common,
+            pool: &self.pool,
+        };
+        (self.tables.refresh(), hands)
+    }
+
+    /// Receives from an Ethernet port.
+    fn poll_ethernet(&mut self, port: EthernetIndex) -> bool {
+        let mut burst = Burst::new();
+        let Some(face) = self.ethernets.get_mut(port.at()) else { return false };
+        if face.queue.rx_burst(&mut burst) == 0 {
+            return false;
+        }
+        let (tables, mut hands) = self.hands();
+        for mut frame in burst {
+            let facts = frame.frame_facts();
+            hands.common.counters.packet(Traffic::EthReceive, frame.len());
+            if let Some(tap) = &mut hands.common.tap {
+                let tag = if let FrameTag::Taken(control) = facts.tag { Some(control) } else { None };
+                offer(tap, TapDirection::Received, &frame, tag);
+            }
+            if facts.checksum == Checksum::Missing {
+                complete(&mut frame);
+            }
+            match FrameHead::parse(head(&frame), facts) {
+                Ok(front) => match tables.of_vlan(port, front.vid) {
+                    Some((segment, table)) => hands.take_frame(frame, &front, segment, table),
+                    None => hands.common.counters.drop(DropReason::VlanUnknown),
+                },
+                Err(reason) => hands.common.counters.drop(reason),
+            }
+        }
+        true
+    }
+
+    /// Receives from an InfiniBand port.
+    fn poll_infiniband(&mut self, port: EndpointIndex) -> bool {
+        let mut burst = RxBurst::new();
+        let Some(face) = self.infinibands.get_mut(port.at()) else { return false };
+        face.link.receive(&mut burst);
+        if burst.is_empty() {
+            return false;
+        }
+        for Received { qpn, source, .. } in &burst {
+            if matches!(source, Source::Rc) {
+                face.receivers.mark(*qpn);
+            }
+        }
+        let (tables, mut hands) = self.hands();
+        for Received { buf, qpn, ud, source, checksum } in burst {
+            hands.common.counters.packet(path_of(&source), buf.len());
+            match ud.and_then(|ud| tables.of_link(port, ud.0)) {
+                Some((segment, table)) => {
+                    let origin = Some(origin_of(&source, qpn));
+                    hands.take_message(buf, &source, checksum, origin, segment, table);
+                }
+                None => hands.common.counters.drop(DropReason::LinkUnknown),
+            }
+        }
+        true
+    }
+
+    /// True if receiving from a port of the fabric may wait for Ethernet ports. Not when its shared receives run low: a peer whose
+    /// message finds none loses its connection.
+    fn may_wait_for_ethernet(&mut self, port: EndpointIndex) -> bool {
+        let Self { infinibands, ethernets, common, srq_low, .. } = self;
+        let Some(face) = infinibands.get_mut(port.at()) else { return false };
+        let mut wait = false;
+        for ethernet in ethernets {
+            let time = || face.link.queues().receives_posted().1 > *srq_low;
+            wait |= ethernet.may_be_waited_for(time, &mut common.counters);
+        }
+        wait
+    }
+
+    fn flush_ethernet(&mut self) {
+        for face in &mut self.ethernets {
+            face.flush(&mut self.common.counters);
+        }
+    }
+
+    /// The numbers of its InfiniBand ports.
+    fn endpoints(&self) -> impl Iterator<Item = EndpointIndex> + use<Q> {
+        (0..self.infinibands.len() as u8).map(EndpointIndex)
+    }
+}
+
+impl<Q: Queues> Worker for GatewayWorker<Q> {
+    fn turn(&mut self) -> Turn {
+        let mut busy = false;
+        for port in self.endpoints() {
+            busy |= self.take_commands(port) > 0;
+        }
+        for face in &mut self.infinibands {
+            busy |= face.link.queues().turn();
+        }
+        for port in (0..self.ethernets.len() as u8).map(EthernetIndex) {
+            busy |= self.poll_ethernet(port);
+        }
+        for face in &mut self.infinibands {
+            face.link.queues().ring();
+        }
+        self.flush_ethernet();
+        for port in self.endpoints() {
+            // The device may have filled more than one burst meanwhile.
+            for _ in 0..RECEIVE_ROUNDS {
+                if self.may_wait_for_ethernet(port) || !self.poll_infiniband(port) {
+                    break;
+                }
+                busy = true;
+                self.flush_ethernet();
+            }
+        }
+        for face in &mut self.infinibands {
+            busy |= face.link.finish();
+        }
+        if busy { Turn::Busy } else { Turn::Idle }
+    }
+
+    fn record_service_time(&mut self, ns: u64) {
+        self.service.record(ns);
+    }
+
+    // Ethernet ports do not wake: a rest is as short as a packet from there may wait. Nor can two devices be waited for at once.
+    fn arm(&mut self) -> bool {
+        match self.infinibands.as_mut_slice() {
+            [face] => face.link.queues().arm(),
+            _ => false,
+        }
+    }
+
+    fn rest(&mut self, at_most: Duration) -> bool {
+        match self.infinibands.as_mut_slice() {
+            [face] => face.link.queues().wait(at_most),
+            _ => {
+                std::thread::sleep(at_most);
+                false
+            }
+        }
+    }
+}
+
+fn origin_of(source: &Source, qpn: Qpn) -> Origin {
+    match source {
+        Source::Rc => Origin::Connection(qpn),
+        Source::Ud(source) => Origin::Datagram(*source),
+    }
+}
+
+fn path_of(source: &Source) -> Traffic {
+    match source {
+        Source::Rc => Traffic::IbRcReceive,
+        Source::Ud(UdSource { multicast: true, .. }) => Traffic::IbUdMulticastReceive,
+        Source::Ud(_) => Traffic::IbUdUnicastReceive,
+    }
+}

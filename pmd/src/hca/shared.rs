@@ -1,0 +1,179 @@
+//! A device with several users on one thread, each with a port and queues of its own.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use ::hca::{
+    AsyncEvent, DeviceAttributes, HcaError, PortAttributes, QpState, QpTransition, QueuesConfig, RcConfig,
+    UdConfig, UdDestination,
+};
+use gidcache::Entry;
+use ib_wire::mad::Mad;
+use ib_wire::{Gid, Lid, PKey, PortNumber, Qpn};
+
+use super::{Backend, Control, Queues};
+use crate::mem::Pool;
+
+/// One user's handle on a device. Calls go to the device; its events come to every user, each of whom knows its own. The device is
+/// closed with the last handle. Queues are what they are without it: it costs a worker nothing.
+#[derive(Debug)]
+pub struct Shared<B> {
+    device: Rc<RefCell<Device<B>>>,
+    /// Which of the inboxes is this user's.
+    user: usize,
+}
+
+#[derive(Debug)]
+struct Device<B> {
+    hca: B,
+    /// Events that a user has not taken; `None` for one that is gone.
+    inboxes: Vec<Option<VecDeque<AsyncEvent>>>,
+}
+
+impl<B: Backend> Shared<B> {
+    /// The first user's handle.
+    pub fn new(hca: B) -> Self {
+        let device = Device { hca, inboxes: vec![Some(VecDeque::new())] };
+        Self { device: Rc::new(RefCell::new(device)), user: 0 }
+    }
+
+    /// Another user's handle: it hears of what happens from now on.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        let mut device = self.device.borrow_mut();
+        device.inboxes.push(Some(VecDeque::new()));
+        Self { device: Rc::clone(&self.device), user: device.inboxes.len() - 1 }
+    }
+
+    fn with<T>(&self, call: impl FnOnce(&mut B) -> T) -> T {
+        call(&mut self.device.borrow_mut().hca)
+    }
+}
+
+impl<B> Drop for Shared<B> {
+    fn drop(&mut self) {
+        if let Some(inbox) = self.device.borrow_mut().inboxes.get_mut(self.user) {
+            *inbox = None;
+        }
+    }
+}
+
+impl<B: Backend> Control for Shared<B> {
+    fn device(&self) -> DeviceAttributes {
+        self.with(|hca| hca.device())
+    }
+
+    fn port(&self, port: PortNumber) -> Result<PortAttributes, HcaError> {
+        self.with(|hca| hca.port(port))
+    }
+
+    fn gid(&self, port: PortNumber, index: u16) -> Result<Gid, HcaError> {
+        self.with(|hca| hca.gid(port, index))
+    }
+
+    fn gids(&self) -> Result<Vec<Entry>, HcaError> {
+        self.with(|hca| hca.gids())
+    }
+
+    fn gid_entry(&self, port: PortNumber, index: u16) -> Result<Option<Entry>, HcaError> {
+        self.with(|hca| hca.gid_entry(port, index))
+    }
+
+    fn pkey(&self, port: PortNumber, index: u16) -> Result<PKey, HcaError> {
+        self.with(|hca| hca.pkey(port, index))
+    }
+
+    fn register_pool(&mut self, pool: &Pool) -> Result<(), HcaError> {
+        // A device knows what it has registered already.
+        self.with(|hca| hca.register_pool(pool))
+    }
+
+    fn modify_qp(&mut self, qpn: Qpn, to: &QpTransition) -> Result<(), HcaError> {
+        self.with(|hca| hca.modify_qp(qpn, to))
+    }
+
+    fn qp_state(&self, qpn: Qpn) -> Result<QpState, HcaError> {
+        self.with(|hca| hca.qp_state(qpn))
+    }
+
+    fn attach_multicast(&mut self, qpn: Qpn, mgid: Gid, mlid: Lid) -> Result<(), HcaError> {
+        self.with(|hca| hca.attach_multicast(qpn, mgid, mlid))
+    }
+
+    fn detach_multicast(&mut self, qpn: Qpn, mgid: Gid, mlid: Lid) -> Result<(), HcaError> {
+        self.with(|hca| hca.detach_multicast(qpn, mgid, mlid))
+    }
+
+    fn send_mad(&mut self, port: PortNumber, mad: &Mad) -> Result<(), HcaError> {
+        self.with(|hca| hca.send_mad(port, mad))
+    }
+
+    fn receive_mad(&mut self, port: PortNumber) -> Result<Option<Mad>, HcaError> {
+        self.with(|hca| hca.receive_mad(port))
+    }
+
+    fn next_event(&mut self) -> Option<AsyncEvent> {
+        let Device { hca, inboxes } = &mut *self.device.borrow_mut();
+        if let Some(inbox) = inboxes.get_mut(self.user).and_then(Option::as_mut)
+            && let Some(event) = inbox.pop_front()
+        {
+            return Some(event);
+        }
+        let event = hca.next_event()?;
+        for (user, inbox) in inboxes.iter_mut().enumerate() {
+            if let Some(inbox) = inbox.as_mut().filter(|_| user != self.user) {
+                inbox.push_back(event);
+            }
+        }
+        Some(event)
+    }
+
+    fn drops(&self) -> Vec<(&'static str, u64)> {
+        self.with(|hca| hca.drops())
+    }
+}
+
+impl<B: Backend> Backend for Shared<B> {
+    type Queues = B::Queues;
+
+    fn create_queues(&mut self, config: &QueuesConfig, pool: &Pool) -> Result<Self::Queues, HcaError> {
+        self.with(|hca| hca.create_queues(config, pool))
+    }
+
+    fn destroy_queues(&mut self, queues: Self::Queues) -> Result<(), HcaError> {
+        self.with(|hca| hca.destroy_queues(queues))
+    }
+
+    fn create_ud(&mut self, config: &UdConfig) -> Result<<Self::Queues as Queues>::Ud, HcaError> {
+        self.with(|hca| hca.create_ud(config))
+    }
+
+    fn destroy_ud(&mut self, ud: <Self::Queues as Queues>::Ud) -> Result<(), HcaError> {
+        self.with(|hca| hca.destroy_ud(ud))
+    }
+
+    fn ud_qpn(ud: &<Self::Queues as Queues>::Ud) -> Qpn {
+        B::ud_qpn(ud)
+    }
+
+    fn create_rc(&mut self, config: &RcConfig) -> Result<<Self::Queues as Queues>::Rc, HcaError> {
+        self.with(|hca| hca.create_rc(config))
+    }
+
+    fn destroy_rc(&mut self, rc: <Self::Queues as Queues>::Rc) -> Result<(), HcaError> {
+        self.with(|hca| hca.destroy_rc(rc))
+    }
+
+    fn rc_qpn(rc: &<Self::Queues as Queues>::Rc) -> Qpn {
+        B::rc_qpn(rc)
+    }
+
+    fn destination(
+        &mut self,
+        port: PortNumber,
+        to: &UdDestination,
+    ) -> Result<<Self::Queues as Queues>::Destination, HcaError> {
+        self.with(|hca| hca.destination(port, to))
+    }
+}
