@@ -12,7 +12,7 @@ use std::time::Duration;
 use dataplane::latency::Recorder;
 use dataplane::table::Reader;
 use dataplane::worker::{Turn, Worker};
-use pmd::eth::{Burst, EthQueue};
+use pmd::eth::{self, Burst, EthQueue};
 use pmd::hca::{Checksum, Queues, Received, RxBurst, Source, UdSource};
 use pmd::mem::{FrameTag, Mbuf, Pool};
 use tap::{Tap, TapDirection};
@@ -284,7 +284,8 @@ impl<Q: Queues> Worker for GatewayWorker<Q> {
         self.service.record(ns);
     }
 
-    // Ethernet ports do not wake: a rest is as short as a packet from there may wait. Nor can two devices be waited for at once.
+    // Where a side does not wake, a rest is as short as a packet from there may wait. Of several devices none wakes: they are not waited
+    // for at once.
     fn arm(&mut self) -> bool {
         match self.infinibands.as_mut_slice() {
             [face] => face.link.queues().arm(),
@@ -293,10 +294,15 @@ impl<Q: Queues> Worker for GatewayWorker<Q> {
     }
 
     fn rest(&mut self, at_most: Duration) -> bool {
+        let ethernets = || self.ethernets.iter().map(|face| &face.queue);
         match self.infinibands.as_mut_slice() {
-            [face] => face.link.queues().wait(at_most),
+            [face] if ethernets().all(|queue| queue.events().is_none()) => face.link.queues().wait(at_most),
+            [face] => {
+                let told = eth::wait(ethernets(), face.link.queues().events(), at_most);
+                told && face.link.queues().wait(Duration::ZERO)
+            }
             _ => {
-                std::thread::sleep(at_most);
+                eth::wait(ethernets(), None, at_most);
                 false
             }
         }
