@@ -43,6 +43,7 @@ drop_reasons! {
     BadIpv4Checksum = "bad-ipv4-checksum": "The checksum of the IPv4 header is wrong.",
     BadArp = "bad-arp": "An ARP packet whose hardware type, protocol type, lengths or operation are not what this side uses.",
     HostileArp = "hostile-arp": "An ARP packet whose sender addresses no host may have, or which claims the gateway's own address.",
+    ForgedArp = "forged-arp": "An ARP packet of InfiniBand that names another queue pair than the one that sent it.",
     AddressConflict = "address-conflict": "An ARP packet that claims an address whose owner on the other side answers for it, or which has moved too often.",
     NotForUs = "not-for-us": "The frame's destination address is not one that the gateway answers for.",
     UnknownEthertype = "unknown-ethertype": "A protocol other than IPv4 and ARP.",

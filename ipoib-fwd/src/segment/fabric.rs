@@ -17,6 +17,8 @@ pub trait Fabric {
     fn own_addresses(&self) -> &[HardwareAddress];
     /// The link-layer address of a neighbour that has answered.
     fn hardware(&self, ip: IpAddr) -> Option<HardwareAddress>;
+    /// What to take a sender's link-layer address for, given where its packet came from ([`Link::believed`]).
+    fn believed(&self, from: &UdSource, sender: HardwareAddress) -> HardwareAddress;
     /// True if a neighbour is published with its path or a connection.
     fn has_way(&self, ip: IpAddr) -> bool;
     /// Largest message that a worker's connection to a neighbour takes, if there is one.
@@ -64,6 +66,10 @@ impl Fabric for Link {
 
     fn hardware(&self, ip: IpAddr) -> Option<HardwareAddress> {
         self.neighbour_hardware(ip)
+    }
+
+    fn believed(&self, from: &UdSource, sender: HardwareAddress) -> HardwareAddress {
+        Self::believed(self, from, sender)
     }
 
     fn has_way(&self, ip: IpAddr) -> bool {

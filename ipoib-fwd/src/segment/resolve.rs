@@ -301,8 +301,13 @@ impl<P: Packet> Segment<P> {
         // Address resolution never travels by connection.
         let Some(Origin::Datagram(from)) = arrival.origin else { return Err(DropReason::BadArp) };
         let body = message.get(IPOIB_HEADER_LEN..).ok_or(DropReason::Truncated)?;
-        let arp = InfiniBandArp::parse(body).map_err(|_| DropReason::BadArp)?;
+        let mut arp = InfiniBandArp::parse(body).map_err(|_| DropReason::BadArp)?;
         let meaning = check_infiniband(&arp, fabric.own_addresses(), &self.own)?;
+        // Everybody sends it by the queue pair that the address names; the adapter says which it was.
+        if arp.sender.qpn != from.qpn {
+            return Err(DropReason::ForgedArp);
+        }
+        arp.sender = fabric.believed(&from, arp.sender);
         let sender = IpAddr::V4(arp.sender_ip);
         if self.own.settings.is_gateway_address(arp.sender) {
             return Err(DropReason::PeerGateway);

@@ -63,18 +63,29 @@ impl Link {
         }
     }
 
-    /// Takes an ARP packet that a worker received.
-    pub fn handle_arp(&mut self, now: Instant, worker: WorkerIndex, from: &UdSource, packet: Arp) {
+    /// What to take a sender's link-layer address for, given where its packet came from. From another LID than the path leads to, perhaps
+    /// it was somebody else: then what is known of its modes holds until the path is known better, and nobody loses connections by it.
+    #[must_use]
+    pub fn believed(&self, from: &UdSource, sender: HardwareAddress) -> HardwareAddress {
+        let elsewhere = self.paths.get(sender.gid).is_some_and(|path| path.dlid != from.slid);
+        let known = elsewhere.then(|| self.neighbours.at_address(sender).next()).flatten();
+        known.and_then(|ip| self.neighbours.get(ip)).unwrap_or(sender)
+    }
+
+    /// Takes an ARP packet that a worker received. A host sends it by the queue pair that its address names (RFC 4391 9.1).
+    pub fn handle_arp(&mut self, now: Instant, worker: WorkerIndex, from: &UdSource, mut packet: Arp) {
         self.out.counters.arp_received += 1;
         // Our own broadcasts come back to us.
         let deaf = !self.ground.is_at_work();
         if deaf || self.ground.is_own(packet.sender) || self.ground.address(worker).is_none() {
             return;
         }
-        if !is_host_address(packet.sender) || matches!(packet.operation, ArpOperation::Other(_)) {
+        let forged = !is_host_address(packet.sender) || packet.sender.qpn != from.qpn;
+        if forged || matches!(packet.operation, ArpOperation::Other(_)) {
             self.out.counters.arp_invalid += 1;
             return;
         }
+        packet.sender = self.believed(from, packet.sender);
         let sender = IpAddr::V4(packet.sender_ip);
         if is_host(sender) && self.neighbours.contains(sender) {
             self.learn(now, sender, packet.sender, NOBODY);

@@ -45,3 +45,19 @@ fn arp_of_the_infiniband_side() {
     let management = HardwareAddress { qpn: Qpn::GSI, ..peer };
     assert_eq!(check_infiniband(&asked.reply(management), &[ours], &settings), Err(DropReason::HostileArp));
 }
+
+#[test]
+fn what_names_another_queue_pair_than_its_senders_is_forged() {
+    let mut w = World::new();
+    w.know_infiniband(1, I1);
+    let forged = HardwareAddress { flags: AddressFlags::NONE, ..hardware(1) };
+    for operation in [InfiniBandOperation::Request, InfiniBandOperation::Reply] {
+        w.infiniband_from(2, &Arp { operation, ..Arp::request(forged, I1, GATEWAY) });
+        assert_eq!(w.outputs(), [Output::Drop(DropReason::ForgedArp, 1)]);
+    }
+    // The claim of an Ethernet host's address, too.
+    w.know_ethernet(E1_MAC, E1);
+    w.infiniband_from(2, &Arp::request(hardware(1), E1, E1));
+    assert_eq!(w.outputs(), [Output::Drop(DropReason::ForgedArp, 1)]);
+    assert_eq!((w.asked(), w.fabric.hardware(I1.into())), (vec![], Some(hardware(1))));
+}

@@ -100,6 +100,10 @@ impl Fabric for Fake {
         Some(self.neighbours.get(&ip)?.0)
     }
 
+    fn believed(&self, _: &UdSource, sender: HardwareAddress) -> HardwareAddress {
+        sender
+    }
+
     fn has_way(&self, ip: IpAddr) -> bool {
         self.neighbours.get(&ip).is_some_and(|(_, way)| *way)
     }
@@ -227,6 +231,11 @@ impl World {
 
     fn infiniband(&mut self, operation: InfiniBandOperation, n: u8, sender: Ipv4Addr, target: Ipv4Addr) {
         let arp = Arp { operation, ..Arp::request(hardware(n), sender, target) };
+        self.infiniband_from(n, &arp);
+    }
+
+    /// Host `n` sends what another may have written.
+    fn infiniband_from(&mut self, n: u8, arp: &Arp) {
         let message = [&[8, 6, 0, 0][..], &arp.to_bytes()].concat();
         let arrival = arrival(Side::InfiniBand, Some(Origin::Datagram(from(n))));
         self.segment.handle_infiniband_arp(self.now, &mut self.fabric, &arrival, &message);

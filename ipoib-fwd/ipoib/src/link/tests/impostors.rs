@@ -2,7 +2,7 @@
 
 use hca::UdSource;
 use ib_wire::cm::{AttributeId, MaxCmRetries, Message, Request};
-use ib_wire::ipoib::{Arp, ArpOperation};
+use ib_wire::ipoib::{AddressFlags, Arp, ArpOperation, HardwareAddress};
 use ib_wire::{CommId, Guid, Lid, Qpn, ServiceLevel, Tid, TimeoutCode};
 
 use super::fabric::{Fabric, Setup, ms, secs};
@@ -252,6 +252,43 @@ fn a_packet_from_another_lid_redirects_nothing() {
     f.nodes[0].link.handle_arp(now, WorkerIndex(0), &from, arp);
     f.run(secs(2));
     assert_eq!(f.nodes[0].table.get(ip).and_then(|n| n.ud).expect("path").av.dlid, Lid(77));
+}
+
+#[test]
+fn nobody_takes_a_hosts_connections_by_writing_arp_for_it() {
+    let mut f = Fabric::new(9);
+    for _ in 0..3 {
+        f.add(1, |_| {});
+    }
+    f.run(ms(100));
+    f.resolve(0, 1);
+    f.run(secs(1));
+    assert_eq!(f.nodes[0].live(false), 1);
+    let silent = HardwareAddress { flags: AddressFlags::NONE, ..f.address(1, 0) };
+    let (victim, liar) = (f.nodes[1].facts.lid, f.nodes[2].facts.lid);
+    let (ip, own, now) = (f.nodes[1].ip, f.nodes[0].ip, f.now);
+    let from = |qpn, slid| UdSource {
+        qpn,
+        slid,
+        sl: ServiceLevel::new(0),
+        pkey_index: 0,
+        has_grh: true,
+        multicast: true,
+    };
+    let arp = Arp::request(silent, ip, own);
+    // By the liar's own queue pair, which its adapter names; and by one with the victim's number on another port.
+    for (from, invalid) in [(from(f.address(2, 0).qpn, liar), 1), (from(silent.qpn, liar), 1)] {
+        f.nodes[0].link.handle_arp(now, WorkerIndex(0), &from, arp);
+        let asked = f.nodes[0].link.believed(&from, silent);
+        f.nodes[0].link.reply(now, WorkerIndex(0), own, asked, ip);
+        f.run(secs(1));
+        assert_eq!(f.nodes[0].link.counters().arp_invalid, invalid);
+        assert_eq!(f.nodes[0].live(false), 1, "connected mode goes on");
+    }
+    // The host itself may.
+    f.nodes[0].link.handle_arp(f.now, WorkerIndex(0), &from(silent.qpn, victim), arp);
+    f.run(secs(1));
+    assert_eq!(f.nodes[0].live(false), 0);
 }
 
 #[test]
