@@ -14,6 +14,14 @@ fn run(line: &str) {
     assert!(status.success(), "{line}");
 }
 
+fn until(is: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !is() {
+        assert!(Instant::now() < end, "not within ten seconds");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// A frame of a private EtherType, `length` bytes, in segments of `part`.
 fn frame(pool: &Pool, number: u8, length: usize, part: usize) -> (Mbuf, Vec<u8>) {
     let mut bytes = vec![0xff; 6];
@@ -121,15 +129,20 @@ fn frames_of_several_segments_arrive_whole() {
 
     // A cable that is out: the driver does not notice, the kernel does.
     run("ip link set right down");
-    assert!(!left.link().up && !right.link().up);
+    // The kernel tells of a carrier within a second or so.
+    until(|| !left.link().up && !right.link().up);
     // The error that the socket has of it wakes once.
     wait(inn.iter(), None, Duration::from_millis(20));
     let start = Instant::now();
     wait(inn.iter(), None, Duration::from_millis(20));
     assert!(start.elapsed() >= Duration::from_millis(20));
     run("ip link set right up");
-    assert!(left.link().up && right.link().up);
-    run("ip link del left");
+    until(|| left.link().up && right.link().up);
+    // Another name, and another interface with the old one: the port is where it was.
+    run("ip link set left name uplink");
+    run("ip link add left type veth peer name other");
+    assert!(left.link().up, "an interface that was renamed");
+    run("ip link del uplink");
     assert!(!left.link().up, "an interface that is gone");
     drop((left, out, sender, right, inn));
     assert_eq!(pool.in_use(), 0);

@@ -82,12 +82,34 @@ pub fn index(name: &str) -> io::Result<u32> {
     Ok(unsafe { request.0.ifr_ifru.ifru_ifindex } as u32)
 }
 
-/// True if it is up and has a carrier.
-pub fn is_running(name: &str) -> io::Result<bool> {
-    let request = ask(name, libc::SIOCGIFFLAGS)?;
+/// What the interface of this index is called now; `ENODEV` if there is none.
+pub fn name(index: u32) -> io::Result<String> {
+    let mut request = Request::new("");
+    request.0.ifr_ifru.ifru_ifindex = index as libc::c_int;
+    request.call(&socket()?, libc::SIOCGIFNAME)?;
+    let name = request.0.ifr_name.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
+    String::from_utf8(name).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// True if the interface of this index, which stays when it is renamed, is up and has a carrier; `ENODEV` if it is gone.
+pub fn is_running(index: u32) -> io::Result<bool> {
+    loop {
+        let name = name(index)?;
+        match ask(&name, libc::SIOCGIFFLAGS) {
+            Ok(request) if self::index(&name).is_ok_and(|same| same == index) => {
+                return Ok(flags_are_running(&request));
+            }
+            Err(e) if e.raw_os_error() != Some(libc::ENODEV) => return Err(e),
+            // It was renamed in between, or is gone.
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
+fn flags_are_running(request: &Request) -> bool {
     // SAFETY: the call has filled in the flags, and every field of the union is plain data.
     let flags = libc::c_int::from(unsafe { request.0.ifr_ifru.ifru_flags });
-    Ok(flags & (libc::IFF_UP | libc::IFF_RUNNING) == libc::IFF_UP | libc::IFF_RUNNING)
+    flags & (libc::IFF_UP | libc::IFF_RUNNING) == libc::IFF_UP | libc::IFF_RUNNING
 }
 
 /// Its MAC address; an error if it is none of Ethernet.

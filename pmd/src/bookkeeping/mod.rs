@@ -3,7 +3,9 @@
 mod health;
 mod numbers;
 mod places;
+mod progress;
 
 pub(crate) use health::{Completed, Health};
 pub(crate) use numbers::{Numbers, Place};
 pub(crate) use places::Places;
+pub(crate) use progress::{Mark, Progress};

@@ -13,21 +13,20 @@ const BLIND: [&str; 3] = ["net_af_packet", "net_af_xdp", "net_pcap"];
 /// The driver whose sockets are known to be readable when there is a frame.
 const AF_PACKET: &str = "net_af_packet";
 
-/// The kernel's interface below a port.
+/// The kernel's interface below a port: its index, which stays when it is renamed.
 #[derive(Debug)]
-pub(super) struct Interface(String);
+pub(super) struct Interface(u32);
 
 impl Interface {
     /// That of a port whose driver does not tell what becomes of it; `None` as well if it is not in this namespace.
     pub(super) fn below(id: u16, info: &sys::rte_eth_dev_info) -> Option<Self> {
         BLIND.contains(&driver_of(info).as_str()).then_some(())?;
-        let name = named(&arguments(id)?)?.to_owned();
-        interface::index(&name).is_ok().then_some(Self(name))
+        interface::index(named(&arguments(id)?)?).ok().map(Self)
     }
 
     /// True if it is up and has a carrier; false as well once it is gone.
     pub(super) fn is_running(&self) -> bool {
-        interface::is_running(&self.0).unwrap_or_else(|e| e.raw_os_error() != Some(libc::ENODEV))
+        interface::is_running(self.0).unwrap_or_else(|e| e.raw_os_error() != Some(libc::ENODEV))
     }
 
     /// The sockets of the driver's queues, in their order; empty where they are not what they should be.
@@ -35,11 +34,10 @@ impl Interface {
         if driver_of(info) != AF_PACKET {
             return Vec::new();
         }
-        let Ok(index) = interface::index(&self.0) else { return Vec::new() };
         let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
         let mut found: Vec<RawFd> = entries
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-            .filter(|fd| packet_socket_of(*fd) == Some(index))
+            .filter(|fd| packet_socket_of(*fd) == Some(self.0))
             .collect();
         found.sort_unstable();
         // One more, or one less, is not the driver's: then nobody is woken, which costs time and nothing else.

@@ -24,7 +24,7 @@ use super::rc::RcQp;
 use super::rings::{CqRing, SrqRing};
 use super::sq::Request;
 use super::ud::{Door, UdQp};
-use crate::bookkeeping::{Numbers, Place, Places};
+use crate::bookkeeping::{Numbers, Place, Places, Progress};
 use crate::hca::{BURST, HcaError, PostError, QpEvent, QueuesId, RcSlot, UdSlot};
 use prm::{DataSegment, SendOpcode};
 use receive::{GRH_AREA, SharedEntries};
@@ -88,8 +88,8 @@ pub struct MlxQueues<B: Bus, P: Packet> {
     receive_cq: CompletionQueue,
     /// Events of it that were fetched: the device wants their number when it is asked for the next.
     events: u32,
-    /// How often it was found empty.
-    empty_polls: u32,
+    /// How far it was read.
+    progress: Progress,
     send_cq: CompletionQueue,
     numbers: Numbers,
     uds: Places<UdQp<P>>,
@@ -143,7 +143,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             id: parts.id,
             receive_cq: CompletionQueue::new(&parts.receive_cq),
             events: 0,
-            empty_polls: 0,
+            progress: Progress::new(parts.receive_cq.cqe_count),
             send_cq: CompletionQueue::new(&parts.send_cq),
             numbers: Numbers::new(max_ud + max_rc),
             uds: Places::new(parts.max_ud.into()),

@@ -6,6 +6,7 @@ use super::anchor::{Anchored, let_go, release};
 use super::packet::Packet;
 use super::rc::SendSide;
 use super::rings::QpRings;
+use crate::bookkeeping::Mark;
 use crate::hca::HcaError;
 
 /// Whether a datagram queue pair is posted to.
@@ -15,8 +16,8 @@ pub(super) enum Door {
     Open,
     /// Not yet.
     New,
-    /// Not any more, since the receive completion queue had been found empty so often.
-    Closed(u32),
+    /// Not any more, since the receive completion queue had been read so far.
+    Closed(Mark),
 }
 
 /// Hot half of a datagram queue pair. What it still owes when it is dropped goes home with it.

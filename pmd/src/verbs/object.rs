@@ -205,6 +205,12 @@ impl CompletionQueue {
         Ok(Self { raw, channel, _context: Arc::clone(context) })
     }
 
+    /// How many completions it holds.
+    pub(super) fn entries(&self) -> u32 {
+        // SAFETY: live; the library sets it once, when the queue is made.
+        u32::try_from(unsafe { (*self.raw()).cqe }).unwrap_or(u32::MAX)
+    }
+
     /// Asks for an event when the next completion comes. False if there is no channel or the provider cannot.
     pub(super) fn arm(&self) -> bool {
         // SAFETY: live.

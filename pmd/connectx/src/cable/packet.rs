@@ -19,7 +19,8 @@ const LOOK: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct PacketEnd {
     socket: OwnedFd,
-    interface: String,
+    /// Index of the interface, which stays when it is renamed.
+    interface: u32,
     up: bool,
     next_look: Option<Instant>,
     out: Batch,
@@ -49,7 +50,7 @@ impl PacketEnd {
         bind(&socket, index).map_err(failed("bind the"))?;
         Ok(Self {
             socket,
-            interface: interface.to_owned(),
+            interface: index,
             up: false,
             next_look: None,
             out: Batch::new(),
@@ -61,7 +62,7 @@ impl PacketEnd {
     pub(super) fn poll(&mut self, now: Instant, counters: &mut CableCounters) {
         if self.next_look.is_none_or(|at| now >= at) {
             self.next_look = Some(now + LOOK);
-            match interface::is_running(&self.interface) {
+            match interface::is_running(self.interface) {
                 Ok(true) if !self.up => {
                     // That it was down is told once more to the next call, which would lose a frame by it.
                     let _ = sockopt::socket_error(&self.socket);

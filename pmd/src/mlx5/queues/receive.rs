@@ -159,13 +159,14 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     /// Hands up to `limit` received messages to `sink`, oldest first.
     #[inline]
     pub fn receive(&mut self, limit: usize, mut sink: impl FnMut(Received<P>), events: &mut Events) {
-        let mut received = 0;
+        let (mut received, mut taken, mut empty) = (0, 0, false);
         let mut batch = ArrayVec::new();
         while received < limit && events.remaining_capacity() >= Health::MAX_EVENTS {
             let Some(cqe) = self.receive_cq.poll() else {
-                self.empty_polls = self.empty_polls.wrapping_add(1);
+                empty = true;
                 break;
             };
+            taken += 1;
             let completion = Completion::of(&cqe);
             let qpn = Qpn::new(completion.qpn);
             match completion.what {
@@ -197,6 +198,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
                 }
             }
         }
+        self.progress.polled(taken, empty);
         self.receive_cq.publish();
         P::free_all(&mut batch);
     }

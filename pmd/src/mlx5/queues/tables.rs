@@ -44,7 +44,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     /// See [`crate::hca::Queues::close_ud`].
     pub fn close_datagrams(&mut self, slot: UdSlot) {
         let Some(ud) = self.uds.get_mut(slot.0.into()) else { return };
-        ud.door = Door::Closed(self.empty_polls);
+        ud.door = Door::Closed(self.progress.mark());
         // What waits for the doorbell is flushed with the rest.
         ud.side.sq.ring(&mut self.bus);
         self.uds.rung(slot.0.into());
@@ -54,8 +54,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     #[must_use]
     pub fn datagrams_outstanding(&self, slot: UdSlot) -> u32 {
         self.uds.get(slot.0.into()).map_or(0, |ud| {
-            // What it received before lies in the completion queue until that has been found empty.
-            let unread = ud.door == Door::Closed(self.empty_polls);
+            let unread = matches!(ud.door, Door::Closed(mark) if !self.progress.is_past(mark));
             ud.side.outstanding() + u32::from(unread)
         })
     }

@@ -21,6 +21,8 @@ pub(super) const ROOM: usize = 64;
 pub(super) const EACH: usize = HEADROOM + ROOM;
 pub(super) const LKEY: u32 = 0x1234_5600;
 pub(super) const UD: u32 = 0x40;
+/// Entries of the receive completion queue.
+pub(super) const RECEIVE_ENTRIES: usize = 1024;
 /// Buffers of an entry of the shared receive queue.
 pub(super) const PER_ENTRY: usize = 3;
 /// What a buffer holds that has gone home.
@@ -251,7 +253,7 @@ impl Device {
         let datagrams = arena.srq(2 * depths.ud_receive, 2 * depths.ud_receive, 32);
         // 16 bytes of link and three segments fill the stride; the fourth unit of a longer one would be the terminator.
         let srq = arena.srq(depths.shared, depths.shared, 128);
-        let receive_cq = arena.cq(1024);
+        let receive_cq = arena.cq(RECEIVE_ENTRIES as u32);
         let send_cq = arena.cq(1024);
         let mut regions = MrTable::new();
         let len = (depths.buffers * EACH) as u64;

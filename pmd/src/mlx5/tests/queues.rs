@@ -2,7 +2,7 @@
 
 use ib_wire::{Lid, QKey, Qpn, Rate, ServiceLevel};
 
-use super::device::{Buffer, Depths, Device, PER_ENTRY, ROOM, TestQueues, UD};
+use super::device::{Buffer, Depths, Device, PER_ENTRY, RECEIVE_ENTRIES, ROOM, TestQueues, UD};
 use crate::hca::{
     AddressVector, PostError, QpEvent, QpFault, RcSlot, Source, UdDestination, UdSlot, WcStatus,
 };
@@ -421,4 +421,26 @@ fn what_is_outstanding_on_all_queue_pairs_together_is_bounded() {
     }
     // It holds 104 still and 235 are free: until it holds more than it leaves.
     assert_eq!(more, 66);
+}
+
+#[test]
+fn a_closed_queue_pair_is_given_back_while_others_keep_the_completion_queue_full() {
+    let (mut device, mut queues) = connected(&DEPTHS, 32);
+    queues.close_datagrams(UD_SLOT);
+    let mut message = |count| {
+        for _ in 0..count {
+            let slot = device.scatter(b"x").unwrap();
+            device.received(RC, slot, 1);
+        }
+    };
+    let mut taken = 0;
+    while queues.datagrams_outstanding(UD_SLOT) > 0 {
+        queues.fill();
+        // Never empty: one more than is taken.
+        message(if taken == 0 { 4 } else { 3 });
+        let mut events = Events::new();
+        queues.receive(3, |_| taken += 1, &mut events);
+        assert!(taken <= 2 * RECEIVE_ENTRIES, "closed for ever");
+    }
+    assert!(taken >= RECEIVE_ENTRIES, "what lay there may not have been read");
 }

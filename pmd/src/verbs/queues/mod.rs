@@ -16,7 +16,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 
 use super::object::{CompletionQueue, SharedReceiveQueue};
-use crate::bookkeeping::{Numbers, Places};
+use crate::bookkeeping::{Numbers, Places, Progress};
 use crate::hca::{BURST, HcaError, QpEvent, QueuesId};
 use crate::mem::Pool;
 use crate::mlx5::mr::MrTable;
@@ -95,8 +95,8 @@ pub struct VerbsQueues {
     shared: Option<SharedReceives>,
     send_cq: Arc<CompletionQueue>,
     recv_cq: Arc<CompletionQueue>,
-    /// How often the receive completion queue was found empty.
-    empty_polls: u32,
+    /// How far the receive completion queue was read.
+    progress: Progress,
     lists: Lists,
     stash: Stash,
     regions: MrTable,
@@ -131,8 +131,8 @@ impl VerbsQueues {
             datagrams: parts.datagrams.map(|(queue, depth)| SharedDatagrams::new(queue, depth)),
             shared,
             send_cq: parts.send_cq,
+            progress: Progress::new(parts.recv_cq.entries()),
             recv_cq: parts.recv_cq,
-            empty_polls: 0,
             lists: Lists::new(),
             stash: Stash::new(),
             regions: parts.regions,

@@ -4,6 +4,7 @@ use ib_wire::Qpn;
 
 use super::receive::{DatagramReceives, Stash};
 use super::send::SendSide;
+use crate::bookkeeping::Mark;
 use crate::hca::{HcaError, UdSlot};
 use crate::mem::Pool;
 use crate::mlx5::mr::MrTable;
@@ -16,8 +17,8 @@ pub(super) enum Door {
     Open,
     /// Not yet.
     New,
-    /// Not any more, since the receive completion queue had been found empty so often.
-    Closed(u32),
+    /// Not any more, since the receive completion queue had been read so far.
+    Closed(Mark),
 }
 
 /// Hot half of a datagram queue pair. What it still owes when it is dropped goes home with it.

@@ -108,12 +108,8 @@ impl Queues for VerbsQueues {
             let most = room(events).min(burst.remaining_capacity());
             let mut wc = [sys::ibv_wc::default(); BURST];
             let wc = Self::poll(&self.recv_cq, wc.get_mut(..most).unwrap_or_default(), &mut self.anomalies);
-            if wc.is_empty() {
-                if most > 0 {
-                    self.empty_polls = self.empty_polls.wrapping_add(1);
-                }
-                break;
-            }
+            // A queue that has fewer than were asked for has no more.
+            self.progress.polled(wc.len(), wc.len() < most);
             for wc in wc {
                 let Some((kind, place)) = untag(wc.wr_id) else {
                     self.anomalies.unknown_entry += 1;
@@ -143,7 +139,7 @@ impl Queues for VerbsQueues {
                     burst.push(Received { buf, qpn: Qpn::new(wc.qp_num), ud, source, checksum });
                 }
             }
-            if wc.len() < most {
+            if wc.len() < most || most == 0 {
                 break;
             }
         }
@@ -206,14 +202,13 @@ impl Queues for VerbsQueues {
 
     fn close_ud(&mut self, slot: UdSlot) {
         if let Some(ud) = self.uds.get_mut(slot.0.into()) {
-            ud.door = Door::Closed(self.empty_polls);
+            ud.door = Door::Closed(self.progress.mark());
         }
     }
 
     fn ud_outstanding(&self, slot: UdSlot) -> u32 {
         self.uds.get(slot.0.into()).map_or(0, |ud| {
-            // What it received before lies in the completion queue until that has been found empty.
-            let unread = ud.door == Door::Closed(self.empty_polls);
+            let unread = matches!(ud.door, Door::Closed(mark) if !self.progress.is_past(mark));
             ud.side.outstanding() + ud.own.as_ref().map_or(0, DatagramReceives::posted) + u32::from(unread)
         })
     }

@@ -17,6 +17,7 @@ const UD: u32 = 0x11;
 const RC: u32 = 0x22;
 const LKEY: u32 = 0x77;
 const UD_SLOT: UdSlot = UdSlot(0);
+const RECEIVE_ENTRIES: c_int = 2 * BURST as c_int;
 
 /// What was posted, and what is to complete.
 #[derive(Default)]
@@ -139,7 +140,7 @@ impl Rig {
             let raw = sys::ibv_cq { context, cq_context: provider.cast(), cqe, ..Default::default() };
             played::cq(&domain, Box::into_raw(Box::new(raw)))
         };
-        let (send_cq, recv_cq) = (cq(0), cq(1));
+        let (send_cq, recv_cq) = (cq(0), cq(RECEIVE_ENTRIES));
         let srq = sys::ibv_srq { context, srq_context: provider.cast(), ..Default::default() };
         let srq = played::srq(&domain, Box::into_raw(Box::new(srq)));
         let mut regions = MrTable::new();
@@ -360,4 +361,28 @@ fn a_drain_request_completes_once_behind_the_receives() {
     rig.provider().receive_completions.push_back(completion);
     rig.received();
     assert_eq!(rig.queues.anomalies().unknown_qp, 1);
+}
+
+#[test]
+fn a_closed_queue_pair_is_given_back_while_others_keep_the_completion_queue_full() {
+    let mut rig = Rig::new("verbs-close");
+    rig.queues.open_ud(UD_SLOT);
+    rig.queues.close_ud(UD_SLOT);
+    let failed = wc(tag(Kind::Shared, 99), RC, sys::IBV_WC_LOC_LEN_ERR, 0);
+    let mut taken = 0;
+    while rig.queues.ud_outstanding(UD_SLOT) > 0 {
+        rig.provider().receive_completions.resize(RECEIVE_ENTRIES as usize, failed);
+        rig.received();
+        assert!(!rig.provider().receive_completions.is_empty(), "a poll has room for no more");
+        taken += RECEIVE_ENTRIES as usize - rig.provider().receive_completions.len();
+        assert!(taken < 3 * RECEIVE_ENTRIES as usize, "closed for ever");
+    }
+    assert!(taken >= RECEIVE_ENTRIES as usize, "what lay there may not have been read");
+    // A poll that gets less than it asks for has found the queue empty.
+    rig.queues.open_ud(UD_SLOT);
+    rig.queues.close_ud(UD_SLOT);
+    assert_eq!(rig.queues.ud_outstanding(UD_SLOT), 1);
+    rig.provider().receive_completions.truncate(1);
+    rig.received();
+    assert_eq!(rig.queues.ud_outstanding(UD_SLOT), 0);
 }
