@@ -16,6 +16,8 @@ pub use neighbour::HostCounters;
 const MAX_INCOMPLETE: usize = 512;
 /// Most hosts without traffic that are known by one Ethernet address and were not asked for.
 const UNUSED_EACH: u32 = 256;
+/// Hosts with traffic that one Ethernet address keeps although others find no room.
+const SHARE: u32 = 64;
 
 /// Times of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,6 +66,7 @@ pub(super) fn table(seed: u64, ageing: Ageing) -> Hosts {
             most: MAX_NEIGHBOURS,
             most_asked: MAX_INCOMPLETE,
             most_unused_each: UNUSED_EACH,
+            share: SHARE,
         },
     )
 }

@@ -210,7 +210,8 @@ impl Link {
         }
         let counters = *self.neighbours.counters();
         self.out.counters.neighbours_full = counters.table_full;
-        self.out.counters.neighbours_evicted = counters.evicted_unanswered + counters.evicted_unused;
+        self.out.counters.neighbours_evicted =
+            counters.evicted_unanswered + counters.evicted_unused + counters.evicted_share;
     }
 
     /// A known neighbour has another address, or other flags.

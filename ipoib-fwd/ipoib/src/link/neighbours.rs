@@ -19,6 +19,8 @@ const HOLD: Duration = Duration::from_secs(3);
 /// New addresses asked for: so many at once, and so many a second.
 const NEW_BURST: u32 = 256;
 const NEW_PER_SECOND: u32 = 1024;
+/// Neighbours with traffic that a port keeps although others find no room.
+const SHARE: u32 = 64;
 /// Requests and announcements by broadcast that the owner may have sent: a host that has taken another gateway's place announces many
 /// addresses at once.
 const ASKED_BURST: u32 = 4096;
@@ -87,6 +89,7 @@ fn rules(settings: &LinkSettings) -> Rules {
         // New ones are limited by time.
         most_asked: usize::MAX,
         most_unused_each: u32::MAX,
+        share: SHARE,
     }
 }
 

@@ -11,61 +11,22 @@
 //! ```
 //!
 //! A full table makes room by class: who never answered goes first, then whom no worker sends to, the longest unused
-//! before the others. Who carries traffic makes room for nobody. Every step costs the logarithm of the table's size at most.
+//! before the others. Who carries traffic makes room for nobody, but whoever has more than a share of such neighbours to its
+//! link-layer addresses loses one of them. Every step costs the logarithm of the table's size at most.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::hash::Hash;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use foldhash::fast::FixedState;
-use serde::Serialize;
+
+use super::rules::{HostCounters, Idle, Rules};
+use super::shares::{LinkLayer, Shares};
 
 /// Time between two questions.
 const RETRY: Duration = Duration::from_secs(1);
 /// Questions before a neighbour counts as gone.
 const TRIES: u8 = 3;
-
-/// How long an entry that nobody uses is kept.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Idle {
-    /// For so long after its last use.
-    SinceUse(Duration),
-    /// For so long after what was heard of it is no longer taken for true.
-    SinceStale(Duration),
-}
-
-/// What a link's table is like.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rules {
-    /// How long what was heard is taken for true.
-    pub reachable: Duration,
-    /// How long an entry that nobody uses is kept after that.
-    pub idle: Idle,
-    /// How long an address that has not answered is remembered as such; zero = not at all.
-    pub failed: Duration,
-    /// The last question before a neighbour is given up goes to all: it may have another card.
-    pub last_to_all: bool,
-    /// Most neighbours.
-    pub most: usize,
-    /// Most neighbours that are being asked for at once: a scan of the subnet must not push out those that are there.
-    pub most_asked: usize,
-    /// Most neighbours without traffic that are known by one link-layer address and were not asked for.
-    pub most_unused_each: u32,
-}
-
-/// What befell a table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct HostCounters {
-    /// Hosts that had not answered yet and made room for others.
-    pub evicted_unanswered: u64,
-    /// Hosts without traffic that made room for others.
-    pub evicted_unused: u64,
-    /// Hosts for which there was no room.
-    pub table_full: u64,
-    /// Hosts that were not learnt because their sender names too many.
-    pub sender_limited: u64,
-}
 
 /// A question to ask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -143,7 +104,7 @@ enum Class {
 }
 
 #[derive(Clone, Debug)]
-struct Entry<A, T> {
+struct Entry<A: LinkLayer, T> {
     address: Option<A>,
     state: State,
     /// When the state's time is over.
@@ -153,6 +114,8 @@ struct Entry<A, T> {
     class: Class,
     /// When it was last used, or first known.
     since: Instant,
+    /// In whose share it is counted.
+    counted: Option<A::Holder>,
     tag: T,
 }
 
@@ -171,7 +134,7 @@ pub struct Info<A> {
 
 /// The table. `A` is a link-layer address, `T` what the link keeps of each neighbour.
 #[derive(Debug)]
-pub struct Ageing<A, T = ()> {
+pub struct Ageing<A: LinkLayer, T = ()> {
     rules: Rules,
     /// Who has not answered is asked again.
     insists: bool,
@@ -179,15 +142,17 @@ pub struct Ageing<A, T = ()> {
     due: BTreeSet<(Instant, IpAddr)>,
     /// Who makes room first.
     order: BTreeSet<(Class, Instant, IpAddr)>,
-    /// Unused hosts by link-layer address.
-    unused: HashMap<A, u32, FixedState>,
+    /// How many unused ones there are by link-layer address.
+    unused: HashMap<A::Holder, u32, FixedState>,
+    /// Those in use.
+    used: Shares<A::Holder>,
     unanswered: usize,
     probes: VecDeque<Probe<A>>,
     events: VecDeque<Event<A>>,
     counters: HostCounters,
 }
 
-impl<A: Copy + Eq + Hash, T> Ageing<A, T> {
+impl<A: LinkLayer, T> Ageing<A, T> {
     /// An empty table; `seed` is drawn at start: the network must not know which addresses collide.
     #[must_use]
     pub fn new(seed: u64, rules: Rules) -> Self {
@@ -198,6 +163,7 @@ impl<A: Copy + Eq + Hash, T> Ageing<A, T> {
             due: BTreeSet::new(),
             order: BTreeSet::new(),
             unused: HashMap::with_hasher(FixedState::with_seed(seed.rotate_left(17))),
+            used: Shares::new(seed.rotate_left(33)),
             unanswered: 0,
             probes: VecDeque::new(),
             events: VecDeque::new(),
@@ -286,6 +252,9 @@ impl<A: Copy + Eq + Hash, T> Ageing<A, T> {
             if before.is_none() {
                 // Traffic asked for it.
                 (entry.class, entry.since) = (Class::Used, now);
+            } else if now.duration_since(entry.since) >= self.rules.reachable {
+                // It may speak as often as it likes: nobody sends to it.
+                entry.class = Class::Unused;
             }
             self.put(ip, entry);
             if before != Some(address) {
@@ -293,7 +262,7 @@ impl<A: Copy + Eq + Hash, T> Ageing<A, T> {
             }
             return true;
         }
-        if self.unused.get(&address).is_some_and(|n| *n >= self.rules.most_unused_each) {
+        if self.unused.get(&address.holder()).is_some_and(|n| *n >= self.rules.most_unused_each) {
             self.counters.sender_limited += 1;
             return false;
         }
@@ -301,9 +270,10 @@ impl<A: Copy + Eq + Hash, T> Ageing<A, T> {
             return false;
         }
         let (state, class) = (State::Reachable, Class::Unused);
-        let entry = Entry { address: Some(address), state, due, used: false, class, since: now, tag };
+        let address = Some(address);
+        let entry = Entry { address, state, due, used: false, class, since: now, counted: None, tag };
         self.put(ip, entry);
-        self.events.push_back(Event::Set { ip, address, before: None });
+        self.events.extend(address.map(|address| Event::Set { ip, address, before: None }));
         true
     }
 
@@ -333,7 +303,9 @@ impl<A: Copy + Eq + Hash, T> Ageing<A, T> {
             return false;
         }
         let (state, class) = (State::Incomplete { tries: 1 }, Class::Unanswered);
-        self.put(ip, Entry { address: None, state, due: now + RETRY, used: true, class, since: now, tag });
+        let due = now + RETRY;
+        let entry = Entry { address: None, state, due, used: true, class, since: now, counted: None, tag };
+        self.put(ip, entry);
         self.probes.push_back(Probe { ip, to: None });
         true
     }
@@ -437,11 +409,11 @@ impl<A: Copy + Eq + Hash, T> Ageing<A, T> {
                     continue;
                 }
                 State::Stale | State::Failed => {
-                    self.events.push_back(Event::Gone { ip, address: entry.address, why: Gone::Unused });
+                    self.bury(ip, &entry, Gone::Unused);
                     continue;
                 }
                 State::Incomplete { .. } | State::Probing { .. } => {
-                    self.events.push_back(Event::Gone { ip, address: entry.address, why: Gone::Unanswered });
+                    self.bury(ip, &entry, Gone::Unanswered);
                     continue;
                 }
             };
@@ -465,11 +437,15 @@ impl<A: Copy + Eq + Hash, T> Ageing<A, T> {
         if self.entries.len() < self.rules.most {
             return true;
         }
-        if self.order.first().is_none_or(|(first, ..)| *first > Class::Unused) {
+        if self.order.first().is_some_and(|(first, ..)| *first <= Class::Unused) {
+            self.evict_first();
+        } else if let Some(ip) = self.used.beyond(self.rules.share) {
+            self.counters.evicted_share += 1;
+            self.remove(ip, Gone::Evicted);
+        } else {
             self.counters.table_full += 1;
             return false;
         }
-        self.evict_first();
         true
     }
 
@@ -484,33 +460,51 @@ impl<A: Copy + Eq + Hash, T> Ageing<A, T> {
 
     fn remove(&mut self, ip: IpAddr, why: Gone) {
         if let Some(entry) = self.take(ip) {
-            self.events.push_back(Event::Gone { ip, address: entry.address, why });
+            self.bury(ip, &entry, why);
         }
     }
 
-    /// Takes an entry out of all indices; [`Self::put`] brings it back.
+    /// An entry that was taken out does not come back.
+    fn bury(&mut self, ip: IpAddr, entry: &Entry<A, T>, why: Gone) {
+        if let Some(holder) = entry.counted {
+            self.used.remove(holder, ip);
+        }
+        self.events.push_back(Event::Gone { ip, address: entry.address, why });
+    }
+
+    /// Takes an entry out of all indices but the shares, for it mostly stays where it is in those; [`Self::put`] brings it back,
+    /// [`Self::bury`] does not.
     fn take(&mut self, ip: IpAddr) -> Option<Entry<A, T>> {
         let entry = self.entries.remove(&ip)?;
         self.due.remove(&(entry.due, ip));
         self.order.remove(&(entry.class, entry.since, ip));
         self.unanswered -= usize::from(entry.class == Class::Unanswered);
         if let (Class::Unused, Some(address)) = (entry.class, entry.address)
-            && let Some(n) = self.unused.get_mut(&address)
+            && let Some(n) = self.unused.get_mut(&address.holder())
         {
             *n -= 1;
             if *n == 0 {
-                self.unused.remove(&address);
+                self.unused.remove(&address.holder());
             }
         }
         Some(entry)
     }
 
-    fn put(&mut self, ip: IpAddr, entry: Entry<A, T>) {
+    fn put(&mut self, ip: IpAddr, mut entry: Entry<A, T>) {
+        let holder = entry.address.filter(|_| entry.class == Class::Used).map(|address| address.holder());
+        if holder != entry.counted {
+            if let Some(before) = std::mem::replace(&mut entry.counted, holder) {
+                self.used.remove(before, ip);
+            }
+            if let Some(holder) = holder {
+                self.used.add(holder, ip);
+            }
+        }
         self.due.insert((entry.due, ip));
         self.order.insert((entry.class, entry.since, ip));
         self.unanswered += usize::from(entry.class == Class::Unanswered);
         if let (Class::Unused, Some(address)) = (entry.class, entry.address) {
-            *self.unused.entry(address).or_default() += 1;
+            *self.unused.entry(address.holder()).or_default() += 1;
         }
         self.entries.insert(ip, entry);
     }

@@ -5,6 +5,10 @@
 
 mod ageing;
 mod question;
+mod rules;
+mod shares;
 
-pub use ageing::{Ageing, Event, Gone, HostCounters, Idle, Info, Probe, Rules};
+pub use ageing::{Ageing, Event, Gone, Info, Probe};
 pub use question::Question;
+pub use rules::{HostCounters, Idle, Rules};
+pub use shares::LinkLayer;

@@ -124,6 +124,59 @@ fn hosts_with_traffic_make_room_for_nobody() {
 }
 
 #[test]
+fn one_host_that_claims_every_address_keeps_its_share_and_no_more() {
+    let (mut t, mut now) = table();
+    for i in 0..100 {
+        t.learn(now, ip(i), mac(i), ());
+        t.note_used(now, ip(i));
+    }
+    // It speaks in the name of thousands, and has each of them sent to.
+    let most = MAX_NEIGHBOURS as u32;
+    for i in 1_000..1_000 + most {
+        t.learn(now, ip(i), E1_MAC, ());
+        t.note_used(now, ip(i));
+    }
+    assert_eq!(t.len(), MAX_NEIGHBOURS);
+    // Others find room nevertheless, and whoever was there stays.
+    for i in 50_000..53_000 {
+        now += Duration::from_micros(1);
+        assert!(t.learn(now, ip(i), mac(i), ()), "{i}");
+        t.note_used(now, ip(i));
+    }
+    assert!(t.resolve(now, HOST, ()));
+    assert!((0..100).chain(50_000..53_000).all(|i| t.get(ip(i)) == Some(mac(i))));
+    // It takes nothing from others either.
+    for i in 1_000..1_000 + most {
+        t.learn(now, ip(i), E1_MAC, ());
+        t.note_used(now, ip(i));
+    }
+    assert!((0..100).chain(50_000..53_000).all(|i| t.get(ip(i)) == Some(mac(i))));
+    assert_eq!(t.counters().table_full, 0);
+}
+
+#[test]
+fn who_only_speaks_often_carries_no_traffic() {
+    let (mut t, start) = table();
+    for i in 0..MAX_NEIGHBOURS as u32 {
+        assert!(t.learn(start, ip(i), mac(i), ()));
+        t.note_used(start, ip(i));
+    }
+    // The first is sent to on and on, the others are only heard.
+    for second in 1..=40 {
+        let now = start + secs(second);
+        t.note_used(now, ip(0));
+        (0..MAX_NEIGHBOURS as u32).filter(|_| second % 10 == 0).for_each(|i| {
+            t.learn(now, ip(i), mac(i), ());
+        });
+        pass(&mut t, now);
+    }
+    let now = start + secs(40);
+    let newcomers = 100_000..100_000 + MAX_NEIGHBOURS as u32 - 1;
+    assert!(newcomers.clone().all(|i| t.learn(now, ip(i), mac(i), ())));
+    assert!(t.get(ip(0)).is_some() && newcomers.clone().all(|i| t.get(ip(i)).is_some()));
+}
+
+#[test]
 fn one_sender_names_so_many_hosts_unless_they_were_asked_for() {
     let (mut t, now) = table();
     assert_eq!((0..1_000).filter(|i| t.learn(now, ip(*i), E1_MAC, ())).count(), 256);

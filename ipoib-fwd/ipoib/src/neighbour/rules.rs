@@ -1,0 +1,50 @@
+//! What a table of neighbours is like, and what is counted of it.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// How long an entry that nobody uses is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Idle {
+    /// For so long after its last use.
+    SinceUse(Duration),
+    /// For so long after what was heard of it is no longer taken for true.
+    SinceStale(Duration),
+}
+
+/// What a link's table is like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rules {
+    /// How long what was heard is taken for true.
+    pub reachable: Duration,
+    /// How long an entry that nobody uses is kept after that.
+    pub idle: Idle,
+    /// How long an address that has not answered is remembered as such; zero = not at all.
+    pub failed: Duration,
+    /// The last question before a neighbour is given up goes to all: it may have another card.
+    pub last_to_all: bool,
+    /// Most neighbours.
+    pub most: usize,
+    /// Most neighbours that are being asked for at once: a scan of the subnet must not push out those that are there.
+    pub most_asked: usize,
+    /// Most neighbours without traffic that are known by one link-layer address and were not asked for.
+    pub most_unused_each: u32,
+    /// Neighbours with traffic that one holder of link-layer addresses keeps although others find no room.
+    pub share: u32,
+}
+
+/// What befell a table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct HostCounters {
+    /// Hosts that had not answered yet and made room for others.
+    pub evicted_unanswered: u64,
+    /// Hosts without traffic that made room for others.
+    pub evicted_unused: u64,
+    /// Hosts with traffic that made room for others, because who has their link-layer address has too many.
+    pub evicted_share: u64,
+    /// Hosts for which there was no room.
+    pub table_full: u64,
+    /// Hosts that were not learnt because their sender names too many.
+    pub sender_limited: u64,
+}
