@@ -35,6 +35,8 @@ pub trait Fabric {
     fn request(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr);
     /// Asks a neighbour that has answered before, by unicast, and keeps nothing.
     fn ask(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr);
+    /// Asks a neighbour whether it is still there, and forgets it if it is not.
+    fn verify(&mut self, now: Instant, ip: IpAddr);
     /// Answers: `ip` is at a worker's link-layer address.
     fn reply(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: HardwareAddress, to_ip: IpAddr);
     /// Tells all that `ip` is at a worker's link-layer address.
@@ -102,6 +104,10 @@ impl Fabric for Link {
 
     fn ask(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr) {
         self.ask_neighbour(now, worker, source, ip);
+    }
+
+    fn verify(&mut self, now: Instant, ip: IpAddr) {
+        self.verify_neighbour(now, ip);
     }
 
     fn reply(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: HardwareAddress, to_ip: IpAddr) {

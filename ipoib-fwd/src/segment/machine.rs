@@ -272,7 +272,7 @@ impl<P: Packet> Segment<P> {
         }
         if now >= self.sweep {
             self.sweep = now + SWEEP;
-            self.changes.expire(now);
+            self.verify_kept(now, fabric);
             self.ethernet_askers.expire(now);
             self.infiniband_askers.expire(now);
             for (_, waiting) in self.parked.expire(now) {

@@ -5,8 +5,12 @@
 //! ```text
 //!                claim: ask              no answer to 3 questions
 //!  (settled) ───────────────> Asked ───────────────────────────────> moved (settled)
-//!      ▲                        │ the owner is heard
-//!      └── a while ── Refused <─┘
+//!      ▲                      ▲ │ the owner is heard
+//!      │   after 1, 2 and 4 s │ ▼
+//!      └── 7 s ──────────── Refused
+//!
+//! An owner that answers may be about to go: who takes over an address (VRRP) says so once, while the one before still has it. So it is
+//! asked again soon, in case that the claimant says nothing more.
 //!
 //!  more than 5 moves in a minute: Held, all claims are refused for as long as is configured
 //! ```
@@ -25,6 +29,8 @@ const QUESTIONS: u8 = 3;
 const ANSWER: Duration = Duration::from_millis(330);
 /// After a refusal further claims are refused for this long without asking again.
 const REFUSED: Duration = Duration::from_secs(1);
+/// Who has answered is asked again, so long after each answer.
+const AGAIN: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
 /// Least time between two announcements that defend one address (RFC 5227: DEFEND_INTERVAL).
 const DEFEND: Duration = Duration::from_secs(10);
 /// More moves than [`MOVES`] within [`WINDOW`] are too many; then the address stays where it is for a while.
@@ -36,9 +42,23 @@ const ADDRESSES: usize = 1024;
 #[derive(Debug)]
 enum Dispute<C> {
     Settled,
-    Asked { claim: C, questions: u8, due: Instant },
-    Refused { until: Instant },
-    Held { until: Instant },
+    /// `answered`: how often the owner has answered since the claim.
+    Asked {
+        claim: C,
+        questions: u8,
+        due: Instant,
+        answered: usize,
+    },
+    /// `again`: when the owner is asked once more.
+    Refused {
+        claim: C,
+        until: Instant,
+        answered: usize,
+        again: Option<Instant>,
+    },
+    Held {
+        until: Instant,
+    },
 }
 
 #[derive(Debug)]
@@ -102,11 +122,11 @@ impl<C> Owners<C> {
                 *kept = claim;
                 return Answer::Wait;
             }
-            Dispute::Refused { until } if now < *until => return Answer::Refused,
+            Dispute::Refused { until, .. } if now < *until => return Answer::Refused,
             Dispute::Held { until } if now < *until => return Answer::Held,
             Dispute::Settled | Dispute::Refused { .. } | Dispute::Held { .. } => {}
         }
-        address.dispute = Dispute::Asked { claim, questions: 1, due: now + ANSWER };
+        address.dispute = Dispute::Asked { claim, questions: 1, due: now + ANSWER, answered: 0 };
         self.wake_by(now + ANSWER);
         Answer::Ask
     }
@@ -114,20 +134,28 @@ impl<C> Owners<C> {
     /// It is not for us any more to settle disputes: another gateway does.
     pub(super) fn settle(&mut self) {
         for address in self.addresses.values_mut() {
-            if matches!(address.dispute, Dispute::Asked { .. }) {
+            if matches!(address.dispute, Dispute::Asked { .. } | Dispute::Refused { .. }) {
                 address.dispute = Dispute::Settled;
             }
         }
     }
 
-    /// The owner was heard: true if that refuses a claim.
+    /// The owner was heard: true if that refuses a claim that was open so far.
     pub(super) fn confirm(&mut self, now: Instant, ip: IpAddr) -> bool {
         let Some(address) = self.addresses.get_mut(&ip) else { return false };
-        if !matches!(address.dispute, Dispute::Asked { .. }) {
-            return false;
+        match std::mem::replace(&mut address.dispute, Dispute::Settled) {
+            Dispute::Asked { claim, answered, .. } => {
+                let again = AGAIN.get(answered).map(|after| now + *after);
+                let (until, answered) = (now + REFUSED, answered + 1);
+                address.dispute = Dispute::Refused { claim, until, answered, again };
+                again.into_iter().for_each(|at| self.wake_by(at));
+                answered == 1
+            }
+            other => {
+                address.dispute = other;
+                false
+            }
         }
-        address.dispute = Dispute::Refused { until: now + REFUSED };
-        true
     }
 
     /// True if the owner's side of the truth is to be told now, to the side of the claim.
@@ -170,8 +198,17 @@ impl<C> Owners<C> {
                         steps.push(Step::Move { ip: *ip, claim, held });
                     }
                 }
-                Dispute::Asked { .. } => {}
-                Dispute::Refused { until } | Dispute::Held { until } if now < *until => {}
+                Dispute::Refused { again: Some(at), .. } if *at <= now => {
+                    if let Dispute::Refused { claim, answered, .. } =
+                        std::mem::replace(&mut address.dispute, Dispute::Settled)
+                    {
+                        let due = now + ANSWER;
+                        address.dispute = Dispute::Asked { claim, questions: 1, due, answered };
+                        steps.push(Step::Ask(*ip));
+                    }
+                }
+                Dispute::Asked { .. } | Dispute::Refused { again: Some(_), .. } => {}
+                Dispute::Refused { until, .. } | Dispute::Held { until } if now < *until => {}
                 dispute => *dispute = Dispute::Settled,
             }
             let defended = address.defended.is_some_and(|at| now.saturating_duration_since(at) < DEFEND);
@@ -179,7 +216,7 @@ impl<C> Owners<C> {
         });
         // Histories are looked at once a second, disputes when they are due.
         let due = |address: &Address<C>| match &address.dispute {
-            Dispute::Asked { due, .. } => *due,
+            Dispute::Asked { due, .. } | Dispute::Refused { again: Some(due), .. } => *due,
             Dispute::Settled | Dispute::Refused { .. } | Dispute::Held { .. } => now + Duration::from_secs(1),
         };
         self.next = self.addresses.values().map(due).min();
@@ -208,10 +245,14 @@ struct Change {
     /// True if the old card has answered: then it keeps the address.
     kept: bool,
     until: Instant,
+    /// When the old card, which has kept it, is asked once more, and how often it has been.
+    again: Option<Instant>,
+    asked: usize,
 }
 
 /// Addresses whose hosts have other link-layer addresses than a moment ago. A change within a side is believed at once
-/// (RFC 826), as every host there believes it; if the card of before still answers, it keeps the address.
+/// (RFC 826), as every host there believes it; if the card of before still answers, it keeps the address, and is asked again soon in case
+/// that it was about to go.
 #[derive(Debug)]
 pub(super) struct Changes {
     changes: HashMap<IpAddr, Change, FixedState>,
@@ -239,6 +280,7 @@ impl Changes {
             Some(change) if change.kept && change.old == old => return Belief::Refuse,
             Some(change) if !change.kept && change.old == new => {
                 (change.kept, change.until) = (true, now + DOUBT);
+                change.again = AGAIN.first().map(|after| now + *after);
                 return Belief::Keep;
             }
             // A third one while the first is asked: who has been asked must not be forgotten for it.
@@ -247,14 +289,27 @@ impl Changes {
         }
         // What cannot be remembered could not be taken back.
         if self.changes.len() >= ADDRESSES && !self.changes.contains_key(&ip) {
-            return Belief::Refuse;
+            self.changes.retain(|_, change| now < change.until);
+            if self.changes.len() >= ADDRESSES {
+                return Belief::Refuse;
+            }
         }
-        self.changes.insert(ip, Change { old, kept: false, until: now + DOUBT });
+        let change = Change { old, kept: false, until: now + DOUBT, again: None, asked: 0 };
+        self.changes.insert(ip, change);
         Belief::AskOld
     }
 
-    /// Forgets what is past.
-    pub(super) fn expire(&mut self, now: Instant) {
-        self.changes.retain(|_, change| now < change.until);
+    /// Forgets what is past. Returns the addresses whose cards are to be asked whether they are still there.
+    pub(super) fn handle_timeout(&mut self, now: Instant) -> Vec<(IpAddr, Card)> {
+        let mut ask = Vec::new();
+        self.changes.retain(|ip, change| {
+            if change.again.is_some_and(|at| at <= now) {
+                ask.push((*ip, change.old));
+                change.asked += 1;
+                change.again = AGAIN.get(change.asked).map(|after| now + *after);
+            }
+            now < change.until || change.again.is_some()
+        });
+        ask
     }
 }

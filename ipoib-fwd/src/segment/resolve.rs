@@ -132,6 +132,22 @@ impl<P: Packet> Segment<P> {
         Ok(())
     }
 
+    /// Cards that have kept their address against another one are asked whether they are still there. Who is not is looked for anew.
+    pub(super) fn verify_kept(&mut self, now: Instant, fabric: &mut impl Fabric) {
+        for (ip, kept) in self.changes.handle_timeout(now) {
+            match kept {
+                Card::Ethernet(mac) if self.hosts.get(ip) == Some(mac) => self.hosts.verify(now, ip),
+                Card::Ethernet(_) => {}
+                Card::InfiniBand(gid, qpn) => {
+                    if fabric.hardware(ip).is_some_and(|at| (at.gid, at.qpn) == (gid, qpn)) {
+                        fabric.verify(now, ip);
+                    }
+                }
+            }
+        }
+        self.take_host_events(now, fabric);
+    }
+
     /// Counts what another card of a side comes to. True if the old one is to be asked.
     fn weigh(&mut self, ip: IpAddr, owner: Side, belief: Belief) -> Result<bool, DropReason> {
         match belief {

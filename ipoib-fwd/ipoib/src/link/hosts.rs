@@ -430,6 +430,12 @@ impl Link {
         }
     }
 
+    /// Asks a neighbour whether it is still there, more than once, and forgets it if it is not.
+    pub fn verify_neighbour(&mut self, now: Instant, ip: impl Into<IpAddr>) {
+        self.neighbours.ageing().verify(now, ip.into());
+        self.attend_neighbours(now, CloseReason::NeighbourGone);
+    }
+
     /// Takes a host for a neighbour that has told its address without having been asked. `source` and `worker` as for
     /// [`Link::resolve`].
     pub fn meet_neighbour(

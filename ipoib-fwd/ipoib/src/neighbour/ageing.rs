@@ -326,9 +326,18 @@ impl<A: LinkLayer, T> Ageing<A, T> {
 
     /// Perhaps a neighbour is not there any more: it is asked once, and gone without an answer.
     pub fn suspect(&mut self, now: Instant, ip: IpAddr) {
+        self.probe(now, ip, TRIES);
+    }
+
+    /// The same, but a question that gets lost costs it nothing: it is asked twice.
+    pub fn verify(&mut self, now: Instant, ip: IpAddr) {
+        self.probe(now, ip, TRIES - 1);
+    }
+
+    fn probe(&mut self, now: Instant, ip: IpAddr, tries: u8) {
         let Some(mut entry) = self.take(ip) else { return };
         if matches!(entry.state, State::Reachable | State::Stale) {
-            (entry.state, entry.due) = (State::Probing { tries: TRIES }, now + RETRY);
+            (entry.state, entry.due) = (State::Probing { tries }, now + RETRY);
             self.probes.push_back(Probe { ip, to: entry.address });
         }
         self.put(ip, entry);

@@ -30,11 +30,11 @@ fn an_infiniband_host_that_answers_keeps_its_address() {
     );
     w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
     assert_eq!(w.outputs(), [Output::Drop(DropReason::AddressConflict, 1)]);
-    w.pass(secs(2));
+    answered(&mut w, 2);
     w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
     w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
     assert_eq!(World::frames(&w.outputs()), []);
-    w.pass(secs(5));
+    answered(&mut w, 5);
     assert_eq!(w.segment.counters().moves, 0);
     assert!(w.fabric.has_way(I1.into()) && w.segment.hosts().count() == 0);
 }
@@ -49,10 +49,85 @@ fn an_ethernet_host_that_answers_keeps_its_address() {
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     assert_eq!(moved(&w.outputs()), [Happening::Conflict { ip: E1.into(), owner: Side::Ethernet }]);
     assert_eq!(w.asked(), [Asked::Announce(E1.into())]);
-    w.pass(secs(5));
+    for _ in 0..100 {
+        w.pass(ms(50));
+        w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
+    }
     assert_eq!((w.segment.counters().conflicts, w.segment.counters().moves), (1, 0));
     assert_eq!(w.segment.hosts().next().unwrap().mac, Some(E1_MAC));
     assert!(w.fabric.hardware(E1.into()).is_none());
+}
+
+/// The owner answers all questions of the next seconds.
+fn answered(w: &mut World, seconds: u64) {
+    for _ in 0..seconds * 20 {
+        w.pass(ms(50));
+        if w.asked().contains(&Asked::Ask(I1.into())) {
+            w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
+        }
+    }
+}
+
+#[test]
+fn an_owner_that_answers_once_more_before_it_goes_loses_its_address_soon() {
+    for owner_stays in [0, 1, 2, 3] {
+        let mut w = World::new();
+        w.know_infiniband(1, I1);
+        // The new owner says so once, as VRRP has it, while the old one still answers.
+        w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
+        w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
+        w.asked();
+        answered(&mut w, owner_stays);
+        w.outputs();
+        w.pass(secs(5));
+        assert_eq!(
+            moved(&w.outputs()),
+            [Happening::AddressMoved { ip: I1.into(), to: Side::Ethernet }],
+            "{owner_stays}"
+        );
+        assert_eq!(w.segment.counters().conflicts, 1, "one claim, one conflict");
+    }
+}
+
+#[test]
+fn an_owner_that_stays_is_asked_a_few_times_and_then_left_in_peace() {
+    let mut w = World::new();
+    w.know_infiniband(1, I1);
+    w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
+    w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
+    w.asked();
+    answered(&mut w, 10);
+    w.pass(secs(30));
+    assert_eq!(w.asked(), []);
+    assert_eq!((w.segment.counters().conflicts, w.segment.counters().moves), (1, 0));
+}
+
+#[test]
+fn a_card_that_answers_once_more_before_it_goes_is_asked_again_soon() {
+    // On Ethernet: the old card is asked, then everybody; the new one answers.
+    let mut w = World::new();
+    w.know_ethernet(E1_MAC, E1);
+    w.ethernet(ArpOperation::Request, E2_MAC, E1, E1);
+    w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
+    assert_eq!(w.segment.hosts().next().unwrap().mac, Some(E1_MAC));
+    w.outputs();
+    w.pass(ms(1600));
+    let to = |o: &Output<Vec<u8>>| match o {
+        Output::Frame { bytes, .. } => bytes.first_chunk::<6>().map(|to| MacAddress(*to)),
+        _ => None,
+    };
+    assert_eq!(w.outputs().iter().filter_map(to).collect::<Vec<_>>(), [E1_MAC]);
+    w.pass(secs(1));
+    assert_eq!(w.outputs().iter().filter_map(to).collect::<Vec<_>>(), [MacAddress::BROADCAST]);
+    w.ethernet(ArpOperation::Reply, E2_MAC, E1, GATEWAY);
+    assert_eq!(w.segment.hosts().next().unwrap().mac, Some(E2_MAC));
+    // On InfiniBand the link asks, three times if need be.
+    w.know_infiniband(1, I1);
+    w.infiniband(InfiniBandOperation::Request, 2, I1, I1);
+    w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
+    w.asked();
+    w.pass(secs(20));
+    assert_eq!(w.asked(), [Asked::Verify(I1.into()); 3]);
 }
 
 #[test]

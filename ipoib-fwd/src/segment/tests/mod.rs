@@ -71,6 +71,7 @@ enum Asked {
     Resolve { source: IpAddr, ip: IpAddr },
     Request { source: IpAddr, ip: IpAddr },
     Ask(IpAddr),
+    Verify(IpAddr),
     Reply { ip: IpAddr, to: HardwareAddress, to_ip: IpAddr },
     Announce(IpAddr),
 }
@@ -141,6 +142,10 @@ impl Fabric for Fake {
 
     fn ask(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, ip: IpAddr) {
         self.asked.push(Asked::Ask(ip));
+    }
+
+    fn verify(&mut self, _: Instant, ip: IpAddr) {
+        self.asked.push(Asked::Verify(ip));
     }
 
     fn reply(&mut self, _: Instant, _: WorkerIndex, ip: IpAddr, to: HardwareAddress, to_ip: IpAddr) {
