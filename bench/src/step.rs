@@ -153,7 +153,7 @@ pub(crate) fn run(way: Way, pcap: &Path, seconds: f64) -> Result<Sample, String>
     }
     let (_commands, inbox) = ring::channel(64);
     let (notes, _notes) = ring::channel(4096);
-    let publisher = Publisher::new(tables(PEERS)?);
+    let mut publisher = Publisher::new(tables(PEERS)?);
     let link = LinkWorker::new(0, queues, inbox, notes);
     let worker = GatewayWorker::new(WorkerParts {
         links: vec![link],

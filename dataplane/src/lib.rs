@@ -1,9 +1,10 @@
 //! The runtime of the data plane: what every poll-mode application needs around its forwarding step.
 //!
-//! * [`worker`] – the loop of a worker lcore, with its idle policy and heartbeat.
+//! * [`worker`] – the loop of a worker lcore, with its idle policy.
 //! * [`ring`] – bounded rings between one worker and the control lcore.
+//! * [`quiescence`] – who may still use it: when no worker can reach a thing any more.
 //! * [`table`] – publication of immutable tables to workers; old versions are freed by the publisher only.
-//! * [`usage`] – which of many things a worker has used lately.
+//! * [`usage`] – what was used: which of many things a worker has used lately.
 //! * [`counter`] and [`latency`] – counters and HDR histograms that a worker owns and others may read.
 //! * [`capture`] – capture files, written from taps.
 //! * [`control`] – the control lcore's event loop: ticks, signals, requests.
@@ -14,6 +15,7 @@ pub mod capture;
 pub mod control;
 pub mod counter;
 pub mod latency;
+pub mod quiescence;
 pub mod ring;
 pub mod table;
 pub mod telemetry;

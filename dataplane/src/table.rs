@@ -1,57 +1,90 @@
 //! Publication of immutable tables from the control lcore to workers.
 //!
-//! A worker refreshes its [`Reader`] once per loop: one atomic load and a compare when nothing changed. The publisher
-//! keeps every old version until no reader holds it, so that memory is freed on the control lcore and never in the
-//! middle of a burst.
+//! A worker refreshes its [`Reader`] several times per loop: one atomic load and a compare when nothing changed. That is its
+//! quiescent point ([`crate::quiescence`]). The publisher keeps every old version until the workers have passed its publication, so
+//! that memory is freed on the control lcore and never in the middle of a burst.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use arc_swap::cache::Cache;
+
+use crate::quiescence::{Grace, Quiescence, Quiescent};
 
 /// The control lcore's end.
 #[derive(Debug)]
 pub struct Publisher<T> {
     shared: Arc<ArcSwap<T>>,
-    retired: Vec<Arc<T>>,
+    quiescence: Quiescence,
+    /// Old versions, oldest first, each until its grace has passed.
+    retired: VecDeque<(Grace, Arc<T>)>,
 }
 
 /// A worker's end.
 #[derive(Debug)]
 pub struct Reader<T> {
-    cache: Cache<Arc<ArcSwap<T>>, Arc<T>>,
+    shared: Arc<ArcSwap<T>>,
+    // Let go of before the worker is known to have ended.
+    table: Arc<T>,
+    quiescent: Quiescent,
 }
 
 impl<T> Publisher<T> {
     /// Publishes a first version.
     #[must_use]
     pub fn new(first: T) -> Self {
-        Self { shared: Arc::new(ArcSwap::from_pointee(first)), retired: Vec::new() }
+        Self {
+            shared: Arc::new(ArcSwap::from_pointee(first)),
+            quiescence: Quiescence::new(),
+            retired: VecDeque::new(),
+        }
     }
 
     /// Another reader.
     #[must_use]
-    pub fn reader(&self) -> Reader<T> {
-        Reader { cache: Cache::new(Arc::clone(&self.shared)) }
+    pub fn reader(&mut self) -> Reader<T> {
+        let shared = Arc::clone(&self.shared);
+        Reader { table: shared.load_full(), shared, quiescent: self.quiescence.join() }
     }
 
-    /// Replaces the table and frees the versions that no reader holds any more.
-    pub fn publish(&mut self, next: T) {
-        self.retired.push(self.shared.swap(Arc::new(next)));
+    /// Replaces the table and frees the versions that no reader holds any more. When the grace has passed, no reader has a table
+    /// older than this one.
+    pub fn publish(&mut self, next: T) -> Grace {
+        let old = self.shared.swap(Arc::new(next));
+        let grace = self.quiescence.begin();
+        self.retired.push_back((grace, old));
         self.collect();
+        grace
+    }
+
+    /// That of the last publication: when it has passed, all readers have the newest table.
+    #[must_use]
+    pub const fn newest(&self) -> Grace {
+        self.quiescence.newest()
+    }
+
+    /// True if no reader has a table older than that of a publication.
+    #[must_use]
+    pub fn passed(&self, grace: Grace) -> bool {
+        self.quiescence.passed(grace)
     }
 
     /// Frees retired versions that no reader holds; returns how many are still held.
     pub fn collect(&mut self) -> usize {
-        self.retired.retain(|old| Arc::strong_count(old) > 1);
+        while self.retired.front().is_some_and(|(grace, _)| self.quiescence.passed(*grace)) {
+            self.retired.pop_front();
+        }
         self.retired.len()
     }
 }
 
 impl<T> Reader<T> {
-    /// The newest version. Call once per loop: the worker's quiescent point.
+    /// The newest version: the worker's quiescent point. Call at least once per loop.
+    #[inline]
     pub fn refresh(&mut self) -> &T {
-        self.cache.load()
+        let Self { shared, table, quiescent } = self;
+        quiescent.pass(|| *table = shared.load_full());
+        table
     }
 }
 
@@ -86,5 +119,21 @@ mod tests {
         assert_eq!(freed.load(Ordering::Relaxed), 0, "the reader's thread must not free it");
         assert_eq!(publisher.collect(), 0);
         assert_eq!(freed.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_publication_has_passed_when_every_reader_has_taken_it_up_or_ended() {
+        let mut publisher = Publisher::new(0);
+        assert!(publisher.passed(publisher.newest()));
+        let (mut first, second) = (publisher.reader(), publisher.reader());
+        let grace = publisher.publish(1);
+        assert_eq!(*first.refresh(), 1);
+        assert!(!publisher.passed(grace), "the second may look at version 0");
+        let mut late = publisher.reader();
+        assert_eq!(publisher.collect(), 1);
+        drop(second);
+        assert!(publisher.passed(grace), "who came later never saw version 0");
+        assert_eq!(publisher.collect(), 0);
+        assert_eq!((*late.refresh(), publisher.newest()), (1, grace));
     }
 }

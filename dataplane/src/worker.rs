@@ -1,7 +1,7 @@
 //! The loop of a worker lcore.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 /// What a worker does when a turn found nothing to do.
@@ -50,8 +50,6 @@ pub trait Worker {
 #[derive(Debug, Default)]
 pub struct Handle {
     stop: AtomicBool,
-    /// Turns taken: the heartbeat.
-    turns: AtomicU64,
     /// What it does when idle, by [`IdlePolicy::code`].
     idle: AtomicU8,
 }
@@ -95,17 +93,6 @@ impl Handle {
     /// Asks the worker to return from [`run`] after its present turn.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-    }
-
-    /// Counts a turn, for a loop that is not [`run`]'s. Only one thread may.
-    pub fn beat(&self) {
-        self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Release);
-    }
-
-    /// Turns taken so far. It stands still only if the worker does.
-    #[must_use]
-    pub fn turns(&self) -> u64 {
-        self.turns.load(Ordering::Acquire)
     }
 }
 
@@ -182,16 +169,12 @@ pub fn run<W: Worker>(mut worker: W, handle: &Handle) -> W {
     let mut idle = Idle::new(handle.idle());
     let clock = Clock::start();
     let mut begin = clock.now_ns();
-    // Only this thread writes the heartbeat, so a plain store keeps it exact.
-    let mut turns = handle.turns.load(Ordering::Relaxed);
     while !handle.stop.load(Ordering::Acquire) {
         let turn = worker.turn();
         let end = clock.now_ns();
         if turn == Turn::Busy {
             worker.record_service_time(end.saturating_sub(begin));
         }
-        turns += 1;
-        handle.turns.store(turns, Ordering::Release);
         if turn == Turn::Idle {
             idle.set_policy(handle.idle());
         }

@@ -8,11 +8,9 @@ mod links;
 mod port;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dataplane::ring::{self, Receiver, Sender};
-use dataplane::worker::Handle;
 use ib_wire::mad::Mad;
 use pmd::hca::{Backend, HcaError, PortNumber, Queues, QueuesConfig, QueuesId, UdConfig};
 use pmd::mem::Pool;
@@ -133,7 +131,6 @@ struct WorkerEnd<Q: Queues, C, N> {
     /// there are too many.
     waiting: VecDeque<Command<Q, C>>,
     notes: Receiver<Note<Q, N>>,
-    handle: Arc<Handle>,
 }
 
 impl<Q: Queues, C, N> WorkerEnd<Q, C, N> {
@@ -223,7 +220,6 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         mut hca: B,
         mut config: EndpointConfig,
         pool: &Pool,
-        handles: &[Arc<Handle>],
         now: Instant,
     ) -> Result<Made<B, C, N>, EndpointError> {
         hca.register_pool(pool)?;
@@ -271,10 +267,10 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         let links = port.link(first).map(|link| Some(LinkEnd::new(link))).into_iter().collect();
         let mut ends = Vec::with_capacity(queues.len());
         let mut workers = Vec::with_capacity(queues.len());
-        for (index, (queues, handle)) in queues.into_iter().zip(handles).enumerate() {
+        for (index, queues) in queues.into_iter().enumerate() {
             let (commands, inbox) = ring::channel(RING);
             let (outbox, notes) = ring::channel(RING);
-            ends.push(WorkerEnd { commands, waiting: VecDeque::new(), notes, handle: Arc::clone(handle) });
+            ends.push(WorkerEnd { commands, waiting: VecDeque::new(), notes });
             workers.push(LinkWorker::new(index as u8, queues, inbox, outbox));
         }
         let endpoint = Self {
@@ -417,7 +413,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             self.collect_usage(now);
             self.look_after_datagrams(now);
         }
-        self.check_quiescence(now);
+        self.check_quiescence(now, board);
         if self.port.poll_timeout().is_some_and(|at| at <= now) {
             self.port.handle_timeout(now);
         }
@@ -483,10 +479,11 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
     }
 
-    fn check_quiescence(&mut self, now: Instant) {
+    /// Tells links which of their publications every worker has taken up.
+    fn check_quiescence(&mut self, now: Instant, board: &impl Board<Destination<B>>) {
         for (index, end) in (0u16..).zip(&mut self.links) {
             let Some(end) = end else { continue };
-            while let Some(generation) = end.passed(self.workers.iter().map(|w| w.handle.turns())) {
+            while let Some(generation) = end.passed(|grace| board.passed(grace)) {
                 if let Some(link) = self.port.link_mut(LinkIndex(index)) {
                     link.handle_quiescent(now, generation);
                 }

@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use dataplane::quiescence::Grace;
 use dataplane::table::{Publisher, Reader};
 
 use ipoib::link::{LinkIndex, LinkState, NeighbourChange, Neighbours};
@@ -56,8 +57,12 @@ pub struct LinkUpdate<D> {
 
 /// Where an endpoint's owner publishes the link's tables to its workers, in the shape that its workers look up.
 pub trait Board<D> {
-    /// Publishes. When it returns, a worker that refreshes its tables sees the update.
-    fn publish(&mut self, update: LinkUpdate<D>);
+    /// Publishes. When it returns, a worker that refreshes its tables sees the update; when the grace has passed, none looks at older
+    /// ones.
+    fn publish(&mut self, update: LinkUpdate<D>) -> Grace;
+
+    /// True if no worker looks at tables older than a publication's.
+    fn passed(&self, grace: Grace) -> bool;
 }
 
 /// An immutable snapshot of the link: the tables of a host, which has nothing else to look up.
@@ -90,16 +95,20 @@ impl<D: Clone> ViewBoard<D> {
 
     /// A worker's reader.
     #[must_use]
-    pub fn reader(&self) -> Reader<LinkView<D>> {
+    pub fn reader(&mut self) -> Reader<LinkView<D>> {
         self.publisher.reader()
     }
 }
 
 impl<D: Clone> Board<D> for ViewBoard<D> {
-    fn publish(&mut self, update: LinkUpdate<D>) {
+    fn publish(&mut self, update: LinkUpdate<D>) -> Grace {
         let neighbours = self.view.neighbours.with(update.changes);
         self.view =
             LinkView { state: update.state, neighbours, broadcast: update.broadcast, groups: update.groups };
-        self.publisher.publish(self.view.clone());
+        self.publisher.publish(self.view.clone())
+    }
+
+    fn passed(&self, grace: Grace) -> bool {
+        self.publisher.passed(grace)
     }
 }

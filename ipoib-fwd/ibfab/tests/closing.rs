@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use dataplane::latency::Recorder;
-use dataplane::worker::Handle;
+use dataplane::quiescence::{Grace, Quiescence};
 use endpoint::{Board, Endpoint, EndpointConfig, EndpointPlace, LinkUpdate, WorkerSizes};
 use gidcache::Entry;
 use ib_wire::mad::Mad;
@@ -113,10 +113,17 @@ impl Backend for Counting {
     }
 }
 
-struct Nobody;
+/// Publishes nothing, and knows when everybody has seen that.
+struct Nothing(Quiescence);
 
-impl Board<Destination> for Nobody {
-    fn publish(&mut self, _: LinkUpdate<Destination>) {}
+impl Board<Destination> for Nothing {
+    fn publish(&mut self, _: LinkUpdate<Destination>) -> Grace {
+        self.0.begin()
+    }
+
+    fn passed(&self, grace: Grace) -> bool {
+        self.0.passed(grace)
+    }
 }
 
 #[test]
@@ -145,12 +152,12 @@ fn a_link_that_goes_is_flushed_until_everything_is_back() {
         signal_every: 4,
     };
     let link = LinkSettings::new(PKey::DEFAULT, Qpn::default(), 5);
-    let handles = [Handle::new()];
+    let mut board = Nothing(Quiescence::new());
+    let mut quiescent = board.0.join();
     let config = EndpointConfig { place: EndpointPlace::ONLY, port: PORT, workers: 1, links: 1, sizes, link };
     let mut now = Instant::now();
     let device = Counting { hca, flushes: HashMap::new() };
-    let (mut endpoint, mut workers) =
-        Endpoint::<Counting, (), ()>::new(device, config, &pool, &handles, now).unwrap();
+    let (mut endpoint, mut workers) = Endpoint::<Counting, (), ()>::new(device, config, &pool, now).unwrap();
     let (mut times, mut burst) = (Recorder::default(), RxBurst::new());
     let mut turn = |workers: &mut Vec<endpoint::LinkWorker<SoftQueues, (), ()>>| {
         for worker in workers {
@@ -160,12 +167,12 @@ fn a_link_that_goes_is_flushed_until_everything_is_back() {
             burst.clear();
             worker.finish();
         }
-        handles.iter().for_each(|handle| handle.beat());
+        quiescent.pass(|| {});
     };
     let index = endpoint.add_link(now, LinkSettings::new(PKey(0x8001), Qpn::default(), 50)).unwrap();
     let mut tick = |endpoint: &mut Endpoint<Counting, (), ()>| {
         now += Duration::from_millis(60);
-        endpoint.tick(now, &mut Nobody, |_| {});
+        endpoint.tick(now, &mut board, |_| {});
         now
     };
     for _ in 0..10 {

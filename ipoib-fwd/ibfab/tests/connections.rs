@@ -12,8 +12,8 @@ use cm::Path;
 use cm::connection::{Config, ConnId, ConnectRequest, ConnectionTable, Event as CmEvent};
 use connectx::cable::CableEnd;
 use dataplane::latency::Recorder;
-use dataplane::worker::Handle;
-use endpoint::{Endpoint, EndpointConfig, EndpointPlace, LinkWorker, UD, ViewBoard, WorkerSizes};
+use dataplane::table::Reader;
+use endpoint::{Endpoint, EndpointConfig, EndpointPlace, LinkView, LinkWorker, UD, ViewBoard, WorkerSizes};
 use ib_wire::cm::ipoib::{PrivateData, ServiceIdForm};
 use ib_wire::cm::{AttributeId, FlowLabel};
 use ib_wire::sa::LifeTime;
@@ -82,8 +82,8 @@ struct World {
     fabric: Fabric,
     endpoint: Endpoint<SoftHca, (), ()>,
     worker: LinkWorker<SoftQueues, (), ()>,
-    handle: Arc<Handle>,
     board: ViewBoard<Destination>,
+    view: Reader<LinkView<Destination>>,
     times: Recorder,
     received: usize,
     dialler: Dialler,
@@ -104,7 +104,7 @@ impl World {
         self.received += burst.iter().filter(|r| matches!(r.source, Source::Rc)).count();
         drop(burst);
         self.worker.finish();
-        self.handle.beat();
+        self.view.refresh();
         self.endpoint.tick(now, &mut self.board, |_| {});
         while self.endpoint.poll_event().is_some() {}
         self.dialler.turn(now);
@@ -301,23 +301,21 @@ fn a_thousand_passive_connections_cost_little_and_leave_nothing() {
         max_rc: 2048,
         signal_every: 16,
     };
-    let handle = Handle::new();
     let (mut endpoint, mut workers) = Endpoint::new(
         hca,
         EndpointConfig { place: EndpointPlace::ONLY, port: PORT, workers: 1, links: 1, sizes, link },
         &pool,
-        &[Arc::clone(&handle)],
         start,
     )
     .unwrap();
-    let board = ViewBoard::new(Arc::clone(endpoint.link().state()));
+    let mut board = ViewBoard::new(Arc::clone(endpoint.link().state()));
     let mut world = World {
         start,
         skipped: Duration::ZERO,
         fabric,
         endpoint,
         worker: workers.pop().unwrap(),
-        handle,
+        view: board.reader(),
         board,
         times: Recorder::default(),
         received: 0,

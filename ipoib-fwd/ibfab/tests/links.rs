@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use connectx::cable::CableEnd;
 use dataplane::latency::Recorder;
-use dataplane::worker::Handle;
+use dataplane::quiescence::{Grace, Quiescence, Quiescent};
 use endpoint::{Board, Endpoint, EndpointConfig, EndpointPlace, LinkUpdate, LinkWorker, WorkerSizes};
 use ib_wire::ipoib::{Arp, decapsulate};
 use ib_wire::{Guid, Mtu, PKey, Qpn};
@@ -29,13 +29,18 @@ type Destination = <SoftQueues as Queues>::Destination;
 
 /// The last state of each link that was published.
 #[derive(Default)]
-struct States(Vec<Option<Arc<LinkState>>>);
+struct States(Vec<Option<Arc<LinkState>>>, Quiescence);
 
 impl Board<Destination> for States {
-    fn publish(&mut self, update: LinkUpdate<Destination>) {
+    fn publish(&mut self, update: LinkUpdate<Destination>) -> Grace {
         let at = usize::from(update.link.0);
         self.0.resize((at + 1).max(self.0.len()), None);
         self.0[at] = Some(update.state);
+        self.1.begin()
+    }
+
+    fn passed(&self, grace: Grace) -> bool {
+        self.1.passed(grace)
     }
 }
 
@@ -43,7 +48,7 @@ struct End {
     n: u8,
     endpoint: Endpoint<SoftHca, (), ()>,
     workers: Vec<LinkWorker<SoftQueues, (), ()>>,
-    handles: Vec<Arc<Handle>>,
+    quiescents: Vec<Quiescent>,
     board: States,
     times: Recorder,
     removed: Vec<LinkIndex>,
@@ -78,7 +83,6 @@ impl End {
             signal_every: 4,
         };
         let link = LinkSettings::new(PKey::DEFAULT, Qpn::default(), 5 + u64::from(n));
-        let handles: Vec<_> = (0..WORKERS).map(|_| Handle::new()).collect();
         let config = EndpointConfig {
             place: EndpointPlace::ONLY,
             port: PORT,
@@ -87,9 +91,10 @@ impl End {
             sizes,
             link,
         };
-        let (endpoint, workers) = Endpoint::new(hca, config, pool, &handles, now).unwrap();
-        let (board, times) = (States::default(), Recorder::default());
-        Self { n, endpoint, workers, handles, board, times, removed: Vec::new() }
+        let (endpoint, workers) = Endpoint::new(hca, config, pool, now).unwrap();
+        let (mut board, times) = (States::default(), Recorder::default());
+        let quiescents = workers.iter().map(|_| board.1.join()).collect();
+        Self { n, endpoint, workers, quiescents, board, times, removed: Vec::new() }
     }
 
     fn turn(&mut self, now: Instant) {
@@ -109,7 +114,7 @@ impl End {
             }
             worker.finish();
         }
-        self.handles.iter().for_each(|handle| handle.beat());
+        self.quiescents.iter_mut().for_each(|quiescent| quiescent.pass(|| {}));
         self.endpoint.tick(now, &mut self.board, |_| {});
         while let Some((index, event)) = self.endpoint.poll_link_event() {
             let responder = ArpResponder::new([(ip(index, self.n), WorkerIndex(0))]);

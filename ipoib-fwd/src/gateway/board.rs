@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use dataplane::quiescence::Grace;
 use dataplane::table::{Publisher, Reader};
 use ib_wire::{Lid, Qpn};
 
@@ -81,13 +82,18 @@ impl<D: Clone> GatewayBoard<D> {
         self.tables.join_link(endpoint, link, None);
     }
 
-    /// Forgets a segment whose link is gone; its number may be used again.
-    pub(super) fn remove(&mut self, index: SegmentIndex) {
+    /// Forgets a segment whose link is gone; its number may be used again when that has passed.
+    pub(super) fn remove(&mut self, index: SegmentIndex) -> Grace {
         if let Some(place) = self.segments.get_mut(usize::from(index.0)) {
             *place = None;
         }
         self.tables.set_segment(index, None);
-        self.publisher.publish(self.tables.clone());
+        self.publisher.publish(self.tables.clone())
+    }
+
+    /// True if no worker looks at tables older than a publication's.
+    pub(super) fn passed(&self, grace: Grace) -> bool {
+        self.publisher.passed(grace)
     }
 
     /// The tables as an endpoint sees them.
@@ -97,7 +103,7 @@ impl<D: Clone> GatewayBoard<D> {
 
     /// A worker's reader.
     #[must_use]
-    pub(super) fn reader(&self) -> Reader<Tables<D>> {
+    pub(super) fn reader(&mut self) -> Reader<Tables<D>> {
         self.publisher.reader()
     }
 
@@ -249,7 +255,7 @@ pub(super) struct EndpointBoard<'a, D> {
 }
 
 impl<D: Clone> Board<D> for EndpointBoard<'_, D> {
-    fn publish(&mut self, update: LinkUpdate<D>) {
+    fn publish(&mut self, update: LinkUpdate<D>) -> Grace {
         let Self { board, endpoint } = self;
         let link = (*endpoint, update.link);
         let of_link = |segment: &&mut SegmentBoard<D>| {
@@ -261,5 +267,10 @@ impl<D: Clone> Board<D> for EndpointBoard<'_, D> {
         }
         // The promise to the endpoint: a worker that refreshes now sees it.
         board.flush();
+        board.publisher.newest()
+    }
+
+    fn passed(&self, grace: Grace) -> bool {
+        self.board.passed(grace)
     }
 }

@@ -261,10 +261,9 @@ impl Running<'_> {
         now: Instant,
         hcas: Vec<B>,
         maker: &SegmentMaker,
-        handles: &[Arc<Handle>],
     ) -> Result<MadeEndpoints<B>, GatewayError> {
         let mut endpoints = Vec::new();
-        let mut links: Vec<Vec<_>> = handles.iter().map(|_| Vec::new()).collect();
+        let mut links: Vec<Vec<_>> = self.lcores.iter().map(|_| Vec::new()).collect();
         let of = u8::try_from(hcas.len()).unwrap_or(u8::MAX);
         for (hca, index) in hcas.into_iter().zip(0..of) {
             let first = self.config.segments.iter().find(|segment| {
@@ -273,7 +272,7 @@ impl Running<'_> {
             });
             let Some(first) = first else { continue };
             let config = self.endpoint_config(maker, first, EndpointPlace { index, of });
-            let (endpoint, workers) = Endpoint::new(hca, config, &self.pool, handles, now)?;
+            let (endpoint, workers) = Endpoint::new(hca, config, &self.pool, now)?;
             endpoints.push(endpoint);
             for (links, link) in links.iter_mut().zip(workers) {
                 links.push(link);
@@ -318,7 +317,7 @@ impl Running<'_> {
             workers: self.lcores.len() as u8,
             instance: random(),
         };
-        let (endpoints, mut links) = self.endpoints(now, hcas, &maker, &handles)?;
+        let (endpoints, mut links) = self.endpoints(now, hcas, &maker)?;
         let mut endpoints = Endpoints::new(endpoints);
         let gids = self.gids(now, &mut endpoints)?;
         let (mut ethernets, mut queues) = (Vec::new(), Vec::new());

@@ -158,14 +158,14 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             end.groups = state.groups.iter().filter_map(|(ip, to)| Some((*ip, self.prepare(to)?))).collect();
             end.state = state;
         }
-        board.publish(LinkUpdate {
+        let grace = board.publish(LinkUpdate {
             link,
             state: Arc::clone(&end.state),
             broadcast: end.broadcast.clone(),
             groups: end.groups.clone(),
             changes,
         });
-        end.published(publication.generation, self.workers.iter().map(|w| w.handle.turns()).collect());
+        end.published(publication.generation, grace);
         if let Some(place) = self.links.get_mut(usize::from(link.0)) {
             *place = Some(end);
         }

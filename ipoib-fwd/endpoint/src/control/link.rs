@@ -4,18 +4,11 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use dataplane::quiescence::Grace;
 use ipoib::link::{Link, LinkState};
 
 use super::datagrams::Datagrams;
 use crate::view::Peer;
-
-/// A publication that not every worker has taken up.
-#[derive(Debug)]
-struct Pending {
-    generation: u64,
-    /// Each worker's turns at the publication.
-    turns: Vec<u64>,
-}
 
 /// How far a link's removal has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,7 +32,8 @@ pub(super) struct LinkEnd<D> {
     pub(super) groups: Vec<(Ipv4Addr, D)>,
     /// Marks of use of the published neighbours.
     pub(super) peers: HashMap<IpAddr, Peer<D>>,
-    pending: VecDeque<Pending>,
+    /// Publications that not every worker has taken up, oldest first.
+    pending: VecDeque<(u64, Grace)>,
     pub(super) removal: Removal,
     /// Its datagram queue pairs, by worker.
     pub(super) datagrams: Vec<Datagrams>,
@@ -64,16 +58,13 @@ impl<D> LinkEnd<D> {
         self.peers.iter().filter(|(_, peer)| peer.take_used()).map(|(ip, _)| *ip).collect()
     }
 
-    /// Notes a publication, and at which of its turns each worker was.
-    pub(super) fn published(&mut self, generation: u64, turns: Vec<u64>) {
-        self.pending.push_back(Pending { generation, turns });
+    /// Notes a publication.
+    pub(super) fn published(&mut self, generation: u64, grace: Grace) {
+        self.pending.push_back((generation, grace));
     }
 
     /// The oldest publication, if all workers have taken it up.
-    pub(super) fn passed(&mut self, turns: impl Iterator<Item = u64>) -> Option<u64> {
-        let oldest = self.pending.front()?;
-        // Two turns: the one under way may have begun before the publication.
-        let passed = turns.zip(&oldest.turns).all(|(now, &at)| now.wrapping_sub(at) >= 2);
-        passed.then(|| self.pending.pop_front().map(|p| p.generation))?
+    pub(super) fn passed(&mut self, has_passed: impl Fn(Grace) -> bool) -> Option<u64> {
+        self.pending.pop_front_if(|(_, grace)| has_passed(*grace)).map(|(generation, _)| generation)
     }
 }

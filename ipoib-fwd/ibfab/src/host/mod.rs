@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 use arrayvec::ArrayVec;
 use dataplane::latency::Recorder;
 use dataplane::table::Reader;
-use dataplane::worker::Handle;
 use endpoint::{
     Endpoint, EndpointConfig, EndpointError, EndpointPlace, LinkView, LinkWorker, UD, ViewBoard, WorkerSizes,
 };
@@ -109,7 +108,6 @@ pub struct Host<B: Backend> {
     tun: Tun,
     endpoint: Endpoint<B, (), ()>,
     worker: LinkWorker<B::Queues, (), ()>,
-    handle: Arc<Handle>,
     board: ViewBoard<Destination<B>>,
     view: Reader<LinkView<Destination<B>>>,
     responder: ArpResponder,
@@ -160,20 +158,17 @@ impl<B: Backend> Host<B> {
             sizes: SIZES,
             link,
         };
-        let handle = Handle::new();
         let failed = |source| HostError::Endpoint { name: config.name.clone(), source };
-        let (mut endpoint, mut workers) =
-            Endpoint::new(hca, endpoint, pool, &[Arc::clone(&handle)], now).map_err(failed)?;
+        let (mut endpoint, mut workers) = Endpoint::new(hca, endpoint, pool, now).map_err(failed)?;
         let Some(worker) = workers.pop() else {
             return Err(failed(ipoib::link::LinkError::Workers(0).into()));
         };
-        let board = ViewBoard::new(Arc::clone(endpoint.link().state()));
+        let mut board = ViewBoard::new(Arc::clone(endpoint.link().state()));
         Ok(Self {
             config: config.clone(),
             tun,
             endpoint,
             worker,
-            handle,
             view: board.reader(),
             board,
             responder: ArpResponder::new([(config.address, WORKER)]),
@@ -238,7 +233,8 @@ impl<B: Backend> Host<B> {
             busy = true;
         }
         busy |= self.worker.finish();
-        self.handle.beat();
+        // The quiescent point of a host that has nothing to send.
+        self.view.refresh();
         if now >= self.next_tick {
             self.next_tick = now + TICK;
             busy |= self.tick(now);

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::{Change, Overrides, Segment};
+use dataplane::quiescence::Grace;
 use dataplane::telemetry::Answer;
 use dataplane::worker::{Handle, IdlePolicy};
 use endpoint::Endpoint;
@@ -59,6 +60,8 @@ struct Draining {
     endpoint: EndpointIndex,
     link: LinkIndex,
     pkey: PKey,
+    /// Its link is gone; when this has passed no worker looks at its table, either.
+    forgotten: Option<Grace>,
 }
 
 /// A segment that waits until one that is draining makes room for it.
@@ -291,7 +294,14 @@ impl<B: Backend> GatewayControl<B> {
                 for ((segment, ground), link) in ready.iter().zip(undone) {
                     let (name, pkey) = (segment.name.to_string(), PKey(segment.pkey.value()));
                     let Ground { index, endpoint, .. } = *ground;
-                    self.reloader.draining.push(Draining { name, index, endpoint, link, pkey });
+                    self.reloader.draining.push(Draining {
+                        name,
+                        index,
+                        endpoint,
+                        link,
+                        pkey,
+                        forgotten: None,
+                    });
                 }
                 let name = ready.get(at).map(|(segment, _)| segment.name.to_string()).unwrap_or_default();
                 Err(format!(
@@ -351,7 +361,7 @@ impl<B: Backend> GatewayControl<B> {
         if let Some(duty) = self.segments.take(at) {
             let SegmentDuty { name, index, endpoint, link, pkey, .. } = duty;
             (now, &mut self.endpoints).remove(endpoint, link);
-            self.reloader.draining.push(Draining { name, index, endpoint, link, pkey });
+            self.reloader.draining.push(Draining { name, index, endpoint, link, pkey, forgotten: None });
         }
     }
 
@@ -427,13 +437,16 @@ impl<B: Backend> GatewayControl<B> {
     pub(super) fn advance_reload(&mut self, now: Instant) {
         for port in self.endpoints.indices() {
             while let Some(link) = self.endpoints.at(port).and_then(Endpoint::poll_removed) {
-                let draining = &mut self.reloader.draining;
-                if let Some(at) = draining.iter().position(|d| (d.endpoint, d.link) == (port, link)) {
-                    let gone = draining.swap_remove(at);
-                    self.board.remove(gone.index);
-                    tracing::info!("{}: removed", gone.name);
+                let is_it = |d: &&mut Draining| (d.endpoint, d.link) == (port, link) && d.forgotten.is_none();
+                if let Some(gone) = self.reloader.draining.iter_mut().find(is_it) {
+                    gone.forgotten = Some(self.board.remove(gone.index));
                 }
             }
+        }
+        let board = &self.board;
+        let is_gone = |d: &mut Draining| d.forgotten.is_some_and(|grace| board.passed(grace));
+        for gone in self.reloader.draining.extract_if(.., is_gone) {
+            tracing::info!("{}: removed", gone.name);
         }
         if self.stopping.is_some() {
             self.reloader.waiting.clear();
