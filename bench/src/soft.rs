@@ -65,6 +65,7 @@ impl End {
         let config = QueuesConfig {
             id: QueuesId(0),
             ud_recv_depth: 64,
+            ud_recv_most: u32::MAX,
             srq_depth: SRQ_DEPTH,
             srq_message: LARGEST,
             srq_limit: 0,

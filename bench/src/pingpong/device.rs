@@ -122,6 +122,7 @@ impl End {
             &QueuesConfig {
                 id: QueuesId(0),
                 ud_recv_depth: if datagrams { UD_RECEIVES } else { 1 },
+                ud_recv_most: u32::MAX,
                 srq_depth: if datagrams { 0 } else { RECEIVES },
                 srq_message: config.size.max(1),
                 srq_limit: 0,

@@ -81,13 +81,24 @@ pub struct WorkerSizes {
 /// Sends that a worker may have outstanding on this port: half of the buffers that its receives leave it of the pool. So peers that
 /// take nothing can neither empty the pool, without which the receive queues run dry, nor stop the traffic from Ethernet.
 fn max_sends(pool: &Pool, config: &EndpointConfig) -> u32 {
+    let sizes = &config.sizes;
+    let rings = sizes.ud_send_depth.saturating_add(sizes.rc_send_depth.saturating_mul(sizes.max_rc.into()));
+    (spare(pool, config) / 2 / sizes.send_buffers.max(1)).min(rings).clamp(LEAST_SENDS, MOST_SENDS)
+}
+
+/// Receives that a worker's datagram queue pairs may have together on this port where they cannot share them: what is counted for them,
+/// and half of what sends leave of the rest.
+fn ud_recv_most(pool: &Pool, config: &EndpointConfig) -> u32 {
+    config.sizes.ud_recv_depth.saturating_add(spare(pool, config) / 4)
+}
+
+/// A worker's share of the pool on this port, less its receives.
+fn spare(pool: &Pool, config: &EndpointConfig) -> u32 {
     let (sizes, receive_mtu) = (&config.sizes, config.link.receive_mtu);
     let segments = receive_mtu.div_ceil(u32::try_from(pool.data_room()).unwrap_or(u32::MAX).max(1));
     let receives = sizes.ud_recv_depth.saturating_add(sizes.srq_depth.saturating_mul(segments));
     let queues = u32::from(config.workers.max(1)) * u32::from(config.place.of.max(1));
-    let share = pool.size() / queues;
-    let rings = sizes.ud_send_depth.saturating_add(sizes.rc_send_depth.saturating_mul(sizes.max_rc.into()));
-    (share.saturating_sub(receives) / 2 / sizes.send_buffers.max(1)).min(rings).clamp(LEAST_SENDS, MOST_SENDS)
+    (pool.size() / queues).saturating_sub(receives)
 }
 
 /// Which of the endpoints that share a pool, and perhaps a device, this one is.
@@ -230,6 +241,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                 &QueuesConfig {
                     id: queues_id(config.place, config.workers, index),
                     ud_recv_depth: sizes.ud_recv_depth,
+                    ud_recv_most: ud_recv_most(pool, &config),
                     srq_depth: sizes.srq_depth,
                     srq_message: config.link.receive_mtu as usize,
                     srq_limit: sizes.srq_limit,

@@ -224,6 +224,7 @@ fn dialler(mut hca: SoftHca, pool: &Pool) -> Dialler {
             &QueuesConfig {
                 id,
                 ud_recv_depth: 16,
+                ud_recv_most: u32::MAX,
                 srq_depth: 15,
                 srq_message: 2048,
                 srq_limit: 0,

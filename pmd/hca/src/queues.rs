@@ -16,6 +16,9 @@ pub struct QueuesConfig {
     pub id: QueuesId,
     /// Receives for datagrams, which all datagram queue pairs share.
     pub ud_recv_depth: u32,
+    /// Most receives for datagrams, all datagram queue pairs together, where these cannot share them: one that would have more
+    /// posted is refused.
+    pub ud_recv_most: u32,
     /// Depth of the connections' shared receive queue; 0 = datagrams only, no such queue.
     pub srq_depth: u32,
     /// Largest message that an SRQ entry must take, bytes (65,524 for IPoIB's largest).

@@ -47,6 +47,14 @@ pub(super) fn small_buffers(device: &str, port: PortNumber, mtu: usize, room: us
     ))
 }
 
+/// Receives of one more datagram queue pair than the pool has buffers for.
+pub(super) fn few_buffers(device: &str, each: u32, others: u32, most: u32) -> HcaError {
+    HcaError::Environment(format!(
+        "{device} cannot share receives among datagram queue pairs: {each} for one more beside {others} of a worker are more than the \
+         {most} that there are packet buffers for; a restart deals them out anew among all links"
+    ))
+}
+
 /// Datagrams that the mlx5 driver cannot address.
 pub(super) fn no_ethernet_datagrams(device: &str, port: PortNumber) -> HcaError {
     HcaError::Environment(format!(

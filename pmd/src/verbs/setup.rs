@@ -30,8 +30,13 @@ const OWN_RECEIVES: u32 = 16;
 pub(super) enum DatagramReceives {
     /// One queue that they share.
     Shared(Weak<SharedReceiveQueue>),
-    /// A queue of this depth of their own: the device cannot share it.
-    Own(u32),
+    /// A queue of their own: the device cannot share it.
+    Own {
+        /// Its depth.
+        each: u32,
+        /// Receives of all of them together, at most.
+        most: u32,
+    },
 }
 
 /// A worker's queues as the control lcore knows them.
@@ -178,7 +183,7 @@ impl Backend for VerbsHca {
             recv_cq: Arc::downgrade(&recv_cq),
             datagrams: match &datagrams {
                 Some(srq) => DatagramReceives::Shared(Arc::downgrade(srq)),
-                None => DatagramReceives::Own(own),
+                None => DatagramReceives::Own { each: own, most: config.ud_recv_most },
             },
             srq: shared.as_ref().map(|(srq, _)| Arc::downgrade(srq)),
             srq_limit: config.srq_limit,
@@ -220,7 +225,14 @@ impl Backend for VerbsHca {
             DatagramReceives::Shared(srq) => {
                 (Some(srq.upgrade().ok_or_else(|| no_queues(config.queues))?), 0)
             }
-            DatagramReceives::Own(depth) => (None, *depth),
+            DatagramReceives::Own { each, most } => {
+                let others = self.qps.values().filter(|qp| !qp.connected && qp.queues == config.queues);
+                let others = u32::try_from(others.count()).unwrap_or(u32::MAX);
+                if others.saturating_add(1).saturating_mul(*each) > *most {
+                    return Err(remedy::few_buffers(self.context.name(), *each, others, *most));
+                }
+                (None, *each)
+            }
         };
         let signal_every = worker.signal_every;
         let qp = Arc::new(QueuePair::new(
@@ -381,6 +393,7 @@ mod tests {
         let config = |likely_ud| QueuesConfig {
             id: QueuesId(0),
             ud_recv_depth: 512,
+            ud_recv_most: u32::MAX,
             srq_depth: 0,
             srq_message: 0,
             srq_limit: 0,

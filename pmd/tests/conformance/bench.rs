@@ -219,6 +219,7 @@ pub(crate) fn sizes() -> QueuesConfig {
     QueuesConfig {
         id: WORKER,
         ud_recv_depth: 64,
+        ud_recv_most: u32::MAX,
         srq_depth: 32,
         srq_message: 65_524,
         srq_limit: 0,

@@ -428,3 +428,27 @@ fn buffers_that_a_datagram_of_the_mtu_does_not_fit_are_refused() {
     datagrams_that_do_not_fit::<Rings>();
     datagrams_that_do_not_fit::<Calls>();
 }
+
+#[test]
+fn datagram_queue_pairs_have_no_more_receives_of_their_own_than_there_are_buffers_for() {
+    let world = world();
+    fakekernel::with(0, |d| d.shares_no_datagrams = true);
+    let mut hca: Adapter<Calls> = open(0);
+    hca.register_pool(&world.pool).unwrap();
+    let asked = QueuesConfig { ud_recv_depth: 64, ud_recv_most: 150, ..config(0) };
+    let mut queues = hca.create_queues(&asked, &world.pool).unwrap();
+    let ud = UdConfig { queues: QueuesId(0), port: PortNumber(1), send_depth: 64 };
+    let place = |n| pmd::hca::UdSlot(n);
+    for n in 0..2 {
+        queues.insert_ud(place(n), hca.create_ud(&ud).unwrap()).unwrap();
+    }
+    let text = hca.create_ud(&ud).map(drop).unwrap_err().to_string();
+    let said = "64 for one more beside 2 of a worker are more than the 150 that there are packet buffers for";
+    assert!(text.contains(said) && text.contains("restart"), "{text}");
+    // Who goes makes room.
+    hca.destroy_ud(queues.remove_ud(place(0)).unwrap()).unwrap();
+    queues.insert_ud(place(0), hca.create_ud(&ud).unwrap()).unwrap();
+    hca.destroy_queues(queues).unwrap();
+    drop(hca);
+    world.end();
+}

@@ -151,6 +151,7 @@ pub(crate) fn config(worker: u16) -> QueuesConfig {
     QueuesConfig {
         id: QueuesId(worker),
         ud_recv_depth: 64,
+        ud_recv_most: u32::MAX,
         srq_depth: 63,
         srq_message: MESSAGE,
         srq_limit: 0,

@@ -22,6 +22,7 @@ fn the_library_makes_rings_of_our_geometry() {
     {
         let asked = pmd::hca::QueuesConfig {
             ud_recv_depth: recv,
+            ud_recv_most: u32::MAX,
             srq_depth: srq,
             max_rc,
             max_sends: 10 * send,

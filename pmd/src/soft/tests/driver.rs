@@ -149,6 +149,7 @@ impl Worker {
         let config = QueuesConfig {
             id: QueuesId(3),
             ud_recv_depth: 64,
+            ud_recv_most: u32::MAX,
             srq_depth: 31,
             srq_message: 65_524,
             srq_limit: 4,
@@ -428,6 +429,7 @@ fn four_thousand_active_and_four_thousand_passive_connections_fit_one_worker() {
     let config = QueuesConfig {
         id: QueuesId(4),
         ud_recv_depth: 512,
+        ud_recv_most: u32::MAX,
         srq_depth: 512,
         srq_message: 65_524,
         srq_limit: 128,

@@ -370,6 +370,9 @@ fn create_qp(
         verbs::IBV_QPT_UD => QpKind::Ud,
         _ => return Err(libc::EOPNOTSUPP),
     };
+    if kind == QpKind::Ud && srq.is_some() && device.shares_no_datagrams {
+        return Err(libc::EINVAL);
+    }
     let sq_buf = own.buf_addr + rq_bytes as u64;
     let qpn = device.engine.create_qp(&QpAttributes {
         kind,

@@ -117,6 +117,8 @@ pub(crate) struct Device {
     events: VecDeque<abi::ib_uverbs_async_event_desc>,
     /// It refuses to destroy queue pairs.
     pub(crate) keeps_queue_pairs: bool,
+    /// Datagram queue pairs have receives of their own, as with some adapters.
+    pub(crate) shares_no_datagrams: bool,
     /// Events of each object that the library has fetched.
     fetched: BTreeMap<u64, u32>,
 }
@@ -146,6 +148,7 @@ impl Device {
             pages: Vec::new(),
             events: VecDeque::new(),
             keeps_queue_pairs: false,
+            shares_no_datagrams: false,
             fetched: BTreeMap::new(),
         }
     }
