@@ -44,8 +44,8 @@ impl Change {
 pub struct Refused {
     /// The key, or the first of several.
     pub key: String,
-    /// The segment that it is of, counted from 0 in the order of the file.
-    pub segment: Option<usize>,
+    /// Which of several it is of: segments, or software devices, counted from 0 in the order of the file.
+    pub entry: Option<usize>,
     /// What it would take.
     pub why: String,
     /// What to do about it.
@@ -55,7 +55,7 @@ pub struct Refused {
 impl Refused {
     fn restart(key: impl Into<String>, why: impl Into<String>) -> Self {
         let remedy = "restart needed: put the old value back, or restart the gateway".to_owned();
-        Self { key: key.into(), segment: None, why: why.into(), remedy }
+        Self { key: key.into(), entry: None, why: why.into(), remedy }
     }
 }
 
@@ -96,8 +96,8 @@ impl Config {
             error => error,
         })?;
         let change = self.difference(&new).map_err(|refused| {
-            let Refused { key, segment, why, remedy } = refused;
-            let (span, given) = source.place_of(&key, segment);
+            let Refused { key, entry, why, remedy } = refused;
+            let (key, span, given) = source.place_in_force(&key, entry);
             let left_out = if given { "" } else { ", not even to the default by leaving it out" };
             source.error(span, format!("{key} cannot change while the gateway runs{left_out}: {why}"), remedy)
         })?;
@@ -170,7 +170,7 @@ impl Config {
                 if !open.contains(&wanted) {
                     let why = format!("{wanted} is not among those in use ({})", open.join(", "));
                     let refused = Refused::restart(format!("segment.{key}"), why);
-                    return Err(Refused { segment: Some(index), ..refused });
+                    return Err(Refused { entry: Some(index), ..refused });
                 }
             }
         }
@@ -182,13 +182,14 @@ impl Config {
         if old.len() != new.len() {
             return Err(Refused::restart("infiniband.soft-device", "devices are made at the start"));
         }
-        for (old, new) in old.iter().zip(new) {
+        for (index, (old, new)) in old.iter().zip(new).enumerate() {
             let key = match old.differing(new).first() {
                 Some((key, _)) => key.replace('_', "-"),
                 None if old.ports != new.ports => "ports".to_owned(),
                 None => continue,
             };
-            return Err(Refused::restart(format!("infiniband.soft.{key}"), "devices are made at the start"));
+            let refused = Refused::restart(format!("infiniband.soft.{key}"), "devices are made at the start");
+            return Err(Refused { entry: Some(index), ..refused });
         }
         Ok(())
     }

@@ -41,9 +41,35 @@ impl Source<'_> {
         ConfigError::in_file(Place::new(self.file, self.text, span), &what.into(), remedy)
     }
 
+    /// The key that a value comes from, where it stands, and true; if none is given, as [`Source::place_of`] has it. What a segment
+    /// leaves out is that of another section, and software devices are in two places.
+    pub(crate) fn place_in_force(&self, key: &str, entry: Option<usize>) -> (String, Range<usize>, bool) {
+        let listed = entry.filter(|_| key.starts_with("infiniband.soft."));
+        if let Some(n) = listed {
+            let first = usize::from(self.place_of("infiniband.soft", None).1);
+            let (key, entry) = match n.checked_sub(first) {
+                Some(n) => (key.replacen("soft.", "soft-device.", 1), Some(n)),
+                None => (key.to_owned(), None),
+            };
+            let (span, given) = self.place_of(&key, entry);
+            return (key, span, given);
+        }
+        let (span, given) = self.place_of(key, entry);
+        let inherited = match key {
+            "segment.ethernet" => Some("ethernet.port"),
+            "segment.device" => Some("infiniband.device"),
+            "segment.port" => Some("infiniband.port"),
+            _ => None,
+        };
+        match inherited.filter(|_| !given).map(|other| (other, self.place_of(other, None))) {
+            Some((other, (span, true))) => (other.to_owned(), span, true),
+            _ => (key.to_owned(), span, given),
+        }
+    }
+
     /// Where a key such as "gateway.idle" stands, or "segment.port" of a segment by its number, and true; if it is not given, its
     /// section or the file's begin.
-    pub(crate) fn place_of(&self, key: &str, segment: Option<usize>) -> (Range<usize>, bool) {
+    pub(crate) fn place_of(&self, key: &str, entry: Option<usize>) -> (Range<usize>, bool) {
         let mut at = (0..0, false);
         let Ok(root) = DeTable::parse(self.text) else { return at };
         let mut table = root.get_ref();
@@ -51,7 +77,10 @@ impl Source<'_> {
         while let Some(word) = words.next() {
             let Some((name, value)) = table.iter().find(|(name, _)| *name.get_ref() == word) else { break };
             at = (name.span(), words.peek().is_none());
-            let next = match (value.get_ref(), segment) {
+            if at.1 {
+                break;
+            }
+            let next = match (value.get_ref(), entry) {
                 (DeValue::Array(list), Some(n)) => list.get(n).inspect(|one| at.0 = one.span()),
                 (DeValue::Table(_), _) => Some(value),
                 _ => None,

@@ -194,6 +194,53 @@ fn a_refused_reload_names_the_line() {
     ] {
         assert_eq!(refused(&old, &new), said);
     }
+    let devices = "devices are made at the start";
+    let port = |link| format!("ports = [{{ link = \"shm:/{link}\" }}]\n");
+    let soft = |text: &str| format!("[infiniband]\ndriver = \"soft\"\n{text}");
+    let more = |name, link| format!("[[infiniband.soft-device]]\nname = \"{name}\"\n{}", port(link));
+    let one = format!("[infiniband.soft]\n{}", port("a"));
+    for (old, new, said) in [
+        // The second device, beside [infiniband.soft] or not.
+        (
+            soft(&(one.clone() + &more("x", "b"))),
+            soft(&(one + &more("x", "c"))),
+            format!("7:1: infiniband.soft-device.ports cannot change while the gateway runs: {devices}"),
+        ),
+        (
+            soft(&(more("x", "a") + &more("y", "b"))),
+            soft(&(more("x", "a") + &more("y", "b") + "seed = 3\n")),
+            format!("9:1: infiniband.soft-device.seed cannot change while the gateway runs: {devices}"),
+        ),
+        (
+            soft(&more("x", "a")),
+            soft(&more("y", "a")),
+            format!("4:1: infiniband.soft-device.name cannot change while the gateway runs: {devices}"),
+        ),
+        // What segments leave out is that of another section.
+        (
+            OLD.to_owned(),
+            format!("{OLD}[infiniband]\nport = 2\n"),
+            "13:1: infiniband.port cannot change while the gateway runs: port 2 of the only one".to_owned(),
+        ),
+        (
+            OLD.to_owned(),
+            format!("{OLD}[ethernet]\nport = \"net_tap0\"\n"),
+            "13:1: ethernet.port cannot change while the gateway runs: `net_tap0`".to_owned(),
+        ),
+        (
+            "[infiniband]\ndevice = \"mlx5_0\"\n".to_owned(),
+            "[infiniband]\ndevice = \"mlx5_1\"\n".to_owned(),
+            "2:1: infiniband.device cannot change while the gateway runs: `mlx5_1`".to_owned(),
+        ),
+        (
+            format!("{OLD}[infiniband]\nport = 2\n"),
+            OLD.replace("vlan = 2\n", "vlan = 2\nport = 1\n") + "[infiniband]\nport = 2\n",
+            "11:1: segment.port cannot change while the gateway runs: port 1 of the only one".to_owned(),
+        ),
+    ] {
+        let got = refused(&old, &new);
+        assert!(got.starts_with(&format!("g.toml:{said}")), "{got}");
+    }
     // What is wrong with the file itself is told as at the start.
     assert!(
         refused(OLD, &OLD.replace("\"b\"", "\"a\""))
