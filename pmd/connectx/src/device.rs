@@ -10,7 +10,7 @@ use super::counters::{Activity, Counters, DropReason};
 use super::ethernet::ParkedDatagram;
 use super::event::{DeviceEvent, Events};
 use super::frame::Outgoing;
-use super::object::cq::{Cq, Overrun};
+use super::object::cq::{Arm, Cq, Overrun};
 use super::object::mcast::Multicast;
 use super::object::mr::MrTable;
 use super::object::qp::{Qp, Receives};
@@ -37,6 +37,8 @@ pub(crate) struct Device {
     pub(crate) receive: ReceiveWqe,
     /// Queue pairs that have something to do, each once.
     pub(crate) ready: VecDeque<u32>,
+    /// Completion queues whose event waits to be fetched, each once.
+    pub(crate) awake: VecDeque<u32>,
     /// Times at which queue pairs want to be looked at, each pair once.
     pub(crate) timers: BTreeSet<(Instant, u32)>,
 }
@@ -192,10 +194,40 @@ impl Device {
         }
     }
 
-    fn completed(&mut self, result: Result<(), Overrun>) {
-        if result.is_err() {
-            self.events.raise(AsyncEvent::Fatal);
+    /// Writes an entry of a completion queue, if it is there, and tells whoever waits for it.
+    fn complete(&mut self, number: u32, write: impl FnOnce(&mut Cq) -> Result<bool, Overrun>) {
+        let Some(cq) = self.cq(number) else { return };
+        match write(cq) {
+            Ok(false) => {}
+            Ok(true) => self.announce(number),
+            Err(Overrun) => self.events.push(DeviceEvent::CqOverrun(number)),
         }
+    }
+
+    /// Asks for one event of a completion queue. False if there is none of that number.
+    pub(crate) fn arm_cq(&mut self, number: u32, consumer: u32, arm: Arm) -> bool {
+        let Some(cq) = self.cq(number) else { return false };
+        if cq.arm(consumer, arm) {
+            self.announce(number);
+        }
+        true
+    }
+
+    fn announce(&mut self, number: u32) {
+        if let Some(cq) = self.cq(number)
+            && !std::mem::replace(&mut cq.announced, true)
+        {
+            self.awake.push_back(number);
+        }
+    }
+
+    /// The next completion queue with an event.
+    pub(crate) fn next_awake(&mut self) -> Option<u32> {
+        let number = self.awake.pop_front()?;
+        if let Some(cq) = self.cq(number) {
+            cq.announced = false;
+        }
+        Some(number)
     }
 
     fn cq(&mut self, number: u32) -> Option<&mut Cq> {
@@ -209,8 +241,7 @@ impl Device {
         cqe.sop_drop_qpn.set(u32::from(control.opcode) << 24 | qp.qpn.get());
         cqe.wqe_counter.set(control.index);
         cqe.byte_cnt.set(length);
-        let result = self.cq(qp.send_cq).map_or(Ok(()), |cq| cq.complete(cqe, CqeOpcode::Requester, false));
-        self.completed(result);
+        self.complete(qp.send_cq, |cq| cq.complete(cqe, CqeOpcode::Requester, false));
     }
 
     /// A send has failed or is flushed.
@@ -227,17 +258,14 @@ impl Device {
         let flushed = status == WcStatus::Flushed;
         self.counters.count(if flushed { Activity::Flushed } else { Activity::Faults });
         let syndrome = Syndrome::of(status).unwrap_or(Syndrome::LocalQpOperation);
-        let result =
-            self.cq(cq).map_or(Ok(()), |cq| cq.fail(opcode, qp.qpn, qp.user_index, wqe, counter, syndrome));
-        self.completed(result);
+        self.complete(cq, |cq| cq.fail(opcode, qp.qpn, qp.user_index, wqe, counter, syndrome));
     }
 
     /// A receive is done; `cqe` lacks only what follows from the queue pair.
     pub(crate) fn complete_receive(&mut self, qp: &Face, mut cqe: Cqe, opcode: CqeOpcode, solicited: bool) {
         cqe.srqn_uidx.set(qp.user_index);
         cqe.sop_drop_qpn.set(qp.qpn.get());
-        let result = self.cq(qp.recv_cq).map_or(Ok(()), |cq| cq.complete(cqe, opcode, solicited));
-        self.completed(result);
+        self.complete(qp.recv_cq, |cq| cq.complete(cqe, opcode, solicited));
     }
 
     /// The receive that is next in a queue pair's queue or its shared one.

@@ -11,6 +11,8 @@ pub enum DeviceEvent {
     Async(AsyncEvent),
     /// The shared receive queue of this number fell below its limit.
     SrqLimit(u32),
+    /// The completion queue of this number was full: completions are lost, and it takes none any more.
+    CqOverrun(u32),
 }
 
 /// Most events kept. Each queue pair raises few in its life; a host that never fetches them loses the rest.

@@ -30,6 +30,7 @@ mod memory;
 mod object;
 mod port;
 mod rc;
+mod region;
 mod scatter;
 mod sma;
 #[cfg(test)]
@@ -44,3 +45,4 @@ pub use memory::HostMemory;
 pub use object::mr::Access;
 pub use object::qp::QpKind;
 pub use port::PortConfig;
+pub use region::{MemoryPieces, RegionMemory};

@@ -57,6 +57,13 @@ impl HostMemory {
         Some(Self { base, len })
     }
 
+    /// Both as one, if `next` begins where this ends.
+    pub(crate) fn joined(&self, next: &Self) -> Option<Self> {
+        let adjacent = self.base.as_ptr().wrapping_add(self.len) == next.base.as_ptr();
+        // Both ranges were promised to `new`; so is what they make up.
+        adjacent.then(|| Self { base: self.base, len: self.len + next.len })
+    }
+
     /// Copies the first bytes to `out`; false if `out` is longer than this.
     #[inline]
     pub fn read(&self, out: &mut [u8]) -> bool {

@@ -68,11 +68,9 @@ impl ReceiveWqe {
             }
             let n = (size - skip).min(data.len() as u64) as usize;
             let address = segment.address.get().checked_add(skip).ok_or(ScatterError::Protection)?;
-            let memory = mrs
-                .translate(segment.lkey.get(), address, n, Use::LocalWrite)
-                .map_err(|_| ScatterError::Protection)?;
             let (head, rest) = data.split_at(n);
-            memory.write(head);
+            mrs.write(segment.lkey.get(), address, head, Use::LocalWrite)
+                .map_err(|_| ScatterError::Protection)?;
             data = rest;
             skip = 0;
         }

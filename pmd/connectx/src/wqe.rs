@@ -16,8 +16,8 @@ use prm::{
 
 /// Most bytes of one entry.
 const MAX_WQE: usize = MAX_DS * DS_UNIT;
-/// Most pieces of memory in one entry.
-const MAX_PIECES: usize = MAX_DS;
+/// Most pieces of memory in one packet: each segment may cross the border of a page.
+const MAX_PIECES: usize = 2 * MAX_DS;
 
 /// What the control segment says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -201,17 +201,24 @@ impl Wqe {
                 return Ok(());
             }
             let n = (size - skip).min(left as u64) as usize;
-            let piece = match segment {
-                Segment::Inline(at, _) => Piece::Inline(at + skip as usize, n),
+            match segment {
+                Segment::Inline(at, _) => push(out, Piece::Inline(at + skip as usize, n))?,
                 Segment::Host(s) => {
-                    let address = s.address.get().checked_add(skip).ok_or(WcStatus::LocalProtection)?;
-                    let memory = mrs.translate(s.lkey.get(), address, n, Use::LocalRead);
-                    Piece::Host(memory.map_err(|_| WcStatus::LocalProtection)?)
+                    let mut address = s.address.get().checked_add(skip).ok_or(WcStatus::LocalProtection)?;
+                    let mut missing = n;
+                    while missing > 0 {
+                        let memory = mrs
+                            .translate(s.lkey.get(), address, missing, Use::LocalRead)
+                            .map_err(|_| WcStatus::LocalProtection)?;
+                        missing -= memory.len();
+                        address = address.wrapping_add(memory.len() as u64);
+                        push(out, Piece::Host(memory))?;
+                    }
                 }
-            };
+            }
             skip = 0;
             left -= n;
-            out.try_push(piece).map_err(|_| WcStatus::LocalQpOperation)
+            Ok(())
         })?;
         if left == 0 { Ok(()) } else { Err(WcStatus::LocalLength) }
     }
@@ -262,6 +269,10 @@ impl Wqe {
         }
         Ok(())
     }
+}
+
+fn push(out: &mut Pieces, piece: Piece) -> Result<(), WcStatus> {
+    out.try_push(piece).map_err(|_| WcStatus::LocalQpOperation)
 }
 
 enum Segment {

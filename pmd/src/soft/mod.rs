@@ -240,6 +240,7 @@ impl SoftHca {
     fn translate(&mut self, event: DeviceEvent) -> Option<AsyncEvent> {
         match event {
             DeviceEvent::Async(event) => Some(event),
+            DeviceEvent::CqOverrun(_) => Some(AsyncEvent::Fatal),
             DeviceEvent::SrqLimit(number) => {
                 let of = |w: &WorkerRings| w.connections.as_ref().is_some_and(|s| s.rings.srqn == number);
                 let id = self.workers.iter().find(|(_, w)| of(w)).map(|(id, _)| *id)?;

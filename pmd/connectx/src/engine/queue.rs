@@ -2,10 +2,11 @@
 
 use super::{Engine, not_found, unsupported};
 use crate::memory::HostMemory;
-use crate::object::cq::Cq;
+use crate::object::cq::{Arm, Cq};
 use crate::object::mr::Access;
 use crate::object::qp::{Qp, Receives};
 use crate::object::receive::Srq;
+use crate::region::RegionMemory;
 use hca::{HcaError, QpTransition};
 
 /// Most completion queues, and most shared receive queues.
@@ -13,8 +14,32 @@ const MAX_QUEUES: usize = 4096;
 
 impl Engine {
     /// Registers memory. Users of the key name its first byte by `start`. The key is lkey and rkey.
-    pub fn register(&mut self, start: u64, memory: HostMemory, access: Access) -> Result<u32, HcaError> {
-        self.dev.mrs.register(start, memory, access).ok_or(HcaError::Exhausted("memory keys"))
+    pub fn register(
+        &mut self,
+        start: u64,
+        memory: impl Into<RegionMemory>,
+        access: Access,
+    ) -> Result<u32, HcaError> {
+        let key = self.dev.mrs.register(start, memory.into(), access);
+        key.ok_or(HcaError::Exhausted("memory keys"))
+    }
+
+    /// Registers memory under a key whose low byte its owner chooses.
+    pub fn register_tagged(
+        &mut self,
+        tag: u8,
+        start: u64,
+        memory: impl Into<RegionMemory>,
+        access: Access,
+    ) -> Result<u32, HcaError> {
+        let key = self.dev.mrs.register_tagged(tag, start, memory.into(), access);
+        key.ok_or(HcaError::Exhausted("memory keys"))
+    }
+
+    /// Gives a registration other memory.
+    pub fn replace_memory(&mut self, key: u32, memory: impl Into<RegionMemory>) -> Result<(), HcaError> {
+        let replaced = self.dev.mrs.replace(key, memory.into());
+        replaced.then_some(()).ok_or_else(|| not_found("memory key", key))
     }
 
     /// Ends a registration.
@@ -28,11 +53,25 @@ impl Engine {
         place(&mut self.dev.cqs, cq, "completion queues")
     }
 
+    /// Asks for one event of a completion queue ([`Engine::next_completion_event`]): at the first completion behind index
+    /// `consumer` (24 bits), or at the first solicited or failed one. It comes at once if such a completion is there.
+    pub fn arm_cq(&mut self, number: u32, consumer: u32, solicited_only: bool) -> Result<(), HcaError> {
+        let arm = if solicited_only { Arm::Solicited } else { Arm::Any };
+        let armed = self.dev.arm_cq(number, consumer, arm);
+        armed.then_some(()).ok_or_else(|| not_found("completion queue", number))
+    }
+
+    /// The number of the next completion queue that has an event.
+    pub fn next_completion_event(&mut self) -> Option<u32> {
+        self.dev.next_awake()
+    }
+
     /// Destroys a completion queue that no queue pair uses.
     pub fn destroy_cq(&mut self, number: u32) -> Result<(), HcaError> {
         if self.qps.all().any(|qp| qp.send_cq == number || qp.recv_cq == number) {
             return Err(HcaError::Environment(format!("completion queue {number} is in use")));
         }
+        self.dev.awake.retain(|&awake| awake != number);
         remove(&mut self.dev.cqs, number, "completion queue")
     }
 

@@ -6,9 +6,20 @@ use zerocopy::IntoBytes;
 use crate::memory::HostMemory;
 use prm::{CQE_SIZE, Cqe, CqeOpcode, DBREC_CONSUMER, ErrorCqe, Syndrome, cqe_owner};
 
+/// Bits of producer and consumer index that the two sides share.
+const INDEX: u32 = 0xff_ffff;
+
 /// The ring is full: an entry was lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Overrun;
+
+/// Which completions an armed queue tells of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Arm {
+    Any,
+    /// Solicited ones and failures.
+    Solicited,
+}
 
 /// A completion queue of 64-byte entries, CQE version 1.
 #[derive(Debug)]
@@ -17,7 +28,12 @@ pub(crate) struct Cq {
     dbrec: HostMemory,
     entries: u32,
     producer: u32,
+    /// Index behind the last solicited entry or failure.
+    solicited: u32,
+    armed: Option<Arm>,
     overrun: bool,
+    /// Its event waits to be fetched.
+    pub(crate) announced: bool,
 }
 
 impl Cq {
@@ -30,14 +46,33 @@ impl Cq {
             dbrec,
             entries,
             producer: 0,
+            solicited: 0,
+            armed: None,
             overrun: false,
+            announced: false,
         })
     }
 
-    /// Writes an entry whose owner bit this sets. After an overrun nothing is written any more.
-    fn push(&mut self, bytes: &[u8; CQE_SIZE]) -> Result<(), Overrun> {
+    /// Asks for one event, at the first entry behind index `consumer` (24 bits) that `arm` means. True if it is there already.
+    pub(crate) fn arm(&mut self, consumer: u32, arm: Arm) -> bool {
+        let last = match arm {
+            Arm::Any => self.producer,
+            Arm::Solicited => self.solicited,
+        };
+        let behind = last.wrapping_sub(consumer) & INDEX;
+        let there = behind > 0 && behind <= self.entries;
+        self.armed = (!there).then_some(arm);
+        there
+    }
+
+    /// Writes an entry whose owner bit this sets. After an overrun, which is told once, nothing is written any more. True if
+    /// the queue was armed for this entry.
+    fn push(&mut self, bytes: &[u8; CQE_SIZE], solicited: bool) -> Result<bool, Overrun> {
         let consumer = self.dbrec.load(DBREC_CONSUMER * 4).unwrap_or(0);
-        if self.overrun || self.producer.wrapping_sub(consumer) & 0xff_ffff >= self.entries {
+        if self.overrun {
+            return Ok(false);
+        }
+        if self.producer.wrapping_sub(consumer) & INDEX >= self.entries {
             self.overrun = true;
             return Err(Overrun);
         }
@@ -48,7 +83,18 @@ impl Cq {
         slot.write(body);
         slot.publish(CQE_SIZE - 1, (last.first().copied().unwrap_or(0) & !cqe_owner::OWNER) | owner);
         self.producer = self.producer.wrapping_add(1);
-        Ok(())
+        if solicited {
+            self.solicited = self.producer;
+        }
+        let due = match self.armed {
+            None => false,
+            Some(Arm::Any) => true,
+            Some(Arm::Solicited) => solicited,
+        };
+        if due {
+            self.armed = None;
+        }
+        Ok(due)
     }
 
     /// Writes a success; `cqe` has every field but opcode and owner.
@@ -57,10 +103,10 @@ impl Cq {
         mut cqe: Cqe,
         opcode: CqeOpcode,
         solicited: bool,
-    ) -> Result<(), Overrun> {
+    ) -> Result<bool, Overrun> {
         cqe.op_own =
             (opcode as u8) << cqe_owner::OPCODE_SHIFT | if solicited { cqe_owner::SOLICITED } else { 0 };
-        self.push(&zerocopy::transmute!(cqe))
+        self.push(&zerocopy::transmute!(cqe), solicited)
     }
 
     /// Writes a failure. `wqe_opcode` is that of a send, 0 for a receive.
@@ -72,7 +118,7 @@ impl Cq {
         wqe_opcode: u8,
         counter: u16,
         syndrome: Syndrome,
-    ) -> Result<(), Overrun> {
+    ) -> Result<bool, Overrun> {
         let mut cqe = ErrorCqe {
             syndrome: syndrome.code(),
             op_own: (opcode as u8) << cqe_owner::OPCODE_SHIFT,
@@ -83,6 +129,6 @@ impl Cq {
         cqe.wqe_counter.set(counter);
         let mut bytes = [0; CQE_SIZE];
         bytes.copy_from_slice(cqe.as_bytes());
-        self.push(&bytes)
+        self.push(&bytes, true)
     }
 }

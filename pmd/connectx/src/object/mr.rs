@@ -1,6 +1,7 @@
 //! Memory regions and their keys.
 
 use crate::memory::HostMemory;
+use crate::region::RegionMemory;
 
 /// What a key lets its holder do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -35,7 +36,7 @@ struct Mr {
     key: u32,
     /// Address that users of the key name the first byte by.
     start: u64,
-    memory: HostMemory,
+    memory: RegionMemory,
     access: Access,
 }
 
@@ -55,20 +56,43 @@ pub(crate) struct MrTable {
 impl MrTable {
     /// Registers memory; users name its first byte by `start`. The result is both lkey and rkey. `None` if the table is
     /// full or the range has no end.
-    pub(crate) fn register(&mut self, start: u64, memory: HostMemory, access: Access) -> Option<u32> {
+    pub(crate) fn register(&mut self, start: u64, memory: RegionMemory, access: Access) -> Option<u32> {
+        self.generation = self.generation.wrapping_add(1);
+        self.register_tagged(self.generation, start, memory, access)
+    }
+
+    /// As `register`, with a tag of the owner's choice.
+    pub(crate) fn register_tagged(
+        &mut self,
+        tag: u8,
+        start: u64,
+        memory: RegionMemory,
+        access: Access,
+    ) -> Option<u32> {
         let index = match self.regions.iter().position(Option::is_none) {
             Some(free) => free,
             None => self.regions.len(),
         };
-        self.generation = self.generation.wrapping_add(1);
-        let key = (FIRST_INDEX + u32::try_from(index).ok()?) << 8 | u32::from(self.generation);
+        let key = (FIRST_INDEX + u32::try_from(index).ok()?) << 8 | u32::from(tag);
         self.register_as(key, start, memory, access).then_some(key)
     }
 
+    /// Gives a region other memory.
+    pub(crate) fn replace(&mut self, key: u32, memory: RegionMemory) -> bool {
+        let region = Self::index(key).and_then(|i| self.regions.get_mut(i)).and_then(Option::as_mut);
+        match region.filter(|mr| mr.key == key && mr.start.checked_add(memory.len()).is_some()) {
+            Some(mr) => {
+                mr.memory = memory;
+                true
+            }
+            None => false,
+        }
+    }
+
     /// Registers memory under a given key.
-    pub(crate) fn register_as(&mut self, key: u32, start: u64, memory: HostMemory, access: Access) -> bool {
+    pub(crate) fn register_as(&mut self, key: u32, start: u64, memory: RegionMemory, access: Access) -> bool {
         let Some(index) = Self::index(key).filter(|&i| i < MAX_KEYS) else { return false };
-        if start.checked_add(memory.len() as u64).is_none() {
+        if start.checked_add(memory.len()).is_none() {
             return false;
         }
         if self.regions.len() <= index {
@@ -99,7 +123,8 @@ impl MrTable {
         (key >> 8).checked_sub(FIRST_INDEX).map(|i| i as usize)
     }
 
-    /// The memory that `key` calls `address`, if all `len` bytes may be used so.
+    /// The memory that `key` calls `address`, if all `len` bytes may be used so: as much of them as lies in one piece, and one
+    /// byte at least.
     #[inline]
     pub(crate) fn translate(
         &self,
@@ -118,6 +143,19 @@ impl MrTable {
             return Err(Denied);
         }
         let offset = address.checked_sub(mr.start).ok_or(Denied)?;
-        mr.memory.part(usize::try_from(offset).map_err(|_| Denied)?, len).ok_or(Denied)
+        mr.memory.first(offset, len).ok_or(Denied)
+    }
+
+    /// Writes `bytes` where `key` calls the memory `address`: all, or none if they may not be written so.
+    #[inline]
+    pub(crate) fn write(&self, key: u32, mut address: u64, mut bytes: &[u8], how: Use) -> Result<(), Denied> {
+        while !bytes.is_empty() {
+            let memory = self.translate(key, address, bytes.len(), how)?;
+            let (head, rest) = bytes.split_at(memory.len());
+            memory.write(head);
+            address = address.wrapping_add(head.len() as u64);
+            bytes = rest;
+        }
+        Ok(())
     }
 }

@@ -222,16 +222,13 @@ fn write(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, last: bool) -> Res
         return Err(INVALID);
     }
     // The key may have gone since the first packet. It is looked at before a receive is taken, which would be lost otherwise.
-    let memory = match n {
-        0 => None,
-        _ => Some(dev.mrs.translate(rkey, address, payload.len(), Use::RemoteWrite).map_err(|_| ACCESS)?),
-    };
+    if n > 0 {
+        dev.mrs.translate(rkey, address, payload.len(), Use::RemoteWrite).map_err(|_| ACCESS)?;
+    }
     let immediate =
         matches!(packet.bth().opcode, Opcode::RcWriteLastImmediate | Opcode::RcWriteOnlyImmediate);
     let counter = if immediate { Some(take(dev, &mut qp.receives)?) } else { None };
-    if let Some(memory) = memory {
-        memory.write(payload);
-    }
+    dev.mrs.write(rkey, address, payload, Use::RemoteWrite).map_err(|_| ACCESS)?;
     rc.responder.incoming =
         (!last).then_some(Incoming::Write { rkey, address: address.wrapping_add(n), left: left - n, length });
     if let Some(counter) = counter {

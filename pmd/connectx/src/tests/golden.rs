@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::rig::*;
 use crate::cable::CableEnd;
-use crate::object::cq::Cq;
+use crate::object::cq::{Cq, Overrun};
 use crate::{Access, QpKind};
 use hca::WcStatus;
 use prm::{Cqe, CqeOpcode, Syndrome as CqeSyndrome};
@@ -65,7 +65,7 @@ impl Bench {
             let m = Memory::new(len);
             m.put(0, &pattern(len, u64::from(key)));
             // Foreign addresses: the device has to go by the key.
-            assert!(host.engine.dev.mrs.register_as(key, start, m.part(0, len), Access::LOCAL));
+            assert!(host.engine.dev.mrs.register_as(key, start, m.part(0, len).into(), Access::LOCAL));
             memory.push((start, m));
         }
         Self { host, wire: ours, now: std::time::Instant::now(), memory }
@@ -304,10 +304,10 @@ fn datagrams_of_the_library_are_executed() {
 }
 
 /// One entry as the device writes it into the first slot of a fresh ring.
-fn written(write: impl FnOnce(&mut Cq)) -> Vec<u8> {
+fn written(write: impl FnOnce(&mut Cq) -> Result<bool, Overrun>) -> Vec<u8> {
     let (ring, dbrec) = (Memory::new(8 * 64), Memory::new(8));
     let mut cq = Cq::new(ring.part(0, 512), dbrec.part(0, 8)).unwrap();
-    write(&mut cq);
+    assert_eq!(write(&mut cq), Ok(false), "it is not armed");
     ring.get(0, 64)
 }
 
@@ -329,7 +329,7 @@ fn completions_are_those_that_the_library_takes() {
             } else {
                 (CqeOpcode::ResponderError, 0)
             };
-            written(|cq| cq.fail(opcode, qpn, index, wqe, counter, syndrome).unwrap())
+            written(|cq| cq.fail(opcode, qpn, index, wqe, counter, syndrome))
         } else {
             let opcode = match name {
                 "rc_srq_send" | "ud_rq_no_grh" | "ud_rq_grh" | "rc_rq_send" | "rc_srq_solicited" => {
@@ -352,7 +352,7 @@ fn completions_are_those_that_the_library_takes() {
             cqe.byte_cnt.set(word(44));
             cqe.sop_drop_qpn.set(u32::from(bytes[56]) << 24 | qpn.get());
             cqe.wqe_counter.set(counter);
-            written(|cq| cq.complete(cqe, opcode, name.ends_with("solicited")).unwrap())
+            written(|cq| cq.complete(cqe, opcode, name.ends_with("solicited")))
         };
         // Of an error entry the library looks at nothing in front of the vendor's word; that word is nobody's but ours.
         let error = name.contains("err");

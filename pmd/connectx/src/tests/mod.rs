@@ -1,4 +1,5 @@
 mod datagram;
+mod events;
 mod golden;
 mod hostile;
 mod reliable;

@@ -291,7 +291,7 @@ impl Device {
             DeviceEvent::Async(AsyncEvent::QpFatal(qpn)) => (verbs::IBV_EVENT_QP_FATAL, of_qp(qpn)?),
             DeviceEvent::Async(AsyncEvent::PortActive(port)) => (verbs::IBV_EVENT_PORT_ACTIVE, port.0.into()),
             DeviceEvent::Async(AsyncEvent::PortError(port)) => (verbs::IBV_EVENT_PORT_ERR, port.0.into()),
-            DeviceEvent::Async(AsyncEvent::Fatal) => panic!("the device has overrun a completion queue"),
+            DeviceEvent::CqOverrun(_) => panic!("the device has overrun a completion queue"),
             DeviceEvent::Async(_) => return None,
         };
         Some(abi::ib_uverbs_async_event_desc { element, event_type, reserved: 0 })

@@ -195,7 +195,7 @@ impl Bench {
             let expected = vec![BLANK; len];
             memory.put(0, &expected);
             let mrs = &mut self.rig.b.engine.dev.mrs;
-            assert!(mrs.register_as(key, start, memory.part(0, len), Access::LOCAL));
+            assert!(mrs.register_as(key, start, memory.part(0, len).into(), Access::LOCAL));
             self.regions.push(Region { key, start, memory, expected });
         }
     }

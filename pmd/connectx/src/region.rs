@@ -1,0 +1,117 @@
+//! The memory behind a key: one piece, or many where the host's pages lie scattered.
+
+use crate::memory::HostMemory;
+
+/// The memory behind a key.
+#[derive(Debug)]
+pub enum RegionMemory {
+    /// One piece.
+    Whole(HostMemory),
+    /// Pieces.
+    Pieces(MemoryPieces),
+}
+
+impl From<HostMemory> for RegionMemory {
+    fn from(memory: HostMemory) -> Self {
+        Self::Whole(memory)
+    }
+}
+
+impl From<MemoryPieces> for RegionMemory {
+    fn from(pieces: MemoryPieces) -> Self {
+        Self::Pieces(pieces)
+    }
+}
+
+/// Pieces of memory, each at an offset of its own. There may be holes between them.
+#[derive(Debug)]
+pub struct MemoryPieces {
+    pieces: Box<[(u64, HostMemory)]>,
+    len: u64,
+    holes: bool,
+}
+
+impl MemoryPieces {
+    /// From pieces in the order of their offsets. What lies side by side in memory, too, becomes one. `None` if they overlap,
+    /// are in another order, or end behind the last address.
+    #[must_use]
+    pub fn new(pieces: impl IntoIterator<Item = (u64, HostMemory)>) -> Option<Self> {
+        let mut list: Vec<(u64, HostMemory)> = Vec::new();
+        let (mut len, mut holes) = (0, false);
+        for (offset, memory) in pieces {
+            if memory.is_empty() {
+                continue;
+            }
+            if offset < len {
+                return None;
+            }
+            let hole = offset > len;
+            holes |= hole;
+            len = offset.checked_add(memory.len() as u64)?;
+            match list.last_mut().filter(|_| !hole).and_then(|(_, last)| Some((last.joined(&memory)?, last)))
+            {
+                Some((joined, last)) => *last = joined,
+                None => list.push((offset, memory)),
+            }
+        }
+        Some(Self { pieces: list.into(), len, holes })
+    }
+
+    /// The piece with byte `offset`, from there on.
+    fn from(&self, offset: u64) -> Option<HostMemory> {
+        let behind = self.pieces.partition_point(|&(at, _)| at <= offset);
+        let &(at, memory) = self.pieces.get(behind.checked_sub(1)?)?;
+        let skip = usize::try_from(offset - at).ok()?;
+        memory.part(skip, memory.len().checked_sub(skip).filter(|&left| left > 0)?)
+    }
+}
+
+impl RegionMemory {
+    /// Bytes from the first to the last.
+    #[must_use]
+    pub const fn len(&self) -> u64 {
+        match self {
+            Self::Whole(memory) => memory.len() as u64,
+            Self::Pieces(pieces) => pieces.len,
+        }
+    }
+
+    /// True for no memory at all.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// True if there is memory for all `len` bytes at `offset`.
+    pub(crate) fn has(&self, offset: u64, len: usize) -> bool {
+        let Some(end) = offset.checked_add(len as u64).filter(|&end| end <= self.len()) else { return false };
+        let Self::Pieces(pieces) = self else { return true };
+        if !pieces.holes {
+            return true;
+        }
+        let mut at = offset;
+        while at < end {
+            let Some(piece) = pieces.from(at) else { return false };
+            at += piece.len() as u64;
+        }
+        true
+    }
+
+    /// The first piece of the `len` bytes at `offset`, all of which must be there.
+    #[inline]
+    pub(crate) fn first(&self, offset: u64, len: usize) -> Option<HostMemory> {
+        match self {
+            Self::Whole(memory) => memory.part(usize::try_from(offset).ok()?, len),
+            Self::Pieces(pieces) => {
+                if !self.has(offset, len) {
+                    return None;
+                }
+                if len == 0 {
+                    return pieces.pieces.first().and_then(|(_, memory)| memory.part(0, 0));
+                }
+                let piece = pieces.from(offset)?;
+                piece.part(0, piece.len().min(len))
+            }
+        }
+    }
+}
