@@ -1,5 +1,5 @@
-//! What mlx5 bytes look like: work queue entries, completion queue entries and doorbell records in memory. Everything is big
-//! endian.
+//! What mlx5 bytes look like: work queue entries, completion queue entries and doorbell records in memory; and, for whoever plays
+//! the device as a whole, its registers, commands, contexts and events. Everything is big endian.
 //!
 //! The driver of such rings and the software ConnectX behind them share this crate and nothing else, so that the two check
 //! each other. Each struct has the alignment of a byte, so it can be read from or written to any place of a ring; sizes and
@@ -7,13 +7,20 @@
 #![forbid(unsafe_code)]
 
 mod address;
+pub mod bar;
+pub mod capability;
+pub mod command;
 mod completion;
+pub mod context;
+mod event;
+pub mod port;
 mod receive;
 mod send;
 mod umr;
 
 pub use address::DatagramAddress;
 pub use completion::{Cqe, CqeOpcode, ErrorCqe, Syndrome, cqe_flags, cqe_headers, cqe_owner};
+pub use event::{EQE_SIZE, Eqe, EventType, port_event};
 pub use receive::NextSegment;
 pub use send::{
     AtomicSegment, ControlSegment, DataSegment, EthernetSegment, InlineHeader, RemoteAddressSegment,

@@ -112,6 +112,12 @@ pub struct MkeyContext {
 impl MkeyContext {
     /// In `free`: the key is free.
     pub const FREE: u8 = 0x40;
+    /// In `access`: what `start` and the list mean, two bits: 0 for physical addresses without a list.
+    pub const MODE: u8 = 0x03;
+    /// In `access`: a list of pages.
+    pub const MODE_PAGES: u8 = 0x01;
+    /// In `flags_pd`: all memory, whatever the length.
+    pub const WHOLE: u32 = 0x8000_0000;
     /// In `qpn_mkey`: any queue pair.
     pub const ANY_QP: u32 = 0xffff_ff00;
 }

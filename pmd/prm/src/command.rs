@@ -1,0 +1,242 @@
+//! The command interface: how a driver asks the device's firmware for something. An entry of the command queue holds the first
+//! 16 bytes of input and output; the rest lies in chains of mailboxes.
+
+use zerocopy::big_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::layout;
+
+/// Bytes of input and output that the entry itself holds.
+pub const COMMAND_INLINE: usize = 16;
+
+/// An entry of the command queue.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct CommandEntry {
+    /// [`CommandEntry::TYPE`].
+    pub kind: u8,
+    /// Zero.
+    pub reserved_1: [u8; 3],
+    /// Bytes of input.
+    pub input_len: U32,
+    /// Address of the first input mailbox.
+    pub input_mailbox: U64,
+    /// Begin of the input.
+    pub input: [u8; COMMAND_INLINE],
+    /// Begin of the output.
+    pub output: [u8; COMMAND_INLINE],
+    /// Address of the first output mailbox.
+    pub output_mailbox: U64,
+    /// Bytes of output that there is room for.
+    pub output_len: U32,
+    /// Stands in all mailboxes of the command, too.
+    pub token: u8,
+    /// Over the entry, where signatures are in use.
+    pub signature: u8,
+    /// Zero.
+    pub reserved_62: u8,
+    /// Bit 0: the entry is the device's; bits 1 to 7: how its delivery went ([`Delivery`]).
+    pub status_own: u8,
+}
+
+impl CommandEntry {
+    /// Commands that lie in the host's memory.
+    pub const TYPE: u8 = 7;
+    /// In `status_own`: the entry is the device's.
+    pub const OWNED: u8 = 1;
+    /// Where `output` begins.
+    pub const OUTPUT: usize = 0x20;
+    /// Where `status_own` is.
+    pub const STATUS_OWN: usize = 0x3f;
+}
+
+layout!(
+    CommandEntry, 64, input_len @ 4, input_mailbox @ 8, input @ 0x10, output @ 0x20, output_mailbox @ 0x30, output_len @ 0x38,
+    token @ 0x3c, status_own @ 0x3f
+);
+
+/// Bytes of input or output in a mailbox.
+pub const MAILBOX_DATA: usize = 512;
+
+/// A mailbox.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Mailbox {
+    /// Input or output.
+    pub data: [u8; MAILBOX_DATA],
+    /// Zero.
+    pub reserved_512: [u8; 48],
+    /// Address of the next one.
+    pub next: U64,
+    /// Its place in the chain, from 0.
+    pub block: U32,
+    /// Zero.
+    pub reserved_572: u8,
+    /// The command's.
+    pub token: u8,
+    /// Over the last bytes, where signatures are in use.
+    pub control_signature: u8,
+    /// Over all, where signatures are in use.
+    pub signature: u8,
+}
+
+layout!(Mailbox, 576, next @ 0x230, block @ 0x238, token @ 0x23d, signature @ 0x23f);
+
+/// How the delivery of a command went, whatever came of the command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Delivery {
+    /// Well.
+    Good = 0,
+    /// A mailbox has another token.
+    Token = 2,
+    /// A mailbox has another place in its chain.
+    BlockNumber = 3,
+    /// An output mailbox is not in memory.
+    OutputPointer = 4,
+    /// An input mailbox is not in memory.
+    InputPointer = 5,
+    /// The input is too long, or too short to say which command it is.
+    InputLength = 8,
+    /// There is too little or too much room for the output.
+    OutputLength = 9,
+    /// The entry is of another type.
+    CommandType = 0x10,
+}
+
+/// What came of a command: the first byte of its output.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum CommandStatus {
+    /// It is done.
+    Good = 0x00,
+    /// The device is at fault.
+    Internal = 0x01,
+    /// No such command.
+    BadOperation = 0x02,
+    /// A parameter is out of its range, or an address is no memory.
+    BadParameter = 0x03,
+    /// The device is not in a state for it.
+    BadSystemState = 0x04,
+    /// No such object.
+    BadResource = 0x05,
+    /// The object is in use.
+    ResourceBusy = 0x06,
+    /// More than the device allows.
+    ExceedsLimit = 0x08,
+    /// The queue pair is not in a state for it.
+    BadQpState = 0x10,
+    /// A size is out of its range.
+    BadSize = 0x40,
+    /// No room for another object.
+    NoResources = 0x0f,
+    /// The input is too short.
+    BadInputLength = 0x50,
+    /// There is too little room for the output.
+    BadOutputLength = 0x51,
+}
+
+/// How all inputs begin.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct InputHeader {
+    /// See [`opcode`].
+    pub opcode: U16,
+    /// The user on whose behalf it is.
+    pub uid: U16,
+    /// Zero.
+    pub reserved_4: U16,
+    /// What kind of the command it is.
+    pub modifier: U16,
+    /// First parameter: for most commands the number of an object, in the low 24 bits.
+    pub number: U32,
+    /// Second parameter.
+    pub parameter: U32,
+}
+
+layout!(InputHeader, 16, opcode @ 0, uid @ 2, modifier @ 6, number @ 8, parameter @ 12);
+
+/// How all outputs begin.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct OutputHeader {
+    /// See [`CommandStatus`].
+    pub status: u8,
+    /// Zero.
+    pub reserved_1: [u8; 3],
+    /// More about the status; the device's own numbers.
+    pub syndrome: U32,
+    /// First value: for most commands the number of an object.
+    pub number: U32,
+    /// Second value.
+    pub parameter: U32,
+}
+
+layout!(OutputHeader, 16, syndrome @ 4, number @ 8, parameter @ 12);
+
+/// Commands by their codes.
+#[expect(missing_docs, reason = "the names say it")]
+pub mod opcode {
+    pub const QUERY_HCA_CAP: u16 = 0x100;
+    pub const QUERY_ADAPTER: u16 = 0x101;
+    pub const INIT_HCA: u16 = 0x102;
+    pub const TEARDOWN_HCA: u16 = 0x103;
+    pub const ENABLE_HCA: u16 = 0x104;
+    pub const DISABLE_HCA: u16 = 0x105;
+    pub const QUERY_PAGES: u16 = 0x107;
+    pub const MANAGE_PAGES: u16 = 0x108;
+    pub const SET_HCA_CAP: u16 = 0x109;
+    pub const QUERY_ISSI: u16 = 0x10a;
+    pub const SET_ISSI: u16 = 0x10b;
+    pub const SET_DRIVER_VERSION: u16 = 0x10d;
+    pub const CREATE_MKEY: u16 = 0x200;
+    pub const DESTROY_MKEY: u16 = 0x202;
+    pub const CREATE_EQ: u16 = 0x301;
+    pub const DESTROY_EQ: u16 = 0x302;
+    pub const CREATE_CQ: u16 = 0x400;
+    pub const DESTROY_CQ: u16 = 0x401;
+    pub const MODIFY_CQ: u16 = 0x403;
+    pub const CREATE_QP: u16 = 0x500;
+    pub const DESTROY_QP: u16 = 0x501;
+    pub const RST2INIT_QP: u16 = 0x502;
+    pub const INIT2RTR_QP: u16 = 0x503;
+    pub const RTR2RTS_QP: u16 = 0x504;
+    pub const RTS2RTS_QP: u16 = 0x505;
+    pub const SQERR2RTS_QP: u16 = 0x506;
+    pub const TWO_ERR_QP: u16 = 0x507;
+    pub const TWO_RST_QP: u16 = 0x50a;
+    pub const QUERY_QP: u16 = 0x50b;
+    pub const MAD_IFC: u16 = 0x50d;
+    pub const INIT2INIT_QP: u16 = 0x50e;
+    pub const CREATE_SRQ: u16 = 0x700;
+    pub const DESTROY_SRQ: u16 = 0x701;
+    pub const QUERY_SRQ: u16 = 0x702;
+    pub const ARM_RQ: u16 = 0x703;
+    pub const QUERY_VPORT_STATE: u16 = 0x750;
+    pub const MODIFY_VPORT_STATE: u16 = 0x751;
+    pub const QUERY_HCA_VPORT_CONTEXT: u16 = 0x762;
+    pub const MODIFY_HCA_VPORT_CONTEXT: u16 = 0x763;
+    pub const QUERY_HCA_VPORT_GID: u16 = 0x764;
+    pub const QUERY_HCA_VPORT_PKEY: u16 = 0x765;
+    pub const ALLOC_PD: u16 = 0x800;
+    pub const DEALLOC_PD: u16 = 0x801;
+    pub const ALLOC_UAR: u16 = 0x802;
+    pub const DEALLOC_UAR: u16 = 0x803;
+    pub const ACCESS_REG: u16 = 0x805;
+    pub const ATTACH_TO_MCG: u16 = 0x806;
+    pub const DETACH_FROM_MCG: u16 = 0x807;
+    pub const ALLOC_XRCD: u16 = 0x80e;
+    pub const DEALLOC_XRCD: u16 = 0x80f;
+}
+
+/// Where the list of pages begins in the input of a command that creates a queue or a key.
+pub const PAGE_LIST: usize = 0x110;
+
+/// Where the context begins in the input of all such commands but those of queue pairs.
+pub const CONTEXT: usize = 0x10;
+
+/// Where the context of a queue pair begins, in input and output.
+pub const QP_CONTEXT: usize = 0x18;
+
+/// Where the mask of events is in the input that creates an event queue.
+pub const EVENT_MASK: usize = 0x58;

@@ -1,0 +1,224 @@
+//! Queue pairs.
+
+use zerocopy::big_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::layout;
+
+/// Services of a queue pair.
+pub mod qp_service {
+    /// Reliable connection.
+    pub const RC: u8 = 0;
+    /// Unreliable connection.
+    pub const UC: u8 = 1;
+    /// Unreliable datagram.
+    pub const UD: u8 = 2;
+    /// Queue pair 0.
+    pub const SMI: u8 = 7;
+    /// Queue pair 1.
+    pub const GSI: u8 = 8;
+    /// Registration of memory by work requests only.
+    pub const UMR: u8 = 0xc;
+}
+
+/// States of a queue pair.
+pub mod qp_state {
+    /// RESET.
+    pub const RST: u8 = 0;
+    /// INIT.
+    pub const INIT: u8 = 1;
+    /// RTR.
+    pub const RTR: u8 = 2;
+    /// RTS.
+    pub const RTS: u8 = 3;
+    /// SQE.
+    pub const SQER: u8 = 4;
+    /// ERR.
+    pub const ERR: u8 = 6;
+}
+
+/// Where a queue pair's receives come from.
+pub mod rq_type {
+    /// Its own ring.
+    pub const OWN: u8 = 0;
+    /// A shared receive queue.
+    pub const SHARED: u8 = 1;
+    /// There are none.
+    pub const NONE: u8 = 3;
+}
+
+/// Bits of the mask of parameters that a transition brings beside those that it must.
+pub mod opt_param {
+    /// P_Key index.
+    pub const PKEY_INDEX: u32 = 1 << 4;
+    /// Q_Key.
+    pub const QKEY: u32 = 1 << 5;
+}
+
+/// An address path.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct AddressPath {
+    /// Flags.
+    pub flags: U16,
+    /// P_Key index.
+    pub pkey_index: U16,
+    /// Zero.
+    pub reserved_4: u8,
+    /// Bit 7: with a GRH; below: source path bits.
+    pub grh_path_bits: u8,
+    /// Destination LID.
+    pub rlid: U16,
+    /// ACK time-out, 5 bits at 3.
+    pub ack_timeout: u8,
+    /// Index of the source GID.
+    pub sgid_index: u8,
+    /// Static rate, 4 bits.
+    pub rate: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Traffic class (8 bits at 20) and flow label (20 bits).
+    pub class_flow: U32,
+    /// Destination GID.
+    pub rgid: [u8; 16],
+    /// Fields of Ethernet ports.
+    pub ethernet: U32,
+    /// Service level, 4 bits.
+    pub sl: u8,
+    /// Port.
+    pub port: u8,
+    /// Destination MAC address.
+    pub rmac: [u8; 6],
+}
+
+layout!(
+    AddressPath, 44, pkey_index @ 2, grh_path_bits @ 5, rlid @ 6, ack_timeout @ 8, sgid_index @ 9, rate @ 0xa, hop_limit @ 0xb,
+    class_flow @ 0xc, rgid @ 0x10, sl @ 0x24, port @ 0x25
+);
+
+impl AddressPath {
+    /// In `grh_path_bits`: with a GRH.
+    pub const GRH: u8 = 0x80;
+}
+
+/// A queue pair's context.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct QpContext {
+    /// State, 4 bits at 4.
+    pub state: u8,
+    /// See [`qp_service`].
+    pub service: u8,
+    /// Flags.
+    pub flags_2: U16,
+    /// Protection domain, 24 bits.
+    pub pd: U32,
+    /// MTU (3 bits at 5) and binary logarithm of the longest message (5 bits).
+    pub mtu_msg: u8,
+    /// Binary logarithms of the number of receives (4 bits at 3) and of their size in units of 16 bytes (3 bits).
+    pub rq_size_stride: u8,
+    /// Bit 7: no send queue; binary logarithm of the number of WQEBBs (4 bits at 3).
+    pub sq_size: u8,
+    /// Flags.
+    pub flags_11: u8,
+    /// Doorbell page, 24 bits.
+    pub uar: U32,
+    /// Zero.
+    pub reserved_16: u8,
+    /// What completions call it.
+    pub user_index: [u8; 3],
+    /// Binary logarithm of the size of the pages, in units of 4096 bytes (5 bits at 24); the other end's number (24 bits).
+    pub page_remote: U32,
+    /// Path.
+    pub path: AddressPath,
+    /// Alternate path.
+    pub alternate: AddressPath,
+    /// Outstanding reads and their like.
+    pub log_sra: u8,
+    /// Retries, 3 bits.
+    pub retry: u8,
+    /// Retries when the other end has no receive, 3 bits at 5.
+    pub rnr_retry: u8,
+    /// Flags.
+    pub flags_115: u8,
+    /// Zero.
+    pub reserved_116: U32,
+    /// PSN of the next send, 24 bits.
+    pub send_psn: U32,
+    /// Completion queue of sends, 24 bits.
+    pub send_cq: U32,
+    /// Fields that are not used here.
+    pub reserved_128: [u8; 16],
+    /// Limits of incoming reads and their like.
+    pub log_rra: U16,
+    /// What the other end may do (3 bits at 13: read, write, atomics) and offset in the first page (6 bits at 6), in
+    /// units of a 64th of a page.
+    pub access_offset: U16,
+    /// Time to wait when there is no receive (5 bits at 24), and PSN of the next receive (24 bits).
+    pub rnr_receive_psn: U32,
+    /// XRC domain, 24 bits.
+    pub xrcd: U32,
+    /// Completion queue of receives, 24 bits.
+    pub receive_cq: U32,
+    /// Address of the doorbell record.
+    pub dbrec: U64,
+    /// Q_Key.
+    pub qkey: U32,
+    /// See [`rq_type`] (3 bits at 24); shared receive queue (24 bits).
+    pub rq_srq: U32,
+    /// Counters, for queries, and fields that are not used here.
+    pub reserved_176: [u8; 56],
+}
+
+layout!(
+    QpContext, 0xe8, service @ 1, pd @ 4, mtu_msg @ 8, rq_size_stride @ 9, sq_size @ 0xa, uar @ 0xc, user_index @ 0x11,
+    page_remote @ 0x14, path @ 0x18, alternate @ 0x44, retry @ 0x71, rnr_retry @ 0x72, send_psn @ 0x78, send_cq @ 0x7c,
+    access_offset @ 0x92, rnr_receive_psn @ 0x94, receive_cq @ 0x9c, dbrec @ 0xa0, qkey @ 0xa8, rq_srq @ 0xac
+);
+
+impl Default for QpContext {
+    fn default() -> Self {
+        zerocopy::FromZeros::new_zeroed()
+    }
+}
+
+impl QpContext {
+    /// In `sq_size`: no send queue.
+    pub const NO_SQ: u8 = 0x80;
+
+    /// Receives of its own ring.
+    #[must_use]
+    pub const fn receives(&self) -> usize {
+        1 << ((self.rq_size_stride >> 3) & 0xf)
+    }
+
+    /// Bytes of one of them.
+    #[must_use]
+    pub const fn receive_stride(&self) -> usize {
+        16 << (self.rq_size_stride & 7)
+    }
+
+    /// WQEBBs of its send ring.
+    #[must_use]
+    pub const fn send_blocks(&self) -> usize {
+        if self.sq_size & Self::NO_SQ != 0 { 0 } else { 1 << ((self.sq_size >> 3) & 0xf) }
+    }
+
+    /// Binary logarithm of the size of the pages, in units of 4096 bytes.
+    #[must_use]
+    pub const fn log_page_size(&self) -> u8 {
+        (self.page_remote.get() >> 24) as u8 & 0x1f
+    }
+
+    /// Offset in the first page, in units of a 64th of a page.
+    #[must_use]
+    pub const fn page_offset(&self) -> u8 {
+        (self.access_offset.get() >> 6) as u8 & 0x3f
+    }
+
+    /// Where its receives come from: see [`rq_type`].
+    #[must_use]
+    pub const fn rq_type(&self) -> u8 {
+        (self.rq_srq.get() >> 24) as u8 & 7
+    }
+}

@@ -1,0 +1,177 @@
+//! Event queues, completion queues, shared receive queues.
+
+use zerocopy::big_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::layout;
+
+/// Five bits at bit 24 of a word.
+const fn log_at_24(word: u32) -> u8 {
+    (word >> 24) as u8 & 0x1f
+}
+
+/// An event queue's context.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct EqContext {
+    /// Status and flags.
+    pub status: U32,
+    /// Zero.
+    pub reserved_4: U32,
+    /// Offset in the first page.
+    pub page_offset: U32,
+    /// Binary logarithm of the number of entries (5 bits at 24) and doorbell page (24 bits).
+    pub size_uar: U32,
+    /// Zero.
+    pub reserved_16: U32,
+    /// Interrupt vector, 12 bits.
+    pub vector: U32,
+    /// Binary logarithm of the size of the pages, in units of 4096 bytes (5 bits at 24).
+    pub page_size: U32,
+    /// Consumer and producer index, for queries.
+    pub indices: [u8; 36],
+}
+
+layout!(EqContext, 64, page_offset @ 8, size_uar @ 0xc, vector @ 0x14, page_size @ 0x18);
+
+impl EqContext {
+    /// Binary logarithm of the number of entries.
+    #[must_use]
+    pub const fn log_size(&self) -> u8 {
+        log_at_24(self.size_uar.get())
+    }
+
+    /// Interrupt vector.
+    #[must_use]
+    pub const fn vector(&self) -> u16 {
+        self.vector.get() as u16 & 0xfff
+    }
+
+    /// Binary logarithm of the size of the pages, in units of 4096 bytes.
+    #[must_use]
+    pub const fn log_page_size(&self) -> u8 {
+        log_at_24(self.page_size.get())
+    }
+}
+
+/// A completion queue's context.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct CqContext {
+    /// Status; size of entries (3 bits at 21); flags.
+    pub status: U32,
+    /// Zero.
+    pub reserved_4: U32,
+    /// Offset in the first page (6 bits at 6), in units of a 64th of a page.
+    pub page_offset: U32,
+    /// Binary logarithm of the number of entries (5 bits at 24) and doorbell page (24 bits).
+    pub size_uar: U32,
+    /// Moderation: microseconds (12 bits at 16) and completions (16 bits).
+    pub moderation: U32,
+    /// Event queue.
+    pub eqn: U32,
+    /// Binary logarithm of the size of the pages, in units of 4096 bytes (5 bits at 24).
+    pub page_size: U32,
+    /// Indices, for queries.
+    pub indices: [u8; 28],
+    /// Address of the doorbell record.
+    pub dbrec: U64,
+}
+
+layout!(
+    CqContext, 64, page_offset @ 8, size_uar @ 0xc, moderation @ 0x10, eqn @ 0x14, page_size @ 0x18, dbrec @ 0x38
+);
+
+impl CqContext {
+    /// Bytes of an entry; `None` for a format that is not defined.
+    #[must_use]
+    pub const fn entry_size(&self) -> Option<usize> {
+        match (self.status.get() >> 21) & 7 {
+            0 => Some(64),
+            1 => Some(128),
+            _ => None,
+        }
+    }
+
+    /// Offset in the first page, in units of a 64th of a page.
+    #[must_use]
+    pub const fn page_offset(&self) -> u8 {
+        (self.page_offset.get() >> 6) as u8 & 0x3f
+    }
+
+    /// Binary logarithm of the number of entries.
+    #[must_use]
+    pub const fn log_size(&self) -> u8 {
+        log_at_24(self.size_uar.get())
+    }
+
+    /// Binary logarithm of the size of the pages, in units of 4096 bytes.
+    #[must_use]
+    pub const fn log_page_size(&self) -> u8 {
+        log_at_24(self.page_size.get())
+    }
+}
+
+/// A shared receive queue's context.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct SrqContext {
+    /// State (4 bits at 28); binary logarithm of the number of slots (4 bits at 24).
+    pub state_size: U32,
+    /// Flags; binary logarithm of a slot's size in units of 16 bytes (3 bits at 24); XRC domain (24 bits).
+    pub stride_xrcd: U32,
+    /// Offset in the first page (6 bits at 26), in units of a 64th of a page; completion queue (24 bits).
+    pub offset_cqn: U32,
+    /// Zero.
+    pub reserved_12: U32,
+    /// Binary logarithm of the size of the pages, in units of 4096 bytes (6 bits at 24).
+    pub page_size: U32,
+    /// Zero.
+    pub reserved_20: U32,
+    /// Protection domain.
+    pub pd: U32,
+    /// Limit (16 bits at 16), and the number of posted receives, for queries.
+    pub limit_count: U32,
+    /// Zero.
+    pub reserved_32: U64,
+    /// Address of the doorbell record.
+    pub dbrec: U64,
+    /// Zero.
+    pub reserved_48: [u8; 16],
+}
+
+layout!(
+    SrqContext, 64, stride_xrcd @ 4, offset_cqn @ 8, page_size @ 0x10, pd @ 0x18, limit_count @ 0x1c, dbrec @ 0x28
+);
+
+impl SrqContext {
+    /// Binary logarithm of the number of slots.
+    #[must_use]
+    pub const fn log_size(&self) -> u8 {
+        (self.state_size.get() >> 24) as u8 & 0xf
+    }
+
+    /// Bytes of a slot.
+    #[must_use]
+    pub const fn stride(&self) -> usize {
+        16 << ((self.stride_xrcd.get() >> 24) & 7)
+    }
+
+    /// Offset in the first page, in units of a 64th of a page.
+    #[must_use]
+    pub const fn page_offset(&self) -> u8 {
+        (self.offset_cqn.get() >> 26) as u8
+    }
+
+    /// Binary logarithm of the size of the pages, in units of 4096 bytes.
+    #[must_use]
+    pub const fn log_page_size(&self) -> u8 {
+        (self.page_size.get() >> 24) as u8 & 0x3f
+    }
+
+    /// Limit.
+    #[must_use]
+    pub const fn limit(&self) -> u16 {
+        (self.limit_count.get() >> 16) as u16
+    }
+}
