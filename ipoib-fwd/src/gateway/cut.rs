@@ -1,7 +1,9 @@
 //! Fragments as buffers: each piece is a copy of its part, behind its own headers.
 
+use pmd::hca::Checksum;
 use pmd::mem::{Mbuf, Pool};
 
+use ipoib::drop_reason::DropReason;
 use ipoib::net::fragment::{Fragment, Fragments, fragments};
 use ipoib::net::ipv4::{IPV4_HEADER_MAX, Ipv4View};
 
@@ -14,11 +16,11 @@ pub(super) struct Pieces<'a> {
     skip: usize,
     /// What goes in front of each piece's IPv4 header.
     link_header: &'a [u8],
-    fragments: Option<Fragments>,
+    fragments: Fragments,
 }
 
 /// Cuts the IPv4 packet of `ip_len` bytes that begins `skip` bytes into `whole` into pieces of at most `mtu` bytes, each
-/// behind `link_header`.
+/// behind `link_header`. The packet's header has been looked at, or its device has.
 pub(super) fn pieces<'a>(
     pool: &'a Pool,
     whole: &'a Mbuf,
@@ -26,12 +28,13 @@ pub(super) fn pieces<'a>(
     ip_len: u16,
     mtu: u16,
     link_header: &'a [u8],
-) -> Pieces<'a> {
+) -> Result<Pieces<'a>, DropReason> {
     let mut head = [0; IPV4_HEADER_MAX];
     let read = whole.read(skip, &mut head);
     let head = head.get(..read).unwrap_or_default();
-    let fragments = Ipv4View::parse(head, usize::from(ip_len)).ok().and_then(|view| fragments(&view, mtu));
-    Pieces { pool, whole, skip, link_header, fragments }
+    let view = Ipv4View::parse_received(head, usize::from(ip_len), Checksum::Good)?;
+    let fragments = fragments(&view, mtu).ok_or(DropReason::TooBig)?;
+    Ok(Pieces { pool, whole, skip, link_header, fragments })
 }
 
 impl Pieces<'_> {
@@ -49,7 +52,41 @@ impl Iterator for Pieces<'_> {
     type Item = Option<Mbuf>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let fragment = self.fragments.as_mut()?.next()?;
+        let fragment = self.fragments.next()?;
         Some(self.copy(&fragment))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pmd::mem::PoolConfig;
+
+    /// An IPv4 packet of 100 bytes without a right checksum.
+    fn packet() -> Vec<u8> {
+        let mut bytes = vec![7; 100];
+        bytes[..20].copy_from_slice(&[0x45, 0, 0, 100, 0, 1, 0, 0, 64, 17, 1, 2, 10, 0, 0, 1, 10, 0, 0, 2]);
+        bytes
+    }
+
+    #[test]
+    fn a_packet_whose_header_was_believed_is_cut_and_no_other_is_lost_without_a_reason() {
+        let words = "cut --no-huge --no-shconf --no-pci -m 64 --no-telemetry --log-level=error --lcores 0@0";
+        let eal = pmd::eal::Eal::init(words.split_whitespace().map(str::to_owned)).unwrap();
+        let config = PoolConfig { count: 16, data_room: 2048, cache: 0, socket: -1 };
+        let pool = Pool::create("cut", &config).unwrap();
+        let whole = pool.copy_from_slice(&packet()).unwrap();
+        let cut: Vec<Mbuf> =
+            pieces(&pool, &whole, 0, 100, 68, b"head").unwrap().collect::<Option<_>>().unwrap();
+        assert_eq!(cut.iter().map(Mbuf::len).collect::<Vec<_>>(), [4 + 68, 4 + 20 + 32]);
+        for piece in &cut {
+            assert!(
+                Ipv4View::parse(&piece.data()[4..], piece.len() - 4).is_ok(),
+                "with a checksum of its own"
+            );
+        }
+        assert_eq!(pieces(&pool, &whole, 0, 100, 27, b"").unwrap_err(), DropReason::TooBig);
+        assert_eq!(pieces(&pool, &whole, 0, 99, 68, b"").unwrap_err(), DropReason::Truncated);
+        drop((whole, cut, pool, eal));
     }
 }

@@ -26,8 +26,10 @@ static const size_t SHIM_MBUF_PKT_LEN = offsetof(struct rte_mbuf, pkt_len);
 static const size_t SHIM_MBUF_DATA_LEN = offsetof(struct rte_mbuf, data_len);
 static const size_t SHIM_MBUF_POOL = offsetof(struct rte_mbuf, pool);
 static const size_t SHIM_MBUF_NEXT = offsetof(struct rte_mbuf, next);
+static const size_t SHIM_MBUF_PACKET_TYPE = offsetof(struct rte_mbuf, packet_type);
 static const size_t SHIM_MBUF_VLAN_TCI = offsetof(struct rte_mbuf, vlan_tci);
 
+static const uint32_t SHIM_PTYPE_TUNNEL = RTE_PTYPE_TUNNEL_MASK;
 static const uint64_t SHIM_RX_VLAN_STRIPPED = RTE_MBUF_F_RX_VLAN_STRIPPED;
 static const uint64_t SHIM_RX_QINQ = RTE_MBUF_F_RX_QINQ | RTE_MBUF_F_RX_QINQ_STRIPPED;
 static const uint64_t SHIM_RX_IP_CKSUM_GOOD = RTE_MBUF_F_RX_IP_CKSUM_GOOD;

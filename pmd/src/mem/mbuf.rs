@@ -74,8 +74,15 @@ pub(super) mod raw {
     pub(in crate::mem) fn ol_flags(m: *mut sys::rte_mbuf) -> u64 {
         field!(m, SHIM_MBUF_OL_FLAGS, u64)
     }
+    pub(in crate::mem) fn packet_type(m: *mut sys::rte_mbuf) -> u32 {
+        field!(m, SHIM_MBUF_PACKET_TYPE, u32)
+    }
     pub(in crate::mem) fn vlan_tci(m: *mut sys::rte_mbuf) -> u16 {
         field!(m, SHIM_MBUF_VLAN_TCI, u16)
+    }
+    #[cfg(test)]
+    pub(in crate::mem) fn set_packet_type(m: *mut sys::rte_mbuf, value: u32) {
+        set_field!(m, SHIM_MBUF_PACKET_TYPE, u32, value);
     }
     pub(in crate::mem) fn set_ol_flags(m: *mut sys::rte_mbuf, value: u64) {
         set_field!(m, SHIM_MBUF_OL_FLAGS, u64, value);

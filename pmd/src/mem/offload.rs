@@ -40,16 +40,24 @@ impl Mbuf {
             FrameTag::InFrame
         };
         // Two bits, and both of them say that the checksum is not there.
-        let checksum = match (flags & sys::SHIM_RX_IP_CKSUM_GOOD != 0, flags & sys::SHIM_RX_IP_CKSUM_BAD != 0)
-        {
-            (false, false) => Checksum::Unknown,
-            // Of a tunnel the two bits tell of the inner header.
-            (true, false) if flags & sys::SHIM_RX_OUTER_IP_CKSUM_BAD != 0 => Checksum::Unknown,
-            (true, false) => Checksum::Good,
-            (false, true) => Checksum::Bad,
-            (true, true) => Checksum::Missing,
+        let about = flags & (sys::SHIM_RX_IP_CKSUM_GOOD | sys::SHIM_RX_IP_CKSUM_BAD);
+        let checksum = if about == 0 || self.is_tunnel(flags) {
+            Checksum::Unknown
+        } else if about == sys::SHIM_RX_IP_CKSUM_GOOD {
+            Checksum::Good
+        } else if about == sys::SHIM_RX_IP_CKSUM_BAD {
+            // Not every driver tells of the kinds of all tunnels.
+            Checksum::Unknown
+        } else {
+            Checksum::Missing
         };
         FrameFacts { tag, checksum }
+    }
+
+    /// True of a packet in a packet (VXLAN, GRE, IP in IP): what ports say of its header is said of the inner one.
+    fn is_tunnel(&self, flags: u64) -> bool {
+        raw::packet_type(self.head()) & sys::SHIM_PTYPE_TUNNEL != 0
+            || flags & sys::SHIM_RX_OUTER_IP_CKSUM_BAD != 0
     }
 
     /// Wishes that the port puts a VLAN tag with this control information into the frame as it sends it. Only for ports that
@@ -70,7 +78,8 @@ impl Mbuf {
 
     /// Sets the flags as a port would have, for tests of what follows from them.
     #[cfg(test)]
-    pub(super) fn set_flags(&mut self, flags: u64, tci: u16) {
+    pub(super) fn set_flags(&mut self, flags: u64, kind: u32, tci: u16) {
+        raw::set_packet_type(self.head(), kind);
         raw::set_ol_flags(self.head(), flags);
         raw::set_vlan_tci(self.head(), tci);
     }

@@ -63,7 +63,6 @@ impl<'p> Ipv4View<'p> {
                 None => checksum::is_valid(header),
             },
             Checksum::Good | Checksum::Missing => true,
-            Checksum::Bad => false,
         };
         if !valid {
             return Err(DropReason::BadIpv4Checksum);

@@ -139,8 +139,11 @@ impl<Q: Queues> Hands<'_, Q> {
             }
             EthVerdict::Fragment { via, ip_len, mtu, neighbour, dial } => {
                 self.common.counters.packet(Traffic::Fragmented, frame.len());
-                let cut = cut::pieces(self.pool, &frame, front, ip_len, mtu, &IPOIB_IPV4_HEADER);
-                for piece in cut {
+                let pieces = match cut::pieces(self.pool, &frame, front, ip_len, mtu, &IPOIB_IPV4_HEADER) {
+                    Ok(pieces) => pieces,
+                    Err(reason) => return self.drop(segment, reason),
+                };
+                for piece in pieces {
                     match piece {
                         Some(piece) => self.send_message(segment, via, piece, table),
                         None => self.drop(segment, DropReason::NoBuffers),
@@ -182,7 +185,11 @@ impl<Q: Queues> Hands<'_, Q> {
             IbVerdict::Fragment { header, ip_len, mtu, neighbour } => {
                 self.note_ethernet_use(neighbour, table);
                 self.common.counters.packet(Traffic::Fragmented, message.len());
-                for piece in cut::pieces(self.pool, &message, IPOIB_HEADER_LEN, ip_len, mtu, &header) {
+                let pieces = match cut::pieces(self.pool, &message, IPOIB_HEADER_LEN, ip_len, mtu, &header) {
+                    Ok(pieces) => pieces,
+                    Err(reason) => return self.drop(segment, reason),
+                };
+                for piece in pieces {
                     match piece {
                         Some(piece) => self.push_frame(segment, piece, &table.settings),
                         None => self.drop(segment, DropReason::NoBuffers),
