@@ -13,6 +13,10 @@ use crate::timers::Timers;
 
 /// Path lookups under way at once; the rest waits its turn.
 pub(super) const OUTSTANDING: usize = 64;
+/// How many of them may be of those that are not urgent.
+const NOT_URGENT: usize = OUTSTANDING / 2;
+/// Keys of forgotten lookups that are left in a queue before it is gone through.
+const STALE: usize = 64;
 /// How long a failed lookup is not repeated.
 const HOLD: Duration = Duration::from_secs(1);
 /// Least time between refreshing lookups of one path.
@@ -62,6 +66,8 @@ impl PathQuery {
 pub enum Ask {
     /// The path, if it is not known or being looked up.
     Unknown,
+    /// The same for a port that we know of by somebody's word only: when its turn comes, behind those that are needed.
+    Rumoured,
     /// Whether it is still what it was; asked once a second at most.
     Doubtful,
     /// Anew and at once: what is under way went to another subnet manager, or from another address.
@@ -73,8 +79,8 @@ pub enum Ask {
 enum Lookup {
     /// None needed.
     Idle,
-    /// In the queue of those that wait for others to end.
-    Queued,
+    /// In a queue of those that wait for others to end, at the place with this number.
+    Queued(u64),
     /// Subnet administration has been asked.
     Asked(RequestId),
     /// It has failed a moment ago; a timer ends the hold.
@@ -89,6 +95,8 @@ struct Entry {
     query: PathQuery,
     path: Option<Path>,
     lookup: Lookup,
+    /// It is needed: its lookup goes before the others.
+    urgent: bool,
     asked_at: Instant,
     deadline: Option<Instant>,
 }
@@ -110,18 +118,55 @@ pub(super) enum Asked {
 #[derive(Debug)]
 pub(super) struct Paths {
     entries: HashMap<PathKey, Entry>,
-    queue: VecDeque<PathKey>,
+    urgent: VecDeque<(u64, PathKey)>,
+    others: VecDeque<(u64, PathKey)>,
+    /// Places given so far, and those of them whose lookups have been forgotten since.
+    places: u64,
+    stale: usize,
     timers: Timers<PathKey>,
-    asked: usize,
+    asked: Load,
+}
+
+/// Lookups under way.
+#[derive(Debug, Default)]
+struct Load {
+    all: usize,
+    others: usize,
+}
+
+impl Load {
+    fn begin(&mut self, urgent: bool) {
+        self.all += 1;
+        self.others += usize::from(!urgent);
+    }
+
+    fn end(&mut self, urgent: bool) {
+        self.all = self.all.saturating_sub(1);
+        self.others = self.others.saturating_sub(usize::from(!urgent));
+    }
 }
 
 impl Paths {
     pub(super) fn new() -> Self {
-        Self { entries: HashMap::new(), queue: VecDeque::new(), timers: Timers::new(), asked: 0 }
+        Self {
+            entries: HashMap::new(),
+            urgent: VecDeque::new(),
+            others: VecDeque::new(),
+            places: 0,
+            stale: 0,
+            timers: Timers::new(),
+            asked: Load::default(),
+        }
     }
 
     pub(super) fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Keys in the queues, forgotten ones included.
+    #[cfg(test)]
+    pub(super) fn queued(&self) -> usize {
+        self.urgent.len() + self.others.len()
     }
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
@@ -134,51 +179,64 @@ impl Paths {
             query,
             path: None,
             lookup: Lookup::Idle,
+            urgent: false,
             asked_at: now,
             deadline: None,
         });
         entry.query = query;
         let due = entry.asked_at + REFRESH;
+        let urgent = matches!(ask, Ask::Unknown | Ask::Restart);
         match (ask, entry.lookup) {
-            (Ask::Unknown, Lookup::Idle) if let Some(path) = entry.path => return Asked::Known(path),
+            (Ask::Unknown | Ask::Rumoured, Lookup::Idle) if let Some(path) = entry.path => {
+                return Asked::Known(path);
+            }
             (Ask::Doubtful, Lookup::Idle) if entry.path.is_some() && due > now => {
                 self.timers.set(key, &mut entry.deadline, Some(due));
                 return Asked::Later;
             }
             (_, Lookup::Idle) | (Ask::Restart, Lookup::Held { .. }) => {}
+            // What was nobody's need waits with the others no longer.
+            (_, Lookup::Queued(_)) if urgent && !entry.urgent => self.stale += 1,
             (Ask::Restart, Lookup::Asked(id)) => {
-                self.enqueue(key);
-                self.asked = self.asked.saturating_sub(1);
+                self.asked.end(entry.urgent);
+                self.enqueue(key, urgent);
                 return Asked::Replace(id);
             }
-            (Ask::Unknown | Ask::Doubtful, Lookup::Held { .. }) => {
+            (Ask::Unknown | Ask::Rumoured | Ask::Doubtful, Lookup::Held { .. }) => {
                 entry.lookup = Lookup::Held { wanted: true };
+                entry.urgent |= urgent;
                 return Asked::Later;
             }
-            (_, Lookup::Queued | Lookup::Asked(_)) => return Asked::Later,
+            (_, Lookup::Queued(_) | Lookup::Asked(_)) => return Asked::Later,
         }
-        self.enqueue(key);
+        self.enqueue(key, urgent);
         Asked::Send
     }
 
-    fn enqueue(&mut self, key: PathKey) {
+    fn enqueue(&mut self, key: PathKey, urgent: bool) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
         self.timers.set(key, &mut entry.deadline, None);
-        entry.lookup = Lookup::Queued;
-        self.queue.push_back(key);
+        self.places += 1;
+        (entry.lookup, entry.urgent) = (Lookup::Queued(self.places), urgent);
+        if urgent { &mut self.urgent } else { &mut self.others }.push_back((self.places, key));
     }
 
     /// The next lookup to send, if its turn has come.
     pub(super) fn next_lookup(&mut self, now: Instant) -> Option<(PathKey, Mad)> {
-        while self.asked < OUTSTANDING {
-            let key = self.queue.pop_front()?;
-            // Keys of forgotten paths stay in the queue until here.
+        while self.asked.all < OUTSTANDING {
+            let (place, key) = match self.urgent.pop_front() {
+                Some(next) => next,
+                None if self.asked.others < NOT_URGENT => self.others.pop_front()?,
+                None => return None,
+            };
+            // Keys of paths that were forgotten, or became urgent, stay in the queue until here.
             if let Some(entry) = self.entries.get_mut(&key)
-                && entry.lookup == Lookup::Queued
+                && entry.lookup == Lookup::Queued(place)
             {
                 entry.asked_at = now;
                 return Some((key, entry.query.to_mad()));
             }
+            self.stale = self.stale.saturating_sub(1);
         }
         None
     }
@@ -189,7 +247,7 @@ impl Paths {
         match id {
             Some(id) => {
                 entry.lookup = Lookup::Asked(id);
-                self.asked += 1;
+                self.asked.begin(entry.urgent);
             }
             None => {
                 entry.lookup = Lookup::Held { wanted: true };
@@ -205,8 +263,8 @@ impl Paths {
         key: PathKey,
         record: Option<&PathRecord>,
     ) -> Option<Path> {
-        self.asked = self.asked.saturating_sub(1);
         let entry = self.entries.get_mut(&key)?;
+        self.asked.end(entry.urgent);
         match record.and_then(Path::from_record) {
             Some(path) => {
                 // The key stays the GID that was asked for, whatever the answer says (ib_ipoib does the same).
@@ -227,12 +285,25 @@ impl Paths {
     pub(super) fn forget(&mut self, key: PathKey) -> Option<RequestId> {
         let mut entry = self.entries.remove(&key)?;
         self.timers.set(key, &mut entry.deadline, None);
-        if entry.lookup == Lookup::Queued {
-            self.queue.retain(|queued| *queued != key);
+        if matches!(entry.lookup, Lookup::Queued(_)) {
+            self.stale += 1;
+            self.tidy();
         }
         let Lookup::Asked(id) = entry.lookup else { return None };
-        self.asked = self.asked.saturating_sub(1);
+        self.asked.end(entry.urgent);
         Some(id)
+    }
+
+    /// Takes forgotten keys out of the queues when they are many: once for each, in the mean.
+    fn tidy(&mut self) {
+        if self.stale < STALE.max((self.urgent.len() + self.others.len()) / 2) {
+            return;
+        }
+        self.stale = 0;
+        for queue in [&mut self.urgent, &mut self.others] {
+            let entries = &self.entries;
+            queue.retain(|(place, key)| entries.get(key).is_some_and(|e| e.lookup == Lookup::Queued(*place)));
+        }
     }
 
     /// Ends holds and starts refreshing lookups that are due.
@@ -242,8 +313,11 @@ impl Paths {
             entry.deadline = None;
             match entry.lookup {
                 Lookup::Held { wanted: false } => entry.lookup = Lookup::Idle,
-                Lookup::Held { wanted: true } | Lookup::Idle => self.enqueue(key),
-                Lookup::Queued | Lookup::Asked(_) => {}
+                Lookup::Held { wanted: true } | Lookup::Idle => {
+                    let urgent = entry.urgent;
+                    self.enqueue(key, urgent);
+                }
+                Lookup::Queued(_) | Lookup::Asked(_) => {}
             }
         }
     }

@@ -170,6 +170,11 @@ impl<U: Copy + Eq> Sa<U> {
         self.paths.len()
     }
 
+    #[cfg(test)]
+    pub(super) fn queued(&self) -> usize {
+        self.paths.queued()
+    }
+
     /// Requests under way or waiting.
     #[must_use]
     pub fn outstanding(&self) -> usize {

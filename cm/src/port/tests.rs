@@ -214,3 +214,43 @@ fn a_doubt_while_a_failed_lookup_is_held_is_not_forgotten() {
     }
     panic!("it was never asked again");
 }
+
+#[test]
+fn ports_that_somebody_only_speaks_of_hold_up_no_lookup_that_is_needed() {
+    let (mut port, now) = port();
+    for n in 0..1000 {
+        port.sa.ask_path(now, query(0x8001, 100 + n), Ask::Rumoured);
+    }
+    assert_eq!(sent(&mut port).len(), 32, "the others wait");
+    for n in 0..10 {
+        port.sa.ask_path(now, query(0x8001, 10 + n), Ask::Unknown);
+    }
+    assert_eq!(sent(&mut port).len(), 10, "at once");
+    // One that is spoken of turns out to be needed.
+    port.sa.ask_path(now, query(0x8001, 900), Ask::Unknown);
+    port.sa.ask_path(now, query(0x8001, 900), Ask::Rumoured);
+    let needed = sent(&mut port);
+    assert_eq!(needed.len(), 1);
+    port.handle_mad(now, &answer(&needed[0]));
+    let Some(SaEvent::Path { key, outcome: Outcome::Granted(_) }) = port.sa.poll_event() else { panic!() };
+    assert_eq!(key.dgid, gid(900));
+    // The rest is forgotten and asked for again, many times: nothing is left of that.
+    for _ in 0..100 {
+        for n in 200..400 {
+            port.sa.forget_path(now, query(0x8001, n).key);
+            port.sa.ask_path(now, query(0x8001, n), Ask::Rumoured);
+        }
+    }
+    assert!(port.sa.queued() < 4000, "{}", port.sa.queued());
+    for n in 0..1000 {
+        port.sa.forget_path(now, query(0x8001, 100 + n).key);
+    }
+    for n in 0..10 {
+        port.sa.forget_path(now, query(0x8001, 10 + n).key);
+    }
+    assert_eq!((port.sa.paths(), port.sa.outstanding()), (0, 0));
+    for n in 0..64 {
+        port.sa.ask_path(now, query(0x8001, 5000 + n), Ask::Unknown);
+    }
+    assert!(sent(&mut port).len() >= 64, "no place is lost");
+}

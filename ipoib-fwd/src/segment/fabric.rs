@@ -6,7 +6,7 @@ use std::time::Instant;
 use ib_wire::Qpn;
 use pmd::hca::{UdDestination, UdSource};
 
-use ipoib::link::{Arp, HardwareAddress, Link, WorkerIndex};
+use ipoib::link::{Arp, Asker, HardwareAddress, Link, WorkerIndex};
 
 /// The InfiniBand side of a segment: a [`Link`], or what stands in for one in a test. Link-layer addresses of ours are
 /// named by the worker that they belong to. Neighbour discovery is none of its languages yet: IPv6 addresses are known to nobody.
@@ -38,7 +38,7 @@ pub trait Fabric {
     /// Asks a neighbour whether it is still there, and forgets it if it is not.
     fn verify(&mut self, now: Instant, ip: IpAddr);
     /// Answers: `ip` is at a worker's link-layer address.
-    fn reply(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: HardwareAddress, to_ip: IpAddr);
+    fn reply(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr);
     /// Tells all that `ip` is at a worker's link-layer address.
     fn announce(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr);
     /// Hands an ARP packet on, which confirms or answers what was asked.
@@ -110,7 +110,7 @@ impl Fabric for Link {
         self.verify_neighbour(now, ip);
     }
 
-    fn reply(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: HardwareAddress, to_ip: IpAddr) {
+    fn reply(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr) {
         Self::reply(self, now, worker, ip, to, to_ip);
     }
 

@@ -18,9 +18,8 @@ use super::owners::{Changes, Owners};
 use super::parked::{Awaited, Parked};
 use super::resolve::{Claim, Lookup};
 use crate::forward::{GatewayAddress, Routes, Side};
-use ib_wire::ipoib::HardwareAddress;
 use ipoib::drop_reason::DropReason;
-use ipoib::link::{Event, WorkerIndex};
+use ipoib::link::{Asker, Event, WorkerIndex};
 use ipoib::neighbour::Idle;
 use ipoib::net::ethernet::MacAddress;
 use ipoib::net::ipv4::Ipv4View;
@@ -70,7 +69,7 @@ pub struct Segment<P> {
     pub(super) owners: Owners<Claim>,
     pub(super) changes: Changes,
     pub(super) ethernet_askers: Askers<MacAddress>,
-    pub(super) infiniband_askers: Askers<HardwareAddress>,
+    pub(super) infiniband_askers: Askers<Asker>,
     /// What InfiniBand hosts ask for and their own side is asked for first.
     pub(super) lookups: HashMap<IpAddr, Lookup, FixedState>,
     pub(super) parked: Parked<P>,

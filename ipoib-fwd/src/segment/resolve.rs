@@ -4,6 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
+use ib_wire::Lid;
 use ib_wire::ipoib::Arp as InfiniBandArp;
 use pmd::hca::UdSource;
 
@@ -17,7 +18,7 @@ use super::owners::{Answer, Belief, Card, Step};
 use super::parked::Awaited;
 use crate::forward::Side;
 use ipoib::drop_reason::DropReason;
-use ipoib::link::{HardwareAddress, WorkerIndex};
+use ipoib::link::{Asker, HardwareAddress, WorkerIndex};
 use ipoib::neighbour::{Event as HostEvent, Question};
 use ipoib::net::IPOIB_HEADER_LEN;
 use ipoib::net::arp::{ArpOperation, EthernetArp};
@@ -332,7 +333,7 @@ impl<P: Packet> Segment<P> {
             match fabric.hardware(sender) {
                 // Who moves is the forwarder's to decide.
                 None if self.hosts.get(sender).is_some() && !self.forwards() => {
-                    return self.answer_infiniband_arp(now, fabric, &arp, meaning);
+                    return self.answer_infiniband_arp(now, fabric, &arp, from.slid, meaning);
                 }
                 None if self.hosts.get(sender).is_some() => {
                     return self.claim(now, fabric, sender, Claim::InfiniBand { worker, from, arp });
@@ -351,7 +352,7 @@ impl<P: Packet> Segment<P> {
             let probers = self.ethernet_askers.take_probers(sender);
             self.tell_ethernet(sender, probers.into_iter().map(|a| (a.hardware, a.ip)));
         }
-        self.answer_infiniband_arp(now, fabric, &arp, meaning)
+        self.answer_infiniband_arp(now, fabric, &arp, from.slid, meaning)
     }
 
     fn answer_infiniband_arp(
@@ -359,6 +360,7 @@ impl<P: Packet> Segment<P> {
         now: Instant,
         fabric: &mut impl Fabric,
         arp: &InfiniBandArp,
+        lid: Lid,
         meaning: ArpMeaning,
     ) -> Result<(), DropReason> {
         if !self.forwards() && !meaning.asks_for(|target| self.own.owns(IpAddr::V4(target))) {
@@ -372,9 +374,9 @@ impl<P: Packet> Segment<P> {
             }
             ArpMeaning::Request { target } | ArpMeaning::Probe { target } => IpAddr::V4(target),
         };
-        let asker = IpAddr::V4(arp.sender_ip);
+        let (to, asker) = (Asker { hardware: arp.sender, lid }, IpAddr::V4(arp.sender_ip));
         if self.own.owns(target) || self.hosts.get(target).is_some() {
-            fabric.reply(now, self.worker_of(target), target, arp.sender, asker);
+            fabric.reply(now, self.worker_of(target), target, to, asker);
             return Ok(());
         }
         // An InfiniBand host hears the request, too.
@@ -382,8 +384,7 @@ impl<P: Packet> Segment<P> {
             return Ok(());
         }
         let known = self.infiniband_askers.is_asked(target);
-        if !self.infiniband_askers.add(now, target, arp.sender, asker) || !self.hosts.resolve(now, target, ())
-        {
+        if !self.infiniband_askers.add(now, target, to, asker) || !self.hosts.resolve(now, target, ()) {
             return Err(DropReason::NeighbourTableFull);
         }
         if !known {
@@ -529,8 +530,8 @@ impl<P: Packet> Segment<P> {
         match (claim, meaning) {
             (_, ArpMeaning::Announcement) => Ok(()),
             (Claim::Ethernet(arp), meaning) => self.answer_ethernet_arp(now, fabric, &arp, meaning),
-            (Claim::InfiniBand { arp, .. }, meaning) => {
-                self.answer_infiniband_arp(now, fabric, &arp, meaning)
+            (Claim::InfiniBand { arp, from, .. }, meaning) => {
+                self.answer_infiniband_arp(now, fabric, &arp, from.slid, meaning)
             }
         }
     }

@@ -191,8 +191,19 @@ pub struct ReceivedArp {
     pub worker: WorkerIndex,
     /// The packet.
     pub packet: Arp,
+    /// The LID that it came from.
+    pub lid: Lid,
     /// True if it was sent to the broadcast group.
     pub multicast: bool,
+}
+
+/// Who asked for an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Asker {
+    /// The link-layer address that it says it has.
+    pub hardware: HardwareAddress,
+    /// The LID that the question came from.
+    pub lid: Lid,
 }
 
 /// Something that a link tells.

@@ -3,13 +3,14 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use hca::{AddressVector, UdDestination, UdSource};
+use hca::UdSource;
 use ib_wire::ipoib::{AddressFlags, Arp, ArpOperation, HardwareAddress};
-use ib_wire::{Gid, Qpn, Rate};
+use ib_wire::{Gid, Qpn};
 
-use super::action::{Event, ReceivedArp};
+use super::action::{Asker, Event, ReceivedArp};
 use super::machine::Link;
 use super::neighbours::{NOBODY, REACHABLE, Source, Tag, is_host, is_host_address};
+use super::paths::Reason;
 use super::settings::{Mode, WorkerIndex};
 use super::statistics::{CloseReason, ConnectionInfo, NeighbourInfo};
 use super::table::{Neighbour, NeighbourChange};
@@ -88,10 +89,11 @@ impl Link {
         packet.sender = self.believed(from, packet.sender);
         let sender = IpAddr::V4(packet.sender_ip);
         if is_host(sender) && self.neighbours.contains(sender) {
-            self.learn(now, sender, packet.sender, NOBODY);
+            self.learn(now, sender, packet.sender, NOBODY, Reason::Named(from.slid));
         }
         self.at_paths().check_lid(packet.sender.gid, from.slid);
-        self.out.events.push_back(Event::Arp(ReceivedArp { worker, packet, multicast: from.multicast }));
+        let (lid, multicast) = (from.slid, from.multicast);
+        self.out.events.push_back(Event::Arp(ReceivedArp { worker, packet, lid, multicast }));
     }
 
     /// Sends an ARP reply: `ip` is at `worker`'s link-layer address. Whoever asked becomes a neighbour. IPv6 has other ways.
@@ -100,10 +102,11 @@ impl Link {
         now: Instant,
         worker: WorkerIndex,
         ip: impl Into<IpAddr>,
-        to: HardwareAddress,
+        Asker { hardware: to, lid }: Asker,
         to_ip: impl Into<IpAddr>,
     ) {
         let Some(own) = self.ground.address(worker) else { return };
+        let reason = Reason::Named(lid);
         if !self.ground.is_at_work() || !is_host_address(to) || self.ground.is_own(to) {
             return;
         }
@@ -116,11 +119,11 @@ impl Link {
         if is_host(asker) {
             let source = (worker, IpAddr::V4(ip));
             self.set_source(asker, source);
-            self.learn(now, asker, to, source);
+            self.learn(now, asker, to, source, reason);
         }
         let packet =
             Arp { operation: ArpOperation::Reply, sender: own, sender_ip: ip, target: to, target_ip: to_ip };
-        self.at_paths().send_arp(now, worker, to.gid, to.qpn, packet);
+        self.at_paths().send_arp(now, worker, (to.gid, to.qpn), packet, reason);
     }
 
     /// Sends a request for `target` by broadcast, from `source` at `worker`'s link-layer address, without any state. Rate limited.
@@ -145,12 +148,18 @@ impl Link {
     }
 
     /// Asks for an address, the one host that is thought to have it or all: the one resolver, by the protocol of the address.
-    fn ask(&mut self, now: Instant, (worker, source): Source, ip: IpAddr, to: Option<HardwareAddress>) {
+    pub(super) fn ask(
+        &mut self,
+        now: Instant,
+        (worker, source): Source,
+        ip: IpAddr,
+        to: Option<HardwareAddress>,
+    ) {
         let Some(own) = self.ground.address(worker) else { return };
         match (Question::new(source, ip), to) {
             (Question::Arp { source, target }, Some(to)) => {
                 let packet = Arp::request(own, source, target);
-                self.at_paths().send_arp(now, worker, to.gid, to.qpn, packet);
+                self.at_paths().send_arp(now, worker, (to.gid, to.qpn), packet, Reason::Needed);
             }
             (Question::Arp { source, target }, None) => {
                 self.at_paths().broadcast_arp(worker, &Arp::request(own, source, target));
@@ -167,17 +176,27 @@ impl Link {
 
     /// The address of a neighbour has been confirmed, or has changed. Accepted at once: the QPN of a peer is volatile
     /// (RFC 4391 9.1.1). Whether the one before still has it is its owner's to find out, where there is one who cares.
-    fn learn(&mut self, now: Instant, ip: IpAddr, hardware: HardwareAddress, source: Source) {
+    pub(super) fn learn(
+        &mut self,
+        now: Instant,
+        ip: IpAddr,
+        hardware: HardwareAddress,
+        source: Source,
+        reason: Reason,
+    ) {
+        // Whom we asked for is needed, whoever says where it is.
+        let asked_for = self.neighbours.contains(ip) && self.neighbours.get(ip).is_none();
+        let reason = if asked_for { Reason::Needed } else { reason };
         let known = self.neighbours.ageing().learn(now, ip, hardware, Tag::new(source));
         self.attend_neighbours(now, CloseReason::NeighbourGone);
         if known {
-            self.at_paths().want(now, hardware.gid);
+            self.at_paths().want(now, hardware.gid, reason);
             self.dial_users(now, ip);
         }
     }
 
     /// Does what the neighbours' life brings: asks, tells, closes. `reason`: why connections to those that are gone are closed.
-    fn attend_neighbours(&mut self, now: Instant, reason: CloseReason) {
+    pub(super) fn attend_neighbours(&mut self, now: Instant, reason: CloseReason) {
         while let Some(event) = self.neighbours.poll_event() {
             match event {
                 neighbour::Event::Set { ip, address, before: None } => {
@@ -185,11 +204,13 @@ impl Link {
                     self.out.dirty.insert(ip);
                 }
                 neighbour::Event::Set { ip, address, before: Some(old) } => {
+                    self.paths.set_spare(old.gid);
                     self.out.dirty.insert(ip);
                     self.readdressed(now, ip, old, address);
                 }
                 neighbour::Event::Failed { ip } => self.unreachable(ip),
                 neighbour::Event::Gone { ip, address: Some(old), why } => {
+                    self.paths.set_spare(old.gid);
                     self.out.dirty.insert(ip);
                     if why == Gone::Unanswered {
                         self.unreachable(ip);
@@ -266,7 +287,7 @@ impl Link {
         self.neighbours.ageing().note_used(now, ip);
         self.attend_neighbours(now, CloseReason::NeighbourGone);
         let Some(hardware) = self.neighbours.get(ip) else { return };
-        self.at_paths().want(now, hardware.gid);
+        self.at_paths().want(now, hardware.gid, Reason::Needed);
         self.with_conns(now, |conns| conns.dial(now, hardware, worker));
     }
 
@@ -319,7 +340,7 @@ impl Link {
         if self.neighbours.ageing().tell(now, ip, hardware, Tag::new(NOBODY)) {
             self.set_source(ip, NOBODY);
             self.attend_neighbours(now, CloseReason::NeighbourGone);
-            self.at_paths().want(now, hardware.gid);
+            self.at_paths().want(now, hardware.gid, Reason::Needed);
             self.dial_users(now, ip);
         } else {
             self.attend_neighbours(now, CloseReason::NeighbourGone);
@@ -404,88 +425,6 @@ impl Link {
             .collect();
         all.sort_by_key(|n| n.ip);
         all
-    }
-}
-
-/// What the owner of a link that stands for other hosts needs to know, and to say, of neighbours.
-impl Link {
-    /// The link-layer address of a neighbour that has answered.
-    #[must_use]
-    pub fn neighbour_hardware(&self, ip: impl Into<IpAddr>) -> Option<HardwareAddress> {
-        self.neighbours.get(ip.into())
-    }
-
-    /// Asks a neighbour that has answered before whether it is still there: one request by unicast, in the name of
-    /// `source` at `worker`'s link-layer address. Its ageing goes on as it would have.
-    pub fn ask_neighbour(
-        &mut self,
-        now: Instant,
-        worker: WorkerIndex,
-        source: impl Into<IpAddr>,
-        ip: impl Into<IpAddr>,
-    ) {
-        let ip = ip.into();
-        if let Some(hardware) = self.neighbours.get(ip) {
-            self.ask(now, (worker, source.into()), ip, Some(hardware));
-        }
-    }
-
-    /// Asks a neighbour whether it is still there, more than once, and forgets it if it is not.
-    pub fn verify_neighbour(&mut self, now: Instant, ip: impl Into<IpAddr>) {
-        self.neighbours.ageing().verify(now, ip.into());
-        self.attend_neighbours(now, CloseReason::NeighbourGone);
-    }
-
-    /// Takes a host for a neighbour that has told its address without having been asked. `source` and `worker` as for
-    /// [`Link::resolve`].
-    pub fn meet_neighbour(
-        &mut self,
-        now: Instant,
-        worker: WorkerIndex,
-        source: impl Into<IpAddr>,
-        hardware: HardwareAddress,
-        ip: impl Into<IpAddr>,
-    ) {
-        let ip = ip.into();
-        if !self.ground.is_at_work() || !is_host_address(hardware) || self.ground.is_own(hardware) {
-            return;
-        }
-        if is_host(ip) {
-            self.learn(now, ip, hardware, (worker, source.into()));
-        }
-    }
-
-    /// Forgets a neighbour: its address belongs to somebody who is not on this link.
-    pub fn forget_neighbour(&mut self, now: Instant, ip: impl Into<IpAddr>) {
-        self.neighbours.ageing().forget(ip.into());
-        self.attend_neighbours(now, CloseReason::NeighbourGone);
-    }
-
-    /// True while a connection of a worker's to a neighbour is being made.
-    #[must_use]
-    pub fn is_dialling(&self, ip: impl Into<IpAddr>, worker: WorkerIndex) -> bool {
-        self.neighbours.get(ip.into()).is_some_and(|peer| self.conns.is_dialling(peer, worker))
-    }
-
-    /// A neighbour at the other end of a connection.
-    #[must_use]
-    pub fn neighbour_behind(&self, qpn: Qpn) -> Option<IpAddr> {
-        self.neighbours.at_address(self.conns.behind(qpn)?).next()
-    }
-
-    /// Where a datagram came from, if it came from a host of this subnet.
-    #[must_use]
-    pub fn way_back(&self, source: &UdSource) -> Option<UdDestination> {
-        let av = AddressVector {
-            dlid: source.slid,
-            sl: source.sl,
-            src_path_bits: 0,
-            rate: Rate::default(),
-            grh: None,
-        };
-        // Behind a GRH is another subnet, to which the source's LID is not the way.
-        let qkey = self.groups.qkey().filter(|_| self.ground.up && !source.has_grh)?;
-        Some(UdDestination { av, qpn: source.qpn, qkey })
     }
 }
 

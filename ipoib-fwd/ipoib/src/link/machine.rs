@@ -14,7 +14,7 @@ use super::ground::{Ground, Stage};
 use super::groups::{self, Groups};
 use super::neighbours::NeighbourMap;
 use super::outbox::{Outbox, Word};
-use super::paths::{self, Paths};
+use super::paths::{self, Paths, Reason};
 use super::request::Request;
 use super::settings::{LinkIndex, LinkSettings, Mode, WorkerIndex};
 use super::statistics::{CloseReason, GroupInfo, LinkCounters};
@@ -136,7 +136,7 @@ impl Link {
                 Word::Republish(peer) => self.republish(peer),
                 Word::RepublishAll => self.republish_all(),
                 Word::WantPath(gid) => {
-                    self.at_paths().want(now, gid);
+                    self.at_paths().want(now, gid, Reason::Requested);
                 }
                 Word::RefreshPath(gid) => self.at_paths().refresh(gid),
                 Word::CheckLid(gid, lid) => self.at_paths().check_lid(gid, lid),

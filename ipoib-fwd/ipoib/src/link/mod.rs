@@ -30,6 +30,7 @@ mod outbox;
 mod own_address;
 mod paths;
 mod port;
+mod proxy;
 mod random;
 mod request;
 mod responder;
@@ -39,7 +40,7 @@ mod table;
 mod timers;
 mod waiting;
 
-pub use action::{Action, ConnKey, Event, LinkState, Publication, ReceivedArp, WorkerNote};
+pub use action::{Action, Asker, ConnKey, Event, LinkState, Publication, ReceivedArp, WorkerNote};
 pub use groups::LINK_LOCAL_GROUPS;
 pub use ib_wire::ipoib::{Arp, ArpOperation, HardwareAddress};
 pub use machine::Link;

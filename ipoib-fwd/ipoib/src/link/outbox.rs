@@ -19,7 +19,7 @@ pub(super) enum Word {
     Suspect(HardwareAddress),
     /// The entries of neighbours with this address are to be made anew.
     Republish(HardwareAddress),
-    /// The path to this port is wanted.
+    /// The path to this port is wanted: a connection was asked for from there.
     WantPath(Gid),
     /// It is doubtful.
     RefreshPath(Gid),

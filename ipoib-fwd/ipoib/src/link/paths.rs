@@ -1,6 +1,6 @@
 //! Paths to peers' ports as the link uses them. The port's services look them up and keep them; what waits for one is kept here.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
@@ -24,6 +24,21 @@ use ib_wire::ipoib::{Arp, ArpOperation, ENCAPSULATION_LEN, EtherType, encapsulat
 const WAITING: usize = 3;
 /// A path that no neighbour needs is dropped at the next sweep.
 pub(super) const SWEEP: Duration = Duration::from_secs(60);
+/// Ports that one LID may name to us before the first of them is found: as many as virtual functions speak at once.
+const NAMED: u32 = 16;
+/// Paths that are looked at to make room for one.
+const SEARCH: usize = 64;
+
+/// Why a path is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reason {
+    /// We send there, or have been answered from there.
+    Needed,
+    /// A connection was asked for from there, which is limited by itself.
+    Requested,
+    /// Somebody at this LID says that it is there.
+    Named(Lid),
+}
 
 /// An ARP packet that waits for a path.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +54,10 @@ pub(super) struct PathEntry {
     path: Option<Path>,
     /// An answer is still to come.
     asked: bool,
+    /// The LID that had it asked for.
+    named: Option<Lid>,
+    /// It is among those that may be needed no more.
+    spare: bool,
     /// The peer was seen to send from another LID than the path leads to.
     doubtful: bool,
     /// What is to be sent when the path is known; where it is doubtful, what is to be sent again if it has changed.
@@ -49,6 +68,10 @@ pub(super) struct PathEntry {
 #[derive(Debug, Default)]
 pub(super) struct Paths {
     entries: HashMap<Gid, PathEntry>,
+    /// Those that no neighbour may need.
+    spare: VecDeque<Gid>,
+    /// Answers to come, by the LID that has named the port.
+    named: HashMap<Lid, u32>,
 }
 
 impl Paths {
@@ -65,6 +88,28 @@ impl Paths {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Perhaps no neighbour needs the path to this port any more.
+    pub(super) fn set_spare(&mut self, gid: Gid) {
+        if let Some(entry) = self.entries.get_mut(&gid)
+            && !std::mem::replace(&mut entry.spare, true)
+        {
+            self.spare.push_back(gid);
+        }
+    }
+
+    /// Nobody's word has the path asked for any more.
+    fn unname(&mut self, gid: Gid) {
+        let lid = self.entries.get_mut(&gid).and_then(|entry| entry.named.take());
+        if let Some(lid) = lid
+            && let Some(n) = self.named.get_mut(&lid)
+        {
+            *n -= 1;
+            if *n == 0 {
+                self.named.remove(&lid);
+            }
+        }
     }
 }
 
@@ -89,25 +134,42 @@ pub(super) enum Answer {
 }
 
 impl Work<'_> {
-    /// Sees to it that the path to `gid` is known or being looked up; false if there is no room for it.
-    pub(super) fn want(&mut self, now: Instant, gid: Gid) -> bool {
-        if !self.paths.entries.contains_key(&gid) {
+    /// Sees to it that the path to `gid` is known or being looked up; false if there is no room for it, or `reason` is not good enough.
+    pub(super) fn want(&mut self, now: Instant, gid: Gid, reason: Reason) -> bool {
+        let entry = self.paths.entries.get(&gid);
+        let known = entry.is_some();
+        if let Some(entry) = entry.filter(|entry| entry.path.is_some() || entry.asked) {
+            // What was nobody's need so far is looked up before the others from now on.
+            if entry.named.is_some() && reason == Reason::Needed {
+                self.paths.unname(gid);
+                self.ask(gid, Ask::Unknown);
+            }
+            return true;
+        }
+        if let Reason::Named(lid) = reason
+            && self.paths.named.get(&lid).is_some_and(|n| *n >= NAMED)
+        {
+            self.out.counters.paths_limited += 1;
+            return false;
+        }
+        if !known {
             // Room for every neighbour's, and for some of those whom we only answer.
             let most = self.ground.settings.max_neighbours.saturating_add(64);
-            if self.paths.entries.len() >= most {
-                self.sweep();
-                if self.paths.entries.len() >= most {
-                    return false;
-                }
+            if self.paths.entries.len() >= most && self.drop_spare(SEARCH, 1) == 0 {
+                return false;
             }
             self.paths.entries.insert(gid, PathEntry::default());
+            self.paths.set_spare(gid);
             if self.out.timers.get(Timer::PathSweep).is_none() {
                 self.out.timers.set(Timer::PathSweep, now + SWEEP);
             }
         }
-        let missing = self.paths.entries.get(&gid).is_some_and(|e| e.path.is_none() && !e.asked);
-        if missing && self.ground.up {
-            self.ask(gid, Ask::Unknown);
+        if self.ground.up {
+            if let (Reason::Named(lid), Some(entry)) = (reason, self.paths.entries.get_mut(&gid)) {
+                entry.named = Some(lid);
+                *self.paths.named.entry(lid).or_default() += 1;
+            }
+            self.ask(gid, if reason == Reason::Needed { Ask::Unknown } else { Ask::Rumoured });
         }
         true
     }
@@ -155,7 +217,8 @@ impl Work<'_> {
 
     /// Forgets every path.
     pub(super) fn drop_all(&mut self) {
-        for (gid, entry) in std::mem::take(&mut self.paths.entries) {
+        let Paths { entries, .. } = std::mem::take(self.paths);
+        for (gid, entry) in entries {
             self.forgotten(gid, &entry);
         }
         self.out.timers.cancel(Timer::PathSweep);
@@ -170,25 +233,32 @@ impl Work<'_> {
         self.out.requests.push_back(Request::ForgetPath(key));
     }
 
-    /// Drops paths that no neighbour needs.
-    pub(super) fn sweep(&mut self) {
-        let neighbours = self.neighbours;
-        let unused: Vec<_> = self
-            .paths
-            .entries
-            .iter()
-            .filter(|(gid, e)| !e.asked && !neighbours.uses_gid(**gid))
-            .map(|(gid, _)| *gid)
-            .collect();
-        for gid in unused {
-            if let Some(entry) = self.paths.entries.remove(&gid) {
+    /// Drops up to `most` paths that no neighbour needs, of `search` that may be such; returns how many.
+    fn drop_spare(&mut self, search: usize, most: usize) -> usize {
+        let mut dropped = 0;
+        for _ in 0..search.min(self.paths.spare.len()) {
+            let Some(gid) = self.paths.spare.pop_front() else { break };
+            let Some(entry) = self.paths.entries.get_mut(&gid) else { continue };
+            if entry.asked {
+                self.paths.spare.push_back(gid);
+                continue;
+            }
+            entry.spare = false;
+            if !self.neighbours.uses_gid(gid)
+                && let Some(entry) = self.paths.entries.remove(&gid)
+            {
                 self.forgotten(gid, &entry);
+                dropped += 1;
+                if dropped == most {
+                    break;
+                }
             }
         }
+        dropped
     }
 
     pub(super) fn sweep_timeout(&mut self, now: Instant) {
-        self.sweep();
+        self.drop_spare(usize::MAX, usize::MAX);
         if !self.paths.entries.is_empty() {
             self.out.timers.set(Timer::PathSweep, now + SWEEP);
         }
@@ -199,6 +269,7 @@ impl Work<'_> {
         if outcome == Outcome::Silence {
             self.out.counters.sa_timeouts += 1;
         }
+        self.paths.unname(gid);
         let Some(entry) = self.paths.entries.get_mut(&gid) else { return Answer::Known };
         entry.asked = false;
         let doubtful = std::mem::take(&mut entry.doubtful);
@@ -226,8 +297,15 @@ impl Work<'_> {
     }
 
     /// Sends an ARP packet to a host's datagram queue pair, as soon as the path is known.
-    pub(super) fn send_arp(&mut self, now: Instant, worker: WorkerIndex, gid: Gid, qpn: Qpn, packet: Arp) {
-        if !self.ground.up || !self.want(now, gid) {
+    pub(super) fn send_arp(
+        &mut self,
+        now: Instant,
+        worker: WorkerIndex,
+        (gid, qpn): (Gid, Qpn),
+        packet: Arp,
+        reason: Reason,
+    ) {
+        if !self.ground.up || !self.want(now, gid, reason) {
             self.out.counters.arp_dropped += 1;
             return;
         }

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
-use super::action::{Event, ReceivedArp};
+use super::action::{Asker, Event, ReceivedArp};
 use super::machine::Link;
 use super::settings::WorkerIndex;
 use ib_wire::ipoib::ArpOperation;
@@ -29,12 +29,13 @@ impl ArpResponder {
 
     /// Answers a request for one of our addresses; true if `event` was one.
     pub fn handle_event(&self, now: Instant, link: &mut Link, event: &Event) -> bool {
-        let Event::Arp(ReceivedArp { packet, .. }) = event else { return false };
+        let Event::Arp(ReceivedArp { packet, lid, .. }) = event else { return false };
         if packet.operation != ArpOperation::Request || packet.sender_ip == packet.target_ip {
             return false;
         }
         let Some(worker) = self.owner(packet.target_ip) else { return false };
-        link.reply(now, worker, packet.target_ip, packet.sender, packet.sender_ip);
+        let to = Asker { hardware: packet.sender, lid: *lid };
+        link.reply(now, worker, packet.target_ip, to, packet.sender_ip);
         true
     }
 }

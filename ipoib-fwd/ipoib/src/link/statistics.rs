@@ -183,6 +183,8 @@ pub struct LinkCounters {
     pub sa_timeouts: u64,
     /// Path lookups sent.
     pub path_queries: u64,
+    /// Path lookups not begun, because one LID had named too many ports that were not found yet.
+    pub paths_limited: u64,
     /// Path lookups that failed.
     pub path_failures: u64,
     /// Joins sent.

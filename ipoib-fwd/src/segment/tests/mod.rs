@@ -20,7 +20,7 @@ use super::output::{Arrival, Happening, Origin, Output, Packet};
 use super::{Ageing, Fabric, Own, Segment, SegmentSettings};
 use crate::forward::{GatewayAddress, Settings, Side};
 use ipoib::drop_reason::DropReason;
-use ipoib::link::{HardwareAddress, WorkerIndex};
+use ipoib::link::{Asker, HardwareAddress, WorkerIndex};
 use ipoib::net::arp::{ArpOperation, EthernetArp};
 use ipoib::net::ethernet::MacAddress;
 
@@ -148,7 +148,8 @@ impl Fabric for Fake {
         self.asked.push(Asked::Verify(ip));
     }
 
-    fn reply(&mut self, _: Instant, _: WorkerIndex, ip: IpAddr, to: HardwareAddress, to_ip: IpAddr) {
+    fn reply(&mut self, _: Instant, _: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr) {
+        let to = to.hardware;
         self.asked.push(Asked::Reply { ip, to, to_ip });
         if !to_ip.is_unspecified() {
             self.neighbours.entry(to_ip).or_insert((to, false)).0 = to;

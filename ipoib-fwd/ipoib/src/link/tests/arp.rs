@@ -295,11 +295,18 @@ fn a_storm_of_senders_takes_no_room_from_neighbours_with_traffic() {
     f.run(ms(100));
     f.resolve(0, 1);
     f.run(secs(1));
+    let from = f.nodes[1].facts.lid;
     let (b, own, there) = (f.nodes[1].ip, f.nodes[0].ip, f.address(1, 0));
     for n in 0..100 {
         let (now, ip) = (f.now, Ipv4Addr::new(10, 8, 0, n));
         let sender = ib_wire::ipoib::HardwareAddress { qpn: Qpn::new(0x1000 + u32::from(n)), ..there };
-        f.nodes[0].link.reply(now, WorkerIndex(0), own, sender, ip);
+        f.nodes[0].link.reply(
+            now,
+            WorkerIndex(0),
+            own,
+            crate::link::Asker { hardware: sender, lid: from },
+            ip,
+        );
         assert_eq!(f.nodes[0].link.neighbour_hardware(ip), Some(sender), "the newest is known");
         f.run(ms(10));
     }

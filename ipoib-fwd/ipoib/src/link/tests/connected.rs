@@ -124,7 +124,13 @@ fn addresses_of_one_peer_share_a_connection() {
         multicast: false,
     };
     let (second, own_ip) = ([10, 0, 5, 5].into(), f.nodes[0].ip);
-    f.nodes[0].link.reply(now, WorkerIndex(0), own_ip, peer, second);
+    f.nodes[0].link.reply(
+        now,
+        WorkerIndex(0),
+        own_ip,
+        crate::link::Asker { hardware: peer, lid: from.slid },
+        second,
+    );
     f.nodes[0].link.handle_arp(
         now,
         WorkerIndex(0),

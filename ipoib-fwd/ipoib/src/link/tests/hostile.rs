@@ -95,7 +95,13 @@ fn apply(f: &mut Fabric, step: Step) {
             if reply {
                 arp.operation = ArpOperation::Reply;
                 let own = f.nodes[0].ip;
-                f.nodes[0].link.reply(now, WorkerIndex(slid as u8), own, sender, ip);
+                f.nodes[0].link.reply(
+                    now,
+                    WorkerIndex(slid as u8),
+                    own,
+                    crate::link::Asker { hardware: sender, lid: Lid(slid) },
+                    ip,
+                );
             }
             f.nodes[0].link.handle_arp(now, WorkerIndex(slid as u8 % 3), &from, arp);
         }

@@ -3,10 +3,10 @@
 use hca::UdSource;
 use ib_wire::cm::{AttributeId, MaxCmRetries, Message, Request};
 use ib_wire::ipoib::{AddressFlags, Arp, ArpOperation, HardwareAddress};
-use ib_wire::{CommId, Guid, Lid, Qpn, ServiceLevel, Tid, TimeoutCode};
+use ib_wire::{CommId, Gid, Guid, Lid, Qpn, ServiceLevel, Tid, TimeoutCode};
 
 use super::fabric::{Fabric, Setup, ms, secs};
-use crate::link::{Action, LINK_LOCAL_GROUPS, WorkerIndex};
+use crate::link::{Action, Asker, LINK_LOCAL_GROUPS, WorkerIndex};
 
 /// Node 0 with a connection that node 1 opened; node 2 is up to no good.
 fn world(change: impl FnOnce(&mut Setup)) -> Fabric {
@@ -228,7 +228,7 @@ fn a_packet_from_another_lid_redirects_nothing() {
     };
     let lids = |f: &mut Fabric| -> Vec<Lid> {
         let now = f.now;
-        f.nodes[0].link.reply(now, WorkerIndex(0), own, peer, ip);
+        f.nodes[0].link.reply(now, WorkerIndex(0), own, Asker { hardware: peer, lid: liar }, ip);
         std::iter::from_fn(|| f.nodes[0].link.0.poll_action(now))
             .filter_map(|(_, action)| match action {
                 Action::SendUd { to, .. } => Some(to.av.dlid),
@@ -280,7 +280,7 @@ fn nobody_takes_a_hosts_connections_by_writing_arp_for_it() {
     for (from, invalid) in [(from(f.address(2, 0).qpn, liar), 1), (from(silent.qpn, liar), 1)] {
         f.nodes[0].link.handle_arp(now, WorkerIndex(0), &from, arp);
         let asked = f.nodes[0].link.believed(&from, silent);
-        f.nodes[0].link.reply(now, WorkerIndex(0), own, asked, ip);
+        f.nodes[0].link.reply(now, WorkerIndex(0), own, Asker { hardware: asked, lid: liar }, ip);
         f.run(secs(1));
         assert_eq!(f.nodes[0].link.counters().arp_invalid, invalid);
         assert_eq!(f.nodes[0].live(false), 1, "connected mode goes on");
@@ -289,6 +289,49 @@ fn nobody_takes_a_hosts_connections_by_writing_arp_for_it() {
     f.nodes[0].link.handle_arp(f.now, WorkerIndex(0), &from(silent.qpn, victim), arp);
     f.run(secs(1));
     assert_eq!(f.nodes[0].live(false), 0);
+}
+
+/// Ports that are nowhere, named by node 2.
+fn rumours(f: &mut Fabric, n: std::ops::Range<u32>) {
+    let (now, lid, own) = (f.now, f.nodes[2].facts.lid, f.nodes[0].ip);
+    for n in n {
+        let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0xdead_0000 + u64::from(n)));
+        let hardware = HardwareAddress { flags: AddressFlags::RC, qpn: Qpn::new(0x77), gid };
+        let ip = std::net::Ipv4Addr::from(0x0a00_1000 + n);
+        f.nodes[0].link.reply(now, WorkerIndex(0), own, Asker { hardware, lid }, ip);
+    }
+}
+
+#[test]
+fn ports_that_one_host_makes_up_hold_up_nobodys_path() {
+    let mut f = Fabric::new(5);
+    for _ in 0..3 {
+        f.add(1, |s| s.max_neighbours = 32);
+    }
+    f.run(ms(100));
+    let asked = |f: &Fabric| f.nodes[0].link.counters().path_queries;
+    // Subnet administration says nothing for a while.
+    f.sa_up = false;
+    rumours(&mut f, 0..1000);
+    assert_eq!(asked(&f), 16);
+    assert_eq!(f.nodes[0].link.counters().paths_limited, 2 * 984, "neither for the host nor for its answer");
+    let to = Asker { hardware: f.address(1, 0), lid: f.nodes[1].facts.lid };
+    let (now, own, ip) = (f.now, f.nodes[0].ip, f.nodes[1].ip);
+    f.nodes[0].link.reply(now, WorkerIndex(0), own, to, ip);
+    assert_eq!(asked(&f), 17, "another host's is asked for");
+    f.run(secs(20));
+    f.sa_up = true;
+    // More of them than there is room for, each refused in its turn: whoever is there has its path.
+    for n in 1..100 {
+        rumours(&mut f, n * 10..n * 10 + 10);
+        f.run(ms(20));
+    }
+    assert!(f.nodes[0].link.paths.len() <= 32 + 64);
+    f.resolve(0, 1);
+    f.run(ms(100));
+    assert!(f.nodes[0].table.get(ip).is_some_and(|n| n.ud.is_some()));
+    f.run(secs(130));
+    assert!(f.nodes[0].link.paths.len() <= 2, "{}", f.nodes[0].link.paths.len());
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn joins_and_path_queries_are_linux_s() {
 
     let asks = |m: &&[u8; MAD_LEN]| query_of(m).is_some_and(|r| r.sgid == broadcast.port_gid);
     let query = mads.iter().find(asks).unwrap();
-    assert!(link.at_paths().want(now, query_of(query).unwrap().dgid));
+    assert!(link.at_paths().want(now, query_of(query).unwrap().dgid, crate::link::paths::Reason::Needed));
     let ours = next_request(&mut link, now).unwrap();
     assert_same(&ours, query, "path query");
 }

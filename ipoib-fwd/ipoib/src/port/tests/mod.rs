@@ -7,7 +7,7 @@ use std::time::Duration;
 use ib_wire::{PKey, Qpn};
 
 use super::*;
-use crate::link::Waiting;
+use crate::link::{Asker, Waiting};
 use world::{PKEYS, World, ip, sl_of};
 
 fn secs(n: u64) -> Duration {
@@ -52,7 +52,7 @@ fn answers_that_come_late_and_in_another_order_reach_their_links() {
     w.hold = true;
     for link in 0..3 {
         let now = w.now;
-        let to = HardwareOf::of(&w, 1, link);
+        let to = Asker { hardware: HardwareOf::of(&w, 1, link), lid: w.nodes[1].facts.lid };
         let machine = w.nodes[0].port.link_mut(LinkIndex(link)).expect("link");
         machine.reply(now, WorkerIndex(0), ip(0, link), to, ip(1, link));
     }

@@ -1,0 +1,95 @@
+//! What the owner of a link that stands for other hosts needs to know, and to say, of neighbours.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use hca::{AddressVector, UdDestination, UdSource};
+use ib_wire::ipoib::HardwareAddress;
+use ib_wire::{Qpn, Rate};
+
+use super::machine::Link;
+use super::neighbours::{is_host, is_host_address};
+use super::paths::Reason;
+use super::settings::WorkerIndex;
+use super::statistics::CloseReason;
+
+impl Link {
+    /// The link-layer address of a neighbour that has answered.
+    #[must_use]
+    pub fn neighbour_hardware(&self, ip: impl Into<IpAddr>) -> Option<HardwareAddress> {
+        self.neighbours.get(ip.into())
+    }
+
+    /// Asks a neighbour that has answered before whether it is still there: one request by unicast, in the name of
+    /// `source` at `worker`'s link-layer address. Its ageing goes on as it would have.
+    pub fn ask_neighbour(
+        &mut self,
+        now: Instant,
+        worker: WorkerIndex,
+        source: impl Into<IpAddr>,
+        ip: impl Into<IpAddr>,
+    ) {
+        let ip = ip.into();
+        if let Some(hardware) = self.neighbours.get(ip) {
+            self.ask(now, (worker, source.into()), ip, Some(hardware));
+        }
+    }
+
+    /// Asks a neighbour whether it is still there, more than once, and forgets it if it is not.
+    pub fn verify_neighbour(&mut self, now: Instant, ip: impl Into<IpAddr>) {
+        self.neighbours.ageing().verify(now, ip.into());
+        self.attend_neighbours(now, CloseReason::NeighbourGone);
+    }
+
+    /// Takes a host for a neighbour that has told its address without having been asked. `source` and `worker` as for
+    /// [`Link::resolve`].
+    pub fn meet_neighbour(
+        &mut self,
+        now: Instant,
+        worker: WorkerIndex,
+        source: impl Into<IpAddr>,
+        hardware: HardwareAddress,
+        ip: impl Into<IpAddr>,
+    ) {
+        let ip = ip.into();
+        if !self.ground.is_at_work() || !is_host_address(hardware) || self.ground.is_own(hardware) {
+            return;
+        }
+        if is_host(ip) {
+            self.learn(now, ip, hardware, (worker, source.into()), Reason::Needed);
+        }
+    }
+
+    /// Forgets a neighbour: its address belongs to somebody who is not on this link.
+    pub fn forget_neighbour(&mut self, now: Instant, ip: impl Into<IpAddr>) {
+        self.neighbours.ageing().forget(ip.into());
+        self.attend_neighbours(now, CloseReason::NeighbourGone);
+    }
+
+    /// True while a connection of a worker's to a neighbour is being made.
+    #[must_use]
+    pub fn is_dialling(&self, ip: impl Into<IpAddr>, worker: WorkerIndex) -> bool {
+        self.neighbours.get(ip.into()).is_some_and(|peer| self.conns.is_dialling(peer, worker))
+    }
+
+    /// A neighbour at the other end of a connection.
+    #[must_use]
+    pub fn neighbour_behind(&self, qpn: Qpn) -> Option<IpAddr> {
+        self.neighbours.at_address(self.conns.behind(qpn)?).next()
+    }
+
+    /// Where a datagram came from, if it came from a host of this subnet.
+    #[must_use]
+    pub fn way_back(&self, source: &UdSource) -> Option<UdDestination> {
+        let av = AddressVector {
+            dlid: source.slid,
+            sl: source.sl,
+            src_path_bits: 0,
+            rate: Rate::default(),
+            grh: None,
+        };
+        // Behind a GRH is another subnet, to which the source's LID is not the way.
+        let qkey = self.groups.qkey().filter(|_| self.ground.up && !source.has_grh)?;
+        Some(UdDestination { av, qpn: source.qpn, qkey })
+    }
+}
