@@ -312,7 +312,7 @@ impl Link {
                 addresses: self.ground.worker_indices().filter_map(|w| self.ground.address(w)).collect(),
                 lid: self.ground.port.lid,
             });
-        } else if changes.is_empty() {
+        } else if changes.is_empty() && !self.out.is_owed() {
             return None;
         }
         self.table = self.table.with(changes.iter().cloned());

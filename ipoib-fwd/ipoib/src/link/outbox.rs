@@ -53,6 +53,8 @@ pub(super) struct Outbox {
     /// The last publication, and the last that all workers have taken up.
     pub(super) generation: u64,
     pub(super) quiescent: u64,
+    /// A publication that something waits for: it is made though nothing may have changed.
+    owed: u64,
 }
 
 impl Outbox {
@@ -69,16 +71,29 @@ impl Outbox {
             state_dirty: true,
             generation: 0,
             quiescent: 0,
+            owed: 0,
         }
     }
 
     /// True if there is anything to publish.
     pub(super) fn is_dirty(&self) -> bool {
-        !self.dirty.is_empty() || self.state_dirty
+        !self.dirty.is_empty() || self.state_dirty || self.is_owed()
     }
 
-    /// The generation that has no entry of before this moment.
-    pub(super) fn unpublished_since(&self) -> u64 {
-        self.generation + u64::from(self.is_dirty())
+    /// True if something waits for the next publication.
+    pub(super) const fn is_owed(&self) -> bool {
+        self.owed > self.generation
+    }
+
+    /// The next generation, to wait for.
+    pub(super) const fn await_next(&mut self) -> u64 {
+        self.owed = self.generation + 1;
+        self.owed
+    }
+
+    /// The generation that has no entry of before this moment, to wait for.
+    pub(super) fn unpublished_since(&mut self) -> u64 {
+        // What is dirty may turn out to be as it was.
+        if self.is_dirty() { self.await_next() } else { self.generation }
     }
 }

@@ -110,11 +110,9 @@ impl Work<'_> {
             Act::Rep => self.cm_accept(key),
             Act::Up => self.up(now, key),
             Act::Withdraw => {
-                self.conns.retiring.push_back((self.out.generation + 1, key));
+                self.conns.retiring.push_back((self.out.await_next(), key));
                 self.detach(key);
                 self.unlist(key);
-                // Without a publication there would be no generation to wait for.
-                self.out.state_dirty = true;
                 self.out.events.push_back(Event::ConnectionDown { conn: key, passive, reason });
                 self.out.timers.set(Timer::Conn(key), now + teardown);
             }

@@ -113,7 +113,7 @@ impl Bench {
             Act::Rtu => request(&|r| matches!(r, Request::Ready(_))),
             Act::Rep => request(&|r| matches!(r, Request::Accept { .. })),
             Act::Up => event(&|e| matches!(e, Event::ConnectionUp { .. })),
-            Act::Withdraw => self.out.state_dirty && self.conns.retiring.len() == 1,
+            Act::Withdraw => self.out.is_owed() && self.conns.retiring.len() == 1,
             Act::Down => {
                 event(&|e| matches!(e, Event::ConnectionDown { .. })) && self.conns.retiring.is_empty()
             }

@@ -174,6 +174,26 @@ fn a_slot_is_used_again_only_when_no_table_names_it() {
 }
 
 #[test]
+fn a_place_waits_for_no_publication_that_nobody_makes() {
+    let mut f = Fabric::new(7);
+    for _ in 0..2 {
+        f.add(1, |_| {});
+    }
+    f.run(ms(100));
+    f.resolve(0, 1);
+    f.run(secs(1));
+    // Entries are to be made anew and turn out to be as they were; meanwhile a connection is gone.
+    let link = &mut f.nodes[0].link;
+    link.republish_all();
+    let needed = link.out.unpublished_since();
+    assert_eq!(needed, link.out.generation + 1);
+    f.run(ms(100));
+    assert_eq!(f.nodes[0].link.out.quiescent, needed);
+    // Where nothing is to be made anew, the table that there is will do.
+    assert_eq!(f.nodes[0].link.out.unpublished_since(), needed);
+}
+
+#[test]
 fn a_scan_does_not_push_out_neighbours_in_use() {
     let mut f = Fabric::new(1);
     f.add(1, |s| {
