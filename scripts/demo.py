@@ -107,8 +107,8 @@ class Process:
 class Lab:
     """The three namespaces and two programs; leaves nothing behind."""
 
-    # The gateway's Ethernet port, and more of its options.
-    vdev, more = "net_af_packet0,iface=gw0", ()
+    # The gateway's Ethernet port, further ones, and more of its options.
+    vdev, vdevs, more = "net_af_packet0,iface=gw0", (), ()
     # Worker lcores; they share the processors that there are.
     workers = 1
 
@@ -135,12 +135,16 @@ class Lab:
     def namespaces_up(self):
         for name in (ETH, GW, IB):
             self.namespace(name)
-        run("ip", "link", "add", "eth0", "netns", ETH, "type", "veth", "peer", "name", "gw0", "netns", GW)
-        # A real wire carries finished packets: no checksum or segmentation is left to the other end.
-        for netns, dev in ((ETH, "eth0"), (GW, "gw0")):
-            run("ethtool", "-K", dev, "rx", "off", "tx", "off", "tso", "off", "gso", "off", "gro", "off", netns=netns)
-            run("ip", "link", "set", dev, "mtu", "1500", "up", netns=netns)
+        self.cable(ETH, "eth0", GW, "gw0")
         run("ip", "addr", "add", f"{ETH_IP}/{PREFIX}", "dev", "eth0", netns=ETH)
+
+    def cable(self, one, dev, other, peer):
+        """A wire between two network namespaces, with an interface at each end."""
+        run("ip", "link", "add", dev, "netns", one, "type", "veth", "peer", "name", peer, "netns", other)
+        # A real wire carries finished packets: no checksum or segmentation is left to the other end.
+        for netns, end in ((one, dev), (other, peer)):
+            run("ethtool", "-K", end, "rx", "off", "tx", "off", "tso", "off", "gso", "off", "gro", "off", netns=netns)
+            run("ip", "link", "set", end, "mtu", "1500", "up", netns=netns)
 
     def hugepages_up(self):
         """Reserves hugepages for the run; without enough memory the buffers live in ordinary pages."""
@@ -219,12 +223,15 @@ ports = [{{ link = "shm:{self.link}", mtu = 4096 }}]
         processors = sorted(os.sched_getaffinity(0))
         return ["--lcores", ",".join(f"{n}@{processors[n % len(processors)]}" for n in range(self.workers + 1))]
 
-    def queues(self):
-        return f",qpairs={self.workers}" if self.workers > 1 and "af_packet" in self.vdev else ""
+    def vdev_words(self):
+        """Options that name the Ethernet ports, each with a queue for each worker."""
+        for vdev in (self.vdev, *self.vdevs):
+            queues = f",qpairs={self.workers}" if self.workers > 1 and "af_packet" in vdev else ""
+            yield from ("--vdev", vdev + queues)
 
     def start_gateway(self):
         line = [self.bin / "ipoib-fwd", *self.lcores(), "--no-pci", *self.memory, "--file-prefix", "gwdemo",
-                "--vdev", self.vdev + self.queues(), "--", "--config", self.dir / "gateway.toml",
+                *self.vdev_words(), "--", "--config", self.dir / "gateway.toml",
                 "--report", self.dir / "report.json", *self.capture("gateway.pcap"), *self.more]
         say("gateway: " + " ".join(str(a) for a in line))
         self.started_at = time.monotonic()
@@ -336,11 +343,11 @@ def file_sender(target, path):
         conn.sendfile(f)
 
 
-def check_file(lab, from_ns, to_ns, target):
+def check_file(lab, from_ns, to_ns, target, size=FILE_BYTES):
     path = lab.dir / "random"
     digest = hashlib.sha256()
     with open(path, "wb") as f:
-        for _ in range(FILE_BYTES >> 20):
+        for _ in range(size >> 20):
             block = os.urandom(1 << 20)
             digest.update(block)
             f.write(block)
@@ -356,7 +363,7 @@ def check_file(lab, from_ns, to_ns, target):
         got = json.loads(lines[1]) if len(lines) > 1 else {"sha256": None, "bytes": 0}
     finally:
         receiver.stop(1)
-    return {"ok": got["sha256"] == digest.hexdigest() and got["bytes"] == FILE_BYTES, "bytes": got["bytes"],
+    return {"ok": got["sha256"] == digest.hexdigest() and got["bytes"] == size, "bytes": got["bytes"],
             "sha256_sent": digest.hexdigest(), "sha256_received": got["sha256"], "seconds": round(seconds, 3)}
 
 

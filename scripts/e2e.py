@@ -20,6 +20,7 @@ from checks.intruders import check_hostile_packets
 from checks.laboratory import Checks, Laboratory, check_stop, in_laboratory, say
 from checks.operators import check_ctl, check_no_leak, check_place, check_second_gateway, check_socket, check_stats_lines, operator_errors
 from checks.pair import pair
+from checks.ports import ports
 from checks.reload import reload
 from checks.routers import routers
 from checks.segments import segments
@@ -84,7 +85,7 @@ def main():
     demo.interruptible()
     checks, error, begin = Checks(args.only), None, time.monotonic()
     try:
-        for part in (operator_errors, captures, cold, routers, segments, reload, workers, crowd, hard, pair):
+        for part in (operator_errors, captures, cold, routers, segments, ports, reload, workers, crowd, hard, pair):
             try:
                 part(args, checks)
             except Failed as e:

@@ -219,13 +219,15 @@ fn count<T>(things: impl Iterator<Item = T>) -> u32 {
     u32::try_from(things.count()).unwrap_or(u32::MAX)
 }
 
-/// Leaves out what was there before.
-fn first_of_each<T: PartialEq + Copy>(things: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
+/// Each thing once, in the order in which they come first.
+pub(crate) fn first_of_each<T: PartialEq + Clone>(
+    things: impl Iterator<Item = T>,
+) -> impl Iterator<Item = T> {
     let mut seen = Vec::new();
     things.filter(move |thing| {
         let new = !seen.contains(thing);
         if new {
-            seen.push(*thing);
+            seen.push(thing.clone());
         }
         new
     })

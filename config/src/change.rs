@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use crate::buffers::first_of_each;
 use crate::error::ConfigError;
 use crate::key::{Key, Reload};
 use crate::resolve::read;
@@ -89,12 +90,7 @@ impl Config {
     ) -> Result<(Self, Change), ConfigError> {
         let source = Source { file, text };
         let new = Self::parse_with(file, text, overrides)?;
-        new.check(workers).map_err(|error| match error {
-            ConfigError::Promise { key, what, remedy } => {
-                source.error(source.place_of(key, None).0, format!("{key}: {what}"), remedy)
-            }
-            error => error,
-        })?;
+        new.check(workers).map_err(|error| source.located(error))?;
         let change = self.difference(&new).map_err(|refused| {
             let Refused { key, entry, why, remedy } = refused;
             let (key, span, given) = source.place_in_force(&key, entry);
@@ -163,8 +159,7 @@ impl Config {
         let kinds: [(&str, Name<'_>); 3] =
             [("ethernet", &|_, s| ethernet(s)), ("device", &device), ("port", &port)];
         for (key, name) in kinds {
-            let mut open: Vec<String> = self.segments.iter().map(|s| name(self, s)).collect();
-            open.dedup();
+            let open: Vec<String> = first_of_each(self.segments.iter().map(|s| name(self, s))).collect();
             for (index, segment) in new.segments.iter().enumerate() {
                 let wanted = name(new, segment);
                 if !open.contains(&wanted) {

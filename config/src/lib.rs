@@ -2,7 +2,7 @@
 //!
 //! The command line is that of any DPDK program, `PROGRAM [EAL arguments] -- [own arguments]`: [`CommandLine`] splits it
 //! and reads from EAL's part what we need to know, without changing it. The file is TOML: [`Config::load`] reads it into
-//! types that hold legal values only. Every error says where, what is wrong, and what to do about it.
+//! types that hold legal values only; [`ConfigFile`] keeps its text, so that errors of the start point into it too. Every error says where, what is wrong, and what to do about it.
 //!
 //! [`Config::segments`] says what is joined to what. [`Config::difference`] says what a reload changes,
 //! [`Config::budget`] what may hold packet buffers.
@@ -13,6 +13,7 @@ mod buffers;
 mod change;
 mod eal;
 mod error;
+mod file;
 mod guid;
 mod key;
 mod lcore;
@@ -33,6 +34,7 @@ pub use buffers::{Budget, ConnectionShare, PARKED_PACKETS};
 pub use change::{Change, Refused};
 pub use eal::{CommandLine, EalArguments, Lcores, Warning};
 pub use error::{ConfigError, Place, nearest};
+pub use file::ConfigFile;
 pub use guid::Guid;
 pub use lcore::{LcoreSet, MAX_LCORE};
 pub use pair_key::PairKey;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::error::ConfigError;
+use crate::file::ConfigFile;
 use crate::raw::Raw;
 use crate::segments;
 use crate::settings::{Buffers, Config, Gateway, InfiniBand, Overrides, Soft};
@@ -16,7 +17,7 @@ const MAX_FILE: usize = 4 << 20;
 impl Config {
     /// Reads a file and puts the command line's overrides on top.
     pub fn load(file: &Path, overrides: &Overrides) -> Result<Self, ConfigError> {
-        Self::parse_with(file, &read(file)?, overrides)
+        ConfigFile::read(file)?.config(overrides)
     }
 
     /// Reads `text`, the content of `file`, whose name only serves errors.

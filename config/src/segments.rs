@@ -179,12 +179,12 @@ impl Check<'_> {
         };
         if usize::from(one.segment.port) > device.ports.len() {
             let at = self.place(one, |raw| raw.port.as_ref(), self.infiniband.port.as_ref());
+            let (name, ports) = (&device.name, device.ports.len());
             let what = format!(
-                "the software ConnectX has {} port(s), so there is no port {}",
-                device.ports.len(),
+                "the software ConnectX `{name}` has {ports} port(s), so there is no port {}",
                 one.segment.port
             );
-            return Err(self.source.error(at, what, "count from 1, or add a port to [infiniband.soft]"));
+            return Err(self.source.error(at, what, format!("count from 1, or add a port to `{name}`")));
         }
         Ok(())
     }

@@ -91,6 +91,16 @@ impl Source<'_> {
         at
     }
 
+    /// An error of a key, with the key's place.
+    pub(crate) fn located(&self, error: ConfigError) -> ConfigError {
+        match error {
+            ConfigError::Promise { key, what, remedy } => {
+                self.error(self.place_of(key, None).0, format!("{key}: {what}"), remedy)
+            }
+            error => error,
+        }
+    }
+
     /// The line, from 1, of a place in the file.
     pub(crate) fn line(&self, span: &Range<usize>) -> usize {
         Place::new(self.file, self.text, span.clone()).line

@@ -14,6 +14,15 @@ from checks.laboratory import back_within, check_stop
 from demo import ETH, ETH_IP, HUGEPAGES, IB_IP, ping, run
 
 
+# A segment on a software device whose cable begins at an address that is not ours.
+SECOND_DEVICE = """[[infiniband.soft-device]]
+ports = [{ link = "udp:203.0.113.1:9-203.0.113.2:9" }]
+name = "far"
+[[segment]]
+device = "far"
+name = "one\""""
+
+
 def refused(argv, *words, netns=None):
     """A start that must fail: code 1, one line of ours that has all the words, no panic, and no waiting for anything."""
     begin = time.monotonic()
@@ -93,7 +102,8 @@ def operator_errors(args, checks):
             ("core_list", start("-l", "0-999", *small), ("CPU|cpu|lcore", "online")),
             ("core_garbage", start("-l", "zero", *small), ("-l", "zero")),
             ("no_worker", start("-l", "0", *small), ("lcore", "-l 0[-,]1")),
-            ("unknown_port", start("-l", "0-1", *small, config=with_("port", "net_null0", "net_nul7")), ("net_nul7",)),
+            ("unknown_port", start("-l", "0-1", *small, config=with_("port", "net_null0", "net_nul7")),
+             (r"port\.toml:5:1", "net_nul7", "net_null0")),
             ("unknown_driver", start("-l", "0-1", *small[:-1], "net_nulll0"), ("net_nulll0", "net_null")),
             ("unknown_interface", start("-l", "0-1", *small[:-1], "net_af_packet0,iface=nosuch0"), ("nosuch0|net_af_packet0",)),
             ("unknown_key", start("-l", "0-1", *small, config=with_("key", "address", "adress")),
@@ -106,7 +116,14 @@ def operator_errors(args, checks):
             ("segment_twice", segments("twice", '"two"', '"one"'), (r"twice\.toml:15:8", r"`one` \(line 9\)", "another name")),
             ("segment_vlan_twice", segments("vlan", "200", "100"), (r"vlan\.toml:16:8", "VLAN 100", "`one`", "another vlan")),
             ("segment_limited_pkey", segments("pkey", "0x8002", "0x0002"), (r"pkey\.toml:17:8", "limited", "write 0x8002")),
-            ("segment_port", segments("ibport", "0x8002", "0x8002\nport = 2"), (r"ibport\.toml:18:8", "no port 2", "count from 1")),
+            ("segment_port", segments("ibport", "0x8002", "0x8002\nport = 2"),
+             (r"ibport\.toml:18:8", "`soft0`", "no port 2", "count from 1")),
+            ("segment_ethernet", segments("seth", "vlan = 200", 'vlan = 200\nethernet = "net_null7"'),
+             (r"seth\.toml:17:1", "net_null7", "there are: net_null0")),
+            ("segment_device", segments("sdev", "vlan = 200", 'vlan = 200\ndevice = "soft7"'),
+             (r"sdev\.toml:17:10", "`soft7`", "known are soft0")),
+            ("soft_device_cable", segments("cable", "[[segment]]\nname = \"one\"", SECOND_DEVICE),
+             (r"cable\.toml:10:1", "203.0.113.1")),
             ("segment_route", segments("route", "10.77.0.1\"", "10.78.0.1\""),
              (r"route\.toml:21:7", "leads nowhere", r"10\.77\.0\.0/24")),
             ("no_config", start("-l", "0-1", *small, config=directory / "none.toml"), (r"none\.toml", "--config")),
@@ -115,7 +132,7 @@ def operator_errors(args, checks):
              [*start("-l", "0-1", *small, config=with_("nosoft", base[base.index("[infiniband]"):], "")),
               "--hca-driver", "soft"], (r"\[infiniband\.soft\]", "ports")),
             *((f"hca_driver_{driver}_without_device", [*start("-l", "0-1", *small), "--hca-driver", driver],
-               ("RDMA device", "modprobe mlx5_ib")) for driver in ("mlx5", "verbs")
+               (r"good\.toml:\d+:\d+", "RDMA device", "modprobe mlx5_ib")) for driver in ("mlx5", "verbs")
               if not any(Path("/sys/class/infiniband").glob("*"))),
             ("no_separator", [gateway, "--config", good], ("--",)),
             ("fabric_unknown_key", [fabric, "--config", with_("fabric", base, '[[link]]\nname = "x"\nulr = "y"\n')],

@@ -5,6 +5,7 @@
 """
 
 import ctypes
+import errno
 import fcntl
 import os
 import select
@@ -38,11 +39,17 @@ def main():
     print("ready", flush=True)
     while True:
         for fd in select.select([tap, wire], [], [])[0]:
-            if fd is tap:
-                frame = os.read(tap, 65536)
-                wire.send(frame[:12] + tag + frame[12:])
+            try:
+                if fd is tap:
+                    frame = os.read(tap, 65536)
+                    wire.send(frame[:12] + tag + frame[12:])
+                    continue
+                frame, control, _, source = wire.recvmsg(65536, 256)
+            except OSError as error:
+                if error.errno != errno.ENETDOWN:
+                    raise
+                # Told once; the interface may come back.
                 continue
-            frame, control, _, source = wire.recvmsg(65536, 256)
             tags = [struct.unpack("IIIHHHH", data[:20]) for level, kind, data in control
                     if (level, kind) == (SOL_PACKET, PACKET_AUXDATA)]
             ours = any(status & TP_STATUS_VLAN_VALID and tci & 0xFFF == vlan for status, _, _, _, _, tci, _ in tags)

@@ -183,13 +183,11 @@ fn bad_segments_are_refused_with_place_and_remedy() {
         // Ports and devices that do not exist.
         (
             format!("{SOFT}[[segment]]\nport = 2\n"),
-            "4:8: the software ConnectX has 1 port(s), so there is no port 2; count from 1, or add a port to \
-             [infiniband.soft]",
+            "4:8: the software ConnectX `soft0` has 1 port(s), so there is no port 2; count from 1, or add a port to `soft0`",
         ),
         (
             format!("[infiniband]\nport = 2\n{SOFT}[[segment]]\nvlan = 1\n"),
-            "2:8: the software ConnectX has 1 port(s), so there is no port 2; count from 1, or add a port to \
-             [infiniband.soft]",
+            "2:8: the software ConnectX `soft0` has 1 port(s), so there is no port 2; count from 1, or add a port to `soft0`",
         ),
         (
             format!("{SOFT}[[segment]]\ndevice = \"soft2\"\n"),

@@ -208,6 +208,8 @@ pub struct Endpoint<B: Backend, C, N> {
     device_errors: u64,
     /// Times that a shared receive queue fell below its limit.
     srq_low: u64,
+    /// When that was last told.
+    srq_low_told: Option<Instant>,
     losses: Losses,
     last_device_error: Option<String>,
     /// Why the device is of no use any more.
@@ -308,6 +310,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             usage_read: now,
             device_errors: 0,
             srq_low: 0,
+            srq_low_told: None,
             losses: Losses::default(),
             last_device_error: None,
             gone: None,

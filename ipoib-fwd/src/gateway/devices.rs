@@ -9,8 +9,9 @@ use pmd::verbs::{Mlx5Hca, VerbsHca};
 
 use config::{Config, Driver, Soft};
 
+use super::error::{GatewayError, Places};
 use super::port_names::{InfiniBandName, PortNames};
-use super::start::{GatewayError, random};
+use super::start::random;
 
 /// The devices, one entry for each InfiniBand port, as far as they are there before EAL starts. A device of the machine is opened once
 /// for each port.
@@ -29,6 +30,8 @@ pub(super) enum Devices {
 pub(super) struct SoftParts {
     config: SoftConfig,
     links: Vec<CableUrl>,
+    /// Its number in the configuration.
+    number: usize,
     /// Where its ports are among the gateway's.
     places: Vec<usize>,
 }
@@ -42,7 +45,7 @@ pub(super) fn no_device() -> GatewayError {
 }
 
 impl Devices {
-    pub(super) fn choose(config: &Config, names: &PortNames) -> Result<Self, GatewayError> {
+    pub(super) fn choose(config: &Config, names: &PortNames, places: &Places) -> Result<Self, GatewayError> {
         let ports = &names.infinibands;
         let driver = match config.infiniband.driver {
             Driver::Auto if config.infiniband.is_soft() => Driver::Soft,
@@ -51,7 +54,8 @@ impl Devices {
             Driver::Auto => {
                 let mut all = Driver::Mlx5;
                 for name in ports {
-                    if !pmd::verbs::find(name.device.as_deref(), PortNumber(name.port))?.is_mlx5 {
+                    let device = pmd::verbs::find(name.device.as_deref(), PortNumber(name.port));
+                    if !device.map_err(|e| name.wrong(places, e))?.is_mlx5 {
                         all = Driver::Verbs;
                     }
                 }
@@ -60,37 +64,57 @@ impl Devices {
             chosen => chosen,
         };
         Ok(match driver {
-            Driver::Soft => Self::Soft(soft_parts(config, ports)?),
-            Driver::Mlx5 => Self::Mlx5(open(ports, Mlx5Hca::open)?),
-            Driver::Auto | Driver::Verbs => Self::Verbs(open(ports, VerbsHca::open)?),
+            Driver::Soft => Self::Soft(soft_parts(config, ports, places)?),
+            Driver::Mlx5 => Self::Mlx5(open(ports, places, Mlx5Hca::open)?),
+            Driver::Auto | Driver::Verbs => Self::Verbs(open(ports, places, VerbsHca::open)?),
         })
     }
 }
 
 fn open<B>(
     names: &[InfiniBandName],
+    places: &Places,
     open: impl Fn(Option<&str>, PortNumber) -> Result<B, HcaError>,
 ) -> Result<Vec<B>, GatewayError> {
-    let one = |name: &InfiniBandName| Ok(open(name.device.as_deref(), PortNumber(name.port))?);
+    let one = |name: &InfiniBandName| {
+        open(name.device.as_deref(), PortNumber(name.port)).map_err(|e| name.wrong(places, e))
+    };
     names.iter().map(one).collect()
 }
 
-fn soft_parts(config: &Config, names: &[InfiniBandName]) -> Result<Vec<SoftParts>, GatewayError> {
+impl InfiniBandName {
+    /// An error of opening it.
+    pub(super) fn wrong(&self, places: &Places, error: impl Into<GatewayError>) -> GatewayError {
+        let key = if self.device.is_some() { "segment.device" } else { "segment.port" };
+        places.at(key, Some(self.segment), error)
+    }
+}
+
+fn soft_parts(
+    config: &Config,
+    names: &[InfiniBandName],
+    places: &Places,
+) -> Result<Vec<SoftParts>, GatewayError> {
     let mut all: Vec<SoftParts> = Vec::new();
     for (place, name) in names.iter().enumerate() {
         let Some(soft) = config.infiniband.soft_device(name.device.as_deref()) else {
             return Err(no_device());
         };
+        let number = config.infiniband.soft.iter().position(|s| s.name == soft.name).unwrap_or(0);
         match all.iter_mut().find(|parts| parts.config.name == soft.name) {
             Some(known) => known.places.push(place),
-            None => all.push(SoftParts::new(soft, place)?),
+            None => {
+                let mut parts = SoftParts::new(soft, number).map_err(|e| places.at_soft(number, e))?;
+                parts.places.push(place);
+                all.push(parts);
+            }
         }
     }
     Ok(all)
 }
 
 impl SoftParts {
-    fn new(soft: &Soft, place: usize) -> Result<Self, GatewayError> {
+    fn new(soft: &Soft, number: usize) -> Result<Self, GatewayError> {
         let seed = soft.seed.unwrap_or_else(random);
         // Locally administered, so that it meets no real one.
         let node = soft.node_guid.map_or(0x0200_0000_0000_0000 | (seed & 0x00ff_ffff_ffff_ff00), |g| g.0);
@@ -110,7 +134,8 @@ impl SoftParts {
                 seed,
             },
             links: soft.ports.iter().map(|p| p.link.parse()).collect::<Result<_, _>>()?,
-            places: vec![place],
+            number,
+            places: Vec::new(),
         })
     }
 
@@ -129,10 +154,11 @@ impl SoftParts {
 pub(super) fn open_soft(
     all: &[SoftParts],
     capture: &mut Option<Capture>,
+    places: &Places,
 ) -> Result<Vec<Shared<SoftHca>>, GatewayError> {
     let mut handles = Vec::new();
     for parts in all {
-        let first = Shared::new(parts.open(capture)?);
+        let first = Shared::new(parts.open(capture).map_err(|e| places.at_soft(parts.number, e))?);
         for place in parts.places.iter().skip(1) {
             handles.push((*place, first.another()));
         }

@@ -4,6 +4,7 @@ mod board;
 mod control;
 mod cut;
 mod devices;
+mod error;
 mod frames;
 mod gids;
 mod port_names;
@@ -15,5 +16,6 @@ mod tag;
 mod usage;
 mod worker;
 
-pub use start::{GatewayError, Report, Start};
+pub use error::{GatewayError, Placed};
+pub use start::{Report, Start};
 pub use worker::{Cause, GatewayCommand, GatewayNote, GatewayWorker, WorkerParts};

@@ -4,19 +4,30 @@ use config::{Config, Segment};
 
 use crate::forward::{EndpointIndex, EthernetIndex};
 
+/// An Ethernet port by its name.
+#[derive(Clone, Debug)]
+pub(super) struct EthernetName {
+    /// `None` for the only port that there is.
+    pub(super) name: Option<String>,
+    /// The first segment that names it, by its number in the configuration.
+    pub(super) segment: usize,
+}
+
 /// An InfiniBand port by its device and its number there.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct InfiniBandName {
     /// `None` for the first device that there is.
     pub(super) device: Option<String>,
     pub(super) port: u8,
+    /// The first segment that names it, by its number in the configuration.
+    pub(super) segment: usize,
 }
 
 /// The names of all ports that the configuration speaks of at the start, by their numbers.
 #[derive(Clone, Debug)]
 pub(super) struct PortNames {
-    /// By [`EthernetIndex`]; `None` for the only port that there is.
-    pub(super) ethernets: Vec<Option<String>>,
+    /// By [`EthernetIndex`].
+    pub(super) ethernets: Vec<EthernetName>,
     /// By [`EndpointIndex`].
     pub(super) infinibands: Vec<InfiniBandName>,
 }
@@ -24,11 +35,19 @@ pub(super) struct PortNames {
 impl PortNames {
     /// In the order in which segments name them.
     pub(super) fn of(config: &Config) -> Self {
-        let name =
-            |(device, port): (Option<&str>, u8)| InfiniBandName { device: device.map(str::to_owned), port };
+        let first = |is: &dyn Fn(&Segment) -> bool| config.segments.iter().position(is).unwrap_or(0);
+        let ethernet = |name: Option<&str>| EthernetName {
+            name: name.map(str::to_owned),
+            segment: first(&|s| s.ethernet.as_deref() == name),
+        };
+        let infiniband = |(device, port): (Option<&str>, u8)| InfiniBandName {
+            device: device.map(str::to_owned),
+            port,
+            segment: first(&|s| (config.device_of(s), s.port) == (device, port)),
+        };
         Self {
-            ethernets: config.ethernet_ports().map(|name| name.map(str::to_owned)).collect(),
-            infinibands: config.infiniband_ports().map(name).collect(),
+            ethernets: config.ethernet_ports().map(ethernet).collect(),
+            infinibands: config.infiniband_ports().map(infiniband).collect(),
         }
     }
 
@@ -38,7 +57,7 @@ impl PortNames {
         config: &Config,
         segment: &Segment,
     ) -> Option<(EthernetIndex, EndpointIndex)> {
-        let ethernet = self.ethernets.iter().position(|name| *name == segment.ethernet)?;
+        let ethernet = self.ethernets.iter().position(|port| port.name == segment.ethernet)?;
         let device = config.device_of(segment);
         let infiniband = self
             .infinibands
@@ -75,6 +94,10 @@ mod tests {
             config.segments.iter().map(numbers).collect()
         };
         assert_eq!(of(&config), [Some((0, 0)), Some((1, 1)), Some((0, 2)), Some((1, 0))]);
+        let asked: Vec<usize> = names.ethernets.iter().map(|name| name.segment).collect();
+        assert_eq!(asked, [0, 1]);
+        let asked: Vec<usize> = names.infinibands.iter().map(|name| name.segment).collect();
+        assert_eq!(asked, [0, 1, 2]);
         let later = parse(&[("e1", "a", 1, 2), ("e2", "a", 1, 3), ("e0", "b", 1, 5)]);
         assert_eq!(of(&later), [Some((1, 1)), None, Some((0, 2))]);
     }

@@ -14,8 +14,9 @@ use super::control::duties::{Duties, SegmentDuty};
 use super::control::pair::PairDuty;
 use super::control::ports::{Endpoints, EthernetPort};
 use super::control::segments::News;
+use super::error::GatewayError;
 use super::port_names::PortNames;
-use super::start::{GatewayError, random};
+use super::start::random;
 use crate::forward::{
     EndpointIndex, EthernetIndex, GatewayAddress, Prefix, Role, Route, Routes, SegmentIndex, Settings,
 };

@@ -6,15 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
-use config::{CommandLine, Config, Overrides, Segment};
-use connectx::cable::{CableError, CableUrlError};
-use dataplane::capture::{Capture, CaptureError};
-use dataplane::control::{ControlError, ControlLoop};
+use config::{CommandLine, Config, ConfigFile, Overrides, Segment};
+use dataplane::capture::Capture;
+use dataplane::control::ControlLoop;
 use dataplane::worker::{Handle, run};
-use pmd::eal::{Eal, EalError, LcoreId};
-use pmd::eth::{EthConfig, EthError, EthPort, EthQueue};
+use pmd::eal::{Eal, LcoreId};
+use pmd::eth::{EthConfig, EthPort, EthQueue};
 use pmd::hca::{Backend, HcaError, PortNumber};
-use pmd::mem::{Pool, PoolConfig, PoolError};
+use pmd::mem::{Pool, PoolConfig};
 use serde_json::{Value, json};
 use tap::Tap;
 
@@ -24,6 +23,7 @@ use super::control::ports::{DeviceGids, Endpoints, EthernetPort, GatewayEndpoint
 use super::control::reload::{Reloader, policy};
 use super::control::{GatewayControl, Schedule};
 use super::devices::{Devices, open_soft};
+use super::error::{GatewayError, Places};
 use super::gids::GatewayGids;
 use super::port_names::PortNames;
 use super::report::Times;
@@ -32,65 +32,10 @@ use super::worker::{GatewayCommand, GatewayNote, GatewayWorker, WorkerParts};
 use crate::counter::{Totals, WorkerCounters};
 use crate::forward::{EndpointIndex, SegmentIndex};
 use crate::log::Log;
-use endpoint::{Endpoint, EndpointConfig, EndpointError, EndpointPlace, LinkWorker, WorkerSizes};
+use endpoint::{Endpoint, EndpointConfig, EndpointPlace, LinkWorker, WorkerSizes};
 
 /// One signalled send in this many: completions are reaped in batches.
 const SIGNAL_EVERY: u32 = 16;
-
-/// Why the gateway did not start, or failed.
-#[derive(Debug, thiserror::Error)]
-pub enum GatewayError {
-    /// The command line or the file.
-    #[error(transparent)]
-    Config(#[from] config::ConfigError),
-    /// EAL.
-    #[error(transparent)]
-    Eal(#[from] EalError),
-    /// Packet buffers.
-    #[error(transparent)]
-    Pool(#[from] PoolError),
-    /// An Ethernet port.
-    #[error(transparent)]
-    Ethernet(#[from] EthError),
-    /// A host channel adapter.
-    #[error(transparent)]
-    Hca(#[from] HcaError),
-    /// An endpoint.
-    #[error(transparent)]
-    Endpoint(#[from] EndpointError),
-    /// The URL of a link of the software ConnectX.
-    #[error("infiniband.soft.ports: {0}")]
-    CableUrl(#[from] CableUrlError),
-    /// A link of the software ConnectX.
-    #[error("infiniband.soft.ports: {0}")]
-    Link(#[from] CableError),
-    /// The copy of the device's GID table.
-    #[error("gateway.gids: {0}")]
-    Gids(#[from] pmd::gids::MirrorError),
-    /// The control loop.
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    /// The capture.
-    #[error(transparent)]
-    Capture(#[from] CaptureError),
-    /// No lcore is left to forward packets.
-    #[error(
-        "lcore {0} controls and none is left to forward packets: name at least two lcores, for instance -l 0-1"
-    )]
-    NoWorker(LcoreId),
-    /// Something that this version cannot do.
-    #[error("{0}")]
-    Unsupported(String),
-    /// The report could not be written.
-    #[error("cannot write the report {path}")]
-    Report {
-        /// The file.
-        path: PathBuf,
-        /// The system's answer.
-        #[source]
-        source: std::io::Error,
-    },
-}
 
 /// What the gateway is started with.
 #[derive(Debug)]
@@ -155,18 +100,23 @@ impl Start {
         // Devices take their time: who asks for the configuration meanwhile is answered later.
         let control = ControlLoop::new()?;
         // Everything that can be wrong without a device is found before EAL starts.
-        let config = match &self.file {
-            Some(file) => Config::load(file, &self.overrides)?,
+        let places = Places(self.file.as_deref().map(ConfigFile::read).transpose()?);
+        let config = match &places.0 {
+            Some(file) => file.config(&self.overrides)?,
             None => Config::from_overrides(&self.overrides),
+        };
+        let check = |workers: u8| match &places.0 {
+            Some(file) => file.check(&config, workers.into()),
+            None => config.check(workers.into()),
         };
         self.log.set(config.gateway.log);
         // More are refused below, unless EAL knows better that there are no such CPUs.
         if let Some(workers) = self.line.eal.roles()?.and_then(|roles| u8::try_from(roles.workers.len()).ok())
         {
-            config.check(workers.into())?;
+            check(workers)?;
         }
         let names = PortNames::of(&config);
-        let devices = Devices::choose(&config, &names)?;
+        let devices = Devices::choose(&config, &names, &places)?;
         for warning in self.line.eal.warnings() {
             tracing::warn!("{warning}");
         }
@@ -180,7 +130,7 @@ impl Start {
         }
         let workers = u8::try_from(lcores.len())
             .map_err(|_| GatewayError::Unsupported("at most 255 worker lcores are supported".to_owned()))?;
-        config.check(workers.into())?;
+        check(workers)?;
         let pool = Pool::create(
             "packets",
             &PoolConfig {
@@ -203,10 +153,11 @@ impl Start {
         };
         let mut ethernets = Vec::new();
         for name in &names.ethernets {
-            ethernets.push(EthPort::start(name.as_deref(), &ethernet, &pool)?);
+            let started = EthPort::start(name.name.as_deref(), &ethernet, &pool);
+            ethernets.push(started.map_err(|e| places.at("segment.ethernet", Some(name.segment), e))?);
         }
         let soft = match &devices {
-            Devices::Soft(soft) => open_soft(soft, &mut capture)?,
+            Devices::Soft(soft) => open_soft(soft, &mut capture, &places)?,
             Devices::Verbs(_) | Devices::Mlx5(_) => Vec::new(),
         };
         let running = Running {
@@ -214,6 +165,7 @@ impl Start {
             start: &self,
             config: &config,
             names,
+            places: &places,
             eal: &eal,
             lcores,
             pool: pool.clone(),
@@ -242,6 +194,7 @@ struct Running<'a> {
     control: ControlLoop,
     config: &'a Config,
     names: PortNames,
+    places: &'a Places,
     eal: &'a Eal,
     lcores: Vec<LcoreId>,
     pool: Pool,
@@ -272,7 +225,11 @@ impl Running<'_> {
             });
             let Some(first) = first else { continue };
             let config = self.endpoint_config(maker, first, EndpointPlace { index, of });
-            let (endpoint, workers) = Endpoint::new(hca, config, &self.pool, now)?;
+            let made = Endpoint::new(hca, config, &self.pool, now);
+            let (endpoint, workers) = made.map_err(|e| {
+                let name = self.names.infinibands.get(usize::from(index));
+                self.places.at("segment.port", name.map(|name| name.segment), e)
+            })?;
             endpoints.push(endpoint);
             for (links, link) in links.iter_mut().zip(workers) {
                 links.push(link);
@@ -299,7 +256,8 @@ impl Running<'_> {
                 true => file.clone(),
                 false => PathBuf::from(format!("{}.{name}", file.display())),
             });
-            all.push((index, GatewayGids::new(endpoint.hca(), file.as_deref(), random(), now)?));
+            let made = GatewayGids::new(endpoint.hca(), file.as_deref(), random(), now);
+            all.push((index, made.map_err(|e| self.places.at("gateway.gids", None, e))?));
             seen.push(name);
         }
         Ok(all)
@@ -333,10 +291,11 @@ impl Running<'_> {
                 && let Some(endpoint) = endpoints.at(ground.endpoint)
             {
                 ground.link = endpoint.add_link(now, maker.link_settings(segment)).map_err(|e| {
-                    GatewayError::Unsupported(format!(
+                    let what = format!(
                         "segment {}: {e}: configure fewer segments, workers or connections",
                         segment.name
-                    ))
+                    );
+                    self.places.at("segment", Some(index.0.into()), GatewayError::Unsupported(what))
                 })?;
             }
             maker.install(now, segment, ground, &mut endpoints, &mut board, &mut duties)?;

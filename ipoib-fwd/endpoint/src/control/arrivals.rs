@@ -1,6 +1,6 @@
 //! What comes to the control lcore: workers' notes, the device's events, management datagrams.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ib_wire::Qpn;
 use ib_wire::mad::Mad;
@@ -14,6 +14,8 @@ use ipoib::link::{PortEvent, WorkerIndex, WorkerNote};
 const WAITING_MADS: usize = 4096;
 /// Notes, MADs and events taken in one tick, so that none starves the others.
 const PER_TICK: usize = 1024;
+/// Between two warnings of a shared receive queue that runs low.
+const LOW_SRQ_PAUSE: Duration = Duration::from_secs(10);
 
 impl<B: Backend, C, N> Endpoint<B, C, N> {
     pub(super) fn take_notes(
@@ -99,16 +101,28 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                     (0..self.workers.len() as u8).map(|worker| self.queues_id(WorkerIndex(worker)));
                 if ours.any(|id| id == queues) {
                     self.srq_low += 1;
-                    tracing::warn!(
-                        "the shared receive queue ran low: connections of peers break if it runs dry; \
-                         raise infiniband.srq-depth"
-                    );
+                    self.warn_of_low_srq(now);
                 }
             } else if matches!(event, AsyncEvent::Fatal) {
                 self.gone = Some(HcaError::Gone(self.hca.device().name));
             }
         }
         any
+    }
+
+    /// Seldom: under load it may happen many times a second.
+    fn warn_of_low_srq(&mut self, now: Instant) {
+        if self.srq_low_told.is_some_and(|told| now < told + LOW_SRQ_PAUSE) {
+            return;
+        }
+        self.srq_low_told = Some(now);
+        tracing::warn!(
+            "{} port {}: a shared receive queue ran low, {} time(s) so far: connections of peers break if it runs dry; raise \
+             infiniband.srq-depth",
+            self.hca.device().name,
+            self.number.0,
+            self.srq_low
+        );
     }
 
     pub(super) fn take_mads(&mut self, now: Instant) -> bool {

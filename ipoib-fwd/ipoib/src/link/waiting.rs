@@ -25,9 +25,9 @@ impl std::fmt::Display for Waiting {
         f.write_str(match self {
             Self::Cable => "the port is down: no cable, or nothing at its other end",
             Self::SubnetManager => "the port is not active: no subnet manager has configured it",
-            Self::PKey => "the port's P_Key table does not have infiniband.pkey: the subnet manager gives it",
+            Self::PKey => "the port's P_Key table does not have the segment's pkey: the subnet manager gives it",
             Self::FullMembership => {
-                "the port is only a limited member of the partition infiniband.pkey: the subnet manager is to make it a full one"
+                "the port is only a limited member of the partition that pkey says: the subnet manager is to make it a full one"
             }
             Self::Answer => "subnet administration does not answer: is the subnet manager running?",
             Self::Admission => {

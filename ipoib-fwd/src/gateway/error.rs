@@ -1,0 +1,120 @@
+//! What can go wrong with a gateway.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use config::{ConfigFile, Place};
+use connectx::cable::{CableError, CableUrlError};
+use dataplane::capture::CaptureError;
+use dataplane::control::ControlError;
+use endpoint::EndpointError;
+use pmd::eal::{EalError, LcoreId};
+use pmd::eth::EthError;
+use pmd::hca::HcaError;
+use pmd::mem::PoolError;
+
+/// Why the gateway did not start, or failed.
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayError {
+    /// The command line or the file.
+    #[error(transparent)]
+    Config(#[from] config::ConfigError),
+    /// EAL.
+    #[error(transparent)]
+    Eal(#[from] EalError),
+    /// Packet buffers.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// An Ethernet port.
+    #[error(transparent)]
+    Ethernet(#[from] EthError),
+    /// A host channel adapter.
+    #[error(transparent)]
+    Hca(#[from] HcaError),
+    /// An endpoint.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// The URL of a link of the software ConnectX.
+    #[error("infiniband.soft.ports: {0}")]
+    CableUrl(#[from] CableUrlError),
+    /// A link of the software ConnectX.
+    #[error("infiniband.soft.ports: {0}")]
+    Link(#[from] CableError),
+    /// The copy of the device's GID table.
+    #[error("gateway.gids: {0}")]
+    Gids(#[from] pmd::gids::MirrorError),
+    /// The control loop.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The capture.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// No lcore is left to forward packets.
+    #[error(
+        "lcore {0} controls and none is left to forward packets: name at least two lcores, for instance -l 0-1"
+    )]
+    NoWorker(LcoreId),
+    /// Something that the configuration file asks for.
+    #[error(transparent)]
+    At(#[from] Placed),
+    /// Something that this version cannot do.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The report could not be written.
+    #[error("cannot write the report {path}")]
+    Report {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// What is wrong with what the configuration file asks for, and where it does.
+#[derive(Debug)]
+pub struct Placed {
+    place: Place,
+    error: Box<GatewayError>,
+}
+
+impl fmt::Display for Placed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.error)
+    }
+}
+
+impl std::error::Error for Placed {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
+/// Finds what errors are about in the configuration file, if there is one.
+#[derive(Debug)]
+pub(super) struct Places(pub(super) Option<ConfigFile>);
+
+impl Places {
+    /// An error of a key such as "gateway.gids", or of a segment's such as "segment.port", by the segment's number in the file.
+    pub(super) fn at(
+        &self,
+        key: &str,
+        segment: Option<usize>,
+        error: impl Into<GatewayError>,
+    ) -> GatewayError {
+        self.with(error, |file| file.place(key, segment))
+    }
+
+    /// An error of a software device's ports, by its number.
+    pub(super) fn at_soft(&self, device: usize, error: impl Into<GatewayError>) -> GatewayError {
+        self.with(error, |file| file.place_of_soft(device))
+    }
+
+    fn with(&self, error: impl Into<GatewayError>, place: impl FnOnce(&ConfigFile) -> Place) -> GatewayError {
+        match (&self.0, error.into()) {
+            // It has its place, or there is no file.
+            (None, error) | (_, error @ (GatewayError::Config(_) | GatewayError::At(_))) => error,
+            (Some(file), error) => Placed { place: place(file), error: Box::new(error) }.into(),
+        }
+    }
+}
