@@ -7,13 +7,6 @@ use crate::resolve::read;
 use crate::settings::{Config, Overrides};
 use crate::source::Source;
 
-/// Keys of segments, and those that they are as if a segment does not have them.
-const DEFAULTS: [(&str, &str); 3] = [
-    ("segment.ethernet", "ethernet.port"),
-    ("segment.device", "infiniband.device"),
-    ("segment.port", "infiniband.port"),
-];
-
 /// A configuration file as it was when it was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConfigFile {
@@ -42,31 +35,12 @@ impl ConfigFile {
         config.check(workers).map_err(|error| source.located(error))
     }
 
-    /// Where a key such as "gateway.gids" stands, or "segment.port" of a segment by its number in the order of the file, or what that
-    /// is as by default. If none of them is given, its section or the file's begin.
+    /// Where the value comes from that is in force for a key such as "gateway.gids", for a segment's such as "segment.port", or for a
+    /// software device's such as "infiniband.soft.ports", by its number in the order of the file. If it is not given, that is its
+    /// section or the file's begin.
     #[must_use]
-    pub fn place(&self, key: &str, segment: Option<usize>) -> Place {
-        let source = self.source();
-        let (mut span, given) = source.place_of(key, segment);
-        if !given && let Some((_, default)) = DEFAULTS.iter().find(|(own, _)| *own == key) {
-            let (general, given) = source.place_of(default, None);
-            // A segment that says nothing of it is the better place than a section that says nothing.
-            if given || span.is_empty() {
-                span = general;
-            }
-        }
-        Place::new(&self.path, &self.text, span)
-    }
-
-    /// Where the ports of a software device are, by its number among [`InfiniBand::soft`](crate::InfiniBand::soft).
-    #[must_use]
-    pub fn place_of_soft(&self, device: usize) -> Place {
-        let source = self.source();
-        let (first, there) = source.place_of("infiniband.soft.ports", None);
-        let (span, _) = match device.checked_sub(usize::from(there)) {
-            Some(further) => source.place_of("infiniband.soft-device.ports", Some(further)),
-            None => (first, true),
-        };
+    pub fn place(&self, key: &str, entry: Option<usize>) -> Place {
+        let (_, span, _) = self.source().place_in_force(key, entry);
         Place::new(&self.path, &self.text, span)
     }
 }
@@ -104,11 +78,14 @@ device = \"b\"
         assert_eq!(line("segment.ethernet", Some(0)), 2, "the default");
         assert_eq!(line("segment.ethernet", Some(1)), 18);
         assert_eq!(line("segment.port", Some(1)), 16, "neither says it");
-        assert_eq!(line("segment", Some(1)), 16);
+        assert_eq!(line("segment.name", Some(1)), 16);
         assert_eq!(file(TEXT).place("segment.device", Some(1)).to_string(), "g.toml:19:1");
-        assert_eq!([0, 1].map(|device| file(TEXT).place_of_soft(device).line), [6, 10]);
+        assert_eq!([0, 1].map(|device| line("infiniband.soft.ports", Some(device))), [6, 10]);
         let first = format!("[infiniband.soft]\nports = [{{ link = \"shm:/0\" }}]\n{TEXT}");
-        assert_eq!([0, 1, 2].map(|device| file(&first).place_of_soft(device).line), [2, 8, 12]);
+        assert_eq!(
+            [0, 1, 2].map(|device| file(&first).place("infiniband.soft.ports", Some(device)).line),
+            [2, 8, 12]
+        );
         assert_eq!(file("[infiniband]\nport = 7\n").place("segment.port", Some(0)).line, 2);
         assert_eq!(file("").place("segment.port", Some(0)).to_string(), "g.toml:1:1");
     }

@@ -25,6 +25,9 @@ pub(super) enum Devices {
     Mlx5(Vec<Mlx5Hca>),
 }
 
+/// Whose places are told when a software device cannot be opened.
+const SOFT_PORTS: &str = "infiniband.soft.ports";
+
 /// What a software ConnectX is made from, and which ports of it are used.
 #[derive(Debug)]
 pub(super) struct SoftParts {
@@ -104,7 +107,8 @@ fn soft_parts(
         match all.iter_mut().find(|parts| parts.config.name == soft.name) {
             Some(known) => known.places.push(place),
             None => {
-                let mut parts = SoftParts::new(soft, number).map_err(|e| places.at_soft(number, e))?;
+                let mut parts =
+                    SoftParts::new(soft, number).map_err(|e| places.at(SOFT_PORTS, Some(number), e))?;
                 parts.places.push(place);
                 all.push(parts);
             }
@@ -158,7 +162,8 @@ pub(super) fn open_soft(
 ) -> Result<Vec<Shared<SoftHca>>, GatewayError> {
     let mut handles = Vec::new();
     for parts in all {
-        let first = Shared::new(parts.open(capture).map_err(|e| places.at_soft(parts.number, e))?);
+        let first =
+            Shared::new(parts.open(capture).map_err(|e| places.at(SOFT_PORTS, Some(parts.number), e))?);
         for place in parts.places.iter().skip(1) {
             handles.push((*place, first.another()));
         }

@@ -95,26 +95,12 @@ impl std::error::Error for Placed {
 pub(super) struct Places(pub(super) Option<ConfigFile>);
 
 impl Places {
-    /// An error of a key such as "gateway.gids", or of a segment's such as "segment.port", by the segment's number in the file.
-    pub(super) fn at(
-        &self,
-        key: &str,
-        segment: Option<usize>,
-        error: impl Into<GatewayError>,
-    ) -> GatewayError {
-        self.with(error, |file| file.place(key, segment))
-    }
-
-    /// An error of a software device's ports, by its number.
-    pub(super) fn at_soft(&self, device: usize, error: impl Into<GatewayError>) -> GatewayError {
-        self.with(error, |file| file.place_of_soft(device))
-    }
-
-    fn with(&self, error: impl Into<GatewayError>, place: impl FnOnce(&ConfigFile) -> Place) -> GatewayError {
+    /// An error of a key, which [`ConfigFile::place`] explains.
+    pub(super) fn at(&self, key: &str, entry: Option<usize>, error: impl Into<GatewayError>) -> GatewayError {
         match (&self.0, error.into()) {
             // It has its place, or there is no file.
             (None, error) | (_, error @ (GatewayError::Config(_) | GatewayError::At(_))) => error,
-            (Some(file), error) => Placed { place: place(file), error: Box::new(error) }.into(),
+            (Some(file), error) => Placed { place: file.place(key, entry), error: Box::new(error) }.into(),
         }
     }
 }

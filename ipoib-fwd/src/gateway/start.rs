@@ -295,7 +295,7 @@ impl Running<'_> {
                         "segment {}: {e}: configure fewer segments, workers or connections",
                         segment.name
                     );
-                    self.places.at("segment", Some(index.0.into()), GatewayError::Unsupported(what))
+                    self.places.at("segment.name", Some(index.0.into()), GatewayError::Unsupported(what))
                 })?;
             }
             maker.install(now, segment, ground, &mut endpoints, &mut board, &mut duties)?;
