@@ -101,12 +101,11 @@ fn ethernet(head: &[u8], stripped: Option<u16>, frame_len: usize, table: &Segmen
 
 fn infiniband(head: &[u8], message_len: usize, source: &Source, table: &SegmentTable<u8>) {
     match ib_to_eth(head, message_len, source, Checksum::Unknown, table) {
-        IbVerdict::Forward { header, ip_len, .. } => {
+        IbVerdict::Forward { to, ip_len, .. } => {
             assert!(
                 ip_len <= table.settings.eth_mtu && usize::from(ip_len) + IPOIB_HEADER_LEN <= message_len
             );
-            assert!(header.starts_with(&HOST_MAC.0) || header[0] & 1 == 1, "to a host or a group");
-            assert_eq!(header[6..12], OWN_MAC.0);
+            assert!(to == HOST_MAC || to.is_multicast(), "to a host or a group");
         }
         IbVerdict::Fragment { ip_len, mtu, .. } => {
             assert!(mtu <= table.settings.eth_mtu && usize::from(ip_len) + IPOIB_HEADER_LEN <= message_len);

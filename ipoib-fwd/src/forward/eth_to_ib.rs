@@ -10,7 +10,9 @@ use super::{ETHERTYPE_HELLO, FrameHead, Punt};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::WorkerIndex;
 use ipoib::net::IPOIB_HEADER_LEN;
-use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, MacAddress};
+use ipoib::net::ethernet::{
+    ETHERNET_HEADER_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader, MacAddress,
+};
 use ipoib::net::ipv4::Ipv4View;
 use ipoib::net::probe::probe_nonce;
 
@@ -81,7 +83,7 @@ pub enum EthVerdict<'t, D> {
 
 /// Decides on a frame of a segment. `head` is the frame's first bytes, with all headers (78 bytes are always enough),
 /// `front` what [`FrameHead::parse`] read there, `frame_len` the frame's length without frame check sequence.
-#[inline]
+#[inline(always)]
 #[must_use]
 pub fn eth_to_ib<'t, D: Clone>(
     head: &[u8],
@@ -93,7 +95,7 @@ pub fn eth_to_ib<'t, D: Clone>(
     decide(head, front, frame_len, table, worker).unwrap_or_else(EthVerdict::Drop)
 }
 
-#[inline]
+#[inline(always)]
 fn decide<'t, D: Clone>(
     head: &[u8],
     front: &FrameHead,
@@ -102,10 +104,11 @@ fn decide<'t, D: Clone>(
     worker: WorkerIndex,
 ) -> Result<EthVerdict<'t, D>, DropReason> {
     let settings = &table.settings;
-    let ethernet = &front.ethernet;
+    // Read here and not handed over: addresses that go through memory in other sizes than they are read in stall.
+    let ethernet = EthernetHeader::parse(head)?;
     if ethernet.source == settings.mac {
         // A hello of our own that comes back tells of a loop.
-        let hello = ethernet.ethertype == ETHERTYPE_HELLO;
+        let hello = front.ethertype == ETHERTYPE_HELLO;
         return if hello { Ok(EthVerdict::Punt(Punt::Hello)) } else { Err(DropReason::LoopSelf) };
     }
     if ethernet.source.is_multicast() {
@@ -118,7 +121,7 @@ fn decide<'t, D: Clone>(
     } else {
         return Err(DropReason::NotForUs);
     };
-    match ethernet.ethertype {
+    match front.ethertype {
         ETHERTYPE_IPV4 => {}
         ETHERTYPE_ARP => return Ok(EthVerdict::Punt(Punt::Arp)),
         ETHERTYPE_HELLO => return Ok(EthVerdict::Punt(Punt::Hello)),
@@ -189,7 +192,7 @@ pub fn own_to_ib<'t, D: Clone>(
 }
 
 /// By the connection if the packet fits it, else as a datagram, else in pieces by whichever takes the larger ones.
-#[inline]
+#[inline(always)]
 fn to_host<'t, D>(
     packet: &Ipv4View<'_>,
     next_hop: Ipv4Addr,
@@ -222,7 +225,7 @@ fn ip_mtu(message_mtu: u32) -> u16 {
     u16::try_from(message_mtu.saturating_sub(IPOIB_HEADER_LEN as u32)).unwrap_or(u16::MAX)
 }
 
-#[inline]
+#[cold]
 fn to_group<'t, D>(
     packet: &Ipv4View<'_>,
     cast: Cast,

@@ -11,8 +11,8 @@ use pmd::mem::{FrameFacts, FrameTag};
 /// The headers of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameHead {
-    /// Addresses, and the ethertype of what is behind a tag.
-    pub ethernet: EthernetHeader,
+    /// What is behind the header, and behind a tag if there is one.
+    pub ethertype: u16,
     /// VLAN identifier; 0 without a tag, and in a tag that carries a priority only (IEEE 802.1Q 9.6).
     pub vid: u16,
     /// Bytes in front of the packet.
@@ -23,29 +23,29 @@ pub struct FrameHead {
 
 impl FrameHead {
     /// Reads the head of a frame; `facts` is what the port that received it told.
-    #[inline]
+    #[inline(always)]
     pub fn parse(frame: &[u8], facts: FrameFacts) -> Result<Self, DropReason> {
-        let ethernet = EthernetHeader::parse(frame)?;
+        let EthernetHeader { ethertype, .. } = EthernetHeader::parse(frame)?;
         let FrameFacts { tag, checksum } = facts;
-        let tagged = matches!(ethernet.ethertype, ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN);
+        let tagged = matches!(ethertype, ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN);
         let vid = match tag {
-            FrameTag::InFrame if tagged => return Self::tagged(frame, ethernet, checksum),
+            FrameTag::InFrame if tagged => return Self::tagged(frame, ethertype, checksum),
             FrameTag::InFrame => 0,
             FrameTag::Taken(control) if !tagged => vid_of(control),
             FrameTag::Taken(_) | FrameTag::Stacked => return Err(DropReason::VlanStacked),
         };
-        Ok(Self { ethernet, vid, len: ETHERNET_HEADER_LEN, checksum })
+        Ok(Self { ethertype, vid, len: ETHERNET_HEADER_LEN, checksum })
     }
 
     #[cold]
-    fn tagged(frame: &[u8], outer: EthernetHeader, checksum: Checksum) -> Result<Self, DropReason> {
+    fn tagged(frame: &[u8], outer: u16, checksum: Checksum) -> Result<Self, DropReason> {
         let tag = be16(frame, ETHERNET_HEADER_LEN).ok_or(DropReason::Truncated)?;
         let ethertype = be16(frame, ETHERNET_HEADER_LEN + 2).ok_or(DropReason::Truncated)?;
         let stacked = |kind| matches!(kind, ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN);
-        if outer.ethertype == ETHERTYPE_SERVICE_VLAN || stacked(ethertype) {
+        if outer == ETHERTYPE_SERVICE_VLAN || stacked(ethertype) {
             return Err(DropReason::VlanStacked);
         }
         let len = ETHERNET_HEADER_LEN + VLAN_TAG_LEN;
-        Ok(Self { ethernet: EthernetHeader { ethertype, ..outer }, vid: vid_of(tag), len, checksum })
+        Ok(Self { ethertype, vid: vid_of(tag), len, checksum })
     }
 }

@@ -10,22 +10,20 @@ use super::{ETHERTYPE_HELLO, Punt};
 use ipoib::drop_reason::DropReason;
 use ipoib::net::IPOIB_HEADER_LEN;
 use ipoib::net::be16;
-use ipoib::net::ethernet::{
-    ETHERNET_HEADER_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader, MacAddress,
-};
+use ipoib::net::ethernet::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, MacAddress};
 use ipoib::net::ipv4::Ipv4View;
 use ipoib::net::probe::probe_nonce;
 
 /// What to do with a message.
 ///
-/// In a message, the IPv4 packet begins at [`IPOIB_HEADER_LEN`]; its frame is `header` and the packet's first `ip_len`
-/// bytes.
+/// In a message, the IPv4 packet begins at [`IPOIB_HEADER_LEN`]; its frame is an Ethernet header, from the gateway's
+/// address to another, and the packet's first `ip_len` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IbVerdict {
     /// Send the packet.
     Forward {
-        /// The Ethernet header to put in front of the packet, in place of the encapsulation header.
-        header: [u8; ETHERNET_HEADER_LEN],
+        /// Whom the frame is for.
+        to: MacAddress,
         /// Bytes of the IPv4 packet.
         ip_len: u16,
         /// The neighbour it goes to, to be noted as used; `None` for groups.
@@ -33,8 +31,8 @@ pub enum IbVerdict {
     },
     /// Cut the packet ([`ipoib::net::fragment`]) and send the pieces.
     Fragment {
-        /// The Ethernet header to put in front of each piece.
-        header: [u8; ETHERNET_HEADER_LEN],
+        /// Whom the frames are for.
+        to: MacAddress,
         /// Bytes of the IPv4 packet.
         ip_len: u16,
         /// Largest piece, bytes, IPv4 header included.
@@ -58,7 +56,7 @@ pub enum IbVerdict {
 /// Decides on a message that came in by a queue pair. `head` is its first bytes from the encapsulation header on, with
 /// all headers (64 bytes are always enough), `message_len` its length, `source` how it came,
 /// `checksum` what the device says of the packet's header.
-#[inline]
+#[inline(always)]
 #[must_use]
 pub fn ib_to_eth<D: Clone>(
     head: &[u8],
@@ -70,7 +68,7 @@ pub fn ib_to_eth<D: Clone>(
     decide(head, message_len, source, checksum, table).unwrap_or_else(IbVerdict::Drop)
 }
 
-#[inline]
+#[inline(always)]
 fn decide<D: Clone>(
     head: &[u8],
     message_len: usize,
@@ -126,7 +124,7 @@ fn decide<D: Clone>(
     if !settings.eth_up {
         return Err(DropReason::LinkDown);
     }
-    let (mac, neighbour) = match cast {
+    let (to, neighbour) = match cast {
         Cast::Broadcast => (MacAddress::BROADCAST, None),
         Cast::LocalGroup => (MacAddress::of_group(packet.destination()), None),
         Cast::Group if settings.groups.iter().any(|(group, _)| *group == packet.destination()) => {
@@ -140,13 +138,11 @@ fn decide<D: Clone>(
             None => return Ok(IbVerdict::Punt(Punt::Neighbour(Ipv4Addr::from_bits(next_hop)))),
         },
     };
-    let header =
-        EthernetHeader { destination: mac, source: settings.mac, ethertype: ETHERTYPE_IPV4 }.to_bytes();
     let (ip_len, mtu) = (packet.total_len(), settings.eth_mtu);
     Ok(if ip_len <= mtu {
-        IbVerdict::Forward { header, ip_len, neighbour }
+        IbVerdict::Forward { to, ip_len, neighbour }
     } else if !packet.dont_fragment() {
-        IbVerdict::Fragment { header, ip_len, mtu, neighbour }
+        IbVerdict::Fragment { to, ip_len, mtu, neighbour }
     } else if cast.is_many() {
         IbVerdict::Drop(DropReason::TooBig)
     } else {

@@ -39,7 +39,7 @@ pub(super) enum LinkCast {
 }
 
 /// Classifies the destination, and drops what no packet of either side may be.
-#[inline]
+#[inline(always)]
 pub(super) fn classify<D>(
     packet: &Ipv4View<'_>,
     link_cast: LinkCast,
@@ -56,7 +56,7 @@ pub(super) fn classify<D>(
     Ok(cast)
 }
 
-#[inline]
+#[inline(always)]
 fn cast_of<D>(destination: Ipv4Addr, settings: &Settings<D>) -> Result<Cast, DropReason> {
     let [a, b, c, _] = destination.octets();
     if ipv4::is_unicast(destination) {
@@ -75,7 +75,7 @@ fn cast_of<D>(destination: Ipv4Addr, settings: &Settings<D>) -> Result<Cast, Dro
 }
 
 /// Sources that no packet from the network may have. The unspecified address may ask everybody (DHCP), nobody else.
-#[inline]
+#[inline(always)]
 fn check_source<D>(source: Ipv4Addr, cast: Cast, settings: &Settings<D>) -> Result<(), DropReason> {
     if !ipv4::is_possible_source(source) || (source.is_unspecified() && !cast.is_many()) {
         return Err(DropReason::Martian);

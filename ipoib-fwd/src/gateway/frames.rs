@@ -33,8 +33,8 @@ pub(super) fn offer(tap: &mut Tap, direction: TapDirection, frame: &Mbuf, tag: O
 #[cold]
 pub(super) fn complete(frame: &mut Mbuf) {
     let plain = FrameHead::parse(head(frame), FrameFacts::default());
-    if let Ok(FrameHead { len, ethernet, .. }) = plain
-        && ethernet.ethertype == ETHERTYPE_IPV4
+    if let Ok(FrameHead { len, ethertype, .. }) = plain
+        && ethertype == ETHERTYPE_IPV4
         && let Some(packet) = frame.data_mut().get_mut(len..)
     {
         ipv4::complete(packet);

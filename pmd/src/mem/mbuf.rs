@@ -217,6 +217,34 @@ impl Mbuf {
         true
     }
 
+    /// Takes `off` bytes off the front, cuts the packet to the `length` bytes behind them, and puts `N` bytes in front of
+    /// those, whatever they hold: [`Mbuf::trim_front`], [`Mbuf::truncate`] and [`Mbuf::prepend`] at once. `None`, and the
+    /// packet perhaps half done, if it is shorter or there is no room.
+    #[inline]
+    pub fn reframe<const N: usize>(&mut self, off: usize, length: usize) -> Option<&mut [u8; N]> {
+        let m = self.head();
+        // The pointer to a next segment lies on the buffer's second cache line: of a single one it is not looked at.
+        if raw::nb_segs(m) != 1 {
+            return self.reframe_chain(off, length);
+        }
+        let start = (raw::data_off(m) + off).checked_sub(N)?;
+        if raw::data_len(m).checked_sub(off)? < length {
+            return None;
+        }
+        raw::set_data_off(m, start);
+        raw::set_data_len(m, N + length);
+        raw::set_pkt_len(m, N + length);
+        self.data_mut().first_chunk_mut()
+    }
+
+    #[cold]
+    fn reframe_chain<const N: usize>(&mut self, off: usize, length: usize) -> Option<&mut [u8; N]> {
+        if !self.trim_front(off) || !self.truncate(length) {
+            return None;
+        }
+        self.prepend(N)?.first_chunk_mut()
+    }
+
     /// Adds `n` bytes behind the data of a packet of one segment and returns them, whatever they hold; `None` if there is
     /// no room.
     pub fn append(&mut self, n: usize) -> Option<&mut [u8]> {

@@ -38,6 +38,31 @@ fn data_moves_in_front_and_behind_within_the_buffer() {
 }
 
 #[test]
+fn a_header_is_put_in_another_ones_place() {
+    let pool = pool("reframe", 64);
+    let reframed = |bytes: &[u8], off: usize, length: usize| {
+        let mut m = pool.copy_from_slice(bytes).unwrap();
+        *m.reframe(off, length)? = *b"head";
+        let mut all = vec![0; m.len()];
+        assert_eq!(m.read(0, &mut all), 4 + length);
+        Some((all, m.segment_count()))
+    };
+    let framed = |rest: &[u8], segments| Some(([b"head", rest].concat(), segments));
+    assert_eq!(reframed(b"fourteen bytespayload,padding", 14, 7), framed(b"payload", 1));
+    assert_eq!(reframed(b"payload", 0, 7), framed(b"payload", 1));
+    assert_eq!(reframed(b"payload", 7, 0), framed(b"", 1));
+    assert_eq!((reframed(b"payload", 8, 0), reframed(b"payload", 3, 5)), (None, None), "shorter than that");
+    let long: Vec<u8> = (0..9000u32).map(|i| (i * 7 % 251) as u8).collect();
+    assert_eq!(reframed(&long, 18, 8900), framed(&long[18..8918], 3));
+    assert_eq!(reframed(&long, 18, 100), framed(&long[18..118], 1));
+    assert_eq!((reframed(&long, 5000, 100), reframed(&long, 18, 8983)), (None, None));
+    let mut m = pool.copy_from_slice(b"payload").unwrap();
+    assert!(m.reframe::<{ HEADROOM + 1 }>(0, 7).is_none(), "no room in front");
+    drop(m);
+    assert_eq!(pool.in_use(), 0);
+}
+
+#[test]
 fn a_message_of_65524_bytes_is_a_chain_of_17_and_reads_as_one() {
     let pool = pool("chain", 64);
     let bytes: Vec<u8> = (0..65_524u32).map(|i| (i * 7 % 251) as u8).collect();

@@ -22,7 +22,7 @@ pub fn is_valid(bytes: &[u8]) -> bool {
 }
 
 /// [`is_valid`] for the header that nearly every packet has.
-#[inline]
+#[inline(always)]
 #[must_use]
 pub fn is_valid_20(bytes: &[u8; 20]) -> bool {
     // A sum in the machine's own byte order is the same but for that order (RFC 1071 2.B), and 0xffff is the same in any.

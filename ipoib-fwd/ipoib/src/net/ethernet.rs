@@ -100,6 +100,17 @@ impl EthernetHeader {
         })
     }
 
+    /// Writes it where the bytes of a frame begin.
+    #[inline(always)]
+    pub fn write(&self, front: &mut [u8; ETHERNET_HEADER_LEN]) {
+        let [destination @ .., _, _, _, _, _, _, _, _] = front;
+        *destination = self.destination.0;
+        let [_, _, _, _, _, _, source @ .., _, _] = front;
+        *source = self.source.0;
+        let [.., t, y] = front;
+        [*t, *y] = self.ethertype.to_be_bytes();
+    }
+
     /// As wire bytes.
     #[inline]
     #[must_use]

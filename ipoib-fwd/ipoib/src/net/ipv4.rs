@@ -38,7 +38,7 @@ impl<'p> Ipv4View<'p> {
     }
 
     /// [`Ipv4View::parse`] for a packet of whose checksum a device has told.
-    #[inline]
+    #[inline(always)]
     pub fn parse_received(head: &'p [u8], packet_len: usize, checksum: Checksum) -> Result<Self, DropReason> {
         let Some(&[version, _, l0, l1, _, _, f0, f1, _, _, _, _, s0, s1, s2, s3, d0, d1, d2, d3]) =
             head.first_chunk::<IPV4_HEADER_LEN>()

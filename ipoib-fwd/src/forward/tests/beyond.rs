@@ -39,10 +39,10 @@ fn packets_go_to_the_router_whichever_side_it_is_on() {
         panic!("forwards");
     };
     assert_eq!((via, neighbour.and_then(|n| t.ib_at(n))), (Via::Rc(RcSlot(5)), Some(IB_RC)));
-    let IbVerdict::Forward { header, neighbour, .. } = from_infiniband(&t, &ip(IB_RC, BEYOND_ETH, 60)) else {
+    let IbVerdict::Forward { to, neighbour, .. } = from_infiniband(&t, &ip(IB_RC, BEYOND_ETH, 60)) else {
         panic!("forwards");
     };
-    assert_eq!((&header[..6], neighbour.and_then(|n| t.eth_at(n))), (&ETH_MAC.0[..], Some(ETH)));
+    assert_eq!((to, neighbour.and_then(|n| t.eth_at(n))), (ETH_MAC, Some(ETH)));
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn second_subnets_have_hosts_broadcasts_and_numbers() {
     assert!(matches!(from_infiniband(&t, &ip(IB_RC, SECOND, 60)), IbVerdict::Forward { .. }));
     assert!(matches!(
         from_infiniband(&t, &ip(IB_RC, at(255), 60)),
-        IbVerdict::Forward { neighbour: None, header: [0xff, ..], .. }
+        IbVerdict::Forward { neighbour: None, to: MacAddress::BROADCAST, .. }
     ));
     assert_eq!(from_infiniband(&t, &ip(IB_RC, at(0), 60)), IbVerdict::Drop(DropReason::Martian));
     assert_eq!(from_infiniband(&t, &ip(at(255), ETH, 60)), IbVerdict::Drop(DropReason::Martian));

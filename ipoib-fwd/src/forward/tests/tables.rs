@@ -128,7 +128,7 @@ fn tags_are_read_wherever_they_are() {
     let plain = frame(GATEWAY_MAC, 0x0800, &packet);
     let read = |f: &[u8], tag| {
         let facts = FrameFacts { tag, checksum: Checksum::Good };
-        FrameHead::parse(f, facts).map(|h| (h.vid, h.len, h.ethernet.ethertype))
+        FrameHead::parse(f, facts).map(|h| (h.vid, h.len, h.ethertype))
     };
     let in_frame = FrameTag::InFrame;
     assert_eq!(read(&plain, in_frame), Ok((0, 14, 0x0800)));

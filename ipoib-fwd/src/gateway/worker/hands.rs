@@ -20,7 +20,7 @@ use crate::segment::Origin;
 use endpoint::{Note, RING, note};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::LinkIndex;
-use ipoib::net::ethernet::ETHERNET_HEADER_LEN;
+use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, EthernetHeader, MacAddress};
 use ipoib::net::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER};
 
 /// Everything that verdicts are carried out with: a packet may go by another port than it came.
@@ -32,6 +32,12 @@ pub(super) struct Hands<'a, Q: Queues> {
     pub(super) pool: &'a Pool,
 }
 
+/// The header of a frame that carries a segment's IPv4 packet.
+#[inline]
+const fn frame_header<D>(destination: MacAddress, table: &SegmentTable<D>) -> EthernetHeader {
+    EthernetHeader { destination, source: table.settings.mac, ethertype: ETHERTYPE_IPV4 }
+}
+
 impl<Q: Queues> Hands<'_, Q> {
     /// Counts a packet of a segment's that is dropped.
     #[inline]
@@ -39,7 +45,7 @@ impl<Q: Queues> Hands<'_, Q> {
         self.common.counters.drops_of(segment, reason, 1);
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_frame(
         &mut self,
         frame: Mbuf,
@@ -57,7 +63,7 @@ impl<Q: Queues> Hands<'_, Q> {
         self.carry_out_ethernet(verdict, frame, front.len, segment, table);
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_message(
         &mut self,
         message: Mbuf,
@@ -78,7 +84,7 @@ impl<Q: Queues> Hands<'_, Q> {
     }
 
     /// Queues a frame for its segment's Ethernet port, with the tag of its VLAN.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push_frame(
         &mut self,
         segment: SegmentIndex,
@@ -117,7 +123,7 @@ impl<Q: Queues> Hands<'_, Q> {
         storm.admits(period.load(Ordering::Relaxed), segment.0.into(), packet, broadcast)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn carry_out_ethernet(
         &mut self,
         verdict: EthVerdict<'_, Q::Destination>,
@@ -129,9 +135,8 @@ impl<Q: Queues> Hands<'_, Q> {
         match verdict {
             EthVerdict::Forward { via, ip_len, neighbour, dial } => {
                 // 14 or 18 bytes of Ethernet header off, 4 of encapsulation on, padding cut: in place.
-                let fits = frame.trim_front(front) && frame.truncate(usize::from(ip_len));
-                match frame.prepend(IPOIB_HEADER_LEN).filter(|_| fits) {
-                    Some(header) => header.copy_from_slice(&IPOIB_IPV4_HEADER),
+                match frame.reframe(front, ip_len.into()) {
+                    Some(header) => *header = IPOIB_IPV4_HEADER,
                     None => return self.drop(segment, DropReason::BadLength),
                 }
                 self.send_message(segment, via, frame, table);
@@ -162,7 +167,7 @@ impl<Q: Queues> Hands<'_, Q> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn carry_out_infiniband(
         &mut self,
         verdict: IbVerdict,
@@ -172,19 +177,19 @@ impl<Q: Queues> Hands<'_, Q> {
         table: &SegmentTable<Q::Destination>,
     ) {
         match verdict {
-            IbVerdict::Forward { header, ip_len, neighbour } => {
+            IbVerdict::Forward { to, ip_len, neighbour } => {
                 self.note_ethernet_use(neighbour, table);
                 // 4 bytes of encapsulation off, 14 of Ethernet header on: in place.
-                let fits = message.trim_front(IPOIB_HEADER_LEN) && message.truncate(usize::from(ip_len));
-                match message.prepend(ETHERNET_HEADER_LEN).filter(|_| fits) {
-                    Some(room) => room.copy_from_slice(&header),
+                match message.reframe(IPOIB_HEADER_LEN, ip_len.into()) {
+                    Some(room) => frame_header(to, table).write(room),
                     None => return self.drop(segment, DropReason::BadLength),
                 }
                 self.push_frame(segment, message, &table.settings);
             }
-            IbVerdict::Fragment { header, ip_len, mtu, neighbour } => {
+            IbVerdict::Fragment { to, ip_len, mtu, neighbour } => {
                 self.note_ethernet_use(neighbour, table);
                 self.common.counters.packet(Traffic::Fragmented, message.len());
+                let header = frame_header(to, table).to_bytes();
                 let pieces = match cut::pieces(self.pool, &message, IPOIB_HEADER_LEN, ip_len, mtu, &header) {
                     Ok(pieces) => pieces,
                     Err(reason) => return self.drop(segment, reason),
@@ -204,6 +209,7 @@ impl<Q: Queues> Hands<'_, Q> {
         }
     }
 
+    #[inline(always)]
     fn send_message(
         &mut self,
         segment: SegmentIndex,

@@ -175,7 +175,7 @@ impl<Q: Queues> GatewayWorker<Q> {
             return false;
         }
         let (tables, mut hands) = self.hands();
-        for mut frame in burst {
+        for mut frame in burst.drain(..) {
             let facts = frame.frame_facts();
             hands.common.counters.packet(Traffic::EthReceive, frame.len());
             if let Some(tap) = &mut hands.common.tap {
@@ -210,7 +210,7 @@ impl<Q: Queues> GatewayWorker<Q> {
             }
         }
         let (tables, mut hands) = self.hands();
-        for Received { buf, qpn, ud, source, checksum } in burst {
+        for Received { buf, qpn, ud, source, checksum } in burst.drain(..) {
             hands.common.counters.packet(path_of(&source), buf.len());
             match ud.and_then(|ud| tables.of_link(port, ud.0)) {
                 Some((segment, table)) => {

@@ -14,8 +14,8 @@ use crate::mlx5::rings::SrqRing;
 use crate::mlx5::srq::SharedReceiveQueue;
 use prm::DataSegment;
 
-/// A message, how it came, and what the device says of the packet in it.
-type Arrived<P> = (P, Source, Checksum);
+/// A datagram, where it came from, and what the device says of the packet in it.
+type Arrived<P> = (P, UdSource, Checksum);
 
 /// Bytes in front of a datagram's data where its GRH goes, or nothing.
 pub(super) const GRH_AREA: u32 = 40;
@@ -171,14 +171,17 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             let qpn = Qpn::new(completion.qpn);
             match completion.what {
                 What::Received(arrival) => {
+                    // Each kind is handed on by itself: put together first, it would go through memory in pieces.
                     let place = self.numbers.find(completion.qpn);
-                    let arrived = match place {
-                        Some(Place::Ud(slot)) => self.datagram(slot, &completion, &arrival),
-                        _ => self.message(completion.counter, arrival.byte_len),
-                    };
-                    if let Some((buf, source, checksum)) = arrived {
+                    if let Some(Place::Ud(slot)) = place {
+                        if let Some((buf, source, checksum)) = self.datagram(slot, &completion, &arrival) {
+                            sink(Received { buf, qpn, ud: Some(slot), source: Source::Ud(source), checksum });
+                            received += 1;
+                        }
+                    } else if let Some(buf) = self.message(completion.counter, arrival.byte_len) {
                         let ud = place.map(|(Place::Ud(slot) | Place::Rc(_, slot))| slot);
-                        sink(Received { buf, qpn, ud, source, checksum });
+                        let checksum = Checksum::Unknown;
+                        sink(Received { buf, qpn, ud, source: Source::Rc, checksum });
                         received += 1;
                     }
                 }
@@ -250,16 +253,16 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
                     buf.byte_before_data(DGID_BEFORE_DATA) == 0xff
                 },
         };
-        Some((buf, Source::Ud(source), checksum))
+        Some((buf, source, checksum))
     }
 
     #[inline]
-    fn message(&mut self, slot: u16, len: u32) -> Option<Arrived<P>> {
+    fn message(&mut self, slot: u16, len: u32) -> Option<P> {
         let slot = self.take_shared_slot(slot)?;
         let message = self.connections.as_mut().and_then(|srq| srq.message(slot, len));
         if message.is_none() {
             self.anomalies.bad_length += 1;
         }
-        message.map(|buf| (buf, Source::Rc, Checksum::Unknown))
+        message
     }
 }
