@@ -19,7 +19,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from checks.laboratory import Laboratory, in_laboratory, socket_in
+from checks.laboratory import Laboratory, back_within, in_laboratory, socket_in
 from checks.meanwhile import meanwhile
 from demo import ETH, ETH_IP, GW, IB, IB_IP, PREFIX, Failed, Process, ping, run
 
@@ -27,7 +27,7 @@ NAMES = ("a", "b")
 OWN = {"a": "10.77.0.254", "b": "10.77.0.253"}
 # A network namespace each: the fan-out groups of net_af_packet are numbered by process, and two may meet.
 OWN_NS = {name: f"{GW}-{name}" for name in NAMES}
-FOREIGN_IP = "10.77.0.66"
+FOREIGN_IP, NEW_HOST = "10.77.0.66", "10.77.0.74"
 PAIR_KEY, OTHER_KEY = "0f1e2d3c4b5a69788796a5b4c3d2e1f0", "f0e1d2c3b4a5968778695a4b3c2d1e0f"
 ETH_P_IP, ETH_P_ALL = 0x0800, 0x0003
 PACKET_OUTGOING = 4
@@ -179,6 +179,24 @@ def check_killed(lab):
         lab.start_one(forwarder)
     lab.wait_settled()
     return results
+
+
+def check_killed_after_a_first_packet(lab):
+    """The forwarder dies 0.15 s after a host's first packet: the other gateway knows that host, too, and tells where it is now."""
+    forwarder, other = lab.wait_settled()
+    run("ip", "addr", "add", f"{NEW_HOST}/{PREFIX}", "dev", "eth0", netns=ETH)
+    try:
+        first = run("ping", "-n", "-q", "-c", 1, "-W", 2, "-I", NEW_HOST, IB_IP, netns=ETH, check=False).returncode == 0
+        time.sleep(0.15)
+        lab.lose(lab.gateways[forwarder])
+        # The InfiniBand host asks nobody for half a minute: it sends to where the new host was.
+        seconds = back_within(TAKEOVER, IB, NEW_HOST)
+    finally:
+        run("ip", "addr", "del", f"{NEW_HOST}/{PREFIX}", "dev", "eth0", netns=ETH)
+        lab.start_one(forwarder)
+        lab.wait_settled()
+    ok = first and seconds is not None and seconds < TAKEOVER
+    return {"ok": ok, "first": first, "seconds": seconds, "forwards": other}
 
 
 def check_asked_to_end(lab):
@@ -406,6 +424,7 @@ def pair(args, checks):
         ("pair_roles", check_roles),
         ("pair_priority_by_reload", check_priority_by_reload),
         ("pair_killed", check_killed),
+        ("pair_killed_after_a_first_packet", check_killed_after_a_first_packet),
         ("pair_asked_to_end", check_asked_to_end),
         ("pair_cable", check_cable),
         ("pair_broadcast", check_broadcast),

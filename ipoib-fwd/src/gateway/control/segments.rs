@@ -13,6 +13,7 @@ use super::ports::EthernetPort;
 use crate::forward::{EndpointIndex, Punt, SegmentIndex, Side};
 use crate::gateway::board::SegmentBoard;
 use crate::gateway::worker::{Cause, GatewayCommand, GatewayNote};
+use crate::segment::pair::{Neighbour, Place};
 use crate::segment::{Arrival, Happening, Output, Packet};
 use endpoint::Endpoint;
 use ipoib::drop_reason::DropReason;
@@ -243,6 +244,8 @@ impl<B: Backend> GatewayControl<B> {
                 if let Some(board) = self.board.at(at) {
                     board.set_ethernet(ip, mac);
                 }
+                let place = Place::Ethernet(mac);
+                self.tell_others(now, at, Neighbour { ip: ip.into(), place });
             }
             Output::RemoveHost { ip: IpAddr::V4(ip) } => {
                 if let Some(board) = self.board.at(at) {
@@ -315,8 +318,20 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     fn tell_link_event(&mut self, now: Instant, at: SegmentIndex, event: &Event) {
+        if let Event::NeighbourResolved { ip, hardware } | Event::NeighbourChanged { ip, new: hardware, .. } =
+            *event
+        {
+            self.tell_others(now, at, Neighbour { ip, place: Place::InfiniBand(hardware) });
+        }
         let (duty, link, _) = parts!(self, at);
         duty.segment.handle_link_event(now, link, event);
+    }
+
+    /// Tells the gateways that stand by where a host is.
+    fn tell_others(&mut self, now: Instant, at: SegmentIndex, host: Neighbour) {
+        if let Some(duty) = self.segments.at_mut(at) {
+            duty.duty.pair.tell_neighbour(now, host);
+        }
     }
 
     fn log_link_event(&mut self, at: SegmentIndex, event: Event) {

@@ -18,7 +18,7 @@ const WARM: u32 = 20;
 /// How long the addresses of a gateway that is not heard any more stay a gateway's. Longer than networks stay cut in two by mishap: then it
 /// forwards unheard, and what it forwards is not to be forwarded again.
 const REMEMBERED: Duration = Duration::from_secs(3600);
-/// Shortest time between two hellos that somebody's first hello brought about.
+/// Shortest time between two hellos that somebody's first hello, or a new host, brought about.
 const GAP: Duration = Duration::from_millis(50);
 
 /// The machine.
@@ -175,9 +175,8 @@ impl Pair {
             Reception::New => {
                 self.statistics.received += 1;
                 self.sync.restart(now);
-                // It shall hear of us soon.
-                let soon = self.last_hello.map_or(now, |last| last + GAP);
-                self.next_hello = self.next_hello.min(soon.max(now));
+                // It shall hear of us.
+                self.hurry(now);
             }
             Reception::Known { blocked } => {
                 self.statistics.received += 1;
@@ -267,7 +266,16 @@ impl Pair {
     pub fn tell_neighbour(&mut self, now: Instant, host: Neighbour) {
         if self.tells(now) {
             self.sync.note(host);
+            // If this gateway ends in the next moment, the other one must know whom to announce.
+            self.hurry(now);
         }
+    }
+
+    /// The next hello goes soon.
+    fn hurry(&mut self, now: Instant) {
+        let soon = self.last_hello.map_or(now, |last| last + GAP);
+        self.next_hello = self.next_hello.min(soon.max(now));
+        self.wake = self.wake.min(self.next_hello);
     }
 
     fn tells(&self, now: Instant) -> bool {
