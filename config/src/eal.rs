@@ -80,6 +80,13 @@ impl CommandLine {
     }
 }
 
+/// Bytes of an AF_PACKET port's frame where nobody says.
+const AF_PACKET_FRAME: u32 = 2048;
+/// Bytes of a block of frames: whole pages on every machine.
+const AF_PACKET_BLOCK: u32 = 1 << 16;
+/// Frames of a queue, each way.
+const AF_PACKET_FRAMES: u32 = 512;
+
 /// One way to name lcores.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LcoreOption {
@@ -159,6 +166,32 @@ impl EalArguments {
             ));
         }
         Ok(this)
+    }
+
+    /// The arguments, in which AF_PACKET ports have frames as long as a packet buffer of `data_room` bytes unless theirs are given. Their
+    /// driver has the kernel join fragments, and loses what is longer than a frame, by itself one of 2,048 bytes.
+    #[must_use]
+    pub fn with_long_frames(&self, data_room: u16) -> Vec<String> {
+        // The driver takes no frame that does not fit a buffer; blocks are pages, and whole frames.
+        let frame = 1_u32 << data_room.max(1).ilog2();
+        let long = |vdev: &str| {
+            let (name, options) = vdev.split_once(',').unwrap_or((vdev, ""));
+            let given = ["framesz=", "blocksz=", "framecnt="];
+            let is_given = options.split(',').any(|option| given.iter().any(|name| option.starts_with(name)));
+            let ours = name.starts_with("net_af_packet") && !is_given && frame > AF_PACKET_FRAME;
+            let more = format!(",framesz={frame},blocksz={AF_PACKET_BLOCK},framecnt={AF_PACKET_FRAMES}");
+            format!("{vdev}{}", if ours { more.as_str() } else { "" })
+        };
+        let mut is_vdev = false;
+        let words = self.arguments.iter().map(|word| {
+            let value = std::mem::replace(&mut is_vdev, word == "--vdev");
+            match word.strip_prefix("--vdev=") {
+                Some(vdev) if !value => format!("--vdev={}", long(vdev)),
+                _ if value => long(word),
+                _ => word.clone(),
+            }
+        });
+        words.collect()
     }
 
     /// Which lcore controls and which work, as EAL will deal them out: the main lcore is the one that `--main-lcore`

@@ -281,8 +281,12 @@ impl EthPort {
             mtu => info.max_rx_pktlen.checked_sub(mtu.into()).filter(|&o| o > 0).unwrap_or(18),
         };
         let most_mtu = info.max_rx_pktlen.saturating_sub(overhead).min(info.max_mtu.into());
-        if u32::from(config.mtu) > most_mtu {
-            return refused("take this ethernet.mtu", format!("with this driver at most {most_mtu}"));
+        let beyond = u32::from(config.mtu) > most_mtu;
+        if beyond {
+            kernel::takes_mtu(id, &info, config.mtu).map_err(|reason| {
+                let reason = reason.unwrap_or_else(|| format!("with this driver at most {most_mtu}"));
+                EthError::Refused { port: name.clone(), what: "take this ethernet.mtu", reason }
+            })?;
         }
         if u32::from(config.mtu) + overhead > pool.data_room() as u32 {
             if info.rx_offload_capa & sys::SHIM_RX_OFFLOAD_SCATTER == 0 {
@@ -303,10 +307,12 @@ impl EthPort {
             sys::rte_eth_dev_configure(id, config.queues, config.queues, &raw const conf)
         })?;
         // Drivers without a settable MTU have the one of the device below.
-        // SAFETY: the port is configured.
-        let rc = unsafe { sys::rte_eth_dev_set_mtu(id, config.mtu) };
-        if rc != -libc::ENOTSUP {
-            check("take this ethernet.mtu", rc)?;
+        if !beyond {
+            // SAFETY: the port is configured.
+            let rc = unsafe { sys::rte_eth_dev_set_mtu(id, config.mtu) };
+            if rc != -libc::ENOTSUP {
+                check("take this ethernet.mtu", rc)?;
+            }
         }
         let (mut rx, mut tx) = (config.rx_descriptors, config.tx_descriptors);
         // SAFETY: two numbers to be adjusted.

@@ -38,6 +38,26 @@ fn frame(pool: &Pool, number: u8, length: usize, part: usize) -> (Mbuf, Vec<u8>)
     (chain.unwrap(), bytes)
 }
 
+/// Frames longer than the driver speaks of, where it was given the room.
+fn jumbo_frames(config: &EthConfig) {
+    let pool =
+        Pool::create("jumbo", &PoolConfig { count: 256, data_room: 16_384, cache: 0, socket: -1 }).unwrap();
+    let config = EthConfig { mtu: 9000, ..*config };
+    let (one, mut out) = EthPort::start(Some("net_af_packet2"), &config, &pool).unwrap();
+    let (other, mut inn) = EthPort::start(Some("net_af_packet3"), &config, &pool).unwrap();
+    let (chain, bytes) = frame(&pool, 1, 9014, 3000);
+    let mut burst = Burst::from_iter([chain]);
+    assert_eq!(out[0].tx_burst(&mut burst), 1);
+    let mut received = None;
+    let end = Instant::now() + Duration::from_secs(5);
+    while received.is_none() && Instant::now() < end {
+        inn[0].rx_burst(&mut burst);
+        received = burst.drain(..).find(|m| m.data().get(12..14) == Some(&[0x88, 0xb5]));
+    }
+    assert!(received.unwrap().data() == bytes);
+    drop((one, out, other, inn));
+}
+
 #[test]
 fn frames_of_several_segments_arrive_whole() {
     // The namespace is this thread's; children and sockets made here are in it.
@@ -47,13 +67,16 @@ fn frames_of_several_segments_arrive_whole() {
         return;
     }
     run("ip link add left type veth peer name right");
-    for name in ["left", "right"] {
+    run("ip link add near mtu 9000 type veth peer name far mtu 9000");
+    for name in ["left", "right", "near", "far"] {
         // The kernel must not add frames of its own.
         run(&format!("ip link set {name} addrgenmode none up"));
     }
     let words = "test --no-huge --no-shconf --no-pci -m 256 --no-telemetry --log-level=error --lcores 0@0 \
                  --vdev net_af_packet0,iface=left \
-                 --vdev net_af_packet1,iface=right";
+                 --vdev net_af_packet1,iface=right \
+                 --vdev net_af_packet2,iface=near,framesz=16384,blocksz=65536,framecnt=64 \
+                 --vdev net_af_packet3,iface=far,framesz=16384,blocksz=65536,framecnt=64";
     let eal = Eal::init(words.split_whitespace().map(str::to_owned)).unwrap();
     let pool =
         Pool::create("frames", &PoolConfig { count: 512, data_room: 2048, cache: 0, socket: -1 }).unwrap();
@@ -66,8 +89,17 @@ fn frames_of_several_segments_arrive_whole() {
         offloads: true,
     };
     let long = EthConfig { mtu: 1501, ..config };
-    let error = EthPort::start(Some("net_af_packet0"), &long, &pool).unwrap_err().to_string();
-    assert!(error.contains("at most 1500"), "{error}");
+    let refused = |config: &EthConfig| {
+        EthPort::start(Some("net_af_packet0"), config, &pool).map(drop).unwrap_err().to_string()
+    };
+    let error = refused(&long);
+    assert!(error.contains("interface left has an MTU of 1500 bytes: ip link set left mtu 1501"), "{error}");
+    let error = refused(&EthConfig { mtu: 9000, ..config });
+    assert!(
+        error.contains("frames of 2048 bytes hold at most 1960") && error.contains("data-room = 16384"),
+        "{error}"
+    );
+    jumbo_frames(&config);
     let (left, mut out) = EthPort::start(Some("net_af_packet0"), &config, &pool).unwrap();
     let (right, mut inn) = EthPort::start(Some("net_af_packet1"), &config, &pool).unwrap();
     assert!(left.link().up && right.link().up);

@@ -5,7 +5,7 @@ import socket
 import time
 
 from checks.laboratory import Laboratory, grown, socket_in
-from demo import ETH, ETH_IP, IB, IB_IP, Failed, ping, run
+from demo import ETH, ETH_IP, IB, IB_IP, Failed, check_fragments, ping, run
 
 # A neighbour that nobody uses is forgotten after this long.
 IDLE_SECONDS = 2
@@ -52,6 +52,12 @@ class SmallDatagrams(ColdLaboratory):
 
     def gateway_config(self):
         return super().gateway_config().replace("mtu = 4096", "mtu = 1024")
+
+
+class LongBuffers(ColdLaboratory):
+    """Buffers, and with them frames of the Ethernet port, for what the kernel joins from fragments."""
+
+    data_room = 16384
 
 
 def with_laboratory(args, body, make=ColdLaboratory):
@@ -142,6 +148,7 @@ def cold(args, checks):
         ("cold_ping_after_silence", idle, ColdLaboratory),
         ("cold_datagram", datagram, ColdLaboratory),
         ("cold_larger_than_a_datagram", by_connection_only, SmallDatagrams),
+        ("cold_fragments", check_fragments, LongBuffers),
         ("cold_group_larger_than_a_datagram", group_larger_than_a_datagram, SmallDatagrams),
     ):
         checks.run(name, lambda body=body, make=make: with_laboratory(args, body, make))

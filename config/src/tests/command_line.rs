@@ -83,3 +83,40 @@ proptest! {
         let _ = CommandLine::parse(words);
     }
 }
+
+#[test]
+fn af_packet_ports_have_frames_as_long_as_a_buffer_unless_theirs_are_given() {
+    let words = |text: &str, room| {
+        let words = text.split(' ').map(str::to_owned).collect();
+        EalArguments::parse(words).unwrap().with_long_frames(room).join(" ")
+    };
+    let long = "framesz=16384,blocksz=65536,framecnt=512";
+    for (given, room, expected) in [
+        ("--vdev net_af_packet0,iface=a", 16_384, format!("--vdev net_af_packet0,iface=a,{long}")),
+        (
+            "--vdev=net_af_packet1,iface=a -l 0,1",
+            16_384,
+            format!("--vdev=net_af_packet1,iface=a,{long} -l 0,1"),
+        ),
+        (
+            "--vdev net_af_packet0,iface=a",
+            5000,
+            "--vdev net_af_packet0,iface=a,framesz=4096,blocksz=65536,framecnt=512".to_owned(),
+        ),
+        // As they are without a word, or as somebody wants them.
+        ("--vdev net_af_packet0,iface=a", 2048, "--vdev net_af_packet0,iface=a".to_owned()),
+        (
+            "--vdev net_af_packet0,iface=a,framesz=2048",
+            16_384,
+            "--vdev net_af_packet0,iface=a,framesz=2048".to_owned(),
+        ),
+        (
+            "--vdev net_pcap0,iface=a --vdev net_tap0",
+            16_384,
+            "--vdev net_pcap0,iface=a --vdev net_tap0".to_owned(),
+        ),
+        ("--file-prefix net_af_packet0", 16_384, "--file-prefix net_af_packet0".to_owned()),
+    ] {
+        assert_eq!(words(given, room), expected);
+    }
+}

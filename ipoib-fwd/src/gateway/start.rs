@@ -122,7 +122,8 @@ impl Start {
         }
         let mut capture = self.capture.as_deref().map(Capture::create).transpose()?;
 
-        let arguments = std::iter::once(self.line.program.clone()).chain(self.line.eal.arguments.clone());
+        let words = self.line.eal.with_long_frames(config.buffers.data_room);
+        let arguments = std::iter::once(self.line.program.clone()).chain(words);
         let eal = Eal::init(arguments)?;
         let lcores = eal.worker_lcores();
         if lcores.is_empty() {

@@ -13,6 +13,12 @@ const BLIND: [&str; 3] = ["net_af_packet", "net_af_xdp", "net_pcap"];
 /// The driver whose sockets are known to be readable when there is a frame.
 const AF_PACKET: &str = "net_af_packet";
 
+/// Bytes of its frames where nobody says.
+const DEFAULT_FRAME: u32 = 2048;
+/// Bytes of a frame that hold no payload: the kernel's header, in front of the packet's own and with it rounded up (packet_mmap), and
+/// room for a VLAN tag.
+const FRAME_OVERHEAD: u32 = 88;
+
 /// The kernel's interface below a port: its index, which stays when it is renamed.
 #[derive(Debug)]
 pub(super) struct Interface(u32);
@@ -68,8 +74,35 @@ fn arguments(id: u16) -> Option<String> {
     Some(unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
+/// Whether a port takes an MTU that its driver says it does not: that of AF_PACKET speaks of 1,500 bytes whatever its frames and its
+/// interface. An error is the reason, if there is more to say than the driver does.
+pub(super) fn takes_mtu(id: u16, info: &sys::rte_eth_dev_info, mtu: u16) -> Result<(), Option<String>> {
+    let given = arguments(id).unwrap_or_default();
+    let Some(name) = named(&given).filter(|_| driver_of(info) == AF_PACKET) else { return Err(None) };
+    let frame = option(&given, "framesz=").and_then(|size| size.parse().ok()).unwrap_or(DEFAULT_FRAME);
+    let most = frame.saturating_sub(FRAME_OVERHEAD);
+    if u32::from(mtu) > most {
+        return Err(Some(format!(
+            "the port's frames of {frame} bytes hold at most {most}: set [buffers] data-room = {}, which makes them longer, or \
+             give --vdev framesz=, blocksz= and framecnt=",
+            (u32::from(mtu) + FRAME_OVERHEAD).next_power_of_two()
+        )));
+    }
+    match interface::mtu(name) {
+        Ok(below) if below >= usize::from(mtu) => Ok(()),
+        Ok(below) => {
+            Err(Some(format!("interface {name} has an MTU of {below} bytes: ip link set {name} mtu {mtu}")))
+        }
+        Err(e) => Err(Some(format!("interface {name}: {e}"))),
+    }
+}
+
+fn option<'a>(arguments: &'a str, name: &str) -> Option<&'a str> {
+    arguments.split(',').find_map(|word| word.strip_prefix(name))
+}
+
 fn named(arguments: &str) -> Option<&str> {
-    arguments.split(',').find_map(|word| word.strip_prefix("iface="))
+    option(arguments, "iface=")
 }
 
 /// Index of the interface that an AF_PACKET socket is bound to; `None` for anything else.
