@@ -401,14 +401,18 @@ def check_other_key(lab):
     lab.wait_for("both to forward", lambda: all(lab.role(n) == "forwarding" for n in NAMES), 10)
     eth, ib = sides()
     try:
-        said = {n: re.findall(r"WARN.*a message between gateways on .*", lab.gateways[n].text())[:1] for n in NAMES}
+        lab.wait_for("both to tell of the other one", lambda: all(lab.state(n).get("stranger") for n in NAMES), 10)
+        said = {n: re.findall(r"ERROR.*another gateway .* is not believed.*", lab.gateways[n].text())[:1] for n in NAMES}
+        told = {n: lab.state(n)["stranger"] for n in NAMES}
+        remedy = all("gateway.pair-key" in t["why"] and t["heard_on"] == "Ethernet InfiniBand" for t in told.values())
         through = [ping(ETH, IB_IP, 56)["ok"], ping(IB, ETH_IP, 56)["ok"]]
         eth.count(0.2)
         ib.count(0.2)
         eth.send(200000)
         passed = ib.count(2).get(200000, 0)
         later = ib.count(1).get(200000, 0)
-        return {"ok": all(said.values()) and all(through) and 1 <= passed <= 32 and later == 0, "said": said, "through": through,
+        ok = all(said.values()) and remedy and all(through) and 1 <= passed <= 32 and later == 0
+        return {"ok": ok, "said": said, "told": told, "through": through,
                 "one_broadcast_passed": passed, "later": later}
     finally:
         eth.close()

@@ -249,6 +249,13 @@ impl<B: Backend> GatewayControl<B> {
                     hold.as_secs()
                 );
             }
+            Event::Stranger { why: Some(why) } => tracing::error!(
+                "{name}: another gateway between the same networks is not believed: {why}. Until then both may forward, and a packet \
+                 to all goes round a few times"
+            ),
+            Event::Stranger { why: None } => {
+                tracing::info!("{name}: the gateway that was not believed is gone, or is believed");
+            }
             Event::Multiplied { side } => {
                 if now >= duty.duty.complain_after {
                     duty.duty.complain_after = now + COMPLAINTS;
@@ -318,6 +325,10 @@ impl PairDuty {
             "takeovers": n.takeovers, "resignations": n.resignations, "loops": n.loops, "multiplied": n.multiplied,
             "hellos": {"sent": n.sent, "received": n.received, "rejected": n.rejected, "old": n.old,
                        "other_segment": n.other_segment, "no_room": n.no_room},
+            "stranger": pair.stranger().map(|(why, heard, since)| json!({
+                "why": why.to_string(), "heard_on": sides(heard).join(" "),
+                "since_ms": now.saturating_duration_since(since).as_millis() as u64,
+            })),
             "peers": peers,
         })
     }

@@ -8,7 +8,7 @@ use ipoib::net::ethernet::MacAddress;
 use ipoib::net::probe::PROBE_LEN;
 
 use super::loops::Sign;
-use super::message::{Identity, Key, Neighbour, Role, SegmentId, Side, SideSet};
+use super::message::{Identity, Key, MessageError, Neighbour, Role, SegmentId, Side, SideSet};
 
 /// Hellos that are awaited before a gateway forwards, and that may be lost before it counts as gone.
 const LISTEN: u32 = 3;
@@ -103,6 +103,26 @@ impl fmt::Display for Why {
     }
 }
 
+/// Why another gateway between the same two networks is not believed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Disbelief {
+    /// Its messages are of another version, or made with another key.
+    Message(MessageError),
+    /// It names the segment otherwise.
+    Segment,
+}
+
+impl fmt::Display for Disbelief {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Message(error) => error.fmt(f),
+            Self::Segment => f.write_str(
+                "a gateway joins these two networks as another segment: P_Key and subnet are to be the same on all gateways of a segment",
+            ),
+        }
+    }
+}
+
 /// What happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
@@ -136,6 +156,11 @@ pub enum Event {
     Multiplied {
         /// The side.
         side: Side,
+    },
+    /// Another gateway is there, or gone, that is not believed: both forward.
+    Stranger {
+        /// Why; none if it is gone.
+        why: Option<Disbelief>,
     },
     /// The forwarder told hosts that it knows: they are to be learnt as if they had been heard.
     Neighbours(Vec<Neighbour>),

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use ipoib::net::probe::{Nonce, probe_packet};
 
-use super::api::{Event, PeerInfo, Settings, Station, Statistics, Transmit, Why};
+use super::api::{Disbelief, Event, PeerInfo, Settings, Station, Statistics, Transmit, Why};
 use super::loops::{Loops, Sign};
 use super::message::{
     Body, Hello, Identity, Message, MessageError, Neighbour, Role, SegmentId, Side, SideSet,
 };
 use super::peers::{Peer, Peers, Rank, Reception, rank};
+use super::strangers::Strangers;
 use super::sync::Sync;
 
 /// Hellos for which a better gateway stands by before it claims: its tables become warm.
@@ -36,6 +37,7 @@ pub struct Pair {
     /// Not before this: who resigned waits a lease before it forwards again.
     not_before: Option<Instant>,
     peers: Peers,
+    strangers: Strangers,
     loops: Loops,
     sync: Sync,
     sequence: u64,
@@ -62,6 +64,7 @@ impl Pair {
             listened: false,
             not_before: None,
             peers: Peers::new(own, settings.key.is_some()),
+            strangers: Strangers::default(),
             loops: Loops::new(now),
             sync: Sync::new(now),
             sequence: 0,
@@ -143,10 +146,22 @@ impl Pair {
 
     /// A message arrived on a side, without that side's header.
     pub fn handle_message(&mut self, now: Instant, side: Side, bytes: &[u8]) -> Result<(), MessageError> {
-        let message =
-            Message::parse(bytes, self.settings.key).inspect_err(|_| self.statistics.rejected += 1)?;
+        let message = match Message::parse(bytes, self.settings.key) {
+            Ok(message) => message,
+            Err(error) => {
+                self.statistics.rejected += 1;
+                let tell = self.strangers.unreadable(now, side, error);
+                self.tell_stranger(tell);
+                return Err(error);
+            }
+        };
         if message.segment != self.settings.segment {
             self.statistics.other_segment += 1;
+            // A bridge that carries hellos across would make us a stranger to ourselves.
+            if message.side == side {
+                let tell = self.strangers.elsewhere(now, side, message.from);
+                self.tell_stranger(tell);
+            }
             return Ok(());
         }
         if message.from == self.own {
@@ -168,6 +183,20 @@ impl Pair {
             Body::Neighbours(list) => self.handle_neighbours(now, side, message.from, message.sequence, list),
         }
         Ok(())
+    }
+
+    /// Tells of a gateway that is not believed.
+    fn tell_stranger(&mut self, tell: bool) {
+        if let Some((why, ..)) = self.strangers.told().filter(|_| tell) {
+            self.events.push_back(Event::Stranger { why: Some(why) });
+        }
+        self.wake = self.wake.min(self.strangers.poll_timeout().unwrap_or(self.wake));
+    }
+
+    /// Why another gateway between these two networks is not believed, where it is heard, and since when; if there is one.
+    #[must_use]
+    pub fn stranger(&self) -> Option<(Disbelief, SideSet, Instant)> {
+        self.strangers.told()
     }
 
     fn handle_hello(&mut self, now: Instant, side: Side, who: Identity, sequence: u64, hello: Hello) {
@@ -303,6 +332,9 @@ impl Pair {
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.evaluate_for(now, None);
+        if self.strangers.handle_timeout(now) {
+            self.events.push_back(Event::Stranger { why: None });
+        }
         if now >= self.next_hello {
             self.send_hello(now);
         }
@@ -329,6 +361,7 @@ impl Pair {
             self.probes().then(|| self.loops.next_probe()),
             self.loops.held_until(now),
             self.not_before,
+            self.strangers.poll_timeout(),
             (self.role == Role::Listening).then_some(listened),
             (self.role == Role::Listening).then_some(listened + self.settings.lease()),
         ];

@@ -28,7 +28,7 @@
 //!
 //! *A dishonest neighbour* can forge hellos and so silence a gateway, as it can forge ARP. With a key ([`message::Key`]), which all gateways of a
 //! segment share, messages are authenticated; they count only when they name our present instance, so that recorded ones
-//! are of no use, and their sequence rises.
+//! are of no use, and their sequence rises. Who speaks with another key is not believed and not obeyed, but told of: [`strangers`].
 
 mod api;
 mod election;
@@ -36,11 +36,12 @@ pub mod loops;
 pub mod message;
 mod peers;
 pub mod storm;
+mod strangers;
 pub mod sync;
 
 #[cfg(test)]
 mod tests;
 
-pub use api::{Event, PeerInfo, Settings, Station, Statistics, Transmit, Why};
+pub use api::{Disbelief, Event, PeerInfo, Settings, Station, Statistics, Transmit, Why};
 pub use election::Pair;
 pub use message::{Hello, Identity, Key, Neighbour, Place, Role, SegmentId, Side, SideSet};

@@ -1,5 +1,9 @@
 use super::world::{HELLO, World, ms};
-use crate::segment::pair::{Event, Neighbour, Place, Role, Side, Why};
+use crate::segment::pair::message::{Body, Message, MessageError};
+use crate::segment::pair::{
+    Disbelief, Event, Hello, Identity, Key, Neighbour, Place, Role, SegmentId, Side, SideSet, Why,
+};
+use ib_wire::Guid;
 use ipoib::net::ethernet::MacAddress;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -288,4 +292,76 @@ fn with_a_key_recordings_of_an_earlier_life_do_not_count() {
         w.run(ms(100));
     }
     assert_eq!(w.forwarders(), [0]);
+}
+
+/// What gateway 2 says of itself, as the best of all that forwards already.
+fn boast(segment: SegmentId, sequence: u64, side: Side, key: Option<Key>) -> Vec<u8> {
+    let from = Identity { guid: Guid(0), instance: 7 };
+    let station = World::station(2);
+    let hello = Hello {
+        priority: 255,
+        role: Role::Forwarding,
+        up: SideSet::BOTH,
+        claims: true,
+        leaves: false,
+        interval: HELLO,
+        lease: SECOND,
+        mac: station.mac,
+        lid: station.lid,
+        gid: station.gid,
+        qpns: station.qpns,
+        heard: Vec::new(),
+    };
+    Message { segment, from, sequence, side, body: Body::Hello(hello) }.to_bytes(key)
+}
+
+fn strangers(w: &mut World, index: usize) -> Vec<Option<Disbelief>> {
+    let events = std::mem::take(&mut w.boxes[index].events);
+    events
+        .into_iter()
+        .filter_map(|e| if let Event::Stranger { why } = e { Some(why) } else { None })
+        .collect()
+}
+
+#[test]
+fn who_speaks_with_another_key_changes_nothing_and_is_told_of() {
+    for (own, others) in [(true, None), (true, Some(Key::new([8; 16]))), (false, Some(Key::new([8; 16])))] {
+        let mut w = World::new(&[100], own);
+        w.run(SECOND * 3);
+        assert_eq!(w.role(0), Some(Role::Forwarding));
+        for sequence in 1..100 {
+            for side in Side::BOTH {
+                let (now, bytes) = (w.now, boast(SegmentId(1), sequence, side, others));
+                w.with(0, |pair| {
+                    assert_eq!(pair.handle_message(now, side, &bytes), Err(MessageError::Key));
+                });
+            }
+            w.run(HELLO);
+            assert_eq!(w.role(0), Some(Role::Forwarding));
+        }
+        assert_eq!(strangers(&mut w, 0), [Some(Disbelief::Message(MessageError::Key))], "once");
+        let pair = w.boxes[0].pair.as_ref().unwrap();
+        let (why, sides, _) = pair.stranger().expect("it is there");
+        assert!(sides.is_both() && why.to_string().contains("gateway.pair-key"), "{why}");
+        // Nobody of theirs is a gateway to our tables, or some host could be made one.
+        assert_eq!((pair.stations(w.now).count(), pair.statistics().rejected), (0, 198));
+        w.run(SECOND * 31);
+        assert_eq!(strangers(&mut w, 0), [None]);
+        assert!(w.boxes[0].pair.as_ref().unwrap().stranger().is_none());
+    }
+}
+
+#[test]
+fn who_names_the_segment_otherwise_on_both_sides_is_told_of() {
+    let mut w = World::new(&[100], false);
+    w.run(SECOND * 3);
+    for (side, told) in [(Side::Ethernet, 0), (Side::InfiniBand, 1)] {
+        for sequence in 1..10 {
+            let (now, bytes) = (w.now, boast(SegmentId(2), sequence, side, None));
+            w.with(0, |pair| pair.handle_message(now, side, &bytes).unwrap());
+            w.run(HELLO);
+        }
+        assert_eq!(strangers(&mut w, 0).len(), told, "another network may be joined to this one");
+        assert_eq!(w.role(0), Some(Role::Forwarding));
+    }
 }
