@@ -1,26 +1,14 @@
 //! Frames between two AF_PACKET ports over a veth pair, in a network namespace that goes with the process.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use pmd::eal::Eal;
 use pmd::eth::{Burst, EthConfig, EthPort, wait};
-use pmd::mem::{Mbuf, Pool, PoolConfig};
+use pmd::mem::{Mbuf, Pool};
 
-fn run(line: &str) {
-    let mut words = line.split(' ');
-    let status = Command::new(words.next().unwrap()).args(words).status().unwrap();
-    assert!(status.success(), "{line}");
-}
+mod veth;
 
-fn until(is: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(10);
-    while !is() {
-        assert!(Instant::now() < end, "not within ten seconds");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
+use veth::{CONFIG, PRIVATE, eal, own_namespace, pool, run, until, veth};
 
 /// A frame of a private EtherType, `length` bytes, in segments of `part`.
 fn frame(pool: &Pool, number: u8, length: usize, part: usize) -> (Mbuf, Vec<u8>) {
@@ -39,10 +27,9 @@ fn frame(pool: &Pool, number: u8, length: usize, part: usize) -> (Mbuf, Vec<u8>)
 }
 
 /// Frames longer than the driver speaks of, where it was given the room.
-fn jumbo_frames(config: &EthConfig) {
-    let pool =
-        Pool::create("jumbo", &PoolConfig { count: 256, data_room: 16_384, cache: 0, socket: -1 }).unwrap();
-    let config = EthConfig { mtu: 9000, ..*config };
+fn jumbo_frames() {
+    let pool = pool("jumbo", 256, 16_384);
+    let config = EthConfig { mtu: 9000, ..CONFIG };
     let (one, mut out) = EthPort::start(Some("net_af_packet2"), &config, &pool).unwrap();
     let (other, mut inn) = EthPort::start(Some("net_af_packet3"), &config, &pool).unwrap();
     let (chain, bytes) = frame(&pool, 1, 9014, 3000);
@@ -52,7 +39,7 @@ fn jumbo_frames(config: &EthConfig) {
     let end = Instant::now() + Duration::from_secs(5);
     while received.is_none() && Instant::now() < end {
         inn[0].rx_burst(&mut burst);
-        received = burst.drain(..).find(|m| m.data().get(12..14) == Some(&[0x88, 0xb5]));
+        received = burst.drain(..).find(|m| m.data().get(12..14) == Some(&PRIVATE));
     }
     assert!(received.unwrap().data() == bytes);
     drop((one, out, other, inn));
@@ -60,34 +47,18 @@ fn jumbo_frames(config: &EthConfig) {
 
 #[test]
 fn frames_of_several_segments_arrive_whole() {
-    // The namespace is this thread's; children and sockets made here are in it.
-    // SAFETY: no memory is involved.
-    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-        println!("skipped: a network namespace needs root ({})", std::io::Error::last_os_error());
+    if !own_namespace() {
         return;
     }
-    run("ip link add left type veth peer name right");
-    run("ip link add near mtu 9000 type veth peer name far mtu 9000");
-    for name in ["left", "right", "near", "far"] {
-        // The kernel must not add frames of its own.
-        run(&format!("ip link set {name} addrgenmode none up"));
-    }
-    let words = "test --no-huge --no-shconf --no-pci -m 256 --no-telemetry --log-level=error --lcores 0@0 \
-                 --vdev net_af_packet0,iface=left \
-                 --vdev net_af_packet1,iface=right \
-                 --vdev net_af_packet2,iface=near,framesz=16384,blocksz=65536,framecnt=64 \
-                 --vdev net_af_packet3,iface=far,framesz=16384,blocksz=65536,framecnt=64";
-    let eal = Eal::init(words.split_whitespace().map(str::to_owned)).unwrap();
-    let pool =
-        Pool::create("frames", &PoolConfig { count: 512, data_room: 2048, cache: 0, socket: -1 }).unwrap();
-    let config = EthConfig {
-        queues: 1,
-        rx_descriptors: 64,
-        tx_descriptors: 64,
-        mtu: 1500,
-        promiscuous: true,
-        offloads: true,
-    };
+    veth("left", "right", 1500);
+    veth("near", "far", 9000);
+    let eal = eal(&[
+        "net_af_packet0,iface=left",
+        "net_af_packet1,iface=right",
+        "net_af_packet2,iface=near,framesz=16384,blocksz=65536,framecnt=64",
+        "net_af_packet3,iface=far,framesz=16384,blocksz=65536,framecnt=64",
+    ]);
+    let (pool, config) = (pool("frames", 512, 2048), CONFIG);
     let long = EthConfig { mtu: 1501, ..config };
     let refused = |config: &EthConfig| {
         EthPort::start(Some("net_af_packet0"), config, &pool).map(drop).unwrap_err().to_string()
@@ -99,7 +70,7 @@ fn frames_of_several_segments_arrive_whole() {
         error.contains("frames of 2048 bytes hold at most 1960") && error.contains("data-room = 16384"),
         "{error}"
     );
-    jumbo_frames(&config);
+    jumbo_frames();
     let (left, mut out) = EthPort::start(Some("net_af_packet0"), &config, &pool).unwrap();
     let (right, mut inn) = EthPort::start(Some("net_af_packet1"), &config, &pool).unwrap();
     assert!(left.link().up && right.link().up);
@@ -123,7 +94,7 @@ fn frames_of_several_segments_arrive_whole() {
     while received.len() < expected.len() && Instant::now() < end {
         inn[0].rx_burst(&mut burst);
         for m in burst.drain(..) {
-            if m.data().get(12..14) == Some(&[0x88, 0xb5]) {
+            if m.data().get(12..14) == Some(&PRIVATE) {
                 let mut bytes = vec![0; m.len()];
                 assert_eq!(m.read(0, &mut bytes), m.len());
                 received.push(bytes);

@@ -2,21 +2,15 @@
 //! goes with the process. A process of its own: EAL starts once.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use pmd::eal::Eal;
 use pmd::eth::{Burst, EthConfig, EthOffloads, EthPort, EthQueue};
 use pmd::hca::Checksum;
-use pmd::mem::{FrameFacts, FrameTag, Mbuf, Pool, PoolConfig};
+use pmd::mem::{FrameFacts, FrameTag, Mbuf, Pool};
 
-const PRIVATE: [u8; 2] = [0x88, 0xb5];
+mod veth;
 
-fn run(line: &str) {
-    let mut words = line.split(' ');
-    let status = Command::new(words.next().unwrap()).args(words).status().unwrap();
-    assert!(status.success(), "{line}");
-}
+use veth::{CONFIG, PRIVATE, eal, own_namespace, pool, run, veth};
 
 /// A broadcast frame of 60 bytes: what stands behind its addresses.
 fn frame(pool: &Pool, behind: &[u8]) -> Mbuf {
@@ -60,33 +54,21 @@ fn receive(queue: &mut EthQueue) -> (FrameFacts, Vec<u8>) {
 
 #[test]
 fn ports_do_what_they_say() {
-    // The namespace is this thread's; children and sockets made here are in it.
-    // SAFETY: no memory is involved.
-    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-        println!("skipped: a network namespace needs root ({})", std::io::Error::last_os_error());
+    if !own_namespace() {
         return;
     }
     // Two ports on one interface would share its frames.
-    run("ip link add left type veth peer name right");
-    run("ip link add left2 type veth peer name right2");
-    for name in ["left", "right", "left2", "right2"] {
-        run(&format!("ip link set {name} addrgenmode none up"));
-    }
-    let words = "test --no-huge --no-shconf --no-pci -m 256 --no-telemetry --log-level=error --lcores 0@0 \
-                 --vdev net_af_packet0,iface=left --vdev net_af_packet1,iface=right \
-                 --vdev net_af_packet2,iface=left2 --vdev net_af_packet3,iface=right2 \
-                 --vdev net_tap0,iface=dtap0 --vdev net_ring0";
-    std::mem::forget(Eal::init(words.split_whitespace().map(str::to_owned)).unwrap());
-    let pool =
-        Pool::create("frames", &PoolConfig { count: 2048, data_room: 2048, cache: 0, socket: -1 }).unwrap();
-    let config = EthConfig {
-        queues: 1,
-        rx_descriptors: 64,
-        tx_descriptors: 64,
-        mtu: 1500,
-        promiscuous: true,
-        offloads: true,
-    };
+    veth("left", "right", 1500);
+    veth("left2", "right2", 1500);
+    std::mem::forget(eal(&[
+        "net_af_packet0,iface=left",
+        "net_af_packet1,iface=right",
+        "net_af_packet2,iface=left2",
+        "net_af_packet3,iface=right2",
+        "net_tap0,iface=dtap0",
+        "net_ring0",
+    ]));
+    let (pool, config) = (pool("frames", 2048, 2048), CONFIG);
     let (ring, _queues) = EthPort::start(Some("net_ring0"), &config, &pool).unwrap();
     assert_eq!(ring.offloads(), EthOffloads::default(), "a ring does nothing");
 
@@ -136,9 +118,7 @@ fn ports_do_what_they_say() {
     // A TAP port looks at headers.
     let (tap, mut inn) = start("net_tap0", true);
     assert!(tap.check_ipv4, "{tap:?}");
-    let wire =
-        Command::new("ip").args(["link", "set", "dtap0", "addrgenmode", "none", "up"]).status().unwrap();
-    assert!(wire.success());
+    run("ip link set dtap0 addrgenmode none up");
     let (good, mut bad) = (ipv4(), ipv4());
     bad[10] ^= 1;
     for (packet, checksum) in [(good, Checksum::Good), (bad, Checksum::Unknown)] {

@@ -1,0 +1,66 @@
+//! What tests of ports on veth pairs share: a network namespace that goes with the process, EAL, and frames of a private EtherType.
+#![allow(clippy::unwrap_used, dead_code, reason = "a test; not each of them uses all of it")]
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use pmd::eal::Eal;
+use pmd::eth::EthConfig;
+use pmd::mem::{Pool, PoolConfig};
+
+/// The EtherType of the frames.
+pub(crate) const PRIVATE: [u8; 2] = [0x88, 0xb5];
+
+/// One queue, frames of 1,500 bytes, everything that the port can do.
+pub(crate) const CONFIG: EthConfig = EthConfig {
+    queues: 1,
+    rx_descriptors: 64,
+    tx_descriptors: 64,
+    mtu: 1500,
+    promiscuous: true,
+    offloads: true,
+};
+
+pub(crate) fn run(line: &str) {
+    let mut words = line.split(' ');
+    let status = Command::new(words.next().unwrap()).args(words).status().unwrap();
+    assert!(status.success(), "{line}");
+}
+
+/// Gives this thread, its children and sockets a network namespace. False if that may not be, which is said.
+pub(crate) fn own_namespace() -> bool {
+    // SAFETY: no memory is involved.
+    let own = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
+    if !own {
+        println!("skipped: a network namespace needs root ({})", std::io::Error::last_os_error());
+    }
+    own
+}
+
+/// Two interfaces, joined and up, on which the kernel sends nothing by itself.
+pub(crate) fn veth(left: &str, right: &str, mtu: u16) {
+    run(&format!("ip link add {left} mtu {mtu} type veth peer name {right} mtu {mtu}"));
+    for name in [left, right] {
+        run(&format!("ip link set {name} addrgenmode none up"));
+    }
+}
+
+/// EAL with these ports.
+pub(crate) fn eal(vdevs: &[&str]) -> Eal {
+    let words = "test --no-huge --no-shconf --no-pci -m 256 --no-telemetry --log-level=error --lcores 0@0";
+    let ports = vdevs.iter().flat_map(|vdev| ["--vdev", vdev]);
+    Eal::init(words.split(' ').chain(ports).map(str::to_owned)).unwrap()
+}
+
+pub(crate) fn pool(name: &str, count: u32, data_room: u16) -> Pool {
+    Pool::create(name, &PoolConfig { count, data_room, cache: 0, socket: -1 }).unwrap()
+}
+
+/// Waits until something is so, ten seconds at most.
+pub(crate) fn until(is: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !is() {
+        assert!(Instant::now() < end, "not within ten seconds");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
