@@ -57,6 +57,12 @@ impl MemoryPieces {
         Some(Self { pieces: list.into(), len, holes })
     }
 
+    /// How many there are.
+    #[must_use]
+    pub const fn count(&self) -> usize {
+        self.pieces.len()
+    }
+
     /// The piece with byte `offset`, from there on.
     fn from(&self, offset: u64) -> Option<HostMemory> {
         let behind = self.pieces.partition_point(|&(at, _)| at <= offset);

@@ -53,6 +53,17 @@ impl Eqe {
         data
     }
 
+    /// The data of a completion queue that overran: its number in the first word, and what befell it.
+    #[must_use]
+    pub fn of_overrun(number: u32) -> [u8; Self::DATA] {
+        let mut data = [0; Self::DATA];
+        if let Some(first) = data.first_chunk_mut() {
+            *first = number.to_be_bytes();
+        }
+        data[11] = 1;
+        data
+    }
+
     /// The data of completed commands: a bit for each entry of the command queue.
     #[must_use]
     pub fn of_commands(entries: u32) -> [u8; Self::DATA] {

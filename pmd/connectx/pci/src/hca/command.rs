@@ -1,0 +1,251 @@
+//! The way of a command: out of its entry and mailboxes, to whoever carries it out, and back.
+
+use hca::HcaError;
+use prm::command::{
+    COMMAND_INLINE, CommandEntry, CommandStatus, Delivery, InputHeader, MAILBOX_DATA, Mailbox, OutputHeader,
+    PAGE_LIST,
+};
+use zerocopy::big_endian::U64;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
+
+use crate::memory::{GuestMemory, PAGE};
+
+/// Most bytes of input: the pages of 8 GiB.
+const MAX_INPUT: usize = (16 << 20) + 0x1000;
+/// Most bytes of output.
+const MAX_OUTPUT: usize = 1 << 16;
+/// Room of a mailbox in memory.
+const MAILBOX: usize = size_of::<Mailbox>();
+
+/// Why a command has not been carried out.
+#[derive(Debug)]
+pub struct Fault {
+    /// What the driver is told.
+    pub status: CommandStatus,
+    /// What the log is told.
+    pub why: String,
+}
+
+impl Fault {
+    pub(super) fn new(status: CommandStatus, why: impl Into<String>) -> Self {
+        Self { status, why: why.into() }
+    }
+
+    pub(super) fn parameter(why: impl Into<String>) -> Self {
+        Self::new(CommandStatus::BadParameter, why)
+    }
+
+    pub(super) fn resource(what: &str, number: u32) -> Self {
+        Self::new(CommandStatus::BadResource, format!("there is no {what} {number:#x}"))
+    }
+
+    pub(super) fn exhausted(what: &str) -> Self {
+        Self::new(CommandStatus::NoResources, format!("there are no {what} left"))
+    }
+}
+
+impl From<HcaError> for Fault {
+    fn from(error: HcaError) -> Self {
+        let status = match error {
+            HcaError::NotFound { .. } => CommandStatus::BadResource,
+            HcaError::Exhausted(_) => CommandStatus::NoResources,
+            HcaError::BadTransition { .. } => CommandStatus::BadQpState,
+            HcaError::Environment(_) => CommandStatus::ResourceBusy,
+            _ => CommandStatus::BadParameter,
+        };
+        Self { status, why: error.to_string() }
+    }
+}
+
+/// A command's input: a copy, which the guest cannot change any more.
+#[derive(Debug)]
+pub struct Input {
+    bytes: Vec<u8>,
+}
+
+impl Input {
+    /// How it begins.
+    pub(super) fn header(&self) -> InputHeader {
+        InputHeader::read_from_prefix(&self.bytes)
+            .map_or_else(|_| InputHeader::default(), |(header, _)| header)
+    }
+
+    /// Bytes.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The number of the object that it is about.
+    pub(super) fn number(&self) -> u32 {
+        self.header().number.get() & 0xff_ffff
+    }
+
+    /// What lies at an offset.
+    pub(super) fn view<T: FromBytes>(&self, at: usize) -> Result<T, Fault> {
+        let bytes = self.bytes.get(at..).and_then(|bytes| T::read_from_prefix(bytes).ok());
+        bytes
+            .map(|(view, _)| view)
+            .ok_or_else(|| Fault::new(CommandStatus::BadInputLength, "the input is too short"))
+    }
+
+    /// The addresses of as many pages of `page` bytes as `len` bytes take. Their low bits hold flags.
+    pub(super) fn pages(&self, len: u64, page: u64) -> Result<Vec<u64>, Fault> {
+        let list = self.bytes.get(PAGE_LIST..).unwrap_or_default();
+        let short = || Fault::new(CommandStatus::BadInputLength, "the list of pages is too short");
+        let count = usize::try_from(len.div_ceil(page)).map_err(|_| short())?;
+        let (list, _) = <[U64]>::ref_from_prefix_with_elems(list, count).map_err(|_| short())?;
+        Ok(list.iter().map(|address| address.get() & !(PAGE - 1)).collect())
+    }
+}
+
+/// A command's output, as long as the driver has room.
+#[derive(Debug)]
+pub struct Output {
+    bytes: Vec<u8>,
+}
+
+impl Output {
+    /// Writes at an offset; what does not fit is an error.
+    pub(super) fn put(
+        &mut self,
+        at: usize,
+        value: &(impl IntoBytes + Immutable + ?Sized),
+    ) -> Result<(), Fault> {
+        let bytes = value.as_bytes();
+        let place = at.checked_add(bytes.len()).and_then(|end| self.bytes.get_mut(at..end));
+        place
+            .ok_or_else(|| {
+                Fault::new(CommandStatus::BadOutputLength, "there is too little room for the output")
+            })?
+            .copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Everything behind an offset.
+    pub(super) fn rest(&mut self, at: usize) -> &mut [u8] {
+        self.bytes.get_mut(at..).unwrap_or_default()
+    }
+
+    /// The number of an object that was made.
+    pub(super) fn set_number(&mut self, number: u32) -> Result<(), Fault> {
+        self.put(std::mem::offset_of!(OutputHeader, number), &number.to_be_bytes())
+    }
+
+    /// Bytes.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// A command on its way.
+#[derive(Debug)]
+pub(super) struct Command {
+    at: u64,
+    entry: CommandEntry,
+    pub(super) input: Input,
+}
+
+impl Command {
+    /// Copies the command whose entry is at an address. `None` if there is none, or the entry is not the device's.
+    pub(super) fn fetch(memory: &GuestMemory, at: u64) -> Option<Result<Self, Broken>> {
+        let mut entry = CommandEntry::default();
+        if !memory.read(at, entry.as_mut_bytes()) || entry.status_own & CommandEntry::OWNED == 0 {
+            return None;
+        }
+        let broken = |why| Broken { at, why };
+        Some(Self::input(memory, &entry).map(|input| Self { at, entry, input }).map_err(broken))
+    }
+
+    fn input(memory: &GuestMemory, entry: &CommandEntry) -> Result<Input, Delivery> {
+        let len = entry.input_len.get() as usize;
+        if entry.kind != CommandEntry::TYPE {
+            return Err(Delivery::CommandType);
+        }
+        if !(size_of::<u64>()..=MAX_INPUT).contains(&len) {
+            return Err(Delivery::InputLength);
+        }
+        let room = entry.output_len.get() as usize;
+        if !(size_of::<u64>()..=MAX_OUTPUT).contains(&room) {
+            return Err(Delivery::OutputLength);
+        }
+        let mut bytes = entry.input.to_vec();
+        let mut next = entry.input_mailbox.get();
+        let mut block = 0;
+        while bytes.len() < len {
+            let mut mailbox = Mailbox::new_zeroed();
+            if !memory.read(next, mailbox.as_mut_bytes()) {
+                return Err(Delivery::InputPointer);
+            }
+            check(&mailbox, entry.token, block)?;
+            bytes.extend_from_slice(&mailbox.data);
+            next = mailbox.next.get();
+            block += 1;
+        }
+        bytes.truncate(len.max(COMMAND_INLINE));
+        Ok(Input { bytes })
+    }
+
+    /// Room for its output.
+    pub(super) fn output(&self) -> Output {
+        Output { bytes: vec![0; (self.entry.output_len.get() as usize).max(COMMAND_INLINE)] }
+    }
+
+    /// Gives the driver its output and the entry.
+    pub(super) fn deliver(self, memory: &GuestMemory, mut output: Output, status: CommandStatus) {
+        if let Some(first) = output.bytes.first_mut() {
+            *first = status as u8;
+        }
+        let delivery = self.put_output(memory, &output).err().unwrap_or(Delivery::Good);
+        finish(memory, self.at, delivery);
+    }
+
+    fn put_output(&self, memory: &GuestMemory, output: &Output) -> Result<(), Delivery> {
+        let (inline, rest) = output.bytes.split_at(COMMAND_INLINE.min(output.bytes.len()));
+        if !memory.write(self.at + CommandEntry::OUTPUT as u64, inline) {
+            return Err(Delivery::OutputPointer);
+        }
+        let mut next = self.entry.output_mailbox.get();
+        for (block, data) in rest.chunks(MAILBOX_DATA).enumerate() {
+            let mut mailbox = Mailbox::new_zeroed();
+            if !memory.read(next, mailbox.as_mut_bytes()) {
+                return Err(Delivery::OutputPointer);
+            }
+            check(&mailbox, self.entry.token, block as u32)?;
+            if !memory.write(next, data) {
+                return Err(Delivery::OutputPointer);
+            }
+            next = mailbox.next.get();
+        }
+        Ok(())
+    }
+}
+
+/// A mailbox is the one that is meant.
+fn check(mailbox: &Mailbox, token: u8, block: u32) -> Result<(), Delivery> {
+    const { assert!(MAILBOX == 576) };
+    if mailbox.token != token {
+        return Err(Delivery::Token);
+    }
+    if mailbox.block.get() != block {
+        return Err(Delivery::BlockNumber);
+    }
+    Ok(())
+}
+
+/// A command that cannot be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Broken {
+    at: u64,
+    pub(super) why: Delivery,
+}
+
+impl Broken {
+    /// Gives the driver the entry.
+    pub(super) fn deliver(self, memory: &GuestMemory) {
+        finish(memory, self.at, self.why);
+    }
+}
+
+fn finish(memory: &GuestMemory, at: u64, delivery: Delivery) {
+    memory.publish(at + CommandEntry::STATUS_OWN as u64, (delivery as u8) << 1);
+}

@@ -1,0 +1,450 @@
+//! The device: registers and commands on one side, the engine on the other.
+
+mod command;
+mod event_queue;
+mod key;
+mod numbers;
+mod pair;
+mod port;
+mod queue;
+mod setup;
+mod table;
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use connectx::cable::{CableEnd, CableError, CableUrl};
+use connectx::engine::{Engine, EngineConfig};
+use connectx::{DeviceEvent, PortConfig};
+use hca::{AsyncEvent, LinkLayer, PortNumber};
+use ib_wire::{Guid, Mtu, Qpn};
+use prm::command::CommandStatus;
+use prm::{Eqe, EventType, port_event};
+use rustix::io::Errno;
+use tracing::{debug, trace, warn};
+
+pub use command::{Fault, Input, Output};
+
+use crate::bar::{COMMANDS, Effect, FIRST_UAR, Registers, UARS};
+use crate::memory::GuestMemory;
+use crate::pci::{BAR, ConfigurationSpace, LEN, VECTORS};
+use crate::vectors::Vectors;
+use crate::vfio_user::{BAR0, CONFIGURATION, Device, DmaMap, Interrupts, MSIX};
+use command::Command;
+use event_queue::EventQueue;
+use key::Key;
+use numbers::Numbers;
+use pair::Pair;
+use queue::{CompletionQueue, SharedQueue};
+
+/// The port.
+const PORT: PortNumber = PortNumber(1);
+/// Entries of a port's GID table.
+const GIDS: u16 = 8;
+/// Most protection domains, and most XRC domains.
+const MAX_DOMAINS: u32 = 1 << 16;
+/// Most steps of the engine in a turn.
+const STEPS: usize = 64;
+/// Queue pairs in error are looked at so often: what a driver posts to them has no doorbell.
+const FLUSH: Duration = Duration::from_millis(1);
+
+/// What a device is made with.
+#[derive(Clone, Debug)]
+pub struct HcaConfig {
+    /// Node GUID, also that of the system.
+    pub node_guid: Guid,
+    /// The port's GUID.
+    pub port_guid: Guid,
+    /// Node description.
+    pub description: String,
+    /// The port's cable.
+    pub cable: Option<CableUrl>,
+    /// Where queue pair numbers are drawn from.
+    pub seed: u64,
+}
+
+/// What it did.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counters {
+    /// Commands.
+    pub commands: u64,
+    /// Commands that failed, or could not be read.
+    pub refused: u64,
+    /// Events.
+    pub events: u64,
+    /// Events for which no queue had room, or that no queue takes.
+    pub lost_events: u64,
+    /// Interrupts.
+    pub interrupts: u64,
+    /// Doorbells of all kinds.
+    pub doorbells: u64,
+    /// Doorbells that mean nothing here.
+    pub stray_doorbells: u64,
+    /// Resets.
+    pub resets: u64,
+}
+
+/// Objects that commands have made.
+#[derive(Debug)]
+struct Objects {
+    eqs: BTreeMap<u32, EventQueue>,
+    eq_numbers: Numbers,
+    cqs: BTreeMap<u32, CompletionQueue>,
+    srqs: BTreeMap<u32, SharedQueue>,
+    qps: BTreeMap<u32, Pair>,
+    /// Numbers of queue pairs that the engine does not know.
+    idle_numbers: Numbers,
+    keys: BTreeMap<u32, Key>,
+    pds: Numbers,
+    uars: Numbers,
+    xrcds: Numbers,
+    /// Pieces of memory that all keys name.
+    pieces: usize,
+}
+
+impl Default for Objects {
+    fn default() -> Self {
+        Self {
+            eqs: BTreeMap::new(),
+            eq_numbers: Numbers::new(1, 1 << setup::LOG_MAX_EQ),
+            cqs: BTreeMap::new(),
+            srqs: BTreeMap::new(),
+            qps: BTreeMap::new(),
+            idle_numbers: Numbers::new(0x10, 0x1000),
+            keys: BTreeMap::new(),
+            pds: Numbers::new(1, MAX_DOMAINS),
+            uars: Numbers::new(FIRST_UAR, UARS),
+            xrcds: Numbers::new(1, MAX_DOMAINS),
+            pieces: 0,
+        }
+    }
+}
+
+/// The device.
+///
+/// The engine is declared in front of the objects, whose leases keep the memory that it works on: it goes first.
+#[derive(Debug)]
+pub struct Hca {
+    config: HcaConfig,
+    engine: Engine,
+    objects: Objects,
+    memory: GuestMemory,
+    space: ConfigurationSpace,
+    registers: Registers,
+    vectors: Vectors,
+    counters: Counters,
+    begin: Instant,
+    next_flush: Instant,
+}
+
+fn engine(config: &HcaConfig, life: u64) -> Engine {
+    Engine::new(EngineConfig {
+        node_guid: config.node_guid,
+        description: config.description.clone(),
+        ports: vec![PortConfig {
+            guid: config.port_guid,
+            max_mtu: Mtu::B4096,
+            link_layer: LinkLayer::InfiniBand,
+            gid_table: GIDS,
+        }],
+        seed: config.seed.wrapping_add(life),
+    })
+}
+
+impl Hca {
+    /// A device that has just got power.
+    pub fn new(config: HcaConfig) -> Result<Self, CableError> {
+        let now = Instant::now();
+        let mut hca = Self {
+            engine: engine(&config, 0),
+            config,
+            objects: Objects::default(),
+            memory: GuestMemory::new(),
+            space: ConfigurationSpace::new(),
+            registers: Registers::new(),
+            vectors: Vectors::new(),
+            counters: Counters::default(),
+            begin: now,
+            next_flush: now,
+        };
+        hca.plug()?;
+        Ok(hca)
+    }
+
+    /// What it did.
+    #[must_use]
+    pub const fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// The engine.
+    #[must_use]
+    pub const fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The engine, to be worked on.
+    pub const fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    fn plug(&mut self) -> Result<(), CableError> {
+        if let Some(url) = &self.config.cable {
+            let cable = CableEnd::connect(url)?;
+            if let Err(error) = self.engine.set_cable(PORT, Some(cable)) {
+                warn!("the cable cannot be plugged in: {error}");
+            }
+        }
+        Ok(())
+    }
+
+    /// The client has gone: everything that it had goes, too.
+    pub fn disconnect(&mut self) {
+        self.reset();
+        self.vectors = Vectors::new();
+        // Nothing can name it any more.
+        let _ = self.memory.unmap(None);
+    }
+
+    /// When it wants its next turn even if nothing happens.
+    #[must_use]
+    pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        self.engine.next_deadline(now)
+    }
+
+    /// Does a bounded amount of work. True if it did anything.
+    pub fn turn(&mut self, now: Instant) -> bool {
+        if now >= self.next_flush {
+            self.next_flush = now + FLUSH;
+            self.flush_failed();
+        }
+        let mut worked = false;
+        for _ in 0..STEPS {
+            if !self.engine.step(now) {
+                break;
+            }
+            worked = true;
+        }
+        self.tell_events();
+        worked
+    }
+
+    fn tell_events(&mut self) {
+        while let Some(number) = self.engine.next_completion_event() {
+            let Some(eqn) = self.objects.cqs.get(&number).map(|cq| cq.eqn) else { continue };
+            self.raise(eqn, EventType::Completion, 0, Eqe::of_queue(number));
+        }
+        while let Some(event) = self.engine.next_event() {
+            debug!(?event, "event");
+            self.tell_event(event);
+        }
+    }
+
+    fn tell_event(&mut self, event: DeviceEvent) {
+        let queue = Eqe::of_queue;
+        let (kind, subtype, data) = match event {
+            DeviceEvent::SrqLimit(number) => (EventType::SrqLimit, 0, queue(number)),
+            DeviceEvent::CqOverrun(number) => (EventType::CqError, 0, Eqe::of_overrun(number)),
+            DeviceEvent::Async(event) => {
+                let port = |kind: u8, port: PortNumber| (EventType::Port, kind, Eqe::of_port(port.0));
+                match event {
+                    AsyncEvent::PortActive(p) => port(port_event::ACTIVE, p),
+                    AsyncEvent::PortError(p) => port(port_event::DOWN, p),
+                    AsyncEvent::LidChange(p) | AsyncEvent::SmChange(p) => port(port_event::LID, p),
+                    AsyncEvent::PKeyChange(p) => port(port_event::PKEY, p),
+                    AsyncEvent::GidChange(p) => port(port_event::GUID, p),
+                    AsyncEvent::ClientReregister(p) => port(port_event::REREGISTER, p),
+                    AsyncEvent::LastWqeReached(q) => (EventType::LastWqe, 0, queue(q.get())),
+                    AsyncEvent::CommunicationEstablished(q) => {
+                        (EventType::CommunicationEstablished, 0, queue(q.get()))
+                    }
+                    AsyncEvent::QpFatal(q) => (EventType::QpFatal, 0, queue(q.get())),
+                    // Not from this engine.
+                    AsyncEvent::SrqLimitReached(_) | AsyncEvent::Fatal => return,
+                }
+            }
+        };
+        self.raise_asynchronous(kind, subtype, data);
+    }
+
+    /// To the first queue that takes events of this kind.
+    fn raise_asynchronous(&mut self, kind: EventType, subtype: u8, data: [u8; Eqe::DATA]) {
+        match self.objects.eqs.iter().find(|(_, eq)| eq.takes(kind)).map(|(&eqn, _)| eqn) {
+            Some(eqn) => self.raise(eqn, kind, subtype, data),
+            None => self.counters.lost_events += 1,
+        }
+    }
+
+    fn raise(&mut self, eqn: u32, kind: EventType, subtype: u8, data: [u8; Eqe::DATA]) {
+        let pushed = self.objects.eqs.get_mut(&eqn).is_some_and(|eq| eq.push(kind, subtype, data));
+        if pushed {
+            self.counters.events += 1;
+            self.interrupt(eqn);
+        } else {
+            self.counters.lost_events += 1;
+        }
+    }
+
+    fn interrupt(&mut self, eqn: u32) {
+        let Some(eq) = self.objects.eqs.get_mut(&eqn) else { return };
+        if eq.interrupts() && self.vectors.raise(eq.vector) {
+            self.counters.interrupts += 1;
+        }
+    }
+
+    fn apply(&mut self, effect: Effect) {
+        let rings = !matches!(effect, Effect::None | Effect::Commands(_));
+        self.counters.doorbells += u64::from(rings);
+        let known = |page| self.objects.uars.has(page);
+        match effect {
+            Effect::None => {}
+            Effect::Commands(entries) => self.commands(entries),
+            Effect::ArmCq { page, number, consumer, solicited } if known(page) => {
+                if self.engine.arm_cq(number, consumer, solicited).is_err() {
+                    self.counters.stray_doorbells += 1;
+                }
+                self.tell_events();
+            }
+            Effect::Eq { page, number, consumer, arm } if known(page) => {
+                match self.objects.eqs.get_mut(&number) {
+                    Some(eq) => eq.update(consumer, arm),
+                    None => self.counters.stray_doorbells += 1,
+                }
+                self.interrupt(number);
+            }
+            Effect::Send { page, qpn } if known(page) => self.engine.ring(Qpn::new(qpn)),
+            Effect::ArmCq { .. } | Effect::Eq { .. } | Effect::Send { .. } => {
+                self.counters.stray_doorbells += 1
+            }
+        }
+    }
+
+    /// The driver has rung for these entries of the command queue.
+    fn commands(&mut self, entries: u32) {
+        // Who is not bus master reads no memory.
+        if !self.space.is_master() {
+            self.counters.refused += 1;
+            return;
+        }
+        for index in (0..COMMANDS).filter(|index| entries >> index & 1 == 1) {
+            self.command(index);
+        }
+    }
+
+    fn command(&mut self, index: u32) {
+        let Some(at) = self.registers.entry(index) else { return };
+        let Some(fetched) = Command::fetch(&self.memory, at) else { return };
+        self.counters.commands += 1;
+        // The command that creates the queue for such events is still polled for.
+        let told = self.objects.eqs.values().any(|eq| eq.takes(EventType::Command));
+        match fetched {
+            Ok(command) => {
+                let mut output = command.output();
+                let status = self.run(&command.input, &mut output);
+                command.deliver(&self.memory, output, status);
+            }
+            Err(broken) => {
+                self.counters.refused += 1;
+                debug!("a command cannot be read: {:?}", broken.why);
+                broken.deliver(&self.memory);
+            }
+        }
+        if told {
+            self.raise_asynchronous(EventType::Command, 0, Eqe::of_commands(1 << index));
+        }
+    }
+
+    fn run(&mut self, input: &Input, output: &mut Output) -> CommandStatus {
+        let header = input.header();
+        let Some(entry) = table::find(header.opcode.get()) else {
+            self.counters.refused += 1;
+            debug!("no command {:#x}", header.opcode.get());
+            return CommandStatus::BadOperation;
+        };
+        let result = if input.len() < entry.input {
+            Err(Fault::new(CommandStatus::BadInputLength, "the input is too short"))
+        } else if output.len() < entry.output {
+            Err(Fault::new(CommandStatus::BadOutputLength, "there is too little room for the output"))
+        } else {
+            (entry.run)(self, input, output)
+        };
+        match result {
+            Ok(()) => {
+                trace!("{} {:#x}", entry.name, input.number());
+                CommandStatus::Good
+            }
+            Err(fault) => {
+                self.counters.refused += 1;
+                debug!("{} {:#x}: {:?}: {}", entry.name, input.number(), fault.status, fault.why);
+                fault.status
+            }
+        }
+    }
+
+    /// Takes away everything that commands have made.
+    fn forget_objects(&mut self) {
+        self.counters.resets += 1;
+        self.engine = engine(&self.config, self.counters.resets);
+        self.objects = Objects::default();
+        if let Err(error) = self.plug() {
+            warn!("the port stays without its cable: {error}");
+        }
+    }
+}
+
+impl Device for Hca {
+    fn region_len(&self, index: u32) -> u64 {
+        match index {
+            BAR0 => BAR,
+            CONFIGURATION => LEN as u64,
+            _ => 0,
+        }
+    }
+
+    fn vectors(&self, index: u32) -> u32 {
+        if index == MSIX { VECTORS.into() } else { 0 }
+    }
+
+    fn map(&mut self, map: &DmaMap, file: Option<OwnedFd>) -> Result<(), Errno> {
+        debug!(address = format_args!("{:#x}", map.address), len = format_args!("{:#x}", map.len), "memory");
+        self.memory.map(map, file)?;
+        self.refresh_whole_keys();
+        Ok(())
+    }
+
+    fn unmap(&mut self, range: Option<(u64, u64)>) -> Result<(), Errno> {
+        self.memory.unmap(range)?;
+        self.refresh_whole_keys();
+        Ok(())
+    }
+
+    fn set_interrupts(&mut self, how: Interrupts) -> Result<(), Errno> {
+        self.vectors.set(how)
+    }
+
+    fn read(&mut self, region: u32, offset: u64, out: &mut [u8]) {
+        match region {
+            CONFIGURATION => self.space.read(offset, out),
+            _ => self.registers.read(offset, out, self.begin.elapsed().as_millis() as u64),
+        }
+    }
+
+    fn write(&mut self, region: u32, offset: u64, data: &[u8]) {
+        if region == CONFIGURATION {
+            if self.space.write(offset, data) {
+                self.reset();
+            }
+        } else {
+            let effect = self.registers.write(offset, data);
+            self.apply(effect);
+        }
+    }
+
+    fn reset(&mut self) {
+        debug!("reset");
+        self.forget_objects();
+        self.space = ConfigurationSpace::new();
+        self.registers = Registers::new();
+    }
+}

@@ -1,0 +1,168 @@
+//! Commands about event queues, completion queues, shared receive queues.
+
+use connectx::HostMemory;
+use prm::command::{CONTEXT, EVENT_MASK};
+use prm::context::{CqContext, EqContext, SrqContext};
+use prm::{CQE_SIZE, DBREC_SIZE, EQE_SIZE};
+use zerocopy::big_endian::U64;
+
+use super::Hca;
+use super::command::{Fault, Input, Output};
+use super::event_queue::EventQueue;
+use super::setup::{LOG_MAX_CQ_SIZE, LOG_MAX_EQ_SIZE};
+use crate::memory::{Lease, PAGE, View};
+
+/// Binary logarithm of the largest page, in units of the smallest.
+const LOG_MAX_PAGE: u8 = 19;
+/// Pages offsets are in units of a page by this.
+const OFFSET_UNITS: u64 = 64;
+
+/// A completion queue.
+#[derive(Debug)]
+pub(super) struct CompletionQueue {
+    pub(super) eqn: u32,
+    _leases: [Lease; 2],
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(super) struct SharedQueue {
+    _leases: [Lease; 2],
+}
+
+/// Where a queue's ring lies on its pages.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) log_page_size: u8,
+    pub(super) page_offset: u8,
+    pub(super) len: usize,
+}
+
+impl Hca {
+    /// A ring on the pages that a command lists, as consecutive memory.
+    pub(super) fn ring(&self, input: &Input, place: Place) -> Result<(HostMemory, Lease), Fault> {
+        if place.log_page_size > LOG_MAX_PAGE {
+            return Err(Fault::parameter(format!("pages of 2^{} times {PAGE} bytes", place.log_page_size)));
+        }
+        let page = PAGE << place.log_page_size;
+        let offset = u64::from(place.page_offset) * (page / OFFSET_UNITS);
+        let pages = input.pages(offset + place.len as u64, page)?;
+        let View { memory, lease } = self
+            .memory
+            .gather(&pages, page)
+            .ok_or_else(|| Fault::parameter("a page of the ring is no memory"))?;
+        let ring = usize::try_from(offset).ok().and_then(|offset| memory.part(offset, place.len));
+        Ok((ring.ok_or_else(|| Fault::parameter("the ring does not fit its pages"))?, lease))
+    }
+
+    /// A doorbell record.
+    pub(super) fn record(&self, address: U64) -> Result<(HostMemory, Lease), Fault> {
+        let view = self.memory.view(address.get(), DBREC_SIZE);
+        let View { memory, lease } =
+            view.ok_or_else(|| Fault::parameter("the doorbell record is no memory"))?;
+        Ok((memory, lease))
+    }
+
+    pub(super) fn create_eq(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
+        let context: EqContext = input.view(CONTEXT)?;
+        if context.log_size() > LOG_MAX_EQ_SIZE {
+            return Err(Fault::parameter(format!("2^{} events", context.log_size())));
+        }
+        let place = Place {
+            log_page_size: context.log_page_size(),
+            page_offset: 0,
+            len: EQE_SIZE << context.log_size(),
+        };
+        let (memory, lease) = self.ring(input, place)?;
+        let mask: U64 = input.view(EVENT_MASK)?;
+        let eq = EventQueue::new(View { memory, lease }, &context, mask.get());
+        let eq = eq.ok_or_else(|| Fault::parameter("the ring is too short"))?;
+        let eqn = self.objects.eq_numbers.take().ok_or_else(|| Fault::exhausted("event queues"))?;
+        self.objects.eqs.insert(eqn, eq);
+        output.set_number(eqn)
+    }
+
+    pub(super) fn destroy_eq(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
+        let eqn = input.number();
+        if self.objects.cqs.values().any(|cq| cq.eqn == eqn) {
+            return Err(Fault::new(prm::command::CommandStatus::ResourceBusy, "completion queues use it"));
+        }
+        self.objects.eqs.remove(&eqn).ok_or_else(|| Fault::resource("event queue", eqn))?;
+        self.objects.eq_numbers.give_back(eqn);
+        Ok(())
+    }
+
+    pub(super) fn create_cq(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
+        let context: CqContext = input.view(CONTEXT)?;
+        if context.entry_size() != Some(CQE_SIZE) {
+            return Err(Fault::parameter("entries that are not of 64 bytes"));
+        }
+        if context.log_size() > LOG_MAX_CQ_SIZE {
+            return Err(Fault::parameter(format!("2^{} completions", context.log_size())));
+        }
+        let eqn = context.eqn.get() & 0xff;
+        if !self.objects.eqs.contains_key(&eqn) {
+            return Err(Fault::resource("event queue", eqn));
+        }
+        let (ring, lease) = self.ring(
+            input,
+            Place {
+                log_page_size: context.log_page_size(),
+                page_offset: context.page_offset(),
+                len: CQE_SIZE << context.log_size(),
+            },
+        )?;
+        let (record, record_lease) = self.record(context.dbrec)?;
+        let number = self.engine.create_cq(ring, record)?;
+        self.objects.cqs.insert(number, CompletionQueue { eqn, _leases: [lease, record_lease] });
+        output.set_number(number)
+    }
+
+    pub(super) fn destroy_cq(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
+        self.engine.destroy_cq(input.number())?;
+        self.objects.cqs.remove(&input.number());
+        Ok(())
+    }
+
+    /// Moderation is accepted and not practised; another ring is not to be had.
+    pub(super) fn modify_cq(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
+        let number = input.number();
+        if !self.objects.cqs.contains_key(&number) {
+            return Err(Fault::resource("completion queue", number));
+        }
+        match input.header().modifier.get() {
+            0 => Ok(()),
+            _ => Err(Fault::parameter("completion queues keep their size")),
+        }
+    }
+
+    pub(super) fn create_srq(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
+        let context: SrqContext = input.view(CONTEXT)?;
+        let stride = context.stride();
+        let (ring, lease) = self.ring(
+            input,
+            Place {
+                log_page_size: context.log_page_size(),
+                page_offset: context.page_offset(),
+                len: stride << context.log_size(),
+            },
+        )?;
+        let (record, record_lease) = self.record(context.dbrec)?;
+        let number = self.engine.create_srq(ring, stride, record)?;
+        if context.limit() > 0 {
+            self.engine.arm_srq(number, context.limit())?;
+        }
+        self.objects.srqs.insert(number, SharedQueue { _leases: [lease, record_lease] });
+        output.set_number(number)
+    }
+
+    pub(super) fn destroy_srq(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
+        self.engine.destroy_srq(input.number())?;
+        self.objects.srqs.remove(&input.number());
+        Ok(())
+    }
+
+    pub(super) fn arm_srq(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
+        Ok(self.engine.arm_srq(input.number(), input.header().parameter.get() as u16)?)
+    }
+}

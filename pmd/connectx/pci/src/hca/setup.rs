@@ -1,0 +1,129 @@
+//! Commands about the device as a whole, and about what is a number only.
+
+use prm::capability::{GENERAL, general as cap};
+
+use super::command::{Fault, Input, Output};
+use super::{GIDS, Hca};
+
+/// Binary logarithms of the numbers of objects.
+pub(super) const LOG_MAX_EQ: u8 = 5;
+/// As the engine's table of queue pairs.
+const LOG_MAX_QP: u64 = 13;
+/// As the engine's tables of queues.
+const LOG_MAX_QUEUES: u64 = 12;
+/// As the engine's table of keys.
+const LOG_MAX_KEYS: u64 = 16;
+/// Binary logarithm of WQEBBs, and of receives.
+const LOG_MAX_WORK: u64 = 15;
+/// Binary logarithm of completions.
+pub(super) const LOG_MAX_CQ_SIZE: u8 = 16;
+/// Binary logarithm of events.
+pub(super) const LOG_MAX_EQ_SIZE: u8 = 16;
+/// Mellanox, as an organization.
+const OUI: u32 = 0x2c9;
+/// Names the board to drivers.
+const BOARD: &[u8; 16] = b"SFT_0000000001\0\0";
+
+impl Hca {
+    /// A command that brings nothing about.
+    pub(super) fn good(&mut self, _: &Input, _: &mut Output) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    pub(super) fn teardown(&mut self, _: &Input, _: &mut Output) -> Result<(), Fault> {
+        // A driver destroys its objects before; what one that failed has left goes here.
+        if !self.objects.qps.is_empty() || !self.objects.cqs.is_empty() || !self.objects.keys.is_empty() {
+            self.forget_objects();
+        }
+        Ok(())
+    }
+
+    /// Only the first version of the interface.
+    pub(super) fn query_issi(&mut self, _: &Input, output: &mut Output) -> Result<(), Fault> {
+        output.put(0x6c, &1u32.to_be_bytes())
+    }
+
+    pub(super) fn query_adapter(&mut self, _: &Input, output: &mut Output) -> Result<(), Fault> {
+        output.put(0x28, &OUI.to_be_bytes())?;
+        output.put(0x100, BOARD)
+    }
+
+    pub(super) fn query_capabilities(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
+        // Of the other kinds nothing is there.
+        if input.header().modifier.get() >> 1 != GENERAL {
+            return Ok(());
+        }
+        let gids = u64::from(GIDS / 8).trailing_zeros();
+        let fields = [
+            (cap::VHCA_ID, 1),
+            (cap::LOG_MAX_SRQ_SIZE, LOG_MAX_WORK),
+            (cap::LOG_MAX_QP_SIZE, LOG_MAX_WORK),
+            (cap::LOG_MAX_QP, LOG_MAX_QP),
+            (cap::LOG_MAX_SRQ, LOG_MAX_QUEUES),
+            (cap::MAX_SGL, 8),
+            (cap::LOG_MAX_CQ_SIZE, LOG_MAX_CQ_SIZE.into()),
+            (cap::LOG_MAX_CQ, LOG_MAX_QUEUES),
+            (cap::LOG_MAX_EQ_SIZE, LOG_MAX_EQ_SIZE.into()),
+            (cap::LOG_MAX_MKEY, LOG_MAX_KEYS),
+            (cap::LOG_MAX_EQ, LOG_MAX_EQ.into()),
+            (cap::MAX_INDIRECTION, 4),
+            (cap::LOG_MAX_REGION, 32),
+            (cap::LOG_MAX_KLM_LIST, 8),
+            (cap::LOG_MAX_READS_OUT, 4),
+            (cap::LOG_MAX_READS_IN, 4),
+            (cap::GID_TABLE_SIZE, gids.into()),
+            (cap::PKEY_TABLE_SIZE, 0),
+            (cap::IB_VIRT, 1),
+            (cap::LOCAL_ACK_DELAY, 15),
+            (cap::PORT_TYPE, 0),
+            (cap::NUM_PORTS, 1),
+            (cap::LOG_MAX_MESSAGE, 30),
+            (cap::CQE_VERSION, 1),
+            (cap::UMR_ENTITY_SIZE_DISABLED, 1),
+            (cap::BLOCK_LOOPBACK_MULTICAST, 1),
+            // mlx5_ib wants domains and a queue of the kind even if nobody uses them.
+            (cap::XRC, 1),
+            (cap::UD, 1),
+            (cap::RC, 1),
+            (cap::LOG_PAGE_SIZE, 12),
+            (cap::LOG_DOORBELL_REGISTER, 9),
+            (cap::MAX_SEND_WQE, 512),
+            (cap::MAX_RECEIVE_WQE, 512),
+            (cap::MAX_QP_PER_GROUP, 240),
+            (cap::LOG_MAX_GROUPS, 13),
+            (cap::LOG_MAX_PD, 16),
+            (cap::LOG_MAX_XRCD, 16),
+        ];
+        for (field, value) in fields {
+            field.set(output.rest(0x10), value);
+        }
+        Ok(())
+    }
+
+    pub(super) fn alloc_pd(&mut self, _: &Input, output: &mut Output) -> Result<(), Fault> {
+        output.set_number(self.objects.pds.take().ok_or_else(|| Fault::exhausted("protection domains"))?)
+    }
+
+    pub(super) fn dealloc_pd(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
+        let pd = input.number();
+        self.objects.pds.give_back(pd).then_some(()).ok_or_else(|| Fault::resource("protection domain", pd))
+    }
+
+    pub(super) fn alloc_uar(&mut self, _: &Input, output: &mut Output) -> Result<(), Fault> {
+        output.set_number(self.objects.uars.take().ok_or_else(|| Fault::exhausted("doorbell pages"))?)
+    }
+
+    pub(super) fn dealloc_uar(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
+        let uar = input.number();
+        self.objects.uars.give_back(uar).then_some(()).ok_or_else(|| Fault::resource("doorbell page", uar))
+    }
+
+    pub(super) fn alloc_xrcd(&mut self, _: &Input, output: &mut Output) -> Result<(), Fault> {
+        output.set_number(self.objects.xrcds.take().ok_or_else(|| Fault::exhausted("XRC domains"))?)
+    }
+
+    pub(super) fn dealloc_xrcd(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
+        let xrcd = input.number();
+        self.objects.xrcds.give_back(xrcd).then_some(()).ok_or_else(|| Fault::resource("XRC domain", xrcd))
+    }
+}

@@ -1,0 +1,183 @@
+//! The PCI configuration space (little endian), as that of a ConnectX-5.
+
+/// Bytes of it.
+pub const LEN: usize = 256;
+/// Bytes of BAR 0.
+pub const BAR: u64 = 32 << 20;
+/// Interrupt vectors.
+pub const VECTORS: u16 = 16;
+/// Where BAR 0 has the table of MSI-X.
+pub const MSIX_TABLE: u32 = 0x2000;
+/// Where BAR 0 has its pending bits.
+pub const MSIX_PENDING: u32 = 0x3000;
+
+const VENDOR: u16 = 0x15b3;
+const DEVICE: u16 = 0x1017;
+const SUBSYSTEM: u16 = 0x0008;
+/// InfiniBand controller.
+const CLASS: [u8; 3] = [0x00, 0x07, 0x02];
+const COMMAND: usize = 0x04;
+const BAR0: usize = 0x10;
+const EXPRESS: usize = 0x60;
+/// Upper byte of device control, whose bit 7 resets the function.
+const RESET: usize = EXPRESS + 0x09;
+const MSIX: usize = 0x9c;
+/// Bit 2 of the command register.
+const BUS_MASTER: u8 = 0x04;
+
+/// The configuration space.
+#[derive(Debug)]
+pub struct ConfigurationSpace {
+    bytes: [u8; LEN],
+    /// Bits that the guest may change.
+    writable: [u8; LEN],
+}
+
+impl Default for ConfigurationSpace {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ConfigurationSpace {
+    /// As after power-on.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut space = Self { bytes: [0; LEN], writable: [0; LEN] };
+        let fixed: [(usize, &[u8]); 10] = [
+            (0x00, &VENDOR.to_le_bytes()),
+            (0x02, &DEVICE.to_le_bytes()),
+            // Capabilities.
+            (0x06, &[0x10, 0x00]),
+            (0x09, &CLASS),
+            // 64 bits, prefetchable.
+            (BAR0, &[0x0c]),
+            (0x2c, &VENDOR.to_le_bytes()),
+            (0x2e, &SUBSYSTEM.to_le_bytes()),
+            (0x34, &[EXPRESS as u8]),
+            // Version 2, endpoint; with a payload of up to 512 bytes, and function-level reset; then 8 GT/s by 16 lanes.
+            (EXPRESS, &[0x10, MSIX as u8, 0x02, 0x00, 0x02, 0x80, 0x00, 0x10]),
+            (MSIX, &[0x11, 0x00]),
+        ];
+        for (at, bytes) in fixed {
+            space.put(at, bytes);
+        }
+        space.put(EXPRESS + 0x0c, &0x0103u32.to_le_bytes());
+        space.put(EXPRESS + 0x12, &0x0103u16.to_le_bytes());
+        space.put(MSIX + 2, &(VECTORS - 1).to_le_bytes());
+        space.put(MSIX + 4, &MSIX_TABLE.to_le_bytes());
+        space.put(MSIX + 8, &MSIX_PENDING.to_le_bytes());
+        let changeable: [(usize, &[u8]); 7] = [
+            // Memory, bus master, parity, SERR, interrupts off.
+            (COMMAND, &[0x46, 0x05]),
+            (0x0c, &[0xff, 0xff]),
+            (BAR0, &(!(BAR - 1)).to_le_bytes()),
+            (0x3c, &[0xff]),
+            // Device control but for its reset, link control.
+            (EXPRESS + 0x08, &[0xff, 0x7f]),
+            (EXPRESS + 0x10, &[0xff, 0x0f]),
+            // On, and all masked.
+            (MSIX + 3, &[0xc0]),
+        ];
+        for (at, bits) in changeable {
+            for (to, from) in space.writable.iter_mut().skip(at).zip(bits) {
+                *to = *from;
+            }
+        }
+        space
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        for (to, from) in self.bytes.iter_mut().skip(at).zip(bytes) {
+            *to = *from;
+        }
+    }
+
+    /// Reads; what lies behind the end is zero.
+    pub fn read(&self, offset: u64, out: &mut [u8]) {
+        let at = usize::try_from(offset).unwrap_or(LEN);
+        out.fill(0);
+        for (to, from) in out.iter_mut().zip(self.bytes.iter().skip(at)) {
+            *to = *from;
+        }
+    }
+
+    /// Writes the bits that may be changed. True if the guest asks for a reset of the function.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> bool {
+        let at = usize::try_from(offset).unwrap_or(LEN);
+        let reset = RESET.checked_sub(at).and_then(|n| data.get(n)).is_some_and(|byte| byte & 0x80 != 0);
+        let places = self.bytes.iter_mut().zip(&self.writable).skip(at);
+        for ((to, mask), from) in places.zip(data) {
+            *to = *to & !mask | from & mask;
+        }
+        reset
+    }
+
+    /// True if the device may use the guest's memory.
+    #[must_use]
+    pub fn is_master(&self) -> bool {
+        self.bytes.get(COMMAND).is_some_and(|command| command & BUS_MASTER != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read<const N: usize>(space: &ConfigurationSpace, at: u64) -> [u8; N] {
+        let mut out = [0; N];
+        space.read(at, &mut out);
+        out
+    }
+
+    #[test]
+    fn capabilities_are_a_list_with_an_end() {
+        let space = ConfigurationSpace::new();
+        assert_eq!(read(&space, 0), [0xb3, 0x15, 0x17, 0x10]);
+        let mut at = read::<1>(&space, 0x34)[0];
+        let mut kinds = Vec::new();
+        while at != 0 {
+            let [kind, next] = read(&space, at.into());
+            kinds.push(kind);
+            at = next;
+        }
+        assert_eq!(kinds, [0x10, 0x11]);
+    }
+
+    #[test]
+    fn the_size_of_the_region_is_told_by_the_bits_that_stay() {
+        let mut space = ConfigurationSpace::new();
+        space.write(0x10, &[0xff; 8]);
+        assert_eq!(u64::from_le_bytes(read(&space, 0x10)), !(BAR - 1) | 0xc);
+        space.write(0x10, &0x1_2600_0000u64.to_le_bytes());
+        assert_eq!(u64::from_le_bytes(read(&space, 0x10)), 0x1_2600_000c);
+    }
+
+    #[test]
+    fn what_a_device_is_does_not_change() {
+        let (mut space, new) = (ConfigurationSpace::new(), ConfigurationSpace::new());
+        for at in 0..LEN as u64 + 8 {
+            space.write(at, &[0xff; 5]);
+        }
+        for at in [
+            0, 1, 2, 3, 6, 8, 9, 10, 11, 14, 0x2c, 0x2d, 0x2e, 0x34, 0x60, 0x61, 0x9c, 0x9d, 0x9e, 0xa0, 0xa4,
+        ] {
+            assert_eq!(read::<1>(&space, at), read::<1>(&new, at), "byte {at:#x}");
+        }
+        assert!(space.is_master() && !new.is_master());
+        // Behind the end there is nothing.
+        assert_eq!(read(&space, LEN as u64 - 1), [0, 0]);
+        assert_eq!(read(&space, u64::MAX), [0, 0]);
+        assert!(!space.write(u64::MAX, &[1, 2]));
+    }
+
+    #[test]
+    fn a_function_is_reset_by_its_device_control() {
+        let mut space = ConfigurationSpace::new();
+        assert!(
+            space.write(0x68, &[0, 0x80]) && space.write(0x69, &[0x80]) && space.write(0x60, &[0x80; 12])
+        );
+        assert!(!space.write(0x68, &[0x80, 0x7f]) && !space.write(0x6a, &[0x80]));
+        assert_eq!(read::<1>(&space, 0x69)[0] & 0x80, 0, "and forgets it was asked");
+    }
+}

@@ -1,0 +1,176 @@
+//! The server's one thread: a client at its socket, the device, and rest when there is nothing to do.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use tracing::{info, warn};
+
+use crate::hca::Hca;
+use crate::vfio_user::socket::{Client, Gone};
+
+/// Idle turns that are gone through before the first nap.
+const SPINS: u32 = 3;
+/// First nap. The end of a cable in shared memory has nothing to wake by.
+const FIRST: Duration = Duration::from_micros(50);
+/// Longest nap.
+const LONGEST: Duration = Duration::from_millis(1);
+/// Naps of one length before they get longer: a conversation goes on with short ones.
+const REPEATS: u32 = 40;
+
+/// How long to rest after so many idle turns; `None` to go on at once.
+fn nap(idle: u32) -> Option<Duration> {
+    let naps = idle.checked_sub(SPINS)?;
+    Some((FIRST * (1 << (naps / REPEATS).min(10))).min(LONGEST))
+}
+
+/// Why there can be no server.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Somebody listens there.
+    #[error("{0} is in use by another process; give another --socket")]
+    InUse(PathBuf),
+    /// The socket cannot be made.
+    #[error("cannot listen at {path}: {source}")]
+    Listen {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The socket has failed.
+    #[error("waiting for a client: {0}")]
+    Accept(io::Error),
+}
+
+/// A device at its socket.
+#[derive(Debug)]
+pub struct Server {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Device and inode of the socket's name, so that we remove only what is ours.
+    name: Option<(u64, u64)>,
+    hca: Hca,
+    client: Option<Client>,
+    idle: u32,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.name.is_some() && name_of(&self.path) == self.name {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn name_of(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|m| (m.dev(), m.ino()))
+}
+
+fn listen(path: &Path) -> Result<UnixListener, ServeError> {
+    let failed = |source| ServeError::Listen { path: path.to_owned(), source };
+    match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            // Left behind by a process that was killed, or in use?
+            let is_socket = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+            let probe = UnixStream::connect(path);
+            if !is_socket || !probe.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
+                return Err(ServeError::InUse(path.to_owned()));
+            }
+            std::fs::remove_file(path).map_err(failed)?;
+            UnixListener::bind(path).map_err(failed)
+        }
+        other => other.map_err(failed),
+    }
+}
+
+impl Server {
+    /// Listens at a path; clients can connect when this returns.
+    pub fn new(path: &Path, hca: Hca) -> Result<Self, ServeError> {
+        let listener = listen(path)?;
+        let name = name_of(path);
+        let failed = |source| ServeError::Listen { path: path.to_owned(), source };
+        listener.set_nonblocking(true).map_err(failed)?;
+        Ok(Self { listener, path: path.to_owned(), name, hca, client: None, idle: 0 })
+    }
+
+    /// Serves until told to stop: one client at a time, one after the other.
+    pub fn run(&mut self, stop: &AtomicBool) -> Result<(), ServeError> {
+        info!("waiting for a client at {}", self.path.display());
+        while !stop.load(Ordering::Relaxed) {
+            let busy = self.turn(Instant::now())?;
+            self.rest(busy);
+        }
+        info!("{:?}", self.hca.counters());
+        Ok(())
+    }
+
+    /// Does what there is to do. True if there was anything.
+    pub fn turn(&mut self, now: Instant) -> Result<bool, ServeError> {
+        let mut busy = match &mut self.client {
+            None => match self.listener.accept() {
+                Ok((socket, _)) => {
+                    info!("a client has connected");
+                    self.client = Some(Client::new(socket));
+                    true
+                }
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
+                {
+                    false
+                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => false,
+                Err(error) => return Err(ServeError::Accept(error)),
+            },
+            Some(client) => match client.turn(&mut self.hca) {
+                Ok(busy) => busy,
+                Err(gone) => {
+                    if gone == Gone::HungUp {
+                        info!("{gone}")
+                    } else {
+                        warn!("{gone}")
+                    }
+                    self.client = None;
+                    self.hca.disconnect();
+                    true
+                }
+            },
+        };
+        busy |= self.hca.turn(now);
+        Ok(busy)
+    }
+
+    /// Rests, if there is nothing to do: until the client speaks, or for as long as a cable may wait.
+    fn rest(&mut self, busy: bool) {
+        self.idle = if busy { 0 } else { self.idle.saturating_add(1) };
+        let Some(mut nap) = nap(self.idle) else { return };
+        let now = Instant::now();
+        if let Some(at) = self.hca.next_deadline(now) {
+            nap = nap.min(at.saturating_duration_since(now));
+        }
+        let held_up = self.client.as_ref().is_some_and(Client::is_held_up);
+        let flags = if held_up { PollFlags::OUT } else { PollFlags::IN };
+        let waker = self.client.as_ref().map_or_else(|| self.listener.as_fd(), AsFd::as_fd);
+        let timeout = Timespec { tv_sec: 0, tv_nsec: nap.subsec_nanos().into() };
+        // An interrupted nap is over; anything else shows where the socket is read.
+        let _ = rustix::event::poll(&mut [PollFd::new(&waker, flags)], Some(&timeout));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn naps_get_longer() {
+        assert_eq!(nap(SPINS - 1), None);
+        assert_eq!(nap(SPINS), Some(FIRST));
+        assert_eq!(nap(SPINS + REPEATS), Some(2 * FIRST));
+        assert_eq!(nap(u32::MAX), Some(LONGEST));
+    }
+}

@@ -1,0 +1,55 @@
+//! Interrupt vectors, as the descriptors by which the client wants to hear of them.
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+
+use crate::pci::VECTORS;
+use crate::vfio_user::Interrupts;
+
+/// The vectors of MSI-X. Masking is the client's.
+#[derive(Debug)]
+pub struct Vectors {
+    eventfds: Vec<Option<OwnedFd>>,
+}
+
+impl Default for Vectors {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Vectors {
+    /// All off.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { eventfds: (0..VECTORS).map(|_| None).collect() }
+    }
+
+    /// As the client says.
+    pub fn set(&mut self, how: Interrupts) -> Result<(), Errno> {
+        match how {
+            Interrupts::Off => *self = Self::new(),
+            Interrupts::Signal { first, eventfds } => {
+                let places = usize::try_from(first).ok().and_then(|first| self.eventfds.get_mut(first..));
+                let places = places.filter(|places| places.len() >= eventfds.len()).ok_or(Errno::INVAL)?;
+                for (place, eventfd) in places.iter_mut().zip(eventfds) {
+                    *place = eventfd;
+                }
+            }
+            Interrupts::Raise { first, count } => {
+                for vector in first..first.saturating_add(count).min(VECTORS.into()) {
+                    self.raise(vector as u16);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Raises a vector. False if nobody hears of it.
+    pub fn raise(&self, vector: u16) -> bool {
+        let Some(Some(eventfd)) = self.eventfds.get(usize::from(vector)) else { return false };
+        // A counter that is full tells as much as one more would.
+        rustix::io::write(eventfd, &1u64.to_ne_bytes()).is_ok()
+    }
+}
