@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use dataplane::latency::{Summary, empty};
 use dataplane::ring;
 use dataplane::table::Publisher;
+use dataplane::usage::Marks;
 use dataplane::worker::{Handle, IdlePolicy, run as run_worker};
 use endpoint::LinkWorker;
 use ib_wire::{Lid, QKey, Qpn, Rate, ServiceLevel};
@@ -154,7 +155,7 @@ pub(crate) fn run(way: Way, pcap: &Path, seconds: f64) -> Result<Sample, String>
     let (_commands, inbox) = ring::channel(64);
     let (notes, _notes) = ring::channel(4096);
     let mut publisher = Publisher::new(tables(PEERS)?);
-    let link = LinkWorker::new(0, queues, inbox, notes);
+    let link = LinkWorker::new(0, queues, inbox, notes, Marks::new(1 << 16));
     let worker = GatewayWorker::new(WorkerParts {
         links: vec![link],
         ethernets: vec![eth],

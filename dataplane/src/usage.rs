@@ -1,19 +1,28 @@
-//! Marks of use: which of many things a worker has used lately, one bit each, set by the worker and taken by the control
-//! lcore.
+//! What was used: which of many things workers have used lately, told without looking at those that they have not.
 //!
-//! Setting a mark that stands is one load. Taking costs what was marked: a bit of the summary says which words have marks.
+//! ```text
+//!   worker                                  control lcore
+//!     mark(number): one bit, set if it        Usage: which number is whose
+//!     is the first since they were taken ──>  take(worker): the names of what was marked
+//! ```
+//!
+//! Hosts that packets were sent to, routers among them, and connections that messages came by are numbered within bounds, and are
+//! marked by number. Setting a mark that stands is one load. Taking costs what was marked: a bit of the summary says which words have
+//! marks.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Marks of the things 0 to a number that is fixed when they are made.
-#[derive(Debug)]
+/// A worker's marks of the things 0 to a number that is fixed when they are made. All clones are of the same.
+#[derive(Clone, Debug)]
 pub struct Marks {
-    words: Box<[AtomicU64]>,
+    words: Arc<[AtomicU64]>,
     /// Bit `n` tells that word `n` may hold a mark.
-    summary: Box<[AtomicU64]>,
+    summary: Arc<[AtomicU64]>,
 }
 
-fn words(bits: usize) -> Box<[AtomicU64]> {
+fn words(bits: usize) -> Arc<[AtomicU64]> {
     (0..bits.div_ceil(64)).map(|_| AtomicU64::new(0)).collect()
 }
 
@@ -53,6 +62,13 @@ impl Marks {
         before & bit == 0
     }
 
+    /// Takes one mark.
+    fn forget(&self, index: usize) {
+        if let Some(word) = self.words.get(index / 64) {
+            word.fetch_and(!(1 << (index % 64)), Ordering::AcqRel);
+        }
+    }
+
     /// Takes all marks, in order.
     pub fn take(&self, mut each: impl FnMut(usize)) {
         for (group, summary) in self.summary.iter().enumerate() {
@@ -68,10 +84,95 @@ impl Marks {
     }
 }
 
+/// The control lcore's end: things by number, and the marks of all workers.
+///
+/// Numbers are chosen by [`Usage::add`], or by the caller who says [`Usage::set`], not by both.
+#[derive(Debug)]
+pub struct Usage<T> {
+    most: usize,
+    names: Vec<Option<T>>,
+    /// The one that is free for the longest time first: who still marks by it has the more time to notice.
+    free: VecDeque<u32>,
+    marks: Arc<[Marks]>,
+}
+
+impl<T: Copy> Usage<T> {
+    /// Of at most `most` things, used by so many workers.
+    #[must_use]
+    pub fn new(most: usize, workers: u8) -> Self {
+        let marks = (0..workers).map(|_| Marks::new(most)).collect();
+        Self { most, names: Vec::new(), free: VecDeque::new(), marks }
+    }
+
+    /// How many things there can be.
+    #[must_use]
+    pub const fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Each worker's marks.
+    #[must_use]
+    pub const fn marks(&self) -> &Arc<[Marks]> {
+        &self.marks
+    }
+
+    /// Gives a thing a number, which it keeps until it is removed; `None` if there are as many as there can be.
+    pub fn add(&mut self, name: T) -> Option<u32> {
+        let number = self.free.pop_front().or_else(|| u32::try_from(self.names.len()).ok())?;
+        self.set(number, name).then_some(number)
+    }
+
+    /// A number is this thing's from now on; what was marked by it is forgotten. False if it is beyond all.
+    pub fn set(&mut self, number: u32, name: T) -> bool {
+        let at = number as usize;
+        if at >= self.most {
+            return false;
+        }
+        self.marks.iter().for_each(|marks| marks.forget(at));
+        if at >= self.names.len() {
+            self.names.resize(at + 1, None);
+        }
+        if let Some(place) = self.names.get_mut(at) {
+            *place = Some(name);
+        }
+        true
+    }
+
+    /// A number is nobody's from now on. A worker may mark by it as long as it looks at older tables; that is ignored, or taken for
+    /// the use of who has it next.
+    pub fn remove(&mut self, number: u32) {
+        if self.clear(number) {
+            self.free.push_back(number);
+        }
+    }
+
+    /// The same of a number that the caller chose.
+    pub fn clear(&mut self, number: u32) -> bool {
+        self.names.get_mut(number as usize).is_some_and(|name| name.take().is_some())
+    }
+
+    /// Whose number it is.
+    #[must_use]
+    pub fn at(&self, number: u32) -> Option<T> {
+        self.names.get(number as usize).copied().flatten()
+    }
+
+    /// Takes all marks of a worker: what it has used since the last time, in the order of numbers.
+    #[must_use]
+    pub fn take(&self, worker: u8) -> Vec<T> {
+        let mut used = Vec::new();
+        if let Some(marks) = self.marks.get(usize::from(worker)) {
+            marks.take(|at| used.extend(self.names.get(at).copied().flatten()));
+        }
+        used
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
+    use proptest::prelude::*;
+    use std::collections::{BTreeMap, BTreeSet};
 
     fn taken(marks: &Marks) -> Vec<usize> {
         let mut all = Vec::new();
@@ -105,5 +206,58 @@ mod tests {
         });
         marks.take(|n| assert!(seen.insert(n), "{n} twice"));
         assert_eq!(seen.len(), 10_000);
+    }
+
+    #[test]
+    fn who_gets_a_number_does_not_get_its_marks() {
+        let mut usage = Usage::new(2, 1);
+        let marks = usage.marks()[0].clone();
+        let (one, two) = (usage.add('a').unwrap(), usage.add('b').unwrap());
+        assert_eq!(usage.add('c'), None, "there are two at most");
+        assert!(marks.mark(one as usize) && marks.mark(two as usize));
+        usage.remove(one);
+        usage.remove(one);
+        assert_eq!((usage.add('c'), usage.add('d')), (Some(one), None));
+        assert!(marks.mark(one as usize), "its first use is the first");
+        assert_eq!(usage.take(0), ['c', 'b']);
+        assert!(usage.take(0).is_empty() && usage.take(7).is_empty());
+        // Numbers that others choose.
+        let mut slots = Usage::new(8, 1);
+        assert!(slots.set(5, 'x') && !slots.set(8, 'y'));
+        slots.marks()[0].mark(5);
+        assert!(slots.clear(5) && !slots.clear(5));
+        assert!(slots.take(0).is_empty(), "nobody has it");
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_used_since_is_told_once(steps in prop::collection::vec((0u8..4, 0u8..12, 0u8..2), 0..200)) {
+            let mut usage = Usage::new(8, 2);
+            let (mut numbers, mut used) = (BTreeMap::new(), [BTreeSet::new(), BTreeSet::new()]);
+            for (what, name, worker) in steps {
+                let at = usize::from(worker);
+                match (what, numbers.get(&name).copied()) {
+                    (0, None) => match usage.add(name) {
+                        Some(number) => prop_assert_eq!(numbers.insert(name, number), None),
+                        None => prop_assert_eq!(numbers.len(), 8),
+                    },
+                    (1, Some(number)) => {
+                        usage.remove(number);
+                        numbers.remove(&name);
+                        used.iter_mut().for_each(|used| { used.remove(&name); });
+                    }
+                    (2, Some(number)) => {
+                        let first = usage.marks()[at].mark(number as usize);
+                        prop_assert_eq!(first, used[at].insert(name));
+                    }
+                    (3, _) => {
+                        let taken: BTreeSet<u8> = usage.take(worker).into_iter().collect();
+                        prop_assert_eq!(taken, std::mem::take(&mut used[at]));
+                    }
+                    _ => {}
+                }
+                prop_assert!(numbers.iter().all(|(name, number)| usage.at(*number) == Some(*name)));
+            }
+        }
     }
 }

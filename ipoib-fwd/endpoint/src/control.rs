@@ -11,6 +11,8 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use dataplane::ring::{self, Receiver, Sender};
+use dataplane::usage::Usage;
+use ib_wire::Qpn;
 use ib_wire::mad::Mad;
 use pmd::hca::{Backend, HcaError, PortNumber, Queues, QueuesConfig, QueuesId, UdConfig};
 use pmd::mem::Pool;
@@ -26,7 +28,7 @@ use link::LinkEnd;
 
 /// Items that fit a ring between control and worker.
 pub const RING: usize = 4096;
-/// How often workers' marks of use are collected.
+/// How often workers' marks of the connections that messages came by are taken.
 const USAGE_PERIOD: Duration = Duration::from_secs(1);
 /// How often the port's facts are read without an event while a link waits for them: some devices raise none on INIT → ACTIVE.
 const PORT_PERIOD: Duration = Duration::from_millis(50);
@@ -142,6 +144,8 @@ struct WorkerEnd<Q: Queues, C, N> {
     /// there are too many.
     waiting: VecDeque<Command<Q, C>>,
     notes: Receiver<Note<Q, N>>,
+    /// Which connections messages came by, by slot.
+    received: Usage<Qpn>,
 }
 
 impl<Q: Queues, C, N> WorkerEnd<Q, C, N> {
@@ -284,8 +288,10 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         for (index, queues) in queues.into_iter().enumerate() {
             let (commands, inbox) = ring::channel(RING);
             let (outbox, notes) = ring::channel(RING);
-            ends.push(WorkerEnd { commands, waiting: VecDeque::new(), notes });
-            workers.push(LinkWorker::new(index as u8, queues, inbox, outbox));
+            let received = Usage::new(sizes.max_rc.into(), 1);
+            let Some(marks) = received.marks().first().cloned() else { continue };
+            ends.push(WorkerEnd { commands, waiting: VecDeque::new(), notes, received });
+            workers.push(LinkWorker::new(index as u8, queues, inbox, outbox, marks));
         }
         let endpoint = Self {
             hca,
@@ -481,16 +487,11 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         Ok(self.hca)
     }
 
+    /// Tells links which of their connections messages came by.
     fn collect_usage(&mut self, now: Instant) {
         self.usage_read = now;
-        for (index, end) in (0u16..).zip(&self.links) {
-            let Some(end) = end else { continue };
-            let sent = end.take_used();
-            if !sent.is_empty()
-                && let Some(link) = self.port.link_mut(LinkIndex(index))
-            {
-                link.handle_used(now, WorkerIndex(0), &[], &sent);
-            }
+        for (worker, end) in (0..=u8::MAX).map(WorkerIndex).zip(&self.workers) {
+            self.port.handle_received(now, worker, &end.received.take(0));
         }
     }
 
@@ -507,7 +508,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     }
 
     /// Tells the link that a connected queue pair belongs to what befell it; false if it belongs to none.
-    fn note(&mut self, now: Instant, qpn: ib_wire::Qpn, note: Option<WorkerNote>) -> bool {
+    fn note(&mut self, now: Instant, qpn: Qpn, note: Option<WorkerNote>) -> bool {
         let ours = self.port.owner(qpn).is_some();
         if let (true, Some(note)) = (ours, note) {
             self.port.handle_note(now, qpn, note);

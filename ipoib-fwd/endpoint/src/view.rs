@@ -1,43 +1,22 @@
 //! What a worker looks up: the link's state and neighbours, with destinations that its device has prepared.
 
-use std::net::Ipv4Addr;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use dataplane::quiescence::Grace;
 use dataplane::table::{Publisher, Reader};
+use dataplane::usage::{Marks, Usage};
 
 use ipoib::link::{LinkIndex, LinkState, NeighbourChange, Neighbours};
 
-/// A prepared datagram destination, and whether a worker has used it lately.
+/// A prepared datagram destination, and the number by which its use is marked.
 #[derive(Clone, Debug)]
 pub struct Peer<D> {
     /// The destination.
     pub to: D,
-    used: Arc<AtomicBool>,
-}
-
-impl<D> Peer<D> {
-    /// A destination that nobody has used.
-    pub fn new(to: D) -> Self {
-        Self { to, used: Arc::default() }
-    }
-
-    /// The same peer by another way: it keeps its usage.
-    pub fn with_destination<E>(&self, to: E) -> Peer<E> {
-        Peer { to, used: Arc::clone(&self.used) }
-    }
-
-    /// Marks it used; true if it was not, that is once between two calls of [`Peer::take_used`].
-    pub fn mark_used(&self) -> bool {
-        // Read first: the line stays shared between workers while the mark stands.
-        !self.used.load(Ordering::Relaxed) && !self.used.swap(true, Ordering::Relaxed)
-    }
-
-    /// Clears the mark; true if it was set.
-    pub fn take_used(&self) -> bool {
-        self.used.swap(false, Ordering::Relaxed)
-    }
+    /// See [`LinkView::used`].
+    pub number: u32,
 }
 
 /// A new state of the link, with destinations that the device has prepared: what a [`Board`] publishes.
@@ -52,7 +31,7 @@ pub struct LinkUpdate<D> {
     /// Other joined groups.
     pub groups: Vec<(Ipv4Addr, D)>,
     /// Neighbours that came, changed or went.
-    pub changes: Vec<NeighbourChange<Peer<D>>>,
+    pub changes: Vec<NeighbourChange<D>>,
 }
 
 /// Where an endpoint's owner publishes the link's tables to its workers, in the shape that its workers look up.
@@ -76,12 +55,19 @@ pub struct LinkView<D> {
     pub broadcast: Option<D>,
     /// Other joined groups.
     pub groups: Vec<(Ipv4Addr, D)>,
+    /// The worker's marks of the neighbours that it has sent to.
+    pub used: Marks,
 }
 
-/// Publishes [`LinkView`]s.
+/// Most neighbours whose use is marked: more than a link has.
+const MOST: usize = 1 << 16;
+
+/// Publishes [`LinkView`]s to one worker.
 #[derive(Debug)]
 pub struct ViewBoard<D> {
     view: LinkView<D>,
+    numbers: HashMap<IpAddr, u32>,
+    used: Usage<IpAddr>,
     publisher: Publisher<LinkView<D>>,
 }
 
@@ -89,8 +75,41 @@ impl<D: Clone> ViewBoard<D> {
     /// A board whose first view is of a link that is down.
     #[must_use]
     pub fn new(state: Arc<LinkState>) -> Self {
-        let view = LinkView { state, neighbours: Neighbours::default(), broadcast: None, groups: Vec::new() };
-        Self { publisher: Publisher::new(view.clone()), view }
+        let used = Usage::new(MOST, 1);
+        let marks = used.marks().first().cloned().unwrap_or_else(|| Marks::new(MOST));
+        let view = LinkView {
+            state,
+            neighbours: Neighbours::default(),
+            broadcast: None,
+            groups: Vec::new(),
+            used: marks,
+        };
+        Self { publisher: Publisher::new(view.clone()), view, numbers: HashMap::new(), used }
+    }
+
+    /// The neighbours that the worker has sent to since the last call.
+    #[must_use]
+    pub fn take_used(&self) -> Vec<IpAddr> {
+        self.used.take(0)
+    }
+
+    fn peer(&mut self, change: NeighbourChange<D>) -> NeighbourChange<Peer<D>> {
+        match change {
+            NeighbourChange::Set(neighbour) => {
+                let Self { numbers, used, .. } = self;
+                let number = *numbers.entry(neighbour.ip).or_insert_with_key(|ip| {
+                    // Beyond all: its use is not marked.
+                    used.add(*ip).unwrap_or(u32::MAX)
+                });
+                NeighbourChange::Set(neighbour.map(|to| Peer { to: to.clone(), number }))
+            }
+            NeighbourChange::Remove(ip) => {
+                if let Some(number) = self.numbers.remove(&ip) {
+                    self.used.remove(number);
+                }
+                NeighbourChange::Remove(ip)
+            }
+        }
     }
 
     /// A worker's reader.
@@ -102,9 +121,10 @@ impl<D: Clone> ViewBoard<D> {
 
 impl<D: Clone> Board<D> for ViewBoard<D> {
     fn publish(&mut self, update: LinkUpdate<D>) -> Grace {
-        let neighbours = self.view.neighbours.with(update.changes);
-        self.view =
-            LinkView { state: update.state, neighbours, broadcast: update.broadcast, groups: update.groups };
+        let changes: Vec<_> = update.changes.into_iter().map(|change| self.peer(change)).collect();
+        self.view.neighbours = self.view.neighbours.with(changes);
+        (self.view.state, self.view.broadcast, self.view.groups) =
+            (update.state, update.broadcast, update.groups);
         self.publisher.publish(self.view.clone())
     }
 

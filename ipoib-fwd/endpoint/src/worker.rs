@@ -7,7 +7,8 @@ use pmd::hca::{BURST, PostError, QpEvent, Queues, Refused, RxBurst, UdSlot};
 use pmd::mem::Mbuf;
 
 use super::message::{Command, Note};
-use super::view::Peer;
+use super::view::{LinkView, Peer};
+use dataplane::usage::Marks;
 use ipoib::link::{LinkIndex, Neighbour};
 
 /// The first link's datagram queue pair in its workers' queues.
@@ -43,12 +44,22 @@ pub struct LinkWorker<Q: Queues, C, N> {
     lost_events: u64,
     /// Links whose datagram queue pair is to be closed, and has not given everything back.
     closing: Vec<LinkIndex>,
+    /// Of connections that messages came by, by slot.
+    received: Marks,
 }
 
 impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
-    /// A worker from its parts; the other ends of the rings are its control lcore's.
-    pub fn new(index: u8, queues: Q, commands: Receiver<Command<Q, C>>, notes: Sender<Note<Q, N>>) -> Self {
-        Self { index, queues, commands, notes, events: ArrayVec::new(), lost_events: 0, closing: Vec::new() }
+    /// A worker from its parts; the other ends of the rings are its control lcore's, which takes the marks of connections that messages
+    /// came by, too.
+    pub fn new(
+        index: u8,
+        queues: Q,
+        commands: Receiver<Command<Q, C>>,
+        notes: Sender<Note<Q, N>>,
+        received: Marks,
+    ) -> Self {
+        let (events, closing) = (ArrayVec::new(), Vec::new());
+        Self { index, queues, commands, notes, events, lost_events: 0, closing, received }
     }
 
     /// Its index among the link's workers.
@@ -127,6 +138,9 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
     /// Takes received messages.
     pub fn receive(&mut self, burst: &mut RxBurst) {
         self.queues.poll_receive(burst, &mut self.events);
+        for slot in burst.iter().filter_map(|received| received.rc) {
+            self.received.mark(slot.0.into());
+        }
         self.report_events();
     }
 
@@ -175,19 +189,19 @@ pub fn note<Q: Queues, N>(notes: &mut Sender<Note<Q, N>>, app: N) -> Result<(), 
 }
 
 /// Sends a message to a neighbour: by its connection if it is up and the message fits the peer's receive MTU, else as a
-/// datagram if that fits `ud_mtu`.
+/// datagram if that fits the link's MTU.
 pub fn send<Q: Queues, N>(
     queues: &mut Q,
     notes: &mut Sender<Note<Q, N>>,
+    view: &LinkView<Q::Destination>,
     index: u8,
     neighbour: &Neighbour<Peer<Q::Destination>>,
-    ud_mtu: u32,
     buf: Mbuf,
 ) -> Result<Sent, Refused> {
     let length = buf.len();
     let rc = neighbour.rc(index).filter(|rc| length <= rc.mtu as usize);
     if let Some(peer) = &neighbour.ud
-        && peer.mark_used()
+        && view.used.mark(peer.number as usize)
         && neighbour.dial
         && neighbour.rc(index).is_none()
         && notes.room() > RESERVE
@@ -199,7 +213,9 @@ pub fn send<Q: Queues, N>(
         return queues.send_rc(rc.slot, buf).map(|()| Sent::Rc);
     }
     match &neighbour.ud {
-        Some(peer) if length <= ud_mtu as usize => queues.send_ud(UD, &peer.to, buf).map(|()| Sent::Ud),
+        Some(peer) if length <= view.state.ud_mtu as usize => {
+            queues.send_ud(UD, &peer.to, buf).map(|()| Sent::Ud)
+        }
         _ => Err(Refused { buf, error: PostError::NoConnection }),
     }
 }

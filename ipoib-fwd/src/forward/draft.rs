@@ -3,60 +3,26 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use super::tables::{EthNeighbour, IbNeighbour, NeighbourIndex, SegmentTable, Settings};
-use ipoib::link::NeighbourChange;
+use dataplane::usage::Usage;
+
+use super::tables::{EthNeighbour, IbNeighbour, NeighbourIndex, SegmentTable, Settings, Used};
+use ipoib::link::{NeighbourChange, WorkerIndex};
 
 /// A side of the table is full. Addresses come from the network, so tables are bounded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the table holds {0} neighbours already")]
 pub struct TableFull(pub usize);
 
-/// Which address has which index, of one side.
-#[derive(Debug)]
-struct Names {
-    most: usize,
-    by_index: Vec<Option<Ipv4Addr>>,
-    free: Vec<NeighbourIndex>,
-}
-
-impl Names {
-    const fn new(most: usize) -> Self {
-        Self { most, by_index: Vec::new(), free: Vec::new() }
-    }
-
-    fn add(&mut self, ip: Ipv4Addr) -> Result<NeighbourIndex, TableFull> {
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None if self.by_index.len() < self.most => {
-                self.by_index.push(None);
-                NeighbourIndex(self.by_index.len() as u32 - 1)
-            }
-            None => return Err(TableFull(self.most)),
-        };
-        if let Some(name) = self.by_index.get_mut(index.0 as usize) {
-            *name = Some(ip);
-        }
-        Ok(index)
-    }
-
-    fn remove(&mut self, index: NeighbourIndex) {
-        if let Some(name) = self.by_index.get_mut(index.0 as usize) {
-            *name = None;
-        }
-        self.free.push(index);
-    }
-
-    fn at(&self, index: NeighbourIndex) -> Option<Ipv4Addr> {
-        self.by_index.get(index.0 as usize).copied().flatten()
-    }
+fn number(side: &mut Usage<Ipv4Addr>, ip: Ipv4Addr) -> Result<NeighbourIndex, TableFull> {
+    side.add(ip).map(NeighbourIndex).ok_or_else(|| TableFull(side.most()))
 }
 
 /// What is to be published next. [`Draft::table`] may be handed out at any time: a change after that copies what it changes.
 #[derive(Debug)]
 pub struct Draft<D> {
     table: Arc<SegmentTable<D>>,
-    infiniband: Names,
-    ethernet: Names,
+    infiniband: Usage<Ipv4Addr>,
+    ethernet: Usage<Ipv4Addr>,
 }
 
 impl<D: Clone> Draft<D> {
@@ -64,8 +30,10 @@ impl<D: Clone> Draft<D> {
     /// collide. `workers` send by the table.
     #[must_use]
     pub fn new(seed: u64, settings: Settings<D>, most: usize, workers: u8) -> Self {
-        let table = Arc::new(SegmentTable::new(seed, settings, most, workers));
-        Self { table, infiniband: Names::new(most), ethernet: Names::new(most) }
+        let (infiniband, ethernet) = (Usage::new(most, workers), Usage::new(most, workers));
+        let used =
+            Used { infiniband: Arc::clone(infiniband.marks()), ethernet: Arc::clone(ethernet.marks()) };
+        Self { table: Arc::new(SegmentTable::new(seed, settings, most, used)), infiniband, ethernet }
     }
 
     /// The table as it is now.
@@ -87,7 +55,7 @@ impl<D: Clone> Draft<D> {
     pub fn set_ib(&mut self, ip: Ipv4Addr, neighbour: IbNeighbour<D>) -> Result<NeighbourIndex, TableFull> {
         let index = match self.table.ib(ip) {
             Some((index, _)) => index,
-            None => self.infiniband.add(ip)?,
+            None => number(&mut self.infiniband, ip)?,
         };
         self.edit().ib.set(ip.to_bits(), index, neighbour);
         Ok(index)
@@ -97,7 +65,7 @@ impl<D: Clone> Draft<D> {
     pub fn set_eth(&mut self, ip: Ipv4Addr, neighbour: EthNeighbour) -> Result<NeighbourIndex, TableFull> {
         let index = match self.table.eth(ip) {
             Some((index, _)) => index,
-            None => self.ethernet.add(ip)?,
+            None => number(&mut self.ethernet, ip)?,
         };
         self.edit().eth.set(ip.to_bits(), index, neighbour);
         Ok(index)
@@ -106,7 +74,7 @@ impl<D: Clone> Draft<D> {
     /// Forgets an InfiniBand host; true if it was known.
     pub fn remove_ib(&mut self, ip: Ipv4Addr) -> bool {
         let Some((index, _)) = self.table.ib(ip) else { return false };
-        self.infiniband.remove(index);
+        self.infiniband.remove(index.0);
         self.edit().ib.remove(ip.to_bits());
         true
     }
@@ -114,7 +82,7 @@ impl<D: Clone> Draft<D> {
     /// Forgets an Ethernet host; true if it was known.
     pub fn remove_eth(&mut self, ip: Ipv4Addr) -> bool {
         let Some((index, _)) = self.table.eth(ip) else { return false };
-        self.ethernet.remove(index);
+        self.ethernet.remove(index.0);
         self.edit().eth.remove(ip.to_bits());
         true
     }
@@ -122,13 +90,19 @@ impl<D: Clone> Draft<D> {
     /// The InfiniBand host at an index.
     #[must_use]
     pub fn ib_at(&self, index: NeighbourIndex) -> Option<Ipv4Addr> {
-        self.infiniband.at(index)
+        self.infiniband.at(index.0)
     }
 
     /// The Ethernet host at an index.
     #[must_use]
     pub fn eth_at(&self, index: NeighbourIndex) -> Option<Ipv4Addr> {
-        self.ethernet.at(index)
+        self.ethernet.at(index.0)
+    }
+
+    /// The hosts that a worker has sent to since the last time: of InfiniBand, of Ethernet.
+    #[must_use]
+    pub fn take_used(&self, worker: WorkerIndex) -> (Vec<Ipv4Addr>, Vec<Ipv4Addr>) {
+        (self.infiniband.take(worker.0), self.ethernet.take(worker.0))
     }
 
     /// Takes over what a link publishes, an address at most once, with destinations already prepared. Who goes makes room for

@@ -25,7 +25,7 @@ pub use ib_to_eth::{IbVerdict, ib_to_eth};
 pub use routes::{Hop, MAX_ROUTES, MAX_SUBNETS, Prefix, Route, Routes, TooManyRoutes};
 pub use tables::{
     EndpointIndex, EthNeighbour, EthernetIndex, GatewayAddress, IbNeighbour, MAX_NEIGHBOURS, MAX_SEGMENTS,
-    NeighbourIndex, PeerGateway, RcPaths, Role, SegmentIndex, SegmentTable, Settings, Tables, Used,
+    NeighbourIndex, PeerGateway, RcPaths, Role, SegmentIndex, SegmentTable, Settings, Tables,
 };
 
 use std::net::Ipv4Addr;

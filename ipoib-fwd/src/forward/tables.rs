@@ -269,13 +269,11 @@ impl<D> Settings<D> {
     }
 }
 
-/// What a worker has sent to lately, by index.
-#[derive(Debug)]
-pub struct Used {
-    /// InfiniBand hosts.
-    pub infiniband: Marks,
-    /// Ethernet hosts.
-    pub ethernet: Marks,
+/// By worker, what it has sent to lately, by index.
+#[derive(Clone, Debug)]
+pub(super) struct Used {
+    pub(super) infiniband: Arc<[Marks]>,
+    pub(super) ethernet: Arc<[Marks]>,
 }
 
 /// All that a worker looks up of a segment.
@@ -285,18 +283,13 @@ pub struct SegmentTable<D> {
     pub settings: Settings<D>,
     pub(super) ib: Shards<u32, IbNeighbour<D>>,
     pub(super) eth: Shards<u32, EthNeighbour>,
-    used: Arc<[Used]>,
+    /// All versions of the table share them.
+    used: Used,
 }
 
 impl<D: Clone> SegmentTable<D> {
-    pub(super) fn new(seed: u64, settings: Settings<D>, most: usize, workers: u8) -> Self {
-        let used = || Used { infiniband: Marks::new(most), ethernet: Marks::new(most) };
-        Self {
-            settings,
-            ib: Shards::new(seed, most),
-            eth: Shards::new(seed.rotate_left(32), most),
-            used: (0..workers).map(|_| used()).collect(),
-        }
+    pub(super) fn new(seed: u64, settings: Settings<D>, most: usize, used: Used) -> Self {
+        Self { settings, ib: Shards::new(seed, most), eth: Shards::new(seed.rotate_left(32), most), used }
     }
 
     /// The InfiniBand host with this address.
@@ -313,11 +306,18 @@ impl<D: Clone> SegmentTable<D> {
         self.eth.get(ip.to_bits())
     }
 
-    /// A worker's marks, which all versions of the table share.
+    /// Marks an InfiniBand host as used by a worker; true for the first time since the marks were taken.
     #[inline]
-    #[must_use]
-    pub fn used(&self, worker: WorkerIndex) -> Option<&Used> {
-        self.used.get(usize::from(worker.0))
+    pub fn mark_ib(&self, worker: WorkerIndex, index: NeighbourIndex) -> bool {
+        let marks = self.used.infiniband.get(usize::from(worker.0));
+        marks.is_some_and(|marks| marks.mark(index.0 as usize))
+    }
+
+    /// The same of an Ethernet host.
+    #[inline]
+    pub fn mark_eth(&self, worker: WorkerIndex, index: NeighbourIndex) -> bool {
+        let marks = self.used.ethernet.get(usize::from(worker.0));
+        marks.is_some_and(|marks| marks.mark(index.0 as usize))
     }
 }
 

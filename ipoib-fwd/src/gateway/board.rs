@@ -10,17 +10,9 @@ use crate::forward::{
     Draft, EndpointIndex, EthNeighbour, GatewayAddress, MAX_NEIGHBOURS, PeerGateway, Role, Routes,
     SegmentIndex, SegmentTable, Settings, Side, Tables,
 };
-use endpoint::{Board, LinkUpdate, Peer};
+use endpoint::{Board, LinkUpdate};
 use ipoib::link::{LinkIndex, NeighbourChange, WorkerIndex};
 use ipoib::net::ethernet::MacAddress;
-
-/// A change without the marks of use that hosts count by; the gateway's workers have those of the tables.
-fn plain<D: Clone>(change: &NeighbourChange<Peer<D>>) -> NeighbourChange<D> {
-    match change {
-        NeighbourChange::Set(n) => NeighbourChange::Set(n.map(|peer| peer.to.clone())),
-        NeighbourChange::Remove(ip) => NeighbourChange::Remove(*ip),
-    }
-}
 
 /// One segment's table, before and after publication.
 #[derive(Debug)]
@@ -222,13 +214,7 @@ impl<D: Clone> SegmentBoard<D> {
 
     /// Takes a worker's marks: the InfiniBand and the Ethernet hosts that it has sent to since the last time.
     pub(super) fn take_used(&self, worker: WorkerIndex) -> (Vec<Ipv4Addr>, Vec<Ipv4Addr>) {
-        let (mut infiniband, mut ethernet) = (Vec::new(), Vec::new());
-        if let Some(used) = self.table().used(worker) {
-            let index = |n| crate::forward::NeighbourIndex(n as u32);
-            used.infiniband.take(|n| infiniband.extend(self.draft.ib_at(index(n))));
-            used.ethernet.take(|n| ethernet.extend(self.draft.eth_at(index(n))));
-        }
-        (infiniband, ethernet)
+        self.draft.take_used(worker)
     }
 
     /// Takes over what a link tells.
@@ -237,8 +223,7 @@ impl<D: Clone> SegmentBoard<D> {
             NeighbourChange::Set(n) if n.ud.is_some() || n.rc.iter().any(Option::is_some) => Some(n.ip),
             NeighbourChange::Set(_) | NeighbourChange::Remove(_) => None,
         }));
-        let changes: Vec<_> = update.changes.iter().map(plain).collect();
-        self.left_out += self.change().apply(&changes) as u64;
+        self.left_out += self.change().apply(&update.changes) as u64;
         let settings = self.change().settings();
         // A link that is down has no way to anybody.
         settings.broadcast = update.broadcast.filter(|_| update.state.up);

@@ -13,7 +13,6 @@ mod report;
 mod segment_parts;
 mod start;
 mod tag;
-mod usage;
 mod worker;
 
 pub use error::{GatewayError, Placed};

@@ -324,7 +324,6 @@ impl Running<'_> {
         };
         let mut controller = GatewayControl {
             readers: workers.iter().map(|w| w.counters().reader()).collect(),
-            receivers: workers.iter().map(GatewayWorker::receivers).collect(),
             storm_period,
             endpoints,
             board,

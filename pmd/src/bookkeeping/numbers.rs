@@ -11,6 +11,23 @@ pub(crate) enum Place {
     Rc(RcSlot, UdSlot),
 }
 
+impl Place {
+    /// The datagram queue pair, or the one that the connection stands beside.
+    pub(crate) const fn ud(self) -> UdSlot {
+        match self {
+            Self::Ud(slot) | Self::Rc(_, slot) => slot,
+        }
+    }
+
+    /// The connection, if it is one.
+    pub(crate) const fn rc(self) -> Option<RcSlot> {
+        match self {
+            Self::Ud(_) => None,
+            Self::Rc(slot, _) => Some(slot),
+        }
+    }
+}
+
 /// Places by number. Numbers are the device's and lie close together, so that their low bits alone nearly always tell where to
 /// look; those that meet lie one behind the other.
 #[derive(Debug)]

@@ -22,6 +22,8 @@ pub struct Received<P = Mbuf> {
     /// The datagram queue pair that received it, or beside which the connection stands; `None` if the connection is not in the
     /// table (yet, or any more).
     pub ud: Option<UdSlot>,
+    /// The connection that it came by, if that is in the table.
+    pub rc: Option<RcSlot>,
     /// How it came.
     pub source: Source,
     /// What the device says of the IPv4 header behind the IPoIB header; nothing where it does not look

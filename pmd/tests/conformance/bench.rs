@@ -29,6 +29,7 @@ pub(crate) struct Message {
     pub(crate) grh: Vec<u8>,
     pub(crate) qpn: Qpn,
     pub(crate) ud: Option<UdSlot>,
+    pub(crate) rc: Option<RcSlot>,
     pub(crate) source: Source,
     pub(crate) checksum: Checksum,
 }
@@ -87,8 +88,8 @@ impl<B: Backend> End<B> {
             let whole = received.buf.read(0, &mut bytes) == bytes.len();
             assert!(whole, "a chain is shorter than it says");
             let grh = received.buf.before_data(40).unwrap_or_default().to_vec();
-            let Received { qpn, ud, source, checksum, .. } = received;
-            self.messages.push(Message { bytes, grh, qpn, ud, source, checksum });
+            let Received { qpn, ud, rc, source, checksum, .. } = received;
+            self.messages.push(Message { bytes, grh, qpn, ud, rc, source, checksum });
             worked = true;
         }
         let freed = self.queues.poll_send(&mut faults);

@@ -8,7 +8,7 @@ use pmd::hca::{Backend, RcConfig, UdDestination};
 
 use super::{Destination, Endpoint, WorkerEnd};
 use crate::message::Command;
-use crate::view::{Board, LinkUpdate, Peer};
+use crate::view::{Board, LinkUpdate};
 use crate::worker::place;
 use ipoib::link::{Action, ConnKey, LinkIndex, NeighbourChange, Publication, WorkerIndex};
 
@@ -57,7 +57,10 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             }
             Action::InsertRc { conn, worker, slot } => match self.rcs.remove(&conn) {
                 Some(rc) => match self.worker(worker) {
-                    Some(end) => end.send(Command::InsertRc { conn, slot, rc }),
+                    Some(end) => {
+                        end.received.set(slot.0.into(), B::rc_qpn(&rc));
+                        end.send(Command::InsertRc { conn, slot, rc });
+                    }
                     None => {
                         self.rcs.insert(conn, rc);
                         self.port.handle_done(now, conn, false);
@@ -72,6 +75,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             }
             Action::RemoveRc { conn, worker, slot } => {
                 if let Some(end) = self.worker(worker) {
+                    end.received.clear(slot.0.into());
                     end.send(Command::RemoveRc { conn, slot });
                 }
             }
@@ -135,20 +139,9 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             let prepared = match change {
                 NeighbourChange::Remove(_) => None,
                 NeighbourChange::Set(neighbour) => {
-                    let prepared = neighbour.try_map(|to| {
-                        let to = self.hca.destination(self.number, to)?;
-                        // Marks of use go on counting across changes of one neighbour.
-                        Ok(match end.peers.get(&ip) {
-                            Some(peer) => peer.with_destination(to),
-                            None => Peer::new(to),
-                        })
-                    });
+                    let prepared = neighbour.try_map(|to| self.hca.destination(self.number, to));
                     self.check(prepared)
                 }
-            };
-            match prepared.as_ref().and_then(|n| n.ud.clone()) {
-                Some(peer) => end.peers.insert(ip, peer),
-                None => end.peers.remove(&ip),
             };
             changes.push(prepared.map_or(NeighbourChange::Remove(ip), NeighbourChange::Set));
         }

@@ -1,14 +1,13 @@
 //! What an endpoint keeps of one link: its tables with prepared destinations, and its workers' datagram queue pairs.
 
-use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, Ipv4Addr};
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use dataplane::quiescence::Grace;
 use ipoib::link::{Link, LinkState};
 
 use super::datagrams::Datagrams;
-use crate::view::Peer;
 
 /// How far a link's removal has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,8 +29,6 @@ pub(super) struct LinkEnd<D> {
     pub(super) state: Arc<LinkState>,
     pub(super) broadcast: Option<D>,
     pub(super) groups: Vec<(Ipv4Addr, D)>,
-    /// Marks of use of the published neighbours.
-    pub(super) peers: HashMap<IpAddr, Peer<D>>,
     /// Publications that not every worker has taken up, oldest first.
     pending: VecDeque<(u64, Grace)>,
     pub(super) removal: Removal,
@@ -46,16 +43,10 @@ impl<D> LinkEnd<D> {
             state: Arc::clone(link.state()),
             broadcast: None,
             groups: Vec::new(),
-            peers: HashMap::new(),
             pending: VecDeque::new(),
             removal: Removal::None,
             datagrams,
         }
-    }
-
-    /// The neighbours that workers have sent to since the last call.
-    pub(super) fn take_used(&self) -> Vec<IpAddr> {
-        self.peers.iter().filter(|(_, peer)| peer.take_used()).map(|(ip, _)| *ip).collect()
     }
 
     /// Notes a publication.

@@ -8,7 +8,6 @@ mod counters;
 mod outgoing;
 mod parked;
 
-use std::collections::HashSet;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -45,10 +44,8 @@ const BURST: usize = 32;
 const MAX_SEGMENTS: usize = 20;
 /// Time between two looks at what is slow: timers, port, neighbours.
 const TICK: Duration = Duration::from_micros(200);
-/// Time between two reports of which connections received anything.
+/// Time between two reports of which neighbours were sent to.
 const USAGE: Duration = Duration::from_secs(1);
-/// Most connections in such a report.
-const MAX_USED: usize = 4096;
 /// Buffers that a host needs: its receives, each of 17 segments where it is a connection's, its sends, and some that wait.
 pub const BUFFERS: u32 = 256 * 17 + 256 + 2 * 64 * 17 + 1024;
 /// Bursts of received messages taken in one turn.
@@ -121,7 +118,6 @@ pub struct Host<B: Backend> {
     parked: Parked,
     /// Limits what is told to senders of packets that are too long.
     errors: TokenBucket,
-    used: HashSet<Qpn>,
     lid: Lid,
     next_tick: Instant,
     next_usage: Instant,
@@ -179,7 +175,6 @@ impl<B: Backend> Host<B> {
             held: None,
             parked: Parked::default(),
             errors: TokenBucket::new(now, 10, 20),
-            used: HashSet::new(),
             lid: Lid(0),
             next_tick: now,
             next_usage: now,
@@ -246,8 +241,8 @@ impl<B: Backend> Host<B> {
     fn tick(&mut self, now: Instant) -> bool {
         if now >= self.next_usage {
             self.next_usage = now + USAGE;
-            let used: Vec<Qpn> = self.used.drain().collect();
-            self.endpoint.link().handle_used(now, WORKER, &used, &[]);
+            let used = self.board.take_used();
+            self.endpoint.link().handle_used(now, WORKER, &[], &used);
             let expired = self.parked.expire(now);
             self.counters.drops(Drop::Unresolved, expired as u64);
         }
@@ -296,11 +291,8 @@ impl<B: Backend> Host<B> {
             return Ok(false);
         }
         let mut burst = std::mem::take(&mut self.burst);
-        for Received { buf, qpn, source, .. } in burst.drain(..) {
+        for Received { buf, source, .. } in burst.drain(..) {
             match source {
-                Source::Rc if self.used.len() < MAX_USED => {
-                    self.used.insert(qpn);
-                }
                 // The fabric copies a multicast back to its sender's port.
                 Source::Ud(UdSource { multicast: true, slid, qpn: sender, .. })
                     if slid == self.lid && Some(sender) == self.worker.queues().ud_qpn(UD) =>

@@ -175,7 +175,7 @@ impl<B: Backend> Host<B> {
             return Way::Drop(Drop::NoBuffers);
         }
         let (queues, notes) = self.worker.parts();
-        match endpoint::send(queues, notes, WORKER.0, neighbour, view.state.ud_mtu, packet) {
+        match endpoint::send(queues, notes, view, WORKER.0, neighbour, packet) {
             Ok(way) => {
                 self.counters.sent(way, message);
                 Way::Done

@@ -29,7 +29,8 @@ fn tables_are_bounded_and_indices_last() {
     let mut many: Draft<()> = Draft::new(3, Settings::new(GATEWAY_MAC), 70_000, 1);
     let last = (0..70_000u32).map(|i| many.set_eth(i.into(), EthNeighbour { mac: ETH_MAC }).unwrap()).last();
     assert_eq!(many.eth_at(last.unwrap()), Some(69_999.into()));
-    assert!(many.table().used(WORKER).is_some_and(|used| used.ethernet.mark(69_999)));
+    assert!(many.table().mark_eth(WORKER, last.unwrap()) && !many.table().mark_eth(WORKER, last.unwrap()));
+    assert_eq!(many.take_used(WORKER), (vec![], vec![69_999.into()]));
 }
 
 /// At a full table who comes is in the list before who goes.

@@ -21,7 +21,6 @@ use pmd::mem::Pool;
 use super::board::GatewayBoard;
 use super::report::{self, Times};
 use super::segment_parts::SegmentMaker;
-use super::usage::Receivers;
 use crate::command::{self, Argument, Asked};
 use crate::counter::{SegmentCounterReader, Totals, WorkerCounterReader, WorkerCounters};
 
@@ -50,8 +49,6 @@ pub(super) struct GatewayControl<B: Backend> {
     pub(super) ethernets: Vec<EthernetPort>,
     pub(super) pool: Pool,
     pub(super) readers: Vec<WorkerCounterReader>,
-    /// Each worker's marks of the connections that it received from, by [`crate::forward::EndpointIndex`].
-    pub(super) receivers: Vec<Vec<Arc<Receivers>>>,
     /// The period that workers' storm guards count for.
     pub(super) storm_period: Arc<AtomicU32>,
     /// The control lcore's own drops.

@@ -186,31 +186,24 @@ impl<B: Backend> GatewayControl<B> {
         board.set_own(link.state().lid, &qpns);
     }
 
-    /// Tells both neighbour tables which of their hosts workers have sent to, and the links which connections received.
+    /// Tells both neighbour tables which of their hosts workers have sent to.
     pub(super) fn collect_usage(&mut self, now: Instant) {
-        for index in 0..self.receivers.len() {
-            let worker = WorkerIndex(index as u8);
-            let received: Vec<Vec<Qpn>> =
-                self.receivers.get(index).into_iter().flatten().map(|receivers| receivers.take()).collect();
+        for worker in (0..self.maker.workers).map(WorkerIndex) {
             for at in self.indices() {
-                let port = self.segments.at(at).map(|duty| duty.endpoint.at());
-                let received =
-                    port.and_then(|port| received.get(port)).map(Vec::as_slice).unwrap_or_default();
-                self.collect_used(now, at, worker, received);
+                self.collect_used(now, at, worker);
             }
         }
     }
 
-    fn collect_used(&mut self, now: Instant, at: SegmentIndex, worker: WorkerIndex, received: &[Qpn]) {
+    fn collect_used(&mut self, now: Instant, at: SegmentIndex, worker: WorkerIndex) {
         let (duty, link, board) = parts!(self, at);
-        let (sent, ethernet) = board.take_used(worker);
+        let (infiniband, ethernet) = board.take_used(worker);
         for ip in ethernet {
             duty.segment.handle_used(now, link, IpAddr::V4(ip));
         }
-        // A link knows its own queue pairs, and ignores those of others on its device.
-        if !sent.is_empty() || !received.is_empty() {
-            let sent: Vec<IpAddr> = sent.into_iter().map(IpAddr::V4).collect();
-            link.handle_used(now, worker, received, &sent);
+        if !infiniband.is_empty() {
+            let sent: Vec<IpAddr> = infiniband.into_iter().map(IpAddr::V4).collect();
+            link.handle_used(now, worker, &[], &sent);
         }
     }
 

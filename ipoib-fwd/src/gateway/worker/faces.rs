@@ -1,7 +1,5 @@
 //! A worker's faces: its queues on each port.
 
-use std::sync::Arc;
-
 use arrayvec::ArrayVec;
 use pmd::eth::{Burst, EthQueue};
 use pmd::hca::{BURST, Queues};
@@ -9,7 +7,6 @@ use pmd::mem::Mbuf;
 
 use super::{GatewayCommand, GatewayNote};
 use crate::counter::{Traffic, WorkerCounters};
-use crate::gateway::usage::Receivers;
 use endpoint::LinkWorker;
 use ipoib::drop_reason::DropReason;
 
@@ -20,13 +17,11 @@ const TX_PATIENCE: u32 = 64;
 #[derive(Debug)]
 pub(super) struct InfiniBandFace<Q: Queues> {
     pub(super) link: LinkWorker<Q, GatewayCommand, GatewayNote>,
-    /// Marks of the connections that it received from.
-    pub(super) receivers: Arc<Receivers>,
 }
 
 impl<Q: Queues> InfiniBandFace<Q> {
     pub(super) fn new(link: LinkWorker<Q, GatewayCommand, GatewayNote>) -> Self {
-        Self { link, receivers: Arc::default() }
+        Self { link }
     }
 }
 

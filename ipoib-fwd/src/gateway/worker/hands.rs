@@ -11,7 +11,7 @@ use super::faces::{EthernetFace, InfiniBandFace};
 use super::{Cause, Common, GatewayNote};
 use crate::counter::{SegmentTraffic, Traffic};
 use crate::forward::{
-    EthVerdict, FrameHead, IbVerdict, NeighbourIndex, SegmentIndex, SegmentTable, Settings, Side, Used, Via,
+    EthVerdict, FrameHead, IbVerdict, NeighbourIndex, SegmentIndex, SegmentTable, Settings, Side, Via,
     eth_to_ib, ib_to_eth,
 };
 use crate::gateway::frames::{head, offer};
@@ -253,8 +253,8 @@ impl<Q: Queues> Hands<'_, Q> {
         dial: Option<Ipv4Addr>,
         table: &SegmentTable<Q::Destination>,
     ) {
-        let (Some(index), Some(used)) = (neighbour, table.used(self.common.worker)) else { return };
-        if used.infiniband.mark(index.0 as usize)
+        if let Some(index) = neighbour
+            && table.mark_ib(self.common.worker, index)
             && let Some(ip) = dial
         {
             self.want(ip, table);
@@ -267,8 +267,8 @@ impl<Q: Queues> Hands<'_, Q> {
         neighbour: Option<NeighbourIndex>,
         table: &SegmentTable<Q::Destination>,
     ) {
-        if let (Some(index), Some(Used { ethernet, .. })) = (neighbour, table.used(self.common.worker)) {
-            ethernet.mark(index.0 as usize);
+        if let Some(index) = neighbour {
+            table.mark_eth(self.common.worker, index);
         }
     }
 

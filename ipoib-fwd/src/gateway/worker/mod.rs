@@ -18,7 +18,6 @@ use pmd::mem::{FrameTag, Mbuf, Pool};
 use tap::{Tap, TapDirection};
 
 use super::frames::{complete, head, offer};
-use super::usage::Receivers;
 use crate::counter::{Traffic, WorkerCounters};
 use crate::forward::{EndpointIndex, EthernetIndex, FrameHead, Punt, SegmentIndex, Side, Tables};
 use crate::segment::Origin;
@@ -139,11 +138,6 @@ impl<Q: Queues> GatewayWorker<Q> {
         &self.common.counters
     }
 
-    /// Marks of the connections that it received from, by [`EndpointIndex`], for the control lcore.
-    pub(super) fn receivers(&self) -> Vec<Arc<Receivers>> {
-        self.infinibands.iter().map(|face| Arc::clone(&face.receivers)).collect()
-    }
-
     /// Takes the worker apart when it has ended: its queues on the InfiniBand ports, in their order, those on the Ethernet ports, the
     /// times of its turns.
     pub fn into_parts(mut self) -> (Vec<Q>, Vec<EthQueue>, Recorder) {
@@ -204,13 +198,8 @@ impl<Q: Queues> GatewayWorker<Q> {
         if burst.is_empty() {
             return false;
         }
-        for Received { qpn, source, .. } in &burst {
-            if matches!(source, Source::Rc) {
-                face.receivers.mark(*qpn);
-            }
-        }
         let (tables, mut hands) = self.hands();
-        for Received { buf, qpn, ud, source, checksum } in burst.drain(..) {
+        for Received { buf, qpn, ud, source, checksum, .. } in burst.drain(..) {
             hands.common.counters.packet(path_of(&source), buf.len());
             match ud.and_then(|ud| tables.of_link(port, ud.0)) {
                 Some((segment, table)) => {

@@ -175,13 +175,14 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
                     let place = self.numbers.find(completion.qpn);
                     if let Some(Place::Ud(slot)) = place {
                         if let Some((buf, source, checksum)) = self.datagram(slot, &completion, &arrival) {
-                            sink(Received { buf, qpn, ud: Some(slot), source: Source::Ud(source), checksum });
+                            let source = Source::Ud(source);
+                            sink(Received { buf, qpn, ud: Some(slot), rc: None, source, checksum });
                             received += 1;
                         }
                     } else if let Some(buf) = self.message(completion.counter, arrival.byte_len) {
-                        let ud = place.map(|(Place::Ud(slot) | Place::Rc(_, slot))| slot);
+                        let (ud, rc) = (place.map(Place::ud), place.and_then(Place::rc));
                         let checksum = Checksum::Unknown;
-                        sink(Received { buf, qpn, ud, source: Source::Rc, checksum });
+                        sink(Received { buf, qpn, ud, rc, source: Source::Rc, checksum });
                         received += 1;
                     }
                 }

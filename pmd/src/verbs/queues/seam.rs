@@ -129,14 +129,14 @@ impl Queues for VerbsQueues {
                 };
                 if let Some((buf, source)) = arrived {
                     let place = self.numbers.find(wc.qp_num);
-                    let ud = place.map(|(Place::Ud(slot) | Place::Rc(_, slot))| slot);
+                    let (ud, rc) = (place.map(Place::ud), place.and_then(Place::rc));
                     // Only with datagrams, and where the device looks at all, is this set.
                     let checksum = if wc.wc_flags & sys::IBV_WC_IP_CSUM_OK != 0 {
                         Checksum::Good
                     } else {
                         Checksum::Unknown
                     };
-                    burst.push(Received { buf, qpn: Qpn::new(wc.qp_num), ud, source, checksum });
+                    burst.push(Received { buf, qpn: Qpn::new(wc.qp_num), ud, rc, source, checksum });
                 }
             }
             if wc.len() < most || most == 0 {

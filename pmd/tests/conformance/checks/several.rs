@@ -65,7 +65,7 @@ fn own<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
             let bytes = pattern(100 + round, u64::from(slot.0));
             b.send_ud(0, &there, &bytes)?;
             let got = b.messages(1, 1)?;
-            same!((got[0].qpn, got[0].ud), (*qpn, Some(*slot)), "where it came in");
+            same!((got[0].qpn, got[0].ud, got[0].rc), (*qpn, Some(*slot), None), "where it came in");
             hold!(got[0].bytes == bytes && got[0].source != Source::Rc, "another message");
         }
     }
@@ -120,6 +120,7 @@ fn beside<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         b.send_rc(0, &link, b"hello")?;
         let got = b.messages(1, 1)?;
         same!((got[0].qpn, got[0].ud, got[0].source), (link.qpn[1], Some(place), Source::Rc), "what came");
+        same!(got[0].rc, Some(link.slot), "the connection");
     }
     Ok(())
 }
