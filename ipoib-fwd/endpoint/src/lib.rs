@@ -12,11 +12,13 @@
 //! The gateway has one endpoint and N workers on lcores; a virtual host of the software fabric has one endpoint and one
 //! worker that take turns on one thread. The rings carry what an application adds beside (`C` and `N`).
 
+mod backoff;
 mod control;
 mod message;
 mod view;
 mod worker;
 
+pub use backoff::Backoff;
 pub use control::{Endpoint, EndpointConfig, EndpointError, EndpointPlace, RING, WorkerSizes};
 pub use message::{Command, Losses, Note};
 pub use view::{Board, LinkUpdate, LinkView, Peer, ViewBoard};

@@ -13,11 +13,10 @@ use ib_wire::{Psn, QKey, Qpn};
 use pmd::hca::{Backend, HcaError, QpState, QpTransition};
 
 use super::Endpoint;
+use crate::backoff::Backoff;
 use crate::message::Command;
 use ipoib::link::{LinkIndex, WorkerIndex};
 
-/// Least time between two openings after errors: a device that cannot keep it open is not kept busy with it.
-const PAUSE: Duration = Duration::from_secs(1);
 /// Longest wait for flushed requests before somebody is told.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -46,18 +45,32 @@ pub(super) struct Datagrams {
     /// P_Key index and Q_Key that it is to have; none before the link has said so.
     keys: Option<(u16, QKey)>,
     mended_at: Option<Instant>,
+    /// Openings that the device has refused: it is not kept busy with what it refuses again and again.
+    refused: Backoff,
     /// Its link is being removed, and the worker has been asked for it.
     given_back: bool,
 }
 
 impl Datagrams {
     pub(super) const fn new(qpn: Qpn) -> Self {
-        Self { qpn, state: State::Open, keys: None, mended_at: None, given_back: false }
+        Self {
+            qpn,
+            state: State::Open,
+            keys: None,
+            mended_at: None,
+            refused: Backoff::new(),
+            given_back: false,
+        }
     }
 
     /// Its number.
     pub(super) const fn qpn(&self) -> Qpn {
         self.qpn
+    }
+
+    /// How often the device has refused to open it since it last did.
+    pub(super) const fn refusals(&self) -> u32 {
+        self.refused.failures()
     }
 }
 
@@ -158,9 +171,15 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
 
     /// Once a queue pair has left RESET the worker may post to it (IBA 10.3.1).
     fn open_by_worker(&mut self, link: LinkIndex, worker: WorkerIndex, opened: Result<(), HcaError>) {
-        if self.check(opened).is_some()
-            && let Some(end) = self.worker(worker)
-        {
+        let refused = opened.as_ref().err().map(ToString::to_string);
+        let opened = self.check(opened).is_some();
+        if let Some(datagrams) = self.datagrams(link, worker) {
+            if opened { datagrams.refused.succeeded() } else { _ = datagrams.refused.failed() }
+        }
+        if let Some(end) = self.links.get_mut(usize::from(link.0)).and_then(Option::as_mut) {
+            end.note_refusal(refused);
+        }
+        if opened && let Some(end) = self.worker(worker) {
             end.send(Command::OpenUd(link));
         }
     }
@@ -211,7 +230,8 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             return;
         }
         let Some(keys) = datagrams.keys.filter(|_| !takes_back) else { return };
-        let recent = datagrams.mended_at.is_some_and(|at| now.duration_since(at) < PAUSE);
+        let pause = datagrams.refused.pause();
+        let recent = datagrams.mended_at.is_some_and(|at| now.duration_since(at) < pause);
         let result = match self.hca.qp_state(qpn) {
             // A datagram that could not be sent has stopped the send queue.
             Ok(QpState::Sqe) => self.hca.modify_qp(qpn, &QpTransition::RecoverSend),

@@ -34,6 +34,8 @@ pub(super) struct LinkEnd<D> {
     pub(super) removal: Removal,
     /// Its datagram queue pairs, by worker.
     pub(super) datagrams: Vec<Datagrams>,
+    /// Why the device does not open one of these.
+    refusal: Option<String>,
 }
 
 impl<D> LinkEnd<D> {
@@ -46,7 +48,20 @@ impl<D> LinkEnd<D> {
             pending: VecDeque::new(),
             removal: Removal::None,
             datagrams,
+            refusal: None,
         }
+    }
+
+    /// One of its datagram queue pairs has been opened, or was refused for a reason.
+    pub(super) fn note_refusal(&mut self, why: Option<String>) {
+        let refused = self.datagrams.iter().any(|d| d.refusals() > 0);
+        self.refusal = why.or_else(|| self.refusal.take()).filter(|_| refused);
+    }
+
+    /// Why the device does not open a datagram queue pair, and how often it has said so.
+    pub(super) fn refusal(&self) -> Option<(&str, u32)> {
+        let times = self.datagrams.iter().map(Datagrams::refusals).max()?;
+        Some((self.refusal.as_deref()?, times))
     }
 
     /// Notes a publication.

@@ -74,6 +74,13 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         true
     }
 
+    /// Why the device does not open a link's datagram queue pairs, if it refuses to, and how often it has: they are opened again and again,
+    /// once a minute in the end.
+    #[must_use]
+    pub fn refusal(&self, index: LinkIndex) -> Option<(&str, u32)> {
+        self.links.get(usize::from(index.0))?.as_ref()?.refusal()
+    }
+
     /// The next link that has been removed: nothing of it is left.
     pub fn poll_removed(&mut self) -> Option<LinkIndex> {
         self.removed.pop_front()

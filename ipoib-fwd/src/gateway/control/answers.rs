@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::GatewayControl;
 use super::duties::SegmentDuty;
-use super::ports::{EthernetPort, GatewayEndpoint, port_name};
+use super::ports::{Endpoints, EthernetPort, GatewayEndpoint, port_name};
 use crate::counter::SegmentTotals;
 use crate::counter::Totals;
 use crate::forward::EndpointIndex;
@@ -70,6 +70,15 @@ fn infiniband_json<B: Backend>(endpoint: &mut GatewayEndpoint<B>) -> Value {
         "addresses": state.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
         "device_errors": errors, "last_device_error": last_error, "datagram_reopens": reopens,
     })
+}
+
+/// What a segment waits for that its link does not know of: its device.
+fn waits_of<B: Backend>(endpoints: &mut Endpoints<B>, duty: &SegmentDuty) -> Option<String> {
+    if endpoints.is_gone(duty.endpoint) {
+        return Some("its device, which is gone: restart the gateway once it is back".to_owned());
+    }
+    let (why, times) = endpoints.at(duty.endpoint)?.refusal(duty.link)?;
+    Some(format!("the device, which has refused to open its datagram queue pair {times} times: {why}"))
 }
 
 /// What is told of each segment, by name; of one, just that.
@@ -204,7 +213,8 @@ impl<B: Backend> GatewayControl<B> {
         for duty in segments.chosen(only) {
             let Some(link) = endpoints.link(duty.endpoint, duty.link) else { continue };
             counters.push((duty.name.clone(), serde_json::to_value(link.counters()).unwrap_or_default()));
-            waits.push((duty.name.clone(), link.waits_for().map(|why| why.to_string()).into()));
+            let waits_for = link.waits_for().map(|why| why.to_string());
+            waits.push((duty.name.clone(), waits_of(endpoints, duty).or(waits_for).into()));
         }
         (by_segment(counters.into_iter()), by_segment(waits.into_iter()))
     }
@@ -215,6 +225,7 @@ impl<B: Backend> GatewayControl<B> {
         let rows = segments.chosen(only).map(|duty| {
             let infiniband = endpoints.at(duty.endpoint).map(port_name);
             let ethernet = ethernets.get(duty.ethernet.at()).map(|end| end.port.name());
+            let troubles = waits_of(endpoints, duty);
             let link = endpoints.link(duty.endpoint, duty.link);
             let link = link.as_deref();
             let vlan = board.at(duty.index).and_then(|board| board.settings().vlan);
@@ -224,7 +235,7 @@ impl<B: Backend> GatewayControl<B> {
                 "role": duty.duty.pair.role().name(),
                 "peers": duty.duty.pair.peers(now).count(),
                 "mode": link.map(|l| l.state().mode),
-                "waits_for": link.and_then(|l| l.waits_for()).map(|why| why.to_string()),
+                "waits_for": troubles.or_else(|| link.and_then(|l| l.waits_for()).map(|why| why.to_string())),
                 "addresses": link.map(|l| {
                     l.state().addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
                 }),

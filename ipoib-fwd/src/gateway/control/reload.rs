@@ -20,7 +20,7 @@ use config::{Change, Overrides, Segment};
 use dataplane::quiescence::Grace;
 use dataplane::telemetry::Answer;
 use dataplane::worker::{Handle, IdlePolicy};
-use endpoint::Endpoint;
+use endpoint::{Backoff, Endpoint};
 use ib_wire::PKey;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{LinkIndex, LinkSettings};
@@ -36,8 +36,8 @@ use crate::gateway::segment_parts::{Ground, SegmentMaker, mode, networks};
 use crate::log::Log;
 use crate::segment::pair::SegmentId;
 
-/// How often a segment that could not be joined is tried again.
-const RETRY: Duration = Duration::from_secs(1);
+/// How often a segment's place is looked for that another one is about to leave.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// What a gateway that runs is told anew from, and what is not finished yet.
 #[derive(Debug)]
@@ -71,6 +71,7 @@ struct Waiting {
     retry: Instant,
     /// Why it could not be joined, if that was tried.
     failed: Option<String>,
+    tries: Backoff,
 }
 
 /// What a key outside of segments changes.
@@ -138,10 +139,10 @@ impl Reloader {
             row(&d.name, d.pkey, "its connections and groups to be closed: it is removed".into())
         });
         let coming = self.waiting.iter().map(move |w| {
-            let why = w
-                .failed
-                .clone()
-                .unwrap_or_else(|| "the segment that had its place or partition to be gone".to_owned());
+            let why = w.failed.as_ref().map_or_else(
+                || "the segment that had its place or partition to be gone".to_owned(),
+                |why| format!("the device, which has refused it {} times: {why}", w.tries.failures()),
+            );
             row(w.segment.name.as_str(), PKey(w.segment.pkey.value()), why)
         });
         leaving.chain(coming)
@@ -255,6 +256,7 @@ impl<B: Backend> GatewayControl<B> {
             segment,
             retry: now,
             failed: None,
+            tries: Backoff::new(),
         }));
         self.maker = maker;
         self.follow_keys(now, &change);
@@ -471,13 +473,18 @@ impl<B: Backend> GatewayControl<B> {
                     return;
                 }
                 Err(e) => {
-                    waiting.retry = now + RETRY;
+                    waiting.retry = now + waiting.tries.failed();
                     if waiting.failed.is_none() {
-                        tracing::error!("{}: {e}; it is tried again every second", waiting.segment.name);
+                        tracing::error!(
+                            "{}: {e}; it is tried again, once a minute in the end. `ipoib-fwd ctl links` tells how it stands",
+                            waiting.segment.name
+                        );
                     }
                     waiting.failed = Some(e);
                 }
             }
+        } else {
+            waiting.retry = now + LOOK;
         }
         self.reloader.waiting.push(waiting);
     }
@@ -513,53 +520,4 @@ fn log_change(answer: &Value) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use ib_wire::Qpn;
-
-    /// A device that has room for so many links.
-    struct Device {
-        room: usize,
-        links: Vec<LinkIndex>,
-        made: u16,
-    }
-
-    impl Links for Device {
-        fn add(&mut self, _: EndpointIndex, _: LinkSettings) -> Result<LinkIndex, String> {
-            if self.links.len() == self.room {
-                return Err("no queue pair is left".to_owned());
-            }
-            self.links.push(LinkIndex(self.made));
-            self.made += 1;
-            Ok(LinkIndex(self.made - 1))
-        }
-
-        fn remove(&mut self, _: EndpointIndex, link: LinkIndex) {
-            self.links.retain(|l| *l != link);
-        }
-    }
-
-    fn settings(n: u16) -> impl Iterator<Item = (EndpointIndex, LinkSettings)> {
-        (0..n).map(|n| (EndpointIndex(0), LinkSettings::new(PKey(0x8001 + n), Qpn::new(0), 1)))
-    }
-
-    #[test]
-    fn all_links_are_made_or_none() {
-        let mut device = Device { room: 4, links: vec![LinkIndex(90)], made: 0 };
-        assert_eq!(add_all(&mut device, settings(2)).unwrap(), [LinkIndex(0), LinkIndex(1)]);
-        let failed = add_all(&mut device, settings(3)).unwrap_err();
-        assert_eq!((failed.at, failed.undone), (1, vec![LinkIndex(2)]));
-        assert!(failed.why.contains("no queue pair"));
-        assert_eq!(device.links, [LinkIndex(90), LinkIndex(0), LinkIndex(1)], "what was there before stays");
-    }
-
-    #[test]
-    fn every_key_that_may_change_has_something_that_changes_it() {
-        let keys = config::Config::live_keys();
-        assert!(keys.len() >= 8, "{keys:?}");
-        for key in keys {
-            assert!(Live::of(&key).is_some(), "{key}");
-        }
-        assert_eq!(Live::of("gateway.hello-ms"), None);
-    }
-}
+mod tests;
