@@ -5,18 +5,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use hca::{PortState, QpState, QpTransition, RcSlot, UdSource};
+use hca::{PortState, UdSource};
 use ib_wire::cm::{Message, Reject, RejectReason, Request};
-use ib_wire::ipoib::{Arp, HardwareAddress, decapsulate};
+use ib_wire::ipoib::{Arp, HardwareAddress};
 use ib_wire::mad::{Mad, MadAddress, MgmtClass, Route};
 use ib_wire::{Gid, Guid, Lid, Mtu, PKey, QKey, Qpn, ServiceLevel};
 
+pub(super) use super::node::{Node, OneLink, Qp, Setup};
 use crate::link::random::Random;
 use crate::link::{
-    Action, ArpResponder, ConnKey, Event, Link, LinkIndex, LinkSettings, LinkState, Neighbours, PortFacts,
-    WorkerIndex, WorkerNote, WorkerSettings,
+    ArpResponder, ConnKey, LinkSettings, Neighbours, PortFacts, WorkerIndex, WorkerNote, WorkerSettings,
 };
-use crate::port::{Port, PortSettings, WorkerSlots};
 
 pub(super) const SM_LID: Lid = Lid(1);
 pub(super) const QKEY: QKey = QKey(0x8000_0b1b);
@@ -29,141 +28,15 @@ pub(super) fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// A connected queue pair of a device.
-#[derive(Debug)]
-pub(super) struct Qp {
-    pub(super) key: ConnKey,
-    pub(super) state: QpState,
-    pub(super) passive: bool,
-    pub(super) receive: Option<hca::RcToReceive>,
-    pub(super) send: Option<hca::RcToSend>,
-    inserted: Option<(WorkerIndex, RcSlot)>,
-}
-
 /// What is under way to a node.
 #[derive(Debug)]
-enum Parcel {
+pub(super) enum Parcel {
     Mad(Mad),
     Arp { worker: WorkerIndex, from: UdSource, arp: Arp },
     Note(Qpn, WorkerNote),
     Quiescent(u64),
     Created(ConnKey, Option<Qpn>),
     Done(ConnKey, bool),
-}
-
-/// A port with one link, as a link with a port around it.
-#[derive(Debug)]
-pub(super) struct OneLink(pub(super) Port);
-
-impl std::ops::Deref for OneLink {
-    type Target = Link;
-    fn deref(&self) -> &Link {
-        self.0.link(LinkIndex(0)).expect("the link")
-    }
-}
-
-impl std::ops::DerefMut for OneLink {
-    fn deref_mut(&mut self) -> &mut Link {
-        self.0.link_mut(LinkIndex(0)).expect("the link")
-    }
-}
-
-impl OneLink {
-    pub(super) fn new(settings: LinkSettings, node_guid: Guid, first: u16, count: u16, now: Instant) -> Self {
-        let workers = vec![WorkerSlots { first, count }; settings.workers.len()];
-        let mut port = Port::new(&PortSettings { node_guid, workers, seed: settings.seed ^ 0x5eed }, now);
-        port.add(now, settings).expect("settings");
-        Self(port)
-    }
-
-    pub(super) fn handle_created(&mut self, now: Instant, conn: ConnKey, qpn: Option<Qpn>) {
-        self.0.handle_created(now, conn, qpn);
-    }
-
-    pub(super) fn handle_timeout(&mut self, now: Instant) {
-        self.0.handle_timeout(now);
-    }
-
-    pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.0.poll_timeout()
-    }
-
-    pub(super) fn cm_counters(&self) -> &cm::connection::Counters {
-        self.0.cm_counters()
-    }
-}
-
-/// Settings of a node: those of its link, and the connection slots of each worker.
-pub(super) struct Setup {
-    pub(super) link: LinkSettings,
-    pub(super) slots: u16,
-}
-
-impl std::ops::Deref for Setup {
-    type Target = LinkSettings;
-    fn deref(&self) -> &LinkSettings {
-        &self.link
-    }
-}
-
-impl std::ops::DerefMut for Setup {
-    fn deref_mut(&mut self) -> &mut LinkSettings {
-        &mut self.link
-    }
-}
-
-/// One node: a link and the device under it.
-#[derive(Debug)]
-pub(super) struct Node {
-    pub(super) link: OneLink,
-    pub(super) facts: PortFacts,
-    pub(super) ip: Ipv4Addr,
-    pub(super) alive: bool,
-    pub(super) qps: BTreeMap<Qpn, Qp>,
-    pub(super) slots: HashMap<(WorkerIndex, RcSlot), ConnKey>,
-    next_qpn: u32,
-    pub(super) opened: BTreeMap<WorkerIndex, (u16, QKey)>,
-    pub(super) attached: BTreeSet<(Gid, Lid)>,
-    pub(super) table: Neighbours,
-    /// Tables that workers may still look at.
-    tables: Vec<(u64, Neighbours)>,
-    pub(super) state: Option<LinkState>,
-    pub(super) events: Vec<Event>,
-    responder: ArpResponder,
-    pub(super) created: HashSet<ConnKey>,
-    pub(super) destroyed: HashSet<ConnKey>,
-    /// The device refuses to create queue pairs.
-    pub(super) refuse_create: bool,
-    /// The device refuses this kind of step.
-    pub(super) refuse_receive: bool,
-    /// Last-WQE events and drains do not come.
-    pub(super) mute: bool,
-    /// Workers take up no new table.
-    pub(super) stuck: bool,
-    /// Answers come later instead of at once.
-    pub(super) lazy: bool,
-}
-
-impl Node {
-    /// The queue pair that a worker sends to `ip` by.
-    pub(super) fn rc_to(&self, ip: Ipv4Addr, worker: u8) -> Option<&Qp> {
-        let path = self.table.get(ip)?.rc(worker)?;
-        let key = self.slots.get(&(WorkerIndex(worker), path.slot))?;
-        self.qps.values().find(|q| q.key == *key)
-    }
-
-    pub(super) fn live(&self, passive: bool) -> usize {
-        self.qps.values().filter(|q| q.passive == passive && q.state == QpState::Rts).count()
-    }
-
-    /// Connections whose refusal by the device the link has not heard of yet.
-    pub(super) fn refused_pending(&self) -> usize {
-        self.destroyed.iter().filter(|key| self.link.conns.map.contains_key(key)).count()
-    }
-
-    pub(super) fn take_events(&mut self) -> Vec<Event> {
-        std::mem::take(&mut self.events)
-    }
 }
 
 /// Says whether a REQ is refused on its way, and why.
@@ -175,7 +48,7 @@ pub(super) struct Fabric {
     pub(super) nodes: Vec<Node>,
     parcels: BTreeMap<(Instant, u64), (usize, Parcel)>,
     sequence: u64,
-    random: Random,
+    pub(super) random: Random,
     /// Management datagrams lost, of 256.
     pub(super) loss: u64,
     /// The subnet administration answers.
@@ -266,7 +139,7 @@ impl Fabric {
         n
     }
 
-    fn send(&mut self, to: usize, after: Duration, parcel: Parcel) {
+    pub(super) fn send(&mut self, to: usize, after: Duration, parcel: Parcel) {
         self.sequence += 1;
         self.parcels.insert((self.now + after, self.sequence), (to, parcel));
     }
@@ -292,7 +165,7 @@ impl Fabric {
         self.random.next() % 256 < self.loss
     }
 
-    fn node_at(&self, lid: Lid) -> Option<usize> {
+    pub(super) fn node_at(&self, lid: Lid) -> Option<usize> {
         self.nodes.iter().position(|n| n.alive && n.facts.lid == lid && n.facts.state == PortState::Active)
     }
 
@@ -328,178 +201,6 @@ impl Fabric {
         if let Some(to) = self.node_at(mad.peer.lid) {
             let peer = MadAddress { qkey: QKey(0), ..MadAddress::gsi(source, ServiceLevel::new(0)) };
             self.send(to, ms(1), Parcel::Mad(Mad { peer, bytes: mad.bytes }));
-        }
-    }
-
-    fn reply(&mut self, n: usize, parcel: Parcel) {
-        let after = if self.nodes[n].lazy { ms(self.random.next() % 5) } else { ms(0) };
-        self.send(n, after, parcel);
-    }
-
-    fn perform(&mut self, n: usize, action: Action) {
-        let node = &mut self.nodes[n];
-        match action {
-            Action::OpenUd { worker, pkey_index, qkey } => {
-                node.opened.insert(worker, (pkey_index, qkey));
-            }
-            Action::SetQKey { worker, qkey } => {
-                node.opened.get_mut(&worker).expect("Q_Key of a closed queue pair").1 = qkey;
-            }
-            Action::AttachMulticast { worker, mgid, mlid } => {
-                assert_eq!(worker, WorkerIndex(0));
-                assert!(node.attached.insert((mgid, mlid)), "attached twice");
-            }
-            Action::DetachMulticast { worker, mgid, mlid } => {
-                assert_eq!(worker, WorkerIndex(0));
-                assert!(node.attached.remove(&(mgid, mlid)), "detached what was not attached");
-            }
-            Action::SendUd { worker, to, bytes } => {
-                let (qkey, source) = (node.opened[&worker].1, node.facts.lid);
-                let own = node.link.settings().workers[usize::from(worker.0)].ud_qpn;
-                assert_eq!(to.qkey, qkey);
-                let (_, content) = decapsulate(&bytes[..]).expect("header");
-                let arp = Arp::parse(content).expect("ARP");
-                let multicast = to.qpn == Qpn::MULTICAST;
-                let from = UdSource {
-                    qpn: own,
-                    slid: source,
-                    sl: to.av.sl,
-                    pkey_index: 0,
-                    has_grh: multicast,
-                    multicast,
-                };
-                if multicast {
-                    let mgid = to.av.grh.expect("multicast has a GRH").dgid;
-                    let members: Vec<_> = (0..self.nodes.len())
-                        .filter(|m| {
-                            self.nodes[*m].alive && self.nodes[*m].attached.contains(&(mgid, to.av.dlid))
-                        })
-                        .collect();
-                    for m in members {
-                        self.send(m, ms(1), Parcel::Arp { worker: WorkerIndex(0), from, arp });
-                    }
-                } else if let Some(m) = self.node_at(to.av.dlid)
-                    // As a channel adapter does: its own GID, whatever the prefix if that is the default one.
-                    && to.av.grh.is_none_or(|grh| {
-                        let own = self.nodes[m].facts.gid;
-                        grh.dgid == own || grh.dgid == Gid::new(Gid::DEFAULT_PREFIX, own.id())
-                    })
-                {
-                    let workers = &self.nodes[m].link.settings().workers;
-                    if let Some(w) = workers.iter().position(|w| w.ud_qpn == to.qpn) {
-                        self.send(m, ms(1), Parcel::Arp { worker: WorkerIndex(w as u8), from, arp });
-                    }
-                }
-            }
-            Action::CreateRc { conn, passive, .. } => {
-                assert!(node.created.insert(conn), "a key is used once");
-                if node.refuse_create {
-                    node.destroyed.insert(conn);
-                    self.reply(n, Parcel::Created(conn, None));
-                    return;
-                }
-                node.next_qpn += 1;
-                let qpn = Qpn::new(node.next_qpn);
-                let qp = Qp {
-                    key: conn,
-                    state: QpState::Reset,
-                    passive,
-                    receive: None,
-                    send: None,
-                    inserted: None,
-                };
-                node.qps.insert(qpn, qp);
-                self.reply(n, Parcel::Created(conn, Some(qpn)));
-            }
-            Action::ModifyRc { conn, qpn, to } => {
-                let refuse = node.refuse_receive;
-                let mute = node.mute;
-                let qp = node.qps.get_mut(&qpn).expect("queue pair");
-                assert_eq!(qp.key, conn);
-                let mut last_wqe = false;
-                let mut ok = true;
-                qp.state = match (qp.state, to) {
-                    (QpState::Reset, QpTransition::RcToInit { .. }) => QpState::Init,
-                    (QpState::Init, QpTransition::RcToReceive(_)) if refuse => {
-                        ok = false;
-                        QpState::Init
-                    }
-                    (QpState::Init, QpTransition::RcToReceive(r)) => {
-                        assert!(qp.inserted.is_some(), "the worker must know it before it can receive");
-                        qp.receive = Some(r);
-                        QpState::Rtr
-                    }
-                    (QpState::Rtr, QpTransition::RcToSend(s)) => {
-                        qp.send = Some(s);
-                        QpState::Rts
-                    }
-                    (QpState::Rtr | QpState::Rts | QpState::Err, QpTransition::ToError) => {
-                        last_wqe = true;
-                        QpState::Err
-                    }
-                    (from, to) => panic!("{to:?} in {from:?}"),
-                };
-                self.reply(n, Parcel::Done(conn, ok));
-                if last_wqe && !mute {
-                    self.send(n, ms(2), Parcel::Note(qpn, WorkerNote::LastWqeReached));
-                }
-            }
-            Action::InsertRc { conn, worker, slot } => {
-                assert!(node.slots.insert((worker, slot), conn).is_none(), "slot taken");
-                let named = |n: &crate::link::Neighbour| n.rc(worker.0).is_some_and(|rc| rc.slot == slot);
-                assert!(
-                    !node.tables.iter().any(|(_, table)| table.iter().any(named)),
-                    "a worker may still send to the slot's last connection"
-                );
-                let qp = node.qps.values_mut().find(|q| q.key == conn).expect("queue pair");
-                qp.inserted = Some((worker, slot));
-                self.reply(n, Parcel::Done(conn, true));
-            }
-            Action::PostDrain { conn, worker, slot } => {
-                assert_eq!(node.slots.get(&(worker, slot)), Some(&conn));
-                let mute = node.mute;
-                let (qpn, qp) = node.qps.iter().find(|(_, q)| q.key == conn).expect("queue pair");
-                assert_eq!(qp.state, QpState::Err, "the drain request belongs to a queue pair in error");
-                let qpn = *qpn;
-                // A full send queue, now and then.
-                if self.random.next().is_multiple_of(4) {
-                    self.reply(n, Parcel::Done(conn, false));
-                } else if !mute {
-                    self.send(n, ms(2), Parcel::Note(qpn, WorkerNote::Drained));
-                }
-            }
-            Action::RemoveRc { conn, worker, slot } => {
-                assert_eq!(node.slots.remove(&(worker, slot)), Some(conn));
-                let qp = node.qps.values_mut().find(|q| q.key == conn).expect("queue pair");
-                qp.inserted = None;
-                self.reply(n, Parcel::Done(conn, true));
-            }
-            Action::DestroyRc { conn, qpn } => {
-                let qp = node.qps.remove(&qpn).expect("queue pair");
-                assert_eq!(qp.key, conn);
-                assert_eq!(qp.inserted, None, "the worker still has it");
-                assert!(node.destroyed.insert(conn), "destroyed twice");
-            }
-            Action::Publish(p) => {
-                node.table = node.table.with(p.changes);
-                node.tables.push((p.generation, node.table.clone()));
-                node.state = Some((*p.state).clone());
-                for neighbour in node.table.iter() {
-                    for (w, rc) in (0..).zip(&neighbour.rc) {
-                        if let Some(rc) = rc {
-                            let key = node.slots.get(&(WorkerIndex(w), rc.slot)).expect("published slot");
-                            let qp = node.qps.values().find(|q| q.key == *key).expect("its queue pair");
-                            assert!(!qp.passive, "never send on a connection that the peer opened");
-                            assert!(matches!(qp.state, QpState::Rts | QpState::Err));
-                        }
-                    }
-                }
-                // Workers take their time over new tables.
-                let after = if node.lazy { ms(self.random.next() % 400) } else { ms(0) };
-                if !node.stuck {
-                    self.send(n, after, Parcel::Quiescent(p.generation));
-                }
-            }
         }
     }
 
