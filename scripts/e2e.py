@@ -11,6 +11,7 @@ from pathlib import Path
 
 import demo
 from checks import gids, owners
+from checks.bridged import bridged
 from checks.captures import captures
 from checks.cold import cold
 from checks.crowd import crowd
@@ -85,7 +86,7 @@ def main():
     demo.interruptible()
     checks, error, begin = Checks(args.only), None, time.monotonic()
     try:
-        for part in (operator_errors, captures, cold, routers, segments, ports, reload, workers, crowd, hard, pair):
+        for part in (operator_errors, captures, cold, routers, segments, ports, bridged, reload, workers, crowd, hard, pair):
             try:
                 part(args, checks)
             except Failed as e:

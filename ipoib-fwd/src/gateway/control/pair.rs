@@ -16,7 +16,9 @@ use crate::forward::{self, ETHERTYPE_HELLO, PeerGateway, SegmentIndex};
 use crate::gateway::worker::GatewayCommand;
 use crate::segment::Segment;
 use crate::segment::pair::message::{LONGEST, PAIR_GROUP};
-use crate::segment::pair::{Event, Neighbour, Pair, Place, Role, Side, SideSet, Station, Transmit, storm};
+use crate::segment::pair::{
+    Event, Neighbour, Pair, Place, Role, Side, SideSet, Sign, Station, Transmit, storm,
+};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{Link, WorkerIndex};
 use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, EthernetHeader, MacAddress};
@@ -241,6 +243,24 @@ impl<B: Backend> GatewayControl<B> {
                 let what = if alive { "is there" } else { "is gone" };
                 tracing::info!("{name}: gateway {:016x} {what}", who.guid.0);
             }
+            Event::Loop { sign: Sign::Sibling, hold, .. } => {
+                tracing::error!(
+                    "{name}: it meets another segment of this gateway on both sides, which is a loop: blocked for {} s at least, the other \
+                     one forwards. Keep their Ethernet networks or their InfiniBand ports apart, it goes on by itself",
+                    hold.as_secs()
+                );
+            }
+            Event::Sibling { guid, side } => {
+                if now >= duty.duty.complain_after {
+                    duty.duty.complain_after = now + COMPLAINTS;
+                    tracing::warn!(
+                        "{name}: the segment at port {:016x} of this gateway is on the same network on {}: keep them apart, or make \
+                         them one segment",
+                        guid.0,
+                        side.name()
+                    );
+                }
+            }
             Event::Loop { sign, arrived, hold } => {
                 tracing::error!(
                     "{name}: our own packets come back on {} ({sign:?}): something else joins the Ethernet network and the partition. The \
@@ -324,7 +344,7 @@ impl PairDuty {
             "blocked_for_ms": pair.blocked_until(now).map(|until| until.duration_since(now).as_millis() as u64),
             "takeovers": n.takeovers, "resignations": n.resignations, "loops": n.loops, "multiplied": n.multiplied,
             "hellos": {"sent": n.sent, "received": n.received, "rejected": n.rejected, "old": n.old,
-                       "other_segment": n.other_segment, "no_room": n.no_room},
+                       "other_segment": n.other_segment, "no_room": n.no_room, "siblings": n.siblings},
             "stranger": pair.stranger().map(|(why, heard, since)| json!({
                 "why": why.to_string(), "heard_on": sides(heard).join(" "),
                 "since_ms": now.saturating_duration_since(since).as_millis() as u64,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use ib_wire::{Gid, Lid, Qpn};
+use ib_wire::{Gid, Guid, Lid, Qpn};
 use ipoib::net::ethernet::MacAddress;
 use ipoib::net::probe::PROBE_LEN;
 
@@ -162,6 +162,13 @@ pub enum Event {
         /// Why; none if it is gone.
         why: Option<Disbelief>,
     },
+    /// Another segment of this gateway is on the same network.
+    Sibling {
+        /// Of its InfiniBand port.
+        guid: Guid,
+        /// Where.
+        side: Side,
+    },
     /// The forwarder told hosts that it knows: they are to be learnt as if they had been heard.
     Neighbours(Vec<Neighbour>),
 }
@@ -187,6 +194,8 @@ pub struct Statistics {
     pub resignations: u64,
     /// Hellos of ours that came back more than once on their own side.
     pub multiplied: u64,
+    /// Messages of other segments of this gateway.
+    pub siblings: u64,
     /// Signs of loops.
     pub loops: u64,
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use ib_wire::Guid;
 use ipoib::net::probe::{Nonce, probe_packet};
 
 use super::api::{Disbelief, Event, PeerInfo, Settings, Station, Statistics, Transmit, Why};
@@ -11,6 +12,7 @@ use super::message::{
     Body, Hello, Identity, Message, MessageError, Neighbour, Role, SegmentId, Side, SideSet,
 };
 use super::peers::{Peer, Peers, Rank, Reception, rank};
+use super::siblings::Siblings;
 use super::strangers::Strangers;
 use super::sync::Sync;
 
@@ -39,6 +41,7 @@ pub struct Pair {
     peers: Peers,
     strangers: Strangers,
     loops: Loops,
+    siblings: Siblings,
     sync: Sync,
     sequence: u64,
     last_hello: Option<Instant>,
@@ -66,6 +69,7 @@ impl Pair {
             peers: Peers::new(own, settings.key.is_some()),
             strangers: Strangers::default(),
             loops: Loops::new(now),
+            siblings: Siblings::default(),
             sync: Sync::new(now),
             sequence: 0,
             last_hello: None,
@@ -155,10 +159,16 @@ impl Pair {
                 return Err(error);
             }
         };
+        let is_ours = message.from.instance == self.own.instance && message.side == side;
+        let who = (message.from.guid, message.segment);
+        let is_sibling = is_ours && who != (self.own.guid, self.settings.segment);
+        if is_sibling {
+            self.meet(now, side, who);
+        }
         if message.segment != self.settings.segment {
             self.statistics.other_segment += 1;
             // A bridge that carries hellos across would make us a stranger to ourselves.
-            if message.side == side {
+            if message.side == side && !is_sibling {
                 let tell = self.strangers.elsewhere(now, side, message.from);
                 self.tell_stranger(tell);
             }
@@ -197,6 +207,18 @@ impl Pair {
     #[must_use]
     pub fn stranger(&self) -> Option<(Disbelief, SideSet, Instant)> {
         self.strangers.told()
+    }
+
+    /// Another segment of this gateway is on the same network.
+    fn meet(&mut self, now: Instant, side: Side, who: (Guid, SegmentId)) {
+        self.statistics.siblings += 1;
+        self.events.push_back(Event::Sibling { guid: who.0, side });
+        let sides = self.siblings.hear(now, side, who, self.settings.lease());
+        let own = (self.own.guid, self.settings.segment);
+        // Those of the same segment elect one of them.
+        if sides.is_both() && who.1 != own.1 && (own.0, own.1.0) > (who.0, who.1.0) {
+            self.block(now, Sign::Sibling, side);
+        }
     }
 
     fn handle_hello(&mut self, now: Instant, side: Side, who: Identity, sequence: u64, hello: Hello) {

@@ -34,6 +34,8 @@ pub enum Sign {
     Probe,
     /// A hello of ours on the other side.
     Hello,
+    /// Hellos of another segment of this gateway on both sides.
+    Sibling,
 }
 
 /// What is remembered to notice loops, and for how long one blocks.

@@ -35,6 +35,7 @@ mod election;
 pub mod loops;
 pub mod message;
 mod peers;
+mod siblings;
 pub mod storm;
 mod strangers;
 pub mod sync;
@@ -44,4 +45,5 @@ mod tests;
 
 pub use api::{Disbelief, Event, PeerInfo, Settings, Station, Statistics, Transmit, Why};
 pub use election::Pair;
+pub use loops::Sign;
 pub use message::{Hello, Identity, Key, Neighbour, Place, Role, SegmentId, Side, SideSet};

@@ -1,4 +1,5 @@
 mod election;
 mod messages;
 mod model;
+mod siblings;
 mod world;
