@@ -11,9 +11,9 @@ use pmd::hca::{Backend, Queues};
 
 use super::board::GatewayBoard;
 use super::control::duties::{Duties, SegmentDuty};
-use super::control::pair::PairDuty;
+use super::control::news::News;
+use super::control::pair_duty::PairDuty;
 use super::control::ports::{Endpoints, EthernetPort};
-use super::control::segments::News;
 use super::error::GatewayError;
 use super::port_names::PortNames;
 use super::start::random;

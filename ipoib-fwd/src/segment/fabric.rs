@@ -8,6 +8,9 @@ use pmd::hca::{UdDestination, UdSource};
 
 use ipoib::link::{Arp, Asker, HardwareAddress, Link, WorkerIndex};
 
+/// The worker that asks and answers in the gateway's own name.
+pub(super) const FIRST: WorkerIndex = WorkerIndex(0);
+
 /// The InfiniBand side of a segment: a [`Link`], or what stands in for one in a test. Link-layer addresses of ours are
 /// named by the worker that they belong to. Neighbour discovery is none of its languages yet: IPv6 addresses are known to nobody.
 pub trait Fabric {

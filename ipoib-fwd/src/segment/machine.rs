@@ -16,7 +16,7 @@ use super::limits::Limits;
 use super::output::{Arrival, Output, Packet};
 use super::owners::{Changes, Owners};
 use super::parked::{Awaited, Parked};
-use super::resolve::{Claim, Lookup};
+use super::pending::{Claim, Lookup};
 use crate::forward::{GatewayAddress, Routes, Side};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{Asker, Event, WorkerIndex};

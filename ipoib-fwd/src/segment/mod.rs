@@ -15,7 +15,7 @@
 //!
 //! * `hosts` – hosts of the Ethernet side: learning, ageing, probing. Those of the InfiniBand side are the link's.
 //! * `resolve` – address resolution across the gateway; ARP is its only language so far.
-//! * `owners` – one owner an address: claims, moves, addresses that move too often.
+//! * `owners`, `disputes` – one owner an address: claims, moves, addresses that move too often.
 //! * `parked` – packets that wait: for an address, or for a connection.
 //! * `role` – what a segment does that another gateway forwards.
 //! * `local` – what the gateway says itself: ping replies, ICMP errors.
@@ -24,6 +24,7 @@
 mod announcements;
 mod arp;
 mod askers;
+mod disputes;
 mod fabric;
 mod hosts;
 mod limits;
@@ -33,6 +34,7 @@ mod output;
 mod owners;
 pub mod pair;
 mod parked;
+mod pending;
 mod resolve;
 mod role;
 

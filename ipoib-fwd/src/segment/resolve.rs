@@ -6,53 +6,35 @@ use std::time::{Duration, Instant};
 
 use ib_wire::Lid;
 use ib_wire::ipoib::Arp as InfiniBandArp;
-use pmd::hca::UdSource;
 
 use super::arp::{
     ArpMeaning, announcement_ethernet, answer_ethernet, ask_ethernet, check_ethernet, check_infiniband,
 };
-use super::fabric::{Fabric, v4};
+use super::fabric::{FIRST, Fabric, v4};
 use super::machine::Segment;
-use super::output::{Arrival, Happening, Origin, Output, Packet};
-use super::owners::{Answer, Belief, Card, Step};
+use super::output::{Arrival, Origin, Output, Packet};
 use super::parked::Awaited;
+use super::pending::{Claim, Lookup};
 use crate::forward::Side;
 use ipoib::drop_reason::DropReason;
-use ipoib::link::{Asker, HardwareAddress, WorkerIndex};
+use ipoib::link::{Asker, WorkerIndex};
 use ipoib::neighbour::{Event as HostEvent, Question};
 use ipoib::net::IPOIB_HEADER_LEN;
 use ipoib::net::arp::{ArpOperation, EthernetArp};
 use ipoib::net::ethernet::{EthernetHeader, MacAddress};
 
-/// The worker that asks and answers in the gateway's own name.
-const FIRST: WorkerIndex = WorkerIndex(0);
 const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// How long an Ethernet host's answer to an InfiniBand host waits for one of its own side, which is the better one:
 /// a router that answers for everybody is quick.
 const OWN_SIDE_FIRST: Duration = Duration::from_millis(250);
 
-/// The packet that claims an address, to be answered if the address moves.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Claim {
-    Ethernet(EthernetArp),
-    InfiniBand { worker: WorkerIndex, from: UdSource, arp: InfiniBandArp },
-}
-
-/// What an InfiniBand host asks for, while its own side may answer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Lookup {
-    pub(super) until: Instant,
-    /// What an Ethernet host has answered meanwhile.
-    answer: Option<EthernetArp>,
-}
-
 impl<P: Packet> Segment<P> {
-    fn frame(&mut self, arp: &EthernetArp, to: MacAddress) {
+    pub(super) fn frame(&mut self, arp: &EthernetArp, to: MacAddress) {
         self.output(Output::Frame { worker: FIRST, bytes: arp.to_frame(to).to_vec() });
     }
 
     /// Does a step; what it came to is counted, and changes of hosts are told.
-    fn take<F: Fabric>(
+    pub(super) fn take<F: Fabric>(
         &mut self,
         now: Instant,
         fabric: &mut F,
@@ -107,64 +89,6 @@ impl<P: Packet> Segment<P> {
         self.believe_ethernet(now, fabric, &arp, meaning)
     }
 
-    /// A known Ethernet host is heard from another card than before.
-    fn doubt(&mut self, now: Instant, arp: &EthernetArp, old: MacAddress) -> Result<(), DropReason> {
-        let ip = IpAddr::V4(arp.sender_ip);
-        let belief = self.changes.hear(now, ip, Card::Ethernet(old), Card::Ethernet(arp.sender_mac));
-        if self.weigh(ip, Side::Ethernet, belief)? {
-            self.frame(&ask_ethernet(arp.sender_ip, &self.own), old);
-        }
-        Ok(())
-    }
-
-    /// A known InfiniBand host is heard from another port or queue pair than before; the old one is asked while it is still known.
-    fn doubt_infiniband(
-        &mut self,
-        now: Instant,
-        fabric: &mut impl Fabric,
-        ip: IpAddr,
-        [old, new]: [HardwareAddress; 2],
-    ) -> Result<(), DropReason> {
-        let card = |at: HardwareAddress| Card::InfiniBand(at.gid, at.qpn);
-        let belief = self.changes.hear(now, ip, card(old), card(new));
-        if self.weigh(ip, Side::InfiniBand, belief)? {
-            fabric.ask(now, FIRST, IpAddr::V4(self.own.asker()), ip);
-        }
-        Ok(())
-    }
-
-    /// Cards that have kept their address against another one are asked whether they are still there. Who is not is looked for anew.
-    pub(super) fn verify_kept(&mut self, now: Instant, fabric: &mut impl Fabric) {
-        for (ip, kept) in self.changes.handle_timeout(now) {
-            match kept {
-                Card::Ethernet(mac) if self.hosts.get(ip) == Some(mac) => self.hosts.verify(now, ip),
-                Card::Ethernet(_) => {}
-                Card::InfiniBand(gid, qpn) => {
-                    if fabric.hardware(ip).is_some_and(|at| (at.gid, at.qpn) == (gid, qpn)) {
-                        fabric.verify(now, ip);
-                    }
-                }
-            }
-        }
-        self.take_host_events(now, fabric);
-    }
-
-    /// Counts what another card of a side comes to. True if the old one is to be asked.
-    fn weigh(&mut self, ip: IpAddr, owner: Side, belief: Belief) -> Result<bool, DropReason> {
-        match belief {
-            Belief::AskOld => return Ok(true),
-            Belief::Keep => {
-                self.counters.conflicts += 1;
-                self.output(Output::Happening(Happening::Conflict { ip, owner }));
-            }
-            Belief::Refuse => {
-                self.counters.claims_dropped += 1;
-                return Err(DropReason::AddressConflict);
-            }
-        }
-        Ok(false)
-    }
-
     /// Learns a sender who concerns us, and answers it.
     fn believe_ethernet(
         &mut self,
@@ -186,7 +110,7 @@ impl<P: Packet> Segment<P> {
         self.answer_ethernet_arp(now, fabric, arp, meaning)
     }
 
-    fn answer_ethernet_arp(
+    pub(super) fn answer_ethernet_arp(
         &mut self,
         now: Instant,
         fabric: &mut impl Fabric,
@@ -285,7 +209,7 @@ impl<P: Packet> Segment<P> {
     }
 
     /// Tells the Ethernet side that an InfiniBand host is behind the gateway: switches and hosts learn it.
-    fn announce_to_ethernet(&mut self, now: Instant, ip: IpAddr) {
+    pub(super) fn announce_to_ethernet(&mut self, now: Instant, ip: IpAddr) {
         let Some(ip) = v4(ip) else { return };
         if self.limits.ethernet_announcements.take(now) {
             self.frame(&announcement_ethernet(ip, self.own.mac()), MacAddress::BROADCAST);
@@ -355,7 +279,7 @@ impl<P: Packet> Segment<P> {
         self.answer_infiniband_arp(now, fabric, &arp, from.slid, meaning)
     }
 
-    fn answer_infiniband_arp(
+    pub(super) fn answer_infiniband_arp(
         &mut self,
         now: Instant,
         fabric: &mut impl Fabric,
@@ -430,109 +354,11 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    fn announce_to_infiniband(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
+    pub(super) fn announce_to_infiniband(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
         if self.limits.infiniband_announcements.take(now) {
             fabric.announce(now, self.worker_of(ip), ip);
         } else {
             self.counters.limited += 1;
-        }
-    }
-
-    // -- addresses that both sides have
-
-    fn claim(
-        &mut self,
-        now: Instant,
-        fabric: &mut impl Fabric,
-        ip: IpAddr,
-        claim: Claim,
-    ) -> Result<(), DropReason> {
-        match self.owners.claim(now, ip, claim) {
-            Answer::Ask => self.ask_owner(now, fabric, ip),
-            Answer::Wait => {}
-            Answer::Refused | Answer::Held | Answer::Full => {
-                self.counters.claims_dropped += 1;
-                return Err(DropReason::AddressConflict);
-            }
-        }
-        Ok(())
-    }
-
-    /// Asks the owner of an address by unicast whether it is still there.
-    fn ask_owner(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
-        match (self.hosts.get(ip), v4(ip)) {
-            (Some(mac), Some(ip)) => self.frame(&ask_ethernet(ip, &self.own), mac),
-            _ => fabric.ask(now, FIRST, IpAddr::V4(self.own.asker()), ip),
-        }
-    }
-
-    /// The owner of an address answers: the claim is refused, and the claimant's side told who has it (RFC 5227 2.4).
-    fn refuse(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, owner: Side) {
-        self.counters.conflicts += 1;
-        self.output(Output::Happening(Happening::Conflict { ip, owner }));
-        if !self.owners.may_defend(now, ip) {
-            return;
-        }
-        match owner {
-            Side::Ethernet => self.announce_to_infiniband(now, fabric, ip),
-            Side::InfiniBand => self.announce_to_ethernet(now, ip),
-        }
-    }
-
-    pub(super) fn settle_claims(&mut self, now: Instant, fabric: &mut impl Fabric) {
-        for step in self.owners.handle_timeout(now) {
-            match step {
-                Step::Ask(ip) => self.ask_owner(now, fabric, ip),
-                Step::Move { ip, claim, held } => {
-                    let to = match claim {
-                        Claim::Ethernet(_) => Side::Ethernet,
-                        Claim::InfiniBand { .. } => Side::InfiniBand,
-                    };
-                    self.counters.moves += 1;
-                    self.output(Output::Happening(Happening::AddressMoved { ip, to }));
-                    if held {
-                        self.counters.held_down += 1;
-                        self.output(Output::Happening(Happening::HeldDown { ip, owner: to }));
-                    }
-                    self.take(now, fabric, |segment, fabric| segment.move_address(now, fabric, ip, claim));
-                }
-            }
-        }
-    }
-
-    /// Moves an address to the side that claims it, tells the side that it left, and does what the claim asked for.
-    fn move_address(
-        &mut self,
-        now: Instant,
-        fabric: &mut impl Fabric,
-        ip: IpAddr,
-        claim: Claim,
-    ) -> Result<(), DropReason> {
-        let meaning = match claim {
-            Claim::Ethernet(arp) => {
-                fabric.forget(now, ip);
-                if !self.hosts.learn(now, ip, arp.sender_mac, ()) {
-                    return Err(DropReason::NeighbourTableFull);
-                }
-                self.announce_to_infiniband(now, fabric, ip);
-                check_ethernet(&arp, arp.sender_mac, &self.own)?
-            }
-            Claim::InfiniBand { worker, from, arp } => {
-                self.hosts.forget(ip);
-                self.take_host_events(now, fabric);
-                fabric.meet(now, worker, IpAddr::V4(self.own.asker()), arp.sender, ip);
-                fabric.hear(now, worker, &from, arp);
-                self.announce_to_ethernet(now, ip);
-                check_infiniband(&arp, fabric.own_addresses(), &self.own)?
-            }
-        };
-        // An announcement has been carried on by now.
-        match (claim, meaning) {
-            (_, ArpMeaning::Announcement) => Ok(()),
-            (Claim::Ethernet(arp), meaning) => self.answer_ethernet_arp(now, fabric, &arp, meaning),
-            (Claim::InfiniBand { arp, from, .. }, meaning) => {
-                self.answer_infiniband_arp(now, fabric, &arp, from.slid, meaning)
-            }
         }
     }
 }

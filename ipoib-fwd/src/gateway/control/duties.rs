@@ -4,8 +4,8 @@ use ib_wire::PKey;
 use ipoib::link::LinkIndex;
 use pmd::mem::Mbuf;
 
-use super::pair::PairDuty;
-use super::segments::News;
+use super::news::News;
+use super::pair_duty::PairDuty;
 use crate::counter::SegmentTotals;
 use crate::forward::{EndpointIndex, EthernetIndex, MAX_SEGMENTS, SegmentIndex};
 use crate::segment::Segment;
@@ -28,6 +28,17 @@ pub(in crate::gateway) struct SegmentDuty {
     /// What had been counted under its number before it had it, by worker and last by the control lcore; nothing at the start.
     pub(in crate::gateway) counted_before: Vec<SegmentTotals>,
 }
+
+/// A segment's duty with its link and its table, each for itself.
+macro_rules! parts {
+    ($control:expr, $at:expr) => {{
+        let Some(duty) = $control.segments.at_mut($at) else { return };
+        let Some(link) = $control.endpoints.link(duty.endpoint, duty.link) else { return };
+        let Some(board) = $control.board.at($at) else { return };
+        (duty, link, board)
+    }};
+}
+pub(super) use parts;
 
 /// All segments, each at the place of its number.
 #[derive(Debug, Default)]

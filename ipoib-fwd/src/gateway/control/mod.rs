@@ -2,10 +2,12 @@
 
 mod answers;
 pub(super) mod duties;
-pub(super) mod pair;
+pub(super) mod news;
+mod pair;
+pub(super) mod pair_duty;
 pub(super) mod ports;
 pub(super) mod reload;
-pub(super) mod segments;
+mod segments;
 
 use std::io::Write as _;
 use std::sync::Arc;

@@ -8,17 +8,14 @@ use std::time::{Duration, Instant};
 use ib_wire::Gid;
 use pmd::hca::Backend;
 use pmd::mem::Mbuf;
-use serde_json::{Value, json};
 
 use super::GatewayControl;
-use super::segments::parts;
+use super::duties::parts;
 use crate::forward::{self, ETHERTYPE_HELLO, PeerGateway, SegmentIndex};
 use crate::gateway::worker::GatewayCommand;
 use crate::segment::Segment;
 use crate::segment::pair::message::{LONGEST, PAIR_GROUP};
-use crate::segment::pair::{
-    Event, Neighbour, Pair, Place, Role, Side, SideSet, Sign, Station, Transmit, storm,
-};
+use crate::segment::pair::{Event, Neighbour, Place, Role, Side, Sign, Station, Transmit, storm};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{Link, WorkerIndex};
 use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, EthernetHeader, MacAddress};
@@ -31,20 +28,6 @@ const LINK_PERIOD: Duration = Duration::from_millis(100);
 const COMPLAINTS: Duration = Duration::from_secs(30);
 /// Shortest Ethernet frame without its check sequence (IEEE 802.3 3.2.8).
 const SHORTEST_FRAME: usize = 60;
-
-/// The machine and what goes with it.
-#[derive(Debug)]
-pub(in crate::gateway) struct PairDuty {
-    pub(in crate::gateway) pair: Pair,
-    link_due: Instant,
-    complain_after: Instant,
-}
-
-impl PairDuty {
-    pub(in crate::gateway) fn new(now: Instant, pair: Pair) -> Self {
-        Self { pair, link_due: now, complain_after: now }
-    }
-}
 
 const fn side_of(side: forward::Side) -> Side {
     match side {
@@ -60,10 +43,6 @@ const fn role_of(role: Role) -> forward::Role {
         Role::Listening | Role::Standby => forward::Role::Standby,
         Role::Blocked => forward::Role::Blocked,
     }
-}
-
-fn sides(sides: SideSet) -> Vec<&'static str> {
-    Side::BOTH.into_iter().filter(|side| sides.has(*side)).map(Side::name).collect()
 }
 
 impl<B: Backend> GatewayControl<B> {
@@ -319,37 +298,4 @@ fn known_hosts(now: Instant, segment: &Segment<Mbuf>, link: &Link) -> Vec<Neighb
             .filter_map(|host| Some(Neighbour { ip: host.ip, place: Place::InfiniBand(host.hardware?) })),
     );
     known
-}
-
-impl PairDuty {
-    /// For `ctl links` and `ctl stats`.
-    pub(super) fn json(&self, now: Instant) -> Value {
-        let pair = &self.pair;
-        let n = pair.statistics();
-        let peers: Vec<Value> = pair
-            .peers(now)
-            .map(|p| {
-                json!({
-                    "guid": format!("{:016x}", p.who.guid.0), "priority": p.priority, "role": p.role.name(),
-                    "alive": p.alive, "heard_on": sides(p.heard).join(" "), "hears_us_on": sides(p.hears_us).join(" "),
-                    "age_ms": p.age.as_millis() as u64, "mac": p.mac.to_string(),
-                })
-            })
-            .collect();
-        json!({
-            "role": pair.role().name(),
-            "since_ms": now.saturating_duration_since(pair.since()).as_millis() as u64,
-            "guid": format!("{:016x}", pair.identity().guid.0),
-            "priority": pair.priority(),
-            "blocked_for_ms": pair.blocked_until(now).map(|until| until.duration_since(now).as_millis() as u64),
-            "takeovers": n.takeovers, "resignations": n.resignations, "loops": n.loops, "multiplied": n.multiplied,
-            "hellos": {"sent": n.sent, "received": n.received, "rejected": n.rejected, "old": n.old,
-                       "other_segment": n.other_segment, "no_room": n.no_room, "siblings": n.siblings},
-            "stranger": pair.stranger().map(|(why, heard, since)| json!({
-                "why": why.to_string(), "heard_on": sides(heard).join(" "),
-                "since_ms": now.saturating_duration_since(since).as_millis() as u64,
-            })),
-            "peers": peers,
-        })
-    }
 }

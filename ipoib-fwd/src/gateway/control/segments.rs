@@ -8,56 +8,18 @@ use pmd::hca::Backend;
 use pmd::mem::Mbuf;
 
 use super::GatewayControl;
-use super::duties::SegmentDuty;
+use super::duties::{SegmentDuty, parts};
 use super::ports::EthernetPort;
 use crate::forward::{EndpointIndex, Punt, SegmentIndex, Side};
 use crate::gateway::board::SegmentBoard;
 use crate::gateway::worker::{Cause, GatewayCommand, GatewayNote};
 use crate::segment::pair::{Neighbour, Place};
-use crate::segment::{Arrival, Happening, Output, Packet};
+use crate::segment::{Arrival, Output, Packet};
 use endpoint::Endpoint;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{Event, WorkerIndex};
 use ipoib::net::IPOIB_IPV4_HEADER;
 use ipoib::net::ethernet::ETHERNET_HEADER_LEN;
-use ipoib::net::icmp::TokenBucket;
-
-/// Lines of the log about addresses in dispute, per second and at once: the network must not fill the disk.
-const NEWS: (u32, u32) = (1, 20);
-
-/// What segments tell, for the log.
-#[derive(Debug)]
-pub(in crate::gateway) struct News {
-    limit: TokenBucket,
-}
-
-impl News {
-    pub(in crate::gateway) fn new(now: Instant) -> Self {
-        Self { limit: TokenBucket::new(now, NEWS.0, NEWS.1) }
-    }
-
-    fn tell(&mut self, now: Instant, segment: &str, happening: Happening) {
-        if !self.limit.take(now) {
-            return;
-        }
-        let name = |side| match side {
-            Side::Ethernet => "Ethernet",
-            Side::InfiniBand => "InfiniBand",
-        };
-        match happening {
-            Happening::AddressMoved { ip, to } => tracing::info!("{segment}: {ip} has moved to {}", name(to)),
-            Happening::Conflict { ip, owner } => {
-                tracing::warn!(
-                    "{segment}: {ip} is claimed by another host: its owner on {} answers for it",
-                    name(owner)
-                );
-            }
-            Happening::HeldDown { ip, owner } => {
-                tracing::error!("{segment}: {ip} moves too often: it stays on {} for now", name(owner));
-            }
-        }
-    }
-}
 
 impl Packet for Mbuf {
     fn length(&self) -> usize {
@@ -68,17 +30,6 @@ impl Packet for Mbuf {
         Self::read(self, skip, to)
     }
 }
-
-/// A segment's duty with its link and its table, each for itself.
-macro_rules! parts {
-    ($control:expr, $at:expr) => {{
-        let Some(duty) = $control.segments.at_mut($at) else { return };
-        let Some(link) = $control.endpoints.link(duty.endpoint, duty.link) else { return };
-        let Some(board) = $control.board.at($at) else { return };
-        (duty, link, board)
-    }};
-}
-pub(super) use parts;
 
 impl<B: Backend> GatewayControl<B> {
     /// The segments' numbers.

@@ -1,0 +1,23 @@
+//! What is under way while others are asked: claims to addresses, and questions for which one side has the first word.
+
+use std::time::Instant;
+
+use ib_wire::ipoib::Arp as InfiniBandArp;
+use ipoib::link::WorkerIndex;
+use ipoib::net::arp::EthernetArp;
+use pmd::hca::UdSource;
+
+/// The packet that claims an address, to be answered if the address moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Claim {
+    Ethernet(EthernetArp),
+    InfiniBand { worker: WorkerIndex, from: UdSource, arp: InfiniBandArp },
+}
+
+/// What an InfiniBand host asks for, while its own side may answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lookup {
+    pub(super) until: Instant,
+    /// What an Ethernet host has answered meanwhile.
+    pub(super) answer: Option<EthernetArp>,
+}
