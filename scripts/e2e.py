@@ -11,6 +11,7 @@ from pathlib import Path
 
 import demo
 from checks import gids, owners
+from checks.bonded import bonded
 from checks.bridged import bridged
 from checks.captures import captures
 from checks.cold import cold
@@ -86,7 +87,7 @@ def main():
     demo.interruptible()
     checks, error, begin = Checks(args.only), None, time.monotonic()
     try:
-        for part in (operator_errors, captures, cold, routers, segments, ports, bridged, reload, workers, crowd, hard, pair):
+        for part in (operator_errors, captures, cold, routers, segments, ports, bridged, bonded, reload, workers, crowd, hard, pair):
             try:
                 part(args, checks)
             except Failed as e:
