@@ -49,7 +49,12 @@ impl<P: Packet> Segment<P> {
 
     /// Cards that have kept their address against another one are asked whether they are still there. Who is not is looked for anew.
     pub(super) fn verify_kept(&mut self, now: Instant, fabric: &mut impl Fabric) {
-        for (ip, kept) in self.changes.handle_timeout(now) {
+        let due = self.changes.handle_timeout(now);
+        // Who stands by has nobody asked in its name.
+        if !self.forwards() {
+            return;
+        }
+        for (ip, kept) in due {
             match kept {
                 Card::Ethernet(mac) if self.hosts.get(ip) == Some(mac) => self.hosts.verify(now, ip),
                 Card::Ethernet(_) => {}

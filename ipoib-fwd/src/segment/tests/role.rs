@@ -140,3 +140,16 @@ fn what_comes_up_for_a_gateway_that_has_resigned_goes_nowhere() {
     assert_eq!(w.outputs(), [Output::Drop(DropReason::Standby, 1)]);
     assert!(w.asked().is_empty(), "nobody is asked for");
 }
+
+#[test]
+fn who_stands_by_asks_nobody_again_who_has_kept_an_address() {
+    let mut w = World::new();
+    w.know_ethernet(E1_MAC, E1);
+    w.segment.set_role(w.now, Role::Standby, std::iter::empty());
+    w.ethernet(ArpOperation::Request, E2_MAC, E1, GATEWAY);
+    w.ethernet(ArpOperation::Request, E1_MAC, E1, GATEWAY);
+    assert_eq!(w.segment.hosts().next().unwrap().mac, Some(E1_MAC), "kept");
+    w.outputs();
+    w.pass(secs(8));
+    assert!(World::frames(&w.outputs()).is_empty());
+}

@@ -295,7 +295,7 @@ fn with_a_key_recordings_of_an_earlier_life_do_not_count() {
 }
 
 /// What gateway 2 says of itself, as the best of all that forwards already.
-fn boast(segment: SegmentId, sequence: u64, side: Side, key: Option<Key>) -> Vec<u8> {
+pub(super) fn boast(segment: SegmentId, sequence: u64, side: Side, key: Option<Key>) -> Vec<u8> {
     let from = Identity { guid: Guid(0), instance: 7 };
     let station = World::station(2);
     let hello = Hello {

@@ -1,8 +1,10 @@
 //! Any course of losses, delays, cuts, crashes: two that hear each other never both forward, and when the networks are well
 //! again, exactly one does.
 
+use super::election::boast;
 use super::world::{HELLO, World, ms};
-use crate::segment::pair::{Role, Side};
+use crate::segment::pair::message::MessageError;
+use crate::segment::pair::{Key, Role, SegmentId, Side};
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -15,6 +17,7 @@ enum Step {
     Start(usize),
     Loss(u32),
     Delay(u64),
+    Forge(usize, usize, u64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -22,11 +25,12 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (1u64..3000).prop_map(Step::Wait),
         2 => (gateway.clone(), side.clone(), 0u8..3).prop_map(|(g, s, p)| Step::Part(g, s, p)),
-        1 => (gateway.clone(), side, any::<bool>()).prop_map(|(g, s, up)| Step::Side(g, s, up)),
+        1 => (gateway.clone(), side.clone(), any::<bool>()).prop_map(|(g, s, up)| Step::Side(g, s, up)),
         1 => gateway.clone().prop_map(Step::Crash),
-        1 => gateway.prop_map(Step::Start),
+        1 => gateway.clone().prop_map(Step::Start),
         1 => (0u32..60).prop_map(Step::Loss),
         1 => (1u64..100).prop_map(Step::Delay),
+        1 => (gateway.clone(), side.clone(), any::<u64>()).prop_map(|(g, s, n)| Step::Forge(g, s, n)),
     ]
 }
 
@@ -41,6 +45,14 @@ fn act(w: &mut World, step: Step) {
         Step::Start(_) => {}
         Step::Loss(percent) => w.loss = percent,
         Step::Delay(n) => w.delay = ms(n),
+        // A stranger who says that it forwards and is the best: with another key than the gateways have, or with one where they have none.
+        Step::Forge(g, s, sequence) => {
+            let (now, side) = (w.now, Side::BOTH[s]);
+            let bytes = boast(SegmentId(1), sequence, side, Some(Key::new([8; 16])));
+            let before = w.role(g);
+            w.with(g, |pair| assert_eq!(pair.handle_message(now, side, &bytes), Err(MessageError::Key)));
+            assert_eq!(w.role(g), before);
+        }
     }
 }
 
