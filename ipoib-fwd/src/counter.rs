@@ -6,62 +6,29 @@ use serde_json::{Map, Value, json};
 use crate::forward::{MAX_SEGMENTS, SegmentIndex};
 use ipoib::drop_reason::DropReason;
 
-/// A path that packets take through a worker.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Traffic {
-    /// Frames from the Ethernet port.
-    EthReceive,
-    /// Frames to the Ethernet port.
-    EthTransmit,
-    /// Datagrams to us.
-    IbUdUnicastReceive,
-    /// Datagrams to a group.
-    IbUdMulticastReceive,
-    /// Messages by connections.
-    IbRcReceive,
-    /// Datagrams to a host.
-    IbUdUnicastTransmit,
-    /// Datagrams to a group.
-    IbUdMulticastTransmit,
-    /// Messages by connections.
-    IbRcTransmit,
-    /// Packets handed to the control lcore.
-    Punt,
-    /// Packets that were fragmented.
-    Fragmented,
-}
-
-impl Traffic {
-    /// Every path, in the order of its number.
-    pub const ALL: [Self; 10] = [
-        Self::EthReceive,
-        Self::EthTransmit,
-        Self::IbUdUnicastReceive,
-        Self::IbUdMulticastReceive,
-        Self::IbRcReceive,
-        Self::IbUdUnicastTransmit,
-        Self::IbUdMulticastTransmit,
-        Self::IbRcTransmit,
-        Self::Punt,
-        Self::Fragmented,
-    ];
-
-    /// Label of the counter.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::EthReceive => "eth_receive",
-            Self::EthTransmit => "eth_transmit",
-            Self::IbUdUnicastReceive => "ib_ud_unicast_receive",
-            Self::IbUdMulticastReceive => "ib_ud_multicast_receive",
-            Self::IbRcReceive => "ib_rc_receive",
-            Self::IbUdUnicastTransmit => "ib_ud_unicast_transmit",
-            Self::IbUdMulticastTransmit => "ib_ud_multicast_transmit",
-            Self::IbRcTransmit => "ib_rc_transmit",
-            Self::Punt => "punt",
-            Self::Fragmented => "fragmented",
-        }
+hca::counted! {
+    /// A path that packets take through a worker.
+    Traffic {
+        /// Frames from the Ethernet port.
+        EthReceive = "eth_receive",
+        /// Frames to the Ethernet port.
+        EthTransmit = "eth_transmit",
+        /// Datagrams to us.
+        IbUdUnicastReceive = "ib_ud_unicast_receive",
+        /// Datagrams to a group.
+        IbUdMulticastReceive = "ib_ud_multicast_receive",
+        /// Messages by connections.
+        IbRcReceive = "ib_rc_receive",
+        /// Datagrams to a host.
+        IbUdUnicastTransmit = "ib_ud_unicast_transmit",
+        /// Datagrams to a group.
+        IbUdMulticastTransmit = "ib_ud_multicast_transmit",
+        /// Messages by connections.
+        IbRcTransmit = "ib_rc_transmit",
+        /// Packets handed to the control lcore.
+        Punt = "punt",
+        /// Packets that were fragmented.
+        Fragmented = "fragmented",
     }
 }
 
@@ -69,30 +36,15 @@ const TRAFFIC: usize = Traffic::ALL.len();
 /// Counters of one worker.
 pub const COUNT: usize = 2 * TRAFFIC + DropReason::ALL.len();
 
-/// What is counted for a segment. The ways that packets go by are on one cache line, of which a packet touches no other.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum SegmentTraffic {
-    /// Sent to the InfiniBand side.
-    ToInfiniBand,
-    /// Sent to the Ethernet port; what that does not take in the end is counted there only.
-    ToEthernet,
-    /// Handed to the control lcore.
-    Punt,
-}
-
-impl SegmentTraffic {
-    /// Every way, in the order of its number.
-    pub const ALL: [Self; 3] = [Self::ToInfiniBand, Self::ToEthernet, Self::Punt];
-
-    /// Label of the counter.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ToInfiniBand => "to_infiniband",
-            Self::ToEthernet => "to_ethernet",
-            Self::Punt => "punt",
-        }
+hca::counted! {
+    /// What is counted for a segment. The ways that packets go by are on one cache line, of which a packet touches no other.
+    SegmentTraffic {
+        /// Sent to the InfiniBand side.
+        ToInfiniBand = "to_infiniband",
+        /// Sent to the Ethernet port; what that does not take in the end is counted there only.
+        ToEthernet = "to_ethernet",
+        /// Handed to the control lcore.
+        Punt = "punt",
     }
 }
 

@@ -268,8 +268,8 @@ impl End {
     /// Counters that are not zero.
     pub(crate) fn counters(&self) -> String {
         let counters: Counters = self.hca.counters();
-        let did = Activity::ALL.iter().map(|&a| (a.label(), counters.activity(a)));
-        let dropped = DropReason::ALL.iter().map(|&r| (r.label(), counters.drops(r)));
+        let did = Activity::ALL.iter().map(|&a| (a.name(), counters.activity(a)));
+        let dropped = DropReason::ALL.iter().map(|&r| (r.name(), counters.drops(r)));
         let shown = did.chain(dropped).filter(|&(_, n)| n > 0);
         shown.map(|(label, n)| format!("{label} {n}")).collect::<Vec<_>>().join(", ")
     }

@@ -25,7 +25,7 @@ pub fn write<B: Backend>(out: &mut String, fabric: &Fabric, hosts: &mut [Host<B>
             write!(out, ", {name} {} packets {} bytes", flow.packets, flow.bytes)?;
         }
         for (reason, n) in host.counters().reasons() {
-            write!(out, ", dropped {} {n}", reason.label())?;
+            write!(out, ", dropped {} {n}", reason.name())?;
         }
         if let (n @ 1.., last) = host.endpoint().device_errors() {
             write!(out, ", device errors {n}")?;
@@ -47,7 +47,7 @@ fn write_switch(out: &mut String, switch: &Switch) -> fmt::Result {
         write!(out, ", in {} packets {} bytes", port.link.rx_packets, port.link.rx_bytes)?;
         write!(out, ", out {} packets {} bytes", port.link.tx_packets, port.link.tx_bytes)?;
         for (reason, n) in port.switch.drops() {
-            write!(out, ", dropped {} {n}", reason.label())?;
+            write!(out, ", dropped {} {n}", reason.name())?;
         }
         let rare =
             ["tx_full", "tx_down", "tx_errors", "rx_invalid", "lost_going_down", "downs", "violations"];
@@ -57,7 +57,7 @@ fn write_switch(out: &mut String, switch: &Switch) -> fmt::Result {
         writeln!(out)?;
     }
     for (reason, n) in switch.own_counters().drops() {
-        writeln!(out, "port 0: dropped {} {n}", reason.label())?;
+        writeln!(out, "port 0: dropped {} {n}", reason.name())?;
     }
     Ok(())
 }

@@ -7,9 +7,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 /// Most routes of a segment.
-pub const MAX_ROUTES: usize = 256;
+pub const MAX_ROUTES: usize = config::MAX_ROUTES;
 /// Most subnets of a segment.
-pub const MAX_SUBNETS: usize = 64;
+pub const MAX_SUBNETS: usize = config::MAX_SUBNETS;
 
 /// A network: an address whose bits behind the prefix are zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -352,7 +352,7 @@ impl EndpointIndex {
 pub struct SegmentIndex(pub u8);
 
 /// Most segments of a gateway.
-pub const MAX_SEGMENTS: usize = 128;
+pub const MAX_SEGMENTS: usize = config::MAX_SEGMENTS;
 
 /// Numbers that a VLAN tag can carry.
 const VIDS: usize = 4096;

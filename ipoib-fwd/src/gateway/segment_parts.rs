@@ -18,7 +18,8 @@ use super::error::GatewayError;
 use super::port_names::PortNames;
 use super::start::random;
 use crate::forward::{
-    EndpointIndex, EthernetIndex, GatewayAddress, Prefix, Role, Route, Routes, SegmentIndex, Settings,
+    EndpointIndex, EthernetIndex, GatewayAddress, MAX_NEIGHBOURS, Prefix, Role, Route, Routes, SegmentIndex,
+    Settings,
 };
 use crate::segment::pair::{self, Identity, Pair, SegmentId, Station};
 use crate::segment::{Ageing, Own, SegmentSettings};
@@ -165,6 +166,8 @@ impl SegmentMaker {
         // A quarter for one host's port at most: it cannot push the others' connections out.
         link.max_passive_from_lid = (link.max_passive * workers / 4).max(16);
         link.groups = LINK_LOCAL_GROUPS.to_vec();
+        // As many as its table holds.
+        link.max_neighbours = MAX_NEIGHBOURS;
         link.neighbour_idle = Duration::from_secs(ib.neighbour_idle_seconds.into());
         link
     }

@@ -1,26 +1,6 @@
 //! What the device dropped and did, by reason.
 
-macro_rules! counted {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $label:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        #[repr(u8)]
-        pub enum $name { $($(#[$vdoc])* $variant,)* }
-
-        impl $name {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$variant),*];
-
-            /// Label of its counter.
-            #[must_use]
-            pub const fn label(self) -> &'static str {
-                match self { $(Self::$variant => $label,)* }
-            }
-        }
-    };
-}
-
-counted! {
+hca::counted! {
     /// Why the device dropped a packet.
     DropReason {
         /// Lengths or versions contradict each other.
@@ -82,7 +62,7 @@ counted! {
     }
 }
 
-counted! {
+hca::counted! {
     /// What the transport did.
     Activity {
         /// Packets given to a cable.

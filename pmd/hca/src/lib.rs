@@ -7,10 +7,12 @@
 //! * [`QueuesConfig`], [`UdConfig`], [`RcConfig`] – a worker's queues.
 //! * [`Checksum`] – what a device tells of packets inside of messages.
 //! * [`Source`], [`WcStatus`], [`QpEvent`] – what comes of receives and sends.
+//! * [`counted!`] – what is counted, by reason: one table for variants, labels and words.
 #![forbid(unsafe_code)]
 
 mod address;
 mod completion;
+mod counted;
 mod device;
 mod error;
 mod offload;

@@ -129,7 +129,7 @@ impl Control for SoftHca {
 
     fn drops(&self) -> Vec<(&'static str, u64)> {
         let counters = self.counters();
-        let all = DropReason::ALL.iter().map(|&reason| (reason.label(), counters.drops(reason)));
+        let all = DropReason::ALL.iter().map(|&reason| (reason.name(), counters.drops(reason)));
         all.filter(|&(_, n)| n > 0).collect()
     }
 }

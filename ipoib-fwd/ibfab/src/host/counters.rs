@@ -3,70 +3,33 @@
 use endpoint::Sent;
 use pmd::hca::{Source, UdSource};
 
-/// Why a host dropped a packet.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum Drop {
-    /// From the interface, but not IPv4.
-    NotIpv4,
-    /// An IPv4 header that contradicts itself or the packet's length.
-    BadIpv4,
-    /// An ARP packet that makes no sense.
-    BadArp,
-    /// Our own multicast, copied back.
-    OwnMulticast,
-    /// Outside of the subnet, and no gateway is configured.
-    NoRoute,
-    /// The link is down.
-    LinkDown,
-    /// The destination's address was not found in time.
-    Unresolved,
-    /// Too many packets wait for addresses or connections.
-    QueueFull,
-    /// Too long for the way, and may not be cut; its sender was told.
-    TooBig,
-    /// No buffers.
-    NoBuffers,
-    /// The send queue refused it for good.
-    Refused,
-    /// The kernel did not take it.
-    InterfaceFull,
-}
-
-impl Drop {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 12] = [
-        Self::NotIpv4,
-        Self::BadIpv4,
-        Self::BadArp,
-        Self::OwnMulticast,
-        Self::NoRoute,
-        Self::LinkDown,
-        Self::Unresolved,
-        Self::QueueFull,
-        Self::TooBig,
-        Self::NoBuffers,
-        Self::Refused,
-        Self::InterfaceFull,
-    ];
-
-    /// Label in reports.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::NotIpv4 => "not_ipv4",
-            Self::BadIpv4 => "bad_ipv4",
-            Self::BadArp => "bad_arp",
-            Self::OwnMulticast => "own_multicast",
-            Self::NoRoute => "no_route",
-            Self::LinkDown => "link_down",
-            Self::Unresolved => "unresolved",
-            Self::QueueFull => "queue_full",
-            Self::TooBig => "too_big",
-            Self::NoBuffers => "no_buffers",
-            Self::Refused => "refused",
-            Self::InterfaceFull => "interface_full",
-        }
+hca::counted! {
+    /// Why a host dropped a packet.
+    Drop {
+        /// From the interface, but not IPv4.
+        NotIpv4 = "not_ipv4",
+        /// An IPv4 header that contradicts itself or the packet's length.
+        BadIpv4 = "bad_ipv4",
+        /// An ARP packet that makes no sense.
+        BadArp = "bad_arp",
+        /// Our own multicast, copied back.
+        OwnMulticast = "own_multicast",
+        /// Outside of the subnet, and no gateway is configured.
+        NoRoute = "no_route",
+        /// The link is down.
+        LinkDown = "link_down",
+        /// The destination's address was not found in time.
+        Unresolved = "unresolved",
+        /// Too many packets wait for addresses or connections.
+        QueueFull = "queue_full",
+        /// Too long for the way, and may not be cut; its sender was told.
+        TooBig = "too_big",
+        /// No buffers.
+        NoBuffers = "no_buffers",
+        /// The send queue refused it for good.
+        Refused = "refused",
+        /// The kernel did not take it.
+        InterfaceFull = "interface_full",
     }
 }
 

@@ -8,98 +8,47 @@ use ib_wire::{Mtu, PKey};
 
 use super::tables::PartitionTable;
 
-/// Why a switch dropped a packet.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum DropReason {
-    /// Too short, or lengths or versions that contradict each other.
-    Malformed,
-    /// The VCRC is wrong.
-    Vcrc,
-    /// The ICRC of a packet for the switch itself is wrong.
-    Icrc,
-    /// Data on a port that is not armed or active.
-    PortState,
-    /// The way out is not active.
-    EgressState,
-    /// The destination LID has no port.
-    NoRoute,
-    /// The way out is the way in.
-    SamePort,
-    /// Longer than the MTU of the way out.
-    TooLong,
-    /// The receiver took nothing for the head-of-queue life time.
-    HeadOfQueue,
-    /// A management packet that found the way out full; management lanes have no flow control.
-    ManagementFull,
-    /// A packet on the management lane that is no subnet management packet, or the other way round.
-    BadManagement,
-    /// A directed route that leads nowhere.
-    BadRoute,
-    /// An M_Key that does not fit.
-    MKey,
-    /// A P_Key that port 0 does not have.
-    PKey,
-    /// A P_Key that the way in does not let through.
-    PartitionIn,
-    /// A P_Key that the way out does not let through.
-    PartitionOut,
-    /// A packet without a P_Key, where partitions are enforced.
-    Raw,
-    /// To port 0, but neither QP0 nor QP1 or no datagram.
-    NotForUs,
-    /// The subnet manager is behind with its work.
-    InboxFull,
-}
-
-impl DropReason {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 19] = [
-        Self::Malformed,
-        Self::Vcrc,
-        Self::Icrc,
-        Self::PortState,
-        Self::EgressState,
-        Self::NoRoute,
-        Self::SamePort,
-        Self::TooLong,
-        Self::HeadOfQueue,
-        Self::ManagementFull,
-        Self::BadManagement,
-        Self::BadRoute,
-        Self::MKey,
-        Self::PKey,
-        Self::PartitionIn,
-        Self::PartitionOut,
-        Self::Raw,
-        Self::NotForUs,
-        Self::InboxFull,
-    ];
-
-    /// Label in reports.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Malformed => "malformed",
-            Self::Vcrc => "vcrc",
-            Self::Icrc => "icrc",
-            Self::PortState => "port_state",
-            Self::EgressState => "egress_state",
-            Self::NoRoute => "no_route",
-            Self::SamePort => "same_port",
-            Self::TooLong => "too_long",
-            Self::HeadOfQueue => "head_of_queue",
-            Self::ManagementFull => "management_full",
-            Self::BadManagement => "bad_management",
-            Self::BadRoute => "bad_route",
-            Self::MKey => "m_key",
-            Self::PKey => "p_key",
-            Self::PartitionIn => "partition_in",
-            Self::PartitionOut => "partition_out",
-            Self::Raw => "raw",
-            Self::NotForUs => "not_for_us",
-            Self::InboxFull => "inbox_full",
-        }
+hca::counted! {
+    /// Why a switch dropped a packet.
+    DropReason {
+        /// Too short, or lengths or versions that contradict each other.
+        Malformed = "malformed",
+        /// The VCRC is wrong.
+        Vcrc = "vcrc",
+        /// The ICRC of a packet for the switch itself is wrong.
+        Icrc = "icrc",
+        /// Data on a port that is not armed or active.
+        PortState = "port_state",
+        /// The way out is not active.
+        EgressState = "egress_state",
+        /// The destination LID has no port.
+        NoRoute = "no_route",
+        /// The way out is the way in.
+        SamePort = "same_port",
+        /// Longer than the MTU of the way out.
+        TooLong = "too_long",
+        /// The receiver took nothing for the head-of-queue life time.
+        HeadOfQueue = "head_of_queue",
+        /// A management packet that found the way out full; management lanes have no flow control.
+        ManagementFull = "management_full",
+        /// A packet on the management lane that is no subnet management packet, or the other way round.
+        BadManagement = "bad_management",
+        /// A directed route that leads nowhere.
+        BadRoute = "bad_route",
+        /// An M_Key that does not fit.
+        MKey = "m_key",
+        /// A P_Key that port 0 does not have.
+        PKey = "p_key",
+        /// A P_Key that the way in does not let through.
+        PartitionIn = "partition_in",
+        /// A P_Key that the way out does not let through.
+        PartitionOut = "partition_out",
+        /// A packet without a P_Key, where partitions are enforced.
+        Raw = "raw",
+        /// To port 0, but neither QP0 nor QP1 or no datagram.
+        NotForUs = "not_for_us",
+        /// The subnet manager is behind with its work.
+        InboxFull = "inbox_full",
     }
 }
 

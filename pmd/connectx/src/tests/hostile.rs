@@ -210,9 +210,9 @@ fn every_kind_of_mangled_packet() {
         rig.a.scq.all();
         while rig.a.engine.next_event().is_some() {}
         if round % 100 == 0 {
-            for reason in DropReason::ALL {
+            for reason in &DropReason::ALL {
                 if rig.a.drops(*reason) > 0 {
-                    seen.insert(reason.label());
+                    seen.insert(reason.name());
                 }
             }
         }

@@ -294,7 +294,7 @@ fn hostile_frames() {
     for reason in
         [DropReason::Malformed, DropReason::InvariantCrc, DropReason::NotOurMac, DropReason::OtherTraffic]
     {
-        assert!(counters.drops(reason) > 0, "{}", reason.label());
+        assert!(counters.drops(reason) > 0, "{}", reason.name());
     }
 }
 
