@@ -12,9 +12,11 @@ pub mod mad;
 pub mod netlink;
 pub mod packet;
 pub mod pair;
+pub mod pci;
 pub mod roce;
 pub mod smp;
 pub mod url;
+pub mod vfio;
 
 /// A target: any bytes in, a panic if something does not hold.
 pub type Target = fn(&[u8]);
@@ -31,7 +33,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("netlink", netlink::run),
     ("packet", packet::run),
     ("pair", pair::run),
+    ("pci", pci::run),
     ("roce", roce::run),
     ("smp", smp::run),
     ("url", url::run),
+    ("vfio", vfio::run),
 ];

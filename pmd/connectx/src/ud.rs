@@ -189,7 +189,8 @@ fn accept(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Option<DropRea
     cqe.ml_path = path_bits;
     cqe.slid.set(packet.slid.0);
     cqe.flags_rqpn.set(grh | deth.src_qpn.get());
-    cqe.imm_inval_pkey.set(u32::from(pkey_index));
+    // Of what comes to queue pair 1 Linux's driver takes the P_Key itself from here, and looks its index up.
+    cqe.imm_inval_pkey.set(if qp.kind == QpKind::Gsi { pkey.0 } else { pkey_index }.into());
     let mut opcode = CqeOpcode::ReceiveSend;
     if let Some(imm) = packet.extended().immediate() {
         cqe.imm_inval_pkey.set(u32::from_be_bytes(imm));

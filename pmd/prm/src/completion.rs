@@ -122,7 +122,7 @@ pub struct Cqe {
     pub vlan: U16,
     /// The queue pair's user index (24 bits) with CQE version 1.
     pub srqn_uidx: U32,
-    /// Immediate, invalidated key, or P_Key index.
+    /// Immediate, invalidated key, or P_Key index; of a datagram to queue pair 1 the P_Key.
     pub imm_inval_pkey: U32,
     /// Application of inline operations.
     pub app: u8,

@@ -131,7 +131,7 @@ pub struct Arrival {
     pub sl: u8,
     /// Low bits of the LID that it was sent to.
     pub dlid_path_bits: u8,
-    /// Index of the P_Key that matched; what an immediate leaves of it.
+    /// Index of the P_Key that matched; on queue pair 1 the P_Key itself; what an immediate leaves of it.
     pub pkey_index: u16,
     /// True if it had a GRH.
     pub grh: bool,

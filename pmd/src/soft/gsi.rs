@@ -2,7 +2,7 @@
 
 use ib_wire::mad::{MAD_LEN, Mad, MadAddress, Route};
 use ib_wire::packet::{GRH_LEN, Grh, RoceNetwork};
-use ib_wire::{Lid, QKey, Qpn, Rate, ServiceLevel};
+use ib_wire::{Lid, PKey, QKey, Qpn, Rate, ServiceLevel};
 
 use super::memory::{Arena, Block};
 use super::queues::{Created, QpPlace, create_cq, create_qp};
@@ -182,13 +182,15 @@ impl Management {
             let sgid_index = engine.gid_index(port, ours).unwrap_or(0);
             Route { gid, sgid_index, flow_label, hop_limit, traffic_class }
         });
+        // Queue pair 0 has no partition.
+        let pkey_index = engine.find_pkey(port, PKey(arrival.pkey_index)).unwrap_or(0);
         let peer = MadAddress {
             lid: Lid(arrival.slid),
             qpn: Qpn::new(arrival.src_qpn),
             qkey: QKey(0),
             // At an Ethernet port the kind of the IP header stands there.
             sl: ServiceLevel::new(if ethernet { 0 } else { arrival.sl }),
-            pkey_index: arrival.pkey_index,
+            pkey_index,
             route,
         };
         Some(Mad { peer, bytes: Box::new(self.memory.read(at + GRH_LEN)) })

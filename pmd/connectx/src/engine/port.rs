@@ -145,6 +145,11 @@ impl Engine {
         key.ok_or_else(|| not_found("P_Key index", index))
     }
 
+    /// Index of the first entry of a port's P_Key table that matches a P_Key, full members first.
+    pub fn find_pkey(&self, port: PortNumber, key: PKey) -> Option<u16> {
+        self.port(port).ok()?.find_pkey(key)
+    }
+
     /// Index of one of a port's own GIDs.
     pub fn gid_index(&self, port: PortNumber, gid: Gid) -> Option<u8> {
         self.port(port).ok()?.gids.find(gid)

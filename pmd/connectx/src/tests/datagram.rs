@@ -250,3 +250,39 @@ fn sequence_numbers_begin_where_the_host_says() {
     wire.receive(10, |bytes| seen.push(Packet::parse(bytes).unwrap().bth().psn.get()));
     assert_eq!(seen, [0xff_fffe, 0xff_ffff, 0, 1]);
 }
+
+#[test]
+fn what_comes_to_queue_pair_1_says_its_partition_by_key_and_the_rest_by_index() {
+    let mut rig = Rig::new();
+    let key_of = |index: u16| PKey(0x8100 + index);
+    for index in 1..6 {
+        rig.a.engine.set_pkey(PORT, index, key_of(index)).unwrap();
+        rig.b.engine.set_pkey(PORT, index, key_of(index)).unwrap();
+    }
+    let mut open = |host: u8, kind, index, qkey: QKey| {
+        let host = if host == 0 { &mut rig.a } else { &mut rig.b };
+        let qp = host.qp(kind, 64, None, 1);
+        for to in [
+            QpTransition::UdToInit { pkey_index: index, qkey },
+            QpTransition::UdToReceive,
+            QpTransition::UdToSend { sq_psn: Psn::new(0) },
+        ] {
+            host.engine.modify_qp(qp.qpn, &to).unwrap();
+        }
+        qp
+    };
+    let mut tx = open(0, QpKind::Ud, 4, QKey::GSI);
+    let mut gsi = open(1, QpKind::Gsi, 0, QKey::GSI);
+    let mut ud = open(1, QpKind::Ud, 4, QKey(QKEY));
+    let ud_qpn = ud.qpn;
+    let (m, key) = rig.b.memory(4096);
+    let (from, from_key) = rig.a.memory(64);
+    for (qp, to, qkey) in [(&mut gsi, Qpn::GSI, QKey::GSI.0), (&mut ud, ud_qpn, QKEY)] {
+        rig.b.receive(qp, &[data(1000, key, m.address())]);
+        let to = To { lid: Lid(2), qpn: to, qkey, grh: None };
+        rig.a.send_ud(&mut tx, &to, &[data(10, from_key, from.address())]);
+    }
+    rig.settle();
+    let said: Vec<_> = rig.b.rcq.all().iter().map(|wc| wc.imm).collect();
+    assert_eq!(said, [u32::from(key_of(4).0), 4]);
+}

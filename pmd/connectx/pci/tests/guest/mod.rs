@@ -6,7 +6,7 @@
 mod driver;
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
@@ -207,12 +207,23 @@ impl Guest {
         u32::from_be_bytes(answer.body[16..].try_into().unwrap())
     }
 
-    /// What does not fit into a socket's buffer at once has to be sent by pieces.
-    pub(crate) fn send_slowly(&mut self, bytes: &[u8]) {
-        for piece in bytes.chunks(4096) {
-            self.socket.write_all(piece).unwrap();
-            self.settle();
-        }
+    /// The bytes of an answer.
+    pub(crate) fn take(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.socket.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// The client goes.
+    pub(crate) fn hang_up(&mut self) {
+        self.socket.shutdown(std::net::Shutdown::Both).unwrap();
+        self.settle();
+    }
+
+    /// Another client comes.
+    pub(crate) fn connect_again(&mut self) {
+        let (socket, theirs) = UnixStream::pair().unwrap();
+        (self.socket, self.client, self.gone) = (socket, Client::new(theirs), None);
     }
 
     /// Interrupts of a vector since the last call.
