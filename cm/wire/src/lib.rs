@@ -11,6 +11,7 @@ mod layout;
 pub mod mad;
 pub mod number;
 pub mod packet;
+pub mod perf;
 pub mod rmpp;
 pub mod sa;
 pub mod smp;

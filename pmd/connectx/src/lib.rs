@@ -28,6 +28,7 @@ mod gids;
 mod ingress;
 mod memory;
 mod object;
+mod pma;
 mod port;
 mod rc;
 mod region;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ib_wire::{Guid, Lid, Mtu, PKey, ServiceLevel, TimeoutCode};
 
-use super::cable::{CableEnd, MAX_PACKET};
+use super::cable::{CableCounters, CableEnd, MAX_PACKET};
 use super::counters::{Activity, Counters, DropReason};
 use super::ethernet::{Ethernet, question_frame};
 use super::event::Events;
@@ -84,6 +84,8 @@ pub struct PortConfig {
 pub(crate) struct Port {
     pub(crate) number: PortNumber,
     pub(crate) cable: Option<CableEnd>,
+    /// What the cable had counted when its counters were cleared last.
+    pub(crate) counted: CableCounters,
     pub(crate) loopback: Loopback,
     pub(crate) state: PortState,
     pub(crate) guid: Guid,
@@ -115,6 +117,7 @@ impl Port {
         Self {
             number,
             cable: None,
+            counted: CableCounters::default(),
             loopback: Loopback::default(),
             state: PortState::Down,
             guid: config.guid,

@@ -51,17 +51,9 @@ pub(crate) fn handle(
     } else if !port.has_lid(dlid) && dlid != Lid::PERMISSIVE {
         return Err(DropReason::NotOurLid);
     }
-    if !matches!(smp.header.method, Method::Get | Method::Set) {
+    let Some(mut answer) = respond(port, config, ports, &smp, &mut dev.events) else {
         return Ok(Handled::NotForAgent);
-    }
-    let mut answer = smp;
-    let result = match smp.header.method {
-        Method::Set => {
-            set(port, &smp, &mut dev.events).and_then(|()| get(port, config, ports, &smp, &mut answer))
-        }
-        _ => get(port, config, ports, &smp, &mut answer),
     };
-    let mut answer = answer.answer(result.err().unwrap_or(MadStatus::OK));
     let mut lrh = Lrh {
         vl: VirtualLane::MANAGEMENT,
         sl: ServiceLevel::new(0),
@@ -78,6 +70,23 @@ pub(crate) fn handle(
     let src_qpn = packet.extended().deth().map_or(Qpn::SMI, |deth| deth.src_qpn);
     port.answer(frame(lrh, src_qpn, &answer));
     Ok(Handled::Answered)
+}
+
+/// The answer to a request, whichever way it came; `None` if it is none.
+pub(crate) fn respond(
+    port: &mut Port,
+    config: &EngineConfig,
+    ports: u8,
+    smp: &Smp,
+    events: &mut Events,
+) -> Option<Smp> {
+    let mut answer = *smp;
+    let result = match smp.header.method {
+        Method::Set => set(port, smp, events).and_then(|()| get(port, config, ports, smp, &mut answer)),
+        Method::Get => get(port, config, ports, smp, &mut answer),
+        _ => return None,
+    };
+    Some(answer.answer(result.err().unwrap_or(MadStatus::OK)))
 }
 
 /// The whole packet of an answer.

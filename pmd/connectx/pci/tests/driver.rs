@@ -227,3 +227,25 @@ fn a_driver_that_is_loaded_again_finds_a_clean_device() {
         g.command(&input(0x105, 16), 16);
     }
 }
+
+#[test]
+fn the_firmware_answers_management_datagrams_of_its_host() {
+    let mut g = Guest::new();
+    g.probe();
+    let mut mad = input(0x50d, 0x110);
+    mad[0x0b] = 1;
+    // Get of PortInfo, by LID.
+    mad[0x10..0x14].copy_from_slice(&[1, 1, 1, 1]);
+    put16(&mut mad, 0x10 + 16, 0x15);
+    let answer = g.command(&mad, 0x110).output;
+    assert_eq!((answer[0x13], &answer[0x10 + 64 + 16..][..2]), (0x81, &[0, 7][..]));
+    // Get of PortCounters.
+    mad[0x11] = 4;
+    put16(&mut mad, 0x10 + 16, 0x12);
+    mad[0x10 + 64 + 1] = 1;
+    let answer = g.command(&mad, 0x110).output;
+    assert_eq!((answer[0x13], &answer[0x14..0x16]), (0x81, &[0, 0][..]));
+    // A class that nobody serves here.
+    mad[0x11] = 0x32;
+    assert_eq!(g.try_command(&mad, 0x110).status, 3);
+}

@@ -1,13 +1,15 @@
 //! What the host asks of ports and their tables.
 
 use gidcache::{Attributes, Entry};
-use ib_wire::smp::GuidBlock;
+use ib_wire::mad::{MAD_LEN, MadHeader, MgmtClass};
+use ib_wire::smp::{GuidBlock, Smp};
 use ib_wire::{Gid, Lid, Mtu, PKey};
 
 use super::{Engine, not_found};
 use crate::cable::CableEnd;
 use crate::gids::Refused;
 use crate::port::Port;
+use crate::{pma, sma};
 use hca::{AsyncEvent, HcaError, LinkLayer, PortAttributes, PortNumber, PortState};
 
 impl Engine {
@@ -24,6 +26,22 @@ impl Engine {
     /// True for an Ethernet port.
     pub fn is_ethernet(&self, port: PortNumber) -> bool {
         self.port(port).is_ok_and(|p| p.ethernet.is_some())
+    }
+
+    /// What the agents of a port answer to a request of subnet or performance management that its host makes, which does not go
+    /// over the cable. `None` for what is no request, or of another class.
+    pub fn management(&mut self, port: PortNumber, mad: &[u8; MAD_LEN]) -> Option<Box<[u8; MAD_LEN]>> {
+        let Self { dev, config, .. } = self;
+        let ports = dev.ports.len() as u8;
+        let port = dev.ports.get_mut(usize::from(port.0).wrapping_sub(1))?;
+        match MadHeader::of(mad).class {
+            MgmtClass::Perf => pma::respond(port, mad),
+            class if class.is_smp() => {
+                let smp = Smp::from_mad(mad).ok()?;
+                Some(sma::respond(port, config, ports, &smp, &mut dev.events)?.to_bytes())
+            }
+            _ => None,
+        }
     }
 
     /// Plugs a cable into a port, or pulls it.

@@ -2,6 +2,7 @@ mod datagram;
 mod events;
 mod golden;
 mod hostile;
+mod management;
 mod reliable;
 mod rig;
 mod roce;

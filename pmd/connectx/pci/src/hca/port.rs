@@ -1,6 +1,7 @@
 //! Commands about ports and groups.
 
 use hca::PortState;
+use ib_wire::mad::MAD_LEN;
 use ib_wire::{Gid, Qpn};
 use prm::port::{Pmtu, Ptys, Pvlc, VportContext, register};
 
@@ -9,6 +10,8 @@ use super::{Hca, PORT};
 
 /// Where a register's contents begin, in input and output.
 const REGISTER: usize = 0x10;
+/// Where a management datagram is, in input and output.
+const MAD: usize = 0x10;
 /// Communication management, extended speeds, client reregistration, as the agent tells in PortInfo (IBA 14.2.5.6), and
 /// the system's GUID.
 const CAPABILITIES: u32 = 1 << 16 | 1 << 14 | 1 << 25 | 1 << 11;
@@ -124,6 +127,14 @@ impl Hca {
             register::HOST_ENDIANNESS => Ok(()),
             other => Err(Fault::parameter(format!("there is no register {other:#x}"))),
         }
+    }
+
+    /// The agents in the firmware answer what the host asks of its own port.
+    pub(super) fn management(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
+        let mad: [u8; MAD_LEN] = input.view(MAD)?;
+        let answer = self.engine.management(PORT, &mad);
+        let answer = answer.ok_or_else(|| Fault::parameter("no agent here answers this datagram"))?;
+        output.put(MAD, &answer[..])
     }
 
     pub(super) fn attach_group(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {

@@ -64,6 +64,7 @@ static COMMANDS: &[Entry] = &[
     entry(op::TWO_ERR_QP, "2ERR_QP", NUMBER, HEAD, Hca::modify_qp),
     entry(op::TWO_RST_QP, "2RST_QP", NUMBER, HEAD, Hca::modify_qp),
     entry(op::QUERY_QP, "QUERY_QP", NUMBER, PAIR, Hca::query_qp),
+    entry(op::MAD_IFC, "MAD_IFC", 0x110, 0x110, Hca::management),
     entry(op::INIT2INIT_QP, "INIT2INIT_QP", PAIR, HEAD, Hca::modify_qp),
     entry(op::CREATE_SRQ, "CREATE_SRQ", CONTEXT, NUMBER, Hca::create_srq),
     entry(op::DESTROY_SRQ, "DESTROY_SRQ", NUMBER, HEAD, Hca::destroy_srq),
