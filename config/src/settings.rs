@@ -68,7 +68,7 @@ section! {
         /// IPOIB_FWD_LOG goes before.
         pub log: LogLevel = LogLevel::Info, Live;
         /// File in which the device's GID table is shared with other processes, for instance "/run/ipoib-fwd-gids"; "" for
-        /// none. `ipoib-fwd gids --shared` reads it.
+        /// none. `ipoib-fwd gids --shared` reads it. Those of further devices are in files beside it, with a dot and the device's name.
         pub gids: Option<PathBuf> = None, Restart;
         /// UNIX socket of `ipoib-fwd ctl`; "" for none.
         pub control_socket: Option<PathBuf> = Some("/run/ipoib-fwd.sock".into()), Restart;
@@ -84,9 +84,9 @@ section! {
         pub(crate) port: Option<String> = None, Segment;
         /// Largest IPv4 packet on the Ethernet side, bytes.
         pub mtu: u16 = 1500 => 576..=9700, Restart;
-        /// Receive descriptors of each worker.
+        /// Receive descriptors of each worker on each port.
         pub rx_descriptors: u16 = 1024 => 64..=32_768, Restart;
-        /// Transmit descriptors of each worker.
+        /// Transmit descriptors of each worker on each port.
         pub tx_descriptors: u16 = 1024 => 64..=32_768, Restart;
         /// Receive frames for all addresses. Not needed: the gateway answers ARP with its own.
         pub promiscuous: bool = false, Restart;
@@ -115,16 +115,16 @@ section! {
         pub receive_mtu: u16 = 65520 => 576..=65_520, Shrink;
         /// Send requests of a worker's datagram queue pair, of which each segment has one.
         pub ud_send_depth: u32 = 512 => 64..=32_768, Restart;
-        /// Receive requests of a worker's datagram queue pair.
+        /// Receive requests of a worker's datagram queue pairs on a port, which share them.
         pub ud_receive_depth: u32 = 512 => 64..=32_768, Restart;
-        /// Receive requests of a worker's shared receive queue, of which each device has one. Each holds buffers for a
+        /// Receive requests of a worker's shared receive queue, of which each port has one. Each holds buffers for a
         /// message of the largest size. If it runs dry, Linux hosts close their connections.
         pub srq_depth: u32 = 512 => 16..=32_768, Restart;
         /// Raise an alarm when fewer receives than this are left in the shared receive queue; 0 = never. Without it a
         /// quarter of srq-depth.
         pub srq_low: Option<u32> = None => 0..=32_767, Restart, "128";
         /// Most connections of the gateway, half of them for each direction: a host with traffic both ways has two. Every
-        /// worker has an equal share, rounded up.
+        /// worker has an equal share of them on each InfiniBand port, rounded up.
         pub max_connections: u32 = 4096 => 2..=65_535, Restart;
         /// Send requests of a connection that the gateway opens. What a slow host does not take beyond that is dropped. Without
         /// it as many as max-connections leave room for, at most 1024.
