@@ -6,7 +6,7 @@ use ib_wire::ipoib::{AddressFlags, Arp, ArpOperation, HardwareAddress};
 use ib_wire::{CommId, Gid, Guid, Lid, Qpn, ServiceLevel, Tid, TimeoutCode};
 
 use super::fabric::{Fabric, Setup, ms, secs};
-use crate::link::{Action, Asker, LINK_LOCAL_GROUPS, WorkerIndex};
+use crate::link::{Action, Asker, LINK_LOCAL_GROUPS, Mode, WorkerIndex};
 
 /// Node 0 with a connection that node 1 opened; node 2 is up to no good.
 fn world(change: impl FnOnce(&mut Setup)) -> Fabric {
@@ -332,6 +332,31 @@ fn ports_that_one_host_makes_up_hold_up_nobodys_path() {
     assert!(f.nodes[0].table.get(ip).is_some_and(|n| n.ud.is_some()));
     f.run(secs(130));
     assert!(f.nodes[0].link.paths.len() <= 2, "{}", f.nodes[0].link.paths.len());
+}
+
+#[test]
+fn one_port_with_every_address_in_use_keeps_nobody_out() {
+    let mut f = Fabric::new(5);
+    for _ in 0..3 {
+        f.add(1, |s| {
+            s.max_neighbours = 100;
+            s.mode = Mode::Datagram;
+        });
+    }
+    f.run(ms(100));
+    let (own, lid, at) = (f.nodes[0].ip, f.nodes[2].facts.lid, f.address(2, 0));
+    // A queue pair for each, and all of them are sent to.
+    for n in 0..100u32 {
+        let (now, ip) = (f.now, std::net::Ipv4Addr::from(0x0a00_2000 + n));
+        let hardware = HardwareAddress { qpn: Qpn::new(0x1000 + n), ..at };
+        f.nodes[0].link.reply(now, WorkerIndex(0), own, Asker { hardware, lid }, ip);
+        f.nodes[0].link.handle_used(now, WorkerIndex(0), &[], &[ip.into()]);
+    }
+    assert_eq!(f.nodes[0].link.neighbours(f.now).len(), 100);
+    f.resolve(0, 1);
+    f.run(ms(100));
+    assert!(f.nodes[0].table.get(f.nodes[1].ip).is_some_and(|n| n.ud.is_some()));
+    assert_eq!(f.nodes[0].link.counters().neighbours_full, 0);
 }
 
 #[test]
