@@ -1,6 +1,7 @@
 //! The switches with the cables between them, and the subnet manager behind port 0 of the first.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use connectx::cable::CableEnd;
@@ -117,6 +118,17 @@ impl Fabric {
     #[must_use]
     pub const fn switch(&self) -> &Switch {
         &self.first
+    }
+
+    /// Asks the other ends of cables to wake us by what they send from now on; a step is to be taken before a rest.
+    pub fn rest(&mut self) {
+        let switches = std::iter::once(&mut self.first).chain(&mut self.others);
+        switches.for_each(Switch::rest);
+    }
+
+    /// What then tells: descriptors that become readable.
+    pub fn wakers(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.switches().flat_map(Switch::wakers)
     }
 
     /// All switches, in the order of the configuration.

@@ -1,7 +1,7 @@
 //! What the fabric's thread does between turns: it goes on at once while there is work, then naps, at first for a moment
-//! and then for longer; a packet at an interface ends a nap.
+//! and then for longer; a packet at an interface or a cable ends a nap.
 
-use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 const SPINS: u32 = 200;
 /// First nap.
 const FIRST: Duration = Duration::from_micros(50);
-/// Longest nap: bounds the delay of a packet that comes by shared memory.
+/// Longest nap: bounds the delay of what does not wake.
 const LONGEST: Duration = Duration::from_millis(1);
 /// Naps of one length before they get longer: a conversation goes on with short ones.
 const REPEATS: u32 = 20;
@@ -29,18 +29,24 @@ impl Naps {
         Some((FIRST * (1 << doublings)).min(LONGEST))
     }
 
-    /// After a turn. `wakers` are what has packets for us.
-    pub fn after<'f, F: AsFd + 'f>(&mut self, busy: bool, wakers: impl Iterator<Item = &'f F>) {
+    /// After a turn. `wakers` are what has packets for us. True if a nap may follow the next turn: then cables are to be asked to wake.
+    pub fn after<'f>(&mut self, busy: bool, wakers: impl Iterator<Item = BorrowedFd<'f>>) -> bool {
         if busy {
             self.idle_turns = 0;
-            return;
+            return false;
         }
         self.idle_turns = self.idle_turns.saturating_add(1);
-        let Some(nap) = self.length() else {
+        if let Some(nap) = self.length() {
+            Self::nap(nap, wakers);
+        } else {
             std::hint::spin_loop();
-            return;
-        };
-        let mut wakers: Vec<PollFd<'_>> = wakers.map(|w| PollFd::new(w, PollFlags::IN)).collect();
+        }
+        self.idle_turns >= SPINS - 1
+    }
+
+    fn nap<'f>(nap: Duration, wakers: impl Iterator<Item = BorrowedFd<'f>>) {
+        let mut wakers: Vec<PollFd<'_>> =
+            wakers.map(|w| PollFd::from_borrowed_fd(w, PollFlags::IN)).collect();
         let timeout = Timespec { tv_sec: 0, tv_nsec: nap.subsec_nanos().into() };
         // An interrupted nap is over; anything else would show where the interface is read.
         let _ = rustix::event::poll(&mut wakers, Some(&timeout));
@@ -50,6 +56,7 @@ impl Naps {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::os::fd::AsFd as _;
     use std::os::unix::net::UnixStream;
     use std::time::Instant;
 
@@ -58,7 +65,7 @@ mod tests {
     #[test]
     fn naps_get_longer_and_work_ends_them() {
         let mut naps = Naps::default();
-        let none = || std::iter::empty::<&UnixStream>();
+        let none = || std::iter::empty();
         for _ in 0..SPINS - 1 {
             naps.after(false, none());
             assert_eq!(naps.length(), None);
@@ -80,7 +87,7 @@ mod tests {
         let mut naps = Naps { idle_turns: u32::MAX - 1 };
         let start = Instant::now();
         for _ in 0..100 {
-            naps.after(false, std::iter::once(&near));
+            naps.after(false, std::iter::once(near.as_fd()));
         }
         assert!(start.elapsed() < 100 * LONGEST, "{:?}", start.elapsed());
     }

@@ -1,6 +1,7 @@
 //! The whole program: fabric and hosts on one thread, in turn.
 
 use std::io;
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -217,7 +218,10 @@ impl Program {
             if farewell.is_some_and(|until| now >= until || self.hosts.iter_mut().all(Host::is_stopped)) {
                 break;
             }
-            naps.after(busy, self.hosts.iter().map(Host::interface));
+            let interfaces = self.hosts.iter().map(|host| host.interface().as_fd());
+            if naps.after(busy, interfaces.chain(self.fabric.wakers())) {
+                self.fabric.rest();
+            }
         }
         self.print();
         self.end().map(|_| ())

@@ -4,12 +4,14 @@ mod pair;
 mod port;
 mod queue;
 
-use std::time::Instant;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
 
 use ib_wire::Qpn;
 
 pub use pair::QpAttributes;
 
+use super::cable::CableEnd;
 pub use super::config::EngineConfig;
 use super::counters::{Activity, Counters};
 use super::device::{Device, Step};
@@ -33,6 +35,9 @@ const SEND_BURST: usize = 16;
 /// Doorbells taken from one handle in one step.
 const DOORBELLS: usize = 256;
 
+/// A device that has worked within this time is busy: who rests on it is not woken by each packet.
+const CALM: Duration = Duration::from_micros(50);
+
 /// A software ConnectX.
 #[derive(Debug)]
 pub struct Engine {
@@ -41,6 +46,8 @@ pub struct Engine {
     pub(super) dev: Device,
     doorbells: Vec<DoorbellReceiver>,
     dice: u64,
+    /// When it last had anything to do.
+    worked_at: Option<Instant>,
     /// What must live as long as the device: memory of the host that its objects name.
     kept: Vec<Box<dyn Keep>>,
 }
@@ -63,6 +70,7 @@ impl Engine {
             dev: Device { ports, ..Device::default() },
             doorbells: Vec::new(),
             dice,
+            worked_at: None,
             kept: Vec::new(),
         }
     }
@@ -130,6 +138,26 @@ impl Engine {
 
     /// Does a bounded amount of work. True if it did anything.
     pub fn step(&mut self, now: Instant) -> bool {
+        let worked = self.work(now);
+        if worked {
+            self.worked_at = Some(now);
+        }
+        worked
+    }
+
+    /// Asks all cables to wake who rests: `watch` gets descriptors that become readable when something arrives. What arrived before
+    /// does not wake, so a step is to be taken between this and a rest. False if nobody would tell, or as long as somebody keeps
+    /// the device busy: then it is looked at anyway.
+    pub fn rest(&mut self, now: Instant, mut watch: impl FnMut(BorrowedFd<'_>)) -> bool {
+        if self.worked_at.is_some_and(|at| now.saturating_duration_since(at) < CALM) {
+            return false;
+        }
+        let cables = self.dev.ports.iter_mut().filter_map(|port| port.cable.as_mut());
+        let wakers = cables.filter_map(CableEnd::rest);
+        wakers.inspect(|waker| watch(*waker)).count() > 0
+    }
+
+    fn work(&mut self, now: Instant) -> bool {
         let mut worked = self.take_doorbells();
         worked |= ingress::receive(&mut self.qps, &mut self.dev, &self.config, now, RECEIVE_BURST);
         worked |= self.expire(now);

@@ -14,6 +14,7 @@ mod tables;
 mod tests;
 
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use connectx::cable::{CableCounters, CableEnd};
@@ -142,6 +143,18 @@ impl Switch {
         if let Some(place) = usize::from(port.0).checked_sub(1).and_then(|at| self.ports.get_mut(at)) {
             place.link = None;
         }
+    }
+
+    /// Asks the other ends of its cables to wake.
+    pub(crate) fn rest(&mut self) {
+        for link in self.ports.iter_mut().filter_map(|port| port.link.as_mut()) {
+            link.rest();
+        }
+    }
+
+    /// What then tells.
+    pub(crate) fn wakers(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.ports.iter().filter_map(|port| port.link.as_ref()?.waker())
     }
 
     /// Does a bounded amount of work; true if there was any.

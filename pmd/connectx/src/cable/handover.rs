@@ -14,7 +14,7 @@ use rustix::net::{
 };
 
 const MAGIC: [u8; 8] = *b"ibfablnk";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const WORD_LEN: usize = 12;
 const HELLO_LEN: usize = 16;
 

@@ -22,6 +22,7 @@ mod url;
 mod tests;
 
 use mmsg::SocketEnd as _;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Instant;
 
@@ -268,7 +269,10 @@ impl CableEnd {
     pub fn poll(&mut self, now: Instant) {
         match &mut self.kind {
             Kind::Pair(end) => end.poll(&mut self.counters),
-            Kind::SharedMemory(end) => end.poll(now, &mut self.counters),
+            Kind::SharedMemory(end) => {
+                end.poll(now, &mut self.counters);
+                end.flush();
+            }
             Kind::Udp(end) => end.poll(now, &mut self.counters),
             Kind::Packet(end) => end.poll(now, &mut self.counters),
         }
@@ -282,13 +286,37 @@ impl CableEnd {
         }
     }
 
-    /// Sends what a UDP or an Ethernet cable collects to send at once; nothing on other cables. Call it after a round of sends;
+    /// Sends what a UDP or an Ethernet cable collects to send at once, and wakes the other end of a shared-memory cable that rests. Call
+    /// it after a round of sends;
     /// [`CableEnd::receive`] and [`CableEnd::poll`] do it too.
     pub fn flush(&mut self) {
         match &mut self.kind {
             Kind::Udp(end) => end.flush(&mut self.counters),
             Kind::Packet(end) => end.flush(&mut self.counters),
-            Kind::Pair(_) | Kind::SharedMemory(_) => {}
+            Kind::SharedMemory(end) => end.flush(),
+            Kind::Pair(_) => {}
+        }
+    }
+
+    /// Asks to be woken by what arrives from now on: the descriptor becomes readable then. What arrived before does not wake, so
+    /// a turn is to be taken between this and a rest. `None` where nobody would tell: a cable that is down, or within the process.
+    pub fn rest(&mut self) -> Option<BorrowedFd<'_>> {
+        match &mut self.kind {
+            Kind::Pair(_) => None,
+            Kind::SharedMemory(end) => end.rest(),
+            Kind::Udp(end) => Some(end.waker()),
+            Kind::Packet(end) => Some(end.waker()),
+        }
+    }
+
+    /// What [`CableEnd::rest`] answered.
+    #[must_use]
+    pub fn waker(&self) -> Option<BorrowedFd<'_>> {
+        match &self.kind {
+            Kind::Pair(_) => None,
+            Kind::SharedMemory(end) => end.waker(),
+            Kind::Udp(end) => Some(end.waker()),
+            Kind::Packet(end) => Some(end.waker()),
         }
     }
 

@@ -3,7 +3,7 @@
 //! The kernel's own stack sees the frames, too: the interface should have no address that the port has.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use rustix::fd::OwnedFd;
@@ -57,6 +57,11 @@ impl PacketEnd {
             inn: Batch::new(),
             trouble: None,
         })
+    }
+
+    /// Readable when something has arrived.
+    pub(super) fn waker(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     pub(super) fn poll(&mut self, now: Instant, counters: &mut CableCounters) {

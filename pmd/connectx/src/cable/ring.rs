@@ -6,16 +6,18 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use rustix::fd::AsFd;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::MAX_PACKET;
 
-/// Bytes before a ring's data: the producer's index and the consumer's, each on cache lines of its own.
+/// Bytes before a ring's data: the producer's index, the consumer's and whether that one rests, each on cache lines of its own.
 pub(super) const RING_HEADER: usize = 256;
 const TAIL_OFFSET: usize = 128;
+/// Whether the consumer wants to be woken: a word that it sets and the producer clears.
+const RESTS_OFFSET: usize = 192;
 /// A length that says "go on at the start".
 const WRAP: u32 = u32::MAX;
 const ALIGN: u32 = 8;
@@ -110,6 +112,10 @@ impl Place {
         self.word(TAIL_OFFSET)
     }
 
+    fn rests(&self) -> &AtomicU32 {
+        self.word(RESTS_OFFSET)
+    }
+
     /// The length word of the record at `index`, a multiple of eight.
     fn length(&self, index: u32) -> &AtomicU32 {
         self.word(RING_HEADER + (index & (self.size - 1)) as usize)
@@ -144,12 +150,14 @@ pub(super) struct Producer {
     place: Place,
     head: u32,
     tail: u32,
+    /// Something was put in since the consumer was last looked after.
+    news: bool,
 }
 
 impl Producer {
     /// A producer of the ring at `base`; `None` if the place does not fit. Only one may exist.
     pub(super) fn new(memory: Arc<Mapping>, base: usize, size: u32) -> Option<Self> {
-        Some(Self { place: Place::new(memory, base, size)?, head: 0, tail: 0 })
+        Some(Self { place: Place::new(memory, base, size)?, head: 0, tail: 0, news: false })
     }
 
     /// True if a packet of `len` bytes fits now.
@@ -189,7 +197,22 @@ impl Producer {
         unsafe { std::ptr::copy_nonoverlapping(packet.as_ptr(), self.place.bytes(self.head), packet.len()) };
         self.head = self.head.wrapping_add(record(len));
         self.place.head().store(self.head, Ordering::Release);
+        self.news = true;
         Ok(true)
+    }
+
+    /// True if the consumer rests and there is something new for it: who asks has to wake it.
+    pub(super) fn has_to_wake(&mut self) -> bool {
+        if !std::mem::take(&mut self.news) {
+            return false;
+        }
+        // What was put in is seen by a consumer that rests from now on, or its wish is seen here.
+        fence(Ordering::SeqCst);
+        let rests = self.place.rests().load(Ordering::Relaxed) != 0;
+        if rests {
+            self.place.rests().store(0, Ordering::Relaxed);
+        }
+        rests
     }
 
     /// Counts what the other end has not taken.
@@ -294,9 +317,20 @@ impl Consumer {
         (n, verdict)
     }
 
+    /// Asks to be woken by what comes from now on. What came before does not wake: it is to be looked for after this.
+    pub(super) fn rest(&self) {
+        self.place.rests().store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
     /// Gives the room of all popped packets back.
     pub(super) fn release(&mut self) {
         self.place.tail().store(self.tail, Ordering::Release);
+    }
+
+    /// As [`Consumer::count`], of one that is still used.
+    pub(super) fn waiting(&self) -> u64 {
+        Self { place: self.place.clone(), ..*self }.count()
     }
 
     /// Counts what is queued at this moment without taking it out for good. It cannot be more than the ring holds, whatever

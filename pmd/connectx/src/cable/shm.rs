@@ -1,8 +1,10 @@
 //! A cable in shared memory between two processes.
 //!
 //! The listener (the fabric) owns a UNIX socket whose path names the cable. For each connector it makes fresh memory with
-//! a ring for each direction and hands it over; from then on the socket only tells that the other process lives.
+//! a ring for each direction and hands it over; from then on the socket tells that the other process lives, and wakes an end
+//! that rests: a message of one byte.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::handover::{self, Answer, Hello, Word};
 use super::ring::{Broken, Consumer, Mapping, Producer, RING_HEADER};
@@ -23,6 +25,10 @@ const RING: u32 = 1 << 20;
 const MAX_RING: u32 = 64 << 20;
 /// Time between two looks at the sockets.
 const CHECK: Duration = Duration::from_millis(1);
+/// The message that wakes.
+const WAKE: u8 = 0xa5;
+/// Such messages taken at one look.
+const WAKES: usize = 64;
 /// Most connectors that are looked at each time.
 const ACCEPTS: usize = 2;
 /// Time that the other end has to answer.
@@ -168,20 +174,32 @@ impl ShmEnd {
         now: Instant,
         counters: &mut CableCounters,
     ) -> State {
-        let talks = match rustix::net::recv(&socket, &mut [0u8; 1][..], RecvFlags::DONTWAIT) {
-            Err(Errno::AGAIN | Errno::INTR) if !broken => return State::Attached { socket, rings, broken },
-            // A word after the greeting is not in the protocol.
-            Ok((n, _)) => n > 0,
-            Err(_) => false,
-        };
-        if broken || talks {
+        let mut talks = false;
+        for _ in 0..WAKES {
+            let mut word = [0u8; 2];
+            match rustix::net::recv(&socket, &mut word[..], RecvFlags::DONTWAIT) {
+                Err(Errno::AGAIN | Errno::INTR) if !broken => {
+                    return State::Attached { socket, rings, broken };
+                }
+                Ok((1, _)) if word == [WAKE, 0] && !broken => continue,
+                // Any other word after the greeting is not in the protocol.
+                Ok((n, _)) => talks = n > 0,
+                Err(_) => {}
+            }
+            return self.detach(&rings, broken || talks, now, counters);
+        }
+        State::Attached { socket, rings, broken }
+    }
+
+    fn detach(&mut self, rings: &Rings, violated: bool, now: Instant, counters: &mut CableCounters) -> State {
+        if violated {
             counters.violations += 1;
             self.trouble = Some(CableTrouble::Violation);
         } else {
             self.trouble = Some(CableTrouble::Gone);
         }
         counters.downs += 1;
-        counters.lost_going_down += rings.producer.left_behind() + rings.consumer.count();
+        counters.lost_going_down += rings.producer.left_behind() + rings.consumer.waiting();
         self.backoff = FIRST_RETRY;
         State::Detached { retry: now + FIRST_RETRY }
     }
@@ -291,6 +309,37 @@ impl ShmEnd {
             }
         });
         self.later(now)
+    }
+
+    /// Wakes the other end if it rests and something was sent since the last call.
+    pub(super) fn flush(&mut self) {
+        if let State::Attached { socket, rings, broken: false } = &mut self.state
+            && rings.producer.has_to_wake()
+        {
+            // Full of such messages, the socket wakes anyway.
+            let _ = rustix::net::send(&*socket, &[WAKE], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
+    }
+
+    /// Asks the other end to wake us; `None` if there is none. What came before does not wake.
+    pub(super) fn rest(&mut self) -> Option<BorrowedFd<'_>> {
+        // What woke us last is taken at the next look, or would wake again.
+        self.next_check = None;
+        match &self.state {
+            State::Attached { socket, rings, broken: false } => {
+                rings.consumer.rest();
+                Some(socket.as_fd())
+            }
+            _ => None,
+        }
+    }
+
+    /// What tells that the other end wakes us.
+    pub(super) fn waker(&self) -> Option<BorrowedFd<'_>> {
+        match &self.state {
+            State::Attached { socket, broken: false, .. } => Some(socket.as_fd()),
+            _ => None,
+        }
     }
 
     pub(super) fn has_room(&mut self, len: usize) -> bool {

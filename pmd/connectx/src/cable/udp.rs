@@ -6,6 +6,7 @@
 use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use super::mmsg::{self, BATCH, Batch, SocketEnd};
@@ -100,6 +101,11 @@ impl UdpEnd {
             inn: Batch::new(),
             trouble: None,
         })
+    }
+
+    /// Readable when something has arrived.
+    pub(super) fn waker(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     pub(super) fn poll(&mut self, now: Instant, counters: &mut CableCounters) {

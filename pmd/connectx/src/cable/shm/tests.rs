@@ -201,7 +201,7 @@ fn hostile_connectors_are_cut_off() {
     let mut listener = CableEnd::listen(&folder.url()).unwrap();
     // Nonsense instead of an answer.
     let socket = raw(&folder);
-    rustix::net::send(&socket, b"ibfablnk nonsense", rustix::net::SendFlags::empty()).unwrap();
+    rustix::net::send(&socket, b"ibfablnk nonsense", SendFlags::empty()).unwrap();
     wait(&mut [&mut listener], |ends| ends[0].counters().violations == 1);
     // Attached, then an impossible index in the ring towards the listener.
     let socket = raw(&folder);
@@ -273,4 +273,69 @@ fn a_crowd_of_connectors_is_turned_away_a_few_at_a_time() {
         left.is_empty()
     });
     assert!(listener.is_up() && first.is_up());
+}
+
+/// True if a message waits on a descriptor.
+fn tells(waker: BorrowedFd<'_>) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::from_borrowed_fd(waker, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+}
+
+#[test]
+fn an_end_that_rests_is_woken_once_and_one_that_does_not_never() {
+    let folder = Folder::new("wake");
+    let mut listener = CableEnd::listen(&folder.url()).unwrap();
+    let mut connector = CableEnd::connect(&folder.url()).unwrap();
+    assert!(listener.rest().is_none() && connector.waker().is_none(), "nobody would tell");
+    wait(&mut [&mut listener, &mut connector], up);
+    let send = |end: &mut CableEnd| {
+        end.send_with(100, |out| out.fill(7)).unwrap();
+        end.flush();
+    };
+    send(&mut listener);
+    assert!(!tells(connector.waker().unwrap()), "it does not rest");
+    for _ in 0..3 {
+        // What came before does not wake.
+        assert!(!tells(connector.rest().unwrap()));
+        assert!(connector.receive(8, |_| {}) <= 2);
+        send(&mut listener);
+        assert!(tells(connector.waker().unwrap()));
+        send(&mut listener);
+        let now = Instant::now();
+        connector.rest();
+        connector.poll(now);
+        assert!(!tells(connector.waker().unwrap()), "one message, taken at the next look");
+        assert_eq!(connector.receive(8, |_| {}), 2);
+    }
+    // The other way, and a packet that is sent before anyone flushes: upkeep does.
+    listener.rest();
+    connector.send_with(100, |_| {}).unwrap();
+    connector.poll(Instant::now());
+    assert!(tells(listener.waker().unwrap()));
+    assert_eq!((listener.counters().violations, connector.counters().violations), (0, 0));
+}
+
+#[test]
+fn a_flood_of_wake_ups_is_taken_in_turn_and_other_words_end_the_cable() {
+    let folder = Folder::new("flood");
+    let mut listener = CableEnd::listen(&folder.url()).unwrap();
+    let socket = raw(&folder);
+    wait(&mut [&mut listener], |_| {
+        matches!(handover::receive_hello(&socket), Ok(Some(Hello::Memory { .. })))
+    });
+    handover::send_word(&socket, Word::Attached);
+    wait(&mut [&mut listener], up);
+    let mut sent = 0;
+    while sent < 3 * WAKES && rustix::net::send(&socket, &[WAKE], SendFlags::DONTWAIT).is_ok() {
+        sent += 1;
+    }
+    assert!(sent > WAKES, "{sent}");
+    let now = Instant::now() + CHECK;
+    listener.poll(now);
+    assert!(listener.is_up() && tells(listener.waker().unwrap()), "some are left");
+    wait(&mut [&mut listener], |ends| !tells(ends[0].waker().unwrap()));
+    rustix::net::send(&socket, &[WAKE, WAKE], SendFlags::empty()).unwrap();
+    wait(&mut [&mut listener], |ends| !ends[0].is_up());
+    assert_eq!(listener.counters().violations, 1);
 }
