@@ -9,6 +9,8 @@ use crate::settings::{Config, MAX_BUFFERS};
 const FULL_SENDS: u32 = 8192;
 /// Packets that wait for an address or a connection, of all segments together.
 pub const PARKED_PACKETS: u32 = 256;
+/// Packets that wait for a full queue of a worker on an InfiniBand port.
+pub const HELD_MESSAGES: u32 = 512;
 /// Announcements and answers of the control lcore on their way to a worker.
 const MESSAGES: u32 = 512;
 /// Send requests for which the rings of all connections of a worker have room. They are never all full at once: the queues
@@ -23,7 +25,8 @@ const SEND_DEPTH: u32 = 1024;
 pub struct Budget {
     /// Receive queues, all of them full.
     pub receives: u32,
-    /// Send queues: Ethernet and datagram all full, and 32 connections of each worker on each InfiniBand port.
+    /// Send queues: Ethernet and datagram all full, and what all connections of each worker on each InfiniBand port may have
+    /// outstanding, with what waits for full ones.
     pub sends: u32,
     /// Packets that wait for an address or a connection.
     pub parked: u32,
@@ -114,7 +117,8 @@ impl Config {
         let rings = self.connection_share(workers).active.saturating_mul(self.connection_send_depth(workers));
         let sends = ethernet * u32::from(self.ethernet.tx_descriptors)
             + segments * ib.ud_send_depth * frame
-            + ports * rings.min(FULL_SENDS) * frame;
+            + ports * rings.min(FULL_SENDS) * frame
+            + ports * HELD_MESSAGES * frame;
         let mut budget = Budget {
             receives: receives.saturating_mul(workers),
             sends: sends.saturating_mul(workers),

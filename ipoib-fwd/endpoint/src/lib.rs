@@ -14,12 +14,14 @@
 
 mod backoff;
 mod control;
+mod held;
 mod message;
 mod view;
 mod worker;
 
 pub use backoff::Backoff;
 pub use control::{Endpoint, EndpointConfig, EndpointError, EndpointPlace, RING, WorkerSizes};
+pub use held::HELD;
 pub use message::{Command, Losses, Note};
 pub use view::{Board, LinkUpdate, LinkView, Peer, ViewBoard};
-pub use worker::{LinkWorker, Sent, UD, note, send};
+pub use worker::{LinkWorker, Sent, Tag, Taken, UD, Waited, note, send};

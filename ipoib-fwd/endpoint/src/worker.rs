@@ -3,9 +3,10 @@
 use arrayvec::ArrayVec;
 use dataplane::latency::Recorder;
 use dataplane::ring::{Receiver, Sender};
-use pmd::hca::{BURST, PostError, QpEvent, Queues, Refused, RxBurst, UdSlot};
+use pmd::hca::{BURST, PostError, QpEvent, Queues, RcSlot, Refused, RxBurst, UdSlot};
 use pmd::mem::Mbuf;
 
+use super::held::{HELD, Held, Task, Way};
 use super::message::{Command, Note};
 use super::view::{LinkView, Peer};
 use dataplane::usage::Marks;
@@ -33,6 +34,37 @@ pub enum Sent {
     Ud,
 }
 
+/// What an application calls a message by that may wait for a full queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tag(pub u16);
+
+/// What became of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Taken {
+    /// The queue has it.
+    Now,
+    /// The queue is full. It waits some turns ([`LinkWorker::retry`]).
+    Later,
+}
+
+/// What became of a message that waited.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Waited {
+    /// The queue has it, with so many bytes.
+    Sent(usize),
+    /// It was dropped.
+    Lost(PostError),
+}
+
+/// A message that waits.
+#[derive(Debug)]
+struct Waiting<D> {
+    /// Where a datagram goes.
+    to: Option<D>,
+    tag: Tag,
+    buf: Mbuf,
+}
+
 /// One worker's queues and its rings.
 #[derive(Debug)]
 pub struct LinkWorker<Q: Queues, C, N> {
@@ -46,6 +78,10 @@ pub struct LinkWorker<Q: Queues, C, N> {
     closing: Vec<LinkIndex>,
     /// Of connections that messages came by, by slot.
     received: Marks,
+    /// What full queues did not take.
+    held: Held<Waiting<Q::Destination>>,
+    /// Of queues that were taken away while messages waited for them.
+    orphans: Vec<Tag>,
 }
 
 impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
@@ -58,8 +94,18 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
         notes: Sender<Note<Q, N>>,
         received: Marks,
     ) -> Self {
-        let (events, closing) = (ArrayVec::new(), Vec::new());
-        Self { index, queues, commands, notes, events, lost_events: 0, closing, received }
+        Self {
+            index,
+            queues,
+            commands,
+            notes,
+            events: ArrayVec::new(),
+            lost_events: 0,
+            closing: Vec::new(),
+            received,
+            held: Held::new(),
+            orphans: Vec::with_capacity(HELD),
+        }
     }
 
     /// Its index among the link's workers.
@@ -95,12 +141,14 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
                     self.queues.post_drain(slot).err().map(|_| Note::DrainRefused { conn })
                 }
                 Command::RemoveRc { conn, slot } => {
+                    self.held.forget(Way::Rc(slot), |waiting| self.orphans.push(waiting.tag));
                     Some(Note::Removed { conn, rc: self.queues.remove_rc(slot) })
                 }
                 Command::InsertUd { link, ud } => {
                     Some(Note::UdInserted { refused: self.queues.insert_ud(place(link), ud).err() })
                 }
                 Command::RemoveUd(link) => {
+                    self.held.forget(Way::Ud(place(link)), |waiting| self.orphans.push(waiting.tag));
                     self.closing.retain(|closing| *closing != link);
                     Some(Note::UdRemoved { link, ud: self.queues.remove_ud(place(link)) })
                 }
@@ -133,6 +181,96 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
             }
         }
         COMMANDS_PER_TURN
+    }
+
+    /// Sends a message by a connection. If its queue is full the message waits, as those behind it do, unless there are too many.
+    #[inline]
+    pub fn send_rc(&mut self, slot: RcSlot, tag: Tag, buf: Mbuf) -> Result<Taken, Refused> {
+        let way = Way::Rc(slot);
+        if self.held.has(way) {
+            return self.hold(way, None, tag, buf);
+        }
+        match self.queues.send_rc(slot, buf) {
+            Ok(()) => {
+                self.held.took(way);
+                Ok(Taken::Now)
+            }
+            Err(Refused { buf, error: PostError::Full }) => self.hold(way, None, tag, buf),
+            Err(refused) => Err(refused),
+        }
+    }
+
+    /// Sends a datagram, as [`LinkWorker::send_rc`] does by a connection.
+    #[inline]
+    pub fn send_ud(
+        &mut self,
+        slot: UdSlot,
+        to: &Q::Destination,
+        tag: Tag,
+        buf: Mbuf,
+    ) -> Result<Taken, Refused> {
+        let way = Way::Ud(slot);
+        if self.held.has(way) {
+            return self.hold(way, Some(to), tag, buf);
+        }
+        match self.queues.send_ud(slot, to, buf) {
+            Ok(()) => {
+                self.held.took(way);
+                Ok(Taken::Now)
+            }
+            Err(Refused { buf, error: PostError::Full }) => self.hold(way, Some(to), tag, buf),
+            Err(refused) => Err(refused),
+        }
+    }
+
+    #[cold]
+    fn hold(&mut self, way: Way, to: Option<&Q::Destination>, tag: Tag, buf: Mbuf) -> Result<Taken, Refused> {
+        let waiting = Waiting { to: to.cloned(), tag, buf };
+        match self.held.hold(way, waiting) {
+            Ok(()) => Ok(Taken::Later),
+            Err(Waiting { buf, .. }) => Err(Refused { buf, error: PostError::Full }),
+        }
+    }
+
+    /// Messages that wait for full queues.
+    #[inline]
+    #[must_use]
+    pub const fn waiting(&self) -> usize {
+        self.held.len() + self.orphans.len()
+    }
+
+    /// Offers what waits to its queues again, and tells what became of it. Once in a turn, behind [`LinkWorker::commands`].
+    #[inline]
+    pub fn retry(&mut self, told: impl FnMut(Tag, Waited)) {
+        if self.waiting() > 0 {
+            self.retry_all(told);
+        }
+    }
+
+    #[cold]
+    fn retry_all(&mut self, mut told: impl FnMut(Tag, Waited)) {
+        let Self { queues, held, orphans, .. } = self;
+        for tag in orphans.drain(..) {
+            told(tag, Waited::Lost(PostError::NoConnection));
+        }
+        held.retry(|way, Waiting { to, tag, buf }, task| {
+            if task == Task::GiveUp {
+                told(tag, Waited::Lost(PostError::Full));
+                return None;
+            }
+            let bytes = buf.len();
+            let sent = match (way, &to) {
+                (Way::Rc(slot), _) => queues.send_rc(slot, buf),
+                (Way::Ud(slot), Some(to)) => queues.send_ud(slot, to, buf),
+                (Way::Ud(_), None) => Err(Refused { buf, error: PostError::NoConnection }),
+            };
+            match sent {
+                Ok(()) => told(tag, Waited::Sent(bytes)),
+                Err(Refused { buf, error: PostError::Full }) => return Some(Waiting { to, tag, buf }),
+                Err(Refused { error, .. }) => told(tag, Waited::Lost(error)),
+            }
+            None
+        });
     }
 
     /// Takes received messages.

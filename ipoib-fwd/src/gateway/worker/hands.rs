@@ -3,12 +3,12 @@
 use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering;
 
-use pmd::hca::{Checksum, PostError, Queues, Source, UdSlot};
+use pmd::hca::{Checksum, Queues, Source, UdSlot};
 use pmd::mem::{Mbuf, Pool};
 use tap::TapDirection;
 
 use super::faces::{EthernetFace, InfiniBandFace};
-use super::{Cause, Common, GatewayNote};
+use super::{Cause, Common, GatewayNote, held};
 use crate::counter::{SegmentTraffic, Traffic};
 use crate::forward::{
     EthVerdict, FrameHead, IbVerdict, NeighbourIndex, SegmentIndex, SegmentTable, Settings, Side, Via,
@@ -17,7 +17,7 @@ use crate::forward::{
 use crate::gateway::frames::{head, offer};
 use crate::gateway::{cut, punts, tag};
 use crate::segment::Origin;
-use endpoint::{Note, RING, note};
+use endpoint::{Note, RING, Taken, note};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::LinkIndex;
 use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, EthernetHeader, MacAddress};
@@ -222,26 +222,24 @@ impl<Q: Queues> Hands<'_, Q> {
         let Some(face) = self.infinibands.get_mut(table.settings.endpoint.at()) else {
             return self.drop(segment, DropReason::SegmentGone);
         };
-        let queues = face.link.queues();
-        let (path, result) = match via {
-            Via::Rc(slot) => (Traffic::IbRcTransmit, queues.send_rc(slot, message)),
-            Via::Ud(to) => (Traffic::IbUdUnicastTransmit, queues.send_ud(ud, to, message)),
-            Via::Group(to) => (Traffic::IbUdMulticastTransmit, queues.send_ud(ud, to, message)),
+        let path = match via {
+            Via::Rc(_) => Traffic::IbRcTransmit,
+            Via::Ud(_) => Traffic::IbUdUnicastTransmit,
+            Via::Group(_) => Traffic::IbUdMulticastTransmit,
+        };
+        let tag = held::tag(segment, path);
+        let result = match via {
+            Via::Rc(slot) => face.link.send_rc(slot, tag, message),
+            Via::Ud(to) | Via::Group(to) => face.link.send_ud(ud, to, tag, message),
         };
         match result {
-            Ok(()) => {
+            Ok(Taken::Now) => {
                 self.common.counters.packet(path, bytes);
                 self.common.counters.of_segment(segment, SegmentTraffic::ToInfiniBand, bytes);
             }
-            Err(refused) => self.drop(
-                segment,
-                match refused.error {
-                    PostError::Full => DropReason::IbQueueFull,
-                    PostError::TooManySegments => DropReason::TooManySegments,
-                    PostError::NoConnection => DropReason::NoConnection,
-                    PostError::NotRegistered => DropReason::SendFailed,
-                },
-            ),
+            // Counted when the queue takes it.
+            Ok(Taken::Later) => {}
+            Err(refused) => self.drop(segment, held::reason(refused.error)),
         }
     }
 

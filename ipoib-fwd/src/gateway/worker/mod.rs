@@ -3,6 +3,7 @@
 mod commands;
 mod faces;
 mod hands;
+mod held;
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -145,6 +146,9 @@ impl<Q: Queues> GatewayWorker<Q> {
             // Frames that the port did not take in the end.
             face.clear(DropReason::Shutdown, &mut self.common.counters);
         }
+        for face in &self.infinibands {
+            self.common.counters.drops(DropReason::Shutdown, face.link.waiting() as u64);
+        }
         let queues = self.infinibands.into_iter().map(|face| face.link.into_queues()).collect();
         (queues, self.ethernets.into_iter().map(|face| face.queue).collect(), self.service)
     }
@@ -245,6 +249,7 @@ impl<Q: Queues> Worker for GatewayWorker<Q> {
         }
         for face in &mut self.infinibands {
             busy |= face.link.queues().turn();
+            busy |= face.retry(&mut self.common.counters);
         }
         for port in (0..self.ethernets.len() as u8).map(EthernetIndex) {
             busy |= self.poll_ethernet(port);

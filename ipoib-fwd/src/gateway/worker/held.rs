@@ -1,0 +1,49 @@
+//! Messages that wait for a full queue of an InfiniBand port, and are counted when they go.
+
+use pmd::hca::{PostError, Queues};
+
+use super::faces::InfiniBandFace;
+use crate::counter::{SegmentTraffic, Traffic, WorkerCounters};
+use crate::forward::SegmentIndex;
+use endpoint::{HELD, Tag, Waited};
+use ipoib::drop_reason::DropReason;
+
+// The configuration has buffers for them.
+const _: () = assert!(HELD == config::HELD_MESSAGES as usize);
+
+/// What a message that waits is counted as.
+#[inline]
+pub(super) const fn tag(segment: SegmentIndex, path: Traffic) -> Tag {
+    Tag(u16::from_be_bytes([segment.0, path as u8]))
+}
+
+/// Why a message that a queue does not take is dropped.
+pub(super) const fn reason(error: PostError) -> DropReason {
+    match error {
+        PostError::Full => DropReason::IbQueueFull,
+        PostError::TooManySegments => DropReason::TooManySegments,
+        PostError::NoConnection => DropReason::NoConnection,
+        PostError::NotRegistered => DropReason::SendFailed,
+    }
+}
+
+impl<Q: Queues> InfiniBandFace<Q> {
+    /// Offers what waits to the queues again. True if anything waits still.
+    #[inline]
+    pub(super) fn retry(&mut self, counters: &mut WorkerCounters) -> bool {
+        self.link.retry(|Tag(tag), waited| {
+            let [segment, path] = tag.to_be_bytes();
+            let segment = SegmentIndex(segment);
+            match waited {
+                Waited::Sent(bytes) => {
+                    if let Some(path) = Traffic::ALL.get(usize::from(path)) {
+                        counters.packet(*path, bytes);
+                    }
+                    counters.of_segment(segment, SegmentTraffic::ToInfiniBand, bytes);
+                }
+                Waited::Lost(error) => counters.drops_of(segment, reason(error), 1),
+            }
+        });
+        self.link.waiting() > 0
+    }
+}
