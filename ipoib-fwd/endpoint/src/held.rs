@@ -1,10 +1,11 @@
-//! Messages that a full send queue did not take. They wait some turns, in their order, so that a burst finds the room that the one
+//! Messages that a full send queue did not take. They wait a little, in their order, so that a burst finds the room that the one
 //! before it leaves.
 //!
 //! Each queue that is full has a line of its own: none waits behind another. A queue that took nothing for as long as patience lasts is
 //! stuck: what waits for it is dropped, and what comes next does not wait, until it takes something.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use pmd::hca::{RcSlot, UdSlot};
 
@@ -14,8 +15,8 @@ pub const HELD: usize = 512;
 const LINES: usize = 8;
 /// Messages that may wait for a queue whatever waits for others.
 const FAIR: usize = 16;
-/// Turns without progress that a message waits.
-const PATIENCE: u32 = 1024;
+/// How long a message waits for a queue that takes none: a peer whose processor does something else for a while takes more later.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// A send queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,8 +39,8 @@ pub(crate) enum Task {
 #[derive(Debug)]
 struct Line<M> {
     way: Way,
-    /// The turn in which its queue last took one, or the first came.
-    since: u32,
+    /// When its queue last took one, or the first came.
+    since: Instant,
     stuck: bool,
     messages: VecDeque<M>,
 }
@@ -51,18 +52,17 @@ pub(crate) struct Held<M> {
     /// How many lines are in use: they have messages, or are stuck.
     used: usize,
     messages: usize,
-    turn: u32,
 }
 
 impl<M> Held<M> {
     pub(crate) fn new() -> Self {
         let line = |_| Line {
             way: Way::Rc(RcSlot(0)),
-            since: 0,
+            since: Instant::now(),
             stuck: false,
             messages: VecDeque::with_capacity(HELD / 2),
         };
-        Self { lines: std::array::from_fn(line), used: 0, messages: 0, turn: 0 }
+        Self { lines: std::array::from_fn(line), used: 0, messages: 0 }
     }
 
     /// Messages that wait.
@@ -94,8 +94,8 @@ impl<M> Held<M> {
 
     /// Has a message wait for a queue that is full, or is handed back.
     #[cold]
-    pub(crate) fn hold(&mut self, way: Way, message: M) -> Result<(), M> {
-        let Some(at) = self.at(way).or_else(|| self.begin(way)) else { return Err(message) };
+    pub(crate) fn hold(&mut self, way: Way, message: M, now: Instant) -> Result<(), M> {
+        let Some(at) = self.at(way).or_else(|| self.begin(way, now)) else { return Err(message) };
         let free = HELD - self.messages;
         let Some(line) = self.lines.get_mut(at) else { return Err(message) };
         let held = line.messages.len();
@@ -109,16 +109,15 @@ impl<M> Held<M> {
     }
 
     /// A line for a queue: a free one, or that of a stuck queue.
-    fn begin(&mut self, way: Way) -> Option<usize> {
+    fn begin(&mut self, way: Way, now: Instant) -> Option<usize> {
         let at = if self.used < LINES {
             self.used += 1;
             self.used - 1
         } else {
             self.lines.iter().position(|line| line.stuck)?
         };
-        let turn = self.turn;
         let line = self.lines.get_mut(at)?;
-        (line.way, line.since, line.stuck) = (way, turn, false);
+        (line.way, line.since, line.stuck) = (way, now, false);
         Some(at)
     }
 
@@ -130,9 +129,8 @@ impl<M> Held<M> {
         }
     }
 
-    /// A turn has passed: what waits is to be offered again, or dropped if its queue took none for too long.
-    pub(crate) fn retry(&mut self, mut handle: impl FnMut(Way, M, Task) -> Option<M>) {
-        self.turn = self.turn.wrapping_add(1);
+    /// What waits is to be offered again, or dropped if its queue took none for too long.
+    pub(crate) fn retry(&mut self, now: Instant, mut handle: impl FnMut(Way, M, Task) -> Option<M>) {
         let mut at = 0;
         while at < self.used {
             let Some(line) = self.lines.get_mut(at) else { return };
@@ -141,14 +139,14 @@ impl<M> Held<M> {
                     line.messages.push_front(message);
                     break;
                 }
-                line.since = self.turn;
+                line.since = now;
                 self.messages -= 1;
             }
             if line.messages.is_empty() && !line.stuck {
                 self.end(at);
                 continue;
             }
-            if self.turn.wrapping_sub(line.since) >= PATIENCE {
+            if now.saturating_duration_since(line.since) >= PATIENCE {
                 line.stuck = true;
                 self.messages -= line.messages.len();
                 for message in line.messages.drain(..) {
@@ -183,14 +181,15 @@ mod tests {
     #[test]
     fn what_waits_goes_in_its_order_and_no_queue_waits_for_another() {
         let mut held = Held::new();
+        let now = Instant::now();
         for n in 0..6 {
-            held.hold(way(n % 2), n).unwrap();
+            held.hold(way(n % 2), n, now).unwrap();
         }
         assert!(held.has(way(0)) && held.has(way(1)) && !held.has(way(2)) && !held.has(Way::Ud(UdSlot(0))));
         let mut sent = Vec::new();
         // The first queue has no room yet; the other takes two.
         let mut turn = |open: fn(Way, usize) -> bool| {
-            held.retry(|to, n, task| {
+            held.retry(now, |to, n, task| {
                 assert_eq!(task, Task::Offer, "nothing is lost");
                 if !open(to, sent.len()) {
                     return Some(n);
@@ -205,10 +204,10 @@ mod tests {
         assert_eq!(held.used, 0);
     }
 
-    /// A turn in which no queue has room; what was given up.
-    fn full<M>(held: &mut Held<M>) -> Vec<M> {
+    /// No queue has room at this moment; what is given up.
+    fn full<M>(held: &mut Held<M>, now: Instant) -> Vec<M> {
         let mut lost = Vec::new();
-        held.retry(|_, m, task| {
+        held.retry(now, |_, m, task| {
             if task == Task::Offer {
                 return Some(m);
             }
@@ -221,35 +220,32 @@ mod tests {
     #[test]
     fn who_takes_nothing_is_given_up_and_not_waited_for_again() {
         let mut held = Held::new();
-        held.hold(way(1), 'a').unwrap();
-        for turn in 1..PATIENCE {
-            assert!(full(&mut held).is_empty(), "given up in turn {turn}");
-        }
-        assert_eq!((full(&mut held), held.len()), (vec!['a'], 0));
-        assert!(held.hold(way(1), 'b').is_err(), "stuck");
+        let began = Instant::now();
+        let (soon, late) = (began + PATIENCE / 2, began + PATIENCE);
+        held.hold(way(1), 'a', began).unwrap();
+        assert!(full(&mut held, soon).is_empty());
+        assert_eq!((full(&mut held, late), held.len()), (vec!['a'], 0));
+        assert!(held.hold(way(1), 'b', late).is_err(), "stuck");
         held.took(way(1));
-        held.hold(way(1), 'c').unwrap();
-        held.hold(way(1), 'd').unwrap();
-        for _ in 1..PATIENCE {
-            assert!(full(&mut held).is_empty());
-        }
+        held.hold(way(1), 'c', began).unwrap();
+        held.hold(way(1), 'd', began).unwrap();
         // What it takes is progress, and is waited for anew.
-        held.retry(|_, m, _| (m == 'd').then_some(m));
-        assert!(full(&mut held).is_empty() && held.len() == 1);
-        held.retry(|_, _, _| None);
+        held.retry(soon, |_, m, _| (m == 'd').then_some(m));
+        assert!(full(&mut held, late).is_empty() && held.len() == 1);
+        held.retry(late, |_, _, _| None);
         assert_eq!((held.len(), held.used), (0, 0));
     }
 
     #[test]
     fn stuck_queues_give_their_lines_to_others_and_a_new_owner_inherits_nothing() {
         let mut held = Held::new();
+        let now = Instant::now();
         for n in 0..LINES as u16 {
-            held.hold(way(n), n).unwrap();
+            held.hold(way(n), n, now).unwrap();
         }
-        assert!(held.hold(way(99), 99).is_err(), "no line");
-        let lost: usize = (0..PATIENCE).map(|_| full(&mut held).len()).sum();
-        assert_eq!(lost, LINES);
-        held.hold(way(99), 99).unwrap();
+        assert!(held.hold(way(99), 99, now).is_err(), "no line");
+        assert_eq!(full(&mut held, now + PATIENCE).len(), LINES);
+        held.hold(way(99), 99, now).unwrap();
         let mut gone = Vec::new();
         held.forget(way(99), |m| gone.push(m));
         assert_eq!((gone, held.has(way(99)), held.len()), (vec![99], false, 0));
@@ -258,13 +254,11 @@ mod tests {
     #[test]
     fn no_queue_has_more_than_it_leaves_to_others() {
         let mut held = Held::new();
-        let mut fill = |n| (0..HELD).take_while(|_| held.hold(way(n), ()).is_ok()).count();
-        let each = [fill(0), fill(1), fill(2)];
-        assert_eq!(each, [256, 128, 64]);
-        for n in 3..8 {
-            assert!(fill(n) > 0);
-        }
-        assert!(held.len() <= HELD);
+        let now = Instant::now();
+        let mut fill = |n| (0..HELD).take_while(|_| held.hold(way(n), (), now).is_ok()).count();
+        let each = [0, 1, 2, 3, 4, 5, 6].map(&mut fill);
+        assert_eq!(each, [256, 128, 64, 32, 16, 16, 0]);
+        assert_eq!(held.len(), HELD);
         assert!(held.lines.iter().all(|line| line.messages.capacity() >= line.messages.len()));
     }
 
@@ -288,6 +282,7 @@ mod tests {
         #[test]
         fn nothing_is_lost_unseen_or_overtaken(steps in prop::collection::vec(step(), 0..2000)) {
             let mut held = Held::new();
+            let mut now = Instant::now();
             let mut room = [0u32; 12];
             let (mut given, mut sent, mut lost) = (0u32, 0, 0);
             let mut last = [None; 12];
@@ -302,7 +297,7 @@ mod tests {
                             sent += 1;
                             prop_assert!(last[at] < Some(given));
                             last[at] = Some(given);
-                        } else if held.hold(way(n), (n, given)).is_err() {
+                        } else if held.hold(way(n), (n, given), now).is_err() {
                             lost += 1;
                         }
                     }
@@ -311,7 +306,8 @@ mod tests {
                             *room += u32::from(open >> (n % 8) & 1);
                         }
                         let mut wrong = false;
-                        held.retry(|to, (n, number), task| {
+                        now += PATIENCE / 8;
+                        held.retry(now, |to, (n, number), task| {
                             let at = usize::from(n);
                             wrong |= to != way(n);
                             if task == Task::GiveUp {

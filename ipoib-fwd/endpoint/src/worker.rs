@@ -1,5 +1,7 @@
 //! The worker's part of an endpoint.
 
+use std::time::Instant;
+
 use arrayvec::ArrayVec;
 use dataplane::latency::Recorder;
 use dataplane::ring::{Receiver, Sender};
@@ -43,7 +45,7 @@ pub struct Tag(pub u16);
 pub enum Taken {
     /// The queue has it.
     Now,
-    /// The queue is full. It waits some turns ([`LinkWorker::retry`]).
+    /// The queue is full. It waits a little ([`LinkWorker::retry`]).
     Later,
 }
 
@@ -226,7 +228,7 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
     #[cold]
     fn hold(&mut self, way: Way, to: Option<&Q::Destination>, tag: Tag, buf: Mbuf) -> Result<Taken, Refused> {
         let waiting = Waiting { to: to.cloned(), tag, buf };
-        match self.held.hold(way, waiting) {
+        match self.held.hold(way, waiting, Instant::now()) {
             Ok(()) => Ok(Taken::Later),
             Err(Waiting { buf, .. }) => Err(Refused { buf, error: PostError::Full }),
         }
@@ -253,7 +255,7 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
         for tag in orphans.drain(..) {
             told(tag, Waited::Lost(PostError::NoConnection));
         }
-        held.retry(|way, Waiting { to, tag, buf }, task| {
+        held.retry(Instant::now(), |way, Waiting { to, tag, buf }, task| {
             if task == Task::GiveUp {
                 told(tag, Waited::Lost(PostError::Full));
                 return None;
