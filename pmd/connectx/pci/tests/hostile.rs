@@ -106,7 +106,7 @@ fn pages_that_are_no_memory() {
     let mut g = Guest::new();
     let eq = g.probe();
     let record = g.pages(1);
-    for page in [MEMORY, MEMORY - 4096 + 0x1_0000, u64::MAX & !0xfff, 1 << 52] {
+    for page in [MEMORY, MEMORY - 4096 + 0x1_0000, !0xfff, 1 << 52] {
         let cq = g.cq_input(eq.number, 7, &[0x20_0000, page], record);
         assert_eq!(g.try_command(&cq, 16).status, BAD_PARAMETER);
         let key = g.key_input(1, 0, 8192, &[0x20_0000, page]);
