@@ -45,6 +45,13 @@ impl ConfigFile {
     }
 }
 
+impl Config {
+    /// Reads a file and puts the command line's overrides on top.
+    pub fn load(file: &Path, overrides: &Overrides) -> Result<Self, ConfigError> {
+        ConfigFile::read(file)?.config(overrides)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use crate::error::ConfigError;
-use crate::file::ConfigFile;
 use crate::raw::Raw;
 use crate::segments;
 use crate::settings::{Buffers, Config, Gateway, InfiniBand, Overrides, Soft};
@@ -15,11 +14,6 @@ use crate::word::Driver;
 const MAX_FILE: usize = 4 << 20;
 
 impl Config {
-    /// Reads a file and puts the command line's overrides on top.
-    pub fn load(file: &Path, overrides: &Overrides) -> Result<Self, ConfigError> {
-        ConfigFile::read(file)?.config(overrides)
-    }
-
     /// Reads `text`, the content of `file`, whose name only serves errors.
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
         Self::parse_with(file, text, &Overrides::default())

@@ -11,7 +11,7 @@ use config::{Config, Driver, Soft};
 
 use super::error::{GatewayError, Places};
 use super::port_names::{InfiniBandName, PortNames};
-use super::start::random;
+use super::random::random;
 
 /// The devices, one entry for each InfiniBand port, as far as they are there before EAL starts. A device of the machine is opened once
 /// for each port.

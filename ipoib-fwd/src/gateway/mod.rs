@@ -9,6 +9,7 @@ mod frames;
 mod gids;
 mod port_names;
 mod punts;
+mod random;
 mod report;
 mod segment_parts;
 mod start;
@@ -16,5 +17,6 @@ mod tag;
 mod worker;
 
 pub use error::{GatewayError, Placed};
+pub use punts::Cause;
 pub use start::{Report, Start};
-pub use worker::{Cause, GatewayCommand, GatewayNote, GatewayWorker, WorkerParts};
+pub use worker::{GatewayCommand, GatewayNote, GatewayWorker, WorkerParts};

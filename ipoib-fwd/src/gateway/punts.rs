@@ -1,11 +1,26 @@
-//! What may wait for the control lcore, so that nothing keeps the rest from it, or buffers from the receive queues.
+//! Why packets go to the control lcore, and what of them may wait for it, so that nothing keeps the rest from it, or buffers from the receive queues.
+
+use std::net::Ipv4Addr;
 
 use endpoint::RING;
 use ipoib::drop_reason::DropReason;
 use pmd::mem::Pool;
 
-use super::worker::Cause;
 use crate::forward::Punt;
+
+/// Why a packet goes to the control lcore.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// The forwarding step says so.
+    Punt(Punt),
+    /// It does not fit and may not be cut: its source is to be told.
+    TooBig {
+        /// Largest packet that would fit.
+        mtu: u16,
+        /// The neighbour to which a connection is wanted that may take it.
+        dial: Option<Ipv4Addr>,
+    },
+}
 
 /// What must stay free in the ring of notes when a packet of this kind goes there, and why it is dropped if that is not so: who
 /// sends to unknown destinations, or too big ones, keeps no ARP and no hello from the control lcore.
@@ -35,8 +50,6 @@ pub(super) fn may_hold(cause: &Cause, pool: &Pool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
-
     use super::*;
     use pmd::eal::Eal;
     use pmd::mem::PoolConfig;

@@ -16,7 +16,7 @@ use super::control::pair_duty::PairDuty;
 use super::control::ports::{Endpoints, EthernetPort};
 use super::error::GatewayError;
 use super::port_names::PortNames;
-use super::start::random;
+use super::random::random;
 use crate::forward::{
     EndpointIndex, EthernetIndex, GatewayAddress, MAX_NEIGHBOURS, Prefix, Role, Route, Routes, SegmentIndex,
     Settings,

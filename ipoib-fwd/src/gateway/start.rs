@@ -26,6 +26,7 @@ use super::devices::{Devices, open_soft};
 use super::error::{GatewayError, Places};
 use super::gids::GatewayGids;
 use super::port_names::PortNames;
+use super::random::random;
 use super::report::Times;
 use super::segment_parts::SegmentMaker;
 use super::worker::{GatewayCommand, GatewayNote, GatewayWorker, WorkerParts};
@@ -181,12 +182,6 @@ impl Start {
         report.buffers_outstanding = pool.in_use();
         Ok(report)
     }
-}
-
-/// A number that nobody can know.
-pub(super) fn random() -> u64 {
-    use std::hash::{BuildHasher as _, RandomState};
-    RandomState::new().hash_one(std::process::id())
 }
 
 /// Everything that a gateway runs on, whatever its devices.

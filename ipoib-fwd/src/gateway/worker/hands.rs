@@ -8,14 +8,15 @@ use pmd::mem::{Mbuf, Pool};
 use tap::TapDirection;
 
 use super::faces::{EthernetFace, InfiniBandFace};
-use super::{Cause, Common, GatewayNote, held};
+use super::{Common, GatewayNote, held};
 use crate::counter::{SegmentTraffic, Traffic};
 use crate::forward::{
     EthVerdict, FrameHead, IbVerdict, NeighbourIndex, SegmentIndex, SegmentTable, Settings, Side, Via,
     eth_to_ib, ib_to_eth,
 };
 use crate::gateway::frames::{head, offer};
-use crate::gateway::{cut, punts, tag};
+use crate::gateway::punts::{self, Cause};
+use crate::gateway::{cut, tag};
 use crate::segment::Origin;
 use endpoint::{Note, RING, Taken, note};
 use ipoib::drop_reason::DropReason;

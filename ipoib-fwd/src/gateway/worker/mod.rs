@@ -5,7 +5,6 @@ mod faces;
 mod hands;
 mod held;
 
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -19,8 +18,9 @@ use pmd::mem::{FrameTag, Mbuf, Pool};
 use tap::{Tap, TapDirection};
 
 use super::frames::{complete, head, offer};
+use super::punts::Cause;
 use crate::counter::{Traffic, WorkerCounters};
-use crate::forward::{EndpointIndex, EthernetIndex, FrameHead, Punt, SegmentIndex, Side, Tables};
+use crate::forward::{EndpointIndex, EthernetIndex, FrameHead, SegmentIndex, Side, Tables};
 use crate::segment::Origin;
 use crate::segment::pair::storm::StormGuard;
 use endpoint::LinkWorker;
@@ -31,20 +31,6 @@ use ipoib::drop_reason::DropReason;
 use ipoib::link::WorkerIndex;
 
 pub use commands::GatewayCommand;
-
-/// Why a packet goes to the control lcore.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cause {
-    /// The forwarding step says so.
-    Punt(Punt),
-    /// It does not fit and may not be cut: its source is to be told.
-    TooBig {
-        /// Largest packet that would fit.
-        mtu: u16,
-        /// The neighbour to which a connection is wanted that may take it.
-        dial: Option<Ipv4Addr>,
-    },
-}
 
 /// What a worker hands to the control lcore beside the link's notes.
 #[derive(Debug)]

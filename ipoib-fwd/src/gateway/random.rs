@@ -1,0 +1,8 @@
+//! Seeds and names of this run.
+
+use std::hash::{BuildHasher as _, RandomState};
+
+/// A number that nobody can know.
+pub(super) fn random() -> u64 {
+    RandomState::new().hash_one(std::process::id())
+}
