@@ -87,7 +87,8 @@ impl Hca {
             (cap::RC, 1),
             (cap::LOG_PAGE_SIZE, 12),
             (cap::LOG_DOORBELL_REGISTER, 9),
-            (cap::MAX_SEND_WQE, 512),
+            // What libmlx5 reserves for a connection's entries does not fit into 512.
+            (cap::MAX_SEND_WQE, 1024),
             (cap::MAX_RECEIVE_WQE, 512),
             (cap::MAX_QP_PER_GROUP, 240),
             (cap::LOG_MAX_GROUPS, 13),
