@@ -16,12 +16,14 @@ use crate::vfio_user::socket::{Client, Gone};
 
 /// Idle turns that are gone through before the first nap.
 const SPINS: u32 = 3;
-/// First nap. The end of a cable in shared memory has nothing to wake by.
+/// First nap.
 const FIRST: Duration = Duration::from_micros(50);
-/// Longest nap.
+/// Longest nap where a cable would not wake: one that is down.
 const LONGEST: Duration = Duration::from_millis(1);
 /// Naps of one length before they get longer: a conversation goes on with short ones.
 const REPEATS: u32 = 40;
+/// Longest rest where all cables wake.
+const REST: Duration = Duration::from_millis(100);
 
 /// How long to rest after so many idle turns; `None` to go on at once.
 fn nap(idle: u32) -> Option<Duration> {
@@ -104,7 +106,7 @@ impl Server {
         info!("waiting for a client at {}", self.path.display());
         while !stop.load(Ordering::Relaxed) {
             let busy = self.turn(Instant::now())?;
-            self.rest(busy);
+            self.rest(busy)?;
         }
         info!("{:?}", self.hca.counters());
         Ok(())
@@ -145,20 +147,33 @@ impl Server {
         Ok(busy)
     }
 
-    /// Rests, if there is nothing to do: until the client speaks, or for as long as a cable may wait.
-    fn rest(&mut self, busy: bool) {
+    /// Rests, if there is nothing to do: until the client speaks, a cable brings something, or it is time for something.
+    fn rest(&mut self, busy: bool) -> Result<(), ServeError> {
         self.idle = if busy { 0 } else { self.idle.saturating_add(1) };
-        let Some(mut nap) = nap(self.idle) else { return };
-        let now = Instant::now();
+        let Some(mut nap) = nap(self.idle) else { return Ok(()) };
+        let mut now = Instant::now();
+        let mut wakers = Vec::new();
+        if self.hca.rest(now, |waker| wakers.extend(waker.try_clone_to_owned())) {
+            // What came before it was asked for does not wake.
+            now = Instant::now();
+            if self.turn(now)? {
+                self.idle = 0;
+                return Ok(());
+            }
+            nap = REST;
+        }
         if let Some(at) = self.hca.next_deadline(now) {
             nap = nap.min(at.saturating_duration_since(now));
         }
         let held_up = self.client.as_ref().is_some_and(Client::is_held_up);
         let flags = if held_up { PollFlags::OUT } else { PollFlags::IN };
         let waker = self.client.as_ref().map_or_else(|| self.listener.as_fd(), AsFd::as_fd);
+        let mut all = vec![PollFd::new(&waker, flags)];
+        all.extend(wakers.iter().map(|waker| PollFd::new(waker, PollFlags::IN)));
         let timeout = Timespec { tv_sec: 0, tv_nsec: nap.subsec_nanos().into() };
         // An interrupted nap is over; anything else shows where the socket is read.
-        let _ = rustix::event::poll(&mut [PollFd::new(&waker, flags)], Some(&timeout));
+        let _ = rustix::event::poll(&mut all, Some(&timeout));
+        Ok(())
     }
 }
 

@@ -11,7 +11,7 @@ mod setup;
 mod table;
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use connectx::cable::{CableEnd, CableError, CableUrl};
@@ -136,6 +136,8 @@ pub struct Hca {
     counters: Counters,
     begin: Instant,
     next_flush: Instant,
+    /// There may be queue pairs in error.
+    failed: bool,
 }
 
 fn engine(config: &HcaConfig, life: u64) -> Engine {
@@ -167,6 +169,7 @@ impl Hca {
             counters: Counters::default(),
             begin: now,
             next_flush: now,
+            failed: false,
         };
         hca.plug()?;
         Ok(hca)
@@ -207,17 +210,23 @@ impl Hca {
         let _ = self.memory.unmap(None);
     }
 
+    /// Asks the cable to wake who rests ([`Engine::rest`]). False if it would not.
+    pub fn rest(&mut self, now: Instant, watch: impl FnMut(BorrowedFd<'_>)) -> bool {
+        self.engine.rest(now, watch)
+    }
+
     /// When it wants its next turn even if nothing happens.
     #[must_use]
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        self.engine.next_deadline(now)
+        let flush = self.failed.then_some(self.next_flush);
+        self.engine.next_deadline(now).into_iter().chain(flush).min()
     }
 
     /// Does a bounded amount of work. True if it did anything.
     pub fn turn(&mut self, now: Instant) -> bool {
         if now >= self.next_flush {
             self.next_flush = now + FLUSH;
-            self.flush_failed();
+            self.failed = self.flush_failed();
         }
         let mut worked = false;
         for _ in 0..STEPS {
@@ -227,6 +236,8 @@ impl Hca {
             worked = true;
         }
         self.tell_events();
+        // Some may have failed by it.
+        self.failed |= worked;
         worked
     }
 
@@ -327,6 +338,7 @@ impl Hca {
             self.counters.refused += 1;
             return;
         }
+        self.failed = true;
         for index in (0..COMMANDS).filter(|index| entries >> index & 1 == 1) {
             self.command(index);
         }

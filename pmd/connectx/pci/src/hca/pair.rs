@@ -162,14 +162,17 @@ impl Hca {
         Ok(())
     }
 
-    /// What was posted to queue pairs in error since they were looked at last is flushed.
-    pub(super) fn flush_failed(&mut self) {
+    /// What was posted to queue pairs in error since they were looked at last is flushed. True if there are any.
+    pub(super) fn flush_failed(&mut self) -> bool {
         let Self { engine, objects, .. } = self;
+        let mut any = false;
         for number in objects.qps.iter().filter(|(_, pair)| pair.kind.is_some()).map(|(number, _)| *number) {
             if engine.qp_state(Qpn::new(number)).is_ok_and(|state| state == QpState::Err) {
                 engine.ring(Qpn::new(number));
+                any = true;
             }
         }
+        any
     }
 }
 
