@@ -28,7 +28,7 @@
 //!
 //! *A dishonest neighbour* can forge hellos and so silence a gateway, as it can forge ARP. With a key ([`message::Key`]), which all gateways of a
 //! segment share, messages are authenticated; they count only when they name our present instance, so that recorded ones
-//! are of no use, and their sequence rises. Who speaks with another key is not believed and not obeyed, but told of: [`strangers`].
+//! are of no use, and their sequence rises. Who speaks with another key is not believed and not obeyed, but told of: `strangers`.
 
 mod api;
 mod election;
