@@ -2,7 +2,8 @@
 //! before it leaves.
 //!
 //! Each queue that is full has a line of its own: none waits behind another. A queue that took nothing for as long as patience lasts is
-//! stuck: what waits for it is dropped, and what comes next does not wait, until it takes something.
+//! stuck: what waits for it is dropped, and what comes next does not wait, until it takes something. A stuck queue has no line, so
+//! that any number of them leaves all lines to the others.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -36,12 +37,61 @@ pub(crate) enum Task {
     GiveUp,
 }
 
+/// The queues that are stuck.
+#[derive(Debug)]
+struct Stuck {
+    /// One for each place that there can be: those of connections, then those of datagram queue pairs.
+    bits: Box<[u64]>,
+    count: usize,
+}
+
+impl Stuck {
+    fn new() -> Self {
+        let places = (1 << u16::BITS) + (1 << u8::BITS);
+        Self { bits: vec![0; places / u64::BITS as usize].into(), count: 0 }
+    }
+
+    /// The word and the bit in it.
+    const fn at(way: Way) -> (usize, u64) {
+        let place = match way {
+            Way::Rc(slot) => slot.0 as usize,
+            Way::Ud(slot) => (1 << u16::BITS) + slot.0 as usize,
+        };
+        (place / u64::BITS as usize, 1 << (place % u64::BITS as usize))
+    }
+
+    #[inline]
+    const fn any(&self) -> bool {
+        self.count > 0
+    }
+
+    fn has(&self, way: Way) -> bool {
+        let (word, bit) = Self::at(way);
+        self.any() && self.bits.get(word).is_some_and(|word| word & bit != 0)
+    }
+
+    fn insert(&mut self, way: Way) {
+        let (word, bit) = Self::at(way);
+        if let Some(word) = self.bits.get_mut(word).filter(|word| **word & bit == 0) {
+            *word |= bit;
+            self.count += 1;
+        }
+    }
+
+    fn remove(&mut self, way: Way) {
+        let (word, bit) = Self::at(way);
+        if let Some(word) = self.bits.get_mut(word).filter(|word| **word & bit != 0) {
+            *word &= !bit;
+            self.count -= 1;
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Line<M> {
     way: Way,
     /// When its queue last took one, or the first came.
     since: Instant,
-    stuck: bool,
     messages: VecDeque<M>,
 }
 
@@ -49,9 +99,10 @@ struct Line<M> {
 #[derive(Debug)]
 pub(crate) struct Held<M> {
     lines: [Line<M>; LINES],
-    /// How many lines are in use: they have messages, or are stuck.
+    /// How many lines are in use. Each of them has messages.
     used: usize,
     messages: usize,
+    stuck: Stuck,
 }
 
 impl<M> Held<M> {
@@ -59,10 +110,9 @@ impl<M> Held<M> {
         let line = |_| Line {
             way: Way::Rc(RcSlot(0)),
             since: Instant::now(),
-            stuck: false,
             messages: VecDeque::with_capacity(HELD / 2),
         };
-        Self { lines: std::array::from_fn(line), used: 0, messages: 0 }
+        Self { lines: std::array::from_fn(line), used: 0, messages: 0, stuck: Stuck::new() }
     }
 
     /// Messages that wait.
@@ -78,29 +128,29 @@ impl<M> Held<M> {
     /// True if messages wait for this queue, so that the next one must wait behind them.
     #[inline]
     pub(crate) fn has(&self, way: Way) -> bool {
-        self.messages > 0
-            && self.lines.iter().take(self.used).any(|line| line.way == way && !line.messages.is_empty())
+        self.used > 0 && self.at(way).is_some()
     }
 
     /// A queue has taken a message right away: it is not stuck.
     #[inline]
     pub(crate) fn took(&mut self, way: Way) {
-        if self.used > 0
-            && let Some(at) = self.at(way)
-        {
-            self.end(at);
+        if self.stuck.any() {
+            self.stuck.remove(way);
         }
     }
 
     /// Has a message wait for a queue that is full, or is handed back.
     #[cold]
     pub(crate) fn hold(&mut self, way: Way, message: M, now: Instant) -> Result<(), M> {
-        let Some(at) = self.at(way).or_else(|| self.begin(way, now)) else { return Err(message) };
         let free = HELD - self.messages;
+        if free == 0 || self.stuck.has(way) {
+            return Err(message);
+        }
+        let Some(at) = self.at(way).or_else(|| self.begin(way, now)) else { return Err(message) };
         let Some(line) = self.lines.get_mut(at) else { return Err(message) };
         let held = line.messages.len();
         // None may have more than it leaves to the others.
-        if line.stuck || held >= free.max(FAIR) || held >= HELD / 2 || free == 0 {
+        if held >= free.max(FAIR) || held >= HELD / 2 {
             return Err(message);
         }
         line.messages.push_back(message);
@@ -108,16 +158,12 @@ impl<M> Held<M> {
         Ok(())
     }
 
-    /// A line for a queue: a free one, or that of a stuck queue.
+    /// A free line for a queue.
     fn begin(&mut self, way: Way, now: Instant) -> Option<usize> {
-        let at = if self.used < LINES {
-            self.used += 1;
-            self.used - 1
-        } else {
-            self.lines.iter().position(|line| line.stuck)?
-        };
+        let at = self.used;
         let line = self.lines.get_mut(at)?;
-        (line.way, line.since, line.stuck) = (way, now, false);
+        (line.way, line.since) = (way, now);
+        self.used += 1;
         Some(at)
     }
 
@@ -142,23 +188,24 @@ impl<M> Held<M> {
                 line.since = now;
                 self.messages -= 1;
             }
-            if line.messages.is_empty() && !line.stuck {
-                self.end(at);
-                continue;
-            }
-            if now.saturating_duration_since(line.since) >= PATIENCE {
-                line.stuck = true;
+            if !line.messages.is_empty() {
+                if now.saturating_duration_since(line.since) < PATIENCE {
+                    at += 1;
+                    continue;
+                }
+                self.stuck.insert(line.way);
                 self.messages -= line.messages.len();
                 for message in line.messages.drain(..) {
                     handle(line.way, message, Task::GiveUp);
                 }
             }
-            at += 1;
+            self.end(at);
         }
     }
 
     /// A queue is another's from now on: hands what waits for it to `lost`.
     pub(crate) fn forget(&mut self, way: Way, lost: impl FnMut(M)) {
+        self.stuck.remove(way);
         let Some(at) = self.at(way) else { return };
         if let Some(line) = self.lines.get_mut(at) {
             self.messages -= line.messages.len();
@@ -237,18 +284,51 @@ mod tests {
     }
 
     #[test]
-    fn stuck_queues_give_their_lines_to_others_and_a_new_owner_inherits_nothing() {
+    fn any_number_of_stuck_queues_leaves_lines_to_others_and_does_not_wait_again() {
+        let mut held = Held::new();
+        let mut now = Instant::now();
+        let rcs = (0..=u16::MAX).step_by(55).map(way);
+        let stuck: Vec<Way> = rcs.chain((0..=u8::MAX).map(|n| Way::Ud(UdSlot(n)))).collect();
+        assert_eq!(stuck.len() % LINES, 0);
+        for some in stuck.chunks(LINES) {
+            for way in some {
+                held.hold(*way, *way, now).unwrap();
+            }
+            assert!(held.hold(way(1), way(1), now).is_err(), "no line");
+            now += PATIENCE;
+            let lost = full(&mut held, now);
+            assert!(lost.len() == LINES && some.iter().all(|way| lost.contains(way)));
+        }
+        for round in 0..3 {
+            assert_eq!(stuck.iter().filter(|way| held.hold(**way, **way, now).is_ok()).count(), 0, "{round}");
+            // All lines are there for queues that take something.
+            for n in 1..=LINES as u16 {
+                held.hold(way(n), way(n), now).unwrap();
+            }
+            held.retry(now, |_, _, _| None);
+        }
+        // Each is told from all others.
+        for (n, way) in stuck.iter().enumerate() {
+            held.took(*way);
+            assert_eq!(held.stuck.count, stuck.len() - 1 - n);
+            assert!(!held.stuck.has(*way));
+        }
+        assert_eq!((held.len(), held.used), (0, 0));
+    }
+
+    #[test]
+    fn a_new_owner_inherits_nothing() {
         let mut held = Held::new();
         let now = Instant::now();
-        for n in 0..LINES as u16 {
-            held.hold(way(n), n, now).unwrap();
-        }
-        assert!(held.hold(way(99), 99, now).is_err(), "no line");
-        assert_eq!(full(&mut held, now + PATIENCE).len(), LINES);
         held.hold(way(99), 99, now).unwrap();
         let mut gone = Vec::new();
         held.forget(way(99), |m| gone.push(m));
         assert_eq!((gone, held.has(way(99)), held.len()), (vec![99], false, 0));
+        held.hold(way(99), 99, now).unwrap();
+        assert_eq!(full(&mut held, now + PATIENCE), [99]);
+        assert!(held.hold(way(99), 99, now).is_err(), "stuck");
+        held.forget(way(99), |_| panic!("nothing waits"));
+        held.hold(way(99), 99, now).unwrap();
     }
 
     #[test]
@@ -278,7 +358,8 @@ mod tests {
     }
 
     proptest! {
-        /// Every message goes out once or is lost once, and those of a queue go out in order.
+        /// Every message goes out once or is lost once, and those of a queue go out in order. A queue's message waits for it, unless
+        /// it is stuck, or the others that wait leave it no place.
         #[test]
         fn nothing_is_lost_unseen_or_overtaken(steps in prop::collection::vec(step(), 0..2000)) {
             let mut held = Held::new();
@@ -286,6 +367,7 @@ mod tests {
             let mut room = [0u32; 12];
             let (mut given, mut sent, mut lost) = (0u32, 0, 0);
             let mut last = [None; 12];
+            let mut stuck = [false; 12];
             for step in steps {
                 match step {
                     Step::Send(n) => {
@@ -294,11 +376,17 @@ mod tests {
                         if !held.has(way(n)) && room[at] > 0 {
                             room[at] -= 1;
                             held.took(way(n));
+                            stuck[at] = false;
                             sent += 1;
                             prop_assert!(last[at] < Some(given));
                             last[at] = Some(given);
-                        } else if held.hold(way(n), (n, given), now).is_err() {
-                            lost += 1;
+                        } else {
+                            let place = held.has(way(n)) || held.used < LINES;
+                            let first = !held.has(way(n));
+                            let waits = held.hold(way(n), (n, given), now).is_ok();
+                            lost += usize::from(!waits);
+                            prop_assert!(!(waits && (stuck[at] || !place)));
+                            prop_assert!(waits || stuck[at] || !place || !first || held.len() == HELD);
                         }
                     }
                     Step::Turn(open) => {
@@ -312,6 +400,7 @@ mod tests {
                             wrong |= to != way(n);
                             if task == Task::GiveUp {
                                 lost += 1;
+                                stuck[at] = true;
                                 return None;
                             }
                             if room[at] == 0 {
@@ -325,10 +414,17 @@ mod tests {
                         });
                         prop_assert!(!wrong);
                     }
-                    Step::Forget(n) => held.forget(way(n), |_| lost += 1),
+                    Step::Forget(n) => {
+                        held.forget(way(n), |_| lost += 1);
+                        stuck[usize::from(n)] = false;
+                    }
                 }
                 prop_assert_eq!(given as usize, sent + lost + held.len());
                 prop_assert!(held.len() <= HELD && held.used <= LINES);
+                let used = (0..12).filter(|n| held.has(way(*n))).count();
+                let all = stuck.iter().filter(|stuck| **stuck).count();
+                prop_assert_eq!((held.used, held.stuck.count), (used, all));
+                prop_assert!((0..12).all(|n| held.stuck.has(way(n)) == stuck[usize::from(n)]));
             }
         }
     }
