@@ -32,7 +32,7 @@ pub struct QueuesConfig {
     /// Places for connected queue pairs, 65,536 at most.
     pub max_rc: u32,
     /// Most sends that may be outstanding at once, of all queue pairs together: sizes the completion queue of sends, and bounds
-    /// the buffers that peers who take nothing can hold.
+    /// the buffers that peers who take nothing can hold. Connections have no part in the last eighth, so that datagrams always go.
     pub max_sends: u32,
     /// One signalled send in this many.
     pub signal_every: u32,

@@ -1,10 +1,12 @@
 //! What a worker's queues keep of their queue pairs, whatever drives them.
 
+mod credit;
 mod health;
 mod numbers;
 mod places;
 mod progress;
 
+pub(crate) use credit::Credit;
 pub(crate) use health::{Completed, Health};
 pub(crate) use numbers::{Numbers, Place};
 pub(crate) use places::Places;

@@ -24,11 +24,10 @@ use super::rc::RcQp;
 use super::rings::{CqRing, SrqRing};
 use super::sq::Request;
 use super::ud::{Door, UdQp};
-use crate::bookkeeping::{Numbers, Place, Places, Progress};
+use crate::bookkeeping::{Credit, Numbers, Place, Places, Progress};
 use crate::hca::{BURST, HcaError, PostError, QpEvent, QueuesId, RcSlot, UdSlot};
 use prm::{DataSegment, SendOpcode};
 use receive::{GRH_AREA, SharedEntries};
-use sends::Credit;
 
 /// Events of one poll.
 pub type Events = ArrayVec<QpEvent, BURST>;

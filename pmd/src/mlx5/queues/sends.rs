@@ -15,66 +15,6 @@ const SEND_BATCH: usize = 64;
 const VISITS: usize = 2;
 const IDLE_VISITS: usize = 64;
 
-/// Sends that any queue pair may have outstanding while there is room at all.
-const FAIR: u32 = 16;
-
-/// How many sends may be outstanding at once, of all queue pairs together.
-///
-/// Each may complete by itself once it is flushed, so that this is what the completion queue has room for: rings may promise
-/// more, since they never are all full at once.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Credit {
-    most: u32,
-    outstanding: u32,
-    /// Of queue pairs that were taken out with sends outstanding. Their completions may still lie in the queue.
-    orphaned: u32,
-}
-
-impl Credit {
-    pub(super) const fn new(most: u32) -> Self {
-        Self { most, outstanding: 0, orphaned: 0 }
-    }
-
-    #[inline]
-    pub(super) const fn has_room(&self) -> bool {
-        self.outstanding < self.most
-    }
-
-    /// Half of it is gone: from here on every send asks for a completion, so that a full queue always has some on their way.
-    #[inline]
-    pub(super) const fn is_scarce(&self) -> bool {
-        self.outstanding >= self.most / 2
-    }
-
-    /// True if one queue pair with `held` outstanding may post one more: it may hold no more than is left for all others, so that
-    /// a few peers that take nothing leave room to the rest.
-    #[inline]
-    pub(super) const fn admits(&self, held: u32) -> bool {
-        let free = self.most.saturating_sub(self.outstanding);
-        free > 0 && (held < FAIR || held <= free)
-    }
-
-    #[inline]
-    pub(super) const fn take(&mut self) {
-        self.outstanding += 1;
-    }
-
-    #[inline]
-    const fn give_back(&mut self, count: u32) {
-        self.outstanding = self.outstanding.saturating_sub(count);
-    }
-
-    pub(super) const fn orphan(&mut self, count: u32) {
-        self.orphaned += count;
-    }
-
-    /// The completion queue was found empty.
-    const fn settle(&mut self) {
-        let orphaned = std::mem::replace(&mut self.orphaned, 0);
-        self.give_back(orphaned);
-    }
-}
-
 impl<B: Bus, P: Packet> MlxQueues<B, P> {
     /// Reaps send completions. Returns how many buffers went home.
     pub fn reap(&mut self, events: &mut Events) -> usize {
@@ -100,14 +40,18 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     fn visit(&mut self, most: usize) {
         for _ in 0..most.min(self.lagging.len()) {
             let Some(place) = self.lagging.pop_front() else { return };
-            let side = match place {
-                Place::Ud(slot) => self.uds.get_mut(slot.0.into()).map(|ud| &mut ud.side),
-                Place::Rc(slot, _) => self.rcs.get_mut(slot.0).map(|rc| &mut rc.side),
+            let (side, room) = match place {
+                Place::Ud(slot) => {
+                    (self.uds.get_mut(slot.0.into()).map(|ud| &mut ud.side), self.credit.has_room())
+                }
+                Place::Rc(slot, _) => {
+                    (self.rcs.get_mut(slot.0).map(|rc| &mut rc.side), self.credit.admits_nop())
+                }
             };
             let Some(side) = side else { continue };
             // Rung at once if it was not waiting for the next round anyway.
             let was_dirty = side.sq.is_dirty();
-            if self.credit.has_room() && side.visit() {
+            if room && side.visit() {
                 self.credit.take();
                 if !was_dirty {
                     side.sq.ring(&mut self.bus);

@@ -239,6 +239,8 @@ pub(super) struct Depths {
     pub(super) ud_receive: u32,
     pub(super) shared: u32,
     pub(super) signal_every: u32,
+    /// Most sends outstanding at once.
+    pub(super) sends: u32,
     pub(super) buffers: usize,
 }
 
@@ -254,7 +256,7 @@ impl Device {
         // 16 bytes of link and three segments fill the stride; the fourth unit of a longer one would be the terminator.
         let srq = arena.srq(depths.shared, depths.shared, 128);
         let receive_cq = arena.cq(RECEIVE_ENTRIES as u32);
-        let send_cq = arena.cq(1024);
+        let send_cq = arena.cq(depths.sends.next_power_of_two());
         let mut regions = MrTable::new();
         let len = (depths.buffers * EACH) as u64;
         regions.add(Region { start: buffers.base(), len, lkey: LKEY }).unwrap();
@@ -271,7 +273,7 @@ impl Device {
             bus: Recorder::default(),
             max_ud: 2,
             max_rc: 8,
-            max_sends: 1024,
+            max_sends: depths.sends,
             datagrams_anchor: None,
             connections_anchor: None,
         });

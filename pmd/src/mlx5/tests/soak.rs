@@ -45,7 +45,8 @@ struct Soak {
 
 impl Soak {
     fn new(seed: u64) -> Self {
-        let depths = Depths { send: 16, ud_receive: 8, shared: 16, signal_every: 3, buffers: 160 };
+        let depths =
+            Depths { send: 16, ud_receive: 8, shared: 16, signal_every: 3, sends: 1024, buffers: 160 };
         let (mut device, mut queues) = Device::new(&depths);
         for i in 0..CONNECTIONS {
             queues.insert(RcSlot(i as u16), device.rc(RC + i, 16, false, 3)).unwrap();

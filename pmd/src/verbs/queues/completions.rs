@@ -57,7 +57,7 @@ impl VerbsQueues {
         } else {
             let reaped = side.complete(entry);
             freed = reaped.freed;
-            self.sends = self.sends.saturating_sub(freed as u32);
+            self.credit.give_back(freed as u32);
             reaped.known
         };
         if !known {

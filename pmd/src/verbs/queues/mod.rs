@@ -16,7 +16,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 
 use super::object::{CompletionQueue, SharedReceiveQueue};
-use crate::bookkeeping::{Numbers, Places, Progress};
+use crate::bookkeeping::{Credit, Numbers, Places, Progress};
 use crate::hca::{BURST, HcaError, QpEvent, QueuesId};
 use crate::mem::Pool;
 use crate::mlx5::mr::MrTable;
@@ -101,10 +101,7 @@ pub struct VerbsQueues {
     stash: Stash,
     regions: MrTable,
     pool: Pool,
-    max_sends: u32,
-    /// Sends that have not completed, and how many of these were on queue pairs that were taken out since.
-    sends: u32,
-    orphaned: u32,
+    credit: Credit,
     /// Faults found while posting.
     faults: ArrayVec<QpEvent, BURST>,
     anomalies: Anomalies,
@@ -137,9 +134,7 @@ impl VerbsQueues {
             stash: Stash::new(),
             regions: parts.regions,
             pool: parts.pool,
-            max_sends: parts.max_sends,
-            sends: 0,
-            orphaned: 0,
+            credit: Credit::new(parts.max_sends),
             faults: ArrayVec::new(),
             anomalies: Anomalies::default(),
         }

@@ -21,8 +21,6 @@ use crate::verbs::address::VerbsDestination;
 
 /// Polls of the send completions in one turn, so that a turn takes as many as it may post.
 const SEND_ROUNDS: usize = 8;
-/// Sends that any connection may have outstanding while there is room at all.
-const FAIR: u32 = 16;
 
 impl Queues for VerbsQueues {
     type Ud = VerbsUd;
@@ -42,14 +40,14 @@ impl Queues for VerbsQueues {
         let Some(ud) = self.uds.get_mut(slot.0.into()).filter(|ud| ud.door == Door::Open) else {
             return Err(Refused { buf, error: PostError::NoConnection });
         };
-        if self.sends >= self.max_sends {
+        if !self.credit.has_room() {
             return Err(Refused { buf, error: PostError::Full });
         }
         let was_dirty = ud.side.has_queued();
         ud.side
             .queue(buf, Some(to.clone()), &mut self.regions)
             .map_err(|(buf, error)| Refused { buf, error })?;
-        self.sends += 1;
+        self.credit.take();
         if !was_dirty {
             self.uds.wait(slot.0.into());
         }
@@ -64,14 +62,12 @@ impl Queues for VerbsQueues {
         if rc.passive || rc.side.health.failed() {
             return Err(Refused { buf, error: PostError::NoConnection });
         }
-        // No connection holds more than is left for all others, beyond a few.
-        let (free, held) = (self.max_sends.saturating_sub(self.sends), rc.side.outstanding());
-        if free == 0 || held >= FAIR && held > free {
+        if !self.credit.admits(rc.side.outstanding()) {
             return Err(Refused { buf, error: PostError::Full });
         }
         let was_dirty = rc.side.has_queued();
         rc.side.queue(buf, None, &mut self.regions).map_err(|(buf, error)| Refused { buf, error })?;
-        self.sends += 1;
+        self.credit.take();
         if !was_dirty {
             self.rcs.wait(slot.0);
         }
@@ -79,12 +75,12 @@ impl Queues for VerbsQueues {
     }
 
     fn ring(&mut self) {
-        let Self { uds, rcs, lists, regions, faults, sends, .. } = self;
+        let Self { uds, rcs, lists, regions, faults, credit, .. } = self;
         // What the library does not take is dropped.
         let mut ring = |side: &mut SendSide| {
             let before = side.outstanding();
             let taken = side.ring(lists, regions);
-            *sends = sends.saturating_sub(before.saturating_sub(side.outstanding()));
+            credit.give_back(before.saturating_sub(side.outstanding()));
             taken
         };
         uds.ring(|_, ud| {
@@ -153,7 +149,7 @@ impl Queues for VerbsQueues {
             let mut wc = [sys::ibv_wc::default(); BURST];
             let wc = Self::poll(&self.send_cq, wc.get_mut(..most).unwrap_or_default(), &mut self.anomalies);
             if wc.is_empty() && most > 0 {
-                self.sends = self.sends.saturating_sub(std::mem::take(&mut self.orphaned));
+                self.credit.settle();
             }
             for wc in wc.iter() {
                 match untag(wc.wr_id) {
@@ -216,7 +212,7 @@ impl Queues for VerbsQueues {
     fn remove_ud(&mut self, slot: UdSlot) -> Option<VerbsUd> {
         let ud = self.uds.remove(slot.0.into())?;
         self.numbers.remove(ud.qpn().get());
-        self.orphaned += ud.side.sends();
+        self.credit.orphan(ud.side.sends());
         Some(ud)
     }
 
@@ -258,7 +254,7 @@ impl Queues for VerbsQueues {
     fn remove_rc(&mut self, slot: RcSlot) -> Option<VerbsRc> {
         let rc = self.rcs.remove(slot.0)?;
         self.numbers.remove(rc.qpn().get());
-        self.orphaned += rc.side.sends();
+        self.credit.orphan(rc.side.sends());
         Some(rc)
     }
 

@@ -160,7 +160,7 @@ impl Rig {
             regions,
             pool: pool.clone(),
             max_ud: 2,
-            max_rc: 2,
+            max_rc: 8,
             max_sends: 64,
         });
         queues.insert_ud(UD_SLOT, VerbsUd::new(SendSide::new(ud, 8, 2, 4), 4)).unwrap();
@@ -188,7 +188,11 @@ impl Rig {
     }
 
     fn rc(&self, depth: u32, passive: bool) -> VerbsRc {
-        let qp = Self::qp(&self.domain, &self.cq, self.context, self.provider.cast(), RC);
+        self.rc_numbered(RC, depth, passive)
+    }
+
+    fn rc_numbered(&self, qpn: u32, depth: u32, passive: bool) -> VerbsRc {
+        let qp = Self::qp(&self.domain, &self.cq, self.context, self.provider.cast(), qpn);
         VerbsRc::new(SendSide::new(qp, depth, 17, 4), passive, UD_SLOT)
     }
 
@@ -255,6 +259,31 @@ fn what_the_library_does_not_take_is_dropped_and_told() {
     let (freed, events) = rig.sent();
     assert_eq!((freed, events[0].fault), (1, QpFault::Flushed));
     assert_eq!(rig.queues.rc_outstanding(RcSlot(1)), 0);
+}
+
+#[test]
+fn peers_that_take_nothing_stop_no_datagrams() {
+    let mut rig = Rig::new("verbs-stalled");
+    rig.queues.open_ud(UD_SLOT);
+    let to = rig.to();
+    let mut held = Vec::new();
+    for n in 0..5 {
+        rig.queues.insert_rc(RcSlot(n), rig.rc_numbered(RC + u32::from(n), 64, false)).unwrap();
+        let sends = std::iter::repeat_with(|| rig.queues.send_rc(RcSlot(n), rig.pool.alloc().unwrap()));
+        held.push(sends.take_while(Result::is_ok).count());
+        rig.queues.ring();
+    }
+    // None has more of 48 than it leaves, beyond 16; the last eighth is not theirs.
+    assert_eq!(held, [25, 16, 15, 0, 0]);
+    for round in 0..10 {
+        for _ in 0..8 {
+            rig.queues.send_ud(UD_SLOT, &to, rig.pool.alloc().unwrap()).unwrap();
+        }
+        rig.queues.ring();
+        let id = rig.provider().sends.last().unwrap().0;
+        rig.provider().send_completions.push_back(wc(id, UD, sys::IBV_WC_SUCCESS, 0));
+        assert_eq!(rig.sent().0, 8, "{round}");
+    }
 }
 
 #[test]
