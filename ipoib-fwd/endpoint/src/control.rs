@@ -25,6 +25,7 @@ use ipoib::link::{
 };
 use ipoib::port::{Port, PortSettings, WorkerSlots};
 use link::LinkEnd;
+use port::Gone;
 
 /// Items that fit a ring between control and worker.
 pub const RING: usize = 4096;
@@ -216,8 +217,7 @@ pub struct Endpoint<B: Backend, C, N> {
     srq_low_told: Option<Instant>,
     losses: Losses,
     last_device_error: Option<String>,
-    /// Why the device is of no use any more.
-    gone: Option<HcaError>,
+    gone: Gone,
     /// Datagram queue pairs that were found in error and opened anew.
     datagram_reopens: u64,
 }
@@ -319,7 +319,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             srq_low_told: None,
             losses: Losses::default(),
             last_device_error: None,
-            gone: None,
+            gone: Gone::No,
             datagram_reopens: 0,
         };
         Ok((endpoint, workers))
@@ -376,11 +376,6 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         self.srq_low
     }
 
-    /// Why the device can never be used again, told once; then there is nothing to do but to close the endpoint.
-    pub const fn take_gone(&mut self) -> Option<HcaError> {
-        self.gone.take()
-    }
-
     /// What was lost since the last call.
     pub fn take_losses(&mut self) -> Losses {
         std::mem::take(&mut self.losses)
@@ -428,11 +423,13 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
         if now.duration_since(self.closing_read) >= CLOSING_PERIOD {
             self.closing_read = now;
-            self.flush_closing();
+            if self.is_gone() { self.take_all_back() } else { self.flush_closing() }
         }
         if now.duration_since(self.usage_read) >= USAGE_PERIOD {
             self.collect_usage(now);
-            self.look_after_datagrams(now);
+            if !self.is_gone() {
+                self.look_after_datagrams(now);
+            }
         }
         self.check_quiescence(now, board);
         if self.port.poll_timeout().is_some_and(|at| at <= now) {

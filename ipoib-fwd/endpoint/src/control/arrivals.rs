@@ -104,7 +104,8 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                     self.warn_of_low_srq(now);
                 }
             } else if matches!(event, AsyncEvent::Fatal) {
-                self.gone = Some(HcaError::Gone(self.hca.device().name));
+                let gone = HcaError::Gone(self.hca.device().name);
+                self.lose_device(now, gone);
             }
         }
         any
@@ -127,6 +128,9 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
 
     pub(super) fn take_mads(&mut self, now: Instant) -> bool {
         let mut any = false;
+        if self.is_gone() {
+            return any;
+        }
         for _ in 0..PER_TICK {
             match self.hca.receive_mad(self.number) {
                 Ok(Some(mad)) => {
@@ -135,7 +139,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                 }
                 Ok(None) => break,
                 Err(gone @ HcaError::Gone(_)) => {
-                    self.gone = Some(gone);
+                    self.lose_device(now, gone);
                     break;
                 }
                 Err(e) => {
@@ -150,6 +154,9 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     /// Sends a management datagram, or keeps it until the device has room: who wrote it would write it again only seconds
     /// later.
     pub(super) fn send_mad(&mut self, mad: Mad) {
+        if self.is_gone() {
+            return;
+        }
         if self.mads.len() < WAITING_MADS {
             self.mads.push_back(mad);
         } else {

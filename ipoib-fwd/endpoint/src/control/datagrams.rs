@@ -153,13 +153,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     /// The worker has everything back.
     pub(super) fn datagrams_closed(&mut self, link: LinkIndex, worker: WorkerIndex) {
         if self.takes_datagrams_back(link) {
-            // Two closings may have been under way.
-            let first =
-                self.datagrams(link, worker).is_some_and(|d| !std::mem::replace(&mut d.given_back, true));
-            if let (true, Some(end)) = (first, self.worker(worker)) {
-                end.send(Command::RemoveUd(link));
-            }
-            return;
+            return self.take_back(link, worker);
         }
         let Some(datagrams) = self.datagrams(link, worker) else { return };
         let qpn = datagrams.qpn;
@@ -167,6 +161,25 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         datagrams.state = State::Open;
         let opened = self.hca.modify_qp(qpn, &QpTransition::ToReset).and_then(|()| self.bring_up(qpn, keys));
         self.open_by_worker(link, worker, opened);
+    }
+
+    /// Asks the worker for one whose link is being removed.
+    fn take_back(&mut self, link: LinkIndex, worker: WorkerIndex) {
+        // Two closings may have been under way.
+        let first = self.datagrams(link, worker).is_some_and(|d| !std::mem::replace(&mut d.given_back, true));
+        if let (true, Some(end)) = (first, self.worker(worker)) {
+            end.send(Command::RemoveUd(link));
+        }
+    }
+
+    /// From a device that is gone nothing comes back: those of links that are being removed are taken with what is outstanding.
+    pub(super) fn take_all_back(&mut self) {
+        let all: Vec<_> = self.all_datagrams().map(|(link, worker, _)| (link, worker)).collect();
+        for (link, worker) in all {
+            if self.takes_datagrams_back(link) {
+                self.take_back(link, worker);
+            }
+        }
     }
 
     /// Once a queue pair has left RESET the worker may post to it (IBA 10.3.1).
@@ -230,7 +243,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             return;
         }
         let Some(keys) = datagrams.keys.filter(|_| !takes_back) else { return };
-        let pause = datagrams.refused.pause();
+        let (pause, was_refused) = (datagrams.refused.pause(), datagrams.refused.failures() > 0);
         let recent = datagrams.mended_at.is_some_and(|at| now.duration_since(at) < pause);
         let result = match self.hca.qp_state(qpn) {
             // A datagram that could not be sent has stopped the send queue.
@@ -244,12 +257,18 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                 self.close_datagrams(now, link, worker);
                 Ok(())
             }
-            // Opening it anew has failed half-way.
-            Ok(QpState::Reset) if !recent => {
+            // Opening it has stopped half-way: the worker has not been told, and nothing is posted.
+            Ok(state @ (QpState::Reset | QpState::Init | QpState::Rtr))
+                if !recent && (was_refused || state == QpState::Reset) =>
+            {
                 if let Some(datagrams) = self.datagrams(link, worker) {
                     datagrams.mended_at = Some(now);
                 }
-                let opened = self.bring_up(qpn, keys);
+                let reset = match state {
+                    QpState::Reset => Ok(()),
+                    _ => self.hca.modify_qp(qpn, &QpTransition::ToReset),
+                };
+                let opened = reset.and_then(|()| self.bring_up(qpn, keys));
                 self.open_by_worker(link, worker, opened);
                 Ok(())
             }

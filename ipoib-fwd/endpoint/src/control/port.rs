@@ -10,8 +10,55 @@ use super::Endpoint;
 use ipoib::link::Waiting;
 use ipoib::port::Facts;
 
+/// Whether the device can never be used again.
+#[derive(Debug)]
+pub(super) enum Gone {
+    /// It can.
+    No,
+    /// It cannot, and the owner does not know why.
+    Untold(HcaError),
+    /// It cannot, and the owner knows.
+    Told,
+}
+
+impl Gone {
+    fn take(&mut self) -> Option<HcaError> {
+        match std::mem::replace(self, Self::Told) {
+            Self::Untold(why) => Some(why),
+            before => {
+                *self = before;
+                None
+            }
+        }
+    }
+}
+
 impl<B: Backend, C, N> Endpoint<B, C, N> {
+    /// The device is gone: whatever its driver still says of the port, there is none.
+    pub(super) fn lose_device(&mut self, now: Instant, why: HcaError) {
+        if self.is_gone() {
+            return;
+        }
+        self.gone = Gone::Untold(why);
+        self.mads.clear();
+        self.read_port(now);
+    }
+
+    /// True if the device is gone: its port stays down for good.
+    #[must_use]
+    pub const fn is_gone(&self) -> bool {
+        !matches!(self.gone, Gone::No)
+    }
+
+    /// Why the device is gone, told once; then there is nothing to do but to close the endpoint.
+    pub fn take_gone(&mut self) -> Option<HcaError> {
+        self.gone.take()
+    }
+
     pub(super) fn facts(&self) -> Facts {
+        if self.is_gone() {
+            return Facts::default();
+        }
         let read = || -> Result<Facts, HcaError> {
             let port = self.hca.port(self.number)?;
             let pkeys: Result<Vec<PKey>, HcaError> =
@@ -38,6 +85,9 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
 
     /// True while a change of the port's state or of its P_Key table is what a link waits for.
     pub(super) fn waits_for_port(&self) -> bool {
+        if self.is_gone() {
+            return false;
+        }
         let active = self.port.facts().is_some_and(|facts| facts.state == PortState::Active);
         let for_key = |waiting| matches!(waiting, Waiting::PKey | Waiting::FullMembership);
         !active || self.port.links().any(|(_, link)| link.waits_for().is_some_and(for_key))

@@ -108,7 +108,8 @@ impl<B: Backend> GatewayControl<B> {
         let (mac, ethernet) = (port.mac, link_due.then(|| port.is_up()));
         let Some(endpoint) = self.endpoints.at(duty.endpoint) else { return };
         let number = endpoint.port();
-        let gid = if link_due { endpoint.hca().gid(number, 0).unwrap_or_default() } else { Gid::ZERO };
+        let ask = link_due && !endpoint.is_gone();
+        let gid = if ask { endpoint.hca().gid(number, 0).unwrap_or_default() } else { Gid::ZERO };
         let stopping = self.stopping.is_some();
         let (duty, link, board) = parts!(self, at);
         let pair = &mut duty.duty.pair;

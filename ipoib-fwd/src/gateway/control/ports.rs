@@ -39,14 +39,12 @@ impl EthernetPort {
 pub(in crate::gateway) struct Endpoints<B: Backend> {
     /// By [`EndpointIndex`].
     list: Vec<GatewayEndpoint<B>>,
-    /// Those whose device is gone.
-    gone: Vec<EndpointIndex>,
 }
 
 impl<B: Backend> Endpoints<B> {
     /// By [`EndpointIndex`].
     pub(in crate::gateway) const fn new(list: Vec<GatewayEndpoint<B>>) -> Self {
-        Self { list, gone: Vec::new() }
+        Self { list }
     }
 
     /// A port.
@@ -76,7 +74,7 @@ impl<B: Backend> Endpoints<B> {
 
     /// True if a port's device is gone.
     pub(in crate::gateway) fn is_gone(&self, port: EndpointIndex) -> bool {
-        self.gone.contains(&port)
+        self.list.get(port.at()).is_some_and(Endpoint::is_gone)
     }
 
     /// All ports, to be closed.
@@ -112,12 +110,8 @@ impl<B: Backend> GatewayControl<B> {
         let Self { endpoints, segments, .. } = self;
         for index in endpoints.indices() {
             let Some(gone) = endpoints.at(index).and_then(Endpoint::take_gone) else { continue };
-            if endpoints.is_gone(index) {
-                continue;
-            }
-            endpoints.gone.push(index);
             tracing::error!("{gone}");
-            if endpoints.gone.len() == endpoints.list.len() {
+            if endpoints.iter().all(Endpoint::is_gone) {
                 return Err(gone);
             }
             for duty in segments.iter().filter(|duty| duty.endpoint == index) {
@@ -134,7 +128,8 @@ impl<B: Backend> GatewayControl<B> {
     pub(super) fn follow_gids(&mut self, now: Instant) {
         let Self { endpoints, gids, .. } = self;
         for (index, gids) in gids.iter_mut() {
-            let Some(endpoint) = endpoints.at(*index) else { continue };
+            // Whoever reads the copy of a device that is gone sees that nobody keeps it any more.
+            let Some(endpoint) = endpoints.at(*index).filter(|e| !e.is_gone()) else { continue };
             let told = endpoint.take_gid_news();
             match gids.refresh(endpoint.hca(), now, told) {
                 Ok(changes) => {

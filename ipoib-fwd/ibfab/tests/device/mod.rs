@@ -1,0 +1,150 @@
+//! A software ConnectX that can be made to refuse, to tell of events, and to be gone; it counts how often each queue pair is flushed.
+
+#![allow(dead_code, reason = "not every test uses all of it")]
+
+use std::collections::{HashMap, VecDeque};
+
+use gidcache::Entry;
+use ib_wire::mad::Mad;
+use ib_wire::{Gid, Guid, Lid, Mtu, PKey, Qpn};
+use pmd::hca::{
+    AsyncEvent, Backend, Control, DeviceAttributes, HcaError, PortAttributes, PortNumber, QpState,
+    QpTransition, Queues, QueuesConfig, RcConfig, UdConfig, UdDestination,
+};
+use pmd::mem::Pool;
+use pmd::soft::{SoftConfig, SoftHca};
+
+pub(crate) const PORT: PortNumber = PortNumber(1);
+
+pub(crate) type SoftQueues = <SoftHca as Backend>::Queues;
+type Ud = <SoftQueues as Queues>::Ud;
+type Rc = <SoftQueues as Queues>::Rc;
+pub(crate) type Destination = <SoftQueues as Queues>::Destination;
+
+/// Some of the ways that queue pairs go.
+pub(crate) type Choice = fn(&QpTransition) -> bool;
+
+/// See the module.
+pub(crate) struct Device {
+    pub(crate) hca: SoftHca,
+    /// How often each queue pair was told to flush.
+    pub(crate) flushes: HashMap<Qpn, u32>,
+    /// Datagram queue pairs do not go this way: what is refused, and how often that was tried.
+    pub(crate) refused: Option<(Choice, u32)>,
+    /// What it tells beside its own events.
+    pub(crate) events: VecDeque<AsyncEvent>,
+    /// It answers nothing any more.
+    pub(crate) gone: bool,
+}
+
+impl Device {
+    /// One with one port.
+    pub(crate) fn new(n: u8) -> Self {
+        let guid = 0x0200_0000_0000_0000 + 16 * u64::from(n);
+        let hca = SoftHca::new(&SoftConfig {
+            name: format!("hca{n}"),
+            node_guid: Guid(guid),
+            port_guids: vec![Guid(guid + 1)],
+            max_mtu: Mtu::B4096,
+            gid_table: 8,
+            seed: n.into(),
+        })
+        .unwrap();
+        Self { hca, flushes: HashMap::new(), refused: None, events: VecDeque::new(), gone: false }
+    }
+
+    fn there(&self) -> Result<&SoftHca, HcaError> {
+        if self.gone { Err(HcaError::Gone(self.hca.device().name)) } else { Ok(&self.hca) }
+    }
+
+    fn there_mut(&mut self) -> Result<&mut SoftHca, HcaError> {
+        self.there()?;
+        Ok(&mut self.hca)
+    }
+}
+
+impl Control for Device {
+    fn device(&self) -> DeviceAttributes {
+        self.hca.device()
+    }
+    fn port(&self, port: PortNumber) -> Result<PortAttributes, HcaError> {
+        self.there()?.port(port)
+    }
+    fn gid(&self, port: PortNumber, index: u16) -> Result<Gid, HcaError> {
+        self.there()?.gid(port, index)
+    }
+    fn gids(&self) -> Result<Vec<Entry>, HcaError> {
+        self.there()?.gids()
+    }
+    fn gid_entry(&self, port: PortNumber, index: u16) -> Result<Option<Entry>, HcaError> {
+        self.there()?.gid_entry(port, index)
+    }
+    fn pkey(&self, port: PortNumber, index: u16) -> Result<PKey, HcaError> {
+        self.there()?.pkey(port, index)
+    }
+    fn register_pool(&mut self, pool: &Pool) -> Result<(), HcaError> {
+        self.there_mut()?.register_pool(pool)
+    }
+    fn modify_qp(&mut self, qpn: Qpn, to: &QpTransition) -> Result<(), HcaError> {
+        if *to == QpTransition::ToError {
+            *self.flushes.entry(qpn).or_default() += 1;
+        }
+        if let Some((is_refused, tries)) = &mut self.refused
+            && is_refused(to)
+        {
+            *tries += 1;
+            return Err(HcaError::Exhausted("what a test takes away"));
+        }
+        self.there_mut()?.modify_qp(qpn, to)
+    }
+    fn qp_state(&self, qpn: Qpn) -> Result<QpState, HcaError> {
+        self.there()?.qp_state(qpn)
+    }
+    fn attach_multicast(&mut self, qpn: Qpn, mgid: Gid, mlid: Lid) -> Result<(), HcaError> {
+        self.there_mut()?.attach_multicast(qpn, mgid, mlid)
+    }
+    fn detach_multicast(&mut self, qpn: Qpn, mgid: Gid, mlid: Lid) -> Result<(), HcaError> {
+        self.there_mut()?.detach_multicast(qpn, mgid, mlid)
+    }
+    fn send_mad(&mut self, port: PortNumber, mad: &Mad) -> Result<(), HcaError> {
+        self.there_mut()?.send_mad(port, mad)
+    }
+    fn receive_mad(&mut self, port: PortNumber) -> Result<Option<Mad>, HcaError> {
+        self.there_mut()?.receive_mad(port)
+    }
+    fn next_event(&mut self) -> Option<AsyncEvent> {
+        self.events.pop_front().or_else(|| self.hca.next_event())
+    }
+}
+
+impl Backend for Device {
+    type Queues = SoftQueues;
+
+    fn create_queues(&mut self, config: &QueuesConfig, pool: &Pool) -> Result<SoftQueues, HcaError> {
+        self.there_mut()?.create_queues(config, pool)
+    }
+    fn destroy_queues(&mut self, queues: SoftQueues) -> Result<(), HcaError> {
+        self.hca.destroy_queues(queues)
+    }
+    fn create_ud(&mut self, config: &UdConfig) -> Result<Ud, HcaError> {
+        self.there_mut()?.create_ud(config)
+    }
+    fn destroy_ud(&mut self, ud: Ud) -> Result<(), HcaError> {
+        self.hca.destroy_ud(ud)
+    }
+    fn ud_qpn(ud: &Ud) -> Qpn {
+        SoftHca::ud_qpn(ud)
+    }
+    fn create_rc(&mut self, config: &RcConfig) -> Result<Rc, HcaError> {
+        self.there_mut()?.create_rc(config)
+    }
+    fn destroy_rc(&mut self, rc: Rc) -> Result<(), HcaError> {
+        self.hca.destroy_rc(rc)
+    }
+    fn rc_qpn(rc: &Rc) -> Qpn {
+        SoftHca::rc_qpn(rc)
+    }
+    fn destination(&mut self, port: PortNumber, to: &UdDestination) -> Result<Destination, HcaError> {
+        self.there_mut()?.destination(port, to)
+    }
+}

@@ -1,0 +1,83 @@
+//! A device is gone, with what its driver still says of its port: its links are down at once and stay so, and nobody else's.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod device;
+mod ends;
+
+use std::time::{Duration, Instant};
+
+use device::PORT;
+use ends::World;
+use ipoib::link::{LinkIndex, WorkerIndex};
+use pmd::eal::Eal;
+use pmd::hca::{AsyncEvent, Control, PortState};
+
+const LINK: LinkIndex = LinkIndex(0);
+
+/// How many turns may pass until the loss is known.
+fn turns_until_down(w: &mut World, end: usize) -> u32 {
+    let mut turns = 0;
+    w.run("the link's end", |w, _| {
+        turns += 1;
+        !w.ends[end].is_up(LINK)
+    });
+    turns
+}
+
+fn run_for(w: &mut World, span: Duration, mut see: impl FnMut(&mut World, Instant)) {
+    let begin = Instant::now();
+    w.run("some turns", |w, now| {
+        see(w, now);
+        now - begin > span
+    });
+}
+
+#[test]
+fn a_device_that_is_gone_takes_its_links_down_at_once_and_no_others() {
+    let words =
+        ["test", "--no-huge", "--no-shconf", "--no-pci", "--no-telemetry", "--log-level=4", "-m", "160"];
+    let _eal = Eal::init(words.map(str::to_owned)).unwrap();
+    let (mut w, _pools) = World::new("");
+    w.run("the links", |w, _| w.ends.iter().all(|end| end.is_up(LINK)));
+    w.connect(LINK);
+
+    // A completion queue of it has failed; its port would do well.
+    w.ends[0].endpoint.hca().events.push_back(AsyncEvent::Fatal);
+    assert_eq!(turns_until_down(&mut w, 0), 1, "known in the turn in which it is told");
+    assert!(w.ends[0].endpoint.take_gone().is_some());
+    assert_eq!(w.ends[0].endpoint.hca().port(PORT).unwrap().state, PortState::Active);
+    let told =
+        [AsyncEvent::PortActive(PORT), AsyncEvent::PKeyChange(PORT), AsyncEvent::ClientReregister(PORT)];
+    w.ends[0].endpoint.hca().events.extend(told);
+    run_for(&mut w, Duration::from_millis(500), |w, _| {
+        assert!(!w.ends[0].is_up(LINK), "it is gone for good");
+        assert!(w.ends[1].is_up(LINK), "the other device is well");
+        assert!(w.ends[0].endpoint.take_gone().is_none(), "told once");
+    });
+    let facts = w.ends[0].endpoint.links().facts().unwrap().clone();
+    assert_eq!(facts, ipoib::port::Facts::default());
+    assert_eq!(w.ends[0].live(Instant::now(), LINK), []);
+
+    // The other one answers nothing any more, and completes nothing.
+    let to = w.ends[1].endpoint.link_at(LINK).unwrap().broadcast_destination().unwrap();
+    w.ends[1].endpoint.send_ud_by(LINK, WorkerIndex(0), &to, &[0; 64]);
+    w.ends[1].endpoint.hca().gone = true;
+    assert_eq!(turns_until_down(&mut w, 1), 1);
+    assert!(w.ends[1].endpoint.take_gone().is_some());
+    let mut errors = 0;
+    run_for(&mut w, Duration::from_secs(3), |_, _| ());
+    w.ends.iter_mut().for_each(|end| errors += end.endpoint.device_errors().0);
+    run_for(&mut w, Duration::from_secs(2), |_, _| ());
+    let after: u64 = w.ends.iter_mut().map(|end| end.endpoint.device_errors().0).sum();
+    assert_eq!(after, errors, "what is gone is not asked again and again");
+    assert!(w.ends[1].endpoint.take_gone().is_none(), "told once");
+
+    // It ends in order all the same, without a long wait; and the link can be taken away.
+    let now = Instant::now();
+    w.ends[0].endpoint.link_at(LINK).unwrap().shutdown(now);
+    assert!(w.ends[1].endpoint.remove_link(now, LINK));
+    run_for(&mut w, Duration::from_millis(500), |_, _| ());
+    assert!(w.ends[0].endpoint.link_at(LINK).unwrap().is_stopped());
+    assert_eq!(w.ends[1].removed, [LINK], "though a datagram never completes");
+}

@@ -1,0 +1,56 @@
+//! A device that refuses a step of opening a datagram queue pair is asked again, whichever step it was.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod device;
+mod ends;
+
+use std::time::{Duration, Instant};
+
+use device::Choice;
+use ends::World;
+use ipoib::link::LinkIndex;
+use pmd::eal::Eal;
+use pmd::hca::{Control, QpState, QpTransition};
+
+type Step = (&'static str, u16, Choice);
+
+/// Each in a link of its own.
+const STEPS: [Step; 3] = [
+    ("INIT", 0x8001, |to| matches!(to, QpTransition::UdToInit { .. })),
+    ("RTR", 0x8002, |to| matches!(to, QpTransition::UdToReceive)),
+    ("RTS", 0x8003, |to| matches!(to, QpTransition::UdToSend { .. })),
+];
+
+#[test]
+fn an_opening_that_stopped_half_way_is_tried_again() {
+    let words =
+        ["test", "--no-huge", "--no-shconf", "--no-pci", "--no-telemetry", "--log-level=4", "-m", "160"];
+    let _eal = Eal::init(words.map(str::to_owned)).unwrap();
+    let partitions: String =
+        STEPS.iter().map(|(_, pkey, _)| format!("[[partition]]\npkey = {pkey:#x}\n")).collect();
+    let (mut w, _pools) = World::new(&partitions);
+    w.run("the first links", |w, _| w.ends.iter().all(|end| end.is_up(LinkIndex(0))));
+    for (name, pkey, is_refused) in STEPS {
+        w.ends[0].endpoint.hca().refused = Some((is_refused, 0));
+        let now = Instant::now();
+        let link = w.ends[0].add(now, pkey);
+        assert_eq!(w.ends[1].add(now, pkey), link);
+        // Less and less often: a second after the first failure, two after the second.
+        let begin = Instant::now();
+        w.run("some tries", |_, now| now - begin > Duration::from_millis(5200));
+        let (why, failures) = w.ends[0].endpoint.refusal(link).expect("the device refuses");
+        assert!(why.contains("what a test takes away"), "{name}: {why}");
+        assert!((2..=4).contains(&failures), "{name}: {failures} failures in five seconds");
+        let (_, tries) = w.ends[0].endpoint.hca().refused.take().unwrap();
+        assert!(tries <= 8, "{name}: two workers, {tries} tries");
+        let qpns = w.ends[0].datagrams(link);
+        w.run(name, |w, _| {
+            w.ends[0].endpoint.refusal(link).is_none()
+                && qpns.iter().all(|q| matches!(w.ends[0].endpoint.hca().qp_state(*q), Ok(QpState::Rts)))
+        });
+        // Packets go by them from the first on.
+        w.connect(link);
+        assert!(w.ends.iter_mut().all(|end| end.is_up(link)));
+    }
+}
