@@ -300,12 +300,12 @@ impl Device {
 
     /// Copies the data segments of a receive that was taken.
     pub(crate) fn load_receive(&mut self, receives: &Receives, counter: u16) {
-        let segments = match receives {
+        let Self { receive, srqs, .. } = self;
+        receive.load(|out| match receives {
             Receives::None => None,
-            Receives::Own(rq) => rq.segments(counter),
-            Receives::Shared(n) => self.srqs.get(*n as usize).and_then(|s| s.as_ref()?.segments(counter)),
-        };
-        self.receive.load(segments);
+            Receives::Own(rq) => rq.read(counter, out),
+            Receives::Shared(n) => srqs.get(*n as usize)?.as_ref()?.read(counter, out),
+        });
     }
 
     /// Completes all sends that are posted and not begun as flushed.

@@ -270,6 +270,6 @@ fn not_found(what: &'static str, name: impl ToString) -> HcaError {
     HcaError::NotFound { what, name: name.to_string() }
 }
 
-fn unsupported(what: &'static str, value: usize) -> HcaError {
-    HcaError::Unsupported { what, value: value as u64, limit: "a power of two of entries".into() }
+fn unsupported(what: &'static str, value: u64) -> HcaError {
+    HcaError::Unsupported { what, value, limit: "a power of two of entries".into() }
 }

@@ -1,9 +1,9 @@
-//! The memory behind a key: one piece, or many where the host's pages lie scattered.
+//! The memory behind a key or a ring: one piece, or many where the host's pages lie scattered.
 
 use crate::memory::HostMemory;
 
-/// The memory behind a key.
-#[derive(Debug)]
+/// The memory behind a key or a ring.
+#[derive(Clone, Debug)]
 pub enum RegionMemory {
     /// One piece.
     Whole(HostMemory),
@@ -19,12 +19,15 @@ impl From<HostMemory> for RegionMemory {
 
 impl From<MemoryPieces> for RegionMemory {
     fn from(pieces: MemoryPieces) -> Self {
-        Self::Pieces(pieces)
+        match &*pieces.pieces {
+            [(0, memory)] => Self::Whole(*memory),
+            _ => Self::Pieces(pieces),
+        }
     }
 }
 
 /// Pieces of memory, each at an offset of its own. There may be holes between them.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct MemoryPieces {
     pieces: Box<[(u64, HostMemory)]>,
     len: u64,
@@ -86,6 +89,29 @@ impl RegionMemory {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The `len` bytes at `offset`, if all of them lie in one piece.
+    #[inline]
+    #[must_use]
+    pub fn slot(&self, offset: usize, len: usize) -> Option<HostMemory> {
+        self.first(offset as u64, len).filter(|memory| memory.len() == len)
+    }
+
+    /// Copies the bytes at `offset` to `out`; false if they are not all there.
+    #[inline]
+    pub(crate) fn read(&self, offset: usize, out: &mut [u8]) -> bool {
+        let (mut at, mut rest) = (offset as u64, out);
+        loop {
+            let Some(memory) = self.first(at, rest.len()) else { return false };
+            let Some((head, tail)) = rest.split_at_mut_checked(memory.len()) else { return false };
+            memory.read(head);
+            if tail.is_empty() {
+                return true;
+            }
+            at += head.len() as u64;
+            rest = tail;
+        }
     }
 
     /// True if there is memory for all `len` bytes at `offset`.

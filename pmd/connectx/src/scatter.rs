@@ -2,7 +2,6 @@
 
 use zerocopy::FromBytes;
 
-use super::memory::HostMemory;
 use super::object::mr::{MrTable, Use};
 use super::object::receive::MAX_STRIDE;
 use prm::{DataSegment, INVALID_LKEY};
@@ -30,15 +29,9 @@ impl Default for ReceiveWqe {
 }
 
 impl ReceiveWqe {
-    /// Copies the segments out of their ring.
-    pub(crate) fn load(&mut self, segments: Option<HostMemory>) {
-        self.len = 0;
-        if let Some(memory) = segments
-            && let Some(out) = self.bytes.get_mut(..memory.len())
-            && memory.read(out)
-        {
-            self.len = memory.len();
-        }
+    /// Copies the segments out of their ring: `read` fills the front, and says how far.
+    pub(crate) fn load(&mut self, read: impl FnOnce(&mut [u8; MAX_STRIDE]) -> Option<usize>) {
+        self.len = read(&mut self.bytes).unwrap_or(0);
     }
 
     fn segments(&self) -> impl Iterator<Item = DataSegment> {

@@ -139,8 +139,8 @@ pub(super) fn create_qp(
     let created = engine.create_qp(&QpAttributes {
         kind: place.kind,
         port: place.port,
-        send_ring: block.host(sq_at, sq_bytes),
-        receive_ring: (rq_bytes > 0).then(|| (block.host(0, rq_bytes), geometry.rq_stride as usize)),
+        send_ring: block.host(sq_at, sq_bytes).into(),
+        receive_ring: (rq_bytes > 0).then(|| (block.host(0, rq_bytes).into(), geometry.rq_stride as usize)),
         srq: place.srq,
         dbrec: block.host(record_at, DBREC_SIZE),
         send_cq: place.send_cq,

@@ -9,6 +9,7 @@ use crate::object::qp::{Consequence, Qp, QpKind, Receives};
 use crate::object::receive::ReceiveQueue;
 use crate::object::send::SendQueue;
 use crate::object::table::{QpTable, slot_of};
+use crate::region::RegionMemory;
 use hca::{HcaError, PortNumber, QpState, QpTransition, WcStatus};
 
 /// What a queue pair is made with.
@@ -19,9 +20,9 @@ pub struct QpAttributes {
     /// Its port.
     pub port: PortNumber,
     /// The send ring: WQEBBs.
-    pub send_ring: HostMemory,
+    pub send_ring: RegionMemory,
     /// The receive ring and the bytes of a slot; `None` with a shared receive queue.
-    pub receive_ring: Option<(HostMemory, usize)>,
+    pub receive_ring: Option<(RegionMemory, usize)>,
     /// The shared receive queue.
     pub srq: Option<u32>,
     /// Doorbell record: receive counter, send counter.
@@ -48,13 +49,13 @@ impl Engine {
             let there = self.dev.cqs.get(cq as usize).is_some_and(Option::is_some);
             there.then_some(()).ok_or_else(|| not_found("completion queue", cq))?;
         }
-        let sq = SendQueue::new(a.send_ring, a.dbrec)
+        let sq = SendQueue::new(a.send_ring.clone(), a.dbrec)
             .ok_or_else(|| unsupported("send ring bytes", a.send_ring.len()))?;
-        let receives = match (a.srq, a.receive_ring) {
+        let receives = match (a.srq, &a.receive_ring) {
             (Some(n), _) if self.dev.srqs.get(n as usize).is_some_and(Option::is_some) => Receives::Shared(n),
             (Some(n), _) => return Err(not_found("shared receive queue", n)),
             (None, Some((ring, stride))) => Receives::Own(
-                ReceiveQueue::new(ring, stride, a.dbrec)
+                ReceiveQueue::new(ring.clone(), *stride, a.dbrec)
                     .ok_or_else(|| unsupported("receive ring bytes", ring.len()))?,
             ),
             (None, None) => Receives::None,

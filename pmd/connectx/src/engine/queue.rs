@@ -48,8 +48,10 @@ impl Engine {
     }
 
     /// Creates a completion queue of 64-byte entries.
-    pub fn create_cq(&mut self, ring: HostMemory, dbrec: HostMemory) -> Result<u32, HcaError> {
-        let cq = Cq::new(ring, dbrec).ok_or_else(|| unsupported("completion queue bytes", ring.len()))?;
+    pub fn create_cq(&mut self, ring: impl Into<RegionMemory>, dbrec: HostMemory) -> Result<u32, HcaError> {
+        let ring = ring.into();
+        let len = ring.len();
+        let cq = Cq::new(ring, dbrec).ok_or_else(|| unsupported("completion queue bytes", len))?;
         place(&mut self.dev.cqs, cq, "completion queues")
     }
 
@@ -78,12 +80,14 @@ impl Engine {
     /// Creates a shared receive queue with slots of `stride` bytes.
     pub fn create_srq(
         &mut self,
-        ring: HostMemory,
+        ring: impl Into<RegionMemory>,
         stride: usize,
         dbrec: HostMemory,
     ) -> Result<u32, HcaError> {
-        let srq = Srq::new(ring, stride, dbrec)
-            .ok_or_else(|| unsupported("shared receive queue bytes", ring.len()))?;
+        let ring = ring.into();
+        let len = ring.len();
+        let srq =
+            Srq::new(ring, stride, dbrec).ok_or_else(|| unsupported("shared receive queue bytes", len))?;
         place(&mut self.dev.srqs, srq, "shared receive queues")
     }
 

@@ -4,6 +4,7 @@ use ib_wire::Qpn;
 use zerocopy::IntoBytes;
 
 use crate::memory::HostMemory;
+use crate::region::RegionMemory;
 use prm::{CQE_SIZE, Cqe, CqeOpcode, DBREC_CONSUMER, ErrorCqe, Syndrome, cqe_owner};
 
 /// Bits of producer and consumer index that the two sides share.
@@ -24,7 +25,7 @@ pub(crate) enum Arm {
 /// A completion queue of 64-byte entries, CQE version 1.
 #[derive(Debug)]
 pub(crate) struct Cq {
-    ring: HostMemory,
+    ring: RegionMemory,
     dbrec: HostMemory,
     entries: u32,
     producer: u32,
@@ -38,9 +39,9 @@ pub(crate) struct Cq {
 
 impl Cq {
     /// `None` if the ring is not a power of two of entries or the record too short.
-    pub(crate) fn new(ring: HostMemory, dbrec: HostMemory) -> Option<Self> {
-        let entries = u32::try_from(ring.len() / CQE_SIZE).ok()?;
-        let fits = entries.is_power_of_two() && ring.len() == entries as usize * CQE_SIZE;
+    pub(crate) fn new(ring: RegionMemory, dbrec: HostMemory) -> Option<Self> {
+        let entries = u32::try_from(ring.len() / CQE_SIZE as u64).ok()?;
+        let fits = entries.is_power_of_two() && ring.len() == u64::from(entries) * CQE_SIZE as u64;
         (fits && entries <= 1 << 22 && dbrec.load(DBREC_CONSUMER * 4).is_some()).then_some(Self {
             ring,
             dbrec,
@@ -78,7 +79,7 @@ impl Cq {
         }
         let at = (self.producer & (self.entries - 1)) as usize * CQE_SIZE;
         let owner = u8::from(self.producer & self.entries != 0);
-        let slot = self.ring.part(at, CQE_SIZE).ok_or(Overrun)?;
+        let slot = self.ring.slot(at, CQE_SIZE).ok_or(Overrun)?;
         let (body, last) = bytes.split_at(CQE_SIZE - 1);
         slot.write(body);
         slot.publish(CQE_SIZE - 1, (last.first().copied().unwrap_or(0) & !cqe_owner::OWNER) | owner);

@@ -3,6 +3,7 @@
 use zerocopy::FromBytes;
 
 use crate::memory::HostMemory;
+use crate::region::RegionMemory;
 use prm::{DBREC_RECEIVE, NextSegment};
 
 /// Largest slot of a receive ring, bytes.
@@ -12,7 +13,7 @@ const MIN_STRIDE: usize = 16;
 /// The receive queue of one queue pair: data segments only, taken in turn.
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
-    ring: HostMemory,
+    ring: RegionMemory,
     stride: usize,
     mask: u16,
     dbrec: HostMemory,
@@ -20,17 +21,18 @@ pub(crate) struct ReceiveQueue {
 }
 
 /// A ring's geometry as a mask over its slots, if it can be one.
-fn slots_mask(ring: &HostMemory, stride: usize) -> Option<u16> {
+fn slots_mask(ring: &RegionMemory, stride: usize) -> Option<u16> {
     if !(MIN_STRIDE..=MAX_STRIDE).contains(&stride) || !stride.is_power_of_two() {
         return None;
     }
-    let slots = ring.len() / stride;
-    let fits = slots.is_power_of_two() && slots <= 1 << 16 && slots * stride == ring.len();
+    let len = usize::try_from(ring.len()).ok()?;
+    let slots = len / stride;
+    let fits = slots.is_power_of_two() && slots <= 1 << 16 && slots * stride == len;
     fits.then_some((slots - 1) as u16)
 }
 
 impl ReceiveQueue {
-    pub(crate) fn new(ring: HostMemory, stride: usize, dbrec: HostMemory) -> Option<Self> {
+    pub(crate) fn new(ring: RegionMemory, stride: usize, dbrec: HostMemory) -> Option<Self> {
         let mask = slots_mask(&ring, stride)?;
         dbrec.load(DBREC_RECEIVE * 4)?;
         Some(Self { ring, stride, mask, dbrec, taken: 0 })
@@ -58,9 +60,10 @@ impl ReceiveQueue {
         (self.available() > 0).then_some(self.taken)
     }
 
-    /// Memory of an entry's data segments.
-    pub(crate) fn segments(&self, counter: u16) -> Option<HostMemory> {
-        self.ring.part(usize::from(counter & self.mask) * self.stride, self.stride)
+    /// Copies an entry's data segments to the front of `out`, and says how many bytes they are.
+    pub(crate) fn read(&self, counter: u16, out: &mut [u8; MAX_STRIDE]) -> Option<usize> {
+        let out = out.get_mut(..self.stride)?;
+        self.ring.read(usize::from(counter & self.mask) * self.stride, out).then_some(self.stride)
     }
 
     /// Forgets what is posted.
@@ -83,7 +86,7 @@ pub(crate) enum Taken {
 /// A shared receive queue: a linked list of slots.
 #[derive(Debug)]
 pub(crate) struct Srq {
-    ring: HostMemory,
+    ring: RegionMemory,
     stride: usize,
     mask: u16,
     dbrec: HostMemory,
@@ -96,7 +99,7 @@ pub(crate) struct Srq {
 }
 
 impl Srq {
-    pub(crate) fn new(ring: HostMemory, stride: usize, dbrec: HostMemory) -> Option<Self> {
+    pub(crate) fn new(ring: RegionMemory, stride: usize, dbrec: HostMemory) -> Option<Self> {
         let mask = slots_mask(&ring, stride)?;
         dbrec.load(DBREC_RECEIVE * 4)?;
         let usable = stride >= 2 * MIN_STRIDE;
@@ -146,10 +149,9 @@ impl Srq {
         }
         let slot = self.head;
         let mut link = [0; size_of::<NextSegment>()];
-        let next = self.slot(slot).filter(|m| m.read(&mut link)).and_then(|_| {
-            let next = NextSegment::read_from_bytes(&link).ok()?.next.get();
-            (next <= self.mask).then_some(next)
-        });
+        let read = self.ring.read(self.at(slot), &mut link);
+        let next = NextSegment::read_from_bytes(&link).ok().map(|link| link.next.get());
+        let next = next.filter(|&next| read && next <= self.mask);
         let Some(next) = next else {
             self.broken = true;
             return Taken::Broken;
@@ -161,13 +163,14 @@ impl Srq {
         Taken::Slot(slot, below)
     }
 
-    fn slot(&self, slot: u16) -> Option<HostMemory> {
-        self.ring.part(usize::from(slot & self.mask) * self.stride, self.stride)
+    fn at(&self, slot: u16) -> usize {
+        usize::from(slot & self.mask) * self.stride
     }
 
-    /// Memory of a slot's data segments, behind the link.
-    pub(crate) fn segments(&self, slot: u16) -> Option<HostMemory> {
+    /// Copies a slot's data segments, behind the link, to the front of `out`, and says how many bytes they are.
+    pub(crate) fn read(&self, slot: u16, out: &mut [u8; MAX_STRIDE]) -> Option<usize> {
         let link = size_of::<NextSegment>();
-        self.slot(slot)?.part(link, self.stride - link)
+        let len = self.stride - link;
+        self.ring.read(self.at(slot) + link, out.get_mut(..len)?).then_some(len)
     }
 }

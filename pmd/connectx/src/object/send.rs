@@ -1,12 +1,14 @@
 //! The send queue as the device sees it.
 
 use crate::memory::HostMemory;
+use crate::region::RegionMemory;
 use prm::{DBREC_SEND, WQEBB};
 
 /// The send queue's ring and how far it is worked through.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
-    ring: HostMemory,
+    ring: RegionMemory,
+    len: usize,
     mask: u16,
     dbrec: HostMemory,
     /// First WQEBB not looked at yet, modulo 2^16.
@@ -14,11 +16,12 @@ pub(crate) struct SendQueue {
 }
 
 impl SendQueue {
-    pub(crate) fn new(ring: HostMemory, dbrec: HostMemory) -> Option<Self> {
-        let blocks = ring.len() / WQEBB;
-        let fits = blocks.is_power_of_two() && blocks <= 1 << 15 && blocks * WQEBB == ring.len();
+    pub(crate) fn new(ring: RegionMemory, dbrec: HostMemory) -> Option<Self> {
+        let len = usize::try_from(ring.len()).ok()?;
+        let blocks = len / WQEBB;
+        let fits = blocks.is_power_of_two() && blocks <= 1 << 15 && blocks * WQEBB == len;
         dbrec.load(DBREC_SEND * 4)?;
-        fits.then_some(Self { ring, mask: (blocks - 1) as u16, dbrec, head: 0 })
+        fits.then_some(Self { ring, len, mask: (blocks - 1) as u16, dbrec, head: 0 })
     }
 
     /// Forgets what is posted. libmlx5 sets the doorbell record to 0 with this move, and nobody else would do it here.
@@ -37,8 +40,8 @@ impl SendQueue {
     /// Copies `out.len()` bytes of the entry that begins at WQEBB `index`, going on at slot 0 behind the ring's end.
     pub(crate) fn read(&self, index: u16, out: &mut [u8]) -> bool {
         let at = usize::from(index & self.mask) * WQEBB;
-        let first = out.len().min(self.ring.len() - at);
+        let first = out.len().min(self.len - at);
         let (head, tail) = out.split_at_mut(first);
-        self.ring.part(at, first).is_some_and(|m| m.read(head)) && self.ring.read(tail)
+        self.ring.read(at, head) && (tail.is_empty() || self.ring.read(0, tail))
     }
 }

@@ -306,7 +306,7 @@ fn datagrams_of_the_library_are_executed() {
 /// One entry as the device writes it into the first slot of a fresh ring.
 fn written(write: impl FnOnce(&mut Cq) -> Result<bool, Overrun>) -> Vec<u8> {
     let (ring, dbrec) = (Memory::new(8 * 64), Memory::new(8));
-    let mut cq = Cq::new(ring.part(0, 512), dbrec.part(0, 8)).unwrap();
+    let mut cq = Cq::new(ring.part(0, 512).into(), dbrec.part(0, 8)).unwrap();
     assert_eq!(write(&mut cq), Ok(false), "it is not armed");
     ring.get(0, 64)
 }

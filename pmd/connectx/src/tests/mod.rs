@@ -3,6 +3,7 @@ mod events;
 mod golden;
 mod hostile;
 mod management;
+mod pieces;
 mod reliable;
 mod rig;
 mod roce;

@@ -97,8 +97,8 @@ impl Host {
         let attributes = QpAttributes {
             kind,
             port: PORT,
-            send_ring: ring.part(0, blocks * 64),
-            receive_ring: Some((ring.part(blocks * 64, rq_slots * rq_stride), rq_stride)),
+            send_ring: ring.part(0, blocks * 64).into(),
+            receive_ring: Some((ring.part(blocks * 64, rq_slots * rq_stride).into(), rq_stride)),
             srq,
             dbrec: dbrec.part(0, 8),
             send_cq: self.scq.number,

@@ -377,8 +377,8 @@ fn create_qp(
     let qpn = device.engine.create_qp(&QpAttributes {
         kind,
         port: PORT,
-        send_ring: host(sq_buf, own.sq_wqe_count as usize * 64),
-        receive_ring: (rq_bytes > 0).then(|| (host(own.buf_addr, rq_bytes), rq.1 as usize)),
+        send_ring: host(sq_buf, own.sq_wqe_count as usize * 64).into(),
+        receive_ring: (rq_bytes > 0).then(|| (host(own.buf_addr, rq_bytes).into(), rq.1 as usize)),
         srq,
         dbrec: host(own.db_addr, 8),
         send_cq,

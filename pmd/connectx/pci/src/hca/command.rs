@@ -8,7 +8,7 @@ use prm::command::{
 use zerocopy::big_endian::U64;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
-use crate::memory::{GuestMemory, PAGE};
+use crate::memory::{GuestMemory, PAGE, Unreachable};
 
 /// Most bytes of input: the pages of 8 GiB.
 const MAX_INPUT: usize = (16 << 20) + 0x1000;
@@ -52,6 +52,16 @@ impl From<HcaError> for Fault {
             HcaError::BadTransition { .. } => CommandStatus::BadQpState,
             HcaError::Environment(_) => CommandStatus::ResourceBusy,
             _ => CommandStatus::BadParameter,
+        };
+        Self { status, why: error.to_string() }
+    }
+}
+
+impl From<Unreachable> for Fault {
+    fn from(error: Unreachable) -> Self {
+        let status = match error {
+            Unreachable::NoMemory => CommandStatus::BadParameter,
+            Unreachable::TooMany => CommandStatus::NoResources,
         };
         Self { status, why: error.to_string() }
     }

@@ -4,7 +4,8 @@ use prm::context::EqContext;
 use prm::{EQE_SIZE, Eqe, EventType};
 use zerocopy::IntoBytes;
 
-use crate::memory::View;
+use crate::memory::Lease;
+use connectx::RegionMemory;
 
 /// Bits of the indices that the driver tells.
 const INDEX: u32 = 0xff_ffff;
@@ -12,7 +13,8 @@ const INDEX: u32 = 0xff_ffff;
 /// An event queue.
 #[derive(Debug)]
 pub(super) struct EventQueue {
-    ring: View,
+    ring: RegionMemory,
+    _lease: Lease,
     log_size: u8,
     pub(super) vector: u16,
     /// Kinds of events that it takes, a bit each.
@@ -24,10 +26,11 @@ pub(super) struct EventQueue {
 
 impl EventQueue {
     /// On a ring of as many entries as the context says; `None` if it is too short.
-    pub(super) fn new(ring: View, context: &EqContext, mask: u64) -> Option<Self> {
+    pub(super) fn new((ring, lease): (RegionMemory, Lease), context: &EqContext, mask: u64) -> Option<Self> {
         let log_size = context.log_size();
-        (ring.memory.len() >= EQE_SIZE << log_size).then_some(Self {
+        (ring.len() >= (EQE_SIZE as u64) << log_size).then_some(Self {
             ring,
+            _lease: lease,
             log_size,
             vector: context.vector(),
             mask,
@@ -49,7 +52,7 @@ impl EventQueue {
         }
         let at = (self.producer & ((1 << self.log_size) - 1)) as usize * EQE_SIZE;
         let entry = Eqe { kind: kind as u8, subtype, data, ..Eqe::default() };
-        let Some(slot) = self.ring.memory.part(at, EQE_SIZE) else { return false };
+        let Some(slot) = self.ring.slot(at, EQE_SIZE) else { return false };
         let bytes = entry.as_bytes();
         slot.write(bytes.get(..EQE_SIZE - 1).unwrap_or_default());
         slot.publish(EQE_SIZE - 1, (self.producer >> self.log_size) as u8 & 1);

@@ -9,8 +9,6 @@ use super::Hca;
 use super::command::{Fault, Input, Output};
 use crate::memory::{Lease, PAGE};
 
-/// Most pieces of memory that all keys name together: 32 GiB of scattered pages.
-const MAX_PIECES: usize = 8 << 20;
 /// Binary logarithm of the largest page.
 const LOG_MAX_PAGE: u8 = 31;
 
@@ -21,7 +19,7 @@ pub(super) struct Key {
     key: u32,
     /// It is for all memory.
     whole: bool,
-    pieces: usize,
+    /// Keeps its memory.
     lease: Lease,
 }
 
@@ -36,11 +34,8 @@ impl Hca {
         };
         let tag = context.qpn_mkey.get() as u8;
         let (start, len) = (context.start.get(), context.len.get());
-        let gone = || Fault::parameter("a page is no memory");
         let (whole, start, (pieces, lease)) = match flags & MkeyContext::MODE {
-            0 if context.flags_pd.get() & MkeyContext::WHOLE != 0 => {
-                (true, 0, self.memory.whole().ok_or_else(gone)?)
-            }
+            0 if context.flags_pd.get() & MkeyContext::WHOLE != 0 => (true, 0, self.memory.whole()?),
             MkeyContext::MODE_PAGES => {
                 let log = context.log_page_size & 0x1f;
                 if !(PAGE.trailing_zeros() as u8..=LOG_MAX_PAGE).contains(&log) {
@@ -50,17 +45,12 @@ impl Hca {
                 let first = start % page;
                 let all = first.checked_add(len).ok_or_else(|| Fault::parameter("a region without end"))?;
                 let pages = input.pages(all, page)?;
-                (false, start, self.memory.pieces(&pages, page, first, len).ok_or_else(gone)?)
+                (false, start, self.memory.pieces(&pages, page, first, len)?)
             }
             other => return Err(Fault::parameter(format!("keys of kind {other}"))),
         };
-        let count = pieces.count();
-        if self.objects.pieces + count > MAX_PIECES {
-            return Err(Fault::exhausted("places for pages"));
-        }
         let key = self.engine.register_tagged(tag, start, pieces, access)?;
-        self.objects.pieces += count;
-        self.objects.keys.insert(key >> 8, Key { key, whole, pieces: count, lease });
+        self.objects.keys.insert(key >> 8, Key { key, whole, lease });
         output.set_number(key >> 8)
     }
 
@@ -68,24 +58,21 @@ impl Hca {
         let index = input.number();
         let key = self.objects.keys.get(&index).ok_or_else(|| Fault::resource("memory key", index))?;
         self.engine.deregister(key.key)?;
-        if let Some(key) = self.objects.keys.remove(&index) {
-            self.objects.pieces -= key.pieces;
-        }
+        self.objects.keys.remove(&index);
         Ok(())
     }
 
     /// The guest's memory is another: so is what keys for all of it name.
     pub(super) fn refresh_whole_keys(&mut self) {
         for key in self.objects.keys.values_mut().filter(|key| key.whole) {
-            let Some((pieces, lease)) = self.memory.whole() else { continue };
-            let count = pieces.count();
+            // A key that there is no room for any more names nothing, rather than what was there before.
+            let (pieces, lease) = self.memory.whole().unwrap_or_else(|error| {
+                warn!("key {:#x}: {error}", key.key);
+                Default::default()
+            });
             match self.engine.replace_memory(key.key, pieces) {
                 // Only now nothing works on the memory of the old one.
-                Ok(()) => {
-                    key.lease = lease;
-                    self.objects.pieces = self.objects.pieces - key.pieces + count;
-                    key.pieces = count;
-                }
+                Ok(()) => key.lease = lease,
                 Err(error) => warn!("key {:#x}: {error}", key.key),
             }
         }

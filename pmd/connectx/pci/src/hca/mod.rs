@@ -99,8 +99,6 @@ struct Objects {
     pds: Numbers,
     uars: Numbers,
     xrcds: Numbers,
-    /// Pieces of memory that all keys name.
-    pieces: usize,
 }
 
 impl Default for Objects {
@@ -116,7 +114,6 @@ impl Default for Objects {
             pds: Numbers::new(1, MAX_DOMAINS),
             uars: Numbers::new(FIRST_UAR, UARS),
             xrcds: Numbers::new(1, MAX_DOMAINS),
-            pieces: 0,
         }
     }
 }

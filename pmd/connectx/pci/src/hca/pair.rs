@@ -74,30 +74,29 @@ impl Hca {
         let stride = context.receive_stride();
         let receives = if own { context.receives() * stride } else { 0 };
         let sends = context.send_blocks() * WQEBB;
-        let (ring, lease) = self.ring(
-            input,
-            Place {
-                log_page_size: context.log_page_size(),
-                page_offset: context.page_offset(),
-                len: receives + sends,
-            },
-        )?;
-        let (record, record_lease) = self.record(context.dbrec)?;
-        let part = |at, len| ring.part(at, len).ok_or_else(|| Fault::parameter("the ring is too short"));
-        let [a, b, c] = context.user_index;
+        let place = |before, len| Place {
+            log_page_size: context.log_page_size(),
+            page_offset: context.page_offset(),
+            before,
+            len,
+        };
         // The receive ring comes first.
+        let (receive_ring, receive_lease) = self.ring(input, place(0, receives))?;
+        let (send_ring, send_lease) = self.ring(input, place(receives, sends))?;
+        let (record, record_lease) = self.record(context.dbrec)?;
+        let [a, b, c] = context.user_index;
         let number = self.engine.create_qp(&QpAttributes {
             kind,
             port: PORT,
-            send_ring: part(receives, sends)?,
-            receive_ring: if own { Some((part(0, receives)?, stride)) } else { None },
+            send_ring,
+            receive_ring: own.then_some((receive_ring, stride)),
             srq: shared,
             dbrec: record,
             send_cq,
             recv_cq,
             user_index: u32::from_be_bytes([0, a, b, c]),
         })?;
-        Ok((number.get(), vec![lease, record_lease]))
+        Ok((number.get(), vec![receive_lease, send_lease, record_lease]))
     }
 
     pub(super) fn destroy_qp(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {

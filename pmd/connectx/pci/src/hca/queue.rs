@@ -1,6 +1,6 @@
 //! Commands about event queues, completion queues, shared receive queues.
 
-use connectx::HostMemory;
+use connectx::{HostMemory, RegionMemory};
 use prm::command::{CONTEXT, EVENT_MASK};
 use prm::context::{CqContext, EqContext, SrqContext};
 use prm::{CQE_SIZE, DBREC_SIZE, EQE_SIZE};
@@ -10,7 +10,7 @@ use super::Hca;
 use super::command::{Fault, Input, Output};
 use super::event_queue::EventQueue;
 use super::setup::{LOG_MAX_CQ_SIZE, LOG_MAX_EQ_SIZE};
-use crate::memory::{Lease, PAGE, View};
+use crate::memory::{Lease, PAGE};
 
 /// Binary logarithm of the largest page, in units of the smallest.
 const LOG_MAX_PAGE: u8 = 19;
@@ -35,32 +35,28 @@ pub(super) struct SharedQueue {
 pub(super) struct Place {
     pub(super) log_page_size: u8,
     pub(super) page_offset: u8,
+    /// Bytes of other rings before it.
+    pub(super) before: usize,
     pub(super) len: usize,
 }
 
 impl Hca {
-    /// A ring on the pages that a command lists, as consecutive memory.
-    pub(super) fn ring(&self, input: &Input, place: Place) -> Result<(HostMemory, Lease), Fault> {
+    /// A ring on the pages that a command lists.
+    pub(super) fn ring(&self, input: &Input, place: Place) -> Result<(RegionMemory, Lease), Fault> {
         if place.log_page_size > LOG_MAX_PAGE {
             return Err(Fault::parameter(format!("pages of 2^{} times {PAGE} bytes", place.log_page_size)));
         }
         let page = PAGE << place.log_page_size;
-        let offset = u64::from(place.page_offset) * (page / OFFSET_UNITS);
+        let offset = u64::from(place.page_offset) * (page / OFFSET_UNITS) + place.before as u64;
         let pages = input.pages(offset + place.len as u64, page)?;
-        let View { memory, lease } = self
-            .memory
-            .gather(&pages, page)
-            .ok_or_else(|| Fault::parameter("a page of the ring is no memory"))?;
-        let ring = usize::try_from(offset).ok().and_then(|offset| memory.part(offset, place.len));
-        Ok((ring.ok_or_else(|| Fault::parameter("the ring does not fit its pages"))?, lease))
+        let (pieces, lease) = self.memory.pieces(&pages, page, offset, place.len as u64)?;
+        Ok((pieces.into(), lease))
     }
 
     /// A doorbell record.
     pub(super) fn record(&self, address: U64) -> Result<(HostMemory, Lease), Fault> {
         let view = self.memory.view(address.get(), DBREC_SIZE);
-        let View { memory, lease } =
-            view.ok_or_else(|| Fault::parameter("the doorbell record is no memory"))?;
-        Ok((memory, lease))
+        view.ok_or_else(|| Fault::parameter("the doorbell record is no memory"))
     }
 
     pub(super) fn create_eq(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
@@ -71,11 +67,12 @@ impl Hca {
         let place = Place {
             log_page_size: context.log_page_size(),
             page_offset: 0,
+            before: 0,
             len: EQE_SIZE << context.log_size(),
         };
-        let (memory, lease) = self.ring(input, place)?;
+        let ring = self.ring(input, place)?;
         let mask: U64 = input.view(EVENT_MASK)?;
-        let eq = EventQueue::new(View { memory, lease }, &context, mask.get());
+        let eq = EventQueue::new(ring, &context, mask.get());
         let eq = eq.ok_or_else(|| Fault::parameter("the ring is too short"))?;
         let eqn = self.objects.eq_numbers.take().ok_or_else(|| Fault::exhausted("event queues"))?;
         self.objects.eqs.insert(eqn, eq);
@@ -109,6 +106,7 @@ impl Hca {
             Place {
                 log_page_size: context.log_page_size(),
                 page_offset: context.page_offset(),
+                before: 0,
                 len: CQE_SIZE << context.log_size(),
             },
         )?;
@@ -144,6 +142,7 @@ impl Hca {
             Place {
                 log_page_size: context.log_page_size(),
                 page_offset: context.page_offset(),
+                before: 0,
                 len: stride << context.log_size(),
             },
         )?;

@@ -1,52 +1,23 @@
 //! Files mapped into this process: the only unsafe code of this crate.
 #![allow(unsafe_code, reason = "mappings have no safe face")]
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use connectx::HostMemory;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// Mappings that views may take.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Budget {
-    left: Arc<AtomicUsize>,
-}
-
-impl Budget {
-    pub(super) fn new(mappings: usize) -> Self {
-        Self { left: Arc::new(AtomicUsize::new(mappings)) }
-    }
-
-    fn take(&self, n: usize) -> Option<Taken> {
-        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(n)).ok()?;
-        Some(Taken { budget: self.clone(), n })
-    }
-}
-
-#[derive(Debug)]
-struct Taken {
-    budget: Budget,
-    n: usize,
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        self.budget.left.fetch_add(self.n, Ordering::Relaxed);
-    }
-}
+/// The type of file system (`f_type`) whose files lie on huge pages: these are mapped and taken back by the whole page.
+const HUGETLBFS: u32 = 0x9584_58f6;
 
 /// A range of addresses of this process with memory of the guest.
 #[derive(Debug)]
 pub(super) struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    file: Option<Arc<OwnedFd>>,
-    offset: u64,
-    _taken: Option<Taken>,
+    /// What the client has handed over: this many bytes behind the base, so long.
+    part: (usize, usize),
 }
 
 // SAFETY: it owns a range of addresses; what lies there is reached by copies and atomics of `HostMemory` only.
@@ -54,71 +25,46 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above; nothing changes behind a shared reference.
 unsafe impl Sync for Mapping {}
 
+/// Bytes by which a file can be mapped, if they are more than those of a page.
+fn unit(file: impl AsFd) -> Result<u64, Errno> {
+    let system = rustix::fs::fstatfs(file)?;
+    let huge = system.f_type as u32 == HUGETLBFS;
+    Ok(if huge { u64::try_from(system.f_bsize).map_err(|_| Errno::INVAL)?.max(1) } else { 1 })
+}
+
 impl Mapping {
     /// A part of a file. A file that is shorter is refused; one that is cut later raises SIGBUS, which is the client's doing,
     /// not its guest's.
-    pub(super) fn new(file: OwnedFd, offset: u64, len: u64) -> Result<Self, Errno> {
-        let size = u64::try_from(rustix::fs::fstat(&file)?.st_size).map_err(|_| Errno::INVAL)?;
-        if offset.checked_add(len).is_none_or(|end| end > size) {
-            return Err(Errno::INVAL);
-        }
-        let len = usize::try_from(len).map_err(|_| Errno::INVAL)?;
+    pub(super) fn new(file: &OwnedFd, offset: u64, len: u64) -> Result<Self, Errno> {
+        let size = u64::try_from(rustix::fs::fstat(file)?.st_size).map_err(|_| Errno::INVAL)?;
+        let end = offset.checked_add(len).filter(|&end| end <= size && len > 0).ok_or(Errno::INVAL)?;
+        // Whole huge pages, whatever part of them is meant: the kernel maps no less, and takes back nothing else.
+        let unit = unit(file)?;
+        let from = offset - offset % unit;
+        let until = end.checked_next_multiple_of(unit).ok_or(Errno::INVAL)?;
+        let in_memory = |bytes: u64| usize::try_from(bytes).map_err(|_| Errno::INVAL);
+        let (mapped, part) = (in_memory(until - from)?, (in_memory(offset - from)?, in_memory(len)?));
         // SAFETY: a new range that the kernel chooses.
         let base = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
-                len,
+                mapped,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED,
-                &file,
-                offset,
+                file,
+                from,
             )?
         };
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
-        Ok(Self { base, len, file: Some(Arc::new(file)), offset, _taken: None })
+        Ok(Self { base, len: mapped, part })
     }
 
-    /// Runs of other mappings, by offset and length, side by side.
-    pub(super) fn gather(runs: &[(&Arc<Self>, u64, u64)], budget: &Budget) -> Result<Self, Errno> {
-        let len: u64 = runs.iter().map(|(_, _, len)| len).sum();
-        let len = usize::try_from(len).ok().filter(|&len| len > 0).ok_or(Errno::INVAL)?;
-        let taken = budget.take(runs.len() + 1).ok_or(Errno::NOMEM)?;
-        // SAFETY: a new range that the kernel chooses.
-        let base = unsafe {
-            rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::empty(), MapFlags::PRIVATE)?
-        };
-        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
-        // From here on the range goes again whatever fails.
-        let whole = Self { base, len, file: None, offset: 0, _taken: Some(taken) };
-        let mut at = 0usize;
-        for (mapping, offset, run) in runs {
-            let file = mapping.file.as_ref().ok_or(Errno::INVAL)?;
-            let run = usize::try_from(*run).map_err(|_| Errno::INVAL)?;
-            if offset.checked_add(run as u64).is_none_or(|end| end > mapping.len as u64) {
-                return Err(Errno::INVAL);
-            }
-            // SAFETY: `at + run` is at most `len`, the sum of all runs, so that only addresses of the range are replaced,
-            // to which nothing points yet; the run lies within a mapping, and with that within its file.
-            unsafe {
-                rustix::mm::mmap(
-                    whole.base.as_ptr().add(at).cast(),
-                    run,
-                    ProtFlags::READ | ProtFlags::WRITE,
-                    MapFlags::SHARED | MapFlags::FIXED,
-                    file,
-                    mapping.offset + offset,
-                )?;
-            }
-            at += run;
-        }
-        Ok(whole)
-    }
-
-    /// All of it. Whoever gives it to the engine keeps this mapping until the engine's object is gone ([`Lease`](super::Lease)).
-    pub(super) fn memory(&self) -> HostMemory {
+    /// What the client has handed over. Whoever gives it to the engine keeps this mapping until the engine's object is gone
+    /// ([`Lease`](super::Lease)).
+    pub(super) fn memory(&self) -> Option<HostMemory> {
         // SAFETY: mapped readable and writable as long as this lives, which is as long as any lease on it; no Rust reference to
         // these bytes is ever made.
-        unsafe { HostMemory::new(self.base, self.len) }
+        unsafe { HostMemory::new(self.base, self.len) }.part(self.part.0, self.part.1)
     }
 }
 

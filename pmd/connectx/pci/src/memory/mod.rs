@@ -3,6 +3,7 @@
 //! Every address comes from the guest and is looked up; nothing outside of what the client has handed over is reachable. The
 //! guest may change any byte at any time, so what is decided about is copied first.
 
+mod budget;
 mod mapping;
 
 use std::collections::BTreeMap;
@@ -13,28 +14,32 @@ use connectx::{HostMemory, MemoryPieces};
 use rustix::io::Errno;
 
 use crate::vfio_user::DmaMap;
+use budget::{Budget, Taken};
 use mapping::Mapping;
 
 /// Bytes of the smallest page.
 pub const PAGE: u64 = 4096;
-/// Most pieces of memory that a client hands over.
-const MAX_REGIONS: usize = 1024;
-/// Most mappings that views of scattered pages take together: a process has some 65,000.
-const MAX_VIEWS: usize = 40_000;
+/// Most pieces of memory that a client hands over; it is told.
+pub const MAX_REGIONS: usize = 1024;
+/// Most pieces of memory that all rings and keys name together: 32 GiB of scattered pages.
+const MAX_PIECES: usize = 8 << 20;
 
 /// Keeps memory mapped. Whoever gets memory of the guest for an object of the engine keeps this until that object is gone.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Lease {
     _mappings: Vec<Arc<Mapping>>,
+    _taken: Option<Taken>,
 }
 
-/// Memory for an object of the engine: consecutive, wherever its pages lie.
-#[derive(Debug)]
-pub struct View {
-    /// The memory.
-    pub memory: HostMemory,
-    /// What keeps it there.
-    pub lease: Lease,
+/// Why an object gets no memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Unreachable {
+    /// There is none at an address that is named.
+    #[error("a page is no memory")]
+    NoMemory,
+    /// All objects together name too many pieces.
+    #[error("more than {MAX_PIECES} pieces of memory")]
+    TooMany,
 }
 
 #[derive(Debug)]
@@ -44,18 +49,25 @@ struct Region {
     mapping: Option<Arc<Mapping>>,
 }
 
+/// Consecutive memory of a file.
+struct Run<'a> {
+    mapping: &'a Arc<Mapping>,
+    offset: u64,
+    len: u64,
+}
+
 /// The guest's memory.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
     regions: BTreeMap<u64, Region>,
-    views: mapping::Budget,
+    pieces: Budget,
 }
 
 impl GuestMemory {
     /// No memory yet.
     #[must_use]
     pub fn new() -> Self {
-        Self { regions: BTreeMap::new(), views: mapping::Budget::new(MAX_VIEWS) }
+        Self { regions: BTreeMap::new(), pieces: Budget::new(MAX_PIECES) }
     }
 
     /// The client hands memory over.
@@ -69,7 +81,7 @@ impl GuestMemory {
             return Err(Errno::NOSPC);
         }
         let mapping = match file {
-            Some(file) if map.writable => Some(Arc::new(Mapping::new(file, map.offset, map.len)?)),
+            Some(file) if map.writable => Some(Arc::new(Mapping::new(&file, map.offset, map.len)?)),
             _ => None,
         };
         self.regions.insert(map.address, Region { len: map.len, mapping });
@@ -105,15 +117,17 @@ impl GuestMemory {
         Ok(())
     }
 
-    fn find(&self, address: u64, len: u64) -> Option<(&Arc<Mapping>, u64)> {
+    /// Where an address lies, and how many of the `len` bytes there are in one piece, 1 at least.
+    fn find(&self, address: u64, len: u64) -> Option<(&Arc<Mapping>, u64, u64)> {
         let (at, region) = self.regions.range(..=address).next_back()?;
         let offset = address - at;
-        (offset.checked_add(len)? <= region.len).then_some((region.mapping.as_ref()?, offset))
+        let there = region.len.checked_sub(offset).filter(|&there| there > 0)?;
+        Some((region.mapping.as_ref()?, offset, there.min(len)))
     }
 
     fn part(&self, address: u64, len: usize) -> Option<(HostMemory, &Arc<Mapping>)> {
-        let (mapping, offset) = self.find(address, len as u64)?;
-        Some((mapping.memory().part(usize::try_from(offset).ok()?, len)?, mapping))
+        let (mapping, offset, there) = self.find(address, len as u64)?;
+        Some((part(mapping, offset, there).filter(|memory| memory.len() == len)?, mapping))
     }
 
     /// Copies out of the guest's memory; false if it is not all there.
@@ -137,68 +151,78 @@ impl GuestMemory {
 
     /// A piece of consecutive memory.
     #[must_use]
-    pub fn view(&self, address: u64, len: usize) -> Option<View> {
+    pub fn view(&self, address: u64, len: usize) -> Option<(HostMemory, Lease)> {
         let (memory, mapping) = self.part(address, len)?;
-        Some(View { memory, lease: Lease { _mappings: vec![mapping.clone()] } })
+        Some((memory, Lease { _mappings: vec![mapping.clone()], _taken: None }))
     }
 
-    /// Pages of `page` bytes that lie anywhere, as consecutive memory.
-    #[must_use]
-    pub fn gather(&self, pages: &[u64], page: u64) -> Option<View> {
-        let runs = self.runs(pages, page)?;
-        if let [(mapping, offset, len)] = &runs[..] {
-            let memory =
-                mapping.memory().part(usize::try_from(*offset).ok()?, usize::try_from(*len).ok()?)?;
-            return Some(View { memory, lease: Lease { _mappings: vec![(*mapping).clone()] } });
-        }
-        let mapping = Arc::new(Mapping::gather(&runs, &self.views).ok()?);
-        Some(View { memory: mapping.memory(), lease: Lease { _mappings: vec![mapping] } })
-    }
-
-    /// Pages as runs of memory that is consecutive in its file.
-    fn runs(&self, pages: &[u64], page: u64) -> Option<Vec<(&Arc<Mapping>, u64, u64)>> {
-        let mut runs: Vec<(&Arc<Mapping>, u64, u64)> = Vec::new();
+    /// `len` bytes from byte `first` of pages of `page` bytes, as runs of memory that is consecutive in its file.
+    fn runs(&self, pages: &[u64], page: u64, first: u64, len: u64) -> Result<Vec<Run<'_>>, Unreachable> {
+        let mut runs: Vec<Run<'_>> = Vec::new();
+        let (mut skip, mut left) = (first, len);
         for &address in pages {
-            let (mapping, offset) = self.find(address, page).filter(|_| address.is_multiple_of(PAGE))?;
-            match runs.last_mut() {
-                Some((last, from, len)) if Arc::ptr_eq(last, mapping) && *from + *len == offset => {
-                    *len += page
+            let skipped = skip.min(page);
+            skip -= skipped;
+            let mut missing = (page - skipped).min(left);
+            left -= missing;
+            // A page, too, may lie in several pieces that the client has handed over.
+            let mut address = address.checked_add(skipped).ok_or(Unreachable::NoMemory)?;
+            while missing > 0 {
+                let (mapping, offset, len) = self.find(address, missing).ok_or(Unreachable::NoMemory)?;
+                let full = runs.len() == MAX_PIECES;
+                match runs.last_mut() {
+                    Some(last) if Arc::ptr_eq(last.mapping, mapping) && last.offset + last.len == offset => {
+                        last.len += len
+                    }
+                    _ if full => return Err(Unreachable::TooMany),
+                    _ => runs.push(Run { mapping, offset, len }),
                 }
-                _ => runs.push((mapping, offset, page)),
+                missing -= len;
+                address = address.checked_add(len).ok_or(Unreachable::NoMemory)?;
             }
         }
-        Some(runs)
+        if left > 0 { Err(Unreachable::NoMemory) } else { Ok(runs) }
     }
 
-    /// The memory behind a key: `len` bytes from byte `first` of the first page on, on pages of `page` bytes.
-    #[must_use]
-    pub fn pieces(&self, pages: &[u64], page: u64, first: u64, len: u64) -> Option<(MemoryPieces, Lease)> {
-        let mut lease = Lease::default();
+    /// The memory of a key or a ring: `len` bytes from byte `first` of the first page on, on pages of `page` bytes.
+    pub fn pieces(
+        &self,
+        pages: &[u64],
+        page: u64,
+        first: u64,
+        len: u64,
+    ) -> Result<(MemoryPieces, Lease), Unreachable> {
+        let mut mappings: Vec<Arc<Mapping>> = Vec::new();
         let mut pieces = Vec::new();
         let mut at = 0u64;
-        let mut skip = first;
-        for (mapping, offset, run) in self.runs(pages, page)? {
-            let skipped = skip.min(run);
-            skip -= skipped;
-            let n = (run - skipped).min(len - at);
-            let memory =
-                mapping.memory().part(usize::try_from(offset + skipped).ok()?, usize::try_from(n).ok()?)?;
-            pieces.push((at, memory));
-            at += n;
-            if !lease._mappings.iter().any(|held| Arc::ptr_eq(held, mapping)) {
-                lease._mappings.push(mapping.clone());
+        for Run { mapping, offset, len } in self.runs(pages, page, first, len)? {
+            pieces.push((at, part(mapping, offset, len).ok_or(Unreachable::NoMemory)?));
+            at += len;
+            if !mappings.iter().any(|held| Arc::ptr_eq(held, mapping)) {
+                mappings.push(mapping.clone());
             }
         }
-        (at == len).then_some(())?;
-        Some((MemoryPieces::new(pieces)?, lease))
+        self.leased(pieces, mappings)
     }
 
     /// All memory, by its addresses.
-    #[must_use]
-    pub fn whole(&self) -> Option<(MemoryPieces, Lease)> {
-        let reachable =
-            || self.regions.iter().filter_map(|(at, region)| Some((*at, region.mapping.as_ref()?)));
-        let pieces = MemoryPieces::new(reachable().map(|(at, mapping)| (at, mapping.memory())))?;
-        Some((pieces, Lease { _mappings: reachable().map(|(_, mapping)| mapping.clone()).collect() }))
+    pub fn whole(&self) -> Result<(MemoryPieces, Lease), Unreachable> {
+        let reachable = self.regions.iter().filter_map(|(at, region)| Some((*at, region.mapping.as_ref()?)));
+        let pieces = reachable.clone().filter_map(|(at, mapping)| Some((at, mapping.memory()?)));
+        self.leased(pieces, reachable.map(|(_, mapping)| mapping.clone()).collect())
     }
+
+    fn leased(
+        &self,
+        pieces: impl IntoIterator<Item = (u64, HostMemory)>,
+        mappings: Vec<Arc<Mapping>>,
+    ) -> Result<(MemoryPieces, Lease), Unreachable> {
+        let pieces = MemoryPieces::new(pieces).ok_or(Unreachable::NoMemory)?;
+        let taken = self.pieces.take(pieces.count()).ok_or(Unreachable::TooMany)?;
+        Ok((pieces, Lease { _mappings: mappings, _taken: Some(taken) }))
+    }
+}
+
+fn part(mapping: &Mapping, offset: u64, len: u64) -> Option<HostMemory> {
+    mapping.memory()?.part(usize::try_from(offset).ok()?, usize::try_from(len).ok()?)
 }
