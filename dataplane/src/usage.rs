@@ -87,11 +87,15 @@ impl Marks {
 /// The control lcore's end: things by number, and the marks of all workers.
 ///
 /// Numbers are chosen by [`Usage::add`], or by the caller who says [`Usage::set`], not by both.
+///
+/// A worker marks by the numbers of older tables until it takes the newest. There are twice as many numbers as things, and one that is
+/// free is given again when all others that are free have been: as many things as there can be come and go before, and a worker has
+/// newer tables long since. So its marks are no use of who has the number next.
 #[derive(Debug)]
 pub struct Usage<T> {
     most: usize,
     names: Vec<Option<T>>,
-    /// The one that is free for the longest time first: who still marks by it has the more time to notice.
+    /// The one that is free for the longest time first.
     free: VecDeque<u32>,
     marks: Arc<[Marks]>,
 }
@@ -100,7 +104,7 @@ impl<T: Copy> Usage<T> {
     /// Of at most `most` things, used by so many workers.
     #[must_use]
     pub fn new(most: usize, workers: u8) -> Self {
-        let marks = (0..workers).map(|_| Marks::new(most)).collect();
+        let marks = (0..workers).map(|_| Marks::new(2 * most)).collect();
         Self { most, names: Vec::new(), free: VecDeque::new(), marks }
     }
 
@@ -118,16 +122,27 @@ impl<T: Copy> Usage<T> {
 
     /// Gives a thing a number, which it keeps until it is removed; `None` if there are as many as there can be.
     pub fn add(&mut self, name: T) -> Option<u32> {
-        let number = self.free.pop_front().or_else(|| u32::try_from(self.names.len()).ok())?;
-        self.set(number, name).then_some(number)
+        let given = self.names.len();
+        if given - self.free.len() >= self.most {
+            return None;
+        }
+        let number =
+            if given < 2 * self.most { u32::try_from(given).ok()? } else { self.free.pop_front()? };
+        self.give(number, name);
+        Some(number)
     }
 
     /// A number is this thing's from now on; what was marked by it is forgotten. False if it is beyond all.
     pub fn set(&mut self, number: u32, name: T) -> bool {
-        let at = number as usize;
-        if at >= self.most {
-            return false;
+        let is_one = (number as usize) < self.most;
+        if is_one {
+            self.give(number, name);
         }
+        is_one
+    }
+
+    fn give(&mut self, number: u32, name: T) {
+        let at = number as usize;
         self.marks.iter().for_each(|marks| marks.forget(at));
         if at >= self.names.len() {
             self.names.resize(at + 1, None);
@@ -135,11 +150,9 @@ impl<T: Copy> Usage<T> {
         if let Some(place) = self.names.get_mut(at) {
             *place = Some(name);
         }
-        true
     }
 
-    /// A number is nobody's from now on. A worker may mark by it as long as it looks at older tables; that is ignored, or taken for
-    /// the use of who has it next.
+    /// A number is nobody's from now on.
     pub fn remove(&mut self, number: u32) {
         if self.clear(number) {
             self.free.push_back(number);
@@ -217,16 +230,44 @@ mod tests {
         assert!(marks.mark(one as usize) && marks.mark(two as usize));
         usage.remove(one);
         usage.remove(one);
-        assert_eq!((usage.add('c'), usage.add('d')), (Some(one), None));
-        assert!(marks.mark(one as usize), "its first use is the first");
-        assert_eq!(usage.take(0), ['c', 'b']);
+        let three = usage.add('c').unwrap();
+        assert_eq!(usage.add('d'), None, "a is gone once");
+        assert!(!marks.mark(one as usize), "by an older table");
+        assert!(marks.mark(three as usize), "its first use is the first");
+        assert_eq!(usage.take(0), ['b', 'c']);
         assert!(usage.take(0).is_empty() && usage.take(7).is_empty());
+        // In the end a number is given again, and what was marked by it is nobody's.
+        marks.mark(one as usize);
+        usage.remove(two);
+        let four = usage.add('d').unwrap();
+        usage.remove(three);
+        assert_eq!((four, usage.add('e')), (3, Some(one)));
+        assert!(marks.mark(one as usize));
+        assert_eq!(usage.take(0), ['e']);
         // Numbers that others choose.
         let mut slots = Usage::new(8, 1);
         assert!(slots.set(5, 'x') && !slots.set(8, 'y'));
         slots.marks()[0].mark(5);
         assert!(slots.clear(5) && !slots.clear(5));
         assert!(slots.take(0).is_empty(), "nobody has it");
+    }
+
+    #[test]
+    fn who_marks_by_an_older_table_marks_nobody_else() {
+        const MOST: usize = 64;
+        let mut usage = Usage::new(MOST, 1);
+        let marks = usage.marks()[0].clone();
+        let mut there: VecDeque<_> = (0..MOST).map(|name| usage.add(name).unwrap()).collect();
+        for name in MOST..100 * MOST {
+            // The table is full: each takes the place of another, to which a worker still sends.
+            let old = there.pop_front().unwrap();
+            usage.remove(old);
+            let new = usage.add(name).unwrap();
+            marks.mark(old as usize);
+            assert!(marks.mark(new as usize), "its first use");
+            assert_eq!(usage.take(0), [name]);
+            there.push_back(new);
+        }
     }
 
     proptest! {

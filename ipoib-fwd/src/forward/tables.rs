@@ -23,7 +23,7 @@ pub const MAX_NEIGHBOURS: usize = 4096;
 /// Most workers whose datagram queue pairs a table knows as its own gateway's.
 const MAX_WORKERS: usize = 255;
 
-/// Number of a neighbour on its side of its segment, below the most that there may be; it stays as long as the neighbour does.
+/// Number of a neighbour on its side of its segment, below twice the most that there may be; it stays as long as the neighbour does.
 /// Workers mark by it which neighbours they sent to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NeighbourIndex(pub u32);

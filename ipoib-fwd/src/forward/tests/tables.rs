@@ -19,12 +19,16 @@ fn tables_are_bounded_and_indices_last() {
     let (nine, _) = t.table().ib(9.into()).unwrap();
     assert!(t.remove_ib(9.into()) && !t.remove_ib(9.into()));
     assert_eq!(t.ib_at(nine), None);
-    assert_eq!(t.set_ib(9999.into(), host()), Ok(nine));
-    assert_eq!((t.ib_at(seven), t.ib_at(nine)), (Some(7.into()), Some(9999.into())));
+    let next = t.set_ib(9999.into(), host()).unwrap();
+    assert_eq!((t.ib_at(seven), t.ib_at(nine), t.ib_at(next)), (Some(7.into()), None, Some(9999.into())));
     assert!(t.table().ib(9.into()).is_none());
     let before = t.table().clone();
     t.remove_ib(7.into());
     assert!(before.ib(7.into()).is_some(), "a published table does not change");
+    // A worker that has the older table still marks who has gone, and not who came.
+    before.mark_ib(WORKER, nine);
+    assert!(t.table().mark_ib(WORKER, next));
+    assert_eq!(t.take_used(WORKER), (vec![9999.into()], vec![]));
     // More than 16 bits can count.
     let mut many: Draft<()> = Draft::new(3, Settings::new(GATEWAY_MAC), 70_000, 1);
     let last = (0..70_000u32).map(|i| many.set_eth(i.into(), EthNeighbour { mac: ETH_MAC }).unwrap()).last();
