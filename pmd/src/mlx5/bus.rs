@@ -54,9 +54,9 @@ impl PciBus {
     ///
     /// # Safety
     ///
-    /// Each [`Register`] that queues on this bus use has the address of a mapped, write-combining doorbell register
-    /// (`bf.reg` and `bf.size` of `mlx5dv_init_obj`), which stays mapped as long as they live and which no other thread
-    /// writes to. `arm_register` is the address of the register that arms completion queues, which also stays mapped; it is
+    /// Each [`Register`] that queues on this bus use has the address of a mapped doorbell register (`bf.reg` and `bf.size` of
+    /// `mlx5dv_init_obj`), which stays mapped as long as they live and which no other thread writes to if it is
+    /// write-combining. `arm_register` is the address of the register that arms completion queues, which also stays mapped; it is
     /// all threads' in common.
     #[must_use]
     pub const unsafe fn new(arm_register: u64, events: Box<dyn EventSource>) -> Self {

@@ -37,6 +37,12 @@ impl Register {
         at
     }
 
+    /// True if there are two, as of a write-combining register.
+    #[must_use]
+    pub const fn has_halves(&self) -> bool {
+        self.half != 0
+    }
+
     /// The address of the first half.
     #[must_use]
     pub const fn address(&self) -> u64 {

@@ -1,12 +1,12 @@
 //! What the library allocates is as large as our geometry says, and what the driver writes there is what the library writes.
 
-use pmd::hca::{Backend, Queues, RcConfig, RcSlot, UdConfig};
+use pmd::hca::{Backend, Control, QpTransition, Queues, RcConfig, RcSlot, UdConfig};
 use pmd::mlx5::rings::{CqGeometry, QpRequest, SharedSizes, SrqGeometry};
 use pmd::verbs::{Adapter, Calls, DataPath, Rings};
 
 use crate::fakekernel::{self, Doorbell};
 use crate::rig::{
-    MESSAGE, Mlx5, PORT, ROOM, UD, World, config, connect, open, pattern, to_lid, with_ud, world,
+    MESSAGE, Mlx5, PORT, ROOM, UD, World, config, connect, open, pattern, plain_world, to_lid, with_ud, world,
 };
 
 const SLOT: RcSlot = RcSlot(0);
@@ -178,13 +178,7 @@ fn each_worker_rings_a_register_of_its_own() {
     // Those of the others are different ones.
     for queues in &mut more {
         let ud = with_ud(&mut a.hca, queues);
-        for to in [
-            pmd::hca::QpTransition::UdToInit { pkey_index: 0, qkey: crate::rig::QKEY },
-            pmd::hca::QpTransition::UdToReceive,
-            pmd::hca::QpTransition::UdToSend { sq_psn: ib_wire::Psn::new(0) },
-        ] {
-            pmd::hca::Control::modify_qp(&mut a.hca, ud, &to).unwrap();
-        }
+        to_send(&mut a.hca, ud);
         let to = pmd::hca::UdDestination { av: to_lid(b.lid), qpn: b.ud, qkey: crate::rig::QKEY };
         let to = a.hca.destination(PORT, &to).unwrap();
         queues.open_ud(UD);
@@ -203,4 +197,47 @@ fn each_worker_rings_a_register_of_its_own() {
         b.destroy_rc(slot);
     }
     world.end_with(a, b);
+}
+
+#[test]
+fn without_write_combining_workers_share_a_register() {
+    let mut world = plain_world();
+    let (mut a, mut b) = (world.host::<Rings>(0), world.host::<Calls>(1));
+    let pool = world.pool.clone();
+    let mut other = a.hca.create_queues(&config(1), &pool).unwrap();
+    let ud = with_ud(&mut a.hca, &mut other);
+    to_send(&mut a.hca, ud);
+    let to = pmd::hca::UdDestination { av: to_lid(b.lid), qpn: b.ud, qkey: crate::rig::QKEY };
+    let to = a.hca.destination(PORT, &to).unwrap();
+    other.open_ud(UD);
+    connect(&mut a, &mut b, SLOT, false);
+    let mut rung = Vec::new();
+    for text in [b"one", b"two"] {
+        assert!(a.send_rc(&pool, SLOT, text));
+        a.queues().ring();
+        other.send_ud(UD, &to, crate::rig::message(&pool, text)).unwrap();
+        other.ring();
+        rung.extend(fakekernel::turn(|| world.now).0);
+    }
+    assert_eq!(rung.len(), 4);
+    assert!(rung.iter().all(|d| d.offset == rung[0].offset), "one register, of one half");
+    world.settle(&mut [&mut a, &mut b]);
+    let mut received: Vec<_> = b.received.iter().map(|message| &message.bytes[..]).collect();
+    received.sort_unstable();
+    assert_eq!(received, [b"one", b"one", b"two", b"two"]);
+    a.hca.destroy_queues(other).unwrap();
+    a.destroy_rc(SLOT);
+    b.destroy_rc(SLOT);
+    world.end_with(a, b);
+}
+
+/// A datagram queue pair that can send.
+fn to_send(hca: &mut Mlx5, qpn: ib_wire::Qpn) {
+    for to in [
+        QpTransition::UdToInit { pkey_index: 0, qkey: crate::rig::QKEY },
+        QpTransition::UdToReceive,
+        QpTransition::UdToSend { sq_psn: ib_wire::Psn::new(0) },
+    ] {
+        hca.modify_qp(qpn, &to).unwrap();
+    }
 }

@@ -7,7 +7,9 @@
 //!   handed over (since rdma-core 15), so completion queues are taken before any queue pair is made on them.
 //! * Its list of free shared receives is only changed by its own posting and polling, and by that clean-up.
 //! * Doorbell registers. It deals them out to queue pairs, and several may get one and the same, under a lock of its own. Only
-//!   one thread may write to a register at a time; so each worker has a thread domain, whose register is its own.
+//!   one thread may write to a register at a time; so each worker has a thread domain, whose register is its own. Where the kernel
+//!   found no write-combining (a virtual machine, other processors) there are no such registers, and all ring a single one, which is not
+//!   cached: there a doorbell is one store, whole whoever else stores.
 //! * Records of a queue pair are set to 0 when it is moved to RESET, when nothing of it is outstanding.
 //! * User indices, by which completions of version 1 name queue pairs: the driver goes by their numbers, which both versions have.
 //! * Small payloads that completions may carry, signatures, completions of 128 bytes: switched off, or refused.
@@ -35,8 +37,17 @@ pub struct Rings {
 pub struct RingWorker {
     /// Where its queue pairs are made.
     domain: Weak<ProtectionDomain>,
-    /// Address of the doorbell register that all of them ring; `None` before the first.
-    register: Option<u64>,
+    /// What they ring.
+    register: WorkerRegister,
+}
+
+/// The doorbell register of a worker's queue pairs.
+#[derive(Debug)]
+enum WorkerRegister {
+    /// One that no other worker rings, at this address; `None` before the first queue pair.
+    Own(Option<u64>),
+    /// One for all, without write-combining.
+    Shared,
 }
 
 impl DataPath for Rings {

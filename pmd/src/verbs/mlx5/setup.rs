@@ -12,7 +12,7 @@ use super::super::object::{
 };
 use super::super::setup::{DatagramReceives, WorkerRecord, no_queues, within};
 use super::super::{Mlx5Hca, remedy};
-use super::{RingWorker, rings};
+use super::{RingWorker, WorkerRegister, rings};
 use crate::hca::{
     Backend, HcaError, LinkLayer, PortNumber, QueuesConfig, QueuesId, RcConfig, UdConfig, UdDestination,
 };
@@ -21,7 +21,7 @@ use crate::mlx5::av::Destination;
 use crate::mlx5::bus::{EventSource, PciBus};
 use crate::mlx5::queues::{MlxQueues, Parts};
 use crate::mlx5::rc::RcQp;
-use crate::mlx5::rings::{QpRequest, QpRings, SharedSizes};
+use crate::mlx5::rings::{QpRequest, QpRings, Register, SharedSizes};
 use crate::mlx5::ud::UdQp;
 
 /// What a worker's queues hold beside their queue pairs, which may come and go.
@@ -74,20 +74,35 @@ impl Mlx5Hca {
                 "install another release of rdma-core",
             ));
         }
-        self.claim_register(id, rings.register.address())?;
+        self.claim_register(id, rings.register)?;
         Ok((pair, rings))
     }
 
-    /// The register is the worker's, and one that no other worker rings.
-    fn claim_register(&mut self, id: QueuesId, register: u64) -> Result<(), HcaError> {
-        if self.workers.iter().any(|(other, worker)| *other != id && worker.own.register == Some(register)) {
+    /// The register is the worker's, and one that no other worker rings; or one that is not write-combining.
+    fn claim_register(&mut self, id: QueuesId, register: Register) -> Result<(), HcaError> {
+        let worker = self.workers.get(&id).ok_or_else(|| no_queues(id))?;
+        if matches!(worker.own.register, WorkerRegister::Shared) {
+            if register.has_halves() {
+                return Err(remedy::rings(
+                    "libmlx5 gave a queue pair a write-combining register that others may ring",
+                    "install another release of rdma-core",
+                ));
+            }
+            return Ok(());
+        }
+        let register = register.address();
+        let rings =
+            |worker: &RingWorker| matches!(worker.register, WorkerRegister::Own(Some(r)) if r == register);
+        if self.workers.iter().any(|(other, worker)| *other != id && rings(&worker.own)) {
             return Err(remedy::rings(
                 "libmlx5 gave two workers one doorbell register",
                 "raise MLX5_TOTAL_UUARS, or use one worker",
             ));
         }
         let worker = self.workers.get_mut(&id).ok_or_else(|| no_queues(id))?;
-        if *worker.own.register.get_or_insert(register) != register {
+        if let WorkerRegister::Own(own) = &mut worker.own.register
+            && *own.get_or_insert(register) != register
+        {
             return Err(remedy::rings(
                 "libmlx5 gave a queue pair another register than its worker's",
                 "install another release of rdma-core",
@@ -124,11 +139,18 @@ impl Backend for Mlx5Hca {
         let send_cq = Arc::new(CompletionQueue::new(&self.context, sizes.sends, None)?);
         // Before any queue pair is made on them.
         let ((receive_ring, arm_register), (send_ring, _)) = (rings::cq(&recv_cq)?, rings::cq(&send_cq)?);
-        let domain = ProtectionDomain::for_thread(&self.domain).map_err(|e| {
-            let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
-            remedy::rings(&format!("no doorbell register for this worker alone: {why}"), "use fewer workers")
-        })?;
-        let domain = Arc::new(domain);
+        let (domain, register) = match ProtectionDomain::for_thread(&self.domain) {
+            Ok(domain) => (Arc::new(domain), WorkerRegister::Own(None)),
+            // The kernel found no write-combining.
+            Err(HcaError::Io { source, .. }) if source.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                (Arc::clone(&self.domain), WorkerRegister::Shared)
+            }
+            Err(e) => {
+                let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
+                let what = format!("no doorbell register for this worker alone: {why}");
+                return Err(remedy::rings(&what, "use fewer workers"));
+            }
+        };
         let worker = WorkerRecord {
             send_cq: Arc::downgrade(&send_cq),
             recv_cq: Arc::downgrade(&recv_cq),
@@ -137,13 +159,13 @@ impl Backend for Mlx5Hca {
             srq_limit: config.srq_limit,
             signal_every: config.signal_every,
             room: pool.data_room(),
-            own: RingWorker { domain: Arc::downgrade(&domain), register: None },
+            own: RingWorker { domain: Arc::downgrade(&domain), register },
         };
         self.keep_queues(config.id, worker)?;
         let own = Own { recv_cq, _send_cq: send_cq, _domain: domain };
         // SAFETY: the queue pairs' registers are mapped by the library for as long as its context is open, which the queue
-        // pairs hold and the queues hold them; no other worker has this one, as is checked for each. The one that arms is the
-        // context's, too.
+        // pairs hold and the queues hold them; no other worker has this one, or it is not write-combining, as is checked for
+        // each. The one that arms is the context's, too.
         let bus = unsafe { PciBus::new(arm_register, Box::new(own)) };
         Ok(MlxQueues::new(Parts {
             id: config.id,

@@ -18,7 +18,7 @@ pub(super) fn get_context(device: &Device, c: &Command) {
     c.own_answer(&abi::mlx5_ib_alloc_ucontext_resp {
         qp_tab_size: 1 << 18,
         // Two halves of 256 bytes.
-        bf_reg_size: 512,
+        bf_reg_size: if device.settings.write_combining { 512 } else { 0 },
         // None: doorbell pages are asked for when they are needed, as with kernels of today.
         tot_bfregs: 0,
         cache_line_size: 64,

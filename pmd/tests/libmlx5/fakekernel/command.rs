@@ -68,6 +68,10 @@ fn out_number(attributes: &mut [abi::ib_uverbs_attr], id: u32, value: u64) -> Ou
 }
 
 fn new_page(device: &mut Device, attributes: &mut [abi::ib_uverbs_attr]) -> Outcome {
+    let kind = find(attributes, abi::MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE).map(|a| data(a) as u32);
+    if kind == Some(abi::MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF) && !device.settings.write_combining {
+        return Err(libc::EOPNOTSUPP);
+    }
     let number = device.new_page().ok_or(libc::ENOSPC)?;
     let handle = device.add(Object::Page);
     let place = find(attributes, abi::MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE).ok_or(libc::EINVAL)?;

@@ -28,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) cqe_version: u8,
     /// Doorbell pages that it has.
     pub(crate) pages: usize,
+    /// The machine has write-combining.
+    pub(crate) write_combining: bool,
 }
 
 /// A queue pair as the library described it.
