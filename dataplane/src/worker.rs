@@ -112,7 +112,7 @@ pub struct Idle {
     idle_turns: u32,
     nap: Duration,
     attentive_until: Instant,
-    /// The device has been asked to tell.
+    /// The device has been asked to tell, and nothing has come since.
     armed: bool,
 }
 
@@ -133,7 +133,11 @@ impl Idle {
         match (self.policy, turn) {
             (IdlePolicy::Poll, _) | (IdlePolicy::Pause, Turn::Busy) => {}
             (IdlePolicy::Pause, Turn::Idle) => std::hint::spin_loop(),
-            (IdlePolicy::Sleep, Turn::Busy) => self.idle_turns = 0,
+            (IdlePolicy::Sleep, Turn::Busy) => {
+                // Work may be what the device was asked to tell of: a rest begins with asking.
+                self.idle_turns = 0;
+                self.armed = false;
+            }
             (IdlePolicy::Sleep, Turn::Idle) => self.rest(worker),
         }
     }
@@ -255,6 +259,23 @@ mod tests {
         assert_eq!(calls(true, true), [arm, turn, rest, turn, arm, turn, rest, turn, arm]);
         // Nothing will wake it: it naps, and asks again.
         assert_eq!(calls(false, false), [arm, rest, turn, arm, rest, turn, arm, rest, turn]);
+    }
+
+    #[test]
+    fn work_takes_what_was_asked_for_with_it() {
+        let look = 3 + SPINS as usize + 1;
+        for busy in [look, look + 1] {
+            let handle = Handle::new();
+            let busy = [1, 3, busy];
+            let script =
+                Script { busy: &busy, turns: 0, tells: true, told: false, calls: Vec::new(), handle };
+            let handle = Arc::clone(&script.handle);
+            let calls = run(script, &handle).calls;
+            let asked: Vec<_> =
+                calls.iter().enumerate().filter(|(_, c)| **c == "arm").map(|(n, _)| n).collect();
+            let &[_, again] = &asked[..] else { panic!("asked at {asked:?}") };
+            assert_eq!(calls[again..again + 3], ["arm", "turn", "rest"]);
+        }
     }
 
     #[test]

@@ -214,10 +214,20 @@ impl Device {
     }
 
     fn announce(&mut self, number: u32) {
-        if let Some(cq) = self.cq(number)
-            && !std::mem::replace(&mut cq.announced, true)
-        {
+        let Some(cq) = self.cq(number) else { return };
+        if let Some(bell) = &cq.bell {
+            // One that is full is readable already.
+            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+        } else if !std::mem::replace(&mut cq.announced, true) {
             self.awake.push_back(number);
+        }
+    }
+
+    /// Rings one of the bells that wait for a completion.
+    pub(crate) fn wake_one(&mut self) {
+        let waiting = self.cqs.iter().position(|cq| cq.as_ref().is_some_and(Cq::would_ring));
+        if let Some(number) = waiting {
+            self.announce(number as u32);
         }
     }
 
@@ -230,7 +240,7 @@ impl Device {
         Some(number)
     }
 
-    fn cq(&mut self, number: u32) -> Option<&mut Cq> {
+    pub(crate) fn cq(&mut self, number: u32) -> Option<&mut Cq> {
         self.cqs.get_mut(number as usize)?.as_mut()
     }
 

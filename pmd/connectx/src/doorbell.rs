@@ -70,6 +70,11 @@ impl DoorbellReceiver {
         Some(Rung::Qp(Qpn::from_be_bytes([a, b, c])))
     }
 
+    /// True if there is a write to be taken.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.fifo.is_empty() || self.overflowed.load(Ordering::Relaxed)
+    }
+
     /// True if the host's end is gone and nothing is left.
     pub(crate) fn is_over(&self) -> bool {
         self.fifo.is_abandoned() && self.fifo.is_empty() && !self.overflowed.load(Ordering::Acquire)

@@ -125,7 +125,8 @@ impl Engine {
     /// When the device wants its next turn even if nothing happens; `Some` in the past if it has work now.
     #[must_use]
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        if !self.dev.ready.is_empty() {
+        let answers = self.dev.ports.iter().any(Port::has_answers);
+        if answers || !self.dev.ready.is_empty() || self.doorbells.iter().any(DoorbellReceiver::is_waiting) {
             return Some(now);
         }
         let waits = |port: &Port| {
@@ -134,6 +135,10 @@ impl Engine {
         };
         let timer = self.dev.timers.first().map(|&(at, _)| at);
         timer.into_iter().chain(self.dev.ports.iter().filter_map(waits)).min()
+    }
+
+    fn wants_turn(&self, now: Instant) -> bool {
+        self.next_deadline(now).is_some_and(|at| at <= now)
     }
 
     /// Does a bounded amount of work. True if it did anything.
@@ -146,10 +151,10 @@ impl Engine {
     }
 
     /// Asks all cables to wake who rests: `watch` gets descriptors that become readable when something arrives. What arrived before
-    /// does not wake, so a step is to be taken between this and a rest. False if nobody would tell, or as long as somebody keeps
-    /// the device busy: then it is looked at anyway.
+    /// does not wake, so a step is to be taken between this and a rest, which ends at [`Engine::next_deadline`]. False if the device
+    /// has work now, if nobody would tell, or as long as somebody keeps the device busy: then it is looked at anyway.
     pub fn rest(&mut self, now: Instant, mut watch: impl FnMut(BorrowedFd<'_>)) -> bool {
-        if self.worked_at.is_some_and(|at| now.saturating_duration_since(at) < CALM) {
+        if self.wants_turn(now) || self.worked_at.is_some_and(|at| now.saturating_duration_since(at) < CALM) {
             return false;
         }
         let cables = self.dev.ports.iter_mut().filter_map(|port| port.cable.as_mut());

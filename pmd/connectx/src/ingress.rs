@@ -28,7 +28,8 @@ pub(crate) fn receive(
     let mut worked = false;
     for index in 0..dev.ports.len() {
         let Some(port) = dev.ports.get_mut(index) else { break };
-        port.poll_cable(now, &mut dev.events);
+        // Who takes what wakes has to ask for it anew before a rest, even if the packet was there before it.
+        worked |= port.poll_cable(now, &mut dev.events);
         // Taken out, so that what a packet brings about can use the rest of the port.
         let cable = port.cable.take();
         let mut loopback = std::mem::take(&mut port.loopback);

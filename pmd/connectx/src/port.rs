@@ -188,6 +188,11 @@ impl Port {
         queue_answer(&mut self.answers, packet);
     }
 
+    /// True if packets of the agent wait for the cable.
+    pub(crate) fn has_answers(&self) -> bool {
+        !self.answers.is_empty()
+    }
+
     /// Sends the agent's packets.
     pub(crate) fn send_answers(&mut self, counters: &mut Counters) {
         while let Some(packet) = self.answers.front() {
@@ -200,10 +205,11 @@ impl Port {
         }
     }
 
-    /// Upkeep of the cable: follows its coming and going (IBA 7.2.7, as far as the physical state shows).
-    pub(crate) fn poll_cable(&mut self, now: Instant, events: &mut Events) {
-        let Some(cable) = &mut self.cable else { return };
-        cable.poll(now);
+    /// Upkeep of the cable: follows its coming and going (IBA 7.2.7, as far as the physical state shows). True if it
+    /// woke us.
+    pub(crate) fn poll_cable(&mut self, now: Instant, events: &mut Events) -> bool {
+        let Some(cable) = &mut self.cable else { return false };
+        let woken = cable.poll(now);
         let up = cable.is_up();
         if let Some(ethernet) = &mut self.ethernet {
             ethernet.neighbours.handle_timeout(now);
@@ -218,6 +224,7 @@ impl Port {
             (false, PortState::Down) | (true, _) => {}
             (false, _) => self.set_state(PortState::Down, events),
         }
+        woken
     }
 
     /// Changes the logical state and says so.

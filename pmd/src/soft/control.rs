@@ -79,7 +79,10 @@ impl Control for SoftHca {
     }
 
     fn modify_qp(&mut self, qpn: Qpn, to: &QpTransition) -> Result<(), HcaError> {
-        self.engine.lock().modify_qp(qpn, to)
+        let mut engine = self.engine.lock();
+        engine.modify_qp(qpn, to)?;
+        engine.wake(Instant::now());
+        Ok(())
     }
 
     fn qp_state(&self, qpn: Qpn) -> Result<QpState, HcaError> {
@@ -102,8 +105,11 @@ impl Control for SoftHca {
         if let Some(management) = self.management.get_mut(index).and_then(|m| m.get_mut(special)) {
             management.send(&mut engine, &mut self.bus, mad)?;
         }
+        let now = Instant::now();
         if self.workers.is_empty() {
-            engine.step(Instant::now());
+            engine.step(now);
+        } else {
+            engine.wake(now);
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ mod gids;
 mod gsi;
 mod memory;
 mod queues;
+mod rest;
 mod roce;
 #[cfg(test)]
 mod tests;

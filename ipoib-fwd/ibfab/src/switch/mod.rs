@@ -176,8 +176,10 @@ impl Switch {
     /// Link upkeep of one port and its change of state.
     fn keep_up(&mut self, at: usize, now: Instant) -> bool {
         let Some(port) = self.ports.get_mut(at) else { return false };
-        if !port.poll(now) {
-            return false;
+        let changed = port.poll(now);
+        let woken = std::mem::take(&mut port.woken);
+        if !changed {
+            return woken;
         }
         self.port_changed = true;
         self.info.port_state_change = true;

@@ -99,6 +99,8 @@ pub(super) struct Port {
     pub(super) blocked: Option<Blocked>,
     /// Until then packets that find it full are dropped.
     pub(super) stalled_until: Option<Instant>,
+    /// What woke us was taken: it has to be asked for anew before a nap.
+    pub(super) woken: bool,
 }
 
 /// What is the same of all ports: 4X, 10 Gb/s a lane, one data lane.
@@ -133,13 +135,14 @@ impl Port {
             partitions: PartitionTable::default(),
             blocked: None,
             stalled_until: None,
+            woken: false,
         }
     }
 
     /// Link upkeep. True if the port's state changed.
     pub(super) fn poll(&mut self, now: Instant) -> bool {
         let is_up = self.link.as_mut().is_some_and(|link| {
-            link.poll(now);
+            self.woken |= link.poll(now);
             link.is_up()
         });
         let was_up = self.info.physical_state == PortPhysicalState::LinkUp;

@@ -264,28 +264,24 @@ impl<Q: Queues> Worker for GatewayWorker<Q> {
         self.service.record(ns);
     }
 
-    // Where a side does not wake, a rest is as short as a packet from there may wait. Of several devices none wakes: they are not waited
-    // for at once.
+    // Where a side does not wake, a rest is as short as a packet from there may wait.
     fn arm(&mut self) -> bool {
-        match self.infinibands.as_mut_slice() {
-            [face] => face.link.queues().arm(),
-            _ => false,
+        let mut all = true;
+        for face in &mut self.infinibands {
+            all &= face.link.queues().arm();
         }
+        all
     }
 
     fn rest(&mut self, at_most: Duration) -> bool {
-        let ethernets = || self.ethernets.iter().map(|face| &face.queue);
-        match self.infinibands.as_mut_slice() {
-            [face] if ethernets().all(|queue| queue.events().is_none()) => face.link.queues().wait(at_most),
-            [face] => {
-                let told = eth::wait(ethernets(), face.link.queues().events(), at_most);
-                told && face.link.queues().wait(Duration::ZERO)
-            }
-            _ => {
-                eth::wait(ethernets(), None, at_most);
-                false
+        let devices = self.infinibands.iter_mut().filter_map(|face| face.link.queues().events());
+        let mut came = false;
+        if eth::wait(self.ethernets.iter().map(|face| &face.queue), devices, at_most) {
+            for face in &mut self.infinibands {
+                came |= face.link.queues().wait(Duration::ZERO);
             }
         }
+        came
     }
 }
 

@@ -265,12 +265,14 @@ impl CableEnd {
     }
 
     /// Slow upkeep: notices the other end coming and going, reconnects, keeps alive, lets delayed packets go. Call it
-    /// every turn; it is cheap and paces itself by `now`.
-    pub fn poll(&mut self, now: Instant) {
+    /// every turn; it is cheap and paces itself by `now`. True if it took a message that wakes: the next packet wakes nobody unless
+    /// [`CableEnd::rest`] asks anew.
+    pub fn poll(&mut self, now: Instant) -> bool {
+        let mut woken = false;
         match &mut self.kind {
             Kind::Pair(end) => end.poll(&mut self.counters),
             Kind::SharedMemory(end) => {
-                end.poll(now, &mut self.counters);
+                woken = end.poll(now, &mut self.counters);
                 end.flush();
             }
             Kind::Udp(end) => end.poll(now, &mut self.counters),
@@ -284,6 +286,7 @@ impl CableEnd {
             }
             self.drain_injector();
         }
+        woken
     }
 
     /// Sends what a UDP or an Ethernet cable collects to send at once, and wakes the other end of a shared-memory cable that rests. Call

@@ -82,6 +82,8 @@ pub(super) struct ShmEnd {
     state: State,
     backoff: Duration,
     next_check: Option<Instant>,
+    /// A message that wakes was taken at the last look.
+    woken: bool,
     pub(super) trouble: Option<CableTrouble>,
 }
 
@@ -139,6 +141,7 @@ impl ShmEnd {
             state: State::Detached { retry: Instant::now() },
             backoff: FIRST_RETRY,
             next_check: None,
+            woken: false,
             trouble: None,
         }
     }
@@ -147,9 +150,10 @@ impl ShmEnd {
         matches!(self.state, State::Attached { broken: false, .. })
     }
 
-    pub(super) fn poll(&mut self, now: Instant, counters: &mut CableCounters) {
+    /// True if a message that wakes was taken.
+    pub(super) fn poll(&mut self, now: Instant, counters: &mut CableCounters) -> bool {
         if self.next_check.is_some_and(|at| now < at) {
-            return;
+            return false;
         }
         self.next_check = Some(now + CHECK);
         let state = std::mem::replace(&mut self.state, State::Detached { retry: now });
@@ -163,6 +167,7 @@ impl ShmEnd {
             other @ State::Detached { .. } => other,
         };
         self.accept(now);
+        std::mem::take(&mut self.woken)
     }
 
     /// Attached: is the other end alive and sane?
@@ -181,7 +186,10 @@ impl ShmEnd {
                 Err(Errno::AGAIN | Errno::INTR) if !broken => {
                     return State::Attached { socket, rings, broken };
                 }
-                Ok((1, _)) if word == [WAKE, 0] && !broken => continue,
+                Ok((1, _)) if word == [WAKE, 0] && !broken => {
+                    self.woken = true;
+                    continue;
+                }
                 // Any other word after the greeting is not in the protocol.
                 Ok((n, _)) => talks = n > 0,
                 Err(_) => {}

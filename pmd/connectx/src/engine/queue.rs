@@ -1,5 +1,8 @@
 //! Memory keys, completion queues and shared receive queues.
 
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
 use super::{Engine, not_found, unsupported};
 use crate::memory::HostMemory;
 use crate::object::cq::{Arm, Cq};
@@ -61,6 +64,21 @@ impl Engine {
         let arm = if solicited_only { Arm::Solicited } else { Arm::Any };
         let armed = self.dev.arm_cq(number, consumer, arm);
         armed.then_some(()).ok_or_else(|| not_found("completion queue", number))
+    }
+
+    /// From now on the events of a completion queue are told to an eventfd, in whoever's turn they come, and are not among
+    /// [`Engine::next_completion_event`].
+    pub fn set_bell(&mut self, number: u32, bell: OwnedFd) -> Result<(), HcaError> {
+        let cq = self.dev.cq(number).ok_or_else(|| not_found("completion queue", number))?;
+        cq.bell = Some(bell);
+        Ok(())
+    }
+
+    /// Rings the bell of somebody who rests, if the device wants a turn now: for who gave it work and does not give it turns.
+    pub fn wake(&mut self, now: Instant) {
+        if self.wants_turn(now) {
+            self.dev.wake_one();
+        }
     }
 
     /// The number of the next completion queue that has an event.

@@ -1,5 +1,7 @@
 //! Completion queues.
 
+use std::os::fd::OwnedFd;
+
 use ib_wire::Qpn;
 use zerocopy::IntoBytes;
 
@@ -35,6 +37,8 @@ pub(crate) struct Cq {
     overrun: bool,
     /// Its event waits to be fetched.
     pub(crate) announced: bool,
+    /// An eventfd that is told of its events instead.
+    pub(crate) bell: Option<OwnedFd>,
 }
 
 impl Cq {
@@ -51,6 +55,7 @@ impl Cq {
             armed: None,
             overrun: false,
             announced: false,
+            bell: None,
         })
     }
 
@@ -64,6 +69,11 @@ impl Cq {
         let there = behind > 0 && behind <= self.entries;
         self.armed = (!there).then_some(arm);
         there
+    }
+
+    /// True if it waits for an entry, and its bell would be rung.
+    pub(crate) const fn would_ring(&self) -> bool {
+        self.armed.is_some() && self.bell.is_some()
     }
 
     /// Writes an entry whose owner bit this sets. After an overrun, which is told once, nothing is written any more. True if

@@ -1,10 +1,13 @@
 //! Completion queues that were armed, and memory in pieces.
 
-use ib_wire::Lid;
+use std::time::{Duration, Instant};
 
-use super::rig::{CQ, Host, Memory, Pair, Rig, To, data, pattern};
+use ib_wire::{Lid, Mtu, Qpn};
+
+use super::rig::{CQ, Host, Memory, PORT, Pair, Rc, Rig, To, data, pattern};
+use crate::cable::{CableEnd, CableUrl};
 use crate::engine::Engine;
-use crate::{Access, MemoryPieces};
+use crate::{Access, MemoryPieces, QpKind};
 
 fn awake(engine: &mut Engine) -> Vec<u32> {
     std::iter::from_fn(|| engine.next_completion_event()).collect()
@@ -227,4 +230,44 @@ fn keys_with_one_tag_differ() {
     for key in keys {
         d.rig.a.engine.deregister(key).unwrap();
     }
+}
+
+#[test]
+fn nobody_rests_on_a_device_that_has_work_now_or_when_its_time_has_come() {
+    const CALM: Duration = Duration::from_micros(100);
+    let path = std::env::temp_dir().join(format!("ib-engine-rest-{}.sock", std::process::id()));
+    let url: CableUrl = format!("shm:{}", path.display()).parse().unwrap();
+    let mut other = CableEnd::listen(&url).unwrap();
+    let mut host = Host::new(1);
+    host.engine.set_cable(PORT, Some(CableEnd::connect(&url).unwrap())).unwrap();
+    let mut now = Instant::now();
+    while !other.is_up() {
+        now += CALM;
+        host.engine.step(now);
+        other.poll(now);
+    }
+    host.engine.activate(PORT, Lid(1), Mtu::B4096).unwrap();
+    let mut pair = host.qp(QpKind::Rc, 64, None, 0);
+    host.connect(&pair, (Lid(2), Qpn::new(77)), Rc::default());
+    let settle = |host: &mut Host, now: &mut Instant| {
+        while host.engine.step(*now) {}
+        *now += CALM;
+    };
+    settle(&mut host, &mut now);
+    assert!(host.engine.rest(now, |_| {}));
+    host.engine.ring(pair.qpn);
+    assert!(!host.engine.rest(now, |_| {}), "a queue pair is ready");
+    settle(&mut host, &mut now);
+    assert!(host.engine.rest(now, |_| {}));
+    let mut doorbells = host.engine.attach_doorbells();
+    doorbells.post([0; 8]);
+    assert!(!host.engine.rest(now, |_| {}), "a doorbell was rung");
+    settle(&mut host, &mut now);
+    // Nobody answers.
+    let (memory, key) = host.memory(64);
+    host.post(&mut pair, 0x0a, 0x08, 0, &data(10, key, memory.address()));
+    settle(&mut host, &mut now);
+    let deadline = host.engine.next_deadline(now).unwrap();
+    assert!(deadline > now && host.engine.rest(now, |_| {}));
+    assert!(!host.engine.rest(deadline, |_| {}), "it is time to ask again");
 }

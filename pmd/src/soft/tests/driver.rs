@@ -33,10 +33,10 @@ unsafe impl Send for Store {}
 unsafe impl Sync for Store {}
 
 #[derive(Clone)]
-struct Buffers(Arc<Store>);
+pub(super) struct Buffers(Arc<Store>);
 
 impl Buffers {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let free = Mutex::new((0..BUFFERS).collect());
         Self(Arc::new(Store { memory: Memory::new(BUFFERS * EACH), free }))
     }
@@ -45,7 +45,7 @@ impl Buffers {
         self.0.free.lock().len()
     }
 
-    fn chain(&self, bytes: &[u8]) -> Buffer {
+    pub(super) fn chain(&self, bytes: &[u8]) -> Buffer {
         let mut parts: Vec<_> = Vec::new();
         let mut rest = bytes;
         loop {
@@ -61,7 +61,7 @@ impl Buffers {
     }
 }
 
-struct Buffer {
+pub(super) struct Buffer {
     store: Buffers,
     parts: Vec<(usize, u32)>,
 }
@@ -139,44 +139,63 @@ struct Worker {
     events: Vec<QpEvent>,
 }
 
+/// Lets a device use the buffers, which outlive it in these tests.
+pub(super) fn register(hca: &mut SoftHca, buffers: &Buffers) {
+    let host = buffers.0.memory.host();
+    let base = std::ptr::NonNull::new(host.address() as usize as *mut u8).unwrap();
+    // SAFETY: the store outlives the device in these tests.
+    unsafe { hca.register_memory(base, host.len()).unwrap() };
+}
+
+/// A worker's queues, with receives, and its datagram queue pair.
+pub(super) fn queues(
+    hca: &mut SoftHca,
+    buffers: &Buffers,
+    id: QueuesId,
+) -> (MlxQueues<SoftBus, Buffer>, Qpn) {
+    let config = QueuesConfig {
+        id,
+        ud_recv_depth: 64,
+        ud_recv_most: u32::MAX,
+        srq_depth: 31,
+        srq_message: 65_524,
+        srq_limit: 4,
+        max_ud: 2,
+        likely_ud: 1,
+        max_rc: 8,
+        max_sends: 1024,
+        signal_every: 16,
+    };
+    let mut queues = hca.queues_for(&config, buffers.clone()).unwrap();
+    let ud = hca.ud_for(&UdConfig { queues: id, port: PORT, send_depth: 64 }).unwrap();
+    let qpn = ud.qpn();
+    queues.insert_datagrams(UD, ud).unwrap();
+    bring_ud_up(hca, qpn);
+    queues.open_datagrams(UD);
+    queues.fill();
+    (queues, qpn)
+}
+
+fn bring_ud_up(hca: &mut SoftHca, qpn: Qpn) {
+    for to in [
+        QpTransition::UdToInit { pkey_index: 0, qkey: QKey(0xb1b) },
+        QpTransition::UdToReceive,
+        QpTransition::UdToSend { sq_psn: Psn::new(0) },
+    ] {
+        hca.modify_qp(qpn, &to).unwrap();
+    }
+}
+
 impl Worker {
     fn new(mut hca: SoftHca) -> Self {
         let buffers = Buffers::new();
-        let host = buffers.0.memory.host();
-        let base = std::ptr::NonNull::new(host.address() as usize as *mut u8).unwrap();
-        // SAFETY: the store outlives the device in these tests.
-        unsafe { hca.register_memory(base, host.len()).unwrap() };
-        let config = QueuesConfig {
-            id: QueuesId(3),
-            ud_recv_depth: 64,
-            ud_recv_most: u32::MAX,
-            srq_depth: 31,
-            srq_message: 65_524,
-            srq_limit: 4,
-            max_ud: 2,
-            likely_ud: 1,
-            max_rc: 8,
-            max_sends: 1024,
-            signal_every: 16,
-        };
-        let mut queues = hca.queues_for(&config, buffers.clone()).unwrap();
-        let ud = hca.ud_for(&UdConfig { queues: QueuesId(3), port: PORT, send_depth: 64 }).unwrap();
-        let qpn = ud.qpn();
-        queues.insert_datagrams(UD, ud).unwrap();
-        let mut w = Self { ud: qpn, hca, buffers, queues, got: Vec::new(), events: Vec::new() };
-        w.bring_ud_up();
-        w.queues.fill();
-        w
+        register(&mut hca, &buffers);
+        let (queues, ud) = queues(&mut hca, &buffers, QueuesId(3));
+        Self { ud, hca, buffers, queues, got: Vec::new(), events: Vec::new() }
     }
 
     fn bring_ud_up(&mut self) {
-        for to in [
-            QpTransition::UdToInit { pkey_index: 0, qkey: QKey(0xb1b) },
-            QpTransition::UdToReceive,
-            QpTransition::UdToSend { sq_psn: Psn::new(0) },
-        ] {
-            self.hca.modify_qp(self.ud, &to).unwrap();
-        }
+        bring_ud_up(&mut self.hca, self.ud);
         self.queues.open_datagrams(UD);
     }
 
@@ -217,7 +236,7 @@ impl Worker {
     }
 }
 
-const UD: UdSlot = UdSlot(0);
+pub(super) const UD: UdSlot = UdSlot(0);
 
 fn rc_config(send_depth: u32, passive: bool) -> RcConfig {
     RcConfig { queues: QueuesId(3), port: PORT, beside: UD, send_depth, passive }

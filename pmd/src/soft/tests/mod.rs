@@ -1,6 +1,7 @@
 mod driver;
 mod management;
 mod memory;
+mod resting;
 mod roce;
 
 use ib_wire::{Lid, PortNumber, Rate, ServiceLevel};

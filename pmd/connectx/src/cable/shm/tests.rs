@@ -308,6 +308,14 @@ fn an_end_that_rests_is_woken_once_and_one_that_does_not_never() {
         assert!(!tells(connector.waker().unwrap()), "one message, taken at the next look");
         assert_eq!(connector.receive(8, |_| {}), 2);
     }
+    // A message for a packet that was there before it is told, or who takes it would rest as if it had come to nothing.
+    listener.send_with(100, |_| {}).unwrap();
+    assert_eq!(connector.receive(8, |_| {}), 1);
+    connector.rest();
+    assert!(!connector.poll(Instant::now()));
+    listener.flush();
+    connector.rest();
+    assert!(connector.poll(Instant::now()) && connector.receive(8, |_| {}) == 0);
     // The other way, and a packet that is sent before anyone flushes: upkeep does.
     listener.rest();
     connector.send_with(100, |_| {}).unwrap();
