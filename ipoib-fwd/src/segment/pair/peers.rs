@@ -46,8 +46,8 @@ impl Window {
 pub(super) struct Peer {
     pub(super) who: Identity,
     pub(super) hello: Hello,
-    /// The hello's number.
-    newest: u64,
+    /// The number of the last hello on each side.
+    newest: [u64; 2],
     /// The numbers that came on each side.
     windows: [Window; 2],
     heard: [Option<Instant>; 2],
@@ -86,11 +86,27 @@ impl Peer {
         self.hello.lease.min(LONGEST_LEASE)
     }
 
+    fn is_heard_on(&self, now: Instant, side: Side) -> bool {
+        self.heard_at(side).is_some_and(|at| now < at + self.lease())
+    }
+
     /// Where it was heard within its lease.
     pub(super) fn sides(&self, now: Instant) -> SideSet {
-        Side::BOTH.into_iter().fold(SideSet::NONE, |set, side| {
-            set.with(side, self.heard_at(side).is_some_and(|at| now < at + self.lease()))
-        })
+        Side::BOTH.into_iter().fold(SideSet::NONE, |set, side| set.with(side, self.is_heard_on(now, side)))
+    }
+
+    /// The number that a hello must be beyond to say more than the last one.
+    fn newest(&self) -> u64 {
+        self.newest.into_iter().max().unwrap_or_default()
+    }
+
+    /// Without a key anybody may have said a number that it will never reach: it counts no longer than the lease that came with it.
+    fn forget_numbers(&mut self, now: Instant) {
+        for side in
+            Side::BOTH.into_iter().filter(|side| !self.is_heard_on(now, *side)).collect::<ArrayVec<_, 2>>()
+        {
+            (self.windows[side as usize], self.newest[side as usize]) = (Window::default(), 0);
+        }
     }
 
     pub(super) fn last_heard(&self) -> Option<Instant> {
@@ -149,13 +165,18 @@ impl Peers {
         hello: Hello,
     ) -> Reception {
         let verified = !self.verify || !hello.hears(self.own).is_none();
-        if self.list.iter().any(|p| p.who == who) {
+        if let Some(peer) = self.list.iter_mut().find(|p| p.who == who) {
+            if !self.verify {
+                peer.forget_numbers(now);
+            }
             if !self.is_news(who, side, sequence) {
                 return Reception::Old;
             }
         } else if self.list.is_full() {
             let unheard = self.list.iter().enumerate().filter(|(_, p)| !p.is_alive(now));
-            let Some(place) = unheard.min_by_key(|(_, p)| p.last_heard()).map(|(place, _)| place) else {
+            // With whom goes what is known of its numbers: its recordings would be news again. So who has never counted goes first.
+            let first = unheard.min_by_key(|(_, p)| (p.verified, p.last_heard()));
+            let Some(place) = first.map(|(place, _)| place) else {
                 return Reception::Full;
             };
             self.list.remove(place);
@@ -167,22 +188,23 @@ impl Peers {
             peer.verified |= verified;
             let blocked = hello.role == Role::Blocked && peer.hello.role != Role::Blocked;
             // The other side's copy of a later hello may have been faster.
-            if sequence > peer.newest {
-                peer.newest = sequence;
+            if sequence > peer.newest() {
                 peer.hello = hello;
             }
+            peer.newest[side as usize] = peer.newest[side as usize].max(sequence);
             return if was_heard { Reception::Known { blocked } } else { Reception::New };
         }
         let mut peer = Peer {
             who,
             hello,
-            newest: sequence,
+            newest: [0; 2],
             windows: [Window::default(); 2],
             heard: [None; 2],
             deaf_since: None,
             verified,
             announced: false,
         };
+        peer.newest[side as usize] = sequence;
         peer.windows[side as usize].takes(sequence);
         peer.heard[side as usize] = Some(now);
         self.list.push(peer);
@@ -213,5 +235,85 @@ impl Peers {
     pub(super) fn heard(&self, now: Instant) -> Vec<Heard> {
         let heard = self.list.iter().filter(|p| p.is_heard(now));
         heard.map(|p| Heard { who: p.who, sides: p.sides(now) }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ib_wire::{Gid, Guid, Lid};
+    use ipoib::net::ethernet::MacAddress;
+
+    const OWN: Identity = Identity { guid: Guid(1), instance: 1 };
+
+    fn life(instance: u64) -> Identity {
+        Identity { guid: Guid(2), instance }
+    }
+
+    fn hello(role: Role, hears_us: bool) -> Hello {
+        let heard = hears_us.then_some(Heard { who: OWN, sides: SideSet::BOTH });
+        Hello {
+            priority: 100,
+            role,
+            up: SideSet::BOTH,
+            claims: false,
+            leaves: false,
+            interval: Duration::from_millis(300),
+            lease: Duration::from_secs(1),
+            mac: MacAddress([2, 0, 0, 0, 0, 2]),
+            lid: Lid(2),
+            gid: Gid::ZERO,
+            qpns: Vec::new(),
+            heard: heard.into_iter().collect(),
+        }
+    }
+
+    /// Hellos on both sides until `end`, whose numbers rise from `sequence`.
+    fn hear(peers: &mut Peers, now: &mut Instant, end: Instant, sequence: &mut u64) {
+        while *now < end {
+            for side in Side::BOTH {
+                *sequence += 1;
+                peers.hello(*now, life(1), side, *sequence, hello(Role::Forwarding, true));
+            }
+            *now += Duration::from_millis(300);
+        }
+    }
+
+    #[test]
+    fn a_number_that_somebody_made_up_deafens_us_for_a_lease_only() {
+        for on in [&Side::BOTH[..], &[Side::Ethernet], &[Side::InfiniBand]] {
+            let (mut peers, mut now, mut sequence) = (Peers::new(OWN, false), Instant::now(), 0);
+            let second = Duration::from_secs(1);
+            let end = now + second;
+            hear(&mut peers, &mut now, end, &mut sequence);
+            for side in on {
+                peers.hello(now, life(1), *side, u64::MAX, hello(Role::Standby, false));
+            }
+            assert_eq!(peers.alive(now).next().map(|p| p.hello.role), Some(Role::Standby));
+            let end = now + second * 3;
+            hear(&mut peers, &mut now, end, &mut sequence);
+            let peer = peers.alive(now).next().unwrap();
+            assert_eq!((peer.hello.role, peer.sides(now)), (Role::Forwarding, SideSet::BOTH));
+        }
+    }
+
+    #[test]
+    fn with_a_key_recordings_stay_old_however_many_lives_there_are_of() {
+        let (mut peers, mut now, mut sequence) = (Peers::new(OWN, true), Instant::now(), 0);
+        let end = now + Duration::from_secs(30);
+        hear(&mut peers, &mut now, end, &mut sequence);
+        now += Duration::from_secs(60);
+        // Of its lives before this one of ours: they do not name us.
+        for instance in 2..50 {
+            peers.hello(now, life(instance), Side::Ethernet, 7, hello(Role::Forwarding, false));
+            now += Duration::from_millis(10);
+        }
+        for recorded in 1..=sequence {
+            // Sides had numbers in turn, and each is part of what is signed.
+            let side = if recorded % 2 == 1 { Side::Ethernet } else { Side::InfiniBand };
+            let again = peers.hello(now, life(1), side, recorded, hello(Role::Forwarding, true));
+            assert_eq!(again, Reception::Old, "{recorded}");
+        }
+        assert!(peers.alive(now).next().is_none());
     }
 }
