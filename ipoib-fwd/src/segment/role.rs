@@ -60,7 +60,7 @@ impl<P: Packet> Segment<P> {
                     if fabric.hardware(host.ip).is_some() {
                         fabric.forget(now, host.ip);
                     }
-                    self.hosts.learn(now, host.ip, mac, ());
+                    self.hosts.tell(now, host.ip, mac, ());
                 }
                 false
             }

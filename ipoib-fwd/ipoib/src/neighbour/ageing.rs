@@ -142,8 +142,8 @@ pub struct Ageing<A: LinkLayer, T = ()> {
     due: BTreeSet<(Instant, IpAddr)>,
     /// Who makes room first.
     order: BTreeSet<(Class, Instant, IpAddr)>,
-    /// How many unused ones there are by link-layer address.
-    unused: HashMap<A::Holder, u32, FixedState>,
+    /// The unused ones by link-layer address, the longest unused first.
+    unused: HashMap<A::Holder, BTreeSet<(Instant, IpAddr)>, FixedState>,
     /// Those in use.
     used: Shares<A::Holder>,
     unanswered: usize,
@@ -212,6 +212,12 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         self.entries.len()
     }
 
+    /// How many are asked for and have not answered yet.
+    #[must_use]
+    pub const fn unanswered(&self) -> usize {
+        self.unanswered
+    }
+
     /// True if there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -242,9 +248,23 @@ impl<A: LinkLayer, T> Ageing<A, T> {
 
     // -- what it is told
 
-    /// A neighbour told its address, already validated. False if there is no room for it. Whom nobody asked for is learnt within
-    /// limits, with `tag`.
+    /// A neighbour told its address, already validated. False if there is no room for it. Whom nobody asked for is learnt with `tag`; if
+    /// too many are known by that link-layer address, the longest unused of them makes room: anybody can write it into a packet, so that
+    /// nobody is refused for it.
     pub fn learn(&mut self, now: Instant, ip: IpAddr, address: A, tag: T) -> bool {
+        let most = self.rules.most_unused_each as usize;
+        if !self.entries.contains_key(&ip)
+            && let Some(first) = self.unused.get(&address.holder()).filter(|all| all.len() >= most)
+            && let Some((_, first)) = first.first().copied()
+        {
+            self.counters.sender_limited += 1;
+            self.remove(first, Gone::Evicted);
+        }
+        self.learn_any(now, ip, address, tag)
+    }
+
+    /// As [`Self::learn`], however many there are by that link-layer address.
+    fn learn_any(&mut self, now: Instant, ip: IpAddr, address: A, tag: T) -> bool {
         let due = now + self.rules.reachable;
         if let Some(mut entry) = self.take(ip) {
             let before = entry.address.replace(address);
@@ -262,10 +282,6 @@ impl<A: LinkLayer, T> Ageing<A, T> {
             }
             return true;
         }
-        if self.unused.get(&address.holder()).is_some_and(|n| *n >= self.rules.most_unused_each) {
-            self.counters.sender_limited += 1;
-            return false;
-        }
         if !self.make_room() {
             return false;
         }
@@ -277,9 +293,10 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         true
     }
 
-    /// Somebody who knows told where a neighbour is: it is kept as one that nobody uses, and not asked for until somebody does.
+    /// Somebody who knows told where a neighbour is: it is kept as one that nobody uses, and not asked for until somebody does. Who tells
+    /// sees which of them are used: there may be as many by one link-layer address as there are.
     pub fn tell(&mut self, now: Instant, ip: IpAddr, address: A, tag: T) -> bool {
-        if !self.learn(now, ip, address, tag) {
+        if !self.learn_any(now, ip, address, tag) {
             return false;
         }
         if let Some(mut entry) = self.take(ip) {
@@ -489,10 +506,10 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         self.order.remove(&(entry.class, entry.since, ip));
         self.unanswered -= usize::from(entry.class == Class::Unanswered);
         if let (Class::Unused, Some(address)) = (entry.class, entry.address)
-            && let Some(n) = self.unused.get_mut(&address.holder())
+            && let Some(all) = self.unused.get_mut(&address.holder())
         {
-            *n -= 1;
-            if *n == 0 {
+            all.remove(&(entry.since, ip));
+            if all.is_empty() {
                 self.unused.remove(&address.holder());
             }
         }
@@ -513,7 +530,7 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         self.order.insert((entry.class, entry.since, ip));
         self.unanswered += usize::from(entry.class == Class::Unanswered);
         if let (Class::Unused, Some(address)) = (entry.class, entry.address) {
-            *self.unused.entry(address.holder()).or_default() += 1;
+            self.unused.entry(address.holder()).or_default().insert((entry.since, ip));
         }
         self.entries.insert(ip, entry);
     }

@@ -28,7 +28,7 @@ pub struct Rules {
     pub most: usize,
     /// Most neighbours that are being asked for at once: a scan of the subnet must not push out those that are there.
     pub most_asked: usize,
-    /// Most neighbours without traffic that are known by one link-layer address and were not asked for.
+    /// Most neighbours without traffic that are known by one link-layer address and were not asked for; 0 counts as 1.
     pub most_unused_each: u32,
     /// Neighbours with traffic that one holder of link-layer addresses keeps although others find no room.
     pub share: u32,
@@ -45,6 +45,6 @@ pub struct HostCounters {
     pub evicted_share: u64,
     /// Hosts for which there was no room.
     pub table_full: u64,
-    /// Hosts that were not learnt because their sender names too many.
+    /// Hosts without traffic that made room for others of the same link-layer address, which names too many.
     pub sender_limited: u64,
 }

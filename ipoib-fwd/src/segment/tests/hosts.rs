@@ -179,12 +179,28 @@ fn who_only_speaks_often_carries_no_traffic() {
 #[test]
 fn one_sender_names_so_many_hosts_unless_they_were_asked_for() {
     let (mut t, now) = table();
-    assert_eq!((0..1_000).filter(|i| t.learn(now, ip(*i), E1_MAC, ())).count(), 256);
-    assert_eq!(t.counters().sender_limited, 744);
+    assert!((0..1_000).all(|i| t.learn(now + ms(i.into()), ip(i), E1_MAC, ())));
+    assert!((0..1_000).all(|i| t.get(ip(i)).is_some() == (i >= 744)), "the longest unused have made room");
+    assert_eq!((t.len(), t.counters().sender_limited), (256, 744));
+    let now = now + secs(1);
     assert!(t.resolve(now, HOST, ()) && t.learn(now, HOST, E1_MAC, ()), "its answer is welcome");
     assert!(t.learn(now, IpAddr::V4(E2), E2_MAC, ()), "others are not concerned");
-    t.forget(ip(0));
-    assert!(t.learn(now, ip(2_000), E1_MAC, ()));
+    assert_eq!((t.len(), t.counters().sender_limited), (258, 744));
+    // Whom traffic goes to stays, whoever writes its address into packets.
+    t.note_used(now, ip(744));
+    assert!((5_000..6_000).all(|i| t.learn(now + ms(i.into()), ip(i), E1_MAC, ())));
+    assert!(t.get(ip(744)).is_some() && t.get(ip(745)).is_none());
+}
+
+#[test]
+fn who_is_told_of_may_have_any_number_of_addresses() {
+    let (mut t, now) = table();
+    for round in 0..10 {
+        let now = now + secs(round * 3);
+        assert!((0..1_000).all(|i| t.tell(now, ip(i), E1_MAC, ())));
+        pass(&mut t, now);
+    }
+    assert_eq!((t.len(), t.counters().sender_limited, t.poll_transmit()), (1_000, 0, None));
 }
 
 #[test]
@@ -195,4 +211,22 @@ fn hosts_are_spread_over_all_workers() {
     }
     assert!(hosts.iter().all(|n| (150..350).contains(n)), "{hosts:?}");
     assert_eq!(worker_of(HOST, 1), 0);
+}
+
+#[test]
+fn whose_address_others_write_into_packets_is_still_answered() {
+    let mut w = World::new();
+    w.segment.own.settings.address = GatewayAddress::new(GATEWAY, 16);
+    w.know_infiniband(1, I1);
+    for round in 1..5u8 {
+        for n in 0..1000u16 {
+            let [a, b] = n.to_be_bytes();
+            w.ethernet(ArpOperation::Request, E1_MAC, Ipv4Addr::new(10, 77, 1 + a, b), GATEWAY);
+        }
+        w.outputs();
+        w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
+        let answers = World::frames(&w.outputs());
+        assert!(answers.iter().any(|f| f.sender_ip == I1 && f.sender_mac == GATEWAY_MAC), "round {round}");
+        w.pass(secs(1));
+    }
 }
