@@ -175,12 +175,14 @@ impl<D: Clone> SegmentBoard<D> {
 
     /// Our place in the fabric: to know our own multicasts when they come back.
     pub(super) fn set_own(&mut self, lid: Lid, qpns: &[Qpn]) {
-        if self.settings().own_lid == lid {
+        let known = self.settings();
+        let most = known.own_qpns.capacity().min(qpns.len());
+        if known.own_lid == lid && known.own_qpns.get(..) == qpns.get(..most) {
             return;
         }
         let settings = self.change().settings();
         settings.own_lid = lid;
-        settings.own_qpns = qpns.iter().copied().take(settings.own_qpns.capacity()).collect();
+        settings.own_qpns = qpns.iter().copied().take(most).collect();
     }
 
     /// Another address, other subnets and routes, another largest packet of the Ethernet side.
@@ -257,5 +259,26 @@ impl<D: Clone> Board<D> for EndpointBoard<'_, D> {
 
     fn passed(&self, grace: Grace) -> bool {
         self.board.passed(grace)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_whose_lid_is_0_has_a_place_too() {
+        let mut board = GatewayBoard::<()>::new(1);
+        let at = SegmentIndex(0);
+        board.add(at, Settings::new(MacAddress([2; 6])), 1);
+        let segment = board.at(at).unwrap();
+        let own = [Qpn::new(0x48), Qpn::new(0x49)];
+        segment.set_own(Lid(0), &own);
+        assert_eq!(segment.settings().own_qpns[..], own);
+        segment.set_own(Lid(0), &own[1..]);
+        assert_eq!(segment.settings().own_qpns[..], own[1..]);
+        segment.dirty = false;
+        segment.set_own(Lid(0), &own[1..]);
+        assert!(!segment.dirty, "nothing new");
     }
 }
