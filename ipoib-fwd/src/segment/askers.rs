@@ -67,6 +67,11 @@ impl<A: Copy + Eq> Askers<A> {
         probers
     }
 
+    /// True if few addresses are waited for.
+    pub(super) fn has_room(&self) -> bool {
+        self.waiting.len() < TARGETS / 2
+    }
+
     /// True if anybody asks for `target`.
     pub(super) fn is_asked(&self, target: IpAddr) -> bool {
         self.waiting.contains_key(&target)

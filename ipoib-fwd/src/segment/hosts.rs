@@ -38,6 +38,11 @@ impl Default for Ageing {
     }
 }
 
+/// True if few are being asked for.
+pub(super) fn has_room(hosts: &Hosts) -> bool {
+    hosts.unanswered() < MAX_INCOMPLETE / 2
+}
+
 /// The table.
 pub(super) type Hosts = neighbour::Ageing<MacAddress>;
 

@@ -5,7 +5,13 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use foldhash::fast::FixedState;
+use ib_wire::{Lid, Qpn};
 
+use super::arp::Own;
+use super::fabric::v4;
+use super::output::{Arrival, Origin, Packet};
+use crate::forward::Side;
+use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, EthernetHeader, MacAddress};
 use ipoib::net::icmp::TokenBucket;
 
 /// Tokens a second and at once.
@@ -22,8 +28,43 @@ const REQUESTS: Rate = (1000, 256);
 /// Announcements that go from one side to the other, answers to lies among them.
 const ANNOUNCEMENTS: Rate = (200, 64);
 
+/// Addresses that one host has looked for while many are: for nobody's, above all. Others' have room beside its.
+const LOOKUPS_EACH: Rate = (32, 64);
+
 /// Hosts that limits are kept for; two may share one.
 const SHARES: usize = 256;
+const LOOKUP_SHARES: usize = 1024;
+
+/// On whose behalf an address is looked for, as far as that can be told.
+#[derive(Clone, Copy, Hash, Debug)]
+pub(super) enum By {
+    Ethernet(MacAddress),
+    Lid(Lid),
+    Connection(Qpn),
+    /// A host beyond the link: its router's link-layer address is everybody's there.
+    Beyond(IpAddr),
+    Unknown,
+}
+
+impl By {
+    /// Of a packet that has no way; `source` is its source address.
+    pub(super) fn of(arrival: &Arrival, packet: &impl Packet, source: IpAddr, own: &Own) -> Self {
+        if v4(source).is_some_and(|ip| !own.settings.is_on_link(ip)) {
+            return Self::Beyond(source);
+        }
+        let mut head = [0; ETHERNET_HEADER_LEN];
+        match (arrival.side, arrival.origin) {
+            (Side::Ethernet, _) => {
+                let read = packet.read(0, &mut head);
+                let header = EthernetHeader::parse(head.get(..read).unwrap_or_default());
+                header.map_or(Self::Unknown, |header| Self::Ethernet(header.source))
+            }
+            (Side::InfiniBand, Some(Origin::Datagram(from))) => Self::Lid(from.slid),
+            (Side::InfiniBand, Some(Origin::Connection(qpn))) => Self::Connection(qpn),
+            (Side::InfiniBand, None) => Self::Unknown,
+        }
+    }
+}
 
 fn bucket(now: Instant, (per_second, burst): Rate) -> TokenBucket {
     TokenBucket::new(now, per_second, burst)
@@ -36,6 +77,7 @@ pub(super) struct Limits {
     pub(super) echo: TokenBucket,
     errors: TokenBucket,
     errors_each: Vec<TokenBucket>,
+    lookups_each: Vec<TokenBucket>,
     hash: FixedState,
     /// Requests on the InfiniBand side, and on the Ethernet side.
     pub(super) infiniband_requests: TokenBucket,
@@ -51,12 +93,19 @@ impl Limits {
             echo: bucket(now, ECHO),
             errors: bucket(now, ERRORS),
             errors_each: vec![bucket(now, ERRORS_EACH); SHARES],
+            lookups_each: vec![bucket(now, LOOKUPS_EACH); LOOKUP_SHARES],
             hash: FixedState::with_seed(seed),
             infiniband_requests: bucket(now, REQUESTS),
             ethernet_requests: bucket(now, REQUESTS),
             infiniband_announcements: bucket(now, ANNOUNCEMENTS),
             ethernet_announcements: bucket(now, ANNOUNCEMENTS),
         }
+    }
+
+    /// True if one more address may be looked for on behalf of a host. While there is room for many, everybody's are.
+    pub(super) fn take_lookup(&mut self, now: Instant, of: By, room: bool) -> bool {
+        let share = self.hash.hash_one(of) as usize % LOOKUP_SHARES;
+        self.lookups_each.get_mut(share).is_some_and(|b| b.take(now)) || room
     }
 
     /// True if an ICMP error may go to a host (RFC 1812 4.3.2.8).

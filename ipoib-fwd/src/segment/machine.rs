@@ -12,7 +12,7 @@ use super::arp::Own;
 use super::askers::Askers;
 use super::fabric::{Fabric, v4};
 use super::hosts::{self, Ageing, HostCounters, HostInfo, Hosts, worker_of};
-use super::limits::Limits;
+use super::limits::{By, Limits};
 use super::output::{Arrival, Output, Packet};
 use super::owners::{Changes, Owners};
 use super::parked::{Awaited, Parked};
@@ -166,6 +166,18 @@ impl<P: Packet> Segment<P> {
         if published {
             return self.output(Output::Release { side, worker, packet });
         }
+        let kind = match side {
+            Side::Ethernet => Awaited::InfiniBandHost,
+            Side::InfiniBand => Awaited::EthernetHost,
+        };
+        let source = source_of(&packet, side);
+        if self.parked.waiting_for(kind, ip) == 0 {
+            let questions = side == Side::Ethernet || hosts::has_room(&self.hosts);
+            let room = questions && self.parked.has_room(kind);
+            if let Err(reason) = self.take_lookup(now, By::of(&arrival, &packet, source, &self.own), room) {
+                return self.drop(reason, 1);
+            }
+        }
         let awaited = match side {
             // Known, and yet not published: there was no room in the table.
             Side::Ethernet if fabric.has_way(ip) => return self.drop(DropReason::NeighbourTableFull, 1),
@@ -174,7 +186,7 @@ impl<P: Packet> Segment<P> {
             }
             Side::Ethernet => {
                 // In the name of a host beyond the link nobody may ask: the asked would take it for a neighbour.
-                let source = match source_of(&packet, side) {
+                let source = match source {
                     IpAddr::V4(source) if !self.own.settings.is_on_link(source) => {
                         IpAddr::V4(self.own.asker())
                     }

@@ -157,6 +157,12 @@ impl<P> Parked<P> {
         taken
     }
 
+    /// True if there is room for many destinations of a kind.
+    pub(super) fn has_room(&self, awaited: Awaited) -> bool {
+        let count = self.destinations.get(usize::from(awaited.kind()));
+        count.is_some_and(|n| *n < DESTINATIONS / 2) && self.held < self.most / 2
+    }
+
     /// How many packets wait for an Ethernet host.
     pub(super) fn waiting_for(&self, awaited: Awaited, to: IpAddr) -> usize {
         self.waiting.get(&(awaited.kind(), to)).map_or(0, VecDeque::len)

@@ -11,6 +11,8 @@ use super::arp::{
     ArpMeaning, announcement_ethernet, answer_ethernet, ask_ethernet, check_ethernet, check_infiniband,
 };
 use super::fabric::{FIRST, Fabric, v4};
+use super::hosts;
+use super::limits::By;
 use super::machine::Segment;
 use super::output::{Arrival, Origin, Output, Packet};
 use super::parked::Awaited;
@@ -44,6 +46,15 @@ impl<P: Packet> Segment<P> {
             self.drop(reason, 1);
         }
         self.take_host_events(now, fabric);
+    }
+
+    /// Has one more address looked for on behalf of a host, unless that has many looked for at a time when there is little room.
+    pub(super) fn take_lookup(&mut self, now: Instant, by: By, room: bool) -> Result<(), DropReason> {
+        if self.limits.take_lookup(now, by, room) {
+            return Ok(());
+        }
+        self.counters.limited += 1;
+        Err(DropReason::NeighbourTableFull)
     }
 
     // -- the Ethernet side
@@ -140,6 +151,10 @@ impl<P: Packet> Segment<P> {
         // An Ethernet host hears the request, too.
         if self.hosts.get(target).is_some() {
             return Ok(());
+        }
+        if !self.ethernet_askers.is_asked(target) {
+            let room = self.ethernet_askers.has_room();
+            self.take_lookup(now, By::Ethernet(arp.sender_mac), room)?;
         }
         if !self.ethernet_askers.add(now, target, arp.sender_mac, sender) {
             return Err(DropReason::NeighbourTableFull);
@@ -308,6 +323,10 @@ impl<P: Packet> Segment<P> {
             return Ok(());
         }
         let known = self.infiniband_askers.is_asked(target);
+        if !known {
+            let room = self.infiniband_askers.has_room() && hosts::has_room(&self.hosts);
+            self.take_lookup(now, By::Lid(lid), room)?;
+        }
         if !self.infiniband_askers.add(now, target, to, asker) || !self.hosts.resolve(now, target, ()) {
             return Err(DropReason::NeighbourTableFull);
         }

@@ -102,8 +102,10 @@ fn those_that_nobody_answers_for_are_dropped_and_few_wait() {
     cold_frame(&mut w);
     w.pass(PATIENCE + secs(1));
     assert_eq!(w.outputs(), [Output::Drop(DropReason::NeighbourUnresolved, 1)]);
-    let (frame, arrival) = (packet(Side::Ethernet, E1, I1, 100), arrival(Side::Ethernet, None));
-    for n in 0..1000 {
+    let (mut frame, arrival) = (packet(Side::Ethernet, E1, I1, 100), arrival(Side::Ethernet, None));
+    for n in 0..1000u32 {
+        // Of many hosts.
+        frame[8..12].copy_from_slice(&n.to_be_bytes());
         let ip = IpAddr::V4((0x0a4d_0100 + n).into());
         w.segment.handle_unresolved(w.now, &mut w.fabric, ip, arrival, frame.clone(), false);
     }

@@ -3,6 +3,7 @@
 mod arp;
 mod cold;
 mod conflicts;
+mod floods;
 mod hosts;
 mod networks;
 mod role;

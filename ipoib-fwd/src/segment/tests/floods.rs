@@ -1,0 +1,152 @@
+//! One host that looks for everybody: what others look for is found meanwhile.
+
+use super::*;
+
+fn world() -> World {
+    let mut w = World::new();
+    w.segment.own.settings.address = GatewayAddress::new(GATEWAY, 16);
+    w
+}
+
+/// The n-th address that nobody has.
+fn nobody(n: u32) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 77, 4, 0)) + n % 0x4000)
+}
+
+/// Lets `scan` have its way 5,000 times a second, and `cold` once a second with another address each time. Both are told which.
+fn flood(
+    w: &mut World,
+    mut scan: impl FnMut(&mut World, Ipv4Addr),
+    mut cold: impl FnMut(&mut World, Ipv4Addr),
+) {
+    let mut n = 0;
+    for second in 0..10u8 {
+        for tick in 0..100 {
+            for _ in 0..50 {
+                scan(w, nobody(n));
+                n += 1;
+            }
+            if tick == 50 {
+                w.outputs();
+                w.asked();
+                cold(w, Ipv4Addr::new(10, 77, 1, second));
+            }
+            w.pass(ms(10));
+        }
+    }
+}
+
+fn datagram(n: u8) -> Arrival {
+    arrival(Side::InfiniBand, Some(Origin::Datagram(from(n))))
+}
+
+fn send(w: &mut World, arrival: Arrival, from: Ipv4Addr, to: Ipv4Addr) {
+    let message = packet(arrival.side, from, to, 100);
+    w.segment.handle_unresolved(w.now, &mut w.fabric, to.into(), arrival, message, false);
+}
+
+#[test]
+fn of_ethernet_hosts_by_arp() {
+    let mut w = world();
+    flood(
+        &mut w,
+        |w, nobody| w.infiniband(InfiniBandOperation::Request, 3, I2, nobody),
+        |w, cold| {
+            w.infiniband(InfiniBandOperation::Request, 1, I1, cold);
+            assert!(World::frames(&w.outputs()).iter().any(|f| f.target_ip == cold), "{cold} is asked for");
+            w.pass(ms(1));
+            w.ethernet(ArpOperation::Reply, E1_MAC, cold, GATEWAY);
+            w.pass(ms(300));
+            let reply = Asked::Reply { ip: cold.into(), to: hardware(1), to_ip: I1.into() };
+            assert!(w.asked().contains(&reply), "{cold} is told");
+        },
+    );
+}
+
+#[test]
+fn of_ethernet_hosts_by_packets() {
+    let mut w = world();
+    flood(
+        &mut w,
+        |w, nobody| send(w, datagram(3), I2, nobody),
+        |w, cold| {
+            send(w, datagram(1), I1, cold);
+            assert!(World::frames(&w.outputs()).iter().any(|f| f.target_ip == cold), "{cold} is asked for");
+            w.ethernet(ArpOperation::Reply, E1_MAC, cold, GATEWAY);
+            assert!(w.outputs().iter().any(|o| matches!(o, Output::Release { .. })), "{cold} has its packet");
+        },
+    );
+}
+
+#[test]
+fn of_infiniband_hosts_by_arp() {
+    let mut w = world();
+    flood(
+        &mut w,
+        |w, nobody| w.ethernet(ArpOperation::Request, E2_MAC, E2, nobody),
+        |w, cold| {
+            w.ethernet(ArpOperation::Request, E1_MAC, E1, cold);
+            assert!(w.asked().contains(&Asked::Resolve { source: E1.into(), ip: cold.into() }));
+            w.know_infiniband(1, cold);
+            w.publish(cold);
+            assert!(World::frames(&w.outputs()).iter().any(|f| f.sender_ip == cold), "{cold} is told");
+        },
+    );
+    // The link has a limit for all: one host may not use it up.
+    assert!(w.asked().len() < 5000 / 10);
+}
+
+#[test]
+fn of_infiniband_hosts_by_packets() {
+    let mut w = world();
+    let frame = |w: &mut World, from: MacAddress, to: Ipv4Addr| {
+        let mut frame = packet(Side::Ethernet, E1, to, 100);
+        frame[6..12].copy_from_slice(&from.0);
+        let arrival = arrival(Side::Ethernet, None);
+        w.segment.handle_unresolved(w.now, &mut w.fabric, to.into(), arrival, frame, false);
+    };
+    flood(
+        &mut w,
+        |w, nobody| frame(w, E2_MAC, nobody),
+        |w, cold| {
+            frame(w, E1_MAC, cold);
+            assert_eq!(w.asked(), [Asked::Resolve { source: E1.into(), ip: cold.into() }]);
+            w.know_infiniband(1, cold);
+            w.publish(cold);
+            assert!(w.outputs().iter().any(|o| matches!(o, Output::Release { .. })), "{cold} has its packet");
+        },
+    );
+}
+
+#[test]
+fn while_hosts_answer_one_may_look_for_thousands() {
+    let mut w = world();
+    for n in 0..4000 {
+        let host = nobody(n);
+        send(&mut w, datagram(1), I1, host);
+        if n % 4 == 3 {
+            w.pass(ms(1));
+        }
+        w.ethernet(ArpOperation::Reply, E1_MAC, host, GATEWAY);
+        assert!(w.outputs().iter().any(|o| matches!(o, Output::Release { .. })), "{host}");
+    }
+}
+
+#[test]
+fn who_looks_for_everybody_from_beyond_a_router_is_one_of_many_there() {
+    let mut w = world();
+    let frame = |w: &mut World, from: Ipv4Addr, to: Ipv4Addr| {
+        let frame = packet(Side::Ethernet, from, to, 100);
+        let arrival = arrival(Side::Ethernet, None);
+        w.segment.handle_unresolved(w.now, &mut w.fabric, to.into(), arrival, frame, false);
+    };
+    flood(
+        &mut w,
+        |w, nobody| frame(w, Ipv4Addr::new(192, 0, 2, 66), nobody),
+        |w, cold| {
+            frame(w, Ipv4Addr::new(192, 0, 2, 1), cold);
+            assert_eq!(w.asked(), [Asked::Resolve { source: GATEWAY.into(), ip: cold.into() }]);
+            w.know_infiniband(1, cold);
+        },
+    );
+}
