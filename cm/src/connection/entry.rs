@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ib_wire::cm::{Failover, Message, RetryCount};
 use ib_wire::mad::MadAddress;
-use ib_wire::{CommId, Guid, Psn, Qpn, Tid, TimeoutCode};
+use ib_wire::{CommId, Guid, Lid, Psn, Qpn, Tid, TimeoutCode};
 
 use super::DisconnectCause;
 use super::state::State;
@@ -61,12 +61,18 @@ pub(super) struct Entry {
 
 impl Entry {
     /// The index key that the peer's communication id gives.
-    pub(super) fn remote_id_key(&self) -> Option<(Guid, CommId)> {
-        self.remote_ca_guid.map(|guid| (guid, self.remote_comm_id))
+    pub(super) fn remote_id_key(&self) -> Option<(Lid, Guid, CommId)> {
+        self.remote_ca_guid.map(|guid| (self.peer.lid, guid, self.remote_comm_id))
     }
 
     /// The index key that the peer's queue pair gives.
-    pub(super) fn remote_qp_key(&self) -> Option<(Guid, Qpn)> {
-        Some((self.remote_ca_guid?, self.remote_qpn?))
+    pub(super) fn remote_qp_key(&self) -> Option<(Lid, Guid, Qpn)> {
+        Some((self.peer.lid, self.remote_ca_guid?, self.remote_qpn?))
+    }
+
+    /// True if a datagram comes from the port that the connection is with, as far as the device tells where from. Before the peer has named
+    /// an id of its own there is nothing else to know it by: ours can be guessed from one another.
+    pub(super) fn is_from(&self, from: MadAddress) -> bool {
+        [from.lid, self.peer.lid].contains(&Lid(0)) || from.lid == self.peer.lid
     }
 }

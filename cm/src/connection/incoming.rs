@@ -40,8 +40,8 @@ impl ConnectionTable {
         let done = match &message {
             Message::Request(m) => self.on_request(now, from, tid, m),
             Message::Reply(m) => self.on_reply(now, from, tid, m),
-            Message::MessageReceiptAck(m) => self.on_mra(now, m),
-            Message::Reject(m) => self.on_reject(now, m),
+            Message::MessageReceiptAck(m) => self.on_mra(now, from, m),
+            Message::Reject(m) => self.on_reject(now, from, m),
             Message::ReadyToUse(m) => {
                 self.find(m.remote_comm_id, m.local_comm_id).and_then(|id| self.on_rtu(now, id))
             }
@@ -112,7 +112,7 @@ impl ConnectionTable {
             table.refuse(to, tid, m.local_comm_id, MessageRejected::Request, reason);
             Ok(())
         };
-        if let Some(&known) = self.by_remote_id.get(&(m.ca_guid, m.local_comm_id)) {
+        if let Some(&known) = self.by_remote_id.get(&(from.lid, m.ca_guid, m.local_comm_id)) {
             return match self.state_of(known) {
                 State::MraReqSent => {
                     self.send_mra(known);
@@ -122,7 +122,7 @@ impl ConnectionTable {
                 _ => Err(Dropped::Duplicate),
             };
         }
-        if let Some(&old) = self.by_remote_qp.get(&(m.ca_guid, m.local_qpn)) {
+        if let Some(&old) = self.by_remote_qp.get(&(from.lid, m.ca_guid, m.local_qpn)) {
             self.end_stale(now, old, from);
             return refuse(self, RejectReason::StaleConnection);
         }
@@ -187,8 +187,8 @@ impl ConnectionTable {
             way: self.bounded(response_time(request.ack_timeout)),
         };
         self.entries.insert(id, entry);
-        self.by_remote_id.insert((m.ca_guid, m.local_comm_id), id);
-        self.by_remote_qp.insert((m.ca_guid, m.local_qpn), id);
+        self.by_remote_id.insert((from.lid, m.ca_guid, m.local_comm_id), id);
+        self.by_remote_qp.insert((from.lid, m.ca_guid, m.local_qpn), id);
         self.step(now, id, Input::RecvReq);
         // By then the peer has given up; so do we if the owner has not answered.
         let patience = self.bounded(peer_timeout * (u32::from(max_retries) + 1));
@@ -219,10 +219,14 @@ impl ConnectionTable {
             }
             return Ok(());
         }
-        if !connectable(m.local_qpn) || self.by_remote_id.contains_key(&(m.ca_guid, m.local_comm_id)) {
+        if !entry.is_from(from) {
+            return Err(Dropped::UnknownConnection);
+        }
+        let lid = entry.peer.lid;
+        if !connectable(m.local_qpn) || self.by_remote_id.contains_key(&(lid, m.ca_guid, m.local_comm_id)) {
             return Err(Dropped::State);
         }
-        let stale = self.by_remote_qp.get(&(m.ca_guid, m.local_qpn)).copied();
+        let stale = self.by_remote_qp.get(&(lid, m.ca_guid, m.local_qpn)).copied();
         if let Some(old) = stale {
             return self.refuse_stale_reply(now, from, tid, id, m, old);
         }
@@ -250,8 +254,8 @@ impl ConnectionTable {
             entry.peer_tid = tid;
             entry.way = way;
         }
-        self.by_remote_id.insert((m.ca_guid, m.local_comm_id), id);
-        self.by_remote_qp.insert((m.ca_guid, m.local_qpn), id);
+        self.by_remote_id.insert((lid, m.ca_guid, m.local_comm_id), id);
+        self.by_remote_qp.insert((lid, m.ca_guid, m.local_qpn), id);
         self.step(now, id, Input::RecvRep);
         let reply = ReplyInfo {
             remote_comm_id: m.local_comm_id,
@@ -304,10 +308,15 @@ impl ConnectionTable {
         Ok(())
     }
 
-    fn on_mra(&mut self, now: Instant, m: &MessageReceiptAck) -> Result<(), Dropped> {
+    fn on_mra(&mut self, now: Instant, from: MadAddress, m: &MessageReceiptAck) -> Result<(), Dropped> {
         let id = m.remote_comm_id;
         let entry = self.entries.get(&id).ok_or(Dropped::UnknownConnection)?;
-        if entry.remote_ca_guid.is_some() && entry.remote_comm_id != m.local_comm_id {
+        let is_peer = if entry.remote_ca_guid.is_some() {
+            entry.remote_comm_id == m.local_comm_id
+        } else {
+            entry.is_from(from)
+        };
+        if !is_peer {
             return Err(Dropped::UnknownConnection);
         }
         let input = match m.message {
@@ -326,9 +335,9 @@ impl ConnectionTable {
         Ok(())
     }
 
-    fn on_reject(&mut self, now: Instant, m: &Reject) -> Result<(), Dropped> {
+    fn on_reject(&mut self, now: Instant, from: MadAddress, m: &Reject) -> Result<(), Dropped> {
         self.counters.count_reject_received(m.reason);
-        let id = self.rejected(m).ok_or(Dropped::UnknownConnection)?;
+        let id = self.rejected(from, m).ok_or(Dropped::UnknownConnection)?;
         let stale = m.reason == RejectReason::StaleConnection;
         let before = self.state_of(id);
         let input = if stale { Input::RecvRejStale } else { Input::RecvRej };
@@ -351,17 +360,22 @@ impl ConnectionTable {
     }
 
     /// The connection that a REJ is about.
-    fn rejected(&self, m: &Reject) -> Option<CommId> {
+    fn rejected(&self, from: MadAddress, m: &Reject) -> Option<CommId> {
         if m.reason == RejectReason::Timeout
             && let Some(guid) = m.used_info().first_chunk()
-            && let Some(&id) = self.by_remote_id.get(&(Guid(u64::from_be_bytes(*guid)), m.local_comm_id))
+            && let guid = Guid(u64::from_be_bytes(*guid))
+            && let Some(&id) = self.by_remote_id.get(&(from.lid, guid, m.local_comm_id))
         {
             return Some(id);
         }
         let entry = self.entries.get(&m.remote_comm_id)?;
         // Before the REP we do not know the peer's id, and it may have none.
-        (entry.remote_ca_guid.is_none() || entry.remote_comm_id == m.local_comm_id)
-            .then_some(m.remote_comm_id)
+        let is_peer = if entry.remote_ca_guid.is_some() {
+            entry.remote_comm_id == m.local_comm_id
+        } else {
+            entry.is_from(from)
+        };
+        is_peer.then_some(m.remote_comm_id)
     }
 
     fn on_rtu(&mut self, now: Instant, id: CommId) -> Result<(), Dropped> {

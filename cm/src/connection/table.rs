@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ib_wire::cm::{Failover, RejectReason, Reply, Request, Transport};
 use ib_wire::mad::Mad;
-use ib_wire::{CommId, Guid, Qpn, ServiceId, Tid, TimeoutCode};
+use ib_wire::{CommId, Guid, Lid, Qpn, ServiceId, Tid, TimeoutCode};
 
 use super::entry::{Active, Entry};
 use super::state::{Input, State};
@@ -18,10 +18,10 @@ use crate::timers::{Timers, ack_timeout, response_time};
 pub struct ConnectionTable {
     pub(super) config: Config,
     pub(super) entries: HashMap<CommId, Entry>,
-    /// (CA GUID, communication id) of the peer.
-    pub(super) by_remote_id: HashMap<(Guid, CommId), CommId>,
-    /// (CA GUID, queue pair) of the peer, until TIMEWAIT.
-    pub(super) by_remote_qp: HashMap<(Guid, Qpn), CommId>,
+    /// (LID, CA GUID, communication id) of the peer. The LID is no matter of what the peer says: nobody holds another's ids.
+    pub(super) by_remote_id: HashMap<(Lid, Guid, CommId), CommId>,
+    /// (LID, CA GUID, queue pair) of the peer, until TIMEWAIT.
+    pub(super) by_remote_qp: HashMap<(Lid, Guid, Qpn), CommId>,
     pub(super) by_local_qp: HashMap<Qpn, CommId>,
     pub(super) listeners: HashSet<ServiceId>,
     pub(super) timers: Timers<CommId>,

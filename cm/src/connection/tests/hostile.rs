@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 
+use ib_wire::cm::{MessageMraed, MessageReceiptAck, Reject, RejectReason, Reply};
 use ib_wire::mad::{MAD_LEN, MadAddress};
+use ib_wire::{CommId, Tid, TimeoutCode};
 
 use super::*;
 
@@ -47,7 +49,7 @@ proptest! {
         }
         let mut requested = Vec::new();
         for (bytes, ms, act) in datagrams {
-            let mut mad = Mad { peer: MadAddress::gsi(Lid(9), ServiceLevel::new(0)), bytes: Box::new([0; MAD_LEN]) };
+            let mut mad = Mad { peer: MadAddress::gsi(Lid(1), ServiceLevel::new(0)), bytes: Box::new([0; MAD_LEN]) };
             mad.bytes.copy_from_slice(&bytes);
             if bytes[28] == 0xff {
                 // Aim at a connection that exists.
@@ -67,8 +69,8 @@ proptest! {
                 qp += 1;
                 let _ = match act {
                     0 => p.b.accept(p.now, id, &accept(qp)),
-                    1 => p.b.reject(p.now, id, ib_wire::cm::RejectReason::Consumer, &[]),
-                    2 => p.b.delay(p.now, id, ib_wire::TimeoutCode::new(31)),
+                    1 => p.b.reject(p.now, id, RejectReason::Consumer, &[]),
+                    2 => p.b.delay(p.now, id, TimeoutCode::new(31)),
                     _ => Ok(()),
                 };
             }
@@ -120,9 +122,54 @@ fn a_peer_that_never_stops_asking_fills_no_queue() {
 fn an_mra_cannot_hold_a_connection_longer_than_the_bound() {
     let mut p = Pair::new();
     let (a, b, _) = p.requested(0x11);
-    p.b.delay(p.now, b, ib_wire::TimeoutCode::new(31)).unwrap();
+    p.b.delay(p.now, b, TimeoutCode::new(31)).unwrap();
     let mra = p.b.poll_transmit().unwrap();
     p.at_a(&mra);
     assert_eq!(p.a.state(a), Some(State::MraReqRcvd));
     assert!(p.a.poll_timeout().unwrap() <= p.now + Duration::from_secs(60));
+}
+
+#[test]
+fn nobody_answers_in_anothers_name() {
+    let mut p = Pair::new();
+    let (a, _, _, rep) = p.accepted(0x11);
+    let id = a.0;
+    let answers: [Message; 3] = [
+        Reject { remote_comm_id: id, reason: RejectReason::InvalidMtu, ..Reject::default() }.into(),
+        MessageReceiptAck {
+            local_comm_id: CommId(7),
+            remote_comm_id: id,
+            message: MessageMraed::Request,
+            service_timeout: TimeoutCode::new(20),
+            private_data: [0; 222],
+        }
+        .into(),
+        Reply { local_comm_id: CommId(7), remote_comm_id: id, local_qpn: qpn(0x66), ..Reply::default() }
+            .into(),
+    ];
+    for answer in answers {
+        let mad = Mad { peer: MadAddress::gsi(Lid(9), ServiceLevel::new(0)), bytes: answer.to_bytes(Tid(1)) };
+        p.a.handle_mad(p.now, &mad);
+        assert_eq!((p.a.state(a), events(&mut p.a).len()), (Some(State::ReqSent), 0), "{answer:?}");
+    }
+    assert_eq!(p.a.counters().dropped(Dropped::UnknownConnection), 3);
+    p.at_a(&rep);
+    assert!(matches!(events(&mut p.a)[..], [Event::Replied { .. }]));
+}
+
+#[test]
+fn nobody_holds_anothers_queue_pairs_and_ids() {
+    let mut p = Pair::new();
+    // From LID 9 comes what the host at LID 1 will say.
+    p.dial(0x11);
+    let req = p.a.poll_transmit().unwrap();
+    p.b.handle_mad(p.now, &arrived(&req, 9));
+    assert!(matches!(events(&mut p.b)[..], [Event::Requested { .. }]));
+    p.at_b(&req);
+    let [Event::Requested { id, .. }] = events(&mut p.b)[..] else { panic!("the true one is heard") };
+    p.b.accept(p.now, id, &accept(0x12)).unwrap();
+    p.at_b(&req);
+    assert!(events(&mut p.b).is_empty(), "said again it is nothing new");
+    p.run_out();
+    assert_empty(&p.b);
 }
