@@ -318,11 +318,12 @@ impl Device {
         });
     }
 
-    /// Completes all sends that are posted and not begun as flushed.
-    pub(crate) fn flush_sends(&mut self, qp: &mut Qp) {
+    /// Completes all sends that are posted and not begun as flushed. True if there were any.
+    pub(crate) fn flush_sends(&mut self, qp: &mut Qp) -> bool {
         let face = Face::new(qp);
         // A ring holds no more than this; a hostile record cannot keep us here.
         let mut left = qp.sq.pending();
+        let any = left > 0;
         while left > 0
             && let Some(control) = wqe::peek(&qp.sq)
         {
@@ -330,23 +331,28 @@ impl Device {
             qp.sq.head = qp.sq.head.wrapping_add(control.blocks);
             left = left.saturating_sub(control.blocks);
         }
+        any
     }
 
-    /// Completes everything outstanding as flushed, each work request once.
-    pub(crate) fn flush(&mut self, qp: &mut Qp) {
+    /// Completes everything outstanding as flushed, each work request once. True if there was anything.
+    pub(crate) fn flush(&mut self, qp: &mut Qp) -> bool {
         let face = Face::new(qp);
+        let mut any = false;
         while let Some(control) = qp.rc.as_mut().and_then(|rc| rc.requester.take_begun()) {
             self.fail_send(&face, &control, WcStatus::Flushed);
+            any = true;
         }
         if let Some(rc) = &mut qp.rc {
             rc.requester.stop();
         }
-        self.flush_sends(qp);
+        any |= self.flush_sends(qp);
         if let Some(counter) = qp.rc.as_mut().and_then(|rc| rc.responder.take_receive()) {
             self.fail_receive(&face, counter, WcStatus::Flushed);
+            any = true;
         }
         if let Receives::Own(rq) = &mut qp.receives {
             let mut left = rq.available();
+            any |= left > 0;
             while left > 0
                 && let Some(counter) = rq.take()
             {
@@ -356,6 +362,7 @@ impl Device {
         }
         self.disarm(qp);
         qp.deadline = None;
+        any
     }
 
     /// A queue pair goes to the error state by itself.

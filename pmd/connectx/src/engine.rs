@@ -244,8 +244,7 @@ fn turn(qp: &mut Qp, dev: &mut Device, now: Instant) -> bool {
         return false;
     }
     if qp.state == QpState::Err {
-        dev.flush(qp);
-        return true;
+        return dev.flush(qp);
     }
     for sent in 0..=SEND_BURST {
         if sent == SEND_BURST {

@@ -19,6 +19,8 @@ pub const UARS: u32 = (crate::pci::BAR / UAR_PAGE as u64) as u32;
 pub enum Effect {
     /// Nothing.
     None,
+    /// The driver has told where the command queue is: it begins.
+    Queue,
     /// The device is to look at these entries of the command queue.
     Commands(u32),
     /// A completion queue is armed.
@@ -132,7 +134,8 @@ impl Registers {
                 // The queue's geometry is the device's to tell, and the interface has one state.
                 self.queue[6] &= 0xf0;
                 self.queue[7] = QUEUE_GEOMETRY;
-                Effect::None
+                // The lower word, which has the interface's state, comes last.
+                if from + data.len() > size_of::<u32>() { Effect::Queue } else { Effect::None }
             }
             segment::DOORBELL => word(0, data).map_or(Effect::None, Effect::Commands),
             _ => Effect::None,
@@ -145,7 +148,7 @@ impl Registers {
         let before = self.half.take();
         let (place, data) = match (before, <[u8; 4]>::try_from(data)) {
             (_, Err(_)) => (place, data),
-            (Some((at, first)), Ok(second)) if at + 4 == offset && !place.is_multiple_of(8) => {
+            (Some((at, first)), Ok(second)) if at + 4 == offset && place % 8 == 4 => {
                 joined = [first, second].concat();
                 (place - 4, &joined[..])
             }
@@ -193,8 +196,8 @@ mod tests {
         assert_eq!(read(&r, 0x14, 0) & 0xff, 0x56);
         assert_eq!(read(&r, 0x1fc, 0) >> 31, 0);
         assert_eq!(r.queue(), None);
-        r.write(0x10, &0x12u32.to_be_bytes());
-        r.write(0x14, &0x3456_7300u32.to_be_bytes());
+        assert_eq!(r.write(0x10, &0x12u32.to_be_bytes()), Effect::None);
+        assert_eq!(r.write(0x14, &0x3456_7300u32.to_be_bytes()), Effect::Queue);
         assert_eq!(r.queue(), Some(0x12_3456_7000));
         assert_eq!(r.entry(31), Some(0x12_3456_77c0));
         // A driver that is loaded again finds the geometry.
@@ -225,6 +228,9 @@ mod tests {
         // As two words.
         assert_eq!(r.write(at + 0x20, &arm[..4]), Effect::None);
         assert_eq!(r.write(at + 0x24, &arm[4..]), armed);
+        // Two words that are not the halves of anything, on both sides of a page's end.
+        assert_eq!(r.write(at - 2, &arm[..4]), Effect::None);
+        assert_eq!(r.write(at + 2, &arm[4..]), Effect::None);
         // Only the second of two.
         assert_eq!(r.write(at + 0x24, &arm[4..]), Effect::None);
         let eq = Effect::Eq { page: 0x12, number: 3, consumer: 0x010203, arm: true };

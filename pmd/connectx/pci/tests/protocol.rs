@@ -43,6 +43,17 @@ fn a_client_begins_with_its_version() {
 }
 
 #[test]
+fn the_client_is_told_the_bounds() {
+    let mut g = Guest::silent();
+    let answer = g.ask(1, &[0, 0, 3, 0]).body;
+    let text = std::str::from_utf8(&answer[4..answer.len() - 1]).unwrap();
+    let told: serde_json::Value = serde_json::from_str(text).unwrap();
+    let told = &told["capabilities"];
+    assert_eq!((&told["max_dma_maps"], &told["pgsizes"]), (&1024.into(), &4096.into()));
+    assert_eq!((&told["max_msg_fds"], &told["write_multiple"]), (&16.into(), &true.into()));
+}
+
+#[test]
 fn sizes_that_cannot_be_end_the_session() {
     for size in [0u32, 15, u32::MAX, 1 << 17] {
         let mut g = Guest::new();
@@ -150,9 +161,11 @@ fn memory_that_cannot_be_is_refused() {
     }
     // Not without end.
     for n in 0..1023 {
-        assert_eq!(g.map(0, high + n * 4096, 4096, None), 0);
+        assert_eq!(g.map(n * 4096, high + n * 4096, 4096, file), 0);
     }
-    assert_eq!(g.map(0, high + 1023 * 4096, 4096, None), ENOSPC);
+    for n in [1023, 2000] {
+        assert_eq!(g.map(0, high + n * 4096, 4096, file), ENOSPC, "and the client stays");
+    }
     assert_eq!(g.unmap(high, 1023 * 4096), 0);
     assert_eq!(g.map(0, high, 4096, file), 0);
 }

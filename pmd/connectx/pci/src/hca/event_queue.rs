@@ -68,10 +68,13 @@ impl EventQueue {
         self.armed |= arm;
     }
 
-    /// True, once, if an interrupt is due.
-    pub(super) fn interrupts(&mut self) -> bool {
-        let due = self.armed && (self.producer ^ self.consumer) & INDEX != 0;
-        self.armed &= !due;
-        due
+    /// True if an interrupt is due.
+    pub(super) fn is_due(&self) -> bool {
+        self.armed && (self.producer ^ self.consumer) & INDEX != 0
+    }
+
+    /// It has been raised: the next one only when the driver arms the queue again.
+    pub(super) fn disarm(&mut self) {
+        self.armed = false;
     }
 }

@@ -1,7 +1,9 @@
 //! The device: registers and commands on one side, the engine on the other.
 
 mod command;
+mod event;
 mod event_queue;
+mod function;
 mod key;
 mod numbers;
 mod pair;
@@ -11,26 +13,25 @@ mod setup;
 mod table;
 
 use std::collections::BTreeMap;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use connectx::PortConfig;
 use connectx::cable::{CableEnd, CableError, CableUrl};
 use connectx::engine::{Engine, EngineConfig};
-use connectx::{DeviceEvent, PortConfig};
-use hca::{AsyncEvent, LinkLayer, PortNumber};
+use hca::{LinkLayer, PortNumber};
 use ib_wire::{Guid, Mtu, Qpn};
 use prm::command::CommandStatus;
-use prm::{Eqe, EventType, port_event};
-use rustix::io::Errno;
+use prm::{Eqe, EventType};
 use tracing::{debug, trace, warn};
 
 pub use command::{Fault, Input, Output};
 
 use crate::bar::{COMMANDS, Effect, FIRST_UAR, Registers, UARS};
 use crate::memory::GuestMemory;
-use crate::pci::{BAR, ConfigurationSpace, LEN, VECTORS};
+use crate::pci::ConfigurationSpace;
 use crate::vectors::Vectors;
-use crate::vfio_user::{BAR0, CONFIGURATION, Device, DmaMap, Interrupts, MSIX};
+use crate::vfio_user::Device;
 use command::Command;
 use event_queue::EventQueue;
 use key::Key;
@@ -48,6 +49,10 @@ const MAX_DOMAINS: u32 = 1 << 16;
 const STEPS: usize = 64;
 /// Queue pairs in error are looked at so often: what a driver posts to them has no doorbell.
 const FLUSH: Duration = Duration::from_millis(1);
+/// Looks in vain before they get rarer.
+const PATIENCE: u32 = 32;
+/// How often they do, to half as many each time.
+const RARER: u32 = 4;
 
 /// What a device is made with.
 #[derive(Clone, Debug)]
@@ -118,6 +123,14 @@ impl Default for Objects {
     }
 }
 
+impl Objects {
+    fn is_empty(&self) -> bool {
+        let Self { eqs, eq_numbers: _, cqs, srqs, qps, idle_numbers: _, keys, pds, uars, xrcds } = self;
+        let numbers = [pds, uars, xrcds].iter().all(|numbers| numbers.is_empty());
+        numbers && eqs.is_empty() && cqs.is_empty() && srqs.is_empty() && qps.is_empty() && keys.is_empty()
+    }
+}
+
 /// The device.
 ///
 /// The engine is declared in front of the objects, whose leases keep the memory that it works on: it goes first.
@@ -133,8 +146,12 @@ pub struct Hca {
     counters: Counters,
     begin: Instant,
     next_flush: Instant,
+    /// Looks in vain.
+    looks: u32,
     /// There may be queue pairs in error.
     failed: bool,
+    /// Entries of the command queue that wait until the device may use memory.
+    rung: u32,
 }
 
 fn engine(config: &HcaConfig, life: u64) -> Engine {
@@ -166,7 +183,9 @@ impl Hca {
             counters: Counters::default(),
             begin: now,
             next_flush: now,
+            looks: 0,
             failed: false,
+            rung: 0,
         };
         hca.plug()?;
         Ok(hca)
@@ -209,20 +228,41 @@ impl Hca {
 
     /// Asks the cable to wake who rests ([`Engine::rest`]). False if it would not.
     pub fn rest(&mut self, now: Instant, watch: impl FnMut(BorrowedFd<'_>)) -> bool {
-        self.engine.rest(now, watch)
+        // Who stands still has nothing to be woken for.
+        !self.works() || self.engine.rest(now, watch)
+    }
+
+    /// False while there are queue pairs and the guest has taken away the use of its memory: everything stands still. Without any, the
+    /// port's agents serve the subnet.
+    fn works(&self) -> bool {
+        self.space.is_master() || self.objects.qps.is_empty()
+    }
+
+    /// The guest has given the use of its memory back: all goes on.
+    fn resume(&mut self) {
+        let rung = std::mem::take(&mut self.rung);
+        self.commands(rung);
+        self.tell_events();
+        self.interrupt_all();
     }
 
     /// When it wants its next turn even if nothing happens.
     #[must_use]
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        if !self.works() {
+            return None;
+        }
         let flush = self.failed.then_some(self.next_flush);
         self.engine.next_deadline(now).into_iter().chain(flush).min()
     }
 
     /// Does a bounded amount of work. True if it did anything.
     pub fn turn(&mut self, now: Instant) -> bool {
-        if now >= self.next_flush {
-            self.next_flush = now + FLUSH;
+        if !self.works() {
+            return false;
+        }
+        let looked = now >= self.next_flush;
+        if looked {
             self.failed = self.flush_failed();
         }
         let mut worked = false;
@@ -235,78 +275,27 @@ impl Hca {
         self.tell_events();
         // Some may have failed by it.
         self.failed |= worked;
+        if worked {
+            self.looks = 0;
+        }
+        if looked {
+            self.next_flush = now + FLUSH * (1 << (self.looks / PATIENCE).min(RARER));
+            self.looks = self.looks.saturating_add(1);
+        }
         worked
     }
 
-    fn tell_events(&mut self) {
-        while let Some(number) = self.engine.next_completion_event() {
-            let Some(eqn) = self.objects.cqs.get(&number).map(|cq| cq.eqn) else { continue };
-            self.raise(eqn, EventType::Completion, 0, Eqe::of_queue(number));
-        }
-        while let Some(event) = self.engine.next_event() {
-            debug!(?event, "event");
-            self.tell_event(event);
-        }
-    }
-
-    fn tell_event(&mut self, event: DeviceEvent) {
-        let queue = Eqe::of_queue;
-        let (kind, subtype, data) = match event {
-            DeviceEvent::SrqLimit(number) => (EventType::SrqLimit, 0, queue(number)),
-            DeviceEvent::CqOverrun(number) => (EventType::CqError, 0, Eqe::of_overrun(number)),
-            DeviceEvent::Async(event) => {
-                let port = |kind: u8, port: PortNumber| (EventType::Port, kind, Eqe::of_port(port.0));
-                match event {
-                    AsyncEvent::PortActive(p) => port(port_event::ACTIVE, p),
-                    AsyncEvent::PortError(p) => port(port_event::DOWN, p),
-                    AsyncEvent::LidChange(p) | AsyncEvent::SmChange(p) => port(port_event::LID, p),
-                    AsyncEvent::PKeyChange(p) => port(port_event::PKEY, p),
-                    AsyncEvent::GidChange(p) => port(port_event::GUID, p),
-                    AsyncEvent::ClientReregister(p) => port(port_event::REREGISTER, p),
-                    AsyncEvent::LastWqeReached(q) => (EventType::LastWqe, 0, queue(q.get())),
-                    AsyncEvent::CommunicationEstablished(q) => {
-                        (EventType::CommunicationEstablished, 0, queue(q.get()))
-                    }
-                    AsyncEvent::QpFatal(q) => (EventType::QpFatal, 0, queue(q.get())),
-                    // Not from this engine.
-                    AsyncEvent::SrqLimitReached(_) | AsyncEvent::Fatal => return,
-                }
-            }
-        };
-        self.raise_asynchronous(kind, subtype, data);
-    }
-
-    /// To the first queue that takes events of this kind.
-    fn raise_asynchronous(&mut self, kind: EventType, subtype: u8, data: [u8; Eqe::DATA]) {
-        match self.objects.eqs.iter().find(|(_, eq)| eq.takes(kind)).map(|(&eqn, _)| eqn) {
-            Some(eqn) => self.raise(eqn, kind, subtype, data),
-            None => self.counters.lost_events += 1,
-        }
-    }
-
-    fn raise(&mut self, eqn: u32, kind: EventType, subtype: u8, data: [u8; Eqe::DATA]) {
-        let pushed = self.objects.eqs.get_mut(&eqn).is_some_and(|eq| eq.push(kind, subtype, data));
-        if pushed {
-            self.counters.events += 1;
-            self.interrupt(eqn);
-        } else {
-            self.counters.lost_events += 1;
-        }
-    }
-
-    fn interrupt(&mut self, eqn: u32) {
-        let Some(eq) = self.objects.eqs.get_mut(&eqn) else { return };
-        if eq.interrupts() && self.vectors.raise(eq.vector) {
-            self.counters.interrupts += 1;
-        }
-    }
-
     fn apply(&mut self, effect: Effect) {
-        let rings = !matches!(effect, Effect::None | Effect::Commands(_));
+        let rings = !matches!(effect, Effect::None | Effect::Queue | Effect::Commands(_));
         self.counters.doorbells += u64::from(rings);
         let known = |page| self.objects.uars.has(page);
         match effect {
             Effect::None => {}
+            // A driver that begins knows nothing of what another one has left.
+            Effect::Queue => {
+                self.rung = 0;
+                self.forget_objects();
+            }
             Effect::Commands(entries) => self.commands(entries),
             Effect::ArmCq { page, number, consumer, solicited } if known(page) => {
                 if self.engine.arm_cq(number, consumer, solicited).is_err() {
@@ -332,10 +321,16 @@ impl Hca {
     fn commands(&mut self, entries: u32) {
         // Who is not bus master reads no memory.
         if !self.space.is_master() {
-            self.counters.refused += 1;
+            self.rung |= entries;
             return;
         }
+        if entries == 0 {
+            return;
+        }
+        // What a driver gives up by one it wants flushed.
         self.failed = true;
+        self.looks = 0;
+        self.next_flush = self.next_flush.min(Instant::now() + FLUSH);
         for index in (0..COMMANDS).filter(|index| entries >> index & 1 == 1) {
             self.command(index);
         }
@@ -391,69 +386,20 @@ impl Hca {
         }
     }
 
-    /// Takes away everything that commands have made.
+    /// Takes away everything that commands have made, if there is anything.
     fn forget_objects(&mut self) {
+        if !self.objects.is_empty() {
+            self.restart();
+        }
+    }
+
+    /// Another engine, as after power-on.
+    fn restart(&mut self) {
         self.counters.resets += 1;
         self.engine = engine(&self.config, self.counters.resets);
         self.objects = Objects::default();
         if let Err(error) = self.plug() {
             warn!("the port stays without its cable: {error}");
         }
-    }
-}
-
-impl Device for Hca {
-    fn region_len(&self, index: u32) -> u64 {
-        match index {
-            BAR0 => BAR,
-            CONFIGURATION => LEN as u64,
-            _ => 0,
-        }
-    }
-
-    fn vectors(&self, index: u32) -> u32 {
-        if index == MSIX { VECTORS.into() } else { 0 }
-    }
-
-    fn map(&mut self, map: &DmaMap, file: Option<OwnedFd>) -> Result<(), Errno> {
-        debug!(address = format_args!("{:#x}", map.address), len = format_args!("{:#x}", map.len), "memory");
-        self.memory.map(map, file)?;
-        self.refresh_whole_keys();
-        Ok(())
-    }
-
-    fn unmap(&mut self, range: Option<(u64, u64)>) -> Result<(), Errno> {
-        self.memory.unmap(range)?;
-        self.refresh_whole_keys();
-        Ok(())
-    }
-
-    fn set_interrupts(&mut self, how: Interrupts) -> Result<(), Errno> {
-        self.vectors.set(how)
-    }
-
-    fn read(&mut self, region: u32, offset: u64, out: &mut [u8]) {
-        match region {
-            CONFIGURATION => self.space.read(offset, out),
-            _ => self.registers.read(offset, out, self.begin.elapsed().as_millis() as u64),
-        }
-    }
-
-    fn write(&mut self, region: u32, offset: u64, data: &[u8]) {
-        if region == CONFIGURATION {
-            if self.space.write(offset, data) {
-                self.reset();
-            }
-        } else {
-            let effect = self.registers.write(offset, data);
-            self.apply(effect);
-        }
-    }
-
-    fn reset(&mut self) {
-        debug!("reset");
-        self.forget_objects();
-        self.space = ConfigurationSpace::new();
-        self.registers = Registers::new();
     }
 }

@@ -39,7 +39,7 @@ static COMMANDS: &[Entry] = &[
     entry(op::QUERY_ADAPTER, "QUERY_ADAPTER", HEAD, 0x110, Hca::query_adapter),
     entry(op::INIT_HCA, "INIT_HCA", HEAD, HEAD, Hca::good),
     entry(op::TEARDOWN_HCA, "TEARDOWN_HCA", HEAD, HEAD, Hca::teardown),
-    entry(op::ENABLE_HCA, "ENABLE_HCA", HEAD, HEAD, Hca::good),
+    entry(op::ENABLE_HCA, "ENABLE_HCA", HEAD, HEAD, Hca::teardown),
     entry(op::DISABLE_HCA, "DISABLE_HCA", HEAD, HEAD, Hca::teardown),
     // The device has memory enough: it wants no pages and has none to give back.
     entry(op::QUERY_PAGES, "QUERY_PAGES", HEAD, 0x10, Hca::good),

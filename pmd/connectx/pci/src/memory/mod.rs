@@ -14,13 +14,12 @@ use connectx::{HostMemory, MemoryPieces};
 use rustix::io::Errno;
 
 use crate::vfio_user::DmaMap;
+use crate::vfio_user::message::MAX_DMA_MAPS;
 use budget::{Budget, Taken};
 use mapping::Mapping;
 
 /// Bytes of the smallest page.
 pub const PAGE: u64 = 4096;
-/// Most pieces of memory that a client hands over; it is told.
-pub const MAX_REGIONS: usize = 1024;
 /// Most pieces of memory that all rings and keys name together: 32 GiB of scattered pages.
 const MAX_PIECES: usize = 8 << 20;
 
@@ -77,7 +76,7 @@ impl GuestMemory {
         if map.len == 0 || !aligned || self.overlaps(map.address, end) {
             return Err(Errno::INVAL);
         }
-        if self.regions.len() >= MAX_REGIONS {
+        if self.regions.len() >= MAX_DMA_MAPS {
             return Err(Errno::NOSPC);
         }
         let mapping = match file {

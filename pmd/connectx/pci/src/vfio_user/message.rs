@@ -15,6 +15,9 @@ pub const MAX_MESSAGE: usize = HEADER + 64 + MAX_TRANSFER;
 /// Most descriptors that come with a message; QEMU knows no more.
 pub const MAX_FILES: usize = 16;
 
+/// Most pieces of memory that a client hands over.
+pub const MAX_DMA_MAPS: usize = 1024;
+
 /// What every message begins with.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]

@@ -6,7 +6,8 @@ use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::message::{
-    self, Access, HEADER, Header, How, InterruptSetting, MAX_FILES, MAX_MESSAGE, MAX_TRANSFER, Request, flag,
+    self, Access, HEADER, Header, How, InterruptSetting, MAX_DMA_MAPS, MAX_FILES, MAX_MESSAGE, MAX_TRANSFER,
+    Request, flag,
 };
 use super::{BAR0, CONFIGURATION, Device, INTERRUPTS, Interrupts, MSIX, REGIONS};
 
@@ -161,6 +162,7 @@ fn carry_out(
             let capabilities = serde_json::json!({ "capabilities": {
                 "max_msg_fds": MAX_FILES,
                 "max_data_xfer_size": MAX_TRANSFER,
+                "max_dma_maps": MAX_DMA_MAPS,
                 "pgsizes": 4096,
                 "write_multiple": true,
             }});

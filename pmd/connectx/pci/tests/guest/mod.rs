@@ -23,6 +23,8 @@ pub(crate) use driver::*;
 
 /// Bytes of the guest's memory.
 pub(crate) const MEMORY: u64 = 16 << 20;
+/// Where free pages begin.
+pub(crate) const FREE: u64 = 0x10_0000;
 pub(crate) const PORT: hca::PortNumber = hca::PortNumber(1);
 
 /// An answer: its error number, its body.
@@ -81,7 +83,7 @@ impl Guest {
             memory: memory.into(),
             gone: None,
             next_id: 1,
-            free: 0x10_0000,
+            free: FREE,
             vectors: Vec::new(),
         }
     }
@@ -245,6 +247,11 @@ impl Guest {
         let mut bytes = vec![0; len];
         self.memory.read_exact_at(&mut bytes, address).unwrap();
         bytes
+    }
+
+    /// All pages are free again: another kernel.
+    pub(crate) fn forget_pages(&mut self) {
+        self.free = FREE;
     }
 
     /// Fresh pages, zero, side by side.

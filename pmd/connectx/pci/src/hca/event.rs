@@ -1,0 +1,91 @@
+//! Events: from the engine to the event queue that takes them, and the interrupts that tell of it.
+
+use connectx::DeviceEvent;
+use hca::{AsyncEvent, PortNumber};
+use prm::{Eqe, EventType, port_event};
+use tracing::debug;
+
+use super::Hca;
+
+impl Hca {
+    /// Writes down what has happened, and tells of it.
+    pub(super) fn tell_events(&mut self) {
+        if !self.space.is_master() {
+            return;
+        }
+        while let Some(number) = self.engine.next_completion_event() {
+            let Some(eqn) = self.objects.cqs.get(&number).map(|cq| cq.eqn) else { continue };
+            self.raise(eqn, EventType::Completion, 0, Eqe::of_queue(number));
+        }
+        while let Some(event) = self.engine.next_event() {
+            debug!(?event, "event");
+            self.tell_event(event);
+        }
+    }
+
+    fn tell_event(&mut self, event: DeviceEvent) {
+        let queue = Eqe::of_queue;
+        let (kind, subtype, data) = match event {
+            DeviceEvent::SrqLimit(number) => (EventType::SrqLimit, 0, queue(number)),
+            DeviceEvent::CqOverrun(number) => (EventType::CqError, 0, Eqe::of_overrun(number)),
+            DeviceEvent::Async(event) => {
+                let port = |kind: u8, port: PortNumber| (EventType::Port, kind, Eqe::of_port(port.0));
+                match event {
+                    AsyncEvent::PortActive(p) => port(port_event::ACTIVE, p),
+                    AsyncEvent::PortError(p) => port(port_event::DOWN, p),
+                    AsyncEvent::LidChange(p) | AsyncEvent::SmChange(p) => port(port_event::LID, p),
+                    AsyncEvent::PKeyChange(p) => port(port_event::PKEY, p),
+                    AsyncEvent::GidChange(p) => port(port_event::GUID, p),
+                    AsyncEvent::ClientReregister(p) => port(port_event::REREGISTER, p),
+                    AsyncEvent::LastWqeReached(q) => (EventType::LastWqe, 0, queue(q.get())),
+                    AsyncEvent::CommunicationEstablished(q) => {
+                        (EventType::CommunicationEstablished, 0, queue(q.get()))
+                    }
+                    AsyncEvent::QpFatal(q) => (EventType::QpFatal, 0, queue(q.get())),
+                    // Not from this engine.
+                    AsyncEvent::SrqLimitReached(_) | AsyncEvent::Fatal => return,
+                }
+            }
+        };
+        self.raise_asynchronous(kind, subtype, data);
+    }
+
+    /// To the first queue that takes events of this kind.
+    pub(super) fn raise_asynchronous(&mut self, kind: EventType, subtype: u8, data: [u8; Eqe::DATA]) {
+        match self.objects.eqs.iter().find(|(_, eq)| eq.takes(kind)).map(|(&eqn, _)| eqn) {
+            Some(eqn) => self.raise(eqn, kind, subtype, data),
+            None => self.counters.lost_events += 1,
+        }
+    }
+
+    fn raise(&mut self, eqn: u32, kind: EventType, subtype: u8, data: [u8; Eqe::DATA]) {
+        let pushed = self.objects.eqs.get_mut(&eqn).is_some_and(|eq| eq.push(kind, subtype, data));
+        if pushed {
+            self.counters.events += 1;
+            self.interrupt(eqn);
+        } else {
+            self.counters.lost_events += 1;
+        }
+    }
+
+    /// Raises the interrupt of an event queue if it is due. Where nobody hears of it, it stays due.
+    pub(super) fn interrupt(&mut self, eqn: u32) {
+        // A message is a write to memory as others are.
+        if !self.space.is_master() {
+            return;
+        }
+        let Some(eq) = self.objects.eqs.get_mut(&eqn) else { return };
+        if eq.is_due() && self.vectors.raise(eq.vector) {
+            eq.disarm();
+            self.counters.interrupts += 1;
+        }
+    }
+
+    /// Raises all interrupts that are due.
+    pub(super) fn interrupt_all(&mut self) {
+        let numbers: Vec<u32> = self.objects.eqs.keys().copied().collect();
+        for eqn in numbers {
+            self.interrupt(eqn);
+        }
+    }
+}

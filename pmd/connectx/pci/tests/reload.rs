@@ -1,0 +1,156 @@
+//! Drivers that come and go, in order or not, any number of times.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod guest;
+
+use guest::*;
+
+/// How a driver ends, or the next one begins.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum End {
+    /// Everything destroyed, then TEARDOWN_HCA and DISABLE_HCA.
+    Orderly,
+    /// TEARDOWN_HCA over all that is there.
+    Teardown,
+    /// DISABLE_HCA alone.
+    Disable,
+    /// Nothing at all: a kernel that crashed.
+    Crash,
+    /// The function is reset by its device control.
+    FunctionReset,
+    /// The monitor resets the device, as with the machine.
+    Reset,
+    /// The monitor goes, and another comes.
+    Monitor,
+}
+
+const ENDS: [End; 7] =
+    [End::Orderly, End::Teardown, End::Disable, End::Crash, End::FunctionReset, End::Reset, End::Monitor];
+
+/// A driver's whole life but for its end: what it made, by the command that destroys it.
+fn life(g: &mut Guest) -> (Events, Events, Vec<(u16, u32)>) {
+    g.forget_pages();
+    let port = g.probe();
+    g.hca.engine_mut().activate(PORT, ib_wire::Lid(7), ib_wire::Mtu::B4096).unwrap();
+    let commands = g.create_eq(1, 1 << 10);
+    let mut cq = g.create_cq(port.number, 6);
+    let mut qp = g.create_qp(SERVICE_UD, &cq);
+    let connection = g.create_qp(SERVICE_RC, &cq);
+    g.open(&qp, None);
+    g.open(&connection, Some((7, 99)));
+    let key = g.whole_key(1);
+    let buffer = g.pages(1);
+    g.receive(&mut qp, piece(2048, key, buffer));
+    g.put(buffer + 2048, b"alive");
+    let body = [&datagram(7, qp.number)[..], &piece(5, key, buffer + 2048)].concat();
+    g.post_send(&mut qp, 10, &body);
+    // One that nobody answers, so that there is a timer.
+    let mut connection = connection;
+    g.post_send(&mut connection, 10, &piece(5, key, buffer));
+    g.settle();
+    assert_eq!(std::iter::from_fn(|| g.poll(&mut cq)).count(), 2);
+    assert_eq!(g.get(buffer + 40, 5), b"alive");
+    let pd = g.command(&input(0x800, 16), 16).number();
+    let made = vec![
+        (0x501, connection.number),
+        (0x501, qp.number),
+        (0x401, cq.number),
+        (0x202, key >> 8),
+        (0x801, pd),
+        (0x302, commands.number),
+        (0x302, port.number),
+        (0x803, 0x10),
+    ];
+    (port, commands, made)
+}
+
+fn end(g: &mut Guest, how: End, made: &[(u16, u32)]) {
+    match how {
+        End::Orderly => {
+            for &(op, number) in made {
+                g.command(&about(op, number), 16);
+            }
+            g.command(&input(0x103, 16), 16);
+            g.command(&input(0x105, 16), 16);
+        }
+        End::Teardown => drop(g.command(&input(0x103, 16), 16)),
+        End::Disable => drop(g.command(&input(0x105, 16), 16)),
+        End::Crash => {}
+        End::FunctionReset => {
+            g.write(7, 0x68, &[0, 0x80]);
+            g.write(7, 4, &[6, 0]);
+        }
+        End::Reset => {
+            assert_eq!(g.ask(13, &[]).error, 0);
+            g.write(7, 4, &[6, 0]);
+        }
+        End::Monitor => {
+            g.hang_up();
+            g.connect_again();
+            g.introduce();
+        }
+    }
+}
+
+/// Descriptors and mappings of this process.
+fn held() -> (usize, usize) {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    (
+        std::fs::read_dir("/proc/self/fd").unwrap().count(),
+        maps.lines().filter(|l| l.contains("memfd:")).count(),
+    )
+}
+
+#[test]
+fn drivers_come_and_go_and_each_finds_a_device_as_the_first_one_did() {
+    let mut g = Guest::new();
+    let (_, _, first) = life(&mut g);
+    end(&mut g, End::Reset, &first);
+    let before = held();
+    for round in 0..200 {
+        let how = ENDS[round % ENDS.len()];
+        let (_, _, made) = life(&mut g);
+        // Numbers but those of queue pairs are given out as at first: nothing has been left.
+        let numbers = |made: &[(u16, u32)]| made[2..].to_vec();
+        assert_eq!(numbers(&made), numbers(&first), "in round {round}");
+        end(&mut g, how, &made);
+        g.settle();
+        assert_eq!(g.gone, None);
+    }
+    assert_eq!(held(), before, "descriptors and mappings");
+}
+
+#[test]
+fn events_are_the_driver_s_that_is_there_now() {
+    for how in [End::Crash, End::Teardown, End::Disable] {
+        let mut g = Guest::new();
+        let (mut old, mut old_commands, made) = life(&mut g);
+        while g.next_event(&mut old).is_some() {}
+        while g.next_event(&mut old_commands).is_some() {}
+        end(&mut g, how, &made);
+        while g.next_event(&mut old_commands).is_some() {}
+        // Another kernel, whose queues lie elsewhere.
+        let mut new = g.probe();
+        let mut new_commands = g.create_eq(1, 1 << 10);
+        g.command(&input(0x107, 16), 16);
+        g.hca.engine_mut().activate(PORT, ib_wire::Lid(7), ib_wire::Mtu::B4096).unwrap();
+        g.settle();
+        assert_eq!(g.next_event(&mut new).map(|e| (e.0, e.1)), Some((9, 4)), "{how:?}");
+        assert_eq!(g.next_event(&mut new_commands).map(|e| e.0), Some(10), "{how:?}");
+        assert_eq!((g.next_event(&mut old), g.next_event(&mut old_commands)), (None, None), "{how:?}");
+    }
+}
+
+#[test]
+fn where_a_new_command_queue_is_told_the_old_driver_s_things_are_gone() {
+    let mut g = Guest::new();
+    let (mut old, _, _) = life(&mut g);
+    while g.next_event(&mut old).is_some() {}
+    let free = g.pages(0);
+    let memory = g.get(FREE, (free - FREE) as usize);
+    g.set_queue();
+    // The port's own troubles, and the connection's timer.
+    g.hca.engine_mut().activate(PORT, ib_wire::Lid(7), ib_wire::Mtu::B4096).unwrap();
+    g.wait(std::time::Duration::from_millis(100));
+    assert!(g.get(FREE, memory.len()) == memory, "memory of the old driver is written to");
+}
