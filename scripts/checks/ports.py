@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from checks.laboratory import Laboratory, grown, in_laboratory, socket_in, stopped
+from checks.port_rows import PORT_ROWS
 from demo import ETH_IP, FILE_BYTES, GW, GW_IP, IB_IP, PREFIX, Failed, Process, check_file, ping, run
 
 
@@ -54,6 +55,7 @@ class Ports(Laboratory):
     """A host of each segment on each side."""
 
     vdev, vdevs = "net_af_packet0,iface=gw0", ("net_af_packet1,iface=gw1",)
+    segments, cables = SEGMENTS, CABLES
 
     def __init__(self, args):
         super().__init__(args, intruder=False)
@@ -78,11 +80,15 @@ class Ports(Laboratory):
         for fabric in (0, 1):
             cables = [c for c in CABLES if c[2] == fabric]
             text = "[fabric]\nmtu = 4096\n"
+            if fabric == 1:
+                near, far = ("%s:%d" % a for a in (self.near, self.far))
+                text += f'\n[[link]]\nname = "intruder"\nurl = "udp:{near}-{far}"\n'
             for device, port, _ in cables:
                 text += f'\n[[link]]\nname = "{device}-{port}"\nurl = "shm:{self.socket_of(device, port)}"\n'
             for s in (s for s in SEGMENTS if s.fabric == fabric):
+                guests = ', "intruder"' if fabric == 1 and s.pkey == 0xFFFF else ""
                 text += (f'\n[[partition]]\nname = "{s.name}"\npkey = {s.pkey:#x}\n'
-                         f'members = ["{s.device}-{s.port}", "{s.name}"]\n'
+                         f'members = ["{s.device}-{s.port}", "{s.name}"{guests}]\n'
                          f'\n[[host]]\nname = "{s.name}"\nnetns = "{s.ib}"\ntun = "ib0"\npkey = {s.pkey:#x}\n'
                          f'address = "{IB_IP}/{PREFIX}"\nmtu = 65520\nmode = "connected"\n')
             config = self.dir / f"fabric{fabric}.toml"
@@ -276,6 +282,7 @@ def ports(args, checks):
             (f"ports{suffix}_own_addresses", check_own_addresses),
             (f"ports{suffix}_ctl", check_ctl),
             (f"ports{suffix}_tcp", check_tcp),
+            *((f"ports{suffix}_{name}", check) for name, check in PORT_ROWS),
             (f"ports{suffix}_cable", check_cable),
             (f"ports{suffix}_bad_words", check_bad_words),
             (f"ports{suffix}_stop_no_leak", check_stop),

@@ -83,15 +83,18 @@ impl GatewayGids {
         }
     }
 
-    /// For the control socket.
+    /// The entries, with the device's name.
+    pub(super) fn rows(&self, device: &str) -> Vec<Row> {
+        self.entries().iter().map(|entry| Row::new(device, entry, interface_name)).collect()
+    }
+
+    /// What the copy is, for the control socket.
     pub(super) fn json(&self, device: &str) -> Value {
-        let rows: Vec<Row> =
-            self.entries().iter().map(|entry| Row::new(device, entry, interface_name)).collect();
         let shared = match &self.copy {
             Copy::Own(_) => None,
             Copy::Shared(_, file) => Some(file.display().to_string()),
         };
-        json!({"device": device, "shared": shared, "changes": self.changes, "gids": rows})
+        json!({"device": device, "shared": shared, "changes": self.changes})
     }
 }
 

@@ -96,7 +96,6 @@ pub enum GidsError {
 /// A gateway's answer to `/gids`.
 #[derive(Deserialize)]
 struct GatewayGids {
-    device: String,
     gids: Vec<Row>,
 }
 
@@ -161,8 +160,8 @@ impl Source {
                 Ok(entries.iter().map(|entry| Row::new(device.name(), entry, interface_name)).collect())
             }
             Self::Gateway(socket) => {
-                let GatewayGids { device, gids } = serde_json::from_value(ask(socket, "/gids", PATIENCE)?)?;
-                Ok(gids.into_iter().map(|row| Row { device: device.clone(), ..row }).collect())
+                let GatewayGids { gids } = serde_json::from_value(ask(socket, "/gids", PATIENCE)?)?;
+                Ok(gids)
             }
             Self::Shared { file, reader, .. } => {
                 let mut entries = Vec::new();

@@ -1,76 +1,20 @@
 //! Answers for the control socket.
 
 use std::iter::once;
-use std::sync::Arc;
 use std::time::Instant;
 
 use dataplane::telemetry::Answer;
-use ib_wire::cm::RejectReason;
-use pmd::eth::EthOffloads;
 use pmd::hca::Backend;
 use serde_json::{Value, json};
 
 use super::GatewayControl;
 use super::duties::SegmentDuty;
-use super::ports::{Endpoints, EthernetPort, GatewayEndpoint, port_name};
+use super::port_rows;
+use super::ports::{Endpoints, port_name};
 use crate::counter::SegmentTotals;
 use crate::counter::Totals;
-use crate::forward::EndpointIndex;
 use crate::forward::SegmentIndex;
 use ipoib::link::Mode;
-
-/// REJ messages by reason, those that there were.
-/// What the Ethernet port does beside moving frames.
-fn offloads(port: EthOffloads) -> Value {
-    let EthOffloads { strip_tags, insert_tags, check_ipv4 } = port;
-    json!({"strip_tags": strip_tags, "insert_tags": insert_tags, "check_ipv4": check_ipv4})
-}
-
-fn rejects(counters: &cm::connection::Counters) -> Value {
-    // Codes of IBA 12.6.7.2; what lies beyond shares the last counter.
-    let list = |count: &dyn Fn(RejectReason) -> u64| -> serde_json::Map<String, Value> {
-        (0..=34)
-            .map(RejectReason::from_code)
-            .map(|reason| (format!("{reason:?}"), count(reason)))
-            .filter(|(_, n)| *n > 0)
-            .map(|(reason, n)| (reason, n.into()))
-            .collect()
-    };
-    json!({
-        "received": list(&|reason| counters.rejects_received(reason)),
-        "sent": list(&|reason| counters.rejects_sent(reason)),
-    })
-}
-
-fn up(is_up: bool) -> &'static str {
-    if is_up { "up" } else { "down" }
-}
-
-fn ethernet_json(end: &EthernetPort) -> Value {
-    json!({"port": end.port.name(), "mac": end.mac.to_string(), "link": up(end.is_up()), "offloads": offloads(end.port.offloads())})
-}
-
-/// A row for an InfiniBand port, with the state of its first link.
-fn infiniband_json<B: Backend>(endpoint: &mut GatewayEndpoint<B>) -> Value {
-    let port = endpoint.port();
-    let (errors, last_error) = endpoint.device_errors();
-    let last_error = last_error.map(str::to_owned);
-    let reopens = endpoint.datagram_reopens();
-    let device = endpoint.hca().device();
-    let attributes = match endpoint.hca().port(port) {
-        Ok(attributes) => attributes,
-        Err(e) => return json!({"device": device.name, "port": port.0, "error": e.to_string()}),
-    };
-    let gid = endpoint.hca().gid(port, 0).map(|g| g.to_string()).unwrap_or_default();
-    let state = Arc::clone(endpoint.link().state());
-    json!({
-        "device": device.name, "port": port.0, "port_state": format!("{:?}", attributes.state).to_lowercase(),
-        "lid": attributes.lid.0, "sm_lid": attributes.sm_lid.0, "gid": gid, "mtu": attributes.active_mtu.bytes(),
-        "link": up(state.up), "mode": state.mode,
-        "addresses": state.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
-        "device_errors": errors, "last_device_error": last_error, "datagram_reopens": reopens,
-    })
-}
 
 /// What a segment waits for that its link does not know of: its device.
 fn waits_of<B: Backend>(endpoints: &mut Endpoints<B>, duty: &SegmentDuty) -> Option<String> {
@@ -161,44 +105,20 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     pub(super) fn links(&mut self, now: Instant, only: Option<SegmentIndex>) -> Value {
-        let mut infinibands: Vec<Value> = self.endpoints.iter_mut().map(infiniband_json).collect();
-        let ethernets: Vec<Value> = self.ethernets.iter().map(ethernet_json).collect();
         let segments = self.segments_json(now, only);
         let gateway = self.roles(now, only);
         let (counters, waits_for) = self.link_words(only);
-        // What the first port has beside its row.
-        let first = self.endpoints.at(EndpointIndex(0)).map(|endpoint| {
-            let drops = endpoint.hca().drops().into_iter().map(|(reason, n)| (reason.to_owned(), n.into()));
-            let drops: serde_json::Map<String, Value> = drops.collect();
-            let rejects = rejects(endpoint.cm_counters());
-            (rejects, drops)
-        });
-        let (rejects, drops) = first.unwrap_or_default();
-        let mut answer = json!({
-            "ethernet": ethernets.first(),
-            "infiniband": infinibands.first(),
-            "gateway": gateway,
-            "waits_for": waits_for,
-            "link_counters": counters,
-            "rejects": rejects,
-            "device_drops": drops,
-            "segments": segments,
-        });
-        // One port's are what they always were.
-        if let Some(answer) = answer.as_object_mut()
-            && infinibands.len().max(ethernets.len()) > 1
-        {
-            for (row, endpoint) in infinibands.iter_mut().zip(self.endpoints.iter_mut()) {
-                if let Some(row) = row.as_object_mut() {
-                    let drops: u64 = endpoint.hca().drops().iter().map(|(_, n)| n).sum();
-                    row.insert("device_drops".to_owned(), drops.into());
-                    row.insert("srq_low".to_owned(), endpoint.srq_low().into());
-                }
-            }
-            answer.insert("ethernet_ports".to_owned(), ethernets.into());
-            answer.insert("infiniband_ports".to_owned(), infinibands.into());
-        }
-        answer
+        let Self { endpoints, ethernets, segments: duties, .. } = self;
+        let only = only.and_then(|at| duties.at(at)).map(|duty| (duty.ethernet, duty.endpoint));
+        let mut answer = port_rows::answer(endpoints, ethernets, only);
+        let rest = [
+            ("gateway", gateway),
+            ("waits_for", waits_for),
+            ("link_counters", counters),
+            ("segments", segments.into()),
+        ];
+        answer.extend(rest.map(|(name, value)| (name.to_owned(), value)));
+        answer.into()
     }
 
     /// The role in each segment, and the other gateways of it.
@@ -315,25 +235,23 @@ impl<B: Backend> GatewayControl<B> {
 
     pub(super) fn gid_table(&mut self) -> Value {
         let Self { endpoints, gids, .. } = self;
-        let mut answer = Value::Null;
-        for (index, gids) in gids.iter() {
-            let Some(endpoint) = endpoints.at(*index) else { continue };
-            let mut of_device = gids.json(&endpoint.hca().device().name);
-            // What the answer says beside the list is the first device's.
-            match answer.get_mut("gids").and_then(Value::as_array_mut) {
-                None => answer = of_device,
-                Some(all) => {
-                    all.extend(
-                        of_device
-                            .get_mut("gids")
-                            .and_then(Value::as_array_mut)
-                            .into_iter()
-                            .flat_map(std::mem::take),
-                    );
-                }
+        let tables = gids.iter().filter_map(|(index, gids)| {
+            let device = endpoints.at(*index)?.hca().device().name;
+            Some((gids.json(&device), gids.rows(&device)))
+        });
+        let (mut devices, rows): (Vec<Value>, Vec<_>) = tables.unzip();
+        let rows: Vec<_> = rows.into_iter().flatten().collect();
+        // What one device's copy is stands beside the rows.
+        match (devices.pop(), devices.is_empty()) {
+            (Some(Value::Object(mut answer)), true) => {
+                answer.insert("gids".to_owned(), json!(rows));
+                answer.into()
+            }
+            (last, _) => {
+                devices.extend(last);
+                json!({"devices": devices, "gids": rows})
             }
         }
-        answer
     }
 
     pub(super) fn set_mode(&mut self, now: Instant, word: Option<&str>) -> Answer {

@@ -5,6 +5,7 @@ pub(super) mod duties;
 pub(super) mod news;
 mod pair;
 pub(super) mod pair_duty;
+mod port_rows;
 pub(super) mod ports;
 pub(super) mod reload;
 mod segments;

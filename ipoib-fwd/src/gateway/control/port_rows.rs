@@ -1,0 +1,162 @@
+//! What `ctl links` tells of ports and devices: a row for each port with what is its own, and what each device dropped, once.
+
+use std::collections::BTreeMap;
+
+use hca::PortState;
+use ib_wire::cm::RejectReason;
+use pmd::eth::EthOffloads;
+use pmd::hca::Backend;
+use serde_json::{Map, Value, json};
+
+use super::ports::{Endpoints, EthernetPort, GatewayEndpoint};
+use crate::forward::{EndpointIndex, EthernetIndex};
+
+type Rejects = cm::connection::Counters;
+
+/// Codes of IBA 12.6.7.2; what lies beyond shares the last counter.
+fn reasons() -> impl Iterator<Item = RejectReason> {
+    (0..=34).map(RejectReason::from_code)
+}
+
+/// REJ messages of all ports by reason, those that there were.
+fn rejects(all: &[&Rejects]) -> Value {
+    let list = |count: fn(&Rejects, RejectReason) -> u64| -> Map<String, Value> {
+        reasons()
+            .map(|reason| (format!("{reason:?}"), all.iter().map(|counters| count(counters, reason)).sum()))
+            .filter(|(_, n): &(_, u64)| *n > 0)
+            .map(|(reason, n)| (reason, n.into()))
+            .collect()
+    };
+    json!({"received": list(Rejects::rejects_received), "sent": list(Rejects::rejects_sent)})
+}
+
+fn up(is_up: bool) -> &'static str {
+    if is_up { "up" } else { "down" }
+}
+
+fn ethernet_row(end: &EthernetPort) -> Value {
+    // What it does beside moving frames.
+    let EthOffloads { strip_tags, insert_tags, check_ipv4 } = end.port.offloads();
+    let offloads = json!({"strip_tags": strip_tags, "insert_tags": insert_tags, "check_ipv4": check_ipv4});
+    json!({"port": end.port.name(), "mac": end.mac.to_string(), "link": up(end.is_up()), "offloads": offloads})
+}
+
+/// An InfiniBand port and its links together. What there is of each link only is told where there is one; else it is in the segments'
+/// rows.
+fn infiniband_row<B: Backend>(endpoint: &mut GatewayEndpoint<B>) -> Value {
+    let number = endpoint.port();
+    let is_gone = endpoint.is_gone();
+    let device = endpoint.hca().device().name;
+    let asked = endpoint.hca().port(number);
+    let gid = endpoint.hca().gid(number, 0).ok().filter(|_| !is_gone).map(|gid| gid.to_string());
+    let port_state = match &asked {
+        _ if is_gone => "gone".to_owned(),
+        Ok(attributes) => state_name(attributes.state),
+        Err(error) => error.to_string(),
+    };
+    // Of what is gone nothing is believed any more.
+    let attributes = asked.ok().filter(|_| !is_gone);
+    let attributes = attributes.as_ref();
+    let states: Vec<_> = endpoint.links().links().map(|(_, link)| link.state()).collect();
+    let (links, links_up) = (states.len(), states.iter().filter(|state| state.up).count());
+    let only = states.first().filter(|_| links == 1);
+    let total = |count: fn(&Rejects, RejectReason) -> u64| -> u64 {
+        reasons().map(|reason| count(endpoint.cm_counters(), reason)).sum()
+    };
+    let (errors, last_error) = endpoint.device_errors();
+    json!({
+        "device": device, "port": number.0, "port_state": port_state,
+        "lid": attributes.map(|a| a.lid.0), "sm_lid": attributes.map(|a| a.sm_lid.0), "gid": gid,
+        "mtu": attributes.map(|a| a.active_mtu.bytes()),
+        "link": up(links_up > 0), "links": links, "links_up": links_up,
+        "mode": only.map(|state| state.mode),
+        "addresses": only.map(|state| {
+            state.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+        }),
+        "rejects_received": total(Rejects::rejects_received), "rejects_sent": total(Rejects::rejects_sent),
+        "srq_low": endpoint.srq_low(),
+        "device_errors": errors, "last_device_error": last_error, "datagram_reopens": endpoint.datagram_reopens(),
+    })
+}
+
+fn state_name(state: PortState) -> String {
+    format!("{state:?}").to_lowercase()
+}
+
+/// What devices dropped, by reason.
+type Drops = BTreeMap<&'static str, u64>;
+
+/// Each device once, in the order of its first port: all ports of a device tell the same.
+fn once_each(told: Vec<(String, Vec<(&'static str, u64)>)>) -> Vec<(String, Drops)> {
+    let mut devices: Vec<(String, Drops)> = Vec::new();
+    for (device, drops) in told {
+        if devices.iter().all(|(known, _)| *known != device) {
+            devices.push((device, drops.into_iter().collect()));
+        }
+    }
+    devices
+}
+
+fn all_drops(devices: &[(String, Drops)]) -> Drops {
+    let mut all = Drops::new();
+    for (reason, n) in devices.iter().flat_map(|(_, drops)| drops) {
+        *all.entry(reason).or_default() += n;
+    }
+    all
+}
+
+/// The rows of all ports, or of these two; and what all of them have counted together.
+pub(super) fn answer<B: Backend>(
+    endpoints: &mut Endpoints<B>,
+    ethernets: &[EthernetPort],
+    only: Option<(EthernetIndex, EndpointIndex)>,
+) -> Map<String, Value> {
+    let (ethernet, infiniband) = only.unzip();
+    let chosen = |n: u8| infiniband.is_none_or(|index| index.0 == n);
+    let ethernets = ethernets.iter().zip(0u8..).filter(|(_, n)| ethernet.is_none_or(|index| index.0 == *n));
+    let ethernets: Vec<Value> = ethernets.map(|(end, _)| ethernet_row(end)).collect();
+    let (mut infinibands, mut drops) = (Vec::new(), Vec::new());
+    for (endpoint, _) in endpoints.iter_mut().zip(0u8..).filter(|(_, n)| chosen(*n)) {
+        infinibands.push(infiniband_row(endpoint));
+        drops.push((endpoint.hca().device().name, endpoint.hca().drops()));
+    }
+    let devices = once_each(drops);
+    let counters = endpoints.iter().zip(0u8..).filter(|(_, n)| chosen(*n));
+    let counters: Vec<&Rejects> = counters.map(|(endpoint, _)| endpoint.cm_counters()).collect();
+    let mut answer = Map::new();
+    let mut tell = |name: &str, value: Value| _ = answer.insert(name.to_owned(), value);
+    tell("rejects", rejects(&counters));
+    tell("device_drops", json!(all_drops(&devices)));
+    if devices.len() > 1 {
+        let row = |(device, drops): &(String, Drops)| json!({"device": device, "drops": drops});
+        tell("devices", devices.iter().map(row).collect());
+    }
+    if let ([ethernet], [infiniband]) = (&ethernets[..], &infinibands[..]) {
+        tell("ethernet", ethernet.clone());
+        tell("infiniband", infiniband.clone());
+    } else {
+        tell("ethernet_ports", ethernets.into());
+        tell("infiniband_ports", infinibands.into());
+    }
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_device_dropped_is_counted_once_whatever_its_ports() {
+        let told = |device: &str, drops: &[(&'static str, u64)]| (device.to_owned(), drops.to_vec());
+        let all = [
+            told("a", &[("icrc", 3), ("pkey", 1)]),
+            told("b", &[("icrc", 4)]),
+            told("a", &[("icrc", 3), ("pkey", 1)]),
+        ];
+        let devices = once_each(all.to_vec());
+        let names: Vec<&str> = devices.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["a", "b"]);
+        assert_eq!(all_drops(&devices), Drops::from([("icrc", 7), ("pkey", 1)]));
+        assert_eq!(all_drops(&[]), Drops::new());
+    }
+}
