@@ -11,6 +11,8 @@ const FULL_SENDS: u32 = 8192;
 pub const PARKED_PACKETS: u32 = 256;
 /// Packets that wait for a full queue of a worker on an InfiniBand port.
 pub const HELD_MESSAGES: u32 = 512;
+/// Frames that wait for an Ethernet port of a worker that takes none.
+pub const WAITING_FRAMES: u32 = 288;
 /// Announcements and answers of the control lcore on their way to a worker.
 const MESSAGES: u32 = 512;
 /// Send requests for which the rings of all connections of a worker have room. They are never all full at once: the queues
@@ -115,7 +117,7 @@ impl Config {
             // A worker's datagram queue pairs on a port share their receives.
             + ports.saturating_mul(ib.ud_receive_depth);
         let rings = self.connection_share(workers).active.saturating_mul(self.connection_send_depth(workers));
-        let sends = ethernet * u32::from(self.ethernet.tx_descriptors)
+        let sends = ethernet * (u32::from(self.ethernet.tx_descriptors) + WAITING_FRAMES * frame)
             + segments * ib.ud_send_depth * frame
             + ports * rings.min(FULL_SENDS) * frame
             + ports * HELD_MESSAGES * frame;

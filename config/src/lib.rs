@@ -30,7 +30,7 @@ mod value;
 mod word;
 
 pub use address::{Interface, Prefix, Route};
-pub use buffers::{Budget, ConnectionShare, HELD_MESSAGES, PARKED_PACKETS};
+pub use buffers::{Budget, ConnectionShare, HELD_MESSAGES, PARKED_PACKETS, WAITING_FRAMES};
 pub use change::{Change, Refused};
 pub use eal::{CommandLine, EalArguments, Lcores, Warning};
 pub use error::{ConfigError, Place, nearest};

@@ -6,7 +6,7 @@ fn counted_buffers_cover_every_queue() {
     assert_eq!(config.segments_per_message(), 16);
     let one = config.budget(1);
     assert_eq!(one.receives, 1024 + 512 * 16 + 512);
-    assert_eq!(one.sends, 1024 + 512 + 8192 + HELD_MESSAGES);
+    assert_eq!(one.sends, 1024 + WAITING_FRAMES + 512 + 8192 + HELD_MESSAGES);
     assert_eq!(one.parked, 256 * (1 + 16));
     let others = one.receives + one.sends + one.parked + one.messages + one.caches;
     assert_eq!(one.total(), others + one.reserve);
@@ -50,7 +50,7 @@ fn every_segment_and_port_has_its_queues() {
     assert_eq!(queues(&[segment(1, "a", "soft0"), segment(2, "a", "soft0")]), (one.0, one.1 + 512));
     assert_eq!(
         queues(&[segment(1, "a", "soft0"), segment(3, "b", "soft1")]),
-        (one.0 + 512 + 1024 + 512 * 16, one.1 + 512 + 1024 + 32 * 256 + HELD_MESSAGES)
+        (one.0 + 512 + 1024 + 512 * 16, one.1 + 512 + 1024 + WAITING_FRAMES + 32 * 256 + HELD_MESSAGES)
     );
 }
 

@@ -1,4 +1,7 @@
-//! A worker's faces: its queues on each port.
+//! A worker's queues on its ports, with what waits for them.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use pmd::eth::{Burst, EthQueue};
@@ -10,8 +13,13 @@ use crate::counter::{Traffic, WorkerCounters};
 use endpoint::LinkWorker;
 use ipoib::drop_reason::DropReason;
 
-/// How many turns a frame that the port does not take is held before it is dropped.
-const TX_PATIENCE: u32 = 64;
+/// How long a port may take nothing before what waits for it is dropped.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// Frames that wait for a port which takes none.
+const WAITING: usize = config::WAITING_FRAMES as usize - BURST;
+/// The most frames that a packet is cut into: 65,515 bytes behind a header of 20, in pieces of 552, which is what the smallest MTU of
+/// 576 leaves. With options in the header there are a few more.
+const PIECES: usize = WAITING / 2;
 
 /// A worker's queues on an InfiniBand port.
 #[derive(Debug)]
@@ -25,69 +33,182 @@ impl<Q: Queues> InfiniBandFace<Q> {
     }
 }
 
-/// A worker's queue on an Ethernet port, and the frames that wait for it.
+/// Whether frames may wait for a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Patience {
+    /// It takes frames, as far as one knows.
+    Open,
+    /// It has refused frames, and has taken none since then.
+    Blocked(Instant),
+    /// It took nothing for as long as patience lasts: nothing waits for it.
+    Stuck,
+}
+
+impl Patience {
+    /// The port was offered frames, took `taken` of them, and `left` wait on.
+    const fn offered(self, taken: usize, left: usize, now: Instant) -> Self {
+        match self {
+            Self::Stuck | Self::Blocked(_) if taken == 0 => self,
+            _ if left > 0 => Self::Blocked(now),
+            _ => Self::Open,
+        }
+    }
+
+    /// What waits is offered once a turn. True if it has waited long enough.
+    fn ends(&mut self, now: Instant) -> bool {
+        if let Self::Blocked(since) = *self
+            && now.saturating_duration_since(since) >= PATIENCE
+        {
+            *self = Self::Stuck;
+        }
+        *self == Self::Stuck
+    }
+}
+
+/// A worker's queue on an Ethernet port.
 #[derive(Debug)]
 pub(super) struct EthernetFace {
     pub(super) queue: EthQueue,
-    waiting: Burst,
-    /// Turns for which the port has refused frames.
-    refused_turns: u32,
-    /// It has refused frames for as long as patience lasts, and has taken none since: it is not waited for.
-    is_stuck: bool,
+    /// What is offered next.
+    burst: Burst,
+    /// What comes after. Nothing, unless the burst is full.
+    behind: VecDeque<Mbuf>,
+    patience: Patience,
+    /// It has refused frames in this turn, and is not asked again.
+    is_blocked: bool,
 }
 
 impl EthernetFace {
     pub(super) fn new(queue: EthQueue) -> Self {
-        Self { queue, waiting: Burst::new(), refused_turns: 0, is_stuck: false }
-    }
-
-    #[inline]
-    pub(super) const fn is_full(&self) -> bool {
-        self.waiting.is_full()
+        let behind = VecDeque::with_capacity(WAITING);
+        Self { queue, burst: Burst::new(), behind, patience: Patience::Open, is_blocked: false }
     }
 
     /// Has a frame wait for [`EthernetFace::flush`]. False, and the frame is lost, if there is no room.
     #[inline]
-    pub(super) fn push(&mut self, frame: Mbuf) -> bool {
-        self.waiting.try_push(frame).is_ok()
+    pub(super) fn push(&mut self, frame: Mbuf, counters: &mut WorkerCounters) -> bool {
+        match self.burst.try_push(frame) {
+            Ok(()) => true,
+            Err(full) => self.push_full(full.element(), counters),
+        }
+    }
+
+    fn push_full(&mut self, frame: Mbuf, counters: &mut WorkerCounters) -> bool {
+        if !self.is_blocked {
+            self.offer(counters);
+        }
+        if !self.burst.is_full() {
+            self.burst.push(frame);
+            return true;
+        }
+        let has_room = self.behind.len() < WAITING;
+        if has_room {
+            self.behind.push_back(frame);
+        }
+        has_room
+    }
+
+    /// True if there may be no room for all pieces of a packet: of a packet without all its pieces nothing is of use.
+    #[inline]
+    pub(super) fn is_crowded(&self) -> bool {
+        self.behind.len() > WAITING - PIECES
+    }
+
+    /// True if it is worth waiting for: it has refused frames in this turn, and not for long.
+    #[inline]
+    pub(super) fn is_blocked(&self) -> bool {
+        self.is_blocked && self.patience != Patience::Stuck
     }
 
     /// Sends what waits; what the port does not take waits on.
+    #[inline]
     pub(super) fn flush(&mut self, counters: &mut WorkerCounters) {
-        if self.waiting.is_empty() {
-            return;
+        if !self.burst.is_empty() && !self.is_blocked {
+            self.offer(counters);
         }
-        // Before they are sent: a driver may put a tag even into a frame that it does not take.
-        let lengths: ArrayVec<usize, BURST> = self.waiting.iter().map(Mbuf::len).collect();
-        let sent = self.queue.tx_burst(&mut self.waiting);
-        let bytes: usize = lengths.iter().take(sent).sum();
-        counters.packets(Traffic::EthTransmit, sent as u64, bytes as u64);
-        self.is_stuck &= sent == 0;
-        self.refused_turns = if self.waiting.is_empty() { 0 } else { self.refused_turns + 1 };
     }
 
-    /// True if receiving from the fabric may wait for this port. Not for long, not when there is no `time`, and not for a port that
-    /// has taken nothing since it was last waited for: there are others. What is not waited for is dropped.
-    pub(super) fn may_be_waited_for(
-        &mut self,
-        time: impl FnOnce() -> bool,
-        counters: &mut WorkerCounters,
-    ) -> bool {
-        if self.waiting.is_empty() {
-            return false;
+    /// A turn begins: what waited is offered again, and dropped if the port has taken nothing for too long. True if anything
+    /// waits still.
+    #[inline]
+    pub(super) fn begin_turn(&mut self, counters: &mut WorkerCounters) -> bool {
+        self.is_blocked && self.retry(counters)
+    }
+
+    #[cold]
+    fn retry(&mut self, counters: &mut WorkerCounters) -> bool {
+        self.offer(counters);
+        if self.is_blocked && self.patience.ends(Instant::now()) {
+            self.clear(DropReason::EthQueueFull, counters);
         }
-        if self.refused_turns < TX_PATIENCE && !self.is_stuck && time() {
-            return true;
+        self.is_blocked
+    }
+
+    fn offer(&mut self, counters: &mut WorkerCounters) {
+        let mut taken = 0;
+        loop {
+            // Before they are sent: a driver may put a tag even into a frame that it does not take.
+            let lengths: ArrayVec<usize, BURST> = self.burst.iter().map(Mbuf::len).collect();
+            let sent = self.queue.tx_burst(&mut self.burst);
+            let bytes: usize = lengths.iter().take(sent).sum();
+            counters.packets(Traffic::EthTransmit, sent as u64, bytes as u64);
+            let unfit = lengths.len() - sent - self.burst.len();
+            if unfit > 0 {
+                counters.drops(DropReason::TooManySegments, unfit as u64);
+            }
+            taken += lengths.len() - self.burst.len();
+            let is_blocked = !self.burst.is_empty();
+            let room = self.burst.remaining_capacity().min(self.behind.len());
+            self.burst.extend(self.behind.drain(..room));
+            if is_blocked || room == 0 {
+                self.is_blocked = is_blocked;
+                break;
+            }
         }
-        self.is_stuck |= self.refused_turns >= TX_PATIENCE;
-        self.refused_turns = 0;
-        self.clear(DropReason::EthQueueFull, counters);
-        false
+        if self.is_blocked || self.patience != Patience::Open {
+            self.patience = self.patience.offered(taken, self.burst.len(), Instant::now());
+        }
     }
 
     /// Drops what waits.
     pub(super) fn clear(&mut self, reason: DropReason, counters: &mut WorkerCounters) {
-        counters.drops(reason, self.waiting.len() as u64);
-        self.waiting.clear();
+        counters.drops(reason, (self.burst.len() + self.behind.len()) as u64);
+        self.burst.clear();
+        self.behind.clear();
+        self.is_blocked = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_waited_for_while_it_takes_something() {
+        let began = Instant::now();
+        let at = |part: u32| began + PATIENCE * part / 4;
+        let mut port = Patience::Open.offered(32, 0, began);
+        assert_eq!(port, Patience::Open);
+        for part in 0..40 {
+            // A frame now and then: slow, but not stuck.
+            port = port.offered(usize::from(part % 3 == 0), 31, at(part));
+            assert!(!port.ends(at(part)), "{part}");
+        }
+        port = port.offered(0, 32, at(42));
+        assert!(!port.ends(at(42)));
+        port = port.offered(0, 32, at(43));
+        assert!(port.ends(at(43)), "since 39");
+        port = port.offered(0, 1, at(44));
+        assert!(port.ends(at(44)), "nothing waits for it any more");
+        port = port.offered(1, 1, at(45));
+        assert_eq!(port, Patience::Blocked(at(45)));
+        assert_eq!(port.offered(1, 0, at(46)), Patience::Open);
+        assert_eq!(Patience::Stuck.offered(1, 0, at(46)), Patience::Open);
+    }
+
+    #[test]
+    fn the_pieces_of_the_largest_packet_have_room() {
+        let (payload, piece) = (usize::from(u16::MAX) - 20, (576 - 60) / 8 * 8);
+        assert!(payload.div_ceil(piece) <= PIECES);
     }
 }

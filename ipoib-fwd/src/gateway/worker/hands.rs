@@ -102,14 +102,11 @@ impl<Q: Queues> Hands<'_, Q> {
                 return self.drop(segment, DropReason::NoBuffers);
             }
         }
-        if face.is_full() {
-            face.flush(&mut self.common.counters);
-        }
         if let Some(tap) = &mut self.common.tap {
             offer(tap, TapDirection::Sent, &frame, frame.wished_tag());
         }
         let bytes = frame.len();
-        if face.push(frame) {
+        if face.push(frame, &mut self.common.counters) {
             self.common.counters.of_segment(segment, SegmentTraffic::ToEthernet, bytes);
         } else {
             self.drop(segment, DropReason::EthQueueFull);
@@ -189,6 +186,9 @@ impl<Q: Queues> Hands<'_, Q> {
             }
             IbVerdict::Fragment { to, ip_len, mtu, neighbour } => {
                 self.note_ethernet_use(neighbour, table);
+                if self.ethernets.get(table.settings.ethernet.at()).is_some_and(EthernetFace::is_crowded) {
+                    return self.drop(segment, DropReason::EthQueueFull);
+                }
                 self.common.counters.packet(Traffic::Fragmented, message.len());
                 let header = frame_header(to, table).to_bytes();
                 let pieces = match cut::pieces(self.pool, &message, IPOIB_HEADER_LEN, ip_len, mtu, &header) {

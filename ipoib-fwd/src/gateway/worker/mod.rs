@@ -61,7 +61,7 @@ pub struct WorkerParts<Q: Queues> {
     pub tables: Reader<Tables<Q::Destination>>,
     /// Where pieces of packets come from.
     pub pool: Pool,
-    /// Shared receives of a port below which frames are dropped rather than kept waiting for an Ethernet port.
+    /// Shared receives of a port below which frames are dropped rather than kept waiting for the Ethernet port.
     pub srq_low: u32,
     /// Drawn at start: the network must not know which packets collide.
     pub seed: u64,
@@ -76,6 +76,8 @@ pub struct WorkerParts<Q: Queues> {
 pub struct GatewayWorker<Q: Queues> {
     /// By [`EndpointIndex`].
     infinibands: Vec<InfiniBandFace<Q>>,
+    /// The one of them that is received from first.
+    first: usize,
     /// By [`EthernetIndex`].
     ethernets: Vec<EthernetFace>,
     tables: Reader<Tables<Q::Destination>>,
@@ -104,6 +106,7 @@ impl<Q: Queues> GatewayWorker<Q> {
         let worker = WorkerIndex(links.first().map_or(0, LinkWorker::index));
         Self {
             infinibands: links.into_iter().map(InfiniBandFace::new).collect(),
+            first: 0,
             ethernets: ethernets.into_iter().map(EthernetFace::new).collect(),
             tables,
             pool,
@@ -202,17 +205,37 @@ impl<Q: Queues> GatewayWorker<Q> {
         true
     }
 
-    /// True if receiving from a port of the fabric may wait for Ethernet ports. Not when its shared receives run low: a peer whose
-    /// message finds none loses its connection.
-    fn may_wait_for_ethernet(&mut self, port: EndpointIndex) -> bool {
-        let Self { infinibands, ethernets, common, srq_low, .. } = self;
-        let Some(face) = infinibands.get_mut(port.at()) else { return false };
-        let mut wait = false;
-        for ethernet in ethernets {
-            let time = || face.link.queues().receives_posted().1 > *srq_low;
-            wait |= ethernet.may_be_waited_for(time, &mut common.counters);
+    /// True if receiving from a port of the fabric waits for the Ethernet port: hosts are held back rather than their packets dropped.
+    /// Not when its shared receives run low: a peer whose message finds none loses its connection. And not where there are several
+    /// Ethernet ports: what is received may be for one that is open.
+    #[inline]
+    fn waits(&mut self, port: EndpointIndex) -> bool {
+        let [ethernet] = self.ethernets.as_slice() else { return false };
+        ethernet.is_blocked()
+            && self
+                .infinibands
+                .get_mut(port.at())
+                .is_some_and(|face| face.link.queues().receives_posted().1 > self.srq_low)
+    }
+
+    /// Receives from the InfiniBand ports, next time from the one behind the last that had anything: where receiving waits before all
+    /// had their turn, they have it one after another.
+    fn poll_infinibands(&mut self) -> bool {
+        let mut busy = false;
+        let (first, count) = (self.first, self.infinibands.len());
+        for port in (first..count).chain(0..first) {
+            let index = EndpointIndex(port as u8);
+            // The device may have filled more than one burst meanwhile.
+            for _ in 0..RECEIVE_ROUNDS {
+                if self.waits(index) || !self.poll_infiniband(index) {
+                    break;
+                }
+                busy = true;
+                self.first = if port + 1 < count { port + 1 } else { 0 };
+                self.flush_ethernet();
+            }
         }
-        wait
+        busy
     }
 
     fn flush_ethernet(&mut self) {
@@ -230,6 +253,9 @@ impl<Q: Queues> GatewayWorker<Q> {
 impl<Q: Queues> Worker for GatewayWorker<Q> {
     fn turn(&mut self) -> Turn {
         let mut busy = false;
+        for face in &mut self.ethernets {
+            busy |= face.begin_turn(&mut self.common.counters);
+        }
         for port in self.endpoints() {
             busy |= self.take_commands(port) > 0;
         }
@@ -244,16 +270,7 @@ impl<Q: Queues> Worker for GatewayWorker<Q> {
             face.link.queues().ring();
         }
         self.flush_ethernet();
-        for port in self.endpoints() {
-            // The device may have filled more than one burst meanwhile.
-            for _ in 0..RECEIVE_ROUNDS {
-                if self.may_wait_for_ethernet(port) || !self.poll_infiniband(port) {
-                    break;
-                }
-                busy = true;
-                self.flush_ethernet();
-            }
-        }
+        busy |= self.poll_infinibands();
         for face in &mut self.infinibands {
             busy |= face.link.finish();
         }
