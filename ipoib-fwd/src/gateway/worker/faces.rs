@@ -10,6 +10,7 @@ use pmd::mem::Mbuf;
 
 use super::{GatewayCommand, GatewayNote};
 use crate::counter::{Traffic, WorkerCounters};
+use crate::forward::EndpointIndex;
 use endpoint::LinkWorker;
 use ipoib::drop_reason::DropReason;
 
@@ -30,6 +31,32 @@ pub(super) struct InfiniBandFace<Q: Queues> {
 impl<Q: Queues> InfiniBandFace<Q> {
     pub(super) fn new(link: LinkWorker<Q, GatewayCommand, GatewayNote>) -> Self {
         Self { link }
+    }
+}
+
+/// In which order the InfiniBand ports are received from: first the one behind the last that had anything. Where receiving waits before
+/// all had their turn, they have it one after another.
+#[derive(Debug)]
+pub(super) struct Rota {
+    first: u8,
+    count: u8,
+}
+
+impl Rota {
+    pub(super) const fn new(count: u8) -> Self {
+        Self { first: 0, count }
+    }
+
+    /// The ports of a turn.
+    #[inline]
+    pub(super) fn turn(&self) -> impl Iterator<Item = EndpointIndex> + use<> {
+        (self.first..self.count).chain(0..self.first).map(EndpointIndex)
+    }
+
+    /// Something was received from a port.
+    #[inline]
+    pub(super) const fn served(&mut self, port: EndpointIndex) {
+        self.first = if port.0 + 1 < self.count { port.0 + 1 } else { 0 };
     }
 }
 
@@ -204,6 +231,22 @@ mod tests {
         assert_eq!(port, Patience::Blocked(at(45)));
         assert_eq!(port.offered(1, 0, at(46)), Patience::Open);
         assert_eq!(Patience::Stuck.offered(1, 0, at(46)), Patience::Open);
+    }
+
+    /// A port that always has something has kept all others from being received from at all.
+    #[test]
+    fn ports_have_their_turn_when_there_is_time_for_one_only() {
+        let mut rota = Rota::new(3);
+        let mut served = Vec::new();
+        for busy in
+            [&[0, 1, 2][..], &[0, 1, 2], &[0, 1, 2], &[0, 2], &[0, 2], &[0, 2], &[1], &[1], &[0, 1, 2]]
+        {
+            let port = rota.turn().find(|port| busy.contains(&port.0)).unwrap();
+            rota.served(port);
+            served.push(port.0);
+        }
+        assert_eq!(served, [0, 1, 2, 0, 2, 0, 1, 1, 2]);
+        assert_eq!(rota.turn().map(|port| port.0).collect::<Vec<_>>(), [0, 1, 2]);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::forward::{EndpointIndex, EthernetIndex, FrameHead, SegmentIndex, Side
 use crate::segment::Origin;
 use crate::segment::pair::storm::StormGuard;
 use endpoint::LinkWorker;
-use faces::{EthernetFace, InfiniBandFace};
+use faces::{EthernetFace, InfiniBandFace, Rota};
 use hands::Hands;
 use ib_wire::Qpn;
 use ipoib::drop_reason::DropReason;
@@ -76,8 +76,7 @@ pub struct WorkerParts<Q: Queues> {
 pub struct GatewayWorker<Q: Queues> {
     /// By [`EndpointIndex`].
     infinibands: Vec<InfiniBandFace<Q>>,
-    /// The one of them that is received from first.
-    first: usize,
+    rota: Rota,
     /// By [`EthernetIndex`].
     ethernets: Vec<EthernetFace>,
     tables: Reader<Tables<Q::Destination>>,
@@ -105,8 +104,8 @@ impl<Q: Queues> GatewayWorker<Q> {
         let WorkerParts { links, ethernets, tables, pool, srq_low, seed, period, tap } = parts;
         let worker = WorkerIndex(links.first().map_or(0, LinkWorker::index));
         Self {
+            rota: Rota::new(links.len() as u8),
             infinibands: links.into_iter().map(InfiniBandFace::new).collect(),
-            first: 0,
             ethernets: ethernets.into_iter().map(EthernetFace::new).collect(),
             tables,
             pool,
@@ -218,20 +217,17 @@ impl<Q: Queues> GatewayWorker<Q> {
                 .is_some_and(|face| face.link.queues().receives_posted().1 > self.srq_low)
     }
 
-    /// Receives from the InfiniBand ports, next time from the one behind the last that had anything: where receiving waits before all
-    /// had their turn, they have it one after another.
+    /// Receives from the InfiniBand ports.
     fn poll_infinibands(&mut self) -> bool {
         let mut busy = false;
-        let (first, count) = (self.first, self.infinibands.len());
-        for port in (first..count).chain(0..first) {
-            let index = EndpointIndex(port as u8);
+        for port in self.rota.turn() {
             // The device may have filled more than one burst meanwhile.
             for _ in 0..RECEIVE_ROUNDS {
-                if self.waits(index) || !self.poll_infiniband(index) {
+                if self.waits(port) || !self.poll_infiniband(port) {
                     break;
                 }
                 busy = true;
-                self.first = if port + 1 < count { port + 1 } else { 0 };
+                self.rota.served(port);
                 self.flush_ethernet();
             }
         }
