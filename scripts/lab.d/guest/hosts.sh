@@ -86,7 +86,12 @@ transfer() {
     local received sent port=$((5000 + $5))
     "$2" python3 transfer.py receive $port >/tmp/received.$port &
     local receiver=$!
-    await 10 "$2" sh -c "ss -Hltn 'sport = :$port' | grep -q ." || return 1
+    # The first interpreter takes seconds to load, many where the machine that emulates this one is busy.
+    await 60 "$2" sh -c "ss -Hltn 'sport = :$port' | grep -q ." || {
+        kill $receiver
+        echo 'the receiver does not listen'
+        return 1
+    }
     sent=$("$1" python3 transfer.py send "$3" $port "$4" "$5" "${6:-0}") || return 1
     wait "$receiver" || return 1
     received=$(cat /tmp/received.$port)

@@ -1,7 +1,7 @@
 #!/bin/bash
 # In the guest: an Ethernet host in one namespace, the gateway on mlx5_1, and on mlx5_0, in another namespace, the kernel's
 # ib_ipoib, both on software ConnectX that are PCI devices; a host of the fabric beside. One line for each check. Arguments: the
-# gateway's drivers, one after another (verbs).
+# gateway's drivers, one after another (verbs mlx5).
 # shellcheck disable=SC2317  # functions are called through `check`
 set -u
 cd /mnt || exit 2
@@ -31,7 +31,7 @@ gateway_by() {
     local driver=$1
     sed "s/\"ibx1\"/\"mlx5_1\"/; s/^driver = .*/driver = \"$driver\"/" gateway.toml >/tmp/driver.toml
     config=/tmp/driver.toml start_gateway datagram 1500
-    check "$driver: the gateway starts and owns communication management" await 30 ctl links
+    check "$driver: the gateway starts and owns communication management" await 90 ctl links
     [ $failures = 0 ] || finish
     [ -e /sys/module/ib_ipoib ] || start_ib0
     kernel_mode datagram
@@ -68,7 +68,7 @@ check 'the drivers load' modprobe -a mlx5_core mlx5_ib ib_umad ib_uverbs
 check 'the ports are active' await 10 active
 make_hosts
 eth_mtu 1500
-[ $# -gt 0 ] || set -- verbs
+[ $# -gt 0 ] || set -- verbs mlx5
 for driver; do gateway_by "$driver"; done
 check 'the kernel has nothing to say about it' \
     sh -c "! dmesg | grep -v 'vendor specific ID' | grep -iE 'WARNING|BUG:|Oops|call trace|mlx5.*(error|fail)'"
