@@ -53,6 +53,20 @@ fn an_interrupt_while_nobody_listens_comes_when_somebody_does() {
 }
 
 #[test]
+fn a_client_s_counter_that_is_full_holds_nothing_up() {
+    let mut g = Guest::new();
+    let eq = g.probe();
+    // One that blocks, as full as it gets.
+    let full = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
+    rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    assert_eq!(g.ask_with(8, &words(&[20, 0x24, 2, 0, 1]), &[full.as_fd()]).error, 0);
+    g.arm_eq(&eq);
+    down(&mut g);
+    assert_eq!(g.ask(8, &words(&[20, 0x21, 2, 0, 1])).error, 0);
+    assert_eq!(g.hca.counters().interrupts, 1);
+}
+
+#[test]
 fn a_device_that_may_not_use_memory_leaves_it_alone_and_goes_on_later() {
     let mut g = Guest::new();
     let mut eq = g.probe();
