@@ -7,9 +7,10 @@ use super::arp::{ArpMeaning, ask_ethernet, check_ethernet, check_infiniband};
 use super::fabric::{FIRST, Fabric, v4};
 use super::machine::Segment;
 use super::output::{Happening, Output, Packet};
-use super::owners::{Answer, Belief, Card, Step};
+use super::owners::{Answer, Belief, Card, Due, Step};
 use super::pending::Claim;
 use crate::forward::Side;
+use ib_wire::ipoib::AddressFlags;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::HardwareAddress;
 use ipoib::net::arp::EthernetArp;
@@ -47,18 +48,31 @@ impl<P: Packet> Segment<P> {
         Ok(())
     }
 
-    /// Cards that have kept their address against another one are asked whether they are still there. Who is not is looked for anew.
-    pub(super) fn verify_kept(&mut self, now: Instant, fabric: &mut impl Fabric) {
+    /// Cards that another one has taken an address from are asked once more, and those that have kept theirs whether they are still
+    /// there. Who is not is looked for anew.
+    pub(super) fn ask_cards(&mut self, now: Instant, fabric: &mut impl Fabric) {
         let due = self.changes.handle_timeout(now);
         // Who stands by has nobody asked in its name.
         if !self.forwards() {
             return;
         }
-        for (ip, kept) in due {
-            match kept {
-                Card::Ethernet(mac) if self.hosts.get(ip) == Some(mac) => self.hosts.verify(now, ip),
-                Card::Ethernet(_) => {}
-                Card::InfiniBand(gid, qpn) => {
+        let asker = IpAddr::V4(self.own.asker());
+        for (ip, due) in due {
+            match due {
+                Due::Ask(Card::Ethernet(mac)) => {
+                    if let Some(ip) = v4(ip) {
+                        self.frame(&ask_ethernet(ip, &self.own), mac);
+                    }
+                }
+                Due::Ask(Card::InfiniBand(gid, qpn)) => {
+                    let at = HardwareAddress { flags: AddressFlags::NONE, qpn, gid };
+                    fabric.ask_at(now, FIRST, asker, ip, at);
+                }
+                Due::Verify(Card::Ethernet(mac)) if self.hosts.get(ip) == Some(mac) => {
+                    self.hosts.verify(now, ip);
+                }
+                Due::Verify(Card::Ethernet(_)) => {}
+                Due::Verify(Card::InfiniBand(gid, qpn)) => {
                     if fabric.hardware(ip).is_some_and(|at| (at.gid, at.qpn) == (gid, qpn)) {
                         fabric.verify(now, ip);
                     }

@@ -38,6 +38,8 @@ pub trait Fabric {
     fn request(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr);
     /// Asks a neighbour that has answered before, by unicast, and keeps nothing.
     fn ask(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr);
+    /// Asks at one link-layer address whether `ip` is there, and keeps nothing.
+    fn ask_at(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr, at: HardwareAddress);
     /// Asks a neighbour whether it is still there, and forgets it if it is not.
     fn verify(&mut self, now: Instant, ip: IpAddr);
     /// Answers: `ip` is at a worker's link-layer address.
@@ -107,6 +109,10 @@ impl Fabric for Link {
 
     fn ask(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr) {
         self.ask_neighbour(now, worker, source, ip);
+    }
+
+    fn ask_at(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr, at: HardwareAddress) {
+        self.ask_address(now, worker, source, ip, at);
     }
 
     fn verify(&mut self, now: Instant, ip: IpAddr) {

@@ -15,7 +15,7 @@ use super::hosts::{self, Ageing, HostCounters, HostInfo, Hosts, worker_of};
 use super::limits::{By, Limits};
 use super::output::{Arrival, Output, Packet};
 use super::owners::{Changes, Owners};
-use super::parked::{Awaited, Parked};
+use super::parked::{Awaited, Parked, Waiting};
 use super::pending::{Claim, Lookup};
 use crate::forward::{GatewayAddress, Routes, Side};
 use ipoib::drop_reason::DropReason;
@@ -198,8 +198,8 @@ impl<P: Packet> Segment<P> {
             Side::InfiniBand if self.hosts.resolve(now, ip, ()) => Awaited::EthernetHost,
             Side::InfiniBand => return self.drop(DropReason::NeighbourTableFull, 1),
         };
-        if self.parked.park(now, ip, awaited, arrival, packet).is_some() {
-            self.drop(DropReason::NeighbourQueueFull, 1);
+        for gone in self.parked.park(now, ip, awaited, arrival, packet) {
+            self.let_go(now, fabric, &gone, DropReason::NeighbourQueueFull);
         }
         self.take_host_events(now, fabric);
     }
@@ -281,21 +281,32 @@ impl<P: Packet> Segment<P> {
                 fabric.announce(now, self.worker_of(ip), ip);
             }
         }
+        if now >= self.sweep || self.changes.is_due(now) {
+            self.ask_cards(now, fabric);
+        }
         if now >= self.sweep {
             self.sweep = now + SWEEP;
-            self.verify_kept(now, fabric);
             self.ethernet_askers.expire(now);
             self.infiniband_askers.expire(now);
             for (_, waiting) in self.parked.expire(now) {
-                match waiting.awaited {
-                    Awaited::Connection { mtu } => {
-                        self.answer_too_big(now, fabric, &waiting.arrival, mtu, &waiting.packet);
-                    }
-                    Awaited::EthernetHost | Awaited::InfiniBandHost => {
-                        self.drop(DropReason::NeighbourUnresolved, 1);
-                    }
-                }
+                self.let_go(now, fabric, &waiting, DropReason::NeighbourUnresolved);
             }
+        }
+    }
+
+    /// A packet waits no longer, and goes nowhere.
+    pub(super) fn let_go(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        waiting: &Waiting<P>,
+        reason: DropReason,
+    ) {
+        match waiting.awaited {
+            Awaited::Connection { mtu } => {
+                self.answer_too_big(now, fabric, &waiting.arrival, mtu, &waiting.packet);
+            }
+            Awaited::EthernetHost | Awaited::InfiniBandHost => self.drop(reason, 1),
         }
     }
 

@@ -245,9 +245,18 @@ struct Change {
     /// True if the old card has answered: then it keeps the address.
     kept: bool,
     until: Instant,
-    /// When the old card, which has kept it, is asked once more, and how often it has been.
+    /// When the old card is asked once more, and how often it has been.
     again: Option<Instant>,
     asked: usize,
+}
+
+/// What time brings to such an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Due {
+    /// The old card has not answered yet: a question gets lost now and then.
+    Ask(Card),
+    /// It has kept the address: is it still there?
+    Verify(Card),
 }
 
 /// Addresses whose hosts have other link-layer addresses than a moment ago. A change within a side is believed at once
@@ -279,7 +288,7 @@ impl Changes {
         match self.changes.get_mut(&ip).filter(|change| now < change.until) {
             Some(change) if change.kept && change.old == old => return Belief::Refuse,
             Some(change) if !change.kept && change.old == new => {
-                (change.kept, change.until) = (true, now + DOUBT);
+                (change.kept, change.until, change.asked) = (true, now + DOUBT, 0);
                 change.again = AGAIN.first().map(|after| now + *after);
                 return Belief::Keep;
             }
@@ -294,21 +303,32 @@ impl Changes {
                 return Belief::Refuse;
             }
         }
-        let change = Change { old, kept: false, until: now + DOUBT, again: None, asked: 0 };
+        let change = Change { old, kept: false, until: now + DOUBT, again: Some(now + ANSWER), asked: 0 };
         self.changes.insert(ip, change);
         Belief::AskOld
     }
 
+    /// True if [`Self::handle_timeout`] has something to ask.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.changes.values().any(|change| change.again.is_some_and(|at| at <= now))
+    }
+
     /// Forgets what is past. Returns the addresses whose cards are to be asked whether they are still there.
-    pub(super) fn handle_timeout(&mut self, now: Instant) -> Vec<(IpAddr, Card)> {
+    pub(super) fn handle_timeout(&mut self, now: Instant) -> Vec<(IpAddr, Due)> {
         let mut ask = Vec::new();
         self.changes.retain(|ip, change| {
-            if change.again.is_some_and(|at| at <= now) {
-                ask.push((*ip, change.old));
+            let due = change.again.is_some_and(|at| at <= now);
+            if due {
                 change.asked += 1;
-                change.again = AGAIN.get(change.asked).map(|after| now + *after);
             }
-            now < change.until || change.again.is_some()
+            if due && change.kept {
+                ask.push((*ip, Due::Verify(change.old)));
+                change.again = AGAIN.get(change.asked).map(|after| now + *after);
+            } else if due {
+                ask.push((*ip, Due::Ask(change.old)));
+                change.again = (change.asked + 1 < usize::from(QUESTIONS)).then(|| now + ANSWER);
+            }
+            now < change.until || (change.kept && change.again.is_some())
         });
         ask
     }

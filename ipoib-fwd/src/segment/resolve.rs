@@ -196,6 +196,12 @@ impl<P: Packet> Segment<P> {
                     self.output(Output::SetHost { ip, mac });
                     let worker = self.worker_of(ip);
                     for asker in self.infiniband_askers.take(ip) {
+                        // An answer makes the asker a neighbour. Its address may be another host's by now.
+                        let at = fabric.hardware(asker.ip);
+                        let moved = at.is_some_and(|at| !at.is_same_as(asker.hardware.hardware));
+                        if moved || self.hosts.get(asker.ip).is_some() {
+                            continue;
+                        }
                         fabric.reply(now, worker, ip, asker.hardware, asker.ip);
                     }
                     for waiting in self.parked.take(Awaited::EthernetHost, ip) {

@@ -35,6 +35,20 @@ impl Link {
         }
     }
 
+    /// The same at one link-layer address, whoever is there: one request by unicast, of which nothing is remembered.
+    pub fn ask_address(
+        &mut self,
+        now: Instant,
+        worker: WorkerIndex,
+        source: impl Into<IpAddr>,
+        ip: impl Into<IpAddr>,
+        at: HardwareAddress,
+    ) {
+        if self.ground.is_at_work() && is_host_address(at) && !self.ground.is_own(at) {
+            self.ask(now, (worker, source.into()), ip.into(), Some(at));
+        }
+    }
+
     /// Asks a neighbour whether it is still there, more than once, and forgets it if it is not.
     pub fn verify_neighbour(&mut self, now: Instant, ip: impl Into<IpAddr>) {
         self.neighbours.ageing().verify(now, ip.into());

@@ -285,3 +285,41 @@ fn another_port_on_infiniband_is_believed_at_once_unless_the_old_one_answers() {
     assert_eq!(w.outputs(), [Output::Drop(DropReason::AddressConflict, 1)]);
     assert_eq!(w.fabric.hardware(I1.into()), Some(hardware(2)), "refused");
 }
+
+#[test]
+fn who_asked_in_the_name_of_a_host_that_has_come_since_gets_neither_the_answer_nor_the_address() {
+    let mut w = World::new();
+    // Nobody knows E2's host yet, and somebody on InfiniBand asks as if it were there.
+    w.infiniband(InfiniBandOperation::Request, 3, E2, E1);
+    w.know_ethernet(E2_MAC, E2);
+    w.know_infiniband(1, I1);
+    w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
+    w.infiniband(InfiniBandOperation::Request, 2, I1, E1);
+    w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
+    w.pass(ms(300));
+    let answered: Vec<_> =
+        w.asked().into_iter().filter(|asked| matches!(asked, Asked::Reply { .. })).collect();
+    assert_eq!(answered.len(), 1, "{answered:?}");
+    assert!(!w.fabric.neighbours.contains_key(&E2.into()));
+}
+
+#[test]
+fn an_owner_that_missed_a_question_is_asked_again() {
+    let mut w = World::new();
+    w.know_ethernet(E1_MAC, E1);
+    w.ethernet(ArpOperation::Request, E2_MAC, E1, E1);
+    w.outputs();
+    w.pass(ms(500));
+    let asked = |o: &&Output<Vec<u8>>| matches!(o, Output::Frame { bytes, .. } if bytes[..6] == E1_MAC.0);
+    assert_eq!(w.outputs().iter().filter(asked).count(), 1);
+    w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
+    assert_eq!(w.segment.hosts().next().unwrap().mac, Some(E1_MAC));
+    assert_eq!(w.segment.counters().conflicts, 1);
+    // On InfiniBand the same, and there is an end to it.
+    w.know_infiniband(1, I1);
+    w.infiniband(InfiniBandOperation::Request, 2, I1, I1);
+    w.asked();
+    w.pass(secs(5));
+    let of_1 = HardwareAddress { flags: AddressFlags::NONE, ..hardware(1) };
+    assert_eq!(w.asked(), [Asked::AskAt(I1.into(), of_1); 2]);
+}

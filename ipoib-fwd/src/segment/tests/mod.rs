@@ -72,6 +72,7 @@ enum Asked {
     Resolve { source: IpAddr, ip: IpAddr },
     Request { source: IpAddr, ip: IpAddr },
     Ask(IpAddr),
+    AskAt(IpAddr, HardwareAddress),
     Verify(IpAddr),
     Reply { ip: IpAddr, to: HardwareAddress, to_ip: IpAddr },
     Announce(IpAddr),
@@ -143,6 +144,10 @@ impl Fabric for Fake {
 
     fn ask(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, ip: IpAddr) {
         self.asked.push(Asked::Ask(ip));
+    }
+
+    fn ask_at(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, ip: IpAddr, at: HardwareAddress) {
+        self.asked.push(Asked::AskAt(ip, at));
     }
 
     fn verify(&mut self, _: Instant, ip: IpAddr) {
