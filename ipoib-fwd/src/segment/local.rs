@@ -55,8 +55,8 @@ impl<P: Packet> Segment<P> {
             return self.answer_too_big(now, fabric, &arrival, mtu, &packet);
         };
         self.counters.held_for_connection += 1;
-        if let Some(old) = self.parked.park(now, ip, Awaited::Connection { mtu }, arrival, packet) {
-            self.answer_too_big(now, fabric, &old.arrival, mtu, &old.packet);
+        for gone in self.parked.park(now, ip, Awaited::Connection { mtu }, arrival, packet) {
+            self.let_go(now, fabric, &gone, DropReason::NeighbourQueueFull);
         }
     }
 

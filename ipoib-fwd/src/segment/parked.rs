@@ -1,6 +1,6 @@
 //! Packets that wait for a way to their destination: few for each, and few altogether.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -47,11 +47,20 @@ pub(super) struct Waiting<P> {
     since: Instant,
 }
 
+/// Packets for one destination.
+#[derive(Debug)]
+struct Queue<P> {
+    /// When the first of them came.
+    born: Instant,
+    packets: VecDeque<Waiting<P>>,
+}
+
 /// All that wait, by what for.
 #[derive(Debug)]
 pub(super) struct Parked<P> {
-    waiting: BTreeMap<(u8, IpAddr), VecDeque<Waiting<P>>>,
-    destinations: [usize; 3],
+    waiting: BTreeMap<(u8, IpAddr), Queue<P>>,
+    /// The destinations of each kind, those first that have been waited for the longest.
+    order: [BTreeSet<(Instant, IpAddr)>; 3],
     /// Packets in all, and the most.
     held: usize,
     most: usize,
@@ -60,7 +69,7 @@ pub(super) struct Parked<P> {
 impl<P> Parked<P> {
     /// None yet, and at most `most`.
     pub(super) const fn new(most: usize) -> Self {
-        Self { waiting: BTreeMap::new(), destinations: [0; 3], held: 0, most }
+        Self { waiting: BTreeMap::new(), order: [const { BTreeSet::new() }; 3], held: 0, most }
     }
 
     /// At most `most` from now on; those that wait stay.
@@ -68,8 +77,8 @@ impl<P> Parked<P> {
         self.most = most;
     }
 
-    /// Keeps a packet, or hands one back that has to go: the oldest for this destination, or this one if there is no
-    /// place for another destination.
+    /// Keeps a packet, and hands back those that make room for it: the oldest for this destination, or those that have waited for the
+    /// longest for another: who is there answers soon.
     pub(super) fn park(
         &mut self,
         now: Instant,
@@ -77,39 +86,58 @@ impl<P> Parked<P> {
         awaited: Awaited,
         arrival: Arrival,
         packet: P,
-    ) -> Option<Waiting<P>> {
+    ) -> Vec<Waiting<P>> {
         let key = (awaited.kind(), to);
         let new = Waiting { awaited, arrival, packet, since: now };
-        let Some(count) = self.destinations.get_mut(usize::from(key.0)) else { return Some(new) };
-        let known = self.waiting.contains_key(&key);
-        // A destination that waits already gives its oldest; others find no place.
-        let full = self.held >= self.most && !known;
-        if !known {
-            if full || *count >= DESTINATIONS {
-                return Some(new);
+        let mut gone = Vec::new();
+        if !self.waiting.contains_key(&key)
+            && let Some(order) = self.order.get_mut(usize::from(key.0))
+        {
+            let oldest = order.first().copied().filter(|_| order.len() >= DESTINATIONS);
+            order.insert((now, to));
+            if let Some((_, ip)) = oldest {
+                gone.extend(self.take(awaited, ip));
             }
-            *count += 1;
         }
-        let queue = self.waiting.entry(key).or_default();
-        queue.push_back(new);
-        if queue.len() > PER_DESTINATION || self.held >= self.most {
-            return queue.pop_front();
-        }
+        let queue = self.waiting.entry(key).or_insert(Queue { born: now, packets: VecDeque::new() });
+        queue.packets.push_back(new);
         self.held += 1;
-        None
+        if queue.packets.len() > PER_DESTINATION {
+            self.held -= 1;
+            gone.extend(queue.packets.pop_front());
+        }
+        if self.held > self.most {
+            gone.extend(self.take_oldest());
+        }
+        gone
+    }
+
+    /// Takes a packet of those that have waited for the longest.
+    fn take_oldest(&mut self) -> Option<Waiting<P>> {
+        let firsts = (0u8..).zip(&self.order).filter_map(|(kind, order)| {
+            let (born, ip) = *order.first()?;
+            Some((born, (kind, ip)))
+        });
+        let (born, key) = firsts.min()?;
+        let queue = self.waiting.get_mut(&key)?;
+        let oldest = queue.packets.pop_front()?;
+        self.held -= 1;
+        if queue.packets.is_empty() {
+            self.waiting.remove(&key);
+            self.order.get_mut(usize::from(key.0))?.remove(&(born, key.1));
+        }
+        Some(oldest)
     }
 
     /// Takes what waits for a destination in one way; what [`Awaited::Connection`] holds does not matter.
     pub(super) fn take(&mut self, awaited: Awaited, to: IpAddr) -> VecDeque<Waiting<P>> {
-        let taken = self.waiting.remove(&(awaited.kind(), to));
-        if taken.is_some()
-            && let Some(count) = self.destinations.get_mut(usize::from(awaited.kind()))
-        {
-            *count -= 1;
+        let kind = awaited.kind();
+        let Some(taken) = self.waiting.remove(&(kind, to)) else { return VecDeque::new() };
+        if let Some(order) = self.order.get_mut(usize::from(kind)) {
+            order.remove(&(taken.born, to));
         }
-        let taken = taken.unwrap_or_default();
-        self.held -= taken.len();
-        taken
+        self.held -= taken.packets.len();
+        taken.packets
     }
 
     /// Takes those that wait for a connection and for which `done` says that they need not any more.
@@ -136,36 +164,36 @@ impl<P> Parked<P> {
         mut which: impl FnMut(&(u8, IpAddr), &Waiting<P>) -> bool,
     ) -> Vec<(IpAddr, Waiting<P>)> {
         let mut taken = Vec::new();
-        let (destinations, held) = (&mut self.destinations, &mut self.held);
+        let (order, held) = (&mut self.order, &mut self.held);
         self.waiting.retain(|key, queue| {
-            for _ in 0..queue.len() {
-                let Some(waiting) = queue.pop_front() else { break };
+            for _ in 0..queue.packets.len() {
+                let Some(waiting) = queue.packets.pop_front() else { break };
                 if which(key, &waiting) {
                     taken.push((key.1, waiting));
                     *held -= 1;
                 } else {
-                    queue.push_back(waiting);
+                    queue.packets.push_back(waiting);
                 }
             }
-            if queue.is_empty()
-                && let Some(count) = destinations.get_mut(usize::from(key.0))
+            if queue.packets.is_empty()
+                && let Some(order) = order.get_mut(usize::from(key.0))
             {
-                *count -= 1;
+                order.remove(&(queue.born, key.1));
             }
-            !queue.is_empty()
+            !queue.packets.is_empty()
         });
         taken
     }
 
     /// True if there is room for many destinations of a kind.
     pub(super) fn has_room(&self, awaited: Awaited) -> bool {
-        let count = self.destinations.get(usize::from(awaited.kind()));
-        count.is_some_and(|n| *n < DESTINATIONS / 2) && self.held < self.most / 2
+        let order = self.order.get(usize::from(awaited.kind()));
+        order.is_some_and(|all| all.len() < DESTINATIONS / 2) && self.held < self.most / 2
     }
 
     /// How many packets wait for an Ethernet host.
     pub(super) fn waiting_for(&self, awaited: Awaited, to: IpAddr) -> usize {
-        self.waiting.get(&(awaited.kind(), to)).map_or(0, VecDeque::len)
+        self.waiting.get(&(awaited.kind(), to)).map_or(0, |queue| queue.packets.len())
     }
 
     /// True if nothing waits.
@@ -183,23 +211,41 @@ mod tests {
     #[test]
     fn packets_are_bounded_in_all_and_each_that_goes_makes_room() {
         let mut parked = Parked::new(4);
-        let (now, arrival) =
+        let (start, arrival) =
             (Instant::now(), Arrival { side: Side::InfiniBand, worker: WorkerIndex(0), origin: None });
         let host = |n: u8| IpAddr::from([10, 0, 0, n]);
-        let park = |parked: &mut Parked<u32>, n, packet| {
-            parked.park(now, host(n), Awaited::EthernetHost, arrival, packet).map(|w| w.packet)
+        let mut now = start;
+        let mut park = |parked: &mut Parked<u32>, n, packet| {
+            now += Duration::from_millis(1);
+            let gone = parked.park(now, host(n), Awaited::EthernetHost, arrival, packet);
+            gone.into_iter().map(|w| w.packet).collect::<Vec<_>>()
         };
         for packet in 0..4 {
-            assert_eq!(park(&mut parked, packet as u8 % 2, packet), None);
+            assert!(park(&mut parked, packet as u8 % 2, packet).is_empty());
         }
-        assert_eq!(park(&mut parked, 9, 4), Some(4), "no place for another destination");
-        assert_eq!(park(&mut parked, 0, 5), Some(0), "the oldest for one that waits");
-        assert_eq!(parked.take(Awaited::EthernetHost, host(0)).len(), 2);
-        assert_eq!(
-            (park(&mut parked, 9, 6), park(&mut parked, 9, 7), park(&mut parked, 8, 8)),
-            (None, None, Some(8))
-        );
+        assert_eq!(park(&mut parked, 9, 4), [0], "who has waited for the longest makes room");
+        assert_eq!(park(&mut parked, 9, 5), [2]);
+        assert_eq!(park(&mut parked, 1, 6), [1], "and then its own");
+        assert_eq!(parked.take(Awaited::EthernetHost, host(1)).len(), 2);
+        assert_eq!((park(&mut parked, 0, 7), park(&mut parked, 8, 8)), (vec![], vec![]));
         assert_eq!(parked.clear().len(), 4);
         assert!(parked.is_empty() && parked.held == 0);
+        parked.set_most(4096);
+        let gone: Vec<_> = (0..=255).flat_map(|n| park(&mut parked, n, n.into())).collect();
+        assert!(gone.is_empty());
+        park(&mut parked, 0, 1000);
+        let other = IpAddr::from([10, 0, 1, 0]);
+        let gone = parked.park(start + PATIENCE, other, Awaited::EthernetHost, arrival, 2000);
+        assert_eq!(
+            gone.iter().map(|w| w.packet).collect::<Vec<_>>(),
+            [0, 1000],
+            "one destination for another"
+        );
+        assert_eq!((parked.waiting.len(), parked.order[0].len(), parked.held), (256, 256, 256));
+        parked.expire(start + PATIENCE * 3);
+        assert!(parked.is_empty() && parked.held == 0 && parked.order.iter().all(BTreeSet::is_empty));
+        parked.set_most(0);
+        assert_eq!(park(&mut parked, 3, 3), [3]);
+        assert!(parked.is_empty() && parked.order.iter().all(BTreeSet::is_empty));
     }
 }
