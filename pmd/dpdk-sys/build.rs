@@ -3,9 +3,10 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-/// The libraries that the bound functions live in. Drivers (PMDs, buses, mempool handlers) are not among them: EAL
-/// sees that it is linked dynamically and loads every driver of its plugin directory itself.
-const LIBS: [&str; 6] = ["rte_eal", "rte_ethdev", "rte_mbuf", "rte_mempool", "rte_ring", "rte_net"];
+/// The libraries that the bound functions live in. Drivers (PMDs, buses, mempool handlers) are not among them, but for that of bonds,
+/// which has functions of its own: EAL sees that it is linked dynamically and loads every driver of its plugin directory itself.
+const LIBS: [&str; 7] =
+    ["rte_eal", "rte_ethdev", "rte_mbuf", "rte_mempool", "rte_ring", "rte_net", "rte_net_bond"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     for file in ["build.rs", "src/shim.h", "src/shim.c"] {

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use crate::eal::Hold;
 use crate::mem::Pool;
 
+mod bond;
 mod kernel;
 mod offload;
 mod queue;
@@ -122,6 +123,8 @@ pub struct EthPort {
     offloads: EthOffloads,
     /// Below the port, where the driver does not tell of its link.
     interface: Option<kernel::Interface>,
+    /// Of a bond whose members' drivers do not tell it of theirs.
+    members: Option<bond::Members>,
 }
 
 /// A running port, which it is the only one to name.
@@ -345,6 +348,7 @@ impl EthPort {
         // SAFETY: a place for six bytes.
         check("tell its address", unsafe { sys::rte_eth_macaddr_get(id, &raw mut mac) })?;
         let interface = kernel::Interface::below(id, &info);
+        let members = bond::Members::of(id, &info);
         let sockets = interface.as_ref().map_or_else(Vec::new, |i| i.sockets(&info, config.queues));
         let mut sockets = sockets.into_iter();
         let running = Arc::new(running);
@@ -359,7 +363,7 @@ impl EthPort {
                 pool: pool.clone(),
             })
             .collect();
-        Ok((Self { running, name, mac: mac.addr_bytes, offloads, interface }, queues))
+        Ok((Self { running, name, mac: mac.addr_bytes, offloads, interface, members }, queues))
     }
 
     /// Its DPDK name.
@@ -388,8 +392,15 @@ impl EthPort {
         // SAFETY: two places for the answer.
         let rc = unsafe { sys::shim_eth_link(self.running.id, &raw mut mbps, &raw mut up) };
         let known = rc == 0 && mbps != 0 && mbps != u32::MAX;
-        let below = self.interface.as_ref().is_none_or(kernel::Interface::is_running);
+        let below = self.interface.as_ref().is_none_or(kernel::Interface::is_running)
+            && self.members.as_ref().is_none_or(bond::Members::is_running);
         EthLink { up: below && (rc != 0 || up != 0), mbps: known.then_some(mbps) }
+    }
+
+    /// Has a bond go over to a member whose link is up where nobody tells it that the active one's is gone: to be called again and
+    /// again. The name of the member that carries the traffic now, if it is another one. Makes system calls.
+    pub fn mind_members(&self) -> Option<String> {
+        self.members.as_ref()?.mind().map(name_of)
     }
 
     /// What the port counted.

@@ -1,5 +1,5 @@
-"""The gateway's Ethernet port is a bond of two, of which the first carries the traffic. Drivers of the kernel's interfaces do not tell a
-bond of DPDK 22.11 that a link is gone, so that nothing goes over to the second one here: README.
+"""The gateway's Ethernet port is a bond of two interfaces of the kernel, of which one carries the traffic. Their drivers do not tell a
+bond of DPDK 22.11 that a link is gone; the gateway does it in their place.
 
     eth0 (bridge) ──┬── w0 ─ wire ─ dtap0 ──┬── net_bonding0 ─ gateway
                     └── w1 ─ wire ─ dtap1 ──┘
@@ -85,10 +85,35 @@ def check_spare(lab):
     return {**result, "ok": result["ok"] and result["lost"] == 0}
 
 
+def check_active(lab):
+    """The member that carries the traffic is pulled, then the other one while the first is back: TCP goes on both times. Without any the
+    port is down."""
+    def act():
+        lab.pull(0)
+        time.sleep(2.5)
+        lab.pull(0, "up")
+        time.sleep(1)
+        lab.pull(1)
+        time.sleep(2.5)
+        lab.pull(1, "up")
+
+    result = meanwhile(lab, act, 10)
+    for n in MEMBERS:
+        lab.pull(n)
+    lab.wait_for("the port to be down", lambda: lab.ctl("links")["ethernet"]["link"] == "down", 5)
+    for n in MEMBERS:
+        lab.pull(n, "up")
+    lab.wait_for("the port to be up again", lambda: lab.link_up() and lab.ctl("links")["ethernet"]["link"] == "up", 10)
+    lab.wait_for("a packet", lambda: ping(ETH, IB_IP, 56, count=1)["ok"], 10)
+    times = lab.gateway.text().count("its active link is gone")
+    return {**result, "ok": result["ok"] and result["outage"] < 2 and times >= 2, "times": times}
+
+
 def bonded(args, checks):
     for suffix, make in (("", Bonded), ("_veth", BondedVeth)):
         in_laboratory(make, args, checks, (
             (f"ports_bond{suffix}_cold", check_cold),
             (f"ports_bond{suffix}_spare_fails", check_spare),
+            (f"ports_bond{suffix}_active_fails", check_active),
             (f"ports_bond{suffix}_stop_no_leak", stopped),
         ))

@@ -4,6 +4,7 @@
 #include <rte_cycles.h>
 #include <rte_dev.h>
 #include <rte_devargs.h>
+#include <rte_eth_bond.h>
 
 const char *shim_pmd_dir(void) { return RTE_EAL_PMD_PATH; }
 int shim_errno(void) { return rte_errno; }
@@ -51,3 +52,18 @@ const char *shim_eth_arguments(uint16_t port)
 		args = rte_dev_devargs(info.device);
 	return args == NULL ? NULL : args->args;
 }
+
+int shim_bond_is_active_backup(uint16_t bond) { return rte_eth_bond_mode_get(bond) == BONDING_MODE_ACTIVE_BACKUP; }
+
+int shim_bond_members(uint16_t bond, uint16_t *members, uint16_t room)
+{
+#if RTE_VERSION >= RTE_VERSION_NUM(23, 11, 0, 0)
+	return rte_eth_bond_members_get(bond, members, room);
+#else
+	return rte_eth_bond_slaves_get(bond, members, room);
+#endif
+}
+
+int shim_bond_active(uint16_t bond) { return rte_eth_bond_primary_get(bond); }
+
+int shim_bond_activate(uint16_t bond, uint16_t member) { return rte_eth_bond_primary_set(bond, member); }

@@ -68,6 +68,12 @@ uint16_t shim_eth_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **bufs
 /* What a port was given behind its name, or NULL. */
 const char *shim_eth_arguments(uint16_t port);
 
+/* Bonds, whose functions have other names from 23.11 on. */
+int shim_bond_is_active_backup(uint16_t bond);
+int shim_bond_members(uint16_t bond, uint16_t *members, uint16_t room);
+int shim_bond_active(uint16_t bond);
+int shim_bond_activate(uint16_t bond, uint16_t member);
+
 /* Bit-fields of struct rte_eth_link. Returns 0 or a negative errno. */
 int shim_eth_link(uint16_t port, uint32_t *mbps, int *up);
 

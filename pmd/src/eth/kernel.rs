@@ -10,6 +10,8 @@ use dpdk_sys as sys;
 
 /// Drivers on an interface of the kernel, named by `iface=`, that do not look after its link.
 const BLIND: [&str; 3] = ["net_af_packet", "net_af_xdp", "net_pcap"];
+/// Another one, which says that it tells of changes and does not.
+const TAP: &str = "net_tap";
 /// The driver whose sockets are known to be readable when there is a frame.
 const AF_PACKET: &str = "net_af_packet";
 
@@ -27,6 +29,17 @@ impl Interface {
     /// That of a port whose driver does not tell what becomes of it; `None` as well if it is not in this namespace.
     pub(super) fn below(id: u16, info: &sys::rte_eth_dev_info) -> Option<Self> {
         BLIND.contains(&driver_of(info).as_str()).then_some(())?;
+        Self::named_by(id)
+    }
+
+    /// That of a member of a bond, where its driver does not tell the bond what becomes of it.
+    pub(super) fn below_member(id: u16, info: &sys::rte_eth_dev_info) -> Option<Self> {
+        let driver = driver_of(info);
+        (BLIND.contains(&driver.as_str()) || driver == TAP).then_some(())?;
+        Self::named_by(id)
+    }
+
+    fn named_by(id: u16) -> Option<Self> {
         interface::index(named(&arguments(id)?)?).ok().map(Self)
     }
 

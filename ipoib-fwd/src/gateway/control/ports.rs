@@ -29,7 +29,11 @@ impl EthernetPort {
         Self { mac: MacAddress(port.mac()), port }
     }
 
+    /// True if its link is up. Of a bond, a member that is carries the traffic from now on.
     pub(in crate::gateway) fn is_up(&self) -> bool {
+        if let Some(member) = self.port.mind_members() {
+            tracing::warn!("{}: its active link is gone: traffic goes by {member} now", self.port.name());
+        }
         self.port.link().up
     }
 }

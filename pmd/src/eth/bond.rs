@@ -1,0 +1,68 @@
+//! Bonds of interfaces of the kernel, whose drivers do not tell the bond that a link is gone: looked after in its place.
+
+use super::driver_of;
+use super::kernel::Interface;
+use dpdk_sys as sys;
+
+const BONDING: &str = "net_bonding";
+/// Most members that are looked at.
+const MEMBERS: usize = 32;
+
+/// The members of a bond one of which carries the traffic (active-backup): each with the interface below it.
+#[derive(Debug)]
+pub(super) struct Members {
+    bond: u16,
+    all: Vec<(u16, Interface)>,
+}
+
+impl Members {
+    /// Those of a port; `None` if it is no such bond, or if the driver of a member tells the bond of its link.
+    pub(super) fn of(id: u16, info: &sys::rte_eth_dev_info) -> Option<Self> {
+        // SAFETY: the port exists, and is a bond if its driver is that of bonds.
+        if driver_of(info) != BONDING || unsafe { sys::shim_bond_is_active_backup(id) } == 0 {
+            return None;
+        }
+        let mut members = [0; MEMBERS];
+        // SAFETY: a bond, and room for that many numbers.
+        let count = unsafe { sys::shim_bond_members(id, members.as_mut_ptr(), MEMBERS as u16) };
+        let members = members.get(..usize::try_from(count).ok()?)?;
+        let interface = |&member: &u16| {
+            let mut info = sys::rte_eth_dev_info::default();
+            // SAFETY: the port exists; the structure is DPDK's own.
+            let rc = unsafe { sys::rte_eth_dev_info_get(member, &raw mut info) };
+            (rc == 0).then(|| Interface::below_member(member, &info)).flatten().map(|below| (member, below))
+        };
+        Some(Self { bond: id, all: members.iter().map(interface).collect::<Option<_>>()? })
+    }
+
+    /// True if the link of any of them is up.
+    pub(super) fn is_running(&self) -> bool {
+        self.all.iter().any(|(_, below)| below.is_running())
+    }
+
+    /// Has the traffic go by a member whose link is up, if that of the active one is not; its number, if it is another one now.
+    pub(super) fn mind(&self) -> Option<u16> {
+        let active = self.active()?;
+        if self.all.iter().any(|(member, below)| *member == active && below.is_running()) {
+            return None;
+        }
+        let up = self.all.iter().filter(|(_, below)| below.is_running()).map(|(member, _)| *member);
+        up.into_iter().find(|member| self.activate(*member))
+    }
+
+    fn active(&self) -> Option<u16> {
+        // SAFETY: a bond that runs.
+        u16::try_from(unsafe { sys::shim_bond_active(self.bond) }).ok()
+    }
+
+    fn activate(&self, member: u16) -> bool {
+        // SAFETY: a bond that runs, and a member of it. Workers read the number of the active one with each burst: the old one or the
+        // new one, both of which run. Frames are for the bond's address, which is not the member's, so it is to take all.
+        unsafe {
+            sys::shim_bond_activate(self.bond, member);
+            sys::rte_eth_promiscuous_enable(member);
+            sys::rte_eth_allmulticast_enable(member);
+        }
+        self.active() == Some(member)
+    }
+}
