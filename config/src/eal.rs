@@ -80,6 +80,8 @@ impl CommandLine {
     }
 }
 
+/// How names of AF_PACKET ports begin: with that of the driver, or with its alias, the name that it had before.
+const AF_PACKET: [&str; 2] = ["net_af_packet", "eth_af_packet"];
 /// Bytes of an AF_PACKET port's frame where nobody says.
 const AF_PACKET_FRAME: u32 = 2048;
 /// Bytes of a block of frames: whole pages on every machine.
@@ -178,7 +180,8 @@ impl EalArguments {
             let (name, options) = vdev.split_once(',').unwrap_or((vdev, ""));
             let given = ["framesz=", "blocksz=", "framecnt="];
             let is_given = options.split(',').any(|option| given.iter().any(|name| option.starts_with(name)));
-            let ours = name.starts_with("net_af_packet") && !is_given && frame > AF_PACKET_FRAME;
+            let is_packet = AF_PACKET.iter().any(|driver| name.starts_with(driver));
+            let ours = is_packet && !is_given && frame > AF_PACKET_FRAME;
             let more = format!(",framesz={frame},blocksz={AF_PACKET_BLOCK},framecnt={AF_PACKET_FRAMES}");
             format!("{vdev}{}", if ours { more.as_str() } else { "" })
         };

@@ -22,9 +22,12 @@ pub(crate) fn read(
     let mut devices: Vec<Soft> = Vec::new();
     if let Some(first) = &raw.soft {
         let mut soft = one(source, first.get_ref(), first.span())?;
+        let mut at = first.get_ref().name.as_ref();
         if soft.name.is_empty() {
             soft.name = device.unwrap_or("soft0").to_owned();
+            at = raw.device.as_ref();
         }
+        check_name(source, &soft.name, at.map_or(first.span(), Spanned::span))?;
         devices.push(soft);
     }
     let mut names: HashSet<String> = devices.iter().map(|d| d.name.clone()).collect();
@@ -39,6 +42,7 @@ pub(crate) fn read(
             let what = "[[infiniband.soft-device]] has no name";
             return Err(source.error(at, what, format!("add name = \"soft{}\"", devices.len())));
         }
+        check_name(source, &soft.name, at.clone())?;
         if !names.insert(soft.name.clone()) {
             let what = format!("two software devices are called `{}`", soft.name);
             return Err(source.error(at, what, "give one of them another name"));
@@ -46,6 +50,36 @@ pub(crate) fn read(
         devices.push(soft);
     }
     Ok(devices)
+}
+
+/// Names become parts of names of files, beside which others end in these words.
+const TAKEN: [&str; 2] = ["lock", "new"];
+/// Bytes of the longest name, that of the kernel's devices (IB_DEVICE_NAME_MAX).
+const LONGEST: usize = 63;
+
+fn check_name(source: &Source<'_>, name: &str, at: std::ops::Range<usize>) -> Result<(), ConfigError> {
+    let remedy = "write for instance name = \"soft0\"";
+    if TAKEN.contains(&name) {
+        let what =
+            format!("no software device can be called `{name}`, as a file beside that of gateway.gids is");
+        return Err(source.error(at, what, remedy));
+    }
+    if name.len() > LONGEST {
+        let what = format!("the name of a software device has {} bytes", name.len());
+        return Err(source.error(
+            at,
+            what,
+            format!("write at most {LONGEST}, for instance name = \"soft0\""),
+        ));
+    }
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    if let Some(odd) = name.chars().find(|c| !is_plain(*c)) {
+        let what =
+            format!("{odd:?} cannot be in the name of a software device, which becomes that of a file");
+        let remedy = "write letters, digits, `_` and `-`, for instance name = \"soft0\"";
+        return Err(source.error(at, what, remedy));
+    }
+    Ok(())
 }
 
 fn one(source: &Source<'_>, raw: &RawSoft, at: std::ops::Range<usize>) -> Result<Soft, ConfigError> {

@@ -188,6 +188,14 @@ fn reason(driver: &str, rc: i32, room: usize) -> String {
     answer
 }
 
+/// Why frames of so many bytes do not fit buffers that hold `room`, where each has one.
+fn no_room(frame: u32, room: usize) -> String {
+    let needed = frame.next_multiple_of(64);
+    format!(
+        "this driver uses one buffer a frame, and one has {room} bytes: set [buffers] data-room = {needed}"
+    )
+}
+
 /// Numbers of the ports that there are.
 fn ports() -> Vec<u16> {
     let mut found = Vec::new();
@@ -286,17 +294,14 @@ impl EthPort {
         let most_mtu = info.max_rx_pktlen.saturating_sub(overhead).min(info.max_mtu.into());
         let beyond = u32::from(config.mtu) > most_mtu;
         if beyond {
-            kernel::takes_mtu(id, &info, config.mtu).map_err(|reason| {
+            kernel::takes_mtu(id, &info, config.mtu, pool.data_room()).map_err(|reason| {
                 let reason = reason.unwrap_or_else(|| format!("with this driver at most {most_mtu}"));
                 EthError::Refused { port: name.clone(), what: "take this ethernet.mtu", reason }
             })?;
         }
         if u32::from(config.mtu) + overhead > pool.data_room() as u32 {
             if info.rx_offload_capa & sys::SHIM_RX_OFFLOAD_SCATTER == 0 {
-                let room = pool.data_room();
-                let reason = format!(
-                    "this driver uses one buffer a frame, and one has {room} bytes: raise buffers.data_room"
-                );
+                let reason = no_room(u32::from(config.mtu) + overhead, pool.data_room());
                 return refused("receive frames of this ethernet.mtu", reason);
             }
             conf.rxmode.offloads |= sys::SHIM_RX_OFFLOAD_SCATTER;
@@ -434,6 +439,12 @@ mod tests {
         for other in [reason("net_af_xdp", -libc::EINVAL, 2048), reason("net_tap", -libc::EINVAL, 4096)] {
             assert_eq!(other, "Invalid argument (os error 22)");
         }
+    }
+
+    #[test]
+    fn a_frame_that_fits_no_buffer_is_refused_with_the_key_and_the_value_to_write() {
+        let text = no_room(9018, 4096);
+        assert!(text.contains("has 4096 bytes: set [buffers] data-room = 9024"), "{text}");
     }
 
     #[test]

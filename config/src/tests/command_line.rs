@@ -103,6 +103,7 @@ fn af_packet_ports_have_frames_as_long_as_a_buffer_unless_theirs_are_given() {
             5000,
             "--vdev net_af_packet0,iface=a,framesz=4096,blocksz=65536,framecnt=512".to_owned(),
         ),
+        ("--vdev eth_af_packet0,iface=a", 16_384, format!("--vdev eth_af_packet0,iface=a,{long}")),
         // As they are without a word, or as somebody wants them.
         ("--vdev net_af_packet0,iface=a", 2048, "--vdev net_af_packet0,iface=a".to_owned()),
         (

@@ -107,6 +107,37 @@ fn errors_name_place_fault_and_remedy() {
             "2:35",
             "256, 512, 1024, 2048 or 4096",
         ),
+        (
+            "[infiniband.soft]\nname = \"lock\"\nports = [{ link = \"shm:/a\" }]\n",
+            "2:8",
+            "can be called `lock`",
+        ),
+        ("[infiniband.soft]\nname = \"new\"\nports = [{ link = \"shm:/a\" }]\n", "2:8", "name = \"soft0\""),
+        ("[infiniband.soft]\nname = \"a/b\"\nports = [{ link = \"shm:/a\" }]\n", "2:8", "'/' cannot be"),
+        ("[infiniband.soft]\nname = \"..\"\nports = [{ link = \"shm:/a\" }]\n", "2:8", "'.' cannot be"),
+        ("[infiniband.soft]\nname = \"a.lock\"\nports = [{ link = \"shm:/a\" }]\n", "2:8", "letters, digits"),
+        (
+            "[infiniband.soft]\nname = \"a\\u0000\"\nports = [{ link = \"shm:/a\" }]\n",
+            "2:8",
+            "'\\0' cannot be",
+        ),
+        ("[infiniband.soft]\nname = \"ä\"\nports = [{ link = \"shm:/a\" }]\n", "2:8", "'ä' cannot be"),
+        (
+            "[infiniband]\ndevice = \"../x\"\n[infiniband.soft]\nports = [{ link = \"shm:/a\" }]\n",
+            "2:10",
+            "'.' cannot be",
+        ),
+        (
+            "[[infiniband.soft-device]]\nname = \"\"\nports = [{ link = \"shm:/a\" }]\n",
+            "2:8",
+            "add name = \"soft0\"",
+        ),
+        (
+            "[infiniband.soft]\nports = [{ link = \"shm:/a\" }]\n[[infiniband.soft-device]]\nname = \"new\"\n\
+             ports = [{ link = \"shm:/b\" }]\n",
+            "4:8",
+            "can be called `new`",
+        ),
         ("[infiniband.soft]\nnode-guid = \"0x\"\n", "2:13", "is not a GUID"),
         ("[infiniband]\nport = 2\n[infiniband.soft]\nports = [{ link = \"shm:/a\" }]\n", "2:8", "no port 2"),
         ("[buffers]\ncount = 10\n", "2:9", "too few for these queues"),
@@ -117,6 +148,19 @@ fn errors_name_place_fault_and_remedy() {
         assert!(complaint.starts_with(&format!("gateway.toml:{place}: ")), "{complaint}");
         assert!(complaint.contains(words), "{complaint} does not say: {words}");
     }
+}
+
+#[test]
+fn the_longest_name_of_a_software_device_is_as_long_as_the_kernels() {
+    let named = |n| {
+        let name = "s".repeat(n);
+        format!("[infiniband.soft]\nname = \"{name}\"\nports = [{{ link = \"shm:/a\" }}]\n")
+    };
+    assert_eq!(parse(&named(63)).unwrap().infiniband.soft[0].name.len(), 63);
+    assert!(
+        complaint(&named(64)).starts_with("gateway.toml:2:8: the name of a software device has 64 bytes")
+    );
+    assert!(complaint(&named(100_000)).contains("write at most 63"));
 }
 
 #[test]

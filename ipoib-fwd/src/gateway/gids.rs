@@ -98,10 +98,38 @@ impl GatewayGids {
     }
 }
 
+/// The file of a further device's table, beside the first one's. `None` if the device's name would lead elsewhere, or to what lies beside
+/// such a file for other reasons ([`pmd::shm`]).
+pub(super) fn beside(file: &Path, device: &str) -> Option<PathBuf> {
+    let taken = device.rsplit('.').next().is_none_or(|end| matches!(end, "" | "lock" | "new"));
+    if taken || device.contains(['/', '\0']) {
+        return None;
+    }
+    let mut name = file.file_name()?.to_owned();
+    name.push(".");
+    name.push(device);
+    Some(file.with_file_name(name))
+}
+
 fn reread<M: AsRef<[AtomicU64]>>(
     mirror: &mut Mirror<M>,
     device: &impl Control,
 ) -> Result<Vec<Difference>, MirrorError> {
     mirror.invalidate();
     mirror.refresh(device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_devices_name_leads_a_file_elsewhere() {
+        let file = Path::new("/run/gateway-gids");
+        assert_eq!(beside(file, "mlx5_1").unwrap(), Path::new("/run/gateway-gids.mlx5_1"));
+        for name in ["", "lock", "new", "a.lock", "a.new", "..", "a/b", "/etc/passwd", "../x", "a\0b"] {
+            assert_eq!(beside(file, name), None, "{name:?}");
+        }
+        assert_eq!(beside(Path::new("/"), "a"), None);
+    }
 }

@@ -24,7 +24,7 @@ use super::control::reload::{Reloader, policy};
 use super::control::{GatewayControl, Schedule};
 use super::devices::{Devices, open_soft};
 use super::error::{GatewayError, Places};
-use super::gids::GatewayGids;
+use super::gids::{self, GatewayGids};
 use super::port_names::PortNames;
 use super::random::random;
 use super::report::Times;
@@ -248,10 +248,14 @@ impl Running<'_> {
             if seen.contains(&name) {
                 continue;
             }
-            let file = self.config.gateway.gids.as_ref().map(|file| match seen.is_empty() {
-                true => file.clone(),
-                false => PathBuf::from(format!("{}.{name}", file.display())),
-            });
+            let file = match &self.config.gateway.gids {
+                Some(file) if !seen.is_empty() => Some(gids::beside(file, &name).ok_or_else(|| {
+                    let what = format!("no file beside {} can be called by device `{name}`", file.display());
+                    let error = GatewayError::Unsupported(format!("{what}: write gids = \"\""));
+                    self.places.at("gateway.gids", None, error)
+                })?),
+                file => file.clone(),
+            };
             let made = GatewayGids::new(endpoint.hca(), file.as_deref(), random(), now);
             all.push((index, made.map_err(|e| self.places.at("gateway.gids", None, e))?));
             seen.push(name);

@@ -88,19 +88,16 @@ fn arguments(id: u16) -> Option<String> {
 }
 
 /// Whether a port takes an MTU that its driver says it does not: that of AF_PACKET speaks of 1,500 bytes whatever its frames and its
-/// interface. An error is the reason, if there is more to say than the driver does.
-pub(super) fn takes_mtu(id: u16, info: &sys::rte_eth_dev_info, mtu: u16) -> Result<(), Option<String>> {
+/// interface. `room` is the bytes of packet data in a buffer. An error is the reason, if there is more to say than the driver does.
+pub(super) fn takes_mtu(
+    id: u16,
+    info: &sys::rte_eth_dev_info,
+    mtu: u16,
+    room: usize,
+) -> Result<(), Option<String>> {
     let given = arguments(id).unwrap_or_default();
     let Some(name) = named(&given).filter(|_| driver_of(info) == AF_PACKET) else { return Err(None) };
-    let frame = option(&given, "framesz=").and_then(|size| size.parse().ok()).unwrap_or(DEFAULT_FRAME);
-    let most = frame.saturating_sub(FRAME_OVERHEAD);
-    if u32::from(mtu) > most {
-        return Err(Some(format!(
-            "the port's frames of {frame} bytes hold at most {most}: set [buffers] data-room = {}, which makes them longer, or \
-             give --vdev framesz=, blocksz= and framecnt=",
-            (u32::from(mtu) + FRAME_OVERHEAD).next_power_of_two()
-        )));
-    }
+    frames_hold(&given, mtu, room).map_err(Some)?;
     match interface::mtu(name) {
         Ok(below) if below >= usize::from(mtu) => Ok(()),
         Ok(below) => {
@@ -108,6 +105,30 @@ pub(super) fn takes_mtu(id: u16, info: &sys::rte_eth_dev_info, mtu: u16) -> Resu
         }
         Err(e) => Err(Some(format!("interface {name}: {e}"))),
     }
+}
+
+/// Whether frames of the size that these arguments say hold such packets. Where a port's sizes are not given they follow `room`.
+fn frames_hold(given: &str, mtu: u16, room: usize) -> Result<(), String> {
+    let size = option(given, "framesz=").and_then(|size| size.parse().ok());
+    let frame = size.unwrap_or(DEFAULT_FRAME);
+    let most = frame.saturating_sub(FRAME_OVERHEAD);
+    if u32::from(mtu) <= most {
+        return Ok(());
+    }
+    let needed = (u32::from(mtu) + FRAME_OVERHEAD).next_power_of_two();
+    let follows = match size {
+        Some(size) => room.checked_ilog2().is_some_and(|log| size == 1 << log),
+        None => ["blocksz=", "framecnt="].iter().all(|name| option(given, name).is_none()),
+    };
+    let remedy = if follows {
+        format!("set [buffers] data-room = {needed}, which makes them longer")
+    } else {
+        format!(
+            "set [buffers] data-room = {needed}, which makes them longer, and leave framesz=, blocksz= and framecnt= out of its \
+             --vdev, or have framesz={needed} there and a multiple of that as blocksz="
+        )
+    };
+    Err(format!("the port's frames of {frame} bytes hold at most {most}: {remedy}"))
 }
 
 fn option<'a>(arguments: &'a str, name: &str) -> Option<&'a str> {
@@ -139,5 +160,33 @@ mod tests {
         assert_eq!(named("qpairs=2,iface=eth1"), Some("eth1"));
         assert_eq!(named("rx_pcap=a,tx_pcap=b"), None);
         assert_eq!(named(""), None);
+    }
+
+    #[test]
+    fn sizes_that_are_given_stand_in_the_way_of_longer_frames() {
+        let ours = "iface=a,framesz=4096,blocksz=65536,framecnt=512";
+        assert_eq!(frames_hold(ours, 4008, 5000), Ok(()));
+        for (given, room) in [("iface=a", 2048), (ours, 5000)] {
+            let error = frames_hold(given, 9000, room).unwrap_err();
+            assert!(error.contains("data-room = 16384") && !error.contains("--vdev"), "{given}: {error}");
+        }
+        // Whoever follows "set data-room" alone has the same frames again.
+        for given in [
+            "framecnt=64",
+            "blocksz=4096",
+            "framesz=2048",
+            "framesz=4096,blocksz=65536",
+            "framesz=x,blocksz=1",
+        ] {
+            let error = frames_hold(&format!("iface=a,{given}"), 9000, 16_384).unwrap_err();
+            assert!(
+                error.contains("leave framesz=, blocksz= and framecnt= out of its --vdev"),
+                "{given}: {error}"
+            );
+            assert!(
+                error.contains("data-room = 16384") && error.contains("framesz=16384"),
+                "{given}: {error}"
+            );
+        }
     }
 }

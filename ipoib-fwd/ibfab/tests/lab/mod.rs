@@ -14,6 +14,9 @@ use ibfab::config::FabricConfig;
 use ibfab::host::HostCounters;
 use ibfab::program::{Options, Program};
 
+/// For what has to happen, on a machine that has much else to do.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Network namespaces that go with the test.
 pub(crate) struct Namespaces(pub(crate) Vec<String>);
 
@@ -103,15 +106,13 @@ impl Running {
                 let hosts: Vec<HostCounters> = program.hosts().iter().map(|h| *h.counters()).collect();
                 let now = Instant::now();
                 program.hosts().iter_mut().for_each(|h| h.shutdown(now));
-                while !program.hosts().iter_mut().all(|h| h.is_stopped())
-                    && now.elapsed() < Duration::from_secs(5)
-                {
+                while !program.hosts().iter_mut().all(|h| h.is_stopped()) && now.elapsed() < PATIENCE {
                     program.turn(Instant::now()).unwrap();
                 }
                 Outcome { hosts, lost_buffers: program.end().unwrap() }
             })
         };
-        let took = is_up.recv_timeout(Duration::from_secs(10)).expect("the links come up");
+        let took = is_up.recv_timeout(PATIENCE).expect("the links come up");
         println!("links up after {took:?}");
         Self { stop, errands, thread }
     }
@@ -123,14 +124,14 @@ impl Running {
     ) -> T {
         let (answer, is_answered) = mpsc::channel();
         self.errands.send(Box::new(move |program| answer.send(errand(program)).unwrap())).unwrap();
-        is_answered.recv_timeout(Duration::from_secs(5)).unwrap()
+        is_answered.recv_timeout(PATIENCE).unwrap()
     }
 
     /// Waits until something is so.
     pub(crate) fn wait(&self, what: &str, until: impl Fn(&mut Program) -> bool + Clone + Send + 'static) {
         let start = Instant::now();
         while !self.ask(until.clone()) {
-            assert!(start.elapsed() < Duration::from_secs(10), "{what}: not in 10 s");
+            assert!(start.elapsed() < PATIENCE, "{what}: not in {PATIENCE:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
         println!("{what} after {:?}", start.elapsed());
@@ -142,14 +143,29 @@ impl Running {
     }
 }
 
-/// True if all of `count` pings are answered, the first included.
+/// True if one ping is answered within so many seconds. One at a time: behind an answer `ping` waits for others for two round trips only.
+fn answered(netns: &str, to: &str, size: &str, seconds: &str) -> bool {
+    let arguments = ["netns", "exec", netns, "ping", "-n", "-c", "1", "-W", seconds, "-s", size, to];
+    run("ip", &arguments).status.success()
+}
+
+/// True if all of `count` pings are answered, the first included, however slow the machine is.
 pub(crate) fn pings(netns: &str, to: &str, size: &str, count: u32) -> bool {
-    let count = count.to_string();
-    let arguments =
-        ["netns", "exec", netns, "ping", "-n", "-c", &count, "-i", "0.05", "-W", "1", "-s", size, to];
-    let out = run("ip", &arguments);
-    let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    out.status.success() && text.contains(" 0% packet loss")
+    (0..count).all(|_| answered(netns, to, size, "20"))
+}
+
+/// True if a ping is not answered.
+pub(crate) fn is_silent(netns: &str, to: &str) -> bool {
+    !answered(netns, to, "56", "1")
+}
+
+/// Pings until `count` in a row are answered, and what was lost before does not matter.
+pub(crate) fn comes_back(netns: &str, to: &str, size: &str, count: u32) {
+    let start = Instant::now();
+    while !(0..count).all(|_| answered(netns, to, size, "1")) {
+        assert!(start.elapsed() < PATIENCE, "{to} does not come back");
+    }
+    println!("{to} is back after {:?}", start.elapsed());
 }
 
 pub(crate) fn ping(netns: &str, to: &str, size: &str) {
@@ -163,18 +179,18 @@ pub(crate) fn stream(from: &str, to: &str, address: &'static str, bytes: usize) 
         let listener = TcpListener::bind(address).unwrap();
         ready.send(()).unwrap();
         let (mut stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut all = Vec::with_capacity(bytes);
         stream.read_to_end(&mut all).unwrap();
         all
     });
-    is_ready.recv_timeout(Duration::from_secs(5)).unwrap();
+    is_ready.recv_timeout(PATIENCE).unwrap();
     let data: Vec<u8> = (0..bytes).map(|i| (i as u32).wrapping_mul(0x9e37_79b9).to_be_bytes()[0]).collect();
     let sent = data.clone();
     let start = Instant::now();
     let sender = inside(from, move || {
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(&sent).unwrap();
     });
     sender.join().unwrap();
