@@ -43,9 +43,9 @@ for cpus in 2 1; do
     fi
     for policy in "${policies[@]}"; do
         start_gateway connected 1500 --idle "$policy"
-        check "$cpus CPU(s), $policy: the gateway starts" await 20 ctl links
+        check "$cpus CPU(s), $policy: the gateway starts" await 60 ctl links
         [ -e /sys/module/ib_ipoib ] || { start_ib0 && kernel_mode connected; }
-        check "$cpus CPU(s), $policy: connections both ways" await 15 both_ways
+        check "$cpus CPU(s), $policy: connections both ways" await 60 both_ways
         check "$cpus CPU(s), $policy" measure "$policy"
         if [ "$policy" = sleep ]; then
             check "$cpus CPU(s), $policy: TCP from Ethernet" transfer eth ib $ib_ip 1000000 1

@@ -31,7 +31,7 @@ note "queue pairs at first: $base"
 make_hosts
 start_sa ibx0 4
 start_gateway datagram 9000
-check 'the gateway starts and owns communication management' await 20 ctl links
+check 'the gateway starts and owns communication management' await 60 ctl links
 [ $failures = 0 ] || finish
 start_ib0
 check 'the kernel joins' await 15 ib sh -c 'ip link show ib0 | grep -q LOWER_UP'
@@ -78,7 +78,7 @@ check 'no queue pair of it is left' test "$(rdma resource show qp | grep -c ipoi
 eth_mtu 1500
 start_gateway datagram 1500
 kernel_mode datagram
-check 'the gateway starts again' await 20 ctl links
+check 'the gateway starts again' await 60 ctl links
 # Its queue pair has another number now; nobody is told to ask again.
 check_back 'the gateway started again'
 check 'TCP from Ethernet, datagram' transfer eth ib $ib_ip 1000000 1

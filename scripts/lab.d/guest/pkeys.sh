@@ -29,7 +29,7 @@ row() { ctl links --json | tr -d ' \n' | grep -oE "$1"; }
 
 for port in ibx0 ibx1; do check "$port has the default P_Key and no other" test "$(pkeys $port)" = '0xffff '; done
 config=/tmp/two.toml start_gateway datagram 1500
-check 'the gateway starts' await 20 ctl links
+check 'the gateway starts' await 60 ctl links
 start_ib0
 check 'the first segment is up' await 20 row '"link":"up"[^{}]*"segment":"first"'
 check 'ping from Ethernet' await 15 eth ping -c 1 -W 2 $ib_ip

@@ -17,7 +17,7 @@ start_sa ibx0 5
 config=/tmp/small.toml
 sed 's/^srq-depth.*/srq-depth = 16/; s/^srq-low.*/srq-low = 15/' gateway.toml >$config
 start_gateway connected 1500
-check 'the gateway starts' await 20 ctl links
+check 'the gateway starts' await 60 ctl links
 start_ib0
 kernel_mode connected
 check 'connections both ways' await 20 both_ways
@@ -66,7 +66,7 @@ dmesg -C
 rdma link add ibx1 type rxe netdev v1
 mv $log /tmp/before.log
 start_gateway connected 1500
-check 'on a new device it starts again' await 20 ctl links
+check 'on a new device it starts again' await 60 ctl links
 check 'and ends well' stop_gateway
 
 # The suite, whose checks open and close devices all the time.
@@ -74,7 +74,7 @@ check 'and ends well' stop_gateway
 suite=$!
 sleep 1
 rdma link delete ibx1
-check 'the suite ends' await 20 sh -c "! kill -0 $suite"
+check 'the suite ends' await 90 sh -c "! kill -0 $suite"
 wait $suite
 check 'with failed checks, not by a signal' test $? = 1
 check 'whose reason is that the device is not there' grep -q 'RDMA device ibx1' /tmp/suite.log
