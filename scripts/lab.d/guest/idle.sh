@@ -23,10 +23,12 @@ times() { "$1" ping -c 20 -i "$3" -W 3 "$2" | sed -n 's/.*time=\([0-9.]*\) ms/\1
 # measure POLICY: fails if packets are lost, or if `sleep` takes more than a third of a processor for nothing. (It is emulated, and
 # so several times slower than a real one.)
 measure() {
-    local before percent slow fast failed=0
+    local before begin percent slow fast failed=0
     before=$(used)
+    begin=$(uptime_ms)
+    # Longer than that where the processors are lent to others.
     sleep 4
-    percent=$((($(used) - before) / 4))
+    percent=$((($(used) - before) * 1000 / ($(uptime_ms) - begin)))
     slow=$(times eth "$ib_ip" 0.2) || failed=1
     fast=$(times ib "$eth_ip" 0.02) || failed=1
     echo "idle $percent % of a processor; ping median/longest $slow every 200 ms, $fast every 20 ms"
