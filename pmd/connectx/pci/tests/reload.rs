@@ -149,8 +149,8 @@ fn where_a_new_command_queue_is_told_the_old_driver_s_things_are_gone() {
     let free = g.pages(0);
     let memory = g.get(FREE, (free - FREE) as usize);
     g.set_queue();
-    // The port's own troubles, and the connection's timer.
-    g.hca.engine_mut().activate(PORT, ib_wire::Lid(7), ib_wire::Mtu::B4096).unwrap();
+    // The port goes down, and the connection has a timer.
+    g.hca.engine_mut().set_cable(PORT, None).unwrap();
     g.wait(std::time::Duration::from_millis(100));
     assert!(g.get(FREE, memory.len()) == memory, "memory of the old driver is written to");
 }
