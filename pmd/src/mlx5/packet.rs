@@ -59,10 +59,19 @@ pub(crate) fn top_up<P: Packet>(stash: &mut Stash<P>, pool: &mut P::Pool, count:
 
 /// Makes a message of `len` bytes out of the first buffers of a receive, each of which took `room` bytes, as one chain; how many
 /// buffers it took away. `None` if it is longer than the receive, or a buffer is not there.
-#[inline]
+#[inline(always)]
 pub(crate) fn message<P: Packet>(receive: &mut [Option<P>], len: u32, room: u32) -> Option<(P, usize)> {
+    if len > room {
+        return chain(receive, len, room);
+    }
     // An empty message is one buffer, too.
-    let used = len.div_ceil(room.max(1)).max(1) as usize;
+    let mut buf = receive.first_mut()?.take()?;
+    buf.fill(len);
+    Some((buf, 1))
+}
+
+fn chain<P: Packet>(receive: &mut [Option<P>], len: u32, room: u32) -> Option<(P, usize)> {
+    let used = len.div_ceil(room.max(1)) as usize;
     let entry = receive.get_mut(..used)?;
     if entry.iter().any(Option::is_none) {
         return None;

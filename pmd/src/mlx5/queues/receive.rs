@@ -71,7 +71,7 @@ impl<P: Packet> SharedEntries<P> {
     }
 
     /// Takes a message of `len` bytes out of the entry in `slot`; `None` if it is longer than the entry.
-    #[inline]
+    #[inline(always)]
     fn message(&mut self, slot: usize, len: u32) -> Option<P> {
         let start = slot * self.per_entry;
         let entry = self.buffers.get_mut(start..start + self.per_entry)?;
@@ -174,7 +174,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
                     // Each kind is handed on by itself: put together first, it would go through memory in pieces.
                     let place = self.numbers.find(completion.qpn);
                     if let Some(Place::Ud(slot)) = place {
-                        if let Some((buf, source, checksum)) = self.datagram(slot, &completion, &arrival) {
+                        if let Some((buf, source, checksum)) = self.datagram(slot, completion, arrival) {
                             let source = Source::Ud(source);
                             sink(Received { buf, qpn, ud: Some(slot), rc: None, source, checksum });
                             received += 1;
@@ -198,7 +198,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
                     }
                 }
                 What::Sent { .. } | What::SendFailed(_) | What::Unknown(_) => {
-                    self.send_completion(&completion, &mut batch, events);
+                    self.send_completion(completion, &mut batch, events);
                 }
             }
         }
@@ -224,7 +224,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     }
 
     #[inline]
-    fn datagram(&mut self, at: UdSlot, completion: &Completion, arrival: &Arrival) -> Option<Arrived<P>> {
+    fn datagram(&mut self, at: UdSlot, completion: Completion, arrival: Arrival) -> Option<Arrived<P>> {
         let slot = self.take_datagram_slot(completion.counter)?;
         let mut buf = self.datagrams.single(slot)?;
         // One that has been taken out since, perhaps with another in its place, has no business here any more.
@@ -257,7 +257,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         Some((buf, source, checksum))
     }
 
-    #[inline]
+    #[inline(always)]
     fn message(&mut self, slot: u16, len: u32) -> Option<P> {
         let slot = self.take_shared_slot(slot)?;
         let message = self.connections.as_mut().and_then(|srq| srq.message(slot, len));

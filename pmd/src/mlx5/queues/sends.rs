@@ -28,7 +28,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
                 self.credit.settle();
                 break;
             };
-            freed += self.send_completion(&Completion::of(&cqe), &mut batch, events);
+            freed += self.send_completion(Completion::of(&cqe), &mut batch, events);
         }
         self.send_cq.publish();
         P::free_all(&mut batch);
@@ -67,7 +67,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     #[inline]
     pub(super) fn send_completion(
         &mut self,
-        completion: &Completion,
+        completion: Completion,
         batch: &mut Stash<P>,
         events: &mut Events,
     ) -> usize {
