@@ -14,7 +14,8 @@ for i in 0 1; do
 done
 "$1" $2 --link roce:p0 --address 10.9.0.1 --echo >/dev/null &
 server=$!
-for i in $(seq 100); do
+trap 'kill $server 2>/dev/null || true' EXIT
+for i in $(seq 1200); do
     ss -Hltn 'sport = :18515' | grep -q . && break
     sleep 0.05
 done

@@ -136,7 +136,7 @@ fn wrong_ports_and_settings_are_named() {
     says(Some("net_ring2"), &EthConfig { queues: 60_000, ..config() }, &["at most", "60000", "lcores"]);
     says(Some("net_ring2"), &EthConfig { queues: 0, ..config() }, &["queue"]);
     // A driver with one buffer a frame, and a frame that is longer.
-    says(Some("net_null2"), &EthConfig { mtu: 9000, ..config() }, &["2048", "data_room"]);
+    says(Some("net_null2"), &EthConfig { mtu: 9000, ..config() }, &["2048", "[buffers] data-room = 9024"]);
     // A refused port is free for the next.
     drop(EthPort::start(Some("net_ring2"), &config(), &pool).unwrap());
 }
