@@ -162,6 +162,25 @@ impl Engine {
         wakers.inspect(|waker| watch(*waker)).count() > 0
     }
 
+    /// As [`Engine::rest`], for who has nothing else to do: cables that are down, and ports without one, end no rest before it is time.
+    /// How long it may be if none of the descriptors becomes readable; `None` if the device is to be looked at anyway.
+    pub fn sleep(&mut self, now: Instant, mut watch: impl FnMut(BorrowedFd<'_>)) -> Option<Duration> {
+        if self.wants_turn(now) || self.worked_at.is_some_and(|at| now.saturating_duration_since(at) < CALM) {
+            return None;
+        }
+        let mut end = self.next_deadline(now);
+        for cable in self.dev.ports.iter_mut().filter_map(|port| port.cable.as_mut()) {
+            if let Some(waker) = cable.rest() {
+                watch(waker);
+                continue;
+            }
+            let (at, waker) = cable.next_look(now)?;
+            end = Some(end.map_or(at, |end| end.min(at)));
+            waker.into_iter().for_each(&mut watch);
+        }
+        Some(end.map_or(Duration::MAX, |end| end.saturating_duration_since(now)))
+    }
+
     fn work(&mut self, now: Instant) -> bool {
         let mut worked = self.take_doorbells();
         worked |= ingress::receive(&mut self.qps, &mut self.dev, &self.config, now, RECEIVE_BURST);

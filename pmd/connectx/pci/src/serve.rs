@@ -18,11 +18,11 @@ use crate::vfio_user::socket::{Client, Gone};
 const SPINS: u32 = 3;
 /// First nap.
 const FIRST: Duration = Duration::from_micros(50);
-/// Longest nap where a cable would not wake: one that is down.
+/// Longest nap while there is work that cannot be done now: a cable is full.
 const LONGEST: Duration = Duration::from_millis(1);
 /// Naps of one length before they get longer: a conversation goes on with short ones.
 const REPEATS: u32 = 40;
-/// Longest rest where all cables wake.
+/// Longest rest where nothing is to be done before somebody wakes.
 const REST: Duration = Duration::from_millis(100);
 
 /// How long to rest after so many idle turns; `None` to go on at once.
@@ -153,14 +153,14 @@ impl Server {
         let Some(mut nap) = nap(self.idle) else { return Ok(()) };
         let mut now = Instant::now();
         let mut wakers = Vec::new();
-        if self.hca.rest(now, |waker| wakers.extend(waker.try_clone_to_owned())) {
+        if let Some(longest) = self.hca.sleep(now, |waker| wakers.extend(waker.try_clone_to_owned())) {
             // What came before it was asked for does not wake.
             now = Instant::now();
             if self.turn(now)? {
                 self.idle = 0;
                 return Ok(());
             }
-            nap = REST;
+            nap = longest.min(REST);
         }
         if let Some(at) = self.hca.next_deadline(now) {
             nap = nap.min(at.saturating_duration_since(now));

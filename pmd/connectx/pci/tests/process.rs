@@ -15,12 +15,16 @@ struct Program {
 
 impl Program {
     fn start(name: &str) -> Self {
+        Self::start_with(name, &["--cable", "udp:127.0.0.1:0-127.0.0.1:9"])
+    }
+
+    fn start_with(name: &str, options: &[&str]) -> Self {
         let folder = std::env::temp_dir().join(format!("softhca-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_softhca"))
             .args(["--socket"])
             .arg(folder.join("socket"))
-            .args(["--cable", "udp:127.0.0.1:0-127.0.0.1:9"])
+            .args(options)
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
@@ -66,6 +70,18 @@ impl Drop for Program {
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.folder);
     }
+}
+
+/// Times that a process went to sleep by itself, and processor time that it has used.
+fn wear(child: &Child) -> (u64, Duration) {
+    let read = |what: &str| std::fs::read_to_string(format!("/proc/{}/{what}", child.id())).unwrap();
+    let status = read("status");
+    let switches = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    let stat = read("stat");
+    let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    let ticks = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    let tick = Duration::from_secs(1) / rustix::param::clock_ticks_per_second() as u32;
+    (switches.unwrap().trim().parse().unwrap(), tick * ticks as u32)
 }
 
 fn message(id: u16, command: u16, body: &[u8]) -> Vec<u8> {
@@ -145,5 +161,59 @@ fn a_signal_ends_it_at_once_with_a_client_or_without_and_its_socket_goes() {
             // What the monitor sees is a connection that ends: a device that was pulled out.
             assert_eq!(client.read(&mut [0; 64]).unwrap(), 0);
         }
+    }
+}
+
+#[test]
+fn an_idle_device_sleeps_with_a_cable_that_is_up_or_down_or_without_one() {
+    use connectx::cable::CableEnd;
+    const LONG: Duration = Duration::from_millis(1000);
+    for cable in ["none", "down", "up", "udp"] {
+        let place = std::env::temp_dir().join(format!("softhca-sleep-{cable}-{}.sock", std::process::id()));
+        let url = format!("shm:{}", place.display());
+        let mut other = (cable == "up").then(|| CableEnd::listen(&url.parse().unwrap()).unwrap());
+        let options = match cable {
+            "none" => vec![],
+            "udp" => vec!["--cable", "udp:127.0.0.1:0-127.0.0.1:9"],
+            _ => vec!["--cable", url.as_str()],
+        };
+        let program = Program::start_with(&format!("sleep-{cable}"), &options);
+        let _client = serves(&program);
+        let mut turn = |time| {
+            let end = Instant::now() + time;
+            while Instant::now() < end {
+                if let Some(other) = &mut other {
+                    other.poll(Instant::now());
+                    other.receive(64, |_| {});
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            other.as_ref().is_none_or(CableEnd::is_up)
+        };
+        assert!(turn(Duration::from_millis(500)));
+        let before = wear(&program.child);
+        assert!(turn(LONG));
+        let after = wear(&program.child);
+        let (naps, used) = (after.0 - before.0, after.1 - before.1);
+        println!("cable {cable}: {naps} naps, {used:?} of a processor in {LONG:?}");
+        assert!(naps < 100, "cable {cable}: {naps} naps in {LONG:?}");
+        assert!(used < LONG * 3 / 100, "cable {cable}: {used:?} of {LONG:?}");
+    }
+}
+
+#[test]
+fn a_cable_that_comes_up_is_noticed_by_who_sleeps() {
+    use connectx::cable::CableEnd;
+    let place = std::env::temp_dir().join(format!("softhca-late-{}.sock", std::process::id()));
+    let url = format!("shm:{}", place.display());
+    let program = Program::start_with("late", &["--cable", &url]);
+    let _client = serves(&program);
+    std::thread::sleep(Duration::from_millis(1200));
+    let mut other = CableEnd::listen(&url.parse().unwrap()).unwrap();
+    let begin = Instant::now();
+    while !other.is_up() {
+        other.poll(Instant::now());
+        assert!(begin.elapsed() < Duration::from_secs(5), "it sleeps on");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }

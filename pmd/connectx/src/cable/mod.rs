@@ -312,6 +312,16 @@ impl CableEnd {
         }
     }
 
+    /// Of a cable that is down and does not wake ([`CableEnd::rest`]): when it is to be looked at again, and a descriptor that becomes
+    /// readable if that is to be earlier.
+    #[must_use]
+    pub fn next_look(&self, now: Instant) -> Option<(Instant, Option<BorrowedFd<'_>>)> {
+        match &self.kind {
+            Kind::SharedMemory(end) => end.next_look(now),
+            Kind::Pair(_) | Kind::Udp(_) | Kind::Packet(_) => None,
+        }
+    }
+
     /// What [`CableEnd::rest`] answered.
     #[must_use]
     pub fn waker(&self) -> Option<BorrowedFd<'_>> {

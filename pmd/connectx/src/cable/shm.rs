@@ -350,6 +350,19 @@ impl ShmEnd {
         }
     }
 
+    /// When an end that nobody wakes is to be looked at again, and what tells that it has become earlier. `None` for one that is up.
+    pub(super) fn next_look(&self, now: Instant) -> Option<(Instant, Option<BorrowedFd<'_>>)> {
+        match (&self.state, &self.listener) {
+            (State::Attached { broken: false, .. }, _) => None,
+            (State::Attached { .. }, _) => Some((now, None)),
+            (State::Greeting { socket, until, .. }, _) => Some((*until, Some(socket.as_fd()))),
+            (State::Detached { .. }, Some(listener)) => {
+                Some((now + LAST_RETRY, Some(listener.socket.as_fd())))
+            }
+            (State::Detached { retry }, None) => Some((*retry, None)),
+        }
+    }
+
     pub(super) fn has_room(&mut self, len: usize) -> bool {
         let State::Attached { rings, broken, .. } = &mut self.state else { return true };
         rings.producer.has_room(len).unwrap_or_else(|Broken| {

@@ -226,10 +226,11 @@ impl Hca {
         let _ = self.memory.unmap(None);
     }
 
-    /// Asks the cable to wake who rests ([`Engine::rest`]). False if it would not.
-    pub fn rest(&mut self, now: Instant, watch: impl FnMut(BorrowedFd<'_>)) -> bool {
+    /// Asks the cable to wake who rests ([`Engine::sleep`]). How long that may be, [`Hca::next_deadline`] aside, if nobody does; `None`
+    /// if there is work.
+    pub fn sleep(&mut self, now: Instant, watch: impl FnMut(BorrowedFd<'_>)) -> Option<Duration> {
         // Who stands still has nothing to be woken for.
-        !self.works() || self.engine.rest(now, watch)
+        if self.works() { self.engine.sleep(now, watch) } else { Some(Duration::MAX) }
     }
 
     /// False while there are queue pairs and the guest has taken away the use of its memory: everything stands still. Without any, the
