@@ -18,9 +18,6 @@ use super::sync::Sync;
 
 /// Hellos for which a better gateway stands by before it claims: its tables become warm.
 const WARM: u32 = 20;
-/// How long the addresses of a gateway that is not heard any more stay a gateway's. Longer than networks stay cut in two by mishap: then it
-/// forwards unheard, and what it forwards is not to be forwarded again.
-const REMEMBERED: Duration = Duration::from_secs(3600);
 /// Shortest time between two hellos that somebody's first hello, or a new host, brought about.
 const GAP: Duration = Duration::from_millis(50);
 
@@ -66,7 +63,7 @@ impl Pair {
             since: now,
             listened: false,
             not_before: None,
-            peers: Peers::new(own, settings.key.is_some()),
+            peers: Peers::new(own, settings.key.is_some(), settings.lease()),
             strangers: Strangers::default(),
             loops: Loops::new(now),
             siblings: Siblings::default(),
@@ -134,11 +131,10 @@ impl Pair {
     }
 
     /// Where the other gateways are. What comes from there to a group was forwarded already, and nobody there is a host to
-    /// be learnt. Who was silent for an hour was taken away, and others may have its addresses.
+    /// be learnt. Who was silent for an hour was taken away, and others may have its addresses; without a key who was silent for as long
+    /// as it had been heard before, if that is less.
     pub fn stations(&self, now: Instant) -> impl Iterator<Item = Station> {
-        let is_there =
-            move |p: &&Peer| p.last_heard().is_some_and(|at| now.saturating_duration_since(at) < REMEMBERED);
-        self.peers.known().filter(is_there).map(|p| Station {
+        self.peers.remembered(now).map(|p| Station {
             mac: p.hello.mac,
             lid: p.hello.lid,
             gid: p.hello.gid,

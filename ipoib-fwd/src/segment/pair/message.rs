@@ -251,6 +251,11 @@ impl Hello {
     pub fn hears(&self, who: Identity) -> SideSet {
         self.heard.iter().find(|h| h.who == who).map_or(SideSet::NONE, |h| h.sides)
     }
+
+    /// True if it names the same addresses as another one.
+    pub(super) fn has_addresses_of(&self, other: &Self) -> bool {
+        (self.mac, self.lid, self.gid) == (other.mac, other.lid, other.gid) && self.qpns == other.qpns
+    }
 }
 
 /// Where a host is.

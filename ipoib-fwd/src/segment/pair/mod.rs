@@ -22,11 +22,14 @@
 //!
 //! *Cut on both sides*, each part has its own forwarder. When the parts meet again, the worse one resigns with the first hello that
 //! it hears, and until then the tables know every gateway that was heard within an hour ([`Pair::stations`]): what one of them forwarded, the others do not
-//! forward again, so a broadcast does not circle even in that moment.
+//! forward again, so a broadcast does not circle even in that moment. Without a key, when anybody can name any host's addresses as a gateway's,
+//! they are known for as long as the gateway had been heard: of networks that are cut soon after it began, a broadcast may circle where they
+//! meet again, until the first hello.
 //!
 //! *Loops* of foreign making: [`loops`]. *Warm tables*: [`sync`].
 //!
-//! *A dishonest neighbour* can forge hellos and so silence a gateway, as it can forge ARP. With a key ([`message::Key`]), which all gateways of a
+//! *A dishonest neighbour* can forge hellos and so silence a gateway, as it can forge ARP. What it says once counts for four of our own leases at
+//! most, so gateways without a key need intervals that are not too far from each other. With a key ([`message::Key`]), which all gateways of a
 //! segment share, messages are authenticated; they count only when they name our present instance, so that recorded ones
 //! are of no use, and their sequence rises. Who speaks with another key is not believed and not obeyed, but told of: `strangers`.
 

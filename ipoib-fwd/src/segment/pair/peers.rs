@@ -8,6 +8,11 @@ use super::message::{Heard, Hello, Identity, MAX_PEERS, Role, Side, SideSet};
 
 /// Longest lease that is believed: one hello must not silence us for long.
 const LONGEST_LEASE: Duration = Duration::from_secs(31);
+/// Without a key anybody may have made it up: then no more than so many of our own leases.
+const LEASES: u32 = 4;
+/// How long the addresses of a gateway that is not heard any more stay a gateway's, at most. Longer than networks stay cut in two by mishap:
+/// then it forwards unheard, and what it forwards is not to be forwarded again.
+const REMEMBERED: Duration = Duration::from_secs(3600);
 
 /// Who is better: the higher priority, then the lower GUID (IBA 14.4.1), then the lower instance. Less is better.
 pub(super) type Rank = (u8, Identity);
@@ -51,6 +56,8 @@ pub(super) struct Peer {
     /// The numbers that came on each side.
     windows: [Window; 2],
     heard: [Option<Instant>; 2],
+    /// How long it has been heard altogether, with the addresses that it has now.
+    heard_for: Duration,
     /// Since when it forwards and does not hear us.
     pub(super) deaf_since: Option<Instant>,
     /// It has named our instance, or nobody asks for that.
@@ -62,7 +69,7 @@ pub(super) struct Peer {
 impl Peer {
     /// When it counts as gone unless it is heard again.
     pub(super) fn alive_until(&self) -> Option<Instant> {
-        self.last_heard().map(|at| at + self.lease())
+        self.last_heard().map(|at| at + self.hello.lease)
     }
 
     /// True if it counts: its lease runs, and it is no recording.
@@ -82,12 +89,8 @@ impl Peer {
         self.heard.get(side as usize).copied().flatten()
     }
 
-    fn lease(&self) -> Duration {
-        self.hello.lease.min(LONGEST_LEASE)
-    }
-
     fn is_heard_on(&self, now: Instant, side: Side) -> bool {
-        self.heard_at(side).is_some_and(|at| now < at + self.lease())
+        self.heard_at(side).is_some_and(|at| now < at + self.hello.lease)
     }
 
     /// Where it was heard within its lease.
@@ -134,16 +137,30 @@ pub(super) struct Peers {
     own: Identity,
     /// Only who names our instance counts.
     verify: bool,
+    longest_lease: Duration,
 }
 
 impl Peers {
-    pub(super) const fn new(own: Identity, verify: bool) -> Self {
-        Self { list: ArrayVec::new_const(), own, verify }
+    /// `lease`: our own. `verify`: messages are signed, and who does not name our instance says nothing new.
+    pub(super) fn new(own: Identity, verify: bool, lease: Duration) -> Self {
+        let longest_lease = if verify { LONGEST_LEASE } else { LONGEST_LEASE.min(lease * LEASES) };
+        Self { list: ArrayVec::new_const(), own, verify, longest_lease }
     }
 
     /// All that counted once.
     pub(super) fn known(&self) -> impl Iterator<Item = &Peer> {
         self.list.iter().filter(|p| p.verified)
+    }
+
+    /// Until when its addresses are a gateway's. Without a key anybody may have named them: as long again as it was heard.
+    fn remembered_until(&self, peer: &Peer) -> Option<Instant> {
+        let most = if self.verify { REMEMBERED } else { peer.heard_for.min(REMEMBERED) };
+        peer.last_heard().map(|at| at + most.max(peer.hello.lease))
+    }
+
+    /// Those whose addresses are a gateway's.
+    pub(super) fn remembered(&self, now: Instant) -> impl Iterator<Item = &Peer> {
+        self.known().filter(move |p| self.remembered_until(p).is_some_and(|until| now < until))
     }
 
     pub(super) fn alive(&self, now: Instant) -> impl Iterator<Item = &Peer> {
@@ -162,8 +179,9 @@ impl Peers {
         who: Identity,
         side: Side,
         sequence: u64,
-        hello: Hello,
+        mut hello: Hello,
     ) -> Reception {
+        hello.lease = hello.lease.min(self.longest_lease);
         let verified = !self.verify || !hello.hears(self.own).is_none();
         if let Some(peer) = self.list.iter_mut().find(|p| p.who == who) {
             if !self.verify {
@@ -175,7 +193,7 @@ impl Peers {
         } else if self.list.is_full() {
             let unheard = self.list.iter().enumerate().filter(|(_, p)| !p.is_alive(now));
             // With whom goes what is known of its numbers: its recordings would be news again. So who has never counted goes first.
-            let first = unheard.min_by_key(|(_, p)| (p.verified, p.last_heard()));
+            let first = unheard.min_by_key(|(_, p)| (p.verified, self.remembered_until(p)));
             let Some(place) = first.map(|(place, _)| place) else {
                 return Reception::Full;
             };
@@ -183,12 +201,19 @@ impl Peers {
         }
         if let Some(peer) = self.list.iter_mut().find(|p| p.who == who) {
             let was_heard = peer.is_heard(now);
+            if let Some(last) = peer.last_heard().filter(|_| was_heard) {
+                peer.heard_for += now.saturating_duration_since(last);
+            }
             peer.heard[side as usize] = Some(now);
             // Once is enough: its numbers rise from there.
             peer.verified |= verified;
             let blocked = hello.role == Role::Blocked && peer.hello.role != Role::Blocked;
             // The other side's copy of a later hello may have been faster.
             if sequence > peer.newest() {
+                // Somebody may have named a host in its name.
+                if !hello.has_addresses_of(&peer.hello) {
+                    peer.heard_for = Duration::ZERO;
+                }
                 peer.hello = hello;
             }
             peer.newest[side as usize] = peer.newest[side as usize].max(sequence);
@@ -200,6 +225,7 @@ impl Peers {
             newest: [0; 2],
             windows: [Window::default(); 2],
             heard: [None; 2],
+            heard_for: Duration::ZERO,
             deaf_since: None,
             verified,
             announced: false,
@@ -244,6 +270,7 @@ mod tests {
     use ib_wire::{Gid, Guid, Lid};
     use ipoib::net::ethernet::MacAddress;
 
+    const SECOND: Duration = Duration::from_secs(1);
     const OWN: Identity = Identity { guid: Guid(1), instance: 1 };
 
     fn life(instance: u64) -> Identity {
@@ -282,15 +309,14 @@ mod tests {
     #[test]
     fn a_number_that_somebody_made_up_deafens_us_for_a_lease_only() {
         for on in [&Side::BOTH[..], &[Side::Ethernet], &[Side::InfiniBand]] {
-            let (mut peers, mut now, mut sequence) = (Peers::new(OWN, false), Instant::now(), 0);
-            let second = Duration::from_secs(1);
-            let end = now + second;
+            let (mut peers, mut now, mut sequence) = (Peers::new(OWN, false, SECOND), Instant::now(), 0);
+            let end = now + SECOND;
             hear(&mut peers, &mut now, end, &mut sequence);
             for side in on {
                 peers.hello(now, life(1), *side, u64::MAX, hello(Role::Standby, false));
             }
             assert_eq!(peers.alive(now).next().map(|p| p.hello.role), Some(Role::Standby));
-            let end = now + second * 3;
+            let end = now + SECOND * 3;
             hear(&mut peers, &mut now, end, &mut sequence);
             let peer = peers.alive(now).next().unwrap();
             assert_eq!((peer.hello.role, peer.sides(now)), (Role::Forwarding, SideSet::BOTH));
@@ -298,8 +324,47 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_that_somebody_made_up_is_a_few_of_ours_only() {
+        let (mut peers, mut now, mut sequence) = (Peers::new(OWN, false, SECOND), Instant::now(), 0);
+        let end = now + SECOND;
+        hear(&mut peers, &mut now, end, &mut sequence);
+        // In the name of the one that forwards, and with a number beyond all of its own.
+        let forged = Hello { lease: SECOND * 31, ..hello(Role::Standby, true) };
+        for side in Side::BOTH {
+            peers.hello(now, life(1), side, u64::MAX, forged.clone());
+        }
+        let end = now + SECOND * 5;
+        hear(&mut peers, &mut now, end, &mut sequence);
+        assert_eq!(peers.alive(now).map(|p| p.hello.role).collect::<Vec<_>>(), [Role::Forwarding]);
+    }
+
+    #[test]
+    fn without_a_key_a_gateway_is_remembered_as_long_as_it_was_heard_whatever_others_make_up() {
+        let (mut peers, mut now, mut sequence) = (Peers::new(OWN, false, SECOND), Instant::now(), 0);
+        let end = now + SECOND * 100;
+        hear(&mut peers, &mut now, end, &mut sequence);
+        let remembered = |peers: &Peers, now| peers.remembered(now).map(|p| p.who).collect::<Vec<_>>();
+        // It is cut off; gateways that nobody has heard of do not make it forgotten.
+        now += SECOND * 10;
+        for instance in 2..50 {
+            peers.hello(now, life(instance), Side::Ethernet, 7, hello(Role::Standby, false));
+            now += SECOND;
+        }
+        assert!(remembered(&peers, now).contains(&life(1)));
+        now += SECOND * 10;
+        assert_eq!(remembered(&peers, now), [life(1)], "of those nobody is");
+        assert_eq!(remembered(&peers, end + SECOND * 98), [life(1)]);
+        assert_eq!(remembered(&peers, end + SECOND * 102), []);
+        // Who names a host's address in its name makes that a gateway's for a moment only.
+        let host = Hello { mac: MacAddress([2, 9, 9, 9, 9, 9]), ..hello(Role::Forwarding, true) };
+        peers.hello(now, life(1), Side::Ethernet, sequence + 1, host);
+        assert_eq!(remembered(&peers, now), [life(1)]);
+        assert_eq!(remembered(&peers, now + SECOND * 2), []);
+    }
+
+    #[test]
     fn with_a_key_recordings_stay_old_however_many_lives_there_are_of() {
-        let (mut peers, mut now, mut sequence) = (Peers::new(OWN, true), Instant::now(), 0);
+        let (mut peers, mut now, mut sequence) = (Peers::new(OWN, true, SECOND), Instant::now(), 0);
         let end = now + Duration::from_secs(30);
         hear(&mut peers, &mut now, end, &mut sequence);
         now += Duration::from_secs(60);

@@ -124,6 +124,32 @@ fn a_gateway_that_was_taken_away_leaves_its_addresses_to_others_after_an_hour() 
 }
 
 #[test]
+fn without_a_key_a_gateway_is_remembered_as_long_as_it_was_heard_and_an_hour_at_most() {
+    let known = |w: &World| w.boxes[1].pair.as_ref().unwrap().stations(w.now).count();
+    for (heard, remembered) in [(600, 600), (5000, 3600)] {
+        let mut w = World::new(&[100, 100], false);
+        w.run(SECOND * heard);
+        w.crash(0);
+        w.run(SECOND * remembered - SECOND * 5);
+        assert_eq!(known(&w), 1);
+        w.run(SECOND * 10);
+        assert_eq!(known(&w), 0);
+    }
+}
+
+#[test]
+fn without_a_key_one_hello_makes_a_host_a_gateway_for_a_moment_only() {
+    let mut w = World::new(&[100], false);
+    w.run(SECOND * 3);
+    let (now, bytes) = (w.now, boast(SegmentId(1), 1, Side::Ethernet, None));
+    w.with(0, |pair| pair.handle_message(now, Side::Ethernet, &bytes).unwrap());
+    let known = |w: &World| w.boxes[0].pair.as_ref().unwrap().stations(w.now).count();
+    assert_eq!(known(&w), 1);
+    w.run(SECOND * 2);
+    assert_eq!(known(&w), 0);
+}
+
+#[test]
 fn a_forwarder_whose_rival_is_deaf_resigns_since_only_it_knows() {
     let mut w = World::new(&[100, 100], false);
     w.run(SECOND * 3);
