@@ -14,6 +14,9 @@ const LEASES: u32 = 4;
 /// then it forwards unheard, and what it forwards is not to be forwarded again.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
+/// Earlier gateways whose numbers are remembered with a key: then their recordings stay old.
+const PAST: usize = 64;
+
 /// Who is better: the higher priority, then the lower GUID (IBA 14.4.1), then the lower instance. Less is better.
 pub(super) type Rank = (u8, Identity);
 
@@ -134,6 +137,8 @@ pub(super) enum Reception {
 #[derive(Debug)]
 pub(super) struct Peers {
     list: ArrayVec<Peer, MAX_PEERS>,
+    /// With a key, those that counted once and made room: the numbers that came of them.
+    past: ArrayVec<(Identity, [Window; 2]), PAST>,
     own: Identity,
     /// Only who names our instance counts.
     verify: bool,
@@ -144,7 +149,7 @@ impl Peers {
     /// `lease`: our own. `verify`: messages are signed, and who does not name our instance says nothing new.
     pub(super) fn new(own: Identity, verify: bool, lease: Duration) -> Self {
         let longest_lease = if verify { LONGEST_LEASE } else { LONGEST_LEASE.min(lease * LEASES) };
-        Self { list: ArrayVec::new_const(), own, verify, longest_lease }
+        Self { list: ArrayVec::new_const(), past: ArrayVec::new_const(), own, verify, longest_lease }
     }
 
     /// All that counted once.
@@ -183,6 +188,8 @@ impl Peers {
     ) -> Reception {
         hello.lease = hello.lease.min(self.longest_lease);
         let verified = !self.verify || !hello.hears(self.own).is_none();
+        let past = self.past.iter().position(|(past, _)| *past == who);
+        let mut windows = past.and_then(|at| self.past.get(at)).map_or_else(Default::default, |p| p.1);
         if let Some(peer) = self.list.iter_mut().find(|p| p.who == who) {
             if !self.verify {
                 peer.forget_numbers(now);
@@ -190,14 +197,10 @@ impl Peers {
             if !self.is_news(who, side, sequence) {
                 return Reception::Old;
             }
-        } else if self.list.is_full() {
-            let unheard = self.list.iter().enumerate().filter(|(_, p)| !p.is_alive(now));
-            // With whom goes what is known of its numbers: its recordings would be news again. So who has never counted goes first.
-            let first = unheard.min_by_key(|(_, p)| (p.verified, self.remembered_until(p)));
-            let Some(place) = first.map(|(place, _)| place) else {
-                return Reception::Full;
-            };
-            self.list.remove(place);
+        } else if !windows[side as usize].takes(sequence) {
+            return Reception::Old;
+        } else if self.list.is_full() && !self.make_room(now) {
+            return Reception::Full;
         }
         if let Some(peer) = self.list.iter_mut().find(|p| p.who == who) {
             let was_heard = peer.is_heard(now);
@@ -223,18 +226,35 @@ impl Peers {
             who,
             hello,
             newest: [0; 2],
-            windows: [Window::default(); 2],
+            windows,
             heard: [None; 2],
             heard_for: Duration::ZERO,
             deaf_since: None,
-            verified,
+            verified: verified || past.is_some(),
             announced: false,
         };
+        self.past.retain(|(past, _)| *past != who);
         peer.newest[side as usize] = sequence;
-        peer.windows[side as usize].takes(sequence);
         peer.heard[side as usize] = Some(now);
         self.list.push(peer);
         Reception::New
+    }
+
+    /// One that is not heard is taken off the list; false if all are.
+    fn make_room(&mut self, now: Instant) -> bool {
+        let unheard = self.list.iter().enumerate().filter(|(_, p)| !p.is_alive(now));
+        // Who has never counted goes first: it would have to name us once more.
+        let first = unheard.min_by_key(|(_, p)| (p.verified, self.remembered_until(p)));
+        let Some(place) = first.map(|(place, _)| place) else { return false };
+        let gone = self.list.remove(place);
+        // Without its numbers its recordings would be news again.
+        if self.verify && gone.verified {
+            if self.past.is_full() {
+                self.past.remove(0);
+            }
+            self.past.push((gone.who, gone.windows));
+        }
+        true
     }
 
     /// Notes who forwards without hearing us.
@@ -360,6 +380,26 @@ mod tests {
         peers.hello(now, life(1), Side::Ethernet, sequence + 1, host);
         assert_eq!(remembered(&peers, now), [life(1)]);
         assert_eq!(remembered(&peers, now + SECOND * 2), []);
+    }
+
+    #[test]
+    fn with_a_key_recordings_of_many_lives_that_counted_stay_old() {
+        let (mut peers, mut now) = (Peers::new(OWN, true, SECOND), Instant::now());
+        let said = |instance| (1..9).map(move |n| (life(instance), Side::BOTH[n as usize % 2], n));
+        for instance in 0..PAST as u64 + 8 {
+            for (who, side, sequence) in said(instance) {
+                peers.hello(now, who, side, sequence, hello(Role::Forwarding, true));
+            }
+            assert!(peers.alive(now).any(|p| p.who == life(instance)));
+            now += SECOND * 60;
+        }
+        for (who, side, sequence) in (0..PAST as u64 + 8).flat_map(said) {
+            let again = peers.hello(now, who, side, sequence, hello(Role::Forwarding, true));
+            assert_eq!(again, Reception::Old, "{who:?} {sequence}");
+        }
+        // Who was cut off for so long counts again with its next.
+        peers.hello(now, life(0), Side::Ethernet, 9, hello(Role::Forwarding, true));
+        assert_eq!(peers.alive(now).map(|p| p.who).collect::<Vec<_>>(), [life(0)]);
     }
 
     #[test]
