@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use ib_wire::{Guid, Lid, Mtu};
-use softhca::hca::{Hca, HcaConfig};
+use softhca::hca::{Hca, HcaConfig, TableSizes};
 use softhca::vfio_user::{BAR0, CONFIGURATION, Device, DmaMap};
 
 /// Bytes of the guest's memory; a part of it comes and goes.
@@ -38,6 +38,7 @@ impl Guest {
             description: String::new(),
             cable: None,
             seed: 1,
+            tables: TableSizes::default(),
         })
         .ok()?;
         map(&mut hca, &memory, 0, FIXED);

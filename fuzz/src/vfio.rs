@@ -1,7 +1,7 @@
 //! What a client of vfio-user says.
 
 use ib_wire::Guid;
-use softhca::hca::{Hca, HcaConfig};
+use softhca::hca::{Hca, HcaConfig, TableSizes};
 use softhca::vfio_user::session::Session;
 
 /// One input: bytes of a stream; the first message may be left to us.
@@ -12,6 +12,7 @@ pub fn run(bytes: &[u8]) {
         description: String::new(),
         cable: None,
         seed: 1,
+        tables: TableSizes::default(),
     };
     let Ok(mut hca) = Hca::new(config) else { return };
     let mut session = Session::new();

@@ -1,28 +1,40 @@
 //! What `softhca` is told when it starts: keys of a file, or options of the same names.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
-use clap::Parser;
-use connectx::cable::{CableUrl, CableUrlError};
+use clap::{Args, Parser};
+use connectx::cable::CableUrl;
 use ib_wire::Guid;
 use serde::Deserialize;
+use toml::Spanned;
 
-use crate::hca::HcaConfig;
+use crate::hca::{HcaConfig, Table, TableSizes};
 
 /// The port's GUID if none is given: the node's and one.
 const NEXT: u64 = 1;
+/// Longest node description (IBA 14.2.5.2).
+const MAX_DESCRIPTION: usize = 64;
+/// Longest path of a UNIX socket (`sun_path` less its final zero).
+const MAX_SOCKET_PATH: usize = 107;
 
 /// The software ConnectX as a PCI device: a vfio-user server, which a virtual machine monitor attaches to its guest.
 ///
 /// Every option can stand in the file, too, as a key of the same name; the command line wins.
-#[derive(Clone, Parser, Deserialize, Debug, Default)]
+#[derive(Clone, Parser, Debug, Default)]
 #[command(version)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Options {
     /// Read options from FILE (TOML).
     #[arg(long, value_name = "FILE")]
-    #[serde(skip)]
     pub config: Option<PathBuf>,
+    /// All others.
+    #[command(flatten)]
+    pub keys: Keys,
+}
+
+/// What the file and the command line can say.
+#[derive(Clone, Args, Debug, Default)]
+pub struct Keys {
     /// Listen at this UNIX socket.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
@@ -35,19 +47,76 @@ pub struct Options {
     /// Where the port's cable goes: shm:/path/to.sock or udp:LOCAL-PEER [default: nowhere].
     #[arg(long, value_name = "URL")]
     pub cable: Option<String>,
-    /// Node description.
+    /// Node description, 64 bytes at most.
     #[arg(long, value_name = "TEXT")]
     pub description: Option<String>,
     /// Where queue pair numbers are drawn from [default: the node's GUID].
     #[arg(long, value_name = "NUMBER")]
     pub seed: Option<u64>,
+    /// Most queue pairs, a power of two from 16 [default: 8192, the most].
+    #[arg(long, value_name = "NUMBER")]
+    pub queue_pairs: Option<u64>,
+    /// Most completion queues, a power of two from 16 [default: 4096, the most].
+    #[arg(long, value_name = "NUMBER")]
+    pub completion_queues: Option<u64>,
+    /// Most shared receive queues, a power of two from 16 [default: 4096, the most].
+    #[arg(long, value_name = "NUMBER")]
+    pub shared_receive_queues: Option<u64>,
+    /// Most memory keys, a power of two from 64 [default: 65536, the most].
+    #[arg(long, value_name = "NUMBER")]
+    pub memory_keys: Option<u64>,
+    /// Most event queues, a power of two from 8 to 128 [default: 32].
+    #[arg(long, value_name = "NUMBER")]
+    pub event_queues: Option<u64>,
+}
+
+/// The same in the file.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+struct FileKeys {
+    socket: Option<Spanned<PathBuf>>,
+    node_guid: Option<Spanned<String>>,
+    port_guid: Option<Spanned<String>>,
+    cable: Option<Spanned<String>>,
+    description: Option<Spanned<String>>,
+    seed: Option<Spanned<u64>>,
+    queue_pairs: Option<Spanned<u64>>,
+    completion_queues: Option<Spanned<u64>>,
+    shared_receive_queues: Option<Spanned<u64>>,
+    memory_keys: Option<Spanned<u64>>,
+    event_queues: Option<Spanned<u64>>,
+}
+
+/// Where something is said.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// An option of the command line.
+    Option(&'static str),
+    /// A key of the file.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// The key.
+        key: &'static str,
+    },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Option(key) => write!(f, "--{key}"),
+            Self::File { path, line, key } => write!(f, "{}:{line}: {key}", path.display()),
+        }
+    }
 }
 
 /// What is wrong with what `softhca` is told.
 #[derive(Debug, thiserror::Error)]
 pub enum OptionsError {
     /// The file cannot be read.
-    #[error("{path}: {source}")]
+    #[error("{}: {source}; name a file that can be read after --config", .path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -55,30 +124,28 @@ pub enum OptionsError {
         source: std::io::Error,
     },
     /// The file is not as it should be.
-    #[error("{path}: {source}")]
+    #[error("{}:{line}: {what}; `softhca --help` tells of all keys", .path.display())]
     Parse {
         /// The file.
         path: PathBuf,
-        /// Where and what.
-        source: Box<toml::de::Error>,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong.
+        what: String,
     },
     /// No socket.
-    #[error("where to listen is not said; give --socket PATH")]
+    #[error("where to listen is not said; give --socket PATH, or the key `socket` in the file")]
     NoSocket,
-    /// A GUID cannot be read.
-    #[error("{key}: `{text}` is no GUID other than 0; write 16 hexadecimal digits, with or without colons")]
-    Guid {
-        /// Option.
-        key: &'static str,
-        /// What it says.
-        text: String,
+    /// A value that cannot be.
+    #[error("{place}: {what}; {remedy}")]
+    Value {
+        /// Where it is said.
+        place: Place,
+        /// What is wrong.
+        what: String,
+        /// What to do.
+        remedy: String,
     },
-    /// The cable cannot be read.
-    #[error("cable: {0}")]
-    Cable(#[from] CableUrlError),
-    /// The cable is none for an InfiniBand port.
-    #[error("cable: `{0}` is for Ethernet ports; this port takes shm: and udp:")]
-    Ethernet(String),
 }
 
 /// What it is to do.
@@ -90,10 +157,73 @@ pub struct Plan {
     pub hca: HcaConfig,
 }
 
-fn guid(key: &'static str, text: &str) -> Result<Guid, OptionsError> {
+/// A value and where it is said.
+struct Told<T> {
+    value: T,
+    place: Place,
+}
+
+impl<T> Told<T> {
+    fn wrong(&self, what: impl Into<String>, remedy: impl Into<String>) -> OptionsError {
+        OptionsError::Value { place: self.place.clone(), what: what.into(), remedy: remedy.into() }
+    }
+}
+
+/// The file, as text in which places are found.
+#[derive(Default)]
+struct File {
+    path: PathBuf,
+    text: String,
+}
+
+impl File {
+    fn read(path: &Path) -> Result<Self, OptionsError> {
+        let failed = |source| OptionsError::Read { path: path.to_owned(), source };
+        Ok(Self { path: path.to_owned(), text: std::fs::read_to_string(path).map_err(failed)? })
+    }
+
+    fn line(&self, at: usize) -> usize {
+        self.text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
+    }
+
+    fn keys(&self) -> Result<FileKeys, OptionsError> {
+        toml::from_str(&self.text).map_err(|error| OptionsError::Parse {
+            path: self.path.clone(),
+            line: self.line(error.span().map_or(0, |span| span.start)),
+            what: error.message().to_owned(),
+        })
+    }
+
+    /// What the command line says, or else the file.
+    fn told<T>(&self, key: &'static str, line: Option<T>, file: Option<Spanned<T>>) -> Option<Told<T>> {
+        if let Some(value) = line {
+            return Some(Told { value, place: Place::Option(key) });
+        }
+        let file = file?;
+        let place = Place::File { path: self.path.clone(), line: self.line(file.span().start), key };
+        Some(Told { value: file.into_inner(), place })
+    }
+}
+
+fn guid(told: &Told<String>) -> Result<Guid, OptionsError> {
+    let text = &told.value;
     let digits: String = text.trim_start_matches("0x").chars().filter(|c| *c != ':').collect();
-    let number = if digits.len() <= 16 { u64::from_str_radix(&digits, 16).unwrap_or(0) } else { 0 };
-    if number == 0 { Err(OptionsError::Guid { key, text: text.into() }) } else { Ok(Guid(number)) }
+    // An empty group is that of an IPv6 address.
+    let good = digits.len() <= 16 && !text.contains("::");
+    let number = if good { u64::from_str_radix(&digits, 16).unwrap_or(0) } else { 0 };
+    if number == 0 {
+        let remedy = "write 16 hexadecimal digits, with or without colons";
+        return Err(told.wrong(format!("`{text}` is no GUID other than 0"), remedy));
+    }
+    Ok(Guid(number))
+}
+
+fn cable(told: &Told<String>) -> Result<CableUrl, OptionsError> {
+    let remedy = "this port takes shm:/path/to.sock and udp:LOCAL-PEER";
+    if told.value.starts_with("roce:") {
+        return Err(told.wrong(format!("`{}` is for Ethernet ports", told.value), remedy));
+    }
+    told.value.parse().map_err(|error: connectx::cable::CableUrlError| told.wrong(error.to_string(), remedy))
 }
 
 /// A GUID of its own for each socket, locally administered (FNV-1a over the path).
@@ -105,84 +235,58 @@ fn drawn(socket: &Path) -> Guid {
 }
 
 impl Options {
-    /// The file's keys where the command line says nothing.
-    pub fn with_file(mut self) -> Result<Self, OptionsError> {
-        let Some(path) = self.config.clone() else { return Ok(self) };
-        let text = std::fs::read_to_string(&path)
-            .map_err(|source| OptionsError::Read { path: path.clone(), source })?;
-        let file: Self =
-            toml::from_str(&text).map_err(|source| OptionsError::Parse { path, source: Box::new(source) })?;
-        self.socket = self.socket.or(file.socket);
-        self.node_guid = self.node_guid.or(file.node_guid);
-        self.port_guid = self.port_guid.or(file.port_guid);
-        self.cable = self.cable.or(file.cable);
-        self.description = self.description.or(file.description);
-        self.seed = self.seed.or(file.seed);
-        Ok(self)
-    }
-
-    /// Checks everything.
+    /// Reads the file and checks everything.
     pub fn plan(self) -> Result<Plan, OptionsError> {
-        let socket = self.socket.ok_or(OptionsError::NoSocket)?;
-        let node_guid = match &self.node_guid {
-            Some(text) => guid("node-guid", text)?,
-            None => drawn(&socket),
+        let file = self.config.as_deref().map(File::read).transpose()?.unwrap_or_default();
+        let (line, keys) = (self.keys, file.keys()?);
+        let socket = file.told("socket", line.socket, keys.socket).ok_or(OptionsError::NoSocket)?;
+        if !(1..=MAX_SOCKET_PATH).contains(&socket.value.as_os_str().len()) {
+            let what = format!("`{}` is no path of 1 to {MAX_SOCKET_PATH} bytes", socket.value.display());
+            return Err(socket.wrong(what, "choose a shorter one, for instance in /run"));
+        }
+        let node_guid = match file.told("node-guid", line.node_guid, keys.node_guid) {
+            Some(told) => guid(&told)?,
+            None => drawn(&socket.value),
         };
-        let port_guid = match &self.port_guid {
-            Some(text) => guid("port-guid", text)?,
+        let port_guid = match file.told("port-guid", line.port_guid, keys.port_guid) {
+            Some(told) => guid(&told)?,
             None => Guid(node_guid.0.wrapping_add(NEXT)),
         };
-        let cable: Option<CableUrl> = self.cable.as_deref().map(str::parse).transpose()?;
-        if let Some(url) = self.cable.filter(|url| url.starts_with("roce:")) {
-            return Err(OptionsError::Ethernet(url));
-        }
-        let hca = HcaConfig {
-            node_guid,
-            port_guid,
-            description: self.description.unwrap_or_else(|| "software ConnectX".into()),
-            cable,
-            seed: self.seed.unwrap_or(node_guid.0),
+        let cable = file.told("cable", line.cable, keys.cable).as_ref().map(cable).transpose()?;
+        let description = match file.told("description", line.description, keys.description) {
+            Some(told) if told.value.len() > MAX_DESCRIPTION => {
+                let what = format!("{} bytes are too many", told.value.len());
+                return Err(told.wrong(what, format!("a node description has {MAX_DESCRIPTION} at most")));
+            }
+            Some(told) => told.value,
+            None => "software ConnectX".into(),
         };
-        Ok(Plan { socket, hca })
+        let seed = file.told("seed", line.seed, keys.seed).map_or(node_guid.0, |told| told.value);
+        let mut tables = TableSizes::default();
+        for (table, key, line, keys) in [
+            (Table::QueuePairs, "queue-pairs", line.queue_pairs, keys.queue_pairs),
+            (Table::CompletionQueues, "completion-queues", line.completion_queues, keys.completion_queues),
+            (
+                Table::SharedReceiveQueues,
+                "shared-receive-queues",
+                line.shared_receive_queues,
+                keys.shared_receive_queues,
+            ),
+            (Table::MemoryKeys, "memory-keys", line.memory_keys, keys.memory_keys),
+            (Table::EventQueues, "event-queues", line.event_queues, keys.event_queues),
+        ] {
+            let Some(told) = file.told(key, line, keys) else { continue };
+            if !tables.set(table, told.value) {
+                let (least, most) = (1u64 << table.sizes().start(), 1u64 << table.sizes().end());
+                let what = format!("a table of {} entries cannot be", told.value);
+                let remedy = format!("write a power of two from {least} to {most}");
+                return Err(told.wrong(what, remedy));
+            }
+        }
+        let hca = HcaConfig { node_guid, port_guid, description, cable, seed, tables };
+        Ok(Plan { socket: socket.value, hca })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn options(list: &[&str]) -> Options {
-        Options::try_parse_from(std::iter::once(&"softhca").chain(list)).unwrap()
-    }
-
-    #[test]
-    fn the_command_line_wins_over_the_file() {
-        let path = std::env::temp_dir().join(format!("softhca-options-{}.toml", std::process::id()));
-        std::fs::write(&path, "socket = '/tmp/a'\nnode-guid = '02:c9:3:0a1b:2c0'\nseed = 7\n").unwrap();
-        let plan = options(&["--config", path.to_str().unwrap(), "--socket", "/tmp/b"]);
-        let plan = plan.with_file().unwrap().plan().unwrap();
-        assert_eq!((plan.socket, plan.hca.seed), ("/tmp/b".into(), 7));
-        assert_eq!(plan.hca.port_guid.0, plan.hca.node_guid.0 + 1);
-        std::fs::write(&path, "sock = '/tmp/a'\n").unwrap();
-        let error = options(&["--config", path.to_str().unwrap()]).with_file().unwrap_err();
-        assert!(error.to_string().contains("line 1") && error.to_string().contains("sock"), "{error}");
-        std::fs::remove_file(&path).unwrap();
-    }
-
-    #[test]
-    fn what_cannot_be_is_refused_by_name() {
-        let refused = |list: &[&str]| options(list).plan().unwrap_err().to_string();
-        assert!(refused(&[]).contains("--socket"));
-        assert!(refused(&["--socket", "/s", "--node-guid", "xyz"]).contains("node-guid"));
-        assert!(refused(&["--socket", "/s", "--port-guid", "0"]).contains("port-guid"));
-        assert!(refused(&["--socket", "/s", "--node-guid", "00112233445566778"]).contains("node-guid"));
-        assert!(refused(&["--socket", "/s", "--cable", "roce:eth0"]).contains("Ethernet"));
-        assert!(refused(&["--socket", "/s", "--cable", "tcp:x"]).contains("cable"));
-    }
-
-    #[test]
-    fn sockets_have_guids_of_their_own() {
-        let of = |path: &str| options(&["--socket", path]).plan().unwrap().hca.node_guid;
-        assert!(of("/a") == of("/a") && of("/a") != of("/b"));
-    }
-}
+mod tests;

@@ -5,8 +5,8 @@ use prm::command::CONTEXT;
 use prm::{MkeyContext, mkey_access};
 use tracing::warn;
 
-use super::Hca;
 use super::command::{Fault, Input, Output};
+use super::{Hca, Table};
 use crate::memory::{Lease, PAGE};
 
 /// Binary logarithm of the largest page.
@@ -25,6 +25,7 @@ pub(super) struct Key {
 
 impl Hca {
     pub(super) fn create_key(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
+        self.config.tables.room(Table::MemoryKeys, self.objects.keys.len())?;
         let context: MkeyContext = input.view(CONTEXT)?;
         let flags = context.access;
         let access = Access {

@@ -11,6 +11,7 @@ mod port;
 mod queue;
 mod setup;
 mod table;
+mod tables;
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -26,6 +27,7 @@ use prm::{Eqe, EventType};
 use tracing::{debug, trace, warn};
 
 pub use command::{Fault, Input, Output};
+pub use tables::{Table, TableSizes};
 
 use crate::bar::{COMMANDS, Effect, FIRST_UAR, Registers, UARS};
 use crate::memory::GuestMemory;
@@ -67,6 +69,8 @@ pub struct HcaConfig {
     pub cable: Option<CableUrl>,
     /// Where queue pair numbers are drawn from.
     pub seed: u64,
+    /// How many objects it holds.
+    pub tables: TableSizes,
 }
 
 /// What it did.
@@ -106,11 +110,11 @@ struct Objects {
     xrcds: Numbers,
 }
 
-impl Default for Objects {
-    fn default() -> Self {
+impl Objects {
+    fn new(tables: TableSizes) -> Self {
         Self {
             eqs: BTreeMap::new(),
-            eq_numbers: Numbers::new(1, 1 << setup::LOG_MAX_EQ),
+            eq_numbers: Numbers::new(1, 1 << tables.log(Table::EventQueues)),
             cqs: BTreeMap::new(),
             srqs: BTreeMap::new(),
             qps: BTreeMap::new(),
@@ -121,9 +125,7 @@ impl Default for Objects {
             xrcds: Numbers::new(1, MAX_DOMAINS),
         }
     }
-}
 
-impl Objects {
     fn is_empty(&self) -> bool {
         let Self { eqs, eq_numbers: _, cqs, srqs, qps, idle_numbers: _, keys, pds, uars, xrcds } = self;
         let numbers = [pds, uars, xrcds].iter().all(|numbers| numbers.is_empty());
@@ -174,8 +176,8 @@ impl Hca {
         let now = Instant::now();
         let mut hca = Self {
             engine: engine(&config, 0),
+            objects: Objects::new(config.tables),
             config,
-            objects: Objects::default(),
             memory: GuestMemory::new(),
             space: ConfigurationSpace::new(),
             registers: Registers::new(),
@@ -398,7 +400,7 @@ impl Hca {
     fn restart(&mut self) {
         self.counters.resets += 1;
         self.engine = engine(&self.config, self.counters.resets);
-        self.objects = Objects::default();
+        self.objects = Objects::new(self.config.tables);
         if let Err(error) = self.plug() {
             warn!("the port stays without its cable: {error}");
         }

@@ -11,7 +11,7 @@ use zerocopy::big_endian::U32;
 
 use super::command::{Fault, Input, Output};
 use super::queue::Place;
-use super::{Hca, PORT};
+use super::{Hca, PORT, Table};
 use crate::memory::Lease;
 
 /// Where the mask of parameters is, in the input of transitions.
@@ -33,6 +33,7 @@ pub(super) struct Pair {
 
 impl Hca {
     pub(super) fn create_qp(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
+        self.config.tables.room(Table::QueuePairs, self.objects.qps.len())?;
         let context: QpContext = input.view(QP_CONTEXT)?;
         let kind = match context.service {
             qp_service::RC => Some(QpKind::Rc),

@@ -6,10 +6,10 @@ use prm::context::{CqContext, EqContext, SrqContext};
 use prm::{CQE_SIZE, DBREC_SIZE, EQE_SIZE};
 use zerocopy::big_endian::U64;
 
-use super::Hca;
 use super::command::{Fault, Input, Output};
 use super::event_queue::EventQueue;
 use super::setup::{LOG_MAX_CQ_SIZE, LOG_MAX_EQ_SIZE};
+use super::{Hca, Table};
 use crate::memory::{Lease, PAGE};
 
 /// Binary logarithm of the largest page, in units of the smallest.
@@ -60,6 +60,7 @@ impl Hca {
     }
 
     pub(super) fn create_eq(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
+        self.config.tables.room(Table::EventQueues, self.objects.eqs.len())?;
         let context: EqContext = input.view(CONTEXT)?;
         if context.log_size() > LOG_MAX_EQ_SIZE {
             return Err(Fault::parameter(format!("2^{} events", context.log_size())));
@@ -90,6 +91,7 @@ impl Hca {
     }
 
     pub(super) fn create_cq(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
+        self.config.tables.room(Table::CompletionQueues, self.objects.cqs.len())?;
         let context: CqContext = input.view(CONTEXT)?;
         if context.entry_size() != Some(CQE_SIZE) {
             return Err(Fault::parameter("entries that are not of 64 bytes"));
@@ -135,6 +137,7 @@ impl Hca {
     }
 
     pub(super) fn create_srq(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
+        self.config.tables.room(Table::SharedReceiveQueues, self.objects.srqs.len())?;
         let context: SrqContext = input.view(CONTEXT)?;
         let stride = context.stride();
         let (ring, lease) = self.ring(

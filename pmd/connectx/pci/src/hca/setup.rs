@@ -3,16 +3,8 @@
 use prm::capability::{GENERAL, general as cap};
 
 use super::command::{Fault, Input, Output};
-use super::{GIDS, Hca};
+use super::{GIDS, Hca, Table};
 
-/// Binary logarithms of the numbers of objects.
-pub(super) const LOG_MAX_EQ: u8 = 5;
-/// As the engine's table of queue pairs.
-const LOG_MAX_QP: u64 = 13;
-/// As the engine's tables of queues.
-const LOG_MAX_QUEUES: u64 = 12;
-/// As the engine's table of keys.
-const LOG_MAX_KEYS: u64 = 16;
 /// Binary logarithm of WQEBBs, and of receives.
 const LOG_MAX_WORK: u64 = 15;
 /// Binary logarithm of completions.
@@ -52,18 +44,19 @@ impl Hca {
             return Ok(());
         }
         let gids = u64::from(GIDS / 8).trailing_zeros();
+        let most = |table| u64::from(self.config.tables.log(table));
         let fields = [
             (cap::VHCA_ID, 1),
             (cap::LOG_MAX_SRQ_SIZE, LOG_MAX_WORK),
             (cap::LOG_MAX_QP_SIZE, LOG_MAX_WORK),
-            (cap::LOG_MAX_QP, LOG_MAX_QP),
-            (cap::LOG_MAX_SRQ, LOG_MAX_QUEUES),
+            (cap::LOG_MAX_QP, most(Table::QueuePairs)),
+            (cap::LOG_MAX_SRQ, most(Table::SharedReceiveQueues)),
             (cap::MAX_SGL, 8),
             (cap::LOG_MAX_CQ_SIZE, LOG_MAX_CQ_SIZE.into()),
-            (cap::LOG_MAX_CQ, LOG_MAX_QUEUES),
+            (cap::LOG_MAX_CQ, most(Table::CompletionQueues)),
             (cap::LOG_MAX_EQ_SIZE, LOG_MAX_EQ_SIZE.into()),
-            (cap::LOG_MAX_MKEY, LOG_MAX_KEYS),
-            (cap::LOG_MAX_EQ, LOG_MAX_EQ.into()),
+            (cap::LOG_MAX_MKEY, most(Table::MemoryKeys)),
+            (cap::LOG_MAX_EQ, most(Table::EventQueues)),
             (cap::MAX_INDIRECTION, 4),
             (cap::LOG_MAX_REGION, 32),
             (cap::LOG_MAX_KLM_LIST, 8),

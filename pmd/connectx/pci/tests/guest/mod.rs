@@ -16,7 +16,7 @@ use ib_wire::{Guid, Lid, Mtu};
 use rustix::event::EventfdFlags;
 use rustix::fs::MemfdFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use softhca::hca::{Hca, HcaConfig};
+use softhca::hca::{Hca, HcaConfig, TableSizes};
 use softhca::vfio_user::socket::{Client, Gone};
 
 pub(crate) use driver::*;
@@ -67,17 +67,22 @@ pub(crate) fn config(number: u64) -> HcaConfig {
         description: format!("device {number}"),
         cable: None,
         seed: number,
+        tables: TableSizes::default(),
     }
 }
 
 impl Guest {
     /// Connected; nothing said yet.
     pub(crate) fn silent() -> Self {
+        Self::silent_with(config(1))
+    }
+
+    fn silent_with(config: HcaConfig) -> Self {
         let (socket, theirs) = UnixStream::pair().unwrap();
         let memory = rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&memory, MEMORY).unwrap();
         Self {
-            hca: Hca::new(config(1)).unwrap(),
+            hca: Hca::new(config).unwrap(),
             client: Client::new(theirs),
             socket,
             memory: memory.into(),
@@ -91,6 +96,13 @@ impl Guest {
     /// With its memory handed over, interrupts set up, a device that is bus master, a port that is active.
     pub(crate) fn new() -> Self {
         let mut guest = Self::silent();
+        guest.introduce();
+        guest
+    }
+
+    /// The same, with a device of tables of some sizes.
+    pub(crate) fn with_tables(tables: TableSizes) -> Self {
+        let mut guest = Self::silent_with(HcaConfig { tables, ..config(1) });
         guest.introduce();
         guest
     }

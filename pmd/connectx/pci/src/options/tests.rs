@@ -1,0 +1,120 @@
+use super::*;
+
+fn options(list: &[&str]) -> Options {
+    Options::try_parse_from(std::iter::once(&"softhca").chain(list)).unwrap()
+}
+
+/// A file of its own, gone with its test.
+struct TestFile(PathBuf);
+
+impl TestFile {
+    fn new(name: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("softhca-{name}-{}.toml", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        Self(path)
+    }
+
+    fn plan(&self, list: &[&str]) -> Result<Plan, OptionsError> {
+        let mut all = vec!["--config", self.0.to_str().unwrap()];
+        all.extend(list);
+        options(&all).plan()
+    }
+}
+
+impl Drop for TestFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn the_command_line_wins_over_the_file() {
+    let file = TestFile::new(
+        "wins",
+        "socket = '/tmp/a'\nnode-guid = '02:c9:3:0a1b:2c0'\nseed = 7\nqueue-pairs = 64\nmemory-keys = 128\n",
+    );
+    let plan = file.plan(&["--socket", "/tmp/b", "--queue-pairs", "32"]).unwrap();
+    assert_eq!((plan.socket, plan.hca.seed), ("/tmp/b".into(), 7));
+    assert_eq!(plan.hca.port_guid.0, plan.hca.node_guid.0 + 1);
+    let logs = Table::ALL.map(|table| plan.hca.tables.log(table));
+    assert_eq!(logs, [5, 12, 12, 7, 5]);
+}
+
+#[test]
+fn every_option_is_a_key_of_the_file_with_the_same_meaning() {
+    let all = [
+        ("socket", "/tmp/every"),
+        ("node-guid", "0002c90300a1b2c0"),
+        ("port-guid", "0002c90300a1b2c8"),
+        ("cable", "shm:/tmp/every-cable"),
+        ("description", "a device"),
+        ("seed", "11"),
+        ("queue-pairs", "128"),
+        ("completion-queues", "256"),
+        ("shared-receive-queues", "512"),
+        ("memory-keys", "1024"),
+        ("event-queues", "64"),
+    ];
+    let list: Vec<_> =
+        all.iter().flat_map(|(key, value)| [format!("--{key}"), (*value).to_owned()]).collect();
+    let list: Vec<_> = list.iter().map(String::as_str).collect();
+    let text: String = all
+        .iter()
+        .map(|(key, value)| match value.parse::<u64>() {
+            Ok(number) if value.len() < 16 => format!("{key} = {number}\n"),
+            _ => format!("{key} = '{value}'\n"),
+        })
+        .collect();
+    let by_file = TestFile::new("every", &text).plan(&[]).unwrap();
+    let by_line = options(&list).plan().unwrap();
+    assert_eq!(format!("{by_file:?}"), format!("{by_line:?}"));
+    // None is forgotten here.
+    use clap::CommandFactory;
+    let known = Options::command();
+    let known = known.get_arguments().filter_map(clap::Arg::get_long);
+    assert_eq!(known.filter(|name| !["config", "help", "version"].contains(name)).count(), all.len());
+}
+
+#[test]
+fn what_is_wrong_in_the_file_is_told_with_its_line_and_what_to_do() {
+    for (text, line, words) in [
+        ("sock = '/tmp/a'\n", 1, ["sock", "expected one of `socket`"]),
+        ("\nseed = 'x'\n", 2, ["expected u64", "--help"]),
+        ("\n\nseed = -1\n", 3, ["u64", "--help"]),
+        ("socket = '/s'\nsocket = '/t'\n", 2, ["duplicate", "--help"]),
+        ("socket = '/s'\n\n# one\nport-guid = 'fe80::1'\n", 4, ["port-guid", "hexadecimal"]),
+        ("socket = '/s'\ncable = 'roce:eth0'\n", 2, ["cable", "shm:"]),
+        ("socket = '/s'\ncable = 'shm:x?los=1'\n", 2, ["cable", "udp:"]),
+        ("socket = ''\n", 1, ["socket", "107"]),
+        ("seed = 1\nsocket = '/s'\nqueue-pairs = 1000\n", 3, ["queue-pairs", "from 16 to 8192"]),
+        ("socket = '/s'\nevent-queues = 4\n", 2, ["event-queues", "from 8 to 128"]),
+    ] {
+        let file = TestFile::new("wrong", text);
+        let error = file.plan(&[]).unwrap_err().to_string();
+        let place = format!("{}:{line}: ", file.0.display());
+        assert!(error.starts_with(&place), "{text:?}: {error}");
+        assert!(words.iter().all(|word| error.contains(word)), "{text:?}: {error}");
+    }
+    let error = options(&["--config", "/nowhere/at.toml"]).plan().unwrap_err().to_string();
+    assert!(error.starts_with("/nowhere/at.toml: ") && error.contains("--config"), "{error}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_name() {
+    let refused = |list: &[&str]| options(list).plan().unwrap_err().to_string();
+    assert!(refused(&[]).contains("--socket"));
+    assert!(refused(&["--socket", "/s", "--node-guid", "xyz"]).contains("--node-guid"));
+    assert!(refused(&["--socket", "/s", "--port-guid", "0"]).contains("--port-guid"));
+    assert!(refused(&["--socket", "/s", "--node-guid", "00112233445566778"]).contains("--node-guid"));
+    assert!(refused(&["--socket", "/s", "--cable", "roce:eth0"]).contains("Ethernet"));
+    assert!(refused(&["--socket", "/s", "--cable", "tcp:x"]).contains("--cable"));
+    assert!(refused(&["--socket", "/s", "--description", &"x".repeat(65)]).contains("64"));
+    assert!(refused(&["--socket", &"x".repeat(108)]).contains("107"));
+    assert!(refused(&["--socket", "/s", "--memory-keys", "131072"]).contains("65536"));
+}
+
+#[test]
+fn sockets_have_guids_of_their_own() {
+    let of = |path: &str| options(&["--socket", path]).plan().unwrap().hca.node_guid;
+    assert!(of("/a") == of("/a") && of("/a") != of("/b"));
+}
