@@ -22,7 +22,10 @@ pub mod segment {
     pub const INITIALIZING: usize = 0x1fc;
     /// The health buffer, 64 bytes.
     pub const HEALTH: usize = 0x200;
-    /// Within the health buffer: what ails the device, a byte.
+    /// Within the health buffer: how bad it is, a byte (bits 0 to 2 as kernels' logs have it, bit 3: they are valid, bit 7: only a reset
+    /// helps).
+    pub const HEALTH_SEVERITY: usize = 0x38;
+    /// Within the health buffer: what ails the device, a byte ([`HealthSyndrome`](super::HealthSyndrome)), and more about it, two bytes.
     pub const HEALTH_SYNDROME: usize = 0x3d;
     /// The device's clock, two words.
     pub const TIMER: usize = 0x1000;
@@ -30,6 +33,18 @@ pub mod segment {
     pub const HEALTH_COUNTER: usize = 0x1010;
     /// Bytes of all that.
     pub const LEN: usize = 0x2000;
+}
+
+/// What ails a device, as its health buffer has it; 0 is well.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum HealthSyndrome {
+    /// Contexts or commands in the host's memory cannot be read.
+    MemoryUnreadable = 0xa,
+    /// A queue of asynchronous events was full: events are lost, and it takes none any more.
+    AsyncEqOverrun = 0xc,
+    /// The same of another event queue.
+    EqError = 0xd,
 }
 
 /// Registers of a doorbell page.

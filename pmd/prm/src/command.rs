@@ -193,6 +193,7 @@ pub mod opcode {
     pub const DESTROY_MKEY: u16 = 0x202;
     pub const CREATE_EQ: u16 = 0x301;
     pub const DESTROY_EQ: u16 = 0x302;
+    pub const QUERY_EQ: u16 = 0x303;
     pub const CREATE_CQ: u16 = 0x400;
     pub const DESTROY_CQ: u16 = 0x401;
     pub const MODIFY_CQ: u16 = 0x403;

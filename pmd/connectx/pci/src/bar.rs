@@ -1,6 +1,6 @@
 //! BAR 0: the initialization segment, and what a write to the region means.
 
-use prm::bar::{UAR_PAGE, segment, uar};
+use prm::bar::{HealthSyndrome, UAR_PAGE, segment, uar};
 use prm::command::CommandEntry;
 
 /// Firmware version that is reported.
@@ -13,6 +13,27 @@ pub const COMMANDS: u32 = 32;
 pub const FIRST_UAR: u32 = 0x10;
 /// Doorbell pages, with those that are not given out.
 pub const UARS: u32 = (crate::pci::BAR / UAR_PAGE as u64) as u32;
+
+/// What ails the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Illness {
+    /// Its name.
+    pub syndrome: HealthSyndrome,
+    /// More about it: the event queue's number.
+    pub detail: u16,
+}
+
+/// An error as kernels' logs have it, and so said.
+const SEVERITY: u8 = 1 << 3 | 3;
+
+impl Illness {
+    /// The end of the health buffer: severity, three bytes of nothing, one of the processor, syndrome, detail.
+    fn told(illness: Option<Self>) -> [u8; 8] {
+        let Some(Self { syndrome, detail }) = illness else { return [0; 8] };
+        let [high, low] = detail.to_be_bytes();
+        [SEVERITY, 0, 0, 0, 0, syndrome as u8, high, low]
+    }
+}
 
 /// What a write means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,16 +115,18 @@ impl Registers {
     }
 
     /// Reads; `ticks` is the device's clock in milliseconds.
-    pub fn read(&self, offset: u64, out: &mut [u8], ticks: u64) {
+    pub fn read(&self, offset: u64, out: &mut [u8], ticks: u64, illness: Option<Illness>) {
         out.fill(0);
         let counter = (ticks as u32 & 0xff_ffff).to_be_bytes();
         let [major, minor, third] = FIRMWARE.map(u16::to_be_bytes);
-        let known: [(usize, &[u8]); 8] = [
+        let health = Illness::told(illness);
+        let known: [(usize, &[u8]); 9] = [
             (segment::FIRMWARE, &minor),
             (segment::FIRMWARE + 2, &major),
             (segment::INTERFACE, &segment::INTERFACE_REVISION.to_be_bytes()),
             (segment::INTERFACE + 2, &third),
             (segment::QUEUE_HIGH, &self.queue),
+            (segment::HEALTH + segment::HEALTH_SEVERITY, &health),
             (segment::TIMER, &ticks.to_be_bytes()),
             (segment::HEALTH_COUNTER, &counter),
             (segment::LEN, &[]),
@@ -184,7 +207,7 @@ mod tests {
 
     fn read(registers: &Registers, at: u64, ticks: u64) -> u32 {
         let mut out = [0xee; 4];
-        registers.read(at, &mut out, ticks);
+        registers.read(at, &mut out, ticks, None);
         u32::from_be_bytes(out)
     }
 
@@ -216,6 +239,15 @@ mod tests {
         for at in [0x200, 0x23c, 0x2000, 0x4000, u64::from(u32::MAX), u64::MAX] {
             assert_eq!(read(&r, at, 5), 0, "{at:#x}");
         }
+    }
+
+    #[test]
+    fn an_illness_is_in_the_health_buffer() {
+        let illness = Illness { syndrome: HealthSyndrome::AsyncEqOverrun, detail: 0x102 };
+        let mut out = [0xee; 0x40];
+        Registers::new().read(0x200, &mut out, 5, Some(illness));
+        assert_eq!(out[0x38..], [0x0b, 0, 0, 0, 0, 0x0c, 1, 2]);
+        assert_eq!(out[..0x38], [0; 0x38]);
     }
 
     #[test]

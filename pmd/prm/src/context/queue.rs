@@ -11,10 +11,10 @@ const fn log_at_24(word: u32) -> u8 {
 }
 
 /// An event queue's context.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct EqContext {
-    /// Status and flags.
+    /// Status ([`EqContext::OVERRUN`], 4 bits at 28), flags, and whether it is armed ([`EqContext::ARMED`], 4 bits at 8).
     pub status: U32,
     /// Zero.
     pub reserved_4: U32,
@@ -28,13 +28,26 @@ pub struct EqContext {
     pub vector: U32,
     /// Binary logarithm of the size of the pages, in units of 4096 bytes (5 bits at 24).
     pub page_size: U32,
-    /// Consumer and producer index, for queries.
-    pub indices: [u8; 36],
+    /// Zero.
+    pub reserved_28: [U32; 3],
+    /// Consumer index, 24 bits, for queries.
+    pub consumer: U32,
+    /// Producer index, 24 bits, for queries.
+    pub producer: U32,
+    /// Zero.
+    pub reserved_48: [U32; 4],
 }
 
-layout!(EqContext, 64, page_offset @ 8, size_uar @ 0xc, vector @ 0x14, page_size @ 0x18);
+layout!(EqContext, 64, page_offset @ 8, size_uar @ 0xc, vector @ 0x14, page_size @ 0x18, consumer @ 0x28, producer @ 0x2c);
 
 impl EqContext {
+    /// Status of a queue that has had no room for an event, and takes none any more.
+    pub const OVERRUN: u32 = 0xa << 28;
+    /// The next event raises an interrupt.
+    pub const ARMED: u32 = 0x9 << 8;
+    /// None does before the driver has armed the queue again.
+    pub const FIRED: u32 = 0xa << 8;
+
     /// Binary logarithm of the number of entries.
     #[must_use]
     pub const fn log_size(&self) -> u8 {

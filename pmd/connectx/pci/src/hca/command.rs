@@ -156,14 +156,17 @@ pub(super) struct Command {
 }
 
 impl Command {
-    /// Copies the command whose entry is at an address. `None` if there is none, or the entry is not the device's.
-    pub(super) fn fetch(memory: &GuestMemory, at: u64) -> Option<Result<Self, Broken>> {
+    /// Copies the command whose entry is at an address. `None` if the entry is not the device's.
+    pub(super) fn fetch(memory: &GuestMemory, at: u64) -> Result<Option<Self>, NotFetched> {
         let mut entry = CommandEntry::default();
-        if !memory.read(at, entry.as_mut_bytes()) || entry.status_own & CommandEntry::OWNED == 0 {
-            return None;
+        if !memory.read(at, entry.as_mut_bytes()) {
+            return Err(NotFetched::NoMemory);
         }
-        let broken = |why| Broken { at, why };
-        Some(Self::input(memory, &entry).map(|input| Self { at, entry, input }).map_err(broken))
+        if entry.status_own & CommandEntry::OWNED == 0 {
+            return Ok(None);
+        }
+        let broken = |why| NotFetched::Broken(Broken { at, why });
+        Self::input(memory, &entry).map(|input| Some(Self { at, entry, input })).map_err(broken)
     }
 
     fn input(memory: &GuestMemory, entry: &CommandEntry) -> Result<Input, Delivery> {
@@ -240,6 +243,15 @@ fn check(mailbox: &Mailbox, token: u8, block: u32) -> Result<(), Delivery> {
         return Err(Delivery::BlockNumber);
     }
     Ok(())
+}
+
+/// Why there is no command where one is to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NotFetched {
+    /// Its entry is no memory: nobody can be told.
+    NoMemory,
+    /// It cannot be read.
+    Broken(Broken),
 }
 
 /// A command that cannot be read.

@@ -2,10 +2,13 @@
 
 use connectx::DeviceEvent;
 use hca::{AsyncEvent, PortNumber};
+use prm::bar::HealthSyndrome;
 use prm::{Eqe, EventType, port_event};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::Hca;
+use super::event_queue::Full;
+use crate::bar::Illness;
 
 impl Hca {
     /// Writes down what has happened, and tells of it.
@@ -59,13 +62,35 @@ impl Hca {
     }
 
     fn raise(&mut self, eqn: u32, kind: EventType, subtype: u8, data: [u8; Eqe::DATA]) {
-        let pushed = self.objects.eqs.get_mut(&eqn).is_some_and(|eq| eq.push(kind, subtype, data));
-        if pushed {
-            self.counters.events += 1;
-            self.interrupt(eqn);
-        } else {
+        let Some(eq) = self.objects.eqs.get_mut(&eqn) else {
             self.counters.lost_events += 1;
+            return;
+        };
+        match eq.push(kind, subtype, data) {
+            Ok(()) => {
+                self.counters.events += 1;
+                self.interrupt(eqn);
+            }
+            Err(Full { first }) => {
+                self.counters.lost_events += 1;
+                if first {
+                    warn!(
+                        "event queue {eqn} was full: it is in error, and the guest is told so by the health buffer"
+                    );
+                }
+            }
         }
+    }
+
+    /// What ails the device, for the health buffer: what only a driver that begins anew, or destroys the queue, gets it out of.
+    pub(super) fn illness(&self) -> Option<Illness> {
+        if self.deaf {
+            return Some(Illness { syndrome: HealthSyndrome::MemoryUnreadable, detail: 0 });
+        }
+        let (&eqn, eq) = self.objects.eqs.iter().find(|(_, eq)| eq.has_overrun())?;
+        let asynchronous = eq.is_asynchronous();
+        let syndrome = if asynchronous { HealthSyndrome::AsyncEqOverrun } else { HealthSyndrome::EqError };
+        Some(Illness { syndrome, detail: eqn as u16 })
     }
 
     /// Raises the interrupt of an event queue if it is due. Where nobody hears of it, it stays due.

@@ -34,7 +34,7 @@ use crate::memory::GuestMemory;
 use crate::pci::ConfigurationSpace;
 use crate::vectors::Vectors;
 use crate::vfio_user::Device;
-use command::Command;
+use command::{Command, NotFetched};
 use event_queue::EventQueue;
 use key::Key;
 use numbers::Numbers;
@@ -154,6 +154,8 @@ pub struct Hca {
     failed: bool,
     /// Entries of the command queue that wait until the device may use memory.
     rung: u32,
+    /// The command queue is no memory.
+    deaf: bool,
 }
 
 fn engine(config: &HcaConfig, life: u64) -> Engine {
@@ -188,6 +190,7 @@ impl Hca {
             looks: 0,
             failed: false,
             rung: 0,
+            deaf: false,
         };
         hca.plug()?;
         Ok(hca)
@@ -297,6 +300,7 @@ impl Hca {
             // A driver that begins knows nothing of what another one has left.
             Effect::Queue => {
                 self.rung = 0;
+                self.deaf = false;
                 self.forget_objects();
             }
             Effect::Commands(entries) => self.commands(entries),
@@ -341,7 +345,18 @@ impl Hca {
 
     fn command(&mut self, index: u32) {
         let Some(at) = self.registers.entry(index) else { return };
-        let Some(fetched) = Command::fetch(&self.memory, at) else { return };
+        let fetched = match Command::fetch(&self.memory, at) {
+            Ok(None) => return,
+            Ok(Some(command)) => Ok(command),
+            Err(NotFetched::Broken(broken)) => Err(broken),
+            Err(NotFetched::NoMemory) => {
+                if !std::mem::replace(&mut self.deaf, true) {
+                    warn!("the command queue is no memory of the guest");
+                }
+                return;
+            }
+        };
+        self.deaf = false;
         self.counters.commands += 1;
         // The command that creates the queue for such events is still polled for.
         let told = self.objects.eqs.values().any(|eq| eq.takes(EventType::Command));

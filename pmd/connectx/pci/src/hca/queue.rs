@@ -80,6 +80,13 @@ impl Hca {
         output.set_number(eqn)
     }
 
+    pub(super) fn query_eq(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
+        let eqn = input.number();
+        let eq = self.objects.eqs.get(&eqn).ok_or_else(|| Fault::resource("event queue", eqn))?;
+        output.put(CONTEXT, &eq.context())?;
+        output.put(EVENT_MASK, &U64::new(eq.mask()))
+    }
+
     pub(super) fn destroy_eq(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
         let eqn = input.number();
         if self.objects.cqs.values().any(|cq| cq.eqn == eqn) {

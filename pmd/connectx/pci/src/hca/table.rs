@@ -51,6 +51,7 @@ static COMMANDS: &[Entry] = &[
     entry(op::DESTROY_MKEY, "DESTROY_MKEY", NUMBER, HEAD, Hca::destroy_key),
     entry(op::CREATE_EQ, "CREATE_EQ", 0x60, NUMBER, Hca::create_eq),
     entry(op::DESTROY_EQ, "DESTROY_EQ", NUMBER, HEAD, Hca::destroy_eq),
+    entry(op::QUERY_EQ, "QUERY_EQ", NUMBER, 0x60, Hca::query_eq),
     entry(op::CREATE_CQ, "CREATE_CQ", CONTEXT, NUMBER, Hca::create_cq),
     entry(op::DESTROY_CQ, "DESTROY_CQ", NUMBER, HEAD, Hca::destroy_cq),
     entry(op::MODIFY_CQ, "MODIFY_CQ", CONTEXT, HEAD, Hca::modify_cq),
