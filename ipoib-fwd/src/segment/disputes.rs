@@ -108,7 +108,7 @@ impl<P: Packet> Segment<P> {
         match self.owners.claim(now, ip, claim) {
             Answer::Ask => self.ask_owner(now, fabric, ip),
             Answer::Wait => {}
-            Answer::Refused | Answer::Held | Answer::Full => {
+            Answer::Refused | Answer::Held => {
                 self.counters.claims_dropped += 1;
                 return Err(DropReason::AddressConflict);
             }

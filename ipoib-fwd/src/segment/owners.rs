@@ -36,8 +36,21 @@ const DEFEND: Duration = Duration::from_secs(10);
 /// More moves than [`MOVES`] within [`WINDOW`] are too many; then the address stays where it is for a while.
 const MOVES: usize = 5;
 const WINDOW: Duration = Duration::from_secs(60);
-/// Addresses with a history. Claims for others are refused while there are so many.
+/// Addresses with a history, and how many of them make room at once for others.
 const ADDRESSES: usize = 1024;
+const ROOM: usize = 64;
+
+/// Sees to it that there is room for one more: those with the least `worth` go.
+fn make_room<V, W: Ord>(addresses: &mut HashMap<IpAddr, V, FixedState>, worth: impl Fn(&V) -> W) {
+    if addresses.len() < ADDRESSES {
+        return;
+    }
+    let mut order: Vec<_> = addresses.iter().map(|(ip, address)| (worth(address), *ip)).collect();
+    order.select_nth_unstable(ROOM);
+    for (_, ip) in order.into_iter().take(ROOM) {
+        addresses.remove(&ip);
+    }
+}
 
 #[derive(Debug)]
 enum Dispute<C> {
@@ -66,6 +79,20 @@ struct Address<C> {
     dispute: Dispute<C>,
     moves: ArrayVec<Instant, MOVES>,
     defended: Option<Instant>,
+    /// When it was last claimed.
+    claimed: Instant,
+}
+
+impl<C> Address<C> {
+    /// Whose owner has answered makes room before whose owner is being asked: that one may be gone.
+    const fn worth(&self) -> (u8, Instant) {
+        let rank = match self.dispute {
+            Dispute::Settled | Dispute::Refused { .. } => 0,
+            Dispute::Asked { .. } => 1,
+            Dispute::Held { .. } => 2,
+        };
+        (rank, self.claimed)
+    }
 }
 
 /// What to do about a claim.
@@ -79,8 +106,6 @@ pub(super) enum Answer {
     Refused,
     /// The address has moved too often.
     Held,
-    /// Too many addresses are disputed.
-    Full,
 }
 
 /// What time brings.
@@ -109,13 +134,15 @@ impl<C> Owners<C> {
 
     /// A host of one side claims an address that a host of the other has.
     pub(super) fn claim(&mut self, now: Instant, ip: IpAddr, claim: C) -> Answer {
-        if self.addresses.len() >= ADDRESSES && !self.addresses.contains_key(&ip) {
-            return Answer::Full;
+        // Whoever floods with claims must not have others' refused.
+        if !self.addresses.contains_key(&ip) {
+            make_room(&mut self.addresses, Address::worth);
         }
         let address = self.addresses.entry(ip).or_insert_with(|| Address {
             dispute: Dispute::Settled,
             moves: ArrayVec::new(),
             defended: None,
+            claimed: now,
         });
         match &mut address.dispute {
             Dispute::Asked { claim: kept, .. } => {
@@ -127,6 +154,7 @@ impl<C> Owners<C> {
             Dispute::Settled | Dispute::Refused { .. } | Dispute::Held { .. } => {}
         }
         address.dispute = Dispute::Asked { claim, questions: 1, due: now + ANSWER, answered: 0 };
+        address.claimed = now;
         self.wake_by(now + ANSWER);
         Answer::Ask
     }
@@ -296,12 +324,13 @@ impl Changes {
             Some(change) if !change.kept => return Belief::Refuse,
             Some(_) | None => {}
         }
-        // What cannot be remembered could not be taken back.
-        if self.changes.len() >= ADDRESSES && !self.changes.contains_key(&ip) {
-            self.changes.retain(|_, change| now < change.until);
-            if self.changes.len() >= ADDRESSES {
-                return Belief::Refuse;
-            }
+        // What is not remembered cannot be taken back. So those go first whose old card has had time to answer and has not, then the
+        // oldest: a host answers long before a thousand others have changed.
+        if !self.changes.contains_key(&ip) {
+            make_room(&mut self.changes, |change| {
+                let over = !change.kept && now + DOUBT >= change.until + ANSWER;
+                (!over, change.until)
+            });
         }
         let change = Change { old, kept: false, until: now + DOUBT, again: Some(now + ANSWER), asked: 0 };
         self.changes.insert(ip, change);
@@ -331,5 +360,62 @@ impl Changes {
             now < change.until || (change.kept && change.again.is_some())
         });
         ask
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(n: u32) -> IpAddr {
+        IpAddr::from(n.to_be_bytes())
+    }
+
+    fn card(n: u8) -> Card {
+        Card::Ethernet(MacAddress([2, 0, 0, 0, 0, n]))
+    }
+
+    #[test]
+    fn a_flood_of_claims_keeps_no_address_from_moving() {
+        let (mut owners, mut now) = (Owners::new(1, Duration::from_secs(60)), Instant::now());
+        let mut moved = Vec::new();
+        for n in 0..10_000 {
+            // Owners that are there answer.
+            owners.claim(now, host(n), n);
+            owners.confirm(now, host(n));
+            if n == 5000 {
+                assert_eq!(owners.claim(now, host(1 << 30), n), Answer::Ask);
+            }
+            now += Duration::from_micros(200);
+            moved.extend(owners.handle_timeout(now).into_iter().filter(|s| matches!(s, Step::Move { .. })));
+            assert!(owners.addresses.len() <= ADDRESSES);
+        }
+        now += Duration::from_secs(1);
+        moved.extend(owners.handle_timeout(now).into_iter().filter(|s| matches!(s, Step::Move { .. })));
+        assert_eq!(moved, [Step::Move { ip: host(1 << 30), claim: 5000, held: false }]);
+    }
+
+    #[test]
+    fn a_flood_of_changes_neither_refuses_one_nor_makes_an_owner_forgotten() {
+        for kept in [false, true] {
+            let (mut changes, mut now) = (Changes::new(1), Instant::now());
+            let change = |changes: &mut Changes, now, n| {
+                assert_eq!(changes.hear(now, host(n), card(1), card(2)), Belief::AskOld);
+                if kept {
+                    assert_eq!(changes.hear(now, host(n), card(2), card(1)), Belief::Keep);
+                }
+            };
+            for n in 0..5000 {
+                now += Duration::from_micros(200);
+                change(&mut changes, now, n);
+            }
+            assert_eq!(changes.hear(now, host(1 << 30), card(1), card(2)), Belief::AskOld);
+            for n in 5000..5500 {
+                now += Duration::from_micros(2);
+                change(&mut changes, now, n);
+                assert!(changes.changes.len() <= ADDRESSES);
+            }
+            assert_eq!(changes.hear(now, host(1 << 30), card(2), card(1)), Belief::Keep);
+        }
     }
 }

@@ -150,3 +150,19 @@ fn who_looks_for_everybody_from_beyond_a_router_is_one_of_many_there() {
         },
     );
 }
+
+#[test]
+fn of_changed_cards_another_host_still_gets_a_new_one() {
+    let mut w = world();
+    let mac = |n: u32, card: u8| MacAddress([2, 9, card, 0, 0, (n >> 8) as u8]);
+    for card in 0..2 {
+        for n in 0..1024 {
+            w.ethernet(ArpOperation::Request, mac(n, card), nobody(n), GATEWAY);
+        }
+        w.outputs();
+    }
+    w.know_ethernet(E1_MAC, E1);
+    // As who takes over says it (VRRP): once.
+    w.ethernet(ArpOperation::Request, E2_MAC, E1, E1);
+    assert!(w.outputs().contains(&Output::SetHost { ip: E1.into(), mac: E2_MAC }));
+}
