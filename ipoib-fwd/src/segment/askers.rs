@@ -3,7 +3,7 @@
 //! A request of one side becomes a request on the other, with the gateway's own link-layer address in the sender's place.
 //! The answer goes back to everybody who asked in the meantime.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,17 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The askers of one side, by the address that they ask for. `A` is an asker's link-layer address.
 #[derive(Debug)]
 pub(super) struct Askers<A> {
-    waiting: HashMap<IpAddr, Vec<Asker<A>>>,
+    waiting: HashMap<IpAddr, Target<A>>,
+    /// The addresses, those first that have been waited for the longest.
+    order: BTreeSet<(Instant, IpAddr)>,
+}
+
+/// Those who ask for one address.
+#[derive(Debug)]
+struct Target<A> {
+    /// When the first of them came.
+    born: Instant,
+    askers: Vec<Asker<A>>,
 }
 
 /// One asker.
@@ -30,39 +40,45 @@ pub(super) struct Asker<A> {
 
 impl<A> Default for Askers<A> {
     fn default() -> Self {
-        Self { waiting: HashMap::new() }
+        Self { waiting: HashMap::new(), order: BTreeSet::new() }
     }
 }
 
 impl<A: Copy + Eq> Askers<A> {
-    /// Notes an asker; false if there is no room.
-    pub(super) fn add(&mut self, now: Instant, target: IpAddr, hardware: A, ip: IpAddr) -> bool {
-        if self.waiting.len() >= TARGETS && !self.waiting.contains_key(&target) {
-            return false;
+    /// Notes an asker. If there are too many, the address that has been waited for the longest makes room, which is handed back: who is
+    /// there answers soon.
+    pub(super) fn add(&mut self, now: Instant, target: IpAddr, hardware: A, ip: IpAddr) -> Option<IpAddr> {
+        let full = self.waiting.len() >= TARGETS && !self.waiting.contains_key(&target);
+        let gone = self.order.first().filter(|_| full).map(|(_, gone)| *gone);
+        if let Some(gone) = gone {
+            self.take(gone);
         }
-        let askers = self.waiting.entry(target).or_default();
-        if let Some(known) = askers.iter_mut().find(|a| a.hardware == hardware && a.ip == ip) {
-            known.since = now;
-        } else if askers.len() < ASKERS {
-            askers.push(Asker { hardware, ip, since: now });
-        } else {
-            return false;
+        let waiting = self.waiting.entry(target).or_insert(Target { born: now, askers: Vec::new() });
+        self.order.insert((waiting.born, target));
+        let askers = &mut waiting.askers;
+        if let Some(again) = askers.iter().position(|a| a.hardware == hardware && a.ip == ip) {
+            askers.remove(again);
+        } else if askers.len() >= ASKERS {
+            askers.remove(0);
         }
-        true
+        askers.push(Asker { hardware, ip, since: now });
+        gone
     }
 
     /// Takes everybody who asked for `target`.
     pub(super) fn take(&mut self, target: IpAddr) -> Vec<Asker<A>> {
-        self.waiting.remove(&target).unwrap_or_default()
+        let Some(taken) = self.waiting.remove(&target) else { return Vec::new() };
+        self.order.remove(&(taken.born, target));
+        taken.askers
     }
 
     /// Takes those who asked for `target` without an address of their own (RFC 5227 2.1.1): they want to know whether
     /// it is taken, not the way to it.
     pub(super) fn take_probers(&mut self, target: IpAddr) -> Vec<Asker<A>> {
-        let Some(askers) = self.waiting.get_mut(&target) else { return Vec::new() };
-        let probers = askers.extract_if(.., |a| a.ip.is_unspecified()).collect();
-        if askers.is_empty() {
-            self.waiting.remove(&target);
+        let Some(waiting) = self.waiting.get_mut(&target) else { return Vec::new() };
+        let probers = waiting.askers.extract_if(.., |a| a.ip.is_unspecified()).collect();
+        if waiting.askers.is_empty() {
+            self.take(target);
         }
         probers
     }
@@ -79,9 +95,13 @@ impl<A: Copy + Eq> Askers<A> {
 
     /// Forgets those who have waited for too long.
     pub(super) fn expire(&mut self, now: Instant) {
-        self.waiting.retain(|_, askers| {
-            askers.retain(|a| now.duration_since(a.since) <= PATIENCE);
-            !askers.is_empty()
+        self.waiting.retain(|target, waiting| {
+            waiting.askers.retain(|a| now.duration_since(a.since) <= PATIENCE);
+            let waits = !waiting.askers.is_empty();
+            if !waits {
+                self.order.remove(&(waiting.born, *target));
+            }
+            waits
         });
     }
 }
@@ -95,20 +115,30 @@ mod tests {
         let mut askers = Askers::<u8>::default();
         let (now, target) = (Instant::now(), IpAddr::from([10, 0, 0, 1]));
         for hardware in 0..20 {
-            assert_eq!(askers.add(now, target, hardware, target), usize::from(hardware) < ASKERS);
+            assert_eq!(askers.add(now, target, hardware, target), None);
         }
-        assert!(askers.add(now, target, 3, target), "asking again is no second asker");
-        assert_eq!(askers.take(target).len(), ASKERS);
+        askers.add(now, target, 5, target);
+        let waiting: Vec<_> = askers.take(target).iter().map(|a| a.hardware).collect();
+        assert_eq!(
+            waiting,
+            [4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 5],
+            "the last ones, each once"
+        );
         assert!(askers.take(target).is_empty());
         askers.add(now, target, 1, target);
         askers.add(now, target, 2, IpAddr::from([0, 0, 0, 0]));
         assert_eq!(askers.take_probers(target).iter().map(|a| a.hardware).collect::<Vec<_>>(), [2]);
         assert!(askers.is_asked(target));
         askers.expire(now + PATIENCE * 2);
-        assert!(askers.take(target).is_empty());
+        assert!(askers.take(target).is_empty() && askers.order.is_empty());
+        let other = |n: u32| IpAddr::from(n.to_be_bytes());
         for n in 0..2000u32 {
-            askers.add(now, IpAddr::from(n.to_be_bytes()), 1, target);
+            let at = now + Duration::from_millis(n.into());
+            let gone = n.checked_sub(TARGETS as u32).map(other);
+            assert_eq!(askers.add(at, other(n), 1, target), gone, "the oldest makes room");
+            // Who asks again is no younger for it.
+            askers.add(at, other(n.saturating_sub(1000)), 1, target);
         }
-        assert_eq!(askers.waiting.len(), TARGETS);
+        assert_eq!((askers.waiting.len(), askers.order.len()), (TARGETS, TARGETS));
     }
 }

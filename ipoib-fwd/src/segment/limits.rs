@@ -23,7 +23,7 @@ const ECHO: Rate = (1000, 50);
 const ERRORS: Rate = (1000, 100);
 /// ICMP errors to one host: a connection asks once or twice for its path's MTU, a host has many connections.
 const ERRORS_EACH: Rate = (50, 20);
-/// Requests by broadcast that a side's hosts bring about on the other.
+/// Requests by broadcast that a side's hosts bring about on the other; on Ethernet once more as many for hosts that have been heard there.
 const REQUESTS: Rate = (1000, 256);
 /// Announcements that go from one side to the other, answers to lies among them.
 const ANNOUNCEMENTS: Rate = (200, 64);
@@ -82,6 +82,8 @@ pub(super) struct Limits {
     /// Requests on the InfiniBand side, and on the Ethernet side.
     pub(super) infiniband_requests: TokenBucket,
     pub(super) ethernet_requests: TokenBucket,
+    /// Those for Ethernet hosts that have been heard.
+    pub(super) returning_requests: TokenBucket,
     /// Announcements on the InfiniBand side, and on the Ethernet side.
     pub(super) infiniband_announcements: TokenBucket,
     pub(super) ethernet_announcements: TokenBucket,
@@ -97,6 +99,7 @@ impl Limits {
             hash: FixedState::with_seed(seed),
             infiniband_requests: bucket(now, REQUESTS),
             ethernet_requests: bucket(now, REQUESTS),
+            returning_requests: bucket(now, REQUESTS),
             infiniband_announcements: bucket(now, ANNOUNCEMENTS),
             ethernet_announcements: bucket(now, ANNOUNCEMENTS),
         }

@@ -20,7 +20,7 @@ use super::pending::{Claim, Lookup};
 use crate::forward::{GatewayAddress, Routes, Side};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{Asker, Event, WorkerIndex};
-use ipoib::neighbour::Idle;
+use ipoib::neighbour::{Heard, Idle};
 use ipoib::net::ethernet::MacAddress;
 use ipoib::net::ipv4::Ipv4View;
 
@@ -68,6 +68,8 @@ pub struct Segment<P> {
     pub(super) hosts: Hosts,
     pub(super) owners: Owners<Claim>,
     pub(super) changes: Changes,
+    /// Ethernet hosts that have spoken.
+    pub(super) heard: Heard,
     pub(super) ethernet_askers: Askers<MacAddress>,
     pub(super) infiniband_askers: Askers<Asker>,
     /// What InfiniBand hosts ask for and their own side is asked for first.
@@ -91,6 +93,7 @@ impl<P: Packet> Segment<P> {
             hosts: hosts::table(settings.seed, settings.ageing),
             owners: Owners::new(settings.seed.rotate_left(8), settings.ageing.hold),
             changes: Changes::new(settings.seed.rotate_left(16)),
+            heard: Heard::new(settings.seed.rotate_left(48)),
             ethernet_askers: Askers::default(),
             infiniband_askers: Askers::default(),
             lookups: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(24))),

@@ -79,6 +79,7 @@ impl<P: Packet> Segment<P> {
         if matches!(meaning, ArpMeaning::Probe { .. }) {
             return self.answer_ethernet_arp(now, fabric, &arp, meaning);
         }
+        self.heard.note(sender);
         match self.hosts.get(sender) {
             // Who moves is the forwarder's to decide.
             None if fabric.hardware(sender).is_some() && !self.forwards() => {
@@ -156,9 +157,7 @@ impl<P: Packet> Segment<P> {
             let room = self.ethernet_askers.has_room();
             self.take_lookup(now, By::Ethernet(arp.sender_mac), room)?;
         }
-        if !self.ethernet_askers.add(now, target, arp.sender_mac, sender) {
-            return Err(DropReason::NeighbourTableFull);
-        }
+        self.ethernet_askers.add(now, target, arp.sender_mac, sender);
         if !probe {
             fabric.resolve(now, self.worker_of(sender), sender, target);
         } else if self.limits.infiniband_requests.take(now) {
@@ -217,7 +216,7 @@ impl<P: Packet> Segment<P> {
             }
         }
         while let Some(probe) = self.hosts.poll_transmit() {
-            if probe.to.is_none() && !self.limits.ethernet_requests.take(now) {
+            if probe.to.is_none() && !self.may_ask_all(now, probe.ip) {
                 // It is asked again in a second.
                 self.counters.limited += 1;
                 continue;
@@ -227,6 +226,12 @@ impl<P: Packet> Segment<P> {
                 self.frame(&ask_ethernet(target, &self.own), probe.to.unwrap_or(MacAddress::BROADCAST));
             }
         }
+    }
+
+    /// True if all Ethernet hosts may be asked for one now. Whoever scans the network does not keep those from being found that are there.
+    fn may_ask_all(&mut self, now: Instant, ip: IpAddr) -> bool {
+        let returns = self.heard.has(ip) && self.limits.returning_requests.take(now);
+        returns || self.limits.ethernet_requests.take(now)
     }
 
     /// Tells the Ethernet side that an InfiniBand host is behind the gateway: switches and hosts learn it.
@@ -333,7 +338,14 @@ impl<P: Packet> Segment<P> {
             let room = self.infiniband_askers.has_room() && hosts::has_room(&self.hosts);
             self.take_lookup(now, By::Lid(lid), room)?;
         }
-        if !self.infiniband_askers.add(now, target, to, asker) || !self.hosts.resolve(now, target, ()) {
+        if let Some(gone) = self.infiniband_askers.add(now, target, to, asker) {
+            // Nor is an answer believed for which its own side was not waited for.
+            self.lookups.remove(&gone);
+            if self.hosts.get(gone).is_none() {
+                self.hosts.forget(gone);
+            }
+        }
+        if !self.hosts.resolve(now, target, ()) {
             return Err(DropReason::NeighbourTableFull);
         }
         if !known {

@@ -43,7 +43,7 @@ impl Link {
         if !self.is_spoken(source, ip) {
             return;
         }
-        if !self.neighbours.may_ask_new(now) {
+        if !self.neighbours.may_ask_new(now, ip) {
             self.out.counters.resolve_limited += 1;
             return;
         }
@@ -88,6 +88,9 @@ impl Link {
         }
         packet.sender = self.believed(from, packet.sender);
         let sender = IpAddr::V4(packet.sender_ip);
+        if is_host(sender) {
+            self.neighbours.note_heard(sender);
+        }
         if is_host(sender) && self.neighbours.contains(sender) {
             self.learn(now, sender, packet.sender, NOBODY, Reason::Named(from.slid));
         }
@@ -337,6 +340,7 @@ impl Link {
         if deaf || self.ground.is_own(hardware) || !is_host_address(hardware) || !is_host(ip) {
             return;
         }
+        self.neighbours.note_heard(ip);
         if self.neighbours.ageing().tell(now, ip, hardware, Tag::new(NOBODY)) {
             self.set_source(ip, NOBODY);
             self.attend_neighbours(now, CloseReason::NeighbourGone);

@@ -10,13 +10,14 @@ use ib_wire::{Gid, Qpn};
 
 use super::settings::{LinkSettings, WorkerIndex};
 use crate::bucket::Bucket;
-use crate::neighbour::{Ageing, Event, HostCounters, Idle, Info, Probe, Rules};
+use crate::neighbour::{Ageing, Event, Heard, HostCounters, Idle, Info, Probe, Rules};
 
 /// A confirmed address is taken for good for this long.
 pub(super) const REACHABLE: Duration = Duration::from_secs(30);
 /// How long a failed address is remembered as such.
 const HOLD: Duration = Duration::from_secs(3);
-/// New addresses asked for: so many at once, and so many a second.
+/// New addresses asked for: so many at once, and so many a second; and once more as many of those that have been heard before. Whoever scans
+/// a network does not keep those from being found.
 const NEW_BURST: u32 = 256;
 const NEW_PER_SECOND: u32 = 1024;
 /// Neighbours with traffic that a port keeps although others find no room.
@@ -75,6 +76,9 @@ pub(super) struct NeighbourMap {
     by_address: BTreeSet<(Gid, Qpn, IpAddr)>,
     /// New addresses asked for.
     new: Bucket,
+    /// Hosts of this side that have spoken, and those of them asked for.
+    heard: Heard,
+    returning: Bucket,
     /// Requests by broadcast on others' behalf, of which nothing is remembered.
     asked: Bucket,
 }
@@ -99,6 +103,8 @@ impl NeighbourMap {
             ageing: Ageing::new(settings.seed.rotate_left(16), rules(settings)),
             by_address: BTreeSet::new(),
             new: Bucket::new(now, NEW_BURST, NEW_PER_SECOND),
+            heard: Heard::new(settings.seed.rotate_left(48)),
+            returning: Bucket::new(now, NEW_BURST, NEW_PER_SECOND),
             asked: Bucket::new(now, ASKED_BURST, ASKED_PER_SECOND),
         }
     }
@@ -113,9 +119,14 @@ impl NeighbourMap {
         &mut self.ageing
     }
 
+    /// A host of this side has spoken, whether it becomes a neighbour or not.
+    pub(super) fn note_heard(&mut self, ip: IpAddr) {
+        self.heard.note(ip);
+    }
+
     /// True if one more new address may be asked for now.
-    pub(super) fn may_ask_new(&mut self, now: Instant) -> bool {
-        self.new.take(now)
+    pub(super) fn may_ask_new(&mut self, now: Instant, ip: IpAddr) -> bool {
+        (self.heard.has(ip) && self.returning.take(now)) || self.new.take(now)
     }
 
     /// True if one more request may be broadcast now.

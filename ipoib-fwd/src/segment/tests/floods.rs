@@ -1,4 +1,4 @@
-//! One host that looks for everybody: what others look for is found meanwhile.
+//! One host, or many, that look for everybody: what others look for is found meanwhile.
 
 use super::*;
 
@@ -165,4 +165,86 @@ fn of_changed_cards_another_host_still_gets_a_new_one() {
     // As who takes over says it (VRRP): once.
     w.ethernet(ArpOperation::Request, E2_MAC, E1, E1);
     assert!(w.outputs().contains(&Output::SetHost { ip: E1.into(), mac: E2_MAC }));
+}
+
+/// The n-th of many hosts that ask: its address.
+fn crowd(n: u32) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 77, 128, 0)) + n % 0x4000)
+}
+
+#[test]
+fn of_infiniband_hosts_by_arp_from_many_stations() {
+    let mut w = world();
+    let mut n = 0u32;
+    flood(
+        &mut w,
+        |w, nobody| {
+            n += 1;
+            let [.., b, c, d] = n.to_be_bytes();
+            w.ethernet(ArpOperation::Request, MacAddress([2, 9, 9, b, c, d]), crowd(n), nobody);
+        },
+        |w, cold| {
+            w.ethernet(ArpOperation::Request, E1_MAC, E1, cold);
+            assert!(w.asked().contains(&Asked::Resolve { source: E1.into(), ip: cold.into() }));
+            w.know_infiniband(1, cold);
+            w.publish(cold);
+            assert!(World::frames(&w.outputs()).iter().any(|f| f.sender_ip == cold), "{cold} is told");
+        },
+    );
+}
+
+/// The n-th of many InfiniBand hosts asks for an address.
+fn ask_from_port(w: &mut World, n: u32, target: Ipv4Addr) {
+    let slid = Lid(0x100 + n as u16 % 0x4000);
+    let mut hardware = hardware(3);
+    hardware.gid.0[12..].copy_from_slice(&n.to_be_bytes());
+    let arp = Arp::request(hardware, crowd(n), target);
+    let message = [&[8, 6, 0, 0][..], &arp.to_bytes()].concat();
+    let arrival = arrival(Side::InfiniBand, Some(Origin::Datagram(UdSource { slid, ..from(3) })));
+    w.segment.handle_infiniband_arp(w.now, &mut w.fabric, &arrival, &message);
+}
+
+#[test]
+fn of_ethernet_hosts_by_arp_from_many_ports() {
+    let mut w = world();
+    // All that they have ever said.
+    for second in 0..10 {
+        let cold = Ipv4Addr::new(10, 77, 1, second);
+        w.ethernet(ArpOperation::Request, E1_MAC, cold, cold);
+    }
+    assert_eq!(w.segment.hosts().count(), 0);
+    let mut n = 0;
+    flood(
+        &mut w,
+        |w, nobody| {
+            n += 1;
+            ask_from_port(w, n, nobody);
+        },
+        |w, cold| {
+            w.infiniband(InfiniBandOperation::Request, 1, I1, cold);
+            assert!(World::frames(&w.outputs()).iter().any(|f| f.target_ip == cold), "{cold} is asked for");
+            w.ethernet(ArpOperation::Reply, E1_MAC, cold, GATEWAY);
+            w.pass(ms(300));
+            let reply = Asked::Reply { ip: cold.into(), to: hardware(1), to_ip: I1.into() };
+            assert!(w.asked().contains(&reply), "{cold} is told");
+        },
+    );
+}
+
+#[test]
+fn who_was_never_heard_is_found_in_the_end() {
+    let mut w = world();
+    let mut asked = 0;
+    for tick in 0..2000u32 {
+        for n in 0..50 {
+            ask_from_port(&mut w, tick * 50 + n, nobody(tick * 50 + n));
+            // Once a second or so.
+            if tick % 97 == 50 && n == tick % 50 {
+                w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
+            }
+            asked += World::frames(&w.outputs()).iter().filter(|f| f.target_ip == E1).count();
+        }
+        w.pass(ms(10));
+    }
+    assert!(asked >= 2, "{asked} of 20 times");
 }

@@ -104,6 +104,24 @@ fn joins_and_lookups_survive_loss() {
 }
 
 #[test]
+fn whoever_scans_keeps_no_host_from_being_found_that_has_spoken() {
+    let mut f = datagram(2);
+    f.run(ms(100));
+    let [own, ip] = [f.nodes[0].ip, f.nodes[1].ip];
+    f.nodes[1].link.announce(f.now, WorkerIndex(0), ip);
+    f.run(ms(50));
+    assert!(f.nodes[0].link.neighbours(f.now).is_empty(), "it is no neighbour for that");
+    for n in 0..10_000u32 {
+        let nobody = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 9, 0, 0)) + n);
+        f.nodes[0].link.resolve(f.now, WorkerIndex(0), own, nobody);
+    }
+    assert!(f.nodes[0].link.counters().resolve_limited > 9000);
+    f.resolve(0, 1);
+    f.run(ms(100));
+    assert!(f.nodes[0].table.get(ip).is_some_and(|n| n.ud.is_some()));
+}
+
+#[test]
 fn nobody_answers() {
     let mut f = datagram(1);
     f.run(ms(100));
