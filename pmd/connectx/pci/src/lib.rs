@@ -7,11 +7,12 @@
 //! Everything that the guest says is hostile: addresses are looked up, lengths and numbers bounded, what is decided about is copied
 //! first. A guest that breaks its side gets a command status or loses its own packets and events.
 //!
-//! One thread does all ([`serve`]). `unsafe` is in one file, where the guest's memory is mapped.
+//! One thread does all ([`serve`]), on a core of its own if so told ([`lcore`]). `unsafe` is in one file, where the guest's memory is mapped.
 #![deny(unsafe_code)]
 
 pub mod bar;
 pub mod hca;
+pub mod lcore;
 pub mod memory;
 pub mod options;
 pub mod pci;

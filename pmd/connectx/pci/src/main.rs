@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
 use softhca::hca::Hca;
+use softhca::lcore;
 use softhca::options::Options;
 use softhca::serve::Server;
 use tracing_subscriber::EnvFilter;
@@ -26,6 +27,9 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), Box<dyn Error>> {
     let plan = Options::parse().plan()?;
+    if let Some(core) = plan.lcore {
+        lcore::keep_to(core)?;
+    }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::hca::{HcaConfig, Table, TableSizes};
+use crate::lcore::Allowed;
 
 /// The port's GUID if none is given: the node's and one.
 const NEXT: u64 = 1;
@@ -53,6 +54,9 @@ pub struct Keys {
     /// Where queue pair numbers are drawn from [default: the node's GUID].
     #[arg(long, value_name = "NUMBER")]
     pub seed: Option<u64>,
+    /// Run on this core alone, which others are best kept off [default: wherever the system likes].
+    #[arg(long, value_name = "NUMBER")]
+    pub lcore: Option<usize>,
     /// Most queue pairs, a power of two from 16 [default: 8192, the most].
     #[arg(long, value_name = "NUMBER")]
     pub queue_pairs: Option<u64>,
@@ -80,6 +84,7 @@ struct FileKeys {
     cable: Option<Spanned<String>>,
     description: Option<Spanned<String>>,
     seed: Option<Spanned<u64>>,
+    lcore: Option<Spanned<usize>>,
     queue_pairs: Option<Spanned<u64>>,
     completion_queues: Option<Spanned<u64>>,
     shared_receive_queues: Option<Spanned<u64>>,
@@ -153,6 +158,8 @@ pub enum OptionsError {
 pub struct Plan {
     /// Where it listens.
     pub socket: PathBuf,
+    /// The core that it keeps to.
+    pub lcore: Option<usize>,
     /// The device.
     pub hca: HcaConfig,
 }
@@ -226,6 +233,20 @@ fn cable(told: &Told<String>) -> Result<CableUrl, OptionsError> {
     told.value.parse().map_err(|error: connectx::cable::CableUrlError| told.wrong(error.to_string(), remedy))
 }
 
+fn lcore(told: &Told<usize>) -> Result<usize, OptionsError> {
+    let core = told.value;
+    match Allowed::now() {
+        Ok(allowed) if allowed.has(core) => Ok(core),
+        Ok(allowed) => {
+            let what = format!("core {core} is none that this process may use");
+            Err(told.wrong(what, format!("choose one of {allowed}")))
+        }
+        Err(error) => {
+            Err(told.wrong(format!("the system does not tell its cores: {error}"), "leave the core away"))
+        }
+    }
+}
+
 /// A GUID of its own for each socket, locally administered (FNV-1a over the path).
 fn drawn(socket: &Path) -> Guid {
     let bytes = socket.as_os_str().as_encoded_bytes();
@@ -262,6 +283,7 @@ impl Options {
             None => "software ConnectX".into(),
         };
         let seed = file.told("seed", line.seed, keys.seed).map_or(node_guid.0, |told| told.value);
+        let lcore = file.told("lcore", line.lcore, keys.lcore).as_ref().map(lcore).transpose()?;
         let mut tables = TableSizes::default();
         for (table, key, line, keys) in [
             (Table::QueuePairs, "queue-pairs", line.queue_pairs, keys.queue_pairs),
@@ -284,7 +306,7 @@ impl Options {
             }
         }
         let hca = HcaConfig { node_guid, port_guid, description, cable, seed, tables };
-        Ok(Plan { socket: socket.value, hca })
+        Ok(Plan { socket: socket.value, lcore, hca })
     }
 }
 

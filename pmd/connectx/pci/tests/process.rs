@@ -217,3 +217,18 @@ fn a_cable_that_comes_up_is_noticed_by_who_sleeps() {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
+
+#[test]
+fn all_of_it_keeps_to_the_core_that_it_is_told() {
+    let allowed = softhca::lcore::Allowed::now().unwrap();
+    for core in [allowed.list().next().unwrap(), allowed.list().last().unwrap()] {
+        let core = core.to_string();
+        let program = Program::start_with("core", &["--lcore", &core]);
+        let _client = serves(&program);
+        for task in std::fs::read_dir(format!("/proc/{}/task", program.child.id())).unwrap() {
+            let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+            let cores = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+            assert_eq!(cores.unwrap().trim(), core);
+        }
+    }
+}

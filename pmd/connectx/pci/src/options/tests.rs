@@ -42,7 +42,9 @@ fn the_command_line_wins_over_the_file() {
 
 #[test]
 fn every_option_is_a_key_of_the_file_with_the_same_meaning() {
+    let core = Allowed::now().unwrap().list().last().unwrap().to_string();
     let all = [
+        ("lcore", core.as_str()),
         ("socket", "/tmp/every"),
         ("node-guid", "0002c90300a1b2c0"),
         ("port-guid", "0002c90300a1b2c8"),
@@ -87,6 +89,7 @@ fn what_is_wrong_in_the_file_is_told_with_its_line_and_what_to_do() {
         ("socket = '/s'\ncable = 'shm:x?los=1'\n", 2, ["cable", "udp:"]),
         ("socket = ''\n", 1, ["socket", "107"]),
         ("seed = 1\nsocket = '/s'\nqueue-pairs = 1000\n", 3, ["queue-pairs", "from 16 to 8192"]),
+        ("socket = '/s'\n\nlcore = 1023\n", 3, ["lcore", "choose one of"]),
         ("socket = '/s'\nevent-queues = 4\n", 2, ["event-queues", "from 8 to 128"]),
     ] {
         let file = TestFile::new("wrong", text);
@@ -110,6 +113,7 @@ fn what_cannot_be_is_refused_by_name() {
     assert!(refused(&["--socket", "/s", "--cable", "tcp:x"]).contains("--cable"));
     assert!(refused(&["--socket", "/s", "--description", &"x".repeat(65)]).contains("64"));
     assert!(refused(&["--socket", &"x".repeat(108)]).contains("107"));
+    assert!(refused(&["--socket", "/s", "--lcore", "99999"]).contains("--lcore: core 99999"));
     assert!(refused(&["--socket", "/s", "--memory-keys", "131072"]).contains("65536"));
 }
 
