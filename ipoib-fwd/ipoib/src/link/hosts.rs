@@ -14,7 +14,12 @@ use super::paths::Reason;
 use super::settings::{Mode, WorkerIndex};
 use super::statistics::{CloseReason, ConnectionInfo, NeighbourInfo};
 use super::table::{Neighbour, NeighbourChange};
+use super::timers::Timer;
 use crate::neighbour::{self, Gone, Question};
+
+/// How long a connection to an address that its neighbour has left stays: if somebody else has said that, the neighbour soon says
+/// otherwise, and has its connection still.
+const LEFT: Duration = Duration::from_millis(500);
 
 impl Link {
     /// Asks for the address of `ip` on behalf of `source`, an address that is reached by `worker`'s link-layer address:
@@ -248,8 +253,13 @@ impl Link {
             return;
         }
         self.out.events.push_back(Event::NeighbourChanged { ip, old, new });
-        self.close_unneeded(now, old, CloseReason::AddressChanged);
         let same_port = old.qpn == new.qpn || old.gid.id() == new.gid.id();
+        let connected = self.conns.rc_paths(&self.ground, old).iter().any(Option::is_some);
+        if connected && !same_port {
+            self.out.timers.set(Timer::Left(old.gid, old.qpn), now + LEFT);
+        } else {
+            self.close_unneeded(now, old, CloseReason::AddressChanged);
+        }
         if old.gid != new.gid && same_port {
             self.close_moved(now, old);
         }
@@ -439,6 +449,12 @@ impl Link {
         if !self.neighbours.accepts_rc(peer) {
             self.with_conns(now, |conns| conns.forget_peer(now, peer, reason));
         }
+    }
+
+    /// A neighbour has not come back to an address that it left.
+    pub(super) fn left_timeout(&mut self, now: Instant, gid: Gid, qpn: Qpn) {
+        let old = HardwareAddress { flags: AddressFlags::RC, qpn, gid };
+        self.close_unneeded(now, old, CloseReason::AddressChanged);
     }
 
     /// Closes the connections that a port opened under an address that it no longer has.

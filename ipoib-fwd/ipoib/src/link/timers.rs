@@ -18,6 +18,8 @@ pub(super) enum Timer {
     Conn(ConnKey),
     /// The next dial of a peer from a worker.
     Dial(Gid, Qpn, WorkerIndex),
+    /// The end of connections to an address that a neighbour has left.
+    Left(Gid, Qpn),
     /// The oldest passive connection's expiry.
     PassiveExpiry,
     /// Unused paths are dropped.

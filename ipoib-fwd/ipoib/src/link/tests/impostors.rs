@@ -399,3 +399,43 @@ fn groups_named_at_the_start_are_joined_and_joined_again() {
     f.run(secs(2));
     assert!(f.members.is_empty() && f.nodes[0].attached.is_empty());
 }
+
+#[test]
+fn who_says_that_another_hosts_address_is_its_own_does_not_end_the_connection_to_that() {
+    let mut f = Fabric::new(9);
+    for _ in 0..3 {
+        f.add(1, |_| {});
+    }
+    f.run(ms(100));
+    f.resolve(0, 1);
+    f.run(secs(1));
+    f.assert_connected(0, 0, 1);
+    let [own, ip] = [f.nodes[0].ip, f.nodes[1].ip];
+    let connection = |f: &Fabric| f.nodes[0].rc_to(ip, 0).map(|qp| qp.key);
+    let first = connection(&f);
+    let say = |f: &mut Fabric, n: usize| {
+        let address = f.address(n, 0);
+        let (qpn, slid) = (address.qpn, f.nodes[n].facts.lid);
+        let sl = ServiceLevel::new(0);
+        let from = UdSource { qpn, slid, sl, pkey_index: 0, has_grh: true, multicast: true };
+        let arp = Arp { operation: ArpOperation::Reply, ..Arp::request(address, ip, own) };
+        f.nodes[0].link.handle_arp(f.now, WorkerIndex(0), &from, arp);
+        f.run(std::time::Duration::from_micros(300));
+    };
+    for _ in 0..5 {
+        f.use_by(0, 0, 1);
+        say(&mut f, 2);
+        assert!(f.nodes[0].link.neighbour_hardware(ip).is_some_and(|at| at.is_same_as(f.address(2, 0))));
+        // It is asked, and answers.
+        say(&mut f, 1);
+        assert_eq!(connection(&f), first, "by the connection that was there");
+        f.run(secs(2));
+        assert_eq!(connection(&f), first);
+    }
+    // Who has really left loses it.
+    let old = f.address(1, 0);
+    say(&mut f, 2);
+    f.run(secs(3));
+    let connections = f.nodes[0].link.connections(f.now);
+    assert!(!connections.iter().any(|c| !c.passive && c.peer.is_same_as(old)), "{connections:#?}");
+}
