@@ -100,6 +100,11 @@ impl Engine {
         self.dev.events.next()
     }
 
+    /// How many asynchronous events were lost since this was asked last, as nobody fetched those before them.
+    pub const fn take_lost_events(&mut self) -> u64 {
+        self.dev.events.take_lost()
+    }
+
     /// What it did and dropped.
     #[must_use]
     pub const fn counters(&self) -> &Counters {

@@ -38,6 +38,11 @@ impl Events {
         }
     }
 
+    /// Events that were lost since there was room last.
+    pub(crate) const fn take_lost(&mut self) -> u64 {
+        std::mem::replace(&mut self.lost, 0)
+    }
+
     pub(crate) fn next(&mut self) -> Option<DeviceEvent> {
         self.queue.pop_front()
     }

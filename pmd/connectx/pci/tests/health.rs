@@ -136,3 +136,23 @@ fn a_command_queue_that_is_no_memory_is_an_illness_until_there_is_another() {
     g.probe();
     assert_eq!(health(&mut g), WELL);
 }
+
+#[test]
+fn events_that_are_lost_while_the_device_may_not_write_are_told_of() {
+    let mut g = Guest::new();
+    let eq = g.probe();
+    let before = g.hca.counters().lost_events;
+    g.write(7, 4, &[2, 0]);
+    // More than the device keeps.
+    for _ in 0..=1 << 13 {
+        g.hca.engine_mut().set_cable(PORT, None).unwrap();
+        g.hca.engine_mut().activate(PORT, ib_wire::Lid(7), ib_wire::Mtu::B4096).unwrap();
+    }
+    assert_eq!((health(&mut g), g.hca.counters().lost_events), (WELL, before));
+    g.write(7, 4, &[6, 0]);
+    assert_eq!(health(&mut g), (ERROR, 0x0c, eq.number as u16));
+    // All are counted: those for which the device, and those for which the queue had no room.
+    assert_eq!(g.hca.counters().lost_events, before + (1 << 14) + 2 - 64);
+    // The commands' events are others.
+    assert_eq!(g.try_command(&input(0x800, 16), 16).status, 0);
+}

@@ -7,7 +7,7 @@ use prm::{Eqe, EventType, port_event};
 use tracing::{debug, warn};
 
 use super::Hca;
-use super::event_queue::Full;
+use super::event_queue::{EventQueue, Full};
 use crate::bar::Illness;
 
 impl Hca {
@@ -23,6 +23,13 @@ impl Hca {
         while let Some(event) = self.engine.next_event() {
             debug!(?event, "event");
             self.tell_event(event);
+        }
+        let lost = self.engine.take_lost_events();
+        if lost > 0 {
+            // While the guest did not let the device use its memory.
+            warn!("{lost} events were lost: queues of asynchronous events are in error");
+            self.counters.lost_events += lost;
+            self.objects.eqs.values_mut().filter(|eq| eq.takes(EventType::Port)).for_each(EventQueue::fail);
         }
     }
 

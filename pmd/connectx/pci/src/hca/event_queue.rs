@@ -67,6 +67,11 @@ impl EventQueue {
         self.overrun
     }
 
+    /// An event for it was lost elsewhere.
+    pub(super) const fn fail(&mut self) {
+        self.overrun = true;
+    }
+
     /// Writes an entry. Once there was no room for one the queue is in error and takes no other: its reader could not tell that one is
     /// missing.
     pub(super) fn push(&mut self, kind: EventType, subtype: u8, data: [u8; Eqe::DATA]) -> Result<(), Full> {
