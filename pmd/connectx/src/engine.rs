@@ -139,7 +139,10 @@ impl Engine {
             if ethernet.parked.is_held_up() { Some(now) } else { ethernet.neighbours.poll_timeout() }
         };
         let timer = self.dev.timers.first().map(|&(at, _)| at);
-        timer.into_iter().chain(self.dev.ports.iter().filter_map(waits)).min()
+        let held_back = |port: &Port| port.cable.as_ref()?.next_deadline();
+        let ports = &self.dev.ports;
+        let deadlines = ports.iter().filter_map(waits).chain(ports.iter().filter_map(held_back));
+        timer.into_iter().chain(deadlines).min()
     }
 
     fn wants_turn(&self, now: Instant) -> bool {

@@ -147,6 +147,12 @@ impl Injector {
         held.due <= now && (held.overtake == 0 || held.due + MAX_OVERTAKING <= now)
     }
 
+    /// When the next packet may leave, if no other comes.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let due = |held: &Held| held.due + if held.overtake == 0 { Duration::ZERO } else { MAX_OVERTAKING };
+        self.held.iter().map(due).min()
+    }
+
     /// Hands out the next packet that may leave; it goes back to its place if `take` returns false.
     pub(super) fn next(&mut self, take: impl FnOnce(&[u8]) -> bool) -> bool {
         let Some(at) = self.held.iter().position(|held| self.is_ready(held)) else { return false };

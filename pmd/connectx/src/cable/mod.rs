@@ -322,6 +322,13 @@ impl CableEnd {
         }
     }
 
+    /// When it wants its next turn since its faults hold packets back.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let faults = self.faults.as_ref()?;
+        faults.send.next_due().into_iter().chain(faults.receive.next_due()).min()
+    }
+
     /// What [`CableEnd::rest`] answered.
     #[must_use]
     pub fn waker(&self) -> Option<BorrowedFd<'_>> {

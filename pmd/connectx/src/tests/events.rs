@@ -271,3 +271,56 @@ fn nobody_rests_on_a_device_that_has_work_now_or_when_its_time_has_come() {
     assert!(deadline > now && host.engine.rest(now, |_| {}));
     assert!(!host.engine.rest(deadline, |_| {}), "it is time to ask again");
 }
+
+#[test]
+fn who_sleeps_is_told_for_how_long() {
+    const CALM: Duration = Duration::from_micros(100);
+    const LAST_RETRY: Duration = Duration::from_millis(500);
+    const DELAY: Duration = Duration::from_millis(30);
+    let path = std::env::temp_dir().join(format!("ib-engine-sleep-{}.sock", std::process::id()));
+    let url = |faults: &str| -> CableUrl { format!("shm:{}{faults}", path.display()).parse().unwrap() };
+    let sleep = |host: &mut Host, now| {
+        let mut wakers = 0;
+        (host.engine.sleep(now, |_| wakers += 1), wakers)
+    };
+    let mut host = Host::new(1);
+    let mut now = Instant::now();
+    assert_eq!(sleep(&mut host, now), (Some(Duration::MAX), 0), "without a cable");
+    // Nobody listens: it is dialled again, less and less often.
+    host.engine.set_cable(PORT, Some(CableEnd::connect(&url("?delay=30ms")).unwrap())).unwrap();
+    let mut naps = 0;
+    let begin = now;
+    while now - begin < Duration::from_secs(10) {
+        host.engine.step(now);
+        let (nap, wakers) = sleep(&mut host, now);
+        assert!(nap.is_some_and(|nap| nap <= LAST_RETRY) && wakers == 0, "{nap:?}");
+        now += nap.unwrap();
+        naps += 1;
+    }
+    assert!(naps < 40, "{naps} naps in ten seconds");
+    // Up, it wakes.
+    let mut other = CableEnd::listen(&url("")).unwrap();
+    while !other.is_up() {
+        now += Duration::from_millis(1);
+        host.engine.step(now);
+        other.poll(now);
+    }
+    host.engine.activate(PORT, Lid(1), Mtu::B4096).unwrap();
+    let mut pair = host.ud(3, 0);
+    while host.engine.step(now) {}
+    now += CALM;
+    assert_eq!(sleep(&mut host, now), (Some(Duration::MAX), 1), "up");
+    // A packet that its faults hold back is on its way in time.
+    let (memory, key) = host.memory(64);
+    let to = To { lid: Lid(2), qpn: Qpn::new(77), qkey: 3, grh: None };
+    host.send_ud(&mut pair, &to, &[data(10, key, memory.address())]);
+    while host.engine.step(now) {}
+    now += CALM;
+    let (nap, _) = sleep(&mut host, now);
+    assert!(nap.is_some_and(|nap| nap <= DELAY && nap > DELAY / 2), "{nap:?}");
+    other.poll(now);
+    assert_eq!(other.receive(8, |_| {}), 0);
+    now += nap.unwrap();
+    host.engine.step(now);
+    assert_eq!(other.receive(8, |_| {}), 1);
+}
