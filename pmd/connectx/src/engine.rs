@@ -171,7 +171,8 @@ impl Engine {
     }
 
     /// As [`Engine::rest`], for who has nothing else to do: cables that are down, and ports without one, end no rest before it is time.
-    /// How long it may be if none of the descriptors becomes readable; `None` if the device is to be looked at anyway.
+    /// How long it may be if none of the descriptors becomes readable; `None` if the device is to be looked at anyway. A cable's greetings want
+    /// a turn ten times a second beside.
     pub fn sleep(&mut self, now: Instant, mut watch: impl FnMut(BorrowedFd<'_>)) -> Option<Duration> {
         if self.wants_turn(now) || self.worked_at.is_some_and(|at| now.saturating_duration_since(at) < CALM) {
             return None;
