@@ -232,3 +232,30 @@ fn all_of_it_keeps_to_the_core_that_it_is_told() {
         }
     }
 }
+
+#[test]
+fn it_serves_as_its_file_says_or_says_what_is_wrong_with_it() {
+    let folder = std::env::temp_dir().join(format!("softhca-file-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (file, socket) = (folder.join("softhca.toml"), folder.join("elsewhere"));
+    let text = format!("socket = '{}'\nqueue-pairs = 100\n", socket.display());
+    std::fs::write(&file, &text).unwrap();
+    let run = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_softhca"));
+        command.arg("--config").arg(&file).stdout(Stdio::null());
+        command
+    };
+    let output = run().output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let place = format!("softhca: {}:2: queue-pairs: ", file.display());
+    assert!(!output.status.success() && said.contains(&place) && said.contains("from 16 to 8192"), "{said}");
+    std::fs::write(&file, text.replace("100", "128")).unwrap();
+    let child = run().stderr(Stdio::null()).spawn().unwrap();
+    let mut program = Program { child, folder: folder.clone() };
+    let end = Instant::now() + Duration::from_secs(10);
+    while UnixStream::connect(&socket).is_err() {
+        assert!(Instant::now() < end, "nobody listens");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(program.terminate().1 && !socket.exists());
+}
