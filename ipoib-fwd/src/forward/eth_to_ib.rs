@@ -35,6 +35,25 @@ impl<D> Clone for Via<'_, D> {
 
 impl<D> Copy for Via<'_, D> {}
 
+/// The address of a neighbour that packets go to.
+// As a number: bytes without alignment go through memory in other pieces than they are read in, which stalls each packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NextHop(u32);
+
+impl From<Ipv4Addr> for NextHop {
+    #[inline(always)]
+    fn from(address: Ipv4Addr) -> Self {
+        Self(address.to_bits())
+    }
+}
+
+impl From<NextHop> for Ipv4Addr {
+    #[inline(always)]
+    fn from(NextHop(bits): NextHop) -> Self {
+        Self::from_bits(bits)
+    }
+}
+
 /// What to do with a frame.
 ///
 /// In a frame, the IPv4 packet begins behind its [`FrameHead`]; its message is
@@ -51,7 +70,7 @@ pub enum EthVerdict<'t, D> {
         /// The neighbour it goes to, to be noted as used; `None` for groups.
         neighbour: Option<NeighbourIndex>,
         /// Tell the control lcore that this neighbour wants a connection.
-        dial: Option<Ipv4Addr>,
+        dial: Option<NextHop>,
     },
     /// Cut the packet ([`ipoib::net::fragment`]) and send the pieces.
     Fragment {
@@ -64,7 +83,7 @@ pub enum EthVerdict<'t, D> {
         /// The neighbour they go to, to be noted as used; `None` for groups.
         neighbour: Option<NeighbourIndex>,
         /// Tell the control lcore that this neighbour wants a connection.
-        dial: Option<Ipv4Addr>,
+        dial: Option<NextHop>,
     },
     /// The packet does not fit and may not be cut. Tell its source this MTU by ICMP if
     /// [`ipoib::net::icmp::may_answer`] and the rate limit allow it, and drop it
@@ -73,7 +92,7 @@ pub enum EthVerdict<'t, D> {
         /// Largest packet that would fit.
         mtu: u16,
         /// Tell the control lcore that this neighbour wants a connection, which would take larger packets.
-        dial: Option<Ipv4Addr>,
+        dial: Option<NextHop>,
     },
     /// Hand the whole frame to the control lcore.
     Punt(Punt),
@@ -203,7 +222,7 @@ fn to_host<'t, D>(
 ) -> EthVerdict<'t, D> {
     let ip_len = packet.total_len();
     let rc = neighbour.rc.of(worker).map(|rc| (Via::Rc(rc.slot), ip_mtu(rc.mtu)));
-    let dial = (neighbour.dial && rc.is_none()).then_some(next_hop);
+    let dial = (neighbour.dial && rc.is_none()).then_some(next_hop.into());
     let ud = || neighbour.ud.as_ref().map(|ud| (Via::Ud(ud), table.settings.ud_ip_mtu()));
     let fits = |way: Option<(Via<'t, D>, u16)>| way.filter(|(_, mtu)| ip_len <= *mtu);
     if let Some((via, _)) = fits(rc).or_else(|| fits(ud())) {

@@ -19,7 +19,7 @@ mod shards;
 mod tables;
 
 pub use draft::{Draft, TableFull};
-pub use eth_to_ib::{EthVerdict, Via, eth_to_ib, own_to_ib};
+pub use eth_to_ib::{EthVerdict, NextHop, Via, eth_to_ib, own_to_ib};
 pub use frame_head::FrameHead;
 pub use ib_to_eth::{IbVerdict, ib_to_eth};
 pub use routes::{Hop, MAX_ROUTES, MAX_SUBNETS, Prefix, Route, Routes, TooManyRoutes};

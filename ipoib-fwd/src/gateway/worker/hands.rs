@@ -11,8 +11,8 @@ use super::faces::{EthernetFace, InfiniBandFace};
 use super::{Common, GatewayNote, held};
 use crate::counter::{SegmentTraffic, Traffic};
 use crate::forward::{
-    EthVerdict, FrameHead, IbVerdict, NeighbourIndex, SegmentIndex, SegmentTable, Settings, Side, Via,
-    eth_to_ib, ib_to_eth,
+    EthVerdict, FrameHead, IbVerdict, NeighbourIndex, NextHop, SegmentIndex, SegmentTable, Settings, Side,
+    Via, eth_to_ib, ib_to_eth,
 };
 use crate::gateway::frames::{head, offer};
 use crate::gateway::punts::{self, Cause};
@@ -155,6 +155,7 @@ impl<Q: Queues> Hands<'_, Q> {
                 self.note_use(neighbour, dial, table);
             }
             EthVerdict::TooBig { mtu, dial } => {
+                let dial = dial.map(Ipv4Addr::from);
                 if let Some(ip) = dial {
                     self.want(ip, table);
                 }
@@ -249,14 +250,14 @@ impl<Q: Queues> Hands<'_, Q> {
     pub(super) fn note_use(
         &mut self,
         neighbour: Option<NeighbourIndex>,
-        dial: Option<Ipv4Addr>,
+        dial: Option<NextHop>,
         table: &SegmentTable<Q::Destination>,
     ) {
         if let Some(index) = neighbour
             && table.mark_ib(self.common.worker, index)
             && let Some(ip) = dial
         {
-            self.want(ip, table);
+            self.want(ip.into(), table);
         }
     }
 
