@@ -107,8 +107,8 @@ tables! {
         /// Its name in reports and partitions.
         name: Spanned<String> = "\"gateway\"",
         /// Where the other end finds it: shm:SOCKET on this machine, or udp:LOCAL-PEER, each host:port. Faults for tests are
-        /// parameters, as in shm:/run/ibfab/gw.sock?loss=0.01&seed=7.
-        url: Spanned<String> = "\"shm:/run/ibfab/gw.sock\"",
+        /// parameters, as in shm:/run/ibfab.sock?loss=0.01&seed=7.
+        url: Spanned<String> = "\"shm:/run/ibfab.sock\"",
         /// The switch that it is a port of. None: the first.
         switch: Option<Spanned<String>> = "\"s1\"",
     }

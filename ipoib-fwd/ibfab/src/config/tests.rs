@@ -6,6 +6,25 @@ fn parse(text: &str) -> Result<FabricConfig, ConfigError> {
     FabricConfig::parse(Path::new("fab.toml"), text)
 }
 
+/// A gateway and a fabric that were given different cables have kept who followed the README from ever seeing a packet.
+#[test]
+fn the_examples_of_fabric_and_gateway_have_the_same_cable() {
+    for (fabric, gateway) in [
+        (include_str!("../../../../examples/fabric.toml"), include_str!("../../../../examples/gateway.toml")),
+        (
+            include_str!("../../../../examples/fabric-segments.toml"),
+            include_str!("../../../../examples/gateway-segments.toml"),
+        ),
+    ] {
+        parse(fabric).unwrap();
+        let url = |text: &str, key: &str| {
+            let (_, rest) = text.split_once(key).unwrap();
+            rest.split('"').nth(1).unwrap().to_owned()
+        };
+        assert_eq!(url(fabric, "\nurl ="), url(gateway, "link ="));
+    }
+}
+
 const HOST: &str = "[[host]]\nname = \"h\"\naddress = \"10.0.0.2/24\"\n";
 
 #[test]
@@ -226,7 +245,7 @@ fn what_is_printed_is_true() {
     // Defaults that are shown are those that apply.
     let bare = "[[switch]]\nname = \"s1\"\nports = 36\nguid = \"0x0200000000000200\"\n[[switch]]\nname = \"s2\"\n\
         [[trunk]]\nbetween = [\"s1\", \"s2\"]\n[[partition]]\nname = \"storage\"\npkey = 0x8001\n\
-        [[link]]\nname = \"gateway\"\nurl = \"shm:/run/ibfab/gw.sock\"\n\
+        [[link]]\nname = \"gateway\"\nurl = \"shm:/run/ibfab.sock\"\n\
         [[host]]\nname = \"host1\"\nnetns = \"ib\"\naddress = \"10.77.0.2/24\"\ngateway = \"10.77.0.254\"\n\
         guid = \"0x0200000000000300\"\n";
     let bare = parse(bare).unwrap();

@@ -1,4 +1,4 @@
-//! Cable URLs: `shm:/run/ibfab/gw.sock`, `udp:10.0.0.1:4800-10.0.0.2:4800`, `roce:eth1`, with faults as `?loss=0.01&seed=7`.
+//! Cable URLs: `shm:/run/ibfab.sock`, `udp:10.0.0.1:4800-10.0.0.2:4800`, `roce:eth1`, with faults as `?loss=0.01&seed=7`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -54,7 +54,7 @@ pub enum CableUrlError {
     )]
     Scheme(String),
     /// The path of a shared-memory cable is no good.
-    #[error("`{0}` is not an absolute path of 2 to 107 bytes; write for instance shm:/run/ibfab/gw.sock")]
+    #[error("`{0}` is not an absolute path of 2 to 107 bytes; write for instance shm:/run/ibfab.sock")]
     Path(String),
     /// The two addresses of a UDP cable could not be read.
     #[error("`{0}` is not LOCAL-PEER; write for instance udp:10.0.0.1:4800-10.0.0.2:4800 (IPv6: [::1]:4800)")]
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn good_urls_round_trip() {
         for text in [
-            "shm:/run/ibfab/gw.sock",
+            "shm:/run/ibfab.sock",
             "udp:10.0.0.1:4800-10.0.0.2:4801",
             "roce:eth1.100?loss=0.5",
             "udp:[::1]:1-[::1]:2?loss=0.25&seed=7",
@@ -218,7 +218,7 @@ mod tests {
     fn bad_urls_say_what_would_do() {
         for (text, hint) in [
             ("tcp:1", "shm:/path/to.sock"),
-            ("shm:gw.sock", "shm:/run/ibfab/gw.sock"),
+            ("shm:gw.sock", "shm:/run/ibfab.sock"),
             ("udp:10.0.0.1:4800", "LOCAL-PEER"),
             ("udp:10.0.0.1:1-[::1]:2", "address family"),
             ("udp:10.0.0.1:1-10.0.0.1:0", "must not be 0"),
