@@ -98,7 +98,6 @@ pub struct MlxQueues<B: Bus, P: Packet> {
     rcs: Places<RcQp<P>>,
     datagrams: SharedEntries<P>,
     connections: Option<SharedEntries<P>>,
-    receive_depth: (u32, u32),
     credit: Credit,
     /// Queue pairs with sends that no completion will tell of, each once: the one that was looked at last is the last.
     lagging: VecDeque<Place>,
@@ -148,9 +147,10 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             uds: Places::new(parts.max_ud.into()),
             ud_numbers: vec![None; max_ud].into(),
             rcs: Places::new(parts.max_rc),
-            datagrams: SharedEntries::new(&parts.datagrams, datagram, room, GRH_AREA),
-            connections: parts.connections.map(|ring| SharedEntries::new(&ring, parts.srq_message, room, 0)),
-            receive_depth: parts.receive_depth,
+            datagrams: SharedEntries::new(&parts.datagrams, parts.receive_depth.0, datagram, room, GRH_AREA),
+            connections: parts
+                .connections
+                .map(|ring| SharedEntries::new(&ring, parts.receive_depth.1, parts.srq_message, room, 0)),
             credit: Credit::new(parts.max_sends),
             lagging: VecDeque::with_capacity(max_ud + max_rc),
             regions: parts.regions,

@@ -17,7 +17,7 @@ pub struct SharedReceiveQueue {
     dbrec: DoorbellRecord,
     /// The slot that the next post fills.
     head: u16,
-    /// Free slots behind it, oldest first: a ring as long as the queue.
+    /// Free slots behind it, oldest first: a ring of as many as can be posted at a time.
     free: Box<[u16]>,
     free_first: usize,
     free_count: usize,
@@ -29,9 +29,11 @@ pub struct SharedReceiveQueue {
 }
 
 impl SharedReceiveQueue {
-    /// The queue on a new ring, formatted as the library does: slots 0 to `slots - 1` chained in order.
+    /// The queue on a new ring, formatted as the library does: slots 0 to `slots - 1` chained in order. It takes `entries`
+    /// entries at a time, one less than the ring has slots at most, and uses no more slots than that takes: a ring is up to
+    /// twice as long as what was asked for, and each slot that was used keeps what its message left.
     #[must_use]
-    pub fn new(ring: &SrqRing) -> Self {
+    pub fn new(ring: &SrqRing, entries: u32) -> Self {
         let stride = ring.stride as usize;
         let head = size_of::<NextSegment>();
         let unit = size_of::<DataSegment>();
@@ -41,10 +43,8 @@ impl SharedReceiveQueue {
             && u32::from(ring.head) < ring.slots;
         debug_assert!(fits, "{ring:?}");
         let slots = if fits { ring.slots } else { 0 };
-        let free: Box<[u16]> = (0..slots)
-            .map(|i| ((u32::from(ring.head) + 1 + i) % slots.max(1)) as u16)
-            .filter(|slot| *slot != ring.head)
-            .collect();
+        let entries = entries.min(slots.saturating_sub(1));
+        let free: Box<[u16]> = (1..=entries).map(|i| ((u32::from(ring.head) + i) % slots) as u16).collect();
         Self {
             buf: ring.buf,
             stride,

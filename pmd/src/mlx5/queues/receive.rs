@@ -42,9 +42,9 @@ pub(super) struct SharedEntries<P> {
 }
 
 impl<P: Packet> SharedEntries<P> {
-    /// The queue on a new ring for messages of `message` bytes, in buffers that take `room` bytes and `front` before them.
-    pub(super) fn new(ring: &SrqRing, message: usize, room: u32, front: u32) -> Self {
-        let queue = SharedReceiveQueue::new(ring);
+    /// The queue of `entries` on a new ring for messages of `message` bytes, in buffers that take `room` bytes and `front` before them.
+    pub(super) fn new(ring: &SrqRing, entries: u32, message: usize, room: u32, front: u32) -> Self {
+        let queue = SharedReceiveQueue::new(ring, entries);
         let room = room + front;
         let needed = message.div_ceil(room.max(1) as usize).max(1);
         const { assert!(STASH <= u8::MAX as usize) };
@@ -82,17 +82,10 @@ impl<P: Packet> SharedEntries<P> {
         Some(message)
     }
 
-    /// Posts entries until `depth` are posted, the queue is full, or `stash` and pool are empty. Returns how many.
-    fn refill(
-        &mut self,
-        depth: u32,
-        stash: &mut Stash<P>,
-        pool: &mut P::Pool,
-        regions: &mut MrTable,
-    ) -> usize {
+    /// Posts entries until the queue is full, or `stash` and pool are empty. Returns how many.
+    fn refill(&mut self, stash: &mut Stash<P>, pool: &mut P::Pool, regions: &mut MrTable) -> usize {
         let mut posted = 0;
-        while self.queue.outstanding() < depth {
-            let Some(slot) = self.queue.next_slot() else { break };
+        while let Some(slot) = self.queue.next_slot() {
             let start = slot * self.per_entry;
             let Some(missing) = self.missing.get_mut(slot) else { break };
             let first = usize::from(*missing);
@@ -140,11 +133,10 @@ impl<P: Packet> SharedEntries<P> {
 impl<B: Bus, P: Packet> MlxQueues<B, P> {
     /// Fills the receive queues up. Returns how many entries it posted.
     pub fn fill(&mut self) -> usize {
-        let (datagrams, connections) = self.receive_depth;
         let Self { stash, pool, regions, .. } = self;
-        let mut posted = self.datagrams.refill(datagrams, stash, pool, regions);
+        let mut posted = self.datagrams.refill(stash, pool, regions);
         if let Some(srq) = &mut self.connections {
-            posted += srq.refill(connections, stash, pool, regions);
+            posted += srq.refill(stash, pool, regions);
         }
         posted
     }

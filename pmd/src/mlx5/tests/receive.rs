@@ -1,5 +1,7 @@
 //! Receive queue entries: families `rq` and `srq`, the latter from two releases of libmlx5.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::{Arena, assert_same, bytes, family, hex, list, number, record_bytes, unwrapped};
@@ -59,7 +61,7 @@ fn shared_receives_are_those_of_libmlx5() {
         let (slots, stride) = (number(&srq["granted_max_wr"]) as u32 + 1, number(&srq["stride"]) as u32);
         let mut arena = Arena::new(16 * stride as usize + 4096);
         let ring = arena.srq(slots, number(&srq["ring_slots"]) as u32, stride);
-        let mut queue = SharedReceiveQueue::new(&ring);
+        let mut queue = SharedReceiveQueue::new(&ring, ring.slots - 1);
         assert_eq!(queue.max_segments() as u64, number(&srq["granted_max_sge"]));
         for wr in list(&vector["posted"]) {
             queue.post(&pieces(wr)).unwrap();
@@ -88,7 +90,7 @@ fn slots_freed_out_of_order_are_chained_as_libmlx5_does() {
     let vector = family("srq.json").remove("consume_out_of_order_and_repost").unwrap();
     let mut arena = Arena::new(8192);
     let ring = arena.srq(4, 8, 32);
-    let mut queue = SharedReceiveQueue::new(&ring);
+    let mut queue = SharedReceiveQueue::new(&ring, ring.slots - 1);
     let mut posts = 0;
     let data = |n: u64| DataSegment::new(0x7f11_2233_4400 + (n << 20), 100, 0x0018_0a00);
     for n in 0..3 {
@@ -140,7 +142,7 @@ fn shared_receive_record_counts_modulo_65536() {
     let vector = family("srq.json").remove("doorbell_record_wraps_at_65536").unwrap();
     let mut arena = Arena::new(8192);
     let ring = arena.srq(4, 8, 32);
-    let mut queue = SharedReceiveQueue::new(&ring);
+    let mut queue = SharedReceiveQueue::new(&ring, ring.slots - 1);
     let mut posts = 0;
     for step in list(&vector["dbrec_after_posts"]) {
         while posts < number(&step["posts"]) {
@@ -163,4 +165,20 @@ fn releases_of_libmlx5_differ_in_one_vector() {
     assert_eq!(differ, ["consume_out_of_order_and_repost"]);
     assert_eq!((old.len(), new.len()), (16, 16));
     assert_eq!(7 + 7 + 2, 16, "all of the family is run: initial ones, posts, and these two");
+}
+
+#[test]
+fn a_ring_longer_than_its_queue_has_but_the_slots_in_use() {
+    let mut arena = Arena::new(1 << 16);
+    let mut queue = SharedReceiveQueue::new(&arena.srq(64, 64, 32), 5);
+    let mut slots = BTreeSet::new();
+    for _ in 0..100 {
+        let posted: Vec<_> = std::iter::from_fn(|| queue.post(&[])).collect();
+        assert_eq!(queue.outstanding(), 5);
+        for slot in posted {
+            slots.insert(slot);
+            assert_eq!(queue.take(slot as u16), Some(slot));
+        }
+    }
+    assert_eq!(slots.len(), 6, "those posted, and the one that is kept back");
 }

@@ -121,7 +121,7 @@ fn a_receive_queue_fills_to_its_last_slot() {
 #[test]
 fn a_shared_queue_never_gives_a_slot_twice() {
     let mut arena = Arena::new(8192);
-    let mut queue = SharedReceiveQueue::new(&arena.srq(8, 8, 32));
+    let mut queue = SharedReceiveQueue::new(&arena.srq(8, 8, 32), 7);
     let mut posted = vec![];
     let mut state: u32 = 12_345;
     for _ in 0..10_000 {
