@@ -66,7 +66,7 @@ def hard(args, checks):
         ("fragments_eth_to_ib", lambda lab: check_fragments(lab, ETH, IB_IP)),
         ("fragments_ib_to_eth", lambda lab: check_fragments(lab, IB, ETH_IP)),
         ("datagram_mode", check_ud_limits),
-        ("hostile_fragment", check_overlong_fragment),
+        ("fragments_hostile", check_overlong_fragment),
         ("stop_no_leak", check_no_leak),
         ("stop_fabric", lambda lab: check_stop(lab, "ibfab", lab.fabric, signal.SIGTERM)),
     ))
