@@ -23,6 +23,7 @@ from checks.laboratory import Checks, Laboratory, check_stop, in_laboratory, say
 from checks.operators import check_ctl, check_no_leak, check_place, check_second_gateway, check_socket, check_stats_lines, operator_errors
 from checks.pair import pair
 from checks.ports import ports
+from checks.readme import readme
 from checks.reload import reload
 from checks.routers import routers
 from checks.segments import segments
@@ -87,7 +88,8 @@ def main():
     demo.interruptible()
     checks, error, begin = Checks(args.only), None, time.monotonic()
     try:
-        for part in (operator_errors, captures, cold, routers, segments, ports, bridged, bonded, reload, workers, crowd, hard, pair):
+        for part in (readme, operator_errors, captures, cold, routers, segments, ports, bridged, bonded, reload, workers, crowd, hard,
+                     pair):
             try:
                 part(args, checks)
             except Failed as e:
