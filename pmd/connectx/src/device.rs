@@ -1,6 +1,6 @@
 //! What all queue pairs of a device share, and what they do with it: memory, queues, ports, timers, turns.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 use ib_wire::Qpn;
@@ -12,6 +12,7 @@ use super::event::{DeviceEvent, Events};
 use super::frame::Outgoing;
 use super::object::cq::{Arm, Cq, Overrun};
 use super::object::mcast::Multicast;
+use super::object::moderation::{Moderation, Told};
 use super::object::mr::MrTable;
 use super::object::qp::{Qp, Receives};
 use super::object::receive::{Srq, Taken};
@@ -39,6 +40,8 @@ pub(crate) struct Device {
     pub(crate) ready: VecDeque<u32>,
     /// Completion queues whose event waits to be fetched, each once.
     pub(crate) awake: VecDeque<u32>,
+    /// Completion queues whose event is held back, and until when at the latest; `None` before that has been looked up.
+    pub(crate) held: BTreeMap<u32, Option<Instant>>,
     /// Times at which queue pairs want to be looked at, each pair once.
     pub(crate) timers: BTreeSet<(Instant, u32)>,
 }
@@ -195,22 +198,72 @@ impl Device {
     }
 
     /// Writes an entry of a completion queue, if it is there, and tells whoever waits for it.
-    fn complete(&mut self, number: u32, write: impl FnOnce(&mut Cq) -> Result<bool, Overrun>) {
+    fn complete(&mut self, number: u32, write: impl FnOnce(&mut Cq) -> Result<Told, Overrun>) {
         let Some(cq) = self.cq(number) else { return };
         match write(cq) {
-            Ok(false) => {}
-            Ok(true) => self.announce(number),
+            Ok(Told::Nothing) => {}
+            Ok(told) => self.tell(number, told),
             Err(Overrun) => self.events.push(DeviceEvent::CqOverrun(number)),
+        }
+    }
+
+    fn tell(&mut self, number: u32, told: Told) {
+        match told {
+            Told::Nothing => _ = self.held.remove(&number),
+            Told::Held => _ = self.held.entry(number).or_insert(None),
+            Told::Event => {
+                self.held.remove(&number);
+                self.announce(number);
+            }
         }
     }
 
     /// Asks for one event of a completion queue. False if there is none of that number.
     pub(crate) fn arm_cq(&mut self, number: u32, consumer: u32, arm: Arm) -> bool {
         let Some(cq) = self.cq(number) else { return false };
-        if cq.arm(consumer, arm) {
-            self.announce(number);
+        let told = cq.arm(consumer, arm);
+        self.tell(number, told);
+        true
+    }
+
+    /// How the events of a completion queue are moderated from now on; one that is held back is told. False if there is none of that
+    /// number.
+    pub(crate) fn moderate_cq(&mut self, number: u32, moderation: Option<Moderation>) -> bool {
+        let Some(cq) = self.cq(number) else { return false };
+        cq.moderate(moderation);
+        if cq.release() {
+            self.tell(number, Told::Event);
         }
         true
+    }
+
+    /// Looks up until when events that are held back since the last time are so.
+    pub(crate) fn time_held(&mut self, now: Instant) {
+        let Self { held, cqs, .. } = self;
+        for (number, end) in held.iter_mut().filter(|(_, end)| end.is_none()) {
+            let cq = cqs.get(*number as usize).and_then(Option::as_ref);
+            *end = Some(cq.and_then(Cq::moderation).map_or(now, |moderation| now + moderation.period()));
+        }
+    }
+
+    /// Tells events that were held back for long enough. True if there were any.
+    pub(crate) fn release_held(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        while let Some(number) =
+            self.held.iter().find(|(_, end)| end.is_some_and(|end| end <= now)).map(|(number, _)| *number)
+        {
+            self.held.remove(&number);
+            if self.cq(number).is_some_and(Cq::release) {
+                self.announce(number);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// When an event that is held back is to be told; now if that has to be looked up.
+    pub(crate) fn held_until(&self, now: Instant) -> Option<Instant> {
+        self.held.values().map(|end| end.unwrap_or(now)).min()
     }
 
     fn announce(&mut self, number: u32) {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use ib_wire::Qpn;
 
 pub use pair::QpAttributes;
+pub use queue::CqStatus;
 
 use super::cable::CableEnd;
 pub use super::config::EngineConfig;
@@ -18,6 +19,7 @@ use super::device::{Device, Step};
 use super::doorbell::{self, DoorbellReceiver, DoorbellSender, Rung};
 use super::event::DeviceEvent;
 use super::ingress;
+pub use super::object::cq::ResizeError;
 use super::object::qp::{Qp, QpKind};
 pub use super::object::table::MAX_QPS;
 use super::object::table::QpTable;
@@ -142,7 +144,7 @@ impl Engine {
         let held_back = |port: &Port| port.cable.as_ref()?.next_deadline();
         let ports = &self.dev.ports;
         let deadlines = ports.iter().filter_map(waits).chain(ports.iter().filter_map(held_back));
-        timer.into_iter().chain(deadlines).min()
+        timer.into_iter().chain(deadlines).chain(self.dev.held_until(now)).min()
     }
 
     fn wants_turn(&self, now: Instant) -> bool {
@@ -194,7 +196,12 @@ impl Engine {
         let mut worked = self.take_doorbells();
         worked |= ingress::receive(&mut self.qps, &mut self.dev, &self.config, now, RECEIVE_BURST);
         worked |= self.expire(now);
-        worked | self.give_turns(now)
+        worked |= self.give_turns(now);
+        if !self.dev.held.is_empty() {
+            worked |= self.dev.release_held(now);
+            self.dev.time_held(now);
+        }
+        worked
     }
 
     fn take_doorbells(&mut self) -> bool {

@@ -76,6 +76,8 @@ pub mod general {
     pub const CQE_VERSION: BitField = BitField::new(0x3f, 4, 4);
     /// Keys are not made and changed by work requests.
     pub const UMR_ENTITY_SIZE_DISABLED: BitField = BitField::new(0x40, 7, 1);
+    pub const CQ_RESIZE: BitField = BitField::new(0x44, 1, 1);
+    pub const CQ_MODERATION: BitField = BitField::new(0x44, 2, 1);
     pub const BLOCK_LOOPBACK_MULTICAST: BitField = BitField::new(0x45, 0, 1);
     pub const XRC: BitField = BitField::new(0x47, 4, 1);
     pub const UD: BitField = BitField::new(0x47, 5, 1);

@@ -126,7 +126,7 @@ pub enum CommandStatus {
     ExceedsLimit = 0x08,
     /// The queue pair is not in a state for it.
     BadQpState = 0x10,
-    /// A size is out of its range.
+    /// A queue has more in it than would fit.
     BadSize = 0x40,
     /// No room for another object.
     NoResources = 0x0f,
@@ -196,6 +196,7 @@ pub mod opcode {
     pub const QUERY_EQ: u16 = 0x303;
     pub const CREATE_CQ: u16 = 0x400;
     pub const DESTROY_CQ: u16 = 0x401;
+    pub const QUERY_CQ: u16 = 0x402;
     pub const MODIFY_CQ: u16 = 0x403;
     pub const CREATE_QP: u16 = 0x500;
     pub const DESTROY_QP: u16 = 0x501;
@@ -228,6 +229,20 @@ pub mod opcode {
     pub const DETACH_FROM_MCG: u16 = 0x807;
     pub const ALLOC_XRCD: u16 = 0x80e;
     pub const DEALLOC_XRCD: u16 = 0x80f;
+}
+
+/// What MODIFY_CQ changes: its modifier says how its second parameter, a mask, is meant.
+pub mod modify_cq {
+    /// Modifier: moderation.
+    pub const MODERATION: u16 = 0;
+    /// Modifier: another ring.
+    pub const RESIZE: u16 = 1;
+    /// Of moderation: the period.
+    pub const PERIOD: u32 = 1 << 0;
+    /// Of moderation: the number of completions.
+    pub const COUNT: u32 = 1 << 1;
+    /// Of another ring: its size, the offset in its first page, the size of its pages; all three come together.
+    pub const RING: u32 = 7;
 }
 
 /// Where the list of pages begins in the input of a command that creates a queue or a key.

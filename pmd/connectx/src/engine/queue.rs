@@ -1,11 +1,12 @@
 //! Memory keys, completion queues and shared receive queues.
 
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Engine, not_found, unsupported};
 use crate::memory::HostMemory;
-use crate::object::cq::{Arm, Cq};
+use crate::object::cq::{Arm, Cq, ResizeError};
+use crate::object::moderation::Moderation;
 use crate::object::mr::Access;
 use crate::object::qp::{Qp, Receives};
 use crate::object::receive::Srq;
@@ -14,6 +15,23 @@ use hca::{HcaError, QpTransition};
 
 /// Most completion queues, and most shared receive queues.
 const MAX_QUEUES: usize = 4096;
+
+/// How a completion queue stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CqStatus {
+    /// Entries.
+    pub entries: u32,
+    /// Index of the host, 24 bits.
+    pub consumer: u32,
+    /// Index of the device, 24 bits.
+    pub producer: u32,
+    /// `None` if it is not armed; true if it is for solicited completions and failures alone.
+    pub solicited_only: Option<bool>,
+    /// Completions were lost: it takes none any more.
+    pub overrun: bool,
+    /// Completions for one event, and how late it may be; `None` for no moderation.
+    pub moderation: Option<(u16, Duration)>,
+}
 
 impl Engine {
     /// Registers memory. Users of the key name its first byte by `start`. The key is lkey and rkey.
@@ -58,8 +76,34 @@ impl Engine {
         place(&mut self.dev.cqs, cq, "completion queues")
     }
 
+    /// Lets a completion queue go on in another ring. The last entry of the old one, of opcode
+    /// [`Resize`](prm::CqeOpcode::Resize), says so: the host moves what it has not read before it to the new ring, each one place
+    /// on. Nothing is written to the old one any more. An error leaves all as it was.
+    pub fn resize_cq(&mut self, number: u32, ring: impl Into<RegionMemory>) -> Result<(), ResizeError> {
+        self.dev.cq(number).ok_or(ResizeError::NotFound(number))?.resize(ring.into())
+    }
+
+    /// From now on an event of a completion queue that was asked for comes when `count` completions are there, or `period` after the
+    /// first of them; at the first one if either is zero.
+    pub fn moderate_cq(&mut self, number: u32, count: u16, period: Duration) -> Result<(), HcaError> {
+        let moderated = self.dev.moderate_cq(number, Moderation::new(count, period));
+        moderated.then_some(()).ok_or_else(|| not_found("completion queue", number))
+    }
+
+    /// How a completion queue stands.
+    pub fn query_cq(&self, number: u32) -> Result<CqStatus, HcaError> {
+        let cq = self.dev.cqs.get(number as usize).and_then(Option::as_ref);
+        let cq = cq.ok_or_else(|| not_found("completion queue", number))?;
+        let (entries, consumer, producer) = cq.indices();
+        let (armed, overrun) = cq.state();
+        let solicited_only = armed.map(|arm| arm == Arm::Solicited);
+        let moderation = cq.moderation().map(|moderation| (moderation.count(), moderation.period()));
+        Ok(CqStatus { entries, consumer, producer, solicited_only, overrun, moderation })
+    }
+
     /// Asks for one event of a completion queue ([`Engine::next_completion_event`]): at the first completion behind index
-    /// `consumer` (24 bits), or at the first solicited or failed one. It comes at once if such a completion is there.
+    /// `consumer` (24 bits), or at the first solicited or failed one. It comes at once if such a completion is there, but see
+    /// [`Engine::moderate_cq`].
     pub fn arm_cq(&mut self, number: u32, consumer: u32, solicited_only: bool) -> Result<(), HcaError> {
         let arm = if solicited_only { Arm::Solicited } else { Arm::Any };
         let armed = self.dev.arm_cq(number, consumer, arm);
@@ -92,6 +136,7 @@ impl Engine {
             return Err(HcaError::Environment(format!("completion queue {number} is in use")));
         }
         self.dev.awake.retain(|&awake| awake != number);
+        self.dev.held.remove(&number);
         remove(&mut self.dev.cqs, number, "completion queue")
     }
 

@@ -2,6 +2,7 @@
 
 pub(super) mod cq;
 pub(super) mod mcast;
+pub(super) mod moderation;
 pub(super) mod mr;
 pub(super) mod qp;
 pub(super) mod receive;

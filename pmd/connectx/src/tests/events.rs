@@ -14,8 +14,8 @@ fn awake(engine: &mut Engine) -> Vec<u32> {
 }
 
 /// A sends datagrams to B.
-struct Datagrams {
-    rig: Rig,
+pub(super) struct Datagrams {
+    pub(super) rig: Rig,
     tx: Pair,
     rx: Pair,
     to: To,
@@ -24,7 +24,7 @@ struct Datagrams {
 }
 
 impl Datagrams {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut rig = Rig::new();
         let (tx, rx) = (rig.a.ud(3, 0), rig.b.ud(3, 0));
         let to = To { lid: Lid(2), qpn: rx.qpn, qkey: 3, grh: None };
@@ -32,18 +32,18 @@ impl Datagrams {
         Self { rig, tx, rx, to, from, into }
     }
 
-    fn pass(&mut self, solicited: bool) {
+    pub(super) fn pass(&mut self, solicited: bool) {
         self.rig.b.receive(&mut self.rx, &[data(4096, self.into.1, self.into.0.address())]);
         let body = [&self.to.bytes()[..], &data(10, self.from.1, self.from.0.address())].concat();
         self.rig.a.post(&mut self.tx, 0x0a, 0x08 | if solicited { 0x02 } else { 0 }, 0, &body);
         self.rig.settle();
     }
 
-    fn arm(&mut self, consumer: u32, solicited: bool) {
+    pub(super) fn arm(&mut self, consumer: u32, solicited: bool) {
         self.rig.b.engine.arm_cq(self.rig.b.rcq.number, consumer, solicited).unwrap();
     }
 
-    fn told(&mut self) -> bool {
+    pub(super) fn told(&mut self) -> bool {
         match awake(&mut self.rig.b.engine)[..] {
             [] => false,
             [number] => number == self.rig.b.rcq.number,

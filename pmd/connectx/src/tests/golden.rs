@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::rig::*;
 use crate::cable::CableEnd;
 use crate::object::cq::{Cq, Overrun};
+use crate::object::moderation::Told;
 use crate::{Access, QpKind};
 use hca::WcStatus;
 use prm::{Cqe, CqeOpcode, Syndrome as CqeSyndrome};
@@ -304,10 +305,10 @@ fn datagrams_of_the_library_are_executed() {
 }
 
 /// One entry as the device writes it into the first slot of a fresh ring.
-fn written(write: impl FnOnce(&mut Cq) -> Result<bool, Overrun>) -> Vec<u8> {
+fn written(write: impl FnOnce(&mut Cq) -> Result<Told, Overrun>) -> Vec<u8> {
     let (ring, dbrec) = (Memory::new(8 * 64), Memory::new(8));
     let mut cq = Cq::new(ring.part(0, 512).into(), dbrec.part(0, 8)).unwrap();
-    assert_eq!(write(&mut cq), Ok(false), "it is not armed");
+    assert_eq!(write(&mut cq), Ok(Told::Nothing), "it is not armed");
     ring.get(0, 64)
 }
 

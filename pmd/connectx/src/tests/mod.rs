@@ -1,3 +1,4 @@
+mod completion;
 mod datagram;
 mod events;
 mod golden;

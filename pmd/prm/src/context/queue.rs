@@ -85,17 +85,49 @@ pub struct CqContext {
     pub eqn: U32,
     /// Binary logarithm of the size of the pages, in units of 4096 bytes (5 bits at 24).
     pub page_size: U32,
-    /// Indices, for queries.
-    pub indices: [u8; 28],
+    /// Zero.
+    pub reserved_28: U32,
+    /// Index of the last entry that was told of, 24 bits, for queries.
+    pub last_notified: U32,
+    /// Index of the last solicited entry, 24 bits, for queries.
+    pub last_solicited: U32,
+    /// Consumer index, 24 bits, for queries.
+    pub consumer: U32,
+    /// Producer index, 24 bits, for queries.
+    pub producer: U32,
+    /// Zero.
+    pub reserved_48: [U32; 2],
     /// Address of the doorbell record.
     pub dbrec: U64,
 }
 
 layout!(
-    CqContext, 64, page_offset @ 8, size_uar @ 0xc, moderation @ 0x10, eqn @ 0x14, page_size @ 0x18, dbrec @ 0x38
+    CqContext, 64, page_offset @ 8, size_uar @ 0xc, moderation @ 0x10, eqn @ 0x14, page_size @ 0x18,
+    consumer @ 0x28, producer @ 0x2c, dbrec @ 0x38
 );
 
 impl CqContext {
+    /// Status of a queue that has had no room for a completion, and takes none any more.
+    pub const OVERRUN: u32 = 0x9 << 28;
+    /// The next completion raises an event.
+    pub const ARMED: u32 = 0x9 << 8;
+    /// The next solicited one does.
+    pub const SOLICITED_ARMED: u32 = 0x6 << 8;
+    /// None does before the driver has armed the queue again.
+    pub const FIRED: u32 = 0xa << 8;
+
+    /// Completions for one event; 0 for no moderation.
+    #[must_use]
+    pub const fn moderation_count(&self) -> u16 {
+        self.moderation.get() as u16
+    }
+
+    /// Microseconds that an event may be late; 0 for no moderation.
+    #[must_use]
+    pub const fn moderation_period(&self) -> u16 {
+        (self.moderation.get() >> 16) as u16 & 0xfff
+    }
+
     /// Bytes of an entry; `None` for a format that is not defined.
     #[must_use]
     pub const fn entry_size(&self) -> Option<usize> {

@@ -1,6 +1,7 @@
 //! The device: registers and commands on one side, the engine on the other.
 
 mod command;
+mod completion_queue;
 mod event;
 mod event_queue;
 mod function;
@@ -35,11 +36,12 @@ use crate::pci::ConfigurationSpace;
 use crate::vectors::Vectors;
 use crate::vfio_user::Device;
 use command::{Command, NotFetched};
+use completion_queue::CompletionQueue;
 use event_queue::EventQueue;
 use key::Key;
 use numbers::Numbers;
 use pair::Pair;
-use queue::{CompletionQueue, SharedQueue};
+use queue::SharedQueue;
 
 /// The port.
 const PORT: PortNumber = PortNumber(1);

@@ -1,14 +1,14 @@
-//! Commands about event queues, completion queues, shared receive queues.
+//! Where queues lie in memory; commands about event queues and shared receive queues.
 
 use connectx::{HostMemory, RegionMemory};
 use prm::command::{CONTEXT, EVENT_MASK};
-use prm::context::{CqContext, EqContext, SrqContext};
-use prm::{CQE_SIZE, DBREC_SIZE, EQE_SIZE};
+use prm::context::{EqContext, SrqContext};
+use prm::{DBREC_SIZE, EQE_SIZE};
 use zerocopy::big_endian::U64;
 
 use super::command::{Fault, Input, Output};
 use super::event_queue::EventQueue;
-use super::setup::{LOG_MAX_CQ_SIZE, LOG_MAX_EQ_SIZE};
+use super::setup::LOG_MAX_EQ_SIZE;
 use super::{Hca, Table};
 use crate::memory::{Lease, PAGE};
 
@@ -16,13 +16,6 @@ use crate::memory::{Lease, PAGE};
 const LOG_MAX_PAGE: u8 = 19;
 /// Pages offsets are in units of a page by this.
 const OFFSET_UNITS: u64 = 64;
-
-/// A completion queue.
-#[derive(Debug)]
-pub(super) struct CompletionQueue {
-    pub(super) eqn: u32,
-    _leases: [Lease; 2],
-}
 
 /// A shared receive queue.
 #[derive(Debug)]
@@ -95,52 +88,6 @@ impl Hca {
         self.objects.eqs.remove(&eqn).ok_or_else(|| Fault::resource("event queue", eqn))?;
         self.objects.eq_numbers.give_back(eqn);
         Ok(())
-    }
-
-    pub(super) fn create_cq(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
-        self.config.tables.room(Table::CompletionQueues, self.objects.cqs.len())?;
-        let context: CqContext = input.view(CONTEXT)?;
-        if context.entry_size() != Some(CQE_SIZE) {
-            return Err(Fault::parameter("entries that are not of 64 bytes"));
-        }
-        if context.log_size() > LOG_MAX_CQ_SIZE {
-            return Err(Fault::parameter(format!("2^{} completions", context.log_size())));
-        }
-        let eqn = context.eqn.get() & 0xff;
-        if !self.objects.eqs.contains_key(&eqn) {
-            return Err(Fault::resource("event queue", eqn));
-        }
-        let (ring, lease) = self.ring(
-            input,
-            Place {
-                log_page_size: context.log_page_size(),
-                page_offset: context.page_offset(),
-                before: 0,
-                len: CQE_SIZE << context.log_size(),
-            },
-        )?;
-        let (record, record_lease) = self.record(context.dbrec)?;
-        let number = self.engine.create_cq(ring, record)?;
-        self.objects.cqs.insert(number, CompletionQueue { eqn, _leases: [lease, record_lease] });
-        output.set_number(number)
-    }
-
-    pub(super) fn destroy_cq(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
-        self.engine.destroy_cq(input.number())?;
-        self.objects.cqs.remove(&input.number());
-        Ok(())
-    }
-
-    /// Moderation is accepted and not practised; another ring is not to be had.
-    pub(super) fn modify_cq(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
-        let number = input.number();
-        if !self.objects.cqs.contains_key(&number) {
-            return Err(Fault::resource("completion queue", number));
-        }
-        match input.header().modifier.get() {
-            0 => Ok(()),
-            _ => Err(Fault::parameter("completion queues keep their size")),
-        }
     }
 
     pub(super) fn create_srq(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {

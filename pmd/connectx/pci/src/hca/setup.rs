@@ -71,6 +71,8 @@ impl Hca {
             (cap::LOG_MAX_MESSAGE, 30),
             (cap::CQE_VERSION, 1),
             (cap::UMR_ENTITY_SIZE_DISABLED, 1),
+            (cap::CQ_RESIZE, 1),
+            (cap::CQ_MODERATION, 1),
             (cap::BLOCK_LOOPBACK_MULTICAST, 1),
             // mlx5_ib wants domains and a queue of the kind even if nobody uses them.
             (cap::XRC, 1),

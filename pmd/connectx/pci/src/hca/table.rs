@@ -54,6 +54,7 @@ static COMMANDS: &[Entry] = &[
     entry(op::QUERY_EQ, "QUERY_EQ", NUMBER, 0x60, Hca::query_eq),
     entry(op::CREATE_CQ, "CREATE_CQ", CONTEXT, NUMBER, Hca::create_cq),
     entry(op::DESTROY_CQ, "DESTROY_CQ", NUMBER, HEAD, Hca::destroy_cq),
+    entry(op::QUERY_CQ, "QUERY_CQ", NUMBER, CONTEXT, Hca::query_cq),
     entry(op::MODIFY_CQ, "MODIFY_CQ", CONTEXT, HEAD, Hca::modify_cq),
     entry(op::CREATE_QP, "CREATE_QP", PAIR, NUMBER, Hca::create_qp),
     entry(op::DESTROY_QP, "DESTROY_QP", NUMBER, HEAD, Hca::destroy_qp),

@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, ResizeError};
 use crate::{Access, HostMemory};
 use hca::WcStatus;
 use prm::Syndrome;
@@ -87,25 +87,59 @@ pub(in crate::tests) struct Queue {
 }
 
 impl Queue {
-    pub(in crate::tests) fn cq(engine: &mut Engine, entries: usize) -> Self {
+    fn blank(entries: usize) -> Memory {
         let ring = Memory::new(entries * 64);
         for i in 0..entries {
             ring.put(i * 64 + 63, &[0xf0]);
         }
+        ring
+    }
+
+    pub(in crate::tests) fn cq(engine: &mut Engine, entries: usize) -> Self {
+        let ring = Self::blank(entries);
         let dbrec = Memory::new(8);
         let number = engine.create_cq(ring.part(0, entries * 64), dbrec.part(0, 8)).unwrap();
         Self { ring, dbrec, entries, number, consumer: 0 }
+    }
+
+    /// Goes on in a ring of another size, as a driver does: what is not read is moved there, each entry one place on.
+    pub(in crate::tests) fn resize(
+        &mut self,
+        engine: &mut Engine,
+        entries: usize,
+    ) -> Result<(), ResizeError> {
+        let ring = Self::blank(entries);
+        let mut moved = 0;
+        engine.resize_cq(self.number, ring.part(0, entries * 64))?;
+        loop {
+            let mut entry = self.ring.get(self.consumer as usize % self.entries * 64, 64);
+            let owner = u8::from(self.consumer as usize & self.entries != 0);
+            assert_eq!(entry[63] & 1, owner, "the last entry is missing");
+            self.consumer += 1;
+            if entry[63] >> 4 == 5 {
+                break;
+            }
+            entry[63] = entry[63] & !1 | u8::from(self.consumer as usize & entries != 0);
+            ring.put(self.consumer as usize % entries * 64, &entry);
+            moved += 1;
+        }
+        // The host reads on where it was, one place on.
+        self.consumer -= moved;
+        self.ring = ring;
+        self.entries = entries;
+        Ok(())
     }
 
     pub(in crate::tests) fn poll(&mut self) -> Option<Wc> {
         let at = self.consumer as usize % self.entries * 64;
         let b = self.ring.get(at, 64);
         let owner = u8::from(self.consumer as usize & self.entries != 0);
-        if b[63] >> 4 == 15 || b[63] & 1 != owner {
+        let there = b[63] >> 4 != 15 && b[63] & 1 == owner;
+        self.consumer += u32::from(there);
+        self.dbrec.put(0, &(self.consumer & 0xff_ffff).to_be_bytes());
+        if !there {
             return None;
         }
-        self.consumer += 1;
-        self.dbrec.put(0, &(self.consumer & 0xff_ffff).to_be_bytes());
         let word = |i: usize| u32::from_be_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
         let opcode = b[63] >> 4;
         let status = if opcode == REQ_ERR || opcode == RESP_ERR {

@@ -1,0 +1,204 @@
+//! Completion queues that go on in another ring, and whose events are moderated.
+
+use std::time::Duration;
+
+use super::events::Datagrams;
+use super::rig::{CQ, Memory};
+use crate::engine::ResizeError;
+use crate::event::DeviceEvent;
+
+const PERIOD: Duration = Duration::from_micros(100);
+
+#[test]
+fn a_queue_goes_on_in_rings_of_other_sizes() {
+    let mut d = Datagrams::new();
+    let mut passed = 0u16;
+    // What is read and what is not, over the ends of all rings and back. That it has come to the other ring a driver tells when it
+    // polls next: until then the device takes one entry more to be unread.
+    for (turn, (entries, unread)) in
+        [(2048, 0), (64, 3), (64, 62), (8, 6), (8, 0), (1024, 5), (4, 2), (2, 0), (256, 1), (16, 14)]
+            .into_iter()
+            .cycle()
+            .take(200)
+            .enumerate()
+    {
+        let Datagrams { rig, .. } = &mut d;
+        rig.b.rcq.resize(&mut rig.b.engine, 256).unwrap();
+        for n in 0..turn % 7 + unread {
+            d.pass(false);
+            if n >= unread {
+                assert_eq!(d.rig.b.rcq.poll().map(|wc| wc.counter), Some(passed));
+                passed = passed.wrapping_add(1);
+            }
+        }
+        let Datagrams { rig, .. } = &mut d;
+        rig.b.rcq.resize(&mut rig.b.engine, entries).unwrap();
+        for wc in rig.b.rcq.all() {
+            assert_eq!(wc.counter, passed);
+            passed = passed.wrapping_add(1);
+        }
+        d.rig.a.scq.all();
+    }
+    let events: Vec<_> = std::iter::from_fn(|| d.rig.b.engine.next_event()).collect();
+    assert!(!events.iter().any(|event| matches!(event, DeviceEvent::CqOverrun(_))));
+}
+
+#[test]
+fn a_ring_that_has_no_room_for_what_is_not_read_is_refused_and_nothing_is_lost() {
+    let mut d = Datagrams::new();
+    for _ in 0..8 {
+        d.pass(false);
+    }
+    let Datagrams { rig, .. } = &mut d;
+    let number = rig.b.rcq.number;
+    for entries in [2, 4, 8] {
+        let refused = rig.b.rcq.resize(&mut rig.b.engine, entries);
+        assert_eq!(refused, Err(ResizeError::Outstanding { outstanding: 8, entries: entries as u32 }));
+    }
+    let memory = Memory::new(64 * 24);
+    for bytes in [0, 63, 64 * 24, 65] {
+        let refused = rig.b.engine.resize_cq(number, memory.part(0, bytes));
+        assert_eq!(refused, Err(ResizeError::Ring(bytes as u64)));
+    }
+    assert_eq!(rig.b.engine.resize_cq(99, memory.part(0, 64)), Err(ResizeError::NotFound(99)));
+    rig.b.rcq.resize(&mut rig.b.engine, 16).unwrap();
+    assert_eq!(rig.b.rcq.all().iter().map(|wc| wc.counter).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6, 7]);
+    // A full ring has no place for the entry that leads out of it.
+    for _ in 0..16 {
+        d.pass(false);
+    }
+    let Datagrams { rig, .. } = &mut d;
+    let refused = rig.b.rcq.resize(&mut rig.b.engine, 64);
+    assert_eq!(refused, Err(ResizeError::Outstanding { outstanding: 16, entries: 16 }));
+    // One more than fits.
+    d.pass(false);
+    let Datagrams { rig, .. } = &mut d;
+    let events: Vec<_> = std::iter::from_fn(|| rig.b.engine.next_event()).collect();
+    assert_eq!(events.last(), Some(&DeviceEvent::CqOverrun(number)));
+    assert_eq!(rig.b.rcq.resize(&mut rig.b.engine, 64), Err(ResizeError::Overrun));
+    assert_eq!(rig.b.rcq.all().len(), 16);
+}
+
+#[test]
+fn the_ring_before_is_not_touched_any_more_and_arming_goes_on() {
+    let mut d = Datagrams::new();
+    d.pass(false);
+    let number = d.rig.b.rcq.number;
+    let other = Memory::new(64 * 32);
+    d.arm(1, false);
+    d.rig.b.engine.resize_cq(number, other.part(0, 64 * 32)).unwrap();
+    assert!(!d.told(), "the entry that leads out of a ring is no completion");
+    let before = d.rig.b.rcq.ring.get(0, CQ * 64);
+    assert_eq!((before[63] >> 4, before[64 + 63], before[2 * 64 + 63]), (2, 0x50, 0xf0));
+    d.pass(false);
+    assert!(d.told());
+    assert_eq!(d.rig.b.rcq.ring.get(0, CQ * 64), before);
+    assert_eq!(other.get(2 * 64 + 63, 1)[0] >> 4, 2);
+    let now = d.rig.b.engine.query_cq(number).unwrap();
+    assert_eq!((now.entries, now.consumer, now.producer, now.overrun), (32, 0, 3, false));
+}
+
+#[test]
+fn one_event_for_several_completions() {
+    let mut d = Datagrams::new();
+    let number = d.rig.b.rcq.number;
+    d.rig.b.engine.moderate_cq(number, 4, PERIOD).unwrap();
+    for lap in 0..50 {
+        d.arm(lap * 4, false);
+        for n in 0..4 {
+            assert!(!d.told(), "{n}");
+            d.pass(false);
+        }
+        assert!(d.told());
+        // It is not armed again, and there is no time to be waited for.
+        assert_eq!(d.rig.b.engine.next_deadline(d.rig.now), None);
+        assert_eq!((d.rig.a.scq.all().len(), d.rig.b.rcq.all().len()), (4, 4));
+    }
+    // Two are there when it is armed, one the host has read.
+    for _ in 0..3 {
+        d.pass(false);
+    }
+    d.arm(201, false);
+    assert!(!d.told());
+    d.pass(false);
+    assert!(!d.told());
+    d.pass(false);
+    assert!(d.told());
+    // More than enough are there.
+    d.arm(200, false);
+    assert!(d.told());
+}
+
+#[test]
+fn an_event_waits_for_the_period_at_most() {
+    let mut d = Datagrams::new();
+    let number = d.rig.b.rcq.number;
+    d.rig.b.engine.moderate_cq(number, 1000, PERIOD).unwrap();
+    d.rig.settle();
+    for lap in 0..3 {
+        d.arm(2 * lap, false);
+        assert_eq!(d.rig.b.engine.next_deadline(d.rig.now), None, "nothing has come");
+        let first = d.rig.now;
+        d.pass(false);
+        assert_eq!(d.rig.b.engine.next_deadline(d.rig.now), Some(first + PERIOD));
+        d.rig.now += PERIOD / 2;
+        d.pass(false);
+        assert!(!d.told());
+        assert_eq!(d.rig.b.engine.next_deadline(d.rig.now), Some(first + PERIOD), "from the first on");
+        d.rig.now = first + PERIOD - Duration::from_nanos(1);
+        d.rig.settle();
+        assert!(!d.told());
+        d.rig.now = first + PERIOD;
+        d.rig.settle();
+        assert!(d.told());
+        assert_eq!(d.rig.b.engine.next_deadline(d.rig.now), None);
+        d.rig.b.rcq.all();
+    }
+    // What is there when it is armed waits, too; a host that has read it in the meantime and arms again is told nothing.
+    d.pass(false);
+    d.arm(6, false);
+    assert_eq!(d.rig.b.engine.next_deadline(d.rig.now), Some(d.rig.now), "the time is looked up in a turn");
+    d.rig.settle();
+    assert_eq!(d.rig.b.engine.next_deadline(d.rig.now), Some(d.rig.now + PERIOD));
+    d.arm(7, false);
+    d.rig.now += 2 * PERIOD;
+    d.rig.settle();
+    assert!(!d.told());
+    assert_eq!(d.rig.b.engine.next_deadline(d.rig.now), None);
+}
+
+#[test]
+fn moderation_of_solicited_completions_its_end_and_what_is_none() {
+    let mut d = Datagrams::new();
+    let number = d.rig.b.rcq.number;
+    d.rig.b.engine.moderate_cq(number, 2, PERIOD).unwrap();
+    d.arm(0, true);
+    for _ in 0..5 {
+        d.pass(false);
+    }
+    assert_eq!(d.rig.b.engine.next_deadline(d.rig.now), None, "none of them is asked for");
+    d.pass(true);
+    assert!(!d.told());
+    d.pass(false);
+    assert!(!d.told());
+    d.pass(true);
+    assert!(d.told());
+    // An event that is held back when moderation ends is told then.
+    d.rig.b.rcq.all();
+    d.arm(8, false);
+    d.pass(false);
+    assert!(!d.told());
+    d.rig.b.engine.moderate_cq(number, 0, PERIOD).unwrap();
+    assert!(d.told());
+    d.rig.now += 2 * PERIOD;
+    d.rig.settle();
+    assert!(!d.told(), "once");
+    for (count, period) in [(0, PERIOD), (7, Duration::ZERO)] {
+        d.rig.b.engine.moderate_cq(number, count, period).unwrap();
+        d.rig.b.rcq.all();
+        d.arm(d.rig.b.engine.query_cq(number).unwrap().producer, false);
+        d.pass(false);
+        assert!(d.told(), "not moderated");
+    }
+    assert!(d.rig.b.engine.moderate_cq(99, 1, PERIOD).is_err());
+}
