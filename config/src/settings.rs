@@ -131,7 +131,8 @@ section! {
         pub connection_send_depth: Option<u32> = None => 4..=8192, Restart, "128";
         /// How often a connection sends again after a timeout or a sequence error. Linux has 0.
         pub retry_count: u8 = 0 => 0..=7, Live;
-        /// How often a connection sends again when the other end has no receive posted; 7 = for ever. Linux has 0.
+        /// How often a connection sends again when the other end has no receive posted; 7 = for ever, with which some dozens of hosts
+        /// that never post any can hold all that a worker's connections may send. Linux has 0.
         pub rnr_retry: u8 = 0 => 0..=7, Live;
         /// Close a connection that a host opened when nothing came by it for so many seconds.
         pub connection_idle_seconds: u32 = 512 => 1..=86_400, Live;
