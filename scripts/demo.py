@@ -244,7 +244,7 @@ ports = [{{ link = "shm:{self.link}", mtu = 4096 }}]
     # -- looking at it
 
     def ctl(self, *words):
-        out = run(self.bin / "ipoib-fwd", "ctl", "--socket", self.dir / "control.sock", *words, "--json", timeout=10)
+        out = run(self.bin / "ipoib-fwd", "ctl", "--socket", self.dir / "control.sock", *words, "--json", timeout=30)
         return json.loads(out.stdout)
 
     def alive(self):

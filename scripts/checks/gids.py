@@ -15,7 +15,7 @@ WITHIN = 10
 
 
 def gids(lab, *words, source=None, check=True):
-    out = run(lab.bin / "ipoib-fwd", "gids", *(source or ("--socket", lab.dir / "control.sock")), *words, check=check, timeout=10)
+    out = run(lab.bin / "ipoib-fwd", "gids", *(source or ("--socket", lab.dir / "control.sock")), *words, check=check, timeout=30)
     return out
 
 
@@ -47,7 +47,7 @@ def check_list(lab):
     for words, said in ((("--device", "soft7"), "soft0"), (("--shared", "/dev/null"), "/dev/null"),
                         (("--socket", lab.dir / "none.sock"), "none.sock")):
         out = run(lab.bin / "ipoib-fwd", "gids", *(() if words[0] != "--device" else ("--socket", lab.dir / "control.sock")), *words,
-                  check=False, timeout=10)
+                  check=False, timeout=30)
         if out.returncode != 1 or said not in out.stderr or "panicked" in out.stderr:
             wrong.append(f"{words}: {out.returncode} {out.stderr}")
     return {"ok": not wrong, "entries": len(rows), "wrong": wrong}

@@ -107,7 +107,7 @@ class Laboratory(Lab):
         return self.ctl("stats")["buffers"]["in_use"]
 
     def ask(self, *words):
-        return run(self.bin / "ipoib-fwd", "ctl", "--socket", self.dir / "control.sock", *words, timeout=10)
+        return run(self.bin / "ipoib-fwd", "ctl", "--socket", self.dir / "control.sock", *words, timeout=30)
 
 
 def in_laboratory(make, args, checks, bodies):

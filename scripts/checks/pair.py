@@ -111,7 +111,7 @@ ports = [{{ link = "shm:{self.dir}/{name}.sock", mtu = 4096 }}]
     def state(self, name):
         """What a gateway says of itself; {"role": None} while it does not answer."""
         try:
-            out = run(self.bin / "ipoib-fwd", "ctl", "--socket", self.dir / f"{name}-control.sock", "stats", "--json", timeout=10)
+            out = run(self.bin / "ipoib-fwd", "ctl", "--socket", self.dir / f"{name}-control.sock", "stats", "--json", timeout=30)
             answer = json.loads(out.stdout)
             return {**answer["gateway"], "drops": answer["drops"]}
         except (Failed, ValueError, KeyError):
@@ -378,7 +378,7 @@ def check_priority_by_reload(lab):
                              (before.replace("[gateway]\n", "[gateway]\npriority = 50\n"), forwarder)):
             path.write_text(text)
             begin = time.monotonic()
-            run(lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / f"{standby}-control.sock", "reload", timeout=10)
+            run(lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / f"{standby}-control.sock", "reload", timeout=30)
             lab.wait_for("the gateway with the higher priority", lambda: (lab.settled() or [None])[0] == wanted, 20)
             swaps.append(round(time.monotonic() - begin, 2))
     finally:
@@ -386,7 +386,7 @@ def check_priority_by_reload(lab):
         with_ping.popen.send_signal(signal.SIGINT)
         with_ping.popen.wait(5)
         with_ping.stop(1)
-    run(lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / f"{standby}-control.sock", "reload", timeout=10)
+    run(lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / f"{standby}-control.sock", "reload", timeout=30)
     m = re.search(r"(\d+) packets transmitted, (\d+) received", with_ping.text())
     lost = int(m[1]) - int(m[2]) if m else None
     return {"ok": lost is not None and lost * 0.02 < TAKEOVER and len(swaps) == 2, "swapped_after_s": swaps, "pings_lost": lost}

@@ -156,7 +156,7 @@ def wrong_gids(lab):
     wrong = [] if first == {k: str(ipaddress.ip_address(v)) for k, v in own.items()} else [first, own]
     if [d["device"] for d in told["devices"]] != ["soft0", "soft1"] or len({d["shared"] for d in told["devices"]}) != 2:
         wrong.append(told["devices"])
-    out = run(lab.bin / "ipoib-fwd", "gids", "--json", "--socket", lab.dir / "control.sock", timeout=10).stdout
+    out = run(lab.bin / "ipoib-fwd", "gids", "--json", "--socket", lab.dir / "control.sock", timeout=30).stdout
     listed = {(g["device"], g["port"]) for g in json.loads(out)["gids"]}
     if listed != {(d, p) for d, p, _ in lab.cables}:
         wrong.append(sorted(listed))
@@ -174,7 +174,7 @@ def check_text(lab):
         missing = sorted(word for word in words if word not in text)
         if missing or text.lstrip().startswith("{"):
             wrong.append({what: missing})
-    out = run(lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / "control.sock", "links", "offce", check=False, timeout=10)
+    out = run(lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / "control.sock", "links", "offce", check=False, timeout=30)
     if not out.returncode or "office" not in out.stderr:
         wrong.append(out.stderr)
     # Its own address in each segment is a host's like others: asked on both sides before.

@@ -259,7 +259,7 @@ def check_bad_words(lab):
             ("no_such_ethernet", 'ethernet = "net_af_packet1"', 'ethernet = "net_af_packet9"', ("net_af_packet9", "net_af_packet1")),
         ):
             path.write_text(before.replace(old, new, 1))
-            out = run(lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / "control.sock", "reload", check=False, timeout=10)
+            out = run(lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / "control.sock", "reload", check=False, timeout=30)
             said[name] = out.stderr.strip()
             at = f"{path}:"
             if not out.returncode or at not in out.stderr or not all(word in out.stderr for word in words):
