@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use dataplane::latency::Recorder;
 use dataplane::quiescence::{Grace, Quiescence};
-use device::{Destination, Device, PORT, SoftQueues};
-use endpoint::{Board, Endpoint, EndpointConfig, EndpointPlace, LinkUpdate, WorkerSizes};
+use device::{Destination, Device, PORT, SIZES, SoftQueues};
+use endpoint::{Board, Endpoint, EndpointConfig, EndpointPlace, LinkUpdate};
 use ib_wire::{PKey, Qpn};
 use ipoib::link::LinkSettings;
 use pmd::eal::Eal;
@@ -35,20 +35,11 @@ fn a_link_that_goes_is_flushed_until_everything_is_back() {
     let _eal = Eal::init(words.split_whitespace().map(str::to_owned)).unwrap();
     let pool =
         Pool::create("closing", &PoolConfig { count: 1024, data_room: 4096, cache: 0, socket: -1 }).unwrap();
-    let sizes = WorkerSizes {
-        ud_send_depth: 64,
-        ud_recv_depth: 64,
-        srq_depth: 31,
-        srq_limit: 0,
-        send_buffers: 1,
-        rc_send_depth: 16,
-        max_rc: 64,
-        signal_every: 4,
-    };
     let link = LinkSettings::new(PKey::DEFAULT, Qpn::default(), 5);
     let mut board = Nothing(Quiescence::new());
     let mut quiescent = board.0.join();
-    let config = EndpointConfig { place: EndpointPlace::ONLY, port: PORT, workers: 1, links: 1, sizes, link };
+    let config =
+        EndpointConfig { place: EndpointPlace::ONLY, port: PORT, workers: 1, links: 1, sizes: SIZES, link };
     let mut now = Instant::now();
     let (mut endpoint, mut workers) =
         Endpoint::<Device, (), ()>::new(Device::new(1), config, &pool, now).unwrap();

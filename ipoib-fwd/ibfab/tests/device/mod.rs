@@ -4,6 +4,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use endpoint::WorkerSizes;
 use gidcache::Entry;
 use ib_wire::mad::Mad;
 use ib_wire::{Gid, Guid, Lid, Mtu, PKey, Qpn};
@@ -15,6 +16,18 @@ use pmd::mem::Pool;
 use pmd::soft::{SoftConfig, SoftHca};
 
 pub(crate) const PORT: PortNumber = PortNumber(1);
+
+/// Queues of a worker that are soon full.
+pub(crate) const SIZES: WorkerSizes = WorkerSizes {
+    ud_send_depth: 64,
+    ud_recv_depth: 64,
+    srq_depth: 31,
+    srq_limit: 0,
+    send_buffers: 1,
+    rc_send_depth: 16,
+    max_rc: 64,
+    signal_every: 4,
+};
 
 pub(crate) type SoftQueues = <SoftHca as Backend>::Queues;
 type Ud = <SoftQueues as Queues>::Ud;

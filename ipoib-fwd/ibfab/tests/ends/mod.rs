@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use connectx::cable::CableEnd;
 use dataplane::latency::Recorder;
 use dataplane::quiescence::{Grace, Quiescence, Quiescent};
-use endpoint::{Board, Endpoint, EndpointConfig, EndpointPlace, LinkUpdate, LinkWorker, WorkerSizes};
+use endpoint::{Board, Endpoint, EndpointConfig, EndpointPlace, LinkUpdate, LinkWorker};
 use ib_wire::ipoib::{Arp, decapsulate};
 use ib_wire::{PKey, Qpn};
 use ibfab::config::{FabricConfig, Place};
@@ -19,7 +19,7 @@ use ipoib::link::{ArpResponder, Event, LinkIndex, LinkSettings, LinkState, Worke
 use pmd::hca::{Queues, RxBurst, Source};
 use pmd::mem::{Pool, PoolConfig};
 
-use crate::device::{Destination, Device, PORT, SoftQueues};
+use crate::device::{Destination, Device, PORT, SIZES, SoftQueues};
 
 pub(crate) const WORKERS: u8 = 2;
 
@@ -59,23 +59,13 @@ impl End {
     pub(crate) fn new(n: u8, cable: CableEnd, pool: &Pool, now: Instant) -> Self {
         let mut device = Device::new(n);
         device.hca.set_cable(PORT, Some(cable)).unwrap();
-        let sizes = WorkerSizes {
-            ud_send_depth: 64,
-            ud_recv_depth: 64,
-            srq_depth: 31,
-            srq_limit: 0,
-            send_buffers: 1,
-            rc_send_depth: 16,
-            max_rc: 64,
-            signal_every: 4,
-        };
         let link = LinkSettings::new(PKey::DEFAULT, Qpn::default(), 5 + u64::from(n));
         let config = EndpointConfig {
             place: EndpointPlace::ONLY,
             port: PORT,
             workers: WORKERS,
             links: 2,
-            sizes,
+            sizes: SIZES,
             link,
         };
         let (endpoint, workers) = Endpoint::new(device, config, pool, now).unwrap();
