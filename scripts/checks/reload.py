@@ -430,7 +430,7 @@ def changes(args, checks):
     lab = Reloads(args)
 
     def ask_raw(*words):
-        return run(lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / "control.sock", *words, check=False, timeout=10)
+        return run(lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / "control.sock", *words, check=False, timeout=30)
 
     def ask_fails():
         lab.write(segment(OFFICE), segment(STORAGE))
