@@ -144,6 +144,8 @@ equal! {
     DBREC_RECEIVE, MLX5_RCV_DBR;
     DBREC_SEND, MLX5_SND_DBR;
     DatagramAddress::EXTENDED, MLX5_EXTENDED_UD_AV;
+    // The short form ends where what only a GRH needs begins (Linux: `struct mlx5_base_av`).
+    DatagramAddress::BASE, MLX5_AT_wqe_av_reserved0;
     CqeOpcode::Requester, MLX5_CQE_REQ;
     CqeOpcode::ReceiveWriteImm, MLX5_CQE_RESP_WR_IMM;
     CqeOpcode::ReceiveSend, MLX5_CQE_RESP_SEND;
