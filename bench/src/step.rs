@@ -74,7 +74,7 @@ pub(crate) fn destination(lid: u16) -> Destination {
             grh: None,
         },
         qpn: Qpn::new(0x123),
-        qkey: QKey(0x0b1b),
+        qkey: Some(QKey(0x0b1b)),
     })
 }
 

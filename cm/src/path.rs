@@ -71,6 +71,7 @@ impl Path {
             qpn: Qpn::GSI,
             qkey: QKey::GSI,
             sl: self.sl,
+            path_bits: 0,
             pkey_index,
             route: self.needs_grh().then_some(Route {
                 gid: self.dgid,

@@ -146,6 +146,7 @@ pub fn run(bytes: &[u8]) {
             qpn: Qpn::new(u32::from(longer)),
             slid: Lid(u16::from(flags >> 4)),
             sl: ServiceLevel::new(0),
+            dlid_path_bits: 0,
             pkey_index: 0,
             has_grh: flags & 16 != 0,
             multicast: flags & 16 != 0,

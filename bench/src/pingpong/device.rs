@@ -203,7 +203,7 @@ impl End {
                 grh: Some(grh),
             };
             let path = if let Way::Datagrams(destination) = &mut self.way {
-                let to = UdDestination { av, qpn: them.qpn, qkey: QKEY };
+                let to = UdDestination { av, qpn: them.qpn, qkey: Some(QKEY) };
                 *destination = Some(self.hca.destination(PORT, &to)?);
                 vec![
                     QpTransition::UdToInit { pkey_index: 0, qkey: QKEY },

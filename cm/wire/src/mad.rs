@@ -35,6 +35,8 @@ pub struct MadAddress {
     pub qkey: QKey,
     /// Service level.
     pub sl: ServiceLevel,
+    /// Low bits of our own LID, 7 bits: of the one to send from, or of the one that it came to.
+    pub path_bits: u8,
     /// Index into the port's P_Key table.
     pub pkey_index: u16,
     /// The GRH, if the datagram has or shall have one.
@@ -45,7 +47,7 @@ impl MadAddress {
     /// QP1 of the port at `lid`, default partition.
     #[must_use]
     pub const fn gsi(lid: Lid, sl: ServiceLevel) -> Self {
-        Self { lid, qpn: Qpn::GSI, qkey: QKey::GSI, sl, pkey_index: 0, route: None }
+        Self { lid, qpn: Qpn::GSI, qkey: QKey::GSI, sl, path_bits: 0, pkey_index: 0, route: None }
     }
 
     /// The address that answers a datagram which came from this one.

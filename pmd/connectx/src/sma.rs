@@ -58,7 +58,8 @@ pub(crate) fn handle(
         vl: VirtualLane::MANAGEMENT,
         sl: ServiceLevel::new(0),
         dlid: packet.lrh().slid,
-        slid: if dlid == Lid::PERMISSIVE { Lid::PERMISSIVE } else { port.lid },
+        // By LID: from the one that was asked (IBA 13.5.4).
+        slid: if smp.is_directed() && dlid != Lid::PERMISSIVE { port.lid } else { dlid },
     };
     if answer.is_directed() {
         match step(&mut answer, NodeType::ChannelAdapter, Origin::Local) {

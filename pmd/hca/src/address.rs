@@ -39,6 +39,20 @@ pub struct UdDestination {
     pub av: AddressVector,
     /// Its queue pair; [`Qpn::MULTICAST`] for a group.
     pub qpn: Qpn,
-    /// Its Q_Key.
-    pub qkey: QKey,
+    /// Its Q_Key. `None`, or one with the top bit set: that of the queue pair that sends (IBA 10.2.5).
+    pub qkey: Option<QKey>,
+}
+
+impl UdDestination {
+    /// What stands for the sending queue pair's own Q_Key in a work request: any with the top bit set (IBA 10.2.5).
+    const OWN: QKey = QKey(0x8000_0000);
+
+    /// The Q_Key as a work request has it.
+    #[must_use]
+    pub const fn request_qkey(&self) -> QKey {
+        match self.qkey {
+            Some(qkey) => qkey,
+            None => Self::OWN,
+        }
+    }
 }

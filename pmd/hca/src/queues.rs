@@ -91,6 +91,9 @@ pub struct UdSource {
     pub slid: Lid,
     /// Service level.
     pub sl: ServiceLevel,
+    /// Low bits of the LID that it was sent to, 7 bits: [`src_path_bits`](crate::AddressVector::src_path_bits) of an answer.
+    /// A multicast LID's are nothing.
+    pub dlid_path_bits: u8,
     /// P_Key index that matched.
     pub pkey_index: u16,
     /// True if the GRH area holds a GRH.
@@ -98,3 +101,6 @@ pub struct UdSource {
     /// True if it was sent to a multicast group.
     pub multicast: bool,
 }
+
+// It goes by value with each message: no longer than three words of four bytes.
+const _: () = assert!(size_of::<UdSource>() == 12 && size_of::<Source>() == 12);

@@ -14,7 +14,7 @@ impl Destination {
     #[must_use]
     pub fn new(to: &UdDestination) -> Self {
         let mut address = address_vector(&to.av);
-        address.qkey.set(to.qkey.0);
+        address.qkey.set(to.request_qkey().0);
         address.dqp.set(to.qpn.get() | DatagramAddress::EXTENDED);
         Self(address)
     }

@@ -190,6 +190,7 @@ impl Management {
             qkey: QKey(0),
             // At an Ethernet port the kind of the IP header stands there.
             sl: ServiceLevel::new(if ethernet { 0 } else { arrival.sl }),
+            path_bits: arrival.dlid_path_bits,
             pkey_index,
             route,
         };
@@ -217,6 +218,7 @@ fn destination(peer: &MadAddress) -> UdDestination {
         hop_limit: route.hop_limit,
         traffic_class: route.traffic_class,
     });
-    let av = AddressVector { dlid: peer.lid, sl: peer.sl, src_path_bits: 0, rate: Rate::new(0), grh };
-    UdDestination { av, qpn: peer.qpn, qkey: peer.qkey }
+    let av =
+        AddressVector { dlid: peer.lid, sl: peer.sl, src_path_bits: peer.path_bits, rate: Rate::new(0), grh };
+    UdDestination { av, qpn: peer.qpn, qkey: Some(peer.qkey) }
 }

@@ -40,6 +40,7 @@ pub(super) fn attributes(av: &AddressVector, port: PortNumber) -> sys::ibv_ah_at
 pub struct VerbsDestination {
     pub(super) handle: Arc<AddressHandle>,
     pub(super) qpn: Qpn,
+    /// As a work request has it.
     pub(super) qkey: QKey,
 }
 
@@ -70,7 +71,7 @@ impl AddressHandles {
                 handle
             }
         };
-        Ok(VerbsDestination { handle, qpn: to.qpn, qkey: to.qkey })
+        Ok(VerbsDestination { handle, qpn: to.qpn, qkey: to.request_qkey() })
     }
 
     /// The device's GIDs changed: destinations from now on get new handles. The kernel finds a handle's source GID when it is made,

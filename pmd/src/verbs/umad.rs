@@ -220,6 +220,7 @@ fn address(peer: &MadAddress) -> sys::ib_mad_addr {
         qkey: peer.qkey.0.to_be(),
         lid: peer.lid.0.to_be(),
         sl: peer.sl.get(),
+        path_bits: peer.path_bits,
         pkey_index: peer.pkey_index,
         ..Default::default()
     };
@@ -249,6 +250,7 @@ fn peer(addr: &sys::ib_mad_addr) -> MadAddress {
         qpn: Qpn::new(u32::from_be(addr.qpn)),
         qkey: QKey(0),
         sl: ServiceLevel::new(addr.sl),
+        path_bits: addr.path_bits & 0x7f,
         pkey_index: addr.pkey_index,
         route,
     }
@@ -281,6 +283,7 @@ mod tests {
             qpn: Qpn::new(1),
             qkey: QKey(0),
             sl: ServiceLevel::new(5),
+            path_bits: 6,
             pkey_index: 3,
             route: None,
         };

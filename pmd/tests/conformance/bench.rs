@@ -344,10 +344,15 @@ impl<'l, L: Lab> Bench<'l, L> {
         })
     }
 
-    /// From one end to the other's datagram queue pair.
-    pub(crate) fn to(&mut self, from: usize, grh: bool, qkey: QKey) -> Outcome<Destination<L>> {
+    /// From one end to the other's datagram queue pair, by a Q_Key or by the sender's own.
+    pub(crate) fn to(
+        &mut self,
+        from: usize,
+        grh: bool,
+        qkey: impl Into<Option<QKey>>,
+    ) -> Outcome<Destination<L>> {
         let qpn = self.ends[1 - from].ud;
-        let to = UdDestination { av: self.way(from, grh)?, qpn, qkey };
+        let to = UdDestination { av: self.way(from, grh)?, qpn, qkey: qkey.into() };
         Ok(self.ends[from].hca.destination(self.lab.port(), &to)?)
     }
 
@@ -365,7 +370,7 @@ impl<'l, L: Lab> Bench<'l, L> {
         }
         Ok(self.ends[from]
             .hca
-            .destination(self.lab.port(), &UdDestination { av, qpn: Qpn::MULTICAST, qkey: QKEY })?)
+            .destination(self.lab.port(), &UdDestination { av, qpn: Qpn::MULTICAST, qkey: Some(QKEY) })?)
     }
 
     pub(crate) fn send_ud(&mut self, from: usize, to: &Destination<L>, bytes: &[u8]) -> Outcome {

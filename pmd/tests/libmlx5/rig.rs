@@ -274,7 +274,7 @@ impl<B: Backend> Host<B> {
 
     /// Sends a datagram to a queue pair behind a port.
     pub(crate) fn send_ud(&mut self, pool: &Pool, av: AddressVector, qpn: Qpn, bytes: &[u8]) {
-        let to = self.hca.destination(PORT, &UdDestination { av, qpn, qkey: QKEY }).unwrap();
+        let to = self.hca.destination(PORT, &UdDestination { av, qpn, qkey: Some(QKEY) }).unwrap();
         self.queues().send_ud(UD, &to, message(pool, bytes)).unwrap();
     }
 

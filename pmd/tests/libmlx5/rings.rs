@@ -179,7 +179,7 @@ fn each_worker_rings_a_register_of_its_own() {
     for queues in &mut more {
         let ud = with_ud(&mut a.hca, queues);
         to_send(&mut a.hca, ud);
-        let to = pmd::hca::UdDestination { av: to_lid(b.lid), qpn: b.ud, qkey: crate::rig::QKEY };
+        let to = pmd::hca::UdDestination { av: to_lid(b.lid), qpn: b.ud, qkey: Some(crate::rig::QKEY) };
         let to = a.hca.destination(PORT, &to).unwrap();
         queues.open_ud(UD);
         queues.send_ud(UD, &to, crate::rig::message(&pool, b"z")).unwrap();
@@ -207,7 +207,7 @@ fn without_write_combining_workers_share_a_register() {
     let mut other = a.hca.create_queues(&config(1), &pool).unwrap();
     let ud = with_ud(&mut a.hca, &mut other);
     to_send(&mut a.hca, ud);
-    let to = pmd::hca::UdDestination { av: to_lid(b.lid), qpn: b.ud, qkey: crate::rig::QKEY };
+    let to = pmd::hca::UdDestination { av: to_lid(b.lid), qpn: b.ud, qkey: Some(crate::rig::QKEY) };
     let to = a.hca.destination(PORT, &to).unwrap();
     other.open_ud(UD);
     connect(&mut a, &mut b, SLOT, false);

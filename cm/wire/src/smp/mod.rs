@@ -267,6 +267,7 @@ impl Smp {
             qpn: Qpn::SMI,
             qkey: QKey(0),
             sl: ServiceLevel::new(0),
+            path_bits: 0,
             pkey_index: 0,
             route: None,
         };

@@ -177,7 +177,8 @@ impl Switch {
             traffic_class: grh.traffic_class,
         });
         let Lrh { slid, sl, .. } = *packet.lrh();
-        let peer = MadAddress { lid: slid, qpn: deth.src_qpn, qkey: QKey(0), sl, pkey_index, route };
+        let peer =
+            MadAddress { lid: slid, qpn: deth.src_qpn, qkey: QKey(0), sl, path_bits: 0, pkey_index, route };
         self.hand_up(Mad { peer, bytes: Box::new(*mad) })
     }
 
@@ -206,7 +207,8 @@ impl Switch {
     }
 
     fn send_gmp(&mut self, mad: &Mad) -> Result<(), DropReason> {
-        let MadAddress { lid, qpn, qkey, sl, pkey_index, route } = mad.peer;
+        // Port 0 has one LID.
+        let MadAddress { lid, qpn, qkey, sl, path_bits: _, pkey_index, route } = mad.peer;
         let pkey = self.agent.pkey(pkey_index).ok_or(DropReason::PKey)?;
         if lid == self.lid() {
             let peer = MadAddress { qpn: Qpn::GSI, qkey: QKey(0), ..mad.peer };

@@ -124,6 +124,6 @@ impl Ground {
 
     /// A datagram destination at the end of a path.
     pub(super) fn ud_destination(&self, path: &Path, qpn: Qpn, qkey: QKey) -> UdDestination {
-        UdDestination { av: self.address_vector(path), qpn, qkey }
+        UdDestination { av: self.address_vector(path), qpn, qkey: Some(qkey) }
     }
 }

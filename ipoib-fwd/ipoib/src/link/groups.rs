@@ -87,7 +87,7 @@ fn destination(record: &McMemberRecord, qkey: QKey) -> UdDestination {
             }),
         },
         qpn: Qpn::MULTICAST,
-        qkey,
+        qkey: Some(qkey),
     }
 }
 

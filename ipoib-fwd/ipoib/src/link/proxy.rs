@@ -92,18 +92,18 @@ impl Link {
         self.neighbours.at_address(self.conns.behind(qpn)?).next()
     }
 
-    /// Where a datagram came from, if it came from a host of this subnet.
+    /// Where a datagram came from, if it came from a host of this subnet: from the LID that it was sent to.
     #[must_use]
     pub fn way_back(&self, source: &UdSource) -> Option<UdDestination> {
         let av = AddressVector {
             dlid: source.slid,
             sl: source.sl,
-            src_path_bits: 0,
+            src_path_bits: source.dlid_path_bits,
             rate: Rate::default(),
             grh: None,
         };
         // Behind a GRH is another subnet, to which the source's LID is not the way.
         let qkey = self.groups.qkey().filter(|_| self.ground.up && !source.has_grh)?;
-        Some(UdDestination { av, qpn: source.qpn, qkey })
+        Some(UdDestination { av, qpn: source.qpn, qkey: Some(qkey) })
     }
 }

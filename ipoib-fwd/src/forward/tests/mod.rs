@@ -100,7 +100,7 @@ fn message(payload: &[u8]) -> Vec<u8> {
 
 fn ud(multicast: bool) -> Source {
     let (qpn, slid, sl) = (Qpn::new(0x99), Lid(9), ServiceLevel::default());
-    Source::Ud(UdSource { qpn, slid, sl, pkey_index: 0, has_grh: multicast, multicast })
+    Source::Ud(UdSource { qpn, slid, sl, dlid_path_bits: 0, pkey_index: 0, has_grh: multicast, multicast })
 }
 
 fn reassemble(packet: &[u8], pieces: &[Vec<u8>]) -> Vec<u8> {

@@ -50,7 +50,7 @@ fn hardware(n: u8) -> HardwareAddress {
 
 fn from(n: u8) -> UdSource {
     let (qpn, slid, sl) = (hardware(n).qpn, Lid(n.into()), ServiceLevel::default());
-    UdSource { qpn, slid, sl, pkey_index: 0, has_grh: true, multicast: true }
+    UdSource { qpn, slid, sl, dlid_path_bits: 0, pkey_index: 0, has_grh: true, multicast: true }
 }
 
 impl Packet for Vec<u8> {
@@ -131,7 +131,7 @@ impl Fabric for Fake {
             rate: Rate::default(),
             grh: None,
         };
-        Some(UdDestination { av, qpn: source.qpn, qkey: QKey(1) })
+        Some(UdDestination { av, qpn: source.qpn, qkey: Some(QKey(1)) })
     }
 
     fn resolve(&mut self, _: Instant, _: WorkerIndex, source: IpAddr, ip: IpAddr) {

@@ -236,6 +236,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             qpn: Qpn::new(arrival.src_qpn),
             slid: Lid(arrival.slid),
             sl: ServiceLevel::new(if ud.ethernet { 0 } else { arrival.sl }),
+            dlid_path_bits: arrival.dlid_path_bits,
             pkey_index: arrival.pkey_index,
             has_grh: arrival.grh,
             // A multicast datagram always has a GRH (IBA 10.5.2.1).

@@ -28,7 +28,7 @@ fn destination() -> Destination {
         rate: Rate::new(0),
         grh: None,
     };
-    Destination::new(&UdDestination { av, qpn: Qpn::new(9), qkey: QKey(0xb1b) })
+    Destination::new(&UdDestination { av, qpn: Qpn::new(9), qkey: Some(QKey(0xb1b)) })
 }
 
 fn connected(depths: &Depths, wqebbs: u32) -> (Device, TestQueues) {

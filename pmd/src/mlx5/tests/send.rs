@@ -143,7 +143,7 @@ fn post(sq: &mut SendQueue, wr: &Value, signalled: bool, key_entries: usize) -> 
         Destination::new(&UdDestination {
             av: av(ah),
             qpn: Qpn::new(number(&wr["remote_qpn"]) as u32),
-            qkey: QKey(number(&wr["remote_qkey"]) as u32),
+            qkey: Some(QKey(number(&wr["remote_qkey"]) as u32)),
         })
     });
     let posted = match opcode {

@@ -72,7 +72,7 @@ impl Soak {
             rate: Rate::new(0),
             grh: None,
         };
-        let to = Destination::new(&UdDestination { av, qpn: Qpn::new(9), qkey: QKey(1) });
+        let to = Destination::new(&UdDestination { av, qpn: Qpn::new(9), qkey: Some(QKey(1)) });
         let bytes = self.random.bytes(5 * ROOM);
         let Some(buf) = self.device.buffers.chain(&bytes) else { return };
         let qp = self.random.below(self.posted.len() as u64) as usize;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use ib_wire::{Lid, Mtu, Psn, QKey, Qpn};
 use parking_lot::Mutex;
 
-use super::management::joined;
+use super::management::{joined, mask_lid};
 use super::{Memory, PORT, local, pattern};
 use crate::hca::{
-    AsyncEvent, Control, PostError, QpEvent, QpFault, QpTransition, QueuesConfig, QueuesId, RcConfig, RcSlot,
-    RcToReceive, RcToSend, Source, UdConfig, UdDestination, UdSlot,
+    AddressVector, AsyncEvent, Control, PostError, QpEvent, QpFault, QpTransition, QueuesConfig, QueuesId,
+    RcConfig, RcSlot, RcToReceive, RcToSend, Source, UdConfig, UdDestination, UdSlot,
 };
 use crate::mlx5::av::Destination;
 use crate::mlx5::bus::Bus;
@@ -257,6 +257,28 @@ fn turns(a: &mut Worker, b: &mut Worker, n: usize) {
 }
 
 #[test]
+fn the_lid_that_was_sent_to_is_told_and_can_be_answered_from() {
+    let (a, mut b) = joined();
+    mask_lid(&mut b, &a, Lid(4), 2);
+    let (mut a, mut b) = (Worker::new(a), Worker::new(b));
+    let qkey = Some(QKey(0xb1b));
+    for bits in 0..4_u8 {
+        let av = local(Lid(4 + u16::from(bits)));
+        let to = Destination::new(&UdDestination { av, qpn: a.ud, qkey });
+        b.queues.post_ud(UD, &to, b.buffers.chain(b"to one of several")).unwrap();
+        turns(&mut a, &mut b, 4);
+        let (_, _, Source::Ud(from)) = a.got.pop().unwrap() else { panic!("a datagram") };
+        assert_eq!((from.slid, from.dlid_path_bits), (Lid(2), bits));
+        let av = AddressVector { src_path_bits: from.dlid_path_bits, ..local(from.slid) };
+        let back = Destination::new(&UdDestination { av, qpn: from.qpn, qkey });
+        a.queues.post_ud(UD, &back, a.buffers.chain(b"from the same")).unwrap();
+        turns(&mut a, &mut b, 4);
+        let (_, _, Source::Ud(from)) = b.got.pop().unwrap() else { panic!("a datagram") };
+        assert_eq!((from.slid, from.dlid_path_bits), (Lid(4 + u16::from(bits)), 0));
+    }
+}
+
+#[test]
 fn datagrams_and_messages_by_driver_and_device() {
     let (mut a, mut b) = pair();
     let active = a.hca.rc_for(&rc_config(64, false)).unwrap();
@@ -264,7 +286,7 @@ fn datagrams_and_messages_by_driver_and_device() {
     let (aq, bq) = (active.qpn(), passive.qpn());
     a.connect(0, active, (Lid(2), bq));
     b.connect(5, passive, (Lid(1), aq));
-    let to = Destination::new(&UdDestination { av: local(Lid(2)), qpn: b.ud, qkey: QKey(0xb1b) });
+    let to = Destination::new(&UdDestination { av: local(Lid(2)), qpn: b.ud, qkey: Some(QKey(0xb1b)) });
 
     let sizes = [0, 1, 44, 2048, 2049, 4096, 4097, 9000, 65_524, 1500];
     for round in 0..60usize {
@@ -351,7 +373,7 @@ fn whatever_is_destroyed_first_every_buffer_goes_home() {
 #[test]
 fn a_datagram_queue_pair_comes_back_from_error_with_every_buffer() {
     let (mut a, mut b) = pair();
-    let to = Destination::new(&UdDestination { av: local(Lid(2)), qpn: b.ud, qkey: QKey(0xb1b) });
+    let to = Destination::new(&UdDestination { av: local(Lid(2)), qpn: b.ud, qkey: Some(QKey(0xb1b)) });
     for round in 0..5u64 {
         // So many that the rings stand in their middle, and the last ones are not signalled.
         for i in 0..37 {
@@ -420,7 +442,7 @@ fn dropped_queues_are_out_of_the_reach_of_other_threads_turns() {
         let (aq, bq) = (ra.qpn(), rb.qpn());
         a.connect(1, ra, (Lid(2), bq));
         b.connect(1, rb, (Lid(1), aq));
-        let to = Destination::new(&UdDestination { av: local(Lid(2)), qpn: b.ud, qkey: QKey(0xb1b) });
+        let to = Destination::new(&UdDestination { av: local(Lid(2)), qpn: b.ud, qkey: Some(QKey(0xb1b)) });
         turns(&mut a, &mut b, 4);
         let engine = b.hca.engine().clone();
         let elsewhere = kept_elsewhere.then(|| b.queues.remove(RcSlot(1)).unwrap());

@@ -1,6 +1,9 @@
 //! Two devices as adapters: datagrams of queue pair 1 through the driver's rings.
 
+use std::time::Instant;
+
 use ib_wire::mad::{Mad, MadAddress, MadHeader, Method, MgmtClass, Route};
+use ib_wire::smp::{self, Lmc, PortInfo, Smp, attribute};
 use ib_wire::{Guid, Lid, Mtu, PKey, QKey, Qpn, ServiceLevel, Tid};
 
 use super::PORT;
@@ -31,6 +34,22 @@ pub(super) fn joined() -> (SoftHca, SoftHca) {
     (a, b)
 }
 
+/// `from` gives the port at `to` another LID and a LID mask, as a subnet manager does.
+pub(super) fn mask_lid(from: &mut SoftHca, to: &SoftHca, lid: Lid, lmc: u8) {
+    let at = to.port(PORT).unwrap().lid;
+    let get = Smp::lid_routed(Method::Get, Tid(1), attribute::PORT_INFO, 1);
+    from.send_mad(PORT, &get.to_mad(at)).unwrap();
+    to.engine().lock().step(Instant::now());
+    let answer = from.receive_mad(PORT).unwrap().expect("an answer");
+    let info: PortInfo = Smp::from_mad(&answer.bytes).unwrap().attribute().unwrap();
+    let info = PortInfo { lid, lmc: Lmc::new(lmc), state: smp::PortState::NoChange, ..info };
+    let set = Smp::lid_routed(Method::Set, Tid(2), attribute::PORT_INFO, 1).with(&info);
+    from.send_mad(PORT, &set.to_mad(at)).unwrap();
+    to.engine().lock().step(Instant::now());
+    assert_eq!((to.port(PORT).unwrap().lid, to.port(PORT).unwrap().lmc), (lid, lmc));
+    assert!(from.receive_mad(PORT).unwrap().is_some());
+}
+
 fn mad(to: MadAddress, tid: u64) -> Mad {
     let mut bytes = Box::new([0; 256]);
     MadHeader::new(MgmtClass::ComMgt, 2, Method::Send, Tid(tid), 0x10).put(&mut bytes);
@@ -56,6 +75,7 @@ fn management_datagrams_come_with_the_address_of_their_sender() {
                 qpn: Qpn::GSI,
                 qkey: QKey(0),
                 sl: ServiceLevel::new(3),
+                path_bits: 0,
                 pkey_index: 0,
                 route: None,
             };
@@ -90,6 +110,26 @@ fn route_and_partition_of_a_datagram_are_kept() {
     a.send_mad(PORT, &mad(to, 2)).unwrap();
     assert!(b.receive_mad(PORT).unwrap().is_none());
     assert_eq!(b.counters().drops(DropReason::PartitionKey), 1);
+}
+
+/// IBA 13.5.4: an answer comes from the LID that was asked.
+#[test]
+fn answers_come_from_the_lid_that_was_asked() {
+    let (mut a, mut b) = joined();
+    mask_lid(&mut b, &a, Lid(4), 2);
+    for lid in 4..8 {
+        b.send_mad(PORT, &mad(MadAddress::gsi(Lid(lid), ServiceLevel::new(0)), 1)).unwrap();
+        let got = a.receive_mad(PORT).unwrap().expect("a datagram");
+        assert_eq!((got.peer.lid, got.peer.path_bits), (Lid(2), lid as u8 - 4));
+        a.send_mad(PORT, &Mad { peer: got.peer.reply(), ..got }).unwrap();
+        let answer = b.receive_mad(PORT).unwrap().expect("an answer");
+        assert_eq!((answer.peer.lid, answer.peer.path_bits), (Lid(lid), 0));
+        // And so does the agent.
+        let get = Smp::lid_routed(Method::Get, Tid(3), attribute::PORT_INFO, 1);
+        b.send_mad(PORT, &get.to_mad(Lid(lid))).unwrap();
+        a.engine().lock().step(Instant::now());
+        assert_eq!(b.receive_mad(PORT).unwrap().expect("an answer").peer.lid, Lid(lid));
+    }
 }
 
 #[test]

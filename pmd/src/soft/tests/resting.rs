@@ -63,7 +63,7 @@ impl Rig {
 
     /// A datagram to the worker's queue pair is on the cable when this returns.
     fn send(&mut self, to: Qpn) {
-        let to = Destination::new(&UdDestination { av: local(Lid(1)), qpn: to, qkey: QKey(0xb1b) });
+        let to = Destination::new(&UdDestination { av: local(Lid(1)), qpn: to, qkey: Some(QKey(0xb1b)) });
         self.sender.post_ud(UD, &to, self.buffers[1].chain(&pattern(100, 1))).unwrap();
         self.sender.ring_all();
         while self.sender.bus().turn() {}

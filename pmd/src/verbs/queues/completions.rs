@@ -101,6 +101,7 @@ impl VerbsQueues {
             qpn: Qpn::new(wc.src_qp),
             slid: Lid(wc.slid),
             sl: ServiceLevel::new(wc.sl),
+            dlid_path_bits: wc.dlid_path_bits & 0x7f,
             pkey_index: wc.pkey_index,
             has_grh,
             // A multicast datagram always has a GRH (IBA 10.5.2.1).

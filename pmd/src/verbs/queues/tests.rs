@@ -324,6 +324,7 @@ fn a_datagram_begins_behind_the_place_of_its_grh() {
     completion.wc_flags = sys::IBV_WC_GRH | sys::IBV_WC_IP_CSUM_OK;
     completion.src_qp = 0x1234;
     completion.slid = 7;
+    completion.dlid_path_bits = 5;
     let twice = completion;
     let short = wc(rig.provider().receives[0].0, UD, sys::IBV_WC_SUCCESS, 39);
     let foreign = wc(99, UD, sys::IBV_WC_SUCCESS, 45);
@@ -333,7 +334,7 @@ fn a_datagram_begins_behind_the_place_of_its_grh() {
     let [received] = burst.as_slice() else { panic!("{burst:?}") };
     assert_eq!((received.buf.data(), received.checksum), (&b"hello"[..], Checksum::Good));
     let Source::Ud(source) = received.source else { panic!("{received:?}") };
-    assert_eq!((source.qpn, source.slid), (Qpn::new(0x1234), Lid(7)));
+    assert_eq!((source.qpn, source.slid, source.dlid_path_bits), (Qpn::new(0x1234), Lid(7), 5));
     assert!(source.has_grh && source.multicast);
     let anomalies = rig.queues.anomalies();
     assert_eq!((anomalies.unknown_entry, anomalies.bad_length), (2, 1));

@@ -25,6 +25,7 @@ pub(super) fn checks<L: Lab>() -> Vec<Check<L>> {
         Check::new("what is longer than the MTU never arrives", over_mtu),
         Check::new("a wrong Q_Key is dropped, and a changed one counts", qkey),
         Check::new("a controlled Q_Key in a send stands for the queue pair's own", controlled_qkey),
+        Check::new("a send without a Q_Key has the queue pair's own", own_qkey),
         Check::new("controlled Q_Keys need privilege", privilege),
         Check::new("a wrong P_Key is dropped", partition),
         Check::new("a wrong queue pair number is dropped", stray),
@@ -181,6 +182,25 @@ fn controlled_qkey<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     Ok(())
 }
 
+fn own_qkey<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
+    const OTHER: QKey = QKey(0x1234);
+    b.need(Need::ControlledQKey)?;
+    b.start()?;
+    let to = b.to(0, false, None)?;
+    b.send_ud(0, &to, b"the same")?;
+    same!(b.messages(1, 1)?[0].bytes, b"the same", "data");
+    let [near, far] = [b.ends[0].ud, b.ends[1].ud];
+    b.ends[1].hca.modify_qp(far, &QpTransition::UdQKey(OTHER))?;
+    b.send_ud(0, &to, b"another's")?;
+    b.freed(0, 2)?;
+    // What was prepared follows the queue pair.
+    b.ends[0].hca.modify_qp(near, &QpTransition::UdQKey(OTHER))?;
+    b.send_ud(0, &to, b"the same again")?;
+    let got = b.messages(1, 1)?;
+    same!((got.len(), &got[0].bytes[..]), (1, &b"the same again"[..]), "what arrived");
+    Ok(())
+}
+
 fn privilege<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.need(Need::Privileges)?;
     b.start()?;
@@ -231,7 +251,7 @@ fn partition<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
 fn stray<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.start()?;
     let qpn = Qpn::new(b.ends[1].ud.get() ^ 0x55_5500);
-    let nobody = UdDestination { av: b.way(0, false)?, qpn, qkey: QKEY };
+    let nobody = UdDestination { av: b.way(0, false)?, qpn, qkey: Some(QKEY) };
     let nobody = b.ends[0].hca.destination(b.lab.port(), &nobody)?;
     let to = b.to(0, false, QKEY)?;
     b.send_ud(0, &nobody, b"stray")?;

@@ -47,7 +47,7 @@ fn add<L: Lab>(b: &mut Bench<'_, L>, slot: UdSlot, pkey_index: u16, qkey: QKey) 
 
 /// From end 0 to a queue pair of end 1.
 fn to<L: Lab>(b: &mut Bench<'_, L>, qpn: Qpn, qkey: QKey) -> Outcome<Destination<L>> {
-    let to = UdDestination { av: b.way(0, false)?, qpn, qkey };
+    let to = UdDestination { av: b.way(0, false)?, qpn, qkey: Some(qkey) };
     Ok(b.ends[0].hca.destination(b.lab.port(), &to)?)
 }
 

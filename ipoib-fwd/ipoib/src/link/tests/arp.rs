@@ -30,7 +30,7 @@ fn broadcast_join_brings_the_link_up() {
     assert_eq!(state.ud_mtu, 4096);
     assert_eq!(state.groups.len(), 1);
     let broadcast = state.broadcast.expect("joined");
-    assert_eq!((broadcast.qpn, broadcast.qkey), (Qpn::MULTICAST, QKEY));
+    assert_eq!((broadcast.qpn, broadcast.qkey), (Qpn::MULTICAST, Some(QKEY)));
     assert_eq!(node.link.groups().iter().filter(|g| g.state == "joined").count(), 2);
     f.nodes[0].link.leave(f.now, Ipv4Addr::new(224, 0, 0, 1));
     f.run(ms(100));
@@ -47,7 +47,7 @@ fn arp_and_path_both_ways() {
     let (a, b) = (f.nodes[0].ip, f.nodes[1].ip);
     let there = f.nodes[0].table.get(b).expect("resolved");
     let ud = there.ud.expect("path");
-    assert_eq!((ud.av.dlid, ud.qkey), (f.nodes[1].facts.lid, QKEY));
+    assert_eq!((ud.av.dlid, ud.qkey), (f.nodes[1].facts.lid, Some(QKEY)));
     assert!(ud.av.grh.is_none(), "one subnet needs no GRH");
     assert_eq!(ud.av.src_path_bits, 0);
     assert!(!there.dial);
@@ -226,6 +226,7 @@ fn our_own_broadcasts_and_strange_senders_teach_nothing() {
         qpn: own.qpn,
         slid: SM_LID,
         sl: ib_wire::ServiceLevel::new(0),
+        dlid_path_bits: 0,
         pkey_index: 0,
         has_grh: true,
         multicast: true,
@@ -254,7 +255,7 @@ fn a_new_q_key_reaches_queue_pairs_and_entries() {
     f.run(secs(1));
     assert_eq!(f.nodes[0].opened[&WorkerIndex(0)].1, f.qkey);
     let b = f.nodes[1].ip;
-    assert_eq!(f.nodes[0].table.get(b).and_then(|n| n.ud).map(|u| u.qkey), Some(f.qkey));
+    assert_eq!(f.nodes[0].table.get(b).and_then(|n| n.ud).and_then(|u| u.qkey), Some(f.qkey));
 }
 
 #[test]
@@ -300,6 +301,24 @@ fn a_neighbour_is_asked_on_behalf_of_others_by_unicast() {
     f.run(ms(100));
     // The question reaches one, and so does the answer.
     assert_eq!([heard(&f, 0), heard(&f, 1), heard(&f, 2)], [before[0] + 1, before[1] + 1, before[2]]);
+}
+
+/// IBA 7.11.1: a port with a LID mask has several LIDs, and whoever asked by one of them waits for an answer from it.
+#[test]
+fn the_way_back_begins_at_the_lid_that_was_sent_to() {
+    let mut f = datagram(1);
+    f.run(ms(100));
+    let from = hca::UdSource {
+        qpn: Qpn::new(0x77),
+        slid: Lid(9),
+        sl: ib_wire::ServiceLevel::new(2),
+        dlid_path_bits: 3,
+        pkey_index: 0,
+        has_grh: false,
+        multicast: false,
+    };
+    let back = f.nodes[0].link.way_back(&from).expect("the link is up");
+    assert_eq!((back.av.dlid, back.qpn, back.av.src_path_bits), (Lid(9), Qpn::new(0x77), 3));
 }
 
 #[test]

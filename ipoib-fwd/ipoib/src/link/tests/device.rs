@@ -33,7 +33,7 @@ impl Fabric {
             Action::SendUd { worker, to, bytes } => {
                 let (qkey, source) = (node.opened[&worker].1, node.facts.lid);
                 let own = node.link.settings().workers[usize::from(worker.0)].ud_qpn;
-                assert_eq!(to.qkey, qkey);
+                assert_eq!(to.qkey, Some(qkey));
                 let (_, content) = decapsulate(&bytes[..]).expect("header");
                 let arp = Arp::parse(content).expect("ARP");
                 let multicast = to.qpn == Qpn::MULTICAST;
@@ -41,6 +41,7 @@ impl Fabric {
                     qpn: own,
                     slid: source,
                     sl: to.av.sl,
+                    dlid_path_bits: 0,
                     pkey_index: 0,
                     has_grh: multicast,
                     multicast,

@@ -87,6 +87,7 @@ fn apply(f: &mut Fabric, step: Step) {
                 qpn: sender.qpn,
                 slid: Lid(slid),
                 sl: ServiceLevel::new(0),
+                dlid_path_bits: 0,
                 pkey_index: 0,
                 has_grh: false,
                 multicast: !reply,

@@ -222,6 +222,7 @@ fn a_packet_from_another_lid_redirects_nothing() {
         qpn: peer.qpn,
         slid: liar,
         sl: ServiceLevel::new(0),
+        dlid_path_bits: 0,
         pkey_index: 0,
         has_grh: true,
         multicast: true,
@@ -271,6 +272,7 @@ fn nobody_takes_a_hosts_connections_by_writing_arp_for_it() {
         qpn,
         slid,
         sl: ServiceLevel::new(0),
+        dlid_path_bits: 0,
         pkey_index: 0,
         has_grh: true,
         multicast: true,
@@ -417,7 +419,8 @@ fn who_says_that_another_hosts_address_is_its_own_does_not_end_the_connection_to
         let address = f.address(n, 0);
         let (qpn, slid) = (address.qpn, f.nodes[n].facts.lid);
         let sl = ServiceLevel::new(0);
-        let from = UdSource { qpn, slid, sl, pkey_index: 0, has_grh: true, multicast: true };
+        let from =
+            UdSource { qpn, slid, sl, dlid_path_bits: 0, pkey_index: 0, has_grh: true, multicast: true };
         let arp = Arp { operation: ArpOperation::Reply, ..Arp::request(address, ip, own) };
         f.nodes[0].link.handle_arp(f.now, WorkerIndex(0), &from, arp);
         f.run(std::time::Duration::from_micros(300));

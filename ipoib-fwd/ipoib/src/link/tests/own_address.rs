@@ -199,6 +199,7 @@ fn what_a_moved_peer_opened_is_closed_though_it_keeps_it() {
         qpn: old.qpn,
         slid: f.nodes[1].facts.lid,
         sl: ServiceLevel::new(0),
+        dlid_path_bits: 0,
         pkey_index: 0,
         has_grh: false,
         multicast: false,

@@ -215,13 +215,14 @@ impl World {
             }
             Action::DetachMulticast { mgid, mlid, .. } => assert!(face.attached.remove(&(mgid, mlid))),
             Action::SendUd { to, bytes, .. } => {
-                assert_eq!(Some(to.qkey), face.opened.map(|(_, qkey)| qkey));
+                assert_eq!(to.qkey, face.opened.map(|(_, qkey)| qkey));
                 let arp = Arp::parse(decapsulate(&bytes[..]).expect("header").1).expect("ARP");
                 let multicast = to.qpn == Qpn::MULTICAST;
                 let from = UdSource {
                     qpn: ud_qpn(n, link.0),
                     slid: node.facts.lid,
                     sl: to.av.sl,
+                    dlid_path_bits: 0,
                     pkey_index: 0,
                     has_grh: multicast,
                     multicast,
