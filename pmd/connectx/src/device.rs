@@ -16,6 +16,7 @@ use super::object::moderation::{Moderation, Told};
 use super::object::mr::MrTable;
 use super::object::qp::{Qp, Receives};
 use super::object::receive::{Srq, Taken};
+use super::object::table::slot_of;
 use super::port::{Blocked, Port};
 use super::scatter::ReceiveWqe;
 use super::wqe::{self, Control, Wqe};
@@ -42,6 +43,8 @@ pub(crate) struct Device {
     pub(crate) awake: VecDeque<u32>,
     /// Completion queues whose event is held back, and until when at the latest; `None` before that has been looked up.
     pub(crate) held: BTreeMap<u32, Option<Instant>>,
+    /// Queue pairs that have lost a completion.
+    pub(crate) unheard: BTreeSet<u32>,
     /// Times at which queue pairs want to be looked at, each pair once.
     pub(crate) timers: BTreeSet<(Instant, u32)>,
 }
@@ -198,12 +201,17 @@ impl Device {
     }
 
     /// Writes an entry of a completion queue, if it is there, and tells whoever waits for it.
-    fn complete(&mut self, number: u32, write: impl FnOnce(&mut Cq) -> Result<Told, Overrun>) {
+    fn complete(&mut self, qp: &Face, number: u32, write: impl FnOnce(&mut Cq) -> Result<Told, Overrun>) {
         let Some(cq) = self.cq(number) else { return };
         match write(cq) {
             Ok(Told::Nothing) => {}
             Ok(told) => self.tell(number, told),
-            Err(Overrun) => self.events.push(DeviceEvent::CqOverrun(number)),
+            Err(Overrun { first }) => {
+                if first {
+                    self.events.push(DeviceEvent::CqOverrun(number));
+                }
+                self.unheard.insert(slot_of(qp.qpn));
+            }
         }
     }
 
@@ -304,7 +312,7 @@ impl Device {
         cqe.sop_drop_qpn.set(u32::from(control.opcode) << 24 | qp.qpn.get());
         cqe.wqe_counter.set(control.index);
         cqe.byte_cnt.set(length);
-        self.complete(qp.send_cq, |cq| cq.complete(cqe, CqeOpcode::Requester, false));
+        self.complete(qp, qp.send_cq, |cq| cq.complete(cqe, CqeOpcode::Requester, false));
     }
 
     /// A send has failed or is flushed.
@@ -321,14 +329,14 @@ impl Device {
         let flushed = status == WcStatus::Flushed;
         self.counters.count(if flushed { Activity::Flushed } else { Activity::Faults });
         let syndrome = Syndrome::of(status).unwrap_or(Syndrome::LocalQpOperation);
-        self.complete(cq, |cq| cq.fail(opcode, qp.qpn, qp.user_index, wqe, counter, syndrome));
+        self.complete(qp, cq, |cq| cq.fail(opcode, qp.qpn, qp.user_index, wqe, counter, syndrome));
     }
 
     /// A receive is done; `cqe` lacks only what follows from the queue pair.
     pub(crate) fn complete_receive(&mut self, qp: &Face, mut cqe: Cqe, opcode: CqeOpcode, solicited: bool) {
         cqe.srqn_uidx.set(qp.user_index);
         cqe.sop_drop_qpn.set(qp.qpn.get());
-        self.complete(qp.recv_cq, |cq| cq.complete(cqe, opcode, solicited));
+        self.complete(qp, qp.recv_cq, |cq| cq.complete(cqe, opcode, solicited));
     }
 
     /// The receive that is next in a queue pair's queue or its shared one.
@@ -355,7 +363,12 @@ impl Device {
                         Receive::Taken(slot)
                     }
                     Taken::Empty => Receive::Empty,
-                    Taken::Broken => Receive::Broken,
+                    Taken::Broken(first) => {
+                        if first {
+                            self.events.push(DeviceEvent::SrqError(*number));
+                        }
+                        Receive::Broken
+                    }
                 }
             }
         }
@@ -423,6 +436,14 @@ impl Device {
         if qp.state != QpState::Err {
             qp.state = QpState::Err;
             self.enter_error(qp);
+        }
+    }
+
+    /// A queue pair goes to the error state by itself, and no completion says so (IBA 11.6.3.2).
+    pub(crate) fn fail_qp_unheard(&mut self, qp: &mut Qp) {
+        if qp.state != QpState::Err {
+            self.fail_qp(qp);
+            self.events.raise(AsyncEvent::QpFatal(qp.qpn));
         }
     }
 

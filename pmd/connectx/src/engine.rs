@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ib_wire::Qpn;
 
 pub use pair::QpAttributes;
-pub use queue::CqStatus;
+pub use queue::{CqStatus, SrqStatus};
 
 use super::cable::CableEnd;
 pub use super::config::EngineConfig;
@@ -197,11 +197,25 @@ impl Engine {
         worked |= ingress::receive(&mut self.qps, &mut self.dev, &self.config, now, RECEIVE_BURST);
         worked |= self.expire(now);
         worked |= self.give_turns(now);
+        worked |= self.fail_unheard();
         if !self.dev.held.is_empty() {
             worked |= self.dev.release_held(now);
             self.dev.time_held(now);
         }
         worked
+    }
+
+    /// Queue pairs whose completions have no room are in error (IBA 11.6.3.2).
+    fn fail_unheard(&mut self) -> bool {
+        let Self { qps, dev, .. } = self;
+        let mut any = false;
+        while let Some(slot) = dev.unheard.pop_first() {
+            if let Some(qp) = qps.at(slot).filter(|qp| !matches!(qp.state, QpState::Reset | QpState::Err)) {
+                dev.fail_qp_unheard(qp);
+                any = true;
+            }
+        }
+        any
     }
 
     fn take_doorbells(&mut self) -> bool {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use hca::AsyncEvent;
+use ib_wire::Qpn;
 
 /// An event of the device. The provider turns numbers of queues into what its users call them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,8 +12,15 @@ pub enum DeviceEvent {
     Async(AsyncEvent),
     /// The shared receive queue of this number fell below its limit.
     SrqLimit(u32),
+    /// A link in the shared receive queue of this number leads out of its ring: it gives no receives any more.
+    SrqError(u32),
     /// The completion queue of this number was full: completions are lost, and it takes none any more.
     CqOverrun(u32),
+    /// The other end of a connection has asked for what cannot be, and no receive could say so: the queue pair is in error (IBA
+    /// 11.6.3.2).
+    QpRequestError(Qpn),
+    /// The other end of a connection has reached for memory that it may not, and no receive could say so: the queue pair is in error.
+    QpAccessError(Qpn),
 }
 
 /// Most events kept. Each queue pair raises few in its life; a host that never fetches them loses the rest.

@@ -149,7 +149,7 @@ fn accept(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Option<DropRea
         Receive::Taken(counter) => counter,
         Receive::Empty => return Some(DropReason::NoReceive),
         Receive::Broken => {
-            dev.fail_qp(qp);
+            dev.fail_qp_unheard(qp);
             return Some(DropReason::NoReceive);
         }
     };

@@ -95,6 +95,12 @@ pub enum EventType {
     CqError = 0x04,
     /// A queue pair has failed.
     QpFatal = 0x05,
+    /// The other end of a connection has asked for what cannot be.
+    QpRequestError = 0x10,
+    /// The other end of a connection has reached for memory that it may not.
+    QpAccessError = 0x11,
+    /// A shared receive queue has failed.
+    SrqError = 0x12,
     /// A port: see [`port_event`].
     Port = 0x09,
     /// Commands are done.

@@ -241,7 +241,10 @@ impl SoftHca {
     fn translate(&mut self, event: DeviceEvent) -> Option<AsyncEvent> {
         match event {
             DeviceEvent::Async(event) => Some(event),
-            DeviceEvent::CqOverrun(_) => Some(AsyncEvent::Fatal),
+            DeviceEvent::CqOverrun(_) | DeviceEvent::SrqError(_) => Some(AsyncEvent::Fatal),
+            DeviceEvent::QpRequestError(qpn) | DeviceEvent::QpAccessError(qpn) => {
+                Some(AsyncEvent::QpFatal(qpn))
+            }
             DeviceEvent::SrqLimit(number) => {
                 let of = |w: &WorkerRings| w.connections.as_ref().is_some_and(|s| s.rings.srqn == number);
                 let id = self.workers.iter().find(|(_, w)| of(w)).map(|(id, _)| *id)?;

@@ -170,6 +170,12 @@ fn an_overrun_queue_names_itself() {
     g.settle();
     let (kind, _, data) = g.next_event(&mut eq).unwrap();
     assert_eq!((kind, &data[..4]), (4, &cq.number.to_be_bytes()[..]));
+    let (kind, _, data) = g.next_event(&mut eq).unwrap();
+    assert_eq!(
+        (kind, &data[24..]),
+        (5, &qp.number.to_be_bytes()[..]),
+        "the queue pair that lost a completion"
+    );
     assert_eq!(g.next_event(&mut eq), None, "once");
 }
 

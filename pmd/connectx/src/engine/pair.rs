@@ -146,6 +146,7 @@ impl Engine {
         }
         dev.disarm(qp);
         let slot = qp.slot;
+        dev.unheard.remove(&slot);
         dev.ready.retain(|&s| s != slot);
         dev.multicast.forget(slot);
         qps.remove(slot);

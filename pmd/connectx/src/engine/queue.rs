@@ -16,6 +16,17 @@ use hca::{HcaError, QpTransition};
 /// Most completion queues, and most shared receive queues.
 const MAX_QUEUES: usize = 4096;
 
+/// How a shared receive queue stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SrqStatus {
+    /// The limit whose event is still to come; 0 for none.
+    pub limit: u16,
+    /// Receives that are posted and not taken.
+    pub posted: u16,
+    /// It gives no receives any more.
+    pub broken: bool,
+}
+
 /// How a completion queue stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CqStatus {
@@ -159,6 +170,13 @@ impl Engine {
         let srq = self.dev.srqs.get_mut(number as usize).and_then(Option::as_mut);
         srq.ok_or_else(|| not_found("shared receive queue", number))?.arm_limit(limit);
         Ok(())
+    }
+
+    /// How a shared receive queue stands.
+    pub fn query_srq(&self, number: u32) -> Result<SrqStatus, HcaError> {
+        let srq = self.dev.srqs.get(number as usize).and_then(Option::as_ref);
+        let srq = srq.ok_or_else(|| not_found("shared receive queue", number))?;
+        Ok(SrqStatus { limit: srq.armed_limit(), posted: srq.available(), broken: srq.is_broken() })
     }
 
     /// Arms the limit event again at the limit that it had.

@@ -13,9 +13,12 @@ use prm::{CQE_SIZE, Cqe, CqeOpcode, DBREC_CONSUMER, ErrorCqe, Syndrome, cqe_owne
 /// Bits of producer and consumer index that the two sides share.
 const INDEX: u32 = 0xff_ffff;
 
-/// The ring is full: an entry was lost.
+/// The ring is, or was, full: an entry is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Overrun;
+pub(crate) struct Overrun {
+    /// It is the first one.
+    pub(crate) first: bool,
+}
 
 /// Why a completion queue does not go on in another ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -150,7 +153,7 @@ impl Cq {
         }
         let mut last = [0; CQE_SIZE];
         last[CQE_SIZE - 1] = (CqeOpcode::Resize as u8) << cqe_owner::OPCODE_SHIFT;
-        self.put(&last).map_err(|Overrun| ResizeError::Overrun)?;
+        self.put(&last).map_err(|_| ResizeError::Overrun)?;
         self.ring = ring;
         self.entries = entries;
         Ok(())
@@ -182,7 +185,7 @@ impl Cq {
     fn put(&mut self, bytes: &[u8; CQE_SIZE]) -> Result<(), Overrun> {
         let at = (self.producer & (self.entries - 1)) as usize * CQE_SIZE;
         let owner = u8::from(self.producer & self.entries != 0);
-        let slot = self.ring.slot(at, CQE_SIZE).ok_or(Overrun)?;
+        let slot = self.ring.slot(at, CQE_SIZE).ok_or(Overrun { first: false })?;
         let (body, last) = bytes.split_at(CQE_SIZE - 1);
         slot.write(body);
         slot.publish(CQE_SIZE - 1, (last.first().copied().unwrap_or(0) & !cqe_owner::OWNER) | owner);
@@ -192,12 +195,8 @@ impl Cq {
 
     /// Writes an entry, and says what that is to whoever waits. After an overrun, which is told once, nothing is written any more.
     fn push(&mut self, bytes: &[u8; CQE_SIZE], solicited: bool) -> Result<Told, Overrun> {
-        if self.overrun {
-            return Ok(Told::Nothing);
-        }
-        if self.outstanding() >= self.entries {
-            self.overrun = true;
-            return Err(Overrun);
+        if self.overrun || self.outstanding() >= self.entries {
+            return Err(Overrun { first: !std::mem::replace(&mut self.overrun, true) });
         }
         self.put(bytes)?;
         if solicited {

@@ -79,8 +79,8 @@ pub(crate) enum Taken {
     Slot(u16, bool),
     /// Nothing is posted.
     Empty,
-    /// A link leads out of the ring: the queue is broken.
-    Broken,
+    /// A link leads out of the ring: the queue is broken; true when that is found.
+    Broken(bool),
 }
 
 /// A shared receive queue: a linked list of slots.
@@ -127,10 +127,21 @@ impl Srq {
         self.armed = self.limit > 0;
     }
 
-    fn available(&self) -> u16 {
+    /// Entries posted and not taken.
+    pub(crate) fn available(&self) -> u16 {
         let posted = self.dbrec.load(DBREC_RECEIVE * 4).unwrap_or(0) as u16;
         let available = posted.wrapping_sub(self.taken);
         if available <= self.mask { available } else { 0 }
+    }
+
+    /// The limit whose event is still to come; 0 for none.
+    pub(crate) const fn armed_limit(&self) -> u16 {
+        if self.armed { self.limit } else { 0 }
+    }
+
+    /// True if it gives no receives any more.
+    pub(crate) const fn is_broken(&self) -> bool {
+        self.broken
     }
 
     /// The slot that [`Srq::take`] would take.
@@ -141,7 +152,7 @@ impl Srq {
     /// Takes the next entry. Its link is read now: the host may overwrite it as soon as the entry has completed.
     pub(crate) fn take(&mut self) -> Taken {
         if self.broken {
-            return Taken::Broken;
+            return Taken::Broken(false);
         }
         let available = self.available();
         if available == 0 {
@@ -154,7 +165,7 @@ impl Srq {
         let next = next.filter(|&next| read && next <= self.mask);
         let Some(next) = next else {
             self.broken = true;
-            return Taken::Broken;
+            return Taken::Broken(true);
         };
         self.head = next;
         self.taken = self.taken.wrapping_add(1);

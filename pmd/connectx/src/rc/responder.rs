@@ -8,6 +8,7 @@ use ib_wire::packet::{Extended, NakCode, Opcode, Syndrome};
 use crate::connection::responder::{Incoming, Reply};
 use crate::counters::{Activity, DropReason};
 use crate::device::{Device, Face, Receive};
+use crate::event::DeviceEvent;
 use crate::frame::Arrived;
 use crate::object::mr::Use;
 use crate::object::qp::Qp;
@@ -108,8 +109,12 @@ fn take_in(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
                     rc.responder.incoming = None;
                 }
             }
-            if let Some((counter, status)) = receive {
-                dev.fail_receive(&Face::new(qp), counter, status);
+            // What no receive can tell an event does (IBA 9.9.3).
+            match (receive, code) {
+                (Some((counter, status)), _) => dev.fail_receive(&Face::new(qp), counter, status),
+                (None, NakCode::RemoteAccess) => dev.events.push(DeviceEvent::QpAccessError(qp.qpn)),
+                (None, NakCode::InvalidRequest) => dev.events.push(DeviceEvent::QpRequestError(qp.qpn)),
+                (None, _) => dev.events.raise(AsyncEvent::QpFatal(qp.qpn)),
             }
             dev.fail_qp(qp);
             dev.schedule(qp);

@@ -17,7 +17,7 @@ fn awake(engine: &mut Engine) -> Vec<u32> {
 pub(super) struct Datagrams {
     pub(super) rig: Rig,
     tx: Pair,
-    rx: Pair,
+    pub(super) rx: Pair,
     to: To,
     from: (Memory, u32),
     into: (Memory, u32),

@@ -190,6 +190,11 @@ layout!(
 );
 
 impl SrqContext {
+    /// Where the state is.
+    pub const STATE: u32 = 0xf << 28;
+    /// State of a queue that gives no receives any more.
+    pub const ERROR: u32 = 1 << 28;
+
     /// Binary logarithm of the number of slots.
     #[must_use]
     pub const fn log_size(&self) -> u8 {

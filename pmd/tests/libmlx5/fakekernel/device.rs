@@ -293,6 +293,9 @@ impl Device {
             DeviceEvent::Async(AsyncEvent::QpFatal(qpn)) => (verbs::IBV_EVENT_QP_FATAL, of_qp(qpn)?),
             DeviceEvent::Async(AsyncEvent::PortActive(port)) => (verbs::IBV_EVENT_PORT_ACTIVE, port.0.into()),
             DeviceEvent::Async(AsyncEvent::PortError(port)) => (verbs::IBV_EVENT_PORT_ERR, port.0.into()),
+            DeviceEvent::SrqError(number) => (verbs::IBV_EVENT_SRQ_ERR, of_srq(number)?),
+            DeviceEvent::QpRequestError(qpn) => (verbs::IBV_EVENT_QP_REQ_ERR, of_qp(qpn)?),
+            DeviceEvent::QpAccessError(qpn) => (verbs::IBV_EVENT_QP_ACCESS_ERR, of_qp(qpn)?),
             DeviceEvent::CqOverrun(_) => panic!("the device has overrun a completion queue"),
             DeviceEvent::Async(_) => return None,
         };

@@ -20,6 +20,8 @@ const OFFSET_UNITS: u64 = 64;
 /// A shared receive queue.
 #[derive(Debug)]
 pub(super) struct SharedQueue {
+    /// For queries: as it was made.
+    context: SrqContext,
     _leases: [Lease; 2],
 }
 
@@ -108,8 +110,22 @@ impl Hca {
         if context.limit() > 0 {
             self.engine.arm_srq(number, context.limit())?;
         }
-        self.objects.srqs.insert(number, SharedQueue { _leases: [lease, record_lease] });
+        self.objects.srqs.insert(number, SharedQueue { context, _leases: [lease, record_lease] });
         output.set_number(number)
+    }
+
+    pub(super) fn query_srq(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
+        let number = input.number();
+        let srq = self.objects.srqs.get(&number);
+        let made = srq.ok_or_else(|| Fault::resource("shared receive queue", number))?.context;
+        let now = self.engine.query_srq(number)?;
+        let state = if now.broken { SrqContext::ERROR } else { 0 };
+        let context = SrqContext {
+            state_size: (made.state_size.get() & !SrqContext::STATE | state).into(),
+            limit_count: (u32::from(now.limit) << 16 | u32::from(now.posted)).into(),
+            ..made
+        };
+        output.put(CONTEXT, &context)
     }
 
     pub(super) fn destroy_srq(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {

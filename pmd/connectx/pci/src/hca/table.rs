@@ -70,6 +70,7 @@ static COMMANDS: &[Entry] = &[
     entry(op::INIT2INIT_QP, "INIT2INIT_QP", PAIR, HEAD, Hca::modify_qp),
     entry(op::CREATE_SRQ, "CREATE_SRQ", CONTEXT, NUMBER, Hca::create_srq),
     entry(op::DESTROY_SRQ, "DESTROY_SRQ", NUMBER, HEAD, Hca::destroy_srq),
+    entry(op::QUERY_SRQ, "QUERY_SRQ", NUMBER, CONTEXT, Hca::query_srq),
     entry(op::ARM_RQ, "ARM_RQ", 0x10, HEAD, Hca::arm_srq),
     entry(op::QUERY_VPORT_STATE, "QUERY_VPORT_STATE", HEAD, 0x10, Hca::query_vport_state),
     entry(op::MODIFY_VPORT_STATE, "MODIFY_VPORT_STATE", HEAD, HEAD, Hca::good),

@@ -278,8 +278,13 @@ impl Guest {
 
     /// RESET to RTS; `remote` for a connection: LID and queue pair.
     pub(crate) fn open(&mut self, qp: &QueuePair, remote: Option<(u16, u32)>) {
-        for op in [0x502, 0x503, 0x504] {
-            let mut bytes = about(op, qp.number);
+        self.move_on(qp.number, remote, &[0x502, 0x503, 0x504]);
+    }
+
+    /// Transitions, in their order.
+    pub(crate) fn move_on(&mut self, qp: u32, remote: Option<(u16, u32)>, transitions: &[u16]) {
+        for &op in transitions {
+            let mut bytes = about(op, qp);
             bytes.resize(0x110, 0);
             let c = &mut bytes[0x18..];
             put32(c, 0xa8, QKEY);
