@@ -2,6 +2,9 @@
 # To be sourced in the guest that has the checks: other guests, which run serve.sh, and the host, which sees to their power and
 # cables (lab.d/host/mlx5 says what it does when asked).
 
+# A nap without a process of its own.
+exec {machines_nap}<> <(:)
+
 # on WHOM COMMAND...: what it prints, and its exit code; 124 where nobody answers for LAB_PATIENCE seconds (240). WHOM: a guest's
 # name, or `host`.
 on() {
@@ -16,7 +19,7 @@ on() {
             rm -f "$name".*
             return 124
         }
-        sleep 0.05
+        read -rt 0.05 -u "$machines_nap"
     done
     code=$(<"$name.code")
     cat "$name.output"
