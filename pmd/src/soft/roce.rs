@@ -3,7 +3,9 @@
 use std::io;
 use std::net::IpAddr;
 
-use gidcache::{Attributes, GidType, Key};
+use gidcache::layout::LayoutError;
+use gidcache::{Attributes, DeviceTable, GidType, Key, PortKind, PortSetup, RoceTypes, TableError};
+use ib_wire::Gid;
 use ib_wire::PortNumber;
 
 use super::SoftHca;
@@ -21,8 +23,8 @@ pub struct RoceConfig {
     pub name: String,
     /// A `roce:` cable.
     pub cable: CableUrl,
-    /// Its IP addresses: entries 1 and up of the GID table. Entry 0 is the link-local GID of the interface's MAC address. The
-    /// kernel should not have them.
+    /// Its IP addresses: entries 1 and up of the GID table, each once. Entry 0 is the link-local GID of the interface's MAC
+    /// address. The kernel should not have them.
     pub addresses: Vec<IpAddr>,
     /// Where queue pair numbers are drawn from.
     pub seed: u64,
@@ -56,16 +58,35 @@ pub enum RoceError {
     /// The cable could not be opened.
     #[error(transparent)]
     Cable(#[from] CableError),
+    /// There are more addresses than a GID table has entries.
+    #[error("a GID table for {addresses} addresses")]
+    Layout {
+        /// Addresses.
+        addresses: usize,
+        /// What is wrong with it.
+        #[source]
+        source: LayoutError,
+    },
+    /// What was given is no address of a port.
+    #[error("the port's addresses")]
+    Address(#[from] TableError),
     /// The device could not be made.
     #[error(transparent)]
     Hca(#[from] HcaError),
+}
+
+/// The only port.
+const PORT: PortNumber = PortNumber(1);
+
+/// Entries of a table that has all addresses and the port's own.
+fn table_len(addresses: &[IpAddr]) -> u16 {
+    u16::try_from(addresses.len() + 1).unwrap_or(u16::MAX)
 }
 
 impl SoftHca {
     /// A device whose only port, 1, is on a network interface. It has the interface's MAC address, and the largest MTU that
     /// the interface's allows.
     pub fn roce(config: &RoceConfig) -> Result<Self, RoceError> {
-        const PORT: PortNumber = PortNumber(1);
         let Transport::Ethernet { interface: name } = &config.cable.transport else {
             return Err(RoceError::NotEthernet(config.cable.clone()));
         };
@@ -75,19 +96,70 @@ impl SoftHca {
         let max_mtu = roce_mtu(ip_mtu).ok_or_else(|| RoceError::Mtu { name: name.clone(), mtu: ip_mtu })?;
         let guid = guid_of_mac(mac);
         let link_layer = LinkLayer::Ethernet;
-        let gid_table = u16::try_from(config.addresses.len() + 1).unwrap_or(u16::MAX);
+        let gid_table = table_len(&config.addresses);
         let mut hca = Self::with_ports(EngineConfig {
             node_guid: guid,
             description: config.name.clone(),
             ports: vec![PortConfig { guid, max_mtu, link_layer, gid_table }],
             seed: config.seed,
         })?;
-        let addresses = config.addresses.iter().map(|address| gidcache::gid_of_address(*address));
-        for (index, gid) in (0..).zip([gidcache::link_local_gid(mac)].into_iter().chain(addresses)) {
-            let key = Key { gid, gid_type: GidType::RoceV2, ifindex: None };
-            hca.engine.lock().set_gid(PORT, index, Some(Attributes { key, vlan: None }))?;
-        }
+        hca.fill_gids(mac, &config.addresses)?;
         hca.set_cable(PORT, Some(CableEnd::connect(&config.cable)?))?;
         Ok(hca)
+    }
+
+    /// Gives the port its GIDs, by the rules that the kernel's tables have.
+    fn fill_gids(&self, mac: [u8; 6], addresses: &[IpAddr]) -> Result<(), RoceError> {
+        let entry =
+            |gid: Gid| Attributes { key: Key { gid, gid_type: GidType::RoceV2, ifindex: None }, vlan: None };
+        let setup =
+            PortSetup { number: PORT, len: table_len(addresses), kind: PortKind::Roce(RoceTypes::V2) };
+        let table = DeviceTable::new(&[setup], self.gid_provider(), 0)
+            .map_err(|source| RoceError::Layout { addresses: addresses.len(), source })?;
+        table.add_default(PORT, entry(gidcache::link_local_gid(mac)))?;
+        for address in addresses {
+            table.add(PORT, entry(gidcache::gid_of_address(*address)))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ib_wire::Mtu;
+
+    use super::*;
+    use crate::hca::Control;
+
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 7];
+
+    /// A device without its cable.
+    fn device(addresses: &[&str]) -> Result<SoftHca, RoceError> {
+        let addresses: Vec<IpAddr> = addresses.iter().map(|address| address.parse().unwrap()).collect();
+        let (guid, gid_table) = (guid_of_mac(MAC), table_len(&addresses));
+        let port = PortConfig { guid, max_mtu: Mtu::B1024, link_layer: LinkLayer::Ethernet, gid_table };
+        let description = "an Ethernet port".to_owned();
+        let hca =
+            SoftHca::with_ports(EngineConfig { node_guid: guid, description, ports: vec![port], seed: 1 })?;
+        hca.fill_gids(MAC, &addresses)?;
+        Ok(hca)
+    }
+
+    #[test]
+    fn an_address_has_one_entry_behind_the_ports_own() {
+        let own = gidcache::link_local_gid(MAC);
+        let own_address = std::net::Ipv6Addr::from_octets(own.0).to_string();
+        let hca = device(&["10.0.0.1", "2001:db8::1", "10.0.0.1", &own_address]).unwrap();
+        let gids: Vec<_> = hca.gids().unwrap().iter().map(|entry| (entry.index, entry.gid())).collect();
+        let of = |address: &str| gidcache::gid_of_address(address.parse().unwrap());
+        assert_eq!(gids, [(0, own), (1, of("10.0.0.1")), (2, of("2001:db8::1"))]);
+    }
+
+    #[test]
+    fn what_is_no_address_of_a_port_is_refused() {
+        for wrong in ["::", "ff02::1"] {
+            let error = device(&["10.0.0.1", wrong]).unwrap_err();
+            assert!(matches!(error, RoceError::Address(TableError::NotAGid(_))), "{error:?}");
+        }
     }
 }
