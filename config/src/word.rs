@@ -65,7 +65,7 @@ word!(
         Poll = "poll",
         /// Asks again after a pause instruction.
         Pause = "pause",
-        /// Sleeps for a moment, longer and longer, or until the device tells of a message.
+        /// Sleeps for a moment, longer and longer, or until a port tells of a packet.
         Sleep = "sleep",
     }
 );

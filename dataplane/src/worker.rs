@@ -11,7 +11,7 @@ pub enum IdlePolicy {
     Poll,
     /// Polls on after a CPU pause hint: lets the sibling thread run.
     Pause,
-    /// Rests after a while, longer and longer, and wakes at once for what the device tells of: for CPUs that are shared.
+    /// Rests after a while, longer and longer, and wakes at once for what a port tells of: for CPUs that are shared.
     #[default]
     Sleep,
 }
@@ -38,6 +38,9 @@ pub trait Worker {
     fn arm(&mut self) -> bool {
         false
     }
+
+    /// Called when it has work again or will rest no more, after it was asked to [`Worker::arm`] or to [`Worker::rest`].
+    fn disarm(&mut self) {}
 
     /// Waits, `at_most` that long. True if something came and has to be asked for again.
     fn rest(&mut self, at_most: Duration) -> bool {
@@ -123,9 +126,21 @@ impl Idle {
         Self { policy, idle_turns: 0, nap: NAP_MIN, attentive_until: Instant::now(), armed: false }
     }
 
-    /// From now on it waits as another policy says.
-    pub const fn set_policy(&mut self, policy: IdlePolicy) {
-        self.policy = policy;
+    /// From now on it waits as this policy says.
+    fn follow(&mut self, policy: IdlePolicy, worker: &mut impl Worker) {
+        if policy != self.policy {
+            self.wake(worker);
+            self.policy = policy;
+        }
+    }
+
+    /// It rests no more: work may be what the device was asked to tell of, and a rest begins with asking.
+    fn wake(&mut self, worker: &mut impl Worker) {
+        if self.idle_turns >= SPINS {
+            worker.disarm();
+        }
+        self.idle_turns = 0;
+        self.armed = false;
     }
 
     /// After a turn: waits as the policy says.
@@ -133,11 +148,7 @@ impl Idle {
         match (self.policy, turn) {
             (IdlePolicy::Poll, _) | (IdlePolicy::Pause, Turn::Busy) => {}
             (IdlePolicy::Pause, Turn::Idle) => std::hint::spin_loop(),
-            (IdlePolicy::Sleep, Turn::Busy) => {
-                // Work may be what the device was asked to tell of: a rest begins with asking.
-                self.idle_turns = 0;
-                self.armed = false;
-            }
+            (IdlePolicy::Sleep, Turn::Busy) => self.wake(worker),
             (IdlePolicy::Sleep, Turn::Idle) => self.rest(worker),
         }
     }
@@ -180,7 +191,7 @@ pub fn run<W: Worker>(mut worker: W, handle: &Handle) -> W {
             worker.record_service_time(end.saturating_sub(begin));
         }
         if turn == Turn::Idle {
-            idle.set_policy(handle.idle());
+            idle.follow(handle.idle(), &mut worker);
         }
         idle.after(turn, &mut worker);
         begin = if turn == Turn::Busy { end } else { clock.now_ns() };
@@ -234,6 +245,10 @@ mod tests {
             self.tells
         }
 
+        fn disarm(&mut self) {
+            self.calls.push("disarm");
+        }
+
         fn rest(&mut self, at_most: Duration) -> bool {
             assert!(at_most <= NAP_MAX);
             self.calls.push("rest");
@@ -275,15 +290,22 @@ mod tests {
                 calls.iter().enumerate().filter(|(_, c)| **c == "arm").map(|(n, _)| n).collect();
             let &[_, again] = &asked[..] else { panic!("asked at {asked:?}") };
             assert_eq!(calls[again..again + 3], ["arm", "turn", "rest"]);
+            // It is told once, right after the turn that found work, and never without a rest before it.
+            let told: Vec<_> =
+                calls.iter().enumerate().filter(|(_, c)| **c == "disarm").map(|(n, _)| n).collect();
+            assert_eq!(told.len(), 1, "{told:?}");
+            assert_eq!(calls[..=told[0]].iter().filter(|c| **c == "turn").count(), busy[2]);
         }
     }
 
     #[test]
     fn what_an_idle_worker_does_changes_while_it_runs() {
-        /// Rests only after it was told to sleep, in its thousandth turn.
+        /// Rests only after it was told to sleep, in its thousandth turn, and no more after its four thousandth.
         struct Told {
             turns: u32,
             first_rest: Option<u32>,
+            last_rest: u32,
+            disarmed: Vec<u32>,
             handle: Arc<Handle>,
         }
         impl Worker for Told {
@@ -291,6 +313,9 @@ mod tests {
                 self.turns += 1;
                 if self.turns == 1000 {
                     self.handle.set_idle(IdlePolicy::Sleep);
+                }
+                if self.turns == 4000 {
+                    self.handle.set_idle(IdlePolicy::Poll);
                 }
                 if self.turns == 5000 {
                     self.handle.stop();
@@ -302,13 +327,26 @@ mod tests {
 
             fn rest(&mut self, _at_most: Duration) -> bool {
                 self.first_rest.get_or_insert(self.turns);
+                self.last_rest = self.turns;
                 false
+            }
+
+            fn disarm(&mut self) {
+                self.disarmed.push(self.turns);
             }
         }
         let handle = Handle::new();
         handle.set_idle(IdlePolicy::Poll);
-        let told = run(Told { turns: 0, first_rest: None, handle: Arc::clone(&handle) }, &handle);
+        let told = Told {
+            turns: 0,
+            first_rest: None,
+            last_rest: 0,
+            disarmed: Vec::new(),
+            handle: Arc::clone(&handle),
+        };
+        let told = run(told, &handle);
         assert!(told.first_rest.is_some_and(|turn| (1000..1000 + 2 * SPINS).contains(&turn)));
+        assert_eq!((told.last_rest, told.disarmed), (3999, vec![4000]));
         for policy in [IdlePolicy::Poll, IdlePolicy::Pause, IdlePolicy::Sleep] {
             handle.set_idle(policy);
             assert_eq!(handle.idle(), policy);

@@ -37,7 +37,7 @@ struct Options {
     /// Mode to start in, in place of the file's: connected or datagram.
     #[arg(long, value_name = "MODE")]
     mode: Option<config::Mode>,
-    /// What an idle worker does, in place of the file's: poll, pause or sleep.
+    /// What an idle worker does, in place of the file's: poll, pause, or sleep until a port tells of a packet.
     #[arg(long, value_name = "POLICY")]
     idle: Option<config::Idle>,
     /// What drives the InfiniBand port, in place of the file's: auto, verbs, mlx5 or soft.

@@ -15,11 +15,17 @@ mod bond;
 mod kernel;
 mod offload;
 mod queue;
+mod setup;
 mod wait;
+mod waker;
 
 pub use offload::EthOffloads;
 pub use queue::{Burst, EthQueue};
-pub use wait::wait;
+pub use wait::{Woken, wait};
+pub use waker::WokenBy;
+
+use setup::Setup;
+use waker::{Interrupt, Waker};
 
 /// A data room that AF_XDP can use on every machine.
 const AF_XDP_ROOM: usize = 2048;
@@ -125,6 +131,7 @@ pub struct EthPort {
     interface: Option<kernel::Interface>,
     /// Of a bond whose members' drivers do not tell it of theirs.
     members: Option<bond::Members>,
+    woken_by: WokenBy,
 }
 
 /// A running port, which it is the only one to name.
@@ -310,37 +317,9 @@ impl EthPort {
             conf.rxmode.mq_mode = sys::RTE_ETH_MQ_RX_RSS;
             conf.rx_adv_conf.rss_conf.rss_hf = info.flow_type_rss_offloads & sys::SHIM_RSS_IP_PORTS;
         }
-        // SAFETY: the port is stopped; `conf` is read during the call only.
-        check("be configured", unsafe {
-            sys::rte_eth_dev_configure(id, config.queues, config.queues, &raw const conf)
-        })?;
-        // Drivers without a settable MTU have the one of the device below.
-        if !beyond {
-            // SAFETY: the port is configured.
-            let rc = unsafe { sys::rte_eth_dev_set_mtu(id, config.mtu) };
-            if rc != -libc::ENOTSUP {
-                check("take this ethernet.mtu", rc)?;
-            }
-        }
-        let (mut rx, mut tx) = (config.rx_descriptors, config.tx_descriptors);
-        // SAFETY: two numbers to be adjusted.
-        check("take that many descriptors", unsafe {
-            sys::rte_eth_dev_adjust_nb_rx_tx_desc(id, &raw mut rx, &raw mut tx)
-        })?;
-        // SAFETY: the port exists.
-        let socket = unsafe { sys::rte_eth_dev_socket_id(id) } as u32;
-        for queue in 0..config.queues {
-            // SAFETY: the pool outlives the port: `Running` holds a handle. NULL = the driver's defaults.
-            check("set a receive queue up", unsafe {
-                sys::rte_eth_rx_queue_setup(id, queue, rx, socket, std::ptr::null(), pool.as_ptr())
-            })?;
-            // SAFETY: as above.
-            check("set a transmit queue up", unsafe {
-                sys::rte_eth_tx_queue_setup(id, queue, tx, socket, std::ptr::null())
-            })?;
-        }
-        // SAFETY: configured, with all queues.
-        check("be started", unsafe { sys::rte_eth_dev_start(id) })?;
+        let sockets = kernel::Sockets::before(&driver);
+        let setup = Setup { id, name: &name, driver: &driver, config, pool, settable_mtu: !beyond };
+        setup.start(&mut conf)?;
         running.started = true;
         // Virtual ports know neither; they receive everything anyway.
         // SAFETY: the port runs.
@@ -354,21 +333,27 @@ impl EthPort {
         check("tell its address", unsafe { sys::rte_eth_macaddr_get(id, &raw mut mac) })?;
         let interface = kernel::Interface::below(id, &info);
         let members = bond::Members::of(id, &info);
-        let sockets = interface.as_ref().map_or_else(Vec::new, |i| i.sockets(&info, config.queues));
-        let mut sockets = sockets.into_iter();
+        let mut sockets = sockets.of(interface.as_ref(), config.queues).into_iter();
+        let mut waker = |queue| match sockets.next() {
+            Some(socket) => Some(Waker::Socket(socket)),
+            None => Interrupt::of(id, queue, &driver).map(Waker::Interrupt),
+        };
+        let wakers: Vec<_> = (0..config.queues).map(&mut waker).collect();
+        let woken_by = WokenBy::all(&wakers);
         let running = Arc::new(running);
         let queues = (0..config.queues)
-            .map(|queue| EthQueue {
+            .zip(wakers)
+            .map(|(queue, waker)| EthQueue {
                 port: id,
                 queue,
                 _running: Arc::clone(&running),
                 one_segment: !multi_segment,
                 inserts_tags: offloads.insert_tags,
-                socket: sockets.next(),
+                waker,
                 pool: pool.clone(),
             })
             .collect();
-        Ok((Self { running, name, mac: mac.addr_bytes, offloads, interface, members }, queues))
+        Ok((Self { running, name, mac: mac.addr_bytes, offloads, interface, members, woken_by }, queues))
     }
 
     /// Its DPDK name.
@@ -387,6 +372,12 @@ impl EthPort {
     #[must_use]
     pub const fn offloads(&self) -> EthOffloads {
         self.offloads
+    }
+
+    /// What ends the rest of a worker when a frame comes.
+    #[must_use]
+    pub const fn woken_by(&self) -> WokenBy {
+        self.woken_by
     }
 
     /// State of its link: what the driver tells, or, if that does not look, the kernel's interface below the port. A port that

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use pmd::eth::{Burst, EthConfig, EthPort, wait};
+use pmd::eth::{Burst, EthConfig, EthPort, Woken, WokenBy, wait};
 use pmd::mem::{Mbuf, Pool};
 
 mod veth;
@@ -74,6 +74,7 @@ fn frames_of_several_segments_arrive_whole() {
     let (left, mut out) = EthPort::start(Some("net_af_packet0"), &config, &pool).unwrap();
     let (right, mut inn) = EthPort::start(Some("net_af_packet1"), &config, &pool).unwrap();
     assert!(left.link().up && right.link().up);
+    assert_eq!(left.woken_by(), WokenBy::Socket);
     assert_ne!(left.mac(), right.mac());
 
     let mut expected = Vec::new();
@@ -110,7 +111,7 @@ fn frames_of_several_segments_arrive_whole() {
     // Who waits is woken by a frame, and not before.
     let start = Instant::now();
     assert!(
-        !wait(inn.iter(), std::iter::empty(), Duration::from_millis(30))
+        wait(inn.iter_mut(), std::iter::empty(), Duration::from_millis(30)) == Woken::default()
             && start.elapsed() >= Duration::from_millis(30)
     );
     let mut sender = out.remove(0);
@@ -125,7 +126,7 @@ fn frames_of_several_segments_arrive_whole() {
         }
     });
     let start = Instant::now();
-    wait(inn.iter(), std::iter::empty(), Duration::from_secs(5));
+    wait(inn.iter_mut(), std::iter::empty(), Duration::from_secs(5));
     assert!((45..2000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
     let sender = later.join().unwrap();
     while inn[0].rx_burst(&mut burst) == 0 {}
@@ -136,9 +137,9 @@ fn frames_of_several_segments_arrive_whole() {
     // The kernel tells of a carrier within a second or so.
     until(|| !left.link().up && !right.link().up);
     // The error that the socket has of it wakes once.
-    wait(inn.iter(), std::iter::empty(), Duration::from_millis(20));
+    wait(inn.iter_mut(), std::iter::empty(), Duration::from_millis(20));
     let start = Instant::now();
-    wait(inn.iter(), std::iter::empty(), Duration::from_millis(20));
+    wait(inn.iter_mut(), std::iter::empty(), Duration::from_millis(20));
     assert!(start.elapsed() >= Duration::from_millis(20));
     run("ip link set right up");
     until(|| left.link().up && right.link().up);

@@ -10,7 +10,7 @@ use pmd::mem::{FrameFacts, FrameTag, Mbuf, Pool};
 
 mod veth;
 
-use veth::{CONFIG, PRIVATE, eal, own_namespace, pool, run, veth};
+use veth::{CONFIG, PRIVATE, eal, kernel_sends, own_namespace, pool, run, veth};
 
 /// A broadcast frame of 60 bytes: what stands behind its addresses.
 fn frame(pool: &Pool, behind: &[u8]) -> Mbuf {
@@ -124,32 +124,5 @@ fn ports_do_what_they_say() {
     for (packet, checksum) in [(good, Checksum::Good), (bad, Checksum::Unknown)] {
         kernel_sends("dtap0", &[&[8, 0][..], &packet].concat());
         assert_eq!(receive(&mut inn).0, FrameFacts { tag: FrameTag::InFrame, checksum });
-    }
-}
-
-/// The kernel sends a frame by this interface.
-fn kernel_sends(interface: &str, behind: &[u8]) {
-    let mut bytes = vec![0xff; 6];
-    bytes.extend([2, 0, 0, 0, 0, 9]);
-    bytes.extend(behind);
-    bytes.resize(60, 0);
-    let name = std::ffi::CString::new(interface).unwrap();
-    // SAFETY: a C string, and a socket of our own; the address is zeroed and then filled.
-    unsafe {
-        let socket = libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0);
-        assert!(socket >= 0);
-        let mut to: libc::sockaddr_ll = std::mem::zeroed();
-        to.sll_family = libc::AF_PACKET as u16;
-        to.sll_ifindex = libc::if_nametoindex(name.as_ptr()) as i32;
-        let sent = libc::sendto(
-            socket,
-            bytes.as_ptr().cast(),
-            bytes.len(),
-            0,
-            (&raw const to).cast(),
-            size_of::<libc::sockaddr_ll>() as u32,
-        );
-        assert_eq!(sent, bytes.len() as isize, "{}", std::io::Error::last_os_error());
-        libc::close(socket);
     }
 }

@@ -357,7 +357,9 @@ impl Running<'_> {
             let handle = Arc::clone(handle);
             jobs.push(self.eal.launch(lcore, move || run(worker, &handle))?);
         }
-        let ethernets: Vec<&str> = controller.ethernets.iter().map(|end| end.port.name()).collect();
+        let ethernets = controller.ethernets.iter().map(|end| &end.port);
+        let ethernets: Vec<String> =
+            ethernets.map(|port| format!("{} (wakes by {})", port.name(), port.woken_by().name())).collect();
         let infinibands: Vec<String> = controller.endpoints.iter_mut().map(|end| port_name(end)).collect();
         tracing::info!(
             "forwarding between {} and {} with {} worker(s)",

@@ -1,25 +1,32 @@
 //! What the kernel knows of the interface below a port, where its driver does not tell.
 //!
-//! DPDK's drivers on interfaces of the kernel call their link up whatever becomes of the interface, and none of them wakes who
-//! waits for frames.
+//! DPDK's drivers on interfaces of the kernel call their link up whatever becomes of the interface, and of them only that of TAP
+//! interfaces tells who waits for frames what to wait for.
 
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::RawFd;
 
 use super::driver_of;
+use super::waker::Descriptor;
 use dpdk_sys as sys;
 
 /// Drivers on an interface of the kernel, named by `iface=`, that do not look after its link.
-const BLIND: [&str; 3] = ["net_af_packet", "net_af_xdp", "net_pcap"];
+const BLIND: [&str; 3] = [AF_PACKET, AF_XDP, "net_pcap"];
 /// Another one, which says that it tells of changes and does not.
-const TAP: &str = "net_tap";
-/// The driver whose sockets are known to be readable when there is a frame.
+pub(super) const TAP: &str = "net_tap";
+/// Drivers whose sockets are readable when there is a frame.
 const AF_PACKET: &str = "net_af_packet";
+const AF_XDP: &str = "net_af_xdp";
 
 /// Bytes of its frames where nobody says.
 const DEFAULT_FRAME: u32 = 2048;
 /// Bytes of a frame that hold no payload: the kernel's header, in front of the packet's own and with it rounded up (packet_mmap), and
 /// room for a VLAN tag.
 const FRAME_OVERHEAD: u32 = 88;
+
+/// False for a driver that is known to have no receive interrupts.
+pub(super) fn may_interrupt(driver: &str) -> bool {
+    !BLIND.contains(&driver)
+}
 
 /// The kernel's interface below a port: its index, which stays when it is renamed.
 #[derive(Debug)]
@@ -47,33 +54,52 @@ impl Interface {
     pub(super) fn is_running(&self) -> bool {
         interface::is_running(self.0).unwrap_or_else(|e| e.raw_os_error() != Some(libc::ENODEV))
     }
+}
 
-    /// The sockets of the driver's queues, in their order; empty where they are not what they should be.
-    pub(super) fn sockets(&self, info: &sys::rte_eth_dev_info, queues: u16) -> Vec<Socket> {
-        if driver_of(info) != AF_PACKET {
-            return Vec::new();
+/// The sockets that the drivers' queues wait at: readable as long as there is a frame.
+#[derive(Debug)]
+pub(super) enum Sockets {
+    /// Those of AF_PACKET are bound to the interface.
+    Packet,
+    /// Those of AF_XDP do not tell: they are none of these, which were there before.
+    Xdp(Vec<RawFd>),
+    /// There are none to be waited at.
+    None,
+}
+
+impl Sockets {
+    /// What is known of those of a port that is not set up yet.
+    pub(super) fn before(driver: &str) -> Self {
+        match driver {
+            AF_PACKET => Self::Packet,
+            AF_XDP => Self::Xdp(descriptors(is_xdp_socket)),
+            _ => Self::None,
         }
-        let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
-        let mut found: Vec<RawFd> = entries
-            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-            .filter(|fd| packet_socket_of(*fd) == Some(self.0))
-            .collect();
-        found.sort_unstable();
+    }
+
+    /// Those of the port's queues, in their order, once it is set up; empty where they are not what they should be.
+    pub(super) fn of(&self, interface: Option<&Interface>, queues: u16) -> Vec<Descriptor> {
+        let found = match (self, interface) {
+            (Self::Packet, Some(interface)) => descriptors(|fd| packet_socket_of(fd) == Some(interface.0)),
+            (Self::Xdp(before), _) => descriptors(|fd| is_xdp_socket(fd) && !before.contains(&fd)),
+            (Self::Packet, None) | (Self::None, _) => Vec::new(),
+        };
         // One more, or one less, is not the driver's: then nobody is woken, which costs time and nothing else.
-        if found.len() == usize::from(queues) { found.into_iter().map(Socket).collect() } else { Vec::new() }
+        if found.len() == usize::from(queues) {
+            found.into_iter().map(Descriptor).collect()
+        } else {
+            Vec::new()
+        }
     }
 }
 
-/// A socket of a driver. The driver has it open as long as the port is not closed.
-#[derive(Debug)]
-pub(super) struct Socket(RawFd);
-
-impl Socket {
-    /// To be waited for, while the port is open.
-    pub(super) const fn borrow(&self) -> BorrowedFd<'_> {
-        // SAFETY: the driver keeps it open until the port is closed, which who has this socket prevents (`Running`).
-        unsafe { BorrowedFd::borrow_raw(self.0) }
-    }
+/// Such descriptors of this process, in the order of their numbers, in which they were opened.
+fn descriptors(wanted: impl Fn(RawFd) -> bool) -> Vec<RawFd> {
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    let fds = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut found: Vec<RawFd> = fds.filter(|fd| wanted(*fd)).collect();
+    found.sort_unstable();
+    found
 }
 
 /// What a port was given behind its name.
@@ -148,6 +174,15 @@ fn packet_socket_of(fd: RawFd) -> Option<u32> {
     let rc = unsafe { libc::getsockname(fd, (&raw mut address).cast(), &raw mut len) };
     let is_packet = rc == 0 && i32::from(address.sll_family) == libc::AF_PACKET;
     is_packet.then_some(address.sll_ifindex as u32)
+}
+
+fn is_xdp_socket(fd: RawFd) -> bool {
+    let (mut domain, mut len) = (0, size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: asks what a descriptor is, whatever it is; the answer is a number.
+    let rc = unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, (&raw mut domain).cast(), &raw mut len)
+    };
+    rc == 0 && domain == libc::AF_XDP
 }
 
 #[cfg(test)]

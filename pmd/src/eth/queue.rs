@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 use dpdk_sys as sys;
 
 use super::Running;
-use super::kernel::Socket;
+use super::waker::Waker;
 use crate::mem::{Mbuf, Pool};
 
 /// Frames of one receive or transmit call.
@@ -22,8 +22,8 @@ pub struct EthQueue {
     /// The driver sends the first segment only: longer chains must be copied.
     pub(super) one_segment: bool,
     pub(super) inserts_tags: bool,
-    /// Readable when there is a frame.
-    pub(super) socket: Option<Socket>,
+    /// What wakes this worker when there is a frame.
+    pub(super) waker: Option<Waker>,
     pub(super) pool: Pool,
 }
 
@@ -35,10 +35,23 @@ impl EthQueue {
         self.inserts_tags
     }
 
-    /// Readable as long as there is a frame; `None` where nothing tells.
+    /// Asks the port to wake by an interrupt when a frame comes, where it has one. True if it was not asked before: what came until
+    /// now does not wake, so look after it before you rest. Makes system calls, or writes to the port's registers.
+    pub fn arm(&mut self) -> bool {
+        self.waker.as_mut().is_some_and(Waker::arm)
+    }
+
+    /// Asks it no more: who is awake wants no interrupts.
+    pub fn disarm(&mut self) {
+        if let Some(waker) = &mut self.waker {
+            waker.disarm();
+        }
+    }
+
+    /// Readable when there is a frame; `None` where nothing tells.
     #[must_use]
-    pub fn events(&self) -> Option<BorrowedFd<'_>> {
-        self.socket.as_ref().map(Socket::borrow)
+    pub(super) fn events(&self) -> Option<BorrowedFd<'_>> {
+        self.waker.as_ref().and_then(Waker::events)
     }
 
     /// Receives frames into an empty or part-filled burst; returns how many came.

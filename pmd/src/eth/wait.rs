@@ -5,36 +5,53 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt::socket_error;
 
 use super::EthQueue;
+use super::waker::Told;
 
 /// Most queues, and most devices, that are waited for at once; those behind them wake nobody.
 const MOST: usize = 16;
 
-/// Waits until one of these queues has a frame or one of these devices' descriptors is readable, `at_most` that long. True if it is
-/// a device that tells. Queues of ports that do not tell ([`EthQueue::events`]) wake nobody.
-pub fn wait<'q>(
-    queues: impl Iterator<Item = &'q EthQueue>,
-    devices: impl Iterator<Item = BorrowedFd<'q>>,
+/// What ended a wait, beside time and the sockets of queues.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Woken {
+    /// The interrupt of a queue, which has to be asked for again ([`EthQueue::disarm`], [`EthQueue::arm`]).
+    pub interrupt: bool,
+    /// A device that tells.
+    pub device: bool,
+}
+
+fn wanted(fd: BorrowedFd<'_>) -> PollFd<'_> {
+    PollFd::from_borrowed_fd(fd, PollFlags::IN)
+}
+
+/// Waits until one of these queues has a frame or one of these devices' descriptors is readable, `at_most` that long. Queues of ports
+/// that do not tell, and those whose interrupt nobody asked for ([`EthQueue::arm`]), wake nobody.
+pub fn wait<'q, 'd>(
+    queues: impl Iterator<Item = &'q mut EthQueue>,
+    devices: impl Iterator<Item = BorrowedFd<'d>>,
     at_most: Duration,
-) -> bool {
+) -> Woken {
     let timeout = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: at_most.subsec_nanos().into() };
-    let waited: ArrayVec<BorrowedFd<'_>, MOST> = queues.filter_map(EthQueue::events).take(MOST).collect();
-    let wanted = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+    let mut waited: ArrayVec<&mut EthQueue, MOST> =
+        queues.filter(|q| q.events().is_some()).take(MOST).collect();
     let mut fds: ArrayVec<PollFd<'_>, { 2 * MOST }> = devices.take(MOST).map(wanted).collect();
     let count = fds.len();
-    fds.extend(waited.iter().copied().map(wanted));
+    fds.extend(waited.iter().filter_map(|queue| queue.events()).map(wanted));
     // An interrupted wait is a short one.
     if !poll(&mut fds, Some(&timeout)).is_ok_and(|ready| ready > 0) {
-        return false;
+        return Woken::default();
     }
-    let (told, ports) = fds.split_at(count);
-    // An interface that went down leaves an error which wakes until somebody asks for it.
-    for (fd, queue) in ports.iter().zip(&waited) {
-        if fd.revents().contains(PollFlags::ERR) {
-            let _ = socket_error(queue);
+    let found: ArrayVec<PollFlags, { 2 * MOST }> = fds.iter().map(PollFd::revents).collect();
+    drop(fds);
+    let (devices, ports) = found.split_at(count);
+    let mut woken = Woken { interrupt: false, device: devices.iter().any(|flags| !flags.is_empty()) };
+    for (queue, &flags) in waited.iter_mut().zip(ports) {
+        match queue.waker.as_ref().map_or(Told::Nothing, |waker| waker.told(flags)) {
+            Told::Nothing => {}
+            Told::Interrupt => woken.interrupt = true,
+            Told::Gone => queue.waker = None,
         }
     }
-    told.iter().any(|fd| !fd.revents().is_empty())
+    woken
 }

@@ -64,3 +64,30 @@ pub(crate) fn until(is: impl Fn() -> bool) {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// The kernel sends a frame by this interface: a broadcast from 02:00:00:00:00:09, with this behind its addresses.
+pub(crate) fn kernel_sends(interface: &str, behind: &[u8]) {
+    let mut bytes = vec![0xff; 6];
+    bytes.extend([2, 0, 0, 0, 0, 9]);
+    bytes.extend(behind);
+    bytes.resize(60, 0);
+    let name = std::ffi::CString::new(interface).unwrap();
+    // SAFETY: a C string, and a socket of our own; the address is zeroed and then filled.
+    unsafe {
+        let socket = libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0);
+        assert!(socket >= 0);
+        let mut to: libc::sockaddr_ll = std::mem::zeroed();
+        to.sll_family = libc::AF_PACKET as u16;
+        to.sll_ifindex = libc::if_nametoindex(name.as_ptr()) as i32;
+        let sent = libc::sendto(
+            socket,
+            bytes.as_ptr().cast(),
+            bytes.len(),
+            0,
+            (&raw const to).cast(),
+            size_of::<libc::sockaddr_ll>() as u32,
+        );
+        assert_eq!(sent, bytes.len() as isize, "{}", std::io::Error::last_os_error());
+        libc::close(socket);
+    }
+}

@@ -38,7 +38,11 @@ fn ethernet_row(end: &EthernetPort) -> Value {
     // What it does beside moving frames.
     let EthOffloads { strip_tags, insert_tags, check_ipv4 } = end.port.offloads();
     let offloads = json!({"strip_tags": strip_tags, "insert_tags": insert_tags, "check_ipv4": check_ipv4});
-    json!({"port": end.port.name(), "mac": end.mac.to_string(), "link": up(end.is_up()), "offloads": offloads})
+    json!({
+        "port": end.port.name(), "mac": end.mac.to_string(), "link": up(end.is_up()), "offloads": offloads,
+        // What ends the rest of a worker with `idle = "sleep"` when a frame comes.
+        "woken_by": end.port.woken_by().name(),
+    })
 }
 
 /// An InfiniBand port and its links together. What there is of each link only is told where there is one; else it is in the segments'

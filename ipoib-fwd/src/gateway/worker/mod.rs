@@ -84,6 +84,8 @@ pub struct GatewayWorker<Q: Queues> {
     service: Recorder,
     /// See [`WorkerParts::srq_low`].
     srq_low: u32,
+    /// All InfiniBand ports were asked to wake, and said that they would.
+    all_wake: bool,
     common: Common,
 }
 
@@ -111,6 +113,7 @@ impl<Q: Queues> GatewayWorker<Q> {
             pool,
             service: Recorder::default(),
             srq_low,
+            all_wake: false,
             common: Common {
                 worker,
                 counters: WorkerCounters::default(),
@@ -279,22 +282,36 @@ impl<Q: Queues> Worker for GatewayWorker<Q> {
 
     // Where a side does not wake, a rest is as short as a packet from there may wait.
     fn arm(&mut self) -> bool {
-        let mut all = true;
-        for face in &mut self.infinibands {
-            all &= face.link.queues().arm();
+        let mut fresh = false;
+        for face in &mut self.ethernets {
+            fresh |= face.queue.arm();
         }
-        all
+        self.all_wake = true;
+        for face in &mut self.infinibands {
+            self.all_wake &= face.link.queues().arm();
+        }
+        self.all_wake || fresh
+    }
+
+    fn disarm(&mut self) {
+        for face in &mut self.ethernets {
+            face.queue.disarm();
+        }
     }
 
     fn rest(&mut self, at_most: Duration) -> bool {
         let devices = self.infinibands.iter_mut().filter_map(|face| face.link.queues().events());
-        let mut came = false;
-        if eth::wait(self.ethernets.iter().map(|face| &face.queue), devices, at_most) {
+        let woken = eth::wait(self.ethernets.iter_mut().map(|face| &mut face.queue), devices, at_most);
+        let mut came = woken.interrupt;
+        if woken.device {
             for face in &mut self.infinibands {
                 came |= face.link.queues().wait(Duration::ZERO);
             }
         }
-        came
+        if came {
+            self.disarm();
+        }
+        came || !self.all_wake
     }
 }
 

@@ -1,0 +1,79 @@
+//! Who rests is woken by a port's receive interrupts: a TAP port with two queues, in a network namespace that goes with the process.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::time::{Duration, Instant};
+
+use pmd::eth::{Burst, EthConfig, EthPort, EthQueue, Woken, WokenBy, wait};
+
+mod veth;
+
+use veth::{CONFIG, PRIVATE, eal, kernel_sends, own_namespace, pool, run};
+
+/// A rest that only a frame ends.
+const LONG: Duration = Duration::from_secs(60);
+/// Whoever waited this long was not woken.
+const LOST: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_millis(20);
+const BY_INTERRUPT: Woken = Woken { interrupt: true, device: false };
+
+/// Rests on all of these, after asking for interrupts and looking once more.
+fn rest(queues: &mut [EthQueue], at_most: Duration) -> Woken {
+    queues.iter_mut().for_each(|queue| _ = queue.arm());
+    let woken = wait(queues.iter_mut(), std::iter::empty(), at_most);
+    queues.iter_mut().for_each(EthQueue::disarm);
+    woken
+}
+
+/// How many frames of ours have come.
+fn take(queues: &mut [EthQueue]) -> usize {
+    let mut burst = Burst::new();
+    queues.iter_mut().for_each(|queue| _ = queue.rx_burst(&mut burst));
+    burst.iter().filter(|frame| frame.data().get(12..14) == Some(&PRIVATE)).count()
+}
+
+#[test]
+fn a_frame_ends_a_rest_by_the_ports_interrupt() {
+    if !own_namespace() {
+        return;
+    }
+    // Nothing is sent but by us. Without IPv6 in the kernel there is nothing to be silenced.
+    let _ = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+    std::mem::forget(eal(&["net_tap0,iface=dtap0", "net_null0"]));
+    let pool = pool("frames", 1024, 2048);
+    let (null, _queues) = EthPort::start(Some("net_null0"), &CONFIG, &pool).unwrap();
+    assert_eq!(null.woken_by(), WokenBy::Timer, "it has no interrupts");
+
+    let (tap, mut queues) =
+        EthPort::start(Some("net_tap0"), &EthConfig { queues: 2, ..CONFIG }, &pool).unwrap();
+    assert_eq!(tap.woken_by(), WokenBy::RxInterrupt);
+    // What the kernel may have sent when the interface came up.
+    let begin = Instant::now();
+    while rest(&mut queues, SHORT) == BY_INTERRUPT {
+        take(&mut queues);
+        assert!(begin.elapsed() < LOST, "woken for nothing");
+    }
+    for round in 0..50 {
+        // One that comes while nobody rests yet, then one that comes while somebody does.
+        let sender = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(round % 2 * 3));
+            kernel_sends("dtap0", &PRIVATE);
+        });
+        let begin = Instant::now();
+        // The driver hears of frames by a signal, which may end a rest as well.
+        while rest(&mut queues, LONG) != BY_INTERRUPT {
+            assert!(begin.elapsed() < LOST, "round {round}: it rested on");
+        }
+        while take(&mut queues) == 0 {
+            assert!(begin.elapsed() < LOST, "round {round}: woken for nothing");
+        }
+        sender.join().unwrap();
+        assert_eq!(rest(&mut queues, SHORT), Woken::default(), "round {round}: it has told");
+    }
+
+    // An interface that is gone wakes nobody, rather than always.
+    run("ip link del dtap0");
+    rest(&mut queues, SHORT);
+    let begin = Instant::now();
+    assert_eq!(rest(&mut queues, SHORT), Woken::default());
+    assert!(begin.elapsed() >= SHORT);
+}
