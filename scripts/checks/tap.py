@@ -1,5 +1,5 @@
-"""The gateway's Ethernet port is one that wakes by receive interrupts, and it has other work to do: net_tap with idle = "sleep", with one worker
-and with two.
+"""The gateway's Ethernet port is one that wakes by receive interrupts, and the gateway leaves the processor to others: net_tap with
+idle = "sleep", with one worker and with two.
 
     eth0 ─ w0 ─ wire ─ dtap0 ─ net_tap0 ─ gateway
 """
