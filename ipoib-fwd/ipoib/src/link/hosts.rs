@@ -253,15 +253,16 @@ impl Link {
             return;
         }
         self.out.events.push_back(Event::NeighbourChanged { ip, old, new });
+        // Neither proves that it is the same port: many hosts' queue pairs have the same number, and anybody can write a GID.
         let same_port = old.qpn == new.qpn || old.gid.id() == new.gid.id();
         let connected = self.conns.rc_paths(&self.ground, old).iter().any(Option::is_some);
-        if connected && !same_port {
+        if connected {
             self.out.timers.set(Timer::Left(old.gid, old.qpn), now + LEFT);
         } else {
             self.close_unneeded(now, old, CloseReason::AddressChanged);
         }
         if old.gid != new.gid && same_port {
-            self.close_moved(now, old);
+            self.out.timers.set(Timer::Moved(old.gid, old.qpn), now + LEFT);
         }
         // Whoever got another queue pair may have got another LID too.
         self.at_paths().refresh(new.gid);
@@ -457,8 +458,9 @@ impl Link {
         self.close_unneeded(now, old, CloseReason::AddressChanged);
     }
 
-    /// Closes the connections that a port opened under an address that it no longer has.
-    fn close_moved(&mut self, now: Instant, old: HardwareAddress) {
+    /// A port has not come back to an address that it left: what it opened under that is closed.
+    pub(super) fn moved_timeout(&mut self, now: Instant, gid: Gid, qpn: Qpn) {
+        let old = HardwareAddress { flags: AddressFlags::RC, qpn, gid };
         if self.neighbours.at_address(old).next().is_none() {
             self.with_conns(now, |conns| conns.close_passive(now, old, CloseReason::AddressChanged));
         }

@@ -158,6 +158,7 @@ impl Link {
                 Timer::Conn(key) => self.with_conns(now, |conns| conns.timeout(now, key)),
                 Timer::Dial(gid, qpn, worker) => self.dial_timeout(now, (gid, qpn), worker),
                 Timer::Left(gid, qpn) => self.left_timeout(now, gid, qpn),
+                Timer::Moved(gid, qpn) => self.moved_timeout(now, gid, qpn),
                 Timer::PassiveExpiry => self.with_conns(now, |conns| conns.expire_passive(now)),
                 Timer::PathSweep => self.at_paths().sweep_timeout(now),
                 Timer::Shutdown => self.finish_leaving(),

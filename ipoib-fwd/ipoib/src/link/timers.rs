@@ -20,6 +20,8 @@ pub(super) enum Timer {
     Dial(Gid, Qpn, WorkerIndex),
     /// The end of connections to an address that a neighbour has left.
     Left(Gid, Qpn),
+    /// The end of connections that a port opened under an address that it has left.
+    Moved(Gid, Qpn),
     /// The oldest passive connection's expiry.
     PassiveExpiry,
     /// Unused paths are dropped.

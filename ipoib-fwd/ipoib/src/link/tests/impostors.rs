@@ -442,3 +442,47 @@ fn who_says_that_another_hosts_address_is_its_own_does_not_end_the_connection_to
     let connections = f.nodes[0].link.connections(f.now);
     assert!(!connections.iter().any(|c| !c.passive && c.peer.is_same_as(old)), "{connections:#?}");
 }
+
+#[test]
+fn a_queue_pair_number_or_a_gid_that_somebody_else_has_as_well_ends_no_connection() {
+    let mut f = Fabric::new(9);
+    for _ in 0..3 {
+        f.add(1, |s| s.neighbour_idle = secs(100_000));
+    }
+    f.run(ms(100));
+    f.resolve(0, 1);
+    f.resolve(1, 0);
+    f.run(secs(1));
+    f.assert_connected(0, 0, 1);
+    f.assert_connected(1, 0, 0);
+    let [own, ip] = [f.nodes[0].ip, f.nodes[1].ip];
+    let all = |f: &Fabric| f.nodes[0].qps.values().map(|qp| qp.key).collect::<Vec<_>>();
+    let before = all(&f);
+    assert_eq!(before.len(), 2, "one each way");
+    let say = |f: &mut Fabric, address: HardwareAddress, n: usize| {
+        let (qpn, slid) = (address.qpn, f.nodes[n].facts.lid);
+        let sl = ServiceLevel::new(0);
+        let from =
+            UdSource { qpn, slid, sl, dlid_path_bits: 0, pkey_index: 0, has_grh: true, multicast: true };
+        let arp = Arp { operation: ArpOperation::Reply, ..Arp::request(address, ip, own) };
+        f.nodes[0].link.handle_arp(f.now, WorkerIndex(0), &from, arp);
+        assert!(f.nodes[0].link.neighbour_hardware(ip).is_some_and(|at| at.is_same_as(address)));
+        f.run(std::time::Duration::from_micros(300));
+    };
+    let (owner, other) = (f.address(1, 0), f.address(2, 0));
+    for twin in [HardwareAddress { qpn: owner.qpn, ..other }, HardwareAddress { gid: owner.gid, ..other }] {
+        f.use_by(0, 0, 1);
+        say(&mut f, twin, 2);
+        // It is asked, and answers.
+        say(&mut f, owner, 1);
+        f.run(secs(2));
+        let after = all(&f);
+        assert!(before.iter().all(|key| after.contains(key)), "{:#?}", f.nodes[0].link.connections(f.now));
+    }
+    // A port that has another GID from now on loses what it had under the old one.
+    f.nodes[1].alive = false;
+    say(&mut f, HardwareAddress { qpn: owner.qpn, ..other }, 2);
+    f.run(secs(5));
+    let connections = f.nodes[0].link.connections(f.now);
+    assert!(!connections.iter().any(|c| c.state == "live"), "{connections:#?}");
+}
