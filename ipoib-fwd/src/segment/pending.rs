@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use ib_wire::ipoib::Arp as InfiniBandArp;
 use ipoib::link::WorkerIndex;
-use ipoib::net::arp::EthernetArp;
+use ipoib::net::arp::{ArpOperation, EthernetArp};
 use pmd::hca::UdSource;
 
 /// The packet that claims an address, to be answered if the address moves.
@@ -20,4 +20,16 @@ pub(super) struct Lookup {
     pub(super) until: Instant,
     /// What an Ethernet host has answered meanwhile.
     pub(super) answer: Option<EthernetArp>,
+}
+
+impl Lookup {
+    /// An Ethernet host speaks for the address. What it asked for itself is answered later, whatever it has said since.
+    pub(super) fn take(&mut self, arp: EthernetArp) {
+        let asks =
+            |arp: &EthernetArp| arp.operation == ArpOperation::Request && arp.sender_ip != arp.target_ip;
+        let asked = self.answer.is_some_and(|before| before.sender_mac == arp.sender_mac && asks(&before));
+        if !asked || asks(&arp) {
+            self.answer = Some(arp);
+        }
+    }
 }

@@ -94,8 +94,13 @@ impl<P: Packet> Segment<P> {
             Some(mac) if mac != arp.sender_mac => self.doubt(now, &arp, mac)?,
             _ => {}
         }
+        // Of two that answer, the first is asked as one that is known is.
+        let before = self.lookups.get(&sender).and_then(|lookup| lookup.answer).map(|arp| arp.sender_mac);
+        if let Some(mac) = before.filter(|mac| *mac != arp.sender_mac) {
+            self.doubt(now, &arp, mac)?;
+        }
         if let Some(lookup) = self.lookups.get_mut(&sender) {
-            lookup.answer = Some(arp);
+            lookup.take(arp);
             return Ok(());
         }
         self.believe_ethernet(now, fabric, &arp, meaning)

@@ -165,3 +165,18 @@ fn hosts_that_only_talk_to_their_like_are_no_concern_of_ours() {
     w.ethernet(ArpOperation::Reply, E2_MAC, E2, E1);
     assert_eq!(w.segment.hosts().count(), 1);
 }
+
+#[test]
+fn what_a_host_asks_while_its_answer_waits_is_answered_too() {
+    let mut w = World::new();
+    w.know_infiniband(2, I2);
+    w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
+    // Both begin at the same moment: it asks for somebody of the other side before it answers.
+    w.ethernet(ArpOperation::Request, E1_MAC, E1, I2);
+    w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
+    w.outputs();
+    w.pass(ms(300));
+    let answers = World::frames(&w.outputs());
+    assert_eq!(answers.iter().map(|a| (a.sender_ip, a.target_mac)).collect::<Vec<_>>(), [(I2, E1_MAC)]);
+    assert!(w.asked().contains(&Asked::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() }));
+}

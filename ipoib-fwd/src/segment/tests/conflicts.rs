@@ -323,3 +323,29 @@ fn an_owner_that_missed_a_question_is_asked_again() {
     let of_1 = HardwareAddress { flags: AddressFlags::NONE, ..hardware(1) };
     assert_eq!(w.asked(), [Asked::AskAt(I1.into(), of_1); 2]);
 }
+
+#[test]
+fn who_answers_for_a_host_that_has_answered_is_believed_only_if_that_is_silent() {
+    for stays in [true, false] {
+        let mut w = World::new();
+        w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
+        w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
+        w.outputs();
+        // Before anything is believed, somebody else says the same.
+        w.pass(ms(50));
+        w.ethernet(ArpOperation::Reply, E2_MAC, E1, GATEWAY);
+        let asked = w.outputs();
+        assert!(matches!(&asked[..], [Output::Frame { bytes, .. }] if bytes[..6] == E1_MAC.0), "{asked:?}");
+        if stays {
+            w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
+            let outputs = w.outputs();
+            assert_eq!(moved(&outputs), [Happening::Conflict { ip: E1.into(), owner: Side::Ethernet }]);
+            w.ethernet(ArpOperation::Reply, E2_MAC, E1, GATEWAY);
+            assert_eq!(w.outputs(), [Output::Drop(DropReason::AddressConflict, 1)]);
+        }
+        w.pass(ms(300));
+        assert!(w.asked().contains(&Asked::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() }));
+        let mac = w.segment.hosts().next().unwrap().mac;
+        assert_eq!(mac, Some(if stays { E1_MAC } else { E2_MAC }));
+    }
+}
