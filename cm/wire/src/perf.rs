@@ -35,8 +35,16 @@ layout! {
         link_downed: u8 = 7 @ 0, 8;
         /// Packets with errors.
         receive_errors: u16 = 8 @ 0, 16;
+        /// Packets that a switch had no way for.
+        relay_errors: u16 = 12 @ 0, 16;
         /// Packets that could not be sent.
         send_discards: u16 = 14 @ 0, 16;
+        /// Packets of partitions that may not leave here.
+        send_constraint_errors: u8 = 16 @ 0, 8;
+        /// Packets of partitions that may not come in here.
+        receive_constraint_errors: u8 = 17 @ 0, 8;
+        /// Packets of the management lane that found no room.
+        vl15_dropped: u16 = 22 @ 0, 16;
         /// Words of four bytes sent.
         send_data: u32 = 24 @ 0, 32;
         /// Words of four bytes received.

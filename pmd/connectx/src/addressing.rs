@@ -34,6 +34,11 @@ pub(crate) fn address(
     if port.ethernet.is_some() {
         return roce(port, av, bth, extended, flow);
     }
+    let vl = if management { VirtualLane::MANAGEMENT } else { port.lanes.lane(av.sl) };
+    // There is one lane for data.
+    if !management && vl != VirtualLane::default() {
+        return Err(Unframed::Drop(DropReason::ServiceLevel));
+    }
     let grh = av.grh.map(|route| Grh {
         traffic_class: route.traffic_class,
         flow_label: route.flow_label,
@@ -44,12 +49,7 @@ pub(crate) fn address(
     let path_mask = (1u16 << port.lmc.min(7)) - 1;
     let nowhere = management && av.dlid == Lid::PERMISSIVE && port.lid.0 == 0;
     let slid = Lid(port.lid.0 | u16::from(av.src_path_bits) & path_mask);
-    let lrh = Lrh {
-        vl: if management { VirtualLane::MANAGEMENT } else { VirtualLane::new(0) },
-        sl: av.sl,
-        dlid: av.dlid,
-        slid: if nowhere { Lid::PERMISSIVE } else { slid },
-    };
+    let lrh = Lrh { vl, sl: av.sl, dlid: av.dlid, slid: if nowhere { Lid::PERMISSIVE } else { slid } };
     let way = if port.has_lid(av.dlid) {
         Way::Ourselves
     } else if av.dlid.is_multicast() {

@@ -47,6 +47,8 @@ hca::counted! {
         OutOfSequence = "out_of_sequence",
         /// A subnet management packet that is none.
         BadSmp = "bad_smp",
+        /// A subnet management packet whose M_Key is not the port's.
+        MKey = "mkey",
         /// The queue of packets to ourselves was full.
         LoopbackFull = "loopback_full",
         /// A response that the queue pair did not ask for, or a request that it cannot carry out.
@@ -57,6 +59,8 @@ hca::counted! {
         NoNeighbour = "no_neighbour",
         /// Sent on an Ethernet port to a GID that many datagrams already wait for.
         NeighbourQueueFull = "neighbour_queue_full",
+        /// Sent with a service level that the subnet manager has given no lane that is there.
+        ServiceLevel = "service_level",
         /// Sent while the port's state lets only subnet management pass.
         SentOnDownPort = "sent_on_down_port",
     }

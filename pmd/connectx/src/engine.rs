@@ -25,6 +25,7 @@ pub use super::object::table::MAX_QPS;
 use super::object::table::QpTable;
 use super::port::Port;
 use super::rc::{self, requester, responder};
+use super::sma;
 use super::ud;
 use hca::{HcaError, PortNumber, QpState};
 
@@ -144,7 +145,8 @@ impl Engine {
         let held_back = |port: &Port| port.cable.as_ref()?.next_deadline();
         let ports = &self.dev.ports;
         let deadlines = ports.iter().filter_map(waits).chain(ports.iter().filter_map(held_back));
-        timer.into_iter().chain(deadlines).chain(self.dev.held_until(now)).min()
+        let traps = ports.iter().filter_map(|port| port.traps.next_deadline(now));
+        timer.into_iter().chain(deadlines).chain(traps).chain(self.dev.held_until(now)).min()
     }
 
     fn wants_turn(&self, now: Instant) -> bool {
@@ -279,7 +281,8 @@ impl Engine {
             worked |= turn(qp, dev, now);
         }
         for port in &mut dev.ports {
-            port.send_answers(&mut dev.counters);
+            worked |= sma::send_traps(port, now);
+            worked |= port.send_answers(&mut dev.counters);
         }
         worked
     }

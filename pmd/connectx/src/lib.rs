@@ -28,7 +28,7 @@ mod gids;
 mod ingress;
 mod memory;
 mod object;
-mod pma;
+pub mod pma;
 mod port;
 mod rc;
 mod region;
@@ -36,6 +36,7 @@ mod scatter;
 mod sma;
 #[cfg(test)]
 mod tests;
+mod trap;
 mod ud;
 mod wqe;
 
@@ -47,3 +48,4 @@ pub use object::mr::Access;
 pub use object::qp::QpKind;
 pub use port::PortConfig;
 pub use region::{MemoryPieces, RegionMemory};
+pub use sma::MKeyCheck;

@@ -3,18 +3,31 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use ib_wire::packet::Lrh;
+use ib_wire::smp::{ArbitrationTables, Capabilities, LaneMap, MKeyGuard};
 use ib_wire::{Guid, Lid, Mtu, PKey, ServiceLevel, TimeoutCode};
 
-use super::cable::{CableCounters, CableEnd, MAX_PACKET};
+use super::cable::{CableEnd, MAX_PACKET};
 use super::counters::{Activity, Counters, DropReason};
 use super::ethernet::{Ethernet, question_frame};
 use super::event::Events;
 use super::frame::{Outgoing, Way};
 use super::gids::GidTable;
+use super::pma::{ALL_PORTS, Counted, Tally};
+use super::trap::Traps;
 use hca::{AsyncEvent, LinkLayer, PortNumber, PortState};
 
 /// Entries of the P_Key table, as many as a ConnectX has.
 pub(crate) const PKEYS: usize = 128;
+/// What a port can do (IBA 14.2.5.6): send traps, 144 among them, map service levels, tell the system's GUID, extended speeds,
+/// communication management, client reregistration.
+const CAPABILITIES: Capabilities = Capabilities::TRAP
+    .union(Capabilities::SL_MAPPING)
+    .union(Capabilities::SYSTEM_IMAGE_GUID)
+    .union(Capabilities::EXTENDED_SPEEDS)
+    .union(Capabilities::COMMUNICATION_MANAGEMENT)
+    .union(Capabilities::CAPABILITY_NOTICE)
+    .union(Capabilities::CLIENT_REREGISTRATION);
 /// Packets that wait on the way from a port to itself.
 const LOOPBACK: usize = 64;
 /// Answers of the subnet management agent, or of ARP and neighbour discovery, that wait for the cable.
@@ -23,6 +36,10 @@ const MAX_ANSWERS: usize = 32;
 /// The cable or the way back to ourselves is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Blocked;
+
+fn lrh_of(packet: &[u8]) -> Option<Lrh> {
+    packet.first_chunk().map(|head| Lrh::from_bytes(head).0)
+}
 
 fn queue_answer(answers: &mut VecDeque<Box<[u8]>>, packet: Box<[u8]>) {
     if answers.len() < MAX_ANSWERS {
@@ -84,8 +101,8 @@ pub struct PortConfig {
 pub(crate) struct Port {
     pub(crate) number: PortNumber,
     pub(crate) cable: Option<CableEnd>,
-    /// What the cable had counted when its counters were cleared last.
-    pub(crate) counted: CableCounters,
+    /// What had been counted when that was cleared last.
+    pub(crate) counted: Counted,
     pub(crate) loopback: Loopback,
     pub(crate) state: PortState,
     pub(crate) guid: Guid,
@@ -93,9 +110,14 @@ pub(crate) struct Port {
     pub(crate) lmc: u8,
     pub(crate) sm_lid: Lid,
     pub(crate) sm_sl: ServiceLevel,
-    /// M_Key, which this agent keeps and does not enforce: it guards against other managers, and the fabric has one.
-    pub(crate) mkey: u64,
-    pub(crate) mkey_lease: u16,
+    /// M_Key.
+    pub(crate) guard: MKeyGuard,
+    pub(crate) capabilities: Capabilities,
+    /// Lane of each service level, of which there is one for data.
+    pub(crate) lanes: LaneMap,
+    pub(crate) arbitration: ArbitrationTables,
+    pub(crate) vl_high_limit: u8,
+    pub(crate) traps: Traps,
     pub(crate) subnet_timeout: TimeoutCode,
     pub(crate) mtu: Mtu,
     pub(crate) max_mtu: Mtu,
@@ -117,7 +139,7 @@ impl Port {
         Self {
             number,
             cable: None,
-            counted: CableCounters::default(),
+            counted: Counted::default(),
             loopback: Loopback::default(),
             state: PortState::Down,
             guid: config.guid,
@@ -125,8 +147,12 @@ impl Port {
             lmc: 0,
             sm_lid: Lid(0),
             sm_sl: ServiceLevel::new(0),
-            mkey: 0,
-            mkey_lease: 0,
+            guard: MKeyGuard::default(),
+            capabilities: CAPABILITIES,
+            lanes: LaneMap::default(),
+            arbitration: ArbitrationTables::default(),
+            vl_high_limit: 0,
+            traps: Traps::default(),
             subnet_timeout: TimeoutCode::new(18),
             mtu: config.max_mtu,
             max_mtu: config.max_mtu,
@@ -183,6 +209,13 @@ impl Port {
         Ok(())
     }
 
+    /// What the port that a request names has counted: this one, or all, which are not more.
+    pub(crate) fn tally(&mut self, named: u8) -> Option<Tally<'_>> {
+        let cable = self.cable.as_ref().map(CableEnd::counters).unwrap_or_default();
+        let now = Counted { cable, ..Counted::default() };
+        (named == self.number.0 || named == ALL_PORTS).then_some(Tally { now, cleared: &mut self.counted })
+    }
+
     /// Queues a packet that the agent made; it is lost if too many wait.
     pub(crate) fn answer(&mut self, packet: Box<[u8]>) {
         queue_answer(&mut self.answers, packet);
@@ -193,21 +226,35 @@ impl Port {
         !self.answers.is_empty()
     }
 
-    /// Sends the agent's packets.
-    pub(crate) fn send_answers(&mut self, counters: &mut Counters) {
+    /// Sends the agent's packets. True if any went to ourselves.
+    pub(crate) fn send_answers(&mut self, counters: &mut Counters) -> bool {
+        let mut looped = false;
         while let Some(packet) = self.answers.front() {
-            let Some(cable) = &mut self.cable else { return self.answers.clear() };
-            if cable.send_with(packet.len(), |out| out.copy_from_slice(packet)).is_err() {
-                return;
+            let write = |out: &mut [u8]| out.copy_from_slice(packet);
+            if self.ethernet.is_none() && lrh_of(packet).is_some_and(|lrh| self.has_lid(lrh.dlid)) {
+                if !self.loopback.push(packet.len(), write) {
+                    return looped;
+                }
+                looped = true;
+            } else {
+                let Some(cable) = &mut self.cable else {
+                    self.answers.clear();
+                    return looped;
+                };
+                if cable.send_with(packet.len(), write).is_err() {
+                    return looped;
+                }
+                counters.count(Activity::Sent);
             }
-            counters.count(Activity::Sent);
             self.answers.pop_front();
         }
+        looped
     }
 
     /// Upkeep of the cable: follows its coming and going (IBA 7.2.7, as far as the physical state shows). True if it
     /// woke us.
     pub(crate) fn poll_cable(&mut self, now: Instant, events: &mut Events) -> bool {
+        self.guard.follow(now);
         let Some(cable) = &mut self.cable else { return false };
         let woken = cable.poll(now);
         let up = cable.is_up();

@@ -1,12 +1,14 @@
 //! The subnet management agent in the firmware (IBA 14.2, 14.3): it answers for a port's NodeInfo, NodeDescription,
-//! PortInfo, P_KeyTable and GUIDInfo, whatever the host does.
+//! PortInfo, P_KeyTable, GUIDInfo, SLtoVLMappingTable and VLArbitrationTable, whatever the host does.
+
+use std::time::Instant;
 
 use ib_wire::mad::{MAD_LEN, MadStatus, Method};
 use ib_wire::packet::{Bth, Deth, Extended, Headers, Lrh, Opcode, Packet, VirtualLane};
 use ib_wire::smp::{
-    Capabilities, DirectedStep, ExtendedSpeeds, GuidBlock, LinkWidth, Lmc, Nibble, NodeDescription, NodeInfo,
-    NodeType, Origin, PKEY_BLOCK_LEN, PKeyBlock, PortInfo, PortPhysicalState, PortState as WireState, Smp,
-    attribute, step,
+    ArbitrationTables, Capabilities, DATA_LEN, DirectedStep, ExtendedSpeeds, GuidBlock, LinkWidth, Lmc,
+    Nibble, NodeDescription, NodeInfo, NodeType, Origin, PKEY_BLOCK_LEN, PKeyBlock, PortInfo,
+    PortPhysicalState, PortState as WireState, Smp, VlArbitrationBlock, attribute, step,
 };
 use ib_wire::{Lid, PKey, Psn, QKey, Qpn, ServiceLevel, TimeoutCode};
 
@@ -51,8 +53,14 @@ pub(crate) fn handle(
     } else if !port.has_lid(dlid) && dlid != Lid::PERMISSIVE {
         return Err(DropReason::NotOurLid);
     }
-    let Some(mut answer) = respond(port, config, ports, &smp, &mut dev.events) else {
+    if smp.header.attribute == attribute::SM_INFO && port.capabilities.contains(Capabilities::SM) {
         return Ok(Handled::NotForAgent);
+    }
+    let mut answer = match respond(port, config, ports, &smp, MKeyCheck::Due, &mut dev.events) {
+        Response::Answer(answer) => *answer,
+        Response::None => return Ok(Handled::Answered),
+        Response::NotForAgent => return Ok(Handled::NotForAgent),
+        Response::Refused => return Err(DropReason::MKey),
     };
     let mut lrh = Lrh {
         vl: VirtualLane::MANAGEMENT,
@@ -73,21 +81,67 @@ pub(crate) fn handle(
     Ok(Handled::Answered)
 }
 
-/// The answer to a request, whichever way it came; `None` if it is none.
+/// Whether a request has to know the port's M_Key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MKeyCheck {
+    /// As the port's protection says.
+    Due,
+    /// The port's own host asks, on its own behalf.
+    Waived,
+}
+
+/// What comes of a packet at the agent.
+#[derive(Debug)]
+pub(crate) enum Response {
+    /// This.
+    Answer(Box<Smp>),
+    /// It was for the agent, and has no answer.
+    None,
+    /// It is an answer or a trap.
+    NotForAgent,
+    /// It does not know the M_Key.
+    Refused,
+}
+
+/// What the agent makes of a packet, whichever way it came.
 pub(crate) fn respond(
     port: &mut Port,
     config: &EngineConfig,
     ports: u8,
     smp: &Smp,
+    check: MKeyCheck,
     events: &mut Events,
-) -> Option<Smp> {
+) -> Response {
+    let method = smp.header.method;
+    if !matches!(method, Method::Get | Method::Set | Method::TrapRepress) {
+        return Response::NotForAgent;
+    }
+    if check == MKeyCheck::Due && !port.guard.admits(smp) {
+        return Response::Refused;
+    }
     let mut answer = *smp;
-    let result = match smp.header.method {
+    let result = match method {
+        Method::TrapRepress => {
+            return if port.traps.repress(smp.header.tid) { Response::None } else { Response::NotForAgent };
+        }
         Method::Set => set(port, smp, events).and_then(|()| get(port, config, ports, smp, &mut answer)),
-        Method::Get => get(port, config, ports, smp, &mut answer),
-        _ => return None,
+        _ => get(port, config, ports, smp, &mut answer),
     };
-    Some(answer.answer(result.err().unwrap_or(MadStatus::OK)))
+    Response::Answer(Box::new(answer.answer(result.err().unwrap_or(MadStatus::OK))))
+}
+
+/// Sends the traps of a port that are due; those of a port that no subnet manager has configured have nobody to go to. True if there were
+/// any.
+pub(crate) fn send_traps(port: &mut Port, now: Instant) -> bool {
+    let known = matches!(port.state, PortState::Armed | PortState::Active) && port.sm_lid.0 != 0;
+    if !known {
+        port.traps.clear();
+        return false;
+    }
+    let Some(smp) = port.traps.poll(now) else { return false };
+    let lrh = Lrh { vl: VirtualLane::MANAGEMENT, sl: port.sm_sl, dlid: port.sm_lid, slid: port.lid };
+    port.answer(frame(lrh, Qpn::SMI, &smp));
+    true
 }
 
 /// The whole packet of an answer.
@@ -139,7 +193,9 @@ fn get(
             names_us(port, smp)?;
             // The answer to a Set shows what came of it, not what was asked for.
             answer.data = [0; 64];
-            answer.set_attribute(&port_info(port));
+            let mut info = port_info(port);
+            port.guard.show(smp, &mut info);
+            answer.set_attribute(&info);
         }
         attribute::PKEY_TABLE => {
             answer.set_attribute(&PKeyBlock { keys: *pkey_block(port, smp)? });
@@ -148,9 +204,19 @@ fn get(
             let block = port.gids.block(smp.header.modifier).ok_or(MadStatus::INVALID_FIELD)?;
             answer.set_attribute(&block);
         }
+        attribute::SL_TO_VL => answer.set_attribute(&port.lanes),
+        attribute::VL_ARBITRATION => answer.set_attribute(arbitration(port, smp)?),
+        // No FDR10.
+        attribute::MELLANOX_PORT_INFO => answer.data = [0; DATA_LEN],
         _ => return Err(MadStatus::UNSUPPORTED_ATTRIBUTE),
     }
     Ok(())
+}
+
+/// The block of the arbitration tables that the packet names.
+fn arbitration<'p>(port: &'p mut Port, smp: &Smp) -> Result<&'p mut VlArbitrationBlock, MadStatus> {
+    let (block, _) = VlArbitrationBlock::place(smp.header.modifier);
+    port.arbitration.block(block).ok_or(MadStatus::INVALID_FIELD)
 }
 
 fn set(port: &mut Port, smp: &Smp, events: &mut Events) -> Result<(), MadStatus> {
@@ -176,6 +242,15 @@ fn set(port: &mut Port, smp: &Smp, events: &mut Events) -> Result<(), MadStatus>
             }
             Ok(())
         }
+        attribute::SL_TO_VL => {
+            port.lanes = smp.attribute().ok_or(MadStatus::INVALID_FIELD)?;
+            Ok(())
+        }
+        attribute::VL_ARBITRATION => {
+            let wanted = smp.attribute().ok_or(MadStatus::INVALID_FIELD)?;
+            *arbitration(port, smp)? = wanted;
+            Ok(())
+        }
         _ => Err(MadStatus::UNSUPPORTED_ATTRIBUTE),
     }
 }
@@ -192,7 +267,8 @@ fn pkey_block<'p>(port: &'p mut Port, smp: &Smp) -> Result<&'p mut [PKey; PKEY_B
     blocks.get_mut(usize::from(smp.header.modifier as u16)).ok_or(MadStatus::INVALID_FIELD)
 }
 
-fn port_info(port: &Port) -> PortInfo {
+/// A port as PortInfo shows it, but for its M_Key.
+pub(crate) fn port_info(port: &Port) -> PortInfo {
     let (state, physical) = match port.state {
         PortState::Down => (WireState::Down, PortPhysicalState::Polling),
         PortState::Init => (WireState::Init, PortPhysicalState::LinkUp),
@@ -200,14 +276,10 @@ fn port_info(port: &Port) -> PortInfo {
         PortState::Active => (WireState::Active, PortPhysicalState::LinkUp),
     };
     PortInfo {
-        mkey: port.mkey,
         gid_prefix: port.gids.prefix(),
         lid: port.lid,
         sm_lid: port.sm_lid,
-        capabilities: Capabilities::COMMUNICATION_MANAGEMENT
-            | Capabilities::EXTENDED_SPEEDS
-            | Capabilities::CLIENT_REREGISTRATION,
-        mkey_lease: port.mkey_lease,
+        capabilities: port.capabilities,
         local_port: port.number.0,
         width_enabled: LinkWidth::X1 | LinkWidth::X4,
         width_supported: LinkWidth::X1 | LinkWidth::X4,
@@ -222,6 +294,9 @@ fn port_info(port: &Port) -> PortInfo {
         neighbor_mtu: port.mtu.into(),
         sm_sl: port.sm_sl,
         vl_cap: Nibble::new(1),
+        vl_high_limit: port.vl_high_limit,
+        vl_arb_high_cap: ArbitrationTables::CAP,
+        vl_arb_low_cap: ArbitrationTables::CAP,
         mtu_cap: port.max_mtu.into(),
         operational_vls: Nibble::new(1),
         pkey_violations: port.pkey_violations,
@@ -251,8 +326,8 @@ fn set_port_info(port: &mut Port, want: &PortInfo, events: &mut Events) -> Resul
         (PortState::Init | PortState::Armed | PortState::Active, WireState::Down) => PortState::Init,
         _ => return Err(MadStatus::INVALID_FIELD),
     };
-    port.mkey = want.mkey;
-    port.mkey_lease = want.mkey_lease;
+    port.guard.set(want);
+    port.vl_high_limit = want.vl_high_limit;
     port.mtu = mtu;
     port.subnet_timeout = want.subnet_timeout;
     // Any write of a violation counter clears it (IBA 14.2.5.6).

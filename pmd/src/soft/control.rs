@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::time::Instant;
 
 use gidcache::Entry;
-use ib_wire::mad::Mad;
+use ib_wire::mad::{Mad, Method, MgmtClass};
 use ib_wire::{Gid, Lid, PKey, Qpn};
 
 use super::SoftHca;
@@ -13,8 +13,11 @@ use crate::hca::{
     AsyncEvent, Control, DeviceAttributes, HcaError, PortAttributes, PortNumber, QpState, QpTransition,
 };
 use crate::mem::Pool;
-use connectx::DropReason;
 use connectx::engine::MAX_QPS;
+use connectx::{DropReason, MKeyCheck};
+
+/// Questions about a port's performance that one look for datagrams answers.
+const QUESTIONS: usize = 8;
 
 impl SoftHca {
     /// Index of a port.
@@ -116,12 +119,26 @@ impl Control for SoftHca {
 
     fn receive_mad(&mut self, port: PortNumber) -> Result<Option<Mad>, HcaError> {
         let index = self.port_index(port)?;
-        let mut engine = self.engine.lock();
-        if self.workers.is_empty() {
-            engine.step(Instant::now());
+        for _ in 0..QUESTIONS {
+            let mut engine = self.engine.lock();
+            if self.workers.is_empty() {
+                engine.step(Instant::now());
+            }
+            let pair = self.management.get_mut(index).into_iter().flatten();
+            let Some(mad) = pair.rev().find_map(|management| management.receive(&mut engine)) else { break };
+            let header = mad.header();
+            if header.class != MgmtClass::Perf || !matches!(header.method, Method::Get | Method::Set) {
+                return Ok(Some(mad));
+            }
+            // Of a real adapter the kernel has the firmware answer, and its users never see them.
+            let answer = engine.management(port, &mad.bytes, MKeyCheck::Due);
+            drop(engine);
+            if let Some(bytes) = answer {
+                // What finds no room is asked again.
+                let _ = self.send_mad(port, &Mad { peer: mad.peer.reply(), bytes });
+            }
         }
-        let pair = self.management.get_mut(index).into_iter().flatten();
-        Ok(pair.rev().find_map(|management| management.receive(&mut engine)))
+        Ok(None)
     }
 
     fn next_event(&mut self) -> Option<AsyncEvent> {

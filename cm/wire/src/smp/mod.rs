@@ -3,6 +3,8 @@
 //! An attribute is read into a value with [`Smp::attribute`], changed, and written back with [`Smp::set_attribute`], which leaves
 //! reserved bits as they were.
 
+mod guard;
+mod lanes;
 mod manager;
 mod node;
 mod notice;
@@ -14,6 +16,8 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
+pub use guard::MKeyGuard;
+pub use lanes::{ArbitrationEntry, ArbitrationTables, LaneMap, VlArbitrationBlock};
 pub use manager::{SmInfo, SmPriority, SmState};
 pub use node::{NodeDescription, NodeInfo, NodeType};
 pub use path::{DirectedPath, MAX_HOPS};
@@ -61,6 +65,8 @@ pub mod attribute {
     pub const MULTICAST_FORWARDING: u16 = 0x001b;
     /// SMInfo.
     pub const SM_INFO: u16 = 0x0020;
+    /// What Mellanox's adapters tell of a port beside PortInfo: the speed FDR10.
+    pub const MELLANOX_PORT_INFO: u16 = 0xff90;
 }
 
 /// Bit of the status field that tells a directed-route answer from a request (IBA 14.2.1.2).
@@ -134,6 +140,8 @@ attributes! {
     LinearForwardingBlock = LINEAR_FORWARDING;
     MulticastForwardingBlock = MULTICAST_FORWARDING;
     SmInfo = SM_INFO;
+    LaneMap = SL_TO_VL;
+    VlArbitrationBlock = VL_ARBITRATION;
 }
 
 impl Smp {

@@ -41,6 +41,16 @@ impl Notice {
         notice
     }
 
+    /// Trap 144 of the channel adapter port at `lid`: its node's description is now another.
+    #[must_use]
+    pub fn description_change(lid: Lid, capabilities: Capabilities) -> Self {
+        let mut notice = Self::capability_change(lid, capabilities);
+        // OtherLocalChanges, and of the flags that say which: NodeDescriptionChanged.
+        true.put(&mut notice.details, 47, 1);
+        true.put(&mut notice.details, 95, 1);
+        notice
+    }
+
     /// This event as a trap to the subnet manager.
     #[must_use]
     pub fn to_trap(&self, tid: Tid) -> Smp {

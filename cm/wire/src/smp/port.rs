@@ -53,6 +53,8 @@ bitflags::bitflags! {
         const TRAP = 1 << 3;
         /// Maps service levels to lanes.
         const SL_MAPPING = 1 << 6;
+        /// Tells the GUID of its system.
+        const SYSTEM_IMAGE_GUID = 1 << 11;
         /// Has `link_speed_ext_*`.
         const EXTENDED_SPEEDS = 1 << 14;
         /// Has `capability_mask2`.

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::packet::VirtualLane;
 use crate::sa::{Notice, trap};
 use crate::{Guid, Mtu, PKey};
 
@@ -25,6 +26,8 @@ proptest! {
         survives::<LinearForwardingBlock>(data);
         survives::<MulticastForwardingBlock>(data);
         survives::<SmInfo>(data);
+        survives::<LaneMap>(data);
+        survives::<VlArbitrationBlock>(data);
         survives::<Notice>(data);
     }
 
@@ -162,4 +165,29 @@ fn traps() {
     let notice = Notice::capability_change(Lid(3), Capabilities::SM);
     assert_eq!(notice.trap_number, trap::CAPABILITY_CHANGE);
     assert_eq!(notice.to_trap(Tid(9)).data[10..20], [0, 0, 0, 3, 0, 0, 0, 0, 0, 2]);
+    let notice = Notice::description_change(Lid(3), Capabilities::SM);
+    assert_eq!(notice.to_trap(Tid(9)).data[10..22], [0, 0, 0, 3, 0, 1, 0, 0, 0, 2, 0, 1]);
+}
+
+#[test]
+fn lanes() {
+    let lane = VirtualLane::new;
+    let mut map = LaneMap::default();
+    map.lanes[0] = lane(1);
+    map.lanes[15] = lane(15);
+    let smp = Smp::lid_routed(Method::Set, Tid(1), attribute::SL_TO_VL, 0).with(&map);
+    assert_eq!(smp.data[..9], [0x10, 0, 0, 0, 0, 0, 0, 0x0f, 0]);
+    assert_eq!(smp.attribute::<LaneMap>(), Some(map));
+    assert_eq!((map.lane(ServiceLevel::new(15)), map.lane(ServiceLevel::new(1))), (lane(15), lane(0)));
+    assert_eq!(LaneMap::place(LaneMap::modifier(3, 254)), (3, 254));
+    let mut block = VlArbitrationBlock::default();
+    block.entries[31] = ArbitrationEntry { lane: lane(14), weight: 255 };
+    let smp = Smp::lid_routed(Method::Set, Tid(1), attribute::VL_ARBITRATION, 0).with(&block);
+    assert_eq!(smp.data[61..], [0, 14, 255]);
+    assert_eq!(smp.attribute::<VlArbitrationBlock>(), Some(block));
+    assert_eq!(VlArbitrationBlock::place(VlArbitrationBlock::modifier(4, 36)), (4, 36));
+    let mut tables = ArbitrationTables::default();
+    *tables.block(4).unwrap() = block;
+    assert_eq!(tables.block(4).copied(), Some(block));
+    assert!(tables.block(0).is_none() && tables.block(5).is_none());
 }

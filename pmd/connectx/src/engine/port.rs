@@ -2,13 +2,15 @@
 
 use gidcache::{Attributes, Entry};
 use ib_wire::mad::{MAD_LEN, MadHeader, MgmtClass};
-use ib_wire::smp::{GuidBlock, Smp};
+use ib_wire::sa::Notice;
+use ib_wire::smp::{Capabilities, GuidBlock, PortInfo, Smp};
 use ib_wire::{Gid, Lid, Mtu, PKey};
 
 use super::{Engine, not_found};
 use crate::cable::CableEnd;
 use crate::gids::Refused;
 use crate::port::Port;
+use crate::sma::{MKeyCheck, Response};
 use crate::{pma, sma};
 use hca::{AsyncEvent, HcaError, LinkLayer, PortAttributes, PortNumber, PortState};
 
@@ -29,18 +31,58 @@ impl Engine {
     }
 
     /// What the agents of a port answer to a request of subnet or performance management that its host makes, which does not go
-    /// over the cable. `None` for what is no request, or of another class.
-    pub fn management(&mut self, port: PortNumber, mad: &[u8; MAD_LEN]) -> Option<Box<[u8; MAD_LEN]>> {
+    /// over the cable. `None` for what has no answer: it is no request, of another class, or does not know the M_Key.
+    pub fn management(
+        &mut self,
+        port: PortNumber,
+        mad: &[u8; MAD_LEN],
+        check: MKeyCheck,
+    ) -> Option<Box<[u8; MAD_LEN]>> {
         let Self { dev, config, .. } = self;
         let ports = dev.ports.len() as u8;
         let port = dev.ports.get_mut(usize::from(port.0).wrapping_sub(1))?;
         match MadHeader::of(mad).class {
-            MgmtClass::Perf => pma::respond(port, mad),
+            MgmtClass::Perf => pma::respond(mad, |named| port.tally(named)),
             class if class.is_smp() => {
                 let smp = Smp::from_mad(mad).ok()?;
-                Some(sma::respond(port, config, ports, &smp, &mut dev.events)?.to_bytes())
+                match sma::respond(port, config, ports, &smp, check, &mut dev.events) {
+                    Response::Answer(answer) => Some(answer.to_bytes()),
+                    Response::None | Response::NotForAgent | Response::Refused => None,
+                }
             }
             _ => None,
+        }
+    }
+
+    /// A port as the subnet manager sees it, without its M_Key.
+    pub fn port_info(&self, port: PortNumber) -> Result<PortInfo, HcaError> {
+        Ok(sma::port_info(self.port(port)?))
+    }
+
+    /// Sets those capabilities of a port that `mask` names as `value` says, and tells the subnet manager of a change (trap 144).
+    pub fn set_capabilities(
+        &mut self,
+        port: PortNumber,
+        mask: Capabilities,
+        value: Capabilities,
+    ) -> Result<(), HcaError> {
+        let port = self.port_mut(port)?;
+        let capabilities = port.capabilities.difference(mask) | value.intersection(mask);
+        if port.capabilities != capabilities {
+            port.capabilities = capabilities;
+            port.traps.raise(&Notice::capability_change(port.lid, capabilities));
+        }
+        Ok(())
+    }
+
+    /// Gives the node another description, and tells the subnet manager (trap 144).
+    pub fn set_description(&mut self, description: String) {
+        let Self { dev, config, .. } = self;
+        if config.description != description {
+            config.description = description;
+            for port in &mut dev.ports {
+                port.traps.raise(&Notice::description_change(port.lid, port.capabilities));
+            }
         }
     }
 

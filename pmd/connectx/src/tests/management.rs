@@ -6,6 +6,7 @@ use ib_wire::smp::{NodeInfo, PortInfo, Smp, attribute};
 use ib_wire::{Lid, Tid};
 
 use super::rig::{PORT, Rig, To, data};
+use crate::MKeyCheck;
 use crate::engine::Engine;
 
 fn counters(engine: &mut Engine, method: Method, id: u16, port: u8, select: u16) -> (MadStatus, [u8; 192]) {
@@ -13,7 +14,7 @@ fn counters(engine: &mut Engine, method: Method, id: u16, port: u8, select: u16)
     MadHeader::new(MgmtClass::Perf, perf::CLASS_VERSION, method, Tid(7), id).put(&mut mad);
     mad[perf::DATA + 1] = port;
     mad[perf::DATA + 2..perf::DATA + 4].copy_from_slice(&select.to_be_bytes());
-    let answer = engine.management(PORT, &mad).unwrap();
+    let answer = engine.management(PORT, &mad, MKeyCheck::Due).unwrap();
     let header = MadHeader::of(&answer);
     assert_eq!((header.method, header.tid), (Method::GetResp, Tid(7)));
     (header.status, *answer[perf::DATA..].first_chunk().unwrap())
@@ -24,7 +25,7 @@ fn the_subnet_management_agent_answers_its_host() {
     let mut rig = Rig::new();
     let ask = |engine: &mut Engine, id| {
         let smp = Smp::lid_routed(Method::Get, Tid(5), id, 0);
-        let answer = engine.management(PORT, &smp.to_bytes()).unwrap();
+        let answer = engine.management(PORT, &smp.to_bytes(), MKeyCheck::Due).unwrap();
         Smp::from_mad(&answer).unwrap()
     };
     let port = ask(&mut rig.a.engine, attribute::PORT_INFO).attribute::<PortInfo>().unwrap();
@@ -45,7 +46,7 @@ fn what_is_no_request_of_a_class_that_is_served_has_no_answer() {
     ] {
         let mut mad = [0; MAD_LEN];
         MadHeader::new(class, 1, method, Tid(1), attribute::PORT_INFO).put(&mut mad);
-        assert!(rig.a.engine.management(PORT, &mad).is_none(), "{class:?} {method:?}");
+        assert!(rig.a.engine.management(PORT, &mad, MKeyCheck::Due).is_none(), "{class:?} {method:?}");
     }
 }
 

@@ -15,6 +15,8 @@ use crate::cable::CableEnd;
 use crate::{DeviceEvent, DropReason};
 use hca::{AsyncEvent, PortState};
 
+mod duties;
+
 struct Manager {
     host: Host,
     cable: CableEnd,

@@ -1,24 +1,28 @@
 //! Commands about ports and groups.
 
+use connectx::MKeyCheck;
 use hca::PortState;
 use ib_wire::mad::MAD_LEN;
+use ib_wire::smp::{Capabilities, NodeDescription};
 use ib_wire::{Gid, Qpn};
 use prm::port::{Pmtu, Ptys, Pvlc, VportContext, register};
+use zerocopy::big_endian::U32;
 
 use super::command::{Fault, Input, Output};
 use super::{Hca, PORT};
 
 /// Where a register's contents begin, in input and output.
 const REGISTER: usize = 0x10;
+/// Modifier of a command that writes a register.
+const WRITE: u16 = 0;
+/// In the modifier of a management datagram: its sender need not know the M_Key.
+const IGNORE_MKEY: u16 = 1;
 /// Where a management datagram is, in input and output.
 const MAD: usize = 0x10;
-/// Communication management, extended speeds, client reregistration, as the agent tells in PortInfo (IBA 14.2.5.6), and
-/// the system's GUID.
-const CAPABILITIES: u32 = 1 << 16 | 1 << 14 | 1 << 25 | 1 << 11;
+/// Where a port's context is, in input and output.
+const VPORT: usize = 0x10;
 /// Of the tables of P_Keys and GIDs: all entries.
 const ALL: u16 = 0xffff;
-/// Subnet time-out of a port whose subnet manager has said nothing.
-const SUBNET_TIMEOUT: u8 = 18;
 /// 1x and 4x.
 const WIDTHS: u16 = 0x5;
 const X4: u16 = 0x4;
@@ -40,8 +44,9 @@ impl Hca {
             PortState::Active => 4,
         };
         let node = self.config.node_guid.0;
+        let info = self.engine.port_info(PORT)?;
         output.put(
-            0x10,
+            VPORT,
             &VportContext {
                 flags: VportContext::HAS_SMI,
                 physical_policy: physical << 4,
@@ -49,15 +54,28 @@ impl Hca {
                 system_guid: node.into(),
                 port_guid: port.guid.0.into(),
                 node_guid: node.into(),
-                capabilities: CAPABILITIES.into(),
+                capabilities: info.capabilities.bits().into(),
                 capabilities_mutable: u32::MAX.into(),
                 lid: port.lid.0.into(),
-                lmc_timeout: port.lmc << 5 | SUBNET_TIMEOUT,
+                lmc_timeout: port.lmc << 5 | info.subnet_timeout.code(),
                 sm_lid: port.sm_lid.0.into(),
                 sm_sl: port.sm_sl.get() << 4,
+                qkey_violations: info.qkey_violations.into(),
+                pkey_violations: info.pkey_violations.into(),
                 ..VportContext::default()
             },
         )
+    }
+
+    /// Of a port its host changes what it can do: that a subnet manager runs behind it, that it has communication management.
+    pub(super) fn modify_vport(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
+        let wanted: VportContext = input.view(VPORT)?;
+        let bits = |mask: U32| Capabilities::from_bits_retain(mask.get());
+        Ok(self.engine.set_capabilities(
+            PORT,
+            bits(wanted.capabilities_mutable),
+            bits(wanted.capabilities),
+        )?)
     }
 
     pub(super) fn query_vport_state(&mut self, _: &Input, output: &mut Output) -> Result<(), Fault> {
@@ -121,8 +139,11 @@ impl Hca {
             register::PVLC => output
                 .put(REGISTER, &Pvlc { port, supported: 1, admin: 1, operational: 1, ..Pvlc::default() }),
             register::NODE_DESCRIPTION => {
-                let text = self.config.description.as_bytes();
-                output.put(REGISTER, text.get(..text.len().min(63)).unwrap_or_default())
+                if input.header().modifier.get() == WRITE {
+                    let text = input.view(REGISTER)?;
+                    self.engine.set_description(NodeDescription { text }.name());
+                }
+                output.put(REGISTER, &NodeDescription::new(&self.engine.config().description).text)
             }
             register::HOST_ENDIANNESS => Ok(()),
             other => Err(Fault::parameter(format!("there is no register {other:#x}"))),
@@ -132,7 +153,9 @@ impl Hca {
     /// The agents in the firmware answer what the host asks of its own port.
     pub(super) fn management(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
         let mad: [u8; MAD_LEN] = input.view(MAD)?;
-        let answer = self.engine.management(PORT, &mad);
+        let waived = input.header().modifier.get() & IGNORE_MKEY != 0;
+        let check = if waived { MKeyCheck::Waived } else { MKeyCheck::Due };
+        let answer = self.engine.management(PORT, &mad, check);
         let answer = answer.ok_or_else(|| Fault::parameter("no agent here answers this datagram"))?;
         output.put(MAD, &answer[..])
     }

@@ -75,7 +75,7 @@ static COMMANDS: &[Entry] = &[
     entry(op::QUERY_VPORT_STATE, "QUERY_VPORT_STATE", HEAD, 0x10, Hca::query_vport_state),
     entry(op::MODIFY_VPORT_STATE, "MODIFY_VPORT_STATE", HEAD, HEAD, Hca::good),
     entry(op::QUERY_HCA_VPORT_CONTEXT, "QUERY_HCA_VPORT_CONTEXT", NUMBER, 0x7c, Hca::query_vport),
-    entry(op::MODIFY_HCA_VPORT_CONTEXT, "MODIFY_HCA_VPORT_CONTEXT", NUMBER, HEAD, Hca::good),
+    entry(op::MODIFY_HCA_VPORT_CONTEXT, "MODIFY_HCA_VPORT_CONTEXT", 0x7c, HEAD, Hca::modify_vport),
     entry(op::QUERY_HCA_VPORT_GID, "QUERY_HCA_VPORT_GID", 0x10, 0x20, Hca::query_gid),
     entry(op::QUERY_HCA_VPORT_PKEY, "QUERY_HCA_VPORT_PKEY", 0x10, 0x14, Hca::query_pkey),
     entry(op::ALLOC_PD, "ALLOC_PD", HEAD, NUMBER, Hca::alloc_pd),

@@ -1,0 +1,192 @@
+//! What an agent owes its subnet manager: that it guards the port, tells of changes, and leaves other managers' questions to one behind
+//! the port.
+
+use std::time::Duration;
+
+use ib_wire::mad::MadHeader;
+use ib_wire::sa::{Notice, trap};
+use ib_wire::smp::{ArbitrationEntry, ArbitrationTables, Capabilities, LaneMap, SmInfo, VlArbitrationBlock};
+
+use super::*;
+use crate::{MKeyCheck, QpKind};
+use hca::QpTransition;
+
+impl Manager {
+    /// The packets that have come, each a subnet management packet, with their LIDs.
+    fn heard(&mut self) -> Vec<(Lid, Lid, Smp)> {
+        let mut heard = Vec::new();
+        self.cable.receive(100, |bytes| {
+            let packet = Packet::parse(bytes).unwrap();
+            let lrh = packet.lrh();
+            heard.push((lrh.slid, lrh.dlid, Smp::from_mad(packet.payload().try_into().unwrap()).unwrap()));
+        });
+        heard
+    }
+
+    fn wait(&mut self, seconds: u64) {
+        self.now += Duration::from_secs(seconds);
+        while self.host.engine.step(self.now) {}
+    }
+
+    fn by_lid(&mut self, smp: &Smp) {
+        self.put(&headers(15, Lid(0x21), Lid(1), Qpn::SMI), &smp.to_bytes()[..]);
+    }
+}
+
+#[test]
+fn who_does_not_know_the_key_changes_nothing_until_its_lease_is_over() {
+    let mut m = Manager::new();
+    m.bring_up();
+    let info = PortInfo { state: Wire::NoChange, mkey: 7, mkey_lease: 10, ..m.get() };
+    let protected = {
+        let mut data = [0; 64];
+        info.to_data(&mut data);
+        data[34] |= 0b1000_0000;
+        PortInfo::from_data(&data)
+    };
+    assert_eq!(m.set(&protected), MadStatus::OK);
+    let get = Manager::request(Method::Get, attribute::PORT_INFO, 0);
+    let set = Manager::request(Method::Set, attribute::PORT_INFO, 0);
+    let stolen = set.with(&PortInfo { lid: Lid(0x99), mkey: 0, ..info });
+    assert!(m.ask(&stolen).is_none() && m.ask(&get).is_none());
+    assert_eq!(m.host.drops(DropReason::MKey), 2);
+    assert_eq!(m.host.engine.port_attributes(PORT).unwrap().lid, Lid(0x21));
+    let owner = |smp: Smp| Smp { mkey: 7, ..smp };
+    let seen = m.ask(&owner(get)).unwrap().attribute::<PortInfo>().unwrap();
+    assert_eq!((seen.mkey, seen.mkey_lease, seen.mkey_violations), (7, 10, 2));
+    // The host itself may be asked to show that it knows it, or not.
+    let own = Smp::lid_routed(Method::Get, Tid(1), attribute::NODE_INFO, 0).to_bytes();
+    assert!(m.host.engine.management(PORT, &own, MKeyCheck::Due).is_none());
+    assert!(m.host.engine.management(PORT, &own, MKeyCheck::Waived).is_some());
+    m.wait(1);
+    m.wait(11);
+    let shown = m.ask(&get).unwrap().attribute::<PortInfo>().unwrap();
+    assert_eq!(shown.mkey, 7, "its owner has not come for ten seconds");
+    assert!(m.ask(&stolen).is_none());
+    assert_eq!(m.ask(&owner(stolen)).unwrap().status(), MadStatus::OK);
+}
+
+#[test]
+fn lanes_are_kept_and_a_service_level_without_one_sends_nothing() {
+    let mut m = Manager::new();
+    m.bring_up();
+    assert_eq!(m.get::<PortInfo>().vl_arb_high_cap, ArbitrationTables::CAP);
+    let mut block = VlArbitrationBlock::default();
+    block.entries[0] = ArbitrationEntry { lane: VirtualLane::new(0), weight: 9 };
+    let ask =
+        |method, number: u32| Manager::request(method, attribute::VL_ARBITRATION, number << 16).with(&block);
+    assert_eq!(m.ask(&ask(Method::Set, 3)).unwrap().status(), MadStatus::OK);
+    assert_eq!(m.ask(&ask(Method::Get, 3)).unwrap().attribute(), Some(block));
+    assert_eq!(m.ask(&ask(Method::Get, 1)).unwrap().attribute(), Some(VlArbitrationBlock::default()));
+    for number in [0, 5] {
+        assert_eq!(m.ask(&ask(Method::Set, number)).unwrap().status(), MadStatus::INVALID_FIELD);
+    }
+    let mut qp = m.host.ud(3, 1);
+    let (memory, key) = m.host.memory(64);
+    let mut send = |m: &mut Manager| {
+        let to = To { lid: Lid(2), qpn: Qpn::new(0x77), qkey: 3, grh: None };
+        m.host.send_ud(&mut qp, &to, &[data(32, key, memory.address())]);
+        m.wait(0);
+        let mut packets = 0;
+        m.cable.receive(10, |_| packets += 1);
+        packets
+    };
+    assert_eq!(send(&mut m), 1);
+    let mut map = LaneMap::default();
+    map.lanes[0] = VirtualLane::MANAGEMENT;
+    assert_eq!(m.set(&map), MadStatus::OK);
+    assert_eq!(m.get::<LaneMap>(), map);
+    assert_eq!((send(&mut m), m.host.drops(DropReason::ServiceLevel)), (0, 1));
+    assert_eq!(m.set(&LaneMap::default()), MadStatus::OK);
+    assert_eq!(send(&mut m), 1);
+}
+
+#[test]
+fn changes_are_told_by_trap_144_until_it_is_heard() {
+    let mut m = Manager::new();
+    let capabilities = m.get::<PortInfo>().capabilities;
+    assert!(capabilities.contains(Capabilities::TRAP | Capabilities::CAPABILITY_NOTICE));
+    // There is nobody to tell yet.
+    m.host.engine.set_capabilities(PORT, Capabilities::SM, Capabilities::all()).unwrap();
+    m.wait(1);
+    assert!(m.heard().is_empty());
+    m.bring_up();
+    m.wait(1);
+    assert!(m.heard().is_empty());
+    m.host.engine.set_capabilities(PORT, Capabilities::SM, Capabilities::all()).unwrap();
+    m.wait(1);
+    assert!(m.heard().is_empty(), "it was so already");
+    m.host.engine.set_capabilities(PORT, Capabilities::SM, Capabilities::empty()).unwrap();
+    let mut told = Vec::new();
+    for _ in 0..8 {
+        m.wait(1);
+        told.append(&mut m.heard());
+    }
+    assert_eq!(told.len(), 4, "and then it gives up");
+    assert_eq!(m.get::<PortInfo>().capabilities, capabilities);
+    let (slid, dlid, smp) = told[0];
+    assert_eq!((slid, dlid, smp.header.method), (Lid(0x21), Lid(1), Method::Trap));
+    assert!(told.iter().all(|(.., again)| *again == smp));
+    let notice = smp.attribute::<Notice>().unwrap();
+    assert_eq!(notice.trap_number, trap::CAPABILITY_CHANGE);
+    assert_eq!(notice, Notice::capability_change(Lid(0x21), capabilities));
+    m.host.engine.set_description("another".to_owned());
+    m.wait(0);
+    let (.., smp) = m.heard()[0];
+    assert_eq!(smp.attribute(), Some(Notice::description_change(Lid(0x21), capabilities)));
+    assert_eq!(m.get::<NodeDescription>().name(), "another");
+    let mut heard = smp;
+    heard.header.method = Method::TrapRepress;
+    m.by_lid(&heard);
+    m.wait(5);
+    assert!(m.heard().is_empty());
+    // One that nobody told of is not for the agent, and there is nobody else.
+    m.by_lid(&heard);
+    assert_eq!(m.host.drops(DropReason::NoQueuePair), 1);
+}
+
+#[test]
+fn a_manager_behind_the_port_is_asked_for_itself_and_hears_its_own_port() {
+    let mut m = Manager::new();
+    m.bring_up();
+    let question = Smp::lid_routed(Method::Get, Tid(9), SmInfo::ID, 0);
+    m.by_lid(&question);
+    assert_eq!(m.heard()[0].2.status(), MadStatus::UNSUPPORTED_ATTRIBUTE, "there is none");
+    let mut qp = m.host.qp(QpKind::Smi, 8, None, 4);
+    for to in [
+        QpTransition::UdToInit { pkey_index: 0, qkey: QKey(0) },
+        QpTransition::UdToReceive,
+        QpTransition::UdToSend { sq_psn: Psn::new(0) },
+    ] {
+        m.host.engine.modify_qp(qp.qpn, &to).unwrap();
+    }
+    let (memory, key) = m.host.memory(3 * 512);
+    for n in 0..3 {
+        m.host.receive(&mut qp, &[data(512, key, memory.address() + n * 512)]);
+    }
+    let arrived = |n: usize| Smp::from_mad(memory.get(n * 512 + 40, 256)[..].try_into().unwrap()).unwrap();
+    m.host.engine.set_capabilities(PORT, Capabilities::SM, Capabilities::SM).unwrap();
+    m.by_lid(&question);
+    assert_eq!(arrived(0).header, question.header);
+    // The trap about it goes to the manager that the port knows: it shall be this one.
+    m.wait(0);
+    assert_eq!(m.heard().len(), 1);
+    let info = PortInfo { sm_lid: Lid(0x21), state: Wire::NoChange, ..m.get() };
+    assert_eq!(m.set(&info), MadStatus::OK);
+    m.wait(1);
+    m.wait(0);
+    assert!(m.heard().is_empty());
+    assert_eq!(arrived(1).header.method, Method::Trap);
+    // What it asks its own port does not go over the cable.
+    let mut mad = [0; 256];
+    Smp::lid_routed(Method::Get, Tid(0x55), PortInfo::ID, 0).write(&mut mad);
+    let (from, from_key) = m.host.memory(256);
+    from.put(0, &mad);
+    let to = To { lid: Lid(0x21), qpn: Qpn::SMI, qkey: 0, grh: None };
+    m.host.send_ud(&mut qp, &to, &[data(256, from_key, from.address())]);
+    m.wait(0);
+    assert!(m.heard().is_empty());
+    let answer = arrived(2);
+    assert_eq!((answer.header.tid, answer.header.method), (Tid(0x55), Method::GetResp));
+    assert_eq!(MadHeader::of(&mad).attribute, answer.header.attribute);
+}
