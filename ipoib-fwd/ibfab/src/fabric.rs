@@ -1,4 +1,5 @@
-//! The switches with the cables between them, and the subnet manager behind port 0 of the first.
+//! The switches with the cables between them, and the subnet manager behind port 0 of the first, unless another one on the fabric has
+//! to do it. Either way packets go by the tables that a subnet manager wrote into the switches by subnet management packets.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -15,7 +16,17 @@ use crate::switch::{NoSuchPort, Switch, SwitchConfig, SwitchPort};
 /// Datagrams exchanged between switch and subnet manager in one turn.
 const MADS_PER_TURN: usize = 64;
 
-/// A subnet: switches, subnet manager, subnet administration.
+/// Who manages the subnet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Management {
+    /// The embedded subnet manager, behind port 0 of the first switch.
+    #[default]
+    Embedded,
+    /// Somebody at a link, OpenSM for instance.
+    Elsewhere,
+}
+
+/// A subnet: switches, and subnet manager and administration unless they are elsewhere.
 #[derive(Debug)]
 pub struct Fabric {
     /// That of the subnet manager.
@@ -23,7 +34,7 @@ pub struct Fabric {
     others: Vec<Switch>,
     /// The cables that are plugged in.
     plugged: Vec<[Place; 2]>,
-    manager: SubnetManager,
+    manager: Option<SubnetManager>,
 }
 
 /// Why a cable cannot be plugged in.
@@ -40,7 +51,7 @@ pub enum TrunkError {
 impl Fabric {
     /// A fabric with nothing plugged in, trunks neither.
     #[must_use]
-    pub fn new(now: Instant, config: &FabricConfig, seed: u64) -> Self {
+    pub fn new(now: Instant, config: &FabricConfig, seed: u64, management: Management) -> Self {
         let mut switches = config.switches.iter().map(|switch| {
             let crate::config::SwitchConfig { name, guid, ports } = switch.clone();
             Switch::new(&SwitchConfig { guid, name, mtu: config.mtu, ports })
@@ -53,7 +64,7 @@ impl Fabric {
         settings.subnet_prefix = config.prefix;
         settings.seed = seed;
         settings.partitions = config.effective_partitions();
-        let manager = SubnetManager::new(now, settings);
+        let manager = (management == Management::Embedded).then(|| SubnetManager::new(now, settings));
         Self { first, others: switches.collect(), plugged: Vec::new(), manager }
     }
 
@@ -104,14 +115,18 @@ impl Fabric {
         Ok(())
     }
 
-    /// Gives the subnet another prefix.
+    /// Has the embedded subnet manager give the subnet another prefix.
     pub fn set_prefix(&mut self, now: Instant, prefix: u64) {
-        self.manager.set_prefix(now, prefix);
+        if let Some(manager) = &mut self.manager {
+            manager.set_prefix(now, prefix);
+        }
     }
 
-    /// Gives the subnet other partitions.
+    /// Has the embedded subnet manager give the subnet other partitions.
     pub fn set_partitions(&mut self, now: Instant, partitions: Vec<Partition>) {
-        self.manager.set_partitions(now, partitions);
+        if let Some(manager) = &mut self.manager {
+            manager.set_partitions(now, partitions);
+        }
     }
 
     /// The first switch.
@@ -136,10 +151,10 @@ impl Fabric {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// The subnet manager.
+    /// The embedded subnet manager.
     #[must_use]
-    pub const fn manager(&self) -> &SubnetManager {
-        &self.manager
+    pub const fn manager(&self) -> Option<&SubnetManager> {
+        self.manager.as_ref()
     }
 
     /// Does a bounded amount of work; true if there was any.
@@ -149,21 +164,26 @@ impl Fabric {
             worked |= switch.step(now);
             switch.discard_mads();
         }
-        // The other switches tell by traps.
-        if self.first.take_port_change() {
-            self.manager.handle_port_change(now);
+        // A switch tells a subnet manager elsewhere by traps.
+        let port_changed = self.first.take_port_change();
+        let Some(manager) = &mut self.manager else {
+            self.first.discard_mads();
+            return worked;
+        };
+        if port_changed {
+            manager.handle_port_change(now);
         }
-        if self.manager.poll_timeout().is_some_and(|at| at <= now) {
-            self.manager.handle_timeout(now);
+        if manager.poll_timeout().is_some_and(|at| at <= now) {
+            manager.handle_timeout(now);
             worked = true;
         }
         for _ in 0..MADS_PER_TURN {
             let Some(mad) = self.first.next_mad() else { break };
-            self.manager.handle_mad(now, &mad);
+            manager.handle_mad(now, &mad);
             worked = true;
         }
         for _ in 0..MADS_PER_TURN {
-            let Some(mad) = self.manager.poll_transmit() else { break };
+            let Some(mad) = manager.poll_transmit() else { break };
             self.first.send_mad(&mad);
             worked = true;
         }

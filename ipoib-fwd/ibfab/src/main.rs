@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
+use ibfab::fabric::Management;
 use ibfab::program::{Options, Program, ProgramError};
 use tracing_subscriber::EnvFilter;
 
@@ -33,6 +34,17 @@ struct Arguments {
     /// Print statistics every so many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     stats: Option<u32>,
+    /// Who manages the subnet: "embedded", ibfab itself; "none", somebody else at one of its links, OpenSM for instance. Then the switches
+    /// wait for LIDs, routes, groups and partitions, which nobody reads from the configuration.
+    #[arg(long, value_name = "WHO", default_value = "embedded")]
+    sm: Sm,
+}
+
+/// Who manages the subnet.
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum Sm {
+    Embedded,
+    None,
 }
 
 fn main() -> ExitCode {
@@ -79,6 +91,11 @@ fn run() -> Result<(), ProgramError> {
     let hangup = signal_hook::consts::SIGHUP;
     signal_hook::flag::register(hangup, Arc::clone(&reload)).map_err(ProgramError::Signals)?;
     let config = ibfab::config::FabricConfig::load(&file)?;
-    let options = Options { eal, capture: arguments.capture, stats: arguments.stats, config: Some(file) };
+    let management = match arguments.sm {
+        Sm::Embedded => Management::Embedded,
+        Sm::None => Management::Elsewhere,
+    };
+    let Arguments { capture, stats, .. } = arguments;
+    let options = Options { eal, capture, stats, config: Some(file), management };
     Program::start(&config, options)?.run(&stop, &reload)
 }

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use connectx::DEFAULT_GIDS;
 use connectx::cable::{CableEnd, CableError};
 use dataplane::capture::{Capture, CaptureError};
-use ib_wire::Guid;
+use ib_wire::{Gid, Guid};
 use pmd::eal::{Eal, EalError};
 use pmd::hca::{HcaError, PortNumber};
 use pmd::mem::{Pool, PoolConfig, PoolError};
 use pmd::soft::{SoftConfig, SoftHca};
 
 use crate::config::{ConfigError, FabricConfig, HostConfig, LinkConfig};
-use crate::fabric::{Fabric, TrunkError};
+use crate::fabric::{Fabric, Management, TrunkError};
 use crate::host::{BUFFERS, Host, HostError};
 use crate::nap::Naps;
 use crate::report;
@@ -106,6 +106,8 @@ pub struct Options {
     pub config: Option<PathBuf>,
     /// Seconds between two reports.
     pub stats: Option<u32>,
+    /// Who manages the subnet.
+    pub management: Management,
 }
 
 /// Everything that runs.
@@ -117,6 +119,7 @@ pub struct Program {
     pools: Vec<Pool>,
     capture: Option<Capture>,
     stats: Option<Duration>,
+    management: Management,
     config: FabricConfig,
     /// Where the configuration is read again.
     file: Option<PathBuf>,
@@ -148,14 +151,14 @@ impl Program {
         let now = Instant::now();
         let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), "seed");
         let mut capture = options.capture.as_deref().map(Capture::create).transpose()?;
-        let mut fabric = Fabric::new(now, config, seed);
+        let mut fabric = Fabric::new(now, config, seed, options.management);
         for link in &config.links {
             let mut end = listen(link)?;
             end.set_tap(capture.as_mut().map(Capture::tap));
             fabric.plug(link.place, &link.name, end)?;
         }
         fabric.set_trunks(&config.trunks, || capture.as_mut().map(Capture::tap))?;
-        warn_of_waiting(config);
+        warn_of(config, options.management);
         // A switch alone needs no buffers.
         let eal = match config.hosts.len() {
             0 => None,
@@ -183,7 +186,8 @@ impl Program {
         }
         let stats = options.stats.map(|s| Duration::from_secs(s.into()));
         let config = config.clone();
-        Ok(Self { fabric, hosts, pools, capture, stats, config, file: options.config, _eal: eal })
+        let (management, file) = (options.management, options.config);
+        Ok(Self { fabric, hosts, pools, capture, stats, management, config, file, _eal: eal })
     }
 
     /// Runs until `stop` is set, then ends cleanly. When `reload` is set the configuration is read again.
@@ -262,7 +266,7 @@ impl Program {
         }
         self.fabric.set_prefix(now, config.prefix);
         self.fabric.set_partitions(now, config.effective_partitions());
-        warn_of_waiting(&config);
+        warn_of(&config, self.management);
         let (prefix, partitions) = (format!("{:#018x}", config.prefix), config.effective_partitions().len());
         tracing::info!(prefix, partitions, "configuration read again");
         self.config = config;
@@ -310,8 +314,16 @@ impl Program {
     }
 }
 
-/// Tells which hosts will wait for their partition.
-fn warn_of_waiting(config: &FabricConfig) {
+/// Tells which hosts will wait for their partition, or what of the configuration nobody reads.
+fn warn_of(config: &FabricConfig, management: Management) {
+    if management == Management::Elsewhere {
+        if !config.partitions.is_empty() || config.prefix != Gid::DEFAULT_PREFIX {
+            tracing::warn!(
+                "partitions and prefix of the configuration are the embedded subnet manager's: with --sm none nobody reads them"
+            );
+        }
+        return;
+    }
     for host in config.hosts_without_partition() {
         let (name, pkey) = (&host.name, host.pkey);
         tracing::warn!("host {name} waits: no [[partition]] with P_Key {pkey} has it as a member");

@@ -10,7 +10,11 @@ use crate::switch::Switch;
 
 /// Writes what the switches' ports and the hosts did so far.
 pub fn write<B: Backend>(out: &mut String, fabric: &Fabric, hosts: &mut [Host<B>]) -> fmt::Result {
-    let state = if fabric.manager().is_up() { "configured" } else { "being configured" };
+    let state = match fabric.manager() {
+        None => "managed elsewhere",
+        Some(manager) if manager.is_up() => "configured",
+        Some(_) => "being configured",
+    };
     writeln!(out, "subnet {state}, switch LID {}", fabric.switch().lid())?;
     for (n, switch) in fabric.switches().enumerate() {
         if n > 0 {

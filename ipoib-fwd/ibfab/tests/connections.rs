@@ -19,7 +19,7 @@ use ib_wire::cm::{AttributeId, FlowLabel};
 use ib_wire::sa::LifeTime;
 use ib_wire::{Guid, Mtu, PKey, Qpn, ServiceLevel};
 use ibfab::config::{FabricConfig, Place};
-use ibfab::fabric::Fabric;
+use ibfab::fabric::{Fabric, Management};
 use ipoib::link::LinkSettings;
 use pmd::eal::Eal;
 use pmd::hca::{
@@ -280,7 +280,7 @@ fn a_thousand_passive_connections_cost_little_and_leave_nothing() {
     let start = Instant::now();
     let config =
         FabricConfig::parse(FilePath::new("test.toml"), "[[switch]]\nname = \"s\"\nports = 2").unwrap();
-    let mut fabric = Fabric::new(start, &config, 1);
+    let mut fabric = Fabric::new(start, &config, 1, Management::Embedded);
     let mut attach = |port, name| {
         let (near, far) = CableEnd::pair().unwrap();
         fabric.plug(Place { switch: 0, port }, name, near).unwrap();

@@ -35,7 +35,10 @@ fn adapter(n: u64, link: CableEnd) -> SoftHca {
 impl Bench {
     fn new(adapters: u64, faults: Faults) -> Self {
         let config = FabricConfig::parse(Path::new("t.toml"), "[[switch]]\nname = \"s\"\nports = 8").unwrap();
-        let mut this = Self { fabric: Fabric::new(Instant::now(), &config, 1), adapters: Vec::new() };
+        let mut this = Self {
+            fabric: Fabric::new(Instant::now(), &config, 1, Management::Embedded),
+            adapters: Vec::new(),
+        };
         for n in 1..=adapters {
             let (mut near, far) = CableEnd::pair().unwrap();
             near.inject(faults);
@@ -63,7 +66,7 @@ impl Bench {
     }
 
     fn all_active(&self) -> bool {
-        self.fabric.manager().is_up()
+        self.fabric.manager().unwrap().is_up()
             && self.adapters.iter().all(|hca| hca.port(PORT).unwrap().state == PortState::Active)
     }
 }
@@ -107,7 +110,7 @@ fn another_prefix_reaches_every_port_and_nothing_else_changes() {
             [AsyncEvent::GidChange(PORT)]
         );
     }
-    assert!(bench.fabric.manager().ports().all(|(_, gid)| gid.prefix() == prefix));
+    assert!(bench.fabric.manager().unwrap().ports().all(|(_, gid)| gid.prefix() == prefix));
 }
 
 #[test]
@@ -149,4 +152,53 @@ fn subnet_administration_answers_over_the_switch() {
     let header = answer.header();
     assert_eq!((header.method, header.tid.0 as u32, header.status), (Method::GetResp, 0x77, MadStatus::OK));
     assert_eq!(answer.peer.lid, port.sm_lid);
+}
+
+#[test]
+fn without_a_subnet_manager_one_at_a_link_configures_all_and_hears_of_links_that_go() {
+    let config = FabricConfig::parse(Path::new("t.toml"), "[[switch]]\nname = \"s\"\nports = 8").unwrap();
+    let now = Instant::now();
+    let mut bench = Bench::new(2, Faults::default());
+    bench.fabric = Fabric::new(now, &config, 1, Management::Elsewhere);
+    bench.adapters.clear();
+    for n in 1..=2 {
+        let (near, far) = CableEnd::pair().unwrap();
+        bench.fabric.plug(Place { switch: 0, port: n as u8 }, &format!("p{n}"), near).unwrap();
+        bench.adapters.push(adapter(n, far));
+    }
+    let state = |hca: &SoftHca| hca.port(PORT).unwrap().state;
+    bench.run(|b| b.adapters.iter().all(|hca| state(hca) == PortState::Init));
+    for n in 0..1000 {
+        bench.fabric.step(now + Duration::from_millis(n));
+        bench.turn();
+    }
+    assert!(bench.adapters.iter().all(|hca| state(hca) == PortState::Init), "nobody configures them");
+    assert!(bench.fabric.manager().is_none() && bench.fabric.switch().lid() == Lid(0));
+    // A managed switch is one that has a subnet manager. The other fabric has one, and another name.
+    let other = "[[switch]]\nname = \"other\"\nports = 2";
+    let other = FabricConfig::parse(Path::new("t.toml"), other).unwrap();
+    let mut manager = Fabric::new(now, &other, 2, Management::Embedded);
+    let (near, far) = CableEnd::pair().unwrap();
+    bench.fabric.plug(Place { switch: 0, port: 8 }, "trunk", near).unwrap();
+    manager.plug(Place { switch: 0, port: 1 }, "trunk", far).unwrap();
+    bench.run(|b| {
+        manager.step(Instant::now());
+        manager.manager().unwrap().is_up() && b.adapters.iter().all(|hca| state(hca) == PortState::Active)
+    });
+    assert_eq!(manager.manager().unwrap().ports().count(), 4);
+    assert_ne!(bench.fabric.switch().lid(), Lid(0));
+    // A datagram from one to the other goes by the table that the manager wrote.
+    let to = bench.adapters[1].port(PORT).unwrap().lid;
+    let mut bytes = Box::new([0; MAD_LEN]);
+    MadHeader::new(MgmtClass::SubnAdm, 2, Method::Get, Tid(0x42), 1).put(&mut bytes);
+    let peer = MadAddress::gsi(to, ServiceLevel::new(0));
+    bench.adapters[0].send_mad(PORT, &Mad { peer, bytes }).unwrap();
+    bench.run(|b| b.adapters[1].receive_mad(PORT).unwrap().is_some_and(|mad| mad.header().tid == Tid(0x42)));
+    // One goes: the switch tells by trap 128, long before the next sweep is due.
+    let traps = manager.manager().unwrap().counters().traps;
+    bench.adapters.pop();
+    bench.run(|_| {
+        manager.step(Instant::now());
+        manager.manager().unwrap().counters().traps > traps && manager.manager().unwrap().ports().count() == 3
+    });
 }

@@ -2,8 +2,9 @@
 
 use ib_wire::mad::{MadStatus, Method};
 use ib_wire::smp::{
-    Attribute, GuidBlock, LinearForwardingBlock, MulticastForwardingBlock, NodeDescription, NodeInfo,
-    NodeType, PKEY_BLOCK_LEN, PKeyBlock, PortInfo, PortPhysicalState, PortState, Smp, SwitchInfo, attribute,
+    ArbitrationTables, Attribute, Capabilities, GuidBlock, LaneMap, LinearForwardingBlock, MKeyGuard,
+    MulticastForwardingBlock, NodeDescription, NodeInfo, NodeType, PKEY_BLOCK_LEN, PKeyBlock, PortInfo,
+    PortPhysicalState, PortState, Smp, SwitchInfo, VlArbitrationBlock, attribute,
 };
 use ib_wire::{Guid, Lid, PKey, Qpn};
 
@@ -16,7 +17,11 @@ pub(super) struct Agent {
     guid: Guid,
     name: String,
     pub(super) port0: PortInfo,
+    pub(super) guard: MKeyGuard,
     pub(super) pkeys: PKeyBlock,
+    /// Of what port 0 sends and gets; it has one lane, and nobody else's place to take.
+    lanes: Vec<LaneMap>,
+    arbitration: ArbitrationTables,
 }
 
 impl Agent {
@@ -25,13 +30,23 @@ impl Agent {
             state: PortState::Init,
             physical_state: PortPhysicalState::LinkUp,
             guid_cap: 1,
+            capabilities: Capabilities::TRAP | Capabilities::SL_MAPPING | Capabilities::SYSTEM_IMAGE_GUID,
             ..common_info(config.mtu)
         };
         let mut pkeys = PKeyBlock::default();
         if let Some(first) = pkeys.keys.first_mut() {
             *first = PKey::DEFAULT;
         }
-        Self { guid: config.guid, name: config.name.clone(), port0, pkeys }
+        let guard = MKeyGuard::default();
+        Self {
+            guid: config.guid,
+            name: config.name.clone(),
+            port0,
+            guard,
+            pkeys,
+            lanes: vec![LaneMap::default(); usize::from(config.ports) + 1],
+            arbitration: ArbitrationTables::default(),
+        }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -51,23 +66,11 @@ impl Agent {
         self.pkeys.keys.get(usize::from(index)).copied().filter(|key| key.base() != 0)
     }
 
-    /// The M_Key check (IBA 14.2.4): may this request be carried out?
-    fn admits(&mut self, smp: &Smp) -> bool {
-        let own = &mut self.port0;
-        if own.mkey == 0 || smp.mkey == own.mkey {
-            return true;
-        }
-        let reads = smp.header.method == Method::Get && own.mkey_protect.get() < 2;
-        if !reads {
-            own.mkey_violations = own.mkey_violations.saturating_add(1);
-        }
-        reads
-    }
-
-    /// Port 0 as an answer shows it: the M_Key only to those that know it, or where the protection does not hide it.
+    /// Port 0 as an answer shows it.
     fn port0_for(&self, smp: &Smp) -> PortInfo {
-        let hidden = self.port0.mkey_protect.get() != 0 && smp.mkey != self.port0.mkey;
-        PortInfo { mkey: if hidden { 0 } else { self.port0.mkey }, ..self.port0 }
+        let mut info = self.port0;
+        self.guard.show(smp, &mut info);
+        info
     }
 
     /// Sets what a subnet manager may set of port 0.
@@ -83,11 +86,8 @@ impl Agent {
         own.sm_lid = want.sm_lid;
         own.sm_sl = want.sm_sl;
         own.gid_prefix = want.gid_prefix;
-        own.mkey = want.mkey;
-        own.mkey_lease = want.mkey_lease;
-        own.mkey_protect = want.mkey_protect;
         own.subnet_timeout = want.subnet_timeout;
-        own.client_reregister = want.client_reregister;
+        self.guard.set(want);
         Ok(())
     }
 }
@@ -110,17 +110,16 @@ fn index(port: u32) -> Option<usize> {
 }
 
 impl Switch {
-    /// Answers a `Get` or `Set` that came in by port `ingress`; `None` if it must not be answered.
-    pub(super) fn answer(&mut self, smp: Smp, ingress: u8) -> Option<Smp> {
-        if !self.agent.admits(&smp) {
-            self.own.drop(DropReason::MKey);
-            return None;
+    /// Answers a `Get` or `Set` that came in by port `ingress`, unless it must not be answered.
+    pub(super) fn answer(&mut self, smp: Smp, ingress: u8) -> Result<Smp, DropReason> {
+        if !self.agent.guard.admits(&smp) {
+            return Err(DropReason::MKey);
         }
         let mut answer = smp;
         let set = smp.header.method == Method::Set;
         let outcome = if set { self.set(&smp) } else { Ok(()) };
         let outcome = outcome.and_then(|()| self.get(&smp, ingress, &mut answer));
-        Some(answer.answer(outcome.err().unwrap_or(MadStatus::OK)))
+        Ok(answer.answer(outcome.err().unwrap_or(MadStatus::OK)))
     }
 
     /// Fills the data of `answer` with the attribute that `smp` asks for.
@@ -159,9 +158,33 @@ impl Switch {
             attribute::MULTICAST_FORWARDING => {
                 answer.set_attribute(&self.multicast.get(modifier).ok_or(invalid)?);
             }
+            attribute::SL_TO_VL => {
+                let (from, to) = LaneMap::place(modifier);
+                answer.set_attribute(self.lanes(to)?.get(usize::from(from)).ok_or(invalid)?);
+            }
+            attribute::VL_ARBITRATION => answer.set_attribute(self.arbitration(modifier)?),
             _ => return Err(MadStatus::UNSUPPORTED_ATTRIBUTE),
         }
         Ok(())
+    }
+
+    /// The lanes of packets that leave by a port, by the port that they came in by; 0 is the switch itself.
+    fn lanes(&mut self, egress: u8) -> Result<&mut [LaneMap], MadStatus> {
+        let maps = match index(egress.into()) {
+            None => &mut self.agent.lanes,
+            Some(at) => &mut self.ports.get_mut(at).ok_or(MadStatus::INVALID_FIELD)?.lanes,
+        };
+        Ok(maps)
+    }
+
+    /// The block that a modifier names.
+    fn arbitration(&mut self, modifier: u32) -> Result<&mut VlArbitrationBlock, MadStatus> {
+        let (block, port) = VlArbitrationBlock::place(modifier);
+        let tables = match index(port.into()) {
+            None => &mut self.agent.arbitration,
+            Some(at) => &mut self.ports.get_mut(at).ok_or(MadStatus::INVALID_FIELD)?.arbitration,
+        };
+        tables.block(block).ok_or(MadStatus::INVALID_FIELD)
     }
 
     /// Carries a `Set` out.
@@ -207,6 +230,15 @@ impl Switch {
                 }
             };
         }
+        if let Some(map) = smp.attribute::<LaneMap>() {
+            let (from, to) = LaneMap::place(modifier);
+            *self.lanes(to)?.get_mut(usize::from(from)).ok_or(invalid)? = map;
+            return Ok(());
+        }
+        if let Some(block) = smp.attribute::<VlArbitrationBlock>() {
+            *self.arbitration(modifier)? = block;
+            return Ok(());
+        }
         if smp.header.attribute == GuidBlock::ID {
             Err(MadStatus::UNSUPPORTED_METHOD)
         } else {
@@ -232,6 +264,7 @@ impl Switch {
         port.info.state = state;
         port.info.neighbor_mtu = want.neighbor_mtu;
         port.info.hoq_life = want.hoq_life;
+        port.info.vl_high_limit = want.vl_high_limit;
         port.info.pkey_enforce_in = want.pkey_enforce_in;
         port.info.pkey_enforce_out = want.pkey_enforce_out;
         port.info.filter_raw_in = want.filter_raw_in;

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use ib_wire::crc::{VCRC_LEN, verify_vcrc};
 use ib_wire::packet::{BTH_LEN, Bth, GRH_LEN, LRH_LEN, Lnh, Lrh, Packet, VirtualLane};
-use ib_wire::{Lid, Mtu, PKey};
+use ib_wire::{Mtu, PKey, ServiceLevel};
 
 use super::port::{Blocked, DropReason};
 use super::{HEAD_OF_QUEUE_LIFE, STALLED, Switch};
@@ -44,11 +44,11 @@ impl Switch {
             let port = self.ports.get_mut(at).filter(|port| port.receives_data());
             port.ok_or(DropReason::PortState)?.lets_in(pkey)?;
             if lrh.dlid.is_multicast() {
-                self.spread(at, lrh.dlid, (packet, pkey), now)
+                self.spread(at, &lrh, (packet, pkey), now)
             } else if lrh.dlid == self.lid() {
                 self.take_gmp(packet).map(|()| true)
             } else {
-                self.relay(at, lrh.dlid, (packet, pkey), now)
+                self.relay(at, &lrh, (packet, pkey), now)
             }
         });
         outcome.unwrap_or_else(|reason| {
@@ -73,16 +73,16 @@ impl Switch {
     fn relay(
         &mut self,
         at: usize,
-        dlid: Lid,
+        lrh: &Lrh,
         (packet, pkey): (&[u8], Option<PKey>),
         now: Instant,
     ) -> Result<bool, DropReason> {
-        let number = self.linear.port(dlid).ok_or(DropReason::NoRoute)?;
+        let number = self.linear.port(lrh.dlid).ok_or(DropReason::NoRoute)?;
         let egress = usize::from(number).checked_sub(1).ok_or(DropReason::NoRoute)?;
         if egress == at {
             return Err(DropReason::SamePort);
         }
-        self.may_leave(egress, packet.len(), pkey)?;
+        self.may_leave((at, egress), packet.len(), lrh.sl, pkey)?;
         if !self.has_room(at, number, packet.len(), now)? {
             return Ok(false);
         }
@@ -97,11 +97,11 @@ impl Switch {
     fn spread(
         &mut self,
         at: usize,
-        mlid: Lid,
+        lrh: &Lrh,
         (packet, pkey): (&[u8], Option<PKey>),
         now: Instant,
     ) -> Result<bool, DropReason> {
-        let ports = self.multicast.ports(mlid);
+        let ports = self.multicast.ports(lrh.dlid);
         if ports.is_empty() {
             return Err(DropReason::NoRoute);
         }
@@ -109,7 +109,7 @@ impl Switch {
         let mut ready = [false; super::MAX_PORTS + 1];
         for number in ways() {
             let egress = usize::from(number) - 1;
-            let room = match self.may_leave(egress, packet.len(), pkey) {
+            let room = match self.may_leave((at, egress), packet.len(), lrh.sl, pkey) {
                 Ok(()) => self.has_room(at, number, packet.len(), now),
                 Err(reason) => Err(reason),
             };
@@ -127,14 +127,27 @@ impl Switch {
         Ok(true)
     }
 
-    /// Is the way out open for a packet of this length and partition?
-    fn may_leave(&mut self, egress: usize, len: usize, pkey: Option<PKey>) -> Result<(), DropReason> {
+    /// Is the way from port index `at` out by `egress` open for a packet of this length, service level and partition?
+    fn may_leave(
+        &mut self,
+        (at, egress): (usize, usize),
+        len: usize,
+        sl: ServiceLevel,
+        pkey: Option<PKey>,
+    ) -> Result<(), DropReason> {
         let port = self.ports.get_mut(egress).ok_or(DropReason::NoRoute)?;
-        if !port.sends_data() {
-            return Err(DropReason::EgressState);
-        }
         let mtu = port.info.neighbor_mtu.mtu().unwrap_or(Mtu::B256);
-        if len > mtu.bytes() + MAX_OVERHEAD { Err(DropReason::TooLong) } else { port.lets_out(pkey) }
+        let closed = if !port.sends_data() {
+            DropReason::EgressState
+        } else if len > mtu.bytes() + MAX_OVERHEAD {
+            DropReason::TooLong
+        } else if !port.has_lane(at + 1, sl) {
+            return Err(DropReason::ServiceLevel);
+        } else {
+            return port.lets_out(pkey);
+        };
+        port.discards += 1;
+        Err(closed)
     }
 
     /// True if the way out can take the packet now, false if the packet shall wait.
@@ -148,11 +161,13 @@ impl Switch {
             return Ok(true);
         }
         if egress.stalled_until.is_some_and(|until| now < until) {
+            egress.discards += 1;
             return Err(DropReason::HeadOfQueue);
         }
         let since = waiting.map_or(now, |b| b.since);
         if now.saturating_duration_since(since) >= HEAD_OF_QUEUE_LIFE {
             egress.stalled_until = Some(now + STALLED);
+            egress.discards += 1;
             return Err(DropReason::HeadOfQueue);
         }
         if let Some(port) = self.ports.get_mut(at) {

@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
+use connectx::pma::{self, Counted, Tally};
 use ib_wire::crc::verify_icrc;
-use ib_wire::mad::{MAD_LEN, Mad, MadAddress, Method, MgmtClass, Route};
+use ib_wire::mad::{MAD_LEN, Mad, MadAddress, MadHeader, Method, MgmtClass, Route};
 use ib_wire::packet::{Bth, Deth, Extended, Grh, Headers, Lrh, Opcode, Packet, VirtualLane};
 use ib_wire::sa::Notice;
 use ib_wire::smp::{DirectedStep, NodeType, Origin, Smp, attribute, step};
@@ -73,12 +74,15 @@ impl Switch {
         let asks = matches!(method, Method::Get | Method::Set) && smp.header.attribute != attribute::SM_INFO;
         if !asks {
             if method == Method::TrapRepress && self.trap.is_some_and(|trap| trap.tid == smp.header.tid) {
+                if !self.agent.guard.admits(&smp) {
+                    return Err(DropReason::MKey);
+                }
                 self.trap = None;
                 return Ok(());
             }
             return self.hand_up(smp.to_mad(slid));
         }
-        let Some(mut answer) = self.answer(smp, ingress) else { return Ok(()) };
+        let mut answer = self.answer(smp, ingress)?;
         if answer.is_directed() {
             let next = step(&mut answer, NodeType::Switch, Origin::Local);
             self.go_on(next, answer, slid, ingress)
@@ -114,6 +118,12 @@ impl Switch {
 
     /// Sends what answers and relays left behind while a port's packets were being taken.
     pub(super) fn send_postponed(&mut self) {
+        for Mad { peer, bytes } in std::mem::take(&mut self.questions) {
+            let Some(bytes) = self.performance(&bytes) else { continue };
+            if let Err(reason) = self.send_gmp(&Mad { peer, bytes }) {
+                self.own.drop(reason);
+            }
+        }
         for (number, packet) in std::mem::take(&mut self.postponed) {
             let port = self.ports.get_mut(usize::from(number).wrapping_sub(1));
             if !port.is_some_and(|port| port.send(&packet)) {
@@ -177,9 +187,24 @@ impl Switch {
             traffic_class: grh.traffic_class,
         });
         let Lrh { slid, sl, .. } = *packet.lrh();
+        let header = MadHeader::of(mad);
         let peer =
             MadAddress { lid: slid, qpn: deth.src_qpn, qkey: QKey(0), sl, path_bits: 0, pkey_index, route };
+        if header.class == MgmtClass::Perf && matches!(header.method, Method::Get | Method::Set) {
+            // At most one for each packet of a burst; the link that it came by is not in its place, with what it has counted.
+            self.questions.push(Mad { peer: peer.reply(), bytes: Box::new(*mad) });
+            return Ok(());
+        }
         self.hand_up(Mad { peer, bytes: Box::new(*mad) })
+    }
+
+    /// The answer of the performance management agent: external ports, and port 0, which has nothing to count.
+    fn performance(&mut self, mad: &[u8; MAD_LEN]) -> Option<Box<[u8; MAD_LEN]>> {
+        let Self { ports, cleared0, .. } = self;
+        pma::respond(mad, |named| match usize::from(named).checked_sub(1) {
+            None => Some(Tally { now: Counted::default(), cleared: cleared0 }),
+            Some(at) => ports.get_mut(at).map(|port| port.tally()),
+        })
     }
 
     /// Sends a datagram of whoever sits behind port 0: SMPs (QP0), the first step of their directed route not yet done,

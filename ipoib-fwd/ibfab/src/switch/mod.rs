@@ -18,6 +18,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use connectx::cable::{CableCounters, CableEnd};
+use connectx::pma::Counted;
 use ib_wire::mad::Mad;
 use ib_wire::smp::{PortState, SwitchInfo};
 use ib_wire::{Guid, Lid, Mtu, Psn, Tid};
@@ -79,6 +80,10 @@ pub struct Switch {
     next_tid: u64,
     /// Of port 0: what came to it and was dropped.
     own: PortCounters,
+    /// Of port 0, for performance management.
+    cleared0: Counted,
+    /// Requests of performance management that came in with the burst at hand.
+    questions: Vec<Mad>,
     /// Management packets that leave as soon as all links are in their places; at most one for each packet of a burst.
     postponed: Vec<(u8, Box<[u8]>)>,
 }
@@ -117,7 +122,7 @@ impl Switch {
             info,
             linear: LinearTable::new(),
             multicast: MulticastTable::new(),
-            ports: (0..config.ports).map(|_| Port::new(config.mtu)).take(MAX_PORTS).collect(),
+            ports: (0..config.ports).map(|_| Port::new(config.mtu, config.ports)).take(MAX_PORTS).collect(),
             inbox: VecDeque::new(),
             psn: Psn::default(),
             port_changed: false,
@@ -125,6 +130,8 @@ impl Switch {
             untold: false,
             next_tid: 1,
             own: PortCounters::default(),
+            cleared0: Counted::default(),
+            questions: Vec::new(),
             postponed: Vec::new(),
         }
     }
@@ -160,6 +167,7 @@ impl Switch {
     /// Does a bounded amount of work; true if there was any.
     pub fn step(&mut self, now: Instant) -> bool {
         let mut worked = false;
+        self.agent.guard.follow(now);
         for at in 0..self.ports.len() {
             worked |= self.keep_up(at, now);
             worked |= self.take_from(at, now);

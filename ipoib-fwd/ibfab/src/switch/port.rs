@@ -3,8 +3,12 @@
 use std::time::Instant;
 
 use connectx::cable::CableEnd;
-use ib_wire::smp::{Capabilities, LinkWidth, Nibble, PortInfo, PortPhysicalState, PortState};
-use ib_wire::{Mtu, PKey};
+use connectx::pma::{Counted, Tally};
+use ib_wire::packet::VirtualLane;
+use ib_wire::smp::{
+    ArbitrationTables, Capabilities, LaneMap, LinkWidth, Nibble, PortInfo, PortPhysicalState, PortState,
+};
+use ib_wire::{Mtu, PKey, ServiceLevel};
 
 use super::tables::PartitionTable;
 
@@ -25,6 +29,8 @@ hca::counted! {
         NoRoute = "no_route",
         /// The way out is the way in.
         SamePort = "same_port",
+        /// A service level that has no lane there.
+        ServiceLevel = "service_level",
         /// Longer than the MTU of the way out.
         TooLong = "too_long",
         /// The receiver took nothing for the head-of-queue life time.
@@ -94,8 +100,17 @@ pub(super) struct Port {
     pub(super) link: Option<Box<CableEnd>>,
     pub(super) info: PortInfo,
     pub(super) counters: PortCounters,
+    /// Packets that could not leave by it.
+    pub(super) discards: u64,
+    /// Packets of partitions that may not leave by it.
+    pub(super) refused: u64,
+    /// What had been counted when performance management cleared it last.
+    pub(super) cleared: Counted,
     /// P_Keys that pass where they are enforced.
     pub(super) partitions: PartitionTable,
+    /// Lanes of packets that leave by it, by the port that they came in by.
+    pub(super) lanes: Vec<LaneMap>,
+    pub(super) arbitration: ArbitrationTables,
     pub(super) blocked: Option<Blocked>,
     /// Until then packets that find it full are dropped.
     pub(super) stalled_until: Option<Instant>,
@@ -119,19 +134,26 @@ pub(super) fn common_info(mtu: Mtu) -> PortInfo {
         mtu_cap: mtu.into(),
         vl_cap: Nibble::new(1),
         operational_vls: Nibble::new(1),
+        vl_arb_high_cap: ArbitrationTables::CAP,
+        vl_arb_low_cap: ArbitrationTables::CAP,
         capabilities: Capabilities::empty(),
         ..PortInfo::default()
     }
 }
 
 impl Port {
-    /// With nothing plugged in.
-    pub(super) fn new(mtu: Mtu) -> Self {
+    /// With nothing plugged in, at a switch of so many.
+    pub(super) fn new(mtu: Mtu, ports: u8) -> Self {
         Self {
             name: String::new(),
             link: None,
             info: common_info(mtu),
             counters: PortCounters::default(),
+            discards: 0,
+            refused: 0,
+            cleared: Counted::default(),
+            lanes: vec![LaneMap::default(); usize::from(ports) + 1],
+            arbitration: ArbitrationTables::default(),
             partitions: PartitionTable::default(),
             blocked: None,
             stalled_until: None,
@@ -202,10 +224,32 @@ impl Port {
             None if self.info.filter_raw_out => Err(DropReason::Raw),
             Some(pkey) if self.info.pkey_enforce_out && !self.partitions.lets_out(pkey) => {
                 self.info.pkey_violations = self.info.pkey_violations.saturating_add(1);
+                self.refused += 1;
                 Err(DropReason::PartitionOut)
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether packets of a service level that came in by port `ingress` have a lane here: there is one for data.
+    pub(super) fn has_lane(&self, ingress: usize, sl: ServiceLevel) -> bool {
+        self.lanes.get(ingress).is_some_and(|map| map.lane(sl) == VirtualLane::default())
+    }
+
+    /// For performance management. What is dropped is counted where it came in, unless it is the way out that could not take it.
+    pub(super) fn tally(&mut self) -> Tally<'_> {
+        let dropped =
+            |reasons: &[DropReason]| reasons.iter().map(|reason| self.counters.dropped(*reason)).sum();
+        let now = Counted {
+            cable: self.link.as_ref().map(|link| link.counters()).unwrap_or_default(),
+            receive_errors: dropped(&[DropReason::Malformed, DropReason::Vcrc]),
+            relay_errors: dropped(&[DropReason::NoRoute, DropReason::SamePort, DropReason::ServiceLevel]),
+            send_discards: self.discards,
+            send_constraint_errors: self.refused,
+            receive_constraint_errors: dropped(&[DropReason::PartitionIn, DropReason::Raw]),
+            vl15_dropped: dropped(&[DropReason::ManagementFull]),
+        };
+        Tally { now, cleared: &mut self.cleared }
     }
 
     pub(super) fn has_room(&mut self, len: usize) -> bool {

@@ -14,7 +14,7 @@ use endpoint::{Board, Endpoint, EndpointConfig, EndpointPlace, LinkUpdate, LinkW
 use ib_wire::ipoib::{Arp, decapsulate};
 use ib_wire::{PKey, Qpn};
 use ibfab::config::{FabricConfig, Place};
-use ibfab::fabric::Fabric;
+use ibfab::fabric::{Fabric, Management};
 use ipoib::link::{ArpResponder, Event, LinkIndex, LinkSettings, LinkState, WorkerIndex};
 use pmd::hca::{Queues, RxBurst, Source};
 use pmd::mem::{Pool, PoolConfig};
@@ -170,7 +170,7 @@ impl World {
         let start = Instant::now();
         let text = format!("[[switch]]\nname = \"s\"\nports = 2\n[[partition]]\npkey = 0xffff\n{partitions}");
         let config = FabricConfig::parse(FilePath::new("test.toml"), &text).unwrap();
-        let mut fabric = Fabric::new(start, &config, 1);
+        let mut fabric = Fabric::new(start, &config, 1, Management::Embedded);
         let pool = |name| {
             Pool::create(name, &PoolConfig { count: 8192, data_room: 4096, cache: 0, socket: -1 }).unwrap()
         };

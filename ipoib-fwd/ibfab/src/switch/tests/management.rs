@@ -1,0 +1,205 @@
+//! What a switch answers to subnet and performance management, and what it does not.
+
+use std::time::Duration;
+
+use ib_wire::mad::{MadHeader, MgmtClass};
+use ib_wire::perf::{self, PortCounters, PortCountersExtended};
+use ib_wire::smp::{
+    ArbitrationEntry, ArbitrationTables, Attribute as _, Capabilities, LaneMap, MAX_HOPS, VlArbitrationBlock,
+};
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn m_key_guards_what_is_set() {
+    let mut bench = Bench::active(1);
+    let own: PortInfo = bench.get(attribute::PORT_INFO, 0);
+    let own = PortInfo { state: PortState::NoChange, ..own };
+    assert!(bench.set(0, &PortInfo { mkey: 42, ..own }).is_ok());
+    let wrong = Smp::directed(Method::Set, Tid(9), attribute::PORT_INFO, 0, &DirectedPath::LOCAL).with(&own);
+    bench.switch.send_mad(&wrong.to_mad(Lid::PERMISSIVE));
+    assert!(bench.switch.next_mad().is_none());
+    assert_eq!(bench.switch.own_counters().dropped(DropReason::MKey), 1);
+    assert!(bench.ask(Smp { mkey: 42, ..wrong }).status().is_ok());
+}
+
+/// Asks by the cable behind port 1, as whoever knows the way; `None` if there is no answer.
+fn ask(bench: &mut Bench, question: Smp) -> Option<Smp> {
+    bench.send(1, &smp(&question, Lid(11), Lid(1)));
+    let packets = bench.received(1);
+    let answer = Packet::parse(packets.first()?).unwrap();
+    Some(Smp::from_mad(answer.payload().try_into().unwrap()).unwrap())
+}
+
+#[test]
+fn a_key_whose_owner_is_gone_protects_until_its_lease_is_over() {
+    let mut bench = Bench::active(1);
+    let own = PortInfo { state: PortState::NoChange, ..bench.get(attribute::PORT_INFO, 0) };
+    let mut data = [0; 64];
+    PortInfo { mkey: 42, mkey_lease: 5, ..own }.to_data(&mut data);
+    // Protection 2: who does not know the key reads nothing.
+    data[34] |= 0b1000_0000;
+    assert!(bench.set(0, &PortInfo::from_data(&data)).is_ok());
+    let get = Smp::lid_routed(Method::Get, Tid(5), attribute::PORT_INFO, 0);
+    assert!(ask(&mut bench, get).is_none());
+    assert!(ask(&mut bench, Smp { mkey: 42, ..get }).is_some());
+    bench.now += Duration::from_secs(6);
+    assert!(ask(&mut bench, get).is_none(), "its owner was there");
+    bench.now += Duration::from_secs(4);
+    assert!(ask(&mut bench, get).is_none());
+    bench.now += Duration::from_secs(2);
+    let shown = ask(&mut bench, get).unwrap().attribute::<PortInfo>().unwrap();
+    assert_eq!((shown.mkey, shown.mkey_violations), (42, 3));
+    let stolen = Smp::lid_routed(Method::Set, Tid(5), attribute::PORT_INFO, 0).with(&own);
+    assert!(ask(&mut bench, stolen).is_none(), "written only by who knows it, as now anybody may");
+    assert!(ask(&mut bench, Smp { mkey: 42, ..stolen }).is_some());
+    assert!(ask(&mut bench, get).is_some());
+    assert_eq!(bench.dropped(1, DropReason::MKey), 4);
+}
+
+#[test]
+fn a_trap_is_repressed_by_who_knows_the_key() {
+    let mut bench = Bench::active(2);
+    let own = PortInfo { state: PortState::NoChange, ..bench.get(attribute::PORT_INFO, 0) };
+    assert!(bench.set(0, &PortInfo { mkey: 42, sm_lid: Lid(11), ..own }).is_ok());
+    bench.ends.remove(1);
+    bench.step();
+    let trap = |bench: &mut Bench| {
+        let packets = bench.received(1);
+        let packet = Packet::parse(packets.first()?).unwrap();
+        Some(Smp::from_mad(packet.payload().try_into().unwrap()).unwrap())
+    };
+    let told = trap(&mut bench).unwrap();
+    let mut heard = told;
+    heard.header.method = Method::TrapRepress;
+    for (mkey, again) in [(41, true), (42, false)] {
+        bench.send(1, &smp(&Smp { mkey, ..heard }, Lid(11), Lid(1)));
+        bench.now += TRAP_INTERVAL;
+        bench.step();
+        assert_eq!(trap(&mut bench).is_some(), again, "{mkey}");
+    }
+    assert_eq!(bench.dropped(1, DropReason::MKey), 1);
+}
+
+#[test]
+fn a_service_level_without_a_lane_does_not_pass() {
+    let mut bench = Bench::active(3);
+    let own: PortInfo = bench.get(attribute::PORT_INFO, 0);
+    assert!(own.capabilities.contains(Capabilities::SL_MAPPING | Capabilities::TRAP));
+    let mut map = LaneMap::default();
+    map.lanes[0] = VirtualLane::MANAGEMENT;
+    assert!(bench.set(LaneMap::modifier(1, 3), &map).is_ok());
+    assert_eq!(bench.get::<LaneMap>(attribute::SL_TO_VL, LaneMap::modifier(1, 3)), map);
+    for other in [LaneMap::modifier(2, 3), LaneMap::modifier(1, 2), LaneMap::modifier(0, 0)] {
+        assert_eq!(bench.get::<LaneMap>(attribute::SL_TO_VL, other), LaneMap::default());
+    }
+    for beyond in [LaneMap::modifier(4, 1), LaneMap::modifier(1, 4)] {
+        assert_eq!(bench.set(beyond, &map), Err(MadStatus::INVALID_FIELD));
+    }
+    let mut sent = |from: usize, to: usize| {
+        bench.send(from, &data(10 + from as u16, 10 + to as u16, 64));
+        bench.received(to).len()
+    };
+    assert_eq!((sent(1, 3), sent(2, 3), sent(1, 2)), (0, 1, 1));
+    assert_eq!(bench.dropped(1, DropReason::ServiceLevel), 1);
+    let mut block = VlArbitrationBlock::default();
+    block.entries[31] = ArbitrationEntry { lane: VirtualLane::new(0), weight: 3 };
+    let at = VlArbitrationBlock::modifier(2, 3);
+    assert!(bench.set(at, &block).is_ok());
+    assert_eq!(bench.get::<VlArbitrationBlock>(attribute::VL_ARBITRATION, at), block);
+    assert_eq!(bench.get::<PortInfo>(attribute::PORT_INFO, 3).vl_arb_low_cap, ArbitrationTables::CAP);
+    for beyond in [VlArbitrationBlock::modifier(5, 3), VlArbitrationBlock::modifier(1, 4)] {
+        assert_eq!(bench.set(beyond, &block), Err(MadStatus::INVALID_FIELD));
+    }
+}
+
+/// The performance management agent's answer, asked by the cable behind port 1.
+fn performance(bench: &mut Bench, method: Method, id: u16, port: u8) -> (MadStatus, [u8; perf::DATA_LEN]) {
+    let mut mad = [0; 256];
+    MadHeader::new(MgmtClass::Perf, perf::CLASS_VERSION, method, Tid(8), id).put(&mut mad);
+    mad[perf::DATA + 1] = port;
+    mad[perf::DATA + 2..perf::DATA + 4].fill(0xff);
+    bench.send(1, &packet(0, 11, Lid(1), Qpn::GSI, QKey::GSI, &mad));
+    let packets = bench.received(1);
+    let answer = Packet::parse(&packets[0]).unwrap();
+    assert_eq!((answer.bth().dest_qpn, answer.lrh().dlid), (Qpn::new(77), Lid(11)));
+    let bytes: &[u8; 256] = answer.payload().try_into().unwrap();
+    let header = MadHeader::of(bytes);
+    assert_eq!((header.method, header.tid), (Method::GetResp, Tid(8)));
+    (header.status, *bytes[perf::DATA..].first_chunk().unwrap())
+}
+
+#[test]
+fn ports_tell_what_they_have_counted() {
+    use perf::attribute::{PORT_COUNTERS, PORT_COUNTERS_EXTENDED};
+    let mut bench = Bench::active(3);
+    for port in 1..=3 {
+        performance(&mut bench, Method::Set, PORT_COUNTERS, port);
+    }
+    let p = data(12, 13, 256);
+    for _ in 0..5 {
+        bench.send(2, &p);
+    }
+    bench.send(2, &data(12, 40, 64));
+    assert!(bench.set(3, &PortInfo { neighbor_mtu: Mtu::B256.into(), ..port_info() }).is_ok());
+    bench.send(2, &data(12, 13, 1024));
+    let counters = |bench: &mut Bench, port| {
+        let (status, bytes) = performance(bench, Method::Get, PORT_COUNTERS, port);
+        (status.is_ok()).then(|| PortCounters::parse(&bytes))
+    };
+    let two = counters(&mut bench, 2).unwrap();
+    assert_eq!((two.receive_packets, two.relay_errors, two.send_discards, two.send_packets), (7, 1, 0, 0));
+    let three = counters(&mut bench, 3).unwrap();
+    assert_eq!((three.send_packets, three.send_discards, three.receive_packets), (5, 1, 0));
+    let (_, bytes) = performance(&mut bench, Method::Get, PORT_COUNTERS_EXTENDED, 3);
+    assert_eq!(PortCountersExtended::parse(&bytes).send_data, 5 * p.len() as u64 / 4);
+    // The port that the question comes in by, too.
+    let one = counters(&mut bench, 1).unwrap();
+    let again = counters(&mut bench, 1).unwrap();
+    assert_eq!(again.receive_packets, one.receive_packets + 1);
+    assert_eq!(again.send_packets, one.send_packets + 1);
+    assert_eq!(counters(&mut bench, 0).unwrap().receive_packets, 0);
+    assert!(counters(&mut bench, 4).is_none());
+    performance(&mut bench, Method::Set, PORT_COUNTERS, 3);
+    let three = counters(&mut bench, 3).unwrap();
+    assert_eq!((three.send_packets, three.send_discards), (0, 0));
+}
+
+proptest! {
+    /// A directed route can say anything: what comes of it is an answer, a packet that goes on, or a drop that is counted; one of
+    /// them, and where the route is impossible the last.
+    #[test]
+    fn a_hostile_route_is_dropped_and_counted(
+        pointer: u8, count: u8, returning: bool, path in proptest::collection::vec(0u8..6, 64),
+        entry in 0u8..6, set: bool, local in 1u8..=3,
+    ) {
+        let mut bench = Bench::active(3);
+        let method = if set { Method::Set } else { Method::Get };
+        let mut question = Smp::directed(method, Tid(3), attribute::NODE_INFO, 0, &DirectedPath::LOCAL);
+        question.header.class_specific = u16::from(pointer) << 8 | u16::from(count);
+        question.header.status = MadStatus(if returning { 0x8000 } else { 0 });
+        question.initial_path.copy_from_slice(&path);
+        question.return_path = [entry; 64];
+        bench.send(local.into(), &smp(&question, Lid::PERMISSIVE, Lid::PERMISSIVE));
+        let out: Vec<(usize, Vec<u8>)> =
+            (1..=3).flat_map(|port| bench.received(port).into_iter().map(move |p| (port, p))).collect();
+        let up = usize::from(bench.switch.next_mad().is_some());
+        let dropped: u64 = DropReason::ALL.into_iter().map(|r| bench.dropped(local.into(), r)).sum();
+        prop_assert_eq!(out.len() + up + dropped as usize, 1);
+        if count > MAX_HOPS || pointer > count + 1 || (!returning && (pointer == 0 || pointer > count)) {
+            prop_assert_eq!(bench.dropped(local.into(), DropReason::BadRoute), 1);
+        }
+        for (port, bytes) in out {
+            let packet = Packet::parse(&bytes).unwrap();
+            let smp = Smp::from_mad(packet.payload().try_into().unwrap()).unwrap();
+            // By the port that the route names, one hop on; or the answer, by the way that the question came.
+            let (at, way) = match (returning, smp.is_returning()) {
+                (false, false) => (pointer + 1, path[usize::from(pointer) + 1]),
+                (false, true) => (pointer, local),
+                (true, _) => (pointer - 1, entry),
+            };
+            prop_assert_eq!((smp.hop_pointer(), port), (at, usize::from(way)));
+        }
+    }
+}
