@@ -291,12 +291,17 @@ impl Engine {
 /// One queue pair's turn. It comes to the end of the line again if there is more to do.
 fn turn(qp: &mut Qp, dev: &mut Device, now: Instant) -> bool {
     let mut worked = false;
-    if qp.rc.is_some() && rc::reply(qp, dev).is_err() {
-        dev.schedule(qp);
-        return false;
+    if qp.rc.is_some() {
+        match rc::reply(qp, dev) {
+            Ok(answered) => worked = answered,
+            Err(_) => {
+                dev.schedule(qp);
+                return false;
+            }
+        }
     }
     if qp.state == QpState::Err {
-        return dev.flush(qp);
+        return dev.flush(qp) | worked;
     }
     for sent in 0..=SEND_BURST {
         if sent == SEND_BURST {

@@ -13,7 +13,7 @@ use super::frame::Arrived;
 use super::object::qp::{Qp, QpKind};
 use super::object::table::QpTable;
 use super::port::Port;
-use super::rc::{requester, responder};
+use super::rc::{read, requester, responder};
 use super::{sma, ud};
 use hca::{AddressVector, PortState};
 
@@ -191,9 +191,9 @@ fn multicast(
     let mut n = 0;
     while let Some(slot) = dev.multicast.member(index, group, n) {
         n += 1;
-        // A sender does not hear itself.
+        // A sender does not hear itself unless it wants to.
         if let Some(qp) = qps.at(slot)
-            && !(ours && qp.wire_qpn() == source)
+            && !(ours && qp.wire_qpn() == source && !qp.hears_itself)
         {
             ud::receive(qp, dev, packet);
         }
@@ -228,6 +228,16 @@ fn connected(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now: Instant) 
     match (bth.opcode, packet.extended().aeth()) {
         (Opcode::RcAcknowledge, Some(aeth)) => {
             requester::acknowledge(qp, dev, bth.psn, *aeth, now);
+            Ok(())
+        }
+        (
+            Opcode::RcReadResponseFirst
+            | Opcode::RcReadResponseMiddle
+            | Opcode::RcReadResponseLast
+            | Opcode::RcReadResponseOnly,
+            _,
+        ) => {
+            read::response(qp, dev, packet, now);
             Ok(())
         }
         _ => Err(DropReason::Unsupported),

@@ -45,7 +45,7 @@ pub use event::DeviceEvent;
 pub use gids::{DEFAULT_GIDS, MAX_GIDS};
 pub use memory::HostMemory;
 pub use object::mr::Access;
-pub use object::qp::QpKind;
+pub use object::qp::{QpKind, RemoteOperations};
 pub use port::PortConfig;
 pub use region::{MemoryPieces, RegionMemory};
 pub use sma::MKeyCheck;

@@ -6,7 +6,7 @@ use ib_wire::{Gid, Lid, QKey, Qpn, Rate, ServiceLevel};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::memory::HostMemory;
-use super::object::mr::{MrTable, Use};
+use super::object::mr::{Denied, MrTable, Use};
 use super::object::send::SendQueue;
 use hca::{AddressVector, GlobalRoute, WcStatus};
 use prm::{
@@ -32,6 +32,8 @@ pub(crate) struct Control {
     pub(crate) signalled: bool,
     /// The receiver's completion is to be solicited.
     pub(crate) solicited: bool,
+    /// It waits until all RDMA READs before it are done.
+    pub(crate) fenced: bool,
     /// Immediate or key.
     pub(crate) imm: [u8; 4],
     bytes: usize,
@@ -60,6 +62,7 @@ pub(crate) fn peek(sq: &SendQueue) -> Option<Control> {
         opcode: control.opcode(),
         signalled: control.fm_ce_se & fm_ce_se::CQ_UPDATE != 0,
         solicited: control.fm_ce_se & fm_ce_se::SOLICITED != 0,
+        fenced: fm_ce_se::is_fence(control.fm_ce_se),
         imm: control.imm.to_bytes(),
         bytes: len,
     })
@@ -223,6 +226,32 @@ impl Wqe {
         if left == 0 { Ok(()) } else { Err(WcStatus::LocalLength) }
     }
 
+    /// Lays bytes that came down where the data segments from `at` on say, from byte `offset` of them on.
+    pub(crate) fn scatter(
+        &self,
+        mrs: &MrTable,
+        at: usize,
+        offset: u64,
+        mut data: &[u8],
+    ) -> Result<(), WcStatus> {
+        let mut skip = offset;
+        self.walk(at, |segment| {
+            let Segment::Host(s) = segment else { return Err(WcStatus::LocalQpOperation) };
+            let size = u64::from(s.byte_count.get());
+            if skip >= size {
+                skip -= size;
+                return Ok(());
+            }
+            let (head, rest) = data.split_at((size - skip).min(data.len() as u64) as usize);
+            let address = s.address.get().checked_add(skip).ok_or(WcStatus::LocalProtection)?;
+            mrs.write(s.lkey.get(), address, head, Use::LocalWrite).map_err(|_| WcStatus::LocalProtection)?;
+            skip = 0;
+            data = rest;
+            Ok(())
+        })?;
+        if data.is_empty() { Ok(()) } else { Err(WcStatus::LocalLength) }
+    }
+
     /// Copies gathered pieces to a packet.
     pub(crate) fn copy(&self, pieces: &Pieces, mut out: &mut [u8]) {
         for piece in pieces {
@@ -269,6 +298,25 @@ impl Wqe {
         }
         Ok(())
     }
+}
+
+/// Collects `len` bytes that the other end reads.
+pub(crate) fn gather_remote(
+    mrs: &MrTable,
+    rkey: u32,
+    mut address: u64,
+    len: usize,
+    out: &mut Pieces,
+) -> Result<(), Denied> {
+    out.clear();
+    let mut missing = len;
+    while missing > 0 {
+        let memory = mrs.translate(rkey, address, missing, Use::RemoteRead)?;
+        missing -= memory.len();
+        address = address.wrapping_add(memory.len() as u64);
+        out.try_push(Piece::Host(memory)).map_err(|_| Denied)?;
+    }
+    Ok(())
 }
 
 fn push(out: &mut Pieces, piece: Piece) -> Result<(), WcStatus> {

@@ -69,6 +69,12 @@ pub mod fm_ce_se {
     pub const SMALL_FENCE: u8 = 0x20;
     /// Wait for all earlier RDMA READs and atomics.
     pub const FENCE: u8 = 0x80;
+
+    /// True for the modes (3 bits at 5) that wait for all earlier RDMA READs and atomics.
+    #[must_use]
+    pub const fn is_fence(bits: u8) -> bool {
+        matches!(bits >> 5, 2..=4)
+    }
 }
 
 /// First segment of each send work queue entry.

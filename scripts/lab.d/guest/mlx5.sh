@@ -53,6 +53,9 @@ check 'first ping' await 10 ping -c 1 -W 2 $peer
 check 'ping of 56 octets' pings 20 0.2 56
 check 'ping of 2016 octets' pings 5 0.2 2016
 check 'ping of 60000 octets, in pieces' pings 5 0.2 60000
+check 'events of completions are moderated' ethtool -C ib0 rx-usecs 500 rx-frames 16
+check 'ping of 56 octets, so' pings 20 0.2 56
+check 'and no more' ethtool -C ib0 rx-usecs 0 rx-frames 0
 for device in mlx5_0 mlx5_1; do
     check "ibv_rc_pingpong, mlx5_0 and $device" game ibv_rc_pingpong $device -n 200
     check "ibv_rc_pingpong with events, mlx5_0 and $device" game ibv_rc_pingpong $device -e -n 200

@@ -144,6 +144,48 @@ fn what_is_posted_to_a_queue_pair_in_error_is_flushed() {
 }
 
 #[test]
+fn a_sender_hears_what_it_sends_to_its_own_group_unless_it_blocks_that() {
+    let mut g = Guest::new();
+    let eq = g.probe();
+    let mut cq = g.create_cq(eq.number, 7);
+    let key = g.whole_key(0);
+    let buffer = g.pages(1);
+    let mut group = [0; 16];
+    group[..4].copy_from_slice(&[0xff, 0x12, 0x40, 0x1b]);
+    let mut to = datagram(0xc001, 0xff_ffff);
+    put32(&mut to, 28, 1 << 30);
+    to[32..].copy_from_slice(&group);
+    for blocked in [true, false] {
+        let (pages, record) = (g.scattered(2), g.pages(1));
+        let mut bytes = g.qp_input(SERVICE_UD, cq.number, &pages, record);
+        bytes[0x18 + 4] = if blocked { 0x40 } else { 0 };
+        let number = g.command(&bytes, 16).number();
+        let mut qp = QueuePair { number, pages, record, posted: 0, received: 0 };
+        let mut other = g.create_qp(SERVICE_UD, &cq);
+        for qp in [&mut qp, &mut other] {
+            g.open(qp, None);
+            let mut attach = about(0x806, qp.number);
+            attach.extend_from_slice(&group);
+            g.command(&attach, 16);
+            g.receive(qp, piece(2048, key, buffer));
+        }
+        g.post_send(&mut qp, 10, &[&to[..], &piece(100, key, buffer + 2048)].concat());
+        g.settle();
+        let done = std::iter::from_fn(|| g.poll(&mut cq));
+        let mut heard: Vec<_> = done
+            .filter(|cqe| cqe[63] >> 4 == 2)
+            .map(|cqe| u32::from_be_bytes([0, cqe[57], cqe[58], cqe[59]]))
+            .collect();
+        heard.sort_unstable();
+        let mut expected = if blocked { vec![other.number] } else { vec![qp.number, other.number] };
+        expected.sort_unstable();
+        assert_eq!(heard, expected, "{blocked}");
+        g.command(&about(0x501, number), 16);
+        g.command(&about(0x501, other.number), 16);
+    }
+}
+
+#[test]
 fn commands_tell_by_event_once_there_is_a_queue_for_it() {
     let mut g = Guest::new();
     g.probe();

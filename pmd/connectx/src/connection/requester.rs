@@ -29,11 +29,18 @@ impl Message {
         self.first.add(self.packets)
     }
 
+    /// It is answered by what it asks for.
+    pub(crate) fn is_read(&self) -> bool {
+        self.control.operation() == Some(SendOpcode::RdmaRead)
+    }
+
     /// Where its data segments begin.
     pub(crate) fn data_at(&self) -> usize {
         size_of::<ControlSegment>()
             + match self.control.operation() {
-                Some(SendOpcode::RdmaWrite | SendOpcode::RdmaWriteImm) => size_of::<RemoteAddressSegment>(),
+                Some(SendOpcode::RdmaWrite | SendOpcode::RdmaWriteImm | SendOpcode::RdmaRead) => {
+                    size_of::<RemoteAddressSegment>()
+                }
                 _ => 0,
             }
     }
@@ -57,6 +64,8 @@ pub(crate) struct Requester {
     pub(crate) retries_left: u8,
     pub(crate) rnr_left: u8,
     pub(crate) rnr_until: Option<Instant>,
+    /// Part of an answer is missing, and has been asked for again.
+    pub(crate) gap: bool,
     pub(crate) ack_by: Option<Instant>,
 }
 
@@ -108,6 +117,23 @@ impl Requester {
 
     pub(crate) fn ack_time(&self, now: Instant) -> Option<Instant> {
         (self.timeout.code() != 0).then(|| now + self.timeout.duration())
+    }
+
+    /// The PSN that the oldest RDMA READ without its whole answer waits for, if it is not behind `psn`.
+    pub(crate) fn read_due(&self, psn: Psn) -> Option<Psn> {
+        let read = self.begun.iter().find(|m| self.is_under_way(m))?;
+        let due = if self.oldest.is_at_or_after(read.first) { self.oldest } else { read.first };
+        psn.is_at_or_after(due).then_some(due)
+    }
+
+    /// True for an RDMA READ without its whole answer.
+    fn is_under_way(&self, message: &Message) -> bool {
+        message.is_read() && message.packets > 0 && !self.oldest.is_at_or_after(message.end())
+    }
+
+    /// RDMA READs without their whole answers that stand before message `index`.
+    pub(crate) fn reads_before(&self, index: usize) -> usize {
+        self.begun.iter().take(index).filter(|m| self.is_under_way(m)).count()
     }
 
     /// Takes the oldest work request if it is done or at fault.

@@ -1,5 +1,6 @@
 //! What the receiving half of a connection remembers: order, the message that comes in, what it owes.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use ib_wire::Psn;
@@ -23,6 +24,20 @@ pub(crate) enum Incoming {
     Write { rkey: u32, address: u64, left: u64, length: u32 },
 }
 
+/// An RDMA READ whose answer is not sent yet, or not all of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Read {
+    /// Of the next packet.
+    pub(crate) psn: Psn,
+    pub(crate) rkey: u32,
+    pub(crate) address: u64,
+    pub(crate) left: u32,
+    /// Its first packet has gone.
+    pub(crate) begun: bool,
+    /// It was answered before.
+    pub(crate) again: bool,
+}
+
 /// The responder of one connection.
 #[derive(Debug)]
 pub(crate) struct Responder {
@@ -34,6 +49,8 @@ pub(crate) struct Responder {
     /// A refusal went out; what comes before the refused PSN arrives again is not refused once more.
     pub(crate) refused: bool,
     pub(crate) incoming: Option<Incoming>,
+    /// RDMA READs to be answered, in their order and before `reply`.
+    pub(crate) reads: VecDeque<Read>,
     /// By then the message that comes in goes on.
     pub(crate) goes_on_by: Option<Instant>,
 }
@@ -48,6 +65,7 @@ impl Responder {
             rnr: RnrTimer::new(min_rnr_timer),
             refused: false,
             incoming: None,
+            reads: VecDeque::new(),
             goes_on_by: None,
         }
     }

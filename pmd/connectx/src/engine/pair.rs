@@ -5,7 +5,7 @@ use ib_wire::{Gid, Psn, QKey, Qpn};
 use super::{Engine, not_found, unsupported};
 use crate::device::Face;
 use crate::memory::HostMemory;
-use crate::object::qp::{Consequence, Qp, QpKind, Receives};
+use crate::object::qp::{Consequence, Qp, QpKind, Receives, RemoteOperations};
 use crate::object::receive::ReceiveQueue;
 use crate::object::send::SendQueue;
 use crate::object::table::{QpTable, slot_of};
@@ -72,6 +72,8 @@ impl Engine {
             sq,
             receives,
             pkey_index: 0,
+            remote: RemoteOperations::default(),
+            hears_itself: false,
             qkey: QKey(0),
             datagram_psn: Psn::default(),
             rc: None,
@@ -120,6 +122,18 @@ impl Engine {
         if let Some(qp) = self.qps.real(qpn) {
             qp.pkey_index = index;
         }
+    }
+
+    /// What a connection may do from now on.
+    pub fn set_remote_operations(&mut self, qpn: Qpn, remote: RemoteOperations) -> Result<(), HcaError> {
+        self.qps.real(qpn).ok_or_else(|| not_found("queue pair", qpn))?.remote = remote;
+        Ok(())
+    }
+
+    /// Whether a datagram queue pair gets what it sends to a group that it is attached to itself; a new one does not.
+    pub fn set_multicast_loopback(&mut self, qpn: Qpn, to_itself: bool) -> Result<(), HcaError> {
+        self.qps.real(qpn).ok_or_else(|| not_found("queue pair", qpn))?.hears_itself = to_itself;
+        Ok(())
     }
 
     /// True if nothing that was posted to a queue pair's send queue waits to be sent.

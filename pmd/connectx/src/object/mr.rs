@@ -25,6 +25,7 @@ pub(crate) enum Use {
     LocalRead,
     LocalWrite,
     RemoteWrite,
+    RemoteRead,
 }
 
 /// A key does not allow the access.
@@ -138,6 +139,7 @@ impl MrTable {
             Use::LocalRead => true,
             Use::LocalWrite => mr.access.local_write,
             Use::RemoteWrite => mr.access.remote_write && mr.access.local_write,
+            Use::RemoteRead => mr.access.remote_read,
         };
         if mr.key != key || !allowed {
             return Err(Denied);

@@ -38,6 +38,26 @@ impl QpKind {
     }
 }
 
+/// What the two ends of a connection may do with each other's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RemoteOperations {
+    /// The other end may write.
+    pub write: bool,
+    /// The other end may read.
+    pub read: bool,
+    /// RDMA READs of the other end that are answered at once; one more ends the connection.
+    pub reads_in: u8,
+    /// RDMA READs that are under way to the other end at once; others wait. Without any they are errors.
+    pub reads_out: u8,
+}
+
+impl Default for RemoteOperations {
+    /// RDMA WRITE, no RDMA READ.
+    fn default() -> Self {
+        Self { write: true, read: false, reads_in: 0, reads_out: 0 }
+    }
+}
+
 /// Where receives come from.
 #[derive(Debug)]
 pub(crate) enum Receives {
@@ -62,6 +82,9 @@ pub(crate) struct Qp {
     pub(crate) sq: SendQueue,
     pub(crate) receives: Receives,
     pub(crate) pkey_index: u16,
+    pub(crate) remote: RemoteOperations,
+    /// What it sends to a group that it is attached to comes to itself, too.
+    pub(crate) hears_itself: bool,
     pub(crate) qkey: QKey,
     /// PSN of the next datagram.
     pub(crate) datagram_psn: Psn,

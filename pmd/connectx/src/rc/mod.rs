@@ -1,5 +1,6 @@
 //! What is done for reliable connections (IBA 9.7): sending, receiving, acknowledging.
 
+pub(super) mod read;
 pub(super) mod requester;
 pub(super) mod responder;
 
@@ -43,12 +44,18 @@ impl QpFace {
     }
 }
 
-/// Sends the acknowledge that the responder owes, if any.
-pub(crate) fn reply(qp: &mut Qp, dev: &mut Device) -> Result<(), Unsent> {
+/// Sends the answers and the acknowledge that the responder owes, if any. True if answers have gone.
+pub(crate) fn reply(qp: &mut Qp, dev: &mut Device) -> Result<bool, Unsent> {
+    let owes = |qp: &Qp| qp.rc.as_ref().is_some_and(|rc| !rc.responder.reads.is_empty());
+    let answered = owes(qp) && read::respond(qp, dev)?;
+    if owes(qp) {
+        dev.schedule(qp);
+        return Ok(answered);
+    }
     let face = QpFace::new(qp, dev);
-    let Some(rc) = &mut qp.rc else { return Ok(()) };
+    let Some(rc) = &mut qp.rc else { return Ok(answered) };
     let (psn, syndrome) = match rc.responder.reply {
-        None => return Ok(()),
+        None => return Ok(answered),
         Some(Reply::Ack) => (rc.responder.epsn.add(Psn::new(u32::MAX).get()), Syndrome::Ack(Credit::INVALID)),
         Some(Reply::Nak(psn, syndrome)) => (psn, syndrome),
     };
@@ -61,5 +68,5 @@ pub(crate) fn reply(qp: &mut Qp, dev: &mut Device) -> Result<(), Unsent> {
     dev.counters.count(super::counters::Activity::Acknowledges);
     rc.responder.reply = None;
     rc.responder.since_ack = 0;
-    Ok(())
+    Ok(answered)
 }

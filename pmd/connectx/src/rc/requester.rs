@@ -5,7 +5,7 @@ use std::time::Instant;
 use ib_wire::packet::{Aeth, Extended, NakCode, Opcode, Reth, Syndrome};
 use ib_wire::{Psn, Rkey};
 
-use super::QpFace;
+use super::{QpFace, read};
 use crate::addressing;
 use crate::connection::requester::{Message, WINDOW};
 use crate::counters::{Activity, DropReason};
@@ -23,7 +23,7 @@ const ACK_EVERY: u32 = 16;
 const MAX_MESSAGE: u64 = 1 << 31;
 
 /// Completes what is done, in order.
-fn settle(qp: &mut Qp, dev: &mut Device) {
+pub(super) fn settle(qp: &mut Qp, dev: &mut Device) {
     loop {
         let face = Face::new(qp);
         let Some(message) = qp.rc.as_mut().and_then(|rc| rc.requester.settled()) else { return };
@@ -49,12 +49,19 @@ fn begin(qp: &mut Qp, dev: &mut Device) -> bool {
         return false;
     }
     let Some(control) = wqe::peek(&qp.sq) else { return false };
+    if control.fenced && rc.requester.reads_before(usize::MAX) > 0 {
+        return false;
+    }
     let mut message = Message { control, first: rc.requester.next, packets: 0, length: 0, fault: None };
     match measure(&message, qp.qpn, &qp.sq, dev) {
         Ok(None) => {}
         Ok(Some(length)) => {
             message.length = length;
             message.packets = length.div_ceil(rc.mtu.bytes() as u64).max(1) as u32;
+            let refused = qp.remote.reads_out == 0 || message.packets > read::MAX_PACKETS;
+            if message.is_read() && refused {
+                message.fault = Some(WcStatus::LocalQpOperation);
+            }
         }
         Err(status) => message.fault = Some(status),
     }
@@ -81,7 +88,8 @@ fn measure(
             | SendOpcode::SendImm
             | SendOpcode::SendInvalidate
             | SendOpcode::RdmaWrite
-            | SendOpcode::RdmaWriteImm,
+            | SendOpcode::RdmaWriteImm
+            | SendOpcode::RdmaRead,
         ) => {
             let length = dev.wqe.data_len(message.data_at())?;
             if length > MAX_MESSAGE { Err(WcStatus::LocalLength) } else { Ok(Some(length)) }
@@ -108,6 +116,12 @@ pub(crate) fn step(qp: &mut Qp, dev: &mut Device, now: Instant) -> Step {
     if message.fault.is_some() {
         return Step::Idle;
     }
+    let is_read = message.is_read();
+    // One that goes again is counted already.
+    let waits = is_read && rc.requester.reads_before(rc.requester.cursor) >= qp.remote.reads_out.into();
+    if waits {
+        return Step::Idle;
+    }
     match packet(qp, dev, &face, &message) {
         Ok(Step::Sent) => {}
         Ok(other) => return other,
@@ -124,12 +138,13 @@ pub(crate) fn step(qp: &mut Qp, dev: &mut Device, now: Instant) -> Step {
     }
     let Some(rc) = &mut qp.rc else { return Step::Idle };
     let r = &mut rc.requester;
+    let next = read::behind(&message, is_read, r.next);
     if r.next == r.top {
-        r.top = r.next.add(1);
+        r.top = next;
     } else {
         dev.counters.count(Activity::Retransmitted);
     }
-    r.next = r.next.add(1);
+    r.next = next;
     if r.next == message.end() {
         r.cursor += 1;
         // Work requests without packets may stand between.
@@ -153,7 +168,11 @@ fn packet(qp: &Qp, dev: &mut Device, face: &QpFace, message: &Message) -> Result
     let (first, last) = (k == 0, k + 1 == message.packets);
     dev.wqe.reload(&qp.sq, message.control.index, message.control.len())?;
     let mut pieces = Pieces::new();
-    dev.wqe.gather(&dev.mrs, message.data_at(), offset, len, &mut pieces)?;
+    let is_read = message.is_read();
+    let len = if is_read { 0 } else { len };
+    if !is_read {
+        dev.wqe.gather(&dev.mrs, message.data_at(), offset, len, &mut pieces)?;
+    }
     let operation = message.control.operation().ok_or(WcStatus::LocalQpOperation)?;
     let opcode = opcode(operation, first, last).ok_or(WcStatus::LocalQpOperation)?;
     let imm = message.control.imm;
@@ -171,14 +190,24 @@ fn packet(qp: &Qp, dev: &mut Device, face: &QpFace, message: &Message) -> Result
                 Extended::Reth(reth)
             }
         }
+        // All of it, or what of its answer has not come.
+        SendOpcode::RdmaRead => {
+            let remote = dev.wqe.remote()?;
+            Extended::Reth(Reth {
+                address: remote.address.get().wrapping_add(offset),
+                rkey: Rkey(remote.rkey.get()),
+                length: message.length.saturating_sub(offset) as u32,
+            })
+        }
         SendOpcode::SendImm | SendOpcode::RdmaWriteImm if last => Extended::Immediate(imm),
         SendOpcode::SendInvalidate if last => Extended::Ieth(Rkey(u32::from_be_bytes(imm))),
         _ => Extended::Bare,
     };
     let mut bth = face.bth(rc, opcode, r.next);
-    bth.solicited = last && message.control.solicited;
-    bth.ack_request =
-        last || r.next.get() % ACK_EVERY == ACK_EVERY - 1 || r.next.since(r.oldest) + 1 >= WINDOW;
+    // An answer is an acknowledge.
+    bth.solicited = !is_read && last && message.control.solicited;
+    bth.ack_request = !is_read
+        && (last || r.next.get() % ACK_EVERY == ACK_EVERY - 1 || r.next.since(r.oldest) + 1 >= WINDOW);
     let av = rc.av;
     let sent = dev.send(
         face.port,
@@ -203,6 +232,7 @@ const fn opcode(operation: SendOpcode, first: bool, last: bool) -> Option<Opcode
         (SendOpcode::SendImm, true, true) => Opcode::RcSendOnlyImmediate,
         (SendOpcode::SendInvalidate, false, true) => Opcode::RcSendLastInvalidate,
         (SendOpcode::SendInvalidate, true, true) => Opcode::RcSendOnlyInvalidate,
+        (SendOpcode::RdmaRead, ..) => Opcode::RcReadRequest,
         (SendOpcode::RdmaWrite | SendOpcode::RdmaWriteImm, true, false) => Opcode::RcWriteFirst,
         (SendOpcode::RdmaWrite | SendOpcode::RdmaWriteImm, false, false) => Opcode::RcWriteMiddle,
         (SendOpcode::RdmaWrite, false, true) => Opcode::RcWriteLast,
@@ -228,6 +258,12 @@ pub(crate) fn acknowledge(qp: &mut Qp, dev: &mut Device, psn: Psn, aeth: Aeth, n
             dev.counters.drop_packet(DropReason::StrayAcknowledge);
         }
         return;
+    }
+    // What was asked for before that has not come.
+    if let Some(due) = r.read_due(psn)
+        && (due != psn || matches!(aeth.syndrome, Syndrome::Ack(_)))
+    {
+        return go_back(qp, dev, due, now);
     }
     let mut fault = None;
     match aeth.syndrome {
@@ -276,8 +312,27 @@ pub(crate) fn acknowledge(qp: &mut Qp, dev: &mut Device, psn: Psn, aeth: Aeth, n
     dev.schedule(qp);
 }
 
+/// Part of an answer is missing: asks again from there, once until it comes or time is up.
+pub(super) fn go_back(qp: &mut Qp, dev: &mut Device, psn: Psn, now: Instant) {
+    let Some(rc) = &mut qp.rc else { return };
+    let r = &mut rc.requester;
+    r.advance(psn, now);
+    let again = !std::mem::replace(&mut r.gap, true);
+    let exceeded = again && r.retries_left == 0;
+    if again && !exceeded {
+        r.retries_left -= 1;
+        r.seek(psn);
+    }
+    settle(qp, dev);
+    if exceeded {
+        fail_oldest(qp, dev, WcStatus::RetryExceeded);
+    }
+    dev.update_timer(qp);
+    dev.schedule(qp);
+}
+
 /// Ends the connection with `status` for the oldest work request.
-fn fail_oldest(qp: &mut Qp, dev: &mut Device, status: WcStatus) {
+pub(super) fn fail_oldest(qp: &mut Qp, dev: &mut Device, status: WcStatus) {
     if qp.state == QpState::Err {
         return;
     }
@@ -297,6 +352,7 @@ pub(crate) fn expire(qp: &mut Qp, dev: &mut Device, now: Instant) {
     }
     if r.ack_by.is_some_and(|at| at <= now) {
         r.ack_by = None;
+        r.gap = false;
         dev.counters.count(Activity::Timeouts);
         if r.retries_left == 0 {
             return fail_oldest(qp, dev, WcStatus::RetryExceeded);

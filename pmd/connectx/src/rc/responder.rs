@@ -20,7 +20,7 @@ use prm::{Cqe, CqeOpcode};
 const ACK_EVERY: u8 = 64;
 
 /// Why a request is not carried out.
-enum Refusal {
+pub(super) enum Refusal {
     /// No receive: later, perhaps.
     NotReady,
     /// This ends the connection. A receive that was taken completes with the status.
@@ -68,9 +68,13 @@ fn take_in(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
                 dev.counters.count(Activity::SequenceNaks);
             }
         } else {
-            // IBA 9.7.5.1.4: a duplicate SEND or WRITE is acknowledged and not carried out again.
+            // IBA 9.7.5.1.4: a duplicate SEND or WRITE is acknowledged and not carried out again; a READ is.
             dev.counters.count(Activity::Duplicates);
-            r.reply.get_or_insert(Reply::Ack);
+            if packet.bth().opcode == Opcode::RcReadRequest {
+                super::read::repeat(qp, dev, packet);
+            } else {
+                r.reply.get_or_insert(Reply::Ack);
+            }
         }
         return dev.schedule(qp);
     }
@@ -122,7 +126,7 @@ fn take_in(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
     }
 }
 
-const INVALID: Refusal = Refusal::Fatal(NakCode::InvalidRequest, None);
+pub(super) const INVALID: Refusal = Refusal::Fatal(NakCode::InvalidRequest, None);
 
 /// Carries out the request that is next in order. True if it ends its message.
 fn execute(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Result<bool, Refusal> {
@@ -143,7 +147,8 @@ fn execute(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Result<bool, 
         | Opcode::RcSendOnlyInvalidate
         | Opcode::RcWriteOnly
         | Opcode::RcWriteOnlyImmediate => (true, true),
-        // RDMA READ and atomics are not offered.
+        Opcode::RcReadRequest => return super::read::request(qp, dev, packet).map(|()| true),
+        // Atomics are not offered.
         _ => return Err(INVALID),
     };
     let fits = match (first, last) {
@@ -164,6 +169,9 @@ fn execute(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Result<bool, 
             | Opcode::RcWriteOnly
             | Opcode::RcWriteOnlyImmediate
     );
+    if is_write && !qp.remote.write {
+        return Err(INVALID);
+    }
     match (rc.responder.incoming, first, is_write) {
         (None, true, true) | (Some(Incoming::Write { .. }), false, true) => write(qp, dev, packet, last),
         (None, true, false) | (Some(Incoming::Send { .. }), false, false) => send(qp, dev, packet, last),

@@ -5,6 +5,7 @@ mod golden;
 mod hostile;
 mod management;
 mod pieces;
+mod read;
 mod reliable;
 mod rig;
 mod roce;

@@ -49,10 +49,18 @@ pub mod rq_type {
 
 /// Bits of the mask of parameters that a transition brings beside those that it must.
 pub mod opt_param {
+    /// The other end may read.
+    pub const REMOTE_READ: u32 = 1 << 1;
+    /// The other end may write.
+    pub const REMOTE_WRITE: u32 = 1 << 3;
     /// P_Key index.
     pub const PKEY_INDEX: u32 = 1 << 4;
     /// Q_Key.
     pub const QKEY: u32 = 1 << 5;
+    /// Reads under way to the other end.
+    pub const READS_OUT: u32 = 1 << 8;
+    /// Reads of the other end.
+    pub const READS_IN: u32 = 1 << 9;
 }
 
 /// An address path.
@@ -111,7 +119,7 @@ pub struct QpContext {
     pub service: u8,
     /// Flags.
     pub flags_2: U16,
-    /// Protection domain, 24 bits.
+    /// Flags ([`QpContext::BLOCK_LOOPBACK`]); protection domain, 24 bits.
     pub pd: U32,
     /// MTU (3 bits at 5) and binary logarithm of the longest message (5 bits).
     pub mtu_msg: u8,
@@ -133,9 +141,9 @@ pub struct QpContext {
     pub path: AddressPath,
     /// Alternate path.
     pub alternate: AddressPath,
-    /// Outstanding reads and their like.
-    pub log_sra: u8,
-    /// Retries, 3 bits.
+    /// How often an acknowledge is asked for.
+    pub log_ack_request: u8,
+    /// Binary logarithm of the number of reads and their like under way to the other end (3 bits at 5); retries, 3 bits.
     pub retry: u8,
     /// Retries when the other end has no receive, 3 bits at 5.
     pub rnr_retry: u8,
@@ -149,7 +157,7 @@ pub struct QpContext {
     pub send_cq: U32,
     /// Fields that are not used here.
     pub reserved_128: [u8; 16],
-    /// Limits of incoming reads and their like.
+    /// Binary logarithm of the number of reads and their like of the other end (3 bits at 5); how atomics are done.
     pub log_rra: U16,
     /// What the other end may do (3 bits at 13: read, write, atomics) and offset in the first page (6 bits at 6), in
     /// units of a 64th of a page.
@@ -183,6 +191,8 @@ impl Default for QpContext {
 }
 
 impl QpContext {
+    /// In `pd`: what it sends to a group does not come to itself.
+    pub const BLOCK_LOOPBACK: u32 = 1 << 30;
     /// In `sq_size`: no send queue.
     pub const NO_SQ: u8 = 0x80;
 
@@ -202,6 +212,30 @@ impl QpContext {
     #[must_use]
     pub const fn send_blocks(&self) -> usize {
         if self.sq_size & Self::NO_SQ != 0 { 0 } else { 1 << ((self.sq_size >> 3) & 0xf) }
+    }
+
+    /// The other end may read.
+    #[must_use]
+    pub const fn remote_read(&self) -> bool {
+        self.access_offset.get() & 1 << 15 != 0
+    }
+
+    /// The other end may write.
+    #[must_use]
+    pub const fn remote_write(&self) -> bool {
+        self.access_offset.get() & 1 << 14 != 0
+    }
+
+    /// Reads and their like of the other end.
+    #[must_use]
+    pub const fn reads_in(&self) -> u8 {
+        1 << ((self.log_rra.get() >> 5) & 7)
+    }
+
+    /// Reads and their like under way to the other end.
+    #[must_use]
+    pub const fn reads_out(&self) -> u8 {
+        1 << (self.retry >> 5)
     }
 
     /// Binary logarithm of the size of the pages, in units of 4096 bytes.

@@ -1,7 +1,7 @@
 //! Commands about queue pairs.
 
-use connectx::QpKind;
 use connectx::engine::QpAttributes;
+use connectx::{QpKind, RemoteOperations};
 use hca::{AddressVector, GlobalRoute, QpState, QpTransition, RcToReceive, RcToSend};
 use ib_wire::{Gid, Lid, Mtu, Psn, QKey, Qpn, Rate, ServiceLevel};
 use prm::WQEBB;
@@ -19,6 +19,9 @@ const OPTIONAL: usize = 0x10;
 /// The least rate that means one; those below it mean the port's own.
 const FIRST_RATE: u8 = 5;
 
+/// What connections may do before they are told.
+const NOTHING: RemoteOperations = RemoteOperations { write: false, read: false, reads_in: 1, reads_out: 1 };
+
 /// A queue pair.
 #[derive(Debug)]
 pub(super) struct Pair {
@@ -28,6 +31,7 @@ pub(super) struct Pair {
     state: u8,
     /// For queries: as it was made, with what transitions said since.
     context: QpContext,
+    remote: RemoteOperations,
     _leases: Vec<Lease>,
 }
 
@@ -50,7 +54,9 @@ impl Hca {
                 (number.ok_or_else(|| Fault::exhausted("queue pairs of this service"))?, Vec::new())
             }
         };
-        self.objects.qps.insert(number, Pair { kind, state: qp_state::RST, context, _leases: leases });
+        self.objects
+            .qps
+            .insert(number, Pair { kind, state: qp_state::RST, context, remote: NOTHING, _leases: leases });
         output.set_number(number)
     }
 
@@ -97,6 +103,8 @@ impl Hca {
             recv_cq,
             user_index: u32::from_be_bytes([0, a, b, c]),
         })?;
+        let blocked = context.pd.get() & QpContext::BLOCK_LOOPBACK != 0;
+        self.engine.set_multicast_loopback(number, !blocked)?;
         Ok((number.get(), vec![receive_lease, send_lease, record_lease]))
     }
 
@@ -143,9 +151,12 @@ impl Hca {
             Some(kind) => {
                 let (context, optional) = told.unwrap_or_default();
                 let qpn = Qpn::new(number);
+                let remote = remote_operations(op, pair.remote, &context, optional);
                 if let Some(to) = transition(op, kind, &context, optional)? {
                     self.engine.modify_qp(qpn, &to)?;
                 }
+                self.engine.set_remote_operations(qpn, remote)?;
+                pair.remote = remote;
                 if matches!(op, opcode::INIT2INIT_QP | opcode::RTS2RTS_QP)
                     && optional & opt_param::PKEY_INDEX != 0
                 {
@@ -225,6 +236,30 @@ fn transition(
         opcode::TWO_ERR_QP => QpTransition::ToError,
         _ => QpTransition::ToReset,
     }))
+}
+
+/// What a connection may do after a transition.
+fn remote_operations(
+    op: u16,
+    before: RemoteOperations,
+    context: &QpContext,
+    optional: u32,
+) -> RemoteOperations {
+    let told = |required: u16, bit: u32| op == required || optional & bit != 0;
+    let mut remote = before;
+    if told(opcode::RST2INIT_QP, opt_param::REMOTE_READ) {
+        remote.read = context.remote_read();
+    }
+    if told(opcode::RST2INIT_QP, opt_param::REMOTE_WRITE) {
+        remote.write = context.remote_write();
+    }
+    if told(opcode::INIT2RTR_QP, opt_param::READS_IN) {
+        remote.reads_in = context.reads_in();
+    }
+    if told(opcode::RTR2RTS_QP, opt_param::READS_OUT) {
+        remote.reads_out = context.reads_out();
+    }
+    remote
 }
 
 fn address(path: &AddressPath) -> AddressVector {

@@ -289,11 +289,15 @@ impl Guest {
             let c = &mut bytes[0x18..];
             put32(c, 0xa8, QKEY);
             c[8] = 4 << 5;
+            // Four reads out, two in; the other end may read and write.
+            c[0x71] = 2 << 5;
+            c[0x91] = 1 << 5;
+            c[0x92] = 0xc0;
             if let Some((lid, number)) = remote {
                 put32(c, 0x14, number);
                 put16(c, 0x18 + 6, lid);
                 c[0x18 + 8] = 14 << 3;
-                c[0x71] = 7;
+                c[0x71] |= 7;
                 c[0x72] = 7 << 5;
                 c[0x94] = 12;
             }
@@ -319,6 +323,17 @@ impl Guest {
 
     /// Posts a send whose body lies behind its control segment, and rings.
     pub(crate) fn post_send(&mut self, qp: &mut QueuePair, opcode: u8, body: &[u8]) {
+        let first = self.lay_send(qp, opcode, body);
+        self.ring_send(first);
+    }
+
+    /// Rings for what was laid down.
+    pub(crate) fn ring_send(&mut self, first: [u8; 8]) {
+        self.write(0, 0x10 * 4096 + 0x800, &first);
+    }
+
+    /// Lays a send down without ringing; what to ring with.
+    pub(crate) fn lay_send(&mut self, qp: &mut QueuePair, opcode: u8, body: &[u8]) -> [u8; 8] {
         let mut wqe = (u32::from(qp.posted) << 8 | u32::from(opcode)).to_be_bytes().to_vec();
         wqe.extend_from_slice(&(qp.number << 8 | (1 + body.len() as u32 / 16)).to_be_bytes());
         wqe.extend_from_slice(&[0, 0, 0, 8, 0, 0, 0, 0]);
@@ -330,7 +345,7 @@ impl Guest {
         }
         qp.posted = qp.posted.wrapping_add(wqe.len().div_ceil(64) as u16);
         self.put(qp.record + 4, &u32::from(qp.posted).to_be_bytes());
-        self.write(0, 0x10 * 4096 + 0x800, &wqe[..8]);
+        wqe[..8].try_into().unwrap()
     }
 }
 
