@@ -1,7 +1,8 @@
 #!/bin/bash
-# In the guest: an Ethernet host in one namespace, the gateway on mlx5_1, and on mlx5_0, in another namespace, the kernel's
-# ib_ipoib, both on software ConnectX that are PCI devices; a host of the fabric beside. One line for each check. Arguments: the
-# gateway's drivers, one after another (verbs mlx5).
+# In guest G: the gateway with two segments on mlx5_0, and an Ethernet host beside it in a namespace. Guest H is a stock host with ib_ipoib on
+# two devices: ib0 with a child interface, and ib1, in a namespace, on a cable that loses packets. Each device is a software ConnectX; a host of
+# the fabric is in each partition. One line for each check. Arguments: the gateway's drivers, one after another (verbs mlx5).
+# What befalls the hosts and cables is shown with the last of them.
 # shellcheck disable=SC2317  # functions are called through `check`
 set -u
 cd /mnt || exit 2
@@ -9,67 +10,219 @@ cd /mnt || exit 2
 . ./checks.sh
 # shellcheck source-path=SCRIPTDIR source=hosts.sh
 . ./hosts.sh
-# shellcheck disable=SC2034  # hosts.sh uses it
-ib_ip=10.77.0.3
-fabric_ip=10.77.0.2
+# shellcheck source-path=SCRIPTDIR source=machines.sh
+. ./machines.sh
+ib_ip=10.77.0.3 lossy_ip=10.77.0.4 fabric_ip=10.77.0.2
+second_eth=10.78.0.1 second_ib=10.78.0.3 second_fabric=10.78.0.2
+ib() { on h "$@"; }
+lossy() { on h ip netns exec lossy "$@"; }
 
 finish() {
     if [ $failures -gt 0 ] || [ -n "${LAB_VERBOSE:-}" ]; then
         echo '--- gateway'
         head -n 200 $log
-        ctl links 2>&1
+        for what in links neighbours connections; do ctl $what 2>&1; done
         echo '--- kernel'
         dmesg | tail -n 30
+        echo '--- H'
+        LAB_PATIENCE=5 on h sh -c 'ip -d addr; ip netns exec lossy ip -d addr; dmesg | tail -n 60'
     fi
     note "$failures check(s) failed"
     exit $((failures > 0))
 }
-active() { ! grep -vq ACTIVE /sys/class/infiniband/mlx5_*/ports/1/state; }
 
-# gateway_by DRIVER: everything, from the gateway's start to its end.
-gateway_by() {
-    local driver=$1
-    sed "s/\"ibx1\"/\"mlx5_1\"/; s/^driver = .*/driver = \"$driver\"/" gateway.toml >/tmp/driver.toml
-    config=/tmp/driver.toml start_gateway datagram 1500
-    check "$driver: the gateway starts and owns communication management" await 90 ctl links
-    [ $failures = 0 ] || finish
-    [ -e /sys/module/ib_ipoib ] || start_ib0
-    kernel_mode datagram
-    check "$driver: the kernel has joined" await 15 ib sh -c 'ip link show ib0 | grep -q LOWER_UP'
-    check "$driver: ARP and first ping, from Ethernet" await 15 eth ping -c 1 -W 2 $ib_ip
-    check "$driver: first ping of the host of the fabric" await 15 eth ping -c 1 -W 2 $fabric_ip
-    for size in 56 1472 60000; do
-        check "$driver: ping of $size octets from Ethernet" pings eth $ib_ip $size
-        check "$driver: ping of $size octets from InfiniBand" pings ib $eth_ip $size
-        check "$driver: ping of $size octets to the host of the fabric" pings eth $fabric_ip $size
+# What H does when it has booted.
+host() {
+    modprobe -a mlx5_core mlx5_ib ib_umad ib_uverbs ib_ipoib || return 1
+    for _ in {1..100}; do
+        if [ -e /sys/class/net/ib0 ] && [ -e /sys/class/net/ib1 ]; then break; fi
+        sleep 0.1
     done
-    check "$driver: TCP from Ethernet, datagram" transfer eth ib $ib_ip 1000000 1
-    check "$driver: TCP from InfiniBand, datagram" transfer ib eth $eth_ip 1000000 2
-    ctl mode connected >/dev/null
-    kernel_mode connected
-    check "$driver: connections come up by themselves" await 20 both_ways
-    check "$driver: ping of 60000 octets from InfiniBand, connected" pings ib $eth_ip 60000
-    check "$driver: too big is answered" too_big ib $eth_ip 60000 1500
-    forget_routes
-    check "$driver: TCP from Ethernet, connected" transfer eth ib $ib_ip 4000000 3
-    check "$driver: TCP from InfiniBand, connected" transfer ib eth $eth_ip 4000000 4
-    ib ip link set ib0 down
-    sleep 1
-    ib ip link set ib0 up
-    check_back "$driver: ib0 was down"
-    check "$driver: the gateway ends" stop_gateway
-    check "$driver: no queue pair of it is left" test "$(rdma resource show qp | grep -c ipoib-fwd)" = 0
-    check "$driver: no buffer is lost" grep -q '"buffers_outstanding": 0' /tmp/report.json
+    sysctl -qw net.ipv4.neigh.ib0.mcast_solicit=60
+    ip netns add lossy &&
+        ip link set ib1 netns lossy &&
+        ip netns exec lossy ip addr add 10.77.0.4/24 dev ib1 &&
+        ip netns exec lossy ip link set ib1 up &&
+        ip addr add 10.77.0.3/24 dev ib0 &&
+        ip link set ib0 up &&
+        ip link add link ib0 name ib0.8001 type ipoib pkey 0x8001 &&
+        ip addr add 10.78.0.3/24 dev ib0.8001 &&
+        ip link set ib0.8001 up
+}
+start_host() {
+    on h bash -c "$(declare -f host); host" || return 1
+    for name in ib0 ib0.8001; do await 60 on h sh -c "ip link show $name | grep -q LOWER_UP" || return 1; done
+    await 60 lossy sh -c 'ip link show ib1 | grep -q LOWER_UP'
+}
+# host_mode MODE: of all of H's interfaces.
+host_mode() {
+    local mtu=65520
+    [ "$1" = connected ] || mtu=2044
+    on h sh -c "for name in ib0 ib0.8001; do ip link set \$name type ipoib mode $1; ip link set \$name mtu $mtu; done
+        ip netns exec lossy ip link set ib1 type ipoib mode $1; ip netns exec lossy ip link set ib1 mtu $mtu"
+}
+# state WHOM N WORD: the port of that device is so.
+state() { "$1" grep -q "$3" "/sys/class/infiniband/mlx5_$2/ports/1/state"; }
+here() { "$@"; }
+is_up() { ctl links --json | tr -d ' \n' | grep -oE "\"link\":\"up\"[^{}]*\"segment\":\"$1\""; }
+# One packet where nobody knows of anybody, and no second one.
+cold() {
+    eth ip neigh flush all
+    ib ip neigh flush all
+    "$1" ping -c 1 -W 60 "$2"
+}
+# Both ways again, however long it takes.
+again() { await 90 eth ping -c 1 -W 2 "$1" && await 90 "$2" ping -c 1 -W 2 "$3"; }
+# Of the gateway, as the kernel counts them.
+no_connection() { ctl connections --json | tr -d ' \n' | grep '"connections":\[\]'; }
+no_queue_pair() { ! rdma resource show qp | grep ipoib-fwd | grep "type $1"; }
+unhurt() { ! "$@" dmesg | grep -iE 'WARNING|BUG:|Oops|call trace|hung task|blocked for more'; }
+quiet() {
+    ! "$@" dmesg | grep -v 'vendor specific ID' | grep -iE 'WARNING|BUG:|Oops|call trace|mlx5.*(error|fail)'
+}
+
+# is_down SEGMENT: the gateway says so.
+is_down() { ctl links >/dev/null && ! is_up "$1"; }
+
+# Both modes, both segments; `brief`: one of them, and not all sizes.
+traffic() {
+    local driver=$1 extent=$2 way sizes=(1472 60000)
+    [ "$extent" = full ] || sizes=(60000)
+    for way in datagram connected; do
+        ctl mode $way >/dev/null
+        host_mode $way
+        forget_routes
+        if [ $way = connected ]; then
+            for name in ib0 ib0.8001; do check "$driver: $name has MTU 65520" ib sh -c "ip link show $name | grep 'mtu 65520'"; done
+            check "$driver: connections come up by themselves" await 60 both_ways
+            check "$driver: too big is answered" too_big ib $eth_ip 60000 1500
+            forget_routes
+        fi
+        for size in "${sizes[@]}"; do
+            check "$driver, $way: ping of $size octets from Ethernet" pings eth $ib_ip "$size"
+            check "$driver, $way: ping of $size octets from H" pings ib $eth_ip "$size"
+        done
+        check "$driver, $way: TCP from Ethernet" transfer eth ib $ib_ip 1000000 1
+        check "$driver, $way: TCP from H" transfer ib eth $eth_ip 1000000 2
+        [ "$extent" = full ] || continue
+        check "$driver, $way, child interface: an answer" await 60 eth ping -c 1 -W 2 $second_ib
+        check "$driver, $way, child interface: ping from Ethernet" pings eth $second_ib 60000
+        check "$driver, $way, child interface: TCP from H" transfer ib eth $second_eth 500000 3
+        check "$driver, $way: the fabric's host, from Ethernet" pings eth $fabric_ip 60000
+        check "$driver, $way: the fabric's host, from H" pings ib $fabric_ip 1000
+    done
+    [ "$extent" = full ] || return 0
+    check "$driver: nobody answers across partitions" ib sh -c "! ping -c 2 -W 1 -I ib0 $second_fabric"
+}
+
+# A cable that loses packets: some of the datagrams are lost, and nothing of a transfer.
+losses() {
+    local way
+    for way in datagram connected; do
+        ctl mode $way >/dev/null
+        host_mode $way
+        check "lossy cable, $way: an answer" await 60 eth ping -c 1 -W 2 $lossy_ip
+        if [ $way = datagram ]; then
+            check "lossy cable: it loses" sh -c "! ip netns exec eth ping -q -c 300 -i 0.01 -W 5 $lossy_ip | grep ' 0% packet loss'"
+        fi
+        check "lossy cable, $way: TCP from Ethernet" transfer eth lossy $lossy_ip 300000 4
+        check "lossy cable, $way: TCP from H" transfer lossy eth $eth_ip 300000 5
+    done
+}
+
+cables() {
+    # H's.
+    check "H's cable is pulled" on host pull 1
+    check 'H notices' await 60 state ib 0 DOWN
+    check 'others go on: ib1' await 60 eth ping -c 1 -W 2 $lossy_ip
+    check 'others go on: the host of the fabric' pings eth $fabric_ip 1000
+    check "H's cable is put back" on host plug 1
+    check 'H has its port again' await 60 state ib 0 ACTIVE
+    check 'both ways again' again $ib_ip ib $eth_ip
+    # The gateway's.
+    check "the gateway's cable is pulled" on host pull 0
+    check 'the gateway notices' await 60 is_down first
+    check 'others go on: H and the host of the fabric' pings ib $fabric_ip 1000
+    check "the gateway's cable is put back" on host plug 0
+    for segment in first second; do check "$segment is up" await 60 is_up $segment; done
+    check 'both ways again' again $ib_ip ib $eth_ip
+    check 'both ways again, child interface' again $second_ib ib $second_eth
+}
+
+# H dies at once with memory registered, by its kernel and by a program, with connections and in the middle of a transfer.
+deaths() {
+    check 'connections with H' await 60 both_ways
+    on h sh -c 'ibv_rc_pingpong -d mlx5_0 >/dev/null 2>&1 & sleep 1'
+    transfer eth ib $ib_ip 3000000 6 60 >/dev/null 2>&1 &
+    local doomed=$!
+    check 'a transfer is on its way' await 90 eth sh -c "ss -Htn state established | grep -w 5006"
+    check 'H is killed' on host kill h
+    check 'others go on: the host of the fabric' pings eth $fabric_ip 1000
+    check 'others go on: child interface' pings eth $second_fabric 1000
+    check 'no connection is left' await 180 no_connection
+    check 'nor its queue pair' await 60 no_queue_pair RC
+    kill $doomed 2>/dev/null
+    wait $doomed 2>/dev/null
+    check 'H boots again' on host boot h
+    check 'H serves' await 120 serves h
+    check 'H has joined' start_host
+    check 'both ways again' again $ib_ip ib $eth_ip
+    host_mode connected
+    check 'connections again' await 60 both_ways
+    check 'TCP from Ethernet' transfer eth ib $ib_ip 1000000 7
+    check 'TCP from H' transfer ib eth $eth_ip 1000000 8
+    check 'H has nothing to say about it' quiet on h
+    # A device is taken away, as far as H's kernel can tell.
+    check 'the second device of H ends' on host end 2
+    check 'H notices' await 90 on h sh -c 'dmesg | grep -iE "mlx5_core.*(error|compromised|removed)"'
+    check 'the first device goes on' pings ib $fabric_ip 1000
+    check 'both ways still' again $ib_ip ib $eth_ip
+    check 'H has taken no harm' unhurt on h
+    check 'the first device of H is killed' on host kill 1
+    check 'others go on: the host of the fabric' pings eth $fabric_ip 1000
+    check 'H has taken no harm from that either' unhurt on h
 }
 
 dmesg -C
 # The gateway comes before communication management of the kernel, which then leaves its port out.
 check 'the drivers load' modprobe -a mlx5_core mlx5_ib ib_umad ib_uverbs
-check 'the ports are active' await 10 active
+check 'the port is active' await 60 state here 0 ACTIVE
 make_hosts
 eth_mtu 1500
+eth ip link add link e0 name e0.100 type vlan id 100
+eth ip addr add $second_eth/24 dev e0.100
+eth ip link set e0.100 up
+# Patience of the one packet that is sent from cold.
+eth sysctl -qw net.ipv4.neigh.e0.mcast_solicit=60
+check 'H serves' await 120 serves h
+check 'H has joined' start_host
+[ $failures = 0 ] || finish
 [ $# -gt 0 ] || set -- verbs mlx5
-for driver; do gateway_by "$driver"; done
-check 'the kernel has nothing to say about it' \
-    sh -c "! dmesg | grep -v 'vendor specific ID' | grep -iE 'WARNING|BUG:|Oops|call trace|mlx5.*(error|fail)'"
+for driver; do
+    {
+        # What a dead peer has opened is idle, and ends as such.
+        sed "s/\"ibx1\"/\"mlx5_0\"/; s/^driver = .*/driver = \"$driver\"/" gateway.toml
+        printf \
+            'connection-idle-seconds = 15\nneighbour-idle-seconds = 20\n[[segment]]\nname = "first"\npkey = 0xffff\n[[segment]]\nname = "second"\nvlan = 100\npkey = 0x8001\n'
+    } >/tmp/two.toml
+    host_mode datagram
+    config=/tmp/two.toml start_gateway datagram 1500
+    check "$driver: the gateway starts" await 90 ctl links
+    for segment in first second; do check "$driver: $segment is up" await 60 is_up $segment; done
+    [ $failures = 0 ] || finish
+    check "$driver: one packet from cold, from Ethernet" cold eth $ib_ip
+    check "$driver: one packet from cold, from H" cold ib $eth_ip
+    extent=brief
+    [ "$driver" != "${*: -1}" ] || extent=full
+    traffic "$driver" $extent
+    if [ $extent = full ]; then
+        losses
+        cables
+        deaths
+    fi
+    check "$driver: the gateway ends" stop_gateway
+    check "$driver: no queue pair of it is left" test "$(rdma resource show qp | grep -c ipoib-fwd)" = 0
+    check "$driver: no buffer is lost" grep -q '"buffers_outstanding": 0' /tmp/report.json
+done
+check 'the kernel has nothing to say about it' quiet here
 finish
