@@ -158,7 +158,7 @@ deaths() {
     check 'a transfer is on its way' await 90 eth sh -c "ss -Htn state established | grep -w 5006"
     check 'H is killed' on host kill h
     check 'others go on: the host of the fabric' pings eth $fabric_ip 1000
-    check 'others go on: child interface' pings eth $second_fabric 1000
+    check 'others go on: the host of the other partition' pings eth $second_fabric 1000
     check 'no connection is left' await 180 no_connection
     check 'nor its queue pair' await 60 no_queue_pair RC
     kill $doomed 2>/dev/null

@@ -1,0 +1,83 @@
+#!/bin/bash
+# In guest G: ib_ipoib to ib_ipoib of guest H, each on a software ConnectX that is a PCI device; datagram and connected. One line for each
+# check. Argument: how many packets go to H in both modes together (1,000,000).
+# shellcheck disable=SC2317  # functions are called through `check`
+set -u
+cd /mnt || exit 2
+# shellcheck source-path=SCRIPTDIR source=checks.sh
+. ./checks.sh
+# shellcheck source-path=SCRIPTDIR source=hosts.sh
+. ./hosts.sh
+# shellcheck source-path=SCRIPTDIR source=machines.sh
+. ./machines.sh
+packets=$((${1:-1000000} / 2))
+g_ip=10.77.0.1 h_ip=10.77.0.3
+g() { "$@"; }
+h() { on h "$@"; }
+
+# start ADDRESS: ib0, with the patience of one packet that is sent from cold.
+start() {
+    modprobe -a mlx5_core mlx5_ib ib_umad ib_uverbs ib_ipoib || return 1
+    for _ in {1..100}; do
+        [ ! -e /sys/class/net/ib0 ] || break
+        sleep 0.1
+    done
+    sysctl -qw net.ipv4.neigh.ib0.mcast_solicit=60
+    ip addr add "$1/24" dev ib0 && ip link set ib0 up
+}
+# counter WHOM NAME
+counter() { "$1" cat "/sys/class/net/ib0/statistics/$2"; }
+# flood COUNT: small datagrams as fast as they go, until that many have been sent. Who receives drops what it has no buffers for; a connection,
+# which has no retries, ends then and comes anew.
+flood() {
+    local sent received sender
+    sent=$(counter g tx_packets) received=$(counter h rx_packets)
+    iperf3 -c "$h_ip" -u -b 0 -l 64 -t 900 -i 0 >/tmp/flood.log 2>&1 &
+    sender=$!
+    await 600 reached $((sent + $1))
+    kill "$sender" || cat /tmp/flood.log
+    wait "$sender"
+    sent=$(($(counter g tx_packets) - sent)) received=$(($(counter h rx_packets) - received))
+    echo "$sent packets sent, $received received"
+    [ "$sent" -ge "$1" ] && [ "$received" -gt $(($1 / 100)) ]
+}
+reached() { [ "$(</sys/class/net/ib0/statistics/tx_packets)" -ge "$1" ]; }
+quiet() {
+    ! "$@" dmesg | grep -v 'vendor specific ID' | grep -iE 'WARNING|BUG:|Oops|call trace|hung task|mlx5.*(error|fail)'
+}
+
+for guest in g h; do
+    [ $guest = g ] || check 'H serves' await 120 serves h
+    ip=${guest}_ip
+    check "$guest: ib0" $guest bash -c "$(declare -f start); start ${!ip}"
+done
+for guest in g h; do check "$guest has joined" await 60 $guest sh -c 'ip link show ib0 | grep -q LOWER_UP'; done
+[ $failures = 0 ] || exit 1
+h sh -c 'iperf3 -s -D >/dev/null'
+for way in datagram connected; do
+    for guest in g h; do
+        $guest sh -c "echo $way >/sys/class/net/ib0/mode"
+        [ $way = datagram ] || $guest ip link set ib0 mtu 65520
+        $guest ip neigh flush all
+    done
+    check "$way: one packet from cold" ping -c 1 -W 60 $h_ip
+    for size in 56 60000; do
+        check "$way: ping of $size octets to H" pings g $h_ip $size 10
+        check "$way: ping of $size octets from H" pings h $g_ip $size 10
+    done
+    [ $way = datagram ] || check 'in one piece' pings g $h_ip 65492 4 'do'
+    check "$way: TCP to H" transfer g h $h_ip 4000000 1
+    check "$way: TCP from H" transfer h g $g_ip 4000000 2
+    check "$way: $packets packets" flood $packets
+    check "$way: and then, ping to H" pings g $h_ip 60000 10
+    check "$way: and then, TCP from H" transfer h g $g_ip 1000000 3
+done
+for guest in g h; do check "$guest: the kernel has nothing to say about it" quiet $guest; done
+if [ $failures -gt 0 ] || [ -n "${LAB_VERBOSE:-}" ]; then
+    for guest in g h; do
+        echo "--- $guest"
+        LAB_PATIENCE=5 $guest sh -c 'ip -s link show ib0; dmesg | tail -n 40'
+    done
+fi
+note "$failures check(s) failed"
+exit $((failures > 0))
