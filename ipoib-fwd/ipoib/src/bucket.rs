@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// A bucket of tokens.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bucket {
+pub struct Bucket {
     burst: u32,
     /// One token comes back in this time.
     pause: Duration,
@@ -14,7 +14,8 @@ pub(crate) struct Bucket {
 
 impl Bucket {
     /// A full one: `burst` at once, and `per_second` in the long run. 0 counts as 1.
-    pub(crate) fn new(now: Instant, burst: u32, per_second: u32) -> Self {
+    #[must_use]
+    pub fn new(now: Instant, burst: u32, per_second: u32) -> Self {
         let (burst, pause) = (burst.max(1), Duration::from_secs(1) / per_second.max(1));
         Self { burst, pause, tokens: burst, filled: now }
     }
@@ -23,7 +24,7 @@ impl Bucket {
         let due = now.saturating_duration_since(self.filled).as_nanos() / self.pause.as_nanos().max(1);
         let fresh = u32::try_from(due).unwrap_or(u32::MAX);
         if self.tokens.saturating_add(fresh) >= self.burst {
-            (self.tokens, self.filled) = (self.burst, now);
+            (self.tokens, self.filled) = (self.burst, self.filled.max(now));
         } else {
             self.tokens += fresh;
             self.filled += self.pause * fresh;
@@ -31,7 +32,7 @@ impl Bucket {
     }
 
     /// Takes a token; false if there is none.
-    pub(crate) fn take(&mut self, now: Instant) -> bool {
+    pub fn take(&mut self, now: Instant) -> bool {
         self.fill(now);
         let left = self.tokens.checked_sub(1);
         self.tokens = left.unwrap_or(0);
@@ -39,7 +40,7 @@ impl Bucket {
     }
 
     /// True if none is missing.
-    pub(crate) fn is_full(&mut self, now: Instant) -> bool {
+    pub fn is_full(&mut self, now: Instant) -> bool {
         self.fill(now);
         self.tokens == self.burst
     }
@@ -59,5 +60,9 @@ mod tests {
         assert!(!bucket.is_full(t + Duration::from_millis(3100)));
         assert!(bucket.is_full(t + Duration::from_millis(3700)));
         assert!(bucket.take(t), "time that goes back takes nothing away");
+        let late = t + Duration::from_secs(3600);
+        assert!(bucket.is_full(late));
+        assert_eq!((0..100).filter(|_| bucket.take(t)).count(), 5);
+        assert_eq!((0..100).filter(|_| bucket.take(late)).count(), 0, "nor does it give twice");
     }
 }

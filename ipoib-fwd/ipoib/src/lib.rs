@@ -3,7 +3,7 @@
 //! Needs no device and no DPDK to build or test.
 #![forbid(unsafe_code)]
 
-mod bucket;
+pub mod bucket;
 pub mod drop_reason;
 pub mod link;
 pub mod neighbour;

@@ -11,8 +11,8 @@ use super::arp::Own;
 use super::fabric::v4;
 use super::output::{Arrival, Origin, Packet};
 use crate::forward::Side;
+use ipoib::bucket::Bucket;
 use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, EthernetHeader, MacAddress};
-use ipoib::net::icmp::TokenBucket;
 
 /// Tokens a second and at once.
 type Rate = (u32, u32);
@@ -66,27 +66,27 @@ impl By {
     }
 }
 
-fn bucket(now: Instant, (per_second, burst): Rate) -> TokenBucket {
-    TokenBucket::new(now, per_second, burst)
+fn bucket(now: Instant, (per_second, burst): Rate) -> Bucket {
+    Bucket::new(now, burst, per_second)
 }
 
 /// All limits of a segment.
 #[derive(Debug)]
 pub(super) struct Limits {
     /// Ping replies have their own: a flood of pings silences no errors.
-    pub(super) echo: TokenBucket,
-    errors: TokenBucket,
-    errors_each: Vec<TokenBucket>,
-    lookups_each: Vec<TokenBucket>,
+    pub(super) echo: Bucket,
+    errors: Bucket,
+    errors_each: Vec<Bucket>,
+    lookups_each: Vec<Bucket>,
     hash: FixedState,
     /// Requests on the InfiniBand side, and on the Ethernet side.
-    pub(super) infiniband_requests: TokenBucket,
-    pub(super) ethernet_requests: TokenBucket,
+    pub(super) infiniband_requests: Bucket,
+    pub(super) ethernet_requests: Bucket,
     /// Those for Ethernet hosts that have been heard.
-    pub(super) returning_requests: TokenBucket,
+    pub(super) returning_requests: Bucket,
     /// Announcements on the InfiniBand side, and on the Ethernet side.
-    pub(super) infiniband_announcements: TokenBucket,
-    pub(super) ethernet_announcements: TokenBucket,
+    pub(super) infiniband_announcements: Bucket,
+    pub(super) ethernet_announcements: Bucket,
 }
 
 impl Limits {

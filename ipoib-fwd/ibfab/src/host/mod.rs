@@ -22,9 +22,9 @@ use endpoint::{
 use ib_wire::ipoib::Arp;
 use ib_wire::{Lid, Qpn};
 use interface::tun::{Tun, TunConfig, TunError};
+use ipoib::bucket::Bucket;
 use ipoib::link::{ArpResponder, Event, LinkSettings, WorkerIndex};
 use ipoib::net::IPOIB_HEADER_LEN;
-use ipoib::net::icmp::TokenBucket;
 use ipoib::net::ipv4::Ipv4View;
 use pmd::hca::{Backend, PortNumber, Queues, Received, RxBurst, Source, UdSource};
 use pmd::mem::{Mbuf, Pool};
@@ -117,7 +117,7 @@ pub struct Host<B: Backend> {
     held: Option<Mbuf>,
     parked: Parked,
     /// Limits what is told to senders of packets that are too long.
-    errors: TokenBucket,
+    errors: Bucket,
     lid: Lid,
     next_tick: Instant,
     next_usage: Instant,
@@ -174,7 +174,7 @@ impl<B: Backend> Host<B> {
             fresh: None,
             held: None,
             parked: Parked::default(),
-            errors: TokenBucket::new(now, 10, 20),
+            errors: Bucket::new(now, 20, 10),
             lid: Lid(0),
             next_tick: now,
             next_usage: now,

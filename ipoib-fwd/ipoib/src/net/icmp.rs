@@ -1,7 +1,6 @@
-//! ICMPv4 (RFC 792): what the gateway says itself, and when it may.
+//! ICMPv4 (RFC 792): what the gateway says itself.
 
 use std::net::Ipv4Addr;
-use std::time::{Duration, Instant};
 
 use super::checksum;
 use super::ipv4::{self, IPV4_HEADER_LEN, Ipv4View, PROTOCOL_ICMP};
@@ -116,39 +115,4 @@ pub fn echo_reply(packet: &mut [u8]) -> Result<(), DropReason> {
         fields[10..12].copy_from_slice(&sum.to_be_bytes());
     }
     Ok(())
-}
-
-/// Limits how many ICMP errors are sent (RFC 1812 4.3.2.8).
-#[derive(Clone, Debug)]
-pub struct TokenBucket {
-    interval: Duration,
-    burst: u32,
-    tokens: u32,
-    last: Instant,
-}
-
-impl TokenBucket {
-    /// `per_second` tokens a second on average, `burst` at once; at least one of each.
-    #[must_use]
-    pub fn new(now: Instant, per_second: u32, burst: u32) -> Self {
-        let burst = burst.max(1);
-        Self { interval: Duration::from_secs(1) / per_second.max(1), burst, tokens: burst, last: now }
-    }
-
-    /// Takes a token if there is one.
-    pub fn take(&mut self, now: Instant) -> bool {
-        let interval = self.interval.as_nanos().max(1);
-        let fresh = now.saturating_duration_since(self.last).as_nanos() / interval;
-        if fresh >= u128::from(self.burst - self.tokens) {
-            self.tokens = self.burst;
-            self.last = self.last.max(now);
-        } else if fresh > 0 {
-            // Fewer than `burst`: fits.
-            self.tokens += fresh as u32;
-            self.last += self.interval * fresh as u32;
-        }
-        let granted = self.tokens > 0;
-        self.tokens = self.tokens.saturating_sub(1);
-        granted
-    }
 }

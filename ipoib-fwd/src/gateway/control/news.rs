@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::forward::Side;
 use crate::segment::Happening;
-use ipoib::net::icmp::TokenBucket;
+use ipoib::bucket::Bucket;
 
 /// Lines of the log about addresses in dispute, per second and at once: the network must not fill the disk.
 const NEWS: (u32, u32) = (1, 20);
@@ -12,12 +12,12 @@ const NEWS: (u32, u32) = (1, 20);
 /// What segments tell, for the log.
 #[derive(Debug)]
 pub(in crate::gateway) struct News {
-    limit: TokenBucket,
+    limit: Bucket,
 }
 
 impl News {
     pub(in crate::gateway) fn new(now: Instant) -> Self {
-        Self { limit: TokenBucket::new(now, NEWS.0, NEWS.1) }
+        Self { limit: Bucket::new(now, NEWS.1, NEWS.0) }
     }
 
     pub(super) fn tell(&mut self, now: Instant, segment: &str, happening: Happening) {
