@@ -20,6 +20,8 @@ pub trait Fabric {
     fn own_addresses(&self) -> &[HardwareAddress];
     /// The link-layer address of a neighbour that has answered.
     fn hardware(&self, ip: IpAddr) -> Option<HardwareAddress>;
+    /// All neighbours that have answered.
+    fn hosts(&self, now: Instant) -> Vec<IpAddr>;
     /// What to take a sender's link-layer address for, given where its packet came from ([`Link::believed`]).
     fn believed(&self, from: &UdSource, sender: HardwareAddress) -> HardwareAddress;
     /// True if a neighbour is published with its path or a connection.
@@ -73,6 +75,11 @@ impl Fabric for Link {
 
     fn hardware(&self, ip: IpAddr) -> Option<HardwareAddress> {
         self.neighbour_hardware(ip)
+    }
+
+    fn hosts(&self, now: Instant) -> Vec<IpAddr> {
+        let answered = self.neighbours(now).into_iter().filter(|host| host.hardware.is_some());
+        answered.map(|host| host.ip).collect()
     }
 
     fn believed(&self, from: &UdSource, sender: HardwareAddress) -> HardwareAddress {

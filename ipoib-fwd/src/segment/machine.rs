@@ -335,6 +335,9 @@ impl<P: Packet> Segment<P> {
         for ip in gone {
             self.hosts.forget(ip);
         }
+        for ip in fabric.hosts(now).into_iter().filter(off_link) {
+            fabric.forget(now, ip);
+        }
         for (_, waiting) in self.parked.clear() {
             let (side, worker) = (waiting.arrival.side, waiting.arrival.worker);
             self.output(Output::Release { side, worker, packet: waiting.packet });

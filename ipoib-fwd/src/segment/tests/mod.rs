@@ -103,6 +103,10 @@ impl Fabric for Fake {
         Some(self.neighbours.get(&ip)?.0)
     }
 
+    fn hosts(&self, _: Instant) -> Vec<IpAddr> {
+        self.neighbours.keys().copied().collect()
+    }
+
     fn believed(&self, _: &UdSource, sender: HardwareAddress) -> HardwareAddress {
         sender
     }

@@ -23,7 +23,12 @@ fn hosts_of_a_subnet_that_goes_are_forgotten_and_the_others_stay() {
     w.know_ethernet(E1_MAC, E1);
     w.ethernet(ArpOperation::Request, FAR_MAC, FAR, GATEWAY);
     assert!(w.outputs().contains(&Output::SetHost { ip: FAR.into(), mac: FAR_MAC }));
+    let far = Ipv4Addr::from_bits(FAR.to_bits() + 1);
+    w.know_infiniband(1, I1);
+    w.know_infiniband(2, far);
     change(&mut w, GATEWAY, routes(&[], Some(E1)));
+    let known = |ip: Ipv4Addr| w.fabric.neighbours.contains_key(&ip.into());
+    assert!(known(I1) && !known(far), "what comes from it now comes by a router of any side");
     assert_eq!(w.outputs(), [Output::RemoveHost { ip: FAR.into() }]);
     assert_eq!(w.segment.hosts().map(|h| h.ip).collect::<Vec<_>>(), [IpAddr::V4(E1)]);
     // It is a host of another network now: what it claims here counts for nothing.
