@@ -1,0 +1,116 @@
+//! Receive interrupts that are switched on and off, and tell by a counter: a virtio port, with a vhost port at its other end, which is
+//! another process: this program once more.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::os::unix::process::parent_id;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use pmd::eth::{Burst, EthConfig, EthPort, EthQueue, Woken, WokenBy, wait};
+use pmd::mem::Pool;
+
+mod veth;
+
+use veth::{CONFIG, eal, pool, until};
+
+/// The other end's socket, for whoever is to be it.
+const OTHER_END: &str = "PMD_TEST_VHOST";
+/// A rest that only a frame ends.
+const LONG: Duration = Duration::from_secs(60);
+/// Whoever waited this long was not woken.
+const LOST: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_millis(20);
+const BY_INTERRUPT: Woken = Woken { interrupt: true, device: false };
+
+/// Sends each frame back, after so many milliseconds as its first byte says, until it is killed or has no parent any more.
+fn echo(path: &str) {
+    let parent = parent_id();
+    std::mem::forget(eal(&[&format!("net_vhost0,iface={path}")]));
+    let pool = pool("frames", 2048, 2048);
+    let (_port, mut queues) = EthPort::start(Some("net_vhost0"), &CONFIG, &pool).unwrap();
+    let mut burst = Burst::new();
+    loop {
+        while queues[0].rx_burst(&mut burst) == 0 {
+            if parent_id() != parent {
+                return;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        std::thread::sleep(Duration::from_millis(burst[0].data()[0].into()));
+        while !burst.is_empty() {
+            queues[0].tx_burst(&mut burst);
+        }
+    }
+}
+
+/// The other end, and its socket, which go with this.
+struct OtherEnd(Child, PathBuf);
+
+impl Drop for OtherEnd {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        let _ = std::fs::remove_file(&self.1);
+    }
+}
+
+fn send(queue: &mut EthQueue, pool: &Pool, milliseconds: u8, number: u8) {
+    let mut bytes = [number; 60];
+    bytes[0] = milliseconds;
+    let mut burst = Burst::from_iter([pool.copy_from_slice(&bytes).unwrap()]);
+    assert_eq!(queue.tx_burst(&mut burst), 1);
+}
+
+/// The numbers of the frames that have come.
+fn take(queue: &mut EthQueue) -> Vec<u8> {
+    let mut burst = Burst::new();
+    queue.rx_burst(&mut burst);
+    burst.iter().map(|frame| frame.data()[1]).collect()
+}
+
+fn rest(queue: &mut EthQueue, at_most: Duration) -> Woken {
+    wait(std::iter::once(queue), std::iter::empty(), at_most)
+}
+
+#[test]
+fn an_interrupt_tells_while_it_is_on_and_of_what_came_since() {
+    if let Ok(path) = std::env::var(OTHER_END) {
+        return echo(&path);
+    }
+    let path = std::env::temp_dir().join(format!("pmd-vhost-{}.sock", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let other = Command::new(std::env::current_exe().unwrap()).env(OTHER_END, &path).spawn().unwrap();
+    let _other = OtherEnd(other, path.clone());
+    let begin = Instant::now();
+    while !path.exists() {
+        assert!(begin.elapsed() < LOST, "the other end does not come up");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::mem::forget(eal(&[&format!("net_virtio_user0,path={}", path.display())]));
+    let pool = pool("frames", 2048, 2048);
+    // Its other end does not choose by address, and cannot be asked to let all through.
+    let config = EthConfig { promiscuous: false, ..CONFIG };
+    let (port, mut queues) = EthPort::start(Some("net_virtio_user0"), &config, &pool).unwrap();
+    assert_eq!(port.woken_by(), WokenBy::RxInterrupt);
+    until(|| port.link().up);
+    let queue = &mut queues[0];
+    for round in 0..50 {
+        // Off: a frame tells nobody, now or later. Who is awake looks for himself.
+        let begin = Instant::now();
+        send(queue, &pool, 0, round);
+        while take(queue) != [round] {
+            assert!(begin.elapsed() < LOST, "round {round}: lost");
+        }
+        assert!(queue.arm(), "round {round}: it was off");
+        assert!(!queue.arm(), "round {round}: it is on");
+        assert_eq!(take(queue), [], "round {round}: the look before the rest");
+        assert_eq!(rest(queue, SHORT), Woken::default(), "round {round}: nothing came since");
+        send(queue, &pool, round % 3 * 2, 100 + round);
+        assert_eq!(rest(queue, LONG), BY_INTERRUPT, "round {round}");
+        assert!(begin.elapsed() < LOST, "round {round}: it rested on");
+        assert_eq!(rest(queue, Duration::ZERO), Woken::default(), "round {round}: it tells once");
+        queue.disarm();
+        assert_eq!(take(queue), [100 + round]);
+    }
+}
