@@ -1,0 +1,81 @@
+#!/bin/bash
+# In guest a: RDMA between it and guest b by programs of perftest, each guest on its own software ConnectX under its
+# kernel's own mlx5 drivers. One line for each check. Arguments: command lines for a and, once that one listens, for b, instead of
+# the checks; or, in any guest, `up ADDRESS`, which sets it up, and `quiet`.
+# shellcheck disable=SC2317  # functions are called through `check`
+set -u
+cd /mnt || exit 2
+# shellcheck source-path=SCRIPTDIR source=checks.sh
+. ./checks.sh
+# shellcheck source-path=SCRIPTDIR source=machines.sh
+. ./machines.sh
+a=10.77.0.11 b=10.77.0.12
+
+active() { grep -q ACTIVE /sys/class/infiniband/mlx5_0/ports/1/state; }
+joined() { ip link show ib0 | grep -q LOWER_UP; }
+up() {
+    dmesg -C
+    modprobe -a mlx5_core mlx5_ib ib_umad ib_uverbs rdma_ucm ib_ipoib && await 20 active && await 5 ip link set ib0 up &&
+        ip addr replace "$1/24" dev ib0 && await 20 joined
+}
+listening() { [ "$(netstat -ltn | wc -l)" -gt "$before" ]; }
+# game PROGRAM [OPTION...]: its server here, its client in b, which finds it by ib0's address. The client's last line of figures.
+game() {
+    local out server before
+    before=$(netstat -ltn | wc -l)
+    timeout 100 "$@" >/tmp/server.log 2>&1 &
+    server=$!
+    await 20 listening
+    if ! out=$(on b timeout 100 "$@" "$a") || ! wait "$server"; then
+        kill "$server" 2>/dev/null
+        printf '%s\n' "$out" "--- server" "$(tail -n 5 /tmp/server.log)"
+        return 1
+    fi
+    grep -E '^ *[0-9]+ +[0-9]+ ' <<<"$out" | tail -n 1 | tr -s ' '
+}
+pings() { ping -q -c 20 -i 0.2 -s "$1" -W 5 "$b" | awk '/packet loss/ {print; ok = / 0% packet loss/} /rtt/ {print} END {exit !ok}'; }
+quiet() {
+    ! dmesg | grep -iE 'mlx5|infiniband|ib_|ib0|call trace' | grep -v 'vendor specific ID' |
+        grep -iE 'warn|error|fail|bug|call trace|timeout|leak'
+}
+
+case ${1:-} in
+    up)
+        up "$2"
+        exit
+        ;;
+    quiet)
+        quiet
+        exit
+        ;;
+esac
+if [ $# -gt 0 ]; then
+    [ $# = 2 ] || {
+        echo 'two command lines: for machine a, which is 10.77.0.11, and for b, 10.77.0.12'
+        exit 2
+    }
+    up $a && on b ./rdma.sh up $b || exit
+    before=$(netstat -ltn | wc -l)
+    bash -c "$1" &
+    await 10 listening
+    printf '%s\n' "--- b: $2" "$(on b bash -c "$2" 2>&1)"
+    echo "--- a: $1"
+    wait
+    exit
+fi
+check 'a: the drivers load, ib0 is up' up $a
+check 'b: the same' on b ./rdma.sh up $b
+check 'first ping' ping -c 1 -W 5 $b
+check 'ping of 2016 octets' pings 2016
+for verb in send write; do
+    check "ib_${verb}_bw, RC, 1 MiB" game "ib_${verb}_bw" -F -s 1048576 -n 20
+    check "ib_${verb}_lat, RC, 2 octets" game "ib_${verb}_lat" -F -s 2 -n 200
+done
+check 'ib_send_bw, UD, 2 KiB' game ib_send_bw -F -c UD -s 2048 -n 200
+check 'ib_send_lat, UD, 2 octets' game ib_send_lat -F -c UD -s 2 -n 200
+check 'ib_send_bw, RC, all sizes' game ib_send_bw -F -a -n 10
+check 'a: the kernel has nothing to say about it' quiet
+check 'b: nor has the other' on b ./rdma.sh quiet
+if [ $failures -gt 0 ]; then dmesg | tail -n 30; fi
+note "$failures check(s) failed"
+exit $((failures > 0))
