@@ -56,12 +56,16 @@ if [ $# -gt 0 ]; then
     }
     up $a && on b ./rdma.sh up $b || exit
     before=$(netstat -ltn | wc -l)
-    bash -c "$1" &
+    bash -c "$1" >/tmp/server.log 2>&1 &
+    server=$!
     await 10 listening
-    printf '%s\n' "--- b: $2" "$(on b bash -c "$2" 2>&1)"
-    echo "--- a: $1"
-    wait
-    exit
+    printf '%s\n' "--- b: $2"
+    on b bash -c "$2"
+    code=$?
+    printf '%s\n' "--- a: $1"
+    wait $server || code=$?
+    cat /tmp/server.log
+    exit $code
 fi
 check 'a: the drivers load, ib0 is up' up $a
 check 'b: the same' on b ./rdma.sh up $b
