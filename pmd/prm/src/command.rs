@@ -126,6 +126,8 @@ pub enum CommandStatus {
     ExceedsLimit = 0x08,
     /// The queue pair is not in a state for it.
     BadQpState = 0x10,
+    /// A management datagram that nobody answers.
+    BadPacket = 0x30,
     /// A queue has more in it than would fit.
     BadSize = 0x40,
     /// No room for another object.

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use ib_wire::mad::{Mad, MadAddress, MadHeader, Method, MgmtClass, Route};
+use ib_wire::perf;
 use ib_wire::smp::{self, Lmc, PortInfo, Smp, attribute};
 use ib_wire::{Guid, Lid, Mtu, PKey, QKey, Qpn, ServiceLevel, Tid};
 
@@ -87,6 +88,35 @@ fn management_datagrams_come_with_the_address_of_their_sender() {
     assert!(b.receive_mad(PortNumber(3)).is_err());
     assert_eq!(b.port(PORT).unwrap().state, PortState::Active);
     assert_eq!(b.port(PortNumber(2)).unwrap().state, PortState::Down);
+}
+
+#[test]
+fn a_port_tells_what_it_has_counted_and_its_users_do_not_see_the_question() {
+    let (mut a, mut b) = joined();
+    let to = MadAddress::gsi(Lid(2), ServiceLevel::new(0));
+    for tid in 0..5 {
+        a.send_mad(PORT, &mad(to, tid)).unwrap();
+        assert!(b.receive_mad(PORT).unwrap().is_some());
+    }
+    let mut question = mad(to, 0x77);
+    MadHeader::new(MgmtClass::Perf, 1, Method::Get, Tid(0x77), perf::attribute::PORT_COUNTERS)
+        .put(&mut question.bytes);
+    question.bytes[perf::DATA + 1] = 1;
+    a.send_mad(PORT, &question).unwrap();
+    a.send_mad(PORT, &mad(to, 6)).unwrap();
+    assert_eq!(b.receive_mad(PORT).unwrap().expect("the datagram behind it").header().tid, Tid(6));
+    let answer = a.receive_mad(PORT).unwrap().expect("an answer");
+    assert_eq!((answer.header().method, answer.header().tid), (Method::GetResp, Tid(0x77)));
+    let counters = perf::PortCounters::parse(answer.bytes[perf::DATA..].first_chunk().unwrap());
+    assert_eq!(counters.receive_packets, 7);
+    // What is no question goes to whoever listens.
+    MadHeader::new(MgmtClass::Perf, 1, Method::GetResp, Tid(0x78), perf::attribute::PORT_COUNTERS)
+        .put(&mut question.bytes);
+    a.send_mad(PORT, &question).unwrap();
+    assert_eq!(
+        b.receive_mad(PORT).unwrap().expect("an answer that nobody waits for").header().tid,
+        Tid(0x78)
+    );
 }
 
 #[test]

@@ -5,6 +5,7 @@ use hca::PortState;
 use ib_wire::mad::MAD_LEN;
 use ib_wire::smp::{Capabilities, NodeDescription};
 use ib_wire::{Gid, Qpn};
+use prm::command::CommandStatus;
 use prm::port::{Pmtu, Ptys, Pvlc, VportContext, register};
 use zerocopy::big_endian::U32;
 
@@ -156,7 +157,9 @@ impl Hca {
         let waived = input.header().modifier.get() & IGNORE_MKEY != 0;
         let check = if waived { MKeyCheck::Waived } else { MKeyCheck::Due };
         let answer = self.engine.management(PORT, &mad, check);
-        let answer = answer.ok_or_else(|| Fault::parameter("no agent here answers this datagram"))?;
+        // One that does not know the M_Key is among them.
+        let unanswered = || Fault::new(CommandStatus::BadPacket, "no agent here answers this datagram");
+        let answer = answer.ok_or_else(unanswered)?;
         output.put(MAD, &answer[..])
     }
 
