@@ -13,7 +13,7 @@ use super::frame::Outgoing;
 use super::object::cq::{Arm, Cq, Overrun};
 use super::object::mcast::Multicast;
 use super::object::moderation::{Moderation, Told};
-use super::object::mr::MrTable;
+use super::object::mr::{MrTable, ProtectionDomain};
 use super::object::qp::{Qp, Receives};
 use super::object::receive::{Srq, Taken};
 use super::object::table::slot_of;
@@ -377,7 +377,14 @@ impl Device {
     /// Copies the data segments of a receive that was taken.
     pub(crate) fn load_receive(&mut self, receives: &Receives, counter: u16) {
         let Self { receive, srqs, .. } = self;
-        receive.load(|out| match receives {
+        let domain = match receives {
+            Receives::None => ProtectionDomain::default(),
+            Receives::Own(rq) => rq.domain,
+            Receives::Shared(n) => {
+                srqs.get(*n as usize).and_then(Option::as_ref).map(|srq| srq.domain).unwrap_or_default()
+            }
+        };
+        receive.load(domain, |out| match receives {
             Receives::None => None,
             Receives::Own(rq) => rq.read(counter, out),
             Receives::Shared(n) => srqs.get(*n as usize)?.as_ref()?.read(counter, out),

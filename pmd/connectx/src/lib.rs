@@ -44,7 +44,7 @@ pub use counters::{Activity, Counters, DropReason};
 pub use event::DeviceEvent;
 pub use gids::{DEFAULT_GIDS, MAX_GIDS};
 pub use memory::HostMemory;
-pub use object::mr::Access;
+pub use object::mr::{Access, ProtectionDomain};
 pub use object::qp::{QpKind, RemoteOperations};
 pub use port::PortConfig;
 pub use region::{MemoryPieces, RegionMemory};

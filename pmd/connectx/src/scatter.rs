@@ -2,7 +2,7 @@
 
 use zerocopy::FromBytes;
 
-use super::object::mr::{MrTable, Use};
+use super::object::mr::{MrTable, ProtectionDomain, Use};
 use super::object::receive::MAX_STRIDE;
 use prm::{DataSegment, INVALID_LKEY};
 
@@ -20,17 +20,23 @@ pub(crate) enum ScatterError {
 pub(crate) struct ReceiveWqe {
     bytes: Box<[u8; MAX_STRIDE]>,
     len: usize,
+    domain: ProtectionDomain,
 }
 
 impl Default for ReceiveWqe {
     fn default() -> Self {
-        Self { bytes: Box::new([0; MAX_STRIDE]), len: 0 }
+        Self { bytes: Box::new([0; MAX_STRIDE]), len: 0, domain: ProtectionDomain::default() }
     }
 }
 
 impl ReceiveWqe {
-    /// Copies the segments out of their ring: `read` fills the front, and says how far.
-    pub(crate) fn load(&mut self, read: impl FnOnce(&mut [u8; MAX_STRIDE]) -> Option<usize>) {
+    /// Copies the segments out of their ring, which is of a domain: `read` fills the front, and says how far.
+    pub(crate) fn load(
+        &mut self,
+        domain: ProtectionDomain,
+        read: impl FnOnce(&mut [u8; MAX_STRIDE]) -> Option<usize>,
+    ) {
+        self.domain = domain;
         self.len = read(&mut self.bytes).unwrap_or(0);
     }
 
@@ -62,7 +68,8 @@ impl ReceiveWqe {
             let n = (size - skip).min(data.len() as u64) as usize;
             let address = segment.address.get().checked_add(skip).ok_or(ScatterError::Protection)?;
             let (head, rest) = data.split_at(n);
-            mrs.write(segment.lkey.get(), address, head, Use::LocalWrite)
+            mrs.of(self.domain)
+                .write(segment.lkey.get(), address, head, Use::LocalWrite)
                 .map_err(|_| ScatterError::Protection)?;
             data = rest;
             skip = 0;

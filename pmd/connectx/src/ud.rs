@@ -68,7 +68,7 @@ fn datagram(qp: &mut Qp, dev: &mut Device, control: &Control) -> Result<(Step, u
     let pkey = qp.pkey(&port.pkeys);
     let len = length as usize;
     let mut pieces = Pieces::new();
-    dev.wqe.gather(&dev.mrs, to.data_at, 0, len, &mut pieces)?;
+    dev.wqe.gather(dev.mrs.of(qp.domain), to.data_at, 0, len, &mut pieces)?;
     let deth = Deth { qkey, src_qpn: qp.wire_qpn() };
     let bth = Bth {
         opcode: if immediate { Opcode::UdSendOnlyImmediate } else { Opcode::UdSendOnly },

@@ -6,7 +6,7 @@ use ib_wire::{Gid, Lid, QKey, Qpn, Rate, ServiceLevel};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::memory::HostMemory;
-use super::object::mr::{Denied, MrTable, Use};
+use super::object::mr::{Denied, Keys, Use};
 use super::object::send::SendQueue;
 use hca::{AddressVector, GlobalRoute, WcStatus};
 use prm::{
@@ -182,7 +182,7 @@ impl Wqe {
     /// Collects `len` bytes of the data from `offset` on; the data segments begin at `at`.
     pub(crate) fn gather(
         &self,
-        mrs: &MrTable,
+        keys: Keys<'_>,
         at: usize,
         offset: u64,
         len: usize,
@@ -210,7 +210,7 @@ impl Wqe {
                     let mut address = s.address.get().checked_add(skip).ok_or(WcStatus::LocalProtection)?;
                     let mut missing = n;
                     while missing > 0 {
-                        let memory = mrs
+                        let memory = keys
                             .translate(s.lkey.get(), address, missing, Use::LocalRead)
                             .map_err(|_| WcStatus::LocalProtection)?;
                         missing -= memory.len();
@@ -229,7 +229,7 @@ impl Wqe {
     /// Lays bytes that came down where the data segments from `at` on say, from byte `offset` of them on.
     pub(crate) fn scatter(
         &self,
-        mrs: &MrTable,
+        keys: Keys<'_>,
         at: usize,
         offset: u64,
         mut data: &[u8],
@@ -244,7 +244,8 @@ impl Wqe {
             }
             let (head, rest) = data.split_at((size - skip).min(data.len() as u64) as usize);
             let address = s.address.get().checked_add(skip).ok_or(WcStatus::LocalProtection)?;
-            mrs.write(s.lkey.get(), address, head, Use::LocalWrite).map_err(|_| WcStatus::LocalProtection)?;
+            keys.write(s.lkey.get(), address, head, Use::LocalWrite)
+                .map_err(|_| WcStatus::LocalProtection)?;
             skip = 0;
             data = rest;
             Ok(())
@@ -302,7 +303,7 @@ impl Wqe {
 
 /// Collects `len` bytes that the other end reads.
 pub(crate) fn gather_remote(
-    mrs: &MrTable,
+    keys: Keys<'_>,
     rkey: u32,
     mut address: u64,
     len: usize,
@@ -311,7 +312,7 @@ pub(crate) fn gather_remote(
     out.clear();
     let mut missing = len;
     while missing > 0 {
-        let memory = mrs.translate(rkey, address, missing, Use::RemoteRead)?;
+        let memory = keys.translate(rkey, address, missing, Use::RemoteRead)?;
         missing -= memory.len();
         address = address.wrapping_add(memory.len() as u64);
         out.try_push(Piece::Host(memory)).map_err(|_| Denied)?;

@@ -114,3 +114,36 @@ fn the_other_end_may_what_the_driver_says() {
         }
     }
 }
+
+#[test]
+fn a_key_serves_queues_of_its_own_protection_domain() {
+    let mut g = Guest::new();
+    let eq = g.probe();
+    let mut cq = g.create_cq(eq.number, 7);
+    let number = cq.number;
+    let domains = [(); 2].map(|()| g.command(&input(0x800, 16), 16).number());
+    let in_domain = |g: &mut Guest, domain: u32| {
+        let (pages, record) = (g.scattered(2), g.pages(1));
+        let mut bytes = g.qp_input(SERVICE_RC, number, &pages, record);
+        put32(&mut bytes, 0x18 + 4, domain);
+        let number = g.command(&bytes, 16).number();
+        QueuePair { number, pages, record, posted: 0, received: 0 }
+    };
+    let (mut a, b) = (in_domain(&mut g, domains[0]), in_domain(&mut g, domains[0]));
+    g.open(&a, Some((7, b.number)));
+    g.open(&b, Some((7, a.number)));
+    let page = g.pages(1);
+    let key = |g: &mut Guest, tag: u8, domain: u32| {
+        let mut bytes = g.key_input(tag, page, 4096, &[page]);
+        put32(&mut bytes, 0x1c, domain);
+        g.command(&bytes, 16).number() << 8 | u32::from(tag)
+    };
+    let (ours, theirs) = (key(&mut g, 1, domains[0]), key(&mut g, 2, domains[1]));
+    g.post_send(&mut a, 0x10, &body(page, ours, 8, page + 64, ours));
+    g.settle();
+    assert_eq!(g.poll(&mut cq).unwrap()[63] >> 4, 0);
+    g.post_send(&mut a, 0x10, &body(page, theirs, 8, page + 64, ours));
+    g.settle();
+    let cqe = g.poll(&mut cq).unwrap();
+    assert_eq!((cqe[63] >> 4, cqe[55]), (13, 0x13), "a remote access error");
+}

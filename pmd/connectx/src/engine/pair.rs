@@ -5,6 +5,7 @@ use ib_wire::{Gid, Psn, QKey, Qpn};
 use super::{Engine, not_found, unsupported};
 use crate::device::Face;
 use crate::memory::HostMemory;
+use crate::object::mr::ProtectionDomain;
 use crate::object::qp::{Consequence, Qp, QpKind, Receives, RemoteOperations};
 use crate::object::receive::ReceiveQueue;
 use crate::object::send::SendQueue;
@@ -72,6 +73,7 @@ impl Engine {
             sq,
             receives,
             pkey_index: 0,
+            domain: ProtectionDomain::default(),
             remote: RemoteOperations::default(),
             hears_itself: false,
             qkey: QKey(0),
@@ -122,6 +124,16 @@ impl Engine {
         if let Some(qp) = self.qps.real(qpn) {
             qp.pkey_index = index;
         }
+    }
+
+    /// Puts a queue pair into a protection domain, with the receive queue that is its own.
+    pub fn set_qp_domain(&mut self, qpn: Qpn, domain: ProtectionDomain) -> Result<(), HcaError> {
+        let qp = self.qps.real(qpn).ok_or_else(|| not_found("queue pair", qpn))?;
+        qp.domain = domain;
+        if let Receives::Own(rq) = &mut qp.receives {
+            rq.domain = domain;
+        }
+        Ok(())
     }
 
     /// What a connection may do from now on.

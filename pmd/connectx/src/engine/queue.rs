@@ -7,7 +7,7 @@ use super::{Engine, not_found, unsupported};
 use crate::memory::HostMemory;
 use crate::object::cq::{Arm, Cq, ResizeError};
 use crate::object::moderation::Moderation;
-use crate::object::mr::Access;
+use crate::object::mr::{Access, ProtectionDomain};
 use crate::object::qp::{Qp, Receives};
 use crate::object::receive::Srq;
 use crate::region::RegionMemory;
@@ -72,6 +72,18 @@ impl Engine {
     pub fn replace_memory(&mut self, key: u32, memory: impl Into<RegionMemory>) -> Result<(), HcaError> {
         let replaced = self.dev.mrs.replace(key, memory.into());
         replaced.then_some(()).ok_or_else(|| not_found("memory key", key))
+    }
+
+    /// Puts a key into a protection domain.
+    pub fn set_key_domain(&mut self, key: u32, domain: ProtectionDomain) -> Result<(), HcaError> {
+        self.dev.mrs.set_domain(key, domain).then_some(()).ok_or_else(|| not_found("memory key", key))
+    }
+
+    /// Puts a shared receive queue into a protection domain: that of the keys of its receives.
+    pub fn set_srq_domain(&mut self, number: u32, domain: ProtectionDomain) -> Result<(), HcaError> {
+        let srq = self.dev.srqs.get_mut(number as usize).and_then(Option::as_mut);
+        srq.ok_or_else(|| not_found("shared receive queue", number))?.domain = domain;
+        Ok(())
     }
 
     /// Ends a registration.

@@ -32,6 +32,10 @@ pub(crate) enum Use {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Denied;
 
+/// A protection domain: a key serves queues of its own domain only (IBA 10.2.3). What nobody puts into one is in domain 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ProtectionDomain(pub u32);
+
 #[derive(Debug)]
 struct Mr {
     key: u32,
@@ -39,6 +43,14 @@ struct Mr {
     start: u64,
     memory: RegionMemory,
     access: Access,
+    domain: ProtectionDomain,
+}
+
+/// The keys as a queue of some domain sees them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keys<'a> {
+    table: &'a MrTable,
+    domain: ProtectionDomain,
 }
 
 /// Index of the first key; a key is its index and an eight-bit tag.
@@ -101,11 +113,24 @@ impl MrTable {
         }
         match self.regions.get_mut(index) {
             Some(slot @ None) => {
-                *slot = Some(Mr { key, start, memory, access });
+                *slot = Some(Mr { key, start, memory, access, domain: ProtectionDomain::default() });
                 true
             }
             _ => false,
         }
+    }
+
+    /// Puts a key into a domain.
+    pub(crate) fn set_domain(&mut self, key: u32, domain: ProtectionDomain) -> bool {
+        let region = Self::index(key).and_then(|i| self.regions.get_mut(i)).and_then(Option::as_mut);
+        let region = region.filter(|mr| mr.key == key);
+        region.map(|mr| mr.domain = domain).is_some()
+    }
+
+    /// The keys as a queue of a domain sees them.
+    #[inline]
+    pub(crate) const fn of(&self, domain: ProtectionDomain) -> Keys<'_> {
+        Keys { table: self, domain }
     }
 
     /// Ends a registration.
@@ -123,7 +148,9 @@ impl MrTable {
     fn index(key: u32) -> Option<usize> {
         (key >> 8).checked_sub(FIRST_INDEX).map(|i| i as usize)
     }
+}
 
+impl Keys<'_> {
     /// The memory that `key` calls `address`, if all `len` bytes may be used so: as much of them as lies in one piece, and one
     /// byte at least.
     #[inline]
@@ -134,14 +161,15 @@ impl MrTable {
         len: usize,
         how: Use,
     ) -> Result<HostMemory, Denied> {
-        let mr = Self::index(key).and_then(|i| self.regions.get(i)).and_then(Option::as_ref).ok_or(Denied)?;
+        let regions = &self.table.regions;
+        let mr = MrTable::index(key).and_then(|i| regions.get(i)).and_then(Option::as_ref).ok_or(Denied)?;
         let allowed = match how {
             Use::LocalRead => true,
             Use::LocalWrite => mr.access.local_write,
             Use::RemoteWrite => mr.access.remote_write && mr.access.local_write,
             Use::RemoteRead => mr.access.remote_read,
         };
-        if mr.key != key || !allowed {
+        if mr.key != key || mr.domain != self.domain || !allowed {
             return Err(Denied);
         }
         let offset = address.checked_sub(mr.start).ok_or(Denied)?;

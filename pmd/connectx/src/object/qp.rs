@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use ib_wire::{PKey, Psn, QKey, Qpn};
 
+use super::mr::ProtectionDomain;
 use super::receive::ReceiveQueue;
 use super::send::SendQueue;
 use crate::connection::Connection;
@@ -82,6 +83,7 @@ pub(crate) struct Qp {
     pub(crate) sq: SendQueue,
     pub(crate) receives: Receives,
     pub(crate) pkey_index: u16,
+    pub(crate) domain: ProtectionDomain,
     pub(crate) remote: RemoteOperations,
     /// What it sends to a group that it is attached to comes to itself, too.
     pub(crate) hears_itself: bool,

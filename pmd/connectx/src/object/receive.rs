@@ -2,6 +2,7 @@
 
 use zerocopy::FromBytes;
 
+use super::mr::ProtectionDomain;
 use crate::memory::HostMemory;
 use crate::region::RegionMemory;
 use prm::{DBREC_RECEIVE, NextSegment};
@@ -18,6 +19,7 @@ pub(crate) struct ReceiveQueue {
     mask: u16,
     dbrec: HostMemory,
     taken: u16,
+    pub(crate) domain: ProtectionDomain,
 }
 
 /// A ring's geometry as a mask over its slots, if it can be one.
@@ -35,7 +37,7 @@ impl ReceiveQueue {
     pub(crate) fn new(ring: RegionMemory, stride: usize, dbrec: HostMemory) -> Option<Self> {
         let mask = slots_mask(&ring, stride)?;
         dbrec.load(DBREC_RECEIVE * 4)?;
-        Some(Self { ring, stride, mask, dbrec, taken: 0 })
+        Some(Self { ring, stride, mask, dbrec, taken: 0, domain: ProtectionDomain::default() })
     }
 
     /// Entries posted and not taken. A record that runs ahead of the ring cannot be right and counts as none.
@@ -96,6 +98,7 @@ pub(crate) struct Srq {
     limit: u16,
     armed: bool,
     broken: bool,
+    pub(crate) domain: ProtectionDomain,
 }
 
 impl Srq {
@@ -113,6 +116,7 @@ impl Srq {
             limit: 0,
             armed: false,
             broken: false,
+            domain: ProtectionDomain::default(),
         })
     }
 

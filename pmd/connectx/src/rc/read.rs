@@ -33,7 +33,7 @@ fn wanted(qp: &Qp, dev: &Device, packet: &Arrived<'_>) -> Result<(Read, u32), Re
     }
     let (rkey, address, len) = (reth.rkey.0, reth.address, reth.length as usize);
     // Who reads nothing names no memory.
-    if len > 0 && dev.mrs.translate(rkey, address, len, Use::RemoteRead).is_err() {
+    if len > 0 && dev.mrs.of(qp.domain).translate(rkey, address, len, Use::RemoteRead).is_err() {
         return Err(Refusal::Fatal(NakCode::RemoteAccess, None));
     }
     let read = Read { psn: packet.bth().psn, rkey, address, left: reth.length, begun: false, again: false };
@@ -91,7 +91,7 @@ pub(super) fn respond(qp: &mut Qp, dev: &mut Device) -> Result<bool, Unsent> {
         let len = read.left.min(mtu);
         let last = read.left <= mtu;
         let mut pieces = Pieces::new();
-        if gather_remote(&dev.mrs, read.rkey, read.address, len as usize, &mut pieces).is_err() {
+        if gather_remote(dev.mrs.of(qp.domain), read.rkey, read.address, len as usize, &mut pieces).is_err() {
             // The key has gone since.
             rc.responder.reads.clear();
             rc.responder.reply = Some(Reply::Nak(read.psn, Syndrome::Nak(NakCode::RemoteAccess)));
@@ -151,7 +151,7 @@ pub(crate) fn response(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now:
     let laid = if payload.len() as u64 == message.length.saturating_sub(offset).min(mtu) {
         dev.wqe
             .reload(&qp.sq, control.index, control.len())
-            .and_then(|()| dev.wqe.scatter(&dev.mrs, message.data_at(), offset, payload))
+            .and_then(|()| dev.wqe.scatter(dev.mrs.of(qp.domain), message.data_at(), offset, payload))
     } else {
         Err(WcStatus::BadResponse)
     };

@@ -171,7 +171,7 @@ fn packet(qp: &Qp, dev: &mut Device, face: &QpFace, message: &Message) -> Result
     let is_read = message.is_read();
     let len = if is_read { 0 } else { len };
     if !is_read {
-        dev.wqe.gather(&dev.mrs, message.data_at(), offset, len, &mut pieces)?;
+        dev.wqe.gather(dev.mrs.of(qp.domain), message.data_at(), offset, len, &mut pieces)?;
     }
     let operation = message.control.operation().ok_or(WcStatus::LocalQpOperation)?;
     let opcode = opcode(operation, first, last).ok_or(WcStatus::LocalQpOperation)?;

@@ -222,7 +222,11 @@ fn write(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, last: bool) -> Res
             let length = u64::from(reth.length);
             // The whole range is checked at once; a WRITE of nothing names no memory (IBA 9.7.5.2.3).
             if length > 0
-                && dev.mrs.translate(reth.rkey.0, reth.address, length as usize, Use::RemoteWrite).is_err()
+                && dev
+                    .mrs
+                    .of(qp.domain)
+                    .translate(reth.rkey.0, reth.address, length as usize, Use::RemoteWrite)
+                    .is_err()
             {
                 return Err(ACCESS);
             }
@@ -236,12 +240,15 @@ fn write(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, last: bool) -> Res
     }
     // The key may have gone since the first packet. It is looked at before a receive is taken, which would be lost otherwise.
     if n > 0 {
-        dev.mrs.translate(rkey, address, payload.len(), Use::RemoteWrite).map_err(|_| ACCESS)?;
+        dev.mrs
+            .of(qp.domain)
+            .translate(rkey, address, payload.len(), Use::RemoteWrite)
+            .map_err(|_| ACCESS)?;
     }
     let immediate =
         matches!(packet.bth().opcode, Opcode::RcWriteLastImmediate | Opcode::RcWriteOnlyImmediate);
     let counter = if immediate { Some(take(dev, &mut qp.receives)?) } else { None };
-    dev.mrs.write(rkey, address, payload, Use::RemoteWrite).map_err(|_| ACCESS)?;
+    dev.mrs.of(qp.domain).write(rkey, address, payload, Use::RemoteWrite).map_err(|_| ACCESS)?;
     rc.responder.incoming =
         (!last).then_some(Incoming::Write { rkey, address: address.wrapping_add(n), left: left - n, length });
     if let Some(counter) = counter {

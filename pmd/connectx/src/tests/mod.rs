@@ -1,5 +1,6 @@
 mod completion;
 mod datagram;
+mod domain;
 mod events;
 mod golden;
 mod hostile;

@@ -18,18 +18,18 @@ const FENCE: u8 = 0x80;
 const READABLE: Access = Access { local_write: true, remote_write: true, remote_read: true };
 
 /// `a` reads from `b`: bytes at `b`, and an empty place at `a`.
-struct Reading {
-    rig: Rig,
-    a: Pair,
-    b: Pair,
-    there: Memory,
-    rkey: u32,
-    here: Memory,
-    lkey: u32,
+pub(super) struct Reading {
+    pub(super) rig: Rig,
+    pub(super) a: Pair,
+    pub(super) b: Pair,
+    pub(super) there: Memory,
+    pub(super) rkey: u32,
+    pub(super) here: Memory,
+    pub(super) lkey: u32,
 }
 
 impl Reading {
-    fn new(mut rig: Rig, how: Rc, len: usize) -> Self {
+    pub(super) fn new(mut rig: Rig, how: Rc, len: usize) -> Self {
         let (a, b) = (rig.a.qp(QpKind::Rc, 256, None, 5), rig.b.qp(QpKind::Rc, 256, None, 6));
         // Over the end of the PSNs.
         rig.a.connect(&a, (Lid(2), b.qpn), Rc { sq_psn: 0xff_fff0, rq_psn: 3, ..how });
@@ -44,7 +44,7 @@ impl Reading {
         Self { rig, a, b, there, rkey, here, lkey }
     }
 
-    fn body(&self, at: usize, len: usize, to: usize) -> Vec<u8> {
+    pub(super) fn body(&self, at: usize, len: usize, to: usize) -> Vec<u8> {
         let address = self.there.address() + at as u64;
         let mut body = address.to_be_bytes().to_vec();
         body.extend_from_slice(&self.rkey.to_be_bytes());
@@ -57,21 +57,21 @@ impl Reading {
     }
 
     /// Reads `len` bytes from `at` there to `to` here.
-    fn read(&mut self, at: usize, len: usize, to: usize, flags: u8) {
+    pub(super) fn read(&mut self, at: usize, len: usize, to: usize, flags: u8) {
         let body = self.body(at, len, to);
         self.rig.a.post(&mut self.a, READ, flags, 0, &body);
     }
 
-    fn outcomes(&mut self) -> Vec<(u8, WcStatus)> {
+    pub(super) fn outcomes(&mut self) -> Vec<(u8, WcStatus)> {
         self.rig.a.scq.all().iter().map(|wc| (wc.send_opcode, wc.status)).collect()
     }
 
-    fn events(&mut self) -> Vec<DeviceEvent> {
+    pub(super) fn events(&mut self) -> Vec<DeviceEvent> {
         let about = |event: &DeviceEvent| !matches!(event, DeviceEvent::Async(AsyncEvent::PortActive(_)));
         std::iter::from_fn(|| self.rig.b.engine.next_event()).filter(about).collect()
     }
 
-    fn states(&self) -> (QpState, QpState) {
+    pub(super) fn states(&self) -> (QpState, QpState) {
         let Rig { a, b, .. } = &self.rig;
         (a.engine.qp_state(self.a.qpn).unwrap(), b.engine.qp_state(self.b.qpn).unwrap())
     }

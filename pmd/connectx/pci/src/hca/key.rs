@@ -1,6 +1,6 @@
 //! Commands about memory keys.
 
-use connectx::Access;
+use connectx::{Access, ProtectionDomain};
 use prm::command::CONTEXT;
 use prm::{MkeyContext, mkey_access};
 use tracing::warn;
@@ -11,6 +11,8 @@ use crate::memory::{Lease, PAGE};
 
 /// Binary logarithm of the largest page.
 const LOG_MAX_PAGE: u8 = 31;
+/// Bits of a protection domain's number.
+pub(super) const NUMBER: u32 = 0xff_ffff;
 
 /// A memory key.
 #[derive(Debug)]
@@ -51,6 +53,8 @@ impl Hca {
             other => return Err(Fault::parameter(format!("keys of kind {other}"))),
         };
         let key = self.engine.register_tagged(tag, start, pieces, access)?;
+        let domain = ProtectionDomain(context.flags_pd.get() & NUMBER);
+        self.engine.set_key_domain(key, domain)?;
         self.objects.keys.insert(key >> 8, Key { key, whole, lease });
         output.set_number(key >> 8)
     }

@@ -1,7 +1,7 @@
 //! Commands about queue pairs.
 
 use connectx::engine::QpAttributes;
-use connectx::{QpKind, RemoteOperations};
+use connectx::{ProtectionDomain, QpKind, RemoteOperations};
 use hca::{AddressVector, GlobalRoute, QpState, QpTransition, RcToReceive, RcToSend};
 use ib_wire::{Gid, Lid, Mtu, Psn, QKey, Qpn, Rate, ServiceLevel};
 use prm::WQEBB;
@@ -103,6 +103,8 @@ impl Hca {
             recv_cq,
             user_index: u32::from_be_bytes([0, a, b, c]),
         })?;
+        let domain = ProtectionDomain(context.pd.get() & Qpn::MASK);
+        self.engine.set_qp_domain(number, domain)?;
         let blocked = context.pd.get() & QpContext::BLOCK_LOOPBACK != 0;
         self.engine.set_multicast_loopback(number, !blocked)?;
         Ok((number.get(), vec![receive_lease, send_lease, record_lease]))

@@ -1,6 +1,6 @@
 //! Where queues lie in memory; commands about event queues and shared receive queues.
 
-use connectx::{HostMemory, RegionMemory};
+use connectx::{HostMemory, ProtectionDomain, RegionMemory};
 use prm::command::{CONTEXT, EVENT_MASK};
 use prm::context::{EqContext, SrqContext};
 use prm::{DBREC_SIZE, EQE_SIZE};
@@ -8,6 +8,7 @@ use zerocopy::big_endian::U64;
 
 use super::command::{Fault, Input, Output};
 use super::event_queue::EventQueue;
+use super::key::NUMBER;
 use super::setup::LOG_MAX_EQ_SIZE;
 use super::{Hca, Table};
 use crate::memory::{Lease, PAGE};
@@ -107,6 +108,7 @@ impl Hca {
         )?;
         let (record, record_lease) = self.record(context.dbrec)?;
         let number = self.engine.create_srq(ring, stride, record)?;
+        self.engine.set_srq_domain(number, ProtectionDomain(context.pd.get() & NUMBER))?;
         if context.limit() > 0 {
             self.engine.arm_srq(number, context.limit())?;
         }
