@@ -71,7 +71,7 @@ check 'a: the drivers load, ib0 is up' up $a
 check 'b: the same' on b ./rdma.sh up $b
 check 'first ping' ping -c 1 -W 5 $b
 check 'ping of 2016 octets' pings 2016
-for verb in send write; do
+for verb in send write read; do
     check "ib_${verb}_bw, RC, 1 MiB" game "ib_${verb}_bw" -F -s 1048576 -n 20
     check "ib_${verb}_lat, RC, 2 octets" game "ib_${verb}_lat" -F -s 2 -n 200
 done
