@@ -12,6 +12,7 @@ use crate::eal::Hold;
 use crate::mem::Pool;
 
 mod bond;
+mod descriptor;
 mod kernel;
 mod offload;
 mod queue;

@@ -5,8 +5,8 @@
 
 use std::os::fd::RawFd;
 
+use super::descriptor::Descriptor;
 use super::driver_of;
-use super::waker::Descriptor;
 use dpdk_sys as sys;
 
 /// Drivers on an interface of the kernel, named by `iface=`, that do not look after its link.

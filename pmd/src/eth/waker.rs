@@ -1,11 +1,12 @@
 //! What wakes a worker when a frame has come to its queue.
 
-use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::event::PollFlags;
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::net::sockopt::socket_error;
 
+use super::descriptor::Descriptor;
 use super::kernel::TAP;
 use dpdk_sys as sys;
 
@@ -40,17 +41,6 @@ impl WokenBy {
         };
         let first = wakers.first().map_or(Self::Timer, of);
         if wakers.iter().all(|waker| of(waker) == first) { first } else { Self::Timer }
-    }
-}
-
-/// A descriptor of a driver, which has it open as long as the port is not closed.
-#[derive(Debug)]
-pub(super) struct Descriptor(pub(super) RawFd);
-
-impl AsFd for Descriptor {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the driver keeps it open until the port is closed, which who has this descriptor prevents (`Running`).
-        unsafe { BorrowedFd::borrow_raw(self.0) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What is done for reliable connections (IBA 9.7): sending, receiving, acknowledging.
 
 pub(super) mod read;
+mod refusal;
 pub(super) mod requester;
 pub(super) mod responder;
 

@@ -2,12 +2,11 @@
 
 use std::time::Instant;
 
-use ib_wire::Psn;
 use ib_wire::packet::{Aeth, Credit, Extended, NakCode, Opcode, Syndrome};
 
 use super::QpFace;
-use super::requester::{fail_oldest, go_back, settle};
-use super::responder::{INVALID, Refusal};
+use super::refusal::{INVALID, Refusal};
+use super::requester::{MAX_ANSWER, fail_oldest, go_back, settle};
 use crate::addressing;
 use crate::connection::responder::{Read, Reply};
 use crate::counters::{Activity, DropReason};
@@ -19,8 +18,6 @@ use crate::object::qp::Qp;
 use crate::wqe::{Pieces, gather_remote};
 use hca::{QpState, WcStatus};
 
-/// Most packets of an answer: PSNs are compared within half their range.
-pub(super) const MAX_PACKETS: u32 = 1 << 22;
 /// Packets of answers that one queue pair sends in its turn.
 const BURST: usize = 16;
 
@@ -28,7 +25,7 @@ const BURST: usize = 16;
 fn wanted(qp: &Qp, dev: &Device, packet: &Arrived<'_>) -> Result<(Read, u32), Refusal> {
     let (Some(rc), Some(reth)) = (&qp.rc, packet.extended().reth()) else { return Err(INVALID) };
     let packets = reth.length.div_ceil(rc.mtu.bytes() as u32).max(1);
-    if !qp.remote.read || !packet.payload().is_empty() || packets > MAX_PACKETS {
+    if !qp.remote.read || !packet.payload().is_empty() || packets > MAX_ANSWER {
         return Err(INVALID);
     }
     let (rkey, address, len) = (reth.rkey.0, reth.address, reth.length as usize);
@@ -165,9 +162,4 @@ pub(crate) fn response(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now:
     }
     dev.update_timer(qp);
     dev.schedule(qp);
-}
-
-/// The PSN behind what a message sends at once: for an RDMA READ all that its answer takes.
-pub(super) const fn behind(message: &crate::connection::requester::Message, is_read: bool, next: Psn) -> Psn {
-    if is_read { message.end() } else { next.add(1) }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use ib_wire::packet::{Aeth, Extended, NakCode, Opcode, Reth, Syndrome};
 use ib_wire::{Psn, Rkey};
 
-use super::{QpFace, read};
+use super::QpFace;
 use crate::addressing;
 use crate::connection::requester::{Message, WINDOW};
 use crate::counters::{Activity, DropReason};
@@ -19,6 +19,8 @@ use prm::SendOpcode;
 const MAX_MESSAGES: usize = 512;
 /// An acknowledge is asked for at least once in this many packets.
 const ACK_EVERY: u32 = 16;
+/// Most packets of an RDMA READ's answer: PSNs are compared within half their range.
+pub(super) const MAX_ANSWER: u32 = 1 << 22;
 /// Longest message (IBA 9.7.1).
 const MAX_MESSAGE: u64 = 1 << 31;
 
@@ -58,7 +60,7 @@ fn begin(qp: &mut Qp, dev: &mut Device) -> bool {
         Ok(Some(length)) => {
             message.length = length;
             message.packets = length.div_ceil(rc.mtu.bytes() as u64).max(1) as u32;
-            let refused = qp.remote.reads_out == 0 || message.packets > read::MAX_PACKETS;
+            let refused = qp.remote.reads_out == 0 || message.packets > MAX_ANSWER;
             if message.is_read() && refused {
                 message.fault = Some(WcStatus::LocalQpOperation);
             }
@@ -138,7 +140,8 @@ pub(crate) fn step(qp: &mut Qp, dev: &mut Device, now: Instant) -> Step {
     }
     let Some(rc) = &mut qp.rc else { return Step::Idle };
     let r = &mut rc.requester;
-    let next = read::behind(&message, is_read, r.next);
+    // An RDMA READ has sent at once all that its answer takes.
+    let next = if is_read { message.end() } else { r.next.add(1) };
     if r.next == r.top {
         r.top = next;
     } else {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use ib_wire::Psn;
 use ib_wire::packet::{Extended, NakCode, Opcode, Syndrome};
 
+use super::refusal::{INVALID, Refusal};
 use crate::connection::responder::{Incoming, Reply};
 use crate::counters::{Activity, DropReason};
 use crate::device::{Device, Face, Receive};
@@ -18,14 +19,6 @@ use prm::{Cqe, CqeOpcode};
 
 /// An acknowledge is sent at the latest after this many packets, asked for or not.
 const ACK_EVERY: u8 = 64;
-
-/// Why a request is not carried out.
-pub(super) enum Refusal {
-    /// No receive: later, perhaps.
-    NotReady,
-    /// This ends the connection. A receive that was taken completes with the status.
-    Fatal(NakCode, Option<(u16, WcStatus)>),
-}
 
 /// A message whose next packet does not come for so long ends its connection. Until then it holds a receive of the shared queue:
 /// who begins one on each of many connections, and ends none, would hold them all.
@@ -125,8 +118,6 @@ fn take_in(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
         }
     }
 }
-
-pub(super) const INVALID: Refusal = Refusal::Fatal(NakCode::InvalidRequest, None);
 
 /// Carries out the request that is next in order. True if it ends its message.
 fn execute(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Result<bool, Refusal> {
