@@ -34,7 +34,7 @@ class Crowd(Laboratory):
 
     def __init__(self, args):
         super().__init__(args, intruder=False)
-        self.ends = [ibwire.intruder_pair() for _ in range(PORTS)]
+        self.ends = ibwire.intruder_pairs(PORTS)
 
     def fabric_config(self):
         links = "".join('\n[[link]]\nname = "crowd%d"\nurl = "udp:%s:%d-%s:%d"\n' % (n, *near, *far)

@@ -50,7 +50,7 @@ class Checks:
         begin = time.monotonic()
         try:
             result = body()
-        except Failed as e:
+        except (Failed, OSError) as e:
             result = {"ok": False, "error": str(e)[-3000:]}
         result["took"] = round(time.monotonic() - begin, 2)
         self.results.append({"name": name, **result})
@@ -65,7 +65,7 @@ class Laboratory(Lab):
 
     def __init__(self, args, intruder=True):
         super().__init__(args)
-        self.far, self.near = ibwire.intruder_pair()
+        [(self.far, self.near)] = ibwire.intruder_pairs(1)
         self.with_intruder = intruder
 
     def fabric_config(self):

@@ -138,7 +138,7 @@ def hosts_of(lab, addresses):
     gateway = links["lid"], bytes.fromhex(links["addresses"].split(" ")[0].replace(":", ""))
     hosts = Hosts(lab.far, lab.near, 0x02_00_00_00_00_00_BA_E0, addresses, gateway)
     hosts.start()
-    if not hosts.wait_active() or not hosts.join():
+    if not hosts.wait_active() or not hosts.join_group():
         hosts.close()
         raise Failed(f"the hosts' port is in state {hosts.state}, broadcast group {hosts.broadcast_lid}")
     return hosts
