@@ -21,6 +21,19 @@ fn world(change: impl FnOnce(&mut Setup)) -> Fabric {
     f
 }
 
+/// Node 0 with a connection that it opened to node 1; node 2 is up to no good.
+fn dialled() -> Fabric {
+    let mut f = Fabric::new(9);
+    for _ in 0..3 {
+        f.add(1, |_| {});
+    }
+    f.run(ms(100));
+    f.resolve(0, 1);
+    f.run(secs(1));
+    f.assert_connected(0, 0, 1);
+    f
+}
+
 /// A request as node `of` would send it to node 0.
 fn request(f: &Fabric, of: usize, ud_qpn: Qpn, n: u32) -> Request {
     let mut request = Request {
@@ -257,13 +270,7 @@ fn a_packet_from_another_lid_redirects_nothing() {
 
 #[test]
 fn nobody_takes_a_hosts_connections_by_writing_arp_for_it() {
-    let mut f = Fabric::new(9);
-    for _ in 0..3 {
-        f.add(1, |_| {});
-    }
-    f.run(ms(100));
-    f.resolve(0, 1);
-    f.run(secs(1));
+    let mut f = dialled();
     assert_eq!(f.nodes[0].live(false), 1);
     let silent = HardwareAddress { flags: AddressFlags::NONE, ..f.address(1, 0) };
     let (victim, liar) = (f.nodes[1].facts.lid, f.nodes[2].facts.lid);
@@ -404,14 +411,7 @@ fn groups_named_at_the_start_are_joined_and_joined_again() {
 
 #[test]
 fn who_says_that_another_hosts_address_is_its_own_does_not_end_the_connection_to_that() {
-    let mut f = Fabric::new(9);
-    for _ in 0..3 {
-        f.add(1, |_| {});
-    }
-    f.run(ms(100));
-    f.resolve(0, 1);
-    f.run(secs(1));
-    f.assert_connected(0, 0, 1);
+    let mut f = dialled();
     let [own, ip] = [f.nodes[0].ip, f.nodes[1].ip];
     let connection = |f: &Fabric| f.nodes[0].rc_to(ip, 0).map(|qp| qp.key);
     let first = connection(&f);
