@@ -24,3 +24,8 @@ await() {
         sleep 0.2
     done
 }
+# The kernel has nothing to say of InfiniBand, but for what the device does not have: a capability for reading firmware dumps.
+kernel_is_quiet() {
+    ! dmesg | grep -iE 'mlx5|infiniband|ib_|ib0|call trace' | grep -v 'vendor specific ID' |
+        grep -iE 'warn|error|fail|bug|call trace|timeout|leak'
+}
