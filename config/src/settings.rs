@@ -10,7 +10,7 @@ use crate::guid::Guid;
 use crate::key::section;
 use crate::pair_key::PairKey;
 use crate::segment::{PKey, Segment};
-use crate::word::{Driver, Idle, LogLevel, Mode};
+use crate::word::{Driver, Idle, LogLevel, LongMessages, Mode};
 
 /// Most packet buffers.
 pub(crate) const MAX_BUFFERS: u32 = 16_777_215;
@@ -130,6 +130,12 @@ section! {
         /// Send requests of a connection that the gateway opens. What a slow host does not take beyond that is dropped. Without
         /// it as many as max-connections leave room for, at most 1024.
         pub connection_send_depth: Option<u32> = None => 4..=8192, Restart, "128";
+        /// Most buffers of a message that a send on a connection names one by one. Without it as many as the device takes: 36 on a
+        /// ConnectX. What is in more is sent as long-messages says.
+        pub send_segments: Option<u32> = None => 1..=36, Restart, "36";
+        /// How a message in more buffers than a send names is sent: "copy" copies it into one large buffer; "key" gives it a memory key
+        /// of its own where the device can (a ConnectX, the software one), and copies elsewhere.
+        pub long_messages: LongMessages = LongMessages::Copy, Restart;
         /// How often a connection sends again after a timeout or a sequence error. Linux has 0.
         pub retry_count: u8 = 0 => 0..=7, Live;
         /// How often a connection sends again when the other end has no receive posted; 7 = for ever, with which some dozens of hosts

@@ -107,3 +107,13 @@ word!(
         Verbs = "verbs",
     }
 );
+
+word!(
+    /// How messages are sent that are in more buffers than a send can name.
+    LongMessages {
+        /// Copied into one large buffer.
+        Copy = "copy",
+        /// Under a memory key of their own, where the device can; copied elsewhere.
+        Key = "key",
+    }
+);

@@ -8,6 +8,7 @@
 //! * [`counter`] and [`latency`] – counters and HDR histograms that a worker owns and others may read.
 //! * [`capture`] – capture files, written from taps.
 //! * [`control`] – the control lcore's event loop: ticks, signals, requests.
+//! * [`service`] – the service manager: readiness, status, watchdog.
 //! * [`telemetry`] – the control socket, in the shape of DPDK telemetry v2, and its client.
 #![forbid(unsafe_code)]
 
@@ -17,6 +18,7 @@ pub mod counter;
 pub mod latency;
 pub mod quiescence;
 pub mod ring;
+pub mod service;
 pub mod table;
 pub mod telemetry;
 pub mod usage;

@@ -69,6 +69,16 @@ impl<T> Publisher<T> {
         self.quiescence.passed(grace)
     }
 
+    /// Asks all readers to refresh, with nothing new for them: when it has passed, each has taken a turn.
+    pub fn ask(&mut self) -> Grace {
+        self.quiescence.begin()
+    }
+
+    /// The readers that a grace waits for, by the order in which they were made.
+    pub fn behind(&self, grace: Grace) -> impl Iterator<Item = usize> + '_ {
+        self.quiescence.behind(grace)
+    }
+
     /// Frees retired versions that no reader holds; returns how many are still held.
     pub fn collect(&mut self) -> usize {
         while self.retired.front().is_some_and(|(grace, _)| self.quiescence.passed(*grace)) {

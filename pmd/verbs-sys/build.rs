@@ -27,6 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .allowlist_function("ibv_(attach|detach)_mcast|ibv_(get|ack)_async_event|ibv_event_type_str")
         .allowlist_function("ibv_(wc_status|port_state)_str")
         .allowlist_function("mlx5dv_(is_supported|init_obj|open_device|query_device|create_qp)")
+        .allowlist_function("mlx5dv_((create|destroy)_mkey|devx_general_cmd)")
         .allowlist_function("umad_(init|done|open_port|close_port|register|unregister|send|recv|poll)")
         .allowlist_function("umad_(get_fd|size|get_mad|status|set_addr|set_grh|set_pkey)")
         .allowlist_type("verbs_context|mlx5_(cqe64|err_cqe|wqe_.*)|mlx5dv_.*|ibv_.*|ib_user_mad|ib_mad_addr")

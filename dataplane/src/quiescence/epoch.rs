@@ -66,6 +66,12 @@ impl Quiescence {
         // What workers did with it before they passed is done.
         self.passed.iter().all(|passed| passed.0.load(Ordering::Acquire) >= grace.0)
     }
+
+    /// The workers that have not passed it, by the order in which they joined.
+    pub fn behind(&self, grace: Grace) -> impl Iterator<Item = usize> + '_ {
+        let all = self.passed.iter().enumerate();
+        all.filter(move |(_, passed)| passed.0.load(Ordering::Acquire) < grace.0).map(|(n, _)| n)
+    }
 }
 
 /// A worker's end. When it is dropped the worker uses nothing.

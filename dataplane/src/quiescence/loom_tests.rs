@@ -1,6 +1,11 @@
 //! The mechanism in all orders that loom finds, with loom's atomics in place of the standard library's.
 
-#[expect(clippy::duplicate_mod, unreachable_pub, reason = "the same code, with the atomics of `sync` here")]
+#[expect(
+    clippy::duplicate_mod,
+    dead_code,
+    unreachable_pub,
+    reason = "the same code, with the atomics of `sync` here"
+)]
 #[path = "epoch.rs"]
 mod epoch;
 

@@ -2,7 +2,7 @@
 
 use ib_wire::{Guid, Lid, Mtu, PortNumber, Qpn, ServiceLevel};
 
-use crate::QueuesId;
+use crate::{FastRegistration, QueuesId};
 
 /// What a device is.
 #[derive(Clone, Debug)]
@@ -17,10 +17,14 @@ pub struct DeviceAttributes {
     pub max_qp: u32,
     /// Most work requests in one queue.
     pub max_wr: u32,
+    /// Most pieces of memory that a send on a connection names.
+    pub max_send_segments: u32,
     /// Most scatter elements in one SRQ entry.
     pub max_srq_sge: u32,
     /// True if it checks the headers of IPv4 packets in datagrams of InfiniBand ports.
     pub checks_ipv4: bool,
+    /// How it registers memory from a send queue; `None` if it cannot.
+    pub fast_registration: Option<FastRegistration>,
 }
 
 /// Logical state of a port (IBA 14.2.5.6).

@@ -1,5 +1,6 @@
 //! One worker's queues: their sizes, and who sent what they received.
 
+use crate::MemoryKey;
 use ib_wire::{Lid, PortNumber, Qpn, ServiceLevel};
 
 /// Most packets that one poll returns and one round of posts takes.
@@ -78,6 +79,8 @@ pub struct RcSlot(pub u16);
 pub enum Source {
     /// By a connection.
     Rc,
+    /// By a connection, and it took the memory away from this key of ours: a SEND with invalidate.
+    RcInvalidated(MemoryKey),
     /// As a datagram.
     Ud(UdSource),
 }

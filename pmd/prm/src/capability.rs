@@ -40,6 +40,8 @@ impl BitField {
 
 /// Kinds of capabilities: the modifier of the query is twice the kind, and one more for what is in force.
 pub const GENERAL: u16 = 0;
+/// Of atomic operations.
+pub const ATOMIC: u16 = 3;
 
 /// Fields of the general capabilities. `log` stands for a binary logarithm.
 #[expect(missing_docs, reason = "the names say it")]
@@ -64,6 +66,12 @@ pub mod general {
     pub const LOG_MAX_READS_IN: BitField = BitField::new(0x2b, 2, 6);
     /// 0 for 8 entries, each more doubles them.
     pub const GID_TABLE_SIZE: BitField = BitField::new(0x2e, 0, 16);
+    /// Sets of counters tell what came out of sequence.
+    pub const OUT_OF_SEQUENCE_COUNT: BitField = BitField::new(0x30, 0, 1);
+    /// They tell what has to be sent again, and why.
+    pub const RETRANSMISSION_COUNTS: BitField = BitField::new(0x30, 2, 1);
+    /// Sets of counters that queue pairs can be in.
+    pub const MAX_COUNTER_SETS: BitField = BitField::new(0x30, 6, 10);
     /// 0 for 128 entries, each more doubles them.
     pub const PKEY_TABLE_SIZE: BitField = BitField::new(0x32, 0, 16);
     /// Ports are asked about by commands, not by management datagrams.
@@ -74,11 +82,15 @@ pub mod general {
     pub const NUM_PORTS: BitField = BitField::new(0x37, 0, 8);
     pub const LOG_MAX_MESSAGE: BitField = BitField::new(0x38, 3, 5);
     pub const CQE_VERSION: BitField = BitField::new(0x3f, 4, 4);
-    /// Keys are not made and changed by work requests.
-    pub const UMR_ENTITY_SIZE_DISABLED: BitField = BitField::new(0x40, 7, 1);
+    /// UMR entries do not work on keys for lists of keys.
+    pub const UMR_WITHOUT_INDIRECT: BitField = BitField::new(0x41, 1, 1);
+    /// Atomic operations, of which [`super::atomic`] says more.
+    pub const ATOMIC: BitField = BitField::new(0x43, 6, 1);
     pub const CQ_RESIZE: BitField = BitField::new(0x44, 1, 1);
     pub const CQ_MODERATION: BitField = BitField::new(0x44, 2, 1);
     pub const BLOCK_LOOPBACK_MULTICAST: BitField = BitField::new(0x45, 0, 1);
+    /// Memory windows of types 1 and 2B.
+    pub const MEMORY_WINDOWS: BitField = BitField::new(0x46, 1, 1);
     pub const XRC: BitField = BitField::new(0x47, 4, 1);
     pub const UD: BitField = BitField::new(0x47, 5, 1);
     pub const UC: BitField = BitField::new(0x47, 6, 1);
@@ -93,4 +105,31 @@ pub mod general {
     pub const LOG_MAX_GROUPS: BitField = BitField::new(0x63, 0, 8);
     pub const LOG_MAX_PD: BitField = BitField::new(0x65, 3, 5);
     pub const LOG_MAX_XRCD: BitField = BitField::new(0x67, 3, 5);
+    /// Users that give commands of their own; 0 for none.
+    pub const LOG_MAX_USERS: BitField = BitField::new(0x8c, 3, 5);
+}
+
+/// Fields of the capabilities of atomic operations.
+pub mod atomic {
+    use super::BitField;
+
+    /// Byte order that answers of 8 bytes are laid down in: [`BIG_ENDIAN`] or [`HOST_ENDIAN`]. Set by SET_HCA_CAP.
+    pub const ANSWER_ORDER: BitField = BitField::new(0x08, 0, 2);
+    /// It can be [`HOST_ENDIAN`].
+    pub const HOST_ORDER_SUPPORTED: BitField = BitField::new(0x08, 6, 1);
+    /// Operations: see [`COMPARE_SWAP`].
+    pub const OPERATIONS: BitField = BitField::new(0x12, 0, 16);
+    /// Sizes that queue pairs can do, each a bit by its binary logarithm: see [`EIGHT_BYTES`].
+    pub const SIZES: BitField = BitField::new(0x16, 0, 16);
+
+    /// In [`ANSWER_ORDER`]: the most significant byte first.
+    pub const BIG_ENDIAN: u64 = 0;
+    /// In [`ANSWER_ORDER`]: as the host keeps numbers.
+    pub const HOST_ENDIAN: u64 = 1;
+    /// In [`OPERATIONS`].
+    pub const COMPARE_SWAP: u64 = 1;
+    /// In [`OPERATIONS`].
+    pub const FETCH_ADD: u64 = 2;
+    /// In [`SIZES`].
+    pub const EIGHT_BYTES: u64 = 1 << 3;
 }

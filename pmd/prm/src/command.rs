@@ -192,7 +192,9 @@ pub mod opcode {
     pub const SET_ISSI: u16 = 0x10b;
     pub const SET_DRIVER_VERSION: u16 = 0x10d;
     pub const CREATE_MKEY: u16 = 0x200;
+    pub const QUERY_MKEY: u16 = 0x201;
     pub const DESTROY_MKEY: u16 = 0x202;
+    pub const QUERY_SPECIAL_CONTEXTS: u16 = 0x203;
     pub const CREATE_EQ: u16 = 0x301;
     pub const DESTROY_EQ: u16 = 0x302;
     pub const QUERY_EQ: u16 = 0x303;
@@ -208,8 +210,11 @@ pub mod opcode {
     pub const RTS2RTS_QP: u16 = 0x505;
     pub const SQERR2RTS_QP: u16 = 0x506;
     pub const TWO_ERR_QP: u16 = 0x507;
+    pub const RTS2SQD_QP: u16 = 0x508;
+    pub const SQD2RTS_QP: u16 = 0x509;
     pub const TWO_RST_QP: u16 = 0x50a;
     pub const QUERY_QP: u16 = 0x50b;
+    pub const SQD_RTS_QP: u16 = 0x50c;
     pub const MAD_IFC: u16 = 0x50d;
     pub const INIT2INIT_QP: u16 = 0x50e;
     pub const CREATE_SRQ: u16 = 0x700;
@@ -222,6 +227,9 @@ pub mod opcode {
     pub const MODIFY_HCA_VPORT_CONTEXT: u16 = 0x763;
     pub const QUERY_HCA_VPORT_GID: u16 = 0x764;
     pub const QUERY_HCA_VPORT_PKEY: u16 = 0x765;
+    pub const ALLOC_Q_COUNTER: u16 = 0x771;
+    pub const DEALLOC_Q_COUNTER: u16 = 0x772;
+    pub const QUERY_Q_COUNTER: u16 = 0x773;
     pub const ALLOC_PD: u16 = 0x800;
     pub const DEALLOC_PD: u16 = 0x801;
     pub const ALLOC_UAR: u16 = 0x802;
@@ -231,6 +239,18 @@ pub mod opcode {
     pub const DETACH_FROM_MCG: u16 = 0x807;
     pub const ALLOC_XRCD: u16 = 0x80e;
     pub const DEALLOC_XRCD: u16 = 0x80f;
+    pub const CREATE_UCTX: u16 = 0xa04;
+    pub const DESTROY_UCTX: u16 = 0xa06;
+}
+
+/// Input of QUERY_Q_COUNTER.
+pub mod q_counter {
+    /// Offset of a byte with [`CLEARS`].
+    pub const CLEAR: usize = 0x18;
+    /// The counters begin anew.
+    pub const CLEARS: u8 = 0x80;
+    /// Offset of the set's number, a byte.
+    pub const SET: usize = 0x1f;
 }
 
 /// What MODIFY_CQ changes: its modifier says how its second parameter, a mask, is meant.
@@ -255,6 +275,12 @@ pub const CONTEXT: usize = 0x10;
 
 /// Where the context of a queue pair begins, in input and output.
 pub const QP_CONTEXT: usize = 0x18;
+
+/// In the input of CREATE_CQ and MODIFY_CQ: the ring is memory that the user has registered (UMEM), not a list of pages.
+pub const CQ_UMEM: (usize, u8) = (0x5c, 0x80);
+
+/// The same of CREATE_QP.
+pub const QP_UMEM: (usize, u8) = (0x10c, 0x80);
 
 /// Where the mask of events is in the input that creates an event queue.
 pub const EVENT_MASK: usize = 0x58;

@@ -91,6 +91,8 @@ pub enum EventType {
     Completion = 0x00,
     /// Data came before the connection was known to stand.
     CommunicationEstablished = 0x02,
+    /// A send queue is drained.
+    SqDrained = 0x03,
     /// A completion queue has failed.
     CqError = 0x04,
     /// A queue pair has failed.

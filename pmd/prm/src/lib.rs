@@ -26,7 +26,9 @@ pub use send::{
     AtomicSegment, ControlSegment, DataSegment, EthernetSegment, InlineHeader, RemoteAddressSegment,
     SendOpcode, fm_ce_se,
 };
-pub use umr::{MkeyContext, RepeatBlock, RepeatEntry, UmrControl, mkey_access, mkey_mask, umr_flags};
+pub use umr::{
+    MkeyContext, RepeatBlock, RepeatEntry, UmrControl, mkey_access, mkey_flags, mkey_mask, umr_flags,
+};
 
 /// Bytes of a send work queue basic block (WQEBB); send queue indices count these.
 pub const WQEBB: usize = 64;

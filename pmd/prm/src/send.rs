@@ -67,6 +67,8 @@ pub mod fm_ce_se {
     pub const CQ_UPDATE: u8 = 0x08;
     /// Wait for local key operations before this one.
     pub const SMALL_FENCE: u8 = 0x20;
+    /// Wait for all that is before it.
+    pub const STRONG_ORDERING: u8 = 0x60;
     /// Wait for all earlier RDMA READs and atomics.
     pub const FENCE: u8 = 0x80;
 
@@ -74,6 +76,12 @@ pub mod fm_ce_se {
     #[must_use]
     pub const fn is_fence(bits: u8) -> bool {
         matches!(bits >> 5, 2..=4)
+    }
+
+    /// True for the mode that waits for all earlier work requests.
+    #[must_use]
+    pub const fn is_strong(bits: u8) -> bool {
+        bits >> 5 == 3
     }
 }
 

@@ -13,20 +13,32 @@ pub mod umr_flags {
     pub const TRANSLATION_OFFSET: u8 = 0x10;
     /// The key must be free.
     pub const CHECK_FREE: u8 = 0x20;
+    /// The key must not be free.
+    pub const CHECK_VALID: u8 = 0x40;
     /// The list of memory pieces lies in the entry.
     pub const INLINE: u8 = 0x80;
+    /// Those that are known.
+    pub const ALL: u8 = CHECK_QPN | TRANSLATION_OFFSET | CHECK_FREE | CHECK_VALID | INLINE;
 }
 
 /// Bits of [`UmrControl::mkey_mask`]: which fields of the key context count.
 pub mod mkey_mask {
     /// Length.
     pub const LEN: u64 = 1;
+    /// Page size.
+    pub const PAGE_SIZE: u64 = 1 << 1;
     /// Start address.
     pub const START_ADDR: u64 = 1 << 6;
+    /// Protection domain.
+    pub const DOMAIN: u64 = 1 << 7;
+    /// Right of the other end to invalidate it.
+    pub const REMOTE_INVALIDATE: u64 = 1 << 8;
     /// Tag of the key.
     pub const MKEY: u64 = 1 << 13;
     /// Queue pair.
     pub const QPN: u64 = 1 << 14;
+    /// Local read right.
+    pub const LOCAL_READ: u64 = 1 << 17;
     /// Local write right.
     pub const LOCAL_WRITE: u64 = 1 << 18;
     /// Remote read right.
@@ -35,8 +47,15 @@ pub mod mkey_mask {
     pub const REMOTE_WRITE: u64 = 1 << 20;
     /// Remote atomic right.
     pub const ATOMIC: u64 = 1 << 21;
+    /// Whether a small fence waits for it.
+    pub const SMALL_FENCE: u64 = 1 << 23;
     /// Free bit.
     pub const FREE: u64 = 1 << 29;
+    /// All rights.
+    pub const RIGHTS: u64 = LOCAL_READ | LOCAL_WRITE | REMOTE_READ | REMOTE_WRITE | ATOMIC;
+    /// Those that are known.
+    pub const ALL: u64 =
+        LEN | PAGE_SIZE | START_ADDR | DOMAIN | REMOTE_INVALIDATE | MKEY | QPN | RIGHTS | SMALL_FENCE | FREE;
 }
 
 /// Bits of [`MkeyContext::access`].
@@ -51,6 +70,14 @@ pub mod mkey_access {
     pub const REMOTE_WRITE: u8 = 0x20;
     /// Remote atomic.
     pub const ATOMIC: u8 = 0x40;
+    /// Work requests may give it memory.
+    pub const UMR: u8 = 0x80;
+}
+
+/// Bits of [`MkeyContext::flags_pd`].
+pub mod mkey_flags {
+    /// The other end may invalidate it.
+    pub const REMOTE_INVALIDATE: u32 = 1 << 24;
 }
 
 /// What an UMR does.
@@ -116,6 +143,8 @@ impl MkeyContext {
     pub const MODE: u8 = 0x03;
     /// In `access`: a list of pages.
     pub const MODE_PAGES: u8 = 0x01;
+    /// In `access`: a list of keys, addresses and lengths.
+    pub const MODE_KEYS: u8 = 0x02;
     /// In `flags_pd`: all memory, whatever the length.
     pub const WHOLE: u32 = 0x8000_0000;
     /// In `qpn_mkey`: any queue pair.

@@ -5,8 +5,8 @@ use std::ffi::c_int;
 use std::mem::offset_of;
 
 use crate::{
-    ibv_context, ibv_cq, ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr, ibv_qp, ibv_recv_wr,
-    ibv_send_wr, ibv_srq, ibv_td, ibv_td_init_attr, ibv_wc, verbs_context,
+    ibv_context, ibv_cq, ibv_mw, ibv_mw_type, ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr, ibv_qp,
+    ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_td, ibv_td_init_attr, ibv_wc, verbs_context,
 };
 
 /// `ENOSYS` of Linux.
@@ -110,6 +110,41 @@ unsafe fn extended<'a>(context: *mut ibv_context, offset: usize) -> Option<&'a v
             return None;
         }
         table.as_ref()
+    }
+}
+
+/// Makes a memory window. Null on an error, or if the provider has none.
+///
+/// # Safety
+///
+/// `pd` is live.
+pub unsafe fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
+    // SAFETY: a live domain has a live context; the provider's function wants its three first members filled in by the caller.
+    unsafe {
+        let context = (*pd).context;
+        let Some(alloc) = (*context).ops.alloc_mw else { return std::ptr::null_mut() };
+        let window = alloc(pd, kind);
+        if let Some(window) = window.as_mut() {
+            window.context = context;
+            window.pd = pd;
+            window.type_ = kind;
+        }
+        window
+    }
+}
+
+/// Ends a memory window.
+///
+/// # Safety
+///
+/// `mw` is live, and nothing that is outstanding names it.
+pub unsafe fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    // SAFETY: a live window has a live context.
+    unsafe {
+        match (*(*mw).context).ops.dealloc_mw {
+            Some(dealloc) => dealloc(mw),
+            None => NOT_SUPPORTED,
+        }
     }
 }
 

@@ -62,7 +62,7 @@ impl Layout {
 
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $layout:ident;)*) => {
-        /// Opcode of a packet: all of RC and UD; any other one is kept as it came.
+        /// Opcode of a packet: all of RC, UC and UD; any other one is kept as it came.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum Opcode {
             $($(#[$doc])* $name,)*
@@ -152,6 +152,30 @@ opcodes! {
     RcSendLastInvalidate = 0x16, Ieth;
     /// RC SEND Only with invalidate.
     RcSendOnlyInvalidate = 0x17, Ieth;
+    /// UC SEND First.
+    UcSendFirst = 0x20, Bare;
+    /// UC SEND Middle.
+    UcSendMiddle = 0x21, Bare;
+    /// UC SEND Last.
+    UcSendLast = 0x22, Bare;
+    /// UC SEND Last with immediate.
+    UcSendLastImmediate = 0x23, Immediate;
+    /// UC SEND Only.
+    UcSendOnly = 0x24, Bare;
+    /// UC SEND Only with immediate.
+    UcSendOnlyImmediate = 0x25, Immediate;
+    /// UC RDMA WRITE First.
+    UcWriteFirst = 0x26, Reth;
+    /// UC RDMA WRITE Middle.
+    UcWriteMiddle = 0x27, Bare;
+    /// UC RDMA WRITE Last.
+    UcWriteLast = 0x28, Bare;
+    /// UC RDMA WRITE Last with immediate.
+    UcWriteLastImmediate = 0x29, Immediate;
+    /// UC RDMA WRITE Only.
+    UcWriteOnly = 0x2a, Reth;
+    /// UC RDMA WRITE Only with immediate.
+    UcWriteOnlyImmediate = 0x2b, RethImmediate;
     /// UD SEND Only.
     UdSendOnly = 0x64, Deth;
     /// UD SEND Only with immediate.

@@ -20,6 +20,8 @@ pub mod trap {
     pub const LINK_STATE: u16 = 128;
     /// A port's capabilities, node description, link width or speed changed.
     pub const CAPABILITY_CHANGE: u16 = 144;
+    /// Wrong M_Key.
+    pub const BAD_MKEY: u16 = 256;
     /// Wrong P_Key.
     pub const BAD_PKEY: u16 = 257;
     /// Wrong Q_Key.

@@ -1,6 +1,10 @@
 //! Traps of subnet management: a Notice cut to the 64 bytes of a subnet management packet (IBA 14.2.5.1).
 
 use super::{Attribute, Capabilities, DATA_LEN, Smp, attribute};
+
+/// Hops of a directed route that trap 256 has room for.
+const NOTICE_HOPS: u8 = 30;
+
 use crate::layout::Field;
 use crate::mad::Method;
 use crate::sa::{Notice, trap};
@@ -48,6 +52,30 @@ impl Notice {
         // OtherLocalChanges, and of the flags that say which: NodeDescriptionChanged.
         true.put(&mut notice.details, 47, 1);
         true.put(&mut notice.details, 95, 1);
+        notice
+    }
+
+    /// Trap 256 of the channel adapter port at `lid`: the request `smp`, which came from `source`, does not know the M_Key.
+    #[must_use]
+    pub fn bad_mkey(lid: Lid, source: Lid, smp: &Smp) -> Self {
+        let mut notice = Self::about_gid(trap::BAD_MKEY, lid, crate::Gid::ZERO);
+        notice.kind = crate::sa::NoticeType::new(2);
+        notice.producer = Qpn::new(1);
+        let details = &mut notice.details;
+        source.put(details, 16, 16);
+        smp.header.method.put(details, 48, 8);
+        smp.header.attribute.put(details, 64, 16);
+        smp.header.modifier.put(details, 80, 32);
+        smp.mkey.put(details, 112, 64);
+        if smp.is_directed() {
+            smp.dr_slid.put(details, 32, 16);
+            true.put(details, 184, 1);
+            let hops = smp.hop_count().min(NOTICE_HOPS);
+            (hops < smp.hop_count()).put(details, 185, 1);
+            (u16::from(hops)).put(details, 186, 6);
+            let way = smp.return_path.iter().skip(1).take(hops.into());
+            details.iter_mut().skip(24).zip(way).for_each(|(to, port)| *to = *port);
+        }
         notice
     }
 

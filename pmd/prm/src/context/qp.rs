@@ -33,8 +33,12 @@ pub mod qp_state {
     pub const RTS: u8 = 3;
     /// SQE.
     pub const SQER: u8 = 4;
+    /// SQD, drained.
+    pub const SQD: u8 = 5;
     /// ERR.
     pub const ERR: u8 = 6;
+    /// SQD, not drained yet.
+    pub const SQ_DRAINING: u8 = 7;
 }
 
 /// Where a queue pair's receives come from.
@@ -51,6 +55,8 @@ pub mod rq_type {
 pub mod opt_param {
     /// The other end may read.
     pub const REMOTE_READ: u32 = 1 << 1;
+    /// The other end may do atomic operations.
+    pub const REMOTE_ATOMIC: u32 = 1 << 2;
     /// The other end may write.
     pub const REMOTE_WRITE: u32 = 1 << 3;
     /// P_Key index.
@@ -61,6 +67,8 @@ pub mod opt_param {
     pub const READS_OUT: u32 = 1 << 8;
     /// Reads of the other end.
     pub const READS_IN: u32 = 1 << 9;
+    /// Port.
+    pub const PORT: u32 = 1 << 16;
 }
 
 /// An address path.
@@ -127,9 +135,9 @@ pub struct QpContext {
     pub rq_size_stride: u8,
     /// Bit 7: no send queue; binary logarithm of the number of WQEBBs (4 bits at 3).
     pub sq_size: u8,
-    /// Flags.
+    /// Flags: see [`QpContext::RESERVED_LKEY`].
     pub flags_11: u8,
-    /// Doorbell page, 24 bits.
+    /// Set of counters (8 bits at 24); doorbell page, 24 bits.
     pub uar: U32,
     /// Zero.
     pub reserved_16: u8,
@@ -145,7 +153,7 @@ pub struct QpContext {
     pub log_ack_request: u8,
     /// Binary logarithm of the number of reads and their like under way to the other end (3 bits at 5); retries, 3 bits.
     pub retry: u8,
-    /// Retries when the other end has no receive, 3 bits at 5.
+    /// Retries when the other end has no receive, 3 bits at 5; a flag ([`QpContext::FAST_REGISTRATION`]).
     pub rnr_retry: u8,
     /// Flags.
     pub flags_115: u8,
@@ -157,7 +165,8 @@ pub struct QpContext {
     pub send_cq: U32,
     /// Fields that are not used here.
     pub reserved_128: [u8; 16],
-    /// Binary logarithm of the number of reads and their like of the other end (3 bits at 5); how atomics are done.
+    /// Binary logarithm of the number of reads and their like of the other end (3 bits at 5); how atomics are done
+    /// ([`QpContext::ATOMIC_MODE`]).
     pub log_rra: U16,
     /// What the other end may do (3 bits at 13: read, write, atomics) and offset in the first page (6 bits at 6), in
     /// units of a 64th of a page.
@@ -179,7 +188,7 @@ pub struct QpContext {
 }
 
 layout!(
-    QpContext, 0xe8, service @ 1, pd @ 4, mtu_msg @ 8, rq_size_stride @ 9, sq_size @ 0xa, uar @ 0xc, user_index @ 0x11,
+    QpContext, 0xe8, service @ 1, pd @ 4, mtu_msg @ 8, rq_size_stride @ 9, sq_size @ 0xa, flags_11 @ 0xb, uar @ 0xc, user_index @ 0x11,
     page_remote @ 0x14, path @ 0x18, alternate @ 0x44, retry @ 0x71, rnr_retry @ 0x72, send_psn @ 0x78, send_cq @ 0x7c,
     access_offset @ 0x92, rnr_receive_psn @ 0x94, receive_cq @ 0x9c, dbrec @ 0xa0, qkey @ 0xa8, rq_srq @ 0xac
 );
@@ -193,6 +202,12 @@ impl Default for QpContext {
 impl QpContext {
     /// In `pd`: what it sends to a group does not come to itself.
     pub const BLOCK_LOOPBACK: u32 = 1 << 30;
+    /// In `log_rra`: how atomic operations are done, 0 for not at all.
+    pub const ATOMIC_MODE: u16 = 0xf;
+    /// In `flags_11`: its work requests may use the reserved key.
+    pub const RESERVED_LKEY: u8 = 0x10;
+    /// In `rnr_retry`: it may give keys memory by the addresses of pages, which a driver lets its own queue pairs do alone.
+    pub const FAST_REGISTRATION: u8 = 0x08;
     /// In `sq_size`: no send queue.
     pub const NO_SQ: u8 = 0x80;
 
@@ -214,6 +229,12 @@ impl QpContext {
         if self.sq_size & Self::NO_SQ != 0 { 0 } else { 1 << ((self.sq_size >> 3) & 0xf) }
     }
 
+    /// Its set of counters; 0 for none.
+    #[must_use]
+    pub const fn counter_set(&self) -> u8 {
+        (self.uar.get() >> 24) as u8
+    }
+
     /// The other end may read.
     #[must_use]
     pub const fn remote_read(&self) -> bool {
@@ -224,6 +245,12 @@ impl QpContext {
     #[must_use]
     pub const fn remote_write(&self) -> bool {
         self.access_offset.get() & 1 << 14 != 0
+    }
+
+    /// The other end may do atomic operations: it is allowed to, and it is said how they are done.
+    #[must_use]
+    pub const fn remote_atomic(&self) -> bool {
+        self.access_offset.get() & 1 << 13 != 0 && self.log_rra.get() & Self::ATOMIC_MODE != 0
     }
 
     /// Reads and their like of the other end.
