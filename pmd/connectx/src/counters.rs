@@ -45,6 +45,10 @@ hca::counted! {
         StrayAcknowledge = "stray_acknowledge",
         /// A request behind a gap; a NAK asks for what is missing.
         OutOfSequence = "out_of_sequence",
+        /// Part of a message over an unreliable connection of which another part is missing: the message is lost.
+        BrokenMessage = "broken_message",
+        /// A write over an unreliable connection that the key, or the queue pair, does not allow.
+        RemoteAccess = "remote_access",
         /// A subnet management packet that is none.
         BadSmp = "bad_smp",
         /// A subnet management packet whose M_Key is not the port's.

@@ -13,11 +13,13 @@ use super::frame::Outgoing;
 use super::object::cq::{Arm, Cq, Overrun};
 use super::object::mcast::Multicast;
 use super::object::moderation::{Moderation, Told};
-use super::object::mr::{MrTable, ProtectionDomain};
+use super::object::mr::{Member, MrTable};
 use super::object::qp::{Qp, Receives};
 use super::object::receive::{Srq, Taken};
 use super::object::table::slot_of;
 use super::port::{Blocked, Port};
+use super::queue_counters::QueueCounters;
+use super::rc::atomic::AnswerOrder;
 use super::scatter::ReceiveWqe;
 use super::wqe::{self, Control, Wqe};
 use hca::{AsyncEvent, QpState, WcStatus};
@@ -33,6 +35,9 @@ pub(crate) struct Device {
     pub(crate) multicast: Multicast,
     pub(crate) events: Events,
     pub(crate) counters: Counters,
+    pub(crate) queue_counters: QueueCounters,
+    /// How answers to atomic operations are laid down.
+    pub(crate) answer_order: AnswerOrder,
     /// Copy of the send being worked on.
     pub(crate) wqe: Wqe,
     /// Copy of the receive being worked on.
@@ -378,10 +383,11 @@ impl Device {
     pub(crate) fn load_receive(&mut self, receives: &Receives, counter: u16) {
         let Self { receive, srqs, .. } = self;
         let domain = match receives {
-            Receives::None => ProtectionDomain::default(),
+            Receives::None => Member::default(),
             Receives::Own(rq) => rq.domain,
             Receives::Shared(n) => {
-                srqs.get(*n as usize).and_then(Option::as_ref).map(|srq| srq.domain).unwrap_or_default()
+                let srq = srqs.get(*n as usize).and_then(Option::as_ref);
+                srq.map(|srq| srq.domain.into()).unwrap_or_default()
             }
         };
         receive.load(domain, |out| match receives {
@@ -389,6 +395,18 @@ impl Device {
             Receives::Own(rq) => rq.read(counter, out),
             Receives::Shared(n) => srqs.get(*n as usize)?.as_ref()?.read(counter, out),
         });
+    }
+
+    /// The oldest send of an unreliable queue pair has failed: those behind it are flushed, and it goes on receiving (SQE, IBA
+    /// 10.3.1.6).
+    pub(crate) fn stop_sends(&mut self, qp: &mut Qp, control: &Control, status: WcStatus) {
+        if let Some(uc) = &mut qp.uc {
+            uc.outgoing = None;
+        }
+        qp.sq.head = qp.sq.head.wrapping_add(control.blocks);
+        self.fail_send(&Face::new(qp), control, status);
+        qp.state = QpState::Sqe;
+        self.flush_sends(qp);
     }
 
     /// Completes all sends that are posted and not begun as flushed. True if there were any.
@@ -419,7 +437,10 @@ impl Device {
             rc.requester.stop();
         }
         any |= self.flush_sends(qp);
-        if let Some(counter) = qp.rc.as_mut().and_then(|rc| rc.responder.take_receive()) {
+        if let Some(uc) = &mut qp.uc {
+            uc.outgoing = None;
+        }
+        if let Some(counter) = qp.take_begun_receive() {
             self.fail_receive(&face, counter, WcStatus::Flushed);
             any = true;
         }
@@ -456,6 +477,9 @@ impl Device {
 
     /// What entering the error state brings about.
     pub(crate) fn enter_error(&mut self, qp: &mut Qp) {
+        if let Some(rc) = &mut qp.rc {
+            rc.responder.fall_silent();
+        }
         self.flush(qp);
         if matches!(qp.receives, Receives::Shared(_)) {
             // No receive of the shared queue can go to this queue pair any more (IBA 10.3.1).

@@ -24,9 +24,10 @@ use super::object::qp::{Qp, QpKind};
 pub use super::object::table::MAX_QPS;
 use super::object::table::QpTable;
 use super::port::Port;
+use super::rc::atomic::AnswerOrder;
 use super::rc::{self, requester, responder};
 use super::sma;
-use super::ud;
+use super::{uc, ud, umr};
 use hca::{HcaError, PortNumber, QpState};
 
 /// Packets taken from a cable in one turn.
@@ -81,6 +82,17 @@ impl Engine {
     /// Keeps something alive as long as the device.
     pub fn keep(&mut self, thing: impl Send + std::fmt::Debug + 'static) {
         self.kept.push(Box::new(thing));
+    }
+
+    /// How answers to atomic operations are laid down from now on; at first as the host keeps numbers.
+    pub const fn set_answer_order(&mut self, order: AnswerOrder) {
+        self.dev.answer_order = order;
+    }
+
+    /// How they are.
+    #[must_use]
+    pub const fn answer_order(&self) -> AnswerOrder {
+        self.dev.answer_order
     }
 
     /// What it was made with.
@@ -310,7 +322,9 @@ fn turn(qp: &mut Qp, dev: &mut Device, now: Instant) -> bool {
         }
         let step = match qp.kind {
             QpKind::Rc => requester::step(qp, dev, now),
-            _ => ud::step(qp, dev),
+            QpKind::Uc => uc::requester::step(qp, dev),
+            QpKind::Ud | QpKind::Gsi | QpKind::Smi => ud::step(qp, dev),
+            QpKind::Umr => umr::step(qp, dev),
         };
         match step {
             Step::Sent => worked = true,
@@ -323,6 +337,12 @@ fn turn(qp: &mut Qp, dev: &mut Device, now: Instant) -> bool {
     }
     if qp.kind == QpKind::Rc {
         dev.update_timer(qp);
+    }
+    if qp.state == QpState::SqDraining && !qp.has_begun_sends() {
+        qp.state = QpState::SqDrained;
+        if std::mem::take(&mut qp.tells_drained) {
+            dev.events.push(DeviceEvent::SqDrained(qp.qpn));
+        }
     }
     worked
 }

@@ -10,6 +10,8 @@ use ib_wire::Qpn;
 pub enum DeviceEvent {
     /// As it is.
     Async(AsyncEvent),
+    /// A queue pair that was told to drain its sends has done so.
+    SqDrained(Qpn),
     /// The shared receive queue of this number fell below its limit.
     SrqLimit(u32),
     /// A link in the shared receive queue of this number leads out of its ring: it gives no receives any more.

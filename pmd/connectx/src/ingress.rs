@@ -13,8 +13,8 @@ use super::frame::Arrived;
 use super::object::qp::{Qp, QpKind};
 use super::object::table::QpTable;
 use super::port::Port;
-use super::rc::{read, requester, responder};
-use super::{sma, ud};
+use super::rc::{answer, requester, responder};
+use super::{sma, uc, ud};
 use hca::{AddressVector, PortState};
 
 /// Takes up to `max` packets from each port. True if there were any.
@@ -156,7 +156,7 @@ fn deliver(
 ) -> Result<(), DropReason> {
     let qp = qps.named(index, packet.bth().dest_qpn).ok_or(DropReason::NoQueuePair)?;
     match (qp.kind, packet.bth().opcode.service()) {
-        (QpKind::Rc, Service::Rc) => connected(qp, dev, packet, now),
+        (QpKind::Rc, Service::Rc) | (QpKind::Uc, Service::Uc) => connected(qp, dev, packet, now),
         (QpKind::Ud | QpKind::Gsi, Service::Ud) => {
             ud::receive(qp, dev, packet);
             Ok(())
@@ -189,17 +189,18 @@ fn multicast(
         return Err(DropReason::NoQueuePair);
     }
     let mut n = 0;
-    while let Some(slot) = dev.multicast.member(index, group, n) {
+    let mut heard = false;
+    while let Some(slot) = dev.multicast.member(group, n) {
         n += 1;
+        let Some(qp) = qps.at(slot).filter(|qp| qp.port == index) else { continue };
+        heard = true;
         // A sender does not hear itself unless it wants to.
-        if let Some(qp) = qps.at(slot)
-            && !(ours && qp.wire_qpn() == source && !qp.hears_itself)
-        {
+        if !(ours && qp.wire_qpn() == source && !qp.hears_itself) {
             ud::receive(qp, dev, packet);
         }
     }
     // Of our own packets to groups that nobody here listens to there is nothing to say.
-    if n == 0 && !ours { Err(DropReason::NotAttached) } else { Ok(()) }
+    if !heard && !ours { Err(DropReason::NotAttached) } else { Ok(()) }
 }
 
 fn connected(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now: Instant) -> Result<(), DropReason> {
@@ -217,8 +218,12 @@ fn connected(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now: Instant) 
         (Some(_), Some((sgid, _)), Some(route)) => route.dgid == sgid,
         _ => false,
     };
-    if !qp.rc.as_ref().is_some_and(|rc| from_there(&rc.av)) {
+    let av = qp.rc.as_ref().map(|rc| rc.av).or(qp.uc.as_ref().map(|uc| uc.av));
+    if !av.is_some_and(|av| from_there(&av)) {
         return Err(DropReason::WrongSource);
+    }
+    if qp.uc.is_some() {
+        return uc::responder::receive(qp, dev, packet);
     }
     let bth = packet.bth();
     if bth.opcode.is_rc_request() {
@@ -234,10 +239,11 @@ fn connected(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now: Instant) 
             Opcode::RcReadResponseFirst
             | Opcode::RcReadResponseMiddle
             | Opcode::RcReadResponseLast
-            | Opcode::RcReadResponseOnly,
+            | Opcode::RcReadResponseOnly
+            | Opcode::RcAtomicAcknowledge,
             _,
         ) => {
-            read::response(qp, dev, packet, now);
+            answer::take(qp, dev, packet, now);
             Ok(())
         }
         _ => Err(DropReason::Unsupported),

@@ -4,7 +4,7 @@
 //! out, and the words that order the two sides are atomics.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// A piece of host memory.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +99,29 @@ impl HostMemory {
         // SAFETY: valid for four bytes, aligned, and shared with the host as an atomic.
         let word = unsafe { ptr.as_ref() };
         Some(u32::from_be(word.load(Ordering::Acquire)))
+    }
+
+    /// Puts `swap` where the first eight bytes, a number in the host's byte order, are `compare`: what they were. Nobody, the host's
+    /// processors and other devices included, comes in between. `None`, and nothing is done, if they are not there or not aligned.
+    pub(crate) fn compare_swap(&self, compare: u64, swap: u64) -> Option<u64> {
+        let word = self.word()?;
+        Some(match word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(was) | Err(was) => was,
+        })
+    }
+
+    /// Adds to the first eight bytes, modulo 2^64; otherwise as [`HostMemory::compare_swap`].
+    pub(crate) fn fetch_add(&self, add: u64) -> Option<u64> {
+        Some(self.word()?.fetch_add(add, Ordering::AcqRel))
+    }
+
+    fn word(&self) -> Option<&AtomicU64> {
+        let ptr = self.part(0, size_of::<u64>())?.base.cast::<AtomicU64>();
+        if !ptr.is_aligned() {
+            return None;
+        }
+        // SAFETY: valid for eight bytes for as long as the host lends them (see `new`), aligned, and shared with the host as an atomic.
+        Some(unsafe { ptr.as_ref() })
     }
 
     /// Stores the byte at `offset` after everything written before.

@@ -2,7 +2,7 @@
 
 use zerocopy::FromBytes;
 
-use super::object::mr::{MrTable, ProtectionDomain, Use};
+use super::object::mr::{Member, MrTable, Use};
 use super::object::receive::MAX_STRIDE;
 use prm::{DataSegment, INVALID_LKEY};
 
@@ -20,22 +20,18 @@ pub(crate) enum ScatterError {
 pub(crate) struct ReceiveWqe {
     bytes: Box<[u8; MAX_STRIDE]>,
     len: usize,
-    domain: ProtectionDomain,
+    domain: Member,
 }
 
 impl Default for ReceiveWqe {
     fn default() -> Self {
-        Self { bytes: Box::new([0; MAX_STRIDE]), len: 0, domain: ProtectionDomain::default() }
+        Self { bytes: Box::new([0; MAX_STRIDE]), len: 0, domain: Member::default() }
     }
 }
 
 impl ReceiveWqe {
     /// Copies the segments out of their ring, which is of a domain: `read` fills the front, and says how far.
-    pub(crate) fn load(
-        &mut self,
-        domain: ProtectionDomain,
-        read: impl FnOnce(&mut [u8; MAX_STRIDE]) -> Option<usize>,
-    ) {
+    pub(crate) fn load(&mut self, domain: Member, read: impl FnOnce(&mut [u8; MAX_STRIDE]) -> Option<usize>) {
         self.domain = domain;
         self.len = read(&mut self.bytes).unwrap_or(0);
     }

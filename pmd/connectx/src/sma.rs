@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use ib_wire::mad::{MAD_LEN, MadStatus, Method};
 use ib_wire::packet::{Bth, Deth, Extended, Headers, Lrh, Opcode, Packet, VirtualLane};
+use ib_wire::sa::Notice;
 use ib_wire::smp::{
     ArbitrationTables, Capabilities, DATA_LEN, DirectedStep, ExtendedSpeeds, GuidBlock, LinkWidth, Lmc,
     Nibble, NodeDescription, NodeInfo, NodeType, Origin, PKEY_BLOCK_LEN, PKeyBlock, PortInfo,
@@ -60,7 +61,10 @@ pub(crate) fn handle(
         Response::Answer(answer) => *answer,
         Response::None => return Ok(Handled::Answered),
         Response::NotForAgent => return Ok(Handled::NotForAgent),
-        Response::Refused => return Err(DropReason::MKey),
+        Response::Refused => {
+            tell_of_refusal(port, packet.lrh().slid, &smp);
+            return Err(DropReason::MKey);
+        }
     };
     let mut lrh = Lrh {
         vl: VirtualLane::MANAGEMENT,
@@ -128,6 +132,14 @@ pub(crate) fn respond(
         _ => get(port, config, ports, smp, &mut answer),
     };
     Response::Answer(Box::new(answer.answer(result.err().unwrap_or(MadStatus::OK))))
+}
+
+/// Tells the subnet manager of a request, from the port of that LID, that did not know the M_Key (trap 256). Not of a trap that was
+/// repressed without it: that might be this one.
+pub(crate) fn tell_of_refusal(port: &mut Port, source: Lid, smp: &Smp) {
+    if smp.header.method != Method::TrapRepress {
+        port.traps.raise_alone(&Notice::bad_mkey(port.lid, source, smp));
+    }
 }
 
 /// Sends the traps of a port that are due; those of a port that no subnet manager has configured have nobody to go to. True if there were

@@ -38,6 +38,16 @@ impl Traps {
         self.waiting.push_back(Trap { smp: notice.to_trap(Tid(self.last_tid)), left: TRIES, due: None });
     }
 
+    /// Has something to tell that is not told anew while the same kind of thing waits to be heard: whoever brings it about at will does not
+    /// push out what the others tell.
+    pub(crate) fn raise_alone(&mut self, notice: &Notice) {
+        let same =
+            |trap: &Trap| trap.smp.attribute::<Notice>().is_some_and(|n| n.trap_number == notice.trap_number);
+        if !self.waiting.iter().any(same) {
+            self.raise(notice);
+        }
+    }
+
     /// The subnet manager has heard the trap. False if there was none like that.
     pub(crate) fn repress(&mut self, tid: Tid) -> bool {
         let before = self.waiting.len();

@@ -9,6 +9,7 @@ use super::device::{Device, Face, Receive, Step, Unsent};
 use super::ethernet::ParkedDatagram;
 use super::frame::{Arrived, NetworkHeader};
 use super::object::qp::{Qp, QpKind};
+use super::queue_counters::QueueCount;
 use super::scatter::ScatterError;
 use super::wqe::{self, Control, Pieces};
 use hca::{QpState, WcStatus};
@@ -16,6 +17,16 @@ use prm::{Cqe, CqeOpcode, SendOpcode, cqe_flags, cqe_headers};
 
 /// Sends the next datagram.
 pub(crate) fn step(qp: &mut Qp, dev: &mut Device) -> Step {
+    next(qp, dev, datagram)
+}
+
+/// Carries out the next work request of a queue pair without connections; `how` says how many bytes it had.
+#[inline]
+pub(crate) fn next(
+    qp: &mut Qp,
+    dev: &mut Device,
+    how: impl FnOnce(&mut Qp, &mut Device, &Control) -> Result<(Step, u32), WcStatus>,
+) -> Step {
     if qp.state == QpState::Sqe {
         dev.flush_sends(qp);
         return Step::Idle;
@@ -25,7 +36,7 @@ pub(crate) fn step(qp: &mut Qp, dev: &mut Device) -> Step {
     }
     let Some(control) = wqe::peek(&qp.sq) else { return Step::Idle };
     let face = Face::new(qp);
-    match datagram(qp, dev, &control) {
+    match how(qp, dev, &control) {
         Ok((Step::Sent, length)) => {
             qp.sq.head = qp.sq.head.wrapping_add(control.blocks);
             if control.signalled {
@@ -35,11 +46,7 @@ pub(crate) fn step(qp: &mut Qp, dev: &mut Device) -> Step {
         }
         Ok((other, _)) => other,
         Err(status) => {
-            qp.sq.head = qp.sq.head.wrapping_add(control.blocks);
-            dev.fail_send(&face, &control, status);
-            // IBA 10.3.1: a datagram queue pair goes on receiving.
-            qp.state = QpState::Sqe;
-            dev.flush_sends(qp);
+            dev.stop_sends(qp, &control, status);
             Step::Idle
         }
     }
@@ -74,7 +81,7 @@ fn datagram(qp: &mut Qp, dev: &mut Device, control: &Control) -> Result<(Step, u
         opcode: if immediate { Opcode::UdSendOnlyImmediate } else { Opcode::UdSendOnly },
         solicited: control.solicited,
         // Management never migrates; Linux sends its GMPs so.
-        migrated: matches!(qp.kind, QpKind::Ud | QpKind::Rc),
+        migrated: !matches!(qp.kind, QpKind::Gsi | QpKind::Smi),
         pkey,
         fecn: false,
         becn: false,
@@ -108,6 +115,9 @@ fn datagram(qp: &mut Qp, dev: &mut Device, control: &Control) -> Result<(Step, u
 /// Takes a datagram in.
 pub(crate) fn receive(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
     let Some(reason) = accept(qp, dev, packet) else { return };
+    if reason == DropReason::NoReceive {
+        dev.queue_counters.count(qp.counter_set, QueueCount::OutOfBuffer);
+    }
     dev.counters.drop_packet(reason);
 }
 
@@ -125,7 +135,9 @@ fn accept(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Option<DropRea
     let pkey_index = match qp.kind {
         QpKind::Smi => Some(0),
         QpKind::Gsi => port.find_pkey(pkey),
-        QpKind::Ud | QpKind::Rc => qp.pkey(&port.pkeys).matches(pkey).then_some(qp.pkey_index),
+        QpKind::Ud | QpKind::Uc | QpKind::Rc | QpKind::Umr => {
+            qp.pkey(&port.pkeys).matches(pkey).then_some(qp.pkey_index)
+        }
     };
     let Some(pkey_index) = pkey_index else {
         port.pkey_violations = port.pkey_violations.saturating_add(1);

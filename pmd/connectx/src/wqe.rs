@@ -10,8 +10,8 @@ use super::object::mr::{Denied, Keys, Use};
 use super::object::send::SendQueue;
 use hca::{AddressVector, GlobalRoute, WcStatus};
 use prm::{
-    ControlSegment, DS_UNIT, DataSegment, DatagramAddress, INLINE_DATA, MAX_DS, RemoteAddressSegment,
-    SendOpcode, WQEBB, fm_ce_se,
+    AtomicSegment, ControlSegment, DS_UNIT, DataSegment, DatagramAddress, INLINE_DATA, MAX_DS,
+    RemoteAddressSegment, SendOpcode, WQEBB, fm_ce_se,
 };
 
 /// Most bytes of one entry.
@@ -32,8 +32,10 @@ pub(crate) struct Control {
     pub(crate) signalled: bool,
     /// The receiver's completion is to be solicited.
     pub(crate) solicited: bool,
-    /// It waits until all RDMA READs before it are done.
+    /// It waits until all RDMA READs and atomic operations before it are done.
     pub(crate) fenced: bool,
+    /// It waits until all before it is done.
+    pub(crate) ordered: bool,
     /// Immediate or key.
     pub(crate) imm: [u8; 4],
     bytes: usize,
@@ -63,6 +65,7 @@ pub(crate) fn peek(sq: &SendQueue) -> Option<Control> {
         signalled: control.fm_ce_se & fm_ce_se::CQ_UPDATE != 0,
         solicited: control.fm_ce_se & fm_ce_se::SOLICITED != 0,
         fenced: fm_ce_se::is_fence(control.fm_ce_se),
+        ordered: fm_ce_se::is_strong(control.fm_ce_se),
         imm: control.imm.to_bytes(),
         bytes: len,
     })
@@ -125,6 +128,11 @@ impl Wqe {
         Ok(())
     }
 
+    /// All of it.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+
     fn get<T: FromBytes>(&self, at: usize) -> Option<T> {
         let bytes = self.bytes.get(at..at + size_of::<T>())?;
         (at + size_of::<T>() <= self.len).then(|| T::read_from_bytes(bytes).ok())?
@@ -164,6 +172,28 @@ impl Wqe {
     /// The remote address segment of an RDMA operation.
     pub(crate) fn remote(&self) -> Result<RemoteAddressSegment, WcStatus> {
         self.get(size_of::<ControlSegment>()).ok_or(WcStatus::LocalQpOperation)
+    }
+
+    /// The operands of an atomic operation.
+    pub(crate) fn atomic(&self) -> Result<AtomicSegment, WcStatus> {
+        self.get(size_of::<ControlSegment>() + size_of::<RemoteAddressSegment>())
+            .ok_or(WcStatus::LocalQpOperation)
+    }
+
+    /// Bytes of all data segments from `at` on, if [`Wqe::scatter`] may lay something down in all of them.
+    pub(crate) fn writable(&self, keys: Keys<'_>, at: usize) -> Result<u64, WcStatus> {
+        let mut total = 0;
+        self.walk(at, |segment| {
+            let Segment::Host(s) = segment else { return Err(WcStatus::LocalQpOperation) };
+            let len = s.byte_count.get();
+            total += u64::from(len);
+            if len > 0 {
+                keys.translate(s.lkey.get(), s.address.get(), len as usize, Use::LocalWrite)
+                    .map_err(|_| WcStatus::LocalProtection)?;
+            }
+            Ok(())
+        })?;
+        Ok(total)
     }
 
     /// Bytes of all data segments from `at` on.

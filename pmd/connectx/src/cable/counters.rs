@@ -33,7 +33,7 @@ pub struct CableCounters {
 
 impl CableCounters {
     /// Names and values, for reports.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         [
             ("tx_packets", self.tx_packets),
             ("tx_bytes", self.tx_bytes),

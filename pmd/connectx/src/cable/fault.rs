@@ -43,6 +43,21 @@ pub struct FaultCounters {
     pub overflowed: u64,
 }
 
+impl FaultCounters {
+    /// Names and values, for reports.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        let Self { lost, duplicated, reordered, corrupted, overflowed } = *self;
+        [
+            ("lost", lost),
+            ("duplicated", duplicated),
+            ("reordered", reordered),
+            ("corrupted", corrupted),
+            ("overflowed", overflowed),
+        ]
+        .into_iter()
+    }
+}
+
 /// Most packets that are held back at a time.
 const MAX_HELD: usize = 4096;
 /// A packet that waits for others to overtake it waits no longer than this.

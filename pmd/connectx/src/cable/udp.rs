@@ -24,7 +24,7 @@ const CHECK: Duration = Duration::from_millis(1);
 /// What a hello says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Hello {
-    /// The sender's life: a random number chosen at its start.
+    /// The sender's life: a random number chosen at its start, and anew when it takes the other end for dead.
     session: u64,
     /// The life of ours that the sender has heard of; 0 for none.
     heard: u64,
@@ -66,12 +66,19 @@ enum Peer {
     Up { session: u64, heard_at: Instant },
 }
 
+/// A number for a life.
+fn life() -> u64 {
+    std::hash::RandomState::new().build_hasher().finish() | 1
+}
+
 /// One end.
 #[derive(Debug)]
 pub(super) struct UdpEnd {
     socket: UdpSocket,
     session: u64,
     peer: Peer,
+    /// Whoever polls has seen that it was down: it may come up again.
+    down_seen: bool,
     now: Instant,
     next_hello: Option<Instant>,
     next_check: Option<Instant>,
@@ -89,11 +96,11 @@ impl UdpEnd {
         socket.connect(peer).map_err(failed("connect", peer))?;
         socket.set_nonblocking(true).map_err(failed("set up", local))?;
         mmsg::large_buffers(&socket);
-        let session = std::hash::RandomState::new().build_hasher().finish() | 1;
         Ok(Self {
             socket,
-            session,
+            session: life(),
             peer: Peer::Unknown,
+            down_seen: true,
             now: Instant::now(),
             next_hello: None,
             next_check: None,
@@ -113,12 +120,13 @@ impl UdpEnd {
         if let Peer::Up { heard_at, .. } = self.peer
             && now.saturating_duration_since(heard_at) > SILENCE
         {
-            self.go_down(CableTrouble::Silent, counters);
+            self.give_up(CableTrouble::Silent, counters);
         }
         if !self.is_up() && self.next_check.is_none_or(|at| now >= at) {
             self.next_check = Some(now + CHECK);
             self.receive(BATCH, counters, |_| true);
         }
+        self.down_seen = true;
         if self.next_hello.is_none_or(|at| now >= at) {
             self.say_hello(false);
         }
@@ -142,11 +150,19 @@ impl UdpEnd {
         }
     }
 
+    /// Takes the other end for dead. What begins with the next hello is another life, so that one that lives sees it, too: else one port
+    /// would be down and wait for its subnet manager, which sees no change at the other.
+    fn give_up(&mut self, why: CableTrouble, counters: &mut CableCounters) {
+        self.go_down(why, counters);
+        self.session = life();
+    }
+
     fn go_down(&mut self, why: CableTrouble, counters: &mut CableCounters) {
         counters.lost_going_down += self.out.clear() as u64;
         counters.downs += 1;
         self.trouble = Some(why);
         self.peer = Peer::Unknown;
+        self.down_seen = false;
     }
 
     fn hear(&mut self, hello: Hello, counters: &mut CableCounters) {
@@ -174,8 +190,8 @@ impl UdpEnd {
         let session = hello.session;
         let was_up = self.is_up();
         self.peer = match heard_us {
-            true => Peer::Up { session, heard_at: self.now },
-            false => Peer::Talking { session },
+            true if was_up || self.down_seen => Peer::Up { session, heard_at: self.now },
+            _ => Peer::Talking { session },
         };
         if !was_up {
             // Answer at once, so that the other end comes up without waiting for the clock.
@@ -204,7 +220,7 @@ impl UdpEnd {
             let last_call_was_full = inn.is_empty() && {
                 let got = mmsg::receive(&self.socket, &mut inn);
                 if got.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) && self.is_up() {
-                    self.go_down(CableTrouble::Gone, counters);
+                    self.give_up(CableTrouble::Gone, counters);
                 }
                 inn.is_full()
             };
@@ -248,7 +264,7 @@ impl SocketEnd for UdpEnd {
     fn flush(&mut self, counters: &mut CableCounters) {
         if mmsg::send_all(&self.socket, &mut self.out, counters).is_err() {
             if self.is_up() {
-                self.go_down(CableTrouble::Gone, counters);
+                self.give_up(CableTrouble::Gone, counters);
             }
             counters.lost_going_down += self.out.clear() as u64;
         }

@@ -1,7 +1,9 @@
-//! Reliable connections as a queue pair keeps them (IBA 9.7). What is done with them is in [`crate::rc`].
+//! Connections as a queue pair keeps them: reliable (IBA 9.7) and unreliable ones (IBA 9.8.2). What is done with them is in
+//! [`crate::rc`] and [`crate::uc`].
 
 pub(crate) mod requester;
 pub(crate) mod responder;
+pub(crate) mod unreliable;
 
 use ib_wire::{Mtu, Qpn};
 
@@ -9,7 +11,7 @@ use hca::{AddressVector, RcToReceive};
 use requester::Requester;
 use responder::Responder;
 
-/// Both halves of a connected queue pair and the way to its other end.
+/// Both halves of a reliably connected queue pair and the way to its other end.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) av: AddressVector,

@@ -7,7 +7,7 @@ use ib_wire::{Psn, TimeoutCode};
 
 use crate::wqe::Control;
 use hca::{RcToSend, WcStatus};
-use prm::{ControlSegment, RemoteAddressSegment, SendOpcode};
+use prm::{AtomicSegment, ControlSegment, RemoteAddressSegment, SendOpcode};
 
 /// Most packets sent and not acknowledged.
 pub(crate) const WINDOW: u32 = 512;
@@ -29,9 +29,14 @@ impl Message {
         self.first.add(self.packets)
     }
 
-    /// It is answered by what it asks for.
-    pub(crate) fn is_read(&self) -> bool {
-        self.control.operation() == Some(SendOpcode::RdmaRead)
+    /// It is answered by what it asks for: an RDMA READ or an atomic operation.
+    pub(crate) fn asks(&self) -> bool {
+        self.control.operation() == Some(SendOpcode::RdmaRead) || self.is_atomic()
+    }
+
+    /// An atomic operation.
+    pub(crate) fn is_atomic(&self) -> bool {
+        matches!(self.control.operation(), Some(SendOpcode::CompareSwap | SendOpcode::FetchAdd))
     }
 
     /// Where its data segments begin.
@@ -40,6 +45,9 @@ impl Message {
             + match self.control.operation() {
                 Some(SendOpcode::RdmaWrite | SendOpcode::RdmaWriteImm | SendOpcode::RdmaRead) => {
                     size_of::<RemoteAddressSegment>()
+                }
+                Some(SendOpcode::CompareSwap | SendOpcode::FetchAdd) => {
+                    size_of::<RemoteAddressSegment>() + size_of::<AtomicSegment>()
                 }
                 _ => 0,
             }
@@ -119,20 +127,20 @@ impl Requester {
         (self.timeout.code() != 0).then(|| now + self.timeout.duration())
     }
 
-    /// The PSN that the oldest RDMA READ without its whole answer waits for, if it is not behind `psn`.
-    pub(crate) fn read_due(&self, psn: Psn) -> Option<Psn> {
-        let read = self.begun.iter().find(|m| self.is_under_way(m))?;
-        let due = if self.oldest.is_at_or_after(read.first) { self.oldest } else { read.first };
+    /// The PSN that the oldest request without its whole answer waits for, if it is not behind `psn`.
+    pub(crate) fn answer_due(&self, psn: Psn) -> Option<Psn> {
+        let asked = self.begun.iter().find(|m| self.is_under_way(m))?;
+        let due = if self.oldest.is_at_or_after(asked.first) { self.oldest } else { asked.first };
         psn.is_at_or_after(due).then_some(due)
     }
 
-    /// True for an RDMA READ without its whole answer.
+    /// True for a request without its whole answer.
     fn is_under_way(&self, message: &Message) -> bool {
-        message.is_read() && message.packets > 0 && !self.oldest.is_at_or_after(message.end())
+        message.asks() && message.packets > 0 && !self.oldest.is_at_or_after(message.end())
     }
 
-    /// RDMA READs without their whole answers that stand before message `index`.
-    pub(crate) fn reads_before(&self, index: usize) -> usize {
+    /// Requests without their whole answers that stand before message `index`.
+    pub(crate) fn asked_before(&self, index: usize) -> usize {
         self.begun.iter().take(index).filter(|m| self.is_under_way(m)).count()
     }
 

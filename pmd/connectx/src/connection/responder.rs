@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use ib_wire::Psn;
-use ib_wire::packet::{RnrTimer, Syndrome};
+use ib_wire::packet::{AtomicEth, Opcode, RnrTimer, Syndrome};
 
 /// What the responder owes the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,18 +24,37 @@ pub(crate) enum Incoming {
     Write { rkey: u32, address: u64, left: u64, length: u32 },
 }
 
-/// An RDMA READ whose answer is not sent yet, or not all of it.
+/// An answer that is not sent yet, or not all of it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Read {
+pub(crate) struct Answer {
     /// Of the next packet.
     pub(crate) psn: Psn,
-    pub(crate) rkey: u32,
-    pub(crate) address: u64,
-    pub(crate) left: u32,
-    /// Its first packet has gone.
-    pub(crate) begun: bool,
-    /// It was answered before.
+    pub(crate) content: Content,
+    /// It was given before.
     pub(crate) again: bool,
+}
+
+/// What an answer brings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Content {
+    /// Of an RDMA READ: the memory that it asks for, as it is when a packet goes.
+    Memory {
+        rkey: u32,
+        address: u64,
+        left: u32,
+        /// Its first packet has gone.
+        begun: bool,
+    },
+    /// Of an atomic operation: what was there before.
+    Value(u64),
+}
+
+/// An atomic operation that was carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Atomic {
+    pub(crate) psn: Psn,
+    pub(crate) opcode: Opcode,
+    pub(crate) request: AtomicEth,
 }
 
 /// The responder of one connection.
@@ -49,8 +68,11 @@ pub(crate) struct Responder {
     /// A refusal went out; what comes before the refused PSN arrives again is not refused once more.
     pub(crate) refused: bool,
     pub(crate) incoming: Option<Incoming>,
-    /// RDMA READs to be answered, in their order and before `reply`.
-    pub(crate) reads: VecDeque<Read>,
+    /// Answers to be given, in their order and before `reply`.
+    pub(crate) answers: VecDeque<Answer>,
+    /// The last atomic operations and what was there before each: one whose answer was lost comes again and must not be carried out
+    /// twice (IBA 9.4.5). As many as answers may be owed at once; who asks no more than that asks for no older one again.
+    kept: VecDeque<(Atomic, u64)>,
     /// By then the message that comes in goes on.
     pub(crate) goes_on_by: Option<Instant>,
 }
@@ -65,9 +87,32 @@ impl Responder {
             rnr: RnrTimer::new(min_rnr_timer),
             refused: false,
             incoming: None,
-            reads: VecDeque::new(),
+            answers: VecDeque::new(),
+            kept: VecDeque::new(),
             goes_on_by: None,
         }
+    }
+
+    /// Keeps the outcome of an atomic operation, and of no more than `depth` with it.
+    pub(crate) fn keep(&mut self, atomic: Atomic, was: u64, depth: usize) {
+        while self.kept.len() >= depth.max(1) {
+            self.kept.pop_front();
+        }
+        self.kept.push_back((atomic, was));
+    }
+
+    /// The outcome of an atomic operation that was carried out, if it is still known.
+    pub(crate) fn kept(&self, atomic: &Atomic) -> Option<u64> {
+        self.kept.iter().rev().find(|(done, _)| done == atomic).map(|(_, was)| *was)
+    }
+
+    /// The connection is in error: nothing goes out any more but a refusal that has led there, and what is owed before it.
+    pub(crate) fn fall_silent(&mut self) {
+        if !matches!(self.reply, Some(Reply::Nak(_, Syndrome::Nak(_)))) {
+            self.answers.clear();
+            self.reply = None;
+        }
+        self.goes_on_by = None;
     }
 
     /// Takes the receive that a message has begun to fill.

@@ -5,11 +5,12 @@ use ib_wire::{Gid, Psn, QKey, Qpn};
 use super::{Engine, not_found, unsupported};
 use crate::device::Face;
 use crate::memory::HostMemory;
-use crate::object::mr::ProtectionDomain;
-use crate::object::qp::{Consequence, Qp, QpKind, Receives, RemoteOperations};
+use crate::object::mr::{Member, ProtectionDomain, Trust};
+use crate::object::qp::{Consequence, Qp, QpKind, Receives, RemoteOperations, state_name};
 use crate::object::receive::ReceiveQueue;
 use crate::object::send::SendQueue;
 use crate::object::table::{QpTable, slot_of};
+use crate::queue_counters::QueueCount;
 use crate::region::RegionMemory;
 use hca::{HcaError, PortNumber, QpState, QpTransition, WcStatus};
 
@@ -18,7 +19,7 @@ use hca::{HcaError, PortNumber, QpState, QpTransition, WcStatus};
 pub struct QpAttributes {
     /// What it is for.
     pub kind: QpKind,
-    /// Its port.
+    /// Its port, as long as [`Engine::set_qp_port`] names no other.
     pub port: PortNumber,
     /// The send ring: WQEBBs.
     pub send_ring: RegionMemory,
@@ -52,7 +53,9 @@ impl Engine {
         }
         let sq = SendQueue::new(a.send_ring.clone(), a.dbrec)
             .ok_or_else(|| unsupported("send ring bytes", a.send_ring.len()))?;
-        let receives = match (a.srq, &a.receive_ring) {
+        let trust = if a.kind == QpKind::Umr { Trust::Domains } else { Trust::Lists };
+        let domain = Member { queue_pair: Some(qpn), trust, ..Member::default() };
+        let mut receives = match (a.srq, &a.receive_ring) {
             (Some(n), _) if self.dev.srqs.get(n as usize).is_some_and(Option::is_some) => Receives::Shared(n),
             (Some(n), _) => return Err(not_found("shared receive queue", n)),
             (None, Some((ring, stride))) => Receives::Own(
@@ -61,6 +64,9 @@ impl Engine {
             ),
             (None, None) => Receives::None,
         };
+        if let Receives::Own(rq) = &mut receives {
+            rq.domain = domain;
+        }
         let qp = Qp {
             qpn,
             slot: slot_of(qpn),
@@ -73,47 +79,88 @@ impl Engine {
             sq,
             receives,
             pkey_index: 0,
-            domain: ProtectionDomain::default(),
+            domain,
             remote: RemoteOperations::default(),
             hears_itself: false,
+            counter_set: 0,
             qkey: QKey(0),
             datagram_psn: Psn::default(),
             rc: None,
+            uc: None,
+            tells_drained: false,
             queued: false,
             deadline: None,
             armed: None,
         };
-        if !self.qps.insert(qp) {
-            return Err(HcaError::Exhausted("special queue pairs"));
-        }
+        self.qps.insert(qp);
         Ok(qpn)
     }
 
-    /// Moves a queue pair to another state.
+    /// The port of a queue pair that is in RESET or INIT, from now on; the groups that it is attached to are those of that port.
+    pub fn set_qp_port(&mut self, qpn: Qpn, port: PortNumber) -> Result<(), HcaError> {
+        self.port(port)?;
+        let index = port.0 - 1;
+        let qp = self.qps.real(qpn).ok_or_else(|| not_found("queue pair", qpn))?;
+        let (slot, state, special) = (qp.slot, qp.state, qp.kind.external());
+        if qp.port == index {
+            return Ok(());
+        }
+        if !matches!(state, QpState::Reset | QpState::Init) {
+            return Err(HcaError::BadTransition { qpn, from: state_name(state), to: "another port" });
+        }
+        if state == QpState::Init
+            && let Some(number) = special
+            && !self.qps.name(index, number, slot)
+        {
+            return Err(HcaError::Exhausted("special queue pairs"));
+        }
+        if let Some(qp) = self.qps.at(slot) {
+            qp.port = index;
+        }
+        Ok(())
+    }
+
+    /// Moves a queue pair to another state. Of each port's special ones only one can be out of RESET.
     pub fn modify_qp(&mut self, qpn: Qpn, to: &QpTransition) -> Result<(), HcaError> {
         let Self { qps, dev, .. } = self;
-        let qp = qps.real(qpn).ok_or_else(|| not_found("queue pair", qpn))?;
-        if let QpTransition::UdToInit { pkey_index, .. } | QpTransition::RcToInit { pkey_index } = *to
+        let qp = qps.get(qpn).ok_or_else(|| not_found("queue pair", qpn))?;
+        if let QpTransition::UdToInit { pkey_index, .. }
+        | QpTransition::RcToInit { pkey_index }
+        | QpTransition::UcToInit { pkey_index } = *to
             && dev.port(qp.port).is_some_and(|port| usize::from(pkey_index) >= port.pkeys.len())
         {
             return Err(not_found("P_Key index", pkey_index));
         }
+        if let (QpState::Reset, QpTransition::UdToInit { .. }, Some(number)) =
+            (qp.state, to, qp.kind.external())
+        {
+            let (port, slot) = (qp.port, qp.slot);
+            qps.name(port, number, slot).then_some(()).ok_or(HcaError::Exhausted("special queue pairs"))?;
+        }
+        let qp = qps.real(qpn).ok_or_else(|| not_found("queue pair", qpn))?;
         match qp.transition(to)? {
             Consequence::None => dev.schedule(qp),
             Consequence::Flush => dev.enter_error(qp),
+            Consequence::FlushAgain => {
+                dev.flush(qp);
+            }
             Consequence::Reset => {
-                // The shared queue's entry must come back all the same.
-                let begun = qp.rc.as_mut().and_then(|rc| rc.responder.take_receive());
-                if let Some(counter) = begun {
+                // A shared queue's entry must come back all the same: nobody else knows of it.
+                let shared = matches!(qp.receives, Receives::Shared(_));
+                if let Some(counter) = qp.take_begun_receive().filter(|_| shared) {
                     dev.fail_receive(&Face::new(qp), counter, WcStatus::Flushed);
                 }
                 dev.disarm(qp);
                 qp.deadline = None;
                 qp.rc = None;
+                qp.uc = None;
+                qp.tells_drained = false;
                 qp.sq.reset();
                 if let Receives::Own(rq) = &mut qp.receives {
                     rq.reset();
                 }
+                let slot = qp.slot;
+                qps.unname(slot);
             }
         }
         Ok(())
@@ -129,9 +176,27 @@ impl Engine {
     /// Puts a queue pair into a protection domain, with the receive queue that is its own.
     pub fn set_qp_domain(&mut self, qpn: Qpn, domain: ProtectionDomain) -> Result<(), HcaError> {
         let qp = self.qps.real(qpn).ok_or_else(|| not_found("queue pair", qpn))?;
-        qp.domain = domain;
+        qp.domain.domain = domain;
         if let Receives::Own(rq) = &mut qp.receives {
-            rq.domain = domain;
+            rq.domain = qp.domain;
+        }
+        Ok(())
+    }
+
+    /// Lets a queue pair give keys memory by the addresses of pages; a new one may not, if it is not of the kind for it.
+    pub fn allow_page_lists(&mut self, qpn: Qpn) -> Result<(), HcaError> {
+        let trust = &mut self.qps.real(qpn).ok_or_else(|| not_found("queue pair", qpn))?.domain.trust;
+        *trust = (*trust).max(Trust::Pages);
+        Ok(())
+    }
+
+    /// Lets work requests of a queue pair, and of the receive queue that is its own, name the host's memory by the reserved key; those of
+    /// a new one may not. The memory is that of [`Engine::set_bus`].
+    pub fn allow_reserved_key(&mut self, qpn: Qpn) -> Result<(), HcaError> {
+        let qp = self.qps.real(qpn).ok_or_else(|| not_found("queue pair", qpn))?;
+        qp.domain.reserved = true;
+        if let Receives::Own(rq) = &mut qp.receives {
+            rq.domain = qp.domain;
         }
         Ok(())
     }
@@ -148,6 +213,23 @@ impl Engine {
         Ok(())
     }
 
+    /// Puts a queue pair into a set of counters, 0 for none; numbers from [`COUNTER_SETS`](crate::COUNTER_SETS) on count nothing.
+    pub fn set_counter_set(&mut self, qpn: Qpn, set: u8) -> Result<(), HcaError> {
+        self.qps.real(qpn).ok_or_else(|| not_found("queue pair", qpn))?.counter_set = set;
+        Ok(())
+    }
+
+    /// What the queue pairs of a set have counted since it was cleared.
+    #[must_use]
+    pub fn queue_counter(&self, set: u8, what: QueueCount) -> u64 {
+        self.dev.queue_counters.get(set, what)
+    }
+
+    /// Begins to count anew.
+    pub fn clear_queue_counters(&mut self, set: u8) {
+        self.dev.queue_counters.clear(set);
+    }
+
     /// True if nothing that was posted to a queue pair's send queue waits to be sent.
     pub fn sends_are_done(&mut self, qpn: Qpn) -> bool {
         self.qps.real(qpn).is_none_or(|qp| qp.sq.pending() == 0)
@@ -161,6 +243,16 @@ impl Engine {
     /// The state of a queue pair.
     pub fn qp_state(&self, qpn: Qpn) -> Result<QpState, HcaError> {
         Ok(self.qps.get(qpn).ok_or_else(|| not_found("queue pair", qpn))?.state)
+    }
+
+    /// The numbers of the packets that a queue pair sends next and, where it has another end, expects next.
+    pub fn qp_psns(&self, qpn: Qpn) -> Option<(Psn, Option<Psn>)> {
+        let qp = self.qps.get(qpn)?;
+        Some(match (&qp.rc, &qp.uc) {
+            (Some(rc), _) => (rc.requester.next, Some(rc.responder.epsn)),
+            (None, Some(uc)) => (uc.next, Some(uc.expected)),
+            (None, None) => (qp.datagram_psn, None),
+        })
     }
 
     /// Destroys a queue pair. Everything outstanding completes as flushed first.
@@ -184,7 +276,7 @@ impl Engine {
         let Self { qps, dev, .. } = self;
         let qp = qps.real(qpn).filter(|qp| qp.kind == QpKind::Ud);
         let qp = qp.ok_or_else(|| not_found("datagram queue pair", qpn))?;
-        let attached = group.is_multicast() && dev.multicast.attach(qp.port, group, qp.slot);
+        let attached = group.is_multicast() && dev.multicast.attach(group, qp.slot);
         attached.then_some(()).ok_or(HcaError::Exhausted("multicast attachments"))
     }
 
@@ -193,7 +285,7 @@ impl Engine {
         let Self { qps, dev, .. } = self;
         let qp = qps.real(qpn).ok_or_else(|| not_found("queue pair", qpn))?;
         dev.multicast
-            .detach(qp.port, group, qp.slot)
+            .detach(group, qp.slot)
             .then_some(())
             .ok_or_else(|| not_found("multicast attachment", group))
     }

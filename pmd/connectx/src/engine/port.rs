@@ -47,7 +47,11 @@ impl Engine {
                 let smp = Smp::from_mad(mad).ok()?;
                 match sma::respond(port, config, ports, &smp, check, &mut dev.events) {
                     Response::Answer(answer) => Some(answer.to_bytes()),
-                    Response::None | Response::NotForAgent | Response::Refused => None,
+                    Response::None | Response::NotForAgent => None,
+                    Response::Refused => {
+                        sma::tell_of_refusal(port, port.lid, &smp);
+                        None
+                    }
                 }
             }
             _ => None,

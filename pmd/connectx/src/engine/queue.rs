@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::{Engine, not_found, unsupported};
 use crate::memory::HostMemory;
 use crate::object::cq::{Arm, Cq, ResizeError};
+use crate::object::fast::{FastKey, KeyStatus};
 use crate::object::moderation::Moderation;
 use crate::object::mr::{Access, ProtectionDomain};
 use crate::object::qp::{Qp, Receives};
@@ -68,6 +69,23 @@ impl Engine {
         key.ok_or(HcaError::Exhausted("memory keys"))
     }
 
+    /// Makes a key that queue pairs of its domain give memory to by work requests, and take it from. Until then it is free. The result
+    /// names it here, whatever its low byte is later on.
+    pub fn create_fast_key(&mut self, how: &FastKey) -> Result<u32, HcaError> {
+        self.dev.mrs.create_fast(how)
+    }
+
+    /// How a key stands.
+    pub fn query_key(&self, key: u32) -> Result<KeyStatus, HcaError> {
+        self.dev.mrs.query(key).ok_or_else(|| not_found("memory key", key))
+    }
+
+    /// The host's memory by the addresses that lists of pages name, from now on: of keys that have such a list already, too. A new
+    /// device has none.
+    pub fn set_bus(&mut self, memory: impl Into<RegionMemory>) {
+        self.dev.mrs.bus = Some(memory.into());
+    }
+
     /// Gives a registration other memory.
     pub fn replace_memory(&mut self, key: u32, memory: impl Into<RegionMemory>) -> Result<(), HcaError> {
         let replaced = self.dev.mrs.replace(key, memory.into());
@@ -77,6 +95,12 @@ impl Engine {
     /// Puts a key into a protection domain.
     pub fn set_key_domain(&mut self, key: u32, domain: ProtectionDomain) -> Result<(), HcaError> {
         self.dev.mrs.set_domain(key, domain).then_some(()).ok_or_else(|| not_found("memory key", key))
+    }
+
+    /// True if there are keys in a protection domain: it is not free yet.
+    #[must_use]
+    pub fn has_keys_in(&self, domain: ProtectionDomain) -> bool {
+        self.dev.mrs.any_in(domain)
     }
 
     /// Puts a shared receive queue into a protection domain: that of the keys of its receives.

@@ -5,26 +5,26 @@ use std::collections::BTreeMap;
 use ib_wire::Gid;
 
 /// Most groups that one device listens to.
-const MAX_GROUPS: usize = 1024;
+pub const MAX_GROUPS: usize = 1024;
 /// Most queue pairs on one group.
-const MAX_PER_GROUP: usize = 64;
+pub const MAX_GROUP_MEMBERS: usize = 64;
 
-/// Attachments by port and group.
+/// Attachments by group; at which port is what the queue pair says.
 #[derive(Debug, Default)]
 pub(crate) struct Multicast {
-    groups: BTreeMap<(u8, Gid), Vec<u32>>,
+    groups: BTreeMap<Gid, Vec<u32>>,
 }
 
 impl Multicast {
     /// Attaches the queue pair in `slot`; false if there is no room. Attaching twice is attaching once.
-    pub(crate) fn attach(&mut self, port: u8, group: Gid, slot: u32) -> bool {
+    pub(crate) fn attach(&mut self, group: Gid, slot: u32) -> bool {
         let full = self.groups.len() >= MAX_GROUPS;
-        if full && !self.groups.contains_key(&(port, group)) {
+        if full && !self.groups.contains_key(&group) {
             return false;
         }
-        let members = self.groups.entry((port, group)).or_default();
+        let members = self.groups.entry(group).or_default();
         if !members.contains(&slot) {
-            if members.len() >= MAX_PER_GROUP {
+            if members.len() >= MAX_GROUP_MEMBERS {
                 return false;
             }
             members.push(slot);
@@ -33,13 +33,13 @@ impl Multicast {
     }
 
     /// Ends an attachment; false if there was none.
-    pub(crate) fn detach(&mut self, port: u8, group: Gid, slot: u32) -> bool {
-        let Some(members) = self.groups.get_mut(&(port, group)) else { return false };
+    pub(crate) fn detach(&mut self, group: Gid, slot: u32) -> bool {
+        let Some(members) = self.groups.get_mut(&group) else { return false };
         let before = members.len();
         members.retain(|&m| m != slot);
         let found = members.len() < before;
         if members.is_empty() {
-            self.groups.remove(&(port, group));
+            self.groups.remove(&group);
         }
         found
     }
@@ -53,7 +53,7 @@ impl Multicast {
     }
 
     /// The `n`th queue pair attached to a group.
-    pub(crate) fn member(&self, port: u8, group: Gid, n: usize) -> Option<u32> {
-        self.groups.get(&(port, group))?.get(n).copied()
+    pub(crate) fn member(&self, group: Gid, n: usize) -> Option<u32> {
+        self.groups.get(&group)?.get(n).copied()
     }
 }

@@ -1,6 +1,7 @@
 //! What the host creates on the device: memory regions, queues, queue pairs, group attachments.
 
 pub(super) mod cq;
+pub(super) mod fast;
 pub(super) mod mcast;
 pub(super) mod moderation;
 pub(super) mod mr;

@@ -4,10 +4,11 @@ use std::time::Instant;
 
 use ib_wire::{PKey, Psn, QKey, Qpn};
 
-use super::mr::ProtectionDomain;
+use super::mr::Member;
 use super::receive::ReceiveQueue;
 use super::send::SendQueue;
 use crate::connection::Connection;
+use crate::connection::unreliable::Unreliable;
 use hca::{HcaError, QpState, QpTransition};
 
 /// What a queue pair is for.
@@ -15,12 +16,16 @@ use hca::{HcaError, QpState, QpTransition};
 pub enum QpKind {
     /// Reliable connection.
     Rc,
+    /// Unreliable connection.
+    Uc,
     /// Unreliable datagram.
     Ud,
     /// General services: the world calls it 1.
     Gsi,
     /// Subnet management, beside the firmware's agent: the world calls it 0.
     Smi,
+    /// Nothing goes anywhere: its work requests are about keys, of all domains. A driver has it for itself.
+    Umr,
 }
 
 impl QpKind {
@@ -28,14 +33,14 @@ impl QpKind {
     #[must_use]
     pub const fn external(self) -> Option<Qpn> {
         match self {
-            Self::Rc | Self::Ud => None,
+            Self::Rc | Self::Uc | Self::Ud | Self::Umr => None,
             Self::Gsi => Some(Qpn::GSI),
             Self::Smi => Some(Qpn::SMI),
         }
     }
 
     const fn is_datagram(self) -> bool {
-        !matches!(self, Self::Rc)
+        !matches!(self, Self::Rc | Self::Uc)
     }
 }
 
@@ -46,16 +51,18 @@ pub struct RemoteOperations {
     pub write: bool,
     /// The other end may read.
     pub read: bool,
-    /// RDMA READs of the other end that are answered at once; one more ends the connection.
+    /// The other end may do atomic operations.
+    pub atomic: bool,
+    /// RDMA READs and atomic operations of the other end that are answered at once; one more ends the connection.
     pub reads_in: u8,
-    /// RDMA READs that are under way to the other end at once; others wait. Without any they are errors.
+    /// RDMA READs and atomic operations that are under way to the other end at once; others wait. Without any they are errors.
     pub reads_out: u8,
 }
 
 impl Default for RemoteOperations {
-    /// RDMA WRITE, no RDMA READ.
+    /// RDMA WRITE, and nothing that is answered.
     fn default() -> Self {
-        Self { write: true, read: false, reads_in: 0, reads_out: 0 }
+        Self { write: true, read: false, atomic: false, reads_in: 0, reads_out: 0 }
     }
 }
 
@@ -83,15 +90,22 @@ pub(crate) struct Qp {
     pub(crate) sq: SendQueue,
     pub(crate) receives: Receives,
     pub(crate) pkey_index: u16,
-    pub(crate) domain: ProtectionDomain,
+    /// Its domain, and what else it needs to use keys.
+    pub(crate) domain: Member,
     pub(crate) remote: RemoteOperations,
     /// What it sends to a group that it is attached to comes to itself, too.
     pub(crate) hears_itself: bool,
+    /// Its set of counters.
+    pub(crate) counter_set: u8,
     pub(crate) qkey: QKey,
     /// PSN of the next datagram.
     pub(crate) datagram_psn: Psn,
-    /// The transport's part of a connected queue pair.
+    /// The transport's part of a reliably connected queue pair.
     pub(crate) rc: Option<Box<Connection>>,
+    /// The transport's part of an unreliably connected queue pair.
+    pub(crate) uc: Option<Box<Unreliable>>,
+    /// An event is to tell that its sends are drained.
+    pub(crate) tells_drained: bool,
     /// It waits for its turn.
     pub(crate) queued: bool,
     /// When it wants to be looked at.
@@ -113,7 +127,22 @@ impl Qp {
 
     /// True if it takes packets in.
     pub(crate) fn receives_packets(&self) -> bool {
-        matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqe)
+        self.state.receives()
+    }
+
+    /// True if a send that it began is not done.
+    pub(crate) fn has_begun_sends(&self) -> bool {
+        self.rc.as_ref().is_some_and(|rc| !rc.requester.begun.is_empty())
+            || self.uc.as_ref().is_some_and(|uc| uc.outgoing.is_some())
+    }
+
+    /// Takes the receive that a message has begun to fill.
+    pub(crate) fn take_begun_receive(&mut self) -> Option<u16> {
+        match (&mut self.rc, &mut self.uc) {
+            (Some(rc), _) => rc.responder.take_receive(),
+            (None, Some(uc)) => uc.take_receive(),
+            (None, None) => None,
+        }
     }
 }
 
@@ -123,16 +152,19 @@ pub(crate) enum Consequence {
     None,
     /// Complete everything outstanding as flushed.
     Flush,
+    /// Complete as flushed what was posted since.
+    FlushAgain,
     /// Forget everything outstanding.
     Reset,
 }
 
-const fn state_name(state: QpState) -> &'static str {
+pub(crate) const fn state_name(state: QpState) -> &'static str {
     match state {
         QpState::Reset => "RESET",
         QpState::Init => "INIT",
         QpState::Rtr => "RTR",
         QpState::Rts => "RTS",
+        QpState::SqDraining | QpState::SqDrained => "SQD",
         QpState::Sqe => "SQE",
         QpState::Err => "ERR",
     }
@@ -142,12 +174,17 @@ const fn transition_name(to: &QpTransition) -> &'static str {
     match to {
         QpTransition::UdToInit { .. } => "UD to INIT",
         QpTransition::RcToInit { .. } => "RC to INIT",
+        QpTransition::UcToInit { .. } => "UC to INIT",
         QpTransition::UdToReceive => "UD to RTR",
         QpTransition::RcToReceive(_) => "RC to RTR",
+        QpTransition::UcToReceive(_) => "UC to RTR",
         QpTransition::UdToSend { .. } => "UD to RTS",
         QpTransition::RcToSend(_) => "RC to RTS",
+        QpTransition::UcToSend { .. } => "UC to RTS",
         QpTransition::UdQKey(_) => "change of Q_Key",
         QpTransition::RecoverSend => "SQE to RTS",
+        QpTransition::DrainSend { .. } => "SQD",
+        QpTransition::ResumeSend => "SQD to RTS",
         QpTransition::ToError => "ERR",
         QpTransition::ToReset => "RESET",
     }
@@ -156,6 +193,7 @@ const fn transition_name(to: &QpTransition) -> &'static str {
 impl Qp {
     /// Takes a transition, if the state and the transport allow it.
     pub(crate) fn transition(&mut self, to: &QpTransition) -> Result<Consequence, HcaError> {
+        let (reliable, unreliable) = (self.kind == QpKind::Rc, self.kind == QpKind::Uc);
         let datagram = self.kind.is_datagram();
         let mut consequence = Consequence::None;
         match (self.state, to) {
@@ -164,30 +202,51 @@ impl Qp {
                 self.qkey = *qkey;
                 self.state = QpState::Init;
             }
-            (QpState::Reset, QpTransition::RcToInit { pkey_index }) if !datagram => {
+            (QpState::Reset, QpTransition::RcToInit { pkey_index }) if reliable => {
+                self.pkey_index = *pkey_index;
+                self.state = QpState::Init;
+            }
+            (QpState::Reset, QpTransition::UcToInit { pkey_index }) if unreliable => {
                 self.pkey_index = *pkey_index;
                 self.state = QpState::Init;
             }
             (QpState::Init, QpTransition::UdToReceive) if datagram => self.state = QpState::Rtr,
-            (QpState::Init, QpTransition::RcToReceive(how)) if !datagram => {
+            (QpState::Init, QpTransition::RcToReceive(how)) if reliable => {
                 self.rc = Some(Box::new(Connection::new(how)));
+                self.state = QpState::Rtr;
+            }
+            (QpState::Init, QpTransition::UcToReceive(how)) if unreliable => {
+                self.uc = Some(Box::new(Unreliable::new(how)));
                 self.state = QpState::Rtr;
             }
             (QpState::Rtr, QpTransition::UdToSend { sq_psn }) if datagram => {
                 self.datagram_psn = *sq_psn;
                 self.state = QpState::Rts;
             }
-            (QpState::Rtr, QpTransition::RcToSend(how)) if !datagram => {
+            (QpState::Rtr, QpTransition::UcToSend { sq_psn }) if unreliable => {
+                if let Some(uc) = &mut self.uc {
+                    uc.next = *sq_psn;
+                }
+                self.state = QpState::Rts;
+            }
+            (QpState::Rtr, QpTransition::RcToSend(how)) if reliable => {
                 if let Some(rc) = &mut self.rc {
                     rc.requester.start(how);
                 }
                 self.state = QpState::Rts;
             }
             (QpState::Rts, QpTransition::UdQKey(qkey)) if datagram => self.qkey = *qkey,
-            (QpState::Sqe, QpTransition::RecoverSend) if datagram => self.state = QpState::Rts,
+            (QpState::Sqe, QpTransition::RecoverSend) if !reliable => self.state = QpState::Rts,
+            (QpState::Rts, QpTransition::DrainSend { notify }) => {
+                self.tells_drained = *notify;
+                self.state = QpState::SqDraining;
+            }
+            (QpState::SqDraining | QpState::SqDrained, QpTransition::ResumeSend) => {
+                self.tells_drained = false;
+                self.state = QpState::Rts;
+            }
             // Receives have no doorbell: what was posted after the first flush is found now.
-            (QpState::Err, QpTransition::ToError) if datagram => consequence = Consequence::Flush,
-            (QpState::Err, QpTransition::ToError) => {}
+            (QpState::Err, QpTransition::ToError) => consequence = Consequence::FlushAgain,
             (from, QpTransition::ToError) if from != QpState::Reset => {
                 consequence = Consequence::Flush;
                 self.state = QpState::Err;

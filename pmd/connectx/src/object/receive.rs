@@ -2,7 +2,7 @@
 
 use zerocopy::FromBytes;
 
-use super::mr::ProtectionDomain;
+use super::mr::{Member, ProtectionDomain};
 use crate::memory::HostMemory;
 use crate::region::RegionMemory;
 use prm::{DBREC_RECEIVE, NextSegment};
@@ -19,7 +19,7 @@ pub(crate) struct ReceiveQueue {
     mask: u16,
     dbrec: HostMemory,
     taken: u16,
-    pub(crate) domain: ProtectionDomain,
+    pub(crate) domain: Member,
 }
 
 /// A ring's geometry as a mask over its slots, if it can be one.
@@ -37,7 +37,7 @@ impl ReceiveQueue {
     pub(crate) fn new(ring: RegionMemory, stride: usize, dbrec: HostMemory) -> Option<Self> {
         let mask = slots_mask(&ring, stride)?;
         dbrec.load(DBREC_RECEIVE * 4)?;
-        Some(Self { ring, stride, mask, dbrec, taken: 0, domain: ProtectionDomain::default() })
+        Some(Self { ring, stride, mask, dbrec, taken: 0, domain: Member::default() })
     }
 
     /// Entries posted and not taken. A record that runs ahead of the ring cannot be right and counts as none.

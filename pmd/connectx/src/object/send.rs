@@ -21,7 +21,7 @@ impl SendQueue {
         let blocks = len / WQEBB;
         let fits = blocks.is_power_of_two() && blocks <= 1 << 15 && blocks * WQEBB == len;
         dbrec.load(DBREC_SEND * 4)?;
-        fits.then_some(Self { ring, len, mask: (blocks - 1) as u16, dbrec, head: 0 })
+        fits.then(|| Self { ring, len, mask: (blocks - 1) as u16, dbrec, head: 0 })
     }
 
     /// Forgets what is posted. libmlx5 sets the doorbell record to 0 with this move, and nobody else would do it here.

@@ -74,18 +74,31 @@ impl QpTable {
         Qpn::new((dice | 1 << (23 - SLOT_BITS)) << SLOT_BITS | slot)
     }
 
-    /// Takes a new queue pair in at its number's place. False if its port has its special queue pair already.
-    pub(crate) fn insert(&mut self, qp: Qp) -> bool {
-        let slot = qp.slot;
-        if let Some(number) = qp.kind.external()
-            && let Some(place) =
-                self.special.get_mut(usize::from(qp.port)).and_then(|s| s.get_mut(number.get() as usize))
+    /// Makes a queue pair what the world calls 0 or 1 at a port, and at no other any more. False if that is another one already.
+    pub(crate) fn name(&mut self, port: u8, number: Qpn, slot: u32) -> bool {
+        let place = self.special.get_mut(usize::from(port)).and_then(|s| s.get_mut(number.get() as usize));
+        if place.is_none_or(|place| place.is_some_and(|other| other != slot)) {
+            return false;
+        }
+        self.unname(slot);
+        if let Some(place) =
+            self.special.get_mut(usize::from(port)).and_then(|s| s.get_mut(number.get() as usize))
         {
-            if place.is_some() {
-                return false;
-            }
             *place = Some(slot);
         }
+        true
+    }
+
+    /// The world calls a queue pair neither 0 nor 1 any more.
+    pub(crate) fn unname(&mut self, slot: u32) {
+        for place in self.special.iter_mut().flatten().filter(|place| **place == Some(slot)) {
+            *place = None;
+        }
+    }
+
+    /// Takes a new queue pair in at its number's place.
+    pub(crate) fn insert(&mut self, qp: Qp) {
+        let slot = qp.slot;
         if self.slots.len() <= slot as usize {
             for skipped in self.slots.len() as u32..slot {
                 self.free.push_back(skipped);
@@ -96,16 +109,11 @@ impl QpTable {
         if let Some(place) = self.slots.get_mut(slot as usize) {
             *place = Some(Box::new(qp));
         }
-        true
     }
 
     /// Forgets a queue pair.
     pub(crate) fn remove(&mut self, slot: u32) {
-        for place in self.special.iter_mut().flatten() {
-            if *place == Some(slot) {
-                *place = None;
-            }
-        }
+        self.unname(slot);
         if let Some(place) = self.slots.get_mut(slot as usize) {
             *place = None;
         }

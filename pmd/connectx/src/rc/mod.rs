@@ -1,6 +1,8 @@
 //! What is done for reliable connections (IBA 9.7): sending, receiving, acknowledging.
 
-pub(super) mod read;
+pub(super) mod answer;
+pub(super) mod atomic;
+mod read;
 mod refusal;
 pub(super) mod requester;
 pub(super) mod responder;
@@ -47,8 +49,8 @@ impl QpFace {
 
 /// Sends the answers and the acknowledge that the responder owes, if any. True if answers have gone.
 pub(crate) fn reply(qp: &mut Qp, dev: &mut Device) -> Result<bool, Unsent> {
-    let owes = |qp: &Qp| qp.rc.as_ref().is_some_and(|rc| !rc.responder.reads.is_empty());
-    let answered = owes(qp) && read::respond(qp, dev)?;
+    let owes = |qp: &Qp| qp.rc.as_ref().is_some_and(|rc| !rc.responder.answers.is_empty());
+    let answered = owes(qp) && answer::send(qp, dev)?;
     if owes(qp) {
         dev.schedule(qp);
         return Ok(answered);

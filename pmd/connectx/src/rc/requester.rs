@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ib_wire::packet::{Aeth, Extended, NakCode, Opcode, Reth, Syndrome};
+use ib_wire::packet::{Aeth, AtomicEth, Extended, NakCode, Opcode, Reth, Syndrome};
 use ib_wire::{Psn, Rkey};
 
 use super::QpFace;
@@ -10,7 +10,10 @@ use crate::addressing;
 use crate::connection::requester::{Message, WINDOW};
 use crate::counters::{Activity, DropReason};
 use crate::device::{Device, Face, Step};
+use crate::object::mr::Member;
 use crate::object::qp::Qp;
+use crate::queue_counters::QueueCount;
+use crate::umr;
 use crate::wqe::{self, Pieces};
 use hca::{QpState, WcStatus};
 use prm::SendOpcode;
@@ -23,6 +26,8 @@ const ACK_EVERY: u32 = 16;
 pub(super) const MAX_ANSWER: u32 = 1 << 22;
 /// Longest message (IBA 9.7.1).
 const MAX_MESSAGE: u64 = 1 << 31;
+/// Bytes that an atomic operation is about, and that its answer brings (IBA 9.4.5).
+const ATOMIC_LEN: u64 = 8;
 
 /// Completes what is done, in order.
 pub(super) fn settle(qp: &mut Qp, dev: &mut Device) {
@@ -51,17 +56,19 @@ fn begin(qp: &mut Qp, dev: &mut Device) -> bool {
         return false;
     }
     let Some(control) = wqe::peek(&qp.sq) else { return false };
-    if control.fenced && rc.requester.reads_before(usize::MAX) > 0 {
+    let waits = control.ordered && !rc.requester.begun.is_empty()
+        || control.fenced && rc.requester.asked_before(usize::MAX) > 0;
+    if waits {
         return false;
     }
     let mut message = Message { control, first: rc.requester.next, packets: 0, length: 0, fault: None };
-    match measure(&message, qp.qpn, &qp.sq, dev) {
+    match measure(&message, qp.domain, qp.qpn, &qp.sq, dev) {
         Ok(None) => {}
         Ok(Some(length)) => {
             message.length = length;
             message.packets = length.div_ceil(rc.mtu.bytes() as u64).max(1) as u32;
             let refused = qp.remote.reads_out == 0 || message.packets > MAX_ANSWER;
-            if message.is_read() && refused {
+            if message.asks() && refused {
                 message.fault = Some(WcStatus::LocalQpOperation);
             }
         }
@@ -78,6 +85,7 @@ fn begin(qp: &mut Qp, dev: &mut Device) -> bool {
 /// Bytes that a work request sends; `None` if it does not send.
 fn measure(
     message: &Message,
+    member: Member,
     qpn: ib_wire::Qpn,
     sq: &crate::object::send::SendQueue,
     dev: &mut Device,
@@ -85,6 +93,7 @@ fn measure(
     dev.wqe.load(sq, &message.control, qpn)?;
     match message.control.operation() {
         Some(SendOpcode::Nop) => Ok(None),
+        Some(SendOpcode::Umr) => umr::execute(dev, &message.control, member).map(|()| None),
         Some(
             SendOpcode::Send
             | SendOpcode::SendImm
@@ -96,6 +105,12 @@ fn measure(
             let length = dev.wqe.data_len(message.data_at())?;
             if length > MAX_MESSAGE { Err(WcStatus::LocalLength) } else { Ok(Some(length)) }
         }
+        Some(SendOpcode::CompareSwap | SendOpcode::FetchAdd) => {
+            dev.wqe.atomic()?;
+            // The other end's memory must not change if what was there cannot be laid down here.
+            let room = dev.wqe.writable(dev.mrs.of(member), message.data_at())?;
+            if room == ATOMIC_LEN { Ok(Some(room)) } else { Err(WcStatus::LocalLength) }
+        }
         _ => Err(WcStatus::LocalQpOperation),
     }
 }
@@ -104,11 +119,12 @@ fn measure(
 pub(crate) fn step(qp: &mut Qp, dev: &mut Device, now: Instant) -> Step {
     let face = QpFace::new(qp, dev);
     let Some(rc) = &mut qp.rc else { return Step::Idle };
-    if qp.state != QpState::Rts || rc.requester.rnr_until.is_some() || rc.requester.window_is_full() {
+    let stands = !qp.state.goes_on_sending();
+    if stands || rc.requester.rnr_until.is_some() || rc.requester.window_is_full() {
         return Step::Idle;
     }
     if rc.requester.cursor >= rc.requester.begun.len() {
-        if !begin(qp, dev) {
+        if qp.state != QpState::Rts || !begin(qp, dev) {
             return Step::Idle;
         }
         settle(qp, dev);
@@ -118,9 +134,9 @@ pub(crate) fn step(qp: &mut Qp, dev: &mut Device, now: Instant) -> Step {
     if message.fault.is_some() {
         return Step::Idle;
     }
-    let is_read = message.is_read();
+    let asks = message.asks();
     // One that goes again is counted already.
-    let waits = is_read && rc.requester.reads_before(rc.requester.cursor) >= qp.remote.reads_out.into();
+    let waits = asks && rc.requester.asked_before(rc.requester.cursor) >= qp.remote.reads_out.into();
     if waits {
         return Step::Idle;
     }
@@ -140,8 +156,8 @@ pub(crate) fn step(qp: &mut Qp, dev: &mut Device, now: Instant) -> Step {
     }
     let Some(rc) = &mut qp.rc else { return Step::Idle };
     let r = &mut rc.requester;
-    // An RDMA READ has sent at once all that its answer takes.
-    let next = if is_read { message.end() } else { r.next.add(1) };
+    // What asks has sent at once all that its answer takes.
+    let next = if asks { message.end() } else { r.next.add(1) };
     if r.next == r.top {
         r.top = next;
     } else {
@@ -171,9 +187,9 @@ fn packet(qp: &Qp, dev: &mut Device, face: &QpFace, message: &Message) -> Result
     let (first, last) = (k == 0, k + 1 == message.packets);
     dev.wqe.reload(&qp.sq, message.control.index, message.control.len())?;
     let mut pieces = Pieces::new();
-    let is_read = message.is_read();
-    let len = if is_read { 0 } else { len };
-    if !is_read {
+    let asks = message.asks();
+    let len = if asks { 0 } else { len };
+    if !asks {
         dev.wqe.gather(dev.mrs.of(qp.domain), message.data_at(), offset, len, &mut pieces)?;
     }
     let operation = message.control.operation().ok_or(WcStatus::LocalQpOperation)?;
@@ -202,15 +218,24 @@ fn packet(qp: &Qp, dev: &mut Device, face: &QpFace, message: &Message) -> Result
                 length: message.length.saturating_sub(offset) as u32,
             })
         }
+        SendOpcode::CompareSwap | SendOpcode::FetchAdd => {
+            let (remote, operands) = (dev.wqe.remote()?, dev.wqe.atomic()?);
+            Extended::Atomic(AtomicEth {
+                address: remote.address.get(),
+                rkey: Rkey(remote.rkey.get()),
+                swap_add: operands.swap_add.get(),
+                compare: operands.compare.get(),
+            })
+        }
         SendOpcode::SendImm | SendOpcode::RdmaWriteImm if last => Extended::Immediate(imm),
         SendOpcode::SendInvalidate if last => Extended::Ieth(Rkey(u32::from_be_bytes(imm))),
         _ => Extended::Bare,
     };
     let mut bth = face.bth(rc, opcode, r.next);
     // An answer is an acknowledge.
-    bth.solicited = !is_read && last && message.control.solicited;
-    bth.ack_request = !is_read
-        && (last || r.next.get() % ACK_EVERY == ACK_EVERY - 1 || r.next.since(r.oldest) + 1 >= WINDOW);
+    bth.solicited = !asks && last && message.control.solicited;
+    bth.ack_request =
+        !asks && (last || r.next.get() % ACK_EVERY == ACK_EVERY - 1 || r.next.since(r.oldest) + 1 >= WINDOW);
     let av = rc.av;
     let sent = dev.send(
         face.port,
@@ -236,6 +261,8 @@ const fn opcode(operation: SendOpcode, first: bool, last: bool) -> Option<Opcode
         (SendOpcode::SendInvalidate, false, true) => Opcode::RcSendLastInvalidate,
         (SendOpcode::SendInvalidate, true, true) => Opcode::RcSendOnlyInvalidate,
         (SendOpcode::RdmaRead, ..) => Opcode::RcReadRequest,
+        (SendOpcode::CompareSwap, ..) => Opcode::RcCompareSwap,
+        (SendOpcode::FetchAdd, ..) => Opcode::RcFetchAdd,
         (SendOpcode::RdmaWrite | SendOpcode::RdmaWriteImm, true, false) => Opcode::RcWriteFirst,
         (SendOpcode::RdmaWrite | SendOpcode::RdmaWriteImm, false, false) => Opcode::RcWriteMiddle,
         (SendOpcode::RdmaWrite, false, true) => Opcode::RcWriteLast,
@@ -248,7 +275,7 @@ const fn opcode(operation: SendOpcode, first: bool, last: bool) -> Option<Opcode
 
 /// Handles an acknowledge (IBA 9.7.5.1, 9.7.5.2).
 pub(crate) fn acknowledge(qp: &mut Qp, dev: &mut Device, psn: Psn, aeth: Aeth, now: Instant) {
-    if qp.state != QpState::Rts {
+    if !qp.state.goes_on_sending() {
         return dev.counters.drop_packet(DropReason::QueuePairState);
     }
     let Some(rc) = &mut qp.rc else { return };
@@ -263,7 +290,7 @@ pub(crate) fn acknowledge(qp: &mut Qp, dev: &mut Device, psn: Psn, aeth: Aeth, n
         return;
     }
     // What was asked for before that has not come.
-    if let Some(due) = r.read_due(psn)
+    if let Some(due) = r.answer_due(psn)
         && (due != psn || matches!(aeth.syndrome, Syndrome::Ack(_)))
     {
         return go_back(qp, dev, due, now);
@@ -275,6 +302,7 @@ pub(crate) fn acknowledge(qp: &mut Qp, dev: &mut Device, psn: Psn, aeth: Aeth, n
             r.rnr_until = None;
         }
         Syndrome::Nak(NakCode::SequenceError) => {
+            dev.queue_counters.count(qp.counter_set, QueueCount::SequenceErrors);
             r.advance(psn, now);
             if r.retries_left == 0 {
                 fault = Some(WcStatus::RetryExceeded);
@@ -284,6 +312,7 @@ pub(crate) fn acknowledge(qp: &mut Qp, dev: &mut Device, psn: Psn, aeth: Aeth, n
             }
         }
         Syndrome::RnrNak(timer) => {
+            dev.queue_counters.count(qp.counter_set, QueueCount::ReceiverNotReady);
             r.advance(psn, now);
             if r.rnr_left == 0 {
                 fault = Some(WcStatus::RnrRetryExceeded);
@@ -322,6 +351,9 @@ pub(super) fn go_back(qp: &mut Qp, dev: &mut Device, psn: Psn, now: Instant) {
     r.advance(psn, now);
     let again = !std::mem::replace(&mut r.gap, true);
     let exceeded = again && r.retries_left == 0;
+    if again {
+        dev.queue_counters.count(qp.counter_set, QueueCount::ImpliedSequenceErrors);
+    }
     if again && !exceeded {
         r.retries_left -= 1;
         r.seek(psn);
@@ -357,6 +389,7 @@ pub(crate) fn expire(qp: &mut Qp, dev: &mut Device, now: Instant) {
         r.ack_by = None;
         r.gap = false;
         dev.counters.count(Activity::Timeouts);
+        dev.queue_counters.count(qp.counter_set, QueueCount::AcknowledgeTimeouts);
         if r.retries_left == 0 {
             return fail_oldest(qp, dev, WcStatus::RetryExceeded);
         }

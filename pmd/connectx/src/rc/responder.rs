@@ -13,6 +13,7 @@ use crate::event::DeviceEvent;
 use crate::frame::Arrived;
 use crate::object::mr::Use;
 use crate::object::qp::Qp;
+use crate::queue_counters::QueueCount;
 use crate::scatter::ScatterError;
 use hca::{AsyncEvent, QpState, WcStatus};
 use prm::{Cqe, CqeOpcode};
@@ -55,18 +56,21 @@ fn take_in(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
     if psn != r.epsn {
         if psn.is_at_or_after(r.epsn) {
             dev.counters.drop_packet(DropReason::OutOfSequence);
+            dev.queue_counters.count(qp.counter_set, QueueCount::OutOfSequence);
             if !r.refused {
                 r.refused = true;
                 r.reply = Some(Reply::Nak(r.epsn, Syndrome::Nak(NakCode::SequenceError)));
                 dev.counters.count(Activity::SequenceNaks);
             }
         } else {
-            // IBA 9.7.5.1.4: a duplicate SEND or WRITE is acknowledged and not carried out again; a READ is.
+            // IBA 9.7.5.1.4: a duplicate SEND or WRITE is acknowledged and not carried out again; a READ is. An atomic operation
+            // is answered as it was.
             dev.counters.count(Activity::Duplicates);
-            if packet.bth().opcode == Opcode::RcReadRequest {
-                super::read::repeat(qp, dev, packet);
-            } else {
-                r.reply.get_or_insert(Reply::Ack);
+            dev.queue_counters.count(qp.counter_set, QueueCount::DuplicateRequests);
+            match packet.bth().opcode {
+                Opcode::RcReadRequest => super::read::repeat(qp, dev, packet),
+                Opcode::RcCompareSwap | Opcode::RcFetchAdd => super::atomic::repeat(qp, dev, packet),
+                _ => _ = r.reply.get_or_insert(Reply::Ack),
             }
         }
         return dev.schedule(qp);
@@ -84,6 +88,9 @@ fn take_in(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
                 r.msn = r.msn.add(1);
             }
             r.since_ack = r.since_ack.saturating_add(1);
+            if let Some(what) = asked(packet.bth().opcode) {
+                dev.queue_counters.count(qp.counter_set, what);
+            }
             let stale = matches!(r.reply, Some(Reply::Nak(..)));
             if packet.bth().ack_request || r.since_ack >= ACK_EVERY || stale {
                 r.reply = Some(Reply::Ack);
@@ -96,6 +103,7 @@ fn take_in(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
             r.refused = true;
             r.reply = Some(Reply::Nak(psn, Syndrome::RnrNak(r.rnr)));
             dev.counters.count(Activity::RnrNaks);
+            dev.queue_counters.count(qp.counter_set, QueueCount::OutOfBuffer);
             dev.schedule(qp);
         }
         Err(Refusal::Fatal(code, receive)) => {
@@ -119,6 +127,18 @@ fn take_in(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
     }
 }
 
+/// What the first packet of a request counts as; SENDs are not counted.
+const fn asked(opcode: Opcode) -> Option<QueueCount> {
+    Some(match opcode {
+        Opcode::RcWriteFirst | Opcode::RcWriteOnly | Opcode::RcWriteOnlyImmediate => {
+            QueueCount::WriteRequests
+        }
+        Opcode::RcReadRequest => QueueCount::ReadRequests,
+        Opcode::RcCompareSwap | Opcode::RcFetchAdd => QueueCount::AtomicRequests,
+        _ => return None,
+    })
+}
+
 /// Carries out the request that is next in order. True if it ends its message.
 fn execute(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Result<bool, Refusal> {
     let Some(rc) = &mut qp.rc else { return Err(INVALID) };
@@ -139,7 +159,9 @@ fn execute(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Result<bool, 
         | Opcode::RcWriteOnly
         | Opcode::RcWriteOnlyImmediate => (true, true),
         Opcode::RcReadRequest => return super::read::request(qp, dev, packet).map(|()| true),
-        // Atomics are not offered.
+        Opcode::RcCompareSwap | Opcode::RcFetchAdd => {
+            return super::atomic::request(qp, dev, packet).map(|()| true);
+        }
         _ => return Err(INVALID),
     };
     let fits = match (first, last) {
@@ -189,6 +211,12 @@ fn send(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, last: bool) -> Resu
             Refusal::Fatal(NakCode::RemoteOperation, Some((counter, WcStatus::LocalProtection)))
         }
     })?;
+    if let Extended::Ieth(rkey) = *packet.extended() {
+        // The key has ended before anybody is told of the message. The receive is the sender's fault, and tells whose.
+        dev.mrs.invalidate(qp.domain, rkey.0).map_err(|_| {
+            Refusal::Fatal(NakCode::RemoteAccess, Some((counter, WcStatus::RemoteInvalidRequest)))
+        })?;
+    }
     if last {
         rc.responder.incoming = None;
         let opcode = match packet.bth().opcode {
@@ -258,7 +286,8 @@ fn take(dev: &mut Device, receives: &mut crate::object::qp::Receives) -> Result<
     }
 }
 
-fn complete(
+/// A receive is done: what its completion says of the packet that ended it.
+pub(crate) fn complete(
     dev: &mut Device,
     face: &Face,
     packet: &Arrived<'_>,

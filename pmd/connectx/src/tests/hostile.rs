@@ -8,8 +8,11 @@ use ib_wire::{Lid, Mtu, Psn, Qpn, Rkey};
 
 use super::rig::*;
 use crate::cable::CableEnd;
-use crate::{DeviceEvent, DropReason, QpKind};
+use crate::{DeviceEvent, DropReason, QpKind, RemoteOperations};
 use hca::{QpState, QpTransition, WcStatus};
+
+const EVERYTHING: RemoteOperations =
+    RemoteOperations { write: true, read: true, atomic: true, reads_in: 4, reads_out: 4 };
 
 /// Splitmix64.
 struct Dice(u64);
@@ -62,14 +65,17 @@ fn random_send_entries() {
         let kind = if round % 2 == 0 { QpKind::Rc } else { QpKind::Ud };
         let mut qp = rig.a.qp(kind, 32, None, 1);
         match kind {
-            QpKind::Rc => rig.a.connect(&qp, (Lid(2), Qpn::new(5)), Rc { timeout: 0, ..Rc::default() }),
+            QpKind::Rc => {
+                rig.a.connect(&qp, (Lid(2), Qpn::new(5)), Rc { timeout: 0, ..Rc::default() });
+                rig.a.engine.set_remote_operations(qp.qpn, EVERYTHING).unwrap();
+            }
             _ => rig.a.open_ud(&qp, 3),
         }
         let blocks = 1 + dice.below(20);
         let mut wqe: Vec<u8> = (0..blocks * 64).map(|_| dice.roll() as u8).collect();
         // Good enough to be looked into, in most rounds.
         if dice.below(4) > 0 {
-            let opcode = [0x0a, 0x0b, 0x08, 0x09, 0x01, 0x00][dice.below(6)];
+            let opcode = [0x0a, 0x0b, 0x08, 0x09, 0x01, 0x00, 0x10, 0x11, 0x12][dice.below(9)];
             let ds = 1 + dice.below(63) as u32;
             wqe[..4].copy_from_slice(&u32::to_be_bytes(opcode));
             wqe[4..8].copy_from_slice(&(qp.qpn.get() << 8 | ds).to_be_bytes());
@@ -176,6 +182,7 @@ fn every_kind_of_mangled_packet() {
             rc.forge(0);
             rc.posted = 0;
             rig.a.connect(&rc, (Lid(2), Qpn::new(5)), Rc { mtu: Mtu::B256, ..Rc::default() });
+            rig.a.engine.set_remote_operations(rc.qpn, EVERYTHING).unwrap();
         }
         rig.a.receive(&mut ud, &[data(4136, key, m.address())]);
         let opcode = if dice.below(8) == 0 {
@@ -250,6 +257,7 @@ fn random_headers(dice: &mut Dice, opcode: Opcode, qpn: Qpn) -> Headers {
     match &mut headers.extended {
         Extended::Deth(deth) | Extended::DethImmediate(deth, _) if dice.below(2) == 0 => deth.qkey.0 = 3,
         Extended::Reth(reth) if dice.below(2) == 0 => *reth = Reth { rkey: Rkey(0x18_0001), ..*reth },
+        Extended::Atomic(atomic) if dice.below(2) == 0 => atomic.rkey = Rkey(0x18_0001),
         _ => {}
     }
     match dice.below(12) {

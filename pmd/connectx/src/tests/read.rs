@@ -15,7 +15,7 @@ const READ: u8 = 0x10;
 const SIGNAL: u8 = 0x08;
 const FENCE: u8 = 0x80;
 
-const READABLE: Access = Access { local_write: true, remote_write: true, remote_read: true };
+const READABLE: Access = Access { remote_write: true, remote_read: true, ..Access::LOCAL };
 
 /// `a` reads from `b`: bytes at `b`, and an empty place at `a`.
 pub(super) struct Reading {
@@ -34,7 +34,7 @@ impl Reading {
         // Over the end of the PSNs.
         rig.a.connect(&a, (Lid(2), b.qpn), Rc { sq_psn: 0xff_fff0, rq_psn: 3, ..how });
         rig.b.connect(&b, (Lid(1), a.qpn), Rc { sq_psn: 3, rq_psn: 0xff_fff0, ..how });
-        let both = RemoteOperations { write: true, read: true, reads_in: 4, reads_out: 4 };
+        let both = RemoteOperations { write: true, read: true, atomic: true, reads_in: 4, reads_out: 4 };
         rig.a.engine.set_remote_operations(a.qpn, both).unwrap();
         rig.b.engine.set_remote_operations(b.qpn, both).unwrap();
         let (there, here) = (Memory::new(len), Memory::new(len));
@@ -188,7 +188,7 @@ fn nothing_is_missing_whatever_the_link_does() {
 #[test]
 fn no_more_are_under_way_than_the_other_end_answers() {
     let mut r = Reading::new(Rig::new(), Rc::default(), 4096);
-    let more = RemoteOperations { write: true, read: true, reads_in: 4, reads_out: 5 };
+    let more = RemoteOperations { write: true, read: true, atomic: true, reads_in: 4, reads_out: 5 };
     // Its own limit keeps it from what the other end does not take.
     for _ in 0..50 {
         r.read(0, 10, 0, SIGNAL);

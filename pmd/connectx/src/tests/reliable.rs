@@ -4,7 +4,7 @@ use ib_wire::{Lid, Mtu, Qpn};
 
 use super::rig::*;
 use crate::cable::{CableEnd, Faults};
-use crate::{Access, Activity, DeviceEvent, DropReason, QpKind};
+use crate::{Access, Activity, DeviceEvent, DropReason, FastKey, ListKind, QpKind};
 use hca::{AsyncEvent, QpState, QpTransition, WcStatus};
 
 const SEND: u8 = 0x0a;
@@ -300,9 +300,16 @@ fn immediate_invalidate_inline_and_nop() {
         b
     };
     let text = pattern(200, 3);
+    // A key that this may end.
+    let fast = FastKey { tag: 0xd4, remote_invalidate: true, ..free_key(ListKind::Keys, 4) };
+    let key = l.rig.b.engine.create_fast_key(&fast).unwrap();
+    let mut back = l.rig.b.qp(QpKind::Rc, 64, None, 0);
+    l.rig.b.connect(&back, (Lid(1), Qpn::new(9)), Rc::default());
+    l.rig.b.post(&mut back, UMR, 0, key, &Umr { mask: FREE, ..Umr::default() }.body());
+    l.rig.settle();
     l.rig.a.post(&mut l.tx, 0x0b, SIGNAL | 2, 0x1122_3344, &inline(&text[..12]));
     l.rig.a.post(&mut l.tx, 0x00, SIGNAL, 0, &[]);
-    l.rig.a.post(&mut l.tx, 0x01, SIGNAL, 0xa1b2_c3d4, &inline(&text));
+    l.rig.a.post(&mut l.tx, 0x01, SIGNAL, key, &inline(&text));
     l.rig.a.post(&mut l.tx, 0x10, SIGNAL, 0, &[0; 32]);
     l.rig.settle();
     let got = l.rig.b.rcq.all();
@@ -310,7 +317,7 @@ fn immediate_invalidate_inline_and_nop() {
         (got[0].opcode, got[0].imm, got[0].solicited, got[0].bytes),
         (RESP_IMM, 0x1122_3344, true, 12)
     );
-    assert_eq!((got[1].opcode, got[1].imm, got[1].solicited), (4, 0xa1b2_c3d4, false));
+    assert_eq!((got[1].opcode, got[1].imm, got[1].solicited), (4, key, false));
     assert_eq!(l.srq.free(got[1].counter, 200), text);
     let sent: Vec<_> = l.rig.a.scq.all().iter().map(|w| (w.counter, w.send_opcode, w.status)).collect();
     // An entry with inline data of 200 bytes takes four blocks. READ is not offered.
@@ -332,7 +339,7 @@ fn rdma_write_goes_where_the_key_allows() {
     let (src, key) = l.rig.a.memory(4096);
     src.put(0, &pattern(4096, 9));
     let dst = Memory::new(4096);
-    let write = Access { local_write: true, remote_write: true, remote_read: false };
+    let write = Access { remote_write: true, ..Access::LOCAL };
     let rkey = l.rig.b.engine.register(dst.address(), dst.host(), write).unwrap();
     let body = |at: u64, rkey: u32, len: u32| {
         let mut b = at.to_be_bytes().to_vec();
@@ -363,7 +370,7 @@ fn a_key_that_goes_during_a_write_costs_no_receive() {
     let length = 15 * 256 + 10;
     let (src, key) = l.rig.a.memory(8192);
     let dst = Memory::new(8192);
-    let write = Access { local_write: true, remote_write: true, remote_read: false };
+    let write = Access { remote_write: true, ..Access::LOCAL };
     let rkey = l.rig.b.engine.register(dst.address(), dst.host(), write).unwrap();
     let mut body = dst.address().to_be_bytes().to_vec();
     body.extend_from_slice(&rkey.to_be_bytes());

@@ -1,5 +1,6 @@
 //! A host as a driver would be one, but written apart from the driver: raw rings, entries laid down byte by byte.
 
+mod keys;
 mod queue;
 
 use std::time::{Duration, Instant};
@@ -9,8 +10,11 @@ use ib_wire::{Gid, Guid, Lid, Mtu, Psn, QKey, Qpn, Rate, ServiceLevel};
 use crate::cable::CableEnd;
 use crate::engine::{Engine, EngineConfig, QpAttributes};
 use crate::{Access, PortConfig, QpKind};
-use hca::{AddressVector, GlobalRoute, LinkLayer, PortNumber, QpTransition, RcToReceive, RcToSend};
+use hca::{
+    AddressVector, GlobalRoute, LinkLayer, PortNumber, QpTransition, RcToReceive, RcToSend, UcToReceive,
+};
 
+pub(super) use keys::*;
 pub(super) use queue::*;
 
 pub(super) const PORT: PortNumber = PortNumber(1);
@@ -24,7 +28,7 @@ pub(super) struct Pair {
     rq_stride: usize,
     rq_slots: usize,
     pub(super) posted: u16,
-    received: u16,
+    pub(super) received: u16,
 }
 
 impl Pair {
@@ -131,6 +135,27 @@ impl Host {
     /// RESET to RTS against `dest`, both ends beginning at the PSNs given.
     pub(super) fn connect(&mut self, qp: &Pair, dest: (Lid, Qpn), how: Rc) {
         self.connect_by(qp, local(dest.0), dest.1, how);
+    }
+
+    /// RESET to RTS of an unreliable connection.
+    pub(super) fn connect_uc(&mut self, qp: &Pair, dest: (Lid, Qpn), how: Rc) {
+        self.connect_uc_by(qp, local(dest.0), dest.1, how);
+    }
+
+    /// As `connect_uc`, by an address vector.
+    pub(super) fn connect_uc_by(&mut self, qp: &Pair, av: AddressVector, dest_qpn: Qpn, how: Rc) {
+        for to in [
+            QpTransition::UcToInit { pkey_index: 0 },
+            QpTransition::UcToReceive(UcToReceive {
+                av,
+                dest_qpn,
+                rq_psn: Psn::new(how.rq_psn),
+                path_mtu: how.mtu,
+            }),
+            QpTransition::UcToSend { sq_psn: Psn::new(how.sq_psn) },
+        ] {
+            self.engine.modify_qp(qp.qpn, &to).unwrap();
+        }
     }
 
     /// As `connect`, by an address vector.

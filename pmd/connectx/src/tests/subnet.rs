@@ -78,7 +78,8 @@ impl Manager {
             assert!(ib_wire::crc::verify(bytes));
             let packet = Packet::parse(bytes).unwrap();
             assert_eq!(packet.lrh().vl, VirtualLane::MANAGEMENT);
-            answer = Some(Smp::from_mad(packet.payload().try_into().unwrap()).unwrap());
+            let smp = Smp::from_mad(packet.payload().try_into().unwrap()).unwrap();
+            answer = Some(smp).filter(|smp| smp.header.method == Method::GetResp).or(answer);
         });
         answer
     }

@@ -86,6 +86,44 @@ fn silence_takes_the_link_down() {
 }
 
 #[test]
+fn what_one_end_takes_for_the_end_both_take_for_it() {
+    let (a, b) = ports();
+    let now = &mut Instant::now();
+    let mut one = CableEnd::listen(&url(a, b)).unwrap();
+    let mut two = CableEnd::connect(&url(b, a)).unwrap();
+    run(now, &mut [&mut one, &mut two], |ends| ends.iter().all(|e| e.is_up()));
+    // One end hears nothing for too long, a process that had no processor for instance; by the other's clock it was not so long.
+    let mut others = *now;
+    run(now, &mut [&mut one], |ends| !ends[0].is_up());
+    let mut was_down = false;
+    for _ in 0..2_000 {
+        *now += Duration::from_millis(5);
+        others += Duration::from_millis(5);
+        one.poll(*now);
+        two.poll(others);
+        // As a port sees it.
+        was_down |= !two.is_up();
+        one.receive(8, |_| {});
+        two.receive(8, |_| {});
+        if was_down && one.is_up() && two.is_up() {
+            break;
+        }
+    }
+    assert!(was_down && one.is_up() && two.is_up());
+    // Each once, and it stays so.
+    for _ in 0..400 {
+        *now += Duration::from_millis(5);
+        others += Duration::from_millis(5);
+        one.poll(*now);
+        two.poll(others);
+        one.receive(8, |_| {});
+        two.receive(8, |_| {});
+    }
+    assert_eq!([one.counters().downs, two.counters().downs], [1, 1]);
+    assert!(one.is_up() && two.is_up());
+}
+
+#[test]
 fn strangers_and_odd_datagrams_do_no_harm() {
     let (a, b) = ports();
     let now = &mut Instant::now();
@@ -160,9 +198,9 @@ fn a_hello_of_somebody_who_has_not_heard_us_does_not_take_the_cable_down() {
     }
     assert!(one.is_up());
     assert_eq!(one.counters().downs, 0);
-    // An end that began anew without a word has heard us, by our next hello.
-    say(Hello { session: 7, heard: ours, bye: false });
+    // An end that began anew without a word has heard us, by our next hello. It says so again and again: the cable is seen to be down first.
     run(now, &mut [&mut one], |ends| {
+        say(Hello { session: 7, heard: ours, bye: false });
         ends[0].receive(8, |_| {});
         ends[0].counters().ups == 2
     });

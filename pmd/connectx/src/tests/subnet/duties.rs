@@ -28,6 +28,13 @@ impl Manager {
         while self.host.engine.step(self.now) {}
     }
 
+    /// Numbers of the traps that come in a second.
+    fn wait_and_hear(&mut self) -> Vec<u16> {
+        self.wait(1);
+        let number = |smp: &Smp| smp.attribute::<Notice>().map(|notice| notice.trap_number);
+        self.heard().iter().filter_map(|(.., smp)| number(smp)).collect()
+    }
+
     fn by_lid(&mut self, smp: &Smp) {
         self.put(&headers(15, Lid(0x21), Lid(1), Qpn::SMI), &smp.to_bytes()[..]);
     }
@@ -64,6 +71,63 @@ fn who_does_not_know_the_key_changes_nothing_until_its_lease_is_over() {
     assert_eq!(shown.mkey, 7, "its owner has not come for ten seconds");
     assert!(m.ask(&stolen).is_none());
     assert_eq!(m.ask(&owner(stolen)).unwrap().status(), MadStatus::OK);
+}
+
+#[test]
+fn who_does_not_know_the_key_is_told_of_by_trap_256() {
+    let mut m = Manager::new();
+    m.bring_up();
+    let mut data = [0; 64];
+    PortInfo { state: Wire::NoChange, mkey: 7, ..m.get() }.to_data(&mut data);
+    data[34] |= 0b1000_0000;
+    assert_eq!(m.set(&PortInfo::from_data(&data)), MadStatus::OK);
+    let mut wrong = Manager::request(Method::Set, attribute::PKEY_TABLE, 3);
+    wrong.mkey = 8;
+    wrong.set_hop_pointer(1);
+    m.put(&headers(15, Lid::PERMISSIVE, Lid::PERMISSIVE, Qpn::SMI), &wrong.to_bytes()[..]);
+    m.wait(0);
+    let (slid, dlid, told) = m.heard()[0];
+    assert_eq!((slid, dlid, told.header.method), (Lid(0x21), Lid(1), Method::Trap));
+    // The way back has the port that the packet came in by.
+    wrong.return_path[1] = 1;
+    assert_eq!(told.attribute(), Some(Notice::bad_mkey(Lid(0x21), Lid::PERMISSIVE, &wrong)));
+    // Another one while this is not heard yet, and a thousand, push nothing out.
+    m.host.engine.set_description("another".to_owned());
+    for _ in 0..1000 {
+        let wrong = Smp { mkey: 9, ..Smp::lid_routed(Method::Get, Tid(1), attribute::NODE_INFO, 0) };
+        m.by_lid(&wrong);
+        m.heard();
+    }
+    let mut numbers = m.wait_and_hear();
+    numbers.extend(m.wait_and_hear());
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers, [trap::CAPABILITY_CHANGE, trap::BAD_MKEY]);
+    // Repressed without the key: neither heard nor told of.
+    let mut heard = told;
+    heard.header.method = Method::TrapRepress;
+    heard.mkey = 0;
+    m.by_lid(&heard);
+    m.heard();
+    assert_eq!(m.host.drops(DropReason::MKey), 1002);
+    assert!(m.wait_and_hear().contains(&trap::BAD_MKEY));
+    m.by_lid(&Smp { mkey: 7, ..heard });
+    m.heard();
+    assert!(!m.wait_and_hear().contains(&trap::BAD_MKEY));
+    // The next one is told of again, with the LID that it came from; and what the host itself asks, with its own.
+    m.by_lid(&Smp { mkey: 9, ..Smp::lid_routed(Method::Get, Tid(1), attribute::NODE_INFO, 5) });
+    m.wait(0);
+    let heard = m.heard()[0].2;
+    let question = Smp { mkey: 9, ..Smp::lid_routed(Method::Get, Tid(1), attribute::NODE_INFO, 5) };
+    assert_eq!(heard.attribute(), Some(Notice::bad_mkey(Lid(0x21), Lid(1), &question)));
+    m.by_lid(&Smp {
+        mkey: 7,
+        ..Smp { header: MadHeader { method: Method::TrapRepress, ..heard.header }, ..heard }
+    });
+    assert!(m.host.engine.management(PORT, &question.to_bytes(), MKeyCheck::Due).is_none());
+    m.wait(0);
+    let (.., heard) = m.heard()[0];
+    assert_eq!(heard.attribute(), Some(Notice::bad_mkey(Lid(0x21), Lid(0x21), &question)));
 }
 
 #[test]

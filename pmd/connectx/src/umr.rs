@@ -1,0 +1,53 @@
+//! User-mode memory registration: key operations of a send queue. LOCAL_INV and BIND_MW are this, too. They have no packets:
+//! they are carried out when their turn comes, and what is begun behind them sees it.
+
+use hca::WcStatus;
+use prm::{ControlSegment, DataSegment, MkeyContext, SendOpcode, UmrControl, umr_flags};
+use zerocopy::FromBytes;
+
+use crate::device::{Device, Step};
+use crate::object::fast::{OCTOWORD, Staging};
+use crate::object::mr::Member;
+use crate::object::qp::Qp;
+use crate::ud;
+use crate::wqe::Control;
+
+/// Carries out the next operation of a queue pair that is for nothing else.
+pub(crate) fn step(qp: &mut Qp, dev: &mut Device) -> Step {
+    ud::next(qp, dev, |qp, dev, control| {
+        dev.wqe.load(&qp.sq, control, qp.qpn)?;
+        match control.operation() {
+            Some(SendOpcode::Nop) => {}
+            Some(SendOpcode::Umr) => execute(dev, control, qp.domain)?,
+            _ => return Err(WcStatus::LocalQpOperation),
+        }
+        Ok((Step::Sent, 0))
+    })
+}
+
+/// Carries out the operation that was loaded.
+pub(crate) fn execute(dev: &mut Device, control: &Control, member: Member) -> Result<(), WcStatus> {
+    const BROKEN: WcStatus = WcStatus::LocalQpOperation;
+    const REFUSED: WcStatus = WcStatus::MemoryWindowBind;
+    let Device { mrs, wqe, .. } = dev;
+    let body = wqe.bytes().get(size_of::<ControlSegment>()..).ok_or(BROKEN)?;
+    let (umr, rest) = UmrControl::read_from_prefix(body).map_err(|_| BROKEN)?;
+    let (context, rest) = MkeyContext::read_from_prefix(rest).map_err(|_| BROKEN)?;
+    let key = u32::from_be_bytes(control.imm);
+    let len = usize::from(umr.klm_octowords.get()) * OCTOWORD;
+    if umr.flags & umr_flags::INLINE != 0 || len == 0 {
+        let list = rest.get(..len).ok_or(BROKEN)?;
+        return mrs.change(member, key, (&umr, &context), list).map_err(|_| REFUSED);
+    }
+    let (segment, _) = DataSegment::read_from_prefix(rest).map_err(|_| BROKEN)?;
+    if (segment.byte_count.get() as usize) < len {
+        return Err(WcStatus::LocalLength);
+    }
+    let list = mrs.stage(member, key, &segment, len).map_err(|error| match error {
+        Staging::NoRoom => REFUSED,
+        Staging::Denied => WcStatus::LocalProtection,
+    })?;
+    let changed = mrs.change(member, key, (&umr, &context), &list);
+    mrs.unstage(list);
+    changed.map_err(|_| REFUSED)
+}
