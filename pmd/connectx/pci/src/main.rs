@@ -5,13 +5,13 @@ use std::error::Error;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
 use softhca::hca::Hca;
 use softhca::lcore;
 use softhca::options::Options;
-use softhca::serve::Server;
+use softhca::serve::{Orders, Server};
+use tracing::info;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
@@ -35,10 +35,16 @@ fn run() -> Result<(), Box<dyn Error>> {
     if let Some(core) = plan.lcore {
         lcore::keep_to(core)?;
     }
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    for (number, port) in plan.hca.ports() {
+        let cable = port.cable.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string);
+        info!("port {}: GUID {}, cable {cable}", number.0, port.guid);
     }
+    let orders = Orders::default();
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&orders.stop))?;
+    }
+    signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&orders.report))?;
     let mut server = Server::new(&plan.socket, Hca::new(plan.hca)?)?;
-    Ok(server.run(&stop)?)
+    server.report_to(plan.report);
+    Ok(server.run(&orders)?)
 }

@@ -1,19 +1,20 @@
 //! What `softhca` is told when it starts: keys of a file, or options of the same names.
 
+mod ports;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser};
-use connectx::cable::CableUrl;
 use ib_wire::Guid;
 use serde::Deserialize;
 use toml::Spanned;
 
+use ports::FilePort;
+
 use crate::hca::{HcaConfig, Table, TableSizes};
 use crate::lcore::Allowed;
 
-/// The port's GUID if none is given: the node's and one.
-const NEXT: u64 = 1;
 /// Longest node description (IBA 14.2.5.2).
 const MAX_DESCRIPTION: usize = 64;
 /// Longest path of a UNIX socket (`sun_path` less its final zero).
@@ -21,7 +22,8 @@ const MAX_SOCKET_PATH: usize = 107;
 
 /// The software ConnectX as a PCI device: a vfio-user server, which a virtual machine monitor attaches to its guest.
 ///
-/// Every option can stand in the file, too, as a key of the same name; the command line wins.
+/// Every option can stand in the file, too, as a key of the same name; the command line wins. A device has one port, or two if --cable
+/// or --port-guid stands twice: first for port 1, then for port 2. In the file two ports are two tables, `[[port]]`, each with `guid` and `cable`.
 #[derive(Clone, Parser, Debug, Default)]
 #[command(version)]
 pub struct Options {
@@ -42,12 +44,12 @@ pub struct Keys {
     /// GUID of node and system, 16 hexadecimal digits [default: drawn from the socket's path].
     #[arg(long, value_name = "GUID")]
     pub node_guid: Option<String>,
-    /// GUID of the port [default: the node's and one].
+    /// GUID of a port, 1 first [default: the node's and one; for port 2 the node's and two].
     #[arg(long, value_name = "GUID")]
-    pub port_guid: Option<String>,
-    /// Where the port's cable goes: shm:/path/to.sock or udp:LOCAL-PEER [default: nowhere].
+    pub port_guid: Vec<String>,
+    /// Where a port's cable goes, port 1 first: shm:/path/to.sock, udp:LOCAL-PEER or none [default: none].
     #[arg(long, value_name = "URL")]
-    pub cable: Option<String>,
+    pub cable: Vec<String>,
     /// Node description, 64 bytes at most.
     #[arg(long, value_name = "TEXT")]
     pub description: Option<String>,
@@ -57,6 +59,9 @@ pub struct Keys {
     /// Run on this core alone, which others are best kept off [default: wherever the system likes].
     #[arg(long, value_name = "NUMBER")]
     pub lcore: Option<usize>,
+    /// Write what it has counted to FILE (JSON) at SIGUSR1 and at its end.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     /// Most queue pairs, a power of two from 16 [default: 8192, the most].
     #[arg(long, value_name = "NUMBER")]
     pub queue_pairs: Option<u64>,
@@ -72,6 +77,11 @@ pub struct Keys {
     /// Most event queues, a power of two from 8 to 128 [default: 32].
     #[arg(long, value_name = "NUMBER")]
     pub event_queues: Option<u64>,
+    /// Most programs of the guest that may give commands of their own (DEVX), and two, one of them for the driver: a power of two from 4 to 4096. Fast-registration
+    /// keys of programs (mlx5dv_create_mkey) need it. Only where the guest trusts who may open its devices: such a program
+    /// can have a shared receive queue at any address of the guest [default: none may].
+    #[arg(long, value_name = "NUMBER")]
+    pub users: Option<u64>,
 }
 
 /// The same in the file.
@@ -82,14 +92,17 @@ struct FileKeys {
     node_guid: Option<Spanned<String>>,
     port_guid: Option<Spanned<String>>,
     cable: Option<Spanned<String>>,
+    port: Vec<Spanned<FilePort>>,
     description: Option<Spanned<String>>,
     seed: Option<Spanned<u64>>,
     lcore: Option<Spanned<usize>>,
+    report: Option<Spanned<PathBuf>>,
     queue_pairs: Option<Spanned<u64>>,
     completion_queues: Option<Spanned<u64>>,
     shared_receive_queues: Option<Spanned<u64>>,
     memory_keys: Option<Spanned<u64>>,
     event_queues: Option<Spanned<u64>>,
+    users: Option<Spanned<u64>>,
 }
 
 /// Where something is said.
@@ -160,6 +173,8 @@ pub struct Plan {
     pub socket: PathBuf,
     /// The core that it keeps to.
     pub lcore: Option<usize>,
+    /// Where it writes what it has counted.
+    pub report: Option<PathBuf>,
     /// The device.
     pub hca: HcaConfig,
 }
@@ -207,8 +222,12 @@ impl File {
             return Some(Told { value, place: Place::Option(key) });
         }
         let file = file?;
-        let place = Place::File { path: self.path.clone(), line: self.line(file.span().start), key };
+        let place = self.place(key, file.span().start);
         Some(Told { value: file.into_inner(), place })
+    }
+
+    fn place(&self, key: &'static str, at: usize) -> Place {
+        Place::File { path: self.path.clone(), line: self.line(at), key }
     }
 }
 
@@ -223,14 +242,6 @@ fn guid(told: &Told<String>) -> Result<Guid, OptionsError> {
         return Err(told.wrong(format!("`{text}` is no GUID other than 0"), remedy));
     }
     Ok(Guid(number))
-}
-
-fn cable(told: &Told<String>) -> Result<CableUrl, OptionsError> {
-    let remedy = "this port takes shm:/path/to.sock and udp:LOCAL-PEER";
-    if told.value.starts_with("roce:") {
-        return Err(told.wrong(format!("`{}` is for Ethernet ports", told.value), remedy));
-    }
-    told.value.parse().map_err(|error: connectx::cable::CableUrlError| told.wrong(error.to_string(), remedy))
 }
 
 fn lcore(told: &Told<usize>) -> Result<usize, OptionsError> {
@@ -269,11 +280,10 @@ impl Options {
             Some(told) => guid(&told)?,
             None => drawn(&socket.value),
         };
-        let port_guid = match file.told("port-guid", line.port_guid, keys.port_guid) {
-            Some(told) => guid(&told)?,
-            None => Guid(node_guid.0.wrapping_add(NEXT)),
+        let (port, second_port) = {
+            let alone = FilePort { guid: keys.port_guid, cable: keys.cable };
+            ports::ports(&file, node_guid, keys.port, alone, line.port_guid, line.cable)?
         };
-        let cable = file.told("cable", line.cable, keys.cable).as_ref().map(cable).transpose()?;
         let description = match file.told("description", line.description, keys.description) {
             Some(told) if told.value.len() > MAX_DESCRIPTION => {
                 let what = format!("{} bytes are too many", told.value.len());
@@ -284,6 +294,7 @@ impl Options {
         };
         let seed = file.told("seed", line.seed, keys.seed).map_or(node_guid.0, |told| told.value);
         let lcore = file.told("lcore", line.lcore, keys.lcore).as_ref().map(lcore).transpose()?;
+        let report = file.told("report", line.report, keys.report).map(|told| told.value);
         let mut tables = TableSizes::default();
         for (table, key, line, keys) in [
             (Table::QueuePairs, "queue-pairs", line.queue_pairs, keys.queue_pairs),
@@ -305,8 +316,14 @@ impl Options {
                 return Err(told.wrong(what, remedy));
             }
         }
-        let hca = HcaConfig { node_guid, port_guid, description, cable, seed, tables };
-        Ok(Plan { socket: socket.value, lcore, hca })
+        if let Some(told) = file.told("users", line.users, keys.users)
+            && !tables.set_users(told.value)
+        {
+            let what = format!("{} users cannot be", told.value);
+            return Err(told.wrong(what, "write a power of two from 4 to 4096, or leave it away for none"));
+        }
+        let hca = HcaConfig { node_guid, description, port, second_port, seed, tables };
+        Ok(Plan { socket: socket.value, lcore, report, hca })
     }
 }
 

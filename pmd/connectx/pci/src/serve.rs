@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -60,6 +61,16 @@ pub struct Server {
     hca: Hca,
     client: Option<Client>,
     idle: u32,
+    report: Option<PathBuf>,
+}
+
+/// What a server is told while it serves, by signals for instance.
+#[derive(Clone, Default, Debug)]
+pub struct Orders {
+    /// Stop.
+    pub stop: Arc<AtomicBool>,
+    /// Write the report.
+    pub report: Arc<AtomicBool>,
 }
 
 impl Drop for Server {
@@ -98,18 +109,40 @@ impl Server {
         let name = name_of(path);
         let failed = |source| ServeError::Listen { path: path.to_owned(), source };
         listener.set_nonblocking(true).map_err(failed)?;
-        Ok(Self { listener, path: path.to_owned(), name, hca, client: None, idle: 0 })
+        Ok(Self { listener, path: path.to_owned(), name, hca, client: None, idle: 0, report: None })
+    }
+
+    /// Writes what the device has counted to this file ([`Orders::report`]), and at the end.
+    pub fn report_to(&mut self, path: Option<PathBuf>) {
+        self.report = path;
     }
 
     /// Serves until told to stop: one client at a time, one after the other.
-    pub fn run(&mut self, stop: &AtomicBool) -> Result<(), ServeError> {
+    pub fn run(&mut self, orders: &Orders) -> Result<(), ServeError> {
         info!("waiting for a client at {}", self.path.display());
-        while !stop.load(Ordering::Relaxed) {
+        while !orders.stop.load(Ordering::Relaxed) {
+            if orders.report.swap(false, Ordering::Relaxed) {
+                self.write_report();
+            }
             let busy = self.turn(Instant::now())?;
             self.rest(busy)?;
         }
         info!("{:?}", self.hca.counters());
+        self.write_report();
         Ok(())
+    }
+
+    /// Whoever reads it finds all of it or that of before.
+    fn write_report(&self) {
+        let Some(path) = &self.report else { return };
+        let whole = path.with_added_extension("new");
+        let written = serde_json::to_vec(&self.hca.report())
+            .map_err(io::Error::from)
+            .and_then(|json| std::fs::write(&whole, json))
+            .and_then(|()| std::fs::rename(&whole, path));
+        if let Err(error) = written {
+            warn!("cannot write the report to {}: {error}", path.display());
+        }
     }
 
     /// Does what there is to do. True if there was anything.
@@ -153,14 +186,18 @@ impl Server {
         let Some(mut nap) = nap(self.idle) else { return Ok(()) };
         let mut now = Instant::now();
         let mut wakers = Vec::new();
-        if let Some(longest) = self.hca.sleep(now, |waker| wakers.extend(waker.try_clone_to_owned())) {
+        if self.hca.sleep(now, |_| {}).is_some() {
             // What came before it was asked for does not wake.
             now = Instant::now();
             if self.turn(now)? {
                 self.idle = 0;
                 return Ok(());
             }
-            nap = longest.min(REST);
+            // Not before that: a device that begins anew binds the same socket again, of which nobody may have a copy.
+            match self.hca.sleep(now, |waker| wakers.extend(waker.try_clone_to_owned())) {
+                Some(longest) => nap = longest.min(REST),
+                None => return Ok(()),
+            }
         }
         if let Some(at) = self.hca.next_deadline(now) {
             nap = nap.min(at.saturating_duration_since(now));

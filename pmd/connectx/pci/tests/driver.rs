@@ -101,6 +101,14 @@ fn a_connection_moves_messages_between_scattered_pages() {
     let done: Vec<_> = std::iter::from_fn(|| g.poll(&mut cq)).collect();
     assert_eq!(done.iter().map(|cqe| cqe[63] >> 4).collect::<Vec<_>>(), [2, 0]);
     assert!(landed(&g));
+    // Both tell where they are: the packets that they send and expect next.
+    let psns = |g: &mut Guest, qp: u32| {
+        let context = g.command(&about(0x50b, qp), 0x110).output.split_off(0x18);
+        let psn = |at: usize| u32::from_be_bytes([0, context[at], context[at + 1], context[at + 2]]);
+        (psn(0x79), psn(0x95))
+    };
+    let packets = len.div_ceil(2048);
+    assert_eq!((psns(&mut g, a.number), psns(&mut g, b.number)), ((packets, 0), (0, packets)));
     // RDMA WRITE.
     for page in &into {
         g.put(*page, &[0; 4096]);

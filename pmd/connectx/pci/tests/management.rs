@@ -15,7 +15,7 @@ const UNANSWERED: u8 = 0x30;
 
 /// MAD_IFC: what an agent in the device answers, and the command's status.
 fn ask(g: &mut Guest, modifier: u16, smp: &Smp) -> (u8, Smp) {
-    let mut input = about(0x50d, 0);
+    let mut input = about(0x50d, 1);
     input.resize(MANAGEMENT, 0);
     put16(&mut input, 6, modifier);
     let mut mad = [0; MAD_LEN];

@@ -165,6 +165,24 @@ fn a_signal_ends_it_at_once_with_a_client_or_without_and_its_socket_goes() {
 }
 
 #[test]
+fn a_reset_at_any_moment_leaves_the_cable_plugged_in() {
+    let free = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let local = free();
+    let program = Program::start_with("replug", &["--cable", &format!("udp:{local}-127.0.0.1:9")]);
+    let mut client = serves(&program);
+    for round in 0..3000_u32 {
+        // Also while it is about to rest.
+        for _ in 0..round % 97 * 20 {
+            std::hint::spin_loop();
+        }
+        ask(&mut client, 13, &[]);
+        ask(&mut client, 9, &identity());
+        let bound = std::net::UdpSocket::bind(local);
+        assert!(bound.is_err(), "round {round}: the device has no cable");
+    }
+}
+
+#[test]
 fn an_idle_device_sleeps_with_a_cable_that_is_up_or_down_or_without_one() {
     use connectx::cable::CableEnd;
     const LONG: Duration = Duration::from_millis(1000);
@@ -258,4 +276,38 @@ fn it_serves_as_its_file_says_or_says_what_is_wrong_with_it() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(program.terminate().1 && !socket.exists());
+}
+
+#[test]
+fn it_reports_when_asked_and_at_its_end() {
+    let file = std::env::temp_dir().join(format!("softhca-report-{}.json", std::process::id()));
+    let _ = std::fs::remove_file(&file);
+    let mut program = Program::start_with("report", &["--report", file.to_str().unwrap()]);
+    let pid = rustix::process::Pid::from_child(&program.child);
+    let report = || {
+        rustix::process::kill_process(pid, rustix::process::Signal::USR1).unwrap();
+        let end = Instant::now() + Duration::from_secs(10);
+        while !file.exists() {
+            assert!(Instant::now() < end, "no report");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        json
+    };
+    let client = serves(&program);
+    let first = report();
+    assert_eq!((&first["device"]["resets"], &first["objects"]["queue_pairs"]), (&0.into(), &0.into()));
+    drop(client);
+    drop(serves(&program));
+    // Who asks before it has noticed that the client is gone asks again.
+    let end = Instant::now() + Duration::from_secs(10);
+    while report()["device"]["resets"] != 2 {
+        assert!(Instant::now() < end);
+    }
+    assert!(program.terminate().1);
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(json["device"]["resets"], 2);
+    assert_eq!(json["ports"].as_array().unwrap().len(), 1);
 }

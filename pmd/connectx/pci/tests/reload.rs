@@ -3,7 +3,10 @@
 
 mod guest;
 
+use std::time::{Duration, Instant};
+
 use guest::*;
+use softhca::hca::Hca;
 
 /// How a driver ends, or the next one begins.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -151,6 +154,57 @@ fn where_a_new_command_queue_is_told_the_old_driver_s_things_are_gone() {
     g.set_queue();
     // The port goes down, and the connection has a timer.
     g.hca.engine_mut().set_cable(PORT, None).unwrap();
-    g.wait(std::time::Duration::from_millis(100));
+    g.wait(Duration::from_millis(100));
     assert!(g.get(FREE, memory.len()) == memory, "memory of the old driver is written to");
+}
+
+#[test]
+fn what_was_counted_outlives_the_driver_and_what_it_had_does_not() {
+    let mut g = Guest::new();
+    let mut received = 0;
+    for how in [End::Reset, End::FunctionReset, End::Teardown, End::Disable, End::Monitor] {
+        let (_, _, made) = life(&mut g);
+        let report = g.hca.report();
+        assert_eq!((report.objects["queue_pairs"], report.objects["event_queues"]), (2, 2), "{how:?}");
+        assert!(report.memory["pieces"] > 0 && report.memory["bytes"] > 0);
+        // Each life has sent a datagram to itself.
+        assert!(report.activity["received"] > received, "{how:?}: {report:?}");
+        received = report.activity["received"];
+        let commands = report.device["commands"];
+        if how == End::Monitor {
+            g.hang_up();
+        } else {
+            end(&mut g, how, &made);
+        }
+        g.settle();
+        let report = g.hca.report();
+        assert_eq!(report.objects.values().sum::<u64>(), 0, "{how:?}: {:?}", report.objects);
+        assert_eq!(report.memory["pieces"], 0, "{how:?}");
+        assert!(report.activity["received"] >= received && report.device["commands"] >= commands, "{how:?}");
+    }
+    assert_eq!(g.hca.report().memory.values().sum::<u64>(), 0);
+}
+
+#[test]
+fn a_port_whose_address_is_taken_for_a_moment_gets_its_cable_later() {
+    let local = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut config = config(1);
+    config.port.cable = Some(format!("udp:{local}-127.0.0.1:9").parse().unwrap());
+    let mut hca = Hca::new(config).unwrap();
+    let now = Instant::now();
+    let mut copies = Vec::new();
+    assert!(hca.sleep(now, |waker| copies.extend(waker.try_clone_to_owned())).is_some());
+    assert_eq!(copies.len(), 1);
+    // The device begins anew while somebody has its socket.
+    hca.disconnect();
+    assert!(hca.engine().cable(PORT).is_none());
+    for second in 1..3 {
+        let later = now + Duration::from_secs(second);
+        assert!(hca.next_deadline(later).is_some_and(|at| at <= later), "it tries again");
+        hca.turn(later);
+        assert!(hca.engine().cable(PORT).is_none());
+    }
+    drop(copies);
+    hca.turn(now + Duration::from_secs(3));
+    assert!(hca.engine().cable(PORT).is_some());
 }

@@ -74,6 +74,12 @@ pub struct Input {
 }
 
 impl Input {
+    /// That of a command which destroys an object.
+    pub(super) fn about(number: u32) -> Self {
+        let header = InputHeader { number: number.into(), ..InputHeader::default() };
+        Self { bytes: header.as_bytes().to_vec() }
+    }
+
     /// How it begins.
     pub(super) fn header(&self) -> InputHeader {
         InputHeader::read_from_prefix(&self.bytes)
@@ -98,6 +104,14 @@ impl Input {
             .ok_or_else(|| Fault::new(CommandStatus::BadInputLength, "the input is too short"))
     }
 
+    /// An error if this bit says that the queue's memory is a user's registered piece (UMEM): the device has no such pieces.
+    pub(super) fn without_umem(&self, (at, bit): (usize, u8)) -> Result<(), Fault> {
+        match self.view::<u8>(at)? & bit {
+            0 => Ok(()),
+            _ => Err(Fault::parameter("a queue in memory that a user registers (UMEM)")),
+        }
+    }
+
     /// The addresses of as many pages of `page` bytes as `len` bytes take. Their low bits hold flags.
     pub(super) fn pages(&self, len: u64, page: u64) -> Result<Vec<u64>, Fault> {
         let list = self.bytes.get(PAGE_LIST..).unwrap_or_default();
@@ -115,6 +129,11 @@ pub struct Output {
 }
 
 impl Output {
+    /// Room for so many bytes.
+    pub(super) fn of(bytes: usize) -> Self {
+        Self { bytes: vec![0; bytes.max(COMMAND_INLINE)] }
+    }
+
     /// Writes at an offset; what does not fit is an error.
     pub(super) fn put(
         &mut self,
@@ -139,6 +158,11 @@ impl Output {
     /// The number of an object that was made.
     pub(super) fn set_number(&mut self, number: u32) -> Result<(), Fault> {
         self.put(std::mem::offset_of!(OutputHeader, number), &number.to_be_bytes())
+    }
+
+    /// The number of an object that was made.
+    pub(super) fn number(&self) -> u32 {
+        OutputHeader::read_from_prefix(&self.bytes).map_or(0, |(header, _)| header.number.get())
     }
 
     /// Bytes.
@@ -200,7 +224,7 @@ impl Command {
 
     /// Room for its output.
     pub(super) fn output(&self) -> Output {
-        Output { bytes: vec![0; (self.entry.output_len.get() as usize).max(COMMAND_INLINE)] }
+        Output::of(self.entry.output_len.get() as usize)
     }
 
     /// Gives the driver its output and the entry.

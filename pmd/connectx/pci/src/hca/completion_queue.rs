@@ -5,7 +5,7 @@ use std::time::Duration;
 use connectx::RegionMemory;
 use connectx::engine::ResizeError;
 use prm::CQE_SIZE;
-use prm::command::{CONTEXT, CommandStatus, modify_cq};
+use prm::command::{CONTEXT, CQ_UMEM, CommandStatus, modify_cq};
 use prm::context::CqContext;
 
 use super::command::{Fault, Input, Output};
@@ -39,6 +39,7 @@ impl From<ResizeError> for Fault {
 impl Hca {
     /// The ring that a context and the list of pages behind it tell of.
     fn completion_ring(&self, input: &Input, context: &CqContext) -> Result<(RegionMemory, Lease), Fault> {
+        input.without_umem(CQ_UMEM)?;
         if context.entry_size() != Some(CQE_SIZE) {
             return Err(Fault::parameter("entries that are not of 64 bytes"));
         }

@@ -40,6 +40,7 @@ impl Hca {
             DeviceEvent::SrqError(number) => (EventType::SrqError, 0, queue(number)),
             DeviceEvent::QpRequestError(qpn) => (EventType::QpRequestError, 0, queue(qpn.get())),
             DeviceEvent::QpAccessError(qpn) => (EventType::QpAccessError, 0, queue(qpn.get())),
+            DeviceEvent::SqDrained(qpn) => (EventType::SqDrained, 0, queue(qpn.get())),
             DeviceEvent::CqOverrun(number) => (EventType::CqError, 0, Eqe::of_overrun(number)),
             DeviceEvent::Async(event) => {
                 let port = |kind: u8, port: PortNumber| (EventType::Port, kind, Eqe::of_port(port.0));

@@ -1,28 +1,40 @@
-//! Commands about memory keys.
+//! Commands about memory keys: of regions, and free ones that work requests give memory to.
 
-use connectx::{Access, ProtectionDomain};
+use connectx::{Access, FastKey, ListKind, ProtectionDomain, RESERVED_KEY};
 use prm::command::CONTEXT;
-use prm::{MkeyContext, mkey_access};
+use prm::{MkeyContext, mkey_access, mkey_flags};
 use tracing::warn;
 
 use super::command::{Fault, Input, Output};
+use super::user::{Kind, Users};
 use super::{Hca, Table};
 use crate::memory::{Lease, PAGE};
 
 /// Binary logarithm of the largest page.
 const LOG_MAX_PAGE: u8 = 31;
+/// Where QUERY_SPECIAL_CONTEXTS tells the reserved key.
+const RESERVED_KEY_AT: usize = 0x0c;
 /// Bits of a protection domain's number.
 pub(super) const NUMBER: u32 = 0xff_ffff;
+
+/// Binary logarithm of the pages, or half as many keys, that a list has at most.
+pub(super) const LOG_MAX_LIST: u64 = 12;
+/// Room of all lists together, in units of 16 bytes: mlx5_ib keeps six thousand keys in store, with room for 100 MB.
+const MAX_OCTOWORDS: usize = 16 << 20;
 
 /// A memory key.
 #[derive(Debug)]
 pub(super) struct Key {
-    /// As work requests name it.
+    /// As the engine names it, and, if it is not a free one, work requests.
     key: u32,
     /// It is for all memory.
     whole: bool,
     /// Keeps its memory.
     lease: Lease,
+    /// Room of its list.
+    octowords: usize,
+    /// As it was made.
+    context: MkeyContext,
 }
 
 impl Hca {
@@ -30,11 +42,16 @@ impl Hca {
         self.config.tables.room(Table::MemoryKeys, self.objects.keys.len())?;
         let context: MkeyContext = input.view(CONTEXT)?;
         let flags = context.access;
+        self.check_users_key(input.header().uid.get(), &context)?;
         let access = Access {
             local_write: flags & mkey_access::LOCAL_WRITE != 0,
             remote_write: flags & mkey_access::REMOTE_WRITE != 0,
             remote_read: flags & mkey_access::REMOTE_READ != 0,
+            remote_atomic: flags & mkey_access::ATOMIC != 0,
         };
+        if context.free & MkeyContext::FREE != 0 {
+            return self.create_free_key(context, access, output);
+        }
         let tag = context.qpn_mkey.get() as u8;
         let (start, len) = (context.start.get(), context.len.get());
         let (whole, start, (pieces, lease)) = match flags & MkeyContext::MODE {
@@ -55,20 +72,116 @@ impl Hca {
         let key = self.engine.register_tagged(tag, start, pieces, access)?;
         let domain = ProtectionDomain(context.flags_pd.get() & NUMBER);
         self.engine.set_key_domain(key, domain)?;
-        self.objects.keys.insert(key >> 8, Key { key, whole, lease });
+        self.objects.keys.insert(key >> 8, Key { key, whole, lease, octowords: 0, context });
         output.set_number(key >> 8)
+    }
+
+    /// What a user asks for names no memory but by the user's other keys: addresses that the driver has not seen are not believed.
+    fn check_users_key(&self, uid: u16, context: &MkeyContext) -> Result<(), Fault> {
+        if !Users::is_user(uid) {
+            return Ok(());
+        }
+        self.objects.users.check_own(uid, Kind::Domain, context.flags_pd.get() & NUMBER)?;
+        let lists_keys = context.access & MkeyContext::MODE == MkeyContext::MODE_KEYS;
+        if context.free & MkeyContext::FREE != 0 && lists_keys {
+            return Ok(());
+        }
+        Err(Fault::parameter("a user's key that is not a free one for lists of keys"))
+    }
+
+    /// A key that queue pairs give memory to: for fast registration, or a memory window.
+    fn create_free_key(
+        &mut self,
+        context: MkeyContext,
+        access: Access,
+        output: &mut Output,
+    ) -> Result<(), Fault> {
+        if context.access & mkey_access::UMR == 0 {
+            return Err(Fault::parameter("a free key that nothing can give memory to"));
+        }
+        let list = match context.access & MkeyContext::MODE {
+            MkeyContext::MODE_PAGES => ListKind::Pages,
+            MkeyContext::MODE_KEYS => ListKind::Keys,
+            other => return Err(Fault::parameter(format!("free keys of kind {other}"))),
+        };
+        let octowords = context.translation_octowords.get() as usize;
+        if octowords > MAX_OCTOWORDS - self.objects.octowords {
+            return Err(Fault::exhausted("lists of memory keys"));
+        }
+        if list == ListKind::Pages {
+            self.share_memory()?;
+        }
+        let flags = context.flags_pd.get();
+        let key = self.engine.create_fast_key(&FastKey {
+            tag: context.qpn_mkey.get() as u8,
+            domain: ProtectionDomain(flags & NUMBER),
+            list,
+            octowords,
+            access,
+            remote_invalidate: flags & mkey_flags::REMOTE_INVALIDATE != 0,
+        })?;
+        self.objects.octowords += octowords;
+        let lease = Lease::default();
+        self.objects.keys.insert(key >> 8, Key { key, whole: false, lease, octowords, context });
+        output.set_number(key >> 8)
+    }
+
+    /// The keys that are there from the beginning: of them the device has the reserved one.
+    pub(super) fn query_special_keys(&mut self, _: &Input, output: &mut Output) -> Result<(), Fault> {
+        self.share_memory()?;
+        output.put(RESERVED_KEY_AT, &RESERVED_KEY.to_be_bytes())
+    }
+
+    /// Lets lists of pages, and the reserved key, name the guest's memory.
+    fn share_memory(&mut self) -> Result<(), Fault> {
+        if self.objects.bus.is_none() {
+            let (pieces, lease) = self.memory.whole()?;
+            self.engine.set_bus(pieces);
+            self.objects.bus = Some(lease);
+        }
+        Ok(())
+    }
+
+    /// A key as it is now.
+    pub(super) fn query_key(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
+        let index = input.number();
+        let key = self.objects.keys.get(&index).ok_or_else(|| Fault::resource("memory key", index))?;
+        let now = self.engine.query_key(key.key)?;
+        let mut context = key.context;
+        context.free = if now.free { MkeyContext::FREE } else { 0 };
+        let qpn = now.queue_pair.map_or(MkeyContext::ANY_QP, |qpn| qpn.get() << 8);
+        context.qpn_mkey.set(qpn | u32::from(now.tag));
+        context.flags_pd.set(context.flags_pd.get() & !NUMBER | now.domain.0);
+        context.start.set(now.start);
+        context.len.set(now.len);
+        let bit = |yes: bool, bit: u8| if yes { bit } else { 0 };
+        context.access = context.access & (mkey_access::UMR | mkey_access::LOCAL_READ | MkeyContext::MODE)
+            | bit(now.access.local_write, mkey_access::LOCAL_WRITE)
+            | bit(now.access.remote_read, mkey_access::REMOTE_READ)
+            | bit(now.access.remote_write, mkey_access::REMOTE_WRITE)
+            | bit(now.access.remote_atomic, mkey_access::ATOMIC);
+        output.put(CONTEXT, &context)
     }
 
     pub(super) fn destroy_key(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
         let index = input.number();
         let key = self.objects.keys.get(&index).ok_or_else(|| Fault::resource("memory key", index))?;
         self.engine.deregister(key.key)?;
+        self.objects.octowords -= key.octowords;
         self.objects.keys.remove(&index);
         Ok(())
     }
 
-    /// The guest's memory is another: so is what keys for all of it name.
+    /// The guest's memory is another: so is what keys for all of it, and lists of pages, name.
     pub(super) fn refresh_whole_keys(&mut self) {
+        if let Some(bus) = &mut self.objects.bus {
+            let (pieces, lease) = self.memory.whole().unwrap_or_else(|error| {
+                warn!("lists of pages: {error}");
+                Default::default()
+            });
+            self.engine.set_bus(pieces);
+            *bus = lease;
+        }
         for key in self.objects.keys.values_mut().filter(|key| key.whole) {
             // A key that there is no room for any more names nothing, rather than what was there before.
             let (pieces, lease) = self.memory.whole().unwrap_or_else(|error| {

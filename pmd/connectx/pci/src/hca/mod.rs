@@ -2,6 +2,7 @@
 
 mod command;
 mod completion_queue;
+mod counter;
 mod event;
 mod event_queue;
 mod function;
@@ -10,28 +11,32 @@ mod numbers;
 mod pair;
 mod port;
 mod queue;
+mod report;
 mod setup;
 mod table;
 mod tables;
+mod transition;
+mod user;
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use connectx::PortConfig;
 use connectx::cable::{CableEnd, CableError, CableUrl};
 use connectx::engine::{Engine, EngineConfig};
+use connectx::{AnswerOrder, COUNTER_SETS, PortConfig};
 use hca::{LinkLayer, PortNumber};
 use ib_wire::{Guid, Mtu, Qpn};
 use prm::command::CommandStatus;
 use prm::{Eqe, EventType};
-use tracing::{debug, trace, warn};
+use tracing::{debug, info, trace, warn};
 
 pub use command::{Fault, Input, Output};
+pub use report::{Counts, PortReport, Report};
 pub use tables::{Table, TableSizes};
 
 use crate::bar::{COMMANDS, Effect, FIRST_UAR, Registers, UARS};
-use crate::memory::GuestMemory;
+use crate::memory::{GuestMemory, Lease};
 use crate::pci::ConfigurationSpace;
 use crate::vectors::Vectors;
 use crate::vfio_user::Device;
@@ -42,9 +47,9 @@ use key::Key;
 use numbers::Numbers;
 use pair::Pair;
 use queue::SharedQueue;
+use report::Past;
+use user::{Subject, Users};
 
-/// The port.
-const PORT: PortNumber = PortNumber(1);
 /// Entries of a port's GID table.
 const GIDS: u16 = 8;
 /// Most protection domains, and most XRC domains.
@@ -58,21 +63,43 @@ const PATIENCE: u32 = 32;
 /// How often they do, to half as many each time.
 const RARER: u32 = 4;
 
+/// A port whose cable cannot be plugged in tries again so often: somebody else has its address for a moment.
+const PLUG: Duration = Duration::from_millis(100);
+
+/// How answers to atomic operations are laid down before a driver says how it wants them.
+const INITIAL_ORDER: AnswerOrder = AnswerOrder::Big;
+
+/// What a port is made with.
+#[derive(Clone, PartialEq, Debug)]
+pub struct HcaPort {
+    /// Its GUID.
+    pub guid: Guid,
+    /// Its cable.
+    pub cable: Option<CableUrl>,
+}
+
 /// What a device is made with.
 #[derive(Clone, Debug)]
 pub struct HcaConfig {
     /// Node GUID, also that of the system.
     pub node_guid: Guid,
-    /// The port's GUID.
-    pub port_guid: Guid,
     /// Node description.
     pub description: String,
-    /// The port's cable.
-    pub cable: Option<CableUrl>,
+    /// Port 1.
+    pub port: HcaPort,
+    /// Port 2, if there is one.
+    pub second_port: Option<HcaPort>,
     /// Where queue pair numbers are drawn from.
     pub seed: u64,
     /// How many objects it holds.
     pub tables: TableSizes,
+}
+
+impl HcaConfig {
+    /// The ports, each with its number.
+    pub fn ports(&self) -> impl Iterator<Item = (PortNumber, &HcaPort)> {
+        (1..).map(PortNumber).zip(std::iter::once(&self.port).chain(&self.second_port))
+    }
 }
 
 /// What it did.
@@ -96,6 +123,25 @@ pub struct Counters {
     pub resets: u64,
 }
 
+impl Counters {
+    /// Names and values, for reports.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let Self { commands, refused, events, lost_events, interrupts, doorbells, stray_doorbells, resets } =
+            *self;
+        [
+            ("commands", commands),
+            ("refused", refused),
+            ("events", events),
+            ("lost_events", lost_events),
+            ("interrupts", interrupts),
+            ("doorbells", doorbells),
+            ("stray_doorbells", stray_doorbells),
+            ("resets", resets),
+        ]
+        .into_iter()
+    }
+}
+
 /// Objects that commands have made.
 #[derive(Debug)]
 struct Objects {
@@ -104,12 +150,16 @@ struct Objects {
     cqs: BTreeMap<u32, CompletionQueue>,
     srqs: BTreeMap<u32, SharedQueue>,
     qps: BTreeMap<u32, Pair>,
-    /// Numbers of queue pairs that the engine does not know.
-    idle_numbers: Numbers,
     keys: BTreeMap<u32, Key>,
+    /// Room of all keys' lists.
+    octowords: usize,
+    /// Keeps the memory that lists of pages name, once there may be such lists.
+    bus: Option<Lease>,
     pds: Numbers,
     uars: Numbers,
     xrcds: Numbers,
+    counter_sets: Numbers,
+    users: Users,
 }
 
 impl Objects {
@@ -120,17 +170,35 @@ impl Objects {
             cqs: BTreeMap::new(),
             srqs: BTreeMap::new(),
             qps: BTreeMap::new(),
-            idle_numbers: Numbers::new(0x10, 0x1000),
             keys: BTreeMap::new(),
+            octowords: 0,
+            bus: None,
             pds: Numbers::new(1, MAX_DOMAINS),
             uars: Numbers::new(FIRST_UAR, UARS),
             xrcds: Numbers::new(1, MAX_DOMAINS),
+            counter_sets: Numbers::new(1, COUNTER_SETS.into()),
+            users: Users::new(tables.log_users()),
         }
     }
 
     fn is_empty(&self) -> bool {
-        let Self { eqs, eq_numbers: _, cqs, srqs, qps, idle_numbers: _, keys, pds, uars, xrcds } = self;
-        let numbers = [pds, uars, xrcds].iter().all(|numbers| numbers.is_empty());
+        let Self {
+            eqs,
+            eq_numbers: _,
+            cqs,
+            srqs,
+            qps,
+            keys,
+            pds,
+            uars,
+            xrcds,
+            counter_sets,
+            users,
+            octowords: _,
+            bus: _,
+        } = self;
+        let numbers = [pds, uars, xrcds, counter_sets].iter().all(|numbers| numbers.is_empty());
+        let numbers = numbers && users.is_empty();
         numbers && eqs.is_empty() && cqs.is_empty() && srqs.is_empty() && qps.is_empty() && keys.is_empty()
     }
 }
@@ -148,6 +216,7 @@ pub struct Hca {
     registers: Registers,
     vectors: Vectors,
     counters: Counters,
+    past: Past,
     begin: Instant,
     next_flush: Instant,
     /// Looks in vain.
@@ -158,20 +227,25 @@ pub struct Hca {
     rung: u32,
     /// The command queue is no memory.
     deaf: bool,
+    /// A port is without its cable, and tries to plug it in then.
+    next_plug: Option<Instant>,
 }
 
 fn engine(config: &HcaConfig, life: u64) -> Engine {
-    Engine::new(EngineConfig {
+    let port = |(_, port): (PortNumber, &HcaPort)| PortConfig {
+        guid: port.guid,
+        max_mtu: Mtu::B4096,
+        link_layer: LinkLayer::InfiniBand,
+        gid_table: GIDS,
+    };
+    let mut engine = Engine::new(EngineConfig {
         node_guid: config.node_guid,
         description: config.description.clone(),
-        ports: vec![PortConfig {
-            guid: config.port_guid,
-            max_mtu: Mtu::B4096,
-            link_layer: LinkLayer::InfiniBand,
-            gid_table: GIDS,
-        }],
+        ports: config.ports().map(port).collect(),
         seed: config.seed.wrapping_add(life),
-    })
+    });
+    engine.set_answer_order(INITIAL_ORDER);
+    engine
 }
 
 impl Hca {
@@ -187,12 +261,14 @@ impl Hca {
             registers: Registers::new(),
             vectors: Vectors::new(),
             counters: Counters::default(),
+            past: Past::default(),
             begin: now,
             next_flush: now,
             looks: 0,
             failed: false,
             rung: 0,
             deaf: false,
+            next_plug: None,
         };
         hca.plug()?;
         Ok(hca)
@@ -215,14 +291,42 @@ impl Hca {
         &mut self.engine
     }
 
+    /// Each port that is to have a cable, and has none, gets it; or the first that does not says why.
     fn plug(&mut self) -> Result<(), CableError> {
-        if let Some(url) = &self.config.cable {
-            let cable = CableEnd::connect(url)?;
-            if let Err(error) = self.engine.set_cable(PORT, Some(cable)) {
-                warn!("the cable cannot be plugged in: {error}");
+        let mut all = Ok(());
+        for (number, port) in self.config.ports() {
+            let Some(url) = port.cable.as_ref().filter(|_| self.engine.cable(number).is_none()) else {
+                continue;
+            };
+            match CableEnd::connect(url) {
+                Err(error) => all = all.and(Err(error)),
+                Ok(cable) => {
+                    if let Err(error) = self.engine.set_cable(number, Some(cable)) {
+                        warn!("the cable of port {} cannot be plugged in: {error}", number.0);
+                    }
+                }
             }
         }
-        Ok(())
+        all
+    }
+
+    /// As that, and again later where it does not go now.
+    fn plug_until_plugged(&mut self, now: Instant) {
+        let waited = self.next_plug.is_some();
+        match self.plug() {
+            Ok(()) => {
+                self.next_plug = None;
+                if waited {
+                    info!("all ports have their cables");
+                }
+            }
+            Err(error) => {
+                self.next_plug = Some(now + PLUG);
+                if !waited {
+                    warn!("a port waits for its cable: {error}");
+                }
+            }
+        }
     }
 
     /// The client has gone: everything that it had goes, too.
@@ -257,15 +361,16 @@ impl Hca {
     /// When it wants its next turn even if nothing happens.
     #[must_use]
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        if !self.works() {
-            return None;
-        }
         let flush = self.failed.then_some(self.next_flush);
-        self.engine.next_deadline(now).into_iter().chain(flush).min()
+        let work = self.engine.next_deadline(now).into_iter().chain(flush).filter(|_| self.works());
+        work.chain(self.next_plug).min()
     }
 
     /// Does a bounded amount of work. True if it did anything.
     pub fn turn(&mut self, now: Instant) -> bool {
+        if self.next_plug.is_some_and(|at| now >= at) {
+            self.plug_until_plugged(now);
+        }
         if !self.works() {
             return false;
         }
@@ -391,7 +496,7 @@ impl Hca {
         } else if output.len() < entry.output {
             Err(Fault::new(CommandStatus::BadOutputLength, "there is too little room for the output"))
         } else {
-            (entry.run)(self, input, output)
+            self.run_for(header.uid.get(), entry, input, output)
         };
         match result {
             Ok(()) => {
@@ -406,8 +511,25 @@ impl Hca {
         }
     }
 
+    /// Carries a command out on behalf of a user.
+    fn run_for(
+        &mut self,
+        uid: u16,
+        entry: &table::Entry,
+        input: &Input,
+        output: &mut Output,
+    ) -> Result<(), Fault> {
+        let (subject, number) = (entry.subject, input.number());
+        self.objects.users.check(uid, subject, number)?;
+        (entry.run)(self, input, output)?;
+        let number = if matches!(subject, Subject::Makes(_)) { output.number() } else { number };
+        self.objects.users.keep(uid, subject, number);
+        Ok(())
+    }
+
     /// Takes away everything that commands have made, if there is anything.
     fn forget_objects(&mut self) {
+        self.engine.set_answer_order(INITIAL_ORDER);
         if !self.objects.is_empty() {
             self.restart();
         }
@@ -416,10 +538,9 @@ impl Hca {
     /// Another engine, as after power-on.
     fn restart(&mut self) {
         self.counters.resets += 1;
+        self.past.add(&self.engine);
         self.engine = engine(&self.config, self.counters.resets);
         self.objects = Objects::new(self.config.tables);
-        if let Err(error) = self.plug() {
-            warn!("the port stays without its cable: {error}");
-        }
+        self.plug_until_plugged(Instant::now());
     }
 }

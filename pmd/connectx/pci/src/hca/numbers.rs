@@ -37,6 +37,11 @@ impl Numbers {
         self.used.remove(&number) && self.free.insert(number)
     }
 
+    /// How many are given out.
+    pub(super) fn len(&self) -> usize {
+        self.used.len()
+    }
+
     /// True if none is given out.
     pub(super) fn is_empty(&self) -> bool {
         self.used.is_empty()

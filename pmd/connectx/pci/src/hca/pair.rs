@@ -2,34 +2,34 @@
 
 use connectx::engine::QpAttributes;
 use connectx::{ProtectionDomain, QpKind, RemoteOperations};
-use hca::{AddressVector, GlobalRoute, QpState, QpTransition, RcToReceive, RcToSend};
-use ib_wire::{Gid, Lid, Mtu, Psn, QKey, Qpn, Rate, ServiceLevel};
+use hca::{PortNumber, QpState};
+use ib_wire::{Psn, Qpn};
 use prm::WQEBB;
-use prm::command::{QP_CONTEXT, opcode};
-use prm::context::{AddressPath, QpContext, opt_param, qp_service, qp_state, rq_type};
+use prm::command::{QP_CONTEXT, QP_UMEM, opcode};
+use prm::context::{QpContext, opt_param, qp_service, qp_state, rq_type};
 use zerocopy::big_endian::U32;
 
 use super::command::{Fault, Input, Output};
 use super::queue::Place;
-use super::{Hca, PORT, Table};
+use super::transition::{context_after, names_port, remote_operations, transitions};
+use super::user::Kind;
+use super::{Hca, Table};
 use crate::memory::Lease;
 
 /// Where the mask of parameters is, in the input of transitions.
 const OPTIONAL: usize = 0x10;
-/// The least rate that means one; those below it mean the port's own.
-const FIRST_RATE: u8 = 5;
+/// In the word that names a queue pair to be drained: an event is to tell when it is.
+const NOTIFY: u32 = 1 << 31;
 
 /// What connections may do before they are told.
-const NOTHING: RemoteOperations = RemoteOperations { write: false, read: false, reads_in: 1, reads_out: 1 };
+const NOTHING: RemoteOperations =
+    RemoteOperations { write: false, read: false, atomic: false, reads_in: 1, reads_out: 1 };
 
 /// A queue pair.
 #[derive(Debug)]
 pub(super) struct Pair {
-    /// `None` for one that the engine does not know: drivers make it, and never use it.
-    kind: Option<QpKind>,
-    /// The state of such a one.
-    state: u8,
-    /// For queries: as it was made, with what transitions said since.
+    kind: QpKind,
+    /// For queries: as it was made, with what transitions set since.
     context: QpContext,
     remote: RemoteOperations,
     _leases: Vec<Lease>,
@@ -40,23 +40,16 @@ impl Hca {
         self.config.tables.room(Table::QueuePairs, self.objects.qps.len())?;
         let context: QpContext = input.view(QP_CONTEXT)?;
         let kind = match context.service {
-            qp_service::RC => Some(QpKind::Rc),
-            qp_service::UD => Some(QpKind::Ud),
-            qp_service::SMI => Some(QpKind::Smi),
-            qp_service::GSI => Some(QpKind::Gsi),
-            qp_service::UMR => None,
+            qp_service::RC => QpKind::Rc,
+            qp_service::UC => QpKind::Uc,
+            qp_service::UD => QpKind::Ud,
+            qp_service::SMI => QpKind::Smi,
+            qp_service::GSI => QpKind::Gsi,
+            qp_service::UMR => QpKind::Umr,
             other => return Err(Fault::parameter(format!("queue pairs of service {other:#x}"))),
         };
-        let (number, leases) = match kind {
-            Some(kind) => self.create_real_qp(input, &context, kind)?,
-            None => {
-                let number = self.objects.idle_numbers.take();
-                (number.ok_or_else(|| Fault::exhausted("queue pairs of this service"))?, Vec::new())
-            }
-        };
-        self.objects
-            .qps
-            .insert(number, Pair { kind, state: qp_state::RST, context, remote: NOTHING, _leases: leases });
+        let (number, leases) = self.create_real_qp(input, &context, kind)?;
+        self.objects.qps.insert(number, Pair { kind, context, remote: NOTHING, _leases: leases });
         output.set_number(number)
     }
 
@@ -66,15 +59,23 @@ impl Hca {
         context: &QpContext,
         kind: QpKind,
     ) -> Result<(u32, Vec<Lease>), Fault> {
+        input.without_umem(QP_UMEM)?;
+        let (uid, users) = (input.header().uid.get(), &self.objects.users);
+        users.check_reach(uid, Kind::Domain, context.pd.get() & Qpn::MASK)?;
         let (send_cq, recv_cq) = (context.send_cq.get() & Qpn::MASK, context.receive_cq.get() & Qpn::MASK);
         for cq in [send_cq, recv_cq] {
+            users.check_reach(uid, Kind::CompletionQueue, cq)?;
             if !self.objects.cqs.contains_key(&cq) {
                 return Err(Fault::resource("completion queue", cq));
             }
         }
         let (own, shared) = match context.rq_type() {
             rq_type::OWN => (true, None),
-            rq_type::SHARED => (false, Some(context.rq_srq.get() & Qpn::MASK)),
+            rq_type::SHARED => {
+                let srq = context.rq_srq.get() & Qpn::MASK;
+                users.check_reach(uid, Kind::SharedQueue, srq)?;
+                (false, Some(srq))
+            }
             rq_type::NONE => (false, None),
             other => return Err(Fault::parameter(format!("receives of kind {other}"))),
         };
@@ -94,7 +95,8 @@ impl Hca {
         let [a, b, c] = context.user_index;
         let number = self.engine.create_qp(&QpAttributes {
             kind,
-            port: PORT,
+            // Until a transition says which.
+            port: PortNumber(1),
             send_ring,
             receive_ring: own.then_some((receive_ring, stride)),
             srq: shared,
@@ -105,19 +107,24 @@ impl Hca {
         })?;
         let domain = ProtectionDomain(context.pd.get() & Qpn::MASK);
         self.engine.set_qp_domain(number, domain)?;
+        if context.rnr_retry & QpContext::FAST_REGISTRATION != 0 {
+            self.engine.allow_page_lists(number)?;
+        }
+        if context.flags_11 & QpContext::RESERVED_LKEY != 0 {
+            self.engine.allow_reserved_key(number)?;
+        }
         let blocked = context.pd.get() & QpContext::BLOCK_LOOPBACK != 0;
         self.engine.set_multicast_loopback(number, !blocked)?;
+        self.engine.set_counter_set(number, context.counter_set())?;
         Ok((number.get(), vec![receive_lease, send_lease, record_lease]))
     }
 
     pub(super) fn destroy_qp(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
         let number = input.number();
-        let pair = self.objects.qps.get(&number).ok_or_else(|| Fault::resource("queue pair", number))?;
-        if pair.kind.is_some() {
-            self.engine.destroy_qp(Qpn::new(number))?;
-        } else {
-            self.objects.idle_numbers.give_back(number);
+        if !self.objects.qps.contains_key(&number) {
+            return Err(Fault::resource("queue pair", number));
         }
+        self.engine.destroy_qp(Qpn::new(number))?;
         self.objects.qps.remove(&number);
         Ok(())
     }
@@ -125,52 +132,65 @@ impl Hca {
     pub(super) fn query_qp(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
         let number = input.number();
         let pair = self.objects.qps.get(&number).ok_or_else(|| Fault::resource("queue pair", number))?;
-        let state = match pair.kind {
-            None => pair.state,
-            Some(_) => match self.engine.qp_state(Qpn::new(number))? {
-                QpState::Reset => qp_state::RST,
-                QpState::Init => qp_state::INIT,
-                QpState::Rtr => qp_state::RTR,
-                QpState::Rts => qp_state::RTS,
-                QpState::Sqe => qp_state::SQER,
-                QpState::Err => qp_state::ERR,
-            },
+        let qpn = Qpn::new(number);
+        let state = match self.engine.qp_state(qpn)? {
+            QpState::Reset => qp_state::RST,
+            QpState::Init => qp_state::INIT,
+            QpState::Rtr => qp_state::RTR,
+            QpState::Rts => qp_state::RTS,
+            QpState::SqDraining => qp_state::SQ_DRAINING,
+            QpState::SqDrained => qp_state::SQD,
+            QpState::Sqe => qp_state::SQER,
+            QpState::Err => qp_state::ERR,
         };
-        output.put(QP_CONTEXT, &QpContext { state: state << 4 | pair.context.state & 0xf, ..pair.context })
+        let mut context = pair.context;
+        context.state = state << 4 | context.state & 0xf;
+        if let Some(port) = self.engine.qp_port(qpn) {
+            context.path.port = port.0;
+        }
+        if let Some((send, receive)) = self.engine.qp_psns(qpn) {
+            context.send_psn = U32::new(send.get());
+            let expected = receive.map_or(context.rnr_receive_psn.get() & Psn::MASK, Psn::get);
+            context.rnr_receive_psn = U32::new(context.rnr_receive_psn.get() & !Psn::MASK | expected);
+        }
+        output.put(QP_CONTEXT, &context)
     }
 
     pub(super) fn modify_qp(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
         let number = input.number();
+        let qpn = Qpn::new(number);
         let pair = self.objects.qps.get_mut(&number).ok_or_else(|| Fault::resource("queue pair", number))?;
         let op = input.header().opcode.get();
-        // Transitions that say more than where to.
-        let told = if matches!(op, opcode::TWO_ERR_QP | opcode::TWO_RST_QP) {
-            None
+        let kind = pair.kind;
+        // Those others say where to, and no more.
+        let says = !matches!(op, opcode::TWO_ERR_QP | opcode::TWO_RST_QP | opcode::RTS2SQD_QP);
+        let (context, optional) = if says {
+            (input.view::<QpContext>(QP_CONTEXT)?, input.view::<U32>(OPTIONAL)?.get())
         } else {
-            Some((input.view::<QpContext>(QP_CONTEXT)?, input.view::<U32>(OPTIONAL)?.get()))
+            (QpContext::default(), 0)
         };
-        match pair.kind {
-            Some(kind) => {
-                let (context, optional) = told.unwrap_or_default();
-                let qpn = Qpn::new(number);
-                let remote = remote_operations(op, pair.remote, &context, optional);
-                if let Some(to) = transition(op, kind, &context, optional)? {
-                    self.engine.modify_qp(qpn, &to)?;
-                }
-                self.engine.set_remote_operations(qpn, remote)?;
-                pair.remote = remote;
-                if matches!(op, opcode::INIT2INIT_QP | opcode::RTS2RTS_QP)
-                    && optional & opt_param::PKEY_INDEX != 0
-                {
-                    let index = context.path.pkey_index.get();
-                    self.engine.pkey(PORT, index)?;
-                    self.engine.set_pkey_index(qpn, index);
-                }
-            }
-            None => pair.state = state_behind(op),
+        let remote = remote_operations(op, pair.remote, &context, optional);
+        let notify = input.header().number.get() & NOTIFY != 0;
+        let transitions = transitions(op, kind, &context, optional, notify)?;
+        if names_port(op, kind, optional) {
+            self.engine.set_qp_port(qpn, PortNumber(context.path.port))?;
         }
-        if let Some((context, _)) = told {
-            pair.context = merged(&pair.context, context);
+        for to in transitions.into_iter().flatten() {
+            self.engine.modify_qp(qpn, &to)?;
+        }
+        self.engine.set_remote_operations(qpn, remote)?;
+        pair.remote = remote;
+        if op == opcode::RST2INIT_QP {
+            self.engine.set_counter_set(qpn, context.counter_set())?;
+        }
+        if matches!(op, opcode::INIT2INIT_QP | opcode::RTS2RTS_QP) && optional & opt_param::PKEY_INDEX != 0 {
+            let index = context.path.pkey_index.get();
+            let port = self.engine.qp_port(qpn).ok_or_else(|| Fault::resource("queue pair", number))?;
+            self.engine.pkey(port, index)?;
+            self.engine.set_pkey_index(qpn, index);
+        }
+        if says {
+            pair.context = context_after(op, kind, &pair.context, &context, optional);
         }
         Ok(())
     }
@@ -179,121 +199,12 @@ impl Hca {
     pub(super) fn flush_failed(&mut self) -> bool {
         let Self { engine, objects, .. } = self;
         let mut any = false;
-        for number in objects.qps.iter().filter(|(_, pair)| pair.kind.is_some()).map(|(number, _)| *number) {
+        for &number in objects.qps.keys() {
             if engine.qp_state(Qpn::new(number)).is_ok_and(|state| state == QpState::Err) {
                 engine.ring(Qpn::new(number));
                 any = true;
             }
         }
         any
-    }
-}
-
-/// The state that a transition leads to.
-const fn state_behind(op: u16) -> u8 {
-    match op {
-        opcode::RST2INIT_QP | opcode::INIT2INIT_QP => qp_state::INIT,
-        opcode::INIT2RTR_QP => qp_state::RTR,
-        opcode::RTR2RTS_QP | opcode::RTS2RTS_QP | opcode::SQERR2RTS_QP => qp_state::RTS,
-        opcode::TWO_ERR_QP => qp_state::ERR,
-        _ => qp_state::RST,
-    }
-}
-
-/// What the engine is asked for; `None` for nothing.
-fn transition(
-    op: u16,
-    kind: QpKind,
-    context: &QpContext,
-    optional: u32,
-) -> Result<Option<QpTransition>, Fault> {
-    let connected = kind == QpKind::Rc;
-    let pkey_index = context.path.pkey_index.get();
-    Ok(Some(match op {
-        opcode::RST2INIT_QP if connected => QpTransition::RcToInit { pkey_index },
-        opcode::RST2INIT_QP => QpTransition::UdToInit { pkey_index, qkey: QKey(context.qkey.get()) },
-        opcode::INIT2RTR_QP if connected => {
-            let mtu = context.mtu_msg >> 5;
-            QpTransition::RcToReceive(RcToReceive {
-                av: address(&context.path),
-                dest_qpn: Qpn::new(context.page_remote.get()),
-                rq_psn: Psn::new(context.rnr_receive_psn.get()),
-                path_mtu: Mtu::from_code(mtu).ok_or_else(|| Fault::parameter(format!("MTU code {mtu}")))?,
-                min_rnr_timer: (context.rnr_receive_psn.get() >> 24) as u8 & 0x1f,
-            })
-        }
-        opcode::INIT2RTR_QP => QpTransition::UdToReceive,
-        opcode::RTR2RTS_QP if connected => QpTransition::RcToSend(RcToSend {
-            sq_psn: Psn::new(context.send_psn.get()),
-            timeout: context.path.ack_timeout >> 3,
-            retry_count: context.retry & 7,
-            rnr_retry: context.rnr_retry >> 5,
-        }),
-        opcode::RTR2RTS_QP => QpTransition::UdToSend { sq_psn: Psn::new(context.send_psn.get()) },
-        opcode::RTS2RTS_QP if !connected && optional & opt_param::QKEY != 0 => {
-            QpTransition::UdQKey(QKey(context.qkey.get()))
-        }
-        opcode::INIT2INIT_QP | opcode::RTS2RTS_QP => return Ok(None),
-        opcode::SQERR2RTS_QP => QpTransition::RecoverSend,
-        opcode::TWO_ERR_QP => QpTransition::ToError,
-        _ => QpTransition::ToReset,
-    }))
-}
-
-/// What a connection may do after a transition.
-fn remote_operations(
-    op: u16,
-    before: RemoteOperations,
-    context: &QpContext,
-    optional: u32,
-) -> RemoteOperations {
-    let told = |required: u16, bit: u32| op == required || optional & bit != 0;
-    let mut remote = before;
-    if told(opcode::RST2INIT_QP, opt_param::REMOTE_READ) {
-        remote.read = context.remote_read();
-    }
-    if told(opcode::RST2INIT_QP, opt_param::REMOTE_WRITE) {
-        remote.write = context.remote_write();
-    }
-    if told(opcode::INIT2RTR_QP, opt_param::READS_IN) {
-        remote.reads_in = context.reads_in();
-    }
-    if told(opcode::RTR2RTS_QP, opt_param::READS_OUT) {
-        remote.reads_out = context.reads_out();
-    }
-    remote
-}
-
-fn address(path: &AddressPath) -> AddressVector {
-    let word = path.class_flow.get();
-    AddressVector {
-        dlid: Lid(path.rlid.get()),
-        sl: ServiceLevel::new(path.sl),
-        src_path_bits: path.grh_path_bits & 0x7f,
-        rate: Rate::new((path.rate & 0xf).saturating_sub(FIRST_RATE)),
-        grh: (path.grh_path_bits & AddressPath::GRH != 0).then_some(GlobalRoute {
-            dgid: Gid(path.rgid),
-            sgid_index: path.sgid_index,
-            flow_label: word & 0xf_ffff,
-            hop_limit: path.hop_limit,
-            traffic_class: (word >> 20) as u8,
-        }),
-    }
-}
-
-/// What a transition says, with what a queue pair is made with and keeps.
-const fn merged(made: &QpContext, told: QpContext) -> QpContext {
-    QpContext {
-        service: made.service,
-        pd: made.pd,
-        rq_size_stride: made.rq_size_stride,
-        sq_size: made.sq_size,
-        uar: made.uar,
-        user_index: made.user_index,
-        send_cq: made.send_cq,
-        receive_cq: made.receive_cq,
-        dbrec: made.dbrec,
-        rq_srq: made.rq_srq,
-        ..told
     }
 }

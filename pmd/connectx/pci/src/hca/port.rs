@@ -1,7 +1,7 @@
 //! Commands about ports and groups.
 
 use connectx::MKeyCheck;
-use hca::PortState;
+use hca::{PortNumber, PortState};
 use ib_wire::mad::MAD_LEN;
 use ib_wire::smp::{Capabilities, NodeDescription};
 use ib_wire::{Gid, Qpn};
@@ -9,8 +9,8 @@ use prm::command::CommandStatus;
 use prm::port::{Pmtu, Ptys, Pvlc, VportContext, register};
 use zerocopy::big_endian::U32;
 
+use super::Hca;
 use super::command::{Fault, Input, Output};
-use super::{Hca, PORT};
 
 /// Where a register's contents begin, in input and output.
 const REGISTER: usize = 0x10;
@@ -33,9 +33,25 @@ const EDR: u16 = 0x20;
 /// The port is up, and its state is not an administrator's.
 const UP: u8 = 0x11;
 
+/// The port that a command about ports names, in the four bits above the number of a virtual port.
+const PORT_SHIFT: u32 = 16;
+
 impl Hca {
-    pub(super) fn query_vport(&mut self, _: &Input, output: &mut Output) -> Result<(), Fault> {
-        let port = self.engine.port_attributes(PORT)?;
+    /// Drivers of a device with one port do not name it.
+    fn named_port(&self, input: &Input) -> Result<PortNumber, Fault> {
+        let named = (input.header().number.get() >> PORT_SHIFT & 0xf) as u8;
+        self.existing_port(if named == 0 && self.config.second_port.is_none() { 1 } else { named })
+    }
+
+    /// A port, if there is one of that number.
+    pub(super) fn existing_port(&self, number: u8) -> Result<PortNumber, Fault> {
+        let known = self.config.ports().map(|(known, _)| known).find(|known| known.0 == number);
+        known.ok_or_else(|| Fault::parameter(format!("there is no port {number}")))
+    }
+
+    pub(super) fn query_vport(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
+        let number = self.named_port(input)?;
+        let port = self.engine.port_attributes(number)?;
         // Polling, or LinkUp (IBA 14.2.5.6).
         let physical = if port.state == PortState::Down { 2 } else { 5 };
         let state = match port.state {
@@ -45,7 +61,7 @@ impl Hca {
             PortState::Active => 4,
         };
         let node = self.config.node_guid.0;
-        let info = self.engine.port_info(PORT)?;
+        let info = self.engine.port_info(number)?;
         output.put(
             VPORT,
             &VportContext {
@@ -70,10 +86,11 @@ impl Hca {
 
     /// Of a port its host changes what it can do: that a subnet manager runs behind it, that it has communication management.
     pub(super) fn modify_vport(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
+        let port = self.named_port(input)?;
         let wanted: VportContext = input.view(VPORT)?;
         let bits = |mask: U32| Capabilities::from_bits_retain(mask.get());
         Ok(self.engine.set_capabilities(
-            PORT,
+            port,
             bits(wanted.capabilities_mutable),
             bits(wanted.capabilities),
         )?)
@@ -86,11 +103,12 @@ impl Hca {
     /// Entry of the table, or all, from offset 16 on; how many at offset 12.
     pub(super) fn query_gid(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
         let wanted = input.header().parameter.get() as u16;
-        let table = self.engine.port_attributes(PORT)?.gid_table_len;
+        let port = self.named_port(input)?;
+        let table = self.engine.port_attributes(port)?.gid_table_len;
         let range = if wanted == ALL { 0..table } else { wanted..wanted.saturating_add(1) };
         let count = range.len() as u16;
         for (n, index) in range.enumerate() {
-            output.put(0x10 + 16 * n, &self.engine.gid(PORT, index)?.0)?;
+            output.put(0x10 + 16 * n, &self.engine.gid(port, index)?.0)?;
         }
         output.put(0xc, &count.to_be_bytes())
     }
@@ -98,22 +116,27 @@ impl Hca {
     /// Entry of the table, or as many as there is room for, from offset 16 on, each at the end of four bytes.
     pub(super) fn query_pkey(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
         let wanted = input.header().parameter.get() as u16;
-        let table = self.engine.port_attributes(PORT)?.pkey_table_len;
+        let port = self.named_port(input)?;
+        let table = self.engine.port_attributes(port)?.pkey_table_len;
         let range = if wanted == ALL { 0..table } else { wanted..wanted.saturating_add(1) };
         for (n, index) in range.enumerate() {
-            output.put(0x10 + 4 * n, &u32::from(self.engine.pkey(PORT, index)?.0).to_be_bytes())?;
+            output.put(0x10 + 4 * n, &u32::from(self.engine.pkey(port, index)?.0).to_be_bytes())?;
         }
         Ok(())
     }
 
     /// A register is read or written; what comes back is what it holds.
     pub(super) fn access_register(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
-        let port = PORT.0;
+        // Those of a port name it in their second byte.
+        let named = || {
+            let [_, number] = input.view(REGISTER)?;
+            self.existing_port(number)
+        };
         match input.header().number.get() as u16 {
             register::PTYS => output.put(
                 REGISTER,
                 &Ptys {
-                    port,
+                    port: named()?.0,
                     protocol: 1,
                     width_supported: WIDTHS.into(),
                     speed_supported: SPEEDS.into(),
@@ -123,12 +146,13 @@ impl Hca {
                 },
             ),
             register::PMTU => {
-                let attributes = self.engine.port_attributes(PORT)?;
+                let port = named()?;
+                let attributes = self.engine.port_attributes(port)?;
                 let active = attributes.active_mtu.bytes() as u16;
                 output.put(
                     REGISTER,
                     &Pmtu {
-                        port,
+                        port: port.0,
                         max: (attributes.max_mtu.bytes() as u16).into(),
                         admin: active.into(),
                         operational: active.into(),
@@ -137,8 +161,11 @@ impl Hca {
                 )
             }
             // VL 0, as the agent tells.
-            register::PVLC => output
-                .put(REGISTER, &Pvlc { port, supported: 1, admin: 1, operational: 1, ..Pvlc::default() }),
+            register::PVLC => {
+                let port = named()?.0;
+                output
+                    .put(REGISTER, &Pvlc { port, supported: 1, admin: 1, operational: 1, ..Pvlc::default() })
+            }
             register::NODE_DESCRIPTION => {
                 if input.header().modifier.get() == WRITE {
                     let text = input.view(REGISTER)?;
@@ -156,7 +183,8 @@ impl Hca {
         let mad: [u8; MAD_LEN] = input.view(MAD)?;
         let waived = input.header().modifier.get() & IGNORE_MKEY != 0;
         let check = if waived { MKeyCheck::Waived } else { MKeyCheck::Due };
-        let answer = self.engine.management(PORT, &mad, check);
+        let port = self.existing_port(input.header().number.get() as u8)?;
+        let answer = self.engine.management(port, &mad, check);
         // One that does not know the M_Key is among them.
         let unanswered = || Fault::new(CommandStatus::BadPacket, "no agent here answers this datagram");
         let answer = answer.ok_or_else(unanswered)?;

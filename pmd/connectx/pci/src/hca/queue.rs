@@ -10,6 +10,7 @@ use super::command::{Fault, Input, Output};
 use super::event_queue::EventQueue;
 use super::key::NUMBER;
 use super::setup::LOG_MAX_EQ_SIZE;
+use super::user::Kind;
 use super::{Hca, Table};
 use crate::memory::{Lease, PAGE};
 
@@ -96,6 +97,8 @@ impl Hca {
     pub(super) fn create_srq(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
         self.config.tables.room(Table::SharedReceiveQueues, self.objects.srqs.len())?;
         let context: SrqContext = input.view(CONTEXT)?;
+        let domain = context.pd.get() & NUMBER;
+        self.objects.users.check_reach(input.header().uid.get(), Kind::Domain, domain)?;
         let stride = context.stride();
         let (ring, lease) = self.ring(
             input,
@@ -108,7 +111,7 @@ impl Hca {
         )?;
         let (record, record_lease) = self.record(context.dbrec)?;
         let number = self.engine.create_srq(ring, stride, record)?;
-        self.engine.set_srq_domain(number, ProtectionDomain(context.pd.get() & NUMBER))?;
+        self.engine.set_srq_domain(number, ProtectionDomain(domain))?;
         if context.limit() > 0 {
             self.engine.arm_srq(number, context.limit())?;
         }

@@ -1,8 +1,11 @@
 //! Commands about the device as a whole, and about what is a number only.
 
-use prm::capability::{GENERAL, general as cap};
+use connectx::{AnswerOrder, COUNTER_SETS, MAX_GROUP_MEMBERS, MAX_GROUPS, ProtectionDomain};
+use prm::capability::{ATOMIC, GENERAL, atomic, general as cap};
+use prm::command::CommandStatus;
 
 use super::command::{Fault, Input, Output};
+use super::key::LOG_MAX_LIST;
 use super::{GIDS, Hca, Table};
 
 /// Binary logarithm of WQEBBs, and of receives.
@@ -13,6 +16,8 @@ pub(super) const LOG_MAX_CQ_SIZE: u8 = 16;
 pub(super) const LOG_MAX_EQ_SIZE: u8 = 16;
 /// Mellanox, as an organization.
 const OUI: u32 = 0x2c9;
+/// Where capabilities are, in the output of a query and the input of what sets them.
+const CAPABILITIES: usize = 0x10;
 /// Names the board to drivers.
 const BOARD: &[u8; 16] = b"SFT_0000000001\0\0";
 
@@ -39,10 +44,45 @@ impl Hca {
     }
 
     pub(super) fn query_capabilities(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
-        // Of the other kinds nothing is there.
-        if input.header().modifier.get() >> 1 != GENERAL {
-            return Ok(());
+        match input.header().modifier.get() >> 1 {
+            GENERAL => self.general_capabilities(output.rest(CAPABILITIES)),
+            ATOMIC => self.atomic_capabilities(output.rest(CAPABILITIES)),
+            // Of the other kinds nothing is there.
+            _ => {}
         }
+        Ok(())
+    }
+
+    /// What drivers may choose: how answers to atomic operations are laid down.
+    pub(super) fn set_capabilities(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
+        if input.header().modifier.get() >> 1 == ATOMIC {
+            let wanted = atomic::ANSWER_ORDER.get(&input.view::<[u8; 16]>(CAPABILITIES)?);
+            let order = match wanted {
+                atomic::BIG_ENDIAN => AnswerOrder::Big,
+                atomic::HOST_ENDIAN => AnswerOrder::Host,
+                other => return Err(Fault::parameter(format!("byte order {other} of answers"))),
+            };
+            self.engine.set_answer_order(order);
+        }
+        Ok(())
+    }
+
+    fn atomic_capabilities(&self, out: &mut [u8]) {
+        let order = match self.engine.answer_order() {
+            AnswerOrder::Big => atomic::BIG_ENDIAN,
+            AnswerOrder::Host => atomic::HOST_ENDIAN,
+        };
+        for (field, value) in [
+            (atomic::ANSWER_ORDER, order),
+            (atomic::HOST_ORDER_SUPPORTED, 1),
+            (atomic::OPERATIONS, atomic::COMPARE_SWAP | atomic::FETCH_ADD),
+            (atomic::SIZES, atomic::EIGHT_BYTES),
+        ] {
+            field.set(out, value);
+        }
+    }
+
+    fn general_capabilities(&self, out: &mut [u8]) {
         let gids = u64::from(GIDS / 8).trailing_zeros();
         let most = |table| u64::from(self.config.tables.log(table));
         let fields = [
@@ -59,39 +99,44 @@ impl Hca {
             (cap::LOG_MAX_EQ, most(Table::EventQueues)),
             (cap::MAX_INDIRECTION, 4),
             (cap::LOG_MAX_REGION, 32),
-            (cap::LOG_MAX_KLM_LIST, 8),
+            (cap::LOG_MAX_KLM_LIST, LOG_MAX_LIST),
             (cap::LOG_MAX_READS_OUT, 4),
             (cap::LOG_MAX_READS_IN, 4),
             (cap::GID_TABLE_SIZE, gids.into()),
+            (cap::OUT_OF_SEQUENCE_COUNT, 1),
+            (cap::RETRANSMISSION_COUNTS, 1),
+            (cap::MAX_COUNTER_SETS, u64::from(COUNTER_SETS) - 1),
             (cap::PKEY_TABLE_SIZE, 0),
             (cap::IB_VIRT, 1),
             (cap::LOCAL_ACK_DELAY, 15),
             (cap::PORT_TYPE, 0),
-            (cap::NUM_PORTS, 1),
+            (cap::NUM_PORTS, self.config.ports().count() as u64),
             (cap::LOG_MAX_MESSAGE, 30),
             (cap::CQE_VERSION, 1),
-            (cap::UMR_ENTITY_SIZE_DISABLED, 1),
+            (cap::ATOMIC, 1),
             (cap::CQ_RESIZE, 1),
             (cap::CQ_MODERATION, 1),
             (cap::BLOCK_LOOPBACK_MULTICAST, 1),
+            (cap::MEMORY_WINDOWS, 1),
             // mlx5_ib wants domains and a queue of the kind even if nobody uses them.
             (cap::XRC, 1),
             (cap::UD, 1),
+            (cap::UC, 1),
             (cap::RC, 1),
             (cap::LOG_PAGE_SIZE, 12),
             (cap::LOG_DOORBELL_REGISTER, 9),
             // What libmlx5 reserves for a connection's entries does not fit into 512.
             (cap::MAX_SEND_WQE, 1024),
             (cap::MAX_RECEIVE_WQE, 512),
-            (cap::MAX_QP_PER_GROUP, 240),
-            (cap::LOG_MAX_GROUPS, 13),
+            (cap::MAX_QP_PER_GROUP, MAX_GROUP_MEMBERS as u64),
+            (cap::LOG_MAX_GROUPS, MAX_GROUPS.ilog2().into()),
             (cap::LOG_MAX_PD, 16),
             (cap::LOG_MAX_XRCD, 16),
+            (cap::LOG_MAX_USERS, self.config.tables.log_users().into()),
         ];
         for (field, value) in fields {
-            field.set(output.rest(0x10), value);
+            field.set(out, value);
         }
-        Ok(())
     }
 
     pub(super) fn alloc_pd(&mut self, _: &Input, output: &mut Output) -> Result<(), Fault> {
@@ -100,6 +145,9 @@ impl Hca {
 
     pub(super) fn dealloc_pd(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
         let pd = input.number();
+        if self.engine.has_keys_in(ProtectionDomain(pd)) {
+            return Err(Fault::new(CommandStatus::ResourceBusy, "keys are in the protection domain"));
+        }
         self.objects.pds.give_back(pd).then_some(()).ok_or_else(|| Fault::resource("protection domain", pd))
     }
 

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::command::Fault;
+use super::user::LOG_MAX_USERS;
 
 /// A table of objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,6 +65,8 @@ impl Table {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableSizes {
     logs: [u8; Table::ALL.len()],
+    /// Of users; 0 for none.
+    users: u8,
 }
 
 impl Default for TableSizes {
@@ -72,7 +75,7 @@ impl Default for TableSizes {
         if let Some(log) = logs.get_mut(Table::EventQueues as usize) {
             *log = 5;
         }
-        Self { logs }
+        Self { logs, users: 0 }
     }
 }
 
@@ -84,6 +87,24 @@ impl TableSizes {
         let log = log.filter(|log| entries.is_power_of_two() && table.sizes().contains(log));
         let place = self.logs.get_mut(table as usize);
         log.zip(place).map(|(log, place)| *place = log).is_some()
+    }
+
+    /// Lets one user less than that give commands of their own: a power of two from 4 to 4096. Linux's driver is one of them. False, and nothing is
+    /// changed, if it cannot be. Without this there are none.
+    ///
+    /// A device without it is the safe choice where the guest's own users are not trusted by its kernel: a driver that speaks the first version of
+    /// the interface passes on commands that make shared receive queues, with the addresses that they name.
+    #[must_use]
+    pub fn set_users(&mut self, entries: u64) -> bool {
+        let log = entries.checked_ilog2().map(|log| log as u8);
+        let log = log.filter(|log| entries.is_power_of_two() && (2..=LOG_MAX_USERS).contains(log));
+        log.map(|log| self.users = log).is_some()
+    }
+
+    /// Binary logarithm of users, or 0 for none.
+    #[must_use]
+    pub const fn log_users(&self) -> u8 {
+        self.users
     }
 
     /// Binary logarithm of a table's size.

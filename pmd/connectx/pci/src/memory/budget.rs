@@ -14,6 +14,11 @@ impl Budget {
         Self { left: Arc::new(AtomicUsize::new(pieces)) }
     }
 
+    /// How many are left.
+    pub(super) fn left(&self) -> usize {
+        self.left.load(Ordering::Relaxed)
+    }
+
     /// Takes pieces, until what is returned is dropped. `None` if there are not so many.
     pub(super) fn take(&self, pieces: usize) -> Option<Taken> {
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(pieces)).ok()?;

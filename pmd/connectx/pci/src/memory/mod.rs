@@ -87,6 +87,14 @@ impl GuestMemory {
         Ok(())
     }
 
+    /// Regions that the client has handed over, their bytes, and pieces that rings and keys name.
+    #[must_use]
+    pub fn counts(&self) -> BTreeMap<&'static str, u64> {
+        let bytes = self.regions.values().map(|region| region.len).sum();
+        let pieces = MAX_PIECES - self.pieces.left();
+        [("regions", self.regions.len() as u64), ("bytes", bytes), ("pieces", pieces as u64)].into()
+    }
+
     fn overlaps(&self, from: u64, end: u64) -> bool {
         let before = self.regions.range(..end).next_back();
         before.is_some_and(|(at, region)| at + region.len > from)

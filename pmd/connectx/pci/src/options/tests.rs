@@ -1,4 +1,5 @@
 use super::*;
+use crate::hca::HcaPort;
 
 fn options(list: &[&str]) -> Options {
     Options::try_parse_from(std::iter::once(&"softhca").chain(list)).unwrap()
@@ -35,7 +36,8 @@ fn the_command_line_wins_over_the_file() {
     );
     let plan = file.plan(&["--socket", "/tmp/b", "--queue-pairs", "32"]).unwrap();
     assert_eq!((plan.socket, plan.hca.seed), ("/tmp/b".into(), 7));
-    assert_eq!(plan.hca.port_guid.0, plan.hca.node_guid.0 + 1);
+    assert_eq!(plan.hca.port.guid.0, plan.hca.node_guid.0 + 1);
+    assert!(plan.hca.second_port.is_none());
     let logs = Table::ALL.map(|table| plan.hca.tables.log(table));
     assert_eq!(logs, [5, 12, 12, 7, 5]);
 }
@@ -51,11 +53,13 @@ fn every_option_is_a_key_of_the_file_with_the_same_meaning() {
         ("cable", "shm:/tmp/every-cable"),
         ("description", "a device"),
         ("seed", "11"),
+        ("report", "/tmp/every-report"),
         ("queue-pairs", "128"),
         ("completion-queues", "256"),
         ("shared-receive-queues", "512"),
         ("memory-keys", "1024"),
         ("event-queues", "64"),
+        ("users", "16"),
     ];
     let list: Vec<_> =
         all.iter().flat_map(|(key, value)| [format!("--{key}"), (*value).to_owned()]).collect();
@@ -91,6 +95,14 @@ fn what_is_wrong_in_the_file_is_told_with_its_line_and_what_to_do() {
         ("seed = 1\nsocket = '/s'\nqueue-pairs = 1000\n", 3, ["queue-pairs", "from 16 to 8192"]),
         ("socket = '/s'\n\nlcore = 1023\n", 3, ["lcore", "choose one of"]),
         ("socket = '/s'\nevent-queues = 4\n", 2, ["event-queues", "from 8 to 128"]),
+        ("socket = '/s'\nusers = 3\n", 2, ["users", "from 4 to 4096"]),
+        ("socket = '/s'\nusers = 2\n", 2, ["users", "from 4 to 4096"]),
+        ("socket = '/s'\n[[port]]\n[[port]]\n[[port]]\n", 4, ["3 ports", "one or two"]),
+        ("socket = '/s'\ncable = 'none'\n[[port]]\n", 2, ["cable", "[[port]]"]),
+        ("socket = '/s'\n[[port]]\nport-guid = '5'\n", 3, ["port-guid", "expected `guid` or `cable`"]),
+        ("socket = '/s'\n[[port]]\n\nguid = 'x'\n", 4, ["guid", "hexadecimal"]),
+        ("socket = '/s'\n[[port]]\n[[port]]\ncable = 'shm:x'\n", 4, ["cable", "none"]),
+        ("socket = '/s'\n[[port]]\nguid = '5'\n[[port]]\nguid = '05'\n", 4, ["both ports", "its own"]),
     ] {
         let file = TestFile::new("wrong", text);
         let error = file.plan(&[]).unwrap_err().to_string();
@@ -115,6 +127,46 @@ fn what_cannot_be_is_refused_by_name() {
     assert!(refused(&["--socket", &"x".repeat(108)]).contains("107"));
     assert!(refused(&["--socket", "/s", "--lcore", "99999"]).contains("--lcore: core 99999"));
     assert!(refused(&["--socket", "/s", "--memory-keys", "131072"]).contains("65536"));
+}
+
+/// GUIDs of ports, from the node's on, and their cables.
+fn ports(plan: &Plan) -> Vec<(u64, String)> {
+    let cable = |port: &HcaPort| port.cable.as_ref().map_or_else(|| "none".into(), ToString::to_string);
+    plan.hca.ports().map(|(_, port)| (port.guid.0 - plan.hca.node_guid.0, cable(port))).collect()
+}
+
+#[test]
+fn a_second_cable_or_guid_is_that_of_a_second_port() {
+    let of = |list: &[&str]| ports(&options(&[&["--socket", "/s"], list].concat()).plan().unwrap());
+    assert_eq!(of(&[]), [(1, "none".into())]);
+    assert_eq!(of(&["--cable", "shm:/a", "--cable", "shm:/b"]), [(1, "shm:/a".into()), (2, "shm:/b".into())]);
+    assert_eq!(of(&["--cable", "none", "--cable", "shm:/b"]), [(1, "none".into()), (2, "shm:/b".into())]);
+    let node = ["--node-guid", "100", "--port-guid", "105", "--port-guid", "0106"];
+    assert_eq!(of(&[&node[..], &["--cable", "shm:/a"]].concat()), [(5, "shm:/a".into()), (6, "none".into())]);
+    // In the file, where the command line wins.
+    let text = "socket = '/s'\nnode-guid = '100'\n[[port]]\ncable = 'shm:/a'\n[[port]]\nguid = '109'\ncable = 'shm:/b'\n";
+    let file = TestFile::new("two", text);
+    assert_eq!(ports(&file.plan(&[]).unwrap()), [(1, "shm:/a".into()), (9, "shm:/b".into())]);
+    let plan = file.plan(&["--cable", "none", "--port-guid", "103"]).unwrap();
+    assert_eq!(ports(&plan), [(3, "none".into()), (9, "shm:/b".into())]);
+    // One that says it without a table.
+    let file =
+        TestFile::new("one", "socket = '/s'\nnode-guid = '100'\ncable = 'shm:/a'\nport-guid = '108'\n");
+    assert_eq!(ports(&file.plan(&[]).unwrap()), [(8, "shm:/a".into())]);
+    let plan = file.plan(&["--cable", "shm:/c", "--cable", "shm:/d"]).unwrap();
+    assert_eq!(ports(&plan), [(8, "shm:/c".into()), (2, "shm:/d".into())]);
+}
+
+#[test]
+fn ports_that_cannot_be_beside_each_other_are_refused() {
+    let refused =
+        |list: &[&str]| options(&[&["--socket", "/s"], list].concat()).plan().unwrap_err().to_string();
+    let three = refused(&["--cable", "none", "--cable", "none", "--cable", "none"]);
+    assert!(three.starts_with("--cable: 3 ports") && three.contains("one or two"), "{three}");
+    let same = refused(&["--cable", "shm:/a", "--cable", "shm:/a?loss=0.5"]);
+    assert!(same.contains("both ports have the cable shm:/a"), "{same}");
+    let same = refused(&["--node-guid", "5", "--port-guid", "7", "--cable", "none", "--cable", "none"]);
+    assert!(same.contains("both ports have GUID 0x0000000000000007"), "{same}");
 }
 
 #[test]

@@ -83,6 +83,7 @@ pub(crate) struct QueuePair {
 
 pub(crate) const RECEIVES: u16 = 64;
 pub(crate) const SERVICE_RC: u8 = 0;
+pub(crate) const SERVICE_UC: u8 = 1;
 pub(crate) const SERVICE_UD: u8 = 2;
 pub(crate) const QKEY: u32 = 0x0b1b;
 
@@ -281,28 +282,37 @@ impl Guest {
         self.move_on(qp.number, remote, &[0x502, 0x503, 0x504]);
     }
 
-    /// Transitions, in their order.
+    /// Transitions, in their order, at port 1.
     pub(crate) fn move_on(&mut self, qp: u32, remote: Option<(u16, u32)>, transitions: &[u16]) {
         for &op in transitions {
-            let mut bytes = about(op, qp);
-            bytes.resize(0x110, 0);
-            let c = &mut bytes[0x18..];
-            put32(c, 0xa8, QKEY);
-            c[8] = 4 << 5;
-            // Four reads out, two in; the other end may read and write.
-            c[0x71] = 2 << 5;
-            c[0x91] = 1 << 5;
-            c[0x92] = 0xc0;
-            if let Some((lid, number)) = remote {
-                put32(c, 0x14, number);
-                put16(c, 0x18 + 6, lid);
-                c[0x18 + 8] = 14 << 3;
-                c[0x71] |= 7;
-                c[0x72] = 7 << 5;
-                c[0x94] = 12;
-            }
+            let bytes = self.transition(op, qp, 1, remote);
             self.command(&bytes, 16);
         }
+    }
+
+    /// A transition of a queue pair at a port. Drivers of datagrams name the port in the first one only.
+    pub(crate) fn transition(&self, op: u16, qp: u32, port: u8, remote: Option<(u16, u32)>) -> Vec<u8> {
+        let mut bytes = about(op, qp);
+        bytes.resize(0x110, 0);
+        let c = &mut bytes[0x18..];
+        if op == 0x502 || remote.is_some() {
+            c[0x18 + 0x25] = port;
+        }
+        put32(c, 0xa8, QKEY);
+        c[8] = 4 << 5;
+        // Four reads out, two in; the other end may read and write.
+        c[0x71] = 2 << 5;
+        c[0x91] = 1 << 5;
+        c[0x92] = 0xc0;
+        if let Some((lid, number)) = remote {
+            put32(c, 0x14, number);
+            put16(c, 0x18 + 6, lid);
+            c[0x18 + 8] = 14 << 3;
+            c[0x71] |= 7;
+            c[0x72] = 7 << 5;
+            c[0x94] = 12;
+        }
+        bytes
     }
 
     pub(crate) fn state(&mut self, qp: u32) -> u8 {
@@ -334,9 +344,15 @@ impl Guest {
 
     /// Lays a send down without ringing; what to ring with.
     pub(crate) fn lay_send(&mut self, qp: &mut QueuePair, opcode: u8, body: &[u8]) -> [u8; 8] {
+        self.lay_request(qp, opcode, 0, body)
+    }
+
+    /// As `lay_send`, with an immediate or a key.
+    pub(crate) fn lay_request(&mut self, qp: &mut QueuePair, opcode: u8, imm: u32, body: &[u8]) -> [u8; 8] {
         let mut wqe = (u32::from(qp.posted) << 8 | u32::from(opcode)).to_be_bytes().to_vec();
         wqe.extend_from_slice(&(qp.number << 8 | (1 + body.len() as u32 / 16)).to_be_bytes());
-        wqe.extend_from_slice(&[0, 0, 0, 8, 0, 0, 0, 0]);
+        wqe.extend_from_slice(&[0, 0, 0, 8]);
+        wqe.extend_from_slice(&imm.to_be_bytes());
         wqe.extend_from_slice(body);
         for (n, block) in wqe.chunks(64).enumerate() {
             // Behind 2048 bytes of receives.

@@ -16,7 +16,7 @@ use ib_wire::{Guid, Lid, Mtu};
 use rustix::event::EventfdFlags;
 use rustix::fs::MemfdFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use softhca::hca::{Hca, HcaConfig, TableSizes};
+use softhca::hca::{Hca, HcaConfig, HcaPort, TableSizes};
 use softhca::vfio_user::socket::{Client, Gone};
 
 pub(crate) use driver::*;
@@ -26,6 +26,7 @@ pub(crate) const MEMORY: u64 = 16 << 20;
 /// Where free pages begin.
 pub(crate) const FREE: u64 = 0x10_0000;
 pub(crate) const PORT: hca::PortNumber = hca::PortNumber(1);
+pub(crate) const SECOND: hca::PortNumber = hca::PortNumber(2);
 
 /// An answer: its error number, its body.
 #[derive(Debug)]
@@ -63,9 +64,9 @@ pub(crate) fn words(words: &[u32]) -> Vec<u8> {
 pub(crate) fn config(number: u64) -> HcaConfig {
     HcaConfig {
         node_guid: Guid(0x1000 * number),
-        port_guid: Guid(0x1000 * number + 1),
         description: format!("device {number}"),
-        cable: None,
+        port: HcaPort { guid: Guid(0x1000 * number + 1), cable: None },
+        second_port: None,
         seed: number,
         tables: TableSizes::default(),
     }
@@ -104,6 +105,15 @@ impl Guest {
     pub(crate) fn with_tables(tables: TableSizes) -> Self {
         let mut guest = Self::silent_with(HcaConfig { tables, ..config(1) });
         guest.introduce();
+        guest
+    }
+
+    /// The same, with a device of two ports, the second one active, too, with LID 8.
+    pub(crate) fn with_two_ports() -> Self {
+        let second_port = Some(HcaPort { guid: Guid(0x1002), cable: None });
+        let mut guest = Self::silent_with(HcaConfig { second_port, ..config(1) });
+        guest.introduce();
+        guest.hca.engine_mut().activate(SECOND, Lid(8), Mtu::B4096).unwrap();
         guest
     }
 
