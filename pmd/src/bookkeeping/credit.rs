@@ -45,6 +45,12 @@ impl Credit {
         self.outstanding < self.few && (held < FAIR || held + self.outstanding <= self.many)
     }
 
+    /// True if a connection with `held` outstanding may post so many more at once.
+    pub(crate) const fn admits_all(&self, held: u32, count: u32) -> bool {
+        let last = Self { outstanding: self.outstanding + count.saturating_sub(1), ..*self };
+        last.admits(held + count.saturating_sub(1))
+    }
+
     /// True if a connection may post what fetches the completion of its sends. Without it nobody would tell of them, so that it may
     /// use some of what is kept for datagrams.
     pub(crate) const fn admits_nop(&self) -> bool {
@@ -55,6 +61,11 @@ impl Credit {
     #[inline]
     pub(crate) const fn is_scarce(&self) -> bool {
         self.outstanding >= self.most / 2
+    }
+
+    /// Sends outstanding.
+    pub(crate) const fn outstanding(&self) -> u32 {
+        self.outstanding
     }
 
     #[inline]

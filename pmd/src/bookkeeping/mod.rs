@@ -5,9 +5,11 @@ mod health;
 mod numbers;
 mod places;
 mod progress;
+mod work;
 
 pub(crate) use credit::Credit;
 pub(crate) use health::{Completed, Health};
 pub(crate) use numbers::{Numbers, Place};
 pub(crate) use places::Places;
 pub(crate) use progress::{Mark, Progress};
+pub(crate) use work::{Operation, Work};

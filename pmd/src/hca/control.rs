@@ -2,14 +2,15 @@
 
 use ::hca::{
     AsyncEvent, DeviceAttributes, HcaError, PortAttributes, QpState, QpTransition, QueuesConfig, RcConfig,
-    UdConfig, UdDestination,
+    RemoteAccess, UdConfig, UdDestination,
 };
 use gidcache::Entry;
 use ib_wire::mad::Mad;
 use ib_wire::{Gid, Lid, PKey, PortNumber, Qpn};
 
-use super::Queues;
-use crate::mem::Pool;
+use super::{MemoryWork, Queues};
+use crate::mem::key::{DoubtfulKey, FreeKey};
+use crate::mem::{Mbuf, Pool};
 
 /// The cold face of a device. All calls may take long; none is for a worker.
 pub trait Control {
@@ -36,6 +37,10 @@ pub trait Control {
 
     /// Moves a queue pair to another state.
     fn modify_qp(&mut self, qpn: Qpn, to: &QpTransition) -> Result<(), HcaError>;
+
+    /// What the ends of a connection, in RESET, may do with each other's memory once it is open. Of a new one the other end may do
+    /// nothing.
+    fn set_remote_access(&mut self, qpn: Qpn, access: &RemoteAccess) -> Result<(), HcaError>;
 
     /// The state that a queue pair is in.
     fn qp_state(&self, qpn: Qpn) -> Result<QpState, HcaError>;
@@ -64,7 +69,7 @@ pub trait Control {
 /// A device whose queues are of one known type.
 pub trait Backend: Control {
     /// The hot face.
-    type Queues: Queues;
+    type Queues: MemoryWork;
 
     /// Creates a worker's completion queues and what its queue pairs receive into. Receive buffers come from `pool`, which is
     /// registered.
@@ -94,10 +99,33 @@ pub trait Backend: Control {
     /// Number of a connected queue pair.
     fn rc_qpn(rc: &<Self::Queues as Queues>::Rc) -> Qpn;
 
+    /// Makes a key without memory, with room for so many pieces, for the connections of this device. An error where
+    /// [`DeviceAttributes::fast_registration`] is `None`, and beyond what that allows.
+    fn create_key(&mut self, pieces: u32) -> Result<FreeKey, HcaError> {
+        Err(no_keys(pieces))
+    }
+
+    /// Destroys a key.
+    fn destroy_key(&mut self, key: FreeKey) -> Result<(), HcaError> {
+        Err(no_keys(key.pieces()))
+    }
+
+    /// Makes a key anew of which nobody knows what it is; its memory is its owner's again. Of the queue pair that it was posted on all
+    /// work is answered for, or it is in RESET, or gone; a window that may be bound to it should go first. If it fails the key and its memory are kept until the device is closed.
+    fn renew_key(&mut self, key: DoubtfulKey) -> Result<(FreeKey, Option<Mbuf>), HcaError> {
+        Err(no_keys(key.pieces()))
+    }
+
     /// Prepares a datagram destination for posting to queue pairs of this port.
     fn destination(
         &mut self,
         port: PortNumber,
         to: &UdDestination,
     ) -> Result<<Self::Queues as Queues>::Destination, HcaError>;
+}
+
+/// The answer of a device that registers no memory from a send queue.
+fn no_keys(pieces: u32) -> HcaError {
+    let limit = "none: it does not register memory from a send queue".to_owned();
+    HcaError::Unsupported { what: "pieces of a memory key", value: pieces.into(), limit }
 }

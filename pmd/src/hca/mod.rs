@@ -8,10 +8,14 @@
 //! Destroying a queue pair flushes every outstanding buffer exactly once.
 
 mod control;
+mod memory;
 mod queues;
 mod shared;
 
 pub use ::hca::*;
 pub use control::{Backend, Control};
+pub use memory::{
+    ChainSend, Done, DoneBurst, MemoryWork, Outcome, Registration, RemoteMemory, Returned, WorkError,
+};
 pub use queues::{Queues, Received, Refused, RxBurst};
 pub use shared::Shared;

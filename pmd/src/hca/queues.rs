@@ -121,6 +121,10 @@ pub trait Queues: Send + std::fmt::Debug + 'static {
     /// Receives posted at this moment: (for datagrams, for connections).
     fn receives_posted(&self) -> (u32, u32);
 
+    /// Sends on connections that are taken into the table from now on name no more pieces of memory than this, where devices would take
+    /// more: what has more is refused ([`PostError::TooManySegments`]).
+    fn limit_send_segments(&mut self, most: usize);
+
     /// Takes a connected queue pair into the table; a taken slot hands it back.
     fn insert_rc(&mut self, slot: RcSlot, rc: Self::Rc) -> Result<(), Self::Rc>;
 

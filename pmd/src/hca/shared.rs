@@ -6,14 +6,15 @@ use std::rc::Rc;
 
 use ::hca::{
     AsyncEvent, DeviceAttributes, HcaError, PortAttributes, QpState, QpTransition, QueuesConfig, RcConfig,
-    UdConfig, UdDestination,
+    RemoteAccess, UdConfig, UdDestination,
 };
 use gidcache::Entry;
 use ib_wire::mad::Mad;
 use ib_wire::{Gid, Lid, PKey, PortNumber, Qpn};
 
 use super::{Backend, Control, Queues};
-use crate::mem::Pool;
+use crate::mem::key::{DoubtfulKey, FreeKey};
+use crate::mem::{Mbuf, Pool};
 
 /// One user's handle on a device. Calls go to the device; its events come to every user, each of whom knows its own. The device is
 /// closed with the last handle. Queues are what they are without it: it costs a worker nothing.
@@ -93,6 +94,10 @@ impl<B: Backend> Control for Shared<B> {
         self.with(|hca| hca.modify_qp(qpn, to))
     }
 
+    fn set_remote_access(&mut self, qpn: Qpn, access: &RemoteAccess) -> Result<(), HcaError> {
+        self.with(|hca| hca.set_remote_access(qpn, access))
+    }
+
     fn qp_state(&self, qpn: Qpn) -> Result<QpState, HcaError> {
         self.with(|hca| hca.qp_state(qpn))
     }
@@ -167,6 +172,18 @@ impl<B: Backend> Backend for Shared<B> {
 
     fn rc_qpn(rc: &<Self::Queues as Queues>::Rc) -> Qpn {
         B::rc_qpn(rc)
+    }
+
+    fn create_key(&mut self, pieces: u32) -> Result<FreeKey, HcaError> {
+        self.with(|hca| hca.create_key(pieces))
+    }
+
+    fn destroy_key(&mut self, key: FreeKey) -> Result<(), HcaError> {
+        self.with(|hca| hca.destroy_key(key))
+    }
+
+    fn renew_key(&mut self, key: DoubtfulKey) -> Result<(FreeKey, Option<Mbuf>), HcaError> {
+        self.with(|hca| hca.renew_key(key))
     }
 
     fn destination(

@@ -4,8 +4,10 @@
 //! zones ([`Pool::zones`]), which are registered with host channel adapters once at start.
 
 mod chain;
+pub mod key;
 mod mbuf;
 mod offload;
+pub mod packet;
 mod pool;
 
 pub use chain::Segment;

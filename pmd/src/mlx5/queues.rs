@@ -4,6 +4,8 @@
 //! library. A device that names an entry it was not given, or a length that does not fit, is counted and believed no further:
 //! no buffer is lost or given out twice.
 
+mod chain;
+mod memory;
 mod receive;
 mod seam;
 mod sends;
@@ -19,13 +21,13 @@ use super::av::Destination;
 use super::bus::Bus;
 use super::cq::CompletionQueue;
 use super::mr::MrTable;
-use super::packet::{Packet, Stash};
-use super::rc::RcQp;
+use super::rc::{MAX_SEND_SEGMENTS, RcQp};
 use super::rings::{CqRing, SrqRing};
 use super::sq::Request;
 use super::ud::{Door, UdQp};
 use crate::bookkeeping::{Credit, Numbers, Place, Places, Progress};
-use crate::hca::{BURST, HcaError, PostError, QpEvent, QueuesId, RcSlot, UdSlot};
+use crate::hca::{BURST, Done, HcaError, PostError, QpEvent, QueuesId, RcSlot, UdSlot};
+use crate::mem::packet::{Packet, Stash};
 use prm::{DataSegment, SendOpcode};
 use receive::{GRH_AREA, SharedEntries};
 
@@ -96,6 +98,8 @@ pub struct MlxQueues<B: Bus, P: Packet> {
     /// datagrams' receives, so its number stays known until the place is taken anew.
     ud_numbers: Box<[Option<u32>]>,
     rcs: Places<RcQp<P>>,
+    /// Most segments of a message on a connection.
+    max_segments: usize,
     datagrams: SharedEntries<P>,
     connections: Option<SharedEntries<P>>,
     credit: Credit,
@@ -108,6 +112,8 @@ pub struct MlxQueues<B: Bus, P: Packet> {
     anomalies: Anomalies,
     datagrams_anchor: Anchored,
     connections_anchor: Anchored,
+    /// Memory work that has ended, oldest first.
+    done: VecDeque<Done<P>>,
 }
 
 impl<B: Bus, P: Packet> Drop for MlxQueues<B, P> {
@@ -134,7 +140,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     /// The queues on new rings. Nothing is posted yet: [`MlxQueues::fill`] does.
     #[must_use]
     pub fn new(parts: Parts<B, P>) -> Self {
-        let room = super::packet::PacketPool::room(&parts.pool);
+        let room = crate::mem::packet::PacketPool::room(&parts.pool);
         let (max_ud, max_rc) = (usize::from(parts.max_ud), parts.max_rc.min(1 << 16) as usize);
         let datagram = room as usize + GRH_AREA as usize;
         Self {
@@ -147,6 +153,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             uds: Places::new(parts.max_ud.into()),
             ud_numbers: vec![None; max_ud].into(),
             rcs: Places::new(parts.max_rc),
+            max_segments: MAX_SEND_SEGMENTS,
             datagrams: SharedEntries::new(&parts.datagrams, parts.receive_depth.0, datagram, room, GRH_AREA),
             connections: parts
                 .connections
@@ -160,6 +167,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             anomalies: Anomalies::default(),
             datagrams_anchor: parts.datagrams_anchor,
             connections_anchor: parts.connections_anchor,
+            done: VecDeque::new(),
         }
     }
 

@@ -3,12 +3,12 @@
 use ib_wire::Qpn;
 
 use super::anchor::{Anchored, let_go, release};
-use super::packet::Packet;
 use super::rings::QpRings;
 use super::sq::{Full, Posted, Request, SendQueue};
-use crate::bookkeeping::Health;
+use crate::bookkeeping::{Health, Operation, Work};
 use crate::hca::{HcaError, PostError, UdSlot};
-use prm::{SendOpcode, WQEBB, fm_ce_se};
+use crate::mem::packet::Packet;
+use prm::{DS_UNIT, SendOpcode, WQEBB, fm_ce_se};
 
 /// Most segments of a buffer that is sent: as many as an SRQ entry for IPoIB's largest message has, and to spare. The entry
 /// (656 bytes with an address) fits what devices allow, 1024.
@@ -44,9 +44,13 @@ pub(super) struct Reaped {
 pub(super) struct SendSide<P> {
     pub(super) sq: SendQueue,
     slots: Box<[Slot<P>]>,
+    /// By slots, too: work whose poster waits for an answer. Nothing on a queue pair that only sends messages.
+    works: Box<[Option<Work<P>>]>,
     /// Entries that the device has or is about to have.
     outstanding: u32,
     signal_every: u16,
+    /// Most segments of a buffer.
+    max_segments: usize,
     /// Entries since the last signalled one, and the WQEBBs that they take.
     unsignalled: u16,
     unsignalled_wqebbs: u16,
@@ -61,6 +65,7 @@ impl<P> SendSide<P> {
     /// Lets go of all buffers without giving them back.
     pub(super) fn forget(&mut self) {
         std::mem::forget(std::mem::take(&mut self.slots));
+        std::mem::forget(std::mem::take(&mut self.works));
     }
 }
 
@@ -69,9 +74,11 @@ impl<P: Packet> SendSide<P> {
         let sq = SendQueue::new(rings);
         Self {
             slots: (0..sq.size()).map(|_| Slot { buf: None, wqebbs: 0 }).collect(),
+            works: Box::default(),
             sq,
             outstanding: 0,
             signal_every: signal_every.max(1),
+            max_segments: MAX_SEND_SEGMENTS,
             unsignalled: 0,
             unsignalled_wqebbs: 0,
             idle_visits: 0,
@@ -79,6 +86,10 @@ impl<P: Packet> SendSide<P> {
             drain: None,
             health: Health::default(),
         }
+    }
+
+    pub(super) fn limit_segments(&mut self, most: usize) {
+        self.max_segments = most.clamp(1, MAX_SEND_SEGMENTS);
     }
 
     pub(super) const fn outstanding(&self) -> u32 {
@@ -107,10 +118,12 @@ impl<P: Packet> SendSide<P> {
     ) -> Result<(), (P, PostError)> {
         let segments = buf.segments();
         let wqebbs = ((head + segments) * 16).div_ceil(WQEBB);
-        if segments > MAX_SEND_SEGMENTS || wqebbs >= usize::from(self.sq.size()) {
+        let room = usize::from(self.sq.size() - self.sq.used());
+        // Who has another way for it need not try that where nothing has room.
+        if (segments > self.max_segments || wqebbs >= usize::from(self.sq.size())) && room > 1 {
             return Err((buf, PostError::TooManySegments));
         }
-        if wqebbs >= usize::from(self.sq.size() - self.sq.used()) {
+        if wqebbs >= room {
             return Err((buf, PostError::Full));
         }
         // By the time that half of the ring waits for a completion, one must be on its way.
@@ -151,7 +164,68 @@ impl<P: Packet> SendSide<P> {
         self.note(posted, None);
     }
 
-    #[inline]
+    /// Posts work of at most so many units of 16 bytes, signalled. One WQEBB is kept back for the drain request.
+    pub(super) fn post_work(
+        &mut self,
+        units: usize,
+        post: impl FnOnce(&mut SendQueue) -> Result<Posted, PostError>,
+    ) -> Result<Posted, PostError> {
+        self.make_room((units * DS_UNIT).div_ceil(WQEBB))?;
+        let posted = post(&mut self.sq)?;
+        self.signalled(posted);
+        Ok(posted)
+    }
+
+    /// As [`SendSide::post_work`], for several entries of so many WQEBBs together, of which the last is signalled: all or none.
+    pub(super) fn post_works<const N: usize>(
+        &mut self,
+        wqebbs: usize,
+        post: impl FnOnce(&mut SendQueue) -> Result<[Posted; N], PostError>,
+    ) -> Result<Option<Posted>, PostError> {
+        self.make_room(wqebbs)?;
+        let posted = post(&mut self.sq)?;
+        if let Some((last, others)) = posted.split_last() {
+            others.iter().for_each(|posted| self.note(*posted, None));
+            self.signalled(*last);
+        }
+        Ok(posted.last().copied())
+    }
+
+    /// There is room for so many WQEBBs of work, and for what is owed.
+    fn make_room(&mut self, wqebbs: usize) -> Result<(), PostError> {
+        if wqebbs >= usize::from(self.sq.size()) {
+            return Err(PostError::TooManySegments);
+        }
+        if wqebbs >= usize::from(self.sq.size() - self.sq.used()) {
+            return Err(PostError::Full);
+        }
+        if self.works.is_empty() {
+            self.works = (0..self.sq.size()).map(|_| None).collect();
+        }
+        Ok(())
+    }
+
+    /// What was posted there is owed an answer.
+    pub(super) fn owe(&mut self, posted: Posted, work: Work<P>) {
+        let mask = self.sq.size().wrapping_sub(1);
+        if let Some(place) = self.works.get_mut(usize::from(posted.index & mask)) {
+            *place = Some(work);
+        }
+    }
+
+    /// All work on keys that is owed an answer, oldest first.
+    pub(super) fn take_key_works(&mut self) -> impl Iterator<Item = Work<P>> + '_ {
+        let (mask, retired) = (self.sq.size().wrapping_sub(1), self.sq.retired());
+        let works = &mut self.works;
+        (0..self.sq.used()).filter_map(move |n| {
+            works
+                .get_mut(usize::from(retired.wrapping_add(n) & mask))
+                .and_then(|work| work.take_if(|work| !matches!(work.operation, Operation::Transfer(_))))
+        })
+    }
+
+    // Two callers, one of them in the way of each packet.
+    #[inline(always)]
     fn note(&mut self, posted: Posted, buf: Option<P>) {
         let mask = self.sq.size().wrapping_sub(1);
         if let Some(slot) = self.slots.get_mut(usize::from(posted.index & mask)) {
@@ -198,9 +272,15 @@ impl<P: Packet> SendSide<P> {
         self.lagging
     }
 
-    /// A completion names the entry at `counter`: it and all before it are done, and their buffers are `freed`.
+    /// A completion names the entry at `counter`: it and all before it are done, and their buffers are `freed`. `worked` gets what is
+    /// owed an answer, and whether it is the entry that was named.
     #[inline]
-    pub(super) fn complete(&mut self, counter: u16, mut freed: impl FnMut(P)) -> Reaped {
+    pub(super) fn complete(
+        &mut self,
+        counter: u16,
+        mut freed: impl FnMut(P),
+        mut worked: impl FnMut(Work<P>, bool),
+    ) -> Reaped {
         if !self.sq.is_in_use(counter) {
             return Reaped::default();
         }
@@ -218,6 +298,9 @@ impl<P: Packet> SendSide<P> {
                 reaped.drained = true;
             }
             let inside = counter.wrapping_sub(at) < wqebbs;
+            if let Some(work) = self.works.get_mut(usize::from(at & mask)).and_then(Option::take) {
+                worked(work, inside);
+            }
             at = at.wrapping_add(wqebbs);
             if inside {
                 break;

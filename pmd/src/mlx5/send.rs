@@ -81,16 +81,19 @@ impl SendQueue {
         })
     }
 
-    /// Posts an RDMA WRITE or READ.
-    pub fn post_rdma(
+    /// Posts an RDMA WRITE or READ, from or to at most `count` pieces of memory.
+    pub fn post_rdma<E: From<Full>>(
         &mut self,
         request: Request,
         remote: Remote,
-        pieces: &[DataSegment],
-    ) -> Result<Posted, Full> {
-        self.post(request, CONTROL_UNITS + 1 + pieces.len(), |writer| {
+        count: usize,
+        pieces: impl IntoIterator<Item = Result<DataSegment, E>>,
+    ) -> Result<Posted, E> {
+        self.post(request, CONTROL_UNITS + 1 + count, |writer| {
             writer.segment(&remote.segment());
-            pieces.iter().for_each(|piece| writer.data(*piece));
+            for piece in pieces {
+                writer.data(piece?);
+            }
             Ok(())
         })
     }

@@ -3,11 +3,11 @@
 use ib_wire::Qpn;
 
 use super::anchor::{Anchored, let_go, release};
-use super::packet::Packet;
 use super::rc::SendSide;
 use super::rings::QpRings;
 use crate::bookkeeping::Mark;
 use crate::hca::HcaError;
+use crate::mem::packet::Packet;
 
 /// Whether a datagram queue pair is posted to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -12,11 +12,14 @@ use prm::{
 /// Units of 16 bytes of an UMR without a list: control, UMR control, key context.
 const HEAD_UNITS: usize = 8;
 
+/// Units of an entry that frees a key.
+pub(super) const FREE_UNITS: usize = HEAD_UNITS;
+
 /// Lists are padded to a multiple of this many entries.
-const LIST_STEP: usize = 4;
+pub(super) const LIST_STEP: usize = 4;
 
 /// Rights that an UMR may set: all but local read, which a key always has.
-const RIGHTS: u64 =
+pub(super) const RIGHTS: u64 =
     mkey_mask::LOCAL_WRITE | mkey_mask::REMOTE_READ | mkey_mask::REMOTE_WRITE | mkey_mask::ATOMIC;
 
 /// Why a key operation was refused.
@@ -121,7 +124,7 @@ fn round(pieces: &[Strided]) -> u64 {
     pieces.iter().map(|piece| u64::from(piece.bytes)).sum()
 }
 
-fn pad_list(writer: &mut Writer, entries: usize) {
+pub(super) fn pad_list(writer: &mut Writer, entries: usize) {
     for _ in entries..entries.next_multiple_of(LIST_STEP) {
         writer.segment(&DataSegment::default());
     }

@@ -1,14 +1,18 @@
 //! The hot face: the mlx5 driver on this device's rings.
 
+use connectx::{Access, FastKey, ListKind, ProtectionDomain};
 use ib_wire::Qpn;
 
 use super::SoftHca;
 use super::anchor::{Object, SoftAnchor};
 use super::bus::SoftBus;
-use crate::hca::{Backend, HcaError, PortNumber, Queues, QueuesConfig, RcConfig, UdConfig, UdDestination};
+use crate::hca::{
+    Backend, HcaError, MemoryKey, PortNumber, Queues, QueuesConfig, RcConfig, UdConfig, UdDestination,
+};
+use crate::mem::key::{DoubtfulKey, FreeKey};
+use crate::mem::packet::{Packet, PacketPool};
 use crate::mem::{Mbuf, Pool};
 use crate::mlx5::av::Destination;
-use crate::mlx5::packet::{Packet, PacketPool};
 use crate::mlx5::queues::{MlxQueues, Parts};
 use crate::mlx5::rc::RcQp;
 use crate::mlx5::ud::UdQp;
@@ -94,6 +98,11 @@ impl SoftHca {
     }
 }
 
+/// The device knows a key by the tag that it was made with.
+const fn as_made(key: MemoryKey) -> u32 {
+    key.index() << 8
+}
+
 impl Backend for SoftHca {
     type Queues = MlxQueues<SoftBus, Mbuf>;
 
@@ -127,6 +136,31 @@ impl Backend for SoftHca {
 
     fn rc_qpn(rc: &<Self::Queues as Queues>::Rc) -> Qpn {
         rc.qpn()
+    }
+
+    fn create_key(&mut self, pieces: u32) -> Result<FreeKey, HcaError> {
+        let key = self.engine.lock().create_fast_key(&FastKey {
+            tag: 0,
+            domain: ProtectionDomain::default(),
+            list: ListKind::Keys,
+            // As lists are padded.
+            octowords: pieces.next_multiple_of(4) as usize,
+            access: Access::default(),
+            remote_invalidate: true,
+        })?;
+        Ok(FreeKey::new(MemoryKey::new(key), pieces))
+    }
+
+    fn destroy_key(&mut self, key: FreeKey) -> Result<(), HcaError> {
+        self.engine.lock().deregister(as_made(key.key()))
+    }
+
+    fn renew_key(&mut self, key: DoubtfulKey) -> Result<(FreeKey, Option<Mbuf>), HcaError> {
+        self.engine.lock().deregister(as_made(key.key()))?;
+        let pieces = key.pieces();
+        // From here on the device uses the memory no more.
+        let memory = key.forgotten();
+        Ok((self.create_key(pieces)?, memory))
     }
 
     fn destination(

@@ -10,11 +10,13 @@ use ib_wire::{Gid, Lid, PKey, Qpn};
 
 use super::SoftHca;
 use crate::hca::{
-    AsyncEvent, Control, DeviceAttributes, HcaError, PortAttributes, PortNumber, QpState, QpTransition,
+    AsyncEvent, Control, DeviceAttributes, FastRegistration, HcaError, PortAttributes, PortNumber, QpState,
+    QpTransition, RegisteredBy, RemoteAccess,
 };
 use crate::mem::Pool;
+use crate::mlx5::rc::MAX_SEND_SEGMENTS;
 use connectx::engine::MAX_QPS;
-use connectx::{DropReason, MKeyCheck};
+use connectx::{DropReason, MAX_OCTOWORDS, MKeyCheck, RemoteOperations};
 
 /// Questions about a port's performance that one look for datagrams answers.
 const QUESTIONS: usize = 8;
@@ -42,8 +44,15 @@ impl Control for SoftHca {
             ports: self.management.len() as u8,
             max_qp: MAX_QPS as u32,
             max_wr: 1 << 15,
+            max_send_segments: MAX_SEND_SEGMENTS as u32,
             max_srq_sge: 31,
             checks_ipv4: true,
+            fast_registration: Some(FastRegistration {
+                by: RegisteredBy::Umr,
+                max_pieces: MAX_OCTOWORDS as u32,
+                remote_invalidate: true,
+                read_invalidate: false,
+            }),
         }
     }
 
@@ -86,6 +95,12 @@ impl Control for SoftHca {
         engine.modify_qp(qpn, to)?;
         engine.wake(Instant::now());
         Ok(())
+    }
+
+    fn set_remote_access(&mut self, qpn: Qpn, access: &RemoteAccess) -> Result<(), HcaError> {
+        let &RemoteAccess { write, read, atomic, answered, asked } = access;
+        let operations = RemoteOperations { write, read, atomic, reads_in: answered, reads_out: asked };
+        self.engine.lock().set_remote_operations(qpn, operations)
     }
 
     fn qp_state(&self, qpn: Qpn) -> Result<QpState, HcaError> {

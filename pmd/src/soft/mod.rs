@@ -245,6 +245,8 @@ impl SoftHca {
             DeviceEvent::QpRequestError(qpn) | DeviceEvent::QpAccessError(qpn) => {
                 Some(AsyncEvent::QpFatal(qpn))
             }
+            // Nobody here drains.
+            DeviceEvent::SqDrained(_) => None,
             DeviceEvent::SrqLimit(number) => {
                 let of = |w: &WorkerRings| w.connections.as_ref().is_some_and(|s| s.rings.srqn == number);
                 let id = self.workers.iter().find(|(_, w)| of(w)).map(|(id, _)| *id)?;

@@ -1,5 +1,7 @@
 //! The cold face.
 
+use std::sync::Arc;
+
 use gidcache::Entry;
 use ib_wire::mad::Mad;
 use ib_wire::{Gid, Lid, PKey, Qpn};
@@ -8,7 +10,8 @@ use super::object::MemoryRegion;
 use super::umad::ManagementPort;
 use super::{Adapter, DataPath, qp};
 use crate::hca::{
-    AsyncEvent, Control, DeviceAttributes, HcaError, PortAttributes, PortNumber, QpState, QpTransition,
+    AsyncEvent, Control, DeviceAttributes, FastRegistration, HcaError, PortAttributes, PortNumber, QpState,
+    QpTransition, RemoteAccess,
 };
 use crate::mem::Pool;
 use crate::mlx5::mr::Region;
@@ -23,7 +26,13 @@ impl<P: DataPath> Adapter<P> {
 
 impl<P: DataPath> Control for Adapter<P> {
     fn device(&self) -> DeviceAttributes {
-        self.context.attributes()
+        let told = self.context.tells_invalidated();
+        let fast = P::fast_registration(self.context.has_windows(), self.indirect.most_pieces());
+        let fast =
+            fast.map(|fast| FastRegistration { remote_invalidate: fast.remote_invalidate && told, ..fast });
+        let told = self.context.attributes();
+        let max_send_segments = P::send_segments(told.max_send_segments);
+        DeviceAttributes { max_send_segments, fast_registration: fast, ..told }
     }
 
     fn port(&self, port: PortNumber) -> Result<PortAttributes, HcaError> {
@@ -54,10 +63,10 @@ impl<P: DataPath> Control for Adapter<P> {
             }
             // SAFETY: a pool's memory stays while it is held, which is done below until after the region is gone; buffers
             // that are posted belong to the queues, which give them back when they complete.
-            let region = unsafe { MemoryRegion::new(&self.domain, &zone)? };
+            let region = unsafe { MemoryRegion::new(&self.domain, &zone, self.context.has_windows())? };
             let entry = Region { start: zone.address, len: zone.length, lkey: region.lkey() };
             self.regions.add(entry).map_err(|_| HcaError::Exhausted("memory regions of one device"))?;
-            self.registered.push((region, pool.clone()));
+            self.registered.push((Arc::new(region), pool.clone()));
         }
         Ok(())
     }
@@ -71,8 +80,16 @@ impl<P: DataPath> Control for Adapter<P> {
         if matches!(to, QpTransition::UdToReceive) {
             self.check_room(record.queues, record.port, true)?;
         }
-        qp::modify(&qp, record.connected, record.port, to)?;
+        qp::modify(&qp, record.connected, (record.port, &record.remote), to)?;
         self.after_transition(qpn, to);
+        Ok(())
+    }
+
+    fn set_remote_access(&mut self, qpn: Qpn, access: &RemoteAccess) -> Result<(), HcaError> {
+        let record = self.qps.get_mut(&qpn).filter(|record| record.connected);
+        let record = record
+            .ok_or_else(|| HcaError::NotFound { what: "connected queue pair", name: qpn.to_string() })?;
+        record.remote = *access;
         Ok(())
     }
 

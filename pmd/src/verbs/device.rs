@@ -215,6 +215,17 @@ impl Context {
         self.attributes.vendor_id != SOFT_ROCE
     }
 
+    /// False if completions tell of an invalidated key by a flag that is not the library's.
+    pub(super) const fn tells_invalidated(&self) -> bool {
+        self.attributes.vendor_id != SOFT_ROCE
+    }
+
+    /// True if it has memory windows of type 2, of either kind.
+    pub(super) const fn has_windows(&self) -> bool {
+        let kinds = sys::IBV_DEVICE_MEM_WINDOW_TYPE_2A | sys::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+        self.attributes.device_cap_flags & kinds != 0
+    }
+
     pub(super) fn attributes(&self) -> DeviceAttributes {
         let a = &self.attributes;
         let number = |n: c_int| u32::try_from(n).unwrap_or(0);
@@ -224,8 +235,10 @@ impl Context {
             ports: a.phys_port_cnt,
             max_qp: number(a.max_qp),
             max_wr: number(a.max_qp_wr),
+            max_send_segments: number(a.max_sge),
             max_srq_sge: number(a.max_srq_sge),
             checks_ipv4: self.checks_ipv4(),
+            fast_registration: None,
         }
     }
 

@@ -11,13 +11,16 @@ mod control;
 mod device;
 mod event;
 mod gids;
+mod indirect;
 mod mlx5;
 mod object;
 mod qp;
 mod queues;
+mod region;
 mod remedy;
 mod setup;
 mod umad;
+mod window;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -25,20 +28,25 @@ use std::time::{Duration, Instant};
 
 use ib_wire::Qpn;
 
-use crate::hca::{AsyncEvent, HcaError, LinkLayer, PortNumber, QueuesId};
+use crate::hca::{
+    AsyncEvent, FastRegistration, HcaError, LinkLayer, PortNumber, QueuesId, RegisteredBy, RemoteAccess,
+};
 use crate::mem::Pool;
 use crate::mlx5::mr::MrTable;
 use address::AddressHandles;
 use device::Context;
+use indirect::IndirectKeys;
 use object::{MemoryRegion, ProtectionDomain, QueuePair};
-use setup::WorkerRecord;
+use setup::{RC_SEGMENTS, WorkerRecord};
 use umad::ManagementPort;
+use window::Windows;
 
 pub use address::VerbsDestination;
 pub use device::{Device, devices, find};
 pub use gids::{GidDevice, interface_name};
 pub use mlx5::Rings;
 pub use queues::{Anomalies, VerbsQueues, VerbsRc, VerbsUd};
+pub use region::RegionDevice;
 
 /// A limit event is asked for again this long after one came: while receives are few, each one would raise it.
 const LIMIT_PAUSE: Duration = Duration::from_secs(1);
@@ -50,6 +58,7 @@ struct QpRecord {
     port: PortNumber,
     queues: QueuesId,
     connected: bool,
+    remote: RemoteAccess,
     /// That it took its last receive has been told: by the device or in its place.
     last_wqe_told: bool,
 }
@@ -85,6 +94,16 @@ pub trait DataPath: Default + std::fmt::Debug {
     /// Why this way cannot be gone on this device; the text names the remedy.
     fn check(device: &Device) -> Result<(), HcaError>;
 
+    /// True if keys are indirect ones of mlx5 devices.
+    const INDIRECT: bool = false;
+
+    /// How memory is registered from a send queue this way, on a device that has memory windows of type 2 or not, and whose indirect keys
+    /// have so many pieces at most; `None` if it is not.
+    fn fast_registration(has_windows: bool, pieces: Option<u32>) -> Option<FastRegistration>;
+
+    /// Most pieces of memory that a send on a connection names, on a device whose calls allow so many.
+    fn send_segments(allowed: u32) -> u32;
+
     /// GIDs of the device are others now.
     fn handle_gid_change(&mut self) {}
 }
@@ -93,6 +112,7 @@ pub trait DataPath: Default + std::fmt::Debug {
 #[derive(Debug, Default)]
 pub struct Calls {
     handles: AddressHandles,
+    windows: Windows,
 }
 
 impl DataPath for Calls {
@@ -100,6 +120,19 @@ impl DataPath for Calls {
 
     fn check(_: &Device) -> Result<(), HcaError> {
         Ok(())
+    }
+
+    fn send_segments(allowed: u32) -> u32 {
+        allowed.clamp(1, RC_SEGMENTS)
+    }
+
+    fn fast_registration(has_windows: bool, _pieces: Option<u32>) -> Option<FastRegistration> {
+        has_windows.then_some(FastRegistration {
+            by: RegisteredBy::Window,
+            max_pieces: 1,
+            remote_invalidate: true,
+            read_invalidate: false,
+        })
     }
 
     fn handle_gid_change(&mut self) {
@@ -119,9 +152,11 @@ pub struct Adapter<P: DataPath> {
     context: Arc<Context>,
     domain: Arc<ProtectionDomain>,
     regions: MrTable,
-    /// In the order of the table; pools are kept while they are registered.
-    registered: Vec<(MemoryRegion, Pool)>,
+    // Before the memory that windows are bound to, and that keys name.
     path: P,
+    indirect: IndirectKeys,
+    /// In the order of the table; pools are kept while they are registered.
+    registered: Vec<(Arc<MemoryRegion>, Pool)>,
     workers: BTreeMap<QueuesId, WorkerRecord<P::Worker>>,
     qps: BTreeMap<Qpn, QpRecord>,
     management: BTreeMap<u8, ManagementPort>,
@@ -150,6 +185,7 @@ impl<P: DataPath> Adapter<P> {
             management.insert(port.0, ManagementPort::open(context.name(), port)?);
         }
         Ok(Self {
+            indirect: if P::INDIRECT { IndirectKeys::probe(&domain) } else { IndirectKeys::unused() },
             domain,
             regions: MrTable::new(),
             registered: Vec::new(),

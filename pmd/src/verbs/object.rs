@@ -8,13 +8,17 @@ use crate::hca::HcaError;
 
 mod completion;
 mod domain;
+mod indirect_key;
 mod queue_pair;
 mod shared_receive;
+mod window;
 
 pub(super) use completion::{CompletionChannel, CompletionQueue};
 pub(super) use domain::{AddressHandle, MemoryRegion, ProtectionDomain};
+pub(super) use indirect_key::IndirectKey;
 pub(super) use queue_pair::{QueuePair, QueuePairParts};
 pub(super) use shared_receive::SharedReceiveQueue;
+pub(super) use window::MemoryWindow;
 
 /// Tells of an object without buffers that the device did not let go of.
 fn complain(what: &str, rc: c_int) {

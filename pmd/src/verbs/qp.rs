@@ -8,10 +8,17 @@ use verbs_sys as sys;
 use super::address::attributes;
 use super::object::QueuePair;
 use super::remedy;
-use crate::hca::{HcaError, PortNumber, QpState, QpTransition};
+use crate::hca::{HcaError, PortNumber, QpState, QpTransition, RemoteAccess};
+
+/// Bits of `ibv_access_flags` of a queue pair.
+const fn access_flags(remote: &RemoteAccess) -> u32 {
+    (if remote.write { sys::IBV_ACCESS_REMOTE_WRITE } else { 0 })
+        | (if remote.read { sys::IBV_ACCESS_REMOTE_READ } else { 0 })
+        | (if remote.atomic { sys::IBV_ACCESS_REMOTE_ATOMIC } else { 0 })
+}
 
 /// Attributes of a transition, and which of them count.
-fn request(to: &QpTransition, port: PortNumber) -> (sys::ibv_qp_attr, u32) {
+fn request(to: &QpTransition, (port, remote): (PortNumber, &RemoteAccess)) -> (sys::ibv_qp_attr, u32) {
     let mut attr = sys::ibv_qp_attr::default();
     let mask = match *to {
         QpTransition::UdToInit { pkey_index, qkey } => {
@@ -25,7 +32,13 @@ fn request(to: &QpTransition, port: PortNumber) -> (sys::ibv_qp_attr, u32) {
             attr.qp_state = sys::IBV_QPS_INIT;
             attr.pkey_index = pkey_index;
             attr.port_num = port.0;
-            // Nobody reads or writes our memory.
+            attr.qp_access_flags = access_flags(remote);
+            sys::IBV_QP_STATE | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT | sys::IBV_QP_ACCESS_FLAGS
+        }
+        QpTransition::UcToInit { pkey_index } => {
+            attr.qp_state = sys::IBV_QPS_INIT;
+            attr.pkey_index = pkey_index;
+            attr.port_num = port.0;
             attr.qp_access_flags = 0;
             sys::IBV_QP_STATE | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT | sys::IBV_QP_ACCESS_FLAGS
         }
@@ -33,13 +46,25 @@ fn request(to: &QpTransition, port: PortNumber) -> (sys::ibv_qp_attr, u32) {
             attr.qp_state = sys::IBV_QPS_RTR;
             sys::IBV_QP_STATE
         }
+        QpTransition::UcToReceive(ref rtr) => {
+            attr.qp_state = sys::IBV_QPS_RTR;
+            attr.ah_attr = attributes(&rtr.av, port);
+            attr.path_mtu = sys::ibv_mtu::from(rtr.path_mtu.code());
+            attr.dest_qp_num = rtr.dest_qpn.get();
+            attr.rq_psn = rtr.rq_psn.get();
+            sys::IBV_QP_STATE
+                | sys::IBV_QP_AV
+                | sys::IBV_QP_PATH_MTU
+                | sys::IBV_QP_DEST_QPN
+                | sys::IBV_QP_RQ_PSN
+        }
         QpTransition::RcToReceive(ref rtr) => {
             attr.qp_state = sys::IBV_QPS_RTR;
             attr.ah_attr = attributes(&rtr.av, port);
             attr.path_mtu = sys::ibv_mtu::from(rtr.path_mtu.code());
             attr.dest_qp_num = rtr.dest_qpn.get();
             attr.rq_psn = rtr.rq_psn.get();
-            attr.max_dest_rd_atomic = 0;
+            attr.max_dest_rd_atomic = remote.answered;
             attr.min_rnr_timer = rtr.min_rnr_timer;
             sys::IBV_QP_STATE
                 | sys::IBV_QP_AV
@@ -49,7 +74,7 @@ fn request(to: &QpTransition, port: PortNumber) -> (sys::ibv_qp_attr, u32) {
                 | sys::IBV_QP_MAX_DEST_RD_ATOMIC
                 | sys::IBV_QP_MIN_RNR_TIMER
         }
-        QpTransition::UdToSend { sq_psn } => {
+        QpTransition::UdToSend { sq_psn } | QpTransition::UcToSend { sq_psn } => {
             attr.qp_state = sys::IBV_QPS_RTS;
             attr.sq_psn = sq_psn.get();
             sys::IBV_QP_STATE | sys::IBV_QP_SQ_PSN
@@ -60,7 +85,7 @@ fn request(to: &QpTransition, port: PortNumber) -> (sys::ibv_qp_attr, u32) {
             attr.timeout = rts.timeout;
             attr.retry_cnt = rts.retry_count;
             attr.rnr_retry = rts.rnr_retry;
-            attr.max_rd_atomic = 0;
+            attr.max_rd_atomic = remote.asked;
             sys::IBV_QP_STATE
                 | sys::IBV_QP_SQ_PSN
                 | sys::IBV_QP_TIMEOUT
@@ -76,6 +101,16 @@ fn request(to: &QpTransition, port: PortNumber) -> (sys::ibv_qp_attr, u32) {
         QpTransition::RecoverSend => {
             attr.qp_state = sys::IBV_QPS_RTS;
             attr.cur_qp_state = sys::IBV_QPS_SQE;
+            sys::IBV_QP_STATE | sys::IBV_QP_CUR_STATE
+        }
+        QpTransition::DrainSend { notify } => {
+            attr.qp_state = sys::IBV_QPS_SQD;
+            attr.en_sqd_async_notify = notify.into();
+            sys::IBV_QP_STATE | sys::IBV_QP_EN_SQD_ASYNC_NOTIFY
+        }
+        QpTransition::ResumeSend => {
+            attr.qp_state = sys::IBV_QPS_RTS;
+            attr.cur_qp_state = sys::IBV_QPS_SQD;
             sys::IBV_QP_STATE | sys::IBV_QP_CUR_STATE
         }
         QpTransition::ToError => {
@@ -99,11 +134,14 @@ const fn qkey_of(to: &QpTransition) -> QKey {
 
 const fn name(to: &QpTransition) -> &'static str {
     match to {
-        QpTransition::UdToInit { .. } | QpTransition::RcToInit { .. } => "INIT",
-        QpTransition::UdToReceive | QpTransition::RcToReceive(_) => "RTR",
-        QpTransition::UdToSend { .. } | QpTransition::RcToSend(_) => "RTS",
+        QpTransition::UdToInit { .. } | QpTransition::RcToInit { .. } | QpTransition::UcToInit { .. } => {
+            "INIT"
+        }
+        QpTransition::UdToReceive | QpTransition::RcToReceive(_) | QpTransition::UcToReceive(_) => "RTR",
+        QpTransition::UdToSend { .. } | QpTransition::RcToSend(_) | QpTransition::UcToSend { .. } => "RTS",
         QpTransition::UdQKey(_) => "another Q_Key",
-        QpTransition::RecoverSend => "RTS again",
+        QpTransition::RecoverSend | QpTransition::ResumeSend => "RTS again",
+        QpTransition::DrainSend { .. } => "SQD",
         QpTransition::ToError => "ERR",
         QpTransition::ToReset => "RESET",
     }
@@ -115,6 +153,7 @@ const fn state_name(state: QpState) -> &'static str {
         QpState::Init => "INIT",
         QpState::Rtr => "RTR",
         QpState::Rts => "RTS",
+        QpState::SqDraining | QpState::SqDrained => "SQD",
         QpState::Sqe => "SQE",
         QpState::Err => "ERR",
     }
@@ -127,7 +166,8 @@ pub(super) const fn state(state: sys::ibv_qp_state) -> QpState {
         sys::IBV_QPS_INIT => QpState::Init,
         sys::IBV_QPS_RTR => QpState::Rtr,
         // SQD is never asked for.
-        sys::IBV_QPS_RTS | sys::IBV_QPS_SQD => QpState::Rts,
+        sys::IBV_QPS_RTS => QpState::Rts,
+        sys::IBV_QPS_SQD => QpState::SqDrained,
         sys::IBV_QPS_SQE => QpState::Sqe,
         _ => QpState::Err,
     }
@@ -141,14 +181,17 @@ const fn allowed(connected: bool, from: QpState, to: &QpTransition) -> bool {
         To::UdToInit { .. } | To::UdToReceive | To::UdToSend { .. } | To::UdQKey(_) | To::RecoverSend => {
             !connected
         }
-        To::ToError | To::ToReset => true,
+        // No such queue pairs are made here.
+        To::UcToInit { .. } | To::UcToReceive(_) | To::UcToSend { .. } => false,
+        To::DrainSend { .. } | To::ResumeSend | To::ToError | To::ToReset => true,
     };
     of_this_kind
         && match to {
-            To::UdToInit { .. } | To::RcToInit { .. } => matches!(from, QpState::Reset),
-            To::UdToReceive | To::RcToReceive(_) => matches!(from, QpState::Init),
-            To::UdToSend { .. } | To::RcToSend(_) => matches!(from, QpState::Rtr),
-            To::UdQKey(_) => matches!(from, QpState::Rts),
+            To::UdToInit { .. } | To::RcToInit { .. } | To::UcToInit { .. } => matches!(from, QpState::Reset),
+            To::UdToReceive | To::RcToReceive(_) | To::UcToReceive(_) => matches!(from, QpState::Init),
+            To::UdToSend { .. } | To::RcToSend(_) | To::UcToSend { .. } => matches!(from, QpState::Rtr),
+            To::UdQKey(_) | To::DrainSend { .. } => matches!(from, QpState::Rts),
+            To::ResumeSend => matches!(from, QpState::SqDraining | QpState::SqDrained),
             To::RecoverSend => matches!(from, QpState::Sqe),
             To::ToError => !matches!(from, QpState::Reset),
             To::ToReset => true,
@@ -159,14 +202,14 @@ const fn allowed(connected: bool, from: QpState, to: &QpTransition) -> bool {
 pub(super) fn modify(
     qp: &QueuePair,
     connected: bool,
-    port: PortNumber,
+    (port, remote): (PortNumber, &RemoteAccess),
     to: &QpTransition,
 ) -> Result<(), HcaError> {
     let from = state(qp.state()?);
     if !allowed(connected, from, to) {
         return Err(HcaError::BadTransition { qpn: qp.number(), from: state_name(from), to: name(to) });
     }
-    let (mut attr, mask) = request(to, port);
+    let (mut attr, mask) = request(to, (port, remote));
     qp.modify(&mut attr, mask).map_err(|errno| {
         let what = format!("moving queue pair {} to {}", qp.number(), name(to));
         remedy::qkey(qkey_of(to), what, io::Error::from_raw_os_error(errno))
@@ -198,7 +241,7 @@ mod tests {
                 path_mtu: Mtu::B2048,
                 min_rnr_timer: 12,
             }),
-            port,
+            (port, &RemoteAccess::default()),
         );
         assert_eq!((attr.dest_qp_num, attr.rq_psn, attr.path_mtu), (0x11, 0x222, 4));
         assert_eq!((attr.ah_attr.dlid, attr.ah_attr.port_num, attr.min_rnr_timer), (7, 1, 12));
@@ -211,7 +254,7 @@ mod tests {
                 retry_count: 1,
                 rnr_retry: 2,
             }),
-            port,
+            (port, &RemoteAccess::default()),
         );
         assert_eq!((attr.sq_psn, attr.timeout, attr.retry_cnt, attr.rnr_retry), (9, 14, 1, 2));
         assert_eq!(mask, 0x1 | 0x1_0000 | 0x200 | 0x400 | 0x800 | 0x2000);

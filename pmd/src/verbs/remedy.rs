@@ -104,6 +104,15 @@ pub(super) fn rings(what: &str, remedy: &str) -> HcaError {
     HcaError::Environment(format!("{what}: {remedy}, or let the library drive them (--hca-driver verbs)"))
 }
 
+/// Memory keys that a device does not let programs make.
+pub(super) fn no_indirect_keys(device: &str, why: &str) -> HcaError {
+    HcaError::Environment(format!(
+        "{device} makes no fast-registration keys for programs: {why}; that takes commands of their own (DEVX): a firmware with \
+         UCTX_EN (mlxconfig -d {device} set UCTX_EN=1, then a cold start), or a software ConnectX with --users; or let the \
+         library register by memory windows (--hca-driver verbs)"
+    ))
+}
+
 /// The device file of a class of RDMA devices that belongs to this device, and this port if files have one.
 fn device_file(classes: &Path, class: &str, device: &str, port: Option<PortNumber>) -> Option<PathBuf> {
     let says = |entry: &Path, name: &str, wanted: &str| {

@@ -9,15 +9,16 @@ use super::object::{CompletionChannel, CompletionQueue, QueuePair, QueuePairPart
 use super::queues::{Parts, SendSide, VerbsQueues, VerbsRc, VerbsUd};
 use super::{Adapter, DataPath, QpRecord, VerbsHca, remedy};
 use crate::hca::{
-    Backend, HcaError, PortNumber, PortState, QpTransition, QueuesConfig, QueuesId, RcConfig, UdConfig,
-    UdDestination,
+    Backend, HcaError, PortNumber, PortState, QpTransition, QueuesConfig, QueuesId, RcConfig, RemoteAccess,
+    UdConfig, UdDestination,
 };
-use crate::mem::Pool;
+use crate::mem::key::{DoubtfulKey, FreeKey};
+use crate::mem::{Mbuf, Pool};
 
 /// Segments of a datagram: a packet from Ethernet has one or two.
 pub(super) const UD_SEGMENTS: u32 = 4;
 /// Segments of a message on a connection: as many as an entry for IPoIB's largest has, and to spare.
-const RC_SEGMENTS: u32 = 24;
+pub(super) const RC_SEGMENTS: u32 = 24;
 /// Sends of a queue pair that only receives: one drain request at a time. Other users of devices ask for no fewer than this.
 const PASSIVE_SENDS: u32 = 4;
 /// Drain requests of one place that may wait in the completion queue: its queue pair's and the one's before.
@@ -200,6 +201,8 @@ impl Backend for VerbsHca {
             srq: shared,
             srq_depth,
             regions: self.regions.clone(),
+            memory: self.registered.iter().map(|(region, _)| Arc::clone(region)).collect(),
+            windows: self.path.windows.clone(),
             pool: pool.clone(),
             max_ud: config.max_ud,
             max_rc: config.max_rc,
@@ -300,6 +303,21 @@ impl Backend for VerbsHca {
         rc.qpn()
     }
 
+    fn create_key(&mut self, pieces: u32) -> Result<FreeKey, HcaError> {
+        self.path.windows.create(&self.domain, pieces)
+    }
+
+    fn destroy_key(&mut self, key: FreeKey) -> Result<(), HcaError> {
+        self.path.windows.destroy(key.key())
+    }
+
+    fn renew_key(&mut self, key: DoubtfulKey) -> Result<(FreeKey, Option<Mbuf>), HcaError> {
+        self.path.windows.destroy(key.key())?;
+        let pieces = key.pieces();
+        let memory = key.forgotten();
+        Ok((self.path.windows.create(&self.domain, pieces)?, memory))
+    }
+
     fn destination(
         &mut self,
         port: PortNumber,
@@ -352,7 +370,9 @@ impl<P: DataPath> Adapter<P> {
         port: PortNumber,
         connected: bool,
     ) {
-        let record = QpRecord { qp: Arc::downgrade(qp), port, queues, connected, last_wqe_told: false };
+        let remote = RemoteAccess::default();
+        let record =
+            QpRecord { qp: Arc::downgrade(qp), port, queues, connected, remote, last_wqe_told: false };
         self.qps.insert(qp.number(), record);
     }
 

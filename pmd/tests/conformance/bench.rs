@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use arrayvec::ArrayVec;
 use ib_wire::{Gid, Lid, Mtu, PortNumber, Psn, QKey, Qpn, Rate, ServiceLevel};
 use pmd::hca::{
-    AddressVector, AsyncEvent, Backend, Checksum, Control, GlobalRoute, LinkLayer, QpEvent, QpFault, QpState,
-    QpTransition, Queues, QueuesConfig, QueuesId, RcConfig, RcSlot, RcToReceive, RcToSend, Received, RxBurst,
-    Source, UdConfig, UdDestination, UdSlot,
+    AddressVector, AsyncEvent, Backend, Checksum, Control, Done, DoneBurst, GlobalRoute, LinkLayer,
+    MemoryWork, QpEvent, QpFault, QpState, QpTransition, Queues, QueuesConfig, QueuesId, RcConfig, RcSlot,
+    RcToReceive, RcToSend, Received, RemoteAccess, RxBurst, Source, UdConfig, UdDestination, UdSlot,
 };
 use pmd::mem::{Mbuf, Pool};
 
@@ -36,6 +36,8 @@ pub(crate) struct Message {
 
 /// One end.
 pub(crate) struct End<B: Backend> {
+    /// Memory work that has ended.
+    pub(crate) done: Vec<Done>,
     pub(crate) hca: B,
     pub(crate) queues: B::Queues,
     pub(crate) pool: Pool,
@@ -51,7 +53,7 @@ pub(crate) struct End<B: Backend> {
     pub(crate) receive: bool,
 }
 
-impl<B: Backend> End<B> {
+impl<B: Backend<Queues: MemoryWork>> End<B> {
     fn new(mut hca: B, port: PortNumber, config: &QueuesConfig, pool: &Pool) -> Outcome<Self> {
         hca.register_pool(pool)?;
         let mut queues = hca.create_queues(config, pool)?;
@@ -66,6 +68,7 @@ impl<B: Backend> End<B> {
             hca,
             queues,
             pool: pool.clone(),
+            done: Vec::new(),
             messages: Vec::new(),
             faults: Vec::new(),
             events: Vec::new(),
@@ -93,6 +96,10 @@ impl<B: Backend> End<B> {
             worked = true;
         }
         let freed = self.queues.poll_send(&mut faults);
+        let mut done = DoneBurst::new();
+        self.queues.take_done(&mut done);
+        worked |= !done.is_empty();
+        self.done.extend(done);
         worked |= freed > 0 || !faults.is_empty();
         self.freed += freed;
         self.faults.extend(faults);
@@ -169,6 +176,8 @@ pub(crate) struct How {
     pub(crate) beside: UdSlot,
     /// The state that end 1 is taken to.
     pub(crate) far: QpState,
+    /// What the ends permit each other.
+    pub(crate) remote: RemoteAccess,
 }
 
 impl Default for How {
@@ -185,6 +194,7 @@ impl Default for How {
             passive: true,
             beside: UD,
             far: QpState::Rts,
+            remote: RemoteAccess::default(),
         }
     }
 }
@@ -373,6 +383,35 @@ impl<'l, L: Lab> Bench<'l, L> {
             .destination(self.lab.port(), &UdDestination { av, qpn: Qpn::MULTICAST, qkey: Some(QKEY) })?)
     }
 
+    /// Has end 1's port join a group, where somebody routes only what has been joined, and waits until the group's datagrams
+    /// come. The group's LID: `mlid`, where nobody does.
+    pub(crate) fn join(&mut self, mgid: Gid, mlid: Lid) -> Outcome<Lid> {
+        let Some(mlid) = self.lab.join(&mut self.ends[1].hca, mgid)? else { return Ok(mlid) };
+        let ud = self.ends[1].ud;
+        self.ends[1].hca.attach_multicast(ud, mgid, mlid)?;
+        let (to_group, to) = (self.destination_of_group(0, mgid, mlid)?, self.to(0, false, QKEY)?);
+        let (mut next, mut sent) = (Instant::now(), Ok(()));
+        self.until("a datagram of a group that was joined", |b| {
+            if Instant::now() >= next {
+                next += Duration::from_millis(20);
+                sent = b.send_ud(0, &to_group, b"?");
+            }
+            sent.is_err() || !b.ends[1].messages.is_empty()
+        })?;
+        sent?;
+        // Everything before it has come, too.
+        self.send_ud(0, &to, b".")?;
+        self.until("the last one", |b| b.ends[1].messages.last().is_some_and(|m| m.bytes == b"."))?;
+        self.ends[1].messages.clear();
+        self.ends[1].hca.detach_multicast(ud, mgid, mlid)?;
+        Ok(mlid)
+    }
+
+    /// Ends what [`Bench::join`] began.
+    pub(crate) fn leave(&mut self, mgid: Gid) -> Outcome {
+        self.lab.leave(&mut self.ends[1].hca, mgid)
+    }
+
     pub(crate) fn send_ud(&mut self, from: usize, to: &Destination<L>, bytes: &[u8]) -> Outcome {
         let buf = self.ends[from].buffer(bytes)?;
         Ok(self.ends[from].queues.send_ud(UD, to, buf)?)
@@ -413,6 +452,7 @@ impl<'l, L: Lab> Bench<'l, L> {
                 QpState::Rtr if far => 2,
                 _ => 3,
             };
+            self.ends[which].hca.set_remote_access(qpn[which], &how.remote)?;
             for to in &steps[..count] {
                 self.ends[which].hca.modify_qp(qpn[which], to)?;
             }

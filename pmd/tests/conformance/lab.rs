@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use ib_wire::{Gid, PKey, PortNumber};
-use pmd::hca::{Backend, HcaError, PostError, Refused};
+use ib_wire::{Gid, Lid, PKey, PortNumber};
+use pmd::hca::{Backend, HcaError, MemoryWork, PostError, Refused};
 
 /// Something that not every device can do or show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +24,14 @@ pub(crate) enum Need {
     GidChange,
     /// The port can be made to fail and come back.
     PortEvents,
+    /// Memory can be registered from a send queue.
+    FastRegistration,
+    /// A key's bounds are looked at, not those of the region underneath.
+    KeyBounds,
+    /// A SEND that invalidates a key says so at its receiver, and at its sender if it could not.
+    RemoteInvalidate,
+    /// A key can name many pieces of memory.
+    LongLists,
     /// The device carries management datagrams of ours.
     Management,
 }
@@ -92,7 +100,7 @@ pub(crate) use {hold, same};
 /// Two devices on one link, and the hands that reach around them.
 pub(crate) trait Lab {
     /// The backend.
-    type Hca: Backend + Send;
+    type Hca: Backend<Queues: MemoryWork> + Send;
 
     /// What to call it in the output.
     fn name(&self) -> String;
@@ -116,6 +124,16 @@ pub(crate) trait Lab {
     /// Gives end 0 another GID, or takes it away.
     fn change_gid(&mut self, _hcas: [&mut Self::Hca; 2], _add: bool) -> Outcome<Gid> {
         wrong("this device's GIDs cannot be changed")
+    }
+
+    /// Has this end's port join a multicast group; the group's LID. `None` where nobody routes, so that every datagram comes.
+    fn join(&mut self, _hca: &mut Self::Hca, _mgid: Gid) -> Outcome<Option<Lid>> {
+        Ok(None)
+    }
+
+    /// Has it leave the group again.
+    fn leave(&mut self, _hca: &mut Self::Hca, _mgid: Gid) -> Outcome {
+        Ok(())
     }
 
     /// Pulls the cable of end 0, or puts it back.

@@ -6,7 +6,9 @@
 //! machine; with `--mlx5`, two ConnectX by their rings. One line a check; the exit code tells whether all went well.
 //!
 //! ```text
-//! conformance [--verbs|--mlx5 ONE OTHER] [--json FILE] [FILTER]      FILTER: part of SUBJECT::CHECK
+//! conformance [--verbs|--mlx5 ONE OTHER] [--cable COMMAND] [--json FILE] [FILTER]
+//!
+//! FILTER: part of SUBJECT::CHECK. COMMAND: what pulls the cable of ONE with the argument `pull`, and puts it back with `plug`
 //! ```
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
@@ -32,6 +34,7 @@ use lab::{Failure, Lab, Outcome};
 struct Options {
     verbs: Option<[String; 2]>,
     mlx5: Option<[String; 2]>,
+    cable: Option<String>,
     json: Option<String>,
     list: bool,
     exact: bool,
@@ -50,6 +53,7 @@ impl Options {
                     let names = Some(std::array::from_fn(|_| words.next().unwrap_or_default()));
                     *(if word == "--mlx5" { &mut options.mlx5 } else { &mut options.verbs }) = names;
                 }
+                "--cable" => options.cable = words.next(),
                 "--json" => options.json = words.next(),
                 "--list" => options.list = true,
                 "--exact" => options.exact = true,
@@ -160,8 +164,14 @@ fn main() -> ExitCode {
     }
     let mut results = Results::default();
     match (&options.verbs, &options.mlx5) {
-        (Some(names), _) => suite(&mut verbs::Verbs::<Calls>::new(names.clone()), &options, &mut results),
-        (None, Some(names)) => suite(&mut verbs::Verbs::<Rings>::new(names.clone()), &options, &mut results),
+        (Some(names), _) => {
+            let mut lab = verbs::Verbs::<Calls>::new(names.clone(), options.cable.clone());
+            suite(&mut lab, &options, &mut results);
+        }
+        (None, Some(names)) => {
+            let mut lab = verbs::Verbs::<Rings>::new(names.clone(), options.cable.clone());
+            suite(&mut lab, &options, &mut results);
+        }
         (None, None) => soft_suites(&options, &mut results),
     }
     if let Some(path) = &options.json {

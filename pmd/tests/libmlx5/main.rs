@@ -11,6 +11,7 @@ mod checks;
 mod conformance;
 mod fakekernel;
 mod faults;
+mod keys;
 #[path = "../conformance/lab.rs"]
 mod lab;
 mod rig;

@@ -36,7 +36,7 @@ pub(crate) struct World {
 
 fn settings(index: u16, cqe_version: u8) -> Settings {
     let guid = 0x0c42_a103_0000_0000 + 0x100 * (u64::from(index) + 1);
-    Settings { guid, lid: index + 1, cqe_version, pages: 16, write_combining: true }
+    Settings { guid, lid: index + 1, cqe_version, pages: 16, write_combining: true, users: true }
 }
 
 /// Two new devices, joined.
@@ -52,6 +52,11 @@ pub(crate) fn other_world(cqe_version: u8, pages: usize) -> World {
 /// As [`world`], on machines without write-combining.
 pub(crate) fn plain_world() -> World {
     boot(&[settings(0, 1), settings(1, 1)].map(|s| Settings { write_combining: false, ..s }))
+}
+
+/// As [`world`], with devices whose programs give no commands of their own.
+pub(crate) fn closed_world() -> World {
+    boot(&[settings(0, 1), settings(1, 1)].map(|s| Settings { users: false, ..s }))
 }
 
 fn boot(settings: &[Settings; 2]) -> World {

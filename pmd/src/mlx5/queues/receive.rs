@@ -5,11 +5,11 @@ use ib_wire::{Lid, Qpn, ServiceLevel};
 
 use super::{Events, MlxQueues};
 use crate::bookkeeping::{Health, Place};
-use crate::hca::{Checksum, QpEvent, QpFault, Received, Source, UdSlot, UdSource, WcStatus};
+use crate::hca::{Checksum, MemoryKey, QpEvent, QpFault, Received, Source, UdSlot, UdSource, WcStatus};
+use crate::mem::packet::{self, Packet, STASH, Stash, top_up};
 use crate::mlx5::bus::Bus;
-use crate::mlx5::cq::{Arrival, Completion, What};
+use crate::mlx5::cq::{Arrival, Completion, Extra, What};
 use crate::mlx5::mr::MrTable;
-use crate::mlx5::packet::{self, Packet, STASH, Stash, top_up};
 use crate::mlx5::rings::SrqRing;
 use crate::mlx5::srq::SharedReceiveQueue;
 use prm::DataSegment;
@@ -174,7 +174,11 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
                     } else if let Some(buf) = self.message(completion.counter, arrival.byte_len) {
                         let (ud, rc) = (place.map(Place::ud), place.and_then(Place::rc));
                         let checksum = Checksum::Unknown;
-                        sink(Received { buf, qpn, ud, rc, source: Source::Rc, checksum });
+                        let source = match arrival.extra {
+                            Extra::Invalidated(key) => Source::RcInvalidated(MemoryKey::new(key)),
+                            Extra::None | Extra::Immediate(_) => Source::Rc,
+                        };
+                        sink(Received { buf, qpn, ud, rc, source, checksum });
                         received += 1;
                     }
                 }

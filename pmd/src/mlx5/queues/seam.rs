@@ -7,57 +7,17 @@ use arrayvec::ArrayVec;
 use ib_wire::Qpn;
 
 use super::MlxQueues;
-use crate::hca::{BURST, PostError, QpEvent, Queues, QueuesId, RcSlot, Refused, RxBurst, UdSlot};
-use crate::mem::{HEADROOM, Mbuf, Pool};
+use crate::hca::{
+    BURST, ChainSend, DoneBurst, Fence, MemoryKey, MemoryWork, PostError, QpEvent, Queues, QueuesId, RcSlot,
+    Refused, Registration, RemoteMemory, Returned, RxBurst, UdSlot,
+};
+use crate::mem::Mbuf;
+use crate::mem::key::RegisteredKey;
 use crate::mlx5::av::Destination;
 use crate::mlx5::bus::Bus;
-use crate::mlx5::packet::{Packet, PacketPool, Stash};
 use crate::mlx5::rc::RcQp;
 use crate::mlx5::ud::UdQp;
-
-impl Packet for Mbuf {
-    type Pool = Pool;
-
-    fn segments(&self) -> usize {
-        self.segment_count()
-    }
-
-    fn pieces(&self) -> impl Iterator<Item = (u64, u32)> {
-        Self::segments(self).map(|s| (s.address(), s.bytes.len() as u32))
-    }
-
-    fn room(&self) -> (u64, u32) {
-        let (address, length) = self.buffer();
-        (address + HEADROOM as u64, length.saturating_sub(HEADROOM) as u32)
-    }
-
-    fn fill(&mut self, len: u32) {
-        let fits = self.set_data(HEADROOM, len as usize);
-        debug_assert!(fits, "a receive of {len} bytes in one buffer");
-    }
-
-    fn append(&mut self, tail: Self) {
-        self.append_chain(tail);
-    }
-
-    fn byte_before_data(&self, distance: usize) -> u8 {
-        self.before_data(distance).and_then(<[u8]>::first).copied().unwrap_or(0)
-    }
-
-    fn free_all(batch: &mut Stash<Self>) {
-        Self::free_bulk(batch);
-    }
-}
-
-impl PacketPool<Mbuf> for Pool {
-    fn room(&self) -> u32 {
-        self.data_room() as u32
-    }
-
-    fn take(&mut self, count: usize, into: &mut Stash<Mbuf>) -> bool {
-        count <= into.remaining_capacity() && self.alloc_bulk(count, into)
-    }
-}
+use prm::SendOpcode;
 
 fn refused((buf, error): (Mbuf, PostError)) -> Refused {
     Refused { buf, error }
@@ -148,6 +108,10 @@ impl<B: Bus + std::fmt::Debug> Queues for MlxQueues<B, Mbuf> {
         self.posted_receives()
     }
 
+    fn limit_send_segments(&mut self, most: usize) {
+        self.max_segments = most;
+    }
+
     fn insert_rc(&mut self, slot: RcSlot, rc: Self::Rc) -> Result<(), Self::Rc> {
         self.insert(slot, rc)
     }
@@ -162,5 +126,66 @@ impl<B: Bus + std::fmt::Debug> Queues for MlxQueues<B, Mbuf> {
 
     fn rc_outstanding(&self, slot: RcSlot) -> usize {
         self.outstanding(slot)
+    }
+}
+
+impl<B: Bus + std::fmt::Debug> MemoryWork for MlxQueues<B, Mbuf> {
+    fn register(
+        &mut self,
+        slot: RcSlot,
+        ticket: u32,
+        work: Registration,
+    ) -> Result<MemoryKey, Returned<Registration>> {
+        self.register_key(slot, ticket, work)
+    }
+
+    fn invalidate(
+        &mut self,
+        slot: RcSlot,
+        ticket: u32,
+        key: RegisteredKey,
+        fence: Fence,
+    ) -> Result<(), Returned<RegisteredKey>> {
+        self.invalidate_key(slot, ticket, key, fence)
+    }
+
+    fn send_invalidating(
+        &mut self,
+        slot: RcSlot,
+        ticket: u32,
+        rkey: MemoryKey,
+        buf: Mbuf,
+    ) -> Result<(), Returned<Mbuf>> {
+        self.transfer(slot, ticket, (SendOpcode::SendInvalidate, rkey.get()), None, buf)
+    }
+
+    fn send_chain(&mut self, slot: RcSlot, ticket: u32, work: ChainSend) -> Result<(), Returned<ChainSend>> {
+        self.post_chain(slot, ticket, work)
+    }
+
+    fn write(
+        &mut self,
+        slot: RcSlot,
+        ticket: u32,
+        to: RemoteMemory,
+        buf: Mbuf,
+        immediate: Option<u32>,
+    ) -> Result<(), Returned<Mbuf>> {
+        let operation = immediate.map_or((SendOpcode::RdmaWrite, 0), |imm| (SendOpcode::RdmaWriteImm, imm));
+        self.transfer(slot, ticket, operation, Some(to), buf)
+    }
+
+    fn read(
+        &mut self,
+        slot: RcSlot,
+        ticket: u32,
+        from: RemoteMemory,
+        into: Mbuf,
+    ) -> Result<(), Returned<Mbuf>> {
+        self.transfer(slot, ticket, (SendOpcode::RdmaRead, 0), Some(from), into)
+    }
+
+    fn take_done(&mut self, done: &mut DoneBurst) {
+        self.finished(done);
     }
 }

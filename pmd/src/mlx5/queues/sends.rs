@@ -4,10 +4,10 @@ use ib_wire::Qpn;
 
 use super::{Events, MlxQueues};
 use crate::bookkeeping::{Completed, Health, Place};
-use crate::hca::WcStatus;
+use crate::hca::{Done, WcStatus};
+use crate::mem::packet::{Packet, Stash};
 use crate::mlx5::bus::Bus;
 use crate::mlx5::cq::{Completion, What};
-use crate::mlx5::packet::{Packet, Stash};
 
 /// Most completions that one poll of sends takes.
 const SEND_BATCH: usize = 64;
@@ -80,24 +80,34 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             }
         };
         let found = match self.numbers.find(completion.qpn) {
-            Some(Place::Ud(slot)) => self.uds.get_mut(slot.0.into()).map(|ud| (&mut ud.side, true, true)),
-            Some(Place::Rc(slot, _)) => self.rcs.get_mut(slot.0).map(|rc| (&mut rc.side, false, !rc.passive)),
+            Some(Place::Ud(slot)) => self.uds.get_mut(slot.0.into()).map(|ud| (&mut ud.side, None, true)),
+            Some(Place::Rc(slot, _)) => {
+                self.rcs.get_mut(slot.0).map(|rc| (&mut rc.side, Some(slot), !rc.passive))
+            }
             None => None,
         };
-        let Some((side, datagram, counts)) = found.filter(|(side, ..)| side.sq.qpn() == completion.qpn)
-        else {
+        let Some((side, slot, counts)) = found.filter(|(side, ..)| side.sq.qpn() == completion.qpn) else {
             self.anomalies.unknown_qp += 1;
             return 0;
         };
         let mut freed = 0;
         let before = side.outstanding();
-        let reaped = side.complete(completion.counter, |buf| {
-            freed += 1;
-            if batch.is_full() {
-                P::free_all(batch);
-            }
-            batch.push(buf);
-        });
+        let done = &mut self.done;
+        let reaped = side.complete(
+            completion.counter,
+            |buf| {
+                freed += 1;
+                if batch.is_full() {
+                    P::free_all(batch);
+                }
+                batch.push(buf);
+            },
+            |work, named| {
+                let status = if named { status } else { WcStatus::Success };
+                let what = work.operation.ended(status);
+                done.extend(slot.map(|slot| Done { slot, ticket: work.ticket, status, what }));
+            },
+        );
         if !reaped.known {
             self.anomalies.unknown_entry += 1;
             return 0;
@@ -111,7 +121,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             status,
             drained: reaped.drained,
             outstanding,
-            datagram,
+            datagram: slot.is_none(),
         };
         side.health.completed(what, events);
         freed

@@ -4,9 +4,9 @@ use ib_wire::Qpn;
 
 use super::MlxQueues;
 use crate::bookkeeping::Place;
-use crate::hca::{PostError, RcSlot, UdSlot};
+use crate::hca::{Done, PostError, RcSlot, UdSlot, WcStatus};
+use crate::mem::packet::Packet;
 use crate::mlx5::bus::Bus;
-use crate::mlx5::packet::Packet;
 use crate::mlx5::rc::RcQp;
 use crate::mlx5::ud::{Door, UdQp};
 
@@ -80,16 +80,23 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
 
     /// Takes a connected queue pair into the table.
     #[expect(clippy::result_large_err, reason = "what is not taken is handed back")]
-    pub fn insert(&mut self, slot: RcSlot, rc: RcQp<P>) -> Result<(), RcQp<P>> {
+    pub fn insert(&mut self, slot: RcSlot, mut rc: RcQp<P>) -> Result<(), RcQp<P>> {
         if !self.rcs.is_free(slot.0) || !self.numbers.insert(rc.qpn().get(), Place::Rc(slot, rc.beside)) {
             return Err(rc);
         }
+        rc.side.limit_segments(self.max_segments);
         self.rcs.insert(slot.0, rc)
     }
 
     /// Takes a connected queue pair out of the table.
     pub fn remove(&mut self, slot: RcSlot) -> Option<RcQp<P>> {
-        let rc = self.rcs.remove(slot.0)?;
+        let mut rc = self.rcs.remove(slot.0)?;
+        // Buffers that the device may still have go home with the queue pair; keys would be lost with it.
+        let status = WcStatus::Flushed;
+        self.done.extend(rc.side.take_key_works().map(|work| {
+            let what = work.operation.ended(status);
+            Done { slot, ticket: work.ticket, status, what }
+        }));
         self.numbers.remove(rc.qpn().get());
         if !rc.passive {
             self.credit.orphan(rc.side.outstanding());

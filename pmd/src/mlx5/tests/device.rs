@@ -7,14 +7,14 @@ use zerocopy::FromBytes;
 
 use super::Arena;
 use crate::hca::{QueuesId, UdSlot};
+use crate::mem::packet::{Packet, PacketPool, Stash};
 use crate::mlx5::bus::Recorder;
 use crate::mlx5::mr::{MrTable, Region};
-use crate::mlx5::packet::{Packet, PacketPool, Stash};
 use crate::mlx5::queues::{MlxQueues, Parts};
 use crate::mlx5::rc::RcQp;
 use crate::mlx5::rings::{CqRing, QpRings, RingMemory, SrqRing};
 use crate::mlx5::ud::UdQp;
-use prm::{ControlSegment, Cqe, CqeOpcode, DataSegment, ErrorCqe, INVALID_LKEY, NextSegment};
+use prm::{ControlSegment, Cqe, CqeOpcode, DataSegment, ErrorCqe, INVALID_LKEY, NextSegment, SendOpcode};
 
 pub(super) const HEADROOM: usize = 128;
 pub(super) const ROOM: usize = 64;
@@ -148,6 +148,15 @@ impl Packet for Buffer {
         self.parts[0].1 = len as usize;
     }
 
+    fn lay(&mut self, at: usize, bytes: &[u8]) -> bool {
+        let fits = at + bytes.len() <= ROOM;
+        if fits {
+            self.store.0.memory.write(self.parts[0].0 * EACH + HEADROOM + at, bytes);
+            self.parts[0].1 = at + bytes.len();
+        }
+        fits
+    }
+
     fn append(&mut self, mut tail: Self) {
         assert_eq!(self.parts.len(), 1);
         self.parts.append(&mut tail.parts);
@@ -183,6 +192,10 @@ pub(super) struct Taken {
     pub(super) pieces: Vec<(u64, usize)>,
     /// What the pieces held then.
     pub(super) bytes: Vec<u8>,
+    pub(super) imm: u32,
+    pub(super) fence: u8,
+    /// What follows the control segment.
+    pub(super) units: Vec<[u8; 16]>,
 }
 
 /// The device's end of a queue pair.
@@ -315,12 +328,26 @@ impl Device {
             };
             let control = ControlSegment::read_from_bytes(&unit(0)).unwrap();
             assert_eq!((control.qpn(), control.index()), (rings.qpn, *sq_taken));
-            let head = if qp == 0 && control.opcode() != 0 { 4 } else { 1 };
+            let head = match SendOpcode::from_code(control.opcode()) {
+                Some(SendOpcode::Umr) => control.ds(),
+                Some(SendOpcode::RdmaWrite | SendOpcode::RdmaWriteImm | SendOpcode::RdmaRead) => 2,
+                Some(SendOpcode::Nop) => 1,
+                _ => {
+                    if qp == 0 {
+                        4
+                    } else {
+                        1
+                    }
+                }
+            };
             let pieces: Vec<(u64, usize)> = (head..control.ds())
-                .map(|n| {
+                .filter_map(|n| {
                     let data = DataSegment::read_from_bytes(&unit(n)).unwrap();
-                    assert_eq!(data.lkey.get(), LKEY);
-                    (data.address.get(), data.byte_count.get() as usize)
+                    let lkey = data.lkey.get();
+                    // Of a key that was registered just now, the list is not followed.
+                    let made = |t: &Taken| t.opcode == SendOpcode::Umr as u8 && t.imm == lkey;
+                    assert!(lkey == LKEY || taken.iter().any(made));
+                    (lkey == LKEY).then_some((data.address.get(), data.byte_count.get() as usize))
                 })
                 .collect();
             let bytes = pieces.iter().flat_map(|(address, len)| self.buffers.get(*address, *len)).collect();
@@ -332,6 +359,9 @@ impl Device {
                 signalled: control.fm_ce_se & 0x08 != 0,
                 pieces,
                 bytes,
+                imm: control.imm.get(),
+                fence: control.fm_ce_se >> 5,
+                units: (1..control.ds()).map(unit).collect(),
             });
             *sq_taken = sq_taken.wrapping_add(wqebbs);
         }

@@ -3,6 +3,7 @@
 mod completion;
 mod device;
 mod geometry;
+mod memory;
 mod queues;
 mod receive;
 mod send;

@@ -193,13 +193,13 @@ fn a_short_message_takes_only_what_it_fills() {
     for (seed, ((buf, qpn, source), len)) in received.iter().zip(lengths).enumerate() {
         assert_eq!(buf.bytes(), pattern(seed as u32, len));
         assert_eq!((*qpn, *source), (Qpn::new(RC), Source::Rc));
-        assert_eq!(crate::mlx5::packet::Packet::segments(buf), len.div_ceil(ROOM).max(1));
+        assert_eq!(crate::mem::packet::Packet::segments(buf), len.div_ceil(ROOM).max(1));
     }
     assert_eq!(queues.posted_receives(), (8, 1), "underrun is visible");
     assert_eq!(queues.fill(), 6);
     drop(received);
     // What the pool handed out for the refill is what left, and what stays in hand between pool and ring is bounded.
-    assert!(device.buffers.out() <= full.max(8 + 7 * PER_ENTRY) + crate::mlx5::packet::STASH);
+    assert!(device.buffers.out() <= full.max(8 + 7 * PER_ENTRY) + crate::mem::packet::STASH);
     drop(queues);
     assert_eq!(device.buffers.out(), 0);
 }

@@ -148,7 +148,7 @@ fn post(sq: &mut SendQueue, wr: &Value, signalled: bool, key_entries: usize) -> 
     });
     let posted = match opcode {
         SendOpcode::RdmaWrite | SendOpcode::RdmaWriteImm | SendOpcode::RdmaRead => {
-            sq.post_rdma(request, remote(), &data)?
+            sq.post_rdma(request, remote(), data.len(), data.into_iter().map(Ok::<_, Full>))?
         }
         SendOpcode::CompareSwap => {
             sq.post_atomic(request, remote(), number(&wr["swap"]), number(&wr["compare_add"]), data[0])?

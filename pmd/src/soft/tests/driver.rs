@@ -11,9 +11,9 @@ use crate::hca::{
     AddressVector, AsyncEvent, Control, PostError, QpEvent, QpFault, QpTransition, QueuesConfig, QueuesId,
     RcConfig, RcSlot, RcToReceive, RcToSend, Source, UdConfig, UdDestination, UdSlot,
 };
+use crate::mem::packet::{Packet, PacketPool, Stash};
 use crate::mlx5::av::Destination;
 use crate::mlx5::bus::Bus;
-use crate::mlx5::packet::{Packet, PacketPool, Stash};
 use crate::mlx5::queues::{Events, MlxQueues};
 use crate::soft::{SoftBus, SoftHca};
 
@@ -102,6 +102,15 @@ impl Packet for Buffer {
 
     fn fill(&mut self, len: u32) {
         self.parts[0].1 = len;
+    }
+
+    fn lay(&mut self, at: usize, bytes: &[u8]) -> bool {
+        let fits = at + bytes.len() <= ROOM;
+        if fits {
+            self.store.0.memory.put(self.parts[0].0 * EACH + HEAD + at, bytes);
+            self.parts[0].1 = (at + bytes.len()) as u32;
+        }
+        fits
     }
 
     fn append(&mut self, mut tail: Self) {
@@ -298,7 +307,7 @@ fn datagrams_and_messages_by_driver_and_device() {
         assert_eq!(got.len(), 2, "round {round}: {:?} {:?}", b.hca.counters(), a.events);
         for (bytes, qpn, source) in got {
             match source {
-                Source::Rc => {
+                Source::Rc | Source::RcInvalidated(_) => {
                     assert_eq!(qpn, bq);
                     assert!(bytes == pattern(size, round as u64), "round {round}");
                 }

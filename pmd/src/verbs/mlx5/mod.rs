@@ -22,8 +22,9 @@ use std::sync::{Arc, Weak};
 
 use super::object::{ProtectionDomain, QueuePair, SharedReceiveQueue};
 use super::{DataPath, Device, remedy};
-use crate::hca::{HcaError, LinkLayer};
+use crate::hca::{FastRegistration, HcaError, LinkLayer, RegisteredBy};
 use crate::mlx5::anchor::Anchor;
+use crate::mlx5::rc::MAX_SEND_SEGMENTS;
 
 /// By the mlx5 driver, on the rings of the device.
 #[derive(Debug, Default)]
@@ -53,8 +54,24 @@ enum WorkerRegister {
 impl DataPath for Rings {
     type Worker = RingWorker;
 
+    const INDIRECT: bool = true;
+
+    fn fast_registration(_has_windows: bool, pieces: Option<u32>) -> Option<FastRegistration> {
+        pieces.map(|max_pieces| FastRegistration {
+            by: RegisteredBy::Umr,
+            max_pieces,
+            remote_invalidate: true,
+            read_invalidate: false,
+        })
+    }
+
     fn check(device: &Device) -> Result<(), HcaError> {
         if device.is_mlx5 { Ok(()) } else { Err(remedy::not_mlx5(&device.name)) }
+    }
+
+    // The driver writes the entries itself.
+    fn send_segments(_: u32) -> u32 {
+        MAX_SEND_SEGMENTS as u32
     }
 }
 

@@ -16,6 +16,7 @@ use super::{RingWorker, WorkerRegister, rings};
 use crate::hca::{
     Backend, HcaError, LinkLayer, PortNumber, QueuesConfig, QueuesId, RcConfig, UdConfig, UdDestination,
 };
+use crate::mem::key::{DoubtfulKey, FreeKey};
 use crate::mem::{Mbuf, Pool};
 use crate::mlx5::av::Destination;
 use crate::mlx5::bus::{EventSource, PciBus};
@@ -256,6 +257,22 @@ impl Backend for Mlx5Hca {
 
     fn rc_qpn(rc: &RcQp<Mbuf>) -> Qpn {
         rc.qpn()
+    }
+
+    fn create_key(&mut self, pieces: u32) -> Result<FreeKey, HcaError> {
+        self.indirect.create(&self.domain, pieces)
+    }
+
+    fn destroy_key(&mut self, key: FreeKey) -> Result<(), HcaError> {
+        self.indirect.destroy(key.key())
+    }
+
+    fn renew_key(&mut self, key: DoubtfulKey) -> Result<(FreeKey, Option<Mbuf>), HcaError> {
+        self.indirect.destroy(key.key())?;
+        let pieces = key.pieces();
+        // From here on the device uses the memory no more.
+        let memory = key.forgotten();
+        Ok((self.indirect.create(&self.domain, pieces)?, memory))
     }
 
     fn destination(&mut self, port: PortNumber, to: &UdDestination) -> Result<Destination, HcaError> {

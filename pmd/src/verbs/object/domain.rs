@@ -78,7 +78,7 @@ pub(in crate::verbs) struct MemoryRegion {
 }
 
 impl MemoryRegion {
-    /// Registers a zone of a pool for local access.
+    /// Registers a zone of a pool for local access; with `windows`, for them, too.
     ///
     /// # Safety
     ///
@@ -86,14 +86,20 @@ impl MemoryRegion {
     pub(in crate::verbs) unsafe fn new(
         domain: &Arc<ProtectionDomain>,
         zone: &Zone,
+        windows: bool,
     ) -> Result<Self, HcaError> {
-        let access = sys::IBV_ACCESS_LOCAL_WRITE as c_int;
+        let bind = if windows { sys::IBV_ACCESS_MW_BIND } else { 0 };
+        let access = (sys::IBV_ACCESS_LOCAL_WRITE | bind) as c_int;
         // SAFETY: mapped memory, by the contract of this function.
         let raw =
             unsafe { sys::ibv_reg_mr(domain.raw(), zone.address as *mut _, zone.length as usize, access) };
         let raw =
             NonNull::new(raw).ok_or_else(|| remedy::registration(zone.length, io::Error::last_os_error()))?;
         Ok(Self { raw, _domain: Arc::clone(domain) })
+    }
+
+    pub(in crate::verbs) const fn raw(&self) -> *mut sys::ibv_mr {
+        self.raw.as_ptr()
     }
 
     pub(in crate::verbs) fn lkey(&self) -> u32 {

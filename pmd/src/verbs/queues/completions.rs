@@ -6,8 +6,8 @@ use verbs_sys as sys;
 
 use super::receive::{DatagramReceives, GRH_AREA};
 use super::{Kind, VerbsQueues};
-use crate::bookkeeping::{Completed, Health, Place};
-use crate::hca::{BURST, QpEvent, QpFault, Source, UdSource, WcStatus};
+use crate::bookkeeping::{Completed, Health, Place, Work};
+use crate::hca::{BURST, Done, MemoryKey, QpEvent, QpFault, Source, UdSource, WcStatus};
 use crate::mem::{HEADROOM, Mbuf};
 use crate::verbs::object::CompletionQueue;
 
@@ -42,11 +42,11 @@ impl VerbsQueues {
     ) -> usize {
         let qpn = Qpn::new(wc.qp_num);
         let found = match self.numbers.find(wc.qp_num) {
-            Some(Place::Ud(slot)) => self.uds.get_mut(slot.0.into()).map(|ud| (&mut ud.side, true)),
-            Some(Place::Rc(slot, _)) => self.rcs.get_mut(slot.0).map(|rc| (&mut rc.side, false)),
+            Some(Place::Ud(slot)) => self.uds.get_mut(slot.0.into()).map(|ud| (&mut ud.side, None)),
+            Some(Place::Rc(slot, _)) => self.rcs.get_mut(slot.0).map(|rc| (&mut rc.side, Some(slot))),
             None => None,
         };
-        let Some((side, datagram)) = found else {
+        let Some((side, slot)) = found else {
             self.anomalies.unknown_qp += 1;
             return 0;
         };
@@ -55,7 +55,13 @@ impl VerbsQueues {
             drained = side.drained();
             drained
         } else {
-            let reaped = side.complete(entry);
+            let status = status(wc.status);
+            let done = &mut self.done;
+            let reaped = side.complete(entry, |work, named| {
+                let status = if named { status } else { WcStatus::Success };
+                let Work { ticket, operation } = work;
+                done.extend(slot.map(|slot| Done { slot, ticket, status, what: operation.ended(status) }));
+            });
             freed = reaped.freed;
             self.credit.give_back(freed as u32);
             reaped.known
@@ -65,7 +71,8 @@ impl VerbsQueues {
             return 0;
         }
         let outstanding = side.outstanding();
-        let what = Completed { qpn, status: status(wc.status), drained, outstanding, datagram };
+        let what =
+            Completed { qpn, status: status(wc.status), drained, outstanding, datagram: slot.is_none() };
         side.health.completed(what, events);
         freed
     }
@@ -113,6 +120,11 @@ impl VerbsQueues {
 
     pub(super) fn message(&mut self, wc: &sys::ibv_wc, slot: u32) -> Option<(Mbuf, Source)> {
         match self.shared.as_mut().map_or(Err(false), |srq| srq.message(slot, wc.byte_len as usize)) {
+            Ok(buf) if wc.wc_flags & sys::IBV_WC_WITH_INV != 0 => {
+                // SAFETY: the flag says which of the two it is.
+                let key = unsafe { wc.__bindgen_anon_1.invalidated_rkey };
+                Some((buf, Source::RcInvalidated(MemoryKey::new(key))))
+            }
             Ok(buf) => Some((buf, Source::Rc)),
             Err(known) => {
                 let count =

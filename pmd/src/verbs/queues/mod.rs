@@ -10,14 +10,17 @@ mod seam;
 mod send;
 #[cfg(test)]
 mod tests;
+mod work;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 
-use super::object::{CompletionQueue, SharedReceiveQueue};
+use super::object::{CompletionQueue, MemoryRegion, SharedReceiveQueue};
+use super::window::Windows;
 use crate::bookkeeping::{Credit, Numbers, Places, Progress};
-use crate::hca::{BURST, HcaError, QpEvent, QueuesId};
+use crate::hca::{BURST, Done, HcaError, QpEvent, QueuesId};
 use crate::mem::Pool;
 use crate::mlx5::mr::MrTable;
 pub use pairs::{VerbsRc, VerbsUd};
@@ -77,6 +80,9 @@ pub(super) struct Parts {
     pub(super) srq: Option<(Arc<SharedReceiveQueue>, usize)>,
     pub(super) srq_depth: u32,
     pub(super) regions: MrTable,
+    /// The same regions as the library has them.
+    pub(super) memory: Vec<Arc<MemoryRegion>>,
+    pub(super) windows: Windows,
     pub(super) pool: Pool,
     pub(super) max_ud: u16,
     pub(super) max_rc: u32,
@@ -91,6 +97,8 @@ pub struct VerbsQueues {
     numbers: Numbers,
     uds: Places<VerbsUd>,
     rcs: Places<VerbsRc>,
+    /// Most segments of a message on a connection.
+    max_segments: usize,
     datagrams: Option<SharedDatagrams>,
     shared: Option<SharedReceives>,
     send_cq: Arc<CompletionQueue>,
@@ -100,11 +108,15 @@ pub struct VerbsQueues {
     lists: Lists,
     stash: Stash,
     regions: MrTable,
+    memory: Vec<Arc<MemoryRegion>>,
+    windows: Windows,
     pool: Pool,
     credit: Credit,
     /// Faults found while posting.
     faults: ArrayVec<QpEvent, BURST>,
     anomalies: Anomalies,
+    /// Memory work that has ended, oldest first.
+    done: VecDeque<Done>,
 }
 
 impl Drop for VerbsQueues {
@@ -125,6 +137,7 @@ impl VerbsQueues {
             numbers: Numbers::new(usize::from(parts.max_ud) + parts.max_rc.min(1 << 16) as usize),
             uds: Places::new(parts.max_ud.into()),
             rcs: Places::new(parts.max_rc),
+            max_segments: usize::MAX,
             datagrams: parts.datagrams.map(|(queue, depth)| SharedDatagrams::new(queue, depth)),
             shared,
             send_cq: parts.send_cq,
@@ -133,6 +146,9 @@ impl VerbsQueues {
             lists: Lists::new(),
             stash: Stash::new(),
             regions: parts.regions,
+            memory: parts.memory,
+            windows: parts.windows,
+            done: VecDeque::new(),
             pool: parts.pool,
             credit: Credit::new(parts.max_sends),
             faults: ArrayVec::new(),

@@ -9,9 +9,9 @@ use super::super::object::SharedReceiveQueue;
 use super::super::remedy;
 use super::{Kind, tag};
 use crate::hca::HcaError;
+use crate::mem::packet::{self, top_up};
 use crate::mem::{HEADROOM, Mbuf, Pool};
 use crate::mlx5::mr::MrTable;
-use crate::mlx5::packet::{self, top_up};
 
 /// Bytes in front of a datagram's data where its GRH goes, or nothing.
 pub(super) const GRH_AREA: usize = 40;

@@ -12,9 +12,10 @@ use super::pairs::Door;
 use super::receive::{DatagramReceives, SharedReceives};
 use super::send::SendSide;
 use super::{Kind, VerbsQueues, VerbsRc, VerbsUd, untag};
-use crate::bookkeeping::Place;
+use crate::bookkeeping::{Place, Work};
 use crate::hca::{
-    BURST, Checksum, PostError, QpEvent, Queues, QueuesId, RcSlot, Received, Refused, RxBurst, UdSlot,
+    BURST, Checksum, Done, PostError, QpEvent, Queues, QueuesId, RcSlot, Received, Refused, RxBurst, UdSlot,
+    WcStatus,
 };
 use crate::mem::Mbuf;
 use crate::verbs::address::VerbsDestination;
@@ -75,21 +76,24 @@ impl Queues for VerbsQueues {
     }
 
     fn ring(&mut self) {
-        let Self { uds, rcs, lists, regions, faults, credit, .. } = self;
+        let Self { uds, rcs, lists, regions, faults, credit, done, .. } = self;
         // What the library does not take is dropped.
-        let mut ring = |side: &mut SendSide| {
+        let mut ring = |side: &mut SendSide, slot: Option<RcSlot>| {
             let before = side.outstanding();
-            let taken = side.ring(lists, regions);
+            let taken = side.ring(lists, regions, |Work { ticket, operation }| {
+                let status = WcStatus::General;
+                done.extend(slot.map(|slot| Done { slot, ticket, status, what: operation.ended(status) }));
+            });
             credit.give_back(before.saturating_sub(side.outstanding()));
             taken
         };
         uds.ring(|_, ud| {
-            if !ring(&mut ud.side) {
+            if !ring(&mut ud.side, None) {
                 note_failure(faults, ud.qpn(), false);
             }
         });
-        rcs.ring(|_, rc| {
-            if !ring(&mut rc.side) {
+        rcs.ring(|at, rc| {
+            if !ring(&mut rc.side, Some(RcSlot(at))) {
                 let flushed = rc.side.outstanding() == 0;
                 if flushed {
                     rc.side.health.flushed();
@@ -238,10 +242,15 @@ impl Queues for VerbsQueues {
         (datagrams, self.shared.as_ref().map_or(0, SharedReceives::posted))
     }
 
-    fn insert_rc(&mut self, slot: RcSlot, rc: VerbsRc) -> Result<(), VerbsRc> {
+    fn limit_send_segments(&mut self, most: usize) {
+        self.max_segments = most;
+    }
+
+    fn insert_rc(&mut self, slot: RcSlot, mut rc: VerbsRc) -> Result<(), VerbsRc> {
         if !self.rcs.is_free(slot.0) || !self.numbers.insert(rc.qpn().get(), Place::Rc(slot, rc.beside)) {
             return Err(rc);
         }
+        rc.side.limit_segments(self.max_segments);
         self.rcs.insert(slot.0, rc)
     }
 
@@ -252,9 +261,14 @@ impl Queues for VerbsQueues {
     }
 
     fn remove_rc(&mut self, slot: RcSlot) -> Option<VerbsRc> {
-        let rc = self.rcs.remove(slot.0)?;
+        let mut rc = self.rcs.remove(slot.0)?;
         self.numbers.remove(rc.qpn().get());
         self.credit.orphan(rc.side.sends());
+        let status = WcStatus::Flushed;
+        self.done.extend(rc.side.take_key_works().map(|Work { ticket, operation }| {
+            let what = operation.ended(status);
+            Done { slot, ticket, status, what }
+        }));
         Some(rc)
     }
 

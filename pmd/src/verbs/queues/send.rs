@@ -8,8 +8,9 @@ use verbs_sys as sys;
 use super::super::address::VerbsDestination;
 use super::super::object::QueuePair;
 use super::super::remedy;
+use super::work::WorkRequest;
 use super::{Kind, tag};
-use crate::bookkeeping::Health;
+use crate::bookkeeping::{Health, Operation, Work};
 use crate::hca::{HcaError, PostError};
 use crate::mem::Mbuf;
 use crate::mlx5::mr::MrTable;
@@ -24,6 +25,7 @@ const LIST_SEGMENTS: usize = 8 * LIST;
 struct Slot {
     buf: Option<Mbuf>,
     to: Option<VerbsDestination>,
+    work: Option<(WorkRequest, Work<Mbuf>)>,
 }
 
 /// What a completion did.
@@ -182,22 +184,64 @@ impl SendSide {
         }
         let at = self.place(self.queued);
         match self.slots.get_mut(at) {
-            Some(slot) => *slot = Slot { buf: Some(buf), to },
+            Some(slot) => *slot = Slot { buf: Some(buf), to, work: None },
             None => return Err((buf, PostError::Full)),
         }
         self.queued = self.queued.wrapping_add(1);
         Ok(())
     }
 
+    /// Takes work for the next ring, as [`SendSide::queue`] a buffer.
+    pub(super) fn queue_work(
+        &mut self,
+        request: WorkRequest,
+        work: Work<Mbuf>,
+    ) -> Result<(), (Work<Mbuf>, PostError)> {
+        let at = self.place(self.queued);
+        match self.slots.get_mut(at) {
+            Some(slot) if self.queued.wrapping_sub(self.retired) < self.depth => {
+                *slot = Slot { buf: None, to: None, work: Some((request, work)) };
+                self.queued = self.queued.wrapping_add(1);
+                Ok(())
+            }
+            _ => Err((work, PostError::Full)),
+        }
+    }
+
+    pub(super) fn limit_segments(&mut self, most: usize) {
+        self.segments = self.segments.min(most.max(1));
+    }
+
+    /// Most pieces of a buffer that is sent.
+    pub(super) const fn max_segments(&self) -> usize {
+        self.segments
+    }
+
+    /// All work on keys that is owed an answer, oldest first.
+    pub(super) fn take_key_works(&mut self) -> impl Iterator<Item = Work<Mbuf>> + '_ {
+        let (retired, mask) = (self.retired, self.slots.len().wrapping_sub(1));
+        let slots = &mut self.slots;
+        (0..self.queued.wrapping_sub(self.retired)).filter_map(move |n| {
+            let slot = slots.get_mut(retired.wrapping_add(n) as usize & mask)?;
+            let work = &mut slot.work;
+            work.take_if(|(_, work)| !matches!(work.operation, Operation::Transfer(_))).map(|(_, work)| work)
+        })
+    }
+
     /// Gives what is queued to the device. False if the library did not take all of it: what it did not take is dropped,
-    /// and the queue pair counts as failed.
-    pub(super) fn ring(&mut self, lists: &mut Lists, regions: &mut MrTable) -> bool {
+    /// and the queue pair counts as failed. Work among it is `worked`.
+    pub(super) fn ring(
+        &mut self,
+        lists: &mut Lists,
+        regions: &mut MrTable,
+        worked: impl FnMut(Work<Mbuf>),
+    ) -> bool {
         while self.has_queued() {
             let count = self.build(lists, regions);
             let taken = post(&self.qp, lists.requests.get_mut(..count).unwrap_or_default());
             self.posted = self.posted.wrapping_add(taken as u32);
             if taken < count || count == 0 {
-                self.drop_queued();
+                self.drop_queued(worked);
                 self.health.fail();
                 return false;
             }
@@ -212,9 +256,11 @@ impl SendSide {
         let mut entry = self.posted;
         while entry != self.queued {
             let Some(slot) = self.slots.get(self.place(entry)) else { break };
-            let (Some(buf), Some(request)) = (&slot.buf, lists.requests.get_mut(count)) else { break };
-            let Some(segments) = lists.segments.get_mut(used..used + buf.segment_count()) else { break };
-            for (segment, piece) in segments.iter_mut().zip(buf.segments()) {
+            let Some(request) = lists.requests.get_mut(count) else { break };
+            let buf = slot.buf.as_ref().or_else(|| slot.work.as_ref().and_then(|(_, work)| work.payload()));
+            let room = used..used + buf.map_or(0, Mbuf::segment_count);
+            let Some(segments) = lists.segments.get_mut(room) else { break };
+            for (segment, piece) in segments.iter_mut().zip(buf.into_iter().flat_map(Mbuf::segments)) {
                 let length = piece.bytes.len() as u32;
                 // It was found when the buffer was taken.
                 let lkey = regions.lkey(piece.address(), length).unwrap_or(0);
@@ -233,6 +279,10 @@ impl SendSide {
                 send_flags: if signal { sys::IBV_SEND_SIGNALED } else { 0 },
                 ..Default::default()
             };
+            if let Some((work, _)) = &slot.work {
+                work.fill(request);
+                self.unsignalled = 0;
+            }
             if let Some(to) = &slot.to {
                 request.wr.ud = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
                     ah: to.handle.raw(),
@@ -245,20 +295,24 @@ impl SendSide {
             entry = entry.wrapping_add(1);
         }
         if let Some(last) = count.checked_sub(1).and_then(|at| lists.requests.get_mut(at)) {
-            last.send_flags = sys::IBV_SEND_SIGNALED;
+            last.send_flags |= sys::IBV_SEND_SIGNALED;
             self.unsignalled = 0;
         }
         count
     }
 
-    fn drop_queued(&mut self) {
-        while self.has_queued() {
-            self.queued = self.queued.wrapping_sub(1);
-            let at = self.place(self.queued);
-            if let Some(slot) = self.slots.get_mut(at) {
-                *slot = Slot::default();
+    fn drop_queued(&mut self, mut worked: impl FnMut(Work<Mbuf>)) {
+        let mut entry = self.posted;
+        while entry != self.queued {
+            let at = self.place(entry);
+            if let Some(slot) = self.slots.get_mut(at).map(std::mem::take)
+                && let Some((_, work)) = slot.work
+            {
+                worked(work);
             }
+            entry = entry.wrapping_add(1);
         }
+        self.queued = self.posted;
     }
 
     /// Posts the drain request: an empty send on a queue pair in error, which completes flushed.
@@ -284,17 +338,20 @@ impl SendSide {
         std::mem::replace(&mut self.draining, false)
     }
 
-    /// A completion names an entry: it and all before it are done, and their buffers go home.
+    /// A completion names an entry: it and all before it are done, and their buffers go home. Work is `worked`, with whether it is the
+    /// entry that was named.
     #[inline]
-    pub(super) fn complete(&mut self, entry: u32) -> Reaped {
+    pub(super) fn complete(&mut self, entry: u32, mut worked: impl FnMut(Work<Mbuf>, bool)) -> Reaped {
         let ahead = entry.wrapping_sub(self.retired);
         if ahead >= self.posted.wrapping_sub(self.retired) {
             return Reaped::default();
         }
-        for _ in 0..=ahead {
+        for n in 0..=ahead {
             let at = self.place(self.retired);
-            if let Some(slot) = self.slots.get_mut(at) {
-                *slot = Slot::default();
+            if let Some(slot) = self.slots.get_mut(at).map(std::mem::take)
+                && let Some((_, work)) = slot.work
+            {
+                worked(work, n == ahead);
             }
             self.retired = self.retired.wrapping_add(1);
         }

@@ -12,6 +12,7 @@ use crate::mem::PoolConfig;
 use crate::mlx5::mr::Region;
 use crate::verbs::address::VerbsDestination;
 use crate::verbs::object::{ProtectionDomain, played};
+use crate::verbs::window::Windows;
 
 const UD: u32 = 0x11;
 const RC: u32 = 0x22;
@@ -158,6 +159,8 @@ impl Rig {
             srq: Some((srq, 3)),
             srq_depth: 2,
             regions,
+            memory: Vec::new(),
+            windows: Windows::default(),
             pool: pool.clone(),
             max_ud: 2,
             max_rc: 8,

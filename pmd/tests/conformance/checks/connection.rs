@@ -108,7 +108,7 @@ fn both_ways<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
             let seed = round * 2 + 1 - at as u64;
             for message in b.messages(at, 2)? {
                 let expected = match message.source {
-                    Source::Rc => pattern(len(1 - at as u64), seed),
+                    Source::Rc | Source::RcInvalidated(_) => pattern(len(1 - at as u64), seed),
                     Source::Ud(_) => pattern(1000, seed + 5000),
                 };
                 hold!(message.bytes == expected, "round {round}, end {at}: {:?}", message.source);

@@ -42,7 +42,7 @@ pub(super) fn checks<L: Lab>() -> Vec<Check<L>> {
 fn source(message: &Message) -> Outcome<UdSource> {
     match message.source {
         Source::Ud(source) => Ok(source),
-        Source::Rc => wrong("a datagram came as a message of a connection"),
+        Source::Rc | Source::RcInvalidated(_) => wrong("a datagram came as a message of a connection"),
     }
 }
 

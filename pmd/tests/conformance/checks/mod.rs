@@ -1,5 +1,6 @@
 //! The checks, by subject.
 
+mod chain;
 mod connection;
 mod datagram;
 mod error;
@@ -8,6 +9,7 @@ mod life;
 mod management;
 mod multicast;
 mod query;
+mod registration;
 mod several;
 mod shared;
 mod state;
@@ -51,6 +53,8 @@ pub(crate) fn all<L: Lab>() -> Vec<(&'static str, Vec<Check<L>>)> {
         ("connection", connection::checks()),
         ("shared", shared::checks()),
         ("error", error::checks()),
+        ("registration", registration::checks()),
+        ("chain", chain::checks()),
         ("state", state::checks()),
         ("life", life::checks()),
         ("management", management::checks()),

@@ -25,14 +25,15 @@ fn group(n: u8) -> Gid {
 fn attached<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.start()?;
     let mgid = group(1);
-    let (to_group, to) = (b.destination_of_group(0, mgid, MLID)?, b.to(0, false, QKEY)?);
+    let mlid = b.join(mgid, MLID)?;
+    let (to_group, to) = (b.destination_of_group(0, mgid, mlid)?, b.to(0, false, QKEY)?);
     let ud = b.ends[1].ud;
     for round in 0..3 {
         b.send_ud(0, &to_group, b"nobody")?;
         b.send_ud(0, &to, b"mark")?;
         let got = b.messages(1, 1)?;
         same!((got.len(), &got[0].bytes[..]), (1, &b"mark"[..]), "round {round}, before it is attached");
-        b.ends[1].hca.attach_multicast(ud, mgid, MLID)?;
+        b.ends[1].hca.attach_multicast(ud, mgid, mlid)?;
         b.send_ud(0, &to_group, b"group")?;
         b.send_ud(0, &to, b"mark")?;
         let got = b.messages(1, 2)?;
@@ -40,40 +41,45 @@ fn attached<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
             .iter()
             .filter_map(|m| match m.source {
                 Source::Ud(from) => Some((&m.bytes[..], from.qpn, from.multicast)),
-                Source::Rc => None,
+                Source::Rc | Source::RcInvalidated(_) => None,
             })
             .collect();
         let us = b.ends[0].ud;
         same!(told, [(&b"group"[..], us, true), (&b"mark"[..], us, false)], "round {round}, attached");
         same!(got[0].grh[24..40], mgid.0, "destination GID");
-        b.ends[1].hca.detach_multicast(ud, mgid, MLID)?;
+        b.ends[1].hca.detach_multicast(ud, mgid, mlid)?;
     }
     b.send_ud(0, &to_group, b"nobody")?;
     b.send_ud(0, &to, b"mark")?;
     same!(b.messages(1, 1)?[0].bytes, b"mark", "after it was detached");
-    hold!(b.ends[1].hca.detach_multicast(ud, mgid, MLID).is_err(), "detached twice without an error");
-    Ok(())
+    hold!(b.ends[1].hca.detach_multicast(ud, mgid, mlid).is_err(), "detached twice without an error");
+    b.leave(mgid)
 }
 
 fn several<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     const GROUPS: u8 = 20;
     b.start()?;
     let ud = b.ends[1].ud;
-    for n in (0..GROUPS).step_by(2) {
-        b.ends[1].hca.attach_multicast(ud, group(n), Lid(MLID.0 + u16::from(n)))?;
-    }
+    let mut mlids = Vec::new();
     for n in 0..GROUPS {
-        let to = b.destination_of_group(0, group(n), Lid(MLID.0 + u16::from(n)))?;
+        mlids.push(b.join(group(n), Lid(MLID.0 + u16::from(n)))?);
+    }
+    let groups = || (0..GROUPS).zip(mlids.iter().copied());
+    for (n, mlid) in groups().step_by(2) {
+        b.ends[1].hca.attach_multicast(ud, group(n), mlid)?;
+    }
+    for (n, mlid) in groups() {
+        let to = b.destination_of_group(0, group(n), mlid)?;
         b.send_ud(0, &to, &[n])?;
     }
     let got = b.messages(1, usize::from(GROUPS / 2))?;
     let got: Vec<_> = got.iter().flat_map(|m| m.bytes.clone()).collect();
     let expected: Vec<_> = (0..GROUPS).step_by(2).collect();
     same!(got, expected, "groups that arrived");
-    for n in (0..GROUPS).step_by(2) {
-        b.ends[1].hca.detach_multicast(ud, group(n), Lid(MLID.0 + u16::from(n)))?;
+    for (n, mlid) in groups().step_by(2) {
+        b.ends[1].hca.detach_multicast(ud, group(n), mlid)?;
     }
-    Ok(())
+    (0..GROUPS).try_for_each(|n| b.leave(group(n)))
 }
 
 fn no_group<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {

@@ -30,6 +30,11 @@ pub(super) fn get_context(device: &Device, c: &Command) {
         num_ports: 1,
         response_length: size_of::<abi::mlx5_ib_alloc_ucontext_resp>() as u32,
         cqe_version: device.settings.cqe_version,
+        comp_mask: if device.settings.users {
+            abi::MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_MKEY_UPDATE_TAG
+        } else {
+            0
+        },
         cmds_supp_uhw: (abi::MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE | abi::MLX5_USER_CMDS_SUPP_UHW_CREATE_AH)
             as u8,
         log_uar_size: 12,

@@ -2,7 +2,7 @@
 //! an older kernel would, upon which the libraries use the command.
 
 use connectx::engine::QpAttributes;
-use connectx::{Access, QpKind};
+use connectx::{Access, QpKind, RemoteOperations};
 use ib_wire::Gid;
 use pmd::hca::HcaError;
 use uverbs_sys as abi;
@@ -11,7 +11,7 @@ use verbs_sys as verbs;
 use super::answers::{attributes, get_context, query_port};
 use super::device::{Device, Object, PORT, QpRecord, QueueRecord, host};
 use super::words::Command;
-use super::{modify, system};
+use super::{modify, system, user};
 
 pub(super) type Outcome = Result<(), i32>;
 
@@ -37,6 +37,16 @@ pub(super) unsafe fn request(device: &mut Device, header: *mut abi::ib_uverbs_io
         ((*header).object_id, (*header).method_id, std::slice::from_raw_parts_mut(first, count))
     };
     match (u32::from(object), u32::from(method)) {
+        (abi::MLX5_IB_OBJECT_DEVX | abi::MLX5_IB_OBJECT_DEVX_OBJ, _) if !device.settings.users => {
+            Err(libc::EPROTONOSUPPORT)
+        }
+        (abi::MLX5_IB_OBJECT_DEVX, abi::MLX5_IB_METHOD_DEVX_OTHER) => user::ask(attributes),
+        (abi::MLX5_IB_OBJECT_DEVX_OBJ, abi::MLX5_IB_METHOD_DEVX_OBJ_CREATE) => {
+            user::create(device, attributes)
+        }
+        (abi::MLX5_IB_OBJECT_DEVX_OBJ, abi::MLX5_IB_METHOD_DEVX_OBJ_DESTROY) => {
+            user::destroy(device, attributes)
+        }
         (abi::UVERBS_OBJECT_DEVICE, abi::UVERBS_METHOD_INVOKE_WRITE) => invoke_write(device, attributes),
         (abi::MLX5_IB_OBJECT_UAR, abi::MLX5_IB_METHOD_UAR_OBJ_ALLOC) => new_page(device, attributes),
         (abi::MLX5_IB_OBJECT_UAR, abi::MLX5_IB_METHOD_UAR_OBJ_DESTROY) => {
@@ -47,11 +57,11 @@ pub(super) unsafe fn request(device: &mut Device, header: *mut abi::ib_uverbs_io
     }
 }
 
-fn find(attributes: &mut [abi::ib_uverbs_attr], id: u32) -> Option<&mut abi::ib_uverbs_attr> {
+pub(super) fn find(attributes: &mut [abi::ib_uverbs_attr], id: u32) -> Option<&mut abi::ib_uverbs_attr> {
     attributes.iter_mut().find(|a| u32::from(a.attr_id) == id)
 }
 
-fn data(attribute: &abi::ib_uverbs_attr) -> u64 {
+pub(super) fn data(attribute: &abi::ib_uverbs_attr) -> u64 {
     // SAFETY: both views are a number of 64 bits.
     unsafe { attribute.__bindgen_anon_1.data }
 }
@@ -286,6 +296,7 @@ fn reg_mr(device: &mut Device, c: &Command) -> Outcome {
         local_write: may(verbs::IBV_ACCESS_LOCAL_WRITE),
         remote_write: may(verbs::IBV_ACCESS_REMOTE_WRITE),
         remote_read: may(verbs::IBV_ACCESS_REMOTE_READ),
+        remote_atomic: may(verbs::IBV_ACCESS_REMOTE_ATOMIC),
     };
     let memory = host(q.start, q.length as usize);
     let key = device.engine.register(q.hca_va, memory, access).map_err(|e| errno(&e))?;
@@ -399,6 +410,7 @@ fn create_qp(
         dbrec: own.db_addr,
         flags: own.flags,
         user_handle: q.user_handle,
+        remote: RemoteOperations::default(),
     }));
     c.own_answer(&abi::mlx5_ib_create_qp_resp { bfreg_index: own.bfreg_index, ..Default::default() });
     Ok(abi::ib_uverbs_create_qp_resp {
@@ -414,7 +426,10 @@ fn create_qp(
 }
 
 fn modify_qp(device: &mut Device, q: &abi::ib_uverbs_modify_qp) -> Outcome {
-    let qpn = qp(device, q.qp_handle)?.qpn;
+    let Some(Object::Qp(qp)) = device.objects.get_mut(&q.qp_handle) else { return Err(libc::ENOENT) };
+    modify::remote(q, &mut qp.remote);
+    let (qpn, remote) = (qp.qpn, qp.remote);
+    device.engine.set_remote_operations(qpn, remote).map_err(|e| errno(&e))?;
     match modify::transition(q) {
         Some(to) => device.engine.modify_qp(qpn, &to).map_err(|e| errno(&e)),
         None => Err(libc::EINVAL),

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use connectx::cable::CableEnd;
 use connectx::engine::{Engine, EngineConfig};
-use connectx::{DeviceEvent, HostMemory, PortConfig};
+use connectx::{DeviceEvent, HostMemory, PortConfig, RemoteOperations};
 use ib_wire::{Guid, Lid, Mtu, Qpn};
 use pmd::hca::{AsyncEvent, LinkLayer, PortNumber};
 use uverbs_sys as abi;
@@ -30,6 +30,8 @@ pub(crate) struct Settings {
     pub(crate) pages: usize,
     /// The machine has write-combining.
     pub(crate) write_combining: bool,
+    /// Programs may give commands of their own (DEVX).
+    pub(crate) users: bool,
 }
 
 /// A queue pair as the library described it.
@@ -48,6 +50,8 @@ pub(crate) struct QpRecord {
     /// Flags.
     pub(crate) flags: u32,
     pub(super) user_handle: u64,
+    /// What the other end may do.
+    pub(super) remote: RemoteOperations,
 }
 
 impl QpRecord {
@@ -119,6 +123,8 @@ pub(crate) struct Device {
     events: VecDeque<abi::ib_uverbs_async_event_desc>,
     /// It refuses to destroy queue pairs.
     pub(crate) keeps_queue_pairs: bool,
+    /// It refuses to destroy keys that commands of programs have made.
+    pub(crate) keeps_keys: bool,
     /// Datagram queue pairs have receives of their own, as with some adapters.
     pub(crate) shares_no_datagrams: bool,
     /// Events of each object that the library has fetched.
@@ -150,6 +156,7 @@ impl Device {
             pages: Vec::new(),
             events: VecDeque::new(),
             keeps_queue_pairs: false,
+            keeps_keys: false,
             shares_no_datagrams: false,
             fetched: BTreeMap::new(),
         }
@@ -296,6 +303,7 @@ impl Device {
             DeviceEvent::SrqError(number) => (verbs::IBV_EVENT_SRQ_ERR, of_srq(number)?),
             DeviceEvent::QpRequestError(qpn) => (verbs::IBV_EVENT_QP_REQ_ERR, of_qp(qpn)?),
             DeviceEvent::QpAccessError(qpn) => (verbs::IBV_EVENT_QP_ACCESS_ERR, of_qp(qpn)?),
+            DeviceEvent::SqDrained(qpn) => (verbs::IBV_EVENT_SQ_DRAINED, of_qp(qpn)?),
             DeviceEvent::CqOverrun(_) => panic!("the device has overrun a completion queue"),
             DeviceEvent::Async(_) => return None,
         };

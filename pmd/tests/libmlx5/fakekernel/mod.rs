@@ -4,6 +4,7 @@
 //! * [`system`] stands in front of libc: `open`, `stat`, `ioctl`, `mmap`, `read`, `close` and `socket` of this program.
 //! * [`sysfs`] is the tree in which libibverbs finds the devices.
 //! * [`command`] carries out what the libraries ask of the kernel, on a [`device`].
+//! * [`user`] carries out commands of programs (DEVX): those that make keys.
 //! * [`doorbell`] catches each store to a doorbell page.
 //!
 //! x86-64 and glibc only.
@@ -15,6 +16,7 @@ mod doorbell;
 mod modify;
 mod sysfs;
 mod system;
+mod user;
 mod words;
 
 use std::sync::{Mutex, MutexGuard};

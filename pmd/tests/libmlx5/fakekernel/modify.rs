@@ -1,5 +1,6 @@
 //! Changes of a queue pair's state, from the words of the interface into the engine's.
 
+use connectx::RemoteOperations;
 use ib_wire::{Gid, Lid, Mtu, Psn, QKey, Qpn, Rate, ServiceLevel};
 use pmd::hca::{AddressVector, GlobalRoute, QpState, QpTransition, RcToReceive, RcToSend};
 use uverbs_sys as abi;
@@ -55,6 +56,23 @@ pub(super) fn transition(q: &abi::ib_uverbs_modify_qp) -> Option<QpTransition> {
     })
 }
 
+/// What the other end may do from now on.
+pub(super) fn remote(q: &abi::ib_uverbs_modify_qp, remote: &mut RemoteOperations) {
+    let has = |bit: u32| q.attr_mask & bit != 0;
+    if has(verbs::IBV_QP_ACCESS_FLAGS) {
+        let may = |flag: u32| q.qp_access_flags & flag != 0;
+        remote.write = may(verbs::IBV_ACCESS_REMOTE_WRITE);
+        remote.read = may(verbs::IBV_ACCESS_REMOTE_READ);
+        remote.atomic = may(verbs::IBV_ACCESS_REMOTE_ATOMIC);
+    }
+    if has(verbs::IBV_QP_MAX_DEST_RD_ATOMIC) {
+        remote.reads_in = q.max_dest_rd_atomic;
+    }
+    if has(verbs::IBV_QP_MAX_QP_RD_ATOMIC) {
+        remote.reads_out = q.max_rd_atomic;
+    }
+}
+
 /// A state's code.
 pub(super) const fn state(state: QpState) -> u8 {
     (match state {
@@ -62,6 +80,7 @@ pub(super) const fn state(state: QpState) -> u8 {
         QpState::Init => verbs::IBV_QPS_INIT,
         QpState::Rtr => verbs::IBV_QPS_RTR,
         QpState::Rts => verbs::IBV_QPS_RTS,
+        QpState::SqDraining | QpState::SqDrained => verbs::IBV_QPS_SQD,
         QpState::Sqe => verbs::IBV_QPS_SQE,
         QpState::Err => verbs::IBV_QPS_ERR,
     }) as u8

@@ -3,6 +3,8 @@
 
 use arrayvec::ArrayVec;
 
+use super::{HEADROOM, Mbuf, Pool};
+
 /// Most buffers that a worker keeps in hand between the pool and its receive queues.
 pub const STASH: usize = 64;
 
@@ -25,6 +27,10 @@ pub trait Packet: Sized + Send + std::fmt::Debug + 'static {
 
     /// A fresh buffer of one segment holds `len` bytes now, at most its room.
     fn fill(&mut self, len: u32);
+
+    /// In a buffer of one segment these bytes lie at `at` of the data, which end behind them. False, and nothing changed, if there is no
+    /// room.
+    fn lay(&mut self, at: usize, bytes: &[u8]) -> bool;
 
     /// Hangs a chain behind this buffer of one segment.
     fn append(&mut self, tail: Self);
@@ -89,4 +95,56 @@ fn chain<P: Packet>(receive: &mut [Option<P>], len: u32, room: u32) -> Option<(P
         chain = Some(buf);
     }
     chain.map(|chain| (chain, used))
+}
+
+impl Packet for Mbuf {
+    type Pool = Pool;
+
+    fn segments(&self) -> usize {
+        self.segment_count()
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = (u64, u32)> {
+        Self::segments(self).map(|s| (s.address(), s.bytes.len() as u32))
+    }
+
+    fn room(&self) -> (u64, u32) {
+        let (address, length) = self.buffer();
+        (address + HEADROOM as u64, length.saturating_sub(HEADROOM) as u32)
+    }
+
+    fn fill(&mut self, len: u32) {
+        let fits = self.set_data(HEADROOM, len as usize);
+        debug_assert!(fits, "a receive of {len} bytes in one buffer");
+    }
+
+    fn lay(&mut self, at: usize, bytes: &[u8]) -> bool {
+        let fits = self.set_data(HEADROOM, at + bytes.len());
+        if let Some(to) = self.data_mut().get_mut(at..).filter(|_| fits) {
+            to.copy_from_slice(bytes);
+        }
+        fits
+    }
+
+    fn append(&mut self, tail: Self) {
+        self.append_chain(tail);
+    }
+
+    fn byte_before_data(&self, distance: usize) -> u8 {
+        self.before_data(distance).and_then(<[u8]>::first).copied().unwrap_or(0)
+    }
+
+    fn free_all(batch: &mut Stash<Self>) {
+        Self::free_bulk(batch);
+    }
+}
+
+impl PacketPool<Mbuf> for Pool {
+    fn room(&self) -> u32 {
+        self.data_room() as u32
+    }
+
+    fn take(&mut self, count: usize, into: &mut Stash<Mbuf>) -> bool {
+        count <= into.remaining_capacity() && self.alloc_bulk(count, into)
+    }
 }

@@ -1,0 +1,54 @@
+//! Memory work that a send queue owes an answer for.
+
+use crate::hca::{ChainSend, Outcome, WcStatus};
+use crate::mem::key::{PageList, RegisteredKey};
+
+/// What was posted.
+#[derive(Debug)]
+pub(crate) enum Operation<P> {
+    Register(RegisteredKey<P>, PageList<P>),
+    Invalidate(RegisteredKey<P>),
+    Transfer(P),
+    /// The key has the chain.
+    Chain(RegisteredKey<P>, PageList<P>),
+}
+
+/// What was posted, and what its poster calls it.
+#[derive(Debug)]
+pub(crate) struct Work<P> {
+    pub(crate) ticket: u32,
+    pub(crate) operation: Operation<P>,
+}
+
+impl<P> Work<P> {
+    /// The buffer whose data goes, or comes.
+    pub(crate) const fn payload(&self) -> Option<&P> {
+        match &self.operation {
+            Operation::Transfer(buf) => Some(buf),
+            Operation::Register(..) | Operation::Invalidate(_) | Operation::Chain(..) => None,
+        }
+    }
+}
+
+impl<P> Operation<P> {
+    /// What comes back of it.
+    pub(crate) fn ended(self, status: WcStatus) -> Outcome<P> {
+        let done = status == WcStatus::Success;
+        match self {
+            Self::Register(key, list) if done => Outcome::Registered(key, list),
+            Self::Register(key, list) => Outcome::NotRegistered(key.abandon(), list),
+            Self::Invalidate(key) if done => {
+                let (key, memory) = key.freed();
+                Outcome::Invalidated(key, memory)
+            }
+            Self::Invalidate(key) => Outcome::NotInvalidated(key.abandon()),
+            Self::Transfer(buf) => Outcome::Transferred(buf),
+            Self::Chain(key, list) if done => match key.freed() {
+                (key, Some(buf)) => Outcome::ChainSent(ChainSend { key, list, buf }),
+                // It was posted with one.
+                (key, None) => Outcome::Invalidated(key, None),
+            },
+            Self::Chain(key, list) => Outcome::ChainNotSent(key.abandon(), list),
+        }
+    }
+}

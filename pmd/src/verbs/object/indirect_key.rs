@@ -1,0 +1,60 @@
+//! Memory keys for lists of other keys.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use verbs_sys as sys;
+
+use super::super::remedy;
+use super::{ProtectionDomain, complain, destroyed, threads};
+use crate::hca::{HcaError, MemoryKey};
+
+threads! { IndirectKey }
+
+/// A free key of libmlx5 that UMR entries give a list of pieces.
+#[derive(Debug)]
+pub(in crate::verbs) struct IndirectKey {
+    raw: Option<NonNull<sys::mlx5dv_mkey>>,
+    _domain: Arc<ProtectionDomain>,
+}
+
+impl IndirectKey {
+    /// With room for so many pieces. Its tag may be changed, and a peer's SEND may end what it stands for.
+    pub(in crate::verbs) fn new(domain: &Arc<ProtectionDomain>, pieces: u16) -> Result<Self, HcaError> {
+        let mut attributes = sys::mlx5dv_mkey_init_attr {
+            pd: domain.raw(),
+            create_flags: sys::MLX5DV_MKEY_INIT_ATTR_FLAGS_INDIRECT
+                | sys::MLX5DV_MKEY_INIT_ATTR_FLAGS_UPDATE_TAG
+                | sys::MLX5DV_MKEY_INIT_ATTR_FLAGS_REMOTE_INVALIDATE,
+            max_entries: pieces,
+        };
+        // SAFETY: a live domain of a device that libmlx5 drives; the attributes are ours.
+        let raw = NonNull::new(unsafe { sys::mlx5dv_create_mkey(&mut attributes) });
+        let raw = raw.ok_or_else(|| remedy::last("creating a memory key for a list"))?;
+        Ok(Self { raw: Some(raw), _domain: Arc::clone(domain) })
+    }
+
+    /// Its key as it was made.
+    pub(in crate::verbs) fn key(&self) -> MemoryKey {
+        // SAFETY: live.
+        self.raw.map_or(MemoryKey::new(0), |raw| MemoryKey::new(unsafe { (*raw.as_ptr()).lkey }))
+    }
+
+    /// Destroys it, and tells how that went: if it did not, the device may still use the memory that it has.
+    pub(in crate::verbs) fn end(mut self) -> Result<(), HcaError> {
+        match self.raw.take() {
+            // SAFETY: ours, and nobody else has it.
+            Some(raw) => destroyed("memory key", unsafe { sys::mlx5dv_destroy_mkey(raw.as_ptr()) }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for IndirectKey {
+    fn drop(&mut self) {
+        if let Some(raw) = self.raw.take() {
+            // SAFETY: ours, and nobody else has it.
+            complain("memory key", unsafe { sys::mlx5dv_destroy_mkey(raw.as_ptr()) });
+        }
+    }
+}

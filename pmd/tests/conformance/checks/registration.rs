@@ -1,0 +1,477 @@
+//! Memory that is registered from a send queue, what peers do with it, and what becomes of it.
+
+use std::time::Duration;
+
+use pmd::hca::{
+    Backend, Control, Done, Fence, KeyRights, MemoryKey, MemoryWork, Outcome as Result_, QpFault, QpState,
+    QpTransition, Registration, RemoteAccess, RemoteMemory, Source, WcStatus,
+};
+use pmd::mem::Mbuf;
+use pmd::mem::key::{FreeKey, Memory, PageList, RegisteredKey};
+
+use super::Check;
+use crate::bench::{Bench, How, Link, pattern};
+use crate::lab::{Failure, Lab, Need, Outcome, hold, same, wrong};
+
+/// Rounds of the check that goes round and round, where nobody asks for another number.
+const CYCLES: u32 = 500;
+/// Bytes of a piece: a buffer's.
+const PIECE: usize = 3000;
+/// More than the tags of a key.
+const _: () = assert!(CYCLES > 256);
+
+pub(super) fn checks<L: Lab>() -> Vec<Check<L>> {
+    vec![
+        Check::new("a peer writes and reads what was registered", used),
+        Check::new("register, use, invalidate, and again with the next tag", cycles),
+        Check::new("several registrations are under way at once", pipeline),
+        Check::new("a list that is longer than an entry", long),
+        Check::new("a key of old is refused, and ends the connection", stale),
+        Check::new("beyond either end is refused", bounds),
+        Check::new("what the rights do not say is refused", rights),
+        Check::new("what the connection does not permit is refused", permitted),
+        Check::new("a peer's SEND invalidates, and says so", remote_invalidate),
+        Check::new("a peer's SEND invalidates no key that is none", remote_invalidate_nothing),
+        Check::new("invalidated in use: nothing is written behind it", in_use),
+        Check::new("an error with registrations under way gives all back", error),
+    ]
+}
+
+const ALL: RemoteAccess = RemoteAccess { write: true, read: true, atomic: false, answered: 4, asked: 4 };
+
+/// A connection whose ends permit all, beside which another can be made.
+fn link<L: Lab>(b: &mut Bench<'_, L>, slot: u16) -> Outcome<Link> {
+    if b.ends.iter().any(|end| end.hca.device().fast_registration.is_none()) {
+        let why = "what drives it makes no keys from a send queue";
+        return Err(Failure::Lacks(Need::FastRegistration, why));
+    }
+    if slot == 0 {
+        b.start()?;
+    }
+    b.connect(slot, How { passive: false, remote: ALL, ..How::default() })
+}
+
+fn pieces<L: Lab>(b: &Bench<'_, L>) -> usize {
+    b.ends[1].hca.device().fast_registration.map_or(1, |device| device.max_pieces.min(3) as usize)
+}
+
+fn done<L: Lab>(b: &mut Bench<'_, L>, at: usize) -> Outcome<Done> {
+    b.until(&format!("work done at end {at}"), |b| !b.ends[at].done.is_empty())?;
+    Ok(b.ends[at].done.remove(0))
+}
+
+/// The next finished work, which must have succeeded.
+fn well<L: Lab>(b: &mut Bench<'_, L>, at: usize, ticket: u32) -> Outcome<Result_> {
+    let done = done(b, at)?;
+    same!((done.ticket, done.status), (ticket, WcStatus::Success), "work at end {at}");
+    Ok(done.what)
+}
+
+fn registration(key: FreeKey, memory: Mbuf, rights: KeyRights) -> Registration {
+    Registration { key, list: PageList::new(52), memory: Memory::Chain(memory), start: 0, len: None, rights }
+}
+
+/// Registers memory with these bytes at end 1.
+fn register<L: Lab>(
+    b: &mut Bench<'_, L>,
+    link: &Link,
+    bytes: &[u8],
+    rights: KeyRights,
+) -> Outcome<RegisteredKey> {
+    let count = pieces(b);
+    let key = b.ends[1].hca.create_key(count as u32)?;
+    register_again(b, link, key, bytes, rights)
+}
+
+fn register_again<L: Lab>(
+    b: &mut Bench<'_, L>,
+    link: &Link,
+    key: FreeKey,
+    bytes: &[u8],
+    rights: KeyRights,
+) -> Outcome<RegisteredKey> {
+    let memory = b.ends[1].chain(bytes, bytes.len().div_ceil(pieces(b)))?;
+    let posted = b.ends[1].queues.register(link.slot, 1, registration(key, memory, rights));
+    let name = posted.map_err(|returned| Failure::Wrong(format!("a registration: {}", returned.error)))?;
+    match well(b, 1, 1)? {
+        Result_::Registered(key, list) if list.count() == 0 => {
+            same!((key.key(), key.len()), (name, bytes.len() as u64), "what was registered");
+            Ok(key)
+        }
+        other => wrong(format!("a registration came back as {other:?}")),
+    }
+}
+
+/// Invalidates a key at end 1: what its memory holds, and the key.
+fn invalidate<L: Lab>(b: &mut Bench<'_, L>, link: &Link, key: RegisteredKey) -> Outcome<(FreeKey, Vec<u8>)> {
+    let posted = b.ends[1].queues.invalidate(link.slot, 2, key, Fence::Reads);
+    posted.map_err(|returned| Failure::Wrong(format!("an invalidation: {}", returned.error)))?;
+    match well(b, 1, 2)? {
+        Result_::Invalidated(key, Some(memory)) => Ok((key, bytes_of(&memory))),
+        other => wrong(format!("an invalidation came back as {other:?}")),
+    }
+}
+
+fn bytes_of(buf: &Mbuf) -> Vec<u8> {
+    let mut bytes = vec![0; buf.len()];
+    buf.read(0, &mut bytes);
+    bytes
+}
+
+/// The memory of a key whose connection has ended, and the key as new.
+fn renew<L: Lab>(b: &mut Bench<'_, L>, at: usize, key: RegisteredKey) -> Outcome<Vec<u8>> {
+    let (fresh, memory) = b.ends[at].hca.renew_key(key.abandon())?;
+    b.ends[at].hca.destroy_key(fresh)?;
+    memory.map_or_else(|| wrong("memory that was registered is gone"), |memory| Ok(bytes_of(&memory)))
+}
+
+fn write<L: Lab>(b: &mut Bench<'_, L>, link: &Link, to: (MemoryKey, u64), bytes: &[u8]) -> Outcome {
+    let buf = b.ends[0].buffer(bytes)?;
+    let to = RemoteMemory { address: to.1, rkey: to.0 };
+    let posted = b.ends[0].queues.write(link.slot, 7, to, buf, None);
+    posted.map_err(|returned| Failure::Wrong(format!("an RDMA WRITE: {}", returned.error)))
+}
+
+fn read<L: Lab>(b: &mut Bench<'_, L>, link: &Link, from: (MemoryKey, u64), len: usize) -> Outcome {
+    let buf = b.ends[0].buffer(&vec![0xee; len])?;
+    let from = RemoteMemory { address: from.1, rkey: from.0 };
+    let posted = b.ends[0].queues.read(link.slot, 8, from, buf);
+    posted.map_err(|returned| Failure::Wrong(format!("an RDMA READ: {}", returned.error)))
+}
+
+/// The next work of end 0 must fail as one that the responder does not allow, and both ends' queue pairs with it.
+fn refused<L: Lab>(b: &mut Bench<'_, L>, link: &Link, what: &str) -> Outcome {
+    let done = done(b, 0)?;
+    same!(done.status, WcStatus::RemoteAccess, "status of {what}");
+    same!(b.ends[0].state(link.qpn[0])?, QpState::Err, "state of the requester after {what}");
+    b.until("the responder's error", |b| b.ends[1].state(link.qpn[1]).is_ok_and(|s| s == QpState::Err))
+}
+
+fn used<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
+    let link = link(b, 0)?;
+    let all = pieces(b) * PIECE;
+    let rights = KeyRights { remote_read: true, ..KeyRights::WRITE };
+    let key = register(b, &link, &pattern(all, 1), rights)?;
+    let mut expected = pattern(all, 1);
+    let (third, half) = (all / 3, all / 2);
+    for (at, len, seed) in
+        [(0, 1, 2), (all - 1, 1, 3), (all / 7, half, 4), (0, third, 5), (half - 1, half, 6), (0, all, 7)]
+    {
+        let bytes = pattern(len, seed);
+        write(b, &link, (key.key(), at as u64), &bytes)?;
+        hold!(matches!(well(b, 0, 7)?, Result_::Transferred(_)), "an RDMA WRITE came back as something else");
+        expected[at..at + len].copy_from_slice(&bytes);
+        // Behind it on the same connection, and what is in between.
+        read(b, &link, (key.key(), third as u64), half)?;
+        let Result_::Transferred(buf) = well(b, 0, 8)? else {
+            return wrong("an RDMA READ without its buffer");
+        };
+        hold!(bytes_of(&buf) == expected[third..third + half], "what was read after {at}, {len}");
+    }
+    // An RDMA WRITE of nothing needs no right (IBA 9.7.4.1.3).
+    write(b, &link, (MemoryKey::new(0), 0), &[])?;
+    well(b, 0, 7)?;
+    let (key, bytes) = invalidate(b, &link, key)?;
+    hold!(bytes == expected, "the memory after all of it");
+    Ok(b.ends[1].hca.destroy_key(key)?)
+}
+
+fn cycles<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
+    let link = link(b, 0)?;
+    let rounds = std::env::var("CONFORMANCE_CYCLES").ok().and_then(|n| n.parse().ok()).unwrap_or(CYCLES);
+    let count = pieces(b) as u32;
+    let mut free = b.ends[1].hca.create_key(count)?;
+    let mut last = free.key();
+    for round in 0..rounds {
+        let key = register_again(b, &link, free, &[0; 64], KeyRights::WRITE)?;
+        same!((key.key().index(), key.key() != last), (last.index(), true), "key of round {round}");
+        last = key.key();
+        let bytes = pattern(64, round.into());
+        write(b, &link, (key.key(), 0), &bytes)?;
+        well(b, 0, 7)?;
+        let (key, memory) = invalidate(b, &link, key)?;
+        hold!(memory == bytes, "round {round}");
+        free = key;
+    }
+    Ok(b.ends[1].hca.destroy_key(free)?)
+}
+
+fn pipeline<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
+    let link = link(b, 0)?;
+    for _ in 0..3 {
+        let mut names = Vec::new();
+        for ticket in 0..8_u32 {
+            let key = b.ends[1].hca.create_key(1)?;
+            let memory = b.ends[1].buffer(&[ticket as u8; 100])?;
+            let work = registration(key, memory, KeyRights::WRITE);
+            let posted = b.ends[1].queues.register(link.slot, ticket, work);
+            names.push(posted.map_err(|returned| Failure::Wrong(returned.error.to_string()))?);
+        }
+        let mut keys = Vec::new();
+        for ticket in 0..8 {
+            let Result_::Registered(key, _) = well(b, 1, ticket)? else { return wrong("no registration") };
+            keys.push(key);
+        }
+        for ((ticket, name), key) in (0..8).zip(&names).zip(keys) {
+            same!(key.key(), *name, "the key of registration {ticket}");
+            write(b, &link, (key.key(), 50), &[0xcc; 50])?;
+            well(b, 0, 7)?;
+            let (key, bytes) = invalidate(b, &link, key)?;
+            hold!(bytes == [[ticket as u8; 50], [0xcc; 50]].concat(), "the memory of registration {ticket}");
+            b.ends[1].hca.destroy_key(key)?;
+        }
+    }
+    Ok(())
+}
+
+/// Of pages and pieces that are named again and again: more than 4 GiB of addresses on little memory.
+fn long<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
+    let link = link(b, 0)?;
+    let most = b.ends[1].hca.device().fast_registration.map_or(0, |device| device.max_pieces);
+    if most < 200 {
+        return Err(Failure::Lacks(Need::LongLists, "a memory window names one piece"));
+    }
+    let memory = b.ends[1].buffer(&pattern(4096, 1))?;
+    let address = memory.segments().next().map_or(0, |segment| segment.address());
+    for count in [1, 4, 5, 52, 53, 54, 100, 200_usize] {
+        let key = b.ends[1].hca.create_key(count as u32)?;
+        let mut list = PageList::in_buffer(b.ends[1].buffer(&[])?);
+        let bytes = 4096_u32;
+        for _ in 0..count {
+            // SAFETY: `memory` lives until the key is free again; only the peer writes there.
+            let pushed = unsafe { list.push(address, bytes) };
+            pushed.map_err(|full| Failure::Wrong(full.to_string()))?;
+        }
+        let start = 0x7_ffff_f000;
+        let work = Registration {
+            key,
+            list,
+            memory: Memory::Listed,
+            start,
+            len: Some(count as u64 * 4096 - 10),
+            rights: KeyRights { remote_read: true, ..KeyRights::WRITE },
+        };
+        let posted = b.ends[1].queues.register(link.slot, 3, work);
+        posted.map_err(|returned| Failure::Wrong(format!("{count}: {}", returned.error)))?;
+        let Result_::Registered(key, _) = well(b, 1, 3)? else { return wrong("no registration") };
+        let bytes = pattern(1000, count as u64);
+        let at = start + (count as u64 - 1) * 4096 + 1000;
+        write(b, &link, (key.key(), at), &bytes)?;
+        well(b, 0, 7)?;
+        // The same memory by its first name.
+        read(b, &link, (key.key(), start + 900), 1200)?;
+        let Result_::Transferred(buf) = well(b, 0, 8)? else { return wrong("no buffer") };
+        hold!(bytes_of(&buf)[100..1100] == bytes, "a list of {count} pieces");
+        let posted = b.ends[1].queues.invalidate(link.slot, 4, key, Fence::None);
+        posted.map_err(|returned| Failure::Wrong(returned.error.to_string()))?;
+        let Result_::Invalidated(key, None) = well(b, 1, 4)? else { return wrong("no invalidation") };
+        b.ends[1].hca.destroy_key(key)?;
+    }
+    Ok(())
+}
+
+fn stale<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
+    let first = link(b, 0)?;
+    let key = register(b, &first, &[1; 100], KeyRights::WRITE)?;
+    let old = key.key();
+    let (key, _) = invalidate(b, &first, key)?;
+    write(b, &first, (old, 0), b"of old")?;
+    refused(b, &first, "an RDMA WRITE to a key that is free")?;
+    let second = link(b, 1)?;
+    let key = register_again(b, &second, key, &[1; 100], KeyRights::WRITE)?;
+    write(b, &second, (old, 0), b"of old")?;
+    refused(b, &second, "an RDMA WRITE to a key by its last tag")?;
+    let bytes = renew(b, 1, key)?;
+    hold!(bytes == [1; 100], "something was written under a key of old");
+    Ok(())
+}
+
+fn bounds<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
+    b.need(Need::KeyBounds)?;
+    let cases = [(100_u64, 1_usize), (99, 2), (u64::MAX, 1), (0, 101), (1 << 40, 1)];
+    for (slot, (at, len)) in cases.into_iter().enumerate() {
+        let link = link(b, slot as u16)?;
+        let key = register(b, &link, &[1; 100], KeyRights::WRITE)?;
+        write(b, &link, (key.key(), at), &vec![9; len])?;
+        refused(b, &link, &format!("an RDMA WRITE of {len} bytes to {at}"))?;
+        hold!(renew(b, 1, key)? == [1; 100], "something was written");
+    }
+    Ok(())
+}
+
+fn rights<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
+    for (slot, (rights, writes)) in
+        [(KeyRights::READ, true), (KeyRights::WRITE, false), (KeyRights::LOCAL, true)].into_iter().enumerate()
+    {
+        let link = link(b, slot as u16)?;
+        let key = register(b, &link, &[1; 100], rights)?;
+        if writes {
+            write(b, &link, (key.key(), 0), b"written")?;
+        } else {
+            read(b, &link, (key.key(), 0), 10)?;
+        }
+        refused(b, &link, &format!("work beyond {rights:?}"))?;
+        hold!(renew(b, 1, key)? == [1; 100], "something was written");
+    }
+    Ok(())
+}
+
+/// What the rights allow and the queue pair does not.
+fn permitted<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
+    let _permitting = link(b, 0)?;
+    for (slot, reads) in [(1, true), (2, false)] {
+        let remote = RemoteAccess { write: false, read: false, ..ALL };
+        let link = b.connect(slot, How { passive: false, remote, ..How::default() })?;
+        let rights = KeyRights { remote_read: true, ..KeyRights::WRITE };
+        let key = register(b, &link, &[1; 100], rights)?;
+        if reads {
+            read(b, &link, (key.key(), 0), 10)?;
+        } else {
+            write(b, &link, (key.key(), 0), b"written")?;
+        }
+        let status = done(b, 0)?.status;
+        let refusals = [WcStatus::RemoteInvalidRequest, WcStatus::RemoteAccess];
+        hold!(refusals.contains(&status), "an operation that was not permitted: {status:?}");
+        hold!(renew(b, 1, key)? == [1; 100], "something was written");
+    }
+    Ok(())
+}
+
+fn remote_invalidate<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
+    b.need(Need::RemoteInvalidate)?;
+    let link = link(b, 0)?;
+    let mut free = None;
+    for round in 0..3_u8 {
+        let bytes = [round; 100];
+        let key = match free.take() {
+            Some(key) => register_again(b, &link, key, &bytes, KeyRights::WRITE)?,
+            None => register(b, &link, &bytes, KeyRights::WRITE)?,
+        };
+        let text = pattern(3000, round.into());
+        let buf = b.ends[0].buffer(&text)?;
+        let posted = b.ends[0].queues.send_invalidating(link.slot, 5, key.key(), buf);
+        posted.map_err(|returned| Failure::Wrong(returned.error.to_string()))?;
+        well(b, 0, 5)?;
+        let got = b.messages(1, 1)?.remove(0);
+        same!(got.source, Source::RcInvalidated(key.key()), "what the message says");
+        hold!(got.bytes == text, "the message itself");
+        let (key, memory) = key
+            .invalidated_by_peer(key_of(got.source))
+            .map_err(|_| Failure::Wrong("the key that was named is another".into()))?;
+        hold!(memory.is_some_and(|memory| bytes_of(&memory) == bytes), "the memory");
+        free = Some(key);
+    }
+    let Some(key) = free else { return Ok(()) };
+    write(b, &link, (key.key(), 0), b"late")?;
+    refused(b, &link, "an RDMA WRITE to a key that a peer has invalidated")?;
+    Ok(b.ends[1].hca.destroy_key(key)?)
+}
+
+fn key_of(source: Source) -> MemoryKey {
+    match source {
+        Source::RcInvalidated(key) => key,
+        Source::Rc | Source::Ud(_) => MemoryKey::new(0),
+    }
+}
+
+fn remote_invalidate_nothing<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
+    b.need(Need::RemoteInvalidate)?;
+    let link = link(b, 0)?;
+    let key = register(b, &link, &[1; 100], KeyRights::WRITE)?;
+    let other = MemoryKey::new(key.key().get() ^ 0x80);
+    let buf = b.ends[0].buffer(b"never")?;
+    let posted = b.ends[0].queues.send_invalidating(link.slot, 5, other, buf);
+    posted.map_err(|returned| Failure::Wrong(returned.error.to_string()))?;
+    b.until("the responder's error", |b| b.ends[1].state(link.qpn[1]).is_ok_and(|s| s == QpState::Err))?;
+    let status = done(b, 0)?.status;
+    hold!(status != WcStatus::Success, "a SEND that invalidates another's tag");
+    b.linger(Duration::from_millis(20));
+    same!(b.ends[1].messages.len(), 0, "messages");
+    hold!(renew(b, 1, key)? == [1; 100], "the memory");
+    Ok(())
+}
+
+fn in_use<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
+    for slot in 0..4 {
+        let link = link(b, slot)?;
+        let len = pieces(b) * PIECE;
+        let key = register(b, &link, &vec![1; len], KeyRights::WRITE)?;
+        let (name, new) = (key.key(), vec![2; len]);
+        for _ in 0..8 {
+            let buf = b.ends[0].chain(&new, PIECE)?;
+            let to = RemoteMemory { address: 0, rkey: name };
+            let posted = b.ends[0].queues.write(link.slot, 7, to, buf, None);
+            posted.map_err(|returned| Failure::Wrong(returned.error.to_string()))?;
+        }
+        for _ in 0..slot {
+            b.turn();
+        }
+        let posted = b.ends[1].queues.invalidate(link.slot, 2, key, Fence::None);
+        posted.map_err(|returned| Failure::Wrong(returned.error.to_string()))?;
+        let done = done(b, 1)?;
+        let (before, key) = match done.what {
+            Result_::Invalidated(key, Some(memory)) => {
+                let before = bytes_of(&memory);
+                // All that still comes must leave it alone.
+                b.linger(Duration::from_millis(20));
+                hold!(bytes_of(&memory) == before, "written behind the invalidation");
+                (before, key)
+            }
+            // A write was refused before the completion was seen.
+            Result_::NotInvalidated(key) => {
+                let (key, memory) = b.ends[1].hca.renew_key(key)?;
+                (memory.map(|memory| bytes_of(&memory)).unwrap_or_default(), key)
+            }
+            other => return wrong(format!("an invalidation came back as {other:?}")),
+        };
+        hold!(before.iter().all(|byte| [1, 2].contains(byte)), "bytes that nobody wrote");
+        b.until("all writes back", |b| b.ends[0].done.len() >= 8)?;
+        let told: Vec<_> = b.ends[0].done.drain(..).map(|done| done.status).collect();
+        let done = told.iter().take_while(|status| **status == WcStatus::Success).count();
+        let end = told.get(done).is_none_or(|status| *status == WcStatus::RemoteAccess);
+        let rest = told.iter().skip(done + 1).all(|status| *status == WcStatus::Flushed);
+        hold!(end && rest, "statuses of the writes: {told:?}");
+        b.ends[1].hca.destroy_key(key)?;
+    }
+    Ok(())
+}
+
+fn error<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
+    let link = link(b, 0)?;
+    let held = register(b, &link, &[1; 100], KeyRights::WRITE)?;
+    let rkey = held.key();
+    // The device sees all of it at once, in error.
+    b.ends[1].hca.modify_qp(link.qpn[1], &QpTransition::ToError)?;
+    for ticket in 10..14 {
+        let key = b.ends[1].hca.create_key(1)?;
+        let memory = b.ends[1].buffer(&[3; 100])?;
+        let posted =
+            b.ends[1].queues.register(link.slot, ticket, registration(key, memory, KeyRights::WRITE));
+        posted.map_err(|returned| Failure::Wrong(returned.error.to_string()))?;
+    }
+    let posted = b.ends[1].queues.invalidate(link.slot, 14, held, Fence::All);
+    posted.map_err(|returned| Failure::Wrong(returned.error.to_string()))?;
+    let buf = b.ends[1].buffer(b"never")?;
+    let to = RemoteMemory { address: 0, rkey };
+    let posted = b.ends[1].queues.write(link.slot, 15, to, buf, None);
+    posted.map_err(|returned| Failure::Wrong(returned.error.to_string()))?;
+    let mut doubtful = Vec::new();
+    for ticket in 10..16 {
+        let done = done(b, 1)?;
+        same!((done.ticket, done.status), (ticket, WcStatus::Flushed), "work of a connection in error");
+        match done.what {
+            Result_::NotRegistered(key, list) if list.count() == 0 => doubtful.push(key),
+            Result_::NotInvalidated(key) => doubtful.push(key),
+            Result_::Transferred(_) => same!(ticket, 15, "the transfer"),
+            other => return wrong(format!("{other:?} of a connection in error")),
+        }
+    }
+    same!(doubtful.len(), 5, "keys of which nobody knows");
+    b.until("the flush", |b| b.ends[1].faults_of(link.qpn[1]).contains(&QpFault::Flushed))?;
+    for key in doubtful {
+        let (key, memory) = b.ends[1].hca.renew_key(key)?;
+        hold!(memory.is_some_and(|memory| memory.len() == 100), "the memory of a doubtful key");
+        b.ends[1].hca.destroy_key(key)?;
+    }
+    Ok(())
+}
