@@ -8,4 +8,5 @@ pub mod forward;
 pub mod gateway;
 pub mod gids;
 pub mod log;
+pub mod options;
 pub mod segment;

@@ -1,80 +1,11 @@
 //! `ipoib-fwd`: the gateway, and the client of its control socket.
 #![forbid(unsafe_code)]
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use ipoib_fwd::options::{CtlLine, GidsLine, Options};
 use ipoib_fwd::{ctl, gateway, gids};
-
-// Lines of at most 100 columns: this text is shown as it stands.
-/// Joins an Ethernet network to an InfiniBand fabric: IPv4 between Ethernet frames and IPoIB,
-/// datagram and connected mode.
-///
-/// EAL's arguments come first, the gateway's own after `--`, as with every DPDK program:
-///
-///     ipoib-fwd -l 0-1 --no-pci --vdev net_af_packet0,iface=eth1 -- --config gateway.toml
-///
-/// The main lcore controls, the others forward. Give EAL an allow-list (-a ADDRESS) or --no-pci, or
-/// it takes every network card that it can drive.
-///
-/// A running gateway is asked with `ipoib-fwd ctl COMMAND`, of which `ipoib-fwd ctl help` is the list;
-/// `ipoib-fwd gids` lists the GID tables of this machine's devices and of a gateway's software one.
-#[derive(Parser, Debug)]
-#[command(
-    name = "ipoib-fwd",
-    version,
-    override_usage = "ipoib-fwd [EAL ARGUMENTS] -- [OPTIONS]\n       ipoib-fwd ctl <COMMAND> [OPTIONS]\n       ipoib-fwd gids [OPTIONS]",
-    verbatim_doc_comment
-)]
-struct Options {
-    /// Configuration file (TOML). Without one all values are the defaults of --print-config.
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Print an annotated configuration with all defaults, and end.
-    #[arg(long)]
-    print_config: bool,
-    /// Mode to start in, in place of the file's: connected or datagram.
-    #[arg(long, value_name = "MODE")]
-    mode: Option<config::Mode>,
-    /// What an idle worker does, in place of the file's: poll, pause, or sleep until a port tells of a packet.
-    #[arg(long, value_name = "POLICY")]
-    idle: Option<config::Idle>,
-    /// What drives the InfiniBand port, in place of the file's: auto, verbs, mlx5 or soft.
-    #[arg(long, value_name = "DRIVER")]
-    hca_driver: Option<config::Driver>,
-    /// Path of the control socket, in place of the file's; empty = none.
-    #[arg(long, value_name = "PATH")]
-    control_socket: Option<PathBuf>,
-    /// Print a line of rates every SECONDS.
-    #[arg(long, value_name = "SECONDS")]
-    stats: Option<u32>,
-    /// Write InfiniBand packets to FILE (ERF in pcap; tshark opens it) and Ethernet packets to FILE.eth.pcap.
-    #[arg(long, value_name = "FILE")]
-    capture: Option<PathBuf>,
-    /// Write what was counted to FILE as JSON at the end.
-    #[arg(long, value_name = "FILE")]
-    report: Option<PathBuf>,
-}
-
-/// `ipoib-fwd ctl`: asks a running gateway.
-#[derive(Parser, Debug)]
-#[command(name = "ipoib-fwd ctl", bin_name = "ipoib-fwd ctl", version)]
-struct CtlLine {
-    #[command(flatten)]
-    options: ctl::CtlOptions,
-}
-
-/// `ipoib-fwd gids`: lists GID tables.
-///
-/// Those of all RDMA devices of this machine are read from the kernel; that of a gateway's software device from its control
-/// socket. The columns are those of show_gids. Ends with an error where nothing could be listed, or what was listed is stale.
-#[derive(Parser, Debug)]
-#[command(name = "ipoib-fwd gids", bin_name = "ipoib-fwd gids", version)]
-struct GidsLine {
-    #[command(flatten)]
-    options: gids::GidsOptions,
-}
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();

@@ -3,20 +3,23 @@
 mod actions;
 mod arrivals;
 mod datagrams;
+mod keys;
 mod link;
 mod links;
 mod port;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dataplane::ring::{self, Receiver, Sender};
 use dataplane::usage::Usage;
 use ib_wire::Qpn;
 use ib_wire::mad::Mad;
-use pmd::hca::{Backend, HcaError, PortNumber, Queues, QueuesConfig, QueuesId, UdConfig};
-use pmd::mem::Pool;
+use pmd::hca::{Backend, HcaError, PortNumber, Queues, QueuesConfig, QueuesId, RegisteredBy, UdConfig};
+use pmd::mem::{Pool, PoolError};
 
+use super::long::{Counters, KeyNote, Long, LongMessages};
 use super::message::{Command, Losses, Note};
 use super::view::Board;
 use super::worker::{LinkWorker, UD};
@@ -55,6 +58,9 @@ pub enum EndpointError {
     /// The device refused.
     #[error("the host channel adapter: {0}")]
     Hca(#[from] HcaError),
+    /// There is no memory for large buffers.
+    #[error("buffers for messages of more pieces than the device sends: {0}")]
+    Buffers(#[from] PoolError),
     /// The link's settings are not legal.
     #[error("the IPoIB link: {0}")]
     Link(#[from] LinkError),
@@ -79,6 +85,10 @@ pub struct WorkerSizes {
     pub max_rc: u16,
     /// One signalled send in this many.
     pub signal_every: u32,
+    /// Most buffers that a send on a connection names one by one; `None` = as many as the device takes.
+    pub send_segments: Option<u32>,
+    /// What becomes of messages in more.
+    pub long_messages: LongMessages,
 }
 
 /// Sends that a worker may have outstanding on this port: half of the buffers that its receives leave it of the pool. So peers that
@@ -147,6 +157,8 @@ struct WorkerEnd<Q: Queues, C, N> {
     notes: Receiver<Note<Q, N>>,
     /// Which connections messages came by, by slot.
     received: Usage<Qpn>,
+    /// What became of messages in more buffers than a send can name.
+    long: Arc<Counters>,
 }
 
 impl<Q: Queues, C, N> WorkerEnd<Q, C, N> {
@@ -220,6 +232,11 @@ pub struct Endpoint<B: Backend, C, N> {
     gone: Gone,
     /// Datagram queue pairs that were found in error and opened anew.
     datagram_reopens: u64,
+    /// Workers have keys.
+    keeps_keys: bool,
+    keys_aged: Instant,
+    /// To be made anew.
+    doubtful_keys: Vec<(WorkerIndex, KeyNote)>,
 }
 
 impl<B: Backend, C, N> std::fmt::Debug for Endpoint<B, C, N> {
@@ -241,6 +258,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     ) -> Result<Made<B, C, N>, EndpointError> {
         hca.register_pool(pool)?;
         let sizes = config.sizes;
+        let large = keys::large_buffers(&mut hca, &config, pool)?;
         let mut queues = Vec::with_capacity(usize::from(config.workers));
         for index in 0..config.workers {
             queues.push(hca.create_queues(
@@ -262,6 +280,9 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
         let mut datagrams = Vec::with_capacity(queues.len());
         for queues in &mut queues {
+            if let Some(most) = sizes.send_segments {
+                queues.limit_send_segments(most as usize);
+            }
             let config = UdConfig { queues: queues.id(), port: config.port, send_depth: sizes.ud_send_depth };
             let ud = hca.create_ud(&config)?;
             datagrams.push(WorkerSettings { ud_qpn: B::ud_qpn(&ud) });
@@ -283,6 +304,8 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         );
         let first = port.add(now, config.link)?;
         let links = port.link(first).map(|link| Some(LinkEnd::new(link))).into_iter().collect();
+        let lists = hca.device().fast_registration.is_some_and(|fast| fast.by == RegisteredBy::Umr);
+        let keeps_keys = large.is_some() && lists && sizes.long_messages == LongMessages::Key;
         let mut ends = Vec::with_capacity(queues.len());
         let mut workers = Vec::with_capacity(queues.len());
         for (index, queues) in queues.into_iter().enumerate() {
@@ -290,8 +313,13 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             let (outbox, notes) = ring::channel(RING);
             let received = Usage::new(sizes.max_rc.into(), 1);
             let Some(marks) = received.marks().first().cloned() else { continue };
-            ends.push(WorkerEnd { commands, waiting: VecDeque::new(), notes, received });
-            workers.push(LinkWorker::new(index as u8, queues, inbox, outbox, marks));
+            let long = Arc::<Counters>::default();
+            let worker = LinkWorker::new(index as u8, queues, inbox, outbox, marks);
+            workers.push(match &large {
+                Some(large) => worker.with_long(Long::new(large.clone(), keeps_keys, Arc::clone(&long))),
+                None => worker,
+            });
+            ends.push(WorkerEnd { commands, waiting: VecDeque::new(), notes, received, long });
         }
         let endpoint = Self {
             hca,
@@ -321,6 +349,9 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             last_device_error: None,
             gone: Gone::No,
             datagram_reopens: 0,
+            keeps_keys,
+            keys_aged: now,
+            doubtful_keys: Vec::new(),
         };
         Ok((endpoint, workers))
     }
@@ -444,6 +475,8 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             busy = true;
             self.send_mad(mad);
         }
+        self.renew_keys();
+        self.age_keys(now);
         for end in &mut self.workers {
             end.flush();
         }
@@ -473,6 +506,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
 
     /// Takes everything apart after the workers have ended and given their queues back.
     pub fn close(mut self, queues: Vec<B::Queues>) -> Result<B, EndpointError> {
+        self.take_last_keys();
         // What is still in the rings goes home with them.
         self.workers.clear();
         for (_, rc) in self.rcs.drain() {

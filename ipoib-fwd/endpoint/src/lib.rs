@@ -15,6 +15,7 @@
 mod backoff;
 mod control;
 mod held;
+mod long;
 mod message;
 mod view;
 mod worker;
@@ -22,6 +23,7 @@ mod worker;
 pub use backoff::Backoff;
 pub use control::{Endpoint, EndpointConfig, EndpointError, EndpointPlace, RING, WorkerSizes};
 pub use held::HELD;
+pub use long::{KeyNote, LongMessages, LongStatistics};
 pub use message::{Command, Losses, Note};
 pub use view::{Board, LinkUpdate, LinkView, Peer, ViewBoard};
 pub use worker::{LinkWorker, Sent, Tag, Taken, UD, Waited, note, send};

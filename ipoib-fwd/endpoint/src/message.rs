@@ -1,10 +1,14 @@
 //! What crosses the rings between an endpoint and its workers.
 
 use std::net::IpAddr;
+use std::time::Instant;
 
 use hdrhistogram::Histogram;
 use pmd::hca::{PostError, QpEvent, Queues, RcSlot};
 use pmd::mem::Mbuf;
+use pmd::mem::key::{FreeKey, PageList};
+
+use super::long::KeyNote;
 
 use ipoib::link::{ConnKey, LinkIndex};
 
@@ -58,6 +62,10 @@ pub enum Command<Q: Queues, C> {
     },
     /// Go on recording times into this histogram and give the present one back ([`Note::Latency`]).
     Latency(Box<Histogram<u32>>),
+    /// A key for messages in many buffers, and a list for it.
+    Key(FreeKey, PageList),
+    /// Give keys back that were not used for long.
+    AgeKeys(Instant),
     /// Something of the application's.
     App(C),
 }
@@ -108,6 +116,8 @@ pub enum Note<Q: Queues, N> {
     EventsLost(u64),
     /// Times recorded since the last one.
     Latency(Box<Histogram<u32>>),
+    /// Something about keys for messages in many buffers.
+    Key(KeyNote),
     /// Something of the application's.
     App(N),
 }

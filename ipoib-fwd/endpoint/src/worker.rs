@@ -5,10 +5,11 @@ use std::time::Instant;
 use arrayvec::ArrayVec;
 use dataplane::latency::Recorder;
 use dataplane::ring::{Receiver, Sender};
-use pmd::hca::{BURST, PostError, QpEvent, Queues, RcSlot, Refused, RxBurst, UdSlot};
+use pmd::hca::{BURST, MemoryWork, PostError, QpEvent, Queues, RcSlot, Refused, RxBurst, UdSlot};
 use pmd::mem::Mbuf;
 
 use super::held::{HELD, Held, Task, Way};
+use super::long::{KEYS, Long};
 use super::message::{Command, Note};
 use super::view::{LinkView, Peer};
 use dataplane::usage::Marks;
@@ -84,9 +85,11 @@ pub struct LinkWorker<Q: Queues, C, N> {
     held: Held<Waiting<Q::Destination>>,
     /// Of queues that were taken away while messages waited for them.
     orphans: Vec<Tag>,
+    /// What the queues refuse for its many segments.
+    long: Long,
 }
 
-impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
+impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
     /// A worker from its parts; the other ends of the rings are its control lcore's, which takes the marks of connections that messages
     /// came by, too.
     pub fn new(
@@ -107,7 +110,13 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
             received,
             held: Held::new(),
             orphans: Vec::with_capacity(HELD),
+            long: Long::default(),
         }
+    }
+
+    /// With a way for what the queues refuse for its many segments.
+    pub(crate) fn with_long(self, long: Long) -> Self {
+        Self { long, ..self }
     }
 
     /// Its index among the link's workers.
@@ -172,6 +181,14 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
                     sent.err().map(|refused| Note::Refused(refused.error))
                 }
                 Command::Latency(next) => Some(Note::Latency(times.swap(next))),
+                Command::Key(key, list) => {
+                    self.long.take_key(key, list);
+                    None
+                }
+                Command::AgeKeys(now) => {
+                    self.long.age(now);
+                    None
+                }
                 Command::App(command) => {
                     app(command, &mut self.queues);
                     None
@@ -186,7 +203,8 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
     }
 
     /// Sends a message by a connection. If its queue is full the message waits, as those behind it do, unless there are too many.
-    #[inline]
+    // One caller: a call would hand the message over through memory.
+    #[inline(always)]
     pub fn send_rc(&mut self, slot: RcSlot, tag: Tag, buf: Mbuf) -> Result<Taken, Refused> {
         let way = Way::Rc(slot);
         if self.held.has(way) {
@@ -197,13 +215,12 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
                 self.held.took(way);
                 Ok(Taken::Now)
             }
-            Err(Refused { buf, error: PostError::Full }) => self.hold(way, None, tag, buf),
-            Err(refused) => Err(refused),
+            Err(refused) => self.refused(way, None, tag, refused),
         }
     }
 
     /// Sends a datagram, as [`LinkWorker::send_rc`] does by a connection.
-    #[inline]
+    #[inline(always)]
     pub fn send_ud(
         &mut self,
         slot: UdSlot,
@@ -220,7 +237,36 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
                 self.held.took(way);
                 Ok(Taken::Now)
             }
-            Err(Refused { buf, error: PostError::Full }) => self.hold(way, Some(to), tag, buf),
+            Err(refused) => self.refused(way, Some(to), tag, refused),
+        }
+    }
+
+    /// What a queue refused waits, or goes in one piece.
+    #[cold]
+    #[inline(never)]
+    fn refused(
+        &mut self,
+        way: Way,
+        to: Option<&Q::Destination>,
+        tag: Tag,
+        refused: Refused,
+    ) -> Result<Taken, Refused> {
+        let Self { queues, long, .. } = self;
+        let again = match (refused, way, to) {
+            (Refused { buf, error: PostError::TooManySegments }, Way::Rc(slot), _) => {
+                long.send_rc(queues, slot, buf)
+            }
+            (Refused { buf, error: PostError::TooManySegments }, Way::Ud(slot), Some(to)) => {
+                long.send_ud(queues, slot, to, buf)
+            }
+            (refused, ..) => Err(refused),
+        };
+        match again {
+            Ok(()) => {
+                self.held.took(way);
+                Ok(Taken::Now)
+            }
+            Err(Refused { buf, error: PostError::Full }) => self.hold(way, to, tag, buf),
             Err(refused) => Err(refused),
         }
     }
@@ -251,7 +297,7 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
 
     #[cold]
     fn retry_all(&mut self, mut told: impl FnMut(Tag, Waited)) {
-        let Self { queues, held, orphans, .. } = self;
+        let Self { queues, held, orphans, long, .. } = self;
         for tag in orphans.drain(..) {
             told(tag, Waited::Lost(PostError::NoConnection));
         }
@@ -262,8 +308,8 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
             }
             let bytes = buf.len();
             let sent = match (way, &to) {
-                (Way::Rc(slot), _) => queues.send_rc(slot, buf),
-                (Way::Ud(slot), Some(to)) => queues.send_ud(slot, to, buf),
+                (Way::Rc(slot), _) => post_rc(queues, long, slot, buf),
+                (Way::Ud(slot), Some(to)) => post_ud(queues, long, slot, to, buf),
                 (Way::Ud(_), None) => Err(Refused { buf, error: PostError::NoConnection }),
             };
             match sent {
@@ -290,6 +336,9 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
         let freed = self.queues.poll_send(&mut self.events);
         let events = !self.events.is_empty();
         self.report_events();
+        if self.long.is_busy() {
+            self.settle();
+        }
         if !self.closing.is_empty() {
             let Self { queues, notes, closing, .. } = self;
             closing.retain(|link| {
@@ -298,6 +347,16 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
         }
         let posted = self.queues.refill();
         freed > 0 || posted > 0 || events
+    }
+
+    #[cold]
+    fn settle(&mut self) {
+        let Self { queues, notes, long, .. } = self;
+        long.settle(queues, |note| match notes.send(Note::Key(note)) {
+            Ok(()) => Ok(()),
+            Err(Note::Key(note)) => Err(note),
+            Err(_) => Ok(()),
+        });
     }
 
     fn report_events(&mut self) {
@@ -313,8 +372,39 @@ impl<Q: Queues, C, N> LinkWorker<Q, C, N> {
     }
 
     /// Gives the queues back when the worker has ended.
-    pub fn into_queues(self) -> Q {
+    pub fn into_queues(mut self) -> Q {
+        // A burst at a time; what is not done by now never will be.
+        for _ in 0..KEYS {
+            self.settle();
+            if !self.long.is_busy() {
+                break;
+            }
+        }
         self.queues
+    }
+}
+
+/// Posts a message on a connection, whatever number of buffers it is in.
+#[inline(never)]
+fn post_rc<Q: MemoryWork>(queues: &mut Q, long: &mut Long, slot: RcSlot, buf: Mbuf) -> Result<(), Refused> {
+    match queues.send_rc(slot, buf) {
+        Err(Refused { buf, error: PostError::TooManySegments }) => long.send_rc(queues, slot, buf),
+        posted => posted,
+    }
+}
+
+/// Posts a datagram likewise.
+#[inline(never)]
+fn post_ud<Q: MemoryWork>(
+    queues: &mut Q,
+    long: &mut Long,
+    slot: UdSlot,
+    to: &Q::Destination,
+    buf: Mbuf,
+) -> Result<(), Refused> {
+    match queues.send_ud(slot, to, buf) {
+        Err(Refused { buf, error: PostError::TooManySegments }) => long.send_ud(queues, slot, to, buf),
+        posted => posted,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The software InfiniBand fabric: subnet manager and administration, switch, virtual hosts.
 #![forbid(unsafe_code)]
 
+pub mod arguments;
 pub mod config;
 pub mod fabric;
 pub mod host;
@@ -8,6 +9,7 @@ pub mod nap;
 pub mod program;
 pub mod report;
 mod sa;
+mod service;
 pub mod sm;
 pub mod subnet;
 pub mod switch;

@@ -20,6 +20,7 @@ use crate::fabric::{Fabric, Management, TrunkError};
 use crate::host::{BUFFERS, Host, HostError};
 use crate::nap::Naps;
 use crate::report;
+use crate::service::Service;
 use crate::switch::NoSuchPort;
 
 /// Time between two visits of the capture.
@@ -197,6 +198,7 @@ impl Program {
         tracing::info!(switches, ports, hosts = self.hosts.len(), "fabric runs");
         let mut naps = Naps::default();
         let mut now = Instant::now();
+        let mut service = Service::new(now);
         let (mut next_drain, mut next_stats) = (now, self.stats.map(|every| now + every));
         let mut farewell = None;
         loop {
@@ -212,10 +214,13 @@ impl Program {
                 next_stats = Some(now + every);
                 self.print();
             }
+            service.tell(now, &mut self.hosts);
             if reload.swap(false, Ordering::Relaxed) {
+                service.reloading();
                 self.reload(now);
             }
             if farewell.is_none() && stop.load(Ordering::Relaxed) {
+                service.stopping();
                 farewell = Some(now + FAREWELL);
                 self.hosts.iter_mut().for_each(|host| host.shutdown(now));
             }

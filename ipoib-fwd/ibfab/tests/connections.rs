@@ -305,6 +305,8 @@ fn a_thousand_passive_connections_cost_little_and_leave_nothing() {
         rc_send_depth: 64,
         max_rc: 2048,
         signal_every: 16,
+        send_segments: None,
+        long_messages: endpoint::LongMessages::Copy,
     };
     let (mut endpoint, mut workers) = Endpoint::new(
         hca,

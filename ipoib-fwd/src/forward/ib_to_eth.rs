@@ -85,7 +85,7 @@ fn decide<D: Clone>(
             }
             LinkCast::Multicast
         }
-        Source::Ud(_) | Source::Rc => LinkCast::Unicast,
+        Source::Ud(_) | Source::Rc | Source::RcInvalidated(_) => LinkCast::Unicast,
     };
     let packet_len = message_len.checked_sub(IPOIB_HEADER_LEN).ok_or(DropReason::Truncated)?;
     // The reserved half of the header is ignored on receive (RFC 4391 6).

@@ -88,6 +88,11 @@ impl<D: Clone> GatewayBoard<D> {
         self.publisher.passed(grace)
     }
 
+    /// Who publishes to the workers.
+    pub(super) const fn publisher(&mut self) -> &mut Publisher<Tables<D>> {
+        &mut self.publisher
+    }
+
     /// The tables as an endpoint sees them.
     pub(super) const fn of_endpoint(&mut self, endpoint: EndpointIndex) -> EndpointBoard<'_, D> {
         EndpointBoard { board: self, endpoint }

@@ -21,6 +21,7 @@ use super::board::GatewayBoard;
 use super::control::duties::Duties;
 use super::control::ports::{DeviceGids, Endpoints, EthernetPort, GatewayEndpoint, port_name};
 use super::control::reload::{Reloader, policy};
+use super::control::service::Service;
 use super::control::{GatewayControl, Schedule};
 use super::devices::{Devices, open_soft};
 use super::error::{GatewayError, Places};
@@ -344,6 +345,7 @@ impl Running<'_> {
                 self.start.log.clone(),
                 handles.clone(),
             ),
+            service: Service::new(Instant::now()),
             times,
             capture: self.capture,
             stats_period: (self.config.gateway.stats_seconds > 0)
@@ -403,6 +405,11 @@ impl Running<'_> {
                 rc_send_depth: self.config.connection_send_depth(workers.into()),
                 max_rc: u16::try_from(share.both()).unwrap_or(u16::MAX),
                 signal_every: SIGNAL_EVERY,
+                send_segments: ib.send_segments,
+                long_messages: match ib.long_messages {
+                    config::LongMessages::Copy => endpoint::LongMessages::Copy,
+                    config::LongMessages::Key => endpoint::LongMessages::Key,
+                },
             },
             link: maker.link_settings(first),
         }

@@ -30,6 +30,9 @@ pub enum GidsError {
     /// The gateway's answer is none.
     #[error("the gateway's list of GIDs is not as expected")]
     Answer(#[from] serde_json::Error),
+    /// The service manager.
+    #[error("the service manager cannot be told anything")]
+    Service(#[source] std::io::Error),
     /// The shared table.
     #[error(transparent)]
     Shared(#[from] ShmError),

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
+use dataplane::service::{ServiceManager, Watchdog};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
@@ -59,8 +60,10 @@ pub(super) fn run(listing: &mut Listing, as_json: bool) -> Result<(), GidsError>
     let first = if as_json { before.iter().map(present).collect() } else { table(&before) };
     print(&first)?;
     let mut look = Instant::now();
+    let mut service = Service::ready(before.len(), look)?;
     loop {
         wait(&listing.sources)?;
+        service.tell(before.len(), Instant::now());
         let mut seen = listing.sources.iter().try_for_each(Source::check).and_then(|()| listing.rows());
         // A device that fails may be gone.
         if seen.is_err() || look.elapsed() >= LOOK {
@@ -79,6 +82,37 @@ pub(super) fn run(listing: &mut Listing, as_json: bool) -> Result<(), GidsError>
             print(&text)?;
         }
         before = after;
+    }
+}
+
+/// The service manager that may have started the watch: what is watched is its status, and each look a turn.
+struct Service {
+    manager: Option<ServiceManager>,
+    watchdog: Option<Watchdog>,
+}
+
+impl Service {
+    /// The list has been printed.
+    fn ready(entries: usize, now: Instant) -> Result<Self, GidsError> {
+        let manager = ServiceManager::of_environment().unwrap_or_else(|error| {
+            tracing::warn!("the service manager cannot be told anything: {error}");
+            None
+        });
+        let watchdog = manager.as_ref().and_then(|manager| Watchdog::new(manager, now));
+        let mut service = Self { manager, watchdog };
+        service.tell(entries, now);
+        if let Some(manager) = &service.manager {
+            manager.ready();
+        }
+        Ok(service)
+    }
+
+    fn tell(&mut self, entries: usize, now: Instant) {
+        let Some(manager) = &mut self.manager else { return };
+        manager.status(&format!("{entries} GIDs"));
+        if let Some(watchdog) = &mut self.watchdog {
+            watchdog.turned(now, manager);
+        }
     }
 }
 

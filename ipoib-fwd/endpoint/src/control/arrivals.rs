@@ -69,6 +69,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             Note::Refused(error) => self.losses.count(error),
             Note::EventsLost(n) => self.losses.events += n,
             Note::Latency(histogram) => latency(histogram),
+            Note::Key(note) => self.take_key_note(worker, note),
             Note::App(note) => self.app_notes.push_back((worker, note)),
         }
     }

@@ -104,7 +104,7 @@ impl HostCounters {
 
     pub(super) const fn received(&mut self, source: &Source, bytes: usize) {
         match source {
-            Source::Rc => self.rc_received.add(bytes),
+            Source::Rc | Source::RcInvalidated(_) => self.rc_received.add(bytes),
             Source::Ud(UdSource { multicast: true, .. }) => self.multicast_received.add(bytes),
             Source::Ud(_) => self.ud_received.add(bytes),
         }

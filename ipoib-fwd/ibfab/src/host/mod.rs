@@ -60,6 +60,8 @@ const SIZES: WorkerSizes = WorkerSizes {
     rc_send_depth: 256,
     max_rc: 512,
     signal_every: 8,
+    send_segments: None,
+    long_messages: endpoint::LongMessages::Copy,
 };
 
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];

@@ -10,7 +10,7 @@ use ib_wire::mad::Mad;
 use ib_wire::{Gid, Guid, Lid, Mtu, PKey, Qpn};
 use pmd::hca::{
     AsyncEvent, Backend, Control, DeviceAttributes, HcaError, PortAttributes, PortNumber, QpState,
-    QpTransition, Queues, QueuesConfig, RcConfig, UdConfig, UdDestination,
+    QpTransition, Queues, QueuesConfig, RcConfig, RemoteAccess, UdConfig, UdDestination,
 };
 use pmd::mem::Pool;
 use pmd::soft::{SoftConfig, SoftHca};
@@ -27,6 +27,8 @@ pub(crate) const SIZES: WorkerSizes = WorkerSizes {
     rc_send_depth: 16,
     max_rc: 64,
     signal_every: 4,
+    send_segments: None,
+    long_messages: endpoint::LongMessages::Copy,
 };
 
 pub(crate) type SoftQueues = <SoftHca as Backend>::Queues;
@@ -109,6 +111,9 @@ impl Control for Device {
             return Err(HcaError::Exhausted("what a test takes away"));
         }
         self.there_mut()?.modify_qp(qpn, to)
+    }
+    fn set_remote_access(&mut self, qpn: Qpn, access: &RemoteAccess) -> Result<(), HcaError> {
+        self.there_mut()?.set_remote_access(qpn, access)
     }
     fn qp_state(&self, qpn: Qpn) -> Result<QpState, HcaError> {
         self.there()?.qp_state(qpn)

@@ -17,7 +17,7 @@ use crate::forward::SegmentIndex;
 use ipoib::link::Mode;
 
 /// What a segment waits for that its link does not know of: its device.
-fn waits_of<B: Backend>(endpoints: &mut Endpoints<B>, duty: &SegmentDuty) -> Option<String> {
+pub(super) fn waits_of<B: Backend>(endpoints: &mut Endpoints<B>, duty: &SegmentDuty) -> Option<String> {
     if endpoints.is_gone(duty.endpoint) {
         return Some("its device, which is gone: restart the gateway once it is back".to_owned());
     }
@@ -100,7 +100,39 @@ impl<B: Backend> GatewayControl<B> {
             "gateway": self.roles(now, None),
             "reloads": self.reloader.json(),
             "times": self.times.json(),
+            "long_messages": self.long_messages(),
             "buffers": {"in_use": self.pool.in_use(), "available": self.pool.available()},
+        })
+    }
+
+    /// What became of messages in more buffers than a send names, and what the keys for them have done.
+    fn long_messages(&self) -> Value {
+        let all = self.endpoints.iter().map(endpoint::Endpoint::long_statistics);
+        let rows = all.fold([0; 10], |mut sum, s| {
+            let figures = [
+                s.copied,
+                s.by_key,
+                s.waited,
+                s.doubtful,
+                s.in_use,
+                s.most_in_use,
+                s.idle,
+                s.taken,
+                s.missed,
+                s.aged,
+            ];
+            sum.iter_mut().zip(figures).for_each(|(sum, figure)| *sum += figure);
+            sum
+        });
+        let [copied, by_key, waited, renewed, in_use, most_in_use, idle, taken, missed, aged] = rows;
+        json!({
+            "copied": copied,
+            "by_key": by_key,
+            "waited": waited,
+            "keys": {
+                "in_use": in_use, "most_in_use": most_in_use, "idle": idle, "taken": taken, "missed": missed,
+                "aged": aged, "renewed": renewed,
+            },
         })
     }
 

@@ -9,6 +9,7 @@ mod port_rows;
 pub(super) mod ports;
 pub(super) mod reload;
 mod segments;
+pub(super) mod service;
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use crate::forward::EndpointIndex;
 use duties::Duties;
 use ports::{DeviceGids, Endpoints, EthernetPort};
 use reload::Reloader;
+use service::Service;
 
 type Destination<B> = <<B as Backend>::Queues as Queues>::Destination;
 
@@ -63,6 +65,7 @@ pub(super) struct GatewayControl<B: Backend> {
     /// What segments are made by: the configuration that the gateway runs with.
     pub(super) maker: SegmentMaker,
     pub(super) reloader: Reloader,
+    pub(super) service: Service,
     pub(super) times: Times,
     pub(super) capture: Option<Capture>,
     pub(super) stats_period: Option<Duration>,
@@ -144,6 +147,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
         self.pass_time(now);
         self.periodic(now);
         self.board.flush();
+        self.tell_service(now);
         if let Some(since) = self.stopping {
             let late = now.duration_since(since) > STOP_PATIENCE;
             if late {
@@ -187,6 +191,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
     fn stop(&mut self, now: Instant) {
         tracing::info!("stopping");
         self.stopping = Some(now);
+        self.service.stopping();
         self.shut_down(now);
     }
 }

@@ -202,7 +202,9 @@ fn add_all(
 impl<B: Backend> GatewayControl<B> {
     /// Reads the configuration again and becomes what it says, or stays what it is and says why.
     pub(super) fn reload_now(&mut self, now: Instant) -> Answer {
+        self.service.reloading();
         let outcome = self.try_reload(now);
+        self.service.reloaded(now);
         self.reloader.counts[usize::from(outcome.is_err())] += 1;
         if let Err(why) = &outcome {
             tracing::error!("reload: {why}; the configuration stays as it was");

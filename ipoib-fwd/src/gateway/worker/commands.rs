@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use arrayvec::ArrayVec;
-use pmd::hca::{Checksum, Queues, Source};
+use pmd::hca::{Checksum, MemoryWork, Source};
 use pmd::mem::{FrameFacts, Mbuf};
 
 use super::GatewayWorker;
@@ -26,7 +26,7 @@ pub enum GatewayCommand {
     SendInfiniBand(SegmentIndex, Ipv4Addr, Mbuf),
 }
 
-impl<Q: Queues> GatewayWorker<Q> {
+impl<Q: MemoryWork> GatewayWorker<Q> {
     /// Carries out the commands of an InfiniBand port: its own, and those of its segments.
     pub(super) fn take_commands(&mut self, port: EndpointIndex) -> usize {
         let mut commands: ArrayVec<GatewayCommand, COMMANDS_PER_TURN> = ArrayVec::new();

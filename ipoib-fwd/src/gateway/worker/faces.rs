@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use pmd::eth::{Burst, EthQueue};
-use pmd::hca::{BURST, Queues};
+use pmd::hca::{BURST, MemoryWork};
 use pmd::mem::Mbuf;
 
 use super::{GatewayCommand, GatewayNote};
@@ -24,11 +24,11 @@ const PIECES: usize = WAITING / 2;
 
 /// A worker's queues on an InfiniBand port.
 #[derive(Debug)]
-pub(super) struct InfiniBandFace<Q: Queues> {
+pub(super) struct InfiniBandFace<Q: MemoryWork> {
     pub(super) link: LinkWorker<Q, GatewayCommand, GatewayNote>,
 }
 
-impl<Q: Queues> InfiniBandFace<Q> {
+impl<Q: MemoryWork> InfiniBandFace<Q> {
     pub(super) fn new(link: LinkWorker<Q, GatewayCommand, GatewayNote>) -> Self {
         Self { link }
     }

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering;
 
-use pmd::hca::{Checksum, Queues, Source, UdSlot};
+use pmd::hca::{Checksum, MemoryWork, Source, UdSlot};
 use pmd::mem::{Mbuf, Pool};
 use tap::TapDirection;
 
@@ -25,7 +25,7 @@ use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, EthernetHeader, 
 use ipoib::net::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER};
 
 /// Everything that verdicts are carried out with: a packet may go by another port than it came.
-pub(super) struct Hands<'a, Q: Queues> {
+pub(super) struct Hands<'a, Q: MemoryWork> {
     pub(super) infinibands: &'a mut [InfiniBandFace<Q>],
     pub(super) ethernets: &'a mut [EthernetFace],
     pub(super) common: &'a mut Common,
@@ -39,7 +39,7 @@ const fn frame_header<D>(destination: MacAddress, table: &SegmentTable<D>) -> Et
     EthernetHeader { destination, source: table.settings.mac, ethertype: ETHERTYPE_IPV4 }
 }
 
-impl<Q: Queues> Hands<'_, Q> {
+impl<Q: MemoryWork> Hands<'_, Q> {
     /// Counts a packet of a segment's that is dropped.
     #[inline]
     pub(super) fn drop(&mut self, segment: SegmentIndex, reason: DropReason) {

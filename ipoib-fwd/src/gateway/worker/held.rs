@@ -1,6 +1,6 @@
 //! Messages that wait for a full queue of an InfiniBand port, and are counted when they go.
 
-use pmd::hca::{PostError, Queues};
+use pmd::hca::{MemoryWork, PostError};
 
 use super::faces::InfiniBandFace;
 use crate::counter::{SegmentTraffic, Traffic, WorkerCounters};
@@ -27,7 +27,7 @@ pub(super) const fn reason(error: PostError) -> DropReason {
     }
 }
 
-impl<Q: Queues> InfiniBandFace<Q> {
+impl<Q: MemoryWork> InfiniBandFace<Q> {
     /// Offers what waits to the queues again. True if anything waits still.
     #[inline]
     pub(super) fn retry(&mut self, counters: &mut WorkerCounters) -> bool {

@@ -13,7 +13,7 @@ use dataplane::latency::Recorder;
 use dataplane::table::Reader;
 use dataplane::worker::{Turn, Worker};
 use pmd::eth::{self, Burst, EthQueue};
-use pmd::hca::{Checksum, Queues, Received, RxBurst, Source, UdSource};
+use pmd::hca::{Checksum, MemoryWork, Received, RxBurst, Source, UdSource};
 use pmd::mem::{FrameTag, Mbuf, Pool};
 use tap::{Tap, TapDirection};
 
@@ -52,7 +52,7 @@ const RECEIVE_ROUNDS: usize = 4;
 
 /// What a worker is made from.
 #[derive(Debug)]
-pub struct WorkerParts<Q: Queues> {
+pub struct WorkerParts<Q: MemoryWork> {
     /// Its queues on each InfiniBand port, by [`EndpointIndex`].
     pub links: Vec<LinkWorker<Q, GatewayCommand, GatewayNote>>,
     /// Its queue on each Ethernet port, by [`EthernetIndex`].
@@ -73,7 +73,7 @@ pub struct WorkerParts<Q: Queues> {
 
 /// One worker.
 #[derive(Debug)]
-pub struct GatewayWorker<Q: Queues> {
+pub struct GatewayWorker<Q: MemoryWork> {
     /// By [`EndpointIndex`].
     infinibands: Vec<InfiniBandFace<Q>>,
     rota: Rota,
@@ -99,7 +99,7 @@ struct Common {
     tap: Option<Tap>,
 }
 
-impl<Q: Queues> GatewayWorker<Q> {
+impl<Q: MemoryWork> GatewayWorker<Q> {
     /// A worker from its parts.
     #[must_use]
     pub fn new(parts: WorkerParts<Q>) -> Self {
@@ -249,7 +249,7 @@ impl<Q: Queues> GatewayWorker<Q> {
     }
 }
 
-impl<Q: Queues> Worker for GatewayWorker<Q> {
+impl<Q: MemoryWork> Worker for GatewayWorker<Q> {
     fn turn(&mut self) -> Turn {
         let mut busy = false;
         for face in &mut self.ethernets {
@@ -317,14 +317,14 @@ impl<Q: Queues> Worker for GatewayWorker<Q> {
 
 fn origin_of(source: &Source, qpn: Qpn) -> Origin {
     match source {
-        Source::Rc => Origin::Connection(qpn),
+        Source::Rc | Source::RcInvalidated(_) => Origin::Connection(qpn),
         Source::Ud(source) => Origin::Datagram(*source),
     }
 }
 
 fn path_of(source: &Source) -> Traffic {
     match source {
-        Source::Rc => Traffic::IbRcReceive,
+        Source::Rc | Source::RcInvalidated(_) => Traffic::IbRcReceive,
         Source::Ud(UdSource { multicast: true, .. }) => Traffic::IbUdMulticastReceive,
         Source::Ud(_) => Traffic::IbUdUnicastReceive,
     }

@@ -1,0 +1,327 @@
+//! Messages in more buffers than a send on the device can name. They arrive all the same: copied into one large buffer, or sent as one
+//! piece of memory under a key of their own, which costs the device more and the processor less (`docs/fast-registration.md`).
+//!
+//! Keys are the control lcore's to make: a worker that has none asks, and copies meanwhile. One whose connection failed is in doubt, and goes
+//! back to be made anew; one that nobody needs, to be destroyed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use pmd::hca::{
+    ChainSend, DoneBurst, MemoryWork, Outcome, PostError, RcSlot, Refused, Returned, UdSlot, WorkError,
+};
+use pmd::mem::key::{DoubtfulKey, FreeKey, KeyPool, KeyPoolConfig, PageList};
+use pmd::mem::{HEADROOM, Mbuf, Pool};
+
+/// Pieces that a list has room for: as many as go into an entry of mlx5.
+pub(crate) const LIST_ROOM: usize = 52;
+/// Most keys of a worker.
+pub(crate) const KEYS: usize = 256;
+/// Bytes of packet data in a large buffer, which has no headroom then: IPoIB's largest message, 65,524, has room.
+pub(crate) const LARGE_ROOM: u16 = u16::MAX - HEADROOM as u16;
+/// Large buffers of a worker: copies on their way.
+pub(crate) const LARGE_BUFFERS: u32 = 64;
+/// Buffers of the largest message on a connection whose data take up `room` bytes each: its header may have one of its own, and what stands
+/// before its data, too.
+pub(crate) fn most_segments(room: usize) -> u32 {
+    u32::try_from(65_524_usize.div_ceil(room.max(1)) + 2).unwrap_or(u32::MAX)
+}
+
+/// How messages are sent that are in more buffers than a send can name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LongMessages {
+    /// Copied into one large buffer.
+    #[default]
+    Copy,
+    /// Under a key of their own, on devices that register lists of memory from a send queue; copied on others.
+    Key,
+}
+
+/// What became of messages that are in more buffers than a send can name. Written by one worker, read by the control lcore.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    copied: AtomicU64,
+    by_key: AtomicU64,
+    waited: AtomicU64,
+    doubtful: AtomicU64,
+    keys: [AtomicU64; 6],
+}
+
+/// What became of messages that are in more buffers than a send can name, and what the pools of keys for them have done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LongStatistics {
+    /// Copied into one large buffer.
+    pub copied: u64,
+    /// Sent under a key of their own.
+    pub by_key: u64,
+    /// Times that a large buffer was asked for and not to be had, each try counted.
+    pub waited: u64,
+    /// Keys that were made anew because their connection failed.
+    pub doubtful: u64,
+    /// Keys in use.
+    pub in_use: u64,
+    /// Most keys that a worker used at once, all workers together.
+    pub most_in_use: u64,
+    /// Keys that wait to be used.
+    pub idle: u64,
+    /// Times that a key was taken.
+    pub taken: u64,
+    /// Times that there was none.
+    pub missed: u64,
+    /// Keys that nobody used for a long time, destroyed.
+    pub aged: u64,
+}
+
+fn add(cell: &AtomicU64) {
+    // There is one writer.
+    cell.store(cell.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+impl Counters {
+    /// Adds what this worker has counted.
+    pub(crate) fn add_to(&self, sum: &mut LongStatistics) {
+        let get = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+        let [in_use, most, idle, taken, missed, aged] = self.keys.each_ref().map(get);
+        sum.copied += get(&self.copied);
+        sum.by_key += get(&self.by_key);
+        sum.waited += get(&self.waited);
+        sum.doubtful += get(&self.doubtful);
+        sum.in_use += in_use;
+        sum.most_in_use += most;
+        sum.idle += idle;
+        sum.taken += taken;
+        sum.missed += missed;
+        sum.aged += aged;
+    }
+}
+
+/// What a worker asks of its control lcore about keys.
+#[derive(Debug)]
+pub enum KeyNote {
+    /// Another one, with room for so many pieces.
+    Wanted(u32),
+    /// This one made anew: its connection failed.
+    Doubtful(DoubtfulKey, PageList),
+    /// This one destroyed: nobody needs it.
+    Unused(FreeKey),
+}
+
+/// A worker's keys.
+#[derive(Debug)]
+struct Keys {
+    pool: KeyPool,
+    /// As many as free keys.
+    lists: Vec<PageList>,
+    /// Under way, with what they send.
+    outstanding: usize,
+    /// A key is on its way, or it was asked for.
+    asked: bool,
+    /// What waits to be told.
+    notes: Vec<KeyNote>,
+}
+
+/// How a worker sends messages that are in more buffers than a send can name.
+#[derive(Debug, Default)]
+pub(crate) struct Long {
+    large: Option<Pool>,
+    keys: Option<Box<Keys>>,
+    counters: Arc<Counters>,
+}
+
+impl Long {
+    /// Copies into buffers of `large`; with `by_key` only what there is no key for.
+    pub(crate) fn new(large: Pool, by_key: bool, counters: Arc<Counters>) -> Self {
+        let keys = by_key.then(|| {
+            Box::new(Keys {
+                pool: KeyPool::new(KeyPoolConfig { most: KEYS, ..KeyPoolConfig::default() }),
+                lists: Vec::with_capacity(KEYS),
+                outstanding: 0,
+                asked: false,
+                notes: Vec::with_capacity(2 * KEYS + 1),
+            })
+        });
+        Self { large: Some(large), keys, counters }
+    }
+
+    /// Sends a message that was refused for its many segments by a connection.
+    #[cold]
+    pub(crate) fn send_rc<Q: MemoryWork>(
+        &mut self,
+        queues: &mut Q,
+        slot: RcSlot,
+        buf: Mbuf,
+    ) -> Result<(), Refused> {
+        let buf = match self.by_key(queues, slot, buf) {
+            Ok(()) => return Ok(()),
+            Err(Refused { buf, error: PostError::TooManySegments }) => buf,
+            Err(refused) => return Err(refused),
+        };
+        // Who has taken as many as are left waits, and not the others for it.
+        let left = self.large.as_ref().map_or(0, |large| large.available() as usize);
+        if queues.rc_outstanding(slot) > left {
+            add(&self.counters.waited);
+            return Err(Refused { buf, error: PostError::Full });
+        }
+        self.copied(buf, |one| queues.send_rc(slot, one))
+    }
+
+    /// Sends a datagram that was refused for its many segments.
+    #[cold]
+    pub(crate) fn send_ud<Q: MemoryWork>(
+        &mut self,
+        queues: &mut Q,
+        slot: UdSlot,
+        to: &Q::Destination,
+        buf: Mbuf,
+    ) -> Result<(), Refused> {
+        self.copied(buf, |one| queues.send_ud(slot, to, one))
+    }
+
+    /// What is not sent comes back as it was.
+    fn copied(&self, buf: Mbuf, send: impl FnOnce(Mbuf) -> Result<(), Refused>) -> Result<(), Refused> {
+        let Some(large) = self.large.as_ref() else {
+            return Err(Refused { buf, error: PostError::TooManySegments });
+        };
+        let Some(mut one) = large.alloc() else {
+            add(&self.counters.waited);
+            return Err(Refused { buf, error: PostError::Full });
+        };
+        if !one.set_data(0, buf.len()) || buf.read(0, one.data_mut()) != buf.len() {
+            return Err(Refused { buf, error: PostError::TooManySegments });
+        }
+        match send(one) {
+            Ok(()) => {
+                add(&self.counters.copied);
+                Ok(())
+            }
+            Err(Refused { error, .. }) => Err(Refused { buf, error }),
+        }
+    }
+
+    /// Refused for its many segments: not this way.
+    fn by_key<Q: MemoryWork>(&mut self, queues: &mut Q, slot: RcSlot, buf: Mbuf) -> Result<(), Refused> {
+        let many = |buf| Refused { buf, error: PostError::TooManySegments };
+        let Some(keys) = self.keys.as_mut() else { return Err(many(buf)) };
+        let pieces = u32::try_from(buf.segment_count()).unwrap_or(u32::MAX);
+        let Some((key, list)) = keys.take(pieces) else {
+            self.publish();
+            return Err(many(buf));
+        };
+        let sent = match queues.send_chain(slot, 0, ChainSend { key, list, buf }) {
+            Ok(()) => {
+                keys.outstanding += 1;
+                add(&self.counters.by_key);
+                Ok(())
+            }
+            Err(Returned { work: ChainSend { key, list, buf }, error }) => {
+                keys.give_back(key, list);
+                let error = match error {
+                    WorkError::Post(error) => error,
+                    _ => PostError::TooManySegments,
+                };
+                Err(Refused { buf, error })
+            }
+        };
+        self.publish();
+        sent
+    }
+
+    /// True if there is anything for [`Long::settle`].
+    #[inline]
+    pub(crate) fn is_busy(&self) -> bool {
+        self.keys.as_ref().is_some_and(|keys| keys.outstanding > 0 || !keys.notes.is_empty())
+    }
+
+    /// Takes back what was sent under keys. Notes go to `tell`, which hands back what it has no room for.
+    #[cold]
+    pub(crate) fn settle<Q: MemoryWork>(
+        &mut self,
+        queues: &mut Q,
+        mut tell: impl FnMut(KeyNote) -> Result<(), KeyNote>,
+    ) {
+        let Some(keys) = self.keys.as_mut() else { return };
+        let mut done = DoneBurst::new();
+        queues.take_done(&mut done);
+        let any = !done.is_empty();
+        for done in done {
+            match done.what {
+                Outcome::ChainSent(ChainSend { key, list, .. }) => {
+                    keys.outstanding = keys.outstanding.saturating_sub(1);
+                    keys.give_back(key, list);
+                }
+                Outcome::ChainNotSent(key, list) => {
+                    keys.outstanding = keys.outstanding.saturating_sub(1);
+                    keys.pool.forget();
+                    keys.notes.push(KeyNote::Doubtful(key, list));
+                    add(&self.counters.doubtful);
+                }
+                // Nobody posts any other.
+                _ => {}
+            }
+        }
+        while let Some(note) = keys.notes.pop() {
+            if let Err(note) = tell(note) {
+                keys.notes.push(note);
+                break;
+            }
+        }
+        if any {
+            self.publish();
+        }
+    }
+
+    /// A key has come.
+    pub(crate) fn take_key(&mut self, key: FreeKey, list: PageList) {
+        let Some(keys) = self.keys.as_mut() else { return };
+        keys.asked = false;
+        match keys.pool.add(key) {
+            Ok(()) => keys.lists.push(list),
+            Err(key) => keys.notes.push(KeyNote::Unused(key)),
+        }
+        self.publish();
+    }
+
+    /// Gives keys away that nobody needs.
+    pub(crate) fn age(&mut self, now: Instant) {
+        let Some(keys) = self.keys.as_mut() else { return };
+        // If it could not be made, it may be by now.
+        keys.asked = false;
+        let Keys { pool, lists, notes, .. } = &mut **keys;
+        pool.age(now, |key| {
+            lists.pop();
+            notes.push(KeyNote::Unused(key));
+        });
+        self.publish();
+    }
+
+    fn publish(&self) {
+        let Some(keys) = &self.keys else { return };
+        let s = keys.pool.statistics();
+        let figures = [s.in_use as u64, s.most_in_use as u64, s.idle as u64, s.taken, s.missed, s.aged];
+        for (cell, figure) in self.counters.keys.iter().zip(figures) {
+            cell.store(figure, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Keys {
+    fn take(&mut self, pieces: u32) -> Option<(FreeKey, PageList)> {
+        if let Some(key) = self.pool.take(pieces) {
+            if let Some(list) = self.lists.pop() {
+                return Some((key, list));
+            }
+            let _ = self.pool.put(key);
+        } else if !self.asked && self.pool.has_room() {
+            self.asked = true;
+            self.notes.push(KeyNote::Wanted(pieces));
+        }
+        None
+    }
+
+    fn give_back(&mut self, key: FreeKey, list: PageList) {
+        self.lists.push(list);
+        // It is of this pool.
+        let _ = self.pool.put(key);
+    }
+}

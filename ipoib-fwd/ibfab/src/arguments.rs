@@ -1,0 +1,44 @@
+//! The command line. `--help`, the manual page and what shells complete are made from it.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+/// A software InfiniBand fabric: switches with subnet manager and administration, links for others, and virtual hosts
+/// with TUN interfaces that speak IPoIB.
+///
+/// EAL arguments may come first, with `--` behind them; without any, ibfab needs neither hugepages nor devices.
+///
+/// SIGHUP makes it read its configuration again and take the subnet's prefix, the partitions and whether trunks are
+/// plugged in from it.
+#[derive(Parser, Debug)]
+#[command(version, override_usage = "ibfab [EAL ARGUMENTS --] --config FILE [OPTIONS]")]
+pub struct Arguments {
+    /// The fabric's configuration (TOML).
+    #[arg(long, value_name = "FILE", required_unless_present = "print_config")]
+    pub config: Option<PathBuf>,
+    /// Print a configuration with every key, its default and what it means, and end.
+    #[arg(long)]
+    pub print_config: bool,
+    /// Write every packet that crosses a port of the switch to FILE (pcap with ERF records, which tshark reads).
+    #[arg(long, value_name = "FILE")]
+    pub capture: Option<PathBuf>,
+    /// Print statistics every so many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub stats: Option<u32>,
+    /// Who manages the subnet: "embedded", ibfab itself; "none", somebody else at one of its links, OpenSM for instance. Then the switches
+    /// wait for LIDs, routes, groups and partitions, which nobody reads from the configuration.
+    #[arg(long, value_name = "WHO", default_value = "embedded")]
+    pub sm: Sm,
+}
+
+/// Who manages the subnet.
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+pub enum Sm {
+    /// `ibfab` itself.
+    #[value(help = None)]
+    Embedded,
+    /// Somebody else.
+    #[value(help = None)]
+    None,
+}

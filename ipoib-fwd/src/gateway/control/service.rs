@@ -1,0 +1,203 @@
+//! What the service manager is told of the gateway: when it is ready, how it is, and that its workers turn.
+
+use std::time::{Duration, Instant};
+
+use dataplane::service::{ServiceManager, Watchdog};
+use pmd::hca::Backend;
+
+use super::GatewayControl;
+use super::answers::waits_of;
+use crate::segment::pair::Role;
+
+/// How often the status is made anew.
+const STATUS_PERIOD: Duration = Duration::from_millis(500);
+/// How long a segment may be on its way up: what it waits for then is said, and the gateway is ready without it.
+const SETTLING: Duration = Duration::from_secs(2);
+/// The same for one that is neither up nor knows what it waits for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The service manager's side of the gateway; nothing is done if there is none.
+#[derive(Debug)]
+pub(in crate::gateway) struct Service {
+    manager: Option<ServiceManager>,
+    watchdog: Option<Watchdog>,
+    started: Instant,
+    /// The manager knows that the gateway is ready.
+    ready: bool,
+    status_due: Instant,
+    /// That workers stand still has been said.
+    stuck: bool,
+}
+
+/// How a segment is, as far as readiness goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Readiness {
+    /// Its links are up, and it has its role.
+    Settled(Role),
+    /// It waits for something outside.
+    Waits(String),
+    /// On its way.
+    Coming(Role),
+}
+
+impl Readiness {
+    /// True if nothing is gained by waiting for it any more.
+    fn is_told(&self, waited: Duration) -> bool {
+        match self {
+            Self::Settled(_) => true,
+            Self::Waits(_) => waited >= SETTLING,
+            Self::Coming(_) => waited >= PATIENCE,
+        }
+    }
+}
+
+/// How the gateway is, on a line: how many segments do what, and what the first of those that wait waits for.
+fn status(segments: &[(String, Readiness)]) -> String {
+    let mut parts = Vec::new();
+    for role in [Role::Forwarding, Role::Standby, Role::Blocked, Role::Listening] {
+        let of_role = |(_, r): &&(String, Readiness)| matches!(r, Readiness::Settled(is) | Readiness::Coming(is) if *is == role);
+        let n = segments.iter().filter(of_role).count();
+        if n > 0 {
+            parts.push(format!("{n} {}", role.name()));
+        }
+    }
+    let waiting: Vec<_> = segments
+        .iter()
+        .filter_map(|(name, r)| if let Readiness::Waits(why) = r { Some((name, why)) } else { None })
+        .collect();
+    if let Some((name, why)) = waiting.first() {
+        parts.push(format!("{} waiting ({name}: {why})", waiting.len()));
+    }
+    let all = segments.len();
+    let noun = if all == 1 { "segment" } else { "segments" };
+    format!("{all} {noun}: {}", if parts.is_empty() { "none".to_owned() } else { parts.join(", ") })
+}
+
+impl Service {
+    /// Of the manager that the environment names.
+    pub(in crate::gateway) fn new(now: Instant) -> Self {
+        let manager = ServiceManager::of_environment().unwrap_or_else(|error| {
+            tracing::warn!("the service manager cannot be told anything: {error}");
+            None
+        });
+        Self {
+            watchdog: manager.as_ref().and_then(|manager| Watchdog::new(manager, now)),
+            manager,
+            started: now,
+            ready: false,
+            status_due: now,
+            stuck: false,
+        }
+    }
+
+    /// The configuration is being read again.
+    pub(super) fn reloading(&self) {
+        if let Some(manager) = self.manager.as_ref().filter(|_| self.ready) {
+            manager.reloading();
+        }
+    }
+
+    /// It has been, or stays as it was.
+    pub(super) const fn reloaded(&mut self, now: Instant) {
+        // Said with the next status, and what it has added is waited for.
+        (self.ready, self.status_due, self.started) = (false, now, now);
+    }
+
+    /// The gateway winds up.
+    pub(super) fn stopping(&mut self) {
+        if let Some(manager) = &mut self.manager {
+            manager.status("stopping");
+            manager.stopping();
+        }
+    }
+}
+
+impl<B: Backend> GatewayControl<B> {
+    /// Tells the service manager what is due.
+    pub(super) fn tell_service(&mut self, now: Instant) {
+        self.watch_workers(now);
+        if self.service.manager.is_none() || self.stopping.is_some() || now < self.service.status_due {
+            return;
+        }
+        self.service.status_due = now + STATUS_PERIOD;
+        let segments = self.readiness();
+        let service = &mut self.service;
+        let Some(manager) = &mut service.manager else { return };
+        if !service.stuck {
+            manager.status(&status(&segments));
+        }
+        let waited = now.duration_since(service.started);
+        if !service.ready && segments.iter().all(|(_, readiness)| readiness.is_told(waited)) {
+            service.ready = manager.ready();
+        }
+    }
+
+    /// Gives a sign of life if all workers have turned since the last one.
+    fn watch_workers(&mut self, now: Instant) {
+        let Self { service, board, .. } = self;
+        let (Some(manager), Some(watchdog)) = (&mut service.manager, &mut service.watchdog) else { return };
+        let Some((grace, since)) = watchdog.workers_turned(now, manager, board.publisher()) else {
+            service.stuck = false;
+            return;
+        };
+        // A worker that comes late is not told of.
+        if !service.stuck && now.duration_since(since) > manager.watchdog().unwrap_or_default() / 2 {
+            service.stuck = true;
+            let who: Vec<String> = board.publisher().behind(grace).map(|n| n.to_string()).collect();
+            let what = format!("worker {} does not turn: no sign of life until it does", who.join(", "));
+            tracing::error!("{what}");
+            manager.status(&what);
+        }
+    }
+
+    /// How all segments are.
+    fn readiness(&mut self) -> Vec<(String, Readiness)> {
+        let Self { segments, endpoints, ethernets, .. } = self;
+        let one = |duty: &super::duties::SegmentDuty| {
+            let role = duty.duty.pair.role();
+            let trouble = waits_of(endpoints, duty);
+            let link = endpoints.link(duty.endpoint, duty.link);
+            let trouble = trouble.or_else(|| link.as_ref()?.waits_for().map(|why| why.to_string()));
+            let ethernet = ethernets.get(duty.ethernet.at()).filter(|end| !end.port.link().up);
+            let trouble = trouble.or_else(|| Some(format!("{} has no link", ethernet?.port.name())));
+            let is_up = link.is_some_and(|link| link.state().up);
+            let readiness = match (trouble, is_up) {
+                (Some(why), _) => Readiness::Waits(why),
+                (None, true) if role != Role::Listening => Readiness::Settled(role),
+                (None, _) => Readiness::Coming(role),
+            };
+            (duty.name.clone(), readiness)
+        };
+        segments.iter().map(one).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waits(why: &str) -> Readiness {
+        Readiness::Waits(why.to_owned())
+    }
+
+    #[test]
+    fn a_status_counts_roles_and_names_the_first_trouble() {
+        let named = |list: &[Readiness]| -> Vec<(String, Readiness)> {
+            list.iter().zip(0..).map(|(r, n)| (format!("s{n}"), r.clone())).collect()
+        };
+        let (forwarding, standby) = (Readiness::Settled(Role::Forwarding), Readiness::Settled(Role::Standby));
+        assert_eq!(status(&named(std::slice::from_ref(&forwarding))), "1 segment: 1 forwarding");
+        let all = [waits("no cable"), forwarding.clone(), standby, waits("no P_Key"), forwarding];
+        assert_eq!(status(&named(&all)), "5 segments: 2 forwarding, 1 standby, 2 waiting (s0: no cable)");
+        assert_eq!(status(&named(&[Readiness::Coming(Role::Listening)])), "1 segment: 1 listening");
+        assert_eq!(status(&[]), "0 segments: none");
+    }
+
+    #[test]
+    fn readiness_waits_for_what_comes_and_not_for_what_is_missing() {
+        let ready = |r: &Readiness| [0, 2, 10].map(|s| r.is_told(Duration::from_secs(s)));
+        assert_eq!(ready(&Readiness::Settled(Role::Standby)), [true; 3]);
+        assert_eq!(ready(&waits("no cable")), [false, true, true]);
+        assert_eq!(ready(&Readiness::Coming(Role::Listening)), [false, false, true]);
+    }
+}

@@ -1,0 +1,86 @@
+//! The program's three command lines. `--help`, the manual pages and what shells complete are made from them.
+
+use std::path::PathBuf;
+
+use clap::{Command, CommandFactory as _, Parser};
+
+use crate::{ctl, gids};
+
+// Lines of at most 100 columns: this text is shown as it stands.
+/// Joins an Ethernet network to an InfiniBand fabric: IPv4 between Ethernet frames and IPoIB,
+/// datagram and connected mode.
+///
+/// EAL's arguments come first, the gateway's own after `--`, as with every DPDK program:
+///
+///   ipoib-fwd -l 0-1 --no-pci --vdev net_af_packet0,iface=eth1 -- --config gateway.toml
+///
+/// The main lcore controls, the others forward. Give EAL an allow-list (-a ADDRESS) or --no-pci, or
+/// it takes every network card that it can drive.
+///
+/// A running gateway is asked with `ipoib-fwd ctl COMMAND`, of which `ipoib-fwd ctl help` is the list;
+/// `ipoib-fwd gids` lists the GID tables of this machine's devices and of a gateway's software one.
+#[derive(Parser, Debug)]
+#[command(
+    name = "ipoib-fwd",
+    version,
+    override_usage = "ipoib-fwd [EAL ARGUMENTS] -- [OPTIONS]\n       ipoib-fwd ctl <COMMAND> [OPTIONS]\n       ipoib-fwd gids [OPTIONS]",
+    verbatim_doc_comment
+)]
+pub struct Options {
+    /// Configuration file (TOML). Without one all values are the defaults of --print-config.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print an annotated configuration with all defaults, and end.
+    #[arg(long)]
+    pub print_config: bool,
+    /// Mode to start in, in place of the file's: connected or datagram.
+    #[arg(long, value_name = "MODE")]
+    pub mode: Option<config::Mode>,
+    /// What an idle worker does, in place of the file's: poll, pause, or sleep until a port tells of a packet.
+    #[arg(long, value_name = "POLICY")]
+    pub idle: Option<config::Idle>,
+    /// What drives the InfiniBand port, in place of the file's: auto, verbs, mlx5 or soft.
+    #[arg(long, value_name = "DRIVER")]
+    pub hca_driver: Option<config::Driver>,
+    /// Path of the control socket, in place of the file's; empty = none.
+    #[arg(long, value_name = "PATH")]
+    pub control_socket: Option<PathBuf>,
+    /// Print a line of rates every SECONDS.
+    #[arg(long, value_name = "SECONDS")]
+    pub stats: Option<u32>,
+    /// Write InfiniBand packets to FILE (ERF in pcap; tshark opens it) and Ethernet packets to FILE.eth.pcap.
+    #[arg(long, value_name = "FILE")]
+    pub capture: Option<PathBuf>,
+    /// Write what was counted to FILE as JSON at the end.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+}
+
+/// Asks a running gateway.
+#[derive(Parser, Debug)]
+#[command(name = "ipoib-fwd ctl", bin_name = "ipoib-fwd ctl", version)]
+pub struct CtlLine {
+    /// What is asked, and how.
+    #[command(flatten)]
+    pub options: ctl::CtlOptions,
+}
+
+/// Lists GID tables.
+///
+/// Those of all RDMA devices of this machine are read from the kernel; that of a gateway's software device from its control
+/// socket. The columns are those of show_gids. Ends with an error where nothing could be listed, or what was listed is stale.
+#[derive(Parser, Debug)]
+#[command(name = "ipoib-fwd gids", bin_name = "ipoib-fwd gids", version)]
+pub struct GidsLine {
+    /// What is listed.
+    #[command(flatten)]
+    pub options: gids::GidsOptions,
+}
+
+/// The program with its subcommands, as a shell completes it.
+#[must_use]
+pub fn program() -> Command {
+    Options::command()
+        .disable_help_subcommand(true)
+        .subcommands([CtlLine::command().name("ctl"), GidsLine::command().name("gids")])
+}
