@@ -4,11 +4,15 @@
 //! its peer, because machines have moods. Results are least, median and greatest; nothing here passes or fails by a time.
 #![forbid(unsafe_code)]
 
+mod chain;
+mod fastreg;
 mod frames;
 mod gid;
 mod machine;
+mod pair;
 mod peer;
 mod publish;
+mod receive;
 mod report;
 mod sample;
 mod series;
@@ -34,6 +38,12 @@ enum Name {
     StepIbEthRc,
     /// Messages between two software devices on a connection.
     RcSoft,
+    /// A message in 2, 5 and 17 buffers is sent: named piece by piece, under a key, copied.
+    ChainSend,
+    /// Messages arrive in receives of many small or few large buffers.
+    SrqReceive,
+    /// Memory is registered from a send queue, and no more; beside `ibv_reg_mr` where there is a device, and beside copies.
+    Fastreg,
     /// One neighbour changes and is published to 1 and 4 workers, in tables of 16 and 4096 entries a side.
     Publish,
     /// A GID is looked up, in tables of 256 and 4096 entries.
@@ -58,6 +68,9 @@ impl Name {
             Self::StepEthIbRc => step::run(Way::EthernetToInfiniBand, pcap, seconds),
             Self::StepIbEthRc => step::run(Way::InfiniBandToEthernet, pcap, seconds),
             Self::RcSoft => soft::run(seconds),
+            Self::ChainSend => chain::run(seconds),
+            Self::SrqReceive => receive::run(seconds),
+            Self::Fastreg => fastreg::run(seconds),
             Self::Publish => publish::run(seconds),
             Self::GidLookup => gid::run_lookup(seconds),
             Self::GidEvent => gid::run_event(seconds),

@@ -42,7 +42,12 @@ pub(crate) fn entries(name: &str, samples: &[Sample], peer: Option<(&str, Spread
     let entry = |(at, figure): (usize, &crate::sample::Figure)| {
         let values: Vec<f64> = samples.iter().filter_map(|s| Some(s.figures.get(at)?.value)).collect();
         let spread = Spread::of(&values)?;
-        let peer = peer.filter(|_| figure.has_peer);
+        let beside = || {
+            let (name, _) = figure.beside.as_ref()?;
+            let all = samples.iter().filter_map(|s| Some(s.figures.get(at)?.beside.as_ref()?.1));
+            Some((name.as_str(), Spread::of(&all.collect::<Vec<f64>>())?))
+        };
+        let peer = peer.filter(|_| figure.has_peer).or_else(beside);
         Some(Entry {
             name: if figure.part.is_empty() { name.to_owned() } else { format!("{name}.{}", figure.part) },
             unit: figure.unit.clone(),

@@ -14,12 +14,20 @@ pub(crate) struct Figure {
     pub(crate) value: f64,
     /// True if the peer's figure is of the same thing.
     pub(crate) has_peer: bool,
+    /// What it is compared with that was measured in the same run: name and value.
+    #[serde(default)]
+    pub(crate) beside: Option<(String, f64)>,
 }
 
 impl Figure {
     /// A figure that no peer has.
     pub(crate) fn new(part: &str, unit: &str, value: f64) -> Self {
-        Self { part: part.to_owned(), unit: unit.to_owned(), value, has_peer: false }
+        Self { part: part.to_owned(), unit: unit.to_owned(), value, has_peer: false, beside: None }
+    }
+
+    /// Compared with something else that the same run measured.
+    pub(crate) fn beside(self, name: &str, value: f64) -> Self {
+        Self { beside: Some((name.to_owned(), value)), ..self }
     }
 
     /// A figure that the peer has, too.

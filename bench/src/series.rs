@@ -1,5 +1,7 @@
 //! Figures of several runs.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 /// The least, the middle and the greatest of several figures.
@@ -18,6 +20,31 @@ impl Spread {
         let (min, max) = (*sorted.first()?, *sorted.last()?);
         let (low, high) = (sorted.get((sorted.len() - 1) / 2)?, sorted.get(sorted.len() / 2)?);
         Some(Self { min, median: low.midpoint(*high), max })
+    }
+}
+
+/// What turns of one of several ways took.
+#[derive(Clone, Default)]
+pub(crate) struct Turns {
+    rates: Vec<f64>,
+    times: Vec<f64>,
+}
+
+impl Turns {
+    /// Takes a turn: messages, how long it was, and nanoseconds of it that count.
+    pub(crate) fn add(&mut self, messages: u64, time: Duration, counted: f64) {
+        self.rates.push(messages as f64 / time.as_secs_f64());
+        self.times.push(counted / messages.max(1) as f64);
+    }
+
+    /// Messages a second in the middle one of the turns, which those in which others had the processor do not move.
+    pub(crate) fn rate(&self) -> f64 {
+        Spread::of(&self.rates).map_or(0.0, |spread| spread.median)
+    }
+
+    /// Nanoseconds of a message that count, likewise.
+    pub(crate) fn time(&self) -> f64 {
+        Spread::of(&self.times).map_or(0.0, |spread| spread.median)
     }
 }
 

@@ -1,0 +1,183 @@
+//! Two software devices with a connection between them: the mlx5 driver at both ends, a link within the process, and one thread that
+//! gives everybody turns.
+
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use connectx::cable::CableEnd;
+use ib_wire::{Guid, Lid, Mtu, Psn, Qpn, Rate, ServiceLevel};
+use pmd::eal::{self, Eal};
+use pmd::hca::{
+    AddressVector, Backend, Control as _, PortNumber, QpTransition, Queues, QueuesConfig, QueuesId, RcConfig,
+    RcSlot, RcToReceive, RcToSend, RxBurst, UdSlot,
+};
+use pmd::mem::{Mbuf, Pool};
+use pmd::soft::{SoftConfig, SoftHca};
+
+use crate::machine;
+
+const PORT: PortNumber = PortNumber(1);
+/// The connection at both ends.
+pub(crate) const SLOT: RcSlot = RcSlot(0);
+/// A message that takes longer than this has been lost.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Sizes of both ends.
+#[derive(Clone, Copy)]
+pub(crate) struct Depths {
+    /// Sends of the connection.
+    pub(crate) send: u32,
+    /// Receives posted: of the end that sends as a rule, and of the other.
+    pub(crate) receive: [u32; 2],
+    /// Bytes of the largest message.
+    pub(crate) largest: usize,
+}
+
+/// Nanoseconds of so many cycles of the time-stamp counter.
+pub(crate) fn ns(cycles: u64) -> f64 {
+    cycles as f64 * 1e9 / eal::tsc_hz() as f64
+}
+
+/// Starts EAL on one lcore.
+pub(crate) fn start_eal() -> Result<Eal, String> {
+    let words = ["bench", "--no-pci", "--no-telemetry", "--log-level=error", "--lcores"];
+    let arguments = words.into_iter().map(str::to_owned).chain([machine::one_lcore()]);
+    Eal::init(arguments.chain(machine::memory_arguments())).map_err(text)
+}
+
+type DriverQueues = <SoftHca as Backend>::Queues;
+
+pub(crate) fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// A device, its queues, and its end of the connection.
+pub(crate) struct End {
+    pub(crate) hca: SoftHca,
+    pub(crate) queues: DriverQueues,
+    qpn: Qpn,
+    pub(crate) burst: RxBurst,
+    pub(crate) events: ArrayVec<pmd::hca::QpEvent, { pmd::hca::BURST }>,
+}
+
+impl End {
+    fn new(lid: Lid, link: CableEnd, pools: &[&Pool], into: &Pool, depths: Depths) -> Result<Self, String> {
+        let mut hca = SoftHca::new(&SoftConfig {
+            name: format!("soft{}", lid.0),
+            node_guid: Guid(0x1000 + u64::from(lid.0)),
+            port_guids: vec![Guid(0x2000 + u64::from(lid.0))],
+            max_mtu: Mtu::B4096,
+            gid_table: 8,
+            seed: lid.0.into(),
+        })
+        .map_err(text)?;
+        hca.set_cable(PORT, Some(link)).map_err(text)?;
+        hca.engine().lock().activate(PORT, lid, Mtu::B4096).map_err(text)?;
+        for pool in pools {
+            hca.register_pool(pool).map_err(text)?;
+        }
+        let config = QueuesConfig {
+            id: QueuesId(0),
+            ud_recv_depth: 64,
+            ud_recv_most: u32::MAX,
+            srq_depth: depths.receive[usize::from(lid.0 > 1)],
+            srq_message: depths.largest,
+            srq_limit: 0,
+            max_ud: 0,
+            likely_ud: 1,
+            max_rc: 1,
+            max_sends: 4096,
+            signal_every: 16,
+        };
+        let mut queues = hca.create_queues(&config, into).map_err(text)?;
+        let rc = RcConfig {
+            queues: QueuesId(0),
+            port: PORT,
+            beside: UdSlot(0),
+            send_depth: depths.send,
+            passive: false,
+        };
+        let rc = hca.create_rc(&rc).map_err(text)?;
+        let qpn = SoftHca::rc_qpn(&rc);
+        queues.insert_rc(SLOT, rc).map_err(|_| "the slot is taken")?;
+        queues.refill();
+        Ok(Self { hca, queues, qpn, burst: RxBurst::new(), events: ArrayVec::new() })
+    }
+
+    fn connect(&mut self, lid: Lid, qpn: Qpn) -> Result<(), String> {
+        let av = AddressVector {
+            dlid: lid,
+            sl: ServiceLevel::new(0),
+            src_path_bits: 0,
+            rate: Rate::default(),
+            grh: None,
+        };
+        let path_mtu = Mtu::B4096;
+        let receive = RcToReceive { av, dest_qpn: qpn, rq_psn: Psn::new(100), path_mtu, min_rnr_timer: 12 };
+        let send = RcToSend { sq_psn: Psn::new(100), timeout: 14, retry_count: 7, rnr_retry: 7 };
+        let init = QpTransition::RcToInit { pkey_index: 0 };
+        for to in [init, QpTransition::RcToReceive(receive), QpTransition::RcToSend(send)] {
+            self.hca.modify_qp(self.qpn, &to).map_err(text)?;
+        }
+        Ok(())
+    }
+
+    /// A turn as a worker takes it.
+    pub(crate) fn turn(&mut self) -> Result<(), String> {
+        self.queues.ring();
+        self.queues.turn();
+        self.queues.poll_receive(&mut self.burst, &mut self.events);
+        self.queues.poll_send(&mut self.events);
+        self.queues.refill();
+        match self.events.first() {
+            Some(event) => Err(format!("queue pair {}: {:?}", event.qpn, event.fault)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A message with a number; what follows the number is whatever the buffers held.
+pub(crate) fn message(pool: &Pool, len: usize, number: u64) -> Option<Mbuf> {
+    let mut chain: Option<Mbuf> = None;
+    let mut left = len;
+    while left > 0 {
+        let piece = match left % pool.data_room() {
+            0 => pool.data_room(),
+            rest => rest,
+        };
+        let mut one = pool.alloc()?;
+        one.append(piece)?;
+        left -= piece;
+        if let Some(tail) = chain.take() {
+            one.append_chain(tail);
+        }
+        chain = Some(one);
+    }
+    let mut chain = chain?;
+    chain.data_mut().get_mut(..8)?.copy_from_slice(&number.to_le_bytes());
+    Some(chain)
+}
+
+/// True if this is message `number`, whole.
+pub(crate) fn is_message(buf: &Mbuf, len: usize, number: u64) -> bool {
+    buf.len() == len && buf.data().first_chunk() == Some(&number.to_le_bytes())
+}
+
+/// A connection between two ends. One sends from the first pools, the other receives into the last one.
+pub(crate) fn pair(from: &[&Pool], into: &Pool, depths: Depths) -> Result<(End, End), String> {
+    let (here, there) = CableEnd::pair().map_err(text)?;
+    let pools: Vec<&Pool> = from.iter().copied().chain([into]).collect();
+    let mut a = End::new(Lid(1), here, &pools, from.first().unwrap_or(&into), depths)?;
+    let mut b = End::new(Lid(2), there, &pools, into, depths)?;
+    a.connect(Lid(2), b.qpn)?;
+    b.connect(Lid(1), a.qpn)?;
+    Ok((a, b))
+}
+
+/// Gives everything back.
+pub(crate) fn end(mut this: End) -> Result<(), String> {
+    if let Some(rc) = this.queues.remove_rc(SLOT) {
+        this.hca.destroy_rc(rc).map_err(text)?;
+    }
+    this.hca.destroy_queues(this.queues).map_err(text)
+}
