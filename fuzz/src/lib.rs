@@ -15,6 +15,7 @@ pub mod pair;
 pub mod pci;
 pub mod roce;
 pub mod smp;
+pub mod umr;
 pub mod url;
 pub mod vfio;
 
@@ -36,6 +37,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("pci", pci::run),
     ("roce", roce::run),
     ("smp", smp::run),
+    ("umr", umr::run),
     ("url", url::run),
     ("vfio", vfio::run),
 ];

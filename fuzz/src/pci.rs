@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use ib_wire::{Guid, Lid, Mtu};
-use softhca::hca::{Hca, HcaConfig, TableSizes};
+use softhca::hca::{Hca, HcaConfig, HcaPort, TableSizes};
 use softhca::vfio_user::{BAR0, CONFIGURATION, Device, DmaMap};
 
 /// Bytes of the guest's memory; a part of it comes and goes.
@@ -22,21 +22,21 @@ const ROOM: u32 = 0x1010;
 /// Most bytes of an input that is laid down properly.
 const MAX_INPUT: usize = 0x2000;
 
-struct Guest {
+pub(crate) struct Guest {
     hca: Hca,
     memory: File,
     now: Instant,
 }
 
 impl Guest {
-    fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let memory = File::from(memfd()?);
         memory.set_len(MEMORY).ok()?;
         let mut hca = Hca::new(HcaConfig {
             node_guid: Guid(1),
-            port_guid: Guid(2),
+            port: HcaPort { guid: Guid(2), cable: None },
             description: String::new(),
-            cable: None,
+            second_port: Some(HcaPort { guid: Guid(3), cable: None }),
             seed: 1,
             tables: TableSizes::default(),
         })
@@ -47,14 +47,17 @@ impl Guest {
         Some(guest)
     }
 
-    /// Bus master, with a command queue, and a port that is active.
+    /// Bus master, with a command queue, and ports that are active.
     fn power(&mut self) {
         self.hca.write(CONFIGURATION, 4, &[6, 0]);
         self.hca.write(BAR0, 0x14, &(QUEUE as u32).to_be_bytes());
-        let _ = self.hca.engine_mut().activate(hca::PortNumber(1), Lid(7), Mtu::B4096);
+        for port in [1, 2] {
+            let _ =
+                self.hca.engine_mut().activate(hca::PortNumber(port), Lid(6 + u16::from(port)), Mtu::B4096);
+        }
     }
 
-    fn put(&self, address: u64, bytes: &[u8]) {
+    pub(crate) fn put(&self, address: u64, bytes: &[u8]) {
         let end = (MEMORY - address.min(MEMORY)) as usize;
         let _ = self.memory.write_all_at(bytes.get(..bytes.len().min(end)).unwrap_or_default(), address);
     }
@@ -102,6 +105,34 @@ impl Guest {
         }
     }
 
+    /// A command that has to succeed; the number that it returns.
+    pub(crate) fn ask(&mut self, input: &[u8]) -> Option<u32> {
+        self.command(input);
+        let output = self.get(QUEUE + 0x20, 16);
+        (output.first() == Some(&0)).then_some(())?;
+        Some(u32::from_be_bytes(*output.get(8..)?.first_chunk()?))
+    }
+
+    pub(crate) fn get(&self, address: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        let _ = self.memory.read_exact_at(&mut bytes, address);
+        bytes
+    }
+
+    /// Writes to a register of the device.
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) {
+        self.hca.write(BAR0, offset, bytes);
+    }
+
+    /// Time enough for whatever has begun, but no more.
+    pub(crate) fn turns(&mut self) {
+        for _ in 0..16 {
+            if !self.hca.turn(self.now) {
+                break;
+            }
+        }
+    }
+
     fn record(&mut self, kind: u8, data: &[u8]) {
         match (kind % 8, data) {
             (0, input) => self.command(input),
@@ -130,12 +161,7 @@ impl Guest {
                 self.hca.read(CONFIGURATION, 0, &mut out);
             }
         }
-        // Time enough for whatever has begun, but no more.
-        for _ in 0..16 {
-            if !self.hca.turn(self.now) {
-                break;
-            }
-        }
+        self.turns();
     }
 }
 

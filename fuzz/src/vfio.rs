@@ -1,16 +1,16 @@
 //! What a client of vfio-user says.
 
 use ib_wire::Guid;
-use softhca::hca::{Hca, HcaConfig, TableSizes};
+use softhca::hca::{Hca, HcaConfig, HcaPort, TableSizes};
 use softhca::vfio_user::session::Session;
 
 /// One input: bytes of a stream; the first message may be left to us.
 pub fn run(bytes: &[u8]) {
     let config = HcaConfig {
         node_guid: Guid(1),
-        port_guid: Guid(2),
+        port: HcaPort { guid: Guid(2), cable: None },
         description: String::new(),
-        cable: None,
+        second_port: None,
         seed: 1,
         tables: TableSizes::default(),
     };
