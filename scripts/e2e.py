@@ -27,6 +27,7 @@ from checks.readme import readme
 from checks.reload import reload
 from checks.routers import routers
 from checks.segments import segments
+from checks.service import service
 from checks.sizes import check_fragments, check_mode_switch, check_to_all, check_too_big, check_ud_limits
 from checks.tap import tap
 from checks.workers import workers
@@ -89,8 +90,8 @@ def main():
     demo.interruptible()
     checks, error, begin = Checks(args.only), None, time.monotonic()
     try:
-        for part in (readme, operator_errors, captures, cold, routers, segments, ports, bridged, bonded, tap, reload, workers, crowd,
-                     hard, pair):
+        for part in (readme, operator_errors, service, captures, cold, routers, segments, ports, bridged, bonded, tap, reload, workers,
+                     crowd, hard, pair):
             try:
                 part(args, checks)
             except Failed as e:

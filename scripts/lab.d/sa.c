@@ -2,7 +2,7 @@
  * A small subnet administrator for the laboratory's two ports: answers what IPoIB asks, over ib_umad. Which LID a port has
  * at the moment it looks up in sysfs.
  *
- *   sa DEVICE        (SA_MTU: MTU code of groups and paths, 5 = 4096)
+ *   sa DEVICE        (SA_MTU: MTU code of groups and paths, 5 = 4096; SA_ELSEWHERE: there are ports of other machines)
  */
 #include <arpa/inet.h>
 #include <infiniband/umad.h>
@@ -37,6 +37,14 @@ static void put32(uint8_t *p, uint32_t v)
 	put16(p + 2, (uint16_t)v);
 }
 
+/* The LID that a port of another machine has by its GID, as ibll makes it. */
+static uint16_t lid_elsewhere(const uint8_t *gid)
+{
+	static const uint8_t head[14] = { 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0 };
+
+	return getenv("SA_ELSEWHERE") && !memcmp(gid, head, sizeof(head)) ? get16(gid + 14) : 0;
+}
+
 /* The LID of the port with this GID; 0 if there is none. */
 static uint16_t lid_of(const uint8_t *gid)
 {
@@ -60,7 +68,7 @@ static uint16_t lid_of(const uint8_t *gid)
 			fclose(f);
 		return ok ? (uint16_t)lid : 0;
 	}
-	return 0;
+	return lid_elsewhere(gid);
 }
 
 /* The multicast LID of a group, which exists from its first join on. */

@@ -52,7 +52,7 @@ start_gateway() {
 }
 stop_gateway() {
     kill -TERM "$gateway"
-    await 15 sh -c "! kill -0 $gateway" || return 1
+    await 60 sh -c "! kill -0 $gateway" || return 1
     # `check` runs it in a process of its own, whose child the gateway is not.
     grep -q '"traffic"' /tmp/report.json
 }

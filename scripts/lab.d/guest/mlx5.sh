@@ -1,12 +1,26 @@
 #!/bin/bash
 # In the guest: the kernel's own mlx5 drivers on two software ConnectX that are PCI devices; ib_ipoib on them, and a host of
-# the fabric at the other end. One line for each check. Arguments: what to run instead of the checks.
+# the fabric at the other end. One line for each check. Before them the machine is reset, twice, in the middle of
+# it all. Arguments: `rounds N`, for so many times all drivers out and in (5); `brief`, for a choice of the checks; or what to run instead of them.
 # shellcheck disable=SC2317  # functions are called through `check`
 set -u
 cd /mnt || exit 2
 # shellcheck source-path=SCRIPTDIR source=checks.sh
 . ./checks.sh
+# shellcheck source-path=SCRIPTDIR source=machines.sh
+. ./machines.sh
 peer=10.77.0.2
+rounds=5 brief=''
+case ${1:-} in
+    rounds)
+        rounds=$2
+        shift 2
+        ;;
+    brief)
+        brief=1 rounds=2
+        shift
+        ;;
+esac
 
 drivers() { modprobe -a mlx5_core mlx5_ib ib_umad ib_uverbs rdma_ucm ib_ipoib; }
 away() { modprobe -r ib_ipoib rdma_ucm ib_umad mlx5_ib mlx5_core; }
@@ -14,13 +28,15 @@ active() { ! grep -vq ACTIVE /sys/class/infiniband/mlx5_*/ports/1/state; }
 address() { ip link set ib0 up && ip addr replace 10.77.0.1/24 dev ib0; }
 joined() { ip link show ib0 | grep -q LOWER_UP; }
 pings() { ping -q -c "$1" -i "$2" -s "$3" -W 5 "$peer" | awk '/packet loss/ {print; ok = / 0% packet loss/} /rtt/ {print} END {exit !ok}'; }
+# Where the games and perftest wait for their other end.
+listens() { netstat -ltn | grep -q ':18515 '; }
 # A pair of programs: a server on mlx5_0, a client on DEVICE.
 game() {
     local program=$1 device=$2
     shift 2
     "$program" -d mlx5_0 "$@" >/tmp/server.log 2>&1 &
     local server=$!
-    sleep 1
+    await 20 listens
     timeout 60 "$program" -d "$device" "$@" 127.0.0.1 >/tmp/client.log 2>&1 || {
         kill "$server" 2>/dev/null
         tail -n 3 /tmp/server.log /tmp/client.log
@@ -28,41 +44,101 @@ game() {
     }
     wait "$server" && tail -n 1 /tmp/client.log
 }
+# interrupts N [CPU]: what completion vector N of each device has told, of one processor or all.
+interrupts() {
+    awk -v name="^mlx5_comp$1@" -v cpu="${2:-}" 'NR == 1 {cpus = NF}
+        $NF ~ name {told = 0; for (i = 0; i < cpus; i++) if (cpu == "" || cpu == i) told += $(i + 2); printf "%d ", told}' /proc/interrupts
+}
+# vector N: work that waits for each event of completion vector N is told by that one, on processor N, at both devices, and by no other.
+vector() {
+    local own other i
+    local -a before after
+    read -ra before < <(interrupts "$1" "$1"; interrupts $((1 - $1)))
+    game ib_send_bw mlx5_1 -F -e -X "$1" -t 1 -Q 1 -s 2 -n 200 >/dev/null || return 1
+    read -ra after < <(interrupts "$1" "$1"; interrupts $((1 - $1)))
+    for i in 0 1; do
+        own=$((after[i] - before[i])) other=$((after[i + 2] - before[i + 2]))
+        echo "mlx5_$i: $own interrupts on processor $1, $other of the other vector"
+        [ "$own" -ge 50 ] && [ "$other" -lt 50 ] || return 1
+    done
+}
+# no_more OBJECTS MEMORY: device 0 has as many objects as then, and no more memory of its own, but for 1 MiB.
+objects() { on host counted 0 objects memory.regions | xargs; }
+no_more() {
+    local now memory
+    now=$(objects) memory=$(on host heap 0)
+    echo "objects and regions: $now, before: $1; memory: $memory KiB, before: $2"
+    [ -n "$now" ] && [ "$now" = "$1" ] && [ "$memory" -le $(($2 + 1024)) ]
+}
+# reset N: the machine begins anew with traffic, memory registered and a queue pair that waits, and so does this script. By then the device has
+# nothing left of that: as much as the first time.
+read -r resets had < <(cat resets 2>/dev/null || echo 0)
+boots=$(($(cat boots 2>/dev/null || echo 0) + 1))
+echo $boots >boots
+begins() {
+    local now
+    now=$(objects)
+    echo "objects and regions: $now${had:+, the first time: $had}"
+    [ -n "$now" ] && [ "$now" = "${had:-$now}" ]
+}
+reset() {
+    ibv_rc_pingpong -d mlx5_0 >/dev/null 2>&1 &
+    await 20 listens
+    ping -q -i 0.01 $peer >/dev/null &
+    echo "$1 $had" >resets
+    note "        reset, $1"
+    echo b >/proc/sysrq-trigger
+    sleep 60
+}
 # What any kernel says about the processor that is emulated, and the like, is not ours.
 dmesg -C
 check 'the drivers load' drivers
 if [ $# -gt 0 ]; then
     await 10 active
-    # The suite owns communication management.
-    if [ "$1" = ./conformance ]; then modprobe -r ib_ipoib rdma_ucm rdma_cm ib_cm; else address; fi
+    address
     exec "$@"
 fi
+check 'no reset but those' test $boots = $((resets + 1))
 check 'a device: mlx5_0' test -e /sys/class/infiniband/mlx5_0
 check 'an interface: ib0' await 5 test -e /sys/class/net/ib0
 check 'the ports are active' await 10 active
 check 'ibv_devinfo' sh -c 'ibv_devinfo -v -d mlx5_0 | grep -m 1 hca_id'
+check 'ibv_devices' sh -c 'ibv_devices | grep -c mlx5_ | grep -x 2'
+check 'ibstat' sh -c 'ibstat mlx5_0 1 | grep -x "State: Active"'
 check 'ib0 comes up' address
 check 'it joins the broadcast group' await 10 joined
 check 'first ping' await 10 ping -c 1 -W 2 $peer
+check "a device as new, after $resets resets" begins
+had=${had:-$(objects)}
+[ "$resets" -ge 2 ] || reset $((resets + 1))
 check 'ping of 56 octets' pings 20 0.2 56
-check 'ping of 2016 octets' pings 5 0.2 2016
-check 'ping of 60000 octets, in pieces' pings 5 0.2 60000
-check 'events of completions are moderated' ethtool -C ib0 rx-usecs 500 rx-frames 16
-check 'ping of 56 octets, so' pings 20 0.2 56
-check 'and no more' ethtool -C ib0 rx-usecs 0 rx-frames 0
+if [ -z "$brief" ]; then
+    check 'ping of 2016 octets' pings 5 0.2 2016
+    check 'ping of 60000 octets, in pieces' pings 5 0.2 60000
+    check 'events of completions are moderated' ethtool -C ib0 rx-usecs 500 rx-frames 16
+    check 'ping of 56 octets, so' pings 20 0.2 56
+    check 'and no more' ethtool -C ib0 rx-usecs 0 rx-frames 0
+    for n in 0 1; do check "completion vector $n on its processor" vector $n; done
+fi
 for device in mlx5_0 mlx5_1; do
     check "ibv_rc_pingpong, mlx5_0 and $device" game ibv_rc_pingpong $device -n 200
     check "ibv_rc_pingpong with events, mlx5_0 and $device" game ibv_rc_pingpong $device -e -n 200
+    check "ibv_uc_pingpong, mlx5_0 and $device" game ibv_uc_pingpong $device -n 200
     check "ibv_ud_pingpong, mlx5_0 and $device" game ibv_ud_pingpong $device -n 200 -s 1024
     check "ibv_srq_pingpong, mlx5_0 and $device" game ibv_srq_pingpong $device -n 50
 done
-for round in 1 2 3; do
+check 'memory windows by libibverbs alone' ./windows mlx5_0 mlx5_1
+for ((round = 1; round <= rounds; round++)); do
     check "round $round: the drivers go" away
     check "round $round: and come again" drivers
     check "round $round: ib0 comes up" await 5 address
     check "round $round: ping" await 10 ping -c 1 -W 2 $peer
+    # The first rounds may find out how much memory it takes.
+    if [ $round = $((rounds > 5 ? 5 : 2)) ]; then had=$(objects) memory=$(on host heap 0); fi
 done
+check 'the device has grown by none of it' no_more "$had" "$memory"
 check 'the kernel has nothing to say about it' kernel_is_quiet
+check 'nor does a driver warn' no_warning
 if [ $failures -gt 0 ] || [ -n "${LAB_VERBOSE:-}" ]; then
     echo '--- kernel'
     dmesg | tail -n 60

@@ -1,6 +1,7 @@
 #!/bin/bash
 # In the guest: OpenSM on mlx5_0 manages a fabric of ibfab that has no subnet manager: two software ConnectX that are PCI devices, with
-# ib_ipoib on each, and a host of ibfab. One line for each check. Arguments: what to run instead of the checks, once OpenSM runs.
+# ib_ipoib on each, a host of ibfab, and guest H, another host with ib_ipoib, whose OpenSM stands by. One line for each check. Arguments:
+# what to run instead of the checks, once OpenSM runs.
 # shellcheck disable=SC2317  # functions are called through `check`
 set -u
 cd /mnt || exit 2
@@ -8,7 +9,7 @@ cd /mnt || exit 2
 . ./checks.sh
 # shellcheck source-path=SCRIPTDIR source=machines.sh
 . ./machines.sh
-near=10.77.0.1 far=10.77.0.3 host=10.77.0.2
+near=10.77.0.1 far=10.77.0.3 host=10.77.0.2 other=10.77.0.4
 
 port() { cat "/sys/class/infiniband/$1/ports/1/$2"; }
 all_are() { ! grep -vq "$1" /sys/class/infiniband/mlx5_*/ports/1/state; }
@@ -16,8 +17,32 @@ all_are() { ! grep -vq "$1" /sys/class/infiniband/mlx5_*/ports/1/state; }
 is_sm() { [ $(($(port mlx5_0 cap_mask) >> 1 & 1)) = "$1" ]; }
 lid() { printf '%d' "$(port "$1" lid)"; }
 guid() { port mlx5_0 gids/0 | tr -d : | tail -c 17; }
+# What it goes by, here and in H. Its M_Key, from when it has one: a standby has to know it, too.
+settings() {
+    printf 'Default=0x7fff, ipoib : ALL=full;\nsecond=0x8001, ipoib : ALL=full;\n' >/tmp/partitions.conf
+    printf '%s\n' 'm_key 0x7' 'm_key_protection_level 2' 'sminfo_polling_timeout 500' 'polling_retry_number 3' >/tmp/opensm.conf
+}
 # Goes to the background.
 start_opensm() { opensm -B -V -f "$log" -g "0x$(guid)" -P /tmp/partitions.conf "$@" >/dev/null; }
+# h COMMAND...: in H, where the functions above are.
+h() { on h bash -c "$(declare -f port guid settings start_opensm join_h); log=/tmp/opensm.log; $*"; }
+join_h() {
+    modprobe -a mlx5_core mlx5_ib ib_umad ib_ipoib || return 1
+    settings
+    for _ in {1..100}; do
+        [ ! -e /sys/class/net/ib0 ] || break
+        sleep 0.1
+    done
+    ip addr add 10.77.0.4/24 dev ib0 && ip link set ib0 up
+}
+# manages LID: that port's OpenSM is the master, as the port of this machine knows it. stands_by LID.
+manages() { says "lid $1 .*SMINFO_MASTER" sminfo -y 7; }
+stands_by() { says SMINFO_STANDBY sminfo -y 7 "$1"; }
+# knows LID MANAGER: the port there has been told.
+knows() { says "SMLid:\.+$2\$" smpquery -y 7 portinfo "$1" "${3:-1}"; }
+# members COUNT: so many ports have told the subnet administration of now that they are in the broadcast group.
+members() { says "^$1\$" sh -c "saquery --smkey 1 -m 0xC000 | grep -c PortGid"; }
+rejoins() { b ip link set ib1 down && b ip link set ib1 up && await 60 joined && await 60 ping -c 1 -W 2 "$far"; }
 up() { grep -q 'SUBNET UP' "$log"; }
 # traps NUMBER: how many have come to the log of now. told NUMBER COUNT: at least so many.
 traps() { grep -c "Received Generic Notice .* num:$1 " "$log"; }
@@ -42,6 +67,19 @@ counts() {
     echo "$((after - before)) packets"
     [ $((after - before)) -ge 200 ] && [ $((after - before)) -lt 300 ]
 }
+# carries_on MANAGER PORT...: what holds once that one has taken over the subnet with these ports, by LID.
+carries_on() {
+    local manager=$1 target name
+    shift
+    check 'LIDs are as they were' test "$(lid mlx5_0) $(lid mlx5_1)" = "$first $second"
+    for target in "$@"; do check "port $target knows" await 60 knows "$target" "$manager"; done
+    check 'the switch knows' await 60 knows "$switch" "$manager" 0
+    # The machines' ib_ipoib and the host of ibfab.
+    check "everybody has joined anew: $#" await 60 members $#
+    for name in far host; do
+        check "traffic goes on, $name" await 60 goes_on /tmp/$name.log $(($(answers /tmp/$name.log) + 10))
+    done
+}
 fails() { ! "$@"; }
 is_dead() { ! pgrep -x opensm; }
 answers() { grep -c 'bytes from' "$1"; }
@@ -62,7 +100,7 @@ quiet() {
 }
 
 dmesg -C
-printf 'Default=0x7fff, ipoib : ALL=full;\nsecond=0x8001, ipoib : ALL=full;\n' >/tmp/partitions.conf
+settings
 check 'the drivers load' modprobe -a mlx5_core mlx5_ib ib_umad ib_uverbs ib_ipoib
 check 'without a subnet manager the ports wait' await 60 all_are INIT
 log=/tmp/opensm.log
@@ -73,16 +111,19 @@ if [ $# -gt 0 ]; then
 fi
 check 'the subnet is up' await 60 up
 check 'the ports are active' await 60 all_are ACTIVE
+check 'H serves' await 120 serves h
+check 'H has a port, too' h join_h
+check 'and joins' await 60 on h sh -c 'ip link show ib0 | grep -q LOWER_UP'
 check 'it says so in its port' is_sm 1
 check 'it is the master' says 'SMINFO_MASTER' sminfo
 first=$(lid mlx5_0) second=$(lid mlx5_1)
 read -r switch fabric < <(saquery 2>/dev/null | awk '/^[\t ]*lid\./ {sub(/.*\./, ""); lid = $0} /NodeDescription/ {sub(/.*\./, ""); n[$0] = lid}
     END {print n["ibfab"], n["host"]}')
 check "LIDs: $first, $second, the switch's $switch, the host's $fabric" test "$((first * second * switch * fabric))" -gt 0
-check 'ibnetdiscover: a switch and three adapters' says '^3$' sh -c "ibnetdiscover | grep -c '^Ca'"
-check 'ibroute: everybody has a way' says '^4 valid' ibroute "$switch"
+check 'ibnetdiscover: a switch and four adapters' says '^4$' sh -c "ibnetdiscover | grep -c '^Ca'"
+check 'ibroute: everybody has a way' says '^5 valid' ibroute "$switch"
 for attribute in nodeinfo nodedesc portinfo guidinfo sl2vl vlarb; do
-    for target in "$first" "$second" "$fabric"; do
+    for target in "$first" "$fabric"; do
         check "smpquery $attribute $target" says . smpquery $attribute "$target" 1
     done
 done
@@ -104,7 +145,7 @@ check "first ping of the host of ibfab" await 60 ping -c 1 -W 2 $host
 check 'ping of 2016 octets' pings $far 2016
 check 'ping of 60000 octets, in pieces' pings $host 60000
 check 'saquery: the broadcast groups of two partitions' says '^2$' sh -c "saquery -g | grep -c 'ff12:401b:.*::ffff:ffff'"
-check 'ibroute -M: the broadcast group has three ports' says '0xc000 .*x x x' ibroute -M "$switch"
+check 'ibroute -M: the broadcast group has four ports' says '0xc000 .*x x x x' ibroute -M "$switch"
 check 'perfquery: the port that OpenSM runs on' counts
 check 'perfquery -x: the switch' says 'PortXmitPkts' perfquery -x "$switch" 2
 check "perfquery: the switch's port counts as the adapter does" counts "$switch" 2
@@ -122,31 +163,56 @@ check 'the port no longer says that it is there' is_sm 0
 check 'without it no packet between the adapters is lost' pings $far 56
 check 'nor any to the host of ibfab' pings $host 56
 log=/tmp/again.log
-printf 'm_key 0x7\nm_key_protection_level 2\n' >/tmp/opensm.conf
-check 'OpenSM starts again, with an M_Key' start_opensm -F /tmp/opensm.conf
+check 'OpenSM starts again, with an M_Key' start_opensm -F /tmp/opensm.conf -p 8
 check 'the subnet is up again' await 60 up
 check 'LIDs are as they were' test "$(lid mlx5_0) $(lid mlx5_1)" = "$first $second"
 for name in far host; do
     check "traffic goes on, $name" await 60 goes_on /tmp/$name.log $(($(answers /tmp/$name.log) + 10))
 done
-kill %1 %2
 for target in "$second" "$switch"; do
     check "who knows the M_Key reads ($target)" says NodeType smpquery -y 7 nodeinfo "$target"
     check "who does not, does not" fails smpquery -t 200 nodeinfo "$target"
 done
+check 'the adapter tells of that by trap 256' await 60 told 256 1
+# A second OpenSM.
+third=$(h port mlx5_0 lid | xargs printf '%d')
+ping -i 0.1 $other >/tmp/other.log &
+check 'an OpenSM in H, of less priority' h start_opensm -F /tmp/opensm.conf -p 5
+check 'it stands by' await 60 stands_by "$third"
+check 'the first one is killed' pkill -KILL -x opensm
+check 'H takes over' await 120 manages "$third"
+carries_on "$third" "$first" "$second" "$third" "$fabric"
+check 'traffic goes on, other' await 60 goes_on /tmp/other.log $(($(answers /tmp/other.log) + 10))
+check 'who leaves and joins is served' rejoins
+before=$(h "$(declare -f traps); traps 144")
+printf 'renamed again' >/sys/class/infiniband/mlx5_1/node_desc
+check 'traps go to the new one' await 60 h "$(declare -f traps told); told 144 $((before + 1))"
+log=/tmp/third.log
+check 'the first one comes back' start_opensm -F /tmp/opensm.conf -p 8
+check 'and is handed the subnet' await 120 manages "$first"
+check 'H stands by again' await 60 stands_by "$third"
+carries_on "$first" "$first" "$second" "$third" "$fabric"
+check "H's OpenSM with more priority" h 'pkill -KILL -x opensm; while pgrep -x opensm >/dev/null; do sleep 0.1; done; start_opensm -F /tmp/opensm.conf -p 15'
+check 'it is handed the subnet' await 120 manages "$third"
+check 'the first one stands by' await 60 stands_by "$first"
+check 'H is killed, machine and all' on host kill h
+check 'the first one takes over' await 120 manages "$first"
+carries_on "$first" "$first" "$second" "$fabric"
+kill %1 %2 %3
 ip neigh flush dev ib0
 check 'after it ARP is answered, by both' pings $far 56
 before=$(traps 128)
+nodes=$(saquery | grep -c 'NodeRecord dump')
 check 'a cable is pulled' on host pull 1
 check 'the switch tells of it by trap 128' await 60 told 128 $((before + 1))
-check 'OpenSM knows three nodes' await 60 says '^3$' sh -c "saquery | grep -c 'NodeRecord dump'"
+check 'OpenSM knows a node less' await 60 says "^$((nodes - 1))\$" sh -c "saquery | grep -c 'NodeRecord dump'"
 check 'it is plugged in again' on host plug 1
 check 'the port comes back' await 60 all_are ACTIVE
 check 'and so do the pings' await 60 ping -c 1 -W 2 $far
 check 'the kernel has nothing to say about it' quiet
 if [ $failures -gt 0 ] || [ -n "${LAB_VERBOSE:-}" ]; then
     echo '--- OpenSM'
-    grep -hE ' 0x0[12] -> ' /tmp/opensm.log /tmp/again.log | tail -n 30
+    grep -hE ' 0x0[12] -> ' /tmp/opensm.log /tmp/again.log /tmp/third.log | tail -n 30
     echo '--- kernel'
     dmesg | tail -n 30
 fi

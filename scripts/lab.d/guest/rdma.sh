@@ -1,7 +1,7 @@
 #!/bin/bash
-# In guest a: RDMA between it and guest b by programs of perftest, each guest on its own software ConnectX under its
-# kernel's own mlx5 drivers. One line for each check. Arguments: command lines for a and, once that one listens, for b, instead of
-# the checks; or, in any guest, `up ADDRESS`, which sets it up, and `quiet`.
+# In guest a: RDMA between it and guest b by programs of perftest and rdma_cm's rping, each guest on its own software ConnectX under its
+# kernel's own mlx5 drivers. One line for each check. Arguments: how often each size of each verb goes, too; or command lines for a and, once
+# that one listens, for b, instead of the checks; or, in any guest, `up ADDRESS`, which sets it up, and `quiet`.
 # shellcheck disable=SC2317  # functions are called through `check`
 set -u
 cd /mnt || exit 2
@@ -33,6 +33,20 @@ game() {
     fi
     grep -E '^ *[0-9]+ +[0-9]+ ' <<<"$out" | tail -n 1 | tr -s ' '
 }
+waits() { rdma resource show cm_id | grep -q LISTEN; }
+# reads OPTION...: rping's server here, its client in b. It asks for what the other one has by RDMA READ, gives it back by RDMA WRITE, and
+# compares.
+reads() {
+    local out server
+    timeout 100 rping -s -a "$a" -V "$@" >/tmp/server.log 2>&1 &
+    server=$!
+    await 20 waits
+    if ! out=$(on b timeout 100 rping -c -a "$a" -V "$@") || ! wait "$server"; then
+        kill "$server" 2>/dev/null
+        printf '%s\n' "$out" "--- server" "$(tail -n 5 /tmp/server.log)"
+        return 1
+    fi
+}
 pings() { ping -q -c 20 -i 0.2 -s "$1" -W 5 "$b" | awk '/packet loss/ {print; ok = / 0% packet loss/} /rtt/ {print} END {exit !ok}'; }
 
 case ${1:-} in
@@ -45,11 +59,10 @@ case ${1:-} in
         exit
         ;;
 esac
-if [ $# -gt 0 ]; then
-    [ $# = 2 ] || {
-        echo 'two command lines: for machine a, which is 10.77.0.11, and for b, 10.77.0.12'
-        exit 2
-    }
+if [ $# = 1 ] && ! [ "$1" -ge 5 ] || [ $# -gt 2 ]; then
+    echo 'a number, or two command lines: for machine a, which is 10.77.0.11, and for b, 10.77.0.12'
+    exit 2
+elif [ $# = 2 ]; then
     up $a && on b ./rdma.sh up $b || exit
     before=$(netstat -ltn | wc -l)
     bash -c "$1" >/tmp/server.log 2>&1 &
@@ -67,13 +80,28 @@ check 'a: the drivers load, ib0 is up' up $a
 check 'b: the same' on b ./rdma.sh up $b
 check 'first ping' ping -c 1 -W 5 $b
 check 'ping of 2016 octets' pings 2016
+check 'ibv_devinfo: atomic operations' sh -c "ibv_devinfo -v -d mlx5_0 | grep 'atomic_cap:.*ATOMIC_HCA '"
+for kind in FETCH_AND_ADD CMP_AND_SWAP; do
+    for what in bw lat; do check "ib_atomic_$what, $kind" game "ib_atomic_$what" -F -A $kind -n 200; done
+done
+check 'rping, 200 times' reads -C 200
+check 'rping, 60000 octets, 20 times' reads -C 20 -S 60000
 for verb in send write read; do
     check "ib_${verb}_bw, RC, 1 MiB" game "ib_${verb}_bw" -F -s 1048576 -n 20
     check "ib_${verb}_lat, RC, 2 octets" game "ib_${verb}_lat" -F -s 2 -n 200
 done
+check 'ib_send_bw, UC, 64 KiB' game ib_send_bw -F -c UC -s 65536 -n 200
+check 'ib_write_bw, UC, 1 MiB' game ib_write_bw -F -c UC -s 1048576 -n 20
+# Around the MTU, and between; or all, also there and back.
+sizes='8 4095 4097 65536' figures=bw
+if [ $# = 1 ]; then sizes=$(for ((n = 1; n <= 20; n++)); do echo $((1 << n)); done) figures='bw lat'; fi
+for size in $sizes; do
+    for verb in send write read; do
+        for what in $figures; do check "ib_${verb}_$what, RC, $size octets" game "ib_${verb}_$what" -F -s "$size" -n "${1:-5}"; done
+    done
+done
 check 'ib_send_bw, UD, 2 KiB' game ib_send_bw -F -c UD -s 2048 -n 200
 check 'ib_send_lat, UD, 2 octets' game ib_send_lat -F -c UD -s 2 -n 200
-check 'ib_send_bw, RC, all sizes' game ib_send_bw -F -a -n 10
 check 'a: the kernel has nothing to say about it' kernel_is_quiet
 check 'b: nor has the other' on b ./rdma.sh quiet
 if [ $failures -gt 0 ]; then dmesg | tail -n 30; fi

@@ -1,6 +1,6 @@
 #!/bin/bash
-# In the guest: the device conformance suite on soft-RoCE, first with InfiniBand ports, then with Ethernet ones. Arguments go to
-# the suite. Nothing may be left, and the kernel may not have complained.
+# In the guest: the device conformance suite on soft-RoCE, first with InfiniBand ports, then with Ethernet ones, and memory windows by
+# libibverbs alone. Arguments go to the suite. Nothing may be left, and the kernel may not have complained.
 set -u
 cd /mnt || exit 2
 # shellcheck source-path=SCRIPTDIR source=ports.sh
@@ -22,11 +22,13 @@ suite() {
 }
 
 suite ibx0 ibx1 "$@"
+./windows ibx0 ibx1 rxe || failures=$((failures + 1))
 for i in 0 1; do
     rdma link delete "ibx$i"
     rdma link add "rxe$i" type rxe netdev "v$i"
 done
 suite rxe0 rxe1 "$@"
+./windows rxe0 rxe1 rxe || failures=$((failures + 1))
 if dmesg | grep -E 'WARNING|BUG:|Oops|refcount'; then
     echo 'FAILED  the kernel complains'
     failures=$((failures + 1))

@@ -1,0 +1,194 @@
+"""What programs tell the service manager that starts them: readiness, status, and signs of life only while everybody turns; and that the
+units by which it would start them are well-formed and shut in."""
+
+import contextlib
+import ctypes
+import os
+import shutil
+import socket
+import tempfile
+import time
+from pathlib import Path
+
+from checks.laboratory import Failed, LIBC
+from demo import Process, run
+
+UNITS = Path(__file__).parents[2] / "packaging/systemd"
+# Of systemd-analyze, ten times the figure that it prints.
+EXPOSURE = 40
+PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4206, 0x4207
+WALL = 0x40000000
+
+
+def ptrace(request, thread):
+    LIBC.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    if LIBC.ptrace(request, thread, None, None):
+        raise Failed(f"ptrace {request:#x} of thread {thread}: {os.strerror(ctypes.get_errno())}")
+
+
+@contextlib.contextmanager
+def standing_still(thread, seconds=10):
+    """One thread alone does not turn, as a lock or a loop without end would have it. It always goes on: one that is still traced when its
+    process is killed keeps that from ending."""
+    ptrace(PTRACE_SEIZE, thread)
+    ptrace(PTRACE_INTERRUPT, thread)
+    end = time.monotonic() + seconds
+    while os.waitpid(thread, WALL | os.WNOHANG)[0] == 0:
+        if time.monotonic() > end:
+            raise Failed(f"thread {thread} still runs {seconds} s after it was told to stop")
+        time.sleep(0.01)
+    try:
+        yield
+    finally:
+        ptrace(PTRACE_DETACH, thread)
+
+
+class Manager:
+    """A service manager for one program: its environment, and what it is told."""
+
+    def __init__(self, path, watchdog):
+        self.told, self.socket = [], socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(str(path))
+        self.environment = [f"NOTIFY_SOCKET={path}", f"WATCHDOG_USEC={int(watchdog * 1e6)}"]
+
+    def wait(self, wanted, seconds=60):
+        """Takes messages until one begins like that; returns it."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.socket.settimeout(max(end - time.monotonic(), 0.01))
+            try:
+                message = self.socket.recv(4096).decode()
+            except TimeoutError:
+                break
+            self.told.append(message)
+            if message.startswith(wanted):
+                return message
+        raise Failed(f"nothing like {wanted} within {seconds} s; told: {self.told[-20:]}")
+
+    def drain(self):
+        """Takes all that has been told by now."""
+        self.socket.setblocking(False)
+        try:
+            while True:
+                self.told.append(self.socket.recv(4096).decode())
+        except BlockingIOError:
+            pass
+
+    def count(self, what, seconds):
+        """How many such messages come in that time."""
+        end, n = time.monotonic() + seconds, 0
+        while (left := end - time.monotonic()) > 0:
+            self.socket.settimeout(left)
+            try:
+                message = self.socket.recv(4096).decode()
+            except TimeoutError:
+                break
+            self.told.append(message)
+            n += message == what
+        return n
+
+
+class Services:
+    """A fabric without hosts and a gateway without a network, each with a manager of its own."""
+
+    WATCHDOG = 3
+
+    def __init__(self, args):
+        self.bin, self.dir, self.processes = Path(args.bin).resolve(), Path(tempfile.mkdtemp(prefix="ipoib-fwd-e2e-")), []
+        (self.dir / "fabric.toml").write_text(f'[[link]]\nname = "gateway"\nurl = "shm:{self.dir}/gw.sock"\n')
+        (self.dir / "gateway.toml").write_text(
+            f'[gateway]\naddress = "10.77.0.254/24"\ncontrol-socket = "{self.dir}/control.sock"\nidle = "sleep"\n'
+            '[ethernet]\nport = "net_null0"\n[infiniband]\ndriver = "soft"\n'
+            f'[infiniband.soft]\nports = [{{ link = "shm:{self.dir}/gw.sock" }}]\n')
+
+    def start(self, name, argv):
+        manager = Manager(self.dir / f"{name}.notify", self.WATCHDOG)
+        process = Process(name, ["env", *manager.environment, *argv], None, self.dir / f"{name}.log")
+        self.processes.append(process)
+        return process, manager
+
+    def fabric(self):
+        return self.start("ibfab", [self.bin / "ibfab", "--config", self.dir / "fabric.toml"])
+
+    def gateway(self):
+        eal = ["--no-pci", "--no-huge", "--no-shconf", "-m", "256", "--file-prefix", "gwservice", "--vdev", "net_null0"]
+        line = [self.bin / "ipoib-fwd", "-l", "0-1", *eal, "--", "--config", self.dir / "gateway.toml"]
+        return self.start("ipoib-fwd", line)
+
+    def close(self):
+        for process in reversed(self.processes):
+            process.stop()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def worker_of(pid):
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        if "worker" in (task / "comm").read_text():
+            return int(task.name)
+    raise Failed("the gateway has no worker")
+
+
+def check_told(args):
+    """Ready without a fabric, which is said to be missing; forwarding once it is there; reload; a worker that stands still; the end."""
+    services = Services(args)
+    try:
+        gateway, manager = services.gateway()
+        manager.wait("READY=1")
+        waiting = next(m for m in reversed(manager.told) if m.startswith("STATUS="))
+        fabric, of_fabric = services.fabric()
+        of_fabric.wait("READY=1")
+        of_fabric.wait("WATCHDOG=1")
+        manager.wait("STATUS=1 segment: 1 forwarding")
+        run(services.bin / "ipoib-fwd", "ctl", "--socket", services.dir / "control.sock", "reload")
+        manager.wait("RELOADING=1")
+        manager.wait("READY=1")
+        manager.drain()
+        told = len(manager.told)
+        with standing_still(worker_of(gateway.popen.pid)):
+            # What it was asked before it stood still it may have passed; nothing after that.
+            manager.drain()
+            while_still = manager.count("WATCHDOG=1", 3 * services.WATCHDOG)
+            if not any(m.startswith("STATUS=worker 0 does not turn") for m in manager.told[told:]):
+                manager.wait("STATUS=worker 0 does not turn")
+        manager.wait("WATCHDOG=1")
+        manager.wait("STATUS=1 segment: 1 forwarding")
+        gateway.popen.terminate()
+        manager.wait("STOPPING=1")
+        code = gateway.popen.wait(20)
+        fabric.popen.terminate()
+        of_fabric.wait("STOPPING=1")
+        ok = code == 0 and while_still <= 1 and "waiting" in waiting
+        return {"ok": ok, "code": code, "signs_of_life_while_still": while_still, "waiting": waiting}
+    except Failed as error:
+        raise Failed(f"{error}\n{''.join(p.text()[-1500:] for p in services.processes)}") from None
+    finally:
+        services.close()
+
+
+def check_units(args):
+    """systemd's own judgement of the units, with the programs where it looks for them."""
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        return {"ok": True, "skipped": "there is no systemd-analyze here"}
+    wrong, units = [], sorted(UNITS.glob("*.service"))
+    root = Path(tempfile.mkdtemp(prefix="ipoib-fwd-e2e-"))
+    try:
+        for unit in units:
+            # Its programs need not be installed to know whether it is well-formed.
+            text = unit.read_text().replace("=/usr/bin/ipoib-fwd", "=/bin/true").replace("=/usr/bin/ibfab", "=/bin/true")
+            copy = root / unit.name.replace("@.", "@one.")
+            copy.write_text(text)
+            said = run(analyze, "verify", "--man=no", "--recursive-errors=no", copy, check=False)
+            if said.returncode or said.stderr:
+                wrong.append(f"{unit.name}: {said.stderr[-600:]}")
+            judged = run(analyze, "security", "--offline=true", f"--threshold={EXPOSURE}", copy, check=False)
+            if judged.returncode:
+                wrong.append(f"{unit.name}: {(judged.stdout + judged.stderr)[-200:]}")
+        return {"ok": len(units) >= 4 and not wrong, "units": len(units), "wrong": wrong}
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def service(args, checks):
+    checks.run("service_units", lambda: check_units(args))
+    checks.run("service_told", lambda: check_told(args))

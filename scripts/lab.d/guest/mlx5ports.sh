@@ -1,0 +1,128 @@
+#!/bin/bash
+# In the guest: the kernel's own mlx5 drivers on a software ConnectX of two ports, each on a cable of its own; ib0 and ib1 on them, and a
+# host of the fabric for each. One line for each check. Arguments: "brief", for the half of the checks that takes seconds; or what to run
+# instead of them.
+# shellcheck disable=SC2317  # functions are called through `check`
+set -u
+cd /mnt || exit 2
+# shellcheck source-path=SCRIPTDIR source=checks.sh
+. ./checks.sh
+# shellcheck source-path=SCRIPTDIR source=machines.sh
+. ./machines.sh
+hosts=('' 10.77.0.2 10.78.0.2)
+
+drivers() { modprobe -a mlx5_core mlx5_ib ib_umad ib_uverbs ib_ipoib; }
+away() { modprobe -r ib_ipoib ib_umad mlx5_ib mlx5_core; }
+state() { cat "/sys/class/infiniband/mlx5_0/ports/$1/state"; }
+is() { state "$1" | grep -q "$2"; }
+active() { is 1 ACTIVE && is 2 ACTIVE; }
+# Port 1's is ib0.
+addresses() {
+    ip link set ib0 up && ip addr replace 10.77.0.1/24 dev ib0 && ip link set ib1 up && ip addr replace 10.78.0.1/24 dev ib1
+}
+carrier() { ip link show "ib$(($1 - 1))" | grep -q LOWER_UP; }
+ping_port() { ping -q -c "${2:-3}" -i 0.2 -W 5 "${hosts[$1]}" | awk '/packet loss/ {print; ok = / 0% packet loss/} END {exit !ok}'; }
+# The ports have GUIDs and LIDs of their own, and their interfaces say which is whose.
+distinct() {
+    local ports=/sys/class/infiniband/mlx5_0/ports
+    ! cmp -s "$ports"/{1,2}/lid && ! cmp -s "$ports"/{1,2}/gids/0 &&
+        [ "$(cat /sys/class/net/ib0/dev_port /sys/class/net/ib1/dev_port)" = $'0\n1' ]
+}
+# A pair of programs: a server at port 1, a client at PORT.
+game() {
+    local program=$1 port=$2
+    shift 2
+    "$program" -d mlx5_0 -i 1 "$@" >/tmp/server.log 2>&1 &
+    local server=$!
+    sleep 1
+    timeout 60 "$program" -d mlx5_0 -i "$port" "$@" 127.0.0.1 >/tmp/client.log 2>&1 || {
+        kill "$server" 2>/dev/null
+        tail -n 3 /tmp/server.log /tmp/client.log
+        return 1
+    }
+    wait "$server" && tail -n 1 /tmp/client.log
+}
+sent() { cat "/sys/class/infiniband/mlx5_0/ports/$1/counters/port_xmit_packets"; }
+# What goes out by PORT is counted there, and not at the OTHER.
+counted() {
+    local port=$1 other=$2 before=() after=()
+    before=("$(sent "$port")" "$(sent "$other")")
+    ping_port "$port" 20 || return 1
+    after=("$(sent "$port")" "$(sent "$other")")
+    echo "port $port: $((after[0] - before[0])), port $other: $((after[1] - before[1]))"
+    [ $((after[0] - before[0])) -ge 20 ] && [ $((after[1] - before[1])) -lt 20 ]
+}
+# Events of the device, as programs see them.
+heard() { grep -c "$1.*port $2\$" /tmp/events.log; }
+more() { [ "$(heard "$1" "$2")" -gt "$3" ]; }
+# One port's cable goes and comes again.
+pull() {
+    local port=$1 other=$2 number=$3 errors actives
+    errors=$(heard PORT_ERR "$port") actives=$(heard PORT_ACTIVE "$port")
+    on host pull "$number" && await 30 is "$port" DOWN && await 10 more PORT_ERR "$port" "$errors" &&
+        is "$other" ACTIVE && ! ping -q -c 1 -W 1 "${hosts[$port]}" >/dev/null &&
+        on host plug "$number" && await 30 is "$port" ACTIVE && await 10 more PORT_ACTIVE "$port" "$actives" &&
+        await 30 ping -c 1 -W 2 "${hosts[$port]}"
+}
+# So, while the other port's host is pinged, which loses nothing.
+cable() {
+    local code=0 pinging
+    ping -q -i 0.1 -W 5 "${hosts[$2]}" >/tmp/ping.log &
+    pinging=$!
+    pull "$@" || code=$?
+    kill -INT "$pinging"
+    wait "$pinging"
+    [ "$code" = 0 ] || {
+        echo "port 1: $(state 1); port 2: $(state 2)"
+        tail -n 5 /tmp/events.log
+        return "$code"
+    }
+    awk '/packet loss/ {print; ok = / 0% packet loss/} END {exit !ok}' /tmp/ping.log
+}
+extent=full games=(1 2)
+if [ "${1:-}" = brief ]; then
+    extent=brief games=(2)
+    shift
+fi
+dmesg -C
+check 'the drivers load' drivers
+if [ $# -gt 0 ]; then
+    await 10 active
+    addresses
+    exec "$@"
+fi
+check 'one device of two ports' sh -c 'ibv_devinfo -d mlx5_0 | grep -w "phys_port_cnt:.*2"'
+check 'ibstat shows both' sh -c "ibstat mlx5_0 | grep -c '^[[:space:]]*Port [12]:' | grep -x 2"
+check 'the ports are active' await 10 active
+check 'each has its GUID, its LID and its interface' distinct
+check 'ib0 and ib1 come up' addresses
+for port in 1 2; do
+    check "port $port: its interface joins the broadcast group" await 10 carrier $port
+    check "port $port: one packet from cold" ping_port $port 1
+done
+for port in "${games[@]}"; do
+    check "ibv_rc_pingpong, port 1 and port $port" game ibv_rc_pingpong "$port" -n 100
+    check "ibv_ud_pingpong, port 1 and port $port" game ibv_ud_pingpong "$port" -n 100 -s 1024
+done
+[ $extent = brief ] || check 'what port 2 sends is counted at port 2' counted 2 1
+stdbuf -oL ibv_asyncwatch -d mlx5_0 >/tmp/events.log 2>&1 &
+watch=$!
+sleep 1
+check 'the cable of port 2 is pulled and put back, port 1 goes on' cable 2 1 100
+[ $extent = brief ] || check 'the cable of port 1 is pulled and put back, port 2 goes on' cable 1 2 0
+kill $watch
+if [ $extent = full ]; then
+    check 'the drivers go' away
+    check 'and come again' drivers
+    check 'ib0 and ib1 come up' await 5 addresses
+    for port in 1 2; do check "port $port: ping" await 10 ping_port $port 1; done
+fi
+check 'the kernel has nothing to say about it' kernel_is_quiet
+if [ $failures -gt 0 ] || [ -n "${LAB_VERBOSE:-}" ]; then
+    echo '--- kernel'
+    dmesg | tail -n 60
+    echo '--- events'
+    cat /tmp/events.log
+fi
+note "$failures check(s) failed"
+exit $((failures > 0))

@@ -1,0 +1,82 @@
+#!/bin/bash
+# In guest a: NVMe over RDMA to guest b, whose memory is the disk: the kernel's nvme-rdma registers memory for each request, and its nvmet-rdma
+# invalidates it with each answer. One line for each check. Argument: how often b's cable is pulled under load; or, in any guest,
+# `load MODULE...`, `serve ADDRESS`, `sums`.
+# shellcheck disable=SC2317  # functions are called through `check`
+set -u
+cd /mnt || exit 2
+# shellcheck source-path=SCRIPTDIR source=checks.sh
+. ./checks.sh
+# shellcheck source-path=SCRIPTDIR source=machines.sh
+. ./machines.sh
+a=10.77.0.11 b=10.77.0.12
+
+# Modules that are beside the machine's root; what they need of it first.
+load() {
+    local module
+    modprobe -a crc-t10dif crc64-rocksoft configfs rdma_cm ib_cm
+    for module in "$@"; do insmod "nvme/$module.ko" || return; done
+}
+serve() {
+    local subsystem=/sys/kernel/config/nvmet/subsystems/lab port=/sys/kernel/config/nvmet/ports/1
+    load t10-pi nvmet nvmet-rdma && modprobe brd rd_nr=1 rd_size=65536 || return
+    mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
+    mkdir "$subsystem" && echo 1 >"$subsystem/attr_allow_any_host" && mkdir "$subsystem/namespaces/1" &&
+        echo -n /dev/ram0 >"$subsystem/namespaces/1/device_path" && echo 1 >"$subsystem/namespaces/1/enable" &&
+        mkdir "$port" && echo rdma >"$port/addr_trtype" && echo ipv4 >"$port/addr_adrfam" && echo "$1" >"$port/addr_traddr" &&
+        echo 4420 >"$port/addr_trsvcid" && ln -s "$subsystem" "$port/subsystems/lab"
+}
+connect() {
+    local how=transport=rdma,traddr=$b,trsvcid=4420,nqn=lab,hostnqn=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555
+    echo "$how,hostid=11111111-2222-3333-4444-555555555555,nr_io_queues=1,queue_size=32,reconnect_delay=1,keep_alive_tmo=15" >/dev/nvme-fabrics &&
+        await 20 test -b /dev/nvme0n1 && cat /sys/class/nvme/nvme0/state
+}
+# What the disk holds is what was written, read from the disk again.
+written() {
+    local file=/tmp/content
+    head -c 8000000 /dev/urandom >"$file" && mount /dev/nvme0n1 /disk && cp "$file" /disk/one && cp "$file" /disk/two &&
+        for n in {1..50}; do head -c $((n * 97)) "$file" >"/disk/small$n" || return; done
+    umount /disk && echo 3 >/proc/sys/vm/drop_caches && mount /dev/nvme0n1 /disk && cmp "$file" /disk/one && cmp "$file" /disk/two &&
+        for n in {1..50}; do cmp -n $((n * 97)) "$file" "/disk/small$n" || return; done
+    umount /disk && rm "$file" && echo '16 MB and 50 small files'
+}
+# The cable is pulled while the whole disk is written, and put back.
+survive() {
+    local writer
+    head -c 48000000 /dev/urandom >/tmp/content
+    dd if=/tmp/content of=/dev/nvme0n1 bs=64k oflag=direct status=none &
+    writer=$!
+    sleep 1
+    on host pull 1 || return
+    kill -0 "$writer" || { on host plug 1; echo 'it was written before'; return 1; }
+    sleep 3
+    on host plug 1 && wait "$writer" && echo 3 >/proc/sys/vm/drop_caches &&
+        cmp -n 48000000 /tmp/content /dev/nvme0n1 && cat /sys/class/nvme/nvme0/state
+}
+disconnect() { echo 1 >/sys/class/nvme/nvme0/delete_controller && await 20 test ! -e /sys/class/nvme/nvme0; }
+
+case ${1:-} in
+    load | serve) "$@"; exit ;;
+esac
+mkdir -p /disk
+check 'a: the drivers load, ib0 is up' ./rdma.sh up $a
+check 'b: the same' on b ./rdma.sh up $b
+check 'b: a target' on b ./nvme.sh serve $b
+check 'a: the host of it' load t10-pi nvme-core nvme-fabrics nvme-rdma
+check 'a: connected' connect
+check 'a: a file system made' mkfs.ext4 -q -E lazy_itable_init=0 /dev/nvme0n1
+check 'a: files written and read back' written
+for ((round = 1; round <= ${1:-0}; round++)); do
+    check "b: its cable pulled under load and put back, round $round" survive
+done
+check 'a: disconnected' disconnect
+if [ "${1:-0}" = 0 ]; then
+    check 'a: the kernel has nothing to say about it' kernel_is_quiet
+    check 'b: nor has the other' on b ./rdma.sh quiet
+fi
+if [ $failures -gt 0 ]; then
+    dmesg | tail -n 30
+    on b dmesg | tail -n 30
+fi
+note "$failures check(s) failed"
+exit $((failures > 0))

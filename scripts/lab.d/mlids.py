@@ -1,0 +1,63 @@
+"""The multicast packets that cross a UDP cable, until SIGTERM: one line for each group, sender and direction.
+
+    mlids.py INTERFACE
+
+First a line that it listens; at the end "in|out SLID MGID DLID packets", numbers as the fabric writes them; "in" is what came to the
+interface from the device.
+"""
+
+import ipaddress
+import signal
+import socket
+import struct
+import sys
+from collections import Counter
+
+OUTGOING = 4
+UDP = 17
+WITH_GRH = 3
+FIRST_MULTICAST = 0xC000
+
+
+def group(frame):
+    """SLID, MGID and DLID of a frame with an InfiniBand packet to a group; None for others."""
+    if len(frame) < 34 or frame[12:14] != b"\x08\x00" or frame[23] != UDP:
+        return None
+    # Whole packets, or the first piece of one.
+    if struct.unpack_from(">H", frame, 20)[0] & 0x1FFF:
+        return None
+    packet = frame[14 + (frame[14] & 15) * 4 + 8:]
+    if len(packet) < 48 or packet[0] & 15 or packet[1] & 3 != WITH_GRH:
+        return None
+    dlid, _, slid = struct.unpack_from(">HHH", packet, 2)
+    mgid = packet[32:48]
+    if mgid[0] != 0xFF and not FIRST_MULTICAST <= dlid < 0xFFFF:
+        return None
+    return slid, str(ipaddress.IPv6Address(mgid)), dlid
+
+
+def main():
+    counts = Counter()
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as wire:
+        wire.bind((sys.argv[1], 0))
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)
+        signal.signal(signal.SIGTERM, stop)
+        print("listens", flush=True)
+        try:
+            while True:
+                frame, address = wire.recvfrom(1 << 16)
+                found = group(frame)
+                if found:
+                    counts["out" if address[2] == OUTGOING else "in", *found] += 1
+        except InterruptedError:
+            pass
+    for (way, slid, mgid, dlid), count in sorted(counts.items()):
+        print(f"{way} {slid} {mgid} {dlid:#06x} {count}")
+
+
+def stop(*_):
+    raise InterruptedError
+
+
+if __name__ == "__main__":
+    main()
