@@ -99,7 +99,10 @@ class Process:
                 self.popen.wait(grace)
             except subprocess.TimeoutExpired:
                 os.killpg(self.popen.pid, signal.SIGKILL)
-                self.popen.wait()
+                try:
+                    self.popen.wait(grace + 10)
+                except subprocess.TimeoutExpired:
+                    raise Failed(f"{self.name}: still there after SIGKILL") from None
         self.out.close()
         return self.popen.returncode
 

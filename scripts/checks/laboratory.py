@@ -1,15 +1,20 @@
 """What the checks share: the laboratory, how checks are run and kept, and starts, stops and figures."""
 
+import contextlib
 import ctypes
 import json
 import os
+import signal
 import socket
 import time
+import traceback
 
 import ibwire
 from demo import ETH, IB_IP, Failed, Lab, ping, run
 
 LIBC = ctypes.CDLL(None, use_errno=True)
+# Seconds that a check may take; the longest one takes a third of it.
+PATIENCE = 300
 
 
 def say(text):
@@ -31,6 +36,21 @@ def socket_in(netns, *kind):
         os.close(other)
 
 
+@contextlib.contextmanager
+def patience(name):
+    """Whatever a check waits for without end, it fails, says where it stood, and the next one begins; and again while it winds up."""
+    def exhausted(_signum, frame):
+        raise Failed(f"{name}: no end after {PATIENCE} s\n{''.join(traceback.format_stack(frame)[-4:])}")
+
+    before = signal.signal(signal.SIGALRM, exhausted)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE, 60)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 class Checks:
     """Runs checks, prints them, keeps them."""
 
@@ -49,7 +69,8 @@ class Checks:
             return
         begin = time.monotonic()
         try:
-            result = body()
+            with patience(name):
+                result = body()
         except (Failed, OSError) as e:
             result = {"ok": False, "error": str(e)[-3000:]}
         result["took"] = round(time.monotonic() - begin, 2)
