@@ -3,8 +3,9 @@
 # process namespaces of the caller's making, with which all of it goes.
 set -euo pipefail
 root=$1 debs=$2 script=$PWD/$3
-work=$(mktemp -d)
-trap 'cd /; umount -R "$work"; rmdir "$work"' EXIT
+# Beside the root, where nothing is left behind: what is mounted there is seen by nobody else.
+work=$root.work
+mkdir -p "$work"
 mount -t tmpfs tmpfs "$work"
 mkdir "$work"/{upper,work,root}
 mount -t overlay overlay -o "lowerdir=$root,upperdir=$work/upper,workdir=$work/work" "$work/root"
@@ -15,7 +16,7 @@ mount --bind "$debs" mnt/debs
 mount -t proc proc proc
 mount -t sysfs -o ro sysfs sys
 mount --rbind /dev dev
-inside=(chroot . /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
+inside=(chroot . /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/ LANG=C.UTF-8
     DEBIAN_FRONTEND=noninteractive)
 if [ "${script##*/}" != check-services.sh ]; then
     "${inside[@]}" bash -s <"$script"
@@ -23,12 +24,12 @@ if [ "${script##*/}" != check-services.sh ]; then
 fi
 
 # A small machine: systemd is its first process, and a unit of its own runs the script.
-install -m 755 "$script" root/check
+install -m 755 "$script" opt/check
 "${inside[@]}" bash -c 'apt-get update -qq && apt-get install -qq --yes --no-install-recommends systemd dbus /mnt/debs/*.deb' >tmp/said 2>&1 || {
     tail -n 30 tmp/said
     exit 1
 }
-printf '[Service]\nType=oneshot\nExecStart=/root/check\n' >etc/systemd/system/check.service
+printf '[Service]\nType=oneshot\nExecStart=/opt/check\n' >etc/systemd/system/check.service
 mkdir -p etc/systemd/system/multi-user.target.wants
 ln -s ../check.service etc/systemd/system/multi-user.target.wants/check.service
 umount -R dev sys proc

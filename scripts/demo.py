@@ -26,6 +26,8 @@ ETH_IP, IB_IP, GW_IP, PREFIX = "10.77.0.1", "10.77.0.2", "10.77.0.254", 24
 FILE_BYTES = 64 << 20
 HUGEPAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
 HUGEPAGES_WANTED = 384
+# Where EAL keeps a directory for each prefix, also when it has ended.
+EAL = Path("/var/run/dpdk")
 
 
 class Failed(Exception):
@@ -48,6 +50,12 @@ def take_lock(seconds=0):
             if time.monotonic() >= end:
                 return None
             time.sleep(0.2)
+
+
+def forget_eal():
+    """What gateways of the lab have left of EAL's, for who holds the lock."""
+    for left in EAL.glob("gw*"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def interruptible():
@@ -547,6 +555,7 @@ def main():
         for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(s, signal.SIG_IGN)
         lab.close()
+        forget_eal()
     if args.json:
         document = {"checks": results}
         if error:

@@ -99,6 +99,8 @@ def main():
                 say(f"FAILED {error}")
     except KeyboardInterrupt:
         error = "interrupted"
+    finally:
+        demo.forget_eal()
     if args.json:
         document = {"checks": checks.results}
         if error:
