@@ -6,6 +6,7 @@ use std::time::Instant;
 use ib_wire::Qpn;
 
 use super::addressing::{self, Unframed};
+use super::clock;
 use super::counters::{Activity, Counters, DropReason};
 use super::ethernet::ParkedDatagram;
 use super::event::{DeviceEvent, Events};
@@ -36,6 +37,8 @@ pub(crate) struct Device {
     pub(crate) events: Events,
     pub(crate) counters: Counters,
     pub(crate) queue_counters: QueueCounters,
+    /// When its clock began, by whose time completions are; without one they have none.
+    pub(crate) clock: Option<Instant>,
     /// How answers to atomic operations are laid down.
     pub(crate) answer_order: AnswerOrder,
     /// Copy of the send being worked on.
@@ -310,6 +313,10 @@ impl Device {
         self.cqs.get_mut(number as usize)?.as_mut()
     }
 
+    fn time(&self) -> u64 {
+        self.clock.map_or(0, |begin| clock::ticks(begin.elapsed()))
+    }
+
     /// A send is done.
     pub(crate) fn complete_send(&mut self, qp: &Face, control: &Control, length: u32) {
         let mut cqe = Cqe::default();
@@ -317,6 +324,7 @@ impl Device {
         cqe.sop_drop_qpn.set(u32::from(control.opcode) << 24 | qp.qpn.get());
         cqe.wqe_counter.set(control.index);
         cqe.byte_cnt.set(length);
+        cqe.timestamp.set(self.time());
         self.complete(qp, qp.send_cq, |cq| cq.complete(cqe, CqeOpcode::Requester, false));
     }
 
@@ -341,6 +349,7 @@ impl Device {
     pub(crate) fn complete_receive(&mut self, qp: &Face, mut cqe: Cqe, opcode: CqeOpcode, solicited: bool) {
         cqe.srqn_uidx.set(qp.user_index);
         cqe.sop_drop_qpn.set(qp.qpn.get());
+        cqe.timestamp.set(self.time());
         self.complete(qp, qp.recv_cq, |cq| cq.complete(cqe, opcode, solicited));
     }
 

@@ -84,6 +84,11 @@ impl Engine {
         self.kept.push(Box::new(thing));
     }
 
+    /// Completions have the time at which they are written, by a clock that began then and that the host can read. Without one they have none.
+    pub const fn start_clock(&mut self, begin: Instant) {
+        self.dev.clock = Some(begin);
+    }
+
     /// How answers to atomic operations are laid down from now on; at first as the host keeps numbers.
     pub const fn set_answer_order(&mut self, order: AnswerOrder) {
         self.dev.answer_order = order;

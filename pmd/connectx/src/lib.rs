@@ -15,6 +15,7 @@
 
 mod addressing;
 pub mod cable;
+mod clock;
 mod config;
 mod connection;
 mod counters;
@@ -43,6 +44,7 @@ mod ud;
 mod umr;
 mod wqe;
 
+pub use clock::{CLOCK_KHZ, ticks};
 pub use counters::{Activity, Counters, DropReason};
 pub use event::DeviceEvent;
 pub use gids::{DEFAULT_GIDS, MAX_GIDS};

@@ -27,7 +27,7 @@ pub mod segment {
     pub const HEALTH_SEVERITY: usize = 0x38;
     /// Within the health buffer: what ails the device, a byte ([`HealthSyndrome`](super::HealthSyndrome)), and more about it, two bytes.
     pub const HEALTH_SYNDROME: usize = 0x3d;
-    /// The device's clock, two words.
+    /// The device's clock, two words; completions have its time, too.
     pub const TIMER: usize = 0x1000;
     /// Lower three bytes: goes on as long as the device lives.
     pub const HEALTH_COUNTER: usize = 0x1010;

@@ -107,6 +107,8 @@ pub mod general {
     pub const LOG_MAX_XRCD: BitField = BitField::new(0x67, 3, 5);
     /// Users that give commands of their own; 0 for none.
     pub const LOG_MAX_USERS: BitField = BitField::new(0x8c, 3, 5);
+    /// Ticks of the device's clock in a millisecond.
+    pub const CLOCK_KHZ: BitField = BitField::new(0x9c, 0, 32);
 }
 
 /// Fields of the capabilities of atomic operations.

@@ -1,5 +1,7 @@
 //! BAR 0: the initialization segment, and what a write to the region means.
 
+use std::time::Duration;
+
 use prm::bar::{HealthSyndrome, UAR_PAGE, segment, uar};
 use prm::command::CommandEntry;
 
@@ -114,10 +116,11 @@ impl Registers {
         self.queue()?.checked_add(u64::from(index) * size_of::<CommandEntry>() as u64)
     }
 
-    /// Reads; `ticks` is the device's clock in milliseconds.
-    pub fn read(&self, offset: u64, out: &mut [u8], ticks: u64, illness: Option<Illness>) {
+    /// Reads; `age` is what the device's clock and its health counter tell.
+    pub fn read(&self, offset: u64, out: &mut [u8], age: Duration, illness: Option<Illness>) {
         out.fill(0);
-        let counter = (ticks as u32 & 0xff_ffff).to_be_bytes();
+        let counter = (age.as_millis() as u32 & 0xff_ffff).to_be_bytes();
+        let ticks = connectx::ticks(age).to_be_bytes();
         let [major, minor, third] = FIRMWARE.map(u16::to_be_bytes);
         let health = Illness::told(illness);
         let known: [(usize, &[u8]); 9] = [
@@ -127,7 +130,7 @@ impl Registers {
             (segment::INTERFACE + 2, &third),
             (segment::QUEUE_HIGH, &self.queue),
             (segment::HEALTH + segment::HEALTH_SEVERITY, &health),
-            (segment::TIMER, &ticks.to_be_bytes()),
+            (segment::TIMER, &ticks),
             (segment::HEALTH_COUNTER, &counter),
             (segment::LEN, &[]),
         ];
@@ -205,9 +208,9 @@ impl Registers {
 mod tests {
     use super::*;
 
-    fn read(registers: &Registers, at: u64, ticks: u64) -> u32 {
+    fn read(registers: &Registers, at: u64, milliseconds: u64) -> u32 {
         let mut out = [0xee; 4];
-        registers.read(at, &mut out, ticks, None);
+        registers.read(at, &mut out, Duration::from_millis(milliseconds), None);
         u32::from_be_bytes(out)
     }
 
@@ -233,7 +236,8 @@ mod tests {
         let r = Registers::new();
         assert_ne!(read(&r, 0x1010, 1000), read(&r, 0x1010, 3000));
         assert_eq!(read(&r, 0x1010, 0x0100_0007), 7);
-        assert_eq!(read(&r, 0x1004, 0x0100_0007), 0x0100_0007);
+        // Of a nanosecond each.
+        assert_eq!([0x1000, 0x1004].map(|at| read(&r, at, 5_000)), [1, 705_032_704]);
         // A read across the end of a register.
         assert_eq!(read(&r, 0x1012, 0x1_0203), 0x0203_0000);
         for at in [0x200, 0x23c, 0x2000, 0x4000, u64::from(u32::MAX), u64::MAX] {
@@ -245,7 +249,7 @@ mod tests {
     fn an_illness_is_in_the_health_buffer() {
         let illness = Illness { syndrome: HealthSyndrome::AsyncEqOverrun, detail: 0x102 };
         let mut out = [0xee; 0x40];
-        Registers::new().read(0x200, &mut out, 5, Some(illness));
+        Registers::new().read(0x200, &mut out, Duration::ZERO, Some(illness));
         assert_eq!(out[0x38..], [0x0b, 0, 0, 0, 0, 0x0c, 1, 2]);
         assert_eq!(out[..0x38], [0; 0x38]);
     }

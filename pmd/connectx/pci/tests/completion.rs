@@ -157,3 +157,42 @@ fn events_are_moderated() {
     send(&mut g, &mut qp, key);
     assert!(g.next_event(&mut eq).is_some());
 }
+
+/// By the register, two words.
+fn clock(g: &mut Guest) -> u64 {
+    let mut word = |at| u64::from(g.read_word(at));
+    word(0x1000) << 32 | word(0x1004)
+}
+
+#[test]
+fn completions_have_the_time_of_the_device() {
+    let mut g = Guest::new();
+    let eq = g.probe();
+    // Ticks a millisecond.
+    let capabilities = g.command(&input(0x100, 16), 0x1010).output;
+    assert_eq!(capabilities[0x10 + 0x9c..][..4], 1_000_000u32.to_be_bytes());
+    let (mut sent, mut received) = (g.create_cq(eq.number, 6), g.create_cq(eq.number, 6));
+    let mut sender = g.create_qp(SERVICE_UD, &sent);
+    let mut receiver = g.create_qp(SERVICE_UD, &received);
+    for qp in [&sender, &receiver] {
+        g.open(qp, None);
+    }
+    let key = g.whole_key(0);
+    let mut before = clock(&mut g);
+    for _ in 0..3 {
+        g.receive(&mut receiver, piece(100, key, 0x20_0000));
+        let body = [&datagram(7, receiver.number)[..], &piece(10, key, 0x10_0000)].concat();
+        g.post_send(&mut sender, 10, &body);
+        g.settle();
+        let times = [&mut sent, &mut received].map(|cq| {
+            let cqe = g.poll(cq).unwrap();
+            u64::from_be_bytes(cqe[48..56].try_into().unwrap())
+        });
+        let after = clock(&mut g);
+        assert!(times.iter().all(|time| (before + 1..after).contains(time)), "{before} {times:?} {after}");
+        before = after;
+    }
+    // Another driver finds the clock going on.
+    g.write(7, 0x68, &[0, 0x80]);
+    assert!(clock(&mut g) > before);
+}

@@ -166,7 +166,7 @@ fn what_the_other_end_may_not_ask_for() {
     c.srq.post(&mut c.g, piece(5, c.key, c.memory));
     c.send();
     assert_eq!(c.told(), [(0x13, c.b)]);
-    let mut done: Vec<_> = std::iter::from_fn(|| c.g.poll(&mut c.cq)).map(|e| (e[63] >> 4, e[55])).collect();
+    let mut done: Vec<_> = std::iter::from_fn(|| c.g.poll(&mut c.cq)).map(|e| outcome(&e)).collect();
     done.sort_unstable();
     assert_eq!(done, [(13, 0x12), (14, 1)]);
 }

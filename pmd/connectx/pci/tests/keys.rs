@@ -114,7 +114,8 @@ impl Setting {
     fn outcome(&mut self) -> (u8, u8, u8) {
         self.g.settle();
         let cqe = self.g.poll(&mut self.cq).expect("a completion");
-        (cqe[63] >> 4, cqe[56], if cqe[63] >> 4 == 0 { 0 } else { cqe[55] })
+        let (opcode, syndrome) = outcome(&cqe);
+        (opcode, cqe[56], syndrome)
     }
 
     /// A key operation of `a`: its syndrome, 0 for none.
@@ -387,7 +388,7 @@ fn the_reserved_key_is_for_work_requests_of_queue_pairs_that_may_use_it() {
     let mut outcomes = |g: &mut Guest| {
         g.settle();
         let all = std::iter::from_fn(|| g.poll(&mut cq));
-        all.map(|cqe| if cqe[63] >> 4 < 0xd { 0 } else { cqe[55] }).collect::<Vec<_>>()
+        all.map(|cqe| outcome(&cqe).1).collect::<Vec<_>>()
     };
     for receive_by in [whole, key] {
         let mut pair = with_itself(&mut g, number, true);

@@ -20,7 +20,10 @@ fn say(g: &mut Guest, op: u16, qp: u32, notify: bool) -> u8 {
 /// Opcode, syndrome and counter of what has completed since.
 fn completed(g: &mut Guest, cq: &mut Completions) -> Vec<(u8, u8, u16)> {
     std::iter::from_fn(|| g.poll(cq))
-        .map(|c| (c[63] >> 4, c[55], u16::from_be_bytes([c[60], c[61]])))
+        .map(|c| {
+            let (opcode, syndrome) = outcome(&c);
+            (opcode, syndrome, u16::from_be_bytes([c[60], c[61]]))
+        })
         .collect()
 }
 

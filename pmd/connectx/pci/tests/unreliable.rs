@@ -58,7 +58,7 @@ fn messages_and_writes_over_an_unreliable_connection() {
     g.post_send(&mut a, 0x0a, &piece(8, key ^ 1, from));
     g.post_send(&mut a, 0x0a, &piece(8, key, from));
     g.settle();
-    let told: Vec<_> = std::iter::from_fn(|| g.poll(&mut cq)).map(|cqe| (cqe[63] >> 4, cqe[55])).collect();
+    let told: Vec<_> = std::iter::from_fn(|| g.poll(&mut cq)).map(|cqe| outcome(&cqe)).collect();
     assert_eq!((told, g.state(a.number)), (vec![(13, 0x04), (13, 0x05)], 4));
     g.move_on(a.number, None, &[0x506]);
     g.receive(&mut b, piece(12_000, key, into));

@@ -46,7 +46,7 @@ impl Device for Hca {
     fn read(&mut self, region: u32, offset: u64, out: &mut [u8]) {
         match region {
             CONFIGURATION => self.space.read(offset, out),
-            _ => self.registers.read(offset, out, self.begin.elapsed().as_millis() as u64, self.illness()),
+            _ => self.registers.read(offset, out, self.begin.elapsed(), self.illness()),
         }
     }
 

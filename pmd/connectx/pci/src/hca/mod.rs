@@ -231,7 +231,7 @@ pub struct Hca {
     next_plug: Option<Instant>,
 }
 
-fn engine(config: &HcaConfig, life: u64) -> Engine {
+fn engine(config: &HcaConfig, begin: Instant, life: u64) -> Engine {
     let port = |(_, port): (PortNumber, &HcaPort)| PortConfig {
         guid: port.guid,
         max_mtu: Mtu::B4096,
@@ -245,6 +245,7 @@ fn engine(config: &HcaConfig, life: u64) -> Engine {
         seed: config.seed.wrapping_add(life),
     });
     engine.set_answer_order(INITIAL_ORDER);
+    engine.start_clock(begin);
     engine
 }
 
@@ -253,7 +254,7 @@ impl Hca {
     pub fn new(config: HcaConfig) -> Result<Self, CableError> {
         let now = Instant::now();
         let mut hca = Self {
-            engine: engine(&config, 0),
+            engine: engine(&config, now, 0),
             objects: Objects::new(config.tables),
             config,
             memory: GuestMemory::new(),
@@ -539,7 +540,7 @@ impl Hca {
     fn restart(&mut self) {
         self.counters.resets += 1;
         self.past.add(&self.engine);
-        self.engine = engine(&self.config, self.counters.resets);
+        self.engine = engine(&self.config, self.begin, self.counters.resets);
         self.objects = Objects::new(self.config.tables);
         self.plug_until_plugged(Instant::now());
     }

@@ -1,6 +1,6 @@
 //! Commands about the device as a whole, and about what is a number only.
 
-use connectx::{AnswerOrder, COUNTER_SETS, MAX_GROUP_MEMBERS, MAX_GROUPS, ProtectionDomain};
+use connectx::{AnswerOrder, CLOCK_KHZ, COUNTER_SETS, MAX_GROUP_MEMBERS, MAX_GROUPS, ProtectionDomain};
 use prm::capability::{ATOMIC, GENERAL, atomic, general as cap};
 use prm::command::CommandStatus;
 
@@ -133,6 +133,7 @@ impl Hca {
             (cap::LOG_MAX_PD, 16),
             (cap::LOG_MAX_XRCD, 16),
             (cap::LOG_MAX_USERS, self.config.tables.log_users().into()),
+            (cap::CLOCK_KHZ, CLOCK_KHZ),
         ];
         for (field, value) in fields {
             field.set(out, value);

@@ -365,6 +365,12 @@ impl Guest {
     }
 }
 
+/// Opcode of a completion, and the syndrome if it is a failure: others have the time there.
+pub(crate) fn outcome(cqe: &[u8]) -> (u8, u8) {
+    let opcode = cqe[63] >> 4;
+    (opcode, if opcode < 0xd { 0 } else { cqe[55] })
+}
+
 pub(crate) fn piece(len: u32, key: u32, address: u64) -> [u8; 16] {
     let mut bytes = [0; 16];
     put32(&mut bytes, 0, len);
