@@ -31,6 +31,14 @@ impl<P> Work<P> {
 }
 
 impl<P> Operation<P> {
+    /// The list that the device reads for it.
+    pub(crate) const fn list(&mut self) -> Option<&mut PageList<P>> {
+        match self {
+            Self::Register(_, list) | Self::Chain(_, list) => Some(list),
+            Self::Invalidate(_) | Self::Transfer(_) => None,
+        }
+    }
+
     /// What comes back of it.
     pub(crate) fn ended(self, status: WcStatus) -> Outcome<P> {
         let done = status == WcStatus::Success;

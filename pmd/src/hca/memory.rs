@@ -109,7 +109,8 @@ pub enum Outcome<P = Mbuf> {
     Registered(RegisteredKey<P>, PageList<P>),
     /// The key is free, and its memory the poster's again.
     Invalidated(FreeKey, Option<P>),
-    /// A registration that failed, or whose connection did: the key may have its memory or not. The list is empty.
+    /// A registration that failed, or whose connection did: the key may have its memory or not. The list is empty; if the connection was
+    /// taken out before the device had read it, a list in a buffer has no room any more (see [`PageList`]).
     NotRegistered(DoubtfulKey<P>, PageList<P>),
     /// An invalidation that failed, or whose connection did.
     NotInvalidated(DoubtfulKey<P>),
@@ -117,7 +118,8 @@ pub enum Outcome<P = Mbuf> {
     Transferred(P),
     /// A chain that was sent as one piece: all that it took. The list is empty.
     ChainSent(ChainSend<P>),
-    /// A chain that may have been sent or not: its connection failed. The key has the chain. The list is empty.
+    /// A chain that may have been sent or not: its connection failed, and the status says by what, if it was by this chain. The key has the
+    /// chain. The list is as that of [`Outcome::NotRegistered`].
     ChainNotSent(DoubtfulKey<P>, PageList<P>),
 }
 

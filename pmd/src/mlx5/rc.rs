@@ -6,7 +6,8 @@ use super::anchor::{Anchored, let_go, release};
 use super::rings::QpRings;
 use super::sq::{Full, Posted, Request, SendQueue};
 use crate::bookkeeping::{Health, Operation, Work};
-use crate::hca::{HcaError, PostError, UdSlot};
+use crate::hca::{HcaError, PostError, UdSlot, WcStatus};
+use crate::mem::key::PageList;
 use crate::mem::packet::Packet;
 use prm::{DS_UNIT, SendOpcode, WQEBB, fm_ce_se};
 
@@ -22,6 +23,9 @@ impl From<Full> for PostError {
         Self::Full
     }
 }
+
+/// Entries of a chain: it is registered, sent, invalidated. The last is owed an answer for all.
+pub(super) const CHAIN_ENTRIES: usize = 3;
 
 /// What lies at the WQEBB where an entry begins.
 #[derive(Debug)]
@@ -58,6 +62,8 @@ pub(super) struct SendSide<P> {
     /// It is among those that are visited.
     lagging: bool,
     drain: Option<u16>,
+    /// The last entry of a chain of which an earlier one has failed, and how.
+    cause: Option<(u16, WcStatus)>,
     pub(super) health: Health,
 }
 
@@ -84,6 +90,7 @@ impl<P: Packet> SendSide<P> {
             idle_visits: 0,
             lagging: false,
             drain: None,
+            cause: None,
             health: Health::default(),
         }
     }
@@ -102,6 +109,7 @@ impl<P: Packet> SendSide<P> {
         self.unsignalled = 0;
         self.unsignalled_wqebbs = 0;
         self.idle_visits = 0;
+        self.cause = None;
         self.health.restart();
     }
 
@@ -213,14 +221,18 @@ impl<P: Packet> SendSide<P> {
         }
     }
 
-    /// All work on keys that is owed an answer, oldest first.
+    /// All work on keys that is owed an answer, oldest first. Lists that the device reads stay here: it may still do so.
     pub(super) fn take_key_works(&mut self) -> impl Iterator<Item = Work<P>> + '_ {
         let (mask, retired) = (self.sq.size().wrapping_sub(1), self.sq.retired());
-        let works = &mut self.works;
+        let Self { slots, works, .. } = self;
         (0..self.sq.used()).filter_map(move |n| {
-            works
-                .get_mut(usize::from(retired.wrapping_add(n) & mask))
-                .and_then(|work| work.take_if(|work| !matches!(work.operation, Operation::Transfer(_))))
+            let at = usize::from(retired.wrapping_add(n) & mask);
+            let place = works.get_mut(at)?;
+            let mut work = place.take_if(|work| !matches!(work.operation, Operation::Transfer(_)))?;
+            if let Some(slot) = slots.get_mut(at) {
+                slot.buf = work.operation.list().and_then(PageList::leave);
+            }
+            Some(work)
         })
     }
 
@@ -272,14 +284,14 @@ impl<P: Packet> SendSide<P> {
         self.lagging
     }
 
-    /// A completion names the entry at `counter`: it and all before it are done, and their buffers are `freed`. `worked` gets what is
-    /// owed an answer, and whether it is the entry that was named.
+    /// A completion names the entry at `counter`: it ended with `status`, all before it are done, and their buffers are `freed`. `worked`
+    /// gets what is owed an answer, and how it ended.
     #[inline]
     pub(super) fn complete(
         &mut self,
-        counter: u16,
+        (counter, status): (u16, WcStatus),
         mut freed: impl FnMut(P),
-        mut worked: impl FnMut(Work<P>, bool),
+        mut worked: impl FnMut(Work<P>, WcStatus),
     ) -> Reaped {
         if !self.sq.is_in_use(counter) {
             return Reaped::default();
@@ -299,7 +311,7 @@ impl<P: Packet> SendSide<P> {
             }
             let inside = counter.wrapping_sub(at) < wqebbs;
             if let Some(work) = self.works.get_mut(usize::from(at & mask)).and_then(Option::take) {
-                worked(work, inside);
+                worked(work, if inside { self.outcome(at, status) } else { WcStatus::Success });
             }
             at = at.wrapping_add(wqebbs);
             if inside {
@@ -307,12 +319,45 @@ impl<P: Packet> SendSide<P> {
             }
         }
         self.sq.retire(at);
+        if status != WcStatus::Success {
+            self.blame(status);
+        }
         if self.outstanding == 0 {
             // Flushed ones complete whether signalled or not.
             self.unsignalled = 0;
             self.unsignalled_wqebbs = 0;
         }
         reaped
+    }
+
+    /// How work ended whose last entry, at `index`, ended with `status`.
+    fn outcome(&self, index: u16, status: WcStatus) -> WcStatus {
+        match self.cause {
+            Some((last, cause)) if last == index && status == WcStatus::Flushed => cause,
+            _ => status,
+        }
+    }
+
+    /// What failed just now may have been of a chain whose last entry is still to be flushed: that is where it is told why.
+    #[cold]
+    fn blame(&mut self, status: WcStatus) {
+        if status == WcStatus::Flushed {
+            return;
+        }
+        let mask = self.sq.size().wrapping_sub(1);
+        let mut at = self.sq.retired();
+        // A chain that begins behind it has its last entry further on.
+        for _ in 1..CHAIN_ENTRIES {
+            let place = usize::from(at & mask);
+            let (true, Some(slot)) = (self.sq.is_in_use(at), self.slots.get(place)) else { return };
+            if let Some(Some(work)) = self.works.get(place) {
+                if matches!(work.operation, Operation::Chain(..)) {
+                    self.cause = Some((at, status));
+                }
+                return;
+            }
+            at = at.wrapping_add(slot.wqebbs.max(1));
+        }
     }
 }
 

@@ -25,6 +25,21 @@ pub enum Memory<P = Mbuf> {
 
 /// Pieces of memory that a key is to name, one behind the other. It belongs to the queues from the post of a registration to its
 /// completion, which hands it back empty; several in flight make a pipeline. Nothing is allocated once it is made.
+///
+/// Nobody else can have it meanwhile:
+///
+/// ```compile_fail,E0382
+/// use pmd::hca::{MemoryWork, RcSlot, Registration};
+///
+/// fn register(queues: &mut impl MemoryWork, slot: RcSlot, work: Registration) {
+///     let Registration { key, mut list, memory, start, len, rights } = work;
+///     let posted = queues.register(slot, 1, Registration { key, list, memory, start, len, rights });
+///     list.clear(); // The device may be reading it.
+/// }
+/// ```
+///
+/// One that lies in a buffer loses it with its queue pair, if that is taken out while the device may still read there: the buffer goes
+/// home when the queue pair is destroyed, and the list has no room any more.
 #[derive(Debug)]
 pub struct PageList<P = Mbuf> {
     pieces: Vec<(u64, u32)>,
@@ -123,6 +138,15 @@ impl<P: Packet> PageList<P> {
     /// Address and bytes of each piece.
     pub(crate) fn pieces(&self) -> &[(u64, u32)] {
         &self.pieces
+    }
+
+    /// Leaves its buffer behind, and all room with it, if it lies in one.
+    pub(crate) const fn leave(&mut self) -> Option<P> {
+        let buffer = self.outside.take();
+        if buffer.is_some() {
+            self.room = 0;
+        }
+        buffer
     }
 
     /// Where the device is to read the list, if it was made so.

@@ -7,13 +7,12 @@ use crate::hca::{ChainSend, Fence, KeyRights, MemoryKey, PostError, RcSlot, Retu
 use crate::mem::key::RegisteredKey;
 use crate::mem::packet::Packet;
 use crate::mlx5::bus::Bus;
+use crate::mlx5::rc::CHAIN_ENTRIES;
 use crate::mlx5::registration::KeyContents;
 use crate::mlx5::sq::{Posted, Request, SendQueue};
 use crate::mlx5::umr::FREE_UNITS;
 use prm::{DS_UNIT, DataSegment, SendOpcode, WQEBB};
 
-/// Entries of a chain: it is registered, sent, invalidated.
-const ENTRIES: u32 = 3;
 /// Units of 16 bytes of a SEND of one piece.
 const SEND_UNITS: usize = 2;
 /// Most bytes of one piece (the length in an entry has 31 bits).
@@ -66,7 +65,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         let contents = KeyContents { mkey: work.key.key().next().get(), start, len, rights: KeyRights::SEND };
         let rc = self.rcs.get_mut(slot.0).filter(|rc| !rc.passive && !rc.side.health.failed());
         let rc = rc.ok_or(PostError::NoConnection)?;
-        if !self.credit.admits_all(rc.side.outstanding(), ENTRIES) {
+        if !self.credit.admits_all(rc.side.outstanding(), CHAIN_ENTRIES as u32) {
             return Err(PostError::Full.into());
         }
         let units =
@@ -85,7 +84,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             Ok([registered, sent, freed])
         })?;
         let posted = posted.ok_or(PostError::Full)?;
-        for _ in 0..ENTRIES {
+        for _ in 0..CHAIN_ENTRIES {
             self.credit.take();
         }
         // Room for its answer is there before it is asked for.

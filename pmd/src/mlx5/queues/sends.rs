@@ -94,7 +94,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         let before = side.outstanding();
         let done = &mut self.done;
         let reaped = side.complete(
-            completion.counter,
+            (completion.counter, status),
             |buf| {
                 freed += 1;
                 if batch.is_full() {
@@ -102,8 +102,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
                 }
                 batch.push(buf);
             },
-            |work, named| {
-                let status = if named { status } else { WcStatus::Success };
+            |work, status| {
                 let what = work.operation.ended(status);
                 done.extend(slot.map(|slot| Done { slot, ticket: work.ticket, status, what }));
             },

@@ -330,6 +330,63 @@ fn a_chain_goes_as_one_piece_and_its_key_is_free_behind_it() {
 }
 
 #[test]
+fn a_chain_says_why_it_failed_whichever_of_its_entries_did() {
+    const RETRY: u8 = 0x15;
+    let statuses = [(BIND, WcStatus::MemoryWindowBind), (RETRY, WcStatus::RetryExceeded)];
+    for (failing, (syndrome, status)) in [0, 1, 2].into_iter().flat_map(|n| statuses.map(|s| (n, s))) {
+        let (mut device, mut queues) = connected();
+        for ticket in 0..3 {
+            queues.post_chain(SLOT, ticket, chain_send(&device, 2)).unwrap();
+        }
+        queues.ring_all();
+        let taken = device.take_sends(1);
+        // The first chain is done, an entry of the second fails, and what is behind it is flushed.
+        let fails = 3 + failing;
+        device.sent(1, taken[2].index);
+        device.send_failed(1, taken[fails].index, syndrome);
+        taken[fails + 1..].iter().for_each(|entry| device.send_failed(1, entry.index, FLUSHED));
+        let told: Vec<_> = done(&mut queues).iter().map(|done| (done.ticket, done.status)).collect();
+        assert_eq!(told, [(0, WcStatus::Success), (1, status), (2, WcStatus::Flushed)], "entry {failing}");
+    }
+}
+
+#[test]
+fn what_fails_before_a_chain_is_not_its_failure() {
+    let (mut device, mut queues) = connected();
+    queues.post_rc(SLOT, device.buffers.chain(b"before").unwrap()).unwrap();
+    queues.post_chain(SLOT, 1, chain_send(&device, 2)).unwrap();
+    queues.ring_all();
+    let taken = device.take_sends(1);
+    device.send_failed(1, taken[0].index, BIND);
+    taken[1..].iter().for_each(|entry| device.send_failed(1, entry.index, FLUSHED));
+    let told: Vec<_> = done(&mut queues).iter().map(|done| done.status).collect();
+    assert_eq!(told, [WcStatus::Flushed]);
+}
+
+#[test]
+fn a_list_stays_with_its_queue_pair_while_the_device_may_read_it() {
+    let (device, mut queues) = connected();
+    let list = PageList::in_buffer(device.buffers.chain(&[]).unwrap());
+    queues.register_key(SLOT, 1, Registration { list, ..registration(&device, 10) }).unwrap();
+    let list = PageList::in_buffer(device.buffers.chain(&[]).unwrap());
+    queues.post_chain(SLOT, 2, ChainSend { list, ..chain_send(&device, 2) }).unwrap();
+    let rc = queues.remove(SLOT).unwrap();
+    let lists: Vec<_> = done(&mut queues)
+        .into_iter()
+        .map(|done| match done.what {
+            Outcome::NotRegistered(_, list) | Outcome::ChainNotSent(_, list) => list,
+            what => panic!("{what:?}"),
+        })
+        .collect();
+    assert_eq!(lists.iter().map(PageList::room).collect::<Vec<_>>(), [0, 0]);
+    drop(lists);
+    // A piece of memory and two of a chain, whose keys nobody knows anything of, and the lists.
+    assert_eq!(device.buffers.out(), 3 + 2);
+    drop(rc);
+    assert_eq!(device.buffers.out(), 3);
+}
+
+#[test]
 fn a_chain_that_cannot_go_is_handed_back() {
     let (device, mut queues) = connected();
     let refused = |queues: &mut TestQueues, work| queues.post_chain(SLOT, 0, work).unwrap_err().error;

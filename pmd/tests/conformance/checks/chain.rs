@@ -21,6 +21,7 @@ pub(super) fn checks<L: Lab>() -> Vec<Check<L>> {
     vec![
         Check::new("more segments than a send can name arrive as one message, in their turn", as_one),
         Check::new("an error with chains under way gives all back", error),
+        Check::sized("a chain that is refused says why", |s| s.srq_message = 4096, refused),
     ]
 }
 
@@ -73,6 +74,34 @@ fn as_one<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     }
     // It is free, or this could not be.
     b.ends[0].hca.destroy_key(key)?;
+    Ok(())
+}
+
+fn refused<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
+    let (link, key, list) = link(b)?;
+    // The second of the chain's three entries is the one that fails: the peer has no room for its message.
+    post(b, &link, (key, list), &pattern(SEGMENTS * PIECE, 3))?;
+    let key = b.ends[0].hca.create_key(SEGMENTS as u32)?;
+    post(b, &link, (key, PageList::new(SEGMENTS)), &[2; 2 * PIECE])?;
+    b.until("both of them back", |b| b.ends[0].done.len() >= 2)?;
+    let told: Vec<_> = b.ends[0].done.iter().map(|done| done.status).collect();
+    same!(told[1], WcStatus::Flushed, "the chain behind it");
+    hold!(
+        ![WcStatus::Flushed, WcStatus::Success].contains(&told[0]),
+        "the chain that was refused: {:?}",
+        told[0]
+    );
+    if b.has(Need::LengthStatus) {
+        same!(told[0], WcStatus::RemoteInvalidRequest, "the chain that was refused");
+    }
+    for done in std::mem::take(&mut b.ends[0].done) {
+        let Result_::ChainNotSent(key, _) = done.what else {
+            return wrong(format!("a chain came back as {:?}", done.what));
+        };
+        let (key, memory) = b.ends[0].hca.renew_key(key)?;
+        hold!(memory.is_some(), "the chain");
+        b.ends[0].hca.destroy_key(key)?;
+    }
     Ok(())
 }
 

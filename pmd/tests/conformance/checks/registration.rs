@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use pmd::hca::{
-    Backend, Control, Done, Fence, KeyRights, MemoryKey, MemoryWork, Outcome as Result_, QpFault, QpState,
-    QpTransition, Registration, RemoteAccess, RemoteMemory, Source, WcStatus,
+    Backend, Control, Done, DoneBurst, Fence, KeyRights, MemoryKey, MemoryWork, Outcome as Result_, QpFault,
+    QpState, QpTransition, Queues, Registration, RemoteAccess, RemoteMemory, Source, WcStatus,
 };
 use pmd::mem::Mbuf;
 use pmd::mem::key::{FreeKey, Memory, PageList, RegisteredKey};
@@ -26,6 +26,7 @@ pub(super) fn checks<L: Lab>() -> Vec<Check<L>> {
         Check::new("register, use, invalidate, and again with the next tag", cycles),
         Check::new("several registrations are under way at once", pipeline),
         Check::new("a list that is longer than an entry", long),
+        Check::new("a page list is nobody's before the device has read it", kept),
         Check::new("a key of old is refused, and ends the connection", stale),
         Check::new("beyond either end is refused", bounds),
         Check::new("what the rights do not say is refused", rights),
@@ -268,6 +269,48 @@ fn long<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         b.ends[1].hca.destroy_key(key)?;
     }
     Ok(())
+}
+
+fn kept<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
+    const PIECES: usize = 60;
+    let link = link(b, 0)?;
+    let most = b.ends[1].hca.device().fast_registration.map_or(0, |device| device.max_pieces);
+    if most < PIECES as u32 {
+        return Err(Failure::Lacks(Need::LongLists, "a memory window names one piece"));
+    }
+    let memory = b.ends[1].buffer(&pattern(4096, 1))?;
+    let address = memory.segments().next().map_or(0, |segment| segment.address());
+    let key = b.ends[1].hca.create_key(PIECES as u32)?;
+    let mut list = PageList::in_buffer(b.ends[1].buffer(&[])?);
+    for _ in 0..PIECES {
+        // SAFETY: `memory` lives until the key is free again, and nobody has it.
+        let pushed = unsafe { list.push(address, 64) };
+        pushed.map_err(|full| Failure::Wrong(full.to_string()))?;
+    }
+    let rights = KeyRights::WRITE;
+    let work = Registration { key, list, memory: Memory::Listed, start: 0, len: None, rights };
+    let at_home = b.ends[1].pool.available();
+    let end = &mut b.ends[1];
+    let posted = end.queues.register(link.slot, 1, work);
+    posted.map_err(|returned| Failure::Wrong(format!("a registration: {}", returned.error)))?;
+    end.queues.ring();
+    // The device has it, and was not seen to be done with it.
+    let Some(rc) = end.queues.remove_rc(link.slot) else { return wrong("the queue pair is gone") };
+    let mut told = DoneBurst::new();
+    end.queues.take_done(&mut told);
+    let Some(Done { status, what: Result_::NotRegistered(key, mut list), .. }) = told.pop() else {
+        return wrong(format!("what came of the registration: {told:?}"));
+    };
+    same!((status, list.count(), list.room()), (WcStatus::Flushed, 0, 0), "what came of the registration");
+    // SAFETY: as above.
+    let pushed = unsafe { list.push(address, 64) };
+    hold!(pushed.is_err(), "a list is used again that the device may be reading");
+    drop(list);
+    same!(end.pool.available(), at_home, "buffers at home while the device may read the list");
+    end.hca.destroy_rc(rc)?;
+    same!(end.pool.available(), at_home + 1, "buffers at home behind it");
+    let (key, _) = end.hca.renew_key(key)?;
+    Ok(end.hca.destroy_key(key)?)
 }
 
 fn stale<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
