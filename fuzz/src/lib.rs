@@ -2,6 +2,7 @@
 //!
 //! `cargo fuzz` drives them (`fuzz_targets/`), and `cargo test` replays their corpora with variations.
 
+pub mod completion;
 pub mod config;
 pub mod connection;
 pub mod control;
@@ -24,6 +25,7 @@ pub type Target = fn(&[u8]);
 
 /// All targets, by the names of their corpora.
 pub const TARGETS: &[(&str, Target)] = &[
+    ("completion", completion::run),
     ("config", config::run),
     ("connection", connection::run),
     ("control", control::run),

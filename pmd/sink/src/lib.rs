@@ -4,7 +4,10 @@
 //! shared receives with messages that it was given beforehand. What it costs is counted apart ([`SinkStats::cycles`]), so
 //! that the rest of a loop's time is the driver's and what stands above it. It executes the same rings as the device
 //! model, and checks what keeps memory safe and a benchmark honest: entries in order, keys, lengths, room in completion queues.
+//!
+//! [`puppet`] is another: it does what it is told, right or wrong.
 
+pub mod puppet;
 mod rings;
 
 use std::ptr::NonNull;
