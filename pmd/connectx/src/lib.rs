@@ -38,7 +38,7 @@ mod scatter;
 mod sma;
 #[cfg(test)]
 mod tests;
-mod trap;
+pub mod trap;
 mod uc;
 mod ud;
 mod umr;

@@ -138,7 +138,7 @@ pub(crate) fn respond(
 /// repressed without it: that might be this one.
 pub(crate) fn tell_of_refusal(port: &mut Port, source: Lid, smp: &Smp) {
     if smp.header.method != Method::TrapRepress {
-        port.traps.raise_alone(&Notice::bad_mkey(port.lid, source, smp));
+        port.traps.raise_alone(&Notice::bad_mkey(NodeType::ChannelAdapter, port.lid, source, smp));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Traps of subnet management: a Notice cut to the 64 bytes of a subnet management packet (IBA 14.2.5.1).
 
-use super::{Attribute, Capabilities, DATA_LEN, Smp, attribute};
+use super::{Attribute, Capabilities, DATA_LEN, NodeType, Smp, attribute};
 
 /// Hops of a directed route that trap 256 has room for.
 const NOTICE_HOPS: u8 = 30;
@@ -55,12 +55,12 @@ impl Notice {
         notice
     }
 
-    /// Trap 256 of the channel adapter port at `lid`: the request `smp`, which came from `source`, does not know the M_Key.
+    /// Trap 256 of the port at `lid`, of that kind of node: the request `smp`, which came from `source`, does not know the M_Key.
     #[must_use]
-    pub fn bad_mkey(lid: Lid, source: Lid, smp: &Smp) -> Self {
+    pub fn bad_mkey(node: NodeType, lid: Lid, source: Lid, smp: &Smp) -> Self {
         let mut notice = Self::about_gid(trap::BAD_MKEY, lid, crate::Gid::ZERO);
         notice.kind = crate::sa::NoticeType::new(2);
-        notice.producer = Qpn::new(1);
+        notice.producer = Qpn::new(node.code().into());
         let details = &mut notice.details;
         source.put(details, 16, 16);
         smp.header.method.put(details, 48, 8);

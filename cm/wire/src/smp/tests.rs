@@ -171,7 +171,7 @@ fn traps() {
     smp.mkey = 0x1122_3344_5566_7788;
     let by_lid =
         [0, 0, 0, 9, 0, 0, 2, 0, 0, 0x15, 1, 2, 3, 4, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88];
-    let notice = Notice::bad_mkey(Lid(3), Lid(9), &smp);
+    let notice = Notice::bad_mkey(NodeType::ChannelAdapter, Lid(3), Lid(9), &smp);
     assert_eq!(
         (notice.trap_number, notice.kind.get(), notice.producer, notice.issuer_lid),
         (trap::BAD_MKEY, 2, Qpn::new(1), Lid(3))
@@ -183,7 +183,7 @@ fn traps() {
         path = path.then(hops).unwrap();
         smp = Smp::directed(Method::Set, Tid(1), attribute::PORT_INFO, 0, &path);
         smp.return_path = std::array::from_fn(|at| 100 + at as u8);
-        let notice = Notice::bad_mkey(Lid(3), Lid(9), &smp);
+        let notice = Notice::bad_mkey(NodeType::ChannelAdapter, Lid(3), Lid(9), &smp);
         assert_eq!(notice.details[4..6], [0xff, 0xff]);
         let told = usize::from(hops.min(30));
         assert_eq!(notice.details[23], if hops > 30 { 0xc0 | 30 } else { 0x80 | hops });

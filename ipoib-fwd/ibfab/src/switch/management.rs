@@ -8,9 +8,9 @@ use ib_wire::mad::{MAD_LEN, Mad, MadAddress, MadHeader, Method, MgmtClass, Route
 use ib_wire::packet::{Bth, Deth, Extended, Grh, Headers, Lrh, Opcode, Packet, VirtualLane};
 use ib_wire::sa::Notice;
 use ib_wire::smp::{DirectedStep, NodeType, Origin, Smp, attribute, step};
-use ib_wire::{Gid, Lid, PKey, QKey, Qpn, ServiceLevel, Tid};
+use ib_wire::{Gid, Lid, PKey, QKey, Qpn, ServiceLevel};
 
-use super::{DropReason, MAX_INBOX, Switch, TRAP_INTERVAL, TRAP_TRIES, Trap};
+use super::{DropReason, MAX_INBOX, Switch};
 
 /// The datagram of a UD packet to queue pair `qpn`.
 fn datagram<'p>(packet: &Packet<'p>, qpn: Qpn) -> Option<(Deth, &'p [u8; MAD_LEN])> {
@@ -73,16 +73,20 @@ impl Switch {
         let method = smp.header.method;
         let asks = matches!(method, Method::Get | Method::Set) && smp.header.attribute != attribute::SM_INFO;
         if !asks {
-            if method == Method::TrapRepress && self.trap.is_some_and(|trap| trap.tid == smp.header.tid) {
+            if method == Method::TrapRepress && self.traps.has(smp.header.tid) {
                 if !self.agent.guard.admits(&smp) {
                     return Err(DropReason::MKey);
                 }
-                self.trap = None;
+                self.traps.repress(smp.header.tid);
                 return Ok(());
             }
             return self.hand_up(smp.to_mad(slid));
         }
-        let mut answer = self.answer(smp, ingress)?;
+        let answer = self.answer(smp, ingress);
+        if answer == Err(DropReason::MKey) {
+            self.traps.raise_alone(&Notice::bad_mkey(NodeType::Switch, self.lid(), slid, &smp));
+        }
+        let mut answer = answer?;
         if answer.is_directed() {
             let next = step(&mut answer, NodeType::Switch, Origin::Local);
             self.go_on(next, answer, slid, ingress)
@@ -256,34 +260,30 @@ impl Switch {
         Ok(())
     }
 
+    /// Who manages the subnet, if that is somebody elsewhere; the one behind port 0 needs no traps.
+    fn manager_elsewhere(&self) -> Option<Lid> {
+        let manager = self.agent.port0.sm_lid;
+        (manager.0 != 0 && manager != self.lid()).then_some(manager)
+    }
+
     /// Begins to tell a subnet manager elsewhere that a port changed; the one behind port 0 asks
     /// [`Switch::take_port_change`].
-    pub(super) fn start_trap(&mut self, now: Instant) {
-        let manager = self.agent.port0.sm_lid;
-        self.untold = manager.0 == 0;
-        if manager.0 != 0 && manager != self.lid() {
-            self.trap = Some(Trap { tid: Tid(self.next_tid), left: TRAP_TRIES, due: now });
-            self.next_tid += 1;
+    pub(super) fn tell_of_change(&mut self) {
+        self.untold = self.agent.port0.sm_lid.0 == 0;
+        if !self.untold {
+            self.traps.raise_anew(&Notice::link_state_change(self.lid()));
         }
     }
 
-    pub(super) fn repeat_trap(&mut self, now: Instant) {
+    pub(super) fn send_traps(&mut self, now: Instant) {
         if self.untold && self.agent.port0.sm_lid.0 != 0 {
-            self.start_trap(now);
+            self.tell_of_change();
         }
-        let Some(trap) = &mut self.trap else { return };
-        if now < trap.due {
-            return;
-        }
-        if trap.left == 0 {
-            self.trap = None;
-            return;
-        }
-        trap.left -= 1;
-        trap.due = now + TRAP_INTERVAL;
-        let smp = Notice::link_state_change(self.agent.port0.lid).to_trap(trap.tid);
-        if let Err(reason) = self.send_smp_by_lid(&smp, self.agent.port0.sm_lid) {
-            self.own.drop(reason);
+        let Some(manager) = self.manager_elsewhere() else { return self.traps.clear() };
+        while let Some(smp) = self.traps.poll(now) {
+            if let Err(reason) = self.send_smp_by_lid(&smp, manager) {
+                self.own.drop(reason);
+            }
         }
         self.send_postponed();
     }

@@ -19,9 +19,10 @@ use std::time::{Duration, Instant};
 
 use connectx::cable::{CableCounters, CableEnd};
 use connectx::pma::Counted;
+use connectx::trap::Traps;
 use ib_wire::mad::Mad;
 use ib_wire::smp::{PortState, SwitchInfo};
-use ib_wire::{Guid, Lid, Mtu, Psn, Tid};
+use ib_wire::{Guid, Lid, Mtu, Psn};
 
 use agent::Agent;
 use port::Port;
@@ -39,9 +40,6 @@ const MAX_INBOX: usize = 1024;
 const HEAD_OF_QUEUE_LIFE: Duration = Duration::from_millis(250);
 /// Time that packets to such a receiver are then dropped at once.
 const STALLED: Duration = Duration::from_secs(2);
-/// Time between two repetitions of a trap, and how often it is sent.
-const TRAP_INTERVAL: Duration = Duration::from_secs(1);
-const TRAP_TRIES: u8 = 4;
 
 /// What a switch is at its start.
 #[derive(Clone, Debug)]
@@ -74,10 +72,10 @@ pub struct Switch {
     /// Of packets that port 0 sends.
     psn: Psn,
     port_changed: bool,
-    trap: Option<Trap>,
+    /// For a subnet manager elsewhere.
+    traps: Traps,
     /// A port changed before there was a subnet manager to tell.
     untold: bool,
-    next_tid: u64,
     /// Of port 0: what came to it and was dropped.
     own: PortCounters,
     /// Of port 0, for performance management.
@@ -86,14 +84,6 @@ pub struct Switch {
     questions: Vec<Mad>,
     /// Management packets that leave as soon as all links are in their places; at most one for each packet of a burst.
     postponed: Vec<(u8, Box<[u8]>)>,
-}
-
-/// Trap 128 on its way to a subnet manager elsewhere, until it is repressed.
-#[derive(Clone, Copy, Debug)]
-struct Trap {
-    tid: Tid,
-    left: u8,
-    due: Instant,
 }
 
 /// Why nothing can be plugged in.
@@ -126,9 +116,8 @@ impl Switch {
             inbox: VecDeque::new(),
             psn: Psn::default(),
             port_changed: false,
-            trap: None,
+            traps: Traps::default(),
             untold: false,
-            next_tid: 1,
             own: PortCounters::default(),
             cleared0: Counted::default(),
             questions: Vec::new(),
@@ -177,7 +166,7 @@ impl Switch {
                 link.flush();
             }
         }
-        self.repeat_trap(now);
+        self.send_traps(now);
         worked
     }
 
@@ -191,7 +180,7 @@ impl Switch {
         }
         self.port_changed = true;
         self.info.port_state_change = true;
-        self.start_trap(now);
+        self.tell_of_change();
         true
     }
 

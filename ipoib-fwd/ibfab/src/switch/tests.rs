@@ -1,10 +1,11 @@
+use connectx::trap::INTERVAL;
 use ib_wire::mad::{MadAddress, MadStatus, Method};
 use ib_wire::packet::{Bth, Deth, Extended, Headers, Lrh, Opcode, Packet, VirtualLane};
 use ib_wire::smp::{
     DirectedPath, LinearForwardingBlock, MulticastForwardingBlock, NodeInfo, NodeType, PKeyBlock, PortInfo,
     Smp, attribute,
 };
-use ib_wire::{PKey, QKey, Qpn, ServiceLevel};
+use ib_wire::{PKey, QKey, Qpn, ServiceLevel, Tid};
 
 use super::*;
 
@@ -445,14 +446,14 @@ fn a_link_that_goes_is_told_behind_port_0_and_to_a_manager_elsewhere() {
     let trap = Smp::from_mad(Packet::parse(&out[0]).unwrap().payload().try_into().unwrap()).unwrap();
     assert_eq!(trap.header.method, Method::Trap);
     assert_eq!(trap.attribute::<ib_wire::sa::Notice>().unwrap().trap_number, 128);
-    bench.now += TRAP_INTERVAL;
+    bench.now += INTERVAL;
     bench.step();
     assert_eq!(traps(&mut bench).len(), 1, "repeated");
     let repress = Smp::lid_routed(Method::TrapRepress, trap.header.tid, attribute::NOTICE, 0);
     let repress = smp(&repress, Lid(12), Lid(1));
     bench.ends[0].send_with(repress.len(), |out| out.copy_from_slice(&repress)).unwrap();
     bench.step();
-    bench.now += TRAP_INTERVAL;
+    bench.now += INTERVAL;
     bench.step();
     assert!(traps(&mut bench).is_empty(), "repressed");
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ib_wire::mad::{MadHeader, MgmtClass};
 use ib_wire::perf::{self, PortCounters, PortCountersExtended};
+use ib_wire::sa::Notice;
 use ib_wire::smp::{
     ArbitrationEntry, ArbitrationTables, Attribute as _, Capabilities, LaneMap, MAX_HOPS, VlArbitrationBlock,
 };
@@ -75,11 +76,60 @@ fn a_trap_is_repressed_by_who_knows_the_key() {
     heard.header.method = Method::TrapRepress;
     for (mkey, again) in [(41, true), (42, false)] {
         bench.send(1, &smp(&Smp { mkey, ..heard }, Lid(11), Lid(1)));
-        bench.now += TRAP_INTERVAL;
+        bench.now += INTERVAL;
         bench.step();
         assert_eq!(trap(&mut bench).is_some(), again, "{mkey}");
     }
     assert_eq!(bench.dropped(1, DropReason::MKey), 1);
+}
+
+/// The traps behind port 1, each with its packet's source.
+fn traps(bench: &mut Bench) -> Vec<(Lid, Smp)> {
+    bench.step();
+    let packets = bench.received(1);
+    let smps = packets.iter().map(|bytes| {
+        let packet = Packet::parse(bytes).unwrap();
+        (packet.lrh().slid, Smp::from_mad(packet.payload().try_into().unwrap()).unwrap())
+    });
+    smps.filter(|(_, smp)| smp.header.method == Method::Trap).collect()
+}
+
+#[test]
+fn who_does_not_know_the_key_is_told_of() {
+    let mut bench = Bench::active(2);
+    let own = PortInfo { state: PortState::NoChange, ..bench.get(attribute::PORT_INFO, 0) };
+    let stolen = Smp::lid_routed(Method::Set, Tid(5), attribute::PORT_INFO, 0).with(&own);
+    // The manager behind port 0 needs no traps.
+    assert!(bench.set(0, &PortInfo { mkey: 42, ..own }).is_ok());
+    bench.send(2, &smp(&stolen, Lid(12), Lid(1)));
+    assert_eq!(traps(&mut bench), []);
+    let moved = Smp { mkey: 42, ..stolen.with(&PortInfo { mkey: 42, sm_lid: Lid(11), ..own }) };
+    assert!(ask(&mut bench, moved).unwrap().status().is_ok());
+    assert_eq!(traps(&mut bench), []);
+    // From elsewhere, in vain, and again while that has not been heard.
+    for mkey in [41, 40] {
+        bench.send(2, &smp(&Smp { mkey, ..stolen }, Lid(12), Lid(1)));
+    }
+    let [(from, told)] = traps(&mut bench)[..] else { panic!("one trap") };
+    let notice = Notice::bad_mkey(NodeType::Switch, Lid(1), Lid(12), &Smp { mkey: 41, ..stolen });
+    assert_eq!((from, told.attribute()), (Lid(1), Some(notice)));
+    // What becomes of its links is told beside.
+    bench.ends.truncate(1);
+    let [(_, change)] = traps(&mut bench)[..] else { panic!("another one") };
+    assert_eq!(change.attribute::<Notice>().unwrap().trap_number, 128);
+    let mut heard = told;
+    heard.header.method = Method::TrapRepress;
+    bench.send(1, &smp(&Smp { mkey: 42, ..heard }, Lid(11), Lid(1)));
+    bench.now += INTERVAL;
+    assert_eq!(traps(&mut bench), [(Lid(1), change)]);
+    // Who does not know the key at a directed route's end, either.
+    let path = DirectedPath::LOCAL.then(1).unwrap();
+    let mut set = Smp::directed(Method::Set, Tid(6), attribute::PORT_INFO, 0, &path).with(&own);
+    set.set_hop_pointer(1);
+    bench.send(1, &smp(&set, Lid::PERMISSIVE, Lid::PERMISSIVE));
+    let told: Vec<_> = traps(&mut bench).iter().map(|(_, smp)| smp.attribute::<Notice>().unwrap()).collect();
+    assert_eq!(told.iter().map(|n| (n.trap_number, n.producer)).collect::<Vec<_>>(), [(256, Qpn::new(2))]);
+    assert_eq!(told[0].details[22..25], [0, 0x81, 1], "the way back: a hop, by port 1");
 }
 
 #[test]

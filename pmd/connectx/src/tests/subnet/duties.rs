@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use ib_wire::mad::MadHeader;
 use ib_wire::sa::{Notice, trap};
-use ib_wire::smp::{ArbitrationEntry, ArbitrationTables, Capabilities, LaneMap, SmInfo, VlArbitrationBlock};
+use ib_wire::smp::{
+    ArbitrationEntry, ArbitrationTables, Capabilities, LaneMap, NodeType, SmInfo, VlArbitrationBlock,
+};
 
 use super::*;
 use crate::{MKeyCheck, QpKind};
@@ -90,7 +92,10 @@ fn who_does_not_know_the_key_is_told_of_by_trap_256() {
     assert_eq!((slid, dlid, told.header.method), (Lid(0x21), Lid(1), Method::Trap));
     // The way back has the port that the packet came in by.
     wrong.return_path[1] = 1;
-    assert_eq!(told.attribute(), Some(Notice::bad_mkey(Lid(0x21), Lid::PERMISSIVE, &wrong)));
+    assert_eq!(
+        told.attribute(),
+        Some(Notice::bad_mkey(NodeType::ChannelAdapter, Lid(0x21), Lid::PERMISSIVE, &wrong))
+    );
     // Another one while this is not heard yet, and a thousand, push nothing out.
     m.host.engine.set_description("another".to_owned());
     for _ in 0..1000 {
@@ -119,7 +124,10 @@ fn who_does_not_know_the_key_is_told_of_by_trap_256() {
     m.wait(0);
     let heard = m.heard()[0].2;
     let question = Smp { mkey: 9, ..Smp::lid_routed(Method::Get, Tid(1), attribute::NODE_INFO, 5) };
-    assert_eq!(heard.attribute(), Some(Notice::bad_mkey(Lid(0x21), Lid(1), &question)));
+    assert_eq!(
+        heard.attribute(),
+        Some(Notice::bad_mkey(NodeType::ChannelAdapter, Lid(0x21), Lid(1), &question))
+    );
     m.by_lid(&Smp {
         mkey: 7,
         ..Smp { header: MadHeader { method: Method::TrapRepress, ..heard.header }, ..heard }
@@ -127,7 +135,10 @@ fn who_does_not_know_the_key_is_told_of_by_trap_256() {
     assert!(m.host.engine.management(PORT, &question.to_bytes(), MKeyCheck::Due).is_none());
     m.wait(0);
     let (.., heard) = m.heard()[0];
-    assert_eq!(heard.attribute(), Some(Notice::bad_mkey(Lid(0x21), Lid(0x21), &question)));
+    assert_eq!(
+        heard.attribute(),
+        Some(Notice::bad_mkey(NodeType::ChannelAdapter, Lid(0x21), Lid(0x21), &question))
+    );
 }
 
 #[test]
