@@ -103,6 +103,7 @@ check 'a device: mlx5_0' test -e /sys/class/infiniband/mlx5_0
 check 'an interface: ib0' await 5 test -e /sys/class/net/ib0
 check 'the ports are active' await 10 active
 check 'ibv_devinfo' sh -c 'ibv_devinfo -v -d mlx5_0 | grep -m 1 hca_id'
+check 'ibv_devinfo -v: a clock' sh -c 'ibv_devinfo -v -d mlx5_0 | grep -E "hca_core_clock:.*1000000"'
 check 'ibv_devices' sh -c 'ibv_devices | grep -c mlx5_ | grep -x 2'
 check 'ibstat' sh -c 'ibstat mlx5_0 1 | grep -x "State: Active"'
 check 'ib0 comes up' address
@@ -121,11 +122,12 @@ if [ -z "$brief" ]; then
     for n in 0 1; do check "completion vector $n on its processor" vector $n; done
 fi
 for device in mlx5_0 mlx5_1; do
-    check "ibv_rc_pingpong, mlx5_0 and $device" game ibv_rc_pingpong $device -n 200
-    check "ibv_rc_pingpong with events, mlx5_0 and $device" game ibv_rc_pingpong $device -e -n 200
-    check "ibv_uc_pingpong, mlx5_0 and $device" game ibv_uc_pingpong $device -n 200
-    check "ibv_ud_pingpong, mlx5_0 and $device" game ibv_ud_pingpong $device -n 200 -s 1024
-    check "ibv_srq_pingpong, mlx5_0 and $device" game ibv_srq_pingpong $device -n 50
+    check "ibv_rc_pingpong, mlx5_0 and $device" game ibv_rc_pingpong $device -c -n 200
+    check "ibv_rc_pingpong with events, mlx5_0 and $device" game ibv_rc_pingpong $device -e -c -n 200
+    check "ibv_rc_pingpong with the time of each completion, mlx5_0 and $device" game ibv_rc_pingpong $device -t -c -n 200
+    check "ibv_uc_pingpong, mlx5_0 and $device" game ibv_uc_pingpong $device -c -n 200
+    check "ibv_ud_pingpong, mlx5_0 and $device" game ibv_ud_pingpong $device -c -n 200 -s 1024
+    check "ibv_srq_pingpong, mlx5_0 and $device" game ibv_srq_pingpong $device -c -n 50
 done
 check 'memory windows by libibverbs alone' ./windows mlx5_0 mlx5_1
 for ((round = 1; round <= rounds; round++)); do

@@ -97,7 +97,7 @@ no_connection() { ctl connections --json | tr -d ' \n' | grep '"connections":\[\
 no_queue_pair() { ! rdma resource show qp | grep ipoib-fwd | grep "type $1"; }
 unhurt() { ! "$@" dmesg | grep -iE 'WARNING|BUG:|Oops|call trace|hung task|blocked for more'; }
 quiet() {
-    ! "$@" dmesg | grep -v 'vendor specific ID' | grep -iE 'WARNING|BUG:|Oops|call trace|mlx5.*(error|fail)'
+    ! "$@" dmesg | grep -iE 'WARNING|BUG:|Oops|call trace|mlx5.*(error|fail)'
 }
 
 # is_down SEGMENT: the gateway says so.

@@ -33,6 +33,8 @@ game() {
     fi
     grep -E '^ *[0-9]+ +[0-9]+ ' <<<"$out" | tail -n 1 | tr -s ' '
 }
+# upto SIZE PROGRAM [OPTION...]: each power of two from 2 octets to that, of which the last line of figures is.
+upto() { game "${@:2}" -F -a | grep "^ $1 "; }
 waits() { rdma resource show cm_id | grep -q LISTEN; }
 # reads OPTION...: rping's server here, its client in b. It asks for what the other one has by RDMA READ, gives it back by RDMA WRITE, and
 # compares.
@@ -100,9 +102,16 @@ for size in $sizes; do
         for what in $figures; do check "ib_${verb}_$what, RC, $size octets" game "ib_${verb}_$what" -F -s "$size" -n "${1:-5}"; done
     done
 done
+if [ $# = 1 ]; then
+    for what in bw lat; do
+        for verb in send write; do check "ib_${verb}_$what, UC, all sizes to 8 MiB" upto 8388608 "ib_${verb}_$what" -c UC -n "$1"; done
+        check "ib_send_$what, UD, all sizes to 4 KiB" upto 4096 "ib_send_$what" -c UD -n "$1"
+    done
+fi
 check 'ib_send_bw, UD, 2 KiB' game ib_send_bw -F -c UD -s 2048 -n 200
 check 'ib_send_lat, UD, 2 octets' game ib_send_lat -F -c UD -s 2 -n 200
 check 'a: the kernel has nothing to say about it' kernel_is_quiet
+check 'a: nor does a driver warn' no_warning
 check 'b: nor has the other' on b ./rdma.sh quiet
 if [ $failures -gt 0 ]; then dmesg | tail -n 30; fi
 note "$failures check(s) failed"
