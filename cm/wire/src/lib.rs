@@ -18,5 +18,5 @@ pub mod smp;
 
 pub use number::{
     CommId, Gid, Guid, Lid, Mtu, PKey, PortNumber, Psn, QKey, Qpn, Rate, Rkey, ServiceId, ServiceLevel, Tid,
-    TimeoutCode,
+    TimeoutCode, XrcSrqn,
 };

@@ -119,6 +119,10 @@ number24!(
     Qpn
 );
 number24!(
+    /// Number of an XRC shared receive queue (IBA annex A14).
+    XrcSrqn
+);
+number24!(
     /// Packet sequence number; arithmetic is modulo 2^24 (IBA 9.7.1).
     Psn
 );

@@ -1,6 +1,6 @@
 //! Extended transport headers (IBA 9.3).
 
-use super::Layout;
+use super::{Layout, XRCETH_LEN, XrcEth};
 use crate::{Psn, QKey, Qpn, Rkey};
 
 /// Bytes of the datagram extended header.
@@ -256,11 +256,23 @@ pub enum Extended {
     AethAtomic(Aeth, u64),
     /// Atomic request.
     Atomic(AtomicEth),
+    /// To an XRC shared receive queue.
+    Xrc(XrcEth),
+    /// RDMA request to the domain of an XRC shared receive queue.
+    XrcReth(XrcEth, Reth),
+    /// The same with immediate data.
+    XrcRethImmediate(XrcEth, Reth, [u8; 4]),
+    /// To an XRC shared receive queue, with immediate data.
+    XrcImmediate(XrcEth, [u8; 4]),
+    /// To an XRC shared receive queue, with the R_Key to invalidate.
+    XrcIeth(XrcEth, Rkey),
+    /// Atomic request to the domain of an XRC shared receive queue.
+    XrcAtomic(XrcEth, AtomicEth),
 }
 
 impl Extended {
     /// Most bytes of any of them.
-    pub const MAX_LEN: usize = 28;
+    pub const MAX_LEN: usize = 32;
 
     /// Which headers these are.
     #[must_use]
@@ -276,6 +288,12 @@ impl Extended {
             Self::Aeth(_) => Layout::Aeth,
             Self::AethAtomic(..) => Layout::AethAtomic,
             Self::Atomic(_) => Layout::Atomic,
+            Self::Xrc(_) => Layout::Xrc,
+            Self::XrcReth(..) => Layout::XrcReth,
+            Self::XrcRethImmediate(..) => Layout::XrcRethImmediate,
+            Self::XrcImmediate(..) => Layout::XrcImmediate,
+            Self::XrcIeth(..) => Layout::XrcIeth,
+            Self::XrcAtomic(..) => Layout::XrcAtomic,
         }
     }
 
@@ -302,6 +320,7 @@ impl Extended {
     pub const fn reth(&self) -> Option<&Reth> {
         match self {
             Self::Reth(reth) | Self::RethImmediate(reth, _) => Some(reth),
+            Self::XrcReth(_, reth) | Self::XrcRethImmediate(_, reth, _) => Some(reth),
             _ => None,
         }
     }
@@ -311,6 +330,7 @@ impl Extended {
     pub const fn immediate(&self) -> Option<[u8; 4]> {
         match self {
             Self::Immediate(imm) | Self::DethImmediate(_, imm) | Self::RethImmediate(_, imm) => Some(*imm),
+            Self::XrcImmediate(_, imm) | Self::XrcRethImmediate(_, _, imm) => Some(*imm),
             _ => None,
         }
     }
@@ -367,6 +387,16 @@ impl Extended {
                 };
                 (Self::Atomic(atomic), b)
             }
+            Layout::Xrc
+            | Layout::XrcReth
+            | Layout::XrcRethImmediate
+            | Layout::XrcImmediate
+            | Layout::XrcIeth
+            | Layout::XrcAtomic => {
+                let (xrc, b) = b.split_first_chunk()?;
+                let (rest, b) = Self::split(layout.without_xrc(), b)?;
+                (rest.with_xrc(XrcEth::from_bytes(xrc)), b)
+            }
         })
     }
 
@@ -397,6 +427,16 @@ impl Extended {
                 out[8..12].copy_from_slice(&a.rkey.0.to_be_bytes());
                 out[12..20].copy_from_slice(&a.swap_add.to_be_bytes());
                 out[20..28].copy_from_slice(&a.compare.to_be_bytes());
+            }
+            Self::Xrc(xrc)
+            | Self::XrcReth(xrc, _)
+            | Self::XrcRethImmediate(xrc, ..)
+            | Self::XrcImmediate(xrc, _)
+            | Self::XrcIeth(xrc, _)
+            | Self::XrcAtomic(xrc, _) => {
+                let rest = self.without_xrc().to_bytes();
+                out[..XRCETH_LEN].copy_from_slice(&xrc.to_bytes());
+                out[XRCETH_LEN..].copy_from_slice(&rest[..Self::MAX_LEN - XRCETH_LEN]);
             }
         }
         out

@@ -13,6 +13,7 @@ mod parse;
 mod roce;
 #[cfg(test)]
 mod tests;
+mod xrc;
 
 pub use bth::{BTH_LEN, Bth};
 pub use encode::{EncodeError, Frame, Headers};
@@ -24,3 +25,4 @@ pub use lrh::{LRH_LEN, Lnh, Lrh, VirtualLane};
 pub use opcode::{Layout, Opcode, Service};
 pub use parse::{Packet, ParseError, Transport};
 pub use roce::{ROCEV2_FLOWS, ROCEV2_PORT, RoceFrame, RoceHeaders, RoceNetwork, RocePacket};
+pub use xrc::{XRCETH_LEN, XrcEth};

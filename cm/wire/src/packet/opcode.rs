@@ -1,4 +1,4 @@
-//! Opcodes of the base transport header (IBA 9.2, table 38) and what headers each brings.
+//! Opcodes of the base transport header (IBA 9.2, table 38; annex A14) and what headers each brings.
 
 /// Transport service: the upper three bits of an opcode, as far as this crate knows them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -9,7 +9,9 @@ pub enum Service {
     Uc,
     /// Unreliable datagram.
     Ud,
-    /// Anything else: reliable datagram, congestion notification, extended RC, manufacturer's.
+    /// Extended reliable connection (IBA annex A14).
+    Xrc,
+    /// Anything else: reliable datagram, congestion notification, manufacturer's.
     Other,
 }
 
@@ -36,6 +38,18 @@ pub enum Layout {
     AethAtomic,
     /// AtomicETH.
     Atomic,
+    /// XRCETH.
+    Xrc,
+    /// XRCETH, RETH.
+    XrcReth,
+    /// XRCETH, RETH, immediate data.
+    XrcRethImmediate,
+    /// XRCETH, immediate data.
+    XrcImmediate,
+    /// XRCETH, IETH.
+    XrcIeth,
+    /// XRCETH, AtomicETH.
+    XrcAtomic,
 }
 
 impl Layout {
@@ -44,12 +58,14 @@ impl Layout {
     pub const fn len(self) -> usize {
         match self {
             Self::Bare => 0,
-            Self::Immediate | Self::Ieth | Self::Aeth => 4,
-            Self::Deth => 8,
+            Self::Immediate | Self::Ieth | Self::Aeth | Self::Xrc => 4,
+            Self::Deth | Self::XrcImmediate | Self::XrcIeth => 8,
             Self::DethImmediate | Self::AethAtomic => 12,
             Self::Reth => 16,
-            Self::RethImmediate => 20,
+            Self::RethImmediate | Self::XrcReth => 20,
+            Self::XrcRethImmediate => 24,
             Self::Atomic => 28,
+            Self::XrcAtomic => 32,
         }
     }
 
@@ -62,7 +78,7 @@ impl Layout {
 
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $layout:ident;)*) => {
-        /// Opcode of a packet: all of RC, UC and UD; any other one is kept as it came.
+        /// Opcode of a packet: all of RC, UC, UD and XRC; any other one is kept as it came.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum Opcode {
             $($(#[$doc])* $name,)*
@@ -180,6 +196,52 @@ opcodes! {
     UdSendOnly = 0x64, Deth;
     /// UD SEND Only with immediate.
     UdSendOnlyImmediate = 0x65, DethImmediate;
+    /// XRC SEND First.
+    XrcSendFirst = 0xa0, Xrc;
+    /// XRC SEND Middle.
+    XrcSendMiddle = 0xa1, Xrc;
+    /// XRC SEND Last.
+    XrcSendLast = 0xa2, Xrc;
+    /// XRC SEND Last with immediate.
+    XrcSendLastImmediate = 0xa3, XrcImmediate;
+    /// XRC SEND Only.
+    XrcSendOnly = 0xa4, Xrc;
+    /// XRC SEND Only with immediate.
+    XrcSendOnlyImmediate = 0xa5, XrcImmediate;
+    /// XRC RDMA WRITE First.
+    XrcWriteFirst = 0xa6, XrcReth;
+    /// XRC RDMA WRITE Middle.
+    XrcWriteMiddle = 0xa7, Xrc;
+    /// XRC RDMA WRITE Last.
+    XrcWriteLast = 0xa8, Xrc;
+    /// XRC RDMA WRITE Last with immediate.
+    XrcWriteLastImmediate = 0xa9, XrcImmediate;
+    /// XRC RDMA WRITE Only.
+    XrcWriteOnly = 0xaa, XrcReth;
+    /// XRC RDMA WRITE Only with immediate.
+    XrcWriteOnlyImmediate = 0xab, XrcRethImmediate;
+    /// XRC RDMA READ request.
+    XrcReadRequest = 0xac, XrcReth;
+    /// XRC RDMA READ response First.
+    XrcReadResponseFirst = 0xad, Aeth;
+    /// XRC RDMA READ response Middle.
+    XrcReadResponseMiddle = 0xae, Bare;
+    /// XRC RDMA READ response Last.
+    XrcReadResponseLast = 0xaf, Aeth;
+    /// XRC RDMA READ response Only.
+    XrcReadResponseOnly = 0xb0, Aeth;
+    /// XRC Acknowledge.
+    XrcAcknowledge = 0xb1, Aeth;
+    /// XRC ATOMIC acknowledge.
+    XrcAtomicAcknowledge = 0xb2, AethAtomic;
+    /// XRC CmpSwap.
+    XrcCompareSwap = 0xb3, XrcAtomic;
+    /// XRC FetchAdd.
+    XrcFetchAdd = 0xb4, XrcAtomic;
+    /// XRC SEND Last with invalidate.
+    XrcSendLastInvalidate = 0xb6, XrcIeth;
+    /// XRC SEND Only with invalidate.
+    XrcSendOnlyInvalidate = 0xb7, XrcIeth;
 }
 
 impl Opcode {
@@ -190,6 +252,7 @@ impl Opcode {
             0 => Service::Rc,
             1 => Service::Uc,
             3 => Service::Ud,
+            5 => Service::Xrc,
             _ => Service::Other,
         }
     }
@@ -198,5 +261,23 @@ impl Opcode {
     #[must_use]
     pub const fn is_rc_request(self) -> bool {
         matches!(self.to_byte(), 0x00..=0x0c | 0x13 | 0x14 | 0x16 | 0x17)
+    }
+
+    /// What an XRC packet would be on a reliable connection; any other as it is.
+    #[must_use]
+    pub const fn without_xrc(self) -> Self {
+        match self.service() {
+            Service::Xrc => Self::from_byte(self.to_byte() & 0x1f),
+            _ => self,
+        }
+    }
+
+    /// What an RC packet is on an extended reliable connection; any other as it is.
+    #[must_use]
+    pub const fn with_xrc(self) -> Self {
+        match self.service() {
+            Service::Rc => Self::from_byte(self.to_byte() | 0xa0),
+            _ => self,
+        }
     }
 }
