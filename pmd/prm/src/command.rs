@@ -221,6 +221,10 @@ pub mod opcode {
     pub const DESTROY_SRQ: u16 = 0x701;
     pub const QUERY_SRQ: u16 = 0x702;
     pub const ARM_RQ: u16 = 0x703;
+    pub const CREATE_XRC_SRQ: u16 = 0x705;
+    pub const DESTROY_XRC_SRQ: u16 = 0x706;
+    pub const QUERY_XRC_SRQ: u16 = 0x707;
+    pub const ARM_XRC_SRQ: u16 = 0x708;
     pub const QUERY_VPORT_STATE: u16 = 0x750;
     pub const MODIFY_VPORT_STATE: u16 = 0x751;
     pub const QUERY_HCA_VPORT_CONTEXT: u16 = 0x762;
@@ -239,6 +243,10 @@ pub mod opcode {
     pub const DETACH_FROM_MCG: u16 = 0x807;
     pub const ALLOC_XRCD: u16 = 0x80e;
     pub const DEALLOC_XRCD: u16 = 0x80f;
+    pub const CREATE_RMP: u16 = 0x90c;
+    pub const MODIFY_RMP: u16 = 0x90d;
+    pub const DESTROY_RMP: u16 = 0x90e;
+    pub const QUERY_RMP: u16 = 0x90f;
     pub const CREATE_UCTX: u16 = 0xa04;
     pub const DESTROY_UCTX: u16 = 0xa06;
 }
@@ -275,6 +283,28 @@ pub const CONTEXT: usize = 0x10;
 
 /// Where the context of a queue pair begins, in input and output.
 pub const QP_CONTEXT: usize = 0x18;
+
+/// Versions of the interface (ISSI).
+pub mod issi {
+    /// Offset of the version in force, 16 bits, in the output of QUERY_ISSI and the input of SET_ISSI.
+    pub const CURRENT: usize = 0xa;
+    /// Offset of the word that tells, a bit each, which versions there are.
+    pub const SUPPORTED: usize = 0x6c;
+}
+
+/// Where the context of a receive memory pool begins, in input and output.
+pub const RMP_CONTEXT: usize = 0x20;
+
+/// In the input of MODIFY_RMP: what is changed.
+pub mod modify_rmp {
+    /// Offset of the mask.
+    pub const MASK: usize = 0x14;
+    /// The limit.
+    pub const LIMIT: u32 = 1 << 0;
+}
+
+/// In the input of CREATE_XRC_SRQ: the ring is memory that the user has registered (UMEM).
+pub const XRC_SRQ_UMEM: (usize, u8) = (0x5c, 0x80);
 
 /// In the input of CREATE_CQ and MODIFY_CQ: the ring is memory that the user has registered (UMEM), not a list of pages.
 pub const CQ_UMEM: (usize, u8) = (0x5c, 0x80);

@@ -24,7 +24,7 @@ pub use event::{EQE_SIZE, Eqe, EventType, port_event};
 pub use receive::NextSegment;
 pub use send::{
     AtomicSegment, ControlSegment, DataSegment, EthernetSegment, InlineHeader, RemoteAddressSegment,
-    SendOpcode, fm_ce_se,
+    SendOpcode, XrcSegment, fm_ce_se,
 };
 pub use umr::{
     MkeyContext, RepeatBlock, RepeatEntry, UmrControl, mkey_access, mkey_flags, mkey_mask, umr_flags,

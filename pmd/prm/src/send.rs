@@ -205,6 +205,18 @@ pub struct RemoteAddressSegment {
 
 layout!(RemoteAddressSegment, 16, rkey @ 8);
 
+/// Whom a request on an extended reliable connection is for; behind the control segment of all that sends.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct XrcSegment {
+    /// Number of the other end's shared receive queue, 24 bits.
+    pub srqn: U32,
+    /// Zero.
+    pub reserved: [U32; 3],
+}
+
+layout!(XrcSegment, 16, srqn @ 0);
+
 /// Operands of an atomic operation.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]

@@ -13,6 +13,8 @@ pub mod qp_service {
     pub const UC: u8 = 1;
     /// Unreliable datagram.
     pub const UD: u8 = 2;
+    /// Extended reliable connection: without a send queue its target, else its initiator.
+    pub const XRC: u8 = 3;
     /// Queue pair 0.
     pub const SMI: u8 = 7;
     /// Queue pair 1.
@@ -190,7 +192,7 @@ pub struct QpContext {
 layout!(
     QpContext, 0xe8, service @ 1, pd @ 4, mtu_msg @ 8, rq_size_stride @ 9, sq_size @ 0xa, flags_11 @ 0xb, uar @ 0xc, user_index @ 0x11,
     page_remote @ 0x14, path @ 0x18, alternate @ 0x44, retry @ 0x71, rnr_retry @ 0x72, send_psn @ 0x78, send_cq @ 0x7c,
-    access_offset @ 0x92, rnr_receive_psn @ 0x94, receive_cq @ 0x9c, dbrec @ 0xa0, qkey @ 0xa8, rq_srq @ 0xac
+    access_offset @ 0x92, rnr_receive_psn @ 0x94, xrcd @ 0x98, receive_cq @ 0x9c, dbrec @ 0xa0, qkey @ 0xa8, rq_srq @ 0xac
 );
 
 impl Default for QpContext {
@@ -223,10 +225,16 @@ impl QpContext {
         16 << (self.rq_size_stride & 7)
     }
 
+    /// It has no send ring.
+    #[must_use]
+    pub const fn has_no_sends(&self) -> bool {
+        self.sq_size & Self::NO_SQ != 0
+    }
+
     /// WQEBBs of its send ring.
     #[must_use]
     pub const fn send_blocks(&self) -> usize {
-        if self.sq_size & Self::NO_SQ != 0 { 0 } else { 1 << ((self.sq_size >> 3) & 0xf) }
+        if self.has_no_sends() { 0 } else { 1 << ((self.sq_size >> 3) & 0xf) }
     }
 
     /// Its set of counters; 0 for none.

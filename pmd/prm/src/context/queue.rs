@@ -157,7 +157,7 @@ impl CqContext {
     }
 }
 
-/// A shared receive queue's context.
+/// A shared receive queue's context; that of an XRC one is the same, with a user index.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SrqContext {
@@ -169,8 +169,9 @@ pub struct SrqContext {
     pub offset_cqn: U32,
     /// Zero.
     pub reserved_12: U32,
-    /// Binary logarithm of the size of the pages, in units of 4096 bytes (6 bits at 24).
-    pub page_size: U32,
+    /// Of an XRC queue a flag ([`SrqContext::NUMBER_IS_INDEX`]) and what completions call it (24 bits); binary logarithm of the size
+    /// of the pages, in units of 4096 bytes (6 bits at 24).
+    pub page_user: U32,
     /// Zero.
     pub reserved_20: U32,
     /// Protection domain.
@@ -186,7 +187,7 @@ pub struct SrqContext {
 }
 
 layout!(
-    SrqContext, 64, stride_xrcd @ 4, offset_cqn @ 8, page_size @ 0x10, pd @ 0x18, limit_count @ 0x1c, dbrec @ 0x28
+    SrqContext, 64, stride_xrcd @ 4, offset_cqn @ 8, page_user @ 0x10, pd @ 0x18, limit_count @ 0x1c, dbrec @ 0x28
 );
 
 impl SrqContext {
@@ -194,6 +195,27 @@ impl SrqContext {
     pub const STATE: u32 = 0xf << 28;
     /// State of a queue that gives no receives any more.
     pub const ERROR: u32 = 1 << 28;
+    /// In `page_user`: completions call the queue by its number, whatever the user index is.
+    pub const NUMBER_IS_INDEX: u32 = 1 << 31;
+
+    /// XRC domain.
+    #[must_use]
+    pub const fn xrcd(&self) -> u32 {
+        self.stride_xrcd.get() & 0xff_ffff
+    }
+
+    /// Completion queue of an XRC queue.
+    #[must_use]
+    pub const fn cqn(&self) -> u32 {
+        self.offset_cqn.get() & 0xff_ffff
+    }
+
+    /// What completions call an XRC queue; `None` for its number.
+    #[must_use]
+    pub const fn user_index(&self) -> Option<u32> {
+        let word = self.page_user.get();
+        if word & Self::NUMBER_IS_INDEX != 0 { None } else { Some(word & 0xff_ffff) }
+    }
 
     /// Binary logarithm of the number of slots.
     #[must_use]
@@ -216,7 +238,7 @@ impl SrqContext {
     /// Binary logarithm of the size of the pages, in units of 4096 bytes.
     #[must_use]
     pub const fn log_page_size(&self) -> u8 {
-        (self.page_size.get() >> 24) as u8 & 0x3f
+        (self.page_user.get() >> 24) as u8 & 0x3f
     }
 
     /// Limit.
