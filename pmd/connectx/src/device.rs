@@ -14,10 +14,11 @@ use super::frame::Outgoing;
 use super::object::cq::{Arm, Cq, Overrun};
 use super::object::mcast::Multicast;
 use super::object::moderation::{Moderation, Told};
-use super::object::mr::{Member, MrTable};
+use super::object::mr::MrTable;
 use super::object::qp::{Qp, Receives};
 use super::object::receive::{Srq, Taken};
 use super::object::table::slot_of;
+use super::object::xrc::Target;
 use super::port::{Blocked, Port};
 use super::queue_counters::QueueCounters;
 use super::rc::atomic::AnswerOrder;
@@ -69,6 +70,14 @@ pub(crate) struct Face {
 impl Face {
     pub(crate) const fn new(qp: &Qp) -> Self {
         Self { qpn: qp.qpn, user_index: qp.user_index, send_cq: qp.send_cq, recv_cq: qp.recv_cq }
+    }
+
+    /// What completions of its receives say: those of a target are the named queue's.
+    pub(crate) fn receiving(qp: &Qp, dev: &Device) -> Self {
+        let face = Self::new(qp);
+        let Receives::Named(Target { named: Some(number), .. }) = qp.receives else { return face };
+        let Some(xrc) = dev.srq(number).and_then(|srq| srq.xrc) else { return face };
+        Self { user_index: xrc.user_index.unwrap_or(number), recv_cq: xrc.cq, ..face }
     }
 }
 
@@ -309,6 +318,10 @@ impl Device {
         Some(number)
     }
 
+    pub(crate) fn srq(&self, number: u32) -> Option<&Srq> {
+        self.srqs.get(number as usize)?.as_ref()
+    }
+
     pub(crate) fn cq(&mut self, number: u32) -> Option<&mut Cq> {
         self.cqs.get_mut(number as usize)?.as_mut()
     }
@@ -356,30 +369,29 @@ impl Device {
     /// The receive that is next in a queue pair's queue or its shared one.
     pub(crate) fn front_receive(&self, receives: &Receives) -> Option<u16> {
         match receives {
-            Receives::None => None,
             Receives::Own(rq) => rq.front(),
-            Receives::Shared(number) => self.srqs.get(*number as usize)?.as_ref()?.front(),
+            other => self.srq(other.shared()?)?.front(),
         }
     }
 
     /// Takes a receive from a queue pair's queue or its shared one.
     pub(crate) fn take_receive(&mut self, receives: &mut Receives) -> Receive {
         match receives {
-            Receives::None => Receive::Empty,
             Receives::Own(rq) => rq.take().map_or(Receive::Empty, Receive::Taken),
-            Receives::Shared(number) => {
-                let Some(Some(srq)) = self.srqs.get_mut(*number as usize) else { return Receive::Broken };
+            other => {
+                let Some(number) = other.shared() else { return Receive::Empty };
+                let Some(Some(srq)) = self.srqs.get_mut(number as usize) else { return Receive::Broken };
                 match srq.take() {
                     Taken::Slot(slot, below) => {
                         if below {
-                            self.events.push(DeviceEvent::SrqLimit(*number));
+                            self.events.push(DeviceEvent::SrqLimit(number));
                         }
                         Receive::Taken(slot)
                     }
                     Taken::Empty => Receive::Empty,
                     Taken::Broken(first) => {
                         if first {
-                            self.events.push(DeviceEvent::SrqError(*number));
+                            self.events.push(DeviceEvent::SrqError(number));
                         }
                         Receive::Broken
                     }
@@ -391,18 +403,14 @@ impl Device {
     /// Copies the data segments of a receive that was taken.
     pub(crate) fn load_receive(&mut self, receives: &Receives, counter: u16) {
         let Self { receive, srqs, .. } = self;
+        let shared = |receives: &Receives| srqs.get(receives.shared()? as usize)?.as_ref();
         let domain = match receives {
-            Receives::None => Member::default(),
             Receives::Own(rq) => rq.domain,
-            Receives::Shared(n) => {
-                let srq = srqs.get(*n as usize).and_then(Option::as_ref);
-                srq.map(|srq| srq.domain.into()).unwrap_or_default()
-            }
+            other => shared(other).map(|srq| srq.domain.into()).unwrap_or_default(),
         };
         receive.load(domain, |out| match receives {
-            Receives::None => None,
             Receives::Own(rq) => rq.read(counter, out),
-            Receives::Shared(n) => srqs.get(*n as usize)?.as_ref()?.read(counter, out),
+            other => shared(other)?.read(counter, out),
         });
     }
 
@@ -450,7 +458,7 @@ impl Device {
             uc.outgoing = None;
         }
         if let Some(counter) = qp.take_begun_receive() {
-            self.fail_receive(&face, counter, WcStatus::Flushed);
+            self.fail_receive(&Face::receiving(qp, self), counter, WcStatus::Flushed);
             any = true;
         }
         if let Receives::Own(rq) = &mut qp.receives {
@@ -490,7 +498,7 @@ impl Device {
             rc.responder.fall_silent();
         }
         self.flush(qp);
-        if matches!(qp.receives, Receives::Shared(_)) {
+        if qp.receives.are_shared() {
             // No receive of the shared queue can go to this queue pair any more (IBA 10.3.1).
             self.events.raise(AsyncEvent::LastWqeReached(qp.qpn));
         }

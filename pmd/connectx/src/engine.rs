@@ -3,6 +3,7 @@
 mod pair;
 mod port;
 mod queue;
+mod xrc;
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -326,7 +327,8 @@ fn turn(qp: &mut Qp, dev: &mut Device, now: Instant) -> bool {
             break;
         }
         let step = match qp.kind {
-            QpKind::Rc => requester::step(qp, dev, now),
+            QpKind::Rc | QpKind::XrcInitiator => requester::step(qp, dev, now),
+            QpKind::XrcTarget => Step::Idle,
             QpKind::Uc => uc::requester::step(qp, dev),
             QpKind::Ud | QpKind::Gsi | QpKind::Smi => ud::step(qp, dev),
             QpKind::Umr => umr::step(qp, dev),
@@ -340,7 +342,7 @@ fn turn(qp: &mut Qp, dev: &mut Device, now: Instant) -> bool {
             }
         }
     }
-    if qp.kind == QpKind::Rc {
+    if qp.kind.is_reliable() {
         dev.update_timer(qp);
     }
     if qp.state == QpState::SqDraining && !qp.has_begun_sends() {

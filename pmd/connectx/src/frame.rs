@@ -1,7 +1,9 @@
 //! Framing: headers of packets that leave, and what the transports look at of packets that came. InfiniBand at one kind of
 //! port, RoCEv2 (IBA annex A17) at the other.
 
-use ib_wire::packet::{Bth, Extended, Headers, Packet, RoceHeaders, RoceNetwork, RocePacket, Transport};
+use ib_wire::packet::{
+    Bth, Extended, Headers, Packet, RoceHeaders, RoceNetwork, RocePacket, Transport, XrcEth,
+};
 use ib_wire::{Gid, Lid, ServiceLevel};
 
 use super::ethernet::EthernetHeader;
@@ -96,6 +98,8 @@ pub(crate) struct Arrived<'a> {
     /// Source and destination GID.
     pub(crate) route: Option<(Gid, Gid)>,
     pub(crate) network: NetworkHeader<'a>,
+    /// Its XRC header, once it is taken off.
+    pub(crate) xrc: Option<XrcEth>,
 }
 
 impl<'a> Arrived<'a> {
@@ -108,6 +112,7 @@ impl<'a> Arrived<'a> {
             sl: lrh.sl,
             route: packet.grh().map(|grh| (grh.sgid, grh.dgid)),
             network: packet.grh_bytes().map_or(NetworkHeader::None, |b| NetworkHeader::Grh(b)),
+            xrc: None,
         }
     }
 
@@ -123,7 +128,16 @@ impl<'a> Arrived<'a> {
                 RoceNetwork::V4 { .. } => NetworkHeader::Ipv4(bytes),
                 RoceNetwork::V6 { .. } => NetworkHeader::Ipv6(bytes),
             },
+            xrc: None,
         }
+    }
+
+    /// As it would be on a reliable connection, with the XRC header apart.
+    pub(crate) fn without_xrc(&self) -> Self {
+        let Transport { mut bth, extended, payload, pad } = self.transport;
+        bth.opcode = bth.opcode.without_xrc();
+        let transport = Transport { bth, extended: extended.without_xrc(), payload, pad };
+        Self { transport, xrc: extended.xrc().copied(), ..*self }
     }
 
     pub(crate) const fn bth(&self) -> &Bth {

@@ -157,6 +157,9 @@ fn deliver(
     let qp = qps.named(index, packet.bth().dest_qpn).ok_or(DropReason::NoQueuePair)?;
     match (qp.kind, packet.bth().opcode.service()) {
         (QpKind::Rc, Service::Rc) | (QpKind::Uc, Service::Uc) => connected(qp, dev, packet, now),
+        (QpKind::XrcInitiator | QpKind::XrcTarget, Service::Xrc) => {
+            connected(qp, dev, &packet.without_xrc(), now)
+        }
         (QpKind::Ud | QpKind::Gsi, Service::Ud) => {
             ud::receive(qp, dev, packet);
             Ok(())
@@ -226,7 +229,11 @@ fn connected(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now: Instant) 
         return uc::responder::receive(qp, dev, packet);
     }
     let bth = packet.bth();
-    if bth.opcode.is_rc_request() {
+    let asks = bth.opcode.is_rc_request();
+    if asks && qp.kind == QpKind::XrcInitiator || !asks && qp.kind == QpKind::XrcTarget {
+        return Err(DropReason::Unsupported);
+    }
+    if asks {
         responder::request(qp, dev, packet, now);
         return Ok(());
     }

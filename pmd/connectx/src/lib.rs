@@ -53,6 +53,7 @@ pub use object::fast::{FastKey, KeyStatus, ListKind, MAX_OCTOWORDS};
 pub use object::mcast::{MAX_GROUP_MEMBERS, MAX_GROUPS};
 pub use object::mr::{Access, ProtectionDomain, RESERVED_KEY};
 pub use object::qp::{QpKind, RemoteOperations};
+pub use object::xrc::{XrcDomain, XrcQueue};
 pub use port::PortConfig;
 pub use queue_counters::{COUNTER_SETS, QueueCount};
 pub use rc::atomic::AnswerOrder;

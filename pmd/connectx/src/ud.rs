@@ -135,7 +135,7 @@ fn accept(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Option<DropRea
     let pkey_index = match qp.kind {
         QpKind::Smi => Some(0),
         QpKind::Gsi => port.find_pkey(pkey),
-        QpKind::Ud | QpKind::Uc | QpKind::Rc | QpKind::Umr => {
+        QpKind::Ud | QpKind::Uc | QpKind::Rc | QpKind::XrcInitiator | QpKind::XrcTarget | QpKind::Umr => {
             qp.pkey(&port.pkeys).matches(pkey).then_some(qp.pkey_index)
         }
     };

@@ -2,7 +2,8 @@
 //! the ring once and read from the copy, and every address is looked up under its key.
 
 use arrayvec::ArrayVec;
-use ib_wire::{Gid, Lid, QKey, Qpn, Rate, ServiceLevel};
+use ib_wire::packet::XrcEth;
+use ib_wire::{Gid, Lid, QKey, Qpn, Rate, ServiceLevel, XrcSrqn};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::memory::HostMemory;
@@ -11,7 +12,7 @@ use super::object::send::SendQueue;
 use hca::{AddressVector, GlobalRoute, WcStatus};
 use prm::{
     AtomicSegment, ControlSegment, DS_UNIT, DataSegment, DatagramAddress, INLINE_DATA, MAX_DS,
-    RemoteAddressSegment, SendOpcode, WQEBB, fm_ce_se,
+    RemoteAddressSegment, SendOpcode, WQEBB, XrcSegment, fm_ce_se,
 };
 
 /// Most bytes of one entry.
@@ -169,15 +170,20 @@ impl Wqe {
         Ok(Datagram { av, qpn: Qpn::new(a.dqp.get()), qkey: QKey(a.qkey.get()), data_at })
     }
 
-    /// The remote address segment of an RDMA operation.
-    pub(crate) fn remote(&self) -> Result<RemoteAddressSegment, WcStatus> {
-        self.get(size_of::<ControlSegment>()).ok_or(WcStatus::LocalQpOperation)
+    /// The shared receive queue that a request on an extended reliable connection is for.
+    pub(crate) fn xrc(&self) -> Result<XrcEth, WcStatus> {
+        let segment: XrcSegment = self.get(size_of::<ControlSegment>()).ok_or(WcStatus::LocalQpOperation)?;
+        Ok(XrcEth { srqn: XrcSrqn::new(segment.srqn.get()) })
     }
 
-    /// The operands of an atomic operation.
-    pub(crate) fn atomic(&self) -> Result<AtomicSegment, WcStatus> {
-        self.get(size_of::<ControlSegment>() + size_of::<RemoteAddressSegment>())
-            .ok_or(WcStatus::LocalQpOperation)
+    /// The remote address segment of an RDMA operation, which lies at `at`.
+    pub(crate) fn remote(&self, at: usize) -> Result<RemoteAddressSegment, WcStatus> {
+        self.get(at).ok_or(WcStatus::LocalQpOperation)
+    }
+
+    /// The operands of an atomic operation, whose remote address segment lies at `at`.
+    pub(crate) fn atomic(&self, at: usize) -> Result<AtomicSegment, WcStatus> {
+        self.get(at + size_of::<RemoteAddressSegment>()).ok_or(WcStatus::LocalQpOperation)
     }
 
     /// Bytes of all data segments from `at` on, if [`Wqe::scatter`] may lay something down in all of them.

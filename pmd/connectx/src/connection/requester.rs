@@ -7,7 +7,7 @@ use ib_wire::{Psn, TimeoutCode};
 
 use crate::wqe::Control;
 use hca::{RcToSend, WcStatus};
-use prm::{AtomicSegment, ControlSegment, RemoteAddressSegment, SendOpcode};
+use prm::{AtomicSegment, ControlSegment, RemoteAddressSegment, SendOpcode, XrcSegment};
 
 /// Most packets sent and not acknowledged.
 pub(crate) const WINDOW: u32 = 512;
@@ -16,6 +16,8 @@ pub(crate) const WINDOW: u32 = 512;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message {
     pub(crate) control: Control,
+    /// It names the shared receive queue that it is for.
+    pub(crate) xrc: bool,
     pub(crate) first: Psn,
     /// Packets it takes; 0 for what happens within the device.
     pub(crate) packets: u32,
@@ -39,9 +41,14 @@ impl Message {
         matches!(self.control.operation(), Some(SendOpcode::CompareSwap | SendOpcode::FetchAdd))
     }
 
+    /// Where the segments of its operation begin.
+    pub(crate) const fn operation_at(&self) -> usize {
+        size_of::<ControlSegment>() + if self.xrc { size_of::<XrcSegment>() } else { 0 }
+    }
+
     /// Where its data segments begin.
     pub(crate) fn data_at(&self) -> usize {
-        size_of::<ControlSegment>()
+        self.operation_at()
             + match self.control.operation() {
                 Some(SendOpcode::RdmaWrite | SendOpcode::RdmaWriteImm | SendOpcode::RdmaRead) => {
                     size_of::<RemoteAddressSegment>()

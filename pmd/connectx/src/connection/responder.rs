@@ -6,6 +6,8 @@ use std::time::Instant;
 use ib_wire::Psn;
 use ib_wire::packet::{AtomicEth, Opcode, RnrTimer, Syndrome};
 
+use crate::object::mr::Member;
+
 /// What the responder owes the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reply {
@@ -39,6 +41,8 @@ pub(crate) struct Answer {
 pub(crate) enum Content {
     /// Of an RDMA READ: the memory that it asks for, as it is when a packet goes.
     Memory {
+        /// Who it may be read by.
+        member: Member,
         rkey: u32,
         address: u64,
         left: u32,

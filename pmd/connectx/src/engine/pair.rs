@@ -1,6 +1,6 @@
 //! Queue pairs: what they are made with, their life.
 
-use ib_wire::{Gid, Psn, QKey, Qpn};
+use ib_wire::{Gid, Psn, Qpn};
 
 use super::{Engine, not_found, unsupported};
 use crate::device::Face;
@@ -9,7 +9,7 @@ use crate::object::mr::{Member, ProtectionDomain, Trust};
 use crate::object::qp::{Consequence, Qp, QpKind, Receives, RemoteOperations, state_name};
 use crate::object::receive::ReceiveQueue;
 use crate::object::send::SendQueue;
-use crate::object::table::{QpTable, slot_of};
+use crate::object::table::QpTable;
 use crate::queue_counters::QueueCount;
 use crate::region::RegionMemory;
 use hca::{HcaError, PortNumber, QpState, QpTransition, WcStatus};
@@ -47,6 +47,9 @@ impl Engine {
 
     pub(crate) fn create_qp_numbered(&mut self, a: &QpAttributes, qpn: Qpn) -> Result<Qpn, HcaError> {
         self.port(a.port)?;
+        if a.kind == QpKind::XrcTarget {
+            return Err(unsupported("queues of an XRC target", 1));
+        }
         for cq in [a.send_cq, a.recv_cq] {
             let there = self.dev.cqs.get(cq as usize).is_some_and(Option::is_some);
             there.then_some(()).ok_or_else(|| not_found("completion queue", cq))?;
@@ -56,7 +59,8 @@ impl Engine {
         let trust = if a.kind == QpKind::Umr { Trust::Domains } else { Trust::Lists };
         let domain = Member { queue_pair: Some(qpn), trust, ..Member::default() };
         let mut receives = match (a.srq, &a.receive_ring) {
-            (Some(n), _) if self.dev.srqs.get(n as usize).is_some_and(Option::is_some) => Receives::Shared(n),
+            // Of the XRC ones only targets take receives.
+            (Some(n), _) if self.dev.srq(n).is_some_and(|srq| srq.xrc.is_none()) => Receives::Shared(n),
             (Some(n), _) => return Err(not_found("shared receive queue", n)),
             (None, Some((ring, stride))) => Receives::Own(
                 ReceiveQueue::new(ring.clone(), *stride, a.dbrec)
@@ -68,29 +72,10 @@ impl Engine {
             rq.domain = domain;
         }
         let qp = Qp {
-            qpn,
-            slot: slot_of(qpn),
-            kind: a.kind,
-            port: a.port.0 - 1,
-            state: QpState::Reset,
-            user_index: a.user_index & Qpn::MASK,
             send_cq: a.send_cq,
             recv_cq: a.recv_cq,
-            sq,
-            receives,
-            pkey_index: 0,
-            domain,
-            remote: RemoteOperations::default(),
-            hears_itself: false,
-            counter_set: 0,
-            qkey: QKey(0),
-            datagram_psn: Psn::default(),
-            rc: None,
-            uc: None,
-            tells_drained: false,
-            queued: false,
-            deadline: None,
-            armed: None,
+            user_index: a.user_index & Qpn::MASK,
+            ..Qp::new(qpn, a.kind, a.port.0 - 1, sq, receives, domain)
         };
         self.qps.insert(qp);
         Ok(qpn)
@@ -146,9 +131,9 @@ impl Engine {
             }
             Consequence::Reset => {
                 // A shared queue's entry must come back all the same: nobody else knows of it.
-                let shared = matches!(qp.receives, Receives::Shared(_));
+                let shared = qp.receives.are_shared();
                 if let Some(counter) = qp.take_begun_receive().filter(|_| shared) {
-                    dev.fail_receive(&Face::new(qp), counter, WcStatus::Flushed);
+                    dev.fail_receive(&Face::receiving(qp, dev), counter, WcStatus::Flushed);
                 }
                 dev.disarm(qp);
                 qp.deadline = None;
@@ -156,8 +141,10 @@ impl Engine {
                 qp.uc = None;
                 qp.tells_drained = false;
                 qp.sq.reset();
-                if let Receives::Own(rq) = &mut qp.receives {
-                    rq.reset();
+                match &mut qp.receives {
+                    Receives::Own(rq) => rq.reset(),
+                    Receives::Named(target) => target.named = None,
+                    Receives::Shared(_) | Receives::None => {}
                 }
                 let slot = qp.slot;
                 qps.unname(slot);

@@ -177,9 +177,10 @@ impl Engine {
         self.dev.next_awake()
     }
 
-    /// Destroys a completion queue that no queue pair uses.
+    /// Destroys a completion queue that no queue pair and no XRC shared receive queue uses.
     pub fn destroy_cq(&mut self, number: u32) -> Result<(), HcaError> {
-        if self.qps.all().any(|qp| qp.send_cq == number || qp.recv_cq == number) {
+        let shared = self.dev.srqs.iter().flatten().any(|srq| srq.xrc.is_some_and(|xrc| xrc.cq == number));
+        if shared || self.qps.all().any(|qp| qp.send_cq == number || qp.recv_cq == number) {
             return Err(HcaError::Environment(format!("completion queue {number} is in use")));
         }
         self.dev.awake.retain(|&awake| awake != number);
@@ -229,11 +230,15 @@ impl Engine {
         users.into_iter().try_for_each(|qpn| self.modify_qp(qpn, &QpTransition::ToReset))
     }
 
-    /// Destroys a shared receive queue that no queue pair uses.
+    /// Destroys a shared receive queue that no queue pair uses. An XRC one has no users but requests: the message that comes into one of its
+    /// receives ends with it, and with its receive.
     pub fn destroy_srq(&mut self, number: u32) -> Result<(), HcaError> {
         let uses = |qp: &Qp| matches!(qp.receives, Receives::Shared(n) if n == number);
         if self.qps.all().any(uses) {
             return Err(HcaError::Environment(format!("shared receive queue {number} is in use")));
+        }
+        for qp in self.qps.all_mut() {
+            qp.forget_named(number);
         }
         remove(&mut self.dev.srqs, number, "shared receive queue")
     }

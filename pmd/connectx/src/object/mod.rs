@@ -9,3 +9,4 @@ pub(super) mod qp;
 pub(super) mod receive;
 pub(super) mod send;
 pub(super) mod table;
+pub(super) mod xrc;

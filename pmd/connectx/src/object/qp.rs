@@ -7,6 +7,8 @@ use ib_wire::{PKey, Psn, QKey, Qpn};
 use super::mr::Member;
 use super::receive::ReceiveQueue;
 use super::send::SendQueue;
+use super::table::slot_of;
+use super::xrc::Target;
 use crate::connection::Connection;
 use crate::connection::unreliable::Unreliable;
 use hca::{HcaError, QpState, QpTransition};
@@ -24,6 +26,10 @@ pub enum QpKind {
     Gsi,
     /// Subnet management, beside the firmware's agent: the world calls it 0.
     Smi,
+    /// Sending end of an extended reliable connection (IBA annex A14).
+    XrcInitiator,
+    /// Receiving end of one; [`Engine::create_xrc_target`](crate::engine::Engine::create_xrc_target) makes it.
+    XrcTarget,
     /// Nothing goes anywhere: its work requests are about keys, of all domains. A driver has it for itself.
     Umr,
 }
@@ -33,14 +39,26 @@ impl QpKind {
     #[must_use]
     pub const fn external(self) -> Option<Qpn> {
         match self {
-            Self::Rc | Self::Uc | Self::Ud | Self::Umr => None,
+            Self::Rc | Self::Uc | Self::Ud | Self::XrcInitiator | Self::XrcTarget | Self::Umr => None,
             Self::Gsi => Some(Qpn::GSI),
             Self::Smi => Some(Qpn::SMI),
         }
     }
 
+    /// True for a reliable connection, extended or not.
+    #[must_use]
+    pub const fn is_reliable(self) -> bool {
+        self.is_xrc() || matches!(self, Self::Rc)
+    }
+
+    /// True for an end of an extended reliable connection.
+    #[must_use]
+    pub const fn is_xrc(self) -> bool {
+        matches!(self, Self::XrcInitiator | Self::XrcTarget)
+    }
+
     const fn is_datagram(self) -> bool {
-        !matches!(self, Self::Rc | Self::Uc)
+        !self.is_reliable() && !matches!(self, Self::Uc)
     }
 }
 
@@ -71,7 +89,25 @@ impl Default for RemoteOperations {
 pub(crate) enum Receives {
     Own(ReceiveQueue),
     Shared(u32),
+    /// Each request names a shared receive queue.
+    Named(Target),
     None,
+}
+
+impl Receives {
+    /// The shared receive queue that a receive is taken from, or was.
+    pub(crate) const fn shared(&self) -> Option<u32> {
+        match self {
+            Self::Shared(number) => Some(*number),
+            Self::Named(target) => target.named,
+            Self::Own(_) | Self::None => None,
+        }
+    }
+
+    /// Its receives are others', too.
+    pub(crate) const fn are_shared(&self) -> bool {
+        matches!(self, Self::Shared(_) | Self::Named(_))
+    }
 }
 
 /// A queue pair.
@@ -115,6 +151,42 @@ pub(crate) struct Qp {
 }
 
 impl Qp {
+    /// One in RESET, without completion queues.
+    pub(crate) fn new(
+        qpn: Qpn,
+        kind: QpKind,
+        port: u8,
+        sq: SendQueue,
+        receives: Receives,
+        domain: Member,
+    ) -> Self {
+        Self {
+            qpn,
+            slot: slot_of(qpn),
+            kind,
+            port,
+            state: QpState::Reset,
+            user_index: 0,
+            send_cq: 0,
+            recv_cq: 0,
+            sq,
+            receives,
+            pkey_index: 0,
+            domain,
+            remote: RemoteOperations::default(),
+            hears_itself: false,
+            counter_set: 0,
+            qkey: QKey(0),
+            datagram_psn: Psn::default(),
+            rc: None,
+            uc: None,
+            tells_drained: false,
+            queued: false,
+            deadline: None,
+            armed: None,
+        }
+    }
+
     /// The number that packets carry as their source.
     pub(crate) fn wire_qpn(&self) -> Qpn {
         self.kind.external().unwrap_or(self.qpn)
@@ -134,6 +206,16 @@ impl Qp {
     pub(crate) fn has_begun_sends(&self) -> bool {
         self.rc.as_ref().is_some_and(|rc| !rc.requester.begun.is_empty())
             || self.uc.as_ref().is_some_and(|uc| uc.outgoing.is_some())
+    }
+
+    /// The XRC shared receive queue of this number is no more, and its receives are not.
+    pub(crate) fn forget_named(&mut self, number: u32) {
+        if let Receives::Named(target) = &mut self.receives
+            && target.named == Some(number)
+        {
+            target.named = None;
+            self.take_begun_receive();
+        }
     }
 
     /// Takes the receive that a message has begun to fill.
@@ -193,7 +275,7 @@ const fn transition_name(to: &QpTransition) -> &'static str {
 impl Qp {
     /// Takes a transition, if the state and the transport allow it.
     pub(crate) fn transition(&mut self, to: &QpTransition) -> Result<Consequence, HcaError> {
-        let (reliable, unreliable) = (self.kind == QpKind::Rc, self.kind == QpKind::Uc);
+        let (reliable, unreliable) = (self.kind.is_reliable(), self.kind == QpKind::Uc);
         let datagram = self.kind.is_datagram();
         let mut consequence = Consequence::None;
         match (self.state, to) {

@@ -3,6 +3,7 @@
 use zerocopy::FromBytes;
 
 use super::mr::{Member, ProtectionDomain};
+use super::xrc::XrcQueue;
 use crate::memory::HostMemory;
 use crate::region::RegionMemory;
 use prm::{DBREC_RECEIVE, NextSegment};
@@ -99,6 +100,8 @@ pub(crate) struct Srq {
     armed: bool,
     broken: bool,
     pub(crate) domain: ProtectionDomain,
+    /// It is an XRC one.
+    pub(crate) xrc: Option<XrcQueue>,
 }
 
 impl Srq {
@@ -117,6 +120,7 @@ impl Srq {
             armed: false,
             broken: false,
             domain: ProtectionDomain::default(),
+            xrc: None,
         })
     }
 

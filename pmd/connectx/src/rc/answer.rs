@@ -52,10 +52,10 @@ pub(super) fn send(qp: &mut Qp, dev: &mut Device) -> Result<bool, Unsent> {
             Content::Value(value) => {
                 (Opcode::RcAtomicAcknowledge, Extended::AethAtomic(aeth, value), 0, None)
             }
-            Content::Memory { rkey, address, left, begun } => {
+            Content::Memory { member, rkey, address, left, begun } => {
                 let len = left.min(mtu);
                 let last = left <= mtu;
-                let keys = dev.mrs.of(qp.domain);
+                let keys = dev.mrs.of(member);
                 if gather_remote(keys, rkey, address, len as usize, &mut pieces).is_err() {
                     // The key has gone since.
                     rc.responder.answers.clear();
@@ -71,8 +71,13 @@ pub(super) fn send(qp: &mut Qp, dev: &mut Device) -> Result<bool, Unsent> {
                     (true, true) => (Opcode::RcReadResponseLast, Extended::Aeth(aeth)),
                 };
                 let address = address.wrapping_add(len.into());
-                let rest =
-                    (!last).then_some(Content::Memory { rkey, address, left: left - len, begun: true });
+                let rest = (!last).then_some(Content::Memory {
+                    member,
+                    rkey,
+                    address,
+                    left: left - len,
+                    begun: true,
+                });
                 (opcode, extended, len as usize, rest)
             }
         };

@@ -12,7 +12,7 @@ use crate::connection::responder::{Answer, Atomic, Content};
 use crate::counters::DropReason;
 use crate::device::Device;
 use crate::frame::Arrived;
-use crate::object::mr::Use;
+use crate::object::mr::{Member, Use};
 use crate::object::qp::Qp;
 
 /// Byte order in which the requester lays down what an answer brings.
@@ -45,7 +45,12 @@ fn wanted(packet: &Arrived<'_>) -> Option<Atomic> {
 }
 
 /// Carries a request out that is next in order.
-pub(super) fn request(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Result<(), Refusal> {
+pub(super) fn request(
+    qp: &mut Qp,
+    dev: &mut Device,
+    packet: &Arrived<'_>,
+    member: Member,
+) -> Result<(), Refusal> {
     let depth = qp.remote.reads_in;
     let atomic = wanted(packet).filter(|_| qp.remote.atomic).ok_or(INVALID)?;
     let Some(rc) = &mut qp.rc else { return Err(INVALID) };
@@ -55,7 +60,7 @@ pub(super) fn request(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Re
     }
     let memory = dev
         .mrs
-        .of(qp.domain)
+        .of(member)
         .translate(request.rkey.0, request.address, LEN, Use::RemoteAtomic)
         .map_err(|_| Refusal::Fatal(NakCode::RemoteAccess, None))?;
     answer::make_room(&mut rc.responder, depth)?;

@@ -2,6 +2,7 @@
 
 pub(super) mod answer;
 pub(super) mod atomic;
+mod reach;
 mod read;
 mod refusal;
 pub(super) mod requester;
@@ -23,18 +24,19 @@ struct QpFace {
     port: u8,
     qpn: u32,
     pkey: ib_wire::PKey,
+    xrc: bool,
 }
 
 impl QpFace {
     fn new(qp: &Qp, dev: &Device) -> Self {
         let pkey = dev.port(qp.port).map_or(ib_wire::PKey(0), |port| qp.pkey(&port.pkeys));
-        Self { port: qp.port, qpn: qp.qpn.get(), pkey }
+        Self { port: qp.port, qpn: qp.qpn.get(), pkey, xrc: qp.kind.is_xrc() }
     }
 
     /// Base transport header of a packet of the connection.
     fn bth(&self, rc: &Connection, opcode: Opcode, psn: Psn) -> Bth {
         Bth {
-            opcode,
+            opcode: if self.xrc { opcode.with_xrc() } else { opcode },
             solicited: false,
             migrated: true,
             pkey: self.pkey,

@@ -2,18 +2,18 @@
 
 use ib_wire::packet::NakCode;
 
-use super::answer;
 use super::refusal::{INVALID, Refusal};
 use super::requester::MAX_ANSWER;
+use super::{answer, reach};
 use crate::connection::responder::{Answer, Content};
 use crate::counters::DropReason;
 use crate::device::Device;
 use crate::frame::Arrived;
-use crate::object::mr::Use;
+use crate::object::mr::{Member, Use};
 use crate::object::qp::Qp;
 
 /// What a request asks for, if it may, and of how many packets that is.
-fn wanted(qp: &Qp, dev: &Device, packet: &Arrived<'_>) -> Result<(Answer, u32), Refusal> {
+fn wanted(qp: &Qp, dev: &Device, packet: &Arrived<'_>, member: Member) -> Result<(Answer, u32), Refusal> {
     let (Some(rc), Some(reth)) = (&qp.rc, packet.extended().reth()) else { return Err(INVALID) };
     let packets = reth.length.div_ceil(rc.mtu.bytes() as u32).max(1);
     if !qp.remote.read || !packet.payload().is_empty() || packets > MAX_ANSWER {
@@ -21,16 +21,21 @@ fn wanted(qp: &Qp, dev: &Device, packet: &Arrived<'_>) -> Result<(Answer, u32), 
     }
     let (rkey, address, len) = (reth.rkey.0, reth.address, reth.length as usize);
     // Who reads nothing names no memory.
-    if len > 0 && dev.mrs.of(qp.domain).translate(rkey, address, len, Use::RemoteRead).is_err() {
+    if len > 0 && dev.mrs.of(member).translate(rkey, address, len, Use::RemoteRead).is_err() {
         return Err(Refusal::Fatal(NakCode::RemoteAccess, None));
     }
-    let content = Content::Memory { rkey, address, left: reth.length, begun: false };
+    let content = Content::Memory { member, rkey, address, left: reth.length, begun: false };
     Ok((Answer { psn: packet.bth().psn, content, again: false }, packets))
 }
 
 /// Takes a request in that is next in order. It has as many PSNs as its answer has packets.
-pub(super) fn request(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Result<(), Refusal> {
-    let (wanted, packets) = wanted(qp, dev, packet)?;
+pub(super) fn request(
+    qp: &mut Qp,
+    dev: &mut Device,
+    packet: &Arrived<'_>,
+    member: Member,
+) -> Result<(), Refusal> {
+    let (wanted, packets) = wanted(qp, dev, packet, member)?;
     let depth = qp.remote.reads_in;
     let Some(rc) = &mut qp.rc else { return Err(INVALID) };
     if rc.responder.incoming.is_some() {
@@ -46,7 +51,8 @@ pub(super) fn request(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Re
 
 /// Takes a request in that came before: it is answered again, from where the other end says (IBA 9.7.5.1.5).
 pub(super) fn repeat(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
-    let wanted = wanted(qp, dev, packet);
+    let wanted =
+        reach::member(qp, dev, packet).ok_or(INVALID).and_then(|member| wanted(qp, dev, packet, member));
     let depth = qp.remote.reads_in;
     let Some(rc) = &mut qp.rc else { return };
     let r = &mut rc.responder;

@@ -11,7 +11,7 @@ use crate::connection::requester::{Message, WINDOW};
 use crate::counters::{Activity, DropReason};
 use crate::device::{Device, Face, Step};
 use crate::object::mr::Member;
-use crate::object::qp::Qp;
+use crate::object::qp::{Qp, QpKind};
 use crate::queue_counters::QueueCount;
 use crate::umr;
 use crate::wqe::{self, Pieces};
@@ -61,7 +61,8 @@ fn begin(qp: &mut Qp, dev: &mut Device) -> bool {
     if waits {
         return false;
     }
-    let mut message = Message { control, first: rc.requester.next, packets: 0, length: 0, fault: None };
+    let xrc = qp.kind == QpKind::XrcInitiator;
+    let mut message = Message { control, xrc, first: rc.requester.next, packets: 0, length: 0, fault: None };
     match measure(&message, qp.domain, qp.qpn, &qp.sq, dev) {
         Ok(None) => {}
         Ok(Some(length)) => {
@@ -102,11 +103,14 @@ fn measure(
             | SendOpcode::RdmaWriteImm
             | SendOpcode::RdmaRead,
         ) => {
+            if message.xrc {
+                dev.wqe.xrc()?;
+            }
             let length = dev.wqe.data_len(message.data_at())?;
             if length > MAX_MESSAGE { Err(WcStatus::LocalLength) } else { Ok(Some(length)) }
         }
         Some(SendOpcode::CompareSwap | SendOpcode::FetchAdd) => {
-            dev.wqe.atomic()?;
+            dev.wqe.atomic(message.operation_at())?;
             // The other end's memory must not change if what was there cannot be laid down here.
             let room = dev.wqe.writable(dev.mrs.of(member), message.data_at())?;
             if room == ATOMIC_LEN { Ok(Some(room)) } else { Err(WcStatus::LocalLength) }
@@ -197,7 +201,7 @@ fn packet(qp: &Qp, dev: &mut Device, face: &QpFace, message: &Message) -> Result
     let imm = message.control.imm;
     let extended = match operation {
         SendOpcode::RdmaWrite | SendOpcode::RdmaWriteImm if first => {
-            let remote = dev.wqe.remote()?;
+            let remote = dev.wqe.remote(message.operation_at())?;
             let reth = Reth {
                 address: remote.address.get(),
                 rkey: Rkey(remote.rkey.get()),
@@ -211,7 +215,7 @@ fn packet(qp: &Qp, dev: &mut Device, face: &QpFace, message: &Message) -> Result
         }
         // All of it, or what of its answer has not come.
         SendOpcode::RdmaRead => {
-            let remote = dev.wqe.remote()?;
+            let remote = dev.wqe.remote(message.operation_at())?;
             Extended::Reth(Reth {
                 address: remote.address.get().wrapping_add(offset),
                 rkey: Rkey(remote.rkey.get()),
@@ -219,7 +223,8 @@ fn packet(qp: &Qp, dev: &mut Device, face: &QpFace, message: &Message) -> Result
             })
         }
         SendOpcode::CompareSwap | SendOpcode::FetchAdd => {
-            let (remote, operands) = (dev.wqe.remote()?, dev.wqe.atomic()?);
+            let at = message.operation_at();
+            let (remote, operands) = (dev.wqe.remote(at)?, dev.wqe.atomic(at)?);
             Extended::Atomic(AtomicEth {
                 address: remote.address.get(),
                 rkey: Rkey(remote.rkey.get()),
@@ -231,6 +236,7 @@ fn packet(qp: &Qp, dev: &mut Device, face: &QpFace, message: &Message) -> Result
         SendOpcode::SendInvalidate if last => Extended::Ieth(Rkey(u32::from_be_bytes(imm))),
         _ => Extended::Bare,
     };
+    let extended = if message.xrc { extended.with_xrc(dev.wqe.xrc()?) } else { extended };
     let mut bth = face.bth(rc, opcode, r.next);
     // An answer is an acknowledge.
     bth.solicited = !asks && last && message.control.solicited;

@@ -11,7 +11,7 @@ use crate::counters::{Activity, DropReason};
 use crate::device::{Device, Face, Receive};
 use crate::event::DeviceEvent;
 use crate::frame::Arrived;
-use crate::object::mr::Use;
+use crate::object::mr::{Member, Use};
 use crate::object::qp::Qp;
 use crate::queue_counters::QueueCount;
 use crate::scatter::ScatterError;
@@ -116,7 +116,9 @@ fn take_in(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
             }
             // What no receive can tell an event does (IBA 9.9.3).
             match (receive, code) {
-                (Some((counter, status)), _) => dev.fail_receive(&Face::new(qp), counter, status),
+                (Some((counter, status)), _) => {
+                    dev.fail_receive(&Face::receiving(qp, dev), counter, status);
+                }
                 (None, NakCode::RemoteAccess) => dev.events.push(DeviceEvent::QpAccessError(qp.qpn)),
                 (None, NakCode::InvalidRequest) => dev.events.push(DeviceEvent::QpRequestError(qp.qpn)),
                 (None, _) => dev.events.raise(AsyncEvent::QpFatal(qp.qpn)),
@@ -141,6 +143,7 @@ const fn asked(opcode: Opcode) -> Option<QueueCount> {
 
 /// Carries out the request that is next in order. True if it ends its message.
 fn execute(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Result<bool, Refusal> {
+    let member = super::reach::enter(qp, dev, packet)?;
     let Some(rc) = &mut qp.rc else { return Err(INVALID) };
     let opcode = packet.bth().opcode;
     let payload = packet.payload();
@@ -158,9 +161,9 @@ fn execute(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Result<bool, 
         | Opcode::RcSendOnlyInvalidate
         | Opcode::RcWriteOnly
         | Opcode::RcWriteOnlyImmediate => (true, true),
-        Opcode::RcReadRequest => return super::read::request(qp, dev, packet).map(|()| true),
+        Opcode::RcReadRequest => return super::read::request(qp, dev, packet, member).map(|()| true),
         Opcode::RcCompareSwap | Opcode::RcFetchAdd => {
-            return super::atomic::request(qp, dev, packet).map(|()| true);
+            return super::atomic::request(qp, dev, packet, member).map(|()| true);
         }
         _ => return Err(INVALID),
     };
@@ -186,14 +189,24 @@ fn execute(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Result<bool, 
         return Err(INVALID);
     }
     match (rc.responder.incoming, first, is_write) {
-        (None, true, true) | (Some(Incoming::Write { .. }), false, true) => write(qp, dev, packet, last),
-        (None, true, false) | (Some(Incoming::Send { .. }), false, false) => send(qp, dev, packet, last),
+        (None, true, true) | (Some(Incoming::Write { .. }), false, true) => {
+            write(qp, dev, packet, member, last)
+        }
+        (None, true, false) | (Some(Incoming::Send { .. }), false, false) => {
+            send(qp, dev, packet, member, last)
+        }
         _ => Err(INVALID),
     }
 }
 
-fn send(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, last: bool) -> Result<bool, Refusal> {
-    let face = Face::new(qp);
+fn send(
+    qp: &mut Qp,
+    dev: &mut Device,
+    packet: &Arrived<'_>,
+    member: Member,
+    last: bool,
+) -> Result<bool, Refusal> {
+    let face = Face::receiving(qp, dev);
     let Some(rc) = &mut qp.rc else { return Err(INVALID) };
     let (counter, received) = match rc.responder.incoming {
         Some(Incoming::Send { counter, received }) => (counter, received),
@@ -213,7 +226,7 @@ fn send(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, last: bool) -> Resu
     })?;
     if let Extended::Ieth(rkey) = *packet.extended() {
         // The key has ended before anybody is told of the message. The receive is the sender's fault, and tells whose.
-        dev.mrs.invalidate(qp.domain, rkey.0).map_err(|_| {
+        dev.mrs.invalidate(member, rkey.0).map_err(|_| {
             Refusal::Fatal(NakCode::RemoteAccess, Some((counter, WcStatus::RemoteInvalidRequest)))
         })?;
     }
@@ -230,9 +243,15 @@ fn send(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, last: bool) -> Resu
     Ok(last)
 }
 
-fn write(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, last: bool) -> Result<bool, Refusal> {
+fn write(
+    qp: &mut Qp,
+    dev: &mut Device,
+    packet: &Arrived<'_>,
+    member: Member,
+    last: bool,
+) -> Result<bool, Refusal> {
     const ACCESS: Refusal = Refusal::Fatal(NakCode::RemoteAccess, None);
-    let face = Face::new(qp);
+    let face = Face::receiving(qp, dev);
     let Some(rc) = &mut qp.rc else { return Err(INVALID) };
     let payload = packet.payload();
     let (rkey, address, left, length) = match (rc.responder.incoming, packet.extended().reth()) {
@@ -243,7 +262,7 @@ fn write(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, last: bool) -> Res
             if length > 0
                 && dev
                     .mrs
-                    .of(qp.domain)
+                    .of(member)
                     .translate(reth.rkey.0, reth.address, length as usize, Use::RemoteWrite)
                     .is_err()
             {
@@ -259,15 +278,12 @@ fn write(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, last: bool) -> Res
     }
     // The key may have gone since the first packet. It is looked at before a receive is taken, which would be lost otherwise.
     if n > 0 {
-        dev.mrs
-            .of(qp.domain)
-            .translate(rkey, address, payload.len(), Use::RemoteWrite)
-            .map_err(|_| ACCESS)?;
+        dev.mrs.of(member).translate(rkey, address, payload.len(), Use::RemoteWrite).map_err(|_| ACCESS)?;
     }
     let immediate =
         matches!(packet.bth().opcode, Opcode::RcWriteLastImmediate | Opcode::RcWriteOnlyImmediate);
     let counter = if immediate { Some(take(dev, &mut qp.receives)?) } else { None };
-    dev.mrs.of(qp.domain).write(rkey, address, payload, Use::RemoteWrite).map_err(|_| ACCESS)?;
+    dev.mrs.of(member).write(rkey, address, payload, Use::RemoteWrite).map_err(|_| ACCESS)?;
     rc.responder.incoming =
         (!last).then_some(Incoming::Write { rkey, address: address.wrapping_add(n), left: left - n, length });
     if let Some(counter) = counter {

@@ -18,3 +18,4 @@ mod subnet;
 mod umr;
 mod unreliable;
 mod window;
+mod xrc;

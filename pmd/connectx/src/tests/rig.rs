@@ -160,6 +160,11 @@ impl Host {
 
     /// As `connect`, by an address vector.
     pub(super) fn connect_by(&mut self, qp: &Pair, av: AddressVector, dest_qpn: Qpn, how: Rc) {
+        self.connect_number(qp.qpn, av, dest_qpn, how);
+    }
+
+    /// As `connect_by`, of any queue pair.
+    pub(super) fn connect_number(&mut self, qpn: Qpn, av: AddressVector, dest_qpn: Qpn, how: Rc) {
         let receive = RcToReceive {
             av,
             dest_qpn,
@@ -178,7 +183,7 @@ impl Host {
             QpTransition::RcToReceive(receive),
             QpTransition::RcToSend(send),
         ] {
-            self.engine.modify_qp(qp.qpn, &to).unwrap();
+            self.engine.modify_qp(qpn, &to).unwrap();
         }
     }
 

@@ -99,7 +99,7 @@ fn advance(
     dev.wqe.gather(dev.mrs.of(qp.domain), data_at, outgoing.sent, len, &mut pieces)?;
     let (opcode, immediate) = opcode(operation, first, last).ok_or(WcStatus::LocalQpOperation)?;
     let extended = if data_at > size_of::<ControlSegment>() && first {
-        let remote = dev.wqe.remote()?;
+        let remote = dev.wqe.remote(size_of::<ControlSegment>())?;
         let reth = Reth {
             address: remote.address.get(),
             rkey: Rkey(remote.rkey.get()),

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use crate::engine::{Engine, ResizeError};
-use crate::{Access, HostMemory};
+use crate::{Access, HostMemory, XrcQueue};
 use hca::WcStatus;
 use prm::Syndrome;
 
@@ -186,6 +186,15 @@ pub(in crate::tests) struct SharedQueue {
 
 impl SharedQueue {
     pub(in crate::tests) fn new(engine: &mut Engine, slots: usize, size: usize, piece: usize) -> Self {
+        Self::of_kind(engine, slots, size, piece, None)
+    }
+
+    /// An XRC one with segments of one buffer each.
+    pub(in crate::tests) fn xrc(engine: &mut Engine, slots: usize, size: usize, how: XrcQueue) -> Self {
+        Self::of_kind(engine, slots, size, size, Some(how))
+    }
+
+    fn of_kind(engine: &mut Engine, slots: usize, size: usize, piece: usize, xrc: Option<XrcQueue>) -> Self {
         let segments = size.div_ceil(piece).max(1);
         let stride = (16 + 16 * segments).next_power_of_two();
         let ring = Memory::new(slots * stride);
@@ -195,7 +204,11 @@ impl SharedQueue {
         let dbrec = Memory::new(8);
         let buffers = Memory::new(slots * size.max(64));
         let key = engine.register(buffers.address(), buffers.host(), Access::LOCAL).unwrap();
-        let number = engine.create_srq(ring.part(0, slots * stride), stride, dbrec.part(0, 8)).unwrap();
+        let (place, record) = (ring.part(0, slots * stride), dbrec.part(0, 8));
+        let number = match xrc {
+            Some(how) => engine.create_xrc_srq(place, stride, record, how).unwrap(),
+            None => engine.create_srq(place, stride, record).unwrap(),
+        };
         let tail = slots as u16 - 1;
         Self { ring, dbrec, buffers, size, stride, piece, head: 0, tail, posted: 0, number, key }
     }

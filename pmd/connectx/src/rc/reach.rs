@@ -1,0 +1,31 @@
+//! Whose memory and whose receives a request may reach: the queue pair's own, or those of the shared receive queue that it names.
+
+use super::refusal::{INVALID, Refusal};
+use crate::device::Device;
+use crate::frame::Arrived;
+use crate::object::mr::Member;
+use crate::object::qp::{Qp, Receives};
+use crate::object::xrc;
+
+/// Whose memory a request may reach. A target's requests name an XRC shared receive queue of its domain, and reach what is in that queue's
+/// protection domain (IBA annex A14): a target has none, as many processes with one each may share it.
+pub(super) fn member(qp: &Qp, dev: &Device, packet: &Arrived<'_>) -> Option<Member> {
+    let Receives::Named(target) = &qp.receives else { return Some(qp.domain) };
+    let (_, srq) = xrc::find(&dev.srqs, target.domain, packet.xrc?)?;
+    Some(Member { domain: srq.domain, ..qp.domain })
+}
+
+/// The same of a request that is next in order, which takes its receive from the queue that it names. All packets of a message name the
+/// same one.
+pub(super) fn enter(qp: &mut Qp, dev: &Device, packet: &Arrived<'_>) -> Result<Member, Refusal> {
+    let member = member(qp, dev, packet).ok_or(INVALID)?;
+    let begun = qp.rc.as_ref().is_some_and(|rc| rc.responder.incoming.is_some());
+    if let Receives::Named(target) = &mut qp.receives {
+        let named = packet.xrc.map(|xrc| xrc.srqn.get());
+        if begun && target.named != named {
+            return Err(INVALID);
+        }
+        target.named = named;
+    }
+    Ok(member)
+}
