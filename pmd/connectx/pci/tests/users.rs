@@ -170,7 +170,9 @@ fn what_a_user_has_made_is_that_users() {
     for bytes in theirs.attacks(&g) {
         assert_eq!(g.try_command(&from(two, bytes.clone()), 16).status, BAD_RESOURCE, "{bytes:x?}");
     }
-    for opcode in [0x103, 0x105, 0x109, 0x203, 0x301, 0x302, 0x50d, 0x763, 0x805, CREATE_UCTX, DESTROY_UCTX] {
+    for opcode in
+        [0x103, 0x105, 0x109, 0x10b, 0x203, 0x301, 0x302, 0x50d, 0x763, 0x805, CREATE_UCTX, DESTROY_UCTX]
+    {
         let mut bytes = about(opcode, one.into());
         bytes.resize(0x120, 0);
         assert_eq!(g.try_command(&from(two, bytes), 0x120).status, BAD_OPERATION, "{opcode:#x}");
@@ -291,13 +293,66 @@ fn told(g: &mut Guest, own: &Own) -> Vec<Vec<u8>> {
 }
 
 #[test]
+fn domains_queues_and_targets_of_extended_connections_are_whose_they_are() {
+    let mut g = with_users(8);
+    let eq = g.probe();
+    let (one, two) = (user(&mut g), user(&mut g));
+    let [mine, theirs] = [one, two].map(|uid| g.command(&from(uid, input(0x80e, 16)), 16).number());
+    let (own, other) = (Own::new(&mut g, one, eq.number), Own::new(&mut g, two, eq.number));
+    let (ring, record) = (g.pages(1), g.pages(1));
+    let queue = |xrcd: u32, cq: u32, domain: u32| {
+        let mut bytes = input(0x705, 0x110);
+        bytes[0x10] = 6;
+        put32(&mut bytes, 0x14, 1 << 24 | xrcd);
+        put32(&mut bytes, 0x18, cq);
+        put32(&mut bytes, 0x28, domain);
+        put64(&mut bytes, 0x38, record);
+        bytes.extend_from_slice(&ring.to_be_bytes());
+        bytes
+    };
+    let target = |xrcd: u32| {
+        let mut bytes = input(0x500, 0x110);
+        bytes[0x19] = 3;
+        bytes[0x18 + 10] = 0x80;
+        put32(&mut bytes, 0x18 + 0x98, xrcd);
+        bytes
+    };
+    for (xrcd, cq, domain) in [
+        (theirs, own.cq.number, own.domain),
+        (mine, other.cq.number, own.domain),
+        (mine, own.cq.number, other.domain),
+    ] {
+        let bytes = from(one, queue(xrcd, cq, domain));
+        assert_eq!(g.try_command(&bytes, 16).status, BAD_RESOURCE, "{xrcd} {cq} {domain}");
+    }
+    assert_eq!(g.try_command(&from(one, target(theirs)), 16).status, BAD_RESOURCE);
+    assert_eq!(g.try_command(&from(one, about(0x80f, theirs)), 16).status, BAD_RESOURCE);
+    let srq = g.command(&from(one, queue(mine, own.cq.number, own.domain)), 16).number();
+    let tgt = g.command(&from(one, target(mine)), 16).number();
+    for (op, number) in [(0x706, srq), (0x707, srq), (0x708, srq), (0x501, tgt), (0x50b, tgt)] {
+        let mut bytes = about(op, number);
+        bytes.resize(0x110, 0);
+        assert_eq!(g.try_command(&from(two, bytes), 0x110).status, BAD_RESOURCE, "{op:#x}");
+    }
+    // As Linux has it: the domain and its queue are the driver's, on a user's completion queue, which outlives that user.
+    let drivers = g.command(&input(0x80e, 16), 16).number();
+    let shared = g.command(&queue(drivers, own.cq.number, own.domain), 16).number();
+    g.command(&about(DESTROY_UCTX, one.into()), 16);
+    assert_eq!(g.try_command(&about(0x80f, mine), 16).status, BAD_RESOURCE, "it went with the user");
+    g.command(&about(0x402, own.cq.number), 0x110);
+    g.command(&about(0x706, shared), 16);
+    g.command(&about(0x401, own.cq.number), 16);
+    g.command(&about(0x80f, drivers), 16);
+}
+
+#[test]
 fn a_user_who_tries_anything_changes_nothing_of_others() {
     const OPCODES: &[u16] = &[
-        0x100, 0x101, 0x102, 0x103, 0x104, 0x105, 0x107, 0x108, 0x109, 0x10a, 0x10d, 0x200, 0x201, 0x202,
-        0x203, 0x301, 0x302, 0x303, 0x400, 0x401, 0x402, 0x403, 0x500, 0x501, 0x502, 0x503, 0x504, 0x505,
-        0x506, 0x507, 0x508, 0x509, 0x50a, 0x50b, 0x50c, 0x50d, 0x50e, 0x700, 0x701, 0x702, 0x703, 0x750,
-        0x751, 0x762, 0x763, 0x764, 0x765, 0x771, 0x772, 0x773, 0x800, 0x801, 0x802, 0x803, 0x805, 0x806,
-        0x807, 0x80e, 0x80f, 0xa04, 0xa06,
+        0x100, 0x101, 0x102, 0x103, 0x104, 0x105, 0x107, 0x108, 0x109, 0x10a, 0x10b, 0x10d, 0x200, 0x201,
+        0x202, 0x203, 0x301, 0x302, 0x303, 0x400, 0x401, 0x402, 0x403, 0x500, 0x501, 0x502, 0x503, 0x504,
+        0x505, 0x506, 0x507, 0x508, 0x509, 0x50a, 0x50b, 0x50c, 0x50d, 0x50e, 0x700, 0x701, 0x702, 0x703,
+        0x705, 0x706, 0x707, 0x708, 0x750, 0x751, 0x762, 0x763, 0x764, 0x765, 0x771, 0x772, 0x773, 0x800,
+        0x801, 0x802, 0x803, 0x805, 0x806, 0x807, 0x80e, 0x80f, 0x90c, 0x90d, 0x90e, 0x90f, 0xa04, 0xa06,
     ];
     let mut g = with_users(8);
     let eq = g.probe();

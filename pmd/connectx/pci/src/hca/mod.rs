@@ -13,6 +13,7 @@ mod port;
 mod queue;
 mod report;
 mod setup;
+mod shared_queue;
 mod table;
 mod tables;
 mod transition;
@@ -46,8 +47,8 @@ use event_queue::EventQueue;
 use key::Key;
 use numbers::Numbers;
 use pair::Pair;
-use queue::SharedQueue;
 use report::Past;
+use shared_queue::SharedQueue;
 use user::{Subject, Users};
 
 /// Entries of a port's GID table.
@@ -227,6 +228,8 @@ pub struct Hca {
     rung: u32,
     /// The command queue is no memory.
     deaf: bool,
+    /// Version of the interface (ISSI) that the driver has chosen.
+    issi: u16,
     /// A port is without its cable, and tries to plug it in then.
     next_plug: Option<Instant>,
 }
@@ -269,6 +272,7 @@ impl Hca {
             failed: false,
             rung: 0,
             deaf: false,
+            issi: 0,
             next_plug: None,
         };
         hca.plug()?;
@@ -531,6 +535,7 @@ impl Hca {
     /// Takes away everything that commands have made, if there is anything.
     fn forget_objects(&mut self) {
         self.engine.set_answer_order(INITIAL_ORDER);
+        self.issi = 0;
         if !self.objects.is_empty() {
             self.restart();
         }

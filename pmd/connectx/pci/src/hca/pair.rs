@@ -1,7 +1,7 @@
 //! Commands about queue pairs.
 
 use connectx::engine::QpAttributes;
-use connectx::{ProtectionDomain, QpKind, RemoteOperations};
+use connectx::{ProtectionDomain, QpKind, RemoteOperations, XrcDomain};
 use hca::{PortNumber, QpState};
 use ib_wire::{Psn, Qpn};
 use prm::WQEBB;
@@ -43,12 +43,17 @@ impl Hca {
             qp_service::RC => QpKind::Rc,
             qp_service::UC => QpKind::Uc,
             qp_service::UD => QpKind::Ud,
+            qp_service::XRC if context.has_no_sends() => QpKind::XrcTarget,
+            qp_service::XRC => QpKind::XrcInitiator,
             qp_service::SMI => QpKind::Smi,
             qp_service::GSI => QpKind::Gsi,
             qp_service::UMR => QpKind::Umr,
             other => return Err(Fault::parameter(format!("queue pairs of service {other:#x}"))),
         };
-        let (number, leases) = self.create_real_qp(input, &context, kind)?;
+        let (number, leases) = match kind {
+            QpKind::XrcTarget => (self.create_xrc_target(input, &context)?, Vec::new()),
+            _ => self.create_real_qp(input, &context, kind)?,
+        };
         self.objects.qps.insert(number, Pair { kind, context, remote: NOTHING, _leases: leases });
         output.set_number(number)
     }
@@ -70,6 +75,8 @@ impl Hca {
             }
         }
         let (own, shared) = match context.rq_type() {
+            // An initiator has none, whatever queue a driver names to fill the place.
+            _ if kind == QpKind::XrcInitiator => (false, None),
             rq_type::OWN => (true, None),
             rq_type::SHARED => {
                 let srq = context.rq_srq.get() & Qpn::MASK;
@@ -117,6 +124,19 @@ impl Hca {
         self.engine.set_multicast_loopback(number, !blocked)?;
         self.engine.set_counter_set(number, context.counter_set())?;
         Ok((number.get(), vec![receive_lease, send_lease, record_lease]))
+    }
+
+    /// The receiving end of an extended reliable connection: of a queue pair's context its domain counts. What a driver fills the other
+    /// places with is of no use.
+    fn create_xrc_target(&mut self, input: &Input, context: &QpContext) -> Result<u32, Fault> {
+        let xrcd = context.xrcd.get() & Qpn::MASK;
+        self.objects.users.check_reach(input.header().uid.get(), Kind::XrcDomain, xrcd)?;
+        if !self.objects.xrcds.has(xrcd) {
+            return Err(Fault::resource("XRC domain", xrcd));
+        }
+        let number = self.engine.create_xrc_target(PortNumber(1), XrcDomain(xrcd))?;
+        self.engine.set_counter_set(number, context.counter_set())?;
+        Ok(number.get())
     }
 
     pub(super) fn destroy_qp(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {

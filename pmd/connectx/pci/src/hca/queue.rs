@@ -1,16 +1,14 @@
-//! Where queues lie in memory; commands about event queues and shared receive queues.
+//! Where queues lie in memory; commands about event queues.
 
-use connectx::{HostMemory, ProtectionDomain, RegionMemory};
+use connectx::{HostMemory, RegionMemory};
 use prm::command::{CONTEXT, EVENT_MASK};
-use prm::context::{EqContext, SrqContext};
+use prm::context::EqContext;
 use prm::{DBREC_SIZE, EQE_SIZE};
 use zerocopy::big_endian::U64;
 
 use super::command::{Fault, Input, Output};
 use super::event_queue::EventQueue;
-use super::key::NUMBER;
 use super::setup::LOG_MAX_EQ_SIZE;
-use super::user::Kind;
 use super::{Hca, Table};
 use crate::memory::{Lease, PAGE};
 
@@ -18,14 +16,6 @@ use crate::memory::{Lease, PAGE};
 const LOG_MAX_PAGE: u8 = 19;
 /// Pages offsets are in units of a page by this.
 const OFFSET_UNITS: u64 = 64;
-
-/// A shared receive queue.
-#[derive(Debug)]
-pub(super) struct SharedQueue {
-    /// For queries: as it was made.
-    context: SrqContext,
-    _leases: [Lease; 2],
-}
 
 /// Where a queue's ring lies on its pages.
 #[derive(Clone, Copy, Debug)]
@@ -92,54 +82,5 @@ impl Hca {
         self.objects.eqs.remove(&eqn).ok_or_else(|| Fault::resource("event queue", eqn))?;
         self.objects.eq_numbers.give_back(eqn);
         Ok(())
-    }
-
-    pub(super) fn create_srq(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
-        self.config.tables.room(Table::SharedReceiveQueues, self.objects.srqs.len())?;
-        let context: SrqContext = input.view(CONTEXT)?;
-        let domain = context.pd.get() & NUMBER;
-        self.objects.users.check_reach(input.header().uid.get(), Kind::Domain, domain)?;
-        let stride = context.stride();
-        let (ring, lease) = self.ring(
-            input,
-            Place {
-                log_page_size: context.log_page_size(),
-                page_offset: context.page_offset(),
-                before: 0,
-                len: stride << context.log_size(),
-            },
-        )?;
-        let (record, record_lease) = self.record(context.dbrec)?;
-        let number = self.engine.create_srq(ring, stride, record)?;
-        self.engine.set_srq_domain(number, ProtectionDomain(domain))?;
-        if context.limit() > 0 {
-            self.engine.arm_srq(number, context.limit())?;
-        }
-        self.objects.srqs.insert(number, SharedQueue { context, _leases: [lease, record_lease] });
-        output.set_number(number)
-    }
-
-    pub(super) fn query_srq(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
-        let number = input.number();
-        let srq = self.objects.srqs.get(&number);
-        let made = srq.ok_or_else(|| Fault::resource("shared receive queue", number))?.context;
-        let now = self.engine.query_srq(number)?;
-        let state = if now.broken { SrqContext::ERROR } else { 0 };
-        let context = SrqContext {
-            state_size: (made.state_size.get() & !SrqContext::STATE | state).into(),
-            limit_count: (u32::from(now.limit) << 16 | u32::from(now.posted)).into(),
-            ..made
-        };
-        output.put(CONTEXT, &context)
-    }
-
-    pub(super) fn destroy_srq(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
-        self.engine.destroy_srq(input.number())?;
-        self.objects.srqs.remove(&input.number());
-        Ok(())
-    }
-
-    pub(super) fn arm_srq(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
-        Ok(self.engine.arm_srq(input.number(), input.header().parameter.get() as u16)?)
     }
 }

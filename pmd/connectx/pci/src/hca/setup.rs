@@ -1,13 +1,18 @@
 //! Commands about the device as a whole, and about what is a number only.
 
-use connectx::{AnswerOrder, CLOCK_KHZ, COUNTER_SETS, MAX_GROUP_MEMBERS, MAX_GROUPS, ProtectionDomain};
+use connectx::{
+    AnswerOrder, CLOCK_KHZ, COUNTER_SETS, MAX_GROUP_MEMBERS, MAX_GROUPS, ProtectionDomain, XrcDomain,
+};
 use prm::capability::{ATOMIC, GENERAL, atomic, general as cap};
-use prm::command::CommandStatus;
+use prm::command::{CommandStatus, issi};
+use zerocopy::big_endian::U16;
 
 use super::command::{Fault, Input, Output};
 use super::key::LOG_MAX_LIST;
 use super::{GIDS, Hca, Table};
 
+/// The last version of the interface (ISSI) that is there.
+const LAST_ISSI: u16 = 1;
 /// Binary logarithm of WQEBBs, and of receives.
 const LOG_MAX_WORK: u64 = 15;
 /// Binary logarithm of completions.
@@ -33,9 +38,21 @@ impl Hca {
         Ok(())
     }
 
-    /// Only the first version of the interface.
+    /// The first two versions of the interface. The second names shared receive queues otherwise, and tells the user index of XRC ones,
+    /// without which libmlx5 does not find them in completions.
     pub(super) fn query_issi(&mut self, _: &Input, output: &mut Output) -> Result<(), Fault> {
-        output.put(0x6c, &1u32.to_be_bytes())
+        output.put(issi::CURRENT, &self.issi.to_be_bytes())?;
+        output.put(issi::SUPPORTED, &((1u32 << (LAST_ISSI + 1)) - 1).to_be_bytes())
+    }
+
+    /// Commands of both versions are there whichever is in force: no driver gives those of the other one.
+    pub(super) fn set_issi(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
+        let wanted: U16 = input.view(issi::CURRENT)?;
+        if wanted.get() > LAST_ISSI {
+            return Err(Fault::parameter(format!("version {wanted} of the interface")));
+        }
+        self.issi = wanted.get();
+        Ok(())
     }
 
     pub(super) fn query_adapter(&mut self, _: &Input, output: &mut Output) -> Result<(), Fault> {
@@ -118,7 +135,6 @@ impl Hca {
             (cap::CQ_MODERATION, 1),
             (cap::BLOCK_LOOPBACK_MULTICAST, 1),
             (cap::MEMORY_WINDOWS, 1),
-            // mlx5_ib wants domains and a queue of the kind even if nobody uses them.
             (cap::XRC, 1),
             (cap::UD, 1),
             (cap::UC, 1),
@@ -167,6 +183,9 @@ impl Hca {
 
     pub(super) fn dealloc_xrcd(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
         let xrcd = input.number();
+        if self.engine.is_xrc_domain_used(XrcDomain(xrcd)) {
+            return Err(Fault::new(CommandStatus::ResourceBusy, "queues are in the XRC domain"));
+        }
         self.objects.xrcds.give_back(xrcd).then_some(()).ok_or_else(|| Fault::resource("XRC domain", xrcd))
     }
 }

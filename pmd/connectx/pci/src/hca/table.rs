@@ -36,6 +36,8 @@ const NUMBER: usize = 12;
 const CONTEXT: usize = 0x50;
 /// With the context of a queue pair.
 const PAIR: usize = 0x100;
+/// With the context of a receive memory pool.
+const POOL: usize = 0x110;
 
 /// By code.
 #[rustfmt::skip]
@@ -51,6 +53,7 @@ static COMMANDS: &[Entry] = &[
     entry(op::MANAGE_PAGES, "MANAGE_PAGES", Device, HEAD, HEAD, Hca::good),
     entry(op::SET_HCA_CAP, "SET_HCA_CAP", Device, HEAD, HEAD, Hca::set_capabilities),
     entry(op::QUERY_ISSI, "QUERY_ISSI", Open, HEAD, 0x70, Hca::query_issi),
+    entry(op::SET_ISSI, "SET_ISSI", Device, 0x10, HEAD, Hca::set_issi),
     entry(op::SET_DRIVER_VERSION, "SET_DRIVER_VERSION", Device, HEAD, HEAD, Hca::good),
     entry(op::CREATE_MKEY, "CREATE_MKEY", Makes(Key), CONTEXT, NUMBER, Hca::create_key),
     entry(op::QUERY_MKEY, "QUERY_MKEY", Uses(Key), NUMBER, CONTEXT, Hca::query_key),
@@ -82,6 +85,10 @@ static COMMANDS: &[Entry] = &[
     entry(op::DESTROY_SRQ, "DESTROY_SRQ", Ends(SharedQueue), NUMBER, HEAD, Hca::destroy_srq),
     entry(op::QUERY_SRQ, "QUERY_SRQ", Uses(SharedQueue), NUMBER, CONTEXT, Hca::query_srq),
     entry(op::ARM_RQ, "ARM_RQ", Uses(SharedQueue), 0x10, HEAD, Hca::arm_srq),
+    entry(op::CREATE_XRC_SRQ, "CREATE_XRC_SRQ", Makes(SharedQueue), 0x60, NUMBER, Hca::create_xrc_srq),
+    entry(op::DESTROY_XRC_SRQ, "DESTROY_XRC_SRQ", Ends(SharedQueue), NUMBER, HEAD, Hca::destroy_xrc_srq),
+    entry(op::QUERY_XRC_SRQ, "QUERY_XRC_SRQ", Uses(SharedQueue), NUMBER, CONTEXT, Hca::query_xrc_srq),
+    entry(op::ARM_XRC_SRQ, "ARM_XRC_SRQ", Uses(SharedQueue), 0x10, HEAD, Hca::arm_xrc_srq),
     entry(op::QUERY_VPORT_STATE, "QUERY_VPORT_STATE", Open, HEAD, 0x10, Hca::query_vport_state),
     entry(op::MODIFY_VPORT_STATE, "MODIFY_VPORT_STATE", Device, HEAD, HEAD, Hca::good),
     entry(op::QUERY_HCA_VPORT_CONTEXT, "QUERY_HCA_VPORT_CONTEXT", Open, NUMBER, 0x7c, Hca::query_vport),
@@ -100,6 +107,10 @@ static COMMANDS: &[Entry] = &[
     entry(op::DETACH_FROM_MCG, "DETACH_FROM_MCG", Uses(Pair), 0x20, HEAD, Hca::detach_group),
     entry(op::ALLOC_XRCD, "ALLOC_XRCD", Makes(XrcDomain), HEAD, NUMBER, Hca::alloc_xrcd),
     entry(op::DEALLOC_XRCD, "DEALLOC_XRCD", Ends(XrcDomain), NUMBER, HEAD, Hca::dealloc_xrcd),
+    entry(op::CREATE_RMP, "CREATE_RMP", Makes(SharedQueue), POOL, NUMBER, Hca::create_pool),
+    entry(op::MODIFY_RMP, "MODIFY_RMP", Uses(SharedQueue), POOL, HEAD, Hca::modify_pool),
+    entry(op::DESTROY_RMP, "DESTROY_RMP", Ends(SharedQueue), NUMBER, HEAD, Hca::destroy_pool),
+    entry(op::QUERY_RMP, "QUERY_RMP", Uses(SharedQueue), NUMBER, POOL, Hca::query_pool),
     entry(op::CREATE_UCTX, "CREATE_UCTX", Device, HEAD, NUMBER, Hca::create_user),
     entry(op::DESTROY_UCTX, "DESTROY_UCTX", Device, NUMBER, HEAD, Hca::destroy_user),
 ];

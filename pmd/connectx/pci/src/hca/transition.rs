@@ -17,7 +17,7 @@ pub(super) const fn names_port(op: u16, kind: QpKind, optional: u32) -> bool {
     match op {
         opcode::RST2INIT_QP => true,
         opcode::INIT2INIT_QP => optional & opt_param::PORT != 0,
-        opcode::INIT2RTR_QP => matches!(kind, QpKind::Rc | QpKind::Uc),
+        opcode::INIT2RTR_QP => kind.is_reliable() || matches!(kind, QpKind::Uc),
         _ => false,
     }
 }
@@ -30,7 +30,7 @@ pub(super) fn transitions(
     optional: u32,
     notify: bool,
 ) -> Result<[Option<QpTransition>; 2], Fault> {
-    let (reliable, unreliable) = (kind == QpKind::Rc, kind == QpKind::Uc);
+    let (reliable, unreliable) = (kind.is_reliable(), kind == QpKind::Uc);
     let mtu = || {
         let code = context.mtu_msg >> 5;
         Mtu::from_code(code).ok_or_else(|| Fault::parameter(format!("MTU code {code}")))
@@ -131,7 +131,7 @@ pub(super) fn context_after(
     told: &QpContext,
     optional: u32,
 ) -> QpContext {
-    let connected = matches!(kind, QpKind::Rc | QpKind::Uc);
+    let connected = kind.is_reliable() || kind == QpKind::Uc;
     let mut context = *before;
     match op {
         opcode::RST2INIT_QP => context = made_and(before, *told),
@@ -201,6 +201,7 @@ const fn made_and(made: &QpContext, told: QpContext) -> QpContext {
         receive_cq: made.receive_cq,
         dbrec: made.dbrec,
         rq_srq: made.rq_srq,
+        xrcd: made.xrcd,
         ..told
     }
 }

@@ -49,7 +49,7 @@ impl Kind {
     fn destroy(self) -> fn(&mut Hca, &Input, &mut Output) -> Result<(), Fault> {
         match self {
             Self::Pair => Hca::destroy_qp,
-            Self::SharedQueue => Hca::destroy_srq,
+            Self::SharedQueue => Hca::end_shared_queue,
             Self::CompletionQueue => Hca::destroy_cq,
             Self::Key => Hca::destroy_key,
             Self::Counters => Hca::dealloc_counters,
