@@ -44,6 +44,26 @@ game() {
     }
     wait "$server" && tail -n 1 /tmp/client.log
 }
+# shared_game DEVICE: a server on mlx5_0 and two clients on DEVICE, in one XRC domain: what the server has for one of them goes also by the
+# connection of the other.
+shared_game() {
+    local device=$1 n failed=''
+    local clients=()
+    ibv_xsrq_pingpong -n 50 -d mlx5_0 -c 2 >/tmp/server.log 2>&1 &
+    local server=$!
+    await 20 listens
+    for n in 1 2; do
+        timeout 60 ibv_xsrq_pingpong -n 50 -d "$device" 127.0.0.1 >"/tmp/client$n.log" 2>&1 &
+        clients+=($!)
+    done
+    for n in "${clients[@]}"; do wait "$n" || failed=1; done
+    if [ -n "$failed" ]; then
+        kill "$server" 2>/dev/null
+        tail -n 3 /tmp/server.log /tmp/client?.log
+        return 1
+    fi
+    wait "$server" && tail -n 1 /tmp/server.log
+}
 # interrupts N [CPU]: what completion vector N of each device has told, of one processor or all.
 interrupts() {
     awk -v name="^mlx5_comp$1@" -v cpu="${2:-}" 'NR == 1 {cpus = NF}
@@ -122,12 +142,23 @@ if [ -z "$brief" ]; then
     for n in 0 1; do check "completion vector $n on its processor" vector $n; done
 fi
 for device in mlx5_0 mlx5_1; do
+<<<<<<< HEAD
     check "ibv_rc_pingpong, mlx5_0 and $device" game ibv_rc_pingpong $device -c -n 200
     check "ibv_rc_pingpong with events, mlx5_0 and $device" game ibv_rc_pingpong $device -e -c -n 200
     check "ibv_rc_pingpong with the time of each completion, mlx5_0 and $device" game ibv_rc_pingpong $device -t -c -n 200
     check "ibv_uc_pingpong, mlx5_0 and $device" game ibv_uc_pingpong $device -c -n 200
     check "ibv_ud_pingpong, mlx5_0 and $device" game ibv_ud_pingpong $device -c -n 200 -s 1024
     check "ibv_srq_pingpong, mlx5_0 and $device" game ibv_srq_pingpong $device -c -n 50
+=======
+    check "ibv_rc_pingpong, mlx5_0 and $device" game ibv_rc_pingpong $device -n 200
+    check "ibv_rc_pingpong with events, mlx5_0 and $device" game ibv_rc_pingpong $device -e -n 200
+    check "ibv_uc_pingpong, mlx5_0 and $device" game ibv_uc_pingpong $device -n 200
+    check "ibv_ud_pingpong, mlx5_0 and $device" game ibv_ud_pingpong $device -n 200 -s 1024
+    check "ibv_srq_pingpong, mlx5_0 and $device" game ibv_srq_pingpong $device -n 50
+    check "ibv_xsrq_pingpong, mlx5_0 and $device" game ibv_xsrq_pingpong $device -n 50
+    check "ibv_xsrq_pingpong with events, mlx5_0 and $device" game ibv_xsrq_pingpong $device -e -n 50
+    check "ibv_xsrq_pingpong, a server and two clients, mlx5_0 and $device" shared_game $device
+>>>>>>> 58f9ac2 (scripts/lab mlx5: ibv_xsrq_pingpong; docs, CHANGELOG: XRC)
 done
 check 'memory windows by libibverbs alone' ./windows mlx5_0 mlx5_1
 for ((round = 1; round <= rounds; round++)); do
