@@ -142,23 +142,15 @@ if [ -z "$brief" ]; then
     for n in 0 1; do check "completion vector $n on its processor" vector $n; done
 fi
 for device in mlx5_0 mlx5_1; do
-<<<<<<< HEAD
     check "ibv_rc_pingpong, mlx5_0 and $device" game ibv_rc_pingpong $device -c -n 200
     check "ibv_rc_pingpong with events, mlx5_0 and $device" game ibv_rc_pingpong $device -e -c -n 200
     check "ibv_rc_pingpong with the time of each completion, mlx5_0 and $device" game ibv_rc_pingpong $device -t -c -n 200
     check "ibv_uc_pingpong, mlx5_0 and $device" game ibv_uc_pingpong $device -c -n 200
     check "ibv_ud_pingpong, mlx5_0 and $device" game ibv_ud_pingpong $device -c -n 200 -s 1024
     check "ibv_srq_pingpong, mlx5_0 and $device" game ibv_srq_pingpong $device -c -n 50
-=======
-    check "ibv_rc_pingpong, mlx5_0 and $device" game ibv_rc_pingpong $device -n 200
-    check "ibv_rc_pingpong with events, mlx5_0 and $device" game ibv_rc_pingpong $device -e -n 200
-    check "ibv_uc_pingpong, mlx5_0 and $device" game ibv_uc_pingpong $device -n 200
-    check "ibv_ud_pingpong, mlx5_0 and $device" game ibv_ud_pingpong $device -n 200 -s 1024
-    check "ibv_srq_pingpong, mlx5_0 and $device" game ibv_srq_pingpong $device -n 50
     check "ibv_xsrq_pingpong, mlx5_0 and $device" game ibv_xsrq_pingpong $device -n 50
     check "ibv_xsrq_pingpong with events, mlx5_0 and $device" game ibv_xsrq_pingpong $device -e -n 50
     check "ibv_xsrq_pingpong, a server and two clients, mlx5_0 and $device" shared_game $device
->>>>>>> 58f9ac2 (scripts/lab mlx5: ibv_xsrq_pingpong; docs, CHANGELOG: XRC)
 done
 check 'memory windows by libibverbs alone' ./windows mlx5_0 mlx5_1
 for ((round = 1; round <= rounds; round++)); do
