@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import demo
-from checks import gids, owners
+from checks import gids, metrics, owners
 from checks.bonded import bonded
 from checks.bridged import bridged
 from checks.captures import captures
@@ -47,6 +47,9 @@ def hard(args, checks):
         ("ctl_answers", check_ctl),
         ("ctl_hostile", check_socket),
         ("error_second_gateway", check_second_gateway),
+        ("metrics_figures", metrics.check_figures),
+        ("metrics_named", metrics.check_named),
+        ("metrics_scraped", metrics.check_scraped),
         ("gids_list", gids.check_list),
         ("gids_watch_ends", gids.check_watch_ends),
         ("gids_prefix_changed", gids.check_prefix),

@@ -65,6 +65,7 @@ commands! {
     List = "", Argument::None, "All commands.";
     Help = "help", Argument::Command, "What a command does, or all of them.";
     Stats = "stats", Argument::Segment, "Packets and bytes by path, drops by reason, times; of a segment, its packets and drops on each worker.";
+    Metrics = "metrics", Argument::None, "The figures as monitoring systems take them (OpenMetrics); `ipoib-fwd metrics` serves them over HTTP.";
     Links = "links", Argument::Segment, "The ports, and each segment's link and role.";
     Neighbours = "neighbours", Argument::Segment, "Hosts on both sides.";
     Connections = "connections", Argument::Segment, "RC connections, both directions.";
@@ -188,7 +189,7 @@ pub fn completion() -> String {
         }
     }
     format!(
-        "_ipoib_fwd() {{\n    local words=''\n    case $COMP_CWORD in\n        1) words='ctl gids --help --version --print-config' ;;\n        \
+        "_ipoib_fwd() {{\n    local words=''\n    case $COMP_CWORD in\n        1) words='ctl gids metrics --help --version --print-config' ;;\n        \
          2) [ \"${{COMP_WORDS[1]}}\" = ctl ] && words='{} completion help --socket --json' ;;\n        \
          3) [ \"${{COMP_WORDS[1]}}\" = ctl ] && case ${{COMP_WORDS[2]}} in\n{cases}        esac ;;\n    esac\n    \
          COMPREPLY=($(compgen -W \"$words\" -- \"${{COMP_WORDS[COMP_CWORD]}}\"))\n}}\ncomplete -o default -F _ipoib_fwd ipoib-fwd\n",

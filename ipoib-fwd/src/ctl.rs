@@ -46,7 +46,12 @@ pub fn run(options: &CtlOptions) -> Result<String, TelemetryError> {
         Ask::Completion => return Ok(command::completion()),
     };
     let answer = ask(&options.socket, &asked.request(), PATIENCE)?;
-    Ok(if options.json { format!("{answer:#}\n") } else { render(&answer) })
+    Ok(match answer {
+        // A text of several lines is what it is.
+        Value::String(text) if text.ends_with('\n') => text,
+        answer if options.json => format!("{answer:#}\n"),
+        answer => render(&answer),
+    })
 }
 
 /// A JSON value as indented text; a list of objects becomes a table.

@@ -4,14 +4,15 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use ipoib_fwd::options::{CtlLine, GidsLine, Options};
-use ipoib_fwd::{ctl, gateway, gids};
+use ipoib_fwd::options::{CtlLine, GidsLine, MetricsLine, Options};
+use ipoib_fwd::{ctl, gateway, gids, metrics};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     match arguments.get(1).map(String::as_str) {
         Some("ctl") => run_ctl(&arguments),
         Some("gids") => run_gids(&arguments),
+        Some("metrics") => run_metrics(&arguments),
         Some("-h" | "--help" | "-V" | "--version" | "--print-config") => {
             run_gateway(vec![arguments[0].clone(), "--".to_owned(), arguments[1].clone()])
         }
@@ -37,6 +38,15 @@ fn run_gids(arguments: &[String]) -> ExitCode {
         fail(error);
     };
     match gids::run(&line.options, warn) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => fail(&e),
+    }
+}
+
+fn run_metrics(arguments: &[String]) -> ExitCode {
+    let line = MetricsLine::parse_from(arguments.iter().skip(1));
+    let _log = ipoib_fwd::log::Log::start();
+    match metrics::run(&line.options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => fail(&e),
     }

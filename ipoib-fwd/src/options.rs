@@ -1,10 +1,10 @@
-//! The program's three command lines. `--help`, the manual pages and what shells complete are made from them.
+//! The program's four command lines. `--help`, the manual pages and what shells complete are made from them.
 
 use std::path::PathBuf;
 
 use clap::{Command, CommandFactory as _, Parser};
 
-use crate::{ctl, gids};
+use crate::{ctl, gids, metrics};
 
 // Lines of at most 100 columns: this text is shown as it stands.
 /// Joins an Ethernet network to an InfiniBand fabric: IPv4 between Ethernet frames and IPoIB,
@@ -18,12 +18,13 @@ use crate::{ctl, gids};
 /// it takes every network card that it can drive.
 ///
 /// A running gateway is asked with `ipoib-fwd ctl COMMAND`, of which `ipoib-fwd ctl help` is the list;
-/// `ipoib-fwd gids` lists the GID tables of this machine's devices and of a gateway's software one.
+/// `ipoib-fwd gids` lists the GID tables of this machine's devices and of a gateway's software one,
+/// `ipoib-fwd metrics` serves a gateway's figures to a monitoring system.
 #[derive(Parser, Debug)]
 #[command(
     name = "ipoib-fwd",
     version,
-    override_usage = "ipoib-fwd [EAL ARGUMENTS] -- [OPTIONS]\n       ipoib-fwd ctl <COMMAND> [OPTIONS]\n       ipoib-fwd gids [OPTIONS]",
+    override_usage = "ipoib-fwd [EAL ARGUMENTS] -- [OPTIONS]\n       ipoib-fwd ctl <COMMAND> [OPTIONS]\n       ipoib-fwd gids [OPTIONS]\n       ipoib-fwd metrics [OPTIONS]",
     verbatim_doc_comment
 )]
 pub struct Options {
@@ -77,10 +78,23 @@ pub struct GidsLine {
     pub options: gids::GidsOptions,
 }
 
+/// Serves a gateway's figures over HTTP, in the format of OpenMetrics, to Prometheus for instance.
+///
+/// They are at /metrics, and those that `ipoib-fwd ctl metrics` prints. A process of its own: it may end and begin while the gateway runs.
+#[derive(Parser, Debug)]
+#[command(name = "ipoib-fwd metrics", bin_name = "ipoib-fwd metrics", version)]
+pub struct MetricsLine {
+    /// Of which gateway, and where.
+    #[command(flatten)]
+    pub options: metrics::MetricsOptions,
+}
+
 /// The program with its subcommands, as a shell completes it.
 #[must_use]
 pub fn program() -> Command {
-    Options::command()
-        .disable_help_subcommand(true)
-        .subcommands([CtlLine::command().name("ctl"), GidsLine::command().name("gids")])
+    Options::command().disable_help_subcommand(true).subcommands([
+        CtlLine::command().name("ctl"),
+        GidsLine::command().name("gids"),
+        MetricsLine::command().name("metrics"),
+    ])
 }

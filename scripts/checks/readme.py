@@ -30,7 +30,7 @@ def typed(line, programs):
         return f"export PATH={programs}:$PATH"
     if " ping " in line:
         return READY + line.replace(" ping ", " ping -c 1 -W 5 ")
-    if line.endswith("--watch"):
+    if line.endswith(("--watch", " metrics")):
         return f"timeout 1 {line} || [ $? = 124 ]"
     return line
 

@@ -422,6 +422,12 @@ impl Link {
         })
     }
 
+    /// How many neighbours there are.
+    #[must_use]
+    pub fn neighbour_count(&self) -> usize {
+        self.neighbours.iter().count()
+    }
+
     /// All neighbours.
     #[must_use]
     pub fn neighbours(&self, now: Instant) -> Vec<NeighbourInfo> {

@@ -47,7 +47,7 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     /// What was counted for a segment, by worker and last by the control lcore.
-    fn counted(&self, duty: &SegmentDuty) -> Vec<SegmentTotals> {
+    pub(super) fn counted(&self, duty: &SegmentDuty) -> Vec<SegmentTotals> {
         let all = self.segment_readers.iter().enumerate().map(|(n, reader)| {
             let now = SegmentTotals::of([reader], duty.index);
             duty.counted_before.get(n).map_or_else(|| now.clone(), |before| now.since(before))

@@ -2,6 +2,7 @@
 
 mod answers;
 pub(super) mod duties;
+mod metrics;
 pub(super) mod news;
 mod pair;
 pub(super) mod pair_duty;
@@ -173,6 +174,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
             command::Command::List => command::list(),
             command::Command::Help => command::help(argument)?,
             command::Command::Stats => self.stats(now, segment),
+            command::Command::Metrics => self.metrics(now).into(),
             command::Command::Links => self.links(now, segment),
             command::Command::Neighbours => self.neighbours(now, segment),
             command::Command::Connections => self.connections(now, segment),

@@ -126,6 +126,11 @@ impl Reloader {
         self.draining.is_empty()
     }
 
+    /// How many were done, and how many refused.
+    pub(super) const fn counts(&self) -> [u64; 2] {
+        self.counts
+    }
+
     /// For `ctl stats`.
     pub(super) fn json(&self) -> Value {
         let [done, refused] = self.counts;

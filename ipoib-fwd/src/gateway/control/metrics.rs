@@ -1,0 +1,164 @@
+//! What `ctl metrics` says: the gateway's figures as monitoring systems take them.
+//!
+//! There are as many as there are workers, ports and segments; of a segment's drops only the reasons that there were.
+
+use std::time::Instant;
+
+use dataplane::latency::Summary;
+use hdrhistogram::Histogram;
+use ipoib::drop_reason::DropReason;
+use pmd::hca::Backend;
+
+use super::GatewayControl;
+use super::answers::waits_of;
+use crate::counter::{SegmentTotals, SegmentTraffic, Totals, Traffic};
+use crate::metrics::{Labels, Sheet, labels};
+use crate::segment::pair::Role;
+
+const ROLES: [Role; 4] = [Role::Forwarding, Role::Standby, Role::Listening, Role::Blocked];
+
+fn flag(is: bool) -> f64 {
+    f64::from(u8::from(is))
+}
+
+/// Times in seconds below which so many of a hundred are.
+fn percentiles(times: &Histogram<u64>) -> impl Iterator<Item = (Labels, f64)> + use<> {
+    let Summary { p50, p90, p99, p999, max, .. } = Summary::of(times);
+    let all = [("50", p50), ("90", p90), ("99", p99), ("99.9", p999), ("100", max)];
+    all.into_iter().map(|(percentile, ns)| (labels([("percentile", &percentile)]), ns as f64 * 1e-9))
+}
+
+impl<B: Backend> GatewayControl<B> {
+    /// All figures, as one text; nothing if they cannot be written.
+    pub(super) fn metrics(&mut self, now: Instant) -> String {
+        let mut sheet = Sheet::default();
+        sheet.gauge(
+            "build_info",
+            "The program that runs.",
+            [(labels([("version", &env!("CARGO_PKG_VERSION"))]), 1.0)],
+        );
+        self.traffic_figures(&mut sheet);
+        self.segment_figures(now, &mut sheet);
+        self.port_figures(&mut sheet);
+        self.state_figures(&mut sheet);
+        sheet.into_text().unwrap_or_default()
+    }
+
+    /// Workers, and all drops.
+    fn traffic_figures(&self, sheet: &mut Sheet) {
+        let workers: Vec<Totals> = self.readers.iter().map(|reader| Totals::of([reader])).collect();
+        let by_path = |value: fn(&Totals, Traffic) -> u64| -> Vec<(Labels, u64)> {
+            let worker = |(n, totals): (usize, &Totals)| {
+                Traffic::ALL
+                    .map(|path| (labels([("worker", &n), ("path", &path.name())]), value(totals, path)))
+            };
+            workers.iter().enumerate().flat_map(worker).collect()
+        };
+        sheet.counter("worker_packets", "Packets by worker and path.", by_path(Totals::packets));
+        sheet.counter("worker_bytes", "Bytes by worker and path.", by_path(Totals::bytes));
+        let totals = self.totals();
+        let drops = DropReason::ALL.map(|r| (labels([("reason", &r.name())]), totals.drops(r)));
+        sheet.counter("drops", "Packets dropped, by reason, workers and control lcore together.", drops);
+    }
+
+    fn segment_figures(&mut self, now: Instant, sheet: &mut Sheet) {
+        let (mut packets, mut bytes, mut drops) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut up, mut role, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut neighbours, mut connections, mut loops) = (Vec::new(), Vec::new(), Vec::new());
+        for duty in self.segments.iter() {
+            let name = &duty.name;
+            let all = SegmentTotals::sum(&self.counted(duty));
+            for way in SegmentTraffic::ALL {
+                let of = labels([("segment", name), ("way", &way.name())]);
+                packets.push((of.clone(), all.packets(way)));
+                bytes.push((of, all.bytes(way)));
+            }
+            let happened = DropReason::ALL.into_iter().map(|r| (r, all.drops(r))).filter(|(_, n)| *n > 0);
+            drops.extend(happened.map(|(r, n)| (labels([("segment", name), ("reason", &r.name())]), n)));
+        }
+        let Self { segments, endpoints, .. } = self;
+        for duty in segments.iter() {
+            let name = &duty.name;
+            let with = |label: &'static str, value: &dyn std::fmt::Display| {
+                labels([("segment", name), (label, value)])
+            };
+            let trouble = waits_of(endpoints, duty).is_some();
+            let is = duty.duty.pair.role();
+            role.extend(ROLES.map(|role| (with("role", &role.name()), flag(role == is))));
+            loops.push((labels([("segment", name)]), duty.duty.pair.statistics().loops));
+            neighbours.push((with("side", &"ethernet"), duty.segment.hosts().count() as f64));
+            let link = endpoints.link(duty.endpoint, duty.link);
+            let of_segment = labels([("segment", name)]);
+            up.push((of_segment.clone(), flag(link.as_ref().is_some_and(|link| link.state().up))));
+            let waits = trouble || link.as_ref().is_none_or(|link| link.waits_for().is_some());
+            waiting.push((of_segment, flag(waits)));
+            let Some(link) = link else { continue };
+            neighbours.push((with("side", &"infiniband"), link.neighbour_count() as f64));
+            let list = link.connections(now);
+            for (direction, passive) in [("outgoing", false), ("incoming", true)] {
+                let live = list.iter().filter(|c| c.passive == passive && c.state == "live").count();
+                connections.push((with("direction", &direction), live as f64));
+            }
+        }
+        sheet.counter("segment_packets", "Packets of a segment by way.", packets);
+        sheet.counter("segment_bytes", "Bytes of a segment by way.", bytes);
+        sheet.counter("segment_drops", "Packets of a segment that were dropped, by reason.", drops);
+        sheet.counter(
+            "segment_loops",
+            "Packets of its own that came back from a segment's other side.",
+            loops,
+        );
+        sheet.gauge("segment_up", "Whether a segment's link is up.", up);
+        sheet.gauge(
+            "segment_waiting",
+            "Whether a segment waits for something outside; `ctl links` says for what.",
+            waiting,
+        );
+        sheet.gauge("segment_role", "1 for the role that the gateway has in a segment.", role);
+        sheet.gauge("segment_neighbours", "Hosts that a segment knows, by side.", neighbours);
+        sheet.gauge(
+            "segment_connections",
+            "RC connections that carry packets, by who opened them.",
+            connections,
+        );
+    }
+
+    fn port_figures(&mut self, sheet: &mut Sheet) {
+        let ethernet =
+            self.ethernets.iter().map(|end| (labels([("port", &end.port.name())]), flag(end.is_up())));
+        sheet.gauge("ethernet_port_up", "Whether an Ethernet port has a link.", ethernet);
+        let (mut up, mut srq_low, mut errors) = (Vec::new(), Vec::new(), Vec::new());
+        for endpoint in self.endpoints.iter_mut() {
+            let device = endpoint.hca().device().name;
+            let of_port = labels([("device", &device), ("port", &endpoint.port().0)]);
+            let is_up = !endpoint.is_gone() && endpoint.links().links().any(|(_, link)| link.state().up);
+            up.push((of_port.clone(), flag(is_up)));
+            srq_low.push((of_port.clone(), endpoint.srq_low()));
+            errors.push((of_port, endpoint.device_errors().0));
+        }
+        sheet.gauge("infiniband_port_up", "Whether a link of an InfiniBand port is up.", up);
+        sheet.counter("srq_low", "Times that a port's shared receive queue came down to its limit.", srq_low);
+        sheet.counter("device_errors", "Errors that a port's device has told of.", errors);
+    }
+
+    fn state_figures(&self, sheet: &mut Sheet) {
+        let of = |state: &'static str, n: usize| (labels([("state", &state)]), n as f64);
+        let buffers =
+            [of("in_use", self.pool.in_use() as usize), of("available", self.pool.available() as usize)];
+        sheet.gauge("buffers", "Packet buffers, by state.", buffers);
+        let [done, refused] = self.reloader.counts();
+        let outcome = |outcome: &'static str, n| (labels([("outcome", &outcome)]), n);
+        let reloads = [outcome("done", done), outcome("refused", refused)];
+        sheet.counter("reloads", "Reloads of the configuration, by outcome.", reloads);
+        sheet.gauge(
+            "busy_turn_seconds",
+            "Duration of a worker's busy turn, all workers since the start.",
+            percentiles(&self.times.service),
+        );
+        sheet.gauge(
+            "connection_setup_seconds",
+            "Time from a connection's first step to its last, since the start.",
+            percentiles(&self.times.setup),
+        );
+    }
+}

@@ -1,0 +1,15 @@
+//! What monitoring systems are told of a gateway: families of figures in the text format of OpenMetrics 1.0. The gateway writes them for
+//! its control socket (`ctl metrics`); `ipoib-fwd metrics` serves them over HTTP, in a process of its own, so that whoever can reach the
+//! address has no way into the gateway's.
+
+mod exporter;
+mod sheet;
+
+pub use exporter::{MetricsError, MetricsOptions, run};
+use sheet::to_prometheus;
+pub use sheet::{Labels, Sheet, labels};
+
+/// The media type of OpenMetrics 1.0 ("Protocol Negotiation").
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// That of Prometheus' own text format, for who does not name the other.
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";

@@ -1,0 +1,140 @@
+//! Families of figures, as one text.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+/// What names stand in front of every family's.
+const PREFIX: &str = "ipoib_fwd";
+
+/// What tells a figure from others of its family: names and values.
+pub type Labels = Vec<(&'static str, String)>;
+
+/// Labels of a figure, in their order.
+pub fn labels<const N: usize>(all: [(&'static str, &dyn fmt::Display); N]) -> Labels {
+    all.into_iter().map(|(name, value)| (name, value.to_string())).collect()
+}
+
+#[derive(Debug)]
+enum Figures {
+    /// Those that only grow.
+    Counter(Vec<(Labels, u64)>),
+    /// Those of this moment.
+    Gauge(Vec<(Labels, f64)>),
+}
+
+#[derive(Debug)]
+struct Family {
+    name: &'static str,
+    help: &'static str,
+    figures: Figures,
+}
+
+/// All families of one moment.
+#[derive(Debug, Default)]
+pub struct Sheet {
+    families: Vec<Family>,
+}
+
+impl Sheet {
+    /// Adds a family of counters; the text has `_total` behind the name.
+    pub fn counter(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        figures: impl IntoIterator<Item = (Labels, u64)>,
+    ) {
+        let figures = Figures::Counter(figures.into_iter().collect());
+        self.families.push(Family { name, help, figures });
+    }
+
+    /// Adds a family of figures that go up and down.
+    pub fn gauge(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        figures: impl IntoIterator<Item = (Labels, f64)>,
+    ) {
+        let figures = Figures::Gauge(figures.into_iter().collect());
+        self.families.push(Family { name, help, figures });
+    }
+
+    /// All of it in the text format.
+    pub fn into_text(self) -> Result<String, fmt::Error> {
+        let mut registry = Registry::with_prefix(PREFIX);
+        registry.register_collector(Box::new(self));
+        let mut out = String::new();
+        text::encode(&mut out, &registry)?;
+        Ok(out)
+    }
+}
+
+impl Collector for Sheet {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        for Family { name, help, figures } in &self.families {
+            match figures {
+                Figures::Counter(all) => {
+                    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+                    for (labels, value) in all {
+                        family.encode_family(labels)?.encode_counter::<NoLabelSet, _, u64>(value, None)?;
+                    }
+                }
+                Figures::Gauge(all) => {
+                    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+                    for (labels, value) in all {
+                        family.encode_family(labels)?.encode_gauge(value)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The same in Prometheus' own text format, which names a family of counters as its figures are and has no end.
+pub(super) fn to_prometheus(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    // A family's help stands before its type.
+    let mut lines = text.lines().filter(|line| *line != "# EOF").peekable();
+    while let Some(line) = lines.next() {
+        let kind = if line.starts_with("# TYPE ") { Some(line) } else { lines.peek().copied() };
+        let counts = line.starts_with('#') && kind.is_some_and(|kind| kind.ends_with(" counter"));
+        match line.splitn(4, ' ').collect::<Vec<_>>().as_slice() {
+            [hash, what, name, rest] if counts => {
+                out.push_str(&format!("{hash} {what} {name}_total {rest}\n"))
+            }
+            _ => out.extend([line, "\n"]),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_are_written_as_the_format_has_them() {
+        let mut sheet = Sheet::default();
+        sheet.counter("drops", "Packets dropped.", [(labels([("reason", &"a \"b\"\n\\")]), 7)]);
+        sheet.gauge("up", "Whether.", [(labels([("port", &1), ("device", &"x")]), 1.0)]);
+        sheet.counter("none", "Nothing yet.", []);
+        let text = sheet.into_text().unwrap();
+        let wanted = "# HELP ipoib_fwd_drops Packets dropped.\n# TYPE ipoib_fwd_drops counter\n\
+            ipoib_fwd_drops_total{reason=\"a \\\"b\\\"\\n\\\\\"} 7\n\
+            # HELP ipoib_fwd_up Whether.\n# TYPE ipoib_fwd_up gauge\n\
+            ipoib_fwd_up{port=\"1\",device=\"x\"} 1.0\n\
+            # HELP ipoib_fwd_none Nothing yet.\n# TYPE ipoib_fwd_none counter\n# EOF\n";
+        assert_eq!(text, wanted);
+        let wanted = "# HELP ipoib_fwd_drops_total Packets dropped.\n# TYPE ipoib_fwd_drops_total counter\n\
+            ipoib_fwd_drops_total{reason=\"a \\\"b\\\"\\n\\\\\"} 7\n\
+            # HELP ipoib_fwd_up Whether.\n# TYPE ipoib_fwd_up gauge\n\
+            ipoib_fwd_up{port=\"1\",device=\"x\"} 1.0\n\
+            # HELP ipoib_fwd_none_total Nothing yet.\n# TYPE ipoib_fwd_none_total counter\n";
+        assert_eq!(to_prometheus(&text), wanted);
+    }
+}
