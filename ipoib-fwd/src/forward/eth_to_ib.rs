@@ -240,7 +240,7 @@ fn to_host<'t, D>(
 
 /// Largest IPv4 packet in a message of at most `message_mtu` bytes.
 #[inline]
-fn ip_mtu(message_mtu: u32) -> u16 {
+pub(super) fn ip_mtu(message_mtu: u32) -> u16 {
     u16::try_from(message_mtu.saturating_sub(IPOIB_HEADER_LEN as u32)).unwrap_or(u16::MAX)
 }
 

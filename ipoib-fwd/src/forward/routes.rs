@@ -57,6 +57,14 @@ impl Prefix {
         self.has_ends() && ip.to_bits() == self.network
     }
 
+    /// The first and the last address that a host in it may have.
+    #[inline]
+    #[must_use]
+    pub const fn hosts(&self) -> (Ipv4Addr, Ipv4Addr) {
+        let ends = self.has_ends() as u32;
+        (Ipv4Addr::from_bits(self.network + ends), Ipv4Addr::from_bits(self.last() - ends))
+    }
+
     const fn last(&self) -> u32 {
         self.network | !self.mask
     }

@@ -1,5 +1,6 @@
 mod beyond;
 mod packets;
+mod short;
 mod step;
 mod tables;
 

@@ -3,16 +3,16 @@
 use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering;
 
-use pmd::hca::{Checksum, MemoryWork, Source, UdSlot};
-use pmd::mem::{Mbuf, Pool};
+use pmd::hca::{Checksum, MemoryWork, Received, Source, UdSlot};
+use pmd::mem::{FrameFacts, Mbuf, Pool};
 use tap::TapDirection;
 
 use super::faces::{EthernetFace, InfiniBandFace};
-use super::{Common, GatewayNote, held};
+use super::{Common, GatewayNote, held, origin_of};
 use crate::counter::{SegmentTraffic, Traffic};
 use crate::forward::{
-    EthVerdict, FrameHead, IbVerdict, NeighbourIndex, NextHop, SegmentIndex, SegmentTable, Settings, Side,
-    Via, eth_to_ib, ib_to_eth,
+    EndpointIndex, EthVerdict, EthernetIndex, FrameHead, IbVerdict, NeighbourIndex, NextHop, SegmentIndex,
+    SegmentTable, Settings, Side, Tables, ToEthernet, ToInfiniBand, Via, eth_to_ib, ib_to_eth,
 };
 use crate::gateway::frames::{head, offer};
 use crate::gateway::punts::{self, Cause};
@@ -44,6 +44,81 @@ impl<Q: MemoryWork> Hands<'_, Q> {
     #[inline]
     pub(super) fn drop(&mut self, segment: SegmentIndex, reason: DropReason) {
         self.common.counters.drops_of(segment, reason, 1);
+    }
+
+    /// The long way of a frame.
+    #[inline(never)]
+    pub(super) fn take_any_frame(
+        &mut self,
+        port: EthernetIndex,
+        frame: Mbuf,
+        facts: FrameFacts,
+        tables: &Tables<Q::Destination>,
+    ) {
+        match FrameHead::parse(head(&frame), facts) {
+            Ok(front) => match tables.of_vlan(port, front.vid) {
+                Some((segment, table)) => self.take_frame(frame, &front, segment, table),
+                None => self.common.counters.drop(DropReason::VlanUnknown),
+            },
+            Err(reason) => self.common.counters.drop(reason),
+        }
+    }
+
+    /// The long way of a message.
+    #[inline(never)]
+    pub(super) fn take_any_message(
+        &mut self,
+        port: EndpointIndex,
+        received: Received,
+        tables: &Tables<Q::Destination>,
+    ) {
+        let Received { buf, qpn, ud, source, checksum, .. } = received;
+        match ud.and_then(|ud| tables.of_link(port, ud.0)) {
+            Some((segment, table)) => {
+                let origin = Some(origin_of(&source, qpn));
+                self.take_message(buf, &source, checksum, origin, segment, table);
+            }
+            None => self.common.counters.drop(DropReason::LinkUnknown),
+        }
+    }
+
+    /// Carries out what both ways may say of a frame with so many bytes in front of its packet.
+    #[inline(always)]
+    pub(super) fn forward_frame(
+        &mut self,
+        how: ToInfiniBand<'_, Q::Destination>,
+        front: usize,
+        mut frame: Mbuf,
+        segment: SegmentIndex,
+        table: &SegmentTable<Q::Destination>,
+    ) {
+        let ToInfiniBand { via, ip_len, neighbour, dial } = how;
+        // 14 or 18 bytes of Ethernet header off, 4 of encapsulation on, padding cut: in place.
+        match frame.reframe(front, ip_len.into()) {
+            Some(header) => *header = IPOIB_IPV4_HEADER,
+            None => return self.drop(segment, DropReason::BadLength),
+        }
+        self.send_message(segment, via, frame, table);
+        self.note_use(neighbour, dial, table);
+    }
+
+    /// Carries out what both ways may say of a message.
+    #[inline(always)]
+    pub(super) fn forward_message(
+        &mut self,
+        how: ToEthernet,
+        mut message: Mbuf,
+        segment: SegmentIndex,
+        table: &SegmentTable<Q::Destination>,
+    ) {
+        let ToEthernet { to, ip_len, neighbour } = how;
+        self.note_ethernet_use(neighbour, table);
+        // 4 bytes of encapsulation off, 14 of Ethernet header on: in place.
+        match message.reframe(IPOIB_HEADER_LEN, ip_len.into()) {
+            Some(room) => frame_header(to, table).write(room),
+            None => return self.drop(segment, DropReason::BadLength),
+        }
+        self.push_frame(segment, message, &table.settings);
     }
 
     #[inline(always)]
@@ -125,20 +200,15 @@ impl<Q: MemoryWork> Hands<'_, Q> {
     pub(super) fn carry_out_ethernet(
         &mut self,
         verdict: EthVerdict<'_, Q::Destination>,
-        mut frame: Mbuf,
+        frame: Mbuf,
         front: usize,
         segment: SegmentIndex,
         table: &SegmentTable<Q::Destination>,
     ) {
         match verdict {
             EthVerdict::Forward { via, ip_len, neighbour, dial } => {
-                // 14 or 18 bytes of Ethernet header off, 4 of encapsulation on, padding cut: in place.
-                match frame.reframe(front, ip_len.into()) {
-                    Some(header) => *header = IPOIB_IPV4_HEADER,
-                    None => return self.drop(segment, DropReason::BadLength),
-                }
-                self.send_message(segment, via, frame, table);
-                self.note_use(neighbour, dial, table);
+                let how = ToInfiniBand { via, ip_len, neighbour, dial };
+                self.forward_frame(how, front, frame, segment, table);
             }
             EthVerdict::Fragment { via, ip_len, mtu, neighbour, dial } => {
                 self.common.counters.packet(Traffic::Fragmented, frame.len());
@@ -170,20 +240,14 @@ impl<Q: MemoryWork> Hands<'_, Q> {
     pub(super) fn carry_out_infiniband(
         &mut self,
         verdict: IbVerdict,
-        mut message: Mbuf,
+        message: Mbuf,
         origin: Option<Origin>,
         segment: SegmentIndex,
         table: &SegmentTable<Q::Destination>,
     ) {
         match verdict {
             IbVerdict::Forward { to, ip_len, neighbour } => {
-                self.note_ethernet_use(neighbour, table);
-                // 4 bytes of encapsulation off, 14 of Ethernet header on: in place.
-                match message.reframe(IPOIB_HEADER_LEN, ip_len.into()) {
-                    Some(room) => frame_header(to, table).write(room),
-                    None => return self.drop(segment, DropReason::BadLength),
-                }
-                self.push_frame(segment, message, &table.settings);
+                self.forward_message(ToEthernet { to, ip_len, neighbour }, message, segment, table);
             }
             IbVerdict::Fragment { to, ip_len, mtu, neighbour } => {
                 self.note_ethernet_use(neighbour, table);
@@ -246,7 +310,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
     }
 
     /// Marks the neighbour as used; the first packet after the marks were taken may ask for a connection.
-    #[inline]
+    #[inline(always)]
     pub(super) fn note_use(
         &mut self,
         neighbour: Option<NeighbourIndex>,
@@ -261,7 +325,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn note_ethernet_use(
         &mut self,
         neighbour: Option<NeighbourIndex>,
@@ -272,6 +336,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         }
     }
 
+    #[cold]
     fn want(&mut self, ip: Ipv4Addr, table: &SegmentTable<Q::Destination>) {
         let Some(face) = self.infinibands.get_mut(table.settings.endpoint.at()) else { return };
         let (_, notes) = face.link.parts();

@@ -4,6 +4,7 @@ mod commands;
 mod faces;
 mod hands;
 mod held;
+mod lane;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -13,14 +14,14 @@ use dataplane::latency::Recorder;
 use dataplane::table::Reader;
 use dataplane::worker::{Turn, Worker};
 use pmd::eth::{self, Burst, EthQueue};
-use pmd::hca::{Checksum, MemoryWork, Received, RxBurst, Source, UdSource};
+use pmd::hca::{Checksum, MemoryWork, RxBurst, Source, UdSource};
 use pmd::mem::{FrameTag, Mbuf, Pool};
 use tap::{Tap, TapDirection};
 
-use super::frames::{complete, head, offer};
+use super::frames::{complete, offer};
 use super::punts::Cause;
 use crate::counter::{Traffic, WorkerCounters};
-use crate::forward::{EndpointIndex, EthernetIndex, FrameHead, SegmentIndex, Side, Tables};
+use crate::forward::{EndpointIndex, EthernetIndex, SegmentIndex, Side, Tables};
 use crate::segment::Origin;
 use crate::segment::pair::storm::StormGuard;
 use endpoint::LinkWorker;
@@ -29,6 +30,8 @@ use hands::Hands;
 use ib_wire::Qpn;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::WorkerIndex;
+use ipoib::net::ethernet::ETHERNET_HEADER_LEN;
+use lane::{Lanes, vid_beside};
 
 pub use commands::GatewayCommand;
 
@@ -164,9 +167,11 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
             return false;
         }
         let (tables, mut hands) = self.hands();
+        let (frames, mut bytes) = (burst.len(), 0);
+        let mut lanes = Lanes::new();
         for mut frame in burst.drain(..) {
             let facts = frame.frame_facts();
-            hands.common.counters.packet(Traffic::EthReceive, frame.len());
+            bytes += frame.len();
             if let Some(tap) = &mut hands.common.tap {
                 let tag = if let FrameTag::Taken(control) = facts.tag { Some(control) } else { None };
                 offer(tap, TapDirection::Received, &frame, tag);
@@ -174,14 +179,16 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
             if facts.checksum == Checksum::Missing {
                 complete(&mut frame);
             }
-            match FrameHead::parse(head(&frame), facts) {
-                Ok(front) => match tables.of_vlan(port, front.vid) {
-                    Some((segment, table)) => hands.take_frame(frame, &front, segment, table),
-                    None => hands.common.counters.drop(DropReason::VlanUnknown),
-                },
-                Err(reason) => hands.common.counters.drop(reason),
+            if let Some(vid) = vid_beside(facts.tag)
+                && let Some(lane) = lanes.find(vid, || tables.of_vlan(port, vid))
+                && let Some(plain) = lane.take_frame(&frame, facts.checksum, hands.common.worker)
+            {
+                hands.forward_frame(plain, ETHERNET_HEADER_LEN, frame, lane.segment, lane.table);
+            } else {
+                hands.take_any_frame(port, frame, facts, tables);
             }
         }
+        hands.common.counters.packets(Traffic::EthReceive, frames as u64, bytes as u64);
         true
     }
 
@@ -194,14 +201,16 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
             return false;
         }
         let (tables, mut hands) = self.hands();
-        for Received { buf, qpn, ud, source, checksum, .. } in burst.drain(..) {
-            hands.common.counters.packet(path_of(&source), buf.len());
-            match ud.and_then(|ud| tables.of_link(port, ud.0)) {
-                Some((segment, table)) => {
-                    let origin = Some(origin_of(&source, qpn));
-                    hands.take_message(buf, &source, checksum, origin, segment, table);
-                }
-                None => hands.common.counters.drop(DropReason::LinkUnknown),
+        let mut lanes = Lanes::new();
+        for received in burst.drain(..) {
+            hands.common.counters.packet(path_of(&received.source), received.buf.len());
+            if let Some(link) = received.ud
+                && let Some(lane) = lanes.find(link.0, || tables.of_link(port, link.0))
+                && let Some(plain) = lane.take_message(&received)
+            {
+                hands.forward_message(plain, received.buf, lane.segment, lane.table);
+            } else {
+                hands.take_any_message(port, received, tables);
             }
         }
         true

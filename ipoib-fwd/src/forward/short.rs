@@ -1,0 +1,232 @@
+//! The short way, for the packets that nearly all are: IPv4 without options or fragment offset, unicast, between two hosts of the
+//! segment's own subnet, that fit as they are.
+//!
+//! It asks what [`eth_to_ib`](super::eth_to_ib) and [`ib_to_eth`](super::ib_to_eth) ask of such a packet, in fewer steps: what of the
+//! settings is asked of every packet is made ready once a burst, headers are read as words, and all is asked before the first
+//! branch, since plain packets pass all of it. What fails anything goes the long way, which alone knows why; so the short way has no drop
+//! reasons. What it takes the long way would forward likewise: a property test holds the two against each other.
+//!
+//! A worker's turn spent 638 instructions on a packet of `step-eth-ib-rc` outside of driver and port, and spends 330.
+
+use std::net::Ipv4Addr;
+
+use pmd::hca::{Checksum, Source};
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use super::eth_to_ib::{NextHop, Via, ip_mtu};
+use super::tables::{NeighbourIndex, Role, SegmentTable, Settings};
+use ipoib::link::WorkerIndex;
+use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, MacAddress};
+use ipoib::net::{IPOIB_HEADER_LEN, ipv4};
+
+/// An IPv4 header without options, in words as they lie in memory: their numbers are of no meaning.
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct PacketWords {
+    /// Version and length, service, total length, identification, flags and offset.
+    start: U64,
+    /// Time to live, protocol, checksum, source.
+    middle: U64,
+    destination: U32,
+}
+
+/// The front of a frame.
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct FrameWords {
+    /// The destination, and two bytes of the source.
+    addresses: U64,
+    /// The other four.
+    source: U32,
+    ethertype: U16,
+    packet: PacketWords,
+}
+
+/// The front of a message.
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct MessageWords {
+    ethertype: U16,
+    _reserved: U16,
+    packet: PacketWords,
+}
+
+const ETHERTYPE: u16 = ETHERTYPE_IPV4.swap_bytes();
+/// The six bytes of an Ethernet address in a word.
+const MAC: u64 = 0xffff_ffff_ffff;
+/// Of a word's last two bytes, the offset of a fragment.
+const OFFSET: u64 = 0xff1f << 48;
+/// The bit of a word that tells an Ethernet address of a group.
+const GROUP: u64 = 1;
+
+/// A plain packet between hosts of the subnet.
+struct Plain {
+    total_len: u16,
+    source: Ipv4Addr,
+    destination: Ipv4Addr,
+}
+
+/// What to do with a frame that goes on as it is.
+#[derive(Debug)]
+pub struct ToInfiniBand<'t, D> {
+    /// The way.
+    pub via: Via<'t, D>,
+    /// Bytes of the IPv4 packet.
+    pub ip_len: u16,
+    /// The neighbour it goes to; `None` for groups, which only the long way knows.
+    pub neighbour: Option<NeighbourIndex>,
+    /// Tell the control lcore that this neighbour wants a connection.
+    pub dial: Option<NextHop>,
+}
+
+/// What to do with a message that goes on as it is.
+#[derive(Debug)]
+pub struct ToEthernet {
+    /// Whom the frame is for.
+    pub to: MacAddress,
+    /// Bytes of the IPv4 packet.
+    pub ip_len: u16,
+    /// The neighbour it goes to; `None` for groups, which only the long way knows.
+    pub neighbour: Option<NeighbourIndex>,
+}
+
+/// What the short way asks of a segment's packets, made ready.
+#[derive(Clone, Copy, Debug)]
+pub struct Short {
+    /// Our Ethernet address as it lies in memory.
+    mac: u64,
+    /// The first address of a host in our subnet, and how many there are: none, if nothing goes the short way.
+    first: u32,
+    hosts: u32,
+    own: u32,
+    ud_mtu: u16,
+    eth_mtu: u16,
+    to_infiniband: bool,
+    to_ethernet: bool,
+}
+
+impl Short {
+    /// For a segment with these settings.
+    #[inline]
+    #[must_use]
+    pub fn new<D>(settings: &Settings<D>) -> Self {
+        let [a, b, c, d, e, f] = settings.mac.0;
+        let (first, hosts, own) = match &settings.address {
+            Some(own) => {
+                let (first, last) = own.subnet().hosts();
+                // A subnet has one kind of addresses, or it is of groups, of loopback or reserved at one end.
+                let plain = ipv4::is_unicast(first) && ipv4::is_unicast(last);
+                let count = last.to_bits() - first.to_bits() + 1;
+                (first.to_bits(), if plain { count } else { 0 }, own.address().to_bits())
+            }
+            None => (0, 0, 0),
+        };
+        let forwards = settings.role == Role::Forwarding;
+        Self {
+            mac: u64::from_le_bytes([a, b, c, d, e, f, 0, 0]),
+            first,
+            hosts,
+            own,
+            ud_mtu: settings.ud_ip_mtu(),
+            eth_mtu: settings.eth_mtu,
+            to_infiniband: forwards && settings.broadcast.is_some(),
+            to_ethernet: forwards && settings.eth_up,
+        }
+    }
+
+    #[inline(always)]
+    const fn is_host(&self, address: u32) -> bool {
+        (address.wrapping_sub(self.first) < self.hosts) & (address != self.own)
+    }
+
+    /// The packet, if it is a plain one of at most `room` bytes.
+    #[inline(always)]
+    fn plain(&self, words: &PacketWords, room: usize, checksum: Checksum) -> Option<Plain> {
+        let (start, middle, destination) = (words.start.get(), words.middle.get(), words.destination.get());
+        // One's complement: the words add up to a multiple of 0xffff, in whatever order their bytes are (RFC 1071 2.B).
+        let halves = |word: u64| (word >> 32) + (word & u64::from(u32::MAX));
+        let valid = (halves(start) + halves(middle) + u64::from(destination)).is_multiple_of(0xffff);
+        let total_len = ((start >> 16) as u16).swap_bytes();
+        let (source, destination) = (((middle >> 32) as u32).swap_bytes(), destination.swap_bytes());
+        let plain = (start & 0xff == 0x45)
+            & (start & OFFSET == 0)
+            & (middle & 0xff != 0)
+            & (usize::from(total_len) >= ipv4::IPV4_HEADER_LEN)
+            & (usize::from(total_len) <= room)
+            & (valid | (checksum != Checksum::Unknown))
+            & self.is_host(source)
+            & self.is_host(destination);
+        if !plain {
+            return None;
+        }
+        let (source, destination) = (Ipv4Addr::from_bits(source), Ipv4Addr::from_bits(destination));
+        Some(Plain { total_len, source, destination })
+    }
+
+    /// Decides on a frame: see [`eth_to_ib`](super::eth_to_ib). `None`: it goes the long way.
+    #[inline(always)]
+    #[must_use]
+    pub fn eth_to_ib<'t, D: Clone>(
+        &self,
+        head: &[u8],
+        frame_len: usize,
+        checksum: Checksum,
+        table: &'t SegmentTable<D>,
+        worker: WorkerIndex,
+    ) -> Option<ToInfiniBand<'t, D>> {
+        let (words, _) = FrameWords::ref_from_prefix(head).ok()?;
+        let addresses = words.addresses.get();
+        let source = addresses >> 48 | u64::from(words.source.get()) << 16;
+        let ours = (addresses & MAC == self.mac)
+            & (source != self.mac)
+            & (source & GROUP == 0)
+            & (words.ethertype.get() == ETHERTYPE)
+            & self.to_infiniband;
+        if !ours {
+            return None;
+        }
+        let packet = self.plain(&words.packet, frame_len.saturating_sub(ETHERNET_HEADER_LEN), checksum)?;
+        if table.ib(packet.source).is_some() {
+            return None;
+        }
+        let ip_len = packet.total_len;
+        let (neighbour, host) = table.ib(packet.destination)?;
+        let (via, mtu, dial) = match host.rc.of(worker) {
+            Some(rc) => (Via::Rc(rc.slot), ip_mtu(rc.mtu), None),
+            None => (Via::Ud(host.ud.as_ref()?), self.ud_mtu, host.dial.then_some(packet.destination.into())),
+        };
+        if ip_len > mtu {
+            return None;
+        }
+        Some(ToInfiniBand { via, ip_len, neighbour: Some(neighbour), dial })
+    }
+
+    /// Decides on a message: see [`ib_to_eth`](super::ib_to_eth). `None`: it goes the long way.
+    #[inline(always)]
+    #[must_use]
+    pub fn ib_to_eth<D: Clone>(
+        &self,
+        head: &[u8],
+        message_len: usize,
+        source: &Source,
+        checksum: Checksum,
+        table: &SegmentTable<D>,
+    ) -> Option<ToEthernet> {
+        let (words, _) = MessageWords::ref_from_prefix(head).ok()?;
+        let group = matches!(source, Source::Ud(ud) if ud.multicast);
+        if (words.ethertype.get() != ETHERTYPE) | group | !self.to_ethernet {
+            return None;
+        }
+        let packet = self.plain(&words.packet, message_len.saturating_sub(IPOIB_HEADER_LEN), checksum)?;
+        if table.eth(packet.source).is_some() {
+            return None;
+        }
+        let (neighbour, host) = table.eth(packet.destination)?;
+        let ip_len = packet.total_len;
+        if ip_len > self.eth_mtu {
+            return None;
+        }
+        Some(ToEthernet { to: host.mac, ip_len, neighbour: Some(neighbour) })
+    }
+}
