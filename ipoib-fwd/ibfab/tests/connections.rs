@@ -3,11 +3,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod adapter;
+
 use std::collections::HashMap;
 use std::path::Path as FilePath;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use adapter::adapter;
 use cm::Path;
 use cm::connection::{Config, ConnId, ConnectRequest, ConnectionTable, Event as CmEvent};
 use connectx::cable::CableEnd;
@@ -17,7 +20,7 @@ use endpoint::{Endpoint, EndpointConfig, EndpointPlace, LinkView, LinkWorker, UD
 use ib_wire::cm::ipoib::{PrivateData, ServiceIdForm};
 use ib_wire::cm::{AttributeId, FlowLabel};
 use ib_wire::sa::LifeTime;
-use ib_wire::{Guid, Mtu, PKey, Qpn, ServiceLevel};
+use ib_wire::{Mtu, PKey, Qpn, ServiceLevel};
 use ibfab::config::{FabricConfig, Place};
 use ibfab::fabric::{Fabric, Management};
 use ipoib::link::LinkSettings;
@@ -27,7 +30,7 @@ use pmd::hca::{
     RcSlot, RcToReceive, RcToSend, RxBurst, Source,
 };
 use pmd::mem::{Pool, PoolConfig};
-use pmd::soft::{SoftConfig, SoftHca};
+use pmd::soft::SoftHca;
 
 /// For what has to happen, on a machine that has much else to do.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -42,21 +45,6 @@ const WARM: usize = 100;
 
 type SoftQueues = <SoftHca as Backend>::Queues;
 type Destination = <SoftQueues as Queues>::Destination;
-
-fn adapter(n: u64, link: CableEnd) -> SoftHca {
-    let guid = 0x0200_0000_0000_0000 + 16 * n;
-    let mut hca = SoftHca::new(&SoftConfig {
-        name: format!("hca{n}"),
-        node_guid: Guid(guid),
-        port_guids: vec![Guid(guid + 1)],
-        max_mtu: Mtu::B4096,
-        gid_table: 8,
-        seed: n,
-    })
-    .unwrap();
-    hca.set_cable(PORT, Some(link)).unwrap();
-    hca
-}
 
 /// Resident memory of this process, KiB.
 fn resident() -> u64 {
@@ -292,7 +280,7 @@ fn a_thousand_passive_connections_cost_little_and_leave_nothing() {
     };
     let (pool, far_pool) = (pool("endpoint", 8192), pool("dialler", 2048));
 
-    let hca = adapter(1, one);
+    let hca = adapter(1, Some(one));
     let mut link = LinkSettings::new(PKey::DEFAULT, Qpn::default(), 5);
     link.max_passive = PEERS;
     link.max_passive_from_lid = PEERS;
@@ -326,7 +314,7 @@ fn a_thousand_passive_connections_cost_little_and_leave_nothing() {
         board,
         times: Recorder::default(),
         received: 0,
-        dialler: dialler(adapter(2, two), &far_pool),
+        dialler: dialler(adapter(2, Some(two)), &far_pool),
     };
     world.run("link up", |w| w.endpoint.link().state().up && w.dialler.hca.port(PORT).unwrap().lid.0 != 0);
     world.run("receives posted", |w| w.worker.queues().receives_posted().1 >= 255);

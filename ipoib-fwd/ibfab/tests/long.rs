@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod adapter;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use adapter::adapter;
 use arrayvec::ArrayVec;
 use connectx::cable::CableEnd;
 use dataplane::latency::Recorder;
@@ -12,14 +15,14 @@ use endpoint::{
     Endpoint, EndpointConfig, EndpointPlace, LinkWorker, LongMessages, LongStatistics, Tag, Taken, ViewBoard,
     WorkerSizes,
 };
-use ib_wire::{Guid, Lid, Mtu, PKey, Psn, Qpn, Rate, ServiceLevel};
+use ib_wire::{Lid, Mtu, PKey, Psn, Qpn, Rate, ServiceLevel};
 use ipoib::link::LinkSettings;
 use pmd::hca::{
     AddressVector, Backend, Control, PortNumber, QpTransition, Queues, QueuesConfig, QueuesId, RcConfig,
     RcSlot, RcToReceive, RcToSend, RxBurst, UdSlot,
 };
 use pmd::mem::{Mbuf, Pool, PoolConfig};
-use pmd::soft::{SoftConfig, SoftHca};
+use pmd::soft::SoftHca;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const PORT: PortNumber = PortNumber(1);
@@ -31,18 +34,9 @@ const ROOM: u16 = 4096;
 type SoftQueues = <SoftHca as Backend>::Queues;
 type Destination = <SoftQueues as Queues>::Destination;
 
-fn adapter(lid: u16, link: CableEnd) -> SoftHca {
-    let guid = 0x0200_0000_0000_0000 + 16 * u64::from(lid);
-    let mut hca = SoftHca::new(&SoftConfig {
-        name: format!("hca{lid}"),
-        node_guid: Guid(guid),
-        port_guids: vec![Guid(guid + 1)],
-        max_mtu: Mtu::B4096,
-        gid_table: 8,
-        seed: lid.into(),
-    })
-    .unwrap();
-    hca.set_cable(PORT, Some(link)).unwrap();
+/// With that LID, its port active.
+fn active(lid: u16, cable: CableEnd) -> SoftHca {
+    let hca = adapter(lid.into(), Some(cable));
     hca.engine().lock().activate(PORT, Lid(lid), Mtu::B4096).unwrap();
     hca
 }
@@ -81,7 +75,7 @@ impl World {
         let (pool, far_pool) =
             (Pool::create("near", &config).unwrap(), Pool::create("far", &config).unwrap());
         let (one, two) = CableEnd::pair().unwrap();
-        let (hca, mut far) = (adapter(1, one), adapter(2, two));
+        let (hca, mut far) = (active(1, one), active(2, two));
         let sizes = WorkerSizes {
             ud_send_depth: 64,
             ud_recv_depth: 64,

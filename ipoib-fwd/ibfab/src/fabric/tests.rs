@@ -3,11 +3,15 @@ use std::time::Duration;
 
 use connectx::cable::Faults;
 use ib_wire::mad::{MAD_LEN, Mad, MadAddress, MadHeader, MadStatus, Method, MgmtClass};
-use ib_wire::{Gid, Guid, Lid, Mtu, PKey, ServiceLevel, Tid};
+use ib_wire::{Gid, Lid, Mtu, PKey, ServiceLevel, Tid};
 use pmd::hca::{AsyncEvent, Control, PortNumber, PortState};
-use pmd::soft::{SoftConfig, SoftHca};
+use pmd::soft::SoftHca;
 
 use super::*;
+use adapter::adapter;
+
+#[path = "../../tests/adapter/mod.rs"]
+mod adapter;
 
 const PORT: PortNumber = PortNumber(1);
 
@@ -15,21 +19,6 @@ const PORT: PortNumber = PortNumber(1);
 struct Bench {
     fabric: Fabric,
     adapters: Vec<SoftHca>,
-}
-
-fn adapter(n: u64, link: CableEnd) -> SoftHca {
-    let guid = 0x0200_0000_0000_0000 + 16 * n;
-    let mut hca = SoftHca::new(&SoftConfig {
-        name: format!("hca{n}"),
-        node_guid: Guid(guid),
-        port_guids: vec![Guid(guid + 1)],
-        max_mtu: Mtu::B4096,
-        gid_table: 8,
-        seed: n,
-    })
-    .unwrap();
-    hca.set_cable(PORT, Some(link)).unwrap();
-    hca
 }
 
 impl Bench {
@@ -43,7 +32,7 @@ impl Bench {
             let (mut near, far) = CableEnd::pair().unwrap();
             near.inject(faults);
             this.fabric.plug(Place { switch: 0, port: n as u8 }, &format!("p{n}"), near).unwrap();
-            this.adapters.push(adapter(n, far));
+            this.adapters.push(adapter(n, Some(far)));
         }
         this
     }
@@ -127,7 +116,7 @@ fn an_adapter_that_goes_and_comes_back_is_configured_again() {
     bench.run(|b| b.fabric.switch().ports().nth(1).unwrap().state == ib_wire::smp::PortState::Down);
     let (near, far) = CableEnd::pair().unwrap();
     bench.fabric.plug(Place { switch: 0, port: 3 }, "p3", near).unwrap();
-    bench.adapters.push(adapter(2, far));
+    bench.adapters.push(adapter(2, Some(far)));
     bench.run(|b| b.all_active());
 }
 
@@ -164,7 +153,7 @@ fn without_a_subnet_manager_one_at_a_link_configures_all_and_hears_of_links_that
     for n in 1..=2 {
         let (near, far) = CableEnd::pair().unwrap();
         bench.fabric.plug(Place { switch: 0, port: n as u8 }, &format!("p{n}"), near).unwrap();
-        bench.adapters.push(adapter(n, far));
+        bench.adapters.push(adapter(n, Some(far)));
     }
     let state = |hca: &SoftHca| hca.port(PORT).unwrap().state;
     bench.run(|b| b.adapters.iter().all(|hca| state(hca) == PortState::Init));

@@ -2,18 +2,22 @@
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+#[path = "../adapter/mod.rs"]
+mod adapter;
+
 use std::collections::{HashMap, VecDeque};
 
+use adapter::adapter;
 use endpoint::WorkerSizes;
 use gidcache::Entry;
 use ib_wire::mad::Mad;
-use ib_wire::{Gid, Guid, Lid, Mtu, PKey, Qpn};
+use ib_wire::{Gid, Lid, PKey, Qpn};
 use pmd::hca::{
     AsyncEvent, Backend, Control, DeviceAttributes, HcaError, PortAttributes, PortNumber, QpState,
     QpTransition, Queues, QueuesConfig, RcConfig, RemoteAccess, UdConfig, UdDestination,
 };
 use pmd::mem::Pool;
-use pmd::soft::{SoftConfig, SoftHca};
+use pmd::soft::SoftHca;
 
 pub(crate) const PORT: PortNumber = PortNumber(1);
 
@@ -55,16 +59,7 @@ pub(crate) struct Device {
 impl Device {
     /// One with one port.
     pub(crate) fn new(n: u8) -> Self {
-        let guid = 0x0200_0000_0000_0000 + 16 * u64::from(n);
-        let hca = SoftHca::new(&SoftConfig {
-            name: format!("hca{n}"),
-            node_guid: Guid(guid),
-            port_guids: vec![Guid(guid + 1)],
-            max_mtu: Mtu::B4096,
-            gid_table: 8,
-            seed: n.into(),
-        })
-        .unwrap();
+        let hca = adapter(n.into(), None);
         Self { hca, flushes: HashMap::new(), refused: None, events: VecDeque::new(), gone: false }
     }
 

@@ -19,18 +19,6 @@ fn vectors_on(g: &mut Guest) {
     assert_eq!(g.ask_with(8, &words(&[20, 0x24, 2, 0, 4]), &fds).error, 0);
 }
 
-/// The port goes down, which is an event.
-fn down(g: &mut Guest) {
-    g.hca.engine_mut().set_cable(PORT, None).unwrap();
-    g.settle();
-}
-
-/// And comes up.
-fn up(g: &mut Guest) {
-    g.hca.engine_mut().activate(PORT, ib_wire::Lid(7), ib_wire::Mtu::B4096).unwrap();
-    g.settle();
-}
-
 #[test]
 fn an_interrupt_while_nobody_listens_comes_when_somebody_does() {
     let mut g = Guest::new();

@@ -24,16 +24,6 @@ fn query(g: &mut Guest, eq: u32) -> (u8, u8, u32, u32) {
     ((word(0x10) >> 28) as u8, (word(0x10) >> 8) as u8 & 0xf, word(0x38), word(0x3c))
 }
 
-fn down(g: &mut Guest) {
-    g.hca.engine_mut().set_cable(PORT, None).unwrap();
-    g.settle();
-}
-
-fn up(g: &mut Guest) {
-    g.hca.engine_mut().activate(PORT, ib_wire::Lid(7), ib_wire::Mtu::B4096).unwrap();
-    g.settle();
-}
-
 /// 64 events of the port, and the queue has room for no more.
 fn fill(g: &mut Guest) {
     for _ in 0..32 {

@@ -183,24 +183,7 @@ impl Objects {
     }
 
     fn is_empty(&self) -> bool {
-        let Self {
-            eqs,
-            eq_numbers: _,
-            cqs,
-            srqs,
-            qps,
-            keys,
-            pds,
-            uars,
-            xrcds,
-            counter_sets,
-            users,
-            octowords: _,
-            bus: _,
-        } = self;
-        let numbers = [pds, uars, xrcds, counter_sets].iter().all(|numbers| numbers.is_empty());
-        let numbers = numbers && users.is_empty();
-        numbers && eqs.is_empty() && cqs.is_empty() && srqs.is_empty() && qps.is_empty() && keys.is_empty()
+        self.counts().values().all(|count| *count == 0)
     }
 }
 

@@ -42,11 +42,6 @@ impl Numbers {
         self.used.len()
     }
 
-    /// True if none is given out.
-    pub(super) fn is_empty(&self) -> bool {
-        self.used.is_empty()
-    }
-
     /// True if it is given out.
     pub(super) fn has(&self, number: u32) -> bool {
         self.used.contains(&number)

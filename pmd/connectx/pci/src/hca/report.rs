@@ -81,7 +81,7 @@ impl Past {
 }
 
 impl Objects {
-    fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> Counts {
         let Self {
             eqs,
             eq_numbers: _,

@@ -93,11 +93,6 @@ impl Users {
         self.numbers.len()
     }
 
-    /// True if there are none.
-    pub(super) fn is_empty(&self) -> bool {
-        self.numbers.is_empty()
-    }
-
     /// True for whom commands may come from, and that is not the driver.
     pub(super) const fn is_user(uid: u16) -> bool {
         !matches!(uid, DRIVER | SHARED)

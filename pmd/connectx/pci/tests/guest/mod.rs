@@ -291,3 +291,15 @@ impl Guest {
         (0..count).map(|n| at + 2 * (count - 1 - n) * 4096).collect()
     }
 }
+
+/// The port goes down, which is an event.
+pub(crate) fn down(g: &mut Guest) {
+    g.hca.engine_mut().set_cable(PORT, None).unwrap();
+    g.settle();
+}
+
+/// And comes up.
+pub(crate) fn up(g: &mut Guest) {
+    g.hca.engine_mut().activate(PORT, Lid(7), Mtu::B4096).unwrap();
+    g.settle();
+}
