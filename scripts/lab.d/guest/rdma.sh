@@ -23,10 +23,10 @@ listening() { [ "$(netstat -ltn | wc -l)" -gt "$before" ]; }
 game() {
     local out server before
     before=$(netstat -ltn | wc -l)
-    timeout 100 "$@" >/tmp/server.log 2>&1 &
+    timeout "${patience:-100}" "$@" >/tmp/server.log 2>&1 &
     server=$!
     await 20 listening
-    if ! out=$(on b timeout 100 "$@" "$a") || ! wait "$server"; then
+    if ! out=$(on b timeout "${patience:-100}" "$@" "$a") || ! wait "$server"; then
         kill "$server" 2>/dev/null
         printf '%s\n' "$out" "--- server" "$(tail -n 5 /tmp/server.log)"
         return 1
@@ -34,7 +34,7 @@ game() {
     grep -E '^ *[0-9]+ +[0-9]+ ' <<<"$out" | tail -n 1 | tr -s ' '
 }
 # upto SIZE PROGRAM [OPTION...]: each power of two from 2 octets to that, of which the last line of figures is.
-upto() { game "${@:2}" -F -a | grep "^ $1 "; }
+upto() { patience=200 game "${@:2}" -F -a | grep "^ $1 "; }
 waits() { rdma resource show cm_id | grep -q LISTEN; }
 # reads OPTION...: rping's server here, its client in b. It asks for what the other one has by RDMA READ, gives it back by RDMA WRITE, and
 # compares.
