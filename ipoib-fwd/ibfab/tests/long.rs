@@ -13,7 +13,7 @@ use connectx::cable::CableEnd;
 use dataplane::latency::Recorder;
 use endpoint::{
     Endpoint, EndpointConfig, EndpointPlace, LinkWorker, LongMessages, LongStatistics, Tag, Taken, ViewBoard,
-    WorkerSizes,
+    Waited, WorkerSizes,
 };
 use ib_wire::{Lid, Mtu, PKey, Psn, Qpn, Rate, ServiceLevel};
 use ipoib::link::LinkSettings;
@@ -66,6 +66,8 @@ struct World {
     far: SoftHca,
     far_queues: SoftQueues,
     arrived: Vec<Vec<u8>>,
+    /// Messages that waited for too long.
+    lost: usize,
 }
 
 impl World {
@@ -110,7 +112,7 @@ impl World {
         far_queues.refill();
         let board = ViewBoard::new(Arc::clone(endpoint.link().state()));
         let worker = workers.pop().unwrap();
-        let mut world = Self { endpoint, worker, board, pool, far, far_queues, arrived: Vec::new() };
+        let mut world = Self { endpoint, worker, board, pool, far, far_queues, arrived: Vec::new(), lost: 0 };
         world.connect(0);
         // All receives are posted.
         for _ in 0..4 {
@@ -147,8 +149,8 @@ impl World {
     fn turn_near(&mut self) {
         let mut times = Recorder::default();
         self.worker.commands(&mut times, |(), _| ());
-        let mut lost = Vec::new();
-        self.worker.retry(|_, waited| lost.push(waited));
+        let lost = &mut self.lost;
+        self.worker.retry(|_, waited| *lost += usize::from(matches!(waited, Waited::Lost(_))));
         self.worker.finish();
         self.worker.queues().turn();
         self.endpoint.tick(Instant::now(), &mut self.board, |_| ());
@@ -258,15 +260,19 @@ fn what_finds_no_large_buffer_waits() {
         world.worker.send_rc(RcSlot(0), Tag(0), buf).unwrap();
         sent.push(bytes);
     }
-    assert!(world.worker.waiting() > 0);
+    let waiting = world.worker.waiting();
+    assert!(waiting > 0);
     // What waits for longer than 20 ms is dropped, and told; the rest comes in order.
     world.until("what was sent", |w| {
         w.worker.waiting() == 0 && w.worker.queues().rc_outstanding(RcSlot(0)) == 0
     });
-    world.turn_far();
-    assert!(world.arrived.len() >= 64, "{}", world.arrived.len());
+    // In bursts, of which a busy machine may have left some.
+    (0..70).for_each(|_| world.turn_far());
+    assert!(world.arrived.len() >= sent.len() - waiting, "{}", world.arrived.len());
+    assert_eq!(world.arrived.len() + world.lost, sent.len());
     assert!(world.statistics().waited > 0, "{:?}", world.statistics());
-    assert!(world.arrived.iter().zip(&sent).all(|(one, other)| one == other));
+    let mut order = sent.iter();
+    assert!(world.arrived.iter().all(|one| order.any(|other| one == other)));
     world.arrived.clear();
     world.carry(0, LONGEST, 9);
     world.until("the buffers", |w| w.pool.in_use() <= home);
