@@ -20,6 +20,7 @@ from checks.deaths import check_fabric_killed, check_fabric_stopped, check_gatew
 from checks.frames import check_hostile_frames, check_odd_sizes, check_overlong_fragment, check_random_frames
 from checks.intruders import check_hostile_packets
 from checks.laboratory import Checks, Laboratory, check_stop, in_laboratory, say
+from checks.long import long
 from checks.operators import check_ctl, check_no_leak, check_place, check_second_gateway, check_socket, check_stats_lines, operator_errors
 from checks.pair import pair
 from checks.ports import ports
@@ -93,8 +94,8 @@ def main():
     demo.interruptible()
     checks, error, begin = Checks(args.only), None, time.monotonic()
     try:
-        for part in (readme, operator_errors, service, captures, cold, routers, segments, ports, bridged, bonded, tap, reload, workers,
-                     crowd, hard, pair):
+        for part in (readme, operator_errors, service, captures, cold, routers, segments, ports, bridged, bonded, tap, long, reload,
+                     workers, crowd, hard, pair):
             try:
                 part(args, checks)
             except Failed as e:

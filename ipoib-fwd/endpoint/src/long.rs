@@ -325,3 +325,82 @@ impl Keys {
         let _ = self.pool.put(key);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use pmd::hca::MemoryKey;
+
+    use super::*;
+
+    fn key(index: u32) -> FreeKey {
+        FreeKey::new(MemoryKey::new(index << 8), 64)
+    }
+
+    /// Keys without large buffers: nothing is sent.
+    fn long() -> Long {
+        let pool = KeyPool::new(KeyPoolConfig { most: 4, ..KeyPoolConfig::default() });
+        let keys = Keys { pool, lists: Vec::new(), outstanding: 0, asked: false, notes: Vec::new() };
+        Long { large: None, keys: Some(Box::new(keys)), counters: Arc::default() }
+    }
+
+    fn told(long: &Long) -> LongStatistics {
+        let mut sum = LongStatistics::default();
+        long.counters.add_to(&mut sum);
+        sum
+    }
+
+    #[test]
+    fn keys_that_nobody_uses_are_given_away_and_that_is_told() {
+        let (mut long, start) = (long(), Instant::now());
+        let period = KeyPoolConfig::default().idle;
+        (1..=3).for_each(|n| long.take_key(key(n), PageList::new(LIST_ROOM)));
+        let ages = |long: &mut Long, periods: u32, moment: Duration| {
+            long.age(start + period * periods + moment);
+            let Some(keys) = long.keys.as_mut() else { panic!() };
+            let gone: Vec<u32> = std::mem::take(&mut keys.notes)
+                .into_iter()
+                .map(|note| match note {
+                    KeyNote::Unused(key) => key.key().index(),
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            (gone, keys.lists.len())
+        };
+        // From the first look on.
+        assert_eq!(ages(&mut long, 0, Duration::ZERO), (vec![], 3));
+        assert_eq!(ages(&mut long, 1, Duration::ZERO), (vec![], 3), "they may just have been used");
+        // One is, and comes back.
+        let Some((used, list)) = long.keys.as_mut().and_then(|keys| keys.take(64)) else { panic!() };
+        let name = used.key().index();
+        if let Some(keys) = long.keys.as_mut() {
+            keys.give_back(used, list);
+        }
+        assert_eq!(ages(&mut long, 1, period / 2), (vec![], 3), "it is not time yet");
+        let (mut gone, lists) = ages(&mut long, 2, Duration::ZERO);
+        gone.push(name);
+        gone.sort_unstable();
+        assert_eq!((gone, lists), (vec![1, 2, 3], 1), "a key each, and its list");
+        let s = told(&long);
+        assert_eq!((s.aged, s.idle, s.in_use, s.taken, s.most_in_use), (2, 1, 0, 1, 1));
+        assert_eq!(ages(&mut long, 3, Duration::ZERO), (vec![name], 0));
+        assert_eq!((told(&long).aged, told(&long).idle), (3, 0));
+    }
+
+    #[test]
+    fn a_key_too_many_goes_back_and_one_that_is_missing_is_asked_for_once() {
+        let mut long = long();
+        let notes = |long: &mut Long| {
+            long.keys.as_mut().map(|keys| std::mem::take(&mut keys.notes)).unwrap_or_default()
+        };
+        for _ in 0..2 {
+            assert!(long.keys.as_mut().is_some_and(|keys| keys.take(40).is_none()));
+        }
+        assert!(matches!(notes(&mut long)[..], [KeyNote::Wanted(40)]));
+        (1..=5).for_each(|n| long.take_key(key(n), PageList::new(LIST_ROOM)));
+        let told_off = notes(&mut long);
+        assert!(matches!(&told_off[..], [KeyNote::Unused(key)] if key.key().index() == 5));
+        assert_eq!((told(&long).idle, told(&long).missed), (4, 2));
+    }
+}
