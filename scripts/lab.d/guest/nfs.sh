@@ -1,0 +1,87 @@
+#!/bin/bash
+# In guest a: NFS over RDMA from guest b: the kernel's client registers memory for each request, and its server writes and reads there, and
+# invalidates it with each answer. One line for each check. Argument: how often b's cable is pulled under load; or, in any guest,
+# `load MODULE...`, `serve CLIENT`, `sums` (of the files that b serves, by b itself).
+# shellcheck disable=SC2317  # functions are called through `check`
+set -u
+cd /mnt || exit 2
+# shellcheck source-path=SCRIPTDIR source=checks.sh
+. ./checks.sh
+# shellcheck source-path=SCRIPTDIR source=machines.sh
+. ./machines.sh
+a=10.77.0.11 b=10.77.0.12
+
+# Modules that are beside the machine's root; what they need of it first.
+load() {
+    local module
+    modprobe -a rdma_cm sunrpc auth_rpcgss fscache dns_resolver && modprobe rpcrdma || return
+    for module in "$@"; do insmod "nfs/$module.ko" || return; done
+}
+# A server of version 4 alone. What programs of user space would answer of its export and its client is in the kernel's tables beforehand: who
+# the client is, what handle and flags the directory has (fsid 0, no subtree check, insecure ports, not squashed).
+serve() {
+    local rpc=/proc/net/rpc end=2147483647
+    load grace lockd nfs_acl nfsd && ip link set lo up && mkdir -p /export && mount -t tmpfs -o size=100m none /export || return
+    mount -t nfsd none /proc/fs/nfsd
+    echo '-2 -3 +4' >/proc/fs/nfsd/versions
+    echo 10 >/proc/fs/nfsd/nfsv4gracetime
+    echo 10 >/proc/fs/nfsd/nfsv4leasetime
+    echo "nfsd $1 $end lab" >"$rpc/auth.unix.ip/channel" &&
+        echo "lab /export $end $((0x2412)) 65534 65534 0" >"$rpc/nfsd.export/channel" &&
+        printf '%s\n' "lab 1 \\x00000000 $end /export" >"$rpc/nfsd.fh/channel" && echo 'rdma 20049' >/proc/fs/nfsd/portlist &&
+        echo 4 >/proc/fs/nfsd/threads && cat /proc/fs/nfsd/portlist
+}
+mounted() {
+    timeout 100 mount -i -t nfs4 -o "vers=4.1,proto=rdma,port=20049,addr=$b,clientaddr=$a,hard,timeo=50" "$b:/" /disk && grep -o 'proto=rdma' /proc/mounts
+}
+sums() { (cd "${1:-/export}" && sha256sum ./* | sha256sum); }
+# The server has what was written, and what is read again is that.
+written() {
+    local file=/tmp/content here
+    head -c 8000000 /dev/urandom >"$file" && cp "$file" /disk/one && cp "$file" /disk/two &&
+        for n in {1..50}; do head -c $((n * 97)) "$file" >"/disk/small$n" || return; done
+    sync && echo 3 >/proc/sys/vm/drop_caches && cmp "$file" /disk/one && cmp "$file" /disk/two &&
+        for n in {1..50}; do cmp -n $((n * 97)) "$file" "/disk/small$n" || return; done
+    here=$(sums /disk) && [ "$here" = "$(on b ./nfs.sh sums)" ] && echo '16 MB and 50 small files'
+}
+# As the client's transport counts what it gave the server to read and to write.
+registered() { awk '/xprt:.*rdma/ {print "memory to read " $13 ", to write " $14 ", for answers " $15; found = $13 + $14 > 0} END {exit !found}' /proc/self/mountstats; }
+# The cable is pulled while a file is written, and put back.
+survive() {
+    local writer
+    head -c 48000000 /dev/urandom >/tmp/content
+    dd if=/tmp/content of=/disk/long bs=64k oflag=direct status=none &
+    writer=$!
+    sleep 1
+    on host pull 1 || return
+    kill -0 "$writer" || { on host plug 1; echo 'it was written before'; return 1; }
+    sleep 3
+    on host plug 1 && wait "$writer" && echo 3 >/proc/sys/vm/drop_caches && cmp /tmp/content /disk/long &&
+        [ "$(sums /disk)" = "$(on b ./nfs.sh sums)" ]
+}
+
+case ${1:-} in
+    load | serve | sums) "$@"; exit ;;
+esac
+mkdir -p /disk
+check 'a: the drivers load, ib0 is up' ./rdma.sh up $a
+check 'b: the same' on b ./rdma.sh up $b
+check 'b: a server' on b ./nfs.sh serve $a
+check 'a: the client of it' load grace lockd nfs nfsv4
+check 'a: mounted' mounted
+check 'a: files written and read back' written
+check 'a: under keys of their own' registered
+for ((round = 1; round <= ${1:-0}; round++)); do
+    check "b: its cable pulled under load and put back, round $round" survive
+done
+check 'a: unmounted' umount /disk
+if [ "${1:-0}" = 0 ]; then
+    check 'a: the kernel has nothing to say about it' kernel_is_quiet
+    check 'b: nor has the other' on b ./rdma.sh quiet
+fi
+if [ $failures -gt 0 ]; then
+    dmesg | tail -n 30
+    on b dmesg | tail -n 30
+fi
+note "$failures check(s) failed"
+exit $((failures > 0))
