@@ -8,7 +8,7 @@ use crate::segments;
 use crate::settings::{Buffers, Config, Gateway, InfiniBand, Overrides, Soft};
 use crate::soft;
 use crate::source::Source;
-use crate::word::Driver;
+use crate::word::{Driver, Privileges};
 
 /// Longest file that is read, bytes: a hundred times what all segments with all their routes need.
 const MAX_FILE: usize = 4 << 20;
@@ -125,6 +125,15 @@ impl Source<'_> {
         {
             let what = "the path of the control socket is longer than 107 bytes";
             return Err(self.error(path.span(), what, "choose a shorter one"));
+        }
+        if gateway.privileges == Privileges::Keep {
+            for (key, value) in [("user", &raw.gateway.user), ("group", &raw.gateway.group)] {
+                if let Some(value) = value.as_ref().filter(|value| !value.get_ref().is_empty()) {
+                    let what = format!("a gateway that keeps its privileges does not change its {key}");
+                    let remedy = format!("leave {key} out, or write privileges = \"drop\"");
+                    return Err(self.error(value.span(), what, remedy));
+                }
+            }
         }
         Ok(gateway)
     }

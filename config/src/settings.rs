@@ -10,7 +10,7 @@ use crate::guid::Guid;
 use crate::key::section;
 use crate::pair_key::PairKey;
 use crate::segment::{PKey, Segment};
-use crate::word::{Driver, Idle, LogLevel, LongMessages, Mode};
+use crate::word::{Cores, Driver, Idle, LogLevel, LongMessages, Mode, Privileges};
 
 /// Most packet buffers.
 pub(crate) const MAX_BUFFERS: u32 = 16_777_215;
@@ -73,6 +73,19 @@ section! {
         pub gids: Option<PathBuf> = None, Restart;
         /// UNIX socket of `ipoib-fwd ctl`; "" for none.
         pub control_socket: Option<PathBuf> = Some("/run/ipoib-fwd.sock".into()), Restart;
+        /// User that the gateway becomes when its ports and devices are open, by name or number; "" for the one that starts it. What it
+        /// opens later must be that user's: the configuration to read it again, and the control socket's directory to take that away.
+        pub user: Option<String> = None, Restart, "\"ipoib-fwd\"";
+        /// Group that it becomes, by name or number; its members may use the control socket. "" for that of `user`, with a socket that
+        /// only its user may use.
+        pub group: Option<String> = None, Restart, "\"ipoib-fwd\"";
+        /// "drop": when ports and devices are open, workers and the threads of DPDK give up all capabilities, and the control lcore
+        /// keeps what these ports and devices take; the log says what. With driver "verbs" all stay, since the kernel ties its devices to
+        /// the credentials that opened them. "keep": all threads keep what the gateway was started with.
+        pub privileges: Privileges = Privileges::Drop, Restart;
+        /// What a core dump holds: "none": there is none; "lean": stacks and the heap, but no packet buffers, hugepages and memory shared
+        /// with other processes (the software ConnectX has packets on the heap); "full": as the system has it.
+        pub cores: Cores = Cores::None, Restart;
         /// Print statistics every so many seconds; 0 = never.
         pub stats_seconds: u32 = 0 => 0..=86_400, Live;
     }

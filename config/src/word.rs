@@ -95,6 +95,28 @@ word!(
 );
 
 word!(
+    /// What becomes of the privileges that the gateway was started with.
+    Privileges {
+        /// Threads keep what they need, once ports and devices are open.
+        Drop = "drop",
+        /// All threads keep all.
+        Keep = "keep",
+    }
+);
+
+word!(
+    /// What a core dump holds.
+    Cores {
+        /// There is none.
+        None = "none",
+        /// Stacks and the heap, no packet buffers and no memory that is shared.
+        Lean = "lean",
+        /// As the system has it.
+        Full = "full",
+    }
+);
+
+word!(
     /// What drives the InfiniBand ports.
     Driver {
         /// The software device if one is configured, else mlx5 for a device of that kind, verbs for others.

@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use crate::telemetry::{self, Request, TelemetryError};
+use crate::telemetry::{self, Access, Request, Server, TelemetryError};
 
 /// How often a controller is called when nothing else happens. A connection's handshake takes a few of these.
 pub const TICK: Duration = Duration::from_millis(1);
@@ -61,6 +61,9 @@ pub enum ControlError {
 pub struct ControlLoop {
     runtime: Runtime,
     hangup: Signal,
+    /// Where requests come from, and where they are taken.
+    requests: (mpsc::Sender<Request>, mpsc::Receiver<Request>),
+    server: Option<Server>,
 }
 
 impl ControlLoop {
@@ -74,24 +77,29 @@ impl ControlLoop {
             let _entered = runtime.enter();
             signal(SignalKind::hangup()).map_err(ControlError::Runtime)?
         };
-        Ok(Self { runtime, hangup })
+        Ok(Self { runtime, hangup, requests: mpsc::channel(REQUESTS), server: None })
+    }
+
+    /// Makes the control socket. Who asks from here on is answered when the loop runs.
+    pub fn listen(&mut self, path: &Path, access: Access) -> Result<(), ControlError> {
+        let _entered = self.runtime.enter();
+        self.server = Some(Server::start(path, access, self.requests.0.clone())?);
+        Ok(())
     }
 
     /// Runs a controller until it is done. SIGINT and SIGTERM stop it; a second one ends the wait for a clean stop.
     /// SIGHUP has it read its configuration again.
-    pub fn run<C: Controller>(self, controller: &mut C, socket: Option<&Path>) -> Result<(), ControlError> {
-        let Self { runtime, hangup } = self;
-        runtime.block_on(serve(controller, socket, hangup))
+    pub fn run<C: Controller>(self, controller: &mut C) -> Result<(), ControlError> {
+        let Self { runtime, hangup, requests: (_sender, inbox), server: _server } = self;
+        runtime.block_on(serve(controller, inbox, hangup))
     }
 }
 
 async fn serve<C: Controller>(
     controller: &mut C,
-    socket: Option<&Path>,
+    mut inbox: mpsc::Receiver<Request>,
     mut hangup: Signal,
 ) -> Result<(), ControlError> {
-    let (requests, mut inbox) = mpsc::channel::<Request>(REQUESTS);
-    let _server = socket.map(|path| telemetry::Server::start(path, requests.clone())).transpose()?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ControlError::Runtime)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(ControlError::Runtime)?;
     let mut ticks = tokio::time::interval(TICK);

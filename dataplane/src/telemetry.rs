@@ -7,7 +7,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, lchown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -102,6 +102,27 @@ impl Command {
     }
 }
 
+/// Who may use the socket: its user, and a group if there is one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Access {
+    /// Number of the user whose the socket shall be, if not of this process's.
+    pub user: Option<u32>,
+    /// Number of the group whose members may use it, too.
+    pub group: Option<u32>,
+}
+
+impl Access {
+    /// Applies to the socket at a path, which nobody but its user could use up to now.
+    fn give(self, path: &Path) -> io::Result<()> {
+        let mode = if self.group.is_some() { 0o660 } else { 0o600 };
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+        if self != Self::default() {
+            lchown(path, self.user, self.group)?;
+        }
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))
+    }
+}
+
 /// The serving end. Removes the socket's path when dropped, if it is still the one that it made.
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -123,7 +144,11 @@ impl Drop for Server {
 
 impl Server {
     /// Binds the socket and serves it on the current runtime.
-    pub(crate) fn start(path: &Path, requests: mpsc::Sender<Request>) -> Result<Self, TelemetryError> {
+    pub(crate) fn start(
+        path: &Path,
+        access: Access,
+        requests: mpsc::Sender<Request>,
+    ) -> Result<Self, TelemetryError> {
         let fail = |what, hint| {
             let path = path.to_owned();
             move |e: io::Error| TelemetryError::Socket { path, what, source: e, hint }
@@ -136,7 +161,7 @@ impl Server {
         let socket = seqpacket(SocketFlags::NONBLOCK).map_err(fail("be made", ""))?;
         clear(path, &address)?;
         bind(&socket, &address).map_err(|e| fail("be bound", "; choose another path")(e.into()))?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(fail("restrict access", ""))?;
+        access.give(path).map_err(fail("be given to its user and group", ""))?;
         let made = fs::symlink_metadata(path).map_err(fail("be found", ""))?;
         listen(&socket, 4).map_err(|e| fail("listen", "")(e.into()))?;
         let socket = watch(socket).map_err(fail("be watched", ""))?;
@@ -355,7 +380,7 @@ mod tests {
         let path = path.to_owned();
         runtime.block_on(async move {
             let (tx, mut rx) = mpsc::channel::<Request>(4);
-            let server = Server::start(&path, tx).unwrap();
+            let server = Server::start(&path, Access::default(), tx).unwrap();
             let client = {
                 let path = path.clone();
                 tokio::task::spawn_blocking(move || body(&path))
@@ -421,7 +446,7 @@ mod tests {
     fn start(path: &Path) -> Result<(), TelemetryError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (tx, _rx) = mpsc::channel(1);
-        runtime.block_on(async { Server::start(path, tx).map(drop) })
+        runtime.block_on(async { Server::start(path, Access::default(), tx).map(drop) })
     }
 
     #[test]
@@ -467,7 +492,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let (tx, _rx) = mpsc::channel(1);
-            let first = Server::start(&path, tx).unwrap();
+            let first = Server::start(&path, Access::default(), tx).unwrap();
             fs::remove_file(&path).unwrap();
             fs::write(&path, "another's").unwrap();
             drop(first);
@@ -487,9 +512,26 @@ mod tests {
         echo_server(&path, |path| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let (tx, _rx) = mpsc::channel(1);
-            let second = runtime.block_on(async { Server::start(path, tx).map(drop) });
+            let second = runtime.block_on(async { Server::start(path, Access::default(), tx).map(drop) });
             assert!(matches!(second, Err(TelemetryError::InUse(_))), "{second:?}");
         });
+    }
+
+    #[test]
+    fn a_socket_is_its_users_or_a_groups_too() {
+        let own = rustix::process::getegid().as_raw();
+        for (group, mode) in [(None, 0o600), (Some(own), 0o660)] {
+            let path = scratch("access");
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let access = Access { user: None, group };
+                let server = Server::start(&path, access, mpsc::channel(1).0).unwrap();
+                let about = fs::symlink_metadata(&path).unwrap();
+                assert_eq!((about.mode() & 0o7777, about.gid()), (mode, own));
+                drop(server);
+            });
+            assert!(!path.exists());
+        }
     }
 
     #[test]

@@ -164,6 +164,13 @@ impl Eal {
         Ok(Self(()))
     }
 
+    /// Leaves the memory that has been taken from EAL by now, packet buffers above all, out of core dumps.
+    pub fn leave_out_of_cores(&self) -> std::io::Result<()> {
+        // SAFETY: EAL is started; an advice to the kernel, which changes no memory.
+        let rc = unsafe { sys::shim_leave_out_of_cores() };
+        if rc == 0 { Ok(()) } else { Err(std::io::Error::from_raw_os_error(-rc)) }
+    }
+
     /// The lcore of the calling program: it controls.
     #[must_use]
     pub fn main_lcore(&self) -> LcoreId {

@@ -126,6 +126,7 @@ pub struct EthLink {
 pub struct EthPort {
     running: Arc<Running>,
     name: String,
+    driver: String,
     mac: Mac,
     offloads: EthOffloads,
     /// Below the port, where the driver does not tell of its link.
@@ -354,13 +355,22 @@ impl EthPort {
                 pool: pool.clone(),
             })
             .collect();
-        Ok((Self { running, name, mac: mac.addr_bytes, offloads, interface, members, woken_by }, queues))
+        Ok((
+            Self { running, name, driver, mac: mac.addr_bytes, offloads, interface, members, woken_by },
+            queues,
+        ))
     }
 
     /// Its DPDK name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The name of its driver.
+    #[must_use]
+    pub fn driver(&self) -> &str {
+        &self.driver
     }
 
     /// Its address.

@@ -5,10 +5,10 @@
 //! only its user may open (`.lock`), so that there is one maintainer, and one for writing on the file itself, which readers look for and cannot
 //! have. No reader can keep a maintainer out, or look like one.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -186,6 +186,8 @@ fn fresh(path: &Path, length: u64) -> Result<File, ShmError> {
         .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
         .open(&making)
         .map_err(call("make", path))?;
+    // Whatever the umask: all may look GIDs up.
+    file.set_permissions(Permissions::from_mode(0o644)).map_err(call("let others read", path))?;
     file.set_len(length).map_err(call("make room in", path))?;
     mark(&file).map_err(call("mark", path))?;
     std::fs::rename(&making, path).map_err(call("put in its place", path))?;

@@ -49,6 +49,12 @@ pub enum GatewayError {
     /// The capture.
     #[error(transparent)]
     Capture(#[from] CaptureError),
+    /// The user or group that the gateway is to become.
+    #[error(transparent)]
+    User(#[from] privileges::UserError),
+    /// Privileges could not be given up.
+    #[error("{0}; to go on without that, write privileges = \"keep\" in [gateway]")]
+    Privileges(#[from] privileges::PrivilegeError),
     /// No lcore is left to forward packets.
     #[error(
         "lcore {0} controls and none is left to forward packets: name at least two lcores, for instance -l 0-1"

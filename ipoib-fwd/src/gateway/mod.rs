@@ -8,6 +8,7 @@ mod error;
 mod frames;
 mod gids;
 mod port_names;
+mod privileges;
 mod punts;
 mod random;
 mod report;

@@ -27,6 +27,7 @@ use super::devices::{Devices, open_soft};
 use super::error::{GatewayError, Places};
 use super::gids::{self, GatewayGids};
 use super::port_names::PortNames;
+use super::privileges::Privileges;
 use super::random::random;
 use super::report::Times;
 use super::segment_parts::SegmentMaker;
@@ -119,6 +120,7 @@ impl Start {
         }
         let names = PortNames::of(&config);
         let devices = Devices::choose(&config, &names, &places)?;
+        let privileges = Privileges::configured(&config.gateway, &devices, &places)?;
         for warning in self.line.eal.warnings() {
             tracing::warn!("{warning}");
         }
@@ -167,6 +169,7 @@ impl Start {
             control,
             start: &self,
             config: &config,
+            privileges,
             names,
             places: &places,
             eal: &eal,
@@ -190,6 +193,7 @@ struct Running<'a> {
     start: &'a Start,
     control: ControlLoop,
     config: &'a Config,
+    privileges: Privileges,
     names: PortNames,
     places: &'a Places,
     eal: &'a Eal,
@@ -354,6 +358,17 @@ impl Running<'_> {
             stopping: None,
             failure: None,
         };
+        if let Some(path) = &self.config.gateway.control_socket {
+            self.control.listen(path, self.privileges.access())?;
+        }
+        // All is open: ports, devices, sockets, files.
+        if self.config.gateway.cores != config::Cores::Full
+            && let Err(error) = self.eal.leave_out_of_cores()
+        {
+            tracing::warn!("packet buffers may be part of a core dump: {error}");
+        }
+        let drivers = controller.ethernets.iter().map(|end| end.port.driver());
+        self.privileges.give_up(self.config, drivers)?;
         let mut jobs = Vec::new();
         for ((worker, &lcore), handle) in workers.into_iter().zip(&self.lcores).zip(&handles) {
             let handle = Arc::clone(handle);
@@ -369,7 +384,7 @@ impl Running<'_> {
             infinibands.join(", "),
             jobs.len()
         );
-        let served = self.control.run(&mut controller, self.config.gateway.control_socket.as_deref());
+        let served = self.control.run(&mut controller);
         // Whatever ended the control loop, the workers end and every buffer goes home.
         for handle in &handles {
             handle.stop();

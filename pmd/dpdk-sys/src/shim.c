@@ -1,6 +1,9 @@
 /* DPDK's static inline functions and macros as calls. */
 #include "shim.h"
 
+#include <errno.h>
+#include <sys/mman.h>
+
 #include <rte_cycles.h>
 #include <rte_dev.h>
 #include <rte_devargs.h>
@@ -10,6 +13,22 @@ const char *shim_pmd_dir(void) { return RTE_EAL_PMD_PATH; }
 int shim_errno(void) { return rte_errno; }
 uint32_t shim_lcore_id(void) { return rte_lcore_id(); }
 uint64_t shim_tsc(void) { return rte_rdtsc(); }
+
+static int leave_out(const struct rte_memseg_list *list, void *failed)
+{
+	/* ENOMEM: not all of it is mapped; what is has taken the advice. */
+	if (madvise(list->base_va, list->len, MADV_DONTDUMP) != 0 && errno != ENOMEM)
+		*(int *)failed = -errno;
+	return 0;
+}
+
+int shim_leave_out_of_cores(void)
+{
+	int failed = 0;
+
+	rte_memseg_list_walk(leave_out, &failed);
+	return failed;
+}
 
 struct rte_mbuf *shim_mbuf_alloc(struct rte_mempool *pool) { return rte_pktmbuf_alloc(pool); }
 

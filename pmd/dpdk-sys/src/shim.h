@@ -11,6 +11,7 @@
 #include <rte_launch.h>
 #include <rte_lcore.h>
 #include <rte_mbuf.h>
+#include <rte_memory.h>
 #include <rte_mempool.h>
 #include <rte_version.h>
 
@@ -54,6 +55,8 @@ const char *shim_pmd_dir(void);
 int shim_errno(void);
 uint32_t shim_lcore_id(void);
 uint64_t shim_tsc(void);
+/* Leaves the memory that EAL has by now out of core dumps. Returns 0 or a negative errno. */
+int shim_leave_out_of_cores(void);
 
 struct rte_mbuf *shim_mbuf_alloc(struct rte_mempool *pool);
 int shim_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **bufs, uint32_t count);
