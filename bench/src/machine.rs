@@ -35,8 +35,12 @@ pub(crate) fn one_lcore() -> String {
 pub(crate) fn memory_arguments() -> Vec<String> {
     let free = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
     let free: u64 = free.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
-    let words: &[&str] = if free >= 192 { &["--in-memory"] } else { &["--no-huge", "-m", "384"] };
-    words.iter().map(|&word| word.to_owned()).collect()
+    if free >= 192 { vec!["--in-memory".to_owned()] } else { plain_memory() }
+}
+
+/// EAL's arguments for memory without hugepages.
+pub(crate) fn plain_memory() -> Vec<String> {
+    ["--no-huge", "-m", "384"].map(str::to_owned).into()
 }
 
 /// Load average of the last minute.

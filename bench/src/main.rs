@@ -27,7 +27,7 @@ use clap::{Parser, ValueEnum};
 use report::Report;
 use sample::Sample;
 use series::Spread;
-use step::Way;
+use step::Step;
 
 /// Benchmarks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -36,6 +36,8 @@ enum Name {
     StepEthIbRc,
     /// A worker forwards them back.
     StepIbEthRc,
+    /// As the first, to hosts without a connection.
+    StepEthIbUd,
     /// Messages between two software devices on a connection.
     RcSoft,
     /// A message in 2, 5 and 17 buffers is sent: named piece by piece, under a key, copied.
@@ -60,13 +62,23 @@ impl Name {
     }
 
     const fn has_peer(self) -> bool {
-        matches!(self, Self::StepEthIbRc | Self::StepIbEthRc)
+        self.step().is_some()
+    }
+
+    const fn step(self) -> Option<Step> {
+        match self {
+            Self::StepEthIbRc => Some(Step::ETH_IB_RC),
+            Self::StepIbEthRc => Some(Step::IB_ETH_RC),
+            Self::StepEthIbUd => Some(Step::ETH_IB_UD),
+            _ => None,
+        }
     }
 
     fn run(self, pcap: &Path, seconds: f64) -> Result<Sample, String> {
         match self {
-            Self::StepEthIbRc => step::run(Way::EthernetToInfiniBand, pcap, seconds),
-            Self::StepIbEthRc => step::run(Way::InfiniBandToEthernet, pcap, seconds),
+            Self::StepEthIbRc => step::run(Step::ETH_IB_RC, pcap, seconds),
+            Self::StepIbEthRc => step::run(Step::IB_ETH_RC, pcap, seconds),
+            Self::StepEthIbUd => step::run(Step::ETH_IB_UD, pcap, seconds),
             Self::RcSoft => soft::run(seconds),
             Self::ChainSend => chain::run(seconds),
             Self::SrqReceive => receive::run(seconds),
@@ -100,6 +112,9 @@ struct Options {
     /// Run one benchmark once in this process and print what it tells: for the runs above, and for profilers.
     #[arg(long, hide = true)]
     once: bool,
+    /// With --once: have the worker of a step take so many turns instead. For counts of instructions.
+    #[arg(long, hide = true, requires = "once", value_name = "N")]
+    turns: Option<u64>,
 }
 
 /// Removes the file at the end.
@@ -166,7 +181,13 @@ fn main_of(options: &Options) -> Result<(), String> {
     if options.once {
         let pcap = write_pcap()?;
         for name in names {
-            let sample = name.run(&pcap.0, seconds)?;
+            let sample = match options.turns {
+                Some(turns) => {
+                    let step = name.step().ok_or_else(|| format!("{}: it has no turns", name.text()))?;
+                    step::take_turns(step, &pcap.0, turns)?
+                }
+                None => name.run(&pcap.0, seconds)?,
+            };
             println!("{}", serde_json::to_string(&sample).map_err(|e| e.to_string())?);
         }
         return Ok(());

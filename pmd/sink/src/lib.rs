@@ -29,6 +29,8 @@ use rings::{CompletionWriter, SendReader, SharedReader, Taken};
 
 /// Number of the first queue pair, which is the datagram one.
 const FIRST_QPN: u32 = 0x40;
+/// Sends of datagrams that may be outstanding.
+const DATAGRAM_SENDS: u32 = 256;
 /// Receives for datagrams.
 const DATAGRAMS: u32 = 64;
 /// Key of the first memory region.
@@ -160,7 +162,7 @@ impl Sink {
             inline_data: 0,
             operations: SendOperations::SendOnly,
         };
-        let (ud, reader) = SendReader::create(FIRST_QPN, &asked(Transport::Ud, 64, 0))?;
+        let (ud, reader) = SendReader::create(FIRST_QPN, &asked(Transport::Ud, DATAGRAM_SENDS, 0))?;
         let mut sends = vec![reader];
         let mut connections = Vec::new();
         let mut wqebbs = ud.sq_wqebbs;
