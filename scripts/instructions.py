@@ -55,7 +55,7 @@ def toolchain():
 
 def build():
     print("instructions: building (release)", flush=True)
-    subprocess.run(["cargo", "build", "--release", "--locked", "--quiet", "-p", "bench"], cwd=ROOT, check=True)
+    subprocess.run(["cargo", "build", "--release", "--locked", "--quiet", "-p", "bench", "--bin", "bench"], cwd=ROOT, check=True)
     return ROOT / "target/release/bench"
 
 

@@ -22,6 +22,8 @@ pub(crate) struct Credit {
     most: u32,
     few: u32,
     many: u32,
+    /// Below it every connection is admitted, whatever it holds of it, and nothing is scarce.
+    plenty: u32,
     outstanding: u32,
     /// Of queue pairs that were taken out with sends outstanding. Their completions may still lie in the queue.
     orphaned: u32,
@@ -30,7 +32,8 @@ pub(crate) struct Credit {
 impl Credit {
     pub(crate) const fn new(most: u32) -> Self {
         let kept = most / KEPT;
-        Self { most, few: most - kept, many: most - 2 * kept, outstanding: 0, orphaned: 0 }
+        let many = most - 2 * kept;
+        Self { most, few: most - kept, many, plenty: many / 2, outstanding: 0, orphaned: 0 }
     }
 
     /// True if a datagram may be posted, or what completes without a peer.
@@ -43,6 +46,13 @@ impl Credit {
     #[inline]
     pub(crate) const fn admits(&self, held: u32) -> bool {
         self.outstanding < self.few && (held < FAIR || held + self.outstanding <= self.many)
+    }
+
+    /// True if so little is outstanding that anybody may post one more, and need not ask for its completion: what
+    /// [`Credit::has_room`], [`Credit::admits`] and [`Credit::is_scarce`] would say of it, in one comparison.
+    #[inline]
+    pub(crate) const fn is_plentiful(&self) -> bool {
+        self.outstanding < self.plenty
     }
 
     /// True if a connection with `held` outstanding may post so many more at once.
@@ -135,6 +145,19 @@ mod tests {
                 credit.take();
             }
             assert!(!credit.has_room());
+        }
+    }
+
+    #[test]
+    fn where_it_is_plentiful_all_are_admitted() {
+        for most in (0..200).chain([1024, 8192, 1 << 14]) {
+            let mut credit = Credit::new(most);
+            while credit.is_plentiful() {
+                assert!(credit.has_room() && !credit.is_scarce(), "{} of {most}", credit.outstanding());
+                assert!(credit.admits(0) && credit.admits(credit.outstanding()), "{credit:?}");
+                credit.take();
+            }
+            assert_eq!(credit.outstanding(), credit.many / 2, "of {most}");
         }
     }
 

@@ -22,6 +22,12 @@ pub trait Packet: Sized + Send + std::fmt::Debug + 'static {
     /// Address and bytes of the data of each segment.
     fn pieces(&self) -> impl Iterator<Item = (u64, u32)>;
 
+    /// Address and bytes of the data of a packet of one segment that is not empty; `None` for all others.
+    #[inline]
+    fn only_piece(&self) -> Option<(u64, u32)> {
+        if self.segments() == 1 { self.pieces().next().filter(|(_, len)| *len > 0) } else { None }
+    }
+
     /// Address and bytes of the room behind the headroom of a fresh buffer.
     fn room(&self) -> (u64, u32);
 
@@ -106,6 +112,12 @@ impl Packet for Mbuf {
 
     fn pieces(&self) -> impl Iterator<Item = (u64, u32)> {
         Self::segments(self).map(|s| (s.address(), s.bytes.len() as u32))
+    }
+
+    #[inline(always)]
+    fn only_piece(&self) -> Option<(u64, u32)> {
+        let data = self.data();
+        (self.segment_count() == 1 && !data.is_empty()).then_some((data.as_ptr() as u64, data.len() as u32))
     }
 
     fn room(&self) -> (u64, u32) {

@@ -27,10 +27,17 @@ impl Region {
 }
 
 /// The registered regions that a worker's buffers lie in. Looks at the one found last first, then at all.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct MrTable {
     regions: ArrayVec<Region, MAX_REGIONS>,
-    last: usize,
+    /// A copy of that.
+    last: Region,
+}
+
+impl Default for MrTable {
+    fn default() -> Self {
+        Self { regions: ArrayVec::new(), last: Region { start: 0, len: 0, lkey: 0 } }
+    }
 }
 
 impl MrTable {
@@ -46,15 +53,15 @@ impl MrTable {
     }
 
     /// The key of the region that holds all the bytes.
-    #[inline]
+    #[inline(always)]
     pub fn lkey(&mut self, address: u64, len: u32) -> Option<u32> {
-        if let Some(region) = self.regions.get(self.last)
-            && region.holds(address, len)
-        {
-            return Some(region.lkey);
-        }
-        self.last = self.regions.iter().position(|region| region.holds(address, len))?;
-        self.regions.get(self.last).map(|region| region.lkey)
+        if self.last.holds(address, len) { Some(self.last.lkey) } else { self.find(address, len) }
+    }
+
+    #[cold]
+    fn find(&mut self, address: u64, len: u32) -> Option<u32> {
+        self.last = *self.regions.iter().find(|region| region.holds(address, len))?;
+        Some(self.last.lkey)
     }
 
     /// The regions.

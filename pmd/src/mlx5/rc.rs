@@ -1,15 +1,17 @@
 //! The send half of a queue pair with the buffers that it owes, and the connected queue pair made of it.
 
+use arrayvec::ArrayVec;
 use ib_wire::Qpn;
 
 use super::anchor::{Anchored, let_go, release};
 use super::rings::QpRings;
+use super::send::CONTROL_UNITS;
 use super::sq::{Full, Posted, Request, SendQueue};
-use crate::bookkeeping::{Health, Operation, Work};
-use crate::hca::{HcaError, PostError, UdSlot, WcStatus};
+use crate::bookkeeping::{Completed, Health, Operation, Work};
+use crate::hca::{BURST, HcaError, PostError, QpEvent, UdSlot, WcStatus};
 use crate::mem::key::PageList;
 use crate::mem::packet::Packet;
-use prm::{DS_UNIT, SendOpcode, WQEBB, fm_ce_se};
+use prm::{DS_UNIT, DataSegment, DatagramAddress, SendOpcode, WQEBB, fm_ce_se};
 
 /// Most segments of a buffer that is sent: as many as an SRQ entry for IPoIB's largest message has, and to spare. The entry
 /// (656 bytes with an address) fits what devices allow, 1024.
@@ -47,6 +49,11 @@ pub(super) struct Reaped {
 #[derive(Debug)]
 pub(super) struct SendSide<P> {
     pub(super) sq: SendQueue,
+    /// How many messages in one piece may follow one another with no look at anything but this: the ring has room for them, none of them is
+    /// to ask for a completion, no fence is due, sends succeed. Each post that does look sets it anew.
+    allowance: u16,
+    /// WQEBBs of such a message.
+    plain_wqebbs: u16,
     slots: Box<[Slot<P>]>,
     /// By slots, too: work whose poster waits for an answer. Nothing on a queue pair that only sends messages.
     works: Box<[Option<Work<P>>]>,
@@ -76,9 +83,12 @@ impl<P> SendSide<P> {
 }
 
 impl<P: Packet> SendSide<P> {
-    pub(super) fn new(rings: &QpRings, signal_every: u16) -> Self {
+    /// On a new ring. `head`: the length of what goes before a message's data, in units of 16 bytes.
+    pub(super) fn new(rings: &QpRings, signal_every: u16, head: usize) -> Self {
         let sq = SendQueue::new(rings);
         Self {
+            allowance: 0,
+            plain_wqebbs: ((head + 1) * DS_UNIT).div_ceil(WQEBB) as u16,
             slots: (0..sq.size()).map(|_| Slot { buf: None, wqebbs: 0 }).collect(),
             works: Box::default(),
             sq,
@@ -110,13 +120,64 @@ impl<P: Packet> SendSide<P> {
         self.unsignalled_wqebbs = 0;
         self.idle_visits = 0;
         self.cause = None;
+        self.allowance = 0;
         self.health.restart();
+    }
+
+    /// Sends have completed: see [`Health::completed`].
+    #[inline]
+    pub(super) fn completed(&mut self, what: Completed, events: &mut ArrayVec<QpEvent, BURST>) {
+        self.health.completed(what, events);
+        if self.health.failed() {
+            self.allowance = 0;
+        }
+    }
+
+    /// The queue pair is in error.
+    pub(super) const fn fail(&mut self) {
+        self.health.fail();
+        self.allowance = 0;
+    }
+
+    /// True if [`SendSide::post_allowed`] may be called.
+    #[inline(always)]
+    pub(super) const fn has_allowance(&self) -> bool {
+        self.allowance > 0
+    }
+
+    /// Posts a message in one piece, which is `data`, on allowance: what [`SendSide::post`] would do with it. With an address it is a datagram.
+    // Two callers, which post most of what is posted at all.
+    #[inline(always)]
+    pub(super) fn post_allowed(&mut self, buf: P, to: Option<&DatagramAddress>, data: DataSegment) {
+        let index = self.sq.post_plain(to, data);
+        let mask = self.sq.size().wrapping_sub(1);
+        if let Some(slot) = self.slots.get_mut(usize::from(index & mask)) {
+            slot.wqebbs = self.plain_wqebbs;
+            // What was there was taken when it completed, so that there is nothing to drop.
+            std::mem::forget(slot.buf.replace(buf));
+        }
+        self.allowance -= 1;
+        self.outstanding += 1;
+        self.unsignalled += 1;
+        self.unsignalled_wqebbs += self.plain_wqebbs;
+        self.idle_visits = 0;
+    }
+
+    /// Sets the allowance anew.
+    const fn allow(&mut self) {
+        let (size, each) = (self.sq.size(), self.plain_wqebbs);
+        // As `post` asks: less than the room that is left, and no completion due.
+        let room = size.saturating_sub(self.sq.used()).saturating_sub(1) / each;
+        let entries = self.signal_every.saturating_sub(1).saturating_sub(self.unsignalled);
+        let half = (size / 2).saturating_sub(1).saturating_sub(self.unsignalled_wqebbs) / each;
+        let least = if room < entries { room } else { entries };
+        let least = if least < half { least } else { half };
+        self.allowance = if self.sq.is_fenced() || self.health.failed() { 0 } else { least };
     }
 
     /// Posts `buf` by `post`, which is told the entry's flags and how many segments there are. `head` is the length of what
     /// goes before the data, in units of 16 bytes. `scarce` asks for a completion whatever else. One WQEBB is kept back for the drain request.
-    // One caller a kind of queue pair: a call would hand over a closure and a result through memory.
-    #[inline(always)]
+    #[inline]
     pub(super) fn post(
         &mut self,
         buf: P,
@@ -151,6 +212,7 @@ impl<P: Packet> SendSide<P> {
                 }
                 self.idle_visits = 0;
                 self.note(posted, Some(buf));
+                self.allow();
                 Ok(())
             }
             Err(error) => Err((buf, error)),
@@ -166,6 +228,8 @@ impl<P: Packet> SendSide<P> {
 
     /// An entry without a buffer was posted, whose completion all before it share.
     fn signalled(&mut self, posted: Posted) {
+        // It may be of those behind which a fence is due.
+        self.allowance = 0;
         self.unsignalled = 0;
         self.unsignalled_wqebbs = 0;
         self.idle_visits = 0;
@@ -384,7 +448,8 @@ impl<P: Packet> RcQp<P> {
     /// drain request.
     #[must_use]
     pub fn new(rings: &QpRings, passive: bool, beside: UdSlot, signal_every: u32, anchor: Anchored) -> Self {
-        Self { side: SendSide::new(rings, signal_every.min(1 << 12) as u16), passive, beside, anchor }
+        let side = SendSide::new(rings, signal_every.min(1 << 12) as u16, CONTROL_UNITS);
+        Self { side, passive, beside, anchor }
     }
 
     /// Destroys it; what it still owes goes home, or is kept if the device does not let go.

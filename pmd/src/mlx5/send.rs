@@ -4,10 +4,10 @@ use super::sq::{Full, Posted, Request, SendQueue, inline_units};
 use prm::{AtomicSegment, DS_UNIT, DataSegment, DatagramAddress, RemoteAddressSegment, SendOpcode};
 
 /// Units of 16 bytes of a control segment.
-const CONTROL_UNITS: usize = 1;
+pub(super) const CONTROL_UNITS: usize = 1;
 
 /// Units of 16 bytes of an address vector.
-const ADDRESS_UNITS: usize = size_of::<DatagramAddress>() / DS_UNIT;
+pub(super) const ADDRESS_UNITS: usize = size_of::<DatagramAddress>() / DS_UNIT;
 
 /// The other end's memory.
 #[derive(Clone, Copy, Debug)]

@@ -6,8 +6,8 @@ use super::barrier;
 use super::bus::Bus;
 use super::rings::{DoorbellRecord, QpRings, Register, RingMemory};
 use prm::{
-    ControlSegment, DBREC_SEND, DS_UNIT, DataSegment, INLINE_DATA, InlineHeader, MAX_DS, SendOpcode, WQEBB,
-    fm_ce_se,
+    ControlSegment, DBREC_SEND, DS_UNIT, DataSegment, DatagramAddress, INLINE_DATA, InlineHeader, MAX_DS,
+    SendOpcode, WQEBB, fm_ce_se,
 };
 
 /// What the control segment of an entry says.
@@ -150,6 +150,37 @@ impl SendQueue {
         let entry: [[u8; DS_UNIT]; 2] = [zerocopy::transmute!(control), zerocopy::transmute!(data)];
         self.buf.write(start, &entry);
         Ok(self.finish(&control, 2))
+    }
+
+    /// True if the next entry has to wait for the one before it.
+    pub(super) const fn is_fenced(&self) -> bool {
+        self.next_fence != 0
+    }
+
+    /// Posts a SEND of one piece, which is not empty, without flags; with an address it is a datagram. The entry is what
+    /// [`SendQueue::post`] writes of it, put together in whole words: 60 instructions less. There is room for it and no fence is due:
+    /// the caller has seen to that. Returns its index.
+    #[inline(always)]
+    pub(super) fn post_plain(&mut self, to: Option<&DatagramAddress>, data: DataSegment) -> u16 {
+        let index = self.posted;
+        let place = |index: u16| usize::from(index & self.wqebbs.wrapping_sub(1)) * WQEBB;
+        let ds = if to.is_some() { 5 } else { 2 };
+        let opcode = u32::from(index) << 8 | u32::from(SendOpcode::Send.code());
+        let first = (u64::from(opcode) << 32 | u64::from(self.qpn << 8 | ds)).to_be();
+        let data: [u64; 2] = zerocopy::transmute!(data);
+        match to {
+            None => self.buf.write(place(index), &[first, 0, data[0], data[1]]),
+            Some(to) => {
+                let to: [u64; 6] = zerocopy::transmute!(*to);
+                let [a, b, c, d, e, f] = to;
+                self.buf.write(place(index), &[first, 0, a, b, c, d, e, f]);
+                self.buf.write(place(index.wrapping_add(1)), &data);
+            }
+        }
+        self.last = first.to_ne_bytes();
+        self.posted = index.wrapping_add(if to.is_some() { 2 } else { 1 });
+        self.dirty = true;
+        index
     }
 
     #[inline]

@@ -5,6 +5,7 @@ use ib_wire::Qpn;
 use super::anchor::{Anchored, let_go, release};
 use super::rc::SendSide;
 use super::rings::QpRings;
+use super::send::{ADDRESS_UNITS, CONTROL_UNITS};
 use crate::bookkeeping::Mark;
 use crate::hca::HcaError;
 use crate::mem::packet::Packet;
@@ -44,7 +45,7 @@ impl<P: Packet> UdQp<P> {
     /// A new queue pair; it receives into its worker's shared queue for datagrams.
     #[must_use]
     pub fn new(rings: &QpRings, ethernet: bool, signal_every: u32, anchor: Anchored) -> Self {
-        let side = SendSide::new(rings, signal_every.min(1 << 12) as u16);
+        let side = SendSide::new(rings, signal_every.min(1 << 12) as u16, CONTROL_UNITS + ADDRESS_UNITS);
         Self { side, door: Door::New, ethernet, checks_ipv4: false, anchor }
     }
 

@@ -37,12 +37,12 @@ impl<B: Bus + std::fmt::Debug> Queues for MlxQueues<B, Mbuf> {
         self.bus.turn()
     }
 
-    #[inline]
+    #[inline(always)]
     fn send_ud(&mut self, slot: UdSlot, to: &Destination, buf: Mbuf) -> Result<(), Refused> {
         self.post_ud(slot, to, buf).map_err(refused)
     }
 
-    #[inline]
+    #[inline(always)]
     fn send_rc(&mut self, slot: RcSlot, buf: Mbuf) -> Result<(), Refused> {
         self.post_rc(slot, buf).map_err(refused)
     }

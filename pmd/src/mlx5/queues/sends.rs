@@ -122,7 +122,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             outstanding,
             datagram: slot.is_none(),
         };
-        side.health.completed(what, events);
+        side.completed(what, events);
         freed
     }
 }

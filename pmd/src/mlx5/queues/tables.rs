@@ -116,7 +116,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         if !rc.passive {
             self.credit.take();
         }
-        rc.side.health.fail();
+        rc.side.fail();
         rc.side.sq.ring(&mut self.bus);
         self.rcs.rung(slot.0);
         Ok(())

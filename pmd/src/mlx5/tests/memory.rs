@@ -28,7 +28,7 @@ fn connected() -> (Device, TestQueues) {
     (device, queues)
 }
 
-fn registration(device: &Device, bytes: usize) -> Registration<Buffer> {
+pub(super) fn registration(device: &Device, bytes: usize) -> Registration<Buffer> {
     Registration {
         key: FreeKey::new(MemoryKey::new(KEY), 64),
         list: PageList::new(52),

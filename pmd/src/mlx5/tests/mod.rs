@@ -1,5 +1,6 @@
 //! The driver against bytes that libmlx5 wrote (`tests/data/mlx5`), and against what can go wrong at the ends of rings.
 
+mod allowance;
 mod completion;
 mod device;
 mod geometry;

@@ -20,7 +20,7 @@ const RETRY: u8 = 0x15;
 const NOP: u8 = 0;
 const SEND: u8 = 0x0a;
 
-fn destination() -> Destination {
+pub(super) fn destination() -> Destination {
     let av = AddressVector {
         dlid: Lid(2),
         sl: ServiceLevel::new(0),
