@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import demo
-from checks import gids, metrics, owners
+from checks import gids, metrics, owners, top
 from checks.bonded import bonded
 from checks.bridged import bridged
 from checks.captures import captures
@@ -53,6 +53,9 @@ def hard(args, checks):
         ("metrics_figures", metrics.check_figures),
         ("metrics_named", metrics.check_named),
         ("metrics_scraped", metrics.check_scraped),
+        ("top_keys", top.check_keys),
+        ("top_once", top.check_once),
+        ("top_trouble", top.check_trouble),
         ("gids_list", gids.check_list),
         ("gids_watch_ends", gids.check_watch_ends),
         ("gids_prefix_changed", gids.check_prefix),

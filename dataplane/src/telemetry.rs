@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, lchown};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
@@ -321,8 +321,9 @@ async fn answer(command: Command, requests: &mpsc::Sender<Request>) -> Value {
     }
 }
 
-/// Asks a running program one thing.
+/// Asks a running program one thing; within `timeout`, however slowly the other end goes on.
 pub fn ask(path: &Path, request: &str, timeout: Duration) -> Result<Value, TelemetryError> {
+    let end = Instant::now() + timeout;
     let fail = |what, hint| {
         let path = path.to_owned();
         move |e: rustix::io::Errno| TelemetryError::Socket { path, what, source: e.into(), hint }
@@ -336,18 +337,29 @@ pub fn ask(path: &Path, request: &str, timeout: Duration) -> Result<Value, Telem
         source: e,
         hint: "",
     })?;
-    connect(&socket, &address).map_err(fail(
-        "connect",
-        "; is the gateway running, and with this control socket (--control-socket)?",
-    ))?;
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(timeout))
+    // Also for connecting, which waits for a server that accepts nobody.
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(timeout))
         .map_err(fail("set a time limit", ""))?;
+    connect(&socket, &address).map_err(|error| {
+        let hint = match error {
+            rustix::io::Errno::AGAIN => "; whoever serves it takes no more clients",
+            _ => "; is the gateway running, and with this control socket (--control-socket)?",
+        };
+        fail("connect", hint)(error)
+    })?;
+    let late = "; the gateway did not answer in time";
     let mut buffer = vec![0u8; MAX_MESSAGE];
     let mut receive = |part: usize| -> Result<Value, TelemetryError> {
         let mut answer = Vec::new();
         loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(fail("read an answer", late)(rustix::io::Errno::TIMEDOUT));
+            }
+            sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(left))
+                .map_err(fail("set a time limit", ""))?;
             let (length, _) = recv(socket.as_fd(), &mut buffer[..], RecvFlags::empty())
-                .map_err(fail("read an answer", "; the gateway did not answer in time"))?;
+                .map_err(fail("read an answer", late))?;
             if length == 0 {
                 return Err(protocol("the other end closed the socket".to_owned()));
             }
@@ -463,6 +475,42 @@ mod tests {
         assert!(matches!(start(&path), Err(TelemetryError::Occupied(..))));
         assert!(path.exists());
         drop(daemon);
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn who_answers_nothing_or_without_end_is_waited_for_no_longer_than_was_said() {
+        let path = scratch("slow");
+        let served = seqpacket(SocketFlags::empty()).unwrap();
+        bind(&served, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&served, 0).unwrap();
+        let patience = Duration::from_millis(300);
+        let asked = || {
+            let begin = Instant::now();
+            let error = ask(&path, "/stats", patience).unwrap_err().to_string();
+            assert!((patience..20 * patience).contains(&begin.elapsed()), "{:?}: {error}", begin.elapsed());
+            error
+        };
+        // Nobody accepts: the first is taken by the kernel, the second finds the queue full.
+        let first = std::thread::scope(|scope| {
+            let first = scope.spawn(asked);
+            std::thread::sleep(patience / 10);
+            assert!(asked().contains("takes no more clients"));
+            first.join().unwrap()
+        });
+        assert!(first.contains("did not answer in time"), "{first}");
+        // A byte now and then, each in good time, and no end.
+        drop(accept_with(&served, SocketFlags::CLOEXEC).unwrap());
+        let trickle = std::thread::spawn(move || {
+            let client = accept_with(&served, SocketFlags::CLOEXEC).unwrap();
+            let greeting = br#"{"max_output_len":1}"#;
+            send(&client, greeting, SendFlags::NOSIGNAL).unwrap();
+            while send(&client, b" ", SendFlags::NOSIGNAL).is_ok() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        assert!(asked().contains("did not answer in time"));
+        trickle.join().unwrap();
         fs::remove_file(&path).unwrap();
     }
 

@@ -33,6 +33,9 @@ pub trait Worker {
     /// Called once in each loop in which [`Worker::turn`] was busy, with how long it took, in nanoseconds.
     fn record_service_time(&mut self, ns: u64);
 
+    /// Called after each [`Worker::rest`], with how long that took, in nanoseconds.
+    fn record_rest(&mut self, _ns: u64) {}
+
     /// Asks to be woken when something comes. False if nothing will: then a rest is a nap. What came before does not wake,
     /// so a turn is taken between this and [`Worker::rest`].
     fn arm(&mut self) -> bool {
@@ -174,6 +177,7 @@ impl Idle {
             }
         }
         self.armed &= !worker.rest(self.nap);
+        worker.record_rest(now.elapsed().as_nanos() as u64);
     }
 }
 
@@ -225,6 +229,8 @@ mod tests {
         tells: bool,
         told: bool,
         calls: Vec<&'static str>,
+        /// Rests that were told of, each as long as it was.
+        rested: Vec<u64>,
         handle: Arc<Handle>,
     }
 
@@ -252,15 +258,29 @@ mod tests {
         fn rest(&mut self, at_most: Duration) -> bool {
             assert!(at_most <= NAP_MAX);
             self.calls.push("rest");
+            std::thread::sleep(Duration::from_micros(10));
             self.told
+        }
+
+        fn record_rest(&mut self, ns: u64) {
+            self.rested.push(ns);
         }
     }
 
     fn calls(tells: bool, told: bool) -> Vec<&'static str> {
         let handle = Handle::new();
-        let script =
-            Script { busy: &[1, 3], turns: 0, tells, told, calls: Vec::new(), handle: Arc::clone(&handle) };
-        let calls = run(script, &handle).calls;
+        let script = Script {
+            busy: &[1, 3],
+            turns: 0,
+            tells,
+            told,
+            calls: Vec::new(),
+            rested: Vec::new(),
+            handle: Arc::clone(&handle),
+        };
+        let Script { calls, rested, .. } = run(script, &handle);
+        assert_eq!(rested.len(), calls.iter().filter(|c| **c == "rest").count());
+        assert!(rested.iter().all(|ns| *ns >= 10_000), "{rested:?}");
         // All the turns before the first rest are spun through.
         let first = calls.iter().position(|c| *c != "turn").unwrap();
         assert_eq!(first as u32, 3 + SPINS);
@@ -282,8 +302,15 @@ mod tests {
         for busy in [look, look + 1] {
             let handle = Handle::new();
             let busy = [1, 3, busy];
-            let script =
-                Script { busy: &busy, turns: 0, tells: true, told: false, calls: Vec::new(), handle };
+            let script = Script {
+                busy: &busy,
+                turns: 0,
+                tells: true,
+                told: false,
+                calls: Vec::new(),
+                rested: Vec::new(),
+                handle,
+            };
             let handle = Arc::clone(&script.handle);
             let calls = run(script, &handle).calls;
             let asked: Vec<_> =

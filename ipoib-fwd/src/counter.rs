@@ -32,9 +32,24 @@ hca::counted! {
     }
 }
 
+hca::counted! {
+    /// How a worker spends its time. What is left polls and finds nothing.
+    Labour {
+        /// Turns in which something was done.
+        BusyTurns = "busy_turns",
+        /// Nanoseconds that they took.
+        Busy = "busy_ns",
+        /// Nanoseconds in which it rested, until a port told of something or a nap was over.
+        Rest = "rest_ns",
+    }
+}
+
 const TRAFFIC: usize = Traffic::ALL.len();
+/// Where a worker's drops begin, and where its time does.
+const DROPS: usize = 2 * TRAFFIC;
+const LABOUR: usize = DROPS + DropReason::ALL.len();
 /// Counters of one worker.
-pub const COUNT: usize = 2 * TRAFFIC + DropReason::ALL.len();
+pub const COUNT: usize = LABOUR + Labour::ALL.len();
 
 hca::counted! {
     /// What is counted for a segment. The ways that packets go by are on one cache line, of which a packet touches no other.
@@ -99,7 +114,18 @@ impl WorkerCounters {
 
     /// Counts `n` drops of packets that are of no segment.
     pub fn drops(&mut self, reason: DropReason, n: u64) {
-        self.all.add(2 * TRAFFIC + reason as usize, n);
+        self.all.add(DROPS + reason as usize, n);
+    }
+
+    /// Counts a busy turn of so many nanoseconds.
+    pub fn busy_turn(&mut self, ns: u64) {
+        self.all.add(LABOUR + Labour::BusyTurns as usize, 1);
+        self.all.add(LABOUR + Labour::Busy as usize, ns);
+    }
+
+    /// Counts a rest of so many nanoseconds.
+    pub fn rest(&mut self, ns: u64) {
+        self.all.add(LABOUR + Labour::Rest as usize, ns);
     }
 
     /// Counts `n` drops of a segment's packets.
@@ -252,13 +278,21 @@ impl Totals {
     /// Drops for a reason.
     #[must_use]
     pub const fn drops(&self, reason: DropReason) -> u64 {
-        self.0[2 * TRAFFIC + reason as usize]
+        self.0[DROPS + reason as usize]
     }
 
-    /// One row: packets by path.
+    /// How workers spent their time.
+    #[must_use]
+    pub const fn labour(&self, what: Labour) -> u64 {
+        self.0[LABOUR + what as usize]
+    }
+
+    /// One row: packets by path, and how the time was spent.
     #[must_use]
     pub fn row_json(&self) -> Map<String, Value> {
-        Traffic::ALL.iter().map(|&p| (format!("{}_packets", p.name()), self.packets(p).into())).collect()
+        let packets = Traffic::ALL.iter().map(|&p| (format!("{}_packets", p.name()), self.packets(p).into()));
+        let labour = Labour::ALL.iter().map(|&what| (what.name().to_owned(), self.labour(what).into()));
+        packets.chain(labour).collect()
     }
 
     /// Packets and bytes by path.
@@ -303,6 +337,12 @@ mod tests {
         assert_eq!(of_last.row_json()["drops"], 3);
         let all = Totals::of(&[a.reader(), b.reader()]);
         assert_eq!((all.drops(DropReason::Shutdown), all.drops(DropReason::Storm)), (3, 1));
+        a.busy_turn(700);
+        b.busy_turn(300);
+        b.rest(5000);
+        let all = Totals::of(&[a.reader(), b.reader()]);
+        assert_eq!(Labour::ALL.map(|what| all.labour(what)), [2, 1000, 5000]);
+        assert_eq!((all.row_json()["rest_ns"].as_u64(), all.drops(DropReason::Shutdown)), (Some(5000), 3));
         // Its number is used again.
         a.of_segment(one, SegmentTraffic::Punt, 9);
         let since = SegmentTotals::of(&readers, one).since(&before);

@@ -11,3 +11,4 @@ pub mod log;
 pub mod metrics;
 pub mod options;
 pub mod segment;
+pub mod top;

@@ -4,8 +4,8 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use ipoib_fwd::options::{CtlLine, GidsLine, MetricsLine, Options};
-use ipoib_fwd::{ctl, gateway, gids, metrics};
+use ipoib_fwd::options::{CtlLine, GidsLine, MetricsLine, Options, TopLine};
+use ipoib_fwd::{ctl, gateway, gids, metrics, top};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
@@ -13,6 +13,7 @@ fn main() -> ExitCode {
         Some("ctl") => run_ctl(&arguments),
         Some("gids") => run_gids(&arguments),
         Some("metrics") => run_metrics(&arguments),
+        Some("top") => run_top(&arguments),
         Some("-h" | "--help" | "-V" | "--version" | "--print-config") => {
             run_gateway(vec![arguments[0].clone(), "--".to_owned(), arguments[1].clone()])
         }
@@ -48,6 +49,17 @@ fn run_metrics(arguments: &[String]) -> ExitCode {
     let _log = ipoib_fwd::log::Log::start();
     match metrics::run(&line.options) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(e) => fail(&e),
+    }
+}
+
+fn run_top(arguments: &[String]) -> ExitCode {
+    let line = TopLine::parse_from(arguments.iter().skip(1));
+    match top::run(&line.options) {
+        Ok(text) => {
+            print(&text);
+            ExitCode::SUCCESS
+        }
         Err(e) => fail(&e),
     }
 }

@@ -1,10 +1,10 @@
-//! The program's four command lines. `--help`, the manual pages and what shells complete are made from them.
+//! The program's five command lines. `--help`, the manual pages and what shells complete are made from them.
 
 use std::path::PathBuf;
 
 use clap::{Command, CommandFactory as _, Parser};
 
-use crate::{ctl, gids, metrics};
+use crate::{ctl, gids, metrics, top};
 
 // Lines of at most 100 columns: this text is shown as it stands.
 /// Joins an Ethernet network to an InfiniBand fabric: IPv4 between Ethernet frames and IPoIB,
@@ -19,12 +19,12 @@ use crate::{ctl, gids, metrics};
 ///
 /// A running gateway is asked with `ipoib-fwd ctl COMMAND`, of which `ipoib-fwd ctl help` is the list;
 /// `ipoib-fwd gids` lists the GID tables of this machine's devices and of a gateway's software one,
-/// `ipoib-fwd metrics` serves a gateway's figures to a monitoring system.
+/// `ipoib-fwd metrics` serves a gateway's figures to a monitoring system, `ipoib-fwd top` shows them live.
 #[derive(Parser, Debug)]
 #[command(
     name = "ipoib-fwd",
     version,
-    override_usage = "ipoib-fwd [EAL ARGUMENTS] -- [OPTIONS]\n       ipoib-fwd ctl <COMMAND> [OPTIONS]\n       ipoib-fwd gids [OPTIONS]\n       ipoib-fwd metrics [OPTIONS]",
+    override_usage = "ipoib-fwd [EAL ARGUMENTS] -- [OPTIONS]\n       ipoib-fwd ctl <COMMAND> [OPTIONS]\n       ipoib-fwd gids [OPTIONS]\n       ipoib-fwd metrics [OPTIONS]\n       ipoib-fwd top [OPTIONS]",
     verbatim_doc_comment
 )]
 pub struct Options {
@@ -89,6 +89,17 @@ pub struct MetricsLine {
     pub options: metrics::MetricsOptions,
 }
 
+/// Shows what a running gateway does: rates, drops by reason, segments, workers' load, times, connections.
+///
+/// In a terminal of 80 columns and 24 lines or more. ? tells the keys. A gateway that ends is waited for.
+#[derive(Parser, Debug)]
+#[command(name = "ipoib-fwd top", bin_name = "ipoib-fwd top", version)]
+pub struct TopLine {
+    /// Of which gateway, and how often.
+    #[command(flatten)]
+    pub options: top::TopOptions,
+}
+
 /// The program with its subcommands, as a shell completes it.
 #[must_use]
 pub fn program() -> Command {
@@ -96,5 +107,6 @@ pub fn program() -> Command {
         CtlLine::command().name("ctl"),
         GidsLine::command().name("gids"),
         MetricsLine::command().name("metrics"),
+        TopLine::command().name("top"),
     ])
 }

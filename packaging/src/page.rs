@@ -3,7 +3,7 @@
 use clap::{Command, CommandFactory as _};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
-use ipoib_fwd::options::{CtlLine, GidsLine, MetricsLine, Options};
+use ipoib_fwd::options::{CtlLine, GidsLine, MetricsLine, Options, TopLine};
 
 /// A page of section 1.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Page {
 }
 
 /// All of them.
-pub(crate) fn all() -> [Page; 6] {
+pub(crate) fn all() -> [Page; 7] {
     [
         Page {
             name: "ipoib-fwd",
@@ -29,7 +29,7 @@ pub(crate) fn all() -> [Page; 6] {
                 ("/etc/ipoib-fwd/NAME.toml, NAME.env", "Those of an instance, ipoib-fwd@NAME.service."),
                 ("/run/ipoib-fwd.sock", "Control socket, unless another one is configured."),
             ],
-            see_also: "ipoib-fwd-ctl(1), ipoib-fwd-gids(1), ipoib-fwd-metrics(1), ibfab(1), softhca(1)",
+            see_also: "ipoib-fwd-ctl(1), ipoib-fwd-gids(1), ipoib-fwd-metrics(1), ipoib-fwd-top(1), ibfab(1), softhca(1)",
         },
         Page {
             name: "ipoib-fwd-ctl",
@@ -54,6 +54,12 @@ pub(crate) fn all() -> [Page; 6] {
             command: MetricsLine::command(),
             files: &[("/run/ipoib-fwd.sock", "Control socket of ipoib-fwd.service.")],
             see_also: "ipoib-fwd(1), ipoib-fwd-ctl(1)",
+        },
+        Page {
+            name: "ipoib-fwd-top",
+            command: TopLine::command(),
+            files: &[("/run/ipoib-fwd.sock", "Control socket of ipoib-fwd.service.")],
+            see_also: "ipoib-fwd(1), ipoib-fwd-ctl(1), ipoib-fwd-metrics(1)",
         },
         Page {
             name: "ibfab",

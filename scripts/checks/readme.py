@@ -32,6 +32,8 @@ def typed(line, programs):
         return READY + line.replace(" ping ", " ping -c 1 -W 5 ")
     if line.endswith(("--watch", " metrics")):
         return f"timeout 1 {line} || [ $? = 124 ]"
+    if line.endswith(" top"):
+        return f"{line} --once"
     return line
 
 

@@ -1,5 +1,7 @@
 //! What the gateway shows of itself: answers for the control socket, lines for `--stats`, the report at its end.
 
+use std::time::Instant;
+
 use dataplane::latency::Summary;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
@@ -12,6 +14,8 @@ use ipoib::drop_reason::DropReason;
 pub(super) struct Times {
     /// Duration of a worker's busy turn: a burst of up to 32 packets each way.
     pub(super) service: Histogram<u64>,
+    /// Those of the last whole second, and of the present one.
+    recent: [Histogram<u64>; 2],
     /// From the first step of a connection to its last.
     pub(super) setup: Histogram<u64>,
 }
@@ -20,21 +24,40 @@ impl Times {
     pub(super) fn new() -> Option<Self> {
         // Two digits, up to ten seconds, as the workers record.
         let new = || Histogram::new_with_bounds(1, 10_000_000_000, 2).ok();
-        Some(Self { service: new()?, setup: new()? })
+        Some(Self { service: new()?, recent: [new()?, new()?], setup: new()? })
     }
 
     pub(super) fn add_service(&mut self, from_worker: &Histogram<u32>) {
+        let [_, present] = &mut self.recent;
         for bucket in from_worker.iter_recorded() {
-            self.service.saturating_record_n(bucket.value_iterated_to(), bucket.count_since_last_iteration());
+            let (ns, times) = (bucket.value_iterated_to(), bucket.count_since_last_iteration());
+            self.service.saturating_record_n(ns, times);
+            present.saturating_record_n(ns, times);
         }
+    }
+
+    /// Another second begins: workers have been asked for what the last one was.
+    pub(super) fn pass_second(&mut self) {
+        self.recent.swap(0, 1);
+        self.recent[1].reset();
     }
 
     pub(super) fn json(&self) -> Value {
         json!({
             "burst_service_ns": Summary::of(&self.service),
+            "burst_service_last_second_ns": Summary::of(&self.recent[0]),
             "connection_setup_ns": Summary::of(&self.setup),
         })
     }
+}
+
+/// What process it is, and since when.
+pub(super) fn process(started: Instant, now: Instant) -> Value {
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+        "up_ms": now.saturating_duration_since(started).as_millis() as u64,
+    })
 }
 
 /// One line for `--stats`: rates since the line before.
@@ -52,4 +75,28 @@ pub(super) fn line(before: &Totals, now: &Totals, seconds: f64) -> String {
         rate(&[Traffic::IbRcReceive]),
         rate(&[Traffic::IbUdUnicastReceive, Traffic::IbUdMulticastReceive]),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_has_its_own_turns_and_all_are_kept() {
+        let mut times = Times::new().unwrap();
+        let mut of_worker = Histogram::<u32>::new_with_bounds(1, 10_000_000_000, 2).unwrap();
+        of_worker.record_n(1000, 3).unwrap();
+        times.add_service(&of_worker);
+        let count = |times: &Times, name: &str| times.json()[name]["count"].as_u64().unwrap();
+        assert_eq!(count(&times, "burst_service_last_second_ns"), 0);
+        times.pass_second();
+        times.add_service(&of_worker);
+        assert_eq!(count(&times, "burst_service_last_second_ns"), 3);
+        times.pass_second();
+        times.pass_second();
+        assert_eq!(
+            (count(&times, "burst_service_last_second_ns"), count(&times, "burst_service_ns")),
+            (0, 6)
+        );
+    }
 }

@@ -23,6 +23,8 @@ pub fn labels<const N: usize>(all: [(&'static str, &dyn fmt::Display); N]) -> La
 enum Figures {
     /// Those that only grow.
     Counter(Vec<(Labels, u64)>),
+    /// Those that only grow, of seconds.
+    Seconds(Vec<(Labels, f64)>),
     /// Those of this moment.
     Gauge(Vec<(Labels, f64)>),
 }
@@ -52,6 +54,17 @@ impl Sheet {
         self.families.push(Family { name, help, figures });
     }
 
+    /// Adds a family of counters of nanoseconds, which the text has in seconds.
+    pub fn seconds(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        nanoseconds: impl IntoIterator<Item = (Labels, u64)>,
+    ) {
+        let seconds = nanoseconds.into_iter().map(|(labels, ns)| (labels, ns as f64 * 1e-9));
+        self.families.push(Family { name, help, figures: Figures::Seconds(seconds.collect()) });
+    }
+
     /// Adds a family of figures that go up and down.
     pub fn gauge(
         &mut self,
@@ -78,6 +91,12 @@ impl Collector for Sheet {
         for Family { name, help, figures } in &self.families {
             match figures {
                 Figures::Counter(all) => {
+                    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+                    for (labels, value) in all {
+                        family.encode_family(labels)?.encode_counter::<NoLabelSet, _, u64>(value, None)?;
+                    }
+                }
+                Figures::Seconds(all) => {
                     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
                     for (labels, value) in all {
                         family.encode_family(labels)?.encode_counter::<NoLabelSet, _, u64>(value, None)?;
@@ -123,18 +142,23 @@ mod tests {
         sheet.counter("drops", "Packets dropped.", [(labels([("reason", &"a \"b\"\n\\")]), 7)]);
         sheet.gauge("up", "Whether.", [(labels([("port", &1), ("device", &"x")]), 1.0)]);
         sheet.counter("none", "Nothing yet.", []);
+        sheet.seconds("busy_seconds", "Time.", [(labels([("worker", &0)]), 1_500_000_000)]);
         let text = sheet.into_text().unwrap();
         let wanted = "# HELP ipoib_fwd_drops Packets dropped.\n# TYPE ipoib_fwd_drops counter\n\
             ipoib_fwd_drops_total{reason=\"a \\\"b\\\"\\n\\\\\"} 7\n\
             # HELP ipoib_fwd_up Whether.\n# TYPE ipoib_fwd_up gauge\n\
             ipoib_fwd_up{port=\"1\",device=\"x\"} 1.0\n\
-            # HELP ipoib_fwd_none Nothing yet.\n# TYPE ipoib_fwd_none counter\n# EOF\n";
+            # HELP ipoib_fwd_none Nothing yet.\n# TYPE ipoib_fwd_none counter\n\
+            # HELP ipoib_fwd_busy_seconds Time.\n# TYPE ipoib_fwd_busy_seconds counter\n\
+            ipoib_fwd_busy_seconds_total{worker=\"0\"} 1.5\n# EOF\n";
         assert_eq!(text, wanted);
         let wanted = "# HELP ipoib_fwd_drops_total Packets dropped.\n# TYPE ipoib_fwd_drops_total counter\n\
             ipoib_fwd_drops_total{reason=\"a \\\"b\\\"\\n\\\\\"} 7\n\
             # HELP ipoib_fwd_up Whether.\n# TYPE ipoib_fwd_up gauge\n\
             ipoib_fwd_up{port=\"1\",device=\"x\"} 1.0\n\
-            # HELP ipoib_fwd_none_total Nothing yet.\n# TYPE ipoib_fwd_none_total counter\n";
+            # HELP ipoib_fwd_none_total Nothing yet.\n# TYPE ipoib_fwd_none_total counter\n\
+            # HELP ipoib_fwd_busy_seconds_total Time.\n# TYPE ipoib_fwd_busy_seconds_total counter\n\
+            ipoib_fwd_busy_seconds_total{worker=\"0\"} 1.5\n";
         assert_eq!(to_prometheus(&text), wanted);
     }
 }

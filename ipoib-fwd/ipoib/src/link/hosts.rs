@@ -486,6 +486,12 @@ impl Link {
         self.conns.list(now, |peer| self.neighbours.at_address(peer).next())
     }
 
+    /// How many connections carry packets: those that we opened, and those of peers.
+    #[must_use]
+    pub fn live_connections(&self) -> [usize; 2] {
+        self.conns.live()
+    }
+
     /// Tells in bulk what a worker has seen in use, about once a second: its passive queue pairs that received, and the
     /// neighbours that it sent to. The latter also at once, with a rate limit, where [`super::Neighbour::dial`] is set.
     pub fn handle_used(&mut self, now: Instant, worker: WorkerIndex, received: &[Qpn], sent: &[IpAddr]) {

@@ -11,6 +11,7 @@ use super::GatewayControl;
 use super::duties::SegmentDuty;
 use super::port_rows;
 use super::ports::{Endpoints, port_name};
+use super::report;
 use crate::counter::SegmentTotals;
 use crate::counter::Totals;
 use crate::forward::SegmentIndex;
@@ -74,7 +75,23 @@ impl<B: Backend> GatewayControl<B> {
         })
     }
 
-    pub(super) fn stats(&self, now: Instant, only: Option<SegmentIndex>) -> Value {
+    /// How many hosts and connections each segment has.
+    fn tables(&mut self) -> Vec<Value> {
+        let Self { segments, endpoints, .. } = self;
+        let row = |duty: &SegmentDuty| {
+            let ethernet = duty.segment.hosts().count();
+            let link = endpoints.link(duty.endpoint, duty.link);
+            let infiniband = link.as_ref().map_or(0, |link| link.neighbour_count());
+            let [outgoing, incoming] = link.as_ref().map_or([0; 2], |link| link.live_connections());
+            json!({
+                "segment": duty.name, "ethernet_hosts": ethernet, "infiniband_hosts": infiniband,
+                "outgoing_connections": outgoing, "incoming_connections": incoming,
+            })
+        };
+        segments.iter().map(row).collect()
+    }
+
+    pub(super) fn stats(&mut self, now: Instant, only: Option<SegmentIndex>) -> Value {
         if let Some(duty) = only.and_then(|at| self.segments.at(at)) {
             return self.segment_stats(now, duty);
         }
@@ -84,6 +101,7 @@ impl<B: Backend> GatewayControl<B> {
             Value::Object(row)
         });
         let segments: Vec<Value> = segments.collect();
+        let tables = self.tables();
         let workers = self.readers.iter().enumerate().map(|(n, reader)| {
             let mut row = serde_json::Map::from_iter([("worker".to_owned(), n.into())]);
             row.extend(Totals::of(once(reader)).row_json());
@@ -92,11 +110,13 @@ impl<B: Backend> GatewayControl<B> {
         let workers: Vec<Value> = workers.collect();
         let totals = self.totals();
         json!({
+            "process": report::process(self.schedule.started, now),
             "traffic": totals.traffic_json(),
             "workers": workers,
             "drops": totals.drops_json(),
             "alarms": {"srq_low": self.srq_low(), "loops": self.segments.iter().map(|s| s.duty.pair.statistics().loops).sum::<u64>()},
             "segments": segments,
+            "tables": tables,
             "gateway": self.roles(now, None),
             "reloads": self.reloader.json(),
             "times": self.times.json(),

@@ -2,8 +2,6 @@
 //!
 //! There are as many as there are workers, ports and segments; of a segment's drops only the reasons that there were.
 
-use std::time::Instant;
-
 use dataplane::latency::Summary;
 use hdrhistogram::Histogram;
 use ipoib::drop_reason::DropReason;
@@ -11,7 +9,7 @@ use pmd::hca::Backend;
 
 use super::GatewayControl;
 use super::answers::waits_of;
-use crate::counter::{SegmentTotals, SegmentTraffic, Totals, Traffic};
+use crate::counter::{Labour, SegmentTotals, SegmentTraffic, Totals, Traffic};
 use crate::metrics::{Labels, Sheet, labels};
 use crate::segment::pair::Role;
 
@@ -30,7 +28,7 @@ fn percentiles(times: &Histogram<u64>) -> impl Iterator<Item = (Labels, f64)> + 
 
 impl<B: Backend> GatewayControl<B> {
     /// All figures, as one text; nothing if they cannot be written.
-    pub(super) fn metrics(&mut self, now: Instant) -> String {
+    pub(super) fn metrics(&mut self) -> String {
         let mut sheet = Sheet::default();
         sheet.gauge(
             "build_info",
@@ -38,7 +36,7 @@ impl<B: Backend> GatewayControl<B> {
             [(labels([("version", &env!("CARGO_PKG_VERSION"))]), 1.0)],
         );
         self.traffic_figures(&mut sheet);
-        self.segment_figures(now, &mut sheet);
+        self.segment_figures(&mut sheet);
         self.port_figures(&mut sheet);
         self.state_figures(&mut sheet);
         sheet.into_text().unwrap_or_default()
@@ -56,12 +54,27 @@ impl<B: Backend> GatewayControl<B> {
         };
         sheet.counter("worker_packets", "Packets by worker and path.", by_path(Totals::packets));
         sheet.counter("worker_bytes", "Bytes by worker and path.", by_path(Totals::bytes));
+        let of_worker = |what: Labour| {
+            let workers = workers.iter().enumerate();
+            workers.map(move |(n, totals)| (labels([("worker", &n)]), totals.labour(what)))
+        };
+        sheet.counter(
+            "worker_busy_turns",
+            "Turns in which a worker had something to do.",
+            of_worker(Labour::BusyTurns),
+        );
+        sheet.seconds("worker_busy_seconds", "Time that they took.", of_worker(Labour::Busy));
+        sheet.seconds(
+            "worker_rest_seconds",
+            "Time in which a worker rested; what is left it polled and found nothing.",
+            of_worker(Labour::Rest),
+        );
         let totals = self.totals();
         let drops = DropReason::ALL.map(|r| (labels([("reason", &r.name())]), totals.drops(r)));
         sheet.counter("drops", "Packets dropped, by reason, workers and control lcore together.", drops);
     }
 
-    fn segment_figures(&mut self, now: Instant, sheet: &mut Sheet) {
+    fn segment_figures(&mut self, sheet: &mut Sheet) {
         let (mut packets, mut bytes, mut drops) = (Vec::new(), Vec::new(), Vec::new());
         let (mut up, mut role, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
         let (mut neighbours, mut connections, mut loops) = (Vec::new(), Vec::new(), Vec::new());
@@ -94,9 +107,7 @@ impl<B: Backend> GatewayControl<B> {
             waiting.push((of_segment, flag(waits)));
             let Some(link) = link else { continue };
             neighbours.push((with("side", &"infiniband"), link.neighbour_count() as f64));
-            let list = link.connections(now);
-            for (direction, passive) in [("outgoing", false), ("incoming", true)] {
-                let live = list.iter().filter(|c| c.passive == passive && c.state == "live").count();
+            for (direction, live) in ["outgoing", "incoming"].into_iter().zip(link.live_connections()) {
                 connections.push((with("direction", &direction), live as f64));
             }
         }

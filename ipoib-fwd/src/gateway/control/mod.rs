@@ -79,6 +79,8 @@ pub(super) struct GatewayControl<B: Backend> {
 /// When things that come again are due.
 #[derive(Debug)]
 pub(super) struct Schedule {
+    /// When it began.
+    pub(super) started: Instant,
     pub(super) ethernet: Instant,
     /// The next period of the storm guards.
     pub(super) storm: Instant,
@@ -89,7 +91,7 @@ pub(super) struct Schedule {
 
 impl Schedule {
     pub(super) const fn new(now: Instant) -> Self {
-        Self { ethernet: now, storm: now, latency: now, stats: now, stats_before: None }
+        Self { started: now, ethernet: now, storm: now, latency: now, stats: now, stats_before: None }
     }
 }
 
@@ -105,6 +107,7 @@ impl<B: Backend> GatewayControl<B> {
         }
         if now >= self.schedule.latency {
             self.schedule.latency = now + LATENCY_PERIOD;
+            self.times.pass_second();
             // A worker has one histogram, whatever the number of its ports.
             if let Some(endpoint) = self.endpoints.at(EndpointIndex(0)) {
                 endpoint.ask_latency();
@@ -174,7 +177,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
             command::Command::List => command::list(),
             command::Command::Help => command::help(argument)?,
             command::Command::Stats => self.stats(now, segment),
-            command::Command::Metrics => self.metrics(now).into(),
+            command::Command::Metrics => self.metrics().into(),
             command::Command::Links => self.links(now, segment),
             command::Command::Neighbours => self.neighbours(now, segment),
             command::Command::Connections => self.connections(now, segment),

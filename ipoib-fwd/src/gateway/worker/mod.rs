@@ -287,6 +287,11 @@ impl<Q: MemoryWork> Worker for GatewayWorker<Q> {
 
     fn record_service_time(&mut self, ns: u64) {
         self.service.record(ns);
+        self.common.counters.busy_turn(ns);
+    }
+
+    fn record_rest(&mut self, ns: u64) {
+        self.common.counters.rest(ns);
     }
 
     // Where a side does not wake, a rest is as short as a packet from there may wait.

@@ -232,6 +232,13 @@ impl Connections {
         all
     }
 
+    /// Connections that carry packets: those that we opened, and those of peers.
+    pub(in crate::link) fn live(&self) -> [usize; 2] {
+        self.map.values().filter(|conn| conn.state.name() == "live").fold([0; 2], |[ours, theirs], conn| {
+            if conn.is_passive() { [ours, theirs + 1] } else { [ours + 1, theirs] }
+        })
+    }
+
     /// Live connections to a peer that we opened, by worker.
     pub(in crate::link) fn rc_paths(&self, ground: &Ground, peer: HardwareAddress) -> Vec<Option<RcPath>> {
         ground.worker_indices().map(|worker| self.rc_path(peer, worker)).collect()

@@ -1,0 +1,266 @@
+//! The loop: keys, moments, pages.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+
+use super::asker::{Asker, Outcome, Wish};
+use super::model::{History, Model};
+use super::screen::Screen;
+use super::snapshot::Snapshot;
+use super::text::harmless;
+use super::view::{self, Page, View};
+
+/// How long a key waits for what else there is to do, at most.
+const PERIOD: Duration = Duration::from_millis(50);
+/// Intervals that + and - go through.
+const INTERVALS: [f64; 9] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0];
+/// Rows of a page up or down.
+const LEAP: isize = 10;
+
+/// What a key does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Key {
+    Quit,
+    Pause,
+    Help,
+    Turn(usize),
+    Open(View),
+    Longer,
+    Shorter,
+    Row(isize),
+    First,
+    Last,
+}
+
+fn key_of(event: KeyEvent) -> Option<Key> {
+    if event.kind == KeyEventKind::Release {
+        return None;
+    }
+    if event.modifiers.contains(KeyModifiers::CONTROL) {
+        return (event.code == KeyCode::Char('c')).then_some(Key::Quit);
+    }
+    Some(match event.code {
+        KeyCode::Char('q' | 'Q') => Key::Quit,
+        KeyCode::Char('p' | 'P' | ' ') => Key::Pause,
+        KeyCode::Char('?' | 'h') | KeyCode::F(1) => Key::Help,
+        KeyCode::Tab | KeyCode::Right => Key::Turn(1),
+        KeyCode::BackTab | KeyCode::Left => Key::Turn(View::ALL.len() - 1),
+        KeyCode::Char(digit @ '1'..='4') => Key::Open(View::ALL[digit as usize - '1' as usize]),
+        KeyCode::Char('+' | '=') => Key::Longer,
+        KeyCode::Char('-' | '_') => Key::Shorter,
+        KeyCode::Up | KeyCode::Char('k') => Key::Row(-1),
+        KeyCode::Down | KeyCode::Char('j') => Key::Row(1),
+        KeyCode::PageUp => Key::Row(-LEAP),
+        KeyCode::PageDown => Key::Row(LEAP),
+        KeyCode::Home => Key::First,
+        KeyCode::End => Key::Last,
+        _ => return None,
+    })
+}
+
+/// What is known, and what is looked at.
+#[derive(Debug, Default)]
+struct Live {
+    page: Page,
+    model: Option<Model>,
+    before: Option<Snapshot>,
+    history: History,
+    /// When the gateway is asked again; at once if never.
+    due: Option<Instant>,
+}
+
+impl Live {
+    /// Does what a key says. True if that is to end.
+    fn press(&mut self, key: Option<Key>) -> bool {
+        let page = &mut self.page;
+        if key != Some(Key::Quit) && std::mem::take(&mut page.is_helping) {
+            return false;
+        }
+        let view = page.view;
+        match key {
+            None => {}
+            Some(Key::Quit) => return true,
+            Some(Key::Pause) => {
+                page.is_paused = !page.is_paused;
+                self.due = None;
+            }
+            Some(Key::Help) => page.is_helping = true,
+            Some(Key::Turn(places)) => page.view = view.step(places),
+            Some(Key::Open(view)) => page.view = view,
+            Some(Key::Longer) => self.set_interval(INTERVALS.into_iter().find(|i| *i > self.page.interval)),
+            Some(Key::Shorter) => {
+                self.set_interval(INTERVALS.into_iter().rev().find(|i| *i < self.page.interval))
+            }
+            Some(Key::Row(by)) => self.mark(|row| row.saturating_add_signed(by)),
+            Some(Key::First) => self.mark(|_| 0),
+            Some(Key::Last) => self.mark(|_| usize::MAX),
+        }
+        if self.page.view != view || matches!(key, Some(Key::Row(_) | Key::First | Key::Last)) {
+            // What it shows may not have been asked for yet.
+            self.due = None;
+        }
+        false
+    }
+
+    fn set_interval(&mut self, interval: Option<f64>) {
+        if let Some(interval) = interval {
+            self.page.interval = interval;
+            self.due = None;
+        }
+    }
+
+    fn mark(&mut self, to: impl Fn(usize) -> usize) {
+        let rows = self.model.as_ref().map_or(0, |model| view::row_count(self.page.view, model));
+        if let Some(row) = self.page.rows.get_mut(self.page.view as usize) {
+            *row = to(*row).min(rows.saturating_sub(1));
+        }
+    }
+
+    /// What the present view is made of.
+    fn wish(&self) -> Wish {
+        let marked = self.page.rows.get(View::Segments as usize).copied().unwrap_or_default();
+        let segment = self.model.as_ref().and_then(|model| model.now.segments.get(marked));
+        Wish {
+            connections: self.page.view == View::Connections,
+            segment: segment.filter(|_| self.page.view == View::Segments).map(|segment| segment.name.clone()),
+        }
+    }
+
+    /// Takes over what the gateway has told. What was asked for before a pause is not shown in it.
+    fn learn(&mut self, outcome: Outcome) {
+        match outcome {
+            Ok(_) if self.page.is_paused => {}
+            Ok(now) => {
+                let model = Model::new(self.before.as_ref(), now.clone());
+                self.history.add(&model);
+                (self.before, self.model, self.page.trouble) = (Some(now), Some(model), None);
+                // There may be fewer rows than before.
+                self.mark(|row| row);
+            }
+            Err(why) => {
+                self.page.trouble = Some(format!("{why} - tried again every {} s", self.page.interval))
+            }
+        }
+    }
+}
+
+/// Runs until a key or a signal ends it.
+pub(super) fn run(socket: PathBuf, view: View, interval: f64) -> io::Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT, SIGHUP, SIGQUIT] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let page = Page { socket: harmless(&socket.display().to_string()), view, interval, ..Page::default() };
+    let mut live = Live { page, ..Live::default() };
+    let mut asker = Asker::start(socket)?;
+    let mut screen = Screen::open()?;
+    let mut is_new = true;
+    while !stop.load(Ordering::Acquire) {
+        if let Some(outcome) = asker.take() {
+            live.learn(outcome);
+            is_new = true;
+        }
+        let now = Instant::now();
+        if !live.page.is_paused && live.due.is_none_or(|due| now >= due) && asker.ask(live.wish()) {
+            live.due = Some(now + Duration::from_secs_f64(live.page.interval));
+        }
+        if std::mem::take(&mut is_new) {
+            screen.show(|buffer| view::draw(buffer, &live.page, live.model.as_ref(), &live.history))?;
+        }
+        let mut wait = PERIOD;
+        while event::poll(wait)? {
+            is_new = true;
+            if let Event::Key(event) = event::read()?
+                && event.kind != KeyEventKind::Release
+                && live.press(key_of(event))
+            {
+                return Ok(());
+            }
+            // All that was pressed meanwhile, then one page.
+            wait = Duration::ZERO;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::sample;
+
+    fn press(live: &mut Live, codes: &[KeyCode]) -> bool {
+        codes.iter().any(|code| live.press(key_of(KeyEvent::new(*code, KeyModifiers::NONE))))
+    }
+
+    fn with_figures() -> Live {
+        let page = Page { interval: 1.0, ..Page::default() };
+        let mut live = Live { page, ..Live::default() };
+        for moment in sample::moments() {
+            live.learn(Ok(moment));
+        }
+        live
+    }
+
+    #[test]
+    fn keys_turn_pages_and_mark_rows_within_bounds() {
+        let mut live = with_figures();
+        press(&mut live, &[KeyCode::Tab, KeyCode::Right]);
+        assert_eq!(live.page.view, View::Workers);
+        press(&mut live, &[KeyCode::BackTab, KeyCode::Left, KeyCode::Left]);
+        assert_eq!(live.page.view, View::Connections);
+        press(&mut live, &[KeyCode::Char('2')]);
+        assert_eq!(live.wish(), Wish { connections: false, segment: Some("storage".to_owned()) });
+        press(&mut live, &[KeyCode::Down, KeyCode::Down, KeyCode::PageDown]);
+        assert_eq!(live.wish().segment.as_deref(), Some("lab"));
+        press(&mut live, &[KeyCode::PageUp]);
+        assert_eq!(live.wish().segment.as_deref(), Some("storage"));
+        press(&mut live, &[KeyCode::Char('4'), KeyCode::End]);
+        assert_eq!((live.page.rows, live.wish().connections), ([0, 0, 0, 49], true));
+        // Connections have gone: the mark stays on one that there is.
+        live.learn(Ok(Snapshot::of(&sample::stats(13_000, [3000, 100, 8, 0]), &sample::links(), None, None)));
+        assert_eq!(live.page.rows[3], 0);
+    }
+
+    #[test]
+    fn keys_change_the_interval_pause_help_and_end() {
+        let mut live = with_figures();
+        press(&mut live, &[KeyCode::Char('+'); 20]);
+        assert_eq!(live.page.interval, 60.0);
+        press(&mut live, &[KeyCode::Char('-'); 20]);
+        assert_eq!(live.page.interval, 0.1);
+        live.page.interval = 1.5;
+        press(&mut live, &[KeyCode::Char('=')]);
+        assert_eq!(live.page.interval, 2.0);
+        press(&mut live, &[KeyCode::Char('p')]);
+        let seen = live.model.clone();
+        live.learn(Ok(Snapshot::default()));
+        assert!(live.page.is_paused && live.model == seen);
+        press(&mut live, &[KeyCode::Char('p'), KeyCode::Char('?')]);
+        assert!(live.page.is_helping && !live.page.is_paused);
+        press(&mut live, &[KeyCode::Char('x')]);
+        assert!(!live.page.is_helping);
+        assert!(!press(&mut live, &[KeyCode::Char('?'), KeyCode::Char('x'), KeyCode::Esc]));
+        assert!(press(&mut live, &[KeyCode::Char('?'), KeyCode::Char('q')]));
+        assert_eq!(key_of(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)), Some(Key::Quit));
+        assert_eq!(key_of(KeyEvent::new(KeyCode::Char('q'), KeyModifiers::CONTROL)), None);
+    }
+
+    #[test]
+    fn a_gateway_that_is_gone_is_told_of_and_one_that_is_back_is_not_compared_with_it() {
+        let mut live = with_figures();
+        let seen = live.model.clone();
+        live.learn(Err("cannot connect".to_owned()));
+        assert_eq!(live.page.trouble.as_deref(), Some("cannot connect - tried again every 1 s"));
+        assert_eq!(live.model, seen, "what was known last stays");
+        let [mut anew, _] = sample::moments();
+        anew.process.pid = 1;
+        live.learn(Ok(anew));
+        assert_eq!((live.page.trouble.as_ref(), live.model.as_ref().unwrap().seconds), (None, None));
+    }
+}

@@ -1,0 +1,134 @@
+//! `ipoib-fwd top`: what a running gateway does, as it does it.
+//!
+//! A moment (`snapshot`) is what the gateway's control socket has told; a `model` is made of two of them; a `view` draws a model; `live` is
+//! the loop over keys and moments, `asker` its thread at the socket, `screen` the terminal.
+
+mod asker;
+mod live;
+mod model;
+#[cfg(test)]
+mod sample;
+mod screen;
+mod snapshot;
+mod text;
+mod view;
+
+use std::io::{self, IsTerminal as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
+use crate::ctl::DEFAULT_SOCKET;
+use asker::{Wish, look};
+use model::{History, Model};
+use text::harmless;
+use view::Page;
+pub use view::View;
+
+/// Options of `ipoib-fwd top`.
+#[derive(Args, Clone, Debug)]
+pub struct TopOptions {
+    /// Control socket of the gateway. It need not run yet: it is looked for again and again.
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
+    pub socket: PathBuf,
+    /// Time from one look to the next; + and - change it.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub interval: f64,
+    /// What is looked at first.
+    #[arg(long, value_name = "VIEW", value_enum, default_value_t)]
+    pub view: View,
+    /// Print one page as text, of the rates of one interval, and end.
+    #[arg(long)]
+    pub once: bool,
+    /// Columns of that page.
+    #[arg(long, value_name = "COLUMNS", default_value_t = 80, requires = "once", value_parser = clap::value_parser!(u16).range(40..=500))]
+    pub width: u16,
+    /// Its lines.
+    #[arg(long, value_name = "LINES", default_value_t = 24, requires = "once", value_parser = clap::value_parser!(u16).range(10..=500))]
+    pub height: u16,
+}
+
+/// Why there is nothing to see.
+#[derive(Debug, thiserror::Error)]
+pub enum TopError {
+    /// There is nobody to look, or nothing to draw on.
+    #[error(
+        "{0}; a script asks for one page by `ipoib-fwd top --once`, or for figures by `ipoib-fwd ctl stats --json`"
+    )]
+    NoTerminal(&'static str),
+    /// The terminal does not do what it is told.
+    #[error("the terminal failed: {0}")]
+    Terminal(io::Error),
+    /// The gateway did not answer.
+    #[error("{0}")]
+    Gateway(String),
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "it is a number of seconds, as in 0.5".to_owned())?;
+    if (0.1..=3600.0).contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err("it lies between 0.1 and 3600".to_owned())
+    }
+}
+
+/// Shows what the gateway does until it is told to end; or, once, returns the page.
+pub fn run(options: &TopOptions) -> Result<String, TopError> {
+    if options.once {
+        return once(options).map_err(TopError::Gateway);
+    }
+    if !io::stdin().is_terminal() {
+        return Err(TopError::NoTerminal("standard input is no terminal, so there are no keys"));
+    }
+    if !io::stdout().is_terminal() {
+        return Err(TopError::NoTerminal("standard output is no terminal"));
+    }
+    if std::env::var_os("TERM").is_none_or(|kind| kind.is_empty() || kind == "dumb") {
+        return Err(TopError::NoTerminal("the terminal is one without a cursor to move (TERM)"));
+    }
+    live::run(options.socket.clone(), options.view, options.interval).map_err(TopError::Terminal)?;
+    Ok(String::new())
+}
+
+/// One page.
+fn once(options: &TopOptions) -> Result<String, String> {
+    let mut wish = Wish { connections: options.view == View::Connections, segment: None };
+    let mut before = look(&options.socket, &wish)?;
+    // That of the first segment: it is marked.
+    if options.view == View::Segments
+        && let Some(segment) = before.segments.first()
+    {
+        wish.segment = Some(segment.name.clone());
+        before = look(&options.socket, &wish)?;
+    }
+    std::thread::sleep(Duration::from_secs_f64(options.interval));
+    let model = Model::new(Some(&before), look(&options.socket, &wish)?);
+    let mut history = History::default();
+    history.add(&model);
+    let page = Page {
+        socket: harmless(&options.socket.display().to_string()),
+        view: options.view,
+        interval: options.interval,
+        ..Page::default()
+    };
+    let mut buffer = Buffer::empty(Rect::new(0, 0, options.width, options.height));
+    view::draw(&mut buffer, &page, Some(&model), &history);
+    Ok(view::to_text(&buffer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_is_a_number_of_seconds_within_bounds() {
+        assert_eq!(["0.1", "2", "3600"].map(seconds), [Ok(0.1), Ok(2.0), Ok(3600.0)]);
+        for wrong in ["0", "-1", "NaN", "inf", "1e9", "soon", ""] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}
