@@ -5,11 +5,8 @@
 # shellcheck disable=SC2317  # functions are called through `check`
 set -u
 cd /mnt || exit 2
-# shellcheck source-path=SCRIPTDIR source=checks.sh
-. ./checks.sh
-# shellcheck source-path=SCRIPTDIR source=machines.sh
-. ./machines.sh
-a=10.77.0.11 b=10.77.0.12
+# shellcheck source-path=SCRIPTDIR source=storage.sh
+. ./storage.sh
 
 # Modules that are beside the machine's root; what they need of it first.
 load() {
@@ -37,51 +34,22 @@ mounted() {
 sums() { (cd "${1:-/export}" && sha256sum ./* | sha256sum); }
 # The server has what was written, and what is read again is that.
 written() {
-    local file=/tmp/content here
-    head -c 8000000 /dev/urandom >"$file" && cp "$file" /disk/one && cp "$file" /disk/two &&
-        for n in {1..50}; do head -c $((n * 97)) "$file" >"/disk/small$n" || return; done
-    sync && echo 3 >/proc/sys/vm/drop_caches && cmp "$file" /disk/one && cmp "$file" /disk/two &&
-        for n in {1..50}; do cmp -n $((n * 97)) "$file" "/disk/small$n" || return; done
-    here=$(sums /disk) && [ "$here" = "$(on b ./nfs.sh sums)" ] && echo '16 MB and 50 small files'
+    local here
+    write_files && sync && forget && compare_files && here=$(sums /disk) && [ "$here" = "$(on b ./nfs.sh sums)" ] && echo '16 MB and 50 small files'
 }
 # As the client's transport counts what it gave the server to read and to write.
 registered() { awk '/xprt:.*rdma/ {print "memory to read " $13 ", to write " $14 ", for answers " $15; found = $13 + $14 > 0} END {exit !found}' /proc/self/mountstats; }
-# The cable is pulled while a file is written, and put back.
-survive() {
-    local writer
-    head -c 48000000 /dev/urandom >/tmp/content
-    dd if=/tmp/content of=/disk/long bs=64k oflag=direct status=none &
-    writer=$!
-    sleep 1
-    on host pull 1 || return
-    kill -0 "$writer" || { on host plug 1; echo 'it was written before'; return 1; }
-    sleep 3
-    on host plug 1 && wait "$writer" && echo 3 >/proc/sys/vm/drop_caches && cmp /tmp/content /disk/long &&
-        [ "$(sums /disk)" = "$(on b ./nfs.sh sums)" ]
-}
+survived() { survive /disk/long && [ "$(sums /disk)" = "$(on b ./nfs.sh sums)" ]; }
 
 case ${1:-} in
     load | serve | sums) "$@"; exit ;;
 esac
-mkdir -p /disk
-check 'a: the drivers load, ib0 is up' ./rdma.sh up $a
-check 'b: the same' on b ./rdma.sh up $b
+begin
 check 'b: a server' on b ./nfs.sh serve $a
 check 'a: the client of it' load grace lockd nfs nfsv4
 check 'a: mounted' mounted
 check 'a: files written and read back' written
 check 'a: under keys of their own' registered
-for ((round = 1; round <= ${1:-0}; round++)); do
-    check "b: its cable pulled under load and put back, round $round" survive
-done
+cuts "${1:-0}" survived
 check 'a: unmounted' umount /disk
-if [ "${1:-0}" = 0 ]; then
-    check 'a: the kernel has nothing to say about it' kernel_is_quiet
-    check 'b: nor has the other' on b ./rdma.sh quiet
-fi
-if [ $failures -gt 0 ]; then
-    dmesg | tail -n 30
-    on b dmesg | tail -n 30
-fi
-note "$failures check(s) failed"
-exit $((failures > 0))
+finish "${1:-0}"

@@ -5,11 +5,8 @@
 # shellcheck disable=SC2317  # functions are called through `check`
 set -u
 cd /mnt || exit 2
-# shellcheck source-path=SCRIPTDIR source=checks.sh
-. ./checks.sh
-# shellcheck source-path=SCRIPTDIR source=machines.sh
-. ./machines.sh
-a=10.77.0.11 b=10.77.0.12
+# shellcheck source-path=SCRIPTDIR source=storage.sh
+. ./storage.sh
 
 # Modules that are beside the machine's root; what they need of it first.
 load() {
@@ -33,50 +30,21 @@ connect() {
 }
 # What the disk holds is what was written, read from the disk again.
 written() {
-    local file=/tmp/content
-    head -c 8000000 /dev/urandom >"$file" && mount /dev/nvme0n1 /disk && cp "$file" /disk/one && cp "$file" /disk/two &&
-        for n in {1..50}; do head -c $((n * 97)) "$file" >"/disk/small$n" || return; done
-    umount /disk && echo 3 >/proc/sys/vm/drop_caches && mount /dev/nvme0n1 /disk && cmp "$file" /disk/one && cmp "$file" /disk/two &&
-        for n in {1..50}; do cmp -n $((n * 97)) "$file" "/disk/small$n" || return; done
-    umount /disk && rm "$file" && echo '16 MB and 50 small files'
+    mount /dev/nvme0n1 /disk && write_files && umount /disk && forget && mount /dev/nvme0n1 /disk && compare_files && umount /disk &&
+        rm /tmp/content && echo '16 MB and 50 small files'
 }
-# The cable is pulled while the whole disk is written, and put back.
-survive() {
-    local writer
-    head -c 48000000 /dev/urandom >/tmp/content
-    dd if=/tmp/content of=/dev/nvme0n1 bs=64k oflag=direct status=none &
-    writer=$!
-    sleep 1
-    on host pull 1 || return
-    kill -0 "$writer" || { on host plug 1; echo 'it was written before'; return 1; }
-    sleep 3
-    on host plug 1 && wait "$writer" && echo 3 >/proc/sys/vm/drop_caches &&
-        cmp -n 48000000 /tmp/content /dev/nvme0n1 && cat /sys/class/nvme/nvme0/state
-}
+survived() { survive /dev/nvme0n1 && cat /sys/class/nvme/nvme0/state; }
 disconnect() { echo 1 >/sys/class/nvme/nvme0/delete_controller && await 20 test ! -e /sys/class/nvme/nvme0; }
 
 case ${1:-} in
     load | serve) "$@"; exit ;;
 esac
-mkdir -p /disk
-check 'a: the drivers load, ib0 is up' ./rdma.sh up $a
-check 'b: the same' on b ./rdma.sh up $b
+begin
 check 'b: a target' on b ./nvme.sh serve $b
 check 'a: the host of it' load t10-pi nvme-core nvme-fabrics nvme-rdma
 check 'a: connected' connect
 check 'a: a file system made' mkfs.ext4 -q -E lazy_itable_init=0 /dev/nvme0n1
 check 'a: files written and read back' written
-for ((round = 1; round <= ${1:-0}; round++)); do
-    check "b: its cable pulled under load and put back, round $round" survive
-done
+cuts "${1:-0}" survived
 check 'a: disconnected' disconnect
-if [ "${1:-0}" = 0 ]; then
-    check 'a: the kernel has nothing to say about it' kernel_is_quiet
-    check 'b: nor has the other' on b ./rdma.sh quiet
-fi
-if [ $failures -gt 0 ]; then
-    dmesg | tail -n 30
-    on b dmesg | tail -n 30
-fi
-note "$failures check(s) failed"
-exit $((failures > 0))
+finish "${1:-0}"
