@@ -37,6 +37,11 @@ int shim_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **bufs, uint3
 	return rte_pktmbuf_alloc_bulk(pool, bufs, count);
 }
 
+void shim_mbuf_raw_free_bulk(struct rte_mempool *pool, struct rte_mbuf *const *bufs, uint32_t count)
+{
+	rte_mempool_put_bulk(pool, (void *const *)bufs, count);
+}
+
 void shim_mbuf_free(struct rte_mbuf *chain) { rte_pktmbuf_free(chain); }
 int shim_mbuf_linearize(struct rte_mbuf *chain) { return rte_pktmbuf_linearize(chain); }
 uint16_t shim_mbuf_data_room(struct rte_mempool *pool) { return rte_pktmbuf_data_room_size(pool); }

@@ -71,6 +71,9 @@ pub(super) mod raw {
     pub(in crate::mem) fn next(m: *mut sys::rte_mbuf) -> *mut sys::rte_mbuf {
         field!(m, SHIM_MBUF_NEXT, *mut sys::rte_mbuf)
     }
+    pub(in crate::mem) fn pool(m: *mut sys::rte_mbuf) -> *mut sys::rte_mempool {
+        field!(m, SHIM_MBUF_POOL, *mut sys::rte_mempool)
+    }
     pub(in crate::mem) fn ol_flags(m: *mut sys::rte_mbuf) -> u64 {
         field!(m, SHIM_MBUF_OL_FLAGS, u64)
     }
@@ -128,14 +131,30 @@ impl Mbuf {
         self.0.as_ptr()
     }
 
-    /// Gives many back to their pools at once.
+    /// Gives many back to their pools at once. Those of one segment go straight into their pool's cache, as many of one pool as lie
+    /// one behind the other: DPDK's own call looks at each of them again.
     pub fn free_bulk<const N: usize>(batch: &mut arrayvec::ArrayVec<Self, N>) {
-        let count = batch.len() as u32;
-        let raw = batch.as_mut_ptr().cast::<*mut sys::rte_mbuf>();
-        // SAFETY: an `Mbuf` is a pointer to a chain; all are ours, and with the length at 0 nobody uses them after this.
-        unsafe {
+        let count = batch.len();
+        let first = batch.as_mut_ptr().cast::<*mut sys::rte_mbuf>();
+        // SAFETY: an `Mbuf` is a pointer to a chain; all are ours, and with the length at 0 nobody else uses them after this.
+        let mut left = unsafe {
             batch.set_len(0);
-            sys::rte_pktmbuf_free_bulk(raw, count);
+            std::slice::from_raw_parts(first, count)
+        };
+        while let Some(&head) = left.first() {
+            let pool = raw::pool(head);
+            let single = |m: *mut sys::rte_mbuf| raw::nb_segs(m) == 1 && raw::pool(m) == pool;
+            let run = left.iter().take_while(|&&m| single(m)).count();
+            let (now, later) = left.split_at(run.max(1));
+            left = later;
+            if run > 0 {
+                debug_assert!(now.iter().all(|&m| raw::next(m).is_null()));
+                // SAFETY: of this pool, of one segment each, direct and with one reference, as every segment of an `Mbuf`.
+                unsafe { sys::shim_mbuf_raw_free_bulk(pool, now.as_ptr(), run as u32) };
+            } else {
+                // SAFETY: a chain that was ours.
+                unsafe { sys::shim_mbuf_free(head) };
+            }
         }
     }
 

@@ -186,25 +186,17 @@ impl Pool {
     /// Adds `count` fresh buffers, but no more than fit; all or none. True if it did.
     pub fn alloc_bulk<const N: usize>(&self, count: usize, into: &mut ArrayVec<Mbuf, N>) -> bool {
         let count = count.min(into.remaining_capacity());
-        let mut raw = [std::ptr::null_mut::<sys::rte_mbuf>(); 64];
-        let mut left = count;
-        while left > 0 {
-            let batch = left.min(raw.len());
-            // SAFETY: the pool is valid, and `raw` has room for `batch` pointers.
-            let rc = unsafe { sys::shim_mbuf_alloc_bulk(self.pool.as_ptr(), raw.as_mut_ptr(), batch as u32) };
-            if rc != 0 {
-                into.truncate(into.len() - (count - left));
-                return false;
+        let behind = into.len();
+        // SAFETY: an `Mbuf` is a pointer to a chain, and there is room for `count` of them. The pool, which is valid, gives all of
+        // them or none, and what it gave is ours alone.
+        unsafe {
+            let place = into.as_mut_ptr().add(behind).cast::<*mut sys::rte_mbuf>();
+            let given = sys::shim_mbuf_alloc_bulk(self.pool.as_ptr(), place, count as u32) == 0;
+            if given {
+                into.set_len(behind + count);
             }
-            for &mut one in raw.iter_mut().take(batch) {
-                if let Some(one) = NonNull::new(one) {
-                    // SAFETY: what the pool gave is ours alone. There is room: counted above.
-                    into.push(unsafe { Mbuf::from_raw(one) });
-                }
-            }
-            left -= batch;
+            given
         }
-        true
     }
 
     /// A buffer, or a chain of them, with a copy of `bytes`.

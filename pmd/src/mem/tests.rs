@@ -22,6 +22,31 @@ fn buffers_come_from_the_pool_and_go_home() {
 }
 
 #[test]
+fn whatever_lies_one_behind_the_other_goes_to_its_own_pool() {
+    let pools = [pool("bulk-a", 64), pool("bulk-b", 64)];
+    let mut batch = ArrayVec::<Mbuf, 16>::new();
+    // Runs of one pool, alone and between chains, which begin and end the batch, too.
+    for (of, len) in
+        [(0, 9000), (0, 1), (0, 2), (1, 3), (1, 9000), (1, 9000), (1, 4), (0, 5), (0, 4096), (1, 5000)]
+    {
+        batch.push(pools[of].copy_from_slice(&vec![7; len]).unwrap());
+    }
+    assert_eq!((pools[0].in_use(), pools[1].in_use()), (7, 10));
+    Mbuf::free_bulk(&mut batch);
+    assert_eq!((batch.len(), pools[0].in_use(), pools[1].in_use()), (0, 0, 0));
+    // What came home is as good as new.
+    for pool in &pools {
+        let all: Vec<Mbuf> = std::iter::from_fn(|| pool.alloc()).collect();
+        assert!(all.len() == 64 && all.iter().all(|m| m.segment_count() == 1 && m.is_empty()));
+        let mut addresses: Vec<u64> = all.iter().map(|m| m.buffer().0).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        assert_eq!(addresses.len(), 64, "each once");
+    }
+    Mbuf::free_bulk(&mut batch);
+}
+
+#[test]
 fn data_moves_in_front_and_behind_within_the_buffer() {
     let pool = pool("edges", 4);
     let mut m = pool.copy_from_slice(b"payload").unwrap();
