@@ -1,5 +1,9 @@
 //! The completion queue: entries that change owner by a bit which turns over with each lap.
 
+use std::mem::offset_of;
+
+use zerocopy::byteorder::big_endian::U32;
+
 use super::barrier;
 use super::rings::{CqRing, DoorbellRecord, RingMemory};
 use crate::hca::WcStatus;
@@ -7,6 +11,25 @@ use prm::{
     ARM_SOLICITED, CQE_SIZE, Cqe, CqeOpcode, DBREC_ARM, DBREC_CONSUMER, ErrorCqe, Syndrome, cqe_flags,
     cqe_owner,
 };
+
+/// Where the words begin that tell of a message.
+const MESSAGE_WORDS: usize = offset_of!(Cqe, byte_cnt);
+const _: () = assert!(
+    offset_of!(Cqe, sop_drop_qpn) == MESSAGE_WORDS + 12
+        && offset_of!(Cqe, wqe_counter) == MESSAGE_WORDS + 16
+        && CQE_SIZE == MESSAGE_WORDS + 20
+);
+
+/// What the completion of a message tells that came with nothing beside its data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Message {
+    /// The queue pair.
+    pub(super) qpn: u32,
+    /// Slot of the receive.
+    pub(super) counter: u16,
+    /// Bytes; a datagram's include the 40 of its GRH area.
+    pub(super) byte_len: u32,
+}
 
 /// A completion queue.
 #[derive(Debug)]
@@ -52,6 +75,35 @@ impl CompletionQueue {
         let cqe = self.buf.read(at);
         self.consumer = self.consumer.wrapping_add(1);
         Some(cqe)
+    }
+
+    /// What the next completion tells, if it is there and of a message that was sent with nothing beside its data. The rest of it is not
+    /// read. [`CompletionQueue::skip`] takes it.
+    #[inline(always)]
+    pub(super) fn message(&self) -> Option<Message> {
+        if self.slots == 0 {
+            return None;
+        }
+        let at = (self.consumer & (self.slots - 1)) as usize * CQE_SIZE;
+        let owner = self.buf.load_acquire(at + CQE_SIZE - 1);
+        let lap = u8::from(self.consumer & self.slots != 0);
+        if owner & !cqe_owner::SOLICITED != (CqeOpcode::ReceiveSend as u8) << cqe_owner::OPCODE_SHIFT | lap {
+            return None;
+        }
+        barrier::udma_from_device();
+        // Length, time (two words), queue pair, slot: the end of the entry.
+        let [byte_len, _, _, qpn, counter]: [U32; 5] = self.buf.read(at + MESSAGE_WORDS);
+        Some(Message {
+            qpn: qpn.get() & 0x00ff_ffff,
+            counter: (counter.get() >> 16) as u16,
+            byte_len: byte_len.get(),
+        })
+    }
+
+    /// Takes the next completion, which was looked at.
+    #[inline(always)]
+    pub(super) const fn skip(&mut self) {
+        self.consumer = self.consumer.wrapping_add(1);
     }
 
     /// Tells the device how far we are, so that it may use the slots again. Once per batch; where nothing was taken the

@@ -6,7 +6,7 @@
 
 use super::barrier;
 use super::rings::{DoorbellRecord, RingMemory, SrqRing};
-use prm::{DBREC_RECEIVE, DataSegment, NextSegment};
+use prm::{DBREC_RECEIVE, DS_UNIT, DataSegment, NextSegment};
 
 /// A shared receive queue.
 #[derive(Debug)]
@@ -113,20 +113,36 @@ impl SharedReceiveQueue {
     /// next [`SharedReceiveQueue::publish`].
     #[inline]
     pub fn commit(&mut self) -> Option<usize> {
+        let (slot, link) = self.advance()?;
+        self.buf.write(slot * self.stride, &link);
+        Some(slot)
+    }
+
+    /// Posts the next slot with another first segment; its others are as they were. Link and segment lie together, and are written so.
+    #[inline(always)]
+    pub(super) fn commit_first(&mut self, segment: DataSegment) -> Option<usize> {
+        let (slot, link) = self.advance()?;
+        let front: [[u8; DS_UNIT]; 2] = [zerocopy::transmute!(link), zerocopy::transmute!(segment)];
+        self.buf.write(slot * self.stride, &front);
+        Some(slot)
+    }
+
+    /// The slot that is posted, and the link to be written there.
+    #[inline(always)]
+    fn advance(&mut self) -> Option<(usize, NextSegment)> {
         let slot = self.next_slot()?;
         let next = *self.free.get(self.free_first)?;
         self.free_first = if self.free_first + 1 == self.free.len() { 0 } else { self.free_first + 1 };
         self.free_count -= 1;
         let mut link = NextSegment::default();
         link.next.set(next);
-        self.buf.write(slot * self.stride, &link);
         if let Some(posted) = self.posted.get_mut(slot) {
             *posted = true;
         }
         self.head = next;
         self.outstanding += 1;
         self.counter = self.counter.wrapping_add(1);
-        Some(slot)
+        Some((slot, link))
     }
 
     /// Posts a receive of these segments, empty ones too. Segments that do not fit are left out.
@@ -150,7 +166,7 @@ impl SharedReceiveQueue {
     }
 
     /// A completion has named `slot`: it is free now. `None` if the device did not have it.
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self, slot: u16) -> Option<usize> {
         let posted = self.posted.get_mut(usize::from(slot))?;
         if !std::mem::take(posted) {

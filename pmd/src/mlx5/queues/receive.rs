@@ -60,8 +60,8 @@ impl<P: Packet> SharedEntries<P> {
         std::mem::forget(std::mem::take(&mut self.buffers));
     }
 
-    /// Takes the only buffer out of the entry in `slot`.
-    #[inline]
+    /// Takes the first buffer out of the entry in `slot`.
+    #[inline(always)]
     fn single(&mut self, slot: usize) -> Option<P> {
         let buf = self.buffers.get_mut(slot * self.per_entry)?.take()?;
         if let Some(missing) = self.missing.get_mut(slot) {
@@ -73,6 +73,18 @@ impl<P: Packet> SharedEntries<P> {
     /// Takes a message of `len` bytes out of the entry in `slot`; `None` if it is longer than the entry.
     #[inline(always)]
     fn message(&mut self, slot: usize, len: u32) -> Option<P> {
+        if len > self.room {
+            return self.chain(slot, len);
+        }
+        // An empty message is one buffer, too.
+        let mut buf = self.single(slot)?;
+        buf.fill(len);
+        Some(buf)
+    }
+
+    /// The same of one that is longer than a buffer.
+    #[inline(never)]
+    fn chain(&mut self, slot: usize, len: u32) -> Option<P> {
         let start = slot * self.per_entry;
         let entry = self.buffers.get_mut(start..start + self.per_entry)?;
         let (message, used) = packet::message(entry, len, self.room)?;
@@ -95,6 +107,19 @@ impl<P: Packet> SharedEntries<P> {
             }
             // The last buffer of an entry is rarely used; where it is there, so is what ends the list behind it.
             let fresh = first == self.per_entry;
+            // As most are: a short message took the first one.
+            if let ([place @ None], false) = (&mut *entry, fresh) {
+                let Some(buf) = stash.pop() else { break };
+                let (address, len) = buf.room();
+                let (address, len) = (address - u64::from(self.front), len + self.front);
+                let Some(lkey) = regions.lkey(address, len) else { break };
+                *missing = 0;
+                // There was nothing to drop.
+                std::mem::forget(place.replace(buf));
+                self.queue.commit_first(DataSegment::new(address, len, lkey));
+                posted += 1;
+                continue;
+            }
             let mut registered = true;
             for (index, place) in entry.iter_mut().enumerate() {
                 if place.is_some() {
@@ -154,6 +179,21 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         let (mut received, mut taken, mut empty) = (0, 0, false);
         let mut batch = ArrayVec::new();
         while received < limit && events.remaining_capacity() >= Health::MAX_EVENTS {
+            // Messages by connections, nearly always with nothing beside their data, take no look at the rest of their completion.
+            if let Some(message) = self.receive_cq.message() {
+                let place = self.numbers.find(message.qpn);
+                if !matches!(place, Some(Place::Ud(_))) {
+                    self.receive_cq.skip();
+                    taken += 1;
+                    if let Some(buf) = self.message(message.counter, message.byte_len) {
+                        let (ud, rc) = (place.map(Place::ud), place.and_then(Place::rc));
+                        let (qpn, checksum) = (Qpn::new(message.qpn), Checksum::Unknown);
+                        sink(Received { buf, qpn, ud, rc, source: Source::Rc, checksum });
+                        received += 1;
+                    }
+                    continue;
+                }
+            }
             let Some(cqe) = self.receive_cq.poll() else {
                 empty = true;
                 break;
