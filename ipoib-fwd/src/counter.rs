@@ -68,11 +68,24 @@ const SEGMENT_DROPS: usize = 8;
 /// Counters of a segment.
 pub const SEGMENT_COUNT: usize = SEGMENT_DROPS + DropReason::ALL.len();
 
+/// What packets that were forwarded one after the other have in common: as a rule all of a burst.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Kind {
+    segment: SegmentIndex,
+    way: SegmentTraffic,
+    /// The path, where it is not counted by itself.
+    path: Option<Traffic>,
+}
+
 /// A worker's counters.
 #[derive(Debug)]
 pub struct WorkerCounters {
     all: Counters<COUNT>,
     segments: CounterRows<SEGMENT_COUNT>,
+    /// Packets of one kind that are not in the counters yet, and their bytes: see [`WorkerCounters::settle`].
+    kind: Kind,
+    packets: u64,
+    bytes: u64,
 }
 
 /// A reader of them.
@@ -83,7 +96,9 @@ pub type SegmentCounterReader = CounterRowsReader<SEGMENT_COUNT>;
 
 impl Default for WorkerCounters {
     fn default() -> Self {
-        Self { all: Counters::default(), segments: CounterRows::new(MAX_SEGMENTS) }
+        let kind = Kind { segment: SegmentIndex(0), way: SegmentTraffic::ToInfiniBand, path: None };
+        let segments = CounterRows::new(MAX_SEGMENTS);
+        Self { all: Counters::default(), segments, kind, packets: 0, bytes: 0 }
     }
 }
 
@@ -105,6 +120,39 @@ impl WorkerCounters {
     pub fn of_segment(&mut self, segment: SegmentIndex, way: SegmentTraffic, bytes: usize) {
         self.segments.add(segment.0.into(), 2 * way as usize, 1);
         self.segments.add(segment.0.into(), 2 * way as usize + 1, bytes as u64);
+    }
+
+    /// Counts one packet of `bytes` of a segment's on a path, or on none, once another kind of packet comes or [`WorkerCounters::settle`]
+    /// is called: most packets add to two numbers only.
+    #[inline(always)]
+    pub fn forwarded(
+        &mut self,
+        segment: SegmentIndex,
+        way: SegmentTraffic,
+        path: Option<Traffic>,
+        bytes: usize,
+    ) {
+        let kind = Kind { segment, way, path };
+        if kind != self.kind {
+            self.settle();
+            self.kind = kind;
+        }
+        self.packets += 1;
+        self.bytes += bytes as u64;
+    }
+
+    /// Counts what was forwarded so far. Once a turn.
+    pub fn settle(&mut self) {
+        let (packets, bytes) = (std::mem::take(&mut self.packets), std::mem::take(&mut self.bytes));
+        if packets == 0 {
+            return;
+        }
+        let Kind { segment, way, path } = self.kind;
+        if let Some(path) = path {
+            self.packets(path, packets, bytes);
+        }
+        self.segments.add(segment.0.into(), 2 * way as usize, packets);
+        self.segments.add(segment.0.into(), 2 * way as usize + 1, bytes);
     }
 
     /// Counts one drop of a packet that is of no segment.
@@ -315,6 +363,33 @@ impl Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_forwarded_is_counted_once_whatever_came_in_between() {
+        let mut counters = WorkerCounters::default();
+        let (reader, segments) = (counters.reader(), counters.segment_reader());
+        let (to, back) = (SegmentTraffic::ToInfiniBand, SegmentTraffic::ToEthernet);
+        let (rc, ud) = (Some(Traffic::IbRcTransmit), Some(Traffic::IbUdUnicastTransmit));
+        let packets = [(1, to, rc, 10), (1, to, rc, 20), (1, to, ud, 40), (2, to, ud, 80), (1, to, rc, 160)];
+        for (segment, way, path, bytes) in packets {
+            counters.forwarded(SegmentIndex(segment), way, path, bytes);
+        }
+        counters.forwarded(SegmentIndex(2), back, None, 320);
+        counters.settle();
+        counters.settle();
+        let totals = Totals::of([&reader]);
+        let of_path = |path| (totals.packets(path), totals.bytes(path));
+        assert_eq!(
+            (of_path(Traffic::IbRcTransmit), of_path(Traffic::IbUdUnicastTransmit)),
+            ((3, 190), (2, 120))
+        );
+        let of_segment = |n, way| {
+            let totals = SegmentTotals::of([&segments], SegmentIndex(n));
+            (totals.packets(way), totals.bytes(way))
+        };
+        assert_eq!((of_segment(1, to), of_segment(1, back)), ((4, 230), (0, 0)));
+        assert_eq!((of_segment(2, to), of_segment(2, back)), ((1, 80), (1, 320)));
+    }
 
     #[test]
     fn segments_are_counted_for_themselves_and_in_all() {

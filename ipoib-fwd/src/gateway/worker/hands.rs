@@ -182,7 +182,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         }
         let bytes = frame.len();
         if face.push(frame, &mut self.common.counters) {
-            self.common.counters.of_segment(segment, SegmentTraffic::ToEthernet, bytes);
+            self.common.counters.forwarded(segment, SegmentTraffic::ToEthernet, None, bytes);
         } else {
             self.drop(segment, DropReason::EthQueueFull);
         }
@@ -300,8 +300,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         };
         match result {
             Ok(Taken::Now) => {
-                self.common.counters.packet(path, bytes);
-                self.common.counters.of_segment(segment, SegmentTraffic::ToInfiniBand, bytes);
+                self.common.counters.forwarded(segment, SegmentTraffic::ToInfiniBand, Some(path), bytes);
             }
             // Counted when the queue takes it.
             Ok(Taken::Later) => {}

@@ -143,6 +143,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
         for face in &self.infinibands {
             self.common.counters.drops(DropReason::Shutdown, face.link.waiting() as u64);
         }
+        self.common.counters.settle();
         let queues = self.infinibands.into_iter().map(|face| face.link.into_queues()).collect();
         (queues, self.ethernets.into_iter().map(|face| face.queue).collect(), self.service)
     }
@@ -150,6 +151,8 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
     /// The newest tables, and everything that verdicts are carried out with.
     #[inline]
     fn hands(&mut self) -> (&Tables<Q::Destination>, Hands<'_, Q>) {
+        // By the older tables: a number may be another segment's in the newer.
+        self.common.counters.settle();
         let hands = Hands {
             infinibands: &mut self.infinibands,
             ethernets: &mut self.ethernets,
@@ -202,8 +205,15 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
         }
         let (tables, mut hands) = self.hands();
         let mut lanes = Lanes::new();
+        let (mut messages, mut bytes) = (0, 0);
         for received in burst.drain(..) {
-            hands.common.counters.packet(path_of(&received.source), received.buf.len());
+            match path_of(&received.source) {
+                Traffic::IbRcReceive => {
+                    messages += 1;
+                    bytes += received.buf.len();
+                }
+                path => hands.common.counters.packet(path, received.buf.len()),
+            }
             if let Some(link) = received.ud
                 && let Some(lane) = lanes.find(link.0, || tables.of_link(port, link.0))
                 && let Some(plain) = lane.take_message(&received)
@@ -213,6 +223,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
                 hands.take_any_message(port, received, tables);
             }
         }
+        hands.common.counters.packets(Traffic::IbRcReceive, messages, bytes as u64);
         true
     }
 
@@ -282,6 +293,7 @@ impl<Q: MemoryWork> Worker for GatewayWorker<Q> {
         for face in &mut self.infinibands {
             busy |= face.link.finish();
         }
+        self.common.counters.settle();
         if busy { Turn::Busy } else { Turn::Idle }
     }
 
