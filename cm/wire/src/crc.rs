@@ -167,6 +167,18 @@ pub fn verify_icrc(packet: &[u8]) -> bool {
         .is_some_and(|(covered, sent)| icrc(covered) == *sent)
 }
 
+/// Writes the right CRCs to the end of `packet` (LRH to VCRC): both, or of a raw packet, which has no invariant one, the last.
+/// One that is too short for them stays as it is.
+pub fn seal(packet: &mut [u8]) {
+    let Some((body, last)) = packet.split_last_chunk_mut::<VCRC_LEN>() else { return };
+    let transport =
+        body.get(1).map(|&b| Lnh::from_bits(b)).is_some_and(|lnh| matches!(lnh, Lnh::Local | Lnh::Global));
+    if transport && let Some((covered, sum)) = body.split_last_chunk_mut::<ICRC_LEN>() {
+        *sum = icrc(covered);
+    }
+    *last = vcrc(body);
+}
+
 /// True if the last four bytes of a RoCEv2 packet, from its IP header to the ICRC, are its right ICRC.
 #[must_use]
 pub fn verify_icrc_rocev2(ip: &[u8]) -> bool {
@@ -215,6 +227,25 @@ mod tests {
                 i.update(&packet[cut..]);
                 assert_eq!(i.finish(), icrc(&packet));
             }
+        }
+    }
+
+    #[test]
+    fn a_seal_makes_both_sums_right_and_leaves_what_a_raw_packet_ends_with() {
+        for (lnh, len) in [(0u8, 64), (1, 64), (2, 64), (3, 84), (2, 4122)] {
+            let mut packet: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
+            packet[1] = lnh;
+            let before = packet.clone();
+            seal(&mut packet);
+            assert!(verify_vcrc(&packet));
+            assert_eq!(verify_icrc(&packet), lnh >= 2, "{lnh}");
+            let kept = if lnh >= 2 { len - 6 } else { len - 2 };
+            assert_eq!(packet[..kept], before[..kept]);
+        }
+        for len in 0..12 {
+            let mut short = vec![2; len];
+            seal(&mut short);
+            assert_eq!(verify_vcrc(&short), len >= VCRC_LEN);
         }
     }
 

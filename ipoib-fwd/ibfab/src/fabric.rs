@@ -34,6 +34,8 @@ pub struct Fabric {
     others: Vec<Switch>,
     /// The cables that are plugged in.
     plugged: Vec<[Place; 2]>,
+    /// All cables keep their CRCs.
+    keep_crcs: bool,
     manager: Option<SubnetManager>,
 }
 
@@ -65,7 +67,7 @@ impl Fabric {
         settings.seed = seed;
         settings.partitions = config.effective_partitions();
         let manager = (management == Management::Embedded).then(|| SubnetManager::new(now, settings));
-        Self { first, others: switches.collect(), plugged: Vec::new(), manager }
+        Self { first, others: switches.collect(), plugged: Vec::new(), keep_crcs: config.keep_crcs, manager }
     }
 
     fn switch_at(&mut self, place: Place) -> Result<&mut Switch, NoSuchPort> {
@@ -76,7 +78,10 @@ impl Fabric {
     }
 
     /// Plugs the end of a link into a port; `name` is for reports.
-    pub fn plug(&mut self, place: Place, name: &str, link: CableEnd) -> Result<(), NoSuchPort> {
+    pub fn plug(&mut self, place: Place, name: &str, mut link: CableEnd) -> Result<(), NoSuchPort> {
+        if self.keep_crcs {
+            link.keep_crcs();
+        }
         self.switch_at(place)?.plug(SwitchPort(place.port), name, link)
     }
 

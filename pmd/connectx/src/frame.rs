@@ -6,6 +6,7 @@ use ib_wire::packet::{
 };
 use ib_wire::{Gid, Lid, ServiceLevel};
 
+use super::cable::Crcs;
 use super::ethernet::EthernetHeader;
 
 /// Where a packet goes.
@@ -53,14 +54,17 @@ impl Outgoing {
         }
     }
 
-    /// Writes the packet. Length and layout were checked by who made the headers; a packet that cannot be stays as it was,
-    /// and the receiver drops it.
-    pub(crate) fn write(&self, payload: usize, out: &mut [u8], fill: impl FnOnce(&mut [u8])) {
+    /// Writes the packet, with CRCs or, at an InfiniBand port, without. Length and layout were checked by who made the headers; a packet
+    /// that cannot be stays as it was, and the receiver drops it.
+    pub(crate) fn write(&self, payload: usize, out: &mut [u8], crcs: Crcs, fill: impl FnOnce(&mut [u8])) {
         match &self.framing {
             Framing::InfiniBand(headers) => {
                 if let Ok(mut frame) = headers.write(payload, out) {
                     fill(frame.payload_mut());
-                    frame.seal();
+                    match crcs {
+                        Crcs::Present => frame.seal(),
+                        Crcs::Absent => frame.leave_bare(),
+                    };
                 }
             }
             Framing::RoceV2(header, headers) => {

@@ -5,6 +5,7 @@ use std::time::Instant;
 use ib_wire::packet::{Opcode, Packet, Service, VirtualLane};
 use ib_wire::{Gid, Qpn, crc};
 
+use super::cable::Crcs;
 use super::config::EngineConfig;
 use super::counters::{Activity, DropReason};
 use super::device::Device;
@@ -16,6 +17,26 @@ use super::port::Port;
 use super::rc::{answer, requester, responder};
 use super::{sma, uc, ud};
 use hca::{AddressVector, PortState};
+
+/// By what way a packet came in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Via {
+    /// From this port.
+    Ourselves,
+    /// From the other end of its cable.
+    Cable(Crcs),
+}
+
+impl Via {
+    /// True if there are CRCs to check: what never left memory cannot have been damaged.
+    const fn has_crcs(self) -> bool {
+        matches!(self, Self::Cable(Crcs::Present))
+    }
+
+    const fn is_ours(self) -> bool {
+        matches!(self, Self::Ourselves)
+    }
+}
 
 /// Takes up to `max` packets from each port. True if there were any.
 pub(crate) fn receive(
@@ -34,10 +55,14 @@ pub(crate) fn receive(
         let cable = port.cable.take();
         let mut loopback = std::mem::take(&mut port.loopback);
         let index = index as u8;
-        worked |= loopback.drain(|bytes| packet(qps, dev, config, index, bytes, true, now)) > 0;
+        worked |= loopback.drain(|bytes| packet(qps, dev, config, index, bytes, Via::Ourselves, now)) > 0;
         let mut cable = cable;
         if let Some(cable) = &mut cable {
-            worked |= cable.receive(max, |bytes| packet(qps, dev, config, index, bytes, false, now)) > 0;
+            let taken = cable.receive_as_sent(max, |bytes, crcs| {
+                packet(qps, dev, config, index, bytes, Via::Cable(crcs), now);
+                true
+            });
+            worked |= taken > 0;
         }
         if let Some(port) = dev.ports.get_mut(usize::from(index)) {
             port.cable = cable;
@@ -53,11 +78,11 @@ fn packet(
     config: &EngineConfig,
     port: u8,
     bytes: &[u8],
-    ours: bool,
+    via: Via,
     now: Instant,
 ) {
     dev.counters.count(Activity::Received);
-    if let Err(reason) = accept(qps, dev, config, port, bytes, ours, now) {
+    if let Err(reason) = accept(qps, dev, config, port, bytes, via, now) {
         dev.counters.drop_packet(reason);
     }
 }
@@ -68,19 +93,18 @@ fn accept(
     config: &EngineConfig,
     index: u8,
     bytes: &[u8],
-    ours: bool,
+    via: Via,
     now: Instant,
 ) -> Result<(), DropReason> {
     let port = dev.ports.get_mut(usize::from(index)).ok_or(DropReason::NotOurLid)?;
     if port.ethernet.is_some() {
-        return frame(qps, dev, index, bytes, ours, now);
+        return frame(qps, dev, index, bytes, via, now);
     }
     let packet = Packet::parse(bytes).map_err(|_| DropReason::Malformed)?;
-    // What never left the device cannot have been damaged.
-    if !ours && !crc::verify_vcrc(bytes) {
+    if via.has_crcs() && !crc::verify_vcrc(bytes) {
         return Err(DropReason::VariantCrc);
     }
-    if !ours && !packet.icrc_is_right() {
+    if via.has_crcs() && !packet.icrc_is_right() {
         return Err(DropReason::InvariantCrc);
     }
     let to_smi = packet.bth().dest_qpn == Qpn::SMI;
@@ -96,7 +120,7 @@ fn accept(
     let arrived = Arrived::infiniband(&packet);
     if packet.lrh().dlid.is_multicast() {
         let group = packet.grh().map(|grh| grh.dgid).filter(|g| g.is_multicast());
-        return multicast(qps, dev, index, group.ok_or(DropReason::NotOurGid)?, &arrived, ours);
+        return multicast(qps, dev, index, group.ok_or(DropReason::NotOurGid)?, &arrived, via.is_ours());
     }
     addressed(port, &packet)?;
     deliver(qps, dev, index, &arrived, now)
@@ -108,7 +132,7 @@ fn frame(
     dev: &mut Device,
     index: u8,
     bytes: &[u8],
-    ours: bool,
+    via: Via,
     now: Instant,
 ) -> Result<(), DropReason> {
     let port = dev.ports.get_mut(usize::from(index)).ok_or(DropReason::NotOurMac)?;
@@ -126,7 +150,7 @@ fn frame(
             return Ok(());
         }
     };
-    if !ours && !packet.icrc_is_right() {
+    if via.has_crcs() && !packet.icrc_is_right() {
         return Err(DropReason::InvariantCrc);
     }
     if port.state != PortState::Active {
@@ -138,7 +162,7 @@ fn frame(
     }
     let arrived = Arrived::roce(&packet);
     if ethernet::is_group(packet.dgid()) {
-        return multicast(qps, dev, index, packet.dgid(), &arrived, ours);
+        return multicast(qps, dev, index, packet.dgid(), &arrived, via.is_ours());
     }
     if !port.gids.has_rocev2(packet.dgid()) {
         return Err(DropReason::NotOurGid);

@@ -7,7 +7,7 @@ use ib_wire::packet::Lrh;
 use ib_wire::smp::{ArbitrationTables, Capabilities, LaneMap, MKeyGuard};
 use ib_wire::{Guid, Lid, Mtu, PKey, ServiceLevel, TimeoutCode};
 
-use super::cable::{CableEnd, MAX_PACKET};
+use super::cable::{CableEnd, Crcs, MAX_PACKET};
 use super::counters::{Activity, Counters, DropReason};
 use super::ethernet::{Ethernet, question_frame};
 use super::event::Events;
@@ -191,19 +191,21 @@ impl Port {
             return Ok(());
         }
         let len = outgoing.len(payload);
-        let write = |out: &mut [u8]| outgoing.write(payload, out, &fill);
+        let write = |out: &mut [u8], crcs| outgoing.write(payload, out, crcs, &fill);
+        // What does not leave the device needs no CRCs.
+        let to_ourselves = |out: &mut [u8]| write(out, Crcs::Absent);
         if outgoing.way == Way::Ourselves {
-            return if self.loopback.push(len, write) { Ok(()) } else { Err(Blocked) };
+            return if self.loopback.push(len, to_ourselves) { Ok(()) } else { Err(Blocked) };
         }
         let group = outgoing.way == Way::Group;
         if let Some(cable) = &mut self.cable {
-            cable.send_with(len, write).map_err(|_| Blocked)?;
+            cable.send(len, write).map_err(|_| Blocked)?;
             counters.count(Activity::Sent);
         } else if !group {
             counters.drop_packet(DropReason::SentOnDownPort);
         }
         // Other queue pairs of ours may listen to the group.
-        if group && !self.loopback.push(len, write) {
+        if group && !self.loopback.push(len, to_ourselves) {
             counters.drop_packet(DropReason::LoopbackFull);
         }
         Ok(())

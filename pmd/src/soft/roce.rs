@@ -35,7 +35,7 @@ pub struct RoceConfig {
 pub enum RoceError {
     /// The cable is of another kind.
     #[error("{0} is no link for an Ethernet port; write roce:INTERFACE")]
-    NotEthernet(CableUrl),
+    NotEthernet(Box<CableUrl>),
     /// The interface is not there or not Ethernet.
     #[error("network interface {name}")]
     Interface {
@@ -88,7 +88,7 @@ impl SoftHca {
     /// the interface's allows.
     pub fn roce(config: &RoceConfig) -> Result<Self, RoceError> {
         let Transport::Ethernet { interface: name } = &config.cable.transport else {
-            return Err(RoceError::NotEthernet(config.cable.clone()));
+            return Err(RoceError::NotEthernet(Box::new(config.cable.clone())));
         };
         let failed = |source| RoceError::Interface { name: name.clone(), source };
         let mac = interface::mac(name).map_err(failed)?;

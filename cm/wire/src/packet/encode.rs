@@ -143,4 +143,12 @@ impl Frame<'_> {
         *vcrc = crc::vcrc(body);
         len
     }
+
+    /// Writes pad bytes, and zeros where the CRCs would be: for a packet that does not leave the memory it is in. Otherwise as
+    /// [`Frame::seal`]; [`crc::seal`] makes up for it.
+    #[inline]
+    pub fn leave_bare(self) -> usize {
+        self.packet.get_mut(self.header_len + self.payload..).unwrap_or_default().fill(0);
+        self.packet.len()
+    }
 }

@@ -64,6 +64,22 @@ proptest! {
     }
 
     #[test]
+    fn a_bare_packet_lacks_its_crcs_and_nothing_else(
+        h in headers(),
+        payload in proptest::collection::vec(any::<u8>(), 0..300),
+    ) {
+        let (mut whole, mut bare) = ([0xaau8; 512], [0x55u8; 512]);
+        let len = h.write_packet(&payload, &mut whole).unwrap();
+        let mut frame = h.write(payload.len(), &mut bare).unwrap();
+        frame.payload_mut().copy_from_slice(&payload);
+        prop_assert_eq!(frame.leave_bare(), len);
+        prop_assert_eq!(&bare[len - 6..len], &[0; 6]);
+        prop_assert_eq!(&bare[..len - 6], &whole[..len - 6]);
+        crate::crc::seal(&mut bare[..len]);
+        prop_assert_eq!(&bare[..len], &whole[..len]);
+    }
+
+    #[test]
     fn arbitrary_bytes_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = Packet::parse(&bytes);
         let _ = Transport::parse(&bytes);

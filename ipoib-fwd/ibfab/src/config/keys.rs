@@ -60,6 +60,9 @@ tables! {
         name: Option<Spanned<String>> = "\"ibfab\"",
         /// GUID of that switch. None: made from its name, the same at every start.
         guid: Option<Spanned<String>> = "\"0x0200000000000100\"",
+        /// true: packets have CRCs on every cable. false: not on those that cannot damage them, within ibfab and over shared memory, where
+        /// both ends agree; captures and faults have right ones in any case.
+        keep_crcs: Option<bool> = "false",
     }
 
     /// A switch; the first one has the subnet manager. None: a single one for all that there is.
@@ -107,7 +110,7 @@ tables! {
         /// Its name in reports and partitions.
         name: Spanned<String> = "\"gateway\"",
         /// Where the other end finds it: shm:SOCKET on this machine, or udp:LOCAL-PEER, each host:port. Faults for tests are
-        /// parameters, as in shm:/run/ibfab.sock?loss=0.01&seed=7.
+        /// parameters, as in shm:/run/ibfab.sock?loss=0.01&seed=7; crc=keep keeps its CRCs as fabric.keep_crcs does those of all.
         url: Spanned<String> = "\"shm:/run/ibfab.sock\"",
         /// The switch that it is a port of. None: the first.
         switch: Option<Spanned<String>> = "\"s1\"",

@@ -56,6 +56,8 @@ pub struct FabricConfig {
     pub mtu: Mtu,
     /// Subnet prefix.
     pub prefix: u64,
+    /// Packets have CRCs on cables that could do without, too.
+    pub keep_crcs: bool,
     /// Its switches, at least one; the first has the subnet manager.
     pub switches: Vec<SwitchConfig>,
     /// Cables between switches.
@@ -156,6 +158,7 @@ impl FabricConfig {
         let cables = |config: &Self| config.trunks.iter().map(|t| t.ends).collect::<Vec<_>>();
         let differs = [
             (self.mtu != other.mtu, "fabric.mtu"),
+            (self.keep_crcs != other.keep_crcs, "fabric.keep_crcs"),
             (self.switches != other.switches, "switches or their ports"),
             (cables(self) != cables(other), "trunks"),
             (self.links != other.links, "links"),

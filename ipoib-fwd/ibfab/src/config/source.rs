@@ -86,7 +86,8 @@ impl<'s> Source<'s> {
         let trunks = self.trunks(&raw.trunk)?;
         self.check_ports()?;
         let partitions = self.partitions(&raw.partition, mtu)?;
-        Ok(FabricConfig { mtu, prefix, switches: self.switches, trunks, partitions, links, hosts })
+        let keep_crcs = raw.fabric.keep_crcs.unwrap_or(false);
+        Ok(FabricConfig { mtu, prefix, keep_crcs, switches: self.switches, trunks, partitions, links, hosts })
     }
 
     fn error(&self, at: &Range<usize>, what: String) -> ConfigError {

@@ -35,6 +35,7 @@ fn a_full_file() {
         mtu = 2048
         prefix = "fec0:0:0:7::/64"
         name = "lab"
+        keep_crcs = true
         [[partition]]
         name = "storage"
         pkey = 0x0005
@@ -65,6 +66,7 @@ fn a_full_file() {
     )
     .unwrap();
     assert_eq!((config.mtu, config.prefix), (Mtu::B2048, 0xfec0_0000_0000_0007));
+    assert!(config.keep_crcs);
     let place = |port| Place { switch: 0, port };
     assert_eq!((config.switches[0].name.as_str(), config.switches[0].ports), ("lab", 3));
     let lab = config.switches[0].guid;
@@ -113,6 +115,7 @@ fn a_full_file() {
 fn an_empty_file_is_a_switch_alone() {
     let config = parse("").unwrap();
     assert_eq!((config.mtu, config.prefix), (Mtu::B4096, 0xfe80_0000_0000_0000));
+    assert!(!config.keep_crcs);
     assert!(config.links.is_empty() && config.hosts.is_empty());
     assert_eq!(config.switches, parse("").unwrap().switches, "the same at every start");
     assert_eq!(config.effective_partitions(), [Partition::default_ipoib()]);

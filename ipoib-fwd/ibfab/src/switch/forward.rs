@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use connectx::cable::Crcs;
 use ib_wire::crc::{VCRC_LEN, verify_vcrc};
 use ib_wire::packet::{BTH_LEN, Bth, GRH_LEN, LRH_LEN, Lnh, Lrh, Packet, VirtualLane};
 use ib_wire::{Mtu, PKey, ServiceLevel};
@@ -13,14 +14,14 @@ use super::{HEAD_OF_QUEUE_LIFE, STALLED, Switch};
 const MAX_OVERHEAD: usize = 126 + VCRC_LEN;
 
 /// The LRH of a packet whose outer lengths are right, and its P_Key; raw packets have none.
-fn check(packet: &[u8]) -> Result<(Lrh, Option<PKey>), DropReason> {
+fn check(packet: &[u8], crcs: Crcs) -> Result<(Lrh, Option<PKey>), DropReason> {
     let head = packet.first_chunk::<LRH_LEN>().ok_or(DropReason::Malformed)?;
     let (lrh, lnh, words) = Lrh::from_bytes(head);
     let fits = usize::from(words) * 4 + VCRC_LEN == packet.len();
     if packet.len() < Packet::MIN_LEN || head[0] & 0xf != 0 || !fits {
         return Err(DropReason::Malformed);
     }
-    if !verify_vcrc(packet) {
+    if crcs == Crcs::Present && !verify_vcrc(packet) {
         return Err(DropReason::Vcrc);
     }
     let bth = match lnh {
@@ -35,20 +36,20 @@ fn check(packet: &[u8]) -> Result<(Lrh, Option<PKey>), DropReason> {
 
 impl Switch {
     /// Takes one packet that came in by port index `at`; false if it has to wait.
-    pub(super) fn take(&mut self, at: usize, packet: &[u8], now: Instant) -> bool {
-        let outcome = check(packet).and_then(|(lrh, pkey)| {
+    pub(super) fn take(&mut self, at: usize, packet: &[u8], crcs: Crcs, now: Instant) -> bool {
+        let outcome = check(packet, crcs).and_then(|(lrh, pkey)| {
             if lrh.vl == VirtualLane::MANAGEMENT {
-                self.take_smp(at, packet);
+                self.take_smp(at, packet, crcs);
                 return Ok(true);
             }
             let port = self.ports.get_mut(at).filter(|port| port.receives_data());
             port.ok_or(DropReason::PortState)?.lets_in(pkey)?;
             if lrh.dlid.is_multicast() {
-                self.spread(at, &lrh, (packet, pkey), now)
+                self.spread(at, &lrh, (packet, crcs, pkey), now)
             } else if lrh.dlid == self.lid() {
-                self.take_gmp(packet).map(|()| true)
+                self.take_gmp(packet, crcs).map(|()| true)
             } else {
-                self.relay(at, &lrh, (packet, pkey), now)
+                self.relay(at, &lrh, (packet, crcs, pkey), now)
             }
         });
         outcome.unwrap_or_else(|reason| {
@@ -74,7 +75,7 @@ impl Switch {
         &mut self,
         at: usize,
         lrh: &Lrh,
-        (packet, pkey): (&[u8], Option<PKey>),
+        (packet, crcs, pkey): (&[u8], Crcs, Option<PKey>),
         now: Instant,
     ) -> Result<bool, DropReason> {
         let number = self.linear.port(lrh.dlid).ok_or(DropReason::NoRoute)?;
@@ -86,7 +87,7 @@ impl Switch {
         if !self.has_room(at, number, packet.len(), now)? {
             return Ok(false);
         }
-        if self.ports.get_mut(egress).is_some_and(|port| port.send(packet)) {
+        if self.ports.get_mut(egress).is_some_and(|port| port.send(packet, crcs)) {
             self.count_forwarded(at);
         }
         Ok(true)
@@ -98,7 +99,7 @@ impl Switch {
         &mut self,
         at: usize,
         lrh: &Lrh,
-        (packet, pkey): (&[u8], Option<PKey>),
+        (packet, crcs, pkey): (&[u8], Crcs, Option<PKey>),
         now: Instant,
     ) -> Result<bool, DropReason> {
         let ports = self.multicast.ports(lrh.dlid);
@@ -120,7 +121,7 @@ impl Switch {
             }
         }
         for number in ways().filter(|&n| ready.get(usize::from(n)) == Some(&true)) {
-            if self.ports.get_mut(usize::from(number) - 1).is_some_and(|port| port.send(packet)) {
+            if self.ports.get_mut(usize::from(number) - 1).is_some_and(|port| port.send(packet, crcs)) {
                 self.count_forwarded(at);
             }
         }

@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
+use connectx::cable::Crcs;
 use connectx::pma::{self, Counted, Tally};
-use ib_wire::crc::verify_icrc;
+use ib_wire::crc;
 use ib_wire::mad::{MAD_LEN, Mad, MadAddress, MadHeader, Method, MgmtClass, Route};
 use ib_wire::packet::{Bth, Deth, Extended, Grh, Headers, Lrh, Opcode, Packet, VirtualLane};
 use ib_wire::sa::Notice;
@@ -21,22 +22,26 @@ fn datagram<'p>(packet: &Packet<'p>, qpn: Qpn) -> Option<(Deth, &'p [u8; MAD_LEN
 
 impl Switch {
     /// Takes a packet of the management lane that came in by port index `at`.
-    pub(super) fn take_smp(&mut self, at: usize, bytes: &[u8]) {
+    pub(super) fn take_smp(&mut self, at: usize, bytes: &[u8], crcs: Crcs) {
         let ingress = at as u8 + 1;
-        if let Err(reason) = self.try_smp(ingress, bytes) {
+        if let Err(reason) = self.try_smp(ingress, bytes, crcs) {
             self.count_drop(at, reason);
         }
     }
 
-    fn try_smp(&mut self, ingress: u8, bytes: &[u8]) -> Result<(), DropReason> {
+    fn try_smp(&mut self, ingress: u8, bytes: &[u8], crcs: Crcs) -> Result<(), DropReason> {
         let packet = Packet::parse(bytes).map_err(|_| DropReason::Malformed)?;
         let (_, mad) = datagram(&packet, Qpn::SMI).ok_or(DropReason::BadManagement)?;
         let mut smp = Smp::from_mad(mad).map_err(|_| DropReason::BadManagement)?;
         let Lrh { dlid, slid, .. } = *packet.lrh();
         if dlid != Lid::PERMISSIVE && dlid != self.lid() {
-            return self.send_by_lid(dlid, bytes);
+            let mut relayed: Box<[u8]> = bytes.into();
+            if crcs == Crcs::Absent {
+                crc::seal(&mut relayed);
+            }
+            return self.send_by_lid(dlid, relayed);
         }
-        if !verify_icrc(bytes) {
+        if crcs == Crcs::Present && !crc::verify_icrc(bytes) {
             return Err(DropReason::Icrc);
         }
         if smp.is_directed() {
@@ -107,16 +112,16 @@ impl Switch {
 
     fn send_smp_by_lid(&mut self, smp: &Smp, dlid: Lid) -> Result<(), DropReason> {
         let packet = self.smp_packet(smp, dlid, self.lid());
-        self.send_by_lid(dlid, &packet)
+        self.send_by_lid(dlid, packet)
     }
 
     /// Sends a packet of the management lane by the linear table.
-    fn send_by_lid(&mut self, dlid: Lid, packet: &[u8]) -> Result<(), DropReason> {
+    fn send_by_lid(&mut self, dlid: Lid, packet: Box<[u8]>) -> Result<(), DropReason> {
         let port = self.linear.port(dlid).filter(|&p| p != 0).ok_or(DropReason::NoRoute)?;
         if !self.ports.get(usize::from(port) - 1).is_some_and(|port| port.is_linked()) {
             return Err(DropReason::EgressState);
         }
-        self.postponed.push((port, packet.into()));
+        self.postponed.push((port, packet));
         Ok(())
     }
 
@@ -130,7 +135,7 @@ impl Switch {
         }
         for (number, packet) in std::mem::take(&mut self.postponed) {
             let port = self.ports.get_mut(usize::from(number).wrapping_sub(1));
-            if !port.is_some_and(|port| port.send(&packet)) {
+            if !port.is_some_and(|port| port.send(&packet, Crcs::Present)) {
                 self.own.drop(DropReason::ManagementFull);
             }
         }
@@ -173,10 +178,10 @@ impl Switch {
     }
 
     /// Takes a data packet for port 0: a datagram for QP1.
-    pub(super) fn take_gmp(&mut self, bytes: &[u8]) -> Result<(), DropReason> {
+    pub(super) fn take_gmp(&mut self, bytes: &[u8], crcs: Crcs) -> Result<(), DropReason> {
         let packet = Packet::parse(bytes).map_err(|_| DropReason::Malformed)?;
         let (deth, mad) = datagram(&packet, Qpn::GSI).ok_or(DropReason::NotForUs)?;
-        if !verify_icrc(bytes) {
+        if crcs == Crcs::Present && !crc::verify_icrc(bytes) {
             return Err(DropReason::Icrc);
         }
         if deth.qkey != QKey::GSI {

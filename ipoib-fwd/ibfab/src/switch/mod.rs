@@ -191,7 +191,7 @@ impl Switch {
         let taken = if self.is_still_blocked(at, now) {
             0
         } else {
-            link.receive_while(BURST, |packet| self.take(at, packet, now))
+            link.receive_as_sent(BURST, |packet, crcs| self.take(at, packet, crcs, now))
         };
         if let Some(port) = self.ports.get_mut(at) {
             port.link = Some(link);

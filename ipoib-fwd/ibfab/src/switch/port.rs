@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use connectx::cable::CableEnd;
+use connectx::cable::{CableEnd, Crcs};
 use connectx::pma::{Counted, Tally};
 use ib_wire::packet::VirtualLane;
 use ib_wire::smp::{
@@ -256,10 +256,9 @@ impl Port {
         self.link.as_mut().is_some_and(|link| link.has_room(len))
     }
 
-    /// Sends a packet; false if the link is full.
-    pub(super) fn send(&mut self, packet: &[u8]) -> bool {
-        self.link
-            .as_mut()
-            .is_some_and(|link| link.send_with(packet.len(), |out| out.copy_from_slice(packet)).is_ok())
+    /// Sends a packet as it came, with CRCs made here if it has none and this link can damage it; false if the link is full. CRCs
+    /// that it has it keeps: what the sender summed up the receiver checks.
+    pub(super) fn send(&mut self, packet: &[u8], crcs: Crcs) -> bool {
+        self.link.as_mut().is_some_and(|link| link.forward(packet, crcs).is_ok())
     }
 }

@@ -1,3 +1,4 @@
+use connectx::cable::Crcs;
 use connectx::trap::INTERVAL;
 use ib_wire::mad::{MadAddress, MadStatus, Method};
 use ib_wire::packet::{Bth, Deth, Extended, Headers, Lrh, Opcode, Packet, VirtualLane};
@@ -145,6 +146,75 @@ fn unicast_goes_by_the_linear_table_unchanged() {
     assert_eq!(bench.received(3), [p]);
     assert!(bench.received(2).is_empty());
     assert_eq!(bench.switch.ports().next().unwrap().switch.forwarded, 1);
+}
+
+#[test]
+fn crcs_are_made_where_a_packet_leaves_by_a_link_that_can_damage_it() {
+    let whole = data(11, 13, 1000);
+    let mut bare = whole.clone();
+    bare[whole.len() - 6..].fill(0);
+    for keeps in [false, true] {
+        let mut bench = Bench::active(3);
+        if keeps {
+            bench.ends[2].keep_crcs();
+        }
+        bench.ends[0]
+            .send(bare.len(), |out, crcs| {
+                assert_eq!(crcs, Crcs::Absent);
+                out.copy_from_slice(&bare);
+            })
+            .unwrap();
+        bench.step();
+        let mut got = Vec::new();
+        bench.ends[2].receive_as_sent(8, |p, crcs| {
+            got.push((p.to_vec(), crcs));
+            true
+        });
+        let expected = if keeps { (whole.clone(), Crcs::Present) } else { (bare.clone(), Crcs::Absent) };
+        assert_eq!(got, [expected]);
+    }
+}
+
+#[test]
+fn crcs_that_a_packet_has_go_with_it_to_its_receiver() {
+    // The variant CRC is right, the invariant one is for the receiver to check.
+    let mut p = data(11, 13, 1000);
+    let end = p.len();
+    p[end - 6] ^= 1;
+    let vcrc = ib_wire::crc::vcrc(&p[..end - 2]);
+    p[end - 2..].copy_from_slice(&vcrc);
+    let mut bench = Bench::active(3);
+    bench.send(1, &p);
+    let mut got = Vec::new();
+    bench.ends[2].receive_as_sent(8, |p, crcs| {
+        got.push((p.to_vec(), crcs));
+        true
+    });
+    assert_eq!(got, [(p.clone(), Crcs::Present)]);
+    // A packet that a link damaged is dropped and counted where it came in.
+    p[40] ^= 1;
+    bench.send(1, &p);
+    assert!(bench.received(3).is_empty());
+    assert_eq!(bench.dropped(1, DropReason::Vcrc), 1);
+}
+
+#[test]
+fn management_packets_need_no_crcs_between_ports_of_this_process() {
+    let mut bench = Bench::active(3);
+    let ask = Smp::directed(Method::Get, Tid(77), attribute::NODE_INFO, 0, &DirectedPath::LOCAL);
+    let mut bare = smp(&ask, Lid::PERMISSIVE, Lid::PERMISSIVE);
+    let end = bare.len();
+    bare[end - 6..].fill(0);
+    bench.ends[0].send(bare.len(), |out, _| out.copy_from_slice(&bare)).unwrap();
+    bench.step();
+    assert_eq!(bench.dropped(1, DropReason::Icrc), 0);
+    // By LID to another port, with CRCs again.
+    let mut routed = smp(&ask, Lid(11), Lid(13));
+    let whole = routed.clone();
+    routed[end - 6..].fill(0);
+    bench.ends[0].send(routed.len(), |out, _| out.copy_from_slice(&routed)).unwrap();
+    bench.step();
+    assert_eq!(bench.received(3), [whole]);
 }
 
 #[test]

@@ -2,6 +2,9 @@
 //!
 //! One message each way on a SEQPACKET socket. The listener: `ibfablnk`, version (u16), word (u16), ring size (u32), with
 //! the memory's file descriptor. The connector answers with the first twelve bytes of the same. Little endian.
+//!
+//! That packets may pass without CRCs the listener offers in the memory ([`super::ring`]), where one that knows nothing of it does
+//! not look, and a connector that agrees says so in its answer. It must not say so without an offer.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -28,6 +31,8 @@ pub(super) enum Word {
     Busy = 2,
     /// The connector speaks another version.
     BadVersion = 3,
+    /// As `Attached`, and both ends take packets without CRCs, as the listener offered.
+    AttachedBare = 4,
 }
 
 const MEMORY: u16 = 0;
@@ -48,8 +53,8 @@ pub(super) enum Hello {
 /// What the connector answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Answer {
-    /// It is attached.
-    Attached,
+    /// It is attached, and agrees to packets without CRCs or not.
+    Attached { bare: bool },
     /// It speaks another version.
     OtherVersion,
     /// It hung up.
@@ -93,7 +98,12 @@ pub(super) fn receive_answer(socket: impl AsFd) -> Result<Option<Answer>, Malfor
     };
     match (n, bytes.get(..n).and_then(parse)) {
         (0, _) => Ok(Some(Answer::Gone)),
-        (WORD_LEN, Some((VERSION, word))) if word == Word::Attached as u16 => Ok(Some(Answer::Attached)),
+        (WORD_LEN, Some((VERSION, word))) if word == Word::Attached as u16 => {
+            Ok(Some(Answer::Attached { bare: false }))
+        }
+        (WORD_LEN, Some((VERSION, word))) if word == Word::AttachedBare as u16 => {
+            Ok(Some(Answer::Attached { bare: true }))
+        }
         (WORD_LEN, Some((_, word))) if word == Word::BadVersion as u16 => Ok(Some(Answer::OtherVersion)),
         _ => Err(Malformed),
     }

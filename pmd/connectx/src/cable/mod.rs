@@ -5,6 +5,10 @@
 //! call per packet), UDP between machines (one packet a datagram), and for Ethernet a network interface. All are bounded. The first two hold the sender back
 //! ([`CableFull`]) where the receiver is slow; UDP and Ethernet lose, as they do. An end whose other end is gone is *down*: what is
 //! sent then is dropped and counted, as on a cable that was pulled.
+//!
+//! The first two cannot damage a packet, so InfiniBand packets need no CRCs there ([`Crcs`]): each packet says whether it has any,
+//! and who has to have them makes them: an injector of faults before it does harm, a tap for its copy, whoever sends the packet on by
+//! a cable that can damage it. CRCs were never a protection against a process at the other end that lies.
 
 mod counters;
 mod fault;
@@ -31,6 +35,8 @@ pub use fault::{FaultCounters, Faults};
 pub use trouble::{CableError, CableTrouble};
 pub use url::{CableUrl, CableUrlError, Transport};
 
+use ib_wire::crc;
+
 use fault::Injector;
 use packet::PacketEnd;
 use pair::PairEnd;
@@ -42,6 +48,15 @@ use tap::{FrameKind, Tap, TapDirection};
 
 /// Most bytes of one packet: 4096 of payload and room for every header and both CRCs, those of RoCEv2 in Ethernet, too.
 pub const MAX_PACKET: usize = 4096 + 130;
+
+/// Whether an InfiniBand packet ends with its CRCs. Those of an Ethernet frame are always there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Crcs {
+    /// They are there, and to be checked.
+    Present,
+    /// The packet never left the memory of this machine: zeros are in their place, or anything at all.
+    Absent,
+}
 
 /// The other end is slow: try again later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -123,6 +138,9 @@ impl CableEnd {
             Transport::Ethernet { interface } => Kind::Packet(Box::new(PacketEnd::open(interface)?)),
         };
         let mut end = Self::new(kind);
+        if url.keeps_crcs {
+            end.keep_crcs();
+        }
         end.inject(url.faults);
         Ok(end)
     }
@@ -141,13 +159,39 @@ impl CableEnd {
         }
     }
 
-    /// Copies every packet that crosses this end, as it is on the wire, to `tap`; `None` ends that.
+    /// Has packets keep their CRCs in both directions where they could do without; to be said before the first packet.
+    pub fn keep_crcs(&mut self) {
+        match &mut self.kind {
+            Kind::Pair(end) => end.keep_crcs(),
+            Kind::SharedMemory(end) => end.keep_crcs(),
+            Kind::Udp(_) | Kind::Packet(_) => {}
+        }
+    }
+
+    /// What packets have that are sent now by [`CableEnd::send`].
+    #[must_use]
+    pub fn crcs(&self) -> Crcs {
+        let bare = self.faults.is_none()
+            && self.tap.is_none()
+            && self.frames == FrameKind::InfiniBand
+            && match &self.kind {
+                Kind::Pair(end) => end.takes_bare(),
+                Kind::SharedMemory(end) => end.takes_bare(),
+                Kind::Udp(_) | Kind::Packet(_) => false,
+            };
+        if bare { Crcs::Absent } else { Crcs::Present }
+    }
+
+    /// Copies every packet that crosses this end to `tap`, with CRCs that are right where it has none; `None` ends that.
     pub fn set_tap(&mut self, tap: Option<Tap>) {
         self.tap = tap;
     }
 
     /// Lets faults happen on this end, in both directions.
     pub fn inject(&mut self, faults: Faults) {
+        if !faults.is_off() {
+            self.keep_crcs();
+        }
         self.faults = (!faults.is_off()).then(|| {
             Box::new(FaultyEnd { send: Injector::new(faults, 1), receive: Injector::new(faults, 2) })
         });
@@ -164,10 +208,38 @@ impl CableEnd {
         }
     }
 
-    /// Sends one packet of `len` bytes, which `fill` writes. [`CableFull`] if the other end is slow; `fill` was not
-    /// called then. On a cable that is down, and for a packet longer than [`MAX_PACKET`], the packet is dropped and
-    /// counted and the answer is `Ok`, since trying again would not help.
+    /// Sends one packet of `len` bytes, which `fill` writes, with the CRCs that it is told of. [`CableFull`] if the other end is
+    /// slow; `fill` was not called then. On a cable that is down, and for a packet longer than [`MAX_PACKET`], the packet is
+    /// dropped and counted and the answer is `Ok`, since trying again would not help.
+    pub fn send(&mut self, len: usize, fill: impl FnOnce(&mut [u8], Crcs)) -> Result<(), CableFull> {
+        let crcs = self.crcs();
+        self.put(len, crcs, |out| fill(out, crcs))
+    }
+
+    /// As [`CableEnd::send`], of a packet that has its CRCs whatever the cable is like.
     pub fn send_with(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), CableFull> {
+        self.put(len, Crcs::Present, fill)
+    }
+
+    /// Sends a packet on that came by another cable: with the CRCs that it has, or with right ones if it has none and this cable
+    /// can damage it.
+    pub fn forward(&mut self, packet: &[u8], crcs: Crcs) -> Result<(), CableFull> {
+        if crcs == Crcs::Absent && self.crcs() == Crcs::Present {
+            return self.put(packet.len(), Crcs::Present, |out| {
+                out.copy_from_slice(packet);
+                crc::seal(out);
+            });
+        }
+        let fits = (1..=MAX_PACKET).contains(&packet.len());
+        if let (Kind::SharedMemory(end), None, None, true) = (&mut self.kind, &self.faults, &self.tap, fits) {
+            // It lies somewhere already: copied once, straight into the ring.
+            let sent = end.send(packet, crcs);
+            return self.count_sent(sent, packet.len());
+        }
+        self.put(packet.len(), crcs, |out| out.copy_from_slice(packet))
+    }
+
+    fn put(&mut self, len: usize, crcs: Crcs, fill: impl FnOnce(&mut [u8])) -> Result<(), CableFull> {
         let up = self.is_up();
         let Some(packet) = self.out.get_mut(..len).filter(|p| !p.is_empty()) else {
             self.counters.tx_bad_length += 1;
@@ -176,6 +248,10 @@ impl CableEnd {
         if !up {
             self.counters.tx_down += 1;
             return Ok(());
+        }
+        if let (Kind::Pair(end), None, None) = (&mut self.kind, &self.faults, &self.tap) {
+            let sent = end.send_with(len, crcs, fill);
+            return self.count_sent(sent, len);
         }
         let room = match &mut self.faults {
             Some(faults) => faults.send.has_room(),
@@ -193,7 +269,12 @@ impl CableEnd {
             self.drain_injector();
             return Ok(());
         }
-        match transmit(&mut self.kind, &mut self.counters, (&mut self.tap, self.frames), packet) {
+        let sent = transmit(&mut self.kind, &mut self.counters, (&mut self.tap, self.frames), (packet, crcs));
+        self.count_sent(sent, len)
+    }
+
+    fn count_sent(&mut self, sent: Sent, len: usize) -> Result<(), CableFull> {
+        match sent {
             Sent::Taken => {
                 self.counters.tx_packets += 1;
                 self.counters.tx_bytes += len as u64;
@@ -221,44 +302,43 @@ impl CableEnd {
         }
     }
 
-    /// Takes up to `max` packets that have arrived and shows them to `each`, oldest first. Returns how many.
+    /// Takes up to `max` packets that have arrived and shows them to `each`, oldest first, with CRCs whether they came with any or
+    /// not. Returns how many.
     pub fn receive(&mut self, max: usize, mut each: impl FnMut(&[u8])) -> usize {
-        self.receive_while(max, |packet| {
-            each(packet);
+        let mut sealed = Vec::new();
+        self.receive_as_sent(max, |packet, crcs| {
+            if crcs == Crcs::Present {
+                each(packet);
+            } else {
+                sealed.clear();
+                sealed.extend_from_slice(packet);
+                crc::seal(&mut sealed);
+                each(&sealed);
+            }
             true
         })
     }
 
-    /// As [`CableEnd::receive`], but `take` may refuse a packet by returning false: that ends the round, and the packet
-    /// is shown again in the next one. What is not taken holds the other end back.
-    pub fn receive_while(&mut self, max: usize, mut take: impl FnMut(&[u8]) -> bool) -> usize {
+    /// As [`CableEnd::receive`], but packets are as they came, and `take` may refuse one by returning false: that ends the round, and
+    /// the packet is shown again in the next one. What is not taken holds the other end back.
+    pub fn receive_as_sent(&mut self, max: usize, mut take: impl FnMut(&[u8], Crcs) -> bool) -> usize {
+        let Self { kind, counters, tap, frames, inn, out, .. } = self;
+        let ends = (kind, counters, (tap, *frames));
         let Some(faults) = &mut self.faults else {
-            return receive(
-                &mut self.kind,
-                &mut self.counters,
-                (&mut self.tap, self.frames),
-                max,
-                &mut self.inn,
-                take,
-            );
+            return receive(ends, max, inn, out, take);
         };
         let injector = &mut faults.receive;
-        receive(
-            &mut self.kind,
-            &mut self.counters,
-            (&mut self.tap, self.frames),
-            max,
-            &mut self.inn,
-            |packet| {
-                let room = injector.has_room();
-                if room {
-                    injector.put(packet);
-                }
-                room
-            },
-        );
+        let mut sealed = [0; MAX_PACKET];
+        receive(ends, max, inn, out, |packet, crcs| {
+            let room = injector.has_room();
+            if room {
+                // A damaged packet is found by CRCs that were right before.
+                injector.put(with_crcs(packet, crcs, &mut sealed));
+            }
+            room
+        });
         let mut n = 0;
-        while n < max && injector.next(&mut take) {
+        while n < max && injector.next(|packet| take(packet, Crcs::Present)) {
             n += 1;
         }
         n
@@ -372,7 +452,11 @@ impl CableEnd {
     fn drain_injector(&mut self) {
         let Some(faults) = &mut self.faults else { return };
         let (kind, counters, tap, frames) = (&mut self.kind, &mut self.counters, &mut self.tap, self.frames);
-        while faults.send.next(|packet| transmit(kind, counters, (tap, frames), packet) == Sent::Taken) {}
+        while faults
+            .send
+            .next(|packet| transmit(kind, counters, (tap, frames), (packet, Crcs::Present)) == Sent::Taken)
+        {
+        }
     }
 }
 
@@ -389,11 +473,11 @@ fn transmit(
     kind: &mut Kind,
     counters: &mut CableCounters,
     (tap, frames): (&mut Option<Tap>, FrameKind),
-    packet: &[u8],
+    (packet, crcs): (&[u8], Crcs),
 ) -> Sent {
     let sent = match kind {
-        Kind::Pair(end) => end.send(packet),
-        Kind::SharedMemory(end) => end.send(packet),
+        Kind::Pair(end) => end.send_with(packet.len(), crcs, |out| out.copy_from_slice(packet)),
+        Kind::SharedMemory(end) => end.send(packet, crcs),
         Kind::Udp(end) => end.send(packet, counters),
         Kind::Packet(end) => end.send(packet, counters),
     };
@@ -403,30 +487,41 @@ fn transmit(
     sent
 }
 
+/// The packet with CRCs: itself, or a copy in `sealed` that has got them.
+fn with_crcs<'p>(packet: &'p [u8], crcs: Crcs, sealed: &'p mut [u8; MAX_PACKET]) -> &'p [u8] {
+    match sealed.get_mut(..packet.len()) {
+        Some(copy) if crcs == Crcs::Absent => {
+            copy.copy_from_slice(packet);
+            crc::seal(copy);
+            copy
+        }
+        _ => packet,
+    }
+}
+
 fn receive(
-    kind: &mut Kind,
-    counters: &mut CableCounters,
-    (tap, frames): (&mut Option<Tap>, FrameKind),
+    (kind, counters, (tap, frames)): (&mut Kind, &mut CableCounters, (&mut Option<Tap>, FrameKind)),
     max: usize,
     inn: &mut [u8; MAX_PACKET],
-    mut take: impl FnMut(&[u8]) -> bool,
+    sealed: &mut [u8; MAX_PACKET],
+    mut take: impl FnMut(&[u8], Crcs) -> bool,
 ) -> usize {
     let mut bytes = 0;
-    let count = |packet: &[u8]| {
-        let taken = take(packet);
+    let mut count = |packet: &[u8], crcs| {
+        let taken = take(packet, crcs);
         if taken {
             bytes += packet.len() as u64;
             if let Some(tap) = tap {
-                tap.offer(frames, TapDirection::Received, packet);
+                tap.offer(frames, TapDirection::Received, with_crcs(packet, crcs, sealed));
             }
         }
         taken
     };
     let n = match kind {
-        Kind::Pair(end) => end.receive(max, inn, count),
+        Kind::Pair(end) => end.receive(max, count),
         Kind::SharedMemory(end) => end.receive(max, inn, count),
-        Kind::Udp(end) => end.receive(max, counters, count),
-        Kind::Packet(end) => end.receive(max, counters, count),
+        Kind::Udp(end) => end.receive(max, counters, |packet| count(packet, Crcs::Present)),
+        Kind::Packet(end) => end.receive(max, counters, |packet| count(packet, Crcs::Present)),
     };
     counters.rx_packets += n as u64;
     counters.rx_bytes += bytes;

@@ -1,22 +1,32 @@
-//! Both ends of a cable within one process: the rings of the shared-memory cable in private memory.
+//! Both ends of a cable within one process: the rings of the shared-memory cable in private memory. Nobody else can write there, so
+//! packets are made and looked at where they lie.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::ring::{Consumer, Mapping, Producer, RING_HEADER};
-use super::{Broken, CableCounters, MAX_PACKET, Sent};
+use super::ring::{Consumer, Mapping, Producer, RING_HEADER, Trust};
+use super::{Broken, CableCounters, Crcs, Sent};
 
 /// Bytes of each direction.
 const RING: u32 = 512 << 10;
+
+/// What both ends know.
+#[derive(Debug)]
+struct Both {
+    /// Cleared by either end when it goes.
+    alive: AtomicBool,
+    /// Set by either end that wants CRCs kept.
+    keeps_crcs: AtomicBool,
+}
 
 /// A producer, a consumer, and the life of the other end.
 #[derive(Debug)]
 pub(super) struct PairEnd {
     producer: Producer,
     consumer: Consumer,
-    /// Cleared by either end when it goes.
-    alive: Arc<AtomicBool>,
+    trust: Trust,
+    both: Arc<Both>,
     seen_up: bool,
 }
 
@@ -24,12 +34,17 @@ impl PairEnd {
     pub(super) fn new() -> io::Result<(Self, Self)> {
         let second = RING_HEADER + RING as usize;
         let memory = Arc::new(Mapping::anonymous(2 * second)?);
-        let alive = Arc::new(AtomicBool::new(true));
+        let both = Arc::new(Both { alive: AtomicBool::new(true), keeps_crcs: AtomicBool::new(false) });
         let end = |send, receive| {
+            let mut consumer = Consumer::new(memory.clone(), receive, RING)?;
+            consumer.take_bare();
             Some(Self {
                 producer: Producer::new(memory.clone(), send, RING)?,
-                consumer: Consumer::new(memory.clone(), receive, RING)?,
-                alive: alive.clone(),
+                consumer,
+                // SAFETY: the memory was mapped here and is known to these two ends alone, the producer of each being the other
+                // end of the other's consumer.
+                trust: unsafe { Trust::both_ends_are_ours() },
+                both: both.clone(),
                 seen_up: false,
             })
         };
@@ -37,7 +52,17 @@ impl PairEnd {
     }
 
     pub(super) fn is_up(&self) -> bool {
-        self.alive.load(Ordering::Acquire)
+        self.both.alive.load(Ordering::Acquire)
+    }
+
+    /// From now on both ends send packets with CRCs.
+    pub(super) fn keep_crcs(&self) {
+        self.both.keeps_crcs.store(true, Ordering::Relaxed);
+    }
+
+    /// True if packets may be sent without CRCs.
+    pub(super) fn takes_bare(&self) -> bool {
+        !self.both.keeps_crcs.load(Ordering::Relaxed)
     }
 
     pub(super) fn poll(&mut self, counters: &mut CableCounters) {
@@ -56,26 +81,22 @@ impl PairEnd {
         self.producer.has_room(len) != Ok(false)
     }
 
-    pub(super) fn send(&mut self, packet: &[u8]) -> Sent {
-        match self.producer.push(packet) {
+    /// Sends a packet that `fill` writes.
+    pub(super) fn send_with(&mut self, len: usize, crcs: Crcs, fill: impl FnOnce(&mut [u8])) -> Sent {
+        match self.producer.push_with(self.trust, len, crcs, fill) {
             Ok(true) => Sent::Taken,
             Ok(false) => Sent::Full,
             Err(Broken) => Sent::Down,
         }
     }
 
-    pub(super) fn receive(
-        &mut self,
-        max: usize,
-        inn: &mut [u8; MAX_PACKET],
-        take: impl FnMut(&[u8]) -> bool,
-    ) -> usize {
-        self.consumer.drain(max, inn, take).0
+    pub(super) fn receive(&mut self, max: usize, take: impl FnMut(&[u8], Crcs) -> bool) -> usize {
+        self.consumer.drain_in_place(self.trust, max, take).0
     }
 }
 
 impl Drop for PairEnd {
     fn drop(&mut self) {
-        self.alive.store(false, Ordering::Release);
+        self.both.alive.store(false, Ordering::Release);
     }
 }

@@ -1,8 +1,10 @@
 //! One direction of a cable in shared memory: a byte ring with one producer and one consumer.
 //!
 //! A record is a 32-bit length, the packet, and padding to eight bytes; a record never wraps, a marker sends the reader
-//! back to the start. Indices run freely modulo 2^32. Whoever sits at the other end may be broken or hostile: each
-//! index and length read from the memory is checked before use, and packets are copied out before anyone looks at them.
+//! back to the start. A bit of the length says that the packet has no CRCs, where both ends agreed to that. Indices run freely
+//! modulo 2^32. Whoever sits at the other end may be broken or hostile: each index and length read from the memory is checked
+//! before use, and packets are copied out before anyone looks at them. Only where both ends are this process's own
+//! ([`Trust`]) are they made and looked at where they lie.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -11,16 +13,20 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use rustix::fd::AsFd;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::MAX_PACKET;
+use super::{Crcs, MAX_PACKET};
 
 /// Bytes before a ring's data: the producer's index, the consumer's and whether that one rests, each on cache lines of its own.
 pub(super) const RING_HEADER: usize = 256;
 const TAIL_OFFSET: usize = 128;
 /// Whether the consumer wants to be woken: a word that it sets and the producer clears.
 const RESTS_OFFSET: usize = 192;
+/// What the end that made the memory offers, in the header of the first ring ([`Place::offer`]).
+const OFFER_OFFSET: usize = 64;
 /// A length that says "go on at the start".
 const WRAP: u32 = u32::MAX;
 const ALIGN: u32 = 8;
+/// Beside a length: the packet has no CRCs. No length comes near it, and [`WRAP`] is looked for first.
+const BARE: u32 = 1 << 31;
 
 /// Memory that two ends of a cable share; unmapped when the last user is gone.
 #[derive(Debug)]
@@ -116,6 +122,11 @@ impl Place {
         self.word(RESTS_OFFSET)
     }
 
+    /// What is offered to the other end before packets pass; one that knows nothing of it neither writes nor reads it.
+    fn offer(&self) -> &AtomicU32 {
+        self.word(OFFER_OFFSET)
+    }
+
     /// The length word of the record at `index`, a multiple of eight.
     fn length(&self, index: u32) -> &AtomicU32 {
         self.word(RING_HEADER + (index & (self.size - 1)) as usize)
@@ -138,6 +149,18 @@ impl Place {
 /// Bytes that a record with a packet of `len` bytes takes.
 const fn record(len: u32) -> u32 {
     (4 + len).next_multiple_of(ALIGN)
+}
+
+/// Whose the memory is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Trust(());
+
+impl Trust {
+    /// # Safety
+    /// The ring's memory is this process's alone, and has one [`Producer`] and one [`Consumer`], which keep off each other's bytes.
+    pub(super) const unsafe fn both_ends_are_ours() -> Self {
+        Self(())
+    }
 }
 
 /// The other end wrote something impossible into the shared memory.
@@ -180,25 +203,58 @@ impl Producer {
     }
 
     /// Puts a packet in if there is room; false if not. `packet` has at most `MAX_PACKET` bytes.
-    pub(super) fn push(&mut self, packet: &[u8]) -> Result<bool, Broken> {
-        debug_assert!(packet.len() <= MAX_PACKET);
-        if !self.has_room(packet.len())? {
-            return Ok(false);
+    pub(super) fn push(&mut self, packet: &[u8], crcs: Crcs) -> Result<bool, Broken> {
+        let Some(bytes) = self.reserve(packet.len())? else { return Ok(false) };
+        // SAFETY: `reserve` found room for the packet; it is not published yet, so a well-behaved consumer does not read it, and
+        // another one only hurts itself.
+        unsafe { std::ptr::copy_nonoverlapping(packet.as_ptr(), bytes, packet.len()) };
+        self.commit(packet.len(), crcs);
+        Ok(true)
+    }
+
+    /// As [`Producer::push`], of a packet of `len` bytes, `MAX_PACKET` at most, that `fill` writes where it will lie.
+    pub(super) fn push_with(
+        &mut self,
+        _: Trust,
+        len: usize,
+        crcs: Crcs,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<bool, Broken> {
+        let Some(bytes) = self.reserve(len)? else { return Ok(false) };
+        // SAFETY: `reserve` found room for `len` bytes. They are not published, and the memory is ours alone (`Trust`): nobody else
+        // reads or writes them as long as the reference lives.
+        fill(unsafe { std::slice::from_raw_parts_mut(bytes, len) });
+        self.commit(len, crcs);
+        Ok(true)
+    }
+
+    /// Where a packet of `len` bytes goes, which begins at `head` from now on; `None` if there is no room.
+    fn reserve(&mut self, len: usize) -> Result<Option<*mut u8>, Broken> {
+        debug_assert!(len <= MAX_PACKET);
+        if !self.has_room(len)? {
+            return Ok(None);
         }
-        let len = packet.len() as u32;
         let to_end = self.place.to_end(self.head);
-        if record(len) > to_end {
+        if record(len as u32) > to_end {
             self.place.length(self.head).store(WRAP, Ordering::Relaxed);
             self.head = self.head.wrapping_add(to_end);
         }
-        self.place.length(self.head).store(len, Ordering::Relaxed);
-        // SAFETY: `has_room` found room for the whole record behind `head` without wrapping; the bytes are not
-        // published yet, so a well-behaved consumer does not read them, and another one only hurts itself.
-        unsafe { std::ptr::copy_nonoverlapping(packet.as_ptr(), self.place.bytes(self.head), packet.len()) };
+        Ok(Some(self.place.bytes(self.head)))
+    }
+
+    /// Publishes the packet that was written where `reserve` said.
+    fn commit(&mut self, len: usize, crcs: Crcs) {
+        let len = len as u32;
+        let bare = if crcs == Crcs::Absent { BARE } else { 0 };
+        self.place.length(self.head).store(len | bare, Ordering::Relaxed);
         self.head = self.head.wrapping_add(record(len));
         self.place.head().store(self.head, Ordering::Release);
         self.news = true;
-        Ok(true)
+    }
+
+    /// Offers the other end to leave CRCs out, or does not; to be said before it maps the memory.
+    pub(super) fn offer_bare(&self, offered: bool) {
+        self.place.offer().store(u32::from(offered), Ordering::Relaxed);
     }
 
     /// True if the consumer rests and there is something new for it: who asks has to wake it.
@@ -218,7 +274,7 @@ impl Producer {
     /// Counts what the other end has not taken.
     pub(super) fn left_behind(&self) -> u64 {
         let tail = self.place.tail().load(Ordering::Acquire);
-        Consumer { place: self.place.clone(), head: self.head, tail }.count_known()
+        Consumer { place: self.place.clone(), head: self.head, tail, takes_bare: true }.count_known()
     }
 }
 
@@ -228,16 +284,28 @@ pub(super) struct Consumer {
     place: Place,
     head: u32,
     tail: u32,
+    /// Packets without CRCs were agreed to.
+    takes_bare: bool,
 }
 
 impl Consumer {
     /// A consumer of the ring at `base`; `None` if the place does not fit. Only one may exist.
     pub(super) fn new(memory: Arc<Mapping>, base: usize, size: u32) -> Option<Self> {
-        Some(Self { place: Place::new(memory, base, size)?, head: 0, tail: 0 })
+        Some(Self { place: Place::new(memory, base, size)?, head: 0, tail: 0, takes_bare: false })
+    }
+
+    /// Both ends agreed that packets may have no CRCs. Until then one without breaks the rules.
+    pub(super) const fn take_bare(&mut self) {
+        self.takes_bare = true;
+    }
+
+    /// True if the end that made the memory offers to leave CRCs out.
+    pub(super) fn is_offered_bare(&self) -> bool {
+        self.place.offer().load(Ordering::Relaxed) == 1
     }
 
     /// Finds the next record: its length, with `tail` at its start.
-    fn next(&mut self) -> Result<Option<u32>, Broken> {
+    fn next(&mut self) -> Result<Option<(u32, Crcs)>, Broken> {
         if self.head == self.tail {
             self.head = self.place.head().load(Ordering::Acquire);
         }
@@ -245,33 +313,38 @@ impl Consumer {
     }
 
     /// As [`Consumer::next`], among what is known to be there.
-    fn known(&mut self) -> Result<Option<u32>, Broken> {
+    fn known(&mut self) -> Result<Option<(u32, Crcs)>, Broken> {
         while self.head != self.tail {
             let filled = self.head.wrapping_sub(self.tail);
             if filled > self.place.size || !filled.is_multiple_of(ALIGN) {
                 return Err(Broken);
             }
             let to_end = self.place.to_end(self.tail);
-            let len = self.place.length(self.tail).load(Ordering::Relaxed);
-            if len == WRAP {
+            let word = self.place.length(self.tail).load(Ordering::Relaxed);
+            if word == WRAP {
                 if to_end >= filled {
                     return Err(Broken);
                 }
                 self.tail = self.tail.wrapping_add(to_end);
                 continue;
             }
+            let (len, crcs) = if self.takes_bare && word & BARE != 0 {
+                (word & !BARE, Crcs::Absent)
+            } else {
+                (word, Crcs::Present)
+            };
             if len == 0 || len as usize > MAX_PACKET || record(len) > filled.min(to_end) {
                 return Err(Broken);
             }
-            return Ok(Some(len));
+            return Ok(Some((len, crcs)));
         }
         Ok(None)
     }
 
     /// Copies the next packet into `into` and returns its length; `None` if there is none. The room goes back to the
     /// producer at [`Consumer::release`].
-    pub(super) fn pop(&mut self, into: &mut [u8; MAX_PACKET]) -> Result<Option<usize>, Broken> {
-        let Some(len) = self.next()? else { return Ok(None) };
+    pub(super) fn pop(&mut self, into: &mut [u8; MAX_PACKET]) -> Result<Option<(usize, Crcs)>, Broken> {
+        let Some((len, crcs)) = self.next()? else { return Ok(None) };
         // SAFETY: `next` checked that `len` bytes of the ring follow and that they fit `into`. Should the other end
         // write while we copy, we get odd bytes, which nobody has trusted yet.
         unsafe {
@@ -282,7 +355,7 @@ impl Consumer {
             )
         };
         self.tail = self.tail.wrapping_add(record(len));
-        Ok(Some(len as usize))
+        Ok(Some((len as usize, crcs)))
     }
 
     /// Shows up to `max` packets to `take` by way of `inn` and gives the room of those that it took back; it ends at
@@ -291,20 +364,50 @@ impl Consumer {
         &mut self,
         max: usize,
         inn: &mut [u8; MAX_PACKET],
-        mut take: impl FnMut(&[u8]) -> bool,
+        mut take: impl FnMut(&[u8], Crcs) -> bool,
+    ) -> (usize, Result<(), Broken>) {
+        self.round(max, |ring| {
+            let Some((len, crcs)) = ring.pop(inn)? else { return Ok(false) };
+            let taken = take(inn.get(..len).unwrap_or_default(), crcs);
+            if !taken {
+                ring.tail = ring.tail.wrapping_sub(record(len as u32));
+            }
+            Ok(taken)
+        })
+    }
+
+    /// As [`Consumer::drain`], of packets that are shown where they lie.
+    pub(super) fn drain_in_place(
+        &mut self,
+        _: Trust,
+        max: usize,
+        mut take: impl FnMut(&[u8], Crcs) -> bool,
+    ) -> (usize, Result<(), Broken>) {
+        self.round(max, |ring| {
+            let Some((len, crcs)) = ring.next()? else { return Ok(false) };
+            let bytes = ring.place.bytes(ring.tail).cast_const();
+            // SAFETY: `next` checked that `len` bytes of the ring follow. The producer has published them and, as the memory is ours
+            // alone (`Trust`), nobody writes them before `release`, which comes after this reference.
+            let taken = take(unsafe { std::slice::from_raw_parts(bytes, len as usize) }, crcs);
+            if taken {
+                ring.tail = ring.tail.wrapping_add(record(len));
+            }
+            Ok(taken)
+        })
+    }
+
+    /// Takes up to `max` packets by `one`, which is false if there was none or it is refused, and gives their room back.
+    fn round(
+        &mut self,
+        max: usize,
+        mut one: impl FnMut(&mut Self) -> Result<bool, Broken>,
     ) -> (usize, Result<(), Broken>) {
         let mut n = 0;
         let mut verdict = Ok(());
         while n < max {
-            match self.pop(inn) {
-                Ok(Some(len)) => {
-                    if !take(inn.get(..len).unwrap_or_default()) {
-                        self.tail = self.tail.wrapping_sub(record(len as u32));
-                        break;
-                    }
-                    n += 1;
-                }
-                Ok(None) => break,
+            match one(self) {
+                Ok(true) => n += 1,
+                Ok(false) => break,
                 Err(Broken) => {
                     verdict = Err(Broken);
                     break;
@@ -342,7 +445,7 @@ impl Consumer {
 
     fn count_known(mut self) -> u64 {
         let mut n = 0;
-        while let Ok(Some(len)) = self.known() {
+        while let Ok(Some((len, _))) = self.known() {
             self.tail = self.tail.wrapping_add(record(len));
             n += 1;
         }

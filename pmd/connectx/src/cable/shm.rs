@@ -17,7 +17,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFla
 
 use super::handover::{self, Answer, Hello, Word};
 use super::ring::{Broken, Consumer, Mapping, Producer, RING_HEADER};
-use super::{CableCounters, CableError, CableTrouble, MAX_PACKET, Sent};
+use super::{CableCounters, CableError, CableTrouble, Crcs, MAX_PACKET, Sent};
 
 /// Bytes of each direction: 250 packets of the largest kind.
 const RING: u32 = 1 << 20;
@@ -41,6 +41,8 @@ const SOCKET: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 struct Rings {
     producer: Producer,
     consumer: Consumer,
+    /// Packets may have no CRCs: offered, and once the other end has answered agreed to.
+    bare: bool,
 }
 
 #[derive(Debug)]
@@ -84,6 +86,8 @@ pub(super) struct ShmEnd {
     next_check: Option<Instant>,
     /// A message that wakes was taken at the last look.
     woken: bool,
+    /// Packets without CRCs are neither offered nor agreed to.
+    keeps_crcs: bool,
     pub(super) trouble: Option<CableTrouble>,
 }
 
@@ -142,8 +146,19 @@ impl ShmEnd {
             backoff: FIRST_RETRY,
             next_check: None,
             woken: false,
+            keeps_crcs: false,
             trouble: None,
         }
+    }
+
+    /// The next time that the cable comes up its packets have CRCs.
+    pub(super) const fn keep_crcs(&mut self) {
+        self.keeps_crcs = true;
+    }
+
+    /// True if packets may be sent without CRCs.
+    pub(super) const fn takes_bare(&self) -> bool {
+        matches!(&self.state, State::Attached { rings: Rings { bare: true, .. }, .. })
     }
 
     pub(super) const fn is_up(&self) -> bool {
@@ -229,12 +244,15 @@ impl ShmEnd {
         counters: &mut CableCounters,
     ) -> State {
         self.trouble = Some(match handover::receive_answer(&socket) {
-            Ok(Some(Answer::Attached)) => return self.attached(socket, rings, counters),
+            Ok(Some(Answer::Attached { bare })) if rings.bare || !bare => {
+                return self.attached(socket, rings.agreed(bare), counters);
+            }
             Ok(None) if now < until => return State::Greeting { socket, rings: Some(rings), until },
             Ok(None) => CableTrouble::Silent,
             Ok(Some(Answer::OtherVersion)) => CableTrouble::Version,
             Ok(Some(Answer::Gone)) => CableTrouble::Gone,
-            Err(handover::Malformed) => {
+            // Agreeing to what was not offered is as little in the protocol.
+            Ok(Some(Answer::Attached { .. })) | Err(handover::Malformed) => {
                 counters.violations += 1;
                 CableTrouble::Violation
             }
@@ -251,7 +269,7 @@ impl ShmEnd {
                 handover::send_word(&socket, Word::Busy);
                 continue;
             }
-            match offer(&socket) {
+            match offer(&socket, !self.keeps_crcs) {
                 Ok(rings) => {
                     self.state = State::Greeting { socket, rings: Some(rings), until: now + GREETING };
                     return;
@@ -295,9 +313,10 @@ impl ShmEnd {
         self.trouble = Some(match handover::receive_hello(&socket) {
             Ok(None) if now < until => return State::Greeting { socket, rings: None, until },
             Ok(None) => CableTrouble::Silent,
-            Ok(Some(Hello::Memory { file, ring })) => match adopt(&file, ring) {
+            Ok(Some(Hello::Memory { file, ring })) => match adopt(&file, ring, !self.keeps_crcs) {
                 Some(rings) => {
-                    handover::send_word(&socket, Word::Attached);
+                    let word = if rings.bare { Word::AttachedBare } else { Word::Attached };
+                    handover::send_word(&socket, word);
                     return self.attached(socket, rings, counters);
                 }
                 None => {
@@ -371,11 +390,11 @@ impl ShmEnd {
         })
     }
 
-    pub(super) fn send(&mut self, packet: &[u8]) -> Sent {
+    pub(super) fn send(&mut self, packet: &[u8], crcs: Crcs) -> Sent {
         let State::Attached { rings, broken: broken @ false, .. } = &mut self.state else {
             return Sent::Down;
         };
-        match rings.producer.push(packet) {
+        match rings.producer.push(packet, crcs) {
             Ok(true) => Sent::Taken,
             Ok(false) => Sent::Full,
             Err(Broken) => {
@@ -389,7 +408,7 @@ impl ShmEnd {
         &mut self,
         max: usize,
         inn: &mut [u8; MAX_PACKET],
-        take: impl FnMut(&[u8]) -> bool,
+        take: impl FnMut(&[u8], Crcs) -> bool,
     ) -> usize {
         let State::Attached { rings, broken: broken @ false, .. } = &mut self.state else { return 0 };
         let (n, verdict) = rings.consumer.drain(max, inn, take);
@@ -402,8 +421,20 @@ const fn memory_size(ring: u32) -> usize {
     2 * (RING_HEADER + ring as usize)
 }
 
-/// Listener: makes the memory and sends it. The first ring leads from the listener to the connector.
-fn offer(socket: &OwnedFd) -> rustix::io::Result<Rings> {
+impl Rings {
+    /// Both ends have said whether packets may have no CRCs.
+    const fn agreed(mut self, bare: bool) -> Self {
+        self.bare = bare;
+        if bare {
+            self.consumer.take_bare();
+        }
+        self
+    }
+}
+
+/// Listener: makes the memory and sends it, with the offer to leave CRCs out if `bare`. The first ring leads from the listener to the
+/// connector.
+fn offer(socket: &OwnedFd, bare: bool) -> rustix::io::Result<Rings> {
     let file = rustix::fs::memfd_create("ib-cable", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&file, memory_size(RING) as u64)?;
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
@@ -411,14 +442,15 @@ fn offer(socket: &OwnedFd) -> rustix::io::Result<Rings> {
     let second = RING_HEADER + RING as usize;
     let rings = Producer::new(memory.clone(), 0, RING)
         .zip(Consumer::new(memory, second, RING))
-        .map(|(producer, consumer)| Rings { producer, consumer })
+        .map(|(producer, consumer)| Rings { producer, consumer, bare })
         .ok_or(Errno::INVAL)?;
+    rings.producer.offer_bare(bare);
     handover::send_hello(socket, &file, RING)?;
     Ok(rings)
 }
 
-/// Connector: checks the memory and maps it.
-fn adopt(file: &OwnedFd, ring: u32) -> Option<Rings> {
+/// Connector: checks the memory and maps it; CRCs are left out if that is offered and `bare`.
+fn adopt(file: &OwnedFd, ring: u32, bare: bool) -> Option<Rings> {
     let sealed = rustix::fs::fcntl_get_seals(file).ok()?.contains(SealFlags::SHRINK);
     let size = rustix::fs::fstat(file).ok()?.st_size;
     if !sealed || ring > MAX_RING || usize::try_from(size).ok()? != memory_size(ring) {
@@ -427,7 +459,9 @@ fn adopt(file: &OwnedFd, ring: u32) -> Option<Rings> {
     let memory = Arc::new(Mapping::shared(file, memory_size(ring)).ok()?);
     let consumer = Consumer::new(memory.clone(), 0, ring)?;
     let producer = Producer::new(memory, RING_HEADER + ring as usize, ring)?;
-    Some(Rings { producer, consumer })
+    // Read once: what the listener writes there later changes nothing.
+    let bare = bare && consumer.is_offered_bare();
+    Some(Rings { producer, consumer, bare }.agreed(bare))
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@ use std::time::Instant;
 
 use super::*;
 
+mod crcs;
+
 /// Packets of every length, so that records end at every place of the ring; each says which it is.
 fn packet(i: u32) -> Vec<u8> {
     let len = 4 + (i as usize * 37) % (MAX_PACKET - 4);
@@ -127,7 +129,7 @@ fn a_refused_packet_is_shown_again() {
         }
         let mut seen = Vec::new();
         for (max, refuse) in [(9, 1), (9, 9), (1, 9), (9, 9)] {
-            b.receive_while(max, |p| {
+            b.receive_as_sent(max, |p, _| {
                 seen.push(p[0]);
                 p[0] != refuse
             });

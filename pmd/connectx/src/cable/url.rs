@@ -1,4 +1,5 @@
-//! Cable URLs: `shm:/run/ibfab.sock`, `udp:10.0.0.1:4800-10.0.0.2:4800`, `roce:eth1`, with faults as `?loss=0.01&seed=7`.
+//! Cable URLs: `shm:/run/ibfab.sock`, `udp:10.0.0.1:4800-10.0.0.2:4800`, `roce:eth1`, with faults as `?loss=0.01&seed=7`, and
+//! `?crc=keep` where packets shall have CRCs though the cable cannot damage them.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -18,6 +19,8 @@ const MAX_SOCKET_PATH: usize = 107;
 pub struct CableUrl {
     /// How packets travel.
     pub transport: Transport,
+    /// Packets have CRCs even where they could do without ([`super::Crcs`]); one end that wants it will do.
+    pub keeps_crcs: bool,
     /// Faults to inject; none if all are off.
     pub faults: Faults,
 }
@@ -69,7 +72,7 @@ pub enum CableUrlError {
     #[error("the other end's UDP port must not be 0")]
     PeerPort,
     /// No such option.
-    #[error("unknown link option `{0}`; there are loss, duplicate, reorder, corrupt, delay, seed")]
+    #[error("unknown link option `{0}`; there are loss, duplicate, reorder, corrupt, delay, seed, crc")]
     Option(String),
     /// An option's value is no good.
     #[error("link option {option}=`{value}`: {want}")]
@@ -112,7 +115,9 @@ impl FromStr for CableUrl {
         } else {
             return Err(CableUrlError::Scheme(text.to_owned()));
         };
-        Ok(Self { transport, faults: faults(options)? })
+        let mut url = Self { transport, keeps_crcs: false, faults: Faults::default() };
+        url.set(options)?;
+        Ok(url)
     }
 }
 
@@ -121,27 +126,34 @@ fn addresses(pair: &str) -> Option<(SocketAddr, SocketAddr)> {
     Some((local.parse().ok()?, peer.parse().ok()?))
 }
 
-fn faults(options: &str) -> Result<Faults, CableUrlError> {
-    let mut faults = Faults::default();
-    for option in options.split('&').filter(|o| !o.is_empty()) {
-        let (name, value) = option.split_once('=').unwrap_or((option, ""));
-        match name {
-            "loss" => faults.loss = probability("loss", value)?,
-            "duplicate" => faults.duplicate = probability("duplicate", value)?,
-            "reorder" => faults.reorder = probability("reorder", value)?,
-            "corrupt" => faults.corrupt = probability("corrupt", value)?,
-            "delay" => faults.delay = delay(value)?,
-            "seed" => {
-                faults.seed = value.parse().map_err(|_| CableUrlError::Value {
-                    option: "seed",
-                    value: value.to_owned(),
-                    want: "a whole number from 0 to 2^64 - 1",
-                })?;
+impl CableUrl {
+    fn set(&mut self, options: &str) -> Result<(), CableUrlError> {
+        let Self { keeps_crcs, faults, .. } = self;
+        for option in options.split('&').filter(|o| !o.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            let bad = |option, want| CableUrlError::Value { option, value: value.to_owned(), want };
+            match name {
+                "loss" => faults.loss = probability("loss", value)?,
+                "duplicate" => faults.duplicate = probability("duplicate", value)?,
+                "reorder" => faults.reorder = probability("reorder", value)?,
+                "corrupt" => faults.corrupt = probability("corrupt", value)?,
+                "delay" => faults.delay = delay(value)?,
+                "seed" => {
+                    faults.seed =
+                        value.parse().map_err(|_| bad("seed", "a whole number from 0 to 2^64 - 1"))?;
+                }
+                "crc" if value == "keep" => *keeps_crcs = true,
+                "crc" => {
+                    return Err(bad(
+                        "crc",
+                        "keep; without it CRCs are left out where nothing can damage a packet",
+                    ));
+                }
+                _ => return Err(CableUrlError::Option(name.to_owned())),
             }
-            _ => return Err(CableUrlError::Option(name.to_owned())),
         }
+        Ok(())
     }
-    Ok(faults)
 }
 
 fn probability(option: &'static str, value: &str) -> Result<f64, CableUrlError> {
@@ -189,7 +201,8 @@ impl fmt::Display for CableUrl {
         option(f, "reorder", &faults.reorder, faults.reorder > 0.0)?;
         option(f, "corrupt", &faults.corrupt, faults.corrupt > 0.0)?;
         option(f, "delay", &format_args!("{}us", faults.delay.as_micros()), faults.delay > off.delay)?;
-        option(f, "seed", &faults.seed, faults.seed != off.seed)
+        option(f, "seed", &faults.seed, faults.seed != off.seed)?;
+        option(f, "crc", &"keep", self.keeps_crcs)
     }
 }
 
@@ -204,6 +217,8 @@ mod tests {
             "udp:10.0.0.1:4800-10.0.0.2:4801",
             "roce:eth1.100?loss=0.5",
             "udp:[::1]:1-[::1]:2?loss=0.25&seed=7",
+            "shm:/run/ibfab.sock?crc=keep",
+            "udp:10.0.0.1:1-10.0.0.2:1?loss=0.5&crc=keep",
             "shm:/a?duplicate=0.5&reorder=0.125&corrupt=1&delay=2500us",
         ] {
             let url: CableUrl = text.parse().expect(text);
@@ -231,6 +246,8 @@ mod tests {
             ("shm:/a?delay=2", "500us"),
             ("shm:/a?delay=2000ms", "one second"),
             ("shm:/a?seed=-1", "whole number"),
+            ("shm:/a?crc=no", "keep"),
+            ("shm:/a?crc", "keep"),
         ] {
             let error = text.parse::<CableUrl>().expect_err(text).to_string();
             assert!(error.contains(hint), "{text}: {error}");

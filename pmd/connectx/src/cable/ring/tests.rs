@@ -41,9 +41,9 @@ fn indices_survive_their_wrap() {
     let mut inn = [0; MAX_PACKET];
     for i in 0..200u32 {
         let packet = vec![i as u8; 1 + (i as usize * 997) % MAX_PACKET];
-        assert_eq!(producer.push(&packet), Ok(true));
+        assert_eq!(producer.push(&packet, Crcs::Present), Ok(true));
         assert_eq!(producer.left_behind(), 1);
-        assert_eq!(consumer.pop(&mut inn), Ok(Some(packet.len())));
+        assert_eq!(consumer.pop(&mut inn), Ok(Some((packet.len(), Crcs::Present))));
         assert_eq!(&inn[..packet.len()], packet);
         consumer.release();
     }
@@ -64,10 +64,60 @@ fn impossible_indices_and_lengths_are_found() {
         memory.scribble(RING_HEADER, &len.to_ne_bytes());
         assert_eq!(consumer.pop(&mut inn), Err(Broken), "length {len}");
     }
+    for len in [BARE, BARE | 5, BARE | (MAX_PACKET as u32 + 1), WRAP, WRAP - 1] {
+        let (memory, _, mut consumer) = ring();
+        consumer.take_bare();
+        memory.scribble(0, &8u32.to_ne_bytes());
+        memory.scribble(RING_HEADER, &len.to_ne_bytes());
+        assert_eq!(consumer.pop(&mut inn), Err(Broken), "length {len:#x}, bare ones taken");
+    }
     let (memory, mut producer, _) = ring();
-    while producer.push(&[0; MAX_PACKET]) == Ok(true) {}
+    while producer.push(&[0; MAX_PACKET], Crcs::Present) == Ok(true) {}
     memory.scribble(TAIL_OFFSET, &(1u32 << 20).to_ne_bytes());
-    assert_eq!(producer.push(&[0; MAX_PACKET]), Err(Broken));
+    assert_eq!(producer.push(&[0; MAX_PACKET], Crcs::Present), Err(Broken));
+}
+
+#[test]
+fn a_packet_without_crcs_breaks_the_rules_unless_that_was_agreed_to() {
+    for agreed in [false, true] {
+        let (_memory, mut producer, mut consumer) = ring();
+        if agreed {
+            consumer.take_bare();
+        }
+        let mut inn = [0; MAX_PACKET];
+        assert_eq!(producer.push(&[1; 30], Crcs::Present), Ok(true));
+        assert_eq!(consumer.pop(&mut inn), Ok(Some((30, Crcs::Present))));
+        assert_eq!(producer.push(&[2; 40], Crcs::Absent), Ok(true));
+        assert_eq!(producer.left_behind(), 2);
+        let expected = if agreed { Ok(Some((40, Crcs::Absent))) } else { Err(Broken) };
+        assert_eq!(consumer.pop(&mut inn), expected);
+    }
+}
+
+#[test]
+fn packets_made_and_looked_at_in_place_are_those_that_are_copied() {
+    // SAFETY: the memory is this test's, with one producer and one consumer.
+    let trust = unsafe { Trust::both_ends_are_ours() };
+    let (_memory, mut producer, mut consumer) = ring();
+    consumer.take_bare();
+    let mut inn = [0; MAX_PACKET];
+    for i in 0..500u32 {
+        let packet = vec![i as u8; 1 + (i as usize * 997) % MAX_PACKET];
+        let crcs = if i % 3 == 0 { Crcs::Absent } else { Crcs::Present };
+        let pushed = match i % 2 {
+            0 => producer.push(&packet, crcs),
+            _ => producer.push_with(trust, packet.len(), crcs, |out| out.copy_from_slice(&packet)),
+        };
+        assert_eq!(pushed, Ok(true));
+        let same = |bytes: &[u8], how: Crcs| bytes == packet && how == crcs;
+        // Refused, it is shown again.
+        assert_eq!(consumer.drain_in_place(trust, 9, |b, c| !same(b, c)), (0, Ok(())));
+        let taken = match i % 4 {
+            0 | 1 => consumer.drain(9, &mut inn, same),
+            _ => consumer.drain_in_place(trust, 9, same),
+        };
+        assert_eq!(taken, (1, Ok(())), "packet {i}");
+    }
 }
 
 #[test]
@@ -80,20 +130,24 @@ fn no_scribbling_makes_a_reader_leave_the_ring() {
         dice
     };
     let (mut ends, mut packets) = (0, 0);
-    for _ in 0..400 {
+    for round in 0..400 {
         let (memory, _, mut consumer) = ring();
+        if round % 2 == 0 {
+            consumer.take_bare();
+        }
         for at in (0..SIZE as usize).step_by(8) {
             // Mostly plausible lengths, sometimes a marker or nonsense.
             let word = match roll() % 16 {
                 0 => WRAP,
                 1 => roll() as u32,
+                2 if round % 2 == 0 => BARE | (roll() % 600) as u32,
                 _ => (roll() % 600) as u32,
             };
             memory.scribble(RING_HEADER + at, &word.to_ne_bytes());
         }
         for _ in 0..4 {
             memory.scribble(0, &(consumer.tail.wrapping_add(roll() as u32 % SIZE) & !7).to_ne_bytes());
-            let (n, verdict) = consumer.drain(usize::MAX, &mut [0; MAX_PACKET], |p| p.len() <= MAX_PACKET);
+            let (n, verdict) = consumer.drain(usize::MAX, &mut [0; MAX_PACKET], |p, _| p.len() <= MAX_PACKET);
             packets += n;
             ends += usize::from(verdict == Err(Broken));
         }

@@ -17,7 +17,11 @@ impl Folder {
 
     fn url(&self) -> CableUrl {
         let path = self.0.join("l.sock");
-        CableUrl { transport: Transport::SharedMemory { path }, faults: Default::default() }
+        CableUrl {
+            transport: Transport::SharedMemory { path },
+            keeps_crcs: false,
+            faults: Default::default(),
+        }
     }
 
     fn path(&self) -> PathBuf {
@@ -253,6 +257,103 @@ fn hostile_listeners_are_refused() {
             ends[0].counters().violations == n as u64 + 1
         });
         assert!(!end.is_up());
+    }
+}
+
+/// A listener of our own with its memory, to misbehave with, or to be of another time.
+fn raw_listener(folder: &Folder) -> OwnedFd {
+    let listener =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SOCKET, None).unwrap();
+    rustix::net::bind(&listener, &SocketAddrUnix::new(folder.path()).unwrap()).unwrap();
+    rustix::net::listen(&listener, 4).unwrap();
+    listener
+}
+
+/// What an end says to a listener that lays down this offer.
+fn answer_to(offer: u32, keep: bool) -> (Option<Answer>, Crcs) {
+    let folder = Folder::new(&format!("offer-{offer:x}-{keep}"));
+    let listener = raw_listener(&folder);
+    let mut end = CableEnd::connect(&folder.url()).unwrap();
+    if keep {
+        end.keep_crcs();
+    }
+    let file = rustix::fs::memfd_create("offer", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&file, memory_size(RING) as u64).unwrap();
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+    rustix::io::pwrite(&file, &offer.to_ne_bytes(), 64).unwrap();
+    let mut socket = None;
+    wait(&mut [&mut end], |_| {
+        if let Ok(accepted) = rustix::net::accept_with(&listener, SOCKET) {
+            handover::send_hello(&accepted, &file, RING).unwrap();
+            socket = Some(accepted);
+        }
+        socket.is_some()
+    });
+    let socket = socket.unwrap();
+    wait(&mut [&mut end], up);
+    // Another offer afterwards is none.
+    rustix::io::pwrite(&file, &(offer ^ 1).to_ne_bytes(), 64).unwrap();
+    (handover::receive_answer(&socket).unwrap(), end.crcs())
+}
+
+#[test]
+fn crcs_are_left_out_only_where_the_listener_offers_that() {
+    let agreed = |bare| (Some(Answer::Attached { bare }), if bare { Crcs::Absent } else { Crcs::Present });
+    // A listener that knows nothing of it leaves a zero.
+    assert_eq!(answer_to(0, false), agreed(false));
+    assert_eq!(answer_to(1, false), agreed(true));
+    assert_eq!(answer_to(1, true), agreed(false));
+    // What this version does not know it does not agree to.
+    for offer in [2, 3, u32::MAX] {
+        assert_eq!(answer_to(offer, false), agreed(false));
+    }
+}
+
+#[test]
+fn connectors_that_lie_about_crcs_are_cut_off() {
+    // (CRCs kept here, what the other end answers, a packet without CRCs that it sends, cut off)
+    for (n, (keep, word, bare, cut)) in [
+        (true, Word::AttachedBare, false, true),
+        (true, Word::Attached, false, false),
+        (true, Word::Attached, true, true),
+        (false, Word::Attached, false, false),
+        (false, Word::Attached, true, true),
+        (false, Word::AttachedBare, false, false),
+        (false, Word::AttachedBare, true, false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let folder = Folder::new(&format!("crcs-{n}"));
+        let mut listener = CableEnd::listen(&folder.url()).unwrap();
+        if keep {
+            listener.keep_crcs();
+        }
+        let socket = raw(&folder);
+        let mut hello = None;
+        wait(&mut [&mut listener], |_| {
+            hello = handover::receive_hello(&socket).unwrap();
+            hello.is_some()
+        });
+        let Some(Hello::Memory { file, ring }) = hello else { panic!("{hello:?}") };
+        handover::send_word(&socket, word);
+        wait(&mut [&mut listener], |ends| ends[0].is_up() || ends[0].counters().violations > 0);
+        let mut seen = Vec::new();
+        if listener.is_up() {
+            let at = (RING_HEADER + ring as usize) as u64;
+            let length = 40 | if bare { 1 << 31 } else { 0 };
+            rustix::io::pwrite(&file, &u32::to_ne_bytes(length), at + RING_HEADER as u64).unwrap();
+            rustix::io::pwrite(&file, &48u32.to_ne_bytes(), at).unwrap();
+            // Nothing but zeros: neither a packet nor right CRCs. It does no harm.
+            listener.receive_as_sent(8, |bytes, crcs| {
+                seen.push((bytes.len(), crcs));
+                true
+            });
+            listener.poll(Instant::now() + CHECK);
+        }
+        assert_eq!(listener.counters().violations, u64::from(cut), "case {n}");
+        let crcs = if bare { Crcs::Absent } else { Crcs::Present };
+        assert_eq!(seen, if cut { vec![] } else { vec![(40, crcs)] }, "case {n}");
     }
 }
 

@@ -22,7 +22,7 @@ fn ports() -> (SocketAddr, SocketAddr) {
 }
 
 fn url(local: SocketAddr, peer: SocketAddr) -> CableUrl {
-    CableUrl { transport: Transport::Udp { local, peer }, faults: Faults::default() }
+    CableUrl { transport: Transport::Udp { local, peer }, keeps_crcs: false, faults: Faults::default() }
 }
 
 /// Polls with a clock that runs 5 ms a round, until `done`.
