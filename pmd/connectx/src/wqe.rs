@@ -72,16 +72,31 @@ pub(crate) fn peek(sq: &SendQueue) -> Option<Control> {
     })
 }
 
-/// The private copy of one entry.
+/// The private copy of one entry. A message of many packets is read once, unless another queue pair's turn comes between, and its
+/// segments are gone through once.
 #[derive(Debug)]
 pub(crate) struct Wqe {
     bytes: Box<[u8; MAX_WQE]>,
     len: usize,
+    /// Queue pair and first WQEBB of the entry, once [`Wqe::load`] has approved of it.
+    entry: Option<(Qpn, u16)>,
+    place: Place,
+}
+
+/// A data segment that packets were gathered up to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    /// Where the data segments begin.
+    base: usize,
+    /// Where this one lies.
+    at: usize,
+    /// Bytes of the segments before it.
+    before: u64,
 }
 
 impl Default for Wqe {
     fn default() -> Self {
-        Self { bytes: Box::new([0; MAX_WQE]), len: 0 }
+        Self { bytes: Box::new([0; MAX_WQE]), len: 0, entry: None, place: Place::default() }
     }
 }
 
@@ -108,18 +123,30 @@ pub(crate) struct Datagram {
 impl Wqe {
     /// Copies the entry that `peek` found and checks that it can be one.
     pub(crate) fn load(&mut self, sq: &SendQueue, control: &Control, qpn: Qpn) -> Result<(), WcStatus> {
-        self.reload(sq, control.index, control.bytes)?;
+        self.read(sq, control.index, control.bytes)?;
         let segment = self.get::<ControlSegment>(0).ok_or(WcStatus::LocalQpOperation)?;
         let whole = control.bytes.div_ceil(WQEBB) == usize::from(control.blocks);
         if !whole || segment.index() != control.index || segment.qpn() != qpn.get() {
             return Err(WcStatus::LocalQpOperation);
         }
+        self.entry = Some((qpn, control.index));
         Ok(())
     }
 
-    /// Copies an entry of which `load` approved before; `bytes` as in [`Control::len`].
-    pub(crate) fn reload(&mut self, sq: &SendQueue, index: u16, bytes: usize) -> Result<(), WcStatus> {
+    /// Copies an entry of which `load` approved before, if another one is at hand.
+    pub(crate) fn reload(&mut self, sq: &SendQueue, control: &Control, qpn: Qpn) -> Result<(), WcStatus> {
+        if self.entry == Some((qpn, control.index)) {
+            return Ok(());
+        }
+        self.read(sq, control.index, control.bytes)?;
+        self.entry = Some((qpn, control.index));
+        Ok(())
+    }
+
+    fn read(&mut self, sq: &SendQueue, index: u16, bytes: usize) -> Result<(), WcStatus> {
         self.len = 0;
+        self.entry = None;
+        self.place = Place::default();
         let out =
             self.bytes.get_mut(..bytes).filter(|b| b.len() >= DS_UNIT).ok_or(WcStatus::LocalQpOperation)?;
         if !sq.read(index, out) {
@@ -189,7 +216,7 @@ impl Wqe {
     /// Bytes of all data segments from `at` on, if [`Wqe::scatter`] may lay something down in all of them.
     pub(crate) fn writable(&self, keys: Keys<'_>, at: usize) -> Result<u64, WcStatus> {
         let mut total = 0;
-        self.walk(at, |segment| {
+        self.walk(at, |segment, _| {
             let Segment::Host(s) = segment else { return Err(WcStatus::LocalQpOperation) };
             let len = s.byte_count.get();
             total += u64::from(len);
@@ -197,7 +224,7 @@ impl Wqe {
                 keys.translate(s.lkey.get(), s.address.get(), len as usize, Use::LocalWrite)
                     .map_err(|_| WcStatus::LocalProtection)?;
             }
-            Ok(())
+            Ok(true)
         })?;
         Ok(total)
     }
@@ -205,19 +232,16 @@ impl Wqe {
     /// Bytes of all data segments from `at` on.
     pub(crate) fn data_len(&self, at: usize) -> Result<u64, WcStatus> {
         let mut total = 0;
-        self.walk(at, |segment| {
-            total += match segment {
-                Segment::Inline(_, n) => n as u64,
-                Segment::Host(s) => u64::from(s.byte_count.get()),
-            };
-            Ok(())
+        self.walk(at, |segment, _| {
+            total += segment.len();
+            Ok(true)
         })?;
         Ok(total)
     }
 
     /// Collects `len` bytes of the data from `offset` on; the data segments begin at `at`.
     pub(crate) fn gather(
-        &self,
+        &mut self,
         keys: Keys<'_>,
         at: usize,
         offset: u64,
@@ -225,20 +249,24 @@ impl Wqe {
         out: &mut Pieces,
     ) -> Result<(), WcStatus> {
         out.clear();
-        let mut skip = offset;
+        // Packets come one after the other, but those that go again.
+        let known = Some(self.place).filter(|place| place.base == at && place.before <= offset);
+        let mut place = known.unwrap_or(Place { base: at, at, before: 0 });
+        let mut skip = offset - place.before;
+        let mut passed = place.before;
         let mut left = len;
-        self.walk(at, |segment| {
-            let size = match segment {
-                Segment::Inline(_, n) => n as u64,
-                Segment::Host(s) => u64::from(s.byte_count.get()),
-            };
+        self.walk(place.at, |segment, here| {
+            if left == 0 {
+                return Ok(false);
+            }
+            let size = segment.len();
+            let before = passed;
+            passed += size;
             if skip >= size {
                 skip -= size;
-                return Ok(());
+                return Ok(true);
             }
-            if left == 0 {
-                return Ok(());
-            }
+            place = Place { at: here, before, ..place };
             let n = (size - skip).min(left as u64) as usize;
             match segment {
                 Segment::Inline(at, _) => push(out, Piece::Inline(at + skip as usize, n))?,
@@ -257,8 +285,9 @@ impl Wqe {
             }
             skip = 0;
             left -= n;
-            Ok(())
+            Ok(true)
         })?;
+        self.place = place;
         if left == 0 { Ok(()) } else { Err(WcStatus::LocalLength) }
     }
 
@@ -271,12 +300,12 @@ impl Wqe {
         mut data: &[u8],
     ) -> Result<(), WcStatus> {
         let mut skip = offset;
-        self.walk(at, |segment| {
+        self.walk(at, |segment, _| {
             let Segment::Host(s) = segment else { return Err(WcStatus::LocalQpOperation) };
             let size = u64::from(s.byte_count.get());
             if skip >= size {
                 skip -= size;
-                return Ok(());
+                return Ok(true);
             }
             let (head, rest) = data.split_at((size - skip).min(data.len() as u64) as usize);
             let address = s.address.get().checked_add(skip).ok_or(WcStatus::LocalProtection)?;
@@ -284,7 +313,7 @@ impl Wqe {
                 .map_err(|_| WcStatus::LocalProtection)?;
             skip = 0;
             data = rest;
-            Ok(())
+            Ok(true)
         })?;
         if data.is_empty() { Ok(()) } else { Err(WcStatus::LocalLength) }
     }
@@ -311,26 +340,31 @@ impl Wqe {
         }
     }
 
+    /// Shows data segments and where they lie to `each`, from the one at `from` on, until it returns false.
     fn walk(
         &self,
         from: usize,
-        mut each: impl FnMut(Segment) -> Result<(), WcStatus>,
+        mut each: impl FnMut(Segment, usize) -> Result<bool, WcStatus>,
     ) -> Result<(), WcStatus> {
         let mut at = from;
         while at < self.len {
             let segment: DataSegment = self.get(at).ok_or(WcStatus::LocalQpOperation)?;
             let count = segment.byte_count.get();
-            if count & INLINE_DATA != 0 {
+            let here = at;
+            let goes_on = if count & INLINE_DATA != 0 {
                 let n = (count & !INLINE_DATA) as usize;
                 let end = at + size_of::<u32>() + n;
                 if end > self.len {
                     return Err(WcStatus::LocalQpOperation);
                 }
-                each(Segment::Inline(at + size_of::<u32>(), n))?;
                 at = end.next_multiple_of(DS_UNIT);
+                each(Segment::Inline(here + size_of::<u32>(), n), here)?
             } else {
-                each(Segment::Host(segment))?;
                 at += DS_UNIT;
+                each(Segment::Host(segment), here)?
+            };
+            if !goes_on {
+                break;
             }
         }
         Ok(())
@@ -365,9 +399,15 @@ enum Segment {
     Host(DataSegment),
 }
 
-impl Control {
-    /// Bytes of the entry.
-    pub(crate) const fn len(&self) -> usize {
-        self.bytes
+impl Segment {
+    /// Bytes of it.
+    fn len(&self) -> u64 {
+        match self {
+            Self::Inline(_, n) => *n as u64,
+            Self::Host(s) => u64::from(s.byte_count.get()),
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -126,7 +126,7 @@ pub(crate) fn take(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now: Ins
     let control = message.control;
     let laid = if payload.len() as u64 == message.length.saturating_sub(offset).min(mtu) {
         dev.wqe
-            .reload(&qp.sq, control.index, control.len())
+            .reload(&qp.sq, &control, qp.qpn)
             .and_then(|()| dev.wqe.scatter(dev.mrs.of(qp.domain), message.data_at(), offset, payload))
     } else {
         Err(WcStatus::BadResponse)

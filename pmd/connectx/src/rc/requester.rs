@@ -132,6 +132,10 @@ pub(crate) fn step(qp: &mut Qp, dev: &mut Device, now: Instant) -> Step {
             return Step::Idle;
         }
         settle(qp, dev);
+    }
+    let Some(rc) = &mut qp.rc else { return Step::Idle };
+    if rc.requester.cursor >= rc.requester.begun.len() {
+        // It sends no packets.
         return Step::Sent;
     }
     let Some(message) = rc.requester.begun.get(rc.requester.cursor).copied() else { return Step::Idle };
@@ -189,7 +193,7 @@ fn packet(qp: &Qp, dev: &mut Device, face: &QpFace, message: &Message) -> Result
     let offset = u64::from(k) * mtu as u64;
     let len = message.length.saturating_sub(offset).min(mtu as u64) as usize;
     let (first, last) = (k == 0, k + 1 == message.packets);
-    dev.wqe.reload(&qp.sq, message.control.index, message.control.len())?;
+    dev.wqe.reload(&qp.sq, &message.control, qp.qpn)?;
     let mut pieces = Pieces::new();
     let asks = message.asks();
     let len = if asks { 0 } else { len };

@@ -366,8 +366,8 @@ fn rdma_write_goes_where_the_key_allows() {
 fn a_key_that_goes_during_a_write_costs_no_receive() {
     let mut l = joined(Rig::new(), Rc { mtu: Mtu::B256, timeout: 0, ..Rc::default() }, 4, 4096);
     l.srq.post();
-    // One packet more than a turn sends; beginning counts as one.
-    let length = 15 * 256 + 10;
+    // One packet more than a turn sends.
+    let length = 16 * 256 + 10;
     let (src, key) = l.rig.a.memory(8192);
     let dst = Memory::new(8192);
     let write = Access { remote_write: true, ..Access::LOCAL };

@@ -69,7 +69,7 @@ fn advance(
         };
     let mut outgoing = match begun {
         Some(outgoing) => {
-            dev.wqe.reload(&qp.sq, control.index, control.len())?;
+            dev.wqe.reload(&qp.sq, control, qp.qpn)?;
             outgoing
         }
         None => {
