@@ -111,6 +111,9 @@ pub struct Options {
     pub management: Management,
 }
 
+/// Buffers that the fabric's thread keeps at hand of each pool: a few messages of the longest kind.
+const CACHE: u16 = 128;
+
 /// Everything that runs.
 #[derive(Debug)]
 pub struct Program {
@@ -177,7 +180,7 @@ impl Program {
             fabric.plug(host.place, &host.name, near)?;
             let pool = Pool::create(
                 &format!("host{number}"),
-                &PoolConfig { count: BUFFERS, data_room: 4096, cache: 0, socket: -1 },
+                &PoolConfig { count: BUFFERS, data_room: 4096, cache: CACHE, socket: -1 },
             )
             .map_err(|source| ProgramError::Pool { name: host.name.clone(), source })?;
             let hca = adapter(config, host, far, seed.wrapping_add(number))

@@ -117,6 +117,8 @@ pub struct Host<B: Backend> {
     fresh: Option<Mbuf>,
     /// A packet that found its send queue full; nothing is read from the interface until it is gone.
     held: Option<Mbuf>,
+    /// The interface had nothing and is not looked at before.
+    next_look: Instant,
     parked: Parked,
     /// Limits what is told to senders of packets that are too long.
     errors: Bucket,
@@ -175,6 +177,7 @@ impl<B: Backend> Host<B> {
             burst: RxBurst::new(),
             fresh: None,
             held: None,
+            next_look: now,
             parked: Parked::default(),
             errors: Bucket::new(now, 20, 10),
             lid: Lid(0),

@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::Ipv4Addr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use endpoint::{self, UD};
@@ -16,8 +16,8 @@ use pmd::mem::{Mbuf, Pool};
 use super::parked::For;
 use super::{BURST, Drop, Host, MAX_SEGMENTS, WORKER, is_group, is_local};
 
-/// Longest packet that is copied out of the chain that it was read into.
-const COPY_BREAK: usize = 1024;
+/// Time between two looks at an interface that had nothing: each is a system call, and 97 of 100 found nothing.
+const LOOK: Duration = Duration::from_micros(10);
 
 /// What is to be done with a packet.
 enum Way {
@@ -42,6 +42,9 @@ impl<B: Backend> Host<B> {
             self.send(now, packet)?;
         }
         let mut any = false;
+        if now < self.next_look {
+            return Ok(false);
+        }
         for _ in 0..BURST {
             if self.held.is_some() {
                 break;
@@ -50,6 +53,7 @@ impl<B: Backend> Host<B> {
             any = true;
             self.send(now, packet)?;
         }
+        self.next_look = if any { now } else { now + LOOK };
         Ok(any)
     }
 
@@ -69,8 +73,8 @@ impl<B: Backend> Host<B> {
             self.tun.read(&mut room)?
         };
         match len {
-            // A short one is copied, so that the chain need not be made anew.
-            Some(len) if len <= COPY_BREAK => {
+            // One that fits the first of many buffers is copied, so that the chain need not be made anew.
+            Some(len) if len <= buffer.data().len() && buffer.len() > buffer.data().len() => {
                 let copy = buffer.data().get(..len).and_then(|packet| self.pool.copy_from_slice(packet));
                 self.fresh = Some(buffer);
                 if copy.is_none() {
