@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod chain;
+mod fabric;
 mod fastreg;
 mod frames;
 mod gid;

@@ -1,15 +1,15 @@
 //! Two software devices with a connection between them: the mlx5 driver at both ends, a link within the process, and one thread that
 //! gives everybody turns.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use connectx::cable::CableEnd;
 use ib_wire::{Guid, Lid, Mtu, Psn, Qpn, Rate, ServiceLevel};
 use pmd::eal::{self, Eal};
 use pmd::hca::{
-    AddressVector, Backend, Control as _, PortNumber, QpTransition, Queues, QueuesConfig, QueuesId, RcConfig,
-    RcSlot, RcToReceive, RcToSend, RxBurst, UdSlot,
+    AddressVector, Backend, Control as _, PortNumber, PortState, QpTransition, Queues, QueuesConfig,
+    QueuesId, RcConfig, RcSlot, RcToReceive, RcToSend, RxBurst, UdSlot,
 };
 use pmd::mem::{Mbuf, Pool};
 use pmd::soft::{SoftConfig, SoftHca};
@@ -61,18 +61,24 @@ pub(crate) struct End {
 }
 
 impl End {
-    fn new(lid: Lid, link: CableEnd, pools: &[&Pool], into: &Pool, depths: Depths) -> Result<Self, String> {
+    /// The first or the second one, by its number.
+    fn new(
+        number: u16,
+        link: CableEnd,
+        pools: &[&Pool],
+        into: &Pool,
+        depths: Depths,
+    ) -> Result<Self, String> {
         let mut hca = SoftHca::new(&SoftConfig {
-            name: format!("soft{}", lid.0),
-            node_guid: Guid(0x1000 + u64::from(lid.0)),
-            port_guids: vec![Guid(0x2000 + u64::from(lid.0))],
+            name: format!("soft{number}"),
+            node_guid: Guid(0x1000 + u64::from(number)),
+            port_guids: vec![Guid(0x2000 + u64::from(number))],
             max_mtu: Mtu::B4096,
             gid_table: 8,
-            seed: lid.0.into(),
+            seed: number.into(),
         })
         .map_err(text)?;
         hca.set_cable(PORT, Some(link)).map_err(text)?;
-        hca.engine().lock().activate(PORT, lid, Mtu::B4096).map_err(text)?;
         for pool in pools {
             hca.register_pool(pool).map_err(text)?;
         }
@@ -80,7 +86,7 @@ impl End {
             id: QueuesId(0),
             ud_recv_depth: 64,
             ud_recv_most: u32::MAX,
-            srq_depth: depths.receive[usize::from(lid.0 > 1)],
+            srq_depth: depths.receive[usize::from(number > 1)],
             srq_message: depths.largest,
             srq_limit: 0,
             max_ud: 0,
@@ -102,6 +108,12 @@ impl End {
         queues.insert_rc(SLOT, rc).map_err(|_| "the slot is taken")?;
         queues.refill();
         Ok(Self { hca, queues, qpn, burst: RxBurst::new(), events: ArrayVec::new() })
+    }
+
+    /// The LID that a subnet manager has given it, once it may be used.
+    fn lid(&self) -> Option<Lid> {
+        let port = self.hca.engine().lock().port_attributes(PORT).ok()?;
+        (port.state == PortState::Active).then_some(port.lid)
     }
 
     fn connect(&mut self, lid: Lid, qpn: Qpn) -> Result<(), String> {
@@ -165,12 +177,47 @@ pub(crate) fn is_message(buf: &Mbuf, len: usize, number: u64) -> bool {
 
 /// A connection between two ends. One sends from the first pools, the other receives into the last one.
 pub(crate) fn pair(from: &[&Pool], into: &Pool, depths: Depths) -> Result<(End, End), String> {
-    let (here, there) = CableEnd::pair().map_err(text)?;
+    pair_over(CableEnd::pair().map_err(text)?, Manager::Nobody, from, into, depths)
+}
+
+/// Who gives ports their addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Manager {
+    /// They are given here: a cable with nothing between its ends.
+    Nobody,
+    /// The subnet manager of the fabric that the cables lead to.
+    Fabric,
+}
+
+/// As [`pair`], over a cable or by a fabric.
+pub(crate) fn pair_over(
+    (here, there): (CableEnd, CableEnd),
+    manager: Manager,
+    from: &[&Pool],
+    into: &Pool,
+    depths: Depths,
+) -> Result<(End, End), String> {
     let pools: Vec<&Pool> = from.iter().copied().chain([into]).collect();
-    let mut a = End::new(Lid(1), here, &pools, from.first().unwrap_or(&into), depths)?;
-    let mut b = End::new(Lid(2), there, &pools, into, depths)?;
-    a.connect(Lid(2), b.qpn)?;
-    b.connect(Lid(1), a.qpn)?;
+    let mut a = End::new(1, here, &pools, from.first().unwrap_or(&into), depths)?;
+    let mut b = End::new(2, there, &pools, into, depths)?;
+    if manager == Manager::Nobody {
+        for (this, lid) in [(&a, Lid(1)), (&b, Lid(2))] {
+            this.hca.engine().lock().activate(PORT, lid, Mtu::B4096).map_err(text)?;
+        }
+    }
+    let begin = Instant::now();
+    let (one, two) = loop {
+        if let (Some(one), Some(two)) = (a.lid(), b.lid()) {
+            break (one, two);
+        }
+        a.turn()?;
+        b.turn()?;
+        if begin.elapsed() > PATIENCE {
+            return Err("the subnet manager has not made the ports active".to_owned());
+        }
+    };
+    a.connect(two, b.qpn)?;
+    b.connect(one, a.qpn)?;
     Ok((a, b))
 }
 

@@ -1,13 +1,19 @@
 //! Messages between two software devices on one connection ([`crate::pair`]). A figure is of both drivers, both devices and the
-//! link together.
+//! link together, beside what the processor copies in the same turns.
 
+use std::hint::black_box;
 use std::time::{Duration, Instant};
+
+use connectx::cable::CableEnd;
 
 use dataplane::latency::{Recorder, Summary, empty};
 use pmd::hca::Queues;
 use pmd::mem::{Pool, PoolConfig};
 
-use crate::pair::{Depths, End, PATIENCE, SLOT, end, is_message, message, pair, start_eal, text};
+use crate::fabric::Fabric;
+use crate::pair::{
+    Depths, End, Manager, PATIENCE, SLOT, end, is_message, message, pair_over, start_eal, text,
+};
 use crate::sample::{Figure, Sample, times};
 
 /// Sizes of messages, bytes. The last is IPoIB's largest.
@@ -16,10 +22,13 @@ const LARGEST: usize = 65_524;
 const DATA_ROOM: u16 = 4096;
 const SRQ_DEPTH: u32 = 128;
 const DEPTHS: Depths = Depths { send: 64, receive: [SRQ_DEPTH; 2], largest: LARGEST };
-/// Two shared receive queues, and as much again on its way.
-const BUFFERS: u32 = 4 * SRQ_DEPTH * 17;
+/// For each connection two shared receive queues, and as much again on its way.
+const BUFFERS: u32 = 4 * SRQ_DEPTH * 17 * Between::ALL.len() as u32;
 /// Messages on their way. A receiver that has no buffer is a benchmark of something else.
 const WINDOW: u64 = 64;
+/// Turns of each kind there, and as many back again.
+const ROUNDS: usize = 8;
+
 /// Sends as much as goes for a while. Returns messages a second.
 fn stream(a: &mut End, b: &mut End, pool: &Pool, len: usize, duration: Duration) -> Result<f64, String> {
     let (mut sent, mut received) = (0, 0);
@@ -89,26 +98,113 @@ fn ping_pong(
     Ok(Summary::of(&times.swap(empty())))
 }
 
-/// All sizes over one connection.
-fn measure(pool: &Pool, seconds: f64) -> Result<Sample, String> {
-    let (mut a, mut b) = pair(&[pool], pool, DEPTHS)?;
-    let share = |part: f64| Duration::from_secs_f64(seconds * part / SIZES.len() as f64);
-    let mut sample = Sample::default();
-    for len in SIZES {
-        stream(&mut a, &mut b, pool, len, share(0.1))?;
-        let rate = stream(&mut a, &mut b, pool, len, share(0.6))?;
-        let round = ping_pong(&mut a, &mut b, pool, len, share(0.3))?;
-        let gbps = rate * len as f64 * 8.0 / 1e9;
-        sample.figures.extend([
-            Figure::new(&format!("{len}.messages"), "messages/s", rate),
-            Figure::new(&format!("{len}.throughput"), "Gbit/s", gbps),
-            Figure::new(&format!("{len}.ping-pong"), "ns", round.p50 as f64),
-            Figure::new(&format!("{len}.ping-pong-99"), "ns", round.p99 as f64),
-        ]);
-        sample.notes.push(times(&format!("{len} bytes there and back"), &round));
+/// What is between the two devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Between {
+    /// Memory of this process, where packets need no CRCs.
+    Memory,
+    /// The same with CRCs, made and checked.
+    MemoryWithCrcs,
+    /// `ibfab`, a process of its own, and memory shared with it.
+    Fabric,
+    /// The same with CRCs.
+    FabricWithCrcs,
+}
+
+impl Between {
+    const ALL: [Self; 4] = [Self::Memory, Self::MemoryWithCrcs, Self::Fabric, Self::FabricWithCrcs];
+
+    /// In front of the names of its figures.
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Memory => "",
+            Self::MemoryWithCrcs => "crc.",
+            Self::Fabric => "ibfab.",
+            Self::FabricWithCrcs => "ibfab-crc.",
+        }
     }
-    for this in [a, b] {
-        end(this)?;
+
+    /// `None` where there is no `ibfab`.
+    fn connection(self, pool: &Pool) -> Result<Option<Connection>, String> {
+        let keeps_crcs = matches!(self, Self::MemoryWithCrcs | Self::FabricWithCrcs);
+        if matches!(self, Self::Memory | Self::MemoryWithCrcs) {
+            let (mut here, there) = CableEnd::pair().map_err(text)?;
+            if keeps_crcs {
+                here.keep_crcs();
+            }
+            let (a, b) = pair_over((here, there), Manager::Nobody, &[pool], pool, DEPTHS)?;
+            return Ok(Some(Connection { between: self, a, b, _fabric: None }));
+        }
+        let Some(fabric) = Fabric::start(keeps_crcs)? else { return Ok(None) };
+        let (a, b) = pair_over(fabric.cables()?, Manager::Fabric, &[pool], pool, DEPTHS)?;
+        Ok(Some(Connection { between: self, a, b, _fabric: Some(fabric) }))
+    }
+}
+
+/// Both ends, and what is between them.
+struct Connection {
+    between: Between,
+    a: End,
+    b: End,
+    _fabric: Option<Fabric>,
+}
+
+/// Copies blocks of a window's memory for a while. Returns blocks a second.
+fn copy(from: &[u8], to: &mut [u8], len: usize, duration: Duration) -> f64 {
+    let (mut blocks, begin) = (0, Instant::now());
+    let mut end = begin;
+    while end - begin < duration {
+        for (from, to) in from.chunks_exact(len).zip(to.chunks_exact_mut(len)).take(WINDOW as usize) {
+            black_box(&mut *to).copy_from_slice(black_box(from));
+            blocks += 1;
+        }
+        end = Instant::now();
+    }
+    f64::from(blocks) / (end - begin).as_secs_f64()
+}
+
+/// All sizes over a connection of each kind. The kinds take turns of a few milliseconds, there and back again, so that what happens
+/// on the machine happens to all.
+fn measure(pool: &Pool, kinds: &[Between], seconds: f64) -> Result<Sample, String> {
+    let mut sample = Sample::default();
+    let mut all = Vec::new();
+    for kind in kinds {
+        match kind.connection(pool)? {
+            Some(connection) => all.push(connection),
+            None => sample.notes.push("without ibfab: it is not beside this program".to_owned()),
+        }
+    }
+    let n = all.len();
+    let (from, mut to) = (vec![1; LARGEST * WINDOW as usize], vec![2; LARGEST * WINDOW as usize]);
+    for len in SIZES {
+        let share = Duration::from_secs_f64(seconds / SIZES.len() as f64);
+        let turn = share.mul_f64(0.7 / (2 * ROUNDS * (n + 1)) as f64);
+        let (mut rates, mut copied) = (vec![0.0; n], 0.0);
+        for round in 0..2 * ROUNDS {
+            for at in 0..n {
+                let at = if round % 2 == 0 { at } else { n - 1 - at };
+                if let (Some(Connection { a, b, .. }), Some(sum)) = (all.get_mut(at), rates.get_mut(at)) {
+                    *sum += stream(a, b, pool, len, turn)? / (2 * ROUNDS) as f64;
+                }
+            }
+            copied += copy(&from, &mut to, len, turn) / (2 * ROUNDS) as f64;
+        }
+        let gbps = |rate: f64| rate * len as f64 * 8.0 / 1e9;
+        for (Connection { between, a, b, .. }, rate) in all.iter_mut().zip(rates) {
+            let round = ping_pong(a, b, pool, len, share.mul_f64(0.3 / n as f64))?;
+            let name = |figure: &str| format!("{}{len}.{figure}", between.prefix());
+            sample.figures.extend([
+                Figure::new(&name("messages"), "messages/s", rate),
+                Figure::new(&name("throughput"), "Gbit/s", gbps(rate)).beside("memory copy", gbps(copied)),
+                Figure::new(&name("ping-pong"), "ns", round.p50 as f64),
+                Figure::new(&name("ping-pong-99"), "ns", round.p99 as f64),
+            ]);
+            sample.notes.push(times(&format!("{}{len} bytes there and back", between.prefix()), &round));
+        }
+    }
+    for Connection { a, b, .. } in all {
+        end(a)?;
+        end(b)?;
     }
     let outstanding = pool.in_use();
     if outstanding != 0 {
@@ -122,7 +218,7 @@ pub(crate) fn run(seconds: f64) -> Result<Sample, String> {
     let _eal = start_eal()?;
     let config = PoolConfig { count: BUFFERS, data_room: DATA_ROOM, cache: 256, socket: -1 };
     let pool = Pool::create("messages", &config).map_err(text)?;
-    measure(&pool, seconds)
+    measure(&pool, &Between::ALL, seconds)
 }
 
 #[cfg(test)]
@@ -134,8 +230,9 @@ mod tests {
         pmd::eal::for_tests();
         let config = PoolConfig { count: BUFFERS, data_room: DATA_ROOM, cache: 0, socket: -1 };
         let pool = Pool::create("rc-soft", &config).unwrap();
-        let sample = measure(&pool, 0.3).unwrap();
-        assert_eq!(sample.figures.len(), 4 * SIZES.len());
+        let kinds = [Between::Memory, Between::MemoryWithCrcs];
+        let sample = measure(&pool, &kinds, 0.3).unwrap();
+        assert_eq!(sample.figures.len(), 4 * SIZES.len() * kinds.len());
         assert!(sample.figures.iter().all(|f| f.value > 0.0), "{sample:?}");
         assert_eq!(pool.in_use(), 0);
     }
