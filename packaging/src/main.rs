@@ -1,8 +1,11 @@
 //! `packaging DIRECTORY`: writes manual pages (`man/`) and what shells complete (`completion/`) for the packages, from the command
-//! lines that the programs parse.
+//! lines that the programs parse. `packaging --reference FILE` writes the manual's reference page from their tables.
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod documents;
 mod page;
+mod reference;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -43,10 +46,21 @@ fn write_pages(directory: &Path) -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> ExitCode {
-    let Some(directory) = std::env::args_os().nth(1).map(PathBuf::from) else {
-        eprintln!("packaging: say where to: packaging DIRECTORY");
+    let mut arguments = std::env::args_os().skip(1);
+    let Some(directory) = arguments.next().map(PathBuf::from) else {
+        eprintln!("packaging: say where to: packaging DIRECTORY, or packaging --reference FILE");
         return ExitCode::FAILURE;
     };
+    if directory.as_os_str() == "--reference" {
+        let file = arguments.next().map_or_else(|| PathBuf::from("docs/manual/reference.md"), PathBuf::from);
+        return match std::fs::write(&file, reference::page()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("packaging: {}: {error}", file.display());
+                ExitCode::FAILURE
+            }
+        };
+    }
     let pages = write_pages(&directory.join("man"));
     match pages.and_then(|()| write_completions(&directory.join("completion"))) {
         Ok(()) => ExitCode::SUCCESS,

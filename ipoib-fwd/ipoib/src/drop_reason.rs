@@ -1,6 +1,8 @@
 //! Why a packet was dropped: one enum for both directions, every queue and every table. Its names are the labels of
 //! the counters and the rows of the documentation.
 
+mod remedy;
+
 use std::fmt;
 
 hca::counted! {
@@ -122,7 +124,7 @@ mod tests {
             let name = reason.name();
             assert!(seen.insert(name), "{name} twice");
             assert!(name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'), "{name}");
-            assert!(reason.describe().ends_with('.'), "{name}");
+            assert!(reason.describe().ends_with('.') && reason.remedy().ends_with(['.', '?']), "{name}");
         }
     }
 }

@@ -3,9 +3,11 @@
 //! address has no way into the gateway's.
 
 mod exporter;
+mod family;
 mod sheet;
 
 pub use exporter::{MetricsError, MetricsOptions, run};
+pub use family::Family;
 use sheet::to_prometheus;
 pub use sheet::{Labels, Sheet, labels};
 

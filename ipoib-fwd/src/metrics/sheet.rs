@@ -8,8 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-/// What names stand in front of every family's.
-const PREFIX: &str = "ipoib_fwd";
+use super::family::{Family, PREFIX};
 
 /// What tells a figure from others of its family: names and values.
 pub type Labels = Vec<(&'static str, String)>;
@@ -29,51 +28,36 @@ enum Figures {
     Gauge(Vec<(Labels, f64)>),
 }
 
+/// A family with its figures.
 #[derive(Debug)]
-struct Family {
-    name: &'static str,
-    help: &'static str,
+struct Filled {
+    family: Family,
     figures: Figures,
 }
 
 /// All families of one moment.
 #[derive(Debug, Default)]
 pub struct Sheet {
-    families: Vec<Family>,
+    families: Vec<Filled>,
 }
 
 impl Sheet {
     /// Adds a family of counters; the text has `_total` behind the name.
-    pub fn counter(
-        &mut self,
-        name: &'static str,
-        help: &'static str,
-        figures: impl IntoIterator<Item = (Labels, u64)>,
-    ) {
+    pub fn counter(&mut self, family: Family, figures: impl IntoIterator<Item = (Labels, u64)>) {
         let figures = Figures::Counter(figures.into_iter().collect());
-        self.families.push(Family { name, help, figures });
+        self.families.push(Filled { family, figures });
     }
 
     /// Adds a family of counters of nanoseconds, which the text has in seconds.
-    pub fn seconds(
-        &mut self,
-        name: &'static str,
-        help: &'static str,
-        nanoseconds: impl IntoIterator<Item = (Labels, u64)>,
-    ) {
+    pub fn seconds(&mut self, family: Family, nanoseconds: impl IntoIterator<Item = (Labels, u64)>) {
         let seconds = nanoseconds.into_iter().map(|(labels, ns)| (labels, ns as f64 * 1e-9));
-        self.families.push(Family { name, help, figures: Figures::Seconds(seconds.collect()) });
+        self.families.push(Filled { family, figures: Figures::Seconds(seconds.collect()) });
     }
 
     /// Adds a family of figures that go up and down.
-    pub fn gauge(
-        &mut self,
-        name: &'static str,
-        help: &'static str,
-        figures: impl IntoIterator<Item = (Labels, f64)>,
-    ) {
+    pub fn gauge(&mut self, family: Family, figures: impl IntoIterator<Item = (Labels, f64)>) {
         let figures = Figures::Gauge(figures.into_iter().collect());
-        self.families.push(Family { name, help, figures });
+        self.families.push(Filled { family, figures });
     }
 
     /// All of it in the text format.
@@ -88,7 +72,8 @@ impl Sheet {
 
 impl Collector for Sheet {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        for Family { name, help, figures } in &self.families {
+        for Filled { family, figures } in &self.families {
+            let (name, help) = (family.name(), family.describe());
             match figures {
                 Figures::Counter(all) => {
                     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
@@ -139,26 +124,27 @@ mod tests {
     #[test]
     fn families_are_written_as_the_format_has_them() {
         let mut sheet = Sheet::default();
-        sheet.counter("drops", "Packets dropped.", [(labels([("reason", &"a \"b\"\n\\")]), 7)]);
-        sheet.gauge("up", "Whether.", [(labels([("port", &1), ("device", &"x")]), 1.0)]);
-        sheet.counter("none", "Nothing yet.", []);
-        sheet.seconds("busy_seconds", "Time.", [(labels([("worker", &0)]), 1_500_000_000)]);
+        sheet.counter(Family::Drops, [(labels([("reason", &"a \"b\"\n\\")]), 7)]);
+        sheet.gauge(Family::InfinibandPortUp, [(labels([("port", &1), ("device", &"x")]), 1.0)]);
+        sheet.counter(Family::SrqLow, []);
+        sheet.seconds(Family::WorkerBusySeconds, [(labels([("worker", &0)]), 1_500_000_000)]);
         let text = sheet.into_text().unwrap();
-        let wanted = "# HELP ipoib_fwd_drops Packets dropped.\n# TYPE ipoib_fwd_drops counter\n\
-            ipoib_fwd_drops_total{reason=\"a \\\"b\\\"\\n\\\\\"} 7\n\
-            # HELP ipoib_fwd_up Whether.\n# TYPE ipoib_fwd_up gauge\n\
-            ipoib_fwd_up{port=\"1\",device=\"x\"} 1.0\n\
-            # HELP ipoib_fwd_none Nothing yet.\n# TYPE ipoib_fwd_none counter\n\
-            # HELP ipoib_fwd_busy_seconds Time.\n# TYPE ipoib_fwd_busy_seconds counter\n\
-            ipoib_fwd_busy_seconds_total{worker=\"0\"} 1.5\n# EOF\n";
-        assert_eq!(text, wanted);
-        let wanted = "# HELP ipoib_fwd_drops_total Packets dropped.\n# TYPE ipoib_fwd_drops_total counter\n\
-            ipoib_fwd_drops_total{reason=\"a \\\"b\\\"\\n\\\\\"} 7\n\
-            # HELP ipoib_fwd_up Whether.\n# TYPE ipoib_fwd_up gauge\n\
-            ipoib_fwd_up{port=\"1\",device=\"x\"} 1.0\n\
-            # HELP ipoib_fwd_none_total Nothing yet.\n# TYPE ipoib_fwd_none_total counter\n\
-            # HELP ipoib_fwd_busy_seconds_total Time.\n# TYPE ipoib_fwd_busy_seconds_total counter\n\
-            ipoib_fwd_busy_seconds_total{worker=\"0\"} 1.5\n";
-        assert_eq!(to_prometheus(&text), wanted);
+        let figures = [
+            "ipoib_fwd_drops_total{reason=\"a \\\"b\\\"\\n\\\\\"} 7",
+            "ipoib_fwd_infiniband_port_up{port=\"1\",device=\"x\"} 1.0",
+            "",
+            "ipoib_fwd_worker_busy_seconds_total{worker=\"0\"} 1.5",
+        ];
+        let families = [Family::Drops, Family::InfinibandPortUp, Family::SrqLow, Family::WorkerBusySeconds];
+        let page = |name: fn(Family) -> String| -> String {
+            let one = |(family, figure): (Family, &str)| {
+                let kind = if family.is_counter() { "counter" } else { "gauge" };
+                let (name, end) = (name(family), if figure.is_empty() { "" } else { "\n" });
+                format!("# HELP {name} {}\n# TYPE {name} {kind}\n{figure}{end}", family.describe())
+            };
+            families.into_iter().zip(figures).map(one).collect()
+        };
+        assert_eq!(text, page(|family| format!("ipoib_fwd_{}", family.name())) + "# EOF\n");
+        assert_eq!(to_prometheus(&text), page(Family::figure));
     }
 }

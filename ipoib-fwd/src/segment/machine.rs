@@ -40,25 +40,27 @@ pub struct SegmentSettings {
     pub seed: u64,
 }
 
-/// What befell a segment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct SegmentCounters {
-    /// Addresses that moved to the other side.
-    pub moves: u64,
-    /// Claims that the owner of the address refused by answering.
-    pub conflicts: u64,
-    /// Addresses that moved too often and were held down.
-    pub held_down: u64,
-    /// ARP packets dropped because they claim an address in dispute.
-    pub claims_dropped: u64,
-    /// Answers of Ethernet hosts for an address that turned out to be on InfiniBand.
-    pub answers_withdrawn: u64,
-    /// Requests and announcements that were not carried across, for the rate limit.
-    pub limited: u64,
-    /// Packets held for a connection, and those of them that it took.
-    pub held_for_connection: u64,
-    /// See above.
-    pub sent_by_connection: u64,
+hca::counters! {
+    /// What befell a segment.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+    SegmentCounters {
+        /// Addresses that moved to the other side.
+        moves,
+        /// Claims that the owner of the address refused by answering.
+        conflicts,
+        /// Addresses that moved too often and were held down.
+        held_down,
+        /// ARP packets dropped because they claim an address in dispute.
+        claims_dropped,
+        /// Answers of Ethernet hosts for an address that turned out to be on InfiniBand.
+        answers_withdrawn,
+        /// Requests and announcements that were not carried across, for the rate limit.
+        limited,
+        /// Packets held for a connection.
+        held_for_connection,
+        /// Those of them that it took.
+        sent_by_connection,
+    }
 }
 
 /// One broadcast domain. See the [module's documentation](super).

@@ -42,3 +42,31 @@ macro_rules! counted {
         }
     };
 }
+
+/// Defines a struct of counters, each with the words that explain it, and the list of them:
+///
+/// ```
+/// hca::counters! {
+///     /// What happened to a door.
+///     #[derive(Default)]
+///     DoorCounters {
+///         /// Times that it was opened.
+///         opened,
+///     }
+/// }
+/// assert_eq!(DoorCounters::DESCRIBED, [("opened", "Times that it was opened.")]);
+/// assert_eq!(DoorCounters::default().opened, 0);
+/// ```
+#[macro_export]
+macro_rules! counters {
+    ($(#[$meta:meta])* $name:ident { $($(#[doc = $text:literal])+ $field:ident,)* }) => {
+        $(#[$meta])*
+        pub struct $name { $($(#[doc = $text])+ pub $field: u64,)* }
+
+        impl $name {
+            /// All of them, with what they count.
+            pub const DESCRIBED: [(&'static str, &'static str); { [$(stringify!($field)),*].len() }] =
+                [$((stringify!($field), concat!($($text),+).trim_ascii())),*];
+        }
+    };
+}

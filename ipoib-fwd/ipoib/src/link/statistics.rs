@@ -122,77 +122,79 @@ pub struct GroupInfo {
     pub state: &'static str,
 }
 
-/// What has happened on a link, each since its start.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct LinkCounters {
-    /// Active connections that came up.
-    pub connections_opened: u64,
-    /// Passive connections that came up.
-    pub connections_accepted: u64,
-    /// Dials that began.
-    pub dials: u64,
-    /// Dials repeated with the other form of service id.
-    pub service_id_fallbacks: u64,
-    /// Dials that a REJ ended.
-    pub dial_rejected: u64,
-    /// Those of them that will not be repeated for long, as the peer would reject them again.
-    pub dial_rejected_for_good: u64,
-    /// Dials that no answer ended.
-    pub dial_timeouts: u64,
-    /// Dials that ended for other reasons.
-    pub dial_failed: u64,
-    /// Connection requests that we rejected.
-    pub requests_rejected: u64,
-    /// Those of them that came from another port than the one whose GID they named.
-    pub requests_suspect: u64,
-    /// Connections that failed after they were up.
-    pub connections_faulted: u64,
-    /// Connections that the peer disconnected.
-    pub connections_disconnected: u64,
-    /// Passive connections closed for being idle.
-    pub passive_expired: u64,
-    /// Passive connections closed to make room.
-    pub passive_evicted: u64,
-    /// Waits for a last-WQE event or a drain that ran out of time.
-    pub teardown_timeouts: u64,
-    /// Answers and notes about connections that did not fit the state of these, and changed nothing.
-    pub connection_strays: u64,
-    /// ARP requests sent.
-    pub arp_requests_sent: u64,
-    /// ARP replies sent.
-    pub arp_replies_sent: u64,
-    /// ARP packets received.
-    pub arp_received: u64,
-    /// ARP packets received whose sender's link-layer address is no host's, or that are neither request nor reply.
-    pub arp_invalid: u64,
-    /// ARP packets not sent because a path's queue was full or the path does not exist.
-    pub arp_dropped: u64,
-    /// Questions and answers about IPv6 addresses: neighbour discovery is not spoken.
-    pub unspoken: u64,
-    /// Requests and announcements by broadcast that a rate limit held back.
-    pub requests_limited: u64,
-    /// Requests to resolve that a rate limit held back.
-    pub resolve_limited: u64,
-    /// Requests to resolve that found the neighbour table full of neighbours in use.
-    pub neighbours_full: u64,
-    /// Neighbours that made room for others in a full table.
-    pub neighbours_evicted: u64,
-    /// Neighbours that turned out unreachable.
-    pub neighbours_failed: u64,
-    /// Requests to subnet administration that no answer ended, repetitions included in each.
-    pub sa_timeouts: u64,
-    /// Path lookups sent.
-    pub path_queries: u64,
-    /// Path lookups not begun, because one LID had named too many ports that were not found yet.
-    pub paths_limited: u64,
-    /// Path lookups that failed.
-    pub path_failures: u64,
-    /// Joins sent.
-    pub joins: u64,
-    /// Joins that failed.
-    pub join_failures: u64,
-    /// Flushes by port events: light, normal and heavy.
-    pub flushes: u64,
-    /// Changes of our own port's GID.
-    pub gid_changes: u64,
+hca::counters! {
+    /// What has happened on a link, each since its start.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+    LinkCounters {
+        /// Active connections that came up.
+        connections_opened,
+        /// Passive connections that came up.
+        connections_accepted,
+        /// Dials that began.
+        dials,
+        /// Dials repeated with the other form of service id.
+        service_id_fallbacks,
+        /// Dials that a REJ ended.
+        dial_rejected,
+        /// Those of them that will not be repeated for long, as the peer would reject them again.
+        dial_rejected_for_good,
+        /// Dials that no answer ended.
+        dial_timeouts,
+        /// Dials that ended for other reasons.
+        dial_failed,
+        /// Connection requests that we rejected.
+        requests_rejected,
+        /// Those of them that came from another port than the one whose GID they named.
+        requests_suspect,
+        /// Connections that failed after they were up.
+        connections_faulted,
+        /// Connections that the peer disconnected.
+        connections_disconnected,
+        /// Passive connections closed for being idle.
+        passive_expired,
+        /// Passive connections closed to make room.
+        passive_evicted,
+        /// Waits for a last-WQE event or a drain that ran out of time.
+        teardown_timeouts,
+        /// Answers and notes about connections that did not fit the state of these, and changed nothing.
+        connection_strays,
+        /// ARP requests sent.
+        arp_requests_sent,
+        /// ARP replies sent.
+        arp_replies_sent,
+        /// ARP packets received.
+        arp_received,
+        /// ARP packets received whose sender's link-layer address is no host's, or that are neither request nor reply.
+        arp_invalid,
+        /// ARP packets not sent because a path's queue was full or the path does not exist.
+        arp_dropped,
+        /// Questions and answers about IPv6 addresses: neighbour discovery is not spoken.
+        unspoken,
+        /// Requests and announcements by broadcast that a rate limit held back.
+        requests_limited,
+        /// Requests to resolve that a rate limit held back.
+        resolve_limited,
+        /// Requests to resolve that found the neighbour table full of neighbours in use.
+        neighbours_full,
+        /// Neighbours that made room for others in a full table.
+        neighbours_evicted,
+        /// Neighbours that turned out unreachable.
+        neighbours_failed,
+        /// Requests to subnet administration that no answer ended, repetitions included in each.
+        sa_timeouts,
+        /// Path lookups sent.
+        path_queries,
+        /// Path lookups not begun, because one LID had named too many ports that were not found yet.
+        paths_limited,
+        /// Path lookups that failed.
+        path_failures,
+        /// Joins sent.
+        joins,
+        /// Joins that failed.
+        join_failures,
+        /// Flushes by port events: light, normal and heavy.
+        flushes,
+        /// Changes of our own port's GID.
+        gid_changes,
+    }
 }

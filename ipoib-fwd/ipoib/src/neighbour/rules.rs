@@ -34,17 +34,19 @@ pub struct Rules {
     pub share: u32,
 }
 
-/// What befell a table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct HostCounters {
-    /// Hosts that had not answered yet and made room for others.
-    pub evicted_unanswered: u64,
-    /// Hosts without traffic that made room for others.
-    pub evicted_unused: u64,
-    /// Hosts with traffic that made room for others, because who has their link-layer address has too many.
-    pub evicted_share: u64,
-    /// Hosts for which there was no room.
-    pub table_full: u64,
-    /// Hosts without traffic that made room for others of the same link-layer address, which names too many.
-    pub sender_limited: u64,
+hca::counters! {
+    /// What befell a table.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+    HostCounters {
+        /// Hosts that had not answered yet and made room for others.
+        evicted_unanswered,
+        /// Hosts without traffic that made room for others.
+        evicted_unused,
+        /// Hosts with traffic that made room for others, because who has their link-layer address has too many.
+        evicted_share,
+        /// Hosts for which there was no room.
+        table_full,
+        /// Hosts without traffic that made room for others of the same link-layer address, which names too many.
+        sender_limited,
+    }
 }

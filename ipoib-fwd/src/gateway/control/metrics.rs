@@ -10,7 +10,7 @@ use pmd::hca::Backend;
 use super::GatewayControl;
 use super::answers::waits_of;
 use crate::counter::{Labour, SegmentTotals, SegmentTraffic, Totals, Traffic};
-use crate::metrics::{Labels, Sheet, labels};
+use crate::metrics::{Family, Labels, Sheet, labels};
 use crate::segment::pair::Role;
 
 const ROLES: [Role; 4] = [Role::Forwarding, Role::Standby, Role::Listening, Role::Blocked];
@@ -30,11 +30,7 @@ impl<B: Backend> GatewayControl<B> {
     /// All figures, as one text; nothing if they cannot be written.
     pub(super) fn metrics(&mut self) -> String {
         let mut sheet = Sheet::default();
-        sheet.gauge(
-            "build_info",
-            "The program that runs.",
-            [(labels([("version", &env!("CARGO_PKG_VERSION"))]), 1.0)],
-        );
+        sheet.gauge(Family::BuildInfo, [(labels([("version", &env!("CARGO_PKG_VERSION"))]), 1.0)]);
         self.traffic_figures(&mut sheet);
         self.segment_figures(&mut sheet);
         self.port_figures(&mut sheet);
@@ -52,26 +48,18 @@ impl<B: Backend> GatewayControl<B> {
             };
             workers.iter().enumerate().flat_map(worker).collect()
         };
-        sheet.counter("worker_packets", "Packets by worker and path.", by_path(Totals::packets));
-        sheet.counter("worker_bytes", "Bytes by worker and path.", by_path(Totals::bytes));
+        sheet.counter(Family::WorkerPackets, by_path(Totals::packets));
+        sheet.counter(Family::WorkerBytes, by_path(Totals::bytes));
         let of_worker = |what: Labour| {
             let workers = workers.iter().enumerate();
             workers.map(move |(n, totals)| (labels([("worker", &n)]), totals.labour(what)))
         };
-        sheet.counter(
-            "worker_busy_turns",
-            "Turns in which a worker had something to do.",
-            of_worker(Labour::BusyTurns),
-        );
-        sheet.seconds("worker_busy_seconds", "Time that they took.", of_worker(Labour::Busy));
-        sheet.seconds(
-            "worker_rest_seconds",
-            "Time in which a worker rested; what is left it polled and found nothing.",
-            of_worker(Labour::Rest),
-        );
+        sheet.counter(Family::WorkerBusyTurns, of_worker(Labour::BusyTurns));
+        sheet.seconds(Family::WorkerBusySeconds, of_worker(Labour::Busy));
+        sheet.seconds(Family::WorkerRestSeconds, of_worker(Labour::Rest));
         let totals = self.totals();
         let drops = DropReason::ALL.map(|r| (labels([("reason", &r.name())]), totals.drops(r)));
-        sheet.counter("drops", "Packets dropped, by reason, workers and control lcore together.", drops);
+        sheet.counter(Family::Drops, drops);
     }
 
     fn segment_figures(&mut self, sheet: &mut Sheet) {
@@ -111,33 +99,21 @@ impl<B: Backend> GatewayControl<B> {
                 connections.push((with("direction", &direction), live as f64));
             }
         }
-        sheet.counter("segment_packets", "Packets of a segment by way.", packets);
-        sheet.counter("segment_bytes", "Bytes of a segment by way.", bytes);
-        sheet.counter("segment_drops", "Packets of a segment that were dropped, by reason.", drops);
-        sheet.counter(
-            "segment_loops",
-            "Packets of its own that came back from a segment's other side.",
-            loops,
-        );
-        sheet.gauge("segment_up", "Whether a segment's link is up.", up);
-        sheet.gauge(
-            "segment_waiting",
-            "Whether a segment waits for something outside; `ctl links` says for what.",
-            waiting,
-        );
-        sheet.gauge("segment_role", "1 for the role that the gateway has in a segment.", role);
-        sheet.gauge("segment_neighbours", "Hosts that a segment knows, by side.", neighbours);
-        sheet.gauge(
-            "segment_connections",
-            "RC connections that carry packets, by who opened them.",
-            connections,
-        );
+        sheet.counter(Family::SegmentPackets, packets);
+        sheet.counter(Family::SegmentBytes, bytes);
+        sheet.counter(Family::SegmentDrops, drops);
+        sheet.counter(Family::SegmentLoops, loops);
+        sheet.gauge(Family::SegmentUp, up);
+        sheet.gauge(Family::SegmentWaiting, waiting);
+        sheet.gauge(Family::SegmentRole, role);
+        sheet.gauge(Family::SegmentNeighbours, neighbours);
+        sheet.gauge(Family::SegmentConnections, connections);
     }
 
     fn port_figures(&mut self, sheet: &mut Sheet) {
         let ethernet =
             self.ethernets.iter().map(|end| (labels([("port", &end.port.name())]), flag(end.is_up())));
-        sheet.gauge("ethernet_port_up", "Whether an Ethernet port has a link.", ethernet);
+        sheet.gauge(Family::EthernetPortUp, ethernet);
         let (mut up, mut srq_low, mut errors) = (Vec::new(), Vec::new(), Vec::new());
         for endpoint in self.endpoints.iter_mut() {
             let device = endpoint.hca().device().name;
@@ -147,29 +123,21 @@ impl<B: Backend> GatewayControl<B> {
             srq_low.push((of_port.clone(), endpoint.srq_low()));
             errors.push((of_port, endpoint.device_errors().0));
         }
-        sheet.gauge("infiniband_port_up", "Whether a link of an InfiniBand port is up.", up);
-        sheet.counter("srq_low", "Times that a port's shared receive queue came down to its limit.", srq_low);
-        sheet.counter("device_errors", "Errors that a port's device has told of.", errors);
+        sheet.gauge(Family::InfinibandPortUp, up);
+        sheet.counter(Family::SrqLow, srq_low);
+        sheet.counter(Family::DeviceErrors, errors);
     }
 
     fn state_figures(&self, sheet: &mut Sheet) {
         let of = |state: &'static str, n: usize| (labels([("state", &state)]), n as f64);
         let buffers =
             [of("in_use", self.pool.in_use() as usize), of("available", self.pool.available() as usize)];
-        sheet.gauge("buffers", "Packet buffers, by state.", buffers);
+        sheet.gauge(Family::Buffers, buffers);
         let [done, refused] = self.reloader.counts();
         let outcome = |outcome: &'static str, n| (labels([("outcome", &outcome)]), n);
         let reloads = [outcome("done", done), outcome("refused", refused)];
-        sheet.counter("reloads", "Reloads of the configuration, by outcome.", reloads);
-        sheet.gauge(
-            "busy_turn_seconds",
-            "Duration of a worker's busy turn, all workers since the start.",
-            percentiles(&self.times.service),
-        );
-        sheet.gauge(
-            "connection_setup_seconds",
-            "Time from a connection's first step to its last, since the start.",
-            percentiles(&self.times.setup),
-        );
+        sheet.counter(Family::Reloads, reloads);
+        sheet.gauge(Family::BusyTurnSeconds, percentiles(&self.times.service));
+        sheet.gauge(Family::ConnectionSetupSeconds, percentiles(&self.times.setup));
     }
 }

@@ -1,0 +1,202 @@
+//! The operator's reference page: what is counted and told, and what is to be done about it, from the tables that the programs are made of.
+
+use std::fmt::Write as _;
+
+use connectx::{Activity, DropReason as DeviceDrop};
+use ipoib::drop_reason::DropReason;
+use ipoib::link::LinkCounters;
+use ipoib_fwd::command::Command;
+use ipoib_fwd::counter::{Labour, SegmentTraffic, Traffic};
+use ipoib_fwd::metrics::Family;
+use ipoib_fwd::segment::{HostCounters, SegmentCounters};
+
+/// The alert rules that come with the packages.
+const ALERTS: &str = include_str!("../monitoring/alerts.yml");
+
+/// Workers that the table of buffers has.
+const WORKERS: [u32; 5] = [1, 2, 4, 8, 16];
+/// Bytes of a buffer beside its data: DPDK's header and its headroom.
+const OVERHEAD: u64 = 128 + 128;
+
+/// An alert rule, as far as people read it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Alert {
+    pub(crate) name: String,
+    expression: String,
+    remedy: String,
+}
+
+/// The rules of the file. It is ours, so that a line has one word and its text.
+pub(crate) fn alerts() -> Vec<Alert> {
+    let mut all: Vec<Alert> = Vec::new();
+    for line in ALERTS.lines() {
+        let Some((word, text)) = line.trim().split_once(": ") else { continue };
+        let text = text.trim_matches('"').to_owned();
+        match (word, all.last_mut()) {
+            ("- alert", _) => {
+                all.push(Alert { name: text, expression: String::new(), remedy: String::new() });
+            }
+            ("expr", Some(alert)) => alert.expression = text,
+            ("remedy", Some(alert)) => alert.remedy = text,
+            _ => {}
+        }
+    }
+    all
+}
+
+/// A cell: what would end it stands for itself, and so does, outside of code, what would be taken for HTML.
+fn cell(text: &str) -> String {
+    let text = text.replace('|', "\\|");
+    if text.starts_with('`') { text } else { text.replace('<', "&lt;") }
+}
+
+fn table<const N: usize>(page: &mut String, heads: [&str; N], rows: impl IntoIterator<Item = [String; N]>) {
+    let line = |cells: [String; N]| format!("| {} |\n", cells.join(" | "));
+    page.push_str(&line(heads.map(str::to_owned)));
+    page.push_str(&line(heads.map(|_| "---".to_owned())));
+    page.extend(rows.into_iter().map(|cells| line(cells.map(|text| cell(&text)))));
+}
+
+fn code(text: impl AsRef<str>) -> String {
+    format!("`{}`", text.as_ref())
+}
+
+fn section(page: &mut String, title: &str, words: &str) {
+    // Writing to a text does not fail.
+    let _ = write!(page, "\n## {title}\n\n{words}\n\n");
+}
+
+fn described(page: &mut String, rows: impl IntoIterator<Item = (&'static str, &'static str)>) {
+    table(page, ["counter", "what"], rows.into_iter().map(|(name, text)| [code(name), text.to_owned()]));
+}
+
+/// The page.
+pub(crate) fn page() -> String {
+    let mut page = "# Reference: commands, counters, drop reasons, alarms\n\n\
+        Made from the programs' own tables by `cargo run -p packaging -- --reference docs/manual/reference.md`; a test compares it with them. \
+        The [manual](README.md) says where to begin.\n"
+        .to_owned();
+
+    section(
+        &mut page,
+        "Commands of a running gateway",
+        "`ipoib-fwd ctl COMMAND`, or `/COMMAND` on the control socket.",
+    );
+    let commands = Command::ALL.into_iter().filter(|command| !command.word().is_empty());
+    table(&mut page, ["command", "what"], commands.map(|c| [code(c.word()), c.help().to_owned()]));
+
+    section(
+        &mut page,
+        "Drop reasons",
+        "Each packet that the gateway drops is counted once, by reason: `drops` of `ipoib-fwd ctl stats`, of `ipoib-fwd ctl stats SEGMENT`, and \
+         `ipoib_fwd_drops_total`.",
+    );
+    table(
+        &mut page,
+        ["reason", "what", "what to do"],
+        DropReason::ALL.map(|r| [code(r.name()), r.describe().to_owned(), r.remedy().to_owned()]),
+    );
+
+    section(
+        &mut page,
+        "Alarms",
+        "Rules for Prometheus in `packaging/monitoring/alerts.yml`, and what to do when one fires.",
+    );
+    let alerts = alerts().into_iter();
+    table(
+        &mut page,
+        ["alarm", "fires if", "what to do"],
+        alerts.map(|a| [code(a.name), code(a.expression), a.remedy]),
+    );
+
+    section(&mut page, "Figures for monitoring", "Of `ipoib-fwd ctl metrics` and `ipoib-fwd metrics`.");
+    table(&mut page, ["figure", "what"], Family::ALL.map(|f| [code(f.figure()), f.describe().to_owned()]));
+
+    section(
+        &mut page,
+        "Paths of packets",
+        "`traffic` of `ipoib-fwd ctl stats`: packets and bytes, of each worker and in all.",
+    );
+    described(&mut page, Traffic::ALL.map(|path| (path.name(), path.describe())));
+    section(&mut page, "Ways through a segment", "`segments` of `ipoib-fwd ctl stats`.");
+    described(&mut page, SegmentTraffic::ALL.map(|way| (way.name(), way.describe())));
+    section(
+        &mut page,
+        "Time of workers",
+        "`workers` of `ipoib-fwd ctl stats`; shares of it in `ipoib-fwd top`.",
+    );
+    described(&mut page, Labour::ALL.map(|what| (what.name(), what.describe())));
+
+    section(&mut page, "Counters of a link", "`link_counters` of `ipoib-fwd ctl links`, for each segment.");
+    described(&mut page, LinkCounters::DESCRIBED);
+    section(&mut page, "Counters of a segment", "`segment` under `counters` of `ipoib-fwd ctl neighbours`.");
+    described(&mut page, SegmentCounters::DESCRIBED);
+    section(
+        &mut page,
+        "Counters of Ethernet hosts",
+        "`ethernet` under `counters` of `ipoib-fwd ctl neighbours`.",
+    );
+    described(&mut page, HostCounters::DESCRIBED);
+
+    section(
+        &mut page,
+        "Drops of the software ConnectX",
+        "`device_drops` of `ipoib-fwd ctl links`, with driver `soft`. An adapter tells its own (`perfquery`, `rdma statistic`).",
+    );
+    described(&mut page, DeviceDrop::ALL.map(|reason| (reason.name(), reason.describe())));
+    section(&mut page, "What the software ConnectX did", "In `softhca --report`.");
+    described(&mut page, Activity::ALL.map(|what| (what.name(), what.describe())));
+
+    section(
+        &mut page,
+        "Packet buffers",
+        "As many as the default configuration has with so many workers, and what they take with DPDK's header and headroom; with `buffers.count = 0` the gateway counts them for its own.",
+    );
+    let config = config::Config::default();
+    let bytes = u64::from(config.buffers.data_room) + OVERHEAD;
+    let row = |workers: u32| {
+        let buffers = config.buffers_needed(workers);
+        let mib = (u64::from(buffers) * bytes).div_ceil(1 << 20);
+        [workers.to_string(), buffers.to_string(), format!("{mib} MiB")]
+    };
+    table(&mut page, ["workers", "buffers", "memory"], WORKERS.map(row));
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn the_page_in_the_repository_is_what_the_programs_say() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/manual/reference.md");
+        let there = std::fs::read_to_string(&file).unwrap_or_default();
+        let line = there.lines().zip(page().lines().map(str::to_owned)).position(|(old, new)| old != new);
+        assert!(
+            there == page(),
+            "docs/manual/reference.md, line {}: write it anew by cargo run -p packaging -- --reference docs/manual/reference.md",
+            line.map_or(there.lines().count(), |n| n) + 1
+        );
+    }
+
+    #[test]
+    fn every_alert_rule_is_there_with_its_remedy() {
+        let all = alerts();
+        assert_eq!(all.len(), ALERTS.matches("alert:").count());
+        for alert in &all {
+            assert!(
+                !alert.name.is_empty() && !alert.expression.is_empty() && !alert.remedy.is_empty(),
+                "{alert:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_word_breaks_a_table() {
+        for line in page().lines().filter(|line| line.starts_with('|')) {
+            let bars = line.replace("\\|", "").matches('|').count();
+            assert!((3..=4).contains(&bars), "{line}");
+        }
+    }
+}
