@@ -146,52 +146,50 @@ impl Config {
 
     /// Checks what is promised against what `workers` workers can hold.
     pub fn check(&self, workers: u32) -> Result<(), ConfigError> {
+        self.promises(workers).into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// All that is promised beyond what `workers` workers can hold.
+    pub(crate) fn promises(&self, workers: u32) -> Vec<ConfigError> {
+        let mut all = Vec::new();
+        let mut promise = |key, what, remedy: String| all.push(ConfigError::Promise { key, what, remedy });
         let needed = self.buffers_needed(workers);
         if needed > MAX_BUFFERS {
-            return Err(ConfigError::Promise {
-                key: "infiniband.srq-depth",
-                what: format!(
-                    "the queues of {workers} worker(s) need {needed} buffers, and there are at most {MAX_BUFFERS}"
-                ),
-                remedy:
-                    "make it smaller, and receive-mtu and the other queues' depths; or take fewer workers"
-                        .to_owned(),
-            });
+            let what = format!(
+                "the queues of {workers} worker(s) need {needed} buffers, and there are at most {MAX_BUFFERS}"
+            );
+            let remedy =
+                "make it smaller, and receive-mtu and the other queues' depths; or take fewer workers";
+            promise("infiniband.srq-depth", what, remedy.to_owned());
         }
         if let Some(count) = self.buffers.count
             && count.get() < needed
         {
-            return Err(ConfigError::Promise {
-                key: "buffers.count",
-                what: format!("{count} are too few for {workers} worker(s), whose queues need {needed}"),
-                remedy: "write 0 to have them counted, or make srq-depth smaller".to_owned(),
-            });
+            let what = format!("{count} are too few for {workers} worker(s), whose queues need {needed}");
+            let remedy = "write 0 to have them counted, or make srq-depth smaller";
+            promise("buffers.count", what, remedy.to_owned());
         }
         let ib = &self.infiniband;
         if ib.max_connections / 2 < workers {
-            return Err(ConfigError::Promise {
-                key: "infiniband.max-connections",
-                what: format!("{} are too few for {workers} workers", ib.max_connections),
-                remedy: format!("write at least {}: one for each worker and direction", 2 * workers),
-            });
+            let what = format!("{} are too few for {workers} workers", ib.max_connections);
+            let remedy = format!("write at least {}: one for each worker and direction", 2 * workers);
+            promise("infiniband.max-connections", what, remedy);
         }
         let share = self.connection_share(workers);
         let depth = self.connection_send_depth(workers);
         if u64::from(share.active) * u64::from(depth.next_power_of_two()) > u64::from(PROMISED) {
-            return Err(ConfigError::Promise {
-                key: "infiniband.connection-send-depth",
-                what: format!(
-                    "{} connections of a worker with {depth} send requests each are more than the {PROMISED} that \
-                     all rings may have together",
-                    share.active
-                ),
-                remedy: format!(
-                    "write at most {}, make max-connections smaller, or give the gateway more workers",
-                    1 << (PROMISED / share.active).max(4).ilog2()
-                ),
-            });
+            let what = format!(
+                "{} connections of a worker with {depth} send requests each are more than the {PROMISED} that all \
+                 rings may have together",
+                share.active
+            );
+            let remedy = format!(
+                "write at most {}, make max-connections smaller, or give the gateway more workers",
+                1 << (PROMISED / share.active).max(4).ilog2()
+            );
+            promise("infiniband.connection-send-depth", what, remedy);
         }
-        Ok(())
+        all
     }
 
     /// The Ethernet ports, in the order in which segments name them; `None` = the only one that there is.

@@ -1,6 +1,5 @@
 //! What a reload changes: the difference of two configurations, all or nothing.
 
-use std::io;
 use std::path::Path;
 
 use crate::buffers::first_of_each;
@@ -69,13 +68,6 @@ impl Config {
         overrides: &Overrides,
         workers: u32,
     ) -> Result<(Self, Change), ConfigError> {
-        // Whoever reads waits for it: a pipe that nobody writes to would stop the gateway.
-        let about =
-            std::fs::metadata(file).map_err(|source| ConfigError::Read { file: file.to_owned(), source })?;
-        if !about.is_file() {
-            let source = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
-            return Err(ConfigError::Read { file: file.to_owned(), source });
-        }
         let text = read(file)?;
         self.reload_text(file, &text, overrides, workers)
     }
@@ -88,7 +80,7 @@ impl Config {
         overrides: &Overrides,
         workers: u32,
     ) -> Result<(Self, Change), ConfigError> {
-        let source = Source { file, text };
+        let source = Source { file, text, faults: None };
         let new = Self::parse_with(file, text, overrides)?;
         new.check(workers).map_err(|error| source.located(error))?;
         let change = self.difference(&new).map_err(|refused| {

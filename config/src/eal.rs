@@ -27,8 +27,12 @@ pub struct EalArguments {
     pub main_lcore: Option<u16>,
     /// True if `-a`, `-b` or `--no-pci` says which PCI devices EAL may take.
     pub pci_restricted: bool,
+    /// PCI devices named by `-a`, without their options.
+    pub allowed: Vec<String>,
     /// Devices named by `--vdev`.
     pub vdevs: Vec<String>,
+    /// Processors that `--lcores` gives to lcores; of others it is the one of the lcore's number.
+    placed: Vec<(LcoreSet, LcoreSet)>,
 }
 
 /// Who does what.
@@ -68,9 +72,10 @@ impl CommandLine {
             if argument == "--" {
                 break;
             }
-            if argument == "--config" || argument.starts_with("--config=") {
+            let option = argument.split_once('=').map_or(argument.as_str(), |(name, _)| name);
+            if let "--config" | "--check" = option {
                 return Err(ConfigError::command_line(
-                    "--config stands among EAL's arguments",
+                    format!("{option} stands among EAL's arguments"),
                     "put `--` before the gateway's own: PROGRAM -l 0-1 --no-pci -- --config FILE",
                 ));
             }
@@ -111,7 +116,7 @@ impl EalArguments {
                         "keep one of them",
                     ));
                 }
-                this.lcores = Some(parse_lcores(option, name, value)?);
+                this.lcores = Some(parse_lcores(option, name, value, &mut this.placed)?);
                 Ok(())
             };
             let mut value = |name: &str| {
@@ -144,7 +149,8 @@ impl EalArguments {
                 }
                 "--vdev" => this.vdevs.push(value("--vdev")?),
                 "--allow" | "--block" => {
-                    value(long)?;
+                    let device = value(long)?;
+                    this.allowed.extend((long == "--allow").then(|| pci_address(&device)));
                     this.pci_restricted = true;
                 }
                 "--no-pci" => this.pci_restricted = true,
@@ -152,7 +158,8 @@ impl EalArguments {
                 _ if argument.starts_with("-l") => lcores(&mut this, LcoreOption::List, "-l", &value("-l")?)?,
                 _ if argument.starts_with("-c") => lcores(&mut this, LcoreOption::Mask, "-c", &value("-c")?)?,
                 _ if argument.starts_with("-a") || argument.starts_with("-b") => {
-                    value(argument.get(..2).unwrap_or_default())?;
+                    let device = value(argument.get(..2).unwrap_or_default())?;
+                    this.allowed.extend(argument.starts_with("-a").then(|| pci_address(&device)));
                     this.pci_restricted = true;
                 }
                 _ => {}
@@ -212,6 +219,44 @@ impl EalArguments {
         Ok(Some(Lcores { main, workers }))
     }
 
+    /// The processors that an lcore runs on.
+    #[must_use]
+    pub fn processors_of(&self, lcore: u16) -> LcoreSet {
+        let placed = self.placed.iter().rfind(|(lcores, _)| lcores.contains(lcore));
+        placed.map_or_else(
+            || {
+                let mut own = LcoreSet::EMPTY;
+                own.insert(lcore);
+                own
+            },
+            |(_, processors)| *processors,
+        )
+    }
+
+    /// True if an option without a value is given, such as `--no-huge`.
+    #[must_use]
+    pub fn has(&self, option: &str) -> bool {
+        self.arguments.iter().any(|word| word == option)
+    }
+
+    /// The value of an option, `-m 512`, `-m512`, `--huge-dir DIR` or `--huge-dir=DIR`; the last one counts.
+    #[must_use]
+    pub fn value_of(&self, option: &str) -> Option<&str> {
+        let mut found = None;
+        let mut words = self.arguments.iter().map(String::as_str);
+        while let Some(word) = words.next() {
+            if word == option {
+                found = words.next().or(found);
+            } else if let Some(rest) = word.strip_prefix(option) {
+                found = match option.starts_with("--") {
+                    true => rest.strip_prefix('=').or(found),
+                    false => Some(rest),
+                };
+            }
+        }
+        found
+    }
+
     /// What should be told to the operator before EAL starts.
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
@@ -219,11 +264,22 @@ impl EalArguments {
     }
 }
 
-fn parse_lcores(option: LcoreOption, name: &str, value: &str) -> Result<LcoreSet, ConfigError> {
+/// The address of a PCI device as the kernel writes it, of `3b:00.0,option=1` for instance.
+fn pci_address(device: &str) -> String {
+    let address = device.split_once(',').map_or(device, |(address, _)| address).to_ascii_lowercase();
+    if address.matches(':').count() == 1 { format!("0000:{address}") } else { address }
+}
+
+fn parse_lcores(
+    option: LcoreOption,
+    name: &str,
+    value: &str,
+    placed: &mut Vec<(LcoreSet, LcoreSet)>,
+) -> Result<LcoreSet, ConfigError> {
     let (set, example) = match option {
         LcoreOption::List => (LcoreSet::from_list(value), "-l 0-2"),
         LcoreOption::Mask => (LcoreSet::from_mask(value), "-c 0x7"),
-        LcoreOption::Map => (parse_map(value), "--lcores 0@1,1@1"),
+        LcoreOption::Map => (parse_map(value, placed), "--lcores 0@1,1@1"),
     };
     let error =
         |what| ConfigError::command_line(format!("{name}: {what}"), format!("write for instance {example}"));
@@ -234,7 +290,7 @@ fn parse_lcores(option: LcoreOption, name: &str, value: &str) -> Result<LcoreSet
 }
 
 /// `LCORES[@CPUS]` separated by commas, where each side is an id, a range, or a parenthesised list of these.
-fn parse_map(text: &str) -> Result<LcoreSet, String> {
+fn parse_map(text: &str, placed: &mut Vec<(LcoreSet, LcoreSet)>) -> Result<LcoreSet, String> {
     let mut set = LcoreSet::EMPTY;
     let mut depth = 0;
     let items = text.split(|c| {
@@ -247,11 +303,15 @@ fn parse_map(text: &str) -> Result<LcoreSet, String> {
     });
     for item in items {
         let (lcores, cpus) = item.split_once('@').map_or((item, None), |(l, c)| (l, Some(c)));
-        for id in parse_group(lcores)?.iter() {
+        let group = parse_group(lcores)?;
+        for id in group.iter() {
             set.insert(id);
         }
-        if let Some(cpus) = cpus {
-            parse_group(cpus)?;
+        match cpus {
+            Some(cpus) => placed.push((group, parse_group(cpus)?)),
+            // A list in parentheses shares its processors.
+            None if lcores.trim_start().starts_with('(') => placed.push((group, group)),
+            None => {}
         }
     }
     Ok(set)

@@ -20,8 +20,26 @@ impl ConfigFile {
         Ok(Self { path: path.to_owned(), text: read(path)? })
     }
 
-    fn source(&self) -> Source<'_> {
-        Source { file: &self.path, text: &self.text }
+    /// What was read, for tests.
+    #[cfg(test)]
+    pub(crate) fn of(text: &str) -> Self {
+        Self { path: "gateway.toml".into(), text: text.to_owned() }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it says, as text.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub(crate) fn source(&self) -> Source<'_> {
+        Source { file: &self.path, text: &self.text, faults: None }
     }
 
     /// What the file says, with the command line's overrides on top.
@@ -80,13 +98,13 @@ device = \"b\"
 
     #[test]
     fn the_place_of_what_a_segment_leaves_out_is_that_of_the_default_or_its_own() {
-        let file = |text: &str| ConfigFile { path: "g.toml".into(), text: text.to_owned() };
+        let file = |text: &str| ConfigFile::of(text);
         let line = |key: &str, segment| file(TEXT).place(key, segment).line;
         assert_eq!(line("segment.ethernet", Some(0)), 2, "the default");
         assert_eq!(line("segment.ethernet", Some(1)), 18);
         assert_eq!(line("segment.port", Some(1)), 16, "neither says it");
         assert_eq!(line("segment.name", Some(1)), 16);
-        assert_eq!(file(TEXT).place("segment.device", Some(1)).to_string(), "g.toml:19:1");
+        assert_eq!(file(TEXT).place("segment.device", Some(1)).to_string(), "gateway.toml:19:1");
         assert_eq!([0, 1].map(|device| line("infiniband.soft.ports", Some(device))), [6, 10]);
         let first = format!("[infiniband.soft]\nports = [{{ link = \"shm:/0\" }}]\n{TEXT}");
         assert_eq!(
@@ -94,6 +112,6 @@ device = \"b\"
             [2, 8, 12]
         );
         assert_eq!(file("[infiniband]\nport = 7\n").place("segment.port", Some(0)).line, 2);
-        assert_eq!(file("").place("segment.port", Some(0)).to_string(), "g.toml:1:1");
+        assert_eq!(file("").place("segment.port", Some(0)).to_string(), "gateway.toml:1:1");
     }
 }

@@ -13,6 +13,7 @@ mod buffers;
 mod change;
 mod eal;
 mod error;
+mod faults;
 mod file;
 mod guid;
 mod key;

@@ -31,21 +31,22 @@ impl Config {
     }
 
     pub(crate) fn parse_with(file: &Path, text: &str, overrides: &Overrides) -> Result<Self, ConfigError> {
-        let source = Source { file, text };
-        if text.len() > MAX_FILE {
-            let what = format!("the file is longer than {MAX_FILE} bytes");
-            return Err(source.error(0..0, what, "name the gateway's configuration file after --config"));
-        }
+        let source = Source { file, text, faults: None };
+        source.long_enough()?;
         let raw: Raw = toml::from_str(text).map_err(|e| ConfigError::toml(file, text, &e))?;
         source.config(&raw, overrides)
     }
 }
 
-/// The text of a file, or enough of it to tell that it is too long.
+/// The text of a file, or enough of it to tell that it is too long. Whoever reads waits for it: a pipe that nobody writes to would stop
+/// the gateway.
 pub(crate) fn read(file: &Path) -> Result<String, ConfigError> {
-    use std::io::Read as _;
+    use std::io::{Error, Read as _};
     let mut text = String::new();
-    std::fs::File::open(file)
+    let no_file = || Error::other("not a regular file");
+    std::fs::metadata(file)
+        .and_then(|kind| if kind.is_file() { Ok(()) } else { Err(no_file()) })
+        .and_then(|()| std::fs::File::open(file))
         .and_then(|f| f.take(MAX_FILE as u64 + 1).read_to_string(&mut text))
         .map_err(|source| ConfigError::Read { file: file.to_owned(), source })?;
     Ok(text)
@@ -96,22 +97,31 @@ impl InfiniBand {
 }
 
 impl Source<'_> {
-    fn config(&self, raw: &Raw, overrides: &Overrides) -> Result<Config, ConfigError> {
-        let mut gateway = self.gateway(raw)?;
+    /// Fails if the file is longer than configurations are.
+    pub(crate) fn long_enough(&self) -> Result<(), ConfigError> {
+        if self.text.len() > MAX_FILE {
+            let what = format!("the file is longer than {MAX_FILE} bytes");
+            return Err(self.error(0..0, what, "name the gateway's configuration file after --config"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn config(&self, raw: &Raw, overrides: &Overrides) -> Result<Config, ConfigError> {
+        let mut gateway = self.keep(self.gateway(raw), <_>::default())?;
         let ethernet = raw.ethernet.read(self, <_>::default())?;
         let mut infiniband = self.infiniband(raw)?;
-        let buffers = self.buffers(raw)?;
+        let buffers = self.keep(self.buffers(raw), <_>::default())?;
         overrides.apply(&mut gateway, &mut infiniband);
         let segments = segments::read(self, raw, &gateway, &ethernet, &infiniband, overrides)?;
         let config = Config { gateway, ethernet, infiniband, buffers, segments };
-        if let (Some(count), Some(value)) = (config.buffers.count, &raw.buffers.count) {
+        if let (Some(count), Some(value), 0) = (config.buffers.count, &raw.buffers.count, self.kept()) {
             let needed = config.buffers_needed(1);
             if count.get() < needed {
                 let what = format!(
                     "{count} buffers are too few for these queues, which need {needed} for one worker"
                 );
                 let remedy = "write 0 to have them counted, or make srq-depth smaller";
-                return Err(self.error(value.span(), what, remedy));
+                return self.keep(Err(self.error(value.span(), what, remedy)), config);
             }
         }
         Ok(config)
@@ -146,16 +156,18 @@ impl Source<'_> {
         {
             let what = format!("srq-low = {low} is out of range");
             let remedy = format!("write a number from 0 to {}", infiniband.srq_depth - 1);
-            return Err(self.error(value.span(), what, remedy));
+            self.keep(Err(self.error(value.span(), what, remedy)), ())?;
         }
         infiniband.soft = soft::read(self, raw, infiniband.device.as_deref())?;
-        if let (Driver::Soft, true, Some(word)) = (infiniband.driver, infiniband.soft.is_empty(), &raw.driver)
-        {
-            return Err(self.error(
+        // Devices with errors of their own are none, but there.
+        let is_bare = infiniband.soft.is_empty() && raw.soft.is_none() && raw.soft_device.is_none();
+        if let (Driver::Soft, true, Some(word)) = (infiniband.driver, is_bare, &raw.driver) {
+            let error = self.error(
                 word.span(),
                 "the software ConnectX has no ports",
                 "add [infiniband.soft] with ports = [{ link = \"shm:/run/ibfab.sock\" }]",
-            ));
+            );
+            return self.keep(Err(error), infiniband);
         }
         Ok(infiniband)
     }

@@ -16,6 +16,8 @@ struct Placed<'r> {
     segment: Segment,
     /// `None` for the one that no section describes.
     raw: Option<&'r Spanned<RawSegment>>,
+    /// It has errors of its own, so that nothing is said of it beside others.
+    is_faulty: bool,
 }
 
 impl Placed<'_> {
@@ -45,39 +47,45 @@ pub(crate) fn read(
         ..Segment::default()
     };
     let all = match raw.segment.as_deref() {
-        None | Some([]) => vec![Placed { segment: Segment { address: gateway.address, ..base }, raw: None }],
+        None | Some([]) => {
+            let segment = Segment { address: gateway.address, ..base };
+            vec![Placed { segment, raw: None, is_faulty: false }]
+        }
         Some(given) => {
             if let Some(address) = &raw.gateway.address {
                 let what = "the address of [gateway] is that of a configuration without [[segment]]";
                 let remedy = "move it into the [[segment]] that it is for";
-                return Err(source.error(address.span(), what, remedy));
+                source.keep(Err(source.error(address.span(), what, remedy)), ())?;
             }
             if let Some(more) = given.get(MAX_SEGMENTS) {
                 let what = format!("{} segments", given.len());
-                return Err(source.error(more.span(), what, format!("keep at most {MAX_SEGMENTS} of them")));
+                let remedy = format!("keep at most {MAX_SEGMENTS} of them");
+                source.keep(Err(source.error(more.span(), what, remedy)), ())?;
             }
             given
                 .iter()
+                .take(MAX_SEGMENTS)
                 .map(|raw| {
-                    let mut segment = one(source, raw, &base)?;
+                    let before = source.kept();
+                    let mut segment = source.keep(one(source, raw, &base), base.clone())?;
                     segment.mode = overrides.mode.unwrap_or(segment.mode);
-                    Ok(Placed { segment, raw: Some(raw) })
+                    Ok(Placed { segment, raw: Some(raw), is_faulty: source.kept() > before })
                 })
                 .collect::<Result<_, _>>()?
         }
     };
     let check = Check { source, infiniband: &raw.infiniband, settings: infiniband };
-    for (at, one) in all.iter().enumerate() {
-        check.device(one)?;
-        for other in all.iter().take(at) {
-            check.pair(other, one)?;
+    for (at, one) in all.iter().enumerate().filter(|(_, one)| !one.is_faulty) {
+        source.keep(check.device(one), ())?;
+        for other in all.iter().take(at).filter(|other| !other.is_faulty) {
+            source.keep(check.pair(other, one), ())?;
         }
     }
     Ok(all.into_iter().map(|placed| placed.segment).collect())
 }
 
 fn one(source: &Source<'_>, raw: &Spanned<RawSegment>, base: &Segment) -> Result<Segment, ConfigError> {
-    let keys = raw.get_ref();
+    let (keys, before) = (raw.get_ref(), source.kept());
     let mut segment = keys.read(source, base.clone())?;
     if keys.name.is_none() {
         segment.name = SegmentName::implied(segment.vlan, segment.pkey);
@@ -85,7 +93,7 @@ fn one(source: &Source<'_>, raw: &Spanned<RawSegment>, base: &Segment) -> Result
     if let Some(mtu) = keys.mtu.as_ref().filter(|_| segment.mtu > base.mtu) {
         let what = format!("mtu = {} is more than the {} of [ethernet]", segment.mtu, base.mtu);
         let remedy = format!("write at most {}, or a larger mtu into [ethernet]", base.mtu);
-        return Err(source.error(mtu.span(), what, remedy));
+        source.keep(Err(source.error(mtu.span(), what, remedy)), ())?;
     }
     let routes = keys.route.as_deref().unwrap_or_default();
     if let Some(more) = routes.get(MAX_ROUTES) {
@@ -94,8 +102,12 @@ fn one(source: &Source<'_>, raw: &Spanned<RawSegment>, base: &Segment) -> Result
         return Err(source.error(more.span(), what, remedy));
     }
     for raw in routes {
-        let route = route(source, raw, &segment)?;
-        segment.routes.push(route);
+        // Whether it leads anywhere is known if the segment's subnets are.
+        let route = match source.kept() == before {
+            true => route(source, raw, &segment).map(Some),
+            false => raw.get_ref().read(source, RouteKeys::default()).map(|_| None),
+        };
+        segment.routes.extend(source.keep(route, None)?);
     }
     Ok(segment)
 }
@@ -165,7 +177,10 @@ impl Check<'_> {
 
     /// That the software ConnectX has the port.
     fn device(&self, one: &Placed<'_>) -> Result<(), ConfigError> {
-        if !self.settings.is_soft() || self.settings.soft.is_empty() {
+        let written = usize::from(self.infiniband.soft.is_some())
+            + self.infiniband.soft_device.as_ref().map_or(0, Vec::len);
+        // Of devices with errors nobody knows what they are to be.
+        if !self.settings.is_soft() || self.settings.soft.is_empty() || self.settings.soft.len() != written {
             return Ok(());
         }
         let Some(device) = self.settings.soft_device(one.segment.device.as_deref()) else {

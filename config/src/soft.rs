@@ -21,35 +21,51 @@ pub(crate) fn read(
 ) -> Result<Vec<Soft>, ConfigError> {
     let mut devices: Vec<Soft> = Vec::new();
     if let Some(first) = &raw.soft {
-        let mut soft = one(source, first.get_ref(), first.span())?;
+        let mut soft = one(source, first.get_ref(), first.span());
         let mut at = first.get_ref().name.as_ref();
-        if soft.name.is_empty() {
+        if let Ok(soft) = &mut soft
+            && soft.name.is_empty()
+        {
             soft.name = device.unwrap_or("soft0").to_owned();
             at = raw.device.as_ref();
         }
-        check_name(source, &soft.name, at.map_or(first.span(), Spanned::span))?;
-        devices.push(soft);
+        let named = soft.and_then(|soft| {
+            check_name(source, &soft.name, at.map_or(first.span(), Spanned::span))?;
+            Ok(Some(soft))
+        });
+        devices.extend(source.keep(named, None)?);
     }
     let mut names: HashSet<String> = devices.iter().map(|d| d.name.clone()).collect();
     for more in raw.soft_device.iter().flatten() {
         if devices.len() == MAX_DEVICES {
             let what = format!("more than {MAX_DEVICES} software devices");
-            return Err(source.error(more.span(), what, "take this one out"));
+            return source.keep(Err(source.error(more.span(), what, "take this one out")), devices);
         }
-        let soft = one(source, more.get_ref(), more.span())?;
-        let at = more.get_ref().name.as_ref().map_or(more.span(), |name| name.span());
-        if soft.name.is_empty() {
-            let what = "[[infiniband.soft-device]] has no name";
-            return Err(source.error(at, what, format!("add name = \"soft{}\"", devices.len())));
-        }
-        check_name(source, &soft.name, at.clone())?;
-        if !names.insert(soft.name.clone()) {
-            let what = format!("two software devices are called `{}`", soft.name);
-            return Err(source.error(at, what, "give one of them another name"));
-        }
-        devices.push(soft);
+        let soft = named(source, more, devices.len(), &mut names).map(Some);
+        devices.extend(source.keep(soft, None)?);
     }
     Ok(devices)
+}
+
+/// A device of `[[infiniband.soft-device]]`, the `number`th, with a name of its own.
+fn named(
+    source: &Source<'_>,
+    raw: &Spanned<RawSoft>,
+    number: usize,
+    names: &mut HashSet<String>,
+) -> Result<Soft, ConfigError> {
+    let soft = one(source, raw.get_ref(), raw.span())?;
+    let at = raw.get_ref().name.as_ref().map_or(raw.span(), |name| name.span());
+    if soft.name.is_empty() {
+        let what = "[[infiniband.soft-device]] has no name";
+        return Err(source.error(at, what, format!("add name = \"soft{number}\"")));
+    }
+    check_name(source, &soft.name, at.clone())?;
+    if !names.insert(soft.name.clone()) {
+        let what = format!("two software devices are called `{}`", soft.name);
+        return Err(source.error(at, what, "give one of them another name"));
+    }
+    Ok(soft)
 }
 
 /// Names become parts of names of files, beside which others end in these words.
@@ -95,13 +111,17 @@ fn one(source: &Source<'_>, raw: &RawSoft, at: std::ops::Range<usize>) -> Result
             return Err(source.error(at, "the software ConnectX has no ports", format!("add {PORTS}")));
         }
     };
-    soft.ports = ports.iter().map(|p| port(source, p)).collect::<Result<_, _>>()?;
+    let kept = |raw| source.keep(port(source, raw), SoftPort::default());
+    soft.ports = ports.iter().map(kept).collect::<Result<_, _>>()?;
     Ok(soft)
 }
 
 fn port(source: &Source<'_>, raw: &Spanned<RawSoftPort>) -> Result<SoftPort, ConfigError> {
-    let keys = raw.get_ref();
+    let (keys, before) = (raw.get_ref(), source.kept());
     let port = keys.read(source, SoftPort::default())?;
+    if source.kept() > before {
+        return Ok(port);
+    }
     let link = &port.link;
     if !link.strip_prefix("shm:").is_some_and(|path| path.starts_with('/'))
         && !link.strip_prefix("udp:").is_some_and(|pair| pair.contains('-'))

@@ -7,6 +7,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::error::{ConfigError, Place};
+use crate::faults::Faults;
 use crate::value::{Fault, Value};
 
 /// A configuration file and its text.
@@ -14,6 +15,8 @@ use crate::value::{Fault, Value};
 pub(crate) struct Source<'f> {
     pub(crate) file: &'f Path,
     pub(crate) text: &'f str,
+    /// Where errors are kept if reading goes on behind them; without it the first one ends it.
+    pub(crate) faults: Option<&'f Faults>,
 }
 
 impl Source<'_> {
@@ -26,10 +29,28 @@ impl Source<'_> {
         base: T,
     ) -> Result<T, ConfigError> {
         let Some(raw) = raw else { return Ok(base) };
-        T::read(&key.replace('_', "-"), raw.get_ref().clone(), legal).map_err(|fault| {
-            let Fault { what, remedy, span } = fault;
-            self.error(span.unwrap_or_else(|| raw.span()), what, remedy)
-        })
+        match T::read(&key.replace('_', "-"), raw.get_ref().clone(), legal) {
+            Ok(value) => Ok(value),
+            Err(Fault { what, remedy, span }) => {
+                self.keep(Err(self.error(span.unwrap_or_else(|| raw.span()), what, remedy)), base)
+            }
+        }
+    }
+
+    /// Goes on with `base` in place of an error, if errors are kept.
+    pub(crate) fn keep<T>(&self, result: Result<T, ConfigError>, base: T) -> Result<T, ConfigError> {
+        match (result, self.faults) {
+            (Err(error), Some(faults)) => {
+                faults.push(error);
+                Ok(base)
+            }
+            (result, _) => result,
+        }
+    }
+
+    /// How many errors were kept. What follows from an error need not be told, too.
+    pub(crate) fn kept(&self) -> usize {
+        self.faults.map_or(0, Faults::len)
     }
 
     pub(crate) fn error(

@@ -121,3 +121,22 @@ fn af_packet_ports_have_frames_as_long_as_a_buffer_unless_theirs_are_given() {
         assert_eq!(words(given, room), expected);
     }
 }
+
+#[test]
+fn processors_and_devices_that_eal_is_told_of() {
+    let eal = |text: &str| command_line(text).unwrap().eal;
+    let map = eal(
+        "p --lcores 0@4,(1-2)@(5,6),3,(7-8) -a 3B:00.0,rx=1 --allow=0000:81:00.1 -b 01:00.0 -m512 --no-huge",
+    );
+    let of = |lcore| map.processors_of(lcore).to_string();
+    assert_eq!([0, 1, 2, 3, 7].map(of), ["4", "5-6", "5-6", "3", "7-8"]);
+    assert_eq!(map.allowed, ["0000:3b:00.0", "0000:81:00.1"]);
+    assert_eq!(
+        (map.value_of("-m"), map.has("--no-huge"), map.has("--in-memory")),
+        (Some("512"), true, false)
+    );
+    let other = eal("p --huge-dir /a --huge-dir=/b -m 1 -m 2");
+    assert_eq!((other.value_of("--huge-dir"), other.value_of("-m")), (Some("/b"), Some("2")));
+    assert_eq!(eal("p -l 0-1 --huge-dir").value_of("--huge-dir"), None);
+    assert!(command_line("p -l 0-1 --check").unwrap_err().to_string().contains("--check stands among EAL's"));
+}

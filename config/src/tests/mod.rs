@@ -5,6 +5,7 @@ use super::*;
 mod buffers;
 mod change;
 mod command_line;
+mod faults;
 mod file;
 mod hostile;
 mod segments;
@@ -13,7 +14,10 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::parse(Path::new("gateway.toml"), text)
 }
 
-/// What the operator reads about a bad file.
+/// What the operator reads about a bad file; it is among all that is wrong with it, too.
 fn complaint(text: &str) -> String {
-    parse(text).expect_err("is bad").to_string()
+    let complaint = parse(text).expect_err("is bad").to_string();
+    let all = faults::complaints(text);
+    assert!(all.contains(&complaint), "{complaint}\n{all:#?}");
+    complaint
 }
