@@ -132,6 +132,37 @@ pub fn mtu(name: &str) -> io::Result<usize> {
     Ok(usize::try_from(mtu).unwrap_or(0))
 }
 
+/// Commands of `SIOCETHTOOL` (linux/ethtool.h): one that answers true or false, and one that answers with flags.
+const ETHTOOL_GGRO: u32 = 0x2b;
+const ETHTOOL_GFLAGS: u32 = 0x25;
+/// The flag for joining by the adapter.
+const ETH_FLAG_LRO: u32 = 1 << 15;
+
+/// `struct ethtool_value`.
+#[repr(C)]
+struct EthtoolValue {
+    command: u32,
+    data: u32,
+}
+
+/// What joins packets of one connection to longer ones before a program sees them: `gro`, `lro`.
+pub fn joins_packets(name: &str) -> io::Result<Vec<&'static str>> {
+    let get = |command| {
+        if name.len() > MAX_NAME {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut value = EthtoolValue { command, data: 0 };
+        let mut request = Request::new(name);
+        request.0.ifr_ifru.ifru_data = (&raw mut value).cast();
+        // The value, which the call fills in, lives until it is over.
+        request.call(&socket()?, libc::SIOCETHTOOL as libc::Ioctl)?;
+        Ok::<u32, io::Error>(value.data)
+    };
+    let gro = get(ETHTOOL_GGRO)? != 0;
+    let lro = get(ETHTOOL_GFLAGS)? & ETH_FLAG_LRO != 0;
+    Ok([(gro, "gro"), (lro, "lro")].into_iter().filter_map(|(on, what)| on.then_some(what)).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,5 +173,12 @@ mod tests {
         assert!(error.to_string().contains("no Ethernet interface"), "{error}");
         assert!(mtu("lo").unwrap() > 0);
         assert!(mtu("way-too-long-for-an-interface").is_err());
+    }
+
+    #[test]
+    fn an_interface_says_what_joins_its_packets() {
+        assert!(joins_packets("lo").unwrap().iter().all(|what| ["gro", "lro"].contains(what)));
+        assert_eq!(joins_packets("nosuch0").unwrap_err().raw_os_error(), Some(libc::ENODEV));
+        assert!(joins_packets("way-too-long-for-an-interface").is_err());
     }
 }

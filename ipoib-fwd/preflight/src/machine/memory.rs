@@ -1,0 +1,72 @@
+//! Hugepages.
+
+use std::path::PathBuf;
+
+use super::files::Root;
+use super::processors::number_of;
+
+/// Hugepages of one size, on one NUMA node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pages {
+    /// Bytes of a page.
+    pub size: u64,
+    /// The node; `None` where the kernel knows of none.
+    pub node: Option<u16>,
+    /// How many are reserved.
+    pub reserved: u64,
+    /// How many of these are free.
+    pub free: u64,
+}
+
+/// The hugepages of a machine.
+#[derive(Clone, Default, Debug)]
+pub struct Memory {
+    /// By size and node.
+    pub pages: Vec<Pages>,
+    /// Where hugetlbfs is mounted.
+    pub mounts: Vec<PathBuf>,
+}
+
+impl Memory {
+    /// Bytes of free pages, of one node or of all.
+    #[must_use]
+    pub fn free(&self, node: Option<u16>) -> u64 {
+        let pages = self.pages.iter().filter(|pages| node.is_none() || pages.node == node);
+        pages.fold(0, |sum, pages| sum.saturating_add(pages.free.saturating_mul(pages.size)))
+    }
+
+    /// Bytes of reserved pages.
+    #[must_use]
+    pub fn reserved(&self) -> u64 {
+        self.pages.iter().fold(0, |sum, pages| sum.saturating_add(pages.reserved.saturating_mul(pages.size)))
+    }
+}
+
+fn sizes(root: &Root, directory: &str, node: Option<u16>, into: &mut Vec<Pages>) {
+    for name in root.entries(directory) {
+        let kib =
+            name.strip_prefix("hugepages-").and_then(|size| size.strip_suffix("kB")?.parse::<u64>().ok());
+        let Some(size) = kib.and_then(|kib| kib.checked_mul(1024)) else { continue };
+        let number = |what: &str| root.number(&format!("{directory}/{name}/{what}")).unwrap_or(0);
+        into.push(Pages { size, node, reserved: number("nr_hugepages"), free: number("free_hugepages") });
+    }
+}
+
+pub(super) fn read(root: &Root) -> Memory {
+    let mut pages = Vec::new();
+    for name in root.entries("sys/devices/system/node") {
+        if let Some((node, name)) = number_of(&name, "node") {
+            sizes(root, &format!("sys/devices/system/node/{name}/hugepages"), Some(node), &mut pages);
+        }
+    }
+    if pages.is_empty() {
+        sizes(root, "sys/kernel/mm/hugepages", None, &mut pages);
+    }
+    let mounts = root.text("proc/self/mounts").unwrap_or_default();
+    let mounts = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (path, kind) = (fields.next()?, fields.next()?);
+        (kind == "hugetlbfs").then(|| PathBuf::from(path))
+    });
+    Memory { pages, mounts: mounts.collect() }
+}

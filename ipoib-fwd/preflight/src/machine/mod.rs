@@ -1,0 +1,86 @@
+//! What a machine has, read from its `proc` and `sys`. Whatever is missing, unreadable or nonsense there is taken for unknown.
+
+mod files;
+mod infiniband;
+mod memory;
+mod network;
+mod pci;
+mod process;
+mod processors;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use config::Config;
+
+pub use infiniband::{Adapter, AdapterPort};
+pub use memory::{Memory, Pages};
+pub use network::Link;
+pub use pci::{Iommu, PciDevice};
+pub use process::{Access, Occupant, Process};
+pub use processors::Processors;
+
+use files::Root;
+
+/// A machine.
+#[derive(Clone, Default, Debug)]
+pub struct Machine {
+    /// Its processors.
+    pub processors: Processors,
+    /// Its hugepages.
+    pub memory: Memory,
+    /// PCI devices by address.
+    pub pci: BTreeMap<String, PciDevice>,
+    /// What there is between devices and memory.
+    pub iommu: Iommu,
+    /// RDMA devices by name.
+    pub adapters: BTreeMap<String, Adapter>,
+    /// Network interfaces by name.
+    pub links: BTreeMap<String, Link>,
+    /// Modules that are loaded, or built in and known by their directory.
+    pub modules: BTreeSet<String>,
+    /// What this process may.
+    pub process: Process,
+    /// Device files, sockets and directories, as far as the configuration needs them, and whether this process may use them.
+    pub files: BTreeMap<PathBuf, Access>,
+    /// Who is at the control socket's path.
+    pub socket: Occupant,
+}
+
+impl Machine {
+    /// Reads what is below a root directory: `/` for this machine.
+    #[must_use]
+    pub fn read(root: &Path) -> Self {
+        let root = Root::new(root);
+        Self {
+            processors: processors::read(&root),
+            memory: memory::read(&root),
+            pci: pci::read(&root),
+            iommu: pci::iommu(&root),
+            adapters: infiniband::read(&root),
+            links: network::read(&root),
+            modules: root.entries("sys/module").into_iter().collect(),
+            process: process::read(&root),
+            files: BTreeMap::new(),
+            socket: Occupant::Nobody,
+        }
+    }
+
+    /// Looks at the files of this machine that a configuration needs, and asks its interfaces what they do to packets.
+    pub fn look_at_files(&mut self, config: &Config) {
+        let mut paths: Vec<PathBuf> = ["/dev/vfio/vfio", "/dev/net/tun"].map(PathBuf::from).to_vec();
+        paths.extend(self.adapters.values().flat_map(Adapter::device_files));
+        let groups = self.pci.values().filter_map(|device| device.group);
+        paths.extend(groups.map(|group| PathBuf::from(format!("/dev/vfio/{group}"))));
+        let cables = config.infiniband.soft.iter().flat_map(|soft| &soft.ports);
+        paths.extend(cables.filter_map(|port| port.link.strip_prefix("shm:").map(PathBuf::from)));
+        self.files = paths.into_iter().map(|path| (path.clone(), Access::of(&path))).collect();
+        if let Some(path) = &config.gateway.control_socket {
+            self.socket = Occupant::of(path);
+        }
+        for (name, link) in &mut self.links {
+            // An interface that is gone, or knows no such question, has none.
+            link.joins = interface::joins_packets(name).unwrap_or_default();
+        }
+    }
+}

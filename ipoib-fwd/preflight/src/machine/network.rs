@@ -1,0 +1,111 @@
+//! Network interfaces as `/sys/class/net` has them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::files::Root;
+
+/// ARPHRD_ETHER
+const ETHERNET: u16 = 1;
+/// IFF_UP and IFF_LOOPBACK (netdevice(7)).
+const UP: u32 = 1;
+const LOOPBACK: u32 = 8;
+/// RTF_UP (route(8)).
+const ROUTE_UP: u32 = 1;
+
+/// A network interface.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Link {
+    /// True if it is one of Ethernet.
+    pub is_ethernet: bool,
+    /// True if it is up.
+    pub is_up: bool,
+    /// True if there is a carrier; false while it is down.
+    pub has_carrier: bool,
+    /// Largest packet in a frame, bytes.
+    pub mtu: Option<u32>,
+    /// The bridge or bond that it is a member of.
+    pub master: Option<String>,
+    /// True for a bridge, a bond, a VLAN or another interface on top of others.
+    pub is_upper: bool,
+    /// Its PCI device; `None` for an interface without hardware.
+    pub pci: Option<String>,
+    /// True if a default route of this machine leads through it.
+    pub has_default_route: bool,
+    /// True if this machine has other routes through it: an address in a network.
+    pub has_routes: bool,
+    /// True if another interface is its other end, as of a veth.
+    pub is_pair: bool,
+    /// What joins packets to longer ones on their way in: `gro`, `lro`.
+    pub joins: Vec<&'static str>,
+}
+
+pub(super) fn read(root: &Root) -> BTreeMap<String, Link> {
+    let default = default_routes(root);
+    let routes = root.text("proc/net/route").unwrap_or_default();
+    let routed = routes.lines().skip(1).filter_map(|line| line.split_whitespace().next());
+    let routed: BTreeSet<&str> = routed.collect();
+    let names = root.entries("sys/class/net");
+    let all = names.into_iter().filter(|name| root.exists(&format!("sys/class/net/{name}/type")));
+    all.map(|name| {
+        let link = Link { has_routes: routed.contains(name.as_str()), ..link(root, &name, &default) };
+        (name, link)
+    })
+    .collect()
+}
+
+fn link(root: &Root, name: &str, default: &BTreeSet<String>) -> Link {
+    let of = |path: &str| format!("sys/class/net/{name}/{path}");
+    let flags = root.text(&of("flags")).unwrap_or_default();
+    let flags = u32::from_str_radix(flags.trim_start_matches("0x"), 16).unwrap_or(0);
+    let is_over =
+        root.entries(&format!("sys/class/net/{name}")).iter().any(|entry| entry.starts_with("lower_"));
+    Link {
+        is_ethernet: root.number(&of("type")) == Some(ETHERNET) && flags & LOOPBACK == 0,
+        is_up: flags & UP != 0,
+        // Reading fails while it is down.
+        has_carrier: root.number::<u8>(&of("carrier")) == Some(1),
+        mtu: root.number(&of("mtu")),
+        master: root.link(&of("master")),
+        is_upper: is_over || ["bridge", "bonding"].iter().any(|kind| root.exists(&of(kind))),
+        pci: root.pci_address(&of("device")),
+        has_default_route: default.contains(name),
+        has_routes: false,
+        is_pair: !is_over && root.number::<u32>(&of("iflink")) != root.number(&of("ifindex")),
+        joins: Vec::new(),
+    }
+}
+
+/// The interfaces that default routes lead through, and what these are made of.
+fn default_routes(root: &Root) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for line in root.text("proc/net/route").unwrap_or_default().lines().skip(1) {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        // Interface, destination, gateway, flags, …, and as the eighth the mask.
+        if let [name, "00000000", _, flags, _, _, _, "00000000", ..] = fields.as_slice()
+            && u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & ROUTE_UP != 0)
+        {
+            names.insert((*name).to_owned());
+        }
+    }
+    for line in root.text("proc/net/ipv6_route").unwrap_or_default().lines() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        // Destination, its length, …, and at the end flags and interface.
+        if let [to, "00", .., flags, name] = fields.as_slice()
+            && to.bytes().all(|digit| digit == b'0')
+            && *name != "lo"
+            && u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & ROUTE_UP != 0)
+        {
+            names.insert((*name).to_owned());
+        }
+    }
+    // What is below a bridge, a bond or a VLAN with such a route carries it. A machine has few layers.
+    for _ in 0..4 {
+        let lower: Vec<String> = names
+            .iter()
+            .flat_map(|name| root.entries(&format!("sys/class/net/{name}")))
+            .filter_map(|entry| entry.strip_prefix("lower_").map(str::to_owned))
+            .collect();
+        names.extend(lower);
+    }
+    names
+}

@@ -1,0 +1,111 @@
+//! What this process may.
+
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use super::files::Root;
+
+/// Limits and rights of a process.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Process {
+    /// Bytes that it may lock; `None` = as many as there are, or unknown.
+    pub memlock: Option<u64>,
+    /// Files that it may have open; `None` as above.
+    pub nofile: Option<u64>,
+    /// Its effective capabilities; `None` if unknown.
+    pub capabilities: Option<u64>,
+}
+
+impl Process {
+    /// True unless it is known not to have a capability.
+    #[must_use]
+    pub fn may(&self, capability: u32) -> bool {
+        self.capabilities.is_none_or(|all| all >> capability & 1 == 1)
+    }
+}
+
+/// Whether a file can be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// It may be read and written.
+    Granted,
+    /// It may not.
+    Refused,
+    /// It is not there.
+    Missing,
+}
+
+impl Access {
+    /// Of a file of this machine.
+    #[must_use]
+    pub(super) fn of(path: &Path) -> Self {
+        use rustix::fs::Access as Wanted;
+        match rustix::fs::access(path, Wanted::READ_OK | Wanted::WRITE_OK) {
+            Ok(()) => Self::Granted,
+            Err(Errno::NOENT | Errno::NOTDIR) => Self::Missing,
+            Err(_) => Self::Refused,
+        }
+    }
+}
+
+/// Who is at a path where a socket is to be.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Occupant {
+    /// Nobody, or what a process that has died left there.
+    #[default]
+    Nobody,
+    /// A gateway that runs.
+    Gateway,
+    /// Something else.
+    Other,
+    /// Its directory, or the nearest one that is there, cannot be written to.
+    Forbidden,
+}
+
+impl Occupant {
+    /// At a path of this machine.
+    pub(super) fn of(path: &Path) -> Self {
+        match std::fs::symlink_metadata(path) {
+            Ok(about) if !about.file_type().is_socket() => Self::Other,
+            Ok(_) => Self::of_socket(path),
+            Err(_) => {
+                let there = path.ancestors().skip(1).find(|directory| directory.exists());
+                let there = there.filter(|directory| !directory.as_os_str().is_empty());
+                match Access::of(there.unwrap_or(Path::new("."))) {
+                    Access::Granted if there.is_none_or(Path::is_dir) => Self::Nobody,
+                    _ => Self::Forbidden,
+                }
+            }
+        }
+    }
+
+    fn of_socket(path: &Path) -> Self {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let (Ok(socket), Ok(address)) = (socket, SocketAddrUnix::new(path)) else { return Self::Other };
+        match connect(&socket, &address) {
+            Ok(()) | Err(Errno::AGAIN) => Self::Gateway,
+            Err(Errno::CONNREFUSED) => Self::Nobody,
+            Err(Errno::ACCESS | Errno::PERM) => Self::Forbidden,
+            Err(_) => Self::Other,
+        }
+    }
+}
+
+pub(super) fn read(root: &Root) -> Process {
+    let limits = root.text("proc/self/limits").unwrap_or_default();
+    let soft = |name: &str| {
+        let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse().ok()
+    };
+    let status = root.text("proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    Process {
+        memlock: soft("Max locked memory"),
+        nofile: soft("Max open files"),
+        capabilities: effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()),
+    }
+}

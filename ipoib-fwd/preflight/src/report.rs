@@ -1,0 +1,127 @@
+//! Findings, for people and for programs.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use crate::finding::{Finding, Severity};
+
+/// All that was found, the worst first.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Report {
+    findings: Vec<Finding>,
+}
+
+impl Report {
+    pub(crate) fn new(mut findings: Vec<Finding>) -> Self {
+        findings.sort_by_key(|finding| finding.severity);
+        Self { findings }
+    }
+
+    /// What was found.
+    #[must_use]
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+
+    /// How many of a severity.
+    #[must_use]
+    pub fn count(&self, severity: Severity) -> usize {
+        self.findings.iter().filter(|finding| finding.severity == severity).count()
+    }
+
+    /// What a program ends with: 0 without errors and warnings, 1 with errors, 3 with warnings alone. 2 is that of a command line that
+    /// is not understood.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self.findings.first().map(|finding| finding.severity) {
+            Some(Severity::Error) => 1,
+            Some(Severity::Warning) => 3,
+            Some(Severity::Note) | None => 0,
+        }
+    }
+
+    /// For people; the colours are those of terminals. Writing to a string does not fail.
+    #[must_use]
+    pub fn text(&self, coloured: bool) -> String {
+        let paint = |codes: &str, text: &str| match coloured {
+            true => format!("\x1b[{codes}m{text}\x1b[0m"),
+            false => text.to_owned(),
+        };
+        let mut out = String::new();
+        for finding in &self.findings {
+            let colour = match finding.severity {
+                Severity::Error => "1;31",
+                Severity::Warning => "1;33",
+                Severity::Note => "1;32",
+            };
+            let head = format!("{}[{}]", finding.severity.word(), finding.code.word());
+            let what = printable(&finding.what);
+            let _ = writeln!(out, "{}{}", paint(colour, &head), paint("1", &format!(": {what}")));
+            let number = finding.at.as_ref().map(|at| at.line.to_string()).unwrap_or_default();
+            let margin = " ".repeat(number.len());
+            let bar = paint("1;34", "|");
+            if let Some(at) = &finding.at {
+                let arrow = paint("1;34", "-->");
+                let _ = writeln!(out, "{margin}{arrow} {}:{}:{}", at.file.display(), at.line, at.column);
+                let _ = writeln!(out, "{margin} {bar}");
+                let _ = writeln!(out, "{} {bar} {}", paint("1;34", &number), at.text);
+                let marks = paint(colour, &"^".repeat(at.length));
+                let _ = writeln!(out, "{margin} {bar} {}{marks}", " ".repeat(at.column - 1));
+            }
+            if !finding.help.is_empty() {
+                let equals = paint("1;34", "=");
+                let help = printable(&finding.help);
+                let _ = writeln!(out, "{margin} {equals} {} {help}", paint("1", "help:"));
+            }
+            out.push('\n');
+        }
+        let _ = writeln!(out, "ipoib-fwd: {}", self.summary());
+        out
+    }
+
+    fn summary(&self) -> String {
+        let counted = |severity: Severity| {
+            let count = self.count(severity);
+            let plural = if count == 1 { "" } else { "s" };
+            (count > 0).then(|| format!("{count} {}{plural}", severity.word()))
+        };
+        let parts: Vec<String> =
+            [Severity::Error, Severity::Warning, Severity::Note].into_iter().filter_map(counted).collect();
+        if parts.is_empty() { "nothing is wrong".to_owned() } else { parts.join(", ") }
+    }
+
+    /// For programs.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let findings = self.findings.iter().map(|finding| {
+            let place = finding.at.as_ref().map(|at| {
+                json!({
+                    "file": at.file.to_string_lossy(),
+                    "line": at.line,
+                    "column": at.column,
+                    "text": at.text,
+                    "length": at.length,
+                })
+            });
+            json!({
+                "code": finding.code.word(),
+                "severity": finding.severity.word(),
+                "what": finding.what,
+                "place": place,
+                "help": finding.help,
+            })
+        });
+        json!({
+            "findings": findings.collect::<Vec<_>>(),
+            "errors": self.count(Severity::Error),
+            "warnings": self.count(Severity::Warning),
+            "notes": self.count(Severity::Note),
+        })
+    }
+}
+
+/// Without what a terminal would obey.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}

@@ -1,0 +1,50 @@
+//! The configuration and EAL's arguments by themselves.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use config::ConfigError;
+
+use crate::finding::{Code, Finding, Spot};
+use crate::subject::Subject;
+
+pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
+    for error in subject.errors {
+        found.push(of_error(subject, error));
+    }
+    let Some(file) = subject.file else {
+        if !subject.errors.iter().any(|error| matches!(error, ConfigError::Read { .. })) {
+            let what = "no configuration file is named: all values are the defaults";
+            found.push(Finding::new(
+                Code::ConfigMissing,
+                what,
+                "ipoib-fwd init writes one; --config FILE names it",
+            ));
+        }
+        return;
+    };
+    let mode = std::fs::metadata(file.path()).map_or(0, |about| about.permissions().mode());
+    if subject.config.gateway.pair_key.is_some() && mode & 0o044 != 0 {
+        let what = "the key that gateways share is in a file that others can read";
+        let help = format!("chmod 600 {}", file.path().display());
+        found.push(subject.of_key(Code::PairKeyReadable, "gateway.pair-key", None, what, help));
+    }
+}
+
+fn of_error(subject: &Subject<'_>, error: &ConfigError) -> Finding {
+    match error {
+        ConfigError::Read { file, source } => {
+            let what = format!("{} cannot be read: {source}", file.display());
+            Finding::new(Code::ConfigUnreadable, what, "name a readable file after --config")
+        }
+        ConfigError::File { place, what, remedy } => {
+            let spot = subject.file.map(|file| Spot::new(place, file));
+            Finding::new(Code::ConfigInvalid, what, remedy).at(spot)
+        }
+        ConfigError::CommandLine { what, remedy } => {
+            Finding::new(Code::EalInvalid, format!("command line: {what}"), remedy)
+        }
+        ConfigError::Promise { key, what, remedy } => {
+            Finding::new(Code::ConfigInvalid, format!("{key}: {what}"), remedy)
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! EAL's arguments: which network cards it would take.
+
+use config::ConfigError;
+
+use super::listed;
+use crate::finding::{Code, Finding};
+use crate::machine::Machine;
+use crate::subject::Subject;
+
+pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
+    let Some(eal) = subject.eal else {
+        if !subject.errors.iter().any(|error| matches!(error, ConfigError::CommandLine { .. })) {
+            let what = "EAL's arguments are not given: nothing is said of lcores, memory and Ethernet ports";
+            let help = "give them as at the start, with what is the gateway's behind `--`: \
+                        ipoib-fwd -l 0-1 --no-pci -- --check --config FILE";
+            found.push(Finding::new(Code::EalMissing, what, help));
+        }
+        return;
+    };
+    if !eal.pci_restricted {
+        let logins = login_devices(subject.machine);
+        let which = match logins.as_slice() {
+            [] => String::new(),
+            names => format!(", among them that of the default route ({})", listed(names)),
+        };
+        let what = format!("EAL may take every network card that it can drive{which}");
+        let help = "name the gateway's own with -a ADDRESS, or give --no-pci";
+        found.push(Finding::new(Code::PciUnrestricted, what, help));
+    }
+    for address in &eal.allowed {
+        let Some(device) = subject.machine.pci.get(address) else {
+            let of_vdev = !address.contains(':');
+            if !of_vdev {
+                let what = format!("there is no PCI device {address}");
+                let cards = subject.machine.pci.iter().filter(|(_, device)| device.is_ethernet);
+                let help = format!("network cards are: {}", listed(cards.map(|(name, _)| name)));
+                found.push(Finding::new(Code::PciMissing, what, help));
+            }
+            continue;
+        };
+        let user = subject.machine.links.iter().find(|(_, link)| link.pci.as_ref() == Some(address));
+        if let Some((name, _)) = user.filter(|(_, link)| link.has_default_route) {
+            let what = format!("-a {address} is {name}, by which the default route of this machine leads");
+            let help = "name another card, or reach the machine by another one first";
+            found.push(Finding::new(Code::LoginInterface, what, help));
+        }
+        if !device.is_for_programs() {
+            let driver = device.driver.as_deref().unwrap_or("none");
+            let what = format!("{address} is bound to the driver {driver}, which leaves it to the kernel");
+            let help = format!("modprobe vfio-pci && dpdk-devbind.py -b vfio-pci {address}");
+            found.push(Finding::new(Code::PciKernelDriver, what, help));
+        }
+    }
+}
+
+/// PCI devices by which default routes lead.
+fn login_devices(machine: &Machine) -> Vec<String> {
+    let links = machine.links.iter().filter(|(_, link)| link.has_default_route);
+    links.map(|(name, link)| link.pci.as_ref().map_or(name.clone(), |pci| format!("{name}, {pci}"))).collect()
+}

@@ -1,0 +1,98 @@
+//! Memory for packet buffers.
+
+use super::{listed, mib};
+use crate::finding::{Code, Finding, Severity};
+use crate::subject::Subject;
+
+/// Bytes of a buffer beside its data: the pool's head, the mbuf, the headroom.
+const BESIDE_DATA: u64 = 64 + 128 + 128;
+/// Bytes for what is in hugepages beside the buffers: the pool's ring and caches, EAL's own tables, ports' rings.
+const BESIDE_BUFFERS: u64 = 8 << 20;
+/// Bytes that EAL takes with `--no-huge` if it is not told.
+const WITHOUT_A_WORD: u64 = 64 << 20;
+
+/// Bytes that a gateway of so many workers wants from EAL.
+pub(crate) fn needed(config: &config::Config, workers: u32) -> u64 {
+    let count =
+        config.buffers.count.map_or_else(|| config.buffers_needed(workers), std::num::NonZeroU32::get);
+    let each = (u64::from(config.buffers.data_room) + BESIDE_DATA).next_multiple_of(64);
+    u64::from(count) * each + BESIDE_BUFFERS
+}
+
+pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
+    let Some(eal) = subject.eal else { return };
+    let memory = &subject.machine.memory;
+    let workers = u32::try_from(subject.workers().len()).unwrap_or(1).max(1);
+    let needed = needed(subject.config, workers);
+    let asked =
+        eal.value_of("-m").and_then(|text| text.parse::<u64>().ok()).map(|mib| mib.saturating_mul(1 << 20));
+    if eal.has("--no-huge") {
+        let given = asked.unwrap_or(WITHOUT_A_WORD);
+        if given < needed {
+            let what = format!(
+                "EAL is given {} MiB, and the packet buffers of this configuration need {}",
+                mib(given),
+                mib(needed)
+            );
+            found.push(Finding::new(Code::MemoryTooSmall, what, format!("give it -m {}", mib(needed))));
+        }
+        let what = "the gateway is told to do without hugepages (--no-huge), which about halves its speed";
+        found.push(Finding::new(
+            Code::HugepagesUnused,
+            what,
+            "reserve some, and give --in-memory in its place",
+        ));
+        return;
+    }
+    let size = memory.pages.iter().map(|pages| pages.size).min().unwrap_or(2 << 20);
+    let reserve = format!(
+        "sysctl vm.nr_hugepages={} (pages of {} MiB; /etc/sysctl.d keeps it), or do without: --no-huge -m {}",
+        needed.div_ceil(size.max(1)).max(1),
+        mib(size),
+        mib(needed)
+    );
+    if memory.reserved() == 0 {
+        let what = format!("no hugepages are reserved, and this configuration needs {} MiB", mib(needed));
+        found.push(Finding::new(Code::HugepagesNone, what, reserve));
+        return;
+    }
+    let free = memory.free(None);
+    if free < needed {
+        let what = format!(
+            "{} MiB of hugepages are free of {} reserved, and this configuration needs {}",
+            free >> 20,
+            mib(memory.reserved()),
+            mib(needed)
+        );
+        found.push(Finding::new(Code::HugepagesTooFew, what, reserve));
+    } else if let [node] = subject.worker_nodes().as_slice()
+        && memory.free(Some(*node)) < needed
+        && memory.pages.iter().any(|pages| pages.node.is_some_and(|other| other != *node))
+    {
+        let what = format!(
+            "{} MiB of hugepages are free on NUMA node {node}, where the workers are, and they need {}",
+            memory.free(Some(*node)) >> 20,
+            mib(needed)
+        );
+        let help = format!(
+            "echo {} > /sys/devices/system/node/node{node}/hugepages/hugepages-{}kB/nr_hugepages",
+            needed.div_ceil(size.max(1)),
+            size >> 10
+        );
+        found.push(Finding::new(Code::HugepagesNode, what, help));
+    }
+    if !eal.has("--in-memory") && memory.mounts.is_empty() {
+        let what = "hugepages are reserved but no hugetlbfs is mounted";
+        let help =
+            "give EAL --in-memory, or mkdir -p /dev/hugepages && mount -t hugetlbfs nodev /dev/hugepages";
+        found.push(Finding::new(Code::HugepagesNotMounted, what, help));
+    }
+    if let Some(directory) = eal.value_of("--huge-dir")
+        && !memory.mounts.iter().any(|mount| mount.as_os_str() == directory)
+    {
+        let what = format!("--huge-dir {directory} is no mounted hugetlbfs");
+        let help = format!("hugetlbfs is mounted at: {}", listed(memory.mounts.iter().map(|m| m.display())));
+        let severity = if eal.has("--in-memory") { Severity::Warning } else { Severity::Error };
+        found.push(Finding::new(Code::HugepagesNotMounted, what, help).as_severe_as(severity));
+    }
+}

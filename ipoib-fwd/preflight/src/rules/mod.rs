@@ -1,0 +1,25 @@
+//! What can be wrong, a subject a file.
+
+pub(crate) mod access;
+pub(crate) mod configuration;
+pub(crate) mod eal;
+pub(crate) mod ethernet;
+pub(crate) mod hugepages;
+pub(crate) mod infiniband;
+pub(crate) mod iommu;
+pub(crate) mod limits;
+pub(crate) mod modules;
+pub(crate) mod nodes;
+pub(crate) mod processors;
+pub(crate) mod socket;
+
+/// Names in a sentence.
+pub(crate) fn listed<T: ToString>(names: impl IntoIterator<Item = T>) -> String {
+    let names: Vec<String> = names.into_iter().map(|name| name.to_string()).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+/// Bytes in MiB, rounded up.
+pub(crate) const fn mib(bytes: u64) -> u64 {
+    bytes.div_ceil(1 << 20)
+}

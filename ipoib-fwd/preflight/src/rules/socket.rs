@@ -1,0 +1,29 @@
+//! The control socket's path.
+
+use crate::finding::{Code, Finding};
+use crate::machine::Occupant;
+use crate::subject::Subject;
+
+pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
+    let Some(path) = &subject.config.gateway.control_socket else { return };
+    let path = path.display();
+    let (code, what, help) = match subject.machine.socket {
+        Occupant::Nobody => return,
+        Occupant::Gateway => (
+            Code::SocketOccupied,
+            format!("a gateway that runs serves {path}"),
+            "stop it (unless it is the one that this configuration is for), or choose another control-socket",
+        ),
+        Occupant::Other => (
+            Code::SocketOccupied,
+            format!("something else is at {path}, where the control socket is to be"),
+            "take it away, or choose another control-socket",
+        ),
+        Occupant::Forbidden => (
+            Code::SocketForbidden,
+            format!("the control socket {path} cannot be made: its directory may not be written to"),
+            "run as root, or choose another control-socket",
+        ),
+    };
+    found.push(subject.of_key(code, "gateway.control-socket", None, what, help));
+}

@@ -1,0 +1,88 @@
+//! What is looked at: a configuration for a machine, and what rules need to know of both.
+
+use config::{Config, ConfigError, ConfigFile, EalArguments, LcoreSet, Lcores};
+
+use crate::finding::{Code, Finding, Spot};
+use crate::machine::Machine;
+use crate::report::Report;
+use crate::rules;
+
+/// A configuration and the machine that it is for.
+#[derive(Debug)]
+pub struct Subject<'s> {
+    /// The machine.
+    pub machine: &'s Machine,
+    /// What the file says, as far as it is right.
+    pub config: &'s Config,
+    /// The file.
+    pub file: Option<&'s ConfigFile>,
+    /// EAL's arguments; `None` if they were not given, or are wrong.
+    pub eal: Option<&'s EalArguments>,
+    /// What is wrong with EAL's arguments and the configuration by themselves.
+    pub errors: &'s [ConfigError],
+}
+
+impl Subject<'_> {
+    /// Looks at everything.
+    #[must_use]
+    pub fn check(&self) -> Report {
+        let mut found = Vec::new();
+        rules::configuration::check(self, &mut found);
+        rules::eal::check(self, &mut found);
+        rules::ethernet::check(self, &mut found);
+        rules::processors::check(self, &mut found);
+        rules::nodes::check(self, &mut found);
+        rules::hugepages::check(self, &mut found);
+        rules::iommu::check(self, &mut found);
+        rules::modules::check(self, &mut found);
+        rules::infiniband::check(self, &mut found);
+        rules::access::check(self, &mut found);
+        rules::limits::check(self, &mut found);
+        rules::socket::check(self, &mut found);
+        Report::new(found)
+    }
+
+    /// Who does what, if EAL's arguments say so.
+    pub(crate) fn roles(&self) -> Option<Lcores> {
+        self.eal.and_then(|eal| eal.roles().ok().flatten())
+    }
+
+    /// Each worker with its processors.
+    pub(crate) fn workers(&self) -> Vec<(u16, LcoreSet)> {
+        let (Some(eal), Some(roles)) = (self.eal, self.roles()) else { return Vec::new() };
+        roles.workers.iter().map(|lcore| (lcore, eal.processors_of(lcore))).collect()
+    }
+
+    /// The NUMA nodes of the workers' processors.
+    pub(crate) fn worker_nodes(&self) -> Vec<u16> {
+        let processors = self.workers();
+        let processors = processors.iter().flat_map(|(_, processors)| processors.iter());
+        let mut nodes: Vec<u16> =
+            processors.filter_map(|cpu| self.machine.processors.nodes.get(&cpu).copied()).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+
+    /// Where a key that is in force stands ([`ConfigFile::place`]).
+    pub(crate) fn spot(&self, key: &str, entry: Option<usize>) -> Option<Spot> {
+        self.file.map(|file| Spot::new(&file.place(key, entry), file))
+    }
+
+    /// A finding about a key of the file.
+    pub(crate) fn of_key(
+        &self,
+        code: Code,
+        key: &str,
+        entry: Option<usize>,
+        what: impl Into<String>,
+        help: impl Into<String>,
+    ) -> Finding {
+        Finding::new(code, what, help).at(self.spot(key, entry))
+    }
+
+    /// The number of the first segment that this is true of.
+    pub(crate) fn first_segment(&self, is: impl Fn(&config::Segment) -> bool) -> Option<usize> {
+        self.config.segments.iter().position(is)
+    }
+}

@@ -1,0 +1,259 @@
+//! Each finding in a machine or configuration that has its cause, and none of it in one that has not.
+
+use std::collections::BTreeSet;
+
+use config::LcoreSet;
+
+use super::*;
+use crate::finding::Code;
+use crate::machine::{Access, Occupant};
+
+/// A change of what is good, and the one code that it adds.
+type Case = (Code, &'static str, &'static str, fn(&mut Machine));
+
+const VETH: &str = "p -l 8-10 --in-memory --no-pci --vdev net_af_packet0,iface=gw0";
+const TOML: &str = "[gateway]\ncontrol-socket = \"\"\nidle = \"poll\"\n";
+
+fn good() -> Machine {
+    let tree = Tree::good();
+    tree.interface("gw0", 1, "0x1003", None);
+    tree.machine()
+}
+
+fn gw0(machine: &mut Machine) -> &mut crate::machine::Link {
+    machine.links.get_mut("gw0").unwrap()
+}
+
+fn port(machine: &mut Machine) -> &mut crate::machine::AdapterPort {
+    machine.adapters.get_mut("mlx5_0").unwrap().ports.get_mut(&1).unwrap()
+}
+
+fn list(text: &str) -> LcoreSet {
+    LcoreSet::from_list(text).unwrap()
+}
+
+const CASES: &[Case] = &[
+    (Code::ConfigInvalid, EAL, "[gateway]\ncontrol-socket = \"\"\nidle = 7\n", |_| {}),
+    (Code::EalInvalid, "p -l zero", TOML, |_| {}),
+    (Code::EalMissing, "", TOML, |_| {}),
+    (Code::PciUnrestricted, "p -l 8-10 --in-memory", TOML, |_| {}),
+    (Code::PciMissing, "p -l 8-10 --in-memory -a 81:00.0 -a 99:00.0", CONFIGURATION, |_| {}),
+    (Code::PciKernelDriver, EAL, CONFIGURATION, |m| {
+        m.pci.get_mut("0000:81:00.0").unwrap().driver = Some("ice".into());
+    }),
+    (Code::LoginInterface, VETH, TOML, |m| gw0(m).has_default_route = true),
+    (Code::EthernetUnknown, VETH, CONFIGURATION, |_| {}),
+    (Code::EthernetUnnamed, "p -l 8-10 --in-memory --no-pci", TOML, |_| {}),
+    (Code::InterfaceMissing, VETH, TOML, |m| {
+        m.links.remove("gw0");
+    }),
+    (Code::InterfaceKind, VETH, TOML, |m| gw0(m).is_ethernet = false),
+    (Code::InterfaceDown, VETH, TOML, |m| gw0(m).is_up = false),
+    (Code::InterfaceDown, VETH, TOML, |m| gw0(m).has_carrier = false),
+    (Code::InterfaceMtu, VETH, TOML, |m| gw0(m).mtu = Some(1400)),
+    (Code::InterfaceOffloads, VETH, TOML, |m| gw0(m).joins = vec!["gro"]),
+    (Code::InterfaceMember, VETH, TOML, |m| gw0(m).master = Some("br0".into())),
+    (Code::WorkerMissing, "p -l 8 --in-memory -a 81:00.0", CONFIGURATION, |_| {}),
+    (Code::WorkerMissing, "p --in-memory -a 81:00.0", CONFIGURATION, |m| m.processors.online = list("3")),
+    (Code::LcoreOffline, "p --lcores 8,9@(9,40) --in-memory -a 81:00.0", CONFIGURATION, |m| {
+        m.processors.isolated = list("9,40");
+        m.processors.tickless = list("9,40");
+    }),
+    (Code::LcoresShared, "p --lcores 0@9,1@9 --in-memory -a 81:00.0", CONFIGURATION, |_| {}),
+    (Code::LcoresSiblings, EAL, CONFIGURATION, |m| {
+        m.processors.siblings.insert(9, list("9-10"));
+    }),
+    (Code::LcoreNotIsolated, EAL, CONFIGURATION, |m| m.processors.isolated = list("9")),
+    (Code::LcoreTicks, EAL, CONFIGURATION, |m| m.processors.tickless = list("9")),
+    (Code::Governor, EAL, CONFIGURATION, |m| {
+        m.processors.governors.insert(10, "powersave".into());
+    }),
+    (Code::LcoresNodes, EAL, CONFIGURATION, |m| {
+        m.processors.nodes.insert(10, 0);
+    }),
+    (Code::PortNode, EAL, CONFIGURATION, |m| m.pci.get_mut("0000:81:00.0").unwrap().node = Some(0)),
+    (Code::PortNode, EAL, CONFIGURATION, |m| m.adapters.get_mut("mlx5_0").unwrap().node = Some(0)),
+    (Code::HugepagesNone, EAL, CONFIGURATION, |m| m.memory.pages.clear()),
+    (Code::HugepagesTooFew, EAL, CONFIGURATION, |m| {
+        for pages in &mut m.memory.pages {
+            pages.free = 20;
+        }
+    }),
+    (Code::HugepagesNode, EAL, CONFIGURATION, |m| m.memory.pages[1].free = 20),
+    (Code::HugepagesNotMounted, "p -l 8-10 -a 81:00.0", CONFIGURATION, |m| m.memory.mounts.clear()),
+    (Code::HugepagesNotMounted, "p -l 8-10 -a 81:00.0 --huge-dir /mnt", CONFIGURATION, |_| {}),
+    (Code::IommuOff, EAL, CONFIGURATION, |m| m.iommu.groups = 0),
+    (Code::IommuUnsafe, EAL, CONFIGURATION, |m| m.iommu.is_bypassed = true),
+    (Code::IommuTranslates, EAL, CONFIGURATION, |m| {
+        m.pci.get_mut("0000:82:00.0").unwrap().translation = Some("DMA-FQ".into());
+    }),
+    (Code::IbCmLoaded, EAL, CONFIGURATION, |m| {
+        m.modules.insert("ib_cm".into());
+    }),
+    (Code::IbIpoibLoaded, EAL, CONFIGURATION, |m| {
+        m.modules.insert("ib_ipoib".into());
+    }),
+    (Code::PortDown, EAL, CONFIGURATION, |m| (port(m).is_active, port(m).state) = (false, "INIT".into())),
+    (Code::PortUnmanaged, EAL, CONFIGURATION, |m| port(m).manager = 0),
+    (Code::PKeyMissing, EAL, CONFIGURATION, |m| port(m).pkeys = vec![0x8001]),
+    (Code::PKeyLimited, EAL, CONFIGURATION, |m| port(m).pkeys = vec![0x7fff]),
+    (Code::DeviceFileMissing, EAL, CONFIGURATION, |m| m.adapters.get_mut("mlx5_0").unwrap().verbs = None),
+    (Code::DeviceFileMissing, EAL, CONFIGURATION, |m| {
+        m.files.insert("/dev/vfio/7".into(), Access::Missing);
+    }),
+    (Code::DeviceFileForbidden, EAL, CONFIGURATION, |m| {
+        m.files.insert("/dev/infiniband/umad0".into(), Access::Refused);
+    }),
+    (Code::CapabilityMissing, VETH, TOML, |m| m.process.capabilities = Some(1 << 14)),
+    (Code::LimitMemlock, EAL, CONFIGURATION, |m| {
+        (m.process.memlock, m.process.capabilities) = (Some(8 << 20), Some(0));
+    }),
+    (Code::LimitNofile, EAL, CONFIGURATION, |m| m.process.nofile = Some(64)),
+];
+
+/// What takes a configuration of its own: the code, EAL's arguments, the file, and how the machine is other than good.
+const CONFIGURED: &[Case] = &[
+    (Code::ConfigUnreadable, EAL, "", |_| {}),
+    (Code::HugepagesUnused, "p -l 8-10 --no-huge -m 2000 -a 81:00.0", CONFIGURATION, |_| {}),
+    (Code::MemoryTooSmall, "p -l 8-10 --no-huge -a 81:00.0", CONFIGURATION, |_| {}),
+    (Code::DeviceNone, EAL, CONFIGURATION, |m| m.adapters.clear()),
+    (Code::DeviceMissing, EAL, "[infiniband]\ndevice = \"mlx5_7\"\n", |_| {}),
+    (Code::PortMissing, EAL, "[infiniband]\nport = 2\n", |_| {}),
+    (Code::PortEthernet, EAL, CONFIGURATION, |m| port(m).is_infiniband = false),
+    (Code::FabricMtu, EAL, "[infiniband]\nmode = \"datagram\"\n", |m| port(m).mtu = Some(1024)),
+    (Code::DriverUnfit, EAL, "[infiniband]\ndriver = \"mlx5\"\n", |m| {
+        let mut adapter = m.adapters.remove("mlx5_0").unwrap();
+        adapter.pci = None;
+        m.adapters.insert("qib0".into(), adapter);
+    }),
+    (Code::CableMissing, EAL, "[infiniband.soft]\nports = [{ link = \"shm:/no\" }]\n", |m| {
+        m.files.insert("/no".into(), Access::Missing);
+    }),
+    (
+        Code::FabricMtu,
+        EAL,
+        "[infiniband]\nmode = \"datagram\"\n[infiniband.soft]\nports = [{ link = \"shm:/x\", mtu = 512 }]\n",
+        |_| {},
+    ),
+    (Code::PairKeyReadable, EAL, "[gateway]\npair-key = \"000102030405060708090a0b0c0d0e0f\"\n", |_| {}),
+    (Code::SocketOccupied, EAL, "", |m| m.socket = Occupant::Other),
+    (Code::SocketForbidden, EAL, "", |m| m.socket = Occupant::Forbidden),
+];
+
+#[test]
+fn a_good_machine_has_its_firmware_told_and_nothing_else() {
+    assert_eq!(codes(&check(&good(), EAL, CONFIGURATION)), ["firmware"]);
+    assert_eq!(codes(&check(&good(), VETH, TOML)), ["firmware"]);
+    let told = &check(&good(), EAL, CONFIGURATION).findings()[0].what.clone();
+    assert_eq!(told, "mlx5_0 has firmware 20.35.1012, board MT_0000000224");
+}
+
+#[test]
+fn each_cause_alone_is_found_alone() {
+    for (number, (code, eal, text, change)) in CASES.iter().enumerate() {
+        let mut machine = good();
+        change(&mut machine);
+        let found = codes(&check(&machine, eal, text));
+        let mut expected = vec![code.word()];
+        // The port's name is that of another file.
+        if *code == Code::ConfigInvalid {
+            assert!(found.contains(&code.word()), "{found:?}");
+            continue;
+        }
+        expected.push("firmware");
+        let is = |word: &&str| found.iter().filter(|other| *other == word).count() == 1;
+        assert!(
+            found.len() == expected.len() && expected.iter().all(is),
+            "case {number}, {code:?}: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn every_code_is_found_somewhere_and_each_but_one_has_a_remedy() {
+    let mut seen = BTreeSet::new();
+    let mut note = |report: &Report| {
+        for finding in report.findings() {
+            seen.insert(finding.code.word());
+            assert!(!finding.what.is_empty() && finding.what.lines().count() == 1, "{finding}");
+            assert!(!finding.help.is_empty() || finding.code == Code::Firmware, "{finding}");
+        }
+    };
+    for (code, eal, text, change) in CASES.iter().chain(CONFIGURED) {
+        let mut machine = good();
+        change(&mut machine);
+        let report = match code {
+            Code::ConfigUnreadable => check_file(&machine, eal, Path::new("/nosuch")),
+            _ => check(&machine, eal, text),
+        };
+        assert!(codes(&report).contains(&code.word()), "{code:?}: {:?}", codes(&report));
+        note(&report);
+    }
+    let config = Config::default();
+    note(&Subject { machine: &good(), config: &config, file: None, eal: None, errors: &[] }.check());
+    let all: BTreeSet<&str> = Code::ALL.iter().map(|code| code.word()).collect();
+    assert_eq!(all.len(), Code::ALL.len(), "words are unique");
+    assert!(all.iter().all(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '-')));
+    assert_eq!(all.difference(&seen).collect::<Vec<_>>(), [&""; 0], "never found");
+}
+
+#[test]
+fn findings_name_what_they_are_about() {
+    let said = |eal: &str, text: &str, change: fn(&mut Machine)| {
+        let mut machine = good();
+        change(&mut machine);
+        check(&machine, eal, text).text(false)
+    };
+    let text = said("p -l 8-10 --in-memory", TOML, |_| {});
+    assert!(text.contains("among them that of the default route (eth0, 0000:00:03.0)"), "{text}");
+    let text =
+        said("p -l 8-10 --in-memory --no-pci --vdev net_null0", "[ethernet]\nport = \"net_nul0\"\n", |_| {});
+    assert!(
+        text.contains("2 | port = \"net_nul0\"\n") && text.contains("did you mean net_null0? "),
+        "{text}"
+    );
+    let text = said(EAL, CONFIGURATION, |m| m.adapters.get_mut("mlx5_0").unwrap().node = Some(0));
+    assert!(
+        text.contains("mlx5_0 is on NUMA node 0, and the workers on 1")
+            && text.contains("lcores of node 0: 0-7"),
+        "{text}"
+    );
+    let segments = "[[segment]]\nethernet = \"0000:81:00.0\"\n[[segment]]\nethernet = \"0000:81:00.0\"\nvlan = 2\npkey = 0x8002\n";
+    let text = said(EAL, segments, |_| {});
+    assert!(
+        text.contains("6 | pkey = 0x8002\n")
+            && text.contains("limited member of the partition of segment vlan2"),
+        "{text}"
+    );
+    let text = said(EAL, CONFIGURATION, |m| {
+        m.modules.extend(["ib_cm", "rdma_cm", "ib_ipoib"].map(str::to_owned));
+    });
+    assert!(text.contains("modprobe -r ib_ipoib rdma_cm ib_cm"), "{text}");
+}
+
+#[test]
+fn a_worker_that_sleeps_may_be_disturbed() {
+    let mut machine = good();
+    machine.processors.isolated = LcoreSet::EMPTY;
+    let report = check(&machine, EAL, &CONFIGURATION.replace("poll", "sleep"));
+    assert_eq!((report.exit_code(), codes(&report).contains(&"lcore-not-isolated")), (0, true));
+    assert_eq!(check(&machine, EAL, CONFIGURATION).exit_code(), 3);
+}
+
+#[test]
+fn all_errors_of_a_file_are_told_beside_those_of_the_machine() {
+    let mut machine = good();
+    machine.memory.pages.clear();
+    let report = check(
+        &machine,
+        EAL,
+        "[gateway]\nhello-ms = 1\nlog = \"loud\"\n[ethernet]\nmtu = 1\nport = \"0000:81:00.0\"\n",
+    );
+    assert_eq!(
+        codes(&report),
+        ["config-invalid", "config-invalid", "config-invalid", "hugepages-none", "firmware"]
+    );
+    let lines: Vec<usize> =
+        report.findings().iter().filter_map(|f| f.at.as_ref()).map(|at| at.line).collect();
+    assert_eq!(lines, [2, 3, 5]);
+}

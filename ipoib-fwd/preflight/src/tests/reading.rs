@@ -1,0 +1,100 @@
+//! What is read from a machine.
+
+use super::*;
+use crate::machine::{Access, Occupant};
+
+#[test]
+fn everything_is_read() {
+    let tree = Tree::good();
+    tree.link("sys/class/net/eth0/master", "../br0");
+    tree.interface("br0", 1, "0x1003", None);
+    std::fs::create_dir_all(tree.path().join("sys/class/net/br0/bridge")).unwrap();
+    tree.file("sys/module/ib_cm/refcnt", "1\n");
+    let machine = tree.machine();
+    let processors = &machine.processors;
+    assert_eq!((processors.online.len(), processors.isolated.to_string().as_str()), (16, "9-13"));
+    assert_eq!(processors.siblings[&5].to_string(), "4-5");
+    assert_eq!(
+        (processors.nodes[&7], processors.nodes[&8], processors.governors[&3].as_str()),
+        (0, 1, "performance")
+    );
+    assert_eq!((machine.memory.free(None), machine.memory.free(Some(1))), (8 << 30, 4 << 30));
+    assert_eq!(machine.memory.mounts, [Path::new("/dev/hugepages")]);
+    let card = &machine.pci["0000:81:00.0"];
+    assert_eq!(
+        (card.driver.as_deref(), card.node, card.group, card.is_ethernet),
+        (Some("vfio-pci"), Some(1), Some(7), true)
+    );
+    assert_eq!(card.translation.as_deref(), Some("identity"));
+    assert_eq!((machine.iommu.groups, machine.iommu.is_bypassed), (3, false));
+    let adapter = &machine.adapters["mlx5_0"];
+    assert_eq!((adapter.pci.as_deref(), adapter.node), (Some("0000:82:00.0"), Some(1)));
+    assert_eq!(
+        (adapter.firmware.as_deref(), adapter.verbs.as_deref()),
+        (Some("20.35.1012"), Some("uverbs0"))
+    );
+    assert_eq!(adapter.management[&1], "umad0");
+    let port = &adapter.ports[&1];
+    assert_eq!((port.is_infiniband, port.is_active, port.manager), (true, true, 1));
+    assert_eq!(port.pkeys, [0xffff, 0x8001, 0x0002]);
+    assert_eq!([0xffff, 0x8001, 0x8002].map(|pkey| port.is_member(pkey)), [true, true, false]);
+    let link = &machine.links["eth0"];
+    assert!(link.is_ethernet && link.is_up && link.has_carrier && link.has_default_route && link.has_routes);
+    assert_eq!(
+        (link.pci.as_deref(), link.master.as_deref(), link.mtu),
+        (Some("0000:00:03.0"), Some("br0"), Some(1500))
+    );
+    assert!(machine.links["br0"].is_upper && !machine.links["lo"].is_ethernet);
+    assert!(machine.modules.contains("ib_cm") && machine.process.may(21));
+    assert_eq!((machine.process.memlock, machine.process.nofile), (None, Some(65536)));
+}
+
+#[test]
+fn what_is_below_a_bridge_or_a_vlan_with_the_default_route_has_it_too() {
+    let tree = Tree::good();
+    for name in ["br0", "eth1", "eth1.5"] {
+        tree.interface(name, 1, "0x1003", None);
+    }
+    tree.link("sys/class/net/br0/lower_eth1.5", "../eth1.5");
+    tree.link("sys/class/net/eth1.5/lower_eth1", "../eth1");
+    tree.file("proc/net/route", "Iface\n");
+    let zero = "0".repeat(32);
+    tree.file("proc/net/ipv6_route", format!("{zero} 00 {zero} 00 fe800000000000000000000000000001 00000400 1 0 00000003 br0\n{zero} 00 {zero} 00 {zero} ffffffff 1 0 00200200 lo\n"));
+    let machine = tree.machine();
+    let has = |name: &str| machine.links[name].has_default_route;
+    assert_eq!(["br0", "eth1.5", "eth1", "eth0", "lo"].map(has), [true, true, true, false, false]);
+    assert!(machine.links["br0"].is_upper && machine.links["eth1.5"].is_upper);
+}
+
+#[test]
+fn files_and_sockets_are_looked_at_and_left_as_they_are() {
+    let tree = Tree::new();
+    let at = |name: &str| tree.path().join(name);
+    let looked = |socket: &Path| {
+        let text = format!(
+            "[gateway]\ncontrol-socket = \"{}\"\n[infiniband.soft]\nports = [{{ link = \"shm:{}\" }}]\n",
+            socket.display(),
+            at("cable").display()
+        );
+        let config = Config::parse(Path::new("g.toml"), &text).unwrap();
+        let mut machine = Machine::default();
+        machine.look_at_files(&config);
+        (machine.socket, machine.files[&at("cable")])
+    };
+    assert_eq!(looked(&at("a/b/new.sock")), (Occupant::Nobody, Access::Missing));
+    let file = tree.file("cable", "");
+    assert_eq!(looked(&file), (Occupant::Other, Access::Granted));
+    assert_eq!(looked(&file.join("in-a-file")).0, Occupant::Forbidden);
+    // A socket of another kind, and one that nobody serves any more.
+    let other = std::os::unix::net::UnixListener::bind(at("stream.sock")).unwrap();
+    assert_eq!(looked(&at("stream.sock")).0, Occupant::Other);
+    drop(other);
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+    let served = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    bind(&served, &SocketAddrUnix::new(at("seq.sock")).unwrap()).unwrap();
+    listen(&served, 4).unwrap();
+    assert_eq!(looked(&at("seq.sock")).0, Occupant::Gateway);
+    drop(served);
+    assert_eq!(looked(&at("seq.sock")).0, Occupant::Nobody);
+    assert!(at("seq.sock").exists() && !at("a").exists(), "nothing is changed");
+}
