@@ -24,6 +24,7 @@ from checks.long import long
 from checks.operators import check_ctl, check_no_leak, check_place, check_second_gateway, check_socket, check_stats_lines, operator_errors
 from checks.pair import pair
 from checks.ports import ports
+from checks.preflight import preflight
 from checks.privileges import check_threads, privileges
 from checks.readme import readme
 from checks.reload import reload
@@ -99,7 +100,7 @@ def main():
     demo.interruptible()
     checks, error, begin = Checks(args.only), None, time.monotonic()
     try:
-        for part in (readme, operator_errors, service, privileges, captures, cold, routers, segments, ports, bridged, bonded, tap, long, reload,
+        for part in (readme, operator_errors, preflight, service, privileges, captures, cold, routers, segments, ports, bridged, bonded, tap, long, reload,
                      workers, crowd, hard, pair):
             try:
                 part(args, checks)

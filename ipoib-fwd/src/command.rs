@@ -189,7 +189,7 @@ pub fn completion() -> String {
         }
     }
     format!(
-        "_ipoib_fwd() {{\n    local words=''\n    case $COMP_CWORD in\n        1) words='ctl gids metrics top --help --version --print-config' ;;\n        \
+        "_ipoib_fwd() {{\n    local words=''\n    case $COMP_CWORD in\n        1) words='ctl gids init metrics top --check --help --version --print-config' ;;\n        \
          2) [ \"${{COMP_WORDS[1]}}\" = ctl ] && words='{} completion help --socket --json' ;;\n        \
          3) [ \"${{COMP_WORDS[1]}}\" = ctl ] && case ${{COMP_WORDS[2]}} in\n{cases}        esac ;;\n    esac\n    \
          COMPREPLY=($(compgen -W \"$words\" -- \"${{COMP_WORDS[COMP_CWORD]}}\"))\n}}\ncomplete -o default -F _ipoib_fwd ipoib-fwd\n",

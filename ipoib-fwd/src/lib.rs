@@ -1,14 +1,17 @@
 //! The application: the forwarding step, segments, and the gateway that runs them.
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod command;
 pub mod counter;
 pub mod ctl;
 pub mod forward;
 pub mod gateway;
 pub mod gids;
+pub mod init;
 pub mod log;
 pub mod metrics;
 pub mod options;
 pub mod segment;
+pub mod terminal;
 pub mod top;

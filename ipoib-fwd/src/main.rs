@@ -4,20 +4,58 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use ipoib_fwd::options::{CtlLine, GidsLine, MetricsLine, Options, TopLine};
-use ipoib_fwd::{ctl, gateway, gids, metrics, top};
+use ipoib_fwd::options::{CtlLine, GidsLine, InitLine, MetricsLine, Options, TopLine};
+use ipoib_fwd::{check, ctl, gateway, gids, init, metrics, terminal, top};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     match arguments.get(1).map(String::as_str) {
         Some("ctl") => run_ctl(&arguments),
         Some("gids") => run_gids(&arguments),
+        Some("init") => run_init(&arguments),
         Some("metrics") => run_metrics(&arguments),
         Some("top") => run_top(&arguments),
         Some("-h" | "--help" | "-V" | "--version" | "--print-config") => {
             run_gateway(vec![arguments[0].clone(), "--".to_owned(), arguments[1].clone()])
         }
-        _ => run_gateway(arguments),
+        _ => match check::own_arguments(&arguments) {
+            Some(own) => run_check(&arguments, &own),
+            None => run_gateway(arguments),
+        },
+    }
+}
+
+fn run_check(arguments: &[String], own: &[String]) -> ExitCode {
+    let options = Options::parse_from(arguments.iter().take(1).chain(own));
+    let overrides = overrides(&options);
+    let report = check::run(arguments, options.config.as_deref(), &overrides);
+    print(&if options.json {
+        format!("{:#}\n", report.json())
+    } else {
+        report.text(terminal::is_coloured())
+    });
+    ExitCode::from(report.exit_code())
+}
+
+fn run_init(arguments: &[String]) -> ExitCode {
+    let line = InitLine::parse_from(arguments.iter().skip(1));
+    match init::run(&line.options) {
+        Ok(text) => {
+            print(&text);
+            ExitCode::SUCCESS
+        }
+        Err(e) => fail(&e),
+    }
+}
+
+/// What the command line says in place of the file.
+fn overrides(options: &Options) -> config::Overrides {
+    config::Overrides {
+        mode: options.mode,
+        idle: options.idle,
+        driver: options.hca_driver,
+        control_socket: options.control_socket.clone(),
+        stats_seconds: options.stats,
     }
 }
 
@@ -74,13 +112,7 @@ fn run_gateway(arguments: Vec<String>) -> ExitCode {
         print(&config::Config::annotated_default());
         return ExitCode::SUCCESS;
     }
-    let overrides = config::Overrides {
-        mode: options.mode,
-        idle: options.idle,
-        driver: options.hca_driver,
-        control_socket: options.control_socket,
-        stats_seconds: options.stats,
-    };
+    let overrides = overrides(&options);
     let start = gateway::Start {
         line,
         file: options.config,

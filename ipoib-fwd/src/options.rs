@@ -1,10 +1,10 @@
-//! The program's five command lines. `--help`, the manual pages and what shells complete are made from them.
+//! The program's six command lines. `--help`, the manual pages and what shells complete are made from them.
 
 use std::path::PathBuf;
 
 use clap::{Command, CommandFactory as _, Parser};
 
-use crate::{ctl, gids, metrics, top};
+use crate::{ctl, gids, init, metrics, top};
 
 // Lines of at most 100 columns: this text is shown as it stands.
 /// Joins an Ethernet network to an InfiniBand fabric: IPv4 between Ethernet frames and IPoIB,
@@ -20,11 +20,16 @@ use crate::{ctl, gids, metrics, top};
 /// A running gateway is asked with `ipoib-fwd ctl COMMAND`, of which `ipoib-fwd ctl help` is the list;
 /// `ipoib-fwd gids` lists the GID tables of this machine's devices and of a gateway's software one,
 /// `ipoib-fwd metrics` serves a gateway's figures to a monitoring system, `ipoib-fwd top` shows them live.
+///
+/// Before the start: `ipoib-fwd init` writes a first configuration, and --check, with the arguments of the
+/// start, tells what is wrong or unwise in configuration, machine and fabric. It starts and changes nothing,
+/// and ends with 0 if it found nothing but notes, 1 with errors, 3 with warnings alone (2: a command line
+/// that is not understood). `ipoib-fwd --check --config FILE` leaves out what EAL's arguments decide.
 #[derive(Parser, Debug)]
 #[command(
     name = "ipoib-fwd",
     version,
-    override_usage = "ipoib-fwd [EAL ARGUMENTS] -- [OPTIONS]\n       ipoib-fwd ctl <COMMAND> [OPTIONS]\n       ipoib-fwd gids [OPTIONS]\n       ipoib-fwd metrics [OPTIONS]\n       ipoib-fwd top [OPTIONS]",
+    override_usage = "ipoib-fwd [EAL ARGUMENTS] -- [OPTIONS]\n       ipoib-fwd [EAL ARGUMENTS --] --check [--json] [OPTIONS]\n       ipoib-fwd init [OPTIONS]\n       ipoib-fwd ctl <COMMAND> [OPTIONS]\n       ipoib-fwd gids [OPTIONS]\n       ipoib-fwd metrics [OPTIONS]\n       ipoib-fwd top [OPTIONS]",
     verbatim_doc_comment
 )]
 pub struct Options {
@@ -34,6 +39,12 @@ pub struct Options {
     /// Print an annotated configuration with all defaults, and end.
     #[arg(long)]
     pub print_config: bool,
+    /// Tell what is wrong or unwise in configuration, machine and fabric, and end: nothing is started or changed.
+    #[arg(long)]
+    pub check: bool,
+    /// With --check: as JSON.
+    #[arg(long, requires = "check")]
+    pub json: bool,
     /// Mode to start in, in place of the file's: connected or datagram.
     #[arg(long, value_name = "MODE")]
     pub mode: Option<config::Mode>,
@@ -100,11 +111,25 @@ pub struct TopLine {
     pub options: top::TopOptions,
 }
 
+/// Writes a first configuration from what the machine has.
+///
+/// It takes an InfiniBand port, or the software ConnectX where there is none, and an Ethernet port that nothing else needs, never
+/// that of the default route; of each port the file says why it was or was not taken. EAL's arguments (lcores, memory, the Ethernet
+/// port) are in a second file beside it, or behind it as comments. Nothing is overwritten.
+#[derive(Parser, Debug)]
+#[command(name = "ipoib-fwd init", bin_name = "ipoib-fwd init", version)]
+pub struct InitLine {
+    /// Where to.
+    #[command(flatten)]
+    pub options: init::InitOptions,
+}
+
 /// The program with its subcommands, as a shell completes it.
 #[must_use]
 pub fn program() -> Command {
     Options::command().disable_help_subcommand(true).subcommands([
         CtlLine::command().name("ctl"),
+        InitLine::command().name("init"),
         GidsLine::command().name("gids"),
         MetricsLine::command().name("metrics"),
         TopLine::command().name("top"),

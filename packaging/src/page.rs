@@ -3,7 +3,7 @@
 use clap::{Command, CommandFactory as _};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
-use ipoib_fwd::options::{CtlLine, GidsLine, MetricsLine, Options, TopLine};
+use ipoib_fwd::options::{CtlLine, GidsLine, InitLine, MetricsLine, Options, TopLine};
 
 /// A page of section 1.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Page {
 }
 
 /// All of them.
-pub(crate) fn all() -> [Page; 7] {
+pub(crate) fn all() -> [Page; 8] {
     [
         Page {
             name: "ipoib-fwd",
@@ -29,7 +29,7 @@ pub(crate) fn all() -> [Page; 7] {
                 ("/etc/ipoib-fwd/NAME.toml, NAME.env", "Those of an instance, ipoib-fwd@NAME.service."),
                 ("/run/ipoib-fwd.sock", "Control socket, unless another one is configured."),
             ],
-            see_also: "ipoib-fwd-ctl(1), ipoib-fwd-gids(1), ipoib-fwd-metrics(1), ipoib-fwd-top(1), ibfab(1), softhca(1)",
+            see_also: "ipoib-fwd-ctl(1), ipoib-fwd-gids(1), ipoib-fwd-init(1), ipoib-fwd-metrics(1), ipoib-fwd-top(1), ibfab(1), softhca(1)",
         },
         Page {
             name: "ipoib-fwd-ctl",
@@ -49,6 +49,7 @@ pub(crate) fn all() -> [Page; 7] {
             )],
             see_also: "ipoib-fwd(1), ipoib-fwd-ctl(1), show_gids(8)",
         },
+        Page { name: "ipoib-fwd-init", command: InitLine::command(), files: &[], see_also: "ipoib-fwd(1)" },
         Page {
             name: "ipoib-fwd-metrics",
             command: MetricsLine::command(),
@@ -100,6 +101,10 @@ impl Page {
         }
         rest.control("SH", ["EXIT STATUS"]);
         rest.text([roman("0 if all went well, 1 if not, 2 if the command line was not understood.")]);
+        if command.get_arguments().any(|argument| argument.get_long() == Some("check")) {
+            let check = "With --check: 0 if nothing but notes was found, 1 with errors, 3 with warnings and no error.";
+            rest.control("PP", []).text([roman(check)]);
+        }
         rest.control("SH", ["SEE ALSO"]).text([roman(*see_also)]);
         rest.to_writer(&mut text)?;
         String::from_utf8(text).map_err(std::io::Error::other)

@@ -4,7 +4,7 @@ mod row;
 mod source;
 mod watch;
 
-use std::io::{self, IsTerminal as _, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -157,11 +157,6 @@ fn table(rows: &[Row]) -> String {
         text += &(line(&row.cells(), &widths) + "\n");
     }
     text
-}
-
-/// True if standard output is for eyes that see colours.
-fn is_coloured() -> bool {
-    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use super::row::Row;
-use super::{GidsError, Listing, Source, is_coloured, line, table, widths};
+use super::{GidsError, Listing, Source, line, table, widths};
+use crate::terminal::is_coloured;
 
 /// How often sources that do not call are asked.
 const ASK: Duration = Duration::from_millis(100);

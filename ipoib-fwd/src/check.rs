@@ -1,0 +1,80 @@
+//! `ipoib-fwd --check`: what is wrong or unwise before the gateway starts. What the machine has is read here; what it means is
+//! `preflight`'s.
+
+use std::path::Path;
+
+use config::{CommandLine, Config, ConfigFile, Overrides};
+use pmd::hca::{Control as _, PortNumber};
+use pmd::verbs::{OpenOptions, VerbsHca};
+use preflight::{Machine, Report, Subject};
+
+/// The gateway's own arguments if `--check` is among them: those behind `--`, or all if there is none.
+#[must_use]
+pub fn own_arguments(arguments: &[String]) -> Option<Vec<String>> {
+    let begin = arguments.iter().position(|word| word == "--").unwrap_or(0) + 1;
+    let own = arguments.get(begin..).unwrap_or_default();
+    own.iter().any(|word| word == "--check").then(|| own.to_vec())
+}
+
+/// Looks at configuration, machine and fabric.
+#[must_use]
+pub fn run(arguments: &[String], file: Option<&Path>, overrides: &Overrides) -> Report {
+    let mut errors = Vec::new();
+    let is_split = arguments.iter().position(|word| word == "--").is_some_and(|at| at > 1);
+    let line = is_split.then(|| CommandLine::parse(arguments.iter().cloned()));
+    let eal = line.and_then(|line| line.map_err(|error| errors.push(error)).ok()).map(|line| line.eal);
+    let roles = eal.as_ref().and_then(|eal| eal.roles().ok().flatten());
+    let workers = roles.and_then(|roles| u32::try_from(roles.workers.len()).ok());
+    let file = file.and_then(|file| ConfigFile::read(file).map_err(|error| errors.push(error)).ok());
+    let config = match &file {
+        Some(file) => {
+            let (config, wrong) = file.examine(overrides, workers);
+            errors.extend(wrong);
+            config
+        }
+        None => Config::from_overrides(overrides),
+    };
+    let mut machine = Machine::read(Path::new("/"));
+    machine.look_at_files(&config);
+    if !config.infiniband.is_soft() {
+        ask_ports(&mut machine);
+    }
+    let subject = Subject {
+        machine: &machine,
+        config: &config,
+        file: file.as_ref(),
+        eal: eal.as_ref(),
+        errors: &errors,
+    };
+    subject.check()
+}
+
+/// Asks the ports for what the kernel tells only to programs of verbs. A device that cannot be opened is told of by its files.
+fn ask_ports(machine: &mut Machine) {
+    let options = OpenOptions { infiniband: false, management: false };
+    for (name, adapter) in &mut machine.adapters {
+        for (number, port) in &mut adapter.ports {
+            let number = PortNumber(*number);
+            let asked = VerbsHca::open_with(Some(name), number, options).and_then(|hca| hca.port(number));
+            port.mtu = asked.ok().and_then(|port| u16::try_from(port.active_mtu.bytes()).ok());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_check_is_asked_for_behind_two_dashes_or_alone() {
+        let own = |text: &str| {
+            let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
+            own_arguments(&words).map(|own| own.join(" "))
+        };
+        assert_eq!(own("p -l 0-1 -- --check --config f").as_deref(), Some("--check --config f"));
+        assert_eq!(own("p --config f --check").as_deref(), Some("--config f --check"));
+        assert_eq!(own("p --check").as_deref(), Some("--check"));
+        assert_eq!(own("p --check -l 0-1 -- --config f"), None);
+        assert_eq!(own("p -l 0-1 -- --config f"), None);
+    }
+}
