@@ -22,6 +22,6 @@ pub fn run(options: &InitOptions) -> Result<String, InitError> {
     let (file, beside) = (file.display(), beside.display());
     Ok(format!(
         "The gateway's configuration is in {file}, EAL's arguments are in {beside}. Look at both, then try\n\n  \
-         (. {beside}; ipoib-fwd $EAL -- --check --config {file})\n"
+         (. $(realpath {beside}); ipoib-fwd $EAL -- --check --config {file})\n"
     ))
 }

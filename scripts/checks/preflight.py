@@ -44,7 +44,7 @@ ipoib-fwd init --output first.toml
 cat first.toml first.env
 ! ipoib-fwd init --output first.toml 2>again.log
 grep -q 'is there already' again.log
-EAL=$(sed -n 's/^EAL=//p' first.env)
+. ./first.env
 code=0; ipoib-fwd $EAL -- --check --config first.toml || code=$?
 [ $code != 1 ]
 ipoib-fwd $EAL --no-shconf --file-prefix gwfirst -- --config first.toml >gateway.log 2>&1 &

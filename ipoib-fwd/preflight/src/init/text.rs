@@ -116,6 +116,6 @@ pub(super) fn environment(
             "--no-pci --vdev net_null0".to_owned()
         }
     };
-    let _ = writeln!(out, "EAL={} {memory} {port}\nOPTIONS=", lcores.arguments);
+    let _ = writeln!(out, "EAL=\"{} {memory} {port}\"\nOPTIONS=", lcores.arguments);
     out
 }

@@ -44,8 +44,14 @@ pub(super) fn read(root: &Root) -> BTreeMap<String, Link> {
     let routes = root.text("proc/net/route").unwrap_or_default();
     let routed = routes.lines().skip(1).filter_map(|line| line.split_whitespace().next());
     let routed: BTreeSet<&str> = routed.collect();
-    let names = root.entries("sys/class/net");
-    let all = names.into_iter().filter(|name| root.exists(&format!("sys/class/net/{name}/type")));
+    // `sys` may be that of another network namespace, whose interfaces nobody here can use; `proc` is of this one.
+    let dev = root.text("proc/net/dev");
+    let is_here = |name: &String| {
+        let mut names = dev.iter().flat_map(|text| text.lines()).filter_map(|line| line.split_once(':'));
+        dev.is_none() || names.any(|(here, _)| here.trim() == name)
+    };
+    let names = root.entries("sys/class/net").into_iter().filter(is_here);
+    let all = names.filter(|name| root.exists(&format!("sys/class/net/{name}/type")));
     all.map(|name| {
         let link = Link { has_routes: routed.contains(name.as_str()), ..link(root, &name, &default) };
         (name, link)

@@ -13,7 +13,7 @@ fn read(machine: &Machine) -> (Config, EalArguments, Proposal) {
 }
 
 fn eal(environment: &str) -> EalArguments {
-    let words = environment.lines().find_map(|line| line.strip_prefix("EAL=")).unwrap();
+    let words = environment.lines().find_map(|line| line.strip_prefix("EAL=\"")?.strip_suffix('"')).unwrap();
     EalArguments::parse(words.split(' ').map(str::to_owned).collect()).unwrap()
 }
 
@@ -144,5 +144,5 @@ fn nothing_is_overwritten_and_both_files_are_written_or_none() {
     // In one text, EAL's arguments are comments.
     let config = Config::parse(Path::new("gateway.toml"), &proposal.text()).unwrap();
     assert_eq!(config.segments[0].ethernet.as_deref(), Some("0000:81:00.0"));
-    assert!(proposal.text().contains("# EAL=-l 8-12"), "{}", proposal.text());
+    assert!(proposal.text().contains("# EAL=\"-l 8-12"), "{}", proposal.text());
 }

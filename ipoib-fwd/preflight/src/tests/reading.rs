@@ -98,3 +98,12 @@ fn files_and_sockets_are_looked_at_and_left_as_they_are() {
     assert_eq!(looked(&at("seq.sock")).0, Occupant::Nobody);
     assert!(at("seq.sock").exists() && !at("a").exists(), "nothing is changed");
 }
+
+#[test]
+fn interfaces_of_another_network_namespace_are_not_this_ones() {
+    let tree = Tree::good();
+    tree.interface("eth1", 1, "0x1003", None);
+    let head = "Inter-|   Receive                                                |  Transmit\n face |bytes    packets\n";
+    tree.file("proc/net/dev", format!("{head}    lo: 0 0\n  eth1: 0 0\n"));
+    assert_eq!(tree.machine().links.keys().collect::<Vec<_>>(), ["eth1", "lo"]);
+}
