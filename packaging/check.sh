@@ -31,7 +31,7 @@ done
 
 # All programs have what they need, the gateway its drivers, too.
 for program in ipoib-fwd ibfab softhca; do quietly "$program" --version; done
-for page in ipoib-fwd ipoib-fwd-ctl ipoib-fwd-gids ipoib-fwd-init ipoib-fwd-metrics ibfab softhca; do
+for page in ipoib-fwd ipoib-fwd-ctl ipoib-fwd-gids ipoib-fwd-init ipoib-fwd-metrics ipoib-fwd-top ibfab softhca; do
     # A minimal root leaves documentation out; the package has it all the same.
     dpkg -L ipoib-fwd ibfab softhca | grep -qx "/usr/share/man/man1/$page.1.gz" || fail "no manual page of $page"
 done
