@@ -52,8 +52,12 @@ for _ in $(seq 150); do
     ipoib-fwd ctl links --json 2>/dev/null | grep -q '"role": *"forwarding"' && break
     sleep 0.2
 done
-ip address add 10.77.0.1/24 dev ipoib-gw0
+# The interface has the port's own address, so the host is on a bridge with another one.
+ip link add bridge0 address 02:00:00:00:00:77 type bridge
+ip link set ipoib-gw0 master bridge0
 ip link set ipoib-gw0 up
+ip link set bridge0 up
+ip address add 10.77.0.1/24 dev bridge0
 ping -c 3 -W 5 10.77.0.2
 code=0; ipoib-fwd $EAL -- --check --json --config first.toml > while.json || code=$?
 [ $code = 1 ]

@@ -107,7 +107,8 @@ pub(super) fn environment(
         EthernetPort::Made => {
             let _ = writeln!(
                 out,
-                "# Port: an interface {MADE} that the gateway makes, as there is none to take: this machine is a host on its network."
+                "# Port: an interface {MADE} that the gateway makes, as there is none to take. It has the port's own address, so that hosts of this\n\
+                 # machine are on a bridge of another one: ip link add br0 address 02:00:00:00:00:01 type bridge; ip link set {MADE} master br0"
             );
             format!("--no-pci --vdev net_tap0,iface={MADE}")
         }
