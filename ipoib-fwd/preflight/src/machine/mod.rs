@@ -47,6 +47,12 @@ pub struct Machine {
     pub socket: Occupant,
 }
 
+/// The path of a cable's socket, of `shm:/path?option` for instance.
+pub(crate) fn cable_socket(link: &str) -> Option<&str> {
+    let path = link.strip_prefix("shm:")?;
+    Some(path.split_once('?').map_or(path, |(path, _)| path))
+}
+
 impl Machine {
     /// Reads what is below a root directory: `/` for this machine.
     #[must_use]
@@ -73,7 +79,7 @@ impl Machine {
         let groups = self.pci.values().filter_map(|device| device.group);
         paths.extend(groups.map(|group| PathBuf::from(format!("/dev/vfio/{group}"))));
         let cables = config.infiniband.soft.iter().flat_map(|soft| &soft.ports);
-        paths.extend(cables.filter_map(|port| port.link.strip_prefix("shm:").map(PathBuf::from)));
+        paths.extend(cables.filter_map(|port| cable_socket(&port.link).map(PathBuf::from)));
         self.files = paths.into_iter().map(|path| (path.clone(), Access::of(&path))).collect();
         if let Some(path) = &config.gateway.control_socket {
             self.socket = Occupant::of(path);

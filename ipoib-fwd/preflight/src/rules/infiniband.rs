@@ -4,7 +4,7 @@ use config::{Driver, Mode, Segment};
 
 use super::listed;
 use crate::finding::{Code, Finding};
-use crate::machine::{Access, Adapter, AdapterPort};
+use crate::machine::{Access, Adapter, AdapterPort, cable_socket};
 use crate::subject::Subject;
 
 /// Bytes of the encapsulation header in front of each packet (RFC 4391 6).
@@ -165,7 +165,7 @@ fn fabric_mtu(
 fn soft(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     for (number, device) in subject.config.infiniband.soft.iter().enumerate() {
         for port in &device.ports {
-            let Some(path) = port.link.strip_prefix("shm:") else { continue };
+            let Some(path) = cable_socket(&port.link) else { continue };
             if subject.machine.files.get(std::path::Path::new(path)) == Some(&Access::Missing) {
                 let what =
                     format!("nothing is at the other end of the cable {} of {}", port.link, device.name);

@@ -126,7 +126,7 @@ const CONFIGURED: &[Case] = &[
         adapter.pci = None;
         m.adapters.insert("qib0".into(), adapter);
     }),
-    (Code::CableMissing, EAL, "[infiniband.soft]\nports = [{ link = \"shm:/no\" }]\n", |m| {
+    (Code::CableMissing, EAL, "[infiniband.soft]\nports = [{ link = \"shm:/no?crc=keep\" }]\n", |m| {
         m.files.insert("/no".into(), Access::Missing);
     }),
     (
