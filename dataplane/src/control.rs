@@ -36,7 +36,7 @@ pub trait Controller {
     fn tick(&mut self, now: Instant) -> Flow;
 
     /// Answers a request from the control socket.
-    fn request(&mut self, now: Instant, request: &telemetry::Command) -> telemetry::Answer;
+    fn request(&mut self, now: Instant, request: &telemetry::Command) -> Result<telemetry::Reply, String>;
 
     /// Someone asked by SIGHUP for the configuration to be read again. What does not work is the controller's to tell.
     fn reload(&mut self, now: Instant);
@@ -90,8 +90,14 @@ impl ControlLoop {
     /// Runs a controller until it is done. SIGINT and SIGTERM stop it; a second one ends the wait for a clean stop.
     /// SIGHUP has it read its configuration again.
     pub fn run<C: Controller>(self, controller: &mut C) -> Result<(), ControlError> {
-        let Self { runtime, hangup, requests: (_sender, inbox), server: _server } = self;
-        runtime.block_on(serve(controller, inbox, hangup))
+        let Self { runtime, hangup, requests: (_sender, inbox), server } = self;
+        runtime.block_on(async {
+            serve(controller, inbox, hangup).await?;
+            if let Some(server) = server {
+                server.finish().await;
+            }
+            Ok(())
+        })
     }
 }
 

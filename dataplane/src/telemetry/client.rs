@@ -1,0 +1,124 @@
+//! The asking end.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, connect, recv, send, sockopt};
+use serde_json::Value;
+
+use super::{MAX_ANSWER, MAX_MESSAGE, TelemetryError, seqpacket};
+
+/// A connection to a running program.
+#[derive(Debug)]
+pub struct Client {
+    path: PathBuf,
+    pub(super) socket: OwnedFd,
+    /// Bytes of a message that is not the last of its answer.
+    part: usize,
+    buffer: Vec<u8>,
+}
+
+impl Client {
+    /// Connects. No answer may take longer than `timeout`.
+    pub fn open(path: &Path, timeout: Duration) -> Result<Self, TelemetryError> {
+        let fail = |what, hint| {
+            move |e: rustix::io::Errno| TelemetryError::Socket {
+                path: path.to_owned(),
+                what,
+                source: e.into(),
+                hint,
+            }
+        };
+        let address =
+            SocketAddrUnix::new(path).map_err(fail("use this path", "; a path has at most 107 bytes"))?;
+        let socket = seqpacket(SocketFlags::empty()).map_err(|e| TelemetryError::Socket {
+            path: path.to_owned(),
+            what: "be made",
+            source: e,
+            hint: "",
+        })?;
+        connect(&socket, &address).map_err(fail(
+            "connect",
+            "; is the gateway running, and with this control socket (--control-socket)?",
+        ))?;
+        let buffer = vec![0u8; MAX_MESSAGE];
+        let mut client = Self { path: path.to_owned(), socket, part: MAX_MESSAGE, buffer };
+        client.wait_at_most(Some(timeout))?;
+        let greeting = client.receive()?;
+        let part = greeting.get("max_output_len").and_then(Value::as_u64);
+        let part = part.and_then(|n| usize::try_from(n).ok()).unwrap_or(MAX_MESSAGE);
+        client.part = part.clamp(1, MAX_MESSAGE);
+        Ok(client)
+    }
+
+    fn fail(&self, what: &'static str, hint: &'static str, e: rustix::io::Errno) -> TelemetryError {
+        TelemetryError::Socket { path: self.path.clone(), what, source: e.into(), hint }
+    }
+
+    fn protocol(&self, what: String) -> TelemetryError {
+        TelemetryError::Protocol { path: self.path.clone(), what }
+    }
+
+    /// How long an answer may take; `None`: as long as it does.
+    pub fn wait_at_most(&mut self, timeout: Option<Duration>) -> Result<(), TelemetryError> {
+        sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Recv, timeout)
+            .map_err(|e| self.fail("set a time limit", "", e))
+    }
+
+    /// What comes next; `None` if the other end closes instead.
+    pub(super) fn next(&mut self) -> Result<Option<Value>, TelemetryError> {
+        let mut answer = Vec::new();
+        loop {
+            let received = recv(self.socket.as_fd(), &mut self.buffer[..], RecvFlags::empty());
+            let length = match received {
+                Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) if answer.is_empty() => return Ok(None),
+                Ok((0, _)) => return Err(self.protocol("the other end closed the socket".to_owned())),
+                Ok((length, _)) => length,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(e) => {
+                    return Err(self.fail("read an answer", "; the gateway did not answer in time", e));
+                }
+            };
+            answer.extend_from_slice(self.buffer.get(..length).unwrap_or_default());
+            if answer.len() > MAX_ANSWER + self.part {
+                return Err(self.protocol(format!("it is longer than {MAX_ANSWER} bytes")));
+            }
+            if length < self.part {
+                return serde_json::from_slice(&answer).map(Some).map_err(|e| self.protocol(e.to_string()));
+            }
+        }
+    }
+
+    fn receive(&mut self) -> Result<Value, TelemetryError> {
+        let closed = || "the other end closed the socket".to_owned();
+        self.next()?.ok_or_else(|| self.protocol(closed()))
+    }
+
+    /// Sends a request and waits for its answer.
+    pub fn ask(&mut self, request: &str) -> Result<Value, TelemetryError> {
+        send(&self.socket, request.as_bytes(), SendFlags::NOSIGNAL)
+            .map_err(|e| self.fail("send the request", "", e))?;
+        let reply = self.receive()?;
+        self.value(request, reply)
+    }
+
+    /// The next answer to a request that is answered again and again; `None` if the other end is gone without having said that it ends, which
+    /// it says by a null.
+    pub fn follow(&mut self, request: &str) -> Result<Option<Value>, TelemetryError> {
+        self.next()?.map(|reply| self.value(request, reply)).transpose()
+    }
+
+    fn value(&self, request: &str, mut reply: Value) -> Result<Value, TelemetryError> {
+        if let Some(why) = reply.get("error").and_then(Value::as_str) {
+            return Err(TelemetryError::Refused(why.to_owned()));
+        }
+        let name = request.split(',').next().unwrap_or_default();
+        reply.get_mut(name).map(Value::take).ok_or_else(|| self.protocol(format!("it does not name {name}")))
+    }
+}
+
+/// Asks a running program one thing.
+pub fn ask(path: &Path, request: &str, timeout: Duration) -> Result<Value, TelemetryError> {
+    Client::open(path, timeout)?.ask(request)
+}

@@ -1,0 +1,288 @@
+//! The serving end.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::net::{
+    RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, accept_with, bind, connect, listen, recv, send,
+    sockopt,
+};
+use serde_json::{Value, json};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use super::{
+    Access, Command, MAX_ANSWER, MAX_MESSAGE, MAX_REQUEST, Reply, Request, Subscription, TelemetryError,
+    seqpacket,
+};
+
+/// Most clients at a time.
+pub(super) const MAX_CLIENTS: usize = 16;
+/// Most of them that follow something: the others are to be answered.
+pub(super) const MAX_FOLLOWERS: usize = 8;
+/// How long clients may take at the end to read what they follow.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// The serving end. Removes the socket's path when dropped, if it is still the one that it made.
+#[derive(Debug)]
+pub(crate) struct Server {
+    path: PathBuf,
+    /// Device and inode of the socket that was made.
+    made: (u64, u64),
+    task: tokio::task::JoinHandle<()>,
+    /// Places for clients that follow something.
+    followers: Arc<Semaphore>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+        // It may have been removed by hand, and another one made.
+        if fs::symlink_metadata(&self.path).is_ok_and(|there| (there.dev(), there.ino()) == self.made) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Server {
+    /// Binds the socket and serves it on the current runtime.
+    pub(crate) fn start(
+        path: &Path,
+        access: Access,
+        requests: mpsc::Sender<Request>,
+    ) -> Result<Self, TelemetryError> {
+        let fail = |what, hint| {
+            let path = path.to_owned();
+            move |e: io::Error| TelemetryError::Socket { path, what, source: e, hint }
+        };
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(fail("make its folder", "; choose another path"))?;
+        }
+        let address = SocketAddrUnix::new(path)
+            .map_err(|e| fail("use this path", "; a path has at most 107 bytes")(e.into()))?;
+        let socket = seqpacket(SocketFlags::NONBLOCK).map_err(fail("be made", ""))?;
+        clear(path, &address)?;
+        bind(&socket, &address).map_err(|e| fail("be bound", "; choose another path")(e.into()))?;
+        access.give(path).map_err(fail("be given to its user and group", ""))?;
+        let made = fs::symlink_metadata(path).map_err(fail("be found", ""))?;
+        listen(&socket, 4).map_err(|e| fail("listen", "")(e.into()))?;
+        let socket = watch(socket).map_err(fail("be watched", ""))?;
+        let followers = Arc::new(Semaphore::new(MAX_FOLLOWERS));
+        let task = tokio::spawn(accept_clients(socket, requests, Arc::clone(&followers)));
+        Ok(Self { path: path.to_owned(), made: (made.dev(), made.ino()), task, followers })
+    }
+
+    /// What clients follow has ended: lets them read what is left, if they do.
+    pub(crate) async fn finish(self) {
+        let all = self.followers.acquire_many(MAX_FOLLOWERS as u32);
+        drop(tokio::time::timeout(LAST_WORDS, all).await);
+    }
+}
+
+/// Removes what a process that was killed has left at the path: a socket on which nobody listens, and nothing else.
+fn clear(path: &Path, address: &SocketAddrUnix) -> Result<(), TelemetryError> {
+    let fail = |what, source| TelemetryError::Socket {
+        path: path.to_owned(),
+        what,
+        source,
+        hint: "; choose another path",
+    };
+    let there = match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(fail("look at its path", e)),
+        Ok(there) => there,
+    };
+    let occupied = |what| Err(TelemetryError::Occupied(path.to_owned(), what));
+    if !there.file_type().is_socket() {
+        return occupied("a file that is no socket");
+    }
+    // A server whose backlog is full must not hold us up.
+    let probe = seqpacket(SocketFlags::NONBLOCK).map_err(|e| fail("be made", e))?;
+    match connect(&probe, address) {
+        Err(rustix::io::Errno::CONNREFUSED) => {
+            fs::remove_file(path).map_err(|e| fail("replace the old one", e))
+        }
+        Ok(()) | Err(rustix::io::Errno::AGAIN) => Err(TelemetryError::InUse(path.to_owned())),
+        Err(rustix::io::Errno::PROTOTYPE) => occupied("another program's socket"),
+        Err(e) => Err(fail("look who serves it", e.into())),
+    }
+}
+
+fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe for types that may change their descriptor; an OwnedFd cannot"
+    )]
+    AsyncFd::new(fd)
+}
+
+async fn accept_clients(
+    socket: AsyncFd<OwnedFd>,
+    requests: mpsc::Sender<Request>,
+    followers: Arc<Semaphore>,
+) {
+    let places = Arc::new(Semaphore::new(MAX_CLIENTS));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let accepted = async_io(&socket, Interest::Read, |fd| {
+            Ok(accept_with(fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?)
+        })
+        .await;
+        let (requests, followers) = (requests.clone(), Arc::clone(&followers));
+        match accepted.and_then(watch) {
+            Ok(client) => {
+                tokio::spawn(async move {
+                    // A client that fails to read or write is gone; the others are not concerned.
+                    let _ = serve_client(&client, &requests, &followers).await;
+                    drop(place);
+                });
+            }
+            // Out of descriptors or memory: try again when that may have passed.
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+enum Interest {
+    Read,
+    Write,
+}
+
+async fn async_io<T>(
+    fd: &AsyncFd<OwnedFd>,
+    interest: Interest,
+    mut step: impl FnMut(&OwnedFd) -> io::Result<T>,
+) -> io::Result<T> {
+    loop {
+        let mut ready = match interest {
+            Interest::Read => fd.readable().await?,
+            Interest::Write => fd.writable().await?,
+        };
+        if let Ok(result) = ready.try_io(|fd| step(fd.get_ref())) {
+            return result;
+        }
+    }
+}
+
+/// Sends a value in messages of `part` bytes, the last one shorter: so its reader knows that it is the last.
+async fn send_value(client: &AsyncFd<OwnedFd>, value: &Value, part: usize) -> io::Result<()> {
+    let mut bytes = value.to_string().into_bytes();
+    if bytes.len().is_multiple_of(part) {
+        bytes.push(b' ');
+    }
+    for message in bytes.chunks(part) {
+        async_io(client, Interest::Write, |fd| Ok(send(fd, message, SendFlags::NOSIGNAL)?)).await?;
+    }
+    Ok(())
+}
+
+/// Largest message that the system takes on a client's socket: what the send buffer may hold, by half.
+pub(super) fn largest_message(client: &OwnedFd) -> io::Result<usize> {
+    sockopt::set_socket_send_buffer_size(client, 2 * MAX_MESSAGE)?;
+    Ok((sockopt::socket_send_buffer_size(client)? / 2).clamp(1024, MAX_MESSAGE))
+}
+
+async fn serve_client(
+    client: &AsyncFd<OwnedFd>,
+    requests: &mpsc::Sender<Request>,
+    followers: &Semaphore,
+) -> io::Result<()> {
+    let part = largest_message(client.get_ref())?;
+    let greeting = json!({
+        "version": concat!("ipoib-fwd ", env!("CARGO_PKG_VERSION")),
+        "pid": std::process::id(),
+        "max_output_len": part,
+    });
+    send_value(client, &greeting, part).await?;
+    let mut buffer = [0u8; MAX_REQUEST + 1];
+    loop {
+        let length =
+            async_io(client, Interest::Read, |fd| Ok(recv(fd, &mut buffer, RecvFlags::empty())?.0)).await?;
+        let bytes = match buffer.get(..length) {
+            None | Some([]) => return Ok(()),
+            Some(bytes) => bytes,
+        };
+        let command = if length > MAX_REQUEST {
+            Err(format!("a request has at most {MAX_REQUEST} bytes"))
+        } else {
+            Command::parse(bytes)
+        };
+        let reply = match command {
+            Ok(command) => {
+                let name = command.name.clone();
+                match ask(command, requests).await {
+                    Ok(Reply::Once(value)) => whole(&name, value),
+                    Ok(Reply::Follow(subscription)) => match followers.try_acquire() {
+                        Ok(_place) => match follow(client, &name, subscription, part).await? {
+                            Followed::Asks => continue,
+                            Followed::ToTheEnd => return Ok(()),
+                        },
+                        Err(_) => {
+                            let most = format!("{MAX_FOLLOWERS} clients follow already, which is the most");
+                            json!({name: null, "error": most})
+                        }
+                    },
+                    Err(why) => json!({name: null, "error": why}),
+                }
+            }
+            Err(why) => json!({ "error": why }),
+        };
+        send_value(client, &reply, part).await?;
+    }
+}
+
+/// How it came that a client follows no more.
+enum Followed {
+    /// It asks something, or has closed.
+    Asks,
+    /// There is nothing more.
+    ToTheEnd,
+}
+
+/// Sends a client what it follows.
+async fn follow(
+    client: &AsyncFd<OwnedFd>,
+    name: &str,
+    subscription: Subscription,
+    part: usize,
+) -> io::Result<Followed> {
+    let Subscription { first, mut values } = subscription;
+    send_value(client, &json!({ name: first }), part).await?;
+    loop {
+        let mut peeked = [0; 1];
+        tokio::select! {
+            value = values.recv() => {
+                let Some(value) = value else { break };
+                send_value(client, &json!({ name: *value }), part).await?;
+            }
+            asks = async_io(client, Interest::Read, |fd| Ok(recv(fd, &mut peeked, RecvFlags::PEEK)?)) => {
+                asks?;
+                return Ok(Followed::Asks);
+            }
+        }
+    }
+    send_value(client, &json!({ name: null }), part).await?;
+    Ok(Followed::ToTheEnd)
+}
+
+/// Asks the program.
+async fn ask(command: Command, requests: &mpsc::Sender<Request>) -> Result<Reply, String> {
+    let stopping = || "the program is stopping".to_owned();
+    let (tx, rx) = oneshot::channel();
+    requests.send(Request { command, answer: tx }).await.map_err(|_| stopping())?;
+    rx.await.map_err(|_| stopping())?
+}
+
+/// An answer, if it is not too long.
+fn whole(name: &str, value: Value) -> Value {
+    let reply = json!({ name: value });
+    if reply.to_string().len() > MAX_ANSWER {
+        return json!({"error": format!("the answer to {name} is longer than {MAX_ANSWER} bytes; ask for a part of it")});
+    }
+    reply
+}

@@ -1,0 +1,289 @@
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::net::{SendFlags, SocketAddrUnix, bind, connect, listen, send};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::server::{MAX_CLIENTS, MAX_FOLLOWERS, largest_message};
+use super::*;
+
+fn echo_server(path: &Path, body: impl FnOnce(&Path) + Send + 'static) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let path = path.to_owned();
+    runtime.block_on(async move {
+        let (tx, mut rx) = mpsc::channel::<Request>(4);
+        let server = Server::start(&path, Access::default(), tx).unwrap();
+        let client = {
+            let path = path.clone();
+            tokio::task::spawn_blocking(move || body(&path))
+        };
+        tokio::pin!(client);
+        let mut feed = Feed::new(|n| json!({ "lost": n }));
+        let (mut ticks, mut told) = (tokio::time::interval(Duration::from_millis(1)), 0u64);
+        loop {
+            tokio::select! {
+                done = &mut client => break done.unwrap(),
+                _ = ticks.tick() => {
+                    feed.settle();
+                    if feed.is_followed(1) {
+                        feed.tell(1, json!(told));
+                        told += 1;
+                    }
+                }
+                Some(request) = rx.recv() => {
+                    let parameters = request.command.parameters;
+                    let answer = match request.command.name.as_str() {
+                        "/echo" => Ok(json!(parameters).into()),
+                        "/huge" => Ok(json!("x".repeat(MAX_ANSWER)).into()),
+                        "/long" => {
+                            let length = parameters.and_then(|n| n.parse().ok());
+                            Ok(json!("x".repeat(length.unwrap_or_default())).into())
+                        }
+                        "/follow" => Ok(Reply::Follow(feed.follow(1, json!("first")))),
+                        "/flood" => {
+                            let subscription = feed.follow(2, json!("first"));
+                            (0..100_000).for_each(|n| feed.tell(2, json!(n)));
+                            Ok(Reply::Follow(subscription))
+                        }
+                        "/end" => {
+                            feed.tell(1, json!("last"));
+                            feed.end();
+                            Ok(json!("ended").into())
+                        }
+                        name => Err(format!("no command {name}")),
+                    };
+                    let _ = request.answer.send(answer);
+                }
+            }
+        }
+        feed.end();
+        server.finish().await;
+        assert!(!path.exists(), "the socket is removed");
+    });
+}
+
+fn scratch(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("telemetry-{}-{name}", std::process::id()))
+}
+
+#[test]
+fn answers_refuses_and_survives_bad_requests() {
+    echo_server(&scratch("ask"), |path| {
+        let second = Duration::from_secs(1);
+        assert_eq!(ask(path, "/echo,a,b", second).unwrap(), json!("a,b"));
+        assert!(matches!(ask(path, "/nothing", second), Err(TelemetryError::Refused(_))));
+        assert!(matches!(ask(path, "no slash", second), Err(TelemetryError::Refused(_))));
+        assert!(matches!(ask(path, &"/long".repeat(300), second), Err(TelemetryError::Refused(_))));
+        assert!(matches!(ask(path, "/huge", second), Err(TelemetryError::Refused(_))));
+        assert_eq!(ask(path, "/echo", second).unwrap(), Value::Null);
+    });
+}
+
+#[test]
+fn answers_of_any_length_arrive_whole() {
+    echo_server(&scratch("long"), |path| {
+        let part = {
+            let socket = seqpacket(SocketFlags::empty()).unwrap();
+            connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+            largest_message(&socket).unwrap()
+        };
+        // `{"/long":"` and `"}` stand around it.
+        let whole = part - 12;
+        for length in [0, whole - 1, whole, whole + 1, 5 * part - 12, MAX_ANSWER - 12] {
+            let answer = ask(path, &format!("/long,{length}"), Duration::from_secs(20)).unwrap();
+            assert_eq!(answer.as_str().map(str::len), Some(length));
+        }
+        assert_eq!(ask(path, "/echo,next", Duration::from_secs(1)).unwrap(), json!("next"));
+    });
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A client that follows, and has had the first answer.
+fn follower(path: &Path, request: &str) -> Client {
+    let mut client = Client::open(path, 5 * SECOND).unwrap();
+    assert_eq!(client.ask(request).unwrap(), json!("first"));
+    client
+}
+
+#[test]
+fn what_is_followed_comes_until_the_client_asks_something_else() {
+    echo_server(&scratch("follow"), |path| {
+        let (mut one, mut two) = (follower(path, "/follow"), follower(path, "/follow"));
+        let before: Vec<u64> =
+            (0..5).map(|_| one.follow("/follow").unwrap().unwrap().as_u64().unwrap()).collect();
+        assert!(before.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{before:?}");
+        // What was told before the question stands in front of its answer.
+        send(&one.socket, b"/echo,now", SendFlags::empty()).unwrap();
+        let answer = std::iter::from_fn(|| one.next().unwrap()).find(|v| v.get("/echo").is_some());
+        assert_eq!(answer.unwrap(), json!({"/echo": "now"}));
+        assert_eq!(one.ask("/echo,again").unwrap(), json!("again"), "it follows no more");
+        assert!(two.follow("/follow").unwrap().unwrap().is_u64(), "the other one does");
+    });
+}
+
+#[test]
+fn the_end_of_what_is_followed_is_told() {
+    echo_server(&scratch("end"), |path| {
+        let mut client = follower(path, "/follow");
+        ask(path, "/end", SECOND).unwrap();
+        let all: Vec<Value> = std::iter::from_fn(|| client.follow("/follow").unwrap()).collect();
+        assert_eq!(all[all.len() - 2..], [json!("last"), Value::Null]);
+    });
+}
+
+#[test]
+fn a_client_that_does_not_read_loses_and_holds_nobody_up() {
+    echo_server(&scratch("flood"), |path| {
+        let mut client = Client::open(path, 5 * SECOND).unwrap();
+        send(&client.socket, b"/flood", SendFlags::empty()).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        for _ in 0..20 {
+            assert_eq!(ask(path, "/echo,x", SECOND).unwrap(), json!("x"));
+        }
+        let mut values = Vec::new();
+        let lost = loop {
+            let value = client.follow("/flood").unwrap().unwrap();
+            match value.get("lost").and_then(Value::as_u64) {
+                Some(lost) => break lost,
+                None => values.push(value),
+            }
+        };
+        // The first answer, and all that was not lost.
+        assert_eq!(values.len() as u64 - 1 + lost, 100_000);
+    });
+}
+
+#[test]
+fn followers_leave_places_for_who_asks() {
+    echo_server(&scratch("places"), |path| {
+        let followers: Vec<Client> = (0..MAX_FOLLOWERS).map(|_| follower(path, "/follow")).collect();
+        let mut one_more = Client::open(path, SECOND).unwrap();
+        let refused = one_more.ask("/follow").unwrap_err().to_string();
+        assert!(refused.contains("which is the most"), "{refused}");
+        assert_eq!(one_more.ask("/echo,x").unwrap(), json!("x"));
+        drop(followers);
+        // Their places are free again.
+        let begin = Instant::now();
+        while one_more.ask("/follow").is_err() {
+            assert!(begin.elapsed() < 5 * SECOND);
+        }
+    });
+}
+
+#[test]
+fn a_thousand_clients_come_and_go() {
+    echo_server(&scratch("thousand"), |path| {
+        for n in 0..1000 {
+            let Ok(mut client) = Client::open(path, 5 * SECOND) else { panic!("client {n}") };
+            match n % 3 {
+                0 => assert_eq!(client.ask("/follow").unwrap(), json!("first")),
+                1 => drop(send(&client.socket, &[0xff; 900], SendFlags::empty())),
+                _ => assert_eq!(client.ask("/echo,x").unwrap(), json!("x")),
+            }
+        }
+        let idle: Vec<Client> = (1..MAX_CLIENTS).map(|_| Client::open(path, 5 * SECOND).unwrap()).collect();
+        assert_eq!(ask(path, "/echo,x", 5 * SECOND).unwrap(), json!("x"));
+        drop(idle);
+    });
+}
+
+fn start(path: &Path) -> Result<(), TelemetryError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (tx, _rx) = mpsc::channel(1);
+    runtime.block_on(async { Server::start(path, Access::default(), tx).map(drop) })
+}
+
+#[test]
+fn what_others_have_at_the_path_stays() {
+    let path = scratch("file");
+    fs::write(&path, "mine").unwrap();
+    let error = start(&path).unwrap_err();
+    assert!(error.to_string().contains("no socket is there already and stays"), "{error}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+    fs::remove_file(&path).unwrap();
+
+    let path = scratch("daemon");
+    let daemon = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    assert!(matches!(start(&path), Err(TelemetryError::Occupied(..))));
+    assert!(path.exists());
+    drop(daemon);
+    fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_full_backlog_is_a_served_socket_and_does_not_hold_us_up() {
+    let path = scratch("backlog");
+    let address = SocketAddrUnix::new(&path).unwrap();
+    let busy = seqpacket(SocketFlags::empty()).unwrap();
+    bind(&busy, &address).unwrap();
+    listen(&busy, 0).unwrap();
+    let mut waiting = Vec::new();
+    loop {
+        let client = seqpacket(SocketFlags::NONBLOCK).unwrap();
+        if connect(&client, &address).is_err() {
+            break;
+        }
+        waiting.push(client);
+    }
+    assert!(matches!(start(&path), Err(TelemetryError::InUse(_))));
+    assert!(path.exists());
+    fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_socket_that_another_made_meanwhile_stays() {
+    let path = scratch("successor");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (tx, _rx) = mpsc::channel(1);
+        let first = Server::start(&path, Access::default(), tx).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "another's").unwrap();
+        drop(first);
+    });
+    assert!(path.exists());
+    fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_served_socket_is_not_taken_over_but_a_stale_one_is() {
+    let path = scratch("stale");
+    {
+        let stale = seqpacket(SocketFlags::empty()).unwrap();
+        bind(&stale, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    }
+    assert!(path.exists());
+    echo_server(&path, |path| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (tx, _rx) = mpsc::channel(1);
+        let second = runtime.block_on(async { Server::start(path, Access::default(), tx).map(drop) });
+        assert!(matches!(second, Err(TelemetryError::InUse(_))), "{second:?}");
+    });
+}
+
+#[test]
+fn a_socket_is_its_users_or_a_groups_too() {
+    let own = rustix::process::getegid().as_raw();
+    for (group, mode) in [(None, 0o600), (Some(own), 0o660)] {
+        let path = scratch("access");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let access = Access { user: None, group };
+            let server = Server::start(&path, access, mpsc::channel(1).0).unwrap();
+            let about = fs::symlink_metadata(&path).unwrap();
+            assert_eq!((about.mode() & 0o7777, about.gid()), (mode, own));
+            drop(server);
+        });
+        assert!(!path.exists());
+    }
+}
+
+#[test]
+fn nobody_there_says_what_to_do() {
+    let error = ask(&scratch("nobody"), "/stats", Duration::from_secs(1)).unwrap_err().to_string();
+    assert!(error.contains("--control-socket"), "{error}");
+}
