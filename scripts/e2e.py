@@ -29,6 +29,7 @@ from checks.privileges import check_threads, privileges
 from checks.readme import readme
 from checks.reload import reload
 from checks.routers import routers
+from checks.runtime import runtime
 from checks.segments import segments
 from checks.service import service
 from checks.sizes import check_fragments, check_mode_switch, check_to_all, check_too_big, check_ud_limits
@@ -101,7 +102,7 @@ def main():
     checks, error, begin = Checks(args.only), None, time.monotonic()
     try:
         for part in (readme, operator_errors, preflight, service, privileges, captures, cold, routers, segments, ports, bridged, bonded, tap, long, reload,
-                     workers, crowd, hard, pair):
+                     runtime, workers, crowd, hard, pair):
             try:
                 part(args, checks)
             except Failed as e:

@@ -8,6 +8,8 @@ use config::nearest;
 use dataplane::telemetry;
 use serde_json::{Value, json};
 
+use crate::event::Kind;
+
 /// What a command may be told, at most one thing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Argument {
@@ -17,6 +19,8 @@ pub enum Argument {
     Command,
     /// A segment's name, or nothing: then it is about all of them.
     Segment,
+    /// Some of the words, with a comma between them, which say what stands first; or nothing: all of them.
+    SomeOf(&'static str, &'static [&'static str]),
     /// One of the words, which say what stands first.
     OneOf(&'static str, &'static [&'static str]),
 }
@@ -71,6 +75,7 @@ commands! {
     Connections = "connections", Argument::Segment, "RC connections, both directions.";
     Groups = "groups", Argument::Segment, "Multicast groups.";
     Gids = "gids", Argument::None, "The devices' GID tables; `ipoib-fwd gids` lists them as show_gids does.";
+    Events = "events", Argument::SomeOf("KIND", Kind::WORDS), "What happens, a line each as it does, until the gateway ends (exit code 3; 4 if it has died). What is not read in time is lost, and counted.";
     Mode = "mode", Argument::OneOf("MODE", &["datagram", "connected"]), "Switches all segments between connected and datagram mode while traffic runs.";
     Reload = "reload", Argument::None, "Reads the configuration again, as SIGHUP does: all of it or, with an error that says why, nothing.";
 }
@@ -94,6 +99,7 @@ impl Command {
             Argument::None => path,
             Argument::Command => format!("{path}[,COMMAND]"),
             Argument::Segment => format!("{path}[,SEGMENT]"),
+            Argument::SomeOf(name, _) => format!("{path}[,{name}[,{name}...]]"),
             Argument::OneOf(_, words) => format!("{path},{}", words.join("|")),
         }
     }
@@ -126,11 +132,18 @@ impl Asked {
         let argument = request.parameters.clone().filter(|text| !text.is_empty());
         let is_legal = match (command.argument(), argument.as_deref()) {
             (Argument::OneOf(_, words), Some(word)) => words.contains(&word),
+            (Argument::SomeOf(_, words), Some(some)) => some.split(',').all(|word| words.contains(&word)),
             (Argument::OneOf(..), None) | (Argument::None, Some(_)) => false,
-            (Argument::None, None) | (Argument::Command | Argument::Segment, _) => true,
+            (Argument::None, None)
+            | (Argument::Command | Argument::Segment, _)
+            | (Argument::SomeOf(..), None) => true,
         };
         if !is_legal {
-            return Err(format!("{} cannot be told that; write {}", command.path(), command.usage()));
+            let more = match command.argument() {
+                Argument::SomeOf(name, words) => format!(": {name} is {}", words.join(", ")),
+                _ => String::new(),
+            };
+            return Err(format!("{} cannot be told that; write {}{more}", command.path(), command.usage()));
         }
         Ok(Self { command, argument })
     }
@@ -184,7 +197,7 @@ pub fn completion() -> String {
     let words: Vec<&str> = Command::of_ctl().map(Command::word).collect();
     let mut cases = String::new();
     for command in Command::of_ctl() {
-        if let Argument::OneOf(_, values) = command.argument() {
+        if let Argument::OneOf(_, values) | Argument::SomeOf(_, values) = command.argument() {
             cases.push_str(&format!("            {}) words='{}' ;;\n", command.word(), values.join(" ")));
         }
     }
@@ -205,6 +218,18 @@ impl Subcommand for Asked {
                 Argument::Command => Some(Arg::new("argument").value_name("COMMAND")),
                 Argument::Segment => {
                     Some(Arg::new("argument").value_name("SEGMENT").help("Of this one only"))
+                }
+                Argument::SomeOf(name, words) => {
+                    let words = PossibleValuesParser::new(words);
+                    let help = "Only these, of all";
+                    Some(
+                        Arg::new("argument")
+                            .value_name(name)
+                            .help(help)
+                            .value_parser(words)
+                            .num_args(1..)
+                            .value_delimiter(','),
+                    )
                 }
                 Argument::OneOf(name, words) => {
                     let words = PossibleValuesParser::new(words);
@@ -229,7 +254,8 @@ impl FromArgMatches for Asked {
         let missing = || Error::raw(clap::error::ErrorKind::MissingSubcommand, "no command is given\n");
         let (name, of_it) = matches.subcommand().ok_or_else(missing)?;
         let command = Command::named(name).ok_or_else(missing)?;
-        let argument = of_it.try_get_one::<String>("argument").ok().flatten().cloned();
+        let words = of_it.try_get_many::<String>("argument").ok().flatten();
+        let argument = words.map(|words| words.cloned().collect::<Vec<_>>().join(","));
         Ok(Self { command, argument })
     }
 
@@ -254,6 +280,7 @@ mod tests {
             assert_eq!(Command::named(command.word()), Some(command));
             let argument = match command.argument() {
                 Argument::OneOf(_, words) => Some(words[0].to_owned()),
+                Argument::SomeOf(_, words) => Some(words.join(",")),
                 Argument::Segment => Some("storage".to_owned()),
                 Argument::Command => Some("stats".to_owned()),
                 Argument::None => None,
@@ -275,6 +302,11 @@ mod tests {
         assert_eq!(parse("/mode", Some("fast")).unwrap_err(), wrong);
         assert_eq!(parse("/mode", None).unwrap_err(), wrong);
         assert_eq!(parse("/reload", Some("now")).unwrap_err(), "/reload cannot be told that; write /reload");
+        let some = "/events cannot be told that; write /events[,KIND[,KIND...]]: KIND is link, ";
+        for wrong in ["storm", "link,", "link,link link"] {
+            assert!(parse("/events", Some(wrong)).unwrap_err().starts_with(some), "{wrong}");
+        }
+        assert!(parse("/events", Some("")).is_ok() && parse("/events", Some("link,role")).is_ok());
         assert!(help(Some("lnks")).unwrap_err().contains("did you mean /links?"));
     }
 

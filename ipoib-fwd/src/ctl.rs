@@ -1,13 +1,15 @@
 //! `ipoib-fwd ctl`: asks a running gateway over its control socket.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use dataplane::telemetry::{TelemetryError, ask};
+use dataplane::telemetry::{Client, TelemetryError, ask};
 use serde_json::Value;
 
-use crate::command::{self, Asked};
+use crate::command::{self, Asked, Command};
+use crate::event;
 
 /// Where a gateway listens if it is not told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/ipoib-fwd.sock";
@@ -39,12 +41,72 @@ pub enum Ask {
     Completion,
 }
 
-/// Asks, and renders the answer for a person or a program.
-pub fn run(options: &CtlOptions) -> Result<String, TelemetryError> {
-    let asked = match &options.what {
-        Ask::Gateway(asked) => asked,
-        Ask::Completion => return Ok(command::completion()),
-    };
+/// Why `ipoib-fwd ctl` ends with an error.
+#[derive(Debug, thiserror::Error)]
+pub enum CtlError {
+    /// The gateway does not answer, or not as was hoped.
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
+    /// What is followed has ended with the gateway.
+    #[error("the gateway has ended")]
+    Ended,
+    /// What is followed has ended without a word.
+    #[error("the gateway is gone without a word: it has been killed, or has crashed")]
+    Gone,
+}
+
+impl CtlError {
+    /// What the program exits with.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Telemetry(_) => 1,
+            Self::Ended => 3,
+            Self::Gone => 4,
+        }
+    }
+}
+
+/// Asks, and prints the answer for a person or a program. A reader that has gone away is no failure.
+pub fn run(options: &CtlOptions, out: &mut impl Write) -> Result<(), CtlError> {
+    match &options.what {
+        Ask::Gateway(asked) if asked.command == Command::Events => follow(options, asked, out),
+        Ask::Gateway(asked) => {
+            let _ = out.write_all(answer(options, asked)?.as_bytes());
+            Ok(())
+        }
+        Ask::Completion => {
+            let _ = out.write_all(command::completion().as_bytes());
+            Ok(())
+        }
+    }
+}
+
+/// Prints what happens, as it does.
+fn follow(options: &CtlOptions, asked: &Asked, out: &mut impl Write) -> Result<(), CtlError> {
+    let request = asked.request();
+    let mut client = Client::open(&options.socket, PATIENCE)?;
+    client.ask(&request)?;
+    client.wait_at_most(None)?;
+    loop {
+        let line = match client.follow(&request)? {
+            None => return Err(CtlError::Gone),
+            Some(Value::Null) => return Err(CtlError::Ended),
+            Some(event) if options.json => format!("{event}\n"),
+            Some(event) => event::line(&event),
+        };
+        if put(out, &line).is_err() {
+            return Ok(());
+        }
+    }
+}
+
+fn put(out: &mut impl Write, line: &str) -> io::Result<()> {
+    out.write_all(line.as_bytes())?;
+    out.flush()
+}
+
+fn answer(options: &CtlOptions, asked: &Asked) -> Result<String, TelemetryError> {
     let answer = ask(&options.socket, &asked.request(), PATIENCE)?;
     Ok(match answer {
         // A text of several lines is what it is.

@@ -5,6 +5,7 @@ pub mod check;
 pub mod command;
 pub mod counter;
 pub mod ctl;
+pub mod event;
 pub mod forward;
 pub mod gateway;
 pub mod gids;

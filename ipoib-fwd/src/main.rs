@@ -62,12 +62,12 @@ fn overrides(options: &Options) -> config::Overrides {
 fn run_ctl(arguments: &[String]) -> ExitCode {
     let line = CtlLine::try_parse_from(arguments.iter().skip(1))
         .unwrap_or_else(|error| ipoib_fwd::command::with_nearest(error).exit());
-    match ctl::run(&line.options) {
-        Ok(text) => {
-            print(&text);
-            ExitCode::SUCCESS
+    match ctl::run(&line.options, &mut std::io::stdout()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            fail(&e);
+            ExitCode::from(e.exit_code())
         }
-        Err(e) => fail(&e),
     }
 }
 

@@ -56,6 +56,14 @@ pub struct Subscription {
     pub(super) values: mpsc::Receiver<Arc<Value>>,
 }
 
+impl Subscription {
+    /// Values that wait to be sent.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.values.len()
+    }
+}
+
 impl Feed {
     /// One that nobody follows. `lost` makes the value that tells a client how many it has lost.
     #[must_use]

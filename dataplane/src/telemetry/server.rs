@@ -25,6 +25,8 @@ use super::{
 pub(super) const MAX_CLIENTS: usize = 16;
 /// Most of them that follow something: the others are to be answered.
 pub(super) const MAX_FOLLOWERS: usize = 8;
+/// What the system keeps for a client that follows and does not read.
+const UNREAD: usize = 1 << 17;
 /// How long clients may take at the end to read what they follow.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
@@ -253,6 +255,7 @@ async fn follow(
 ) -> io::Result<Followed> {
     let Subscription { first, mut values } = subscription;
     send_value(client, &json!({ name: first }), part).await?;
+    sockopt::set_socket_send_buffer_size(client.get_ref(), UNREAD)?;
     loop {
         let mut peeked = [0; 1];
         tokio::select! {
@@ -262,6 +265,7 @@ async fn follow(
             }
             asks = async_io(client, Interest::Read, |fd| Ok(recv(fd, &mut peeked, RecvFlags::PEEK)?)) => {
                 asks?;
+                largest_message(client.get_ref())?;
                 return Ok(Followed::Asks);
             }
         }

@@ -19,6 +19,7 @@ use tap::Tap;
 
 use super::board::GatewayBoard;
 use super::control::duties::Duties;
+use super::control::events::Events;
 use super::control::ports::{DeviceGids, Endpoints, EthernetPort, GatewayEndpoint, port_name};
 use super::control::reload::{Reloader, policy};
 use super::control::service::Service;
@@ -350,6 +351,7 @@ impl Running<'_> {
                 handles.clone(),
             ),
             service: Service::new(Instant::now()),
+            events: Events::new(),
             times,
             capture: self.capture,
             stats_period: (self.config.gateway.stats_seconds > 0)

@@ -2,6 +2,7 @@
 
 mod answers;
 pub(super) mod duties;
+pub(super) mod events;
 mod metrics;
 pub(super) mod news;
 mod pair;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use dataplane::capture::Capture;
 use dataplane::control::{Controller, Flow};
-use dataplane::telemetry::{Answer, Command};
+use dataplane::telemetry::{Command, Reply};
 use pmd::hca::{Backend, HcaError, Queues};
 use pmd::mem::Pool;
 
@@ -28,9 +29,11 @@ use super::report::{self, Times};
 use super::segment_parts::SegmentMaker;
 use crate::command::{self, Argument, Asked};
 use crate::counter::{SegmentCounterReader, Totals, WorkerCounterReader, WorkerCounters};
+use crate::event::Kind;
 
 use crate::forward::EndpointIndex;
 use duties::Duties;
+use events::Events;
 use ports::{DeviceGids, Endpoints, EthernetPort};
 use reload::Reloader;
 use service::Service;
@@ -67,6 +70,7 @@ pub(super) struct GatewayControl<B: Backend> {
     pub(super) maker: SegmentMaker,
     pub(super) reloader: Reloader,
     pub(super) service: Service,
+    pub(super) events: Events,
     pub(super) times: Times,
     pub(super) capture: Option<Capture>,
     pub(super) stats_period: Option<Duration>,
@@ -104,6 +108,7 @@ impl<B: Backend> GatewayControl<B> {
         if now >= self.schedule.ethernet {
             self.schedule.ethernet = now + ETHERNET_PERIOD;
             self.tell_places();
+            self.watch_ethernets(now);
         }
         if now >= self.schedule.latency {
             self.schedule.latency = now + LATENCY_PERIOD;
@@ -113,6 +118,7 @@ impl<B: Backend> GatewayControl<B> {
                 endpoint.ask_latency();
             }
             self.collect_usage(now);
+            self.watch_alarms(now);
         }
         if let Some(period) = self.stats_period
             && now >= self.schedule.stats
@@ -137,9 +143,10 @@ impl<B: Backend> GatewayControl<B> {
 impl<B: Backend> Controller for GatewayControl<B> {
     fn tick(&mut self, now: Instant) -> Flow {
         let mut busy = self.tick_endpoints(now);
-        if let Err(gone) = self.look_for_devices() {
+        if let Err(gone) = self.look_for_devices(now) {
             self.drop_waiting(now);
             self.failure = Some(gone);
+            self.events.end();
             return Flow::Done;
         }
         self.tell_published(now);
@@ -152,6 +159,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
         self.periodic(now);
         self.board.flush();
         self.tell_service(now);
+        self.events.settle(now);
         if let Some(since) = self.stopping {
             let late = now.duration_since(since) > STOP_PATIENCE;
             if late {
@@ -159,6 +167,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
             }
             if late || self.is_stopped() {
                 self.drop_waiting(now);
+                self.events.end();
                 return Flow::Done;
             }
             return Flow::Busy;
@@ -166,14 +175,15 @@ impl<B: Backend> Controller for GatewayControl<B> {
         if busy { Flow::Busy } else { Flow::Idle }
     }
 
-    fn request(&mut self, now: Instant, request: &Command) -> Answer {
+    fn request(&mut self, now: Instant, request: &Command) -> Result<Reply, String> {
         let asked = Asked::parse(request)?;
         let argument = asked.argument.as_deref();
         let segment = match (asked.command.argument(), argument) {
             (Argument::Segment, Some(name)) => Some(self.known_segment(name)?),
             _ => None,
         };
-        Ok(match asked.command {
+        let answer = match asked.command {
+            command::Command::Events => return Ok(self.events.follow(argument)),
             command::Command::List => command::list(),
             command::Command::Help => command::help(argument)?,
             command::Command::Stats => self.stats(now, segment),
@@ -185,7 +195,8 @@ impl<B: Backend> Controller for GatewayControl<B> {
             command::Command::Gids => self.gid_table(),
             command::Command::Mode => self.set_mode(now, argument)?,
             command::Command::Reload => self.reload_now(now)?,
-        })
+        };
+        Ok(answer.into())
     }
 
     fn reload(&mut self, now: Instant) {
@@ -197,6 +208,8 @@ impl<B: Backend> Controller for GatewayControl<B> {
         tracing::info!("stopping");
         self.stopping = Some(now);
         self.service.stopping();
+        let said = || ("the gateway stops".to_owned(), serde_json::Value::Null);
+        self.events.tell(now, Kind::Gateway, None, "stopping", said);
         self.shut_down(now);
     }
 }

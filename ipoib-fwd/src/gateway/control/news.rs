@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use serde_json::{Value, json};
+
 use crate::forward::Side;
 use crate::segment::Happening;
 use ipoib::bucket::Bucket;
@@ -24,21 +26,35 @@ impl News {
         if !self.limit.take(now) {
             return;
         }
-        let name = |side| match side {
-            Side::Ethernet => "Ethernet",
-            Side::InfiniBand => "InfiniBand",
-        };
+        let (_, text, _) = said(happening);
         match happening {
-            Happening::AddressMoved { ip, to } => tracing::info!("{segment}: {ip} has moved to {}", name(to)),
-            Happening::Conflict { ip, owner } => {
-                tracing::warn!(
-                    "{segment}: {ip} is claimed by another host: its owner on {} answers for it",
-                    name(owner)
-                );
-            }
-            Happening::HeldDown { ip, owner } => {
-                tracing::error!("{segment}: {ip} moves too often: it stays on {} for now", name(owner));
-            }
+            Happening::AddressMoved { .. } => tracing::info!("{segment}: {text}"),
+            Happening::Conflict { .. } => tracing::warn!("{segment}: {text}"),
+            Happening::HeldDown { .. } => tracing::error!("{segment}: {text}"),
+        }
+    }
+}
+
+/// What an event is called, what it says, and what is known of it.
+pub(super) fn said(happening: Happening) -> (&'static str, String, Value) {
+    let name = |side| match side {
+        Side::Ethernet => "Ethernet",
+        Side::InfiniBand => "InfiniBand",
+    };
+    match happening {
+        Happening::AddressMoved { ip, to } => {
+            let text = format!("{ip} has moved to {}", name(to));
+            ("moved", text, json!({"address": ip, "side": name(to)}))
+        }
+        Happening::Conflict { ip, owner } => {
+            let owner = name(owner);
+            let text = format!("{ip} is claimed by another host: its owner on {owner} answers for it");
+            ("disputed", text, json!({"address": ip, "side": owner}))
+        }
+        Happening::HeldDown { ip, owner } => {
+            let owner = name(owner);
+            let text = format!("{ip} moves too often: it stays on {owner} for now");
+            ("held-down", text, json!({"address": ip, "side": owner}))
         }
     }
 }

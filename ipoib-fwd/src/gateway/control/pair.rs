@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 use ib_wire::Gid;
 use pmd::hca::Backend;
 use pmd::mem::Mbuf;
+use serde_json::{Value, json};
 
 use super::GatewayControl;
 use super::duties::parts;
+use crate::event::Kind;
 use crate::forward::{self, ETHERTYPE_HELLO, PeerGateway, SegmentIndex};
 use crate::gateway::worker::GatewayCommand;
 use crate::segment::Segment;
@@ -212,61 +214,92 @@ impl<B: Backend> GatewayControl<B> {
         link.speak(role == Role::Forwarding);
     }
 
+    /// In the log, and to those who follow.
     fn tell_pair_event(&mut self, now: Instant, at: SegmentIndex, event: Event) {
         let Some(duty) = self.segments.at_mut(at) else { return };
+        // What comes back with each packet is told now and then.
+        let again = matches!(event, Event::Sibling { .. } | Event::Multiplied { .. });
+        if again && now < duty.duty.complain_after {
+            return;
+        }
+        if again {
+            duty.duty.complain_after = now + COMPLAINTS;
+        }
         let name = &duty.name;
-        match event {
+        let (kind, what, text, facts) = match event {
             Event::Role { from, to, why } => {
-                tracing::info!("{name}: role: {} after {} ({why})", to.name(), from.name());
+                let text = format!("{} after {} ({why})", to.name(), from.name());
+                tracing::info!("{name}: role: {text}");
+                (Kind::Role, to.name(), text, json!({"role": to.name(), "before": from.name()}))
             }
             Event::Peer { who, alive } => {
-                let what = if alive { "is there" } else { "is gone" };
-                tracing::info!("{name}: gateway {:016x} {what}", who.guid.0);
+                let (what, is) = if alive { ("peer", "is there") } else { ("peer-gone", "is gone") };
+                let text = format!("gateway {:016x} {is}", who.guid.0);
+                tracing::info!("{name}: {text}");
+                (Kind::Role, what, text, json!({"guid": format!("{:016x}", who.guid.0)}))
             }
             Event::Loop { sign: Sign::Sibling, hold, .. } => {
-                tracing::error!(
-                    "{name}: it meets another segment of this gateway on both sides, which is a loop: blocked for {} s at least, the other \
+                let text = format!(
+                    "it meets another segment of this gateway on both sides, which is a loop: blocked for {} s at least, the other \
                      one forwards. Keep their Ethernet networks or their InfiniBand ports apart, it goes on by itself",
                     hold.as_secs()
                 );
+                tracing::error!("{name}: {text}");
+                (Kind::Alarm, "loop", text, json!({"blocked_seconds": hold.as_secs()}))
             }
             Event::Sibling { guid, side } => {
-                if now >= duty.duty.complain_after {
-                    duty.duty.complain_after = now + COMPLAINTS;
-                    tracing::warn!(
-                        "{name}: the segment at port {:016x} of this gateway is on the same network on {}: keep them apart, or make \
-                         them one segment",
-                        guid.0,
-                        side.name()
-                    );
-                }
+                let text = format!(
+                    "the segment at port {:016x} of this gateway is on the same network on {}: keep them apart, or make them one segment",
+                    guid.0,
+                    side.name()
+                );
+                tracing::warn!("{name}: {text}");
+                (
+                    Kind::Alarm,
+                    "sibling",
+                    text,
+                    json!({"guid": format!("{:016x}", guid.0), "side": side.name()}),
+                )
             }
             Event::Loop { sign, arrived, hold } => {
-                tracing::error!(
-                    "{name}: our own packets come back on {} ({sign:?}): something else joins the Ethernet network and the partition. The \
+                let text = format!(
+                    "our own packets come back on {} ({sign:?}): something else joins the Ethernet network and the partition. The \
                      segment is blocked for {} s at least; take the other bridge away, it goes on by itself",
                     arrived.name(),
                     hold.as_secs()
                 );
+                tracing::error!("{name}: {text}");
+                (
+                    Kind::Alarm,
+                    "loop",
+                    text,
+                    json!({"side": arrived.name(), "blocked_seconds": hold.as_secs()}),
+                )
             }
-            Event::Stranger { why: Some(why) } => tracing::error!(
-                "{name}: another gateway between the same networks is not believed: {why}. Until then both may forward, and a packet \
-                 to all goes round a few times"
-            ),
+            Event::Stranger { why: Some(why) } => {
+                let text = format!(
+                    "another gateway between the same networks is not believed: {why}. Until then both may forward, and a packet to \
+                     all goes round a few times"
+                );
+                tracing::error!("{name}: {text}");
+                (Kind::Alarm, "stranger", text, json!({"why": why.to_string()}))
+            }
             Event::Stranger { why: None } => {
-                tracing::info!("{name}: the gateway that was not believed is gone, or is believed");
+                let text = "the gateway that was not believed is gone, or is believed";
+                tracing::info!("{name}: {text}");
+                (Kind::Alarm, "stranger-gone", text.to_owned(), Value::Null)
             }
             Event::Multiplied { side } => {
-                if now >= duty.duty.complain_after {
-                    duty.duty.complain_after = now + COMPLAINTS;
-                    tracing::warn!(
-                        "{name}: what we send on {} comes back several times: that network has a loop of its own; switch spanning tree on",
-                        side.name()
-                    );
-                }
+                let text = format!(
+                    "what we send on {} comes back several times: that network has a loop of its own; switch spanning tree on",
+                    side.name()
+                );
+                tracing::warn!("{name}: {text}");
+                (Kind::Alarm, "multiplied", text, json!({"side": side.name()}))
             }
-            Event::Neighbours(_) => {}
-        }
+            Event::Neighbours(_) => return,
+        };
+        self.events.tell(now, kind, self.segments.at(at), what, || (text, facts));
     }
 
     /// The forwarder told us of a host.

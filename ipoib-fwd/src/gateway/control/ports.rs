@@ -6,6 +6,7 @@ use pmd::eth::EthPort;
 use pmd::hca::{Backend, HcaError};
 
 use super::GatewayControl;
+use crate::event::Kind;
 use crate::forward::{EndpointIndex, EthernetIndex, SegmentIndex};
 use crate::gateway::gids::GatewayGids;
 use crate::gateway::worker::{GatewayCommand, GatewayNote};
@@ -90,7 +91,7 @@ impl<B: Backend> Endpoints<B> {
 impl<B: Backend> GatewayControl<B> {
     /// Gives every port its turn. True if there was anything.
     pub(super) fn tick_endpoints(&mut self, now: Instant) -> bool {
-        let Self { endpoints, board, times, own, .. } = self;
+        let Self { endpoints, board, times, own, events, .. } = self;
         let mut busy = false;
         for index in endpoints.indices() {
             let Some(endpoint) = endpoints.at(index) else { continue };
@@ -100,21 +101,24 @@ impl<B: Backend> GatewayControl<B> {
             own.drops(DropReason::IbQueueFull, losses.queue_full);
             own.drops(DropReason::SendFailed, losses.refused);
             if losses.events > 0 {
-                tracing::warn!(
-                    "{} queue pair events were lost: the control lcore is too slow",
-                    losses.events
-                );
+                let text =
+                    format!("{} queue pair events were lost: the control lcore is too slow", losses.events);
+                tracing::warn!("{text}");
+                let said = || (text, serde_json::json!({ "events": losses.events }));
+                events.tell(now, Kind::Alarm, None, "control-slow", said);
             }
         }
         busy
     }
 
     /// What became of devices. Those that are gone take their segments down, and no others; an error if it was the last one.
-    pub(super) fn look_for_devices(&mut self) -> Result<(), HcaError> {
-        let Self { endpoints, segments, .. } = self;
+    pub(super) fn look_for_devices(&mut self, now: Instant) -> Result<(), HcaError> {
+        let Self { endpoints, segments, events, .. } = self;
         for index in endpoints.indices() {
             let Some(gone) = endpoints.at(index).and_then(Endpoint::take_gone) else { continue };
             tracing::error!("{gone}");
+            let said = || (gone.to_string(), serde_json::Value::Null);
+            events.tell(now, Kind::Alarm, None, "device-gone", said);
             if endpoints.iter().all(Endpoint::is_gone) {
                 return Err(gone);
             }

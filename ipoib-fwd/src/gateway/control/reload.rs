@@ -31,6 +31,7 @@ use super::GatewayControl;
 use super::duties::SegmentDuty;
 use super::ports::Endpoints;
 use crate::counter::SegmentTotals;
+use crate::event::Kind;
 use crate::forward::{EndpointIndex, MAX_SEGMENTS, SegmentIndex};
 use crate::gateway::segment_parts::{Ground, SegmentMaker, mode, networks};
 use crate::log::Log;
@@ -211,8 +212,17 @@ impl<B: Backend> GatewayControl<B> {
         let outcome = self.try_reload(now);
         self.service.reloaded(now);
         self.reloader.counts[usize::from(outcome.is_err())] += 1;
-        if let Err(why) = &outcome {
-            tracing::error!("reload: {why}; the configuration stays as it was");
+        match &outcome {
+            Ok(answer) => {
+                let text = change_text(answer);
+                tracing::info!("reload: {text}");
+                self.events.tell(now, Kind::Reload, None, "done", || (text, answer.clone()));
+            }
+            Err(why) => {
+                let text = format!("{why}; the configuration stays as it was");
+                tracing::error!("reload: {text}");
+                self.events.tell(now, Kind::Reload, None, "refused", || (text, Value::Null));
+            }
         }
         outcome
     }
@@ -268,7 +278,6 @@ impl<B: Backend> GatewayControl<B> {
         self.maker = maker;
         self.follow_keys(now, &change);
         self.board.flush();
-        log_change(&answer);
         Ok(answer)
     }
 
@@ -512,7 +521,7 @@ impl<B: Backend> GatewayControl<B> {
 }
 
 /// A line of what a reload did.
-fn log_change(answer: &Value) {
+fn change_text(answer: &Value) -> String {
     let list = |what: &str| {
         let names = answer.get(what).and_then(Value::as_array)?;
         let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
@@ -520,10 +529,7 @@ fn log_change(answer: &Value) {
     };
     let all: Vec<String> =
         ["added", "waiting", "removed", "changed", "keys"].iter().filter_map(|w| list(w)).collect();
-    match all.as_slice() {
-        [] => tracing::info!("reload: nothing has changed"),
-        all => tracing::info!("reload: {}", all.join("; ")),
-    }
+    if all.is_empty() { "nothing has changed".to_owned() } else { all.join("; ") }
 }
 
 #[cfg(test)]

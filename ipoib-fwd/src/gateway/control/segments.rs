@@ -1,15 +1,18 @@
 //! What comes to a segment, and what it wants done. It decides; this carries.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
 use ib_wire::Qpn;
 use pmd::hca::Backend;
 use pmd::mem::Mbuf;
+use serde_json::{Value, json};
 
 use super::GatewayControl;
-use super::duties::{SegmentDuty, parts};
+use super::duties::parts;
+use super::news;
 use super::ports::EthernetPort;
+use crate::event::Kind;
 use crate::forward::{EndpointIndex, Punt, SegmentIndex, Side};
 use crate::gateway::board::SegmentBoard;
 use crate::gateway::punts::Cause;
@@ -20,7 +23,7 @@ use endpoint::Endpoint;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{Event, WorkerIndex};
 use ipoib::net::IPOIB_IPV4_HEADER;
-use ipoib::net::ethernet::ETHERNET_HEADER_LEN;
+use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, MacAddress};
 
 impl Packet for Mbuf {
     fn length(&self) -> usize {
@@ -186,6 +189,7 @@ impl<B: Backend> GatewayControl<B> {
                 }
             }
             Output::SetHost { ip: IpAddr::V4(ip), mac } => {
+                self.tell_host(now, at, ip, mac);
                 if let Some(board) = self.board.at(at) {
                     board.set_ethernet(ip, mac);
                 }
@@ -196,6 +200,9 @@ impl<B: Backend> GatewayControl<B> {
                 if let Some(board) = self.board.at(at) {
                     board.remove_ethernet(ip);
                 }
+                let said =
+                    || (format!("{ip} is gone from Ethernet"), json!({"address": ip, "side": "Ethernet"}));
+                self.events.tell(now, Kind::Address, self.segments.at(at), "gone", said);
             }
             Output::SetHost { .. } | Output::RemoveHost { .. } => {}
             Output::Release { side, worker, packet } => {
@@ -208,6 +215,8 @@ impl<B: Backend> GatewayControl<B> {
                 if let Some(duty) = self.segments.at_mut(at) {
                     duty.news.tell(now, &duty.name, happening);
                 }
+                let (what, text, facts) = news::said(happening);
+                self.events.tell(now, Kind::Address, self.segments.at(at), what, || (text, facts));
             }
         }
     }
@@ -252,7 +261,7 @@ impl<B: Backend> GatewayControl<B> {
             self.tell_link_event(now, at, &event);
             self.carry_out(now, at);
             let up = event == Event::Up;
-            self.log_link_event(at, event);
+            self.report_link_event(now, at, event);
             if up {
                 // Before it forwards it must know its own multicasts when they come back.
                 self.tell_places();
@@ -279,29 +288,83 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    fn log_link_event(&mut self, at: SegmentIndex, event: Event) {
-        let Some(SegmentDuty { name, .. }) = self.segments.at(at) else { return };
+    /// In the log, and to those who follow.
+    fn report_link_event(&mut self, now: Instant, at: SegmentIndex, event: Event) {
+        let Self { segments, events, times, .. } = self;
+        let Some(duty) = segments.at(at) else { return };
+        let name = &duty.name;
+        let mut tell = |kind, what, text: String, facts: Value| {
+            events.tell(now, kind, Some(duty), what, || (text, facts))
+        };
+        let infiniband = |ip: IpAddr| json!({"address": ip, "side": "InfiniBand"});
         match event {
-            Event::Up => tracing::info!("{name}: InfiniBand link up"),
-            Event::Readdressed { gid } => tracing::info!("{name}: our GID is {gid} now: telling all"),
-            Event::Waiting(why) => tracing::warn!("{name}: no InfiniBand link: {why}"),
-            Event::Down => tracing::warn!("{name}: InfiniBand link down"),
+            Event::Up => {
+                tracing::info!("{name}: InfiniBand link up");
+                tell(Kind::Link, "up", "InfiniBand link up".to_owned(), Value::Null);
+            }
+            Event::Readdressed { gid } => {
+                tracing::info!("{name}: our GID is {gid} now: telling all");
+                tell(
+                    Kind::Link,
+                    "readdressed",
+                    format!("our GID is {gid} now"),
+                    json!({"gid": gid.to_string()}),
+                );
+            }
+            Event::Waiting(why) => {
+                tracing::warn!("{name}: no InfiniBand link: {why}");
+                tell(Kind::Link, "waiting", format!("no InfiniBand link: {why}"), Value::Null);
+            }
+            Event::Down => {
+                tracing::warn!("{name}: InfiniBand link down");
+                tell(Kind::Link, "down", "InfiniBand link down".to_owned(), Value::Null);
+            }
             // Handled where the packet came in, with the sender's drop reasons.
             Event::Arp(_) | Event::Stopped => {}
-            Event::NeighbourResolved { .. } | Event::NeighbourUnreachable { .. } => {}
+            Event::NeighbourResolved { ip, hardware } => {
+                let facts =
+                    json!({"address": ip, "side": "InfiniBand", "hardware_address": hardware.to_string()});
+                tell(Kind::Address, "learnt", format!("{ip} is at {hardware}"), facts);
+            }
+            Event::NeighbourUnreachable { ip } => {
+                tell(Kind::Address, "gone", format!("{ip} is gone from InfiniBand"), infiniband(ip));
+            }
             Event::NeighbourChanged { ip, old, new } => {
                 tracing::debug!("{name}: {ip} moved from {old} to {new}");
+                let facts = json!({"address": ip, "side": "InfiniBand", "hardware_address": new.to_string()});
+                tell(Kind::Address, "moved", format!("{ip} has moved from {old} to {new}"), facts);
             }
             Event::ConnectionUp { passive, peer, setup, .. } => {
-                self.times.setup.saturating_record(setup.as_nanos() as u64);
+                times.setup.saturating_record(setup.as_nanos() as u64);
                 let who = if passive { "accepted from" } else { "opened to" };
-                tracing::info!("{name}: connection {who} {peer} in {:.1} ms", setup.as_secs_f64() * 1e3);
+                let text = format!("connection {who} {peer} in {:.1} ms", setup.as_secs_f64() * 1e3);
+                tracing::info!("{name}: {text}");
+                tell(Kind::Connection, "up", text, json!({"peer": peer.to_string(), "passive": passive}));
             }
             Event::ConnectionDown { passive, reason, .. } => {
                 let which = if passive { "passive" } else { "active" };
-                tracing::info!("{name}: {which} connection down: {reason:?}");
+                let text = format!("{which} connection down: {reason:?}");
+                tracing::info!("{name}: {text}");
+                tell(
+                    Kind::Connection,
+                    "down",
+                    text,
+                    json!({"passive": passive, "reason": format!("{reason:?}")}),
+                );
             }
         }
+    }
+
+    /// Tells that an Ethernet host is there, if that is news.
+    fn tell_host(&mut self, now: Instant, at: SegmentIndex, ip: Ipv4Addr, mac: MacAddress) {
+        let before = self.board.at(at).and_then(|board| board.table().eth(ip).map(|(_, host)| host.mac));
+        let (what, text) = match before {
+            Some(before) if before == mac => return,
+            Some(before) => ("moved", format!("{ip} has moved from {before} to {mac}")),
+            None => ("learnt", format!("{ip} is at {mac}")),
+        };
+        let facts = json!({"address": ip, "side": "Ethernet", "hardware_address": mac.to_string()});
+        self.events.tell(now, Kind::Address, self.segments.at(at), what, || (text, facts));
     }
 
     /// Closes every link in an orderly way; other gateways may forward at once.

@@ -7,6 +7,7 @@ use pmd::hca::Backend;
 
 use super::GatewayControl;
 use super::answers::waits_of;
+use crate::event::Kind;
 use crate::segment::pair::Role;
 
 /// How often the status is made anew.
@@ -134,7 +135,7 @@ impl<B: Backend> GatewayControl<B> {
 
     /// Gives a sign of life if all workers have turned since the last one.
     fn watch_workers(&mut self, now: Instant) {
-        let Self { service, board, .. } = self;
+        let Self { service, board, events, .. } = self;
         let (Some(manager), Some(watchdog)) = (&mut service.manager, &mut service.watchdog) else { return };
         let Some((grace, since)) = watchdog.workers_turned(now, manager, board.publisher()) else {
             service.stuck = false;
@@ -147,6 +148,7 @@ impl<B: Backend> GatewayControl<B> {
             let what = format!("worker {} does not turn: no sign of life until it does", who.join(", "));
             tracing::error!("{what}");
             manager.status(&what);
+            events.tell(now, Kind::Alarm, None, "worker-stuck", || (what, serde_json::Value::Null));
         }
     }
 

@@ -1,0 +1,189 @@
+//! What the control lcore tells those who follow it (`ctl events`), and what it looks at for that.
+
+use std::collections::BTreeMap;
+use std::time::{Instant, SystemTime};
+
+use dataplane::telemetry::{Feed, Reply};
+use pmd::hca::Backend;
+use serde_json::{Value, json};
+
+use super::GatewayControl;
+use super::duties::SegmentDuty;
+use crate::counter::SegmentTotals;
+use crate::event::{Kind, object};
+use ipoib::bucket::Bucket;
+use ipoib::drop_reason::DropReason;
+
+/// Events of one kind of one segment, per second and at once: the network must not have a client read without end.
+const LIMIT: (u32, u32) = (20, 200);
+
+/// The events, and who follows them.
+#[derive(Debug)]
+pub(in crate::gateway) struct Events {
+    feed: Feed,
+    /// By segment, or what is of none, and kind.
+    limits: BTreeMap<(Option<u8>, Kind), Limit>,
+    seen: Seen,
+}
+
+#[derive(Debug)]
+struct Limit {
+    bucket: Bucket,
+    left_out: u64,
+}
+
+/// What was found when it was looked at last.
+#[derive(Debug, Default)]
+struct Seen {
+    /// By [`crate::forward::EthernetIndex`].
+    ethernets: Vec<bool>,
+    srq_low: u64,
+    /// Packets that the storm guards dropped, by segment.
+    storms: BTreeMap<u8, u64>,
+}
+
+fn lost(n: u64) -> Value {
+    let text = format!("{n} events were lost: they came faster than they were read");
+    object(SystemTime::now(), Kind::Gateway, "lost", None, text, json!({ "lost": n }))
+}
+
+impl Events {
+    pub(in crate::gateway) fn new() -> Self {
+        Self { feed: Feed::new(lost), limits: BTreeMap::new(), seen: Seen::default() }
+    }
+
+    /// Answers a client that wants those of some kinds, or all.
+    pub(super) fn follow(&mut self, words: Option<&str>) -> Reply {
+        let set = Kind::set(words);
+        let kinds: Vec<&str> =
+            Kind::ALL.iter().filter(|kind| set & kind.bit() != 0).map(|kind| kind.word()).collect();
+        Reply::Follow(self.feed.follow(set | Kind::Gateway.bit(), json!({ "following": kinds })))
+    }
+
+    /// Tells an event, of a segment or of none, with text and what is known beside it, unless there were too many of its kind.
+    pub(super) fn tell(
+        &mut self,
+        now: Instant,
+        kind: Kind,
+        of: Option<&SegmentDuty>,
+        what: &'static str,
+        said: impl FnOnce() -> (String, Value),
+    ) {
+        if !self.feed.is_followed(kind.bit()) {
+            return;
+        }
+        // What an operator has done is told in any case.
+        let is_limited = !matches!(kind, Kind::Reload | Kind::Gateway);
+        let (rate, burst) = LIMIT;
+        let new = || Limit { bucket: Bucket::new(now, burst, rate), left_out: 0 };
+        let limit = self.limits.entry((of.map(|duty| duty.index.0), kind)).or_insert_with(new);
+        if is_limited && !limit.bucket.take(now) {
+            limit.left_out += 1;
+            return;
+        }
+        let (text, facts) = said();
+        let segment = of.map(|duty| duty.name.as_str());
+        self.feed.tell(kind.bit(), object(SystemTime::now(), kind, what, segment, text, facts));
+    }
+
+    /// Tells of what was left out, and what clients have lost.
+    pub(super) fn settle(&mut self, now: Instant) {
+        self.feed.settle();
+        for ((_, kind), limit) in &mut self.limits {
+            if limit.left_out > 0 && limit.bucket.take(now) {
+                let n = std::mem::take(&mut limit.left_out);
+                let text = format!("{n} events of kind {} were left out: they were too many", kind.word());
+                let facts = json!({"left_out": n, "of": kind.word()});
+                let event = object(SystemTime::now(), Kind::Gateway, "left-out", None, text, facts);
+                self.feed.tell(kind.bit(), event);
+            }
+        }
+    }
+
+    /// There will be no more.
+    pub(super) fn end(&mut self) {
+        self.feed.end();
+    }
+}
+
+impl<B: Backend> GatewayControl<B> {
+    /// Looks at the Ethernet ports. What they are at first is not told.
+    pub(super) fn watch_ethernets(&mut self, now: Instant) {
+        let Self { events, ethernets, .. } = self;
+        let up = ethernets.iter().map(|end| end.port.link().up).collect::<Vec<_>>();
+        let before = std::mem::replace(&mut events.seen.ethernets, up.clone());
+        for ((end, up), was_up) in ethernets.iter().zip(up).zip(before) {
+            if up != was_up {
+                let name = end.port.name();
+                let word = if up { "up" } else { "down" };
+                tracing::info!("{name}: link {word}");
+                let said = || (format!("Ethernet port {name} is {word}"), json!({"port": name, "up": up}));
+                events.tell(now, Kind::Link, None, word, said);
+            }
+        }
+    }
+
+    /// Looks for what counts as an alarm, once a second.
+    pub(super) fn watch_alarms(&mut self, now: Instant) {
+        let srq_low = self.srq_low();
+        let before = std::mem::replace(&mut self.events.seen.srq_low, srq_low);
+        if srq_low > before {
+            let n = srq_low - before;
+            let text =
+                format!("shared receive queues ran low {n} times: peers send faster than workers receive");
+            self.events.tell(now, Kind::Alarm, None, "srq-low", || (text, json!({ "times": n })));
+        }
+        let Self { events, segments, segment_readers, .. } = self;
+        for duty in segments.iter() {
+            let dropped = SegmentTotals::of(segment_readers.iter(), duty.index).drops(DropReason::Storm);
+            // What was counted under its number before is no alarm.
+            let before = events.seen.storms.insert(duty.index.0, dropped).unwrap_or(dropped);
+            if dropped > before {
+                let n = dropped - before;
+                let text = format!("the storm guard has dropped {n} packets to groups or to all in a second");
+                events.tell(now, Kind::Alarm, Some(duty), "storm", || (text, json!({ "packets": n })));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// Values that a client finds in its queue, by what they are.
+    fn told(events: &mut Events, run: impl FnOnce(&mut Events)) -> u64 {
+        assert!(!events.feed.is_followed(!0));
+        let Reply::Follow(client) = events.follow(Some("address")) else { panic!("no subscription") };
+        run(events);
+        client.waiting() as u64
+    }
+
+    #[test]
+    fn a_neighbour_that_makes_events_without_end_makes_a_bounded_number() {
+        let (mut events, now) = (Events::new(), Instant::now());
+        let move_often = |events: &mut Events, at: Instant, n: u32| {
+            for _ in 0..n {
+                events.tell(at, Kind::Address, None, "moved", || (String::new(), Value::Null));
+            }
+        };
+        move_often(&mut events, now, 1000);
+        assert!(events.limits.is_empty(), "nobody follows");
+        let n = told(&mut events, |events| {
+            move_often(events, now, 1000);
+            events.tell(now, Kind::Link, None, "up", || panic!("is not followed"));
+            events.settle(now);
+        });
+        assert_eq!(n, u64::from(LIMIT.1));
+        let left_out: u64 = events.limits.values().map(|limit| limit.left_out).sum();
+        assert_eq!(left_out, 800);
+        events.feed.settle();
+        // When there is room again it is told once how many that were.
+        let n = told(&mut events, |events| {
+            events.settle(now + Duration::from_secs(1));
+            events.settle(now + Duration::from_secs(1));
+        });
+        assert_eq!(n, 1);
+    }
+}

@@ -1,0 +1,191 @@
+"""What an operator does to a gateway that runs: follows what happens, asks it by DPDK's own script."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+
+from checks.laboratory import Laboratory, back_within, in_laboratory
+from demo import ETH, IB_IP, Failed, run
+
+# An address of the Ethernet host that the gateway has not heard of.
+NEWCOMER = "10.77.0.77"
+
+
+class Follower:
+    """`ipoib-fwd ctl events`, and the lines that it has printed."""
+
+    def __init__(self, lab, *words):
+        line = [lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / "control.sock", "events", *words]
+        self.popen = subprocess.Popen([str(w) for w in line], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(0.5)
+
+    def end(self, how=signal.SIGTERM):
+        """What it has printed, its exit code and its last words; how: None if it ends by itself."""
+        if how:
+            self.popen.send_signal(how)
+        try:
+            out, err = self.popen.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            raise Failed("ctl events does not end") from None
+        return out.splitlines(), self.popen.returncode, err.strip()
+
+
+def check_told(lab):
+    """Link, role, connection, address and reload, to several clients at once, each with the kinds that it wants."""
+    everything, lines, some = Follower(lab, "--json"), Follower(lab), Follower(lab, "link,reload", "--json")
+    run("ip", "addr", "add", f"{NEWCOMER}/24", "dev", "eth0", netns=ETH)
+    try:
+        run("ping", "-n", "-q", "-c", 1, "-W", 2, "-I", NEWCOMER, IB_IP, netns=ETH, check=False)
+    finally:
+        run("ip", "addr", "del", f"{NEWCOMER}/24", "dev", "eth0", netns=ETH)
+    lab.ctl("reload")
+    lab.ctl("mode", "datagram")
+    lab.ctl("mode", "connected")
+    run("ip", "link", "set", "eth0", "down", netns=ETH)
+    time.sleep(2)
+    run("ip", "link", "set", "eth0", "up", netns=ETH)
+    back = back_within(10, ETH, IB_IP)
+    lab.wait_for("connections both ways", lambda: lab.ctl("connections").get("established_both_ways"), 10)
+    told = [json.loads(line) for line in everything.end()[0]]
+    seen = {(e["kind"], e["what"]) for e in told}
+    wanted = {("address", "learnt"), ("reload", "done"), ("connection", "down"), ("connection", "up"), ("link", "down"),
+              ("link", "up"), ("role", "forwarding")}
+    new = [e for e in told if e.get("address") == NEWCOMER]
+    as_lines, of_some = lines.end()[0], [json.loads(line) for line in some.end()[0]]
+    fine = all(len(line.split()) >= 5 and line.split()[0].endswith("Z") for line in as_lines)
+    ok = (wanted <= seen and new and fine and len(as_lines) >= len(told) > len(of_some) > 0 and back is not None
+          and {e["kind"] for e in of_some} == {"link", "reload"}
+          and [e["time"] for e in told] == sorted(e["time"] for e in told))
+    return {"ok": bool(ok), "missing": sorted(wanted - seen), "events": len(told), "of_some": len(of_some), "as_lines": len(as_lines),
+            "first": as_lines[:3]}
+
+
+def message(path, *requests):
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.settimeout(10)
+    s.connect(str(path))
+    s.recv(1 << 20)
+    for request in requests:
+        s.send(request)
+    return s
+
+
+RELOADS = 1500
+
+
+def check_slow_reader(lab):
+    """A client that does not read loses events, is told how many, and holds nobody up."""
+    path = lab.dir / "control.sock"
+    lazy = message(path, b"/events")
+    asker, longest = message(path), 0.0
+    for _ in range(RELOADS):
+        begin = time.monotonic()
+        asker.send(b"/reload")
+        asker.recv(1 << 20)
+        longest = max(longest, time.monotonic() - begin)
+    asker.close()
+    read, lost = 0, 0
+    lazy.settimeout(1)
+    try:
+        while True:
+            event = json.loads(lazy.recv(1 << 20))["/events"]
+            read += event.get("what") == "done"
+            lost += event.get("lost", 0)
+    except TimeoutError:
+        pass
+    # It goes on with the next one.
+    lab.ctl("reload")
+    lazy.settimeout(5)
+    after = json.loads(lazy.recv(1 << 20))["/events"]["what"]
+    lazy.close()
+    ok = lost > 0 and read + lost == RELOADS and after == "done" and longest < 2
+    return {"ok": ok, "read": read, "lost": lost, "after": after, "longest_answer_seconds": round(longest, 3)}
+
+
+def check_hostile(lab):
+    """Words that are no kinds, followers without end, clients that ask while they follow."""
+    path, wrong = lab.dir / "control.sock", []
+    for request in (b"/events,storm", b"/events,link,", b"/events," + b"link," * 190, b"/events,\xff"):
+        with message(path, request) as s:
+            answer = json.loads(s.recv(1 << 20))
+            if "error" not in answer:
+                wrong.append(f"{request[:30]}: {answer}")
+    followers, refused = [], 0
+    for _ in range(10):
+        s = message(path, b"/events")
+        refused += "error" in json.loads(s.recv(1 << 20))
+        followers.append(s)
+    if refused != 2:
+        wrong.append(f"{refused} of 10 followers were refused")
+    followers[0].send(b"/help,events")
+    if "/help" not in json.loads(followers[0].recv(1 << 20)):
+        wrong.append("a follower's question is not answered")
+    for s in followers:
+        s.close()
+    lab.ctl("stats")
+    out = run(lab.bin / "ipoib-fwd", "ctl", "--socket", path, "events", "strom", check=False)
+    if out.returncode != 2 or "possible values" not in out.stderr:
+        wrong.append(f"{out.returncode}: {out.stderr}")
+    return {"ok": not wrong, "wrong": wrong}
+
+
+SCRIPT = "dpdk-telemetry.py"
+
+
+def check_dpdk_script(lab):
+    """DPDK's own script talks to our socket, and to EAL's for DPDK's commands."""
+    place = lab.dir / "dpdk" / "ours"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "dpdk_telemetry.v2").symlink_to(lab.dir / "control.sock")
+
+    def asked(prefix, *requests, **more):
+        out = subprocess.run([SCRIPT, "-f", prefix], input="".join(f"{r}\n" for r in requests) + "quit\n", text=True,
+                             capture_output=True, timeout=20, env={**os.environ, **more})
+        if out.returncode:
+            raise Failed(f"{SCRIPT}: {out.stderr[-800:]}")
+        return [json.loads(line) for line in out.stdout.splitlines()]
+
+    ours = asked("ours", "/", "/help,stats", "/stats", "/links", "/neighbours", "/mode,connected", "/nonsense", RUNTIME_DIRECTORY=str(lab.dir))
+    names = ("/", "/help", "/stats", "/links", "/neighbours", "/mode", "/nonsense")
+    wrong = [name for name, answer in zip(names, ours, strict=True) if name not in answer]
+    stats, nonsense = ours[2].get("/stats") or {}, ours[-1]
+    theirs = asked("gwdemo", "/", "/ethdev/list", "/ethdev/stats,0", "/eal/params")
+    received = theirs[2].get("/ethdev/stats", {}).get("ipackets", 0)
+    ok = (not wrong and "traffic" in stats and nonsense["/nonsense"] is None and "/events" in ours[0]["/"]
+          and theirs[1]["/ethdev/list"] == [0] and received > 0)
+    return {"ok": ok, "wrong": wrong, "commands": len(ours[0]["/"]), "of_dpdk": len(theirs[0]["/"]), "ethdev_received": received}
+
+
+def check_end(lab, kill):
+    """Who follows learns that the gateway has ended: in order, or without a word."""
+    lines, machine = Follower(lab), Follower(lab, "alarm", "--json")
+    if kill:
+        lab.lose(lab.gateway)
+    else:
+        lab.gateway.stop()
+        lab.processes.remove(lab.gateway)
+    results = [f.end(how=None) for f in (lines, machine)]
+    codes, words = [code for _, code, _ in results], [err for _, _, err in results]
+    stopping = any("gateway: stopping" in line for line in results[0][0])
+    lab.start_gateway()
+    back = back_within(10, ETH, IB_IP)
+    ok = codes == [4 if kill else 3] * 2 and stopping != kill and all("gateway" in w for w in words) and back is not None
+    return {"ok": ok, "exit_codes": codes, "said": words[0], "stopping_told": stopping}
+
+
+CHECKS = (
+    ("runtime_events", check_told),
+    ("runtime_events_slow_reader", check_slow_reader),
+    ("runtime_events_hostile", check_hostile),
+    ("runtime_dpdk_telemetry", check_dpdk_script),
+    ("runtime_events_end", lambda lab: check_end(lab, kill=False)),
+    ("runtime_events_killed", lambda lab: check_end(lab, kill=True)),
+)
+
+
+def runtime(args, checks):
+    in_laboratory(lambda args: Laboratory(args, intruder=False), args, checks, CHECKS)
