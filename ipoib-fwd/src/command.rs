@@ -1,7 +1,7 @@
 //! The commands of a running gateway, each written down once: its name, what it may be told, what it does. From that come what the
 //! control socket takes, what `ipoib-fwd ctl` takes and says of itself, and what a shell completes.
 
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgMatches, Error, FromArgMatches, Subcommand};
 use config::nearest;
@@ -9,6 +9,7 @@ use dataplane::telemetry;
 use serde_json::{Value, json};
 
 use crate::event::Kind;
+use crate::setting::Key;
 
 /// What a command may be told, at most one thing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +22,8 @@ pub enum Argument {
     Segment,
     /// Some of the words, with a comma between them, which say what stands first; or nothing: all of them.
     SomeOf(&'static str, &'static [&'static str]),
+    /// A key of what may be set, and a value for it; the key alone, or nothing.
+    Setting,
     /// One of the words, which say what stands first.
     OneOf(&'static str, &'static [&'static str]),
 }
@@ -76,6 +79,9 @@ commands! {
     Groups = "groups", Argument::Segment, "Multicast groups.";
     Gids = "gids", Argument::None, "The devices' GID tables; `ipoib-fwd gids` lists them as show_gids does.";
     Events = "events", Argument::SomeOf("KIND", Kind::WORDS), "What happens, a line each as it does, until the gateway ends (exit code 3; 4 if it has died). What is not read in time is lost, and counted.";
+    Set = "set", Argument::Setting, "Sets what may change while the gateway runs, until it is set again, a reload finds another value in the file than before, or the gateway ends. Without a value: what there is to set.";
+    Clear = "clear", Argument::SomeOf("WHAT", &["counters", "latency"]), "Has `since` count from now on. Nothing else begins anew: `stats` and `metrics` go on.";
+    Since = "since", Argument::None, "What was counted since the last `clear`, or since the start.";
     Mode = "mode", Argument::OneOf("MODE", &["datagram", "connected"]), "Switches all segments between connected and datagram mode while traffic runs.";
     Reload = "reload", Argument::None, "Reads the configuration again, as SIGHUP does: all of it or, with an error that says why, nothing.";
 }
@@ -99,6 +105,7 @@ impl Command {
             Argument::None => path,
             Argument::Command => format!("{path}[,COMMAND]"),
             Argument::Segment => format!("{path}[,SEGMENT]"),
+            Argument::Setting => format!("{path}[,KEY[,VALUE]]"),
             Argument::SomeOf(name, _) => format!("{path}[,{name}[,{name}...]]"),
             Argument::OneOf(_, words) => format!("{path},{}", words.join("|")),
         }
@@ -130,12 +137,18 @@ impl Asked {
             return Err(format!("no command {}; {near}/ lists them", request.name));
         };
         let argument = request.parameters.clone().filter(|text| !text.is_empty());
+        if let (Argument::Setting, Some(words)) = (command.argument(), argument.as_deref()) {
+            match words.split_once(',') {
+                Some((key, value)) => drop(Key::named(key)?.value(value)?),
+                None => drop(Key::named(words)?),
+            }
+        }
         let is_legal = match (command.argument(), argument.as_deref()) {
             (Argument::OneOf(_, words), Some(word)) => words.contains(&word),
             (Argument::SomeOf(_, words), Some(some)) => some.split(',').all(|word| words.contains(&word)),
             (Argument::OneOf(..), None) | (Argument::None, Some(_)) => false,
             (Argument::None, None)
-            | (Argument::Command | Argument::Segment, _)
+            | (Argument::Command | Argument::Segment | Argument::Setting, _)
             | (Argument::SomeOf(..), None) => true,
         };
         if !is_legal {
@@ -197,7 +210,12 @@ pub fn completion() -> String {
     let words: Vec<&str> = Command::of_ctl().map(Command::word).collect();
     let mut cases = String::new();
     for command in Command::of_ctl() {
-        if let Argument::OneOf(_, values) | Argument::SomeOf(_, values) = command.argument() {
+        let values = match command.argument() {
+            Argument::OneOf(_, values) | Argument::SomeOf(_, values) => Some(values),
+            Argument::Setting => Some(Key::WORDS),
+            _ => None,
+        };
+        if let Some(values) = values {
             cases.push_str(&format!("            {}) words='{}' ;;\n", command.word(), values.join(" ")));
         }
     }
@@ -213,11 +231,24 @@ pub fn completion() -> String {
 impl Subcommand for Asked {
     fn augment_subcommands(ctl: clap::Command) -> clap::Command {
         Command::of_ctl().fold(ctl, |ctl, command| {
+            let value = Arg::new("value").value_name("VALUE").help("What it is to be").requires("argument");
+            let value = (command.argument() == Argument::Setting).then_some(value);
             let argument = match command.argument() {
                 Argument::None => None,
                 Argument::Command => Some(Arg::new("argument").value_name("COMMAND")),
                 Argument::Segment => {
                     Some(Arg::new("argument").value_name("SEGMENT").help("Of this one only"))
+                }
+                Argument::Setting => {
+                    let words = Key::ALL.iter().map(|key| {
+                        PossibleValue::new(key.word()).help(format!(
+                            "{} It may be {}.",
+                            key.help(),
+                            key.may_be()
+                        ))
+                    });
+                    let words = PossibleValuesParser::new(words);
+                    Some(Arg::new("argument").value_name("KEY").help("What is set").value_parser(words))
                 }
                 Argument::SomeOf(name, words) => {
                     let words = PossibleValuesParser::new(words);
@@ -236,7 +267,9 @@ impl Subcommand for Asked {
                     Some(Arg::new("argument").value_name(name).value_parser(words).required(true))
                 }
             };
-            ctl.subcommand(clap::Command::new(command.word()).about(command.help()).args(argument))
+            ctl.subcommand(
+                clap::Command::new(command.word()).about(command.help()).args(argument).args(value),
+            )
         })
     }
 
@@ -255,7 +288,12 @@ impl FromArgMatches for Asked {
         let (name, of_it) = matches.subcommand().ok_or_else(missing)?;
         let command = Command::named(name).ok_or_else(missing)?;
         let words = of_it.try_get_many::<String>("argument").ok().flatten();
-        let argument = words.map(|words| words.cloned().collect::<Vec<_>>().join(","));
+        let mut argument = words.map(|words| words.cloned().collect::<Vec<_>>().join(","));
+        if let (Some(argument), Some(value)) =
+            (&mut argument, of_it.try_get_one::<String>("value").ok().flatten())
+        {
+            *argument = format!("{argument},{value}");
+        }
         Ok(Self { command, argument })
     }
 
@@ -281,6 +319,7 @@ mod tests {
             let argument = match command.argument() {
                 Argument::OneOf(_, words) => Some(words[0].to_owned()),
                 Argument::SomeOf(_, words) => Some(words.join(",")),
+                Argument::Setting => Some("log-filter,endpoint=debug,ipoib=warn".to_owned()),
                 Argument::Segment => Some("storage".to_owned()),
                 Argument::Command => Some("stats".to_owned()),
                 Argument::None => None,
@@ -307,6 +346,10 @@ mod tests {
             assert!(parse("/events", Some(wrong)).unwrap_err().starts_with(some), "{wrong}");
         }
         assert!(parse("/events", Some("")).is_ok() && parse("/events", Some("link,role")).is_ok());
+        assert!(parse("/set", Some("lgo,debug")).unwrap_err().contains("did you mean `log`?"));
+        assert!(parse("/set", Some("log,loud")).unwrap_err().contains("it may be error, warn"));
+        assert!(parse("/set", Some("log,debug")).is_ok() && parse("/set", Some("log")).is_ok());
+        assert!(parse("/clear", Some("everything")).is_err() && parse("/clear", None).is_ok());
         assert!(help(Some("lnks")).unwrap_err().contains("did you mean /links?"));
     }
 

@@ -311,6 +311,14 @@ impl Totals {
         Self(sums)
     }
 
+    /// What has been counted since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let mut rest = self.clone();
+        rest.0.iter_mut().zip(before.0).for_each(|(now, before)| *now = now.saturating_sub(before));
+        rest
+    }
+
     /// Packets on a path.
     #[must_use]
     pub const fn packets(&self, path: Traffic) -> u64 {

@@ -36,7 +36,7 @@ kinds! {
     Connection = "connection", "A connection is made, has ended, or did not come into being.";
     Address = "address", "An address is learnt, has moved, is in dispute, or is gone.";
     Alarm = "alarm", "Something that an operator is to look at.";
-    Reload = "reload", "The configuration was read again.";
+    Reload = "reload", "The configuration was read again, or something was set.";
     Gateway = "gateway", "The gateway itself: it stops, or its events are too many.";
 }
 

@@ -14,5 +14,6 @@ pub mod log;
 pub mod metrics;
 pub mod options;
 pub mod segment;
+pub mod setting;
 pub mod terminal;
 pub mod top;

@@ -46,6 +46,18 @@ impl Log {
             tracing::warn!("the log level stays: {e}");
         }
     }
+
+    /// Logs as much as `level`, and of single modules as much as `modules` says, `MODULE=LEVEL,…`. An error says why not.
+    pub fn set_with(&self, level: LogLevel, modules: &str) -> Result<(), String> {
+        let Some(filter) = &self.filter else {
+            return Err(format!(
+                "{VARIABLE} in the gateway's environment says what is logged; start it without"
+            ));
+        };
+        let all = format!("{level},{modules}");
+        let new = EnvFilter::try_new(all.trim_end_matches(',')).map_err(|e| e.to_string())?;
+        filter.reload(new).map_err(|e| e.to_string())
+    }
 }
 
 #[cfg(test)]
@@ -63,5 +75,12 @@ mod tests {
         assert!(tracing::enabled!(tracing::Level::DEBUG));
         log.set(LogLevel::Error);
         assert!(tracing::enabled!(tracing::Level::ERROR) && !tracing::enabled!(tracing::Level::WARN));
+        // One module says more than the others.
+        log.set_with(LogLevel::Warn, "endpoint=debug").unwrap();
+        assert!(tracing::enabled!(target: "endpoint::control", tracing::Level::DEBUG));
+        assert!(!tracing::enabled!(target: "ipoib_fwd::gateway", tracing::Level::INFO));
+        log.set_with(LogLevel::Info, "").unwrap();
+        assert!(!tracing::enabled!(target: "endpoint::control", tracing::Level::DEBUG));
+        assert!(tracing::enabled!(target: "endpoint::control", tracing::Level::INFO));
     }
 }

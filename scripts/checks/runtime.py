@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from checks.laboratory import Laboratory, back_within, in_laboratory
-from demo import ETH, IB_IP, Failed, run
+from demo import ETH, ETH_IP, IB, IB_IP, Failed, ping, run
 
 # An address of the Ethernet host that the gateway has not heard of.
 NEWCOMER = "10.77.0.77"
@@ -133,6 +133,72 @@ def check_hostile(lab):
     return {"ok": not wrong, "wrong": wrong}
 
 
+def settings(lab):
+    return {row["key"]: row for row in lab.ctl("set")["settings"]}
+
+
+def check_set(lab):
+    """Each key takes what it may be and refuses the rest; what was set is at work, survives a reload of the same file, and not one of another."""
+    wrong, log = [], lab.dir / "gateway.log"
+
+    def expect(what, got, wanted):
+        if got != wanted:
+            wrong.append(f"{what}: {got}, not {wanted}")
+
+    def refused(*words):
+        out = run(lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / "control.sock", "set", *words, check=False)
+        return out.returncode, out.stderr
+
+    expect("keys", sorted(settings(lab)), ["idle", "log", "log-filter", "mode", "receive-mtu"])
+    for key, value in (("mode", "datagram"), ("mode", "connected"), ("idle", "pause"), ("log", "debug"),
+                       ("log-filter", "ipoib_fwd::segment=warn,endpoint=debug"), ("receive-mtu", 2044)):
+        expect(key, str(lab.ctl("set", key, value)["value"]), str(value))
+        expect(f"{key} in the list", str(settings(lab)[key]["value"]), str(value))
+    # New connections are made with the receive MTU: a large packet comes in pieces, or after the peer has fragmented it.
+    lab.ctl("set", "mode", "datagram")
+    lab.ctl("set", "mode", "connected")
+    lab.wait_for("connections both ways", lambda: ping(ETH, IB_IP, 56, count=1)["ok"] and ping(IB, ETH_IP, 56, count=1)["ok"]
+                 and lab.ctl("connections").get("established_both_ways"), 10)
+    debugged = "DEBUG" in log.read_text(errors="replace")
+    expect("debug lines", debugged, True)
+    for words, code, word in ((("receive-mtu", "65521"), 1, "it may be"), (("receive-mtu", "575"), 1, "it may be"), (("log", "loud"), 1, "it may be"),
+                              (("log-filter", "[x{y=(a*)*}]=debug"), 1, "it may be"), (("lgo", "debug"), 2, "log"), (("idle", ""), 1, "it may be")):
+        got, text = refused(*words)
+        expect(f"code of {words}", (got, word in text), (code, True))
+    lab.ctl("reload")
+    kept = {key: row["value"] for key, row in settings(lab).items()}
+    expect("after a reload", (kept["idle"], kept["log"], kept["receive-mtu"]), ("pause", "debug", 2044))
+    config = lab.dir / "gateway.toml"
+    before = config.read_text()
+    config.write_text(before.replace("[gateway]\n", '[gateway]\nlog = "warn"\n', 1).replace('idle = "sleep"', 'idle = "poll"'))
+    lab.ctl("reload")
+    kept = {key: row["value"] for key, row in settings(lab).items()}
+    expect("after the file has changed", (kept["idle"], kept["log"], kept["log-filter"], kept["receive-mtu"]), ("poll", "warn", "", 2044))
+    config.write_text(before)
+    lab.ctl("reload")
+    lab.ctl("set", "receive-mtu", 65520)
+    return {"ok": not wrong, "wrong": wrong}
+
+
+def check_clear(lab):
+    """`since` counts from `clear` on; `stats` and `metrics` never go back."""
+    ping(ETH, IB_IP, 56, count=5)
+    way = lambda answer: answer["traffic"]["eth_receive"]["packets"]
+    metric = lambda: sum(float(line.split()[-1]) for line in lab.ask("metrics").stdout.splitlines()
+                         if line.startswith("ipoib_fwd_segment_packets_total"))
+    stats, figures = way(lab.ctl("stats")), metric()
+    cleared = lab.ctl("clear")
+    first = lab.ctl("since")
+    ping(ETH, IB_IP, 56, count=5)
+    then, after, later = lab.ctl("since"), way(lab.ctl("stats")), metric()
+    lab.ctl("clear", "latency")
+    last = lab.ctl("since")
+    ok = (cleared == {"counters": True, "latency": True} and way(first) <= 2 and 5 <= way(then) < stats + 5 and after >= stats + 5
+          and later > figures and way(last) >= way(then) and last["for_ms"]["latency"] < last["for_ms"]["counters"]
+          and then["segments"][0]["to_infiniband_packets"] >= 5)
+    return {"ok": bool(ok), "before": stats, "since": way(then), "after": after, "metrics": [figures, later]}
+
+
 SCRIPT = "dpdk-telemetry.py"
 
 
@@ -182,6 +248,8 @@ CHECKS = (
     ("runtime_events_slow_reader", check_slow_reader),
     ("runtime_events_hostile", check_hostile),
     ("runtime_dpdk_telemetry", check_dpdk_script),
+    ("runtime_set", check_set),
+    ("runtime_clear", check_clear),
     ("runtime_events_end", lambda lab: check_end(lab, kill=False)),
     ("runtime_events_killed", lambda lab: check_end(lab, kill=True)),
 )

@@ -47,6 +47,8 @@ pub(super) struct SegmentMaker {
     pub(super) workers: u8,
     /// Drawn at start: tells this gateway from what it was before.
     pub(super) instance: u64,
+    /// What was set in place of the configured one.
+    pub(super) receive_mtu: Option<u16>,
 }
 
 impl SegmentMaker {
@@ -121,6 +123,7 @@ impl SegmentMaker {
             segment: crate::segment::Segment::new(now, &settings),
             news: News::new(now),
             counted_before: Vec::new(),
+            cleared: None,
             duty: PairDuty::new(now, self.pair(now, segment, ground)),
         }
     }
@@ -157,7 +160,7 @@ impl SegmentMaker {
         let mut link = LinkSettings::new(PKey(segment.pkey.value()), Qpn::new(0), random());
         link.scope = segment.scope;
         link.mode = mode(segment);
-        link.receive_mtu = u32::from(ib.receive_mtu) + 4;
+        link.receive_mtu = u32::from(self.receive_mtu.unwrap_or(ib.receive_mtu)) + 4;
         link.retry_count = ib.retry_count;
         link.rnr_retry = ib.rnr_retry;
         link.passive_idle = Duration::from_secs(ib.connection_idle_seconds.into());

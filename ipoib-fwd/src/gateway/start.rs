@@ -23,6 +23,8 @@ use super::control::events::Events;
 use super::control::ports::{DeviceGids, Endpoints, EthernetPort, GatewayEndpoint, port_name};
 use super::control::reload::{Reloader, policy};
 use super::control::service::Service;
+use super::control::set::Chosen;
+use super::control::since::Base;
 use super::control::{GatewayControl, Schedule};
 use super::devices::{Devices, open_soft};
 use super::error::{GatewayError, Places};
@@ -280,6 +282,7 @@ impl Running<'_> {
             names: self.names.clone(),
             workers: self.lcores.len() as u8,
             instance: random(),
+            receive_mtu: None,
         };
         let (endpoints, mut links) = self.endpoints(now, hcas, &maker)?;
         let mut endpoints = Endpoints::new(endpoints);
@@ -352,6 +355,8 @@ impl Running<'_> {
             ),
             service: Service::new(Instant::now()),
             events: Events::new(),
+            chosen: Chosen::default(),
+            base: Base::new(now),
             times,
             capture: self.capture,
             stats_period: (self.config.gateway.stats_seconds > 0)

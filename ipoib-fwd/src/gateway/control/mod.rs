@@ -12,6 +12,8 @@ pub(super) mod ports;
 pub(super) mod reload;
 mod segments;
 pub(super) mod service;
+pub(super) mod set;
+pub(super) mod since;
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -37,6 +39,8 @@ use events::Events;
 use ports::{DeviceGids, Endpoints, EthernetPort};
 use reload::Reloader;
 use service::Service;
+use set::Chosen;
+use since::Base;
 
 type Destination<B> = <<B as Backend>::Queues as Queues>::Destination;
 
@@ -71,6 +75,8 @@ pub(super) struct GatewayControl<B: Backend> {
     pub(super) reloader: Reloader,
     pub(super) service: Service,
     pub(super) events: Events,
+    pub(super) chosen: Chosen,
+    pub(super) base: Base,
     pub(super) times: Times,
     pub(super) capture: Option<Capture>,
     pub(super) stats_period: Option<Duration>,
@@ -193,6 +199,9 @@ impl<B: Backend> Controller for GatewayControl<B> {
             command::Command::Connections => self.connections(now, segment),
             command::Command::Groups => self.groups(segment),
             command::Command::Gids => self.gid_table(),
+            command::Command::Set => self.set(now, argument)?,
+            command::Command::Clear => self.clear(now, argument),
+            command::Command::Since => self.since(now),
             command::Command::Mode => self.set_mode(now, argument)?,
             command::Command::Reload => self.reload_now(now)?,
         };

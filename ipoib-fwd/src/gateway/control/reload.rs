@@ -132,6 +132,18 @@ impl Reloader {
         self.counts
     }
 
+    /// Has workers idle so.
+    pub(super) fn set_idle(&self, policy: IdlePolicy) {
+        for worker in &self.workers {
+            worker.set_idle(policy);
+        }
+    }
+
+    /// The log.
+    pub(super) const fn log(&self) -> &Log {
+        &self.log
+    }
+
     /// For `ctl stats`.
     pub(super) fn json(&self) -> Value {
         let [done, refused] = self.counts;
@@ -421,32 +433,39 @@ impl<B: Backend> GatewayControl<B> {
 
     /// Applies the keys outside of segments, of the configuration that is in force by now.
     fn follow_keys(&mut self, now: Instant, change: &Change) {
+        for key in &change.keys {
+            self.chosen.give_up(key);
+            if *key == "infiniband.receive-mtu" {
+                self.maker.receive_mtu = None;
+            }
+        }
         let config = &self.maker.config;
         for what in change.keys.iter().filter_map(|key| Live::of(key)) {
             match what {
-                Live::Idle => {
-                    for worker in &self.reloader.workers {
-                        worker.set_idle(policy(config.gateway.idle));
-                    }
-                }
+                Live::Idle => self.reloader.set_idle(policy(config.gateway.idle)),
                 Live::Log => self.reloader.log.set(config.gateway.log),
                 Live::Stats => {
                     let seconds = config.gateway.stats_seconds;
                     self.stats_period = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
                     (self.schedule.stats, self.schedule.stats_before) = (now, None);
                 }
-                Live::Links => {
-                    for duty in self.segments.iter_mut() {
-                        let segment = config.segments.iter().find(|s| s.name.as_str() == duty.name);
-                        duty.segment.set_idle(self.maker.ageing().idle);
-                        if let (Some(segment), Some(link)) =
-                            (segment, self.endpoints.link(duty.endpoint, duty.link))
-                            && let Err(e) = link.follow(now, &self.maker.link_settings(segment))
-                        {
-                            tracing::error!("{}: {e}", duty.name);
-                        }
-                    }
-                }
+                Live::Links => {}
+            }
+        }
+        if change.keys.iter().any(|key| Live::of(key) == Some(Live::Links)) {
+            self.follow_links(now);
+        }
+    }
+
+    /// Applies what holds for every link, and every segment's ageing.
+    pub(super) fn follow_links(&mut self, now: Instant) {
+        for duty in self.segments.iter_mut() {
+            let segment = self.maker.config.segments.iter().find(|s| s.name.as_str() == duty.name);
+            duty.segment.set_idle(self.maker.ageing().idle);
+            if let (Some(segment), Some(link)) = (segment, self.endpoints.link(duty.endpoint, duty.link))
+                && let Err(e) = link.follow(now, &self.maker.link_settings(segment))
+            {
+                tracing::error!("{}: {e}", duty.name);
             }
         }
     }

@@ -1,0 +1,127 @@
+//! `ctl set`: what is set while the gateway runs, on top of its configuration.
+//!
+//! What was set stays until it is set again, or a reload finds that the file says something else about it than before.
+
+use std::time::Instant;
+
+use config::{Idle, LogLevel};
+use dataplane::telemetry::Answer;
+use ipoib::link::Mode;
+use pmd::hca::Backend;
+use serde_json::{Value, json};
+
+use super::GatewayControl;
+use super::reload::policy;
+use crate::event::Kind;
+use crate::setting::{Key, Set};
+
+/// What was set, where it is not as the configuration says.
+#[derive(Debug, Default)]
+pub(in crate::gateway) struct Chosen {
+    idle: Option<Idle>,
+    log: Option<LogLevel>,
+    log_filter: String,
+}
+
+impl Chosen {
+    /// The file says something else about a key than before.
+    pub(super) fn give_up(&mut self, key: &str) {
+        match key {
+            "gateway.idle" => self.idle = None,
+            "gateway.log" => (self.log, self.log_filter) = (None, String::new()),
+            _ => {}
+        }
+    }
+}
+
+impl<B: Backend> GatewayControl<B> {
+    /// Without words a list, with one a row of it, with two it sets that key to that value.
+    pub(super) fn set(&mut self, now: Instant, words: Option<&str>) -> Answer {
+        let Some(words) = words else {
+            let rows = Key::ALL.iter().map(|key| self.setting(*key)).collect::<Vec<_>>();
+            return Ok(json!({ "settings": rows }));
+        };
+        let (key, value) = words.split_once(',').map_or((words, None), |(key, value)| (key, Some(value)));
+        let key = Key::named(key)?;
+        if let Some(value) = value {
+            self.choose(now, key.value(value)?)?;
+            let text =
+                format!("{} is {}", key.word(), if value.is_empty() { "as configured" } else { value });
+            tracing::info!("set: {text}");
+            let facts = json!({"key": key.word(), "value": value});
+            self.events.tell(now, Kind::Reload, None, "set", || (text, facts));
+        }
+        Ok(self.setting(key))
+    }
+
+    fn choose(&mut self, now: Instant, what: Set) -> Result<(), String> {
+        match what {
+            Set::Mode(mode) => {
+                self.set_mode(now, Some(mode.word()))?;
+            }
+            Set::ReceiveMtu(mtu) => {
+                let most = self.maker.config.infiniband.receive_mtu;
+                if mtu > most {
+                    return Err(format!(
+                        "receive-mtu cannot be {mtu}: buffers were made for {most}; configure infiniband.receive-mtu and restart"
+                    ));
+                }
+                self.maker.receive_mtu = (mtu != most).then_some(mtu);
+                self.follow_links(now);
+            }
+            Set::Idle(idle) => {
+                self.chosen.idle = (idle != self.maker.config.gateway.idle).then_some(idle);
+                self.reloader.set_idle(policy(idle));
+            }
+            Set::Log(level) => {
+                self.reloader.log().set_with(level, &self.chosen.log_filter)?;
+                self.chosen.log = (level != self.maker.config.gateway.log).then_some(level);
+            }
+            Set::LogFilter(filter) => {
+                self.reloader.log().set_with(self.log_level(), &filter)?;
+                self.chosen.log_filter = filter;
+            }
+        }
+        Ok(())
+    }
+
+    fn log_level(&self) -> LogLevel {
+        self.chosen.log.unwrap_or(self.maker.config.gateway.log)
+    }
+
+    /// A row of the list.
+    fn setting(&mut self, key: Key) -> Value {
+        let config = &self.maker.config;
+        let (value, configured): (Value, Value) = match key {
+            Key::Mode => {
+                let Self { segments, endpoints, .. } = self;
+                let links = segments
+                    .iter()
+                    .filter_map(|duty| Some(endpoints.link(duty.endpoint, duty.link)?.settings().mode));
+                let modes = links.collect::<Vec<Mode>>();
+                let is_one = modes.windows(2).all(|pair| pair.first() == pair.last());
+                let one = modes.first().map(|mode| serde_json::to_value(mode).unwrap_or_default());
+                let segments = &self.maker.config.segments;
+                let same = segments
+                    .windows(2)
+                    .all(|pair| pair.first().map(|s| s.mode) == pair.last().map(|s| s.mode));
+                let configured = segments.first().map(|segment| segment.mode.word().into());
+                (
+                    one.filter(|_| is_one).unwrap_or_else(|| "by segment".into()),
+                    configured.filter(|_| same).unwrap_or_else(|| "by segment".into()),
+                )
+            }
+            Key::ReceiveMtu => {
+                let of_file = config.infiniband.receive_mtu;
+                (self.maker.receive_mtu.unwrap_or(of_file).into(), of_file.into())
+            }
+            Key::Idle => {
+                let of_file = config.gateway.idle;
+                (self.chosen.idle.unwrap_or(of_file).word().into(), of_file.word().into())
+            }
+            Key::Log => (self.log_level().word().into(), config.gateway.log.word().into()),
+            Key::LogFilter => (self.chosen.log_filter.as_str().into(), "".into()),
+        };
+        json!({"key": key.word(), "value": value, "configured": configured, "may_be": key.may_be(), "what": key.help()})
+    }
+}

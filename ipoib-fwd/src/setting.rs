@@ -1,0 +1,162 @@
+//! What may be set while the gateway runs (`ctl set`), each written down once: its key, what it does, what it may be.
+
+use config::{Idle, LogLevel, Mode};
+
+/// Modules that a filter of the log may name.
+const MODULES: usize = 16;
+
+/// A value for a key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Set {
+    /// How all segments' unicast packets travel.
+    Mode(Mode),
+    /// Largest IP packet that new connections take, in bytes.
+    ReceiveMtu(u16),
+    /// What idle workers do.
+    Idle(Idle),
+    /// How much is logged.
+    Log(LogLevel),
+    /// How much single modules log, as a filter has it; empty: as the others.
+    LogFilter(String),
+}
+
+/// Defines the enum, its list, words and descriptions from one table.
+macro_rules! keys {
+    ($($name:ident = $word:literal, $may_be:expr, $text:literal;)*) => {
+        /// What may be set.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Key {
+            $(#[doc = $text] $name,)*
+        }
+
+        impl Key {
+            /// Every key.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+            /// What they are called, in the same order.
+            pub const WORDS: &'static [&'static str] = &[$($word),*];
+
+            /// What it is called.
+            #[must_use]
+            pub const fn word(self) -> &'static str {
+                match self {
+                    $(Self::$name => $word,)*
+                }
+            }
+
+            /// What it does.
+            #[must_use]
+            pub const fn help(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)*
+                }
+            }
+
+            /// What it may be.
+            #[must_use]
+            pub fn may_be(self) -> String {
+                match self {
+                    $(Self::$name => $may_be,)*
+                }
+            }
+        }
+    };
+}
+
+keys! {
+    Mode = "mode", Mode::WORDS.join(", "), "How unicast packets of all segments travel.";
+    ReceiveMtu = "receive-mtu", "576 up to what the configuration says".to_owned(),
+        "Largest IP packet that hosts are told to send on connections made from now on, in bytes.";
+    Idle = "idle", Idle::WORDS.join(", "), "What idle workers do.";
+    Log = "log", LogLevel::WORDS.join(", "), "How much is logged.";
+    LogFilter = "log-filter", format!("MODULE=LEVEL,... with {}, off or trace; empty: as log says", LogLevel::WORDS.join(", ")),
+        "How much single modules log, for instance ipoib_fwd::segment=debug,endpoint=warn.";
+}
+
+impl Key {
+    /// The key of that name; an error says which there are.
+    pub fn named(word: &str) -> Result<Self, String> {
+        let key = Self::ALL.iter().find(|key| key.word() == word).copied();
+        key.ok_or_else(|| match config::nearest(word, Self::WORDS) {
+            Some(near) => format!("no key `{word}`; did you mean `{near}`?"),
+            None => format!("no key `{word}`; there are {}", Self::WORDS.join(", ")),
+        })
+    }
+
+    /// A value for it; an error says what it may be.
+    pub fn value(self, text: &str) -> Result<Set, String> {
+        let legal = match self {
+            Self::Mode => text.parse().ok().map(Set::Mode),
+            Self::ReceiveMtu => {
+                text.parse().ok().filter(|bytes| (576..=65_520).contains(bytes)).map(Set::ReceiveMtu)
+            }
+            Self::Idle => text.parse().ok().map(Set::Idle),
+            Self::Log => text.parse().ok().map(Set::Log),
+            Self::LogFilter => is_filter(text).then(|| Set::LogFilter(text.to_owned())),
+        };
+        legal.ok_or_else(|| {
+            format!("{} cannot be `{}`: it may be {}", self.word(), text.escape_debug(), self.may_be())
+        })
+    }
+}
+
+/// True for a few modules with a level each, and nothing else of what filters can be told.
+fn is_filter(text: &str) -> bool {
+    let is_level = |level: &str| LogLevel::WORDS.contains(&level) || matches!(level, "off" | "trace");
+    let is_module = |module: &str| {
+        let mut parts = module.split("::");
+        parts.all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'))
+    };
+    let one =
+        |text: &str| text.split_once('=').is_some_and(|(module, level)| is_module(module) && is_level(level));
+    text.is_empty() || (text.split(',').count() <= MODULES && text.split(',').all(one))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_what_they_may_be_and_nothing_else() {
+        let value = |key: &str, text: &str| Key::named(key).unwrap().value(text);
+        assert_eq!(value("mode", "datagram"), Ok(Set::Mode(Mode::Datagram)));
+        assert_eq!(value("receive-mtu", "576"), Ok(Set::ReceiveMtu(576)));
+        assert_eq!(value("idle", "poll"), Ok(Set::Idle(Idle::Poll)));
+        assert_eq!(value("log", "debug"), Ok(Set::Log(LogLevel::Debug)));
+        for filter in ["", "endpoint=debug", "ipoib_fwd::gateway=off,ipoib=trace"] {
+            assert_eq!(value("log-filter", filter), Ok(Set::LogFilter(filter.to_owned())));
+        }
+        let many = vec!["a=info"; MODULES + 1].join(",");
+        for (key, text) in [
+            ("mode", "Datagram"),
+            ("receive-mtu", "575"),
+            ("receive-mtu", "65521"),
+            ("receive-mtu", "-1"),
+            ("idle", ""),
+            ("log", "trace"),
+            ("log-filter", "debug"),
+            ("log-filter", "[x{y=(a*)*}]=debug"),
+            ("log-filter", "a:b=debug"),
+            ("log-filter", "::=debug"),
+            ("log-filter", "a=debug,"),
+            ("log-filter", "a=loud"),
+            ("log-filter", &many),
+        ] {
+            let why = value(key, text).unwrap_err();
+            assert!(why.contains("it may be") && why.contains(key), "{why}");
+        }
+        assert!(value("mode", "\x1b[2J").unwrap_err().contains("\\u{1b}"));
+    }
+
+    #[test]
+    fn keys_are_found_or_the_nearest_is_told() {
+        for (key, word) in Key::ALL.iter().zip(Key::WORDS) {
+            assert_eq!(Key::named(word), Ok(*key));
+            assert!(!key.may_be().is_empty() && key.help().ends_with('.'));
+        }
+        assert_eq!(
+            Key::named("recieve-mtu").unwrap_err(),
+            "no key `recieve-mtu`; did you mean `receive-mtu`?"
+        );
+        assert!(Key::named("xyz").unwrap_err().contains("there are mode, "));
+    }
+}
