@@ -3,11 +3,17 @@
 //! InfiniBand packets go to the file that was named, as ERF records (link type 197), which common tools open as they
 //! are; Ethernet packets go to a second file with the suffix `.eth.pcap`. The Ethernet file is made with its first packet.
 
+mod filter;
+mod recording;
+
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+pub use filter::Order;
+pub use recording::{Recording, State};
 use tap::{DEFAULT_TAP_BYTES, FrameKind, Tap, TapReader, tap};
 
 /// Link types of pcap.
@@ -21,8 +27,14 @@ const ERF_HEADER: usize = 16;
 /// pcap with times in nanoseconds.
 const MAGIC: u32 = 0xa1b2_3c4d;
 const SNAP_LEN: u32 = 0x4_0000;
-/// Most records that one call writes, so that the control loop gets on.
+/// Bytes of a file's header, and of what stands before a packet.
+const PCAP_HEADER: u64 = 24;
+const PCAP_RECORD: u64 = 16;
+/// Most records that one call writes, and longest that it does, so that the control loop gets on.
 const MAX_DRAIN: usize = 65_536;
+const SPELL: Duration = Duration::from_millis(2);
+/// Records between two looks at the clock.
+const RECORDS: usize = 32;
 
 /// A failure to write a capture. The capture is over then.
 #[derive(Debug, thiserror::Error)]
@@ -44,8 +56,14 @@ struct Pcap {
 
 impl Pcap {
     fn create(path: &Path, link_type: u32) -> Result<Self, CaptureError> {
+        let file = File::create(path).map_err(|source| CaptureError { path: path.to_owned(), source })?;
+        Self::begin(path, file, link_type)
+    }
+
+    /// In a file that is empty.
+    fn begin(path: &Path, file: File, link_type: u32) -> Result<Self, CaptureError> {
         let failed = |source| CaptureError { path: path.to_owned(), source };
-        let mut file = BufWriter::with_capacity(1 << 18, File::create(path).map_err(failed)?);
+        let mut file = BufWriter::with_capacity(1 << 18, file);
         let mut header = Vec::with_capacity(24);
         header.extend(MAGIC.to_ne_bytes());
         header.extend(2u16.to_ne_bytes());
@@ -133,8 +151,11 @@ impl Capture {
     /// Writes what the taps have, in order of time, and returns how many packets that were. Call it a few times a
     /// second, and once more after the last packet.
     pub fn drain(&mut self) -> Result<usize, CaptureError> {
-        let mut n = 0;
+        let (mut n, begin) = (0, Instant::now());
         while n < MAX_DRAIN {
+            if n % RECORDS == RECORDS - 1 && begin.elapsed() >= SPELL {
+                break;
+            }
             let oldest = self
                 .taps
                 .iter_mut()

@@ -22,6 +22,8 @@ pub enum Argument {
     Segment,
     /// Some of the words, with a comma between them, which say what stands first; or nothing: all of them.
     SomeOf(&'static str, &'static [&'static str]),
+    /// Words, which the command itself looks at, as this says; or nothing.
+    Words(&'static str),
     /// A key of what may be set, and a value for it; the key alone, or nothing.
     Setting,
     /// One of the words, which say what stands first.
@@ -79,6 +81,7 @@ commands! {
     Groups = "groups", Argument::Segment, "Multicast groups.";
     Gids = "gids", Argument::None, "The devices' GID tables; `ipoib-fwd gids` lists them as show_gids does.";
     Events = "events", Argument::SomeOf("KIND", Kind::WORDS), "What happens, a line each as it does, until the gateway ends (exit code 3; 4 if it has died). What is not read in time is lost, and counted.";
+    Capture = "capture", Argument::Words("start,NAME[,KEY=VALUE...]|stop"), "Captures Ethernet frames into NAME.N.pcap in the directory gateway.captures, until it is stopped or as long as is ordered; alone: how it stands. host=ADDRESS, proto=arp|icmp|tcp|udp|NUMBER, vlan=ID (0: no tag) and direction=in|out choose frames; files=N (4) of size=BYTES (16 MiB) are kept, the newest; packets=N and seconds=N (600) end it.";
     Set = "set", Argument::Setting, "Sets what may change while the gateway runs, until it is set again, a reload finds another value in the file than before, or the gateway ends. Without a value: what there is to set.";
     Clear = "clear", Argument::SomeOf("WHAT", &["counters", "latency"]), "Has `since` count from now on. Nothing else begins anew: `stats` and `metrics` go on.";
     Since = "since", Argument::None, "What was counted since the last `clear`, or since the start.";
@@ -105,6 +108,7 @@ impl Command {
             Argument::None => path,
             Argument::Command => format!("{path}[,COMMAND]"),
             Argument::Segment => format!("{path}[,SEGMENT]"),
+            Argument::Words(usage) => format!("{path}[,{usage}]"),
             Argument::Setting => format!("{path}[,KEY[,VALUE]]"),
             Argument::SomeOf(name, _) => format!("{path}[,{name}[,{name}...]]"),
             Argument::OneOf(_, words) => format!("{path},{}", words.join("|")),
@@ -148,7 +152,7 @@ impl Asked {
             (Argument::SomeOf(_, words), Some(some)) => some.split(',').all(|word| words.contains(&word)),
             (Argument::OneOf(..), None) | (Argument::None, Some(_)) => false,
             (Argument::None, None)
-            | (Argument::Command | Argument::Segment | Argument::Setting, _)
+            | (Argument::Command | Argument::Segment | Argument::Setting | Argument::Words(_), _)
             | (Argument::SomeOf(..), None) => true,
         };
         if !is_legal {
@@ -239,6 +243,10 @@ impl Subcommand for Asked {
                 Argument::Segment => {
                     Some(Arg::new("argument").value_name("SEGMENT").help("Of this one only"))
                 }
+                Argument::Words(usage) => {
+                    let help = usage.replace(['[', ']'], "").replace(',', " ").replace('|', " or ");
+                    Some(Arg::new("argument").value_name("WORDS").help(help).num_args(1..))
+                }
                 Argument::Setting => {
                     let words = Key::ALL.iter().map(|key| {
                         PossibleValue::new(key.word()).help(format!(
@@ -319,6 +327,7 @@ mod tests {
             let argument = match command.argument() {
                 Argument::OneOf(_, words) => Some(words[0].to_owned()),
                 Argument::SomeOf(_, words) => Some(words.join(",")),
+                Argument::Words(_) => Some("start,x,proto=arp".to_owned()),
                 Argument::Setting => Some("log-filter,endpoint=debug,ipoib=warn".to_owned()),
                 Argument::Segment => Some("storage".to_owned()),
                 Argument::Command => Some("stats".to_owned()),
@@ -361,6 +370,7 @@ mod tests {
         }
         assert!(script.contains("mode) words='datagram connected'"));
         assert_eq!(help(Some("/stats")).unwrap()["command"], "/stats[,SEGMENT]");
+        assert_eq!(help(Some("capture")).unwrap()["command"], "/capture[,start,NAME[,KEY=VALUE...]|stop]");
         assert_eq!(list().as_array().unwrap().len(), Command::ALL.len());
     }
 }

@@ -1,14 +1,17 @@
 """What an operator does to a gateway that runs: follows what happens, asks it by DPDK's own script."""
 
+import collections
 import json
 import os
 import signal
 import socket
 import subprocess
 import time
+from pathlib import Path
 
+from checks.captures import tshark
 from checks.laboratory import Laboratory, back_within, in_laboratory
-from demo import ETH, ETH_IP, IB, IB_IP, Failed, ping, run
+from demo import ETH, ETH_IP, GW_IP, IB, IB_IP, Failed, ping, run
 
 # An address of the Ethernet host that the gateway has not heard of.
 NEWCOMER = "10.77.0.77"
@@ -199,6 +202,69 @@ def check_clear(lab):
     return {"ok": bool(ok), "before": stats, "since": way(then), "after": after, "metrics": [figures, later]}
 
 
+class RuntimeLaboratory(Laboratory):
+    """With a directory for captures."""
+
+    def __init__(self, args):
+        super().__init__(args, intruder=False)
+        self.captures = self.dir / "captures"
+        self.captures.mkdir(mode=0o700)
+
+    def gateway_config(self):
+        return super().gateway_config().replace("[gateway]\n", f'[gateway]\ncaptures = "{self.captures}"\n', 1)
+
+
+def check_capture(lab):
+    """Frames that were ordered and no others, as tshark reads them; bounded on disk; names that are paths, or files that are there, are refused."""
+    wrong = []
+
+    def refused(what, *words):
+        out = run(lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / "control.sock", "capture", *words, check=False)
+        if out.returncode != 1 or "panicked" in out.stderr:
+            wrong.append(f"{what}: {out.returncode} {out.stderr}")
+
+    def state():
+        return lab.ctl("capture")
+
+    for name in ("../x", "/etc/x", "..", ".hidden", "x" * 65, "a\nb"):
+        refused(f"name {name!r}", "start", name)
+    for word in ("size=1", "files=65", "proto=ipx", "host=::1", "nonsense"):
+        refused(word, "start", "refused", word)
+    refused("stop of nothing", "stop")
+    left = [p.name for p in lab.captures.iterdir()]
+    lab.ctl("capture", "start", "icmp", "proto=icmp", f"host={IB_IP}")
+    refused("a second one", "start", "second")
+    pinged = ping(ETH, IB_IP, 56, count=10)["received"]
+    ping(IB, GW_IP, 56, count=3)
+    run("ip", "neigh", "flush", "all", netns=ETH)
+    ping(ETH, IB_IP, 56, count=1)
+    time.sleep(0.3)
+    icmp = lab.ctl("capture", "stop")
+    refused("a name that is there", "start", "icmp")
+    [file] = icmp["files"]
+    kinds = collections.Counter(tshark(file, "-T", "fields", "-e", "frame.protocols"))
+    bad = tshark(file, "-Y", "_ws.malformed or !icmp or icmp.checksum.status == 0", "-T", "fields", "-e", "frame.number")
+    mode = Path(file).stat().st_mode & 0o777
+    # A way only, a number of packets.
+    lab.ctl("capture", "start", "few", "direction=in", "packets=5")
+    ping(ETH, IB_IP, 56, count=8)
+    lab.wait_for("the end of what was ordered", lambda: state()["state"] == "has what was ordered", 5)
+    few = len(tshark(state()["files"][0], "-T", "fields", "-e", "frame.number"))
+    # More than the files may hold.
+    lab.ctl("capture", "start", "many", "files=2", "size=65536")
+    run("ping", "-n", "-q", "-c", 200, "-i", 0.005, "-s", 1400, IB_IP, netns=ETH)
+    time.sleep(0.3)
+    many = lab.ctl("capture", "stop")
+    on_disk = sorted(p for p in lab.captures.iterdir() if p.name.startswith("many."))
+    sizes = [p.stat().st_size for p in on_disk]
+    read = sum(len(tshark(p, "-T", "fields", "-e", "frame.number")) for p in on_disk)
+    ok = (not wrong and not left and not bad and mode == 0o600 and pinged == 10 and icmp["packets"] == sum(kinds.values()) == 22
+          and few == 5 and len(on_disk) == 2 and max(sizes) <= 65536 and many["packets"] >= 400 and 0 < read < 100
+          and icmp["missing"] == many["missing"] == 0)
+    return {"ok": ok, "wrong": wrong, "left": left, "malformed": bad[:3], "icmp": dict(kinds), "mode": oct(mode), "few": few, "sizes": sizes,
+            "many": many["packets"], "read": read}
+
+
 SCRIPT = "dpdk-telemetry.py"
 
 
@@ -250,10 +316,11 @@ CHECKS = (
     ("runtime_dpdk_telemetry", check_dpdk_script),
     ("runtime_set", check_set),
     ("runtime_clear", check_clear),
+    ("runtime_capture", check_capture),
     ("runtime_events_end", lambda lab: check_end(lab, kill=False)),
     ("runtime_events_killed", lambda lab: check_end(lab, kill=True)),
 )
 
 
 def runtime(args, checks):
-    in_laboratory(lambda args: Laboratory(args, intruder=False), args, checks, CHECKS)
+    in_laboratory(RuntimeLaboratory, args, checks, CHECKS)

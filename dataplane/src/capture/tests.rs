@@ -5,10 +5,10 @@ use tap::TapDirection;
 use super::*;
 
 /// A folder of our own, gone with the test.
-struct Folder(PathBuf);
+pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("ib-capture-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
@@ -28,7 +28,7 @@ const ACK: [u8; 30] = [
 ];
 
 /// An Ethernet broadcast of a made-up type.
-fn ethernet() -> Vec<u8> {
+pub(super) fn ethernet() -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
     frame.extend([0; 46]);

@@ -15,12 +15,12 @@ use pmd::eth::{EthConfig, EthPort, EthQueue};
 use pmd::hca::{Backend, HcaError, PortNumber};
 use pmd::mem::{Pool, PoolConfig};
 use serde_json::{Value, json};
-use tap::Tap;
 
 use super::board::GatewayBoard;
 use super::control::duties::Duties;
 use super::control::events::Events;
 use super::control::ports::{DeviceGids, Endpoints, EthernetPort, GatewayEndpoint, port_name};
+use super::control::recordings::Recordings;
 use super::control::reload::{Reloader, policy};
 use super::control::service::Service;
 use super::control::set::Chosen;
@@ -314,7 +314,7 @@ impl Running<'_> {
         let storm_period = Arc::<AtomicU32>::default();
         let mut workers = Vec::new();
         for links in links.drain(..) {
-            let tap: Option<Tap> = self.capture.as_mut().map(Capture::tap);
+            let tap = self.capture.as_mut().map(|capture| Box::new(capture.tap()));
             workers.push(GatewayWorker::new(WorkerParts {
                 links,
                 ethernets: queues.iter_mut().filter_map(Iterator::next).collect(),
@@ -356,6 +356,7 @@ impl Running<'_> {
             service: Service::new(Instant::now()),
             events: Events::new(),
             chosen: Chosen::default(),
+            recordings: Recordings::default(),
             base: Base::new(now),
             times,
             capture: self.capture,

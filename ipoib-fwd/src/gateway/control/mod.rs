@@ -9,6 +9,7 @@ mod pair;
 pub(super) mod pair_duty;
 mod port_rows;
 pub(super) mod ports;
+pub(super) mod recordings;
 pub(super) mod reload;
 mod segments;
 pub(super) mod service;
@@ -37,6 +38,7 @@ use crate::forward::EndpointIndex;
 use duties::Duties;
 use events::Events;
 use ports::{DeviceGids, Endpoints, EthernetPort};
+use recordings::Recordings;
 use reload::Reloader;
 use service::Service;
 use set::Chosen;
@@ -77,6 +79,7 @@ pub(super) struct GatewayControl<B: Backend> {
     pub(super) events: Events,
     pub(super) chosen: Chosen,
     pub(super) base: Base,
+    pub(super) recordings: Recordings,
     pub(super) times: Times,
     pub(super) capture: Option<Capture>,
     pub(super) stats_period: Option<Duration>,
@@ -143,6 +146,7 @@ impl<B: Backend> GatewayControl<B> {
             tracing::error!("{e}: {}; the capture ends here", e.source);
             self.capture = None;
         }
+        self.drive_recording(now);
     }
 }
 
@@ -199,6 +203,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
             command::Command::Connections => self.connections(now, segment),
             command::Command::Groups => self.groups(segment),
             command::Command::Gids => self.gid_table(),
+            command::Command::Capture => self.capture_now(now, argument)?,
             command::Command::Set => self.set(now, argument)?,
             command::Command::Clear => self.clear(now, argument),
             command::Command::Since => self.since(now),

@@ -5,8 +5,9 @@ use std::net::Ipv4Addr;
 use arrayvec::ArrayVec;
 use pmd::hca::{Checksum, MemoryWork, Source};
 use pmd::mem::{FrameFacts, Mbuf};
+use tap::Tap;
 
-use super::GatewayWorker;
+use super::{Common, GatewayWorker};
 use crate::forward::{EndpointIndex, FrameHead, SegmentIndex, Side, own_to_ib};
 use crate::gateway::frames::head;
 use ipoib::drop_reason::DropReason;
@@ -22,6 +23,8 @@ pub enum GatewayCommand {
     SendEthernet(SegmentIndex, Mbuf),
     /// Forward a packet of a segment that waited for its destination, as if it had come in now. A frame has no tag.
     Forward(SegmentIndex, Side, Mbuf),
+    /// Show frames to this tap, or to none any more.
+    Watch(Option<Box<Tap>>),
     /// Send an IPv4 packet of the gateway's own, behind room for an Ethernet header, to an InfiniBand host of a segment.
     SendInfiniBand(SegmentIndex, Ipv4Addr, Mbuf),
 }
@@ -31,9 +34,11 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
     pub(super) fn take_commands(&mut self, port: EndpointIndex) -> usize {
         let mut commands: ArrayVec<GatewayCommand, COMMANDS_PER_TURN> = ArrayVec::new();
         let Some(face) = self.infinibands.get_mut(port.at()) else { return 0 };
-        let counters = &mut self.common.counters;
+        let Common { counters, tap, .. } = &mut self.common;
         let done = face.link.commands(&mut self.service, |command, _| {
-            if commands.try_push(command).is_err() {
+            if let GatewayCommand::Watch(new) = command {
+                *tap = new;
+            } else if commands.try_push(command).is_err() {
                 counters.drop(DropReason::NeighbourQueueFull);
             }
         });
@@ -41,12 +46,16 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
         for command in commands {
             let (GatewayCommand::SendEthernet(segment, _)
             | GatewayCommand::Forward(segment, ..)
-            | GatewayCommand::SendInfiniBand(segment, ..)) = command;
+            | GatewayCommand::SendInfiniBand(segment, ..)) = command
+            else {
+                continue;
+            };
             let Some(table) = tables.segment(segment) else {
                 hands.common.counters.drop(DropReason::SegmentGone);
                 continue;
             };
             match command {
+                GatewayCommand::Watch(_) => {}
                 GatewayCommand::SendEthernet(_, frame) => hands.push_frame(segment, frame, &table.settings),
                 GatewayCommand::Forward(_, Side::InfiniBand, message) => {
                     hands.take_message(message, &Source::Rc, Checksum::Unknown, None, segment, table);

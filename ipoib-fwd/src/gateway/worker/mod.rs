@@ -71,7 +71,7 @@ pub struct WorkerParts<Q: MemoryWork> {
     /// The period that storm guards count for; the control lcore counts on.
     pub period: Arc<AtomicU32>,
     /// Who sees its frames.
-    pub tap: Option<Tap>,
+    pub tap: Option<Box<Tap>>,
 }
 
 /// One worker.
@@ -99,7 +99,7 @@ struct Common {
     counters: WorkerCounters,
     storm: StormGuard,
     period: Arc<AtomicU32>,
-    tap: Option<Tap>,
+    tap: Option<Box<Tap>>,
 }
 
 impl<Q: MemoryWork> GatewayWorker<Q> {
