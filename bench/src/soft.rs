@@ -75,8 +75,16 @@ fn ping_pong(
         if sent - begin >= duration {
             break;
         }
-        let buf = message(pool, len, number).ok_or("the pool is empty")?;
-        a.queues.send_rc(SLOT, buf).map_err(|r| text(r.error))?;
+        let mut buf = message(pool, len, number).ok_or("the pool is empty")?;
+        // The last acknowledges of a stream may still be on their way.
+        while let Err(refused) = a.queues.send_rc(SLOT, buf) {
+            if sent.elapsed() > PATIENCE {
+                return Err(text(refused.error));
+            }
+            buf = refused.buf;
+            a.turn()?;
+            b.turn()?;
+        }
         loop {
             a.turn()?;
             b.turn()?;
