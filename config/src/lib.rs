@@ -41,7 +41,7 @@ pub use lcore::{LcoreSet, MAX_LCORE};
 pub use pair_key::PairKey;
 pub use segment::{MAX_ROUTES, MAX_SEGMENTS, MAX_SUBNETS, PKey, Segment, SegmentName, VlanId};
 pub use settings::{Buffers, Config, Ethernet, Gateway, InfiniBand, Overrides, Soft, SoftPort};
-pub use word::{Cores, Driver, Idle, LogLevel, LongMessages, Mode, Privileges};
+pub use word::{Cores, Driver, Idle, LogLevel, LongMessages, Mode, Privileges, Seccomp};
 
 #[cfg(test)]
 mod tests;

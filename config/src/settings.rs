@@ -10,7 +10,7 @@ use crate::guid::Guid;
 use crate::key::section;
 use crate::pair_key::PairKey;
 use crate::segment::{PKey, Segment};
-use crate::word::{Cores, Driver, Idle, LogLevel, LongMessages, Mode, Privileges};
+use crate::word::{Cores, Driver, Idle, LogLevel, LongMessages, Mode, Privileges, Seccomp};
 
 /// Most packet buffers.
 pub(crate) const MAX_BUFFERS: u32 = 16_777_215;
@@ -86,6 +86,10 @@ section! {
         /// keeps what these ports and devices take; the log says what. With driver "verbs" all stay, since the kernel ties its devices to
         /// the credentials that opened them. "keep": all threads keep what the gateway was started with.
         pub privileges: Privileges = Privileges::Drop, Restart;
+        /// System calls that are not on the list of a thread's role, once ports and devices are open: "kill": the gateway ends (SIGSYS; the
+        /// kernel's log names thread and call, and the service manager starts it anew); "log": the kernel's log names them, and nothing
+        /// else happens; "off": there are no lists. "log" tells whether a driver that was not tried makes others.
+        pub seccomp: Seccomp = Seccomp::Kill, Restart;
         /// What a core dump holds: "none": there is none; "lean": stacks and the heap, but no packet buffers, hugepages and memory shared
         /// with other processes (the software ConnectX has packets on the heap); "full": as the system has it.
         pub cores: Cores = Cores::None, Restart;

@@ -105,6 +105,18 @@ word!(
 );
 
 word!(
+    /// What becomes of a thread that makes a system call which is not on its list.
+    Seccomp {
+        /// The gateway ends.
+        Kill = "kill",
+        /// The kernel's log says so.
+        Log = "log",
+        /// There are no lists.
+        Off = "off",
+    }
+);
+
+word!(
     /// What a core dump holds.
     Cores {
         /// There is none.

@@ -1,14 +1,16 @@
-//! What the threads of a process may, once it has what it needs: capabilities, user and groups, core dumps.
+//! What the threads of a process may, once it has what it needs: capabilities, user and groups, system calls, core dumps.
 //!
 //! A program that starts as root opens its devices and then calls [`Keep::in_all_threads`]: each of its threads, those of libraries too,
 //! gives up all that is not on the list, for good. Nothing here knows of gateways or DPDK.
 
 mod core_dump;
+mod filter;
 mod threads;
 mod user;
 mod yielding;
 
 pub use core_dump::{Cores, set_cores};
+pub use filter::{Call, Filter, FilterError, Violation};
 pub use rustix::thread::CapabilitySet;
 pub use user::{GroupId, User, UserError, UserId, group, user};
 pub use yielding::{Keep, ThreadPrivileges, no_new_privileges, own_threads};

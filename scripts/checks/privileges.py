@@ -34,9 +34,13 @@ def check_threads(lab):
     found = threads(pid)
     left = with_any(found)
     gaining = [t["Name"] for t in found.values() if t["NoNewPrivs"] != "1"]
+    # A filter for all, and on workers one more.
+    filters = {t["Name"]: (t["Seccomp"], int(t["Seccomp_filters"])) for t in found.values()}
+    before = int(next(iter(threads("self").values()))["Seccomp_filters"])
+    filtered = all(f == ("2", before + (2 if "worker" in name else 1)) for name, f in filters.items())
     said = [line for line in lab.gateway.text().splitlines() if "privileges: the control lcore keeps no capability" in line]
-    ok = not left and not gaining and len(found) >= 3 and len(said) == 1
-    return {"ok": ok, "threads": sorted(t["Name"] for t in found.values()), "capabilities_left": left, "may_gain": gaining}
+    ok = not left and not gaining and filtered and len(found) >= 3 and len(said) == 1
+    return {"ok": ok, "filters": filters, "capabilities_left": left, "may_gain": gaining}
 
 
 def check_user(args):

@@ -55,6 +55,9 @@ pub enum GatewayError {
     /// Privileges could not be given up.
     #[error("{0}; to go on without that, write privileges = \"keep\" in [gateway]")]
     Privileges(#[from] privileges::PrivilegeError),
+    /// System calls could not be filtered.
+    #[error("{0}; to go on without that, write seccomp = \"off\" in [gateway]")]
+    Filter(#[from] privileges::FilterError),
     /// No lcore is left to forward packets.
     #[error(
         "lcore {0} controls and none is left to forward packets: name at least two lcores, for instance -l 0-1"

@@ -376,7 +376,8 @@ impl Running<'_> {
             tracing::warn!("packet buffers may be part of a core dump: {error}");
         }
         let drivers = controller.ethernets.iter().map(|end| end.port.driver());
-        self.privileges.give_up(self.config, drivers)?;
+        self.privileges.give_up(self.config, drivers.clone())?;
+        self.privileges.filter_calls(self.config.gateway.seccomp, drivers, self.eal, &self.lcores)?;
         let mut jobs = Vec::new();
         for ((worker, &lcore), handle) in workers.into_iter().zip(&self.lcores).zip(&handles) {
             let handle = Arc::clone(handle);

@@ -1,0 +1,316 @@
+//! What the gateway may once its ports and devices are open: the control lcore what these take, all other threads nothing.
+
+mod calls;
+
+use config::{Config, Gateway, Seccomp};
+use dataplane::telemetry::Access;
+use pmd::eal::{Eal, LcoreId};
+use privileges::{Call, CapabilitySet, Cores, Filter, GroupId, Keep, User, Violation};
+
+use super::devices::Devices;
+use super::error::{GatewayError, Places};
+
+/// Why the control lcore keeps a capability.
+type Reason = (CapabilitySet, &'static str);
+
+/// What drives the InfiniBand ports, as far as that matters here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Driver {
+    Soft,
+    Mlx5,
+    Verbs,
+}
+
+/// Who the gateway is to be, looked up before anything is opened.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Privileges {
+    user: Option<User>,
+    group: Option<GroupId>,
+    driver: Driver,
+}
+
+impl Privileges {
+    /// As configured. The files that this process makes from here on are its user's alone.
+    pub(super) fn configured(
+        gateway: &Gateway,
+        devices: &Devices,
+        places: &Places,
+    ) -> Result<Self, GatewayError> {
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+        let driver = match devices {
+            Devices::Soft(_) => Driver::Soft,
+            Devices::Mlx5(_) => Driver::Mlx5,
+            Devices::Verbs(_) => Driver::Verbs,
+        };
+        let find = |name: &Option<String>| name.as_deref().map(privileges::user).transpose();
+        let user = find(&gateway.user).map_err(|e| places.at("gateway.user", None, e))?;
+        let find = |name: &Option<String>| name.as_deref().map(privileges::group).transpose();
+        let group = find(&gateway.group).map_err(|e| places.at("gateway.group", None, e))?;
+        for (key, given) in [("gateway.user", user.is_some()), ("gateway.group", group.is_some())] {
+            if given && driver == Driver::Verbs {
+                let what = "the kernel ties a device that driver \"verbs\" opens to the credentials that opened it: leave this key out, \
+                            or start the gateway as that user";
+                return Err(places.at(key, None, GatewayError::Unsupported(what.to_owned())));
+            }
+        }
+        if user.is_some_and(|user| user.group.is_none()) && group.is_none() {
+            let what = "no entry of /etc/passwd says the group of this user: write gateway.group, too";
+            return Err(places.at("gateway.user", None, GatewayError::Unsupported(what.to_owned())));
+        }
+        Ok(Self { user, group, driver })
+    }
+
+    /// Who may use the control socket.
+    pub(super) fn access(&self) -> Access {
+        Access { user: self.user.map(|user| user.id.0), group: self.group.map(|group| group.0) }
+    }
+
+    /// Gives up what is not needed any more, in all threads there are. `ports` are the drivers of the Ethernet ports. Of this call and what
+    /// comes after it nothing may open a port or a device.
+    pub(super) fn give_up<'a>(
+        &self,
+        config: &Config,
+        ports: impl Iterator<Item = &'a str>,
+    ) -> Result<(), GatewayError> {
+        if config.gateway.privileges == config::Privileges::Drop {
+            if self.driver == Driver::Verbs {
+                privileges::no_new_privileges()?;
+                tracing::info!(
+                    "driver \"verbs\": capabilities stay, since the kernel ties its devices to the credentials that opened them"
+                );
+            } else {
+                self.keep(&reasons(self.driver, ports, config.ethernet.promiscuous))?;
+            }
+        }
+        privileges::set_cores(match config.gateway.cores {
+            config::Cores::None => Cores::None,
+            config::Cores::Lean => Cores::Lean,
+            config::Cores::Full => Cores::Full,
+        })?;
+        Ok(())
+    }
+
+    /// Has each thread make the system calls of its role and no others: all threads there are those of the control lcore, and workers,
+    /// which have no job yet, only their own among them.
+    pub(super) fn filter_calls<'a>(
+        &self,
+        seccomp: Seccomp,
+        ports: impl Iterator<Item = &'a str> + Clone,
+        eal: &Eal,
+        workers: &[LcoreId],
+    ) -> Result<(), GatewayError> {
+        let violation = match seccomp {
+            Seccomp::Kill => Violation::Kill,
+            Seccomp::Log => Violation::Log,
+            Seccomp::Off => return Ok(()),
+        };
+        let worker = worker_calls(self.driver, ports.clone());
+        let control: Vec<_> = worker.iter().copied().chain(control_calls(ports)).collect();
+        let (worker, control) = (Filter::new(&worker, violation)?, Filter::new(&control, violation)?);
+        control.apply_to_all()?;
+        for &lcore in workers {
+            let filter = worker.clone();
+            eal.launch(lcore, move || filter.apply())?.join()??;
+        }
+        tracing::info!(
+            "system calls are filtered: {}",
+            match violation {
+                Violation::Kill => {
+                    "a call that is not on a thread's list ends the gateway by SIGSYS, the kernel's log names it, and [gateway] \
+                     seccomp = \"log\" lets it pass"
+                }
+                Violation::Log => "the kernel's log names calls that are not on a thread's list",
+            }
+        );
+        Ok(())
+    }
+
+    fn keep(&self, reasons: &[Reason]) -> Result<(), GatewayError> {
+        let capabilities = reasons.iter().fold(CapabilitySet::empty(), |all, (one, _)| all | *one);
+        let group = self.group.or_else(|| self.user?.group);
+        Keep { capabilities, user: self.user.map(|user| user.id), group }.in_all_threads()?;
+        let kept: Vec<String> =
+            reasons.iter().map(|(what, why)| format!("{} ({why})", names(*what))).collect();
+        let kept = if kept.is_empty() { "no capability".to_owned() } else { kept.join(", ") };
+        tracing::info!("privileges: the control lcore keeps {kept}, all other threads nothing");
+        Ok(())
+    }
+}
+
+/// What workers call, by what they poll.
+fn worker_calls<'a>(driver: Driver, ports: impl Iterator<Item = &'a str>) -> Vec<&'static [Call]> {
+    let mut lists = vec![calls::ANY];
+    lists.push(match driver {
+        Driver::Soft => calls::SOFTWARE_DEVICE,
+        Driver::Mlx5 | Driver::Verbs => calls::VERBS,
+    });
+    for port in ports {
+        match port {
+            "net_af_packet" | "net_af_xdp" | "net_pcap" | "net_tap" | "net_virtio_user" => {
+                lists.push(calls::KERNEL_PORT);
+            }
+            "net_null" | "net_ring" => {}
+            // Of either kind of member.
+            "net_bonding" => lists.extend([calls::KERNEL_PORT, calls::ADAPTER_PORT]),
+            _ => lists.push(calls::ADAPTER_PORT),
+        }
+    }
+    lists
+}
+
+/// What the control lcore calls beside what workers do.
+fn control_calls<'a>(mut ports: impl Iterator<Item = &'a str>) -> Vec<&'static [Call]> {
+    let xdp = ports.any(|port| matches!(port, "net_af_xdp" | "net_bonding"));
+    let mut lists = vec![calls::CONTROL];
+    lists.extend(xdp.then_some(calls::XDP));
+    lists
+}
+
+/// Names of capabilities as capabilities(7) has them.
+fn names(set: CapabilitySet) -> String {
+    let names: Vec<String> = set.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
+    names.join(" and ")
+}
+
+/// What the control lcore keeps, and why.
+fn reasons<'a>(driver: Driver, ports: impl Iterator<Item = &'a str>, promiscuous: bool) -> Vec<Reason> {
+    let mut all = Vec::new();
+    for port in ports {
+        let why = match port {
+            "net_bonding" => "a bond gives its members addresses and modes",
+            "net_af_xdp" => "net_af_xdp takes its program off the interface at the end",
+            "net_tap" => "net_tap takes its rules off the interface at the end",
+            "net_af_packet" if promiscuous => "the interface takes all frames until the end",
+            _ => continue,
+        };
+        all.push((CapabilitySet::NET_ADMIN, why));
+    }
+    if driver == Driver::Mlx5 {
+        // A Q_Key with its highest bit, which partitions' groups may have, is for CAP_NET_RAW since Linux 6.4.
+        all.push((CapabilitySet::NET_RAW, "controlled Q_Keys"));
+        all.push((CapabilitySet::IPC_LOCK, "memory of queue pairs that are made later is locked"));
+    }
+    all.dedup();
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::{Command, ExitStatus};
+
+    use super::*;
+
+    /// What a process of its own is to do.
+    const TASK: &str = "GATEWAY_TEST_TASK";
+    const SIGSYS: i32 = libc::SIGSYS;
+
+    fn child(test: &str, task: &str) -> ExitStatus {
+        let test = format!("gateway::privileges::tests::{test}");
+        let mut program = Command::new(std::env::current_exe().unwrap());
+        // Who looks for names behind a panic opens files.
+        program.args(["--exact", &test, "--test-threads=1"]).env(TASK, task).env_remove("RUST_BACKTRACE");
+        program.output().unwrap().status
+    }
+
+    /// Does something on a thread that is under a filter.
+    fn under(filter: Filter, what: impl FnOnce() + Send + 'static) {
+        let thread = std::thread::spawn(move || {
+            filter.apply().unwrap();
+            what();
+        });
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_worker_that_calls_what_it_should_not_ends_the_gateway() {
+        let me = "a_worker_that_calls_what_it_should_not_ends_the_gateway";
+        let Ok(task) = std::env::var(TASK) else {
+            for task in ["rest", "logged"] {
+                assert!(child(me, task).success(), "{task}");
+            }
+            for task in ["open", "execute", "socket", "executable"] {
+                assert_eq!(child(me, task).signal(), Some(SIGSYS), "{task}");
+            }
+            return;
+        };
+        let violation = if task == "logged" { Violation::Log } else { Violation::Kill };
+        // On the rings of an adapter it has no use for sockets.
+        let filter = Filter::new(&worker_calls(Driver::Mlx5, ["net_mlx5"].into_iter()), violation).unwrap();
+        under(filter, move || match task.as_str() {
+            "rest" => {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                drop(vec![1_u8; 4 << 20]);
+                eprintln!("a line of the log");
+            }
+            "open" | "logged" => drop(std::fs::File::open("/etc/passwd")),
+            "execute" => drop(Command::new("/bin/true").status()),
+            "socket" => drop(std::net::UdpSocket::bind("127.0.0.1:0")),
+            // Memory that may be executed, for which nothing of ours asks: a library that is loaded.
+            _ => drop(std::hint::black_box(std::net::ToSocketAddrs::to_socket_addrs("localhost:1"))),
+        });
+    }
+
+    #[test]
+    fn a_panic_on_a_worker_is_told_by_it() {
+        let me = "a_panic_on_a_worker_is_told_by_it";
+        let Some(_) = std::env::var_os(TASK) else {
+            assert!(child(me, "panic").success());
+            return;
+        };
+        let filter =
+            Filter::new(&worker_calls(Driver::Mlx5, ["net_null"].into_iter()), Violation::Kill).unwrap();
+        under(filter, || {
+            assert!(std::panic::catch_unwind(|| panic!("as it may happen")).is_err());
+        });
+    }
+
+    #[test]
+    fn nobody_may_do_what_nobody_needs() {
+        let worker = worker_calls(Driver::Soft, ["net_af_packet", "net_bonding", "net_mlx5"].into_iter());
+        let all = worker.into_iter().chain(control_calls(["net_af_xdp"].into_iter()));
+        let names: Vec<_> = all.flatten().map(|call| (call.name, call.why)).collect();
+        assert!(names.iter().all(|(name, why)| name.starts_with("SYS_") && !why.is_empty()));
+        for name in [
+            "execve",
+            "execveat",
+            "ptrace",
+            "kill",
+            "mount",
+            "setuid",
+            "setresuid",
+            "setgid",
+            "setgroups",
+            "capset",
+            "init_module",
+            "finit_module",
+            "process_vm_readv",
+            "pidfd_open",
+            "unshare",
+            "setns",
+            "chroot",
+            "keyctl",
+            "userfaultfd",
+            "io_uring_setup",
+            "perf_event_open",
+            "shmget",
+            "personality",
+        ] {
+            assert!(!names.iter().any(|(known, _)| known.strip_prefix("SYS_") == Some(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_capability_is_kept_only_for_what_takes_it() {
+        let kept = |driver, ports: &[&str], promiscuous| {
+            let all = reasons(driver, ports.iter().copied(), promiscuous);
+            names(all.iter().fold(CapabilitySet::empty(), |set, (one, _)| set | *one))
+        };
+        assert_eq!(kept(Driver::Soft, &["net_af_packet", "net_mlx5"], false), "");
+        assert_eq!(kept(Driver::Soft, &["net_af_packet"], true), "CAP_NET_ADMIN");
+        for port in ["net_bonding", "net_af_xdp", "net_tap"] {
+            assert_eq!(kept(Driver::Soft, &["net_null", port], false), "CAP_NET_ADMIN");
+        }
+        assert_eq!(kept(Driver::Mlx5, &["net_af_packet"], false), "CAP_NET_RAW and CAP_IPC_LOCK");
+    }
+}
