@@ -185,6 +185,7 @@ impl Rig {
             srq_message: LARGEST_MESSAGE,
             signal_every: SIGNAL_EVERY,
             messages,
+            datagrams: false,
             receives_per_turn: pmd::hca::BURST,
         };
         let Made { mut queues, connections, stats } = Sink::create(&config, &pool).map_err(text)?;

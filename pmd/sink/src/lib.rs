@@ -33,6 +33,10 @@ const FIRST_QPN: u32 = 0x40;
 const DATAGRAM_SENDS: u32 = 256;
 /// Receives for datagrams.
 const DATAGRAMS: u32 = 64;
+/// Bytes in front of a datagram's data where its GRH goes, or nothing.
+const GRH_AREA: usize = 40;
+/// Whom datagrams come from.
+const REMOTE_QPN: u32 = 0x123;
 /// Key of the first memory region.
 const FIRST_LKEY: u32 = 0x1000;
 
@@ -52,6 +56,8 @@ pub struct SinkConfig {
     /// Messages to receive, one after the other and again from the first, by the connections in turn; none = nothing is
     /// received.
     pub messages: Vec<Vec<u8>>,
+    /// They are datagrams: none comes by a connection.
+    pub datagrams: bool,
     /// Most messages received in one turn.
     pub receives_per_turn: usize,
 }
@@ -128,6 +134,8 @@ pub struct Sink {
     send_cq: CompletionWriter,
     receive_cq: CompletionWriter,
     srq: SharedReader,
+    /// The receives of datagrams, if they are what comes.
+    datagrams: Option<SharedReader>,
     /// Registered memory; its key is [`FIRST_LKEY`] and its place.
     regions: Vec<HostMemory>,
     /// What the regions are of.
@@ -174,10 +182,9 @@ impl Sink {
             connections.push(RcQp::new(&rings, false, UdSlot(0), config.signal_every, None));
         }
         let (srq_ring, srq) = SharedReader::create(config.srq_depth, segments)?;
-        // No datagram ever comes.
-        let (datagrams, _) = SharedReader::create(DATAGRAMS, 1)?;
+        let (datagrams, datagram_reader) = SharedReader::create(DATAGRAMS, 1)?;
         let (send_ring, send_cq) = CompletionWriter::create(wqebbs, 1)?;
-        let (receive_ring, receive_cq) = CompletionWriter::create(srq_ring.slots, 2)?;
+        let (receive_ring, receive_cq) = CompletionWriter::create(srq_ring.slots.max(DATAGRAMS), 2)?;
         let (mut regions, mut table) = (Vec::new(), MrTable::new());
         for zone in pool.zones() {
             let Some(base) = NonNull::new(zone.address as *mut u8) else { continue };
@@ -196,6 +203,7 @@ impl Sink {
             send_cq,
             receive_cq,
             srq,
+            datagrams: config.datagrams.then_some(datagram_reader),
             regions,
             _pool: pool.clone(),
             messages: config.messages.iter().map(|m| m.as_slice().into()).collect(),
@@ -252,19 +260,30 @@ impl Sink {
             return 0;
         }
         let (mut received, mut bad) = (0, 0);
-        for _ in 0..self.receives_per_turn.min(self.srq.posted().into()) {
+        // A datagram's data stands behind the place of its GRH.
+        let (queue, front) = match &mut self.datagrams {
+            Some(datagrams) => (datagrams, GRH_AREA),
+            None => (&mut self.srq, 0),
+        };
+        for _ in 0..self.receives_per_turn.min(queue.posted().into()) {
             // A full queue holds the sink back, as a wire would hold a sender back that waits for acknowledgements.
             if !self.receive_cq.has_room() {
                 break;
             }
             let Some(message) = self.messages.get(self.next_message) else { break };
-            let Some((slot, data)) = self.srq.take() else { break };
-            if !write_message(&self.regions, &data, message) {
+            let Some((slot, data)) = queue.take() else { break };
+            if !write_message(&self.regions, &data, front, message) {
                 bad += 1;
             }
             let mut cqe = Cqe::default();
-            cqe.byte_cnt.set(message.len() as u32);
-            cqe.sop_drop_qpn.set(FIRST_QPN + 1 + self.next_connection);
+            cqe.byte_cnt.set((front + message.len()) as u32);
+            if front == 0 {
+                cqe.sop_drop_qpn.set(FIRST_QPN + 1 + self.next_connection);
+            } else {
+                cqe.sop_drop_qpn.set(FIRST_QPN);
+                cqe.slid.set(1 + self.next_connection as u16);
+                cqe.flags_rqpn.set(REMOTE_QPN);
+            }
             cqe.wqe_counter.set(slot);
             self.receive_cq.write(CqeOpcode::ReceiveSend, &cqe);
             received += 1;
@@ -279,13 +298,13 @@ impl Sink {
     }
 }
 
-/// Writes a message into the memory of a segment, if key and bounds allow it.
+/// Writes a message into the memory of a segment behind `front` bytes, if key and bounds allow it.
 #[inline]
-fn write_message(regions: &[HostMemory], data: &DataSegment, message: &[u8]) -> bool {
+fn write_message(regions: &[HostMemory], data: &DataSegment, front: usize, message: &[u8]) -> bool {
     let place = || {
         let region = regions.get(data.lkey.get().checked_sub(FIRST_LKEY)? as usize)?;
         let offset = data.address.get().checked_sub(region.address())? as usize;
-        region.part(offset, data.byte_count.get() as usize)
+        region.part(offset + front, (data.byte_count.get() as usize).checked_sub(front)?)
     };
     place().is_some_and(|place| place.write(message))
 }

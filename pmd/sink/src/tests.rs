@@ -15,6 +15,7 @@ fn config(connections: u16, messages: &[&[u8]]) -> SinkConfig {
         srq_message: 5000,
         signal_every: 16,
         messages: messages.iter().map(|m| m.to_vec()).collect(),
+        datagrams: false,
         receives_per_turn: 7,
     }
 }
@@ -89,6 +90,32 @@ fn messages_arrive_in_turn_and_whole_and_every_buffer_comes_home() {
     assert_eq!((stats.receives(), stats.bad(), events.len()), (received, 0, 0));
     assert_eq!(queues.anomalies(), pmd::mlx5::queues::Anomalies::default());
     assert!(pool.in_use() > 0, "receives are posted");
+    drop(queues);
+    assert_eq!(pool.in_use(), 0);
+}
+
+#[test]
+fn messages_may_come_as_datagrams() {
+    let pool = pool("sink-datagrams");
+    let config = SinkConfig { datagrams: true, ..config(2, &[b"one", b"the other"]) };
+    let Made { mut queues, stats, .. } = Sink::create(&config, &pool).unwrap();
+    let mut events = arrayvec::ArrayVec::new();
+    let mut expected = [b"one".as_slice(), b"the other"].into_iter().cycle();
+    for _ in 0..300 {
+        queues.refill();
+        assert!(queues.turn());
+        let mut burst = RxBurst::new();
+        queues.poll_receive(&mut burst, &mut events);
+        assert_eq!(burst.len(), 7);
+        for message in burst {
+            assert_eq!(message.ud, Some(UdSlot(0)));
+            let Source::Ud(source) = message.source else { panic!("{:?}", message.source) };
+            assert!([1, 2].contains(&source.slid.0) && source.qpn.get() == REMOTE_QPN && !source.multicast);
+            assert_eq!(message.buf.data(), expected.next().unwrap());
+        }
+    }
+    assert_eq!((stats.receives(), stats.bad(), events.len()), (2100, 0, 0));
+    assert_eq!(queues.anomalies(), pmd::mlx5::queues::Anomalies::default());
     drop(queues);
     assert_eq!(pool.in_use(), 0);
 }

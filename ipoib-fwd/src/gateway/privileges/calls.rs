@@ -93,8 +93,7 @@ pub(super) const VERBS: &[Call] = calls![
 /// The control lcore, and with it the threads of DPDK: sockets, files, timers, memory, threads.
 pub(super) const CONTROL: &[Call] = calls![
     SYS_epoll_create1 "the event loop",
-    #[cfg(target_arch = "x86_64")]
-    SYS_epoll_create "DPDK's interrupts, whenever one comes or goes",
+    #[cfg(target_arch = "x86_64")] SYS_epoll_create "DPDK's interrupts, whenever one comes or goes",
     SYS_epoll_ctl "the same",
     SYS_epoll_pwait "the same",
     #[cfg(target_arch = "x86_64")] SYS_epoll_wait "the same",

@@ -1,0 +1,97 @@
+//! The worker's loop with packets in every turn, both ways, by connections and by datagrams, on the mlx5 driver: no allocation and no system
+//! call. EAL starts once a process, and a system call ends it, so that each run has a process of its own.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+
+mod allocations;
+mod packets;
+mod rig;
+
+use std::cell::Cell;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, ExitStatus};
+
+use privileges::{Call, Filter, Violation};
+
+use allocations::{Counting, allocations};
+use rig::{CASES, Case, Outcome, TURNS, forward};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What a process of its own is to do: the name of a case.
+const CASE: &str = "STEADY_TEST_CASE";
+/// What is wrong with its loop, in a process that shows that it would be noticed.
+const BROKEN: &str = "STEADY_TEST_BROKEN";
+
+/// The case of this process, if it has one.
+fn own_case() -> Option<Case> {
+    let name = std::env::var(CASE).ok()?;
+    CASES.into_iter().find(|(known, _)| *known == name).map(|(_, case)| case)
+}
+
+/// How a process ends that runs a case in this test.
+fn child(test: &str, case: &str, broken: bool) -> (ExitStatus, String) {
+    let mut program = Command::new(std::env::current_exe().unwrap());
+    program.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(CASE, case);
+    if broken {
+        program.env(BROKEN, "1");
+    }
+    let output = program.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    (output.status, said.into_owned())
+}
+
+fn check(outcome: &Outcome) {
+    // Every turn had a burst or part of one.
+    assert!(outcome.busy_turns >= TURNS && outcome.packets >= TURNS, "{} turns", outcome.busy_turns);
+    println!("{} packets in {} turns with work", outcome.packets, outcome.busy_turns);
+}
+
+/// From here on this thread may end its process, and nothing else.
+fn trap() {
+    let end = Call { name: "SYS_exit_group", number: libc::SYS_exit_group, why: "the end" };
+    Filter::new(&[&[end]], Violation::Kill).unwrap().apply().unwrap();
+}
+
+/// Ends the process without a word.
+fn end() -> ! {
+    // SAFETY: no preconditions.
+    unsafe { libc::_exit(0) }
+}
+
+#[test]
+fn forwarding_allocates_nothing() {
+    let me = "forwarding_allocates_nothing";
+    let Some(case) = own_case() else {
+        for (name, _) in CASES {
+            let (status, said) = child(me, name, false);
+            assert!(status.success(), "{name}: {said}");
+        }
+        return;
+    };
+    let (before, after) = (Cell::new(0), Cell::new(0));
+    let outcome = forward(case, || before.set(allocations()), || after.set(allocations()));
+    assert_eq!(after.get() - before.get(), 0, "allocations");
+    check(&outcome);
+}
+
+#[test]
+fn forwarding_makes_no_system_call() {
+    let me = "forwarding_makes_no_system_call";
+    let Some(case) = own_case() else {
+        for (name, _) in CASES {
+            let (status, said) = child(me, name, false);
+            assert!(status.success(), "{name}: {status}; strace tells which call it was; {said}");
+            let (status, said) = child(me, name, true);
+            assert_eq!(status.signal(), Some(libc::SIGSYS), "{name}: a call is not overlooked: {said}");
+        }
+        return;
+    };
+    let begin = || {
+        trap();
+        if std::env::var_os(BROKEN).is_some() {
+            std::hint::black_box(std::os::unix::process::parent_id());
+        }
+    };
+    forward(case, begin, || end());
+}
