@@ -101,8 +101,8 @@ def main():
     demo.interruptible()
     checks, error, begin = Checks(args.only), None, time.monotonic()
     try:
-        for part in (readme, operator_errors, preflight, service, privileges, captures, cold, routers, segments, ports, bridged, bonded, tap, long, reload,
-                     runtime, workers, crowd, hard, pair):
+        for part in (readme, operator_errors, preflight, service, privileges, captures, cold, routers, segments, ports, bridged, bonded,
+                     tap, long, reload, runtime, workers, crowd, hard, pair):
             try:
                 part(args, checks)
             except Failed as e:

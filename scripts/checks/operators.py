@@ -108,7 +108,8 @@ def operator_errors(args, checks):
             ("unknown_interface", start("-l", "0-1", *small[:-1], "net_af_packet0,iface=nosuch0"), ("nosuch0|net_af_packet0",)),
             ("unknown_user", start("-l", "0-1", *small, config=with_("user", "[gateway]\n", '[gateway]\nuser = "no-such-user"\n')),
              (r"user\.toml:2:1", "no-such-user", "adduser --system")),
-            ("kept_user", start("-l", "0-1", *small, config=with_("kept", "[gateway]\n", '[gateway]\nuser = "nobody"\nprivileges = "keep"\n')),
+            ("kept_user", start("-l", "0-1", *small, config=with_(
+                "kept", "[gateway]\n", '[gateway]\nuser = "nobody"\nprivileges = "keep"\n')),
              (r"kept\.toml:2:8", "keeps its privileges", 'privileges = "drop"')),
             ("unknown_key", start("-l", "0-1", *small, config=with_("key", "address", "adress")),
              (r"key\.toml:2:1", "adress", "did you mean `address`")),

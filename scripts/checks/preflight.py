@@ -145,7 +145,8 @@ def check_first(gateway, directory):
     answered = "3 packets transmitted, 3 received" in done.stdout
     ok = done.returncode == 0 and answered
     logs = {log.name: log.read_text(errors="replace")[-1500:] for log in directory.glob("*.log")}
-    return {"ok": ok, "answered": answered, **({} if ok else {"code": done.returncode, "said": (done.stdout + done.stderr)[-4000:], **logs})}
+    more = {} if ok else {"code": done.returncode, "said": (done.stdout + done.stderr)[-4000:], **logs}
+    return {"ok": ok, "answered": answered, **more}
 
 
 def preflight(args, checks):

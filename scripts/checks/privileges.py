@@ -73,7 +73,8 @@ def check_user(args):
         left = [p.name for p in own.iterdir()]
         ok = (not others and not with_any(found) and code == 0 and not left and other.returncode == 1
               and socket == {"mode": "0o660", "uid": nobody.pw_uid, "gid": group.gr_gid} and "buffers" in json.loads(member.stdout))
-        return {"ok": ok, "threads": len(found), "not_that_user": others, "capabilities_left": with_any(found), "socket": socket, "code": code,
+        return {"ok": ok, "threads": len(found), "not_that_user": others, "capabilities_left": with_any(found), "socket": socket,
+                "code": code,
                 "other_user": other.stderr.strip()[-200:], "files_left": left}
     except (Failed, ValueError) as error:
         raise Failed(f"{error}\n{''.join(p.text()[-1500:] for p in services.processes)}") from None

@@ -141,7 +141,8 @@ def settings(lab):
 
 
 def check_set(lab):
-    """Each key takes what it may be and refuses the rest; what was set is at work, survives a reload of the same file, and not one of another."""
+    """Each key takes what it may be and refuses the rest; what was set is at work, survives a reload of the same file, and not
+    one of another."""
     wrong, log = [], lab.dir / "gateway.log"
 
     def expect(what, got, wanted):
@@ -175,8 +176,9 @@ def check_set(lab):
     expect("lines of the log", [line.split("set: ")[-1] for line in said],
            ["log-filter is ipoib_fwd::gateway::control::set=info", "idle is pause"])
     lab.ctl("set", "log", "debug")
-    for words, code, word in ((("receive-mtu", "65521"), 1, "it may be"), (("receive-mtu", "575"), 1, "it may be"), (("log", "loud"), 1, "it may be"),
-                              (("log-filter", "[x{y=(a*)*}]=debug"), 1, "it may be"), (("lgo", "debug"), 2, "log"), (("idle", ""), 1, "it may be")):
+    for words, code, word in ((("receive-mtu", "65521"), 1, "it may be"), (("receive-mtu", "575"), 1, "it may be"),
+                              (("log", "loud"), 1, "it may be"), (("log-filter", "[x{y=(a*)*}]=debug"), 1, "it may be"),
+                              (("lgo", "debug"), 2, "log"), (("idle", ""), 1, "it may be")):
         got, text = refused(*words)
         expect(f"code of {words}", (got, word in text), (code, True))
     lab.ctl("reload")
@@ -226,7 +228,8 @@ class RuntimeLaboratory(Laboratory):
 
 
 def check_capture(lab):
-    """Frames that were ordered and no others, as tshark reads them; bounded on disk; names that are paths, or files that are there, are refused."""
+    """Frames that were ordered and no others, as tshark reads them; bounded on disk; names that are paths, or files that
+    are there, are refused."""
     wrong = []
 
     def refused(what, *words):
@@ -272,7 +275,8 @@ def check_capture(lab):
     ok = (not wrong and not left and not bad and mode == 0o600 and pinged == 10 and icmp["packets"] == sum(kinds.values()) == 22
           and few == 5 and len(on_disk) == 2 and max(sizes) <= 65536 and many["packets"] >= 400 and 0 < read < 100
           and icmp["missing"] == many["missing"] == 0)
-    return {"ok": ok, "wrong": wrong, "left": left, "malformed": bad[:3], "icmp": dict(kinds), "mode": oct(mode), "few": few, "sizes": sizes,
+    return {"ok": ok, "wrong": wrong, "left": left, "malformed": bad[:3], "icmp": dict(kinds), "mode": oct(mode), "few": few,
+            "sizes": sizes,
             "many": many["packets"], "read": read}
 
 
@@ -292,7 +296,8 @@ def check_dpdk_script(lab):
             raise Failed(f"{SCRIPT}: {out.stderr[-800:]}")
         return [json.loads(line) for line in out.stdout.splitlines()]
 
-    ours = asked("ours", "/", "/help,stats", "/stats", "/links", "/neighbours", "/mode,connected", "/nonsense", RUNTIME_DIRECTORY=str(lab.dir))
+    ours = asked("ours", "/", "/help,stats", "/stats", "/links", "/neighbours", "/mode,connected", "/nonsense",
+                 RUNTIME_DIRECTORY=str(lab.dir))
     names = ("/", "/help", "/stats", "/links", "/neighbours", "/mode", "/nonsense")
     wrong = [name for name, answer in zip(names, ours, strict=True) if name not in answer]
     stats, nonsense = ours[2].get("/stats") or {}, ours[-1]

@@ -183,7 +183,8 @@ def check_once(lab):
     wrong, ours = [], ["--socket", lab.dir / "control.sock"]
     for view, wanted in (("overview", "Workers"), ("segments", "P_Key"), ("workers", "turns/s"), ("connections", "live")):
         for width, height in ((80, 24), (200, 60)):
-            shown = run(lab.bin / "ipoib-fwd", "top", *ours, "--once", "--interval", "0.2", "--view", view, "--width", width, "--height", height).stdout
+            shown = run(lab.bin / "ipoib-fwd", "top", *ours, "--once", "--interval", "0.2", "--view", view,
+                        "--width", width, "--height", height).stdout
             lines = shown.splitlines()
             if wanted not in shown or "\x1b" in shown or len(lines) != height or max(map(len, lines)) > width:
                 wrong.append(f"{view} {width}x{height}:\n{shown}")
