@@ -2,6 +2,7 @@
 //! call. EAL starts once a process, and a system call ends it, so that each run has a process of its own.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
+#[path = "../../../pmd/tests/steady/allocations.rs"]
 mod allocations;
 mod packets;
 mod rig;
