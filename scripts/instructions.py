@@ -12,7 +12,6 @@ what libraries choose by its features is chosen here. Port, driver and the bench
 """
 
 import argparse
-import concurrent.futures
 import json
 import os
 import pathlib
@@ -102,13 +101,15 @@ def count(program, step, turns):
 
 def measure(program, steps):
     runs = [(step, turns) for step in steps for turns in TURNS]
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        counts = dict(zip(runs, pool.map(lambda run: count(program, *run), runs)))
+    # One after the other: each keeps to the same processor.
+    counts = {run: count(program, *run) for run in runs}
     figures = {}
     for step in steps:
         (few, own_few, total_few), (many, own_many, total_many) = (counts[step, turns] for turns in TURNS)
         if many <= few:
             fail(f"{step}: {many:.0f} packets in {TURNS[1]} turns, {few:.0f} in {TURNS[0]}")
+        if own_many <= own_few:
+            fail(f"{step}: callgrind tells of no instructions in {program}")
         figures[step] = {
             "all": round((total_many - total_few) / (many - few), 1),
             "program": round((own_many - own_few) / (many - few), 1),
@@ -119,9 +120,10 @@ def measure(program, steps):
 def compare(figures, known, here):
     """Prints a table; how many steps are slower."""
     same = known["with"] == here
+    comparable = all(known["with"].get(what) == here[what] for what in ("rustc", "processor"))
     if not same:
         print(f"instructions: the baseline was counted with {known['with']}, this is {here}:")
-        print("              only what is the program's own is compared, not the libraries' part")
+        print(f"              {'only the program itself, not the libraries,' if comparable else 'nothing'} is compared")
     kind = "all" if same else "program"
     slower = 0
     print(f"{'instructions a packet':24}{'all':>10}{'program':>10}{'baseline':>10}{'change':>9}")
@@ -133,7 +135,9 @@ def compare(figures, known, here):
             continue
         change = now[kind] / before[kind] - 1
         word = ""
-        if change > TOLERANCE:
+        if not comparable:
+            word = "  not compared"
+        elif change > TOLERANCE:
             slower += 1
             word = "  SLOWER"
         elif change < -TOLERANCE:

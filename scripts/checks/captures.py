@@ -90,7 +90,7 @@ def check_handshake(lab):
         if comm not in reps:
             wrong.append(f"REQ in frame {frame} has no REP")
             continue
-        rep_frame, _, rep = reps[comm]
+        rep_frame, rep_packet, rep = reps[comm]
         rep_fields = next(r for r in replies if int(r["frame.number"]) == rep_frame)
         rep_comm = struct.unpack_from(">I", rep)[0]
         expect("RTU", (comm, rep_comm) in rtus, True)
@@ -109,9 +109,9 @@ def check_handshake(lab):
             qpn, mtu = struct.unpack(">II", private)
             expect(f"{what}'s private QPN is one of the addresses'", qpn in qpns, True)
             expect(f"{what}'s private MTU", mtu, 65524)
-        # The starting PSN in the REP is where the opener begins to send (IBA 12.7.31).
+        # The starting PSN in the REP is where the opener begins to send (IBA 12.7.31). Two ports may have a queue pair of one number.
         (to, psn) = number(rep_fields[CM + "rep.localqpn"]), number(rep_fields[CM + "rep.startpsn"])
-        first = next((p for p in data if struct.unpack_from(">I", p, 12)[0] & 0xFFFFFF == to), None)
+        first = next((p for p in data if p[2:4] == rep_packet[6:8] and struct.unpack_from(">I", p, 12)[0] & 0xFFFFFF == to), None)
         if first is None:
             wrong.append(f"no data to QP {to:#x}")
             continue
