@@ -1,5 +1,6 @@
 //! `ibfab` as a process of its own, with ports for two devices of ours: as far from each other as two programs on one machine are.
 
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -24,7 +25,11 @@ impl Fabric {
             return Ok(None);
         }
         let folder = std::env::temp_dir().join(format!("bench-ibfab-{}-{keep_crcs}", std::process::id()));
-        std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        // New, and this user's alone: what lies in a folder of somebody else's may lead anywhere.
+        std::fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&folder)
+            .map_err(|e| format!("{}: {e}", folder.display()))?;
         let links =
             PORTS.map(|name| format!("[[link]]\nname = \"{name}\"\nurl = \"{}\"\n", url(&folder, name)));
         let config = folder.join("fabric.toml");

@@ -92,7 +92,7 @@ pub(crate) enum Receive {
 /// What one try to send came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// A packet left, or a work request was begun.
+    /// A packet left, or a work request without packets was carried out or has failed.
     Sent,
     /// Nothing to do before something happens.
     Idle,

@@ -49,7 +49,7 @@ impl Mapping {
                 std::ptr::null_mut(),
                 len,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
+                MapFlags::PRIVATE,
             )
         }?;
         Self::from_start(start.cast(), len)
@@ -230,7 +230,9 @@ impl Producer {
 
     /// Where a packet of `len` bytes goes, which begins at `head` from now on; `None` if there is no room.
     fn reserve(&mut self, len: usize) -> Result<Option<*mut u8>, Broken> {
-        debug_assert!(len <= MAX_PACKET);
+        if len > MAX_PACKET {
+            return Err(Broken);
+        }
         if !self.has_room(len)? {
             return Ok(None);
         }

@@ -151,14 +151,14 @@ impl ShmEnd {
         }
     }
 
-    /// The next time that the cable comes up its packets have CRCs.
+    /// From now on its packets have CRCs, and those of the other end when the cable comes up the next time.
     pub(super) const fn keep_crcs(&mut self) {
         self.keeps_crcs = true;
     }
 
     /// True if packets may be sent without CRCs.
     pub(super) const fn takes_bare(&self) -> bool {
-        matches!(&self.state, State::Attached { rings: Rings { bare: true, .. }, .. })
+        !self.keeps_crcs && matches!(&self.state, State::Attached { rings: Rings { bare: true, .. }, .. })
     }
 
     pub(super) const fn is_up(&self) -> bool {
