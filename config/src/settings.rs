@@ -71,8 +71,8 @@ section! {
         /// File in which the device's GID table is shared with other processes, for instance "/run/ipoib-fwd-gids"; "" for
         /// none. `ipoib-fwd gids --shared` reads it. Those of further devices are in files beside it, with a dot and the device's name.
         pub gids: Option<PathBuf> = None, Restart;
-        /// Directory in which `ipoib-fwd ctl capture` makes its files; "" for none: then nothing is captured while the gateway runs. Whoever
-        /// may write to it may take them away.
+        /// Directory, on a local disk, in which `ipoib-fwd ctl capture` makes its files; "" for none: then nothing is captured while the
+        /// gateway runs. Whoever may write to it may take them away.
         pub captures: Option<PathBuf> = None, Restart;
         /// UNIX socket of `ipoib-fwd ctl`; "" for none.
         pub control_socket: Option<PathBuf> = Some("/run/ipoib-fwd.sock".into()), Restart;

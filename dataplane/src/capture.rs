@@ -61,9 +61,8 @@ impl Pcap {
     }
 
     /// In a file that is empty.
-    fn begin(path: &Path, file: File, link_type: u32) -> Result<Self, CaptureError> {
+    fn begin(path: &Path, mut file: File, link_type: u32) -> Result<Self, CaptureError> {
         let failed = |source| CaptureError { path: path.to_owned(), source };
-        let mut file = BufWriter::with_capacity(1 << 18, file);
         let mut header = Vec::with_capacity(24);
         header.extend(MAGIC.to_ne_bytes());
         header.extend(2u16.to_ne_bytes());
@@ -71,8 +70,9 @@ impl Pcap {
         header.extend([0; 8]);
         header.extend(SNAP_LEN.to_ne_bytes());
         header.extend(link_type.to_ne_bytes());
+        // At once: a file without a packet is one of pcap, too.
         file.write_all(&header).map_err(failed)?;
-        Ok(Self { path: path.to_owned(), file })
+        Ok(Self { path: path.to_owned(), file: BufWriter::with_capacity(1 << 18, file) })
     }
 
     fn write(&mut self, time: u64, head: &[u8], packet: &[u8]) -> Result<(), CaptureError> {

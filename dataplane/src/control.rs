@@ -43,6 +43,9 @@ pub trait Controller {
 
     /// Someone asked us to end; [`Controller::tick`] says [`Flow::Done`] when all is wound up.
     fn stop(&mut self, now: Instant);
+
+    /// The last call, whatever ended the loop: all was wound up, or somebody would not wait for that. Clients are told for a moment longer.
+    fn end(&mut self) {}
 }
 
 /// What can go wrong with the loop itself.
@@ -92,7 +95,9 @@ impl ControlLoop {
     pub fn run<C: Controller>(self, controller: &mut C) -> Result<(), ControlError> {
         let Self { runtime, hangup, requests: (_sender, inbox), server } = self;
         runtime.block_on(async {
-            serve(controller, inbox, hangup).await?;
+            let served = serve(controller, inbox, hangup).await;
+            controller.end();
+            served?;
             if let Some(server) = server {
                 server.finish().await;
             }
@@ -141,5 +146,50 @@ async fn serve<C: Controller>(
             Flow::Busy => {}
             Flow::Idle => ticks.reset_after(IDLE_TICK),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Signal, getpid, kill_process};
+
+    /// It asks to be stopped in its first turn, and, as it is not done, again.
+    #[derive(Default)]
+    struct Stubborn {
+        turns: u32,
+        stops: u32,
+        ends: u32,
+    }
+
+    impl Controller for Stubborn {
+        fn tick(&mut self, _: Instant) -> Flow {
+            if self.turns < 2 {
+                kill_process(getpid(), Signal::TERM).unwrap();
+            }
+            self.turns += 1;
+            Flow::Busy
+        }
+
+        fn request(&mut self, _: Instant, _: &telemetry::Command) -> Result<telemetry::Reply, String> {
+            Err("nothing".to_owned())
+        }
+
+        fn reload(&mut self, _: Instant) {}
+
+        fn stop(&mut self, _: Instant) {
+            self.stops += 1;
+        }
+
+        fn end(&mut self) {
+            self.ends += 1;
+        }
+    }
+
+    #[test]
+    fn a_second_signal_ends_the_wait_and_the_end_is_told() {
+        let mut controller = Stubborn::default();
+        ControlLoop::new().unwrap().run(&mut controller).unwrap();
+        assert_eq!((controller.stops, controller.ends), (1, 1));
     }
 }

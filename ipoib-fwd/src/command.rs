@@ -81,7 +81,7 @@ commands! {
     Groups = "groups", Argument::Segment, "Multicast groups.";
     Gids = "gids", Argument::None, "The devices' GID tables; `ipoib-fwd gids` lists them as show_gids does.";
     Events = "events", Argument::SomeOf("KIND", Kind::WORDS), "What happens, a line each as it does, until the gateway ends (exit code 3; 4 if it has died). What is not read in time is lost, and counted.";
-    Capture = "capture", Argument::Words("start,NAME[,KEY=VALUE...]|stop"), "Captures Ethernet frames into NAME.N.pcap in the directory gateway.captures, until it is stopped or as long as is ordered; alone: how it stands. host=ADDRESS, proto=arp, icmp, tcp, udp or a number, vlan=ID (0: no tag) and direction=in|out choose frames; files=N (4) of size=BYTES (16 MiB) are kept, the newest; packets=N and seconds=N (600) end it.";
+    Capture = "capture", Argument::Words("start,NAME[,KEY=VALUE...]|stop"), "Captures Ethernet frames into NAME.N.pcap in the directory gateway.captures (on a local disk), until it is stopped or as long as is ordered; alone: how it stands. host=ADDRESS, proto=arp, icmp, tcp, udp or a number, vlan=ID (0: no tag) and direction=in|out choose frames; files=N (4, 64 at most) of size=BYTES (16 MiB, 64 at most) are kept, the newest; packets=N and seconds=N (600) end it.";
     Set = "set", Argument::Setting, "Sets what may change while the gateway runs, until it is set again, a reload finds another value in the file than before, or the gateway ends. Without a value: what there is to set.";
     Clear = "clear", Argument::SomeOf("WHAT", &["counters", "latency"]), "Has `since` count from now on. Nothing else begins anew: `stats` and `metrics` go on.";
     Since = "since", Argument::None, "What was counted since the last `clear`, or since the start.";

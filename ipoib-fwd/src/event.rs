@@ -52,7 +52,7 @@ impl Kind {
     pub fn set(words: Option<&str>) -> u64 {
         let named =
             |word: &str| Self::ALL.iter().find(|kind| kind.word() == word).map_or(0, |kind| kind.bit());
-        words.map_or(!0, |words| words.split(',').map(named).sum())
+        words.map_or(!0, |words| words.split(',').map(named).fold(0, |set, bit| set | bit))
     }
 }
 
@@ -141,6 +141,7 @@ mod tests {
         assert_eq!(Kind::set(None), !0);
         assert_eq!(Kind::set(Some("link,alarm")), Kind::Link.bit() | Kind::Alarm.bit());
         assert_eq!(Kind::set(Some("none")), 0);
+        assert_eq!(Kind::set(Some("link,link")), Kind::Link.bit());
         let facts = json!({"address": "10.0.0.1"});
         let text = "10.0.0.1 has moved".to_owned();
         let event = object(SystemTime::UNIX_EPOCH, Kind::Address, "moved", Some("one"), text, facts);

@@ -10,7 +10,7 @@ const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_VLAN: u16 = 0x8100;
 /// Most files that a recording keeps, and bytes of one.
 const MAX_FILES: u32 = 64;
-const MAX_SIZE: u64 = 1 << 30;
+const MAX_SIZE: u64 = 64 << 20;
 /// Longest name.
 const MAX_NAME: usize = 64;
 
@@ -77,7 +77,7 @@ impl Order {
 
     /// What may stand behind the name.
     pub const WORDS: &str = "host=ADDRESS, proto=arp|icmp|tcp|udp|0..255, vlan=0..4094 (0: no tag), direction=in|out (from or to Ethernet), \
-                             files=1..64, size=BYTES (64 KiB to 1 GiB), packets=N, seconds=1..86400";
+                             files=1..64, size=BYTES (64 KiB to 64 MiB), packets=N, seconds=1..86400";
 
     fn take(&mut self, word: &str) -> Option<()> {
         let (key, value) = word.split_once('=')?;
@@ -209,7 +209,7 @@ mod tests {
             "files=0",
             "files=65",
             "size=1",
-            "size=1073741825",
+            "size=67108865",
             "packets=0",
             "seconds=0",
             "seconds=86401",
@@ -221,6 +221,6 @@ mod tests {
                 "{word:?}"
             );
         }
-        assert!(Order::parse("a.b_C-9,files=64,size=65536,packets=1,seconds=86400").is_ok());
+        assert!(Order::parse("a.b_C-9,files=64,size=67108864,packets=1,seconds=86400").is_ok());
     }
 }

@@ -1,7 +1,7 @@
 //! A recording: a capture of Ethernet frames that begins and ends while the program runs, bounded in time and on disk.
 //!
 //! Its files are `NAME.N.pcap` in one directory, N counted up; when there are as many as were ordered, the oldest of its own goes. Nothing that
-//! is there is ever written over.
+//! is there is ever written over: a name with files is refused.
 
 use std::collections::VecDeque;
 use std::fs::{self, OpenOptions};
@@ -43,15 +43,18 @@ pub struct Recording {
 /// Whether a recording goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// It does.
-    On,
+    /// It does, and the taps had something.
+    Busy,
+    /// It does; there was nothing.
+    Idle,
     /// It has as many packets as were ordered, or has lasted as long.
     Done,
 }
 
 impl Recording {
-    /// Begins one in a directory.
+    /// Begins one in a directory, which has no file of an earlier one with that name.
     pub fn begin(directory: &Path, order: Order, now: Instant) -> Result<Self, CaptureError> {
+        refuse_used(directory, &order.name)?;
         let (path, file) = create(directory, &order.name, 0)?;
         Ok(Self {
             directory: directory.to_owned(),
@@ -78,7 +81,7 @@ impl Recording {
 
     /// Writes what the taps have, in order of time, for a moment at most. Call it in each turn.
     pub fn drain(&mut self, now: Instant) -> Result<State, CaptureError> {
-        let begin = Instant::now();
+        let (begin, before) = (Instant::now(), self.seen);
         let mut any = false;
         'spell: loop {
             for _ in 0..FRAMES {
@@ -108,7 +111,42 @@ impl Recording {
         self.dropped += self.taps.extract_if(.., gone).map(|tap| tap.dropped()).sum::<u64>();
         let is_over = self.written >= self.order.packets
             || now.saturating_duration_since(self.began) >= self.order.time;
-        Ok(if is_over { State::Done } else { State::On })
+        Ok(match is_over {
+            true => State::Done,
+            false if self.seen > before => State::Busy,
+            false => State::Idle,
+        })
+    }
+
+    /// Writes all that the taps have. For the end, when nobody puts anything in any more.
+    pub fn drain_all(&mut self, now: Instant) -> Result<(), CaptureError> {
+        loop {
+            let before = self.seen;
+            self.drain(now)?;
+            if self.seen == before {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Counts what the taps have and nobody will write: it is missing, unless there is all that was ordered. Reads a ring's length at most,
+    /// though workers may go on filling it.
+    pub fn leave_rest(&mut self) {
+        if self.written >= self.order.packets {
+            return;
+        }
+        for tap in &mut self.taps {
+            let mut left = RING;
+            while left > 0
+                && let Some(header) = tap.pop(&mut self.packet)
+            {
+                left = left.saturating_sub(self.packet.len() + 1);
+                self.seen += 1;
+                let is_wanted =
+                    header.kind == FrameKind::Ethernet && self.order.wants(header.direction, &self.packet);
+                self.dropped += u64::from(is_wanted);
+            }
+        }
     }
 
     fn write(&mut self, time: u64) -> Result<(), CaptureError> {
@@ -138,7 +176,7 @@ impl Recording {
         self.taps.iter().all(TapReader::is_abandoned)
     }
 
-    /// Packets written, packets that were looked at, packets that are missing because a tap's ring was full.
+    /// Packets written, packets that were looked at, packets that are missing: a tap's ring was full, or they were in it at the end.
     #[must_use]
     pub fn counts(&self) -> [u64; 3] {
         let dropped = self.dropped + self.taps.iter().map(TapReader::dropped).sum::<u64>();
@@ -149,6 +187,24 @@ impl Recording {
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(PathBuf::as_path)
     }
+}
+
+/// An error if there is a file of that name, with any number.
+fn refuse_used(directory: &Path, name: &str) -> Result<(), CaptureError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        |source| CaptureError { path, source }
+    };
+    for entry in fs::read_dir(directory).map_err(failed(directory))? {
+        let entry = entry.map_err(failed(directory))?;
+        let file = entry.file_name();
+        let rest = file.to_str().and_then(|file| file.strip_prefix(name)?.strip_prefix('.'));
+        let number = rest.and_then(|rest| rest.strip_suffix(".pcap"));
+        if number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())) {
+            return Err(failed(&entry.path())(io::ErrorKind::AlreadyExists.into()));
+        }
+    }
+    Ok(())
 }
 
 /// A new file, which only its owner reads, and never one that is there, or is a link to elsewhere.
@@ -183,7 +239,7 @@ mod tests {
         // 76 bytes each in the file: 862 to a file.
         for _ in 0..30 {
             offer(&mut tap, 100);
-            assert_eq!(recording.drain(Instant::now()).unwrap(), State::On);
+            assert_eq!(recording.drain(Instant::now()).unwrap(), State::Busy);
         }
         while recording.counts()[1] < 3000 {
             recording.drain(Instant::now()).unwrap();
@@ -213,6 +269,47 @@ mod tests {
         std::os::unix::fs::symlink(folder.0.join("elsewhere"), folder.0.join("c.0.pcap")).unwrap();
         assert!(Recording::begin(&folder.0, order(), Instant::now()).is_err());
         assert!(!folder.0.join("elsewhere").exists());
+        // Nor does one begin that would come upon a file later, after it has taken others away.
+        fs::remove_file(folder.0.join("c.0.pcap")).unwrap();
+        fs::write(folder.0.join("c.5.pcap"), "mine").unwrap();
+        let error = Recording::begin(&folder.0, order(), Instant::now()).unwrap_err();
+        assert_eq!(
+            (error.source.kind(), error.path),
+            (io::ErrorKind::AlreadyExists, folder.0.join("c.5.pcap"))
+        );
+        assert!(!folder.0.join("c.0.pcap").exists());
+        fs::remove_file(folder.0.join("c.5.pcap")).unwrap();
+        // Files of other names are no hindrance.
+        for other in ["c.pcap", "c..pcap", "c.x.pcap", "c.1.pcap.gz", "cc.1.pcap", "b.c.1.pcap"] {
+            fs::write(folder.0.join(other), "").unwrap();
+        }
+        assert!(Recording::begin(&folder.0, order(), Instant::now()).is_ok());
+    }
+
+    #[test]
+    fn what_is_in_the_rings_at_the_end_is_written_or_counted() {
+        let folder = Folder::new("rest");
+        let mut recording = begin(&folder, "all");
+        let [mut one, mut two] = [recording.tap(), recording.tap()];
+        offer(&mut one, 20_000);
+        offer(&mut two, 10_000);
+        drop((one, two));
+        recording.drain_all(Instant::now()).unwrap();
+        assert_eq!(recording.counts(), [30_000, 30_000, 0]);
+        assert_eq!(recording.drain(Instant::now()).unwrap(), State::Idle);
+        let mut recording = begin(&folder, "some");
+        let mut tap = recording.tap();
+        offer(&mut tap, 100);
+        tap.offer(FrameKind::InfiniBand, TapDirection::Sent, &[0; 30]);
+        recording.leave_rest();
+        assert_eq!(recording.counts(), [0, 101, 100]);
+        // What came after all that was ordered is missed by nobody.
+        let mut recording = begin(&folder, "few,packets=3");
+        let mut tap = recording.tap();
+        offer(&mut tap, 10);
+        assert_eq!(recording.drain(Instant::now()).unwrap(), State::Done);
+        recording.leave_rest();
+        assert_eq!(recording.counts(), [3, 3, 0]);
     }
 
     #[test]
@@ -225,7 +322,7 @@ mod tests {
         assert_eq!(recording.counts()[0], 5);
         let mut recording = begin(&folder, "seconds,seconds=3");
         let began = recording.began;
-        assert_eq!(recording.drain(began + Duration::from_millis(2999)).unwrap(), State::On);
+        assert_eq!(recording.drain(began + Duration::from_millis(2999)).unwrap(), State::Idle);
         assert_eq!(recording.drain(began + Duration::from_secs(3)).unwrap(), State::Done);
         assert!(recording.is_let_go());
         let tap = recording.tap();

@@ -40,6 +40,7 @@ fn files_have_the_records_in_order_of_time() {
     let folder = Folder::new("order");
     let path = folder.0.join("c.pcap");
     let mut capture = Capture::create(&path).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), PCAP_HEADER, "before the first packet");
     let (mut a, mut b) = (capture.tap(), capture.tap());
     for i in 0..10u8 {
         let mut packet = ACK;

@@ -9,6 +9,8 @@ use tokio::sync::mpsc;
 
 /// Values that wait for a client.
 pub(super) const QUEUE: usize = 256;
+/// Places behind them: how many were lost is told at the end, however full the queue is.
+const LAST: usize = 1;
 
 /// The end that tells.
 #[derive(Debug)]
@@ -28,7 +30,7 @@ struct Follower {
 impl Follower {
     /// False if the client is gone.
     fn put(&mut self, value: &Arc<Value>, lost: fn(u64) -> Value) -> bool {
-        if self.lost == 0 || self.settle(lost) {
+        if (self.lost == 0 || self.settle(lost, LAST)) && self.values.capacity() > LAST {
             match self.values.try_send(Arc::clone(value)) {
                 Ok(()) => return true,
                 Err(mpsc::error::TrySendError::Closed(_)) => return false,
@@ -39,9 +41,13 @@ impl Follower {
         !self.values.is_closed()
     }
 
-    /// True if nothing that was lost is untold.
-    fn settle(&mut self, lost: fn(u64) -> Value) -> bool {
-        if self.lost > 0 && self.values.try_send(Arc::new(lost(self.lost))).is_ok() {
+    /// True if nothing that was lost is untold. So many places stay free.
+    fn settle(&mut self, lost: fn(u64) -> Value, free: usize) -> bool {
+        // Room first: most often there is none, and a value is not made for nothing.
+        if self.lost > 0
+            && self.values.capacity() > free
+            && self.values.try_send(Arc::new(lost(self.lost))).is_ok()
+        {
             self.lost = 0;
         }
         self.lost == 0
@@ -74,7 +80,7 @@ impl Feed {
     /// A client that follows the topics whose bits are set, and is told `first` at once.
     #[must_use]
     pub fn follow(&mut self, topics: u64, first: Value) -> Subscription {
-        let (sender, values) = mpsc::channel(QUEUE);
+        let (sender, values) = mpsc::channel(QUEUE + LAST);
         self.followers.push(Follower { topics, values: sender, lost: 0 });
         Subscription { first, values }
     }
@@ -95,15 +101,16 @@ impl Feed {
     pub fn settle(&mut self) {
         let lost = self.lost;
         self.followers.retain_mut(|follower| {
-            follower.settle(lost);
+            follower.settle(lost, LAST);
             !follower.values.is_closed()
         });
     }
 
-    /// Ends it: clients are sent what waits for them, and that it was the last.
+    /// Ends it: clients are sent what waits for them, how many they have lost, and that it was the last.
     pub fn end(&mut self) {
-        self.settle();
-        self.followers.clear();
+        for mut follower in self.followers.drain(..) {
+            follower.settle(self.lost, 0);
+        }
     }
 }
 
@@ -157,6 +164,20 @@ mod tests {
         assert_eq!(read(&mut client).last(), Some(&json!({"lost": 3})));
         feed.settle();
         assert_eq!(read(&mut client), [json!({"lost": 1})]);
+    }
+
+    #[test]
+    fn a_loss_is_told_at_the_end_however_full_the_queue_is() {
+        let mut feed = feed();
+        let (mut full, mut last) = (feed.follow(1, Value::Null), feed.follow(1, Value::Null));
+        (0..QUEUE + 7).for_each(|n| feed.tell(1, json!(n)));
+        assert_eq!(read(&mut last).len(), QUEUE);
+        feed.settle();
+        feed.end();
+        let told = read(&mut full);
+        assert_eq!((told.len(), told.last()), (QUEUE + 1, Some(&json!({"lost": 7}))));
+        assert_eq!(read(&mut last), [json!({"lost": 7})]);
+        assert!(!feed.is_followed(1));
     }
 
     #[test]

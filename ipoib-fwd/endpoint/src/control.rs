@@ -423,6 +423,13 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         self.offer(worker, Command::App(command));
     }
 
+    /// Has a worker carry out a command that must not be lost, however far behind it is. The caller sees to it that these are few.
+    pub fn order(&mut self, worker: WorkerIndex, command: C) {
+        if let Some(end) = self.workers.get_mut(usize::from(worker.0)) {
+            end.send(Command::App(command));
+        }
+    }
+
     fn offer(&mut self, worker: WorkerIndex, command: Command<B::Queues, C>) {
         if !self.workers.get_mut(usize::from(worker.0)).is_some_and(|end| end.offer(command)) {
             self.losses.queue_full += 1;
@@ -559,5 +566,34 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                 None
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pmd::soft::SoftHca;
+
+    #[test]
+    fn a_worker_that_is_far_behind_takes_no_packets_but_every_order() {
+        let (commands, mut inbox) = ring::channel(RING);
+        let (_outbox, notes) = ring::channel(RING);
+        let mut end: WorkerEnd<<SoftHca as Backend>::Queues, u32, ()> = WorkerEnd {
+            commands,
+            waiting: VecDeque::new(),
+            notes,
+            received: Usage::new(1, 1),
+            long: Arc::default(),
+        };
+        let taken = (0..).take_while(|n| end.offer(Command::App(*n))).count();
+        assert!(taken >= RING);
+        // As `Endpoint::order` does.
+        end.send(Command::App(u32::MAX));
+        let mut orders = Vec::new();
+        while let Some(command) = inbox.receive() {
+            end.flush();
+            orders.extend(if let Command::App(n) = command { Some(n) } else { None });
+        }
+        assert_eq!((orders.len(), orders.last()), (taken + 1, Some(&u32::MAX)));
     }
 }

@@ -49,9 +49,19 @@ pub(super) struct SegmentMaker {
     pub(super) instance: u64,
     /// What was set in place of the configured one.
     pub(super) receive_mtu: Option<u16>,
+    /// The same, for all segments.
+    pub(super) mode: Option<Mode>,
 }
 
 impl SegmentMaker {
+    /// The same with another configuration. The mode that was set is given up if the file says another one of a segment than before.
+    pub(super) fn with(&self, config: Config) -> Self {
+        let old = &self.config.segments;
+        let is_other = |new: &Segment| old.iter().any(|old| old.name == new.name && old.mode != new.mode);
+        let mode = self.mode.filter(|_| !config.segments.iter().any(is_other));
+        Self { config, mode, ..self.clone() }
+    }
+
     /// Where a segment is that gets this number; its link is the first of its port. `None` if one of its ports is not open.
     pub(super) fn ground<B: Backend>(
         &self,
@@ -159,7 +169,7 @@ impl SegmentMaker {
         let share = self.config.connection_share(self.workers.into());
         let mut link = LinkSettings::new(PKey(segment.pkey.value()), Qpn::new(0), random());
         link.scope = segment.scope;
-        link.mode = mode(segment);
+        link.mode = self.mode.unwrap_or(mode(segment.mode));
         link.receive_mtu = u32::from(self.receive_mtu.unwrap_or(ib.receive_mtu)) + 4;
         link.retry_count = ib.retry_count;
         link.rnr_retry = ib.rnr_retry;
@@ -177,8 +187,8 @@ impl SegmentMaker {
 }
 
 /// How a segment's unicast packets travel.
-pub(super) const fn mode(segment: &Segment) -> Mode {
-    match segment.mode {
+pub(super) const fn mode(mode: config::Mode) -> Mode {
+    match mode {
         config::Mode::Datagram => Mode::Datagram,
         config::Mode::Connected => Mode::Connected,
     }

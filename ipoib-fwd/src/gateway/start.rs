@@ -283,6 +283,7 @@ impl Running<'_> {
             workers: self.lcores.len() as u8,
             instance: random(),
             receive_mtu: None,
+            mode: None,
         };
         let (endpoints, mut links) = self.endpoints(now, hcas, &maker)?;
         let mut endpoints = Endpoints::new(endpoints);
@@ -446,6 +447,7 @@ impl<B: Backend> GatewayControl<B> {
         if let Some(capture) = &mut self.capture {
             while capture.drain()? > 0 {}
         }
+        std::mem::take(&mut self.recordings).finish(Instant::now());
         let report = Report {
             totals: self.totals(),
             times: self.times.json(),

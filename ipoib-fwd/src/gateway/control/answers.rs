@@ -3,7 +3,6 @@
 use std::iter::once;
 use std::time::Instant;
 
-use dataplane::telemetry::Answer;
 use pmd::hca::Backend;
 use serde_json::{Value, json};
 
@@ -15,7 +14,6 @@ use super::report;
 use crate::counter::SegmentTotals;
 use crate::counter::Totals;
 use crate::forward::SegmentIndex;
-use ipoib::link::Mode;
 
 /// What a segment waits for that its link does not know of: its device.
 pub(super) fn waits_of<B: Backend>(endpoints: &mut Endpoints<B>, duty: &SegmentDuty) -> Option<String> {
@@ -304,24 +302,5 @@ impl<B: Backend> GatewayControl<B> {
                 json!({"devices": devices, "gids": rows})
             }
         }
-    }
-
-    pub(super) fn set_mode(&mut self, now: Instant, word: Option<&str>) -> Answer {
-        let mode = match word {
-            Some("datagram") => Mode::Datagram,
-            Some("connected") => Mode::Connected,
-            _ => return Err("the mode is datagram or connected, as in /mode,datagram".to_owned()),
-        };
-        let Self { segments, endpoints, .. } = self;
-        for duty in segments.iter_mut() {
-            if let Some(link) = endpoints.link(duty.endpoint, duty.link)
-                && mode != link.settings().mode
-            {
-                link.set_mode(now, mode);
-                // Whoever knows our addresses knows by their flags whether to ask for a connection.
-                duty.segment.announce_all(now);
-            }
-        }
-        Ok(json!({"mode": mode}))
     }
 }

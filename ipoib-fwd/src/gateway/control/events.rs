@@ -11,6 +11,7 @@ use super::GatewayControl;
 use super::duties::SegmentDuty;
 use crate::counter::SegmentTotals;
 use crate::event::{Kind, object};
+use crate::forward::SegmentIndex;
 use ipoib::bucket::Bucket;
 use ipoib::drop_reason::DropReason;
 
@@ -40,6 +41,13 @@ struct Seen {
     srq_low: u64,
     /// Packets that the storm guards dropped, by segment.
     storms: BTreeMap<u8, u64>,
+}
+
+impl Seen {
+    /// What a segment's storm guard has dropped since it was looked at last; nothing at the first look.
+    fn storm(&mut self, of: SegmentIndex, dropped: u64) -> u64 {
+        dropped.saturating_sub(self.storms.insert(of.0, dropped).unwrap_or(dropped))
+    }
 }
 
 fn lost(n: u64) -> Value {
@@ -100,6 +108,11 @@ impl Events {
         }
     }
 
+    /// A segment's number is another one's from now on: what was counted under it is not.
+    pub(super) fn forget_drops(&mut self, of: SegmentIndex) {
+        self.seen.storms.remove(&of.0);
+    }
+
     /// There will be no more.
     pub(super) fn end(&mut self) {
         self.feed.end();
@@ -136,10 +149,8 @@ impl<B: Backend> GatewayControl<B> {
         let Self { events, segments, segment_readers, .. } = self;
         for duty in segments.iter() {
             let dropped = SegmentTotals::of(segment_readers.iter(), duty.index).drops(DropReason::Storm);
-            // What was counted under its number before is no alarm.
-            let before = events.seen.storms.insert(duty.index.0, dropped).unwrap_or(dropped);
-            if dropped > before {
-                let n = dropped - before;
+            let n = events.seen.storm(duty.index, dropped);
+            if n > 0 {
                 let text = format!("the storm guard has dropped {n} packets to groups or to all in a second");
                 events.tell(now, Kind::Alarm, Some(duty), "storm", || (text, json!({ "packets": n })));
             }
@@ -158,6 +169,18 @@ mod tests {
         let Reply::Follow(client) = events.follow(Some("address")) else { panic!("no subscription") };
         run(events);
         client.waiting() as u64
+    }
+
+    #[test]
+    fn what_a_segment_that_is_gone_dropped_is_no_alarm_of_the_next() {
+        let mut events = Events::new();
+        let (one, other) = (SegmentIndex(1), SegmentIndex(2));
+        assert_eq!([0, 10, 10].map(|all| events.seen.storm(one, all)), [0, 10, 0]);
+        assert_eq!([5, 6].map(|all| events.seen.storm(other, all)), [0, 1]);
+        // It goes on dropping until it is gone; then its number is another one's.
+        events.forget_drops(one);
+        assert_eq!([50, 53].map(|all| events.seen.storm(one, all)), [0, 3]);
+        assert_eq!(events.seen.storm(other, 8), 2);
     }
 
     #[test]

@@ -113,7 +113,8 @@ impl<B: Backend> GatewayControl<B> {
         Totals::of(self.readers.iter().chain(std::iter::once(&self.own_reader)))
     }
 
-    fn periodic(&mut self, now: Instant) {
+    /// True if there was more to do than to look.
+    fn periodic(&mut self, now: Instant) -> bool {
         if now >= self.schedule.ethernet {
             self.schedule.ethernet = now + ETHERNET_PERIOD;
             self.tell_places();
@@ -146,7 +147,7 @@ impl<B: Backend> GatewayControl<B> {
             tracing::error!("{e}: {}; the capture ends here", e.source);
             self.capture = None;
         }
-        self.drive_recording(now);
+        self.drive_recording(now)
     }
 }
 
@@ -156,7 +157,6 @@ impl<B: Backend> Controller for GatewayControl<B> {
         if let Err(gone) = self.look_for_devices(now) {
             self.drop_waiting(now);
             self.failure = Some(gone);
-            self.events.end();
             return Flow::Done;
         }
         self.tell_published(now);
@@ -166,7 +166,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
         self.follow_gids(now);
         self.drive_pairs(now);
         self.pass_time(now);
-        self.periodic(now);
+        busy |= self.periodic(now);
         self.board.flush();
         self.tell_service(now);
         self.events.settle(now);
@@ -177,7 +177,6 @@ impl<B: Backend> Controller for GatewayControl<B> {
             }
             if late || self.is_stopped() {
                 self.drop_waiting(now);
-                self.events.end();
                 return Flow::Done;
             }
             return Flow::Busy;
@@ -225,5 +224,9 @@ impl<B: Backend> Controller for GatewayControl<B> {
         let said = || ("the gateway stops".to_owned(), serde_json::Value::Null);
         self.events.tell(now, Kind::Gateway, None, "stopping", said);
         self.shut_down(now);
+    }
+
+    fn end(&mut self) {
+        self.events.end();
     }
 }

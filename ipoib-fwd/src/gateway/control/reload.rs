@@ -259,7 +259,7 @@ impl<B: Backend> GatewayControl<B> {
         for segment in change.added.iter().chain(&change.changed) {
             networks(segment).map_err(|e| format!("{}: segment `{}`: {e}", file.display(), segment.name))?;
         }
-        let maker = SegmentMaker { config, ..self.maker.clone() };
+        let maker = self.maker.with(config);
         let (joined, waiting) = self.link_new(now, &maker, &change)?;
         // Nothing is refused from here on.
         for name in &change.removed {
@@ -368,6 +368,7 @@ impl<B: Backend> GatewayControl<B> {
             // Cannot be: its routes have been looked at.
             tracing::error!("{}: {e}", segment.name);
         }
+        self.events.forget_drops(ground.index);
         let counted =
             self.segment_readers.iter().map(|reader| SegmentTotals::of([reader], ground.index)).collect();
         if let Some(duty) = self.segments.at_mut(ground.index) {
@@ -388,6 +389,7 @@ impl<B: Backend> GatewayControl<B> {
         }
         self.carry_out(now, at);
         self.board.unjoin(at);
+        self.events.forget_drops(at);
         if let Some(duty) = self.segments.take(at) {
             let SegmentDuty { name, index, endpoint, link, pkey, .. } = duty;
             (now, &mut self.endpoints).remove(endpoint, link);
@@ -421,7 +423,7 @@ impl<B: Backend> GatewayControl<B> {
             duty.duty.pair.set_priority(now, new.priority);
         }
         if old.mode != new.mode {
-            link.set_mode(now, mode(new));
+            link.set_mode(now, mode(new.mode));
             // Whoever knows our addresses knows by their flags whether to ask for a connection.
             duty.segment.announce_all(now);
         }

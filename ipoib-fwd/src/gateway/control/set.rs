@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::GatewayControl;
 use super::reload::policy;
 use crate::event::Kind;
+use crate::gateway::segment_parts::mode;
 use crate::setting::{Key, Set};
 
 /// What was set, where it is not as the configuration says.
@@ -44,21 +45,30 @@ impl<B: Backend> GatewayControl<B> {
         let (key, value) = words.split_once(',').map_or((words, None), |(key, value)| (key, Some(value)));
         let key = Key::named(key)?;
         if let Some(value) = value {
-            self.choose(now, key.value(value)?)?;
-            let text =
-                format!("{} is {}", key.word(), if value.is_empty() { "as configured" } else { value });
-            tracing::info!("set: {text}");
-            let facts = json!({"key": key.word(), "value": value});
-            self.events.tell(now, Kind::Reload, None, "set", || (text, facts));
+            self.set_to(now, key, value)?;
         }
         Ok(self.setting(key))
     }
 
+    /// `ctl mode`: the same for the mode, with an answer of its own.
+    pub(super) fn set_mode(&mut self, now: Instant, word: Option<&str>) -> Answer {
+        let word = word.unwrap_or_default();
+        self.set_to(now, Key::Mode, word)?;
+        Ok(json!({ "mode": word }))
+    }
+
+    fn set_to(&mut self, now: Instant, key: Key, value: &str) -> Result<(), String> {
+        self.choose(now, key.value(value)?)?;
+        let text = format!("{} is {}", key.word(), if value.is_empty() { "as configured" } else { value });
+        tracing::info!("set: {text}");
+        let facts = json!({"key": key.word(), "value": value});
+        self.events.tell(now, Kind::Reload, None, "set", || (text, facts));
+        Ok(())
+    }
+
     fn choose(&mut self, now: Instant, what: Set) -> Result<(), String> {
         match what {
-            Set::Mode(mode) => {
-                self.set_mode(now, Some(mode.word()))?;
-            }
+            Set::Mode(mode) => self.choose_mode(now, mode),
             Set::ReceiveMtu(mtu) => {
                 let most = self.maker.config.infiniband.receive_mtu;
                 if mtu > most {
@@ -83,6 +93,22 @@ impl<B: Backend> GatewayControl<B> {
             }
         }
         Ok(())
+    }
+
+    fn choose_mode(&mut self, now: Instant, chosen: config::Mode) {
+        let as_configured = self.maker.config.segments.iter().all(|segment| segment.mode == chosen);
+        let chosen = mode(chosen);
+        self.maker.mode = (!as_configured).then_some(chosen);
+        let Self { segments, endpoints, .. } = self;
+        for duty in segments.iter_mut() {
+            if let Some(link) = endpoints.link(duty.endpoint, duty.link)
+                && chosen != link.settings().mode
+            {
+                link.set_mode(now, chosen);
+                // Whoever knows our addresses knows by their flags whether to ask for a connection.
+                duty.segment.announce_all(now);
+            }
+        }
     }
 
     fn log_level(&self) -> LogLevel {

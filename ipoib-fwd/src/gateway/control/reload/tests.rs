@@ -1,7 +1,9 @@
 //! Links of new segments: all or none; keys that change live.
 
 use super::*;
+use crate::gateway::port_names::PortNames;
 use ib_wire::Qpn;
+use ipoib::link::Mode;
 
 /// A device that has room for so many links.
 struct Device {
@@ -47,4 +49,42 @@ fn every_key_that_may_change_has_something_that_changes_it() {
         assert!(Live::of(&key).is_some(), "{key}");
     }
     assert_eq!(Live::of("gateway.hello-ms"), None);
+}
+
+/// The configuration of two segments with these modes.
+fn with_modes(one: &str, two: &str) -> config::Config {
+    let segment = |name: &str, vlan: u16, mode: &str| {
+        format!(
+            "[[segment]]\nname = \"{name}\"\nvlan = {vlan}\npkey = {}\nmode = \"{mode}\"\n",
+            0x8000 + vlan
+        )
+    };
+    let text = format!("{}{}", segment("one", 1, one), segment("two", 2, two));
+    config::Config::parse(std::path::Path::new("test.toml"), &text).unwrap()
+}
+
+#[test]
+fn a_mode_that_was_set_holds_for_new_links_until_the_file_says_another() {
+    let config = with_modes("connected", "connected");
+    let mut maker = SegmentMaker {
+        names: PortNames::of(&config),
+        workers: 1,
+        instance: 1,
+        receive_mtu: None,
+        mode: None,
+        config,
+    };
+    let modes = |maker: &SegmentMaker| -> Vec<Mode> {
+        maker.config.segments.iter().map(|segment| maker.link_settings(segment).mode).collect()
+    };
+    assert_eq!(modes(&maker), [Mode::Connected; 2]);
+    maker.mode = Some(Mode::Datagram);
+    let with_one_more = maker.with(config::Config::clone(&maker.config));
+    assert_eq!(modes(&with_one_more), [Mode::Datagram; 2], "the file says the same");
+    // One segment's is enough, and one that is new says nothing of the others.
+    assert_eq!(modes(&maker.with(with_modes("datagram", "connected"))), [Mode::Datagram, Mode::Connected]);
+    let mut of_one = maker.config.clone();
+    of_one.segments.pop();
+    maker.config = of_one;
+    assert_eq!(modes(&maker.with(with_modes("connected", "connected"))), [Mode::Datagram; 2]);
 }
