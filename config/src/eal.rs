@@ -25,10 +25,12 @@ pub struct EalArguments {
     pub lcores: Option<LcoreSet>,
     /// Lcore named by `--main-lcore`.
     pub main_lcore: Option<u16>,
-    /// True if `-a`, `-b` or `--no-pci` says which PCI devices EAL may take.
+    /// True if `-a` or `--no-pci` says which PCI devices EAL may take: those and no others.
     pub pci_restricted: bool,
     /// PCI devices named by `-a`, without their options.
     pub allowed: Vec<String>,
+    /// PCI devices named by `-b`: EAL may take all others.
+    pub blocked: Vec<String>,
     /// Devices named by `--vdev`.
     pub vdevs: Vec<String>,
     /// Processors that `--lcores` gives to lcores; of others it is the one of the lcore's number.
@@ -49,6 +51,8 @@ pub struct Lcores {
 pub enum Warning {
     /// Neither an allow-list nor `--no-pci` is given.
     EveryPciDevice,
+    /// The same with a list of devices that EAL is not to take.
+    EveryOtherPciDevice,
 }
 
 impl fmt::Display for Warning {
@@ -57,6 +61,10 @@ impl fmt::Display for Warning {
             Self::EveryPciDevice => f.write_str(
                 "EAL will take every PCI network device that it can drive, the one you are logged in by included; \
                  name the right one with -a ADDRESS, or give --no-pci",
+            ),
+            Self::EveryOtherPciDevice => f.write_str(
+                "EAL will take every PCI network device that it can drive, but for those of -b; name the right one with -a ADDRESS in \
+                 their place",
             ),
         }
     }
@@ -150,8 +158,7 @@ impl EalArguments {
                 "--vdev" => this.vdevs.push(value("--vdev")?),
                 "--allow" | "--block" => {
                     let device = value(long)?;
-                    this.allowed.extend((long == "--allow").then(|| pci_address(&device)));
-                    this.pci_restricted = true;
+                    this.list(long == "--allow", &device);
                 }
                 "--no-pci" => this.pci_restricted = true,
                 _ if argument.starts_with("--") => {}
@@ -159,8 +166,7 @@ impl EalArguments {
                 _ if argument.starts_with("-c") => lcores(&mut this, LcoreOption::Mask, "-c", &value("-c")?)?,
                 _ if argument.starts_with("-a") || argument.starts_with("-b") => {
                     let device = value(argument.get(..2).unwrap_or_default())?;
-                    this.allowed.extend(argument.starts_with("-a").then(|| pci_address(&device)));
-                    this.pci_restricted = true;
+                    this.list(argument.starts_with("-a"), &device);
                 }
                 _ => {}
             }
@@ -175,6 +181,13 @@ impl EalArguments {
             ));
         }
         Ok(this)
+    }
+
+    /// Takes note of a device of `-a` or `-b`.
+    fn list(&mut self, is_allowed: bool, device: &str) {
+        let list = if is_allowed { &mut self.allowed } else { &mut self.blocked };
+        list.push(pci_address(device));
+        self.pci_restricted |= is_allowed;
     }
 
     /// The arguments, in which AF_PACKET ports have frames as long as a packet buffer of `data_room` bytes unless theirs are given. Their
@@ -260,7 +273,11 @@ impl EalArguments {
     /// What should be told to the operator before EAL starts.
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
-        if self.pci_restricted { Vec::new() } else { vec![Warning::EveryPciDevice] }
+        match (self.pci_restricted, self.blocked.as_slice()) {
+            (true, _) => Vec::new(),
+            (false, []) => vec![Warning::EveryPciDevice],
+            (false, _) => vec![Warning::EveryOtherPciDevice],
+        }
     }
 }
 

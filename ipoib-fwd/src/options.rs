@@ -114,7 +114,7 @@ pub struct TopLine {
 /// Writes a first configuration from what the machine has.
 ///
 /// It takes an InfiniBand port, or the software ConnectX where there is none, and an Ethernet port that nothing else needs, never
-/// that of the default route; of each port the file says why it was or was not taken. EAL's arguments (lcores, memory, the Ethernet
+/// one by which this machine is reached; of each port the file says why it was or was not taken. EAL's arguments (lcores, memory, the Ethernet
 /// port) are in a second file beside it, or behind it as comments. Nothing is overwritten.
 #[derive(Parser, Debug)]
 #[command(name = "ipoib-fwd init", bin_name = "ipoib-fwd init", version)]

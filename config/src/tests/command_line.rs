@@ -60,9 +60,17 @@ fn command_line_errors_name_the_remedy() {
 #[test]
 fn grabbing_every_device_is_warned_of() {
     assert_eq!(command_line("p -l 0-1 --vdev net_null0").unwrap().eal.warnings(), [Warning::EveryPciDevice]);
-    for words in ["p -a 0000:81:00.0", "p -b00:01.0", "p --allow=00:01.0", "p --block 00:01.0", "p --no-pci"]
-    {
+    for words in ["p -a 0000:81:00.0", "p --allow=00:01.0", "p --no-pci", "p --no-pci -b 00:01.0"] {
         assert!(command_line(words).unwrap().eal.warnings().is_empty(), "{words}");
+    }
+    // All but one is nearly every one.
+    for words in ["p -b00:01.0", "p --block 00:01.0", "p --block=0000:00:01.0"] {
+        let eal = command_line(words).unwrap().eal;
+        assert_eq!(
+            (eal.pci_restricted, eal.blocked.as_slice()),
+            (false, ["0000:00:01.0".to_owned()].as_slice())
+        );
+        assert_eq!(eal.warnings(), [Warning::EveryOtherPciDevice], "{words}");
     }
 }
 

@@ -69,6 +69,8 @@ codes! {
     ConfigMissing = "config-missing", Note;
     /// The key that gateways share can be read by others.
     PairKeyReadable = "pair-key-readable", Warning;
+    /// There is no user or group of a name in the configuration, or it does not say enough.
+    AccountUnknown = "account-unknown", Error;
     /// EAL's arguments cannot be understood.
     EalInvalid = "eal-invalid", Error;
     /// EAL's arguments were not given.

@@ -15,7 +15,7 @@ mod subject;
 pub use finding::{Code, Finding, Severity, Spot};
 pub use init::{InitError, Proposal};
 pub use machine::{
-    Access, Adapter, AdapterPort, Iommu, Link, Machine, Memory, Occupant, Pages, PciDevice, Process,
+    Access, Account, Adapter, AdapterPort, Iommu, Link, Machine, Memory, Occupant, Pages, PciDevice, Process,
     Processors,
 };
 pub use report::Report;

@@ -3,7 +3,7 @@
 use config::{Config, ConfigError, ConfigFile, EalArguments, LcoreSet, Lcores};
 
 use crate::finding::{Code, Finding, Spot};
-use crate::machine::Machine;
+use crate::machine::{Adapter, Machine};
 use crate::report::Report;
 use crate::rules;
 
@@ -28,6 +28,7 @@ impl Subject<'_> {
     pub fn check(&self) -> Report {
         let mut found = Vec::new();
         rules::configuration::check(self, &mut found);
+        rules::accounts::check(self, &mut found);
         rules::eal::check(self, &mut found);
         rules::ethernet::check(self, &mut found);
         rules::processors::check(self, &mut found);
@@ -62,6 +63,17 @@ impl Subject<'_> {
         nodes.sort_unstable();
         nodes.dedup();
         nodes
+    }
+
+    /// The adapter of an InfiniBand port that the configuration names, or the gateway takes: without a name the first one with an
+    /// InfiniBand port of this number. If there is none, the first of all, of which it can be said what it lacks.
+    pub(crate) fn adapter(&self, device: Option<&str>, port: u8) -> Option<(&String, &Adapter)> {
+        let adapters = &self.machine.adapters;
+        if let Some(name) = device {
+            return adapters.get_key_value(name);
+        }
+        let has_port = |adapter: &Adapter| adapter.ports.get(&port).is_some_and(|port| port.is_infiniband);
+        adapters.iter().find(|(_, adapter)| has_port(adapter)).or(adapters.iter().next())
     }
 
     /// Where a key that is in force stands ([`ConfigFile::place`]).

@@ -24,6 +24,12 @@ pub enum InitError {
     /// One of the files is there.
     #[error("{} is there already and is not overwritten: name another file after --output", .0.display())]
     There(PathBuf),
+    /// The name is that of EAL's arguments.
+    #[error(
+        "{} would be the configuration's file and that of EAL's arguments: name one that does not end in .env after --output, {} for instance",
+        .0.display(), .0.with_extension("toml").display()
+    )]
+    Same(PathBuf),
     /// A file cannot be written.
     #[error("{}: cannot be written: {source}; name another file after --output", file.display())]
     Write {
@@ -87,7 +93,7 @@ impl Proposal {
     pub fn write(&self, file: &Path) -> Result<PathBuf, InitError> {
         let beside = Self::environment_file(file);
         if beside == file {
-            return Err(InitError::There(beside));
+            return Err(InitError::Same(beside));
         }
         create(file, &self.configuration)?;
         create(&beside, &self.environment).inspect_err(|_| {
@@ -100,7 +106,12 @@ impl Proposal {
 
 fn create(file: &Path, text: &str) -> Result<(), InitError> {
     let opened = OpenOptions::new().write(true).create_new(true).mode(0o644).open(file);
-    let written = opened.and_then(|mut opened| opened.write_all(text.as_bytes()));
+    let written = opened.and_then(|mut opened| {
+        opened.write_all(text.as_bytes()).inspect_err(|_| {
+            // A part of it is worse than none, and would be in the way of the next attempt.
+            let _ = fs::remove_file(file);
+        })
+    });
     written.map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => InitError::There(file.to_owned()),
         _ => InitError::Write { file: file.to_owned(), source },

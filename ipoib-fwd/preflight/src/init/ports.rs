@@ -39,8 +39,13 @@ fn rank(name: &str, link: &Link) -> Result<(u8, &'static str), &'static str> {
         Link { has_default_route: true, .. } => {
             Err("not taken: the default route of this machine leads through it, or through what is on it")
         }
-        Link { has_routes: true, .. } => Err("not taken: this machine has an address on it"),
+        Link { has_routes: true, .. } => {
+            Err("not taken: this machine has an address on it, or on what is on it")
+        }
         Link { master: Some(_), .. } => Err("not taken: it is a member of a bridge or a bond"),
+        Link { uppers, .. } if !uppers.is_empty() => {
+            Err("not taken: other interfaces are on it, a VLAN or a macvlan for instance")
+        }
         Link { is_upper: true, .. } => Err("not taken: it is made of other interfaces"),
         Link { pci: None, is_pair: false, .. } => Err("not taken: it has no other end"),
         Link { pci: Some(_), has_carrier: true, .. } => Ok((1, "usable: a network card with a carrier")),

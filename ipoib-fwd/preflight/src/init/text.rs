@@ -7,7 +7,7 @@ use config::PKey;
 use super::Lcores;
 use super::ports::{EthernetChoice, EthernetPort, InfiniBandChoice, Said};
 use crate::machine::Machine;
-use crate::rules::mib;
+use crate::rules::{hugepages, mib};
 
 /// The interface that is made where there is none to take.
 const MADE: &str = "ipoib-gw0";
@@ -86,10 +86,12 @@ pub(super) fn environment(
     } else {
         let _ = writeln!(
             out,
-            "# Memory: ordinary pages, as {} MiB of hugepages are free and {} are needed. With enough of them (vm.nr_hugepages) write\n\
-             # --in-memory in place of --no-huge -m: it is about twice as fast.",
+            "# Memory: ordinary pages, as {} MiB of hugepages are free and {} are needed. With enough of them\n\
+             # ({})\n\
+             # write --in-memory in place of --no-huge -m: it is about twice as fast.",
             machine.memory.free(None) >> 20,
-            mib(needed)
+            mib(needed),
+            hugepages::advice(&machine.memory, None, needed)
         );
         format!("--no-huge -m {}", mib(needed))
     };

@@ -35,6 +35,19 @@ impl Memory {
         pages.fold(0, |sum, pages| sum.saturating_add(pages.free.saturating_mul(pages.size)))
     }
 
+    /// Bytes of the smallest hugepage that there is, reserved or not.
+    #[must_use]
+    pub fn smallest(&self) -> u64 {
+        self.pages.iter().map(|pages| pages.size).filter(|size| *size > 0).min().unwrap_or(2 << 20)
+    }
+
+    /// How many pages of a size are taken, on one node or on all.
+    #[must_use]
+    pub fn taken(&self, node: Option<u16>, size: u64) -> u64 {
+        let pages = self.pages.iter().filter(|p| p.size == size && (node.is_none() || p.node == node));
+        pages.fold(0, |sum, pages| sum.saturating_add(pages.reserved.saturating_sub(pages.free)))
+    }
+
     /// Bytes of reserved pages.
     #[must_use]
     pub fn reserved(&self) -> u64 {

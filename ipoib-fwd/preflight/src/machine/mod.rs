@@ -1,5 +1,6 @@
 //! What a machine has, read from its `proc` and `sys`. Whatever is missing, unreadable or nonsense there is taken for unknown.
 
+mod accounts;
 mod files;
 mod infiniband;
 mod memory;
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use config::Config;
 
+pub use accounts::Account;
 pub use infiniband::{Adapter, AdapterPort};
 pub use memory::{Memory, Pages};
 pub use network::Link;
@@ -45,6 +47,10 @@ pub struct Machine {
     pub files: BTreeMap<PathBuf, Access>,
     /// Who is at the control socket's path.
     pub socket: Occupant,
+    /// The user that the configuration names.
+    pub user: Account,
+    /// The group that it names.
+    pub group: Account,
 }
 
 /// The path of a cable's socket, of `shm:/path?option` for instance.
@@ -69,10 +75,12 @@ impl Machine {
             process: process::read(&root),
             files: BTreeMap::new(),
             socket: Occupant::Nobody,
+            user: Account::Known,
+            group: Account::Known,
         }
     }
 
-    /// Looks at the files of this machine that a configuration needs, and asks its interfaces what they do to packets.
+    /// Looks at the files of this machine that a configuration needs, looks up its user and group, and asks its interfaces what they do to packets.
     pub fn look_at_files(&mut self, config: &Config) {
         let mut paths: Vec<PathBuf> = ["/dev/vfio/vfio", "/dev/net/tun"].map(PathBuf::from).to_vec();
         paths.extend(self.adapters.values().flat_map(Adapter::device_files));
@@ -84,6 +92,8 @@ impl Machine {
         if let Some(path) = &config.gateway.control_socket {
             self.socket = Occupant::of(path);
         }
+        self.user = config.gateway.user.as_deref().map(Account::of_user).unwrap_or_default();
+        self.group = config.gateway.group.as_deref().map(Account::of_group).unwrap_or_default();
         for (name, link) in &mut self.links {
             // An interface that is gone, or knows no such question, has none.
             link.joins = interface::joins_packets(name).unwrap_or_default();

@@ -27,11 +27,13 @@ pub struct Link {
     pub master: Option<String>,
     /// True for a bridge, a bond, a VLAN or another interface on top of others.
     pub is_upper: bool,
+    /// The interfaces on top of it: a VLAN, a macvlan, its bridge or bond.
+    pub uppers: Vec<String>,
     /// Its PCI device; `None` for an interface without hardware.
     pub pci: Option<String>,
-    /// True if a default route of this machine leads through it.
+    /// True if a default route of this machine leads through it, or through what is on it.
     pub has_default_route: bool,
-    /// True if this machine has other routes through it: an address in a network.
+    /// True if this machine has other routes through either: an address in a network.
     pub has_routes: bool,
     /// True if another interface is its other end, as of a veth.
     pub is_pair: bool,
@@ -39,11 +41,24 @@ pub struct Link {
     pub joins: Vec<&'static str>,
 }
 
+impl Link {
+    /// What the machine itself has it for, if anything.
+    pub(crate) fn role(&self) -> Option<&'static str> {
+        match self {
+            Self { has_default_route: true, .. } => {
+                Some("by which the default route of this machine leads, or which carries what it leads by")
+            }
+            Self { has_routes: true, .. } => {
+                Some("on which this machine has an address, or on an interface that it carries")
+            }
+            Self { .. } => None,
+        }
+    }
+}
+
 pub(super) fn read(root: &Root) -> BTreeMap<String, Link> {
     let default = default_routes(root);
-    let routes = root.text("proc/net/route").unwrap_or_default();
-    let routed = routes.lines().skip(1).filter_map(|line| line.split_whitespace().next());
-    let routed: BTreeSet<&str> = routed.collect();
+    let routed = routed(root);
     // `sys` may be that of another network namespace, whose interfaces nobody here can use; `proc` is of this one.
     let dev = root.text("proc/net/dev");
     let is_here = |name: &String| {
@@ -53,7 +68,7 @@ pub(super) fn read(root: &Root) -> BTreeMap<String, Link> {
     let names = root.entries("sys/class/net").into_iter().filter(is_here);
     let all = names.filter(|name| root.exists(&format!("sys/class/net/{name}/type")));
     all.map(|name| {
-        let link = Link { has_routes: routed.contains(name.as_str()), ..link(root, &name, &default) };
+        let link = Link { has_routes: routed.contains(&name), ..link(root, &name, &default) };
         (name, link)
     })
     .collect()
@@ -63,8 +78,9 @@ fn link(root: &Root, name: &str, default: &BTreeSet<String>) -> Link {
     let of = |path: &str| format!("sys/class/net/{name}/{path}");
     let flags = root.text(&of("flags")).unwrap_or_default();
     let flags = u32::from_str_radix(flags.trim_start_matches("0x"), 16).unwrap_or(0);
-    let is_over =
-        root.entries(&format!("sys/class/net/{name}")).iter().any(|entry| entry.starts_with("lower_"));
+    let entries = root.entries(&format!("sys/class/net/{name}"));
+    let is_over = entries.iter().any(|entry| entry.starts_with("lower_"));
+    let uppers = entries.iter().filter_map(|entry| entry.strip_prefix("upper_"));
     Link {
         is_ethernet: root.number(&of("type")) == Some(ETHERNET) && flags & LOOPBACK == 0,
         is_up: flags & UP != 0,
@@ -73,6 +89,7 @@ fn link(root: &Root, name: &str, default: &BTreeSet<String>) -> Link {
         mtu: root.number(&of("mtu")),
         master: root.link(&of("master")),
         is_upper: is_over || ["bridge", "bonding"].iter().any(|kind| root.exists(&of(kind))),
+        uppers: uppers.map(str::to_owned).collect(),
         pci: root.pci_address(&of("device")),
         has_default_route: default.contains(name),
         has_routes: false,
@@ -104,7 +121,31 @@ fn default_routes(root: &Root) -> BTreeSet<String> {
             names.insert((*name).to_owned());
         }
     }
-    // What is below a bridge, a bond or a VLAN with such a route carries it. A machine has few layers.
+    with_lower(root, names)
+}
+
+/// The interfaces that routes to networks lead through, and what these are made of.
+fn routed(root: &Root) -> BTreeSet<String> {
+    let routes = root.text("proc/net/route").unwrap_or_default();
+    let routes = routes.lines().skip(1).filter_map(|line| line.split_whitespace().next());
+    let mut names: BTreeSet<String> = routes.map(str::to_owned).collect();
+    for line in root.text("proc/net/ipv6_route").unwrap_or_default().lines() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        // Every interface that is up has routes to fe80::/10 and ff00::/8.
+        let is_everywhere = |to: &str| ["fe8", "fe9", "fea", "feb", "ff"].iter().any(|p| to.starts_with(p));
+        if let [to, _, .., flags, name] = fields.as_slice()
+            && !is_everywhere(to)
+            && *name != "lo"
+            && u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & ROUTE_UP != 0)
+        {
+            names.insert((*name).to_owned());
+        }
+    }
+    with_lower(root, names)
+}
+
+/// What is below a bridge, a bond or a VLAN with a route carries it. A machine has few layers.
+fn with_lower(root: &Root, mut names: BTreeSet<String>) -> BTreeSet<String> {
     for _ in 0..4 {
         let lower: Vec<String> = names
             .iter()

@@ -60,11 +60,7 @@ fn adapters(subject: &Subject<'_>, found: &mut Vec<Finding>) {
         return;
     }
     for (device, port) in subject.config.infiniband_ports() {
-        let adapter = match device {
-            Some(name) => subject.machine.adapters.get_key_value(name),
-            None => subject.machine.adapters.iter().next(),
-        };
-        let Some((name, adapter)) = adapter else { continue };
+        let Some((name, adapter)) = subject.adapter(device, port) else { continue };
         let files = [(adapter.verbs.as_ref(), "ib_uverbs"), (adapter.management.get(&port), "ib_umad")];
         for (name_of_file, module) in files {
             match name_of_file {

@@ -18,12 +18,16 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
         return;
     };
     if !eal.pci_restricted {
-        let logins = login_devices(subject.machine);
+        let logins = login_devices(subject.machine, &eal.blocked);
         let which = match logins.as_slice() {
             [] => String::new(),
-            names => format!(", among them that of the default route ({})", listed(names)),
+            names => format!(", among them what this machine is reached by ({})", listed(names)),
         };
-        let what = format!("EAL may take every network card that it can drive{which}");
+        let but = match eal.blocked.as_slice() {
+            [] => String::new(),
+            blocked => format!(" but for {}", listed(blocked)),
+        };
+        let what = format!("EAL may take every network card that it can drive{but}{which}");
         let help = "name the gateway's own with -a ADDRESS, or give --no-pci";
         found.push(Finding::new(Code::PciUnrestricted, what, help));
     }
@@ -39,8 +43,8 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
             continue;
         };
         let user = subject.machine.links.iter().find(|(_, link)| link.pci.as_ref() == Some(address));
-        if let Some((name, _)) = user.filter(|(_, link)| link.has_default_route) {
-            let what = format!("-a {address} is {name}, by which the default route of this machine leads");
+        if let Some((name, role)) = user.and_then(|(name, link)| Some((name, link.role()?))) {
+            let what = format!("-a {address} is {name}, {role}");
             let help = "name another card, or reach the machine by another one first";
             found.push(Finding::new(Code::LoginInterface, what, help));
         }
@@ -53,8 +57,12 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     }
 }
 
-/// PCI devices by which default routes lead.
-fn login_devices(machine: &Machine) -> Vec<String> {
-    let links = machine.links.iter().filter(|(_, link)| link.has_default_route);
+/// PCI devices by which routes of the machine lead, without those that EAL leaves alone.
+fn login_devices(machine: &Machine, blocked: &[String]) -> Vec<String> {
+    let links = machine.links.iter().filter(|(_, link)| match &link.pci {
+        Some(pci) => link.role().is_some() && !blocked.contains(pci),
+        // Below it may be a bus that is not PCI; networks within the machine are no cards.
+        None => link.has_default_route,
+    });
     links.map(|(name, link)| link.pci.as_ref().map_or(name.clone(), |pci| format!("{name}, {pci}"))).collect()
 }

@@ -42,10 +42,8 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
 
 /// That each port of the configuration is one that EAL makes.
 fn names(subject: &Subject<'_>, eal: &EalArguments, found: &mut Vec<Finding>) {
-    // Without a list EAL takes whatever there is.
-    if !eal.pci_restricted
-        || eal.arguments.iter().any(|word| word.starts_with("-b") || word.starts_with("--block"))
-    {
+    // Without a list of what it may EAL takes whatever there is.
+    if !eal.pci_restricted {
         return;
     }
     // A bond's members are ports, but not the gateway's.
@@ -95,7 +93,7 @@ fn names(subject: &Subject<'_>, eal: &EalArguments, found: &mut Vec<Finding>) {
 fn one(subject: &Subject<'_>, port: &str, name: &str, found: &mut Vec<Finding>) {
     let machine = subject.machine;
     let Some(link) = machine.links.get(name) else {
-        let there = machine.links.iter().filter(|(_, link)| link.is_ethernet && !link.has_default_route);
+        let there = machine.links.iter().filter(|(_, link)| link.is_ethernet && link.role().is_none());
         let what = format!("the interface {name} of {port} is not there");
         let help = format!("interfaces that it could have: {}", listed(there.map(|(name, _)| name)));
         found.push(Finding::new(Code::InterfaceMissing, what, help));
@@ -106,8 +104,8 @@ fn one(subject: &Subject<'_>, port: &str, name: &str, found: &mut Vec<Finding>) 
         found.push(Finding::new(Code::InterfaceKind, what, "name an Ethernet interface"));
         return;
     }
-    if link.has_default_route {
-        let what = format!("{name}, the interface of {port}, is that of this machine's default route");
+    if let Some(role) = link.role() {
+        let what = format!("the interface of {port} is {name}, {role}");
         let help = "give the gateway an interface of its own: the kernel would answer beside it";
         found.push(Finding::new(Code::LoginInterface, what, help));
     }
@@ -115,6 +113,12 @@ fn one(subject: &Subject<'_>, port: &str, name: &str, found: &mut Vec<Finding>) 
         let what =
             format!("{name}, the interface of {port}, is a member of {master}, which takes its packets, too");
         found.push(Finding::new(Code::InterfaceMember, what, format!("ip link set dev {name} nomaster")));
+    } else if !link.uppers.is_empty() {
+        let uppers = listed(link.uppers.iter().take(4));
+        let what = format!("{name}, the interface of {port}, carries {uppers}, which gets its packets, too");
+        let help =
+            "give the gateway an interface of its own: tags of VLANs are its segments' (vlan = NUMBER)";
+        found.push(Finding::new(Code::InterfaceMember, what, help));
     }
     if !link.is_up {
         let what = format!("{name}, the interface of {port}, is down");

@@ -2,6 +2,7 @@
 
 use super::{listed, mib};
 use crate::finding::{Code, Finding, Severity};
+use crate::machine::Memory;
 use crate::subject::Subject;
 
 /// Bytes of a buffer beside its data: the pool's head, the mbuf, the headroom.
@@ -17,6 +18,18 @@ pub(crate) fn needed(config: &config::Config, workers: u32) -> u64 {
         config.buffers.count.map_or_else(|| config.buffers_needed(workers), std::num::NonZeroU32::get);
     let each = (u64::from(config.buffers.data_room) + BESIDE_DATA).next_multiple_of(64);
     u64::from(count) * each + BESIDE_BUFFERS
+}
+
+/// How to have so many bytes free, on one node or on all, whatever others have taken. Not by vm.nr_hugepages, which counts pages of the
+/// size that the kernel was started with.
+pub(crate) fn advice(memory: &Memory, node: Option<u16>, needed: u64) -> String {
+    let size = memory.smallest();
+    let count = memory.taken(node, size).saturating_add(needed.div_ceil(size)).max(1);
+    let directory = match node {
+        Some(node) => format!("/sys/devices/system/node/node{node}/hugepages"),
+        None => "/sys/kernel/mm/hugepages".to_owned(),
+    };
+    format!("echo {count} > {directory}/hugepages-{}kB/nr_hugepages", size >> 10)
 }
 
 pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
@@ -44,11 +57,12 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
         ));
         return;
     }
-    let size = memory.pages.iter().map(|pages| pages.size).min().unwrap_or(2 << 20);
+    let size = memory.smallest();
     let reserve = format!(
-        "sysctl vm.nr_hugepages={} (pages of {} MiB; /etc/sysctl.d keeps it), or do without: --no-huge -m {}",
-        needed.div_ceil(size.max(1)).max(1),
+        "{} (pages of {} MiB; hugepagesz={}K hugepages=NUMBER on the kernel's command line keeps it), or do without: --no-huge -m {}",
+        advice(memory, None, needed),
         mib(size),
+        size >> 10,
         mib(needed)
     );
     if memory.reserved() == 0 {
@@ -74,12 +88,7 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
             memory.free(Some(*node)) >> 20,
             mib(needed)
         );
-        let help = format!(
-            "echo {} > /sys/devices/system/node/node{node}/hugepages/hugepages-{}kB/nr_hugepages",
-            needed.div_ceil(size.max(1)),
-            size >> 10
-        );
-        found.push(Finding::new(Code::HugepagesNode, what, help));
+        found.push(Finding::new(Code::HugepagesNode, what, advice(memory, Some(*node), needed)));
     }
     if !eal.has("--in-memory") && memory.mounts.is_empty() {
         let what = "hugepages are reserved but no hugetlbfs is mounted";

@@ -25,15 +25,7 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     let mut shown = Vec::new();
     for (device, number) in subject.config.infiniband_ports() {
         let entry = subject.first_segment(|s| (subject.config.device_of(s), s.port) == (device, number));
-        let chosen = match device {
-            Some(name) => machine.adapters.get_key_value(name),
-            None => machine
-                .adapters
-                .iter()
-                .find(|(_, adapter)| adapter.ports.get(&number).is_some_and(|port| port.is_infiniband))
-                .or(machine.adapters.iter().next()),
-        };
-        let Some((name, adapter)) = chosen else {
+        let Some((name, adapter)) = subject.adapter(device, number) else {
             let what = format!("there is no InfiniBand device {}", device.unwrap_or_default());
             let help = format!("this machine has: {}", listed(machine.adapters.keys()));
             found.push(subject.of_key(Code::DeviceMissing, "segment.device", entry, what, help));

@@ -1,6 +1,7 @@
 //! What can be wrong, a subject a file.
 
 pub(crate) mod access;
+pub(crate) mod accounts;
 pub(crate) mod configuration;
 pub(crate) mod eal;
 pub(crate) mod ethernet;

@@ -20,11 +20,8 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
         ports.extend(machine.pci.get(address).and_then(|d| d.node).map(|node| (address.clone(), node)));
     }
     if !subject.config.infiniband.is_soft() {
-        for (device, _) in subject.config.infiniband_ports() {
-            let adapter = match device {
-                Some(name) => machine.adapters.get_key_value(name),
-                None => machine.adapters.iter().next(),
-            };
+        for (device, port) in subject.config.infiniband_ports() {
+            let adapter = subject.adapter(device, port);
             ports.extend(adapter.and_then(|(name, adapter)| Some((name.clone(), adapter.node?))));
         }
     }

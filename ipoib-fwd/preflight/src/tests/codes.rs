@@ -6,7 +6,7 @@ use config::LcoreSet;
 
 use super::*;
 use crate::finding::Code;
-use crate::machine::{Access, Occupant};
+use crate::machine::{Access, Account, Adapter, Occupant, Pages};
 
 /// A change of what is good, and the one code that it adds.
 type Case = (Code, &'static str, &'static str, fn(&mut Machine));
@@ -41,7 +41,15 @@ const CASES: &[Case] = &[
     (Code::PciKernelDriver, EAL, CONFIGURATION, |m| {
         m.pci.get_mut("0000:81:00.0").unwrap().driver = Some("ice".into());
     }),
+    (Code::PciUnrestricted, "p -l 8-10 --in-memory -b 00:03.0", TOML, |_| {}),
     (Code::LoginInterface, VETH, TOML, |m| gw0(m).has_default_route = true),
+    (Code::LoginInterface, VETH, TOML, |m| gw0(m).has_routes = true),
+    (Code::LoginInterface, EAL, CONFIGURATION, |m| {
+        let link = m.links.get_mut("gw0").unwrap();
+        (link.pci, link.has_routes) = (Some("0000:81:00.0".into()), true);
+    }),
+    // With --no-pci a list of what is blocked says nothing of ports.
+    (Code::EthernetUnnamed, "p -l 8-10 --in-memory --no-pci -b 00:03.0", TOML, |_| {}),
     (Code::EthernetUnknown, VETH, CONFIGURATION, |_| {}),
     (Code::EthernetUnnamed, "p -l 8-10 --in-memory --no-pci", TOML, |_| {}),
     (Code::InterfaceMissing, VETH, TOML, |m| {
@@ -53,6 +61,7 @@ const CASES: &[Case] = &[
     (Code::InterfaceMtu, VETH, TOML, |m| gw0(m).mtu = Some(1400)),
     (Code::InterfaceOffloads, VETH, TOML, |m| gw0(m).joins = vec!["gro"]),
     (Code::InterfaceMember, VETH, TOML, |m| gw0(m).master = Some("br0".into())),
+    (Code::InterfaceMember, VETH, TOML, |m| gw0(m).uppers = vec!["gw0.5".into()]),
     (Code::WorkerMissing, "p -l 8 --in-memory -a 81:00.0", CONFIGURATION, |_| {}),
     (Code::WorkerMissing, "p --in-memory -a 81:00.0", CONFIGURATION, |m| m.processors.online = list("3")),
     (Code::LcoreOffline, "p --lcores 8,9@(9,40) --in-memory -a 81:00.0", CONFIGURATION, |m| {
@@ -136,6 +145,11 @@ const CONFIGURED: &[Case] = &[
         |_| {},
     ),
     (Code::PairKeyReadable, EAL, "[gateway]\npair-key = \"000102030405060708090a0b0c0d0e0f\"\n", |_| {}),
+    (Code::AccountUnknown, EAL, "[gateway]\nuser = \"gw\"\n", |m| m.user = Account::Unknown("/etc/passwd")),
+    (Code::AccountUnknown, EAL, "[gateway]\nuser = \"77\"\n", |m| m.user = Account::Groupless),
+    (Code::AccountUnknown, EAL, "[gateway]\ngroup = \"gw\"\n", |m| {
+        m.group = Account::Unreadable("cannot read /etc/group".into());
+    }),
     (Code::SocketOccupied, EAL, "", |m| m.socket = Occupant::Other),
     (Code::SocketForbidden, EAL, "", |m| m.socket = Occupant::Forbidden),
 ];
@@ -205,7 +219,7 @@ fn findings_name_what_they_are_about() {
         check(&machine, eal, text).text(false)
     };
     let text = said("p -l 8-10 --in-memory", TOML, |_| {});
-    assert!(text.contains("among them that of the default route (eth0, 0000:00:03.0)"), "{text}");
+    assert!(text.contains("among them what this machine is reached by (eth0, 0000:00:03.0)"), "{text}");
     let text =
         said("p -l 8-10 --in-memory --no-pci --vdev net_null0", "[ethernet]\nport = \"net_nul0\"\n", |_| {});
     assert!(
@@ -256,4 +270,108 @@ fn all_errors_of_a_file_are_told_beside_those_of_the_machine() {
     let lines: Vec<usize> =
         report.findings().iter().filter_map(|f| f.at.as_ref()).map(|at| at.line).collect();
     assert_eq!(lines, [2, 3, 5]);
+}
+
+#[test]
+fn of_all_cards_but_the_blocked_ones_those_of_the_login_are_told() {
+    let mut machine = good();
+    (gw0(&mut machine).pci, gw0(&mut machine).has_routes) = (Some("0000:81:00.0".into()), true);
+    // A network within the machine is no card that EAL could take.
+    let within = crate::machine::Link { has_routes: true, ..Default::default() };
+    machine.links.insert("docker0".into(), within);
+    let said = |blocked: &str| {
+        let report = check(&machine, &format!("p -l 8-10 --in-memory {blocked}"), TOML);
+        let found = report.findings().iter().find(|finding| finding.code == Code::PciUnrestricted);
+        found.unwrap().what.clone()
+    };
+    let all = said("-b 82:00.0");
+    assert!(
+        all.contains("drive but for 0000:82:00.0, among them")
+            && all.contains("(eth0, 0000:00:03.0, gw0, 0000:81:00.0)"),
+        "{all}"
+    );
+    let one = said("-b 00:03.0");
+    assert!(one.contains("reached by (gw0, 0000:81:00.0)"), "{one}");
+    let none = said("-b 00:03.0 --block=0000:81:00.0");
+    assert_eq!(none, "EAL may take every network card that it can drive but for 0000:00:03.0, 0000:81:00.0");
+}
+
+#[test]
+fn advice_on_hugepages_leaves_others_theirs_and_counts_pages_of_its_size() {
+    // 2,048 pages of 2 MiB a node, of which all but 20 are taken on each; the other size is that of vm.nr_hugepages.
+    let help = |change: fn(&mut Machine)| {
+        let mut machine = good();
+        let other = Pages { size: 1 << 30, node: Some(0), reserved: 0, free: 0 };
+        machine.memory.pages.insert(0, other);
+        change(&mut machine);
+        let report = check(&machine, EAL, CONFIGURATION);
+        report.findings().iter().find(|f| f.code.word().starts_with("hugepages-")).unwrap().help.clone()
+    };
+    let wanted = crate::rules::hugepages::needed(&Config::default(), 2).div_ceil(2 << 20);
+    let few = help(|m| m.memory.pages.iter_mut().skip(1).for_each(|pages| pages.free = 20));
+    let count = 2 * (2048 - 20) + wanted;
+    let path = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+    assert!(few.starts_with(&format!("echo {count} > {path} (pages of 2 MiB")), "{few}");
+    let near = help(|m| m.memory.pages[2].free = 20);
+    let path = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages";
+    assert_eq!(near, format!("echo {} > {path}", 2048 - 20 + wanted));
+    let none = help(|m| m.memory.pages.truncate(1));
+    assert!(none.starts_with("echo 1 > /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages"), "{none}");
+    // More free than there are, and more than can be added up.
+    let much =
+        help(|m| m.memory.pages = vec![Pages { size: 1 << 30, node: None, reserved: u64::MAX, free: 0 }]);
+    assert!(much.starts_with(&format!("echo {} > ", u64::MAX)), "{much}");
+    let odd = help(|m| m.memory.pages = vec![Pages { size: 2 << 20, node: None, reserved: 1, free: 2 }]);
+    assert!(odd.starts_with(&format!("echo {wanted} > ")), "{odd}");
+}
+
+#[test]
+fn where_no_device_is_named_the_one_that_the_gateway_takes_is_judged() {
+    let mut machine = good();
+    // Before it in the list: an adapter for Ethernet, on another node and without files for programs; and one whose port is another.
+    let ethernet = crate::machine::AdapterPort::default();
+    let of =
+        |number| Adapter { node: Some(0), ports: [(number, ethernet.clone())].into(), ..Adapter::default() };
+    machine.adapters.insert("mlx4_0".into(), of(1));
+    let mut other = of(2);
+    other.ports.get_mut(&2).unwrap().is_infiniband = true;
+    machine.adapters.insert("mlx4_1".into(), other);
+    let report = check(&machine, EAL, CONFIGURATION);
+    assert_eq!(codes(&report), ["firmware"], "{}", report.text(false));
+    // None has such a port: what the first one lacks.
+    machine.adapters.remove("mlx5_0");
+    let text = check(&machine, EAL, CONFIGURATION).text(false);
+    assert!(
+        text.contains("port 1 of mlx4_0 is one of Ethernet") && text.contains("mlx4_0 is on NUMA node 0"),
+        "{text}"
+    );
+}
+
+#[test]
+fn users_and_groups_are_told_of_with_the_remedy_of_the_start() {
+    let said = |text: &str| {
+        let mut machine = good();
+        let config = Config::parse(Path::new("g.toml"), text).unwrap();
+        machine.look_at_files(&config);
+        machine.files.clear();
+        check(&machine, EAL, text).text(false)
+    };
+    let text = said("[gateway]\ncontrol-socket = \"\"\nuser = \"no-such-one\"\ngroup = \"nor-this\"\n");
+    for part in [
+        "error[account-unknown]: there is no user \"no-such-one\" in /etc/passwd\n",
+        "3 | user = \"no-such-one\"\n",
+        "make it (adduser --system --group no-such-one) or write its number\n",
+        "there is no group \"nor-this\" in /etc/group\n",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let text = said("[gateway]\ncontrol-socket = \"\"\nuser = \"3999999999\"\n");
+    assert!(
+        text.contains("says the group of user 3999999999\n") && text.contains("write group into [gateway]"),
+        "{text}"
+    );
+    for good in ["user = \"3999999999\"\ngroup = \"7\"", "user = \"root\"\ngroup = \"root\"", "user = \"\""] {
+        let text = said(&format!("[gateway]\ncontrol-socket = \"\"\n{good}\n"));
+        assert!(!text.contains("account-unknown"), "{good}: {text}");
+    }
 }

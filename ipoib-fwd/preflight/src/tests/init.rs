@@ -99,6 +99,24 @@ fn interfaces_are_taken_by_what_they_are_and_never_those_in_use() {
         proposal.configuration
     );
     assert_starts(&tree.machine(), &proposal);
+    // One of IPv6 alone; and none, with a macvlan that is another's.
+    let zero = "0".repeat(32);
+    tree.file("proc/net/route", "Iface\neth0 00000000 010200C0 0003 0 0 0 00000000 0 0 0\n");
+    assert_eq!(taken(&tree), "net_af_packet0,iface=ens5,qpairs=4");
+    let route = format!("20010db8{:024} 40 {zero} 00 {zero} 00000100 1 0 00000001 ens5\n", 0);
+    let file = tree.file("proc/net/ipv6_route", route);
+    assert_eq!(taken(&tree), "net_tap0,iface=ipoib-gw0");
+    std::fs::remove_file(file).unwrap();
+    tree.interface("mac0", 1, "0x1003", None);
+    tree.link("sys/class/net/mac0/lower_ens5", "../ens5");
+    tree.link("sys/class/net/ens5/upper_mac0", "../mac0");
+    let (_, eal, proposal) = read(&tree.machine());
+    assert_eq!(eal.vdevs, ["net_tap0,iface=ipoib-gw0"]);
+    assert!(
+        proposal.configuration.contains("# - ens5: not taken: other interfaces are on it"),
+        "{}",
+        proposal.configuration
+    );
 }
 
 #[test]
@@ -133,7 +151,10 @@ fn nothing_is_overwritten_and_both_files_are_written_or_none() {
     std::fs::write(&beside, "mine").unwrap();
     assert!(matches!(proposal.write(&file), Err(InitError::There(there)) if there == beside));
     assert!(!file.exists() && std::fs::read_to_string(&beside).unwrap() == "mine");
-    assert!(matches!(proposal.write(&tree.path().join("x.env")), Err(InitError::There(_))));
+    let same = proposal.write(&tree.path().join("x.env")).unwrap_err();
+    assert!(matches!(same, InitError::Same(_)) && !tree.path().join("x.env").exists());
+    let same = same.to_string();
+    assert!(!same.contains("there already") && same.contains("x.toml for instance"), "{same}");
     let nowhere = proposal.write(&tree.path().join("no/where.toml")).unwrap_err().to_string();
     assert!(nowhere.contains("cannot be written") && nowhere.contains("--output"), "{nowhere}");
     // Through a symbolic link that leads nowhere yet nothing is written either.
@@ -145,4 +166,29 @@ fn nothing_is_overwritten_and_both_files_are_written_or_none() {
     let config = Config::parse(Path::new("gateway.toml"), &proposal.text()).unwrap();
     assert_eq!(config.segments[0].ethernet.as_deref(), Some("0000:81:00.0"));
     assert!(proposal.text().contains("# EAL=\"-l 8-12"), "{}", proposal.text());
+}
+
+/// The directory to write to, of a process that may write files of a block alone.
+const FULL: &str = "PREFLIGHT_FULL";
+
+#[test]
+fn what_cannot_be_written_whole_is_taken_away() {
+    let name = "site.toml";
+    if let Some(directory) = std::env::var_os(FULL) {
+        let directory = Path::new(&directory);
+        let error = Proposal::of(&Machine::default()).write(&directory.join(name)).unwrap_err();
+        assert!(matches!(&error, InitError::Write { file, .. } if file.ends_with(name)), "{error}");
+        assert_eq!(std::fs::read_dir(directory).unwrap().count(), 0);
+        return;
+    }
+    let tree = Tree::new();
+    let done = std::process::Command::new("sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$0\" --exact tests::init::what_cannot_be_written_whole_is_taken_away"])
+        .arg(std::env::current_exe().unwrap())
+        .env(FULL, tree.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success() && said.contains("1 passed"), "{said}");
+    assert_eq!(std::fs::read_dir(tree.path()).unwrap().count(), 0);
 }

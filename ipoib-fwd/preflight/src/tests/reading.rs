@@ -67,6 +67,38 @@ fn what_is_below_a_bridge_or_a_vlan_with_the_default_route_has_it_too() {
 }
 
 #[test]
+fn an_address_on_a_vlan_or_of_ipv6_alone_is_that_of_the_card_below_it() {
+    let tree = Tree::good();
+    for name in ["ens5", "ens5.7", "mac0", "ens6", "ens7"] {
+        tree.interface(name, 1, "0x1003", None);
+    }
+    for (upper, lower) in [("ens5.7", "ens5"), ("mac0", "ens5.7")] {
+        tree.link(&format!("sys/class/net/{upper}/lower_{lower}"), &format!("../{lower}"));
+        tree.link(&format!("sys/class/net/{lower}/upper_{upper}"), &format!("../{upper}"));
+    }
+    tree.file("proc/net/route", "Iface\nmac0 000200C0 00000000 0001 0 0 0 00FFFFFF 0 0 0\n");
+    let zero = "0".repeat(32);
+    let route = |to: &str, length: &str, flags: &str, name: &str| {
+        format!("{to:0<32} {length} {zero} 00 {zero} 00000100 00000001 00000000 {flags} {name}\n")
+    };
+    tree.file(
+        "proc/net/ipv6_route",
+        route("20010db8", "40", "00000001", "ens6")
+            + &route("20010db8", "40", "00000000", "veth9")
+            + &route("fe80", "40", "00000001", "ens7")
+            + &route("fe800000000000000123456789abcdef", "80", "80200001", "ens7")
+            + &route("ff00", "08", "00000001", "ens7"),
+    );
+    let machine = tree.machine();
+    let has = |name: &str| machine.links[name].has_routes;
+    assert_eq!(["mac0", "ens5.7", "ens5", "ens6", "ens7"].map(has), [true, true, true, true, false]);
+    assert_eq!(
+        (machine.links["ens5"].uppers.as_slice(), machine.links["mac0"].uppers.len()),
+        (["ens5.7".to_owned()].as_slice(), 0)
+    );
+}
+
+#[test]
 fn files_and_sockets_are_looked_at_and_left_as_they_are() {
     let tree = Tree::new();
     let at = |name: &str| tree.path().join(name);

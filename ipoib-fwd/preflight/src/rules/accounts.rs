@@ -1,0 +1,28 @@
+//! Who the gateway is to become.
+
+use crate::finding::{Code, Finding};
+use crate::machine::Account;
+use crate::subject::Subject;
+
+pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
+    let (gateway, machine) = (&subject.config.gateway, subject.machine);
+    let named = [("user", &gateway.user, &machine.user), ("group", &gateway.group, &machine.group)];
+    for (kind, name, account) in named {
+        let Some(name) = name else { continue };
+        let (what, help) = match account {
+            Account::Known => continue,
+            Account::Groupless if gateway.group.is_some() => continue,
+            Account::Groupless => (
+                format!("no entry of /etc/passwd says the group of user {name}"),
+                "write group into [gateway], too".to_owned(),
+            ),
+            Account::Unknown(file) => (
+                format!("there is no {kind} {name:?} in {file}"),
+                format!("make it (adduser --system --group {name}) or write its number"),
+            ),
+            Account::Unreadable(why) => (why.clone(), "let this process read it".to_owned()),
+        };
+        let key = if kind == "user" { "gateway.user" } else { "gateway.group" };
+        found.push(subject.of_key(Code::AccountUnknown, key, None, what, help));
+    }
+}
