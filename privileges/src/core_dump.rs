@@ -19,16 +19,20 @@ pub enum Cores {
     Full,
 }
 
-/// From now on a core dump holds this. To be called after the user has changed: that puts it back.
+/// Says what a core dump will hold, if there is one. To be called before the user changes: after that the file is root's.
+pub fn leave_out_of_cores(cores: Cores) -> Result<(), PrivilegeError> {
+    if cores != Cores::Lean {
+        return Ok(());
+    }
+    std::fs::write("/proc/self/coredump_filter", WITHOUT_PACKETS)
+        .map_err(|source| PrivilegeError::Step { what: "write /proc/self/coredump_filter", source })
+}
+
+/// From now on there are such core dumps, or none. To be called after the user has changed: that puts it back.
 pub fn set_cores(cores: Cores) -> Result<(), PrivilegeError> {
     let behaviour = match cores {
         Cores::None => DumpableBehavior::NotDumpable,
         Cores::Lean | Cores::Full => DumpableBehavior::Dumpable,
     };
-    if cores == Cores::Lean {
-        // Before a core may be written again.
-        std::fs::write("/proc/self/coredump_filter", WITHOUT_PACKETS)
-            .map_err(|source| PrivilegeError::Step { what: "write /proc/self/coredump_filter", source })?;
-    }
     set_dumpable_behavior(behaviour).map_err(PrivilegeError::step("say whether there is a core dump"))
 }

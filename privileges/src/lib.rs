@@ -9,7 +9,7 @@ mod threads;
 mod user;
 mod yielding;
 
-pub use core_dump::{Cores, set_cores};
+pub use core_dump::{Cores, leave_out_of_cores, set_cores};
 pub use filter::{Call, Filter, FilterError, Violation};
 pub use rustix::thread::CapabilitySet;
 pub use user::{GroupId, User, UserError, UserId, group, user};
@@ -46,6 +46,26 @@ pub enum PrivilegeError {
         name: String,
         /// What it still has.
         left: CapabilitySet,
+    },
+    /// A thread is not who it should be.
+    #[error("thread {thread} ({name}) has {kind} {ids:?} and not {wanted}")]
+    Stranger {
+        /// The thread.
+        thread: i32,
+        /// Its name.
+        name: String,
+        /// "user" or "group".
+        kind: &'static str,
+        /// Real, effective, saved and that for files.
+        ids: [u32; 4],
+        /// What all of them should be.
+        wanted: u32,
+    },
+    /// The kernel does not tell of this process's threads, so that nobody knows who has given up what.
+    #[error("cannot find out which threads this process has, and what they may: {what}; is /proc mounted?")]
+    Unknown {
+        /// What is missing.
+        what: String,
     },
 }
 

@@ -1,7 +1,7 @@
 //! Something done in every thread of this process: capabilities, users and groups are each thread's own, and libraries have threads that
 //! nobody else can speak for. Each gets a signal and does it in its handler.
 
-use std::ffi::c_int;
+use std::ffi::{OsString, c_int};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -33,10 +33,33 @@ extern "C" fn handle(_: c_int) {
     }
 }
 
-/// The threads of this process.
-pub(crate) fn all() -> Vec<i32> {
-    let Ok(entries) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
-    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+/// The calling thread.
+pub(crate) fn own() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
+
+/// The threads of this process, the calling one among them. One that is left out would keep what it has, so that nothing is passed over.
+pub(crate) fn all() -> Result<Vec<i32>, PrivilegeError> {
+    let failed = |error| unknown(format!("/proc/self/task: {error}"));
+    let names = std::fs::read_dir("/proc/self/task").map_err(failed)?.map(|entry| Ok(entry?.file_name()));
+    list(names.collect::<Result<Vec<_>, _>>().map_err(failed)?, own())
+}
+
+fn list(names: Vec<OsString>, own: i32) -> Result<Vec<i32>, PrivilegeError> {
+    let number = |name: OsString| {
+        let number = name.to_str().and_then(|name| name.parse().ok());
+        number.ok_or_else(|| unknown(format!("/proc/self/task has {}", name.display())))
+    };
+    let all: Vec<i32> = names.into_iter().map(number).collect::<Result<_, _>>()?;
+    if all.contains(&own) {
+        Ok(all)
+    } else {
+        Err(unknown(format!("/proc/self/task has no {own}, which reads it")))
+    }
+}
+
+pub(crate) const fn unknown(what: String) -> PrivilegeError {
+    PrivilegeError::Unknown { what }
 }
 
 /// The name of a thread.
@@ -48,11 +71,10 @@ pub(crate) fn name(thread: i32) -> String {
 /// Has all other threads of this process do the work, one after the other. Threads that they make meanwhile do it, too.
 pub(crate) fn everywhere_else(work: &Work) -> Result<(), PrivilegeError> {
     let _one = BUSY.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let own = rustix::thread::gettid().as_raw_nonzero().get();
     let signal = libc::SIGRTMAX() - 1;
     let mut before = Handler::install(signal)?;
     WORK.store(std::ptr::from_ref(work).cast_mut(), Ordering::Release);
-    let outcome = each(own, signal);
+    let outcome = each(own(), signal);
     if matches!(outcome, Err(PrivilegeError::Silent { .. })) {
         // It may still come: the work stays for it.
         WORK.store(Box::into_raw(Box::new(*work)), Ordering::Release);
@@ -66,7 +88,7 @@ pub(crate) fn everywhere_else(work: &Work) -> Result<(), PrivilegeError> {
 fn each(own: i32, signal: c_int) -> Result<(), PrivilegeError> {
     let mut told = vec![own];
     // A thread that was made before its maker did the work has not done it: look again until there is no new one.
-    while let Some(thread) = all().into_iter().find(|thread| !told.contains(thread)) {
+    while let Some(thread) = all()?.into_iter().find(|thread| !told.contains(thread)) {
         told.push(thread);
         tell(thread, signal)?;
     }
@@ -75,20 +97,12 @@ fn each(own: i32, signal: c_int) -> Result<(), PrivilegeError> {
 
 fn tell(thread: i32, signal: c_int) -> Result<(), PrivilegeError> {
     let before = DONE.load(Ordering::Acquire);
-    // SAFETY: sends a signal to a thread of this process that has a handler; numbers alone.
-    let rc = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) };
-    if rc != 0 {
-        let error = std::io::Error::last_os_error();
-        // It has ended meanwhile.
-        return if error.raw_os_error() == Some(libc::ESRCH) {
-            Ok(())
-        } else {
-            Err(PrivilegeError::Step { what: "signal a thread of this process", source: error })
-        };
+    if !is_sent(thread, signal)? {
+        return Ok(());
     }
     let until = Instant::now() + PATIENCE;
     while DONE.load(Ordering::Acquire) == before {
-        if !std::path::Path::new(&format!("/proc/self/task/{thread}")).exists() {
+        if !is_sent(thread, 0)? {
             return Ok(());
         }
         if Instant::now() > until {
@@ -102,6 +116,18 @@ fn tell(thread: i32, signal: c_int) -> Result<(), PrivilegeError> {
             let source = std::io::Error::from_raw_os_error(code);
             Err(PrivilegeError::Step { what: "give up privileges in every thread", source })
         }
+    }
+}
+
+/// Sends a thread a signal, or (0) none; false if it has ended.
+fn is_sent(thread: i32, signal: c_int) -> Result<bool, PrivilegeError> {
+    // SAFETY: sends a signal to a thread of this process that has a handler, or none; numbers alone.
+    let rc = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) };
+    let error = std::io::Error::last_os_error();
+    match (rc, error.raw_os_error()) {
+        (0, _) => Ok(true),
+        (_, Some(libc::ESRCH)) => Ok(false),
+        _ => Err(PrivilegeError::Step { what: "signal a thread of this process", source: error }),
     }
 }
 
@@ -138,6 +164,32 @@ impl Drop for Handler {
         if let Some(before) = &self.before {
             // SAFETY: the action that was there before.
             unsafe { libc::sigaction(self.signal, before, std::ptr::null_mut()) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_threads_has_who_reads_it() {
+        let names = |names: &[&str]| names.iter().map(OsString::from).collect::<Vec<_>>();
+        assert_eq!(list(names(&["7", "12"]), 12).unwrap(), [7, 12]);
+        for bad in [&["7"] as &[_], &[], &["7", "12", "self"]] {
+            assert!(matches!(list(names(bad), 12), Err(PrivilegeError::Unknown { .. })), "{bad:?}");
+        }
+        assert!(all().unwrap().contains(&own()));
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_is_told_from_one_that_runs() {
+        assert!(is_sent(own(), 0).unwrap());
+        let ended = std::thread::spawn(own).join().unwrap();
+        // Its number goes after it has been joined.
+        let until = Instant::now() + PATIENCE;
+        while is_sent(ended, 0).unwrap() {
+            assert!(Instant::now() < until);
         }
     }
 }

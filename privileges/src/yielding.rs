@@ -40,6 +40,10 @@ pub struct ThreadPrivileges {
     pub thread: i32,
     /// Its name.
     pub name: String,
+    /// Its user: real, effective, saved and that for files.
+    pub users: [u32; 4],
+    /// Its group, likewise.
+    pub groups: [u32; 4],
     /// Capabilities that it has, or may take again.
     pub permitted: CapabilitySet,
     /// Capabilities that programs which it starts could have.
@@ -89,12 +93,25 @@ impl Keep {
         threads::everywhere_else(&Work { capabilities: CapabilitySet::empty(), user, group })?;
         let work = Work { capabilities, user, group };
         work.carry_out().map_err(PrivilegeError::step("give up privileges"))?;
-        let own = rustix::thread::gettid().as_raw_nonzero().get();
-        for ThreadPrivileges { thread, name, permitted, .. } in own_threads() {
-            let kept = if thread == own { capabilities } else { CapabilitySet::empty() };
-            let left = permitted - kept;
-            if !left.is_empty() {
-                return Err(PrivilegeError::Left { thread, name, left });
+        let own = threads::own();
+        own_threads()?.into_iter().try_for_each(|thread| {
+            let kept = if thread.thread == own { capabilities } else { CapabilitySet::empty() };
+            self.check(thread, kept)
+        })
+    }
+
+    /// Whether a thread has what it should keep, and is who it should be.
+    fn check(&self, thread: ThreadPrivileges, kept: CapabilitySet) -> Result<(), PrivilegeError> {
+        let ThreadPrivileges { thread, name, users, groups, permitted, .. } = thread;
+        let left = permitted - kept;
+        if !left.is_empty() {
+            return Err(PrivilegeError::Left { thread, name, left });
+        }
+        let wanted =
+            [("user", users, self.user.map(|id| id.0)), ("group", groups, self.group.map(|id| id.0))];
+        for (kind, ids, wanted) in wanted {
+            if let Some(wanted) = wanted.filter(|&wanted| ids != [wanted; 4]) {
+                return Err(PrivilegeError::Stranger { thread, name, kind, ids, wanted });
             }
         }
         Ok(())
@@ -107,20 +124,67 @@ pub fn no_new_privileges() -> Result<(), PrivilegeError> {
 }
 
 /// What all threads of this process may, as the kernel tells.
-#[must_use]
-pub fn own_threads() -> Vec<ThreadPrivileges> {
-    let one = |thread: i32| {
-        let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).ok()?;
-        let set = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-            u64::from_str_radix(line.trim(), 16).ok().map(CapabilitySet::from_bits_retain)
-        };
-        Some(ThreadPrivileges {
-            thread,
-            name: threads::name(thread),
-            permitted: set("CapPrm")? | set("CapEff")?,
-            bounding: set("CapBnd")?,
-        })
+pub fn own_threads() -> Result<Vec<ThreadPrivileges>, PrivilegeError> {
+    let one = |thread: i32| match std::fs::read_to_string(format!("/proc/self/task/{thread}/status")) {
+        Ok(status) => Some(
+            parse(thread, &status)
+                .ok_or_else(|| threads::unknown(format!("/proc/self/task/{thread}/status lacks a field"))),
+        ),
+        // It has ended meanwhile.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => None,
+        Err(error) => Some(Err(threads::unknown(format!("/proc/self/task/{thread}/status: {error}")))),
     };
-    threads::all().into_iter().filter_map(one).collect()
+    threads::all()?.into_iter().filter_map(one).collect()
+}
+
+/// Of a thread's `status` (proc_pid_status(5)).
+fn parse(thread: i32, status: &str) -> Option<ThreadPrivileges> {
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let set = |name| u64::from_str_radix(field(name)?.trim(), 16).ok().map(CapabilitySet::from_bits_retain);
+    let ids = |name| {
+        let ids: Option<Vec<u32>> = field(name)?.split_whitespace().map(|id| id.parse().ok()).collect();
+        ids?.try_into().ok()
+    };
+    Some(ThreadPrivileges {
+        thread,
+        name: field("Name")?.trim().to_owned(),
+        users: ids("Uid")?,
+        groups: ids("Gid")?,
+        permitted: set("CapPrm")? | set("CapEff")?,
+        bounding: set("CapBnd")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATUS: &str = "Name:\trte-worker\nUid:\t5\t5\t5\t5\nGid:\t6\t6\t6\t6\nCapInh:\t0000000000000000\n\
+        CapPrm:\t0000000000000000\nCapEff:\t0000000000000000\nCapBnd:\t0000000000000000\n";
+
+    #[test]
+    fn a_thread_with_more_than_it_should_have_is_an_error() {
+        let keep =
+            Keep { capabilities: CapabilitySet::empty(), user: Some(UserId(5)), group: Some(GroupId(6)) };
+        let check = |status: &str| keep.check(parse(1, status).unwrap(), CapabilitySet::empty());
+        check(STATUS).unwrap();
+        for (kind, there, other) in [
+            ("user", "Uid:\t5\t5\t5\t5", "Uid:\t5\t5\t0\t5"),
+            ("group", "Gid:\t6\t6\t6\t6", "Gid:\t0\t6\t6\t6"),
+        ] {
+            let error = check(&STATUS.replace(there, other)).unwrap_err();
+            assert!(matches!(&error, PrivilegeError::Stranger { kind: k, .. } if *k == kind), "{error}");
+        }
+        let error =
+            check(&STATUS.replace("CapPrm:\t0000000000000000", "CapPrm:\t0000000000002000")).unwrap_err();
+        assert!(matches!(error, PrivilegeError::Left { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_status_that_lacks_a_field_is_none() {
+        for field in ["Name", "Uid", "Gid", "CapPrm", "CapEff", "CapBnd"] {
+            assert_eq!(parse(1, &STATUS.replace(field, "Other")), None, "{field}");
+        }
+        assert_eq!(parse(1, &STATUS.replace("Uid:\t5\t5\t5\t5", "Uid:\t5")), None);
+    }
 }

@@ -6,7 +6,9 @@ use std::fs;
 use std::process::{Command, Output};
 use std::sync::mpsc;
 
-use privileges::{CapabilitySet, Cores, GroupId, Keep, PrivilegeError, UserId, own_threads, set_cores};
+use privileges::{
+    CapabilitySet, Cores, GroupId, Keep, PrivilegeError, UserId, leave_out_of_cores, own_threads, set_cores,
+};
 
 /// What a process of its own is to do.
 const TASK: &str = "PRIVILEGES_TEST_TASK";
@@ -85,8 +87,10 @@ fn no_thread_keeps_what_is_not_on_its_list() {
         return;
     };
     bystanders();
-    let threads = own_threads().len();
-    assert!(threads >= 4 && own_threads().iter().all(|t| t.permitted.contains(CapabilitySet::NET_RAW)));
+    let threads = own_threads().unwrap().len();
+    assert!(
+        threads >= 4 && own_threads().unwrap().iter().all(|t| t.permitted.contains(CapabilitySet::NET_RAW))
+    );
     let kept = if task == "none" { CapabilitySet::empty() } else { CapabilitySet::NET_RAW };
     let (user, group) = if task == "nobody" { (Some(NOBODY), Some(GroupId(65_533))) } else { (None, None) };
     Keep { capabilities: kept, user, group }.in_all_threads().unwrap();
@@ -116,7 +120,10 @@ fn no_thread_keeps_what_is_not_on_its_list() {
     let of_program = Command::new("/bin/grep").args(["CapEff", "/proc/self/status"]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&of_program.stdout).trim(), format!("CapEff:\t{:016x}", 0));
     Keep { capabilities: CapabilitySet::all(), user: None, group: None }.in_all_threads().unwrap();
-    assert!(own_threads().iter().all(|t| kept.contains(t.permitted)), "asked for more, it has no more");
+    assert!(
+        own_threads().unwrap().iter().all(|t| kept.contains(t.permitted)),
+        "asked for more, it has no more"
+    );
 }
 
 #[test]
@@ -143,6 +150,25 @@ fn a_thread_that_does_not_answer_is_an_error() {
 }
 
 #[test]
+fn a_process_that_cannot_see_its_threads_does_not_go_on() {
+    let me = "a_process_that_cannot_see_its_threads_does_not_go_on";
+    if std::env::var_os(TASK).is_none() {
+        passes(me, "blind");
+        return;
+    }
+    bystanders();
+    let before = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    // No descriptor is left to read a directory by.
+    let none = rustix::process::Rlimit { current: Some(0), ..before };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, none).unwrap();
+    let keep = Keep { capabilities: CapabilitySet::empty(), user: None, group: None };
+    let (dropped, seen) = (keep.in_all_threads(), own_threads());
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, before).unwrap();
+    assert!(matches!(dropped, Err(PrivilegeError::Unknown { .. })), "{dropped:?}");
+    assert!(matches!(seen, Err(PrivilegeError::Unknown { .. })), "{seen:?}");
+}
+
+#[test]
 fn a_core_dump_is_what_was_said() {
     let me = "a_core_dump_is_what_was_said";
     let Ok(task) = std::env::var(TASK) else {
@@ -152,6 +178,7 @@ fn a_core_dump_is_what_was_said() {
                 Command::new(program).args(["--exact", me, "--nocapture"]).env(TASK, task).output().unwrap();
             assert!(output.status.success(), "{task}: {}", String::from_utf8_lossy(&output.stdout));
         }
+        passes(me, "lean as nobody");
         return;
     };
     if task == "none" {
@@ -159,7 +186,14 @@ fn a_core_dump_is_what_was_said() {
         let behaviour = rustix::process::dumpable_behavior().unwrap();
         assert_eq!(behaviour, rustix::process::DumpableBehavior::NotDumpable);
     } else {
+        leave_out_of_cores(Cores::Lean).unwrap();
+        if task == "lean as nobody" {
+            let (user, group) = (Some(NOBODY), Some(GroupId(65_533)));
+            Keep { capabilities: CapabilitySet::empty(), user, group }.in_all_threads().unwrap();
+        }
         set_cores(Cores::Lean).unwrap();
+        let behaviour = rustix::process::dumpable_behavior().unwrap();
+        assert_eq!(behaviour, rustix::process::DumpableBehavior::Dumpable);
         let filter = fs::read_to_string("/proc/self/coredump_filter").unwrap();
         assert_eq!(u32::from_str_radix(filter.trim(), 16).unwrap(), 0x11);
     }

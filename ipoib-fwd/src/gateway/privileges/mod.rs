@@ -72,6 +72,12 @@ impl Privileges {
         config: &Config,
         ports: impl Iterator<Item = &'a str>,
     ) -> Result<(), GatewayError> {
+        let cores = match config.gateway.cores {
+            config::Cores::None => Cores::None,
+            config::Cores::Lean => Cores::Lean,
+            config::Cores::Full => Cores::Full,
+        };
+        privileges::leave_out_of_cores(cores)?;
         if config.gateway.privileges == config::Privileges::Drop {
             if self.driver == Driver::Verbs {
                 privileges::no_new_privileges()?;
@@ -82,12 +88,7 @@ impl Privileges {
                 self.keep(&reasons(self.driver, ports, config.ethernet.promiscuous))?;
             }
         }
-        privileges::set_cores(match config.gateway.cores {
-            config::Cores::None => Cores::None,
-            config::Cores::Lean => Cores::Lean,
-            config::Cores::Full => Cores::Full,
-        })?;
-        Ok(())
+        Ok(privileges::set_cores(cores)?)
     }
 
     /// Has each thread make the system calls of its role and no others: all threads there are those of the control lcore, and workers,
