@@ -131,14 +131,11 @@ pub struct Access {
 }
 
 impl Access {
-    /// Applies to the socket at a path, which nobody but its user could use up to now.
+    /// Applies to the socket at a path, on which nobody listens yet. It is given away last: after that its mode is another user's to say.
     fn give(self, path: &Path) -> io::Result<()> {
         let mode = if self.group.is_some() { 0o660 } else { 0o600 };
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-        if self != Self::default() {
-            lchown(path, self.user, self.group)?;
-        }
-        fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+        if self == Self::default() { Ok(()) } else { lchown(path, self.user, self.group) }
     }
 }
 
