@@ -37,7 +37,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     shim.compile("dpdk_shim");
     // After the shim: it is the shim that needs them, and the linker reads from left to right.
-    for lib in LIBS {
+    // EAL's log is a library of its own from 23.11 on.
+    let log = dpdk.libs.iter().any(|lib| lib == "rte_log").then_some("rte_log");
+    for lib in LIBS.into_iter().chain(log) {
         println!("cargo:rustc-link-lib=dylib={lib}");
     }
 
@@ -47,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .clang_args(&cflags)
         .allowlist_function("shim_.*")
         .allowlist_var("SHIM_.*")
-        .allowlist_function("rte_eal_(init|cleanup|remote_launch|wait_lcore|mp_wait_lcore|get_lcore_state)")
+        .allowlist_function("rte_eal_(cleanup|remote_launch|wait_lcore|mp_wait_lcore|get_lcore_state)")
         .allowlist_function("rte_get_(next_lcore|main_lcore|tsc_hz)|rte_strerror|rte_version")
         .allowlist_function("rte_lcore_(count|to_socket_id|to_cpu_id|is_enabled)")
         .allowlist_function("rte_pktmbuf_(pool_create|free_bulk)|__rte_pktmbuf_linearize")

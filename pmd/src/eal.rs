@@ -136,7 +136,8 @@ pub(crate) fn last_error() -> String {
 }
 
 impl Eal {
-    /// Starts EAL with these arguments, program name first.
+    /// Starts EAL with these arguments, program name first. Its log goes to standard error alone, and SIGHUP, SIGINT and SIGTERM, which are for
+    /// the program, to none of its threads.
     pub fn init(arguments: impl IntoIterator<Item = String>) -> Result<Self, EalError> {
         let arguments: Vec<String> = arguments.into_iter().collect();
         check::cpus(&arguments, &check::online_cpus())?;
@@ -156,7 +157,7 @@ impl Eal {
         let argv = argv.leak().as_mut_ptr();
         ARGUMENTS.store(argv, Ordering::Relaxed);
         // SAFETY: `argv` is a NULL-terminated list of C strings that live as long as the process; EAL starts once.
-        let rc = unsafe { sys::rte_eal_init(argc, argv) };
+        let rc = unsafe { sys::shim_eal_init(argc, argv) };
         if rc < 0 {
             return Err(EalError::Refused { reason: last_error(), cpus: check::online_cpus() });
         }

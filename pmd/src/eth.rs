@@ -126,7 +126,8 @@ pub struct EthLink {
 pub struct EthPort {
     running: Arc<Running>,
     name: String,
-    driver: String,
+    /// Its own, and those of its members.
+    drivers: Vec<String>,
     mac: Mac,
     offloads: EthOffloads,
     /// Below the port, where the driver does not tell of its link.
@@ -335,6 +336,7 @@ impl EthPort {
         check("tell its address", unsafe { sys::rte_eth_macaddr_get(id, &raw mut mac) })?;
         let interface = kernel::Interface::below(id, &info);
         let members = bond::Members::of(id, &info);
+        let drivers = bond::drivers(id, &info);
         let mut sockets = sockets.of(interface.as_ref(), config.queues).into_iter();
         let mut waker = |queue| match sockets.next() {
             Some(socket) => Some(Waker::Socket(socket)),
@@ -356,7 +358,7 @@ impl EthPort {
             })
             .collect();
         Ok((
-            Self { running, name, driver, mac: mac.addr_bytes, offloads, interface, members, woken_by },
+            Self { running, name, drivers, mac: mac.addr_bytes, offloads, interface, members, woken_by },
             queues,
         ))
     }
@@ -367,10 +369,9 @@ impl EthPort {
         &self.name
     }
 
-    /// The name of its driver.
-    #[must_use]
-    pub fn driver(&self) -> &str {
-        &self.driver
+    /// The name of its driver; of a bond, those of its members', too.
+    pub fn drivers(&self) -> impl Iterator<Item = &str> + Clone {
+        self.drivers.iter().map(String::as_str)
     }
 
     /// Its address.

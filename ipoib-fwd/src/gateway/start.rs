@@ -376,7 +376,7 @@ impl Running<'_> {
         {
             tracing::warn!("packet buffers may be part of a core dump: {error}");
         }
-        let drivers = controller.ethernets.iter().map(|end| end.port.driver());
+        let drivers = controller.ethernets.iter().flat_map(|end| end.port.drivers());
         self.privileges.give_up(self.config, drivers.clone())?;
         self.privileges.filter_calls(self.config.gateway.seccomp, drivers, self.eal, &self.lcores)?;
         let mut jobs = Vec::new();

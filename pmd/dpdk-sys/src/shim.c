@@ -2,14 +2,38 @@
 #include "shim.h"
 
 #include <errno.h>
+#include <signal.h>
+#include <stdio.h>
 #include <sys/mman.h>
 
 #include <rte_cycles.h>
 #include <rte_dev.h>
 #include <rte_devargs.h>
 #include <rte_eth_bond.h>
+#include <rte_log.h>
 
 const char *shim_pmd_dir(void) { return RTE_EAL_PMD_PATH; }
+
+int shim_eal_init(int argc, char **argv)
+{
+	sigset_t ours, before;
+	int rc;
+
+#if RTE_VERSION < RTE_VERSION_NUM(24, 11, 0, 0)
+	/* Each line of a driver's would go to syslog(3), too, which opens a socket on whatever thread it is. Later releases ask first. */
+	rte_openlog_stream(stderr);
+#endif
+	sigemptyset(&ours);
+	sigaddset(&ours, SIGHUP);
+	sigaddset(&ours, SIGINT);
+	sigaddset(&ours, SIGTERM);
+	/* Threads begin with their maker's mask. */
+	pthread_sigmask(SIG_BLOCK, &ours, &before);
+	rc = rte_eal_init(argc, argv);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return rc;
+}
+
 int shim_errno(void) { return rte_errno; }
 uint32_t shim_lcore_id(void) { return rte_lcore_id(); }
 uint64_t shim_tsc(void) { return rte_rdtsc(); }

@@ -52,6 +52,8 @@ static const uint64_t SHIM_RX_OFFLOAD_IPV4_CKSUM = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM
 static const uint64_t SHIM_RSS_IP_PORTS = RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP;
 
 const char *shim_pmd_dir(void);
+/* rte_eal_init, with EAL's log on standard error alone, and threads that the program's signals (HUP, INT, TERM) are not for. */
+int shim_eal_init(int argc, char **argv);
 int shim_errno(void);
 uint32_t shim_lcore_id(void);
 uint64_t shim_tsc(void);

@@ -15,6 +15,30 @@ pub(super) struct Members {
     all: Vec<(u16, Interface)>,
 }
 
+/// The members of a bond with what DPDK says of them; `None` if it does not.
+fn infos(bond: u16) -> Option<Vec<(u16, sys::rte_eth_dev_info)>> {
+    let mut members = [0; MEMBERS];
+    // SAFETY: a bond, and room for that many numbers.
+    let count = unsafe { sys::shim_bond_members(bond, members.as_mut_ptr(), MEMBERS as u16) };
+    let info = |&member: &u16| {
+        let mut info = sys::rte_eth_dev_info::default();
+        // SAFETY: the port exists; the structure is DPDK's own.
+        let rc = unsafe { sys::rte_eth_dev_info_get(member, &raw mut info) };
+        (rc == 0).then_some((member, info))
+    };
+    members.get(..usize::try_from(count).ok()?)?.iter().map(info).collect()
+}
+
+/// The driver of a port, and of each of its members where it is a bond: one without a name for members that DPDK does not tell of.
+pub(super) fn drivers(id: u16, info: &sys::rte_eth_dev_info) -> Vec<String> {
+    let mut all = vec![driver_of(info)];
+    if all == [BONDING] {
+        let members = infos(id).map(|members| members.iter().map(|(_, info)| driver_of(info)).collect());
+        all.extend(members.unwrap_or_else(|| vec![String::new()]));
+    }
+    all
+}
+
 impl Members {
     /// Those of a port; `None` if it is no such bond, or if the driver of a member tells the bond of its link.
     pub(super) fn of(id: u16, info: &sys::rte_eth_dev_info) -> Option<Self> {
@@ -22,17 +46,8 @@ impl Members {
         if driver_of(info) != BONDING || unsafe { sys::shim_bond_is_active_backup(id) } == 0 {
             return None;
         }
-        let mut members = [0; MEMBERS];
-        // SAFETY: a bond, and room for that many numbers.
-        let count = unsafe { sys::shim_bond_members(id, members.as_mut_ptr(), MEMBERS as u16) };
-        let members = members.get(..usize::try_from(count).ok()?)?;
-        let interface = |&member: &u16| {
-            let mut info = sys::rte_eth_dev_info::default();
-            // SAFETY: the port exists; the structure is DPDK's own.
-            let rc = unsafe { sys::rte_eth_dev_info_get(member, &raw mut info) };
-            (rc == 0).then(|| Interface::below_member(member, &info)).flatten().map(|below| (member, below))
-        };
-        Some(Self { bond: id, all: members.iter().map(interface).collect::<Option<_>>()? })
+        let interface = |(member, info)| Some((member, Interface::below_member(member, &info)?));
+        Some(Self { bond: id, all: infos(id)?.into_iter().map(interface).collect::<Option<_>>()? })
     }
 
     /// True if the link of any of them is up.
