@@ -88,8 +88,9 @@ section! {
         pub privileges: Privileges = Privileges::Drop, Restart;
         /// System calls that are not on the list of a thread's role, once ports and devices are open: "kill": the gateway ends (SIGSYS; the
         /// kernel's log names thread and call, and the service manager starts it anew); "log": the kernel's log names them, and nothing
-        /// else happens; "off": there are no lists. "log" tells whether a driver that was not tried makes others.
-        pub seccomp: Seccomp = Seccomp::Kill, Restart;
+        /// else happens; "auto": "kill" where all drivers are ones that the lists were tried with (the software ConnectX and software
+        /// ports), else "log", as for adapters; "off": there are no lists. The log says at the start which it is.
+        pub seccomp: Seccomp = Seccomp::Auto, Restart;
         /// What a core dump holds: "none": there is none; "lean": stacks and the heap, but no packet buffers, hugepages and memory shared
         /// with other processes (the software ConnectX has packets on the heap); "full": as the system has it.
         pub cores: Cores = Cores::None, Restart;

@@ -107,6 +107,8 @@ word!(
 word!(
     /// What becomes of a thread that makes a system call which is not on its list.
     Seccomp {
+        /// The gateway ends where it was run under the lists with the same drivers, else the kernel's log says so.
+        Auto = "auto",
         /// The gateway ends.
         Kill = "kill",
         /// The kernel's log says so.

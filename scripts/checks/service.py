@@ -121,9 +121,9 @@ class Services:
     def fabric(self):
         return self.start("ibfab", [self.bin / "ibfab", "--config", self.dir / "fabric.toml"])
 
-    def gateway(self):
+    def gateway(self, lcores="0-1", before=()):
         eal = ["--no-pci", "--no-huge", "--no-shconf", "-m", "256", "--file-prefix", "gwservice", "--vdev", "net_null0,no-rx=1"]
-        line = [self.bin / "ipoib-fwd", "-l", "0-1", *eal, "--", "--config", self.dir / "gateway.toml"]
+        line = [*before, self.bin / "ipoib-fwd", "--lcores", lcores, *eal, "--", "--config", self.dir / "gateway.toml"]
         return self.start("ipoib-fwd", line)
 
     def close(self):

@@ -31,6 +31,7 @@ pub(super) const ANY: &[Call] = calls![
     SYS_mprotect "a thread's heap that grows",
     SYS_madvise "memory that the allocator gives back",
     SYS_brk "the main heap",
+    SYS_sched_getaffinity "a thread's heap, which the allocator makes as many of as there are processors",
     SYS_getrandom "seeds of tables",
     SYS_close "a cable that is gone, a buffer's file",
     SYS_rt_sigreturn "the end of a signal's handler",
@@ -79,6 +80,8 @@ pub(super) const KERNEL_PORT: &[Call] = calls![
 
 /// Bursts of drivers of adapters, and their interrupts.
 pub(super) const ADAPTER_PORT: &[Call] = calls![
+    SYS_pwrite64 "a queue is told of by a register of the bus (virtio before 1.0 on vfio)",
+    SYS_sendto "a line of the log, of a driver that calls syslog(3) itself",
     SYS_ioctl "an interrupt is asked for (vfio), or an adapter's queue is told of to the kernel",
     SYS_epoll_ctl "an interrupt that is waited for",
     SYS_epoll_pwait "the same",
@@ -173,8 +176,7 @@ pub(super) const CONTROL: &[Call] = calls![
     SYS_rseq "the same",
     SYS_prctl "its name, and no new privileges before a filter",
     SYS_seccomp "workers narrow their filters",
-    SYS_sched_getaffinity "where it runs",
-    SYS_sched_setaffinity "the same",
+    SYS_sched_setaffinity "where it runs",
     SYS_sched_getparam "the same",
     SYS_sched_getscheduler "the same",
     SYS_sched_setscheduler "the same",
@@ -194,4 +196,7 @@ pub(super) const CONTROL: &[Call] = calls![
 ];
 
 /// An AF_XDP port is closed.
-pub(super) const XDP: &[Call] = calls![SYS_bpf "its map and program go",];
+pub(super) const XDP: &[Call] = calls![
+    SYS_bpf "its map and program go",
+    #[cfg(target_arch = "x86_64")] SYS_rmdir "a directory of libxdp's, where its programs were held",
+];

@@ -1,6 +1,7 @@
 //! What the gateway may once its ports and devices are open: the control lcore what these take, all other threads nothing.
 
 mod calls;
+mod panics;
 
 use config::{Config, Gateway, Seccomp};
 use dataplane::telemetry::Access;
@@ -12,6 +13,9 @@ use super::error::{GatewayError, Places};
 
 /// Why the control lcore keeps a capability.
 type Reason = (CapabilitySet, &'static str);
+
+/// Drivers of Ethernet ports with which gateways run under these lists whenever the end-to-end checks do.
+const TRIED: &[&str] = &["net_af_packet", "net_bonding", "net_null", "net_pcap", "net_tap"];
 
 /// What drives the InfiniBand ports, as far as that matters here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,27 +104,31 @@ impl Privileges {
         eal: &Eal,
         workers: &[LcoreId],
     ) -> Result<(), GatewayError> {
-        let violation = match seccomp {
-            Seccomp::Kill => Violation::Kill,
-            Seccomp::Log => Violation::Log,
-            Seccomp::Off => return Ok(()),
-        };
+        let Some((violation, why)) = violation(seccomp, self.driver, ports.clone()) else { return Ok(()) };
         let worker = worker_calls(self.driver, ports.clone());
         let control: Vec<_> = worker.iter().copied().chain(control_calls(ports)).collect();
         let (worker, control) = (Filter::new(&worker, violation)?, Filter::new(&control, violation)?);
+        panics::tell_plainly();
+        // A thread's first allocation makes calls that differ by the allocator's version, and none of its later ones.
+        for &lcore in workers {
+            eal.launch(lcore, move || drop(std::hint::black_box(Box::new(lcore))))?.join()?;
+        }
         control.apply_to_all()?;
         for &lcore in workers {
             let filter = worker.clone();
             eal.launch(lcore, move || filter.apply())?.join()??;
         }
         tracing::info!(
-            "system calls are filtered: {}",
+            "system calls are filtered{why}: {}",
             match violation {
                 Violation::Kill => {
                     "a call that is not on a thread's list ends the gateway by SIGSYS, the kernel's log names it, and [gateway] \
                      seccomp = \"log\" lets it pass"
                 }
-                Violation::Log => "the kernel's log names calls that are not on a thread's list",
+                Violation::Log => {
+                    "the kernel's log names calls that are not on a thread's list; where there are none, [gateway] \
+                     seccomp = \"kill\" may be written"
+                }
             }
         );
         Ok(())
@@ -135,6 +143,38 @@ impl Privileges {
         let kept = if kept.is_empty() { "no capability".to_owned() } else { kept.join(", ") };
         tracing::info!("privileges: the control lcore keeps {kept}, all other threads nothing");
         Ok(())
+    }
+}
+
+/// What becomes of calls that are not on a list, and why where the configuration leaves that to us; `None` without lists.
+fn violation<'a>(
+    seccomp: Seccomp,
+    driver: Driver,
+    ports: impl Iterator<Item = &'a str>,
+) -> Option<(Violation, String)> {
+    let name = |port: &'a str| if port.is_empty() { "a port without a name" } else { port };
+    let untried = || {
+        let driver = match driver {
+            Driver::Soft => None,
+            Driver::Mlx5 => Some("driver mlx5"),
+            Driver::Verbs => Some("driver verbs"),
+        };
+        let mut all: Vec<_> =
+            driver.into_iter().chain(ports.filter(|port| !TRIED.contains(port)).map(name)).collect();
+        all.sort_unstable();
+        all.dedup();
+        all.join(", ")
+    };
+    match seccomp {
+        Seccomp::Kill => Some((Violation::Kill, String::new())),
+        Seccomp::Log => Some((Violation::Log, String::new())),
+        Seccomp::Off => None,
+        Seccomp::Auto => Some(match untried() {
+            none if none.is_empty() => {
+                (Violation::Kill, " (seccomp = \"auto\": the lists were tried with these drivers)".to_owned())
+            }
+            some => (Violation::Log, format!(" (seccomp = \"auto\": the lists were not tried with {some})")),
+        }),
     }
 }
 
@@ -207,11 +247,16 @@ mod tests {
     const SIGSYS: i32 = libc::SIGSYS;
 
     fn child(test: &str, task: &str) -> ExitStatus {
+        program(test, task).output().unwrap().status
+    }
+
+    fn program(test: &str, task: &str) -> Command {
         let test = format!("gateway::privileges::tests::{test}");
         let mut program = Command::new(std::env::current_exe().unwrap());
         // Who looks for names behind a panic opens files.
-        program.args(["--exact", &test, "--test-threads=1"]).env(TASK, task).env_remove("RUST_BACKTRACE");
-        program.output().unwrap().status
+        program.args(["--exact", &test, "--nocapture", "--test-threads=1"]);
+        program.env(TASK, task).env_remove("RUST_BACKTRACE");
+        program
     }
 
     /// Does something on a thread that is under a filter.
@@ -255,15 +300,63 @@ mod tests {
     #[test]
     fn a_panic_on_a_worker_is_told_by_it() {
         let me = "a_panic_on_a_worker_is_told_by_it";
-        let Some(_) = std::env::var_os(TASK) else {
+        let Ok(task) = std::env::var(TASK) else {
             assert!(child(me, "panic").success());
+            for trace in ["0", "1", "full"] {
+                let output = program(me, "plain").env("RUST_BACKTRACE", trace).output().unwrap();
+                let said = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success(), "{trace}: {}, {said}", output.status);
+                assert!(said.contains("as it may happen") && said.contains(file!()), "{trace}: {said}");
+            }
             return;
         };
         let filter =
             Filter::new(&worker_calls(Driver::Mlx5, ["net_null"].into_iter()), Violation::Kill).unwrap();
+        if task == "plain" {
+            panics::tell_plainly();
+        }
         under(filter, || {
             assert!(std::panic::catch_unwind(|| panic!("as it may happen")).is_err());
         });
+    }
+
+    #[test]
+    fn a_worker_may_come_to_a_heap_of_its_own() {
+        let me = "a_worker_may_come_to_a_heap_of_its_own";
+        if std::env::var_os(TASK).is_none() {
+            assert!(child(me, "count").success());
+            return;
+        }
+        let filter =
+            Filter::new(&worker_calls(Driver::Mlx5, ["net_mlx5"].into_iter()), Violation::Kill).unwrap();
+        under(filter, || {
+            let own = rustix::thread::sched_getaffinity(None).unwrap();
+            assert!(own.count() > 0);
+        });
+    }
+
+    #[test]
+    fn a_call_ends_the_gateway_only_where_the_lists_were_tried() {
+        let auto = |driver, ports: &[&str]| violation(Seccomp::Auto, driver, ports.iter().copied()).unwrap();
+        let (what, why) = auto(Driver::Soft, &["net_af_packet", "net_bonding", "net_null"]);
+        assert_eq!(what, Violation::Kill);
+        assert!(why.contains("were tried"), "{why}");
+        for (driver, ports, named) in [
+            (Driver::Soft, &["net_null", "net_ixgbe"] as &[_], "not tried with net_ixgbe)"),
+            (Driver::Soft, &["net_bonding", "mlx5_pci", "mlx5_pci"], "not tried with mlx5_pci)"),
+            (Driver::Mlx5, &["net_af_packet"], "not tried with driver mlx5)"),
+            (Driver::Verbs, &["net_null"], "not tried with driver verbs)"),
+            // Members that DPDK does not tell of.
+            (Driver::Soft, &["net_bonding", ""], "not tried with a port without a name"),
+        ] {
+            let (what, why) = auto(driver, ports);
+            assert_eq!(what, Violation::Log, "{ports:?}");
+            assert!(why.contains(named), "{why}");
+        }
+        let said = |seccomp| violation(seccomp, Driver::Verbs, ["net_ixgbe"].into_iter());
+        assert_eq!(said(Seccomp::Kill), Some((Violation::Kill, String::new())));
+        assert_eq!(said(Seccomp::Log), Some((Violation::Log, String::new())));
+        assert_eq!(said(Seccomp::Off), None);
     }
 
     #[test]
