@@ -87,7 +87,7 @@ fn follow(options: &CtlOptions, asked: &Asked, out: &mut impl Write) -> Result<(
     let request = asked.request();
     let mut client = Client::open(&options.socket, PATIENCE)?;
     client.ask(&request)?;
-    client.wait_at_most(None)?;
+    client.wait_without_end();
     loop {
         let line = match client.follow(&request)? {
             None => return Err(CtlError::Gone),

@@ -2,26 +2,31 @@
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, connect, recv, send, sockopt};
 use serde_json::Value;
 
 use super::{MAX_ANSWER, MAX_MESSAGE, TelemetryError, seqpacket};
 
+const LATE: &str = "; the gateway did not answer in time";
+
 /// A connection to a running program.
 #[derive(Debug)]
 pub struct Client {
     path: PathBuf,
     pub(super) socket: OwnedFd,
+    /// How long an answer may take in all its parts; `None`: as long as it does.
+    timeout: Option<Duration>,
     /// Bytes of a message that is not the last of its answer.
     part: usize,
     buffer: Vec<u8>,
 }
 
 impl Client {
-    /// Connects. No answer may take longer than `timeout`.
+    /// Connects, and is greeted, in `timeout` at most. Nor may an answer take longer.
     pub fn open(path: &Path, timeout: Duration) -> Result<Self, TelemetryError> {
+        let end = Instant::now() + timeout;
         let fail = |what, hint| {
             move |e: rustix::io::Errno| TelemetryError::Socket {
                 path: path.to_owned(),
@@ -38,14 +43,21 @@ impl Client {
             source: e,
             hint: "",
         })?;
-        connect(&socket, &address).map_err(fail(
-            "connect",
-            "; is the gateway running, and with this control socket (--control-socket)?",
-        ))?;
+        // unix(7): also for connecting, which waits for a server that accepts nobody.
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(timeout))
+            .map_err(fail("set a time limit", ""))?;
+        connect(&socket, &address).map_err(|error| {
+            let hint = match error {
+                rustix::io::Errno::AGAIN => "; whoever serves it takes no more clients",
+                _ => "; is the gateway running, and with this control socket (--control-socket)?",
+            };
+            fail("connect", hint)(error)
+        })?;
         let buffer = vec![0u8; MAX_MESSAGE];
-        let mut client = Self { path: path.to_owned(), socket, part: MAX_MESSAGE, buffer };
-        client.wait_at_most(Some(timeout))?;
+        let mut client = Self { path: path.to_owned(), socket, timeout: None, part: MAX_MESSAGE, buffer };
+        client.end_at(end);
         let greeting = client.receive()?;
+        client.timeout = Some(timeout);
         let part = greeting.get("max_output_len").and_then(Value::as_u64);
         let part = part.and_then(|n| usize::try_from(n).ok()).unwrap_or(MAX_MESSAGE);
         client.part = part.clamp(1, MAX_MESSAGE);
@@ -60,25 +72,38 @@ impl Client {
         TelemetryError::Protocol { path: self.path.clone(), what }
     }
 
-    /// How long an answer may take; `None`: as long as it does.
-    pub fn wait_at_most(&mut self, timeout: Option<Duration>) -> Result<(), TelemetryError> {
-        sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Recv, timeout)
+    /// From now on an answer takes as long as it does: for what is followed.
+    pub const fn wait_without_end(&mut self) {
+        self.timeout = None;
+    }
+
+    fn end_at(&mut self, end: Instant) {
+        self.timeout = Some(end.saturating_duration_since(Instant::now()));
+    }
+
+    /// Limits the next receipt to what is left until `end`.
+    fn limit(&self, end: Option<Instant>) -> Result<(), TelemetryError> {
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(self.fail("read an answer", LATE, rustix::io::Errno::TIMEDOUT));
+        }
+        sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Recv, left)
             .map_err(|e| self.fail("set a time limit", "", e))
     }
 
     /// What comes next; `None` if the other end closes instead.
     pub(super) fn next(&mut self) -> Result<Option<Value>, TelemetryError> {
+        let end = self.timeout.map(|timeout| Instant::now() + timeout);
         let mut answer = Vec::new();
         loop {
+            self.limit(end)?;
             let received = recv(self.socket.as_fd(), &mut self.buffer[..], RecvFlags::empty());
             let length = match received {
                 Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) if answer.is_empty() => return Ok(None),
                 Ok((0, _)) => return Err(self.protocol("the other end closed the socket".to_owned())),
                 Ok((length, _)) => length,
                 Err(rustix::io::Errno::INTR) => continue,
-                Err(e) => {
-                    return Err(self.fail("read an answer", "; the gateway did not answer in time", e));
-                }
+                Err(e) => return Err(self.fail("read an answer", LATE, e)),
             };
             answer.extend_from_slice(self.buffer.get(..length).unwrap_or_default());
             if answer.len() > MAX_ANSWER + self.part {
@@ -118,7 +143,10 @@ impl Client {
     }
 }
 
-/// Asks a running program one thing.
+/// Asks a running program one thing, and waits no longer than `timeout` in all.
 pub fn ask(path: &Path, request: &str, timeout: Duration) -> Result<Value, TelemetryError> {
-    Client::open(path, timeout)?.ask(request)
+    let end = Instant::now() + timeout;
+    let mut client = Client::open(path, timeout)?;
+    client.end_at(end);
+    client.ask(request)
 }

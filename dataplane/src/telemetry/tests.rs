@@ -3,7 +3,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::net::{SendFlags, SocketAddrUnix, bind, connect, listen, send};
+use rustix::net::{SendFlags, SocketAddrUnix, accept_with, bind, connect, listen, send};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -211,6 +211,42 @@ fn what_others_have_at_the_path_stays() {
     assert!(matches!(start(&path), Err(TelemetryError::Occupied(..))));
     assert!(path.exists());
     drop(daemon);
+    fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn who_answers_nothing_or_without_end_is_waited_for_no_longer_than_was_said() {
+    let path = scratch("slow");
+    let served = seqpacket(SocketFlags::empty()).unwrap();
+    bind(&served, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    listen(&served, 0).unwrap();
+    let patience = Duration::from_millis(300);
+    let asked = || {
+        let begin = Instant::now();
+        let error = ask(&path, "/stats", patience).unwrap_err().to_string();
+        assert!((patience..20 * patience).contains(&begin.elapsed()), "{:?}: {error}", begin.elapsed());
+        error
+    };
+    // Nobody accepts: the first is taken by the kernel, the second finds the queue full.
+    let first = std::thread::scope(|scope| {
+        let first = scope.spawn(asked);
+        std::thread::sleep(patience / 10);
+        assert!(asked().contains("takes no more clients"));
+        first.join().unwrap()
+    });
+    assert!(first.contains("did not answer in time"), "{first}");
+    // A byte now and then, each in good time, and no end.
+    drop(accept_with(&served, SocketFlags::CLOEXEC).unwrap());
+    let trickle = std::thread::spawn(move || {
+        let client = accept_with(&served, SocketFlags::CLOEXEC).unwrap();
+        let greeting = br#"{"max_output_len":1}"#;
+        send(&client, greeting, SendFlags::NOSIGNAL).unwrap();
+        while send(&client, b" ", SendFlags::NOSIGNAL).is_ok() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+    assert!(asked().contains("did not answer in time"));
+    trickle.join().unwrap();
     fs::remove_file(&path).unwrap();
 }
 
