@@ -37,6 +37,8 @@ static const uint64_t SHIM_RX_IP_CKSUM_GOOD = RTE_MBUF_F_RX_IP_CKSUM_GOOD;
 static const uint64_t SHIM_RX_IP_CKSUM_BAD = RTE_MBUF_F_RX_IP_CKSUM_BAD;
 static const uint64_t SHIM_RX_OUTER_IP_CKSUM_BAD = RTE_MBUF_F_RX_OUTER_IP_CKSUM_BAD;
 static const uint64_t SHIM_TX_VLAN = RTE_MBUF_F_TX_VLAN;
+/* The data lie in another mbuf's buffer, or in one of no pool. */
+static const uint64_t SHIM_ATTACHED = RTE_MBUF_F_INDIRECT | RTE_MBUF_F_EXTERNAL;
 
 static const uint32_t SHIM_MAX_SEGS = RTE_MBUF_MAX_NB_SEGS;
 static const uint32_t SHIM_HEADROOM = RTE_PKTMBUF_HEADROOM;

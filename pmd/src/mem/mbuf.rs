@@ -77,6 +77,9 @@ pub(super) mod raw {
     pub(in crate::mem) fn ol_flags(m: *mut sys::rte_mbuf) -> u64 {
         field!(m, SHIM_MBUF_OL_FLAGS, u64)
     }
+    pub(in crate::mem) fn refcnt(m: *mut sys::rte_mbuf) -> u16 {
+        field!(m, SHIM_MBUF_REFCNT, u16)
+    }
     pub(in crate::mem) fn packet_type(m: *mut sys::rte_mbuf) -> u32 {
         field!(m, SHIM_MBUF_PACKET_TYPE, u32)
     }
@@ -148,8 +151,14 @@ impl Mbuf {
             let (now, later) = left.split_at(run.max(1));
             left = later;
             if run > 0 {
-                debug_assert!(now.iter().all(|&m| raw::next(m).is_null()));
-                // SAFETY: of this pool, of one segment each, direct and with one reference, as every segment of an `Mbuf`.
+                let is_whole = |&m: &*mut sys::rte_mbuf| {
+                    raw::next(m).is_null()
+                        && raw::ol_flags(m) & sys::SHIM_ATTACHED == 0
+                        && raw::refcnt(m) == 1
+                };
+                debug_assert!(now.iter().all(is_whole));
+                // SAFETY: of this pool, and of one segment each. They are direct and have one reference, as `Mbuf::from_raw` demands of whoever
+                // makes one, and nothing here attaches a buffer to another or adds a reference.
                 unsafe { sys::shim_mbuf_raw_free_bulk(pool, now.as_ptr(), run as u32) };
             } else {
                 // SAFETY: a chain that was ours.

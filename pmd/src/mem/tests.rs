@@ -47,6 +47,22 @@ fn whatever_lies_one_behind_the_other_goes_to_its_own_pool() {
 }
 
 #[test]
+#[cfg(debug_assertions)]
+fn a_buffer_whose_data_lie_elsewhere_is_not_taken_for_one_of_its_pool() {
+    let pool = pool("attached", 4);
+    let mut batch = ArrayVec::<Mbuf, 1>::new();
+    batch.push(pool.alloc().unwrap());
+    let head = batch[0].head();
+    mbuf::raw::set_ol_flags(head, dpdk_sys::SHIM_ATTACHED);
+    let freed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| Mbuf::free_bulk(&mut batch)));
+    assert!(freed.is_err() && pool.in_use() == 1);
+    mbuf::raw::set_ol_flags(head, 0);
+    // SAFETY: ours, as the batch has let go of it and it did not go home; direct again.
+    drop(unsafe { Mbuf::from_raw(std::ptr::NonNull::new(head).unwrap()) });
+    assert_eq!(pool.in_use(), 0);
+}
+
+#[test]
 fn data_moves_in_front_and_behind_within_the_buffer() {
     let pool = pool("edges", 4);
     let mut m = pool.copy_from_slice(b"payload").unwrap();

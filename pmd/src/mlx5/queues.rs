@@ -268,7 +268,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     /// takes 115 instructions less.
     #[inline(always)]
     pub fn post_rc(&mut self, slot: RcSlot, buf: P) -> Result<(), (P, PostError)> {
-        // A passive one and one that has failed have none.
+        // A passive one has none, nor has one whose sends have failed.
         if let Some(rc) = self.rcs.get_mut(slot.0)
             && rc.side.has_allowance()
             && self.credit.is_plentiful()

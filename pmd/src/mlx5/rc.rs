@@ -50,7 +50,8 @@ pub(super) struct Reaped {
 pub(super) struct SendSide<P> {
     pub(super) sq: SendQueue,
     /// How many messages in one piece may follow one another with no look at anything but this: the ring has room for them, none of them is
-    /// to ask for a completion, no fence is due, sends succeed. Each post that does look sets it anew.
+    /// to ask for a completion, no fence is due, sends succeed. Each post that does look sets it anew. A send
+    /// that completes with an error ends it, and so does a drain; a post that is refused and a receive that fails leave it.
     allowance: u16,
     /// WQEBBs of such a message.
     plain_wqebbs: u16,
