@@ -58,6 +58,7 @@ def hard(args, checks):
         ("top_keys", top.check_keys),
         ("top_once", top.check_once),
         ("top_trouble", top.check_trouble),
+        ("top_gone", top.check_gone),
         ("gids_list", gids.check_list),
         ("gids_watch_ends", gids.check_watch_ends),
         ("gids_prefix_changed", gids.check_prefix),

@@ -52,7 +52,7 @@ class Screen:
 class Terminal:
     """ipoib-fwd top behind a pseudo-terminal."""
 
-    def __init__(self, lab, *words):
+    def __init__(self, lab, *words, blocked=()):
         line = [lab.bin / "ipoib-fwd", "top", *words]
         waits, goes = os.pipe()
         self.pid, self.fd = pty.fork()
@@ -61,6 +61,7 @@ class Terminal:
             os.close(goes)
             os.read(waits, 1)
             os.environ["TERM"] = "xterm-256color"
+            signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
             os.execv(line[0], [str(word) for word in line])
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
         self.before = termios.tcgetattr(self.fd)
@@ -76,7 +77,8 @@ class Terminal:
         if self.code is None:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
-        os.close(self.fd)
+        if self.fd is not None:
+            os.close(self.fd)
 
     def read(self, seconds):
         ready, _, _ = select.select([self.fd], [], [], seconds)
@@ -105,16 +107,28 @@ class Terminal:
     def press(self, keys):
         os.write(self.fd, keys.encode())
 
-    def ended(self, seconds=10):
-        """The exit code; what it has left of the terminal is right."""
+    def hang_up(self):
+        os.close(self.fd)
+        self.fd = None
+
+    def exited(self, seconds=10):
+        """The exit code."""
         end = time.monotonic() + seconds
         while self.code is None:
-            self.read(0.05)
+            if self.fd is None:
+                time.sleep(0.05)
+            else:
+                self.read(0.05)
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 self.code = os.waitstatus_to_exitcode(status)
             elif time.monotonic() > end:
                 raise Failed(f"top: no end within {seconds} s")
+        return self.code
+
+    def ended(self, seconds=10):
+        """The exit code; what it has left of the terminal is right."""
+        self.exited(seconds)
         while self.read(0) and select.select([self.fd], [], [], 0)[0]:
             pass
         text = self.bytes.decode(errors="ignore")
@@ -233,4 +247,48 @@ def check_trouble(lab):
         if not good(end):
             wrong.append(f"Ctrl-C: {end}")
     path.unlink()
+    return {"ok": not wrong, "wrong": wrong}
+
+
+def check_gone(lab):
+    """A terminal that goes away ends it without a signal, also within half an escape sequence, in which a signal ends it, too; so does a second
+    one where the terminal takes nothing."""
+    wrong, words = [], ["--socket", lab.dir / "nobody.sock", "--interval", "0.1"]
+    for half in ("", "\x1b["):
+        with Terminal(lab, *words, blocked=[signal.SIGHUP]) as top:
+            top.wait("that nobody is there", "NO ANSWER")
+            top.press(half)
+            top.read(0.3)
+            top.hang_up()
+            try:
+                if top.exited() != 0:
+                    wrong.append(f"gone after {half!r}: {top.code}")
+            except Failed as error:
+                wrong.append(f"gone after {half!r}: {error}")
+    with Terminal(lab, *words) as top:
+        top.wait("that nobody is there", "NO ANSWER")
+        top.press("\x1b[")
+        top.read(0.3)
+        os.kill(top.pid, signal.SIGTERM)
+        end = top.ended()
+        if not good(end):
+            wrong.append(f"SIGTERM after half an escape sequence: {end}")
+    with Terminal(lab, *words) as top:
+        top.wait("that nobody is there", "NO ANSWER")
+        # Pages that nobody reads, until there is no room for more.
+        for _ in range(300):
+            top.press("?")
+            time.sleep(0.01)
+        os.kill(top.pid, signal.SIGTERM)
+        # What is not read is not read by `exited` either.
+        held, top.fd = top.fd, None
+        try:
+            top.exited(0.5)
+            wrong.append(f"nothing held it up: {top.code}")
+        except Failed:
+            os.kill(top.pid, signal.SIGTERM)
+            if top.exited() != -signal.SIGTERM:
+                wrong.append(f"a second SIGTERM: {top.code}")
+        finally:
+            top.fd = held
     return {"ok": not wrong, "wrong": wrong}

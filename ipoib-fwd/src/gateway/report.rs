@@ -1,6 +1,6 @@
 //! What the gateway shows of itself: answers for the control socket, lines for `--stats`, the report at its end.
 
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use dataplane::latency::Summary;
 use hdrhistogram::Histogram;
@@ -51,11 +51,13 @@ impl Times {
     }
 }
 
-/// What process it is, and since when.
-pub(super) fn process(started: Instant, now: Instant) -> Value {
+/// What process it is, and since when: its number alone may be that of one before it, as each in a container is 1.
+pub(super) fn process((started, by_clock): (Instant, SystemTime), now: Instant) -> Value {
+    let since_epoch = by_clock.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
+        "started_unix_ms": since_epoch.as_millis() as u64,
         "up_ms": now.saturating_duration_since(started).as_millis() as u64,
     })
 }
@@ -79,7 +81,23 @@ pub(super) fn line(before: &Totals, now: &Totals, seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    #[test]
+    fn a_process_is_told_from_one_of_the_same_number() {
+        let (now, by_clock) = (Instant::now(), SystemTime::now());
+        let of = |later| {
+            let started = (now, by_clock + Duration::from_millis(later));
+            [0, 50].map(|up| {
+                process(started, now + Duration::from_millis(up))["started_unix_ms"].as_u64().unwrap()
+            })
+        };
+        let ([one, same], [other, _]) = (of(0), of(7));
+        assert_eq!((same, other), (one, one + 7));
+        assert_eq!(process((now, by_clock), now + Duration::from_millis(50))["up_ms"], 50);
+    }
 
     #[test]
     fn a_second_has_its_own_turns_and_all_are_kept() {

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::asker::{Asker, Outcome, Wish};
+use super::keys::{self, Keys};
 use super::model::{History, Model};
 use super::screen::Screen;
 use super::snapshot::Snapshot;
@@ -20,6 +21,8 @@ use super::view::{self, Page, View};
 const PERIOD: Duration = Duration::from_millis(50);
 /// Intervals that + and - go through.
 const INTERVALS: [f64; 9] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0];
+/// The shortest of them; rates of less time say little.
+const SHORTEST: Duration = Duration::from_millis(100);
 /// Rows of a page up or down.
 const LEAP: isize = 10;
 
@@ -71,8 +74,10 @@ struct Live {
     model: Option<Model>,
     before: Option<Snapshot>,
     history: History,
-    /// When the gateway is asked again; at once if never.
-    due: Option<Instant>,
+    /// When the gateway was asked last.
+    asked: Option<Instant>,
+    /// It is to be asked before the interval is over.
+    is_hurried: bool,
 }
 
 impl Live {
@@ -82,13 +87,14 @@ impl Live {
         if key != Some(Key::Quit) && std::mem::take(&mut page.is_helping) {
             return false;
         }
-        let view = page.view;
+        let (view, wish) = (page.view, self.wish());
+        let page = &mut self.page;
         match key {
             None => {}
             Some(Key::Quit) => return true,
             Some(Key::Pause) => {
                 page.is_paused = !page.is_paused;
-                self.due = None;
+                self.is_hurried = true;
             }
             Some(Key::Help) => page.is_helping = true,
             Some(Key::Turn(places)) => page.view = view.step(places),
@@ -101,17 +107,20 @@ impl Live {
             Some(Key::First) => self.mark(|_| 0),
             Some(Key::Last) => self.mark(|_| usize::MAX),
         }
-        if self.page.view != view || matches!(key, Some(Key::Row(_) | Key::First | Key::Last)) {
-            // What it shows may not have been asked for yet.
-            self.due = None;
-        }
+        // What is shown has not been asked for yet.
+        self.is_hurried |= self.wish() != wish;
         false
+    }
+
+    /// True if the gateway is to be asked, which no key has it be more often than the shortest interval does.
+    fn is_due(&self, now: Instant) -> bool {
+        let interval = if self.is_hurried { SHORTEST } else { Duration::from_secs_f64(self.page.interval) };
+        !self.page.is_paused && self.asked.is_none_or(|asked| now >= asked + interval)
     }
 
     fn set_interval(&mut self, interval: Option<f64>) {
         if let Some(interval) = interval {
             self.page.interval = interval;
-            self.due = None;
         }
     }
 
@@ -138,8 +147,11 @@ impl Live {
             Ok(_) if self.page.is_paused => {}
             Ok(now) => {
                 let model = Model::new(self.before.as_ref(), now.clone());
-                self.history.add(&model);
-                (self.before, self.model, self.page.trouble) = (Some(now), Some(model), None);
+                if model.seconds.is_none_or(|seconds| seconds >= SHORTEST.as_secs_f64()) {
+                    self.history.add(&model);
+                    self.before = Some(now);
+                }
+                (self.model, self.page.trouble) = (Some(model), None);
                 // There may be fewer rows than before.
                 self.mark(|row| row);
             }
@@ -150,40 +162,49 @@ impl Live {
     }
 }
 
-/// Runs until a key or a signal ends it.
+/// Runs until a key or a signal ends it, or the terminal goes away.
 pub(super) fn run(socket: PathBuf, view: View, interval: f64) -> io::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT, SIGHUP, SIGQUIT] {
+        // The second one ends it as it is: a terminal that takes nothing holds up whoever draws.
+        signal_hook::flag::register_conditional_default(signal, Arc::clone(&stop))?;
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     let page = Page { socket: harmless(&socket.display().to_string()), view, interval, ..Page::default() };
     let mut live = Live { page, ..Live::default() };
-    let mut asker = Asker::start(socket)?;
+    let asker = Asker::start(socket)?;
+    match watch(&mut live, asker, &stop) {
+        // Whatever failed, it did because of that, and there is nobody to be told.
+        Err(_) if keys::is_gone() => Ok(()),
+        ended => ended,
+    }
+}
+
+fn watch(live: &mut Live, mut asker: Asker, stop: &AtomicBool) -> io::Result<()> {
     let mut screen = Screen::open()?;
+    let keys = Keys::start()?;
     let mut is_new = true;
-    while !stop.load(Ordering::Acquire) {
+    // The thread at the keyboard may be within a read that does not end, so it is not who tells that the terminal is gone.
+    while !stop.load(Ordering::Acquire) && !keys::is_gone() {
         if let Some(outcome) = asker.take() {
             live.learn(outcome);
             is_new = true;
         }
         let now = Instant::now();
-        if !live.page.is_paused && live.due.is_none_or(|due| now >= due) && asker.ask(live.wish()) {
-            live.due = Some(now + Duration::from_secs_f64(live.page.interval));
+        if live.is_due(now) && asker.ask(live.wish()) {
+            (live.asked, live.is_hurried) = (Some(now), false);
         }
         if std::mem::take(&mut is_new) {
             screen.show(|buffer| view::draw(buffer, &live.page, live.model.as_ref(), &live.history))?;
         }
-        let mut wait = PERIOD;
-        while event::poll(wait)? {
+        for event in keys.wait(PERIOD)? {
             is_new = true;
-            if let Event::Key(event) = event::read()?
+            if let Event::Key(event) = event
                 && event.kind != KeyEventKind::Release
                 && live.press(key_of(event))
             {
                 return Ok(());
             }
-            // All that was pressed meanwhile, then one page.
-            wait = Duration::ZERO;
         }
     }
     Ok(())
@@ -249,6 +270,46 @@ mod tests {
         assert!(press(&mut live, &[KeyCode::Char('?'), KeyCode::Char('q')]));
         assert_eq!(key_of(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)), Some(Key::Quit));
         assert_eq!(key_of(KeyEvent::new(KeyCode::Char('q'), KeyModifiers::CONTROL)), None);
+    }
+
+    #[test]
+    fn keys_hurry_only_what_has_not_been_asked_for_and_not_beyond_the_shortest_interval() {
+        let mut live = with_figures();
+        let asked = Instant::now();
+        let due_after = |live: &Live, ms| live.is_due(asked + Duration::from_millis(ms));
+        assert!(due_after(&live, 0), "nobody has asked yet");
+        live.asked = Some(asked);
+        press(
+            &mut live,
+            &[KeyCode::Down, KeyCode::End, KeyCode::Up, KeyCode::Home, KeyCode::Char('3'), KeyCode::Down],
+        );
+        press(&mut live, &[KeyCode::Char('+'), KeyCode::Char('-')]);
+        assert!(!due_after(&live, 999) && due_after(&live, 1000));
+        press(&mut live, &[KeyCode::Char('2')]);
+        assert!(!due_after(&live, 99) && due_after(&live, 100), "drops of a segment");
+        (live.asked, live.is_hurried) = (Some(asked), false);
+        press(&mut live, &[KeyCode::Up, KeyCode::Home]);
+        assert!(!due_after(&live, 999), "the first one is marked already");
+        press(&mut live, &[KeyCode::Down]);
+        assert!(!due_after(&live, 99) && due_after(&live, 100), "drops of another");
+        press(&mut live, &[KeyCode::Char('p')]);
+        assert!(!due_after(&live, 9999));
+    }
+
+    #[test]
+    fn a_moment_too_soon_is_shown_but_not_measured_from() {
+        let mut live = with_figures();
+        let known =
+            |live: &Live| (live.before.as_ref().unwrap().process.up_ms, live.history.last(0, 99).len());
+        assert_eq!(known(&live), (12_000, 1));
+        for (up_ms, wanted) in
+            [(12_050, (12_000, 1)), (12_099, (12_000, 1)), (12_100, (12_100, 2)), (12_150, (12_100, 2))]
+        {
+            let mut moment = sample::moments()[1].clone();
+            moment.process.up_ms = up_ms;
+            live.learn(Ok(moment));
+            assert_eq!((live.model.as_ref().unwrap().now.process.up_ms, known(&live)), (up_ms, wanted));
+        }
     }
 
     #[test]

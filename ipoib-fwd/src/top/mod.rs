@@ -1,9 +1,10 @@
 //! `ipoib-fwd top`: what a running gateway does, as it does it.
 //!
 //! A moment (`snapshot`) is what the gateway's control socket has told; a `model` is made of two of them; a `view` draws a model; `live` is
-//! the loop over keys and moments, `asker` its thread at the socket, `screen` the terminal.
+//! the loop over keys and moments, `asker` its thread at the socket, `keys` that at the keyboard, `screen` the terminal.
 
 mod asker;
+mod keys;
 mod live;
 mod model;
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::snapshot::{Counted, Counts, Segment, Snapshot, Worker};
+use super::snapshot::{Counted, Counts, Process, Segment, Snapshot, Worker};
 
 /// Moments whose rates are remembered.
 const MAX_HISTORY: usize = 240;
@@ -149,7 +149,8 @@ impl Model {
     pub(super) fn new(before: Option<&Snapshot>, now: Snapshot) -> Self {
         // A process that was started anew has counted nothing that the one before has.
         let same = |before: &&Snapshot| {
-            before.process.pid == now.process.pid && before.process.up_ms < now.process.up_ms
+            let id = |process: &Process| (process.pid, process.started_unix_ms);
+            id(&before.process) == id(&now.process) && before.process.up_ms < now.process.up_ms
         };
         let before = before.filter(same);
         let passed = before.map(|before| now.process.up_ms - before.process.up_ms);
@@ -270,6 +271,10 @@ mod tests {
         let mut other = now.clone();
         other.process.pid += 1;
         nothing(Model::new(Some(&before), other));
+        // In a container each is the first, and the later one may have run for longer when it is asked.
+        let mut anew = now.clone();
+        anew.process.started_unix_ms += 1;
+        nothing(Model::new(Some(&before), anew));
         nothing(Model::new(Some(&now), before.clone()));
         nothing(Model::new(Some(&now), now.clone()));
         // The detail of another segment is no moment before.

@@ -13,7 +13,7 @@ pub(super) fn stats(up_ms: u64, [received, storm, ipv6, busy]: [u64; 4]) -> Valu
         {"segment": "lab", "to_infiniband_packets": 0, "drops": 0},
     ]);
     json!({
-        "process": {"version": "0.1.0", "pid": 4711, "up_ms": up_ms},
+        "process": {"version": "0.1.0", "pid": 4711, "up_ms": up_ms, "started_unix_ms": 1_700_000_000_000u64},
         "traffic": {
             "eth_receive": counted(received), "ib_rc_transmit": counted(received),
             "ib_ud_unicast_transmit": counted(received / 200), "ib_ud_multicast_transmit": counted(3 * (received / 200)),

@@ -1,6 +1,7 @@
 //! The terminal while it is ours, and given back however the program ends.
 
 use std::io::{self, Stdout, stdout};
+use std::mem::ManuallyDrop;
 
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
@@ -13,7 +14,8 @@ use ratatui::crossterm::terminal::{
 /// The terminal: keys come as they are pressed, and what was on it comes back at the end.
 #[derive(Debug)]
 pub(super) struct Screen {
-    terminal: Terminal<CrosstermBackend<Stdout>>,
+    // Its own end does what `restore` does, and panics where standard error is a terminal that has gone away.
+    terminal: ManuallyDrop<Terminal<CrosstermBackend<Stdout>>>,
 }
 
 /// Gives the terminal back; a second time does nothing.
@@ -36,7 +38,7 @@ impl Screen {
         let opened = execute!(stdout(), EnterAlternateScreen)
             .and_then(|()| Terminal::new(CrosstermBackend::new(stdout())));
         match opened {
-            Ok(terminal) => Ok(Self { terminal }),
+            Ok(terminal) => Ok(Self { terminal: ManuallyDrop::new(terminal) }),
             Err(error) => {
                 restore();
                 Err(error)

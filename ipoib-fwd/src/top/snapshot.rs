@@ -28,6 +28,8 @@ pub(super) struct Process {
     pub(super) version: String,
     pub(super) pid: u64,
     pub(super) up_ms: u64,
+    /// Of an older version: 0.
+    pub(super) started_unix_ms: u64,
 }
 
 /// A segment.
@@ -290,6 +292,7 @@ impl Snapshot {
                 version: word(process, "version"),
                 pid: number(process, "pid"),
                 up_ms: number(process, "up_ms"),
+                started_unix_ms: number(process, "started_unix_ms"),
             },
             traffic: traffic.collect(),
             drops: counts(stats, "drops"),

@@ -108,7 +108,7 @@ impl<B: Backend> GatewayControl<B> {
         let workers: Vec<Value> = workers.collect();
         let totals = self.totals();
         json!({
-            "process": report::process(self.schedule.started, now),
+            "process": report::process((self.schedule.started, self.schedule.started_by_clock), now),
             "traffic": totals.traffic_json(),
             "workers": workers,
             "drops": totals.drops_json(),

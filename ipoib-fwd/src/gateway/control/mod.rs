@@ -19,7 +19,7 @@ pub(super) mod since;
 use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use dataplane::capture::Capture;
 use dataplane::control::{Controller, Flow};
@@ -94,6 +94,7 @@ pub(super) struct GatewayControl<B: Backend> {
 pub(super) struct Schedule {
     /// When it began.
     pub(super) started: Instant,
+    pub(super) started_by_clock: SystemTime,
     pub(super) ethernet: Instant,
     /// The next period of the storm guards.
     pub(super) storm: Instant,
@@ -103,8 +104,17 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    pub(super) const fn new(now: Instant) -> Self {
-        Self { started: now, ethernet: now, storm: now, latency: now, stats: now, stats_before: None }
+    pub(super) fn new(now: Instant) -> Self {
+        let started_by_clock = SystemTime::now();
+        Self {
+            started: now,
+            started_by_clock,
+            ethernet: now,
+            storm: now,
+            latency: now,
+            stats: now,
+            stats_before: None,
+        }
     }
 }
 
