@@ -131,7 +131,8 @@ def check_many(args):
         said = [line for line in gateway.text().splitlines() if 'seccomp = "auto": the lists were tried' in line]
         gateway.popen.terminate()
         code = gateway.popen.wait(20)
-        return {"ok": workers == ["2"] * 9 and deaf and code == 0 and len(said) == 1, "filters": workers, "signals_blocked": deaf, "code": code, "said": said}
+        ok = workers == ["2"] * 9 and deaf and code == 0 and len(said) == 1
+        return {"ok": ok, "filters": workers, "signals_blocked": deaf, "code": code, "said": said}
     except Failed as error:
         raise Failed(f"{error}\n{''.join(p.text()[-1500:] for p in services.processes)}") from None
     finally:

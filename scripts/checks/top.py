@@ -251,8 +251,8 @@ def check_trouble(lab):
 
 
 def check_gone(lab):
-    """A terminal that goes away ends it without a signal, also within half an escape sequence, in which a signal ends it, too; so does a second
-    one where the terminal takes nothing."""
+    """A terminal that goes away ends it without a signal, also within half an escape sequence, in which a signal ends it, too; so does a
+    second one where the terminal takes nothing."""
     wrong, words = [], ["--socket", lab.dir / "nobody.sock", "--interval", "0.1"]
     for half in ("", "\x1b["):
         with Terminal(lab, *words, blocked=[signal.SIGHUP]) as top:
