@@ -91,11 +91,11 @@ all_answer() {
     out=$(ibqueryerrors 2>&1)
     ! grep -iE 'PMA query failures|failed' <<<"$out" && grep 'nodes checked' <<<"$out"
 }
-# But for what the kernel says while there is no subnet manager, and of what OpenSM asks its own port without the M_Key that it is
-# just giving to it.
+# But for what the kernel says while there is no subnet manager, of what OpenSM asks its own port without the M_Key that it is
+# just giving to it, and of a packet that ib_ipoib's own queue did not take again once its path was known.
 quiet() {
     ! dmesg | grep -iE 'mlx5|infiniband|ib_|ib0|call trace' |
-        grep -vE 'ib_sa_path_rec_get failed: -11|MAD_IFC.*failed' |
+        grep -vE 'ib_sa_path_rec_get failed: -11|MAD_IFC.*failed|failed to re-queue packet' |
         grep -iE 'warn|error|fail|bug|call trace|timeout|leak'
 }
 
