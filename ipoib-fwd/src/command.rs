@@ -26,6 +26,8 @@ pub enum Argument {
     Words(&'static str),
     /// A key of what may be set, and a value for it; the key alone, or nothing.
     Setting,
+    /// One of these words, each with what it means, or nothing; options of `ipoib-fwd ctl`.
+    Flag(&'static [(&'static str, &'static str)]),
     /// One of the words, which say what stands first.
     OneOf(&'static str, &'static [&'static str]),
 }
@@ -86,6 +88,8 @@ commands! {
     Clear = "clear", Argument::SomeOf("WHAT", &["counters", "latency"]), "Has `since` count from now on. Nothing else begins anew: `stats` and `metrics` go on.";
     Since = "since", Argument::None, "What was counted since the last `clear`, or since the start.";
     Mode = "mode", Argument::OneOf("MODE", &["datagram", "connected"]), "Switches all segments between connected and datagram mode while traffic runs.";
+    Health = "health", Argument::None, "Whether each segment could forward now, or why not: for scripts; `ipoib-fwd ctl` ends with exit code 5 if one cannot.";
+    Drain = "drain", Argument::Flag(&[("alone", "Although nobody takes over: what hosts send is dropped then"), ("undo", "Back into service")]), "Has the other gateway forward, without a loss, and this one nothing any more, until that is undone or it is started anew. `ipoib-fwd ctl` waits until it is done.";
     Reload = "reload", Argument::None, "Reads the configuration again, as SIGHUP does: all of it or, with an error that says why, nothing.";
 }
 
@@ -111,6 +115,10 @@ impl Command {
             Argument::Words(usage) => format!("{path}[,{usage}]"),
             Argument::Setting => format!("{path}[,KEY[,VALUE]]"),
             Argument::SomeOf(name, _) => format!("{path}[,{name}[,{name}...]]"),
+            Argument::Flag(words) => {
+                let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+                format!("{path}[,{}]", words.join("|"))
+            }
             Argument::OneOf(_, words) => format!("{path},{}", words.join("|")),
         }
     }
@@ -149,11 +157,12 @@ impl Asked {
         }
         let is_legal = match (command.argument(), argument.as_deref()) {
             (Argument::OneOf(_, words), Some(word)) => words.contains(&word),
+            (Argument::Flag(words), Some(word)) => words.iter().any(|(flag, _)| *flag == word),
             (Argument::SomeOf(_, words), Some(some)) => some.split(',').all(|word| words.contains(&word)),
             (Argument::OneOf(..), None) | (Argument::None, Some(_)) => false,
             (Argument::None, None)
             | (Argument::Command | Argument::Segment | Argument::Setting | Argument::Words(_), _)
-            | (Argument::SomeOf(..), None) => true,
+            | (Argument::SomeOf(..) | Argument::Flag(_), None) => true,
         };
         if !is_legal {
             let more = match command.argument() {
@@ -215,12 +224,16 @@ pub fn completion() -> String {
     let mut cases = String::new();
     for command in Command::of_ctl() {
         let values = match command.argument() {
-            Argument::OneOf(_, values) | Argument::SomeOf(_, values) => Some(values),
-            Argument::Setting => Some(Key::WORDS),
+            Argument::OneOf(_, values) | Argument::SomeOf(_, values) => Some(values.join(" ")),
+            Argument::Setting => Some(Key::WORDS.join(" ")),
+            Argument::Flag(values) => {
+                let flags: Vec<String> = values.iter().map(|(word, _)| format!("--{word}")).collect();
+                Some(flags.join(" "))
+            }
             _ => None,
         };
         if let Some(values) = values {
-            cases.push_str(&format!("            {}) words='{}' ;;\n", command.word(), values.join(" ")));
+            cases.push_str(&format!("            {}) words='{values}' ;;\n", command.word()));
         }
     }
     format!(
@@ -237,8 +250,14 @@ impl Subcommand for Asked {
         Command::of_ctl().fold(ctl, |ctl, command| {
             let value = Arg::new("value").value_name("VALUE").help("What it is to be").requires("argument");
             let value = (command.argument() == Argument::Setting).then_some(value);
+            let flags = if let Argument::Flag(words) = command.argument() { words } else { &[] };
+            let flags = flags.iter().map(|(word, what)| {
+                let others = flags.iter().map(|(other, _)| *other).filter(|other| other != word);
+                let flag = Arg::new(*word).long(*word).help(*what).action(clap::ArgAction::SetTrue);
+                flag.conflicts_with_all(others)
+            });
             let argument = match command.argument() {
-                Argument::None => None,
+                Argument::None | Argument::Flag(_) => None,
                 Argument::Command => Some(Arg::new("argument").value_name("COMMAND")),
                 Argument::Segment => {
                     Some(Arg::new("argument").value_name("SEGMENT").help("Of this one only"))
@@ -276,7 +295,11 @@ impl Subcommand for Asked {
                 }
             };
             ctl.subcommand(
-                clap::Command::new(command.word()).about(command.help()).args(argument).args(value),
+                clap::Command::new(command.word())
+                    .about(command.help())
+                    .args(argument)
+                    .args(value)
+                    .args(flags),
             )
         })
     }
@@ -301,6 +324,10 @@ impl FromArgMatches for Asked {
             (&mut argument, of_it.try_get_one::<String>("value").ok().flatten())
         {
             *argument = format!("{argument},{value}");
+        }
+        if let Argument::Flag(words) = command.argument() {
+            let given = words.iter().map(|(word, _)| *word).find(|word| of_it.get_flag(word));
+            argument = given.map(str::to_owned);
         }
         Ok(Self { command, argument })
     }
@@ -331,6 +358,7 @@ mod tests {
                 Argument::Setting => Some("log-filter,endpoint=debug,ipoib=warn".to_owned()),
                 Argument::Segment => Some("storage".to_owned()),
                 Argument::Command => Some("stats".to_owned()),
+                Argument::Flag(words) => Some(words[0].0.to_owned()),
                 Argument::None => None,
             };
             let asked = Asked { command, argument };
@@ -359,7 +387,26 @@ mod tests {
         assert!(parse("/set", Some("log,loud")).unwrap_err().contains("it may be error, warn"));
         assert!(parse("/set", Some("log,debug")).is_ok() && parse("/set", Some("log")).is_ok());
         assert!(parse("/clear", Some("everything")).is_err() && parse("/clear", None).is_ok());
+        assert_eq!(
+            parse("/drain", Some("now")).unwrap_err(),
+            "/drain cannot be told that; write /drain[,alone|undo]"
+        );
+        assert!(parse("/drain", None).is_ok() && parse("/drain", Some("undo")).is_ok());
         assert!(help(Some("lnks")).unwrap_err().contains("did you mean /links?"));
+    }
+
+    #[test]
+    fn words_that_mean_something_each_are_options_of_which_one_may_be_given() {
+        let read = |words: &[&str]| {
+            let ctl = Asked::augment_subcommands(clap::Command::new("ctl"));
+            let matches = ctl.try_get_matches_from([&["ctl"], words].concat())?;
+            Asked::from_arg_matches(&matches).map(|asked| asked.request())
+        };
+        assert_eq!(read(&["drain"]).unwrap(), "/drain");
+        assert_eq!(read(&["drain", "--undo"]).unwrap(), "/drain,undo");
+        assert_eq!(read(&["drain", "--alone"]).unwrap(), "/drain,alone");
+        assert!(read(&["drain", "--alone", "--undo"]).is_err() && read(&["drain", "alone"]).is_err());
+        assert!(completion().contains("drain) words='--alone --undo'"));
     }
 
     #[test]

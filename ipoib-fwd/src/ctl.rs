@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use dataplane::telemetry::{Client, TelemetryError, ask};
@@ -16,6 +16,8 @@ pub const DEFAULT_SOCKET: &str = "/run/ipoib-fwd.sock";
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a gateway may hand over.
+const HANDOVER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Options of `ipoib-fwd ctl`.
 #[derive(Args, Debug)]
@@ -50,6 +52,12 @@ pub enum CtlError {
     /// What is followed has ended with the gateway.
     #[error("the gateway has ended")]
     Ended,
+    /// A segment could not forward.
+    #[error("not every segment could forward")]
+    Unhealthy,
+    /// The gateway forwards although it was to be drained.
+    #[error("the gateway is not drained: no other one has taken over ({0})")]
+    NotDrained(String),
     /// What is followed has ended without a word.
     #[error("the gateway is gone without a word: it has been killed, or has crashed")]
     Gone,
@@ -60,9 +68,10 @@ impl CtlError {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Telemetry(_) => 1,
+            Self::Telemetry(_) | Self::NotDrained(_) => 1,
             Self::Ended => 3,
             Self::Gone => 4,
+            Self::Unhealthy => 5,
         }
     }
 }
@@ -71,6 +80,13 @@ impl CtlError {
 pub fn run(options: &CtlOptions, out: &mut impl Write) -> Result<(), CtlError> {
     match &options.what {
         Ask::Gateway(asked) if asked.command == Command::Events => follow(options, asked, out),
+        Ask::Gateway(asked) if asked.command == Command::Drain => drain(options, asked, out),
+        Ask::Gateway(asked) if asked.command == Command::Health => {
+            let health = ask(&options.socket, &asked.request(), PATIENCE)?;
+            let healthy = health.get("healthy") == Some(&Value::Bool(true));
+            let _ = out.write_all(shown(options, health).as_bytes());
+            if healthy { Ok(()) } else { Err(CtlError::Unhealthy) }
+        }
         Ask::Gateway(asked) => {
             let _ = out.write_all(answer(options, asked)?.as_bytes());
             Ok(())
@@ -101,19 +117,48 @@ fn follow(options: &CtlOptions, asked: &Asked, out: &mut impl Write) -> Result<(
     }
 }
 
+/// Drains, and waits until what hosts still sent here has been forwarded.
+fn drain(options: &CtlOptions, asked: &Asked, out: &mut impl Write) -> Result<(), CtlError> {
+    let mut answer = ask(&options.socket, &asked.request(), PATIENCE)?;
+    let health = Asked { command: Command::Health, argument: None }.request();
+    let begin = Instant::now();
+    while rows(&answer).any(|row| row.get("hands_over") == Some(&Value::Bool(true)))
+        && begin.elapsed() < HANDOVER_PATIENCE
+    {
+        std::thread::sleep(Duration::from_millis(100));
+        answer = ask(&options.socket, &health, PATIENCE)?;
+    }
+    let is_drained = |row: &Value| row.get("role").and_then(Value::as_str) == Some("drained");
+    let undo = asked.argument.as_deref() == Some("undo");
+    let back = rows(&answer).find(|row| !undo && !is_drained(row));
+    if let Some(name) = back.and_then(|row| row.get("segment")).and_then(Value::as_str) {
+        return Err(CtlError::NotDrained(name.to_owned()));
+    }
+    let answer = serde_json::json!({ "drained": !undo, "segments": answer.get("segments") });
+    let _ = out.write_all(shown(options, answer).as_bytes());
+    Ok(())
+}
+
+fn rows(answer: &Value) -> impl Iterator<Item = &Value> {
+    answer.get("segments").and_then(Value::as_array).into_iter().flatten()
+}
+
 fn put(out: &mut impl Write, line: &str) -> io::Result<()> {
     out.write_all(line.as_bytes())?;
     out.flush()
 }
 
 fn answer(options: &CtlOptions, asked: &Asked) -> Result<String, TelemetryError> {
-    let answer = ask(&options.socket, &asked.request(), PATIENCE)?;
-    Ok(match answer {
+    Ok(shown(options, ask(&options.socket, &asked.request(), PATIENCE)?))
+}
+
+fn shown(options: &CtlOptions, answer: Value) -> String {
+    match answer {
         // A text of several lines is what it is.
         Value::String(text) if text.ends_with('\n') => text,
         answer if options.json => format!("{answer:#}\n"),
         answer => render(&answer),
-    })
+    }
 }
 
 /// A JSON value as indented text; a list of objects becomes a table.

@@ -37,7 +37,7 @@ kinds! {
     Address = "address", "An address is learnt, has moved, is in dispute, or is gone.";
     Alarm = "alarm", "Something that an operator is to look at.";
     Reload = "reload", "The configuration was read again, or something was set.";
-    Gateway = "gateway", "The gateway itself: it stops, or its events are too many.";
+    Gateway = "gateway", "The gateway itself: it stops, is drained or put back into service, or its events are too many.";
 }
 
 impl Kind {

@@ -19,6 +19,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from checks.drain import check_drain, check_drain_alone, check_upgrade
 from checks.laboratory import Laboratory, back_within, in_laboratory, socket_in
 from checks.meanwhile import meanwhile
 from demo import ETH, ETH_IP, GW, IB, IB_IP, PREFIX, Failed, Process, ping, run
@@ -41,6 +42,8 @@ class PairLab(Laboratory):
     def __init__(self, args):
         super().__init__(args, intruder=False)
         self.gateways = {}
+        # Where a gateway's program is, if not where the others are.
+        self.programs = {}
 
     def namespaces_up(self):
         for name in (ETH, GW, IB, *OWN_NS.values()):
@@ -98,12 +101,16 @@ driver = "soft"
 ports = [{{ link = "shm:{self.dir}/{name}.sock", mtu = 4096 }}]
 """)
         iface = f"gw{NAMES.index(name)}"
-        line = [self.bin / "ipoib-fwd", "-l", "0-1", "--no-pci", *self.memory, "--file-prefix", f"gwpair{name}",
+        line = [self.programs.get(name, self.bin) / "ipoib-fwd", "-l", "0-1", "--no-pci", *self.memory, "--file-prefix", f"gwpair{name}",
                 "--vdev", f"net_af_packet0,iface={iface}", "--", "--config", config]
         log = self.dir / f"gateway-{name}-{len(self.processes)}-{time.monotonic_ns()}.log"
         gateway = Process(f"gateway {name}", line, OWN_NS[name], log)
         self.gateways[name] = self.gateway = gateway
         self.processes.append(gateway)
+
+    def pid(self, name):
+        """Of the gateway itself: `ip netns exec` becomes it."""
+        return self.gateways[name].popen.pid
 
     def role(self, name):
         return self.state(name)["role"]
@@ -430,6 +437,9 @@ def pair(args, checks):
         ("pair_killed", check_killed),
         ("pair_killed_after_a_first_packet", check_killed_after_a_first_packet),
         ("pair_asked_to_end", check_asked_to_end),
+        ("pair_drain_alone", check_drain_alone),
+        ("pair_drain", check_drain),
+        ("pair_upgrade", check_upgrade),
         ("pair_cable", check_cable),
         ("pair_broadcast", check_broadcast),
         ("pair_foreign_bridge", check_foreign_bridge),

@@ -163,7 +163,7 @@ fn decide<'t, D: Clone>(
     if cast == Cast::Gateway {
         return Ok(EthVerdict::Punt(Punt::Local));
     }
-    check_role(settings.role)?;
+    check_role(settings.role, cast)?;
     if table.ib(packet.source()).is_some() {
         return Err(DropReason::Martian);
     }

@@ -117,7 +117,7 @@ fn decide<D: Clone>(
     if cast == Cast::Gateway {
         return Ok(IbVerdict::Punt(Punt::Local));
     }
-    check_role(settings.role)?;
+    check_role(settings.role, cast)?;
     if table.eth(packet.source()).is_some() {
         return Err(DropReason::Martian);
     }

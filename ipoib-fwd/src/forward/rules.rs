@@ -113,12 +113,13 @@ fn elsewhere<D>(destination: Ipv4Addr, settings: &Settings<D>) -> Result<Cast, D
     }
 }
 
-/// Lets a data packet pass if this gateway is the one that forwards.
+/// Lets a data packet pass if this gateway is the one that forwards. Packets to groups are forwarded by one gateway only, whatever happens.
 #[inline]
-pub(super) const fn check_role(role: Role) -> Result<(), DropReason> {
+pub(super) const fn check_role(role: Role, cast: Cast) -> Result<(), DropReason> {
     match role {
         Role::Forwarding => Ok(()),
-        Role::Standby => Err(DropReason::Standby),
+        Role::HandingOver if !cast.is_many() => Ok(()),
+        Role::HandingOver | Role::Standby => Err(DropReason::Standby),
         Role::Blocked => Err(DropReason::SegmentBlocked),
     }
 }

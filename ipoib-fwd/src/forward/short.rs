@@ -122,7 +122,7 @@ impl Short {
             }
             None => (0, 0, 0),
         };
-        let forwards = settings.role == Role::Forwarding;
+        let forwards = matches!(settings.role, Role::Forwarding | Role::HandingOver);
         Self {
             mac: u64::from_le_bytes([a, b, c, d, e, f, 0, 0]),
             first,

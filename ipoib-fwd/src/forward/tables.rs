@@ -65,6 +65,8 @@ pub enum Role {
     /// It forwards them.
     #[default]
     Forwarding,
+    /// Another gateway does; this one forwards what hosts that have not heard of that yet send to one host.
+    HandingOver,
     /// Another gateway does; this one keeps its tables warm.
     Standby,
     /// Nobody may: there is a loop.

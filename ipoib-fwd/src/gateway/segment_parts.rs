@@ -21,7 +21,7 @@ use crate::forward::{
     EndpointIndex, EthernetIndex, GatewayAddress, MAX_NEIGHBOURS, Prefix, Role, Route, Routes, SegmentIndex,
     Settings,
 };
-use crate::segment::pair::{self, Identity, Pair, SegmentId, Station};
+use crate::segment::pair::{self, Drain, Identity, Pair, SegmentId, Station};
 use crate::segment::{Ageing, Own, SegmentSettings};
 
 /// Where a segment is: its numbers, and who the gateway is on the ports that it joins.
@@ -51,6 +51,8 @@ pub(super) struct SegmentMaker {
     pub(super) receive_mtu: Option<u16>,
     /// The same, for all segments.
     pub(super) mode: Option<Mode>,
+    /// The gateway is drained: segments that come forward nothing either.
+    pub(super) drained: bool,
 }
 
 impl SegmentMaker {
@@ -159,7 +161,9 @@ impl SegmentMaker {
         };
         let identity = Identity { guid: ground.guid, instance: self.instance };
         let station = Station { mac: ground.mac, lid: Lid(0), gid: Gid::ZERO, qpns: Vec::new() };
-        Pair::new(now, settings, identity, station)
+        let mut pair = Pair::new(now, settings, identity, station);
+        pair.set_drained(now, self.drained.then_some(Drain::Alone));
+        pair
     }
 
     /// What a segment's link is made from.

@@ -147,6 +147,18 @@ fn own_hellos_that_come_back_are_shown_and_connections_carry_none() {
 }
 
 #[test]
+fn who_hands_over_forwards_what_is_for_one_host_and_nothing_for_all() {
+    let mut t = routed();
+    t.settings().role = Role::HandingOver;
+    assert!(matches!(from_ethernet(&t, &ip(ETH, IB_RC, 60)), EthVerdict::Forward { .. }));
+    assert!(matches!(from_infiniband(&t, &ip(IB_RC, ETH, 60)), IbVerdict::Forward { .. }));
+    for many in [Ipv4Addr::BROADCAST, Ipv4Addr::new(224, 0, 0, 1)] {
+        assert_eq!(from_ethernet(&t, &ip(ETH, many, 60)), EthVerdict::Drop(DropReason::Standby));
+        assert_eq!(from_infiniband(&t, &ip(IB_RC, many, 60)), IbVerdict::Drop(DropReason::Standby));
+    }
+}
+
+#[test]
 fn probes_of_gateways_go_to_the_control_lcore_whatever_the_role_and_are_never_forwarded() {
     let probe = ipoib::net::probe::probe_packet(ipoib::net::probe::Nonce(7));
     for role in [Role::Forwarding, Role::Standby, Role::Blocked] {

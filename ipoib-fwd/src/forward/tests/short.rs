@@ -92,6 +92,7 @@ impl Oddities {
         settings.role = match self.role {
             0..10 => Role::Standby,
             10..20 => Role::Blocked,
+            20..40 => Role::HandingOver,
             _ => Role::Forwarding,
         };
         settings.broadcast = settings.broadcast.filter(|_| self.down & 15 != 0);

@@ -13,7 +13,7 @@ use crate::counter::{Labour, SegmentTotals, SegmentTraffic, Totals, Traffic};
 use crate::metrics::{Family, Labels, Sheet, labels};
 use crate::segment::pair::Role;
 
-const ROLES: [Role; 4] = [Role::Forwarding, Role::Standby, Role::Listening, Role::Blocked];
+const ROLES: [Role; 5] = [Role::Forwarding, Role::Standby, Role::Listening, Role::Blocked, Role::Drained];
 
 fn flag(is: bool) -> f64 {
     f64::from(u8::from(is))

@@ -1,6 +1,7 @@
 //! The gateway's control lcore: everything that is not plain forwarding.
 
 mod answers;
+mod drain;
 pub(super) mod duties;
 pub(super) mod events;
 mod metrics;
@@ -217,6 +218,8 @@ impl<B: Backend> Controller for GatewayControl<B> {
             command::Command::Clear => self.clear(now, argument),
             command::Command::Since => self.since(now),
             command::Command::Mode => self.set_mode(now, argument)?,
+            command::Command::Health => self.health(),
+            command::Command::Drain => self.drain(now, argument)?,
             command::Command::Reload => self.reload_now(now)?,
         };
         Ok(answer.into())

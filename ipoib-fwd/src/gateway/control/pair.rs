@@ -17,7 +17,7 @@ use crate::forward::{self, ETHERTYPE_HELLO, PeerGateway, SegmentIndex};
 use crate::gateway::worker::GatewayCommand;
 use crate::segment::Segment;
 use crate::segment::pair::message::{LONGEST, PAIR_GROUP};
-use crate::segment::pair::{Event, Neighbour, Place, Role, Side, Sign, Station, Transmit, storm};
+use crate::segment::pair::{Event, Neighbour, Pair, Place, Role, Side, Sign, Station, Transmit, Why, storm};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{Link, WorkerIndex};
 use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, EthernetHeader, MacAddress};
@@ -38,12 +38,13 @@ const fn side_of(side: forward::Side) -> Side {
     }
 }
 
-/// What a role means to packets.
-const fn role_of(role: Role) -> forward::Role {
-    match role {
+/// What a gateway's role means to packets.
+const fn role_of(pair: &Pair) -> forward::Role {
+    match pair.role() {
         Role::Forwarding => forward::Role::Forwarding,
-        Role::Listening | Role::Standby => forward::Role::Standby,
         Role::Blocked => forward::Role::Blocked,
+        _ if pair.hands_over() => forward::Role::HandingOver,
+        Role::Listening | Role::Standby | Role::Drained => forward::Role::Standby,
     }
 }
 
@@ -133,7 +134,7 @@ impl<B: Backend> GatewayControl<B> {
         self.carry_out_pair(now, at);
     }
 
-    fn carry_out_pair(&mut self, now: Instant, at: SegmentIndex) {
+    pub(super) fn carry_out_pair(&mut self, now: Instant, at: SegmentIndex) {
         while let Some(event) = self.segments.at_mut(at).and_then(|duty| duty.duty.pair.poll_event()) {
             self.take_pair_event(now, at, event);
         }
@@ -192,26 +193,32 @@ impl<B: Backend> GatewayControl<B> {
                     self.learn_told(now, at, host);
                 }
             }
-            Event::Role { to, .. } => {
+            Event::Role { .. } | Event::HandedOver => {
+                self.maker.drained &= !matches!(event, Event::Role { why: Why::NoSuccessor, .. });
                 self.tell_pair_event(now, at, event);
-                if let Some(board) = self.board.at(at) {
-                    board.set_role(role_of(to));
-                }
-                // What waits was to be forwarded by the role of before.
-                self.board.flush();
-                self.play(now, at, to);
-                self.carry_out(now, at);
+                self.follow_role(now, at);
             }
             event => self.tell_pair_event(now, at, event),
         }
     }
 
-    fn play(&mut self, now: Instant, at: SegmentIndex, role: Role) {
+    /// Tables, segment and link do as the machine says.
+    fn follow_role(&mut self, now: Instant, at: SegmentIndex) {
+        let (duty, _, board) = parts!(self, at);
+        let role = role_of(&duty.duty.pair);
+        board.set_role(role);
+        // What waits was to be forwarded by the role of before.
+        self.board.flush();
+        self.play(now, at, role);
+        self.carry_out(now, at);
+    }
+
+    fn play(&mut self, now: Instant, at: SegmentIndex, role: forward::Role) {
         let (duty, link, _) = parts!(self, at);
         let known = link.neighbours(now);
         let known = known.iter().filter(|n| n.hardware.is_some()).map(|n| n.ip);
-        duty.segment.set_role(now, role_of(role), known);
-        link.speak(role == Role::Forwarding);
+        duty.segment.set_role(now, role, known);
+        link.speak(role == forward::Role::Forwarding);
     }
 
     /// In the log, and to those who follow.
@@ -296,6 +303,11 @@ impl<B: Backend> GatewayControl<B> {
                 );
                 tracing::warn!("{name}: {text}");
                 (Kind::Alarm, "multiplied", text, json!({"side": side.name()}))
+            }
+            Event::HandedOver => {
+                let text = "handed over: what hosts still send here is dropped from now on";
+                tracing::info!("{name}: {text}");
+                (Kind::Role, "handed-over", text.to_owned(), Value::Null)
             }
             Event::Neighbours(_) => return,
         };

@@ -34,7 +34,7 @@ impl PairDuty {
             .map(|p| {
                 json!({
                     "guid": format!("{:016x}", p.who.guid.0), "priority": p.priority, "role": p.role.name(),
-                    "alive": p.alive, "heard_on": sides(p.heard).join(" "), "hears_us_on": sides(p.hears_us).join(" "),
+                    "alive": p.alive, "leaves": p.leaves, "heard_on": sides(p.heard).join(" "), "hears_us_on": sides(p.hears_us).join(" "),
                     "age_ms": p.age.as_millis() as u64, "mac": p.mac.to_string(),
                 })
             })
@@ -44,6 +44,7 @@ impl PairDuty {
             "since_ms": now.saturating_duration_since(pair.since()).as_millis() as u64,
             "guid": format!("{:016x}", pair.identity().guid.0),
             "priority": pair.priority(),
+            "hands_over": pair.hands_over(),
             "blocked_for_ms": pair.blocked_until(now).map(|until| until.duration_since(now).as_millis() as u64),
             "takeovers": n.takeovers, "resignations": n.resignations, "loops": n.loops, "multiplied": n.multiplied,
             "hellos": {"sent": n.sent, "received": n.received, "rejected": n.rejected, "old": n.old,

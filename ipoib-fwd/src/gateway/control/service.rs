@@ -32,7 +32,7 @@ pub(in crate::gateway) struct Service {
 
 /// How a segment is, as far as readiness goes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Readiness {
+pub(super) enum Readiness {
     /// Its links are up, and it has its role.
     Settled(Role),
     /// It waits for something outside.
@@ -55,7 +55,7 @@ impl Readiness {
 /// How the gateway is, on a line: how many segments do what, and what the first of those that wait waits for.
 fn status(segments: &[(String, Readiness)]) -> String {
     let mut parts = Vec::new();
-    for role in [Role::Forwarding, Role::Standby, Role::Blocked, Role::Listening] {
+    for role in [Role::Forwarding, Role::Standby, Role::Drained, Role::Blocked, Role::Listening] {
         let of_role = |(_, r): &&(String, Readiness)| matches!(r, Readiness::Settled(is) | Readiness::Coming(is) if *is == role);
         let n = segments.iter().filter(of_role).count();
         if n > 0 {
@@ -153,7 +153,7 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     /// How all segments are.
-    fn readiness(&mut self) -> Vec<(String, Readiness)> {
+    pub(super) fn readiness(&mut self) -> Vec<(String, Readiness)> {
         let Self { segments, endpoints, ethernets, .. } = self;
         let one = |duty: &super::duties::SegmentDuty| {
             let role = duty.duty.pair.role();

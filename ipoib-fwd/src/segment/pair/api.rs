@@ -70,6 +70,12 @@ pub enum Why {
     SideDown,
     /// It ends.
     Leaving,
+    /// Its operator drains it.
+    Drained,
+    /// Its operator has put it back into service.
+    Undrained,
+    /// It was drained, and no other gateway has taken over.
+    NoSuccessor,
     /// There is no other one that forwards or could do better.
     Alone,
     /// The one that forwarded is silent or resigned.
@@ -92,6 +98,9 @@ impl fmt::Display for Why {
             Self::SidesUp => f.write_str("both sides are up"),
             Self::SideDown => f.write_str("a side is down"),
             Self::Leaving => f.write_str("it ends"),
+            Self::Drained => f.write_str("it is drained"),
+            Self::Undrained => f.write_str("it is in service again"),
+            Self::NoSuccessor => f.write_str("no other gateway has taken over: it is not drained any more"),
             Self::Alone => f.write_str("nobody else forwards"),
             Self::TakeOver => f.write_str("the other gateway is silent or has resigned"),
             Self::Better(who) => write!(f, "gateway {:016x} is to forward", who.guid.0),
@@ -101,6 +110,26 @@ impl fmt::Display for Why {
             Self::Quiet => f.write_str("they have stayed away"),
         }
     }
+}
+
+/// How a gateway is taken out of service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Drain {
+    /// If another one takes over; else it forwards again.
+    HandOver,
+    /// Whoever forwards then, or nobody.
+    Alone,
+}
+
+/// Why nobody would forward in a gateway's place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoSuccessor {
+    /// None is there that could.
+    #[error("no other gateway stands by that hears this one")]
+    Alone,
+    /// One is there, but not for long.
+    #[error("the other gateway has not been there for long enough to know the hosts: again in a few seconds")]
+    Cold,
 }
 
 /// Why another gateway between the same two networks is not believed.
@@ -135,6 +164,8 @@ pub enum Event {
         /// Why.
         why: Why,
     },
+    /// The time is over for which packets that hosts still sent here were forwarded after another gateway had taken over.
+    HandedOver,
     /// Another gateway is there, or gone.
     Peer {
         /// Which.
@@ -209,6 +240,8 @@ pub struct PeerInfo {
     pub priority: u8,
     /// Its role as it said last.
     pub role: Role,
+    /// It was about to end, or drained, as it said last.
+    pub leaves: bool,
     /// False if its lease is over.
     pub alive: bool,
     /// Where it is heard.

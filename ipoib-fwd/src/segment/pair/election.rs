@@ -1,12 +1,14 @@
 //! One gateway among those of its segment: who forwards.
 
+mod drain;
+
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use ib_wire::Guid;
 use ipoib::net::probe::{Nonce, probe_packet};
 
-use super::api::{Disbelief, Event, PeerInfo, Settings, Station, Statistics, Transmit, Why};
+use super::api::{Disbelief, Drain, Event, PeerInfo, Settings, Station, Statistics, Transmit, Why};
 use super::loops::{Loops, Sign};
 use super::message::{
     Body, Hello, Identity, Message, MessageError, Neighbour, Role, SegmentId, Side, SideSet,
@@ -18,6 +20,9 @@ use super::sync::Sync;
 
 /// Hellos for which a better gateway stands by before it claims: its tables become warm.
 const WARM: u32 = 20;
+/// For so long who hands over in order forwards hosts' own packets still: the other gateway's announcements, two rounds a second apart,
+/// are on their way. Packets to all it leaves to the other one at once, so nothing circles.
+const HANDOVER: Duration = Duration::from_secs(3);
 /// Shortest time between two hellos that somebody's first hello, or a new host, brought about.
 const GAP: Duration = Duration::from_millis(50);
 
@@ -29,6 +34,9 @@ pub struct Pair {
     station: Station,
     up: SideSet,
     leaves: bool,
+    drained: Option<Drain>,
+    /// Until when it forwards hosts' own packets beside the one that has taken over.
+    hands_over: Option<Instant>,
     role: Role,
     since: Instant,
     /// It has heard for long enough whether there are others, since both sides are up.
@@ -59,6 +67,8 @@ impl Pair {
             station,
             up: SideSet::NONE,
             leaves: false,
+            drained: None,
+            hands_over: None,
             role: Role::Standby,
             since: now,
             listened: false,
@@ -84,6 +94,12 @@ impl Pair {
     #[must_use]
     pub const fn role(&self) -> Role {
         self.role
+    }
+
+    /// True while it forwards hosts' own packets beside the one that has taken over.
+    #[must_use]
+    pub const fn hands_over(&self) -> bool {
+        self.hands_over.is_some()
     }
 
     /// Since when.
@@ -122,6 +138,7 @@ impl Pair {
             who: p.who,
             priority: p.hello.priority,
             role: p.hello.role,
+            leaves: p.hello.leaves,
             alive: p.is_alive(now),
             heard: p.sides(now),
             hears_us: p.hello.hears(self.own),
@@ -350,6 +367,10 @@ impl Pair {
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.evaluate_for(now, None);
+        if self.hands_over.take_if(|until| now >= *until).is_some() {
+            self.events.push_back(Event::HandedOver);
+            self.look_for_successor(now);
+        }
         if self.strangers.handle_timeout(now) {
             self.events.push_back(Event::Stranger { why: None });
         }
@@ -370,7 +391,7 @@ impl Pair {
 
     /// Who stands by does not probe: the forwarder does, and says what it finds.
     const fn probes(&self) -> bool {
-        self.up.is_both() && !self.leaves && !matches!(self.role, Role::Standby)
+        self.up.is_both() && !self.leaves && !matches!(self.role, Role::Standby | Role::Drained)
     }
 
     fn next_wake(&self, now: Instant) -> Instant {
@@ -379,6 +400,7 @@ impl Pair {
             self.probes().then(|| self.loops.next_probe()),
             self.loops.held_until(now),
             self.not_before,
+            self.hands_over,
             self.strangers.poll_timeout(),
             (self.role == Role::Listening).then_some(listened),
             (self.role == Role::Listening).then_some(listened + self.settings.lease()),
@@ -395,7 +417,7 @@ impl Pair {
     }
 
     fn is_able(&self) -> bool {
-        self.up.is_both() && !self.leaves
+        self.up.is_both() && !self.leaves && !self.is_drained()
     }
 
     fn block(&mut self, now: Instant, sign: Sign, arrived: Side) {
@@ -418,13 +440,15 @@ impl Pair {
         let from = std::mem::replace(&mut self.role, to);
         self.since = now;
         self.next_hello = now;
+        let in_order = matches!(why, Why::Leaving | Why::Drained | Why::Better(_)) && self.up.is_both();
+        self.hands_over = (from == Role::Forwarding && in_order).then_some(now + HANDOVER);
         match to {
             Role::Listening => self.loops.probe_now(now),
             Role::Forwarding => {
                 self.statistics.takeovers += 1;
                 self.sync.restart(now);
             }
-            Role::Standby | Role::Blocked => {}
+            Role::Standby | Role::Blocked | Role::Drained => {}
         }
         if from == Role::Forwarding {
             self.statistics.resignations += 1;
@@ -434,6 +458,11 @@ impl Pair {
     }
 
     fn next_role(&mut self, now: Instant) -> (Role, Why) {
+        if self.is_drained() {
+            // Whether there are others it hears all the time, while it can.
+            self.listened &= self.up.is_both() && self.loops.held_until(now).is_none();
+            return (Role::Drained, Why::Drained);
+        }
         if self.loops.held_until(now).is_some() {
             self.listened = false;
             return (Role::Blocked, Why::Loop);
@@ -444,11 +473,12 @@ impl Pair {
         }
         match self.role {
             Role::Blocked => (Role::Listening, Why::Quiet),
-            Role::Standby if !self.listened => (Role::Listening, Why::SidesUp),
+            Role::Standby | Role::Drained if !self.listened => (Role::Listening, Why::SidesUp),
             Role::Listening if now < self.since + self.settings.listening() => {
                 (Role::Listening, Why::SidesUp)
             }
             Role::Listening | Role::Standby => self.contend(now),
+            Role::Drained => (Role::Standby, Why::Undrained),
             Role::Forwarding => self.defend(now),
         }
     }
@@ -518,10 +548,10 @@ impl Pair {
         self.next_hello = now + self.settings.hello;
         let hello = Hello {
             priority: self.settings.priority,
-            role: self.role,
+            role: self.role.told(),
             up: self.up,
             claims: self.claims(now),
-            leaves: self.leaves,
+            leaves: self.leaves || self.is_drained(),
             interval: self.settings.hello,
             lease: self.settings.lease(),
             mac: self.station.mac,

@@ -126,6 +126,8 @@ pub enum Role {
     Forwarding,
     /// Its own packets came back from the other side: something foreign joins the two, and it does not forward.
     Blocked,
+    /// Its operator has taken it out of service. Others hear that it stands by and is about to end.
+    Drained,
 }
 
 impl Role {
@@ -137,6 +139,15 @@ impl Role {
             Self::Standby => "standby",
             Self::Forwarding => "forwarding",
             Self::Blocked => "blocked",
+            Self::Drained => "drained",
+        }
+    }
+
+    /// As others are told.
+    pub(super) const fn told(self) -> Self {
+        match self {
+            Self::Drained => Self::Standby,
+            role => role,
         }
     }
 
@@ -221,7 +232,7 @@ pub struct Hello {
     pub up: SideSet,
     /// It is better and its tables are warm: the forwarder may resign.
     pub claims: bool,
-    /// It is about to end.
+    /// It is about to end, or drained: nobody is to wait for it.
     pub leaves: bool,
     /// Time to its next hello.
     pub interval: Duration,

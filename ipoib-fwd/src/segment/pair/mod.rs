@@ -10,6 +10,7 @@
 //!                               Standby <─────────────────────────────────────┘ or is deaf to us; a side is lost
 //!                                  │ the forwarder is silent for its lease, or resigned, and nobody better is able
 //!                                  └──────────────────────────────────────> Forwarding
+//!   any ── drained by its operator ──> Drained ── put back ──> Standby
 //!   any ── own packets come back in other clothes ──> Blocked ── hold time over ──> Listening
 //! ```
 //!
@@ -19,6 +20,10 @@
 //! stands by until its tables are warm, claims, the old one resigns, then it forwards. Equal priorities do not preempt.
 //! Who loses a side resigns at once by a hello on the side that is left. Who forwards and hears from a worse forwarder which does
 //! not hear it resigns, too: only it knows that there are two.
+//!
+//! *Who resigns in order* (drained, asked to end, or for one that claims) forwards hosts' own packets for three seconds more, until all of them
+//! have heard where the other one is: so nothing is lost on the way. Packets to all it does not forward any more, nor does it speak for others.
+//! A drained gateway tells others that it stands by and is about to end, as one that ends does; so versions that know no draining obey, too.
 //!
 //! *Cut on both sides*, each part has its own forwarder. When the parts meet again, the worse one resigns with the first hello that
 //! it hears, and until then the tables know every gateway that was heard within an hour ([`Pair::stations`]): what one of them forwarded, the others do not
@@ -46,7 +51,7 @@ pub mod sync;
 #[cfg(test)]
 mod tests;
 
-pub use api::{Disbelief, Event, PeerInfo, Settings, Station, Statistics, Transmit, Why};
+pub use api::{Disbelief, Drain, Event, NoSuccessor, PeerInfo, Settings, Station, Statistics, Transmit, Why};
 pub use election::Pair;
 pub use loops::Sign;
 pub use message::{Hello, Identity, Key, Neighbour, Place, Role, SegmentId, Side, SideSet};

@@ -61,6 +61,8 @@ pub(super) struct Peer {
     heard: [Option<Instant>; 2],
     /// How long it has been heard altogether, with the addresses that it has now.
     heard_for: Duration,
+    /// Since when it has been there without a pause.
+    pub(super) since: Instant,
     /// Since when it forwards and does not hear us.
     pub(super) deaf_since: Option<Instant>,
     /// It has named our instance, or nobody asks for that.
@@ -208,6 +210,9 @@ impl Peers {
                 peer.heard_for += now.saturating_duration_since(last);
             }
             peer.heard[side as usize] = Some(now);
+            if !was_heard {
+                peer.since = now;
+            }
             // Once is enough: its numbers rise from there.
             peer.verified |= verified;
             let blocked = hello.role == Role::Blocked && peer.hello.role != Role::Blocked;
@@ -229,6 +234,7 @@ impl Peers {
             windows,
             heard: [None; 2],
             heard_for: Duration::ZERO,
+            since: now,
             deaf_since: None,
             verified: verified || past.is_some(),
             announced: false,

@@ -72,6 +72,7 @@ fn a_mode_that_was_set_holds_for_new_links_until_the_file_says_another() {
         instance: 1,
         receive_mtu: None,
         mode: None,
+        drained: false,
         config,
     };
     let modes = |maker: &SegmentMaker| -> Vec<Mode> {

@@ -1,3 +1,4 @@
+mod drain;
 mod election;
 mod messages;
 mod model;

@@ -1,0 +1,112 @@
+//! `ctl drain`, `ctl health`: out of service and back, and whether the gateway could serve.
+
+use std::time::Instant;
+
+use dataplane::telemetry::Answer;
+use pmd::hca::Backend;
+use serde_json::{Value, json};
+
+use super::GatewayControl;
+use super::service::Readiness;
+use crate::event::Kind;
+use crate::segment::pair::{Drain, Role};
+
+/// Why a segment could not forward now; nothing if it could, or does.
+fn trouble(readiness: &Readiness) -> Option<String> {
+    let role = match readiness {
+        Readiness::Waits(why) => return Some(format!("it waits for {why}")),
+        Readiness::Settled(role) | Readiness::Coming(role) => role,
+    };
+    let why = match role {
+        Role::Drained => "it is drained: ipoib-fwd ctl drain --undo",
+        Role::Blocked => "it is blocked by a loop",
+        Role::Listening => "it listens whether there are other gateways",
+        Role::Forwarding | Role::Standby => {
+            return matches!(readiness, Readiness::Coming(_)).then(|| "its link comes up".to_owned());
+        }
+    };
+    Some(why.to_owned())
+}
+
+impl<B: Backend> GatewayControl<B> {
+    /// Takes the gateway out of service (all of its segments or none), or puts it back.
+    pub(super) fn drain(&mut self, now: Instant, word: Option<&str>) -> Answer {
+        let how = match word {
+            None => Some(Drain::HandOver),
+            Some("undo") => None,
+            Some(_) => Some(Drain::Alone),
+        };
+        let drained = how.is_some();
+        if how == Some(Drain::HandOver) {
+            let of = |duty: &super::duties::SegmentDuty| {
+                let pair = &duty.duty.pair;
+                let why = pair.successor(now).err().filter(|_| !pair.is_drained())?;
+                Some(format!("{}: {why}", duty.name))
+            };
+            let lonely: Vec<String> = self.segments.iter().filter_map(of).collect();
+            if let Some(first) = lonely.first() {
+                let more =
+                    if lonely.len() > 1 { format!(", and {} more", lonely.len() - 1) } else { String::new() };
+                return Err(format!(
+                    "{first}{more}. Nothing is drained; --alone (/drain,alone) drains all the same, and nobody forwards then"
+                ));
+            }
+        }
+        self.maker.drained = drained;
+        let indices: Vec<_> = self.indices().collect();
+        for at in indices {
+            if let Some(duty) = self.segments.at_mut(at) {
+                duty.duty.pair.set_drained(now, how);
+            }
+            self.carry_out_pair(now, at);
+        }
+        let (what, text) = match how {
+            None => ("undrained", "the gateway is in service again"),
+            Some(Drain::HandOver) => ("drained", "the gateway is drained: another one is to forward"),
+            Some(Drain::Alone) => {
+                ("drained", "the gateway is drained, though nobody may be there to forward")
+            }
+        };
+        tracing::info!("{text}");
+        self.events.tell(now, Kind::Gateway, None, what, || (text.to_owned(), Value::Null));
+        Ok(json!({ "drained": drained, "segments": self.health_rows() }))
+    }
+
+    /// Whether each segment could forward.
+    pub(super) fn health(&mut self) -> Value {
+        let healthy = self.readiness().iter().all(|(_, readiness)| trouble(readiness).is_none());
+        json!({ "healthy": healthy, "segments": self.health_rows() })
+    }
+
+    fn health_rows(&mut self) -> Vec<Value> {
+        let readiness = self.readiness();
+        let row = |(duty, (name, readiness)): (&super::duties::SegmentDuty, &(String, Readiness))| {
+            let (pair, why) = (&duty.duty.pair, trouble(readiness));
+            json!({
+                "segment": name, "healthy": why.is_none(), "role": pair.role().name(), "hands_over": pair.hands_over(),
+                "why": why,
+            })
+        };
+        self.segments.iter().zip(&readiness).map(row).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_forwards_or_could_is_healthy_and_others_say_why_not() {
+        assert_eq!(trouble(&Readiness::Settled(Role::Forwarding)), None);
+        assert_eq!(trouble(&Readiness::Settled(Role::Standby)), None);
+        for (readiness, why) in [
+            (Readiness::Settled(Role::Drained), "--undo"),
+            (Readiness::Settled(Role::Blocked), "loop"),
+            (Readiness::Coming(Role::Listening), "listens"),
+            (Readiness::Coming(Role::Standby), "comes up"),
+            (Readiness::Waits("its P_Key".to_owned()), "its P_Key"),
+        ] {
+            assert!(trouble(&readiness).is_some_and(|text| text.contains(why)), "{readiness:?}");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Out of service by its operator's word, and back.
+
+use std::time::Instant;
+
+use super::super::api::{Drain, NoSuccessor, Why};
+use super::super::message::{Identity, Role};
+use super::super::peers::Peer;
+use super::{Pair, WARM};
+
+impl Pair {
+    /// Who would forward if this gateway did not: it is able, hears us, and has been there for long enough to know the hosts.
+    pub fn successor(&self, now: Instant) -> Result<Identity, NoSuccessor> {
+        let mut able = self.peers.alive(now).filter(|p| {
+            let stands_by = matches!(p.hello.role, Role::Standby | Role::Forwarding);
+            p.hello.is_able() && stands_by && !p.hello.hears(self.own).is_none()
+        });
+        let warm = |p: &Peer| {
+            p.hello.role == Role::Forwarding || now >= p.since + self.settings.hello.saturating_mul(WARM)
+        };
+        let first = able.next().ok_or(NoSuccessor::Alone)?;
+        let mut all = std::iter::once(first).chain(able);
+        all.find(|p| warm(p)).map(|p| p.who).ok_or(NoSuccessor::Cold)
+    }
+
+    /// The operator takes it out of service, or puts it back. Who drains hands over in order; if nobody takes over meanwhile, it forwards
+    /// again.
+    pub fn set_drained(&mut self, now: Instant, drained: Option<Drain>) {
+        if self.drained != drained {
+            self.drained = drained;
+            self.next_hello = now;
+            // Back in service, and from there to the role that it has at once.
+            self.evaluate_for(now, None);
+            self.handle_timeout(now);
+        }
+    }
+
+    /// True if the operator has taken it out of service.
+    #[must_use]
+    pub const fn is_drained(&self) -> bool {
+        self.drained.is_some()
+    }
+
+    /// Who is drained and has nobody in its place forwards again: the other one may have gone in that moment.
+    pub(super) fn look_for_successor(&mut self, now: Instant) {
+        let waits = self.drained == Some(Drain::HandOver) && !self.leaves;
+        if waits && !self.peers.alive(now).any(|p| p.hello.role == Role::Forwarding) {
+            self.drained = None;
+            self.not_before = None;
+            self.evaluate_for(now, Some(Why::NoSuccessor));
+        }
+    }
+}
