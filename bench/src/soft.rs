@@ -132,20 +132,44 @@ impl Between {
         }
     }
 
-    /// `None` where there is no `ibfab`.
-    fn connection(self, pool: &Pool) -> Result<Option<Connection>, String> {
-        let keeps_crcs = matches!(self, Self::MemoryWithCrcs | Self::FabricWithCrcs);
-        if matches!(self, Self::Memory | Self::MemoryWithCrcs) {
-            let (mut here, there) = CableEnd::pair().map_err(text)?;
-            if keeps_crcs {
-                here.keep_crcs();
+    const fn keeps_crcs(self) -> bool {
+        matches!(self, Self::MemoryWithCrcs | Self::FabricWithCrcs)
+    }
+
+    /// Makes what is between them; `None` where there is no `ibfab`.
+    fn middle(self) -> Result<Option<Middle>, String> {
+        let fabric = match self {
+            Self::Memory | Self::MemoryWithCrcs => None,
+            Self::Fabric | Self::FabricWithCrcs => match Fabric::start(self.keeps_crcs())? {
+                Some(fabric) => Some(fabric),
+                None => return Ok(None),
+            },
+        };
+        Ok(Some(Middle { between: self, fabric }))
+    }
+}
+
+/// What is between two devices, there before they are.
+struct Middle {
+    between: Between,
+    fabric: Option<Fabric>,
+}
+
+impl Middle {
+    fn connection(self, pool: &Pool) -> Result<Connection, String> {
+        let Self { between, fabric } = self;
+        let (cables, manager) = match &fabric {
+            Some(fabric) => (fabric.cables()?, Manager::Fabric),
+            None => {
+                let (mut here, there) = CableEnd::pair().map_err(text)?;
+                if between.keeps_crcs() {
+                    here.keep_crcs();
+                }
+                ((here, there), Manager::Nobody)
             }
-            let (a, b) = pair_over((here, there), Manager::Nobody, &[pool], pool, DEPTHS)?;
-            return Ok(Some(Connection { between: self, a, b, _fabric: None }));
-        }
-        let Some(fabric) = Fabric::start(keeps_crcs)? else { return Ok(None) };
-        let (a, b) = pair_over(fabric.cables()?, Manager::Fabric, &[pool], pool, DEPTHS)?;
-        Ok(Some(Connection { between: self, a, b, _fabric: Some(fabric) }))
+        };
+        let (a, b) = pair_over(cables, manager, &[pool], pool, DEPTHS)?;
+        Ok(Connection { between, a, b, _fabric: fabric })
     }
 }
 
@@ -173,15 +197,12 @@ fn copy(from: &[u8], to: &mut [u8], len: usize, duration: Duration) -> f64 {
 
 /// All sizes over a connection of each kind. The kinds take turns of a few milliseconds, there and back again, so that what happens
 /// on the machine happens to all.
-fn measure(pool: &Pool, kinds: &[Between], seconds: f64) -> Result<Sample, String> {
+fn measure(pool: &Pool, middles: Vec<Middle>, seconds: f64) -> Result<Sample, String> {
     let mut sample = Sample::default();
-    let mut all = Vec::new();
-    for kind in kinds {
-        match kind.connection(pool)? {
-            Some(connection) => all.push(connection),
-            None => sample.notes.push("without ibfab: it is not beside this program".to_owned()),
-        }
+    if !middles.iter().any(|middle| middle.fabric.is_some()) {
+        sample.notes.push("without ibfab: it is not beside this program".to_owned());
     }
+    let mut all = middles.into_iter().map(|middle| middle.connection(pool)).collect::<Result<Vec<_>, _>>()?;
     let n = all.len();
     let (from, mut to) = (vec![1; LARGEST * WINDOW as usize], vec![2; LARGEST * WINDOW as usize]);
     for len in SIZES {
@@ -221,12 +242,18 @@ fn measure(pool: &Pool, kinds: &[Between], seconds: f64) -> Result<Sample, Strin
     Ok(sample)
 }
 
+/// What there is of these kinds. A process that EAL's thread starts would have to share its one core with it: they start before.
+fn middles(kinds: &[Between]) -> Result<Vec<Middle>, String> {
+    kinds.iter().filter_map(|kind| kind.middle().transpose()).collect()
+}
+
 /// Runs the benchmark once in this process, which must not have started EAL.
 pub(crate) fn run(seconds: f64) -> Result<Sample, String> {
+    let middles = middles(&Between::ALL)?;
     let _eal = start_eal()?;
     let config = PoolConfig { count: BUFFERS, data_room: DATA_ROOM, cache: 256, socket: -1 };
     let pool = Pool::create("messages", &config).map_err(text)?;
-    measure(&pool, &Between::ALL, seconds)
+    measure(&pool, middles, seconds)
 }
 
 #[cfg(test)]
@@ -239,7 +266,7 @@ mod tests {
         let config = PoolConfig { count: BUFFERS, data_room: DATA_ROOM, cache: 0, socket: -1 };
         let pool = Pool::create("rc-soft", &config).unwrap();
         let kinds = [Between::Memory, Between::MemoryWithCrcs];
-        let sample = measure(&pool, &kinds, 0.3).unwrap();
+        let sample = measure(&pool, middles(&kinds).unwrap(), 0.3).unwrap();
         assert_eq!(sample.figures.len(), 4 * SIZES.len() * kinds.len());
         assert!(sample.figures.iter().all(|f| f.value > 0.0), "{sample:?}");
         assert_eq!(pool.in_use(), 0);
