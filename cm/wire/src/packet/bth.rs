@@ -32,6 +32,7 @@ pub struct Bth {
 impl Bth {
     /// The twelve bytes; `pad` is 0 to 3.
     #[must_use]
+    #[inline]
     pub const fn to_bytes(self, pad: u8) -> [u8; BTH_LEN] {
         let [k0, k1] = self.pkey.0.to_be_bytes();
         let [q0, q1, q2] = self.dest_qpn.to_be_bytes();
@@ -54,6 +55,7 @@ impl Bth {
 
     /// Reads the header. The second result is the pad count, the third the transport version, which must be 0.
     #[must_use]
+    #[inline]
     pub const fn from_bytes(b: &[u8; BTH_LEN]) -> (Self, u8, u8) {
         let bth = Self {
             opcode: Opcode::from_byte(b[0]),

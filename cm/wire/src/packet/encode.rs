@@ -62,6 +62,7 @@ impl Headers {
 
     /// Bytes of the whole packet, LRH to VCRC, with `payload` bytes of payload.
     #[must_use]
+    #[inline]
     pub const fn packet_len(&self, payload: usize) -> usize {
         self.header_len() + payload.next_multiple_of(4) + ICRC_LEN + VCRC_LEN
     }

@@ -22,6 +22,7 @@ pub struct Deth {
 impl Deth {
     /// The eight bytes.
     #[must_use]
+    #[inline]
     pub const fn to_bytes(self) -> [u8; DETH_LEN] {
         let [k0, k1, k2, k3] = self.qkey.0.to_be_bytes();
         let [q0, q1, q2] = self.src_qpn.to_be_bytes();
@@ -30,6 +31,7 @@ impl Deth {
 
     /// Reads the header.
     #[must_use]
+    #[inline]
     pub const fn from_bytes(b: &[u8; DETH_LEN]) -> Self {
         Self {
             qkey: QKey(u32::from_be_bytes([b[0], b[1], b[2], b[3]])),
@@ -52,6 +54,7 @@ pub struct Reth {
 impl Reth {
     /// The sixteen bytes.
     #[must_use]
+    #[inline]
     pub const fn to_bytes(self) -> [u8; RETH_LEN] {
         let v = (self.address as u128) << 64 | (self.rkey.0 as u128) << 32 | self.length as u128;
         v.to_be_bytes()
@@ -59,6 +62,7 @@ impl Reth {
 
     /// Reads the header.
     #[must_use]
+    #[inline]
     pub const fn from_bytes(b: &[u8; RETH_LEN]) -> Self {
         let v = u128::from_be_bytes(*b);
         Self { address: (v >> 64) as u64, rkey: Rkey((v >> 32) as u32), length: v as u32 }
@@ -199,6 +203,7 @@ impl Syndrome {
 
     /// The wire byte.
     #[must_use]
+    #[inline]
     pub const fn to_byte(self) -> u8 {
         match self {
             Self::Ack(credit) => credit.code(),
@@ -221,6 +226,7 @@ pub struct Aeth {
 impl Aeth {
     /// The four bytes.
     #[must_use]
+    #[inline]
     pub const fn to_bytes(self) -> [u8; AETH_LEN] {
         let [m0, m1, m2] = self.msn.to_be_bytes();
         [self.syndrome.to_byte(), m0, m1, m2]
@@ -228,6 +234,7 @@ impl Aeth {
 
     /// Reads the header.
     #[must_use]
+    #[inline]
     pub const fn from_bytes(b: &[u8; AETH_LEN]) -> Self {
         Self { syndrome: Syndrome::from_byte(b[0]), msn: Psn::from_be_bytes([b[1], b[2], b[3]]) }
     }
@@ -276,6 +283,7 @@ impl Extended {
 
     /// Which headers these are.
     #[must_use]
+    #[inline]
     pub const fn layout(&self) -> Layout {
         match self {
             Self::Bare => Layout::Bare,

@@ -26,6 +26,7 @@ pub struct Grh {
 impl Grh {
     /// The forty bytes; `payload_len` counts from the BTH to the ICRC.
     #[must_use]
+    #[inline]
     pub fn to_bytes(self, payload_len: u16) -> [u8; GRH_LEN] {
         let first = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0xf_ffff;
         let mut out = [0; GRH_LEN];
@@ -41,6 +42,7 @@ impl Grh {
     /// Reads the header as far as it can be anything; the parser checks version, next header and length. The second
     /// result is the payload length.
     #[must_use]
+    #[inline]
     pub fn from_bytes(b: &[u8; GRH_LEN]) -> (Self, u16) {
         let mut sgid = Gid::ZERO;
         let mut dgid = Gid::ZERO;

@@ -69,6 +69,7 @@ pub struct Lrh {
 impl Lrh {
     /// The eight bytes; `words` is the packet's length from LRH to ICRC in words of four bytes, at most 0x7ff.
     #[must_use]
+    #[inline]
     pub const fn to_bytes(self, lnh: Lnh, words: u16) -> [u8; LRH_LEN] {
         let [d0, d1] = self.dlid.0.to_be_bytes();
         let [l0, l1] = (words & 0x7ff).to_be_bytes();
@@ -78,6 +79,7 @@ impl Lrh {
 
     /// Reads the header; the second and third results are the LNH and the length in words.
     #[must_use]
+    #[inline]
     pub const fn from_bytes(b: &[u8; LRH_LEN]) -> (Self, Lnh, u16) {
         let lrh = Self {
             vl: VirtualLane::new(b[0] >> 4),

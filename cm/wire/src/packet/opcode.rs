@@ -102,6 +102,7 @@ macro_rules! opcodes {
 
             /// The wire code.
             #[must_use]
+            #[inline]
             pub const fn to_byte(self) -> u8 {
                 match self {
                     $(Self::$name => $code,)*
@@ -111,6 +112,7 @@ macro_rules! opcodes {
 
             /// The headers between BTH and payload; for an unknown opcode all behind the BTH is payload.
             #[must_use]
+            #[inline]
             pub const fn layout(self) -> Layout {
                 match self {
                     $(Self::$name => Layout::$layout,)*

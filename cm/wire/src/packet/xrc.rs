@@ -17,6 +17,7 @@ pub struct XrcEth {
 impl XrcEth {
     /// The four bytes; the first is reserved.
     #[must_use]
+    #[inline]
     pub const fn to_bytes(self) -> [u8; XRCETH_LEN] {
         let [a, b, c] = self.srqn.to_be_bytes();
         [0, a, b, c]
@@ -24,6 +25,7 @@ impl XrcEth {
 
     /// Reads the header.
     #[must_use]
+    #[inline]
     pub const fn from_bytes(b: &[u8; XRCETH_LEN]) -> Self {
         Self { srqn: XrcSrqn::from_be_bytes([b[1], b[2], b[3]]) }
     }

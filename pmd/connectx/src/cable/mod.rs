@@ -100,7 +100,7 @@ struct FaultyEnd {
 }
 
 impl CableEnd {
-    /// Both ends of a cable within this process, with 512 KiB of room in each direction. Either may go to another
+    /// Both ends of a cable within this process, with 256 KiB of room in each direction. Either may go to another
     /// thread; dropping one takes the other down.
     pub fn pair() -> std::io::Result<(Self, Self)> {
         let (a, b) = PairEnd::new()?;

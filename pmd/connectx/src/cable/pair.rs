@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::ring::{Consumer, Mapping, Producer, RING_HEADER, Trust};
 use super::{Broken, CableCounters, Crcs, Sent};
 
-/// Bytes of each direction.
-const RING: u32 = 512 << 10;
+/// Bytes of each direction: 60 of the longest packets. What is written here is read again from the processor's second cache then (64 KiB
+/// messages are 10 % faster than with twice as many bytes).
+const RING: u32 = 256 << 10;
 
 /// What both ends know.
 #[derive(Debug)]
