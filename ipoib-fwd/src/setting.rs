@@ -12,6 +12,8 @@ pub enum Set {
     Mode(Mode),
     /// Largest IP packet that new connections take, in bytes.
     ReceiveMtu(u16),
+    /// Which of several gateways forwards: the highest.
+    Priority(u8),
     /// What idle workers do.
     Idle(Idle),
     /// How much is logged.
@@ -66,6 +68,7 @@ keys! {
     Mode = "mode", Mode::WORDS.join(", "), "How unicast packets of all segments travel.";
     ReceiveMtu = "receive-mtu", "576 up to what the configuration says".to_owned(),
         "Largest IP packet that hosts are told to send on connections made from now on, in bytes.";
+    Priority = "priority", "0 to 255".to_owned(), "Of this gateway among those of each segment: the highest forwards.";
     Idle = "idle", Idle::WORDS.join(", "), "What idle workers do.";
     Log = "log", LogLevel::WORDS.join(", "), "How much is logged.";
     LogFilter = "log-filter", format!("MODULE=LEVEL,... with {}, off or trace; empty: as log says", LogLevel::WORDS.join(", ")),
@@ -89,6 +92,7 @@ impl Key {
             Self::ReceiveMtu => {
                 text.parse().ok().filter(|bytes| (576..=65_520).contains(bytes)).map(Set::ReceiveMtu)
             }
+            Self::Priority => text.parse().ok().map(Set::Priority),
             Self::Idle => text.parse().ok().map(Set::Idle),
             Self::Log => text.parse().ok().map(Set::Log),
             Self::LogFilter => is_filter(text).then(|| Set::LogFilter(text.to_owned())),
@@ -120,6 +124,7 @@ mod tests {
         let value = |key: &str, text: &str| Key::named(key).unwrap().value(text);
         assert_eq!(value("mode", "datagram"), Ok(Set::Mode(Mode::Datagram)));
         assert_eq!(value("receive-mtu", "576"), Ok(Set::ReceiveMtu(576)));
+        assert_eq!(value("priority", "255"), Ok(Set::Priority(255)));
         assert_eq!(value("idle", "poll"), Ok(Set::Idle(Idle::Poll)));
         assert_eq!(value("log", "debug"), Ok(Set::Log(LogLevel::Debug)));
         for filter in ["", "endpoint=debug", "ipoib_fwd::gateway=off,ipoib=trace"] {
@@ -131,6 +136,8 @@ mod tests {
             ("receive-mtu", "575"),
             ("receive-mtu", "65521"),
             ("receive-mtu", "-1"),
+            ("priority", "256"),
+            ("priority", "high"),
             ("idle", ""),
             ("log", "trace"),
             ("log-filter", "debug"),

@@ -153,7 +153,7 @@ def check_set(lab):
         out = run(lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / "control.sock", "set", *words, check=False)
         return out.returncode, out.stderr
 
-    expect("keys", sorted(settings(lab)), ["idle", "log", "log-filter", "mode", "receive-mtu"])
+    expect("keys", sorted(settings(lab)), ["idle", "log", "log-filter", "mode", "priority", "receive-mtu"])
     for key, value in (("mode", "datagram"), ("mode", "connected"), ("idle", "pause"), ("log", "debug"),
                        ("log-filter", "ipoib_fwd::segment=warn,endpoint=debug"), ("receive-mtu", 2044)):
         expect(key, str(lab.ctl("set", key, value)["value"]), str(value))

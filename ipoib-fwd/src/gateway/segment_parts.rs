@@ -51,17 +51,27 @@ pub(super) struct SegmentMaker {
     pub(super) receive_mtu: Option<u16>,
     /// The same, for all segments.
     pub(super) mode: Option<Mode>,
+    pub(super) priority: Option<u8>,
     /// The gateway is drained: segments that come forward nothing either.
     pub(super) drained: bool,
 }
 
 impl SegmentMaker {
-    /// The same with another configuration. The mode that was set is given up if the file says another one of a segment than before.
+    /// The same with another configuration. The mode or priority that was set is given up if the file says another one of a segment than before.
     pub(super) fn with(&self, config: Config) -> Self {
-        let old = &self.config.segments;
-        let is_other = |new: &Segment| old.iter().any(|old| old.name == new.name && old.mode != new.mode);
-        let mode = self.mode.filter(|_| !config.segments.iter().any(is_other));
-        Self { config, mode, ..self.clone() }
+        let differs = |is_other: &dyn Fn(&Segment, &Segment) -> bool| {
+            let old = &self.config.segments;
+            config.segments.iter().any(|new| old.iter().any(|old| old.name == new.name && is_other(old, new)))
+        };
+        let mode = self.mode.filter(|_| !differs(&|old, new| old.mode != new.mode));
+        let priority = self.priority.filter(|_| !differs(&|old, new| old.priority != new.priority));
+        Self { config, mode, priority, ..self.clone() }
+    }
+
+    /// What a segment's priority is to be, if there is such a segment.
+    pub(super) fn priority_of(&self, name: &str) -> Option<u8> {
+        let segment = self.config.segments.iter().find(|segment| segment.name.as_str() == name)?;
+        Some(self.priority.unwrap_or(segment.priority))
     }
 
     /// Where a segment is that gets this number; its link is the first of its port. `None` if one of its ports is not open.
@@ -154,7 +164,7 @@ impl SegmentMaker {
         let gateway = &self.config.gateway;
         let subnet = segment.address.map(|a| (a.address, a.prefix_len));
         let settings = pair::Settings {
-            priority: segment.priority,
+            priority: self.priority.unwrap_or(segment.priority),
             hello: Duration::from_millis(gateway.hello_ms.into()),
             segment: SegmentId::of(segment.pkey.value(), subnet),
             key: gateway.pair_key.map(|key| pair::Key::new(key.bytes())),

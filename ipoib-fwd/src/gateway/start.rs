@@ -284,6 +284,7 @@ impl Running<'_> {
             instance: random(),
             receive_mtu: None,
             mode: None,
+            priority: None,
             drained: false,
         };
         let (endpoints, mut links) = self.endpoints(now, hcas, &maker)?;

@@ -288,6 +288,7 @@ impl<B: Backend> GatewayControl<B> {
             tries: Backoff::new(),
         }));
         self.maker = maker;
+        self.follow_priorities(now);
         self.follow_keys(now, &change);
         self.board.flush();
         Ok(answer)
@@ -418,9 +419,6 @@ impl<B: Backend> GatewayControl<B> {
             duty.segment.set_networks(now, link, address, routes);
             let subnet = new.address.map(|a| (a.address, a.prefix_len));
             duty.duty.pair.set_segment(SegmentId::of(new.pkey.value(), subnet));
-        }
-        if old.priority != new.priority {
-            duty.duty.pair.set_priority(now, new.priority);
         }
         if old.mode != new.mode {
             link.set_mode(now, mode(new.mode));

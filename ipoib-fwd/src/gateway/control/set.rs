@@ -79,6 +79,12 @@ impl<B: Backend> GatewayControl<B> {
                 self.maker.receive_mtu = (mtu != most).then_some(mtu);
                 self.follow_links(now);
             }
+            Set::Priority(priority) => {
+                let mut segments = self.maker.config.segments.iter();
+                self.maker.priority =
+                    (!segments.all(|segment| segment.priority == priority)).then_some(priority);
+                self.follow_priorities(now);
+            }
             Set::Idle(idle) => {
                 self.chosen.idle = (idle != self.maker.config.gateway.idle).then_some(idle);
                 self.reloader.set_idle(policy(idle));
@@ -107,6 +113,19 @@ impl<B: Backend> GatewayControl<B> {
                 link.set_mode(now, chosen);
                 // Whoever knows our addresses knows by their flags whether to ask for a connection.
                 duty.segment.announce_all(now);
+            }
+        }
+    }
+
+    /// Each segment's priority is what was set, or what the configuration says.
+    pub(super) fn follow_priorities(&mut self, now: Instant) {
+        for at in self.indices() {
+            let Some(duty) = self.segments.at_mut(at) else { continue };
+            let pair = &mut duty.duty.pair;
+            let priority = self.maker.priority_of(&duty.name).unwrap_or(pair.priority());
+            if pair.priority() != priority {
+                pair.set_priority(now, priority);
+                self.carry_out_pair(now, at);
             }
         }
     }
@@ -140,6 +159,13 @@ impl<B: Backend> GatewayControl<B> {
             Key::ReceiveMtu => {
                 let of_file = config.infiniband.receive_mtu;
                 (self.maker.receive_mtu.unwrap_or(of_file).into(), of_file.into())
+            }
+            Key::Priority => {
+                let segments = &config.segments;
+                let of_file = segments.first().map(|first| first.priority);
+                let of_file = of_file.filter(|one| segments.iter().all(|segment| segment.priority == *one));
+                let configured = of_file.map_or_else(|| "by segment".into(), Value::from);
+                (self.maker.priority.map_or_else(|| configured.clone(), Value::from), configured)
             }
             Key::Idle => {
                 let of_file = config.gateway.idle;

@@ -72,6 +72,7 @@ fn a_mode_that_was_set_holds_for_new_links_until_the_file_says_another() {
         instance: 1,
         receive_mtu: None,
         mode: None,
+        priority: None,
         drained: false,
         config,
     };
@@ -84,6 +85,17 @@ fn a_mode_that_was_set_holds_for_new_links_until_the_file_says_another() {
     assert_eq!(modes(&with_one_more), [Mode::Datagram; 2], "the file says the same");
     // One segment's is enough, and one that is new says nothing of the others.
     assert_eq!(modes(&maker.with(with_modes("datagram", "connected"))), [Mode::Datagram, Mode::Connected]);
+    // A priority likewise, whatever modes are.
+    maker.priority = Some(200);
+    let mut changed = with_modes("datagram", "connected");
+    assert_eq!(maker.with(changed.clone()).priority_of("two"), Some(200));
+    if let Some(one) = changed.segments.first_mut() {
+        one.priority = 7;
+    }
+    let changed = maker.with(changed);
+    assert_eq!([changed.priority_of("one"), changed.priority_of("two")], [Some(7), Some(100)]);
+    assert_eq!(changed.priority_of("three"), None);
+    maker.priority = None;
     let mut of_one = maker.config.clone();
     of_one.segments.pop();
     maker.config = of_one;
