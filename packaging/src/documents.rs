@@ -217,6 +217,61 @@ fn commands_options_and_keys_of_the_manual_are_those_of_the_programs() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// All files of a kind, outside of `target`.
+fn sources(folder: &Path, ending: &str, found: &mut Vec<String>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_symlink() || name.starts_with('.') || name == "target" {
+            continue;
+        }
+        if path.is_dir() {
+            sources(&path, ending, found);
+        } else if name.ends_with(ending) {
+            found.push(std::fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+/// Functions that are tests: those behind the attribute, with whatever other attributes and comments stand between.
+fn tests_of(source: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut lines = source.lines().map(str::trim);
+    while let Some(line) = lines.next() {
+        if line == "#[test]" {
+            let name = lines.find_map(|line| line.split_once("fn ")?.1.split('(').next().map(str::to_owned));
+            found.extend(name);
+        }
+    }
+    found
+}
+
+/// What a table's rows name as tests: the code in their last cells.
+fn named_tests(table: &str) -> Vec<String> {
+    let rows = table.lines().filter(|line| line.starts_with('|'));
+    let cells = rows.filter_map(|row| row.trim_end_matches(['|', ' ']).rsplit('|').next());
+    cells.flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned)).collect()
+}
+
+#[test]
+fn each_threat_has_tests_that_there_are() {
+    let text = &documents()[&root().join("docs/security-model.md")];
+    let (_, threats) = text.split_once("## Threats").unwrap();
+    let threats = threats.split("\n## ").next().unwrap();
+    let rows = threats.lines().filter(|line| line.starts_with("| ")).skip(1);
+    for row in rows {
+        assert!(!named_tests(row).is_empty(), "no test: {row}");
+    }
+    let (mut rust, mut python) = (Vec::new(), Vec::new());
+    sources(&root(), ".rs", &mut rust);
+    sources(&root().join("scripts"), ".py", &mut python);
+    let tests: BTreeSet<String> = rust.iter().flat_map(|source| tests_of(source)).collect();
+    let is_check = |name: &str| python.iter().any(|source| source.contains(&format!("(\"{name}\", ")));
+    let missing: Vec<String> =
+        named_tests(threats).into_iter().filter(|name| !tests.contains(name) && !is_check(name)).collect();
+    assert!(missing.is_empty(), "named in docs/security-model.md, and nowhere else: {}", missing.join(", "));
+}
+
 #[test]
 fn what_is_wrong_is_found() {
     let programs = crate::programs();
@@ -241,6 +296,10 @@ fn what_is_wrong_is_found() {
     assert_eq!(unknown_key(&keys, "buffers.count = 0"), None);
     assert!(unknown_key(&keys, "infiniband.srq-dept").is_some());
     assert_eq!(unknown_key(&keys, "gateway.toml"), None);
+
+    let source = "#[test]\n#[ignore]\n/// Words.\nfn one() {}\nfn two() {}\n    #[test]\n    fn three(\n        n in 0..1,\n";
+    assert_eq!(tests_of(source), ["one", "three"]);
+    assert_eq!(named_tests("no `row`\n| a | `b` | `c`, `d` |\n| e | f |\n"), ["c", "d"]);
 
     let page = "# One: `two` (three)\n## Again\n## Again\n[a](#again-1) [b](other.md) [c](#agian) `[d](#no)`\n```\n[e](#no)\n```\n";
     assert_eq!(Vec::from_iter(anchors(page)), ["again", "again-1", "one-two-three"]);

@@ -42,6 +42,9 @@ pub(super) enum Parcel {
 /// Says whether a REQ is refused on its way, and why.
 type Refusal = Box<dyn Fn(&Request) -> Option<RejectReason>>;
 
+/// Changes an answer of the subnet administration on its way.
+type Forgery = Box<dyn FnMut(&mut [u8; 256])>;
+
 /// All of it.
 pub(super) struct Fabric {
     pub(super) now: Instant,
@@ -61,6 +64,8 @@ pub(super) struct Fabric {
     pub(super) next_mlid: u16,
     pub(super) mlids: BTreeMap<Gid, Lid>,
     pub(super) qkey: QKey,
+    /// What becomes of its answers to node 0.
+    pub(super) forge: Option<Forgery>,
     /// Requests answered by the subnet administration, by attribute.
     pub(super) requests: BTreeMap<(u16, u8), usize>,
     /// Refuses REQs in the peers' place.
@@ -85,6 +90,7 @@ impl Fabric {
             next_mlid: 0xc000,
             mlids: BTreeMap::new(),
             qkey: QKEY,
+            forge: None,
             requests: BTreeMap::new(),
             refuse_request: None,
             cm_mads: Vec::new(),
@@ -179,8 +185,11 @@ impl Fabric {
         }
         if mad.peer.lid == SM_LID {
             if self.sa_up
-                && let Some(bytes) = self.administer(&mad)
+                && let Some(mut bytes) = self.administer(&mad)
             {
+                if let Some(forge) = self.forge.as_mut().filter(|_| from == 0) {
+                    forge(&mut bytes);
+                }
                 if self.lost() {
                     return;
                 }

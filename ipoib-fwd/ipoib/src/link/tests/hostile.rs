@@ -180,7 +180,7 @@ fn apply(f: &mut Fabric, step: Step) {
     f.settle();
 }
 
-fn check(f: &Fabric) {
+pub(super) fn check(f: &Fabric) {
     let link = &f.nodes[0].link;
     assert!(link.neighbours(f.now).len() <= 8);
     assert!(link.paths.len() <= 8 + 64);

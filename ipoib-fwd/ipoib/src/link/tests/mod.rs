@@ -6,6 +6,7 @@ mod arp;
 mod checks;
 mod connected;
 mod device;
+mod dishonest_sm;
 mod fabric;
 mod hostile;
 mod impostors;
