@@ -7,6 +7,7 @@
 //! * [`usage`] – what was used: which of many things a worker has used lately.
 //! * [`counter`] and [`latency`] – counters and HDR histograms that a worker owns and others may read.
 //! * [`capture`] – capture files, written from taps.
+//! * [`filter`] – which packets a capture or a trace wants.
 //! * [`control`] – the control lcore's event loop: ticks, signals, requests.
 //! * [`service`] – the service manager: readiness, status, watchdog.
 //! * [`telemetry`] – the control socket, in the shape of DPDK telemetry v2, and its client.
@@ -15,6 +16,7 @@
 pub mod capture;
 pub mod control;
 pub mod counter;
+pub mod filter;
 pub mod latency;
 pub mod quiescence;
 pub mod ring;

@@ -54,6 +54,12 @@ impl<T> Receiver<T> {
         self.ring.pop().ok()
     }
 
+    /// True if the other end is gone; what waits can still be received.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        self.ring.is_abandoned()
+    }
+
     /// True if nothing waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {

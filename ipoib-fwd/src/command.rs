@@ -24,6 +24,8 @@ pub enum Argument {
     SomeOf(&'static str, &'static [&'static str]),
     /// Words, which the command itself looks at, as this says; or nothing.
     Words(&'static str),
+    /// Words, as before, and how many rows at most, and for how long: for what is followed.
+    Follow(&'static str),
     /// A key of what may be set, and a value for it; the key alone, or nothing.
     Setting,
     /// One of these words, each with what it means, or nothing; options of `ipoib-fwd ctl`.
@@ -83,7 +85,8 @@ commands! {
     Groups = "groups", Argument::Segment, "Multicast groups.";
     Gids = "gids", Argument::None, "The devices' GID tables; `ipoib-fwd gids` lists them as show_gids does.";
     Events = "events", Argument::SomeOf("KIND", Kind::WORDS), "What happens, a line each as it does, until the gateway ends (exit code 3; 4 if it has died). What is not read in time is lost, and counted.";
-    Capture = "capture", Argument::Words("start,NAME[,KEY=VALUE...]|stop"), "Captures Ethernet frames into NAME.N.pcap in the directory gateway.captures (on a local disk), until it is stopped or as long as is ordered; alone: how it stands. host=ADDRESS, proto=arp, icmp, tcp, udp or a number, vlan=ID (0: no tag) and direction=in|out choose frames; files=N (4, 64 at most) of size=BYTES (16 MiB, 64 at most) are kept, the newest; packets=N and seconds=N (600) end it.";
+    Capture = "capture", Argument::Words("start,NAME[,KEY=VALUE...]|stop"), "Captures Ethernet frames into NAME.N.pcap in the directory gateway.captures (on a local disk), until it is stopped or as long as is ordered; alone: how it stands. host=ADDRESS, mac=ADDRESS, proto=arp, icmp, tcp, udp or a number, port=N (of TCP or UDP), vlan=ID (0: no tag) and direction=in|out choose frames; files=N (4, 64 at most) of size=BYTES (16 MiB, 64 at most) are kept, the newest; packets=N and seconds=N (600) end it.";
+    Trace = "trace", Argument::Follow("KEY=VALUE[,KEY=VALUE...]"), "Follows packets through the gateway: a row each time that a worker or the control lcore has one in hand, with what was looked up for it, verdict and reason. host=ADDRESS, mac=ADDRESS, proto=arp, icmp, tcp, udp or a number, port=N (of TCP or UDP), vlan=ID (0: no tag), direction=in|out, segment=NAME and at=PORT choose packets; count=N (100, 10000 at most) rows or seconds=N (60, 3600 at most) end it. Packets that are followed go a slower way.";
     Set = "set", Argument::Setting, "Sets what may change while the gateway runs, until it is set again, a reload finds another value in the file than before, or the gateway ends. Without a value: what there is to set.";
     Clear = "clear", Argument::SomeOf("WHAT", &["counters", "latency"]), "Has `since` count from now on. Nothing else begins anew: `stats` and `metrics` go on.";
     Since = "since", Argument::None, "What was counted since the last `clear`, or since the start.";
@@ -112,7 +115,7 @@ impl Command {
             Argument::None => path,
             Argument::Command => format!("{path}[,COMMAND]"),
             Argument::Segment => format!("{path}[,SEGMENT]"),
-            Argument::Words(usage) => format!("{path}[,{usage}]"),
+            Argument::Words(usage) | Argument::Follow(usage) => format!("{path}[,{usage}]"),
             Argument::Setting => format!("{path}[,KEY[,VALUE]]"),
             Argument::SomeOf(name, _) => format!("{path}[,{name}[,{name}...]]"),
             Argument::Flag(words) => {
@@ -128,6 +131,9 @@ impl Command {
         Self::ALL.into_iter().filter(|command| !matches!(command, Self::List | Self::Help))
     }
 }
+
+/// Options of what is followed; on the socket they are words like others.
+const BOUNDS: [(&str, &str); 2] = [("count", "Ends after so many rows"), ("seconds", "Ends after so long")];
 
 /// What is asked of a gateway.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -161,7 +167,14 @@ impl Asked {
             (Argument::SomeOf(_, words), Some(some)) => some.split(',').all(|word| words.contains(&word)),
             (Argument::OneOf(..), None) | (Argument::None, Some(_)) => false,
             (Argument::None, None)
-            | (Argument::Command | Argument::Segment | Argument::Setting | Argument::Words(_), _)
+            | (
+                Argument::Command
+                | Argument::Segment
+                | Argument::Setting
+                | Argument::Words(_)
+                | Argument::Follow(_),
+                _,
+            )
             | (Argument::SomeOf(..) | Argument::Flag(_), None) => true,
         };
         if !is_legal {
@@ -266,6 +279,12 @@ impl Subcommand for Asked {
                     let help = usage.replace(['[', ']'], "").replace(',', " ").replace('|', " or ");
                     Some(Arg::new("argument").value_name("WORDS").help(help).num_args(1..))
                 }
+                Argument::Follow(_) => Some(
+                    Arg::new("argument")
+                        .value_name("KEY=VALUE")
+                        .help("Packets of this kind only")
+                        .num_args(1..),
+                ),
                 Argument::Setting => {
                     let words = Key::ALL.iter().map(|key| {
                         PossibleValue::new(key.word()).help(format!(
@@ -294,13 +313,11 @@ impl Subcommand for Asked {
                     Some(Arg::new("argument").value_name(name).value_parser(words).required(true))
                 }
             };
-            ctl.subcommand(
-                clap::Command::new(command.word())
-                    .about(command.help())
-                    .args(argument)
-                    .args(value)
-                    .args(flags),
-            )
+            let bounds = BOUNDS.map(|(name, help)| Arg::new(name).long(name).value_name("N").help(help));
+            let bounds = matches!(command.argument(), Argument::Follow(_)).then_some(bounds);
+            let about = clap::Command::new(command.word()).about(command.help());
+            let about = about.args(bounds.into_iter().flatten());
+            ctl.subcommand(about.args(argument).args(value).args(flags))
         })
     }
 
@@ -329,6 +346,12 @@ impl FromArgMatches for Asked {
             let given = words.iter().map(|(word, _)| *word).find(|word| of_it.get_flag(word));
             argument = given.map(str::to_owned);
         }
+        for (name, _) in BOUNDS {
+            if let Some(n) = of_it.try_get_one::<String>(name).ok().flatten() {
+                let before = argument.map(|words| format!("{words},")).unwrap_or_default();
+                argument = Some(format!("{before}{name}={n}"));
+            }
+        }
         Ok(Self { command, argument })
     }
 
@@ -354,7 +377,7 @@ mod tests {
             let argument = match command.argument() {
                 Argument::OneOf(_, words) => Some(words[0].to_owned()),
                 Argument::SomeOf(_, words) => Some(words.join(",")),
-                Argument::Words(_) => Some("start,x,proto=arp".to_owned()),
+                Argument::Words(_) | Argument::Follow(_) => Some("start,x,proto=arp".to_owned()),
                 Argument::Setting => Some("log-filter,endpoint=debug,ipoib=warn".to_owned()),
                 Argument::Segment => Some("storage".to_owned()),
                 Argument::Command => Some("stats".to_owned()),

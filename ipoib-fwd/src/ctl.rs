@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::command::{self, Asked, Command};
 use crate::event;
+use crate::trace;
 
 /// Where a gateway listens if it is not told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/ipoib-fwd.sock";
@@ -79,7 +80,9 @@ impl CtlError {
 /// Asks, and prints the answer for a person or a program. A reader that has gone away is no failure.
 pub fn run(options: &CtlOptions, out: &mut impl Write) -> Result<(), CtlError> {
     match &options.what {
-        Ask::Gateway(asked) if asked.command == Command::Events => follow(options, asked, out),
+        Ask::Gateway(asked) if matches!(asked.command, Command::Events | Command::Trace) => {
+            follow(options, asked, out)
+        }
         Ask::Gateway(asked) if asked.command == Command::Drain => drain(options, asked, out),
         Ask::Gateway(asked) if asked.command == Command::Health => {
             let health = ask(&options.socket, &asked.request(), PATIENCE)?;
@@ -104,12 +107,20 @@ fn follow(options: &CtlOptions, asked: &Asked, out: &mut impl Write) -> Result<(
     let mut client = Client::open(&options.socket, PATIENCE)?;
     client.ask(&request)?;
     client.wait_without_end();
+    let mut has_end = false;
     loop {
-        let line = match client.follow(&request)? {
+        let told = match client.follow(&request)? {
             None => return Err(CtlError::Gone),
+            // It has had what was ordered.
+            Some(Value::Null) if has_end => return Ok(()),
             Some(Value::Null) => return Err(CtlError::Ended),
-            Some(event) if options.json => format!("{event}\n"),
-            Some(event) => event::line(&event),
+            Some(told) => told,
+        };
+        has_end = asked.command == Command::Trace && told.get("end").is_some();
+        let line = match asked.command {
+            _ if options.json => format!("{told}\n"),
+            Command::Trace => trace::line(&told),
+            _ => event::line(&told),
         };
         if put(out, &line).is_err() {
             return Ok(());

@@ -90,7 +90,8 @@ pub fn line(event: &Value) -> String {
 }
 
 /// A time as RFC 3339 has it, in milliseconds of UTC.
-fn time(at: SystemTime) -> String {
+#[must_use]
+pub fn time(at: SystemTime) -> String {
     let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let (mut days, of_day) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
     let (mut year, mut month) = (1970u64, 0);

@@ -17,3 +17,4 @@ pub mod segment;
 pub mod setting;
 pub mod terminal;
 pub mod top;
+pub mod trace;

@@ -20,8 +20,10 @@ NEWCOMER = "10.77.0.77"
 class Follower:
     """`ipoib-fwd ctl events`, and the lines that it has printed."""
 
+    command = "events"
+
     def __init__(self, lab, *words):
-        line = [lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / "control.sock", "events", *words]
+        line = [lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / "control.sock", self.command, *words]
         self.popen = subprocess.Popen([str(w) for w in line], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         time.sleep(0.5)
 
@@ -282,6 +284,98 @@ def check_capture(lab):
             "many": many["packets"], "read": read}
 
 
+# Nobody has it.
+NOBODY_IP = "10.77.0.99"
+
+
+def check_trace(lab):
+    """A packet's way both ways, by connection and as a datagram, what waits for its way and what is dropped; by filter, bounded."""
+    wrong = []
+
+    class Trace(Follower):
+        command = "trace"
+
+    def expect(what, ok, got):
+        if not ok:
+            wrong.append(f"{what}: {got}")
+
+    def rows(trace, how=signal.SIGTERM):
+        out, code, _ = trace.end(how)
+        told = [json.loads(line) for line in out]
+        return [row for row in told if "verdict" in row], told, code
+
+    def brief(row):
+        return row["step"], row["from"], row["verdict"], (row["lookup"] or {}).get("mode")
+
+    # By connection, with an end by number: two rows for each ping.
+    mac = json.loads(run("ip", "-j", "link", "show", "eth0", netns=ETH).stdout)[0]["address"]
+    trace = Trace(lab, "--json", "proto=icmp", f"host={IB_IP}", f"mac={mac}", "--count", "4")
+    ping(ETH, IB_IP, 56, count=5)
+    seen, told, code = rows(trace, how=None)
+    ways = collections.Counter(map(brief, seen))
+    expect("by connection", ways == {("worker", "Ethernet", "forwarded", "connected"): 2,
+                                     ("worker", "InfiniBand", "forwarded", None): 2}, ways)
+    expect("end", code == 0 and told[-1].get("end") == "as many as were ordered" and told[-1]["missed"] == 0, (code, told[-1]))
+    there = [row for row in seen if row["from"] == "Ethernet"]
+    back = [row for row in seen if row["from"] == "InfiniBand"]
+    segment = lab.ctl("links")["segments"][0]
+    neighbour = next(n for n in lab.ctl("neighbours")["infiniband"] if n["address"] == IB_IP)
+    own = {c["qpn"] for c in lab.ctl("connections")["connections"] if not c["passive"]}
+    expect("names", all(r["port"] == segment["ethernet"] and r["segment"] == segment["segment"] for r in there)
+           and all(r["port"] == segment["infiniband"] for r in back), [there[:1], back[:1]])
+    expect("neighbour", all(r["lookup"]["neighbour"] == IB_IP and r["lookup"]["dlid"] == neighbour["dlid"]
+                            and r["lookup"]["hardware_address"] == neighbour["hardware_address"] and r["lookup"]["own_qpn"] in own
+                            for r in there), there)
+    expect("host of Ethernet", all(r["lookup"]["mac"] == mac and r["lookup"]["neighbour"] == ETH_IP and r["mode"] == "connected"
+                                   for r in back), back)
+    # As datagrams, on lines, by the port of the gateway; the end by time.
+    lab.ctl("mode", "datagram")
+    ping(ETH, IB_IP, 56, count=1)
+    trace = Trace(lab, "proto=icmp", f"at={segment['infiniband']}", f"segment={segment['segment']}", "--seconds", "2")
+    ping(ETH, IB_IP, 56, count=3)
+    lines, code, _ = trace.end(None)
+    qp = f"LID {neighbour['dlid']}, QP "
+    expect("lines", code == 0 and sum("datagram, " in line and qp in line and line.endswith("forwarded") for line in lines) == 3
+           and "its time is over" in lines[-1], lines)
+    lab.ctl("mode", "connected")
+    # Nobody has the address: it is handed over, waits, and is dropped when nobody has answered. Another packet is not told of.
+    trace = Trace(lab, "--json", f"host={NOBODY_IP}", "proto=icmp")
+    run("ip", "neigh", "replace", NOBODY_IP, "lladdr", lab.ctl("links")["ethernet"]["mac"], "dev", "eth0", "nud", "permanent", netns=ETH)
+    run("ping", "-n", "-q", "-c", 1, "-W", 1, NOBODY_IP, netns=ETH, check=False)
+    ping(ETH, IB_IP, 56, count=2)
+    time.sleep(4)
+    run("ip", "neigh", "del", NOBODY_IP, "dev", "eth0", netns=ETH)
+    seen, _, _ = rows(trace)
+    steps = [(r["step"], r["verdict"], r["reason"]) for r in seen]
+    expect("resolution", steps == [("worker", "to the control lcore", f"no way to {NOBODY_IP} yet"),
+                                   ("control lcore", "waits", f"for the address of {NOBODY_IP}, or its path"),
+                                   ("control lcore", "dropped", "neighbour-unresolved")]
+           and len({r["packet"] for r in seen}) == 1 and seen[-1]["explained"], steps)
+    # A drop of the worker's: what it is, and why.
+    trace = Trace(lab, "--json", "direction=in")
+    run("python3", "-c", "import socket; s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW); s.bind(('eth0', 0)); "
+        f"s.send(bytes.fromhex('{lab.ctl('links')['ethernet']['mac'].replace(':', '')}') + bytes.fromhex('020000000001') "
+        "+ b'\\x81\\x00\\x0f\\xa0\\x08\\x00' + bytes(60))", netns=ETH)
+    time.sleep(0.5)
+    seen, _, _ = rows(trace)
+    vlan = [r for r in seen if r["reason"] == "vlan-unknown"]
+    expect("drop", len(vlan) == 1 and vlan[0]["verdict"] == "dropped" and vlan[0]["vlan"] == 4000 and vlan[0]["segment"] is None, seen)
+    # Four at a time, and words that are none; nobody follows when all are gone.
+    traces = [Trace(lab, "host=192.0.2.1") for _ in range(4)]
+    for words, word in ((["host=192.0.2.1"], "4 clients"), (["hots=1"], "host=ADDRESS"), (["segment=none"], "there are"),
+                        (["at=none"], "there are"), (["--count", "0"], "count=1..10000")):
+        out = run(lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / "control.sock", "trace", *words, check=False)
+        expect(words, out.returncode == 1 and word in out.stderr, (out.returncode, out.stderr))
+        if word == "4 clients":
+            for t in traces:
+                t.end()
+            time.sleep(0.5)
+    begin = Trace(lab, "--json", "--count", "1")
+    ping(ETH, IB_IP, 56, count=1)
+    expect("again", rows(begin, how=None)[2] == 0, "")
+    return {"ok": not wrong, "wrong": wrong}
+
+
 SCRIPT = "dpdk-telemetry.py"
 
 
@@ -335,6 +429,7 @@ CHECKS = (
     ("runtime_set", check_set),
     ("runtime_clear", check_clear),
     ("runtime_capture", check_capture),
+    ("runtime_trace", check_trace),
     ("runtime_events_end", lambda lab: check_end(lab, kill=False)),
     ("runtime_events_killed", lambda lab: check_end(lab, kill=True)),
 )

@@ -106,6 +106,14 @@ impl Feed {
         });
     }
 
+    /// Ends it for those who follow nothing but these topics, as [`Feed::end`] does for all.
+    pub fn finish(&mut self, topics: u64) {
+        let lost = self.lost;
+        for mut follower in self.followers.extract_if(.., |follower| follower.topics & !topics == 0) {
+            follower.settle(lost, 0);
+        }
+    }
+
     /// Ends it: clients are sent what waits for them, how many they have lost, and that it was the last.
     pub fn end(&mut self) {
         for mut follower in self.followers.drain(..) {
@@ -178,6 +186,20 @@ mod tests {
         assert_eq!((told.len(), told.last()), (QUEUE + 1, Some(&json!({"lost": 7}))));
         assert_eq!(read(&mut last), [json!({"lost": 7})]);
         assert!(!feed.is_followed(1));
+    }
+
+    #[test]
+    fn one_topic_ends_while_others_go_on() {
+        let mut feed = feed();
+        let (mut one, mut other) = (feed.follow(1, Value::Null), feed.follow(2, Value::Null));
+        let mut both = feed.follow(3, Value::Null);
+        feed.tell(1, json!("last"));
+        feed.finish(1);
+        feed.tell(3, json!("more"));
+        assert_eq!(read(&mut one), [json!("last")]);
+        assert!(one.values.is_closed());
+        assert_eq!((read(&mut other), read(&mut both).len()), (vec![json!("more")], 2));
+        assert!(feed.is_followed(1) && feed.is_followed(2), "who follows both");
     }
 
     #[test]

@@ -107,6 +107,18 @@ pub struct Short {
 }
 
 impl Short {
+    /// Nothing goes the short way.
+    pub const NOTHING: Self = Self {
+        mac: 0,
+        first: 0,
+        hosts: 0,
+        own: 0,
+        ud_mtu: 0,
+        eth_mtu: 0,
+        to_infiniband: false,
+        to_ethernet: false,
+    };
+
     /// For a segment with these settings.
     #[inline]
     #[must_use]

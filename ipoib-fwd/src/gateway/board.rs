@@ -7,8 +7,8 @@ use dataplane::table::{Publisher, Reader};
 use ib_wire::{Lid, Qpn};
 
 use crate::forward::{
-    Draft, EndpointIndex, EthNeighbour, GatewayAddress, MAX_NEIGHBOURS, PeerGateway, Role, Routes,
-    SegmentIndex, SegmentTable, Settings, Side, Tables,
+    Draft, EndpointIndex, EthNeighbour, GatewayAddress, MAX_NEIGHBOURS, NeighbourIndex, PeerGateway, Role,
+    Routes, SegmentIndex, SegmentTable, Settings, Side, Tables,
 };
 use endpoint::{Board, LinkUpdate};
 use ipoib::link::{LinkIndex, NeighbourChange, WorkerIndex};
@@ -138,6 +138,18 @@ impl<D: Clone> SegmentBoard<D> {
     #[must_use]
     pub(super) fn settings(&self) -> &Settings<D> {
         &self.table().settings
+    }
+
+    /// The InfiniBand host at an index of the table.
+    #[must_use]
+    pub(super) fn ib_at(&self, index: NeighbourIndex) -> Option<Ipv4Addr> {
+        self.draft.ib_at(index)
+    }
+
+    /// The Ethernet host at an index of the table.
+    #[must_use]
+    pub(super) fn eth_at(&self, index: NeighbourIndex) -> Option<Ipv4Addr> {
+        self.draft.eth_at(index)
     }
 
     /// Neighbours that found a table full, since the start.

@@ -13,6 +13,7 @@ mod punts;
 mod random;
 mod report;
 mod segment_parts;
+mod sighting;
 mod start;
 mod tag;
 mod worker;

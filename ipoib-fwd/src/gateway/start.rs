@@ -25,6 +25,7 @@ use super::control::reload::{Reloader, policy};
 use super::control::service::Service;
 use super::control::set::Chosen;
 use super::control::since::Base;
+use super::control::traces::Traces;
 use super::control::{GatewayControl, Schedule};
 use super::devices::{Devices, open_soft};
 use super::error::{GatewayError, Places};
@@ -360,6 +361,7 @@ impl Running<'_> {
             events: Events::new(),
             chosen: Chosen::default(),
             recordings: Recordings::default(),
+            traces: Traces::new(),
             base: Base::new(now),
             times,
             capture: self.capture,

@@ -56,7 +56,7 @@ impl<P: Packet> Segment<P> {
         };
         self.counters.held_for_connection += 1;
         for gone in self.parked.park(now, ip, Awaited::Connection { mtu }, arrival, packet) {
-            self.let_go(now, fabric, &gone, DropReason::NeighbourQueueFull);
+            self.let_go(now, fabric, gone, DropReason::NeighbourQueueFull);
         }
     }
 

@@ -204,7 +204,7 @@ impl<P: Packet> Segment<P> {
             Side::InfiniBand => return self.drop(DropReason::NeighbourTableFull, 1),
         };
         for gone in self.parked.park(now, ip, awaited, arrival, packet) {
-            self.let_go(now, fabric, &gone, DropReason::NeighbourQueueFull);
+            self.let_go(now, fabric, gone, DropReason::NeighbourQueueFull);
         }
         self.take_host_events(now, fabric);
     }
@@ -246,8 +246,8 @@ impl<P: Packet> Segment<P> {
                 self.take_host_events(now, fabric);
             }
             Event::NeighbourUnreachable { ip } => {
-                let dropped = self.parked.take(Awaited::InfiniBandHost, *ip).len();
-                self.drop(DropReason::NeighbourUnresolved, dropped);
+                let waiting = self.parked.take(Awaited::InfiniBandHost, *ip);
+                self.discard(waiting, DropReason::NeighbourUnresolved);
             }
             _ => {}
         }
@@ -294,7 +294,7 @@ impl<P: Packet> Segment<P> {
             self.ethernet_askers.expire(now);
             self.infiniband_askers.expire(now);
             for (_, waiting) in self.parked.expire(now) {
-                self.let_go(now, fabric, &waiting, DropReason::NeighbourUnresolved);
+                self.let_go(now, fabric, waiting, DropReason::NeighbourUnresolved);
             }
         }
     }
@@ -304,21 +304,28 @@ impl<P: Packet> Segment<P> {
         &mut self,
         now: Instant,
         fabric: &mut impl Fabric,
-        waiting: &Waiting<P>,
+        waiting: Waiting<P>,
         reason: DropReason,
     ) {
         match waiting.awaited {
             Awaited::Connection { mtu } => {
                 self.answer_too_big(now, fabric, &waiting.arrival, mtu, &waiting.packet);
             }
-            Awaited::EthernetHost | Awaited::InfiniBandHost => self.drop(reason, 1),
+            Awaited::EthernetHost | Awaited::InfiniBandHost => self.discard([waiting], reason),
+        }
+    }
+
+    /// Drops packets that have waited.
+    pub(super) fn discard(&mut self, waiting: impl IntoIterator<Item = Waiting<P>>, reason: DropReason) {
+        for Waiting { arrival, packet, .. } in waiting {
+            self.outputs.push_back(Output::Discard { side: arrival.side, packet, reason });
         }
     }
 
     /// Drops all that waits, for a reason.
     pub fn clear(&mut self, reason: DropReason) {
-        let dropped = self.parked.clear().len();
-        self.drop(reason, dropped);
+        let waiting = self.parked.clear();
+        self.discard(waiting.into_iter().map(|(_, waiting)| waiting), reason);
     }
 
     /// It has another address, other subnets or routes from now on; the tables have them already or get them before what is released

@@ -90,6 +90,15 @@ pub enum Output<P> {
     },
     /// Count dropped packets.
     Drop(DropReason, u64),
+    /// Drop a packet that has waited for a way, and count it.
+    Discard {
+        /// The side that it came from.
+        side: Side,
+        /// The packet.
+        packet: P,
+        /// Why.
+        reason: DropReason,
+    },
     /// Tell people.
     Happening(Happening),
 }

@@ -215,8 +215,8 @@ impl<P: Packet> Segment<P> {
                 }
                 HostEvent::Failed { ip } | HostEvent::Gone { ip, .. } => {
                     self.output(Output::RemoveHost { ip });
-                    let dropped = self.parked.take(Awaited::EthernetHost, ip).len();
-                    self.drop(DropReason::NeighbourUnresolved, dropped);
+                    let waiting = self.parked.take(Awaited::EthernetHost, ip);
+                    self.discard(waiting, DropReason::NeighbourUnresolved);
                 }
             }
         }

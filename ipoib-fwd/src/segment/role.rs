@@ -34,8 +34,7 @@ impl<P: Packet> Segment<P> {
             self.ethernet_askers = Askers::default();
             self.infiniband_askers = Askers::default();
             self.owners.settle();
-            let dropped = self.parked.clear().len();
-            self.drop(DropReason::Standby, dropped);
+            self.clear(DropReason::Standby);
         }
     }
 

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use hca::UdSource;
 use ib_wire::ipoib::{AddressFlags, Arp, ArpOperation, HardwareAddress};
-use ib_wire::{Gid, Qpn};
+use ib_wire::{Gid, Lid, Qpn};
 
 use super::action::{Asker, Event, ReceivedArp};
 use super::machine::Link;
 use super::neighbours::{NOBODY, REACHABLE, Source, Tag, is_host, is_host_address};
 use super::paths::Reason;
 use super::settings::{Mode, WorkerIndex};
-use super::statistics::{CloseReason, ConnectionInfo, NeighbourInfo};
+use super::statistics::{CloseReason, ConnectionInfo, NeighbourInfo, PathInfo};
 use super::table::{Neighbour, NeighbourChange};
 use super::timers::Timer;
 use crate::neighbour::{self, Gone, Question};
@@ -426,6 +426,14 @@ impl Link {
     #[must_use]
     pub fn neighbour_count(&self) -> usize {
         self.neighbours.iter().count()
+    }
+
+    /// The way to a neighbour: of its connection, that of a worker's.
+    #[must_use]
+    pub fn path_to(&self, ip: IpAddr, worker: WorkerIndex) -> Option<PathInfo> {
+        let hardware = self.neighbours.get(ip)?;
+        let dlid = self.paths.get(hardware.gid).map_or(Lid(0), |path| path.dlid);
+        Some(PathInfo { hardware, dlid, connection: self.conns.opened(hardware, worker) })
     }
 
     /// All neighbours.

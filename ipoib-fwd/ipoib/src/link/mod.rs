@@ -48,7 +48,7 @@ pub use machine::Link;
 pub(crate) use request::Request;
 pub use responder::ArpResponder;
 pub use settings::{LinkIndex, LinkSettings, Mode, PortEvent, PortFacts, WorkerIndex, WorkerSettings};
-pub use statistics::{CloseReason, ConnectionInfo, GroupInfo, LinkCounters, NeighbourInfo};
+pub use statistics::{CloseReason, ConnectionInfo, GroupInfo, LinkCounters, NeighbourInfo, PathInfo};
 pub use table::{Neighbour, NeighbourChange, Neighbours, RcPath};
 pub use waiting::Waiting;
 

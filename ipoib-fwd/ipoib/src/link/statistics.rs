@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use ib_wire::{Gid, Qpn};
+use ib_wire::{Gid, Lid, Qpn};
 use serde::{Serialize, Serializer};
 
 use super::action::ConnKey;
@@ -81,6 +81,17 @@ pub struct ConnectionInfo {
     pub mtu: u32,
     /// Milliseconds since it was last seen in use.
     pub idle_ms: u64,
+}
+
+/// The way to a neighbour, as `ctl trace` shows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathInfo {
+    /// Its link-layer address.
+    pub hardware: HardwareAddress,
+    /// LID of its path; 0 while not known.
+    pub dlid: Lid,
+    /// Our queue pair of the live connection that we opened.
+    pub connection: Option<Qpn>,
 }
 
 /// One neighbour, as `ctl neighbours` shows it.

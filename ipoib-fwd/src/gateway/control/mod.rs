@@ -16,6 +16,7 @@ mod segments;
 pub(super) mod service;
 pub(super) mod set;
 pub(super) mod since;
+pub(super) mod traces;
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -44,6 +45,7 @@ use reload::Reloader;
 use service::Service;
 use set::Chosen;
 use since::Base;
+use traces::Traces;
 
 type Destination<B> = <<B as Backend>::Queues as Queues>::Destination;
 
@@ -81,6 +83,7 @@ pub(super) struct GatewayControl<B: Backend> {
     pub(super) chosen: Chosen,
     pub(super) base: Base,
     pub(super) recordings: Recordings,
+    pub(super) traces: Traces,
     pub(super) times: Times,
     pub(super) capture: Option<Capture>,
     pub(super) stats_period: Option<Duration>,
@@ -158,7 +161,8 @@ impl<B: Backend> GatewayControl<B> {
             tracing::error!("{e}: {}; the capture ends here", e.source);
             self.capture = None;
         }
-        self.drive_recording(now)
+        let told = self.drive_traces(now);
+        self.drive_recording(now) || told
     }
 }
 
@@ -204,6 +208,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
         };
         let answer = match asked.command {
             command::Command::Events => return Ok(self.events.follow(argument)),
+            command::Command::Trace => return self.trace(now, argument),
             command::Command::List => command::list(),
             command::Command::Help => command::help(argument)?,
             command::Command::Stats => self.stats(now, segment),
@@ -241,5 +246,6 @@ impl<B: Backend> Controller for GatewayControl<B> {
 
     fn end(&mut self) {
         self.events.end();
+        self.traces.end();
     }
 }

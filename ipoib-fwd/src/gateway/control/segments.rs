@@ -55,8 +55,10 @@ impl<B: Backend> GatewayControl<B> {
             any = true;
             let at = note.segment;
             if self.segments.at(at).is_some() {
+                let traced = self.begin_trace(&note);
                 self.take_packet(now, worker, note);
                 self.carry_out(now, at);
+                self.end_trace(traced);
             } else {
                 self.own.drop(DropReason::SegmentGone);
             }
@@ -170,6 +172,7 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     fn carry_out_one(&mut self, now: Instant, at: SegmentIndex, output: Output<Mbuf>) {
+        self.traces.note_output(&output);
         match output {
             Output::Frame { worker, bytes } => {
                 self.send(at, worker, &bytes, |buf| GatewayCommand::SendEthernet(at, buf));
@@ -211,6 +214,10 @@ impl<B: Backend> GatewayControl<B> {
                 self.command(at, worker, GatewayCommand::Forward(at, side, packet));
             }
             Output::Drop(reason, n) => self.own.drops_of(at, reason, n),
+            Output::Discard { side, packet, reason } => {
+                self.own.drops_of(at, reason, 1);
+                self.trace_discarded(at, side, &packet, reason);
+            }
             Output::Happening(happening) => {
                 if let Some(duty) = self.segments.at_mut(at) {
                     duty.news.tell(now, &duty.name, happening);

@@ -10,6 +10,7 @@ use tap::Tap;
 use super::{Common, GatewayWorker};
 use crate::forward::{EndpointIndex, FrameHead, SegmentIndex, Side, own_to_ib};
 use crate::gateway::frames::head;
+use crate::gateway::sighting::Tracer;
 use ipoib::drop_reason::DropReason;
 use ipoib::net::ethernet::ETHERNET_HEADER_LEN;
 
@@ -25,6 +26,8 @@ pub enum GatewayCommand {
     Forward(SegmentIndex, Side, Mbuf),
     /// Show frames to this tap, or to none any more.
     Watch(Option<Box<Tap>>),
+    /// Tell of packets that somebody follows, or that nobody does any more.
+    Trace(Option<Box<Tracer>>),
     /// Send an IPv4 packet of the gateway's own, behind room for an Ethernet header, to an InfiniBand host of a segment.
     SendInfiniBand(SegmentIndex, Ipv4Addr, Mbuf),
 }
@@ -34,12 +37,14 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
     pub(super) fn take_commands(&mut self, port: EndpointIndex) -> usize {
         let mut commands: ArrayVec<GatewayCommand, COMMANDS_PER_TURN> = ArrayVec::new();
         let Some(face) = self.infinibands.get_mut(port.at()) else { return 0 };
-        let Common { counters, tap, .. } = &mut self.common;
-        let done = face.link.commands(&mut self.service, |command, _| {
-            if let GatewayCommand::Watch(new) = command {
-                *tap = new;
-            } else if commands.try_push(command).is_err() {
-                counters.drop(DropReason::NeighbourQueueFull);
+        let Common { counters, tap, tracer, .. } = &mut self.common;
+        let done = face.link.commands(&mut self.service, |command, _| match command {
+            GatewayCommand::Watch(new) => *tap = new,
+            GatewayCommand::Trace(new) => *tracer = new,
+            command => {
+                if commands.try_push(command).is_err() {
+                    counters.drop(DropReason::NeighbourQueueFull);
+                }
             }
         });
         let (tables, mut hands) = self.hands();
@@ -55,15 +60,29 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
                 continue;
             };
             match command {
-                GatewayCommand::Watch(_) => {}
-                GatewayCommand::SendEthernet(_, frame) => hands.push_frame(segment, frame, &table.settings),
+                GatewayCommand::Watch(_) | GatewayCommand::Trace(_) => {}
+                GatewayCommand::SendEthernet(_, frame) => {
+                    hands.push_frame(segment, frame, &table.settings);
+                }
                 GatewayCommand::Forward(_, Side::InfiniBand, message) => {
-                    hands.take_message(message, &Source::Rc, Checksum::Unknown, None, segment, table);
+                    if hands.common.tracer.is_some() {
+                        let place = (segment, table);
+                        hands.trace_message(None, message, &Source::Rc, Checksum::Unknown, None, place);
+                    } else {
+                        hands.take_message(message, &Source::Rc, Checksum::Unknown, None, segment, table);
+                    }
                 }
                 GatewayCommand::Forward(_, Side::Ethernet, frame) => {
                     match FrameHead::parse(head(&frame), FrameFacts::default()) {
-                        Ok(front) => hands.take_frame(frame, &front, segment, table),
-                        Err(reason) => hands.drop(segment, reason),
+                        Ok(front) if hands.common.tracer.is_some() => {
+                            hands.trace_frame(None, frame, &front, segment, table);
+                        }
+                        Ok(front) => {
+                            hands.take_frame(frame, &front, segment, table);
+                        }
+                        Err(reason) => {
+                            hands.drop(segment, reason);
+                        }
                     }
                 }
                 GatewayCommand::SendInfiniBand(_, to, packet) => {

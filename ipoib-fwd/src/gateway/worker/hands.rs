@@ -16,6 +16,7 @@ use crate::forward::{
 };
 use crate::gateway::frames::{head, offer};
 use crate::gateway::punts::{self, Cause};
+use crate::gateway::sighting::Outcome;
 use crate::gateway::{cut, tag};
 use crate::segment::Origin;
 use endpoint::{Note, RING, Taken, note};
@@ -42,8 +43,9 @@ const fn frame_header<D>(destination: MacAddress, table: &SegmentTable<D>) -> Et
 impl<Q: MemoryWork> Hands<'_, Q> {
     /// Counts a packet of a segment's that is dropped.
     #[inline]
-    pub(super) fn drop(&mut self, segment: SegmentIndex, reason: DropReason) {
+    pub(super) fn drop(&mut self, segment: SegmentIndex, reason: DropReason) -> Outcome {
         self.common.counters.drops_of(segment, reason, 1);
+        Outcome::Dropped(reason)
     }
 
     /// The long way of a frame.
@@ -55,9 +57,14 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         facts: FrameFacts,
         tables: &Tables<Q::Destination>,
     ) {
+        if self.common.tracer.is_some() {
+            return self.trace_arrived_frame(port, frame, facts, tables);
+        }
         match FrameHead::parse(head(&frame), facts) {
             Ok(front) => match tables.of_vlan(port, front.vid) {
-                Some((segment, table)) => self.take_frame(frame, &front, segment, table),
+                Some((segment, table)) => {
+                    self.take_frame(frame, &front, segment, table);
+                }
                 None => self.common.counters.drop(DropReason::VlanUnknown),
             },
             Err(reason) => self.common.counters.drop(reason),
@@ -72,6 +79,9 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         received: Received,
         tables: &Tables<Q::Destination>,
     ) {
+        if self.common.tracer.is_some() {
+            return self.trace_arrived_message(port, received, tables);
+        }
         let Received { buf, qpn, ud, source, checksum, .. } = received;
         match ud.and_then(|ud| tables.of_link(port, ud.0)) {
             Some((segment, table)) => {
@@ -91,15 +101,16 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         mut frame: Mbuf,
         segment: SegmentIndex,
         table: &SegmentTable<Q::Destination>,
-    ) {
+    ) -> Outcome {
         let ToInfiniBand { via, ip_len, neighbour, dial } = how;
         // 14 or 18 bytes of Ethernet header off, 4 of encapsulation on, padding cut: in place.
         match frame.reframe(front, ip_len.into()) {
             Some(header) => *header = IPOIB_IPV4_HEADER,
             None => return self.drop(segment, DropReason::BadLength),
         }
-        self.send_message(segment, via, frame, table);
+        let outcome = self.send_message(segment, via, frame, table);
         self.note_use(neighbour, dial, table);
+        outcome
     }
 
     /// Carries out what both ways may say of a message.
@@ -110,7 +121,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         mut message: Mbuf,
         segment: SegmentIndex,
         table: &SegmentTable<Q::Destination>,
-    ) {
+    ) -> Outcome {
         let ToEthernet { to, ip_len, neighbour } = how;
         self.note_ethernet_use(neighbour, table);
         // 4 bytes of encapsulation off, 14 of Ethernet header on: in place.
@@ -118,7 +129,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
             Some(room) => frame_header(to, table).write(room),
             None => return self.drop(segment, DropReason::BadLength),
         }
-        self.push_frame(segment, message, &table.settings);
+        self.push_frame(segment, message, &table.settings)
     }
 
     #[inline(always)]
@@ -128,7 +139,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         front: &FrameHead,
         segment: SegmentIndex,
         table: &SegmentTable<Q::Destination>,
-    ) {
+    ) -> Outcome {
         let verdict = eth_to_ib(head(&frame), front, frame.len(), table, self.common.worker);
         if let EthVerdict::Forward { via: Via::Group(_), .. }
         | EthVerdict::Fragment { via: Via::Group(_), .. } = verdict
@@ -136,7 +147,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         {
             return self.drop(segment, DropReason::Storm);
         }
-        self.carry_out_ethernet(verdict, frame, front.len, segment, table);
+        self.carry_out_ethernet(verdict, frame, front.len, segment, table)
     }
 
     #[inline(always)]
@@ -148,7 +159,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         origin: Option<Origin>,
         segment: SegmentIndex,
         table: &SegmentTable<Q::Destination>,
-    ) {
+    ) -> Outcome {
         let verdict = ib_to_eth(head(&message), message.len(), source, checksum, table);
         if let IbVerdict::Forward { neighbour: None, .. } | IbVerdict::Fragment { neighbour: None, .. } =
             verdict
@@ -156,7 +167,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         {
             return self.drop(segment, DropReason::Storm);
         }
-        self.carry_out_infiniband(verdict, message, origin, segment, table);
+        self.carry_out_infiniband(verdict, message, origin, segment, table)
     }
 
     /// Queues a frame for its segment's Ethernet port, with the tag of its VLAN.
@@ -166,7 +177,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         segment: SegmentIndex,
         mut frame: Mbuf,
         settings: &Settings<Q::Destination>,
-    ) {
+    ) -> Outcome {
         let Some(face) = self.ethernets.get_mut(settings.ethernet.at()) else {
             return self.drop(segment, DropReason::SegmentGone);
         };
@@ -183,8 +194,9 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         let bytes = frame.len();
         if face.push(frame, &mut self.common.counters) {
             self.common.counters.forwarded(segment, SegmentTraffic::ToEthernet, None, bytes);
+            Outcome::Sent
         } else {
-            self.drop(segment, DropReason::EthQueueFull);
+            self.drop(segment, DropReason::EthQueueFull)
         }
     }
 
@@ -204,11 +216,11 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         front: usize,
         segment: SegmentIndex,
         table: &SegmentTable<Q::Destination>,
-    ) {
+    ) -> Outcome {
         match verdict {
             EthVerdict::Forward { via, ip_len, neighbour, dial } => {
                 let how = ToInfiniBand { via, ip_len, neighbour, dial };
-                self.forward_frame(how, front, frame, segment, table);
+                self.forward_frame(how, front, frame, segment, table)
             }
             EthVerdict::Fragment { via, ip_len, mtu, neighbour, dial } => {
                 self.common.counters.packet(Traffic::Fragmented, frame.len());
@@ -216,20 +228,22 @@ impl<Q: MemoryWork> Hands<'_, Q> {
                     Ok(pieces) => pieces,
                     Err(reason) => return self.drop(segment, reason),
                 };
+                let mut outcome = Outcome::NO_PIECES;
                 for piece in pieces {
-                    match piece {
+                    outcome = outcome.and(match piece {
                         Some(piece) => self.send_message(segment, via, piece, table),
                         None => self.drop(segment, DropReason::NoBuffers),
-                    }
+                    });
                 }
                 self.note_use(neighbour, dial, table);
+                outcome
             }
             EthVerdict::TooBig { mtu, dial } => {
                 let dial = dial.map(Ipv4Addr::from);
                 if let Some(ip) = dial {
                     self.want(ip, table);
                 }
-                self.punt_frame(Cause::TooBig { mtu, dial }, segment, front, frame, table);
+                self.punt_frame(Cause::TooBig { mtu, dial }, segment, front, frame, table)
             }
             EthVerdict::Punt(punt) => self.punt_frame(Cause::Punt(punt), segment, front, frame, table),
             EthVerdict::Drop(reason) => self.drop(segment, reason),
@@ -244,10 +258,10 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         origin: Option<Origin>,
         segment: SegmentIndex,
         table: &SegmentTable<Q::Destination>,
-    ) {
+    ) -> Outcome {
         match verdict {
             IbVerdict::Forward { to, ip_len, neighbour } => {
-                self.forward_message(ToEthernet { to, ip_len, neighbour }, message, segment, table);
+                self.forward_message(ToEthernet { to, ip_len, neighbour }, message, segment, table)
             }
             IbVerdict::Fragment { to, ip_len, mtu, neighbour } => {
                 self.note_ethernet_use(neighbour, table);
@@ -260,12 +274,14 @@ impl<Q: MemoryWork> Hands<'_, Q> {
                     Ok(pieces) => pieces,
                     Err(reason) => return self.drop(segment, reason),
                 };
+                let mut outcome = Outcome::NO_PIECES;
                 for piece in pieces {
-                    match piece {
+                    outcome = outcome.and(match piece {
                         Some(piece) => self.push_frame(segment, piece, &table.settings),
                         None => self.drop(segment, DropReason::NoBuffers),
-                    }
+                    });
                 }
+                outcome
             }
             IbVerdict::TooBig { mtu } => {
                 self.punt_message(Cause::TooBig { mtu, dial: None }, segment, origin, message, table)
@@ -282,7 +298,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         via: Via<'_, Q::Destination>,
         message: Mbuf,
         table: &SegmentTable<Q::Destination>,
-    ) {
+    ) -> Outcome {
         let bytes = message.len();
         let ud = UdSlot(table.settings.link);
         let Some(face) = self.infinibands.get_mut(table.settings.endpoint.at()) else {
@@ -301,9 +317,10 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         match result {
             Ok(Taken::Now) => {
                 self.common.counters.forwarded(segment, SegmentTraffic::ToInfiniBand, Some(path), bytes);
+                Outcome::Sent
             }
             // Counted when the queue takes it.
-            Ok(Taken::Later) => {}
+            Ok(Taken::Later) => Outcome::Waits,
             Err(refused) => self.drop(segment, held::reason(refused.error)),
         }
     }
@@ -353,11 +370,11 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         front: usize,
         mut packet: Mbuf,
         table: &SegmentTable<Q::Destination>,
-    ) {
+    ) -> Outcome {
         if front > ETHERNET_HEADER_LEN && !tag::remove(&mut packet) {
             return self.drop(segment, DropReason::Truncated);
         }
-        self.punt(GatewayNote { cause, segment, side: Side::Ethernet, origin: None, packet }, table);
+        self.punt(GatewayNote { cause, segment, side: Side::Ethernet, origin: None, packet }, table)
     }
 
     fn punt_message(
@@ -367,24 +384,25 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         origin: Option<Origin>,
         packet: Mbuf,
         table: &SegmentTable<Q::Destination>,
-    ) {
-        self.punt(GatewayNote { cause, segment, side: Side::InfiniBand, origin, packet }, table);
+    ) -> Outcome {
+        self.punt(GatewayNote { cause, segment, side: Side::InfiniBand, origin, packet }, table)
     }
 
     /// By the ring of the segment's InfiniBand port.
-    fn punt(&mut self, what: GatewayNote, table: &SegmentTable<Q::Destination>) {
+    fn punt(&mut self, what: GatewayNote, table: &SegmentTable<Q::Destination>) -> Outcome {
         let counters = &mut self.common.counters;
         let segment = what.segment;
         counters.packet(Traffic::Punt, what.packet.len());
         counters.of_segment(segment, SegmentTraffic::Punt, what.packet.len());
         let Some(face) = self.infinibands.get_mut(table.settings.endpoint.at()) else {
-            return counters.drops_of(segment, DropReason::SegmentGone, 1);
+            return self.drop(segment, DropReason::SegmentGone);
         };
         let (_, notes) = face.link.parts();
         let (room, full) = punts::share(&what.cause);
         let crowded = notes.room() <= room || !punts::may_hold(&what.cause, self.pool);
         if crowded || note(notes, what).is_err() {
-            counters.drops_of(segment, full, 1);
+            return self.drop(segment, full);
         }
+        Outcome::HandedOver
     }
 }

@@ -50,11 +50,13 @@ impl<'t, D: Clone> Lane<'t, D> {
 #[derive(Debug)]
 pub(super) struct Lanes<'t, D, K> {
     last: Option<(K, Option<Lane<'t, D>>)>,
+    /// False: all packets go the long way.
+    short: bool,
 }
 
 impl<'t, D, K: Copy + PartialEq> Lanes<'t, D, K> {
-    pub(super) const fn new() -> Self {
-        Self { last: None }
+    pub(super) const fn new(short: bool) -> Self {
+        Self { last: None, short }
     }
 
     /// The lane that this VLAN or link leads to, which `find` tells.
@@ -65,8 +67,11 @@ impl<'t, D, K: Copy + PartialEq> Lanes<'t, D, K> {
         find: impl FnOnce() -> Option<(SegmentIndex, &'t SegmentTable<D>)>,
     ) -> Option<&Lane<'t, D>> {
         if !matches!(&self.last, Some((last, _)) if *last == key) {
-            let lane =
-                find().map(|(segment, table)| Lane { segment, table, short: Short::new(&table.settings) });
+            let short = self.short;
+            let lane = find().map(|(segment, table)| {
+                let short = if short { Short::new(&table.settings) } else { Short::NOTHING };
+                Lane { segment, table, short }
+            });
             self.last = Some((key, lane));
         }
         self.last.as_ref()?.1.as_ref()

@@ -5,6 +5,7 @@ mod faces;
 mod hands;
 mod held;
 mod lane;
+mod trace;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -20,6 +21,7 @@ use tap::{Tap, TapDirection};
 
 use super::frames::{complete, offer};
 use super::punts::Cause;
+use super::sighting::Tracer;
 use crate::counter::{Traffic, WorkerCounters};
 use crate::forward::{EndpointIndex, EthernetIndex, SegmentIndex, Side, Tables};
 use crate::segment::Origin;
@@ -100,6 +102,8 @@ struct Common {
     storm: StormGuard,
     period: Arc<AtomicU32>,
     tap: Option<Box<Tap>>,
+    /// Who follows packets. With somebody there none goes the short way.
+    tracer: Option<Box<Tracer>>,
 }
 
 impl<Q: MemoryWork> GatewayWorker<Q> {
@@ -123,6 +127,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
                 storm: StormGuard::new(seed),
                 period,
                 tap,
+                tracer: None,
             },
         }
     }
@@ -171,7 +176,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
         }
         let (tables, mut hands) = self.hands();
         let (frames, mut bytes) = (burst.len(), 0);
-        let mut lanes = Lanes::new();
+        let mut lanes = Lanes::new(hands.common.tracer.is_none());
         for mut frame in burst.drain(..) {
             let facts = frame.frame_facts();
             bytes += frame.len();
@@ -204,7 +209,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
             return false;
         }
         let (tables, mut hands) = self.hands();
-        let mut lanes = Lanes::new();
+        let mut lanes = Lanes::new(hands.common.tracer.is_none());
         let (mut messages, mut bytes) = (0, 0);
         for received in burst.drain(..) {
             match path_of(&received.source) {

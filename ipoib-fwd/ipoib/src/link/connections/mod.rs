@@ -196,6 +196,13 @@ impl Connections {
         conn.slot.filter(|_| conn.state == State::Live).map(|slot| RcPath { slot, mtu: conn.mtu })
     }
 
+    /// Our queue pair of the live connection of `worker` to `peer` that we opened.
+    pub(in crate::link) fn opened(&self, peer: HardwareAddress, worker: WorkerIndex) -> Option<Qpn> {
+        let dial = self.dials.get(&(peer.qpn, peer.gid, worker))?;
+        let conn = self.map.get(&dial.conn?)?;
+        conn.qpn.filter(|_| conn.state == State::Live)
+    }
+
     /// How long the connection that is idle for the longest time has been so, if it is out of use.
     pub(in crate::link) fn out_of_use(&self, now: Instant) -> Option<Duration> {
         let (used, _) = self.passive.oldest()?;

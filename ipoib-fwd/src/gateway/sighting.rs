@@ -1,0 +1,280 @@
+//! What a worker tells of a packet that somebody follows (`ctl trace`): how it came, what was looked up for it, what became of it.
+
+use arrayvec::ArrayVec;
+use dataplane::filter::{Filter, Look};
+use dataplane::ring::Sender;
+use pmd::hca::{RcSlot, Source};
+use tap::TapDirection;
+
+use crate::forward::{
+    EndpointIndex, EthVerdict, EthernetIndex, IbVerdict, NeighbourIndex, Punt, SegmentIndex, Side, Via,
+};
+use ipoib::drop_reason::DropReason;
+use ipoib::net::be16;
+use ipoib::net::ethernet::MacAddress;
+
+/// Most clients that follow packets at a time.
+pub(in crate::gateway) const MAX_WATCHERS: usize = 4;
+/// Bytes of a packet that are kept: the headers of its link, IPv4 with options, ports.
+const HEAD: usize = 96;
+
+/// The way of a packet into the fabric.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::gateway) enum Way {
+    Connection(RcSlot),
+    Datagram,
+    Group,
+}
+
+/// What the forwarding step said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::gateway) enum Lookup {
+    /// To a host or group of the fabric, in pieces of so many bytes if it is cut.
+    ToInfiniBand {
+        way: Way,
+        neighbour: Option<NeighbourIndex>,
+        pieces: Option<u16>,
+    },
+    /// To hosts of Ethernet.
+    ToEthernet {
+        to: MacAddress,
+        neighbour: Option<NeighbourIndex>,
+        pieces: Option<u16>,
+    },
+    /// It does not fit so many bytes, and may not be cut.
+    TooBig(u16),
+    /// The control lcore is to look at it.
+    Punt(Punt),
+    Drop(DropReason),
+}
+
+impl<D> From<&EthVerdict<'_, D>> for Lookup {
+    fn from(verdict: &EthVerdict<'_, D>) -> Self {
+        let way = |via: &Via<'_, D>| match via {
+            Via::Rc(slot) => Way::Connection(*slot),
+            Via::Ud(_) => Way::Datagram,
+            Via::Group(_) => Way::Group,
+        };
+        match verdict {
+            EthVerdict::Forward { via, neighbour, .. } => {
+                Self::ToInfiniBand { way: way(via), neighbour: *neighbour, pieces: None }
+            }
+            EthVerdict::Fragment { via, neighbour, mtu, .. } => {
+                Self::ToInfiniBand { way: way(via), neighbour: *neighbour, pieces: Some(*mtu) }
+            }
+            EthVerdict::TooBig { mtu, .. } => Self::TooBig(*mtu),
+            EthVerdict::Punt(punt) => Self::Punt(*punt),
+            EthVerdict::Drop(reason) => Self::Drop(*reason),
+        }
+    }
+}
+
+impl From<&IbVerdict> for Lookup {
+    fn from(verdict: &IbVerdict) -> Self {
+        match verdict {
+            IbVerdict::Forward { to, neighbour, .. } => {
+                Self::ToEthernet { to: *to, neighbour: *neighbour, pieces: None }
+            }
+            IbVerdict::Fragment { to, neighbour, mtu, .. } => {
+                Self::ToEthernet { to: *to, neighbour: *neighbour, pieces: Some(*mtu) }
+            }
+            IbVerdict::TooBig { mtu } => Self::TooBig(*mtu),
+            IbVerdict::Punt(punt) => Self::Punt(*punt),
+            IbVerdict::Drop(reason) => Self::Drop(*reason),
+        }
+    }
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::gateway) enum Outcome {
+    /// A queue has it.
+    Sent,
+    /// It waits for a queue that is full.
+    Waits,
+    /// The control lcore has it.
+    HandedOver,
+    /// Pieces of it were sent; why others were not.
+    Pieces {
+        sent: u16,
+        dropped: Option<DropReason>,
+    },
+    Dropped(DropReason),
+}
+
+impl Outcome {
+    /// Of a packet in pieces, before the first.
+    pub(in crate::gateway) const NO_PIECES: Self = Self::Pieces { sent: 0, dropped: None };
+
+    /// With one more piece.
+    pub(in crate::gateway) const fn and(self, piece: Self) -> Self {
+        let Self::Pieces { sent, dropped } = self else { return self };
+        match piece {
+            Self::Dropped(reason) => Self::Pieces { sent, dropped: Some(reason) },
+            _ => Self::Pieces { sent: sent.saturating_add(1), dropped },
+        }
+    }
+}
+
+/// When a worker had the packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::gateway) enum Step {
+    /// It came in.
+    Arrived,
+    /// It had waited for its way.
+    Again,
+}
+
+/// The headers of a packet, and how it came.
+#[derive(Clone, Debug)]
+pub(in crate::gateway) struct Front {
+    pub(in crate::gateway) side: Side,
+    /// The port of its side that it came by; `None` if it has waited.
+    pub(in crate::gateway) port: Option<u8>,
+    pub(in crate::gateway) segment: Option<SegmentIndex>,
+    pub(in crate::gateway) vlan: u16,
+    /// How a message came.
+    pub(in crate::gateway) source: Option<Source>,
+    pub(in crate::gateway) length: u32,
+    /// Its first bytes, from the header of its link on.
+    pub(in crate::gateway) head: ArrayVec<u8, HEAD>,
+    /// How many of them are in front of the packet.
+    pub(in crate::gateway) skip: u8,
+}
+
+impl Front {
+    /// Of a packet with these first bytes.
+    pub(in crate::gateway) fn new(side: Side, head: &[u8], length: usize) -> Self {
+        let kept = head.get(..HEAD).unwrap_or(head);
+        Self {
+            side,
+            port: None,
+            segment: None,
+            vlan: 0,
+            source: None,
+            length: length as u32,
+            head: kept.iter().copied().collect(),
+            skip: side.header_len() as u8,
+        }
+    }
+
+    /// The packet behind the headers of its link, and what it is.
+    pub(in crate::gateway) fn packet(&self) -> (u16, &[u8]) {
+        let skip = usize::from(self.skip);
+        let at = if self.side == Side::Ethernet { skip.saturating_sub(2) } else { 0 };
+        (be16(&self.head, at).unwrap_or_default(), self.head.get(skip..).unwrap_or_default())
+    }
+
+    /// It, as a filter sees it.
+    pub(in crate::gateway) fn look(&self) -> Look<'_> {
+        let (ethertype, packet) = self.packet();
+        Look {
+            direction: match self.side {
+                Side::Ethernet => TapDirection::Received,
+                Side::InfiniBand => TapDirection::Sent,
+            },
+            macs: self.macs().map(|mac| mac.map(|mac| mac.0)),
+            vlan: self.vlan,
+            ethertype,
+            packet,
+        }
+    }
+
+    /// Source and destination of a frame.
+    pub(in crate::gateway) fn macs(&self) -> [Option<MacAddress>; 2] {
+        let mac = |at: usize| Some(MacAddress(self.head.get(at..at + 6)?.try_into().ok()?));
+        if self.side == Side::Ethernet { [mac(6), mac(0)] } else { [None; 2] }
+    }
+}
+
+/// A packet that a worker has seen.
+#[derive(Clone, Debug)]
+pub(in crate::gateway) struct Sighting {
+    /// Nanoseconds since 1970.
+    pub(in crate::gateway) time: u64,
+    /// Who wants to know, by bit.
+    pub(in crate::gateway) watchers: u8,
+    pub(in crate::gateway) step: Step,
+    pub(in crate::gateway) front: Front,
+    pub(in crate::gateway) lookup: Lookup,
+    pub(in crate::gateway) outcome: Outcome,
+    /// Those before it that found the ring full.
+    pub(in crate::gateway) missed: u64,
+}
+
+/// What somebody wants to follow.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::gateway) struct Wanted {
+    /// Its number among those who follow.
+    pub(in crate::gateway) number: u8,
+    pub(in crate::gateway) filter: Filter,
+    pub(in crate::gateway) segment: Option<SegmentIndex>,
+    /// The port that it comes by or goes by.
+    pub(in crate::gateway) port: Option<AnyPort>,
+    /// More than so many are not told.
+    pub(in crate::gateway) left: u32,
+}
+
+/// A port of either side.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::gateway) enum AnyPort {
+    Ethernet(EthernetIndex),
+    InfiniBand(EndpointIndex),
+}
+
+impl Wanted {
+    /// True for a packet with these headers between these ports, that is looked up so.
+    pub(in crate::gateway) fn wants(
+        &self,
+        front: &Front,
+        ports: [Option<AnyPort>; 2],
+        lookup: Option<&Lookup>,
+    ) -> bool {
+        let mut look = front.look();
+        if let (Some(Lookup::ToEthernet { to, .. }), [_, destination]) = (lookup, &mut look.macs) {
+            *destination = Some(to.0);
+        }
+        self.segment.is_none_or(|wanted| front.segment == Some(wanted))
+            && self.port.is_none_or(|wanted| ports.contains(&Some(wanted)))
+            && self.filter.wants(&look)
+    }
+}
+
+/// What a worker has while somebody follows packets.
+#[derive(Debug)]
+pub struct Tracer {
+    wanted: ArrayVec<Wanted, MAX_WATCHERS>,
+    sightings: Sender<Sighting>,
+}
+
+impl Tracer {
+    pub(in crate::gateway) const fn new(
+        wanted: ArrayVec<Wanted, MAX_WATCHERS>,
+        sightings: Sender<Sighting>,
+    ) -> Self {
+        Self { wanted, sightings }
+    }
+
+    /// Those who want to know of a packet, by bit.
+    pub(in crate::gateway) fn watchers(
+        &mut self,
+        front: &Front,
+        ports: [Option<AnyPort>; 2],
+        lookup: &Lookup,
+    ) -> u8 {
+        let mut bits = 0;
+        for wanted in &mut self.wanted {
+            if wanted.left > 0 && wanted.wants(front, ports, Some(lookup)) {
+                wanted.left -= 1;
+                bits |= 1 << wanted.number;
+            }
+        }
+        bits
+    }
+
+    /// Tells of a packet. Those that find the ring full are counted, and the next one says how many they were.
+    pub(in crate::gateway) fn tell(&mut self, mut sighting: Sighting) {
+        sighting.missed = self.sightings.refused();
+        let _ = self.sightings.send(sighting);
+    }
+}
