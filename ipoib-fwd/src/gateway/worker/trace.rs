@@ -104,7 +104,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         let mut front = Front::new(Side::InfiniBand, head(&message), message.len());
         (front.port, front.segment) = (port.map(|port| port.0), Some(segment));
         front.vlan = table.settings.vlan.unwrap_or_default();
-        front.source = port.map(|_| source.clone());
+        front.source = port.map(|_| *source);
         let lookup = Lookup::from(&ib_to_eth(head(&message), message.len(), source, checksum, table));
         self.note(front, ports_of(table), lookup, |hands| {
             hands.take_message(message, source, checksum, origin, segment, table)
