@@ -4,27 +4,53 @@ use std::net::Ipv4Addr;
 
 /// Ethernet address of the gateway.
 pub(crate) const GATEWAY_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
-/// Bytes of a frame, without frame check sequence: the shortest that Ethernet has.
-pub(crate) const FRAME_LEN: usize = 60;
-/// Bytes of the IPv4 packet in it.
-pub(crate) const PACKET_LEN: usize = FRAME_LEN - 14;
-/// Flows in a file.
-pub(crate) const FLOWS: u16 = 256;
+/// Bytes of the IPv4 packet in a frame of 60 bytes, the shortest that Ethernet has.
+pub(crate) const SHORTEST: usize = 46;
+/// The first VLAN where frames have tags.
+pub(crate) const FIRST_VLAN: u16 = 100;
+
+/// What the packets are, and among how many.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Load {
+    /// Flows, each from (or to) an Ethernet host of its own.
+    pub(crate) flows: u32,
+    /// InfiniBand hosts, to which the flows go in turn.
+    pub(crate) hosts: u32,
+    /// Connections, which the hosts share.
+    pub(crate) connections: u16,
+    /// Segments, which the flows are of in turn. All know all hosts.
+    pub(crate) segments: u8,
+    /// Frames have a tag, by which segments are told apart.
+    pub(crate) tagged: bool,
+    /// Bytes of an IPv4 packet.
+    pub(crate) packet: usize,
+}
+
+impl Load {
+    /// The shortest packets of 256 flows to 8 hosts with a connection each.
+    pub(crate) const PLAIN: Self =
+        Self { flows: 256, hosts: 8, connections: 8, segments: 1, tagged: false, packet: SHORTEST };
+
+    /// The VLAN of a segment, or of a flow; 0 for frames without a tag.
+    pub(crate) fn vlan(&self, n: u32) -> u16 {
+        if self.tagged { FIRST_VLAN + (n % u32::from(self.segments.max(1))) as u16 } else { 0 }
+    }
+}
 
 /// Host `n` of the Ethernet side.
-pub(crate) fn ethernet_host(n: u16) -> Ipv4Addr {
-    Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 1, 0).to_bits() + u32::from(n))
+pub(crate) fn ethernet_host(n: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(Ipv4Addr::new(10, 64, 1, 0).to_bits() + n)
 }
 
 /// Ethernet address of host `n`.
-pub(crate) fn ethernet_mac(n: u16) -> [u8; 6] {
-    let [a, b] = n.to_be_bytes();
-    [0x02, 0, 0, 1, a, b]
+pub(crate) fn ethernet_mac(n: u32) -> [u8; 6] {
+    let [a, b, c, d] = n.to_be_bytes();
+    [0x02, 1, a, b, c, d]
 }
 
 /// Host `n` of the InfiniBand side.
-pub(crate) fn infiniband_host(n: u16) -> Ipv4Addr {
-    Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 2, 0).to_bits() + u32::from(n))
+pub(crate) fn infiniband_host(n: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(Ipv4Addr::new(10, 128, 2, 0).to_bits() + n)
 }
 
 fn internet_checksum(sum: u32, bytes: &[u8]) -> u32 {
@@ -38,18 +64,20 @@ fn internet_checksum(sum: u32, bytes: &[u8]) -> u32 {
     (sum & 0xffff) + (sum >> 16)
 }
 
-/// An IPv4 packet with a UDP datagram of a flow, both checksums right.
-pub(crate) fn udp_packet(from: Ipv4Addr, to: Ipv4Addr, flow: u16) -> [u8; PACKET_LEN] {
-    let mut packet = [0; PACKET_LEN];
-    let udp_len = (PACKET_LEN - 20) as u16;
+/// An IPv4 packet of so many bytes with a UDP datagram of a flow, both checksums right.
+pub(crate) fn udp_packet(from: Ipv4Addr, to: Ipv4Addr, flow: u32, len: usize) -> Vec<u8> {
+    let mut packet = vec![0; len.max(SHORTEST)];
+    let ip_len = packet.len() as u16;
+    let udp_len = ip_len - 20;
     let (ip, udp) = packet.split_at_mut(20);
-    ip[..4].copy_from_slice(&[0x45, 0, 0, PACKET_LEN as u8]);
+    ip[..2].copy_from_slice(&[0x45, 0]);
+    ip[2..4].copy_from_slice(&ip_len.to_be_bytes());
     ip[8..10].copy_from_slice(&[64, 17]);
     ip[12..16].copy_from_slice(&from.octets());
     ip[16..20].copy_from_slice(&to.octets());
     let sum = !(internet_checksum(0, ip) as u16);
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
-    udp[..2].copy_from_slice(&(0x4000 + flow).to_be_bytes());
+    udp[..2].copy_from_slice(&(0x4000 + (flow % 0x8000) as u16).to_be_bytes());
     udp[2..4].copy_from_slice(&5001_u16.to_be_bytes());
     udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
     for (byte, value) in udp[8..].iter_mut().zip(b"gateway benchmark.".iter().cycle()) {
@@ -64,35 +92,39 @@ pub(crate) fn udp_packet(from: Ipv4Addr, to: Ipv4Addr, flow: u16) -> [u8; PACKET
     packet
 }
 
-/// The frames of the way from Ethernet: each flow from a host of its own to one of `peers` InfiniBand hosts in turn.
-pub(crate) fn frames(peers: u16) -> Vec<[u8; FRAME_LEN]> {
-    (0..FLOWS)
-        .map(|flow| {
-            let mut frame = [0; FRAME_LEN];
-            frame[..6].copy_from_slice(&GATEWAY_MAC);
-            frame[6..12].copy_from_slice(&ethernet_mac(flow));
-            frame[12..14].copy_from_slice(&[0x08, 0x00]);
-            let to = infiniband_host(flow % peers.max(1));
-            frame[14..].copy_from_slice(&udp_packet(ethernet_host(flow), to, flow));
-            frame
-        })
-        .collect()
+/// The frame of a flow on the way from Ethernet: from a host of its own to one of the InfiniBand hosts in turn.
+pub(crate) fn frame(load: &Load, flow: u32) -> Vec<u8> {
+    let mut frame = [GATEWAY_MAC, ethernet_mac(flow)].concat();
+    if load.tagged {
+        frame.extend([0x81, 0x00]);
+        frame.extend(load.vlan(flow).to_be_bytes());
+    }
+    frame.extend([0x08, 0x00]);
+    let to = infiniband_host(flow % load.hosts.max(1));
+    frame.extend(udp_packet(ethernet_host(flow), to, flow, load.packet));
+    frame
 }
 
-/// The messages of the way to Ethernet: the same packets, the other way round, behind the encapsulation header.
-pub(crate) fn messages(peers: u16) -> Vec<Vec<u8>> {
-    (0..FLOWS)
-        .map(|flow| {
-            let from = infiniband_host(flow % peers.max(1));
-            let packet = udp_packet(from, ethernet_host(flow), flow);
-            [[0x08, 0x00, 0, 0].as_slice(), &packet].concat()
-        })
-        .collect()
+/// The message of a flow on the way to Ethernet: the same packet, the other way round, behind the encapsulation header.
+pub(crate) fn message(load: &Load, flow: u32) -> Vec<u8> {
+    let from = infiniband_host(flow % load.hosts.max(1));
+    let packet = udp_packet(from, ethernet_host(flow), flow, load.packet);
+    [[0x08, 0x00, 0, 0].as_slice(), &packet].concat()
+}
+
+/// The frames of all flows.
+pub(crate) fn frames(load: &Load) -> Vec<Vec<u8>> {
+    (0..load.flows).map(|flow| frame(load, flow)).collect()
+}
+
+/// The messages of all flows.
+pub(crate) fn messages(load: &Load) -> Vec<Vec<u8>> {
+    (0..load.flows).map(|flow| message(load, flow)).collect()
 }
 
 /// A pcap file (Ethernet, microseconds) of frames.
-pub(crate) fn pcap(frames: &[[u8; FRAME_LEN]]) -> Vec<u8> {
-    let mut file = Vec::with_capacity(24 + frames.len() * (16 + FRAME_LEN));
+pub(crate) fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
+    let mut file = Vec::new();
     file.extend(0xa1b2_c3d4_u32.to_le_bytes());
     file.extend([2, 0, 4, 0]);
     file.extend([0; 8]);
@@ -101,8 +133,8 @@ pub(crate) fn pcap(frames: &[[u8; FRAME_LEN]]) -> Vec<u8> {
     for (n, frame) in frames.iter().enumerate() {
         file.extend(0_u32.to_le_bytes());
         file.extend((n as u32).to_le_bytes());
-        file.extend((FRAME_LEN as u32).to_le_bytes());
-        file.extend((FRAME_LEN as u32).to_le_bytes());
+        file.extend((frame.len() as u32).to_le_bytes());
+        file.extend((frame.len() as u32).to_le_bytes());
         file.extend(frame);
     }
     file
@@ -116,37 +148,52 @@ mod tests {
 
     #[test]
     fn flows_differ_and_each_packet_is_right_down_to_its_checksums() {
-        let mut seen = HashSet::new();
-        for frame in frames(8) {
-            let packet = SlicedPacket::from_ethernet(&frame).unwrap();
-            let Some(NetSlice::Ipv4(ip)) = &packet.net else { panic!("no IPv4") };
-            assert_eq!(ip.header().header_checksum(), ip.header().to_header().calc_header_checksum());
-            let Some(TransportSlice::Udp(udp)) = &packet.transport else { panic!("no UDP") };
-            let sum = udp.to_header().calc_checksum_ipv4(&ip.header().to_header(), udp.payload()).unwrap();
-            assert_eq!(udp.checksum(), sum);
-            seen.insert((ip.header().source(), ip.header().destination(), udp.source_port()));
+        for load in [
+            Load::PLAIN,
+            Load { tagged: true, segments: 16, ..Load::PLAIN },
+            Load { flows: 70_000, hosts: 70_000, ..Load::PLAIN },
+            Load { hosts: 3, packet: 1500, ..Load::PLAIN },
+        ] {
+            let (mut seen, mut vlans) = (HashSet::new(), HashSet::new());
+            for flow in 0..load.flows {
+                let frame = frame(&load, flow);
+                let packet = SlicedPacket::from_ethernet(&frame).unwrap();
+                let Some(NetSlice::Ipv4(ip)) = &packet.net else { panic!("no IPv4") };
+                assert_eq!(usize::from(ip.header().total_len()), load.packet);
+                assert_eq!(ip.header().header_checksum(), ip.header().to_header().calc_header_checksum());
+                let Some(TransportSlice::Udp(udp)) = &packet.transport else { panic!("no UDP") };
+                let sum =
+                    udp.to_header().calc_checksum_ipv4(&ip.header().to_header(), udp.payload()).unwrap();
+                assert_eq!(udp.checksum(), sum);
+                seen.insert((ip.header().source(), ip.header().destination()));
+                vlans.extend(packet.vlan_ids().iter().map(|id| id.value()));
+            }
+            assert_eq!(seen.len(), load.flows as usize);
+            let sources: HashSet<_> = seen.iter().map(|(from, _)| *from).collect();
+            let targets: HashSet<_> = seen.iter().map(|(_, to)| *to).collect();
+            assert_eq!((sources.len(), targets.len()), (load.flows as usize, load.hosts as usize));
+            assert!(sources.is_disjoint(&targets));
+            assert_eq!(vlans.len(), if load.tagged { load.segments.into() } else { 0 });
         }
-        assert_eq!(seen.len(), usize::from(FLOWS));
-        let targets: HashSet<_> = seen.iter().map(|(_, to, _)| *to).collect();
-        assert_eq!(targets.len(), 8);
     }
 
     #[test]
     fn the_way_back_has_the_same_flows() {
-        let messages = messages(3);
-        assert_eq!(messages.len(), usize::from(FLOWS));
+        let load = Load { hosts: 3, ..Load::PLAIN };
+        let messages = messages(&load);
+        assert_eq!(messages.len(), load.flows as usize);
         for (n, message) in messages.iter().enumerate() {
             assert_eq!(message[..4], [8, 0, 0, 0]);
             let ip = etherparse::Ipv4HeaderSlice::from_slice(&message[4..]).unwrap();
-            assert_eq!(ip.source_addr(), infiniband_host(n as u16 % 3));
-            assert_eq!(ip.destination_addr(), ethernet_host(n as u16));
+            assert_eq!(ip.source_addr(), infiniband_host(n as u32 % 3));
+            assert_eq!(ip.destination_addr(), ethernet_host(n as u32));
             assert_eq!(usize::from(ip.total_len()) + 4, message.len());
         }
     }
 
     #[test]
     fn a_pcap_file_has_a_header_and_a_record_for_each_frame() {
-        let frames = frames(1);
+        let frames = frames(&Load::PLAIN);
         let file = pcap(&frames);
         assert_eq!(file.len(), 24 + 256 * (16 + 60));
         assert_eq!(file[..4], [0xd4, 0xc3, 0xb2, 0xa1]);

@@ -26,6 +26,26 @@ pub(crate) fn lcores() -> String {
     format!("0@{first},1@{last}")
 }
 
+/// True if there is a processor for each of so many workers and one beside them.
+pub(crate) fn has_lcores(workers: u8) -> bool {
+    processors().len() > usize::from(workers)
+}
+
+/// EAL's lcores: 0 for the generator, one for each worker, each on a processor of its own where there are as many.
+pub(crate) fn lcores_of(workers: u8) -> String {
+    let processors = processors();
+    if workers <= 1 || !has_lcores(workers) {
+        return lcores();
+    }
+    let lcores: Vec<String> = processors
+        .iter()
+        .take(1 + usize::from(workers))
+        .enumerate()
+        .map(|(n, at)| format!("{n}@{at}"))
+        .collect();
+    lcores.join(",")
+}
+
 /// EAL's only lcore, on the processor that forwards otherwise.
 pub(crate) fn one_lcore() -> String {
     format!("0@{}", processors().last().copied().unwrap_or(0))

@@ -9,13 +9,18 @@ mod fabric;
 mod fastreg;
 mod frames;
 mod gid;
+mod latency;
 mod machine;
 mod pair;
 mod peer;
+mod percentiles;
+mod plot;
 mod publish;
 mod receive;
 mod report;
+mod rig;
 mod sample;
+mod scale;
 mod series;
 mod soft;
 mod step;
@@ -25,10 +30,12 @@ use std::process::{Command, ExitCode, Stdio};
 
 use clap::{Parser, ValueEnum};
 
+use frames::Load;
+use percentiles::Percentiles;
 use report::Report;
+use rig::Step;
 use sample::Sample;
 use series::Spread;
-use step::Step;
 
 /// Benchmarks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -39,6 +46,16 @@ enum Name {
     StepIbEthRc,
     /// As the first, to hosts without a connection.
     StepEthIbUd,
+    /// As the second, from hosts that send datagrams.
+    StepIbEthUd,
+    /// The first and the second at once, on one worker.
+    StepBothRc,
+    /// The same with datagrams.
+    StepBothUd,
+    /// What a worker adds to a packet's way, at parts of its maximum, by what it does when it is idle.
+    Latency,
+    /// The steps against connections, neighbours, flows, segments and bytes.
+    Scale,
     /// Messages between two software devices on a connection.
     RcSoft,
     /// A message in 2, 5 and 17 buffers is sent: named piece by piece, under a key, copied.
@@ -71,6 +88,9 @@ impl Name {
             Self::StepEthIbRc => Some(Step::ETH_IB_RC),
             Self::StepIbEthRc => Some(Step::IB_ETH_RC),
             Self::StepEthIbUd => Some(Step::ETH_IB_UD),
+            Self::StepIbEthUd => Some(Step::IB_ETH_UD),
+            Self::StepBothRc => Some(Step::BOTH_RC),
+            Self::StepBothUd => Some(Step::BOTH_UD),
             _ => None,
         }
     }
@@ -80,6 +100,11 @@ impl Name {
             Self::StepEthIbRc => step::run(Step::ETH_IB_RC, pcap, seconds),
             Self::StepIbEthRc => step::run(Step::IB_ETH_RC, pcap, seconds),
             Self::StepEthIbUd => step::run(Step::ETH_IB_UD, pcap, seconds),
+            Self::StepIbEthUd => step::run(Step::IB_ETH_UD, pcap, seconds),
+            Self::StepBothRc => step::run(Step::BOTH_RC, pcap, seconds),
+            Self::StepBothUd => step::run(Step::BOTH_UD, pcap, seconds),
+            Self::Latency => latency::run(seconds),
+            Self::Scale => scale::run(seconds),
             Self::RcSoft => soft::run(seconds),
             Self::ChainSend => chain::run(seconds),
             Self::SrqReceive => receive::run(seconds),
@@ -101,6 +126,9 @@ struct Options {
     /// Write the results to this file as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write plots of latencies and of `scale` into this folder, and a log of the histograms.
+    #[arg(long, value_name = "DIR")]
+    plots: Option<PathBuf>,
     /// Fewer and shorter runs: under two minutes altogether.
     #[arg(long)]
     quick: bool,
@@ -130,7 +158,7 @@ impl Drop for Temporary {
 fn write_pcap() -> Result<Temporary, String> {
     let path = std::env::temp_dir().join(format!("bench-{}.pcap", std::process::id()));
     let file = Temporary(path);
-    std::fs::write(&file.0, frames::pcap(&frames::frames(step::PEERS)))
+    std::fs::write(&file.0, frames::pcap(&frames::frames(&Load::PLAIN)))
         .map_err(|e| format!("{}: {e}", file.0.display()))?;
     Ok(file)
 }
@@ -152,7 +180,13 @@ fn child(name: Name, seconds: f64) -> Result<Sample, String> {
     serde_json::from_str(line).map_err(|e| format!("{}: {e}", name.text()))
 }
 
-fn benchmark(name: Name, runs: u32, seconds: f64, report: &mut Report) -> Result<(), String> {
+fn benchmark(
+    name: Name,
+    runs: u32,
+    seconds: f64,
+    report: &mut Report,
+    percentiles: &mut Percentiles,
+) -> Result<(), String> {
     let pcap = write_pcap()?;
     let (mut samples, mut peer_figures) = (Vec::new(), Vec::new());
     for run in 1..=runs {
@@ -165,6 +199,7 @@ fn benchmark(name: Name, runs: u32, seconds: f64, report: &mut Report) -> Result
     eprintln!();
     let peer = Spread::of(&peer_figures).map(|spread| (peer::NAME, spread));
     report.add(report::entries(&name.text(), &samples, peer));
+    percentiles.add(&name.text(), &samples)?;
     for note in samples.last().iter().flat_map(|s| &s.notes) {
         eprintln!("  {note}");
     }
@@ -195,19 +230,39 @@ fn main_of(options: &Options) -> Result<(), String> {
     }
     let runs = options.runs.unwrap_or(if options.quick { 2 } else { 7 });
     let mut report = Report::new(machine::describe());
+    let mut percentiles = Percentiles::default();
     println!("{}", machine::describe());
     let warning = machine::busy_warning();
     for name in names {
-        benchmark(*name, runs, seconds, &mut report)?;
+        benchmark(*name, runs, seconds, &mut report, &mut percentiles)?;
     }
     println!("{}\n{}", report.table(), report.bars());
     if let Some(warning) = warning {
         println!("{warning}");
     }
     if let Some(file) = &options.json {
-        std::fs::write(file, report.json()?).map_err(|e| format!("{}: {e}", file.display()))?;
+        write(file, report.json()?.as_bytes())?;
+        write_log(&percentiles, &file.with_extension("hlog"))?;
+    }
+    if let Some(folder) = &options.plots {
+        std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        for (name, chart) in percentiles.charts().into_iter().chain(report.charts()) {
+            write(&folder.join(name + ".svg"), chart.svg(report.machine()).as_bytes())?;
+        }
+        write_log(&percentiles, &folder.join("latency.hlog"))?;
     }
     Ok(())
+}
+
+fn write(file: &Path, bytes: &[u8]) -> Result<(), String> {
+    std::fs::write(file, bytes).map_err(|e| format!("{}: {e}", file.display()))
+}
+
+fn write_log(percentiles: &Percentiles, file: &Path) -> Result<(), String> {
+    if percentiles.is_empty() {
+        return Ok(());
+    }
+    write(file, &percentiles.log(std::time::SystemTime::now())?)
 }
 
 fn main() -> ExitCode {

@@ -45,7 +45,8 @@ pub(crate) fn start_eal() -> Result<Eal, String> {
     Eal::init(arguments.chain(machine::memory_arguments())).map_err(text)
 }
 
-type DriverQueues = <SoftHca as Backend>::Queues;
+/// A worker's queues on it.
+pub(crate) type DriverQueues = <SoftHca as Backend>::Queues;
 
 pub(crate) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
@@ -222,9 +223,15 @@ pub(crate) fn pair_over(
 }
 
 /// Gives everything back.
-pub(crate) fn end(mut this: End) -> Result<(), String> {
-    if let Some(rc) = this.queues.remove_rc(SLOT) {
-        this.hca.destroy_rc(rc).map_err(text)?;
+pub(crate) fn end(this: End) -> Result<(), String> {
+    let End { mut hca, queues, .. } = this;
+    dismantle(&mut hca, queues)
+}
+
+/// Gives a device's queues back, and the connection with them.
+pub(crate) fn dismantle(hca: &mut SoftHca, mut queues: DriverQueues) -> Result<(), String> {
+    if let Some(rc) = queues.remove_rc(SLOT) {
+        hca.destroy_rc(rc).map_err(text)?;
     }
-    this.hca.destroy_queues(this.queues).map_err(text)
+    hca.destroy_queues(queues).map_err(text)
 }

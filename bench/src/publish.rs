@@ -11,8 +11,8 @@ use ipoib_fwd::forward::{
 };
 use pmd::hca::RcSlot;
 
+use crate::rig::destination;
 use crate::sample::{Figure, Sample};
-use crate::step::destination;
 
 const SIZES: [u32; 2] = [16, 4096];
 const WORKERS: [u8; 2] = [1, 4];

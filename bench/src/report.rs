@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::plot::{Axis, Chart, Line};
 use crate::sample::Sample;
 use crate::series::Spread;
 
@@ -71,6 +72,32 @@ fn bar(value: f64, most: f64) -> String {
     "█".repeat(length)
 }
 
+fn chart(group: &str) -> Chart {
+    Chart {
+        title: format!("One worker against {group}"),
+        x_title: group.to_owned(),
+        x_marks: Vec::new(),
+        y_title: "Mpps".to_owned(),
+        y: Axis::Linear,
+        lines: Vec::new(),
+    }
+}
+
+/// Has the points stand side by side in the order of their numbers, which lie too far apart for a scale.
+fn spread_out(mut chart: Chart, mut marks: Vec<u32>) -> Chart {
+    marks.sort_unstable();
+    let last = marks.len().saturating_sub(1).max(1) as f64;
+    let place = |at: f64| marks.iter().position(|mark| f64::from(*mark) == at).unwrap_or(0) as f64 / last;
+    for line in &mut chart.lines {
+        for (x, ..) in &mut line.points {
+            *x = place(*x);
+        }
+        line.points.sort_by(|(a, ..), (b, ..)| a.total_cmp(b));
+    }
+    chart.x_marks = marks.iter().map(|mark| (place((*mark).into()), mark.to_string())).collect();
+    chart
+}
+
 impl Report {
     /// A report without results.
     pub(crate) const fn new(machine: String) -> Self {
@@ -116,6 +143,41 @@ impl Report {
         out
     }
 
+    /// What it ran on.
+    pub(crate) fn machine(&self) -> &str {
+        &self.machine
+    }
+
+    /// Charts of `scale`, by file name: rates, least to greatest of the runs, in a line for each way.
+    pub(crate) fn charts(&self) -> Vec<(String, Chart)> {
+        let mut charts: Vec<(String, Chart, Vec<u32>)> = Vec::new();
+        for entry in self.results.iter().filter(|entry| entry.unit == "Mpps") {
+            let Some((name, at)) = entry.name.rsplit_once('.') else { continue };
+            let (Some(of), Ok(at)) = (name.strip_prefix("scale."), at.parse::<u32>()) else { continue };
+            let (group, way) = of.split_once('.').unwrap_or((of, "eth-ib"));
+            let place = match charts.iter().position(|(known, ..)| known == group) {
+                Some(place) => place,
+                None => {
+                    charts.push((group.to_owned(), chart(group), Vec::new()));
+                    charts.len() - 1
+                }
+            };
+            let Some((_, chart, marks)) = charts.get_mut(place) else { continue };
+            if !marks.contains(&at) {
+                marks.push(at);
+            }
+            let point = (f64::from(at), entry.median, Some((entry.min, entry.max)));
+            match chart.lines.iter_mut().find(|line| line.name == way) {
+                Some(line) => line.points.push(point),
+                None => chart.lines.push(Line { name: way.to_owned(), points: vec![point] }),
+            }
+        }
+        charts
+            .into_iter()
+            .map(|(group, chart, marks)| (format!("scale-{group}"), spread_out(chart, marks)))
+            .collect()
+    }
+
     /// The JSON.
     pub(crate) fn json(&self) -> Result<String, String> {
         serde_json::to_string_pretty(self).map(|text| text + "\n").map_err(|e| e.to_string())
@@ -130,7 +192,7 @@ mod tests {
     fn report() -> Report {
         let sample = |mpps| Sample {
             figures: vec![Figure::with_peer("", "Mpps", mpps), Figure::new("time", "ns/packet", 1e3 / mpps)],
-            notes: Vec::new(),
+            ..Sample::default()
         };
         let peer = Spread { min: 10.0, median: 20.0, max: 25.0 };
         let mut report = Report::new("a machine".to_owned());
@@ -169,5 +231,22 @@ mod tests {
         let bars = report.bars();
         assert_eq!(bars.lines().count(), 2, "only what has a peer");
         assert_eq!(bars.matches('█').count(), 22 + 40);
+    }
+
+    #[test]
+    fn charts_are_of_what_scales_in_the_order_of_numbers() {
+        let mut report = report();
+        let figures = [("n.eth-ib.16", 9.0), ("n.eth-ib.4", 10.0), ("n.ib-eth.16", 5.0), ("c.1", 7.0)];
+        let figures = figures.map(|(part, rate)| Figure::new(part, "Mpps", rate));
+        let memory = Figure::new("c.1.memory", "bytes/connection", 4096.0);
+        let sample = Sample { figures: figures.into_iter().chain([memory]).collect(), ..Sample::default() };
+        report.add(entries("scale", &[sample], None));
+        let charts = report.charts();
+        let names: Vec<_> = charts.iter().map(|(name, chart)| (name.as_str(), chart.lines.len())).collect();
+        assert_eq!(names, [("scale-n", 2), ("scale-c", 1)]);
+        let (_, chart) = &charts[0];
+        assert_eq!(chart.x_marks, [(0.0, "4".to_owned()), (1.0, "16".to_owned())]);
+        let points: Vec<_> = chart.lines[0].points.iter().map(|(x, y, _)| (*x, *y)).collect();
+        assert_eq!(points, [(0.0, 10.0), (1.0, 9.0)]);
     }
 }

@@ -3,6 +3,8 @@
 use dataplane::latency::Summary;
 use serde::{Deserialize, Serialize};
 
+use crate::percentiles::Recorded;
+
 /// One figure.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Figure {
@@ -43,6 +45,9 @@ pub(crate) struct Sample {
     pub(crate) figures: Vec<Figure>,
     /// Lines on times and other things, for people.
     pub(crate) notes: Vec<String>,
+    /// Times, of benchmarks that are of each single one.
+    #[serde(default)]
+    pub(crate) histograms: Vec<Recorded>,
 }
 
 /// A line on times.

@@ -293,7 +293,7 @@ fn measure(seconds: f64) -> Result<Sample, String> {
     let mut rig = Rig::new()?;
     let measured = rig.measure(seconds)?;
     let name = rig.machine.as_ref().map(|machine| machine.name.clone());
-    let mut sample = Sample { figures: figures(&measured, name.as_deref()), notes: Vec::new() };
+    let mut sample = Sample { figures: figures(&measured, name.as_deref()), ..Sample::default() };
     for pieces in PIECES {
         for depth in [1, batch(pieces)] {
             sample.figures.extend(rig.on_paper(pieces, depth)?);

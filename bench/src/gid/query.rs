@@ -36,6 +36,7 @@ pub(crate) fn run(seconds: f64) -> Result<Sample, String> {
             Figure::new(&part("files-to-one-call"), "times", by_file / one_call),
         ],
         notes: vec![format!("{name}: {} GIDs, {} files", entries.len(), files.1)],
+        ..Sample::default()
     })
 }
 

@@ -132,6 +132,7 @@ pub(crate) fn forward(case: Case, begin: impl FnMut(), end: impl FnOnce()) -> Ou
         srq_depth: SRQ_DEPTH,
         srq_message: LARGEST_MESSAGE,
         signal_every: 16,
+        max_sends: u32::MAX,
         messages: if case.to_infiniband { Vec::new() } else { packets::messages() },
         datagrams: !case.connected,
         receives_per_turn: pmd::hca::BURST,

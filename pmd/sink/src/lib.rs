@@ -53,6 +53,8 @@ pub struct SinkConfig {
     pub srq_message: usize,
     /// One signalled send in this many.
     pub signal_every: u32,
+    /// Most sends that may be outstanding altogether; never more than the rings promise.
+    pub max_sends: u32,
     /// Messages to receive, one after the other and again from the first, by the connections in turn; none = nothing is
     /// received.
     pub messages: Vec<Vec<u8>>,
@@ -183,7 +185,8 @@ impl Sink {
         }
         let (srq_ring, srq) = SharedReader::create(config.srq_depth, segments)?;
         let (datagrams, datagram_reader) = SharedReader::create(DATAGRAMS, 1)?;
-        let (send_ring, send_cq) = CompletionWriter::create(wqebbs, 1)?;
+        let max_sends = config.max_sends.min(wqebbs);
+        let (send_ring, send_cq) = CompletionWriter::create(max_sends, 1)?;
         let (receive_ring, receive_cq) = CompletionWriter::create(srq_ring.slots.max(DATAGRAMS), 2)?;
         let (mut regions, mut table) = (Vec::new(), MrTable::new());
         for zone in pool.zones() {
@@ -224,7 +227,7 @@ impl Sink {
             bus: sink,
             max_ud: 1,
             max_rc: config.connections.into(),
-            max_sends: wqebbs,
+            max_sends,
             datagrams_anchor: None,
             connections_anchor: None,
         });

@@ -14,6 +14,7 @@ fn config(connections: u16, messages: &[&[u8]]) -> SinkConfig {
         srq_depth: 100,
         srq_message: 5000,
         signal_every: 16,
+        max_sends: u32::MAX,
         messages: messages.iter().map(|m| m.to_vec()).collect(),
         datagrams: false,
         receives_per_turn: 7,

@@ -1,0 +1,195 @@
+//! Histograms of times, over all runs: as a log that HdrHistogram's tools read, and as plots.
+
+use std::time::{Duration, SystemTime};
+
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
+use hdrhistogram::serialization::{Deserializer, Serializer as _, V2DeflateSerializer, V2Serializer};
+use serde::{Deserialize, Serialize};
+
+use crate::plot::{Axis, Chart, Line, Point};
+use crate::sample::Sample;
+
+/// What is told of a histogram; the last is the maximum.
+pub(crate) const QUANTILES: [f64; 6] = [0.5, 0.9, 0.99, 0.999, 0.9999, 1.0];
+
+/// A quantile as figures call it.
+pub(crate) fn name_of(quantile: f64) -> String {
+    if quantile >= 1.0 { "max".to_owned() } else { format!("p{}", rounded(quantile * 100.0)) }
+}
+
+fn rounded(percent: f64) -> f64 {
+    (percent * 1e6).round() / 1e6
+}
+
+/// A histogram of nanoseconds on its way from one process to another: HdrHistogram's V2 encoding.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Recorded {
+    part: String,
+    v2: Vec<u8>,
+}
+
+impl Recorded {
+    pub(crate) fn of(part: &str, histogram: &Histogram<u64>) -> Result<Self, String> {
+        let mut v2 = Vec::new();
+        V2Serializer::new().serialize(histogram, &mut v2).map_err(|e| format!("{part}: {e:?}"))?;
+        Ok(Self { part: part.to_owned(), v2 })
+    }
+
+    fn histogram(&self) -> Result<Histogram<u64>, String> {
+        Deserializer::new().deserialize(&mut self.v2.as_slice()).map_err(|e| format!("{}: {e:?}", self.part))
+    }
+}
+
+/// All that were recorded, those of all runs together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Percentiles {
+    all: Vec<(String, Histogram<u64>)>,
+}
+
+impl Percentiles {
+    /// Adds those of a benchmark's runs.
+    pub(crate) fn add(&mut self, benchmark: &str, samples: &[Sample]) -> Result<(), String> {
+        for recorded in samples.iter().flat_map(|sample| &sample.histograms) {
+            let (name, new) = (format!("{benchmark}.{}", recorded.part), recorded.histogram()?);
+            match self.all.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, histogram)) => histogram.add(new).map_err(|e| format!("{name}: {e:?}"))?,
+                None => self.all.push((name, new)),
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// A log of them, compressed V2, a histogram a line with its name for a tag.
+    pub(crate) fn log(&self, at: SystemTime) -> Result<Vec<u8>, String> {
+        let (mut log, mut serializer) = (Vec::new(), V2DeflateSerializer::new());
+        let mut writer = IntervalLogWriterBuilder::new()
+            .add_comment("nanoseconds; each interval is all runs of one cell")
+            .with_start_time(at)
+            .begin_log_with(&mut log, &mut serializer)
+            .map_err(|e| e.to_string())?;
+        for (name, histogram) in &self.all {
+            writer
+                .write_histogram(histogram, Duration::ZERO, Duration::ZERO, Tag::new(name))
+                .map_err(|e| format!("{name}: {e:?}"))?;
+        }
+        drop(writer);
+        Ok(log)
+    }
+
+    /// A chart for each way: its name, and the chart. A way is a name without its last two words, or, of pings, its last.
+    pub(crate) fn charts(&self) -> Vec<(String, Chart)> {
+        let mut charts: Vec<(String, Chart)> = Vec::new();
+        for (name, histogram) in &self.all {
+            let words: Vec<&str> = name.split('.').collect();
+            let own = if words.contains(&"ping") { 1 } else { 2 };
+            let (way, line) = words.split_at(words.len().saturating_sub(own));
+            let (way, line) = (way.join("-"), line.join(", at % of the maximum: "));
+            let line = Line { name: line, points: curve(histogram) };
+            match charts.iter_mut().find(|(known, _)| *known == way) {
+                Some((_, chart)) => chart.lines.push(line),
+                None => charts.push((way.clone(), chart(&way, line))),
+            }
+        }
+        charts
+    }
+}
+
+/// Nines that the plots show.
+const NINES: f64 = 4.0;
+
+fn chart(way: &str, first: Line) -> Chart {
+    let marks = [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999];
+    Chart {
+        title: format!("{way}: part of the packets that took no longer"),
+        x_title: "percentile".to_owned(),
+        x_marks: marks.iter().map(|q| (place(*q), format!("{} %", rounded(q * 100.0)))).collect(),
+        y_title: "us".to_owned(),
+        y: Axis::Logarithmic,
+        lines: vec![first],
+    }
+}
+
+/// Where a quantile stands between left and right: each further nine takes as much room as the one before.
+fn place(quantile: f64) -> f64 {
+    -(1.0 - quantile).log10() / NINES
+}
+
+fn curve(histogram: &Histogram<u64>) -> Vec<Point> {
+    // What one packet alone would tell is not told.
+    let most = (histogram.len().max(1) as f64).log10().min(NINES);
+    let steps = (most * 12.0) as u32;
+    let point = |step: u32| {
+        let quantile = 1.0 - 10_f64.powf(-f64::from(step) / 12.0);
+        (place(quantile), histogram.value_at_quantile(quantile) as f64 / 1e3, None)
+    };
+    (0..=steps).map(point).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
+
+    fn samples() -> Vec<Sample> {
+        let one = |values: &[u64]| {
+            let mut histogram = Histogram::new_with_bounds(1, 10_000_000_000, 3).unwrap();
+            for value in values {
+                histogram.record(*value).unwrap();
+            }
+            let parts = ["eth-ib.poll.50", "eth-ib.sleep.50", "ping.poll"];
+            let histograms = parts.map(|part| Recorded::of(part, &histogram).unwrap());
+            Sample { histograms: histograms.into(), ..Sample::default() }
+        };
+        vec![one(&[1000; 990]), one(&[50_000; 10])]
+    }
+
+    #[test]
+    fn those_of_all_runs_are_one_in_the_log_which_can_be_read_again() {
+        let mut percentiles = Percentiles::default();
+        assert!(percentiles.is_empty());
+        // As it comes from another process.
+        let text = serde_json::to_string(&samples()).unwrap();
+        percentiles.add("latency", &serde_json::from_str::<Vec<Sample>>(&text).unwrap()).unwrap();
+        let log = percentiles.log(SystemTime::now()).unwrap();
+        let mut tags = Vec::new();
+        for entry in IntervalLogIterator::new(&log) {
+            let LogEntry::Interval(interval) = entry.unwrap() else { continue };
+            tags.push(interval.tag().unwrap().as_str().to_owned());
+            assert!(interval.encoded_histogram().starts_with("HIST"), "compressed V2");
+        }
+        assert_eq!(tags, ["latency.eth-ib.poll.50", "latency.eth-ib.sleep.50", "latency.ping.poll"]);
+        let (_, all) = &percentiles.all[0];
+        assert_eq!((all.len(), all.value_at_quantile(0.5) / 10), (1000, 100));
+        assert!(all.value_at_quantile(0.999) >= 50_000);
+    }
+
+    #[test]
+    fn charts_have_a_line_for_each_cell_of_a_way_and_no_more_nines_than_packets() {
+        let mut percentiles = Percentiles::default();
+        percentiles.add("latency", &samples()).unwrap();
+        let charts = percentiles.charts();
+        let names: Vec<_> = charts.iter().map(|(name, chart)| (name.as_str(), chart.lines.len())).collect();
+        assert_eq!(names, [("latency-eth-ib", 2), ("latency-ping", 1)]);
+        let points = &charts[0].1.lines[0].points;
+        // A thousand packets have three nines.
+        assert_eq!(points.last().unwrap().0, place(0.999));
+        assert!(points.iter().all(|(x, y, _)| (0.0..=1.0).contains(x) && *y >= 1.0));
+    }
+
+    #[test]
+    fn names_of_quantiles() {
+        assert_eq!(QUANTILES.map(name_of), ["p50", "p90", "p99", "p99.9", "p99.99", "max"]);
+    }
+
+    #[test]
+    fn what_is_no_histogram_is_an_error() {
+        let broken = Recorded { part: "x".to_owned(), v2: vec![1, 2, 3] };
+        let sample = Sample { histograms: vec![broken], ..Sample::default() };
+        assert!(Percentiles::default().add("latency", &[sample]).is_err());
+    }
+}

@@ -1,0 +1,216 @@
+//! Charts as SVG: lines over marks from left to right.
+
+use std::fmt::Write as _;
+
+/// How figures become heights.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Axis {
+    /// From 0.
+    Linear,
+    /// By powers of ten.
+    Logarithmic,
+}
+
+/// A point: where it stands between left (0) and right (1), its figure, and the least and greatest figure of several runs.
+pub(crate) type Point = (f64, f64, Option<(f64, f64)>);
+
+/// A line.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Line {
+    pub(crate) name: String,
+    pub(crate) points: Vec<Point>,
+}
+
+/// A chart.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Chart {
+    pub(crate) title: String,
+    pub(crate) x_title: String,
+    /// Where words stand below, from 0 to 1.
+    pub(crate) x_marks: Vec<(f64, String)>,
+    pub(crate) y_title: String,
+    pub(crate) y: Axis,
+    pub(crate) lines: Vec<Line>,
+}
+
+// Pixels.
+const WIDTH: f64 = 820.0;
+const HEIGHT: f64 = 440.0;
+const LEFT: f64 = 70.0;
+const RIGHT: f64 = 250.0;
+const TOP: f64 = 40.0;
+const BOTTOM: f64 = 60.0;
+
+/// Told apart by those who see no red and green, too.
+const COLOURS: [&str; 9] =
+    ["#0072b2", "#56b4e9", "#009e73", "#d55e00", "#e69f00", "#b8860b", "#cc79a7", "#882255", "#444444"];
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// Heights of figures, and where words stand beside them.
+struct Scale {
+    axis: Axis,
+    least: f64,
+    most: f64,
+    marks: Vec<f64>,
+}
+
+impl Scale {
+    fn of(axis: Axis, figures: impl Iterator<Item = f64> + Clone) -> Self {
+        let most = figures.clone().fold(0.0, f64::max);
+        let least = figures.filter(|f| *f > 0.0).fold(f64::INFINITY, f64::min);
+        match axis {
+            Axis::Linear => {
+                // Four to eight steps of 1, 2 or 5 times a power of ten.
+                let power = 10_f64.powf(most.max(1e-9).log10().floor());
+                let steps = [0.2, 0.5, 1.0, 2.0].map(|part| part * power);
+                let step = steps.into_iter().find(|step| most / step <= 8.0).unwrap_or(power);
+                let count = (most / step).ceil().max(1.0);
+                let marks = (0..=count as u32).map(|n| f64::from(n) * step).collect();
+                Self { axis, least: 0.0, most: count * step, marks }
+            }
+            Axis::Logarithmic => {
+                let low = if least.is_finite() { least.log10().floor() } else { 0.0 };
+                let high = most.max(1e-9).log10().ceil().max(low + 1.0);
+                let marks = (low as i32..=high as i32).map(|n| 10_f64.powi(n)).collect();
+                Self { axis, least: low, most: high, marks }
+            }
+        }
+    }
+
+    fn y(&self, figure: f64) -> f64 {
+        let value = match self.axis {
+            Axis::Linear => figure,
+            Axis::Logarithmic => figure.max(1e-9).log10().max(self.least),
+        };
+        HEIGHT - BOTTOM - (value - self.least) / (self.most - self.least) * (HEIGHT - BOTTOM - TOP)
+    }
+}
+
+fn x(place: f64) -> f64 {
+    LEFT + place * (WIDTH - LEFT - RIGHT)
+}
+
+impl Chart {
+    /// The picture. What it says of is below it in small letters.
+    pub(crate) fn svg(&self, about: &str) -> String {
+        let points = self.lines.iter().flat_map(|line| &line.points);
+        let figures = points.flat_map(|(_, y, spread)| {
+            let (least, most) = spread.unwrap_or((*y, *y));
+            [*y, least, most]
+        });
+        let scale = Scale::of(self.y, figures);
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
+        );
+        let mut add = |piece: std::fmt::Arguments<'_>| {
+            // A String takes everything.
+            let _ = svg.write_fmt(piece);
+            svg.push('\n');
+        };
+        add(format_args!("<text x=\"{LEFT}\" y=\"22\" font-size=\"15\">{}</text>", escaped(&self.title)));
+        let (right, low) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+        for mark in &scale.marks {
+            let y = scale.y(*mark);
+            add(format_args!("<path d=\"M{LEFT} {y:.1}H{right}\" stroke=\"#ddd\"/>"));
+            let at = LEFT - 6.0;
+            add(format_args!("<text x=\"{at}\" y=\"{:.1}\" text-anchor=\"end\">{mark}</text>", y + 4.0));
+        }
+        for (place, words) in &self.x_marks {
+            let x = x(*place);
+            add(format_args!("<path d=\"M{x:.1} {TOP}V{low}\" stroke=\"#eee\"/>"));
+            let y = low + 18.0;
+            add(format_args!(
+                "<text x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\">{}</text>",
+                escaped(words)
+            ));
+        }
+        add(format_args!("<path d=\"M{LEFT} {TOP}V{low}H{right}\" fill=\"none\" stroke=\"black\"/>"));
+        add(format_args!(
+            "<text x=\"{LEFT}\" y=\"{}\" text-anchor=\"end\">{}</text>",
+            TOP - 8.0,
+            escaped(&self.y_title)
+        ));
+        let y = low + 36.0;
+        add(format_args!(
+            "<text x=\"{right}\" y=\"{y}\" text-anchor=\"end\">{}</text>",
+            escaped(&self.x_title)
+        ));
+        for (n, line) in self.lines.iter().enumerate() {
+            let colour = COLOURS.get(n % COLOURS.len()).unwrap_or(&"black");
+            let mut path = String::new();
+            for (n, (place, figure, spread)) in line.points.iter().enumerate() {
+                let (x, y) = (x(*place), scale.y(*figure));
+                let _ = write!(path, "{}{x:.1} {y:.1}", if n == 0 { 'M' } else { 'L' });
+                if let Some((least, most)) = spread {
+                    let (from, to) = (scale.y(*least), scale.y(*most));
+                    add(format_args!(
+                        "<path d=\"M{x:.1} {from:.1}V{to:.1}\" stroke=\"{colour}\" stroke-width=\"4\" opacity=\"0.35\"/>"
+                    ));
+                    add(format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"));
+                }
+            }
+            add(format_args!("<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.6\"/>"));
+            let (x, y) = (right + 12.0, TOP + 8.0 + 18.0 * n as f64);
+            add(format_args!("<path d=\"M{x} {y}h18\" stroke=\"{colour}\" stroke-width=\"3\"/>"));
+            add(format_args!("<text x=\"{}\" y=\"{}\">{}</text>", x + 24.0, y + 4.0, escaped(&line.name)));
+        }
+        let y = HEIGHT - 8.0;
+        add(format_args!(
+            "<text x=\"{LEFT}\" y=\"{y}\" font-size=\"10\" fill=\"#555\">{}</text>",
+            escaped(about)
+        ));
+        svg + "</svg>\n"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(y: Axis, figures: &[f64]) -> Chart {
+        let points = figures.iter().enumerate().map(|(n, f)| (n as f64, *f, Some((f / 2.0, *f)))).collect();
+        Chart {
+            title: "a < b".to_owned(),
+            x_title: "x".to_owned(),
+            x_marks: vec![(0.0, "one".to_owned()), (1.0, "two".to_owned())],
+            y_title: "y".to_owned(),
+            y,
+            lines: vec![Line { name: "R&D".to_owned(), points }],
+        }
+    }
+
+    #[test]
+    fn higher_figures_stand_higher_and_all_within_the_axes() {
+        for axis in [Axis::Linear, Axis::Logarithmic] {
+            let scale = Scale::of(axis, [3.0, 17.0, 950.0].into_iter());
+            assert!(scale.y(950.0) < scale.y(17.0) && scale.y(17.0) < scale.y(3.0));
+            for figure in [3.0, 950.0] {
+                assert!((TOP..=HEIGHT - BOTTOM).contains(&scale.y(figure)), "{axis:?} {figure}");
+            }
+            assert!((2..=9).contains(&scale.marks.len()), "{:?}", scale.marks);
+        }
+        assert_eq!(Scale::of(Axis::Logarithmic, [3.0, 950.0].into_iter()).marks, [1.0, 10.0, 100.0, 1000.0]);
+        assert_eq!(Scale::of(Axis::Linear, [12.3].into_iter()).marks.last(), Some(&14.0));
+    }
+
+    #[test]
+    fn a_picture_has_all_words_escaped_and_every_line() {
+        let svg = chart(Axis::Linear, &[1.0, 2.0]).svg("a machine");
+        assert!(svg.contains("a &lt; b") && svg.contains("R&amp;D") && svg.contains(">a machine</text>"));
+        assert_eq!(svg.matches("<circle").count(), 2);
+        assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    }
+
+    #[test]
+    fn no_figures_are_a_picture_too() {
+        for axis in [Axis::Linear, Axis::Logarithmic] {
+            let svg = Chart { lines: Vec::new(), ..chart(axis, &[]) }.svg("");
+            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! The gateway's own worker between an Ethernet port of DPDK's and the mlx5 driver, at the other end of whose rings a sink takes sends and
+//! fills receives.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dataplane::ring;
+use dataplane::table::Publisher;
+use dataplane::usage::Marks;
+use dataplane::worker::Worker as _;
+use endpoint::LinkWorker;
+use ib_wire::{Lid, QKey, Qpn, Rate, ServiceLevel};
+use ipoib::link::RcPath;
+use ipoib::net::ethernet::MacAddress;
+use ipoib_fwd::counter::{Totals, Traffic, WorkerCounterReader};
+use ipoib_fwd::forward::{
+    Draft, EndpointIndex, EthNeighbour, EthernetIndex, GatewayAddress, IbNeighbour, MAX_NEIGHBOURS, RcPaths,
+    SegmentIndex, Settings, Tables,
+};
+use ipoib_fwd::gateway::{GatewayWorker, WorkerParts};
+use pmd::eal::Eal;
+use pmd::eth::{EthConfig, EthPort};
+use pmd::hca::{AddressVector, Queues, RcSlot, UdDestination};
+use pmd::mem::{Mbuf, Pool, PoolConfig};
+use pmd::mlx5::av::Destination;
+use pmd::mlx5::queues::MlxQueues;
+use sink::{Made, Sink, SinkConfig, SinkStats};
+
+use crate::frames::{self, Load};
+
+/// Which way packets go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// From the Ethernet port to InfiniBand.
+    EthernetToInfiniBand,
+    /// From InfiniBand to the Ethernet port.
+    InfiniBandToEthernet,
+    /// Both at once.
+    Both,
+}
+
+/// What the packets go by, or come by, on the fabric.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Transport {
+    /// A connection to each peer.
+    Connections,
+    /// One queue pair's datagrams to all of them.
+    Datagrams,
+}
+
+/// A forwarding step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Step {
+    pub(crate) way: Way,
+    pub(crate) transport: Transport,
+}
+
+impl Step {
+    pub(crate) const ETH_IB_RC: Self =
+        Self { way: Way::EthernetToInfiniBand, transport: Transport::Connections };
+    pub(crate) const ETH_IB_UD: Self =
+        Self { way: Way::EthernetToInfiniBand, transport: Transport::Datagrams };
+    pub(crate) const IB_ETH_RC: Self =
+        Self { way: Way::InfiniBandToEthernet, transport: Transport::Connections };
+    pub(crate) const IB_ETH_UD: Self =
+        Self { way: Way::InfiniBandToEthernet, transport: Transport::Datagrams };
+    pub(crate) const BOTH_RC: Self = Self { way: Way::Both, transport: Transport::Connections };
+    pub(crate) const BOTH_UD: Self = Self { way: Way::Both, transport: Transport::Datagrams };
+
+    /// Packets of it that have been forwarded.
+    pub(crate) fn packets(self, totals: &Totals) -> u64 {
+        let sent = match self.transport {
+            Transport::Connections => Traffic::IbRcTransmit,
+            Transport::Datagrams => Traffic::IbUdUnicastTransmit,
+        };
+        let to_infiniband = if self.way == Way::InfiniBandToEthernet { 0 } else { totals.packets(sent) };
+        let to_ethernet =
+            if self.way == Way::EthernetToInfiniBand { 0 } else { totals.packets(Traffic::EthTransmit) };
+        to_infiniband + to_ethernet
+    }
+
+    /// EAL's word for the Ethernet port that it needs: number `n` of this process, with frames of the file.
+    pub(crate) fn vdev(self, n: usize, pcap: &Path) -> String {
+        match self.way {
+            Way::EthernetToInfiniBand | Way::Both => {
+                format!("{},rx_pcap={},infinite_rx=1", self.port(n), pcap.display())
+            }
+            Way::InfiniBandToEthernet => format!("{},no-rx=1", self.port(n)),
+        }
+    }
+
+    /// The name of that port.
+    pub(crate) fn port(self, n: usize) -> String {
+        match self.way {
+            Way::EthernetToInfiniBand | Way::Both => format!("net_pcap{n}"),
+            Way::InfiniBandToEthernet => format!("net_null{n}"),
+        }
+    }
+}
+
+// As the gateway's configuration has them where it says nothing.
+const CACHE: u16 = 256;
+const DESCRIPTORS: u16 = 1024;
+pub(crate) const LARGEST_MESSAGE: usize = 65_524;
+const SIGNAL_EVERY: u32 = 16;
+/// What the driver and ethdev add to a packet: headers, tag, frame check sequence, rounded up.
+const AROUND: usize = 64;
+
+/// How much memory a worker has for what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) buffers: u32,
+    pub(crate) data_room: u16,
+    pub(crate) mtu: u16,
+    pub(crate) srq_depth: u32,
+    pub(crate) srq_message: usize,
+    pub(crate) srq_low: u32,
+    pub(crate) send_depth: u32,
+    pub(crate) max_sends: u32,
+}
+
+impl Sizes {
+    /// As the gateway has them where its configuration says nothing: a receive entry has 17 buffers.
+    pub(crate) const GATEWAY: Self = Self {
+        buffers: 512 * 17 + 8 * 1024,
+        data_room: 4096,
+        mtu: 1500,
+        srq_depth: 512,
+        srq_message: LARGEST_MESSAGE,
+        srq_low: 128,
+        send_depth: 64,
+        max_sends: u32::MAX,
+    };
+
+    /// For one way alone, so that many workers fit a machine: towards InfiniBand nothing is received there, and buffers are as large as
+    /// frames. The port keeps a buffer a flow; sends have as many as the gateway gives them.
+    pub(crate) fn lean(way: Way, load: &Load) -> Self {
+        if way != Way::EthernetToInfiniBand {
+            return Self::GATEWAY;
+        }
+        let room = load.packet + AROUND;
+        Self {
+            buffers: load.flows + 8 * 1024,
+            data_room: (room + AROUND).next_multiple_of(64) as u16,
+            mtu: load.packet.max(128) as u16,
+            srq_depth: 16,
+            srq_message: room,
+            srq_low: 1,
+            // A burst that all goes to one, another on its way, and what no completion tells of yet.
+            send_depth: if load.hosts < 4 { 256 } else { Self::GATEWAY.send_depth },
+            max_sends: 4096,
+        }
+    }
+}
+
+type TestTables = Tables<Destination>;
+
+pub(crate) fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// A datagram destination at this LID.
+pub(crate) fn destination(lid: u16) -> Destination {
+    Destination::new(&UdDestination {
+        av: AddressVector {
+            dlid: Lid(lid),
+            sl: ServiceLevel::new(0),
+            src_path_bits: 0,
+            rate: Rate::default(),
+            grh: None,
+        },
+        qpn: Qpn::new(0x123),
+        qkey: Some(QKey(0x0b1b)),
+    })
+}
+
+/// Tables as the control lcore would publish them: everybody is known, connections are up where there are any.
+pub(crate) fn tables(load: &Load, transport: Transport, workers: u8) -> Result<TestTables, String> {
+    let mut settings = Settings::new(MacAddress(frames::GATEWAY_MAC));
+    settings.address = GatewayAddress::new([10, 0, 0, 1].into(), 8);
+    settings.broadcast = Some(destination(0xc000));
+    let most = MAX_NEIGHBOURS.max(load.hosts as usize).max(load.flows as usize);
+    let mut tables = Tables::default();
+    for n in 0..load.segments.max(1) {
+        let mut segment = Draft::new(0x5eed, settings.clone(), most, workers);
+        for host in 0..load.hosts {
+            let slot = RcSlot((host % u32::from(load.connections.max(1))) as u16);
+            let path = RcPath { slot, mtu: LARGEST_MESSAGE as u32 };
+            let path = (transport == Transport::Connections).then_some(path);
+            let rc = RcPaths::new(&vec![path; workers.into()]);
+            // Of the unicast LIDs.
+            let ud = Some(destination((host % 0xbfff) as u16 + 1));
+            let neighbour = IbNeighbour { ud, rc, dial: true };
+            segment.set_ib(frames::infiniband_host(host), neighbour).map_err(text)?;
+        }
+        for host in 0..load.flows {
+            let mac = MacAddress(frames::ethernet_mac(host));
+            segment.set_eth(frames::ethernet_host(host), EthNeighbour { mac }).map_err(text)?;
+        }
+        let index = SegmentIndex(n);
+        tables.set_segment(index, Some(segment.table().clone()));
+        tables.join_vlan(EthernetIndex(0), load.vlan(n.into()), Some(index));
+    }
+    // What comes from the fabric is of the first one.
+    tables.join_link(EndpointIndex(0), 0, Some(SegmentIndex(0)));
+    Ok(tables)
+}
+
+/// Starts EAL with these ports.
+pub(crate) fn start_eal(vdevs: &[String], lcores: String, memory: Vec<String>) -> Result<Eal, String> {
+    let fixed = ["bench", "--no-pci", "--no-telemetry", "--log-level=error", "--lcores"];
+    let arguments = fixed.into_iter().map(str::to_owned).chain([lcores]);
+    let ports = vdevs.iter().flat_map(|vdev| ["--vdev".to_owned(), vdev.clone()]);
+    Eal::init(arguments.chain(ports).chain(memory)).map_err(text)
+}
+
+/// A worker between its devices.
+pub(crate) struct Rig {
+    pub(crate) step: Step,
+    pub(crate) worker: GatewayWorker<MlxQueues<Sink, Mbuf>>,
+    pub(crate) reader: WorkerCounterReader,
+    pub(crate) stats: Arc<SinkStats>,
+    pub(crate) port: EthPort,
+    pub(crate) pool: Pool,
+    /// Bytes that its queue pairs took, and its tables.
+    pub(crate) memory: Memory,
+    /// Of what the worker looks up, as long as it does.
+    pub(crate) publisher: Publisher<TestTables>,
+}
+
+/// Growth of the process, bytes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Memory {
+    pub(crate) queue_pairs: f64,
+    pub(crate) tables: f64,
+}
+
+/// Bytes of this process that lie in memory. Counted page by page: the short way to the figure is some hundred pages behind.
+fn resident() -> f64 {
+    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:"));
+    let kilobytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
+    kilobytes.unwrap_or(0.0) * 1024.0
+}
+
+impl Rig {
+    /// EAL runs, and has the port.
+    pub(crate) fn build(step: Step, load: &Load, port: &str, sizes: Sizes) -> Result<Self, String> {
+        let Sizes { buffers, data_room, mtu, srq_depth, srq_message, srq_low, send_depth, max_sends } = sizes;
+        let pool_config = PoolConfig { count: buffers, data_room, cache: CACHE, socket: -1 };
+        let pool = Pool::create(port, &pool_config).map_err(text)?;
+        let eth_config = EthConfig {
+            queues: 1,
+            rx_descriptors: DESCRIPTORS,
+            tx_descriptors: DESCRIPTORS,
+            mtu,
+            promiscuous: false,
+            offloads: true,
+        };
+        let (port, mut eth_queues) = EthPort::start(Some(port), &eth_config, &pool).map_err(text)?;
+        let eth = eth_queues.pop().ok_or("the port has no queue")?;
+
+        let messages = match step.way {
+            Way::EthernetToInfiniBand => Vec::new(),
+            Way::InfiniBandToEthernet | Way::Both => frames::messages(load),
+        };
+        let before = resident();
+        let config = SinkConfig {
+            connections: load.connections,
+            send_depth,
+            srq_depth,
+            srq_message,
+            signal_every: SIGNAL_EVERY,
+            max_sends,
+            messages,
+            datagrams: step.transport == Transport::Datagrams,
+            receives_per_turn: pmd::hca::BURST,
+        };
+        let Made { mut queues, connections, stats } = Sink::create(&config, &pool).map_err(text)?;
+        for (slot, rc) in connections.into_iter().enumerate() {
+            queues.insert_rc(RcSlot(slot as u16), rc).map_err(|_| "a slot is taken")?;
+        }
+        let queue_pairs = resident() - before;
+        let (_commands, inbox) = ring::channel(64);
+        let (notes, _notes) = ring::channel(4096);
+        let before = resident();
+        let mut publisher = Publisher::new(tables(load, step.transport, 1)?);
+        let memory = Memory { queue_pairs, tables: resident() - before };
+        let link = LinkWorker::new(0, queues, inbox, notes, Marks::new(1 << 16));
+        let worker = GatewayWorker::new(WorkerParts {
+            links: vec![link],
+            ethernets: vec![eth],
+            tables: publisher.reader(),
+            pool: pool.clone(),
+            srq_low,
+            seed: 1,
+            period: Arc::default(),
+            tap: None,
+        });
+        let reader = worker.counters().reader();
+        Ok(Self { step, worker, reader, stats, port, pool, memory, publisher })
+    }
+
+    /// Has the worker work for a while, on this thread. Returns packets forwarded, and how long it was.
+    pub(crate) fn slice(&mut self, duration: Duration) -> (u64, Duration) {
+        let packets = |rig: &Self| rig.step.packets(&Totals::of([&rig.reader]));
+        let before = packets(self);
+        let begin = Instant::now();
+        loop {
+            for _ in 0..8 {
+                self.worker.turn();
+            }
+            let passed = begin.elapsed();
+            if passed >= duration {
+                return (packets(self) - before, passed);
+            }
+        }
+    }
+
+    /// What it counted, if that is all that should have been ([`clean`]). Nothing of it is left.
+    pub(crate) fn end(self) -> Result<Totals, String> {
+        let Self { worker, reader, stats, port, publisher, .. } = self;
+        let totals = clean(Totals::of([&reader]), &stats)?;
+        drop((worker.into_parts(), port, publisher));
+        Ok(totals)
+    }
+}
+
+/// What was counted, if that is all that should have been: a figure of packets that were dropped, or that a device would not have
+/// taken, is none.
+pub(crate) fn clean(totals: Totals, stats: &SinkStats) -> Result<Totals, String> {
+    let drops = totals.drops_json();
+    let clean = drops.as_object().is_some_and(serde_json::Map::is_empty);
+    if !clean || stats.bad() != 0 || totals.packets(Traffic::Punt) != 0 {
+        return Err(format!("packets went astray: drops {drops}, refused by the sink {}", stats.bad()));
+    }
+    Ok(totals)
+}

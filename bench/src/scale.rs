@@ -1,0 +1,202 @@
+//! How the forwarding step ([`crate::rig`]) holds as there is more of what it forwards among: connections, neighbours, flows, segments,
+//! bytes. The workers of a group take turns of a few milliseconds on one thread, there and back again, so that what happens on the machine
+//! happens to all, and each is compared with the group's first.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::frames::{self, Load, SHORTEST};
+use crate::machine;
+use crate::rig::{Rig, Sizes, Step, Way, start_eal};
+use crate::sample::{Figure, Sample};
+use crate::series::Turns;
+
+/// A worker's turn.
+const SLICE: Duration = Duration::from_millis(4);
+/// Of what is made, so many at least tell what one takes of memory: a process grows by pages.
+const ENOUGH: u32 = 1000;
+
+/// One of a group.
+struct Point {
+    /// How many, or how large.
+    at: u32,
+    load: Load,
+}
+
+/// What grows, and how it is forwarded.
+struct Group {
+    name: &'static str,
+    step: Step,
+    points: Vec<Point>,
+}
+
+fn points(values: &[u32], load: impl Fn(u32) -> Load) -> Vec<Point> {
+    values.iter().map(|&at| Point { at, load: load(at) }).collect()
+}
+
+/// All of it. What is compared is a group's own: its first point is what the others stand beside.
+fn groups() -> Vec<Group> {
+    let plain = Load::PLAIN;
+    let connections = |n: u32| Load { hosts: n, flows: n.max(256), connections: n as u16, ..plain };
+    let neighbours = |n: u32| Load { hosts: n, flows: n, ..plain };
+    let flows = |n: u32| Load { flows: n, hosts: n.min(8), ..plain };
+    // None is one segment without tags.
+    let segments = |n: u32| Load { tagged: n > 0, segments: n.max(1) as u8, ..plain };
+    // Bytes of a frame.
+    let frames = |n: u32| Load { packet: n as usize - 14, ..plain };
+    let (there, back) = (Step::ETH_IB_RC, Step::IB_ETH_RC);
+    let group = |name, step, points| Group { name, step, points };
+    vec![
+        group("connections", there, points(&[1, 100, 1000, 10_000], connections)),
+        group("neighbours.eth-ib", there, points(&[16, 256, 4096, 100_000], neighbours)),
+        group("neighbours.ib-eth", back, points(&[16, 4096, 100_000], neighbours)),
+        group("flows", there, points(&[256, 1, 4096, 100_000], flows)),
+        group("segments", there, points(&[0, 1, 16, 128], segments)),
+        group("frame.eth-ib", there, points(&[60, 256, 512, 1514], frames)),
+        group("frame.ib-eth", back, points(&[60, 256, 512, 1514], frames)),
+    ]
+}
+
+/// The files of frames, which go at the end.
+struct Files(PathBuf);
+
+impl Files {
+    fn new() -> Result<Self, String> {
+        let folder = std::env::temp_dir().join(format!("bench-scale-{}", std::process::id()));
+        std::fs::create_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        Ok(Self(folder))
+    }
+
+    fn write(&self, n: usize, load: &Load) -> Result<PathBuf, String> {
+        let path = self.0.join(format!("{n}.pcap"));
+        std::fs::write(&path, frames::pcap(&frames::frames(load)))
+            .map_err(|e| format!("{}: {e}", path.display()))?;
+        Ok(path)
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The ports of all points, in their order: what EAL is told, and how they are called.
+fn ports(groups: &[Group], files: &Files) -> Result<(Vec<String>, Vec<String>), String> {
+    let (mut vdevs, mut names) = (Vec::new(), Vec::new());
+    for group in groups {
+        for point in &group.points {
+            let n = names.len();
+            let file = match group.step.way {
+                Way::InfiniBandToEthernet => PathBuf::new(),
+                Way::EthernetToInfiniBand | Way::Both => files.write(n, &point.load)?,
+            };
+            vdevs.push(group.step.vdev(n, &file));
+            names.push(group.step.port(n));
+        }
+    }
+    Ok((vdevs, names))
+}
+
+fn measure(group: &Group, ports: &[String], seconds: f64) -> Result<Sample, String> {
+    let Group { name, step, points } = group;
+    let mut sample = Sample::default();
+    let mut rigs = Vec::new();
+    for (point, port) in points.iter().zip(ports) {
+        let Point { at, load } = point;
+        let rig = Rig::build(*step, load, port, Sizes::lean(step.way, load))
+            .map_err(|e| format!("{name}.{at}: {e}"))?;
+        let each = |bytes: f64| bytes / f64::from(*at);
+        if *at >= ENOUGH && *name == "connections" {
+            let figure =
+                Figure::new(&format!("{name}.{at}.memory"), "bytes/connection", each(rig.memory.queue_pairs));
+            sample.figures.push(figure);
+        }
+        if *at >= ENOUGH && name.starts_with("neighbours") {
+            // A host of either side.
+            let figure =
+                Figure::new(&format!("{name}.{at}.memory"), "bytes/two hosts", each(rig.memory.tables));
+            sample.figures.push(figure);
+        }
+        rigs.push((point, rig, Turns::default()));
+    }
+    let round = 2.0 * rigs.len() as f64 * SLICE.as_secs_f64();
+    let rounds = (seconds / round).ceil().max(1.0) as u32;
+    for n in 0..=rounds {
+        let order: Vec<usize> = (0..rigs.len()).chain((0..rigs.len()).rev()).collect();
+        for at in order {
+            let Some((_, rig, turns)) = rigs.get_mut(at) else { continue };
+            let (packets, passed) = rig.slice(SLICE);
+            // The first round warmed up.
+            if n > 0 {
+                turns.add(packets, passed, passed.as_nanos() as f64);
+            }
+        }
+    }
+    let first = rigs.first().map_or((0, 0.0), |(point, _, turns)| (point.at, turns.rate() / 1e6));
+    for (Point { at, load }, rig, turns) in rigs {
+        rig.end().map_err(|e| format!("{name}.{at}: {e}"))?;
+        let rate = turns.rate() / 1e6;
+        if rate <= 0.0 {
+            return Err(format!("{name}.{at}: no packet came through"));
+        }
+        let figure = Figure::new(&format!("{name}.{at}"), "Mpps", rate);
+        sample.figures.push(figure.beside(&format!("{name}.{}", first.0), first.1));
+        if load.packet > SHORTEST {
+            let gbps = rate * (load.packet * 8) as f64 / 1e3;
+            sample.figures.push(Figure::new(&format!("{name}.{at}.throughput"), "Gbit/s", gbps));
+        }
+    }
+    Ok(sample)
+}
+
+/// Runs the benchmark once in this process, which must not have started EAL.
+pub(crate) fn run(seconds: f64) -> Result<Sample, String> {
+    let groups = groups();
+    let files = Files::new()?;
+    let (vdevs, names) = ports(&groups, &files)?;
+    let _eal = start_eal(&vdevs, machine::one_lcore(), machine::memory_arguments())?;
+    let mut sample = Sample::default();
+    let mut names = names.as_slice();
+    for group in &groups {
+        let (own, rest) = names.split_at(group.points.len());
+        names = rest;
+        let of_group = measure(group, own, seconds / groups.len() as f64)?;
+        sample.figures.extend(of_group.figures);
+    }
+    Ok(sample)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_point_has_a_port_of_its_own_and_all_fit_a_process() {
+        let groups = groups();
+        let all: usize = groups.iter().map(|group| group.points.len()).sum();
+        assert!(all <= 32, "{all}: DPDK has no more ports");
+        for group in &groups {
+            let mut at: Vec<u32> = group.points.iter().map(|point| point.at).collect();
+            at.sort_unstable();
+            at.dedup();
+            assert_eq!(at.len(), group.points.len(), "{}", group.name);
+            for point in &group.points {
+                let load = &point.load;
+                assert!(
+                    load.flows >= load.hosts && load.hosts >= u32::from(load.connections.min(8))
+                        || load.flows == 1
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn files_go_with_their_folder() {
+        let files = Files::new().unwrap();
+        let path = files.write(3, &Load::PLAIN).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap().len(), 24 + 256 * 76);
+        drop(files);
+        assert!(!path.exists());
+    }
+}

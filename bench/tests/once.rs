@@ -1,0 +1,53 @@
+//! Benchmarks that need EAL for themselves, each once and for a moment: figures of everything, and nothing lost.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a test")]
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// What a benchmark tells: figures by name, and all of it.
+fn once(name: &str) -> (BTreeMap<String, f64>, Value) {
+    let output = Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args([name, "--once", "--seconds", "0.1"])
+        .output()
+        .unwrap();
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{name}: {text}\n{errors}");
+    let line = text.lines().find(|line| line.starts_with('{')).unwrap();
+    let sample: Value = serde_json::from_str(line).unwrap();
+    let figure = |f: &Value| (f["part"].as_str().unwrap().to_owned(), f["value"].as_f64().unwrap());
+    (sample["figures"].as_array().unwrap().iter().map(figure).collect(), sample)
+}
+
+#[test]
+fn latency_tells_of_every_way_part_and_policy_and_loses_nothing() {
+    let (figures, sample) = once("latency");
+    assert!(figures["eth-ib.maximum"] > 0.0 && figures["ib-eth.maximum"] > 0.0, "{figures:?}");
+    let cells: Vec<&str> = figures.keys().filter_map(|name| name.strip_suffix(".lost")).collect();
+    assert!(cells.len() >= 21, "{cells:?}");
+    for cell in &cells {
+        let of = |what: &str| figures[&format!("{cell}.{what}")];
+        assert_eq!(of("lost"), 0.0, "{cell}");
+        let all = ["p50", "p90", "p99", "p99.9", "p99.99", "max"].map(of);
+        assert!(all[0] > 0.0 && all.is_sorted(), "{cell}: {all:?}");
+    }
+    assert_eq!(sample["histograms"].as_array().unwrap().len(), cells.len());
+}
+
+#[test]
+fn scale_tells_of_every_point() {
+    let (figures, _) = once("scale");
+    for point in [
+        "connections.10000",
+        "neighbours.eth-ib.100000",
+        "neighbours.ib-eth.100000",
+        "segments.128",
+        "frame.eth-ib.1514",
+    ] {
+        assert!(figures[point] > 0.0, "{point}: {figures:?}");
+    }
+    // What is promised of an idle connection.
+    let connection = figures["connections.10000.memory"];
+    assert!((1024.0..8192.0).contains(&connection), "{connection} bytes");
+}
