@@ -142,6 +142,11 @@ impl PacketPool<Buffer> for Ledger {
         }
         enough
     }
+
+    fn lies_within(&self, start: u64, len: u64) -> bool {
+        let count = self.change(|out| out.len());
+        start <= BASE && start + len >= BASE + (count * EACH) as u64
+    }
 }
 
 /// What a ticket stands for, and the buffers that a key has by it.

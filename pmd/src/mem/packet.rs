@@ -57,6 +57,9 @@ pub trait PacketPool<P>: Send + 'static {
 
     /// Adds `count` fresh buffers, at most what fits; all or none. Returns whether it did.
     fn take(&mut self, count: usize, into: &mut Stash<P>) -> bool;
+
+    /// True if all its buffers lie within the `len` bytes from `start`.
+    fn lies_within(&self, start: u64, len: u64) -> bool;
 }
 
 /// Sees to it that `stash` holds at least `count` buffers; takes many at once.
@@ -69,29 +72,39 @@ pub(crate) fn top_up<P: Packet>(stash: &mut Stash<P>, pool: &mut P::Pool, count:
     pool.take(space, stash) || pool.take(count.saturating_sub(stash.len()).min(space), stash)
 }
 
-/// Makes a message of `len` bytes out of the first buffers of a receive, each of which took `room` bytes, as one chain; how many
-/// buffers it took away. `None` if it is longer than the receive, or a buffer is not there.
+/// Makes a message of `len` bytes out of a receive's buffers, the first one and the others, each of which took `room` bytes, as one
+/// chain; how many buffers it took away. `None` if it is longer than the receive, or a buffer is not there.
 #[inline(always)]
-pub(crate) fn message<P: Packet>(receive: &mut [Option<P>], len: u32, room: u32) -> Option<(P, usize)> {
+pub(crate) fn message<P: Packet>(
+    first: &mut Option<P>,
+    others: &mut [Option<P>],
+    len: u32,
+    room: u32,
+) -> Option<(P, usize)> {
     if len > room {
-        return chain(receive, len, room);
+        return chain(first, others, len, room);
     }
     // An empty message is one buffer, too.
-    let mut buf = receive.first_mut()?.take()?;
+    let mut buf = first.take()?;
     buf.fill(len);
     Some((buf, 1))
 }
 
-fn chain<P: Packet>(receive: &mut [Option<P>], len: u32, room: u32) -> Option<(P, usize)> {
+fn chain<P: Packet>(
+    first: &mut Option<P>,
+    others: &mut [Option<P>],
+    len: u32,
+    room: u32,
+) -> Option<(P, usize)> {
     let used = len.div_ceil(room.max(1)) as usize;
-    let entry = receive.get_mut(..used)?;
-    if entry.iter().any(Option::is_none) {
+    let others = others.get_mut(..used.checked_sub(1)?)?;
+    if first.is_none() || others.iter().any(Option::is_none) {
         return None;
     }
     let mut rest = len - (used as u32 - 1) * room;
     let mut chain: Option<P> = None;
     // From the back, so that each step hangs one chain behind one buffer.
-    for place in entry.iter_mut().rev() {
+    for place in others.iter_mut().rev().chain([first]) {
         let mut buf = place.take()?;
         buf.fill(rest);
         rest = room;
@@ -158,5 +171,12 @@ impl PacketPool<Mbuf> for Pool {
 
     fn take(&mut self, count: usize, into: &mut Stash<Mbuf>) -> bool {
         count <= into.remaining_capacity() && self.alloc_bulk(count, into)
+    }
+
+    fn lies_within(&self, start: u64, len: u64) -> bool {
+        self.zones().iter().all(|zone| {
+            let offset = zone.address.wrapping_sub(start);
+            offset <= len && zone.length <= len - offset
+        })
     }
 }

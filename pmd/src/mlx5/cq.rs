@@ -85,14 +85,15 @@ impl CompletionQueue {
             return None;
         }
         let at = (self.consumer & (self.slots - 1)) as usize * CQE_SIZE;
-        let owner = self.buf.load_acquire(at + CQE_SIZE - 1);
+        let entry = self.buf.part(at, CQE_SIZE)?;
+        let owner = entry.load_acquire(CQE_SIZE - 1);
         let lap = u8::from(self.consumer & self.slots != 0);
         if owner & !cqe_owner::SOLICITED != (CqeOpcode::ReceiveSend as u8) << cqe_owner::OPCODE_SHIFT | lap {
             return None;
         }
         barrier::udma_from_device();
         // Length, time (two words), queue pair, slot: the end of the entry.
-        let [byte_len, _, _, qpn, counter]: [U32; 5] = self.buf.read(at + MESSAGE_WORDS);
+        let [byte_len, _, _, qpn, counter]: [U32; 5] = entry.read(MESSAGE_WORDS);
         Some(Message {
             qpn: qpn.get() & 0x00ff_ffff,
             counter: (counter.get() >> 16) as u16,

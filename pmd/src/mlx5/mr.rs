@@ -2,6 +2,8 @@
 
 use arrayvec::ArrayVec;
 
+use crate::mem::packet::PacketPool;
+
 /// Most memory regions of one table: zones of hugepage pools are few and large.
 pub const MAX_REGIONS: usize = 64;
 
@@ -62,6 +64,12 @@ impl MrTable {
     fn find(&mut self, address: u64, len: u32) -> Option<u32> {
         self.last = *self.regions.iter().find(|region| region.holds(address, len))?;
         Some(self.last.lkey)
+    }
+
+    /// The key of the region that holds all buffers of a pool, if one does.
+    pub(super) fn of_pool<P>(&self, pool: &impl PacketPool<P>) -> Option<u32> {
+        let region = self.regions.iter().find(|region| pool.lies_within(region.start, region.len))?;
+        Some(region.lkey)
     }
 
     /// The regions.

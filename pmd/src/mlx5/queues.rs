@@ -5,6 +5,7 @@
 //! no buffer is lost or given out twice.
 
 mod chain;
+mod entries;
 mod memory;
 mod receive;
 mod seam;
@@ -28,8 +29,9 @@ use super::ud::{Door, UdQp};
 use crate::bookkeeping::{Credit, Numbers, Place, Places, Progress};
 use crate::hca::{BURST, Done, HcaError, PostError, QpEvent, QueuesId, RcSlot, UdSlot};
 use crate::mem::packet::{Packet, Stash};
+use entries::SharedEntries;
 use prm::{DataSegment, SendOpcode};
-use receive::{GRH_AREA, SharedEntries};
+use receive::GRH_AREA;
 
 /// Events of one poll.
 pub type Events = ArrayVec<QpEvent, BURST>;
@@ -143,6 +145,12 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         let room = crate::mem::packet::PacketPool::room(&parts.pool);
         let (max_ud, max_rc) = (usize::from(parts.max_ud), parts.max_rc.min(1 << 16) as usize);
         let datagram = room as usize + GRH_AREA as usize;
+        let (pool, regions) = (&parts.pool, &parts.regions);
+        let datagrams =
+            SharedEntries::new(&parts.datagrams, parts.receive_depth.0, datagram, GRH_AREA, pool, regions);
+        let connections = parts.connections.map(|ring| {
+            SharedEntries::new(&ring, parts.receive_depth.1, parts.srq_message, 0, pool, regions)
+        });
         Self {
             id: parts.id,
             receive_cq: CompletionQueue::new(&parts.receive_cq),
@@ -154,10 +162,8 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             ud_numbers: vec![None; max_ud].into(),
             rcs: Places::new(parts.max_rc),
             max_segments: MAX_SEND_SEGMENTS,
-            datagrams: SharedEntries::new(&parts.datagrams, parts.receive_depth.0, datagram, room, GRH_AREA),
-            connections: parts
-                .connections
-                .map(|ring| SharedEntries::new(&ring, parts.receive_depth.1, parts.srq_message, room, 0)),
+            datagrams,
+            connections,
             credit: Credit::new(parts.max_sends),
             lagging: VecDeque::with_capacity(max_ud + max_rc),
             regions: parts.regions,

@@ -6,7 +6,7 @@
 
 use super::barrier;
 use super::rings::{DoorbellRecord, RingMemory, SrqRing};
-use prm::{DBREC_RECEIVE, DS_UNIT, DataSegment, NextSegment};
+use prm::{DBREC_RECEIVE, DataSegment, NextSegment};
 
 /// A shared receive queue.
 #[derive(Debug)]
@@ -17,14 +17,16 @@ pub struct SharedReceiveQueue {
     dbrec: DoorbellRecord,
     /// The slot that the next post fills.
     head: u16,
-    /// Free slots behind it, oldest first: a ring of as many as can be posted at a time.
+    /// Free slots behind it, oldest first: a ring of a power of two. A post takes the one at `posts`; what completes goes behind
+    /// all others, at `entries + completions`.
     free: Box<[u16]>,
-    free_first: usize,
-    free_count: usize,
+    /// Entries that can be posted at a time.
+    entries: u32,
     /// Which slots the device has.
     posted: Box<[bool]>,
-    outstanding: u32,
-    counter: u32,
+    /// How often was posted, and how often taken back, so far.
+    posts: u32,
+    completions: u32,
     published: u32,
 }
 
@@ -44,19 +46,21 @@ impl SharedReceiveQueue {
         debug_assert!(fits, "{ring:?}");
         let slots = if fits { ring.slots } else { 0 };
         let entries = entries.min(slots.saturating_sub(1));
-        let free: Box<[u16]> = (1..=entries).map(|i| ((u32::from(ring.head) + i) % slots) as u16).collect();
+        let mut free = vec![0; (entries as usize).next_power_of_two()];
+        for (place, behind) in free.iter_mut().zip(1..=entries) {
+            *place = ((u32::from(ring.head) + behind) % slots) as u16;
+        }
         Self {
             buf: ring.buf,
             stride,
             max_segments: stride.saturating_sub(head) / unit,
             dbrec: ring.dbrec,
             head: ring.head,
-            free_count: free.len(),
-            free,
-            free_first: 0,
+            free: free.into(),
+            entries,
             posted: vec![false; slots as usize].into(),
-            outstanding: 0,
-            counter: 0,
+            posts: 0,
+            completions: 0,
             published: 0,
         }
     }
@@ -76,7 +80,7 @@ impl SharedReceiveQueue {
     /// Entries posted and not yet completed.
     #[must_use]
     pub const fn outstanding(&self) -> u32 {
-        self.outstanding
+        self.posts.wrapping_sub(self.completions)
     }
 
     /// The slot that the next post fills, once another one is free to follow it.
@@ -89,7 +93,12 @@ impl SharedReceiveQueue {
     #[inline]
     #[must_use]
     pub fn next_slot(&self) -> Option<usize> {
-        (self.free_count > 0).then_some(usize::from(self.head))
+        (self.outstanding() < self.entries).then_some(usize::from(self.head))
+    }
+
+    #[inline]
+    fn place(&self, at: u32) -> usize {
+        at as usize & (self.free.len() - 1)
     }
 
     /// Writes data segment `index` of the slot that will be posted next.
@@ -109,40 +118,48 @@ impl SharedReceiveQueue {
         self.write_segment(count, DataSegment::terminator());
     }
 
+    /// The same of all slots. None may be posted.
+    pub(super) fn terminate_all(&mut self, count: usize) {
+        let first = self.head;
+        for slot in 0..self.slots() {
+            self.head = slot as u16;
+            self.terminate(count);
+        }
+        self.head = first;
+    }
+
     /// Posts the slot whose segments were written. Returns it, or `None` if the queue is full. The device sees it at the
     /// next [`SharedReceiveQueue::publish`].
     #[inline]
     pub fn commit(&mut self) -> Option<usize> {
-        let (slot, link) = self.advance()?;
+        let slot = self.next_slot()?;
+        let link = self.advance(slot);
         self.buf.write(slot * self.stride, &link);
         Some(slot)
     }
 
-    /// Posts the next slot with another first segment; its others are as they were. Link and segment lie together, and are written so.
+    /// Posts `slot`, which [`SharedReceiveQueue::next_slot`] has just told, with another first segment; its others are as they were. Link and
+    /// segment lie together, and are written so, in whole words.
     #[inline(always)]
-    pub(super) fn commit_first(&mut self, segment: DataSegment) -> Option<usize> {
-        let (slot, link) = self.advance()?;
-        let front: [[u8; DS_UNIT]; 2] = [zerocopy::transmute!(link), zerocopy::transmute!(segment)];
-        self.buf.write(slot * self.stride, &front);
-        Some(slot)
+    pub(super) fn commit_first(&mut self, slot: usize, segment: DataSegment) {
+        let (link, segment): ([u64; 2], [u64; 2]) =
+            (zerocopy::transmute!(self.advance(slot)), zerocopy::transmute!(segment));
+        self.buf.write(slot * self.stride, &[link[0], link[1], segment[0], segment[1]]);
     }
 
-    /// The slot that is posted, and the link to be written there.
+    /// The next slot, `slot`, is posted. The link to be written there.
     #[inline(always)]
-    fn advance(&mut self) -> Option<(usize, NextSegment)> {
-        let slot = self.next_slot()?;
-        let next = *self.free.get(self.free_first)?;
-        self.free_first = if self.free_first + 1 == self.free.len() { 0 } else { self.free_first + 1 };
-        self.free_count -= 1;
-        let mut link = NextSegment::default();
-        link.next.set(next);
+    fn advance(&mut self, slot: usize) -> NextSegment {
+        // There is one: the queue is not full.
+        let next = self.free.get(self.place(self.posts)).copied().unwrap_or_default();
         if let Some(posted) = self.posted.get_mut(slot) {
             *posted = true;
         }
         self.head = next;
-        self.outstanding += 1;
-        self.counter = self.counter.wrapping_add(1);
-        Some((slot, link))
+        self.posts = self.posts.wrapping_add(1);
+        let mut link = NextSegment::default();
+        link.next.set(next);
+        link
     }
 
     /// Posts a receive of these segments, empty ones too. Segments that do not fit are left out.
@@ -158,10 +175,10 @@ impl SharedReceiveQueue {
     /// Gives all posted entries to the device. No register is written.
     #[inline]
     pub fn publish(&mut self) {
-        if self.published != self.counter {
-            self.published = self.counter;
+        if self.published != self.posts {
+            self.published = self.posts;
             barrier::udma_to_device();
-            self.dbrec.store(DBREC_RECEIVE, self.counter & 0xffff);
+            self.dbrec.store(DBREC_RECEIVE, self.posts & 0xffff);
         }
     }
 
@@ -172,11 +189,9 @@ impl SharedReceiveQueue {
         if !std::mem::take(posted) {
             return None;
         }
-        let at = self.free_first + self.free_count;
-        let at = if at >= self.free.len() { at - self.free.len() } else { at };
+        let at = self.place(self.entries.wrapping_add(self.completions));
         *self.free.get_mut(at)? = slot;
-        self.free_count += 1;
-        self.outstanding -= 1;
+        self.completions = self.completions.wrapping_add(1);
         Some(usize::from(slot))
     }
 }

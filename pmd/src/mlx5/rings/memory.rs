@@ -54,6 +54,7 @@ impl RingMemory {
     }
 
     /// The `len` bytes from `offset`, if they lie inside.
+    #[inline]
     #[must_use]
     pub fn part(&self, offset: usize, len: usize) -> Option<Self> {
         let end = offset.checked_add(len)?;

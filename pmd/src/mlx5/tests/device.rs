@@ -50,7 +50,7 @@ impl Buffers {
         Self(Arc::new(Store { _arena: arena, memory, out: Mutex::new(vec![false; count]) }))
     }
 
-    fn base(&self) -> u64 {
+    pub(super) fn base(&self) -> u64 {
         self.0.memory.base().as_ptr() as u64
     }
 
@@ -179,6 +179,10 @@ impl PacketPool<Buffer> for Buffers {
         }
         into.extend(fresh);
         true
+    }
+
+    fn lies_within(&self, start: u64, len: u64) -> bool {
+        start <= self.base() && start + len >= self.base() + self.0.memory.len() as u64
     }
 }
 

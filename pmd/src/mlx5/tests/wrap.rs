@@ -1,5 +1,6 @@
 //! What can go wrong at the ends of rings and of numbers.
 
+use super::device::{Buffers, EACH};
 use super::{Arena, unwrapped};
 use crate::mlx5::bus::Recorder;
 use crate::mlx5::mr::{MrTable, Region};
@@ -154,4 +155,24 @@ fn keys_are_found_by_the_whole_range() {
     assert_eq!(table.lkey(0x2000, 0x801), None);
     assert_eq!(table.lkey(0xfff, 1), None);
     assert_eq!(table.lkey(u64::MAX, u32::MAX), None);
+}
+
+/// One key for a whole pool is taken only from a region that holds all of it.
+#[test]
+fn a_pool_has_one_key_if_one_region_holds_it() {
+    let pool = Buffers::new(4);
+    let (start, len) = (pool.base(), (4 * EACH) as u64);
+    let key = |regions: &[(u64, u64)]| {
+        let mut table = MrTable::new();
+        for (lkey, (start, len)) in (1..).zip(regions) {
+            table.add(Region { start: *start, len: *len, lkey }).unwrap();
+        }
+        table.of_pool(&pool)
+    };
+    assert_eq!(key(&[]), None);
+    assert_eq!(key(&[(0x1000, 0x1000), (start, len)]), Some(2));
+    assert_eq!(key(&[(start - 64, len + 128)]), Some(1));
+    assert_eq!(key(&[(start, len - 1)]), None);
+    assert_eq!(key(&[(start + 1, len)]), None);
+    assert_eq!(key(&[(start, len / 2), (start + len / 2, len / 2)]), None, "two regions are not one");
 }

@@ -246,7 +246,10 @@ impl SharedReceives {
             return Err(false);
         }
         let room = self.room as u32;
-        let message = u32::try_from(len).ok().and_then(|len| packet::message(self.entry(slot), len, room));
+        let message = u32::try_from(len).ok().and_then(|len| {
+            let (first, others) = self.entry(slot).split_first_mut()?;
+            packet::message(first, others, len, room)
+        });
         match message {
             Some((message, _)) => Ok(message),
             None => {
