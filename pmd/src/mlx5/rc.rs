@@ -1,5 +1,7 @@
 //! The send half of a queue pair with the buffers that it owes, and the connected queue pair made of it.
 
+mod completion;
+
 use arrayvec::ArrayVec;
 use ib_wire::Qpn;
 
@@ -36,15 +38,6 @@ struct Slot<P> {
     wqebbs: u16,
 }
 
-/// What a completion did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Reaped {
-    /// False if the device named an entry that it did not have.
-    pub(super) known: bool,
-    /// The drain request was among the entries.
-    pub(super) drained: bool,
-}
-
 /// A send queue and the buffers of its entries.
 #[derive(Debug)]
 pub(super) struct SendSide<P> {
@@ -53,8 +46,13 @@ pub(super) struct SendSide<P> {
     /// to ask for a completion, no fence is due, sends succeed. Each post that does look sets it anew. A send
     /// that completes with an error ends it, and so does a drain; a post that is refused and a receive that fails leave it.
     allowance: u16,
+    /// Messages that were posted on allowance and are not counted below: whoever asks for those numbers books them first
+    /// ([`SendSide::book`]), which is once a burst.
+    unbooked: u16,
     /// WQEBBs of such a message.
     plain_wqebbs: u16,
+    /// Entries in the ring that have no buffer or another length: nobody is owed an answer, and nothing but buffers comes back, where there is none.
+    odd: u16,
     slots: Box<[Slot<P>]>,
     /// By slots, too: work whose poster waits for an answer. Nothing on a queue pair that only sends messages.
     works: Box<[Option<Work<P>>]>,
@@ -89,7 +87,9 @@ impl<P: Packet> SendSide<P> {
         let sq = SendQueue::new(rings);
         Self {
             allowance: 0,
+            unbooked: 0,
             plain_wqebbs: ((head + 1) * DS_UNIT).div_ceil(WQEBB) as u16,
+            odd: 0,
             slots: (0..sq.size()).map(|_| Slot { buf: None, wqebbs: 0 }).collect(),
             works: Box::default(),
             sq,
@@ -111,12 +111,26 @@ impl<P: Packet> SendSide<P> {
     }
 
     pub(super) const fn outstanding(&self) -> u32 {
-        self.outstanding
+        self.outstanding + self.unbooked as u32
+    }
+
+    /// Counts what was posted on allowance.
+    #[inline]
+    const fn book(&mut self) {
+        if self.unbooked > 0 {
+            self.outstanding += self.unbooked as u32;
+            self.unsignalled += self.unbooked;
+            self.unsignalled_wqebbs += self.unbooked * self.plain_wqebbs;
+            self.unbooked = 0;
+            self.idle_visits = 0;
+        }
     }
 
     /// Begins again after RESET, with nothing outstanding.
     pub(super) fn restart(&mut self) {
         self.sq.restart();
+        self.unbooked = 0;
+        self.odd = 0;
         self.unsignalled = 0;
         self.unsignalled_wqebbs = 0;
         self.idle_visits = 0;
@@ -158,13 +172,10 @@ impl<P: Packet> SendSide<P> {
             std::mem::forget(slot.buf.replace(buf));
         }
         self.allowance -= 1;
-        self.outstanding += 1;
-        self.unsignalled += 1;
-        self.unsignalled_wqebbs += self.plain_wqebbs;
-        self.idle_visits = 0;
+        self.unbooked += 1;
     }
 
-    /// Sets the allowance anew.
+    /// Sets the allowance anew. All is booked.
     const fn allow(&mut self) {
         let (size, each) = (self.sq.size(), self.plain_wqebbs);
         // As `post` asks: less than the room that is left, and no completion due.
@@ -186,6 +197,7 @@ impl<P: Packet> SendSide<P> {
         scarce: bool,
         post: impl FnOnce(&mut SendQueue, u8, usize, &P) -> Result<Posted, PostError>,
     ) -> Result<(), (P, PostError)> {
+        self.book();
         let segments = buf.segments();
         let wqebbs = ((head + segments) * 16).div_ceil(WQEBB);
         let room = usize::from(self.sq.size() - self.sq.used());
@@ -231,6 +243,7 @@ impl<P: Packet> SendSide<P> {
     fn signalled(&mut self, posted: Posted) {
         // It may be of those behind which a fence is due.
         self.allowance = 0;
+        self.book();
         self.unsignalled = 0;
         self.unsignalled_wqebbs = 0;
         self.idle_visits = 0;
@@ -305,6 +318,9 @@ impl<P: Packet> SendSide<P> {
     #[inline(always)]
     fn note(&mut self, posted: Posted, buf: Option<P>) {
         let mask = self.sq.size().wrapping_sub(1);
+        if buf.is_none() || posted.wqebbs != self.plain_wqebbs {
+            self.odd += 1;
+        }
         if let Some(slot) = self.slots.get_mut(usize::from(posted.index & mask)) {
             slot.wqebbs = posted.wqebbs;
             slot.buf = buf;
@@ -328,6 +344,7 @@ impl<P: Packet> SendSide<P> {
     /// Fetches the completion of sends that nothing will signal any more. True if a doorbell is due.
     #[inline]
     pub(super) fn visit(&mut self) -> bool {
+        self.book();
         if self.unsignalled == 0 {
             return false;
         }
@@ -338,6 +355,7 @@ impl<P: Packet> SendSide<P> {
     /// True if it has sends that nothing signals, and is to be visited from now on.
     #[inline]
     pub(super) const fn starts_to_lag(&mut self) -> bool {
+        self.book();
         let starts = self.unsignalled > 0 && !self.lagging;
         self.lagging |= starts;
         starts
@@ -345,84 +363,9 @@ impl<P: Packet> SendSide<P> {
 
     /// True if it is to be visited again.
     pub(super) const fn still_lags(&mut self) -> bool {
+        self.book();
         self.lagging = self.unsignalled > 0;
         self.lagging
-    }
-
-    /// A completion names the entry at `counter`: it ended with `status`, all before it are done, and their buffers are `freed`. `worked`
-    /// gets what is owed an answer, and how it ended.
-    #[inline]
-    pub(super) fn complete(
-        &mut self,
-        (counter, status): (u16, WcStatus),
-        mut freed: impl FnMut(P),
-        mut worked: impl FnMut(Work<P>, WcStatus),
-    ) -> Reaped {
-        if !self.sq.is_in_use(counter) {
-            return Reaped::default();
-        }
-        let mut reaped = Reaped { known: true, drained: false };
-        let mask = self.sq.size().wrapping_sub(1);
-        let mut at = self.sq.retired();
-        while let Some(slot) = self.slots.get_mut(usize::from(at & mask)) {
-            let wqebbs = slot.wqebbs.max(1);
-            if let Some(buf) = slot.buf.take() {
-                freed(buf);
-            }
-            self.outstanding = self.outstanding.saturating_sub(1);
-            if self.drain == Some(at) {
-                self.drain = None;
-                reaped.drained = true;
-            }
-            let inside = counter.wrapping_sub(at) < wqebbs;
-            if let Some(work) = self.works.get_mut(usize::from(at & mask)).and_then(Option::take) {
-                worked(work, if inside { self.outcome(at, status) } else { WcStatus::Success });
-            }
-            at = at.wrapping_add(wqebbs);
-            if inside {
-                break;
-            }
-        }
-        self.sq.retire(at);
-        if status != WcStatus::Success {
-            self.blame(status);
-        }
-        if self.outstanding == 0 {
-            // Flushed ones complete whether signalled or not.
-            self.unsignalled = 0;
-            self.unsignalled_wqebbs = 0;
-        }
-        reaped
-    }
-
-    /// How work ended whose last entry, at `index`, ended with `status`.
-    fn outcome(&self, index: u16, status: WcStatus) -> WcStatus {
-        match self.cause {
-            Some((last, cause)) if last == index && status == WcStatus::Flushed => cause,
-            _ => status,
-        }
-    }
-
-    /// What failed just now may have been of a chain whose last entry is still to be flushed: that is where it is told why.
-    #[cold]
-    fn blame(&mut self, status: WcStatus) {
-        if status == WcStatus::Flushed {
-            return;
-        }
-        let mask = self.sq.size().wrapping_sub(1);
-        let mut at = self.sq.retired();
-        // A chain that begins behind it has its last entry further on.
-        for _ in 1..CHAIN_ENTRIES {
-            let place = usize::from(at & mask);
-            let (true, Some(slot)) = (self.sq.is_in_use(at), self.slots.get(place)) else { return };
-            if let Some(Some(work)) = self.works.get(place) {
-                if matches!(work.operation, Operation::Chain(..)) {
-                    self.cause = Some((at, status));
-                }
-                return;
-            }
-            at = at.wrapping_add(slot.wqebbs.max(1));
-        }
     }
 }
 

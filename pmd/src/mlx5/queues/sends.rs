@@ -97,10 +97,10 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             (completion.counter, status),
             |buf| {
                 freed += 1;
-                if batch.is_full() {
+                if let Err(full) = batch.try_push(buf) {
                     P::free_all(batch);
+                    batch.push(full.element());
                 }
-                batch.push(buf);
             },
             |work, status| {
                 let what = work.operation.ended(status);
