@@ -6,7 +6,7 @@
 //! branch, since plain packets pass all of it. What fails anything goes the long way, which alone knows why; so the short way has no drop
 //! reasons. What it takes the long way would forward likewise: a property test holds the two against each other.
 //!
-//! A worker's turn spent 638 instructions on a packet of `step-eth-ib-rc` outside of driver and port, and spends 330.
+//! On a packet of `step-eth-ib-rc` it spends 165 instructions, 66 of them on the two look-ups.
 
 use std::net::Ipv4Addr;
 
@@ -14,7 +14,7 @@ use pmd::hca::{Checksum, Source};
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::eth_to_ib::{NextHop, Via, ip_mtu};
+use super::eth_to_ib::{NextHop, Via};
 use super::tables::{NeighbourIndex, Role, SegmentTable, Settings};
 use ipoib::link::WorkerIndex;
 use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, MacAddress};
@@ -204,11 +204,15 @@ impl Short {
         }
         let ip_len = packet.total_len;
         let (neighbour, host) = table.ib(packet.destination)?;
-        let (via, mtu, dial) = match host.rc.of(worker) {
-            Some(rc) => (Via::Rc(rc.slot), ip_mtu(rc.mtu), None),
-            None => (Via::Ud(host.ud.as_ref()?), self.ud_mtu, host.dial.then_some(packet.destination.into())),
+        let message_len = u32::from(ip_len) + IPOIB_HEADER_LEN as u32;
+        let (via, fits, dial) = match host.rc.of(worker) {
+            Some(rc) => (Via::Rc(rc.slot), message_len <= rc.mtu, None),
+            None => {
+                let dial = host.dial.then_some(packet.destination.into());
+                (Via::Ud(host.ud.as_ref()?), ip_len <= self.ud_mtu, dial)
+            }
         };
-        if ip_len > mtu {
+        if !fits {
             return None;
         }
         Some(ToInfiniBand { via, ip_len, neighbour: Some(neighbour), dial })

@@ -26,12 +26,20 @@ pub struct FrameFacts {
     pub checksum: Checksum,
 }
 
+/// Flags of a frame that has any facts.
+const TOLD: u64 =
+    sys::SHIM_RX_QINQ | sys::SHIM_RX_VLAN_STRIPPED | sys::SHIM_RX_IP_CKSUM_GOOD | sys::SHIM_RX_IP_CKSUM_BAD;
+
 impl Mbuf {
     /// What the port that received the frame told of it; nothing of a packet that did not come from one.
     #[inline]
     #[must_use]
     pub fn frame_facts(&self) -> FrameFacts {
         let flags = raw::ol_flags(self.head());
+        // Of most ports' frames it told nothing.
+        if flags & TOLD == 0 {
+            return FrameFacts::default();
+        }
         let tag = if flags & sys::SHIM_RX_QINQ != 0 {
             FrameTag::Stacked
         } else if flags & sys::SHIM_RX_VLAN_STRIPPED != 0 {
