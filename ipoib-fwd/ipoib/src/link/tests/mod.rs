@@ -5,6 +5,7 @@ mod agreed;
 mod arp;
 mod checks;
 mod connected;
+mod cycles;
 mod device;
 mod dishonest_sm;
 mod fabric;
