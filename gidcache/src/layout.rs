@@ -1,16 +1,18 @@
 //! Where a published table lies in its words.
 //!
-//! The words are a header and two buffers; publication `n` is in buffer `n & 1`. A buffer is four words a slot, then one word a
-//! bucket: chains of slots whose GIDs have the same hash. Everything that a word may say is checked when it is read, for the
-//! memory may be another process's.
+//! The words are a header and two buffers; publication `n` is in buffer `n & 1`. A buffer is four words a slot, then four words a row
+//! of the index: for each GID a copy of the best record with it, at the first row free from that of its hash on. A quarter of these is
+//! taken at most, so that a lookup mostly reads one cache line, and learns all that there is to know from it. Further records of the
+//! GID are a chain from there, through the slots. Everything that a word may say is checked when it is read, for the memory may be
+//! another process's.
 
-use ib_wire::{Gid, Guid, PortNumber};
+use ib_wire::{Gid, PortNumber};
 
 use crate::entry::{Attributes, Entry, GidType, IfIndex, Key, VlanId};
 use crate::sync::{AtomicU64, Ordering, fence};
 
 /// "gidcache" and the version of this layout.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"gidc\0\0\0\x01");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"gidc\0\0\0\x02");
 /// Most ports of a device.
 pub const MAX_PORTS: usize = 32;
 /// Most slots of a device, over all ports.
@@ -29,7 +31,11 @@ pub(crate) const W_BEGUN: usize = 9;
 pub(crate) const W_PORT_TABLE: usize = 16;
 const HEADER: usize = W_PORT_TABLE + MAX_PORTS;
 
-pub(crate) const WORDS_PER_SLOT: usize = 4;
+/// Words of a record, in its slot and in its row. Records lie at multiples of as many words, so that none is in two cache lines of memory
+/// that begins with one.
+pub(crate) const RECORD: usize = 4;
+/// Rows of the index for each slot, that a search may begin at.
+pub(crate) const HOMES_PER_SLOT: usize = 4;
 
 /// Words of memory that can be read while another writes them.
 pub trait Words {
@@ -38,6 +44,18 @@ pub trait Words {
 
     /// A relaxed load of one; 0 if it does not exist.
     fn load(&self, at: usize) -> u64;
+
+    /// Relaxed loads of the four from `4 * quad` on; `None` if one does not exist.
+    fn load_quad(&self, quad: usize) -> Option<[u64; 4]>;
+}
+
+/// What [`Words::load_quad`] says of words in a slice.
+#[inline]
+#[must_use]
+pub fn quad_of(words: &[AtomicU64], quad: usize) -> Option<[u64; 4]> {
+    let (quads, _) = words.as_chunks::<4>();
+    let [a, b, c, d] = quads.get(quad)?;
+    Some([a, b, c, d].map(|word| word.load(Ordering::Relaxed)))
 }
 
 impl<T: AsRef<[AtomicU64]>> Words for T {
@@ -45,8 +63,14 @@ impl<T: AsRef<[AtomicU64]>> Words for T {
         self.as_ref().len()
     }
 
+    #[inline]
     fn load(&self, at: usize) -> u64 {
         self.as_ref().get(at).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn load_quad(&self, quad: usize) -> Option<[u64; 4]> {
+        quad_of(self.as_ref(), quad)
     }
 }
 
@@ -78,7 +102,7 @@ pub(crate) struct Geometry {
     /// Number, first slot, slots.
     ports: Vec<(PortNumber, usize, u16)>,
     slots: usize,
-    buckets: usize,
+    homes: usize,
 }
 
 impl Geometry {
@@ -104,7 +128,7 @@ impl Geometry {
         if slots > MAX_SLOTS {
             return Err(LayoutError::Ports("a device has at most 1,048,576 slots"));
         }
-        Ok(Self { ports: placed, slots, buckets: slots.next_power_of_two() })
+        Ok(Self { ports: placed, slots, homes: slots * HOMES_PER_SLOT })
     }
 
     /// What the header of published memory says, checked.
@@ -163,12 +187,24 @@ impl Geometry {
 
     /// Words of one buffer.
     pub(crate) const fn buffer_words(&self) -> usize {
-        self.slots * WORDS_PER_SLOT + self.buckets
+        self.buffer_records() * RECORD
     }
 
-    /// First word of the buffer of a publication.
+    #[inline]
+    const fn buffer_records(&self) -> usize {
+        self.slots.wrapping_add(self.rows())
+    }
+
+    /// The record that the buffer of a publication begins with, counted from the first word of all.
+    #[inline]
+    pub(crate) const fn first_record(&self, publication: u64) -> usize {
+        const FIRST: usize = HEADER / RECORD;
+        if publication & 1 == 0 { FIRST } else { FIRST.wrapping_add(self.buffer_records()) }
+    }
+
+    /// The first word of the buffer of a publication.
     pub(crate) const fn buffer_start(&self, publication: u64) -> usize {
-        HEADER + (publication & 1) as usize * self.buffer_words()
+        self.first_record(publication) * RECORD
     }
 
     pub(crate) const fn slots(&self) -> usize {
@@ -184,37 +220,59 @@ impl Geometry {
         self.ports.iter().map(|&(number, _, len)| (number, len))
     }
 
-    /// Where in a buffer the chain of a GID starts.
-    pub(crate) const fn head(&self, seed: u64, gid: Gid) -> usize {
-        // Two rounds of multiply and fold; addresses are the host's own, so that spread is all that is asked.
-        let (high, low) = halves(gid);
-        let one = fold(high ^ seed, 0x9e37_79b9_7f4a_7c15);
-        let two = fold(one ^ low, 0xd6e8_feb8_6659_fd93);
-        self.slots * WORDS_PER_SLOT + (two as usize & (self.buckets - 1))
+    /// Rows that a search may begin at.
+    #[inline]
+    pub(crate) const fn homes(&self) -> usize {
+        self.homes
+    }
+
+    /// All rows: behind the last home there is room for as many as there can be, and one that is always empty, so that searches end.
+    #[inline]
+    pub(crate) const fn rows(&self) -> usize {
+        self.homes.wrapping_add(self.slots).wrapping_add(1)
+    }
+
+    /// Which record of a buffer a row is.
+    #[inline]
+    pub(crate) const fn row_record(&self, row: usize) -> usize {
+        self.slots.wrapping_add(row)
     }
 }
 
-const fn fold(a: u64, b: u64) -> u64 {
-    let product = a as u128 * b as u128;
-    product as u64 ^ (product >> 64) as u64
+/// A GID as the two words of its record: its bytes, in the order that they have in memory.
+#[inline]
+pub(crate) const fn halves(gid: Gid) -> (u64, u64) {
+    let words = u128::from_le_bytes(gid.0);
+    (words as u64, (words >> 64) as u64)
 }
 
-/// A GID as the two words of its slot.
-pub(crate) const fn halves(gid: Gid) -> (u64, u64) {
-    (gid.prefix(), gid.id().0)
+/// The GID of its two words.
+#[inline]
+pub(crate) const fn gid_of(first: u64, second: u64) -> Gid {
+    Gid(((second as u128) << 64 | first as u128).to_le_bytes())
 }
 
 const STATE_INVALID: u64 = 1;
-const STATE_VALID: u64 = 2;
-const STATE: u64 = 0xff;
+pub(crate) const STATE_VALID: u64 = 2;
+pub(crate) const STATE: u64 = 0xff;
+pub(crate) const TYPE_SHIFT: u32 = 8;
+pub(crate) const TYPE: u64 = 0xff << TYPE_SHIFT;
 const DEFAULT: u64 = 1 << 16;
-const TAGGED: u64 = 1 << 17;
+pub(crate) const TAGGED: u64 = 1 << 17;
+pub(crate) const VLAN_SHIFT: u32 = 20;
+pub(crate) const VLAN: u64 = 0xfff << VLAN_SHIFT;
+pub(crate) const IFINDEX_SHIFT: u32 = 32;
+pub(crate) const IFINDEX: u64 = 0xffff_ffff << IFINDEX_SHIFT;
+const NEXT: u64 = 0xffff_ffff;
+pub(crate) const PORT_SHIFT: u32 = 32;
+pub(crate) const PORT: u64 = 0xff << PORT_SHIFT;
+const INDEX_SHIFT: u32 = 40;
 
-/// The four words of a slot.
+/// The four words of a slot or a row.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Record {
-    pub(crate) high: u64,
-    pub(crate) low: u64,
+    pub(crate) first: u64,
+    pub(crate) second: u64,
     /// State, type, default, tagged, VLAN in bits 20 to 31, interface in the upper half.
     pub(crate) facts: u64,
     /// Next slot of the chain plus one, port in bits 32 to 39, index in bits 40 to 55.
@@ -223,19 +281,30 @@ pub(crate) struct Record {
 
 impl Record {
     pub(crate) fn new(entry: &Entry, valid: bool) -> Self {
-        let (high, low) = halves(entry.gid());
+        let (first, second) = halves(entry.gid());
         let ifindex = entry.attributes.key.ifindex.map_or(0, IfIndex::get);
-        let vlan = entry.attributes.vlan.map_or(0, |vlan| TAGGED | u64::from(vlan.get()) << 20);
+        let vlan = entry.attributes.vlan.map_or(0, |vlan| TAGGED | u64::from(vlan.get()) << VLAN_SHIFT);
         let facts = if valid { STATE_VALID } else { STATE_INVALID }
-            | (entry.gid_type() as u64) << 8
+            | (entry.gid_type() as u64) << TYPE_SHIFT
             | if entry.default { DEFAULT } else { 0 }
             | vlan
-            | u64::from(ifindex) << 32;
-        Self { high, low, facts, place: u64::from(entry.port.0) << 32 | u64::from(entry.index) << 40 }
+            | u64::from(ifindex) << IFINDEX_SHIFT;
+        let place = u64::from(entry.port.0) << PORT_SHIFT | u64::from(entry.index) << INDEX_SHIFT;
+        Self { first, second, facts, place }
     }
 
+    #[inline]
+    pub(crate) const fn of_words([first, second, facts, place]: [u64; 4]) -> Self {
+        Self { first, second, facts, place }
+    }
+
+    pub(crate) const fn words(&self) -> [u64; 4] {
+        [self.first, self.second, self.facts, self.place]
+    }
+
+    #[inline]
     pub(crate) const fn gid(&self) -> Gid {
-        Gid::new(self.high, Guid(self.low))
+        gid_of(self.first, self.second)
     }
 
     pub(crate) const fn is_valid(&self) -> bool {
@@ -246,27 +315,51 @@ impl Record {
         self.facts & STATE == STATE_INVALID
     }
 
+    /// True if it is of no entry.
+    #[inline]
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.facts == 0
+    }
+
     /// The next slot of its chain plus one; 0 at the end.
+    #[inline]
     pub(crate) const fn next(&self) -> u32 {
         self.place as u32
     }
 
     pub(crate) const fn with_next(self, next: u32) -> Self {
-        Self { place: self.place & !0xffff_ffff | next as u64, ..self }
+        Self { place: self.place & !NEXT | next as u64, ..self }
+    }
+
+    #[inline]
+    pub(crate) const fn port(&self) -> PortNumber {
+        PortNumber((self.place >> PORT_SHIFT) as u8)
+    }
+
+    #[inline]
+    pub(crate) const fn index(&self) -> u16 {
+        (self.place >> INDEX_SHIFT) as u16
     }
 
     /// The entry; `None` if it is not valid.
+    #[inline]
     pub(crate) const fn entry(&self) -> Option<Entry> {
-        if !self.is_valid() {
-            return None;
-        }
-        let Some(gid_type) = GidType::from_u8((self.facts >> 8) as u8) else { return None };
-        let vlan =
-            if self.facts & TAGGED == 0 { None } else { VlanId::new((self.facts >> 20) as u16 & 0xfff) };
-        let ifindex = IfIndex::new((self.facts >> 32) as u32);
+        if self.is_valid() { self.valid_entry() } else { None }
+    }
+
+    /// The entry of a record that is valid.
+    #[inline]
+    pub(crate) const fn valid_entry(&self) -> Option<Entry> {
+        let Some(gid_type) = GidType::from_u8((self.facts >> TYPE_SHIFT) as u8) else { return None };
+        let vlan = if self.facts & TAGGED == 0 {
+            None
+        } else {
+            VlanId::new(((self.facts & VLAN) >> VLAN_SHIFT) as u16)
+        };
+        let ifindex = IfIndex::new((self.facts >> IFINDEX_SHIFT) as u32);
         Some(Entry {
-            port: PortNumber((self.place >> 32) as u8),
-            index: (self.place >> 40) as u16,
+            port: self.port(),
+            index: self.index(),
             attributes: Attributes { key: Key { gid: self.gid(), gid_type, ifindex }, vlan },
             default: self.facts & DEFAULT != 0,
         })

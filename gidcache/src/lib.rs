@@ -52,6 +52,7 @@
 
 mod difference;
 pub mod entry;
+mod hash;
 pub mod layout;
 pub mod lookup;
 pub mod manager;

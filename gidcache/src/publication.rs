@@ -6,8 +6,12 @@
 
 use std::fmt;
 
+use ib_wire::Gid;
+
 use crate::entry::Entry;
-use crate::layout::{self, Geometry, LayoutError, Record, WORDS_PER_SLOT};
+use crate::hash::HashKey;
+use crate::layout::{self, Geometry, LayoutError, RECORD, Record, halves};
+use crate::query::rank;
 use crate::sync::{AtomicU64, Ordering, fence};
 
 /// Who publishes.
@@ -25,7 +29,7 @@ pub struct Maintainer {
 pub(crate) struct Publication<M> {
     memory: M,
     geometry: Geometry,
-    seed: u64,
+    key: HashKey,
     image: Vec<u64>,
     /// Words of `image` changed since the last publication.
     dirty: Vec<u32>,
@@ -34,6 +38,29 @@ pub(crate) struct Publication<M> {
     /// Publications that are to write every word, for nothing is known of what the buffers hold.
     whole: u8,
     published: u64,
+}
+
+/// Where the search for a GID ends.
+enum Row {
+    /// In the row that has it, whose record is that of this slot.
+    Of(usize, usize),
+    /// In a row that is free.
+    Free(usize),
+    /// Nowhere, which does not happen: there are more rows than records.
+    None,
+}
+
+/// A slot as a chain names it.
+const fn chain_word(slot: usize) -> u32 {
+    slot as u32 + 1
+}
+
+/// True if the first is the better answer.
+fn better(one: &Record, other: &Record) -> bool {
+    match (one.entry(), other.entry()) {
+        (Some(one), Some(other)) => rank(&one) < rank(&other),
+        (one, other) => one.is_some() && other.is_none(),
+    }
 }
 
 impl<M> fmt::Debug for Publication<M> {
@@ -66,7 +93,7 @@ impl<M: AsRef<[AtomicU64]>> Publication<M> {
         Ok(Self {
             memory,
             geometry,
-            seed,
+            key: HashKey::new(seed),
             image,
             dirty: Vec::new(),
             previous: Vec::new(),
@@ -89,34 +116,20 @@ impl<M: AsRef<[AtomicU64]>> Publication<M> {
             return;
         }
         let old = self.record(slot);
-        let new = entry.map_or(Record::default(), |(entry, valid)| Record::new(entry, valid));
-        let linked = |record: &Record| record.is_valid();
-        if linked(&old) && linked(&new) && old.gid() == new.gid() {
-            self.write(slot, new.with_next(old.next()));
-            return;
-        }
-        if linked(&old) {
+        if old.is_valid() {
             self.unlink(slot, &old);
         }
-        if linked(&new) {
-            let head = self.geometry.head(self.seed, new.gid());
-            let next = self.word(head);
-            self.write(slot, new.with_next(next as u32));
-            self.write_word(head, slot as u64 + 1);
+        let new = entry.map_or(Record::default(), |(entry, valid)| Record::new(entry, valid));
+        if new.is_valid() {
+            self.link(slot, new);
         } else {
             self.write(slot, new);
         }
     }
 
-    /// What the next publication says of a slot.
-    pub(crate) fn record(&self, slot: usize) -> Record {
-        let at = slot * WORDS_PER_SLOT;
-        Record {
-            high: self.word(at),
-            low: self.word(at + 1),
-            facts: self.word(at + 2),
-            place: self.word(at + 3),
-        }
+    /// What the next publication says of a slot, or of a row by the number of its record.
+    pub(crate) fn record(&self, record: usize) -> Record {
+        Record::of_words([0, 1, 2, 3].map(|offset| self.word(record * RECORD + offset)))
     }
 
     /// Makes the changes visible, all at once.
@@ -156,28 +169,108 @@ impl<M: AsRef<[AtomicU64]>> Publication<M> {
         store(self.memory.as_ref(), layout::W_HEARTBEAT, now);
     }
 
-    fn unlink(&mut self, slot: usize, old: &Record) {
-        let head = self.geometry.head(self.seed, old.gid());
-        let mut at = self.word(head);
-        if at == slot as u64 + 1 {
-            self.write_word(head, u64::from(old.next()));
-            return;
-        }
-        for _ in 0..self.geometry.slots() {
-            let Some(before) = (at as usize).checked_sub(1) else { return };
-            let record = self.record(before);
-            if record.next() as usize == slot + 1 {
-                self.write(before, record.with_next(old.next()));
-                return;
+    /// Puts a record in its slot, and in the row of its GID if it is the best, else in the chain behind it.
+    fn link(&mut self, slot: usize, record: Record) {
+        match self.row(record.gid()) {
+            Row::Free(row) => {
+                self.write(slot, record);
+                self.write_row(row, record);
             }
-            at = u64::from(record.next());
+            Row::Of(row, best) => {
+                let first = self.record(self.geometry.row_record(row));
+                if better(&record, &first) {
+                    let record = record.with_next(chain_word(best));
+                    self.write(slot, record);
+                    self.write_row(row, record);
+                } else {
+                    self.write(slot, record.with_next(first.next()));
+                    self.set_next(best, chain_word(slot));
+                    self.write_row(row, self.record(best));
+                }
+            }
+            Row::None => self.write(slot, record),
         }
     }
 
-    fn write(&mut self, slot: usize, record: Record) {
-        let at = slot * WORDS_PER_SLOT;
-        for (offset, value) in [record.high, record.low, record.facts, record.place].into_iter().enumerate() {
-            self.write_word(at + offset, value);
+    /// Takes a slot's record out of the row or the chain of its GID.
+    fn unlink(&mut self, slot: usize, old: &Record) {
+        let Row::Of(row, best) = self.row(old.gid()) else { return };
+        if best != slot {
+            let before = self.chain(best).find(|&before| self.record(before).next() == chain_word(slot));
+            if let Some(before) = before {
+                self.set_next(before, old.next());
+                self.write_row(row, self.record(best));
+            }
+            return;
+        }
+        let rest: Vec<usize> = self.chain(best).skip(1).collect();
+        let successor = rest.iter().copied().min_by_key(|&slot| self.record(slot).entry().as_ref().map(rank));
+        let Some(successor) = successor else {
+            self.clear_row(row);
+            return;
+        };
+        // It goes to the front; who was before it is before who is behind it.
+        if let Some(at) = rest.iter().position(|&slot| slot == successor)
+            && let Some(&before) = at.checked_sub(1).and_then(|at| rest.get(at))
+        {
+            self.set_next(before, self.record(successor).next());
+            self.set_next(successor, old.next());
+        }
+        self.write_row(row, self.record(successor));
+    }
+
+    /// Slots of a chain, from one of them on.
+    fn chain(&self, first: usize) -> impl Iterator<Item = usize> + '_ {
+        std::iter::successors(Some(first), |&slot| (self.record(slot).next() as usize).checked_sub(1))
+            .take(self.geometry.slots())
+    }
+
+    /// The row of a GID, or where it would be.
+    fn row(&self, gid: Gid) -> Row {
+        for row in self.home(halves(gid))..self.geometry.rows() {
+            let record = self.record(self.geometry.row_record(row));
+            if record.is_empty() {
+                return Row::Free(row);
+            }
+            if record.gid() == gid {
+                let best = self.geometry.slot(record.port(), record.index());
+                return best.map_or(Row::None, |best| Row::Of(row, best));
+            }
+        }
+        Row::None
+    }
+
+    fn home(&self, gid: (u64, u64)) -> usize {
+        self.key.home(gid, self.geometry.homes())
+    }
+
+    /// Empties a row, and closes the gap: whoever looked past it to a later one would now stop there.
+    fn clear_row(&mut self, row: usize) {
+        let mut gap = row;
+        for row in row + 1..self.geometry.rows() {
+            let record = self.record(self.geometry.row_record(row));
+            if record.is_empty() {
+                break;
+            }
+            if self.home((record.first, record.second)) <= gap {
+                self.write_row(gap, record);
+                gap = row;
+            }
+        }
+        self.write_row(gap, Record::default());
+    }
+
+    fn set_next(&mut self, slot: usize, next: u32) {
+        self.write(slot, self.record(slot).with_next(next));
+    }
+
+    fn write_row(&mut self, row: usize, record: Record) {
+        self.write(self.geometry.row_record(row), record);
+    }
+
+    fn write(&mut self, at: usize, record: Record) {
+        for (offset, value) in record.words().into_iter().enumerate() {
+            self.write_word(at * RECORD + offset, value);
         }
     }
 

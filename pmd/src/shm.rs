@@ -271,4 +271,8 @@ impl Words for ReadOnly {
         // Relaxed: other loads may not be done on pages that cannot be written.
         self.map.words().get(at).map_or(0, |word| word.load(Ordering::Relaxed))
     }
+
+    fn load_quad(&self, quad: usize) -> Option<[u64; 4]> {
+        gidcache::layout::quad_of(self.map.words(), quad)
+    }
 }

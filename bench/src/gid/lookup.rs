@@ -1,11 +1,13 @@
-//! Lookups by one and two threads, of GIDs that are there and that are not, in quiet tables and in tables that change.
+//! Lookups by one and two threads, of GIDs that are there and that are not, in quiet tables and in tables that change; each for
+//! itself, and each of what the one before found, so that nothing of it is done meanwhile. What the loop takes by itself is shown apart.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gidcache::{DeviceTable, GidType, NoProvider, PortKind, PortSetup, Query, RoceTypes};
+use gidcache::table::Memory;
+use gidcache::{DeviceTable, GidType, NoProvider, PortKind, PortSetup, Query, Reader, RoceTypes};
 
 use super::{PORT, attributes, median, text};
 use crate::sample::{Figure, Sample};
@@ -15,8 +17,24 @@ const UPDATES_PER_SECOND: u32 = 10_000;
 /// Lookups between two looks at the clock.
 const ROUND: u32 = 1000;
 
+/// What is looked up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Hit,
+    Miss,
+    /// A hit, whose number depends on the entry found before.
+    Chained,
+    /// Nothing: the query is made.
+    Loop,
+}
+
+impl What {
+    const ALL: [(Self, &'static str); 4] =
+        [(Self::Hit, "hit"), (Self::Miss, "miss"), (Self::Chained, "chained"), (Self::Loop, "loop")];
+}
+
 pub(crate) fn run(seconds: f64) -> Result<Sample, String> {
-    let each = Duration::from_secs_f64(seconds / 16.0);
+    let each = Duration::from_secs_f64(seconds / 28.0);
     let mut sample = Sample::default();
     for entries in SIZES {
         let setup = PortSetup { number: PORT, len: entries + 8, kind: PortKind::Roce(RoceTypes::V2) };
@@ -26,11 +44,13 @@ pub(crate) fn run(seconds: f64) -> Result<Sample, String> {
         }
         for threads in [1, 2] {
             for updates in [false, true] {
-                for hit in [true, false] {
-                    let nanoseconds = measure(&table, u32::from(entries), threads, updates, hit, each)?;
+                for (what, name) in What::ALL {
+                    if what == What::Loop && (updates || threads > 1) {
+                        continue;
+                    }
+                    let nanoseconds = measure(&table, u32::from(entries), threads, updates, what, each)?;
                     let part = format!(
-                        "{}-{entries}-{threads}-thread{}{}",
-                        if hit { "hit" } else { "miss" },
+                        "{name}-{entries}-{threads}-thread{}{}",
                         if threads == 1 { "" } else { "s" },
                         if updates { "-updates" } else { "" }
                     );
@@ -50,11 +70,11 @@ fn measure(
     entries: u32,
     threads: usize,
     updates: bool,
-    hit: bool,
+    what: What,
     time: Duration,
 ) -> Result<f64, String> {
     let stop = AtomicBool::new(false);
-    let first = if hit { 0 } else { 1 << 20 };
+    let first = if what == What::Miss { 1 << 20 } else { 0 };
     thread::scope(|scope| {
         let mut readers = Vec::new();
         for _ in 0..threads {
@@ -65,14 +85,11 @@ fn measure(
                 let mut rounds = Vec::with_capacity(1 << 16);
                 while !stop.load(Ordering::Relaxed) {
                     let start = Instant::now();
-                    for step in 0..ROUND {
-                        // Neighbouring lookups are of distant entries.
-                        let number = first + lookups.wrapping_add(step).wrapping_mul(0x9e37_79b1) % entries;
-                        let query =
-                            Query::new(attributes(number).key.gid).gid_type(GidType::RoceV2).port(PORT);
-                        let _ = black_box(reader.find(black_box(&query)));
-                    }
-                    lookups = lookups.wrapping_add(ROUND);
+                    lookups = match what {
+                        What::Hit | What::Miss => round::<true, false>(&reader, first, entries, lookups),
+                        What::Chained => round::<true, true>(&reader, first, entries, lookups),
+                        What::Loop => round::<false, false>(&reader, first, entries, lookups),
+                    };
                     rounds.push(start.elapsed().as_nanos() as f64 / f64::from(ROUND));
                 }
                 median(rounds)
@@ -96,6 +113,33 @@ fn measure(
         let each: Vec<f64> = readers.into_iter().filter_map(|reader| reader.join().ok()).collect();
         Ok(each.iter().sum::<f64>() / threads as f64)
     })
+}
+
+/// Lookups, and where the next round begins. Kinds have code of their own: a choice within the loop would chain them all.
+#[inline(never)]
+fn round<const FIND: bool, const CHAINED: bool>(
+    reader: &Reader<Memory>,
+    first: u32,
+    entries: u32,
+    mut at: u32,
+) -> u32 {
+    for _ in 0..ROUND {
+        at = at.wrapping_add(1);
+        // Neighbouring lookups are of distant entries.
+        let mixed = u64::from(at.wrapping_mul(0x9e37_79b1));
+        let number = first + ((mixed * u64::from(entries)) >> 32) as u32;
+        let query = Query::new(attributes(number).key.gid).gid_type(GidType::RoceV2).port(PORT);
+        let query = black_box(&query);
+        if !FIND {
+            continue;
+        }
+        let found = reader.find(query);
+        if CHAINED && let Ok(Some(entry)) = &found {
+            at = at.wrapping_add(u32::from(entry.index) & 1);
+        }
+        black_box(&found);
+    }
+    at
 }
 
 fn whole(table: &DeviceTable) -> Result<f64, String> {

@@ -43,7 +43,12 @@ fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
 
 /// The number of the publication that was read, and the two words of the first slot's GID, which both change.
 fn read(reader: &Reader<Words>) -> Option<(u64, u64, u64)> {
-    reader.read_numbered(|buffer, number| (number, buffer.word(0), buffer.word(1))).ok()
+    reader
+        .read_numbered(|buffer, number| {
+            let gid = buffer.slot(0).gid();
+            (number, gid.prefix(), gid.id().0)
+        })
+        .ok()
 }
 
 #[test]

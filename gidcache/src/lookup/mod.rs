@@ -5,9 +5,10 @@ use std::fmt;
 use ib_wire::PortNumber;
 
 use crate::entry::{Entry, Slot};
-use crate::layout::{self, Geometry, LayoutError, Record, WORDS_PER_SLOT, Words, halves};
+use crate::hash::HashKey;
+use crate::layout::{self, Geometry, LayoutError, Record, Words};
 use crate::publication::Maintainer;
-use crate::query::Query;
+use crate::query::{Query, rank};
 use crate::sync::{Ordering, fence, spin_loop};
 
 /// How often a lookup starts again because the table was published twice meanwhile.
@@ -23,7 +24,7 @@ pub struct Unsettled;
 pub struct Reader<M> {
     memory: M,
     geometry: Geometry,
-    seed: u64,
+    key: HashKey,
 }
 
 impl<M> fmt::Debug for Reader<M> {
@@ -36,18 +37,17 @@ impl<M> fmt::Debug for Reader<M> {
 #[derive(Clone, Copy)]
 struct Buffer<'a, M> {
     memory: &'a M,
-    start: usize,
+    first: usize,
 }
 
 impl<M: Words> Buffer<'_, M> {
-    fn word(&self, at: usize) -> u64 {
-        self.memory.load(self.start + at)
+    #[inline]
+    fn record(&self, at: usize) -> Option<Record> {
+        self.memory.load_quad(self.first.wrapping_add(at)).map(Record::of_words)
     }
 
-    fn record(&self, slot: usize) -> Record {
-        let at = slot * WORDS_PER_SLOT;
-        let [high, low, facts, place] = [0, 1, 2, 3].map(|offset| self.word(at + offset));
-        Record { high, low, facts, place }
+    fn slot(&self, slot: usize) -> Record {
+        self.record(slot).unwrap_or_default()
     }
 }
 
@@ -55,36 +55,72 @@ impl<M: Words> Reader<M> {
     /// A reader of published memory, which may be mapped read only.
     pub fn attach(memory: M) -> Result<Self, LayoutError> {
         let geometry = Geometry::read(&memory)?;
-        let seed = memory.load(layout::W_SEED);
-        Ok(Self { memory, geometry, seed })
+        let key = HashKey::new(memory.load(layout::W_SEED));
+        Ok(Self { memory, geometry, key })
     }
 
     /// The best entry for a query: see [`Query`].
+    #[inline]
     pub fn find(&self, query: &Query) -> Result<Option<Entry>, Unsettled> {
-        let head = self.geometry.head(self.seed, query.gid());
-        let (high, low) = halves(query.gid());
+        let home = self.key.home(query.halves(), self.geometry.homes());
+        let published = self.memory.load(layout::W_PUBLISHED);
+        fence(Ordering::Acquire);
+        let buffer = self.buffer(published);
+        for row in [home, home.wrapping_add(1)] {
+            let Some(record) = buffer.record(self.geometry.row_record(row)) else { break };
+            if query.names(&record) {
+                // The best is in the row, so there is no better one if it is as asked for.
+                if query.admits(&record) && self.is_settled(published) {
+                    return Ok(record.valid_entry());
+                }
+                break;
+            }
+            if record.is_empty() {
+                if self.is_settled(published) {
+                    return Ok(None);
+                }
+                break;
+            }
+        }
+        self.find_further(query, home)
+    }
+
+    /// As [`Reader::find`], for what is in a later row or in the chain behind one, and for when the table was published meanwhile.
+    #[inline(never)]
+    fn find_further(&self, query: &Query, home: usize) -> Result<Option<Entry>, Unsettled> {
         self.read(|buffer| {
-            let mut next = buffer.word(head) as u32;
-            let chain = std::iter::from_fn(|| {
-                let slot = next.checked_sub(1)? as usize;
-                let record = (slot < self.geometry.slots()).then(|| buffer.record(slot))?;
-                next = record.next();
-                Some(record)
-            });
-            // What is read may be torn, and a torn chain a circle or lead beyond the table.
-            let entries = chain
-                .take(self.geometry.slots())
-                .filter(|record| record.low == low && record.high == high)
-                .filter_map(|record| record.entry());
-            query.best(entries)
+            // What is read may be torn, and torn rows may have no end.
+            let row = (home..self.geometry.rows())
+                .map(|row| buffer.record(self.geometry.row_record(row)).unwrap_or_default())
+                .find(|record| query.names(record) || record.is_empty())
+                .unwrap_or_default();
+            if query.admits(&row) { row } else { self.chained(&buffer, row.next(), query) }
         })
+        .map(|record| record.entry())
+    }
+
+    /// The best record for a query among those of a chain.
+    fn chained(&self, buffer: &Buffer<'_, M>, first: u32, query: &Query) -> Record {
+        let mut next = first;
+        let chain = std::iter::from_fn(|| {
+            let slot = next.checked_sub(1)? as usize;
+            let record = (slot < self.geometry.slots()).then(|| buffer.slot(slot))?;
+            next = record.next();
+            Some(record)
+        });
+        // A torn chain may be a circle, or lead to other GIDs.
+        chain
+            .take(self.geometry.slots())
+            .filter(|record| query.names(record) && query.admits(record))
+            .min_by_key(|record| record.entry().as_ref().map(rank))
+            .unwrap_or_default()
     }
 
     /// What a slot holds; `None` if the port or the index does not exist.
     pub fn slot(&self, port: PortNumber, index: u16) -> Result<Option<Slot>, Unsettled> {
         let Some(slot) = self.geometry.slot(port, index) else { return Ok(None) };
         self.read(|buffer| {
-            let record = buffer.record(slot);
+            let record = buffer.slot(slot);
             Some(match record.entry() {
                 Some(entry) => Slot::Valid(entry),
                 None if record.is_invalid() => Slot::Invalid,
@@ -104,7 +140,7 @@ impl<M: Words> Reader<M> {
         into.reserve(self.geometry.slots());
         self.read_numbered(|buffer, number| {
             into.clear();
-            into.extend((0..self.geometry.slots()).filter_map(|slot| buffer.record(slot).entry()));
+            into.extend((0..self.geometry.slots()).filter_map(|slot| buffer.slot(slot).entry()));
             number
         })
     }
@@ -141,19 +177,31 @@ impl<M: Words> Reader<M> {
         for _ in 0..TRIES {
             let published = self.memory.load(layout::W_PUBLISHED);
             fence(Ordering::Acquire);
-            let start = self.geometry.buffer_start(published);
-            let value = read(Buffer { memory: &self.memory, start }, published);
-            // If a word was of a later publication, so is what comes behind this fence.
-            fence(Ordering::Acquire);
-            let begun = self.memory.load(layout::W_BEGUN);
-            if begun.wrapping_sub(published) < 2 {
+            let value = read(self.buffer(published), published);
+            if self.is_settled(published) {
                 return Ok(value);
             }
             spin_loop();
         }
         Err(Unsettled)
     }
+
+    #[inline]
+    fn buffer(&self, published: u64) -> Buffer<'_, M> {
+        Buffer { memory: &self.memory, first: self.geometry.first_record(published) }
+    }
+
+    /// True if all that was read of this publication is of it.
+    #[inline]
+    fn is_settled(&self, published: u64) -> bool {
+        // If a word was of a later publication, so is what comes behind this fence.
+        fence(Ordering::Acquire);
+        self.memory.load(layout::W_BEGUN).wrapping_sub(published) < 2
+    }
 }
 
 #[cfg(all(test, loom))]
 mod loom_tests;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests;
