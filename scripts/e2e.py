@@ -19,6 +19,7 @@ from checks.crowd import crowd
 from checks.deaths import check_fabric_killed, check_fabric_stopped, check_gateway_killed
 from checks.frames import check_hostile_frames, check_odd_sizes, check_overlong_fragment, check_random_frames
 from checks.intruders import check_hostile_packets
+from checks.journal import journal
 from checks.laboratory import Checks, Laboratory, check_stop, in_laboratory, say
 from checks.long import long
 from checks.operators import check_ctl, check_no_leak, check_place, check_second_gateway, check_socket, check_stats_lines, operator_errors
@@ -103,7 +104,7 @@ def main():
     checks, error, begin = Checks(args.only), None, time.monotonic()
     try:
         for part in (readme, operator_errors, preflight, service, privileges, captures, cold, routers, segments, ports, bridged, bonded,
-                     tap, long, reload, runtime, workers, crowd, hard, pair):
+                     tap, long, reload, runtime, journal, workers, crowd, hard, pair):
             try:
                 part(args, checks)
             except Failed as e:

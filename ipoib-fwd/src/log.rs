@@ -1,9 +1,19 @@
-//! The log: lines on standard error, as many as the configuration asks for.
+//! The log: lines on standard error, as many as the configuration asks for; entries with fields, where standard error is the journal's.
+
+mod journal;
+
+use std::fmt;
+use std::io::IsTerminal as _;
 
 use config::LogLevel;
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::Formatter;
-use tracing_subscriber::reload::Handle;
+use tracing::field::Field;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::reload::{self, Handle};
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Registry};
+
+use journal::Journal;
 
 /// The environment's filter, which goes before the configured level.
 const VARIABLE: &str = "IPOIB_FWD_LOG";
@@ -12,30 +22,41 @@ const VARIABLE: &str = "IPOIB_FWD_LOG";
 #[derive(Clone, Debug)]
 pub struct Log {
     /// `None` if the environment says how much is logged.
-    filter: Option<Handle<EnvFilter, Writer>>,
+    filter: Option<Handle<EnvFilter, Registry>>,
 }
 
-type Writer = Formatter<
-    tracing_subscriber::fmt::format::DefaultFields,
-    tracing_subscriber::fmt::format::Format,
-    fn() -> std::io::Stderr,
->;
+/// True for a field that stands beside the text, for programs: the text says the same.
+fn is_beside(field: &Field) -> bool {
+    matches!(field.name(), "segment" | "event")
+}
+
+/// A field in a line.
+fn write_field(line: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
+    match field.name() {
+        _ if is_beside(field) => Ok(()),
+        "message" => write!(line, "{value:?}"),
+        name => write!(line, " {name}={value:?}"),
+    }
+}
 
 impl Log {
     /// Starts it, once a process: `IPOIB_FWD_LOG` says how much, or else the default level until one is [set](Self::set).
     #[must_use]
     pub fn start() -> Self {
-        use std::io::IsTerminal as _;
         let given = EnvFilter::try_from_env(VARIABLE).ok();
         let configurable = given.is_none();
-        let builder = tracing_subscriber::fmt()
-            .with_writer(std::io::stderr as fn() -> std::io::Stderr)
-            .with_ansi(std::io::stderr().is_terminal())
-            .with_env_filter(given.unwrap_or_else(|| EnvFilter::new(LogLevel::Info.word())))
-            .with_filter_reloading();
-        let filter = configurable.then(|| builder.reload_handle());
-        builder.with_target(false).init();
-        Self { filter }
+        let (filter, handle) =
+            reload::Layer::new(given.unwrap_or_else(|| EnvFilter::new(LogLevel::Info.word())));
+        let journal = Journal::of_standard_error();
+        let lines = journal.is_none().then(|| {
+            tracing_subscriber::fmt::layer()
+                .with_writer(std::io::stderr)
+                .with_ansi(std::io::stderr().is_terminal())
+                .with_target(false)
+                .fmt_fields(debug_fn(write_field))
+        });
+        tracing_subscriber::registry().with(filter).with(journal).with(lines).init();
+        Self { filter: configurable.then_some(handle) }
     }
 
     /// Logs as much as `level` from now on, unless the environment says how much.

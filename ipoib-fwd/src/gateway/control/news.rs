@@ -26,11 +26,11 @@ impl News {
         if !self.limit.take(now) {
             return;
         }
-        let (_, text, _) = said(happening);
+        let (event, text, _) = said(happening);
         match happening {
-            Happening::AddressMoved { .. } => tracing::info!("{segment}: {text}"),
-            Happening::Conflict { .. } => tracing::warn!("{segment}: {text}"),
-            Happening::HeldDown { .. } => tracing::error!("{segment}: {text}"),
+            Happening::AddressMoved { .. } => tracing::info!(segment, event, "{segment}: {text}"),
+            Happening::Conflict { .. } => tracing::warn!(segment, event, "{segment}: {text}"),
+            Happening::HeldDown { .. } => tracing::error!(segment, event, "{segment}: {text}"),
         }
     }
 }

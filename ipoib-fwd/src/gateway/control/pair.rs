@@ -67,7 +67,12 @@ impl<B: Backend> GatewayControl<B> {
                 self.own.drops_of(at, DropReason::BadHello, 1);
                 if now >= pair.complain_after {
                     pair.complain_after = now + COMPLAINTS;
-                    tracing::warn!("{name}: a message between gateways on {}: {error}", side.name());
+                    tracing::warn!(
+                        segment = name.as_str(),
+                        event = "bad-hello",
+                        "{name}: a message between gateways on {}: {error}",
+                        side.name()
+                    );
                 }
             }
         } else if let Some(nonce) = probe_nonce(payload) {
@@ -236,13 +241,13 @@ impl<B: Backend> GatewayControl<B> {
         let (kind, what, text, facts) = match event {
             Event::Role { from, to, why } => {
                 let text = format!("{} after {} ({why})", to.name(), from.name());
-                tracing::info!("{name}: role: {text}");
+                tracing::info!(segment = name.as_str(), event = "role", "{name}: role: {text}");
                 (Kind::Role, to.name(), text, json!({"role": to.name(), "before": from.name()}))
             }
             Event::Peer { who, alive } => {
                 let (what, is) = if alive { ("peer", "is there") } else { ("peer-gone", "is gone") };
                 let text = format!("gateway {:016x} {is}", who.guid.0);
-                tracing::info!("{name}: {text}");
+                tracing::info!(segment = name.as_str(), event = what, "{name}: {text}");
                 (Kind::Role, what, text, json!({"guid": format!("{:016x}", who.guid.0)}))
             }
             Event::Loop { sign: Sign::Sibling, hold, .. } => {
@@ -251,7 +256,7 @@ impl<B: Backend> GatewayControl<B> {
                      one forwards. Keep their Ethernet networks or their InfiniBand ports apart, it goes on by itself",
                     hold.as_secs()
                 );
-                tracing::error!("{name}: {text}");
+                tracing::error!(segment = name.as_str(), event = "loop", "{name}: {text}");
                 (Kind::Alarm, "loop", text, json!({"blocked_seconds": hold.as_secs()}))
             }
             Event::Sibling { guid, side } => {
@@ -260,7 +265,7 @@ impl<B: Backend> GatewayControl<B> {
                     guid.0,
                     side.name()
                 );
-                tracing::warn!("{name}: {text}");
+                tracing::warn!(segment = name.as_str(), event = "sibling", "{name}: {text}");
                 (
                     Kind::Alarm,
                     "sibling",
@@ -275,7 +280,7 @@ impl<B: Backend> GatewayControl<B> {
                     arrived.name(),
                     hold.as_secs()
                 );
-                tracing::error!("{name}: {text}");
+                tracing::error!(segment = name.as_str(), event = "loop", "{name}: {text}");
                 (
                     Kind::Alarm,
                     "loop",
@@ -288,12 +293,12 @@ impl<B: Backend> GatewayControl<B> {
                     "another gateway between the same networks is not believed: {why}. Until then both may forward, and a packet to \
                      all goes round a few times"
                 );
-                tracing::error!("{name}: {text}");
+                tracing::error!(segment = name.as_str(), event = "stranger", "{name}: {text}");
                 (Kind::Alarm, "stranger", text, json!({"why": why.to_string()}))
             }
             Event::Stranger { why: None } => {
                 let text = "the gateway that was not believed is gone, or is believed";
-                tracing::info!("{name}: {text}");
+                tracing::info!(segment = name.as_str(), event = "stranger-gone", "{name}: {text}");
                 (Kind::Alarm, "stranger-gone", text.to_owned(), Value::Null)
             }
             Event::Multiplied { side } => {
@@ -301,12 +306,12 @@ impl<B: Backend> GatewayControl<B> {
                     "what we send on {} comes back several times: that network has a loop of its own; switch spanning tree on",
                     side.name()
                 );
-                tracing::warn!("{name}: {text}");
+                tracing::warn!(segment = name.as_str(), event = "multiplied", "{name}: {text}");
                 (Kind::Alarm, "multiplied", text, json!({"side": side.name()}))
             }
             Event::HandedOver => {
                 let text = "handed over: what hosts still send here is dropped from now on";
-                tracing::info!("{name}: {text}");
+                tracing::info!(segment = name.as_str(), event = "handed-over", "{name}: {text}");
                 (Kind::Role, "handed-over", text.to_owned(), Value::Null)
             }
             Event::Neighbours(_) => return,

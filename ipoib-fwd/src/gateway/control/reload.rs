@@ -227,12 +227,12 @@ impl<B: Backend> GatewayControl<B> {
         match &outcome {
             Ok(answer) => {
                 let text = change_text(answer);
-                tracing::info!("reload: {text}");
+                tracing::info!(event = "reload", "reload: {text}");
                 self.events.tell(now, Kind::Reload, None, "done", || (text, answer.clone()));
             }
             Err(why) => {
                 let text = format!("{why}; the configuration stays as it was");
-                tracing::error!("reload: {text}");
+                tracing::error!(event = "reload-refused", "reload: {text}");
                 self.events.tell(now, Kind::Reload, None, "refused", || (text, Value::Null));
             }
         }
@@ -367,7 +367,7 @@ impl<B: Backend> GatewayControl<B> {
         let Self { endpoints, board, segments, .. } = self;
         if let Err(e) = maker.install(now, segment, ground, endpoints, board, segments) {
             // Cannot be: its routes have been looked at.
-            tracing::error!("{}: {e}", segment.name);
+            tracing::error!(segment = segment.name.as_str(), "{}: {e}", segment.name);
         }
         self.events.forget_drops(ground.index);
         let counted =
@@ -465,7 +465,7 @@ impl<B: Backend> GatewayControl<B> {
             if let (Some(segment), Some(link)) = (segment, self.endpoints.link(duty.endpoint, duty.link))
                 && let Err(e) = link.follow(now, &self.maker.link_settings(segment))
             {
-                tracing::error!("{}: {e}", duty.name);
+                tracing::error!(segment = duty.name.as_str(), "{}: {e}", duty.name);
             }
         }
     }
@@ -483,7 +483,7 @@ impl<B: Backend> GatewayControl<B> {
         let board = &self.board;
         let is_gone = |d: &mut Draining| d.forgotten.is_some_and(|grace| board.passed(grace));
         for gone in self.reloader.draining.extract_if(.., is_gone) {
-            tracing::info!("{}: removed", gone.name);
+            tracing::info!(segment = gone.name.as_str(), event = "removed", "{}: removed", gone.name);
         }
         if self.stopping.is_some() {
             self.reloader.waiting.clear();

@@ -306,11 +306,15 @@ impl<B: Backend> GatewayControl<B> {
         let infiniband = |ip: IpAddr| json!({"address": ip, "side": "InfiniBand"});
         match event {
             Event::Up => {
-                tracing::info!("{name}: InfiniBand link up");
+                tracing::info!(segment = name.as_str(), event = "up", "{name}: InfiniBand link up");
                 tell(Kind::Link, "up", "InfiniBand link up".to_owned(), Value::Null);
             }
             Event::Readdressed { gid } => {
-                tracing::info!("{name}: our GID is {gid} now: telling all");
+                tracing::info!(
+                    segment = name.as_str(),
+                    event = "readdressed",
+                    "{name}: our GID is {gid} now: telling all"
+                );
                 tell(
                     Kind::Link,
                     "readdressed",
@@ -319,11 +323,15 @@ impl<B: Backend> GatewayControl<B> {
                 );
             }
             Event::Waiting(why) => {
-                tracing::warn!("{name}: no InfiniBand link: {why}");
+                tracing::warn!(
+                    segment = name.as_str(),
+                    event = "waiting",
+                    "{name}: no InfiniBand link: {why}"
+                );
                 tell(Kind::Link, "waiting", format!("no InfiniBand link: {why}"), Value::Null);
             }
             Event::Down => {
-                tracing::warn!("{name}: InfiniBand link down");
+                tracing::warn!(segment = name.as_str(), event = "down", "{name}: InfiniBand link down");
                 tell(Kind::Link, "down", "InfiniBand link down".to_owned(), Value::Null);
             }
             // Handled where the packet came in, with the sender's drop reasons.
@@ -337,7 +345,11 @@ impl<B: Backend> GatewayControl<B> {
                 tell(Kind::Address, "gone", format!("{ip} is gone from InfiniBand"), infiniband(ip));
             }
             Event::NeighbourChanged { ip, old, new } => {
-                tracing::debug!("{name}: {ip} moved from {old} to {new}");
+                tracing::debug!(
+                    segment = name.as_str(),
+                    event = "moved",
+                    "{name}: {ip} moved from {old} to {new}"
+                );
                 let facts = json!({"address": ip, "side": "InfiniBand", "hardware_address": new.to_string()});
                 tell(Kind::Address, "moved", format!("{ip} has moved from {old} to {new}"), facts);
             }
@@ -345,13 +357,13 @@ impl<B: Backend> GatewayControl<B> {
                 times.setup.saturating_record(setup.as_nanos() as u64);
                 let who = if passive { "accepted from" } else { "opened to" };
                 let text = format!("connection {who} {peer} in {:.1} ms", setup.as_secs_f64() * 1e3);
-                tracing::info!("{name}: {text}");
+                tracing::info!(segment = name.as_str(), event = "connection-up", "{name}: {text}");
                 tell(Kind::Connection, "up", text, json!({"peer": peer.to_string(), "passive": passive}));
             }
             Event::ConnectionDown { passive, reason, .. } => {
                 let which = if passive { "passive" } else { "active" };
                 let text = format!("{which} connection down: {reason:?}");
-                tracing::info!("{name}: {text}");
+                tracing::info!(segment = name.as_str(), event = "connection-down", "{name}: {text}");
                 tell(
                     Kind::Connection,
                     "down",

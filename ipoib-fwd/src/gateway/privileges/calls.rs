@@ -25,6 +25,7 @@ pub(super) const ANY: &[Call] = calls![
     SYS_read "what woke it: eventfd, timer; orders of EAL to an lcore that has no job",
     SYS_write "what wakes others; answers to EAL; lines of the log",
     SYS_writev "lines of the log",
+    SYS_sendto "the same, to the journal",
     SYS_mmap "memory: of the allocator, of a cable",
     SYS_munmap "the same",
     SYS_mremap "memory that grows",

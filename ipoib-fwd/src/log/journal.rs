@@ -1,0 +1,311 @@
+//! The journal: where standard error is its stream, lines go to it as entries with fields, in its native protocol (a datagram of lines
+//! `NAME=value`; <https://systemd.io/JOURNAL_NATIVE_PROTOCOL>).
+//!
+//! Nothing here waits: a journal that takes nothing loses entries, and the next one that it takes says how many. Without a journal the entry goes
+//! to standard error as a line.
+
+use std::fmt::{self, Write as _};
+use std::io::{self, Write as _};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+use super::is_beside;
+
+/// Where the journal takes entries.
+const SOCKET: &str = "/run/systemd/journal/socket";
+/// Which stream it reads standard error from: device and inode, in the environment of a service (systemd.exec(5)).
+const STREAM: &str = "JOURNAL_STREAM";
+/// Bytes of an entry's text: what is longer would need memory that is handed over.
+const LONGEST: usize = 16 << 10;
+/// What goes in front of a field's name of ours.
+const PREFIX: &str = "IPOIB_FWD_";
+
+/// Entries for the journal.
+#[derive(Debug)]
+pub(super) struct Journal {
+    socket: UnixDatagram,
+    path: PathBuf,
+    lost: AtomicU64,
+}
+
+impl Journal {
+    /// The journal, if standard error is its stream; `None` if not, or if it takes no entries.
+    pub(super) fn of_standard_error() -> Option<Self> {
+        let stream = std::env::var(STREAM).ok()?;
+        let file = rustix::fs::fstat(io::stderr()).ok()?;
+        if !is_stream(&stream, file.st_dev, file.st_ino) {
+            return None;
+        }
+        Self::at(Path::new(SOCKET)).ok()
+    }
+
+    /// A journal whose socket has this path.
+    fn at(path: &Path) -> io::Result<Self> {
+        let socket = UnixDatagram::unbound()?;
+        socket.set_nonblocking(true)?;
+        // An empty entry is none: it only tells whether somebody takes them.
+        socket.send_to(b"\n", path)?;
+        // Each entry is sent by the path: a journal that is started anew has another socket there.
+        Ok(Self { socket, path: path.to_owned(), lost: AtomicU64::new(0) })
+    }
+
+    fn put(&self, entry: Entry) {
+        let lost = self.lost.load(Ordering::Relaxed);
+        let mut bytes = entry.bytes;
+        if lost > 0 {
+            field(&mut bytes, &format!("{PREFIX}LOST"), &lost.to_string());
+        }
+        match self.socket.send_to(&bytes, &self.path) {
+            Ok(_) => {
+                self.lost.fetch_sub(lost, Ordering::Relaxed);
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(_) => {
+                let _ = io::stderr().write_all((entry.message + "\n").as_bytes());
+            }
+        }
+    }
+}
+
+/// True if `JOURNAL_STREAM` names the file of that device and inode.
+fn is_stream(stream: &str, device: u64, inode: u64) -> bool {
+    stream.split_once(':').is_some_and(|(dev, ino)| (dev.parse(), ino.parse()) == (Ok(device), Ok(inode)))
+}
+
+/// Appends a field.
+fn field(bytes: &mut Vec<u8>, name: &str, value: &str) {
+    bytes.extend(name.bytes());
+    if value.contains('\n') {
+        // Of several lines: its length stands in front.
+        bytes.push(b'\n');
+        bytes.extend((value.len() as u64).to_le_bytes());
+    } else {
+        bytes.push(b'=');
+    }
+    bytes.extend(value.bytes());
+    bytes.push(b'\n');
+}
+
+/// A field's name as the journal has them: capitals, digits and underscores.
+fn name_of(field: &str) -> String {
+    let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
+    PREFIX.chars().chain(field.chars().map(letter)).take(64).collect()
+}
+
+fn cut(mut text: String) -> String {
+    if text.len() > LONGEST {
+        text.truncate(text.floor_char_boundary(LONGEST));
+    }
+    text
+}
+
+/// An entry, as far as its fields are known.
+#[derive(Default)]
+struct Entry {
+    bytes: Vec<u8>,
+    message: String,
+    /// Fields that the text names, behind it.
+    more: String,
+}
+
+impl Visit for Entry {
+    fn record_str(&mut self, of: &Field, value: &str) {
+        self.record_debug(of, &format_args!("{value}"));
+    }
+
+    fn record_debug(&mut self, of: &Field, value: &dyn fmt::Debug) {
+        if of.name() == "message" {
+            // A string takes all that is written.
+            let _ = write!(self.message, "{value:?}");
+            return;
+        }
+        let value = cut(format!("{value:?}"));
+        if !is_beside(of) {
+            let _ = write!(self.more, " {}={value}", of.name());
+        }
+        field(&mut self.bytes, &name_of(of.name()), &value);
+    }
+}
+
+/// Priorities of syslog(3).
+const fn priority(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "3",
+        Level::WARN => "4",
+        Level::INFO => "6",
+        _ => "7",
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Journal {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut entry = Entry::default();
+        event.record(&mut entry);
+        let more = std::mem::take(&mut entry.more);
+        entry.message = cut(std::mem::take(&mut entry.message) + &more);
+        let about = event.metadata();
+        let line = about.line().map(|line| line.to_string());
+        let rest = [
+            ("MESSAGE", Some(entry.message.as_str())),
+            ("PRIORITY", Some(priority(*about.level()))),
+            ("SYSLOG_IDENTIFIER", Some("ipoib-fwd")),
+            ("TARGET", Some(about.target())),
+            ("CODE_FILE", about.file()),
+            ("CODE_LINE", line.as_deref()),
+        ];
+        for (name, value) in rest {
+            if let Some(value) = value {
+                field(&mut entry.bytes, name, value);
+            }
+        }
+        self.put(entry);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    /// A socket in the journal's place.
+    struct Stand {
+        socket: UnixDatagram,
+        path: PathBuf,
+    }
+
+    impl Stand {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("journal-{name}-{}", std::process::id()));
+            let _ = std::fs::remove_file(&path);
+            let socket = UnixDatagram::bind(&path).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            Self { socket, path }
+        }
+
+        /// The next entry, read as the protocol says.
+        fn entry(&self) -> Option<BTreeMap<String, String>> {
+            let mut bytes = vec![0; 1 << 17];
+            let length = self.socket.recv(&mut bytes).ok()?;
+            let mut rest = &bytes[..length];
+            let mut fields = BTreeMap::new();
+            while !rest.is_empty() {
+                let end = rest.iter().position(|b| *b == b'\n').unwrap();
+                let line = std::str::from_utf8(&rest[..end]).unwrap();
+                rest = &rest[end + 1..];
+                let (name, value) = match line.split_once('=') {
+                    Some((name, value)) => (name, value.to_owned()),
+                    None if line.is_empty() => continue,
+                    None => {
+                        let (length, behind) = rest.split_at(8);
+                        let length = u64::from_le_bytes(length.try_into().unwrap()) as usize;
+                        assert_eq!(behind[length], b'\n');
+                        rest = &behind[length + 1..];
+                        (line, String::from_utf8(behind[..length].to_vec()).unwrap())
+                    }
+                };
+                assert!(fields.insert(name.to_owned(), value).is_none(), "{name} twice");
+            }
+            Some(fields)
+        }
+    }
+
+    impl Drop for Stand {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+
+    fn logged(stand: &Stand, log: impl FnOnce()) {
+        let journal = Journal::at(&stand.path).unwrap();
+        assert_eq!(stand.entry(), Some(BTreeMap::new()), "whether somebody is there");
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(journal), log);
+    }
+
+    #[test]
+    fn an_entry_has_text_priority_place_and_fields() {
+        let stand = Stand::new("fields");
+        logged(&stand, || {
+            tracing::warn!(segment = "storage", event = "down", peers = 2, "storage: link down");
+            tracing::error!("two\nlines");
+        });
+        let entry = stand.entry().unwrap();
+        for (name, value) in [
+            ("MESSAGE", "storage: link down peers=2"),
+            ("PRIORITY", "4"),
+            ("SYSLOG_IDENTIFIER", "ipoib-fwd"),
+            ("IPOIB_FWD_SEGMENT", "storage"),
+            ("IPOIB_FWD_EVENT", "down"),
+            ("IPOIB_FWD_PEERS", "2"),
+            ("TARGET", module_path!()),
+        ] {
+            assert_eq!(entry[name], value, "{name}");
+        }
+        assert!(entry["CODE_FILE"].ends_with("journal.rs") && entry["CODE_LINE"].parse::<u32>().is_ok());
+        let entry = stand.entry().unwrap();
+        assert_eq!((entry["MESSAGE"].as_str(), entry["PRIORITY"].as_str()), ("two\nlines", "3"));
+        assert_eq!(stand.entry(), None);
+    }
+
+    #[test]
+    fn text_of_others_makes_no_fields_and_no_endless_entry() {
+        let stand = Stand::new("hostile");
+        let evil = format!("a\nPRIORITY=0\nMESSAGE={}", "\u{e9}".repeat(LONGEST));
+        logged(&stand, || tracing::info!(segment = evil.as_str(), "{evil}"));
+        let entry = stand.entry().unwrap();
+        assert_eq!(entry["PRIORITY"], "6");
+        assert!(entry["MESSAGE"].starts_with("a\nPRIORITY=0\nMESSAGE=\u{e9}"));
+        assert!(entry.values().all(|value| value.len() <= LONGEST));
+    }
+
+    #[test]
+    fn a_journal_that_takes_nothing_holds_nobody_up_and_is_told_what_it_lost() {
+        let stand = Stand::new("full");
+        let mut taken = 0;
+        logged(&stand, || {
+            // More than any socket's queue takes (net.unix.max_dgram_qlen), and no end of it if it waited.
+            (0..5000).for_each(|n| tracing::info!("{n}"));
+            while stand.entry().is_some() {
+                taken += 1;
+            }
+            tracing::info!("after");
+            tracing::info!("later");
+        });
+        assert!(taken < 5000);
+        let after = stand.entry().unwrap();
+        assert_eq!(
+            (after["MESSAGE"].as_str(), after["IPOIB_FWD_LOST"].clone()),
+            ("after", (5000 - taken).to_string())
+        );
+        assert_eq!(stand.entry().unwrap().get("IPOIB_FWD_LOST"), None);
+    }
+
+    #[test]
+    fn a_journal_that_is_started_anew_has_the_next_entry() {
+        let old = Stand::new("anew");
+        logged(&old, || {
+            let new = Stand::new("anew");
+            tracing::info!("to the new one");
+            assert_eq!(new.entry().unwrap()["MESSAGE"], "to the new one");
+            drop(new);
+            tracing::info!("to standard error: nobody is there");
+        });
+    }
+
+    #[test]
+    fn only_the_stream_that_is_named_is_the_journals() {
+        assert!(is_stream("8:42", 8, 42));
+        for other in ["", "8", "8:43", "9:42", "8:42:1", ":", "8:-42", " 8:42"] {
+            assert!(!is_stream(other, 8, 42), "{other:?}");
+        }
+        assert_eq!(name_of("peer.address"), "IPOIB_FWD_PEER_ADDRESS");
+    }
+}
