@@ -129,7 +129,7 @@ struct Options {
     /// Write plots of latencies and of `scale` into this folder, and a log of the histograms.
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
-    /// Fewer and shorter runs: under two minutes altogether.
+    /// Fewer and shorter runs.
     #[arg(long)]
     quick: bool,
     /// Runs of each benchmark.
@@ -232,7 +232,8 @@ fn main_of(options: &Options) -> Result<(), String> {
     let mut report = Report::new(machine::describe());
     let mut percentiles = Percentiles::default();
     println!("{}", machine::describe());
-    let warning = machine::busy_warning();
+    // Of others: later this program's own is in it.
+    let (warning, load) = (machine::busy_warning(), machine::load());
     for name in names {
         benchmark(*name, runs, seconds, &mut report, &mut percentiles)?;
     }
@@ -246,8 +247,9 @@ fn main_of(options: &Options) -> Result<(), String> {
     }
     if let Some(folder) = &options.plots {
         std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        let about = format!("{}, load average {load:.1}", report.machine());
         for (name, chart) in percentiles.charts().into_iter().chain(report.charts()) {
-            write(&folder.join(name + ".svg"), chart.svg(report.machine()).as_bytes())?;
+            write(&folder.join(name + ".svg"), chart.svg(&about).as_bytes())?;
         }
         write_log(&percentiles, &folder.join("latency.hlog"))?;
     }

@@ -140,6 +140,8 @@ fn measure(rig: &mut Rig, prefix: &str, seconds: f64, sample: &mut Sample) -> Re
 pub(crate) fn run(seconds: f64) -> Result<Sample, String> {
     let workers: Vec<u8> = [1, 2].into_iter().filter(|n| *n == 1 || machine::has_lcores(*n)).collect();
     let most = workers.last().copied().unwrap_or(1);
+    // Asked before EAL pins this thread to one of them.
+    let alone = machine::has_lcores(1);
     let eal = start_eal(&vdevs(&workers), machine::lcores_of(most), machine::memory_arguments())?;
     let mut sample = Sample::default();
     for (index, workers) in workers.iter().copied().enumerate() {
@@ -150,7 +152,7 @@ pub(crate) fn run(seconds: f64) -> Result<Sample, String> {
         // Workers end in any case: what they forward with goes after them.
         rig.end().and(measured)?;
     }
-    if !machine::has_lcores(1) {
+    if !alone {
         sample
             .notes
             .push("worker and generator share a processor: the figures are its scheduler's".to_owned());
