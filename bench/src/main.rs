@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod chain;
+mod control;
 mod fabric;
 mod fastreg;
 mod frames;
@@ -64,6 +65,8 @@ enum Name {
     SrqReceive,
     /// Memory is registered from a send queue, and no more; beside `ibv_reg_mr` where there is a device, and beside copies.
     Fastreg,
+    /// Connections made, ended and expired, ARP, and paths from subnet administration, a second.
+    Control,
     /// One neighbour changes and is published to 1 and 4 workers, in tables of 16 and 4096 entries a side.
     Publish,
     /// A GID is looked up, in tables of 256 and 4096 entries.
@@ -109,6 +112,7 @@ impl Name {
             Self::ChainSend => chain::run(seconds),
             Self::SrqReceive => receive::run(seconds),
             Self::Fastreg => fastreg::run(seconds),
+            Self::Control => control::run(seconds),
             Self::Publish => publish::run(seconds),
             Self::GidLookup => gid::run_lookup(seconds),
             Self::GidEvent => gid::run_event(seconds),

@@ -117,7 +117,21 @@ impl End {
         (port.state == PortState::Active).then_some(port.lid)
     }
 
+    /// Makes one more connection's queue pair, brings it to the state in which it sends to the other end, and destroys it.
+    pub(crate) fn connect_another(&mut self, other: &Self) -> Result<(), String> {
+        let config =
+            RcConfig { queues: QueuesId(0), port: PORT, beside: UdSlot(0), send_depth: 64, passive: false };
+        let rc = self.hca.create_rc(&config).map_err(text)?;
+        let lid = other.lid().ok_or("the other port is down")?;
+        self.connect_pair(SoftHca::rc_qpn(&rc), lid, other.qpn)?;
+        self.hca.destroy_rc(rc).map_err(text)
+    }
+
     fn connect(&mut self, lid: Lid, qpn: Qpn) -> Result<(), String> {
+        self.connect_pair(self.qpn, lid, qpn)
+    }
+
+    fn connect_pair(&mut self, own: Qpn, lid: Lid, qpn: Qpn) -> Result<(), String> {
         let av = AddressVector {
             dlid: lid,
             sl: ServiceLevel::new(0),
@@ -130,7 +144,7 @@ impl End {
         let send = RcToSend { sq_psn: Psn::new(100), timeout: 14, retry_count: 7, rnr_retry: 7 };
         let init = QpTransition::RcToInit { pkey_index: 0 };
         for to in [init, QpTransition::RcToReceive(receive), QpTransition::RcToSend(send)] {
-            self.hca.modify_qp(self.qpn, &to).map_err(text)?;
+            self.hca.modify_qp(own, &to).map_err(text)?;
         }
         Ok(())
     }
