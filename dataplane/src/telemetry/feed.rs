@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 
 /// Values that wait for a client.
 pub(super) const QUEUE: usize = 256;
-/// Places behind them: how many were lost is told at the end, however full the queue is.
-const LAST: usize = 1;
+/// Places behind them: how many were lost is told at the end, however full the queue is, and why it ends.
+const LAST: usize = 2;
 
 /// The end that tells.
 #[derive(Debug)]
@@ -107,10 +107,13 @@ impl Feed {
     }
 
     /// Ends it for those who follow nothing but these topics, as [`Feed::end`] does for all.
-    pub fn finish(&mut self, topics: u64) {
-        let lost = self.lost;
+    /// What they have lost they are told first, and `last` last, for which there is always a place.
+    pub fn finish(&mut self, topics: u64, last: Value) {
+        let (last, lost) = (Arc::new(last), self.lost);
         for mut follower in self.followers.extract_if(.., |follower| follower.topics & !topics == 0) {
-            follower.settle(lost, 0);
+            follower.settle(lost, 1);
+            // Full only if the client is gone.
+            let _ = follower.values.try_send(Arc::clone(&last));
         }
     }
 
@@ -186,6 +189,11 @@ mod tests {
         assert_eq!((told.len(), told.last()), (QUEUE + 1, Some(&json!({"lost": 7}))));
         assert_eq!(read(&mut last), [json!({"lost": 7})]);
         assert!(!feed.is_followed(1));
+        let mut full = feed.follow(1, Value::Null);
+        (0..QUEUE + 7).for_each(|n| feed.tell(1, json!(n)));
+        feed.finish(1, json!("end"));
+        let told = read(&mut full);
+        assert_eq!((told.len(), &told[QUEUE..]), (QUEUE + 2, &[json!({"lost": 7}), json!("end")][..]));
     }
 
     #[test]
@@ -193,12 +201,11 @@ mod tests {
         let mut feed = feed();
         let (mut one, mut other) = (feed.follow(1, Value::Null), feed.follow(2, Value::Null));
         let mut both = feed.follow(3, Value::Null);
-        feed.tell(1, json!("last"));
-        feed.finish(1);
+        feed.finish(1, json!("last"));
         feed.tell(3, json!("more"));
         assert_eq!(read(&mut one), [json!("last")]);
         assert!(one.values.is_closed());
-        assert_eq!((read(&mut other), read(&mut both).len()), (vec![json!("more")], 2));
+        assert_eq!((read(&mut other), read(&mut both).len()), (vec![json!("more")], 1));
         assert!(feed.is_followed(1) && feed.is_followed(2), "who follows both");
     }
 

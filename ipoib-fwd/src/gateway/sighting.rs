@@ -257,15 +257,14 @@ impl Tracer {
 
     /// Those who want to know of a packet, by bit.
     pub(in crate::gateway) fn watchers(
-        &mut self,
+        &self,
         front: &Front,
         ports: [Option<AnyPort>; 2],
         lookup: &Lookup,
     ) -> u8 {
         let mut bits = 0;
-        for wanted in &mut self.wanted {
+        for wanted in &self.wanted {
             if wanted.left > 0 && wanted.wants(front, ports, Some(lookup)) {
-                wanted.left -= 1;
                 bits |= 1 << wanted.number;
             }
         }
@@ -275,6 +274,10 @@ impl Tracer {
     /// Tells of a packet. Those that find the ring full are counted, and the next one says how many they were.
     pub(in crate::gateway) fn tell(&mut self, mut sighting: Sighting) {
         sighting.missed = self.sightings.refused();
-        let _ = self.sightings.send(sighting);
+        let watchers = sighting.watchers;
+        if self.sightings.send(sighting).is_ok() {
+            let told = self.wanted.iter_mut().filter(|wanted| watchers & (1 << wanted.number) != 0);
+            told.for_each(|wanted| wanted.left = wanted.left.saturating_sub(1));
+        }
     }
 }

@@ -199,11 +199,27 @@ impl<B: Backend> GatewayControl<B> {
                 }
             }
             Event::Role { .. } | Event::HandedOver => {
-                self.maker.drained &= !matches!(event, Event::Role { why: Why::NoSuccessor, .. });
+                let undrained = matches!(event, Event::Role { why: Why::NoSuccessor, .. });
                 self.tell_pair_event(now, at, event);
                 self.follow_role(now, at);
+                if undrained {
+                    self.undrain_all(now);
+                }
             }
             event => self.tell_pair_event(now, at, event),
+        }
+    }
+
+    /// A gateway is drained with all of its segments or not at all: one had nobody in its place.
+    fn undrain_all(&mut self, now: Instant) {
+        self.maker.drained = false;
+        let indices: Vec<_> = self.indices().collect();
+        for at in indices {
+            let drained = self.segments.at_mut(at).filter(|duty| duty.duty.pair.is_drained());
+            if let Some(duty) = drained {
+                duty.duty.pair.set_drained(now, None);
+                self.carry_out_pair(now, at);
+            }
         }
     }
 

@@ -391,6 +391,7 @@ impl<B: Backend> GatewayControl<B> {
         self.carry_out(now, at);
         self.board.unjoin(at);
         self.events.forget_drops(at);
+        self.traces.forget_segment(now, at);
         if let Some(duty) = self.segments.take(at) {
             let SegmentDuty { name, index, endpoint, link, pkey, .. } = duty;
             (now, &mut self.endpoints).remove(endpoint, link);

@@ -120,12 +120,14 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         work: impl FnOnce(&mut Self) -> Outcome,
     ) {
         let watchers =
-            self.common.tracer.as_mut().map_or(0, |tracer| tracer.watchers(&front, ports, &lookup));
+            self.common.tracer.as_ref().map_or(0, |tracer| tracer.watchers(&front, ports, &lookup));
+        if watchers == 0 {
+            work(self);
+            return;
+        }
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_nanos() as u64);
         let outcome = work(self);
-        if watchers != 0
-            && let Some(tracer) = &mut self.common.tracer
-        {
+        if let Some(tracer) = &mut self.common.tracer {
             let step = if front.port.is_some() { Step::Arrived } else { Step::Again };
             tracer.tell(Sighting { time, watchers, step, front, lookup, outcome, missed: 0 });
         }

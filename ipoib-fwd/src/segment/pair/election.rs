@@ -425,6 +425,10 @@ impl Pair {
         if let Some(hold) = self.loops.block(now) {
             self.events.push_back(Event::Loop { sign, arrived, hold });
         }
+        // Nothing passes where there is a loop, whatever the role is.
+        if self.hands_over.take().is_some() {
+            self.events.push_back(Event::HandedOver);
+        }
         self.handle_timeout(now);
     }
 
@@ -441,7 +445,12 @@ impl Pair {
         self.since = now;
         self.next_hello = now;
         let in_order = matches!(why, Why::Leaving | Why::Drained | Why::Better(_)) && self.up.is_both();
-        self.hands_over = (from == Role::Forwarding && in_order).then_some(now + HANDOVER);
+        if from == Role::Forwarding {
+            self.hands_over = in_order.then_some(now + HANDOVER);
+        } else if !matches!(to, Role::Standby | Role::Drained) || !self.up.is_both() {
+            // Who is drained, or put back, while it hands over goes on with that.
+            self.hands_over = None;
+        }
         match to {
             Role::Listening => self.loops.probe_now(now),
             Role::Forwarding => {

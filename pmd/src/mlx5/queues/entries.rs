@@ -170,7 +170,9 @@ impl<P: Packet> SharedEntries<P> {
             return false;
         };
         let Some(others) = self.others.get_mut(start..start + usize::from(*missing)) else { return false };
-        if !top_up(stash, pool, 1 + others.len()) {
+        // None for one whose receive failed: it has them all.
+        let needed = usize::from(first.is_none()) + others.len();
+        if !top_up(stash, pool, needed) {
             return false;
         }
         for (index, place) in [first].into_iter().chain(others).enumerate() {

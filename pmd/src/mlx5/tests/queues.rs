@@ -386,6 +386,20 @@ fn a_pool_that_runs_dry_leaves_whole_entries_only() {
 }
 
 #[test]
+fn a_receive_that_failed_wants_no_buffer_of_a_dry_pool() {
+    let whole = connected(&DEPTHS, 32).1.fill();
+    let depths = Depths { buffers: 8 + (whole - 8) * PER_ENTRY, ..DEPTHS };
+    let (mut device, mut queues) = connected(&depths, 32);
+    assert_eq!(queues.fill(), whole);
+    let slot = device.scatter(b"too long").unwrap();
+    device.receive_failed(RC, slot, 0x01);
+    let posted = queues.posted_receives();
+    receive(&mut queues);
+    queues.fill();
+    assert_eq!(queues.posted_receives(), posted);
+}
+
+#[test]
 fn what_is_outstanding_on_all_queue_pairs_together_is_bounded() {
     let (mut device, mut queues) = Device::new(&Depths { buffers: 2000, signal_every: 1, ..DEPTHS });
     let mut rcs = vec![];

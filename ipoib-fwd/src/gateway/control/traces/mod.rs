@@ -191,11 +191,17 @@ impl Traces {
                 () if now >= watcher.until => "its time is over",
                 () => return true,
             };
-            feed.tell(bit, json!({"end": why, "told": watcher.told, "missed": watcher.missed}));
-            feed.finish(bit);
+            feed.finish(bit, json!({"end": why, "told": watcher.told, "missed": watcher.missed}));
             false
         });
         watchers.len() < before
+    }
+
+    /// A segment goes, and its number is free for another one: who follows its packets has all of them.
+    pub(super) fn forget_segment(&mut self, now: Instant, at: SegmentIndex) {
+        for watcher in self.watchers.iter_mut().filter(|watcher| watcher.wanted.segment == Some(at)) {
+            watcher.until = now;
+        }
     }
 
     /// Something that a segment wants done on account of a packet.
@@ -221,11 +227,14 @@ impl Traces {
 fn words(cause: &Cause, fate: Fate) -> (&'static str, String) {
     match (cause, fate) {
         (_, Fate::Dropped(reason)) => ("dropped", reason.name().to_owned()),
-        (_, Fate::Released) => ("forwarded again", "there is a way by now".to_owned()),
+        (Cause::Punt(Punt::Neighbour(_)) | Cause::TooBig { .. }, Fate::Released) => {
+            ("forwarded again", "there is a way by now".to_owned())
+        }
         (Cause::Punt(Punt::Neighbour(ip)), _) => ("waits", format!("for the address of {ip}, or its path")),
         (Cause::TooBig { dial: Some(ip), .. }, _) => ("waits", format!("for a connection to {ip}")),
         (_, Fate::Answered) => ("answered", row::why(cause)),
-        (_, Fate::Open) => ("handled", row::why(cause)),
+        // What an ARP answer lets go are packets of others.
+        (_, Fate::Open | Fate::Released) => ("handled", row::why(cause)),
     }
 }
 
@@ -300,7 +309,9 @@ impl<B: Backend> GatewayControl<B> {
         }
         self.traces.own.iter_mut().for_each(|own| own.is_ripe = true);
         // A worker is to free nothing: a ring goes when the worker has let go of it.
-        self.traces.rings.retain(|ring| ring.next.is_some() || !ring.sightings.is_abandoned());
+        self.traces.rings.retain(|ring| {
+            ring.next.is_some() || !ring.sightings.is_abandoned() || !ring.sightings.is_empty()
+        });
         if self.traces.settle(now) {
             self.order_traces();
         }

@@ -46,7 +46,9 @@ impl Pair {
         if waits && !self.peers.alive(now).any(|p| p.hello.role == Role::Forwarding) {
             self.drained = None;
             self.not_before = None;
+            // Back in service, and from there to the role that it has at once.
             self.evaluate_for(now, Some(Why::NoSuccessor));
+            self.evaluate_for(now, None);
         }
     }
 }

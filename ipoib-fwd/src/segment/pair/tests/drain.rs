@@ -146,3 +146,16 @@ fn who_loses_a_side_or_is_blocked_hands_nothing_over() {
     assert_eq!(w.role(0), Some(Role::Blocked));
     assert!(!hands_over(&w, 0));
 }
+
+#[test]
+fn who_is_put_back_while_it_hands_over_goes_on_with_that() {
+    let mut w = World::new(&[200, 100], true);
+    w.run(SECOND * 8);
+    drain(&mut w, 0, true);
+    w.run(SECOND);
+    drain(&mut w, 0, false);
+    assert_eq!(w.role(0), Some(Role::Standby));
+    w.run_looking(ms(1900), |w| assert!(hands_over(w, 0) || w.role(0) == Some(Role::Forwarding)));
+    w.run(SECOND);
+    assert!(!hands_over(&w, 0));
+}
