@@ -89,7 +89,7 @@ commands! {
     Trace = "trace", Argument::Follow("KEY=VALUE[,KEY=VALUE...]"), "Follows packets through the gateway: a row each time that a worker or the control lcore has one in hand, with what was looked up for it, verdict and reason. host=ADDRESS, mac=ADDRESS, proto=arp, icmp, tcp, udp or a number, port=N (of TCP or UDP), vlan=ID (0: no tag), direction=in|out, segment=NAME and at=PORT choose packets; count=N (100, 10000 at most) rows or seconds=N (60, 3600 at most) end it. While anybody follows, all packets go a slower way.";
     Set = "set", Argument::Setting, "Sets what may change while the gateway runs, until it is set again, a reload finds another value in the file than before, or the gateway ends. Without a value: what there is to set.";
     Clear = "clear", Argument::SomeOf("WHAT", &["counters", "latency"]), "Has `since` count from now on. Nothing else begins anew: `stats` and `metrics` go on.";
-    Since = "since", Argument::None, "What was counted since the last `clear`, or since the start.";
+    Since = "since", Argument::Segment, "What was counted since the last `clear`, or since the start; of a segment, its packets and drops on each worker.";
     Mode = "mode", Argument::OneOf("MODE", &["datagram", "connected"]), "Switches all segments between connected and datagram mode while traffic runs.";
     Health = "health", Argument::None, "Whether each segment could forward now, or why not: for scripts; `ipoib-fwd ctl` ends with exit code 5 if one cannot.";
     Drain = "drain", Argument::Flag(&[("alone", "Although nobody takes over: what hosts send is dropped then"), ("undo", "Back into service")]), "Has the other gateway forward, without a loss, and this one nothing any more, until that is undone or it is started anew. `ipoib-fwd ctl` waits until it is done.";
@@ -131,6 +131,9 @@ impl Command {
         Self::ALL.into_iter().filter(|command| !matches!(command, Self::List | Self::Help))
     }
 }
+
+/// What a filter of packets begins with ([`dataplane::filter::Filter`]).
+const FILTER: [&str; 6] = ["host=", "mac=", "proto=", "port=", "vlan=", "direction="];
 
 /// Options of what is followed; on the socket they are words like others.
 const BOUNDS: [(&str, &str); 2] = [("count", "Ends after so many rows"), ("seconds", "Ends after so long")];
@@ -234,27 +237,61 @@ pub fn with_nearest(mut error: Error) -> Error {
 #[must_use]
 pub fn completion() -> String {
     let words: Vec<&str> = Command::of_ctl().map(Command::word).collect();
-    let mut cases = String::new();
+    let [mut third, mut further] = [String::new(), String::new()];
+    let case = |cases: &mut String, pattern: &str, words: &str| {
+        cases.push_str(&format!("                {pattern}) words='{words}' ;;\n"));
+    };
     for command in Command::of_ctl() {
-        let values = match command.argument() {
-            Argument::OneOf(_, values) | Argument::SomeOf(_, values) => Some(values.join(" ")),
-            Argument::Setting => Some(Key::WORDS.join(" ")),
+        let word = command.word();
+        match command.argument() {
+            Argument::OneOf(_, values) => case(&mut third, word, &values.join(" ")),
+            Argument::SomeOf(_, values) => {
+                case(&mut third, word, &values.join(" "));
+                case(&mut further, &format!("{word}/*"), &values.join(" "));
+            }
+            Argument::Setting => {
+                case(&mut third, word, &Key::WORDS.join(" "));
+                for key in Key::ALL.iter().filter(|key| !key.words().is_empty()) {
+                    case(&mut further, &format!("{word}/{}/4", key.word()), &key.words().join(" "));
+                }
+            }
             Argument::Flag(values) => {
                 let flags: Vec<String> = values.iter().map(|(word, _)| format!("--{word}")).collect();
-                Some(flags.join(" "))
+                case(&mut third, word, &flags.join(" "));
             }
-            _ => None,
-        };
-        if let Some(values) = values {
-            cases.push_str(&format!("            {}) words='{values}' ;;\n", command.word()));
+            Argument::Follow(_) => {
+                let bounds = BOUNDS.map(|(name, _)| format!("--{name}")).join(" ");
+                let keys = format!("{bounds} segment= at= {}", FILTER.join(" "));
+                case(&mut third, word, &keys);
+                case(&mut further, &format!("{word}/*"), &keys);
+            }
+            Argument::Words(_) => {
+                case(&mut third, word, "start stop");
+                let keys = format!("{} files= size= packets= seconds=", FILTER.join(" "));
+                case(&mut further, &format!("{word}/start/[!4]*"), &keys);
+            }
+            Argument::None | Argument::Command | Argument::Segment => {}
         }
     }
+    let words = words.join(" ");
     format!(
-        "_ipoib_fwd() {{\n    local words=''\n    case $COMP_CWORD in\n        1) words='ctl gids init metrics top --check --help --version --print-config' ;;\n        \
-         2) [ \"${{COMP_WORDS[1]}}\" = ctl ] && words='{} completion help --socket --json' ;;\n        \
-         3) [ \"${{COMP_WORDS[1]}}\" = ctl ] && case ${{COMP_WORDS[2]}} in\n{cases}        esac ;;\n    esac\n    \
-         COMPREPLY=($(compgen -W \"$words\" -- \"${{COMP_WORDS[COMP_CWORD]}}\"))\n}}\ncomplete -o default -F _ipoib_fwd ipoib-fwd\n",
-        words.join(" ")
+        "_ipoib_fwd() {{
+    local words='' word=\"${{COMP_WORDS[COMP_CWORD]}}\"
+    case $COMP_CWORD in
+        1) words='ctl gids init metrics top --check --help --version --print-config' ;;
+        2) [ \"${{COMP_WORDS[1]}}\" = ctl ] && words='{words} completion help --socket --json' ;;
+        3) [ \"${{COMP_WORDS[1]}}\" = ctl ] && case ${{COMP_WORDS[2]}} in
+{third}            esac ;;
+        *) [ \"${{COMP_WORDS[1]}}\" = ctl ] && case ${{COMP_WORDS[2]}}/${{COMP_WORDS[3]}}/$COMP_CWORD in
+{further}            esac ;;
+    esac
+    COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))
+    # A value follows at once.
+    [[ ${{COMPREPLY[0]}} = *= ]] && compopt -o nospace 2>/dev/null
+    return 0
+}}
+complete -o default -F _ipoib_fwd ipoib-fwd
+"
     )
 }
 
@@ -430,6 +467,45 @@ mod tests {
         assert_eq!(read(&["drain", "--alone"]).unwrap(), "/drain,alone");
         assert!(read(&["drain", "--alone", "--undo"]).is_err() && read(&["drain", "alone"]).is_err());
         assert!(completion().contains("drain) words='--alone --undo'"));
+    }
+
+    /// What bash offers for a line whose last word is begun.
+    fn offered(line: &[&str]) -> Vec<String> {
+        let script = format!(
+            "{}\nCOMP_WORDS=({}); COMP_CWORD={}; _ipoib_fwd; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+            completion(),
+            line.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
+            line.len() - 1
+        );
+        let out = std::process::Command::new("bash").args(["--norc", "-c", &script]).output().unwrap();
+        assert!(out.status.success() && out.stderr.is_empty(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn bash_offers_what_a_command_takes_also_beyond_the_third_word() {
+        for (line, words) in [
+            (&["ipoib-fwd", "ctl", "tr"][..], &["trace"][..]),
+            (&["ipoib-fwd", "ctl", "set", "lo"], &["log", "log-filter"]),
+            (&["ipoib-fwd", "ctl", "set", "log", "d"], &["debug"]),
+            (&["ipoib-fwd", "ctl", "set", "mode", ""], &["datagram", "connected"]),
+            (&["ipoib-fwd", "ctl", "set", "mode", "datagram", ""], &[]),
+            (&["ipoib-fwd", "ctl", "events", "link", "al"], &["alarm"]),
+            (&["ipoib-fwd", "ctl", "trace", "ho"], &["host="]),
+            (&["ipoib-fwd", "ctl", "trace", "proto=tcp", "se"], &["segment="]),
+            (&["ipoib-fwd", "ctl", "trace", "proto=tcp", "port=22", "--"], &["--count", "--seconds"]),
+            (&["ipoib-fwd", "ctl", "capture", "st"], &["start", "stop"]),
+            (&["ipoib-fwd", "ctl", "capture", "start", "NAME", "pa"], &["packets="]),
+            (&["ipoib-fwd", "ctl", "capture", "start", ""], &[]),
+            (&["ipoib-fwd", "ctl", "stats", "one", ""], &[]),
+            (&["ipoib-fwd", "gids", "trace", "ho"], &[]),
+        ] {
+            assert_eq!(offered(line), words, "{line:?}");
+        }
+        let mut filter = dataplane::filter::Filter::default();
+        for (word, value) in FILTER.iter().zip(["10.0.0.1", "02:00:00:00:00:01", "tcp", "22", "0", "in"]) {
+            assert!(filter.take(word.trim_end_matches('='), value).is_some(), "{word}");
+        }
     }
 
     #[test]

@@ -85,6 +85,17 @@ impl Key {
         })
     }
 
+    /// The values that it may have, where these are words.
+    #[must_use]
+    pub const fn words(self) -> &'static [&'static str] {
+        match self {
+            Self::Mode => Mode::WORDS,
+            Self::Idle => Idle::WORDS,
+            Self::Log => LogLevel::WORDS,
+            _ => &[],
+        }
+    }
+
     /// A value for it; an error says what it may be.
     pub fn value(self, text: &str) -> Result<Set, String> {
         let legal = match self {

@@ -209,12 +209,15 @@ def check_clear(lab):
     first = lab.ctl("since")
     ping(ETH, IB_IP, 56, count=5)
     then, after, later = lab.ctl("since"), way(lab.ctl("stats")), metric()
+    of_segment = lab.ctl("since", "default")
+    by_worker = sum(row["to_infiniband_packets"] for row in of_segment["workers"])
     lab.ctl("clear", "latency")
     last = lab.ctl("since")
     ok = (cleared == {"counters": True, "latency": True} and way(first) <= 2 and 5 <= way(then) < stats + 5 and after >= stats + 5
           and later > figures and way(last) >= way(then) and last["for_ms"]["latency"] < last["for_ms"]["counters"]
-          and then["segments"][0]["to_infiniband_packets"] >= 5)
-    return {"ok": bool(ok), "before": stats, "since": way(then), "after": after, "metrics": [figures, later]}
+          and then["segments"][0]["to_infiniband_packets"] >= 5 and of_segment["segment"] == "default"
+          and 5 <= of_segment["traffic"]["to_infiniband"]["packets"] == by_worker < stats)
+    return {"ok": bool(ok), "of_segment": by_worker, "before": stats, "since": way(then), "after": after, "metrics": [figures, later]}
 
 
 class RuntimeLaboratory(Laboratory):

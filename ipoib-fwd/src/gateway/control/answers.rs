@@ -56,21 +56,32 @@ impl<B: Backend> GatewayControl<B> {
 
     /// All of what was counted for a segment.
     fn segment_stats(&self, now: Instant, duty: &SegmentDuty) -> Value {
-        let counted = self.counted(duty);
-        let all = SegmentTotals::sum(&counted);
+        let mut answer = self.segment_traffic(duty, &self.counted(duty));
+        answer.insert("gateway".to_owned(), duty.duty.json(now));
+        answer.into()
+    }
+
+    /// What was counted for a segment: in all, and by worker.
+    pub(super) fn segment_traffic(
+        &self,
+        duty: &SegmentDuty,
+        counted: &[SegmentTotals],
+    ) -> serde_json::Map<String, Value> {
+        let all = SegmentTotals::sum(counted);
         let row = |(n, counted): (usize, &SegmentTotals)| {
             let who = if n < self.readers.len() { n.to_string() } else { "control".to_owned() };
             let mut row = serde_json::Map::from_iter([("worker".to_owned(), who.into())]);
             row.extend(counted.row_json());
             Value::Object(row)
         };
-        json!({
-            "segment": duty.name,
-            "traffic": all.traffic_json(),
-            "drops": all.drops_json(),
-            "gateway": duty.duty.json(now),
-            "workers": counted.iter().enumerate().map(row).collect::<Vec<_>>(),
-        })
+        let workers: Vec<Value> = counted.iter().enumerate().map(row).collect();
+        let fields = [
+            ("segment", duty.name.clone().into()),
+            ("traffic", all.traffic_json()),
+            ("drops", all.drops_json()),
+            ("workers", workers.into()),
+        ];
+        fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
     }
 
     /// How many hosts and connections each segment has.

@@ -27,8 +27,8 @@ pub(in crate::gateway) struct SegmentDuty {
     pub(in crate::gateway) duty: PairDuty,
     /// What had been counted under its number before it had it, by worker and last by the control lcore; nothing at the start.
     pub(in crate::gateway) counted_before: Vec<SegmentTotals>,
-    /// What had been counted when `ctl clear` was said.
-    pub(in crate::gateway) cleared: Option<SegmentTotals>,
+    /// What had been counted when `ctl clear` was said, in the same order.
+    pub(in crate::gateway) cleared: Option<Vec<SegmentTotals>>,
 }
 
 /// A segment's duty with its link and its table, each for itself.

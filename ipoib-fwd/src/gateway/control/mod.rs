@@ -221,7 +221,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
             command::Command::Capture => self.capture_now(now, argument)?,
             command::Command::Set => self.set(now, argument)?,
             command::Command::Clear => self.clear(now, argument),
-            command::Command::Since => self.since(now),
+            command::Command::Since => self.since(now, segment),
             command::Command::Mode => self.set_mode(now, argument)?,
             command::Command::Health => self.health(),
             command::Command::Drain => self.drain(now, argument)?,

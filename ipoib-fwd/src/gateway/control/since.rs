@@ -8,7 +8,9 @@ use pmd::hca::Backend;
 use serde_json::{Value, json};
 
 use super::GatewayControl;
+use super::duties::SegmentDuty;
 use crate::counter::{SegmentTotals, Totals};
+use crate::forward::SegmentIndex;
 
 /// What had been counted when it was cleared.
 #[derive(Debug)]
@@ -44,8 +46,7 @@ impl<B: Backend> GatewayControl<B> {
             self.base.totals = Some(self.totals());
             self.base.srq_low = self.srq_low();
             self.base.counters = now;
-            let all =
-                self.segments.iter().map(|duty| SegmentTotals::sum(&self.counted(duty))).collect::<Vec<_>>();
+            let all = self.segments.iter().map(|duty| self.counted(duty)).collect::<Vec<_>>();
             for (duty, counted) in self.segments.iter_mut().zip(all) {
                 duty.cleared = Some(counted);
             }
@@ -57,15 +58,28 @@ impl<B: Backend> GatewayControl<B> {
         json!({"counters": is_wanted("counters"), "latency": is_wanted("latency")})
     }
 
-    /// What was counted since the base.
-    pub(super) fn since(&self, now: Instant) -> Value {
+    /// What was counted for a segment since the base, by worker and last by the control lcore.
+    fn counted_since(&self, duty: &SegmentDuty) -> Vec<SegmentTotals> {
+        let mut counted = self.counted(duty);
+        if let Some(before) = &duty.cleared {
+            counted.iter_mut().zip(before).for_each(|(counted, before)| *counted = counted.since(before));
+        }
+        counted
+    }
+
+    /// What was counted since the base, of all or of a segment.
+    pub(super) fn since(&self, now: Instant, only: Option<SegmentIndex>) -> Value {
         let Base { counters, latency, totals, srq_low, times } = &self.base;
+        if let Some(duty) = only.and_then(|at| self.segments.at(at)) {
+            let mut answer = self.segment_traffic(duty, &self.counted_since(duty));
+            let for_ms = now.saturating_duration_since(*counters).as_millis() as u64;
+            answer.insert("for_ms".to_owned(), json!({ "counters": for_ms }));
+            return answer.into();
+        }
         let all = self.totals();
         let all = totals.as_ref().map_or_else(|| all.clone(), |before| all.since(before));
         let segments = self.segments.iter().map(|duty| {
-            let counted = SegmentTotals::sum(&self.counted(duty));
-            let counted =
-                duty.cleared.as_ref().map_or_else(|| counted.clone(), |before| counted.since(before));
+            let counted = SegmentTotals::sum(&self.counted_since(duty));
             let mut row = serde_json::Map::from_iter([("segment".to_owned(), duty.name.clone().into())]);
             row.extend(counted.row_json());
             Value::Object(row)
