@@ -1,6 +1,9 @@
 //! The packets of the benchmarks, and a pcap file of them.
 
+use std::fs::File;
+use std::io::{self, BufWriter, Write as _};
 use std::net::Ipv4Addr;
+use std::path::Path;
 
 /// Ethernet address of the gateway.
 pub(crate) const GATEWAY_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
@@ -113,8 +116,8 @@ pub(crate) fn message(load: &Load, flow: u32) -> Vec<u8> {
 }
 
 /// The frames of all flows.
-pub(crate) fn frames(load: &Load) -> Vec<Vec<u8>> {
-    (0..load.flows).map(|flow| frame(load, flow)).collect()
+pub(crate) fn frames(load: &Load) -> impl Iterator<Item = Vec<u8>> {
+    (0..load.flows).map(|flow| frame(load, flow))
 }
 
 /// The messages of all flows.
@@ -122,22 +125,29 @@ pub(crate) fn messages(load: &Load) -> Vec<Vec<u8>> {
     (0..load.flows).map(|flow| message(load, flow)).collect()
 }
 
-/// A pcap file (Ethernet, microseconds) of frames.
-pub(crate) fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
-    let mut file = Vec::new();
-    file.extend(0xa1b2_c3d4_u32.to_le_bytes());
-    file.extend([2, 0, 4, 0]);
-    file.extend([0; 8]);
-    file.extend(65_535_u32.to_le_bytes());
-    file.extend(1_u32.to_le_bytes());
-    for (n, frame) in frames.iter().enumerate() {
-        file.extend(0_u32.to_le_bytes());
-        file.extend((n as u32).to_le_bytes());
-        file.extend((frame.len() as u32).to_le_bytes());
-        file.extend((frame.len() as u32).to_le_bytes());
-        file.extend(frame);
+/// The beginning of a pcap file (Ethernet, microseconds).
+fn pcap_header() -> Vec<u8> {
+    let mut header = Vec::with_capacity(24);
+    header.extend(0xa1b2_c3d4_u32.to_le_bytes());
+    header.extend([2, 0, 4, 0]);
+    header.extend([0; 8]);
+    header.extend(65_535_u32.to_le_bytes());
+    header.extend(1_u32.to_le_bytes());
+    header
+}
+
+/// Writes a pcap file of frames, which never all are in memory.
+pub(crate) fn write_pcap(path: &Path, frames: impl Iterator<Item = Vec<u8>>) -> io::Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    file.write_all(&pcap_header())?;
+    for (n, frame) in (0_u32..).zip(frames) {
+        let len = frame.len() as u32;
+        for word in [0, n, len, len] {
+            file.write_all(&word.to_le_bytes())?;
+        }
+        file.write_all(&frame)?;
     }
-    file
+    file.flush()
 }
 
 #[cfg(test)]
@@ -193,13 +203,15 @@ mod tests {
 
     #[test]
     fn a_pcap_file_has_a_header_and_a_record_for_each_frame() {
-        let frames = frames(&Load::PLAIN);
-        let file = pcap(&frames);
+        let path = std::env::temp_dir().join(format!("bench-frames-{}.pcap", std::process::id()));
+        write_pcap(&path, frames(&Load::PLAIN)).unwrap();
+        let file = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
         assert_eq!(file.len(), 24 + 256 * (16 + 60));
         assert_eq!(file[..4], [0xd4, 0xc3, 0xb2, 0xa1]);
         assert_eq!(file[20..24], [1, 0, 0, 0], "link type Ethernet");
         let last = &file[24 + 255 * 76..];
         assert_eq!(last[8..12], last[12..16]);
-        assert_eq!(&last[16..], &frames[255]);
+        assert_eq!(last[16..], frame(&Load::PLAIN, 255));
     }
 }

@@ -162,7 +162,7 @@ impl Drop for Temporary {
 fn write_pcap() -> Result<Temporary, String> {
     let path = std::env::temp_dir().join(format!("bench-{}.pcap", std::process::id()));
     let file = Temporary(path);
-    std::fs::write(&file.0, frames::pcap(&frames::frames(&Load::PLAIN)))
+    frames::write_pcap(&file.0, frames::frames(&Load::PLAIN))
         .map_err(|e| format!("{}: {e}", file.0.display()))?;
     Ok(file)
 }

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use crate::frames::{self, Load, SHORTEST};
 use crate::machine;
+use crate::pair::ns;
 use crate::rig::{Rig, Sizes, Step, Way, start_eal};
 use crate::sample::{Figure, Sample};
 use crate::series::Turns;
 
 /// A worker's turn.
 const SLICE: Duration = Duration::from_millis(4);
-/// Of what is made, so many at least tell what one takes of memory: a process grows by pages.
-const ENOUGH: u32 = 1000;
+/// Of what is made, so many at least tell what one takes of memory: a process grows by pages, and not by what it had and has given up.
+const ENOUGH: u32 = 10_000;
 
 /// One of a group.
 struct Point {
@@ -69,8 +70,7 @@ impl Files {
 
     fn write(&self, n: usize, load: &Load) -> Result<PathBuf, String> {
         let path = self.0.join(format!("{n}.pcap"));
-        std::fs::write(&path, frames::pcap(&frames::frames(load)))
-            .map_err(|e| format!("{}: {e}", path.display()))?;
+        frames::write_pcap(&path, frames::frames(load)).map_err(|e| format!("{}: {e}", path.display()))?;
         Ok(path)
     }
 }
@@ -106,16 +106,15 @@ fn measure(group: &Group, ports: &[String], seconds: f64) -> Result<Sample, Stri
         let Point { at, load } = point;
         let rig = Rig::build(*step, load, port, Sizes::lean(step.way, load))
             .map_err(|e| format!("{name}.{at}: {e}"))?;
-        let each = |bytes: f64| bytes / f64::from(*at);
-        if *at >= ENOUGH && *name == "connections" {
-            let figure =
-                Figure::new(&format!("{name}.{at}.memory"), "bytes/connection", each(rig.memory.queue_pairs));
-            sample.figures.push(figure);
-        }
-        if *at >= ENOUGH && name.starts_with("neighbours") {
+        // The first of a kind: those after it have what the process has given up.
+        let memory = match *name {
+            "connections" => Some(("bytes/connection", rig.memory.queue_pairs)),
             // A host of either side.
-            let figure =
-                Figure::new(&format!("{name}.{at}.memory"), "bytes/two hosts", each(rig.memory.tables));
+            "neighbours.eth-ib" => Some(("bytes/two hosts", rig.memory.tables)),
+            _ => None,
+        };
+        if let Some((unit, bytes)) = memory.filter(|_| *at >= ENOUGH) {
+            let figure = Figure::new(&format!("{name}.{at}.memory"), unit, bytes / f64::from(*at));
             sample.figures.push(figure);
         }
         rigs.push((point, rig, Turns::default()));
@@ -126,22 +125,29 @@ fn measure(group: &Group, ports: &[String], seconds: f64) -> Result<Sample, Stri
         let order: Vec<usize> = (0..rigs.len()).chain((0..rigs.len()).rev()).collect();
         for at in order {
             let Some((_, rig, turns)) = rigs.get_mut(at) else { continue };
+            let before = rig.stats.cycles();
             let (packets, passed) = rig.slice(SLICE);
+            let sink = ns(rig.stats.cycles() - before);
             // The first round warmed up.
             if n > 0 {
-                turns.add(packets, passed, passed.as_nanos() as f64);
+                turns.add(packets, passed, passed.as_nanos() as f64 - sink);
             }
         }
     }
-    let first = rigs.first().map_or((0, 0.0), |(point, _, turns)| (point.at, turns.rate() / 1e6));
+    // Millions a second, with the sink and without what it took.
+    let rates = |turns: &Turns| (turns.rate() / 1e6, 1e3 / turns.time());
+    let first = rigs.first().map_or((0, (0.0, 0.0)), |(point, _, turns)| (point.at, rates(turns)));
     for (Point { at, load }, rig, turns) in rigs {
         rig.end().map_err(|e| format!("{name}.{at}: {e}"))?;
-        let rate = turns.rate() / 1e6;
+        let (rate, without_sink) = rates(&turns);
         if rate <= 0.0 {
             return Err(format!("{name}.{at}: no packet came through"));
         }
         let figure = Figure::new(&format!("{name}.{at}"), "Mpps", rate);
-        sample.figures.push(figure.beside(&format!("{name}.{}", first.0), first.1));
+        let (of, (first_rate, first_without)) = (format!("{name}.{}", first.0), first.1);
+        sample.figures.push(figure.beside(&of, first_rate));
+        let figure = Figure::new(&format!("{name}.{at}.without-sink"), "Mpps", without_sink);
+        sample.figures.push(figure.beside(&of, first_without));
         if load.packet > SHORTEST {
             let gbps = rate * (load.packet * 8) as f64 / 1e3;
             sample.figures.push(Figure::new(&format!("{name}.{at}.throughput"), "Gbit/s", gbps));

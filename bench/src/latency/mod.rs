@@ -132,6 +132,9 @@ fn measure(rig: &mut Rig, prefix: &str, seconds: f64, sample: &mut Sample) -> Re
             us(lateness.value_at_quantile(0.99)),
             us(lateness.max())
         ));
+        if *lost > 0 {
+            sample.notes.push(format!("{name}: {lost} packets did not arrive; all that was {}", rig.drops()));
+        }
     }
     Ok(())
 }

@@ -42,8 +42,8 @@ const WINDOW: u64 = 512;
 const PAYLOAD: usize = 28;
 /// In front of the packet: in a frame, in a message.
 const FRONT: [usize; 2] = [14, 4];
-/// Until those that have not arrived are lost.
-const LOST: Duration = Duration::from_millis(200);
+/// Until those that have not arrived are lost: connections send again when they were not heard for a while, which on a busy machine takes several tries.
+const LOST: Duration = Duration::from_secs(2);
 
 type Worker = GatewayWorker<DriverQueues>;
 
@@ -148,7 +148,7 @@ impl Rig {
             let (outgoing, incoming) = (Burst::new(), Burst::new());
             faces.push(Face { eth: near, end, outgoing, incoming, answers: VecDeque::new() });
         }
-        let frames = timeless(frames::frames(&LOAD), 14);
+        let frames = timeless(frames::frames(&LOAD).collect(), 14);
         let messages = timeless(frames::messages(&LOAD), 4);
         let near = Near { pool, port: near_port, faces, frames, messages, next: 0 };
         Ok(Self { working, handle, _publisher: publisher, port, near })
@@ -232,7 +232,8 @@ impl Rig {
         }
     }
 
-    fn drops(&self) -> String {
+    /// What workers dropped, and why.
+    pub(super) fn drops(&self) -> String {
         format!("dropped: {}", Totals::of(self.working.iter().map(|w| &w.reader)).drops_json())
     }
 
