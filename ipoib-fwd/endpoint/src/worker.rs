@@ -324,8 +324,11 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
     /// Takes received messages.
     pub fn receive(&mut self, burst: &mut RxBurst) {
         self.queues.poll_receive(burst, &mut self.events);
-        for slot in burst.iter().filter_map(|received| received.rc) {
-            self.received.mark(slot.0.into());
+        // A filter of the iterator takes six instructions more for each message.
+        for received in &*burst {
+            if let Some(slot) = received.rc {
+                self.received.mark(slot.0.into());
+            }
         }
         self.report_events();
     }
