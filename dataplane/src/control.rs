@@ -154,20 +154,20 @@ mod tests {
     use super::*;
     use rustix::process::{Signal, getpid, kill_process};
 
-    /// It asks to be stopped in its first turn, and, as it is not done, again.
+    /// It asks to be stopped in its first turn, and, when it is and is not done, again: signals that come together are one.
     #[derive(Default)]
     struct Stubborn {
-        turns: u32,
+        asked: u32,
         stops: u32,
         ends: u32,
     }
 
     impl Controller for Stubborn {
         fn tick(&mut self, _: Instant) -> Flow {
-            if self.turns < 2 {
+            if self.asked == self.stops {
+                self.asked += 1;
                 kill_process(getpid(), Signal::TERM).unwrap();
             }
-            self.turns += 1;
             Flow::Busy
         }
 
