@@ -1,0 +1,16 @@
+//! All targets in one program, which is built in the time of one: `FUZZ_TARGET` names one of them.
+
+#![no_main]
+
+use std::sync::OnceLock;
+
+static CHOSEN: OnceLock<fuzz::Target> = OnceLock::new();
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let target = CHOSEN.get_or_init(|| {
+        let name = std::env::var("FUZZ_TARGET").unwrap_or_default();
+        let target = fuzz::TARGETS.iter().find(|(target, _)| *target == name);
+        target.unwrap_or_else(|| panic!("FUZZ_TARGET={name}: it names no target")).1
+    });
+    target(bytes);
+});
