@@ -4,6 +4,9 @@
 //! The two products are a strongly universal hash of the GID's four 32-bit parts (Lemire and Kaser, "Strongly universal string
 //! hashing is fast", Multilinear-HM): two GIDs that were chosen without the key begin at the same place as seldom as two random ones. What
 //! follows leaves no arithmetic progressions, which linear probing would take ill.
+//!
+//! The key of a table that is shared stands in its file, so that processes agree on it: secret it is to networks, not to users of this machine who
+//! may read the table. One who knows it makes searches as long as the table has such GIDs, and no answer wrong.
 
 /// The key, drawn out of one secret word.
 #[derive(Clone, Copy, Debug)]

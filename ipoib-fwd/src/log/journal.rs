@@ -50,26 +50,32 @@ impl Journal {
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
         // An empty entry is none: it only tells whether somebody takes them.
-        socket.send_to(b"\n", path)?;
+        match socket.send_to(b"\n", path) {
+            // Somebody does, who has too many now.
+            Err(full) if full.kind() == io::ErrorKind::WouldBlock => {}
+            sent => drop(sent?),
+        }
         // Each entry is sent by the path: a journal that is started anew has another socket there.
         Ok(Self { socket, path: path.to_owned(), lost: AtomicU64::new(0) })
     }
 
     fn put(&self, entry: Entry) {
-        let lost = self.lost.load(Ordering::Relaxed);
+        // Taken by one who tells of them, and given back if that is lost, too.
+        let lost = self.lost.swap(0, Ordering::Relaxed);
         let mut bytes = entry.bytes;
         if lost > 0 {
             field(&mut bytes, &format!("{PREFIX}LOST"), &lost.to_string());
         }
         match self.socket.send_to(&bytes, &self.path) {
-            Ok(_) => {
-                self.lost.fetch_sub(lost, Ordering::Relaxed);
-            }
+            Ok(_) => {}
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                self.lost.fetch_add(1, Ordering::Relaxed);
+                self.lost.fetch_add(lost + 1, Ordering::Relaxed);
             }
             Err(_) => {
-                let _ = io::stderr().write_all((entry.message + "\n").as_bytes());
+                self.lost.fetch_add(lost, Ordering::Relaxed);
+                // One line, whatever is in it: the next would be another entry, of any priority.
+                let line = entry.message.replace('\n', "\\n") + "\n";
+                let _ = io::stderr().write_all(line.as_bytes());
             }
         }
     }
@@ -286,6 +292,47 @@ mod tests {
             ("after", (5000 - taken).to_string())
         );
         assert_eq!(stand.entry().unwrap().get("IPOIB_FWD_LOST"), None);
+    }
+
+    #[test]
+    fn a_journal_that_is_full_at_the_start_is_one() {
+        let stand = Stand::new("full-at-start");
+        let filler = UnixDatagram::unbound().unwrap();
+        filler.set_nonblocking(true).unwrap();
+        while filler.send_to(b"\n", &stand.path).is_ok() {}
+        let journal = Journal::at(&stand.path).unwrap();
+        while stand.entry().is_some() {}
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(journal), || {
+            tracing::info!("room");
+        });
+        assert_eq!(stand.entry().unwrap()["MESSAGE"], "room");
+        assert!(Journal::at(Path::new("/nonexistent/socket")).is_err());
+    }
+
+    #[test]
+    fn each_loss_is_told_once_however_many_threads_log() {
+        const EACH: u64 = 4000;
+        let stand = Stand::new("threads");
+        let (mut taken, mut told) = (0, 0);
+        let mut read = || {
+            while let Some(entry) = stand.entry() {
+                taken += u64::from(entry.contains_key("MESSAGE"));
+                told += entry.get("IPOIB_FWD_LOST").map_or(0, |lost| lost.parse::<u64>().unwrap());
+            }
+        };
+        let journal = Journal::at(&stand.path).unwrap();
+        let dispatch = tracing::Dispatch::new(tracing_subscriber::registry().with(journal));
+        let log = |n: u64| tracing::dispatcher::with_default(&dispatch, || tracing::info!("{n}"));
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..2).map(|_| scope.spawn(|| (0..EACH).for_each(log))).collect();
+            while threads.iter().any(|thread| !thread.is_finished()) {
+                read();
+            }
+        });
+        read();
+        log(0);
+        read();
+        assert_eq!(taken + told, 2 * EACH + 1);
     }
 
     #[test]
