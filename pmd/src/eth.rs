@@ -102,7 +102,7 @@ pub struct EthStats {
     pub received: u64,
     /// Frames sent.
     pub sent: u64,
-    /// Frames that found no descriptor.
+    /// Frames that found no descriptor, or the ring of the driver's AF_PACKET socket full.
     pub missed: u64,
     /// Frames received with an error.
     pub receive_errors: u64,
@@ -135,6 +135,7 @@ pub struct EthPort {
     /// Of a bond whose members' drivers do not tell it of theirs.
     members: Option<bond::Members>,
     woken_by: WokenBy,
+    ring_losses: kernel::RingLosses,
 }
 
 /// A running port, which it is the only one to name.
@@ -337,7 +338,10 @@ impl EthPort {
         let interface = kernel::Interface::below(id, &info);
         let members = bond::Members::of(id, &info);
         let drivers = bond::drivers(id, &info);
-        let mut sockets = sockets.of(interface.as_ref(), config.queues).into_iter();
+        let is_packet = matches!(sockets, kernel::Sockets::Packet);
+        let sockets = sockets.of(interface.as_ref(), config.queues);
+        let ring_losses = kernel::RingLosses::of(if is_packet { sockets.clone() } else { Vec::new() });
+        let mut sockets = sockets.into_iter();
         let mut waker = |queue| match sockets.next() {
             Some(socket) => Some(Waker::Socket(socket)),
             None => Interrupt::of(id, queue, &driver).map(Waker::Interrupt),
@@ -358,7 +362,17 @@ impl EthPort {
             })
             .collect();
         Ok((
-            Self { running, name, drivers, mac: mac.addr_bytes, offloads, interface, members, woken_by },
+            Self {
+                running,
+                name,
+                drivers,
+                mac: mac.addr_bytes,
+                offloads,
+                interface,
+                members,
+                woken_by,
+                ring_losses,
+            },
             queues,
         ))
     }
@@ -411,7 +425,7 @@ impl EthPort {
         self.members.as_ref()?.mind().map(name_of)
     }
 
-    /// What the port counted.
+    /// What the port counted, and the kernel for it; zeros from a driver that does not count. Makes system calls.
     #[must_use]
     pub fn stats(&self) -> EthStats {
         let mut s = sys::rte_eth_stats::default();
@@ -422,7 +436,7 @@ impl EthPort {
         EthStats {
             received: s.ipackets,
             sent: s.opackets,
-            missed: s.imissed,
+            missed: s.imissed + self.ring_losses.ask(),
             receive_errors: s.ierrors,
             send_errors: s.oerrors,
             no_buffer: s.rx_nombuf,

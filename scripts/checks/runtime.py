@@ -220,6 +220,25 @@ def check_clear(lab):
     return {"ok": bool(ok), "of_segment": by_worker, "before": stats, "since": way(then), "after": after, "metrics": [figures, later]}
 
 
+def check_losses(lab):
+    """While the gateway stands still the ring of its port gets full: what the kernel drops is told, once, and the gateway goes on."""
+    missed = lambda: lab.ctl("links")["ethernet"]["losses"]["missed"]
+    ping(ETH, IB_IP, 56, count=1)
+    before, sent = missed(), 1500
+    lab.gateway.popen.send_signal(signal.SIGSTOP)
+    try:
+        run("ping", "-n", "-q", "-l", sent, "-c", sent, "-W", 1, "-w", 2, IB_IP, netns=ETH, check=False)
+    finally:
+        lab.gateway.popen.send_signal(signal.SIGCONT)
+    time.sleep(0.5)
+    lost, again = missed() - before, missed() - before
+    metric = [float(line.split()[-1]) for line in lab.ask("metrics").stdout.splitlines()
+              if line.startswith("ipoib_fwd_ethernet_port_losses_total") and 'reason="missed"' in line]
+    after = ping(ETH, IB_IP, 56, count=5)["received"]
+    ok = sent / 2 <= lost <= sent and again == lost and metric == [before + lost] and after == 5
+    return {"ok": ok, "sent": sent, "lost": lost, "again": again, "metric": metric, "ping": after}
+
+
 class RuntimeLaboratory(Laboratory):
     """With a directory for captures."""
 
@@ -431,6 +450,7 @@ CHECKS = (
     ("runtime_dpdk_telemetry", check_dpdk_script),
     ("runtime_set", check_set),
     ("runtime_clear", check_clear),
+    ("runtime_losses", check_losses),
     ("runtime_capture", check_capture),
     ("runtime_trace", check_trace),
     ("runtime_events_end", lambda lab: check_end(lab, kill=False)),

@@ -37,6 +37,8 @@ hca::counted! {
         SegmentConnections = "segment_connections",
         /// Whether an Ethernet port has a link.
         EthernetPortUp = "ethernet_port_up",
+        /// Frames that an Ethernet port or its driver lost, by reason: `missed` found no descriptor or a full ring.
+        EthernetPortLosses = "ethernet_port_losses",
         /// Whether a link of an InfiniBand port is up.
         InfinibandPortUp = "infiniband_port_up",
         /// Times that a port's shared receive queue came down to its limit.
@@ -69,6 +71,7 @@ impl Family {
             | Self::SegmentBytes
             | Self::SegmentDrops
             | Self::SegmentLoops
+            | Self::EthernetPortLosses
             | Self::SrqLow
             | Self::DeviceErrors
             | Self::Reloads => true,

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 
 /// A descriptor of a driver, which has it open as long as the port is not closed.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Descriptor(pub(super) RawFd);
 
 impl AsFd for Descriptor {

@@ -4,6 +4,7 @@
 //! interfaces tells who waits for frames what to wait for.
 
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::descriptor::Descriptor;
 use super::driver_of;
@@ -91,6 +92,44 @@ impl Sockets {
             Vec::new()
         }
     }
+}
+
+/// What the kernel lost of frames for a port's AF_PACKET sockets, as the driver's rings were full: nobody else counts it.
+#[derive(Debug, Default)]
+pub(super) struct RingLosses {
+    sockets: Vec<Descriptor>,
+    /// The kernel begins anew each time that it is asked.
+    lost: AtomicU64,
+}
+
+impl RingLosses {
+    pub(super) const fn of(sockets: Vec<Descriptor>) -> Self {
+        Self { sockets, lost: AtomicU64::new(0) }
+    }
+
+    /// Since the port was started. Makes system calls.
+    pub(super) fn ask(&self) -> u64 {
+        let new: u64 = self.sockets.iter().filter_map(lost_since_last).map(u64::from).sum();
+        self.lost.fetch_add(new, Ordering::Relaxed) + new
+    }
+}
+
+/// What a socket's ring lost since it was asked last (packet(7), PACKET_STATISTICS).
+fn lost_since_last(socket: &Descriptor) -> Option<u32> {
+    let mut counts = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+    let mut len = size_of_val(&counts) as libc::socklen_t;
+    // SAFETY: the driver has the descriptor open (see `Descriptor`); place and length of the answer belong together, and the kernel writes
+    // no more than that.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.0,
+            libc::SOL_PACKET,
+            libc::PACKET_STATISTICS,
+            (&raw mut counts).cast(),
+            &raw mut len,
+        )
+    };
+    (rc == 0).then_some(counts.tp_drops)
 }
 
 /// Such descriptors of this process, in the order of their numbers, in which they were opened.

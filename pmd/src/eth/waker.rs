@@ -191,7 +191,7 @@ impl Waker {
             Self::Interrupt(interrupt) if flags.contains(PollFlags::IN) => {
                 if interrupt.clearing == Clearing::Counter {
                     // Another queue with the same vector may have been first.
-                    let _ = rustix::io::read(&interrupt.descriptor, &mut [0; 8]);
+                    let _ = rustix::io::read(interrupt.descriptor, &mut [0; 8]);
                 }
                 Told::Interrupt
             }

@@ -114,6 +114,11 @@ impl<B: Backend> GatewayControl<B> {
         let ethernet =
             self.ethernets.iter().map(|end| (labels([("port", &end.port.name())]), flag(end.is_up())));
         sheet.gauge(Family::EthernetPortUp, ethernet);
+        let losses = self.ethernets.iter().flat_map(|end| {
+            let name = end.port.name();
+            end.losses().map(|(reason, n)| (labels([("port", &name), ("reason", &reason)]), n))
+        });
+        sheet.counter(Family::EthernetPortLosses, losses);
         let (mut up, mut srq_low, mut errors) = (Vec::new(), Vec::new(), Vec::new());
         for endpoint in self.endpoints.iter_mut() {
             let device = endpoint.hca().device().name;

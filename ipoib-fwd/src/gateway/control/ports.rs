@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use pmd::eth::EthPort;
+use pmd::eth::{EthPort, EthStats};
 use pmd::hca::{Backend, HcaError};
 
 use super::GatewayControl;
@@ -28,6 +28,17 @@ pub(in crate::gateway) struct EthernetPort {
 impl EthernetPort {
     pub(in crate::gateway) fn new(port: EthPort) -> Self {
         Self { mac: MacAddress(port.mac()), port }
+    }
+
+    /// Frames that it or its driver lost, by reason.
+    pub(in crate::gateway) fn losses(&self) -> [(&'static str, u64); 4] {
+        let EthStats { missed, receive_errors, send_errors, no_buffer, .. } = self.port.stats();
+        [
+            ("missed", missed),
+            ("receive_errors", receive_errors),
+            ("send_errors", send_errors),
+            ("no_buffer", no_buffer),
+        ]
     }
 
     /// True if its link is up. Of a bond, a member that is carries the traffic from now on.
