@@ -31,3 +31,24 @@ kernel_is_quiet() {
 }
 # Nor does any driver of InfiniBand warn of anything.
 no_warning() { ! dmesg -l emerg,alert,crit,err,warn | grep -E 'mlx5|infiniband|ib_|ib[0-9]'; }
+
+# -- a train of pings, of which none is lost
+
+# train_begins PING...: which tells each answer.
+train_begins() {
+    "$@" >/tmp/train.log 2>&1 &
+    train=$!
+}
+answered() { grep -c 'bytes from' /tmp/train.log; }
+answered_more() { [ "$(answered)" -ge "$1" ]; }
+# train_ends [COUNT]: COUNT were answered, and more of late; and each up to the last that was answered, once. What was on its way when ping was
+# told to end does not count: ping does not wait for it, and calls it lost.
+train_ends() {
+    local wanted
+    wanted=$(($(answered) + 3))
+    await 30 answered_more $((wanted > ${1:-1} ? wanted : ${1:-1})) || tail -n 3 /tmp/train.log
+    # `check` runs this in a process of its own, whose child that may not be.
+    await 60 sh -c "! kill -INT $train" || return 1
+    awk -F 'icmp_seq=' '/bytes from/ {n++; if ($2 + 0 > last) last = $2 + 0}
+        END {print n + 0 " of " last + 0 " packets"; exit !(n == last && n >= least)}' "least=$wanted" /tmp/train.log
+}

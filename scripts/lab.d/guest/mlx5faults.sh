@@ -55,20 +55,9 @@ unhurt() {
 
 # -- those whom it does not concern
 
-train_begins() {
-    ping -i 0.2 -W 10 "$fabric_ip" >/tmp/train.log 2>&1 &
-    train=$!
-}
-# Each packet up to the last that was answered was answered, once.
-train_ends() {
-    # It may have begun just now, and not listen to signals yet. `check` runs this in a process of its own, whose child that is not.
-    sleep 3
-    await 60 sh -c "! kill -INT $train" || return 1
-    awk -F 'icmp_seq=' '/bytes from/ {n++; if ($2 + 0 > last) last = $2 + 0} END {print n " of " last " packets"; exit !(n == last && n > 0)}' /tmp/train.log
-}
 others() {
     check "$1: the others lose nothing" train_ends
-    train_begins
+    train_begins ping -i 0.2 -W 10 "$fabric_ip"
 }
 
 # -- what the devices say
@@ -224,7 +213,7 @@ check 'G: ib0' start_g
 check 'G has joined' await 60 carrier g ib0
 check 'the host of the fabric answers' await 60 ping -c 1 -W 2 $fabric_ip
 [ $failures = 0 ] || exit 1
-train_begins
+train_begins ping -i 0.2 -W 10 "$fabric_ip"
 boots 'H'
 if [ $failures = 0 ]; then
     for what in "${@:-all}"; do

@@ -56,18 +56,12 @@ pull() {
 }
 # So, while the other port's host is pinged, which loses nothing.
 cable() {
-    local code=0 pinging
-    ip netns exec eth ping -q -i 0.1 -W 5 "${nets[$2]}.2" >/tmp/ping.log &
-    pinging=$!
+    local code=0
+    train_begins ip netns exec eth ping -i 0.1 -W 5 "${nets[$2]}.2"
     pull "$@" || code=$?
-    kill -INT "$pinging"
-    wait "$pinging"
-    cat /tmp/ping.log
-    [ "$code" = 0 ] || {
-        echo "port 1: $(state 1); port 2: $(state 2)"
-        return "$code"
-    }
-    awk '/packet loss/ {ok = / 0% packet loss/ && $1 > 20} END {exit !ok}' /tmp/ping.log && grep 'packet loss' /tmp/ping.log
+    train_ends 20 || code=1
+    [ "$code" = 0 ] || echo "port 1: $(state 1); port 2: $(state 2)"
+    return "$code"
 }
 
 extent=full

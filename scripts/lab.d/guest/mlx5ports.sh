@@ -66,18 +66,15 @@ pull() {
 }
 # So, while the other port's host is pinged, which loses nothing.
 cable() {
-    local code=0 pinging
-    ping -q -i 0.1 -W 5 "${hosts[$2]}" >/tmp/ping.log &
-    pinging=$!
+    local code=0
+    train_begins ping -i 0.1 -W 5 "${hosts[$2]}"
     pull "$@" || code=$?
-    kill -INT "$pinging"
-    wait "$pinging"
+    train_ends 20 || code=1
     [ "$code" = 0 ] || {
         echo "port 1: $(state 1); port 2: $(state 2)"
         tail -n 5 /tmp/events.log
-        return "$code"
     }
-    awk '/packet loss/ {print; ok = / 0% packet loss/} END {exit !ok}' /tmp/ping.log
+    return "$code"
 }
 extent=full games=(1 2)
 if [ "${1:-}" = brief ]; then
