@@ -44,6 +44,16 @@ not systemctl reload ipoib-fwd
 sed -i '/nonsense/d' /etc/ipoib-fwd/gateway.toml
 is ActiveState ipoib-fwd active
 
+# What is wrong keeps it from starting, and is in the journal; mended, it starts by itself.
+systemctl stop ipoib-fwd@two
+sed -i 's/address/adress/' /etc/ipoib-fwd/two.toml
+not systemctl start ipoib-fwd@two
+journalctl --sync
+journalctl --unit ipoib-fwd@two --output cat >/tmp/journal
+grep -q 'error.config-invalid.: unknown key .adress' /tmp/journal
+sed -i 's/adress/address/' /etc/ipoib-fwd/two.toml
+within 30 is ActiveState ipoib-fwd@two active
+
 # One that stands still is noticed and started anew.
 kill -STOP "$(show MainPID ipoib-fwd)"
 within 90 restarted

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use ipoib_fwd::options::{CtlLine, GidsLine, InitLine, MetricsLine, Options, TopLine};
 use ipoib_fwd::{check, ctl, gateway, gids, init, metrics, terminal, top};
+use preflight::Severity;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
@@ -34,7 +35,8 @@ fn run_check(arguments: &[String], own: &[String]) -> ExitCode {
     } else {
         report.text(terminal::is_coloured())
     });
-    ExitCode::from(report.exit_code())
+    let passes = options.warnings_pass && report.count(Severity::Error) == 0;
+    if passes { ExitCode::SUCCESS } else { ExitCode::from(report.exit_code()) }
 }
 
 fn run_init(arguments: &[String]) -> ExitCode {

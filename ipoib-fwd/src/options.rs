@@ -29,7 +29,7 @@ use crate::{ctl, gids, init, metrics, top};
 #[command(
     name = "ipoib-fwd",
     version,
-    override_usage = "ipoib-fwd [EAL ARGUMENTS] -- [OPTIONS]\n       ipoib-fwd [EAL ARGUMENTS --] --check [--json] [OPTIONS]\n       ipoib-fwd init [OPTIONS]\n       ipoib-fwd ctl <COMMAND> [OPTIONS]\n       ipoib-fwd gids [OPTIONS]\n       ipoib-fwd metrics [OPTIONS]\n       ipoib-fwd top [OPTIONS]",
+    override_usage = "ipoib-fwd [EAL ARGUMENTS] -- [OPTIONS]\n       ipoib-fwd [EAL ARGUMENTS --] --check [--json] [--warnings-pass] [OPTIONS]\n       ipoib-fwd init [OPTIONS]\n       ipoib-fwd ctl <COMMAND> [OPTIONS]\n       ipoib-fwd gids [OPTIONS]\n       ipoib-fwd metrics [OPTIONS]\n       ipoib-fwd top [OPTIONS]",
     verbatim_doc_comment
 )]
 pub struct Options {
@@ -42,6 +42,9 @@ pub struct Options {
     /// Tell what is wrong or unwise in configuration, machine and fabric, and end: nothing is started or changed.
     #[arg(long)]
     pub check: bool,
+    /// With --check: end with 0 where there are warnings and no errors, as a service wants it that is to start then.
+    #[arg(long, requires = "check")]
+    pub warnings_pass: bool,
     /// With --check: as JSON.
     #[arg(long, requires = "check")]
     pub json: bool,

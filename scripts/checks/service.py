@@ -202,6 +202,46 @@ def check_units(args):
         shutil.rmtree(root, ignore_errors=True)
 
 
+def command_of(unit, key, replaced, environment):
+    """A unit's command line as systemd makes it: a variable that is a word of its own is as many words as it has."""
+    [line] = [line.split("=", 1)[1] for line in unit.read_text().splitlines() if line.startswith(f"{key}=")]
+    line = line.replace("%i", "two")
+    for old, new in replaced:
+        line = line.replace(old, str(new))
+    words = []
+    for word in line.split():
+        words += environment[word[1:]].split() if word.startswith("$") else [word]
+    return words
+
+
+def check_before(args):
+    """What units do before they start: errors end it, with their remedies, warnings do not; with the arguments of the start."""
+    services = Services(args)
+    environment = {"EAL": "-l 0-1 --no-pci --no-huge -m 256 --file-prefix gwservice --vdev net_null0", "OPTIONS": "--stats 5 --mode datagram"}
+    found = {}
+    try:
+        # The unit's option stands in place of this one's socket.
+        good = (services.dir / "gateway.toml").read_text()
+        for unit in sorted(UNITS.glob("ipoib-fwd*.service")):
+            replaced = (("/usr/bin", services.bin), ("/etc/ipoib-fwd/two", services.dir / "gateway"), ("/etc/ipoib-fwd", services.dir),
+                        ("/run/", f"{services.dir}/run/"))
+            before, start = (command_of(unit, key, replaced, environment) for key in ("ExecStartPre", "ExecStart"))
+            same = [word for word in before if word not in ("--check", "--warnings-pass")] == start
+            (services.dir / "gateway.toml").write_text(good)
+            passes = run(*before, check=False)
+            plain = run(*[word for word in before if word != "--warnings-pass"], check=False)
+            (services.dir / "gateway.toml").write_text(good.replace("address =", "adress =").replace("net_null0", "net_null7"))
+            fails = run(*before, check=False)
+            told = [word for word in ("gateway.toml:2:1", "did you mean `address`?", "error[ethernet-unknown]") if word not in fails.stdout]
+            codes = [passes.returncode, plain.returncode, fails.returncode]
+            ok = same and codes == [0, 3, 1] and "warning[hugepages-unused]" in passes.stdout and not told
+            found[unit.name] = {"ok": ok, "codes": codes, "same": same, **({} if ok else {"said": passes.stdout + fails.stdout})}
+        return {"ok": len(found) == 2 and all(unit["ok"] for unit in found.values()), **found}
+    finally:
+        services.close()
+
+
 def service(args, checks):
     checks.run("service_units", lambda: check_units(args))
+    checks.run("service_before", lambda: check_before(args))
     checks.run("service_told", lambda: check_told(args))

@@ -25,6 +25,8 @@ pub struct Memory {
     pub pages: Vec<Pages>,
     /// Where hugetlbfs is mounted.
     pub mounts: Vec<PathBuf>,
+    /// Files of EAL are there: an EAL that has ended without a word leaves its own, and the next one takes them away.
+    pub has_files: bool,
 }
 
 impl Memory {
@@ -79,7 +81,10 @@ pub(super) fn read(root: &Root) -> Memory {
     let mounts = mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(1);
         let (path, kind) = (fields.next()?, fields.next()?);
-        (kind == "hugetlbfs").then(|| PathBuf::from(path))
+        (kind == "hugetlbfs").then_some(path)
     });
-    Memory { pages, mounts: mounts.collect() }
+    let is_file_of_eal = |name: &String| name.contains("map_");
+    let has_files =
+        mounts.clone().any(|mount| root.entries(mount.trim_start_matches('/')).iter().any(is_file_of_eal));
+    Memory { pages, mounts: mounts.map(PathBuf::from).collect(), has_files }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use config::LcoreSet;
 
 use super::*;
-use crate::finding::Code;
+use crate::finding::{Code, Severity};
 use crate::machine::{Access, Account, Adapter, Occupant, Pages};
 
 /// A change of what is good, and the one code that it adds.
@@ -294,6 +294,32 @@ fn of_all_cards_but_the_blocked_ones_those_of_the_login_are_told() {
     assert!(one.contains("reached by (gw0, 0000:81:00.0)"), "{one}");
     let none = said("-b 00:03.0 --block=0000:81:00.0");
     assert_eq!(none, "EAL may take every network card that it can drive but for 0000:00:03.0, 0000:81:00.0");
+}
+
+/// A gateway that was killed is started again, though its pages are taken until then.
+#[test]
+fn hugepages_that_eal_itself_takes_back_are_no_error() {
+    let severity = |line: &str, left: &[&str], taken: bool| {
+        let tree = Tree::good();
+        for file in left {
+            tree.file(&format!("dev/hugepages/{file}"), "");
+        }
+        let mut machine = tree.machine();
+        for pages in &mut machine.memory.pages {
+            pages.free = 20;
+            pages.reserved = if taken { pages.reserved } else { 20 };
+        }
+        let report = check(&machine, line, CONFIGURATION);
+        report.findings().iter().find(|f| f.code == Code::HugepagesTooFew).map(|f| f.severity)
+    };
+    let with_files = "p -l 8-10 -a 81:00.0";
+    assert_eq!(severity(with_files, &["rtemap_0"], true), Some(Severity::Warning));
+    assert_eq!(severity(with_files, &["gw1map_3", "other"], true), Some(Severity::Warning));
+    for (line, left, taken) in
+        [(with_files, &["other"][..], true), (with_files, &["rtemap_0"], false), (EAL, &["rtemap_0"], true)]
+    {
+        assert_eq!(severity(line, left, taken), Some(Severity::Error), "{line} {left:?}");
+    }
 }
 
 #[test]
