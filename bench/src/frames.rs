@@ -34,6 +34,11 @@ impl Load {
     pub(crate) const PLAIN: Self =
         Self { flows: 256, hosts: 8, connections: 8, segments: 1, tagged: false, packet: SHORTEST };
 
+    /// The connection to a host.
+    pub(crate) fn slot(&self, host: u32) -> u16 {
+        (host % u32::from(self.connections.max(1))) as u16
+    }
+
     /// The VLAN of a segment, or of a flow; 0 for frames without a tag.
     pub(crate) fn vlan(&self, n: u32) -> u16 {
         if self.tagged { FIRST_VLAN + (n % u32::from(self.segments.max(1))) as u16 } else { 0 }

@@ -6,6 +6,7 @@
 
 mod chain;
 mod control;
+mod expected;
 mod fabric;
 mod fastreg;
 mod frames;

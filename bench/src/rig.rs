@@ -25,8 +25,9 @@ use pmd::hca::{AddressVector, Queues, RcSlot, UdDestination};
 use pmd::mem::{Mbuf, Pool, PoolConfig};
 use pmd::mlx5::av::Destination;
 use pmd::mlx5::queues::MlxQueues;
-use sink::{Made, Sink, SinkConfig, SinkStats};
+use sink::{Made, SAMPLE_EVERY, Sink, SinkConfig, SinkStats};
 
+use crate::expected::Expected;
 use crate::frames::{self, Load};
 
 /// Which way packets go.
@@ -104,6 +105,9 @@ const CACHE: u16 = 256;
 const DESCRIPTORS: u16 = 1024;
 pub(crate) const LARGEST_MESSAGE: usize = 65_524;
 const SIGNAL_EVERY: u32 = 16;
+/// Queue pair and key of hosts without a connection.
+pub(crate) const REMOTE_QPN: u32 = 0x123;
+pub(crate) const REMOTE_QKEY: u32 = 0x0b1b;
 /// What the driver and ethdev add to a packet: headers, tag, frame check sequence, rounded up.
 const AROUND: usize = 64;
 
@@ -170,9 +174,14 @@ pub(crate) fn destination(lid: u16) -> Destination {
             rate: Rate::default(),
             grh: None,
         },
-        qpn: Qpn::new(0x123),
-        qkey: Some(QKey(0x0b1b)),
+        qpn: Qpn::new(REMOTE_QPN),
+        qkey: Some(QKey(REMOTE_QKEY)),
     })
+}
+
+/// The LID of a host without a connection: one of the unicast LIDs.
+pub(crate) fn lid(host: u32) -> u16 {
+    (host % 0xbfff) as u16 + 1
 }
 
 /// Tables as the control lcore would publish them: everybody is known, connections are up where there are any.
@@ -185,12 +194,11 @@ pub(crate) fn tables(load: &Load, transport: Transport, workers: u8) -> Result<T
     for n in 0..load.segments.max(1) {
         let mut segment = Draft::new(0x5eed, settings.clone(), most, workers);
         for host in 0..load.hosts {
-            let slot = RcSlot((host % u32::from(load.connections.max(1))) as u16);
+            let slot = RcSlot(load.slot(host));
             let path = RcPath { slot, mtu: LARGEST_MESSAGE as u32 };
             let path = (transport == Transport::Connections).then_some(path);
             let rc = RcPaths::new(&vec![path; workers.into()]);
-            // Of the unicast LIDs.
-            let ud = Some(destination((host % 0xbfff) as u16 + 1));
+            let ud = Some(destination(lid(host)));
             let neighbour = IbNeighbour { ud, rc, dial: true };
             segment.set_ib(frames::infiniband_host(host), neighbour).map_err(text)?;
         }
@@ -276,6 +284,7 @@ impl Rig {
             messages,
             datagrams: step.transport == Transport::Datagrams,
             receives_per_turn: pmd::hca::BURST,
+            inspector: Some(Arc::new(Expected { load: *load, transport: step.transport })),
         };
         let Made { mut queues, connections, stats } = Sink::create(&config, &pool).map_err(text)?;
         for (slot, rc) in connections.into_iter().enumerate() {
@@ -328,12 +337,20 @@ impl Rig {
 }
 
 /// What was counted, if that is all that should have been: a figure of packets that were dropped, or that a device would not have
-/// taken, is none.
+/// taken, or that are not what was to be sent, is none.
 pub(crate) fn clean(totals: Totals, stats: &SinkStats) -> Result<Totals, String> {
     let drops = totals.drops_json();
     let clean = drops.as_object().is_some_and(serde_json::Map::is_empty);
     if !clean || stats.bad() != 0 || totals.packets(Traffic::Punt) != 0 {
         return Err(format!("packets went astray: drops {drops}, refused by the sink {}", stats.bad()));
+    }
+    let (wrong, compared) = (stats.wrong(), stats.compared());
+    if wrong > 0 {
+        return Err(format!("of {compared} packets that the sink compared {wrong} were not what they should be"));
+    }
+    // One of those that were sampled may wait to be forwarded; one may have been the driver's own.
+    if compared == 0 && stats.sends().max(stats.receives()) > 4 * u64::from(SAMPLE_EVERY) {
+        return Err("the sink compared no packet with what it should be".to_owned());
     }
     Ok(totals)
 }

@@ -93,6 +93,7 @@ pub(crate) fn run(step: Step, pcap: &Path, seconds: f64) -> Result<Sample, Strin
             stats.sends() as f64 / stats.completions().max(1) as f64
         ));
     }
+    notes.push(format!("{} packets compared with what they should be, byte by byte", stats.compared()));
     let outstanding = pool.in_use();
     if outstanding != 0 {
         notes.push(format!("{outstanding} buffers are not home"));

@@ -136,6 +136,7 @@ pub(crate) fn forward(case: Case, begin: impl FnMut(), end: impl FnOnce()) -> Ou
         messages: if case.to_infiniband { Vec::new() } else { packets::messages() },
         datagrams: !case.connected,
         receives_per_turn: pmd::hca::BURST,
+        inspector: None,
     };
     let Made { mut queues, connections, stats } = Sink::create(&config, &pool).unwrap();
     for (slot, rc) in connections.into_iter().enumerate() {

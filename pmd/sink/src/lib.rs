@@ -3,12 +3,14 @@
 //! It takes every send that is rung for, as soon as it gets a turn, and completes those that ask for it; and it fills
 //! shared receives with messages that it was given beforehand. What it costs is counted apart ([`SinkStats::cycles`]), so
 //! that the rest of a loop's time is the driver's and what stands above it. It executes the same rings as the device
-//! model, and checks what keeps memory safe and a benchmark honest: entries in order, keys, lengths, room in completion queues.
+//! model, and checks what keeps memory safe and a benchmark honest: entries in order, keys, lengths, room in completion queues;
+//! and of a sample of the packets every byte ([`Inspector`]).
 //!
 //! [`puppet`] is another: it does what it is told, right or wrong.
 
 pub mod puppet;
 mod rings;
+mod sample;
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -26,6 +28,9 @@ use pmd::mlx5::rings::{QpRequest, Register, SendOperations, Transport};
 use pmd::mlx5::ud::UdQp;
 use prm::{Cqe, CqeOpcode, DataSegment};
 use rings::{CompletionWriter, SendReader, SharedReader, Taken};
+use sample::{Sample, place};
+
+pub use sample::{Inspector, ROOM_BEFORE, SAMPLE_EVERY, Seen};
 
 /// Number of the first queue pair, which is the datagram one.
 const FIRST_QPN: u32 = 0x40;
@@ -62,6 +67,8 @@ pub struct SinkConfig {
     pub datagrams: bool,
     /// Most messages received in one turn.
     pub receives_per_turn: usize,
+    /// Who looks at a sample of the packets. Messages are taken for forwarded in place when the next turn begins.
+    pub inspector: Option<Arc<dyn Inspector>>,
 }
 
 /// What a sink did, readable while it works.
@@ -73,6 +80,8 @@ pub struct SinkStats {
     receives: AtomicU64,
     doorbells: AtomicU64,
     bad: AtomicU64,
+    compared: AtomicU64,
+    wrong: AtomicU64,
     cycles: AtomicU64,
 }
 
@@ -118,6 +127,18 @@ impl SinkStats {
         self.bad.load(Ordering::Relaxed)
     }
 
+    /// Packets that were compared with what they should be.
+    #[must_use]
+    pub fn compared(&self) -> u64 {
+        self.compared.load(Ordering::Relaxed)
+    }
+
+    /// Those of them that were something else. More than 0 spoils a benchmark.
+    #[must_use]
+    pub fn wrong(&self) -> u64 {
+        self.wrong.load(Ordering::Relaxed)
+    }
+
     /// Cycles of the time-stamp counter that its turns took.
     #[must_use]
     pub fn cycles(&self) -> u64 {
@@ -146,6 +167,7 @@ pub struct Sink {
     next_message: usize,
     next_connection: u32,
     receives_per_turn: usize,
+    sample: Sample,
 }
 
 /// A sink with the driver on it.
@@ -213,6 +235,7 @@ impl Sink {
             next_message: 0,
             next_connection: 0,
             receives_per_turn: config.receives_per_turn,
+            sample: Sample::new(config.inspector.clone()),
         };
         let mut queues = MlxQueues::new(Parts {
             id: QueuesId(0),
@@ -244,7 +267,7 @@ impl Sink {
         for index in self.rung.drain(..) {
             let Some(queue) = self.sends.get_mut(index) else { continue };
             queue.rung = false;
-            let taken = queue.take(&mut self.send_cq);
+            let taken = queue.take(&mut self.send_cq, &mut self.sample, &self.regions);
             all.sends += taken.sends;
             all.bytes += taken.bytes;
             all.completions += taken.completions;
@@ -278,6 +301,7 @@ impl Sink {
             if !write_message(&self.regions, &data, front, message) {
                 bad += 1;
             }
+            self.sample.received(self.next_message, message.len(), data, front);
             let mut cqe = Cqe::default();
             cqe.byte_cnt.set((front + message.len()) as u32);
             if front == 0 {
@@ -304,12 +328,8 @@ impl Sink {
 /// Writes a message into the memory of a segment behind `front` bytes, if key and bounds allow it.
 #[inline]
 fn write_message(regions: &[HostMemory], data: &DataSegment, front: usize, message: &[u8]) -> bool {
-    let place = || {
-        let region = regions.get(data.lkey.get().checked_sub(FIRST_LKEY)? as usize)?;
-        let offset = data.address.get().checked_sub(region.address())? as usize;
-        region.part(offset + front, (data.byte_count.get() as usize).checked_sub(front)?)
-    };
-    place().is_some_and(|place| place.write(message))
+    let Some(room) = (data.byte_count.get() as usize).checked_sub(front) else { return false };
+    place(regions, data, front as isize, room).is_some_and(|place| place.write(message))
 }
 
 impl Bus for Sink {
@@ -332,11 +352,14 @@ impl Bus for Sink {
     #[inline]
     fn turn(&mut self) -> bool {
         let begin = eal::tsc();
+        self.sample.turn(&self.regions);
         let sent = !self.rung.is_empty();
         if sent {
             self.take_sends();
         }
         let received = self.receive();
+        self.stats.compared.store(self.sample.compared, Ordering::Relaxed);
+        self.stats.wrong.store(self.sample.wrong, Ordering::Relaxed);
         add(&self.stats.cycles, eal::tsc().wrapping_sub(begin));
         sent || received > 0
     }

@@ -12,8 +12,11 @@ use pmd::mlx5::rings::{
 };
 use prm::{
     CQE_SIZE, ControlSegment, Cqe, CqeOpcode, DBREC_CONSUMER, DBREC_RECEIVE, DBREC_SEND, DBREC_SIZE, DS_UNIT,
-    DataSegment, DatagramAddress, NextSegment, WQEBB, cqe_owner, fm_ce_se,
+    DataSegment, DatagramAddress, NextSegment, SendOpcode, WQEBB, cqe_owner, fm_ce_se,
 };
+
+use super::FIRST_QPN;
+use super::sample::Sample;
 
 /// Rings and records begin on a cache line of their own.
 const ALIGN: usize = 64;
@@ -169,7 +172,12 @@ impl SendReader {
 
     /// Takes all that was posted.
     #[inline]
-    pub(super) fn take(&mut self, cq: &mut CompletionWriter) -> Taken {
+    pub(super) fn take(
+        &mut self,
+        cq: &mut CompletionWriter,
+        sample: &mut Sample,
+        regions: &[HostMemory],
+    ) -> Taken {
         let mut taken = Taken::default();
         let producer = self.dbrec.load(DBREC_SEND * 4).unwrap_or(0) as u16;
         while self.consumer != producer {
@@ -192,6 +200,9 @@ impl SendReader {
                 let data: DataSegment = zerocopy::transmute!(data);
                 taken.bytes += u64::from(data.byte_count.get());
             }
+            if sample.has_send() {
+                self.show(&control, sample, regions);
+            }
             if signalled {
                 let mut cqe = Cqe::default();
                 cqe.sop_drop_qpn.set((u32::from(control.opcode()) << 24) | self.qpn);
@@ -203,6 +214,30 @@ impl SendReader {
             self.consumer = self.consumer.wrapping_add(ds.div_ceil(WQEBB / DS_UNIT) as u16);
         }
         taken
+    }
+}
+
+impl SendReader {
+    /// Has the entry looked at that is taken now.
+    #[cold]
+    fn show(&self, control: &ControlSegment, sample: &mut Sample, regions: &[HostMemory]) {
+        match control.opcode() {
+            opcode if opcode == SendOpcode::Send as u8 => {}
+            // The driver's, to fetch the last completions: it has no message.
+            opcode if opcode == SendOpcode::Nop as u8 => return,
+            _ => return sample.add_wrong(),
+        }
+        let ds = control.ds();
+        let connection = (self.qpn > FIRST_QPN).then(|| (self.qpn - FIRST_QPN - 1) as u16);
+        let address = || {
+            let units: Option<Vec<_>> = (1..self.head).map(|unit| self.unit(self.consumer, unit)).collect();
+            let bytes: [u8; size_of::<DatagramAddress>()] = units?.concat().try_into().ok()?;
+            Some(zerocopy::transmute!(bytes))
+        };
+        let to: Option<DatagramAddress> = if connection.is_none() { address() } else { None };
+        let data = (self.head..ds)
+            .map_while(|unit| self.unit(self.consumer, unit).map(|bytes| zerocopy::transmute!(bytes)));
+        sample.look_at_send(regions, connection, to.as_ref(), data);
     }
 }
 

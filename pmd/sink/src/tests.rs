@@ -18,6 +18,7 @@ fn config(connections: u16, messages: &[&[u8]]) -> SinkConfig {
         messages: messages.iter().map(|m| m.to_vec()).collect(),
         datagrams: false,
         receives_per_turn: 7,
+        inspector: None,
     }
 }
 
@@ -135,4 +136,146 @@ fn an_entry_out_of_step_is_bad_and_not_taken() {
     assert!(sink.turn());
     assert_eq!((stats.bad(), stats.sends()), (2, 0));
     assert!(!queues.turn(), "once");
+}
+
+/// What [`a_sample_of_what_is_sent_is_compared`] sends: byte by byte, and where to.
+#[derive(Debug)]
+struct Sent {
+    connection: Option<u16>,
+}
+
+const MESSAGE: [u8; 60] = [7; 60];
+
+impl Inspector for Sent {
+    fn is_right(&self, seen: &Seen<'_>) -> bool {
+        let Seen::Sent { connection, to, message } = *seen else { return false };
+        let goes_right = match to {
+            None => connection.is_some(),
+            Some(to) => to.rlid.get() == 9 && to.qkey.get() == 0x0b1b,
+        };
+        goes_right && connection == self.connection && message == MESSAGE
+    }
+}
+
+fn destination(lid: u16) -> pmd::mlx5::av::Destination {
+    pmd::mlx5::av::Destination::new(&pmd::hca::UdDestination {
+        av: pmd::hca::AddressVector {
+            dlid: ib_wire::Lid(lid),
+            sl: ib_wire::ServiceLevel::new(0),
+            src_path_bits: 0,
+            rate: ib_wire::Rate::default(),
+            grh: None,
+        },
+        qpn: ib_wire::Qpn::new(0x123),
+        qkey: Some(ib_wire::QKey(0x0b1b)),
+    })
+}
+
+#[test]
+fn a_sample_of_what_is_sent_is_compared() {
+    let pool = pool("sink-compares");
+    let mut wrong = MESSAGE;
+    wrong[59] ^= 1;
+    // Each byte counts, and the connection, and where a datagram goes.
+    let cases = [
+        (Some(0), 0, MESSAGE, true),
+        (Some(0), 0, wrong, false),
+        (Some(1), 0, MESSAGE, false),
+        (None, 9, MESSAGE, true),
+        (None, 9, wrong, false),
+        (None, 8, MESSAGE, false),
+    ];
+    for (connection, lid, message, right) in cases {
+        let inspector: Arc<dyn Inspector> = Arc::new(Sent { connection });
+        let config = SinkConfig { inspector: Some(inspector), ..config(1, &[]) };
+        let Made { mut queues, connections, stats } = Sink::create(&config, &pool).unwrap();
+        for (slot, rc) in connections.into_iter().enumerate() {
+            assert!(queues.insert_rc(RcSlot(slot as u16), rc).is_ok());
+        }
+        let mut events = arrayvec::ArrayVec::new();
+        for _ in 0..3 * SAMPLE_EVERY {
+            let buf = pool.copy_from_slice(&message).unwrap();
+            let sent = match connection {
+                Some(_) => queues.send_rc(RcSlot(0), buf),
+                None => queues.send_ud(UdSlot(0), &destination(lid), buf),
+            };
+            assert!(sent.is_ok());
+            queues.ring();
+            queues.turn();
+            queues.poll_send(&mut events);
+        }
+        let wrong = if right { 0 } else { stats.compared() };
+        assert!((2..=3).contains(&stats.compared()), "{}", stats.compared());
+        assert_eq!((stats.wrong(), stats.bad()), (wrong, 0), "{connection:?} {lid} {right}");
+    }
+}
+
+#[test]
+fn a_send_from_memory_that_is_not_registered_is_wrong() {
+    let (pool, other) = (pool("sink-region"), pool("sink-other"));
+    let inspector: Arc<dyn Inspector> = Arc::new(Sent { connection: Some(0) });
+    let mut sample = Sample::new(Some(inspector));
+    let made = Sink::create(&config(1, &[]), &pool).unwrap();
+    let mut queues = made.queues;
+    let regions = std::mem::take(&mut queues.bus().regions);
+    let mut data = DataSegment::default();
+    let mut look = |lkey, buf: &Mbuf, address: u64| {
+        data.byte_count.set(buf.len() as u32);
+        data.lkey.set(lkey);
+        data.address.set(address);
+        sample.look_at_send(&regions, Some(0), None, [data].into_iter());
+        sample.wrong
+    };
+    let buf = pool.copy_from_slice(&MESSAGE).unwrap();
+    let stranger = other.copy_from_slice(&MESSAGE).unwrap();
+    let at = |buf: &Mbuf| buf.data().as_ptr().addr() as u64;
+    assert_eq!(look(FIRST_LKEY, &buf, at(&buf)), 0);
+    assert_eq!(look(FIRST_LKEY + 77, &buf, at(&buf)), 1, "a key of nothing");
+    assert_eq!(look(FIRST_LKEY, &stranger, at(&stranger)), 2, "memory of somebody else");
+    assert_eq!(look(FIRST_LKEY, &buf, 0), 3);
+}
+
+/// Expects a header of four bytes in front of each message, as one who forwards writes it.
+#[derive(Debug)]
+struct Passed;
+
+impl Inspector for Passed {
+    fn is_right(&self, seen: &Seen<'_>) -> bool {
+        let Seen::Forwarded { message, place } = *seen else { return false };
+        let behind = [b"number 0".as_slice(), b"number one"][message];
+        place[ROOM_BEFORE - 4..] == [b"head", behind].concat()
+    }
+}
+
+#[test]
+fn a_sample_of_what_is_forwarded_in_place_is_compared() {
+    let pool = pool("sink-forwards");
+    for (datagrams, header, right) in [
+        (false, b"head", true),
+        (true, b"head", true),
+        (false, b"heat", false),
+        (true, b"heat", false),
+    ] {
+        let inspector: Arc<dyn Inspector> = Arc::new(Passed);
+        let config = config(2, &[b"number 0", b"number one"]);
+        let config = SinkConfig { inspector: Some(inspector), datagrams, ..config };
+        let Made { mut queues, connections, stats } = Sink::create(&config, &pool).unwrap();
+        for (slot, rc) in connections.into_iter().enumerate() {
+            assert!(queues.insert_rc(RcSlot(slot as u16), rc).is_ok());
+        }
+        let mut events = arrayvec::ArrayVec::new();
+        // Seven messages a turn, behind the first.
+        for _ in 0..3 * SAMPLE_EVERY / 7 + 2 {
+            queues.refill();
+            queues.turn();
+            let mut burst = RxBurst::new();
+            queues.poll_receive(&mut burst, &mut events);
+            for mut message in burst {
+                message.buf.prepend(4).unwrap().copy_from_slice(header);
+            }
+        }
+        let wrong = if right { 0 } else { stats.compared() };
+        assert!((2..=3).contains(&stats.compared()), "{}", stats.compared());
+        assert_eq!((stats.wrong(), stats.bad()), (wrong, 0), "{datagrams} {right}");
+    }
 }
