@@ -33,6 +33,7 @@ use std::process::{Command, ExitCode, Stdio};
 use clap::{Parser, ValueEnum};
 
 use frames::Load;
+use peer::Mode;
 use percentiles::Percentiles;
 use report::Report;
 use rig::Step;
@@ -189,21 +190,28 @@ fn benchmark(
     name: Name,
     runs: u32,
     seconds: f64,
+    modes: &[Mode],
     report: &mut Report,
     percentiles: &mut Percentiles,
 ) -> Result<(), String> {
     let pcap = write_pcap()?;
-    let (mut samples, mut peer_figures) = (Vec::new(), Vec::new());
+    let modes = if name.has_peer() { modes } else { &[] };
+    let mut samples = Vec::new();
+    let mut peers: Vec<(Mode, Vec<f64>)> = modes.iter().map(|mode| (*mode, Vec::new())).collect();
     for run in 1..=runs {
         eprint!("\r{}: run {run} of {runs} ", name.text());
         samples.push(child(name, seconds)?);
-        if name.has_peer() {
-            peer_figures.push(peer::run(&pcap.0, seconds)?);
+        for (mode, figures) in &mut peers {
+            eprint!("\r{}: run {run} of {runs}, dpdk-testpmd {:8}", name.text(), mode.text());
+            figures.push(peer::run(*mode, &pcap.0, seconds)?);
         }
     }
     eprintln!();
-    let peer = Spread::of(&peer_figures).map(|spread| (peer::NAME, spread));
-    report.add(report::entries(&name.text(), &samples, peer));
+    let peers = peers.iter().filter_map(|(mode, figures)| Some((*mode, Spread::of(figures)?)));
+    let peers: Vec<report::Peer> = peers
+        .map(|(mode, spread)| report::Peer { part: mode.text(), name: mode.name(), spread })
+        .collect();
+    report.add(report::entries(&name.text(), &samples, &peers));
     percentiles.add(&name.text(), &samples)?;
     for note in samples.last().iter().flat_map(|s| &s.notes) {
         eprintln!("  {note}");
@@ -234,13 +242,15 @@ fn main_of(options: &Options) -> Result<(), String> {
         return Ok(());
     }
     let runs = options.runs.unwrap_or(if options.quick { 2 } else { 7 });
+    // The quick ones have that alone which a step is compared with.
+    let modes = if options.quick { &[Mode::Csum] } else { Mode::ALL.as_slice() };
     let mut report = Report::new(machine::describe());
     let mut percentiles = Percentiles::default();
     println!("{}", machine::describe());
     // Of others: later this program's own is in it.
     let (warning, load) = (machine::busy_warning(), machine::load());
     for name in names {
-        benchmark(*name, runs, seconds, &mut report, &mut percentiles)?;
+        benchmark(*name, runs, seconds, modes, &mut report, &mut percentiles)?;
     }
     println!("{}\n{}", report.table(), report.bars());
     if let Some(warning) = warning {

@@ -1,4 +1,4 @@
-//! The peer: `dpdk-testpmd` in forwarding mode csum, on the same packets and the same processor.
+//! The peers: `dpdk-testpmd` in several forwarding modes, on the same packets and the same processor.
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;
@@ -8,8 +8,38 @@ use std::time::Duration;
 
 use crate::machine;
 
-/// Name of the peer's figure.
-pub(crate) const NAME: &str = "dpdk-testpmd csum, net_pcap infinite_rx to net_null";
+/// What `dpdk-testpmd` does with a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mode {
+    /// Reads all headers, and has checksums made and checked.
+    Csum,
+    /// Hands it on unseen.
+    Io,
+    /// Changes its Ethernet addresses for each other.
+    MacSwap,
+    /// Those, and addresses and ports of IP and UDP.
+    FiveTupleSwap,
+}
+
+impl Mode {
+    /// All, first that which a step is compared with.
+    pub(crate) const ALL: [Self; 4] = [Self::Csum, Self::Io, Self::MacSwap, Self::FiveTupleSwap];
+
+    /// As `dpdk-testpmd` calls it.
+    pub(crate) const fn text(self) -> &'static str {
+        match self {
+            Self::Csum => "csum",
+            Self::Io => "io",
+            Self::MacSwap => "macswap",
+            Self::FiveTupleSwap => "5tswap",
+        }
+    }
+
+    /// Name of the peer's figure.
+    pub(crate) fn name(self) -> String {
+        format!("dpdk-testpmd {}, net_pcap infinite_rx to net_null", self.text())
+    }
+}
 
 /// Longest start and end of a run.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -25,14 +55,15 @@ impl Drop for Reaped {
 }
 
 /// Forwards the file's packets for `seconds`. Returns millions of packets a second.
-pub(crate) fn run(pcap: &Path, seconds: f64) -> Result<f64, String> {
+pub(crate) fn run(mode: Mode, pcap: &Path, seconds: f64) -> Result<f64, String> {
     let mut command = Command::new("dpdk-testpmd");
     command
         .args(["--lcores", &machine::lcores(), "--no-pci", "--no-telemetry", "--log-level=error"])
         .args(machine::memory_arguments())
         .args(["--vdev", &format!("net_pcap0,rx_pcap={},infinite_rx=1", pcap.display())])
         .args(["--vdev", "net_null0,no-rx=1"])
-        .args(["--", "-i", "--total-num-mbufs=16384", "--forward-mode=csum", "--nb-cores=1", "--burst=32"])
+        .args(["--", "-i", "--total-num-mbufs=16384", "--nb-cores=1", "--burst=32"])
+        .arg(format!("--forward-mode={}", mode.text()))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
@@ -71,7 +102,14 @@ fn rate(text: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::rate;
+    use super::{Mode, rate};
+
+    #[test]
+    fn every_mode_has_a_name_of_its_own_and_csum_is_the_first() {
+        let names = Mode::ALL.map(Mode::text);
+        assert_eq!(names, ["csum", "io", "macswap", "5tswap"]);
+        assert!(Mode::ALL.iter().all(|mode| mode.name().contains(mode.text())));
+    }
 
     #[test]
     fn the_last_rate_counts_and_none_is_none() {

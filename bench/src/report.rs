@@ -37,9 +37,40 @@ fn rounded(value: f64) -> f64 {
     (value * scale).round() / scale
 }
 
-/// The entries of a benchmark's runs, and of the peer's if it has one.
-pub(crate) fn entries(name: &str, samples: &[Sample], peer: Option<(&str, Spread)>) -> Vec<Entry> {
+/// Another program, and what its runs gave.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Peer {
+    /// In names of entries.
+    pub(crate) part: &'static str,
+    /// In words.
+    pub(crate) name: String,
+    pub(crate) spread: Spread,
+}
+
+/// The entries of a benchmark's runs, and of its peers'. Figures that peers have, too, stand beside the first one's; the main figure has
+/// an entry more for each of the others.
+pub(crate) fn entries(name: &str, samples: &[Sample], peers: &[Peer]) -> Vec<Entry> {
     let Some(first) = samples.first() else { return Vec::new() };
+    let of_first = peers.first().map(|peer| (peer.name.as_str(), peer.spread));
+    let mut entries: Vec<Entry> = own_entries(name, samples, first, of_first);
+    let main = entries.iter().find(|entry| entry.name == name && entry.peer.is_some()).cloned();
+    let others = peers.iter().skip(1).filter_map(|peer| {
+        let main = main.clone()?;
+        Some(Entry {
+            name: format!("{name}.beside-{}", peer.part),
+            peer: Some(peer.name.clone()),
+            peer_median: Some(rounded(peer.spread.median)),
+            ratio: Some(rounded(main.median / peer.spread.median)),
+            peer_spread: Some(peer.spread),
+            ..main
+        })
+    });
+    entries.extend(others);
+    entries
+}
+
+/// Those of the figures that a benchmark tells.
+fn own_entries(name: &str, samples: &[Sample], first: &Sample, peer: Option<(&str, Spread)>) -> Vec<Entry> {
     let entry = |(at, figure): (usize, &crate::sample::Figure)| {
         let values: Vec<f64> = samples.iter().filter_map(|s| Some(s.figures.get(at)?.value)).collect();
         let spread = Spread::of(&values)?;
@@ -196,8 +227,9 @@ mod tests {
         };
         let peer = Spread { min: 10.0, median: 20.0, max: 25.0 };
         let mut report = Report::new("a machine".to_owned());
-        report.add(entries("step", &[sample(10.0), sample(12.0), sample(11.0)], Some(("csum", peer))));
-        report.add(entries("alone", &[sample(1.234_567)], None));
+        let peer = Peer { part: "csum", name: "csum".to_owned(), spread: peer };
+        report.add(entries("step", &[sample(10.0), sample(12.0), sample(11.0)], &[peer]));
+        report.add(entries("alone", &[sample(1.234_567)], &[]));
         report
     }
 
@@ -234,13 +266,43 @@ mod tests {
     }
 
     #[test]
+    fn every_peer_has_its_ratio_and_csum_that_of_the_main_entry() {
+        let sample = Sample {
+            figures: vec![
+                Figure::with_peer("", "Mpps", 10.0),
+                Figure::with_peer("without-sink", "Mpps", 12.0),
+                Figure::new("time", "ns/packet", 100.0),
+            ],
+            ..Sample::default()
+        };
+        let peer = |part, median| Peer {
+            part,
+            name: format!("testpmd {part}"),
+            spread: Spread { min: median - 1.0, median, max: median + 1.0 },
+        };
+        let entries = entries("step", &[sample], &[peer("csum", 20.0), peer("io", 40.0), peer("5tswap", 8.0)]);
+        let told: Vec<_> =
+            entries.iter().map(|e| (e.name.as_str(), e.median, e.peer.as_deref(), e.ratio)).collect();
+        assert_eq!(
+            told,
+            [
+                ("step", 10.0, Some("testpmd csum"), Some(0.5)),
+                ("step.without-sink", 12.0, Some("testpmd csum"), Some(0.6)),
+                ("step.time", 100.0, None, None),
+                ("step.beside-io", 10.0, Some("testpmd io"), Some(0.25)),
+                ("step.beside-5tswap", 10.0, Some("testpmd 5tswap"), Some(1.25)),
+            ]
+        );
+    }
+
+    #[test]
     fn charts_are_of_what_scales_in_the_order_of_numbers() {
         let mut report = report();
         let figures = [("n.eth-ib.16", 9.0), ("n.eth-ib.4", 10.0), ("n.ib-eth.16", 5.0), ("c.1", 7.0)];
         let figures = figures.map(|(part, rate)| Figure::new(part, "Mpps", rate));
         let memory = Figure::new("c.1.memory", "bytes/connection", 4096.0);
         let sample = Sample { figures: figures.into_iter().chain([memory]).collect(), ..Sample::default() };
-        report.add(entries("scale", &[sample], None));
+        report.add(entries("scale", &[sample], &[]));
         let charts = report.charts();
         let names: Vec<_> = charts.iter().map(|(name, chart)| (name.as_str(), chart.lines.len())).collect();
         assert_eq!(names, [("scale-n", 2), ("scale-c", 1)]);
