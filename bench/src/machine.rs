@@ -46,6 +46,14 @@ pub(crate) fn lcores_of(workers: u8) -> String {
     lcores.join(",")
 }
 
+/// EAL's lcores: one for each worker on a processor of its own, and 0, which only waits, beside the first.
+pub(crate) fn worker_lcores(workers: u8) -> String {
+    let processors = processors();
+    let first = processors.first().copied().unwrap_or(0);
+    let each = (1..=workers).zip(processors.iter().cycle()).map(|(n, at)| format!(",{n}@{at}"));
+    format!("0@{first}{}", each.collect::<String>())
+}
+
 /// EAL's only lcore, on the processor that forwards otherwise.
 pub(crate) fn one_lcore() -> String {
     format!("0@{}", processors().last().copied().unwrap_or(0))

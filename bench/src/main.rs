@@ -26,6 +26,7 @@ mod scale;
 mod series;
 mod soft;
 mod step;
+mod workers;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -33,6 +34,7 @@ use std::process::{Command, ExitCode, Stdio};
 use clap::{Parser, ValueEnum};
 
 use frames::Load;
+use pair::Service;
 use peer::Mode;
 use percentiles::Percentiles;
 use report::Report;
@@ -59,8 +61,12 @@ enum Name {
     Latency,
     /// The steps against connections, neighbours, flows, segments and bytes.
     Scale,
+    /// The steps by one worker, and by two at once.
+    Workers,
     /// Messages between two software devices on a connection.
     RcSoft,
+    /// The same as datagrams.
+    UdSoft,
     /// A message in 2, 5 and 17 buffers is sent: named piece by piece, under a key, copied.
     ChainSend,
     /// Messages arrive in receives of many small or few large buffers.
@@ -110,7 +116,9 @@ impl Name {
             Self::StepBothUd => step::run(Step::BOTH_UD, pcap, seconds),
             Self::Latency => latency::run(seconds),
             Self::Scale => scale::run(seconds),
-            Self::RcSoft => soft::run(seconds),
+            Self::Workers => workers::run(pcap, seconds),
+            Self::RcSoft => soft::run(Service::Connection, seconds),
+            Self::UdSoft => soft::run(Service::Datagrams, seconds),
             Self::ChainSend => chain::run(seconds),
             Self::SrqReceive => receive::run(seconds),
             Self::Fastreg => fastreg::run(seconds),
@@ -208,9 +216,8 @@ fn benchmark(
     }
     eprintln!();
     let peers = peers.iter().filter_map(|(mode, figures)| Some((*mode, Spread::of(figures)?)));
-    let peers: Vec<report::Peer> = peers
-        .map(|(mode, spread)| report::Peer { part: mode.text(), name: mode.name(), spread })
-        .collect();
+    let peers: Vec<report::Peer> =
+        peers.map(|(mode, spread)| report::Peer { part: mode.text(), name: mode.name(), spread }).collect();
     report.add(report::entries(&name.text(), &samples, &peers));
     percentiles.add(&name.text(), &samples)?;
     for note in samples.last().iter().flat_map(|s| &s.notes) {

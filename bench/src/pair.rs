@@ -1,15 +1,15 @@
-//! Two software devices with a connection between them: the mlx5 driver at both ends, a link within the process, and one thread that
+//! Two software devices with a connection between them, or datagram queue pairs that know each other: the mlx5 driver at both ends, a link within the process, and one thread that
 //! gives everybody turns.
 
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use connectx::cable::CableEnd;
-use ib_wire::{Guid, Lid, Mtu, Psn, Qpn, Rate, ServiceLevel};
+use ib_wire::{Guid, Lid, Mtu, Psn, QKey, Qpn, Rate, ServiceLevel};
 use pmd::eal::{self, Eal};
 use pmd::hca::{
     AddressVector, Backend, Control as _, PortNumber, PortState, QpTransition, Queues, QueuesConfig,
-    QueuesId, RcConfig, RcSlot, RcToReceive, RcToSend, RxBurst, UdSlot,
+    QueuesId, RcConfig, RcSlot, RcToReceive, RcToSend, Refused, RxBurst, UdConfig, UdDestination, UdSlot,
 };
 use pmd::mem::{Mbuf, Pool};
 use pmd::soft::{SoftConfig, SoftHca};
@@ -19,6 +19,9 @@ use crate::machine;
 const PORT: PortNumber = PortNumber(1);
 /// The connection at both ends.
 pub(crate) const SLOT: RcSlot = RcSlot(0);
+/// The datagram queue pair at both ends, where that is what there is.
+const DATAGRAMS: UdSlot = UdSlot(0);
+const QKEY: QKey = QKey(0x0b1b);
 /// A message that takes longer than this has been lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -52,11 +55,22 @@ pub(crate) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
+/// What messages go by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Service {
+    /// A connection.
+    Connection,
+    /// Datagrams: a message is a packet.
+    Datagrams,
+}
+
 /// A device, its queues, and its end of the connection.
 pub(crate) struct End {
     pub(crate) hca: SoftHca,
     pub(crate) queues: DriverQueues,
     qpn: Qpn,
+    /// Where datagrams go; none on a connection.
+    to: Option<<DriverQueues as Queues>::Destination>,
     pub(crate) burst: RxBurst,
     pub(crate) events: ArrayVec<pmd::hca::QpEvent, { pmd::hca::BURST }>,
 }
@@ -66,6 +80,7 @@ impl End {
     fn new(
         number: u16,
         link: CableEnd,
+        service: Service,
         pools: &[&Pool],
         into: &Pool,
         depths: Depths,
@@ -83,32 +98,50 @@ impl End {
         for pool in pools {
             hca.register_pool(pool).map_err(text)?;
         }
+        let receive = depths.receive[usize::from(number > 1)];
         let config = QueuesConfig {
             id: QueuesId(0),
-            ud_recv_depth: 64,
+            ud_recv_depth: if service == Service::Datagrams { receive } else { 64 },
             ud_recv_most: u32::MAX,
-            srq_depth: depths.receive[usize::from(number > 1)],
+            srq_depth: if service == Service::Datagrams { 0 } else { receive },
             srq_message: depths.largest,
             srq_limit: 0,
-            max_ud: 0,
+            max_ud: u16::from(service == Service::Datagrams),
             likely_ud: 1,
             max_rc: 1,
             max_sends: 4096,
             signal_every: 16,
         };
         let mut queues = hca.create_queues(&config, into).map_err(text)?;
-        let rc = RcConfig {
-            queues: QueuesId(0),
-            port: PORT,
-            beside: UdSlot(0),
-            send_depth: depths.send,
-            passive: false,
+        let id = QueuesId(0);
+        let qpn = match service {
+            Service::Connection => {
+                let (beside, send_depth) = (UdSlot(0), depths.send);
+                let rc = RcConfig { queues: id, port: PORT, beside, send_depth, passive: false };
+                let rc = hca.create_rc(&rc).map_err(text)?;
+                let qpn = SoftHca::rc_qpn(&rc);
+                queues.insert_rc(SLOT, rc).map_err(|_| "the slot is taken")?;
+                qpn
+            }
+            Service::Datagrams => {
+                let ud = UdConfig { queues: id, port: PORT, send_depth: depths.send };
+                let ud = hca.create_ud(&ud).map_err(text)?;
+                let qpn = SoftHca::ud_qpn(&ud);
+                queues.insert_ud(DATAGRAMS, ud).map_err(|_| "the slot is taken")?;
+                qpn
+            }
         };
-        let rc = hca.create_rc(&rc).map_err(text)?;
-        let qpn = SoftHca::rc_qpn(&rc);
-        queues.insert_rc(SLOT, rc).map_err(|_| "the slot is taken")?;
         queues.refill();
-        Ok(Self { hca, queues, qpn, burst: RxBurst::new(), events: ArrayVec::new() })
+        Ok(Self { hca, queues, qpn, to: None, burst: RxBurst::new(), events: ArrayVec::new() })
+    }
+
+    /// Posts a message to the other end.
+    #[inline]
+    pub(crate) fn send(&mut self, message: Mbuf) -> Result<(), Refused> {
+        match &self.to {
+            None => self.queues.send_rc(SLOT, message),
+            Some(to) => self.queues.send_ud(DATAGRAMS, to, message),
+        }
     }
 
     /// The LID that a subnet manager has given it, once it may be used.
@@ -127,18 +160,27 @@ impl End {
         self.hca.destroy_rc(rc).map_err(text)
     }
 
-    fn connect(&mut self, lid: Lid, qpn: Qpn) -> Result<(), String> {
-        self.connect_pair(self.qpn, lid, qpn)
+    fn connect(&mut self, service: Service, lid: Lid, qpn: Qpn) -> Result<(), String> {
+        match service {
+            Service::Connection => self.connect_pair(self.qpn, lid, qpn),
+            Service::Datagrams => self.open_datagrams(lid, qpn),
+        }
+    }
+
+    fn open_datagrams(&mut self, lid: Lid, qpn: Qpn) -> Result<(), String> {
+        let init = QpTransition::UdToInit { pkey_index: 0, qkey: QKEY };
+        for to in [init, QpTransition::UdToReceive, QpTransition::UdToSend { sq_psn: Psn::new(100) }] {
+            self.hca.modify_qp(self.qpn, &to).map_err(text)?;
+        }
+        self.queues.open_ud(DATAGRAMS);
+        self.queues.refill();
+        let to = UdDestination { av: address_vector(lid), qpn, qkey: Some(QKEY) };
+        self.to = Some(self.hca.destination(PORT, &to).map_err(text)?);
+        Ok(())
     }
 
     fn connect_pair(&mut self, own: Qpn, lid: Lid, qpn: Qpn) -> Result<(), String> {
-        let av = AddressVector {
-            dlid: lid,
-            sl: ServiceLevel::new(0),
-            src_path_bits: 0,
-            rate: Rate::default(),
-            grh: None,
-        };
+        let av = address_vector(lid);
         let path_mtu = Mtu::B4096;
         let receive = RcToReceive { av, dest_qpn: qpn, rq_psn: Psn::new(100), path_mtu, min_rnr_timer: 12 };
         let send = RcToSend { sq_psn: Psn::new(100), timeout: 14, retry_count: 7, rnr_retry: 7 };
@@ -161,6 +203,12 @@ impl End {
             None => Ok(()),
         }
     }
+}
+
+/// The way to a LID.
+fn address_vector(dlid: Lid) -> AddressVector {
+    let (sl, rate) = (ServiceLevel::new(0), Rate::default());
+    AddressVector { dlid, sl, src_path_bits: 0, rate, grh: None }
 }
 
 /// A message with a number; what follows the number is whatever the buffers held.
@@ -192,7 +240,8 @@ pub(crate) fn is_message(buf: &Mbuf, len: usize, number: u64) -> bool {
 
 /// A connection between two ends. One sends from the first pools, the other receives into the last one.
 pub(crate) fn pair(from: &[&Pool], into: &Pool, depths: Depths) -> Result<(End, End), String> {
-    pair_over(CableEnd::pair().map_err(text)?, Manager::Nobody, from, into, depths)
+    let cables = CableEnd::pair().map_err(text)?;
+    pair_over(cables, Manager::Nobody, Service::Connection, from, into, depths)
 }
 
 /// Who gives ports their addresses.
@@ -208,13 +257,14 @@ pub(crate) enum Manager {
 pub(crate) fn pair_over(
     (here, there): (CableEnd, CableEnd),
     manager: Manager,
+    service: Service,
     from: &[&Pool],
     into: &Pool,
     depths: Depths,
 ) -> Result<(End, End), String> {
     let pools: Vec<&Pool> = from.iter().copied().chain([into]).collect();
-    let mut a = End::new(1, here, &pools, from.first().unwrap_or(&into), depths)?;
-    let mut b = End::new(2, there, &pools, into, depths)?;
+    let mut a = End::new(1, here, service, &pools, from.first().unwrap_or(&into), depths)?;
+    let mut b = End::new(2, there, service, &pools, into, depths)?;
     if manager == Manager::Nobody {
         for (this, lid) in [(&a, Lid(1)), (&b, Lid(2))] {
             this.hca.engine().lock().activate(PORT, lid, Mtu::B4096).map_err(text)?;
@@ -231,8 +281,8 @@ pub(crate) fn pair_over(
             return Err("the subnet manager has not made the ports active".to_owned());
         }
     };
-    a.connect(two, b.qpn)?;
-    b.connect(one, a.qpn)?;
+    a.connect(service, two, b.qpn)?;
+    b.connect(service, one, a.qpn)?;
     Ok((a, b))
 }
 

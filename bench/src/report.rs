@@ -280,7 +280,8 @@ mod tests {
             name: format!("testpmd {part}"),
             spread: Spread { min: median - 1.0, median, max: median + 1.0 },
         };
-        let entries = entries("step", &[sample], &[peer("csum", 20.0), peer("io", 40.0), peer("5tswap", 8.0)]);
+        let entries =
+            entries("step", &[sample], &[peer("csum", 20.0), peer("io", 40.0), peer("5tswap", 8.0)]);
         let told: Vec<_> =
             entries.iter().map(|e| (e.name.as_str(), e.median, e.peer.as_deref(), e.ratio)).collect();
         assert_eq!(

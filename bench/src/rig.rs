@@ -20,7 +20,7 @@ use ipoib_fwd::forward::{
 };
 use ipoib_fwd::gateway::{GatewayWorker, WorkerParts};
 use pmd::eal::Eal;
-use pmd::eth::{EthConfig, EthPort};
+use pmd::eth::{EthConfig, EthPort, EthQueue};
 use pmd::hca::{AddressVector, Queues, RcSlot, UdDestination};
 use pmd::mem::{Mbuf, Pool, PoolConfig};
 use pmd::mlx5::av::Destination;
@@ -226,7 +226,7 @@ pub(crate) fn start_eal(vdevs: &[String], lcores: String, memory: Vec<String>) -
 /// A worker between its devices.
 pub(crate) struct Rig {
     pub(crate) step: Step,
-    pub(crate) worker: GatewayWorker<MlxQueues<Sink, Mbuf>>,
+    pub(crate) worker: Worker,
     pub(crate) reader: WorkerCounterReader,
     pub(crate) stats: Arc<SinkStats>,
     pub(crate) port: EthPort,
@@ -235,6 +235,28 @@ pub(crate) struct Rig {
     pub(crate) memory: Memory,
     /// Of what the worker looks up, as long as it does.
     pub(crate) publisher: Publisher<TestTables>,
+}
+
+/// A step's worker.
+pub(crate) type Worker = GatewayWorker<MlxQueues<Sink, Mbuf>>;
+
+/// A worker, and what tells of it.
+pub(crate) struct Hand {
+    pub(crate) worker: Worker,
+    pub(crate) reader: WorkerCounterReader,
+    pub(crate) stats: Arc<SinkStats>,
+    /// Bytes that its queue pairs took.
+    queue_pairs: f64,
+}
+
+/// What workers share, and the workers.
+pub(crate) struct Ground {
+    pub(crate) pool: Pool,
+    pub(crate) port: EthPort,
+    pub(crate) publisher: Publisher<TestTables>,
+    pub(crate) hands: Vec<Hand>,
+    /// Bytes that the tables took.
+    tables: f64,
 }
 
 /// Growth of the process, bytes.
@@ -252,23 +274,16 @@ fn resident() -> f64 {
     kilobytes.unwrap_or(0.0) * 1024.0
 }
 
-impl Rig {
-    /// EAL runs, and has the port.
-    pub(crate) fn build(step: Step, load: &Load, port: &str, sizes: Sizes) -> Result<Self, String> {
-        let Sizes { buffers, data_room, mtu, srq_depth, srq_message, srq_low, send_depth, max_sends } = sizes;
-        let pool_config = PoolConfig { count: buffers, data_room, cache: CACHE, socket: -1 };
-        let pool = Pool::create(port, &pool_config).map_err(text)?;
-        let eth_config = EthConfig {
-            queues: 1,
-            rx_descriptors: DESCRIPTORS,
-            tx_descriptors: DESCRIPTORS,
-            mtu,
-            promiscuous: false,
-            offloads: true,
-        };
-        let (port, mut eth_queues) = EthPort::start(Some(port), &eth_config, &pool).map_err(text)?;
-        let eth = eth_queues.pop().ok_or("the port has no queue")?;
-
+impl Hand {
+    /// Worker `index`, whose queue on the port is `eth`.
+    fn new(
+        index: u8,
+        (step, load): (Step, &Load),
+        eth: EthQueue,
+        (pool, publisher): (&Pool, &mut Publisher<TestTables>),
+        sizes: Sizes,
+    ) -> Result<Self, String> {
+        let Sizes { srq_depth, srq_message, srq_low, send_depth, max_sends, .. } = sizes;
         let messages = match step.way {
             Way::EthernetToInfiniBand => Vec::new(),
             Way::InfiniBandToEthernet | Way::Both => frames::messages(load),
@@ -286,19 +301,15 @@ impl Rig {
             receives_per_turn: pmd::hca::BURST,
             inspector: Some(Arc::new(Expected { load: *load, transport: step.transport })),
         };
-        let Made { mut queues, connections, stats } = Sink::create(&config, &pool).map_err(text)?;
+        let Made { mut queues, connections, stats } = Sink::create(&config, pool).map_err(text)?;
         for (slot, rc) in connections.into_iter().enumerate() {
             queues.insert_rc(RcSlot(slot as u16), rc).map_err(|_| "a slot is taken")?;
         }
         let queue_pairs = resident() - before;
         let (_commands, inbox) = ring::channel(64);
         let (notes, _notes) = ring::channel(4096);
-        let before = resident();
-        let mut publisher = Publisher::new(tables(load, step.transport, 1)?);
-        let memory = Memory { queue_pairs, tables: resident() - before };
-        let link = LinkWorker::new(0, queues, inbox, notes, Marks::new(1 << 16));
         let worker = GatewayWorker::new(WorkerParts {
-            links: vec![link],
+            links: vec![LinkWorker::new(index, queues, inbox, notes, Marks::new(1 << 16))],
             ethernets: vec![eth],
             tables: publisher.reader(),
             pool: pool.clone(),
@@ -308,6 +319,50 @@ impl Rig {
             tap: None,
         });
         let reader = worker.counters().reader();
+        Ok(Self { worker, reader, stats, queue_pairs })
+    }
+}
+
+impl Ground {
+    /// EAL runs, and has the port.
+    pub(crate) fn new(
+        step: Step,
+        load: &Load,
+        port: &str,
+        sizes: Sizes,
+        workers: u8,
+    ) -> Result<Self, String> {
+        let Sizes { buffers, data_room, mtu, .. } = sizes;
+        let count = buffers * u32::from(workers);
+        let pool = Pool::create(port, &PoolConfig { count, data_room, cache: CACHE, socket: -1 });
+        let pool = pool.map_err(text)?;
+        let eth_config = EthConfig {
+            queues: workers.into(),
+            rx_descriptors: DESCRIPTORS,
+            tx_descriptors: DESCRIPTORS,
+            mtu,
+            promiscuous: false,
+            offloads: true,
+        };
+        let (port, queues) = EthPort::start(Some(port), &eth_config, &pool).map_err(text)?;
+        if queues.len() != usize::from(workers) {
+            return Err(format!("the port has {} queues for {workers} workers", queues.len()));
+        }
+        let before = resident();
+        let mut publisher = Publisher::new(tables(load, step.transport, workers)?);
+        let tables = resident() - before;
+        let hand = |(index, eth)| Hand::new(index, (step, load), eth, (&pool, &mut publisher), sizes);
+        let hands = (0..workers).zip(queues).map(hand).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self { pool, port, publisher, hands, tables })
+    }
+}
+
+impl Rig {
+    /// EAL runs, and has the port.
+    pub(crate) fn build(step: Step, load: &Load, port: &str, sizes: Sizes) -> Result<Self, String> {
+        let Ground { pool, port, publisher, mut hands, tables } = Ground::new(step, load, port, sizes, 1)?;
+        let Hand { worker, reader, stats, queue_pairs } = hands.pop().ok_or("there is no worker")?;
+        let memory = Memory { queue_pairs, tables };
         Ok(Self { step, worker, reader, stats, port, pool, memory, publisher })
     }
 
@@ -346,7 +401,9 @@ pub(crate) fn clean(totals: Totals, stats: &SinkStats) -> Result<Totals, String>
     }
     let (wrong, compared) = (stats.wrong(), stats.compared());
     if wrong > 0 {
-        return Err(format!("of {compared} packets that the sink compared {wrong} were not what they should be"));
+        return Err(format!(
+            "of {compared} packets that the sink compared {wrong} were not what they should be"
+        ));
     }
     // One of those that were sampled may wait to be forwarded; one may have been the driver's own.
     if compared == 0 && stats.sends().max(stats.receives()) > 4 * u64::from(SAMPLE_EVERY) {

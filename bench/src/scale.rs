@@ -46,6 +46,7 @@ fn groups() -> Vec<Group> {
     // Bytes of a frame.
     let frames = |n: u32| Load { packet: n as usize - 14, ..plain };
     let (there, back) = (Step::ETH_IB_RC, Step::IB_ETH_RC);
+    let (datagrams_there, datagrams_back) = (Step::ETH_IB_UD, Step::IB_ETH_UD);
     let group = |name, step, points| Group { name, step, points };
     vec![
         group("connections", there, points(&[1, 100, 1000, 10_000], connections)),
@@ -55,6 +56,8 @@ fn groups() -> Vec<Group> {
         group("segments", there, points(&[0, 1, 16, 128], segments)),
         group("frame.eth-ib", there, points(&[60, 256, 512, 1514], frames)),
         group("frame.ib-eth", back, points(&[60, 256, 512, 1514], frames)),
+        group("frame.eth-ib-ud", datagrams_there, points(&[60, 1514], frames)),
+        group("frame.ib-eth-ud", datagrams_back, points(&[60, 1514], frames)),
     ]
 }
 

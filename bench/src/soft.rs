@@ -1,4 +1,4 @@
-//! Messages between two software devices on one connection ([`crate::pair`]). A figure is of both drivers, both devices and the
+//! Messages between two software devices, on one connection or as datagrams ([`crate::pair`]). A figure is of both drivers, both devices and the
 //! link together, beside what the processor copies in the same turns.
 
 use std::hint::black_box;
@@ -7,21 +7,26 @@ use std::time::{Duration, Instant};
 use connectx::cable::CableEnd;
 
 use dataplane::latency::{Recorder, Summary, empty};
-use pmd::hca::Queues;
 use pmd::mem::{Pool, PoolConfig};
 
 use crate::fabric::Fabric;
 use crate::pair::{
-    Depths, End, Manager, PATIENCE, SLOT, end, is_message, message, pair_over, start_eal, text,
+    Depths, End, Manager, PATIENCE, Service, end, is_message, message, pair_over, start_eal, text,
 };
 use crate::sample::{Figure, Sample, times};
 
-/// Sizes of messages, bytes. The last is IPoIB's largest.
-const SIZES: [usize; 5] = [64, 1024, 4096, 16_384, 65_524];
 const LARGEST: usize = 65_524;
 const DATA_ROOM: u16 = 4096;
 const SRQ_DEPTH: u32 = 128;
 const DEPTHS: Depths = Depths { send: 64, receive: [SRQ_DEPTH; 2], largest: LARGEST };
+/// Sizes of messages, bytes: up to IPoIB's largest on a connection, and to what fits a packet as datagrams.
+const fn sizes(service: Service) -> &'static [usize] {
+    match service {
+        Service::Connection => &[64, 1024, 4096, 16_384, LARGEST],
+        Service::Datagrams => &[64, 256, 1024, 2048, 4096],
+    }
+}
+
 /// For each connection two shared receive queues, and as much again on its way.
 const BUFFERS: u32 = 4 * SRQ_DEPTH * 17 * Between::ALL.len() as u32;
 /// Messages on their way. A receiver that has no buffer is a benchmark of something else.
@@ -38,7 +43,7 @@ fn stream(a: &mut End, b: &mut End, pool: &Pool, len: usize, duration: Duration)
         // Time is looked at once a round, behind which nothing new is sent.
         while end - begin < duration && sent - received < WINDOW {
             let Some(buf) = message(pool, len, sent) else { break };
-            if a.queues.send_rc(SLOT, buf).is_err() {
+            if a.send(buf).is_err() {
                 break;
             }
             sent += 1;
@@ -77,7 +82,7 @@ fn ping_pong(
         }
         let mut buf = message(pool, len, number).ok_or("the pool is empty")?;
         // The last acknowledges of a stream may still be on their way.
-        while let Err(refused) = a.queues.send_rc(SLOT, buf) {
+        while let Err(refused) = a.send(buf) {
             if sent.elapsed() > PATIENCE {
                 return Err(text(refused.error));
             }
@@ -88,8 +93,8 @@ fn ping_pong(
         loop {
             a.turn()?;
             b.turn()?;
-            for arrived in b.burst.drain(..) {
-                b.queues.send_rc(SLOT, arrived.buf).map_err(|r| text(r.error))?;
+            while let Some(arrived) = b.burst.pop() {
+                b.send(arrived.buf).map_err(|r| text(r.error))?;
             }
             if let Some(back) = a.burst.pop() {
                 if !is_message(&back.buf, len, number) {
@@ -156,7 +161,7 @@ struct Middle {
 }
 
 impl Middle {
-    fn connection(self, pool: &Pool) -> Result<Connection, String> {
+    fn connection(self, service: Service, pool: &Pool) -> Result<Connection, String> {
         let Self { between, fabric } = self;
         let (cables, manager) = match &fabric {
             Some(fabric) => (fabric.cables()?, Manager::Fabric),
@@ -168,7 +173,7 @@ impl Middle {
                 ((here, there), Manager::Nobody)
             }
         };
-        let (a, b) = pair_over(cables, manager, &[pool], pool, DEPTHS)?;
+        let (a, b) = pair_over(cables, manager, service, &[pool], pool, DEPTHS)?;
         Ok(Connection { between, a, b, _fabric: fabric })
     }
 }
@@ -197,16 +202,18 @@ fn copy(from: &[u8], to: &mut [u8], len: usize, duration: Duration) -> f64 {
 
 /// All sizes over a connection of each kind. The kinds take turns of a few milliseconds, there and back again, so that what happens
 /// on the machine happens to all.
-fn measure(pool: &Pool, middles: Vec<Middle>, seconds: f64) -> Result<Sample, String> {
+fn measure(service: Service, pool: &Pool, middles: Vec<Middle>, seconds: f64) -> Result<Sample, String> {
+    let sizes = sizes(service);
     let mut sample = Sample::default();
     if !middles.iter().any(|middle| middle.fabric.is_some()) {
         sample.notes.push("without ibfab: it is not beside this program".to_owned());
     }
-    let mut all = middles.into_iter().map(|middle| middle.connection(pool)).collect::<Result<Vec<_>, _>>()?;
+    let all = middles.into_iter().map(|middle| middle.connection(service, pool));
+    let mut all = all.collect::<Result<Vec<_>, _>>()?;
     let n = all.len();
     let (from, mut to) = (vec![1; LARGEST * WINDOW as usize], vec![2; LARGEST * WINDOW as usize]);
-    for len in SIZES {
-        let share = Duration::from_secs_f64(seconds / SIZES.len() as f64);
+    for len in sizes.iter().copied() {
+        let share = Duration::from_secs_f64(seconds / sizes.len() as f64);
         let turn = share.mul_f64(0.7 / (2 * ROUNDS * (n + 1)) as f64);
         let (mut rates, mut copied) = (vec![0.0; n], 0.0);
         for round in 0..2 * ROUNDS {
@@ -248,12 +255,12 @@ fn middles(kinds: &[Between]) -> Result<Vec<Middle>, String> {
 }
 
 /// Runs the benchmark once in this process, which must not have started EAL.
-pub(crate) fn run(seconds: f64) -> Result<Sample, String> {
+pub(crate) fn run(service: Service, seconds: f64) -> Result<Sample, String> {
     let middles = middles(&Between::ALL)?;
     let _eal = start_eal()?;
     let config = PoolConfig { count: BUFFERS, data_room: DATA_ROOM, cache: 256, socket: -1 };
     let pool = Pool::create("messages", &config).map_err(text)?;
-    measure(&pool, middles, seconds)
+    measure(service, &pool, middles, seconds)
 }
 
 #[cfg(test)]
@@ -263,12 +270,14 @@ mod tests {
     #[test]
     fn messages_of_every_size_arrive_in_order_and_every_buffer_comes_home() {
         pmd::eal::for_tests();
-        let config = PoolConfig { count: BUFFERS, data_room: DATA_ROOM, cache: 0, socket: -1 };
-        let pool = Pool::create("rc-soft", &config).unwrap();
-        let kinds = [Between::Memory, Between::MemoryWithCrcs];
-        let sample = measure(&pool, middles(&kinds).unwrap(), 0.3).unwrap();
-        assert_eq!(sample.figures.len(), 4 * SIZES.len() * kinds.len());
-        assert!(sample.figures.iter().all(|f| f.value > 0.0), "{sample:?}");
-        assert_eq!(pool.in_use(), 0);
+        for service in [Service::Connection, Service::Datagrams] {
+            let config = PoolConfig { count: BUFFERS, data_room: DATA_ROOM, cache: 0, socket: -1 };
+            let pool = Pool::create(&format!("soft-{service:?}"), &config).unwrap();
+            let kinds = [Between::Memory, Between::MemoryWithCrcs];
+            let sample = measure(service, &pool, middles(&kinds).unwrap(), 0.3).unwrap();
+            assert_eq!(sample.figures.len(), 4 * sizes(service).len() * kinds.len());
+            assert!(sample.figures.iter().all(|f| f.value > 0.0), "{sample:?}");
+            assert_eq!(pool.in_use(), 0);
+        }
     }
 }

@@ -44,10 +44,23 @@ fn scale_tells_of_every_point() {
         "neighbours.ib-eth.100000",
         "segments.128",
         "frame.eth-ib.1514",
+        "frame.eth-ib-ud.1514",
+        "frame.ib-eth-ud.1514",
     ] {
         assert!(figures[point] > 0.0, "{point}: {figures:?}");
     }
     // What is promised of an idle connection.
     let connection = figures["connections.10000.memory"];
     assert!((1024.0..8192.0).contains(&connection), "{connection} bytes");
+}
+
+#[test]
+fn workers_are_measured_alone_and_both_at_once() {
+    let (figures, sample) = once("workers");
+    let two = std::thread::available_parallelism().unwrap().get() > 1;
+    for step in ["eth-ib", "ib-eth"] {
+        assert!(figures[&format!("{step}.1")] > 0.0, "{figures:?}");
+        assert_eq!(figures.contains_key(&format!("{step}.2")), two, "{figures:?}");
+    }
+    assert_eq!(sample["notes"].as_array().unwrap().is_empty(), two, "{sample}");
 }

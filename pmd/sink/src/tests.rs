@@ -250,12 +250,9 @@ impl Inspector for Passed {
 #[test]
 fn a_sample_of_what_is_forwarded_in_place_is_compared() {
     let pool = pool("sink-forwards");
-    for (datagrams, header, right) in [
-        (false, b"head", true),
-        (true, b"head", true),
-        (false, b"heat", false),
-        (true, b"heat", false),
-    ] {
+    for (datagrams, header, right) in
+        [(false, b"head", true), (true, b"head", true), (false, b"heat", false), (true, b"heat", false)]
+    {
         let inspector: Arc<dyn Inspector> = Arc::new(Passed);
         let config = config(2, &[b"number 0", b"number one"]);
         let config = SinkConfig { inspector: Some(inspector), datagrams, ..config };
