@@ -41,22 +41,24 @@ def main():
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as wire:
         wire.bind((sys.argv[1], 0))
         wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)
-        signal.signal(signal.SIGTERM, stop)
+        # Asked for between two frames; what has come by then is counted.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        wire.settimeout(0.1)
         print("listens", flush=True)
-        try:
-            while True:
+        while True:
+            if signal.SIGTERM in signal.sigpending():
+                wire.setblocking(False)
+            try:
                 frame, address = wire.recvfrom(1 << 16)
-                found = group(frame)
-                if found:
-                    counts["out" if address[2] == OUTGOING else "in", *found] += 1
-        except InterruptedError:
-            pass
+            except BlockingIOError:
+                break
+            except TimeoutError:
+                continue
+            found = group(frame)
+            if found:
+                counts["out" if address[2] == OUTGOING else "in", *found] += 1
     for (way, slid, mgid, dlid), count in sorted(counts.items()):
         print(f"{way} {slid} {mgid} {dlid:#06x} {count}")
-
-
-def stop(*_):
-    raise InterruptedError
 
 
 if __name__ == "__main__":
