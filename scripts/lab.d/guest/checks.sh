@@ -15,7 +15,8 @@ check() {
         failures=$((failures + 1))
     fi
 }
-# Waits until a command succeeds, SECONDS at most.
+# Waits until a command succeeds, SECONDS at most: patience with a machine that is emulated on a busy one, and no promise of the product unless the check
+# says so.
 await() {
     local end=$((SECONDS + $1))
     shift
@@ -32,6 +33,21 @@ kernel_is_quiet() {
 # Nor does any driver of InfiniBand warn of anything.
 no_warning() { ! dmesg -l emerg,alert,crit,err,warn | grep -E 'mlx5|infiniband|ib_|ib[0-9]'; }
 
+# -- pings, of which none is lost
+
+# first_answered COUNT: of what `ping -w` prints, packets 1 to COUNT were answered, each. With -w it asks on until as many answers have come as -c says.
+# Without, it waits for the last one no longer than an interval or twice the longest time so far (-W is for whom nothing has answered yet), and
+# calls it lost.
+first_answered() {
+    awk -F 'icmp_seq=' -v count="$1" '/bytes from/ && $2 + 0 <= count && !seen[$2 + 0]++ {n++} /^rtt/ {rtt = ", " $0} {last[NR % 4] = $0}
+        END {
+            print n + 0 " of " count " answered" rtt
+            if (n == count) exit
+            for (i = NR + 1; i <= NR + 4; i++) print last[i % 4]
+            exit 1
+        }'
+}
+
 # -- a train of pings, of which none is lost
 
 # train_begins PING...: which tells each answer.
@@ -46,7 +62,8 @@ answered_more() { [ "$(answered)" -ge "$1" ]; }
 train_ends() {
     local wanted
     wanted=$(($(answered) + 3))
-    await 30 answered_more $((wanted > ${1:-1} ? wanted : ${1:-1})) || tail -n 3 /tmp/train.log
+    wanted=$((wanted > ${1:-0} ? wanted : ${1:-0}))
+    await 30 answered_more "$wanted" || tail -n 3 /tmp/train.log
     # `check` runs this in a process of its own, whose child that may not be.
     await 60 sh -c "! kill -INT $train" || return 1
     awk -F 'icmp_seq=' '/bytes from/ {n++; if ($2 + 0 > last) last = $2 + 0}

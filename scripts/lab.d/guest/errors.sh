@@ -12,7 +12,7 @@ cd /mnt || exit 2
 expect() {
     local what=$1 text=$2 config=$3 out code
     shift 3
-    out=$("$@" timeout 20 ./ipoib-fwd -l 0-1 --no-huge --no-shconf --no-pci -m 128 \
+    out=$("$@" timeout 60 ./ipoib-fwd -l 0-1 --no-huge --no-shconf --no-pci -m 128 \
         --vdev net_pcap0,rx_iface_in=gw0,tx_iface=gw0 -- --config "$config" 2>&1)
     code=$?
     if [ $code = 1 ] && grep -qF -- "$text" <<<"$out"; then
@@ -77,15 +77,15 @@ event ibx1 10
 echo 99 >/sys/module/ibll/parameters/sm_lid
 start_gateway connected 1500
 waits() { ctl links | grep -F "$1"; }
-check 'a port that is down is waited for' await 20 waits 'the port is down'
+check 'a port that is down is waited for' await 60 waits 'the port is down'
 event ibx1 9
-check 'subnet administration that does not answer is waited for' await 20 waits 'does not answer'
-check 'it is in the log' grep 'no InfiniBand link: subnet administration does not answer' $log
-check 'requests without an answer are counted' sh -c "./ipoib-fwd ctl links --socket $socket | grep -E 'sa timeouts +[1-9]'"
+check 'subnet administration that does not answer is waited for' await 60 waits 'does not answer'
+check 'it is in the log' await 10 grep 'no InfiniBand link: subnet administration does not answer' $log
+check 'requests without an answer are counted' await 10 sh -c "./ipoib-fwd ctl links --socket $socket | grep -E 'sa timeouts +[1-9]'"
 echo 1 >/sys/module/ibll/parameters/sm_lid
-check 'one that refuses, too' await 20 waits 'refuses'
+check 'one that refuses, too' await 60 waits 'refuses'
 start_sa ibx0 5
-check 'the link comes up once there is one' await 20 sh -c "./ipoib-fwd ctl links --socket $socket | grep -E 'link +up'"
+check 'the link comes up once there is one' await 60 sh -c "./ipoib-fwd ctl links --socket $socket | grep -E 'link +up'"
 # Another gateway on the same port.
 expect 'another program has the class' 'is taken by another program' gateway.toml
 check 'the gateway ends' stop_gateway

@@ -77,10 +77,10 @@ forget_routes() {
 
 # pings FROM ADDRESS SIZE [COUNT [PMTU_DISCOVERY]]
 pings() {
-    "$1" ping -q -c "${4:-4}" -i 0.2 -W 3 -M "${5:-dont}" -s "$3" "$2" | awk '/received/ {print; ok = $1 == $4} END {exit !ok}'
+    "$1" ping -c "${4:-4}" -i 0.2 -w 30 -M "${5:-dont}" -s "$3" "$2" | first_answered "${4:-4}"
 }
 # too_big FROM ADDRESS SIZE MTU: the answer to a packet of that size says this MTU.
-too_big() { "$1" ping -c 1 -W 2 -M 'do' -s "$3" "$2" 2>&1 | grep -iE "frag needed.*mtu = $4\)"; }
+too_big() { "$1" ping -c 1 -W 20 -M 'do' -s "$3" "$2" 2>&1 | grep -iE "frag needed.*mtu = $4\)"; }
 # transfer FROM TO ADDRESS BYTES SEED [SECONDS]
 transfer() {
     local received sent port=$((5000 + $5))

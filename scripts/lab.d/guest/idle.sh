@@ -16,19 +16,30 @@ start_sa ibx0 5
 
 # Processor time of the gateway so far, in hundredths of a second.
 used() { awk '{print $14 + $15}' "/proc/$gateway/stat"; }
-# What a ping says of its times, in milliseconds: median and the longest.
-times() { "$1" ping -c 20 -i "$3" -W 3 "$2" | sed -n 's/.*time=\([0-9.]*\) ms/\1/p' | sort -n | awk '{t[NR] = $1}
+# What the first twenty of a ping's packets say of their times, in milliseconds: median and the longest. The next ones are sent while the last of them
+# has no answer yet (checks.sh, first_answered).
+times() { "$1" ping -c 20 -w 30 -i "$3" "$2" | sed -nE 's/.*icmp_seq=(1?[0-9]|20) .*time=([0-9.]*) ms/\2/p' | sort -n | awk '{t[NR] = $1}
     END {printf "%s/%s ms", t[int((NR + 1) / 2)], t[NR]; exit NR < 20}'; }
 
-# measure POLICY: fails if packets are lost, or if `sleep` takes more than a third of a processor for nothing. (It is emulated, and
-# so several times slower than a real one.)
-measure() {
-    local before begin percent slow fast failed=0
+# In per cent of a processor, while nobody sends anything.
+idle_for_a_while() {
+    local before begin
     before=$(used)
     begin=$(uptime_ms)
     # Longer than that where the processors are lent to others.
     sleep 4
-    percent=$((($(used) - before) * 1000 / ($(uptime_ms) - begin)))
+    echo $((($(used) - before) * 1000 / ($(uptime_ms) - begin)))
+}
+# measure POLICY: fails if packets are lost, or if `sleep` takes more than a third of a processor for nothing. (It is emulated, and
+# so several times slower than a real one.) What else runs on the machine that emulates this one makes the same work longer and never shorter, so
+# that the shortest of some times is the gateway's.
+measure() {
+    local percent slow fast failed=0
+    percent=$(idle_for_a_while)
+    for _ in 1 2 3 4; do
+        if [ "$1" != sleep ] || [ "$percent" -le 33 ]; then break; fi
+        percent=$(idle_for_a_while)
+    done
     slow=$(times eth "$ib_ip" 0.2) || failed=1
     fast=$(times ib "$eth_ip" 0.02) || failed=1
     echo "idle $percent % of a processor; ping median/longest $slow every 200 ms, $fast every 20 ms"

@@ -34,15 +34,15 @@ start_gateway datagram 9000
 check 'the gateway starts and owns communication management' await 60 ctl links
 [ $failures = 0 ] || finish
 start_ib0
-check 'the kernel joins' await 15 ib sh -c 'ip link show ib0 | grep -q LOWER_UP'
-check 'ARP and first ping, from Ethernet' await 15 eth ping -c 1 -W 2 $ib_ip
+check 'the kernel joins' await 60 ib sh -c 'ip link show ib0 | grep -q LOWER_UP'
+check 'ARP and first ping, from Ethernet' await 60 eth ping -c 1 -W 2 $ib_ip
 
 # -- every size, with an Ethernet side that takes 9000: the broadcast group says 2048, then 4096; then connections.
 
 # sizes WHAT MTU: small and large packets both ways, and what is said of those that do not fit.
 sizes() {
     local what=$1 mtu=$2
-    check "$what: ib0 has MTU $mtu" await 10 ib sh -c "ip link show ib0 | grep -q 'mtu $mtu '"
+    check "$what: ib0 has MTU $mtu" await 60 ib sh -c "ip link show ib0 | grep -q 'mtu $mtu '"
     check "$what: ping from Ethernet" pings eth $ib_ip 56
     check "$what: ping from InfiniBand" pings ib $eth_ip 56
     if [ "$mtu" -lt 9000 ]; then
@@ -67,7 +67,7 @@ sizes 'datagram, 4 KiB' 4092
 check 'no connection in datagram mode' test "$(connections)" = 0
 ctl mode connected >/dev/null
 kernel_mode connected
-check 'connections come up by themselves' await 10 both_ways
+check 'connections come up by themselves' await 30 both_ways
 sizes 'connected' 65520
 check 'each end of a connection sends what the other expects' python3 pairs.py 4 --show
 check 'the gateway ends' stop_gateway
@@ -85,16 +85,21 @@ check 'TCP from Ethernet, datagram' transfer eth ib $ib_ip 1000000 1
 check 'TCP from InfiniBand, datagram' transfer ib eth $eth_ip 1000000 2
 # A send without a route puts a queue pair of soft-RoCE into ERR, a datagram's too. Not so that QP1 has to send: the kernel does
 # not open that one anew.
+opened_anew() { ctl links | grep -E 'datagram reopens +[1-9]'; }
+no_way() {
+    eth ping -c 1 -W 0.3 "$ib_ip"
+    opened_anew
+}
 ip -6 route del fe80::/64 dev v1
-eth ping -c 3 -i 0.3 -W 1 $ib_ip >/dev/null
+await 10 no_way
 ip -6 route append fe80::/64 dev v1 proto kernel metric 256
 check_back 'the datagram queue pair was in error'
-check 'it was opened anew' sh -c "./ipoib-fwd ctl links --socket $socket | grep -E 'datagram reopens +[1-9]'"
+check 'it was opened anew' opened_anew
 check 'no connection in datagram mode' test "$(connections)" = 0
 ctl mode connected >/dev/null
 kernel_mode connected
 check_back 'both went to connected mode'
-check 'connections come up by themselves' await 10 both_ways
+check 'connections come up by themselves' await 30 both_ways
 check 'too big is answered' too_big ib $eth_ip 60000 1500
 check 'ping 60,000 from InfiniBand' pings ib $eth_ip 60000 2
 check 'ping 60,000 from Ethernet' pings eth $ib_ip 60000 2
@@ -129,7 +134,7 @@ for port in ibx1 ibx0; do
 done
 # The port is elsewhere: the old LID leads nowhere.
 echo 'ibx1 77' >/sys/module/ibll/parameters/lid
-check 'the gateway has another LID' sh -c "./ipoib-fwd ctl links --socket $socket | grep -w 77"
+check 'the gateway has another LID' await 10 sh -c "./ipoib-fwd ctl links --json --socket $socket | tr -d ' \\n' | grep -w '\"lid\":77'"
 check_back 'the gateway got another LID'
 echo 78 >/sys/module/ibll/parameters/sm_lid
 echo 'ibx0 78' >/sys/module/ibll/parameters/lid
@@ -150,7 +155,7 @@ for way in datagram connected; do
     kernel_mode "$way"
     check_back "the kernel went to $way mode"
 done
-check 'connections come up by themselves' await 10 both_ways
+check 'connections come up by themselves' await 30 both_ways
 
 # -- transfers that go on while things happen.
 
@@ -162,12 +167,13 @@ during() {
     local there=$!
     transfer ib eth $eth_ip "$bytes" 6 "$seconds" >/tmp/back 2>&1 &
     local back=$!
-    sleep 1
+    await 10 on_their_way
     "$@"
     check "$what: TCP from Ethernet" outcome $there /tmp/there
     check "$what: TCP from InfiniBand" outcome $back /tmp/back
 }
-outcome() { await 60 sh -c "! kill -0 $1" && cat "$2" && grep -q SHA-256 "$2"; }
+on_their_way() { [ "$(eth ss -Htn state established | grep -cw '500[56]')" = 2 ]; }
+outcome() { await 120 sh -c "! kill -0 $1" && cat "$2" && grep -q SHA-256 "$2"; }
 switch_modes() {
     local way
     for way in datagram connected; do
@@ -192,10 +198,10 @@ during 5 1000000 'one packet of a hundred lost' lose
 # -- the end.
 
 ib ip link set ib0 down
-check 'connections are closed when ib0 is' await 10 sh -c "! rdma resource show qp | grep -q 'type RC'"
+check 'connections are closed when ib0 is' await 30 sh -c "! rdma resource show qp | grep -q 'type RC'"
 check 'the gateway ends' stop_gateway
-sleep 1
-check 'no queue pair is left' test "$(rdma resource show qp | grep -vc ib_ipoib)" = "$base"
+as_at_first() { [ "$(rdma resource show qp | grep -vc ib_ipoib)" = "$base" ]; }
+check 'no queue pair is left' await 30 as_at_first
 check 'no buffer is lost' grep -q '"buffers_outstanding": 0' /tmp/report.json
 check 'no kernel warning' sh -c '! dmesg | grep -E "WARNING|BUG:|Oops|refcount" '
 finish

@@ -20,7 +20,7 @@ faulty() { on h ip netns exec faulty "$@"; }
 
 drivers() {
     modprobe -a mlx5_core mlx5_ib ib_umad ib_uverbs ib_ipoib || return 1
-    for _ in {1..100}; do
+    for _ in {1..600}; do
         [ ! -e "/sys/class/net/$1" ] || break
         sleep 0.1
     done
@@ -145,6 +145,8 @@ downs_are_told() {
 cable() {
     local round downs downed
     h sh -c 'stdbuf -oL ibv_asyncwatch -d mlx5_0 >/tmp/events 2>&1 &'
+    # That it listens is its first line.
+    await 60 h test -s /tmp/events
     downs=$(counted 1 ports.0.cable.downs) downed=$(link_downed)
     for round in 1 2; do
         check "cable pulled, $round" on host pull 1
@@ -155,6 +157,8 @@ cable() {
         check "cable put back, $round: to H" await 90 ping -c 1 -W 2 $h_ip
         check "cable put back, $round: from H" await 90 h ping -c 1 -W 2 $g_ip
     done
+    # They are read one after another.
+    await 20 downs_are_told "$downs" "$downed"
     check 'cable: counted by device, port and kernel' downs_are_told "$downs" "$downed"
     others 'cable pulled'
 }
@@ -172,6 +176,7 @@ death() {
     size=$(on host resident 1)
     check 'H is killed' on host kill h
     for n in 1 2; do check "device $n has nothing left" await 60 empty "$n"; done
+    await 30 has_let_go "$size"
     check 'memory of device 1 is given back' has_let_go "$size"
     kill $server 2>/dev/null
     wait $server 2>/dev/null

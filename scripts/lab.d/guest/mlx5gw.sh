@@ -53,7 +53,7 @@ members() { [ "$(saquery --smkey 1 -m "$(mlid 255.255.255.255)" | grep -c PortGi
 # What H does when it has booted.
 host() {
     modprobe -a mlx5_core mlx5_ib ib_umad ib_uverbs ib_ipoib || return 1
-    for _ in {1..100}; do
+    for _ in {1..600}; do
         if [ -e /sys/class/net/ib0 ] && [ -e /sys/class/net/ib1 ]; then break; fi
         sleep 0.1
     done
@@ -174,6 +174,8 @@ sent() {
     [ "$(awk -v way="$1" -v slid="$2" -v mgid="$(mgid "$3")" '$1 == way && $2 == slid && $3 == mgid {print $4}' "$5")" = "$4" ]
 }
 call() { eth ping -c "${2:-1}" -i 0.1 -W 1 -I e0 "$1"; }
+# Three packets at least, and until three answers are there.
+call_and_wait() { eth ping -c 3 -i 0.1 -w 30 -I e0 "$1" >/dev/null; }
 
 # Multicast LIDs: each group has its own, and who is not in a group does not get its packets.
 groups() {
@@ -184,7 +186,7 @@ groups() {
         check 'and answers' await 60 call "$address"
     done
     for wire in 0 1; do check "cable $wire is watched" on host listen $wire; done
-    for address in $one $two; do call "$address" 3 >/dev/null; done
+    for address in $one $two; do call_and_wait "$address"; done
     eth ip neigh flush all
     check 'a broadcast asks for H' eth ping -c 1 -W 60 $ib_ip
     for wire in 0 1; do on host heard $wire >/tmp/wire$wire; done
@@ -200,7 +202,8 @@ groups() {
     check 'H leaves one of them' ib ip addr del $two/32 dev ib0
     check 'which no longer leads to H' await 60 leads_less "$(mlid $two)" "$before"
     check "H's cable is watched" on host listen 1
-    for address in $two $one; do call "$address" 3 >/dev/null; done
+    call $two 3 >/dev/null
+    call_and_wait $one
     on host heard 1 >/tmp/wire1
     check 'what goes to the other one still arrives' sent out "$ours" $one "$(mlid $one)" /tmp/wire1
     check 'what goes to the one that it left does not' sh -c "! grep ' $(mgid $two) ' /tmp/wire1"
@@ -215,7 +218,8 @@ losses() {
         host_mode $way
         check "lossy cable, $way: an answer" await 60 eth ping -c 1 -W 2 $lossy_ip
         if [ $way = datagram ]; then
-            check "lossy cable: it loses" sh -c "! ip netns exec eth ping -q -c 300 -i 0.01 -W 5 $lossy_ip | grep ' 0% packet loss'"
+            # 600 packets of which one in fifty is lost: all of them come once in two hundred thousand times.
+            check "lossy cable: it loses" sh -c "! ip netns exec eth ping -q -c 600 -i 0.01 -W 5 $lossy_ip | grep ' 0% packet loss'"
         fi
         # A connection ends by one packet that is lost, and that is noticed after seconds.
         [ $way = datagram ] || bytes=100000
@@ -265,17 +269,20 @@ dry() {
 errors() {
     local driver=$1 qpn remote before ended=0
     check "$driver: connections both ways" await 60 both_ways
+    # A connection that nobody has used for a minute ends by itself, perhaps just now.
+    eth ping -c 1 -W 2 $second_ib >/dev/null
+    ib ping -c 1 -W 2 $second_eth >/dev/null
     while read -r qpn remote _; do
-        # Not one that H has left already.
-        ib rdma resource show qp | grep -q "lqpn $remote " || continue
+        # Not one that H has left already. (The other device may have a queue pair of that number.)
+        ib rdma resource show qp | grep -qE "link mlx5_0/\S+ lqpn $remote " || continue
         before=$(faults)
         check "$driver: a request that nobody may make ends the connection, $qpn" await 60 intruded "$qpn" "$before"
         # Linux's ib_ipoib goes on sending by a connection that the other end has ended until its time-wait is over, two seconds later.
-        check "$driver: H has let go of it, too" await 60 ib sh -c "! rdma resource show qp | grep 'lqpn $remote '"
+        check "$driver: H has let go of it, too" await 60 ib sh -c "! rdma resource show qp | grep -E 'link mlx5_0/\S+ lqpn $remote '"
         ended=$((ended + 1))
     done < <(connected)
     check "$driver: connections that ended so: $ended" test $ended -gt 0
-    check "$driver: the next packet from H" ib ping -c 1 -W 5 $eth_ip
+    check "$driver: the next packet from H" ib ping -c 1 -W 60 $eth_ip
     check "$driver: the next packet from Ethernet" eth ping -c 1 -W 60 $ib_ip
     check "$driver: connections both ways again" await 60 both_ways
 }

@@ -42,16 +42,16 @@ places() {
         }
     done
 }
-starts() { await 60 ctl links && await 30 is_up 1 && await 30 is_up 2; }
+starts() { await 60 ctl links && await 60 is_up 1 && await 60 is_up 2; }
 # One packet, and no second one: to the fabric's host of a port from Ethernet, and from it to the address HERE.
 from_ethernet() { eth ping -c 1 -W 60 "${nets[$1]}.2"; }
 from_infiniband() { on host ping "${nets[$1]}.$here"; }
 # One port's cable goes and comes again, and traffic by it.
 pull() {
     local port=$1 other=$2
-    on host pull "${cables[$port]}" && await 30 is "$port" DOWN && await 30 is_down "$port" && is_up "$other" &&
+    on host pull "${cables[$port]}" && await 60 is "$port" DOWN && await 60 is_down "$port" && is_up "$other" &&
         ! eth ping -q -c 1 -W 1 "${nets[$port]}.2" >/dev/null &&
-        on host plug "${cables[$port]}" && await 30 is_up "$port" && await 30 eth ping -c 1 -W 2 "${nets[$port]}.2" &&
+        on host plug "${cables[$port]}" && await 60 is_up "$port" && await 60 eth ping -c 1 -W 2 "${nets[$port]}.2" &&
         from_infiniband "$port"
 }
 # So, while the other port's host is pinged, which loses nothing.
@@ -72,8 +72,8 @@ fi
 [ $# -gt 0 ] || set -- verbs mlx5
 dmesg -C
 check 'the drivers load' modprobe -a mlx5_core mlx5_ib ib_umad ib_uverbs
-check 'the ports are active' await 20 active
-check 'port 2 has the second P_Key' await 10 has_second
+check 'the ports are active' await 60 active
+check 'port 2 has the second P_Key' await 60 has_second
 make_hosts
 eth_mtu 1500
 eth ip link add link e0 name e0.100 type vlan id 100

@@ -18,7 +18,7 @@ h() { on h "$@"; }
 # start ADDRESS: ib0, with the patience of one packet that is sent from cold.
 start() {
     modprobe -a mlx5_core mlx5_ib ib_umad ib_uverbs ib_ipoib || return 1
-    for _ in {1..100}; do
+    for _ in {1..600}; do
         [ ! -e /sys/class/net/ib0 ] || break
         sleep 0.1
     done
@@ -80,6 +80,8 @@ for way in datagram connected; do
     check "$way: TCP to H" transfer g h $h_ip 4000000 1
     check "$way: TCP from H" transfer h g $g_ip 4000000 2
     check "$way: $packets packets" flood $packets $way
+    # A connection may have ended by the last of them; whoever has sent by it goes on with that until its end is known.
+    check "$way: and then, an answer" await 60 ping -c 1 -W 2 $h_ip
     check "$way: and then, ping to H" pings g $h_ip 60000 10
     check "$way: and then, TCP from H" transfer h g $g_ip 1000000 3
 done

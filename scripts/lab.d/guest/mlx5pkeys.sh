@@ -37,8 +37,8 @@ carrier() { ib sh -c "ip link show $1 | grep -q LOWER_UP"; }
 
 dmesg -C
 check 'the drivers load' modprobe -a mlx5_core mlx5_ib ib_umad ib_uverbs
-check 'the ports are active' await 10 active
-for device in mlx5_0 mlx5_1; do check "$device has both P_Keys" await 10 has_both $device; done
+check 'the ports are active' await 60 active
+for device in mlx5_0 mlx5_1; do check "$device has both P_Keys" await 60 has_both $device; done
 make_hosts
 eth_mtu 1500
 eth ip link add link e0 name e0.100 type vlan id 100
@@ -51,12 +51,12 @@ eth ip link set e0.100 up
 config=/tmp/two.toml start_gateway datagram 1500
 check 'the gateway starts' await 90 ctl links
 [ $failures = 0 ] || finish
-for segment in first second; do check "$segment is up" await 20 is_up $segment; done
+for segment in first second; do check "$segment is up" await 60 is_up $segment; done
 start_ib0
 ib ip link add link ib0 name ib0.8001 type ipoib pkey 0x8001
 ib ip addr add $second_ib/24 dev ib0.8001
 ib ip link set ib0.8001 up
-for name in ib0 ib0.8001; do check "$name has joined" await 15 carrier $name; done
+for name in ib0 ib0.8001; do check "$name has joined" await 60 carrier $name; done
 for way in datagram connected; do
     ctl mode $way >/dev/null
     for name in ib0 ib0.8001; do
@@ -70,10 +70,12 @@ for way in datagram connected; do
             first) here=$eth_ip there=$ib_ip fabric=10.77.0.2 ;;
             second) here=$second_eth there=$second_ib fabric=10.78.0.2 ;;
         esac
-        check "$way, $segment: first ping, from Ethernet" await 15 eth ping -c 1 -W 2 "$there"
-        check "$way, $segment: first ping of the fabric's host" await 15 eth ping -c 1 -W 2 "$fabric"
+        check "$way, $segment: first ping, from Ethernet" await 60 eth ping -c 1 -W 2 "$there"
+        check "$way, $segment: first ping of the fabric's host" await 60 eth ping -c 1 -W 2 "$fabric"
         check "$way, $segment: ping of 60000 octets from Ethernet" pings eth "$there" 60000
         check "$way, $segment: ping of 60000 octets from InfiniBand" pings ib "$here" 60000
+        # While ib_ipoib asks for a path it keeps three packets.
+        check "$way, $segment: one packet of the kernel's from cold to the fabric's host" ib ping -c 1 -W 60 "$fabric"
         check "$way, $segment: the kernel reaches the fabric's host" pings ib "$fabric" 1000
         check "$way, $segment: TCP from Ethernet" transfer eth ib "$there" 500000 1
         check "$way, $segment: TCP from InfiniBand" transfer ib eth "$here" 500000 2

@@ -11,17 +11,23 @@ cd /mnt || exit 2
 . ./machines.sh
 hosts=('' 10.77.0.2 10.78.0.2)
 
-drivers() { modprobe -a mlx5_core mlx5_ib ib_umad ib_uverbs ib_ipoib; }
+drivers() { modprobe -a mlx5_core mlx5_ib ib_umad ib_uverbs ib_ipoib && await 60 test -e /sys/class/net/ib1; }
 away() { modprobe -r ib_ipoib ib_umad mlx5_ib mlx5_core; }
 state() { cat "/sys/class/infiniband/mlx5_0/ports/$1/state"; }
 is() { state "$1" | grep -q "$2"; }
 active() { is 1 ACTIVE && is 2 ACTIVE; }
 # Port 1's is ib0.
 addresses() {
-    ip link set ib0 up && ip addr replace 10.77.0.1/24 dev ib0 && ip link set ib1 up && ip addr replace 10.78.0.1/24 dev ib1
+    ip link set ib0 up && ip addr replace 10.77.0.1/24 dev ib0 && ip link set ib1 up && ip addr replace 10.78.0.1/24 dev ib1 &&
+        # Patience of the one packet that is sent from cold.
+        sysctl -qw net.ipv4.neigh.ib0.mcast_solicit=60 net.ipv4.neigh.ib1.mcast_solicit=60
 }
 carrier() { ip link show "ib$(($1 - 1))" | grep -q LOWER_UP; }
-ping_port() { ping -q -c "${2:-3}" -i 0.2 -W 5 "${hosts[$1]}" | awk '/packet loss/ {print; ok = / 0% packet loss/} END {exit !ok}'; }
+ping_port() { ping -c "$2" -i 0.2 -w 30 "${hosts[$1]}" | first_answered "$2"; }
+# One packet, and no second one.
+one_packet() { ping -c 1 -W 60 "${hosts[$1]}"; }
+# Where the games wait for their other end.
+listens() { netstat -ltn | grep -q ':18515 '; }
 # The ports have GUIDs and LIDs of their own, and their interfaces say which is whose.
 distinct() {
     local ports=/sys/class/infiniband/mlx5_0/ports
@@ -34,7 +40,7 @@ game() {
     shift 2
     "$program" -d mlx5_0 -i 1 "$@" >/tmp/server.log 2>&1 &
     local server=$!
-    sleep 1
+    await 60 listens
     timeout 60 "$program" -d mlx5_0 -i "$port" "$@" 127.0.0.1 >/tmp/client.log 2>&1 || {
         kill "$server" 2>/dev/null
         tail -n 3 /tmp/server.log /tmp/client.log
@@ -59,10 +65,10 @@ more() { [ "$(heard "$1" "$2")" -gt "$3" ]; }
 pull() {
     local port=$1 other=$2 number=$3 errors actives
     errors=$(heard PORT_ERR "$port") actives=$(heard PORT_ACTIVE "$port")
-    on host pull "$number" && await 30 is "$port" DOWN && await 10 more PORT_ERR "$port" "$errors" &&
+    on host pull "$number" && await 60 is "$port" DOWN && await 30 more PORT_ERR "$port" "$errors" &&
         is "$other" ACTIVE && ! ping -q -c 1 -W 1 "${hosts[$port]}" >/dev/null &&
-        on host plug "$number" && await 30 is "$port" ACTIVE && await 10 more PORT_ACTIVE "$port" "$actives" &&
-        await 30 ping -c 1 -W 2 "${hosts[$port]}"
+        on host plug "$number" && await 60 is "$port" ACTIVE && await 30 more PORT_ACTIVE "$port" "$actives" &&
+        await 60 ping -c 1 -W 2 "${hosts[$port]}"
 }
 # So, while the other port's host is pinged, which loses nothing.
 cable() {
@@ -84,18 +90,18 @@ fi
 dmesg -C
 check 'the drivers load' drivers
 if [ $# -gt 0 ]; then
-    await 10 active
+    await 60 active
     addresses
     exec "$@"
 fi
 check 'one device of two ports' sh -c 'ibv_devinfo -d mlx5_0 | grep -w "phys_port_cnt:.*2"'
 check 'ibstat shows both' sh -c "ibstat mlx5_0 | grep -c '^[[:space:]]*Port [12]:' | grep -x 2"
-check 'the ports are active' await 10 active
+check 'the ports are active' await 60 active
 check 'each has its GUID, its LID and its interface' distinct
 check 'ib0 and ib1 come up' addresses
 for port in 1 2; do
-    check "port $port: its interface joins the broadcast group" await 10 carrier $port
-    check "port $port: one packet from cold" ping_port $port 1
+    check "port $port: its interface joins the broadcast group" await 60 carrier $port
+    check "port $port: one packet from cold" one_packet $port
 done
 for port in "${games[@]}"; do
     check "ibv_rc_pingpong, port 1 and port $port" game ibv_rc_pingpong "$port" -n 100
@@ -104,15 +110,16 @@ done
 [ $extent = brief ] || check 'what port 2 sends is counted at port 2' counted 2 1
 stdbuf -oL ibv_asyncwatch -d mlx5_0 >/tmp/events.log 2>&1 &
 watch=$!
-sleep 1
+# That it listens is its first line.
+await 60 test -s /tmp/events.log
 check 'the cable of port 2 is pulled and put back, port 1 goes on' cable 2 1 100
 [ $extent = brief ] || check 'the cable of port 1 is pulled and put back, port 2 goes on' cable 1 2 0
 kill $watch
 if [ $extent = full ]; then
     check 'the drivers go' away
     check 'and come again' drivers
-    check 'ib0 and ib1 come up' await 5 addresses
-    for port in 1 2; do check "port $port: ping" await 10 ping_port $port 1; done
+    check 'ib0 and ib1 come up' await 60 addresses
+    for port in 1 2; do check "port $port: ping" await 60 ping -c 1 -W 2 "${hosts[$port]}"; done
 fi
 check 'the kernel has nothing to say about it' kernel_is_quiet
 if [ $failures -gt 0 ] || [ -n "${LAB_VERBOSE:-}" ]; then

@@ -22,7 +22,7 @@ active() { ! grep -vq ACTIVE /sys/class/infiniband/mlx5_*/ports/1/state; }
 dmesg -C
 # Communication management is the suite's own: neither ib_ipoib nor ib_cm.
 check 'the drivers load' modprobe -a mlx5_core mlx5_ib ib_umad ib_uverbs
-check 'the ports are active' await 20 active
+check 'the ports are active' await 60 active
 for driver in verbs mlx5; do
     before=$(rdma resource show)
     note "by $driver:"

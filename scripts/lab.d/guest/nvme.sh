@@ -26,7 +26,7 @@ serve() {
 connect() {
     local how=transport=rdma,traddr=$b,trsvcid=4420,nqn=lab,hostnqn=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555
     echo "$how,hostid=11111111-2222-3333-4444-555555555555,nr_io_queues=1,queue_size=32,reconnect_delay=1,keep_alive_tmo=15" >/dev/nvme-fabrics &&
-        await 20 test -b /dev/nvme0n1 && cat /sys/class/nvme/nvme0/state
+        await 60 test -b /dev/nvme0n1 && cat /sys/class/nvme/nvme0/state
 }
 # What the disk holds is what was written, read from the disk again.
 written() {
@@ -34,7 +34,7 @@ written() {
         rm /tmp/content && echo '16 MB and 50 small files'
 }
 survived() { survive /dev/nvme0n1 && cat /sys/class/nvme/nvme0/state; }
-disconnect() { echo 1 >/sys/class/nvme/nvme0/delete_controller && await 20 test ! -e /sys/class/nvme/nvme0; }
+disconnect() { echo 1 >/sys/class/nvme/nvme0/delete_controller && await 60 test ! -e /sys/class/nvme/nvme0; }
 
 case ${1:-} in
     load | serve) "$@"; exit ;;

@@ -31,11 +31,11 @@ for port in ibx0 ibx1; do check "$port has the default P_Key and no other" test 
 config=/tmp/two.toml start_gateway datagram 1500
 check 'the gateway starts' await 60 ctl links
 start_ib0
-check 'the first segment is up' await 20 row '"link":"up"[^{}]*"segment":"first"'
-check 'ping from Ethernet' await 15 eth ping -c 1 -W 2 $ib_ip
-check 'ping from InfiniBand' await 15 ib ping -c 1 -W 2 $eth_ip
-check 'the second one waits, and says for what' await 10 row '"segment":"second"[^{}]*"waits_for":"[^"]*P_Keytable'
-check 'it is in the log' grep -E 'second: no InfiniBand link: .*P_Key' $log
+check 'the first segment is up' await 60 row '"link":"up"[^{}]*"segment":"first"'
+check 'ping from Ethernet' await 60 eth ping -c 1 -W 2 $ib_ip
+check 'ping from InfiniBand' await 60 ib ping -c 1 -W 2 $eth_ip
+check 'the second one waits, and says for what' await 60 row '"segment":"second"[^{}]*"waits_for":"[^"]*P_Keytable'
+check 'it is in the log' await 10 grep -E 'second: no InfiniBand link: .*P_Key' $log
 ib ip link add link ib0 name ib0.8001 type ipoib pkey 0x8001
 ib ip link set ib0.8001 up
 sleep 3

@@ -15,8 +15,9 @@ active() { grep -q ACTIVE /sys/class/infiniband/mlx5_0/ports/1/state; }
 joined() { ip link show ib0 | grep -q LOWER_UP; }
 up() {
     dmesg -C
-    modprobe -a mlx5_core mlx5_ib ib_umad ib_uverbs rdma_ucm ib_ipoib && await 20 active && await 5 ip link set ib0 up &&
-        ip addr replace "$1/24" dev ib0 && await 20 joined
+    modprobe -a mlx5_core mlx5_ib ib_umad ib_uverbs rdma_ucm ib_ipoib && await 60 active && await 60 ip link set ib0 up &&
+        # Patience of the one packet that is sent from cold.
+        sysctl -qw net.ipv4.neigh.ib0.mcast_solicit=60 && ip addr replace "$1/24" dev ib0 && await 60 joined
 }
 listening() { [ "$(netstat -ltn | wc -l)" -gt "$before" ]; }
 # game PROGRAM [OPTION...]: its server here, its client in b, which finds it by ib0's address. The client's last line of figures.
@@ -25,7 +26,7 @@ game() {
     before=$(netstat -ltn | wc -l)
     timeout "${patience:-100}" "$@" >/tmp/server.log 2>&1 &
     server=$!
-    await 20 listening
+    await 60 listening
     if ! out=$(on b timeout "${patience:-100}" "$@" "$a") || ! wait "$server"; then
         kill "$server" 2>/dev/null
         printf '%s\n' "$out" "--- server" "$(tail -n 5 /tmp/server.log)"
@@ -42,14 +43,14 @@ reads() {
     local out server
     timeout 100 rping -s -a "$a" -V "$@" >/tmp/server.log 2>&1 &
     server=$!
-    await 20 waits
+    await 60 waits
     if ! out=$(on b timeout 100 rping -c -a "$a" -V "$@") || ! wait "$server"; then
         kill "$server" 2>/dev/null
         printf '%s\n' "$out" "--- server" "$(tail -n 5 /tmp/server.log)"
         return 1
     fi
 }
-pings() { ping -q -c 20 -i 0.2 -s "$1" -W 5 "$b" | awk '/packet loss/ {print; ok = / 0% packet loss/} /rtt/ {print} END {exit !ok}'; }
+pings() { ping -c 20 -i 0.2 -s "$1" -w 30 "$b" | first_answered 20; }
 
 case ${1:-} in
     up)
@@ -69,7 +70,7 @@ elif [ $# = 2 ]; then
     before=$(netstat -ltn | wc -l)
     bash -c "$1" >/tmp/server.log 2>&1 &
     server=$!
-    await 10 listening
+    await 60 listening
     printf '%s\n' "--- b: $2"
     on b bash -c "$2"
     code=$?
@@ -80,7 +81,7 @@ elif [ $# = 2 ]; then
 fi
 check 'a: the drivers load, ib0 is up' up $a
 check 'b: the same' on b ./rdma.sh up $b
-check 'first ping' ping -c 1 -W 5 $b
+check 'first ping' ping -c 1 -W 60 $b
 check 'ping of 2016 octets' pings 2016
 check 'ibv_devinfo: atomic operations' sh -c "ibv_devinfo -v -d mlx5_0 | grep 'atomic_cap:.*ATOMIC_HCA '"
 for kind in FETCH_AND_ADD CMP_AND_SWAP; do

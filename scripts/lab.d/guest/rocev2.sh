@@ -21,8 +21,7 @@ ip link set v0 mtu 5000 up
 ip link set v1 mtu 5000 up
 ip addr add 10.0.0.1/24 dev v0
 rdma link add rxe0 type rxe netdev v0
-await 5 grep -q 10.0.0.1 /sys/class/infiniband/rxe0/ports/1/gid_attrs/ndevs/1 ||
-    await 5 grep -qi 0a00:0001 /sys/class/infiniband/rxe0/ports/1/gids/1
+await 30 grep -qi 0a00:0001 /sys/class/infiniband/rxe0/ports/1/gids/1
 base=$(rdma resource show qp | wc -l)
 
 listening() { ss -Hltn 'sport = :18515' | grep -q .; }
@@ -45,7 +44,7 @@ game() {
         timeout 120 "${ours[@]}" >"$our_log" 2>&1 &
     fi
     server=$!
-    await 10 listening || echo 'nobody listens'
+    await 60 listening || echo 'nobody listens'
     if [ "$role" = client ]; then
         timeout 120 "${ours[@]}" 127.0.0.1 >"$our_log" 2>&1
     else

@@ -46,11 +46,11 @@ ip addr add 10.9.8.8/24 dev v8
 rdma link add rxe8 type rxe netdev v8
 ./ipoib-fwd gids --watch >/tmp/watch 2>/tmp/watch.err &
 watch=$!
-await 10 grep -q rxe8 /tmp/watch
+await 30 grep -q rxe8 /tmp/watch
 ip link add v7 type veth peer name v6
 ip link set v7 up
 rdma link add rxe7 type rxe netdev v7
-check 'a device that came is told' await 10 grep -q '^+ rxe7 ' /tmp/watch
+check 'a device that came is told' await 30 grep -q '^+ rxe7 ' /tmp/watch
 kill $watch
 wait $watch
 rdma link delete rxe7
@@ -74,7 +74,7 @@ ip link add link v0 name v0.100 type vlan id 100
 ip link set v0.100 up
 ip addr add 10.9.100.1/24 dev v0.100
 ip addr add 10.9.0.2/24 dev v1
-await 5 same
+await 30 same
 check 'two devices, IPv4, IPv6 and a VLAN' same
 check 'the VLAN has its number' sh -c './ipoib-fwd gids --json | grep -q "\"vlan\": 100"'
 check 'one device' sh -c "./ipoib-fwd gids --device rxe1 | tail -n +2 | cut -d' ' -f1 | sort -u | grep -qx rxe1"
@@ -82,14 +82,16 @@ check 'a device that is not there' says 'no device rxe7: there are rxe0, rxe1' .
 
 ./ipoib-fwd gids --watch --device rxe1 >/tmp/watch 2>/tmp/watch.err &
 watch=$!
-await 10 grep -q rxe1 /tmp/watch
+await 30 grep -q rxe1 /tmp/watch
 ip addr add 10.9.7.7/24 dev v1
-check 'an address that came is told' await 5 told '+ rxe1 1 2 v4:0a09:0707 10.9.7.7 RoCE v2 v1'
+check 'an address that came is told' await 30 told '+ rxe1 1 2 v4:0a09:0707 10.9.7.7 RoCE v2 v1'
 ip addr del 10.9.0.2/24 dev v1
-check 'an address that went is told' await 5 told '- rxe1 1 1 v4:0a09:0002 10.9.0.2 RoCE v2 v1'
+check 'an address that went is told' await 30 told '- rxe1 1 1 v4:0a09:0002 10.9.0.2 RoCE v2 v1'
 ip link set v1 down
 ip addr del 10.9.7.7/24 dev v1
-check 'also while the interface is down' await 5 told '- rxe1 1 2 v4:0a09:0707 10.9.7.7 RoCE v2 v1'
+check 'also while the interface is down' await 30 told '- rxe1 1 2 v4:0a09:0707 10.9.7.7 RoCE v2 v1'
+# What the kernel's own table lags behind is its work queue.
+await 30 same
 check 'and sysfs says the same' same
 check 'nothing else was told' test "$(grep -c '^[+-]' /tmp/watch)" = 3
 kill $watch
@@ -103,6 +105,7 @@ rmmod rdma_rxe
 insmod ./ibll.ko
 modprobe rdma_rxe
 rdma link add ibx0 type rxe netdev v0
+await 30 same
 check 'a port with an InfiniBand link layer' same
 check 'whose GID is of type IB' sh -c "./ipoib-fwd gids | grep -q 'ibx0 .* IB'"
 check 'no kernel warning' sh -c '! dmesg | grep -E "WARNING|BUG:|Oops|refcount" '

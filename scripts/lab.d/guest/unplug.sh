@@ -20,24 +20,24 @@ start_gateway connected 1500
 check 'the gateway starts' await 60 ctl links
 start_ib0
 kernel_mode connected
-check 'connections both ways' await 20 both_ways
+check 'connections both ways' await 60 both_ways
 
 # load FROM TO ADDRESS PORT: as much as goes.
 load() {
     "$2" nc -l -p "$4" >/dev/null &
-    await 5 "$2" sh -c "ss -Hltn 'sport = :$4' | grep -q ."
+    await 60 "$2" sh -c "ss -Hltn 'sport = :$4' | grep -q ."
     "$1" nc "$3" "$4" </dev/zero >/dev/null 2>&1 &
 }
 load eth ib $ib_ip 5001
 load ib eth $eth_ip 5002
 ib ping -q -i 0.002 -s 1400 $eth_ip >/dev/null 2>&1 &
 sleep 2
-check 'a shared receive queue that runs low is counted' await 10 \
+check 'a shared receive queue that runs low is counted' await 60 \
     sh -c './ipoib-fwd ctl stats --json --socket /run/gateway.sock | tr -d " \n" | grep "srq_low\":[1-9]"'
 begin=$(date +%s%N)
 rdma link delete ibx1 &
 delete=$!
-if await 10 sh -c "! kill -0 $gateway"; then
+if await 30 sh -c "! kill -0 $gateway"; then
     wait $gateway
     code=$?
     note "the gateway took $((($(date +%s%N) - begin) / 1000000)) ms"
@@ -49,7 +49,7 @@ fi
 check 'the error names the device' grep -q '^ipoib-fwd: ibx1 was taken away' $log
 check 'no panic' sh -c "! grep -i panic $log"
 check 'no buffer is lost' grep -q '"buffers_outstanding": 0' /tmp/report.json
-check 'the device can go' await 5 sh -c "! kill -0 $delete"
+check 'the device can go' await 30 sh -c "! kill -0 $delete"
 check 'it is gone' sh -c '! rdma link show ibx1/1'
 warnings() { dmesg | grep -E 'WARNING|BUG:|Oops|refcount'; }
 quiet() { ! warnings; }
@@ -72,9 +72,10 @@ check 'and ends well' stop_gateway
 # The suite, whose checks open and close devices all the time.
 ./conformance --verbs ibx0 ibx1 >/tmp/suite.log 2>&1 &
 suite=$!
-sleep 1
+# Its first check is done, others follow.
+await 60 grep -q '^ok' /tmp/suite.log
 rdma link delete ibx1
-check 'the suite ends' await 90 sh -c "! kill -0 $suite"
+check 'the suite ends' await 120 sh -c "! kill -0 $suite"
 wait $suite
 check 'with failed checks, not by a signal' test $? = 1
 check 'whose reason is that the device is not there' grep -q 'RDMA device ibx1' /tmp/suite.log
