@@ -1,7 +1,8 @@
 //! The forwarding step on any frame and any message: what it lets through fits the way that it names, and the pieces of
-//! what it cuts are good packets that together carry the whole payload.
+//! what it cuts are good packets that together carry the whole payload. What the short way takes, it takes likewise.
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use ib_wire::{Lid, Qpn, ServiceLevel};
 use ipoib::drop_reason::DropReason;
@@ -11,8 +12,9 @@ use ipoib::net::fragment::fragments;
 use ipoib::net::ipv4::Ipv4View;
 use ipoib::net::{IPOIB_HEADER_LEN, checksum};
 use ipoib_fwd::forward::{
-    Draft, EthNeighbour, EthVerdict, FrameHead, GatewayAddress, IbNeighbour, IbVerdict, Prefix, RcPaths,
-    Role, Route, Routes, SegmentTable, Settings, Via, eth_to_ib, ib_to_eth,
+    Draft, EndpointIndex, EthNeighbour, EthVerdict, EthernetIndex, FrameHead, GatewayAddress, IbNeighbour,
+    IbVerdict, Plain, Prefix, RcPaths, Role, Route, Routes, SegmentIndex, SegmentTable, Settings, ShortWay,
+    Tables, ToEthernet, ToInfiniBand, Via, eth_to_ib, ib_to_eth,
 };
 use pmd::hca::{Checksum, RcSlot, Source, UdSource};
 use pmd::mem::{FrameFacts, FrameTag};
@@ -74,7 +76,20 @@ fn check_pieces(head: &[u8], packet_len: usize, mtu: u16) {
     assert_eq!(last, Some(view.more_fragments()));
 }
 
-fn ethernet(head: &[u8], stripped: Option<u16>, frame_len: usize, table: &SegmentTable<u8>) {
+/// The port and the number of the segment.
+const PORT: EthernetIndex = EthernetIndex(0);
+const SEGMENT: SegmentIndex = SegmentIndex(0);
+
+/// The segment as the only one, of this VLAN.
+fn tables(table: &Arc<SegmentTable<u8>>, vid: u16) -> Tables<u8> {
+    let mut tables = Tables::default();
+    tables.set_segment(SEGMENT, Some(Arc::clone(table)));
+    tables.join_vlan(PORT, vid, Some(SEGMENT));
+    tables.join_link(EndpointIndex(0), 0, Some(SEGMENT));
+    tables
+}
+
+fn ethernet(head: &[u8], stripped: Option<u16>, frame_len: usize, table: &Arc<SegmentTable<u8>>) {
     let way = |via: Via<'_, u8>| match via {
         Via::Rc(_) => RC_MTU as u16 - IPOIB_HEADER_LEN as u16,
         Via::Ud(_) | Via::Group(_) => table.settings.ud_ip_mtu(),
@@ -86,7 +101,16 @@ fn ethernet(head: &[u8], stripped: Option<u16>, frame_len: usize, table: &Segmen
         Err(reason) => return assert!(matches!(reason, DropReason::Truncated | DropReason::VlanStacked)),
     };
     assert!(front.vid < 4096 && (front.len == 14 || front.len == 18));
-    match eth_to_ib(head, &front, frame_len, table, WorkerIndex(0)) {
+    let verdict = eth_to_ib(head, &front, frame_len, table, WorkerIndex(0));
+    // What the short way takes, it takes as this one does.
+    let tables = tables(table, front.vid);
+    if let Some(Plain { front: len, how, .. }) =
+        ShortWay::new(&tables).frame(PORT, head, frame_len, facts, WorkerIndex(0))
+    {
+        let ToInfiniBand { via, ip_len, neighbour, dial } = how;
+        assert_eq!((len, verdict), (front.len, EthVerdict::Forward { via, ip_len, neighbour, dial }));
+    }
+    match verdict {
         EthVerdict::Forward { via, ip_len, .. } => {
             assert!(ip_len <= way(via) && usize::from(ip_len) + front.len <= frame_len);
         }
@@ -99,8 +123,17 @@ fn ethernet(head: &[u8], stripped: Option<u16>, frame_len: usize, table: &Segmen
     }
 }
 
-fn infiniband(head: &[u8], message_len: usize, source: &Source, table: &SegmentTable<u8>) {
-    match ib_to_eth(head, message_len, source, Checksum::Unknown, table) {
+fn infiniband(head: &[u8], message_len: usize, source: &Source, table: &Arc<SegmentTable<u8>>) {
+    let verdict = ib_to_eth(head, message_len, source, Checksum::Unknown, table);
+    let tables = tables(table, 0);
+    let place = (EndpointIndex(0), 0);
+    if let Some(Plain { how, .. }) =
+        ShortWay::new(&tables).message(place, head, message_len, source, Checksum::Unknown)
+    {
+        let ToEthernet { to, ip_len, neighbour } = how;
+        assert_eq!(verdict, IbVerdict::Forward { to, ip_len, neighbour });
+    }
+    match verdict {
         IbVerdict::Forward { to, ip_len, .. } => {
             assert!(
                 ip_len <= table.settings.eth_mtu && usize::from(ip_len) + IPOIB_HEADER_LEN <= message_len

@@ -3,7 +3,8 @@
 use ipoib::drop_reason::DropReason;
 use ipoib::net::be16;
 use ipoib::net::ethernet::{
-    ETHERNET_HEADER_LEN, ETHERTYPE_SERVICE_VLAN, ETHERTYPE_VLAN, EthernetHeader, VLAN_TAG_LEN, vid_of,
+    ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, ETHERTYPE_SERVICE_VLAN, ETHERTYPE_VLAN, EthernetHeader,
+    VLAN_TAG_LEN, vid_of,
 };
 use pmd::hca::Checksum;
 use pmd::mem::{FrameFacts, FrameTag};
@@ -19,6 +20,39 @@ pub struct FrameHead {
     pub len: usize,
     /// What the port says of the checksum of the packet's header.
     pub checksum: Checksum,
+}
+
+/// Ethertypes as they lie in memory.
+const PLAIN: u16 = ETHERTYPE_IPV4.to_be();
+const TAGGED: u16 = ETHERTYPE_VLAN.to_be();
+
+/// What stands in front of a frame's packet, where that is soon told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Glance {
+    /// As [`FrameHead::vid`].
+    pub(super) vid: u16,
+    /// As [`FrameHead::len`].
+    pub(super) len: usize,
+}
+
+impl Glance {
+    /// What [`FrameHead::parse`] reads of a frame with IPv4 behind one tag at most; `None` of all others, and of tags that carry a priority only.
+    #[inline(always)]
+    pub(super) fn at(frame: &[u8], tag: FrameTag) -> Option<Self> {
+        let [a, b, c, d, e, f] = *frame.get(ETHERNET_HEADER_LEN - 2..)?.first_chunk()?;
+        let ethertype = u16::from_ne_bytes([a, b]);
+        match tag {
+            FrameTag::InFrame if ethertype == PLAIN => Some(Self { vid: 0, len: ETHERNET_HEADER_LEN }),
+            FrameTag::InFrame if ethertype == TAGGED && u16::from_ne_bytes([e, f]) == PLAIN => {
+                let vid = vid_of(u16::from_be_bytes([c, d]));
+                (vid != 0).then_some(Self { vid, len: ETHERNET_HEADER_LEN + VLAN_TAG_LEN })
+            }
+            FrameTag::Taken(control) if ethertype == PLAIN => {
+                Some(Self { vid: vid_of(control), len: ETHERNET_HEADER_LEN })
+            }
+            FrameTag::InFrame | FrameTag::Taken(_) | FrameTag::Stacked => None,
+        }
+    }
 }
 
 impl FrameHead {

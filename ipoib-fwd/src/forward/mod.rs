@@ -2,7 +2,7 @@
 //!
 //! * [`FrameHead`] and [`Tables`] – which segment a packet is of.
 //! * [`eth_to_ib`] and [`ib_to_eth`] – the verdict on a packet of either side. No buffer, no allocation, no clock.
-//! * [`Short`] – the same verdict on a plain packet, in fewer steps.
+//! * [`ShortWay`] – the same verdict on a plain packet, in fewer steps.
 //! * [`SegmentTable`] – what they look up: immutable once published, the same for all workers.
 //! * [`Draft`] – the same as the control lcore keeps and changes it.
 //!
@@ -25,7 +25,7 @@ pub use eth_to_ib::{EthVerdict, NextHop, Via, eth_to_ib, own_to_ib};
 pub use frame_head::FrameHead;
 pub use ib_to_eth::{IbVerdict, ib_to_eth};
 pub use routes::{Hop, MAX_ROUTES, MAX_SUBNETS, Prefix, Route, Routes, TooManyRoutes};
-pub use short::{Short, ToEthernet, ToInfiniBand};
+pub use short::{Plain, ShortWay, ToEthernet, ToInfiniBand};
 pub use tables::{
     EndpointIndex, EthNeighbour, EthernetIndex, GatewayAddress, IbNeighbour, MAX_NEIGHBOURS, MAX_SEGMENTS,
     NeighbourIndex, PeerGateway, RcPaths, Role, SegmentIndex, SegmentTable, Settings, Tables,

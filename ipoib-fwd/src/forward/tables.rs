@@ -13,6 +13,7 @@ use ib_wire::{Gid, Lid, Qpn};
 
 use super::routes::{Hop, Prefix, Routes};
 use super::shards::Shards;
+use super::short::Short;
 use ipoib::link::{self, RcPath, WorkerIndex};
 use ipoib::net::IPOIB_HEADER_LEN;
 use ipoib::net::ethernet::MacAddress;
@@ -368,7 +369,15 @@ pub struct Tables<D> {
     /// By InfiniBand port and the link's index there.
     links: Vec<SegmentIndex>,
     /// By [`SegmentIndex`].
-    segments: Vec<Option<Arc<SegmentTable<D>>>>,
+    segments: Vec<Option<Lane<D>>>,
+}
+
+/// A segment that packets go to.
+#[derive(Clone, Debug)]
+pub(super) struct Lane<D> {
+    /// What of the settings the short way asks. Here and not in the table, so that a packet finds it without a look there.
+    pub(super) short: Short,
+    pub(super) table: Arc<SegmentTable<D>>,
 }
 
 impl<D> Default for Tables<D> {
@@ -388,7 +397,7 @@ impl<D> Tables<D> {
             self.segments.resize_with(at + 1, || None);
         }
         if let Some(place) = self.segments.get_mut(at) {
-            *place = table;
+            *place = table.map(|table| Lane { short: Short::new(&table.settings), table });
         }
     }
 
@@ -426,23 +435,38 @@ impl<D> Tables<D> {
     #[inline]
     #[must_use]
     pub fn segment(&self, index: SegmentIndex) -> Option<&SegmentTable<D>> {
-        self.segments.get(usize::from(index.0))?.as_deref()
+        Some(&self.lane(index)?.table)
+    }
+
+    #[inline(always)]
+    fn lane(&self, index: SegmentIndex) -> Option<&Lane<D>> {
+        self.segments.get(usize::from(index.0))?.as_ref()
+    }
+
+    #[inline(always)]
+    pub(super) fn lane_of_vlan(&self, port: EthernetIndex, vid: u16) -> Option<(SegmentIndex, &Lane<D>)> {
+        let index = *self.vlans.get(port.at())?.get(usize::from(vid))?;
+        Some((index, self.lane(index)?))
+    }
+
+    #[inline(always)]
+    pub(super) fn lane_of_link(&self, port: EndpointIndex, link: u8) -> Option<(SegmentIndex, &Lane<D>)> {
+        let index = *self.links.get(place_of_link(port, link)?)?;
+        Some((index, self.lane(index)?))
     }
 
     /// The segment of a VLAN of an Ethernet port.
     #[inline]
     #[must_use]
     pub fn of_vlan(&self, port: EthernetIndex, vid: u16) -> Option<(SegmentIndex, &SegmentTable<D>)> {
-        let index = *self.vlans.get(port.at())?.get(usize::from(vid))?;
-        Some((index, self.segment(index)?))
+        self.lane_of_vlan(port, vid).map(|(index, lane)| (index, &*lane.table))
     }
 
     /// The segment of a link of an InfiniBand port.
     #[inline]
     #[must_use]
     pub fn of_link(&self, port: EndpointIndex, link: u8) -> Option<(SegmentIndex, &SegmentTable<D>)> {
-        let index = *self.links.get(place_of_link(port, link)?)?;
-        Some((index, self.segment(index)?))
+        self.lane_of_link(port, link).map(|(index, lane)| (index, &*lane.table))
     }
 }
 

@@ -1,10 +1,11 @@
 //! The short way against the long one: what it takes, the long way forwards likewise; and it takes what is plain.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use proptest::prelude::*;
 
 use super::*;
+use ipoib::drop_reason::DropReason;
 use ipoib::link::RcPath;
 
 /// Subnets: the first is plain, the others are too small for most of their hosts, or of loopback, or at the edge of what hosts have.
@@ -41,6 +42,87 @@ fn segment(subnet: [u8; 3], prefix: u8) -> SegmentTable<u8> {
 static SEGMENTS: LazyLock<[SegmentTable<u8>; 5]> =
     LazyLock::new(|| SUBNETS.map(|(subnet, prefix)| segment(subnet, prefix)));
 
+/// The ports of all tables here, and a link of the second.
+const PORTS: (EthernetIndex, EndpointIndex) = (EthernetIndex(1), EndpointIndex(1));
+const LINK: u8 = 3;
+/// The VLANs of a segment and its number: frames without a tag are of it, too. Another VLAN has a number whose segment is gone.
+const VLANS: [u16; 4] = [0, 1, 77, 4094];
+const ITS: SegmentIndex = SegmentIndex(2);
+const GONE: (u16, SegmentIndex) = (9, SegmentIndex(7));
+
+/// Where a frame says of which VLAN it is, if it says so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Tag {
+    None,
+    /// Control information in the frame.
+    InFrame(u16),
+    /// The port took it off.
+    Taken(u16),
+    /// The port says that there are several.
+    Stacked,
+    /// Two in the frame, of these kinds.
+    Double(u16, u16),
+    /// One in the frame of a provider's kind (IEEE 802.1ad).
+    Service(u16),
+    /// The port took one off, and another one is in the frame.
+    Both(u16),
+}
+
+fn tag() -> impl Strategy<Value = Tag> {
+    // Priorities and the mark of what may be dropped stand above the number: of a VLAN, of none (0), of all (4095).
+    let control = (
+        0u16..16,
+        prop_oneof![12 => prop::sample::select(&VLANS[..]), 1 => Just(GONE.0), 1 => Just(4095), 1 => 0u16..4096],
+    )
+        .prop_map(|(priority, vid)| priority << 12 | vid);
+    let kind = prop::sample::select(&[0x8100u16, 0x88a8][..]);
+    prop_oneof![
+        6 => Just(Tag::None),
+        6 => control.clone().prop_map(Tag::InFrame),
+        3 => control.clone().prop_map(Tag::Taken),
+        1 => Just(Tag::Stacked),
+        1 => (kind.clone(), kind).prop_map(|(outer, inner)| Tag::Double(outer, inner)),
+        1 => control.clone().prop_map(Tag::Service),
+        1 => control.prop_map(Tag::Both),
+    ]
+}
+
+impl Tag {
+    /// The front of a frame with it.
+    fn front(self) -> Vec<u8> {
+        let bare = frame(GATEWAY_MAC, 0x0800, &[]);
+        let (addresses, ethertype) = bare.split_at(12);
+        let tag = |kind: u16, control: u16| [kind.to_be_bytes(), control.to_be_bytes()].concat();
+        let tags = match self {
+            Self::None | Self::Taken(_) | Self::Stacked => Vec::new(),
+            Self::InFrame(control) | Self::Both(control) => tag(0x8100, control),
+            Self::Service(control) => tag(0x88a8, control),
+            Self::Double(outer, inner) => [tag(outer, 77), tag(inner, 77)].concat(),
+        };
+        [addresses, &tags, ethertype].concat()
+    }
+
+    /// What the port says of it.
+    fn told(self) -> FrameTag {
+        match self {
+            Self::None | Self::InFrame(_) | Self::Double(..) | Self::Service(_) => FrameTag::InFrame,
+            Self::Taken(control) | Self::Both(control) => FrameTag::Taken(control),
+            Self::Stacked => FrameTag::Stacked,
+        }
+    }
+
+    /// True if the short way should take a frame with it that is plain otherwise.
+    fn is_plain(self) -> bool {
+        match self {
+            Self::None => true,
+            // A tag of a priority only is rare, and goes the long way.
+            Self::InFrame(control) => control & 0xfff != 0 && VLANS.contains(&(control & 0xfff)),
+            Self::Taken(control) => VLANS.contains(&(control & 0xfff)),
+            Self::Stacked | Self::Double(..) | Self::Service(_) | Self::Both(_) => false,
+        }
+    }
+}
+
 /// What is not as in a plain packet.
 #[derive(Clone, Debug)]
 struct Oddities {
@@ -51,6 +133,7 @@ struct Oddities {
     edits: Vec<(usize, u8)>,
     mended: bool,
     cut: Option<usize>,
+    tag: Tag,
     facts: u8,
     role: u8,
     down: u8,
@@ -67,9 +150,10 @@ fn oddities() -> impl Strategy<Value = Oddities> {
         prop::bool::weighted(0.8),
         prop::option::weighted(0.1, 0usize..60),
     );
-    let settings = (any::<u8>(), any::<u8>(), any::<u8>(), prop_oneof![4 => Just(1500u16), 1 => 0u16..200]);
+    let mtu = prop_oneof![4 => Just(1500u16), 1 => 0u16..200];
+    let settings = (tag(), any::<u8>(), any::<u8>(), any::<u8>(), mtu);
     (packet, settings).prop_map(
-        |((subnet, hosts, payload, padding, edits, mended, cut), (facts, role, down, mtu))| Oddities {
+        |((subnet, hosts, payload, padding, edits, mended, cut), (tag, facts, role, down, mtu))| Oddities {
             subnet,
             hosts,
             payload,
@@ -77,6 +161,7 @@ fn oddities() -> impl Strategy<Value = Oddities> {
             edits,
             mended,
             cut,
+            tag,
             facts,
             role,
             down,
@@ -99,6 +184,18 @@ impl Oddities {
         settings.eth_up = self.down & 0xf0 != 0;
         (settings.eth_mtu, settings.ud_mtu) = (self.mtu, self.mtu.saturating_add(4));
         table
+    }
+
+    /// The segment among all tables.
+    fn tables(&self) -> Tables<u8> {
+        let mut tables = Tables::default();
+        tables.set_segment(ITS, Some(Arc::new(self.table())));
+        for vid in VLANS {
+            tables.join_vlan(PORTS.0, vid, Some(ITS));
+        }
+        tables.join_vlan(PORTS.0, GONE.0, Some(GONE.1));
+        tables.join_link(PORTS.1, LINK, Some(ITS));
+        tables
     }
 
     fn checksum(&self) -> Checksum {
@@ -155,17 +252,27 @@ proptest! {
 
     #[test]
     fn a_frame_that_the_short_way_takes_goes_the_long_way_likewise(odd in oddities()) {
-        let table = &odd.table();
-        let (bytes, len) = odd.bytes(&frame(GATEWAY_MAC, 0x0800, &[]));
-        let facts = FrameFacts { tag: FrameTag::InFrame, checksum: odd.checksum() };
+        let tables = odd.tables();
+        let (bytes, len) = odd.bytes(&odd.tag.front());
+        let facts = FrameFacts { tag: odd.tag.told(), checksum: odd.checksum() };
+        // As a worker does.
+        let mut at = None;
         let long = match FrameHead::parse(&bytes, facts) {
-            Ok(front) => eth_to_ib(&bytes, &front, len, table, WORKER),
+            Ok(head) => match tables.of_vlan(PORTS.0, head.vid) {
+                Some((segment, table)) => {
+                    at = Some((segment, head.len));
+                    eth_to_ib(&bytes, &head, len, table, WORKER)
+                }
+                None => EthVerdict::Drop(DropReason::VlanUnknown),
+            },
             Err(reason) => EthVerdict::Drop(reason),
         };
-        let short = Short::new(&table.settings).eth_to_ib(&bytes, len, facts.checksum, table, WORKER);
-        if let Some(ToInfiniBand { via, ip_len, neighbour, dial }) = short {
+        if let Some(short) = ShortWay::new(&tables).frame(PORTS.0, &bytes, len, facts, WORKER) {
+            let ToInfiniBand { via, ip_len, neighbour, dial } = short.how;
             prop_assert_eq!(long, EthVerdict::Forward { via, ip_len, neighbour, dial });
-        } else if odd.is_plain() {
+            prop_assert_eq!(at, Some((short.segment, short.front)));
+            prop_assert!(std::ptr::eq(short.table, tables.segment(short.segment).unwrap()));
+        } else if odd.is_plain() && odd.tag.is_plain() {
             // By another way than that of first choice is not plain.
             let by_choice = match long {
                 EthVerdict::Forward { via: Via::Rc(_), .. } => true,
@@ -178,13 +285,18 @@ proptest! {
 
     #[test]
     fn a_message_that_the_short_way_takes_goes_the_long_way_likewise(odd in oddities(), came in 0u8..4) {
-        let table = &odd.table();
+        let tables = odd.tables();
         let (bytes, len) = odd.bytes(&message(&[]));
         let source = if came == 0 { ud(true) } else if came == 1 { ud(false) } else { Source::Rc };
+        let (segment, table) = tables.of_link(PORTS.1, LINK).unwrap();
         let long = ib_to_eth(&bytes, len, &source, odd.checksum(), table);
-        let short = Short::new(&table.settings).ib_to_eth(&bytes, len, &source, odd.checksum(), table);
-        if let Some(ToEthernet { to, ip_len, neighbour }) = short {
+        let unknown = ShortWay::new(&tables).message((PORTS.1, LINK + 1), &bytes, len, &source, odd.checksum());
+        prop_assert!(unknown.is_none());
+        let short = ShortWay::new(&tables).message((PORTS.1, LINK), &bytes, len, &source, odd.checksum());
+        if let Some(short) = short {
+            let ToEthernet { to, ip_len, neighbour } = short.how;
             prop_assert_eq!(long, IbVerdict::Forward { to, ip_len, neighbour });
+            prop_assert_eq!((short.segment, short.front), (segment, IPOIB_HEADER_LEN));
         } else if odd.is_plain() && came > 0 {
             prop_assert!(!matches!(long, IbVerdict::Forward { .. }), "{:?}", long);
         }
@@ -193,13 +305,66 @@ proptest! {
 
 #[test]
 fn plain_packets_go_the_short_way() {
-    let table = &SEGMENTS[0];
-    let short = Short::new(&table.settings);
+    let plain = Oddities {
+        subnet: 0,
+        hosts: [5, 8],
+        payload: 32,
+        padding: 0,
+        edits: Vec::new(),
+        mended: true,
+        cut: None,
+        tag: Tag::None,
+        facts: 7,
+        role: 255,
+        down: 255,
+        mtu: 1500,
+    };
+    let tables = plain.tables();
+    // Without a tag, with one in the frame, whatever its priority, and with one that the port took off.
+    for (tag, front) in [
+        (Tag::None, 14),
+        (Tag::InFrame(77), 18),
+        (Tag::InFrame(0xf001), 18),
+        (Tag::Taken(4094), 14),
+        (Tag::Taken(0), 14),
+    ] {
+        let (f, len) = plain.bytes(&tag.front());
+        let facts = FrameFacts { tag: tag.told(), checksum: Checksum::Unknown };
+        let taken = ShortWay::new(&tables).frame(PORTS.0, &f, len, facts, WORKER).unwrap();
+        assert_eq!((taken.segment, taken.front), (ITS, front), "{tag:?}");
+        assert_eq!((taken.how.via, taken.how.ip_len, taken.how.dial), (Via::Rc(RcSlot(8)), 60, None));
+        assert!(
+            ShortWay::new(&tables).frame(EthernetIndex(0), &f, len, facts, WORKER).is_none(),
+            "another port"
+        );
+    }
     let (eth, ib) = (Ipv4Addr::new(10, 77, 0, 5), Ipv4Addr::new(10, 77, 0, 8));
-    let f = frame(GATEWAY_MAC, 0x0800, &ip(eth, ib, 60));
-    let taken = short.eth_to_ib(&f, f.len(), Checksum::Unknown, table, WORKER).unwrap();
-    assert_eq!((taken.via, taken.ip_len, taken.dial), (Via::Rc(RcSlot(8)), 60, None));
     let m = message(&ip(ib, eth, 60));
-    let taken = short.ib_to_eth(&m, m.len(), &Source::Rc, Checksum::Unknown, table).unwrap();
-    assert_eq!((taken.to, taken.ip_len), (MacAddress([2, 0, 0, 1, 0, 5]), 60));
+    let taken =
+        ShortWay::new(&tables).message((PORTS.1, LINK), &m, m.len(), &Source::Rc, Checksum::Unknown).unwrap();
+    assert_eq!((taken.how.to, taken.how.ip_len), (MacAddress([2, 0, 0, 1, 0, 5]), 60));
+}
+
+#[test]
+fn tags_that_are_cut_off_or_of_no_vlan_go_the_long_way() {
+    let plain = frame(GATEWAY_MAC, 0x0800, &ip(Ipv4Addr::new(10, 77, 0, 5), Ipv4Addr::new(10, 77, 0, 8), 60));
+    let mut draft = Draft::new(3, SEGMENTS[0].settings.clone(), 16, 1);
+    let rc = rc(Some(RcPath { slot: RcSlot(1), mtu: 2044 }));
+    draft.set_ib(Ipv4Addr::new(10, 77, 0, 8), IbNeighbour { ud: None, rc, dial: false }).unwrap();
+    let mut tables = Tables::default();
+    tables.set_segment(ITS, Some(draft.table().clone()));
+    for vid in [0, 100] {
+        tables.join_vlan(PORTS.0, vid, Some(ITS));
+    }
+    let tagged = |vid: u16| [&plain[..12], &[0x81, 0], &vid.to_be_bytes(), &plain[12..]].concat();
+    let takes = |frame: &[u8]| {
+        ShortWay::new(&tables).frame(PORTS.0, frame, frame.len(), FrameFacts::default(), WORKER).is_some()
+    };
+    assert!(takes(&plain) && takes(&tagged(100)));
+    assert!(!takes(&tagged(0)), "a priority only");
+    assert!(!takes(&tagged(101)) && !takes(&tagged(4095)));
+    let whole = tagged(100);
+    for len in 0..whole.len() {
+        assert!(!takes(&whole[..len]), "{len} bytes");
+    }
 }

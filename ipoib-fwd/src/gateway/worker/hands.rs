@@ -11,8 +11,8 @@ use super::faces::{EthernetFace, InfiniBandFace};
 use super::{Common, GatewayNote, held, origin_of};
 use crate::counter::{SegmentTraffic, Traffic};
 use crate::forward::{
-    EndpointIndex, EthVerdict, EthernetIndex, FrameHead, IbVerdict, NeighbourIndex, NextHop, SegmentIndex,
-    SegmentTable, Settings, Side, Tables, ToEthernet, ToInfiniBand, Via, eth_to_ib, ib_to_eth,
+    EndpointIndex, EthVerdict, EthernetIndex, FrameHead, IbVerdict, NeighbourIndex, NextHop, Plain,
+    SegmentIndex, SegmentTable, Settings, Side, Tables, ToEthernet, ToInfiniBand, Via, eth_to_ib, ib_to_eth,
 };
 use crate::gateway::frames::{head, offer};
 use crate::gateway::punts::{self, Cause};
@@ -92,16 +92,14 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         }
     }
 
-    /// Carries out what both ways may say of a frame with so many bytes in front of its packet.
+    /// Carries out what both ways may say of a frame.
     #[inline(always)]
     pub(super) fn forward_frame(
         &mut self,
-        how: ToInfiniBand<'_, Q::Destination>,
-        front: usize,
+        plain: Plain<'_, Q::Destination, ToInfiniBand<'_, Q::Destination>>,
         mut frame: Mbuf,
-        segment: SegmentIndex,
-        table: &SegmentTable<Q::Destination>,
     ) -> Outcome {
+        let Plain { segment, table, front, how } = plain;
         let ToInfiniBand { via, ip_len, neighbour, dial } = how;
         // 14 or 18 bytes of Ethernet header off, 4 of encapsulation on, padding cut: in place.
         match frame.reframe(front, ip_len.into()) {
@@ -117,15 +115,14 @@ impl<Q: MemoryWork> Hands<'_, Q> {
     #[inline(always)]
     pub(super) fn forward_message(
         &mut self,
-        how: ToEthernet,
+        plain: Plain<'_, Q::Destination, ToEthernet>,
         mut message: Mbuf,
-        segment: SegmentIndex,
-        table: &SegmentTable<Q::Destination>,
     ) -> Outcome {
+        let Plain { segment, table, front, how } = plain;
         let ToEthernet { to, ip_len, neighbour } = how;
         self.note_ethernet_use(neighbour, table);
         // 4 bytes of encapsulation off, 14 of Ethernet header on: in place.
-        match message.reframe(IPOIB_HEADER_LEN, ip_len.into()) {
+        match message.reframe(front, ip_len.into()) {
             Some(room) => frame_header(to, table).write(room),
             None => return self.drop(segment, DropReason::BadLength),
         }
@@ -220,7 +217,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         match verdict {
             EthVerdict::Forward { via, ip_len, neighbour, dial } => {
                 let how = ToInfiniBand { via, ip_len, neighbour, dial };
-                self.forward_frame(how, front, frame, segment, table)
+                self.forward_frame(Plain { segment, table, front, how }, frame)
             }
             EthVerdict::Fragment { via, ip_len, mtu, neighbour, dial } => {
                 self.common.counters.packet(Traffic::Fragmented, frame.len());
@@ -261,7 +258,8 @@ impl<Q: MemoryWork> Hands<'_, Q> {
     ) -> Outcome {
         match verdict {
             IbVerdict::Forward { to, ip_len, neighbour } => {
-                self.forward_message(ToEthernet { to, ip_len, neighbour }, message, segment, table)
+                let how = ToEthernet { to, ip_len, neighbour };
+                self.forward_message(Plain { segment, table, front: IPOIB_HEADER_LEN, how }, message)
             }
             IbVerdict::Fragment { to, ip_len, mtu, neighbour } => {
                 self.note_ethernet_use(neighbour, table);

@@ -4,7 +4,6 @@ mod commands;
 mod faces;
 mod hands;
 mod held;
-mod lane;
 mod trace;
 
 use std::sync::Arc;
@@ -15,15 +14,15 @@ use dataplane::latency::Recorder;
 use dataplane::table::Reader;
 use dataplane::worker::{Turn, Worker};
 use pmd::eth::{self, Burst, EthQueue};
-use pmd::hca::{Checksum, MemoryWork, RxBurst, Source, UdSource};
+use pmd::hca::{Checksum, MemoryWork, Received, RxBurst, Source, UdSource};
 use pmd::mem::{FrameTag, Mbuf, Pool};
 use tap::{Tap, TapDirection};
 
-use super::frames::{complete, offer};
+use super::frames::{complete, head, offer};
 use super::punts::Cause;
 use super::sighting::Tracer;
 use crate::counter::{Traffic, WorkerCounters};
-use crate::forward::{EndpointIndex, EthernetIndex, SegmentIndex, Side, Tables};
+use crate::forward::{EndpointIndex, EthernetIndex, SegmentIndex, ShortWay, Side, Tables};
 use crate::segment::Origin;
 use crate::segment::pair::storm::StormGuard;
 use endpoint::LinkWorker;
@@ -32,8 +31,6 @@ use hands::Hands;
 use ib_wire::Qpn;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::WorkerIndex;
-use ipoib::net::ethernet::ETHERNET_HEADER_LEN;
-use lane::{Lanes, vid_beside};
 
 pub use commands::GatewayCommand;
 
@@ -176,7 +173,8 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
         }
         let (tables, mut hands) = self.hands();
         let (frames, mut bytes) = (burst.len(), 0);
-        let mut lanes = Lanes::new(hands.common.tracer.is_none());
+        // Those that somebody may follow go the long way.
+        let mut short = hands.common.tracer.is_none().then(|| ShortWay::new(tables));
         for mut frame in burst.drain(..) {
             let facts = frame.frame_facts();
             bytes += frame.len();
@@ -187,11 +185,10 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
             if facts.checksum == Checksum::Missing {
                 complete(&mut frame);
             }
-            if let Some(vid) = vid_beside(facts.tag)
-                && let Some(lane) = lanes.find(vid, || tables.of_vlan(port, vid))
-                && let Some(plain) = lane.take_frame(&frame, facts.checksum, hands.common.worker)
+            if let Some(short) = &mut short
+                && let Some(plain) = short.frame(port, head(&frame), frame.len(), facts, hands.common.worker)
             {
-                hands.forward_frame(plain, ETHERNET_HEADER_LEN, frame, lane.segment, lane.table);
+                hands.forward_frame(plain, frame);
             } else {
                 hands.take_any_frame(port, frame, facts, tables);
             }
@@ -209,7 +206,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
             return false;
         }
         let (tables, mut hands) = self.hands();
-        let mut lanes = Lanes::new(hands.common.tracer.is_none());
+        let mut short = hands.common.tracer.is_none().then(|| ShortWay::new(tables));
         let (mut messages, mut bytes) = (0, 0);
         for received in burst.drain(..) {
             match path_of(&received.source) {
@@ -219,11 +216,12 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
                 }
                 path => hands.common.counters.packet(path, received.buf.len()),
             }
-            if let Some(link) = received.ud
-                && let Some(lane) = lanes.find(link.0, || tables.of_link(port, link.0))
-                && let Some(plain) = lane.take_message(&received)
+            let Received { buf, source, checksum, .. } = &received;
+            if let Some(short) = &mut short
+                && let Some(link) = received.ud
+                && let Some(plain) = short.message((port, link.0), head(buf), buf.len(), source, *checksum)
             {
-                hands.forward_message(plain, received.buf, lane.segment, lane.table);
+                hands.forward_message(plain, received.buf);
             } else {
                 hands.take_any_message(port, received, tables);
             }
