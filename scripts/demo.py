@@ -9,6 +9,7 @@ import argparse
 import fcntl
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -299,13 +300,27 @@ ports = [{{ link = "shm:{self.link}", mtu = 4096 }}]
 
 # -- the checks
 
-def ping(netns, target, size, count=20, interval=0.02, wait=2):
-    out = run("ping", "-n", "-q", "-c", count, "-i", interval, "-W", wait, "-s", size, target, netns=netns, check=False,
+# How long the last answers of a ping are waited for, in seconds.
+LATE = 10
+
+
+def answered(text, first=None):
+    """The numbers of packets that ping's lines tell an answer of, each once; of the first so many."""
+    numbers = {int(n) for n in re.findall(r"bytes from .* icmp_seq=(\d+) ", text)}
+    return {n for n in numbers if first is None or n <= first}
+
+
+def ping(netns, target, size, count=20, interval=0.02, wait=None, more=()):
+    """Of `count` packets how many were answered. With `wait` there are no more packets than those, and once there was an answer ping waits
+    for the last one no longer than an interval, or twice the longest time so far, whatever it is told. Without, it asks on until as many
+    answers have come, and what is late is not taken for lost: `sent` is more than `count` then."""
+    patience = ("-W", wait or 2) if wait or count == 1 else ("-w", math.ceil(count * interval) + LATE)
+    out = run("ping", "-n", "-c", count, "-i", interval, *patience, "-s", size, *more, target, netns=netns, check=False,
               timeout=60).stdout
-    m = re.search(r"(\d+) packets transmitted, (\d+) received", out)
+    m = re.search(r"(\d+) packets transmitted", out)
     rtt = re.search(r"= ([\d.]+)/([\d.]+)/([\d.]+)", out)
-    sent, received = (int(m[1]), int(m[2])) if m else (count, 0)
-    result = {"size": size, "sent": sent, "received": received, "ok": sent == received == count}
+    sent, received = int(m[1]) if m else count, len(answered(out, first=count))
+    result = {"size": size, "sent": sent, "received": received, "ok": received == count}
     if rtt:
         result.update(rtt_min_ms=float(rtt[1]), rtt_avg_ms=float(rtt[2]), rtt_max_ms=float(rtt[3]))
     return result
@@ -377,7 +392,7 @@ def check_file(lab, from_ns, to_ns, target, size=FILE_BYTES):
     me = [sys.executable, os.path.abspath(__file__)]
     receiver = Process("receiver", [*me, "--receive-file"], to_ns, lab.dir / "receiver.log")
     try:
-        lab.wait_for("the file's receiver", lambda: "listening" in receiver.text(), 5)
+        lab.wait_for("the file's receiver", lambda: "listening" in receiver.text(), 30)
         begin = time.monotonic()
         run(*me, "--send-file", target, path, netns=from_ns, timeout=120)
         receiver.popen.wait(60)
@@ -394,7 +409,7 @@ def check_iperf(lab, from_ns, to_ns, target, seconds, least):
     server = Process("iperf3", ["iperf3", "-s", "-1"], to_ns, lab.dir / "iperf3.log")
     try:
         lab.wait_for("iperf3's server", lambda: "listening" in run(
-            "ss", "-Hltn", "sport", "=", ":5201", netns=to_ns).stdout.replace("LISTEN", "listening"), 5)
+            "ss", "-Hltn", "sport", "=", ":5201", netns=to_ns).stdout.replace("LISTEN", "listening"), 30)
         out = json.loads(run("iperf3", "-J", "-c", target, "-t", seconds, netns=from_ns, timeout=seconds + 30).stdout)
     finally:
         server.stop(2)

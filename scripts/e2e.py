@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import demo
@@ -109,6 +110,9 @@ def main():
                 part(args, checks)
             except Failed as e:
                 error = f"{part.__name__}: {e}"
+                say(f"FAILED {error}")
+            except Exception:
+                error = f"{part.__name__}: {traceback.format_exc()[-3000:]}"
                 say(f"FAILED {error}")
     except KeyboardInterrupt:
         error = "interrupted"

@@ -72,7 +72,7 @@ def counted(lab):
             eth.send(2 * number)
             ib.send(2 * number + 1)
             time.sleep(0.05)
-        on_eth, on_ib = eth.count(1), ib.count(0.5)
+        on_eth, on_ib = eth.count(1, range(1, 2 * SENT, 2)), ib.count(0.5, range(0, 2 * SENT, 2))
     finally:
         eth.close()
         ib.close()

@@ -170,6 +170,9 @@ def captures(args, checks):
         link = lab.ctl("links")["infiniband"]
         lab.own_address, lab.own_lid = link["addresses"].split(" ")[0], link["lid"]
         lab.ctl("mode", "connected")
+        ping(ETH, IB_IP, 56, count=1)
+        # No handshake is cut off by the end, and each connection has carried something.
+        lab.wait_for("connections both ways", lambda: lab.ctl("connections").get("established_both_ways"), 10)
         ping(ETH, IB_IP, 56, count=5)
         checks.run("capture_stop_gateway", lambda: check_stop(lab, "gateway", lab.gateway, signal.SIGTERM))
         checks.run("capture_stop_fabric", lambda: check_stop(lab, "ibfab", lab.fabric, signal.SIGINT))

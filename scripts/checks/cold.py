@@ -112,7 +112,7 @@ def group_larger_than_a_datagram(lab):
         with socket_in(IB, socket.AF_INET, socket.SOCK_DGRAM) as receiver, \
                 socket_in(ETH, socket.AF_INET, socket.SOCK_DGRAM) as sender:
             receiver.bind(("0.0.0.0", PORT))
-            receiver.settimeout(1)
+            receiver.settimeout(10 if discover == 0 else 1)
             sender.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
             # IP_MTU_DISCOVER: whether the packet says "don't fragment".
             sender.setsockopt(socket.IPPROTO_IP, 10, discover)
@@ -131,7 +131,7 @@ def datagram(lab):
     with socket_in(IB, socket.AF_INET, socket.SOCK_DGRAM) as receiver, \
             socket_in(ETH, socket.AF_INET, socket.SOCK_DGRAM) as sender:
         receiver.bind((IB_IP, PORT))
-        receiver.settimeout(3)
+        receiver.settimeout(10)
         begin = time.monotonic()
         sender.sendto(b"the only one", (IB_IP, PORT))
         try:

@@ -15,8 +15,8 @@ def recovered(lab, seconds=10):
     if second is not None:
         begin = time.monotonic()
         while time.monotonic() - begin < seconds:
-            ping(ETH, IB_IP, 56, count=2)
-            ping(IB, ETH_IP, 56, count=2)
+            ping(ETH, IB_IP, 56, count=2, wait=1)
+            ping(IB, ETH_IP, 56, count=2, wait=1)
             if lab.ctl("connections").get("established_both_ways"):
                 both = round(time.monotonic() - begin, 2)
                 break

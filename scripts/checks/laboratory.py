@@ -6,11 +6,12 @@ import json
 import os
 import signal
 import socket
+import threading
 import time
 import traceback
 
 import ibwire
-from demo import ETH, IB_IP, Failed, Lab, ping, run
+from demo import ETH, IB_IP, LATE, Failed, Lab, Process, answered, ping, run
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 # Seconds that a check may take; the longest one takes a third of it.
@@ -73,6 +74,9 @@ class Checks:
                 result = body()
         except (Failed, OSError) as e:
             result = {"ok": False, "error": str(e)[-3000:]}
+        except Exception:
+            # Of whatever a check has not thought it is the one that fails, and the others have their turn.
+            result = {"ok": False, "error": traceback.format_exc()[-3000:]}
         result["took"] = round(time.monotonic() - begin, 2)
         self.results.append({"name": name, **result})
         figures = {k: v for k, v in result.items() if k != "ok"}
@@ -129,6 +133,50 @@ class Laboratory(Lab):
 
     def ask(self, *words):
         return run(self.bin / "ipoib-fwd", "ctl", "--socket", self.dir / "control.sock", *words, timeout=30)
+
+
+class Pings:
+    """ping in the background, a line for each answer."""
+
+    def __init__(self, netns, target, interval, log):
+        self.process = Process("ping", ["ping", "-n", "-i", interval, target], netns, log)
+
+    def end(self):
+        """Packets up to the last that was answered, and how many of them were not, once answers still come; those on their way when ping
+        is told to end it does not wait for. None are lost where nothing came any more: that is an error."""
+        end, had = time.monotonic() + LATE, len(answered(self.process.text()))
+        while len(answered(self.process.text())) < had + 3:
+            if time.monotonic() > end or not self.process.alive():
+                raise Failed(f"no answers any more:\n{self.process.text()[-500:]}")
+            time.sleep(0.05)
+        self.process.popen.send_signal(signal.SIGINT)
+        self.process.popen.wait(LATE)
+        numbers = answered(self.process.text())
+        return {"sent": max(numbers), "lost": max(numbers) - len(numbers)}
+
+    def stop(self):
+        self.process.stop(1)
+
+
+class Pulse(threading.Thread):
+    """How long the machine stands still: by how much the longest of many naps was too long, in seconds."""
+
+    NAP = 0.005
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.longest, self.over = 0.0, threading.Event()
+        self.start()
+
+    def run(self):
+        before = time.monotonic()
+        while not self.over.wait(self.NAP):
+            now = time.monotonic()
+            self.longest, before = max(self.longest, now - before - self.NAP), now
+
+    def stop(self):
+        self.over.set()
+        return self.longest
 
 
 def in_laboratory(make, args, checks, bodies):

@@ -2,8 +2,8 @@
 """TCP and pings both ways while something happens: what they noticed of it."""
 
 import json
+import math
 import os
-import re
 import select
 import socket
 import struct
@@ -14,7 +14,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from demo import ETH, ETH_IP, IB, IB_IP, Process
+from demo import ETH, ETH_IP, IB, IB_IP, LATE, Process, answered
 
 ECHO_PORT = 7002
 # Between two pings of a way.
@@ -70,7 +70,9 @@ def meanwhile(lab, act, seconds=8):
         client = Process("echo client", [*me, "--client", IB_IP, seconds], ETH, lab.dir / f"echo-client-{time.monotonic_ns()}.log")
         others.append(client)
         count = int(seconds / INTERVAL)
-        pings = {way: Process(f"ping {way}", ["ping", "-n", "-q", "-i", INTERVAL, "-W", "1", "-c", count, target], netns,
+        # As many answers as packets: of more packets than that only the first ones count.
+        whole = math.ceil(seconds) + LATE
+        pings = {way: Process(f"ping {way}", ["ping", "-n", "-i", INTERVAL, "-w", whole, "-c", count, target], netns,
                               lab.dir / f"ping-{way}-{time.monotonic_ns()}.log")
                  for way, netns, target in (("eth_to_ib", ETH, IB_IP), ("ib_to_eth", IB, ETH_IP))}
         others += pings.values()
@@ -81,9 +83,8 @@ def meanwhile(lab, act, seconds=8):
         tcp = client.text().strip().splitlines()[-1] if client.text().strip() else ""
         result = {"tcp": json.loads(tcp) if code == 0 else tcp}
         for way, process in pings.items():
-            process.popen.wait(seconds + 10)
-            m = re.search(r"(\d+) packets transmitted, (\d+) received", process.text())
-            result[way] = {"sent": int(m[1]) if m else count, "lost": int(m[1]) - int(m[2]) if m else count}
+            process.popen.wait(whole + LATE)
+            result[way] = {"sent": count, "lost": count - len(answered(process.text(), first=count))}
         lost = max(result[way]["lost"] for way in pings)
         return {"ok": code == 0, **result, "lost": lost, "outage": round(lost * INTERVAL, 2)}
     finally:

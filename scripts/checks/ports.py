@@ -71,7 +71,7 @@ class Ports(Laboratory):
                 tagger = Process(f"tagger {s.name}", [sys.executable, Path(__file__).parent / "tagger.py", "eth0", s.vlan, s.eth,
                                                       f"{ETH_IP}/{PREFIX}"], wire(s.ethernet), self.dir / f"tagger-{s.name}.log")
                 self.processes.append(tagger)
-                self.wait_for(f"the Ethernet host of {s.name}", lambda tagger=tagger: "ready" in tagger.text(), 5)
+                self.wait_for(f"the Ethernet host of {s.name}", lambda tagger=tagger: "ready" in tagger.text(), 30)
 
     def socket_of(self, device, port):
         return self.dir / f"{device}-{port}.sock"
@@ -233,7 +233,7 @@ def check_cable(lab):
     office = SEGMENTS[0]
     run("ip", "link", "set", "eth0", "down", netns=wire(0))
     try:
-        lab.wait_for("the port's link to be down", lambda: [p["link"] for p in lab.ctl("links")["ethernet_ports"]] == ["down", "up"], 5)
+        lab.wait_for("the port's link to be down", lambda: [p["link"] for p in lab.ctl("links")["ethernet_ports"]] == ["down", "up"], 15)
         meanwhile = {s.name: ping(s.eth, IB_IP, 56, count=20)["received"] for s in others}
         # What comes for hosts behind the cable is dropped, and holds no other up.
         run("ping", "-n", "-q", "-c", 50, "-i", "0.01", "-W", "0.1", ETH_IP, netns=office.ib, check=False)

@@ -24,19 +24,40 @@ class Follower:
 
     def __init__(self, lab, *words):
         line = [lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / "control.sock", self.command, *words]
-        self.popen = subprocess.Popen([str(w) for w in line], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        time.sleep(0.5)
+        self.file = lab.dir / f"{self.command}-{time.monotonic_ns()}"
+        before = connected(lab)
+        with open(self.file, "wb") as out:
+            self.popen = subprocess.Popen([str(w) for w in line], stdout=out, stderr=subprocess.PIPE, text=True)
+        lab.wait_for(f"ctl {self.command} to be connected", lambda: connected(lab) > before or self.popen.poll() is not None, 10)
+        # Greeting, request and first answer: each time that it waits, the gateway has a turn that serves it before it serves us.
+        for _ in range(3):
+            lab.wait_for(f"ctl {self.command} to wait", self.waits, 10)
+            lab.ctl("links")
+        lab.wait_for(f"ctl {self.command} to wait", self.waits, 10)
+
+    def waits(self):
+        """It sleeps, or has ended."""
+        return self.popen.poll() is not None or Path(f"/proc/{self.popen.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "S"
+
+    def text(self):
+        return self.file.read_text()
 
     def end(self, how=signal.SIGTERM):
         """What it has printed, its exit code and its last words; how: None if it ends by itself."""
         if how:
             self.popen.send_signal(how)
         try:
-            out, err = self.popen.communicate(timeout=10)
+            _, err = self.popen.communicate(timeout=10)
         except subprocess.TimeoutExpired:
             self.popen.kill()
-            raise Failed("ctl events does not end") from None
-        return out.splitlines(), self.popen.returncode, err.strip()
+            raise Failed(f"ctl {self.command} does not end") from None
+        return self.text().splitlines(), self.popen.returncode, err.strip()
+
+
+def connected(lab):
+    """How many clients the control socket has, by the kernel's table: each has an end there with the socket's path."""
+    path = str(lab.dir / "control.sock")
+    return sum(line.split()[5] == "03" for line in Path("/proc/net/unix").read_text().splitlines() if line.endswith(f" {path}"))
 
 
 def check_told(lab):
@@ -55,10 +76,15 @@ def check_told(lab):
     run("ip", "link", "set", "eth0", "up", netns=ETH)
     back = back_within(10, ETH, IB_IP)
     lab.wait_for("connections both ways", lambda: lab.ctl("connections").get("established_both_ways"), 10)
-    told = [json.loads(line) for line in everything.end()[0]]
-    seen = {(e["kind"], e["what"]) for e in told}
     wanted = {("address", "learnt"), ("reload", "done"), ("connection", "down"), ("connection", "up"), ("link", "down"),
               ("link", "up"), ("role", "forwarding")}
+    try:
+        # An event is printed after it has happened.
+        lab.wait_for("all events", lambda: all(f'"{what}"' in everything.text() for _, what in wanted), 5)
+    except Failed:
+        pass
+    told = [json.loads(line) for line in everything.end()[0]]
+    seen = {(e["kind"], e["what"]) for e in told}
     new = [e for e in told if e.get("address") == NEWCOMER]
     as_lines, of_some = lines.end()[0], [json.loads(line) for line in some.end()[0]]
     fine = all(len(line.split()) >= 5 and line.split()[0].endswith("Z") for line in as_lines)
@@ -94,9 +120,10 @@ def check_slow_reader(lab):
         longest = max(longest, time.monotonic() - begin)
     asker.close()
     read, lost = 0, 0
-    lazy.settimeout(1)
     try:
         while True:
+            # All of them; and then no more.
+            lazy.settimeout(10 if read + lost < RELOADS else 0.5)
             event = json.loads(lazy.recv(1 << 20))["/events"]
             read += event.get("what") == "done"
             lost += event.get("lost", 0)
@@ -272,10 +299,12 @@ def check_capture(lab):
     left = [p.name for p in lab.captures.iterdir()]
     lab.ctl("capture", "start", "icmp", "proto=icmp", f"host={IB_IP}")
     refused("a second one", "start", "second")
-    pinged = ping(ETH, IB_IP, 56, count=10)["received"]
+    pinged = ping(ETH, IB_IP, 56, count=10)
     ping(IB, GW_IP, 56, count=3)
     run("ip", "neigh", "flush", "all", netns=ETH)
     ping(ETH, IB_IP, 56, count=1)
+    # Each and its answer.
+    frames = 2 * (pinged["sent"] + 1)
     time.sleep(0.3)
     icmp = lab.ctl("capture", "stop")
     refused("a name that is there", "start", "icmp")
@@ -298,7 +327,7 @@ def check_capture(lab):
     on_disk = sorted(p for p in lab.captures.iterdir() if p.name.startswith("many."))
     sizes = [p.stat().st_size for p in on_disk]
     read = sum(len(tshark(p, "-T", "fields", "-e", "frame.number")) for p in on_disk)
-    ok = (not wrong and not left and not bad and mode == 0o600 and pinged == 10 and icmp["packets"] == sum(kinds.values()) == 22
+    ok = (not wrong and not left and not bad and mode == 0o600 and pinged["ok"] and icmp["packets"] == sum(kinds.values()) == frames
           and few == 5 and len(on_disk) == 2 and max(sizes) <= 65536 and many["packets"] >= 400 and 0 < read < 100
           and icmp["missing"] == many["missing"] == 0)
     return {"ok": ok, "wrong": wrong, "left": left, "malformed": bad[:3], "icmp": dict(kinds), "mode": oct(mode), "few": few,
@@ -326,13 +355,24 @@ def check_trace(lab):
         told = [json.loads(line) for line in out]
         return [row for row in told if "verdict" in row], told, code
 
+    def wait_told(trace, word):
+        """That a row has that word, or not within ten seconds."""
+        end = time.monotonic() + 10
+        while word not in trace.text() and time.monotonic() < end:
+            time.sleep(0.05)
+
+    def one_by_one(count):
+        """Pings, each of which has its answer before the next one goes."""
+        for _ in range(count):
+            ping(ETH, IB_IP, 56, count=1)
+
     def brief(row):
         return row["step"], row["from"], row["verdict"], (row["lookup"] or {}).get("mode")
 
     # By connection, with an end by number: two rows for each ping.
     mac = json.loads(run("ip", "-j", "link", "show", "eth0", netns=ETH).stdout)[0]["address"]
     trace = Trace(lab, "--json", "proto=icmp", f"host={IB_IP}", f"mac={mac}", "--count", "4")
-    ping(ETH, IB_IP, 56, count=5)
+    one_by_one(5)
     seen, told, code = rows(trace, how=None)
     ways = collections.Counter(map(brief, seen))
     expect("by connection", ways == {("worker", "Ethernet", "forwarded", "connected"): 2,
@@ -353,8 +393,8 @@ def check_trace(lab):
     # As datagrams, on lines, by the port of the gateway; the end by time.
     lab.ctl("mode", "datagram")
     ping(ETH, IB_IP, 56, count=1)
-    trace = Trace(lab, "proto=icmp", f"at={segment['infiniband']}", f"segment={segment['segment']}", "--seconds", "2")
-    ping(ETH, IB_IP, 56, count=3)
+    trace = Trace(lab, "proto=icmp", f"at={segment['infiniband']}", f"segment={segment['segment']}", "--seconds", "4")
+    one_by_one(3)
     lines, code, _ = trace.end(None)
     qp = f"LID {neighbour['dlid']}, QP "
     expect("lines", code == 0 and sum("datagram, " in line and qp in line and line.endswith("forwarded") for line in lines) == 3
@@ -365,7 +405,7 @@ def check_trace(lab):
     run("ip", "neigh", "replace", NOBODY_IP, "lladdr", lab.ctl("links")["ethernet"]["mac"], "dev", "eth0", "nud", "permanent", netns=ETH)
     run("ping", "-n", "-q", "-c", 1, "-W", 1, NOBODY_IP, netns=ETH, check=False)
     ping(ETH, IB_IP, 56, count=2)
-    time.sleep(4)
+    wait_told(trace, "neighbour-unresolved")
     run("ip", "neigh", "del", NOBODY_IP, "dev", "eth0", netns=ETH)
     seen, _, _ = rows(trace)
     steps = [(r["step"], r["verdict"], r["reason"]) for r in seen]
@@ -378,7 +418,7 @@ def check_trace(lab):
     run("python3", "-c", "import socket; s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW); s.bind(('eth0', 0)); "
         f"s.send(bytes.fromhex('{lab.ctl('links')['ethernet']['mac'].replace(':', '')}') + bytes.fromhex('020000000001') "
         "+ b'\\x81\\x00\\x0f\\xa0\\x08\\x00' + bytes(60))", netns=ETH)
-    time.sleep(0.5)
+    wait_told(trace, "vlan-unknown")
     seen, _, _ = rows(trace)
     vlan = [r for r in seen if r["reason"] == "vlan-unknown"]
     expect("drop", len(vlan) == 1 and vlan[0]["verdict"] == "dropped" and vlan[0]["vlan"] == 4000 and vlan[0]["segment"] is None, seen)

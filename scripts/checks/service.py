@@ -217,7 +217,8 @@ def command_of(unit, key, replaced, environment):
 def check_before(args):
     """What units do before they start: errors end it, with their remedies, warnings do not; with the arguments of the start."""
     services = Services(args)
-    environment = {"EAL": "-l 0-1 --no-pci --no-huge -m 256 --file-prefix gwservice --vdev net_null0", "OPTIONS": "--stats 5 --mode datagram"}
+    environment = {"EAL": "-l 0-1 --no-pci --no-huge -m 256 --file-prefix gwservice --vdev net_null0",
+                   "OPTIONS": "--stats 5 --mode datagram"}
     found = {}
     try:
         # The unit's option stands in place of this one's socket.

@@ -4,8 +4,8 @@ import re
 import socket
 import time
 
-from checks.laboratory import packets, socket_in
-from demo import ETH, ETH_IP, IB, IB_IP, Process, ping, run, traffic
+from checks.laboratory import Pings, packets, socket_in
+from demo import ETH, ETH_IP, IB, IB_IP, LATE, ping, run, traffic
 
 
 def check_too_big(lab):
@@ -23,10 +23,7 @@ def check_too_big(lab):
 
 def check_fragments(lab, netns, target):
     before = packets(traffic(lab), "fragmented")
-    out = run("ping", "-n", "-q", "-c", 3, "-i", "0.1", "-W", 3, "-M", "dont", "-s", 60000, target, netns=netns,
-              check=False).stdout
-    m = re.search(r"(\d+) packets transmitted, (\d+) received", out)
-    got = int(m[2]) if m else 0
+    got = ping(netns, target, 60000, count=3, interval=0.1, more=("-M", "dont"))["received"]
     return {"ok": got == 3, "received": got, "of": 3, "fragmented_by_gateway": packets(traffic(lab), "fragmented") - before}
 
 
@@ -38,7 +35,7 @@ def check_to_all(from_ns, to_ns, source):
         receiver, sender = (socket_in(ns, socket.AF_INET, socket.SOCK_DGRAM) for ns in (to_ns, from_ns))
         with receiver, sender:
             receiver.bind(("0.0.0.0", port))
-            receiver.settimeout(2)
+            receiver.settimeout(LATE)
             sender.bind((source, 0))
             sender.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
             sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(source))
@@ -71,7 +68,7 @@ def check_ud_limits(lab):
 
 
 def check_mode_switch(lab):
-    steady = Process("ping", ["ping", "-n", "-q", "-i", "0.01", "-c", "500", IB_IP], ETH, lab.dir / "steady.log")
+    steady = Pings(ETH, IB_IP, 0.01, lab.dir / "steady.log")
     try:
         marks = []
         for mode in (None, "datagram", "connected"):
@@ -84,11 +81,9 @@ def check_mode_switch(lab):
             after = traffic(lab)
             rc, ud = (packets(after, n) - packets(before, n) for n in ("ib_rc_transmit", "ib_ud_unicast_transmit"))
             marks.append({"mode": mode or "connected", "rc": rc, "ud": ud})
-        steady.popen.wait(20)
-        m = re.search(r"(\d+) packets transmitted, (\d+) received", steady.text())
-        lost = int(m[1]) - int(m[2]) if m else None
+        pings = steady.end()
     finally:
-        steady.stop(1)
-    ok = (lost is not None and lost <= 5 and marks[0]["rc"] > 20 and marks[0]["ud"] == 0 and marks[1]["ud"] > 20
+        steady.stop()
+    ok = (pings["lost"] <= 5 and marks[0]["rc"] > 20 and marks[0]["ud"] == 0 and marks[1]["ud"] > 20
           and marks[1]["rc"] == 0 and marks[2]["rc"] > 20 and marks[2]["ud"] == 0)
-    return {"ok": ok, "lost": lost, "of": 500, "transmitted": marks}
+    return {"ok": ok, "lost": pings["lost"], "of": pings["sent"], "transmitted": marks}

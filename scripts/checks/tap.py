@@ -34,7 +34,7 @@ class Tap(ColdLaboratory):
         super().up()
         wire = Process("wire", [sys.executable, Path(__file__).parent / "wire.py", "w0", "dtap0"], GW, self.dir / "wire.log")
         self.processes.append(wire)
-        self.wait_for("a wire", lambda: "ready" in wire.text(), 5)
+        self.wait_for("a wire", lambda: "ready" in wire.text(), 30)
 
 
 class TapOfTwoWorkers(Tap):

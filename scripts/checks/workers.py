@@ -63,11 +63,17 @@ def check_spread(lab):
                     sender.send(b"one of many")
                 except ConnectionRefusedError:
                     pass
-            time.sleep(0.01)
+            # What waits before a gateway that stands still for a moment finds room.
+            time.sleep(0.04)
         for sender in senders:
             sender.close()
-    time.sleep(0.5)
-    after = lab.ctl("stats")["workers"]
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        after = lab.ctl("stats")["workers"]
+        if all(sum(a[way] - b[way] for a, b in zip(after, before)) >= flows * each
+               for way in ("eth_receive_packets", "ib_rc_receive_packets")):
+            break
+        time.sleep(0.1)
     shares = {name: [a[f"{name}_packets"] - b[f"{name}_packets"] for a, b in zip(after, before)]
               for name in ("eth_receive", "eth_transmit", "ib_rc_receive", "ib_rc_transmit")}
     came = shares["eth_receive"], shares["ib_rc_receive"]

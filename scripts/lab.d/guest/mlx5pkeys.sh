@@ -56,6 +56,8 @@ start_ib0
 ib ip link add link ib0 name ib0.8001 type ipoib pkey 0x8001
 ib ip addr add $second_ib/24 dev ib0.8001
 ib ip link set ib0.8001 up
+# Patience of the one packet that is sent from cold.
+ib sysctl -qw net.ipv4.neigh.ib0.mcast_solicit=60 net.ipv4.neigh.ib0/8001.mcast_solicit=60
 for name in ib0 ib0.8001; do check "$name has joined" await 60 carrier $name; done
 for way in datagram connected; do
     ctl mode $way >/dev/null
