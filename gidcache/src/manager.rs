@@ -27,8 +27,12 @@ pub struct Manager<M = Memory> {
 }
 
 impl<M: AsRef<[AtomicU64]>> Manager<M> {
-    /// The table's RoCE ports must have been bound in the rules, or be bound later.
-    pub const fn new(table: Arc<DeviceTable<M>>, rules: Rules) -> Self {
+    /// The table's RoCE ports must have been bound in the rules, or be bound later. What the table of a port that is bound already holds,
+    /// as from an earlier maintainer, stays as far as the rules want it: they should know all there is before [`Manager::apply`].
+    pub fn new(table: Arc<DeviceTable<M>>, mut rules: Rules) -> Self {
+        for entry in table.entries() {
+            rules.adopt(entry.port, entry.attributes, entry.default);
+        }
         Self { rules, table }
     }
 

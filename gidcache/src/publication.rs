@@ -5,6 +5,7 @@
 //! a change costs the same in a small and in a large table.
 
 use std::fmt;
+use std::time::Duration;
 
 use ib_wire::Gid;
 
@@ -21,8 +22,16 @@ pub struct Maintainer {
     pub process: u32,
     /// Counts the maintainers of this memory.
     pub epoch: u64,
-    /// When it last gave a sign of life: nanoseconds of CLOCK_MONOTONIC.
+    /// When it last gave a sign of life: nanoseconds of CLOCK_MONOTONIC; 0 if it has not yet, so that the table is its predecessor's.
     pub heartbeat: u64,
+}
+
+impl Maintainer {
+    /// How old the last sign of life is; `None` if there was none.
+    #[must_use]
+    pub fn silence(&self, now: u64) -> Option<Duration> {
+        (self.heartbeat != 0).then(|| Duration::from_nanos(now.saturating_sub(self.heartbeat)))
+    }
 }
 
 /// The words and a copy of what the next publication will say.
@@ -86,6 +95,9 @@ impl<M: AsRef<[AtomicU64]>> Publication<M> {
             }
             Err(error) => return Err(error),
         };
+        // What its predecessor said of the table's age is not said by this one.
+        store(words, layout::W_HEARTBEAT, 0);
+        fence(Ordering::Release);
         store(words, layout::W_EPOCH, load(words, layout::W_EPOCH).wrapping_add(1));
         store(words, layout::W_PROCESS, u64::from(process));
         geometry.write(words);
@@ -166,6 +178,8 @@ impl<M: AsRef<[AtomicU64]>> Publication<M> {
 
     /// Sign of life.
     pub(crate) fn heartbeat(&self, now: u64) {
+        // Whoever sees it also sees what was published before.
+        fence(Ordering::Release);
         store(self.memory.as_ref(), layout::W_HEARTBEAT, now);
     }
 

@@ -156,12 +156,16 @@ impl<M: Words> Reader<M> {
     }
 
     /// Who publishes, and when it last gave a sign of life.
+    ///
+    /// What is read afterwards is at least as new as the sign of life says.
     pub fn maintainer(&self) -> Maintainer {
-        Maintainer {
+        let maintainer = Maintainer {
             process: self.memory.load(layout::W_PROCESS) as u32,
             epoch: self.memory.load(layout::W_EPOCH),
             heartbeat: self.memory.load(layout::W_HEARTBEAT),
-        }
+        };
+        fence(Ordering::Acquire);
+        maintainer
     }
 
     /// The memory.

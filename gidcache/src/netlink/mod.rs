@@ -1,13 +1,15 @@
 //! Events from rtnetlink.
 //!
 //! [`message`] takes the kernel's messages apart, [`Session`] orders what has to be asked and when, without I/O, and [`Monitor`] is
-//! the socket.
+//! the socket. [`Plugs`] hears of RDMA devices that come and go.
 
 pub mod message;
 mod monitor;
+mod plugs;
 mod session;
 #[cfg(test)]
 mod tests;
 
-pub use self::monitor::{Monitor, MonitorError, Turn};
+pub use self::monitor::{Audience, Monitor, MonitorError, Turn};
+pub use self::plugs::Plugs;
 pub use self::session::{Counters, Notice, Session};

@@ -1,13 +1,13 @@
 //! The rtnetlink socket.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Instant;
 
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
-use super::session::{Counters, Session};
+use super::session::{Counters, Notice, Session};
 use crate::rules::Rules;
 
 const RTNLGRP_LINK: u32 = 1;
@@ -23,11 +23,29 @@ const DATAGRAMS_PER_TURN: usize = 64;
 
 /// Why events cannot be had.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {what} the rtnetlink socket")]
+#[error("cannot {what} a netlink socket")]
 pub struct MonitorError {
     what: &'static str,
     #[source]
     source: io::Error,
+}
+
+impl MonitorError {
+    pub(super) const fn new(what: &'static str, source: io::Error) -> Self {
+        Self { what, source }
+    }
+}
+
+/// Who is told: the rules of one device, or of as many as there are.
+pub trait Audience {
+    /// Hears what the kernel told, in its order.
+    fn hear(&mut self, notice: &Notice);
+}
+
+impl Audience for Rules {
+    fn hear(&mut self, notice: &Notice) {
+        notice.tell(self);
+    }
 }
 
 /// What a turn left.
@@ -68,7 +86,7 @@ impl Monitor {
     }
 
     /// Does what there is to do, without waiting: call it when [`Monitor::as_raw_fd`] is readable and at [`Monitor::poll_timeout`].
-    pub fn turn(&mut self, now: Instant, rules: &mut Rules) -> Result<Turn, MonitorError> {
+    pub fn turn(&mut self, now: Instant, audience: &mut impl Audience) -> Result<Turn, MonitorError> {
         for _ in 0..DATAGRAMS_PER_TURN {
             self.session.handle_timeout(now);
             if let Some(request) = self.session.poll_transmit() {
@@ -87,13 +105,13 @@ impl Monitor {
                     Some(libc::ENOBUFS) => self.session.handle_overrun(now),
                     Some(libc::EINTR) => continue,
                     _ if error.kind() == io::ErrorKind::WouldBlock => {
-                        self.tell(rules);
+                        self.tell(audience);
                         return Ok(Turn::Idle);
                     }
                     _ => return Err(MonitorError { what: "read from", source: error }),
                 },
             }
-            self.tell(rules);
+            self.tell(audience);
         }
         Ok(Turn::More)
     }
@@ -121,10 +139,16 @@ impl Monitor {
         self.session.counters()
     }
 
-    fn tell(&mut self, rules: &mut Rules) {
+    fn tell(&mut self, audience: &mut impl Audience) {
         while let Some(notice) = self.session.poll_notice() {
-            notice.tell(rules);
+            audience.hear(&notice);
         }
+    }
+}
+
+impl AsFd for Monitor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

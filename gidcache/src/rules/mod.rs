@@ -121,6 +121,14 @@ impl Rules {
         self.ports.insert(number, port);
     }
 
+    /// A port's table has this entry already: it is deleted unless it shall be.
+    pub fn adopt(&mut self, number: PortNumber, attributes: Attributes, default: bool) {
+        if let Some(port) = self.ports.get_mut(&number) {
+            port.told.insert(attributes.key, Place { vlan: attributes.vlan, default });
+            port.mark(attributes.key);
+        }
+    }
+
     /// Something happened.
     pub fn handle_event(&mut self, event: &Event) {
         if let Some(scan) = &mut self.scan

@@ -3,6 +3,7 @@
 //! Writers of one port wait for each other, for the device may be slow to take or to drop a GID; writers of different ports do
 //! not, and readers never: while the device is being told, the entry is invalid to them.
 
+mod adoption;
 mod hold;
 mod mirror;
 #[cfg(test)]
@@ -227,8 +228,9 @@ fn geometry(ports: &[PortSetup]) -> Result<Geometry, LayoutError> {
 }
 
 impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
-    /// Empty tables in the memory given, which may be shared with other processes: zeroes, or what an earlier maintainer of
-    /// the same ports left; its readers go on with ours. There must be one maintainer at a time.
+    /// Tables in the memory given, which may be shared with other processes. It is zeroes, or what an earlier maintainer of the same ports
+    /// left: its entries stay where they are until they are changed, and its readers go on with ours. Until the first
+    /// [`DeviceTable::heartbeat`] these can tell that nobody has looked after the table yet. There must be one maintainer at a time.
     pub fn publish_in(
         memory: M,
         ports: &[PortSetup],
@@ -236,7 +238,9 @@ impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
         seed: u64,
         process: u32,
     ) -> Result<Self, LayoutError> {
-        let mut publication = Publication::new(memory, geometry(ports)?, seed, process)?;
+        let geometry = geometry(ports)?;
+        let left = adoption::left_in(&memory, &geometry);
+        let publication = Publication::new(memory, geometry, seed, process)?;
         let mut tables = Vec::with_capacity(ports.len());
         for setup in ports {
             let first = publication.geometry().slot(setup.number, 0).unwrap_or_default();
@@ -253,8 +257,11 @@ impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
             table.writer.get_mut().free = (table.reserved()..setup.len).collect();
             tables.push(table);
         }
-        publication.publish();
-        Ok(Self { ports: tables, publication: Mutex::new(publication), provider: Box::new(provider) })
+        let provider = Box::new(provider);
+        let mut this = Self { ports: tables, publication: Mutex::new(publication), provider };
+        this.adopt(&left);
+        this.publication.get_mut().publish();
+        Ok(this)
     }
 
     /// A reader.
@@ -277,7 +284,8 @@ impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
         self.ports.iter().map(|port| port.setup)
     }
 
-    /// Sign of life for readers in other processes: nanoseconds of CLOCK_MONOTONIC.
+    /// Sign of life for readers in other processes: at this time, nanoseconds of CLOCK_MONOTONIC, the table was as it should be. 0 takes
+    /// that back: nobody looks after it.
     pub fn heartbeat(&self, now: u64) {
         self.publication.lock().heartbeat(now);
     }

@@ -301,7 +301,12 @@ fn a_second_maintainer_goes_on_where_the_first_ended() {
     let query = Query::new(gid("10.0.0.1"));
     assert!(reader.find(&query).unwrap().is_some());
     let second = DeviceTable::publish_in(Arc::clone(&memory), &ports, NoProvider, 8, 200).unwrap();
-    assert_eq!(reader.find(&query).unwrap(), None);
+    // What the first left stays, and the second has not spoken for it.
+    assert_eq!(reader.find(&query).unwrap().map(|entry| entry.index), Some(2));
+    assert_eq!(reader.maintainer().silence(9), None);
+    second.heartbeat(7);
+    assert_eq!(reader.maintainer().silence(9), Some(std::time::Duration::from_nanos(2)));
+    assert_eq!(second.add(ROCE, v2("10.0.0.1", 3)).unwrap(), Added::Existing(2));
     for number in 1..6 {
         second.add(ROCE, v2(&format!("10.0.1.{number}"), 3)).unwrap();
         assert!(reader.find(&Query::new(gid(&format!("10.0.1.{number}")))).unwrap().is_some());
@@ -332,6 +337,95 @@ fn memory_that_holds_no_table_is_refused() {
                 let _ = reader.entries(&mut Vec::new());
                 let _ = reader.slot(ROCE, 3);
             }
+        }
+    }
+}
+
+/// Rules in the middle of a list in which the kernel has an interface with these addresses.
+fn rules_of(addresses: &[&str]) -> Rules {
+    let mut rules = Rules::new();
+    rules.bind(ROCE, Binding::Name("eth0".into()), RoceTypes::V2);
+    rules.begin_scan();
+    let index = IfIndex::new(3).unwrap();
+    rules.handle_scanned(&Event::Interface(Interface {
+        index,
+        name: "eth0".into(),
+        mac: Some([2, 0, 0, 0, 0, 1]),
+        kind: Kind::Other,
+        master: None,
+        lower: None,
+    }));
+    for address in addresses {
+        let local = address.parse().unwrap();
+        rules.handle_scanned(&Event::Address(index, Address { local, prefix: 24, peer: local }));
+    }
+    rules
+}
+
+#[test]
+fn entries_keep_their_indices_when_the_maintainer_is_another() {
+    let ports = [PortSetup { number: ROCE, len: 8, kind: PortKind::Roce(RoceTypes::V2) }];
+    let memory: Memory = (0..words_needed(&ports).unwrap()).map(|_| AtomicU64::new(0)).collect();
+    let publish = |process| {
+        Arc::new(DeviceTable::publish_in(Arc::clone(&memory), &ports, NoProvider, 7, process).unwrap())
+    };
+    let indices = |table: &DeviceTable| -> Vec<(u16, Gid)> {
+        table.entries().iter().map(|entry| (entry.index, entry.gid())).collect()
+    };
+    let mut first = Manager::new(publish(1), rules_of(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]));
+    first.rules().end_scan();
+    assert_eq!(first.apply().added, 4);
+    drop(first);
+    let reader = Reader::attach(Arc::clone(&memory)).unwrap();
+    // The kernel lists them in another order now, and one is not there any more.
+    let mut second = Manager::new(publish(2), rules_of(&["10.0.0.9", "10.0.0.3", "10.0.0.1"]));
+    assert!(reader.find(&Query::new(gid("10.0.0.2"))).unwrap().is_some(), "until more is known");
+    second.rules().end_scan();
+    let applied = second.apply();
+    assert_eq!((applied.added, applied.deleted, applied.failures.len()), (1, 1, 0));
+    let own = crate::link_local_gid([2, 0, 0, 0, 0, 1]);
+    assert_eq!(
+        indices(second.table()),
+        [(0, own), (1, gid("10.0.0.1")), (2, gid("10.0.0.9")), (3, gid("10.0.0.3"))]
+    );
+    assert_eq!(reader.find(&Query::new(gid("10.0.0.3"))).unwrap().map(|entry| entry.index), Some(3));
+}
+
+#[test]
+fn what_is_left_in_memory_is_taken_over_only_as_far_as_it_makes_sense() {
+    let ports = setup(8);
+    let memory: Memory = (0..words_needed(&ports).unwrap()).map(|_| AtomicU64::new(0)).collect();
+    let first = DeviceTable::publish_in(Arc::clone(&memory), &ports, NoProvider, 7, 1).unwrap();
+    first.add_default(ROCE, v2("fe80::1", 3)).unwrap();
+    first.add(ROCE, v2("10.0.0.1", 3)).unwrap();
+    first.add(ROCE, v2("10.0.0.2", 3)).unwrap();
+    first.set_infiniband(IB, &[gid("fe80::7")]).unwrap();
+    drop(first);
+    let whole: Vec<u64> = memory.iter().map(|word| word.load(crate::sync::Ordering::Relaxed)).collect();
+    // Any word damaged in any way: the tables can be taken over, hold what such ports can hold, each once, and work.
+    for at in 0..whole.len() {
+        for value in
+            [0, u64::MAX, whole[at] ^ 1, whole[at] ^ 1 << 16, whole[at] ^ 1 << 33, whole[at] ^ 1 << 41]
+        {
+            let copy: Memory = whole.iter().map(|word| AtomicU64::new(*word)).collect();
+            copy[at].store(value, crate::sync::Ordering::Relaxed);
+            let Ok(table) = DeviceTable::publish_in(copy, &ports, NoProvider, 7, 2) else { continue };
+            let entries = table.entries();
+            for entry in &entries {
+                let key = entry.attributes.key;
+                let good = match entry.port {
+                    ROCE if entry.default => key.gid_type as u16 == entry.index + 1,
+                    ROCE => key.gid_type != GidType::Ib && entry.index >= 2 && entry.index < 8,
+                    IB => key.gid_type == GidType::Ib && entry.index < 4,
+                    _ => false,
+                };
+                assert!(good && key.gid != Gid::ZERO, "word {at} {value:#x}: {entry:?}");
+            }
+            let new = v2("10.9.9.9", 9);
+            table.add(ROCE, new).unwrap();
+            assert_eq!(table.entries().len(), entries.len() + 1, "word {at} {value:#x}");
+            let found = table.reader().unwrap().find(&Query::new(new.key.gid)).unwrap();
+            assert!(found.is_some(), "word {at} {value:#x}");
         }
     }
 }
