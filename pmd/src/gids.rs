@@ -1,10 +1,21 @@
-//! A device's GID table in [`gidcache`]: copied whole, and again when the device tells of a change.
+//! A device's GID table in [`gidcache`]: copied whole, and again when the device tells of a change; and the tables that a process serves to
+//! others ([`Directory`]), as these see them ([`SharedGids`]).
+
+mod directory;
+mod shared;
+
+use std::path::Path;
 
 use gidcache::table::Memory;
 use gidcache::{DeviceTable, Difference, NoProvider, PortKind, PortSetup, TableError};
 
 use crate::hca::{AsyncEvent, Control, HcaError, LinkLayer, PortNumber};
 use crate::shm::{Maintained, ShmError};
+
+pub use self::directory::{
+    DEFAULT_DIRECTORY, Directory, DirectoryError, MAX_TABLES, is_table_name, roce_table, tables,
+};
+pub use self::shared::{SILENCE, SharedError, SharedGids, Standing};
 
 /// Why there is no copy of a device's table.
 #[derive(Debug, thiserror::Error)]
@@ -49,17 +60,21 @@ pub const fn concerns_gids(event: &AsyncEvent) -> bool {
     }
 }
 
+/// What the table of a port is, which somebody else keeps.
+pub(crate) const fn kind_of(link_layer: LinkLayer) -> PortKind {
+    match link_layer {
+        LinkLayer::InfiniBand => PortKind::InfiniBand,
+        LinkLayer::Ethernet => PortKind::Mirror,
+    }
+}
+
 /// The tables that a device has.
 fn ports(device: &impl Control) -> Result<Vec<PortSetup>, HcaError> {
     (1..=device.device().ports)
         .map(|number| {
             let number = PortNumber(number);
             let port = device.port(number)?;
-            let kind = match port.link_layer {
-                LinkLayer::InfiniBand => PortKind::InfiniBand,
-                LinkLayer::Ethernet => PortKind::Mirror,
-            };
-            Ok(PortSetup { number, len: port.gid_table_len.max(1), kind })
+            Ok(PortSetup { number, len: port.gid_table_len.max(1), kind: kind_of(port.link_layer) })
         })
         .collect()
 }
@@ -74,23 +89,26 @@ impl Mirror<Memory> {
 
 impl Mirror<Maintained> {
     /// For readers in any process: in a file whose maintainer this process becomes.
-    pub fn share(device: &impl Control, file: &std::path::Path, seed: u64) -> Result<Self, MirrorError> {
-        let ports = ports(device)?;
-        let words = gidcache::table::words_needed(&ports)?;
-        let memory = Maintained::open(file, words)?;
-        let publish = |memory| DeviceTable::publish_in(memory, &ports, NoProvider, seed, std::process::id());
-        let table = match publish(memory.clone()) {
-            // As long as ours, but of other ports: begun anew.
-            Err(_) => publish(memory.renewed(file, words)?)?,
-            Ok(table) => table,
-        };
-        Ok(Self { table, stale: true })
+    pub fn share(device: &impl Control, file: &Path, seed: u64) -> Result<Self, MirrorError> {
+        Ok(Self { table: share(&ports(device)?, file, seed)?, stale: true })
     }
 
     /// Gives readers a sign of life.
     pub fn beat(&self) {
         self.table.heartbeat(crate::shm::monotonic_nanoseconds());
     }
+}
+
+/// Tables in a file whose maintainer this process becomes. What a former one left of the same ports stays until it is changed.
+pub fn share(ports: &[PortSetup], file: &Path, seed: u64) -> Result<DeviceTable<Maintained>, MirrorError> {
+    let words = gidcache::table::words_needed(ports)?;
+    let memory = Maintained::open(file, words)?;
+    let publish = |memory| DeviceTable::publish_in(memory, ports, NoProvider, seed, std::process::id());
+    Ok(match publish(memory.clone()) {
+        // As long as ours, but of other ports: begun anew.
+        Err(_) => publish(memory.renewed(file, words)?)?,
+        Ok(table) => table,
+    })
 }
 
 impl<M: AsRef<[std::sync::atomic::AtomicU64]>> Mirror<M> {
@@ -184,7 +202,7 @@ mod tests {
         assert!(reader.find(&Query::new(gid)).unwrap().is_some() && memory.is_maintained().unwrap());
         assert!(matches!(
             Mirror::share(&device, &file, 1),
-            Err(MirrorError::Shared(ShmError::Maintained(_)))
+            Err(MirrorError::Shared(ShmError::Maintained { .. }))
         ));
         drop(mirror);
         assert!(reader.find(&Query::new(gid)).unwrap().is_some() && !memory.is_maintained().unwrap());

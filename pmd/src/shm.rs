@@ -5,6 +5,8 @@
 //! only its user may open (`.lock`), so that there is one maintainer, and one for writing on the file itself, which readers look for and cannot
 //! have. No reader can keep a maintainer out, or look like one.
 
+mod lock;
+
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -15,8 +17,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gidcache::layout::Words;
-use rustix::fs::{FlockOperation, flock};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+pub use self::lock::Lock;
 
 const WORD: usize = size_of::<AtomicU64>();
 /// Most words that a reader maps: 1 GiB.
@@ -33,8 +36,16 @@ pub fn monotonic_nanoseconds() -> u64 {
 #[derive(Debug, thiserror::Error)]
 pub enum ShmError {
     /// Another process maintains it.
-    #[error("{} is maintained by another process: stop that one, or choose another file", .0.display())]
-    Maintained(PathBuf),
+    #[error(
+        "{} is maintained by {}: stop that one, or choose another file", path.display(),
+        process.map_or_else(|| "another process".to_owned(), |process| format!("process {process}"))
+    )]
+    Maintained {
+        /// What it maintains.
+        path: PathBuf,
+        /// The process, if that is known.
+        process: Option<u32>,
+    },
     /// The file is another user's, who could write what readers take for ours.
     #[error("{} belongs to another user: choose another place, for instance in /run", .0.display())]
     Foreign(PathBuf),
@@ -102,29 +113,18 @@ pub struct Maintained {
     map: Arc<Map>,
     /// Holds the mark by which readers see that somebody maintains it.
     _file: Arc<File>,
-    /// Holds the lock.
-    lock: Arc<File>,
+    /// Keeps others out.
+    lock: Arc<Lock>,
 }
 
 impl Maintained {
     /// Opens or makes the file and becomes its maintainer. What a former maintainer left is kept if it is as long, so that its readers need
     /// not notice; else they are left behind with the old file and find themselves without a maintainer.
     pub fn open(path: &Path, words: usize) -> Result<Self, ShmError> {
-        let lock = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
-            .open(beside(path, ".lock"))
-            .map_err(call("open the lock of", path))?;
-        check_owner(&lock, path)?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| ShmError::Maintained(path.to_owned()))?;
-        Self::with(path, words, Arc::new(lock))
+        Self::with(path, words, Arc::new(lock_of(path)?))
     }
 
-    fn with(path: &Path, words: usize, lock: Arc<File>) -> Result<Self, ShmError> {
+    fn with(path: &Path, words: usize, lock: Arc<Lock>) -> Result<Self, ShmError> {
         let length = (words * WORD) as u64;
         // A reader can keep us from marking a file, but not from making another one.
         let file = match left(path, length)?.filter(|file| mark(file).is_ok()) {
@@ -140,6 +140,28 @@ impl Maintained {
         std::fs::remove_file(path).map_err(call("replace", path))?;
         Self::with(path, words, self.lock)
     }
+
+    /// Removes the files: nobody shall find the words any more. Whoever has them open finds them without a maintainer when this one and
+    /// its clones are dropped.
+    pub fn remove(&self, path: &Path) -> Result<(), ShmError> {
+        std::fs::remove_file(path).map_err(call("remove", path))?;
+        self.lock.remove().map_err(call("remove the lock of", path))
+    }
+}
+
+fn lock_of(path: &Path) -> Result<Lock, ShmError> {
+    Lock::take(&beside(path, ".lock"), path)
+}
+
+/// Removes what a former maintainer left. False if somebody maintains it, or it is another user's.
+pub fn remove_left(path: &Path) -> Result<bool, ShmError> {
+    let lock = match lock_of(path) {
+        Ok(lock) => lock,
+        Err(ShmError::Maintained { .. } | ShmError::Foreign(_)) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    std::fs::remove_file(path).and_then(|()| lock.remove()).map_err(call("remove", path))?;
+    Ok(true)
 }
 
 /// A file's name with something behind it.
@@ -253,6 +275,17 @@ impl ReadOnly {
         }
         let map = Map::new(&file, words, ProtFlags::READ, path)?;
         Ok(Self { map: Arc::new(map), file: Arc::new(file), path: path.into() })
+    }
+
+    /// The user whose file it is.
+    pub fn owner(&self) -> Result<u32, ShmError> {
+        Ok(self.file.metadata().map_err(call("look at", &self.path))?.uid())
+    }
+
+    /// True if this is the file that is at a path now.
+    #[must_use]
+    pub fn is_at(&self, path: &Path) -> bool {
+        lock::is_at(&self.file, path)
     }
 
     /// True if a living process maintains these words. False means that they are stale: open the file again, a successor may have

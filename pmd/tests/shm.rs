@@ -79,7 +79,7 @@ fn a_killed_maintainer_leaves_a_whole_table_and_is_noticed() {
         let maintainer = reader.maintainer();
         assert_eq!((maintainer.process, maintainer.epoch), (child.id(), round));
         assert!(reader.memory().is_maintained().unwrap());
-        assert!(matches!(maintain(&path, 8), Err(ShmError::Maintained(_))));
+        assert!(matches!(maintain(&path, 8), Err(ShmError::Maintained { .. })));
         let seen = (0..2000).filter_map(|_| whole(&reader)).count();
         assert!(seen > 0);
         child.kill().unwrap();
@@ -134,7 +134,7 @@ fn who_may_only_read_cannot_keep_a_maintainer_out_or_look_like_one() {
     let reader = Reader::attach(ReadOnly::open(&path).unwrap()).unwrap();
     assert!(reader.memory().is_maintained().unwrap());
     assert_eq!(whole(&reader), Some(3));
-    assert!(matches!(maintain(&path, 8), Err(ShmError::Maintained(_))), "there is one maintainer");
+    assert!(matches!(maintain(&path, 8), Err(ShmError::Maintained { .. })), "there is one maintainer");
     // The other lock is on a file that others may not open.
     let lock = path.with_added_extension("lock");
     assert_eq!(std::fs::metadata(&lock).unwrap().permissions().mode() & 0o777, 0o600);

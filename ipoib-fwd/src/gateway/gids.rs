@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use gidcache::{Difference, Entry};
-use pmd::gids::{Mirror, MirrorError};
+use pmd::gids::{Mirror, MirrorError, is_table_name};
 use pmd::hca::Control;
 use pmd::shm::Maintained;
 use pmd::verbs::interface_name;
@@ -31,6 +31,8 @@ pub(super) struct GatewayGids {
     copy: Copy,
     look: Instant,
     heartbeat: Instant,
+    /// The last look succeeded.
+    good: bool,
     changes: u64,
 }
 
@@ -46,7 +48,7 @@ impl GatewayGids {
             Some(file) => Copy::Shared(Mirror::share(device, file, seed)?, file.to_owned()),
             None => Copy::Own(Mirror::new(device, seed)?),
         };
-        let mut this = Self { copy, look: now, heartbeat: now, changes: 0 };
+        let mut this = Self { copy, look: now, heartbeat: now, good: false, changes: 0 };
         this.refresh(device, now, true)?;
         Ok(this)
     }
@@ -58,21 +60,24 @@ impl GatewayGids {
         now: Instant,
         told: bool,
     ) -> Result<Vec<Difference>, MirrorError> {
-        if now >= self.heartbeat {
+        let mut changes = Vec::new();
+        if told || now >= self.look {
+            self.look = now + LOOK;
+            self.good = false;
+            changes = match &mut self.copy {
+                Copy::Own(mirror) => reread(mirror, device)?,
+                Copy::Shared(mirror, _) => reread(mirror, device)?,
+            };
+            self.good = true;
+            self.changes += changes.len() as u64;
+        }
+        // Of a device that did not answer nothing is said.
+        if self.good && now >= self.heartbeat {
             self.heartbeat = now + HEARTBEAT;
             if let Copy::Shared(mirror, _) = &self.copy {
                 mirror.beat();
             }
         }
-        if !told && now < self.look {
-            return Ok(Vec::new());
-        }
-        self.look = now + LOOK;
-        let changes = match &mut self.copy {
-            Copy::Own(mirror) => reread(mirror, device)?,
-            Copy::Shared(mirror, _) => reread(mirror, device)?,
-        };
-        self.changes += changes.len() as u64;
         Ok(changes)
     }
 
@@ -101,8 +106,7 @@ impl GatewayGids {
 /// The file of a further device's table, beside the first one's. `None` if the device's name would lead elsewhere, or to what lies beside
 /// such a file for other reasons ([`pmd::shm`]).
 pub(super) fn beside(file: &Path, device: &str) -> Option<PathBuf> {
-    let taken = device.rsplit('.').next().is_none_or(|end| matches!(end, "" | "lock" | "new"));
-    if taken || device.contains(['/', '\0']) {
+    if !is_table_name(device) {
         return None;
     }
     let mut name = file.file_name()?.to_owned();

@@ -20,5 +20,6 @@ mod worker;
 
 pub use error::{GatewayError, Placed};
 pub use punts::Cause;
+pub(crate) use random::random;
 pub use start::{Report, Start};
 pub use worker::{GatewayCommand, GatewayNote, GatewayWorker, WorkerParts};

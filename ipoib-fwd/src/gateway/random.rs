@@ -3,6 +3,6 @@
 use std::hash::{BuildHasher as _, RandomState};
 
 /// A number that nobody can know.
-pub(super) fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }

@@ -5,12 +5,13 @@ use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use gidcache::{Attributes, Entry, GidType, IfIndex, Key, VlanId};
+use gidcache::{Attributes, Entry, GidType, IfIndex, Key, PortSetup, VlanId};
 use ib_wire::Gid;
 use verbs_sys as sys;
 
 use super::device::Context;
 use super::{device, remedy};
+use crate::gids::kind_of;
 use crate::hca::{HcaError, LinkLayer, PortNumber};
 
 /// Where the kernel lists VLAN interfaces.
@@ -143,6 +144,15 @@ impl GidDevice {
     pub fn ports(&self) -> Result<Vec<(PortNumber, LinkLayer)>, HcaError> {
         let port = |n| Ok((PortNumber(n), self.context.port(PortNumber(n))?.link_layer));
         (1..=self.context.attributes().ports).map(port).collect()
+    }
+
+    /// The tables that it has.
+    pub fn setups(&self) -> Result<Vec<PortSetup>, HcaError> {
+        let port = |number| {
+            let port = self.context.port(number)?;
+            Ok(PortSetup { number, len: port.gid_table_len.max(1), kind: kind_of(port.link_layer) })
+        };
+        (1..=self.context.attributes().ports).map(PortNumber).map(port).collect()
     }
 
     /// All entries of all ports, in one call.
