@@ -19,6 +19,7 @@ from checks.cold import cold
 from checks.crowd import crowd
 from checks.deaths import check_fabric_killed, check_fabric_stopped, check_gateway_killed
 from checks.frames import check_hostile_frames, check_odd_sizes, check_overlong_fragment, check_random_frames
+from checks.gids_serve import gids_serve
 from checks.intruders import check_hostile_packets
 from checks.journal import journal
 from checks.laboratory import Checks, Laboratory, check_stop, in_laboratory, say
@@ -105,7 +106,7 @@ def main():
     checks, error, begin = Checks(args.only), None, time.monotonic()
     try:
         for part in (readme, operator_errors, preflight, service, privileges, captures, cold, routers, segments, ports, bridged, bonded,
-                     tap, long, reload, runtime, journal, workers, crowd, hard, pair):
+                     tap, long, reload, runtime, journal, workers, crowd, gids_serve, hard, pair):
             try:
                 part(args, checks)
             except Failed as e:

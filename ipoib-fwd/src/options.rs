@@ -80,7 +80,7 @@ pub struct CtlLine {
     pub options: ctl::CtlOptions,
 }
 
-/// Lists GID tables.
+/// Lists GID tables, or (--serve) keeps them for all processes of the machine.
 ///
 /// Those of all RDMA devices of this machine are read from the kernel; that of a gateway's software device from its control
 /// socket. The columns are those of show_gids. Ends with an error where nothing could be listed, or what was listed is stale.

@@ -1,13 +1,16 @@
-//! `ipoib-fwd gids`: the GID tables of this machine's devices and of gateways' software ones, once or as they change.
+//! `ipoib-fwd gids`: the GID tables of this machine's devices and of gateways' software ones, once or as they change; and the service that
+//! keeps them where other processes read them ([`serve`]).
 
 mod row;
+pub mod serve;
 mod source;
 mod watch;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use pmd::gids::DEFAULT_DIRECTORY;
 use serde_json::json;
 
 pub use row::{COLUMNS, Row};
@@ -34,6 +37,13 @@ pub struct GidsOptions {
     /// Read only the table that a gateway shares in this file (gateway.gids of its configuration).
     #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "device"])]
     pub shared: Option<PathBuf>,
+    /// Read only the tables that a service (--serve) keeps in this directory, /run/ipoib-gids if none is named. With --watch this goes on when the
+    /// service ends and is started again, and tells when what is listed may be stale (!).
+    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = DEFAULT_DIRECTORY, conflicts_with_all = ["socket", "shared"])]
+    pub from: Option<PathBuf>,
+    /// How it serves.
+    #[command(flatten)]
+    pub serving: serve::ServeOptions,
 }
 
 /// All that is listed.
@@ -43,12 +53,24 @@ struct Listing {
     only: Option<String>,
     /// The list is being watched: what is not there may come.
     followed: bool,
+    /// The directory of the service whose tables alone are listed.
+    served: Option<PathBuf>,
 }
 
 impl Listing {
     fn open(options: &GidsOptions, warn: &mut impl FnMut(&dyn std::error::Error)) -> Result<Self, GidsError> {
         if let Some(file) = &options.shared {
-            return Ok(Self { sources: vec![Source::shared(file)?], only: None, followed: false });
+            let sources = vec![Source::shared(file)?];
+            return Ok(Self { sources, only: None, followed: false, served: None });
+        }
+        if let Some(directory) = &options.from {
+            let (sources, only) = (Vec::new(), options.device.clone());
+            let mut this = Self { sources, only, followed: options.watch, served: Some(directory.clone()) };
+            this.follow_tables(directory, warn)?;
+            if this.sources.is_empty() && !this.followed {
+                return Err(GidsError::NothingServed { directory: directory.clone(), only: this.only });
+            }
+            return Ok(this);
         }
         let (mut sources, failed) = Source::devices()?;
         for error in &failed {
@@ -70,13 +92,13 @@ impl Listing {
         if sources.is_empty() && failed.is_empty() {
             return Err(GidsError::Nothing(usual));
         }
-        Ok(Self { sources, only: options.device.clone(), followed: false })
+        Ok(Self { sources, only: options.device.clone(), followed: false, served: None })
     }
 
     /// Lets devices go that are gone, and adds those that came. Those that cannot be opened are left out.
     fn follow_devices(&mut self) -> Result<(), GidsError> {
         self.followed = true;
-        if self.sources.iter().any(|source| matches!(source, Source::Shared { .. })) {
+        if self.sources.iter().any(|source| matches!(source, Source::Shared(_))) {
             return Ok(());
         }
         let there: Vec<String> = pmd::verbs::devices()?.into_iter().map(|device| device.name).collect();
@@ -85,6 +107,25 @@ impl Listing {
         let known = |name: &String| self.sources.iter().any(|source| source.device() == Some(name.as_str()));
         let new: Vec<String> = there.into_iter().filter(|name| !known(name)).collect();
         self.sources.extend(new.iter().filter_map(|name| Source::named(name).ok()));
+        Ok(())
+    }
+
+    /// As [`Listing::follow_devices`], for the tables of a service. Those that cannot be read are left out, and told to `warn`.
+    fn follow_tables(
+        &mut self,
+        directory: &Path,
+        warn: &mut impl FnMut(&dyn std::error::Error),
+    ) -> Result<(), GidsError> {
+        let (mut there, owner) = pmd::gids::tables(directory)?;
+        there.retain(|name| self.only.as_ref().is_none_or(|only| only == name));
+        self.sources.retain(|source| there.iter().any(|name| source.is_called(name)));
+        there.retain(|name| !self.sources.iter().any(|source| source.is_called(name)));
+        for name in there {
+            match Source::served(directory, &name, owner) {
+                Ok(source) => self.sources.push(source),
+                Err(error) => warn(&error),
+            }
+        }
         Ok(())
     }
 
@@ -102,7 +143,7 @@ impl Listing {
             let mut seen: Vec<String> = rows.iter().map(|row| row.device.clone()).collect();
             seen.dedup();
             rows.retain(|row| row.device == *name);
-            let there = |source: &Source| source.device() == Some(name.as_str());
+            let there = |source: &Source| source.is_called(name);
             if rows.is_empty() && !self.followed && !self.sources.iter().any(there) {
                 let seen = if seen.is_empty() { "none".to_owned() } else { seen.join(", ") };
                 return Err(GidsError::NoDevice { name: name.clone(), seen });
@@ -115,8 +156,11 @@ impl Listing {
 /// Lists, to standard output. What is wrong with some devices only goes to `warn`.
 pub fn run(options: &GidsOptions, mut warn: impl FnMut(&dyn std::error::Error)) -> Result<(), GidsError> {
     let mut listing = Listing::open(options, &mut warn)?;
-    let result =
-        if options.watch { watch::run(&mut listing, options.json) } else { once(&listing, options.json) };
+    let result = if options.watch {
+        watch::run(&mut listing, options.json, &mut warn)
+    } else {
+        once(&listing, options.json)
+    };
     match result {
         // Whoever read has seen enough.
         Err(GidsError::Output(e)) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -125,11 +169,13 @@ pub fn run(options: &GidsOptions, mut warn: impl FnMut(&dyn std::error::Error)) 
 }
 
 fn once(listing: &Listing, as_json: bool) -> Result<(), GidsError> {
+    // First what the tables are worth: what is read afterwards is no older.
+    let worth = listing.sources.iter().try_for_each(Source::check);
     let rows = listing.rows()?;
     let text = if as_json { format!("{:#}\n", json!({ "gids": rows })) } else { table(&rows) };
     io::stdout().write_all(text.as_bytes()).map_err(GidsError::Output)?;
     // A stale list is shown, and called so.
-    listing.sources.iter().try_for_each(Source::check)
+    worth
 }
 
 /// Widths of the columns that these rows need.

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dataplane::telemetry::{TelemetryError, ask};
-use gidcache::Reader;
+use pmd::gids::{DirectoryError, SharedError, SharedGids, Standing};
 use pmd::hca::HcaError;
-use pmd::shm::{ReadOnly, ShmError, monotonic_nanoseconds};
+use pmd::shm::ShmError;
 use pmd::verbs::{GidDevice, devices, interface_name};
 use serde::Deserialize;
 
@@ -15,8 +15,6 @@ use super::row::Row;
 
 /// How long a gateway may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A maintainer gives a sign of life every second.
-const SILENCE: Duration = Duration::from_secs(5);
 
 /// Why there is no list.
 #[derive(Debug, thiserror::Error)]
@@ -33,18 +31,15 @@ pub enum GidsError {
     /// The service manager.
     #[error("the service manager cannot be told anything")]
     Service(#[source] std::io::Error),
+    /// The shared table's memory.
+    #[error(transparent)]
+    Memory(#[from] ShmError),
     /// The shared table.
     #[error(transparent)]
-    Shared(#[from] ShmError),
-    /// The file is no shared table.
-    #[error("{file} is no shared GID table")]
-    NoTable {
-        /// The file.
-        file: PathBuf,
-        /// What is wrong.
-        #[source]
-        source: gidcache::layout::LayoutError,
-    },
+    Shared(#[from] SharedError),
+    /// The directory of a service.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
     /// The shared table changes too fast, or holds nonsense.
     #[error("{}: {source}", file.display())]
     Unsettled {
@@ -55,10 +50,20 @@ pub enum GidsError {
     },
     /// The maintainer of the shared table is dead.
     #[error(
-        "{}: nobody maintains this table: process {process}, which did, is gone; what it left is stale. Start the gateway again",
+        "{}: nobody maintains this table: process {process}, which did, is gone; what it left is stale. Start the service or the gateway again",
         file.display()
     )]
     Dead {
+        /// The file.
+        file: PathBuf,
+        /// The process.
+        process: u32,
+    },
+    /// The maintainer of the shared table does not speak for it.
+    #[error(
+        "{}: process {process} has this table now and has not looked after it yet, or is ending; it may be stale", file.display()
+    )]
+    Unsaid {
         /// The file.
         file: PathBuf,
         /// The process.
@@ -83,6 +88,17 @@ pub enum GidsError {
          software one listens on {}; name its control socket with --socket", .0.display()
     )]
     Nothing(PathBuf),
+    /// A service's directory has no table that is asked for.
+    #[error(
+        "no GID table{} in {}: the service has no such device, or has not been started (systemctl start ipoib-gids, or \
+         ipoib-fwd gids --serve)", only.as_ref().map_or_else(String::new, |name| format!(" of {name}")), directory.display()
+    )]
+    NothingServed {
+        /// The directory.
+        directory: PathBuf,
+        /// The device.
+        only: Option<String>,
+    },
     /// No device of this name.
     #[error("no device {name}: there are {seen}")]
     NoDevice {
@@ -110,23 +126,20 @@ pub enum Source {
     /// A gateway that listens on this socket. Its device may be one of this machine's.
     Gateway(PathBuf),
     /// A table in a file.
-    Shared {
-        /// The file.
-        file: PathBuf,
-        /// The mapping, to see whether anybody maintains it.
-        memory: ReadOnly,
-        /// Its reader.
-        reader: Reader<ReadOnly>,
-    },
+    Shared(SharedGids),
+    /// One of the tables that a service serves under this name, which is followed when that is started again.
+    Served(String, SharedGids),
 }
 
 impl Source {
     /// A shared table.
     pub fn shared(file: &Path) -> Result<Self, GidsError> {
-        let memory = ReadOnly::open(file)?;
-        let reader = Reader::attach(memory.clone());
-        let reader = reader.map_err(|source| GidsError::NoTable { file: file.to_owned(), source })?;
-        Ok(Self::Shared { file: file.to_owned(), memory, reader })
+        Ok(Self::Shared(SharedGids::open(file)?))
+    }
+
+    /// A table of a service's, in the directory that is this user's.
+    pub fn served(directory: &Path, name: &str, owner: u32) -> Result<Self, GidsError> {
+        Ok(Self::Served(name.to_owned(), SharedGids::open_of(&directory.join(name), owner)?))
     }
 
     /// A device of this machine.
@@ -151,8 +164,27 @@ impl Source {
     pub fn device(&self) -> Option<&str> {
         match self {
             Self::Device(device) => Some(device.name()),
-            Self::Gateway(_) | Self::Shared { .. } => None,
+            Self::Gateway(_) | Self::Shared(_) | Self::Served(..) => None,
         }
+    }
+
+    /// True for the device of this name, or a service's table of it.
+    #[must_use]
+    pub fn is_called(&self, name: &str) -> bool {
+        match self {
+            Self::Device(device) => device.name() == name,
+            Self::Served(of, _) => of == name,
+            Self::Gateway(_) | Self::Shared(_) => false,
+        }
+    }
+
+    /// The name of a service's table and why it may be stale, if it may. One that has been begun anew is opened anew.
+    pub fn standing(&mut self) -> Option<(&str, Option<GidsError>)> {
+        let Self::Served(_, shared) = self else { return None };
+        let followed = shared.follow().map_err(GidsError::from);
+        let worth = followed.and_then(|_| self.check()).err();
+        let Self::Served(name, _) = self else { return None };
+        Some((name, worth))
     }
 
     /// What it has now.
@@ -166,13 +198,10 @@ impl Source {
                 let GatewayGids { gids } = serde_json::from_value(ask(socket, "/gids", PATIENCE)?)?;
                 Ok(gids)
             }
-            Self::Shared { file, reader, .. } => {
-                let mut entries = Vec::new();
-                let read = reader.entries(&mut entries);
-                read.map_err(|source| GidsError::Unsettled { file: file.clone(), source })?;
-                let name = file.file_name().unwrap_or_default().to_string_lossy();
-                Ok(entries.iter().map(|entry| Row::new(&name, entry, interface_name)).collect())
+            Self::Shared(shared) => {
+                rows_of(shared, &shared.path().file_name().unwrap_or_default().to_string_lossy())
             }
+            Self::Served(name, shared) => rows_of(shared, name),
         }
     }
 
@@ -181,18 +210,16 @@ impl Source {
         match self {
             Self::Device(device) => Ok(device.take_events().map(|_| ())?),
             Self::Gateway(_) => Ok(()),
-            Self::Shared { file, memory, reader } => {
-                let maintainer = reader.maintainer();
-                let (file, process) = (file.clone(), maintainer.process);
-                if !memory.is_maintained()? {
-                    return Err(GidsError::Dead { file, process });
+            Self::Shared(shared) | Self::Served(_, shared) => {
+                let file = shared.path().to_owned();
+                match shared.standing()? {
+                    Standing::Current => Ok(()),
+                    Standing::Unsaid(process) => Err(GidsError::Unsaid { file, process }),
+                    Standing::Silent(process, silence) => {
+                        Err(GidsError::Silent { file, process, seconds: silence.as_secs() })
+                    }
+                    Standing::Dead(process) => Err(GidsError::Dead { file, process }),
                 }
-                let since =
-                    Duration::from_nanos(monotonic_nanoseconds().saturating_sub(maintainer.heartbeat));
-                if since > SILENCE {
-                    return Err(GidsError::Silent { file, process, seconds: since.as_secs() });
-                }
-                Ok(())
             }
         }
     }
@@ -202,7 +229,14 @@ impl Source {
     pub fn readable(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Device(device) => Some(device.as_fd()),
-            Self::Gateway(_) | Self::Shared { .. } => None,
+            Self::Gateway(_) | Self::Shared(_) | Self::Served(..) => None,
         }
     }
+}
+
+fn rows_of(shared: &SharedGids, name: &str) -> Result<Vec<Row>, GidsError> {
+    let mut entries = Vec::new();
+    let read = shared.reader().entries(&mut entries);
+    read.map_err(|source| GidsError::Unsettled { file: shared.path().to_owned(), source })?;
+    Ok(entries.iter().map(|entry| Row::new(name, entry, interface_name)).collect())
 }

@@ -1,5 +1,7 @@
 //! The list as it changes.
 
+use std::collections::BTreeMap;
+use std::error::Error;
 use std::io::{self, Write};
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
@@ -33,6 +35,16 @@ enum What {
     Removed,
 }
 
+/// What a line tells of a service's table.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+enum Worth<'a> {
+    /// It is as it should be, again.
+    Current { device: &'a str },
+    /// It may be stale.
+    Stale { device: &'a str, why: &'a str },
+}
+
 /// A line in JSON.
 #[derive(Serialize)]
 struct Told<'a> {
@@ -54,17 +66,42 @@ fn changes(before: &[Row], after: &[Row]) -> Vec<(What, Row)> {
 }
 
 /// Prints the list, then its changes until it is interrupted or nobody reads them.
-pub(super) fn run(listing: &mut Listing, as_json: bool) -> Result<(), GidsError> {
+pub(super) fn run(
+    listing: &mut Listing,
+    as_json: bool,
+    warn: &mut impl FnMut(&dyn Error),
+) -> Result<(), GidsError> {
     let coloured = is_coloured();
+    let mut stale = BTreeMap::new();
+    let news = worth(listing, &mut stale);
     let mut before = listing.rows()?;
     let present = |row: &Row| json_line(What::Present, row);
     let first = if as_json { before.iter().map(present).collect() } else { table(&before) };
-    print(&first)?;
+    print(&(first + &worth_lines(&news, as_json)))?;
     let mut look = Instant::now();
     let mut service = Service::ready(before.len(), look)?;
     loop {
         wait(&listing.sources)?;
         service.tell(before.len(), Instant::now());
+        if let Some(directory) = listing.served.clone() {
+            if look.elapsed() >= LOOK {
+                look = Instant::now();
+                // Without its directory a service is not there yet, or not any more.
+                match listing.follow_tables(&directory, warn) {
+                    Ok(()) | Err(GidsError::Directory(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            let news = worth(listing, &mut stale);
+            // A table that is being overwritten by nobody knows whom stays as it was.
+            let after = listing.rows().unwrap_or_else(|_| before.clone());
+            let text = change_lines(&before, &after, as_json, coloured) + &worth_lines(&news, as_json);
+            if !text.is_empty() {
+                print(&text)?;
+            }
+            before = after;
+            continue;
+        }
         let mut seen = listing.sources.iter().try_for_each(Source::check).and_then(|()| listing.rows());
         // A device that fails may be gone.
         if seen.is_err() || look.elapsed() >= LOOK {
@@ -73,17 +110,60 @@ pub(super) fn run(listing: &mut Listing, as_json: bool) -> Result<(), GidsError>
             seen = listing.sources.iter().try_for_each(Source::check).and_then(|()| listing.rows());
         }
         let after = seen?;
-        let widths = widths(&after);
-        let tell = |(what, row): (What, Row)| match as_json {
-            true => json_line(what, &row),
-            false => plain_line(what, &row, &widths, coloured),
-        };
-        let text: String = changes(&before, &after).into_iter().map(tell).collect();
+        let text = change_lines(&before, &after, as_json, coloured);
         if !text.is_empty() {
             print(&text)?;
         }
         before = after;
     }
+}
+
+/// What is news of the worth of a service's tables: each with the reason why it may be stale, or none. `stale` is what was known.
+fn worth(listing: &mut Listing, stale: &mut BTreeMap<String, String>) -> Vec<(String, Option<String>)> {
+    let now: Vec<(String, Option<String>)> = listing
+        .sources
+        .iter_mut()
+        .filter_map(Source::standing)
+        .map(|(name, why)| (name.to_owned(), why.map(|why| why.to_string())))
+        .collect();
+    stale.retain(|name, _| now.iter().any(|(other, _)| other == name));
+    let mut news = Vec::new();
+    for (name, why) in now {
+        let was = stale.contains_key(&name);
+        match why {
+            // How long it has been silent changes all the time.
+            Some(_) if was => {}
+            Some(why) => {
+                stale.insert(name.clone(), why.clone());
+                news.push((name, Some(why)));
+            }
+            None if was => {
+                stale.remove(&name);
+                news.push((name, None));
+            }
+            None => {}
+        }
+    }
+    news
+}
+
+fn worth_lines(news: &[(String, Option<String>)], as_json: bool) -> String {
+    let line = |(device, why): &(String, Option<String>)| match (as_json, why) {
+        (true, Some(why)) => as_line(&Worth::Stale { device, why }),
+        (true, None) => as_line(&Worth::Current { device }),
+        (false, Some(why)) => format!("! {why}\n"),
+        (false, None) => format!("! {device}: the table is current again\n"),
+    };
+    news.iter().map(line).collect()
+}
+
+fn change_lines(before: &[Row], after: &[Row], as_json: bool, coloured: bool) -> String {
+    let widths = widths(after);
+    let tell = |(what, row): (What, Row)| match as_json {
+        true => json_line(what, &row),
+        false => plain_line(what, &row, &widths, coloured),
+    };
+    changes(before, after).into_iter().map(tell).collect()
 }
 
 /// The service manager that may have started the watch: what is watched is its status, and each look a turn.
@@ -118,8 +198,11 @@ impl Service {
 }
 
 fn json_line(event: What, row: &Row) -> String {
-    let told = serde_json::to_string(&Told { event, row });
-    told.map_or_else(|_| String::new(), |line| line + "\n")
+    as_line(&Told { event, row })
+}
+
+fn as_line(told: &impl Serialize) -> String {
+    serde_json::to_string(told).map_or_else(|_| String::new(), |line| line + "\n")
 }
 
 fn plain_line(what: What, row: &Row, widths: &[usize], coloured: bool) -> String {
