@@ -43,10 +43,14 @@ pub(crate) fn all() -> [Page; 8] {
         Page {
             name: "ipoib-fwd-gids",
             command: GidsLine::command(),
-            files: &[(
-                "/run/ipoib-fwd.sock",
-                "Control socket of ipoib-fwd.service, which is asked if it is there.",
-            )],
+            files: &[
+                (
+                    "/run/ipoib-fwd.sock",
+                    "Control socket of ipoib-fwd.service, which is asked if it is there.",
+                ),
+                ("/run/ipoib-gids/DEVICE", "Tables that ipoib-gids.service keeps."),
+                ("/etc/ipoib-fwd/gids.env", "Its options, for instance OPTIONS=--roce eth1."),
+            ],
             see_also: "ipoib-fwd(1), ipoib-fwd-ctl(1), show_gids(8)",
         },
         Page { name: "ipoib-fwd-init", command: InitLine::command(), files: &[], see_also: "ipoib-fwd(1)" },

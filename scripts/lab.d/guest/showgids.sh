@@ -21,10 +21,11 @@ in_sysfs() {
         echo "$(cut -d/ -f5,7 <<<"$dir" | tr / ' ') $index $gid $1 $2"
     done | sed 's/ *$//' | sort
 }
-listed() { ./ipoib-fwd gids | tail -n +2 | sed -E 's/ +([0-9]+\.){3}[0-9]+ / /; s/ +/ /g' | sort; }
+listed() { ./ipoib-fwd gids "$@" | tail -n +2 | sed -E 's/ +([0-9]+\.){3}[0-9]+ / /; s/ +/ /g' | sort; }
 same() {
     diff <(in_sysfs) <(listed) && listed | wc -l
 }
+same_served() { diff <(in_sysfs) <(listed --from /run/gids) && ./ipoib-fwd gids --from /run/gids >/dev/null; }
 # told LINE: of all that the watch has told, this is the last line.
 told() { tail -n 1 /tmp/watch | sed -E 's/0000:0000:0000:0000:0000:ffff/v4/; s/ +/ /g' | grep -qxF -- "$1"; }
 says() {
@@ -98,6 +99,32 @@ kill $watch
 wait $watch
 check 'a signal ends the watch' test $? = 143
 check 'in silence' test ! -s /tmp/watch.err
+
+serve() {
+    ./ipoib-fwd gids --serve --dir /run/gids >/tmp/serve 2>&1 &
+    serve=$!
+    await 10 same_served
+}
+serve
+check 'the service has the tables of both devices' same_served
+./ipoib-fwd gids --from /run/gids --watch >/tmp/from 2>&1 &
+reader=$!
+await 10 grep -q rxe1 /tmp/from
+ip addr add 10.9.5.5/24 dev v1
+check 'a reader sees an address that came' await 5 grep -q '^+ rxe1 .*10\.9\.5\.5 ' /tmp/from
+kill -9 $serve
+wait $serve
+check 'a reader is told that the service was killed' await 5 grep -q '^! .*stale' /tmp/from
+ip addr add 10.9.6.6/24 dev v1
+ip addr del 10.9.5.5/24 dev v1
+serve
+check 'the next service has the tables' same_served
+check 'and the reader goes on' await 5 grep -q '^- rxe1 .*10\.9\.5\.5 ' /tmp/from
+kill $reader
+wait $reader
+kill $serve
+wait $serve
+check 'a signal ends the service in order' test $? = 0
 
 rdma link delete rxe1
 rdma link delete rxe0
