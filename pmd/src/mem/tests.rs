@@ -1,3 +1,4 @@
+use super::packet::PacketPool as _;
 use super::*;
 use ::hca::Checksum;
 use arrayvec::ArrayVec;
@@ -19,6 +20,25 @@ fn buffers_come_from_the_pool_and_go_home() {
     let mut some = ArrayVec::<Mbuf, 8>::new();
     assert!(pool.alloc_bulk(8, &mut some));
     assert_eq!(pool.in_use(), 8);
+}
+
+/// A key for one region is asked for once, if all of a pool lies in it, to the last byte.
+#[test]
+fn a_pool_lies_within_what_begins_before_it_and_ends_behind_it() {
+    let pool = pool("within", 512);
+    let zones = pool.zones();
+    let (first, last) = (zones.first().unwrap(), zones.last().unwrap());
+    let (start, end) = (first.address, last.address + last.length);
+    let within = |start: u64, end: u64| pool.lies_within(start, end - start);
+    assert!(within(start, end));
+    assert!(within(start - 1, end) && within(start, end + 1) && within(start - 4096, end + 4096));
+    assert!(!within(start + 1, end) && !within(start, end - 1));
+    // Elsewhere: before it, behind it, in the middle of it, nowhere, and what ends where addresses begin anew.
+    assert!(!within(start - 4096, start) && !within(end, end + 4096));
+    assert!(!within(start + 64, end - 64));
+    assert!(!pool.lies_within(start, 0) && !pool.lies_within(0, 0));
+    assert!(!pool.lies_within(end, u64::MAX) && !pool.lies_within(start + 1, u64::MAX));
+    assert!(pool.lies_within(0, u64::MAX));
 }
 
 #[test]
