@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .allowlist_function(
             "rte_eth_dev_(get_port_by_name|is_valid_port|socket_id|adjust_nb_rx_tx_desc|count_avail)",
         )
-        .allowlist_function("rte_eth_dev_rx_intr_(enable|disable|ctl_q_get_fd)")
+        .allowlist_function("rte_eth_allmulticast_get|rte_eth_dev_rx_intr_(enable|disable|ctl_q_get_fd)")
         .allowlist_function("rte_eth_(rx|tx)_queue_setup|rte_eth_find_next_owned_by|rte_eth_macaddr_get")
         .allowlist_function(
             "rte_eth_(promiscuous|allmulticast)_enable|rte_eth_link_get_nowait|rte_eth_stats_get",

@@ -102,7 +102,7 @@ pub struct EthStats {
     pub received: u64,
     /// Frames sent.
     pub sent: u64,
-    /// Frames that found no descriptor, or the ring of the driver's AF_PACKET socket full.
+    /// Frames that found no descriptor, or the ring of the driver's AF_PACKET socket full; of a bond, those of its members.
     pub missed: u64,
     /// Frames received with an error.
     pub receive_errors: u64,
@@ -328,7 +328,11 @@ impl EthPort {
         // Virtual ports know neither; they receive everything anyway.
         // SAFETY: the port runs.
         unsafe { sys::rte_eth_allmulticast_enable(id) };
-        if config.promiscuous {
+        let speaks_lacp = bond::speaks_lacp(id, &driver);
+        // SAFETY: the port runs.
+        let hears_groups = unsafe { sys::rte_eth_allmulticast_get(id) } == 1;
+        // Such a bond looks at the addresses itself: it drops broadcasts, too, where no member can be told to receive all groups.
+        if config.promiscuous || speaks_lacp && !hears_groups {
             // SAFETY: the port runs.
             check("receive frames for all addresses", unsafe { sys::rte_eth_promiscuous_enable(id) })?;
         }
@@ -338,10 +342,8 @@ impl EthPort {
         let interface = kernel::Interface::below(id, &info);
         let members = bond::Members::of(id, &info);
         let drivers = bond::drivers(id, &info);
-        let is_packet = matches!(sockets, kernel::Sockets::Packet);
-        let sockets = sockets.of(interface.as_ref(), config.queues);
-        let ring_losses = kernel::RingLosses::of(if is_packet { sockets.clone() } else { Vec::new() });
-        let mut sockets = sockets.into_iter();
+        let ring_losses = kernel::RingLosses::below(&bond::packet_interfaces(id, &info));
+        let mut sockets = sockets.of(interface.as_ref(), config.queues).into_iter();
         let mut waker = |queue| match sockets.next() {
             Some(socket) => Some(Waker::Socket(socket)),
             None => Interrupt::of(id, queue, &driver).map(Waker::Interrupt),
@@ -356,6 +358,7 @@ impl EthPort {
                 queue,
                 _running: Arc::clone(&running),
                 one_segment: !multi_segment,
+                speaks_lacp,
                 inserts_tags: offloads.insert_tags,
                 waker,
                 pool: pool.clone(),

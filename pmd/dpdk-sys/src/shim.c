@@ -103,6 +103,8 @@ const char *shim_eth_arguments(uint16_t port)
 
 int shim_bond_is_active_backup(uint16_t bond) { return rte_eth_bond_mode_get(bond) == BONDING_MODE_ACTIVE_BACKUP; }
 
+int shim_bond_is_lacp(uint16_t bond) { return rte_eth_bond_mode_get(bond) == BONDING_MODE_8023AD; }
+
 int shim_bond_members(uint16_t bond, uint16_t *members, uint16_t room)
 {
 #if RTE_VERSION >= RTE_VERSION_NUM(23, 11, 0, 0)

@@ -79,6 +79,7 @@ const char *shim_eth_arguments(uint16_t port);
 
 /* Bonds, whose functions have other names from 23.11 on. */
 int shim_bond_is_active_backup(uint16_t bond);
+int shim_bond_is_lacp(uint16_t bond);
 int shim_bond_members(uint16_t bond, uint16_t *members, uint16_t room);
 int shim_bond_active(uint16_t bond);
 int shim_bond_activate(uint16_t bond, uint16_t member);

@@ -8,11 +8,29 @@ const BONDING: &str = "net_bonding";
 /// Most members that are looked at.
 const MEMBERS: usize = 32;
 
-/// The members of a bond one of which carries the traffic (active-backup): each with the interface below it.
+/// The members of a bond, each with the interface below it.
 #[derive(Debug)]
 pub(super) struct Members {
     bond: u16,
     all: Vec<(u16, Interface)>,
+    /// One of them carries the traffic (active-backup); else LACP says which do.
+    one_carries: bool,
+}
+
+/// True for a bond that speaks LACP (mode 4, IEEE 802.3ad): bursts in both directions keep its protocol going, several times in each tenth of a second,
+/// empty ones too.
+pub(super) fn speaks_lacp(id: u16, driver: &str) -> bool {
+    // SAFETY: the port exists, and is a bond if its driver is that of bonds.
+    driver == BONDING && unsafe { sys::shim_bond_is_lacp(id) } != 0
+}
+
+/// The interfaces with AF_PACKET sockets below a port or a bond's members.
+pub(super) fn packet_interfaces(id: u16, info: &sys::rte_eth_dev_info) -> Vec<Interface> {
+    if driver_of(info) != BONDING {
+        return Interface::below_packets(id, info).into_iter().collect();
+    }
+    let all = infos(id).unwrap_or_default();
+    all.iter().filter_map(|(member, info)| Interface::below_packets(*member, info)).collect()
 }
 
 /// The members of a bond with what DPDK says of them; `None` if it does not.
@@ -40,14 +58,22 @@ pub(super) fn drivers(id: u16, info: &sys::rte_eth_dev_info) -> Vec<String> {
 }
 
 impl Members {
-    /// Those of a port; `None` if it is no such bond, or if the driver of a member tells the bond of its link.
+    /// Those of a port; `None` if it is no bond of these two kinds, or if the driver of a member tells the bond of its link.
     pub(super) fn of(id: u16, info: &sys::rte_eth_dev_info) -> Option<Self> {
-        // SAFETY: the port exists, and is a bond if its driver is that of bonds.
-        if driver_of(info) != BONDING || unsafe { sys::shim_bond_is_active_backup(id) } == 0 {
+        if driver_of(info) != BONDING {
+            return None;
+        }
+        // SAFETY: the port exists, and is a bond, as its driver is that of bonds.
+        let one_carries = unsafe { sys::shim_bond_is_active_backup(id) } != 0;
+        if !one_carries && !speaks_lacp(id, BONDING) {
             return None;
         }
         let interface = |(member, info)| Some((member, Interface::below_member(member, &info)?));
-        Some(Self { bond: id, all: infos(id)?.into_iter().map(interface).collect::<Option<_>>()? })
+        Some(Self {
+            bond: id,
+            all: infos(id)?.into_iter().map(interface).collect::<Option<_>>()?,
+            one_carries,
+        })
     }
 
     /// True if the link of any of them is up.
@@ -57,7 +83,7 @@ impl Members {
 
     /// Has the traffic go by a member whose link is up, if that of the active one is not; its number, if it is another one now.
     pub(super) fn mind(&self) -> Option<u16> {
-        let active = self.active()?;
+        let active = self.one_carries.then(|| self.active())??;
         if self.all.iter().any(|(member, below)| *member == active && below.is_running()) {
             return None;
         }

@@ -47,6 +47,11 @@ impl Interface {
         Self::named_by(id)
     }
 
+    /// That of a port whose queues are AF_PACKET sockets.
+    pub(super) fn below_packets(id: u16, info: &sys::rte_eth_dev_info) -> Option<Self> {
+        (driver_of(info) == AF_PACKET).then(|| Self::named_by(id))?
+    }
+
     fn named_by(id: u16) -> Option<Self> {
         interface::index(named(&arguments(id)?)?).ok().map(Self)
     }
@@ -94,7 +99,7 @@ impl Sockets {
     }
 }
 
-/// What the kernel lost of frames for a port's AF_PACKET sockets, as the driver's rings were full: nobody else counts it.
+/// What the kernel lost of frames for the AF_PACKET sockets of a port, or of a bond's members, as the driver's rings were full: nobody else counts it.
 #[derive(Debug, Default)]
 pub(super) struct RingLosses {
     sockets: Vec<Descriptor>,
@@ -103,8 +108,12 @@ pub(super) struct RingLosses {
 }
 
 impl RingLosses {
-    pub(super) const fn of(sockets: Vec<Descriptor>) -> Self {
-        Self { sockets, lost: AtomicU64::new(0) }
+    /// Of the sockets that are bound to these interfaces, once their ports are set up.
+    pub(super) fn below(interfaces: &[Interface]) -> Self {
+        let is_bound =
+            |fd| packet_socket_of(fd).is_some_and(|index| interfaces.iter().any(|below| below.0 == index));
+        let found = if interfaces.is_empty() { Vec::new() } else { descriptors(is_bound) };
+        Self { sockets: found.into_iter().map(Descriptor).collect(), lost: AtomicU64::new(0) }
     }
 
     /// Since the port was started. Makes system calls.

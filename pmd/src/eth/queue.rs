@@ -21,6 +21,8 @@ pub struct EthQueue {
     pub(super) _running: Arc<Running>,
     /// The driver sends the first segment only: longer chains must be copied.
     pub(super) one_segment: bool,
+    /// A bond that has frames of its own to send, with each burst.
+    pub(super) speaks_lacp: bool,
     pub(super) inserts_tags: bool,
     /// What wakes this worker when there is a frame.
     pub(super) waker: Option<Waker>,
@@ -86,6 +88,16 @@ impl EthQueue {
             sent
         };
         sent.into()
+    }
+
+    /// To be called in each turn, whether or not there is anything to send: a bond in LACP's mode sends its own frames with the bursts of
+    /// others, and without any its partner gives it up.
+    #[inline]
+    pub fn keep_up(&mut self) {
+        if self.speaks_lacp {
+            // SAFETY: an array without elements is not looked into; the queue is set up and used by this worker only.
+            unsafe { sys::shim_eth_tx_burst(self.port, self.queue, std::ptr::null_mut(), 0) };
+        }
     }
 
     /// Drivers that send one segment only get one; a frame that fits no buffer is dropped.
