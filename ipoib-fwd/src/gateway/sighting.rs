@@ -1,5 +1,7 @@
 //! What a worker tells of a packet that somebody follows (`ctl trace`): how it came, what was looked up for it, what became of it.
 
+use std::sync::Arc;
+
 use arrayvec::ArrayVec;
 use dataplane::filter::{Filter, Look};
 use dataplane::ring::Sender;
@@ -90,7 +92,7 @@ impl From<&IbVerdict> for Lookup {
 pub(in crate::gateway) enum Outcome {
     /// A queue has it.
     Sent,
-    /// It waits for a queue that is full.
+    /// It waits for a queue that is full, or a port that takes nothing.
     Waits,
     /// The control lcore has it.
     HandedOver,
@@ -240,19 +242,25 @@ impl Wanted {
     }
 }
 
-/// What a worker has while somebody follows packets.
+/// What is wanted, by all who follow packets.
+pub(in crate::gateway) type AllWanted = ArrayVec<Wanted, MAX_WATCHERS>;
+
+/// What a worker has while somebody follows packets. The control lcore keeps a hand on all of its memory until the other end of the ring is
+/// seen to be gone, so that a worker frees nothing.
 #[derive(Debug)]
 pub struct Tracer {
-    wanted: ArrayVec<Wanted, MAX_WATCHERS>,
+    // Before the ring, which tells that the worker has let go.
+    wanted: Arc<AllWanted>,
+    /// By their places in `wanted`: how many more are told.
+    left: [u32; MAX_WATCHERS],
     sightings: Sender<Sighting>,
 }
 
 impl Tracer {
-    pub(in crate::gateway) const fn new(
-        wanted: ArrayVec<Wanted, MAX_WATCHERS>,
-        sightings: Sender<Sighting>,
-    ) -> Self {
-        Self { wanted, sightings }
+    pub(in crate::gateway) fn new(wanted: Arc<AllWanted>, sightings: Sender<Sighting>) -> Self {
+        let mut left = [0; MAX_WATCHERS];
+        left.iter_mut().zip(wanted.iter()).for_each(|(left, wanted)| *left = wanted.left);
+        Self { wanted, left, sightings }
     }
 
     /// Those who want to know of a packet, by bit.
@@ -263,8 +271,8 @@ impl Tracer {
         lookup: &Lookup,
     ) -> u8 {
         let mut bits = 0;
-        for wanted in &self.wanted {
-            if wanted.left > 0 && wanted.wants(front, ports, Some(lookup)) {
+        for (wanted, left) in self.wanted.iter().zip(self.left) {
+            if left > 0 && wanted.wants(front, ports, Some(lookup)) {
                 bits |= 1 << wanted.number;
             }
         }
@@ -276,8 +284,11 @@ impl Tracer {
         sighting.missed = self.sightings.refused();
         let watchers = sighting.watchers;
         if self.sightings.send(sighting).is_ok() {
-            let told = self.wanted.iter_mut().filter(|wanted| watchers & (1 << wanted.number) != 0);
-            told.for_each(|wanted| wanted.left = wanted.left.saturating_sub(1));
+            for (wanted, left) in self.wanted.iter().zip(&mut self.left) {
+                if watchers & (1 << wanted.number) != 0 {
+                    *left = left.saturating_sub(1);
+                }
+            }
         }
     }
 }

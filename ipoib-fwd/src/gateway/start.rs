@@ -318,7 +318,7 @@ impl Running<'_> {
         let storm_period = Arc::<AtomicU32>::default();
         let mut workers = Vec::new();
         for links in links.drain(..) {
-            let tap = self.capture.as_mut().map(|capture| Box::new(capture.tap()));
+            let tap = self.capture.as_mut().map(Capture::tap);
             workers.push(GatewayWorker::new(WorkerParts {
                 links,
                 ethernets: queues.iter_mut().filter_map(Iterator::next).collect(),

@@ -72,8 +72,9 @@ impl TapHeader {
 /// The end of a tap that sits on the packets' way.
 #[derive(Debug)]
 pub struct Tap {
-    ring: Producer<u8>,
+    // In this order: the reader takes the ring's other end for the sign that nothing of the tap is left, and frees the rest.
     dropped: Arc<AtomicU64>,
+    ring: Producer<u8>,
 }
 
 /// The end of a tap that hands the copies out.

@@ -133,7 +133,7 @@ impl<B: Backend> GatewayControl<B> {
         let name = order.name.clone();
         let mut recording = Recording::begin(directory, order, now).map_err(|e| why(&e))?;
         for worker in (0..self.maker.workers).map(WorkerIndex) {
-            let tap = Box::new(recording.tap());
+            let tap = recording.tap();
             if let Some(endpoint) = self.endpoints.at(EndpointIndex(0)) {
                 endpoint.order(worker, GatewayCommand::Watch(Some(tap)));
             }

@@ -24,10 +24,10 @@ pub enum GatewayCommand {
     SendEthernet(SegmentIndex, Mbuf),
     /// Forward a packet of a segment that waited for its destination, as if it had come in now. A frame has no tag.
     Forward(SegmentIndex, Side, Mbuf),
-    /// Show frames to this tap, or to none any more.
-    Watch(Option<Box<Tap>>),
-    /// Tell of packets that somebody follows, or that nobody does any more.
-    Trace(Option<Box<Tracer>>),
+    /// Show frames to this tap, or to none any more. What the worker lets go of for it frees nothing.
+    Watch(Option<Tap>),
+    /// Tell of packets that somebody follows, or that nobody does any more. Frees nothing either.
+    Trace(Option<Tracer>),
     /// Send an IPv4 packet of the gateway's own, behind room for an Ethernet header, to an InfiniBand host of a segment.
     SendInfiniBand(SegmentIndex, Ipv4Addr, Mbuf),
 }

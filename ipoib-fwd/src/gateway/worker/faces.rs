@@ -147,6 +147,11 @@ impl EthernetFace {
         self.is_blocked && self.patience != Patience::Stuck
     }
 
+    /// True if the last frame that was pushed waits still.
+    pub(super) const fn holds(&self) -> bool {
+        !self.burst.is_empty()
+    }
+
     /// Sends what waits; what the port does not take waits on.
     #[inline]
     pub(super) fn flush(&mut self, counters: &mut WorkerCounters) {
@@ -159,6 +164,7 @@ impl EthernetFace {
     /// waits still.
     #[inline]
     pub(super) fn begin_turn(&mut self, counters: &mut WorkerCounters) -> bool {
+        self.queue.keep_up();
         self.is_blocked && self.retry(counters)
     }
 

@@ -70,7 +70,7 @@ pub struct WorkerParts<Q: MemoryWork> {
     /// The period that storm guards count for; the control lcore counts on.
     pub period: Arc<AtomicU32>,
     /// Who sees its frames.
-    pub tap: Option<Box<Tap>>,
+    pub tap: Option<Tap>,
 }
 
 /// One worker.
@@ -98,9 +98,9 @@ struct Common {
     counters: WorkerCounters,
     storm: StormGuard,
     period: Arc<AtomicU32>,
-    tap: Option<Box<Tap>>,
+    tap: Option<Tap>,
     /// Who follows packets. With somebody there none goes the short way.
-    tracer: Option<Box<Tracer>>,
+    tracer: Option<Tracer>,
 }
 
 impl<Q: MemoryWork> GatewayWorker<Q> {

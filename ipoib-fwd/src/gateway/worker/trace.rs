@@ -127,10 +127,23 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         }
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_nanos() as u64);
         let outcome = work(self);
+        let outcome = self.taken(outcome, ports, &lookup);
         if let Some(tracer) = &mut self.common.tracer {
             let step = if front.port.is_some() { Step::Arrived } else { Step::Again };
             tracer.tell(Sighting { time, watchers, step, front, lookup, outcome, missed: 0 });
         }
+    }
+
+    /// What became of a frame once its port has been offered it: one that does not take it has it wait.
+    fn taken(&mut self, outcome: Outcome, ports: [Option<AnyPort>; 2], lookup: &Lookup) -> Outcome {
+        let [Some(AnyPort::Ethernet(port)), _] = ports else { return outcome };
+        let is_queued = matches!(outcome, Outcome::Sent | Outcome::Pieces { dropped: None, .. });
+        let Some(face) = self.ethernets.get_mut(port.at()) else { return outcome };
+        if !is_queued || !matches!(lookup, Lookup::ToEthernet { .. }) {
+            return outcome;
+        }
+        face.flush(&mut self.common.counters);
+        if face.holds() { Outcome::Waits } else { outcome }
     }
 }
 

@@ -5,6 +5,7 @@ mod order;
 mod row;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use arrayvec::ArrayVec;
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 use super::GatewayControl;
 use crate::forward::{EndpointIndex, Punt, SegmentIndex, Side};
 use crate::gateway::punts::Cause;
-use crate::gateway::sighting::{AnyPort, Front, MAX_WATCHERS, Sighting, Tracer, Wanted};
+use crate::gateway::sighting::{AllWanted, AnyPort, Front, MAX_WATCHERS, Sighting, Tracer, Wanted};
 use crate::gateway::worker::{GatewayCommand, GatewayNote};
 use crate::segment::Output;
 use ipoib::drop_reason::DropReason;
@@ -69,6 +70,8 @@ struct Ring {
     sightings: Receiver<Sighting>,
     next: Option<Sighting>,
     missed: u64,
+    /// So that the worker is not the one that frees it.
+    _wanted: Arc<AllWanted>,
 }
 
 /// A row of the control lcore's. It waits for a turn, so that what a worker tells of the packet's time before comes first.
@@ -100,10 +103,10 @@ fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_nanos() as u64)
 }
 
-/// A packet that the control lcore has, without a tag.
-fn front_of(side: Side, segment: SegmentIndex, packet: &Mbuf) -> Front {
-    let mut front = Front::new(side, packet.data(), packet.len());
-    front.segment = Some(segment);
+/// A packet that the control lcore has: without its tag, which is its segment's.
+fn front_of(side: Side, (segment, vlan): (SegmentIndex, u16), head: &[u8], length: usize) -> Front {
+    let mut front = Front::new(side, head, length);
+    (front.segment, front.vlan) = (Some(segment), vlan);
     front
 }
 
@@ -275,13 +278,14 @@ impl<B: Backend> GatewayControl<B> {
     fn order_traces(&mut self) {
         let wanted =
             |watcher: &Watcher| Wanted { left: watcher.wanted.left - watcher.told, ..watcher.wanted };
-        let wanted: ArrayVec<Wanted, MAX_WATCHERS> = self.traces.watchers.iter().map(wanted).collect();
+        let wanted: Arc<AllWanted> = Arc::new(self.traces.watchers.iter().map(wanted).collect());
         for worker in (0..self.maker.workers).map(WorkerIndex) {
             let Some(endpoint) = self.endpoints.at(EndpointIndex(0)) else { continue };
             let tracer = (!wanted.is_empty()).then(|| {
                 let (sender, sightings) = ring::channel(RING);
-                self.traces.rings.push(Ring { worker, sightings, next: None, missed: 0 });
-                Box::new(Tracer::new(wanted.clone(), sender))
+                let _wanted = Arc::clone(&wanted);
+                self.traces.rings.push(Ring { worker, sightings, next: None, missed: 0, _wanted });
+                Tracer::new(Arc::clone(&wanted), sender)
             });
             endpoint.order(worker, GatewayCommand::Trace(tracer));
         }
@@ -323,7 +327,7 @@ impl<B: Backend> GatewayControl<B> {
         if self.traces.watchers.is_empty() {
             return None;
         }
-        let front = front_of(note.side, note.segment, &note.packet);
+        let front = self.front(note.side, note.segment, &note.packet);
         let watchers = self.traces.watchers_of(&front, self.ports_of(note.segment));
         self.traces.fate = (watchers != 0).then_some(Fate::Open);
         (watchers != 0).then_some((watchers, front, note.cause))
@@ -350,13 +354,18 @@ impl<B: Backend> GatewayControl<B> {
         if self.traces.watchers.is_empty() {
             return;
         }
-        let front = front_of(side, at, packet);
+        let front = self.front(side, at, packet);
         let watchers = self.traces.watchers_of(&front, self.ports_of(at));
         if watchers != 0 {
             let (time, place) = (now_ns(), Where::Control);
             let row = self.row(time, &place, &front, Value::Null, "dropped", reason.name(), Some(reason));
             self.traces.hold(time, watchers, row);
         }
+    }
+
+    fn front(&mut self, side: Side, at: SegmentIndex, packet: &Mbuf) -> Front {
+        let vlan = self.board.at(at).and_then(|board| board.settings().vlan).unwrap_or_default();
+        front_of(side, (at, vlan), packet.data(), packet.len())
     }
 
     fn ports_of(&self, at: SegmentIndex) -> [Option<AnyPort>; 2] {
@@ -429,8 +438,9 @@ mod tests {
         let mut senders = Vec::new();
         for worker in [0, 1].map(WorkerIndex) {
             let (sender, sightings) = ring::channel(4);
-            senders.push(Tracer::new(ArrayVec::new(), sender));
-            traces.rings.push(Ring { worker, sightings, next: None, missed: 0 });
+            let wanted = Arc::<AllWanted>::default();
+            senders.push(Tracer::new(Arc::clone(&wanted), sender));
+            traces.rings.push(Ring { worker, sightings, next: None, missed: 0, _wanted: wanted });
         }
         for time in [10, 30, 50, 60, 61, 62] {
             senders[0].tell(sighting(time, 0));
@@ -462,6 +472,39 @@ mod tests {
         assert_eq!((clients[0].waiting(), traces.own.len()), (1, 0));
         (0..OWN_ROWS + 3).for_each(|n| traces.hold(n as u64, 1, Value::Null));
         assert_eq!((traces.own.len(), traces.watchers[0].missed), (OWN_ROWS, 3));
+    }
+
+    /// Tags are taken off on the way to the control lcore.
+    #[test]
+    fn a_packet_of_the_control_lcores_is_found_by_its_vlan() {
+        let front = |side, vlan| front_of(side, (SegmentIndex(3), vlan), &[0; 60], 60);
+        for side in [Side::Ethernet, Side::InfiniBand] {
+            let mut filter = Filter::default();
+            filter.take("vlan", "100").unwrap();
+            let wanted = Wanted { number: 0, filter, segment: Some(SegmentIndex(3)), port: None, left: 1 };
+            assert!(wanted.wants(&front(side, 100), [None; 2], None));
+            assert!(!wanted.wants(&front(side, 0), [None; 2], None));
+            assert_eq!(front(side, 100).vlan, 100);
+        }
+    }
+
+    /// The worker frees nothing: the last hand on all that it had is the control lcore's.
+    #[test]
+    fn a_tracer_that_a_worker_lets_go_of_leaves_its_memory() {
+        let now = Instant::now();
+        let (mut traces, _clients) = traces(&[9], now);
+        let wanted: Arc<AllWanted> = Arc::new(traces.watchers.iter().map(|w| w.wanted).collect());
+        let (sender, sightings) = ring::channel(4);
+        let mut tracer = Tracer::new(Arc::clone(&wanted), sender);
+        let kept = Arc::downgrade(&wanted);
+        traces.rings.push(Ring { worker: WorkerIndex(0), sightings, next: None, missed: 0, _wanted: wanted });
+        tracer.tell(sighting(1, 0));
+        drop(tracer);
+        assert_eq!(kept.strong_count(), 1, "the ring's");
+        assert_eq!(traces.next().map(|(_, sighting)| sighting.time), Some(1));
+        assert!(traces.rings[0].sightings.is_abandoned());
+        traces.rings.clear();
+        assert_eq!(kept.strong_count(), 0);
     }
 
     #[test]

@@ -114,6 +114,9 @@ fn verdict(sighting: &Sighting) -> (&'static str, String, Option<DropReason>) {
     };
     match sighting.outcome {
         Outcome::Sent => ("forwarded", String::new(), None),
+        Outcome::Waits if matches!(sighting.lookup, Lookup::ToEthernet { .. }) => {
+            ("waits", "for its port, which takes no more at present".to_owned(), None)
+        }
         Outcome::Waits => ("waits", "for its send queue, which is full".to_owned(), None),
         Outcome::HandedOver => ("to the control lcore", handed(), None),
         Outcome::Pieces { sent, dropped: None } => ("forwarded", format!("in {sent} pieces"), None),
