@@ -23,6 +23,7 @@ const VARIABLE: &str = "IPOIB_FWD_LOG";
 pub struct Log {
     /// `None` if the environment says how much is logged.
     filter: Option<Handle<EnvFilter, Registry>>,
+    journal: Option<Journal>,
 }
 
 /// True for a field that stands beside the text, for programs: the text says the same.
@@ -55,8 +56,21 @@ impl Log {
                 .with_target(false)
                 .fmt_fields(debug_fn(write_field))
         });
-        tracing_subscriber::registry().with(filter).with(journal).with(lines).init();
-        Self { filter: configurable.then_some(handle) }
+        tracing_subscriber::registry().with(filter).with(journal.clone()).with(lines).init();
+        Self { filter: configurable.then_some(handle), journal }
+    }
+
+    /// One that is not the process's: nothing is logged by it.
+    #[cfg(test)]
+    pub(crate) const fn silent() -> Self {
+        Self { filter: None, journal: None }
+    }
+
+    /// The program ends: a journal that has lost entries is told how many, which takes half a second at most.
+    pub fn finish(&self) {
+        if let Some(journal) = &self.journal {
+            journal.finish();
+        }
     }
 
     /// Logs as much as `level` from now on, unless the environment says how much.

@@ -146,9 +146,15 @@ def check_told(args):
         gateway, manager = services.gateway()
         manager.wait("READY=1")
         waiting = next(m for m in reversed(manager.told) if m.startswith("STATUS="))
+        socket_words = ("ctl", "--socket", services.dir / "control.sock")
+        ctl = lambda *words: run(services.bin / "ipoib-fwd", *socket_words, *words, check=False).returncode
+        # It has nothing to hand over: nobody has to take it. It stays out of service until it is put back, the fabric being there or not.
+        drained = [ctl("drain"), ctl("health")]
         fabric, of_fabric = services.fabric()
         of_fabric.wait("READY=1")
         of_fabric.wait("WATCHDOG=1")
+        manager.wait("STATUS=1 segment: 1 drained")
+        drained.append(ctl("drain", "--undo"))
         manager.wait("STATUS=1 segment: 1 forwarding")
         run(services.bin / "ipoib-fwd", "ctl", "--socket", services.dir / "control.sock", "reload")
         manager.wait("RELOADING=1")
@@ -170,8 +176,8 @@ def check_told(args):
         of_fabric.drain()
         fabric.popen.terminate()
         of_fabric.wait("STOPPING=1")
-        ok = code == 0 and while_still <= 1 and "waiting" in waiting
-        return {"ok": ok, "code": code, "signs_of_life_while_still": while_still, "waiting": waiting}
+        ok = code == 0 and while_still <= 1 and "waiting" in waiting and drained == [0, 5, 0]
+        return {"ok": ok, "code": code, "drained": drained, "signs_of_life_while_still": while_still, "waiting": waiting}
     except Failed as error:
         raise Failed(f"{error}\n{''.join(p.text()[-1500:] for p in services.processes)}") from None
     finally:

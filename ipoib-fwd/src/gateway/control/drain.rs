@@ -28,6 +28,11 @@ fn trouble(readiness: &Readiness) -> Option<String> {
     Some(why.to_owned())
 }
 
+/// The row of a segment that a reload has brought and that is not at work: the device refuses it, or its place is taken.
+fn not_at_work(name: &str, why: &str) -> Value {
+    json!({"segment": name, "healthy": false, "role": null, "hands_over": false, "why": format!("it waits for {why}")})
+}
+
 impl<B: Backend> GatewayControl<B> {
     /// Takes the gateway out of service (all of its segments or none), or puts it back.
     pub(super) fn drain(&mut self, now: Instant, word: Option<&str>) -> Answer {
@@ -40,7 +45,7 @@ impl<B: Backend> GatewayControl<B> {
         if how == Some(Drain::HandOver) {
             let of = |duty: &super::duties::SegmentDuty| {
                 let pair = &duty.duty.pair;
-                let why = pair.successor(now).err().filter(|_| !pair.is_drained())?;
+                let why = pair.successor(now).err().filter(|_| pair.could_forward())?;
                 Some(format!("{}: {why}", duty.name))
             };
             let lonely: Vec<String> = self.segments.iter().filter_map(of).collect();
@@ -56,7 +61,10 @@ impl<B: Backend> GatewayControl<B> {
         let indices: Vec<_> = self.indices().collect();
         for at in indices {
             if let Some(duty) = self.segments.at_mut(at) {
-                duty.duty.pair.set_drained(now, how);
+                let pair = &mut duty.duty.pair;
+                // One that has nothing to hand over waits for nobody to take it, and does not begin to forward later.
+                let how = how.map(|how| if pair.could_forward() { how } else { Drain::Alone });
+                pair.set_drained(now, how);
             }
             self.carry_out_pair(now, at);
         }
@@ -74,7 +82,8 @@ impl<B: Backend> GatewayControl<B> {
 
     /// Whether each segment could forward.
     pub(super) fn health(&mut self) -> Value {
-        let healthy = self.readiness().iter().all(|(_, readiness)| trouble(readiness).is_none());
+        let healthy = self.readiness().iter().all(|(_, readiness)| trouble(readiness).is_none())
+            && self.reloader.coming().next().is_none();
         json!({ "healthy": healthy, "segments": self.health_rows() })
     }
 
@@ -87,7 +96,8 @@ impl<B: Backend> GatewayControl<B> {
                 "why": why,
             })
         };
-        self.segments.iter().zip(&readiness).map(row).collect()
+        let coming = self.reloader.coming().map(|(name, _, why)| not_at_work(name, &why));
+        self.segments.iter().zip(&readiness).map(row).chain(coming).collect()
     }
 }
 

@@ -150,20 +150,24 @@ impl Reloader {
         json!({"done": done, "refused": refused})
     }
 
+    /// Segments that are not at work yet, and why not.
+    pub(super) fn coming(&self) -> impl Iterator<Item = (&str, PKey, String)> {
+        self.waiting.iter().map(|w| {
+            let why = w.failed.as_ref().map_or_else(
+                || "the segment that had its place or partition to be gone".to_owned(),
+                |why| format!("the device, which has refused it {} times: {why}", w.tries.failures()),
+            );
+            (w.segment.name.as_str(), PKey(w.segment.pkey.value()), why)
+        })
+    }
+
     /// Rows for `ctl links`: segments that are not at work any more, or not yet.
     pub(super) fn rows(&self) -> impl Iterator<Item = Value> {
         let row = |name: &str, pkey: PKey, why: String| json!({"segment": name, "pkey": format!("{:#06x}", pkey.0), "link": "down", "waits_for": why});
         let leaving = self.draining.iter().map(move |d| {
             row(&d.name, d.pkey, "its connections and groups to be closed: it is removed".into())
         });
-        let coming = self.waiting.iter().map(move |w| {
-            let why = w.failed.as_ref().map_or_else(
-                || "the segment that had its place or partition to be gone".to_owned(),
-                |why| format!("the device, which has refused it {} times: {why}", w.tries.failures()),
-            );
-            row(w.segment.name.as_str(), PKey(w.segment.pkey.value()), why)
-        });
-        leaving.chain(coming)
+        leaving.chain(self.coming().map(move |(name, pkey, why)| row(name, pkey, why)))
     }
 }
 

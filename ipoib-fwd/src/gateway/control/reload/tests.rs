@@ -101,3 +101,25 @@ fn a_mode_that_was_set_holds_for_new_links_until_the_file_says_another() {
     maker.config = of_one;
     assert_eq!(modes(&maker.with(with_modes("connected", "connected"))), [Mode::Datagram; 2]);
 }
+
+/// `ctl health` goes by this.
+#[test]
+fn a_segment_that_is_not_at_work_is_told_with_the_reason() {
+    let mut reloader = Reloader::new(None, Overrides::default(), Log::silent(), Vec::new());
+    assert_eq!(reloader.coming().count(), 0);
+    let now = Instant::now();
+    for (segment, failed) in
+        with_modes("connected", "connected").segments.into_iter().zip([None, Some("no queue pair is left")])
+    {
+        let mut tries = Backoff::new();
+        if failed.is_some() {
+            tries.failed();
+        }
+        reloader.waiting.push(Waiting { segment, retry: now, failed: failed.map(str::to_owned), tries });
+    }
+    let coming: Vec<_> = reloader.coming().map(|(name, pkey, why)| (name.to_owned(), pkey.0, why)).collect();
+    assert_eq!((coming[0].0.as_str(), coming[0].1), ("one", 0x8001));
+    assert!(coming[0].2.contains("to be gone"), "{}", coming[0].2);
+    assert!(coming[1].2.contains("refused it 1 times: no queue pair is left"), "{}", coming[1].2);
+    assert_eq!(reloader.rows().count(), 2);
+}

@@ -22,6 +22,13 @@ impl Pair {
         all.find(|p| warm(p)).map(|p| p.who).ok_or(NoSuccessor::Cold)
     }
 
+    /// True if there is, or may be in a moment, something to hand over. Who is blocked, drained, or without one of its sides forwards nothing
+    /// in any case.
+    #[must_use]
+    pub const fn could_forward(&self) -> bool {
+        self.up.is_both() && !matches!(self.role, Role::Blocked | Role::Drained)
+    }
+
     /// The operator takes it out of service, or puts it back. Who drains hands over in order; if nobody takes over meanwhile, it forwards
     /// again.
     pub fn set_drained(&mut self, now: Instant, drained: Option<Drain>) {

@@ -57,6 +57,27 @@ fn who_stands_by_is_drained_and_put_back_without_a_change() {
     w.run_looking(SECOND * 5, |w| assert_eq!((w.forwarders(), w.role(1)), (vec![0], Some(Role::Standby))));
 }
 
+/// `ctl drain` asks nobody to take over what is not there.
+#[test]
+fn who_has_lost_a_side_has_nothing_to_hand_over_and_stays_drained_when_it_is_back() {
+    let could = |w: &World, i: usize| w.boxes[i].pair.as_ref().unwrap().could_forward();
+    let mut w = World::new(&[100], true);
+    assert!(could(&w, 0), "it is about to forward");
+    w.run(SECOND * 8);
+    assert!(could(&w, 0));
+    w.set_side(0, Side::InfiniBand, false);
+    assert!(!could(&w, 0));
+    let now = w.now;
+    w.with(0, |pair| pair.set_drained(now, Some(Drain::Alone)));
+    w.run(SECOND * 5);
+    w.set_side(0, Side::InfiniBand, true);
+    w.run_looking(SECOND * 8, |w| assert_eq!((w.forwarders(), w.role(0)), (vec![], Some(Role::Drained))));
+    assert!(!could(&w, 0));
+    drain(&mut w, 0, false);
+    w.run(SECOND * 8);
+    assert_eq!(w.forwarders(), [0]);
+}
+
 #[test]
 fn a_successor_is_able_hears_us_and_knows_the_hosts() {
     let successor =
