@@ -93,8 +93,10 @@ fn run_gids(arguments: &[String]) -> ExitCode {
 
 fn run_metrics(arguments: &[String]) -> ExitCode {
     let line = MetricsLine::parse_from(arguments.iter().skip(1));
-    let _log = ipoib_fwd::log::Log::start();
-    match metrics::run(&line.options) {
+    let log = ipoib_fwd::log::Log::start();
+    let outcome = metrics::run(&line.options);
+    log.finish();
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => fail(&e),
     }
@@ -122,14 +124,11 @@ fn run_gateway(arguments: Vec<String>) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let overrides = overrides(&options);
-    let start = gateway::Start {
-        line,
-        file: options.config,
-        overrides,
-        capture: options.capture,
-        log: ipoib_fwd::log::Log::start(),
-    };
+    let log = ipoib_fwd::log::Log::start();
+    let start =
+        gateway::Start { line, file: options.config, overrides, capture: options.capture, log: log.clone() };
     let outcome = start.run();
+    log.finish();
     match outcome {
         Ok(report) => {
             print(&report.text());

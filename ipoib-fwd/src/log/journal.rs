@@ -1,15 +1,18 @@
 //! The journal: where standard error is its stream, lines go to it as entries with fields, in its native protocol (a datagram of lines
 //! `NAME=value`; <https://systemd.io/JOURNAL_NATIVE_PROTOCOL>).
 //!
-//! Nothing here waits: a journal that takes nothing loses entries, and the next one that it takes says how many. Without a journal the entry goes
-//! to standard error as a line.
+//! Nothing here waits: a journal that takes nothing loses entries, and the next one that it takes says how many, or one of its own at the end.
+//! Without a journal the entry goes to standard error as a line, if that takes it at once.
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use rustix::net::SendFlags;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
@@ -26,9 +29,16 @@ const LONGEST: usize = 16 << 10;
 /// What goes in front of a field's name of ours.
 const PREFIX: &str = "IPOIB_FWD_";
 
+/// How often, and after what time, a journal is tried once more at the end that has lost something.
+const LAST_TRIES: u32 = 25;
+const LAST_PAUSE: Duration = Duration::from_millis(20);
+
 /// Entries for the journal.
+#[derive(Clone, Debug)]
+pub(super) struct Journal(Arc<Inner>);
+
 #[derive(Debug)]
-pub(super) struct Journal {
+struct Inner {
     socket: UnixDatagram,
     path: PathBuf,
     lost: AtomicU64,
@@ -56,28 +66,75 @@ impl Journal {
             sent => drop(sent?),
         }
         // Each entry is sent by the path: a journal that is started anew has another socket there.
-        Ok(Self { socket, path: path.to_owned(), lost: AtomicU64::new(0) })
+        Ok(Self(Arc::new(Inner { socket, path: path.to_owned(), lost: AtomicU64::new(0) })))
+    }
+
+    /// The end: what was lost since the last entry is told, if the journal takes it within half a second.
+    pub(super) fn finish(&self) {
+        for n in 0..LAST_TRIES {
+            if n > 0 {
+                std::thread::sleep(LAST_PAUSE);
+            }
+            if self.tell_losses() {
+                return;
+            }
+        }
+        let lost = self.0.lost.load(Ordering::Relaxed);
+        say(&format!("entries of the log that are lost: {lost}"));
+    }
+
+    /// An entry about those that are lost. False if it could not be told.
+    fn tell_losses(&self) -> bool {
+        let Inner { socket, path, lost } = &*self.0;
+        let n = lost.swap(0, Ordering::Relaxed);
+        if n == 0 {
+            return true;
+        }
+        let mut bytes = Vec::new();
+        for (name, value) in [
+            ("MESSAGE", format!("entries of the log that are lost: {n}")),
+            ("PRIORITY", priority(Level::WARN).to_owned()),
+            ("SYSLOG_IDENTIFIER", "ipoib-fwd".to_owned()),
+            ("IPOIB_FWD_LOST", n.to_string()),
+        ] {
+            field(&mut bytes, name, &value);
+        }
+        let told = socket.send_to(&bytes, path).is_ok();
+        if !told {
+            lost.fetch_add(n, Ordering::Relaxed);
+        }
+        told
     }
 
     fn put(&self, entry: Entry) {
+        let Inner { socket, path, lost: all_lost } = &*self.0;
         // Taken by one who tells of them, and given back if that is lost, too.
-        let lost = self.lost.swap(0, Ordering::Relaxed);
+        let lost = all_lost.swap(0, Ordering::Relaxed);
         let mut bytes = entry.bytes;
         if lost > 0 {
             field(&mut bytes, &format!("{PREFIX}LOST"), &lost.to_string());
         }
-        match self.socket.send_to(&bytes, &self.path) {
+        match socket.send_to(&bytes, path) {
             Ok(_) => {}
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                self.lost.fetch_add(lost + 1, Ordering::Relaxed);
+                all_lost.fetch_add(lost + 1, Ordering::Relaxed);
             }
             Err(_) => {
-                self.lost.fetch_add(lost, Ordering::Relaxed);
-                // One line, whatever is in it: the next would be another entry, of any priority.
-                let line = entry.message.replace('\n', "\\n") + "\n";
-                let _ = io::stderr().write_all(line.as_bytes());
+                let unsaid = u64::from(!say(&entry.message));
+                all_lost.fetch_add(lost + unsaid, Ordering::Relaxed);
             }
         }
+    }
+}
+
+/// A line on standard error, which is the journal's stream, if that takes it without waiting; the other end may be a journal that hangs.
+fn say(text: &str) -> bool {
+    // One line, whatever is in it: the next would be another entry, of any priority.
+    let line = text.replace('\n', "\\n") + "\n";
+    match rustix::net::send(io::stderr(), line.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        // A file in the stream's place: that never waits for a reader.
+        Err(rustix::io::Errno::NOTSOCK) => io::stderr().write_all(line.as_bytes()).is_ok(),
+        sent => sent.is_ok(),
     }
 }
 
@@ -292,6 +349,40 @@ mod tests {
             ("after", (5000 - taken).to_string())
         );
         assert_eq!(stand.entry().unwrap().get("IPOIB_FWD_LOST"), None);
+    }
+
+    #[test]
+    fn what_is_lost_at_the_end_is_told_or_given_up_soon() {
+        let stand = Stand::new("end");
+        let journal = Journal::at(&stand.path).unwrap();
+        stand.entry().unwrap();
+        journal.finish();
+        assert_eq!(stand.entry(), None, "nothing was lost");
+        let log = tracing_subscriber::registry().with(journal.clone());
+        tracing::subscriber::with_default(log, || (0..5000).for_each(|n| tracing::info!("{n}")));
+        // As long as nobody takes anything, it ends all the same.
+        let begin = std::time::Instant::now();
+        journal.finish();
+        assert!(begin.elapsed() < Duration::from_secs(5));
+        let last = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                std::thread::sleep(LAST_PAUSE * 3);
+                let mut last = None;
+                loop {
+                    match stand.entry() {
+                        Some(entry) if entry.contains_key("IPOIB_FWD_LOST") => return entry,
+                        Some(entry) => last = Some(entry),
+                        None => assert!(begin.elapsed() < Duration::from_secs(20), "{last:?}"),
+                    }
+                }
+            });
+            journal.finish();
+            reader.join().unwrap()
+        });
+        let lost: u64 = last["IPOIB_FWD_LOST"].parse().unwrap();
+        assert!(lost > 0 && lost < 5000);
+        assert_eq!(last["MESSAGE"], format!("entries of the log that are lost: {lost}"));
+        assert_eq!(last["PRIORITY"], "4");
     }
 
     #[test]
