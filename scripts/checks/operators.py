@@ -235,9 +235,11 @@ def check_stats_lines(lab):
     run("ip", "neigh", "flush", "all", netns=ETH)
     lab.start_gateway()
     back = back_within(10, ETH, IB_IP)
-    time.sleep(2.5)
-    lines = [l for l in lab.gateway.text().splitlines() if l.startswith("to IB: RC ")]
-    return {"ok": first["ok"] and back is not None and len(lines) >= 2, "lines": len(lines), "last": lines[-1:],
+    told = lambda: [l for l in lab.gateway.text().splitlines() if l.startswith("to IB: RC ")]
+    before, begin = len(told()), time.monotonic()
+    lab.wait_for("three lines more", lambda: len(told()) >= before + 3, 15)
+    lines, seconds = told(), round(time.monotonic() - begin, 2)
+    return {"ok": first["ok"] and back is not None, "lines": len(lines), "seconds": seconds, "last": lines[-1:],
             "stopped": first, "traffic_after": back}
 
 

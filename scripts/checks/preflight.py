@@ -58,7 +58,7 @@ ip link set ipoib-gw0 master bridge0
 ip link set ipoib-gw0 up
 ip link set bridge0 up
 ip address add 10.77.0.1/24 dev bridge0
-ping -c 3 -W 5 10.77.0.2
+ping -c 3 -w 40 10.77.0.2
 code=0; ipoib-fwd $EAL -- --check --json --config first.toml > while.json || code=$?
 [ $code = 1 ]
 grep -q control-socket-occupied while.json
@@ -142,7 +142,7 @@ def check_first(gateway, directory):
     script = f"export PATH={gateway.parent}:$PATH\n" + FIRST.format(directory=directory, fabric=fabric)
     done = run("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", script,
                check=False, timeout=120)
-    answered = "3 packets transmitted, 3 received" in done.stdout
+    answered = len(demo.answered(done.stdout, first=3)) == 3
     ok = done.returncode == 0 and answered
     logs = {log.name: log.read_text(errors="replace")[-1500:] for log in directory.glob("*.log")}
     more = {} if ok else {"code": done.returncode, "said": (done.stdout + done.stderr)[-4000:], **logs}
