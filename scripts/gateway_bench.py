@@ -4,10 +4,12 @@
 gateway-tcp   TCP, one and eight streams, both ways
 gateway-udp   datagrams of 1,400 bytes, as fast as iperf3 sends them
 gateway-pps   datagrams of 18 bytes
+gateway-connections
+              connections that the gateway makes and accepts, a second: 1,000 hosts on one port of the fabric (ibcrowd)
 
 What stands between is the gateway (the demo's topology: net_af_packet on a veth, ibfab), dpdk-testpmd in mode io between two ports of that
 kind, and Linux routing, all with the same offloads, none. They take turns. Beside each rate stand the processor time of each process for a
-packet, and where packets were lost: in the kernel's rings of af_packet, in the gateway, at the interfaces.
+packet, and where packets were lost: in the kernel's rings of af_packet, in the gateway, at the interfaces. Connections have no peer.
 """
 
 import argparse
@@ -20,12 +22,16 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+import checks.crowd
 import demo
-from demo import ETH, GW, IB, IB_IP, PREFIX, Failed, Process, cpu_seconds, run
+from checks.frames import ethernet_socket, ipv4, send_paced
+from demo import ETH, ETH_IP, GW, GW_IP, IB, IB_IP, PREFIX, Failed, Process, cpu_seconds, run
 
-NAMES = ("gateway-tcp", "gateway-udp", "gateway-pps")
+STREAMS = ("gateway-tcp", "gateway-udp", "gateway-pps")
+NAMES = (*STREAMS, "gateway-connections")
 ROUTED_IP = "10.78.0.2"
 # linux/if_packet.h, asm/unistd_64.h
 SOL_PACKET, PACKET_STATISTICS, PIDFD_OPEN, PIDFD_GETFD = 263, 6, 434, 438
@@ -71,6 +77,68 @@ class GatewayLab(demo.Lab):
 
     def lost(self):
         return {f"gateway.{reason}": number for reason, number in self.ctl("stats")["drops"].items()}
+
+
+class ConnectionsLab(GatewayLab):
+    """The demo's, and hosts on a port of the fabric of their own, each of which has a connection from the gateway and one to it."""
+
+    hosts = 1000
+    # Frames to all of them at once.
+    vdev = "net_af_packet0,iface=gw0,framecnt=4096"
+
+    def fabric_config(self):
+        return super().fabric_config() + f'\n[[link]]\nname = "crowd"\nurl = "shm:{self.dir}/crowd.sock"\n'
+
+    def gateway_config(self):
+        # Half of the places are for connections that hosts open, and one port may have a quarter of those.
+        text = super().gateway_config().replace(f"{GW_IP}/{PREFIX}", f"{GW_IP}/12")
+        return text.replace("[infiniband]\n", f"[infiniband]\nmax-connections = {8 * self.hosts + 60}\n", 1)
+
+    def measure(self, add):
+        links = self.ctl("links")["infiniband"]
+        first = checks.crowd.address(1, net=76)
+        log = self.dir / "crowd.log"
+        with open(log, "wb") as errors:
+            crowd = subprocess.Popen([self.bin / "ibcrowd", "--link", f"shm:{self.dir}/crowd.sock", "--hosts", str(self.hosts),
+                                      "--first", first, "--target", ETH_IP, "--gateway", links["addresses"].split(" ")[0],
+                                      "--gateway-lid", str(links["lid"])],
+                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
+        try:
+            def stage(name):
+                line = crowd.stdout.readline()
+                if not line:
+                    counted = {k: v for k, v in self.ctl("links")["link_counters"].items() if v}
+                    drops = self.ctl("stats")["drops"]
+                    raise Failed(f"{log.read_text(errors='replace')[-2000:].strip()}; the gateway dropped {drops}, counted {counted}")
+                told = json.loads(line)
+                if told["stage"] != name:
+                    raise Failed(f"ibcrowd is at {told}, not {name}")
+                return told
+
+            stage("known")
+            raw, gateway, own = ethernet_socket(self)
+            with raw:
+                to = (checks.crowd.address(n + 1, net=76) for n in range(self.hosts))
+                frames = [gateway + own + b"\x08\x00" + ipv4(bytes(26), dst=ip) for ip in to]
+                for name, own_work in (("active", lambda: send_paced(raw.send, frames, 64, 0.0005)), ("passive", lambda: None)):
+                    before = self.control_seconds()
+                    own_work()
+                    told = stage(name)
+                    add(name, "connections/s", told["connections"] / told["seconds"])
+                    add(f"{name}.cpu.control", "us/connection", (self.control_seconds() - before) * 1e6 / told["connections"])
+            self.wait_for("connections", lambda: min(checks.crowd.connections(self).values()) >= self.hosts, 5)
+        finally:
+            crowd.stdin.close()
+            try:
+                crowd.wait(5)
+            except subprocess.TimeoutExpired:
+                crowd.kill()
+                crowd.wait()
+
+    def control_seconds(self):
+        """Processor time of the control lcore, which is the program's first thread: the kernel's nanoseconds, as its ticks are coarse."""
+        pid = demo.gateway_pid(self)
+        return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 class PeerLab(demo.Lab):
@@ -195,12 +263,19 @@ def report(values):
     return rows
 
 
+def streams(names):
+    return [name for name in names if name in STREAMS]
+
+
 def one_run(args, lab_class, values):
     lab = lab_class(argparse.Namespace(bin=args.bin, capture=False, keep=False))
     try:
         lab.start()
         lab.ready()
-        for name in args.names:
+        if isinstance(lab, ConnectionsLab):
+            lab.measure(lambda part, unit, value: values["gateway-connections", lab.name, part, unit].append(round(value, 4)))
+            return
+        for name in streams(args.names):
             measure(lab, name, args.seconds,
                     lambda part, unit, value, name=name: values[name, lab.name, part, unit].append(round(value, 4)))
     finally:
@@ -212,6 +287,7 @@ def main():
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", choices=NAMES, metavar="NAME", help=", ".join(NAMES) + "; all if none is named")
     parser.add_argument("--json", metavar="FILE", help="write the results to FILE, too")
+    parser.add_argument("--plots", metavar="DIR", help="write a plot of each benchmark as SVG into DIR")
     parser.add_argument("--quick", action="store_true", help="two runs of a second each")
     parser.add_argument("--runs", type=int, help="runs of each, in turn (default 10)")
     parser.add_argument("--seconds", type=int, help="seconds of each iperf3 (default 3)")
@@ -227,11 +303,14 @@ def main():
         sys.exit("bench: a lab runs on this machine; wait for it to end")
     demo.interruptible()
     values = collections.defaultdict(list)
+    labs = [GatewayLab, TestpmdLab, RoutingLab] if streams(args.names) else []
+    labs += [ConnectionsLab] if "gateway-connections" in args.names else []
     print(machine(), flush=True)
     try:
         for number in range(1, runs + 1):
-            for lab_class in (GatewayLab, TestpmdLab, RoutingLab):
-                print(f"bench: run {number} of {runs}: {lab_class.name}", file=sys.stderr, flush=True)
+            for lab_class in labs:
+                what = " (connections)" if lab_class is ConnectionsLab else ""
+                print(f"bench: run {number} of {runs}: {lab_class.name}{what}", file=sys.stderr, flush=True)
                 one_run(args, lab_class, values)
     except (Failed, KeyError, ValueError, subprocess.SubprocessError) as error:
         sys.exit(f"bench: {error}")
@@ -243,8 +322,14 @@ def main():
         print(f"{row['name']:52} {row['min']:>10.3f} {row['median']:>10.3f} {row['max']:>10.3f}  {row['unit']}{beside}")
     if os.getloadavg()[0] > 0.5:
         print(f"warning: load average {os.getloadavg()[0]:.2f}: the figures are disturbed; ratios less so, as runs take turns")
+    results = json.dumps({"machine": machine(), "results": rows}, indent=2) + "\n"
     if args.json:
-        Path(args.json).write_text(json.dumps({"machine": machine(), "results": rows}, indent=2) + "\n")
+        Path(args.json).write_text(results)
+    if args.plots:
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            file.write(results)
+            file.flush()
+            subprocess.run([Path(args.bin) / "bench", "--bars", file.name, "--plots", args.plots], check=True)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 //! its peer, because machines have moods. Results are least, median and greatest; nothing here passes or fails by a time.
 #![forbid(unsafe_code)]
 
+mod bars;
 mod chain;
 mod control;
 mod expected;
@@ -152,6 +153,9 @@ struct Options {
     /// Seconds of each run.
     #[arg(long)]
     seconds: Option<f64>,
+    /// Only plot the rates in this file, which `scripts/gateway_bench.py` wrote.
+    #[arg(long, hide = true, value_name = "FILE", requires = "plots")]
+    bars: Option<PathBuf>,
     /// Run one benchmark once in this process and print what it tells: for the runs above, and for profilers.
     #[arg(long, hide = true)]
     once: bool,
@@ -248,6 +252,9 @@ fn main_of(options: &Options) -> Result<(), String> {
         }
         return Ok(());
     }
+    if let (Some(file), Some(folder)) = (&options.bars, &options.plots) {
+        return plot_bars(file, folder);
+    }
     let runs = options.runs.unwrap_or(if options.quick { 2 } else { 7 });
     // The quick ones have that alone which a step is compared with.
     let modes = if options.quick { &[Mode::Csum] } else { Mode::ALL.as_slice() };
@@ -274,6 +281,20 @@ fn main_of(options: &Options) -> Result<(), String> {
             write(&folder.join(name + ".svg"), chart.svg(&about).as_bytes())?;
         }
         write_log(&percentiles, &folder.join("latency.hlog"))?;
+    }
+    Ok(())
+}
+
+fn plot_bars(file: &Path, folder: &Path) -> Result<(), String> {
+    let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let results = bars::parse(&text).map_err(|e| format!("{}: {e}", file.display()))?;
+    let charts = bars::charts(&results);
+    if charts.is_empty() {
+        return Err(format!("{}: there are no rates in it", file.display()));
+    }
+    std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    for (name, chart) in charts {
+        write(&folder.join(name + ".svg"), chart.svg(&results.machine).as_bytes())?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
 use hdrhistogram::serialization::{Deserializer, Serializer as _, V2DeflateSerializer, V2Serializer};
 use serde::{Deserialize, Serialize};
 
-use crate::plot::{Axis, Chart, Line, Point};
+use crate::plot::{Axis, Chart, Line, Point, Shape};
 use crate::sample::Sample;
 
 /// What is told of a histogram; the last is the maximum.
@@ -110,6 +110,7 @@ fn chart(way: &str, first: Line) -> Chart {
         x_marks: marks.iter().map(|q| (place(*q), format!("{} %", rounded(q * 100.0)))).collect(),
         y_title: "us".to_owned(),
         y: Axis::Logarithmic,
+        shape: Shape::Lines,
         lines: vec![first],
     }
 }

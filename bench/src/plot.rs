@@ -1,4 +1,4 @@
-//! Charts as SVG: lines over marks from left to right.
+//! Charts as SVG: lines over marks from left to right, or bars side by side.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,16 @@ pub(crate) enum Axis {
 /// A point: where it stands between left (0) and right (1), its figure, and the least and greatest figure of several runs.
 pub(crate) type Point = (f64, f64, Option<(f64, f64)>);
 
-/// A line.
+/// What becomes of points.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Shape {
+    /// A line through them.
+    Lines,
+    /// A bar each, those of one place side by side.
+    Bars,
+}
+
+/// A line, or bars of one kind.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Line {
     pub(crate) name: String,
@@ -30,6 +39,7 @@ pub(crate) struct Chart {
     pub(crate) x_marks: Vec<(f64, String)>,
     pub(crate) y_title: String,
     pub(crate) y: Axis,
+    pub(crate) shape: Shape,
     pub(crate) lines: Vec<Line>,
 }
 
@@ -141,19 +151,14 @@ impl Chart {
         ));
         for (n, line) in self.lines.iter().enumerate() {
             let colour = COLOURS.get(n % COLOURS.len()).unwrap_or(&"black");
-            let mut path = String::new();
-            for (n, (place, figure, spread)) in line.points.iter().enumerate() {
-                let (x, y) = (x(*place), scale.y(*figure));
-                let _ = write!(path, "{}{x:.1} {y:.1}", if n == 0 { 'M' } else { 'L' });
-                if let Some((least, most)) = spread {
-                    let (from, to) = (scale.y(*least), scale.y(*most));
-                    add(format_args!(
-                        "<path d=\"M{x:.1} {from:.1}V{to:.1}\" stroke=\"{colour}\" stroke-width=\"4\" opacity=\"0.35\"/>"
-                    ));
-                    add(format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"));
+            match self.shape {
+                Shape::Lines => draw_line(&mut add, &scale, line, colour),
+                Shape::Bars => {
+                    let width = (right - LEFT) * 0.8 / (self.lines.len() * self.x_marks.len()).max(1) as f64;
+                    let aside = (n as f64 + 0.5 - self.lines.len() as f64 / 2.0) * width;
+                    draw_bars(&mut add, &scale, line, colour, aside, width);
                 }
             }
-            add(format_args!("<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.6\"/>"));
             let (x, y) = (right + 12.0, TOP + 8.0 + 18.0 * n as f64);
             add(format_args!("<path d=\"M{x} {y}h18\" stroke=\"{colour}\" stroke-width=\"3\"/>"));
             add(format_args!("<text x=\"{}\" y=\"{}\">{}</text>", x + 24.0, y + 4.0, escaped(&line.name)));
@@ -164,6 +169,44 @@ impl Chart {
             escaped(about)
         ));
         svg + "</svg>\n"
+    }
+}
+
+fn draw_line(add: &mut impl FnMut(std::fmt::Arguments<'_>), scale: &Scale, line: &Line, colour: &str) {
+    let mut path = String::new();
+    for (n, (place, figure, spread)) in line.points.iter().enumerate() {
+        let (x, y) = (x(*place), scale.y(*figure));
+        let _ = write!(path, "{}{x:.1} {y:.1}", if n == 0 { 'M' } else { 'L' });
+        if let Some((least, most)) = spread {
+            let (from, to) = (scale.y(*least), scale.y(*most));
+            add(format_args!(
+                "<path d=\"M{x:.1} {from:.1}V{to:.1}\" stroke=\"{colour}\" stroke-width=\"4\" opacity=\"0.35\"/>"
+            ));
+            add(format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"));
+        }
+    }
+    add(format_args!("<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.6\"/>"));
+}
+
+/// Bars `aside` of their places, with a stroke from the least to the greatest.
+fn draw_bars(
+    add: &mut impl FnMut(std::fmt::Arguments<'_>),
+    scale: &Scale,
+    line: &Line,
+    colour: &str,
+    aside: f64,
+    width: f64,
+) {
+    for (place, figure, spread) in &line.points {
+        let (middle, top) = (x(*place) + aside, scale.y(*figure));
+        let (left, height) = (middle - width / 2.0, HEIGHT - BOTTOM - top);
+        add(format_args!(
+            "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{colour}\"/>"
+        ));
+        if let Some((least, most)) = spread {
+            let (from, to) = (scale.y(*least), scale.y(*most));
+            add(format_args!("<path d=\"M{middle:.1} {from:.1}V{to:.1}\" stroke=\"black\"/>"));
+        }
     }
 }
 
@@ -179,6 +222,7 @@ mod tests {
             x_marks: vec![(0.0, "one".to_owned()), (1.0, "two".to_owned())],
             y_title: "y".to_owned(),
             y,
+            shape: Shape::Lines,
             lines: vec![Line { name: "R&D".to_owned(), points }],
         }
     }
@@ -204,6 +248,25 @@ mod tests {
         assert_eq!(svg.matches("<circle").count(), 2);
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    }
+
+    #[test]
+    fn bars_of_one_place_stand_side_by_side_on_the_axis() {
+        let mut chart = Chart { shape: Shape::Bars, ..chart(Axis::Linear, &[4.0, 8.0]) };
+        let other = Line { name: "other".to_owned(), ..chart.lines[0].clone() };
+        chart.lines.push(other);
+        let svg = chart.svg("");
+        let of = |bar: &str, key: &str| -> f64 {
+            bar.split_once(&format!(" {key}=\"")).unwrap().1.split('"').next().unwrap().parse().unwrap()
+        };
+        let bars: Vec<_> = svg.lines().filter(|l| l.starts_with("<rect x=")).collect();
+        assert_eq!(bars.len(), 4);
+        for bar in &bars {
+            assert!((of(bar, "y") + of(bar, "height") - (HEIGHT - BOTTOM)).abs() < 0.2, "{bar}");
+        }
+        let right = |bar: &str| of(bar, "x") + of(bar, "width");
+        assert!(right(bars[0]) <= of(bars[2], "x") + 0.2 && right(bars[2]) < of(bars[1], "x"));
+        assert!((of(bars[1], "height") - 2.0 * of(bars[0], "height")).abs() < 0.3);
     }
 
     #[test]

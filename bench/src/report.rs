@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::plot::{Axis, Chart, Line};
+use crate::plot::{Axis, Chart, Line, Shape};
 use crate::sample::Sample;
 use crate::series::Spread;
 
@@ -110,6 +110,7 @@ fn chart(group: &str) -> Chart {
         x_marks: Vec::new(),
         y_title: "Mpps".to_owned(),
         y: Axis::Linear,
+        shape: Shape::Lines,
         lines: Vec::new(),
     }
 }
