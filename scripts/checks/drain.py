@@ -25,7 +25,7 @@ LONGEST_GAP_MS = 500
 # A turn of the client that took longer is one in which it stood still itself, with the machine, and counts as so long.
 LONGEST_TURN = 0.02
 # A gateway that starts is nobody's successor before that: 20 hellos, and some.
-WARM = 8
+WARM = 10
 
 
 def udp_server():

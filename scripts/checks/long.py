@@ -48,7 +48,7 @@ def send_whole(from_ns, to_ns, source, target):
     came = 0
     with receiver, sender:
         receiver.bind((target, PORT))
-        receiver.settimeout(3)
+        receiver.settimeout(10)
         sender.bind((source, 0))
         sender.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT)
         for _ in range(PACKETS):

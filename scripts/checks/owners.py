@@ -94,7 +94,7 @@ def check_move_to_ethernet(lab):
     raw, _, own = ethernet_socket(lab)
     with raw, Neighbour(lab) as old:
         old.request(TO_ETHERNET, ETH_IP)
-        lab.wait_for("the gateway to know the address on InfiniBand", lambda: known(lab, "infiniband", TO_ETHERNET), 3)
+        lab.wait_for("the gateway to know the address on InfiniBand", lambda: known(lab, "infiniband", TO_ETHERNET), 10)
         before = counters(lab)
         run("ip", "addr", "add", f"{TO_ETHERNET}/{PREFIX}", "dev", "eth0", netns=ETH)
         try:
@@ -175,9 +175,9 @@ def check_move_within_infiniband(lab):
     hosts.mute.add(1)
     try:
         hosts.ask(0, ETH_IP)
-        lab.wait_for("the gateway to know the first card", lambda: known(lab, "infiniband", BOTH_CARDS), 3)
+        lab.wait_for("the gateway to know the first card", lambda: known(lab, "infiniband", BOTH_CARDS), 10)
         raw.send(frame)
-        lab.wait_for("a packet at the first card", lambda: taken(0) == 1, 3)
+        lab.wait_for("a packet at the first card", lambda: taken(0) == 1, 10)
         hosts.mute = {0}
         hosts.ask(1, BOTH_CARDS)
         begin = time.monotonic()
@@ -189,7 +189,7 @@ def check_move_within_infiniband(lab):
         before = taken(0), taken(1)
         for _ in range(20):
             raw.send(frame)
-        lab.wait_for("packets at the second card", lambda: taken(1) >= before[1] + 20, 3)
+        lab.wait_for("packets at the second card", lambda: taken(1) >= before[1] + 20, 10)
         return {"ok": seconds < 3 and taken(0) == before[0], "seconds": seconds, "to_the_old_one_meanwhile": before[0] - 1,
                 "to_the_new_one_later": taken(1) - before[1], "to_the_old_one_later": taken(0) - before[0]}
     finally:

@@ -115,7 +115,7 @@ def check_stranger(lab):
         raw.send(head + b"\x81\0\x01\x2c" + body)
         raw.send(head + b"\x88\xa8\0\x64\x81\0\0\x64" + body)
         raw.send(head + b"\x81\0\0\x64\x81\0\0\xc8" + body)
-    lab.wait_for("the drops", lambda: sum(grown(lab.ctl("stats")["drops"], before).values()) >= 3, 3)
+    lab.wait_for("the drops", lambda: sum(grown(lab.ctl("stats")["drops"], before).values()) >= 3, 10)
     more = grown(lab.ctl("stats")["drops"], before)
     return {"ok": more.get("vlan-unknown", 0) == 1 and more.get("vlan-stacked", 0) == 2, "dropped": more}
 
