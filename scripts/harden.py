@@ -7,6 +7,8 @@ kills        A process drawn by chance is killed (SIGKILL) under traffic, and st
 churn        A gateway's day in minutes: modes, reloads, addresses, links, control clients, under traffic. Memory, descriptors,
              hugepages and buffers stay as they were.
 connections  Connections made and ended on the simulated fabric: tables, timers and memory as before (a test of the crate ipoib).
+day          A day of the simulated fabric, in a minute: hosts, addresses, ports, the subnet manager, modes; each hour all reach each other,
+             and nothing is left (a test of the crate ipoib).
 fuzz         libFuzzer on each target, from its corpus. Wants cargo-fuzz; `fuzz/target` or --target-dir has what it builds."""
 
 import argparse
@@ -230,16 +232,33 @@ def churn(args):
                   uptime=state["process"])
 
 
-# -- connections
+# -- tests of the crate ipoib that take as long as they are told to
+
+def simulated(args, test, environment, figures):
+    """Runs one; the line `figure:` that it prints, by the regular expression."""
+    done = subprocess.run(["cargo", "test", "--locked", "-p", "ipoib", *(["--release"] if args.release else []), "--lib", "--",
+                           "--exact", f"link::tests::{test}", "--nocapture"],
+                          cwd=ROOT, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True, check=False)
+    m = re.search(f"figure: {figures}", done.stdout)
+    return done.returncode == 0 and bool(m), {k: int(v) for k, v in m.groupdict().items()} if m else {}
+
+
+MEMORY = r"memory (?P<memory_kib_before>\d+) KiB then (?P<memory_kib_after>\d+) KiB"
+
 
 def connections(args):
-    done = subprocess.run(["cargo", "test", "--locked", "-p", "ipoib", *(["--release"] if args.release else []), "--",
-                           "--exact", "link::tests::cycles::connections_made_and_ended_again_and_again_leave_nothing", "--nocapture"],
-                          cwd=ROOT, env={**os.environ, "CONNECTION_CYCLES": str(args.number)}, stdout=subprocess.PIPE, text=True,
-                          check=False)
-    m = re.search(r"figure: (\d+) connections made and ended in (\d+) s, memory (\d+) KiB then (\d+) KiB", done.stdout)
-    figures = dict(zip(("connections", "seconds", "memory_kib_before", "memory_kib_after"), map(int, m.groups()))) if m else {}
-    return report("connections", done.returncode == 0 and bool(m), **figures)
+    ok, figures = simulated(args, "cycles::connections_made_and_ended_again_and_again_leave_nothing",
+                            {"CONNECTION_CYCLES": str(args.number)},
+                            rf"(?P<connections>\d+) connections made and ended in (?P<seconds>\d+) s, {MEMORY}")
+    return report("connections", ok, **figures)
+
+
+def day(args):
+    ok, figures = simulated(args, "day::a_day_on_which_nothing_stays_as_it_is_leaves_nothing",
+                            {"SIMULATED_HOURS": str(args.hours), "SIMULATED_SEED": str(args.seed)},
+                            rf"(?P<hours>\d+) hours, (?P<upsets>\d+) upsets, (?P<boots>\d+) boots, "
+                            rf"(?P<connections>\d+) connections, {MEMORY}")
+    return report("day", ok, **figures)
 
 
 # -- fuzz
@@ -300,6 +319,11 @@ def main():
     one.add_argument("number", nargs="?", type=int, default=1_000_000, help="how many (1,000,000)")
     one.add_argument("--release", action="store_true", help="build the test with optimisation")
     one.set_defaults(body=connections, laboratory=False)
+    one = runs.add_parser("day", help="hours of the simulated fabric")
+    one.add_argument("hours", nargs="?", type=int, default=24, help="how many (24)")
+    one.add_argument("--seed", type=int, default=1)
+    one.add_argument("--release", action="store_true", help="build the test with optimisation")
+    one.set_defaults(body=day, laboratory=False)
     one = runs.add_parser("fuzz", help="libFuzzer on each target")
     one.add_argument("seconds", type=int, help="for all targets together")
     one.add_argument("targets", nargs="*", metavar="TARGET", help="only these")

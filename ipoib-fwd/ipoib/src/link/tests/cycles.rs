@@ -8,10 +8,10 @@ use crate::link::{Mode, WorkerNote};
 /// Connections, if `CONNECTION_CYCLES` does not ask for more (`scripts/harden connections`).
 const FEW: u64 = 2000;
 /// What memory may grow by once the first tenth is done, KiB: tables have their size by then, and the rest is the allocator's noise.
-const NOISE: u64 = 2048;
+pub(super) const NOISE: u64 = 2048;
 
 /// Memory of this process that is its own, KiB.
-fn memory() -> u64 {
+pub(super) fn memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()

@@ -100,9 +100,29 @@ impl Fabric {
     /// Adds a node; its link is told of an active port at once.
     pub(super) fn add(&mut self, workers: u8, change: impl FnOnce(&mut Setup)) -> usize {
         let n = self.nodes.len();
+        let node = self.boot(n, 77 + n as u64, workers, change);
+        self.nodes.push(node);
+        n
+    }
+
+    /// Begins a node anew, as a machine that has lost its power: nothing that was on its way to its link arrives.
+    pub(super) fn reboot(&mut self, n: usize, seed: u64, workers: u8, change: impl FnOnce(&mut Setup)) {
+        self.parcels
+            .retain(|_, (to, parcel)| *to != n || matches!(parcel, Parcel::Mad(_) | Parcel::Arp { .. }));
+        let gid = self.nodes[n].facts.gid;
+        self.members.retain(|(_, port)| *port != gid);
+        let ip = self.nodes[n].ip;
+        self.nodes[n] = Node {
+            ip,
+            responder: ArpResponder::new([(ip, WorkerIndex(0))]),
+            ..self.boot(n, seed, workers, change)
+        };
+    }
+
+    fn boot(&self, n: usize, seed: u64, workers: u8, change: impl FnOnce(&mut Setup)) -> Node {
         let guid = Guid(0x1000 + n as u64);
         let ud_qpn = |w: u8| Qpn::new(0x100 + n as u32 * 0x100 + u32::from(w));
-        let mut link = LinkSettings::new(PKey::DEFAULT, ud_qpn(0), 77 + n as u64);
+        let mut link = LinkSettings::new(PKey::DEFAULT, ud_qpn(0), seed);
         link.workers = (0..workers).map(|w| WorkerSettings { ud_qpn: ud_qpn(w) }).collect();
         let mut setup = Setup { link, slots: 2000 };
         change(&mut setup);
@@ -119,7 +139,7 @@ impl Fabric {
         let ip = Ipv4Addr::new(10, 0, (n >> 8) as u8, n as u8 + 1);
         let mut link = OneLink::new(setup.link, guid, 10, setup.slots, self.now);
         link.handle_port(self.now, facts);
-        self.nodes.push(Node {
+        Node {
             link,
             facts,
             ip,
@@ -141,8 +161,7 @@ impl Fabric {
             mute: false,
             stuck: false,
             lazy: false,
-        });
-        n
+        }
     }
 
     pub(super) fn send(&mut self, to: usize, after: Duration, parcel: Parcel) {

@@ -6,6 +6,7 @@ mod arp;
 mod checks;
 mod connected;
 mod cycles;
+mod day;
 mod device;
 mod dishonest_sm;
 mod fabric;
