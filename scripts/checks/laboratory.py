@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import glob
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import socket
 import threading
 import time
 import traceback
+from pathlib import Path
 
 import ibwire
 from demo import ETH, IB_IP, LATE, Failed, Lab, Process, answered, ping, run
@@ -159,24 +161,41 @@ class Pings:
 
 
 class Pulse(threading.Thread):
-    """How long the machine stands still: by how much the longest of many naps was too long, in seconds."""
+    """How long the machine kept processes from running, though they would have: what their threads have waited for a processor, as the
+    kernel counts it, and by how much naps of ours were too long. `pids` tells which they are."""
 
-    NAP = 0.005
+    NAP, WINDOW = 0.05, 1.5
 
-    def __init__(self):
+    def __init__(self, pids):
         super().__init__(daemon=True)
-        self.longest, self.over = 0.0, threading.Event()
+        # By thread: what it had waited when it was seen first, and at last.
+        self.pids, self.over, self.waited, self.samples = pids, threading.Event(), {}, []
         self.start()
 
     def run(self):
-        before = time.monotonic()
+        before, naps = time.monotonic(), 0.0
         while not self.over.wait(self.NAP):
             now = time.monotonic()
-            self.longest, before = max(self.longest, now - before - self.NAP), now
+            naps, before = naps + max(0.0, now - before - self.NAP), now
+            for pid in self.pids():
+                for task in glob.glob(f"/proc/{pid}/task/*/schedstat"):
+                    try:
+                        waited = int(Path(task).read_text().split()[1]) / 1e9
+                        self.waited[task] = (self.waited.get(task, (waited,))[0], waited)
+                    except (OSError, IndexError):
+                        pass
+            self.samples.append((now, naps + sum(last - first for first, last in self.waited.values())))
 
     def stop(self):
+        """The most of it in any second and a half, in seconds."""
         self.over.set()
-        return self.longest
+        self.join()
+        most, first = 0.0, 0
+        for now, kept in self.samples:
+            while now - self.samples[first][0] > self.WINDOW:
+                first += 1
+            most = max(most, kept - self.samples[first][1])
+        return most
 
 
 def in_laboratory(make, args, checks, bodies):

@@ -85,7 +85,8 @@ class Traffic:
         self.taker = start(IB, sys.executable, "-c", TAKER, TCP_PORT)
         self.taker.stdout.readline()
         self.sender = start(ETH, sys.executable, "-c", SENDER, IB_IP, TCP_PORT, seconds)
-        self.ping, self.pulse = Pings(IB, ETH_IP, 0.02, lab.dir / f"steady-{time.monotonic_ns()}.log"), Pulse()
+        self.ping, self.pulse = Pings(IB, ETH_IP, 0.02, lab.dir / f"steady-{time.monotonic_ns()}.log"), Pulse(
+            lambda: [self.sender.pid, self.taker.pid, *(p.popen.pid for p in lab.processes)])
         self.seconds = seconds
 
     def result(self):
@@ -93,10 +94,10 @@ class Traffic:
         pings, stood = self.ping.end(), round(1000 * self.pulse.stop())
         taken = said[1].split()
         good = len(taken) == 2 and taken[0] == said[0].strip()
-        # That the machine stood still for a while is nobody's silence.
+        # While the machine lets somebody wait that is nobody's silence.
         return {"ok": good and int(taken[1]) < 500 + stood and pings["lost"] == 0 and pings["sent"] > 10 * self.seconds,
                 "tcp_bytes": said[0].strip()[-200:], "tcp_taken": taken[0] if good else said[1][-300:],
-                "longest_silence_ms": int(taken[1]) if good else None, "machine_stood_still_ms": stood,
+                "longest_silence_ms": int(taken[1]) if good else None, "of_the_machine_ms": stood,
                 "pings": pings["sent"], "lost": pings["lost"]}
 
     def close(self):
