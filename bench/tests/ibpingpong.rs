@@ -1,6 +1,7 @@
 //! Two of the program play with each other, over a pair of Ethernet interfaces in a network namespace of their own.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a test")]
+use std::path::Path;
 use std::process::Command;
 
 /// Both sides, the server first; `$1` is the program, `$2` the words of both, `$3` what is behind the client's link.
@@ -23,11 +24,18 @@ done
 wait $server
 "#;
 
+fn may_have_namespaces() -> bool {
+    let sandbox = Command::new("unshare").args(["-n", "true"]).status();
+    let may = sandbox.is_ok_and(|status| status.success());
+    if !may {
+        println!("skipped: cannot make a network namespace");
+    }
+    may
+}
+
 /// What the client printed; `None` if there may be no namespaces here.
 fn game(words: &str, faults: &str) -> Option<String> {
-    let sandbox = Command::new("unshare").args(["-n", "true"]).status();
-    if !sandbox.is_ok_and(|status| status.success()) {
-        println!("skipped: cannot make a network namespace");
+    if !may_have_namespaces() {
         return None;
     }
     let output = Command::new("unshare")
@@ -67,4 +75,63 @@ fn a_bad_wire_costs_time_only() {
     };
     assert_eq!(compared(&text), 60);
     assert!(text.contains("retransmitted") && text.contains("icrc"), "{text}");
+}
+
+/// As [`GAME`], with the addresses at the kernel's interfaces, `$4` a program that serves GID tables in `$5`.
+const SERVED: &str = r#"
+set -e
+ip link set lo up
+ip link add p0 type veth peer name p1
+for i in 0 1; do
+    sysctl -qw net.ipv6.conf.p$i.disable_ipv6=1
+    ip addr add 10.9.0.$((i + 1))/24 dev p$i
+    ip link set p$i mtu 4500 up
+done
+SERVE="$5" "$4" --exact gids_come_from_a_service --nocapture &
+service=$!
+trap 'kill $service $server 2>/dev/null || true' EXIT
+for i in $(seq 400); do
+    [ -e "$5/roce:p1" ] && break
+    sleep 0.05
+done
+sleep 0.5
+"$1" $2 --link roce:p0 --gids-from "$5" --echo >/dev/null &
+server=$!
+for i in $(seq 1200); do
+    ss -Hltn 'sport = :18515' | grep -q . && break
+    sleep 0.05
+done
+"$1" $2 --link roce:p1 --gids-from "$5" 127.0.0.1
+wait $server
+"#;
+
+#[test]
+fn gids_come_from_a_service() {
+    if let Some(directory) = std::env::var_os("SERVE") {
+        let roce = vec!["p0".to_owned(), "p1".to_owned()];
+        let options = ipoib_fwd::gids::serve::ServeOptions { serve: true, roce, dir: Some(directory.into()) };
+        return ipoib_fwd::gids::serve::run(&options).unwrap();
+    }
+    let directory = std::env::temp_dir().join(format!("ibpingpong-gids-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&directory);
+    let service = std::env::current_exe().unwrap();
+    for words in ["rc -s 65536 -n 20 -g 1 -m 4096 --linger 50", "ud -s 64 -n 50 -g 0 --linger 50"] {
+        let Some(text) = served_game(words, &service, &directory) else { return };
+        assert!(compared(&text) >= 20, "{words}: {text}");
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+fn served_game(words: &str, service: &Path, directory: &Path) -> Option<String> {
+    if !may_have_namespaces() {
+        return None;
+    }
+    let output = Command::new("unshare")
+        .args(["-n", "bash", "-c", SERVED, "game", env!("CARGO_BIN_EXE_ibpingpong"), words, ""])
+        .args([service, directory])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{words}: {text}\n{}", String::from_utf8_lossy(&output.stderr));
+    Some(text)
 }

@@ -1,6 +1,5 @@
 //! Our end: a software device on a network interface, its queues and queue pairs.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -17,7 +16,7 @@ use pmd::hca::{
     UdSlot,
 };
 use pmd::mem::{Mbuf, Pool};
-use pmd::soft::{RoceConfig, SoftHca};
+use pmd::soft::{RoceConfig, RoceGids, SoftHca};
 
 use crate::exchange::Address;
 use crate::{Error, Mode};
@@ -35,7 +34,7 @@ const UD_RECEIVES: u32 = 512;
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceConfig {
     pub(crate) link: CableUrl,
-    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) gids: RoceGids,
     pub(crate) gid_index: u8,
     pub(crate) mode: Mode,
     pub(crate) queue_pairs: u16,
@@ -109,7 +108,7 @@ impl End {
         let mut hca = SoftHca::roce(&RoceConfig {
             name: "soft0".to_owned(),
             cable: config.link.clone(),
-            addresses: config.addresses.clone(),
+            gids: config.gids.clone(),
             seed: config.seed,
         })?;
         hca.register_pool(pool)?;
@@ -257,6 +256,7 @@ impl End {
 
     /// A turn as a worker takes it. Returns whether anything moved, and how many sends are done.
     pub(crate) fn turn(&mut self) -> (bool, usize) {
+        self.hca.follow_gids(Instant::now());
         self.queues.ring();
         let worked = self.queues.turn();
         self.queues.poll_receive(&mut self.burst, &mut self.events);

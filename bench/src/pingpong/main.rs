@@ -8,6 +8,7 @@ mod game;
 
 use std::hash::{BuildHasher, Hasher};
 use std::net::{IpAddr, TcpListener};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -15,9 +16,10 @@ use clap::{Parser, ValueEnum};
 use connectx::cable::CableUrl;
 use ib_wire::{Mtu, Qpn};
 use pmd::eal::{Eal, EalError};
+use pmd::gids::DEFAULT_DIRECTORY;
 use pmd::hca::{HcaError, PostError, WcStatus};
 use pmd::mem::{Pool, PoolConfig, PoolError};
-use pmd::soft::RoceError;
+use pmd::soft::{RoceError, RoceGids};
 
 use device::{Attendant, DeviceConfig, End};
 use exchange::Address;
@@ -56,6 +58,10 @@ struct Options {
     /// IP address of the device, which the kernel must not have; may be repeated. They are entries 1 and up of the GID table.
     #[arg(long, value_name = "IP")]
     address: Vec<IpAddr>,
+    /// Take the GIDs from the table that `ipoib-fwd gids --serve --roce INTERFACE` keeps in this directory, /run/ipoib-gids if none is named:
+    /// the addresses are then those that the kernel has.
+    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = DEFAULT_DIRECTORY, conflicts_with = "address")]
+    gids_from: Option<PathBuf>,
     /// Entry of the GID table to use; 0 is link-local.
     #[arg(short, long, default_value_t = 0, value_name = "INDEX")]
     gid_index: u8,
@@ -110,7 +116,9 @@ enum Error {
     Hca(#[from] HcaError),
     #[error("the exchange of addresses failed")]
     Exchange(#[from] std::io::Error),
-    #[error("entry {0} of the GID table is empty: give the device an --address for it")]
+    #[error(
+        "entry {0} of the GID table is empty: give the device an --address for it, or its interface one with --gids-from"
+    )]
     GidIndex(u8),
     #[error(
         "the interface's MTU allows packets of {0} bytes only; raise it, or choose a smaller --mtu or --size"
@@ -154,7 +162,10 @@ fn run(options: &Options) -> Result<(), Error> {
     let mut end = End::new(
         DeviceConfig {
             link: options.link.clone(),
-            addresses: options.address.clone(),
+            gids: options
+                .gids_from
+                .clone()
+                .map_or_else(|| RoceGids::Addresses(options.address.clone()), RoceGids::Served),
             gid_index: options.gid_index,
             mode: options.mode,
             queue_pairs,

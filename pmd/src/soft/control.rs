@@ -157,6 +157,9 @@ impl Control for SoftHca {
     }
 
     fn next_event(&mut self) -> Option<AsyncEvent> {
+        if self.served.is_some() {
+            self.follow_gids(Instant::now());
+        }
         loop {
             let event = self.engine.lock().next_event()?;
             if let Some(event) = self.translate(event) {

@@ -12,6 +12,7 @@ mod memory;
 mod queues;
 mod rest;
 mod roce;
+mod served;
 #[cfg(test)]
 mod tests;
 
@@ -34,7 +35,8 @@ pub use gids::SoftGids;
 use gsi::Management;
 use memory::Arena;
 use queues::{Created, WorkerRings};
-pub use roce::{RoceConfig, RoceError};
+pub use roce::{RoceConfig, RoceError, RoceGids};
+use served::ServedGids;
 
 /// What a software device is made with.
 #[derive(Clone, Debug)]
@@ -73,6 +75,8 @@ pub struct SoftHca {
     pairs: BTreeMap<Qpn, QpRecord>,
     /// Queue pairs 0 and 1 by port.
     management: Vec<[Management; 2]>,
+    /// Where the GIDs of its Ethernet port come from, if another process keeps them.
+    served: Option<ServedGids>,
 }
 
 impl SoftHca {
@@ -129,6 +133,7 @@ impl SoftHca {
             workers: BTreeMap::new(),
             pairs: BTreeMap::new(),
             management,
+            served: None,
         })
     }
 

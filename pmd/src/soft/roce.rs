@@ -2,6 +2,8 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Instant;
 
 use gidcache::layout::LayoutError;
 use gidcache::{Attributes, DeviceTable, GidType, Key, PortKind, PortSetup, RoceTypes, TableError};
@@ -9,6 +11,8 @@ use ib_wire::Gid;
 use ib_wire::PortNumber;
 
 use super::SoftHca;
+use super::served::ServedGids;
+use crate::gids::{DirectoryError, SharedError};
 use crate::hca::{HcaError, LinkLayer};
 use connectx::PortConfig;
 use connectx::cable::{CableEnd, CableError, CableUrl, Transport};
@@ -23,11 +27,21 @@ pub struct RoceConfig {
     pub name: String,
     /// A `roce:` cable.
     pub cable: CableUrl,
-    /// Its IP addresses: entries 1 and up of the GID table, each once. Entry 0 is the link-local GID of the interface's MAC
-    /// address. The kernel should not have them.
-    pub addresses: Vec<IpAddr>,
+    /// Its GIDs.
+    pub gids: RoceGids,
     /// Where queue pair numbers are drawn from.
     pub seed: u64,
+}
+
+/// Where a port's GIDs come from.
+#[derive(Clone, Debug)]
+pub enum RoceGids {
+    /// From these IP addresses: entries 1 and up of the GID table, each once. Entry 0 is the link-local GID of the interface's MAC
+    /// address. The kernel should not have them.
+    Addresses(Vec<IpAddr>),
+    /// From the table that a service keeps for the interface in this directory ([`Directory`](crate::gids::Directory)), as it changes:
+    /// the addresses are those that the kernel has ([`SoftHca::follow_gids`]).
+    Served(PathBuf),
 }
 
 /// Why there is no such device.
@@ -70,13 +84,27 @@ pub enum RoceError {
     /// What was given is no address of a port.
     #[error("the port's addresses")]
     Address(#[from] TableError),
+    /// Nobody serves GID tables there.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// The service has no table for the interface.
+    #[error(
+        "no GIDs are served for {interface}: start the service with --roce {interface} (ipoib-fwd gids --serve)"
+    )]
+    Served {
+        /// The interface.
+        interface: String,
+        /// What is wrong.
+        #[source]
+        source: SharedError,
+    },
     /// The device could not be made.
     #[error(transparent)]
     Hca(#[from] HcaError),
 }
 
 /// The only port.
-const PORT: PortNumber = PortNumber(1);
+pub(super) const PORT: PortNumber = PortNumber(1);
 
 /// Entries of a table that has all addresses and the port's own.
 fn table_len(addresses: &[IpAddr]) -> u16 {
@@ -96,14 +124,25 @@ impl SoftHca {
         let max_mtu = roce_mtu(ip_mtu).ok_or_else(|| RoceError::Mtu { name: name.clone(), mtu: ip_mtu })?;
         let guid = guid_of_mac(mac);
         let link_layer = LinkLayer::Ethernet;
-        let gid_table = table_len(&config.addresses);
+        let served = match &config.gids {
+            RoceGids::Addresses(_) => None,
+            RoceGids::Served(directory) => Some(ServedGids::open(directory, name, Instant::now())?),
+        };
+        let gid_table = match &config.gids {
+            RoceGids::Addresses(addresses) => table_len(addresses),
+            RoceGids::Served(_) => served.as_ref().map_or(1, ServedGids::len),
+        };
         let mut hca = Self::with_ports(EngineConfig {
             node_guid: guid,
             description: config.name.clone(),
             ports: vec![PortConfig { guid, max_mtu, link_layer, gid_table }],
             seed: config.seed,
         })?;
-        hca.fill_gids(mac, &config.addresses)?;
+        if let RoceGids::Addresses(addresses) = &config.gids {
+            hca.fill_gids(mac, addresses)?;
+        }
+        hca.served = served;
+        hca.follow_gids(Instant::now());
         hca.set_cable(PORT, Some(CableEnd::connect(&config.cable)?))?;
         Ok(hca)
     }
@@ -125,22 +164,26 @@ impl SoftHca {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use ib_wire::Mtu;
 
     use super::*;
     use crate::hca::Control;
 
-    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 7];
+    pub(in crate::soft) const MAC: [u8; 6] = [2, 0, 0, 0, 0, 7];
 
-    /// A device without its cable.
-    fn device(addresses: &[&str]) -> Result<SoftHca, RoceError> {
-        let addresses: Vec<IpAddr> = addresses.iter().map(|address| address.parse().unwrap()).collect();
-        let (guid, gid_table) = (guid_of_mac(MAC), table_len(&addresses));
+    /// A device without its cable, and without GIDs.
+    pub(in crate::soft) fn device_with(gid_table: u16) -> SoftHca {
+        let guid = guid_of_mac(MAC);
         let port = PortConfig { guid, max_mtu: Mtu::B1024, link_layer: LinkLayer::Ethernet, gid_table };
         let description = "an Ethernet port".to_owned();
-        let hca =
-            SoftHca::with_ports(EngineConfig { node_guid: guid, description, ports: vec![port], seed: 1 })?;
+        SoftHca::with_ports(EngineConfig { node_guid: guid, description, ports: vec![port], seed: 1 })
+            .unwrap()
+    }
+
+    fn device(addresses: &[&str]) -> Result<SoftHca, RoceError> {
+        let addresses: Vec<IpAddr> = addresses.iter().map(|address| address.parse().unwrap()).collect();
+        let hca = device_with(table_len(&addresses));
         hca.fill_gids(MAC, &addresses)?;
         Ok(hca)
     }

@@ -7,8 +7,7 @@ use connectx::cable::{CableEnd, CableUrl};
 use gidcache::{Attributes, GidType, Key};
 use ib_wire::{Gid, PKey, PortNumber};
 use pmd::hca::HcaError;
-use pmd::soft::RoceConfig;
-use pmd::soft::SoftHca;
+use pmd::soft::{RoceConfig, RoceGids, SoftHca};
 
 use crate::lab::{Lab, Need, Outcome, wrong};
 
@@ -57,7 +56,10 @@ impl Lab for Roce {
             let config = RoceConfig {
                 name: format!("soft{n}"),
                 cable: url(INTERFACES[n])?,
-                addresses: vec![[10, 0, 0, n as u8 + 1].into(), [10, 0, 1, n as u8 + 1].into()],
+                gids: RoceGids::Addresses(vec![
+                    [10, 0, 0, n as u8 + 1].into(),
+                    [10, 0, 1, n as u8 + 1].into(),
+                ]),
                 seed: n as u64,
             };
             let hca = SoftHca::roce(&config).map_err(|e| HcaError::Environment(e.to_string()))?;
