@@ -201,6 +201,27 @@ def check_restart(room):
             "after_the_end": last.stderr.strip()}
 
 
+def check_away(room):
+    """The tables are gone with the service, as where systemctl has stopped it: readers go over to the files of the next one."""
+    room.address("add", "10.96.1.1/24")
+    first = room.serve()
+    reader = room.follow("away")
+    code = first.stop()
+    wait_for("a reader to be told", lambda: has(reader, "stale", DEVICE))
+    shutil.rmtree(room.tables)
+    # The directory is looked at every two seconds.
+    time.sleep(2.5)
+    nowhere = room.gids(check=False)
+    room.address("add", "10.96.2.1/24")
+    second = room.serve()
+    wait_for("a reader to go on", lambda: has(reader, "current", DEVICE) and has(reader, "added", DEVICE, "10.96.2.1"))
+    alive = reader.alive()
+    room.kill(reader)
+    second.stop()
+    return {"ok": alive and code == 0 and nowhere.returncode == 1 and "systemctl start ipoib-gids" in nowhere.stderr,
+            "said": nowhere.stderr.strip()}
+
+
 def check_kills(room):
     """Killed again and again while addresses change: a reader sees whole tables only, and in the end the right one."""
     service = room.serve()
@@ -306,13 +327,17 @@ def check_hostile(room):
         run("ip", "addr", "del", f"10.95.{n}.1/24", "dev", "gs0", netns=NETNS)
     wait_for("those that waited", lambda: set(addresses(room.rows(), DEVICE).values()) == {f"10.95.{n}.1" for n in range(100, 140)})
     alive = service.alive()
-    service.stop()
+    # With the directory gone nobody would find the tables: the service ends, to be started again.
+    shutil.rmtree(room.tables)
+    wait_for("the end of a service without a directory", lambda: not service.alive())
+    if service.stop() != 1 or "was removed" not in service.text():
+        wrong.append(f"removed: {service.text()[-300:]}")
     return {"ok": not wrong and full == 128 and said and alive, "full": full, "said": said, "wrong": wrong}
 
 
 def gids_serve(args, checks):
-    bodies = (("gids_serve_follow", check_follow), ("gids_serve_restart", check_restart), ("gids_serve_kills", check_kills),
-              ("gids_serve_second", check_second), ("gids_serve_hostile", check_hostile))
+    bodies = (("gids_serve_follow", check_follow), ("gids_serve_restart", check_restart), ("gids_serve_away", check_away),
+              ("gids_serve_kills", check_kills), ("gids_serve_second", check_second), ("gids_serve_hostile", check_hostile))
     if not any(checks.wanted(name) for name, _ in bodies):
         return
     room = Room(args)

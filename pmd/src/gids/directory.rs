@@ -106,7 +106,7 @@ fn look(path: &Path) -> Result<Metadata, DirectoryError> {
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
-    _lock: Lock,
+    lock: Lock,
 }
 
 impl Directory {
@@ -127,13 +127,19 @@ impl Directory {
             ShmError::Maintained { path, process } => DirectoryError::Served { path, process },
             other => other.into(),
         })?;
-        Ok(Self { path: path.to_owned(), _lock: lock })
+        Ok(Self { path: path.to_owned(), lock })
     }
 
     /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// True if it is still there: else new readers find nothing, and nobody is kept from serving in another one of its name.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        self.lock.is_in_place()
     }
 
     /// The file of a table; `None` if there can be none of this name.
@@ -213,6 +219,10 @@ mod tests {
             matches!(&error, DirectoryError::Served { process, .. } if *process == Some(std::process::id()))
         );
         assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+        assert!(first.is_in_place());
+        fs::rename(path.join(LOCK), path.join("moved")).unwrap();
+        assert!(!first.is_in_place());
+        fs::rename(path.join("moved"), path.join(LOCK)).unwrap();
         drop(first);
         // Whatever is in the lock's file.
         for text in ["", "x", "99999999999999999999999"] {

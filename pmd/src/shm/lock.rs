@@ -18,7 +18,7 @@ const LINE: usize = 16;
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
-    _file: File,
+    file: File,
 }
 
 impl Lock {
@@ -43,10 +43,16 @@ impl Lock {
                 let line = format!("{}\n", std::process::id());
                 let written = file.set_len(0).and_then(|()| file.write_all_at(line.as_bytes(), 0));
                 written.map_err(call("write the lock of", what))?;
-                return Ok(Self { path: path.to_owned(), _file: file });
+                return Ok(Self { path: path.to_owned(), file });
             }
         }
         Err(ShmError::Maintained { path: what.to_owned(), process: None })
+    }
+
+    /// True if the file is where it was: else it keeps nobody out any more.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        is_at(&self.file, &self.path)
     }
 
     /// Removes the file, which others then make anew. The lock is this process's until it is dropped.

@@ -58,6 +58,9 @@ pub enum ServeError {
     /// The directory.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
+    /// Somebody removed the directory, and readers find nothing.
+    #[error("{} was removed while its tables were served: start the service again, which makes it anew", .0.display())]
+    Removed(PathBuf),
     /// A table of an interface.
     #[error("the table of {name}")]
     Table {
@@ -204,6 +207,9 @@ impl Service {
         devices.turn(directory, now, plugged, links);
         if now >= *heartbeat {
             *heartbeat = now + HEARTBEAT;
+            if !directory.is_in_place() {
+                return Err(ServeError::Removed(directory.path().to_owned()));
+            }
             let time = monotonic_nanoseconds();
             devices.beat(time);
             if is_settled {
