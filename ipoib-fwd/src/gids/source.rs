@@ -50,7 +50,7 @@ pub enum GidsError {
     },
     /// The maintainer of the shared table is dead.
     #[error(
-        "{}: nobody maintains this table: process {process}, which did, is gone; what it left is stale. Start the service or the gateway again",
+        "{}: nobody maintains this table: process {process}, which did, is gone or has let go of it; what it left is stale. Start the service or the gateway again",
         file.display()
     )]
     Dead {

@@ -1,14 +1,19 @@
 //! Devices of this machine, whose tables the kernel keeps, or its subnet manager: copied when a device tells of an event.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::fmt::Debug;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use gidcache::DeviceTable;
+use gidcache::{DeviceTable, Entry, PortSetup};
 use pmd::gids::{Directory, MirrorError, share};
+use pmd::hca::HcaError;
 use pmd::shm::Maintained;
-use pmd::verbs::{GidDevice, devices};
+use pmd::verbs::GidDevice;
 
 use super::tell;
 use crate::gateway::random;
@@ -20,10 +25,65 @@ const LOOK: Duration = Duration::from_secs(2);
 /// A table is read this often without an event: a net for what no event tells.
 const REREAD: Duration = Duration::from_secs(30);
 
+/// The devices that there are.
+pub(super) trait Machine: Debug {
+    /// One that is open.
+    type Device: Device;
+
+    /// Names of all, at this moment.
+    fn names(&self) -> Result<Vec<String>, HcaError>;
+
+    /// Opens one.
+    fn open(&self, name: &str) -> Result<Self::Device, HcaError>;
+}
+
+/// A device, open.
+pub(super) trait Device: AsFd + Debug {
+    /// Its ports.
+    fn setups(&self) -> Result<Vec<PortSetup>, HcaError>;
+
+    /// What its tables hold.
+    fn entries(&self) -> Result<Vec<Entry>, HcaError>;
+
+    /// Takes its events. True if its tables may hold something else now; an error if it is gone.
+    fn take_events(&self) -> Result<bool, HcaError>;
+}
+
+/// Those of the kernel.
+#[derive(Debug)]
+pub(super) struct Kernel;
+
+impl Machine for Kernel {
+    type Device = GidDevice;
+
+    fn names(&self) -> Result<Vec<String>, HcaError> {
+        Ok(pmd::verbs::devices()?.into_iter().map(|device| device.name).collect())
+    }
+
+    fn open(&self, name: &str) -> Result<GidDevice, HcaError> {
+        GidDevice::open(name)
+    }
+}
+
+impl Device for GidDevice {
+    fn setups(&self) -> Result<Vec<PortSetup>, HcaError> {
+        Self::setups(self)
+    }
+
+    fn entries(&self) -> Result<Vec<Entry>, HcaError> {
+        Self::entries(self)
+    }
+
+    fn take_events(&self) -> Result<bool, HcaError> {
+        Self::take_events(self)
+    }
+}
+
 /// One device and its table.
 #[derive(Debug)]
-struct Served {
-    device: GidDevice,
+struct Served<D> {
+    name: String,
+    device: D,
     path: PathBuf,
     table: DeviceTable<Maintained>,
     /// An event has not been followed yet.
@@ -31,11 +91,10 @@ struct Served {
     reread: Instant,
 }
 
-impl Served {
-    fn new(name: &str, path: PathBuf, now: Instant) -> Result<Self, MirrorError> {
-        let device = GidDevice::open(name)?;
+impl<D: Device> Served<D> {
+    fn new(name: &str, device: D, path: PathBuf, now: Instant) -> Result<Self, MirrorError> {
         let table = share(&device.setups()?, &path, random())?;
-        Ok(Self { device, path, table, stale: true, reread: now })
+        Ok(Self { name: name.to_owned(), device, path, table, stale: true, reread: now })
     }
 
     /// Copies what may have changed; an error if the device is gone, or does not answer.
@@ -43,7 +102,7 @@ impl Served {
         self.stale |= self.device.take_events()? || now >= self.reread;
         if self.stale {
             let changes = self.table.mirror(&self.device.entries()?)?;
-            tell(self.device.name(), &changes);
+            tell(&self.name, &changes);
             self.reread = now + REREAD;
             self.stale = false;
         }
@@ -52,7 +111,7 @@ impl Served {
 
     /// The device is gone for good: so is its table, for those who have it open, too.
     fn remove(self) {
-        let name = self.device.name();
+        let name = &self.name;
         let emptied = self.table.mirror(&[]).map_err(MirrorError::from);
         self.table.heartbeat(0);
         let removed = self.table.reader().map_err(MirrorError::from).and_then(|reader| {
@@ -68,16 +127,17 @@ impl Served {
 
 /// All of them.
 #[derive(Debug)]
-pub(super) struct Devices {
-    served: Vec<Served>,
+pub(super) struct Devices<M: Machine> {
+    machine: M,
+    served: Vec<Served<M::Device>>,
     /// Devices of which it was said that they cannot be served.
     refused: BTreeSet<String>,
     look: Instant,
 }
 
-impl Devices {
-    pub(super) const fn new(now: Instant) -> Self {
-        Self { served: Vec::new(), refused: BTreeSet::new(), look: now }
+impl<M: Machine> Devices<M> {
+    pub(super) const fn new(machine: M, now: Instant) -> Self {
+        Self { machine, served: Vec::new(), refused: BTreeSet::new(), look: now }
     }
 
     /// Follows what has happened. `plugged`: a device may have come or gone; `links`: VLANs may have other numbers.
@@ -86,17 +146,14 @@ impl Devices {
         for served in &mut self.served {
             served.stale |= links;
             if let Err(error) = served.copy(now) {
-                tracing::warn!("{}: {error}", served.device.name());
-                lost.push(served.device.name().to_owned());
+                tracing::warn!("{}: {error}", served.name);
+                lost.push(served.name.clone());
             }
         }
         if plugged || !lost.is_empty() || now >= self.look {
             self.look = now + LOOK;
-            match devices() {
-                Ok(there) => {
-                    let there = there.into_iter().map(|device| device.name).collect();
-                    self.follow(directory, there, &lost, now);
-                }
+            match self.machine.names() {
+                Ok(there) => self.follow(directory, there, &lost, now),
                 Err(error) => tracing::warn!("{error}"),
             }
         }
@@ -107,10 +164,9 @@ impl Devices {
         there.sort_unstable();
         self.refused.retain(|name| there.contains(name));
         for served in std::mem::take(&mut self.served) {
-            let name = served.device.name().to_owned();
-            match there.contains(&name) {
+            match there.contains(&served.name) {
                 // Its readers go on with the next one's table.
-                true if lost.contains(&name) => drop(served),
+                true if lost.contains(&served.name) => drop(served),
                 true => self.served.push(served),
                 false => served.remove(),
             }
@@ -133,12 +189,13 @@ impl Devices {
         }
     }
 
-    fn open(&self, directory: &Directory, name: &str, now: Instant) -> Result<Served, String> {
+    fn open(&self, directory: &Directory, name: &str, now: Instant) -> Result<Served<M::Device>, String> {
         if self.served.len() >= MAX_DEVICES {
             return Err(format!("{MAX_DEVICES} devices are served, which is the most"));
         }
         let path = directory.table(name).ok_or("no table can have this name")?;
-        let mut served = Served::new(name, path, now).map_err(|error| error.to_string())?;
+        let device = self.machine.open(name).map_err(|error| error.to_string())?;
+        let mut served = Served::new(name, device, path, now).map_err(|error| error.to_string())?;
         served.copy(now).map_err(|error| error.to_string())?;
         Ok(served)
     }
@@ -151,7 +208,7 @@ impl Devices {
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
-        self.served.iter().any(|served| served.device.name() == name)
+        self.served.iter().any(|served| served.name == name)
     }
 
     pub(super) fn count(&self) -> usize {

@@ -24,7 +24,7 @@ use pmd::verbs::interface_name;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use self::devices::Devices;
+use self::devices::{Devices, Kernel};
 use self::interfaces::Interfaces;
 use super::Row;
 
@@ -157,7 +157,7 @@ impl Stop {
 #[derive(Debug)]
 struct Service {
     directory: Directory,
-    devices: Devices,
+    devices: Devices<Kernel>,
     interfaces: Interfaces,
     monitor: Monitor,
     /// `None` where the kernel does not tell: devices are looked for all the same.
@@ -182,7 +182,7 @@ impl Service {
     fn new(directory: Directory, roce: &[String], now: Instant) -> Result<Self, ServeError> {
         let interfaces = Interfaces::new(&directory, roce)?;
         let plugs = Plugs::new().map_err(|error| tracing::warn!("devices that come are seen late: {error}"));
-        let (devices, monitor) = (Devices::new(now), Monitor::new(now)?);
+        let (devices, monitor) = (Devices::new(Kernel, now), Monitor::new(now)?);
         Ok(Self { directory, devices, interfaces, monitor, plugs: plugs.ok(), heartbeat: now })
     }
 
