@@ -95,12 +95,10 @@ impl CommandLine {
 
 /// How names of AF_PACKET ports begin: with that of the driver, or with its alias, the name that it had before.
 const AF_PACKET: [&str; 2] = ["net_af_packet", "eth_af_packet"];
-/// Bytes of an AF_PACKET port's frame where nobody says.
-const AF_PACKET_FRAME: u32 = 2048;
-/// Bytes of a block of frames: whole pages on every machine.
+/// Bytes of an AF_PACKET port's blocks, each of which the kernel has in one piece: pages, and whole frames.
 const AF_PACKET_BLOCK: u32 = 1 << 16;
-/// Frames of a queue, each way.
-const AF_PACKET_FRAMES: u32 = 512;
+/// Bytes of each of its rings. The driver's own have 512 frames: what comes while a worker does not run for a few milliseconds is lost then.
+const AF_PACKET_RING: u32 = 8 << 20;
 
 /// One way to name lcores.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -190,20 +188,21 @@ impl EalArguments {
         self.pci_restricted |= is_allowed;
     }
 
-    /// The arguments, in which AF_PACKET ports have frames as long as a packet buffer of `data_room` bytes unless theirs are given. Their
-    /// driver has the kernel join fragments, and loses what is longer than a frame, by itself one of 2,048 bytes.
+    /// The arguments, in which AF_PACKET ports have frames as long as a packet buffer of `data_room` bytes, and rings with room for a burst, unless
+    /// theirs are given. Their driver has the kernel join fragments, and loses what is longer than a frame, by itself one of 2,048 bytes.
     #[must_use]
-    pub fn with_long_frames(&self, data_room: u16) -> Vec<String> {
-        // The driver takes no frame that does not fit a buffer; blocks are pages, and whole frames.
+    pub fn with_rings(&self, data_room: u16) -> Vec<String> {
+        // The driver takes no frame that does not fit a buffer; the kernel takes blocks of pages that hold whole frames, and as many frames as are in
+        // all blocks.
         let frame = 1_u32 << data_room.max(1).ilog2();
         let long = |vdev: &str| {
             let (name, options) = vdev.split_once(',').unwrap_or((vdev, ""));
             let given = ["framesz=", "blocksz=", "framecnt="];
             let is_given = options.split(',').any(|option| given.iter().any(|name| option.starts_with(name)));
             let is_packet = AF_PACKET.iter().any(|driver| name.starts_with(driver));
-            let ours = is_packet && !is_given && frame > AF_PACKET_FRAME;
-            let more = format!(",framesz={frame},blocksz={AF_PACKET_BLOCK},framecnt={AF_PACKET_FRAMES}");
-            format!("{vdev}{}", if ours { more.as_str() } else { "" })
+            let more =
+                format!(",framesz={frame},blocksz={AF_PACKET_BLOCK},framecnt={}", AF_PACKET_RING / frame);
+            format!("{vdev}{}", if is_packet && !is_given { more.as_str() } else { "" })
         };
         let mut is_vdev = false;
         let words = self.arguments.iter().map(|word| {

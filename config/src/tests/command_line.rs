@@ -93,10 +93,10 @@ proptest! {
 }
 
 #[test]
-fn af_packet_ports_have_frames_as_long_as_a_buffer_unless_theirs_are_given() {
+fn af_packet_ports_have_frames_as_long_as_a_buffer_and_rings_of_8_mib_unless_theirs_are_given() {
     let words = |text: &str, room| {
         let words = text.split(' ').map(str::to_owned).collect();
-        EalArguments::parse(words).unwrap().with_long_frames(room).join(" ")
+        EalArguments::parse(words).unwrap().with_rings(room).join(" ")
     };
     let long = "framesz=16384,blocksz=65536,framecnt=512";
     for (given, room, expected) in [
@@ -109,11 +109,15 @@ fn af_packet_ports_have_frames_as_long_as_a_buffer_unless_theirs_are_given() {
         (
             "--vdev net_af_packet0,iface=a",
             5000,
-            "--vdev net_af_packet0,iface=a,framesz=4096,blocksz=65536,framecnt=512".to_owned(),
+            "--vdev net_af_packet0,iface=a,framesz=4096,blocksz=65536,framecnt=2048".to_owned(),
         ),
         ("--vdev eth_af_packet0,iface=a", 16_384, format!("--vdev eth_af_packet0,iface=a,{long}")),
-        // As they are without a word, or as somebody wants them.
-        ("--vdev net_af_packet0,iface=a", 2048, "--vdev net_af_packet0,iface=a".to_owned()),
+        (
+            "--vdev net_af_packet0,iface=a",
+            2048,
+            "--vdev net_af_packet0,iface=a,framesz=2048,blocksz=65536,framecnt=4096".to_owned(),
+        ),
+        // As somebody wants them.
         (
             "--vdev net_af_packet0,iface=a,framesz=2048",
             16_384,

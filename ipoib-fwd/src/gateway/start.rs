@@ -130,7 +130,7 @@ impl Start {
         }
         let mut capture = self.capture.as_deref().map(Capture::create).transpose()?;
 
-        let words = self.line.eal.with_long_frames(config.buffers.data_room);
+        let words = self.line.eal.with_rings(config.buffers.data_room);
         let arguments = std::iter::once(self.line.program.clone()).chain(words);
         let eal = Eal::init(arguments)?;
         let lcores = eal.worker_lcores();
