@@ -38,6 +38,7 @@ from checks.service import service
 from checks.sizes import check_fragments, check_mode_switch, check_to_all, check_too_big, check_ud_limits
 from checks.tap import tap
 from checks.workers import workers
+from checks.xdp import xdp
 from demo import ETH, ETH_IP, IB, IB_IP, Failed
 
 LOCK_PATIENCE = 180
@@ -106,7 +107,7 @@ def main():
     checks, error, begin = Checks(args.only), None, time.monotonic()
     try:
         for part in (readme, operator_errors, preflight, service, privileges, captures, cold, routers, segments, ports, bridged, bonded,
-                     tap, long, reload, runtime, journal, workers, crowd, gids_serve, hard, pair):
+                     xdp, tap, long, reload, runtime, journal, workers, crowd, gids_serve, hard, pair):
             try:
                 part(args, checks)
             except Failed as e:

@@ -104,3 +104,40 @@ def check_keepalived(lab):
     ok = moved["ok"] and moved["lost"] == 0 and drained == "forwarding" and priorities == {"a": 200, "b": 50} and not failed
     return {**moved, "ok": ok, "moved_after": after, "drained": drained, "priorities": priorities, "failed": failed,
             "examples": os.access(EXAMPLES / "ipoib-fwd-notify", os.X_OK)}
+
+
+def check_notify(lab):
+    """The example's notify script: while no gateway answers it goes on asking, a later word ends an earlier one, and the last one holds."""
+    socket, script = lab.dir / "a-control.sock", EXAMPLES / "ipoib-fwd-notify"
+    lab.wait_settled()
+    aside = lab.dir / "a-aside.sock"
+    environment = [f"IPOIB_FWD={lab.bin / 'ipoib-fwd'}", f"IPOIB_FWD_RUN={lab.dir}"]
+
+    def notify(state):
+        log = lab.dir / f"notify-{time.monotonic_ns()}.log"
+        return Process(f"notify {state}", ["env", *environment, script, socket, "INSTANCE", "test", state, 100], None, log)
+
+    socket.rename(aside)
+    words = []
+    try:
+        words = [notify("MASTER")]
+        time.sleep(1.5)
+        words.append(notify("FAULT"))
+        time.sleep(1.5)
+        waits = [word.alive() for word in words]
+        stopped = notify("STOP")
+        words.append(stopped)
+        refused = stopped.popen.wait(20)
+        words.append(notify("BACKUP"))
+        time.sleep(1.5)
+        aside.rename(socket)
+        codes = [word.popen.wait(20) for word in words]
+        priority = lab.state("a")["priority"]
+    finally:
+        for word in words:
+            word.stop(1)
+        if aside.exists():
+            aside.rename(socket)
+        run(lab.bin / "ipoib-fwd", "ctl", "--socket", socket, "set", "priority", 100, check=False)
+    ok = waits == [False, True] and refused == 1 and codes == [0, 0, 1, 0] and priority == 50
+    return {"ok": ok, "waits": waits, "codes": codes, "priority": priority}

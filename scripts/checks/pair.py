@@ -20,7 +20,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from checks.drain import check_drain, check_drain_alone, check_upgrade
-from checks.keepalived import check_keepalived
+from checks.keepalived import check_keepalived, check_notify
 from checks.laboratory import Laboratory, back_within, in_laboratory, socket_in
 from checks.meanwhile import meanwhile
 from demo import ETH, ETH_IP, GW, IB, IB_IP, PREFIX, Failed, Process, ping, run
@@ -453,6 +453,7 @@ def pair(args, checks):
         ("pair_drain", check_drain),
         ("pair_upgrade", check_upgrade),
         ("pair_keepalived", check_keepalived),
+        ("pair_keepalived_notify", check_notify),
         ("pair_cable", check_cable),
         ("pair_broadcast", check_broadcast),
         ("pair_foreign_bridge", check_foreign_bridge),

@@ -15,7 +15,7 @@ use super::error::{GatewayError, Places};
 type Reason = (CapabilitySet, &'static str);
 
 /// Drivers of Ethernet ports with which gateways run under these lists whenever the end-to-end checks do.
-const TRIED: &[&str] = &["net_af_packet", "net_bonding", "net_null", "net_pcap", "net_tap"];
+const TRIED: &[&str] = &["net_af_packet", "net_af_xdp", "net_bonding", "net_null", "net_pcap", "net_tap"];
 
 /// What drives the InfiniBand ports, as far as that matters here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
