@@ -103,23 +103,23 @@ check 'in silence' test ! -s /tmp/watch.err
 serve() {
     ./ipoib-fwd gids --serve --dir /run/gids >/tmp/serve 2>&1 &
     serve=$!
-    await 10 same_served
+    await 30 same_served
 }
 serve
 check 'the service has the tables of both devices' same_served
 ./ipoib-fwd gids --from /run/gids --watch >/tmp/from 2>&1 &
 reader=$!
-await 10 grep -q rxe1 /tmp/from
+await 30 grep -q rxe1 /tmp/from
 ip addr add 10.9.5.5/24 dev v1
-check 'a reader sees an address that came' await 5 grep -q '^+ rxe1 .*10\.9\.5\.5 ' /tmp/from
+check 'a reader sees an address that came' await 30 grep -q '^+ rxe1 .*10\.9\.5\.5 ' /tmp/from
 kill -9 $serve
 wait $serve
-check 'a reader is told that the service was killed' await 5 grep -q '^! .*stale' /tmp/from
+check 'a reader is told that the service was killed' await 30 grep -q '^! .*stale' /tmp/from
 ip addr add 10.9.6.6/24 dev v1
 ip addr del 10.9.5.5/24 dev v1
 serve
 check 'the next service has the tables' same_served
-check 'and the reader goes on' await 5 grep -q '^- rxe1 .*10\.9\.5\.5 ' /tmp/from
+check 'and the reader goes on' await 30 grep -q '^- rxe1 .*10\.9\.5\.5 ' /tmp/from
 kill $reader
 wait $reader
 kill $serve
