@@ -139,9 +139,10 @@ fn drain(options: &CtlOptions, asked: &Asked, out: &mut impl Write) -> Result<()
         std::thread::sleep(Duration::from_millis(100));
         answer = ask(&options.socket, &health, PATIENCE)?;
     }
-    let is_drained = |row: &Value| row.get("role").and_then(Value::as_str) == Some("drained");
+    // A segment that the device refuses has no role.
+    let serves = |row: &Value| row.get("role").and_then(Value::as_str).is_some_and(|role| role != "drained");
     let undo = asked.argument.as_deref() == Some("undo");
-    let back = rows(&answer).find(|row| !undo && !is_drained(row));
+    let back = rows(&answer).find(|row| !undo && serves(row));
     if let Some(name) = back.and_then(|row| row.get("segment")).and_then(Value::as_str) {
         return Err(CtlError::NotDrained(name.to_owned()));
     }

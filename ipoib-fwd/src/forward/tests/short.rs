@@ -368,3 +368,34 @@ fn tags_that_are_cut_off_or_of_no_vlan_go_the_long_way() {
         assert!(!takes(&whole[..len]), "{len} bytes");
     }
 }
+
+/// A burst has one short way, which keeps where the last packet's VLAN or link led.
+#[test]
+fn a_burst_of_many_segments_goes_by_each_packets_own() {
+    let (from, to) = (Ipv4Addr::new(10, 77, 0, 5), Ipv4Addr::new(10, 77, 0, 8));
+    let plain = frame(GATEWAY_MAC, 0x0800, &ip(from, to, 60));
+    let tagged = |vid: u16| [&plain[..12], &[0x81, 0], &vid.to_be_bytes(), &plain[12..]].concat();
+    let came = message(&ip(to, from, 60));
+    let mut tables = Tables::default();
+    // Two segments of the same hosts; one that is gone; one that nobody knows.
+    let segments =
+        [(77, SegmentIndex(2)), (78, SegmentIndex(3)), (79, SegmentIndex(4)), (80, SegmentIndex(5))];
+    for (vid, segment) in &segments[..3] {
+        tables.set_segment(*segment, (*vid != 79).then(|| Arc::new(SEGMENTS[0].clone())));
+        tables.join_vlan(PORTS.0, *vid, Some(*segment));
+        tables.join_link(PORTS.1, *vid as u8, Some(*segment));
+    }
+    let at = |vid: u16| segments.iter().find(|(v, _)| *v == vid && vid < 79).map(|(_, segment)| *segment);
+    let vids = segments.map(|(vid, _)| vid);
+    for order in (0..64).map(|n| [vids[n % 4], vids[n / 4 % 4], vids[n / 16], vids[n % 4]]) {
+        let (mut frames, mut messages) = (ShortWay::new(&tables), ShortWay::new(&tables));
+        for vid in order {
+            let f = tagged(vid);
+            let taken = frames.frame(PORTS.0, &f, f.len(), FrameFacts::default(), WORKER);
+            assert_eq!(taken.map(|plain| plain.segment), at(vid), "{vid} of {order:?}");
+            let taken =
+                messages.message((PORTS.1, vid as u8), &came, came.len(), &Source::Rc, Checksum::Unknown);
+            assert_eq!(taken.map(|plain| plain.segment), at(vid), "{vid} of {order:?}");
+        }
+    }
+}

@@ -58,22 +58,22 @@ impl<B: Backend> GatewayControl<B> {
             }
         }
         self.maker.drained = drained;
+        let mut hands_over = false;
         let indices: Vec<_> = self.indices().collect();
         for at in indices {
             if let Some(duty) = self.segments.at_mut(at) {
                 let pair = &mut duty.duty.pair;
-                // One that has nothing to hand over waits for nobody to take it, and does not begin to forward later.
-                let how = how.map(|how| if pair.could_forward() { how } else { Drain::Alone });
-                pair.set_drained(now, how);
+                match how {
+                    Some(how) => hands_over |= pair.drain(now, how) == Drain::HandOver,
+                    None => pair.set_drained(now, None),
+                }
             }
             self.carry_out_pair(now, at);
         }
         let (what, text) = match how {
             None => ("undrained", "the gateway is in service again"),
-            Some(Drain::HandOver) => ("drained", "the gateway is drained: another one is to forward"),
-            Some(Drain::Alone) => {
-                ("drained", "the gateway is drained, though nobody may be there to forward")
-            }
+            Some(_) if hands_over => ("drained", "the gateway is drained: another one is to forward"),
+            Some(_) => ("drained", "the gateway is drained, though nobody may be there to forward"),
         };
         tracing::info!("{text}");
         self.events.tell(now, Kind::Gateway, None, what, || (text.to_owned(), Value::Null));

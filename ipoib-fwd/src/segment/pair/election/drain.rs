@@ -29,6 +29,19 @@ impl Pair {
         self.up.is_both() && !matches!(self.role, Role::Blocked | Role::Drained)
     }
 
+    /// The operator takes it out of service by `asked`: as that says, or, where there is nothing to hand over, without waiting for somebody who
+    /// takes over, and then it does not begin to forward later. Who hands over already goes on with that, unless nobody is to be waited for any
+    /// more. Says how.
+    pub fn drain(&mut self, now: Instant, asked: Drain) -> Drain {
+        let how = match (self.drained, asked) {
+            (Some(begun), Drain::HandOver) => begun,
+            (None, Drain::HandOver) if !self.could_forward() => Drain::Alone,
+            (_, asked) => asked,
+        };
+        self.set_drained(now, Some(how));
+        how
+    }
+
     /// The operator takes it out of service, or puts it back. Who drains hands over in order; if nobody takes over meanwhile, it forwards
     /// again.
     pub fn set_drained(&mut self, now: Instant, drained: Option<Drain>) {

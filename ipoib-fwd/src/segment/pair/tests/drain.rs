@@ -11,6 +11,13 @@ fn drain(w: &mut World, index: usize, drained: bool) {
     w.with(index, |pair| pair.set_drained(now, drained.then_some(Drain::HandOver)));
 }
 
+fn ask(w: &mut World, index: usize, asked: Drain) -> Drain {
+    let now = w.now;
+    let mut how = asked;
+    w.with(index, |pair| how = pair.drain(now, asked));
+    how
+}
+
 fn hands_over(w: &World, index: usize) -> bool {
     w.boxes[index].pair.as_ref().is_some_and(|pair| pair.hands_over())
 }
@@ -57,6 +64,27 @@ fn who_stands_by_is_drained_and_put_back_without_a_change() {
     w.run_looking(SECOND * 5, |w| assert_eq!((w.forwarders(), w.role(1)), (vec![0], Some(Role::Standby))));
 }
 
+/// The net under the first drain holds still: the other one goes while it takes over.
+#[test]
+fn who_is_drained_twice_forwards_again_if_nobody_takes_over() {
+    for (second, forwards) in [(Drain::HandOver, vec![0]), (Drain::Alone, vec![])] {
+        let mut w = World::new(&[200, 100], true);
+        w.run(SECOND * 8);
+        assert_eq!(ask(&mut w, 0, Drain::HandOver), Drain::HandOver);
+        w.crash(1);
+        assert_eq!(ask(&mut w, 0, second), second);
+        w.run(SECOND * 8);
+        assert_eq!(w.forwarders(), forwards);
+    }
+    // Nor is one that had nothing to hand over asked to wait for somebody by the second.
+    let mut w = World::new(&[100], true);
+    w.run(SECOND * 8);
+    w.set_side(0, Side::InfiniBand, false);
+    for _ in 0..2 {
+        assert_eq!(ask(&mut w, 0, Drain::HandOver), Drain::Alone);
+    }
+}
+
 /// `ctl drain` asks nobody to take over what is not there.
 #[test]
 fn who_has_lost_a_side_has_nothing_to_hand_over_and_stays_drained_when_it_is_back() {
@@ -67,8 +95,7 @@ fn who_has_lost_a_side_has_nothing_to_hand_over_and_stays_drained_when_it_is_bac
     assert!(could(&w, 0));
     w.set_side(0, Side::InfiniBand, false);
     assert!(!could(&w, 0));
-    let now = w.now;
-    w.with(0, |pair| pair.set_drained(now, Some(Drain::Alone)));
+    assert_eq!(ask(&mut w, 0, Drain::HandOver), Drain::Alone);
     w.run(SECOND * 5);
     w.set_side(0, Side::InfiniBand, true);
     w.run_looking(SECOND * 8, |w| assert_eq!((w.forwarders(), w.role(0)), (vec![], Some(Role::Drained))));
