@@ -18,6 +18,10 @@ const HELLO_LEN: usize = 25;
 const HELLO: Duration = Duration::from_millis(100);
 /// Silence after which the other end is taken for dead.
 const SILENCE: Duration = Duration::from_secs(1);
+/// Who has not looked for so long has stood still itself, and what the other end said meanwhile may lie in the socket.
+const STILL: Duration = Duration::from_millis(300);
+/// Time in which it is read, or the next hello comes.
+const EXCUSE: Duration = Duration::from_millis(250);
 /// Time between two looks at the socket while the cable is down.
 const CHECK: Duration = Duration::from_millis(1);
 
@@ -62,8 +66,8 @@ enum Peer {
     Unknown,
     /// It talks, but has not heard us.
     Talking { session: u64 },
-    /// Both hear each other; `heard_at` is when we last did.
-    Up { session: u64, heard_at: Instant },
+    /// Both hear each other; `heard_at` is when we last did, later by one excuse at most if we stood still.
+    Up { session: u64, heard_at: Instant, excused: bool },
 }
 
 /// A number for a life.
@@ -116,11 +120,17 @@ impl UdpEnd {
     }
 
     pub(super) fn poll(&mut self, now: Instant, counters: &mut CableCounters) {
+        let stood_still = now.saturating_duration_since(self.now) >= STILL;
         self.now = now;
-        if let Peer::Up { heard_at, .. } = self.peer
+        if let Peer::Up { session, heard_at, excused } = self.peer
             && now.saturating_duration_since(heard_at) > SILENCE
         {
-            self.give_up(CableTrouble::Silent, counters);
+            if stood_still && !excused {
+                let heard_at = (now + EXCUSE).checked_sub(SILENCE).unwrap_or(now);
+                self.peer = Peer::Up { session, heard_at, excused: true };
+            } else {
+                self.give_up(CableTrouble::Silent, counters);
+            }
         }
         if !self.is_up() && self.next_check.is_none_or(|at| now >= at) {
             self.next_check = Some(now + CHECK);
@@ -190,7 +200,7 @@ impl UdpEnd {
         let session = hello.session;
         let was_up = self.is_up();
         self.peer = match heard_us {
-            true if was_up || self.down_seen => Peer::Up { session, heard_at: self.now },
+            true if was_up || self.down_seen => Peer::Up { session, heard_at: self.now, excused: false },
             _ => Peer::Talking { session },
         };
         if !was_up {

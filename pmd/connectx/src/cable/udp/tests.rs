@@ -86,6 +86,35 @@ fn silence_takes_the_link_down() {
 }
 
 #[test]
+fn a_machine_that_stood_still_takes_nobody_for_dead_who_lives() {
+    let (a, b) = ports();
+    let now = &mut Instant::now();
+    let mut one = CableEnd::listen(&url(a, b)).unwrap();
+    let mut two = CableEnd::connect(&url(b, a)).unwrap();
+    run(now, &mut [&mut one, &mut two], |ends| ends.iter().all(|e| e.is_up()));
+    for _ in 0..3 {
+        *now += 3 * SILENCE;
+        for _ in 0..400 {
+            *now += Duration::from_millis(5);
+            for e in [&mut one, &mut two] {
+                e.poll(*now);
+                e.receive(8, |_| {});
+            }
+        }
+        assert_eq!([one.counters().downs, two.counters().downs], [0, 0]);
+    }
+    // One that has gone meanwhile is missed all the same, and standing still again and again excuses once.
+    let begin = *now;
+    while one.is_up() {
+        *now += 2 * STILL;
+        one.poll(*now);
+        one.receive(8, |_| {});
+        assert!(*now - begin < 3 * SILENCE);
+    }
+    assert_eq!(one.trouble(), Some(CableTrouble::Silent));
+}
+
+#[test]
 fn what_one_end_takes_for_the_end_both_take_for_it() {
     let (a, b) = ports();
     let now = &mut Instant::now();
