@@ -53,8 +53,13 @@ impl ServedGids {
         Ok(())
     }
 
-    /// What is different in the table since the last time; none while it cannot be read as a whole.
+    /// What is different in the table since the last time; none while it cannot be read as a whole, or is another file that its maintainer does
+    /// not speak for yet: that may be empty still.
     fn changes(&mut self) -> Vec<Difference> {
+        let is_another = self.publication.is_none() && !self.held.is_empty();
+        if is_another && matches!(self.standing, Standing::Unsaid(_)) {
+            return Vec::new();
+        }
         let published = self.shared.reader().publication();
         if self.publication == Some(published) {
             return Vec::new();
@@ -124,11 +129,16 @@ mod tests {
         gidcache::gid_of_address([10, 0, 0, last].into())
     }
 
-    fn serve(directory: &Directory, len: u16) -> DeviceTable<Maintained> {
+    /// An empty table that nobody speaks for yet.
+    fn unsaid(directory: &Directory, len: u16) -> DeviceTable<Maintained> {
         let setup = [PortSetup { number: PORT, len, kind: PortKind::Roce(RoceTypes::V2) }];
         let path = directory.table(&roce_table("eth7")).unwrap();
         let memory = Maintained::open(&path, words_needed(&setup).unwrap()).unwrap();
-        let table = DeviceTable::publish_in(memory, &setup, NoProvider, 5, 42).unwrap();
+        DeviceTable::publish_in(memory, &setup, NoProvider, 5, 42).unwrap()
+    }
+
+    fn serve(directory: &Directory, len: u16) -> DeviceTable<Maintained> {
+        let table = unsaid(directory, len);
         table.add_default(PORT, attributes(link_local_gid(MAC))).unwrap();
         table.heartbeat(monotonic_nanoseconds());
         table
@@ -175,10 +185,17 @@ mod tests {
         assert_eq!(gids(&hca), [(0, own), (1, gid(3))]);
         drop(table);
         // One of another version has a longer table, in another file.
-        let table = serve(&directory, 9);
+        // It is empty at first, and nobody says that it should be.
+        let table = unsaid(&directory, 9);
+        now += LOOK;
+        hca.follow_gids(now);
+        assert_eq!(hca.gids_standing(), Some(Standing::Unsaid(42)));
+        assert_eq!(gids(&hca), [(0, own), (1, gid(3))], "what it had");
+        table.add_default(PORT, attributes(link_local_gid(MAC))).unwrap();
         for last in 1..=8 {
             table.add(PORT, attributes(gid(last))).unwrap();
         }
+        table.heartbeat(monotonic_nanoseconds());
         now += LOOK;
         hca.follow_gids(now);
         assert_eq!(
