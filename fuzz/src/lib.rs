@@ -16,6 +16,7 @@ pub mod pair;
 pub mod pci;
 pub mod roce;
 pub mod smp;
+pub mod table;
 pub mod umr;
 pub mod url;
 pub mod vfio;
@@ -39,6 +40,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("pci", pci::run),
     ("roce", roce::run),
     ("smp", smp::run),
+    ("table", table::run),
     ("umr", umr::run),
     ("url", url::run),
     ("vfio", vfio::run),
