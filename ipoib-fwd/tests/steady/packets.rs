@@ -22,8 +22,8 @@ pub(crate) fn infiniband_host(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 2, n)
 }
 
-/// From each Ethernet host to one on InfiniBand.
-pub(crate) fn frames() -> Vec<Vec<u8>> {
+/// From each Ethernet host to one on InfiniBand, in a VLAN or without a tag.
+pub(crate) fn frames(vlan: Option<u16>) -> Vec<Vec<u8>> {
     (0..HOSTS)
         .map(|n| {
             let mut frame = Vec::new();
@@ -32,6 +32,9 @@ pub(crate) fn frames() -> Vec<Vec<u8>> {
                 .udp(4000, 5001)
                 .write(&mut frame, b"steady as she goes")
                 .unwrap();
+            if let Some(vid) = vlan {
+                frame.splice(12..12, [[0x81, 0], vid.to_be_bytes()].concat());
+            }
             frame
         })
         .collect()

@@ -40,21 +40,26 @@ const BUFFERS: u32 = SRQ_DEPTH * 17 + 4096;
 pub(crate) struct Case {
     pub(crate) to_infiniband: bool,
     pub(crate) connected: bool,
+    /// Frames have a tag in them.
+    pub(crate) tagged: bool,
 }
 
 /// All of them.
-pub(crate) const CASES: [(&str, Case); 4] = [
-    ("to-infiniband-connected", Case { to_infiniband: true, connected: true }),
-    ("to-infiniband-datagram", Case { to_infiniband: true, connected: false }),
-    ("to-ethernet-connected", Case { to_infiniband: false, connected: true }),
-    ("to-ethernet-datagram", Case { to_infiniband: false, connected: false }),
+pub(crate) const CASES: [(&str, Case); 6] = [
+    ("to-infiniband-connected", Case { to_infiniband: true, connected: true, tagged: false }),
+    ("to-infiniband-datagram", Case { to_infiniband: true, connected: false, tagged: false }),
+    ("to-infiniband-tagged", Case { to_infiniband: true, connected: true, tagged: true }),
+    ("to-ethernet-connected", Case { to_infiniband: false, connected: true, tagged: false }),
+    ("to-ethernet-datagram", Case { to_infiniband: false, connected: false, tagged: false }),
+    ("to-ethernet-tagged", Case { to_infiniband: false, connected: true, tagged: true }),
 ];
+const VLAN: u16 = 100;
 
 impl Case {
     const fn traffic(self) -> Traffic {
         match self {
-            Self { to_infiniband: true, connected: true } => Traffic::IbRcTransmit,
-            Self { to_infiniband: true, connected: false } => Traffic::IbUdUnicastTransmit,
+            Self { to_infiniband: true, connected: true, .. } => Traffic::IbRcTransmit,
+            Self { to_infiniband: true, connected: false, .. } => Traffic::IbUdUnicastTransmit,
             Self { to_infiniband: false, .. } => Traffic::EthTransmit,
         }
     }
@@ -103,7 +108,7 @@ pub(crate) struct Outcome {
 /// loop has ended, before anything else is done.
 pub(crate) fn forward(case: Case, begin: impl FnMut(), end: impl FnOnce()) -> Outcome {
     let pcap = std::env::temp_dir().join(format!("steady-{}.pcap", std::process::id()));
-    packets::write_pcap(&pcap, &packets::frames());
+    packets::write_pcap(&pcap, &packets::frames(case.tagged.then_some(VLAN)));
     // Frames that come without end, from memory; or a port that takes all and gives none.
     let port = if case.to_infiniband {
         format!("net_pcap0,rx_pcap={},infinite_rx=1", pcap.display())
@@ -144,7 +149,7 @@ pub(crate) fn forward(case: Case, begin: impl FnMut(), end: impl FnOnce()) -> Ou
     }
     let (_commands, inbox) = ring::channel(64);
     let (notes, _notes) = ring::channel(4096);
-    let mut publisher = Publisher::new(tables(case.connected));
+    let mut publisher = Publisher::new(tables(case));
     let worker = GatewayWorker::new(WorkerParts {
         links: vec![LinkWorker::new(0, queues, inbox, notes, Marks::new(1 << 16))],
         ethernets: vec![eth_queues.pop().unwrap()],
@@ -182,13 +187,15 @@ fn destination(lid: u16) -> Destination {
 }
 
 /// As the control lcore would publish them: everybody is known, and connections are up or not wanted.
-fn tables(connected: bool) -> Tables<Destination> {
+fn tables(case: Case) -> Tables<Destination> {
+    let vlan = case.tagged.then_some(VLAN);
     let mut settings = Settings::new(MacAddress(packets::GATEWAY_MAC));
     settings.address = GatewayAddress::new([10, 0, 0, 1].into(), 16);
     settings.broadcast = Some(destination(0xc000));
+    settings.vlan = vlan;
     let mut segment = Draft::new(0x5eed, settings, 1024, 1);
     for n in 0..packets::HOSTS {
-        let path = connected.then_some(RcPath { slot: RcSlot(n.into()), mtu: LARGEST_MESSAGE as u32 });
+        let path = case.connected.then_some(RcPath { slot: RcSlot(n.into()), mtu: LARGEST_MESSAGE as u32 });
         let ud = Some(destination(u16::from(n) + 1));
         let neighbour = IbNeighbour { ud, rc: RcPaths::new(&[path]), dial: false };
         segment.set_ib(packets::infiniband_host(n), neighbour).unwrap();
@@ -197,7 +204,7 @@ fn tables(connected: bool) -> Tables<Destination> {
     }
     let mut tables = Tables::default();
     tables.set_segment(SegmentIndex(0), Some(segment.table().clone()));
-    tables.join_vlan(EthernetIndex(0), 0, Some(SegmentIndex(0)));
+    tables.join_vlan(EthernetIndex(0), vlan.unwrap_or_default(), Some(SegmentIndex(0)));
     tables.join_link(EndpointIndex(0), 0, Some(SegmentIndex(0)));
     tables
 }
