@@ -71,6 +71,18 @@ impl Sample {
         Self { inspector, sends, messages, waiting: None, bytes: Vec::new(), compared: 0, wrong: 0 }
     }
 
+    /// True if one of the next so many sends is of the sample.
+    #[inline]
+    pub(super) fn has_one_within(&self, sends: u16) -> bool {
+        u32::from(sends) >= self.sends
+    }
+
+    /// So many sends are not, and were taken.
+    #[inline]
+    pub(super) const fn pass_sends(&mut self, sends: u32) {
+        self.sends -= sends;
+    }
+
     /// True if this send is one of the sample.
     #[inline]
     pub(super) const fn has_send(&mut self) -> bool {
@@ -111,6 +123,18 @@ impl Sample {
         let seen = Seen::Sent { connection, to, message: &self.bytes };
         self.wrong += u64::from(!(readable && inspector.is_right(&seen)));
         self.compared += 1;
+    }
+
+    /// True if one of the next so many messages is of the sample.
+    #[inline]
+    pub(super) const fn has_message_within(&self, messages: usize) -> bool {
+        self.messages as usize <= messages
+    }
+
+    /// So many messages were not, and have been written.
+    #[inline]
+    pub(super) const fn pass_messages(&mut self, messages: u64) {
+        self.messages -= messages as u32;
     }
 
     /// A message was written behind `front` bytes of this segment.

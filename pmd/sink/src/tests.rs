@@ -211,6 +211,31 @@ fn a_sample_of_what_is_sent_is_compared() {
 }
 
 #[test]
+fn one_in_so_many_is_compared_however_many_come_at_once() {
+    let pool = pool("sink-bursts");
+    for burst in [1, 7, 32] {
+        let inspector: Arc<dyn Inspector> = Arc::new(Sent { connection: Some(0) });
+        let config = SinkConfig { inspector: Some(inspector), ..config(1, &[]) };
+        let Made { mut queues, connections, stats } = Sink::create(&config, &pool).unwrap();
+        for (slot, rc) in connections.into_iter().enumerate() {
+            assert!(queues.insert_rc(RcSlot(slot as u16), rc).is_ok());
+        }
+        let mut events = arrayvec::ArrayVec::new();
+        while stats.sends() < 20 * u64::from(SAMPLE_EVERY) {
+            for _ in 0..burst {
+                assert!(queues.send_rc(RcSlot(0), pool.copy_from_slice(&MESSAGE).unwrap()).is_ok());
+            }
+            queues.ring();
+            queues.turn();
+            queues.poll_send(&mut events);
+        }
+        // The driver's own, which are passed over, are among the sends.
+        assert!((18..=20).contains(&stats.compared()), "{burst}: {}", stats.compared());
+        assert_eq!((stats.wrong(), stats.bad()), (0, 0));
+    }
+}
+
+#[test]
 fn a_send_from_memory_that_is_not_registered_is_wrong() {
     let (pool, other) = (pool("sink-region"), pool("sink-other"));
     let inspector: Arc<dyn Inspector> = Arc::new(Sent { connection: Some(0) });
