@@ -17,6 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gidcache::layout::Words;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 pub use self::lock::Lock;
@@ -52,6 +54,14 @@ pub enum ShmError {
     /// The file is empty, or no whole number of words, or too long.
     #[error("{} does not hold whole words: choose a new file, or one that was written by this program", .0.display())]
     Length(PathBuf),
+    /// The file system is full.
+    #[error("no room for the {length} bytes of {}: remove files there, or make the file system larger (findmnt -T names it)", path.display())]
+    Full {
+        /// The file.
+        path: PathBuf,
+        /// What it needs.
+        length: u64,
+    },
     /// A call failed.
     #[error("cannot {what} {}: {source}; choose a file in a directory of this user's, for instance in /run", path.display())]
     Call {
@@ -126,10 +136,14 @@ impl Maintained {
 
     fn with(path: &Path, words: usize, lock: Arc<Lock>) -> Result<Self, ShmError> {
         let length = (words * WORD) as u64;
-        // A reader can keep us from marking a file, but not from making another one.
-        let file = match left(path, length)?.filter(|file| mark(file).is_ok()) {
-            Some(file) => file,
-            None => fresh(path, length)?,
+        let file = match left(path, length)? {
+            Some(file) if mark(&file).is_ok() => {
+                allocate(&file, length, path)?;
+                file
+            }
+            // A reader can keep us from marking a file, but not from making another one of the same words: we have the lock, so that nobody
+            // writes them.
+            of_readers => fresh(path, length, of_readers.as_ref())?,
         };
         let map = Map::new(&file, words, ProtFlags::READ | ProtFlags::WRITE, path)?;
         Ok(Self { map: Arc::new(map), _file: Arc::new(file), lock })
@@ -193,8 +207,19 @@ fn left(path: &Path, length: u64) -> Result<Option<File>, ShmError> {
     Ok((found == length).then_some(file))
 }
 
-/// A file of zeros, marked before anybody can see it, in the place of what was there.
-fn fresh(path: &Path, length: u64) -> Result<File, ShmError> {
+/// Takes room for all words now: a page that there is none for when it is written ends the process.
+fn allocate(file: &File, length: u64, path: &Path) -> Result<(), ShmError> {
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length) {
+        Ok(()) => Ok(()),
+        Err(Errno::NOSPC | Errno::DQUOT) => Err(ShmError::Full { path: path.to_owned(), length }),
+        // Some file systems promise nothing.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(length).map_err(call("make room in", path)),
+        Err(error) => Err(call("make room in", path)(error)),
+    }
+}
+
+/// A file of another's words, or of zeros, marked before anybody can see it, in the place of what was there.
+fn fresh(path: &Path, length: u64, words: Option<&File>) -> Result<File, ShmError> {
     let making = beside(path, ".new");
     match std::fs::remove_file(&making) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(call("make room for", path)(e)),
@@ -210,7 +235,12 @@ fn fresh(path: &Path, length: u64) -> Result<File, ShmError> {
         .map_err(call("make", path))?;
     // Whatever the umask: all may look GIDs up.
     file.set_permissions(Permissions::from_mode(0o644)).map_err(call("let others read", path))?;
-    file.set_len(length).map_err(call("make room in", path))?;
+    allocate(&file, length, path).inspect_err(|_| {
+        let _ = std::fs::remove_file(&making);
+    })?;
+    if let Some(mut words) = words {
+        io::copy(&mut words, &mut &file).map_err(call("copy", path))?;
+    }
     mark(&file).map_err(call("mark", path))?;
     std::fs::rename(&making, path).map_err(call("put in its place", path))?;
     Ok(file)

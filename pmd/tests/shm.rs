@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -118,7 +118,9 @@ fn remove(path: &Path) {
 #[test]
 fn who_may_only_read_cannot_keep_a_maintainer_out_or_look_like_one() {
     let path = file("blocked");
-    drop(maintain(&path, 8).unwrap());
+    let first = maintain(&path, 8).unwrap();
+    first.set_infiniband(PORT, &gids(2)).unwrap();
+    drop(first);
     // All the locks that can be had on what can be opened.
     let evil = std::fs::File::open(&path).unwrap();
     flock(&evil, FlockOperation::NonBlockingLockExclusive).unwrap();
@@ -130,6 +132,9 @@ fn who_may_only_read_cannot_keep_a_maintainer_out_or_look_like_one() {
     let reader = Reader::attach(ReadOnly::open(&path).unwrap()).unwrap();
     assert!(!reader.memory().is_maintained().unwrap(), "it looks like a maintainer");
     let table = maintain(&path, 8).unwrap();
+    assert!(!reader.memory().is_at(&path), "the file could be marked");
+    let left: Vec<_> = table.entries().iter().map(|entry| (entry.index, entry.gid())).collect();
+    assert_eq!(left, (0..).zip(gids(2)).collect::<Vec<_>>(), "it keeps its successor from its table");
     table.set_infiniband(PORT, &gids(3)).unwrap();
     let reader = Reader::attach(ReadOnly::open(&path).unwrap()).unwrap();
     assert!(reader.memory().is_maintained().unwrap());
@@ -159,6 +164,26 @@ fn a_file_of_another_user_is_not_maintained() {
         std::fs::remove_file(path.with_added_extension("lock")).unwrap();
     }
     std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn all_its_pages_are_there_before_one_is_written() {
+    let path = file("room");
+    let length = 1 << 20;
+    for round in 0..2 {
+        drop(Maintained::open(&path, length / 8).unwrap());
+        let found = std::fs::metadata(&path).unwrap();
+        assert!(found.len() == length as u64 && found.blocks() * 512 >= found.len(), "{round}: {found:?}");
+        // What a predecessor left may have none.
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_len(0).and_then(|()| file.set_len(length as u64)).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().blocks(), 0);
+    }
+    // More than there is: the file system is told, not the process that writes.
+    let error = Maintained::open(&path, 1 << 50).unwrap_err();
+    assert!(matches!(error, ShmError::Full { .. } | ShmError::Call { .. }), "{error}");
+    assert!(!path.with_added_extension("new").exists());
+    remove(&path);
 }
 
 #[test]
