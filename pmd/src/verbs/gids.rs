@@ -14,8 +14,8 @@ use super::{device, remedy};
 use crate::gids::kind_of;
 use crate::hca::{HcaError, LinkLayer, PortNumber};
 
-/// Where the kernel lists VLAN interfaces.
-const VLANS: &str = "/proc/net/vlan/config";
+/// Where the kernel lists VLAN interfaces, also in a /proc that has processes only (`ProcSubset=pid`), where there is no /proc/net.
+const VLANS: &str = "/proc/self/net/vlan/config";
 
 impl Context {
     /// All entries of all ports, in one call.
@@ -40,7 +40,7 @@ impl Context {
             return Err(remedy::code(what, i32::try_from(count).unwrap_or(libc::EIO)));
         };
         let vlans = Vlans::read();
-        Ok(entries.iter().take(count).filter_map(|entry| self.entry_of(entry, &vlans)).collect())
+        Ok(entries.iter().take(count).filter_map(|entry| entry_of(entry, &vlans)).collect())
     }
 
     /// One entry with all its attributes; `None` if the slot is empty.
@@ -52,33 +52,34 @@ impl Context {
             sys::_ibv_query_gid_ex(self.raw(), port, index, &mut entry, 0, size_of::<sys::ibv_gid_entry>())
         };
         match rc {
-            0 => Ok(self.entry_of(&entry, &Vlans::read())),
+            0 => Ok(entry_of(&entry, &Vlans::read())),
             // Some kernels say so beyond the table, too.
             libc::ENODATA if index < self.port(port)?.gid_table_len => Ok(None),
             rc => Err(remedy::code(format!("asking {} for GID {index} of port {}", self.name(), port.0), rc)),
         }
     }
+}
 
-    /// What the library's entry says, if that makes sense.
-    fn entry_of(&self, entry: &sys::ibv_gid_entry, vlans: &Vlans) -> Option<Entry> {
-        let port = PortNumber(u8::try_from(entry.port_num).ok()?);
-        let index = u16::try_from(entry.gid_index).ok()?;
-        // SAFETY: both views of a GID are 16 plain bytes.
-        let gid = Gid(unsafe { entry.gid.raw });
-        let gid_type = match entry.gid_type {
-            sys::IBV_GID_TYPE_IB => GidType::Ib,
-            sys::IBV_GID_TYPE_ROCE_V1 => GidType::RoceV1,
-            sys::IBV_GID_TYPE_ROCE_V2 => GidType::RoceV2,
-            _ => return None,
-        };
-        if gid == Gid::ZERO {
-            return None;
-        }
-        let ifindex = if gid_type == GidType::Ib { None } else { IfIndex::new(entry.ndev_ifindex) };
-        let vlan = ifindex.and_then(|ifindex| vlans.of(ifindex));
-        let attributes = Attributes { key: Key { gid, gid_type, ifindex }, vlan };
-        Some(Entry { port, index, attributes, default: gid_type == GidType::Ib && index == 0 })
+/// What the library's entry says, if that makes sense: a GID of an interface.
+fn entry_of(entry: &sys::ibv_gid_entry, vlans: &Vlans) -> Option<Entry> {
+    let port = PortNumber(u8::try_from(entry.port_num).ok()?);
+    let index = u16::try_from(entry.gid_index).ok()?;
+    // SAFETY: both views of a GID are 16 plain bytes.
+    let gid = Gid(unsafe { entry.gid.raw });
+    let gid_type = match entry.gid_type {
+        sys::IBV_GID_TYPE_IB => GidType::Ib,
+        sys::IBV_GID_TYPE_ROCE_V1 => GidType::RoceV1,
+        sys::IBV_GID_TYPE_ROCE_V2 => GidType::RoceV2,
+        _ => return None,
+    };
+    // One that is no interface's shall not cost those that are.
+    if gid == Gid::ZERO || gid.is_multicast() {
+        return None;
     }
+    let ifindex = if gid_type == GidType::Ib { None } else { IfIndex::new(entry.ndev_ifindex) };
+    let vlan = ifindex.and_then(|ifindex| vlans.of(ifindex));
+    let attributes = Attributes { key: Key { gid, gid_type, ifindex }, vlan };
+    Some(Entry { port, index, attributes, default: gid_type == GidType::Ib && index == 0 })
 }
 
 /// VLAN ids of interfaces by name; the table of GIDs does not tell them.
@@ -196,6 +197,32 @@ impl AsFd for GidDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_entry_that_makes_no_sense_is_left_out_alone() {
+        let good = sys::ibv_gid_entry {
+            gid: sys::ibv_gid { raw: gidcache::gid_of_address([10, 0, 0, 1].into()).0 },
+            gid_index: 3,
+            port_num: 1,
+            gid_type: sys::IBV_GID_TYPE_ROCE_V2,
+            ..Default::default()
+        };
+        let entry = entry_of(&good, &Vlans::default()).unwrap();
+        assert_eq!((entry.port, entry.index, entry.gid_type()), (PortNumber(1), 3, GidType::RoceV2));
+        let mut multicast = [0; 16];
+        multicast[0] = 0xff;
+        for gid in [[0; 16], multicast] {
+            let bad = sys::ibv_gid_entry { gid: sys::ibv_gid { raw: gid }, ..good };
+            assert_eq!(entry_of(&bad, &Vlans::default()), None);
+        }
+        for bad in [
+            sys::ibv_gid_entry { gid_type: 9, ..good },
+            sys::ibv_gid_entry { port_num: 256, ..good },
+            sys::ibv_gid_entry { gid_index: 65_536, ..good },
+        ] {
+            assert_eq!(entry_of(&bad, &Vlans::default()), None);
+        }
+    }
 
     #[test]
     fn vlans_are_listed_by_name() {

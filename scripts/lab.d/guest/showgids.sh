@@ -26,6 +26,7 @@ same() {
     diff <(in_sysfs) <(listed) && listed | wc -l
 }
 same_served() { diff <(in_sysfs) <(listed --from /run/gids) && ./ipoib-fwd gids --from /run/gids >/dev/null; }
+same_as_json() { diff <(./ipoib-fwd gids --json) <(./ipoib-fwd gids --json --from /run/gids); }
 # told LINE: of all that the watch has told, this is the last line.
 told() { tail -n 1 /tmp/watch | sed -E 's/0000:0000:0000:0000:0000:ffff/v4/; s/ +/ /g' | grep -qxF -- "$1"; }
 says() {
@@ -107,6 +108,7 @@ serve() {
 }
 serve
 check 'the service has the tables of both devices' same_served
+check 'with their VLANs' same_as_json
 ./ipoib-fwd gids --from /run/gids --watch >/tmp/from 2>&1 &
 reader=$!
 await 30 grep -q rxe1 /tmp/from
