@@ -94,7 +94,8 @@ pub(super) fn run(
             }
             let news = worth(listing, &mut stale);
             // A table that is being overwritten by nobody knows whom stays as it was.
-            let after = listing.rows().unwrap_or_else(|_| before.clone());
+            let after =
+                listing.rows().map_or_else(|_| before.clone(), |now| spoken_for(&before, now, &stale));
             let text = change_lines(&before, &after, as_json, coloured) + &worth_lines(&news, as_json);
             if !text.is_empty() {
                 print(&text)?;
@@ -116,6 +117,14 @@ pub(super) fn run(
         }
         before = after;
     }
+}
+
+/// The list, with the rows as they were of tables that nobody speaks for: a file that has just been begun is empty.
+fn spoken_for(before: &[Row], mut now: Vec<Row>, stale: &BTreeMap<String, String>) -> Vec<Row> {
+    now.retain(|row| !stale.contains_key(&row.device));
+    now.extend(before.iter().filter(|row| stale.contains_key(&row.device)).cloned());
+    now.sort();
+    now
 }
 
 /// What is news of the worth of a service's tables: each with the reason why it may be stale, or none. `stale` is what was known.
@@ -254,6 +263,15 @@ mod tests {
             .collect();
         assert_eq!(told, ["- a110.0.0.2", "+ a110.0.0.4", "+ a210.0.0.2", "- b010.0.0.3"]);
         assert_eq!(changes(&after, &after), []);
+    }
+
+    #[test]
+    fn what_nobody_speaks_for_stays_as_it_was() {
+        let before = [row("a", 0, 1), row("b", 0, 2)];
+        let stale = BTreeMap::from([("a".to_owned(), "nobody".to_owned())]);
+        let now = vec![row("b", 0, 3), row("b", 1, 4)];
+        assert_eq!(spoken_for(&before, now, &stale), [row("a", 0, 1), row("b", 0, 3), row("b", 1, 4)]);
+        assert_eq!(spoken_for(&before, Vec::new(), &BTreeMap::new()), []);
     }
 
     #[test]
