@@ -321,6 +321,11 @@ impl EthPort {
             conf.rxmode.mq_mode = sys::RTE_ETH_MQ_RX_RSS;
             conf.rx_adv_conf.rss_conf.rss_hf = info.flow_type_rss_offloads & sys::SHIM_RSS_IP_PORTS;
         }
+        if bond::speaks_lacp(id, &driver)
+            && let Err(why) = bond::memory_for_lacp(id, config)
+        {
+            return refused("speak LACP", why);
+        }
         let sockets = kernel::Sockets::before(&driver);
         let setup = Setup { id, name: &name, driver: &driver, config, pool, settable_mtu: !beyond };
         setup.start(&mut conf)?;

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use pmd::eth::{Burst, EthConfig, EthPort, EthQueue};
-use pmd::mem::Pool;
+use pmd::mem::{Pool, PoolConfig};
 
 mod veth;
 
@@ -64,6 +64,15 @@ fn bonds_agree_by_lacp_without_traffic_and_count_what_their_rings_lose() {
         &right,
     ]);
     let pool = pool("bonds", 4096, 2048);
+    // What the driver would end the program for is an error.
+    let part = PoolConfig { count: 10_000, data_room: 2048, cache: 0, socket: -1 };
+    let fillers: Vec<Pool> =
+        (0..64).map_while(|n| Pool::create(&format!("filler-{n}"), &part).ok()).collect();
+    let many = EthConfig { tx_descriptors: 65_000, ..CONFIG };
+    let error = EthPort::start(Some("net_bonding0"), &many, &pool).unwrap_err().to_string();
+    assert!(error.contains("speak LACP") && error.contains("more memory"), "{error}");
+    assert!(error.contains("no memory for"), "{error}");
+    drop(fillers);
     // Broadcasts are received though nobody asked for all frames, and no driver here can be asked for those to groups.
     let config = EthConfig { promiscuous: false, ..CONFIG };
     let (one, mut out) = EthPort::start(Some("net_bonding0"), &config, &pool).unwrap();

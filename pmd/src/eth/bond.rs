@@ -1,12 +1,16 @@
 //! Bonds of interfaces of the kernel, whose drivers do not tell the bond that a link is gone: looked after in its place.
 
+use super::EthConfig;
 use super::driver_of;
-use super::kernel::Interface;
+use super::kernel::{Interface, arguments};
+use crate::mem::{Pool, PoolConfig};
 use dpdk_sys as sys;
 
 const BONDING: &str = "net_bonding";
 /// Most members that are looked at.
 const MEMBERS: usize = 32;
+/// Bytes of data in a buffer for a frame of LACP, at least.
+const LACP_ROOM: u16 = 256;
 
 /// The members of a bond, each with the interface below it.
 #[derive(Debug)]
@@ -22,6 +26,19 @@ pub(super) struct Members {
 pub(super) fn speaks_lacp(id: u16, driver: &str) -> bool {
     // SAFETY: the port exists, and is a bond if its driver is that of bonds.
     driver == BONDING && unsafe { sys::shim_bond_is_lacp(id) } != 0
+}
+
+/// Whether there is memory for what a bond in LACP's mode makes for each member: DPDK ends the program if there is not.
+pub(super) fn memory_for_lacp(id: u16, config: &EthConfig) -> Result<(), String> {
+    // It has none before it is configured; they have two names, by the version.
+    let given = arguments(id).unwrap_or_default();
+    let is_member = |word: &&str| word.starts_with("slave=") || word.starts_with("member=");
+    let members = given.split(',').filter(is_member).count().clamp(1, MEMBERS);
+    // As many buffers as its transmit queues hold, of a header each and a frame of LACP, with room for whatever the device has adjusted.
+    let each = u32::from(config.tx_descriptors) * u32::from(config.queues) + 1024;
+    let config = PoolConfig { count: each * members as u32, data_room: LACP_ROOM, cache: 0, socket: -1 };
+    let trial = Pool::create(&format!("lacp-{id}"), &config);
+    trial.map(drop).map_err(|e| e.to_string())
 }
 
 /// The interfaces with AF_PACKET sockets below a port or a bond's members.

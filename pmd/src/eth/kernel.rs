@@ -151,7 +151,7 @@ fn descriptors(wanted: impl Fn(RawFd) -> bool) -> Vec<RawFd> {
 }
 
 /// What a port was given behind its name.
-fn arguments(id: u16) -> Option<String> {
+pub(super) fn arguments(id: u16) -> Option<String> {
     // SAFETY: the port exists; the answer is a C string that lives as long as the port does, or NULL.
     let text = unsafe { sys::shim_eth_arguments(id) };
     if text.is_null() {
