@@ -86,6 +86,9 @@ pub struct WorkerCounters {
     kind: Kind,
     packets: u64,
     bytes: u64,
+    /// Packets of the path, and their bytes, that are in the counters of their segments and not in those of the path yet.
+    path_packets: u64,
+    path_bytes: u64,
 }
 
 /// A reader of them.
@@ -98,7 +101,15 @@ impl Default for WorkerCounters {
     fn default() -> Self {
         let kind = Kind { segment: SegmentIndex(0), way: SegmentTraffic::ToInfiniBand, path: None };
         let segments = CounterRows::new(MAX_SEGMENTS);
-        Self { all: Counters::default(), segments, kind, packets: 0, bytes: 0 }
+        Self {
+            all: Counters::default(),
+            segments,
+            kind,
+            packets: 0,
+            bytes: 0,
+            path_packets: 0,
+            path_bytes: 0,
+        }
     }
 }
 
@@ -134,7 +145,12 @@ impl WorkerCounters {
     ) {
         let kind = Kind { segment, way, path };
         if kind != self.kind {
-            self.settle();
+            // Packets of many segments in turn have the rest in common as a rule.
+            if (Kind { segment, ..self.kind }) == kind {
+                self.settle_segment();
+            } else {
+                self.settle();
+            }
             self.kind = kind;
         }
         self.packets += 1;
@@ -143,16 +159,27 @@ impl WorkerCounters {
 
     /// Counts what was forwarded so far. Once a turn.
     pub fn settle(&mut self) {
+        self.settle_segment();
+        let packets = std::mem::take(&mut self.path_packets);
+        let bytes = std::mem::take(&mut self.path_bytes);
+        if let Some(path) = self.kind.path
+            && packets > 0
+        {
+            self.packets(path, packets, bytes);
+        }
+    }
+
+    #[inline]
+    fn settle_segment(&mut self) {
         let (packets, bytes) = (std::mem::take(&mut self.packets), std::mem::take(&mut self.bytes));
         if packets == 0 {
             return;
         }
-        let Kind { segment, way, path } = self.kind;
-        if let Some(path) = path {
-            self.packets(path, packets, bytes);
-        }
+        let Kind { segment, way, .. } = self.kind;
         self.segments.add(segment.0.into(), 2 * way as usize, packets);
         self.segments.add(segment.0.into(), 2 * way as usize + 1, bytes);
+        self.path_packets += packets;
+        self.path_bytes += bytes;
     }
 
     /// Counts one drop of a packet that is of no segment.

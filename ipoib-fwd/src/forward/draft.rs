@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use dataplane::usage::Usage;
 
+use super::shards::Shards;
 use super::tables::{EthNeighbour, IbNeighbour, NeighbourIndex, SegmentTable, Settings, Used};
 use ipoib::link::{NeighbourChange, WorkerIndex};
 
@@ -30,6 +31,8 @@ impl<D: Clone> Draft<D> {
     /// collide. `workers` send by the table.
     #[must_use]
     pub fn new(seed: u64, settings: Settings<D>, most: usize, workers: u8) -> Self {
+        // Numbers are below twice that.
+        let most = most.min(Shards::<()>::NUMBERS / 2);
         let (infiniband, ethernet) = (Usage::new(most, workers), Usage::new(most, workers));
         let used =
             Used { infiniband: Arc::clone(infiniband.marks()), ethernet: Arc::clone(ethernet.marks()) };

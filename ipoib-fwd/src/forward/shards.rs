@@ -1,97 +1,149 @@
-//! A map of neighbours that is cheap to copy with one of them changed.
+//! A map of neighbours that is cheap to copy with one of them changed, and to look into when it lies in no near cache.
 //!
-//! It is an array of pointers to shards of some 16 entries, each a small hash table with open addressing. A change makes one new
-//! shard, and a new array of pointers if somebody holds the old one; all other shards are shared. A lookup takes one hash: some
-//! of its bits choose the shard, others the place in it.
+//! It is an array of pointers to shards of a few entries. A change makes one new shard, and a new array of pointers if somebody holds the
+//! old one; all other shards are shared. A lookup takes one hash, which chooses the shard.
+//!
+//! A shard begins with a cache line of its own, which has the keys and numbers of all its entries: what is not there is known by that line, and what
+//! is there is on one line more. All keys are compared at once, since branches on the keys of thousands of hosts are guessed wrong. Shards of
+//! more than eight entries are rare, and go on in another one.
 
-use std::hash::{BuildHasher, Hash};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 
 use super::NeighbourIndex;
 
-/// Entries that a shard holds if it holds its part of all.
-const PER_SHARD: usize = 16;
-/// Bits of a hash that choose the shard; the lower ones choose the place.
+/// Entries of a shard.
+const WIDTH: usize = 8;
+/// Entries that it has if the map holds as many as are expected.
+const PER_SHARD: usize = 4;
+/// Bits of a hash that choose the shard.
 const SHARD_SHIFT: u32 = 32;
 
 #[derive(Clone, Debug)]
-struct Entry<K, N> {
-    key: K,
+struct Entry<N> {
+    key: u32,
     index: NeighbourIndex,
     neighbour: N,
 }
 
-/// Twice as many places as entries at least, a power of two; an entry lies at its place or behind it, with no gap between.
-type Shard<K, N> = Arc<[Option<Entry<K, N>>]>;
+/// Entries stand from the front, with no gap.
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Shard<N> {
+    /// Behind the last one, the first one again: whoever finds a key there has found it before.
+    keys: [u32; WIDTH],
+    /// The numbers, in 24 bits: they fill up the line.
+    low: [u16; WIDTH],
+    high: [u8; WIDTH],
+    more: Option<Arc<Self>>,
+    neighbours: [Option<N>; WIDTH],
+}
+
+impl<N> Default for Shard<N> {
+    fn default() -> Self {
+        let (keys, low, high) = Default::default();
+        Self { keys, low, high, more: None, neighbours: [const { None }; WIDTH] }
+    }
+}
+
+impl<N: Clone> Shard<N> {
+    fn of(entries: Vec<Entry<N>>, more: Option<Arc<Self>>) -> Self {
+        let mut shard = Self { more, ..Self::default() };
+        shard.keys = [entries.first().map_or(0, |entry| entry.key); WIDTH];
+        let numbers = shard.low.iter_mut().zip(&mut shard.high);
+        let places = shard.keys.iter_mut().zip(numbers).zip(&mut shard.neighbours);
+        for (entry, ((key, (low, high)), neighbour)) in entries.into_iter().zip(places) {
+            *key = entry.key;
+            (*low, *high) = (entry.index.0 as u16, (entry.index.0 >> 16) as u8);
+            *neighbour = Some(entry.neighbour);
+        }
+        shard
+    }
+
+    /// A bit for each place with this key; the lowest one counts.
+    #[inline(always)]
+    fn find(&self, key: u32) -> u32 {
+        let bits = self.keys.iter().enumerate().map(|(at, other)| u32::from(*other == key) << at);
+        bits.fold(0, |all, bit| all | bit)
+    }
+
+    fn index(&self, at: usize) -> Option<NeighbourIndex> {
+        Some(NeighbourIndex(u32::from(*self.high.get(at)?) << 16 | u32::from(*self.low.get(at)?)))
+    }
+
+    fn entries(&self) -> impl Iterator<Item = Entry<N>> + '_ {
+        (0..WIDTH).map_while(|at| {
+            let neighbour = self.neighbours.get(at)?.clone()?;
+            Some(Entry { key: *self.keys.get(at)?, index: self.index(at)?, neighbour })
+        })
+    }
+}
 
 /// Neighbours by address.
 #[derive(Clone, Debug)]
-pub(super) struct Shards<K, N> {
+pub(super) struct Shards<N> {
     hash: FixedState,
     /// A power of two of them.
-    shards: Box<[Shard<K, N>]>,
+    shards: Box<[Arc<Shard<N>>]>,
 }
 
-impl<K: Copy + Eq + Hash, N: Clone> Shards<K, N> {
+impl<N: Clone> Shards<N> {
+    /// Most numbers that entries have.
+    pub(super) const NUMBERS: usize = 1 << 24;
+
     /// An empty map for about `expected` entries; it takes more. `seed`: which addresses collide, nobody may know.
     pub(super) fn new(seed: u64, expected: usize) -> Self {
         let count = expected.div_ceil(PER_SHARD).next_power_of_two();
-        let empty: Shard<K, N> = Arc::from([None]);
+        let empty = Arc::<Shard<N>>::default();
         Self { hash: FixedState::with_seed(seed), shards: vec![empty; count].into_boxed_slice() }
     }
 
-    #[inline]
-    fn shard_of(&self, hash: u64) -> usize {
-        (hash >> SHARD_SHIFT) as usize & (self.shards.len() - 1)
+    #[inline(always)]
+    fn shard_of(&self, key: u32) -> usize {
+        (self.hash.hash_one(key) >> SHARD_SHIFT) as usize & (self.shards.len() - 1)
     }
 
     #[inline(always)]
-    pub(super) fn get(&self, key: K) -> Option<(NeighbourIndex, &N)> {
-        let hash = self.hash.hash_one(key);
-        let shard = self.shards.get(self.shard_of(hash))?;
-        let mut place = hash as usize;
+    pub(super) fn get(&self, key: u32) -> Option<(NeighbourIndex, &N)> {
+        let mut shard = &**self.shards.get(self.shard_of(key))?;
         loop {
-            // At least half of the places are empty.
-            let entry = shard.get(place & (shard.len() - 1))?.as_ref()?;
-            if entry.key == key {
-                return Some((entry.index, &entry.neighbour));
+            let found = shard.find(key);
+            if found != 0 {
+                let at = found.trailing_zeros() as usize;
+                // None, if the shard is empty.
+                return Some((shard.index(at)?, shard.neighbours.get(at)?.as_ref()?));
             }
-            place += 1;
+            shard = shard.more.as_deref()?;
         }
     }
 
     /// Adds or changes an entry.
-    pub(super) fn set(&mut self, key: K, index: NeighbourIndex, neighbour: N) {
+    pub(super) fn set(&mut self, key: u32, index: NeighbourIndex, neighbour: N) {
+        debug_assert!((index.0 as usize) < Self::NUMBERS);
         self.change(key, Some(Entry { key, index, neighbour }));
     }
 
     /// Takes an entry out.
-    pub(super) fn remove(&mut self, key: K) {
+    pub(super) fn remove(&mut self, key: u32) {
         self.change(key, None);
     }
 
     /// Makes the key's shard anew with another entry for it.
-    fn change(&mut self, key: K, next: Option<Entry<K, N>>) {
-        let at = self.shard_of(self.hash.hash_one(key));
-        let Some(old) = self.shards.get(at) else { return };
-        let others = old.iter().flatten().filter(|e| e.key != key).cloned();
-        let entries: Vec<_> = others.chain(next).collect();
-        let places = (2 * entries.len()).next_power_of_two();
-        let mut new = vec![None; places];
-        for entry in entries {
-            let mut place = self.hash.hash_one(entry.key) as usize;
-            while new.get(place & (places - 1)).is_some_and(Option::is_some) {
-                place += 1;
-            }
-            if let Some(free) = new.get_mut(place & (places - 1)) {
-                *free = Some(entry);
-            }
+    fn change(&mut self, key: u32, next: Option<Entry<N>>) {
+        let at = self.shard_of(key);
+        let Some(place) = self.shards.get_mut(at) else { return };
+        let all = std::iter::successors(Some(&**place), |shard| shard.more.as_deref());
+        let others = all.flat_map(Shard::entries).filter(|entry| entry.key != key);
+        let mut entries: Vec<_> = others.chain(next).collect();
+        let mut more = None;
+        // From the back.
+        while entries.len() > WIDTH {
+            let last = entries.split_off((entries.len() - 1) / WIDTH * WIDTH);
+            more = Some(Arc::new(Shard::of(last, more)));
         }
-        if let Some(shard) = self.shards.get_mut(at) {
-            *shard = new.into();
-        }
+        *place = Arc::new(Shard::of(entries, more));
     }
 
     /// How many shards this map has that another one has, too.
@@ -115,13 +167,13 @@ mod tests {
         for n in 0..4096u32 {
             map.set(n, NeighbourIndex(n), n);
         }
-        assert_eq!(map.shards.len(), 256);
+        assert_eq!(map.shards.len(), 1024);
         let before = map.clone();
-        assert_eq!(map.shared_with(&before), 256);
+        assert_eq!(map.shared_with(&before), 1024);
         map.set(17, NeighbourIndex(17), 18);
-        assert_eq!(map.shared_with(&before), 255);
+        assert_eq!(map.shared_with(&before), 1023);
         map.remove(17);
-        assert_eq!(map.shared_with(&before), 255);
+        assert_eq!(map.shared_with(&before), 1023);
         assert_eq!((before.get(17), map.get(17)), (Some((NeighbourIndex(17), &17)), None));
     }
 
@@ -133,13 +185,34 @@ mod tests {
             map.set(0x0a4d_0000 + n, NeighbourIndex(n), ());
             map.set(n << 20 | 1, NeighbourIndex(n), ());
         }
-        let largest = map.shards.iter().map(|s| s.iter().flatten().count()).max();
-        assert!(largest.is_some_and(|n| n < 4 * PER_SHARD), "{largest:?}");
+        let long = map.shards.iter().filter(|shard| shard.more.is_some()).count();
+        let longer = map.shards.iter().filter_map(|shard| shard.more.as_ref()?.more.as_ref()).count();
+        assert!(long < map.shards.len() / 20 && longer == 0, "{long} and {longer} of {}", map.shards.len());
+    }
+
+    #[test]
+    fn what_a_lookup_asks_first_is_on_one_cache_line() {
+        type Hosts = Shard<[u8; 6]>;
+        assert_eq!((align_of::<Hosts>(), std::mem::offset_of!(Hosts, neighbours)), (64, 64));
+    }
+
+    #[test]
+    fn an_address_of_zeros_and_large_numbers_are_as_others() {
+        let mut map = Shards::new(1, 4);
+        assert_eq!(map.get(0), None);
+        let last = NeighbourIndex(Shards::<u8>::NUMBERS as u32 - 1);
+        map.set(5, last, 6_u8);
+        assert_eq!((map.get(0), map.get(5)), (None, Some((last, &6))));
+        map.set(0, NeighbourIndex(0x0001_0002), 7);
+        map.remove(5);
+        assert_eq!((map.get(0), map.get(5)), (Some((NeighbourIndex(0x0001_0002), &7)), None));
+        map.remove(0);
+        assert_eq!(map.get(0), None);
     }
 
     proptest! {
         #[test]
-        fn it_is_a_map(steps in prop::collection::vec((0u32..40, any::<Option<u8>>()), 0..200), expected in 0usize..64) {
+        fn it_is_a_map(steps in prop::collection::vec((0u32..40, any::<Option<u8>>()), 0..200), expected in 0usize..24) {
             let (mut map, mut model) = (Shards::new(3, expected), BTreeMap::new());
             for (key, value) in steps {
                 match value {
@@ -157,9 +230,9 @@ mod tests {
                     prop_assert_eq!(found, model.get(&key).map(|v| (key, *v)));
                 }
             }
-            for shard in &map.shards {
-                prop_assert!(shard.len().is_power_of_two() && shard.iter().flatten().count() * 2 <= shard.len());
-            }
+            let all = |shard| std::iter::successors(Some(shard), |shard: &&Shard<_>| shard.more.as_deref());
+            let entries = map.shards.iter().flat_map(|shard| all(&**shard)).flat_map(Shard::entries);
+            prop_assert_eq!(entries.count(), model.len());
         }
     }
 }

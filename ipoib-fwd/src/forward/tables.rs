@@ -10,6 +10,7 @@ use arrayvec::ArrayVec;
 use dataplane::usage::Marks;
 use ib_wire::ipoib::HardwareAddress;
 use ib_wire::{Gid, Lid, Qpn};
+use pmd::hca::RcSlot;
 
 use super::routes::{Hop, Prefix, Routes};
 use super::shards::Shards;
@@ -80,8 +81,22 @@ const FEW: usize = 4;
 /// The connections to a neighbour, by worker.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RcPaths {
-    few: [Option<RcPath>; FEW],
-    more: Option<Arc<[Option<RcPath>]>>,
+    few: [Way; FEW],
+    more: Option<Arc<[Way]>>,
+}
+
+/// A connection, if there is one, in eight bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Way {
+    /// 0: there is none.
+    mtu: u32,
+    slot: u16,
+}
+
+impl From<&Option<RcPath>> for Way {
+    fn from(path: &Option<RcPath>) -> Self {
+        path.map_or_else(Self::default, |RcPath { slot, mtu }| Self { mtu, slot: slot.0 })
+    }
 }
 
 impl RcPaths {
@@ -89,9 +104,10 @@ impl RcPaths {
     #[must_use]
     pub fn new(by_worker: &[Option<RcPath>]) -> Self {
         let (few, more) = by_worker.split_at(by_worker.len().min(FEW));
-        let mut paths = Self { few: [None; FEW], more: (!more.is_empty()).then(|| more.into()) };
+        let more = (!more.is_empty()).then(|| more.iter().map(Way::from).collect());
+        let mut paths = Self { few: Default::default(), more };
         for (place, path) in paths.few.iter_mut().zip(few) {
-            *place = *path;
+            *place = path.into();
         }
         paths
     }
@@ -99,24 +115,27 @@ impl RcPaths {
     /// The connection of a worker, if it is up.
     #[inline]
     #[must_use]
-    pub fn of(&self, worker: WorkerIndex) -> Option<&RcPath> {
+    pub fn of(&self, worker: WorkerIndex) -> Option<RcPath> {
         let worker = usize::from(worker.0);
-        match self.few.get(worker) {
-            Some(path) => path.as_ref(),
-            None => self.more.as_ref()?.get(worker - FEW)?.as_ref(),
-        }
+        let Way { mtu, slot } = match self.few.get(worker) {
+            Some(way) => *way,
+            None => *self.more.as_ref()?.get(worker - FEW)?,
+        };
+        (mtu != 0).then_some(RcPath { slot: RcSlot(slot), mtu })
     }
 }
 
 /// A host of the InfiniBand side.
+// In this order: what packets by connections touch is on one cache line.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[repr(C, align(64))]
 pub struct IbNeighbour<D> {
-    /// Where datagrams go; `None` while the path is looked up.
-    pub ud: Option<D>,
     /// The workers' connections to it.
     pub rc: RcPaths,
     /// True if a worker without a connection should tell that it sends to this neighbour, so that one is dialled.
     pub dial: bool,
+    /// Where datagrams go; `None` while the path is looked up.
+    pub ud: Option<D>,
 }
 
 impl<D: Clone> IbNeighbour<D> {
@@ -284,8 +303,8 @@ pub(super) struct Used {
 pub struct SegmentTable<D> {
     /// Addresses, MTUs, groups, the role.
     pub settings: Settings<D>,
-    pub(super) ib: Shards<u32, IbNeighbour<D>>,
-    pub(super) eth: Shards<u32, EthNeighbour>,
+    pub(super) ib: Shards<IbNeighbour<D>>,
+    pub(super) eth: Shards<EthNeighbour>,
     /// All versions of the table share them.
     used: Used,
 }

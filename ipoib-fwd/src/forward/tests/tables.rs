@@ -62,7 +62,7 @@ fn each_worker_has_its_connection_however_many_workers_there_are() {
     let by_worker: Vec<_> = (0..7).map(|n| (n != 2 && n != 5).then(|| path(n))).collect();
     let paths = RcPaths::new(&by_worker);
     for (worker, expected) in by_worker.iter().chain([&None]).enumerate() {
-        assert_eq!(paths.of(WorkerIndex(worker as u8)), expected.as_ref());
+        assert_eq!(paths.of(WorkerIndex(worker as u8)), *expected);
     }
     let mut t = tables();
     t.set_ib(IB_UD, IbNeighbour { ud: Some("ud-host"), rc: paths, dial: true }).unwrap();
