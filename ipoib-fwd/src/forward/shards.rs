@@ -11,6 +11,8 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
+use pmd::compare::equal;
+use pmd::fetch::fetch;
 
 use super::NeighbourIndex;
 
@@ -65,8 +67,7 @@ impl<N: Clone> Shard<N> {
     /// A bit for each place with this key; the lowest one counts.
     #[inline(always)]
     fn find(&self, key: u32) -> u32 {
-        let bits = self.keys.iter().enumerate().map(|(at, other)| u32::from(*other == key) << at);
-        bits.fold(0, |all, bit| all | bit)
+        equal(&self.keys, key)
     }
 
     fn index(&self, at: usize) -> Option<NeighbourIndex> {
@@ -87,6 +88,8 @@ pub(super) struct Shards<N> {
     hash: FixedState,
     /// A power of two of them.
     shards: Box<[Arc<Shard<N>>]>,
+    /// Entries.
+    len: usize,
 }
 
 impl<N: Clone> Shards<N> {
@@ -97,7 +100,7 @@ impl<N: Clone> Shards<N> {
     pub(super) fn new(seed: u64, expected: usize) -> Self {
         let count = expected.div_ceil(PER_SHARD).next_power_of_two();
         let empty = Arc::<Shard<N>>::default();
-        Self { hash: FixedState::with_seed(seed), shards: vec![empty; count].into_boxed_slice() }
+        Self { hash: FixedState::with_seed(seed), shards: vec![empty; count].into_boxed_slice(), len: 0 }
     }
 
     #[inline(always)]
@@ -119,6 +122,29 @@ impl<N: Clone> Shards<N> {
         }
     }
 
+    /// Has the processor fetch what tells whether there is an entry.
+    #[inline(always)]
+    pub(super) fn fetch_row(&self, key: u32) {
+        if let Some(shard) = self.shards.get(self.shard_of(key)) {
+            fetch(&**shard);
+        }
+    }
+
+    /// Has it fetch an entry; a little after [`Shards::fetch_row`].
+    #[inline(always)]
+    pub(super) fn fetch_entry(&self, key: u32) {
+        if let Some(shard) = self.shards.get(self.shard_of(key))
+            && let Some(place) = shard.neighbours.get(shard.find(key).trailing_zeros() as usize)
+        {
+            fetch(place);
+        }
+    }
+
+    /// Entries.
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
     /// Adds or changes an entry.
     pub(super) fn set(&mut self, key: u32, index: NeighbourIndex, neighbour: N) {
         debug_assert!((index.0 as usize) < Self::NUMBERS);
@@ -135,8 +161,11 @@ impl<N: Clone> Shards<N> {
         let at = self.shard_of(key);
         let Some(place) = self.shards.get_mut(at) else { return };
         let all = std::iter::successors(Some(&**place), |shard| shard.more.as_deref());
-        let others = all.flat_map(Shard::entries).filter(|entry| entry.key != key);
-        let mut entries: Vec<_> = others.chain(next).collect();
+        let mut entries: Vec<_> = all.flat_map(Shard::entries).collect();
+        self.len -= entries.len();
+        entries.retain(|entry| entry.key != key);
+        entries.extend(next);
+        self.len += entries.len();
         let mut more = None;
         // From the back.
         while entries.len() > WIDTH {
@@ -232,7 +261,7 @@ mod tests {
             }
             let all = |shard| std::iter::successors(Some(shard), |shard: &&Shard<_>| shard.more.as_deref());
             let entries = map.shards.iter().flat_map(|shard| all(&**shard)).flat_map(Shard::entries);
-            prop_assert_eq!(entries.count(), model.len());
+            prop_assert_eq!((entries.count(), map.len()), (model.len(), model.len()));
         }
     }
 }

@@ -249,13 +249,20 @@ pub struct Plain<'t, D, How> {
     pub how: How,
 }
 
+/// The addresses in an IPv4 header, if it is one.
+#[inline(always)]
+fn addresses(packet: &[u8]) -> Option<[u32; 2]> {
+    let (words, _) = PacketWords::ref_from_prefix(packet).ok()?;
+    Some([((words.middle.get() >> 32) as u32).swap_bytes(), words.destination.get().swap_bytes()])
+}
+
 /// The short way of a burst's packets from one port.
 #[derive(Debug)]
 pub struct ShortWay<'t, D> {
     tables: &'t Tables<D>,
     /// The VLAN or link of the last packet: as a rule it is the next one's, too.
     last: u16,
-    lane: Option<(SegmentIndex, &'t Lane<D>)>,
+    lane: Option<&'t Lane<D>>,
 }
 
 /// Neither a VLAN nor a link.
@@ -273,8 +280,8 @@ impl<'t, D: Clone> ShortWay<'t, D> {
     fn lane(
         &mut self,
         key: u16,
-        find: impl FnOnce(&'t Tables<D>) -> Option<(SegmentIndex, &'t Lane<D>)>,
-    ) -> Option<(SegmentIndex, &'t Lane<D>)> {
+        find: impl FnOnce(&'t Tables<D>) -> Option<&'t Lane<D>>,
+    ) -> Option<&'t Lane<D>> {
         if key != self.last {
             self.lane = find(self.tables);
             self.last = key;
@@ -294,9 +301,35 @@ impl<'t, D: Clone> ShortWay<'t, D> {
         worker: WorkerIndex,
     ) -> Option<Plain<'t, D, ToInfiniBand<'t, D>>> {
         let Glance { vid, len: front } = Glance::at(head, facts.tag)?;
-        let (segment, lane) = self.lane(vid, |tables| tables.lane_of_vlan(port, vid))?;
+        let lane = self.lane(vid, |tables| tables.lane_of_vlan(port, vid))?;
         let how = lane.short.eth_to_ib(head, front, frame_len, facts.checksum, &lane.table, worker)?;
-        Some(Plain { segment, table: &lane.table, front, how })
+        Some(Plain { segment: lane.segment, table: &lane.table, front, how })
+    }
+
+    /// The segment and the addresses, source and destination, of a frame that may be plain.
+    #[inline(always)]
+    #[must_use]
+    pub fn addresses(
+        &mut self,
+        port: EthernetIndex,
+        head: &[u8],
+        facts: FrameFacts,
+    ) -> Option<(&'t SegmentTable<D>, [u32; 2])> {
+        let Glance { vid, len: front } = Glance::at(head, facts.tag)?;
+        let lane = self.lane(vid, |tables| tables.lane_of_vlan(port, vid))?;
+        Some((&lane.table, addresses(head.get(front..)?)?))
+    }
+
+    /// The same of a message.
+    #[inline(always)]
+    #[must_use]
+    pub fn message_addresses(
+        &mut self,
+        (port, link): (EndpointIndex, u8),
+        head: &[u8],
+    ) -> Option<(&'t SegmentTable<D>, [u32; 2])> {
+        let lane = self.lane(link.into(), |tables| tables.lane_of_link(port, link))?;
+        Some((&lane.table, addresses(head.get(IPOIB_HEADER_LEN..)?)?))
     }
 
     /// Decides on a message of a link's of the port. `None`: it goes the long way.
@@ -310,8 +343,8 @@ impl<'t, D: Clone> ShortWay<'t, D> {
         source: &Source,
         checksum: Checksum,
     ) -> Option<Plain<'t, D, ToEthernet>> {
-        let (segment, lane) = self.lane(link.into(), |tables| tables.lane_of_link(port, link))?;
+        let lane = self.lane(link.into(), |tables| tables.lane_of_link(port, link))?;
         let how = lane.short.ib_to_eth(head, message_len, source, checksum, &lane.table)?;
-        Some(Plain { segment, table: &lane.table, front: IPOIB_HEADER_LEN, how })
+        Some(Plain { segment: lane.segment, table: &lane.table, front: IPOIB_HEADER_LEN, how })
     }
 }

@@ -1,5 +1,6 @@
 //! A worker lcore of the gateway: one turn over its queues on every Ethernet and InfiniBand port.
 
+mod ahead;
 mod commands;
 mod faces;
 mod hands;
@@ -175,6 +176,11 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
         let (frames, mut bytes) = (burst.len(), 0);
         // Those that somebody may follow go the long way.
         let mut short = hands.common.tracer.is_none().then(|| ShortWay::new(tables));
+        if let Some(short) = &mut short
+            && tables.are_large(Side::InfiniBand)
+        {
+            ahead::of_frames(short, port, &burst);
+        }
         for mut frame in burst.drain(..) {
             let facts = frame.frame_facts();
             bytes += frame.len();
@@ -207,6 +213,11 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
         }
         let (tables, mut hands) = self.hands();
         let mut short = hands.common.tracer.is_none().then(|| ShortWay::new(tables));
+        if let Some(short) = &mut short
+            && tables.are_large(Side::Ethernet)
+        {
+            ahead::of_messages(short, port, &burst);
+        }
         let (mut messages, mut bytes) = (0, 0);
         for received in burst.drain(..) {
             match path_of(&received.source) {
