@@ -271,6 +271,11 @@ proptest! {
             let ToInfiniBand { via, ip_len, neighbour, dial } = short.how;
             prop_assert_eq!(long, EthVerdict::Forward { via, ip_len, neighbour, dial });
             prop_assert_eq!(at, Some((short.segment, short.front)));
+            // Whoever looks ahead sees the same.
+            let (table, [source, destination]) =
+                ShortWay::new(&tables).addresses(PORTS.0, &bytes, facts).unwrap();
+            prop_assert!(std::ptr::eq(table, short.table) && table.ib(source.into()).is_none());
+            prop_assert_eq!(table.ib(destination.into()).map(|(index, _)| index), neighbour);
             prop_assert!(std::ptr::eq(short.table, tables.segment(short.segment).unwrap()));
         } else if odd.is_plain() && odd.tag.is_plain() {
             // By another way than that of first choice is not plain.
@@ -297,6 +302,10 @@ proptest! {
             let ToEthernet { to, ip_len, neighbour } = short.how;
             prop_assert_eq!(long, IbVerdict::Forward { to, ip_len, neighbour });
             prop_assert_eq!((short.segment, short.front), (segment, IPOIB_HEADER_LEN));
+            let (table, [source, destination]) =
+                ShortWay::new(&tables).message_addresses((PORTS.1, LINK), &bytes).unwrap();
+            prop_assert!(std::ptr::eq(table, short.table) && table.eth(source.into()).is_none());
+            prop_assert_eq!(table.eth(destination.into()).map(|(index, _)| index), neighbour);
         } else if odd.is_plain() && came > 0 {
             prop_assert!(!matches!(long, IbVerdict::Forward { .. }), "{:?}", long);
         }

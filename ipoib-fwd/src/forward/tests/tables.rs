@@ -106,6 +106,39 @@ fn a_frame_is_of_the_segment_of_its_vlan_and_port() {
     assert!(t.of_vlan(first, 0).is_none());
 }
 
+/// What is looked up is fetched before where that is worth it, and hosts that nobody knows are no harm.
+#[test]
+fn a_side_with_thousands_of_hosts_is_large_whatever_segments_they_are_of() {
+    let with = |ib: u32, eth: u32| {
+        let mut draft: Draft<()> = Draft::new(3, Settings::new(GATEWAY_MAC), 20_000, 1);
+        for n in 0..ib {
+            draft.set_ib(n.into(), host()).unwrap();
+        }
+        for n in 0..eth {
+            draft.set_eth(n.into(), EthNeighbour { mac: ETH_MAC }).unwrap();
+        }
+        draft.table().clone()
+    };
+    let mut tables: Tables<()> = Tables::default();
+    let large = |t: &Tables<()>| (t.are_large(Side::InfiniBand), t.are_large(Side::Ethernet));
+    assert_eq!(large(&tables), (false, false));
+    tables.set_segment(SegmentIndex(0), Some(with(2000, 2000)));
+    assert_eq!(large(&tables), (false, false));
+    tables.set_segment(SegmentIndex(1), Some(with(49, 100)));
+    assert_eq!(large(&tables), (true, false));
+    tables.set_segment(SegmentIndex(0), Some(with(8, 17_000)));
+    assert_eq!(large(&tables), (false, true));
+    tables.set_segment(SegmentIndex(0), None);
+    assert_eq!(large(&tables), (false, false));
+    let table = with(9, 9);
+    table.fetch_ib_rows([3, 0]);
+    table.fetch_eth_rows([u32::MAX, 70]);
+    for address in [0, 8, 9, u32::MAX] {
+        table.fetch_ib(address);
+        table.fetch_eth(address);
+    }
+}
+
 #[test]
 fn a_message_is_of_the_segment_of_its_link_and_port() {
     let mut t: Tables<()> = Tables::default();
