@@ -27,10 +27,13 @@ pub struct Maintainer {
 }
 
 impl Maintainer {
-    /// How old the last sign of life is; `None` if there was none.
+    /// How old the last sign of life is; `None` if there was none, or it is of a time to come.
     #[must_use]
     pub fn silence(&self, now: u64) -> Option<Duration> {
-        (self.heartbeat != 0).then(|| Duration::from_nanos(now.saturating_sub(self.heartbeat)))
+        if self.heartbeat == 0 {
+            return None;
+        }
+        now.checked_sub(self.heartbeat).map(Duration::from_nanos)
     }
 }
 

@@ -51,7 +51,7 @@ pub enum ShmError {
     /// The file is another user's, who could write what readers take for ours.
     #[error("{} belongs to another user: choose another place, for instance in /run", .0.display())]
     Foreign(PathBuf),
-    /// The file is empty, or no whole number of words, or too long.
+    /// The file is none, empty, or no whole number of words, or too long.
     #[error("{} does not hold whole words: choose a new file, or one that was written by this program", .0.display())]
     Length(PathBuf),
     /// The file system is full.
@@ -167,8 +167,11 @@ fn lock_of(path: &Path) -> Result<Lock, ShmError> {
     Lock::take(&beside(path, ".lock"), path)
 }
 
-/// Removes what a former maintainer left. False if somebody maintains it, or it is another user's.
+/// Removes what a former maintainer left. False if there is no such file, somebody maintains it, or it is another user's.
 pub fn remove_left(path: &Path) -> Result<bool, ShmError> {
+    if !std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
+        return Ok(false);
+    }
     let lock = match lock_of(path) {
         Ok(lock) => lock,
         Err(ShmError::Maintained { .. } | ShmError::Foreign(_)) => return Ok(false),
@@ -295,12 +298,14 @@ impl ReadOnly {
     pub fn open(path: &Path) -> Result<Self, ShmError> {
         let file = OpenOptions::new()
             .read(true)
-            .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
+            // A pipe in its place is not waited for.
+            .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(path)
             .map_err(call("open", path))?;
-        let bytes = file.metadata().map_err(call("look at", path))?.len();
+        let found = file.metadata().map_err(call("look at", path))?;
+        let bytes = found.len();
         let words = usize::try_from(bytes).unwrap_or(usize::MAX) / WORD;
-        if words == 0 || words > MAX_WORDS || bytes % WORD as u64 != 0 {
+        if !found.is_file() || words == 0 || words > MAX_WORDS || bytes % WORD as u64 != 0 {
             return Err(ShmError::Length(path.to_owned()));
         }
         let map = Map::new(&file, words, ProtFlags::READ, path)?;

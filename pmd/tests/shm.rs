@@ -194,6 +194,11 @@ fn files_that_hold_no_words_are_refused() {
         std::fs::write(&path, vec![0; bytes]).unwrap();
         assert!(matches!(ReadOnly::open(&path), Err(ShmError::Length(_))));
     }
+    assert!(matches!(ReadOnly::open(Path::new("/dev")), Err(ShmError::Length(_))));
+    let pipe = path.with_added_extension("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    assert!(matches!(ReadOnly::open(&pipe), Err(ShmError::Length(_))), "nobody writes it");
+    std::fs::remove_file(&pipe).unwrap();
     std::fs::write(&path, vec![0xff; 4096]).unwrap();
     assert!(Reader::attach(ReadOnly::open(&path).unwrap()).is_err());
     std::fs::remove_file(&path).unwrap();

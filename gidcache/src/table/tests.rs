@@ -306,6 +306,7 @@ fn a_second_maintainer_goes_on_where_the_first_ended() {
     assert_eq!(reader.maintainer().silence(9), None);
     second.heartbeat(7);
     assert_eq!(reader.maintainer().silence(9), Some(std::time::Duration::from_nanos(2)));
+    assert_eq!(reader.maintainer().silence(6), None, "no maintainer says that");
     assert_eq!(second.add(ROCE, v2("10.0.0.1", 3)).unwrap(), Added::Existing(2));
     for number in 1..6 {
         second.add(ROCE, v2(&format!("10.0.1.{number}"), 3)).unwrap();

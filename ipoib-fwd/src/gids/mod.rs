@@ -6,6 +6,7 @@ pub mod serve;
 mod source;
 mod watch;
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -47,7 +48,7 @@ pub struct GidsOptions {
 }
 
 /// All that is listed.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 struct Listing {
     sources: Vec<Source>,
     only: Option<String>,
@@ -55,17 +56,19 @@ struct Listing {
     followed: bool,
     /// The directory of the service whose tables alone are listed.
     served: Option<PathBuf>,
+    /// Tables in it that cannot be read, of which was told.
+    unread: BTreeSet<String>,
 }
 
 impl Listing {
     fn open(options: &GidsOptions, warn: &mut impl FnMut(&dyn std::error::Error)) -> Result<Self, GidsError> {
         if let Some(file) = &options.shared {
             let sources = vec![Source::shared(file)?];
-            return Ok(Self { sources, only: None, followed: false, served: None });
+            return Ok(Self { sources, ..Self::default() });
         }
         if let Some(directory) = &options.from {
-            let (sources, only) = (Vec::new(), options.device.clone());
-            let mut this = Self { sources, only, followed: options.watch, served: Some(directory.clone()) };
+            let (only, served) = (options.device.clone(), Some(directory.clone()));
+            let mut this = Self { only, followed: options.watch, served, ..Self::default() };
             this.follow_tables(directory, warn)?;
             if this.sources.is_empty() && !this.followed {
                 return Err(GidsError::NothingServed { directory: directory.clone(), only: this.only });
@@ -92,7 +95,7 @@ impl Listing {
         if sources.is_empty() && failed.is_empty() {
             return Err(GidsError::Nothing(usual));
         }
-        Ok(Self { sources, only: options.device.clone(), followed: false, served: None })
+        Ok(Self { sources, only: options.device.clone(), ..Self::default() })
     }
 
     /// Lets devices go that are gone, and adds those that came. Those that cannot be opened are left out.
@@ -110,7 +113,7 @@ impl Listing {
         Ok(())
     }
 
-    /// As [`Listing::follow_devices`], for the tables of a service. Those that cannot be read are left out, and told to `warn`.
+    /// As [`Listing::follow_devices`], for the tables of a service. Those that cannot be read are left out, and told to `warn` once.
     fn follow_tables(
         &mut self,
         directory: &Path,
@@ -119,11 +122,19 @@ impl Listing {
         let (mut there, owner) = pmd::gids::tables(directory)?;
         there.retain(|name| self.only.as_ref().is_none_or(|only| only == name));
         self.sources.retain(|source| there.iter().any(|name| source.is_called(name)));
+        self.unread.retain(|name| there.contains(name));
         there.retain(|name| !self.sources.iter().any(|source| source.is_called(name)));
         for name in there {
             match Source::served(directory, &name, owner) {
-                Ok(source) => self.sources.push(source),
-                Err(error) => warn(&error),
+                Ok(source) => {
+                    self.unread.remove(&name);
+                    self.sources.push(source);
+                }
+                Err(error) => {
+                    if self.unread.insert(name) {
+                        warn(&error);
+                    }
+                }
             }
         }
         Ok(())
@@ -222,6 +233,30 @@ mod tests {
             vlan: None,
             default: false,
         }
+    }
+
+    #[test]
+    fn a_table_that_cannot_be_read_is_told_of_once() {
+        let directory = std::env::temp_dir().join(format!("gids-unread-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        let _service = pmd::gids::Directory::serve(&directory).unwrap();
+        let file = directory.join("mlx5_0");
+        let mut listing = Listing::default();
+        let mut told = Vec::new();
+        let mut follow = |told: &mut Vec<String>| {
+            listing.follow_tables(&directory, &mut |error| told.push(error.to_string())).unwrap();
+        };
+        for round in 1..=2 {
+            std::fs::write(&file, [1; 64]).unwrap();
+            follow(&mut told);
+            follow(&mut told);
+            assert_eq!(told.len(), round, "{told:?}");
+            assert!(told.iter().all(|why| why.contains("mlx5_0")));
+            // It goes; another one is news.
+            std::fs::remove_file(&file).unwrap();
+            follow(&mut told);
+        }
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The directory in which one process serves the GID tables of all devices of a machine, each in a file that has the device's name.
 //!
-//! It is its user's, and nobody else may write it. So what readers find in it is the service's: they check that, and that the files are
-//! of the same user.
+//! It is its user's, and nobody else may write it. So what readers find in it is the service's: they check that, that the user is root or
+//! their own, and that the files are of the same user.
 
 use std::fs::{DirBuilder, Metadata, Permissions};
 use std::io;
@@ -39,6 +39,16 @@ pub enum DirectoryError {
     /// It is another user's.
     #[error("{} belongs to user {owner}, not to this one: choose another directory with --dir", path.display())]
     Foreign {
+        /// The directory.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+    },
+    /// It is of a user whom readers do not believe.
+    #[error(
+        "{} belongs to user {owner}: tables are read from directories of root or of this user; name one of these", path.display()
+    )]
+    Stranger {
         /// The directory.
         path: PathBuf,
         /// Its owner.
@@ -153,9 +163,11 @@ impl Directory {
         let mut removed = 0;
         for name in names(&self.path)?.iter().filter(|name| !keep(name)) {
             let path = self.path.join(name);
-            // One that another process keeps there stays.
-            if crate::shm::remove_left(&path)? {
-                removed += 1;
+            match crate::shm::remove_left(&path) {
+                Ok(true) => removed += 1,
+                // One that another process keeps there stays.
+                Ok(false) => {}
+                Err(error) => tracing::warn!("{name} stays, whose device is not there: {error}"),
             }
         }
         Ok(removed)
@@ -165,15 +177,20 @@ impl Directory {
 /// Names of the tables in a directory, sorted, as many as there may be at most; and whose they are.
 pub fn tables(path: &Path) -> Result<(Vec<String>, u32), DirectoryError> {
     let owner = look(path)?.uid();
+    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+        return Err(DirectoryError::Stranger { path: path.to_owned(), owner });
+    }
     Ok((names(path)?, owner))
 }
 
 fn names(path: &Path) -> Result<Vec<String>, DirectoryError> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(path).map_err(call("list", path))? {
-        let name = entry.map_err(call("list", path))?.file_name();
+        let entry = entry.map_err(call("list", path))?;
+        let name = entry.file_name();
         if let Some(name) = name.to_str()
             && is_table_name(name)
+            && entry.file_type().is_ok_and(|kind| kind.is_file())
             && names.len() < MAX_TABLES
         {
             names.push(name.to_owned());
@@ -252,6 +269,8 @@ mod tests {
         // Only root can give a directory away.
         if std::os::unix::fs::chown(&path, Some(12_345), None).is_ok() {
             assert!(matches!(Directory::serve(&path), Err(DirectoryError::Foreign { owner: 12_345, .. })));
+            let error = tables(&path).unwrap_err();
+            assert!(matches!(error, DirectoryError::Stranger { owner: 12_345, .. }), "{error}");
         }
         fs::remove_dir_all(&path).unwrap();
     }
@@ -268,6 +287,12 @@ mod tests {
         assert_eq!(directory.sweep(|name| name == "served").unwrap(), 1);
         assert_eq!(tables(&path).unwrap().0, ["kept", "served"]);
         assert!(!path.join("left.lock").exists());
+        // What is no file is no table, and keeps nobody from serving.
+        fs::create_dir(path.join("mlx5_0")).unwrap();
+        std::os::unix::fs::symlink("kept", path.join("mlx5_1")).unwrap();
+        assert_eq!(directory.sweep(|_| false).unwrap(), 1, "served");
+        assert_eq!(tables(&path).unwrap().0, ["kept"]);
+        assert!(path.join("mlx5_0").exists() && !path.join("mlx5_0.lock").exists());
         drop(kept);
         drop(directory);
         fs::remove_dir_all(&path).unwrap();
