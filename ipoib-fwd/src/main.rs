@@ -76,8 +76,10 @@ fn run_ctl(arguments: &[String]) -> ExitCode {
 fn run_gids(arguments: &[String]) -> ExitCode {
     let line = GidsLine::parse_from(arguments.iter().skip(1));
     if line.options.serving.serve {
-        let _log = ipoib_fwd::log::Log::start();
-        return match gids::serve::run(&line.options.serving) {
+        let log = ipoib_fwd::log::Log::start();
+        let outcome = gids::serve::run(&line.options.serving);
+        log.finish();
+        return match outcome {
             Ok(()) => ExitCode::SUCCESS,
             Err(e) => fail(&e),
         };

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use gidcache::{DeviceTable, Entry, PortSetup};
 use pmd::gids::{Directory, MirrorError, share};
 use pmd::hca::HcaError;
-use pmd::shm::Maintained;
+use pmd::shm::{Maintained, remove_left};
 use pmd::verbs::GidDevice;
 
 use super::tell;
@@ -125,6 +125,15 @@ impl<D: Device> Served<D> {
     }
 }
 
+/// Removes the table of a device that was not served any more when it went.
+fn sweep(directory: &Directory, name: &str) {
+    match directory.table(name).map(|path| remove_left(&path)) {
+        Some(Ok(true)) => tracing::info!("{name} is gone, and its table with it"),
+        Some(Err(error)) => tracing::warn!("{name} is gone: {error}"),
+        Some(Ok(false)) | None => {}
+    }
+}
+
 /// All of them.
 #[derive(Debug)]
 pub(super) struct Devices<M: Machine> {
@@ -147,6 +156,7 @@ impl<M: Machine> Devices<M> {
             served.stale |= links;
             if let Err(error) = served.copy(now) {
                 tracing::warn!("{}: {error}", served.name);
+                served.stale = true;
                 lost.push(served.name.clone());
             }
         }
@@ -154,7 +164,12 @@ impl<M: Machine> Devices<M> {
             self.look = now + LOOK;
             match self.machine.names() {
                 Ok(there) => self.follow(directory, there, &lost, now),
-                Err(error) => tracing::warn!("{error}"),
+                Err(error) => {
+                    tracing::warn!("{error}");
+                    // They would call for ever, and are opened anew when it is known that they are there.
+                    self.served.retain(|served| !lost.contains(&served.name));
+                    self.refused.extend(lost);
+                }
             }
         }
     }
@@ -162,7 +177,13 @@ impl<M: Machine> Devices<M> {
     /// `lost` are those that did not answer: another device may have the name now, and is opened.
     fn follow(&mut self, directory: &Directory, mut there: Vec<String>, lost: &[String], now: Instant) {
         there.sort_unstable();
-        self.refused.retain(|name| there.contains(name));
+        self.refused.retain(|name| {
+            let is_there = there.contains(name);
+            if !is_there {
+                sweep(directory, name);
+            }
+            is_there
+        });
         for served in std::mem::take(&mut self.served) {
             match there.contains(&served.name) {
                 // Its readers go on with the next one's table.

@@ -105,16 +105,17 @@ pub fn run(options: &ServeOptions) -> Result<(), ServeError> {
         None
     });
     let mut watchdog = manager.as_ref().and_then(|manager| Watchdog::new(manager, now));
-    let mut is_ready = false;
+    let (mut has_begun, mut is_told) = (false, false);
     loop {
         let now = Instant::now();
         service.turn(now)?;
-        if !is_ready && service.is_complete() {
-            is_ready = true;
+        if !has_begun && service.is_settled {
+            has_begun = true;
             service.begin()?;
-            if let Some(manager) = &manager {
-                manager.ready();
-            }
+        }
+        if let Some(manager) = manager.as_ref().filter(|_| has_begun && !is_told) {
+            // A manager that did not take it is told again.
+            is_told = manager.ready();
         }
         if let Some(manager) = &mut manager {
             manager.status(&service.status());
@@ -163,6 +164,10 @@ struct Service {
     /// `None` where the kernel does not tell: devices are looked for all the same.
     plugs: Option<Plugs>,
     heartbeat: Instant,
+    /// When the last turn began (CLOCK_MONOTONIC): what happened before it is in the tables.
+    begun: u64,
+    /// The interfaces' tables were what they should be in the last turn.
+    is_settled: bool,
 }
 
 /// Who hears of interfaces: the tables that follow from them, and those of which a VLAN's number is asked for anew.
@@ -183,12 +188,23 @@ impl Service {
         let interfaces = Interfaces::new(&directory, roce)?;
         let plugs = Plugs::new().map_err(|error| tracing::warn!("devices that come are seen late: {error}"));
         let (devices, monitor) = (Devices::new(Kernel, now), Monitor::new(now)?);
-        Ok(Self { directory, devices, interfaces, monitor, plugs: plugs.ok(), heartbeat: now })
+        Ok(Self {
+            directory,
+            devices,
+            interfaces,
+            monitor,
+            plugs: plugs.ok(),
+            heartbeat: now,
+            begun: 0,
+            is_settled: false,
+        })
     }
 
     /// Does what there is to do, without waiting for anything but the devices' answers.
     fn turn(&mut self, now: Instant) -> Result<(), ServeError> {
-        let Self { directory, devices, interfaces, monitor, plugs, heartbeat } = self;
+        // Tables are spoken for as of now: what happens while they are written may not be in them.
+        self.begun = monotonic_nanoseconds();
+        let Self { directory, devices, interfaces, monitor, plugs, heartbeat, begun, is_settled } = self;
         let plugged = plugs.as_mut().map(Plugs::take).transpose()?.unwrap_or(false);
         let mut hall = Hall { interfaces, links: false };
         let mut left = Turn::More;
@@ -200,8 +216,8 @@ impl Service {
         }
         let links = hall.links;
         // Until a list is complete nothing is known of what shall not be.
-        let is_settled = left == Turn::Idle && monitor.is_settled();
-        if is_settled {
+        *is_settled = left == Turn::Idle && monitor.is_settled();
+        if *is_settled {
             interfaces.apply();
         }
         devices.turn(directory, now, plugged, links);
@@ -210,18 +226,12 @@ impl Service {
             if !directory.is_in_place() {
                 return Err(ServeError::Removed(directory.path().to_owned()));
             }
-            let time = monotonic_nanoseconds();
-            devices.beat(time);
-            if is_settled {
-                interfaces.beat(time);
+            devices.beat(*begun);
+            if *is_settled {
+                interfaces.beat(*begun);
             }
         }
         Ok(())
-    }
-
-    /// True if each table is what it should be.
-    fn is_complete(&self) -> bool {
-        self.monitor.is_settled()
     }
 
     /// All tables are there for the first time: what an earlier service left beside them goes.
@@ -230,9 +240,8 @@ impl Service {
         if swept > 0 {
             tracing::info!("{swept} tables of devices that are no more were removed");
         }
-        let time = monotonic_nanoseconds();
-        self.devices.beat(time);
-        self.interfaces.beat(time);
+        self.devices.beat(self.begun);
+        self.interfaces.beat(self.begun);
         tracing::info!("{} in {}", self.status(), self.directory.path().display());
         Ok(())
     }

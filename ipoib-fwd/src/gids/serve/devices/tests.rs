@@ -60,7 +60,11 @@ impl Device for Fake {
 }
 
 #[derive(Clone, Default, Debug)]
-struct Bench(Rc<RefCell<BTreeMap<String, Rc<State>>>>);
+struct Bench {
+    states: Rc<RefCell<BTreeMap<String, Rc<State>>>>,
+    /// Its devices cannot be listed.
+    fails: Rc<Cell<bool>>,
+}
 
 impl Bench {
     fn plug(&self, name: &str, ids: &[u64]) -> Rc<State> {
@@ -70,12 +74,12 @@ impl Bench {
             fails: Cell::default(),
             opened: Cell::default(),
         });
-        self.0.borrow_mut().insert(name.to_owned(), Rc::clone(&state));
+        self.states.borrow_mut().insert(name.to_owned(), Rc::clone(&state));
         state
     }
 
     fn pull(&self, name: &str) {
-        self.0.borrow_mut().remove(name);
+        self.states.borrow_mut().remove(name);
     }
 }
 
@@ -83,11 +87,14 @@ impl Machine for Bench {
     type Device = Fake;
 
     fn names(&self) -> Result<Vec<String>, HcaError> {
-        Ok(self.0.borrow().keys().cloned().collect())
+        if self.fails.get() {
+            return Err(HcaError::Environment("no list".into()));
+        }
+        Ok(self.states.borrow().keys().cloned().collect())
     }
 
     fn open(&self, name: &str) -> Result<Fake, HcaError> {
-        let state = self.0.borrow().get(name).cloned();
+        let state = self.states.borrow().get(name).cloned();
         let state = state.ok_or_else(|| HcaError::NotFound { what: "device", name: name.to_owned() })?;
         state.opened.set(state.opened.get() + 1);
         Ok(Fake { state, fd: File::open("/dev/null").unwrap() })
@@ -205,6 +212,52 @@ fn readers_go_on_with_the_next_device_of_a_name_and_know_when_there_is_none() {
     rig.turn(LOOK, false, false);
     assert_eq!((ids(&shared), shared.standing().unwrap()), (vec![1, 7, 8], Standing::Current));
     assert_eq!(rig.devices.trouble(), None);
+}
+
+#[test]
+fn a_device_that_failed_and_then_went_leaves_no_table() {
+    let mut rig = Rig::new("failed");
+    let device = rig.bench.plug("mlx5_0", &[1]);
+    rig.bench.plug("mlx5_1", &[2]);
+    rig.turn(SOON, true, false);
+    device.fails.set(true);
+    rig.turn(SOON, false, false);
+    assert_eq!(tables(rig.path()).unwrap().0, ["mlx5_0", "mlx5_1"], "it may answer again");
+    rig.bench.pull("mlx5_0");
+    rig.turn(SOON, true, false);
+    assert_eq!(tables(rig.path()).unwrap().0, ["mlx5_1"]);
+    assert_eq!((rig.devices.count(), rig.devices.trouble()), (1, None));
+    // One of which there never was a table.
+    rig.bench.plug("mlx5_2", &[3]).fails.set(true);
+    rig.turn(SOON, true, false);
+    rig.bench.pull("mlx5_2");
+    rig.turn(SOON, true, false);
+    let mut files: Vec<_> =
+        std::fs::read_dir(rig.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    files.sort();
+    assert_eq!(files, [".lock", "mlx5_1", "mlx5_1.lock"]);
+}
+
+#[test]
+fn nobody_speaks_for_a_device_that_dies_while_devices_cannot_be_listed() {
+    let mut rig = Rig::new("unlisted");
+    let device = rig.bench.plug("mlx5_0", &[1]);
+    let other = rig.bench.plug("mlx5_1", &[2]);
+    rig.turn(SOON, true, false);
+    let shared = rig.read("mlx5_0");
+    rig.bench.fails.set(true);
+    device.fails.set(true);
+    rig.turn(SOON, false, false);
+    assert!(matches!(shared.standing().unwrap(), Standing::Dead(_)));
+    assert_eq!((ids(&shared), rig.devices.readable().count()), (vec![1], 1), "it does not call any more");
+    assert!(rig.devices.trouble().unwrap().contains("mlx5_0"));
+    assert_eq!(rig.read("mlx5_1").standing().unwrap(), Standing::Current);
+    // It is opened again when one can look.
+    rig.bench.fails.set(false);
+    device.fails.set(false);
+    rig.turn(LOOK, false, false);
+    assert_eq!((rig.devices.count(), shared.standing().unwrap()), (2, Standing::Current));
+    assert_eq!((device.opened.get(), other.opened.get(), rig.devices.trouble()), (2, 1, None));
 }
 
 #[test]
