@@ -1,9 +1,10 @@
 //! GID tables of real devices: the kernel keeps them, and tells them whole.
 
 use std::collections::BTreeMap;
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 
 use gidcache::{Attributes, Entry, GidType, IfIndex, Key, PortSetup, VlanId};
 use ib_wire::Gid;
@@ -14,6 +15,8 @@ use super::{device, remedy};
 use crate::gids::kind_of;
 use crate::hca::{HcaError, LinkLayer, PortNumber};
 
+/// Where the kernel says which device a node belongs to (`uverbs0/ibdev`).
+const NODES: &str = "/sys/class/infiniband_verbs";
 /// Where the kernel lists VLAN interfaces, also in a /proc that has processes only (`ProcSubset=pid`), where there is no /proc/net.
 const VLANS: &str = "/proc/self/net/vlan/config";
 
@@ -123,6 +126,12 @@ pub fn interface_name(ifindex: IfIndex) -> Option<String> {
     Some(String::from_utf8_lossy(name).into_owned())
 }
 
+/// The name in a file of sysfs, if it is not this one.
+fn other_name(text: &str, name: &str) -> Option<String> {
+    let now = text.trim_end();
+    (!now.is_empty() && now != name).then(|| now.to_owned())
+}
+
 /// A real device, opened only to read its GID table and to hear of its changes.
 #[derive(Debug)]
 pub struct GidDevice {
@@ -139,6 +148,17 @@ impl GidDevice {
     #[must_use]
     pub fn name(&self) -> &str {
         self.context.name()
+    }
+
+    /// The name that the kernel gives it now, if that is another one. The library goes on with the name that a device had when this
+    /// process first saw it.
+    #[must_use]
+    pub fn renamed(&self) -> Option<String> {
+        // SAFETY: the context is open and has its device, whose name is a C string within it.
+        let node = unsafe { CStr::from_ptr((*(*self.context.raw()).device).dev_name.as_ptr()) };
+        let file = Path::new(NODES).join(node.to_str().ok()?).join("ibdev");
+        // Where that cannot be read nothing is known; a device that is gone says so by an event.
+        other_name(&std::fs::read_to_string(file).ok()?, self.name())
     }
 
     /// Its ports and what they are plugged into.
@@ -231,6 +251,13 @@ mod tests {
         let vlans = Vlans::parse(text);
         let ids: Vec<_> = vlans.0.iter().map(|(name, id)| (name.as_str(), id.get())).collect();
         assert_eq!(ids, [("backup", 4095), ("eth1.100", 100)]);
+    }
+
+    #[test]
+    fn a_device_of_another_name_is_noticed() {
+        assert_eq!(other_name("mlx5_0\n", "mlx5_0"), None);
+        assert_eq!(other_name("\n", "mlx5_0"), None);
+        assert_eq!(other_name("ibp1s0\n", "mlx5_0").as_deref(), Some("ibp1s0"));
     }
 
     #[test]

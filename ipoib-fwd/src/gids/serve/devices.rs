@@ -39,6 +39,9 @@ pub(super) trait Machine: Debug {
 
 /// A device, open.
 pub(super) trait Device: AsFd + Debug {
+    /// The name that it has now, if it is not the one by which it was opened.
+    fn renamed(&self) -> Option<String>;
+
     /// Its ports.
     fn setups(&self) -> Result<Vec<PortSetup>, HcaError>;
 
@@ -47,6 +50,16 @@ pub(super) trait Device: AsFd + Debug {
 
     /// Takes its events. True if its tables may hold something else now; an error if it is gone.
     fn take_events(&self) -> Result<bool, HcaError>;
+}
+
+/// A device has another name than its table. The verbs library does not see that in a process that knows the device already.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{was} is called {now} now: start the service again, which then serves all devices under their names"
+)]
+pub struct Renamed {
+    was: String,
+    now: String,
 }
 
 /// Those of the kernel.
@@ -66,6 +79,10 @@ impl Machine for Kernel {
 }
 
 impl Device for GidDevice {
+    fn renamed(&self) -> Option<String> {
+        Self::renamed(self)
+    }
+
     fn setups(&self) -> Result<Vec<PortSetup>, HcaError> {
         Self::setups(self)
     }
@@ -150,7 +167,13 @@ impl<M: Machine> Devices<M> {
     }
 
     /// Follows what has happened. `plugged`: a device may have come or gone; `links`: VLANs may have other numbers.
-    pub(super) fn turn(&mut self, directory: &Directory, now: Instant, plugged: bool, links: bool) {
+    pub(super) fn turn(
+        &mut self,
+        directory: &Directory,
+        now: Instant,
+        plugged: bool,
+        links: bool,
+    ) -> Result<(), Renamed> {
         let mut lost: Vec<String> = Vec::new();
         for served in &mut self.served {
             served.stale |= links;
@@ -162,6 +185,11 @@ impl<M: Machine> Devices<M> {
         }
         if plugged || !lost.is_empty() || now >= self.look {
             self.look = now + LOOK;
+            for served in &self.served {
+                if let Some(now) = served.device.renamed() {
+                    return Err(Renamed { was: served.name.clone(), now });
+                }
+            }
             match self.machine.names() {
                 Ok(there) => self.follow(directory, there, &lost, now),
                 Err(error) => {
@@ -172,6 +200,7 @@ impl<M: Machine> Devices<M> {
                 }
             }
         }
+        Ok(())
     }
 
     /// `lost` are those that did not answer: another device may have the name now, and is opened.

@@ -24,7 +24,7 @@ use pmd::verbs::interface_name;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use self::devices::{Devices, Kernel};
+use self::devices::{Devices, Kernel, Renamed};
 use self::interfaces::Interfaces;
 use super::Row;
 
@@ -61,6 +61,9 @@ pub enum ServeError {
     /// Somebody removed the directory, and readers find nothing.
     #[error("{} was removed while its tables were served: start the service again, which makes it anew", .0.display())]
     Removed(PathBuf),
+    /// A device got another name.
+    #[error(transparent)]
+    Renamed(#[from] Renamed),
     /// A table of an interface.
     #[error("the table of {name}")]
     Table {
@@ -220,7 +223,7 @@ impl Service {
         if *is_settled {
             interfaces.apply();
         }
-        devices.turn(directory, now, plugged, links);
+        devices.turn(directory, now, plugged, links)?;
         if now >= *heartbeat {
             *heartbeat = now + HEARTBEAT;
             if !directory.is_in_place() {

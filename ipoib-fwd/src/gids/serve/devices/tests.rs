@@ -22,6 +22,7 @@ struct State {
     event: Cell<bool>,
     fails: Cell<bool>,
     opened: Cell<u32>,
+    renamed: RefCell<Option<String>>,
 }
 
 #[derive(Debug)]
@@ -41,6 +42,10 @@ fn answer<T>(state: &State, value: T) -> Result<T, HcaError> {
 }
 
 impl Device for Fake {
+    fn renamed(&self) -> Option<String> {
+        self.state.renamed.borrow().clone()
+    }
+
     fn setups(&self) -> Result<Vec<PortSetup>, HcaError> {
         answer(&self.state, vec![PortSetup { number: PORT, len: 8, kind: PortKind::InfiniBand }])
     }
@@ -73,6 +78,7 @@ impl Bench {
             event: Cell::default(),
             fails: Cell::default(),
             opened: Cell::default(),
+            renamed: RefCell::default(),
         });
         self.states.borrow_mut().insert(name.to_owned(), Rc::clone(&state));
         state
@@ -120,7 +126,7 @@ impl Rig {
 
     fn turn(&mut self, after: Duration, plugged: bool, links: bool) {
         self.now += after;
-        self.devices.turn(&self.directory, self.now, plugged, links);
+        self.devices.turn(&self.directory, self.now, plugged, links).unwrap();
         self.devices.beat(monotonic_nanoseconds());
     }
 
@@ -258,6 +264,20 @@ fn nobody_speaks_for_a_device_that_dies_while_devices_cannot_be_listed() {
     rig.turn(LOOK, false, false);
     assert_eq!((rig.devices.count(), shared.standing().unwrap()), (2, Standing::Current));
     assert_eq!((device.opened.get(), other.opened.get(), rig.devices.trouble()), (2, 1, None));
+}
+
+#[test]
+fn a_device_with_another_name_ends_the_service() {
+    let mut rig = Rig::new("renamed");
+    let device = rig.bench.plug("mlx5_0", &[1]);
+    rig.turn(SOON, true, false);
+    let shared = rig.read("mlx5_0");
+    // The library has the old name still.
+    *device.renamed.borrow_mut() = Some("mlx5_1".into());
+    let error = rig.devices.turn(&rig.directory, rig.now + LOOK, false, false).unwrap_err();
+    assert!(error.to_string().starts_with("mlx5_0 is called mlx5_1 now"), "{error}");
+    rig.devices.beat(0);
+    assert!(matches!(shared.standing().unwrap(), Standing::Unsaid(_)));
 }
 
 #[test]
