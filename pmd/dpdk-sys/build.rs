@@ -22,7 +22,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             )
         })?;
     // pkg_config sorts flags into fields and drops the ones that it does not know (-include, -march): ask again raw.
-    let cflags = std::process::Command::new("pkg-config").args(["--cflags", "libdpdk"]).output()?;
+    let program = std::env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
+    let cflags = std::process::Command::new(program).args(["--cflags", "libdpdk"]).output()?;
     let cflags = String::from_utf8(cflags.stdout)?;
     let cflags: Vec<&str> = cflags.split_whitespace().collect();
 
