@@ -143,6 +143,17 @@ class BondedLacp(Bonded):
         return [link["stats64"]["tx"]["packets"] for link in links]
 
 
+def all_out_and_back(lab):
+    """Without any member the port is down; with them it is up, and carries packets."""
+    for n in MEMBERS:
+        lab.pull(n)
+    lab.wait_for("the port to be down", lambda: lab.ctl("links")["ethernet"]["link"] == "down", 5)
+    for n in MEMBERS:
+        lab.pull(n, "up")
+    lab.wait_for("the port to be up again", lambda: lab.link_up() and lab.ctl("links")["ethernet"]["link"] == "up", 10)
+    lab.wait_for("a packet", lambda: ping(ETH, IB_IP, 56, count=1)["ok"], 10)
+
+
 def check_together(lab):
     """LACP makes one of two cables with DPDK's own bond at their other end, and flows go by either."""
     begin = time.monotonic()
@@ -176,13 +187,7 @@ def check_members(lab):
 
     result = meanwhile(lab, act, 10)
     after = ping(ETH, IB_IP, 56, count=20)
-    for n in MEMBERS:
-        lab.pull(n)
-    lab.wait_for("the port to be down", lambda: lab.ctl("links")["ethernet"]["link"] == "down", 5)
-    for n in MEMBERS:
-        lab.pull(n, "up")
-    lab.wait_for("the port to be up again", lambda: lab.link_up() and lab.ctl("links")["ethernet"]["link"] == "up", 10)
-    lab.wait_for("a packet", lambda: ping(ETH, IB_IP, 56, count=1)["ok"], 10)
+    all_out_and_back(lab)
     # TCP's own timer is what it waits for at last.
     return {**result, "ok": result["ok"] and result["outage"] < OUT + 2 and after["ok"], "after": after["received"]}
 
@@ -217,13 +222,7 @@ def check_active(lab):
         lab.pull(1, "up")
 
     result = meanwhile(lab, act, 10)
-    for n in MEMBERS:
-        lab.pull(n)
-    lab.wait_for("the port to be down", lambda: lab.ctl("links")["ethernet"]["link"] == "down", 5)
-    for n in MEMBERS:
-        lab.pull(n, "up")
-    lab.wait_for("the port to be up again", lambda: lab.link_up() and lab.ctl("links")["ethernet"]["link"] == "up", 10)
-    lab.wait_for("a packet", lambda: ping(ETH, IB_IP, 56, count=1)["ok"], 10)
+    all_out_and_back(lab)
     times = lab.gateway.text().count("its active link is gone")
     return {**result, "ok": result["ok"] and result["outage"] < 2 and times >= 2, "times": times}
 
