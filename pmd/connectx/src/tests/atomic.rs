@@ -99,7 +99,8 @@ fn both_operations_say_what_was_there() {
 fn what_many_requesters_and_the_host_add_at_once_is_not_lost() {
     const EACH: usize = 300;
     let mut r = counting(Rig::new(), Rc::default());
-    let mut pairs = Vec::new();
+    // Both ends' rings stay where the devices look for them.
+    let (mut pairs, mut others) = (Vec::new(), Vec::new());
     for n in 0..6 {
         let (a, b) = (r.rig.a.qp(QpKind::Rc, 64, None, n), r.rig.b.qp(QpKind::Rc, 64, None, 9));
         r.rig.a.connect(&a, (Lid(2), b.qpn), Rc::default());
@@ -107,6 +108,7 @@ fn what_many_requesters_and_the_host_add_at_once_is_not_lost() {
         r.rig.a.engine.set_remote_operations(a.qpn, EVERYTHING).unwrap();
         r.rig.b.engine.set_remote_operations(b.qpn, EVERYTHING).unwrap();
         pairs.push(a);
+        others.push(b);
     }
     // The host's processors count in the same place, from a thread of their own.
     let word = r.there.part(0, 8);
