@@ -2,11 +2,14 @@
 //!
 //! `cargo fuzz` drives them (`fuzz_targets/`), and `cargo test` replays their corpora with variations.
 
+pub mod answer;
+pub mod cable;
 pub mod completion;
 pub mod config;
 pub mod connection;
 pub mod control;
 pub mod ethernet;
+pub mod fabric;
 pub mod forward;
 pub mod ipoib;
 pub mod mad;
@@ -14,9 +17,11 @@ pub mod netlink;
 pub mod packet;
 pub mod pair;
 pub mod pci;
+pub mod request;
 pub mod roce;
 pub mod smp;
 pub mod table;
+pub mod transport;
 pub mod umr;
 pub mod url;
 pub mod vfio;
@@ -31,6 +36,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("connection", connection::run),
     ("control", control::run),
     ("ethernet", ethernet::run),
+    ("request", request::run),
+    ("answer", answer::run),
+    ("fabric", fabric::run),
     ("forward", forward::run),
     ("ipoib", ipoib::run),
     ("mad", mad::run),
@@ -40,6 +48,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("pci", pci::run),
     ("roce", roce::run),
     ("smp", smp::run),
+    ("transport", transport::run),
+    ("cable", cable::run),
     ("table", table::run),
     ("umr", umr::run),
     ("url", url::run),

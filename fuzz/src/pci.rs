@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
+use connectx::cable::CableEnd;
 use ib_wire::{Guid, Lid, Mtu};
 use softhca::hca::{Hca, HcaConfig, HcaPort, TableSizes};
 use softhca::vfio_user::{BAR0, CONFIGURATION, Device, DmaMap};
@@ -117,6 +118,19 @@ impl Guest {
         let mut bytes = vec![0; len];
         let _ = self.memory.read_exact_at(&mut bytes, address);
         bytes
+    }
+
+    /// Gives the first port a cable; it is active.
+    pub(crate) fn plug(&mut self, cable: CableEnd) -> Option<()> {
+        let engine = self.hca.engine_mut();
+        engine.set_cable(hca::PortNumber(1), Some(cable)).ok()?;
+        engine.activate(hca::PortNumber(1), Lid(7), Mtu::B4096).ok()
+    }
+
+    /// Lets time pass.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        self.now += time;
+        self.turns();
     }
 
     /// Writes to a register of the device.

@@ -1,6 +1,8 @@
 //! Send queue entries of a guest's program that give keys memory, bind and free them, and use them from the other end: whatever the
 //! entries are, nothing is written beside the memory that was registered.
 
+use connectx::cable::CableEnd;
+
 use crate::pci::Guest;
 
 /// Pages of the guest: rings and records.
@@ -10,23 +12,23 @@ const COMPLETIONS: u64 = RINGS + PAGE;
 const CONSUMER: u64 = RINGS + 2 * PAGE;
 /// What keys may lead to: two pages in a region of the program's, with others around them that hold [`OTHERS`].
 const BEFORE: u64 = 0x18_0000;
-const MEMORY: u64 = BEFORE + PAGE;
+pub(crate) const MEMORY: u64 = BEFORE + PAGE;
 const BEHIND: u64 = MEMORY + 2 * PAGE;
 const PAGE: u64 = 4096;
 const OTHERS: u8 = 0xa5;
 const DOORBELL: u64 = 0x10 * 4096 + 0x800;
 /// The port's LID.
-const LID: u16 = 7;
+pub(crate) const LID: u16 = 7;
 /// A power of two of WQEBBs, in one page.
 const WQEBBS: u16 = 64;
 
-fn put16(bytes: &mut [u8], at: usize, value: u16) {
+pub(crate) fn put16(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
-fn put32(bytes: &mut [u8], at: usize, value: u32) {
+pub(crate) fn put32(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
 }
-fn put64(bytes: &mut [u8], at: usize, value: u64) {
+pub(crate) fn put64(bytes: &mut [u8], at: usize, value: u64) {
     bytes[at..at + 8].copy_from_slice(&value.to_be_bytes());
 }
 
@@ -45,28 +47,44 @@ fn with_pages(mut bytes: Vec<u8>, pages: &[u64]) -> Vec<u8> {
 }
 
 #[derive(Clone, Copy)]
-struct QueuePair {
-    number: u32,
+pub(crate) struct QueuePair {
+    pub(crate) number: u32,
     ring: u64,
     record: u64,
     posted: u16,
+    /// Receives.
+    received: u16,
 }
 
-struct Program {
-    guest: Guest,
+pub(crate) struct Program {
+    pub(crate) guest: Guest,
     /// Completions that were taken.
-    taken: u32,
+    pub(crate) taken: u32,
     /// Of them, those of work that was done.
     done: u32,
-    pairs: [QueuePair; 2],
+    /// Entries of all rings.
+    pub(crate) posted: u32,
+    pub(crate) pairs: [QueuePair; 2],
+    /// The LID at which the other one of each pair is.
+    peer: u16,
     /// Free keys of lists and of pages, and the region underneath.
-    keys: Vec<u32>,
+    pub(crate) keys: Vec<u32>,
 }
 
 impl Program {
     /// Two queue pairs of a program that are connected with each other, a region, and keys without memory.
     fn new() -> Option<Self> {
+        Self::at(Guest::new()?, LID)
+    }
+
+    /// As before, but each is connected with the other's number at another port, beyond a cable.
+    pub(crate) fn beyond(cable: CableEnd, peer: u16) -> Option<Self> {
         let mut guest = Guest::new()?;
+        guest.plug(cable)?;
+        Self::at(guest, peer)
+    }
+
+    fn at(mut guest: Guest, peer: u16) -> Option<Self> {
         for opcode in [0x104, 0x10a, 0x107, 0x108] {
             guest.ask(&input(opcode, 0, 16))?;
         }
@@ -86,7 +104,9 @@ impl Program {
             guest,
             taken: 0,
             done: 0,
-            pairs: [QueuePair { number: 0, ring: 0, record: 0, posted: 0 }; 2],
+            posted: 0,
+            pairs: [QueuePair { number: 0, ring: 0, record: 0, posted: 0, received: 0 }; 2],
+            peer,
             keys: Vec::new(),
         };
         for (n, pair) in program.pairs.iter_mut().enumerate() {
@@ -121,7 +141,7 @@ impl Program {
     }
 
     /// Both queue pairs from wherever they are to RTS.
-    fn connect(&mut self) -> Option<()> {
+    pub(crate) fn connect(&mut self) -> Option<()> {
         let [a, b] = self.pairs;
         for (pair, other) in [(a, b), (b, a)] {
             self.guest.put(pair.record, &[0; 8]);
@@ -131,18 +151,41 @@ impl Program {
                 context[0x18 + 0x25] = 1;
                 (context[8], context[0x91], context[0x92]) = (4 << 5, 1 << 5, 0xc0);
                 put32(context, 0x14, other.number);
-                put16(context, 0x18 + 6, LID);
+                put16(context, 0x18 + 6, self.peer);
                 context[0x18 + 8] = 14 << 3;
                 (context[0x71], context[0x72], context[0x94]) = (2 << 5 | 7, 7 << 5, 12);
                 self.guest.ask(&bytes)?;
             }
         }
-        self.pairs.iter_mut().for_each(|pair| pair.posted = 0);
+        self.pairs.iter_mut().for_each(|pair| (pair.posted, pair.received) = (0, 0));
         Some(())
     }
 
+    /// Posts a receive with room for so many bytes, all of them within the region.
+    pub(crate) fn receive(&mut self, which: usize, room: u16) {
+        let pair = &mut self.pairs[which];
+        let mut entry = [0; 32];
+        put32(&mut entry, 0, u32::from(room) % (2 * PAGE as u32));
+        put32(&mut entry, 4, self.keys[0]);
+        put64(&mut entry, 8, MEMORY);
+        put32(&mut entry, 20, 0x100);
+        self.guest.put(pair.ring + u64::from(pair.received % WQEBBS) * 32, &entry);
+        pair.received = pair.received.wrapping_add(1);
+        self.posted += 1;
+        self.guest.put(pair.record, &u32::from(pair.received).to_be_bytes());
+    }
+
+    /// What is beside the memory that keys lead to is as it was.
+    pub(crate) fn check_others(&self) {
+        for page in [BEFORE, BEHIND] {
+            let whole = self.guest.get(page, PAGE as usize).iter().all(|byte| *byte == OTHERS);
+            assert!(whole, "written beside what was registered");
+        }
+    }
+
     /// Posts an entry and rings.
-    fn post(&mut self, which: usize, opcode: u8, key: u32, body: &[u8]) {
+    pub(crate) fn post(&mut self, which: usize, opcode: u8, key: u32, body: &[u8]) {
+        self.posted += 1;
         let pair = &mut self.pairs[which];
         let mut entry = (u32::from(pair.posted) << 8 | u32::from(opcode)).to_be_bytes().to_vec();
         entry.extend_from_slice(&(pair.number << 8 | (1 + body.len() as u32 / 16).min(63)).to_be_bytes());
@@ -161,7 +204,7 @@ impl Program {
     }
 
     /// Takes completions, so that there is room for more.
-    fn reap(&mut self) {
+    pub(crate) fn reap(&mut self) {
         loop {
             let entry = self.guest.get(COMPLETIONS + u64::from(self.taken % 64) * 64, 64);
             let kind = entry[63] >> 4;
@@ -237,10 +280,7 @@ impl Program {
 /// One input: records, each with its kind and its length before it.
 pub fn run(bytes: &[u8]) {
     if let Some(program) = play(bytes) {
-        for page in [BEFORE, BEHIND] {
-            let whole = program.guest.get(page, PAGE as usize).iter().all(|byte| *byte == OTHERS);
-            assert!(whole, "written beside what was registered");
-        }
+        program.check_others();
     }
 }
 

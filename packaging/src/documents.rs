@@ -253,23 +253,31 @@ fn named_tests(table: &str) -> Vec<String> {
     cells.flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned)).collect()
 }
 
+/// What is wrong with the tests that a document's tables of threats name: rows without any, and names of nothing.
+fn without_tests(text: &str, is_test: impl Fn(&str) -> bool) -> Vec<String> {
+    let rows = text.lines().filter(|line| line.starts_with("| "));
+    let (heads, rows): (Vec<_>, Vec<_>) =
+        rows.partition(|row| row.ends_with("| tests |") || row.ends_with("| tested by |"));
+    assert!(!heads.is_empty() && !rows.is_empty(), "no tables");
+    let nothing = rows.iter().filter(|row| named_tests(row).is_empty()).map(|row| format!("no test: {row}"));
+    let names = rows.iter().flat_map(|row| named_tests(row)).filter(|name| !is_test(name));
+    nothing.chain(names.map(|name| format!("nothing of that name: {name}"))).collect()
+}
+
 #[test]
 fn each_threat_has_tests_that_there_are() {
-    let text = &documents()[&root().join("docs/security-model.md")];
-    let (_, threats) = text.split_once("## Threats").unwrap();
-    let threats = threats.split("\n## ").next().unwrap();
-    let rows = threats.lines().filter(|line| line.starts_with("| ")).skip(1);
-    for row in rows {
-        assert!(!named_tests(row).is_empty(), "no test: {row}");
-    }
     let (mut rust, mut python) = (Vec::new(), Vec::new());
     sources(&root(), ".rs", &mut rust);
     sources(&root().join("scripts"), ".py", &mut python);
     let tests: BTreeSet<String> = rust.iter().flat_map(|source| tests_of(source)).collect();
     let is_check = |name: &str| python.iter().any(|source| source.contains(&format!("(\"{name}\", ")));
-    let missing: Vec<String> =
-        named_tests(threats).into_iter().filter(|name| !tests.contains(name) && !is_check(name)).collect();
-    assert!(missing.is_empty(), "named in docs/security-model.md, and nowhere else: {}", missing.join(", "));
+    let documents = documents();
+    let (_, threats) = documents[&root().join("docs/security-model.md")].split_once("## Threats").unwrap();
+    let threats = threats.split("\n## ").next().unwrap();
+    for text in [threats, &documents[&root().join("docs/manual/security.md")]] {
+        let wrong = without_tests(text, |name| tests.contains(name) || is_check(name));
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
 }
 
 #[test]
@@ -300,6 +308,8 @@ fn what_is_wrong_is_found() {
     let source = "#[test]\n#[ignore]\n/// Words.\nfn one() {}\nfn two() {}\n    #[test]\n    fn three(\n        n in 0..1,\n";
     assert_eq!(tests_of(source), ["one", "three"]);
     assert_eq!(named_tests("no `row`\n| a | `b` | `c`, `d` |\n| e | f |\n"), ["c", "d"]);
+    let table = "| who | does | tests |\n|---|---|---|\n| a | b | `c`, `d` |\n| | e | |\n";
+    assert_eq!(without_tests(table, |name| name == "c"), ["no test: | | e | |", "nothing of that name: d"]);
 
     let page = "# One: `two` (three)\n## Again\n## Again\n[a](#again-1) [b](other.md) [c](#agian) `[d](#no)`\n```\n[e](#no)\n```\n";
     assert_eq!(Vec::from_iter(anchors(page)), ["again", "again-1", "one-two-three"]);

@@ -21,10 +21,12 @@ use std::time::Duration;
 use clap::Args;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+use serde_json::Value;
 
 use crate::ctl::DEFAULT_SOCKET;
 use asker::{Wish, look};
 use model::{History, Model};
+use snapshot::Snapshot;
 use text::harmless;
 use view::Page;
 pub use view::View;
@@ -107,18 +109,46 @@ fn once(options: &TopOptions) -> Result<String, String> {
         before = look(&options.socket, &wish)?;
     }
     std::thread::sleep(Duration::from_secs_f64(options.interval));
-    let model = Model::new(Some(&before), look(&options.socket, &wish)?);
-    let mut history = History::default();
-    history.add(&model);
+    let now = look(&options.socket, &wish)?;
     let page = Page {
         socket: harmless(&options.socket.display().to_string()),
         view: options.view,
         interval: options.interval,
         ..Page::default()
     };
-    let mut buffer = Buffer::empty(Rect::new(0, 0, options.width, options.height));
-    view::draw(&mut buffer, &page, Some(&model), &history);
-    Ok(view::to_text(&buffer))
+    Ok(drawn(&page, &before, now, (options.width, options.height)))
+}
+
+/// A page of so many columns and lines, as text.
+fn drawn(page: &Page, before: &Snapshot, now: Snapshot, (width, height): (u16, u16)) -> String {
+    let model = Model::new(Some(before), now);
+    let mut history = History::default();
+    history.add(&model);
+    let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
+    view::draw(&mut buffer, page, Some(&model), &history);
+    view::to_text(&buffer)
+}
+
+/// What a gateway, or whoever answers in its place, has told at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Told {
+    /// Of `stats`.
+    pub stats: Value,
+    /// Of `links`.
+    pub links: Value,
+    /// Of `connections`, if that was asked.
+    pub connections: Option<Value>,
+    /// Of `stats` of one segment, if that was asked.
+    pub segment: Option<Value>,
+}
+
+/// The page of two moments as text, of so many columns and lines, with a row marked.
+#[must_use]
+pub fn page_of(told: [&Told; 2], view: View, row: usize, size: (u16, u16)) -> String {
+    let [before, now] = told
+        .map(|told| Snapshot::of(&told.stats, &told.links, told.connections.as_ref(), told.segment.as_ref()));
+    let page = Page { view, interval: 1.0, rows: [row; View::ALL.len()], ..Page::default() };
+    drawn(&page, &before, now, size)
 }
 
 #[cfg(test)]
