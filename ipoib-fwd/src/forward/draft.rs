@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dataplane::usage::Usage;
 
-use super::shards::Shards;
+use super::hosts::Hosts;
 use super::tables::{EthNeighbour, IbNeighbour, NeighbourIndex, SegmentTable, Settings, Used};
 use ipoib::link::{NeighbourChange, WorkerIndex};
 
@@ -32,7 +32,7 @@ impl<D: Clone> Draft<D> {
     #[must_use]
     pub fn new(seed: u64, settings: Settings<D>, most: usize, workers: u8) -> Self {
         // Numbers are below twice that.
-        let most = most.min(Shards::<()>::NUMBERS / 2);
+        let most = most.min(Hosts::<()>::NUMBERS / 2);
         let (infiniband, ethernet) = (Usage::new(most, workers), Usage::new(most, workers));
         let used =
             Used { infiniband: Arc::clone(infiniband.marks()), ethernet: Arc::clone(ethernet.marks()) };
@@ -60,7 +60,8 @@ impl<D: Clone> Draft<D> {
             Some((index, _)) => index,
             None => number(&mut self.infiniband, ip)?,
         };
-        self.edit().ib.set(ip.to_bits(), index, neighbour);
+        let table = self.edit();
+        table.ib.set(table.settings.own_addresses(), ip.to_bits(), index, neighbour);
         Ok(index)
     }
 
@@ -70,7 +71,8 @@ impl<D: Clone> Draft<D> {
             Some((index, _)) => index,
             None => number(&mut self.ethernet, ip)?,
         };
-        self.edit().eth.set(ip.to_bits(), index, neighbour);
+        let table = self.edit();
+        table.eth.set(table.settings.own_addresses(), ip.to_bits(), index, neighbour);
         Ok(index)
     }
 

@@ -13,7 +13,9 @@
 mod draft;
 mod eth_to_ib;
 mod frame_head;
+mod hosts;
 mod ib_to_eth;
+mod near;
 mod routes;
 mod rules;
 mod shards;

@@ -156,6 +156,17 @@ impl<N: Clone> Shards<N> {
         self.change(key, None);
     }
 
+    /// Takes all entries out.
+    pub(super) fn take(&mut self) -> Vec<(u32, NeighbourIndex, N)> {
+        let all = |shard| std::iter::successors(Some(shard), |shard: &&Shard<N>| shard.more.as_deref());
+        let shards = self.shards.iter().flat_map(|shard| all(&**shard));
+        let entries =
+            shards.flat_map(Shard::entries).map(|entry| (entry.key, entry.index, entry.neighbour)).collect();
+        self.shards.fill(Arc::default());
+        self.len = 0;
+        entries
+    }
+
     /// Makes the key's shard anew with another entry for it.
     fn change(&mut self, key: u32, next: Option<Entry<N>>) {
         let at = self.shard_of(key);

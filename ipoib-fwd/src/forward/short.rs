@@ -189,7 +189,7 @@ impl Short {
             return None;
         }
         let packet = self.plain(words, frame_len.saturating_sub(front), checksum)?;
-        if table.ib(packet.source).is_some() {
+        if table.has_ib(packet.source) {
             return None;
         }
         let ip_len = packet.total_len;
@@ -224,7 +224,7 @@ impl Short {
             return None;
         }
         let packet = self.plain(&words.packet, message_len.saturating_sub(IPOIB_HEADER_LEN), checksum)?;
-        if table.eth(packet.source).is_some() {
+        if table.has_eth(packet.source) {
             return None;
         }
         let (neighbour, host) = table.eth(packet.destination)?;

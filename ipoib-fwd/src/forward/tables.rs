@@ -4,6 +4,7 @@
 //! connections. The control lcore keeps [`Draft`](super::Draft)s, changes them, and publishes; a worker only ever reads.
 
 use std::net::Ipv4Addr;
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -13,8 +14,8 @@ use ib_wire::{Gid, Lid, Qpn};
 use pmd::hca::RcSlot;
 
 use super::Side;
+use super::hosts::Hosts;
 use super::routes::{Hop, Prefix, Routes};
-use super::shards::Shards;
 use super::short::Short;
 use ipoib::link::{self, RcPath, WorkerIndex};
 use ipoib::net::IPOIB_HEADER_LEN;
@@ -284,6 +285,13 @@ impl<D> Settings<D> {
         }
     }
 
+    /// The addresses of the segment's own subnet; none, if it has none.
+    pub(super) fn own_addresses(&self) -> Range<u64> {
+        let Some(own) = &self.address else { return 0..0 };
+        let (first, last) = own.subnet().hosts();
+        first.to_bits().into()..u64::from(last.to_bits()) + 1
+    }
+
     /// Largest IPv4 packet in a datagram.
     #[inline]
     #[must_use]
@@ -304,15 +312,15 @@ pub(super) struct Used {
 pub struct SegmentTable<D> {
     /// Addresses, MTUs, groups, the role.
     pub settings: Settings<D>,
-    pub(super) ib: Shards<IbNeighbour<D>>,
-    pub(super) eth: Shards<EthNeighbour>,
+    pub(super) ib: Hosts<IbNeighbour<D>>,
+    pub(super) eth: Hosts<EthNeighbour>,
     /// All versions of the table share them.
     used: Used,
 }
 
 impl<D: Clone> SegmentTable<D> {
     pub(super) fn new(seed: u64, settings: Settings<D>, most: usize, used: Used) -> Self {
-        Self { settings, ib: Shards::new(seed, most), eth: Shards::new(seed.rotate_left(32), most), used }
+        Self { settings, ib: Hosts::new(seed, most), eth: Hosts::new(seed.rotate_left(32), most), used }
     }
 
     /// The InfiniBand host with this address.
@@ -320,6 +328,20 @@ impl<D: Clone> SegmentTable<D> {
     #[must_use]
     pub fn ib(&self, ip: Ipv4Addr) -> Option<(NeighbourIndex, &IbNeighbour<D>)> {
         self.ib.get(ip.to_bits())
+    }
+
+    /// True if an InfiniBand host has this address.
+    #[inline(always)]
+    #[must_use]
+    pub fn has_ib(&self, ip: Ipv4Addr) -> bool {
+        self.ib.has(ip.to_bits())
+    }
+
+    /// True if an Ethernet host has this address.
+    #[inline(always)]
+    #[must_use]
+    pub fn has_eth(&self, ip: Ipv4Addr) -> bool {
+        self.eth.has(ip.to_bits())
     }
 
     /// The Ethernet host with this address.

@@ -20,6 +20,8 @@ use super::sample::Sample;
 
 /// Rings and records begin on a cache line of their own.
 const ALIGN: usize = 64;
+/// The flag of an entry that asks for a completion, in the second eight bytes.
+const CQ_UPDATE: u64 = (fm_ce_se::CQ_UPDATE as u64) << 32;
 
 /// A piece of memory for rings. It stays for the life of the process, so that nothing which names it can outlive it: a
 /// process makes few sinks.
@@ -183,7 +185,9 @@ impl SendReader {
         if sample.has_one_within(producer.wrapping_sub(self.consumer)) {
             return self.take_looking(producer, cq, sample, regions);
         }
-        let taken = self.take_each(producer, cq, |_, _| {});
+        let mut taken = Taken::default();
+        self.take_plain(producer, &mut taken);
+        self.take_each(producer, cq, &mut taken, |_, _| {});
         sample.pass_sends(taken.sends as u32);
         taken
     }
@@ -198,11 +202,40 @@ impl SendReader {
         sample: &mut Sample,
         regions: &[HostMemory],
     ) -> Taken {
-        self.take_each(producer, cq, |this, control| {
+        let mut taken = Taken::default();
+        self.take_each(producer, cq, &mut taken, |this, control| {
             if sample.has_send() {
                 this.show(control, sample, regions);
             }
-        })
+        });
+        taken
+    }
+
+    /// Takes sends of one piece that ask for no completion, up to the first entry that is something else. What the first eight bytes of such
+    /// an entry are is known beforehand: place, opcode, queue pair and length are compared at once, where [`SendReader::take_each`] reads
+    /// them one by one in 60 instructions.
+    #[inline(always)]
+    fn take_plain(&mut self, producer: u16, taken: &mut Taken) {
+        let ds = self.head + 1;
+        let step = ds.div_ceil(WQEBB / DS_UNIT) as u16;
+        let first = u64::from(SendOpcode::Send as u8) << 32 | u64::from(self.qpn) << 8 | ds as u64;
+        let (mut consumer, mut sends, mut bytes) = (self.consumer, 0, 0);
+        while consumer != producer {
+            let Some(start) = self.unit(consumer, 0) else { break };
+            let [word, flags] = zerocopy::transmute!(start);
+            let expected = u64::from(consumer) << 40 | first;
+            if u64::from_be_bytes(word) != expected || u64::from_be_bytes(flags) & CQ_UPDATE != 0 {
+                break;
+            }
+            let Some(data) = self.unit(consumer, self.head) else { break };
+            let data: DataSegment = zerocopy::transmute!(data);
+            bytes += u64::from(data.byte_count.get());
+            sends += 1;
+            consumer = consumer.wrapping_add(step);
+        }
+        self.consumer = consumer;
+        taken.sends += sends;
+        taken.bytes += bytes;
     }
 
     #[inline(always)]
@@ -210,9 +243,9 @@ impl SendReader {
         &mut self,
         producer: u16,
         cq: &mut CompletionWriter,
+        taken: &mut Taken,
         mut look: impl FnMut(&Self, &ControlSegment),
-    ) -> Taken {
-        let mut taken = Taken::default();
+    ) {
         while self.consumer != producer {
             let Some(control) = self.unit(self.consumer, 0) else { break };
             let control: ControlSegment = zerocopy::transmute!(control);
@@ -244,7 +277,6 @@ impl SendReader {
             taken.sends += 1;
             self.consumer = self.consumer.wrapping_add(ds.div_ceil(WQEBB / DS_UNIT) as u16);
         }
-        taken
     }
 }
 

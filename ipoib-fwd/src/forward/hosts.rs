@@ -1,0 +1,163 @@
+//! A segment's hosts of one side by IPv4 address: those of its subnet stand [near](super::near), at their places; those that have
+//! none there, of another subnet or one too many far apart, in [shards](super::shards) that a hash chooses.
+
+use std::ops::Range;
+
+use super::NeighbourIndex;
+use super::near::Near;
+use super::shards::Shards;
+
+/// Hosts by address.
+#[derive(Clone, Debug)]
+pub(super) struct Hosts<N> {
+    addresses: Range<u64>,
+    near: Near<N>,
+    far: Shards<N>,
+    expected: usize,
+}
+
+impl<N: Clone> Hosts<N> {
+    /// Most numbers that hosts have.
+    pub(super) const NUMBERS: usize = Shards::<N>::NUMBERS;
+
+    /// For about `expected` hosts; it takes more. `seed`: which addresses collide, nobody may know.
+    pub(super) fn new(seed: u64, expected: usize) -> Self {
+        let addresses = 0..0;
+        Self { near: Near::new(&addresses, expected), far: Shards::new(seed, expected), addresses, expected }
+    }
+
+    #[inline(always)]
+    pub(super) fn get(&self, key: u32) -> Option<(NeighbourIndex, &N)> {
+        let near = self.near.get(key);
+        if near.is_some() || self.far.len() == 0 {
+            return near;
+        }
+        self.get_far(key)
+    }
+
+    #[inline(never)]
+    fn get_far(&self, key: u32) -> Option<(NeighbourIndex, &N)> {
+        self.far.get(key)
+    }
+
+    #[inline(always)]
+    pub(super) fn has(&self, key: u32) -> bool {
+        self.near.has(key) || (self.far.len() != 0 && self.get_far(key).is_some())
+    }
+
+    /// Has the processor fetch what tells whether there is a host.
+    #[inline(always)]
+    pub(super) fn fetch_row(&self, key: u32) {
+        self.near.fetch_row(key);
+        if self.far.len() != 0 {
+            self.far.fetch_row(key);
+        }
+    }
+
+    /// Has it fetch the host; a little after [`Hosts::fetch_row`].
+    #[inline(always)]
+    pub(super) fn fetch_entry(&self, key: u32) {
+        self.near.fetch_entry(key);
+        if self.far.len() != 0 {
+            self.far.fetch_entry(key);
+        }
+    }
+
+    /// Hosts.
+    pub(super) const fn len(&self) -> usize {
+        self.near.len() + self.far.len()
+    }
+
+    /// Adds or changes a host, in a segment whose subnet has these `addresses`: when that is another one than the last time, all move.
+    pub(super) fn set(&mut self, addresses: Range<u64>, key: u32, index: NeighbourIndex, host: N) {
+        if self.addresses != addresses {
+            self.move_to(addresses);
+        }
+        self.put(key, index, host);
+    }
+
+    fn put(&mut self, key: u32, index: NeighbourIndex, host: N) {
+        // Who has been put far stays there.
+        if self.far.get(key).is_some() || !self.near.set(key, index, host.clone()) {
+            self.far.set(key, index, host);
+        }
+    }
+
+    fn move_to(&mut self, addresses: Range<u64>) {
+        let near = std::mem::replace(&mut self.near, Near::new(&addresses, self.expected));
+        let far = self.far.take();
+        self.addresses = addresses;
+        for (key, index, host) in far {
+            self.put(key, index, host);
+        }
+        for (key, index, host) in near.iter() {
+            self.put(key, index, host.clone());
+        }
+    }
+
+    /// Takes a host out.
+    pub(super) fn remove(&mut self, key: u32) {
+        if !self.near.remove(key) {
+            self.far.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn addresses() -> impl Strategy<Value = Range<u64>> {
+        prop_oneof![
+            Just(0..0),
+            Just(8..24),
+            Just(0x0a00_0000..0x0b00_0000),
+            Just(0..1 << 32),
+            Just(0x0a00_0004..0x0a01_0000)
+        ]
+    }
+
+    fn key() -> impl Strategy<Value = u32> {
+        prop_oneof![
+            0u32..40,
+            0x0a00_0000u32..0x0a00_0040,
+            (0u32..64).prop_map(|n| 0x0a00_0000 + n * 4096),
+            Just(u32::MAX)
+        ]
+    }
+
+    proptest! {
+        /// Whatever subnets come and go, and however few pages there are.
+        #[test]
+        fn it_is_a_map(
+            steps in prop::collection::vec((addresses(), key(), any::<Option<u8>>()), 0..200),
+            stays in any::<bool>(),
+            asked in prop::collection::vec(key(), 20),
+        ) {
+            let (mut map, mut model) = (Hosts::new(3, 24), BTreeMap::new());
+            for (n, (addresses, key, value)) in steps.into_iter().enumerate() {
+                let addresses = if stays { 0x0a00_0000..0x0b00_0000 } else { addresses };
+                match value {
+                    Some(value) => {
+                        map.set(addresses, key, NeighbourIndex(n as u32), value);
+                        model.insert(key, (NeighbourIndex(n as u32), value));
+                    }
+                    None => {
+                        map.remove(key);
+                        model.remove(&key);
+                    }
+                }
+                for key in asked.iter().chain(model.keys()) {
+                    let found = map.get(*key).map(|(index, value)| (index, *value));
+                    prop_assert_eq!(found, model.get(key).copied());
+                    prop_assert_eq!(map.has(*key), found.is_some());
+                }
+                prop_assert_eq!(map.len(), model.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! A subnet's hosts at their addresses' places: no hash, and no key to compare.
+//!
+//! Eight addresses that follow one another are a block, 512 blocks a page; where there is no host there is neither. A change makes one block anew, and
+//! of pages and the list of them what somebody else holds; all else is shared. A page takes 4 KiB however few hosts it
+//! has, and hosts choose their addresses: there are no more pages than hosts that are expected can fill to a part, and who finds none
+//! has to be put elsewhere.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use pmd::fetch::fetch;
+
+use super::NeighbourIndex;
+
+/// Addresses of a block.
+const WIDTH: usize = 8;
+/// Blocks of a page.
+const BLOCKS: usize = 512;
+/// Addresses of a page.
+const PAGE: usize = WIDTH * BLOCKS;
+/// Most addresses of a subnet: that of 10.0.0.0/8.
+const MOST: u64 = 1 << 24;
+/// A page for so many hosts that are expected, and some for few hosts in a large subnet.
+const PER_PAGE: usize = 64;
+const PAGES: usize = 16;
+
+/// What is asked first lies on one cache line.
+#[derive(Clone, Debug)]
+#[repr(C, align(64))]
+struct Block<N> {
+    numbers: [NeighbourIndex; WIDTH],
+    /// A bit for each place with a host.
+    present: u8,
+    hosts: [Option<N>; WIDTH],
+}
+
+impl<N> Default for Block<N> {
+    fn default() -> Self {
+        Self { numbers: [NeighbourIndex(0); WIDTH], present: 0, hosts: [const { None }; WIDTH] }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Page<N> {
+    blocks: [Option<Arc<Block<N>>>; BLOCKS],
+    /// Hosts.
+    len: usize,
+}
+
+/// Hosts by address.
+#[derive(Clone, Debug)]
+pub(super) struct Near<N> {
+    /// The subnet's first address, and how many it has; none, if hosts are not kept here.
+    first: u32,
+    span: u32,
+    pages: Box<[Option<Arc<Page<N>>>]>,
+    /// How many pages there are, and may be.
+    used: usize,
+    most: usize,
+    /// Hosts.
+    len: usize,
+}
+
+impl<N: Clone> Near<N> {
+    /// For about `expected` hosts with addresses in this range; for none, if they are too many to have places.
+    pub(super) fn new(addresses: &Range<u64>, expected: usize) -> Self {
+        let span = addresses.end.saturating_sub(addresses.start);
+        let span = if span <= MOST { span } else { 0 };
+        Self {
+            first: addresses.start as u32,
+            span: span as u32,
+            pages: vec![None; (span as usize).div_ceil(PAGE)].into_boxed_slice(),
+            used: 0,
+            most: PAGES + expected / PER_PAGE,
+            len: 0,
+        }
+    }
+
+    /// Its page, its block there, and its place in that.
+    #[inline(always)]
+    const fn place(&self, key: u32) -> (usize, usize, usize) {
+        let offset = key.wrapping_sub(self.first) as usize;
+        (offset / PAGE, offset / WIDTH % BLOCKS, offset % WIDTH)
+    }
+
+    /// The block of an address, and its place there.
+    #[inline(always)]
+    fn block(&self, key: u32) -> Option<(&Block<N>, usize)> {
+        let (page, block, at) = self.place(key);
+        let page = self.pages.get(page)?.as_deref()?;
+        Some((page.blocks.get(block)?.as_deref()?, at))
+    }
+
+    #[inline(always)]
+    pub(super) fn get(&self, key: u32) -> Option<(NeighbourIndex, &N)> {
+        let (block, at) = self.block(key)?;
+        Some((*block.numbers.get(at)?, block.hosts.get(at)?.as_ref()?))
+    }
+
+    #[inline(always)]
+    pub(super) fn has(&self, key: u32) -> bool {
+        self.block(key).is_some_and(|(block, at)| block.present >> at & 1 != 0)
+    }
+
+    /// Has the processor fetch what tells whether there is a host.
+    #[inline(always)]
+    pub(super) fn fetch_row(&self, key: u32) {
+        if let Some((block, _)) = self.block(key) {
+            fetch(block);
+        }
+    }
+
+    /// Has it fetch the host.
+    #[inline(always)]
+    pub(super) fn fetch_entry(&self, key: u32) {
+        if let Some((block, at)) = self.block(key)
+            && let Some(host) = block.hosts.get(at)
+        {
+            fetch(host);
+        }
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Adds or changes a host; false if it has no place here.
+    pub(super) fn set(&mut self, key: u32, index: NeighbourIndex, host: N) -> bool {
+        let (at_page, at_block, at) = self.place(key);
+        // The last page may have more places than the subnet has addresses.
+        if key.wrapping_sub(self.first) >= self.span {
+            return false;
+        }
+        let Some(page) = self.pages.get_mut(at_page) else { return false };
+        if page.is_none() {
+            if self.used >= self.most {
+                return false;
+            }
+            self.used += 1;
+            *page = Some(Arc::new(Page { blocks: [const { None }; BLOCKS], len: 0 }));
+        }
+        let Some(page) = page.as_mut().map(Arc::make_mut) else { return false };
+        let Some(place) = page.blocks.get_mut(at_block) else { return false };
+        let block = Arc::make_mut(place.get_or_insert_default());
+        if let (Some(number), Some(place)) = (block.numbers.get_mut(at), block.hosts.get_mut(at)) {
+            *number = index;
+            if place.replace(host).is_none() {
+                block.present |= 1 << at;
+                page.len += 1;
+                self.len += 1;
+            }
+        }
+        true
+    }
+
+    /// Takes a host out; false if it is not here.
+    pub(super) fn remove(&mut self, key: u32) -> bool {
+        if !self.has(key) {
+            return false;
+        }
+        let (at_page, at_block, at) = self.place(key);
+        let Some(place) = self.pages.get_mut(at_page) else { return false };
+        let Some(page) = place.as_mut().map(Arc::make_mut) else { return false };
+        let Some(slot) = page.blocks.get_mut(at_block) else { return false };
+        let Some(block) = slot.as_mut().map(Arc::make_mut) else { return false };
+        if let Some(host) = block.hosts.get_mut(at) {
+            *host = None;
+        }
+        block.present &= !(1 << at);
+        if block.present == 0 {
+            *slot = None;
+        }
+        page.len -= 1;
+        if page.len == 0 {
+            *place = None;
+            self.used -= 1;
+        }
+        self.len -= 1;
+        true
+    }
+
+    /// All hosts.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, NeighbourIndex, &N)> {
+        let pages = (0..).zip(&self.pages).filter_map(|(n, page)| Some((n, page.as_deref()?)));
+        let blocks = pages.flat_map(|(n, page): (u32, _)| {
+            let blocks = (0..).zip(&page.blocks);
+            blocks.filter_map(move |(m, block)| Some((n * BLOCKS as u32 + m, block.as_deref()?)))
+        });
+        blocks.flat_map(move |(n, block): (u32, _)| {
+            let hosts = (0..).zip(block.numbers.iter().zip(&block.hosts));
+            hosts.filter_map(move |(at, (index, host)): (u32, _)| {
+                Some((self.first.wrapping_add(n * WIDTH as u32 + at), *index, host.as_ref()?))
+            })
+        })
+    }
+
+    /// How many blocks this map has that another one has, too.
+    #[cfg(test)]
+    fn shared_with(&self, other: &Self) -> usize {
+        let blocks = |map: &Self| {
+            let pages = map.pages.iter().map(Option::as_deref);
+            pages.flat_map(|page| (0..BLOCKS).map(move |n| page?.blocks[n].clone())).collect::<Vec<_>>()
+        };
+        let same = |(a, b): &(Option<Arc<_>>, Option<Arc<_>>)| {
+            a.as_ref().zip(b.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b))
+        };
+        blocks(self).into_iter().zip(blocks(other)).filter(same).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_leaves_all_other_blocks_shared() {
+        let mut map = Near::new(&(0x0a4d_0000..0x0a4e_0000), 4096);
+        for n in 0..4096 {
+            assert!(map.set(0x0a4d_0000 + n, NeighbourIndex(n), n));
+        }
+        let before = map.clone();
+        assert_eq!(map.shared_with(&before), 512);
+        assert!(map.set(0x0a4d_0011, NeighbourIndex(17), 18));
+        assert_eq!(map.shared_with(&before), 511);
+        assert!(map.remove(0x0a4d_0011) && !map.remove(0x0a4d_0011));
+        assert_eq!((before.get(0x0a4d_0011), map.get(0x0a4d_0011)), (Some((NeighbourIndex(17), &17)), None));
+        assert_eq!((map.len(), map.iter().count(), before.len()), (4095, 4095, 4096));
+    }
+
+    #[test]
+    fn who_chooses_addresses_far_apart_does_not_choose_how_much_memory_there_is() {
+        let mut map = Near::new(&(0x0a00_0000..0x0b00_0000), 640);
+        let took = (0..4096).filter(|n| map.set(0x0a00_0000 + n * 4096, NeighbourIndex(*n), ())).count();
+        assert_eq!((took, map.used), (26, 26));
+        // Whoever goes makes room.
+        assert!(map.remove(0x0a00_0000) && map.set(0x0aff_ffff, NeighbourIndex(0), ()));
+        for n in 0..4096 {
+            map.remove(0x0a00_0000 + n * 4096);
+        }
+        assert_eq!((map.len(), map.used), (1, 1));
+    }
+
+    #[test]
+    fn addresses_beyond_the_range_have_no_place() {
+        let mut map = Near::new(&(0xffff_fff8..0x1_0000_0000), 4);
+        assert!(map.set(0xffff_ffff, NeighbourIndex(1), 'a'));
+        // They lie on the same page, behind the end.
+        assert!(!map.set(0, NeighbourIndex(2), 'b') && !map.set(0xffff_fff7, NeighbourIndex(2), 'b'));
+        assert_eq!((map.get(0), map.get(0xffff_ffff)), (None, Some((NeighbourIndex(1), &'a'))));
+        let mut large = Near::new(&(0..1 << 32), 4);
+        assert!(!large.set(1, NeighbourIndex(1), ()) && !large.has(1));
+        assert!(!Near::new(&(0..0), 4).set(0, NeighbourIndex(1), ()));
+    }
+
+    #[test]
+    fn what_a_lookup_asks_first_is_on_one_cache_line() {
+        type Hosts = Block<[u8; 6]>;
+        assert_eq!((align_of::<Hosts>(), std::mem::offset_of!(Hosts, present)), (64, 32));
+    }
+}
