@@ -77,6 +77,18 @@ struct Kind {
     path: Option<Traffic>,
 }
 
+impl Kind {
+    /// A number for each kind, to be compared at once.
+    #[inline(always)]
+    const fn number(self) -> u32 {
+        let path = match self.path {
+            Some(path) => path as u8,
+            None => u8::MAX,
+        };
+        u32::from_le_bytes([self.segment.0, self.way as u8, path, 0])
+    }
+}
+
 /// A worker's counters.
 #[derive(Debug)]
 pub struct WorkerCounters {
@@ -84,6 +96,8 @@ pub struct WorkerCounters {
     segments: CounterRows<SEGMENT_COUNT>,
     /// Packets of one kind that are not in the counters yet, and their bytes: see [`WorkerCounters::settle`].
     kind: Kind,
+    /// [`Kind::number`] of it.
+    number: u32,
     packets: u64,
     bytes: u64,
     /// Packets of the path, and their bytes, that are in the counters of their segments and not in those of the path yet.
@@ -105,6 +119,7 @@ impl Default for WorkerCounters {
             all: Counters::default(),
             segments,
             kind,
+            number: kind.number(),
             packets: 0,
             bytes: 0,
             path_packets: 0,
@@ -144,7 +159,7 @@ impl WorkerCounters {
         bytes: usize,
     ) {
         let kind = Kind { segment, way, path };
-        if kind != self.kind {
+        if kind.number() != self.number {
             // Packets of many segments in turn have the rest in common as a rule.
             if (Kind { segment, ..self.kind }) == kind {
                 self.settle_segment();
@@ -152,6 +167,7 @@ impl WorkerCounters {
                 self.settle();
             }
             self.kind = kind;
+            self.number = kind.number();
         }
         self.packets += 1;
         self.bytes += bytes as u64;

@@ -13,11 +13,13 @@
 
 use std::net::Ipv4Addr;
 
+use dataplane::usage::Marks;
 use pmd::hca::{Checksum, Source};
 use pmd::mem::FrameFacts;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
+use super::Side;
 use super::eth_to_ib::{NextHop, Via};
 use super::frame_head::Glance;
 use super::tables::{
@@ -243,6 +245,8 @@ pub struct Plain<'t, D, How> {
     pub segment: SegmentIndex,
     /// That one's table.
     pub table: &'t SegmentTable<D>,
+    /// The worker's marks for the hosts that it may go to.
+    pub marks: Option<&'t Marks>,
     /// Bytes in front of the IPv4 packet.
     pub front: usize,
     /// What to do with it.
@@ -260,30 +264,34 @@ fn addresses(packet: &[u8]) -> Option<[u32; 2]> {
 #[derive(Debug)]
 pub struct ShortWay<'t, D> {
     tables: &'t Tables<D>,
+    worker: WorkerIndex,
     /// The VLAN or link of the last packet: as a rule it is the next one's, too.
     last: u16,
     lane: Option<&'t Lane<D>>,
+    marks: Option<&'t Marks>,
 }
 
 /// Neither a VLAN nor a link.
 const NONE: u16 = u16::MAX;
 
 impl<'t, D: Clone> ShortWay<'t, D> {
-    /// By these tables.
+    /// By these tables, for a worker.
     #[inline]
     #[must_use]
-    pub const fn new(tables: &'t Tables<D>) -> Self {
-        Self { tables, last: NONE, lane: None }
+    pub const fn new(tables: &'t Tables<D>, worker: WorkerIndex) -> Self {
+        Self { tables, worker, last: NONE, lane: None, marks: None }
     }
 
     #[inline(always)]
     fn lane(
         &mut self,
         key: u16,
+        to: Side,
         find: impl FnOnce(&'t Tables<D>) -> Option<&'t Lane<D>>,
     ) -> Option<&'t Lane<D>> {
         if key != self.last {
             self.lane = find(self.tables);
+            self.marks = self.lane.and_then(|lane| lane.table.marks(to, self.worker));
             self.last = key;
         }
         self.lane
@@ -298,12 +306,11 @@ impl<'t, D: Clone> ShortWay<'t, D> {
         head: &[u8],
         frame_len: usize,
         facts: FrameFacts,
-        worker: WorkerIndex,
     ) -> Option<Plain<'t, D, ToInfiniBand<'t, D>>> {
         let Glance { vid, len: front } = Glance::at(head, facts.tag)?;
-        let lane = self.lane(vid, |tables| tables.lane_of_vlan(port, vid))?;
-        let how = lane.short.eth_to_ib(head, front, frame_len, facts.checksum, &lane.table, worker)?;
-        Some(Plain { segment: lane.segment, table: &lane.table, front, how })
+        let lane = self.lane(vid, Side::InfiniBand, |tables| tables.lane_of_vlan(port, vid))?;
+        let how = lane.short.eth_to_ib(head, front, frame_len, facts.checksum, &lane.table, self.worker)?;
+        Some(Plain { segment: lane.segment, table: &lane.table, marks: self.marks, front, how })
     }
 
     /// The segment and the addresses, source and destination, of a frame that may be plain.
@@ -316,7 +323,7 @@ impl<'t, D: Clone> ShortWay<'t, D> {
         facts: FrameFacts,
     ) -> Option<(&'t SegmentTable<D>, [u32; 2])> {
         let Glance { vid, len: front } = Glance::at(head, facts.tag)?;
-        let lane = self.lane(vid, |tables| tables.lane_of_vlan(port, vid))?;
+        let lane = self.lane(vid, Side::InfiniBand, |tables| tables.lane_of_vlan(port, vid))?;
         Some((&lane.table, addresses(head.get(front..)?)?))
     }
 
@@ -328,7 +335,7 @@ impl<'t, D: Clone> ShortWay<'t, D> {
         (port, link): (EndpointIndex, u8),
         head: &[u8],
     ) -> Option<(&'t SegmentTable<D>, [u32; 2])> {
-        let lane = self.lane(link.into(), |tables| tables.lane_of_link(port, link))?;
+        let lane = self.lane(link.into(), Side::Ethernet, |tables| tables.lane_of_link(port, link))?;
         Some((&lane.table, addresses(head.get(IPOIB_HEADER_LEN..)?)?))
     }
 
@@ -343,8 +350,14 @@ impl<'t, D: Clone> ShortWay<'t, D> {
         source: &Source,
         checksum: Checksum,
     ) -> Option<Plain<'t, D, ToEthernet>> {
-        let lane = self.lane(link.into(), |tables| tables.lane_of_link(port, link))?;
+        let lane = self.lane(link.into(), Side::Ethernet, |tables| tables.lane_of_link(port, link))?;
         let how = lane.short.ib_to_eth(head, message_len, source, checksum, &lane.table)?;
-        Some(Plain { segment: lane.segment, table: &lane.table, front: IPOIB_HEADER_LEN, how })
+        Some(Plain {
+            segment: lane.segment,
+            table: &lane.table,
+            marks: self.marks,
+            front: IPOIB_HEADER_LEN,
+            how,
+        })
     }
 }

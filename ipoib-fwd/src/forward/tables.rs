@@ -379,18 +379,27 @@ impl<D: Clone> SegmentTable<D> {
         self.eth.fetch_entry(address);
     }
 
+    /// The marks of a worker for the hosts of one side that it sends to.
+    #[inline]
+    #[must_use]
+    pub fn marks(&self, to: Side, worker: WorkerIndex) -> Option<&Marks> {
+        let used = match to {
+            Side::InfiniBand => &self.used.infiniband,
+            Side::Ethernet => &self.used.ethernet,
+        };
+        used.get(usize::from(worker.0))
+    }
+
     /// Marks an InfiniBand host as used by a worker; true for the first time since the marks were taken.
     #[inline]
     pub fn mark_ib(&self, worker: WorkerIndex, index: NeighbourIndex) -> bool {
-        let marks = self.used.infiniband.get(usize::from(worker.0));
-        marks.is_some_and(|marks| marks.mark(index.0 as usize))
+        self.marks(Side::InfiniBand, worker).is_some_and(|marks| marks.mark(index.0 as usize))
     }
 
     /// The same of an Ethernet host.
     #[inline]
     pub fn mark_eth(&self, worker: WorkerIndex, index: NeighbourIndex) -> bool {
-        let marks = self.used.ethernet.get(usize::from(worker.0));
-        marks.is_some_and(|marks| marks.mark(index.0 as usize))
+        self.marks(Side::Ethernet, worker).is_some_and(|marks| marks.mark(index.0 as usize))
     }
 }
 

@@ -41,6 +41,8 @@ pub struct SendQueue {
     buf: RingMemory,
     wqebbs: u16,
     qpn: u32,
+    /// What the first eight bytes of each plain send have in common: its opcode, and the queue pair's number.
+    plain: u64,
     dbrec: DoorbellRecord,
     register: Register,
     posted: u16,
@@ -63,6 +65,7 @@ impl SendQueue {
             buf: rings.sq_buf,
             wqebbs: if fits { rings.sq_wqebbs as u16 } else { 0 },
             qpn: rings.qpn,
+            plain: u64::from(SendOpcode::Send.code()) << 32 | u64::from(rings.qpn << 8),
             dbrec: rings.dbrec,
             register: rings.register,
             posted: 0,
@@ -162,11 +165,10 @@ impl SendQueue {
     /// the caller has seen to that. Returns its index.
     #[inline(always)]
     pub(super) fn post_plain(&mut self, to: Option<&DatagramAddress>, data: DataSegment) -> u16 {
-        let index = self.posted;
-        let place = |index: u16| usize::from(index & self.wqebbs.wrapping_sub(1)) * WQEBB;
+        let (index, mask) = (self.posted, self.wqebbs.wrapping_sub(1));
+        let place = |index: u16| usize::from(index & mask) * WQEBB;
         let ds = if to.is_some() { 5 } else { 2 };
-        let opcode = u32::from(index) << 8 | u32::from(SendOpcode::Send.code());
-        let first = (u64::from(opcode) << 32 | u64::from(self.qpn << 8 | ds)).to_be();
+        let first = (u64::from(index) << 40 | self.plain | ds).to_be();
         let data: [u64; 2] = zerocopy::transmute!(data);
         match to {
             None => self.buf.write(place(index), &[first, 0, data[0], data[1]]),

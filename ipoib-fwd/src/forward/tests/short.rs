@@ -267,13 +267,13 @@ proptest! {
             },
             Err(reason) => EthVerdict::Drop(reason),
         };
-        if let Some(short) = ShortWay::new(&tables).frame(PORTS.0, &bytes, len, facts, WORKER) {
+        if let Some(short) = ShortWay::new(&tables, WORKER).frame(PORTS.0, &bytes, len, facts) {
             let ToInfiniBand { via, ip_len, neighbour, dial } = short.how;
             prop_assert_eq!(long, EthVerdict::Forward { via, ip_len, neighbour, dial });
             prop_assert_eq!(at, Some((short.segment, short.front)));
             // Whoever looks ahead sees the same.
             let (table, [source, destination]) =
-                ShortWay::new(&tables).addresses(PORTS.0, &bytes, facts).unwrap();
+                ShortWay::new(&tables, WORKER).addresses(PORTS.0, &bytes, facts).unwrap();
             prop_assert!(std::ptr::eq(table, short.table) && table.ib(source.into()).is_none());
             prop_assert_eq!(table.ib(destination.into()).map(|(index, _)| index), neighbour);
             prop_assert!(std::ptr::eq(short.table, tables.segment(short.segment).unwrap()));
@@ -295,15 +295,15 @@ proptest! {
         let source = if came == 0 { ud(true) } else if came == 1 { ud(false) } else { Source::Rc };
         let (segment, table) = tables.of_link(PORTS.1, LINK).unwrap();
         let long = ib_to_eth(&bytes, len, &source, odd.checksum(), table);
-        let unknown = ShortWay::new(&tables).message((PORTS.1, LINK + 1), &bytes, len, &source, odd.checksum());
+        let unknown = ShortWay::new(&tables, WORKER).message((PORTS.1, LINK + 1), &bytes, len, &source, odd.checksum());
         prop_assert!(unknown.is_none());
-        let short = ShortWay::new(&tables).message((PORTS.1, LINK), &bytes, len, &source, odd.checksum());
+        let short = ShortWay::new(&tables, WORKER).message((PORTS.1, LINK), &bytes, len, &source, odd.checksum());
         if let Some(short) = short {
             let ToEthernet { to, ip_len, neighbour } = short.how;
             prop_assert_eq!(long, IbVerdict::Forward { to, ip_len, neighbour });
             prop_assert_eq!((short.segment, short.front), (segment, IPOIB_HEADER_LEN));
             let (table, [source, destination]) =
-                ShortWay::new(&tables).message_addresses((PORTS.1, LINK), &bytes).unwrap();
+                ShortWay::new(&tables, WORKER).message_addresses((PORTS.1, LINK), &bytes).unwrap();
             prop_assert!(std::ptr::eq(table, short.table) && table.eth(source.into()).is_none());
             prop_assert_eq!(table.eth(destination.into()).map(|(index, _)| index), neighbour);
         } else if odd.is_plain() && came > 0 {
@@ -339,18 +339,19 @@ fn plain_packets_go_the_short_way() {
     ] {
         let (f, len) = plain.bytes(&tag.front());
         let facts = FrameFacts { tag: tag.told(), checksum: Checksum::Unknown };
-        let taken = ShortWay::new(&tables).frame(PORTS.0, &f, len, facts, WORKER).unwrap();
+        let taken = ShortWay::new(&tables, WORKER).frame(PORTS.0, &f, len, facts).unwrap();
         assert_eq!((taken.segment, taken.front), (ITS, front), "{tag:?}");
         assert_eq!((taken.how.via, taken.how.ip_len, taken.how.dial), (Via::Rc(RcSlot(8)), 60, None));
         assert!(
-            ShortWay::new(&tables).frame(EthernetIndex(0), &f, len, facts, WORKER).is_none(),
+            ShortWay::new(&tables, WORKER).frame(EthernetIndex(0), &f, len, facts).is_none(),
             "another port"
         );
     }
     let (eth, ib) = (Ipv4Addr::new(10, 77, 0, 5), Ipv4Addr::new(10, 77, 0, 8));
     let m = message(&ip(ib, eth, 60));
-    let taken =
-        ShortWay::new(&tables).message((PORTS.1, LINK), &m, m.len(), &Source::Rc, Checksum::Unknown).unwrap();
+    let taken = ShortWay::new(&tables, WORKER)
+        .message((PORTS.1, LINK), &m, m.len(), &Source::Rc, Checksum::Unknown)
+        .unwrap();
     assert_eq!((taken.how.to, taken.how.ip_len), (MacAddress([2, 0, 0, 1, 0, 5]), 60));
 }
 
@@ -367,7 +368,7 @@ fn tags_that_are_cut_off_or_of_no_vlan_go_the_long_way() {
     }
     let tagged = |vid: u16| [&plain[..12], &[0x81, 0], &vid.to_be_bytes(), &plain[12..]].concat();
     let takes = |frame: &[u8]| {
-        ShortWay::new(&tables).frame(PORTS.0, frame, frame.len(), FrameFacts::default(), WORKER).is_some()
+        ShortWay::new(&tables, WORKER).frame(PORTS.0, frame, frame.len(), FrameFacts::default()).is_some()
     };
     assert!(takes(&plain) && takes(&tagged(100)));
     assert!(!takes(&tagged(0)), "a priority only");
@@ -397,10 +398,10 @@ fn a_burst_of_many_segments_goes_by_each_packets_own() {
     let at = |vid: u16| segments.iter().find(|(v, _)| *v == vid && vid < 79).map(|(_, segment)| *segment);
     let vids = segments.map(|(vid, _)| vid);
     for order in (0..64).map(|n| [vids[n % 4], vids[n / 4 % 4], vids[n / 16], vids[n % 4]]) {
-        let (mut frames, mut messages) = (ShortWay::new(&tables), ShortWay::new(&tables));
+        let (mut frames, mut messages) = (ShortWay::new(&tables, WORKER), ShortWay::new(&tables, WORKER));
         for vid in order {
             let f = tagged(vid);
-            let taken = frames.frame(PORTS.0, &f, f.len(), FrameFacts::default(), WORKER);
+            let taken = frames.frame(PORTS.0, &f, f.len(), FrameFacts::default());
             assert_eq!(taken.map(|plain| plain.segment), at(vid), "{vid} of {order:?}");
             let taken =
                 messages.message((PORTS.1, vid as u8), &came, came.len(), &Source::Rc, Checksum::Unknown);

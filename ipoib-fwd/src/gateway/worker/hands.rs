@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering;
 
+use dataplane::usage::Marks;
 use pmd::hca::{Checksum, MemoryWork, Received, Source, UdSlot};
 use pmd::mem::{FrameFacts, Mbuf, Pool};
 use tap::TapDirection;
@@ -38,6 +39,14 @@ pub(super) struct Hands<'a, Q: MemoryWork> {
 #[inline]
 const fn frame_header<D>(destination: MacAddress, table: &SegmentTable<D>) -> EthernetHeader {
     EthernetHeader { destination, source: table.settings.mac, ethertype: ETHERTYPE_IPV4 }
+}
+
+/// Marks the neighbour as used.
+#[inline(always)]
+pub(super) fn note_ethernet_use(marks: Option<&Marks>, neighbour: Option<NeighbourIndex>) {
+    if let (Some(marks), Some(index)) = (marks, neighbour) {
+        marks.mark(index.0 as usize);
+    }
 }
 
 impl<Q: MemoryWork> Hands<'_, Q> {
@@ -99,7 +108,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         plain: Plain<'_, Q::Destination, ToInfiniBand<'_, Q::Destination>>,
         mut frame: Mbuf,
     ) -> Outcome {
-        let Plain { segment, table, front, how } = plain;
+        let Plain { segment, table, marks, front, how } = plain;
         let ToInfiniBand { via, ip_len, neighbour, dial } = how;
         // 14 or 18 bytes of Ethernet header off, 4 of encapsulation on, padding cut: in place.
         match frame.reframe(front, ip_len.into()) {
@@ -107,7 +116,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
             None => return self.drop(segment, DropReason::BadLength),
         }
         let outcome = self.send_message(segment, via, frame, table);
-        self.note_use(neighbour, dial, table);
+        self.note_use(marks, neighbour, dial, table);
         outcome
     }
 
@@ -118,9 +127,9 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         plain: Plain<'_, Q::Destination, ToEthernet>,
         mut message: Mbuf,
     ) -> Outcome {
-        let Plain { segment, table, front, how } = plain;
+        let Plain { segment, table, marks, front, how } = plain;
         let ToEthernet { to, ip_len, neighbour } = how;
-        self.note_ethernet_use(neighbour, table);
+        note_ethernet_use(marks, neighbour);
         // 4 bytes of encapsulation off, 14 of Ethernet header on: in place.
         match message.reframe(front, ip_len.into()) {
             Some(room) => frame_header(to, table).write(room),
@@ -217,7 +226,8 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         match verdict {
             EthVerdict::Forward { via, ip_len, neighbour, dial } => {
                 let how = ToInfiniBand { via, ip_len, neighbour, dial };
-                self.forward_frame(Plain { segment, table, front, how }, frame)
+                let marks = table.marks(Side::InfiniBand, self.common.worker);
+                self.forward_frame(Plain { segment, table, marks, front, how }, frame)
             }
             EthVerdict::Fragment { via, ip_len, mtu, neighbour, dial } => {
                 self.common.counters.packet(Traffic::Fragmented, frame.len());
@@ -232,7 +242,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
                         None => self.drop(segment, DropReason::NoBuffers),
                     });
                 }
-                self.note_use(neighbour, dial, table);
+                self.note_use(table.marks(Side::InfiniBand, self.common.worker), neighbour, dial, table);
                 outcome
             }
             EthVerdict::TooBig { mtu, dial } => {
@@ -259,10 +269,11 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         match verdict {
             IbVerdict::Forward { to, ip_len, neighbour } => {
                 let how = ToEthernet { to, ip_len, neighbour };
-                self.forward_message(Plain { segment, table, front: IPOIB_HEADER_LEN, how }, message)
+                let marks = table.marks(Side::Ethernet, self.common.worker);
+                self.forward_message(Plain { segment, table, marks, front: IPOIB_HEADER_LEN, how }, message)
             }
             IbVerdict::Fragment { to, ip_len, mtu, neighbour } => {
-                self.note_ethernet_use(neighbour, table);
+                note_ethernet_use(table.marks(Side::Ethernet, self.common.worker), neighbour);
                 if self.ethernets.get(table.settings.ethernet.at()).is_some_and(EthernetFace::is_crowded) {
                     return self.drop(segment, DropReason::EthQueueFull);
                 }
@@ -327,26 +338,16 @@ impl<Q: MemoryWork> Hands<'_, Q> {
     #[inline(always)]
     pub(super) fn note_use(
         &mut self,
+        marks: Option<&Marks>,
         neighbour: Option<NeighbourIndex>,
         dial: Option<NextHop>,
         table: &SegmentTable<Q::Destination>,
     ) {
         if let Some(index) = neighbour
-            && table.mark_ib(self.common.worker, index)
+            && marks.is_some_and(|marks| marks.mark(index.0 as usize))
             && let Some(ip) = dial
         {
             self.want(ip.into(), table);
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn note_ethernet_use(
-        &mut self,
-        neighbour: Option<NeighbourIndex>,
-        table: &SegmentTable<Q::Destination>,
-    ) {
-        if let Some(index) = neighbour {
-            table.mark_eth(self.common.worker, index);
         }
     }
 

@@ -19,7 +19,7 @@ use pmd::hca::{Checksum, MemoryWork, Received, RxBurst, Source, UdSource};
 use pmd::mem::{FrameTag, Mbuf, Pool};
 use tap::{Tap, TapDirection};
 
-use super::frames::{complete, head, offer};
+use super::frames::{complete, offer};
 use super::punts::Cause;
 use super::sighting::Tracer;
 use crate::counter::{Traffic, WorkerCounters};
@@ -175,7 +175,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
         let (tables, mut hands) = self.hands();
         let (frames, mut bytes) = (burst.len(), 0);
         // Those that somebody may follow go the long way.
-        let mut short = hands.common.tracer.is_none().then(|| ShortWay::new(tables));
+        let mut short = hands.common.tracer.is_none().then(|| ShortWay::new(tables, hands.common.worker));
         if let Some(short) = &mut short
             && tables.are_large(Side::InfiniBand)
         {
@@ -192,7 +192,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
                 complete(&mut frame);
             }
             if let Some(short) = &mut short
-                && let Some(plain) = short.frame(port, head(&frame), frame.len(), facts, hands.common.worker)
+                && let Some(plain) = short.frame(port, frame.data(), frame.len(), facts)
             {
                 hands.forward_frame(plain, frame);
             } else {
@@ -212,7 +212,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
             return false;
         }
         let (tables, mut hands) = self.hands();
-        let mut short = hands.common.tracer.is_none().then(|| ShortWay::new(tables));
+        let mut short = hands.common.tracer.is_none().then(|| ShortWay::new(tables, hands.common.worker));
         if let Some(short) = &mut short
             && tables.are_large(Side::Ethernet)
         {
@@ -230,7 +230,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
             let Received { buf, source, checksum, .. } = &received;
             if let Some(short) = &mut short
                 && let Some(link) = received.ud
-                && let Some(plain) = short.message((port, link.0), head(buf), buf.len(), source, *checksum)
+                && let Some(plain) = short.message((port, link.0), buf.data(), buf.len(), source, *checksum)
             {
                 hands.forward_message(plain, received.buf);
             } else {

@@ -54,21 +54,16 @@ impl<P: Packet> SendSide<P> {
     /// instructions that the general way takes, for each packet that is sent.
     #[inline(always)]
     fn complete_plain(&mut self, at: u16, count: u16, freed: &mut impl FnMut(P)) -> u16 {
-        let (size, each) = (usize::from(self.sq.size()), usize::from(self.plain_wqebbs));
-        let (start, count) = (usize::from(at) & size.wrapping_sub(1), usize::from(count));
-        // Those that begin before the ring ends, and those that begin behind its beginning.
-        let first = count.min(size.saturating_sub(start).div_ceil(each));
-        let again = (start + first * each).saturating_sub(size);
-        for (from, count) in [(start, first), (again, count - first)] {
-            let slots = self.slots.get_mut(from..).unwrap_or_default();
-            for slot in slots.iter_mut().step_by(each).take(count) {
-                if let Some(buf) = slot.buf.take() {
-                    freed(buf);
-                }
+        let mask = self.sq.size().wrapping_sub(1);
+        let mut at = at;
+        for _ in 0..count {
+            if let Some(buf) = self.slots.get_mut(usize::from(at & mask)).and_then(|slot| slot.buf.take()) {
+                freed(buf);
             }
+            at = at.wrapping_add(self.plain_wqebbs);
         }
-        self.outstanding = self.outstanding.saturating_sub(count as u32);
-        at.wrapping_add((count * each) as u16)
+        self.outstanding = self.outstanding.saturating_sub(count.into());
+        at
     }
 
     /// Completes all entries from `at` up to the one at `counter`, whatever they are. Returns the index behind them.
