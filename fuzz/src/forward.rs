@@ -21,6 +21,9 @@ use pmd::mem::{FrameFacts, FrameTag};
 
 const OWN_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 0xfe]);
 const HOST_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
+/// Whose verdict it is.
+const WORKER: WorkerIndex = WorkerIndex(0);
+
 /// What a worker shows of a packet to the step.
 const HEAD: usize = 128;
 /// Largest message of a connection in the table.
@@ -101,11 +104,11 @@ fn ethernet(head: &[u8], stripped: Option<u16>, frame_len: usize, table: &Arc<Se
         Err(reason) => return assert!(matches!(reason, DropReason::Truncated | DropReason::VlanStacked)),
     };
     assert!(front.vid < 4096 && (front.len == 14 || front.len == 18));
-    let verdict = eth_to_ib(head, &front, frame_len, table, WorkerIndex(0));
+    let verdict = eth_to_ib(head, &front, frame_len, table, WORKER);
     // What the short way takes, it takes as this one does.
     let tables = tables(table, front.vid);
     if let Some(Plain { front: len, how, .. }) =
-        ShortWay::new(&tables).frame(PORT, head, frame_len, facts, WorkerIndex(0))
+        ShortWay::new(&tables, WORKER).frame(PORT, head, frame_len, facts)
     {
         let ToInfiniBand { via, ip_len, neighbour, dial } = how;
         assert_eq!((len, verdict), (front.len, EthVerdict::Forward { via, ip_len, neighbour, dial }));
@@ -128,7 +131,7 @@ fn infiniband(head: &[u8], message_len: usize, source: &Source, table: &Arc<Segm
     let tables = tables(table, 0);
     let place = (EndpointIndex(0), 0);
     if let Some(Plain { how, .. }) =
-        ShortWay::new(&tables).message(place, head, message_len, source, Checksum::Unknown)
+        ShortWay::new(&tables, WORKER).message(place, head, message_len, source, Checksum::Unknown)
     {
         let ToEthernet { to, ip_len, neighbour } = how;
         assert_eq!(verdict, IbVerdict::Forward { to, ip_len, neighbour });

@@ -1,4 +1,4 @@
-//! A map of neighbours that is cheap to copy with one of them changed, and to look into when it lies in no near cache.
+//! Hosts that have no place [near](super::near): a map that is cheap to copy with one of them changed, and to look into when it lies in no near cache.
 //!
 //! It is an array of pointers to shards of a few entries. A change makes one new shard, and a new array of pointers if somebody holds the
 //! old one; all other shards are shared. A lookup takes one hash, which chooses the shard.

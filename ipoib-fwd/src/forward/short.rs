@@ -9,7 +9,7 @@
 //! A frame may have a tag in it: its packet stands four bytes further on, and its segment is found by two flat tables, VLAN to number
 //! to lane, so that packets of many segments in turn cost no more than those of one.
 //!
-//! On a packet of `step-eth-ib-rc` it spends 165 instructions, 66 of them on the two look-ups.
+//! On a packet of `step-eth-ib-rc` it spends some 130 instructions, 35 of them on the two look-ups.
 
 use std::net::Ipv4Addr;
 
