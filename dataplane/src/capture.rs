@@ -4,15 +4,19 @@
 //! are; Ethernet packets go to a second file with the suffix `.eth.pcap`. The Ethernet file is made with its first packet.
 
 mod filter;
+mod progress;
 mod recording;
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use filter::Order;
+pub use progress::Progress;
+use progress::Told;
 pub use recording::{Recording, State};
 use tap::{DEFAULT_TAP_BYTES, FrameKind, Tap, TapReader, tap};
 
@@ -108,7 +112,7 @@ fn erf_header(time: u64, len: usize) -> [u8; ERF_HEADER] {
     [t0, t1, t2, t3, t4, t5, t6, t7, ERF_INFINIBAND, ERF_VARYING, r0, r1, 0, 0, w0, w1]
 }
 
-/// A running capture: its taps and its files. It lives on the control side.
+/// A running capture: its taps and its files. It lives on the control side, or on a thread of its own.
 #[derive(Debug)]
 pub struct Capture {
     infiniband: Pcap,
@@ -116,19 +120,20 @@ pub struct Capture {
     taps: Vec<TapReader>,
     /// Overflows of taps that are gone.
     dropped_before: u64,
-    written: u64,
+    told: Arc<Told>,
     packet: Vec<u8>,
 }
 
 impl Capture {
     /// Starts a capture into `path` (and `path.eth.pcap`); old files are overwritten.
     pub fn create(path: &Path) -> Result<Self, CaptureError> {
+        let infiniband = Pcap::create(path, LINKTYPE_ERF)?;
         Ok(Self {
-            infiniband: Pcap::create(path, LINKTYPE_ERF)?,
+            infiniband,
             ethernet: None,
             taps: Vec::new(),
             dropped_before: 0,
-            written: 0,
+            told: Told::with(path.to_owned()),
             packet: Vec::new(),
         })
     }
@@ -175,7 +180,9 @@ impl Capture {
                         Some(file) => file,
                         none => {
                             let path = Self::ethernet_path(&self.infiniband.path);
-                            none.insert(Pcap::create(&path, LINKTYPE_ETHERNET)?)
+                            let file = none.insert(Pcap::create(&path, LINKTYPE_ETHERNET)?);
+                            self.told.files().push_back(path);
+                            file
                         }
                     };
                     file.write(header.time, &[], &self.packet)?;
@@ -183,7 +190,8 @@ impl Capture {
             }
             n += 1;
         }
-        self.written += n as u64;
+        self.told.seen(n as u64);
+        self.told.written(n as u64);
         if n > 0 {
             self.infiniband.flush()?;
             self.ethernet.as_mut().map_or(Ok(()), Pcap::flush)?;
@@ -195,8 +203,14 @@ impl Capture {
 
     /// Packets written.
     #[must_use]
-    pub const fn written(&self) -> u64 {
-        self.written
+    pub fn written(&self) -> u64 {
+        self.progress().counts()[0]
+    }
+
+    /// How it stands, for others than who drains it. It knows the losses of the taps that there are now.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        Progress::new(&self.told, &self.taps)
     }
 
     /// Packets that are missing because a tap's ring was full.

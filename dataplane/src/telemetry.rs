@@ -49,6 +49,8 @@ pub type Answer = Result<Value, String>;
 pub enum Reply {
     /// This.
     Once(Value),
+    /// What is told later: somebody else has to do it first. Who drops the other end says nothing.
+    Later(oneshot::Receiver<Answer>),
     /// What happens, as it does.
     Follow(Subscription),
 }

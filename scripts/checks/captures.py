@@ -1,6 +1,7 @@
 """What is on the wire: captures of both programs, read by tshark and by us."""
 
 import collections
+import os
 import signal
 import struct
 import time
@@ -150,8 +151,59 @@ def check_ethernet_capture(lab):
             **kinds}
 
 
+def check_disk_hangs(args):
+    """A capture into a pipe that somebody has open and nobody reads: the gateway's connections are made, it answers, says what is missing,
+    and ends in time."""
+    args.capture = True
+    lab = CaptureLaboratory(args)
+    pipe = lab.dir / "gateway.pcap"
+    os.mkfifo(pipe)
+    held = os.open(pipe, os.O_RDWR)
+    try:
+        lab.up()
+        capture = {}
+
+        def stalls():
+            # More than the rings hold.
+            demo.check_file(lab, ETH, IB, IB_IP)
+            capture.update(lab.ctl("capture"))
+            return capture["missing"] > 0 and capture.get("disk_silent_ms", 0) > 1000
+
+        lab.wait_for("packets that the capture misses", stalls, 60)
+        # Handshakes, while the thread waits for the disk.
+        lab.ctl("mode", "datagram")
+        lab.ctl("mode", "connected")
+        begin = time.monotonic()
+        pinged = ping(ETH, IB_IP, 56, count=20)
+        lab.wait_for("connections both ways", lambda: lab.ctl("connections").get("established_both_ways"), 10)
+        took = time.monotonic() - begin
+        answers = []
+        for _ in range(50):
+            begin = time.monotonic()
+            lab.ctl("capture")
+            answers.append(time.monotonic() - begin)
+        metric = [int(line.split()[-1]) for line in run(lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / "control.sock", "metrics")
+                  .stdout.splitlines() if line.startswith('ipoib_fwd_capture_packets_total{outcome="missing"}')]
+        said = [line for line in lab.gateway.text().splitlines() if "takes nothing" in line]
+        begin = time.monotonic()
+        code = lab.gateway.stop(grace=20)
+        ended = time.monotonic() - begin
+        lab.processes.remove(lab.gateway)
+        late = "its disk has not taken what was left" in lab.gateway.text()
+        ok = (pinged["ok"] and code == 0 and ended < 12 and late and len(said) == 1 and len(metric) == 1
+              and metric[0] >= capture["missing"] and max(answers) < 2)
+        return {"ok": ok, "missing": capture["missing"], "metric": metric, "silent_ms": capture["disk_silent_ms"], "ping": pinged,
+                "connections_after": round(took, 2), "slowest_answer": round(max(answers), 3), "said": said, "exit": code,
+                "ended_after": round(ended, 2), "late_said": late}
+    finally:
+        lab.close()
+        os.close(held)
+        args.capture = False
+
+
 def captures(args, checks):
-    if not checks.wanted_of("capture"):
+    checks.run("capture_disk_hangs", lambda: check_disk_hangs(args))
+    if not checks.wanted("capture_stop", "capture_dissected", "capture_crcs", "capture_handshake", "capture_data", "capture_ethernet"):
         return
     args.capture = True
     lab = CaptureLaboratory(args)

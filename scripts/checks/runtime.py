@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from checks.captures import tshark
+from checks.privileges import threads, with_any
 from checks.laboratory import Laboratory, back_within, in_laboratory
 from demo import ETH, ETH_IP, GW_IP, IB, IB_IP, Failed, ping, run
 
@@ -304,6 +305,13 @@ def check_capture(lab):
         refused(word, "start", "refused", word)
     refused("stop of nothing", "stop")
     left = [p.name for p in lab.captures.iterdir()]
+    # A thread of its own writes, under a filter of its own, without capabilities, and on no worker's processor.
+    found = list(threads(lab.gateway.popen.pid).values())
+    own = [t for t in found if t["Name"] == "captures"]
+    taken = {t["Cpus_allowed_list"] for t in found if "worker" in t["Name"]}
+    before = int(next(iter(threads("self").values()))["Seccomp_filters"])
+    alone = len(own) == 1 and not with_any(dict(enumerate(own))) and own[0]["Cpus_allowed_list"] not in taken and (
+        own[0]["Seccomp"], int(own[0]["Seccomp_filters"])) == ("2", before + 2)
     lab.ctl("capture", "start", "icmp", "proto=icmp", f"host={IB_IP}")
     refused("a second one", "start", "second")
     pinged = ping(ETH, IB_IP, 56, count=10)
@@ -334,12 +342,12 @@ def check_capture(lab):
     on_disk = sorted(p for p in lab.captures.iterdir() if p.name.startswith("many."))
     sizes = [p.stat().st_size for p in on_disk]
     read = sum(len(tshark(p, "-T", "fields", "-e", "frame.number")) for p in on_disk)
-    ok = (not wrong and not left and not bad and mode == 0o600 and pinged["ok"] and icmp["packets"] == sum(kinds.values()) == frames
+    ok = (not wrong and not left and alone and not bad and mode == 0o600 and pinged["ok"]
+          and icmp["packets"] == sum(kinds.values()) == frames
           and few == 5 and len(on_disk) == 2 and max(sizes) <= 65536 and many["packets"] >= 400 and 0 < read < 100
           and icmp["missing"] == many["missing"] == 0)
-    return {"ok": ok, "wrong": wrong, "left": left, "malformed": bad[:3], "icmp": dict(kinds), "mode": oct(mode), "few": few,
-            "sizes": sizes,
-            "many": many["packets"], "read": read}
+    return {"ok": ok, "wrong": wrong, "left": left, "thread": alone, "malformed": bad[:3], "icmp": dict(kinds), "mode": oct(mode),
+            "few": few, "sizes": sizes, "many": many["packets"], "read": read}
 
 
 # Nobody has it.

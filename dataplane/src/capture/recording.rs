@@ -3,25 +3,28 @@
 //! Its files are `NAME.N.pcap` in one directory, N counted up; when there are as many as were ordered, the oldest of its own goes. Nothing that
 //! is there is ever written over: a name with files is refused.
 
-use std::collections::VecDeque;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tap::{FrameKind, Tap, TapReader, tap};
 
 use super::filter::Order;
+use super::progress::{Progress, Told};
 use super::{CaptureError, LINKTYPE_ETHERNET, PCAP_HEADER, PCAP_RECORD, Pcap};
 
 /// Longest that one call works on, and frames between two looks at the clock.
 const SPELL: Duration = Duration::from_millis(2);
 const FRAMES: usize = 32;
+/// Between two looks at taps that are empty, at the end.
+const PAUSE: Duration = Duration::from_micros(200);
 /// Bytes of a worker's ring.
 const RING: usize = 2 << 20;
 
-/// A recording, on the control side.
+/// A recording, on the side of who writes it.
 #[derive(Debug)]
 pub struct Recording {
     directory: PathBuf,
@@ -30,13 +33,11 @@ pub struct Recording {
     file: Pcap,
     /// Bytes in the newest file.
     bytes: u64,
-    /// Files that are kept, the newest last.
-    files: VecDeque<PathBuf>,
     number: u64,
     began: Instant,
     seen: u64,
     written: u64,
-    dropped: u64,
+    told: Arc<Told>,
     packet: Vec<u8>,
 }
 
@@ -62,12 +63,11 @@ impl Recording {
             taps: Vec::new(),
             file,
             bytes: PCAP_HEADER,
-            files: VecDeque::from([path]),
             number: 0,
             began: now,
             seen: 0,
             written: 0,
-            dropped: 0,
+            told: Told::with(path),
             packet: Vec::new(),
         })
     }
@@ -95,6 +95,7 @@ impl Recording {
                     break 'spell;
                 };
                 self.seen += 1;
+                self.told.seen(1);
                 if header.kind == FrameKind::Ethernet && self.order.wants(header.direction, &self.packet) {
                     self.write(header.time)?;
                     any = true;
@@ -107,8 +108,6 @@ impl Recording {
         if any {
             self.file.flush()?;
         }
-        let gone = |tap: &mut TapReader| tap.is_abandoned() && tap.peek().is_none();
-        self.dropped += self.taps.extract_if(.., gone).map(|tap| tap.dropped()).sum::<u64>();
         let is_over = self.written >= self.order.packets
             || now.saturating_duration_since(self.began) >= self.order.time;
         Ok(match is_over {
@@ -118,13 +117,21 @@ impl Recording {
         })
     }
 
-    /// Writes all that the taps have. For the end, when nobody puts anything in any more.
-    pub fn drain_all(&mut self, now: Instant) -> Result<(), CaptureError> {
+    /// Writes all that the taps have, for the end: until nobody puts anything in any more and nothing is left, or, if that takes longer than
+    /// `patience`, until then.
+    pub fn drain_all(&mut self, patience: Duration) -> Result<(), CaptureError> {
+        let begin = Instant::now();
         loop {
+            // In this order: what was put in before the tap went is seen.
+            let is_let_go = self.is_let_go();
             let before = self.seen;
-            self.drain(now)?;
-            if self.seen == before {
+            let state = self.drain(Instant::now())?;
+            let is_all = is_let_go && self.seen == before;
+            if is_all || self.written >= self.order.packets || begin.elapsed() >= patience {
                 return Ok(());
+            }
+            if state != State::Busy && self.seen == before {
+                std::thread::sleep(PAUSE);
             }
         }
     }
@@ -135,18 +142,22 @@ impl Recording {
         if self.written >= self.order.packets {
             return;
         }
+        let (mut seen, mut missing) = (0, 0);
         for tap in &mut self.taps {
             let mut left = RING;
             while left > 0
                 && let Some(header) = tap.pop(&mut self.packet)
             {
                 left = left.saturating_sub(self.packet.len() + 1);
-                self.seen += 1;
+                seen += 1;
                 let is_wanted =
                     header.kind == FrameKind::Ethernet && self.order.wants(header.direction, &self.packet);
-                self.dropped += u64::from(is_wanted);
+                missing += u64::from(is_wanted);
             }
         }
+        self.seen += seen;
+        self.told.seen(seen);
+        self.told.left(missing);
     }
 
     fn write(&mut self, time: u64) -> Result<(), CaptureError> {
@@ -156,10 +167,12 @@ impl Recording {
             self.number += 1;
             let (path, file) = create(&self.directory, &self.order.name, self.number)?;
             (self.file, self.bytes) = (file, PCAP_HEADER);
-            self.files.push_back(path);
-            if self.files.len() > self.order.files as usize
-                && let Some(oldest) = self.files.pop_front()
-            {
+            let oldest = {
+                let mut files = self.told.files();
+                files.push_back(path);
+                if files.len() > self.order.files as usize { files.pop_front() } else { None }
+            };
+            if let Some(oldest) = oldest {
                 // Somebody else may have taken it away.
                 let _ = fs::remove_file(oldest);
             }
@@ -167,6 +180,7 @@ impl Recording {
         self.file.write(time, &[], &self.packet)?;
         self.bytes += more;
         self.written += 1;
+        self.told.written(1);
         Ok(())
     }
 
@@ -176,16 +190,10 @@ impl Recording {
         self.taps.iter().all(TapReader::is_abandoned)
     }
 
-    /// Packets written, packets that were looked at, packets that are missing: a tap's ring was full, or they were in it at the end.
+    /// How it stands, for others than who drains it. All taps have been made.
     #[must_use]
-    pub fn counts(&self) -> [u64; 3] {
-        let dropped = self.dropped + self.taps.iter().map(TapReader::dropped).sum::<u64>();
-        [self.written, self.seen, dropped]
-    }
-
-    /// The files that are kept, the newest last.
-    pub fn files(&self) -> impl Iterator<Item = &Path> {
-        self.files.iter().map(PathBuf::as_path)
+    pub fn progress(&self) -> Progress {
+        Progress::new(&self.told, &self.taps)
     }
 }
 
@@ -241,13 +249,13 @@ mod tests {
             offer(&mut tap, 100);
             assert_eq!(recording.drain(Instant::now()).unwrap(), State::Busy);
         }
-        while recording.counts()[1] < 3000 {
+        while recording.progress().counts()[1] < 3000 {
             recording.drain(Instant::now()).unwrap();
         }
-        assert_eq!(recording.counts(), [3000, 3000, 0]);
+        assert_eq!(recording.progress().counts(), [3000, 3000, 0]);
         let mut files: Vec<_> = fs::read_dir(&folder.0).unwrap().map(|f| f.unwrap().path()).collect();
         files.sort();
-        assert_eq!(files, recording.files().map(Path::to_owned).collect::<Vec<_>>());
+        assert_eq!(files, recording.progress().files());
         assert_eq!(files, ["c.2.pcap", "c.3.pcap"].map(|name| folder.0.join(name)));
         for file in files {
             let meta = fs::metadata(&file).unwrap();
@@ -294,22 +302,29 @@ mod tests {
         offer(&mut one, 20_000);
         offer(&mut two, 10_000);
         drop((one, two));
-        recording.drain_all(Instant::now()).unwrap();
-        assert_eq!(recording.counts(), [30_000, 30_000, 0]);
+        let progress = recording.progress();
+        recording.drain_all(Duration::from_secs(60)).unwrap();
+        assert_eq!(progress.counts(), [30_000, 30_000, 0]);
         assert_eq!(recording.drain(Instant::now()).unwrap(), State::Idle);
+        // Whoever does not let go is not waited for without end, and what he has put in by then is written.
+        let mut recording = begin(&folder, "held");
+        let mut tap = recording.tap();
+        offer(&mut tap, 100);
+        recording.drain_all(Duration::from_millis(20)).unwrap();
+        assert_eq!(recording.progress().counts(), [100, 100, 0]);
         let mut recording = begin(&folder, "some");
         let mut tap = recording.tap();
         offer(&mut tap, 100);
         tap.offer(FrameKind::InfiniBand, TapDirection::Sent, &[0; 30]);
         recording.leave_rest();
-        assert_eq!(recording.counts(), [0, 101, 100]);
+        assert_eq!(recording.progress().counts(), [0, 101, 100]);
         // What came after all that was ordered is missed by nobody.
         let mut recording = begin(&folder, "few,packets=3");
         let mut tap = recording.tap();
         offer(&mut tap, 10);
         assert_eq!(recording.drain(Instant::now()).unwrap(), State::Done);
         recording.leave_rest();
-        assert_eq!(recording.counts(), [3, 3, 0]);
+        assert_eq!(recording.progress().counts(), [3, 3, 0]);
     }
 
     #[test]
@@ -319,7 +334,7 @@ mod tests {
         let mut tap = recording.tap();
         offer(&mut tap, 9);
         assert_eq!(recording.drain(Instant::now()).unwrap(), State::Done);
-        assert_eq!(recording.counts()[0], 5);
+        assert_eq!(recording.progress().counts()[0], 5);
         let mut recording = begin(&folder, "seconds,seconds=3");
         let began = recording.began;
         assert_eq!(recording.drain(began + Duration::from_millis(2999)).unwrap(), State::Idle);

@@ -219,6 +219,10 @@ async fn serve_client(
                 let name = command.name.clone();
                 match ask(command, requests).await {
                     Ok(Reply::Once(value)) => whole(&name, value),
+                    Ok(Reply::Later(answer)) => match answer.await.unwrap_or_else(|_| Err(stopping())) {
+                        Ok(value) => whole(&name, value),
+                        Err(why) => json!({name: null, "error": why}),
+                    },
                     Ok(Reply::Follow(subscription)) => match followers.try_acquire() {
                         Ok(_place) => match follow(client, &name, subscription, part).await? {
                             Followed::Asks => continue,
@@ -274,9 +278,12 @@ async fn follow(
     Ok(Followed::ToTheEnd)
 }
 
+fn stopping() -> String {
+    "the program is stopping".to_owned()
+}
+
 /// Asks the program.
 async fn ask(command: Command, requests: &mpsc::Sender<Request>) -> Result<Reply, String> {
-    let stopping = || "the program is stopping".to_owned();
     let (tx, rx) = oneshot::channel();
     requests.send(Request { command, answer: tx }).await.map_err(|_| stopping())?;
     rx.await.map_err(|_| stopping())?

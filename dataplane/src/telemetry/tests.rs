@@ -22,6 +22,7 @@ fn echo_server(path: &Path, body: impl FnOnce(&Path) + Send + 'static) {
         };
         tokio::pin!(client);
         let mut feed = Feed::new(|n| json!({ "lost": n }));
+        let mut later = Vec::new();
         let (mut ticks, mut told) = (tokio::time::interval(Duration::from_millis(1)), 0u64);
         loop {
             tokio::select! {
@@ -41,6 +42,21 @@ fn echo_server(path: &Path, body: impl FnOnce(&Path) + Send + 'static) {
                         "/long" => {
                             let length = parameters.and_then(|n| n.parse().ok());
                             Ok(json!("x".repeat(length.unwrap_or_default())).into())
+                        }
+                        "/later" => {
+                            let (tx, rx) = oneshot::channel();
+                            later.push((parameters, tx));
+                            Ok(Reply::Later(rx))
+                        }
+                        "/now" => {
+                            for (parameters, client) in later.drain(..) {
+                                let _ = client.send(match parameters.as_deref() {
+                                    Some("no") => Err("no".to_owned()),
+                                    Some("drop") => continue,
+                                    yes => Ok(json!(yes)),
+                                });
+                            }
+                            Ok(json!("now").into())
                         }
                         "/follow" => Ok(Reply::Follow(feed.follow(1, json!("first")))),
                         "/flood" => {
@@ -79,6 +95,27 @@ fn answers_refuses_and_survives_bad_requests() {
         assert!(matches!(ask(path, &"/long".repeat(300), second), Err(TelemetryError::Refused(_))));
         assert!(matches!(ask(path, "/huge", second), Err(TelemetryError::Refused(_))));
         assert_eq!(ask(path, "/echo", second).unwrap(), Value::Null);
+    });
+}
+
+#[test]
+fn an_answer_that_comes_later_keeps_nobody_else_waiting() {
+    echo_server(&scratch("later"), |path| {
+        let first = |request: &'static str| {
+            std::thread::spawn({
+                let path = path.to_owned();
+                move || ask(&path, request, 20 * SECOND)
+            })
+        };
+        let asked = ["/later,yes", "/later,no", "/later,drop"].map(first);
+        while asked.iter().any(|asked| !asked.is_finished()) {
+            assert_eq!(ask(path, "/echo", SECOND).unwrap(), Value::Null);
+            assert_eq!(ask(path, "/now", SECOND).unwrap(), json!("now"));
+        }
+        let [yes, no, dropped] = asked.map(|asked| asked.join().unwrap());
+        assert_eq!(yes.unwrap(), json!("yes"));
+        assert_eq!(no.unwrap_err().to_string(), "no");
+        assert!(dropped.unwrap_err().to_string().contains("stopping"));
     });
 }
 

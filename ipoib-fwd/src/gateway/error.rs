@@ -49,6 +49,9 @@ pub enum GatewayError {
     /// The capture.
     #[error(transparent)]
     Capture(#[from] CaptureError),
+    /// The thread that writes captures.
+    #[error("cannot make the thread that writes captures")]
+    CaptureThread(#[source] std::io::Error),
     /// The user or group that the gateway is to become.
     #[error(transparent)]
     User(#[from] privileges::UserError),

@@ -17,6 +17,7 @@ mod sighting;
 mod start;
 mod tag;
 mod worker;
+mod writer;
 
 pub use error::{GatewayError, Placed};
 pub use punts::Cause;

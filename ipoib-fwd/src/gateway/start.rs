@@ -14,6 +14,7 @@ use pmd::eal::{Eal, LcoreId};
 use pmd::eth::{EthConfig, EthPort, EthQueue};
 use pmd::hca::{Backend, HcaError, PortNumber};
 use pmd::mem::{Pool, PoolConfig};
+use rustix::thread::CpuSet;
 use serde_json::{Value, json};
 
 use super::board::GatewayBoard;
@@ -36,6 +37,7 @@ use super::random::random;
 use super::report::Times;
 use super::segment_parts::SegmentMaker;
 use super::worker::{GatewayCommand, GatewayNote, GatewayWorker, WorkerParts};
+use super::writer::{self, Writer};
 use crate::counter::{Totals, WorkerCounters};
 use crate::forward::{EndpointIndex, SegmentIndex};
 use crate::log::Log;
@@ -130,6 +132,7 @@ impl Start {
         }
         let mut capture = self.capture.as_deref().map(Capture::create).transpose()?;
 
+        let cpus = writer::own_cpus();
         let words = self.line.eal.with_rings(config.buffers.data_room);
         let arguments = std::iter::once(self.line.program.clone()).chain(words);
         let eal = Eal::init(arguments)?;
@@ -181,6 +184,7 @@ impl Start {
             pool: pool.clone(),
             ethernets,
             capture,
+            cpus,
         };
         let mut report = match devices {
             Devices::Soft(_) => running.run(soft)?,
@@ -206,6 +210,8 @@ struct Running<'a> {
     /// Each Ethernet port, with its queues by worker.
     ethernets: Vec<(EthPort, Vec<EthQueue>)>,
     capture: Option<Capture>,
+    /// The processors that the process had before EAL gave each lcore its own.
+    cpus: CpuSet,
 }
 
 /// The endpoints of all InfiniBand ports, and each worker's queues on them.
@@ -272,6 +278,22 @@ impl Running<'_> {
         Ok(all)
     }
 
+    /// The thread that writes captures, if there may be some. It is one of those that give up their privileges, and is where no worker is.
+    fn recordings(&mut self) -> Result<Recordings, GatewayError> {
+        let capture = self.capture.take();
+        if capture.is_none() && self.config.gateway.captures.is_none() {
+            return Ok(Recordings::default());
+        }
+        let mut workers = Vec::new();
+        for &lcore in &self.lcores {
+            workers.push(self.eal.launch(lcore, writer::own_cpus)?.join()?);
+        }
+        let cpus = writer::beside(&self.cpus, &writer::own_cpus(), &workers);
+        let all = capture.as_ref().map(Capture::progress);
+        let writer = Writer::start(capture, cpus).map_err(GatewayError::CaptureThread)?;
+        Ok(Recordings::new(writer, all))
+    }
+
     fn run<B: Backend>(mut self, hcas: Vec<B>) -> Result<Report, GatewayError> {
         let now = Instant::now();
         let handles: Vec<Arc<Handle>> = self.lcores.iter().map(|_| Handle::new()).collect();
@@ -330,6 +352,7 @@ impl Running<'_> {
                 tap,
             }));
         }
+        let recordings = self.recordings()?;
         let own = WorkerCounters::default();
         let Some(times) = Times::new() else {
             return Err(GatewayError::Unsupported("the histograms' bounds are not possible".to_owned()));
@@ -360,11 +383,10 @@ impl Running<'_> {
             service: Service::new(Instant::now()),
             events: Events::new(),
             chosen: Chosen::default(),
-            recordings: Recordings::default(),
+            recordings,
             traces: Traces::new(),
             base: Base::new(now),
             times,
-            capture: self.capture,
             stats_period: (self.config.gateway.stats_seconds > 0)
                 .then(|| Duration::from_secs(self.config.gateway.stats_seconds.into())),
             schedule: Schedule::new(now),
@@ -382,7 +404,9 @@ impl Running<'_> {
         }
         let drivers = controller.ethernets.iter().flat_map(|end| end.port.drivers());
         self.privileges.give_up(self.config, drivers.clone())?;
-        self.privileges.filter_calls(self.config.gateway.seccomp, drivers, self.eal, &self.lcores)?;
+        let seccomp = self.config.gateway.seccomp;
+        let filter = self.privileges.filter_calls(seccomp, drivers, self.eal, &self.lcores)?;
+        controller.recordings.settle(filter)?;
         let mut jobs = Vec::new();
         for ((worker, &lcore), handle) in workers.into_iter().zip(&self.lcores).zip(&handles) {
             let handle = Arc::clone(handle);
@@ -448,10 +472,7 @@ impl Running<'_> {
 impl<B: Backend> GatewayControl<B> {
     /// Gives everything back and sums up. The workers' queues are by [`EndpointIndex`].
     fn finish(mut self, queues: Vec<Vec<B::Queues>>) -> Result<Report, GatewayError> {
-        if let Some(capture) = &mut self.capture {
-            while capture.drain()? > 0 {}
-        }
-        std::mem::take(&mut self.recordings).finish(Instant::now());
+        let captured = std::mem::take(&mut self.recordings).finish();
         let report = Report {
             totals: self.totals(),
             times: self.times.json(),
@@ -468,6 +489,7 @@ impl<B: Backend> GatewayControl<B> {
                 closed = closed.and(Err(error.into()));
             }
         }
+        captured?;
         closed
     }
 }

@@ -47,6 +47,8 @@ hca::counted! {
         DeviceErrors = "device_errors",
         /// Packet buffers, by state.
         Buffers = "buffers",
+        /// Packets of captures, by outcome: `missing` were too many for who writes them, or for the disk.
+        CapturePackets = "capture_packets",
         /// Reloads of the configuration, by outcome.
         Reloads = "reloads",
         /// Duration of a worker's busy turn, all workers since the start.
@@ -74,6 +76,7 @@ impl Family {
             | Self::EthernetPortLosses
             | Self::SrqLow
             | Self::DeviceErrors
+            | Self::CapturePackets
             | Self::Reloads => true,
             Self::BuildInfo
             | Self::SegmentUp

@@ -85,6 +85,18 @@ pub struct TapReader {
     dropped: Arc<AtomicU64>,
 }
 
+/// What a tap loses, for others than its reader.
+#[derive(Clone, Debug)]
+pub struct TapLosses(Arc<AtomicU64>);
+
+impl TapLosses {
+    /// Packets that found the ring full so far.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// A tap with a ring of `bytes`.
 #[must_use]
 pub fn tap(bytes: usize) -> (Tap, TapReader) {
@@ -171,6 +183,12 @@ impl TapReader {
         self.dropped.load(Ordering::Relaxed)
     }
 
+    /// The same for whoever does not read, and as long as nobody does.
+    #[must_use]
+    pub fn losses(&self) -> TapLosses {
+        TapLosses(Arc::clone(&self.dropped))
+    }
+
     /// True if the tap itself is gone; what is left can still be read.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
@@ -217,5 +235,8 @@ mod tests {
             n += 1;
         }
         assert_eq!((n, reader.dropped()), (2, 8));
+        let losses = reader.losses();
+        drop(reader);
+        assert_eq!(losses.packets(), 8);
     }
 }

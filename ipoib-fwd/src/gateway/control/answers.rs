@@ -130,6 +130,7 @@ impl<B: Backend> GatewayControl<B> {
             "reloads": self.reloader.json(),
             "times": self.times.json(),
             "long_messages": self.long_messages(),
+            "capture": self.recordings.facts(now),
             "buffers": {"in_use": self.pool.in_use(), "available": self.pool.available()},
         })
     }

@@ -142,6 +142,8 @@ impl<B: Backend> GatewayControl<B> {
         let outcome = |outcome: &'static str, n| (labels([("outcome", &outcome)]), n);
         let reloads = [outcome("done", done), outcome("refused", refused)];
         sheet.counter(Family::Reloads, reloads);
+        let [written, missing] = self.recordings.totals();
+        sheet.counter(Family::CapturePackets, [outcome("written", written), outcome("missing", missing)]);
         sheet.gauge(Family::BusyTurnSeconds, percentiles(&self.times.service));
         sheet.gauge(Family::ConnectionSetupSeconds, percentiles(&self.times.setup));
     }

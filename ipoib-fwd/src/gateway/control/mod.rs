@@ -23,7 +23,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant, SystemTime};
 
-use dataplane::capture::Capture;
 use dataplane::control::{Controller, Flow};
 use dataplane::telemetry::{Command, Reply};
 use pmd::hca::{Backend, HcaError, Queues};
@@ -85,7 +84,6 @@ pub(super) struct GatewayControl<B: Backend> {
     pub(super) recordings: Recordings,
     pub(super) traces: Traces,
     pub(super) times: Times,
-    pub(super) capture: Option<Capture>,
     pub(super) stats_period: Option<Duration>,
     pub(super) schedule: Schedule,
     pub(super) stopping: Option<Instant>,
@@ -155,14 +153,8 @@ impl<B: Backend> GatewayControl<B> {
             }
             self.schedule.stats = now + period;
         }
-        if let Some(capture) = &mut self.capture
-            && let Err(e) = capture.drain()
-        {
-            tracing::error!("{e}: {}; the capture ends here", e.source);
-            self.capture = None;
-        }
-        let told = self.drive_traces(now);
-        self.drive_recording(now) || told
+        self.drive_recording(now);
+        self.drive_traces(now)
     }
 }
 
@@ -218,7 +210,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
             command::Command::Connections => self.connections(now, segment),
             command::Command::Groups => self.groups(segment),
             command::Command::Gids => self.gid_table(),
-            command::Command::Capture => self.capture_now(now, argument)?,
+            command::Command::Capture => return self.capture_now(now, argument),
             command::Command::Set => self.set(now, argument)?,
             command::Command::Clear => self.clear(now, argument),
             command::Command::Since => self.since(now, segment),

@@ -94,6 +94,19 @@ pub(super) const VERBS: &[Call] = calls![
     SYS_ioctl "a completion is asked to be told of, a send of a provider without doorbells (soft-RoCE)",
 ];
 
+/// The thread that writes captures: files of one directory.
+pub(super) const CAPTURES: &[Call] = calls![
+    SYS_openat "a capture's files, and the list of the directory",
+    SYS_getdents64 "the list of the directory",
+    SYS_fstat "files",
+    SYS_newfstatat "files",
+    SYS_fcntl "descriptors",
+    SYS_lseek "files",
+    #[cfg(target_arch = "x86_64")] SYS_open "the same as its successor",
+    #[cfg(target_arch = "x86_64")] SYS_unlink "the oldest file of a capture goes",
+    SYS_unlinkat "the same",
+];
+
 /// The control lcore, and with it the threads of DPDK: sockets, files, timers, memory, threads.
 pub(super) const CONTROL: &[Call] = calls![
     SYS_epoll_create1 "the event loop",
@@ -126,11 +139,11 @@ pub(super) const CONTROL: &[Call] = calls![
     SYS_recvfrom "requests",
     SYS_recvmsg "processes of DPDK, memory of cables",
     SYS_recvmmsg "cables over UDP",
-    SYS_openat "the configuration that is read again, a capture's second file, the report, sysfs",
+    SYS_openat "the configuration that is read again, the report, sysfs; captures, on their thread",
     SYS_read "the same",
     SYS_pread64 "the same",
     SYS_readv "the same",
-    SYS_pwrite64 "GID tables, captures, the report",
+    SYS_pwrite64 "GID tables, the report",
     SYS_lseek "the same",
     SYS_ftruncate "GID tables that grow",
     SYS_fallocate "the same",

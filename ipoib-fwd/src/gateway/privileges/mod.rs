@@ -17,6 +17,9 @@ type Reason = (CapabilitySet, &'static str);
 /// Drivers of Ethernet ports with which gateways run under these lists whenever the end-to-end checks do.
 const TRIED: &[&str] = &["net_af_packet", "net_af_xdp", "net_bonding", "net_null", "net_pcap", "net_tap"];
 
+/// What the thread that writes captures calls.
+const CAPTURES: &[&[Call]] = &[calls::ANY, calls::CAPTURES];
+
 /// What drives the InfiniBand ports, as far as that matters here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Driver {
@@ -96,18 +99,19 @@ impl Privileges {
     }
 
     /// Has each thread make the system calls of its role and no others: all threads there are those of the control lcore, and workers,
-    /// which have no job yet, only their own among them.
+    /// which have no job yet, only their own among them. What is returned is the filter of the thread that writes captures, for it to apply.
     pub(super) fn filter_calls<'a>(
         &self,
         seccomp: Seccomp,
         ports: impl Iterator<Item = &'a str> + Clone,
         eal: &Eal,
         workers: &[LcoreId],
-    ) -> Result<(), GatewayError> {
-        let Some((violation, why)) = violation(seccomp, self.driver, ports.clone()) else { return Ok(()) };
+    ) -> Result<Option<Filter>, GatewayError> {
+        let Some((violation, why)) = violation(seccomp, self.driver, ports.clone()) else { return Ok(None) };
         let worker = worker_calls(self.driver, ports.clone());
         let control: Vec<_> = worker.iter().copied().chain(control_calls(ports)).collect();
         let (worker, control) = (Filter::new(&worker, violation)?, Filter::new(&control, violation)?);
+        let captures = Filter::new(CAPTURES, violation)?;
         panics::tell_plainly();
         // A thread's first allocation makes calls that differ by the allocator's version, and none of its later ones.
         for &lcore in workers {
@@ -131,7 +135,7 @@ impl Privileges {
                 }
             }
         );
-        Ok(())
+        Ok(Some(captures))
     }
 
     fn keep(&self, reasons: &[Reason]) -> Result<(), GatewayError> {
@@ -239,6 +243,10 @@ fn reasons<'a>(driver: Driver, ports: impl Iterator<Item = &'a str>, promiscuous
 mod tests {
     use std::os::unix::process::ExitStatusExt as _;
     use std::process::{Command, ExitStatus};
+    use std::time::Instant;
+
+    use dataplane::capture::{Order, Recording, State};
+    use tap::{FrameKind, TapDirection};
 
     use super::*;
 
@@ -295,6 +303,44 @@ mod tests {
             // Memory that may be executed, for which nothing of ours asks: a library that is loaded.
             _ => drop(std::hint::black_box(std::net::ToSocketAddrs::to_socket_addrs("localhost:1"))),
         });
+    }
+
+    #[test]
+    fn who_writes_captures_does_nothing_but_write() {
+        let me = "who_writes_captures_does_nothing_but_write";
+        let Ok(task) = std::env::var(TASK) else {
+            assert!(child(me, "write").success());
+            for task in ["execute", "socket"] {
+                assert_eq!(child(me, task).signal(), Some(SIGSYS), "{task}");
+            }
+            // All of it may be done under the control lcore's filter, which it has, too.
+            let control: Vec<_> = worker_calls(Driver::Soft, ["net_null"].into_iter())
+                .into_iter()
+                .chain(control_calls(["net_null"].into_iter()))
+                .flatten()
+                .map(|call| call.number)
+                .collect();
+            for call in CAPTURES.iter().copied().flatten() {
+                assert!(control.contains(&call.number), "{}", call.name);
+            }
+            return;
+        };
+        let folder = std::env::temp_dir().join(format!("filtered-captures-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let of = folder.clone();
+        under(Filter::new(CAPTURES, Violation::Kill).unwrap(), move || match task.as_str() {
+            "write" => {
+                let order = Order::parse("c,files=1,size=65536,packets=2000").unwrap();
+                let mut recording = Recording::begin(&of, order, Instant::now()).unwrap();
+                let mut tap = recording.tap();
+                (0..2000).for_each(|_| tap.offer(FrameKind::Ethernet, TapDirection::Sent, &[0; 100]));
+                while recording.drain(Instant::now()).unwrap() != State::Done {}
+                assert_eq!(recording.progress().counts(), [2000, 2000, 0]);
+            }
+            "execute" => drop(Command::new("/bin/true").status()),
+            _ => drop(std::net::UdpSocket::bind("127.0.0.1:0")),
+        });
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

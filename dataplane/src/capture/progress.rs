@@ -1,0 +1,70 @@
+//! How a capture stands, for others than who writes it: that one may be waiting for a disk.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tap::{TapLosses, TapReader};
+
+/// What the writer tells as it goes.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    written: AtomicU64,
+    seen: AtomicU64,
+    /// Wanted, and nobody will write them.
+    left: AtomicU64,
+    /// Nothing is done with files while it is locked.
+    files: Mutex<VecDeque<PathBuf>>,
+}
+
+impl Told {
+    /// Of a capture that has its first file.
+    pub(super) fn with(file: PathBuf) -> Arc<Self> {
+        Arc::new(Self { files: Mutex::new(VecDeque::from([file])), ..Self::default() })
+    }
+
+    pub(super) fn written(&self, packets: u64) {
+        self.written.fetch_add(packets, Ordering::Relaxed);
+    }
+
+    pub(super) fn seen(&self, packets: u64) {
+        self.seen.fetch_add(packets, Ordering::Relaxed);
+    }
+
+    pub(super) fn left(&self, packets: u64) {
+        self.left.fetch_add(packets, Ordering::Relaxed);
+    }
+
+    /// The files that are kept, the newest last.
+    pub(super) fn files(&self) -> MutexGuard<'_, VecDeque<PathBuf>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How a capture stands. It goes on telling when the capture is over.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    told: Arc<Told>,
+    losses: Vec<TapLosses>,
+}
+
+impl Progress {
+    pub(super) fn new(told: &Arc<Told>, taps: &[TapReader]) -> Self {
+        Self { told: Arc::clone(told), losses: taps.iter().map(TapReader::losses).collect() }
+    }
+
+    /// Packets written, packets that were looked at, packets that are missing: a tap's ring was full, or they were in it at the end.
+    #[must_use]
+    pub fn counts(&self) -> [u64; 3] {
+        let Told { written, seen, left, .. } = &*self.told;
+        let [written, seen, left] = [written, seen, left].map(|count| count.load(Ordering::Relaxed));
+        [written, seen, left + self.losses.iter().map(TapLosses::packets).sum::<u64>()]
+    }
+
+    /// The files that are kept, the newest last.
+    #[must_use]
+    pub fn files(&self) -> Vec<PathBuf> {
+        self.told.files().iter().cloned().collect()
+    }
+}
