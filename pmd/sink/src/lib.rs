@@ -293,36 +293,36 @@ impl Sink {
         };
         let most = self.receives_per_turn.min(queue.posted().into());
         let looks = self.sample.has_message_within(most);
+        let (mut next_message, mut next_connection) = (self.next_message, self.next_connection);
         for _ in 0..most {
             // A full queue holds the sink back, as a wire would hold a sender back that waits for acknowledgements.
             if !self.receive_cq.has_room() {
                 break;
             }
-            let Some(message) = self.messages.get(self.next_message) else { break };
+            let Some(message) = self.messages.get(next_message) else { break };
             let Some((slot, data)) = queue.take() else { break };
             if !write_message(&self.regions, &data, front, message) {
                 bad += 1;
             }
             if looks {
-                self.sample.received(self.next_message, message.len(), data, front);
+                self.sample.received(next_message, message.len(), data, front);
             }
             let mut cqe = Cqe::default();
             cqe.byte_cnt.set((front + message.len()) as u32);
             if front == 0 {
-                cqe.sop_drop_qpn.set(FIRST_QPN + 1 + self.next_connection);
+                cqe.sop_drop_qpn.set(FIRST_QPN + 1 + next_connection);
             } else {
                 cqe.sop_drop_qpn.set(FIRST_QPN);
-                cqe.slid.set(1 + self.next_connection as u16);
+                cqe.slid.set(1 + next_connection as u16);
                 cqe.flags_rqpn.set(REMOTE_QPN);
             }
             cqe.wqe_counter.set(slot);
             self.receive_cq.write(CqeOpcode::ReceiveSend, &cqe);
             received += 1;
-            self.next_message =
-                if self.next_message + 1 == self.messages.len() { 0 } else { self.next_message + 1 };
-            self.next_connection =
-                if self.next_connection + 1 == connections { 0 } else { self.next_connection + 1 };
+            next_message = if next_message + 1 == self.messages.len() { 0 } else { next_message + 1 };
+            next_connection = if next_connection + 1 == connections { 0 } else { next_connection + 1 };
         }
+        (self.next_message, self.next_connection) = (next_message, next_connection);
         if !looks {
             self.sample.pass_messages(received);
         }
