@@ -19,6 +19,7 @@ pub mod pair;
 pub mod pci;
 pub mod request;
 pub mod roce;
+pub mod segment;
 pub mod smp;
 pub mod table;
 pub mod transport;
@@ -50,6 +51,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("smp", smp::run),
     ("transport", transport::run),
     ("cable", cable::run),
+    ("segment", segment::run),
     ("table", table::run),
     ("umr", umr::run),
     ("url", url::run),
