@@ -4,6 +4,7 @@ mod journal;
 
 use std::fmt;
 use std::io::IsTerminal as _;
+use std::os::fd::AsFd;
 
 use config::LogLevel;
 use tracing::field::Field;
@@ -17,6 +18,18 @@ use journal::Journal;
 
 /// The environment's filter, which goes before the configured level.
 const VARIABLE: &str = "IPOIB_FWD_LOG";
+
+/// True if the journal reads what is written there: lines may have a priority in front, as sd-daemon(3) has them.
+#[must_use]
+pub fn is_journal(file: impl AsFd) -> bool {
+    journal::reads(file)
+}
+
+/// A text for the journal: each of its lines an error.
+#[must_use]
+pub fn with_error_priority(text: &str) -> String {
+    text.lines().map(|line| format!("<3>{line}\n")).collect()
+}
 
 /// The log of this process.
 #[derive(Clone, Debug)]

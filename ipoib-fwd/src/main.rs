@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use ipoib_fwd::log::{is_journal, with_error_priority};
 use ipoib_fwd::options::{CtlLine, GidsLine, InitLine, MetricsLine, Options, TopLine};
 use ipoib_fwd::{check, ctl, gateway, gids, init, metrics, terminal, top};
 use preflight::Severity;
@@ -32,6 +33,8 @@ fn run_check(arguments: &[String], own: &[String]) -> ExitCode {
     let report = check::run(arguments, options.config.as_deref(), &overrides);
     print(&if options.json {
         format!("{:#}\n", report.json())
+    } else if is_journal(std::io::stdout()) {
+        report.journal_text()
     } else {
         report.text(terminal::is_coloured())
     });
@@ -151,11 +154,8 @@ fn print(text: &str) {
 
 /// One error with its causes, on one line each.
 fn fail(error: &dyn std::error::Error) -> ExitCode {
-    eprintln!("ipoib-fwd: {error}");
-    let mut cause = error.source();
-    while let Some(e) = cause {
-        eprintln!("  because: {e}");
-        cause = e.source();
-    }
+    let causes = std::iter::successors(error.source(), |e| e.source()).map(|e| format!("  because: {e}\n"));
+    let text = format!("ipoib-fwd: {error}\n{}", causes.collect::<String>());
+    eprint!("{}", if is_journal(std::io::stderr()) { with_error_priority(&text) } else { text });
     ExitCode::FAILURE
 }

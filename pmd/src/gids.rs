@@ -6,6 +6,7 @@ mod shared;
 
 use std::path::Path;
 
+use gidcache::layout::LayoutError;
 use gidcache::table::Memory;
 use gidcache::{DeviceTable, Difference, NoProvider, PortKind, PortSetup, TableError};
 
@@ -25,13 +26,32 @@ pub enum MirrorError {
     Device(#[from] HcaError),
     /// What it said is no table.
     #[error("the device's GID table: {0}")]
-    Table(#[from] TableError),
+    Table(TableError),
     /// Its ports are more than a table can have.
     #[error("the device's ports: {0}")]
-    Layout(#[from] gidcache::layout::LayoutError),
+    Layout(LayoutError),
     /// The memory could not be shared.
     #[error("sharing the GID table: {0}")]
-    Shared(#[from] ShmError),
+    Shared(ShmError),
+}
+
+// Its text says what its cause says, which is therefore no source that would be told once more.
+impl From<TableError> for MirrorError {
+    fn from(error: TableError) -> Self {
+        Self::Table(error)
+    }
+}
+
+impl From<LayoutError> for MirrorError {
+    fn from(error: LayoutError) -> Self {
+        Self::Layout(error)
+    }
+}
+
+impl From<ShmError> for MirrorError {
+    fn from(error: ShmError) -> Self {
+        Self::Shared(error)
+    }
 }
 
 /// A copy of a device's table, in memory of this process or shared with others.

@@ -126,6 +126,27 @@ def check_terminal(gateway, directory):
     return {"ok": ok, **({} if ok else {"shown": shown, "without": without})}
 
 
+def check_journal(gateway, directory):
+    """Where the journal reads, each line has the priority of its finding in front, and nothing else changes; elsewhere there is none."""
+    bad = directory / "journal.toml"
+    bad.write_text(BAD)
+    said = {}
+    for name in ("plain", "journal", "other"):
+        with open(directory / f"{name}.out", "wb") as out:
+            about = os.fstat(out.fileno())
+            stream = {"journal": f"{about.st_dev}:{about.st_ino}", "other": f"{about.st_dev}:{about.st_ino + 1}"}.get(name, "")
+            line = [str(word) for word in (gateway, *EAL, "--", "--check", "--config", bad)]
+            code = subprocess.run(line, stdout=out, stderr=out, timeout=30, env={**os.environ, "JOURNAL_STREAM": stream}).returncode
+        said[name] = (code, (directory / f"{name}.out").read_text().splitlines())
+    lines = said["journal"][1]
+    errors = [line for line in lines if line[3:].startswith("error[")]
+    warnings = [line for line in lines if line[3:].startswith("warning[")]
+    ok = (said["plain"] == said["other"] and said["journal"][0] == said["plain"][0] == 1 and len(errors) >= 4
+          and all(line.startswith("<3>") for line in errors) and all(line.startswith("<4>") for line in warnings)
+          and [line[3:] for line in lines] == [line for line in said["plain"][1] if line] and not said["plain"][1][0].startswith("<"))
+    return {"ok": ok, "errors": len(errors), "warnings": len(warnings), **({} if ok else {"said": said})}
+
+
 def check_fifo(gateway, directory):
     """What is no file is said to be none, at once, by --check and by a start."""
     fifo = directory / "fifo.toml"
@@ -156,7 +177,7 @@ def preflight(args, checks):
     directory = Path(demo.tempfile.mkdtemp(prefix="ipoib-fwd-e2e-"))
     try:
         for name, body in (("good", check_good), ("bad", check_bad), ("json", check_json), ("terminal", check_terminal),
-                           ("fifo", check_fifo), ("first", check_first)):
+                           ("journal", check_journal), ("fifo", check_fifo), ("first", check_first)):
             checks.run(f"preflight_{name}", lambda body=body: body(gateway, directory))
     finally:
         demo.shutil.rmtree(directory, ignore_errors=True)

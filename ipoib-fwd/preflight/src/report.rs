@@ -41,43 +41,34 @@ impl Report {
         }
     }
 
-    /// For people; the colours are those of terminals. Writing to a string does not fail.
+    /// For people; the colours are those of terminals.
     #[must_use]
     pub fn text(&self, coloured: bool) -> String {
-        let paint = |codes: &str, text: &str| match coloured {
-            true => format!("\x1b[{codes}m{text}\x1b[0m"),
-            false => text.to_owned(),
-        };
-        let mut out = String::new();
-        for finding in &self.findings {
-            let colour = match finding.severity {
-                Severity::Error => "1;31",
-                Severity::Warning => "1;33",
-                Severity::Note => "1;32",
-            };
-            let head = format!("{}[{}]", finding.severity.word(), finding.code.word());
-            let what = printable(&finding.what);
-            let _ = writeln!(out, "{}{}", paint(colour, &head), paint("1", &format!(": {what}")));
-            let number = finding.at.as_ref().map(|at| at.line.to_string()).unwrap_or_default();
-            let margin = " ".repeat(number.len());
-            let bar = paint("1;34", "|");
-            if let Some(at) = &finding.at {
-                let arrow = paint("1;34", "-->");
-                let _ = writeln!(out, "{margin}{arrow} {}:{}:{}", at.file.display(), at.line, at.column);
-                let _ = writeln!(out, "{margin} {bar}");
-                let _ = writeln!(out, "{} {bar} {}", paint("1;34", &number), at.text);
-                let marks = paint(colour, &"^".repeat(at.length));
-                let _ = writeln!(out, "{margin} {bar} {}{marks}", " ".repeat(at.column - 1));
-            }
-            if !finding.help.is_empty() {
-                let equals = paint("1;34", "=");
-                let help = printable(&finding.help);
-                let _ = writeln!(out, "{margin} {equals} {} {help}", paint("1", "help:"));
-            }
-            out.push('\n');
-        }
-        let _ = writeln!(out, "ipoib-fwd: {}", self.summary());
+        let mut out: String = self.findings.iter().map(|finding| text_of(finding, coloured) + "\n").collect();
+        out.push_str(&self.last_line());
         out
+    }
+
+    /// For the journal: each line has the priority of its finding in front (sd-daemon(3)), the last line that of the worst.
+    #[must_use]
+    pub fn journal_text(&self) -> String {
+        let prefixed = |severity: Option<Severity>, text: &str| -> String {
+            let priority = match severity {
+                Some(Severity::Error) => 3,
+                Some(Severity::Warning) => 4,
+                Some(Severity::Note) | None => 6,
+            };
+            text.lines().map(|line| format!("<{priority}>{line}\n")).collect()
+        };
+        let findings = self.findings.iter();
+        let mut out: String =
+            findings.map(|finding| prefixed(Some(finding.severity), &text_of(finding, false))).collect();
+        out.push_str(&prefixed(self.findings.first().map(|finding| finding.severity), &self.last_line()));
+        out
+    }
+
+    fn last_line(&self) -> String {
+        format!("ipoib-fwd: {}\n", self.summary())
     }
 
     fn summary(&self) -> String {
@@ -121,7 +112,70 @@ impl Report {
     }
 }
 
+/// A finding as people read it. Writing to a string does not fail.
+fn text_of(finding: &Finding, coloured: bool) -> String {
+    let paint = |codes: &str, text: &str| match coloured {
+        true => format!("\x1b[{codes}m{text}\x1b[0m"),
+        false => text.to_owned(),
+    };
+    let mut out = String::new();
+    let colour = match finding.severity {
+        Severity::Error => "1;31",
+        Severity::Warning => "1;33",
+        Severity::Note => "1;32",
+    };
+    let head = format!("{}[{}]", finding.severity.word(), finding.code.word());
+    let what = printable(&finding.what);
+    let _ = writeln!(out, "{}{}", paint(colour, &head), paint("1", &format!(": {what}")));
+    let number = finding.at.as_ref().map(|at| at.line.to_string()).unwrap_or_default();
+    let margin = " ".repeat(number.len());
+    let bar = paint("1;34", "|");
+    if let Some(at) = &finding.at {
+        let arrow = paint("1;34", "-->");
+        let _ = writeln!(out, "{margin}{arrow} {}:{}:{}", at.file.display(), at.line, at.column);
+        let _ = writeln!(out, "{margin} {bar}");
+        let _ = writeln!(out, "{} {bar} {}", paint("1;34", &number), at.text);
+        let marks = paint(colour, &"^".repeat(at.length));
+        let _ = writeln!(out, "{margin} {bar} {}{marks}", " ".repeat(at.column - 1));
+    }
+    if !finding.help.is_empty() {
+        let equals = paint("1;34", "=");
+        let help = printable(&finding.help);
+        let _ = writeln!(out, "{margin} {equals} {} {help}", paint("1", "help:"));
+    }
+    out
+}
+
 /// Without what a terminal would obey.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::finding::Code;
+
+    #[test]
+    fn each_line_for_the_journal_has_its_findings_priority() {
+        let finding = |severity, what: &str| Finding {
+            severity,
+            code: Code::ConfigInvalid,
+            what: what.to_owned(),
+            at: None,
+            help: "do\n<0>something".to_owned(),
+        };
+        let report = Report::new(vec![
+            finding(Severity::Note, "n"),
+            finding(Severity::Warning, "w"),
+            finding(Severity::Error, "e"),
+        ]);
+        let text = report.journal_text();
+        let heads: Vec<_> = text.lines().map(|line| line.split_at(3).0).collect();
+        assert_eq!(heads, ["<3>", "<3>", "<4>", "<4>", "<6>", "<6>", "<3>"], "{text}");
+        // The same words as a terminal has.
+        let plain: String = report.text(false).lines().filter(|line| !line.is_empty()).collect();
+        assert_eq!(text.lines().map(|line| &line[3..]).collect::<String>(), plain);
+        assert_eq!(Report::new(Vec::new()).journal_text(), "<6>ipoib-fwd: nothing is wrong\n");
+    }
 }

@@ -10,6 +10,7 @@ use dataplane::control::ControlError;
 use endpoint::EndpointError;
 use pmd::eal::{EalError, LcoreId};
 use pmd::eth::EthError;
+use pmd::gids::MirrorError;
 use pmd::hca::HcaError;
 use pmd::mem::PoolError;
 
@@ -42,7 +43,7 @@ pub enum GatewayError {
     Link(#[from] CableError),
     /// The copy of the device's GID table.
     #[error("gateway.gids: {0}")]
-    Gids(#[from] pmd::gids::MirrorError),
+    Gids(MirrorError),
     /// The control loop.
     #[error(transparent)]
     Control(#[from] ControlError),
@@ -83,6 +84,13 @@ pub enum GatewayError {
     },
 }
 
+// Told by the text, and no source beside it.
+impl From<MirrorError> for GatewayError {
+    fn from(error: MirrorError) -> Self {
+        Self::Gids(error)
+    }
+}
+
 /// What is wrong with what the configuration file asks for, and where it does.
 #[derive(Debug)]
 pub struct Placed {
@@ -114,5 +122,21 @@ impl Places {
             (None, error) | (_, error @ (GatewayError::Config(_) | GatewayError::At(_))) => error,
             (Some(file), error) => Placed { place: file.place(key, entry), error: Box::new(error) }.into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error as _;
+
+    #[test]
+    fn what_is_wrong_with_a_gid_table_is_said_once() {
+        let error = pmd::shm::ShmError::Maintained { path: PathBuf::from("/run/gids"), process: None };
+        let said = error.to_string();
+        let error = GatewayError::from(MirrorError::from(error));
+        assert_eq!(error.to_string().matches(&said).count(), 1, "{error}");
+        let causes: Vec<_> = std::iter::successors(error.source(), |e| (*e).source()).collect();
+        assert!(causes.iter().all(|cause| !error.to_string().contains(&cause.to_string())), "{causes:?}");
     }
 }

@@ -116,6 +116,18 @@ impl Outcome {
             _ => Self::Pieces { sent: sent.saturating_add(1), dropped },
         }
     }
+
+    /// With so many frames less than a queue has had: the port dropped them.
+    pub(in crate::gateway) fn less(self, dropped: u64, reason: DropReason) -> Self {
+        match self {
+            Self::Sent if dropped > 0 => Self::Dropped(reason),
+            Self::Pieces { sent, dropped: None } if dropped > 0 => {
+                let left = u64::from(sent).saturating_sub(dropped);
+                Self::Pieces { sent: u16::try_from(left).unwrap_or(sent), dropped: Some(reason) }
+            }
+            other => other,
+        }
+    }
 }
 
 /// When a worker had the packet.
@@ -290,5 +302,21 @@ impl Tracer {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_port_cannot_send_was_not_forwarded() {
+        let reason = DropReason::TooManySegments;
+        let pieces = |sent, dropped| Outcome::Pieces { sent, dropped };
+        assert_eq!(Outcome::Sent.less(0, reason), Outcome::Sent);
+        assert_eq!(Outcome::Sent.less(1, reason), Outcome::Dropped(reason));
+        assert_eq!(pieces(5, None).less(2, reason), pieces(3, Some(reason)));
+        assert_eq!(pieces(5, None).less(0, reason), pieces(5, None));
+        assert_eq!(Outcome::Waits.less(1, reason), Outcome::Waits);
     }
 }

@@ -6,6 +6,7 @@
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -47,9 +48,7 @@ struct Inner {
 impl Journal {
     /// The journal, if standard error is its stream; `None` if not, or if it takes no entries.
     pub(super) fn of_standard_error() -> Option<Self> {
-        let stream = std::env::var(STREAM).ok()?;
-        let file = rustix::fs::fstat(io::stderr()).ok()?;
-        if !is_stream(&stream, file.st_dev, file.st_ino) {
+        if !reads(io::stderr()) {
             return None;
         }
         Self::at(Path::new(SOCKET)).ok()
@@ -136,6 +135,12 @@ fn say(text: &str) -> bool {
         Err(rustix::io::Errno::NOTSOCK) => io::stderr().write_all(line.as_bytes()).is_ok(),
         sent => sent.is_ok(),
     }
+}
+
+/// True if the journal reads what is written there.
+pub(super) fn reads(file: impl AsFd) -> bool {
+    let Ok(stream) = std::env::var(STREAM) else { return false };
+    rustix::fs::fstat(file).is_ok_and(|file| is_stream(&stream, file.st_dev, file.st_ino))
 }
 
 /// True if `JOURNAL_STREAM` names the file of that device and inode.

@@ -103,12 +103,14 @@ pub(super) struct EthernetFace {
     patience: Patience,
     /// It has refused frames in this turn, and is not asked again.
     is_blocked: bool,
+    /// Frames that it cannot send and has dropped.
+    unfit: u64,
 }
 
 impl EthernetFace {
     pub(super) fn new(queue: EthQueue) -> Self {
         let behind = VecDeque::with_capacity(WAITING);
-        Self { queue, burst: Burst::new(), behind, patience: Patience::Open, is_blocked: false }
+        Self { queue, burst: Burst::new(), behind, patience: Patience::Open, is_blocked: false, unfit: 0 }
     }
 
     /// Has a frame wait for [`EthernetFace::flush`]. False, and the frame is lost, if there is no room.
@@ -152,6 +154,11 @@ impl EthernetFace {
         !self.burst.is_empty()
     }
 
+    /// How many frames it could not send, and dropped with [`DropReason::TooManySegments`].
+    pub(super) const fn unfit(&self) -> u64 {
+        self.unfit
+    }
+
     /// Sends what waits; what the port does not take waits on.
     #[inline]
     pub(super) fn flush(&mut self, counters: &mut WorkerCounters) {
@@ -187,6 +194,7 @@ impl EthernetFace {
             counters.packets(Traffic::EthTransmit, sent as u64, bytes as u64);
             let unfit = lengths.len() - sent - self.burst.len();
             if unfit > 0 {
+                self.unfit += unfit as u64;
                 counters.drops(DropReason::TooManySegments, unfit as u64);
             }
             taken += lengths.len() - self.burst.len();

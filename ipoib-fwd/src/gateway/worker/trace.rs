@@ -126,16 +126,32 @@ impl<Q: MemoryWork> Hands<'_, Q> {
             return;
         }
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_nanos() as u64);
+        let unfit = self.unfit(ports);
         let outcome = work(self);
-        let outcome = self.taken(outcome, ports, &lookup);
+        let outcome = self.taken(outcome, ports, &lookup, unfit);
         if let Some(tracer) = &mut self.common.tracer {
             let step = if front.port.is_some() { Step::Arrived } else { Step::Again };
             tracer.tell(Sighting { time, watchers, step, front, lookup, outcome, missed: 0 });
         }
     }
 
-    /// What became of a frame once its port has been offered it: one that does not take it has it wait.
-    fn taken(&mut self, outcome: Outcome, ports: [Option<AnyPort>; 2], lookup: &Lookup) -> Outcome {
+    /// How many frames the Ethernet port has dropped so far, those of others among them, which it is offered first.
+    fn unfit(&mut self, ports: [Option<AnyPort>; 2]) -> u64 {
+        let [Some(AnyPort::Ethernet(port)), _] = ports else { return 0 };
+        let Some(face) = self.ethernets.get_mut(port.at()) else { return 0 };
+        face.flush(&mut self.common.counters);
+        face.unfit()
+    }
+
+    /// What became of a frame once its port has been offered it: one that does not take it has it wait. Of those that it cannot send there
+    /// were so many before.
+    fn taken(
+        &mut self,
+        outcome: Outcome,
+        ports: [Option<AnyPort>; 2],
+        lookup: &Lookup,
+        unfit: u64,
+    ) -> Outcome {
         let [Some(AnyPort::Ethernet(port)), _] = ports else { return outcome };
         let is_queued = matches!(outcome, Outcome::Sent | Outcome::Pieces { dropped: None, .. });
         let Some(face) = self.ethernets.get_mut(port.at()) else { return outcome };
@@ -143,7 +159,10 @@ impl<Q: MemoryWork> Hands<'_, Q> {
             return outcome;
         }
         face.flush(&mut self.common.counters);
-        if face.holds() { Outcome::Waits } else { outcome }
+        match face.unfit() - unfit {
+            0 if face.holds() => Outcome::Waits,
+            dropped => outcome.less(dropped, DropReason::TooManySegments),
+        }
     }
 }
 

@@ -1,19 +1,17 @@
 //! One gateway among those of its segment: who forwards.
 
 mod drain;
+mod hearing;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use ib_wire::Guid;
-use ipoib::net::probe::{Nonce, probe_packet};
+use ipoib::net::probe::probe_packet;
 
-use super::api::{Disbelief, Drain, Event, PeerInfo, Settings, Station, Statistics, Transmit, Why};
+use super::api::{Drain, Event, PeerInfo, Settings, Station, Statistics, Transmit, Why};
 use super::loops::{Loops, Sign};
-use super::message::{
-    Body, Hello, Identity, Message, MessageError, Neighbour, Role, SegmentId, Side, SideSet,
-};
-use super::peers::{Peer, Peers, Rank, Reception, rank};
+use super::message::{Body, Hello, Identity, Message, Neighbour, Role, Side, SideSet};
+use super::peers::{Peer, Peers, Rank, rank};
 use super::siblings::Siblings;
 use super::strangers::Strangers;
 use super::sync::Sync;
@@ -157,160 +155,6 @@ impl Pair {
             gid: p.hello.gid,
             qpns: p.hello.qpns.clone(),
         })
-    }
-
-    // -- what it hears
-
-    /// A message arrived on a side, without that side's header.
-    pub fn handle_message(&mut self, now: Instant, side: Side, bytes: &[u8]) -> Result<(), MessageError> {
-        let message = match Message::parse(bytes, self.settings.key) {
-            Ok(message) => message,
-            Err(error) => {
-                self.statistics.rejected += 1;
-                let tell = self.strangers.unreadable(now, side, error);
-                self.tell_stranger(tell);
-                return Err(error);
-            }
-        };
-        let is_ours = message.from.instance == self.own.instance && message.side == side;
-        let who = (message.from.guid, message.segment);
-        let is_sibling = is_ours && who != (self.own.guid, self.settings.segment);
-        if is_sibling {
-            self.meet(now, side, who);
-        }
-        if message.segment != self.settings.segment {
-            self.statistics.other_segment += 1;
-            // A bridge that carries hellos across would make us a stranger to ourselves.
-            if message.side == side && !is_sibling {
-                let tell = self.strangers.elsewhere(now, side, message.from);
-                self.tell_stranger(tell);
-            }
-            return Ok(());
-        }
-        if message.from == self.own {
-            if message.side != side {
-                self.block(now, Sign::Hello, side);
-            } else if self.loops.is_multiplied(message.sequence) {
-                self.statistics.multiplied += 1;
-                self.events.push_back(Event::Multiplied { side });
-            }
-            return Ok(());
-        }
-        // A message of the other side was carried over: not by a gateway, which forwards none. Its sender will hear it as well.
-        if message.side != side {
-            self.statistics.old += 1;
-            return Ok(());
-        }
-        match message.body {
-            Body::Hello(hello) => self.handle_hello(now, side, message.from, message.sequence, hello),
-            Body::Neighbours(list) => self.handle_neighbours(now, side, message.from, message.sequence, list),
-        }
-        Ok(())
-    }
-
-    /// Tells of a gateway that is not believed.
-    fn tell_stranger(&mut self, tell: bool) {
-        if let Some((why, ..)) = self.strangers.told().filter(|_| tell) {
-            self.events.push_back(Event::Stranger { why: Some(why) });
-        }
-        self.wake = self.wake.min(self.strangers.poll_timeout().unwrap_or(self.wake));
-    }
-
-    /// Why another gateway between these two networks is not believed, where it is heard, and since when; if there is one.
-    #[must_use]
-    pub fn stranger(&self) -> Option<(Disbelief, SideSet, Instant)> {
-        self.strangers.told()
-    }
-
-    /// Another segment of this gateway is on the same network.
-    fn meet(&mut self, now: Instant, side: Side, who: (Guid, SegmentId)) {
-        self.statistics.siblings += 1;
-        self.events.push_back(Event::Sibling { guid: who.0, side });
-        let sides = self.siblings.hear(now, side, who, self.settings.lease());
-        let own = (self.own.guid, self.settings.segment);
-        // Those of the same segment elect one of them.
-        if sides.is_both() && who.1 != own.1 && (own.0, own.1.0) > (who.0, who.1.0) {
-            self.block(now, Sign::Sibling, side);
-        }
-    }
-
-    fn handle_hello(&mut self, now: Instant, side: Side, who: Identity, sequence: u64, hello: Hello) {
-        match self.peers.hello(now, who, side, sequence, hello) {
-            Reception::New => {
-                self.statistics.received += 1;
-                self.sync.restart(now);
-                // It shall hear of us.
-                self.hurry(now);
-            }
-            Reception::Known { blocked } => {
-                self.statistics.received += 1;
-                if blocked && matches!(self.role, Role::Standby) {
-                    self.listened = false;
-                    self.evaluate_for(now, Some(Why::PeerBlocked));
-                }
-            }
-            Reception::Old => self.statistics.old += 1,
-            Reception::Full => self.statistics.no_room += 1,
-        }
-        self.handle_timeout(now);
-    }
-
-    fn handle_neighbours(
-        &mut self,
-        now: Instant,
-        side: Side,
-        who: Identity,
-        sequence: u64,
-        list: Vec<Neighbour>,
-    ) {
-        // Only the forwarder's hosts are true, and only who stands by needs them.
-        let forwards = self.peers.alive(now).any(|p| p.who == who && p.hello.role == Role::Forwarding);
-        if forwards && self.peers.is_news(who, side, sequence) && self.role != Role::Forwarding {
-            self.statistics.received += 1;
-            self.events.push_back(Event::Neighbours(list));
-        } else {
-            self.statistics.old += 1;
-        }
-    }
-
-    /// A probe arrived on a side, whoever sent it.
-    pub fn handle_probe(&mut self, now: Instant, side: Side, nonce: Nonce) {
-        if self.loops.probe_arrived(side, nonce) {
-            self.block(now, Sign::Probe, side);
-        }
-    }
-
-    /// A side is up or down.
-    pub fn handle_side(&mut self, now: Instant, side: Side, up: bool) {
-        if self.up.has(side) != up {
-            self.up = self.up.with(side, up);
-            self.next_hello = now;
-            self.handle_timeout(now);
-        }
-    }
-
-    /// Our own addresses are others.
-    pub fn set_station(&mut self, station: Station) {
-        self.station = station;
-    }
-
-    /// The configuration says another priority.
-    pub fn set_priority(&mut self, now: Instant, priority: u8) {
-        self.settings.priority = priority;
-        self.next_hello = now;
-        self.handle_timeout(now);
-    }
-
-    /// The gateways' subnet is another one: from now on those count that say so too.
-    pub const fn set_segment(&mut self, segment: SegmentId) {
-        self.settings.segment = segment;
-    }
-
-    /// The gateway is about to end: another one may forward at once.
-    pub fn leave(&mut self, now: Instant) {
-        self.leaves = true;
-        self.next_hello = now;
-        self.handle_timeout(now);
     }
 
     // -- hosts for those who stand by
