@@ -13,6 +13,8 @@ pub(super) struct Hosts<N> {
     addresses: Range<u64>,
     near: Near<N>,
     far: Shards<N>,
+    /// How many of the far ones are of the near ones' range: as a rule none, and then none of that range is looked for among them.
+    strays: usize,
     expected: usize,
 }
 
@@ -23,16 +25,28 @@ impl<N: Clone> Hosts<N> {
     /// For about `expected` hosts; it takes more. `seed`: which addresses collide, nobody may know.
     pub(super) fn new(seed: u64, expected: usize) -> Self {
         let addresses = 0..0;
-        Self { near: Near::new(&addresses, expected), far: Shards::new(seed, expected), addresses, expected }
+        Self {
+            near: Near::new(&addresses, expected),
+            far: Shards::new(seed, expected),
+            strays: 0,
+            addresses,
+            expected,
+        }
     }
 
     #[inline(always)]
     pub(super) fn get(&self, key: u32) -> Option<(NeighbourIndex, &N)> {
         let near = self.near.get(key);
-        if near.is_some() || self.far.len() == 0 {
+        if near.is_some() || !self.may_be_far(key) {
             return near;
         }
         self.get_far(key)
+    }
+
+    /// False if a host that is not near is nowhere.
+    #[inline(always)]
+    const fn may_be_far(&self, key: u32) -> bool {
+        self.far.len() != 0 && (self.strays != 0 || !self.near.covers(key))
     }
 
     #[inline(never)]
@@ -42,14 +56,14 @@ impl<N: Clone> Hosts<N> {
 
     #[inline(always)]
     pub(super) fn has(&self, key: u32) -> bool {
-        self.near.has(key) || (self.far.len() != 0 && self.get_far(key).is_some())
+        self.near.has(key) || (self.may_be_far(key) && self.get_far(key).is_some())
     }
 
     /// Has the processor fetch what tells whether there is a host.
     #[inline(always)]
     pub(super) fn fetch_row(&self, key: u32) {
         self.near.fetch_row(key);
-        if self.far.len() != 0 {
+        if self.may_be_far(key) {
             self.far.fetch_row(key);
         }
     }
@@ -58,7 +72,7 @@ impl<N: Clone> Hosts<N> {
     #[inline(always)]
     pub(super) fn fetch_entry(&self, key: u32) {
         self.near.fetch_entry(key);
-        if self.far.len() != 0 {
+        if self.may_be_far(key) {
             self.far.fetch_entry(key);
         }
     }
@@ -77,15 +91,33 @@ impl<N: Clone> Hosts<N> {
     }
 
     fn put(&mut self, key: u32, index: NeighbourIndex, host: N) {
-        // Who has been put far stays there.
-        if self.far.get(key).is_some() || !self.near.set(key, index, host.clone()) {
-            self.far.set(key, index, host);
+        // Who had no place near may have one now.
+        if self.near.set(key, index, host.clone()) {
+            self.remove_far(key);
+            return;
+        }
+        let before = self.far.len();
+        self.far.set(key, index, host);
+        if self.near.covers(key) {
+            self.strays += self.far.len() - before;
+        }
+    }
+
+    fn remove_far(&mut self, key: u32) {
+        let before = self.far.len();
+        if before == 0 {
+            return;
+        }
+        self.far.remove(key);
+        if self.near.covers(key) {
+            self.strays -= before - self.far.len();
         }
     }
 
     fn move_to(&mut self, addresses: Range<u64>) {
         let near = std::mem::replace(&mut self.near, Near::new(&addresses, self.expected));
         let far = self.far.take();
+        self.strays = 0;
         self.addresses = addresses;
         for (key, index, host) in far {
             self.put(key, index, host);
@@ -98,7 +130,7 @@ impl<N: Clone> Hosts<N> {
     /// Takes a host out.
     pub(super) fn remove(&mut self, key: u32) {
         if !self.near.remove(key) {
-            self.far.remove(key);
+            self.remove_far(key);
         }
     }
 }
@@ -157,6 +189,8 @@ mod tests {
                     prop_assert_eq!(map.has(*key), found.is_some());
                 }
                 prop_assert_eq!(map.len(), model.len());
+                let strays = model.keys().filter(|key| map.near.covers(**key) && !map.near.has(**key)).count();
+                prop_assert_eq!(map.strays, strays);
             }
         }
     }

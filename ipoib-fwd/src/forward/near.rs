@@ -84,6 +84,12 @@ impl<N: Clone> Near<N> {
         (offset / PAGE, offset / WIDTH % BLOCKS, offset % WIDTH)
     }
 
+    /// True if it is one of the range's addresses.
+    #[inline(always)]
+    pub(super) const fn covers(&self, key: u32) -> bool {
+        key.wrapping_sub(self.first) < self.span
+    }
+
     /// The block of an address, and its place there.
     #[inline(always)]
     fn block(&self, key: u32) -> Option<(&Block<N>, usize)> {
@@ -129,7 +135,7 @@ impl<N: Clone> Near<N> {
     pub(super) fn set(&mut self, key: u32, index: NeighbourIndex, host: N) -> bool {
         let (at_page, at_block, at) = self.place(key);
         // The last page may have more places than the subnet has addresses.
-        if key.wrapping_sub(self.first) >= self.span {
+        if !self.covers(key) {
             return false;
         }
         let Some(page) = self.pages.get_mut(at_page) else { return false };
