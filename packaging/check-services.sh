@@ -1,7 +1,7 @@
 #!/bin/bash
-# Under systemd, in a root with the packages installed, started by a unit of its own: services start, reload, are watched, go on after an
-# upgrade, and go. The last line of /result says how that went.
-set -euo pipefail
+# Under systemd, in a root with the previous packages installed, started by a unit of its own: services start, reload, are watched, go on after an
+# upgrade and the way back, both under TCP, and go. The last line of /result says how that went, and those that begin with "figure" what it took.
+set -Eeuo pipefail
 exec >/result 2>&1
 trap 'echo "failed in line $LINENO"; systemctl status --no-pager --lines 20 "ip*.service" ibfab || true; systemctl exit 1' ERR
 
@@ -21,13 +21,54 @@ status() { case $(show StatusText "$1") in *"$2"*) ;; *) return 1 ;; esac; }
 not() { ! "$@"; }
 restarted() { [ "$(show NRestarts ipoib-fwd)" -ge 1 ] && [ "$(show ActiveState ipoib-fwd)" = active ]; }
 
-gateway() {
-    printf '[gateway]\naddress = "10.77.0.254/24"\n[ethernet]\nport = "net_null0"\n[infiniband.soft]\nports = [{ link = "shm:/run/%s.sock" }]\n' "$2" \
-        >"/etc/ipoib-fwd/$1.toml"
-    printf 'EAL=-l 0-1 --no-pci --no-huge -m 256 --file-prefix %s --vdev net_null0\nOPTIONS=\n' "$1" >"/etc/ipoib-fwd/$1.env"
+# under_traffic WHAT COMMAND…: while TCP and datagrams go from the Ethernet host to the InfiniBand host and back. The connection must live, and
+# bring all that was sent.
+under_traffic() {
+    local what=$1 client=() server=()
+    shift
+    for way in meanwhile drain; do
+        ip netns exec ib python3 "/mnt/scripts/checks/$way.py" --server >"/tmp/$way.server" &
+        server+=($!)
+        within 20 grep -q listening "/tmp/$way.server"
+        ip netns exec eth python3 "/mnt/scripts/checks/$way.py" --client 10.77.0.2 40 >"/tmp/$way.client" &
+        client+=($!)
+    done
+    within 20 grep -q connected /tmp/meanwhile.client
+    sleep 2
+    "$@"
+    for process in "${client[@]}"; do wait "$process"; done
+    kill "${server[@]}" 2>/dev/null || true
+    echo "figure: $what: TCP $(tail -n 1 /tmp/meanwhile.client), datagrams $(tail -n 1 /tmp/drain.client)"
 }
-gateway gateway ibfab
-gateway two nobody
+# take DIRECTORY: its package of the gateway; both instances go on with the new program, and one of them forwards.
+take() {
+    local first second
+    first=$(show MainPID ipoib-fwd) second=$(show MainPID ipoib-fwd@two)
+    dpkg --force-confold -i "$1"/ipoib-fwd_*.deb
+    not is MainPID ipoib-fwd "$first"
+    not is MainPID ipoib-fwd@two "$second"
+    is ActiveState ipoib-fwd active
+    is ActiveState ipoib-fwd@two active
+    within 30 status ipoib-fwd '1 forwarding'
+}
+
+# Hosts in network namespaces, one at the other end of the gateway's Ethernet port, one at the fabric.
+for host in eth ib; do ip netns add $host; done
+ip link add gw0 type veth peer name eth0 netns eth
+ip netns exec eth ethtool -K eth0 tx off >/dev/null
+ip link set gw0 up
+ip -n eth link set eth0 up
+ip -n eth address add 10.77.0.1/24 dev eth0
+printf '\n[[host]]\nname = "host1"\nnetns = "ib"\ntun = "ib0"\naddress = "10.77.0.2/24"\n' >>/etc/ibfab/fabric.toml
+
+# gateway NAME CABLE PORT VDEV
+gateway() {
+    printf '[gateway]\naddress = "10.77.0.254/24"\n[ethernet]\nport = "%s"\n[infiniband.soft]\nports = [{ link = "shm:/run/%s.sock" }]\n' "$3" "$2" \
+        >"/etc/ipoib-fwd/$1.toml"
+    printf 'EAL=-l 0-1 --no-pci --no-huge -m 256 --file-prefix %s --vdev %s\nOPTIONS=\n' "$1" "$4" >"/etc/ipoib-fwd/$1.env"
+}
+gateway gateway ibfab net_af_packet0 net_af_packet0,iface=gw0
+gateway two nobody net_null0 net_null0
 
 # Started, they are ready: one forwards, the other one says what it waits for.
 systemctl start ibfab ipoib-fwd
@@ -65,11 +106,13 @@ kill -ABRT "$before"
 other() { restarted && ! is MainPID ipoib-fwd "$before"; }
 within 60 other
 
-# Upgraded, each goes on with the new program; one that is stopped leaves the other its socket.
-before=$(show MainPID ipoib-fwd@two)
-dpkg -i /mnt/debs/next/ipoib-fwd_*.deb
-not is MainPID ipoib-fwd@two "$before"
-is ActiveState ipoib-fwd active
+# Upgraded, and back, each goes on with the other program, and connections of hosts through it go on, too; one that is stopped leaves the other
+# its socket.
+under_traffic upgrade take /mnt/debs
+[ ! -e /usr/share/ipoib-fwd.previous ]
+under_traffic 'the way back' take /mnt/debs/previous
+[ -e /usr/share/ipoib-fwd.previous ]
+take /mnt/debs
 systemctl stop ipoib-fwd
 is Result ipoib-fwd success
 ipoib-fwd ctl --socket /run/ipoib-fwd/two/control.sock stats >/dev/null
