@@ -8,8 +8,9 @@ gateway-connections
               connections that the gateway makes and accepts, a second: 1,000 hosts on one port of the fabric (ibcrowd)
 
 What stands between is the gateway (the demo's topology: net_af_packet on a veth, ibfab), dpdk-testpmd in mode io between two ports of that
-kind, and Linux routing, all with the same offloads, none. They take turns. Beside each rate stand the processor time of each process for a
-packet, and where packets were lost: in the kernel's rings of af_packet, in the gateway, at the interfaces. Connections have no peer.
+kind, and Linux routing, all with the same offloads, none. They take turns, there and back again. Beside each rate stand the processor
+time of each process for a packet, and where packets were lost: in the kernel's rings of af_packet or AF_XDP, in the gateway, at the
+interfaces. Connections have no peer. With --port both, gateway and dpdk-testpmd run with either kind of port, all in turn.
 """
 
 import argparse
@@ -27,39 +28,61 @@ from pathlib import Path
 
 import checks.crowd
 import demo
+import ethport
 from checks.frames import ethernet_socket, ipv4, send_paced
 from demo import ETH, ETH_IP, GW, GW_IP, IB, IB_IP, PREFIX, Failed, Process, cpu_seconds, run
 
 STREAMS = ("gateway-tcp", "gateway-udp", "gateway-pps")
 NAMES = (*STREAMS, "gateway-connections")
+# Of --port: gateway and dpdk-testpmd with each kind of ports, in turn.
+BOTH = "both"
 ROUTED_IP = "10.78.0.2"
-# linux/if_packet.h, asm/unistd_64.h
-SOL_PACKET, PACKET_STATISTICS, PIDFD_OPEN, PIDFD_GETFD = 263, 6, 434, 438
+# linux/if_packet.h, linux/if_xdp.h, asm/unistd_64.h
+SOL_PACKET, PACKET_STATISTICS, SOL_XDP, XDP_STATISTICS, PIDFD_OPEN, PIDFD_GETFD = 263, 6, 283, 7, 434, 438
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def ring_losses(pid):
-    """What af_packet sockets of a process have dropped since this was last asked: (packets, drops). The kernel forgets what it told."""
-    packets = drops = 0
-    pidfd = LIBC.syscall(PIDFD_OPEN, pid, 0)
-    if pidfd < 0:
-        return 0, 0
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            if not os.readlink(entry).startswith("socket:"):
+def socket_statistics(fd):
+    """Packets that the kernel dropped in a socket's ring: since this was last asked for, of af_packet; since it was opened, of AF_XDP."""
+    told, length = (ctypes.c_uint32 * 4)(), ctypes.c_uint32(16)
+    if LIBC.getsockopt(fd, SOL_PACKET, PACKET_STATISTICS, told, ctypes.byref(length)) == 0:
+        return told[1], 0
+    # rx_dropped (no buffer to receive in), rx_invalid_descs, tx_invalid_descs, rx_ring_full.
+    told, length = (ctypes.c_uint64 * 6)(), ctypes.c_uint32(48)
+    if LIBC.getsockopt(fd, SOL_XDP, XDP_STATISTICS, told, ctypes.byref(length)) == 0:
+        return 0, told[0] + told[3]
+    return 0, 0
+
+
+class Rings:
+    """What the kernel drops in the rings of a process's sockets, which DPDK does not count."""
+
+    def __init__(self, pid):
+        self.pid, self.before = pid, 0
+        self.losses()
+
+    def losses(self):
+        """Packets since this was last asked for."""
+        drops = total = 0
+        pidfd = LIBC.syscall(PIDFD_OPEN, self.pid, 0)
+        if pidfd < 0:
+            return 0
+        for entry in Path(f"/proc/{self.pid}/fd").iterdir():
+            try:
+                if not os.readlink(entry).startswith("socket:"):
+                    continue
+            except OSError:
                 continue
-        except OSError:
-            continue
-        fd = LIBC.syscall(PIDFD_GETFD, pidfd, int(entry.name), 0)
-        if fd < 0:
-            continue
-        told, length = (ctypes.c_uint32 * 4)(), ctypes.c_uint32(16)
-        if LIBC.getsockopt(fd, SOL_PACKET, PACKET_STATISTICS, told, ctypes.byref(length)) == 0:
-            # Drops are among the packets.
-            packets, drops = packets + told[0], drops + told[1]
-        os.close(fd)
-    os.close(pidfd)
-    return packets, drops
+            fd = LIBC.syscall(PIDFD_GETFD, pidfd, int(entry.name), 0)
+            if fd < 0:
+                continue
+            new, all_of_socket = socket_statistics(fd)
+            drops, total = drops + new, total + all_of_socket
+            os.close(fd)
+        os.close(pidfd)
+        drops += total - self.before
+        self.before = total
+        return drops
 
 
 class GatewayLab(demo.Lab):
@@ -67,6 +90,10 @@ class GatewayLab(demo.Lab):
 
     name, target = "gateway", IB_IP
     data_room = 8192
+
+    def __init__(self, args):
+        super().__init__(args)
+        self.use(args.port)
 
     def ready(self):
         self.wait_for("packets", lambda: demo.ping(ETH, IB_IP, 56, count=1, wait=0.5)["ok"], 20)
@@ -83,8 +110,12 @@ class ConnectionsLab(GatewayLab):
     """The demo's, and hosts on a port of the fabric of their own, each of which has a connection from the gateway and one to it."""
 
     hosts = 1000
-    # Frames to all of them at once.
-    vdev = "net_af_packet0,iface=gw0,framecnt=4096"
+
+    def use(self, port):
+        super().use(port)
+        if port is ethport.AF_PACKET:
+            # Frames to all of them at once.
+            self.vdev += ",framecnt=4096"
 
     def fabric_config(self):
         return super().fabric_config() + f'\n[[link]]\nname = "crowd"\nurl = "shm:{self.dir}/crowd.sock"\n'
@@ -169,10 +200,11 @@ class TestpmdLab(PeerLab):
 
     def between(self):
         run("ip", "addr", "add", f"{IB_IP}/{PREFIX}", "dev", "ib0", netns=IB)
-        ring = "framesz=16384,blocksz=65536,framecnt=512"
-        vdevs = [word for n in (0, 1) for word in ("--vdev", f"net_af_packet{n},iface=gw{n},{ring}")]
-        line = ["dpdk-testpmd", "-l", "0-1", "--no-pci", "--no-huge", "-m", "512", "--no-telemetry", "--file-prefix", "gwtestpmd", *vdevs,
-                "--", "--total-num-mbufs=8192", "--mbuf-size=16512", "--forward-mode=io", "--auto-start", "--stats-period=3600"]
+        port = self.args.port
+        vdevs = [word for n in (0, 1) for word in ("--vdev", port.testpmd_vdev(n, f"gw{n}"))]
+        line = ["dpdk-testpmd", "-l", "0-1", "--no-pci", "--no-huge", "-m", "768", "--no-telemetry", "--file-prefix", "gwtestpmd", *vdevs,
+                "--", "--total-num-mbufs=16384", f"--mbuf-size={port.testpmd_buffers()}", "--forward-mode=io", "--auto-start",
+                "--stats-period=3600"]
         self.testpmd = Process("dpdk-testpmd", line, GW, self.dir / "testpmd.log")
         self.processes.append(self.testpmd)
 
@@ -215,6 +247,11 @@ def iperf(lab, words, seconds, back):
         server.stop(2)
 
 
+def arrived(netns, dev):
+    """Packets that an interface has handed to its host."""
+    return json.loads(run("ip", "-j", "-s", "link", "show", dev, netns=netns).stdout)[0]["stats64"]["rx"]["packets"]
+
+
 def measure(lab, name, seconds, add):
     """One benchmark through one lab; `add` takes part, unit and value."""
     for streams in (1, 8):
@@ -222,10 +259,10 @@ def measure(lab, name, seconds, add):
             words = ["-P", streams]
             if name != "gateway-tcp":
                 words += ["-u", "-b", 0, "-l", 1400 if name == "gateway-udp" else 18]
+            far = (ETH, "eth0") if back else (IB, "ib0")
             processes = lab.busy()
-            for pid in processes.values():
-                ring_losses(pid)
-            before = {k: cpu_seconds(pid) for k, pid in processes.items()}
+            rings = {k: Rings(pid) for k, pid in processes.items()}
+            before, came = {k: cpu_seconds(pid) for k, pid in processes.items()}, arrived(*far)
             lost = collections.Counter(lab.lost()) + collections.Counter(interface_drops())
             end = iperf(lab, words, seconds, back)
             part = f"{way}-{streams}"
@@ -234,13 +271,14 @@ def measure(lab, name, seconds, add):
                 add(part, "Gbit/s", end["sum_received"]["bits_per_second"] / 1e9)
                 add(f"{part}.retransmits", "segments", end["sum_sent"].get("retransmits", 0))
             else:
-                packets = end["sum"]["packets"] - end["sum"]["lost_packets"]
-                add(part, "kpps", packets / seconds / 1e3)
+                # Those that came out at the far host's interface: what its program was too slow for has been carried, too.
+                packets = arrived(*far) - came
+                add(part, "kpps", packets / end["sum"]["seconds"] / 1e3)
                 add(f"{part}.lost", "percent", end["sum"]["lost_percent"])
             for k, pid in processes.items():
                 used = cpu_seconds(pid) - before[k]
                 add(f"{part}.cpu.{k}", "us/packet", used * 1e6 / packets if packets else 0)
-                add(f"{part}.ring-drops.{k}", "packets", ring_losses(pid)[1])
+                add(f"{part}.ring-drops.{k}", "packets", rings[k].losses())
             after = collections.Counter(lab.lost()) + collections.Counter(interface_drops())
             add(f"{part}.other-drops", "packets", sum((after - lost).values()))
 
@@ -250,15 +288,21 @@ def machine():
     return f"{len(os.sched_getaffinity(0))} x {model[1] if model else 'unknown processor'}, Linux {platform.release()}"
 
 
+def peer_of(lab):
+    """Who takes turns with a gateway: dpdk-testpmd with the same kind of ports."""
+    return lab.replace("gateway", "testpmd", 1) if lab.startswith("gateway") else None
+
+
 def report(values):
     """Rows as the other benchmarks have them; the peer of the gateway's rates is testpmd."""
     rows = []
     for (name, lab, part, unit), got in values.items():
-        peer = values.get((name, "testpmd", part, unit)) if lab == "gateway" and unit in ("Gbit/s", "kpps") else None
+        peer = values.get((name, peer_of(lab), part, unit)) if unit in ("Gbit/s", "kpps") else None
         middle = statistics.median(got)
         beside = statistics.median(peer) if peer else None
-        rows.append({"name": f"{name}.{lab}.{part}", "unit": unit, "min": min(got), "median": middle, "max": max(got),
-                     "peer": "dpdk-testpmd io, net_af_packet" if peer else None, "peer_median": beside,
+        rows.append({"name": f"{name}.{lab}.{part}", "unit": unit, "min": min(got), "median": middle, "max": max(got), "runs": len(got),
+                     "peer": "dpdk-testpmd io, the same ports" if peer else None, "peer_min": min(peer) if peer else None,
+                     "peer_median": beside, "peer_max": max(peer) if peer else None, "peer_runs": len(peer) if peer else None,
                      "ratio": middle / beside if beside else None})
     return rows
 
@@ -267,20 +311,43 @@ def streams(names):
     return [name for name in names if name in STREAMS]
 
 
-def one_run(args, lab_class, values):
-    lab = lab_class(argparse.Namespace(bin=args.bin, capture=False, keep=False))
+def one_run(args, lab_class, port, values):
+    lab = lab_class(argparse.Namespace(bin=args.bin, capture=False, keep=False, port=port))
+    who = f"{lab.name}-{port.kind}" if args.port == BOTH and lab_class in (GatewayLab, TestpmdLab) else lab.name
     try:
         lab.start()
         lab.ready()
         if isinstance(lab, ConnectionsLab):
-            lab.measure(lambda part, unit, value: values["gateway-connections", lab.name, part, unit].append(round(value, 4)))
+            lab.measure(lambda part, unit, value: values["gateway-connections", who, part, unit].append(round(value, 4)))
             return
         for name in streams(args.names):
             measure(lab, name, args.seconds,
-                    lambda part, unit, value, name=name: values[name, lab.name, part, unit].append(round(value, 4)))
+                    lambda part, unit, value, name=name: values[name, who, part, unit].append(round(value, 4)))
     finally:
         lab.close()
         demo.forget_eal()
+
+
+def turns(args, ports):
+    """Who runs in each round, with which ports."""
+    labs = []
+    if streams(args.names):
+        labs += [(lab, port) for port in ports for lab in (GatewayLab, TestpmdLab)] + [(RoutingLab, ports[0])]
+    if "gateway-connections" in args.names:
+        labs.append((ConnectionsLab, ports[0]))
+    return labs
+
+
+def ports_of(args):
+    def say(text):
+        print(f"bench: {text}", file=sys.stderr, flush=True)
+
+    try:
+        if args.port != BOTH:
+            return [ethport.choose(args.port, demo.PORT, say)]
+        return [ethport.choose(kind, None, say) for kind in ethport.KINDS]
+    except ethport.NoPort as error:
+        sys.exit(f"bench: {error}")
 
 
 def main():
@@ -288,14 +355,16 @@ def main():
     parser.add_argument("names", nargs="*", choices=NAMES, metavar="NAME", help=", ".join(NAMES) + "; all if none is named")
     parser.add_argument("--json", metavar="FILE", help="write the results to FILE, too")
     parser.add_argument("--plots", metavar="DIR", help="write a plot of each benchmark as SVG into DIR")
-    parser.add_argument("--quick", action="store_true", help="two runs of a second each")
+    parser.add_argument("--quick", action="store_true", help="two runs of a second each, which tell nothing but that it works")
+    parser.add_argument("--port", choices=[*sorted(ethport.KINDS), BOTH],
+                        help=f"kind of the Ethernet ports of gateway and dpdk-testpmd, or both in turn (default {demo.PORT})")
     parser.add_argument("--runs", type=int, help="runs of each, in turn (default 10)")
     parser.add_argument("--seconds", type=int, help="seconds of each iperf3 (default 3)")
     parser.add_argument("--bin", default="target/release", help="where the programs are")
     args = parser.parse_args()
     args.names = args.names or list(NAMES)
-    runs = args.runs or (2 if args.quick else 10)
-    args.seconds = args.seconds or (1 if args.quick else 3)
+    runs = (2 if args.quick else 10) if args.runs is None else args.runs
+    args.seconds = (1 if args.quick else 3) if args.seconds is None else args.seconds
     if not 1 <= runs <= 1000 or not 1 <= args.seconds <= 600:
         parser.error("--runs takes 1 to 1000, --seconds 1 to 600")
     lock = demo.take_lock(600)
@@ -303,26 +372,32 @@ def main():
         sys.exit("bench: a lab runs on this machine; wait for it to end")
     demo.interruptible()
     values = collections.defaultdict(list)
-    labs = [GatewayLab, TestpmdLab, RoutingLab] if streams(args.names) else []
-    labs += [ConnectionsLab] if "gateway-connections" in args.names else []
+    # Of others: later it is this program's own.
+    load = os.getloadavg()[0]
+    labs = turns(args, ports_of(args))
     print(machine(), flush=True)
     try:
         for number in range(1, runs + 1):
-            for lab_class in labs:
+            for lab_class, port in labs if number % 2 else reversed(labs):
                 what = " (connections)" if lab_class is ConnectionsLab else ""
-                print(f"bench: run {number} of {runs}: {lab_class.name}{what}", file=sys.stderr, flush=True)
-                one_run(args, lab_class, values)
+                print(f"bench: run {number} of {runs}: {lab_class.name}{what}, {port.kind}", file=sys.stderr, flush=True)
+                one_run(args, lab_class, port, values)
     except (Failed, KeyError, ValueError, subprocess.SubprocessError) as error:
         sys.exit(f"bench: {error}")
     except KeyboardInterrupt:
         sys.exit("bench: interrupted")
     rows = report(values)
+    print(f"{'name':58} {'runs':>4} {'min':>10} {'median':>10} {'max':>10}  unit")
     for row in rows:
         beside = f"  ratio {row['ratio']:.3f}" if row["ratio"] else ""
-        print(f"{row['name']:52} {row['min']:>10.3f} {row['median']:>10.3f} {row['max']:>10.3f}  {row['unit']}{beside}")
-    if os.getloadavg()[0] > 0.5:
-        print(f"warning: load average {os.getloadavg()[0]:.2f}: the figures are disturbed; ratios less so, as runs take turns")
-    results = json.dumps({"machine": machine(), "results": rows}, indent=2) + "\n"
+        print(f"{row['name']:58} {row['runs']:>4} {row['min']:>10.3f} {row['median']:>10.3f} {row['max']:>10.3f}  {row['unit']}{beside}")
+    if args.quick:
+        print("quick: too few and too short runs to tell anybody of; they show that it works")
+    if load > 0.5:
+        print(f"warning: load average {load:.2f} at the beginning: the figures are disturbed; ratios less so, as runs take turns")
+    about = f"{'quick, ' if args.quick else ''}{runs} runs of {args.seconds} s, {machine()}, load average {load:.1f}"
+    results = {"machine": machine(), "seconds": args.seconds, "quick": args.quick, "load": load, "results": rows}
+    results = json.dumps({**results, "about": about}, indent=2) + "\n"
     if args.json:
         Path(args.json).write_text(results)
     if args.plots:

@@ -10,7 +10,8 @@ const RATES: [&str; 3] = ["Gbit/s", "kpps", "connections/s"];
 /// The file.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Results {
-    pub(crate) machine: String,
+    /// On what and how often it was measured.
+    pub(crate) about: String,
     results: Vec<Row>,
 }
 
@@ -96,9 +97,9 @@ mod tests {
             row("gateway-pps.gateway.eth-ib-1", "kpps", 700.0),
             row("gateway-tcp.testpmd.eth-ib-1", "Gbit/s", 4.0),
         ];
-        let text = format!(r#"{{"machine": "a machine", "results": [{}]}}"#, rows.join(","));
+        let text = format!(r#"{{"about": "a machine", "results": [{}]}}"#, rows.join(","));
         let results = parse(&text).unwrap();
-        assert_eq!(results.machine, "a machine");
+        assert_eq!(results.about, "a machine");
         let charts = charts(&results);
         let names: Vec<_> = charts.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["gateway-tcp", "gateway-pps"]);

@@ -107,7 +107,12 @@ impl Name {
         }
     }
 
-    fn run(self, pcap: &Path, seconds: f64) -> Result<Sample, String> {
+    /// True if it is of messages of several sizes.
+    const fn has_sizes(self) -> bool {
+        matches!(self, Self::RcSoft | Self::UdSoft)
+    }
+
+    fn run(self, pcap: &Path, seconds: f64, sizes: &[usize]) -> Result<Sample, String> {
         match self {
             Self::StepEthIbRc => step::run(Step::ETH_IB_RC, pcap, seconds),
             Self::StepIbEthRc => step::run(Step::IB_ETH_RC, pcap, seconds),
@@ -118,8 +123,8 @@ impl Name {
             Self::Latency => latency::run(seconds),
             Self::Scale => scale::run(seconds),
             Self::Workers => workers::run(pcap, seconds),
-            Self::RcSoft => soft::run(Service::Connection, seconds),
-            Self::UdSoft => soft::run(Service::Datagrams, seconds),
+            Self::RcSoft => soft::run(Service::Connection, seconds, sizes),
+            Self::UdSoft => soft::run(Service::Datagrams, seconds, sizes),
             Self::ChainSend => chain::run(seconds),
             Self::SrqReceive => receive::run(seconds),
             Self::Fastreg => fastreg::run(seconds),
@@ -147,12 +152,15 @@ struct Options {
     /// Fewer and shorter runs.
     #[arg(long)]
     quick: bool,
-    /// Runs of each benchmark.
+    /// Runs of each benchmark; ten of those that another program's take turns with, seven of others.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: Option<u32>,
     /// Seconds of each run.
     #[arg(long)]
     seconds: Option<f64>,
+    /// Of rc-soft and ud-soft: only messages of these sizes.
+    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
+    sizes: Vec<usize>,
     /// Only plot the rates in this file, which `scripts/gateway_bench.py` wrote.
     #[arg(long, hide = true, value_name = "FILE", requires = "plots")]
     bars: Option<PathBuf>,
@@ -163,6 +171,9 @@ struct Options {
     #[arg(long, hide = true, requires = "once", value_name = "N")]
     turns: Option<u64>,
 }
+
+/// Below the table of quick runs.
+const QUICK: &str = "quick: too few and too short runs to tell anybody of; they show that it works";
 
 /// Removes the file at the end.
 struct Temporary(PathBuf);
@@ -181,14 +192,48 @@ fn write_pcap() -> Result<Temporary, String> {
     Ok(file)
 }
 
+/// How a benchmark is run.
+struct Plan<'a> {
+    /// If it is told.
+    runs: Option<u32>,
+    seconds: f64,
+    quick: bool,
+    sizes: &'a [usize],
+}
+
+impl Plan<'_> {
+    /// Runs of a benchmark: ten at least beside another program, whose runs are no turns of milliseconds.
+    fn runs_of(&self, name: Name) -> u32 {
+        let usual = if self.quick {
+            2
+        } else if name.has_peer() {
+            10
+        } else {
+            7
+        };
+        self.runs.unwrap_or(usual)
+    }
+
+    /// The peers of the steps: the quick ones have that alone which a step is compared with.
+    const fn modes(&self, name: Name) -> &'static [Mode] {
+        match (name.has_peer(), self.quick) {
+            (false, _) => &[],
+            (true, true) => &[Mode::Csum],
+            (true, false) => Mode::ALL.as_slice(),
+        }
+    }
+}
+
 /// One run in a process of its own.
-fn child(name: Name, seconds: f64) -> Result<Sample, String> {
+fn child(name: Name, plan: &Plan<'_>) -> Result<Sample, String> {
     let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
-    let output = Command::new(program)
-        .args([name.text(), "--once".to_owned(), "--seconds".to_owned(), seconds.to_string()])
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| format!("cannot start a run: {e}"))?;
+    let mut command = Command::new(program);
+    command.args([name.text(), "--once".to_owned(), "--seconds".to_owned(), plan.seconds.to_string()]);
+    if name.has_sizes() && !plan.sizes.is_empty() {
+        let sizes: Vec<String> = plan.sizes.iter().map(usize::to_string).collect();
+        command.arg("--sizes").arg(sizes.join(","));
+    }
+    let output = command.stdin(Stdio::null()).output().map_err(|e| format!("cannot start a run: {e}"))?;
     if !output.status.success() {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         return Err(format!("{}: {}", name.text(), text.trim()));
@@ -200,22 +245,20 @@ fn child(name: Name, seconds: f64) -> Result<Sample, String> {
 
 fn benchmark(
     name: Name,
-    runs: u32,
-    seconds: f64,
-    modes: &[Mode],
+    plan: &Plan<'_>,
     report: &mut Report,
     percentiles: &mut Percentiles,
 ) -> Result<(), String> {
     let pcap = write_pcap()?;
-    let modes = if name.has_peer() { modes } else { &[] };
+    let (runs, modes) = (plan.runs_of(name), plan.modes(name));
     let mut samples = Vec::new();
     let mut peers: Vec<(Mode, Vec<f64>)> = modes.iter().map(|mode| (*mode, Vec::new())).collect();
     for run in 1..=runs {
         eprint!("\r{}: run {run} of {runs} ", name.text());
-        samples.push(child(name, seconds)?);
+        samples.push(child(name, plan)?);
         for (mode, figures) in &mut peers {
             eprint!("\r{}: run {run} of {runs}, dpdk-testpmd {:8}", name.text(), mode.text());
-            figures.push(peer::run(*mode, &pcap.0, seconds)?);
+            figures.push(peer::run(*mode, &pcap.0, plan.seconds)?);
         }
     }
     eprintln!();
@@ -237,6 +280,9 @@ fn main_of(options: &Options) -> Result<(), String> {
         .filter(|name| *name != Name::GidQuery || gid::has_device())
         .collect();
     let names = if options.names.is_empty() { &all } else { &options.names };
+    if !options.sizes.is_empty() && !names.iter().any(|name| name.has_sizes()) {
+        return Err("--sizes is of rc-soft and ud-soft: name one of them".to_owned());
+    }
     let seconds = options.seconds.unwrap_or(if options.quick { 1.0 } else { 2.0 }).clamp(0.01, 3600.0);
     if options.once {
         let pcap = write_pcap()?;
@@ -246,7 +292,7 @@ fn main_of(options: &Options) -> Result<(), String> {
                     let step = name.step().ok_or_else(|| format!("{}: it has no turns", name.text()))?;
                     step::take_turns(step, &pcap.0, turns)?
                 }
-                None => name.run(&pcap.0, seconds)?,
+                None => name.run(&pcap.0, seconds, &options.sizes)?,
             };
             println!("{}", serde_json::to_string(&sample).map_err(|e| e.to_string())?);
         }
@@ -255,18 +301,19 @@ fn main_of(options: &Options) -> Result<(), String> {
     if let (Some(file), Some(folder)) = (&options.bars, &options.plots) {
         return plot_bars(file, folder);
     }
-    let runs = options.runs.unwrap_or(if options.quick { 2 } else { 7 });
-    // The quick ones have that alone which a step is compared with.
-    let modes = if options.quick { &[Mode::Csum] } else { Mode::ALL.as_slice() };
-    let mut report = Report::new(machine::describe());
+    let plan = Plan { runs: options.runs, seconds, quick: options.quick, sizes: &options.sizes };
+    let mut report = Report::new(machine::describe(), seconds, options.quick);
     let mut percentiles = Percentiles::default();
     println!("{}", machine::describe());
     // Of others: later this program's own is in it.
     let (warning, load) = (machine::busy_warning(), machine::load());
     for name in names {
-        benchmark(*name, runs, seconds, modes, &mut report, &mut percentiles)?;
+        benchmark(*name, &plan, &mut report, &mut percentiles)?;
     }
     println!("{}\n{}", report.table(), report.bars());
+    if options.quick {
+        println!("{QUICK}");
+    }
     if let Some(warning) = warning {
         println!("{warning}");
     }
@@ -276,7 +323,7 @@ fn main_of(options: &Options) -> Result<(), String> {
     }
     if let Some(folder) = &options.plots {
         std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-        let about = format!("{}, load average {load:.1}", report.machine());
+        let about = format!("{}, load average {load:.1}", report.about());
         for (name, chart) in percentiles.charts().into_iter().chain(report.charts()) {
             write(&folder.join(name + ".svg"), chart.svg(&about).as_bytes())?;
         }
@@ -294,7 +341,7 @@ fn plot_bars(file: &Path, folder: &Path) -> Result<(), String> {
     }
     std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     for (name, chart) in charts {
-        write(&folder.join(name + ".svg"), chart.svg(&results.machine).as_bytes())?;
+        write(&folder.join(name + ".svg"), chart.svg(&results.about).as_bytes())?;
     }
     Ok(())
 }

@@ -211,7 +211,32 @@ fn address_vector(dlid: Lid) -> AddressVector {
     AddressVector { dlid, sl, src_path_bits: 0, rate, grh: None }
 }
 
-/// A message with a number; what follows the number is whatever the buffers held.
+/// Of so many messages one is filled, and compared byte by byte when it arrives: all of the others are whatever the buffers held. Prime, so
+/// that buffers and entries of rings that are used in turn are all met.
+const SAMPLE: u64 = 1021;
+/// What a message of the sample is filled with. No packet or buffer is as long, so that pieces which change places differ.
+const PATTERN: [u8; 4099] = pattern();
+
+const fn pattern() -> [u8; 4099] {
+    let (mut bytes, mut at, mut state) = ([0; 4099], 0, 0x9e37_79b9_7f4a_7c15_u64);
+    while at < bytes.len() {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes[at] = (state >> 56) as u8;
+        at += 1;
+    }
+    bytes
+}
+
+/// The pattern of message `number`, from its byte `from` on, in pieces.
+fn pieces(number: u64, from: usize) -> impl Iterator<Item = &'static [u8]> {
+    static BYTES: [u8; 4099] = PATTERN;
+    let at = (number as usize % BYTES.len() + from) % BYTES.len();
+    std::iter::once(BYTES.get(at..).unwrap_or_default()).chain(std::iter::repeat(BYTES.as_slice()))
+}
+
+/// A message with a number; what follows the number is whatever the buffers held, or, of the sample, the pattern.
 pub(crate) fn message(pool: &Pool, len: usize, number: u64) -> Option<Mbuf> {
     let mut chain: Option<Mbuf> = None;
     let mut left = len;
@@ -229,13 +254,57 @@ pub(crate) fn message(pool: &Pool, len: usize, number: u64) -> Option<Mbuf> {
         chain = Some(one);
     }
     let mut chain = chain?;
+    if number.is_multiple_of(SAMPLE) {
+        fill(&mut chain, number);
+    }
     chain.data_mut().get_mut(..8)?.copy_from_slice(&number.to_le_bytes());
     Some(chain)
 }
 
-/// True if this is message `number`, whole.
+#[cold]
+fn fill(chain: &mut Mbuf, number: u64) {
+    let mut from = 0;
+    for mut slice in chain.io_slices_mut() {
+        let mut left: &mut [u8] = &mut slice;
+        for piece in pieces(number, from) {
+            let (now, later) = left.split_at_mut(piece.len().min(left.len()));
+            now.copy_from_slice(piece.get(..now.len()).unwrap_or_default());
+            from += now.len();
+            left = later;
+            if left.is_empty() {
+                break;
+            }
+        }
+    }
+}
+
+/// True if the bytes behind the number are the pattern's.
+#[cold]
+fn is_filled(chain: &Mbuf, number: u64) -> bool {
+    let mut from = 0;
+    for slice in chain.io_slices() {
+        let mut left: &[u8] = &slice;
+        for piece in pieces(number, from) {
+            let (now, later) = left.split_at(piece.len().min(left.len()));
+            let skipped = 8_usize.saturating_sub(from).min(now.len());
+            if now.get(skipped..) != piece.get(skipped..now.len()) {
+                return false;
+            }
+            from += now.len();
+            left = later;
+            if left.is_empty() {
+                break;
+            }
+        }
+    }
+    true
+}
+
+/// True if this is message `number`, whole; of the sample, to the last byte.
 pub(crate) fn is_message(buf: &Mbuf, len: usize, number: u64) -> bool {
-    buf.len() == len && buf.data().first_chunk() == Some(&number.to_le_bytes())
+    buf.len() == len
+        && buf.data().first_chunk() == Some(&number.to_le_bytes())
+        && (!number.is_multiple_of(SAMPLE) || is_filled(buf, number))
 }
 
 /// A connection between two ends. One sends from the first pools, the other receives into the last one.
@@ -298,4 +367,42 @@ pub(crate) fn dismantle(hca: &mut SoftHca, mut queues: DriverQueues) -> Result<(
         hca.destroy_rc(rc).map_err(text)?;
     }
     hca.destroy_queues(queues).map_err(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pmd::mem::PoolConfig;
+
+    #[test]
+    fn a_wrong_byte_in_a_message_of_the_sample_is_found_wherever_it_is() {
+        eal::for_tests();
+        let config = PoolConfig { count: 64, data_room: 2048, cache: 0, socket: -1 };
+        let pool = Pool::create("sampled", &config).unwrap();
+        for (len, number) in [(64, 0), (2048, SAMPLE), (9000, 4099 * SAMPLE), (65_524, 77 * SAMPLE)] {
+            let mut buf = message(&pool, len, number).unwrap();
+            assert!(is_message(&buf, len, number));
+            assert!(!is_message(&buf, len, number + SAMPLE) && !is_message(&buf, len - 1, number));
+            for at in [0, 7, 8, 63, 2047, 2048, 4098, 4099, 8999, len - 1].into_iter().filter(|at| *at < len)
+            {
+                damage(&mut buf, at);
+                assert!(!is_message(&buf, len, number), "{len} bytes, byte {at}");
+                damage(&mut buf, at);
+            }
+            assert!(is_message(&buf, len, number));
+        }
+        // Of others the length and the number.
+        let mut buf = message(&pool, 64, 1).unwrap();
+        damage(&mut buf, 63);
+        assert!(is_message(&buf, 64, 1) && !is_message(&buf, 64, 2));
+    }
+
+    fn damage(buf: &mut Mbuf, mut at: usize) {
+        for mut slice in buf.io_slices_mut() {
+            match slice.get_mut(at) {
+                Some(byte) => return *byte ^= 1,
+                None => at -= slice.len(),
+            }
+        }
+    }
 }

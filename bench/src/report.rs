@@ -14,17 +14,40 @@ pub(crate) struct Entry {
     min: f64,
     median: f64,
     max: f64,
+    /// Repetitions, each in a process of its own.
+    runs: usize,
     peer: Option<String>,
+    peer_min: Option<f64>,
     peer_median: Option<f64>,
+    peer_max: Option<f64>,
+    peer_runs: Option<usize>,
+    /// Of the medians.
     ratio: Option<f64>,
-    #[serde(skip)]
-    peer_spread: Option<Spread>,
+}
+
+impl Entry {
+    /// With the peer's figures beside it.
+    fn beside(self, name: &str, peer: Spread) -> Self {
+        Self {
+            peer: Some(name.to_owned()),
+            peer_min: Some(rounded(peer.min)),
+            peer_median: Some(rounded(peer.median)),
+            peer_max: Some(rounded(peer.max)),
+            peer_runs: Some(peer.runs),
+            ratio: Some(rounded(self.median / peer.median)),
+            ..self
+        }
+    }
 }
 
 /// All of it.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(crate) struct Report {
     machine: String,
+    /// Of a run.
+    seconds: f64,
+    /// The figures are not to be told of: there were too few runs.
+    quick: bool,
     results: Vec<Entry>,
 }
 
@@ -55,15 +78,8 @@ pub(crate) fn entries(name: &str, samples: &[Sample], peers: &[Peer]) -> Vec<Ent
     let mut entries: Vec<Entry> = own_entries(name, samples, first, of_first);
     let main = entries.iter().find(|entry| entry.name == name && entry.peer.is_some()).cloned();
     let others = peers.iter().skip(1).filter_map(|peer| {
-        let main = main.clone()?;
-        Some(Entry {
-            name: format!("{name}.beside-{}", peer.part),
-            peer: Some(peer.name.clone()),
-            peer_median: Some(rounded(peer.spread.median)),
-            ratio: Some(rounded(main.median / peer.spread.median)),
-            peer_spread: Some(peer.spread),
-            ..main
-        })
+        let main = Entry { name: format!("{name}.beside-{}", peer.part), ..main.clone()? };
+        Some(main.beside(&peer.name, peer.spread))
     });
     entries.extend(others);
     entries
@@ -71,28 +87,36 @@ pub(crate) fn entries(name: &str, samples: &[Sample], peers: &[Peer]) -> Vec<Ent
 
 /// Those of the figures that a benchmark tells.
 fn own_entries(name: &str, samples: &[Sample], first: &Sample, peer: Option<(&str, Spread)>) -> Vec<Entry> {
-    let entry = |(at, figure): (usize, &crate::sample::Figure)| {
-        let values: Vec<f64> = samples.iter().filter_map(|s| Some(s.figures.get(at)?.value)).collect();
-        let spread = Spread::of(&values)?;
+    let entry = |figure: &crate::sample::Figure| {
+        // By name: a run may have left something out.
+        let of_runs =
+            || samples.iter().filter_map(|s| s.figures.iter().find(|other| other.part == figure.part));
+        let spread = Spread::of(&of_runs().map(|figure| figure.value).collect::<Vec<f64>>())?;
         let beside = || {
             let (name, _) = figure.beside.as_ref()?;
-            let all = samples.iter().filter_map(|s| Some(s.figures.get(at)?.beside.as_ref()?.1));
+            let all = of_runs().filter_map(|figure| Some(figure.beside.as_ref()?.1));
             Some((name.as_str(), Spread::of(&all.collect::<Vec<f64>>())?))
         };
-        let peer = peer.filter(|_| figure.has_peer).or_else(beside);
-        Some(Entry {
+        let entry = Entry {
             name: if figure.part.is_empty() { name.to_owned() } else { format!("{name}.{}", figure.part) },
             unit: figure.unit.clone(),
             min: rounded(spread.min),
             median: rounded(spread.median),
             max: rounded(spread.max),
-            peer: peer.map(|(name, _)| name.to_owned()),
-            peer_median: peer.map(|(_, p)| rounded(p.median)),
-            ratio: peer.map(|(_, p)| rounded(spread.median / p.median)),
-            peer_spread: peer.map(|(_, p)| p),
+            runs: spread.runs,
+            peer: None,
+            peer_min: None,
+            peer_median: None,
+            peer_max: None,
+            peer_runs: None,
+            ratio: None,
+        };
+        Some(match peer.filter(|_| figure.has_peer).or_else(beside) {
+            Some((name, peer)) => entry.beside(name, peer),
+            None => entry,
         })
     };
-    first.figures.iter().enumerate().filter_map(entry).collect()
+    first.figures.iter().filter_map(entry).collect()
 }
 
 /// Characters of the longest bar.
@@ -106,7 +130,7 @@ fn bar(value: f64, most: f64) -> String {
 fn chart(group: &str) -> Chart {
     Chart {
         title: format!("One worker against {group}"),
-        x_title: group.to_owned(),
+        x_title: if group == "frame" { "bytes of a frame".to_owned() } else { group.to_owned() },
         x_marks: Vec::new(),
         y_title: "Mpps".to_owned(),
         y: Axis::Linear,
@@ -132,8 +156,8 @@ fn spread_out(mut chart: Chart, mut marks: Vec<u32>) -> Chart {
 
 impl Report {
     /// A report without results.
-    pub(crate) const fn new(machine: String) -> Self {
-        Self { machine, results: Vec::new() }
+    pub(crate) const fn new(machine: String, seconds: f64, quick: bool) -> Self {
+        Self { machine, seconds, quick, results: Vec::new() }
     }
 
     /// Adds results.
@@ -145,17 +169,18 @@ impl Report {
     pub(crate) fn table(&self) -> String {
         let width = self.results.iter().map(|e| e.name.len()).max().unwrap_or(0).max(4);
         let mut out = format!(
-            "{:width$}  {:>9} {:>9} {:>9}  {:18} {:>26}  {:>6}\n",
-            "name", "min", "median", "max", "unit", "peer min / median / max", "ratio"
+            "{:width$}  {:>4} {:>9} {:>9} {:>9}  {:18} {:>26}  {:>6}\n",
+            "name", "runs", "min", "median", "max", "unit", "peer min / median / max", "ratio"
         );
         for e in &self.results {
-            let peer = e.peer_spread.map_or_else(String::new, |p| {
-                format!("{} / {} / {}", rounded(p.min), rounded(p.median), rounded(p.max))
-            });
+            let peer = match (e.peer_min, e.peer_median, e.peer_max) {
+                (Some(min), Some(median), Some(max)) => format!("{min} / {median} / {max}"),
+                _ => String::new(),
+            };
             let ratio = e.ratio.map_or_else(String::new, |r| format!("{r:.3}"));
             out += &format!(
-                "{:width$}  {:>9} {:>9} {:>9}  {:18} {peer:>26}  {ratio:>6}\n",
-                e.name, e.min, e.median, e.max, e.unit
+                "{:width$}  {:>4} {:>9} {:>9} {:>9}  {:18} {peer:>26}  {ratio:>6}\n",
+                e.name, e.runs, e.min, e.median, e.max, e.unit
             );
         }
         out
@@ -175,9 +200,11 @@ impl Report {
         out
     }
 
-    /// What it ran on.
-    pub(crate) fn machine(&self) -> &str {
-        &self.machine
+    /// What it ran on, and how often: what stands below plots.
+    pub(crate) fn about(&self) -> String {
+        let runs = self.results.iter().map(|e| e.runs).min().unwrap_or(0);
+        let quick = if self.quick { "quick, " } else { "" };
+        format!("{quick}{runs} runs of {} s, {}", self.seconds, self.machine)
     }
 
     /// Charts of `scale`, by file name: rates, least to greatest of the runs, in a line for each way.
@@ -226,8 +253,8 @@ mod tests {
             figures: vec![Figure::with_peer("", "Mpps", mpps), Figure::new("time", "ns/packet", 1e3 / mpps)],
             ..Sample::default()
         };
-        let peer = Spread { min: 10.0, median: 20.0, max: 25.0 };
-        let mut report = Report::new("a machine".to_owned());
+        let peer = Spread { min: 10.0, median: 20.0, max: 25.0, runs: 10 };
+        let mut report = Report::new("a machine".to_owned(), 2.0, true);
         let peer = Peer { part: "csum", name: "csum".to_owned(), spread: peer };
         report.add(entries("step", &[sample(10.0), sample(12.0), sample(11.0)], &[peer]));
         report.add(entries("alone", &[sample(1.234_567)], &[]));
@@ -238,18 +265,36 @@ mod tests {
     fn the_json_has_the_agreed_fields_and_no_other() {
         let json: serde_json::Value = serde_json::from_str(&report().json().unwrap()).unwrap();
         let keys = |v: &serde_json::Value| v.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-        assert_eq!(keys(&json), ["machine", "results"]);
+        assert_eq!(keys(&json), ["machine", "quick", "results", "seconds"]);
+        assert_eq!((json["quick"].as_bool(), json["seconds"].as_f64()), (Some(true), Some(2.0)));
         let results = json["results"].as_array().unwrap();
         assert_eq!(results.len(), 4);
         for result in results {
             let mut names = keys(result);
             names.sort();
-            assert_eq!(names, ["max", "median", "min", "name", "peer", "peer_median", "ratio", "unit"]);
+            let agreed = [
+                "max",
+                "median",
+                "min",
+                "name",
+                "peer",
+                "peer_max",
+                "peer_median",
+                "peer_min",
+                "peer_runs",
+                "ratio",
+                "runs",
+                "unit",
+            ];
+            assert_eq!(names, agreed);
         }
         assert_eq!(results[0]["name"], "step");
         assert_eq!(results[0]["median"], 11.0);
         assert_eq!(results[0]["peer"], "csum");
         assert_eq!(results[0]["ratio"], 0.55);
+        assert_eq!((&results[0]["runs"], &results[2]["runs"]), (&3.into(), &1.into()));
+        assert_eq!((&results[0]["peer_runs"], &results[0]["peer_max"]), (&10.into(), &25.0.into()));
+        assert!(report().about().starts_with("quick, 1 runs of 2 s"), "the fewest that a figure has");
         assert_eq!(results[1]["name"], "step.time");
         assert!(results[1]["peer"].is_null() && results[1]["ratio"].is_null());
         assert_eq!(results[2]["max"], 1.235);
@@ -279,7 +324,7 @@ mod tests {
         let peer = |part, median| Peer {
             part,
             name: format!("testpmd {part}"),
-            spread: Spread { min: median - 1.0, median, max: median + 1.0 },
+            spread: Spread { min: median - 1.0, median, max: median + 1.0, runs: 10 },
         };
         let entries =
             entries("step", &[sample], &[peer("csum", 20.0), peer("io", 40.0), peer("5tswap", 8.0)]);
@@ -295,6 +340,18 @@ mod tests {
                 ("step.beside-5tswap", 10.0, Some("testpmd 5tswap"), Some(1.25)),
             ]
         );
+    }
+
+    #[test]
+    fn a_figure_that_a_run_left_out_is_of_those_that_have_it() {
+        let sample = |figures: &[(&str, f64)]| Sample {
+            figures: figures.iter().map(|(part, value)| Figure::new(part, "ns", *value)).collect(),
+            ..Sample::default()
+        };
+        let samples = [sample(&[("a", 1.0), ("b", 5.0)]), sample(&[("b", 7.0)])];
+        let told: Vec<_> =
+            entries("x", &samples, &[]).into_iter().map(|e| (e.name, e.median, e.runs)).collect();
+        assert_eq!(told, [("x.a".to_owned(), 1.0, 1), ("x.b".to_owned(), 6.0, 2)]);
     }
 
     #[test]

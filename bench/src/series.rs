@@ -10,6 +10,8 @@ pub(crate) struct Spread {
     pub(crate) min: f64,
     pub(crate) median: f64,
     pub(crate) max: f64,
+    /// How many there were.
+    pub(crate) runs: usize,
 }
 
 impl Spread {
@@ -19,7 +21,7 @@ impl Spread {
         sorted.sort_by(f64::total_cmp);
         let (min, max) = (*sorted.first()?, *sorted.last()?);
         let (low, high) = (sorted.get((sorted.len() - 1) / 2)?, sorted.get(sorted.len() / 2)?);
-        Some(Self { min, median: low.midpoint(*high), max })
+        Some(Self { min, median: low.midpoint(*high), max, runs: sorted.len() })
     }
 }
 
@@ -54,8 +56,11 @@ mod tests {
 
     #[test]
     fn spread_of_odd_even_and_no_figures() {
-        assert_eq!(Spread::of(&[3.0, 1.0, 2.0]), Some(Spread { min: 1.0, median: 2.0, max: 3.0 }));
-        assert_eq!(Spread::of(&[4.0, 1.0, 2.0, 3.0]), Some(Spread { min: 1.0, median: 2.5, max: 4.0 }));
+        assert_eq!(Spread::of(&[3.0, 1.0, 2.0]), Some(Spread { min: 1.0, median: 2.0, max: 3.0, runs: 3 }));
+        assert_eq!(
+            Spread::of(&[4.0, 1.0, 2.0, 3.0]),
+            Some(Spread { min: 1.0, median: 2.5, max: 4.0, runs: 4 })
+        );
         assert_eq!(Spread::of(&[]), None);
     }
 }

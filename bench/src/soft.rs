@@ -14,34 +14,42 @@ use crate::pair::{
     Depths, End, Manager, PATIENCE, Service, end, is_message, message, pair_over, start_eal, text,
 };
 use crate::sample::{Figure, Sample, times};
+use crate::series::Spread;
 
 const LARGEST: usize = 65_524;
+/// A message's number.
+const SHORTEST: usize = 8;
 const DATA_ROOM: u16 = 4096;
 const SRQ_DEPTH: u32 = 128;
 const DEPTHS: Depths = Depths { send: 64, receive: [SRQ_DEPTH; 2], largest: LARGEST };
 /// Sizes of messages, bytes: up to IPoIB's largest on a connection, and to what fits a packet as datagrams.
-const fn sizes(service: Service) -> &'static [usize] {
+const fn sizes_of(service: Service) -> &'static [usize] {
     match service {
         Service::Connection => &[64, 1024, 4096, 16_384, LARGEST],
         Service::Datagrams => &[64, 256, 1024, 2048, 4096],
     }
 }
 
-/// For each connection two shared receive queues, and as much again on its way.
-const BUFFERS: u32 = 4 * SRQ_DEPTH * 17 * Between::ALL.len() as u32;
+/// Of one connection: two shared receive queues, and what is on its way. A pool is used round and round: one that all connections shared would
+/// have none of them find a buffer in a cache.
+const BUFFERS: u32 = (2 * SRQ_DEPTH + 2 * WINDOW as u32) * 17;
 /// Messages on their way. A receiver that has no buffer is a benchmark of something else.
 const WINDOW: u64 = 64;
 /// Turns of each kind there, and as many back again.
 const ROUNDS: usize = 8;
+/// Of a turn, what has passed before anything is counted: the kind that had the turn before has left nothing of this one in the caches.
+const WARM_UP: f64 = 0.25;
 
-/// Sends as much as goes for a while. Returns messages a second.
+/// Sends as much as goes for a while. Returns messages a second that have arrived between the end of the warming up and the end of the time;
+/// about as many are on their way then and then. All arrive.
 fn stream(a: &mut End, b: &mut End, pool: &Pool, len: usize, duration: Duration) -> Result<f64, String> {
     let (mut sent, mut received) = (0, 0);
     let begin = Instant::now();
-    let (mut end, mut last) = (begin, begin);
-    while end - begin < duration || received < sent {
+    let warm = begin + duration.mul_f64(WARM_UP);
+    let (mut last, mut from, mut to) = (begin, None, None);
+    loop {
         // Time is looked at once a round, behind which nothing new is sent.
-        while end - begin < duration && sent - received < WINDOW {
+        while to.is_none() && sent - received < WINDOW {
             let Some(buf) = message(pool, len, sent) else { break };
             if a.send(buf).is_err() {
                 break;
@@ -50,19 +58,29 @@ fn stream(a: &mut End, b: &mut End, pool: &Pool, len: usize, duration: Duration)
         }
         a.turn()?;
         b.turn()?;
-        end = Instant::now();
+        let now = Instant::now();
         for arrived in b.burst.drain(..) {
             if !is_message(&arrived.buf, len, received) {
                 return Err(format!("message {received} of {len} bytes arrived as {:?}", arrived.buf));
             }
             received += 1;
-            last = end;
+            last = now;
         }
-        if end - last > PATIENCE {
+        if from.is_none() && now >= warm {
+            from = Some((now, received));
+        } else if to.is_none() && now - begin >= duration && from.is_some_and(|(_, before)| received > before)
+        {
+            to = Some((now, received));
+        }
+        if let (Some((start, before)), Some((end, after))) = (from, to)
+            && received == sent
+        {
+            return Ok((after - before) as f64 / (end - start).as_secs_f64());
+        }
+        if now - last > PATIENCE {
             return Err(format!("message {received} of {len} bytes is lost"));
         }
     }
-    Ok(received as f64 / (end - begin).as_secs_f64())
 }
 
 /// One message there and back again, and again for a while. The times are of there and back.
@@ -161,8 +179,10 @@ struct Middle {
 }
 
 impl Middle {
-    fn connection(self, service: Service, pool: &Pool) -> Result<Connection, String> {
+    fn connection(self, service: Service, cache: u16) -> Result<Connection, String> {
         let Self { between, fabric } = self;
+        let config = PoolConfig { count: BUFFERS, data_room: DATA_ROOM, cache, socket: -1 };
+        let pool = Pool::create(&format!("{between:?}"), &config).map_err(text)?;
         let (cables, manager) = match &fabric {
             Some(fabric) => (fabric.cables()?, Manager::Fabric),
             None => {
@@ -173,8 +193,8 @@ impl Middle {
                 ((here, there), Manager::Nobody)
             }
         };
-        let (a, b) = pair_over(cables, manager, service, &[pool], pool, DEPTHS)?;
-        Ok(Connection { between, a, b, _fabric: fabric })
+        let (a, b) = pair_over(cables, manager, service, &[&pool], &pool, DEPTHS)?;
+        Ok(Connection { between, a, b, pool, _fabric: fabric })
     }
 }
 
@@ -183,51 +203,74 @@ struct Connection {
     between: Between,
     a: End,
     b: End,
+    pool: Pool,
     _fabric: Option<Fabric>,
 }
 
-/// Copies blocks of a window's memory for a while. Returns blocks a second.
+/// Copies blocks of a window's memory for a while. Returns blocks a second behind the warming up.
 fn copy(from: &[u8], to: &mut [u8], len: usize, duration: Duration) -> f64 {
-    let (mut blocks, begin) = (0, Instant::now());
-    let mut end = begin;
-    while end - begin < duration {
+    let begin = Instant::now();
+    let warm = begin + duration.mul_f64(WARM_UP);
+    let (mut counted, mut start, mut end) = (0, begin, begin);
+    while end - begin < duration || counted == 0 {
+        let mut blocks = 0;
         for (from, to) in from.chunks_exact(len).zip(to.chunks_exact_mut(len)).take(WINDOW as usize) {
             black_box(&mut *to).copy_from_slice(black_box(from));
             blocks += 1;
         }
-        end = Instant::now();
+        let now = Instant::now();
+        if end >= warm {
+            counted += blocks;
+        } else {
+            start = now;
+        }
+        end = now;
     }
-    f64::from(blocks) / (end - begin).as_secs_f64()
+    f64::from(counted) / (end - start).as_secs_f64()
+}
+
+/// The middle one of the turns, which those in which others had the processor do not move.
+fn middle(rates: &[f64]) -> f64 {
+    Spread::of(rates).map_or(0.0, |spread| spread.median)
 }
 
 /// All sizes over a connection of each kind. The kinds take turns of a few milliseconds, there and back again, so that what happens
 /// on the machine happens to all.
-fn measure(service: Service, pool: &Pool, middles: Vec<Middle>, seconds: f64) -> Result<Sample, String> {
-    let sizes = sizes(service);
+fn measure(
+    service: Service,
+    sizes: &[usize],
+    cache: u16,
+    middles: Vec<Middle>,
+    seconds: f64,
+) -> Result<Sample, String> {
     let mut sample = Sample::default();
     if !middles.iter().any(|middle| middle.fabric.is_some()) {
         sample.notes.push("without ibfab: it is not beside this program".to_owned());
     }
-    let all = middles.into_iter().map(|middle| middle.connection(service, pool));
+    let all = middles.into_iter().map(|middle| middle.connection(service, cache));
     let mut all = all.collect::<Result<Vec<_>, _>>()?;
     let n = all.len();
     let (from, mut to) = (vec![1; LARGEST * WINDOW as usize], vec![2; LARGEST * WINDOW as usize]);
     for len in sizes.iter().copied() {
         let share = Duration::from_secs_f64(seconds / sizes.len() as f64);
         let turn = share.mul_f64(0.7 / (2 * ROUNDS * (n + 1)) as f64);
-        let (mut rates, mut copied) = (vec![0.0; n], 0.0);
+        let (mut rates, mut copied) = (vec![Vec::new(); n], Vec::new());
         for round in 0..2 * ROUNDS {
             for at in 0..n {
                 let at = if round % 2 == 0 { at } else { n - 1 - at };
-                if let (Some(Connection { a, b, .. }), Some(sum)) = (all.get_mut(at), rates.get_mut(at)) {
-                    *sum += stream(a, b, pool, len, turn)? / (2 * ROUNDS) as f64;
+                if let (Some(Connection { a, b, pool, .. }), Some(rates)) =
+                    (all.get_mut(at), rates.get_mut(at))
+                {
+                    rates.push(stream(a, b, pool, len, turn)?);
                 }
             }
-            copied += copy(&from, &mut to, len, turn) / (2 * ROUNDS) as f64;
+            copied.push(copy(&from, &mut to, len, turn));
         }
         let gbps = |rate: f64| rate * len as f64 * 8.0 / 1e9;
-        for (Connection { between, a, b, .. }, rate) in all.iter_mut().zip(rates) {
+        let copied = middle(&copied);
+        for (Connection { between, a, b, pool, .. }, rates) in all.iter_mut().zip(rates) {
             let round = ping_pong(a, b, pool, len, share.mul_f64(0.3 / n as f64))?;
+            let rate = middle(&rates);
             let name = |figure: &str| format!("{}{len}.{figure}", between.prefix());
             sample.figures.extend([
                 Figure::new(&name("messages"), "messages/s", rate),
@@ -238,13 +281,13 @@ fn measure(service: Service, pool: &Pool, middles: Vec<Middle>, seconds: f64) ->
             sample.notes.push(times(&format!("{}{len} bytes there and back", between.prefix()), &round));
         }
     }
-    for Connection { a, b, .. } in all {
+    for Connection { between, a, b, pool, .. } in all {
         end(a)?;
         end(b)?;
-    }
-    let outstanding = pool.in_use();
-    if outstanding != 0 {
-        return Err(format!("{outstanding} buffers are not home"));
+        let outstanding = pool.in_use();
+        if outstanding != 0 {
+            return Err(format!("{between:?}: {outstanding} buffers are not home"));
+        }
     }
     Ok(sample)
 }
@@ -254,13 +297,25 @@ fn middles(kinds: &[Between]) -> Result<Vec<Middle>, String> {
     kinds.iter().filter_map(|kind| kind.middle().transpose()).collect()
 }
 
-/// Runs the benchmark once in this process, which must not have started EAL.
-pub(crate) fn run(service: Service, seconds: f64) -> Result<Sample, String> {
+/// The sizes to measure: those that are asked for, or all.
+fn wanted(service: Service, asked: &[usize]) -> Result<Vec<usize>, String> {
+    let all = sizes_of(service);
+    if asked.is_empty() {
+        return Ok(all.to_vec());
+    }
+    let most = all.last().copied().unwrap_or(LARGEST);
+    match asked.iter().find(|len| !(SHORTEST..=most).contains(len)) {
+        Some(len) => Err(format!("--sizes: a message of {len} bytes: here they have {SHORTEST} to {most}")),
+        None => Ok(asked.to_vec()),
+    }
+}
+
+/// Runs the benchmark once in this process, which must not have started EAL: with messages of these sizes, or, if none is named, of all.
+pub(crate) fn run(service: Service, seconds: f64, sizes: &[usize]) -> Result<Sample, String> {
+    let sizes = wanted(service, sizes)?;
     let middles = middles(&Between::ALL)?;
     let _eal = start_eal()?;
-    let config = PoolConfig { count: BUFFERS, data_room: DATA_ROOM, cache: 256, socket: -1 };
-    let pool = Pool::create("messages", &config).map_err(text)?;
-    measure(service, &pool, middles, seconds)
+    measure(service, &sizes, 256, middles, seconds)
 }
 
 #[cfg(test)]
@@ -271,13 +326,30 @@ mod tests {
     fn messages_of_every_size_arrive_in_order_and_every_buffer_comes_home() {
         pmd::eal::for_tests();
         for service in [Service::Connection, Service::Datagrams] {
-            let config = PoolConfig { count: BUFFERS, data_room: DATA_ROOM, cache: 0, socket: -1 };
-            let pool = Pool::create(&format!("soft-{service:?}"), &config).unwrap();
-            let kinds = [Between::Memory, Between::MemoryWithCrcs];
-            let sample = measure(service, &pool, middles(&kinds).unwrap(), 0.3).unwrap();
-            assert_eq!(sample.figures.len(), 4 * sizes(service).len() * kinds.len());
+            let (sizes, kinds) = (sizes_of(service), [Between::Memory, Between::MemoryWithCrcs]);
+            let sample = measure(service, sizes, 0, middles(&kinds).unwrap(), 0.3).unwrap();
+            assert_eq!(sample.figures.len(), 4 * sizes.len() * kinds.len());
             assert!(sample.figures.iter().all(|f| f.value > 0.0), "{sample:?}");
-            assert_eq!(pool.in_use(), 0);
         }
+    }
+
+    #[test]
+    fn sizes_that_are_asked_for_are_measured_where_they_can_be() {
+        assert_eq!(wanted(Service::Datagrams, &[]).unwrap(), sizes_of(Service::Datagrams));
+        assert_eq!(wanted(Service::Connection, &[65_524, 8]).unwrap(), [65_524, 8]);
+        for (service, size) in
+            [(Service::Connection, 65_525), (Service::Datagrams, 4097), (Service::Connection, 7)]
+        {
+            let error = wanted(service, &[64, size]).unwrap_err();
+            assert!(error.contains(&format!("{size} bytes")), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_time_that_counts() {
+        let (from, mut to) = (vec![1; LARGEST * WINDOW as usize], vec![2; LARGEST * WINDOW as usize]);
+        // Longer than a turn: one round is counted all the same.
+        assert!(copy(&from, &mut to, LARGEST, Duration::from_nanos(1)) > 0.0);
+        assert_eq!(to, from, "it copies");
     }
 }

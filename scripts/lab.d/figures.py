@@ -1,5 +1,5 @@
-"""Figures of `scripts/lab figures` as a table, and as JSON: `figures.py FILE [JSON]`. FILE has lines `figure NAME DEVICE VALUE
-UNIT`, one a round."""
+"""Figures of parts of `scripts/lab` as a table, and as JSON: `figures.py FILE [JSON [DEVICE...]]`. FILE has lines `figure NAME DEVICE VALUE
+UNIT`, one a round; ratios are of the first device's medians to each other's. LAB_GUEST_CPUS: processors of the machine that they are of."""
 
 import json
 import os
@@ -25,25 +25,38 @@ def spread(values):
     return {"min": min(values), "median": statistics.median(values), "max": max(values), "rounds": len(values)}
 
 
-def result(name, unit, values):
+def result(name, unit, values, devices):
     entry = {"name": name, "unit": unit}
-    entry.update({device: spread(values[device]) if device in values else None for device in DEVICES})
-    ours, theirs = (entry[device] for device in DEVICES)
-    entry["ratio"] = round(ours["median"] / theirs["median"], 3) if ours and theirs and theirs["median"] else None
+    entry.update({device: spread(values[device]) if device in values else None for device in devices})
+    ours, *others = devices
+    ratios = {device: ratio(entry[ours], entry[device]) for device in others}
+    entry.update({"ratio": ratios[others[0]]} if len(others) == 1 else {"ratios": ratios})
     return entry
+
+
+def ratio(ours, theirs):
+    return round(ours["median"] / theirs["median"], 3) if ours and theirs and theirs["median"] else None
 
 
 def cell(figure):
     return "{min:.4g} / {median:.4g} / {max:.4g}".format(**figure) if figure else "-"
 
 
+def beside(entry):
+    ratios = entry["ratios"].values() if "ratios" in entry else [entry["ratio"]]
+    return " / ".join(str(r or "-") for r in ratios)
+
+
 def main():
-    results = [result(name, unit, values) for name, (unit, values) in read(sys.argv[1]).items()]
+    devices = tuple(sys.argv[3:]) or DEVICES
+    results = [result(name, unit, values, devices) for name, (unit, values) in read(sys.argv[1]).items()]
     if not results:
         sys.exit("lab: there are no figures")
+    guest = os.environ.get("LAB_GUEST_CPUS")
     machine = f"{len(os.sched_getaffinity(0))} processors, Linux {os.uname().release}, QEMU without KVM"
-    rows = [("figure", "unit", "softhca: min / median / max", "soft-RoCE: min / median / max", "ratio")]
-    rows += [(r["name"], r["unit"], cell(r["softhca"]), cell(r["soft-roce"]), str(r["ratio"] or "-")) for r in results]
+    machine += f", {guest} processor(s) in the machine" if guest else ""
+    rows = [("figure", "unit", *(f"{device}: min / median / max" for device in devices), "ratio")]
+    rows += [(r["name"], r["unit"], *(cell(r[device]) for device in devices), beside(r)) for r in results]
     widths = [max(map(len, column)) for column in zip(*rows)]
     print(machine)
     for row in rows:

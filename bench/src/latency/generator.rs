@@ -58,7 +58,7 @@ impl Schedule {
 /// What is heard of the packets of a cell.
 #[derive(Clone, Debug)]
 pub(super) struct Heard {
-    /// Nanoseconds from when they were to leave until they had arrived.
+    /// Nanoseconds from when they were to leave until they had arrived, or, of those that did not, until they were given up.
     pub(super) times: Histogram<u64>,
     /// Nanoseconds from then until they did leave.
     pub(super) lateness: Histogram<u64>,

@@ -133,7 +133,10 @@ fn measure(rig: &mut Rig, prefix: &str, seconds: f64, sample: &mut Sample) -> Re
             us(lateness.max())
         ));
         if *lost > 0 {
-            sample.notes.push(format!("{name}: {lost} packets did not arrive; all that was {}", rig.drops()));
+            sample.notes.push(format!(
+                "{name}: {lost} packets did not arrive and count as two seconds late; all that was {}",
+                rig.drops()
+            ));
         }
     }
     Ok(())
@@ -144,7 +147,7 @@ pub(crate) fn run(seconds: f64) -> Result<Sample, String> {
     let workers: Vec<u8> = [1, 2].into_iter().filter(|n| *n == 1 || machine::has_lcores(*n)).collect();
     let most = workers.last().copied().unwrap_or(1);
     // Asked before EAL pins this thread to one of them.
-    let alone = machine::has_lcores(1);
+    let (alone, processors) = (machine::has_lcores(1), machine::processors().len());
     let eal = start_eal(&vdevs(&workers), machine::lcores_of(most), machine::memory_arguments())?;
     let mut sample = Sample::default();
     for (index, workers) in workers.iter().copied().enumerate() {
@@ -162,7 +165,8 @@ pub(crate) fn run(seconds: f64) -> Result<Sample, String> {
     }
     for missing in workers.len()..2 {
         sample.notes.push(format!(
-            "not measured with {} workers: beside the generator's there are not as many processors",
+            "not measured with {} workers: they and the generator poll, each on a processor of its own, and here are {processors}; those that \
+             shared one would wait for the scheduler's slices of milliseconds, and the figures would be of these",
             missing + 1
         ));
     }
