@@ -93,6 +93,10 @@ const HELP: [&str; 12] = [
 /// Draws a page; nothing is known yet without a model.
 pub(super) fn draw(buffer: &mut Buffer, page: &Page, model: Option<&Model>, history: &History) {
     let area = buffer.area;
+    // A terminal that says it has no lines, or no columns.
+    if area.is_empty() {
+        return;
+    }
     if area.width < SMALLEST.0 || area.height < SMALLEST.1 {
         let text = format!("{} x {} is too small", area.width, area.height);
         buffer.set_stringn(area.x, area.y, text, area.width.into(), style::BAD);

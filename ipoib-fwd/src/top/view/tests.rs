@@ -199,3 +199,12 @@ fn lines_are_broken_between_words_and_long_words_where_they_must_be() {
     assert_eq!(wrapped("abcdefgh ij", 3), ["abc", "def", "gh", "ij"]);
     assert_eq!(wrapped("", 5), [""]);
 }
+
+#[test]
+fn a_terminal_without_lines_or_columns_is_left_alone() {
+    for (width, height) in [(0, 0), (80, 0), (0, 24)] {
+        let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
+        draw(&mut buffer, &Page::default(), None, &History::default());
+        assert!(buffer.content.is_empty());
+    }
+}
