@@ -156,9 +156,24 @@ impl Capture {
     /// Writes what the taps have, in order of time, and returns how many packets that were. Call it a few times a
     /// second, and once more after the last packet.
     pub fn drain(&mut self) -> Result<usize, CaptureError> {
-        let (mut n, begin) = (0, Instant::now());
-        while n < MAX_DRAIN {
-            if n % RECORDS == RECORDS - 1 && begin.elapsed() >= SPELL {
+        let mut n = 0;
+        let written = self.spell(&mut n);
+        self.told.seen(n as u64);
+        match written {
+            Ok(()) => self.told.written(n as u64),
+            // Some of them may be in the files.
+            Err(_) => self.told.left(n as u64),
+        }
+        let gone = |tap: &mut TapReader| tap.is_abandoned() && tap.peek().is_none();
+        self.dropped_before += self.taps.extract_if(.., gone).map(|tap| tap.dropped()).sum::<u64>();
+        written.map(|()| n)
+    }
+
+    /// Writes for a moment, and counts what it takes.
+    fn spell(&mut self, n: &mut usize) -> Result<(), CaptureError> {
+        let begin = Instant::now();
+        while *n < MAX_DRAIN {
+            if *n % RECORDS == RECORDS - 1 && begin.elapsed() >= SPELL {
                 break;
             }
             let oldest = self
@@ -167,6 +182,7 @@ impl Capture {
                 .filter_map(|tap| tap.peek().map(|header| (header.time, tap)))
                 .min_by_key(|(time, _)| *time);
             let Some(header) = oldest.and_then(|(_, tap)| tap.pop(&mut self.packet)) else { break };
+            *n += 1;
             match header.kind {
                 FrameKind::InfiniBand => {
                     self.infiniband.write(
@@ -188,17 +204,32 @@ impl Capture {
                     file.write(header.time, &[], &self.packet)?;
                 }
             }
-            n += 1;
         }
-        self.told.seen(n as u64);
-        self.told.written(n as u64);
-        if n > 0 {
+        if *n > 0 {
             self.infiniband.flush()?;
             self.ethernet.as_mut().map_or(Ok(()), Pcap::flush)?;
         }
-        let gone = |tap: &mut TapReader| tap.is_abandoned() && tap.peek().is_none();
-        self.dropped_before += self.taps.extract_if(.., gone).map(|tap| tap.dropped()).sum::<u64>();
-        Ok(n)
+        Ok(())
+    }
+
+    /// It ends here: what the taps have is counted as missing, a ring's length of each at most. Whoever still has a tap keeps its ring, which is
+    /// not freed any more: a worker is to free nothing.
+    pub fn leave_rest(mut self) {
+        let mut missing = 0;
+        for tap in &mut self.taps {
+            let mut left = DEFAULT_TAP_BYTES;
+            while left > 0 && tap.pop(&mut self.packet).is_some() {
+                left = left.saturating_sub(self.packet.len() + 1);
+                missing += 1;
+            }
+        }
+        self.told.seen(missing);
+        self.told.left(missing);
+        self.told.over(self.dropped());
+        let (gone, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.taps).into_iter().partition(TapReader::is_abandoned);
+        drop(gone);
+        std::mem::forget(kept);
     }
 
     /// Packets written.

@@ -7,6 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tap::{TapLosses, TapReader};
 
+/// It is not over yet: the taps tell.
+const LIVE: u64 = u64::MAX;
+
 /// What the writer tells as it goes.
 #[derive(Debug, Default)]
 pub(super) struct Told {
@@ -14,6 +17,8 @@ pub(super) struct Told {
     seen: AtomicU64,
     /// Wanted, and nobody will write them.
     left: AtomicU64,
+    /// What the taps' rings had no room for until the end; before it, [`LIVE`].
+    lost: AtomicU64,
     /// Nothing is done with files while it is locked.
     files: Mutex<VecDeque<PathBuf>>,
 }
@@ -21,7 +26,11 @@ pub(super) struct Told {
 impl Told {
     /// Of a capture that has its first file.
     pub(super) fn with(file: PathBuf) -> Arc<Self> {
-        Arc::new(Self { files: Mutex::new(VecDeque::from([file])), ..Self::default() })
+        Arc::new(Self {
+            files: Mutex::new(VecDeque::from([file])),
+            lost: AtomicU64::new(LIVE),
+            ..Self::default()
+        })
     }
 
     pub(super) fn written(&self, packets: u64) {
@@ -34,6 +43,11 @@ impl Told {
 
     pub(super) fn left(&self, packets: u64) {
         self.left.fetch_add(packets, Ordering::Relaxed);
+    }
+
+    /// It is over: what the taps' rings have no room for from now on, nobody wanted.
+    pub(super) fn over(&self, lost: u64) {
+        self.lost.store(lost, Ordering::Relaxed);
     }
 
     /// The files that are kept, the newest last.
@@ -57,9 +71,11 @@ impl Progress {
     /// Packets written, packets that were looked at, packets that are missing: a tap's ring was full, or they were in it at the end.
     #[must_use]
     pub fn counts(&self) -> [u64; 3] {
-        let Told { written, seen, left, .. } = &*self.told;
-        let [written, seen, left] = [written, seen, left].map(|count| count.load(Ordering::Relaxed));
-        [written, seen, left + self.losses.iter().map(TapLosses::packets).sum::<u64>()]
+        let Told { written, seen, left, lost, .. } = &*self.told;
+        let [written, seen, left, lost] =
+            [written, seen, left, lost].map(|count| count.load(Ordering::Relaxed));
+        let live = || self.losses.iter().map(TapLosses::packets).sum::<u64>();
+        [written, seen, left + if lost == LIVE { live() } else { lost }]
     }
 
     /// The files that are kept, the newest last.

@@ -37,6 +37,8 @@ pub struct Recording {
     began: Instant,
     seen: u64,
     written: u64,
+    /// Of these, those that are not in the file yet: they are told of when they are.
+    unflushed: u64,
     told: Arc<Told>,
     packet: Vec<u8>,
 }
@@ -67,6 +69,7 @@ impl Recording {
             began: now,
             seen: 0,
             written: 0,
+            unflushed: 0,
             told: Told::with(path),
             packet: Vec::new(),
         })
@@ -81,6 +84,14 @@ impl Recording {
 
     /// Writes what the taps have, in order of time, for a moment at most. Call it in each turn.
     pub fn drain(&mut self, now: Instant) -> Result<State, CaptureError> {
+        let state = self.spell(now);
+        if state.is_err() {
+            self.told.left(std::mem::take(&mut self.unflushed));
+        }
+        state
+    }
+
+    fn spell(&mut self, now: Instant) -> Result<State, CaptureError> {
         let (begin, before) = (Instant::now(), self.seen);
         let mut any = false;
         'spell: loop {
@@ -107,6 +118,7 @@ impl Recording {
         }
         if any {
             self.file.flush()?;
+            self.told.written(std::mem::take(&mut self.unflushed));
         }
         let is_over = self.written >= self.order.packets
             || now.saturating_duration_since(self.began) >= self.order.time;
@@ -139,9 +151,13 @@ impl Recording {
     /// Counts what the taps have and nobody will write: it is missing, unless there is all that was ordered. Reads a ring's length at most,
     /// though workers may go on filling it.
     pub fn leave_rest(&mut self) {
-        if self.written >= self.order.packets {
-            return;
+        if self.written < self.order.packets {
+            self.pass_rest();
         }
+        self.told.over(self.taps.iter().map(TapReader::dropped).sum());
+    }
+
+    fn pass_rest(&mut self) {
         let (mut seen, mut missing) = (0, 0);
         for tap in &mut self.taps {
             let mut left = RING;
@@ -162,8 +178,11 @@ impl Recording {
 
     fn write(&mut self, time: u64) -> Result<(), CaptureError> {
         let more = PCAP_RECORD + self.packet.len() as u64;
+        self.unflushed += 1;
         if self.bytes + more > self.order.size {
             self.file.flush()?;
+            self.told.written(self.unflushed - 1);
+            self.unflushed = 1;
             self.number += 1;
             let (path, file) = create(&self.directory, &self.order.name, self.number)?;
             (self.file, self.bytes) = (file, PCAP_HEADER);
@@ -180,7 +199,6 @@ impl Recording {
         self.file.write(time, &[], &self.packet)?;
         self.bytes += more;
         self.written += 1;
-        self.told.written(1);
         Ok(())
     }
 
@@ -325,6 +343,9 @@ mod tests {
         assert_eq!(recording.drain(Instant::now()).unwrap(), State::Done);
         recording.leave_rest();
         assert_eq!(recording.progress().counts(), [3, 3, 0]);
+        // Nor what workers offer until they let go, though it fills the ring.
+        offer(&mut tap, 100_000);
+        assert_eq!((recording.progress().counts(), recording.taps[0].dropped() > 0), ([3, 3, 0], true));
     }
 
     #[test]

@@ -128,7 +128,10 @@ impl Writer {
 
     /// Has it do something, when it comes round. False if it does not take anything.
     pub(super) fn order(&self, now: Instant, task: Task) -> bool {
-        self.sign.give(now);
+        // Before these it had nothing to come round for.
+        if matches!(task, Task::Settle(_) | Task::Begin(..)) {
+            self.sign.give(now);
+        }
         self.tasks.try_send(task).is_ok()
     }
 
@@ -234,6 +237,12 @@ impl Thread {
 
     /// Everything there is, until the gateway ends.
     fn write_all(&self, mut capture: Capture) -> Result<(), CaptureError> {
+        let outcome = self.write_until_end(&mut capture);
+        capture.leave_rest();
+        outcome
+    }
+
+    fn write_until_end(&self, capture: &mut Capture) -> Result<(), CaptureError> {
         while !self.is_to_end(capture.drain()? > 0) {}
         let begin = Instant::now();
         while capture.drain()? > 0 && begin.elapsed() < LAST_SPELL {}

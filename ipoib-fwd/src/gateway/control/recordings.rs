@@ -17,7 +17,7 @@ use super::GatewayControl;
 use crate::event::Kind;
 use crate::forward::EndpointIndex;
 use crate::gateway::worker::GatewayCommand;
-use crate::gateway::writer::{End, News, Task, Writer};
+use crate::gateway::writer::{End, Gone, News, Task, Writer};
 
 /// How long a client waits for the disk.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -187,11 +187,12 @@ impl Recordings {
             }
         }
         let order = Order::parse(order)?;
-        let (Some(directory), Some(writer)) = (directory, &self.writer) else {
+        let Some(directory) = directory else {
             return Err(
                 "there is no directory for captures; configure gateway.captures and restart".to_owned()
             );
         };
+        let Some(writer) = &self.writer else { return Err(Gone.to_string()) };
         tracing::info!("capture: {} begins in {}", order.name, directory.display());
         if !writer.order(now, Task::Begin(directory.to_owned(), order, workers)) {
             return Err(
@@ -302,9 +303,8 @@ impl Recordings {
                 }
                 return;
             }
-            Phase::Runs { progress, is_all } => {
-                // All that there is has taps of its own, of which nothing is left here.
-                step.watch = (!is_all).then_some(Watch::End);
+            Phase::Runs { progress, .. } => {
+                step.watch = Some(Watch::End);
                 (progress, None)
             }
             Phase::Stops { progress, client } => (progress, client),
