@@ -245,8 +245,8 @@ fn connected(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now: Instant) 
         (Some(_), Some((sgid, _)), Some(route)) => route.dgid == sgid,
         _ => false,
     };
-    let av = qp.rc.as_ref().map(|rc| rc.av).or(qp.uc.as_ref().map(|uc| uc.av));
-    if !av.is_some_and(|av| from_there(&av)) {
+    let av = qp.rc.as_ref().map(|rc| &rc.av).or(qp.uc.as_ref().map(|uc| &uc.av));
+    if !av.is_some_and(from_there) {
         return Err(DropReason::WrongSource);
     }
     if qp.uc.is_some() {

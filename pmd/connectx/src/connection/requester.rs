@@ -31,6 +31,11 @@ impl Message {
         self.first.add(self.packets)
     }
 
+    /// Nothing will arrive that could be acknowledged: it has no packets, or has failed.
+    pub(crate) const fn sends_nothing(&self) -> bool {
+        self.packets == 0 || self.fault.is_some()
+    }
+
     /// It is answered by what it asks for: an RDMA READ or an atomic operation.
     pub(crate) fn asks(&self) -> bool {
         self.control.operation() == Some(SendOpcode::RdmaRead) || self.is_atomic()

@@ -131,7 +131,9 @@ pub(crate) fn step(qp: &mut Qp, dev: &mut Device, now: Instant) -> Step {
         if qp.state != QpState::Rts || !begin(qp, dev) {
             return Step::Idle;
         }
-        settle(qp, dev);
+        if qp.rc.as_ref().and_then(|rc| rc.requester.begun.back()).is_some_and(Message::sends_nothing) {
+            settle(qp, dev);
+        }
     }
     let Some(rc) = &mut qp.rc else { return Step::Idle };
     if rc.requester.cursor >= rc.requester.begun.len() {
