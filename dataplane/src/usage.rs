@@ -45,12 +45,13 @@ impl Marks {
     #[inline]
     pub fn mark(&self, index: usize) -> bool {
         let Some(word) = self.words.get(index / 64) else { return false };
-        let bit = 1 << (index % 64);
         // Read first: a mark that stands costs no write.
-        word.load(Ordering::Relaxed) & bit == 0 && self.set(index / 64, bit)
+        word.load(Ordering::Relaxed) >> (index % 64) & 1 == 0 && self.set(index)
     }
 
-    fn set(&self, at: usize, bit: u64) -> bool {
+    #[cold]
+    fn set(&self, index: usize) -> bool {
+        let (at, bit) = (index / 64, 1 << (index % 64));
         let Some(word) = self.words.get(at) else { return false };
         // The word before its summary, and both the other way round in `take`: a mark is seen now or the next time.
         let before = word.fetch_or(bit, Ordering::AcqRel);

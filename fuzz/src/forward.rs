@@ -134,7 +134,7 @@ fn infiniband(head: &[u8], message_len: usize, source: &Source, table: &Arc<Segm
         ShortWay::new(&tables, WORKER).message(place, head, message_len, source, Checksum::Unknown)
     {
         let ToEthernet { to, ip_len, neighbour } = how;
-        assert_eq!(verdict, IbVerdict::Forward { to, ip_len, neighbour });
+        assert_eq!(verdict, IbVerdict::Forward { to: *to, ip_len, neighbour });
     }
     match verdict {
         IbVerdict::Forward { to, ip_len, .. } => {

@@ -98,10 +98,11 @@ pub struct WorkerCounters {
     kind: Kind,
     /// [`Kind::number`] of it.
     number: u32,
+    // Not beside each other: two numbers that are added to at once go through a vector register, which takes longer than two additions.
     packets: u64,
-    bytes: u64,
     /// Packets of the path, and their bytes, that are in the counters of their segments and not in those of the path yet.
     path_packets: u64,
+    bytes: u64,
     path_bytes: u64,
 }
 
@@ -139,6 +140,19 @@ impl WorkerCounters {
     pub fn packets(&mut self, path: Traffic, packets: u64, bytes: u64) {
         self.all.add(2 * path as usize, packets);
         self.all.add(2 * path as usize + 1, bytes);
+    }
+
+    /// Counts a burst of messages from an InfiniBand port with their bytes; of these so many, and their bytes, were datagrams to one and to
+    /// many.
+    pub fn received(&mut self, messages: usize, bytes: usize, datagrams: [(usize, usize); 2]) {
+        let [unicast, multicast] = datagrams;
+        let connections = (messages - unicast.0 - multicast.0, bytes - unicast.1 - multicast.1);
+        let paths = [Traffic::IbRcReceive, Traffic::IbUdUnicastReceive, Traffic::IbUdMulticastReceive];
+        for (path, (messages, bytes)) in paths.into_iter().zip([connections, unicast, multicast]) {
+            if messages > 0 {
+                self.packets(path, messages as u64, bytes as u64);
+            }
+        }
     }
 
     /// Counts one packet of `bytes` of a segment's.

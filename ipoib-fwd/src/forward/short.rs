@@ -89,9 +89,9 @@ pub struct ToInfiniBand<'t, D> {
 
 /// What to do with a message that goes on as it is.
 #[derive(Debug)]
-pub struct ToEthernet {
+pub struct ToEthernet<'t> {
     /// Whom the frame is for.
-    pub to: MacAddress,
+    pub to: &'t MacAddress,
     /// Bytes of the IPv4 packet.
     pub ip_len: u16,
     /// The neighbour it goes to; `None` for groups, which only the long way knows.
@@ -146,24 +146,27 @@ impl Short {
         (address.wrapping_sub(self.first) < self.hosts) & (address != self.own)
     }
 
-    /// The packet, if it is a plain one of at most `room` bytes.
+    /// The packet behind `front` of `len` bytes, if it is a plain one that lies within them.
     #[inline(always)]
-    fn plain(&self, words: &PacketWords, room: usize, checksum: Checksum) -> Option<Packet> {
+    fn plain(&self, words: &PacketWords, front: usize, len: usize, checksum: Checksum) -> Option<Packet> {
         let (start, middle, destination) = (words.start.get(), words.middle.get(), words.destination.get());
-        // One's complement: the words add up to a multiple of 0xffff, in whatever order their bytes are (RFC 1071 2.B).
-        let halves = |word: u64| (word >> 32) + (word & u64::from(u32::MAX));
-        let valid = (halves(start) + halves(middle) + u64::from(destination)).is_multiple_of(0xffff);
+        // One's complement: the words add up to a multiple of 0xffff, in whatever order their bytes are (RFC 1071 2.B), and however long
+        // they are: a carry out of 64 bits counts 1, since 2^64 - 1 is such a multiple.
+        let add = |a: u64, b: u64| {
+            let (sum, carry) = a.overflowing_add(b);
+            sum.wrapping_add(carry.into())
+        };
+        let valid = add(add(start, middle), destination.into()).is_multiple_of(0xffff);
         let total_len = ((start >> 16) as u16).swap_bytes();
         let (source, destination) = (((middle >> 32) as u32).swap_bytes(), destination.swap_bytes());
         let plain = (start & 0xff == 0x45)
             & (start & OFFSET == 0)
             & (middle & 0xff != 0)
             & (usize::from(total_len) >= ipv4::IPV4_HEADER_LEN)
-            & (usize::from(total_len) <= room)
-            & (valid | (checksum != Checksum::Unknown))
+            & (usize::from(total_len) + front <= len)
             & self.is_host(source)
             & self.is_host(destination);
-        if !plain {
+        if !plain || (!valid && checksum == Checksum::Unknown) {
             return None;
         }
         let (source, destination) = (Ipv4Addr::from_bits(source), Ipv4Addr::from_bits(destination));
@@ -190,7 +193,7 @@ impl Short {
         if !ours {
             return None;
         }
-        let packet = self.plain(words, frame_len.saturating_sub(front), checksum)?;
+        let packet = self.plain(words, front, frame_len, checksum)?;
         if table.has_ib(packet.source) {
             return None;
         }
@@ -212,20 +215,20 @@ impl Short {
 
     /// Decides on a message: see [`ib_to_eth`](super::ib_to_eth). `None`: it goes the long way.
     #[inline(always)]
-    fn ib_to_eth<D: Clone>(
+    fn ib_to_eth<'t, D: Clone>(
         &self,
         head: &[u8],
         message_len: usize,
         source: &Source,
         checksum: Checksum,
-        table: &SegmentTable<D>,
-    ) -> Option<ToEthernet> {
+        table: &'t SegmentTable<D>,
+    ) -> Option<ToEthernet<'t>> {
         let (words, _) = MessageWords::ref_from_prefix(head).ok()?;
         let group = matches!(source, Source::Ud(ud) if ud.multicast);
         if (words.ethertype.get() != ETHERTYPE) | group | !self.to_ethernet {
             return None;
         }
-        let packet = self.plain(&words.packet, message_len.saturating_sub(IPOIB_HEADER_LEN), checksum)?;
+        let packet = self.plain(&words.packet, IPOIB_HEADER_LEN, message_len, checksum)?;
         if table.has_eth(packet.source) {
             return None;
         }
@@ -234,7 +237,7 @@ impl Short {
         if ip_len > self.eth_mtu {
             return None;
         }
-        Some(ToEthernet { to: host.mac, ip_len, neighbour: Some(neighbour) })
+        Some(ToEthernet { to: &host.mac, ip_len, neighbour: Some(neighbour) })
     }
 }
 
@@ -265,6 +268,8 @@ fn addresses(packet: &[u8]) -> Option<[u32; 2]> {
 pub struct ShortWay<'t, D> {
     tables: &'t Tables<D>,
     worker: WorkerIndex,
+    /// Everything goes the long way.
+    is_closed: bool,
     /// The VLAN or link of the last packet: as a rule it is the next one's, too.
     last: u16,
     lane: Option<&'t Lane<D>>,
@@ -279,7 +284,14 @@ impl<'t, D: Clone> ShortWay<'t, D> {
     #[inline]
     #[must_use]
     pub const fn new(tables: &'t Tables<D>, worker: WorkerIndex) -> Self {
-        Self { tables, worker, last: NONE, lane: None, marks: None }
+        Self { tables, worker, is_closed: false, last: NONE, lane: None, marks: None }
+    }
+
+    /// If so, nothing goes it.
+    #[inline]
+    #[must_use]
+    pub const fn unless(self, is_closed: bool) -> Self {
+        Self { is_closed, ..self }
     }
 
     #[inline(always)]
@@ -290,7 +302,7 @@ impl<'t, D: Clone> ShortWay<'t, D> {
         find: impl FnOnce(&'t Tables<D>) -> Option<&'t Lane<D>>,
     ) -> Option<&'t Lane<D>> {
         if key != self.last {
-            self.lane = find(self.tables);
+            self.lane = if self.is_closed { None } else { find(self.tables) };
             self.marks = self.lane.and_then(|lane| lane.table.marks(to, self.worker));
             self.last = key;
         }
@@ -349,7 +361,7 @@ impl<'t, D: Clone> ShortWay<'t, D> {
         message_len: usize,
         source: &Source,
         checksum: Checksum,
-    ) -> Option<Plain<'t, D, ToEthernet>> {
+    ) -> Option<Plain<'t, D, ToEthernet<'t>>> {
         let lane = self.lane(link.into(), Side::Ethernet, |tables| tables.lane_of_link(port, link))?;
         let how = lane.short.ib_to_eth(head, message_len, source, checksum, &lane.table)?;
         Some(Plain {

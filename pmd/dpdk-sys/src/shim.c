@@ -61,6 +61,11 @@ int shim_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **bufs, uint3
 	return rte_pktmbuf_alloc_bulk(pool, bufs, count);
 }
 
+int shim_mbuf_raw_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **bufs, uint32_t count)
+{
+	return rte_mempool_get_bulk(pool, (void **)bufs, count);
+}
+
 void shim_mbuf_raw_free_bulk(struct rte_mempool *pool, struct rte_mbuf *const *bufs, uint32_t count)
 {
 	rte_mempool_put_bulk(pool, (void *const *)bufs, count);

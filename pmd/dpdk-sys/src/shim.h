@@ -64,6 +64,8 @@ int shim_leave_out_of_cores(void);
 
 struct rte_mbuf *shim_mbuf_alloc(struct rte_mempool *pool);
 int shim_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **bufs, uint32_t count);
+/* Buffers as they were given back: as rte_mbuf_raw_alloc. */
+int shim_mbuf_raw_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **bufs, uint32_t count);
 /* Buffers of this pool, each of one segment, direct, with one reference: as rte_mbuf_raw_free wants them. */
 void shim_mbuf_raw_free_bulk(struct rte_mempool *pool, struct rte_mbuf *const *bufs, uint32_t count);
 void shim_mbuf_free(struct rte_mbuf *chain);

@@ -281,50 +281,56 @@ impl Sink {
 
     /// Fills receives. Returns how many.
     fn receive(&mut self) -> u64 {
-        let connections = self.sends.len() as u32 - 1;
-        if self.messages.is_empty() || connections == 0 {
+        if self.messages.is_empty() || self.sends.len() < 2 {
             return 0;
         }
-        let (mut received, mut bad) = (0, 0);
         // A datagram's data stands behind the place of its GRH.
-        let (queue, front) = match &mut self.datagrams {
-            Some(datagrams) => (datagrams, GRH_AREA),
-            None => (&mut self.srq, 0),
-        };
+        if self.datagrams.is_some() {
+            self.receive_each(GRH_AREA, |cqe, connection| {
+                cqe.sop_drop_qpn.set(FIRST_QPN);
+                cqe.slid.set(1 + connection as u16);
+                cqe.flags_rqpn.set(REMOTE_QPN);
+            })
+        } else {
+            self.receive_each(0, |cqe, connection| cqe.sop_drop_qpn.set(FIRST_QPN + 1 + connection))
+        }
+    }
+
+    /// Fills receives behind `front` bytes; `name` says by which of the connections, or from whom instead.
+    #[inline(always)]
+    fn receive_each(&mut self, front: usize, name: impl Fn(&mut Cqe, u32)) -> u64 {
+        let connections = self.sends.len() as u32 - 1;
+        let Self { messages, regions, sample, receive_cq, .. } = self;
+        let queue = self.datagrams.as_mut().unwrap_or(&mut self.srq);
         let most = self.receives_per_turn.min(queue.posted().into());
-        let looks = self.sample.has_message_within(most);
+        // A full queue holds the sink back, as a wire would hold a sender back that waits for acknowledgements.
+        let mut completions = receive_cq.batch(most as u32);
+        let most = completions.room() as usize;
+        let looks = sample.has_message_within(most);
         let (mut next_message, mut next_connection) = (self.next_message, self.next_connection);
+        let (mut received, mut bad) = (0, 0);
+        let mut entries = queue.batch();
         for _ in 0..most {
-            // A full queue holds the sink back, as a wire would hold a sender back that waits for acknowledgements.
-            if !self.receive_cq.has_room() {
-                break;
-            }
-            let Some(message) = self.messages.get(next_message) else { break };
-            let Some((slot, data)) = queue.take() else { break };
-            if !write_message(&self.regions, &data, front, message) {
+            let Some(message) = messages.get(next_message) else { break };
+            let Some((slot, data)) = entries.take() else { break };
+            if !write_message(regions, &data, front, message) {
                 bad += 1;
             }
             if looks {
-                self.sample.received(next_message, message.len(), data, front);
+                sample.received(next_message, message.len(), data, front);
             }
             let mut cqe = Cqe::default();
             cqe.byte_cnt.set((front + message.len()) as u32);
-            if front == 0 {
-                cqe.sop_drop_qpn.set(FIRST_QPN + 1 + next_connection);
-            } else {
-                cqe.sop_drop_qpn.set(FIRST_QPN);
-                cqe.slid.set(1 + next_connection as u16);
-                cqe.flags_rqpn.set(REMOTE_QPN);
-            }
+            name(&mut cqe, next_connection);
             cqe.wqe_counter.set(slot);
-            self.receive_cq.write(CqeOpcode::ReceiveSend, &cqe);
+            completions.write(CqeOpcode::ReceiveSend, &cqe);
             received += 1;
-            next_message = if next_message + 1 == self.messages.len() { 0 } else { next_message + 1 };
+            next_message = if next_message + 1 == messages.len() { 0 } else { next_message + 1 };
             next_connection = if next_connection + 1 == connections { 0 } else { next_connection + 1 };
         }
         (self.next_message, self.next_connection) = (next_message, next_connection);
         if !looks {
-            self.sample.pass_messages(received);
+            sample.pass_messages(received);
         }
         add(&self.stats.receives, received);
         add(&self.stats.bad, bad);
@@ -333,10 +339,11 @@ impl Sink {
 }
 
 /// Writes a message into the memory of a segment behind `front` bytes, if key and bounds allow it.
-#[inline]
+#[inline(always)]
 fn write_message(regions: &[HostMemory], data: &DataSegment, front: usize, message: &[u8]) -> bool {
-    let Some(room) = (data.byte_count.get() as usize).checked_sub(front) else { return false };
-    place(regions, data, front as isize, room).is_some_and(|place| place.write(message))
+    place(regions, data, 0, data.byte_count.get() as usize)
+        .and_then(|segment| segment.part(front, message.len()))
+        .is_some_and(|place| place.write(message))
 }
 
 impl Bus for Sink {

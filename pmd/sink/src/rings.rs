@@ -80,19 +80,64 @@ impl CompletionWriter {
         Ok((description, writer))
     }
 
+    /// How many entries there is room for; of no interest above `wanted`.
     #[inline]
-    pub(super) fn has_room(&mut self) -> bool {
+    fn room(&mut self, wanted: u32) -> u32 {
         // The record holds 24 bits; a queue has at most 2^22 entries.
         let used = |consumer: u32, producer: u32| producer.wrapping_sub(consumer) & 0x00ff_ffff;
-        if used(self.consumer, self.producer) < self.slots {
-            return true;
+        let room = self.slots.saturating_sub(used(self.consumer, self.producer));
+        if room >= wanted {
+            return room;
         }
         self.consumer = self.dbrec.load(DBREC_CONSUMER * 4).unwrap_or(self.consumer);
-        used(self.consumer, self.producer) < self.slots
+        self.slots.saturating_sub(used(self.consumer, self.producer))
+    }
+
+    #[inline]
+    pub(super) fn has_room(&mut self) -> bool {
+        self.room(1) > 0
     }
 
     /// Writes an entry, its owner byte last. There is room.
     #[inline]
+    pub(super) fn write(&mut self, opcode: CqeOpcode, cqe: &Cqe) {
+        self.batch(1).write(opcode, cqe);
+    }
+
+    /// To write `wanted` entries one after the other, or as many as there is room for.
+    #[inline(always)]
+    pub(super) fn batch(&mut self, wanted: u32) -> CompletionBatch<'_> {
+        let room = self.room(wanted).min(wanted);
+        let Self { ring, slots, producer, .. } = *self;
+        CompletionBatch { ring, slots, producer, room, writer: self }
+    }
+}
+
+/// Entries that are written one after the other. Where the next one goes is a copy: the queue's own would be loaded again behind every write.
+pub(super) struct CompletionBatch<'w> {
+    writer: &'w mut CompletionWriter,
+    ring: HostMemory,
+    slots: u32,
+    producer: u32,
+    room: u32,
+}
+
+impl Drop for CompletionBatch<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.writer.producer = self.producer;
+    }
+}
+
+impl CompletionBatch<'_> {
+    /// How many there is room for.
+    #[inline(always)]
+    pub(super) const fn room(&self) -> u32 {
+        self.room
+    }
+
+    /// Writes the next one, its owner byte last.
+    #[inline(always)]
     pub(super) fn write(&mut self, opcode: CqeOpcode, cqe: &Cqe) {
         let at = (self.producer & (self.slots - 1)) as usize * CQE_SIZE;
         let owner = u8::from(self.producer & self.slots != 0) * cqe_owner::OWNER;
@@ -344,8 +389,33 @@ impl SharedReader {
         (self.dbrec.load(DBREC_RECEIVE * 4).unwrap_or(0) as u16).wrapping_sub(self.taken)
     }
 
+    /// To take entries one after the other, as many as there are.
+    #[inline(always)]
+    pub(super) const fn batch(&mut self) -> SharedBatch<'_> {
+        SharedBatch { ring: self.ring, stride: self.stride, head: self.head, taken: self.taken, reader: self }
+    }
+}
+
+/// Entries of a shared receive queue that are taken one after the other; as [`CompletionBatch`].
+pub(super) struct SharedBatch<'r> {
+    reader: &'r mut SharedReader,
+    ring: HostMemory,
+    stride: usize,
+    head: u16,
+    taken: u16,
+}
+
+impl Drop for SharedBatch<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.reader.head = self.head;
+        self.reader.taken = self.taken;
+    }
+}
+
+impl SharedBatch<'_> {
     /// Takes the next entry, of which there is one: its slot and its first segment.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self) -> Option<(u16, DataSegment)> {
         let mut bytes = [0; size_of::<NextSegment>() + size_of::<DataSegment>()];
         if !self.ring.part(usize::from(self.head) * self.stride, bytes.len())?.read(&mut bytes) {

@@ -55,6 +55,15 @@ impl Numbers {
     /// Where a queue pair is.
     #[inline]
     pub(crate) fn find(&self, qpn: u32) -> Option<Place> {
+        match self.entries.get(self.home(qpn)) {
+            Some((number, place)) if *number == qpn && place.is_some() => *place,
+            _ => self.find_further(qpn),
+        }
+    }
+
+    /// It is not at home.
+    #[cold]
+    fn find_further(&self, qpn: u32) -> Option<Place> {
         let mut at = self.home(qpn);
         while let Some(&(number, Some(place))) = self.entries.get(at) {
             if number == qpn {

@@ -262,7 +262,9 @@ impl Mbuf {
         raw::set_data_off(m, start);
         raw::set_data_len(m, N + length);
         raw::set_pkt_len(m, N + length);
-        self.data_mut().first_chunk_mut()
+        // SAFETY: the packet ends no further back in its buffer than before, and begins with these `N` bytes; we own the buffer, which is
+        // initialised memory, and the borrow is exclusive.
+        Some(unsafe { &mut *raw::buf_addr(m).add(start).cast::<[u8; N]>() })
     }
 
     #[cold]

@@ -31,7 +31,7 @@ pub trait Packet: Sized + Send + std::fmt::Debug + 'static {
     /// Address and bytes of the room behind the headroom of a fresh buffer.
     fn room(&self) -> (u64, u32);
 
-    /// A fresh buffer of one segment holds `len` bytes now, at most its room.
+    /// A buffer of one segment from [`PacketPool::take`] holds `len` bytes now, at most its room, and nothing is told of them.
     fn fill(&mut self, len: u32);
 
     /// In a buffer of one segment these bytes lie at `at` of the data, which end behind them. False, and nothing changed, if there is no
@@ -55,7 +55,8 @@ pub trait PacketPool<P>: Send + 'static {
     /// Bytes of room behind the headroom of each buffer.
     fn room(&self) -> u32;
 
-    /// Adds `count` fresh buffers, at most what fits; all or none. Returns whether it did.
+    /// Adds `count` buffers, at most what fits; all or none. Returns whether it did. What they hold, and where, is as their last owner left it, until
+    /// [`Packet::fill`].
     fn take(&mut self, count: usize, into: &mut Stash<P>) -> bool;
 
     /// True if all its buffers lie within the `len` bytes from `start`.
@@ -138,8 +139,10 @@ impl Packet for Mbuf {
         (address + HEADROOM as u64, length.saturating_sub(HEADROOM) as u32)
     }
 
+    #[inline(always)]
     fn fill(&mut self, len: u32) {
         let fits = self.set_data(HEADROOM, len as usize);
+        self.clear_facts();
         debug_assert!(fits, "a receive of {len} bytes in one buffer");
     }
 
@@ -170,7 +173,7 @@ impl PacketPool<Mbuf> for Pool {
     }
 
     fn take(&mut self, count: usize, into: &mut Stash<Mbuf>) -> bool {
-        count <= into.remaining_capacity() && self.alloc_bulk(count, into)
+        count <= into.remaining_capacity() && self.take_bulk(count, into)
     }
 
     fn lies_within(&self, start: u64, len: u64) -> bool {

@@ -31,6 +31,68 @@ pub(super) struct Message {
     pub(super) byte_len: u32,
 }
 
+impl Message {
+    #[inline(always)]
+    fn of(entry: &RingMemory) -> Self {
+        // Length, time (two words), queue pair, slot: the end of the entry.
+        let [byte_len, _, _, qpn, counter]: [U32; 5] = entry.read(MESSAGE_WORDS);
+        Self { qpn: qpn.get() & 0x00ff_ffff, counter: (counter.get() >> 16) as u16, byte_len: byte_len.get() }
+    }
+}
+
+/// The messages in front of a completion queue that were sent with nothing beside their data. What is asked of each completion is a copy:
+/// the queue's own would be loaded again behind every write to a buffer.
+#[derive(Debug)]
+pub(super) struct Messages<'q> {
+    queue: &'q mut CompletionQueue,
+    buf: RingMemory,
+    slots: u32,
+    consumer: u32,
+}
+
+impl Drop for Messages<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.queue.consumer = self.consumer;
+    }
+}
+
+impl Messages<'_> {
+    /// The entry of the next completion, if it is there and of such a message.
+    #[inline(always)]
+    fn entry(&self) -> Option<RingMemory> {
+        // Without slots there is no entry either.
+        let at = (self.consumer & self.slots.wrapping_sub(1)) as usize * CQE_SIZE;
+        let entry = self.buf.part(at, CQE_SIZE)?;
+        let owner = entry.load_acquire(CQE_SIZE - 1);
+        let lap = u8::from(self.consumer & self.slots != 0);
+        if owner & !cqe_owner::SOLICITED != (CqeOpcode::ReceiveSend as u8) << cqe_owner::OPCODE_SHIFT | lap {
+            return None;
+        }
+        barrier::udma_from_device();
+        Some(entry)
+    }
+
+    /// What the next one tells of its message. The rest of it is not read. [`Messages::skip`] takes it.
+    #[inline(always)]
+    pub(super) fn next(&self) -> Option<Message> {
+        Some(Message::of(&self.entry()?))
+    }
+
+    /// Takes the next completion, which was looked at.
+    #[inline(always)]
+    pub(super) const fn skip(&mut self) {
+        self.consumer = self.consumer.wrapping_add(1);
+    }
+
+    /// What the completion tells of its message that was taken last, with the sender of a datagram: the device does not have it back yet.
+    #[inline(always)]
+    pub(super) fn taken(&self) -> Arrival {
+        let at = (self.consumer.wrapping_sub(1) & self.slots.wrapping_sub(1)) as usize * CQE_SIZE;
+        Arrival::of(&self.buf.read(at), Extra::None)
+    }
+}
+
 /// A completion queue.
 #[derive(Debug)]
 pub struct CompletionQueue {
@@ -77,34 +139,10 @@ impl CompletionQueue {
         Some(cqe)
     }
 
-    /// What the next completion tells, if it is there and of a message that was sent with nothing beside its data. The rest of it is not
-    /// read. [`CompletionQueue::skip`] takes it.
+    /// The messages in front, one after the other.
     #[inline(always)]
-    pub(super) fn message(&self) -> Option<Message> {
-        if self.slots == 0 {
-            return None;
-        }
-        let at = (self.consumer & (self.slots - 1)) as usize * CQE_SIZE;
-        let entry = self.buf.part(at, CQE_SIZE)?;
-        let owner = entry.load_acquire(CQE_SIZE - 1);
-        let lap = u8::from(self.consumer & self.slots != 0);
-        if owner & !cqe_owner::SOLICITED != (CqeOpcode::ReceiveSend as u8) << cqe_owner::OPCODE_SHIFT | lap {
-            return None;
-        }
-        barrier::udma_from_device();
-        // Length, time (two words), queue pair, slot: the end of the entry.
-        let [byte_len, _, _, qpn, counter]: [U32; 5] = entry.read(MESSAGE_WORDS);
-        Some(Message {
-            qpn: qpn.get() & 0x00ff_ffff,
-            counter: (counter.get() >> 16) as u16,
-            byte_len: byte_len.get(),
-        })
-    }
-
-    /// Takes the next completion, which was looked at.
-    #[inline(always)]
-    pub(super) const fn skip(&mut self) {
-        self.consumer = self.consumer.wrapping_add(1);
+    pub(super) const fn messages(&mut self) -> Messages<'_> {
+        Messages { buf: self.buf, slots: self.slots, consumer: self.consumer, queue: self }
     }
 
     /// Tells the device how far we are, so that it may use the slots again. Once per batch; where nothing was taken the

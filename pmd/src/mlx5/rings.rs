@@ -8,7 +8,7 @@ mod memory;
 mod sizes;
 
 pub use geometry::{CqGeometry, QpGeometry, QpRequest, SendOperations, SrqGeometry, Transport};
-pub use memory::{DoorbellRecord, RingMemory};
+pub use memory::{DoorbellRecord, RingMemory, Slots};
 pub use sizes::SharedSizes;
 
 use prm::{CQE_SIZE, NextSegment, WQEBB, cqe_owner};

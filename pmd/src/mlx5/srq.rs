@@ -8,9 +8,9 @@ use super::barrier;
 use super::rings::{DoorbellRecord, RingMemory, SrqRing};
 use prm::{DBREC_RECEIVE, DataSegment, NextSegment};
 
-/// A shared receive queue.
+/// A shared receive queue. What is posted with an entry is the queue's until a completion names its slot.
 #[derive(Debug)]
-pub struct SharedReceiveQueue {
+pub struct SharedReceiveQueue<T> {
     buf: RingMemory,
     stride: usize,
     max_segments: usize,
@@ -22,15 +22,15 @@ pub struct SharedReceiveQueue {
     free: Box<[u16]>,
     /// Entries that can be posted at a time.
     entries: u32,
-    /// Which slots the device has.
-    posted: Box<[bool]>,
+    /// What was posted, by slot: something where the device has the slot.
+    held: Box<[Option<T>]>,
     /// How often was posted, and how often taken back, so far.
     posts: u32,
     completions: u32,
     published: u32,
 }
 
-impl SharedReceiveQueue {
+impl<T> SharedReceiveQueue<T> {
     /// The queue on a new ring, formatted as the library does: slots 0 to `slots - 1` chained in order. It takes `entries`
     /// entries at a time, one less than the ring has slots at most, and uses no more slots than that takes: a ring is up to
     /// twice as long as what was asked for, and each slot that was used keeps what its message left.
@@ -58,7 +58,7 @@ impl SharedReceiveQueue {
             head: ring.head,
             free: free.into(),
             entries,
-            posted: vec![false; slots as usize].into(),
+            held: (0..slots).map(|_| None).collect(),
             posts: 0,
             completions: 0,
             published: 0,
@@ -74,13 +74,25 @@ impl SharedReceiveQueue {
     /// Slots of the ring.
     #[must_use]
     pub const fn slots(&self) -> usize {
-        self.posted.len()
+        self.held.len()
+    }
+
+    /// How many of them are ever posted: one more than there are entries.
+    #[must_use]
+    pub const fn slots_in_use(&self) -> usize {
+        if self.entries == 0 { 0 } else { self.entries as usize + 1 }
     }
 
     /// Entries posted and not yet completed.
     #[must_use]
     pub const fn outstanding(&self) -> u32 {
         self.posts.wrapping_sub(self.completions)
+    }
+
+    /// Entries that can be posted now.
+    #[must_use]
+    pub const fn room(&self) -> usize {
+        self.entries.saturating_sub(self.outstanding()) as usize
     }
 
     /// The slot that the next post fills, once another one is free to follow it.
@@ -128,48 +140,71 @@ impl SharedReceiveQueue {
         self.head = first;
     }
 
-    /// Posts the slot whose segments were written. Returns it, or `None` if the queue is full. The device sees it at the
+    /// Posts the slot whose segments were written, with what it holds. Returns the slot, or `None` if the queue is full. The device sees it at the
     /// next [`SharedReceiveQueue::publish`].
     #[inline]
-    pub fn commit(&mut self) -> Option<usize> {
+    pub fn commit(&mut self, what: T) -> Option<usize> {
         let slot = self.next_slot()?;
-        let link = self.advance(slot);
-        self.buf.write(slot * self.stride, &link);
+        // There is one: the queue is not full.
+        let next = *self.free.get(self.place(self.posts))?;
+        *self.held.get_mut(slot)? = Some(what);
+        self.head = next;
+        self.posts = self.posts.wrapping_add(1);
+        self.buf.write(slot * self.stride, &link(next));
         Some(slot)
     }
 
-    /// Posts `slot`, which [`SharedReceiveQueue::next_slot`] has just told, with another first segment; its others are as they were. Link and
-    /// segment lie together, and are written so, in whole words.
+    /// Posts what comes as long as there are free slots, with `first` as its first data segment; the other segments are what they were in each slot.
+    /// Link and segment lie together, and are written so, in whole words. Returns how many.
     #[inline(always)]
-    pub(super) fn commit_first(&mut self, slot: usize, segment: DataSegment) {
-        let (link, segment): ([u64; 2], [u64; 2]) =
-            (zerocopy::transmute!(self.advance(slot)), zerocopy::transmute!(segment));
-        self.buf.write(slot * self.stride, &[link[0], link[1], segment[0], segment[1]]);
-    }
-
-    /// The next slot, `slot`, is posted. The link to be written there.
-    #[inline(always)]
-    fn advance(&mut self, slot: usize) -> NextSegment {
-        // There is one: the queue is not full.
-        let next = self.free.get(self.place(self.posts)).copied().unwrap_or_default();
-        if let Some(posted) = self.posted.get_mut(slot) {
-            *posted = true;
+    pub(super) fn commit_firsts(
+        &mut self,
+        mut what: impl Iterator<Item = T>,
+        mut first: impl FnMut(&T) -> DataSegment,
+    ) -> usize {
+        let ring = self.buf.slots::<[u64; 4]>(self.stride, self.held.len());
+        let before = self.posts;
+        let mut head = self.head;
+        loop {
+            // Of the free slots as many as lie one behind the other.
+            let (from, left) = (self.place(self.posts), self.room());
+            let Some((_, free)) = self.free.split_at_checked(from) else { break };
+            let run = free.get(..left).unwrap_or(free);
+            let mut done = 0;
+            for (&next, what) in run.iter().zip(&mut what) {
+                let slot = usize::from(head);
+                let (link, segment): ([u64; 2], [u64; 2]) =
+                    (zerocopy::transmute!(link(next)), zerocopy::transmute!(first(&what)));
+                ring.write(slot, [link[0], link[1], segment[0], segment[1]]);
+                if let Some(held) = self.held.get_mut(slot) {
+                    // There was nothing to drop.
+                    std::mem::forget(held.replace(what));
+                }
+                head = next;
+                done += 1;
+            }
+            self.posts = self.posts.wrapping_add(done);
+            if done == 0 || (done as usize) < run.len() {
+                break;
+            }
         }
-        self.head = next;
-        self.posts = self.posts.wrapping_add(1);
-        let mut link = NextSegment::default();
-        link.next.set(next);
-        link
+        self.head = head;
+        self.posts.wrapping_sub(before) as usize
     }
 
     /// Posts a receive of these segments, empty ones too. Segments that do not fit are left out.
-    pub fn post(&mut self, segments: &[DataSegment]) -> Option<usize> {
+    pub fn post(&mut self, segments: &[DataSegment], what: T) -> Option<usize> {
         self.next_slot()?;
         for (index, segment) in segments.iter().enumerate() {
             self.write_segment(index, *segment);
         }
         self.terminate(segments.len());
-        self.commit()
+        self.commit(what)
+    }
+
+    /// Lets go of what is posted without dropping it.
+    pub(super) fn forget(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.held));
     }
 
     /// Gives all posted entries to the device. No register is written.
@@ -184,14 +219,53 @@ impl SharedReceiveQueue {
 
     /// A completion has named `slot`: it is free now. `None` if the device did not have it.
     #[inline(always)]
-    pub fn take(&mut self, slot: u16) -> Option<usize> {
-        let posted = self.posted.get_mut(usize::from(slot))?;
-        if !std::mem::take(posted) {
-            return None;
-        }
-        let at = self.place(self.entries.wrapping_add(self.completions));
+    pub fn take(&mut self, slot: u16) -> Option<T> {
+        self.completed().take(slot)
+    }
+
+    /// To take back what many completions name, one after the other.
+    #[inline(always)]
+    pub(super) fn completed(&mut self) -> Completed<'_, T> {
+        let behind = self.entries.wrapping_add(self.completions);
+        let Self { free, held, completions, entries, .. } = self;
+        Completed { free, held, behind, completions, entries: *entries }
+    }
+}
+
+/// What a link to that slot is.
+#[inline(always)]
+fn link(next: u16) -> NextSegment {
+    let mut link = NextSegment::default();
+    link.next.set(next);
+    link
+}
+
+/// Takes back what completions name. Counts for itself: the queue's own number would be loaded and written with each.
+#[derive(Debug)]
+pub(super) struct Completed<'q, T> {
+    free: &'q mut [u16],
+    held: &'q mut [Option<T>],
+    /// Where in the ring of free slots the next one goes.
+    behind: u32,
+    completions: &'q mut u32,
+    entries: u32,
+}
+
+impl<T> Drop for Completed<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        *self.completions = self.behind.wrapping_sub(self.entries);
+    }
+}
+
+impl<T> Completed<'_, T> {
+    /// See [`SharedReceiveQueue::take`].
+    #[inline(always)]
+    pub(super) fn take(&mut self, slot: u16) -> Option<T> {
+        let what = self.held.get_mut(usize::from(slot))?.take()?;
+        let at = self.behind as usize & (self.free.len() - 1);
         *self.free.get_mut(at)? = slot;
-        self.completions = self.completions.wrapping_add(1);
-        Some(usize::from(slot))
+        self.behind = self.behind.wrapping_add(1);
+        Some(what)
     }
 }

@@ -300,7 +300,7 @@ proptest! {
         let short = ShortWay::new(&tables, WORKER).message((PORTS.1, LINK), &bytes, len, &source, odd.checksum());
         if let Some(short) = short {
             let ToEthernet { to, ip_len, neighbour } = short.how;
-            prop_assert_eq!(long, IbVerdict::Forward { to, ip_len, neighbour });
+            prop_assert_eq!(long, IbVerdict::Forward { to: *to, ip_len, neighbour });
             prop_assert_eq!((short.segment, short.front), (segment, IPOIB_HEADER_LEN));
             let (table, [source, destination]) =
                 ShortWay::new(&tables, WORKER).message_addresses((PORTS.1, LINK), &bytes).unwrap();
@@ -352,7 +352,7 @@ fn plain_packets_go_the_short_way() {
     let taken = ShortWay::new(&tables, WORKER)
         .message((PORTS.1, LINK), &m, m.len(), &Source::Rc, Checksum::Unknown)
         .unwrap();
-    assert_eq!((taken.how.to, taken.how.ip_len), (MacAddress([2, 0, 0, 1, 0, 5]), 60));
+    assert_eq!((*taken.how.to, taken.how.ip_len), (MacAddress([2, 0, 0, 1, 0, 5]), 60));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use dataplane::latency::Recorder;
 use dataplane::table::Reader;
 use dataplane::worker::{Turn, Worker};
 use pmd::eth::{self, Burst, EthQueue};
-use pmd::hca::{Checksum, MemoryWork, Received, RxBurst, Source, UdSource};
+use pmd::hca::{Checksum, MemoryWork, Received, RxBurst, Source};
 use pmd::mem::{FrameTag, Mbuf, Pool};
 use tap::{Tap, TapDirection};
 
@@ -204,6 +204,8 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
     }
 
     /// Receives from an InfiniBand port.
+    // A function of its own has the registers for itself.
+    #[inline(never)]
     fn poll_infiniband(&mut self, port: EndpointIndex) -> bool {
         let mut burst = RxBurst::new();
         let Some(face) = self.infinibands.get_mut(port.at()) else { return false };
@@ -212,32 +214,34 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
             return false;
         }
         let (tables, mut hands) = self.hands();
-        let mut short = hands.common.tracer.is_none().then(|| ShortWay::new(tables, hands.common.worker));
-        if let Some(short) = &mut short
-            && tables.are_large(Side::Ethernet)
-        {
-            ahead::of_messages(short, port, &burst);
+        let mut short = ShortWay::new(tables, hands.common.worker).unless(hands.common.tracer.is_some());
+        if tables.are_large(Side::Ethernet) {
+            ahead::of_messages(&mut short, port, &burst);
         }
-        let (mut messages, mut bytes) = (0, 0);
-        for received in burst.drain(..) {
-            match path_of(&received.source) {
-                Traffic::IbRcReceive => {
-                    messages += 1;
-                    bytes += received.buf.len();
-                }
-                path => hands.common.counters.packet(path, received.buf.len()),
-            }
-            let Received { buf, source, checksum, .. } = &received;
-            if let Some(short) = &mut short
-                && let Some(link) = received.ud
-                && let Some(plain) = short.message((port, link.0), buf.data(), buf.len(), source, *checksum)
+        let (messages, mut bytes, mut datagrams) = (burst.len(), 0, [(0, 0); 2]);
+        let mut burst = burst.into_iter();
+        // Each stays where it is until it is known which way it goes: the short one wants its buffer alone.
+        while let Some(received) = burst.as_slice().first() {
+            let Received { buf, source, checksum, .. } = received;
+            bytes += buf.len();
+            if let Source::Ud(source) = source
+                && let Some((count, bytes)) = datagrams.get_mut(usize::from(source.multicast))
             {
-                hands.forward_message(plain, received.buf);
-            } else {
-                hands.take_any_message(port, received, tables);
+                *count += 1;
+                *bytes += buf.len();
+            }
+            let plain = received
+                .ud
+                .and_then(|link| short.message((port, link.0), buf.data(), buf.len(), source, *checksum));
+            let Some(received) = burst.next() else { break };
+            match plain {
+                Some(plain) => {
+                    hands.forward_message(plain, received.buf);
+                }
+                None => hands.take_any_message(port, received, tables),
             }
         }
-        hands.common.counters.packets(Traffic::IbRcReceive, messages, bytes as u64);
+        hands.common.counters.received(messages, bytes, datagrams);
         true
     }
 
@@ -359,13 +363,5 @@ fn origin_of(source: &Source, qpn: Qpn) -> Origin {
     match source {
         Source::Rc | Source::RcInvalidated(_) => Origin::Connection(qpn),
         Source::Ud(source) => Origin::Datagram(*source),
-    }
-}
-
-fn path_of(source: &Source) -> Traffic {
-    match source {
-        Source::Rc | Source::RcInvalidated(_) => Traffic::IbRcReceive,
-        Source::Ud(UdSource { multicast: true, .. }) => Traffic::IbUdMulticastReceive,
-        Source::Ud(_) => Traffic::IbUdUnicastReceive,
     }
 }

@@ -8,7 +8,7 @@
 use crate::mem::packet::{self, Packet, PacketPool as _, STASH, Stash, top_up};
 use crate::mlx5::mr::MrTable;
 use crate::mlx5::rings::SrqRing;
-use crate::mlx5::srq::SharedReceiveQueue;
+use crate::mlx5::srq::{Completed, SharedReceiveQueue};
 use prm::DataSegment;
 
 /// What a device told of an entry that cannot be.
@@ -24,15 +24,16 @@ pub(super) enum Wrong {
 /// says of them.
 #[derive(Debug)]
 pub(super) struct SharedEntries<P> {
-    queue: SharedReceiveQueue,
-    /// The first buffer of each entry. There is one in each that the device has.
-    first: Box<[Option<P>]>,
+    /// With the first buffer of each entry that the device has.
+    queue: SharedReceiveQueue<P>,
     /// The others of each entry.
     others: Box<[Option<P>]>,
     /// How many of those an entry has.
     others_each: usize,
-    /// How many of the first of those may be missing in each entry; none behind them is.
+    /// How many of the first of those may be missing in each entry; none behind them is, and none of one that the device has.
     missing: Box<[u8]>,
+    /// Slots in use of which any may be missing: as a rule none, and then nobody asks which.
+    lacking: usize,
     /// Bytes in front of each buffer's data that the device fills, too.
     front: u32,
     /// Bytes that a buffer takes, those in front included.
@@ -58,13 +59,13 @@ impl<P: Packet> SharedEntries<P> {
         let per_entry = needed.min(queue.max_segments()).clamp(1, STASH);
         debug_assert_eq!(per_entry, needed, "the ring's stride is too small for the largest message");
         queue.terminate_all(per_entry);
-        let (slots, others_each) = (queue.slots(), per_entry - 1);
+        let (slots, used, others_each) = (queue.slots(), queue.slots_in_use(), per_entry - 1);
         Self {
             queue,
-            first: (0..slots).map(|_| None).collect(),
             others: (0..slots * others_each).map(|_| None).collect(),
             others_each,
             missing: vec![others_each as u8; slots].into(),
+            lacking: if others_each > 0 { used } else { 0 },
             front,
             room,
             lkey: regions.of_pool(pool),
@@ -73,7 +74,7 @@ impl<P: Packet> SharedEntries<P> {
 
     /// Lets go of all buffers without giving them back.
     pub(super) fn forget(&mut self) {
-        std::mem::forget(std::mem::take(&mut self.first));
+        self.queue.forget();
         std::mem::forget(std::mem::take(&mut self.others));
     }
 
@@ -82,44 +83,31 @@ impl<P: Packet> SharedEntries<P> {
         self.queue.outstanding()
     }
 
-    /// A receive has failed. The entry keeps its buffers and is posted again as it is.
-    pub(super) fn failed(&mut self, slot: u16) -> Result<(), Wrong> {
-        self.queue.take(slot).map(|_| ()).ok_or(Wrong::Entry)
+    /// To take messages out that are no longer than a buffer, one after the other.
+    #[inline(always)]
+    pub(super) fn completed(&mut self) -> CompletedEntries<'_, P> {
+        CompletedEntries { slots: self.queue.completed(), front: self.front, room: self.room }
     }
 
-    /// Takes the first buffer of the entry that a completion names.
-    #[inline(always)]
+    /// Takes the first buffer of the entry that a completion names. The entry keeps the others.
     pub(super) fn single(&mut self, slot: u16) -> Result<P, Wrong> {
-        let slot = self.queue.take(slot).ok_or(Wrong::Entry)?;
-        self.first.get_mut(slot).and_then(Option::take).ok_or(Wrong::Entry)
+        self.queue.take(slot).ok_or(Wrong::Entry)
     }
 
     /// Takes a message of `len` bytes out of the entry that a completion names.
-    #[inline(always)]
     pub(super) fn message(&mut self, slot: u16, len: u32) -> Result<P, Wrong> {
-        if len > self.room {
-            return self.chain(slot, len);
-        }
-        // An empty message is one buffer, too.
-        let mut buf = self.single(slot)?;
-        buf.fill(len);
-        Ok(buf)
-    }
-
-    /// The same of one that is longer than a buffer.
-    #[inline(never)]
-    fn chain(&mut self, slot: u16, len: u32) -> Result<P, Wrong> {
-        let slot = self.queue.take(slot).ok_or(Wrong::Entry)?;
-        let start = slot * self.others_each;
-        let (Some(first), Some(others), Some(missing)) = (
-            self.first.get_mut(slot),
-            self.others.get_mut(start..start + self.others_each),
-            self.missing.get_mut(slot),
-        ) else {
+        let mut first = Some(self.single(slot)?);
+        let (slot, start) = (usize::from(slot), usize::from(slot) * self.others_each);
+        let (Some(others), Some(missing)) =
+            (self.others.get_mut(start..start + self.others_each), self.missing.get_mut(slot))
+        else {
             return Err(Wrong::Entry);
         };
-        let (message, used) = packet::message(first, others, len, self.room).ok_or(Wrong::Length)?;
-        *missing = (used - 1) as u8;
+        let (message, used) = packet::message(&mut first, others, len, self.room).ok_or(Wrong::Length)?;
+        if used > 1 {
+            *missing = (used - 1) as u8;
+            self.lacking += 1;
+        }
         Ok(message)
     }
 
@@ -131,51 +119,48 @@ impl<P: Packet> SharedEntries<P> {
         regions: &mut MrTable,
     ) -> usize {
         let mut posted = 0;
-        while let Some(slot) = self.queue.next_slot() {
-            let (Some(first), Some(missing)) = (self.first.get_mut(slot), self.missing.get(slot)) else {
-                break;
-            };
-            // As most are: a short message took the first one.
-            if first.is_none() && *missing == 0 {
-                let Some(buf) = stash.pop() else {
-                    if top_up(stash, pool, 1) {
-                        continue;
-                    }
+        loop {
+            if let Some(lkey) = self.lkey
+                && self.lacking == 0
+            {
+                posted += self.refill_firsts(lkey, stash);
+                if self.queue.next_slot().is_none() || !top_up(stash, pool, 1) {
                     break;
-                };
-                let data = match self.lkey {
-                    Some(lkey) => DataSegment::new(buf.room().0 - u64::from(self.front), self.room, lkey),
-                    None => match segment(&buf, self.front, regions) {
-                        Some(data) => data,
-                        None => break,
-                    },
-                };
-                // There was nothing to drop.
-                std::mem::forget(first.replace(buf));
-                self.queue.commit_first(slot, data);
-            } else if !self.fill(slot, stash, pool, regions) || self.queue.commit().is_none() {
+                }
+            } else if self.fill(stash, pool, regions) {
+                posted += 1;
+            } else {
                 break;
             }
-            posted += 1;
         }
         self.queue.publish();
         posted
     }
 
-    /// Puts buffers wherever the entry that is posted next lacks them. False if there are not enough.
+    /// Posts entries of which the first buffer alone is missing, as in nearly all, since short messages took it; as long as there are buffers at
+    /// hand.
+    #[inline(always)]
+    fn refill_firsts(&mut self, lkey: u32, stash: &mut Stash<P>) -> usize {
+        let (front, room) = (u64::from(self.front), self.room);
+        let count = stash.len().min(self.queue.room());
+        let buffers = stash.drain(stash.len() - count..);
+        self.queue.commit_firsts(buffers, |buf| DataSegment::new(buf.room().0 - front, room, lkey))
+    }
+
+    /// Posts the next entry, with buffers wherever it lacks them. False if there are not enough, or the queue is full.
     #[inline(never)]
-    fn fill(&mut self, slot: usize, stash: &mut Stash<P>, pool: &mut P::Pool, regions: &mut MrTable) -> bool {
+    fn fill(&mut self, stash: &mut Stash<P>, pool: &mut P::Pool, regions: &mut MrTable) -> bool {
+        let Some(slot) = self.queue.next_slot() else { return false };
         let start = slot * self.others_each;
-        let (Some(first), Some(missing)) = (self.first.get_mut(slot), self.missing.get_mut(slot)) else {
-            return false;
-        };
+        let Some(missing) = self.missing.get_mut(slot) else { return false };
         let Some(others) = self.others.get_mut(start..start + usize::from(*missing)) else { return false };
-        // None for one whose receive failed: it has them all.
-        let needed = usize::from(first.is_none()) + others.len();
-        if !top_up(stash, pool, needed) {
+        if !top_up(stash, pool, 1 + others.len()) {
             return false;
         }
-        for (index, place) in [first].into_iter().chain(others).enumerate() {
+        let Some(first) = stash.pop() else { return false };
+        let Some(data) = segment(&first, self.front, regions) else { return false };
+        self.queue.write_segment(0, data);
+        for (index, place) in (1..).zip(others) {
             if place.is_none() {
                 let Some(buf) = stash.pop() else { return false };
                 let Some(data) = segment(&buf, self.front, regions) else { return false };
@@ -183,8 +168,45 @@ impl<P: Packet> SharedEntries<P> {
                 *place = Some(buf);
             }
         }
-        *missing = 0;
-        true
+        if std::mem::take(missing) > 0 {
+            self.lacking -= 1;
+        }
+        self.queue.commit(first).is_some()
+    }
+}
+
+/// Takes messages out of entries that completions name, each of a buffer alone.
+#[derive(Debug)]
+pub(super) struct CompletedEntries<'q, P> {
+    slots: Completed<'q, P>,
+    front: u32,
+    room: u32,
+}
+
+impl<P: Packet> CompletedEntries<'_, P> {
+    /// True if a message of so many bytes takes one buffer.
+    #[inline(always)]
+    pub(super) const fn fits(&self, len: u32) -> bool {
+        len <= self.room
+    }
+
+    /// A message that fits. An empty one is one buffer, too.
+    #[inline(always)]
+    pub(super) fn message(&mut self, slot: u16, len: u32) -> Result<P, Wrong> {
+        let mut buf = self.slots.take(slot).ok_or(Wrong::Entry)?;
+        buf.fill(len);
+        Ok(buf)
+    }
+
+    /// A datagram, of whose `len` bytes the first lie in front of the buffer's data.
+    #[inline(always)]
+    pub(super) fn datagram(&mut self, slot: u16, len: u32) -> Result<P, Wrong> {
+        let mut buf = self.slots.take(slot).ok_or(Wrong::Entry)?;
+        if len < self.front || len > self.room {
+            return Err(Wrong::Length);
+        }
+        buf.fill(len - self.front);
+        Ok(buf)
     }
 }
 

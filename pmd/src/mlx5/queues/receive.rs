@@ -4,12 +4,13 @@ use arrayvec::ArrayVec;
 use ib_wire::{Lid, Qpn, ServiceLevel};
 
 use super::entries::Wrong;
-use super::{Events, MlxQueues};
+use super::{Anomalies, Events, MlxQueues};
 use crate::bookkeeping::{Health, Place};
 use crate::hca::{Checksum, MemoryKey, QpEvent, QpFault, Received, Source, UdSlot, UdSource, WcStatus};
 use crate::mem::packet::Packet;
 use crate::mlx5::bus::Bus;
-use crate::mlx5::cq::{Arrival, Completion, Extra, What};
+use crate::mlx5::cq::{Arrival, Completion, Extra, Message, What};
+use crate::mlx5::ud::UdQp;
 
 /// A datagram, where it came from, and what the device says of the packet in it.
 type Arrived<P> = (P, UdSource, Checksum);
@@ -46,17 +47,13 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         let (mut received, mut taken, mut empty) = (0, 0, false);
         let mut batch = ArrayVec::new();
         while received < limit {
-            // Messages by connections that we know, nearly always with nothing beside their data, take no look at the rest of their completion.
-            if let Some(message) = self.receive_cq.message()
-                && let Some(Place::Rc(rc, ud)) = self.numbers.find(message.qpn)
-            {
-                self.receive_cq.skip();
-                taken += 1;
-                if let Some(buf) = self.message(message.counter, message.byte_len) {
-                    let (qpn, checksum) = (Qpn::new(message.qpn), Checksum::Unknown);
-                    sink(Received { buf, qpn, ud: Some(ud), rc: Some(rc), source: Source::Rc, checksum });
-                    received += 1;
-                }
+            // Nearly all messages, by connections and queue pairs that we know, with nothing beside their data, take a look at the part of their
+            // completion that is of use.
+            let messages = self.plain_messages(limit - received, &mut sink);
+            let datagrams = self.plain_datagrams(limit - received - messages.received, &mut sink);
+            received += messages.received + datagrams.received;
+            if messages.taken + datagrams.taken > 0 {
+                taken += messages.taken + datagrams.taken;
                 continue;
             }
             if events.remaining_capacity() < Health::MAX_EVENTS {
@@ -91,13 +88,16 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
                     }
                 }
                 What::ReceiveFailed(failure) => {
-                    // The entry keeps its buffers and is posted again as it is.
+                    // The entry keeps its buffers but the first one, which is among the next to be posted.
                     let known = match (self.numbers.find(completion.qpn), &mut self.connections) {
-                        (Some(Place::Ud(_)), _) => self.datagrams.failed(completion.counter),
-                        (_, Some(srq)) => srq.failed(completion.counter),
+                        (Some(Place::Ud(_)), _) => self.datagrams.single(completion.counter),
+                        (_, Some(srq)) => srq.single(completion.counter),
                         (_, None) => Err(Wrong::Entry),
                     };
-                    self.right(known);
+                    if let Some(buf) = self.right(known) {
+                        // Where there is no room it goes home.
+                        let _ = self.stash.try_push(buf);
+                    }
                     if failure.status != WcStatus::Flushed {
                         let fault = QpFault::Receive(failure.status);
                         let _ = events.try_push(QpEvent { qpn, fault });
@@ -113,42 +113,80 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         P::free_all(&mut batch);
     }
 
-    #[inline]
-    fn datagram(&mut self, at: UdSlot, completion: Completion, arrival: Arrival) -> Option<Arrived<P>> {
-        let taken = self.datagrams.single(completion.counter);
-        let mut buf = self.right(taken)?;
-        // One that has been taken out since, perhaps with another in its place, has no business here any more.
-        let Some(ud) = self.uds.get(at.0.into()).filter(|ud| ud.side.sq.qpn() == completion.qpn) else {
-            self.anomalies.unknown_qp += 1;
-            return None;
+    /// Takes messages by connections that we know, each of one buffer with nothing beside its data, up to the first completion of something else.
+    // A function of its own has the registers for itself.
+    #[inline(never)]
+    fn plain_messages(&mut self, limit: usize, sink: &mut impl FnMut(Received<P>)) -> Polled {
+        let mut polled = Polled::default();
+        let Self { receive_cq, numbers, connections: Some(connections), anomalies, .. } = self else {
+            return polled;
         };
-        let (_, room) = buf.room();
-        let Some(len) = arrival.byte_len.checked_sub(GRH_AREA).filter(|len| *len <= room) else {
-            self.anomalies.bad_length += 1;
-            return None;
-        };
-        buf.fill(len);
-        let checksum =
-            if arrival.ipv4_is_good && ud.checks_ipv4 { Checksum::Good } else { Checksum::Unknown };
-        let source = UdSource {
-            qpn: Qpn::new(arrival.src_qpn),
-            slid: Lid(arrival.slid),
-            sl: ServiceLevel::new(if ud.ethernet { 0 } else { arrival.sl }),
-            dlid_path_bits: arrival.dlid_path_bits,
-            pkey_index: arrival.pkey_index,
-            has_grh: arrival.grh,
-            // A multicast datagram always has a GRH (IBA 10.5.2.1).
-            multicast: arrival.grh
-                && if ud.ethernet && arrival.ipv4() {
-                    buf.byte_before_data(IPV4_DESTINATION_BEFORE_DATA) >> 4 == 0xe
-                } else {
-                    buf.byte_before_data(DGID_BEFORE_DATA) == 0xff
-                },
-        };
-        Some((buf, source, checksum))
+        let (mut messages, mut entries) = (receive_cq.messages(), connections.completed());
+        while polled.received < limit
+            && let Some(Message { qpn, counter, byte_len }) = messages.next()
+            && let Some(Place::Rc(rc, ud)) = numbers.find(qpn)
+            && entries.fits(byte_len)
+        {
+            messages.skip();
+            polled.taken += 1;
+            match entries.message(counter, byte_len) {
+                Ok(buf) => {
+                    let (qpn, checksum) = (Qpn::new(qpn), Checksum::Unknown);
+                    sink(Received { buf, qpn, ud: Some(ud), rc: Some(rc), source: Source::Rc, checksum });
+                    polled.received += 1;
+                }
+                Err(wrong) => anomalies.note(wrong),
+            }
+        }
+        polled
     }
 
-    #[inline(always)]
+    /// Takes datagrams to one queue pair that we know, with nothing beside their data, up to the first completion of something else.
+    #[inline(never)]
+    fn plain_datagrams(&mut self, limit: usize, sink: &mut impl FnMut(Received<P>)) -> Polled {
+        let mut polled = Polled::default();
+        let Self { receive_cq, numbers, uds, datagrams, anomalies, .. } = self;
+        let mut messages = receive_cq.messages();
+        let Some(Message { qpn: number, .. }) = messages.next() else { return polled };
+        let Some(Place::Ud(slot)) = numbers.find(number) else { return polled };
+        // One that has been taken out since, perhaps with another in its place, has no business here any more.
+        let Some(ud) = uds.get(slot.0.into()).filter(|ud| ud.side.sq.qpn() == number) else { return polled };
+        let (kind, mut entries) = (Kind::of(ud), datagrams.completed());
+        while polled.received < limit
+            && let Some(Message { qpn, counter, byte_len }) = messages.next()
+            && qpn == number
+        {
+            messages.skip();
+            polled.taken += 1;
+            match entries.datagram(counter, byte_len) {
+                Ok(buf) => {
+                    // What it tells of the sender is read when it is wanted: read before the buffer's part, it waits on the stack.
+                    let (source, checksum) = kind.source(&buf, messages.taken());
+                    let (qpn, source) = (Qpn::new(qpn), Source::Ud(source));
+                    sink(Received { buf, qpn, ud: Some(slot), rc: None, source, checksum });
+                    polled.received += 1;
+                }
+                Err(wrong) => anomalies.note(wrong),
+            }
+        }
+        polled
+    }
+
+    /// A datagram with something beside its data, or to a queue pair that was taken out.
+    fn datagram(&mut self, at: UdSlot, completion: Completion, arrival: Arrival) -> Option<Arrived<P>> {
+        let taken = self.datagrams.completed().datagram(completion.counter, arrival.byte_len);
+        let ud = self.uds.get(at.0.into()).filter(|ud| ud.side.sq.qpn() == completion.qpn);
+        match (taken, ud.map(Kind::of)) {
+            (Ok(buf), Some(kind)) => {
+                let (source, checksum) = kind.source(&buf, arrival);
+                return Some((buf, source, checksum));
+            }
+            (Err(Wrong::Length) | Ok(_), None) => self.anomalies.unknown_qp += 1,
+            (Err(wrong), _) => self.anomalies.note(wrong),
+        }
+        None
+    }
+
     fn message(&mut self, slot: u16, len: u32) -> Option<P> {
         let taken = match &mut self.connections {
             Some(srq) => srq.message(slot, len),
@@ -160,20 +198,60 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     /// Counts what a device told that cannot be.
     #[inline(always)]
     fn right<T>(&mut self, told: Result<T, Wrong>) -> Option<T> {
-        match told {
-            Ok(right) => Some(right),
-            Err(wrong) => {
-                self.note_wrong(wrong);
-                None
-            }
+        told.map_err(|wrong| self.anomalies.note(wrong)).ok()
+    }
+}
+
+impl Anomalies {
+    #[cold]
+    const fn note(&mut self, wrong: Wrong) {
+        match wrong {
+            Wrong::Entry => self.unknown_entry += 1,
+            Wrong::Length => self.bad_length += 1,
         }
     }
+}
 
-    #[cold]
-    const fn note_wrong(&mut self, wrong: Wrong) {
-        match wrong {
-            Wrong::Entry => self.anomalies.unknown_entry += 1,
-            Wrong::Length => self.anomalies.bad_length += 1,
-        }
+/// How many completions were taken, and how many messages they brought.
+#[derive(Clone, Copy, Default, Debug)]
+struct Polled {
+    received: usize,
+    taken: usize,
+}
+
+/// What the completions of a queue pair's datagrams mean.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    /// See [`UdQp::ethernet`].
+    ethernet: bool,
+    /// See [`UdQp::checks_ipv4`].
+    checks_ipv4: bool,
+}
+
+impl Kind {
+    const fn of<P>(ud: &UdQp<P>) -> Self {
+        Self { ethernet: ud.ethernet, checks_ipv4: ud.checks_ipv4 }
+    }
+
+    /// Where a datagram came from, whose buffer is filled, and what the device says of the packet in it.
+    #[inline(always)]
+    fn source<P: Packet>(self, buf: &P, arrival: Arrival) -> (UdSource, Checksum) {
+        let good = arrival.ipv4_is_good && self.checks_ipv4;
+        let source = UdSource {
+            qpn: Qpn::new(arrival.src_qpn),
+            slid: Lid(arrival.slid),
+            sl: ServiceLevel::new(if self.ethernet { 0 } else { arrival.sl }),
+            dlid_path_bits: arrival.dlid_path_bits,
+            pkey_index: arrival.pkey_index,
+            has_grh: arrival.grh,
+            // A multicast datagram always has a GRH (IBA 10.5.2.1).
+            multicast: arrival.grh
+                && if self.ethernet && arrival.ipv4() {
+                    buf.byte_before_data(IPV4_DESTINATION_BEFORE_DATA) >> 4 == 0xe
+                } else {
+                    buf.byte_before_data(DGID_BEFORE_DATA) == 0xff
+                },
+        };
+        (source, if good { Checksum::Good } else { Checksum::Unknown })
     }
 }

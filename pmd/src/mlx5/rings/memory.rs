@@ -1,5 +1,6 @@
 //! Memory that a queue shares with its device.
 
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -65,6 +66,14 @@ impl RingMemory {
         Some(Self { base: unsafe { self.base.add(offset) }, len })
     }
 
+    /// As many slots of `stride` bytes as there are, `count` at most, each of which begins with a `T`. None, if one is shorter.
+    #[inline]
+    #[must_use]
+    pub fn slots<T>(&self, stride: usize, count: usize) -> Slots<T> {
+        let count = if size_of::<T>() <= stride { count.min(self.len / stride) } else { 0 };
+        Slots { base: self.base, stride, count, of: PhantomData }
+    }
+
     #[inline]
     fn holds(&self, offset: usize, len: usize) -> bool {
         let inside = len <= self.len && offset <= self.len - len;
@@ -114,6 +123,27 @@ impl RingMemory {
                 .load(Ordering::Acquire)
         } else {
             super::cqe_owner::INITIAL
+        }
+    }
+}
+
+/// The slots of a ring, each of which begins with a `T`: where they end is asked once for all of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Slots<T> {
+    base: NonNull<u8>,
+    stride: usize,
+    count: usize,
+    of: PhantomData<T>,
+}
+
+impl<T: IntoBytes + Immutable> Slots<T> {
+    /// Writes what a slot begins with; one that is not there is not written.
+    #[inline(always)]
+    pub fn write(&self, slot: usize, value: T) {
+        if slot < self.count {
+            // SAFETY: `count` slots of `stride` bytes, each at least as long as a `T`, lie in the memory that the caller of
+            // `RingMemory::new` described; writable and unshared at this moment by that contract.
+            unsafe { self.base.add(slot * self.stride).cast::<T>().as_ptr().write_unaligned(value) };
         }
     }
 }

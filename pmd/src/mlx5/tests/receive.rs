@@ -64,7 +64,7 @@ fn shared_receives_are_those_of_libmlx5() {
         let mut queue = SharedReceiveQueue::new(&ring, ring.slots - 1);
         assert_eq!(queue.max_segments() as u64, number(&srq["granted_max_sge"]));
         for wr in list(&vector["posted"]) {
-            queue.post(&pieces(wr)).unwrap();
+            queue.post(&pieces(wr), ()).unwrap();
         }
         queue.publish();
         for wqe in list(&vector["wqes"]) {
@@ -94,18 +94,18 @@ fn slots_freed_out_of_order_are_chained_as_libmlx5_does() {
     let mut posts = 0;
     let data = |n: u64| DataSegment::new(0x7f11_2233_4400 + (n << 20), 100, 0x0018_0a00);
     for n in 0..3 {
-        queue.post(&[data(n)]).unwrap();
+        queue.post(&[data(n)], ()).unwrap();
     }
     queue.publish();
     for step in list(&vector["steps"]) {
         let what = step["step"].as_str().unwrap();
         if let Some(slot) = what.strip_prefix("polled the CQE of slot ") {
             let slot = slot.parse().unwrap();
-            assert_eq!(queue.take(slot), Some(usize::from(slot)));
+            assert_eq!(queue.take(slot), Some(()));
             assert_eq!(queue.take(slot), None, "a slot completes once");
         } else if let Some(slot) = what.strip_prefix("posted again: goes to slot ") {
             let slot: usize = slot.parse().unwrap();
-            assert_eq!(queue.post(&[data(9 + posts)]), Some(slot));
+            assert_eq!(queue.post(&[data(9 + posts)], ()), Some(slot));
             queue.publish();
             posts += 1;
             let theirs = list(&step["ring"]).iter().find(|s| s["slot"] == slot).unwrap();
@@ -121,7 +121,7 @@ fn slots_freed_out_of_order_are_chained_as_libmlx5_does() {
             );
             assert_eq!(u64::from(queue.head()), number(&step["state"]["head"]), "{what}");
         } else if step.get("error").is_some() {
-            assert_eq!(queue.post(&[data(0)]), None);
+            assert_eq!(queue.post(&[data(0)], ()), None);
         } else {
             assert_eq!(
                 hex(&record_bytes(&ring.dbrec)[..4]),
@@ -146,7 +146,7 @@ fn shared_receive_record_counts_modulo_65536() {
     let mut posts = 0;
     for step in list(&vector["dbrec_after_posts"]) {
         while posts < number(&step["posts"]) {
-            let slot = queue.post(&[]).unwrap();
+            let slot = queue.post(&[], ()).unwrap();
             queue.publish();
             queue.take(slot as u16).unwrap();
             posts += 1;
@@ -173,11 +173,11 @@ fn a_ring_longer_than_its_queue_has_but_the_slots_in_use() {
     let mut queue = SharedReceiveQueue::new(&arena.srq(64, 64, 32), 5);
     let mut slots = BTreeSet::new();
     for _ in 0..100 {
-        let posted: Vec<_> = std::iter::from_fn(|| queue.post(&[])).collect();
+        let posted: Vec<_> = std::iter::from_fn(|| queue.post(&[], ())).collect();
         assert_eq!(queue.outstanding(), 5);
         for slot in posted {
             slots.insert(slot);
-            assert_eq!(queue.take(slot as u16), Some(slot));
+            assert_eq!(queue.take(slot as u16), Some(()));
         }
     }
     assert_eq!(slots.len(), 6, "those posted, and the one that is kept back");

@@ -128,7 +128,7 @@ fn a_shared_queue_never_gives_a_slot_twice() {
     for _ in 0..10_000 {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         if state >> 31 == 0 {
-            match queue.post(&[]) {
+            match queue.post(&[], ()) {
                 Some(slot) => {
                     assert!(!posted.contains(&slot));
                     posted.push(slot);
@@ -137,7 +137,7 @@ fn a_shared_queue_never_gives_a_slot_twice() {
             }
         } else if !posted.is_empty() {
             let slot = posted.swap_remove((state >> 8) as usize % posted.len());
-            assert_eq!(queue.take(slot as u16), Some(slot));
+            assert_eq!(queue.take(slot as u16), Some(()));
         }
         assert_eq!(queue.outstanding() as usize, posted.len());
     }
