@@ -414,17 +414,19 @@ impl EthPort {
         self.woken_by
     }
 
-    /// State of its link: what the driver tells, or, if that does not look, the kernel's interface below the port. A port that
-    /// nobody knows of counts as up. Makes system calls.
+    /// State of its link: that of the kernel's interface below the port where the driver does not look, or (since DPDK 24.11) looks
+    /// by a name that may be another interface's by now; else what the driver tells. A port that nobody knows of counts as up. Makes
+    /// system calls.
     #[must_use]
     pub fn link(&self) -> EthLink {
         let (mut mbps, mut up) = (0, 0);
         // SAFETY: two places for the answer.
         let rc = unsafe { sys::shim_eth_link(self.running.id, &raw mut mbps, &raw mut up) };
         let known = rc == 0 && mbps != 0 && mbps != u32::MAX;
-        let below = self.interface.as_ref().is_none_or(kernel::Interface::is_running)
-            && self.members.as_ref().is_none_or(bond::Members::is_running);
-        EthLink { up: below && (rc != 0 || up != 0), mbps: known.then_some(mbps) }
+        let told = || rc != 0 || up != 0;
+        let running = self.interface.as_ref().map_or_else(told, kernel::Interface::is_running);
+        let up = running && self.members.as_ref().is_none_or(bond::Members::is_running);
+        EthLink { up, mbps: known.then_some(mbps) }
     }
 
     /// Has a bond go over to a member whose link is up where nobody tells it that the active one's is gone: to be called again and
