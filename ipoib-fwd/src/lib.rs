@@ -10,7 +10,6 @@ pub mod forward;
 pub mod gateway;
 pub mod gids;
 pub mod init;
-pub mod log;
 pub mod metrics;
 pub mod options;
 pub mod segment;

@@ -4,10 +4,13 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use ipoib_fwd::log::{is_journal, with_error_priority};
 use ipoib_fwd::options::{CtlLine, GidsLine, InitLine, MetricsLine, Options, TopLine};
 use ipoib_fwd::{check, ctl, gateway, gids, init, metrics, terminal, top};
+use logging::{Log, is_journal};
 use preflight::Severity;
+
+/// Its name, in the log and before its errors.
+const PROGRAM: &str = "ipoib-fwd";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
@@ -79,7 +82,7 @@ fn run_ctl(arguments: &[String]) -> ExitCode {
 fn run_gids(arguments: &[String]) -> ExitCode {
     let line = GidsLine::parse_from(arguments.iter().skip(1));
     if line.options.serving.serve {
-        let log = ipoib_fwd::log::Log::start();
+        let log = Log::start(PROGRAM);
         let outcome = gids::serve::run(&line.options.serving);
         log.finish();
         return match outcome {
@@ -98,7 +101,7 @@ fn run_gids(arguments: &[String]) -> ExitCode {
 
 fn run_metrics(arguments: &[String]) -> ExitCode {
     let line = MetricsLine::parse_from(arguments.iter().skip(1));
-    let log = ipoib_fwd::log::Log::start();
+    let log = Log::start(PROGRAM);
     let outcome = metrics::run(&line.options);
     log.finish();
     match outcome {
@@ -129,7 +132,7 @@ fn run_gateway(arguments: Vec<String>) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let overrides = overrides(&options);
-    let log = ipoib_fwd::log::Log::start();
+    let log = Log::start(PROGRAM);
     let start =
         gateway::Start { line, file: options.config, overrides, capture: options.capture, log: log.clone() };
     let outcome = start.run();
@@ -154,8 +157,6 @@ fn print(text: &str) {
 
 /// One error with its causes, on one line each.
 fn fail(error: &dyn std::error::Error) -> ExitCode {
-    let causes = std::iter::successors(error.source(), |e| e.source()).map(|e| format!("  because: {e}\n"));
-    let text = format!("ipoib-fwd: {error}\n{}", causes.collect::<String>());
-    eprint!("{}", if is_journal(std::io::stderr()) { with_error_priority(&text) } else { text });
+    logging::tell_failure(PROGRAM, error);
     ExitCode::FAILURE
 }

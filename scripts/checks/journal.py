@@ -1,14 +1,18 @@
-"""What the gateway logs as a service: entries of the journal (systemd's own) with fields, under its filters of system calls."""
+"""What programs log as services: entries of the journal (systemd's own, or a socket in its place) with fields; the gateway under its
+filters of system calls."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
-from checks.laboratory import Laboratory, in_laboratory
+from checks.laboratory import Failed, Laboratory, in_laboratory
 from demo import ETH, GW, IB_IP, Process, ping, say
 
 DAEMON = "/usr/lib/systemd/systemd-journald"
@@ -96,10 +100,111 @@ def check_journal(lab):
             "goes_on": goes_on, "up": {k: v for k, v in up.items() if not k.startswith("_")}}
 
 
+# The directory of a journal's socket in its place, and standard error as its stream.
+WITH_STAND = """set -e
+dir=$1; shift
+mount -t tmpfs none /run
+mkdir -p /run/systemd/journal
+mount --bind "$dir" /run/systemd/journal
+JOURNAL_STREAM=$(stat -Lc %d:%i /proc/self/fd/2)
+export JOURNAL_STREAM
+exec "$@"
+"""
+
+
+class Stand:
+    """A socket in the journal's place, for one program."""
+
+    def __init__(self, directory, program, line):
+        self.program, self.directory, self.entries = program, directory / f"{program}-stand", []
+        self.directory.mkdir()
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(str(self.directory / "socket"))
+        inside = ["unshare", "-m", "--propagation", "private", "sh", "-c", WITH_STAND, "stand", self.directory, *line]
+        self.process = Process(program, inside, None, directory / f"{program}.log")
+
+    def wait(self, text, seconds=20):
+        """The next entry whose text begins so."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self.socket.settimeout(left)
+            try:
+                lines = self.socket.recv(1 << 17).decode().splitlines()
+            except TimeoutError:
+                break
+            entry = dict(line.split("=", 1) for line in lines if line)
+            self.entries.append(entry)
+            if entry.get("MESSAGE", "").startswith(text):
+                return entry
+        raise Failed(f"{self.program}: no entry {text!r} within {seconds} s; there are {self.entries[-5:]}; {self.process.text()[-500:]}")
+
+    def close(self):
+        self.process.stop()
+        self.socket.close()
+
+
+def check_programs(args):
+    """ibfab and softhca: entries with priority, place and fields of their names; the level by configuration, option, SIGHUP and
+    environment; nothing goes past the journal but the error of an end."""
+    directory, stands, programs = Path(tempfile.mkdtemp(prefix="ipoib-fwd-e2e-")), [], Path(args.bin).resolve()
+    fabric = directory / "fabric.toml"
+
+    def start(program, *words, before=()):
+        stands.append(Stand(directory / str(len(stands)), program, [*before, programs / program, *words]))
+        return stands[-1]
+
+    for n in range(4):
+        (directory / str(n)).mkdir()
+    try:
+        fabric.write_text('[fabric]\nlog = "info"\n')
+        ibfab = start("ibfab", "--config", fabric)
+        runs = ibfab.wait("fabric runs")
+        fabric.write_text('[fabric]\nlog = "loud"\n')
+        os.kill(ibfab.process.popen.pid, signal.SIGHUP)
+        refused = ibfab.wait("the configuration stays as it was")
+        fabric.write_text('[fabric]\nlog = "error"\n')
+        os.kill(ibfab.process.popen.pid, signal.SIGHUP)
+        time.sleep(1)
+        fabric.write_text('[fabric]\nlog_filter = "ibfab=info"\n')
+        os.kill(ibfab.process.popen.pid, signal.SIGHUP)
+        again = ibfab.wait("configuration read again")
+        # At "error" nothing was said of that reading.
+        heard = sum(e.get("MESSAGE", "").startswith("configuration read again") for e in ibfab.entries)
+        softhca = start("softhca", "--socket", directory / "hca.sock", "--log", "info")
+        waits = softhca.wait("waiting for a client at")
+        quiet = start("softhca", "--socket", directory / "quiet.sock", "--log", "debug", before=["env", "SOFTHCA_LOG=error"])
+        ended = start("softhca", "--socket", directory / "none/hca.sock")
+        code = ended.process.popen.wait(20)
+        time.sleep(0.5)
+        quiet.process.popen.terminate()
+        quiet.process.popen.wait(20)
+        quiet.socket.setblocking(False)
+        # The look for a journal is an empty entry.
+        loud = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                loud += [part for part in [quiet.socket.recv(1 << 17).strip()] if part]
+        fields = {"PRIORITY": "6", "SYSLOG_IDENTIFIER": "ibfab", "IBFAB_SWITCHES": "1", "TARGET": "ibfab::program"}
+        wrong = [f"{name}: {runs.get(name)}" for name, value in fields.items() if runs.get(name) != value]
+        said = ended.process.text()
+        checks = {"fields": not wrong, "place": runs["CODE_FILE"].endswith(".rs") and int(runs["CODE_LINE"]) > 0,
+                  "error": refused["PRIORITY"] == "3" and "fabric.toml:2:7" in refused["MESSAGE"],
+                  "again": heard == 1 and again["PRIORITY"] == "6",
+                  "softhca": waits["SYSLOG_IDENTIFIER"] == "softhca" and waits["PRIORITY"] == "6",
+                  "environment": not loud, "end": code == 1 and said.startswith("<3>softhca: ") and said.count("No such file") == 1,
+                  "past": not any(stand.process.text() for stand in stands if stand is not ended)}
+        return {"ok": all(checks.values()), **checks, "wrong": wrong, "entry": runs, "said": said, "loud": loud}
+    finally:
+        for stand in stands:
+            stand.close()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
 CHECKS = (("journal_fields", check_journal),)
 
 
 def journal(args, checks):
+    checks.run("journal_programs", lambda: check_programs(args))
     if not Path(DAEMON).exists() or not shutil.which("journalctl"):
         # A machine without systemd: what an entry looks like is in the unit tests.
         if checks.wanted_of("journal"):

@@ -1,7 +1,6 @@
 //! `ibfab`: the software InfiniBand fabric.
 #![forbid(unsafe_code)]
 
-use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,30 +9,25 @@ use clap::Parser;
 use ibfab::arguments::{Arguments, Sm};
 use ibfab::fabric::Management;
 use ibfab::program::{Options, Program, ProgramError};
-use tracing_subscriber::EnvFilter;
+use logging::Log;
+
+/// Its name, in the log and before its errors.
+const PROGRAM: &str = "ibfab";
 
 fn main() -> ExitCode {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
-    match run() {
+    let log = Log::start(PROGRAM);
+    let outcome = run(log.clone());
+    log.finish();
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ibfab: {error}");
-            let mut cause = std::error::Error::source(&error);
-            while let Some(error) = cause {
-                eprintln!("  because: {error}");
-                cause = error.source();
-            }
+            logging::tell_failure(PROGRAM, &error);
             ExitCode::FAILURE
         }
     }
 }
 
-fn run() -> Result<(), ProgramError> {
+fn run(log: Log) -> Result<(), ProgramError> {
     let mut own: Vec<String> = std::env::args().collect();
     let mut eal = Vec::new();
     if let Some(at) = own.iter().position(|a| a == "--") {
@@ -61,6 +55,6 @@ fn run() -> Result<(), ProgramError> {
         Sm::None => Management::Elsewhere,
     };
     let Arguments { capture, stats, .. } = arguments;
-    let options = Options { eal, capture, stats, config: Some(file), management };
+    let options = Options { eal, capture, stats, config: Some(file), management, log: Some(log) };
     Program::start(&config, options)?.run(&stop, &reload)
 }

@@ -10,6 +10,7 @@ use connectx::DEFAULT_GIDS;
 use connectx::cable::{CableEnd, CableError};
 use dataplane::capture::{Capture, CaptureError};
 use ib_wire::{Gid, Guid};
+use logging::Log;
 use pmd::eal::{Eal, EalError};
 use pmd::hca::{HcaError, PortNumber};
 use pmd::mem::{Pool, PoolConfig, PoolError};
@@ -109,6 +110,8 @@ pub struct Options {
     pub stats: Option<u32>,
     /// Who manages the subnet.
     pub management: Management,
+    /// The process's log, which the configuration rules.
+    pub log: Option<Log>,
 }
 
 /// Buffers that the fabric's thread keeps at hand of each pool: a few messages of the longest kind.
@@ -124,6 +127,7 @@ pub struct Program {
     capture: Option<Capture>,
     stats: Option<Duration>,
     management: Management,
+    log: Option<Log>,
     config: FabricConfig,
     /// Where the configuration is read again.
     file: Option<PathBuf>,
@@ -153,6 +157,9 @@ impl Program {
     /// Makes everything; nothing moves yet.
     pub fn start(config: &FabricConfig, options: Options) -> Result<Self, ProgramError> {
         let now = Instant::now();
+        if let Some(log) = &options.log {
+            log.set(config.log, &config.log_filter);
+        }
         let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), "seed");
         let mut capture = options.capture.as_deref().map(Capture::create).transpose()?;
         let mut fabric = Fabric::new(now, config, seed, options.management);
@@ -190,8 +197,8 @@ impl Program {
         }
         let stats = options.stats.map(|s| Duration::from_secs(s.into()));
         let config = config.clone();
-        let (management, file) = (options.management, options.config);
-        Ok(Self { fabric, hosts, pools, capture, stats, management, config, file, _eal: eal })
+        let (management, log, file) = (options.management, options.log, options.config);
+        Ok(Self { fabric, hosts, pools, capture, stats, management, log, config, file, _eal: eal })
     }
 
     /// Runs until `stop` is set, then ends cleanly. When `reload` is set the configuration is read again.
@@ -271,6 +278,9 @@ impl Program {
         if let Err(error) = self.fabric.set_trunks(&config.trunks, || capture.as_mut().map(Capture::tap)) {
             tracing::error!("the configuration stays as it was: {error}");
             return;
+        }
+        if let Some(log) = &self.log {
+            log.set(config.log, &config.log_filter);
         }
         self.fabric.set_prefix(now, config.prefix);
         self.fabric.set_partitions(now, config.effective_partitions());

@@ -10,6 +10,7 @@ use config::{CommandLine, Config, ConfigFile, Overrides, Segment};
 use dataplane::capture::Capture;
 use dataplane::control::ControlLoop;
 use dataplane::worker::{Handle, run};
+use logging::{Log, Modules};
 use pmd::eal::{Eal, LcoreId};
 use pmd::eth::{EthConfig, EthPort, EthQueue};
 use pmd::hca::{Backend, HcaError, PortNumber};
@@ -40,7 +41,6 @@ use super::worker::{GatewayCommand, GatewayNote, GatewayWorker, WorkerParts};
 use super::writer::{self, Writer};
 use crate::counter::{Totals, WorkerCounters};
 use crate::forward::{EndpointIndex, SegmentIndex};
-use crate::log::Log;
 use endpoint::{Endpoint, EndpointConfig, EndpointPlace, LinkWorker, WorkerSizes};
 
 /// One signalled send in this many: completions are reaped in batches.
@@ -118,7 +118,7 @@ impl Start {
             Some(file) => file.check(&config, workers.into()),
             None => config.check(workers.into()),
         };
-        self.log.set(config.gateway.log);
+        self.log.set(config.gateway.log, &Modules::default());
         // More are refused below, unless EAL knows better that there are no such CPUs.
         if let Some(workers) = self.line.eal.roles()?.and_then(|roles| u8::try_from(roles.workers.len()).ok())
         {

@@ -63,6 +63,11 @@ tables! {
         /// true: packets have CRCs on every cable. false: not on those that cannot damage them, within ibfab and over shared memory, where
         /// both ends agree; captures and faults have right ones in any case.
         keep_crcs: Option<bool> = "false",
+        /// What is logged: "error", "warn", "info" or "debug", each with what stands before it. The environment's IBFAB_LOG goes before.
+        /// Taken over by SIGHUP.
+        log: Option<Spanned<String>> = "\"info\"",
+        /// How much single modules log, for instance "ibfab::host=debug,connectx=warn"; "": as the others. Taken over by SIGHUP.
+        log_filter: Option<Spanned<String>> = "\"\"",
     }
 
     /// A switch; the first one has the subnet manager. None: a single one for all that there is.

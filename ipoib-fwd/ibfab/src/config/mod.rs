@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use connectx::cable::CableUrl;
 use ib_wire::{Gid, Guid, Mtu, PKey};
 use ipoib::link::Mode;
+use logging::{LogLevel, Modules};
 
 use crate::subnet::Partition;
 pub use keys::print;
@@ -58,6 +59,10 @@ pub struct FabricConfig {
     pub prefix: u64,
     /// Packets have CRCs on cables that could do without, too.
     pub keep_crcs: bool,
+    /// How much is logged.
+    pub log: LogLevel,
+    /// How much single modules log.
+    pub log_filter: Modules,
     /// Its switches, at least one; the first has the subnet manager.
     pub switches: Vec<SwitchConfig>,
     /// Cables between switches.

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 use std::path::Path;
+use std::str::FromStr;
 
 use connectx::cable::{CableUrl, CableUrlError, Transport};
 use ib_wire::{Guid, Mtu, PKey, QKey, ServiceLevel};
 use ipoib::link::{MAX_MESSAGE, Mode};
+use logging::LogLevel;
 use toml::Spanned;
 
 use super::keys::{Raw, RawFabric, RawHost, RawLink, RawPartition, RawSwitch, RawTrunk};
@@ -86,8 +88,22 @@ impl<'s> Source<'s> {
         let trunks = self.trunks(&raw.trunk)?;
         self.check_ports()?;
         let partitions = self.partitions(&raw.partition, mtu)?;
+        let log = self.word(raw.fabric.log.as_ref())?.unwrap_or(LogLevel::Info);
+        let log_filter = self.word(raw.fabric.log_filter.as_ref())?.unwrap_or_default();
         let keep_crcs = raw.fabric.keep_crcs.unwrap_or(false);
-        Ok(FabricConfig { mtu, prefix, keep_crcs, switches: self.switches, trunks, partitions, links, hosts })
+        let switches = self.switches;
+        Ok(FabricConfig {
+            mtu,
+            prefix,
+            keep_crcs,
+            log,
+            log_filter,
+            switches,
+            trunks,
+            partitions,
+            links,
+            hosts,
+        })
     }
 
     fn error(&self, at: &Range<usize>, what: String) -> ConfigError {
@@ -95,6 +111,11 @@ impl<'s> Source<'s> {
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
         ConfigError::Value { file: self.file.to_owned(), line, column, what }
+    }
+
+    /// A value whose words know what they may be.
+    fn word<T: FromStr<Err = String>>(&self, text: Option<&Spanned<String>>) -> Result<Option<T>> {
+        text.map(|text| text.get_ref().parse().map_err(|what| self.error(&text.span(), what))).transpose()
     }
 
     fn mtu(&self, bytes: &Spanned<u64>) -> Result<Mtu> {

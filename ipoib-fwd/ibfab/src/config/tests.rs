@@ -36,6 +36,8 @@ fn a_full_file() {
         prefix = "fec0:0:0:7::/64"
         name = "lab"
         keep_crcs = true
+        log = "warn"
+        log_filter = "ibfab::host=debug"
         [[partition]]
         name = "storage"
         pkey = 0x0005
@@ -67,6 +69,7 @@ fn a_full_file() {
     .unwrap();
     assert_eq!((config.mtu, config.prefix), (Mtu::B2048, 0xfec0_0000_0000_0007));
     assert!(config.keep_crcs);
+    assert_eq!((config.log, config.log_filter.as_str()), (LogLevel::Warn, "ibfab::host=debug"));
     let place = |port| Place { switch: 0, port };
     assert_eq!((config.switches[0].name.as_str(), config.switches[0].ports), ("lab", 3));
     let lab = config.switches[0].guid;
@@ -127,6 +130,8 @@ fn errors_name_line_and_remedy() {
         ("[fabric]\nmtu = 1500", "fab.toml:2:7: ", "2048 or 4096"),
         ("[fabric]\nprefix = \"fe80::1\"", "fab.toml:2:10: ", "\"fe80::\""),
         ("[fabric]\nguid = \"xyz\"", "fab.toml:2:8: ", "16 hexadecimal digits"),
+        ("[fabric]\nlog = \"loud\"", "fab.toml:2:7: ", "error, warn, info, debug"),
+        ("[fabric]\nlog_filter = \"debug\"", "fab.toml:2:14: ", "MODULE=LEVEL"),
         ("[[partition]]\npkey = 0x8000", "fab.toml:2:8: ", "0x7fff"),
         ("[[link]]\nname = \"a\"\nurl = \"tcp:x\"", "fab.toml:3:7: ", "shm:/path/to.sock"),
         ("[[link]]\nname = \"a\"\nurl = \"roce:eth1\"", "fab.toml:3:7: ", "Ethernet ports"),

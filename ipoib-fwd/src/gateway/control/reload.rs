@@ -24,6 +24,7 @@ use endpoint::{Backoff, Endpoint};
 use ib_wire::PKey;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{LinkIndex, LinkSettings};
+use logging::{Log, Modules};
 use pmd::hca::Backend;
 use serde_json::{Value, json};
 
@@ -34,7 +35,6 @@ use crate::counter::SegmentTotals;
 use crate::event::Kind;
 use crate::forward::{EndpointIndex, MAX_SEGMENTS, SegmentIndex};
 use crate::gateway::segment_parts::{Ground, SegmentMaker, mode, networks};
-use crate::log::Log;
 use crate::segment::pair::SegmentId;
 
 /// How often a segment's place is looked for that another one is about to leave.
@@ -448,7 +448,7 @@ impl<B: Backend> GatewayControl<B> {
         for what in change.keys.iter().filter_map(|key| Live::of(key)) {
             match what {
                 Live::Idle => self.reloader.set_idle(policy(config.gateway.idle)),
-                Live::Log => self.reloader.log.set(config.gateway.log),
+                Live::Log => self.reloader.log.set(config.gateway.log, &Modules::default()),
                 Live::Stats => {
                     let seconds = config.gateway.stats_seconds;
                     self.stats_period = (seconds > 0).then(|| Duration::from_secs(seconds.into()));

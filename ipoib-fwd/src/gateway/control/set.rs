@@ -7,6 +7,7 @@ use std::time::Instant;
 use config::{Idle, LogLevel};
 use dataplane::telemetry::Answer;
 use ipoib::link::Mode;
+use logging::Modules;
 use pmd::hca::Backend;
 use serde_json::{Value, json};
 
@@ -21,7 +22,7 @@ use crate::setting::{Key, Set};
 pub(in crate::gateway) struct Chosen {
     idle: Option<Idle>,
     log: Option<LogLevel>,
-    log_filter: String,
+    log_filter: Modules,
 }
 
 impl Chosen {
@@ -29,7 +30,7 @@ impl Chosen {
     pub(super) fn give_up(&mut self, key: &str) {
         match key {
             "gateway.idle" => self.idle = None,
-            "gateway.log" => (self.log, self.log_filter) = (None, String::new()),
+            "gateway.log" => (self.log, self.log_filter) = (None, Modules::default()),
             _ => {}
         }
     }
@@ -90,11 +91,11 @@ impl<B: Backend> GatewayControl<B> {
                 self.reloader.set_idle(policy(idle));
             }
             Set::Log(level) => {
-                self.reloader.log().set_with(level, &self.chosen.log_filter)?;
+                self.reloader.log().try_set(level, &self.chosen.log_filter)?;
                 self.chosen.log = (level != self.maker.config.gateway.log).then_some(level);
             }
             Set::LogFilter(filter) => {
-                self.reloader.log().set_with(self.log_level(), &filter)?;
+                self.reloader.log().try_set(self.log_level(), &filter)?;
                 self.chosen.log_filter = filter;
             }
         }

@@ -2,36 +2,36 @@
 #![forbid(unsafe_code)]
 
 use std::error::Error;
-use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
+use logging::Log;
 use softhca::hca::Hca;
 use softhca::lcore;
 use softhca::options::Options;
 use softhca::serve::{Orders, Server};
 use tracing::info;
-use tracing_subscriber::EnvFilter;
+
+/// Its name, in the log and before its errors.
+const PROGRAM: &str = "softhca";
 
 fn main() -> ExitCode {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
-    match run() {
+    let log = Log::start(PROGRAM);
+    let outcome = run(&log);
+    log.finish();
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("softhca: {error}");
+            logging::tell_failure(PROGRAM, &*error);
             ExitCode::FAILURE
         }
     }
 }
 
-fn run() -> Result<(), Box<dyn Error>> {
+fn run(log: &Log) -> Result<(), Box<dyn Error>> {
     let plan = Options::parse().plan()?;
+    log.set(plan.log, &plan.log_filter);
     if let Some(core) = plan.lcore {
         lcore::keep_to(core)?;
     }

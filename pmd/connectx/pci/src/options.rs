@@ -4,9 +4,11 @@ mod ports;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use clap::{Args, Parser};
 use ib_wire::Guid;
+use logging::{LogLevel, Modules};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -82,6 +84,12 @@ pub struct Keys {
     /// can have a shared receive queue at any address of the guest [default: none may].
     #[arg(long, value_name = "NUMBER")]
     pub users: Option<u64>,
+    /// How much is logged: error, warn, info or debug, each with what stands before it; SOFTHCA_LOG in the environment goes before [default: info].
+    #[arg(long, value_name = "LEVEL")]
+    pub log: Option<String>,
+    /// How much single modules log, for instance softhca::hca=debug,connectx=warn [default: as the others].
+    #[arg(long, value_name = "MODULE=LEVEL,...")]
+    pub log_filter: Option<String>,
 }
 
 /// The same in the file.
@@ -103,6 +111,8 @@ struct FileKeys {
     memory_keys: Option<Spanned<u64>>,
     event_queues: Option<Spanned<u64>>,
     users: Option<Spanned<u64>>,
+    log: Option<Spanned<String>>,
+    log_filter: Option<Spanned<String>>,
 }
 
 /// Where something is said.
@@ -175,6 +185,10 @@ pub struct Plan {
     pub lcore: Option<usize>,
     /// Where it writes what it has counted.
     pub report: Option<PathBuf>,
+    /// How much it logs.
+    pub log: LogLevel,
+    /// How much single modules of it log.
+    pub log_filter: Modules,
     /// The device.
     pub hca: HcaConfig,
 }
@@ -266,6 +280,11 @@ fn drawn(socket: &Path) -> Guid {
     Guid(0x0202_c903_0000_0000 | hash & 0x00ff_fff0)
 }
 
+/// A word that itself says what it may be.
+fn word<T: FromStr<Err = String>>(told: &Told<String>) -> Result<T, OptionsError> {
+    told.value.parse().map_err(|what: String| told.wrong(what, "write one of these, or leave it away"))
+}
+
 impl Options {
     /// Reads the file and checks everything.
     pub fn plan(self) -> Result<Plan, OptionsError> {
@@ -322,8 +341,12 @@ impl Options {
             let what = format!("{} users cannot be", told.value);
             return Err(told.wrong(what, "write a power of two from 4 to 4096, or leave it away for none"));
         }
+        let log = file.told("log", line.log, keys.log).as_ref().map(word).transpose()?;
+        let log_filter =
+            file.told("log-filter", line.log_filter, keys.log_filter).as_ref().map(word).transpose()?;
         let hca = HcaConfig { node_guid, description, port, second_port, seed, tables };
-        Ok(Plan { socket: socket.value, lcore, report, hca })
+        let log = log.unwrap_or(LogLevel::Info);
+        Ok(Plan { socket: socket.value, lcore, report, log, log_filter: log_filter.unwrap_or_default(), hca })
     }
 }
 

@@ -60,6 +60,8 @@ fn every_option_is_a_key_of_the_file_with_the_same_meaning() {
         ("memory-keys", "1024"),
         ("event-queues", "64"),
         ("users", "16"),
+        ("log", "warn"),
+        ("log-filter", "softhca::hca=debug"),
     ];
     let list: Vec<_> =
         all.iter().flat_map(|(key, value)| [format!("--{key}"), (*value).to_owned()]).collect();
@@ -95,6 +97,8 @@ fn what_is_wrong_in_the_file_is_told_with_its_line_and_what_to_do() {
         ("seed = 1\nsocket = '/s'\nqueue-pairs = 1000\n", 3, ["queue-pairs", "from 16 to 8192"]),
         ("socket = '/s'\n\nlcore = 1023\n", 3, ["lcore", "choose one of"]),
         ("socket = '/s'\nevent-queues = 4\n", 2, ["event-queues", "from 8 to 128"]),
+        ("socket = '/s'\nlog = 'loud'\n", 2, ["log", "error, warn, info, debug"]),
+        ("socket = '/s'\n\nlog-filter = 'debug'\n", 3, ["log-filter", "MODULE=LEVEL"]),
         ("socket = '/s'\nusers = 3\n", 2, ["users", "from 4 to 4096"]),
         ("socket = '/s'\nusers = 2\n", 2, ["users", "from 4 to 4096"]),
         ("socket = '/s'\n[[port]]\n[[port]]\n[[port]]\n", 4, ["3 ports", "one or two"]),

@@ -19,7 +19,8 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-use super::is_beside;
+use super::{Program, capital, is_beside};
+use crate::limit::{self, Note};
 
 /// Where the journal takes entries.
 const SOCKET: &str = "/run/systemd/journal/socket";
@@ -27,9 +28,6 @@ const SOCKET: &str = "/run/systemd/journal/socket";
 const STREAM: &str = "JOURNAL_STREAM";
 /// Bytes of an entry's text: what is longer would need memory that is handed over.
 const LONGEST: usize = 16 << 10;
-/// What goes in front of a field's name of ours.
-const PREFIX: &str = "IPOIB_FWD_";
-
 /// How often, and after what time, a journal is tried once more at the end that has lost something.
 const LAST_TRIES: u32 = 25;
 const LAST_PAUSE: Duration = Duration::from_millis(20);
@@ -40,6 +38,9 @@ pub(super) struct Journal(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
+    program: Program,
+    /// What goes in front of a field's name of ours.
+    prefix: String,
     socket: UnixDatagram,
     path: PathBuf,
     lost: AtomicU64,
@@ -47,15 +48,15 @@ struct Inner {
 
 impl Journal {
     /// The journal, if standard error is its stream; `None` if not, or if it takes no entries.
-    pub(super) fn of_standard_error() -> Option<Self> {
+    pub(super) fn of_standard_error(program: Program) -> Option<Self> {
         if !reads(io::stderr()) {
             return None;
         }
-        Self::at(Path::new(SOCKET)).ok()
+        Self::at(Path::new(SOCKET), program).ok()
     }
 
     /// A journal whose socket has this path.
-    fn at(path: &Path) -> io::Result<Self> {
+    fn at(path: &Path, program: Program) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
         // An empty entry is none: it only tells whether somebody takes them.
@@ -65,7 +66,14 @@ impl Journal {
             sent => drop(sent?),
         }
         // Each entry is sent by the path: a journal that is started anew has another socket there.
-        Ok(Self(Arc::new(Inner { socket, path: path.to_owned(), lost: AtomicU64::new(0) })))
+        let inner = Inner {
+            program,
+            prefix: program.prefix(),
+            socket,
+            path: path.to_owned(),
+            lost: AtomicU64::new(0),
+        };
+        Ok(Self(Arc::new(inner)))
     }
 
     /// The end: what was lost since the last entry is told, if the journal takes it within half a second.
@@ -84,7 +92,7 @@ impl Journal {
 
     /// An entry about those that are lost. False if it could not be told.
     fn tell_losses(&self) -> bool {
-        let Inner { socket, path, lost } = &*self.0;
+        let Inner { program, prefix, socket, path, lost } = &*self.0;
         let n = lost.swap(0, Ordering::Relaxed);
         if n == 0 {
             return true;
@@ -93,8 +101,8 @@ impl Journal {
         for (name, value) in [
             ("MESSAGE", format!("entries of the log that are lost: {n}")),
             ("PRIORITY", priority(Level::WARN).to_owned()),
-            ("SYSLOG_IDENTIFIER", "ipoib-fwd".to_owned()),
-            ("IPOIB_FWD_LOST", n.to_string()),
+            ("SYSLOG_IDENTIFIER", program.0.to_owned()),
+            (&format!("{prefix}LOST"), n.to_string()),
         ] {
             field(&mut bytes, name, &value);
         }
@@ -105,13 +113,13 @@ impl Journal {
         told
     }
 
-    fn put(&self, entry: Entry) {
-        let Inner { socket, path, lost: all_lost } = &*self.0;
+    fn put(&self, entry: Entry<'_>) {
+        let Inner { prefix, socket, path, lost: all_lost, .. } = &*self.0;
         // Taken by one who tells of them, and given back if that is lost, too.
         let lost = all_lost.swap(0, Ordering::Relaxed);
         let mut bytes = entry.bytes;
         if lost > 0 {
-            field(&mut bytes, &format!("{PREFIX}LOST"), &lost.to_string());
+            field(&mut bytes, &format!("{prefix}LOST"), &lost.to_string());
         }
         match socket.send_to(&bytes, path) {
             Ok(_) => {}
@@ -163,9 +171,8 @@ fn field(bytes: &mut Vec<u8>, name: &str, value: &str) {
 }
 
 /// A field's name as the journal has them: capitals, digits and underscores.
-fn name_of(field: &str) -> String {
-    let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
-    PREFIX.chars().chain(field.chars().map(letter)).take(64).collect()
+fn name_of(prefix: &str, field: &str) -> String {
+    prefix.chars().chain(field.chars().map(capital)).take(64).collect()
 }
 
 fn cut(mut text: String) -> String {
@@ -177,14 +184,15 @@ fn cut(mut text: String) -> String {
 
 /// An entry, as far as its fields are known.
 #[derive(Default)]
-struct Entry {
+struct Entry<'p> {
+    prefix: &'p str,
     bytes: Vec<u8>,
     message: String,
     /// Fields that the text names, behind it.
     more: String,
 }
 
-impl Visit for Entry {
+impl Visit for Entry<'_> {
     fn record_str(&mut self, of: &Field, value: &str) {
         self.record_debug(of, &format_args!("{value}"));
     }
@@ -199,7 +207,7 @@ impl Visit for Entry {
         if !is_beside(of) {
             let _ = write!(self.more, " {}={value}", of.name());
         }
-        field(&mut self.bytes, &name_of(of.name()), &value);
+        field(&mut self.bytes, &name_of(self.prefix, of.name()), &value);
     }
 }
 
@@ -215,16 +223,20 @@ const fn priority(level: Level) -> &'static str {
 
 impl<S: Subscriber> Layer<S> for Journal {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let mut entry = Entry::default();
+        let prefix = &self.0.prefix;
+        let mut entry = Entry { prefix, ..Entry::default() };
         event.record(&mut entry);
-        let more = std::mem::take(&mut entry.more);
-        entry.message = cut(std::mem::take(&mut entry.message) + &more);
+        let (more, note) = (std::mem::take(&mut entry.more), limit::note());
+        entry.message = cut(std::mem::take(&mut entry.message) + &more) + &note.to_string();
+        if let Note::HeldBack(n) = note {
+            field(&mut entry.bytes, &format!("{prefix}HELD_BACK"), &n.to_string());
+        }
         let about = event.metadata();
         let line = about.line().map(|line| line.to_string());
         let rest = [
             ("MESSAGE", Some(entry.message.as_str())),
             ("PRIORITY", Some(priority(*about.level()))),
-            ("SYSLOG_IDENTIFIER", Some("ipoib-fwd")),
+            ("SYSLOG_IDENTIFIER", Some(self.0.program.0)),
             ("TARGET", Some(about.target())),
             ("CODE_FILE", about.file()),
             ("CODE_LINE", line.as_deref()),
@@ -241,8 +253,11 @@ impl<S: Subscriber> Layer<S> for Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::Limit;
     use std::collections::BTreeMap;
     use tracing_subscriber::layer::SubscriberExt as _;
+
+    const PROGRAM: Program = Program("ipoib-fwd");
 
     /// A socket in the journal's place.
     struct Stand {
@@ -293,7 +308,7 @@ mod tests {
     }
 
     fn logged(stand: &Stand, log: impl FnOnce()) {
-        let journal = Journal::at(&stand.path).unwrap();
+        let journal = Journal::at(&stand.path, PROGRAM).unwrap();
         assert_eq!(stand.entry(), Some(BTreeMap::new()), "whether somebody is there");
         tracing::subscriber::with_default(tracing_subscriber::registry().with(journal), log);
     }
@@ -359,7 +374,7 @@ mod tests {
     #[test]
     fn what_is_lost_at_the_end_is_told_or_given_up_soon() {
         let stand = Stand::new("end");
-        let journal = Journal::at(&stand.path).unwrap();
+        let journal = Journal::at(&stand.path, PROGRAM).unwrap();
         stand.entry().unwrap();
         journal.finish();
         assert_eq!(stand.entry(), None, "nothing was lost");
@@ -396,13 +411,13 @@ mod tests {
         let filler = UnixDatagram::unbound().unwrap();
         filler.set_nonblocking(true).unwrap();
         while filler.send_to(b"\n", &stand.path).is_ok() {}
-        let journal = Journal::at(&stand.path).unwrap();
+        let journal = Journal::at(&stand.path, PROGRAM).unwrap();
         while stand.entry().is_some() {}
         tracing::subscriber::with_default(tracing_subscriber::registry().with(journal), || {
             tracing::info!("room");
         });
         assert_eq!(stand.entry().unwrap()["MESSAGE"], "room");
-        assert!(Journal::at(Path::new("/nonexistent/socket")).is_err());
+        assert!(Journal::at(Path::new("/nonexistent/socket"), PROGRAM).is_err());
     }
 
     #[test]
@@ -416,7 +431,7 @@ mod tests {
                 told += entry.get("IPOIB_FWD_LOST").map_or(0, |lost| lost.parse::<u64>().unwrap());
             }
         };
-        let journal = Journal::at(&stand.path).unwrap();
+        let journal = Journal::at(&stand.path, PROGRAM).unwrap();
         let dispatch = tracing::Dispatch::new(tracing_subscriber::registry().with(journal));
         let log = |n: u64| tracing::dispatcher::with_default(&dispatch, || tracing::info!("{n}"));
         std::thread::scope(|scope| {
@@ -449,6 +464,61 @@ mod tests {
         for other in ["", "8", "8:43", "9:42", "8:42:1", ":", "8:-42", " 8:42"] {
             assert!(!is_stream(other, 8, 42), "{other:?}");
         }
-        assert_eq!(name_of("peer.address"), "IPOIB_FWD_PEER_ADDRESS");
+        assert_eq!(name_of(&PROGRAM.prefix(), "peer.address"), "IPOIB_FWD_PEER_ADDRESS");
+    }
+
+    #[test]
+    fn each_program_has_entries_of_its_own_name() {
+        for (program, prefix) in [("ibfab", "IBFAB_"), ("softhca", "SOFTHCA_")] {
+            let stand = Stand::new(program);
+            let journal = Journal::at(&stand.path, Program(program)).unwrap();
+            stand.entry().unwrap();
+            tracing::subscriber::with_default(tracing_subscriber::registry().with(journal), || {
+                tracing::info!(host = "h1", "link up");
+            });
+            let entry = stand.entry().unwrap();
+            assert_eq!(
+                (entry["SYSLOG_IDENTIFIER"].as_str(), entry["MESSAGE"].as_str()),
+                (program, "link up host=h1")
+            );
+            assert_eq!(entry[&format!("{prefix}HOST")], "h1");
+        }
+    }
+
+    #[test]
+    fn what_is_logged_again_and_again_is_held_back_and_said_so() {
+        let stand = Stand::new("limit");
+        let journal = Journal::at(&stand.path, PROGRAM).unwrap();
+        stand.entry().unwrap();
+        let limit = Limit::default();
+        let mut entries = Vec::new();
+        let mut take = || entries.extend(std::iter::from_fn(|| stand.entry()));
+        tracing::subscriber::with_default(
+            tracing_subscriber::registry().with(limit.clone()).with(journal),
+            || {
+                for n in 0..3 * limit::MOST {
+                    tracing::warn!("the same: {n}");
+                    take();
+                }
+                tracing::warn!("another");
+                // What was asked for comes.
+                for n in 0..2 * limit::MOST {
+                    tracing::debug!("debug {n}");
+                    take();
+                }
+            },
+        );
+        let text = |entry: &BTreeMap<String, String>| entry["MESSAGE"].clone();
+        let same: Vec<_> = entries.iter().map(text).filter(|text| text.starts_with("the same")).collect();
+        assert_eq!(same.len(), limit::MOST as usize);
+        assert_eq!(same[0], "the same: 0");
+        assert_eq!(same[198], "the same: 198");
+        assert_eq!(same[199], "the same: 199 (more of these are held back for 10 s at most)");
+        assert!(entries.iter().any(|entry| text(entry) == "another"));
+        assert_eq!(
+            entries.iter().filter(|entry| text(entry).starts_with("debug")).count(),
+            2 * limit::MOST as usize
+        );
+        assert_eq!((limit.take_held_back(), limit.take_held_back()), (u64::from(2 * limit::MOST), 0));
     }
 }
