@@ -73,9 +73,21 @@ gateway two nobody net_null0 net_null0
 # Started, they are ready: one forwards, the other one says what it waits for.
 systemctl start ibfab ipoib-fwd
 status ipoib-fwd '1 forwarding'
+# The GID service has an interface to speak for, as there is no RDMA device.
+ip link add gids0 type veth peer name gids1
+ip link set gids0 up
+ip link set gids1 up
+ip address add 10.79.0.1/24 dev gids0
+echo 'OPTIONS=--roce gids0' >/etc/ipoib-fwd/gids.env
 systemctl start ipoib-fwd@two ipoib-gids
 status ipoib-fwd@two 'waiting (default: the port is down'
-status ipoib-gids GIDs
+served() { ipoib-fwd gids --from /run/ipoib-gids >/tmp/gids && grep -q "$1" /tmp/gids; }
+within 20 served 10.79.0.1
+# What changes comes to readers.
+ip address add 10.79.0.2/24 dev gids0
+within 20 served 10.79.0.2
+counted() { status ipoib-gids GIDs && not status ipoib-gids '0 GIDs'; }
+within 20 counted
 
 # A reload is carried out, or refused with a reason; the gateway goes on.
 sed -i 's/10.77.0.254/10.77.0.253/' /etc/ipoib-fwd/gateway.toml
@@ -118,7 +130,7 @@ is Result ipoib-fwd success
 ipoib-fwd ctl --socket /run/ipoib-fwd/two/control.sock stats >/dev/null
 
 # Removed, none is left running.
-rm /etc/ipoib-fwd/two.*
+rm /etc/ipoib-fwd/two.* /etc/ipoib-fwd/gids.env
 dpkg --purge ipoib-fwd ibfab
 not grep -lxE 'ipoib-fwd|ibfab' /proc/[0-9]*/comm
 [ ! -e /etc/ipoib-fwd ]
