@@ -362,7 +362,15 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
         });
     }
 
+    #[inline]
     fn report_events(&mut self) {
+        if self.lost_events > 0 || !self.events.is_empty() {
+            self.report_all_events();
+        }
+    }
+
+    #[cold]
+    fn report_all_events(&mut self) {
         if self.lost_events > 0 && self.notes.send(Note::EventsLost(self.lost_events)).is_ok() {
             self.lost_events = 0;
         }

@@ -52,7 +52,8 @@ impl HostMemory {
     #[inline]
     #[must_use]
     pub fn part(&self, offset: usize, len: usize) -> Option<Self> {
-        if offset.checked_add(len)? > self.len {
+        // How far back it may begin is known once for all parts of a length.
+        if offset > self.len.checked_sub(len)? {
             return None;
         }
         // SAFETY: `offset` is at most `self.len`, so the result stays within the range promised to `new`.

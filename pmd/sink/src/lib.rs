@@ -16,6 +16,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use arrayvec::ArrayVec;
 use connectx::HostMemory;
 use pmd::eal;
 use pmd::hca::{HcaError, QueuesId, UdSlot};
@@ -26,9 +27,9 @@ use pmd::mlx5::queues::{MlxQueues, Parts};
 use pmd::mlx5::rc::RcQp;
 use pmd::mlx5::rings::{QpRequest, Register, SendOperations, Transport};
 use pmd::mlx5::ud::UdQp;
-use prm::{Cqe, CqeOpcode, DataSegment};
+use prm::{Cqe, CqeOpcode};
 use rings::{CompletionWriter, SendReader, SharedReader, Taken};
-use sample::{Sample, place};
+use sample::{Regions, Sample};
 
 pub use sample::{Inspector, ROOM_BEFORE, SAMPLE_EVERY, Seen};
 
@@ -42,6 +43,8 @@ const DATAGRAMS: u32 = 64;
 const GRH_AREA: usize = 40;
 /// Whom datagrams come from.
 const REMOTE_QPN: u32 = 0x123;
+/// Most messages received in one turn, whatever is asked for.
+const MOST_RECEIVES: usize = 256;
 /// Key of the first memory region.
 const FIRST_LKEY: u32 = 0x1000;
 
@@ -296,39 +299,54 @@ impl Sink {
         }
     }
 
-    /// Fills receives behind `front` bytes; `name` says by which of the connections, or from whom instead.
+    /// Fills receives behind `front` bytes; `name` says by which of the connections, or from whom instead. First all messages, then all completions:
+    /// each loop has the registers for itself.
     #[inline(always)]
     fn receive_each(&mut self, front: usize, name: impl Fn(&mut Cqe, u32)) -> u64 {
         let connections = self.sends.len() as u32 - 1;
         let Self { messages, regions, sample, receive_cq, .. } = self;
         let queue = self.datagrams.as_mut().unwrap_or(&mut self.srq);
-        let most = self.receives_per_turn.min(queue.posted().into());
+        let most = self.receives_per_turn.min(queue.posted().into()).min(MOST_RECEIVES);
         // A full queue holds the sink back, as a wire would hold a sender back that waits for acknowledgements.
         let mut completions = receive_cq.batch(most as u32);
         let most = completions.room() as usize;
         let looks = sample.has_message_within(most);
-        let (mut next_message, mut next_connection) = (self.next_message, self.next_connection);
-        let (mut received, mut bad) = (0, 0);
+        let Some(mut regions) = Regions::new(regions) else { return 0 };
+        let mut filled = ArrayVec::<(u16, u32), MOST_RECEIVES>::new();
+        let mut bad = 0;
         let mut entries = queue.batch();
-        for _ in 0..most {
-            let Some(message) = messages.get(next_message) else { break };
-            let Some((slot, data)) = entries.take() else { break };
-            if !write_message(regions, &data, front, message) {
-                bad += 1;
+        while filled.len() < most {
+            // Up to the last message; then again from the first.
+            let Some(run) = messages.get(self.next_message..).filter(|run| !run.is_empty()) else { break };
+            let before = filled.len();
+            for (message, _) in run.iter().zip(before..most) {
+                let Some((slot, data)) = entries.take() else { break };
+                let place = regions.segment(&data).and_then(|segment| segment.part(front, message.len()));
+                if !place.is_some_and(|place| place.write(message)) {
+                    bad += 1;
+                }
+                if looks {
+                    sample.received(self.next_message + filled.len() - before, message.len(), data, front);
+                }
+                filled.push((slot, (front + message.len()) as u32));
             }
-            if looks {
-                sample.received(next_message, message.len(), data, front);
+            let done = filled.len() - before;
+            if done == 0 {
+                break;
             }
+            self.next_message = if done == run.len() { 0 } else { self.next_message + done };
+        }
+        let mut connection = self.next_connection;
+        for &(slot, len) in &filled {
             let mut cqe = Cqe::default();
-            cqe.byte_cnt.set((front + message.len()) as u32);
-            name(&mut cqe, next_connection);
+            cqe.byte_cnt.set(len);
+            name(&mut cqe, connection);
             cqe.wqe_counter.set(slot);
             completions.write(CqeOpcode::ReceiveSend, &cqe);
-            received += 1;
-            next_message = if next_message + 1 == messages.len() { 0 } else { next_message + 1 };
-            next_connection = if next_connection + 1 == connections { 0 } else { next_connection + 1 };
+            connection = if connection + 1 == connections { 0 } else { connection + 1 };
         }
-        (self.next_message, self.next_connection) = (next_message, next_connection);
+        self.next_connection = connection;
+        let received = filled.len() as u64;
         if !looks {
             sample.pass_messages(received);
         }
@@ -336,14 +354,6 @@ impl Sink {
         add(&self.stats.bad, bad);
         received
     }
-}
-
-/// Writes a message into the memory of a segment behind `front` bytes, if key and bounds allow it.
-#[inline(always)]
-fn write_message(regions: &[HostMemory], data: &DataSegment, front: usize, message: &[u8]) -> bool {
-    place(regions, data, 0, data.byte_count.get() as usize)
-        .and_then(|segment| segment.part(front, message.len()))
-        .is_some_and(|place| place.write(message))
 }
 
 impl Bus for Sink {

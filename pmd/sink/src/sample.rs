@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use connectx::HostMemory;
 use prm::{DataSegment, DatagramAddress};
+use zerocopy::byteorder::big_endian::U32;
 
 use crate::FIRST_LKEY;
 
@@ -179,4 +180,36 @@ pub(super) fn place(
     let region = regions.get(data.lkey.get().checked_sub(FIRST_LKEY)? as usize)?;
     let offset = data.address.get().checked_sub(region.address())? as usize;
     region.part(offset.checked_add_signed(from)?, len)
+}
+
+/// Registered memory by key. Nearly all segments have the key of the one before.
+pub(super) struct Regions<'r> {
+    all: &'r [HostMemory],
+    lkey: U32,
+    last: HostMemory,
+}
+
+impl<'r> Regions<'r> {
+    /// `None` if there is none.
+    #[inline(always)]
+    pub(super) fn new(all: &'r [HostMemory]) -> Option<Self> {
+        Some(Self { all, lkey: U32::new(FIRST_LKEY), last: *all.first()? })
+    }
+
+    /// The memory of a whole segment; `None` beyond its region.
+    #[inline(always)]
+    pub(super) fn segment(&mut self, data: &DataSegment) -> Option<HostMemory> {
+        if data.lkey != self.lkey {
+            self.find(data.lkey)?;
+        }
+        let offset = data.address.get().checked_sub(self.last.address())? as usize;
+        self.last.part(offset, data.byte_count.get() as usize)
+    }
+
+    #[cold]
+    fn find(&mut self, lkey: U32) -> Option<()> {
+        self.last = *self.all.get(lkey.get().checked_sub(FIRST_LKEY)? as usize)?;
+        self.lkey = lkey;
+        Some(())
+    }
 }

@@ -1,6 +1,7 @@
 use super::*;
 use pmd::hca::{Queues, RcSlot, RxBurst, Source};
 use pmd::mem::PoolConfig;
+use prm::DataSegment;
 
 fn pool(name: &str) -> Pool {
     eal::for_tests();
@@ -30,7 +31,7 @@ fn every_send_is_taken_once_and_every_buffer_comes_home() {
     for (slot, rc) in made.connections.into_iter().enumerate() {
         assert!(queues.insert_rc(RcSlot(slot as u16), rc).is_ok());
     }
-    let mut events = arrayvec::ArrayVec::new();
+    let mut events = ArrayVec::new();
     let (mut posted, mut bytes, mut refused) = (0u64, 0u64, 0u64);
     for round in 0..500usize {
         for n in 0..32 {
@@ -73,7 +74,7 @@ fn messages_arrive_in_turn_and_whole_and_every_buffer_comes_home() {
         assert!(queues.insert_rc(RcSlot(slot as u16), rc).is_ok());
     }
     assert!(!queues.turn(), "nothing is posted yet");
-    let mut events = arrayvec::ArrayVec::new();
+    let mut events = ArrayVec::new();
     let mut expected = [b"first".as_slice(), b"the second", b"3"].into_iter().cycle();
     let mut received = 0u64;
     for _ in 0..300 {
@@ -101,7 +102,7 @@ fn messages_may_come_as_datagrams() {
     let pool = pool("sink-datagrams");
     let config = SinkConfig { datagrams: true, ..config(2, &[b"one", b"the other"]) };
     let Made { mut queues, stats, .. } = Sink::create(&config, &pool).unwrap();
-    let mut events = arrayvec::ArrayVec::new();
+    let mut events = ArrayVec::new();
     let mut expected = [b"one".as_slice(), b"the other"].into_iter().cycle();
     for _ in 0..300 {
         queues.refill();
@@ -192,7 +193,7 @@ fn a_sample_of_what_is_sent_is_compared() {
         for (slot, rc) in connections.into_iter().enumerate() {
             assert!(queues.insert_rc(RcSlot(slot as u16), rc).is_ok());
         }
-        let mut events = arrayvec::ArrayVec::new();
+        let mut events = ArrayVec::new();
         for _ in 0..3 * SAMPLE_EVERY {
             let buf = pool.copy_from_slice(&message).unwrap();
             let sent = match connection {
@@ -220,7 +221,7 @@ fn one_in_so_many_is_compared_however_many_come_at_once() {
         for (slot, rc) in connections.into_iter().enumerate() {
             assert!(queues.insert_rc(RcSlot(slot as u16), rc).is_ok());
         }
-        let mut events = arrayvec::ArrayVec::new();
+        let mut events = ArrayVec::new();
         while stats.sends() < 20 * u64::from(SAMPLE_EVERY) {
             for _ in 0..burst {
                 assert!(queues.send_rc(RcSlot(0), pool.copy_from_slice(&MESSAGE).unwrap()).is_ok());
@@ -285,7 +286,7 @@ fn a_sample_of_what_is_forwarded_in_place_is_compared() {
         for (slot, rc) in connections.into_iter().enumerate() {
             assert!(queues.insert_rc(RcSlot(slot as u16), rc).is_ok());
         }
-        let mut events = arrayvec::ArrayVec::new();
+        let mut events = ArrayVec::new();
         // Seven messages a turn, behind the first.
         for _ in 0..3 * SAMPLE_EVERY / 7 + 2 {
             queues.refill();

@@ -56,7 +56,8 @@ impl Numbers {
     #[inline]
     pub(crate) fn find(&self, qpn: u32) -> Option<Place> {
         match self.entries.get(self.home(qpn)) {
-            Some((number, place)) if *number == qpn && place.is_some() => *place,
+            // Of a free one, where the search ends, it is `None`.
+            Some((number, place)) if *number == qpn => *place,
             _ => self.find_further(qpn),
         }
     }

@@ -102,7 +102,8 @@ impl EthQueue {
 
     /// Drivers that send one segment only get one; a frame that fits no buffer is dropped.
     fn make_single(&self, burst: &mut Burst) {
-        let mut at = 0;
+        // As a rule none has more.
+        let Some(mut at) = burst.iter().position(|frame| frame.segment_count() != 1) else { return };
         while let Some(frame) = burst.get_mut(at) {
             if frame.segment_count() == 1 {
                 at += 1;

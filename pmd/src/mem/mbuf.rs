@@ -6,6 +6,8 @@ use std::ptr::NonNull;
 
 use dpdk_sys as sys;
 
+use super::HEADROOM;
+
 /// A packet: a chain of one or more segments. Dropping it gives it back to its pool.
 ///
 /// Every segment has a buffer of its own, with room in front of and behind its data; lengths are bytes.
@@ -301,6 +303,21 @@ impl Mbuf {
         raw::set_data_len(m, length);
         raw::set_pkt_len(m, length);
         true
+    }
+
+    /// A buffer as it came from its pool, of one segment, holds `length` bytes behind its headroom, of which nothing is told. False, and nothing
+    /// changed, if they are not within the buffer.
+    #[inline(always)]
+    pub(super) fn set_received(&mut self, length: usize) -> bool {
+        let m = self.head();
+        let inside = HEADROOM + length <= raw::buf_len(m);
+        if inside {
+            raw::set_data_off(m, HEADROOM);
+            raw::set_data_len(m, length);
+            raw::set_pkt_len(m, length);
+            raw::set_ol_flags(m, 0);
+        }
+        inside
     }
 
     /// Address of the first segment's buffer, and its length with headroom.

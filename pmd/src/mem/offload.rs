@@ -62,12 +62,6 @@ impl Mbuf {
         FrameFacts { tag, checksum }
     }
 
-    /// Nothing is told of the packet, and nothing wished for it.
-    #[inline(always)]
-    pub(super) fn clear_facts(&mut self) {
-        raw::set_ol_flags(self.head(), 0);
-    }
-
     /// True of a packet in a packet (VXLAN, GRE, IP in IP): what ports say of its header is said of the inner one.
     fn is_tunnel(&self, flags: u64) -> bool {
         raw::packet_type(self.head()) & sys::SHIM_PTYPE_TUNNEL != 0

@@ -141,8 +141,7 @@ impl Packet for Mbuf {
 
     #[inline(always)]
     fn fill(&mut self, len: u32) {
-        let fits = self.set_data(HEADROOM, len as usize);
-        self.clear_facts();
+        let fits = self.set_received(len as usize);
         debug_assert!(fits, "a receive of {len} bytes in one buffer");
     }
 

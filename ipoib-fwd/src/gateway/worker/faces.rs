@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use arrayvec::ArrayVec;
 use pmd::eth::{Burst, EthQueue};
 use pmd::hca::{BURST, MemoryWork};
 use pmd::mem::Mbuf;
@@ -188,19 +187,24 @@ impl EthernetFace {
         let mut taken = 0;
         loop {
             // Before they are sent: a driver may put a tag even into a frame that it does not take.
-            let lengths: ArrayVec<usize, BURST> = self.burst.iter().map(Mbuf::len).collect();
+            let (offered, mut lengths) = (self.burst.len(), [0; BURST]);
+            for (length, frame) in lengths.iter_mut().zip(&self.burst) {
+                *length = frame.len();
+            }
             let sent = self.queue.tx_burst(&mut self.burst);
             let bytes: usize = lengths.iter().take(sent).sum();
             counters.packets(Traffic::EthTransmit, sent as u64, bytes as u64);
-            let unfit = lengths.len() - sent - self.burst.len();
+            let unfit = offered - sent - self.burst.len();
             if unfit > 0 {
                 self.unfit += unfit as u64;
                 counters.drops(DropReason::TooManySegments, unfit as u64);
             }
-            taken += lengths.len() - self.burst.len();
+            taken += offered - self.burst.len();
             let is_blocked = !self.burst.is_empty();
             let room = self.burst.remaining_capacity().min(self.behind.len());
-            self.burst.extend(self.behind.drain(..room));
+            if room > 0 {
+                self.burst.extend(self.behind.drain(..room));
+            }
             if is_blocked || room == 0 {
                 self.is_blocked = is_blocked;
                 break;

@@ -58,8 +58,8 @@ impl RingMemory {
     #[inline]
     #[must_use]
     pub fn part(&self, offset: usize, len: usize) -> Option<Self> {
-        let end = offset.checked_add(len)?;
-        if end > self.len {
+        // How far back it may begin is known once for all parts of a length.
+        if offset > self.len.checked_sub(len)? {
             return None;
         }
         // SAFETY: `offset` lies within the memory that `new`'s caller described.
