@@ -112,7 +112,7 @@ impl Name {
         matches!(self, Self::RcSoft | Self::UdSoft)
     }
 
-    fn run(self, pcap: &Path, seconds: f64, sizes: &[usize]) -> Result<Sample, String> {
+    fn run(self, pcap: &Path, seconds: f64, sizes: &[usize], only: &[String]) -> Result<Sample, String> {
         match self {
             Self::StepEthIbRc => step::run(Step::ETH_IB_RC, pcap, seconds),
             Self::StepIbEthRc => step::run(Step::IB_ETH_RC, pcap, seconds),
@@ -121,7 +121,7 @@ impl Name {
             Self::StepBothRc => step::run(Step::BOTH_RC, pcap, seconds),
             Self::StepBothUd => step::run(Step::BOTH_UD, pcap, seconds),
             Self::Latency => latency::run(seconds),
-            Self::Scale => scale::run(seconds),
+            Self::Scale => scale::run(seconds, only),
             Self::Workers => workers::run(pcap, seconds),
             Self::RcSoft => soft::run(Service::Connection, seconds, sizes),
             Self::UdSoft => soft::run(Service::Datagrams, seconds, sizes),
@@ -161,13 +161,16 @@ struct Options {
     /// Of rc-soft and ud-soft: only messages of these sizes.
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     sizes: Vec<usize>,
+    /// Of scale: only these of its parts, by the names of their figures: connections, neighbours.ib-eth, segments.16.
+    #[arg(long, value_name = "PART", value_delimiter = ',')]
+    only: Vec<String>,
     /// Only plot the rates in this file, which `scripts/gateway_bench.py` wrote.
     #[arg(long, hide = true, value_name = "FILE", requires = "plots")]
     bars: Option<PathBuf>,
     /// Run one benchmark once in this process and print what it tells: for the runs above, and for profilers.
     #[arg(long, hide = true)]
     once: bool,
-    /// With --once: have the worker of a step take so many turns instead. For counts of instructions.
+    /// With --once: have the worker of a step, or of one point of scale, take so many turns instead. For counts of instructions.
     #[arg(long, hide = true, requires = "once", value_name = "N")]
     turns: Option<u64>,
 }
@@ -199,6 +202,7 @@ struct Plan<'a> {
     seconds: f64,
     quick: bool,
     sizes: &'a [usize],
+    only: &'a [String],
 }
 
 impl Plan<'_> {
@@ -232,6 +236,9 @@ fn child(name: Name, plan: &Plan<'_>) -> Result<Sample, String> {
     if name.has_sizes() && !plan.sizes.is_empty() {
         let sizes: Vec<String> = plan.sizes.iter().map(usize::to_string).collect();
         command.arg("--sizes").arg(sizes.join(","));
+    }
+    if name == Name::Scale && !plan.only.is_empty() {
+        command.arg("--only").arg(plan.only.join(","));
     }
     let output = command.stdin(Stdio::null()).output().map_err(|e| format!("cannot start a run: {e}"))?;
     if !output.status.success() {
@@ -283,16 +290,20 @@ fn main_of(options: &Options) -> Result<(), String> {
     if !options.sizes.is_empty() && !names.iter().any(|name| name.has_sizes()) {
         return Err("--sizes is of rc-soft and ud-soft: name one of them".to_owned());
     }
+    if !options.only.is_empty() && !names.contains(&Name::Scale) {
+        return Err("--only is of scale: name it".to_owned());
+    }
     let seconds = options.seconds.unwrap_or(if options.quick { 1.0 } else { 2.0 }).clamp(0.01, 3600.0);
     if options.once {
         let pcap = write_pcap()?;
         for name in names {
             let sample = match options.turns {
+                Some(turns) if *name == Name::Scale => scale::take_turns(&options.only, turns)?,
                 Some(turns) => {
                     let step = name.step().ok_or_else(|| format!("{}: it has no turns", name.text()))?;
                     step::take_turns(step, &pcap.0, turns)?
                 }
-                None => name.run(&pcap.0, seconds, &options.sizes)?,
+                None => name.run(&pcap.0, seconds, &options.sizes, &options.only)?,
             };
             println!("{}", serde_json::to_string(&sample).map_err(|e| e.to_string())?);
         }
@@ -301,7 +312,8 @@ fn main_of(options: &Options) -> Result<(), String> {
     if let (Some(file), Some(folder)) = (&options.bars, &options.plots) {
         return plot_bars(file, folder);
     }
-    let plan = Plan { runs: options.runs, seconds, quick: options.quick, sizes: &options.sizes };
+    let Options { runs, quick, sizes, only, .. } = options;
+    let plan = Plan { runs: *runs, seconds, quick: *quick, sizes, only };
     let mut report = Report::new(machine::describe(), seconds, options.quick);
     let mut percentiles = Percentiles::default();
     println!("{}", machine::describe());

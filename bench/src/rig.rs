@@ -29,6 +29,7 @@ use sink::{Made, SAMPLE_EVERY, Sink, SinkConfig, SinkStats};
 
 use crate::expected::Expected;
 use crate::frames::{self, Load};
+use crate::sample::{Figure, Sample};
 
 /// Which way packets go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -380,6 +381,20 @@ impl Rig {
                 return (packets(self) - before, passed);
             }
         }
+    }
+
+    /// Has the worker take so many turns, on this thread and without a clock, and tells how many packets it forwarded.
+    pub(crate) fn take_turns(mut self, turns: u64) -> Result<Sample, String> {
+        let step = self.step;
+        for _ in 0..turns {
+            self.worker.turn();
+        }
+        let packets = step.packets(&self.end()?);
+        if packets == 0 {
+            return Err(format!("no packet came through in {turns} turns"));
+        }
+        let figures = vec![Figure::new("forwarded", "packets", packets as f64)];
+        Ok(Sample { figures, ..Sample::default() })
     }
 
     /// What it counted, if that is all that should have been ([`clean`]). Nothing of it is left.

@@ -31,6 +31,13 @@ struct Group {
     points: Vec<Point>,
 }
 
+impl Group {
+    /// What its points are called.
+    fn names(&self) -> impl Iterator<Item = String> {
+        self.points.iter().map(|point| format!("{}.{}", self.name, point.at))
+    }
+}
+
 fn points(values: &[u32], load: impl Fn(u32) -> Load) -> Vec<Point> {
     values.iter().map(|&at| Point { at, load: load(at) }).collect()
 }
@@ -59,6 +66,30 @@ fn groups() -> Vec<Group> {
         group("frame.eth-ib-ud", datagrams_there, points(&[60, 1514], frames)),
         group("frame.ib-eth-ud", datagrams_back, points(&[60, 1514], frames)),
     ]
+}
+
+/// True if `selector` is a point's name or what it begins with: `connections`, `neighbours.ib-eth`, `segments.16`.
+fn names(selector: &str, point: &str) -> bool {
+    point.strip_prefix(selector).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// The groups, with those of their points that are selected, all if nothing is.
+fn selected(only: &[String]) -> Result<Vec<Group>, String> {
+    let mut groups = groups();
+    let all: Vec<String> = groups.iter().flat_map(Group::names).collect();
+    if let Some(unknown) = only.iter().find(|one| !all.iter().any(|point| names(one, point))) {
+        return Err(format!("--only {unknown}: scale has {}", all.join(", ")));
+    }
+    if !only.is_empty() {
+        for Group { name, points, .. } in &mut groups {
+            points.retain(|point| {
+                let point = format!("{name}.{}", point.at);
+                only.iter().any(|one| names(one, &point))
+            });
+        }
+        groups.retain(|group| !group.points.is_empty());
+    }
+    Ok(groups)
 }
 
 /// The files of frames, which go at the end.
@@ -159,9 +190,25 @@ fn measure(group: &Group, ports: &[String], seconds: f64) -> Result<Sample, Stri
     Ok(sample)
 }
 
-/// Runs the benchmark once in this process, which must not have started EAL.
-pub(crate) fn run(seconds: f64) -> Result<Sample, String> {
-    let groups = groups();
+/// Has the worker of one point take so many turns, as [`crate::step::take_turns`] has that of a step.
+pub(crate) fn take_turns(only: &[String], turns: u64) -> Result<Sample, String> {
+    let groups = selected(only)?;
+    let [Group { step, points, .. }] = groups.as_slice() else {
+        return Err("--turns is of one point: name it by --only".to_owned());
+    };
+    let [Point { load, .. }] = points.as_slice() else {
+        return Err("--turns is of one point: name it by --only".to_owned());
+    };
+    let files = Files::new()?;
+    let (vdevs, names) = ports(&groups, &files)?;
+    let _eal = start_eal(&vdevs, machine::one_lcore(), machine::countable_memory())?;
+    let port = names.first().ok_or("there is no port")?;
+    Rig::build(*step, load, port, Sizes::lean(step.way, load))?.take_turns(turns)
+}
+
+/// Runs the benchmark once in this process, which must not have started EAL: all of it, or what is named.
+pub(crate) fn run(seconds: f64, only: &[String]) -> Result<Sample, String> {
+    let groups = selected(only)?;
     let files = Files::new()?;
     let (vdevs, names) = ports(&groups, &files)?;
     let _eal = start_eal(&vdevs, machine::one_lcore(), machine::memory_arguments())?;
@@ -198,6 +245,19 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn parts_are_named_as_their_figures() {
+        let points = |only: &[&str]| {
+            let only: Vec<String> = only.iter().map(|&one| one.to_owned()).collect();
+            selected(&only).map(|groups| groups.iter().flat_map(Group::names).collect::<Vec<_>>())
+        };
+        assert_eq!(points(&["segments.1", "flows.100000"]).unwrap(), ["flows.100000", "segments.1"]);
+        assert_eq!(points(&["neighbours"]).unwrap().len(), 7);
+        assert_eq!(points(&[]).unwrap().len(), groups().iter().flat_map(Group::names).count());
+        let error = points(&["segments", "connections.2"]).unwrap_err();
+        assert!(error.starts_with("--only connections.2: scale has connections.1, "), "{error}");
     }
 
     #[test]

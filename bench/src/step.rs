@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dataplane::latency::{Summary, empty};
-use dataplane::worker::{Handle, IdlePolicy, Worker as _, run as run_worker};
+use dataplane::worker::{Handle, IdlePolicy, run as run_worker};
 use ipoib_fwd::counter::Totals;
 use pmd::eal;
 
@@ -24,19 +24,8 @@ fn build(step: Step) -> Result<Rig, String> {
 /// Has the worker take so many turns, on this thread and without a clock, and tells how many packets it forwarded: for counts of
 /// instructions, of which those of start and end are the same whatever the number of turns.
 pub(crate) fn take_turns(step: Step, pcap: &Path, turns: u64) -> Result<Sample, String> {
-    // Memory that instruments can follow; no file that others who count would wait for.
-    let mut memory = machine::plain_memory();
-    memory.push("--no-shconf".to_owned());
-    let _eal = start_eal(&[step.vdev(0, pcap)], machine::one_lcore(), memory)?;
-    let mut rig = build(step)?;
-    for _ in 0..turns {
-        rig.worker.turn();
-    }
-    let packets = step.packets(&rig.end()?);
-    if packets == 0 {
-        return Err(format!("no packet came through in {turns} turns"));
-    }
-    Ok(Sample { figures: vec![Figure::new("forwarded", "packets", packets as f64)], ..Sample::default() })
+    let _eal = start_eal(&[step.vdev(0, pcap)], machine::one_lcore(), machine::countable_memory())?;
+    build(step)?.take_turns(turns)
 }
 
 /// What was counted at a moment.
