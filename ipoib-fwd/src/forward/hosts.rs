@@ -68,13 +68,19 @@ impl<N: Clone> Hosts<N> {
         }
     }
 
-    /// Has it fetch the host; a little after [`Hosts::fetch_row`].
+    /// Has it fetch that and the host. False if the host is to be asked for by [`Hosts::fetch_far`], a little later.
     #[inline(always)]
-    pub(super) fn fetch_entry(&self, key: u32) {
-        self.near.fetch_entry(key);
-        if self.may_be_far(key) {
-            self.far.fetch_entry(key);
+    pub(super) fn fetch(&self, key: u32) -> bool {
+        self.near.fetch(key);
+        let far = self.may_be_far(key);
+        if far {
+            self.far.fetch_row(key);
         }
+        !far
+    }
+
+    pub(super) fn fetch_far(&self, key: u32) {
+        self.far.fetch_entry(key);
     }
 
     /// Hosts.

@@ -117,12 +117,13 @@ impl<N: Clone> Near<N> {
         }
     }
 
-    /// Has it fetch the host.
+    /// Has it fetch that and the host: where it would be is known without a look.
     #[inline(always)]
-    pub(super) fn fetch_entry(&self, key: u32) {
+    pub(super) fn fetch(&self, key: u32) {
         if let Some((block, at)) = self.block(key)
             && let Some(host) = block.hosts.get(at)
         {
+            fetch(block);
             fetch(host);
         }
     }

@@ -351,32 +351,29 @@ impl<D: Clone> SegmentTable<D> {
         self.eth.get(ip.to_bits())
     }
 
-    /// Has the processor fetch what tells whether these are addresses of InfiniBand hosts.
+    /// Has the processor fetch what is looked up of a packet to an InfiniBand host, from its source and its destination. False if the host is to
+    /// be asked for by [`SegmentTable::fetch_far_ib`], a little later.
     #[inline(always)]
-    pub fn fetch_ib_rows(&self, addresses: [u32; 2]) {
-        for address in addresses {
-            self.ib.fetch_row(address);
-        }
+    pub fn fetch_ib(&self, [source, destination]: [u32; 2]) -> bool {
+        self.ib.fetch_row(source);
+        self.ib.fetch(destination)
     }
 
-    /// Has it fetch what is known of an InfiniBand host; a little later.
-    #[inline(always)]
-    pub fn fetch_ib(&self, address: u32) {
-        self.ib.fetch_entry(address);
+    /// Has it fetch what is known of an InfiniBand host that has no place in the subnet's list.
+    pub fn fetch_far_ib(&self, address: u32) {
+        self.ib.fetch_far(address);
     }
 
-    /// As [`SegmentTable::fetch_ib_rows`] of Ethernet hosts.
+    /// As [`SegmentTable::fetch_ib`] of a packet to an Ethernet host.
     #[inline(always)]
-    pub fn fetch_eth_rows(&self, addresses: [u32; 2]) {
-        for address in addresses {
-            self.eth.fetch_row(address);
-        }
+    pub fn fetch_eth(&self, [source, destination]: [u32; 2]) -> bool {
+        self.eth.fetch_row(source);
+        self.eth.fetch(destination)
     }
 
-    /// As [`SegmentTable::fetch_ib`] of an Ethernet host.
-    #[inline(always)]
-    pub fn fetch_eth(&self, address: u32) {
-        self.eth.fetch_entry(address);
+    /// As [`SegmentTable::fetch_far_ib`] of an Ethernet host.
+    pub fn fetch_far_eth(&self, address: u32) {
+        self.eth.fetch_far(address);
     }
 
     /// The marks of a worker for the hosts of one side that it sends to.

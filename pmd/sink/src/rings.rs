@@ -1,10 +1,12 @@
 //! The device's ends of the rings.
 
 use std::alloc::{Layout, alloc_zeroed};
+use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 
 use connectx::HostMemory;
+use pmd::fetch::fetch_at;
 use pmd::hca::HcaError;
 use pmd::mlx5::rings::{
     CqGeometry, CqRing, DoorbellRecord, QpGeometry, QpRequest, QpRings, Register, RingMemory, SrqGeometry,
@@ -20,6 +22,9 @@ use super::sample::Sample;
 
 /// Rings and records begin on a cache line of their own.
 const ALIGN: usize = 64;
+/// Where the part of a completion begins that tells of a send: opcode and queue pair, index, owner.
+const SENT: usize = offset_of!(Cqe, sop_drop_qpn);
+const _: () = assert!(offset_of!(Cqe, wqe_counter) == SENT + 4 && CQE_SIZE == SENT + 8);
 /// The flag of an entry that asks for a completion, in the second eight bytes.
 const CQ_UPDATE: u64 = (fm_ce_se::CQ_UPDATE as u64) << 32;
 
@@ -104,6 +109,23 @@ impl CompletionWriter {
         self.batch(1).write(opcode, cqe);
     }
 
+    /// Writes the entry of a send: its end alone, since the rest of it is never anything but zeros. There is room.
+    #[inline(always)]
+    fn write_sent(&mut self, qpn: u32, index: u16) {
+        let at = (self.producer & (self.slots - 1)) as usize * CQE_SIZE + SENT;
+        let owner = u8::from(self.producer & self.slots != 0) * cqe_owner::OWNER;
+        let [_, a, b, c] = qpn.to_be_bytes();
+        let [d, e] = index.to_be_bytes();
+        if let Some(place) = self.ring.part(at, CQE_SIZE - SENT) {
+            place.write(&[SendOpcode::Send as u8, a, b, c, d, e, 0]);
+            place.publish(
+                CQE_SIZE - SENT - 1,
+                (CqeOpcode::Requester as u8) << cqe_owner::OPCODE_SHIFT | owner,
+            );
+        }
+        self.producer = self.producer.wrapping_add(1);
+    }
+
     /// To write `wanted` entries one after the other, or as many as there is room for.
     #[inline(always)]
     pub(super) fn batch(&mut self, wanted: u32) -> CompletionBatch<'_> {
@@ -160,7 +182,9 @@ pub(super) struct Taken {
 }
 
 /// The device's end of a send queue.
+// On a cache line of its own: what an adapter knows of a queue pair is its own.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(super) struct SendReader {
     ring: HostMemory,
     pub(super) dbrec: HostMemory,
@@ -169,7 +193,6 @@ pub(super) struct SendReader {
     qpn: u32,
     /// Units of 16 bytes in front of an entry's data.
     head: usize,
-    pub(super) rung: bool,
 }
 
 impl SendReader {
@@ -203,9 +226,16 @@ impl SendReader {
             consumer: 0,
             qpn,
             head: (size_of::<ControlSegment>() + address) / DS_UNIT,
-            rung: false,
         };
         Ok((rings, reader))
+    }
+
+    /// Has the processor fetch what is looked at first when entries are taken.
+    #[inline(always)]
+    pub(super) fn fetch(&self) {
+        fetch_at(self.dbrec.address() as *const u8);
+        let at = usize::from(self.consumer & (self.wqebbs - 1)) * WQEBB;
+        fetch_at((self.ring.address() + at as u64) as *const u8);
     }
 
     /// The 16 bytes at unit `unit` of the entry at `index`, around the end of the ring.
@@ -224,17 +254,25 @@ impl SendReader {
         cq: &mut CompletionWriter,
         sample: &mut Sample,
         regions: &[HostMemory],
-    ) -> Taken {
+        taken: &mut Taken,
+    ) {
         let producer = self.dbrec.load(DBREC_SEND * 4).unwrap_or(0) as u16;
         // No more entries than blocks: as a rule none of them is of the sample, and is not asked about.
         if sample.has_one_within(producer.wrapping_sub(self.consumer)) {
-            return self.take_looking(producer, cq, sample, regions);
+            return self.take_looking(producer, cq, sample, regions, taken);
         }
-        let mut taken = Taken::default();
-        self.take_plain(producer, &mut taken);
-        self.take_each(producer, cq, &mut taken, |_, _| {});
-        sample.pass_sends(taken.sends as u32);
-        taken
+        let before = taken.sends;
+        self.take_plain(producer, cq, taken);
+        if self.consumer != producer {
+            self.take_any(producer, cq, taken);
+        }
+        sample.pass_sends((taken.sends - before) as u32);
+    }
+
+    /// Takes what is not plain.
+    #[inline(never)]
+    fn take_any(&mut self, producer: u16, cq: &mut CompletionWriter, taken: &mut Taken) {
+        self.take_each(producer, cq, taken, |_, _| {});
     }
 
     /// Takes what was posted, and has those of the sample looked at.
@@ -246,21 +284,20 @@ impl SendReader {
         cq: &mut CompletionWriter,
         sample: &mut Sample,
         regions: &[HostMemory],
-    ) -> Taken {
-        let mut taken = Taken::default();
-        self.take_each(producer, cq, &mut taken, |this, control| {
+        taken: &mut Taken,
+    ) {
+        self.take_each(producer, cq, taken, |this, control| {
             if sample.has_send() {
                 this.show(control, sample, regions);
             }
         });
-        taken
     }
 
-    /// Takes sends of one piece that ask for no completion, up to the first entry that is something else. What the first eight bytes of such
+    /// Takes sends of one piece, up to the first entry that is something else. What the first eight bytes of such
     /// an entry are is known beforehand: place, opcode, queue pair and length are compared at once, where [`SendReader::take_each`] reads
     /// them one by one in 60 instructions.
     #[inline(always)]
-    fn take_plain(&mut self, producer: u16, taken: &mut Taken) {
+    fn take_plain(&mut self, producer: u16, cq: &mut CompletionWriter, taken: &mut Taken) {
         let ds = self.head + 1;
         let step = ds.div_ceil(WQEBB / DS_UNIT) as u16;
         let first = u64::from(SendOpcode::Send as u8) << 32 | u64::from(self.qpn) << 8 | ds as u64;
@@ -269,13 +306,21 @@ impl SendReader {
             let Some(start) = self.unit(consumer, 0) else { break };
             let [word, flags] = zerocopy::transmute!(start);
             let expected = u64::from(consumer) << 40 | first;
-            if u64::from_be_bytes(word) != expected || u64::from_be_bytes(flags) & CQ_UPDATE != 0 {
+            if u64::from_be_bytes(word) != expected {
+                break;
+            }
+            let signalled = u64::from_be_bytes(flags) & CQ_UPDATE != 0;
+            if signalled && !cq.has_room() {
                 break;
             }
             let Some(data) = self.unit(consumer, self.head) else { break };
             let data: DataSegment = zerocopy::transmute!(data);
             bytes += u64::from(data.byte_count.get());
             sends += 1;
+            if signalled {
+                cq.write_sent(self.qpn, consumer);
+                taken.completions += 1;
+            }
             consumer = consumer.wrapping_add(step);
         }
         self.consumer = consumer;

@@ -44,6 +44,12 @@ impl Numbers {
         Self { entries, used: 0 }
     }
 
+    /// How many queue pairs it knows.
+    #[inline]
+    pub(crate) const fn len(&self) -> usize {
+        self.used
+    }
+
     const fn next(&self, at: usize) -> usize {
         (at + 1) & (self.entries.len() - 1)
     }

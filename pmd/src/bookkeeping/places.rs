@@ -1,5 +1,7 @@
 //! A worker's queue pairs in their places, and which of them wait for their doorbell.
 
+use crate::fetch::fetch_at;
+
 /// Queue pairs of one kind.
 #[derive(Debug)]
 pub(crate) struct Places<Q> {
@@ -66,10 +68,26 @@ impl<Q> Places<Q> {
         self.places.get_mut(usize::from(at))?.as_mut()
     }
 
+    /// Has the processor fetch the two cache lines that one begins with.
+    #[inline(always)]
+    pub(crate) fn fetch(&self, at: u16) {
+        if let Some(place) = self.places.get(usize::from(at)) {
+            let first = (&raw const *place).cast::<[u8; 64]>();
+            fetch_at(first);
+            fetch_at(first.wrapping_add(1));
+        }
+    }
+
     /// Notes that one waits for its doorbell, which did not before.
     #[inline]
     pub(crate) fn wait(&mut self, at: u16) {
         self.waiting.push(at);
+    }
+
+    /// True if any waits for its doorbell.
+    #[inline]
+    pub(crate) const fn any_waits(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// One was rung for out of turn.

@@ -67,6 +67,17 @@ pub trait Queues: Send + std::fmt::Debug + 'static {
     /// Queues a message on a connection. The device sees it at the next [`Queues::ring`].
     fn send_rc(&mut self, slot: RcSlot, buf: Mbuf) -> Result<(), Refused>;
 
+    /// True if connections are so many that one which sends lies in no near cache, and is worth being fetched before.
+    fn are_many(&self) -> bool {
+        false
+    }
+
+    /// Has the processor fetch what a message on a connection touches first.
+    fn fetch(&self, _slot: RcSlot) {}
+
+    /// Has it fetch what the next message on a connection is written into; a little later.
+    fn fetch_entry(&self, _slot: RcSlot) {}
+
     /// Rings one doorbell for each queue pair that was posted to since the last call.
     fn ring(&mut self);
 

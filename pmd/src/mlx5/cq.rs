@@ -93,6 +93,15 @@ impl Messages<'_> {
     }
 }
 
+/// What the completion of a send tells that has not failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Sent {
+    /// The queue pair.
+    pub(super) qpn: u32,
+    /// First WQEBB of the send.
+    pub(super) counter: u16,
+}
+
 /// A completion queue.
 #[derive(Debug)]
 pub struct CompletionQueue {
@@ -143,6 +152,31 @@ impl CompletionQueue {
     #[inline(always)]
     pub(super) const fn messages(&mut self) -> Messages<'_> {
         Messages { buf: self.buf, slots: self.slots, consumer: self.consumer, queue: self }
+    }
+
+    /// What the next completion tells, if it is there and of a send that has not failed. [`CompletionQueue::skip`] takes it.
+    #[inline(always)]
+    pub(super) fn sent(&self) -> Option<Sent> {
+        if self.slots == 0 {
+            return None;
+        }
+        let at = (self.consumer & (self.slots - 1)) as usize * CQE_SIZE;
+        let entry = self.buf.part(at, CQE_SIZE)?;
+        let owner = entry.load_acquire(CQE_SIZE - 1);
+        let lap = u8::from(self.consumer & self.slots != 0);
+        if owner != (CqeOpcode::Requester as u8) << cqe_owner::OPCODE_SHIFT | lap {
+            return None;
+        }
+        barrier::udma_from_device();
+        // Queue pair, slot: the end of the entry.
+        let [qpn, counter]: [U32; 2] = entry.read(MESSAGE_WORDS + 12);
+        Some(Sent { qpn: qpn.get() & 0x00ff_ffff, counter: (counter.get() >> 16) as u16 })
+    }
+
+    /// Takes the next completion, which was looked at.
+    #[inline(always)]
+    pub(super) const fn skip(&mut self) {
+        self.consumer = self.consumer.wrapping_add(1);
     }
 
     /// Tells the device how far we are, so that it may use the slots again. Once per batch; where nothing was taken the

@@ -107,6 +107,8 @@ pub struct MlxQueues<B: Bus, P: Packet> {
     credit: Credit,
     /// Queue pairs with sends that no completion will tell of, each once: the one that was looked at last is the last.
     lagging: VecDeque<Place>,
+    /// It was rung for sends since completions were reaped.
+    rang: bool,
     regions: MrTable,
     pool: P::Pool,
     stash: Stash<P>,
@@ -166,6 +168,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             connections,
             credit: Credit::new(parts.max_sends),
             lagging: VecDeque::with_capacity(max_ud + max_rc),
+            rang: false,
             regions: parts.regions,
             pool: parts.pool,
             stash: Stash::new(),
@@ -289,6 +292,28 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             }
             return Ok(());
         }
+        self.post_looking_rc(slot, buf)
+    }
+
+    /// The same of a message that finds no allowance, or that is to ask for a completion.
+    #[inline(never)]
+    fn post_looking_rc(&mut self, slot: RcSlot, buf: P) -> Result<(), (P, PostError)> {
+        if let Some(rc) = self.rcs.get_mut(slot.0)
+            && !rc.passive
+            && !rc.side.health.failed()
+            && rc.side.takes_plain()
+            && self.credit.admits(rc.side.outstanding())
+            && let Some((address, len)) = buf.only_piece()
+            && let Some(lkey) = self.regions.lkey(address, len)
+        {
+            let was_dirty = rc.side.sq.is_dirty();
+            rc.side.post_plain(buf, None, DataSegment::new(address, len, lkey), self.credit.is_scarce());
+            self.credit.take();
+            if !was_dirty {
+                self.rcs.wait(slot.0);
+            }
+            return Ok(());
+        }
         self.post_any_rc(slot, buf)
     }
 
@@ -330,7 +355,8 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     /// Rings for all that was posted.
     #[inline]
     pub fn ring_all(&mut self) {
-        let Self { uds, rcs, bus, lagging, .. } = self;
+        let Self { uds, rcs, bus, lagging, rang, .. } = self;
+        *rang |= uds.any_waits() || rcs.any_waits();
         uds.ring(|at, ud| {
             ud.side.sq.ring(bus);
             if ud.side.starts_to_lag() {

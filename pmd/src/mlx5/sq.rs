@@ -36,20 +36,22 @@ pub struct Posted {
 }
 
 /// A send queue. Indices count WQEBBs modulo 2^16.
+// In this order, what each message touches comes first: see `RcQp`.
 #[derive(Debug)]
+#[repr(C)]
 pub struct SendQueue {
-    buf: RingMemory,
-    wqebbs: u16,
-    qpn: u32,
-    /// What the first eight bytes of each plain send have in common: its opcode, and the queue pair's number.
-    plain: u64,
-    dbrec: DoorbellRecord,
-    register: Register,
+    dirty: bool,
+    next_fence: u8,
     posted: u16,
     retired: u16,
-    next_fence: u8,
+    wqebbs: u16,
     last: [u8; 8],
-    dirty: bool,
+    /// What the first eight bytes of each plain send have in common: its opcode, and the queue pair's number.
+    plain: u64,
+    buf: RingMemory,
+    dbrec: DoorbellRecord,
+    register: Register,
+    qpn: u32,
 }
 
 impl SendQueue {
@@ -160,22 +162,23 @@ impl SendQueue {
         self.next_fence != 0
     }
 
-    /// Posts a SEND of one piece, which is not empty, without flags; with an address it is a datagram. The entry is what
+    /// Posts a SEND of one piece, which is not empty; with an address it is a datagram. The entry is what
     /// [`SendQueue::post`] writes of it, put together in whole words: 60 instructions less. There is room for it and no fence is due:
     /// the caller has seen to that. Returns its index.
     #[inline(always)]
-    pub(super) fn post_plain(&mut self, to: Option<&DatagramAddress>, data: DataSegment) -> u16 {
+    pub(super) fn post_plain(&mut self, to: Option<&DatagramAddress>, data: DataSegment, flags: u8) -> u16 {
         let (index, mask) = (self.posted, self.wqebbs.wrapping_sub(1));
         let place = |index: u16| usize::from(index & mask) * WQEBB;
         let ds = if to.is_some() { 5 } else { 2 };
         let first = (u64::from(index) << 40 | self.plain | ds).to_be();
+        let second = (u64::from(flags) << 32).to_be();
         let data: [u64; 2] = zerocopy::transmute!(data);
         match to {
-            None => self.buf.write(place(index), &[first, 0, data[0], data[1]]),
+            None => self.buf.write(place(index), &[first, second, data[0], data[1]]),
             Some(to) => {
                 let to: [u64; 6] = zerocopy::transmute!(*to);
                 let [a, b, c, d, e, f] = to;
-                self.buf.write(place(index), &[first, 0, a, b, c, d, e, f]);
+                self.buf.write(place(index), &[first, second, a, b, c, d, e, f]);
                 self.buf.write(place(index.wrapping_add(1)), &data);
             }
         }
@@ -183,6 +186,13 @@ impl SendQueue {
         self.posted = index.wrapping_add(if to.is_some() { 2 } else { 1 });
         self.dirty = true;
         index
+    }
+
+    /// Has the processor fetch a WQEBB of the ring, and the doorbell record.
+    #[inline(always)]
+    pub(super) fn fetch(&self, at: usize) {
+        self.buf.fetch(at * WQEBB);
+        self.dbrec.fetch();
     }
 
     #[inline]

@@ -131,11 +131,11 @@ fn a_side_with_thousands_of_hosts_is_large_whatever_segments_they_are_of() {
     tables.set_segment(SegmentIndex(0), None);
     assert_eq!(large(&tables), (false, false));
     let table = with(9, 9);
-    table.fetch_ib_rows([3, 0]);
-    table.fetch_eth_rows([u32::MAX, 70]);
+    // Its segment has no subnet, so that all hosts are far.
     for address in [0, 8, 9, u32::MAX] {
-        table.fetch_ib(address);
-        table.fetch_eth(address);
+        assert!(!table.fetch_ib([3, address]) && !table.fetch_eth([u32::MAX, address]));
+        table.fetch_far_ib(address);
+        table.fetch_far_eth(address);
     }
 }
 

@@ -177,9 +177,9 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
         // Those that somebody may follow go the long way.
         let mut short = hands.common.tracer.is_none().then(|| ShortWay::new(tables, hands.common.worker));
         if let Some(short) = &mut short
-            && tables.are_large(Side::InfiniBand)
+            && (tables.are_large(Side::InfiniBand) || ahead::have_many(hands.infinibands))
         {
-            ahead::of_frames(short, port, &burst);
+            ahead::of_frames(short, (port, hands.common.worker), &burst, hands.infinibands);
         }
         for mut frame in burst.drain(..) {
             let facts = frame.frame_facts();

@@ -19,6 +19,10 @@ use crate::mlx5::rc::RcQp;
 use crate::mlx5::ud::UdQp;
 use prm::SendOpcode;
 
+/// Queue pairs that near caches hold beside all else, with the entries that are written next. With 100 it costs a tenth to ask for them before, with
+/// 1,000 it gains as much.
+const NEAR: usize = 512;
+
 fn refused((buf, error): (Mbuf, PostError)) -> Refused {
     Refused { buf, error }
 }
@@ -45,6 +49,23 @@ impl<B: Bus + std::fmt::Debug> Queues for MlxQueues<B, Mbuf> {
     #[inline(always)]
     fn send_rc(&mut self, slot: RcSlot, buf: Mbuf) -> Result<(), Refused> {
         self.post_rc(slot, buf).map_err(refused)
+    }
+
+    #[inline]
+    fn are_many(&self) -> bool {
+        self.numbers.len() > NEAR
+    }
+
+    #[inline(always)]
+    fn fetch(&self, slot: RcSlot) {
+        self.rcs.fetch(slot.0);
+    }
+
+    #[inline(always)]
+    fn fetch_entry(&self, slot: RcSlot) {
+        if let Some(rc) = self.rcs.get(slot.0) {
+            rc.side.fetch_entry();
+        }
     }
 
     #[inline]

@@ -50,6 +50,25 @@ impl<P: Packet> SendSide<P> {
         reaped
     }
 
+    /// Messages have been sent, up to the one at `counter`: what [`SendSide::complete`] does where no entry is [odd](Self::odd) and no send has failed. Returns
+    /// how many there were; `None`, and nothing is done, where there is more to do.
+    #[inline(always)]
+    pub(in crate::mlx5) fn complete_sent(&mut self, counter: u16, mut freed: impl FnMut(P)) -> Option<u16> {
+        if self.odd != 0 || self.health.failed() || !self.sq.is_in_use(counter) {
+            return None;
+        }
+        self.book();
+        let at = self.sq.retired();
+        let count = (counter.wrapping_sub(at) >> self.plain_wqebbs.saturating_sub(1)) + 1;
+        let at = self.complete_plain(at, count, &mut freed);
+        self.sq.retire(at);
+        if self.outstanding == 0 {
+            self.unsignalled = 0;
+            self.unsignalled_wqebbs = 0;
+        }
+        Some(count)
+    }
+
     /// Frees the buffers of `count` entries from `at` on, none of which is [odd](Self::odd). Returns the index behind them. It takes half of the
     /// instructions that the general way takes, for each packet that is sent.
     #[inline(always)]

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use crate::fetch::fetch_at;
+
 /// A piece of memory that the driver and a device both read and write, in turns that the queue's protocol sets.
 #[derive(Clone, Copy, Debug)]
 pub struct RingMemory {
@@ -90,6 +92,12 @@ impl RingMemory {
             // that the caller holds by reference does not overlap memory that has no references.
             unsafe { self.base.add(offset).as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         }
+    }
+
+    /// Has the processor fetch the cache line at `offset`.
+    #[inline(always)]
+    pub fn fetch(&self, offset: usize) {
+        fetch_at(self.base.as_ptr().wrapping_add(offset));
     }
 
     /// Writes zeros.
@@ -189,6 +197,12 @@ impl DoorbellRecord {
         } else {
             0
         }
+    }
+
+    /// Has the processor fetch it.
+    #[inline(always)]
+    pub fn fetch(&self) {
+        fetch_at(self.words.as_ptr());
     }
 
     /// Sets all words to 0.
