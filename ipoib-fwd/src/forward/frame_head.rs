@@ -6,6 +6,7 @@ use ipoib::net::ethernet::{
     ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, ETHERTYPE_SERVICE_VLAN, ETHERTYPE_VLAN, EthernetHeader,
     VLAN_TAG_LEN, vid_of,
 };
+use ipoib::net::ipv4::IPV4_HEADER_LEN;
 use pmd::hca::Checksum;
 use pmd::mem::{FrameFacts, FrameTag};
 
@@ -26,32 +27,76 @@ pub struct FrameHead {
 const PLAIN: u16 = ETHERTYPE_IPV4.to_be();
 const TAGGED: u16 = ETHERTYPE_VLAN.to_be();
 
+/// Bytes that a glance wants: a header with a tag, and that of the packet. No wire brings a shorter frame (60 bytes, IEEE 802.3 4A.2.3.2.4).
+pub(super) const GLANCED: usize = ETHERNET_HEADER_LEN + VLAN_TAG_LEN + IPV4_HEADER_LEN;
+/// Where what tells frames apart stands in them: ethertype, or tag and ethertype.
+const KIND: usize = ETHERNET_HEADER_LEN - 2;
+
 /// What stands in front of a frame's packet, where that is soon told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Glance {
     /// As [`FrameHead::vid`].
     pub(super) vid: u16,
-    /// As [`FrameHead::len`].
-    pub(super) len: usize,
+    /// There is a tag in the frame.
+    pub(super) tagged: bool,
 }
 
 impl Glance {
     /// What [`FrameHead::parse`] reads of a frame with IPv4 behind one tag at most; `None` of all others, and of tags that carry a priority only.
     #[inline(always)]
-    pub(super) fn at(frame: &[u8], tag: FrameTag) -> Option<Self> {
-        let [a, b, c, d, e, f] = *frame.get(ETHERNET_HEADER_LEN - 2..)?.first_chunk()?;
+    pub(super) fn at(head: &[u8; GLANCED], tag: FrameTag) -> Option<Self> {
+        let [a, b, c, d, e, f] = *head.get(KIND..)?.first_chunk()?;
         let ethertype = u16::from_ne_bytes([a, b]);
         match tag {
-            FrameTag::InFrame if ethertype == PLAIN => Some(Self { vid: 0, len: ETHERNET_HEADER_LEN }),
+            FrameTag::InFrame if ethertype == PLAIN => Some(Self { vid: 0, tagged: false }),
             FrameTag::InFrame if ethertype == TAGGED && u16::from_ne_bytes([e, f]) == PLAIN => {
                 let vid = vid_of(u16::from_be_bytes([c, d]));
-                (vid != 0).then_some(Self { vid, len: ETHERNET_HEADER_LEN + VLAN_TAG_LEN })
+                (vid != 0).then_some(Self { vid, tagged: true })
             }
             FrameTag::Taken(control) if ethertype == PLAIN => {
-                Some(Self { vid: vid_of(control), len: ETHERNET_HEADER_LEN })
+                Some(Self { vid: vid_of(control), tagged: false })
             }
             FrameTag::InFrame | FrameTag::Taken(_) | FrameTag::Stacked => None,
         }
+    }
+
+    /// As [`FrameHead::len`].
+    #[inline(always)]
+    pub(super) const fn len(self) -> usize {
+        if self.tagged { ETHERNET_HEADER_LEN + VLAN_TAG_LEN } else { ETHERNET_HEADER_LEN }
+    }
+}
+
+/// How frames look of which [`Glance::at`] tells the same, if their tags are in them: with it known one comparison of a word tells it of the next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Looks {
+    mask: u64,
+    kind: u64,
+    tagged: bool,
+}
+
+impl Looks {
+    /// Those of no frame.
+    pub(super) const NOBODYS: Self = Self { mask: 0, kind: 1, tagged: false };
+
+    /// Those of the frames of which a glance tells this.
+    pub(super) const fn of(Glance { vid, tagged }: Glance) -> Self {
+        let ([a, b], [c, d]) = (ETHERTYPE_IPV4.to_be_bytes(), vid.to_be_bytes());
+        let [tag, also] = ETHERTYPE_VLAN.to_be_bytes();
+        let (mask, kind) = if tagged {
+            // The upper four bits beside the number are priority and drop eligibility.
+            ([0xff, 0xff, 0x0f, 0xff, 0xff, 0xff, 0, 0], [tag, also, c, d, a, b, 0, 0])
+        } else {
+            ([0xff, 0xff, 0, 0, 0, 0, 0, 0], [a, b, 0, 0, 0, 0, 0, 0])
+        };
+        Self { mask: u64::from_ne_bytes(mask), kind: u64::from_ne_bytes(kind), tagged }
+    }
+
+    /// Bytes in front of the packet, if these are the looks of the frame.
+    #[inline(always)]
+    pub(super) fn front(&self, head: &[u8; GLANCED]) -> Option<usize> {
+        let word = u64::from_ne_bytes(*head.get(KIND..)?.first_chunk()?);
+        (word & self.mask == self.kind).then(|| Glance { vid: 0, tagged: self.tagged }.len())
     }
 }
 

@@ -117,7 +117,68 @@ pub(super) mod raw {
     }
 }
 
+/// A packet of one segment, looked at: where its data is and how long, is not asked again.
+#[derive(Debug)]
+pub struct Single {
+    buf: Mbuf,
+    data: NonNull<u8>,
+    len: u16,
+}
+
+// SAFETY: as an `Mbuf`; the pointer is into its buffer.
+unsafe impl Send for Single {}
+
+impl From<Single> for Mbuf {
+    #[inline(always)]
+    fn from(Single { buf, .. }: Single) -> Self {
+        buf
+    }
+}
+
+impl Single {
+    /// The data.
+    #[inline(always)]
+    #[must_use]
+    pub const fn data(&self) -> &[u8] {
+        // SAFETY: as in `Mbuf::single`, and nobody changes the buffer while this has it.
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len as usize) }
+    }
+
+    /// Takes `off` bytes off the front, cuts the packet to the `length` bytes behind them, and puts `header`, which is no longer than what went,
+    /// in front of those, as [`Mbuf::reframe`] does. `None`, and the packet is gone, if it is shorter.
+    #[inline(always)]
+    #[must_use]
+    pub fn reframe<const N: usize>(self, off: usize, length: usize, header: [u8; N]) -> Option<Mbuf> {
+        let Self { buf, data, len } = self;
+        let front = off.checked_sub(N)?;
+        if usize::from(len).checked_sub(off)? < length {
+            return None;
+        }
+        let m = buf.head();
+        // The bytes first: what is then written of the buffer need not be read again by who looks at it next.
+        // SAFETY: the data has `len` bytes, and `front + N`, which is `off`, is no more; it is our buffer.
+        unsafe { data.add(front).cast::<[u8; N]>().write_unaligned(header) };
+        raw::set_data_off(m, raw::data_off(m) + front);
+        raw::set_data_len(m, N + length);
+        raw::set_pkt_len(m, N + length);
+        Some(buf)
+    }
+}
+
 impl Mbuf {
+    /// The packet, looked at, if it has one segment.
+    #[inline(always)]
+    pub fn single(self) -> Result<Single, Self> {
+        let m = self.head();
+        if raw::nb_segs(m) != 1 {
+            return Err(self);
+        }
+        // SAFETY: the data lies within the segment's buffer, which is initialised memory that we own.
+        let data = unsafe { NonNull::new_unchecked(raw::buf_addr(m).add(raw::data_off(m))) };
+        let len = raw::data_len(m) as u16;
+        Ok(Single { buf: self, data, len })
+    }
+
     /// Takes over a chain.
     ///
     /// # Safety

@@ -11,7 +11,7 @@ pub mod packet;
 mod pool;
 
 pub use chain::Segment;
-pub use mbuf::Mbuf;
+pub use mbuf::{Mbuf, Single};
 pub use offload::{FrameFacts, FrameTag};
 pub(crate) use pool::free_late;
 pub use pool::{Pool, PoolConfig, PoolError, Zone, pools_left};

@@ -117,6 +117,23 @@ fn a_header_is_put_in_another_ones_place() {
     assert_eq!(reframed(&long, 18, 8900), framed(&long[18..8918], 3));
     assert_eq!(reframed(&long, 18, 100), framed(&long[18..118], 1));
     assert_eq!((reframed(&long, 5000, 100), reframed(&long, 18, 8983)), (None, None));
+    // One segment, looked at: likewise, where the header is no longer than what goes.
+    let single = |bytes: &[u8], off: usize, length: usize| {
+        let one = pool.copy_from_slice(bytes).unwrap().single().ok()?;
+        assert_eq!(one.data(), bytes);
+        let m = one.reframe(off, length, *b"head")?;
+        assert_eq!((m.len(), m.data().len()), (4 + length, 4 + length));
+        Some((m.data().to_vec(), m.segment_count()))
+    };
+    for (off, length) in [(14, 7), (4, 0), (4, 25), (18, 1), (29, 0)] {
+        let bytes = b"fourteen bytespayload,padding";
+        assert_eq!(single(bytes, off, length), reframed(bytes, off, length), "{off} {length}");
+    }
+    assert_eq!(
+        (single(b"payload", 8, 0), single(b"payload", 4, 4), single(b"payload", 3, 1)),
+        (None, None, None)
+    );
+    assert_eq!(single(&long, 18, 100), None, "it has several");
     let mut m = pool.copy_from_slice(b"payload").unwrap();
     assert!(m.reframe::<{ HEADROOM + 1 }>(0, 7).is_none(), "no room in front");
     drop(m);

@@ -34,11 +34,16 @@ pub struct MrTable {
     regions: ArrayVec<Region, MAX_REGIONS>,
     /// A copy of that.
     last: Region,
+    /// Where a piece of at most [`SMALL`] bytes may begin in it, by the distance from its beginning.
+    small: u64,
 }
+
+/// Bytes of a piece that is told to lie in the last region by one comparison.
+const SMALL: u32 = 1 << 14;
 
 impl Default for MrTable {
     fn default() -> Self {
-        Self { regions: ArrayVec::new(), last: Region { start: 0, len: 0, lkey: 0 } }
+        Self { regions: ArrayVec::new(), last: Region { start: 0, len: 0, lkey: 0 }, small: 0 }
     }
 }
 
@@ -57,12 +62,18 @@ impl MrTable {
     /// The key of the region that holds all the bytes.
     #[inline(always)]
     pub fn lkey(&mut self, address: u64, len: u32) -> Option<u32> {
-        if self.last.holds(address, len) { Some(self.last.lkey) } else { self.find(address, len) }
+        if len <= SMALL && address.wrapping_sub(self.last.start) < self.small {
+            return Some(self.last.lkey);
+        }
+        self.find(address, len)
     }
 
     #[cold]
     fn find(&mut self, address: u64, len: u32) -> Option<u32> {
-        self.last = *self.regions.iter().find(|region| region.holds(address, len))?;
+        if !self.last.holds(address, len) {
+            self.last = *self.regions.iter().find(|region| region.holds(address, len))?;
+            self.small = self.last.len.saturating_sub(SMALL.into());
+        }
         Some(self.last.lkey)
     }
 

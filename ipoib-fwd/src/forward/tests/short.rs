@@ -251,7 +251,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(debug_assertions) { 20_000 } else { 200_000 }))]
 
     #[test]
-    fn a_frame_that_the_short_way_takes_goes_the_long_way_likewise(odd in oddities()) {
+    fn a_frame_that_the_short_way_takes_goes_the_long_way_likewise(odd in oddities(), before in tag()) {
         let tables = odd.tables();
         let (bytes, len) = odd.bytes(&odd.tag.front());
         let facts = FrameFacts { tag: odd.tag.told(), checksum: odd.checksum() };
@@ -267,6 +267,16 @@ proptest! {
             },
             Err(reason) => EthVerdict::Drop(reason),
         };
+        // Whatever came before it in its burst, and however alike the two look.
+        let taken = |mut burst: ShortWay<'_, u8>| {
+            let taken = burst.frame(PORTS.0, &bytes, len, facts)?;
+            Some((taken.segment, taken.front, taken.marks.is_some(), taken.how.ip_len, taken.how.neighbour))
+        };
+        let mut burst = ShortWay::new(&tables, WORKER);
+        let (first, first_len) = odd.bytes(&before.front());
+        let told = FrameFacts { tag: before.told(), ..facts };
+        let _ = burst.frame(PORTS.0, &first, first_len, told);
+        prop_assert_eq!(taken(burst), taken(ShortWay::new(&tables, WORKER)), "behind {:?}", before);
         if let Some(short) = ShortWay::new(&tables, WORKER).frame(PORTS.0, &bytes, len, facts) {
             let ToInfiniBand { via, ip_len, neighbour, dial } = short.how;
             prop_assert_eq!(long, EthVerdict::Forward { via, ip_len, neighbour, dial });

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use dataplane::usage::Marks;
 use pmd::hca::{Checksum, MemoryWork, Received, Source, UdSlot};
-use pmd::mem::{FrameFacts, Mbuf, Pool};
+use pmd::mem::{Mbuf, Pool, Single};
 use tap::TapDirection;
 
 use super::faces::{EthernetFace, InfiniBandFace};
@@ -79,9 +79,9 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         &mut self,
         port: EthernetIndex,
         frame: Mbuf,
-        facts: FrameFacts,
         tables: &Tables<Q::Destination>,
     ) {
+        let facts = frame.frame_facts();
         if self.common.tracer.is_some() {
             return self.trace_arrived_frame(port, frame, facts, tables);
         }
@@ -117,21 +117,48 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         }
     }
 
-    /// Carries out what both ways may say of a frame.
+    /// Carries out what the short way says of a frame of one segment.
     #[inline(always)]
-    pub(super) fn forward_frame(
+    pub(super) fn forward_single(
+        &mut self,
+        plain: Plain<'_, Q::Destination, ToInfiniBand<'_, Q::Destination>>,
+        frame: Single,
+    ) -> Outcome {
+        // Compiled for connections by themselves: what is asked of the way later is known then.
+        if let Via::Rc(slot) = plain.how.via {
+            let how = ToInfiniBand { via: Via::Rc(slot), dial: None, ..plain.how };
+            let plain = Plain { how, ..plain };
+            let message = frame.reframe(plain.front, plain.how.ip_len.into(), IPOIB_IPV4_HEADER);
+            self.forward_reframed(plain, message)
+        } else {
+            let message = frame.reframe(plain.front, plain.how.ip_len.into(), IPOIB_IPV4_HEADER);
+            self.forward_reframed(plain, message)
+        }
+    }
+
+    /// Carries out what the long way says of any frame.
+    #[inline(always)]
+    fn forward_frame(
         &mut self,
         plain: Plain<'_, Q::Destination, ToInfiniBand<'_, Q::Destination>>,
         mut frame: Mbuf,
     ) -> Outcome {
-        let Plain { segment, table, marks, front, how } = plain;
-        let ToInfiniBand { via, ip_len, neighbour, dial } = how;
-        // 14 or 18 bytes of Ethernet header off, 4 of encapsulation on, padding cut: in place.
-        match frame.reframe(front, ip_len.into()) {
-            Some(header) => *header = IPOIB_IPV4_HEADER,
-            None => return self.drop(segment, DropReason::BadLength),
-        }
-        let outcome = self.send_message(segment, via, frame, table);
+        let message =
+            frame.reframe(plain.front, plain.how.ip_len.into()).map(|header| *header = IPOIB_IPV4_HEADER);
+        self.forward_reframed(plain, message.map(|()| frame))
+    }
+
+    /// 14 or 18 bytes of Ethernet header are off, 4 of encapsulation on, padding is cut: in place.
+    #[inline(always)]
+    fn forward_reframed(
+        &mut self,
+        plain: Plain<'_, Q::Destination, ToInfiniBand<'_, Q::Destination>>,
+        message: Option<Mbuf>,
+    ) -> Outcome {
+        let Plain { segment, table, marks, how, .. } = plain;
+        let ToInfiniBand { via, neighbour, dial, .. } = how;
+        let Some(message) = message else { return self.drop(segment, DropReason::BadLength) };
+        let outcome = self.send_message(segment, via, message, table);
         self.note_use(marks, neighbour, dial, table);
         outcome
     }

@@ -14,7 +14,7 @@ const _: () = assert!(HELD == config::HELD_MESSAGES as usize);
 /// What a message that waits is counted as.
 #[inline]
 pub(super) const fn tag(segment: SegmentIndex, path: Traffic) -> Tag {
-    Tag(u16::from_be_bytes([segment.0, path as u8]))
+    Tag(u16::from_le_bytes([segment.0, path as u8]))
 }
 
 /// Why a message that a queue does not take is dropped.
@@ -32,7 +32,7 @@ impl<Q: MemoryWork> InfiniBandFace<Q> {
     #[inline]
     pub(super) fn retry(&mut self, counters: &mut WorkerCounters) -> bool {
         self.link.retry(|Tag(tag), waited| {
-            let [segment, path] = tag.to_be_bytes();
+            let [segment, path] = tag.to_le_bytes();
             let segment = SegmentIndex(segment);
             match waited {
                 Waited::Sent(bytes) => {

@@ -173,30 +173,28 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
             return false;
         }
         let (tables, mut hands) = self.hands();
-        let (frames, mut bytes) = (burst.len(), 0);
+        let (frames, bytes) = (burst.len(), burst.iter().map(Mbuf::len).sum::<usize>());
+        if let Some(tap) = &mut hands.common.tap {
+            show(tap, &burst);
+        }
         // Those that somebody may follow go the long way.
-        let mut short = hands.common.tracer.is_none().then(|| ShortWay::new(tables, hands.common.worker));
-        if let Some(short) = &mut short
-            && (tables.are_large(Side::InfiniBand) || ahead::have_many(hands.infinibands))
-        {
-            ahead::of_frames(short, (port, hands.common.worker), &burst, hands.infinibands);
+        let mut short = ShortWay::new(tables, hands.common.worker).unless(hands.common.tracer.is_some());
+        if tables.are_large(Side::InfiniBand) || ahead::have_many(hands.infinibands) {
+            ahead::of_frames(&mut short, (port, hands.common.worker), &burst, hands.infinibands);
         }
         for mut frame in burst.drain(..) {
             let facts = frame.frame_facts();
-            bytes += frame.len();
-            if let Some(tap) = &mut hands.common.tap {
-                let tag = if let FrameTag::Taken(control) = facts.tag { Some(control) } else { None };
-                offer(tap, TapDirection::Received, &frame, tag);
-            }
             if facts.checksum == Checksum::Missing {
                 complete(&mut frame);
             }
-            if let Some(short) = &mut short
-                && let Some(plain) = short.frame(port, frame.data(), frame.len(), facts)
-            {
-                hands.forward_frame(plain, frame);
-            } else {
-                hands.take_any_frame(port, frame, facts, tables);
+            match frame.single() {
+                Ok(frame) => match short.frame(port, frame.data(), frame.data().len(), facts) {
+                    Some(plain) => {
+                        hands.forward_single(plain, frame);
+                    }
+                    None => hands.take_any_frame(port, frame.into(), tables),
+                },
+                Err(frame) => hands.take_any_frame(port, frame, tables),
             }
         }
         hands.common.counters.packets(Traffic::EthReceive, frames as u64, bytes as u64);
@@ -356,6 +354,15 @@ impl<Q: MemoryWork> Worker for GatewayWorker<Q> {
             self.disarm();
         }
         came || !self.all_wake
+    }
+}
+
+/// Shows received frames to a tap.
+#[cold]
+fn show(tap: &mut Tap, burst: &Burst) {
+    for frame in burst {
+        let tag = if let FrameTag::Taken(control) = frame.frame_facts().tag { Some(control) } else { None };
+        offer(tap, TapDirection::Received, frame, tag);
     }
 }
 
