@@ -6,7 +6,9 @@ use std::sync::Arc;
 use dataplane::usage::Usage;
 
 use super::hosts::Hosts;
-use super::tables::{EthNeighbour, IbNeighbour, NeighbourIndex, SegmentTable, Settings, Used};
+use super::neighbours::{EthNeighbour, IbNeighbour, NeighbourIndex};
+use super::settings::Settings;
+use super::tables::{SegmentTable, Used};
 use ipoib::link::{NeighbourChange, WorkerIndex};
 
 /// A side of the table is full. Addresses come from the network, so tables are bounded.

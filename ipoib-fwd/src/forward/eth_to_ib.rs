@@ -4,8 +4,9 @@ use std::net::Ipv4Addr;
 
 use pmd::hca::RcSlot;
 
+use super::neighbours::{IbNeighbour, NeighbourIndex};
 use super::rules::{Cast, LinkCast, check_role, classify};
-use super::tables::{IbNeighbour, NeighbourIndex, SegmentTable};
+use super::tables::SegmentTable;
 use super::{ETHERTYPE_HELLO, FrameHead, Punt};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::WorkerIndex;

@@ -88,6 +88,11 @@ impl<N: Clone> Hosts<N> {
         self.near.len() + self.far.len()
     }
 
+    /// Those that have no place of their own.
+    pub(super) const fn far(&self) -> usize {
+        self.far.len()
+    }
+
     /// Adds or changes a host, in a segment whose subnet has these `addresses`: when that is another one than the last time, all move.
     pub(super) fn set(&mut self, addresses: Range<u64>, key: u32, index: NeighbourIndex, host: N) {
         if self.addresses != addresses {

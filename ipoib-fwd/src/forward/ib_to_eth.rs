@@ -4,8 +4,9 @@ use std::net::Ipv4Addr;
 
 use pmd::hca::{Checksum, Source};
 
+use super::neighbours::NeighbourIndex;
 use super::rules::{Cast, LinkCast, check_role, classify};
-use super::tables::{NeighbourIndex, SegmentTable};
+use super::tables::SegmentTable;
 use super::{ETHERTYPE_HELLO, Punt};
 use ipoib::drop_reason::DropReason;
 use ipoib::net::IPOIB_HEADER_LEN;

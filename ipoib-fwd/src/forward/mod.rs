@@ -16,8 +16,10 @@ mod frame_head;
 mod hosts;
 mod ib_to_eth;
 mod near;
+mod neighbours;
 mod routes;
 mod rules;
+mod settings;
 mod shards;
 mod short;
 mod tables;
@@ -26,11 +28,12 @@ pub use draft::{Draft, TableFull};
 pub use eth_to_ib::{EthVerdict, NextHop, Via, eth_to_ib, own_to_ib};
 pub use frame_head::FrameHead;
 pub use ib_to_eth::{IbVerdict, ib_to_eth};
+pub use neighbours::{EthNeighbour, IbNeighbour, NeighbourIndex, RcPaths};
 pub use routes::{Hop, MAX_ROUTES, MAX_SUBNETS, Prefix, Route, Routes, TooManyRoutes};
+pub use settings::{GatewayAddress, PeerGateway, Role, Settings};
 pub use short::{Plain, ShortWay, ToEthernet, ToInfiniBand};
 pub use tables::{
-    EndpointIndex, EthNeighbour, EthernetIndex, GatewayAddress, IbNeighbour, MAX_NEIGHBOURS, MAX_SEGMENTS,
-    NeighbourIndex, PeerGateway, RcPaths, Role, SegmentIndex, SegmentTable, Settings, Tables,
+    EndpointIndex, EthernetIndex, MAX_NEIGHBOURS, MAX_SEGMENTS, SegmentIndex, SegmentTable, Tables,
 };
 
 use std::net::Ipv4Addr;

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use super::routes::{Hop, Prefix};
-use super::tables::{Role, Settings};
+use super::settings::{Role, Settings};
 use ipoib::drop_reason::DropReason;
 use ipoib::net::ipv4::{self, Ipv4View};
 

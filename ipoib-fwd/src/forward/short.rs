@@ -23,9 +23,9 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 use super::Side;
 use super::eth_to_ib::{NextHop, Via};
 use super::frame_head::{GLANCED, Glance, Looks};
-use super::tables::{
-    EndpointIndex, EthernetIndex, Lane, NeighbourIndex, Role, SegmentIndex, SegmentTable, Settings, Tables,
-};
+use super::neighbours::NeighbourIndex;
+use super::settings::{Role, Settings};
+use super::tables::{EndpointIndex, EthernetIndex, Lane, SegmentIndex, SegmentTable, Tables};
 use ipoib::link::WorkerIndex;
 use ipoib::net::ethernet::{ETHERTYPE_IPV4, MacAddress};
 use ipoib::net::{IPOIB_HEADER_LEN, ipv4};

@@ -130,6 +130,20 @@ fn a_side_with_thousands_of_hosts_is_large_whatever_segments_they_are_of() {
     assert_eq!(large(&tables), (false, true));
     tables.set_segment(SegmentIndex(0), None);
     assert_eq!(large(&tables), (false, false));
+    // Hosts at their addresses' places may be more.
+    let near = |ib: u32| {
+        let mut settings = Settings::new(GATEWAY_MAC);
+        settings.address = GatewayAddress::new([0, 0, 0, 1].into(), 8);
+        let mut draft: Draft<()> = Draft::new(3, settings, 20_000, 1);
+        for n in 1..=ib {
+            draft.set_ib(n.into(), host()).unwrap();
+        }
+        draft.table().clone()
+    };
+    tables.set_segment(SegmentIndex(1), Some(near(8192)));
+    assert_eq!(large(&tables), (false, false));
+    tables.set_segment(SegmentIndex(1), Some(near(8193)));
+    assert_eq!(large(&tables), (true, false));
     let table = with(9, 9);
     // Its segment has no subnet, so that all hosts are far.
     for address in [0, 8, 9, u32::MAX] {
