@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use connectx::cable::{CableEnd, CableUrl};
 
+use crate::machine;
 use crate::pair::text;
 
 /// Names of its ports and sockets.
@@ -35,7 +36,16 @@ impl Fabric {
         let config = folder.join("fabric.toml");
         std::fs::write(&config, format!("[fabric]\nkeep_crcs = {keep_crcs}\n{}", links.concat()))
             .map_err(|e| format!("{}: {e}", config.display()))?;
-        let process = Command::new(&program)
+        // Left to itself the scheduler may wake it on the processor of who sends to it, and then each waits for the other.
+        let mut command = match machine::beside_one_lcore() {
+            Some(others) => {
+                let mut taskset = Command::new("taskset");
+                taskset.args(["--cpu-list", &others]).arg(&program);
+                taskset
+            }
+            None => Command::new(&program),
+        };
+        let process = command
             .arg("--config")
             .arg(&config)
             .stdin(Stdio::null())

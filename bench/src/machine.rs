@@ -59,6 +59,13 @@ pub(crate) fn one_lcore() -> String {
     format!("0@{}", processors().last().copied().unwrap_or(0))
 }
 
+/// The processors beside that one, for programs that work at the same time; none if there is no other.
+pub(crate) fn beside_one_lcore() -> Option<String> {
+    let processors = processors();
+    let (_, others) = processors.split_last()?;
+    (!others.is_empty()).then(|| others.iter().map(u32::to_string).collect::<Vec<_>>().join(","))
+}
+
 /// EAL's arguments for memory: hugepages where enough are free, in no file system.
 pub(crate) fn memory_arguments() -> Vec<String> {
     let free = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
