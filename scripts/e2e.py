@@ -125,9 +125,12 @@ def main():
         if error:
             document["error"] = error
         Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
-    failed = [r["name"] for r in checks.results if not r["ok"]]
+    failed = [r for r in checks.results if not r["ok"]]
     if failed or error:
-        sys.exit(f"e2e: FAILED: {', '.join(failed)} {error or ''}")
+        # Once more, where the eye falls on it, and what shows a log's end alone.
+        for result in failed:
+            say(f"FAILED {result['name']}: {json.dumps(result)[:4000]}")
+        sys.exit(f"e2e: FAILED: {', '.join(r['name'] for r in failed)} {error or ''}")
     if not checks.results:
         sys.exit(f"e2e: no check has a name that begins with {' or '.join(args.only)}")
     say(f"all {len(checks.results)} checks passed in {time.monotonic() - begin:.0f} s")

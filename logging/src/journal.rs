@@ -87,7 +87,7 @@ impl Journal {
             }
         }
         let lost = self.0.lost.load(Ordering::Relaxed);
-        say(&format!("entries of the log that are lost: {lost}"));
+        say(Level::WARN, &format!("entries of the log that are lost: {lost}"));
     }
 
     /// An entry about those that are lost. False if it could not be told.
@@ -113,7 +113,7 @@ impl Journal {
         told
     }
 
-    fn put(&self, entry: Entry<'_>) {
+    fn put(&self, level: Level, entry: Entry<'_>) {
         let Inner { prefix, socket, path, lost: all_lost, .. } = &*self.0;
         // Taken by one who tells of them, and given back if that is lost, too.
         let lost = all_lost.swap(0, Ordering::Relaxed);
@@ -127,7 +127,7 @@ impl Journal {
                 all_lost.fetch_add(lost + 1, Ordering::Relaxed);
             }
             Err(_) => {
-                let unsaid = u64::from(!say(&entry.message));
+                let unsaid = u64::from(!say(level, &entry.message));
                 all_lost.fetch_add(lost + unsaid, Ordering::Relaxed);
             }
         }
@@ -135,14 +135,19 @@ impl Journal {
 }
 
 /// A line on standard error, which is the journal's stream, if that takes it without waiting; the other end may be a journal that hangs.
-fn say(text: &str) -> bool {
-    // One line, whatever is in it: the next would be another entry, of any priority.
-    let line = text.replace('\n', "\\n") + "\n";
+fn say(level: Level, text: &str) -> bool {
+    let line = line(level, text);
     match rustix::net::send(io::stderr(), line.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
         // A file in the stream's place: that never waits for a reader.
         Err(rustix::io::Errno::NOTSOCK) => io::stderr().write_all(line.as_bytes()).is_ok(),
         sent => sent.is_ok(),
     }
+}
+
+/// An entry as the stream has it: its priority in front (sd-daemon(3)), and one line, whatever is in it: the next would be another entry, of any
+/// priority.
+fn line(level: Level, text: &str) -> String {
+    format!("<{}>{}\n", priority(level), text.replace('\n', "\\n"))
 }
 
 /// True if the journal reads what is written there.
@@ -246,7 +251,7 @@ impl<S: Subscriber> Layer<S> for Journal {
                 field(&mut entry.bytes, name, value);
             }
         }
-        self.put(entry);
+        self.put(*about.level(), entry);
     }
 }
 
@@ -459,6 +464,11 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_on_the_stream_is_one_line_of_its_own_priority() {
+        assert_eq!(line(Level::ERROR, "<7>a\n<0>b"), "<3><7>a\\n<0>b\n");
+    }
+
+    #[test]
     fn only_the_stream_that_is_named_is_the_journals() {
         assert!(is_stream("8:42", 8, 42));
         for other in ["", "8", "8:43", "9:42", "8:42:1", ":", "8:-42", " 8:42"] {
@@ -501,6 +511,13 @@ mod tests {
                     take();
                 }
                 tracing::warn!("another");
+                // One segment's flood hides nothing of another's.
+                for n in 0..limit::MOST + 2 {
+                    for segment in ["one", "two"].iter().take(if n <= limit::MOST { 1 } else { 2 }) {
+                        tracing::info!(segment, "{segment}: down");
+                    }
+                    take();
+                }
                 // What was asked for comes.
                 for n in 0..2 * limit::MOST {
                     tracing::debug!("debug {n}");
@@ -515,10 +532,12 @@ mod tests {
         assert_eq!(same[198], "the same: 198");
         assert_eq!(same[199], "the same: 199 (more of these are held back for 10 s at most)");
         assert!(entries.iter().any(|entry| text(entry) == "another"));
+        let of = |segment: &str| entries.iter().filter(|entry| text(entry).starts_with(segment)).count();
+        assert_eq!((of("one: down"), of("two: down")), (limit::MOST as usize, 1));
         assert_eq!(
             entries.iter().filter(|entry| text(entry).starts_with("debug")).count(),
             2 * limit::MOST as usize
         );
-        assert_eq!((limit.take_held_back(), limit.take_held_back()), (u64::from(2 * limit::MOST), 0));
+        assert_eq!((limit.take_held_back(), limit.take_held_back()), (u64::from(2 * limit::MOST + 2), 0));
     }
 }

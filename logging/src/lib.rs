@@ -8,7 +8,7 @@ mod modules;
 
 use std::error::Error;
 use std::fmt;
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::os::fd::AsFd;
 
 pub use config::LogLevel;
@@ -49,7 +49,9 @@ fn failure(program: &str, error: &dyn Error) -> String {
 /// Tells on standard error what a program ends with.
 pub fn tell_failure(program: &str, error: &dyn Error) {
     let text = failure(program, error);
-    eprint!("{}", if is_journal(std::io::stderr()) { with_error_priority(&text) } else { text });
+    let text = if is_journal(std::io::stderr()) { with_error_priority(&text) } else { text };
+    // Nobody reads it: then there is nobody to tell, and the exit code stays the program's.
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 /// What a program calls itself.

@@ -1,15 +1,17 @@
 //! How often the same is logged: who can make it happen again and again, a host on a wire for instance, fills neither disk nor journal.
 //!
-//! Of each place in the code so many entries are let through in a spell; the last of them says that others are held back, and the first one
-//! after them how many. What is logged at `debug` or `trace` was asked for, and all of it comes.
+//! Of each place in the code, and each segment of which it tells, so many entries are let through in a spell; the last of them says that others
+//! are held back, and the first one after them how many. What is logged at `debug` or `trace` was asked for, and all of it comes.
 
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tracing::callsite::Identifier;
+use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
@@ -74,19 +76,50 @@ impl Spell {
     }
 }
 
-/// Holds back what is too often. As many spells as there are places in the code.
+/// Most spells that are kept: more places and segments than there are. What has none shares that of its place.
+const MOST_SPELLS: usize = 1 << 14;
+
+/// A place in the code, and what it tells of: a number of the segment's name, 0 for what is of none.
+type Kind = (Identifier, u64);
+
+/// The segment that an entry is of.
+struct About<'h> {
+    hasher: &'h RandomState,
+    segment: u64,
+}
+
+impl Visit for About<'_> {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "segment" {
+            self.segment = self.hasher.hash_one(value);
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "segment" {
+            self.record_str(field, &format!("{value:?}"));
+        }
+    }
+}
+
+/// Holds back what is too often.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Limit(Arc<Mutex<HashMap<Identifier, Spell>>>);
+pub(super) struct Limit {
+    spells: Arc<Mutex<HashMap<Kind, Spell>>>,
+    hasher: RandomState,
+}
 
 impl Limit {
-    fn next(&self, place: Identifier, now: Instant) -> Option<Note> {
-        let mut spells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        spells.entry(place).or_insert(Spell { since: now, passed: 0, held_back: 0 }).next(now)
+    fn next(&self, (place, segment): Kind, now: Instant) -> Option<Note> {
+        let mut spells = self.spells.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_one = spells.len() < MOST_SPELLS || spells.contains_key(&(place.clone(), segment));
+        let kind = (place, if has_one { segment } else { 0 });
+        spells.entry(kind).or_insert(Spell { since: now, passed: 0, held_back: 0 }).next(now)
     }
 
     /// How many are held back of which nothing was said yet; from now on they are.
     pub(super) fn take_held_back(&self) -> u64 {
-        let mut spells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spells = self.spells.lock().unwrap_or_else(PoisonError::into_inner);
         spells.values_mut().map(|spell| std::mem::take(&mut spell.held_back)).sum()
     }
 }
@@ -98,7 +131,9 @@ impl<S: Subscriber> Layer<S> for Limit {
             NOTE.set(Note::Nothing);
             return true;
         }
-        let next = self.next(about.callsite(), Instant::now());
+        let mut of = About { hasher: &self.hasher, segment: 0 };
+        event.record(&mut of);
+        let next = self.next((about.callsite(), of.segment), Instant::now());
         NOTE.set(next.unwrap_or_default());
         next.is_some()
     }

@@ -123,7 +123,7 @@ class Stand:
         inside = ["unshare", "-m", "--propagation", "private", "sh", "-c", WITH_STAND, "stand", self.directory, *line]
         self.process = Process(program, inside, None, directory / f"{program}.log")
 
-    def wait(self, text, seconds=20):
+    def wait(self, text, seconds=60):
         """The next entry whose text begins so."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
@@ -174,10 +174,10 @@ def check_programs(args):
         waits = softhca.wait("waiting for a client at")
         quiet = start("softhca", "--socket", directory / "quiet.sock", "--log", "debug", before=["env", "SOFTHCA_LOG=error"])
         ended = start("softhca", "--socket", directory / "none/hca.sock")
-        code = ended.process.popen.wait(20)
+        code = ended.process.popen.wait(60)
         time.sleep(0.5)
         quiet.process.popen.terminate()
-        quiet.process.popen.wait(20)
+        quiet.process.popen.wait(60)
         quiet.socket.setblocking(False)
         # The look for a journal is an empty entry.
         loud = []

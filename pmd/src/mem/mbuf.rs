@@ -352,7 +352,8 @@ impl Mbuf {
     }
 
     /// Where a single segment's data begins in its buffer, and how long it is. For receive queues: the device has
-    /// written there. False, and nothing changed, if that is not within the buffer or the packet has several segments.
+    /// written there, and what its last owner wished or was told of it is of another packet. False, and nothing changed, if that is not
+    /// within the buffer or the packet has several segments.
     #[must_use]
     pub fn set_data(&mut self, offset: usize, length: usize) -> bool {
         let m = self.head();
@@ -363,6 +364,7 @@ impl Mbuf {
         raw::set_data_off(m, offset);
         raw::set_data_len(m, length);
         raw::set_pkt_len(m, length);
+        raw::set_ol_flags(m, 0);
         true
     }
 

@@ -1,4 +1,4 @@
-use super::packet::PacketPool as _;
+use super::packet::{Packet as _, PacketPool as _, Stash};
 use super::*;
 use ::hca::Checksum;
 use arrayvec::ArrayVec;
@@ -96,6 +96,22 @@ fn data_moves_in_front_and_behind_within_the_buffer() {
     assert!(m.append(m.tailroom() + 1).is_none());
     assert!(m.truncate(3) && m.data() == b"pay" && !m.truncate(4));
     assert!(m.set_data(88, 4136) && !m.set_data(89, 4136), "the buffer ends at 4224");
+}
+
+#[test]
+fn a_received_packet_has_no_wish_of_the_buffers_last_owner() {
+    let mut pool = pool("wishes", 1);
+    let mut received = |fill: fn(&mut Mbuf)| {
+        pool.copy_from_slice(&[0; 64]).unwrap().wish_tag(100);
+        let mut stash = Stash::new();
+        assert!(pool.take(1, &mut stash));
+        let mut m = stash.pop().unwrap();
+        fill(&mut m);
+        (m.wished_tag(), m.frame_facts() == FrameFacts::default(), m.len())
+    };
+    assert_eq!(received(|m| m.fill(60)), (None, true, 60));
+    assert_eq!(received(|m| assert!(m.set_data(HEADROOM, 60))), (None, true, 60));
+    assert_eq!(received(|m| assert!(m.lay(10, &[1; 50]))), (None, true, 60));
 }
 
 #[test]
