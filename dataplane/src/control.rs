@@ -44,7 +44,8 @@ pub trait Controller {
     /// Someone asked us to end; [`Controller::tick`] says [`Flow::Done`] when all is wound up.
     fn stop(&mut self, now: Instant);
 
-    /// The last call, whatever ended the loop: all was wound up, or somebody would not wait for that. Clients are told for a moment longer.
+    /// The last call, whatever ended the loop: all was wound up, or somebody would not wait for that. Clients are told for a moment longer: who is
+    /// to be answered later has to be answered now, or learns only that the program stops.
     fn end(&mut self) {}
 }
 
@@ -97,11 +98,10 @@ impl ControlLoop {
         runtime.block_on(async {
             let served = serve(controller, inbox, hangup).await;
             controller.end();
-            served?;
             if let Some(server) = server {
                 server.finish().await;
             }
-            Ok(())
+            served
         })
     }
 }
@@ -184,6 +184,56 @@ mod tests {
         fn end(&mut self) {
             self.ends += 1;
         }
+    }
+
+    /// Says nothing to anybody before the end, and ends when it has been asked three things.
+    #[derive(Default)]
+    struct Silent {
+        asked: Vec<(String, tokio::sync::oneshot::Sender<telemetry::Answer>)>,
+    }
+
+    impl Controller for Silent {
+        fn tick(&mut self, _: Instant) -> Flow {
+            if self.asked.len() == 3 { Flow::Done } else { Flow::Busy }
+        }
+
+        fn request(&mut self, _: Instant, asks: &telemetry::Command) -> Result<telemetry::Reply, String> {
+            let (answer, told) = tokio::sync::oneshot::channel();
+            self.asked.push((asks.name.clone(), answer));
+            Ok(telemetry::Reply::Later(told))
+        }
+
+        fn reload(&mut self, _: Instant) {}
+
+        fn stop(&mut self, _: Instant) {}
+
+        fn end(&mut self) {
+            for (name, answer) in self.asked.drain(..) {
+                let _ = match name.as_str() {
+                    "/yes" => answer.send(Ok("written".into())),
+                    "/no" => answer.send(Err("the end came first".to_owned())),
+                    // Forgotten.
+                    _ => continue,
+                };
+            }
+        }
+    }
+
+    #[test]
+    fn who_waits_at_the_end_is_answered() {
+        let path = std::env::temp_dir().join(format!("control-end-{}", std::process::id()));
+        let mut control = ControlLoop::new().unwrap();
+        control.listen(&path, Access::default()).unwrap();
+        let ask = |what: &'static str| {
+            let path = path.clone();
+            std::thread::spawn(move || telemetry::ask(&path, what, Duration::from_secs(20)))
+        };
+        let asked = ["/yes", "/no", "/forgotten"].map(ask);
+        control.run(&mut Silent::default()).unwrap();
+        let [yes, no, forgotten] = asked.map(|asked| asked.join().unwrap());
+        assert_eq!(yes.unwrap(), "written");
+        assert_eq!(no.unwrap_err().to_string(), "the end came first");
+        assert!(forgotten.unwrap_err().to_string().contains("the program is stopping"));
     }
 
     #[test]

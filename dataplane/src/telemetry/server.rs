@@ -27,8 +27,19 @@ pub(super) const MAX_CLIENTS: usize = 16;
 pub(super) const MAX_FOLLOWERS: usize = 8;
 /// What the system keeps for a client that follows and does not read.
 const UNREAD: usize = 1 << 17;
-/// How long clients may take at the end to read what they follow.
+/// How long clients may take at the end to read what they follow, or have asked for.
 const LAST_WORDS: Duration = Duration::from_millis(200);
+/// At the end requests that have come are taken from their sockets for so long.
+const LAST_LOOK: Duration = Duration::from_millis(5);
+
+/// Clients for whom there is something to be said.
+#[derive(Debug)]
+struct Listeners {
+    /// Places for those that follow something.
+    followers: Semaphore,
+    /// Places for those that wait for an answer.
+    askers: Semaphore,
+}
 
 /// The serving end. Removes the socket's path when dropped, if it is still the one that it made.
 #[derive(Debug)]
@@ -37,8 +48,7 @@ pub(crate) struct Server {
     /// Device and inode of the socket that was made.
     made: (u64, u64),
     task: tokio::task::JoinHandle<()>,
-    /// Places for clients that follow something.
-    followers: Arc<Semaphore>,
+    listeners: Arc<Listeners>,
 }
 
 impl Drop for Server {
@@ -74,15 +84,24 @@ impl Server {
         let made = fs::symlink_metadata(path).map_err(fail("be found", ""))?;
         listen(&socket, 4).map_err(|e| fail("listen", "")(e.into()))?;
         let socket = watch(socket).map_err(fail("be watched", ""))?;
-        let followers = Arc::new(Semaphore::new(MAX_FOLLOWERS));
-        let task = tokio::spawn(accept_clients(socket, requests, Arc::clone(&followers)));
-        Ok(Self { path: path.to_owned(), made: (made.dev(), made.ino()), task, followers })
+        let listeners = Arc::new(Listeners {
+            followers: Semaphore::new(MAX_FOLLOWERS),
+            askers: Semaphore::new(MAX_CLIENTS),
+        });
+        let task = tokio::spawn(accept_clients(socket, requests, Arc::clone(&listeners)));
+        Ok(Self { path: path.to_owned(), made: (made.dev(), made.ino()), task, listeners })
     }
 
-    /// What clients follow has ended: lets them read what is left, if they do.
+    /// What clients follow has ended, and nobody takes requests any more: lets them read what is left, and that it is so, if they do.
     pub(crate) async fn finish(self) {
-        let all = self.followers.acquire_many(MAX_FOLLOWERS as u32);
-        drop(tokio::time::timeout(LAST_WORDS, all).await);
+        tokio::time::sleep(LAST_LOOK).await;
+        let Listeners { followers, askers } = &*self.listeners;
+        let all = async {
+            drop(askers.acquire_many(MAX_CLIENTS as u32).await);
+            drop(followers.acquire_many(MAX_FOLLOWERS as u32).await);
+        };
+        // Whoever has read nothing by then is gone, or will find the connection closed.
+        let _ = tokio::time::timeout(LAST_WORDS, all).await;
     }
 }
 
@@ -126,7 +145,7 @@ fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 async fn accept_clients(
     socket: AsyncFd<OwnedFd>,
     requests: mpsc::Sender<Request>,
-    followers: Arc<Semaphore>,
+    listeners: Arc<Listeners>,
 ) {
     let places = Arc::new(Semaphore::new(MAX_CLIENTS));
     loop {
@@ -135,12 +154,12 @@ async fn accept_clients(
             Ok(accept_with(fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?)
         })
         .await;
-        let (requests, followers) = (requests.clone(), Arc::clone(&followers));
+        let (requests, listeners) = (requests.clone(), Arc::clone(&listeners));
         match accepted.and_then(watch) {
             Ok(client) => {
                 tokio::spawn(async move {
                     // A client that fails to read or write is gone; the others are not concerned.
-                    let _ = serve_client(&client, &requests, &followers).await;
+                    let _ = serve_client(&client, &requests, &listeners).await;
                     drop(place);
                 });
             }
@@ -192,7 +211,7 @@ pub(super) fn largest_message(client: &OwnedFd) -> io::Result<usize> {
 async fn serve_client(
     client: &AsyncFd<OwnedFd>,
     requests: &mpsc::Sender<Request>,
-    followers: &Semaphore,
+    listeners: &Listeners,
 ) -> io::Result<()> {
     let part = largest_message(client.get_ref())?;
     let greeting = json!({
@@ -209,6 +228,8 @@ async fn serve_client(
             None | Some([]) => return Ok(()),
             Some(bytes) => bytes,
         };
+        // There are as many places as clients; at the end, when all are taken, it goes without.
+        let asks = listeners.askers.try_acquire();
         let command = if length > MAX_REQUEST {
             Err(format!("a request has at most {MAX_REQUEST} bytes"))
         } else {
@@ -223,11 +244,14 @@ async fn serve_client(
                         Ok(value) => whole(&name, value),
                         Err(why) => json!({name: null, "error": why}),
                     },
-                    Ok(Reply::Follow(subscription)) => match followers.try_acquire() {
-                        Ok(_place) => match follow(client, &name, subscription, part).await? {
-                            Followed::Asks => continue,
-                            Followed::ToTheEnd => return Ok(()),
-                        },
+                    Ok(Reply::Follow(subscription)) => match listeners.followers.try_acquire() {
+                        Ok(_place) => {
+                            drop(asks);
+                            match follow(client, &name, subscription, part).await? {
+                                Followed::Asks => continue,
+                                Followed::ToTheEnd => return Ok(()),
+                            }
+                        }
                         Err(_) => {
                             let most = format!("{MAX_FOLLOWERS} clients follow already, which is the most");
                             json!({name: null, "error": most})

@@ -239,5 +239,6 @@ impl<B: Backend> Controller for GatewayControl<B> {
     fn end(&mut self) {
         self.events.end();
         self.traces.end();
+        self.end_of_captures(Instant::now());
     }
 }

@@ -338,6 +338,21 @@ impl Recordings {
         }
     }
 
+    /// Nobody is answered any more after this: whoever still waits is told so.
+    fn dismiss(&mut self) {
+        let (client, why) = match &mut self.phase {
+            Phase::Begins(client) => (client, "the gateway ends before the capture has begun"),
+            Phase::Stops { client, .. } => (
+                client,
+                "the gateway ends before the disk has taken all that was captured; its log says what became of it",
+            ),
+            Phase::Nothing | Phase::Runs { .. } => return,
+        };
+        if let Some(client) = client.take() {
+            client.tell(Err(why.to_owned()));
+        }
+    }
+
     /// The gateway ends, and its workers have: what they have left is written, if the disk takes it soon. The error of a capture from the start on.
     pub(in crate::gateway) fn finish(mut self) -> Result<(), CaptureError> {
         let Some(writer) = self.writer.take() else { return Ok(()) };
@@ -405,6 +420,12 @@ impl<B: Backend> GatewayControl<B> {
         if let Some((name, text)) = step.alarm {
             self.events.tell(now, Kind::Alarm, None, name, || (text, Value::Null));
         }
+    }
+
+    /// The last look before the control socket closes; what is still to be written then is [`Recordings::finish`]'s.
+    pub(super) fn end_of_captures(&mut self, now: Instant) {
+        self.drive_recording(now);
+        self.recordings.dismiss();
     }
 
     /// Looks after a capture.

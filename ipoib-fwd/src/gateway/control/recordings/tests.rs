@@ -184,6 +184,46 @@ fn a_thread_that_has_ended_is_told_of() {
 }
 
 #[test]
+fn who_waits_when_the_gateway_ends_is_told() {
+    let (now, folder) = (Instant::now(), Folder::new("waits"));
+    let (mut recordings, tasks, news) = played();
+    let mut begins = start(&mut recordings, now, "one").unwrap();
+    recordings.dismiss();
+    assert!(begins.try_recv().unwrap().unwrap_err().contains("before the capture has begun"));
+    recordings.dismiss();
+    // It begins only now, and nobody wants it.
+    let (_one, begun) = folder.begun("one");
+    news.send(begun).unwrap();
+    assert!(matches!(recordings.look(now).watch, Some(Watch::End)));
+    news.send(News::Ended(End::Stopped)).unwrap();
+    recordings.look(now);
+    // One that is not written when the gateway ends, and one that is.
+    for is_written in [false, true] {
+        let name = if is_written { "three" } else { "two" };
+        let mut begins = start(&mut recordings, now, name).unwrap();
+        let (_recording, begun) = folder.begun(name);
+        news.send(begun).unwrap();
+        recordings.look(now);
+        assert!(begins.try_recv().unwrap().is_ok());
+        let mut stops = later(recordings.stop(now, &mut Step::default()).unwrap());
+        if is_written {
+            news.send(News::Ended(End::Stopped)).unwrap();
+        }
+        recordings.look(now);
+        recordings.dismiss();
+        let told = stops.try_recv().unwrap();
+        assert_eq!(told.is_ok(), is_written, "{told:?}");
+        if !is_written {
+            assert!(told.unwrap_err().contains("before the disk has taken"));
+            news.send(News::Ended(End::Stopped)).unwrap();
+            recordings.look(now);
+        }
+    }
+    drop(tasks);
+    recordings.finish().unwrap();
+}
+
+#[test]
 fn the_end_of_the_gateway_ends_a_capture() {
     let (now, folder) = (Instant::now(), Folder::new("end"));
     let (mut recordings, tasks, news) = played();
