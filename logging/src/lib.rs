@@ -36,7 +36,8 @@ fn with_error_priority(text: &str) -> String {
 }
 
 /// What a program ends with: the error and its causes, on one line each. Many an error's text has its cause in it, which is not told twice.
-fn failure(program: &str, error: &dyn Error) -> String {
+#[must_use]
+pub fn failure(program: &str, error: &dyn Error) -> String {
     let mut said = format!("{program}: {error}\n");
     for cause in std::iter::successors(error.source(), |e| (*e).source()).map(ToString::to_string) {
         if !said.contains(&cause) {

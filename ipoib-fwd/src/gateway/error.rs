@@ -129,6 +129,50 @@ impl Places {
 mod tests {
     use super::*;
     use std::error::Error as _;
+    use std::io;
+
+    #[test]
+    fn no_error_of_the_gateway_tells_a_cause_twice() {
+        let io = || io::Error::other("CAUSE");
+        let call = || HcaError::Io { what: "CALL".to_owned(), source: io() };
+        let cable = || CableError::Socket { what: "bind", name: "NAME".to_owned(), source: io() };
+        let url: CableUrlError = "tcp:WORD".parse::<connectx::cable::CableUrl>().unwrap_err();
+        let step = || privileges::PrivilegeError::Step { what: "STEP", source: io() };
+        let missing = || config::ConfigError::Read { file: PathBuf::from("FILE"), source: io() };
+        let socket = dataplane::telemetry::TelemetryError::Socket {
+            path: PathBuf::from("PATH"),
+            what: "bind",
+            source: io(),
+            hint: "",
+        };
+        let shm = pmd::shm::ShmError::Call { what: "map", path: PathBuf::from("PATH"), source: io() };
+        let errors: Vec<(GatewayError, &[&str])> = vec![
+            (missing().into(), &["FILE", "CAUSE"]),
+            (call().into(), &["CALL", "CAUSE"]),
+            (EndpointError::from(call()).into(), &["CALL", "CAUSE"]),
+            (url.into(), &["WORD"]),
+            (cable().into(), &["NAME", "CAUSE"]),
+            (MirrorError::from(shm).into(), &["PATH", "CAUSE"]),
+            (MirrorError::from(call()).into(), &["CALL", "CAUSE"]),
+            (ControlError::Runtime(io()).into(), &["CAUSE"]),
+            (ControlError::from(socket).into(), &["PATH", "CAUSE"]),
+            (CaptureError { path: PathBuf::from("PATH"), source: io() }.into(), &["PATH", "CAUSE"]),
+            (GatewayError::CaptureThread(io()), &["CAUSE"]),
+            (step().into(), &["STEP", "CAUSE"]),
+            (GatewayError::Report { path: PathBuf::from("PATH"), source: io() }, &["PATH", "CAUSE"]),
+        ];
+        let path = std::env::temp_dir().join(format!("causes-{}.toml", std::process::id()));
+        std::fs::write(&path, "[infiniband.soft]\nports = []\n").unwrap();
+        let places = Places(Some(ConfigFile::read(&path).unwrap()));
+        std::fs::remove_file(&path).unwrap();
+        let placed = places.at("infiniband.soft.ports", None, cable());
+        for (error, words) in errors.into_iter().chain([(placed, &["NAME", "CAUSE"][..])]) {
+            let said = logging::failure("p", &error);
+            for word in words {
+                assert_eq!(said.matches(word).count(), 1, "{word} in {said}");
+            }
+        }
+    }
 
     #[test]
     fn what_is_wrong_with_a_gid_table_is_said_once() {
