@@ -2,7 +2,7 @@
 //! each buffer has one owner and goes home once, each work has at most one answer, and nothing is read beside a ring.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use ib_wire::{Lid, Qpn, Rate, ServiceLevel};
 use pmd::hca::{
@@ -35,59 +35,93 @@ const MESSAGE: usize = 3 * ROOM;
 /// Pieces that a key has room for.
 const PIECES: u32 = 64;
 
-/// Which buffers are not at home.
-#[derive(Clone)]
-struct Ledger(Arc<Mutex<Vec<bool>>>);
+/// A buffer's place: whether it is not at home, how much is in it, and which one follows in its chain.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    out: bool,
+    len: usize,
+    next: Option<usize>,
+}
+
+/// All places. A driver that cannot know whether a device still reads a buffer never lets go of it, so nothing of a buffer is on the heap: what
+/// does not come home would fill the memory of whoever runs for long.
+#[derive(Clone, Copy)]
+struct Ledger(&'static Mutex<[Place; BUFFERS]>);
+
+thread_local! {
+    static LEDGER: Ledger = Ledger(Box::leak(Box::new(Mutex::new([Place::default(); BUFFERS]))));
+}
 
 impl Ledger {
-    fn new() -> Self {
-        Self(Arc::new(Mutex::new(vec![false; BUFFERS])))
+    /// This thread's, with all buffers at home: those of the run before are gone for good.
+    fn fresh() -> Self {
+        let ledger = LEDGER.with(|ledger| *ledger);
+        ledger.change(|places| *places = [Place::default(); BUFFERS]);
+        ledger
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Vec<bool>) -> T) -> T {
+    fn change<T>(self, change: impl FnOnce(&mut [Place; BUFFERS]) -> T) -> T {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn chain(&self, segments: usize, last: usize) -> Option<Buffer> {
-        let mut buffer = Buffer { ledger: self.clone(), parts: Vec::new() };
-        for n in 0..segments.max(1) {
-            let index = self.change(|out| {
-                let index = out.iter().position(|out| !out)?;
-                out[index] = true;
-                Some(index)
+    fn chain(self, segments: usize, last: usize) -> Option<Buffer> {
+        let one = |len| {
+            let first = self.change(|places| {
+                let first = places.iter().position(|place| !place.out)?;
+                places[first] = Place { out: true, len, next: None };
+                Some(first)
             })?;
-            buffer.parts.push((index, if n + 1 < segments { ROOM } else { last.min(ROOM) }));
+            Some(Buffer { ledger: self, first })
+        };
+        let mut all = one(if segments > 1 { ROOM } else { last.min(ROOM) })?;
+        for n in 1..segments {
+            all.join(one(if n + 1 < segments { ROOM } else { last.min(ROOM) })?);
         }
-        Some(buffer)
+        Some(all)
     }
 
-    fn out(&self) -> BTreeSet<usize> {
-        self.change(|out| out.iter().enumerate().filter(|(_, out)| **out).map(|(index, _)| index).collect())
+    fn out(self) -> BTreeSet<usize> {
+        self.change(|places| places.iter().enumerate().filter(|(_, p)| p.out).map(|(index, _)| index).collect())
     }
 }
 
 /// A chain of them.
 struct Buffer {
     ledger: Ledger,
-    parts: Vec<(usize, usize)>,
+    first: usize,
 }
 
 impl std::fmt::Debug for Buffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.parts.fmt(f)
+        self.parts().fmt(f)
     }
 }
 
 impl Buffer {
+    /// Its buffers, and the bytes in each.
+    fn parts(&self) -> Vec<(usize, usize)> {
+        let all = |places: &mut [Place; BUFFERS]| {
+            let next = |at: &usize| places[*at].next;
+            std::iter::successors(Some(self.first), next).map(|at| (at, places[at].len)).collect()
+        };
+        self.ledger.change(all)
+    }
+
     fn numbers(&self) -> Vec<usize> {
-        self.parts.iter().map(|(index, _)| *index).collect()
+        self.parts().into_iter().map(|(index, _)| index).collect()
+    }
+
+    fn join(&mut self, tail: Self) {
+        let (last, first) = (self.parts().last().map_or(self.first, |(index, _)| *index), tail.first);
+        std::mem::forget(tail);
+        self.ledger.change(|places| places[last].next = Some(first));
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        for (index, _) in &self.parts {
-            let was = self.ledger.change(|out| std::mem::replace(&mut out[*index], false));
+        for index in self.numbers() {
+            let was = self.ledger.change(|places| std::mem::replace(&mut places[index].out, false));
             assert!(was, "buffer {index} comes home twice");
         }
     }
@@ -97,30 +131,31 @@ impl Packet for Buffer {
     type Pool = Ledger;
 
     fn segments(&self) -> usize {
-        self.parts.len()
+        self.parts().len()
     }
 
     fn pieces(&self) -> impl Iterator<Item = (u64, u32)> {
-        self.parts.iter().map(|(index, len)| (BASE + (index * EACH + HEADROOM) as u64, *len as u32))
+        let piece = |(index, len)| (BASE + (index * EACH + HEADROOM) as u64, len as u32);
+        self.parts().into_iter().map(piece)
     }
 
     fn room(&self) -> (u64, u32) {
-        let first = self.parts.first().map_or(0, |(index, _)| *index);
-        (BASE + (first * EACH + HEADROOM) as u64, ROOM as u32)
+        (BASE + (self.first * EACH + HEADROOM) as u64, ROOM as u32)
     }
 
     fn fill(&mut self, len: u32) {
-        assert!(self.parts.len() == 1 && len as usize <= ROOM, "{len} bytes in {:?}", self.parts);
-        self.parts[0].1 = len as usize;
+        let first = self.first;
+        assert!(self.segments() == 1 && len as usize <= ROOM, "{len} bytes in {self:?}");
+        self.ledger.change(|places| places[first].len = len as usize);
     }
 
     fn lay(&mut self, at: usize, bytes: &[u8]) -> bool {
-        self.parts.len() == 1 && at + bytes.len() <= ROOM
+        self.segments() == 1 && at + bytes.len() <= ROOM
     }
 
-    fn append(&mut self, mut tail: Self) {
-        assert_eq!(self.parts.len(), 1);
-        self.parts.append(&mut tail.parts);
+    fn append(&mut self, tail: Self) {
+        assert_eq!(self.segments(), 1);
+        self.join(tail);
     }
 
     fn byte_before_data(&self, distance: usize) -> u8 {
@@ -144,8 +179,7 @@ impl PacketPool<Buffer> for Ledger {
     }
 
     fn lies_within(&self, start: u64, len: u64) -> bool {
-        let count = self.change(|out| out.len());
-        start <= BASE && start + len >= BASE + (count * EACH) as u64
+        start <= BASE && start + len >= BASE + (BUFFERS * EACH) as u64
     }
 }
 
@@ -198,8 +232,8 @@ impl Worker {
             message: MESSAGE,
             sends: 128,
         };
-        let ledger = Ledger::new();
-        let queues = Puppet::create(&config, ledger.clone(), region()).ok()?;
+        let ledger = Ledger::fresh();
+        let queues = Puppet::create(&config, ledger, region()).ok()?;
         let mut worker = Self {
             queues,
             ledger,
@@ -340,7 +374,7 @@ impl Worker {
         self.queues.receive(
             limit,
             |message| {
-                assert!(message.buf.parts.iter().all(|(_, len)| *len <= ROOM));
+                assert!(message.buf.parts().iter().all(|(_, len)| *len <= ROOM));
                 if let Source::RcInvalidated(named) = message.source {
                     // Which of ours it is, if any, is told by its name alone.
                     for (key, numbers) in std::mem::take(keys) {
@@ -573,7 +607,7 @@ mod tests {
             POLL,
         ]);
         assert_eq!((worker.keys.len(), worker.free.len(), worker.posted.len()), (1, 1, 0));
-        assert_eq!(worker.received.iter().map(|buf| buf.parts.len()).collect::<Vec<_>>(), [2, 1]);
+        assert_eq!(worker.received.iter().map(|buf| buf.segments()).collect::<Vec<_>>(), [2, 1]);
         let told = worker.queues.anomalies();
         assert_eq!(told, pmd::mlx5::queues::Anomalies::default());
         worker.end();

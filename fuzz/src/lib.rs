@@ -11,6 +11,7 @@ pub mod control;
 pub mod ethernet;
 pub mod fabric;
 pub mod forward;
+pub mod http;
 pub mod ipoib;
 pub mod mad;
 pub mod netlink;
@@ -23,6 +24,7 @@ pub mod segment;
 pub mod smp;
 pub mod table;
 pub mod transport;
+pub mod uevent;
 pub mod umr;
 pub mod url;
 pub mod vfio;
@@ -41,6 +43,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("answer", answer::run),
     ("fabric", fabric::run),
     ("forward", forward::run),
+    ("http", http::run),
     ("ipoib", ipoib::run),
     ("mad", mad::run),
     ("netlink", netlink::run),
@@ -53,6 +56,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("cable", cable::run),
     ("segment", segment::run),
     ("table", table::run),
+    ("uevent", uevent::run),
     ("umr", umr::run),
     ("url", url::run),
     ("vfio", vfio::run),

@@ -11,5 +11,5 @@ mod session;
 mod tests;
 
 pub use self::monitor::{Audience, Monitor, MonitorError, Turn};
-pub use self::plugs::Plugs;
+pub use self::plugs::{Plugs, is_of_rdma};
 pub use self::session::{Counters, Notice, Session};

@@ -64,7 +64,8 @@ impl AsFd for Plugs {
 }
 
 /// True for an event of an RDMA device: a line `ACTION@PATH` and variables, each with a zero behind it.
-fn is_of_rdma(event: &[u8]) -> bool {
+#[must_use]
+pub fn is_of_rdma(event: &[u8]) -> bool {
     event.split(|byte| *byte == 0).any(|variable| variable.starts_with(SUBSYSTEM))
 }
 

@@ -21,7 +21,8 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::Value;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Mutex, Semaphore};
 
@@ -116,7 +117,8 @@ async fn accept(listener: TcpListener, gateway: Arc<Gateway>) {
     }
 }
 
-async fn serve(client: TcpStream, gateway: Arc<Gateway>) {
+/// Serves one client until it goes, or has said something that is no request.
+pub async fn serve(client: impl AsyncRead + AsyncWrite + Unpin, gateway: Arc<Gateway>) {
     let service = service_fn(|request: Request<Incoming>| {
         let gateway = Arc::clone(&gateway);
         async move { Ok::<Page, Infallible>(gateway.page(&request).await) }
@@ -128,18 +130,21 @@ async fn serve(client: TcpStream, gateway: Arc<Gateway>) {
 
 /// The gateway that is asked, once at a time.
 #[derive(Debug)]
-struct Gateway {
+pub struct Gateway {
     socket: Arc<Path>,
     turn: Mutex<()>,
 }
 
 impl Gateway {
-    fn new(socket: &Path) -> Self {
+    /// The one with this control socket.
+    #[must_use]
+    pub fn new(socket: &Path) -> Self {
         Self { socket: socket.into(), turn: Mutex::new(()) }
     }
 
     async fn page(&self, request: &Request<Incoming>) -> Page {
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+        let open_metrics = takes_open_metrics(request);
         match request.uri().path() {
             "/" | "/metrics" if !is_read => {
                 let mut page = plain(StatusCode::METHOD_NOT_ALLOWED, "GET this page\n".to_owned());
@@ -148,7 +153,7 @@ impl Gateway {
             }
             "/" => plain(StatusCode::OK, "ipoib-fwd: its figures are at /metrics\n".to_owned()),
             "/metrics" => match self.figures().await {
-                Ok(text) if takes_open_metrics(request) => with_type(StatusCode::OK, OPEN_METRICS, text),
+                Ok(text) if open_metrics => with_type(StatusCode::OK, OPEN_METRICS, text),
                 Ok(text) => with_type(StatusCode::OK, PROMETHEUS, to_prometheus(&text)),
                 Err(why) => plain(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
             },
@@ -191,6 +196,7 @@ fn with_type(status: StatusCode, media_type: &'static str, text: String) -> Page
 mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
 
     fn on_runtime(test: impl Future<Output = ()>) {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);

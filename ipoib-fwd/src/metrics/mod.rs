@@ -6,7 +6,7 @@ mod exporter;
 mod family;
 mod sheet;
 
-pub use exporter::{MetricsError, MetricsOptions, run};
+pub use exporter::{Gateway, MetricsError, MetricsOptions, run, serve};
 pub use family::Family;
 use sheet::to_prometheus;
 pub use sheet::{Labels, Sheet, labels};
