@@ -81,7 +81,9 @@ impl Ledger {
     }
 
     fn out(self) -> BTreeSet<usize> {
-        self.change(|places| places.iter().enumerate().filter(|(_, p)| p.out).map(|(index, _)| index).collect())
+        self.change(|places| {
+            places.iter().enumerate().filter(|(_, p)| p.out).map(|(index, _)| index).collect()
+        })
     }
 }
 

@@ -39,7 +39,8 @@ pub fn run(bytes: &[u8]) {
     let (client, server) = duplex(ANSWERS);
     let answer = RUNTIME.with(|runtime| {
         let runtime = runtime.as_ref().expect("a runtime");
-        let talk = async { tokio::join!(say(client, request, 1 + usize::from(*piece)), serve(server, gateway)).0 };
+        let talk =
+            async { tokio::join!(say(client, request, 1 + usize::from(*piece)), serve(server, gateway)).0 };
         runtime.block_on(talk)
     });
     check(&answer);
@@ -65,8 +66,9 @@ mod tests {
             let gateway = Arc::new(Gateway::new(Path::new("/nonexistent/ipoib-fwd.sock")));
             let (client, server) = duplex(ANSWERS);
             let runtime = Builder::new_current_thread().enable_time().build().unwrap();
-            let answer =
-                runtime.block_on(async { tokio::join!(say(client, request.as_bytes(), 7), serve(server, gateway)).0 });
+            let answer = runtime.block_on(async {
+                tokio::join!(say(client, request.as_bytes(), 7), serve(server, gateway)).0
+            });
             check(&answer);
             String::from_utf8(answer).unwrap()
         };
