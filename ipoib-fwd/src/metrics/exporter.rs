@@ -124,6 +124,8 @@ pub async fn serve(client: impl AsyncRead + AsyncWrite + Unpin, gateway: Arc<Gat
         async move { Ok::<Page, Infallible>(gateway.page(&request).await) }
     });
     let mut server = http1::Builder::new();
+    // Who has said all that it has to say has its answer all the same.
+    server.half_close(true);
     server.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE).max_buf_size(MAX_HEAD);
     drop(server.serve_connection(TokioIo::new(client), service).await);
 }

@@ -197,6 +197,7 @@ fn who_waits_when_the_gateway_ends_is_told() {
     assert!(matches!(recordings.look(now).watch, Some(Watch::End)));
     news.send(News::Ended(End::Stopped)).unwrap();
     recordings.look(now);
+    while tasks.try_recv().is_ok() {}
     // One that is not written when the gateway ends, and one that is.
     for is_written in [false, true] {
         let name = if is_written { "three" } else { "two" };
@@ -218,6 +219,8 @@ fn who_waits_when_the_gateway_ends_is_told() {
             news.send(News::Ended(End::Stopped)).unwrap();
             recordings.look(now);
         }
+        // Taken by the thread that is played.
+        while tasks.try_recv().is_ok() {}
     }
     drop(tasks);
     recordings.finish().unwrap();
