@@ -112,14 +112,21 @@ impl Name {
         matches!(self, Self::RcSoft | Self::UdSoft)
     }
 
-    fn run(self, pcap: &Path, seconds: f64, sizes: &[usize], only: &[String]) -> Result<Sample, String> {
+    fn run(
+        self,
+        (pcap, load): (&Path, &Load),
+        seconds: f64,
+        sizes: &[usize],
+        only: &[String],
+    ) -> Result<Sample, String> {
+        let step = |step| step::run(step, load, pcap, seconds);
         match self {
-            Self::StepEthIbRc => step::run(Step::ETH_IB_RC, pcap, seconds),
-            Self::StepIbEthRc => step::run(Step::IB_ETH_RC, pcap, seconds),
-            Self::StepEthIbUd => step::run(Step::ETH_IB_UD, pcap, seconds),
-            Self::StepIbEthUd => step::run(Step::IB_ETH_UD, pcap, seconds),
-            Self::StepBothRc => step::run(Step::BOTH_RC, pcap, seconds),
-            Self::StepBothUd => step::run(Step::BOTH_UD, pcap, seconds),
+            Self::StepEthIbRc => step(Step::ETH_IB_RC),
+            Self::StepIbEthRc => step(Step::IB_ETH_RC),
+            Self::StepEthIbUd => step(Step::ETH_IB_UD),
+            Self::StepIbEthUd => step(Step::IB_ETH_UD),
+            Self::StepBothRc => step(Step::BOTH_RC),
+            Self::StepBothUd => step(Step::BOTH_UD),
             Self::Latency => latency::run(seconds),
             Self::Scale => scale::run(seconds, only),
             Self::Workers => workers::run(pcap, seconds),
@@ -164,6 +171,15 @@ struct Options {
     /// Of scale: only these of its parts, by the names of their figures: connections, neighbours.ib-eth, segments.16.
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<String>,
+    /// Of the steps: bytes of a frame without its tag, for the peers, too.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(60..=1514))]
+    frame: Option<u16>,
+    /// Of the steps: flows, each from (or to) an Ethernet host of its own.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    flows: Option<u32>,
+    /// Of the steps: frames have a VLAN's tag.
+    #[arg(long)]
+    tagged: bool,
     /// Only plot the rates in this file, which `scripts/gateway_bench.py` wrote.
     #[arg(long, hide = true, value_name = "FILE", requires = "plots")]
     bars: Option<PathBuf>,
@@ -173,6 +189,32 @@ struct Options {
     /// With --once: have the worker of a step, or of one point of scale, take so many turns instead. For counts of instructions.
     #[arg(long, hide = true, requires = "once", value_name = "N")]
     turns: Option<u64>,
+}
+
+impl Options {
+    /// The packets of the steps.
+    fn load(&self) -> Load {
+        Load {
+            packet: self.frame.map_or(Load::PLAIN.packet, |bytes| usize::from(bytes) - 14),
+            flows: self.flows.unwrap_or(Load::PLAIN.flows),
+            tagged: self.tagged,
+            ..Load::PLAIN
+        }
+    }
+
+    /// The same for a run in a process of its own.
+    fn load_words(&self) -> Vec<String> {
+        let frame = self.frame.map(|bytes| format!("--frame={bytes}"));
+        let flows = self.flows.map(|flows| format!("--flows={flows}"));
+        frame.into_iter().chain(flows).chain(self.tagged.then(|| "--tagged".to_owned())).collect()
+    }
+
+    /// What figures of a step with these packets are called behind the step's name: nothing for the usual ones.
+    fn load_name(&self) -> String {
+        let frame = self.frame.map(|bytes| format!("-{bytes}-bytes")).unwrap_or_default();
+        let flows = self.flows.map(|flows| format!("-{flows}-flows")).unwrap_or_default();
+        frame + &flows + if self.tagged { "-tagged" } else { "" }
+    }
 }
 
 /// Below the table of quick runs.
@@ -187,40 +229,35 @@ impl Drop for Temporary {
     }
 }
 
-fn write_pcap() -> Result<Temporary, String> {
+fn write_pcap(load: &Load) -> Result<Temporary, String> {
     let path = std::env::temp_dir().join(format!("bench-{}.pcap", std::process::id()));
     let file = Temporary(path);
-    frames::write_pcap(&file.0, frames::frames(&Load::PLAIN))
-        .map_err(|e| format!("{}: {e}", file.0.display()))?;
+    frames::write_pcap(&file.0, frames::frames(load)).map_err(|e| format!("{}: {e}", file.0.display()))?;
     Ok(file)
 }
 
 /// How a benchmark is run.
 struct Plan<'a> {
-    /// If it is told.
-    runs: Option<u32>,
+    options: &'a Options,
     seconds: f64,
-    quick: bool,
-    sizes: &'a [usize],
-    only: &'a [String],
 }
 
 impl Plan<'_> {
     /// Runs of a benchmark: ten at least beside another program, whose runs are no turns of milliseconds.
     fn runs_of(&self, name: Name) -> u32 {
-        let usual = if self.quick {
+        let usual = if self.options.quick {
             2
         } else if name.has_peer() {
             10
         } else {
             7
         };
-        self.runs.unwrap_or(usual)
+        self.options.runs.unwrap_or(usual)
     }
 
     /// The peers of the steps: the quick ones have that alone which a step is compared with.
     const fn modes(&self, name: Name) -> &'static [Mode] {
-        match (name.has_peer(), self.quick) {
+        match (name.has_peer(), self.options.quick) {
             (false, _) => &[],
             (true, true) => &[Mode::Csum],
             (true, false) => Mode::ALL.as_slice(),
@@ -233,12 +270,16 @@ fn child(name: Name, plan: &Plan<'_>) -> Result<Sample, String> {
     let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
     let mut command = Command::new(program);
     command.args([name.text(), "--once".to_owned(), "--seconds".to_owned(), plan.seconds.to_string()]);
-    if name.has_sizes() && !plan.sizes.is_empty() {
-        let sizes: Vec<String> = plan.sizes.iter().map(usize::to_string).collect();
+    let Options { sizes, only, .. } = plan.options;
+    if name.step().is_some() {
+        command.args(plan.options.load_words());
+    }
+    if name.has_sizes() && !sizes.is_empty() {
+        let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
         command.arg("--sizes").arg(sizes.join(","));
     }
-    if name == Name::Scale && !plan.only.is_empty() {
-        command.arg("--only").arg(plan.only.join(","));
+    if name == Name::Scale && !only.is_empty() {
+        command.arg("--only").arg(only.join(","));
     }
     let output = command.stdin(Stdio::null()).output().map_err(|e| format!("cannot start a run: {e}"))?;
     if !output.status.success() {
@@ -256,24 +297,26 @@ fn benchmark(
     report: &mut Report,
     percentiles: &mut Percentiles,
 ) -> Result<(), String> {
-    let pcap = write_pcap()?;
+    let load = if name.step().is_some() { plan.options.load() } else { Load::PLAIN };
+    let pcap = write_pcap(&load)?;
+    let text = name.text() + &if name.step().is_some() { plan.options.load_name() } else { String::new() };
     let (runs, modes) = (plan.runs_of(name), plan.modes(name));
     let mut samples = Vec::new();
     let mut peers: Vec<(Mode, Vec<f64>)> = modes.iter().map(|mode| (*mode, Vec::new())).collect();
     for run in 1..=runs {
-        eprint!("\r{}: run {run} of {runs} ", name.text());
+        eprint!("\r{text}: run {run} of {runs} ");
         samples.push(child(name, plan)?);
         for (mode, figures) in &mut peers {
-            eprint!("\r{}: run {run} of {runs}, dpdk-testpmd {:8}", name.text(), mode.text());
-            figures.push(peer::run(*mode, &pcap.0, plan.seconds)?);
+            eprint!("\r{text}: run {run} of {runs}, dpdk-testpmd {:8}", mode.text());
+            figures.push(peer::run(*mode, (&pcap.0, load.flows), plan.seconds)?);
         }
     }
     eprintln!();
     let peers = peers.iter().filter_map(|(mode, figures)| Some((*mode, Spread::of(figures)?)));
     let peers: Vec<report::Peer> =
         peers.map(|(mode, spread)| report::Peer { part: mode.text(), name: mode.name(), spread }).collect();
-    report.add(report::entries(&name.text(), &samples, &peers));
-    percentiles.add(&name.text(), &samples)?;
+    report.add(report::entries(&text, &samples, &peers));
+    percentiles.add(&text, &samples)?;
     for note in samples.last().iter().flat_map(|s| &s.notes) {
         eprintln!("  {note}");
     }
@@ -290,20 +333,24 @@ fn main_of(options: &Options) -> Result<(), String> {
     if !options.sizes.is_empty() && !names.iter().any(|name| name.has_sizes()) {
         return Err("--sizes is of rc-soft and ud-soft: name one of them".to_owned());
     }
+    if !options.load_words().is_empty() && !names.iter().any(|name| name.step().is_some()) {
+        return Err("--frame, --flows and --tagged are of the steps: name one of them".to_owned());
+    }
     if !options.only.is_empty() && !names.contains(&Name::Scale) {
         return Err("--only is of scale: name it".to_owned());
     }
     let seconds = options.seconds.unwrap_or(if options.quick { 1.0 } else { 2.0 }).clamp(0.01, 3600.0);
     if options.once {
-        let pcap = write_pcap()?;
+        let load = options.load();
+        let pcap = write_pcap(&load)?;
         for name in names {
             let sample = match options.turns {
                 Some(turns) if *name == Name::Scale => scale::take_turns(&options.only, turns)?,
                 Some(turns) => {
                     let step = name.step().ok_or_else(|| format!("{}: it has no turns", name.text()))?;
-                    step::take_turns(step, &pcap.0, turns)?
+                    step::take_turns(step, &load, &pcap.0, turns)?
                 }
-                None => name.run(&pcap.0, seconds, &options.sizes, &options.only)?,
+                None => name.run((&pcap.0, &load), seconds, &options.sizes, &options.only)?,
             };
             println!("{}", serde_json::to_string(&sample).map_err(|e| e.to_string())?);
         }
@@ -312,8 +359,7 @@ fn main_of(options: &Options) -> Result<(), String> {
     if let (Some(file), Some(folder)) = (&options.bars, &options.plots) {
         return plot_bars(file, folder);
     }
-    let Options { runs, quick, sizes, only, .. } = options;
-    let plan = Plan { runs: *runs, seconds, quick: *quick, sizes, only };
+    let plan = Plan { options, seconds };
     let mut report = Report::new(machine::describe(), seconds, options.quick);
     let mut percentiles = Percentiles::default();
     println!("{}", machine::describe());

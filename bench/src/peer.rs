@@ -54,15 +54,17 @@ impl Drop for Reaped {
     }
 }
 
-/// Forwards the file's packets for `seconds`. Returns millions of packets a second.
-pub(crate) fn run(mode: Mode, pcap: &Path, seconds: f64) -> Result<f64, String> {
+/// Forwards the file's packets, so many, for `seconds`. Returns millions of packets a second.
+pub(crate) fn run(mode: Mode, (pcap, packets): (&Path, u32), seconds: f64) -> Result<f64, String> {
     let mut command = Command::new("dpdk-testpmd");
     command
         .args(["--lcores", &machine::lcores(), "--no-pci", "--no-telemetry", "--log-level=error"])
         .args(machine::memory_arguments())
         .args(["--vdev", &format!("net_pcap0,rx_pcap={},infinite_rx=1", pcap.display())])
         .args(["--vdev", "net_null0,no-rx=1"])
-        .args(["--", "-i", "--total-num-mbufs=16384", "--nb-cores=1", "--burst=32"])
+        .args(["--", "-i", "--nb-cores=1", "--burst=32"])
+        // The port keeps one of each packet.
+        .arg(format!("--total-num-mbufs={}", 16_384 + packets))
         .arg(format!("--forward-mode={}", mode.text()))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

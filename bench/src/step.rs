@@ -17,15 +17,17 @@ use crate::sample::{Figure, Sample, times};
 /// Before anything is measured.
 const WARM_UP: Duration = Duration::from_millis(400);
 
-fn build(step: Step) -> Result<Rig, String> {
-    Rig::build(step, &Load::PLAIN, &step.port(0), Sizes::GATEWAY)
+fn build(step: Step, load: &Load) -> Result<Rig, String> {
+    // The port keeps a buffer a flow.
+    let buffers = Sizes::GATEWAY.buffers + load.flows;
+    Rig::build(step, load, &step.port(0), Sizes { buffers, ..Sizes::GATEWAY })
 }
 
 /// Has the worker take so many turns, on this thread and without a clock, and tells how many packets it forwarded: for counts of
 /// instructions, of which those of start and end are the same whatever the number of turns.
-pub(crate) fn take_turns(step: Step, pcap: &Path, turns: u64) -> Result<Sample, String> {
+pub(crate) fn take_turns(step: Step, load: &Load, pcap: &Path, turns: u64) -> Result<Sample, String> {
     let _eal = start_eal(&[step.vdev(0, pcap)], machine::one_lcore(), machine::countable_memory())?;
-    build(step)?.take_turns(turns)
+    build(step, load)?.take_turns(turns)
 }
 
 /// What was counted at a moment.
@@ -37,9 +39,9 @@ struct Reading {
 }
 
 /// Runs the benchmark once in this process, which must not have started EAL.
-pub(crate) fn run(step: Step, pcap: &Path, seconds: f64) -> Result<Sample, String> {
+pub(crate) fn run(step: Step, load: &Load, pcap: &Path, seconds: f64) -> Result<Sample, String> {
     let eal = start_eal(&[step.vdev(0, pcap)], machine::lcores(), machine::memory_arguments())?;
-    let Rig { worker, reader, stats, port, pool, publisher: _publisher, .. } = build(step)?;
+    let Rig { worker, reader, stats, port, pool, publisher: _publisher, .. } = build(step, load)?;
     let handle = Handle::new();
     handle.set_idle(IdlePolicy::Poll);
     let lcore = *eal.worker_lcores().first().ok_or("there is no worker lcore")?;
