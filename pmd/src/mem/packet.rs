@@ -141,8 +141,8 @@ impl Packet for Mbuf {
 
     #[inline(always)]
     fn fill(&mut self, len: u32) {
-        let fits = self.set_received(len as usize);
-        debug_assert!(fits, "a receive of {len} bytes in one buffer");
+        let fits = self.set_received(len as usize) || self.set_received(0);
+        debug_assert!(fits && self.len() == len as usize, "a receive of {len} bytes in one buffer");
     }
 
     fn lay(&mut self, at: usize, bytes: &[u8]) -> bool {

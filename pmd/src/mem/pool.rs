@@ -204,8 +204,8 @@ impl Pool {
     pub(super) fn take_bulk<const N: usize>(&self, count: usize, into: &mut ArrayVec<Mbuf, N>) -> bool {
         let count = count.min(into.remaining_capacity());
         let behind = into.len();
-        // SAFETY: as in `alloc_bulk`. What lies in a pool has one segment, is direct and has one reference; where its data lie is within its
-        // buffer, since nothing sets it elsewhere.
+        // SAFETY: as in `alloc_bulk`. What lies in a pool has one segment, is direct and has one reference. Of its data nobody reads before he
+        // has said where they lie and how long they are, as the caller must.
         unsafe {
             let place = into.as_mut_ptr().add(behind).cast::<*mut sys::rte_mbuf>();
             let given = sys::shim_mbuf_raw_alloc_bulk(self.pool.as_ptr(), place, count as u32) == 0;

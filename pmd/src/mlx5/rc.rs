@@ -409,6 +409,12 @@ impl<P: Packet> SendSide<P> {
         self.idle_visits >= IDLE_VISITS && self.post_nop().is_ok()
     }
 
+    /// The same at once, for who posts nothing any more. True if a doorbell is due.
+    pub(super) fn ask(&mut self) -> bool {
+        self.book();
+        self.unsignalled > 0 && self.post_nop().is_ok()
+    }
+
     /// True if it has sends that nothing signals, and is to be visited from now on.
     #[inline]
     pub(super) const fn starts_to_lag(&mut self) -> bool {

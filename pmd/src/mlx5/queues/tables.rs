@@ -45,6 +45,10 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     pub fn close_datagrams(&mut self, slot: UdSlot) {
         let Some(ud) = self.uds.get_mut(slot.0.into()) else { return };
         ud.door = Door::Closed(self.progress.mark());
+        // Its turn among all that lag would come, but with thousands of connections late, and until then the link has no datagrams.
+        if self.credit.has_room() && ud.side.ask() {
+            self.credit.take();
+        }
         // What waits for the doorbell is flushed with the rest.
         ud.side.sq.ring(&mut self.bus);
         self.uds.rung(slot.0.into());

@@ -503,6 +503,23 @@ fn who_asks_for_completions_of_stalled_peers_leaves_room_to_datagrams() {
 }
 
 #[test]
+fn what_a_closed_queue_pair_has_sent_is_asked_for_at_once() {
+    let (mut device, mut queues) = connected(&DEPTHS, 32);
+    queues.post_ud(UD_SLOT, &destination(), device.buffers.chain(b"datagram").unwrap()).unwrap();
+    queues.ring_all();
+    assert!(!device.take_sends(0)[0].signalled);
+    queues.close_datagrams(UD_SLOT);
+    let asked = device.take_sends(0);
+    assert_eq!(asked.iter().map(|entry| (entry.opcode, entry.signalled)).collect::<Vec<_>>(), [(NOP, true)]);
+    device.sent(0, asked[0].index);
+    assert_eq!(reap(&mut queues), (1, vec![]));
+    // One that has nothing under way is asked for nothing.
+    let (mut device, mut queues) = connected(&DEPTHS, 32);
+    queues.close_datagrams(UD_SLOT);
+    assert!(device.take_sends(0).is_empty());
+}
+
+#[test]
 fn a_closed_queue_pair_is_given_back_while_others_keep_the_completion_queue_full() {
     let (mut device, mut queues) = connected(&DEPTHS, 32);
     queues.close_datagrams(UD_SLOT);
