@@ -30,6 +30,10 @@ pub enum EncodeError {
 pub(super) fn write_transport(bth: &Bth, extended: &Extended, payload: usize, out: &mut [u8]) -> Option<()> {
     let (head, rest) = out.split_first_chunk_mut::<BTH_LEN>()?;
     *head = bth.to_bytes((payload.next_multiple_of(4) - payload) as u8);
+    // Most packets have none.
+    if *extended == Extended::Bare {
+        return Some(());
+    }
     let bytes = extended.to_bytes();
     let bytes = bytes.get(..extended.layout().len())?;
     rest.get_mut(..bytes.len())?.copy_from_slice(bytes);
