@@ -118,9 +118,11 @@ fn requests_of_connections_count_at_who_carries_them_out() {
     // A message for which there is no receive yet.
     g.post_send(&mut qps[0], SEND, &piece(5, key, buffer));
     g.settle();
+    // It goes again and again meanwhile. Whoever has none says so before the sender hears it, once at a time.
+    let [_, _, before, _] = of(&mut g, sets[1]);
     let [.., at_sender] = of(&mut g, sets[0]);
-    let [_, _, at_receiver, _] = of(&mut g, sets[1]);
-    assert!(at_receiver > 0 && at_sender == at_receiver, "{at_sender} {at_receiver}");
+    let [_, _, behind, _] = of(&mut g, sets[1]);
+    assert!(before > 0 && (before - 1..=behind).contains(&at_sender), "{before} {at_sender} {behind}");
 }
 
 #[test]
