@@ -220,8 +220,8 @@ impl Mbuf {
                         && raw::refcnt(m) == 1
                 };
                 debug_assert!(now.iter().all(is_whole));
-                // SAFETY: of this pool, and of one segment each. They are direct and have one reference, as drivers give them and `Mbuf::from_raw` demands of whoever
-                // makes one, and nothing here attaches a buffer to another or adds a reference.
+                // SAFETY: of this pool, and of one segment each. They are direct and have one reference, as drivers give them and
+                // `Mbuf::from_raw` demands of whoever makes one, and nothing here attaches a buffer to another or adds a reference.
                 unsafe { sys::shim_mbuf_raw_free_bulk(pool, now.as_ptr(), run as u32) };
             } else {
                 // SAFETY: a chain that was ours.
