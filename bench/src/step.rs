@@ -20,7 +20,9 @@ const WARM_UP: Duration = Duration::from_millis(400);
 fn build(step: Step, load: &Load) -> Result<Rig, String> {
     // The port keeps a buffer a flow.
     let buffers = Sizes::GATEWAY.buffers + load.flows;
-    Rig::build(step, load, &step.port(0), Sizes { buffers, ..Sizes::GATEWAY })
+    // With few flows a burst that all goes to one host, another on its way, and what no completion tells of yet: as in `Sizes::lean`.
+    let send_depth = if load.flows < 4 { 256 } else { Sizes::GATEWAY.send_depth };
+    Rig::build(step, load, &step.port(0), Sizes { buffers, send_depth, ..Sizes::GATEWAY })
 }
 
 /// Has the worker take so many turns, on this thread and without a clock, and tells how many packets it forwarded: for counts of
