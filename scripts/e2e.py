@@ -42,6 +42,7 @@ from checks.xdp import xdp
 from demo import ETH, ETH_IP, IB, IB_IP, Failed
 
 LOCK_PATIENCE = 180
+PROGRAMS = ("ipoib-fwd", "ibfab", "softhca")
 
 
 def hard(args, checks):
@@ -99,6 +100,9 @@ def main():
     parser.add_argument("only", nargs="*", metavar="NAME", help="only checks whose names begin so")
     args = parser.parse_args()
     args.capture = False
+    missing = [program for program in PROGRAMS if not (Path(args.bin) / program).is_file()]
+    if missing:
+        sys.exit(f"e2e: {args.bin} has no {', no '.join(missing)}: cargo build --release --locked -p {' -p '.join(PROGRAMS)}")
     lock = demo.take_lock(LOCK_PATIENCE)
     if lock is None:
         sys.exit("e2e: another laboratory has been running on this machine for minutes; wait for it to end")
