@@ -23,7 +23,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BASELINE = ROOT / "bench/instructions.json"
-# Bursts of 32 packets. All is warm by the first number, and flows and rings have come round several times by the second.
+# Bursts of 64 packets. All is warm by the first number, and flows and rings have come round several times by the second.
 TURNS = (200, 1400)
 # More than this part above the baseline is slower. Another version of DPDK or the C library may move its own part.
 TOLERANCE = 0.04

@@ -12,7 +12,7 @@ pub const PARKED_PACKETS: u32 = 256;
 /// Packets that wait for a full queue of a worker on an InfiniBand port.
 pub const HELD_MESSAGES: u32 = 512;
 /// Frames that wait for an Ethernet port of a worker that takes none.
-pub const WAITING_FRAMES: u32 = 288;
+pub const WAITING_FRAMES: u32 = 320;
 /// Announcements and answers of the control lcore on their way to a worker.
 const MESSAGES: u32 = 512;
 /// Send requests for which the rings of all connections of a worker have room. They are never all full at once: the queues

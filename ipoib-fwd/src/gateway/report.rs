@@ -12,7 +12,7 @@ use ipoib::drop_reason::DropReason;
 /// Times that the gateway keeps.
 #[derive(Debug)]
 pub(super) struct Times {
-    /// Duration of a worker's busy turn: a burst of up to 32 packets each way.
+    /// Duration of a worker's busy turn: a burst of up to 64 packets from Ethernet, two from InfiniBand.
     pub(super) service: Histogram<u64>,
     /// Those of the last whole second, and of the present one.
     recent: [Histogram<u64>; 2],

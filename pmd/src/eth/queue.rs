@@ -8,10 +8,11 @@ use dpdk_sys as sys;
 
 use super::Running;
 use super::waker::Waker;
+use crate::hca::BURST;
 use crate::mem::{Mbuf, Pool};
 
 /// Frames of one receive or transmit call.
-pub type Burst = ArrayVec<Mbuf, 32>;
+pub type Burst = ArrayVec<Mbuf, BURST>;
 
 /// One queue pair of a port, for one worker.
 #[derive(Debug)]

@@ -50,9 +50,10 @@ pub(super) struct SendSide<P> {
     /// to ask for a completion, no fence is due, sends succeed. Each post that does look sets it anew. A send
     /// that completes with an error ends it, and so does a drain; a post that is refused and a receive that fails leave it.
     allowance: u16,
-    /// Messages that were posted on allowance and are not counted below: whoever asks for those numbers books them first
-    /// ([`SendSide::book`]), which is once a burst.
-    unbooked: u16,
+    /// What the allowance was when all was booked: the difference was posted on it and is not counted below. Whoever asks for those numbers books
+    /// it first ([`SendSide::book`]), which is once a burst. (A count beside the allowance is added to together with it in a vector register, whose
+    /// load of more bytes than the store before it wrote waits for the store.)
+    granted: u16,
     /// WQEBBs of such a message.
     plain_wqebbs: u16,
     /// Entries in the ring that have no buffer or another length: nobody is owed an answer, and nothing but buffers comes back, where there is none.
@@ -90,7 +91,7 @@ impl<P: Packet> SendSide<P> {
         let sq = SendQueue::new(rings);
         Self {
             allowance: 0,
-            unbooked: 0,
+            granted: 0,
             plain_wqebbs: ((head + 1) * DS_UNIT).div_ceil(WQEBB) as u16,
             odd: 0,
             slots: (0..sq.size()).map(|_| Slot { buf: None, wqebbs: 0 }).collect(),
@@ -114,17 +115,31 @@ impl<P: Packet> SendSide<P> {
     }
 
     pub(super) const fn outstanding(&self) -> u32 {
-        self.outstanding + self.unbooked as u32
+        self.outstanding + self.unbooked() as u32
+    }
+
+    /// Messages that were posted on allowance since all was booked.
+    #[inline(always)]
+    const fn unbooked(&self) -> u16 {
+        self.granted - self.allowance
+    }
+
+    /// Nothing more is posted on allowance.
+    #[inline(always)]
+    const fn withdraw(&mut self) {
+        self.granted -= self.allowance;
+        self.allowance = 0;
     }
 
     /// Counts what was posted on allowance.
     #[inline]
     const fn book(&mut self) {
-        if self.unbooked > 0 {
-            self.outstanding += self.unbooked as u32;
-            self.unsignalled += self.unbooked;
-            self.unsignalled_wqebbs += self.unbooked * self.plain_wqebbs;
-            self.unbooked = 0;
+        let unbooked = self.unbooked();
+        if unbooked > 0 {
+            self.outstanding += unbooked as u32;
+            self.unsignalled += unbooked;
+            self.unsignalled_wqebbs += unbooked * self.plain_wqebbs;
+            self.granted = self.allowance;
             self.idle_visits = 0;
         }
     }
@@ -132,13 +147,12 @@ impl<P: Packet> SendSide<P> {
     /// Begins again after RESET, with nothing outstanding.
     pub(super) fn restart(&mut self) {
         self.sq.restart();
-        self.unbooked = 0;
         self.odd = 0;
         self.unsignalled = 0;
         self.unsignalled_wqebbs = 0;
         self.idle_visits = 0;
         self.cause = None;
-        self.allowance = 0;
+        (self.granted, self.allowance) = (0, 0);
         self.health.restart();
     }
 
@@ -147,14 +161,14 @@ impl<P: Packet> SendSide<P> {
     pub(super) fn completed(&mut self, what: Completed, events: &mut ArrayVec<QpEvent, BURST>) {
         self.health.completed(what, events);
         if self.health.failed() {
-            self.allowance = 0;
+            self.withdraw();
         }
     }
 
     /// The queue pair is in error.
     pub(super) const fn fail(&mut self) {
         self.health.fail();
-        self.allowance = 0;
+        self.withdraw();
     }
 
     /// True if [`SendSide::post_allowed`] may be called.
@@ -169,14 +183,12 @@ impl<P: Packet> SendSide<P> {
     pub(super) fn post_allowed(&mut self, buf: P, to: Option<&DatagramAddress>, data: DataSegment) {
         self.put_plain(buf, to, data, 0);
         self.allowance -= 1;
-        self.unbooked += 1;
     }
 
     #[inline(always)]
     fn put_plain(&mut self, buf: P, to: Option<&DatagramAddress>, data: DataSegment, flags: u8) {
-        let index = self.sq.post_plain(to, data, flags);
-        let mask = self.sq.size().wrapping_sub(1);
-        if let Some(slot) = self.slots.get_mut(usize::from(index & mask)) {
+        let at = self.sq.post_plain(to, data, flags);
+        if let Some(slot) = self.slots.get_mut(at) {
             slot.wqebbs = self.plain_wqebbs;
             // What was there was taken when it completed, so that there is nothing to drop.
             std::mem::forget(slot.buf.replace(buf));
@@ -206,7 +218,7 @@ impl<P: Packet> SendSide<P> {
         self.posted(wqebbs, signal);
         self.outstanding += 1;
         if scarce {
-            self.allowance = 0;
+            self.withdraw();
         } else {
             self.allow();
         }
@@ -253,6 +265,7 @@ impl<P: Packet> SendSide<P> {
         let least = if room < entries { room } else { entries };
         let least = if least < half { least } else { half };
         self.allowance = if self.sq.is_fenced() || self.health.failed() { 0 } else { least };
+        self.granted = self.allowance;
     }
 
     /// Posts `buf` by `post`, which is told the entry's flags and how many segments there are. `head` is the length of what
@@ -299,7 +312,7 @@ impl<P: Packet> SendSide<P> {
     /// An entry without a buffer was posted, whose completion all before it share.
     fn signalled(&mut self, posted: Posted) {
         // It may be of those behind which a fence is due.
-        self.allowance = 0;
+        self.withdraw();
         self.book();
         self.unsignalled = 0;
         self.unsignalled_wqebbs = 0;

@@ -164,11 +164,12 @@ impl SendQueue {
 
     /// Posts a SEND of one piece, which is not empty; with an address it is a datagram. The entry is what
     /// [`SendQueue::post`] writes of it, put together in whole words: 60 instructions less. There is room for it and no fence is due:
-    /// the caller has seen to that. Returns its index.
+    /// the caller has seen to that. Returns its place in the ring, in WQEBBs.
     #[inline(always)]
-    pub(super) fn post_plain(&mut self, to: Option<&DatagramAddress>, data: DataSegment, flags: u8) -> u16 {
+    pub(super) fn post_plain(&mut self, to: Option<&DatagramAddress>, data: DataSegment, flags: u8) -> usize {
         let (index, mask) = (self.posted, self.wqebbs.wrapping_sub(1));
         let place = |index: u16| usize::from(index & mask) * WQEBB;
+        let at = usize::from(index & mask);
         let ds = if to.is_some() { 5 } else { 2 };
         let first = (u64::from(index) << 40 | self.plain | ds).to_be();
         let second = (u64::from(flags) << 32).to_be();
@@ -185,7 +186,7 @@ impl SendQueue {
         self.last = first.to_ne_bytes();
         self.posted = index.wrapping_add(if to.is_some() { 2 } else { 1 });
         self.dirty = true;
-        index
+        at
     }
 
     /// Has the processor fetch a WQEBB of the ring, and the doorbell record.

@@ -51,7 +51,7 @@ pub struct GatewayNote {
 }
 
 /// Bursts of received messages taken from a port in one turn.
-const RECEIVE_ROUNDS: usize = 4;
+const RECEIVE_ROUNDS: usize = 2;
 
 /// What a worker is made from.
 #[derive(Debug)]
@@ -166,6 +166,8 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
     }
 
     /// Receives from an Ethernet port.
+    // A function of its own has the registers for itself.
+    #[inline(never)]
     fn poll_ethernet(&mut self, port: EthernetIndex) -> bool {
         let mut burst = Burst::new();
         let Some(face) = self.ethernets.get_mut(port.at()) else { return false };
