@@ -4,13 +4,14 @@
 gateway-tcp   TCP, one and eight streams, both ways
 gateway-udp   datagrams of 1,400 bytes, as fast as iperf3 sends them
 gateway-pps   datagrams of 18 bytes
+gateway-idle  what it takes of a processor while nothing comes, and pings twenty times a second after that; its workers rest (sleep)
 gateway-connections
               connections that the gateway makes and accepts, a second: 1,000 hosts on one port of the fabric (ibcrowd)
 
 What stands between is the gateway (the demo's topology: net_af_packet on a veth, ibfab), dpdk-testpmd in mode io between two ports of that
 kind, and Linux routing, all with the same offloads, none. They take turns, there and back again. Beside each rate stand the processor
 time of each process for a packet, and where packets were lost: in the kernel's rings of af_packet or AF_XDP, in the gateway, at the
-interfaces. Connections have no peer. With --port both, gateway and dpdk-testpmd run with either kind of port, all in turn.
+interfaces. Connections and idleness have no peer. With --port both, gateway and dpdk-testpmd run with either kind of port, all in turn.
 """
 
 import argparse
@@ -24,6 +25,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import checks.crowd
@@ -33,7 +35,9 @@ from checks.frames import ethernet_socket, ipv4, send_paced
 from demo import ETH, ETH_IP, GW, GW_IP, IB, IB_IP, PREFIX, Failed, Process, cpu_seconds, run
 
 STREAMS = ("gateway-tcp", "gateway-udp", "gateway-pps")
-NAMES = (*STREAMS, "gateway-connections")
+NAMES = (*STREAMS, "gateway-idle", "gateway-connections")
+# Of gateway-idle: pings of a run, and seconds between them.
+PINGS, BETWEEN = 100, 0.05
 # Of --port: gateway and dpdk-testpmd with each kind of ports, in turn.
 BOTH = "both"
 ROUTED_IP = "10.78.0.2"
@@ -83,6 +87,11 @@ class Rings:
         drops += total - self.before
         self.before = total
         return drops
+
+
+def thread_seconds(task):
+    """Processor time of a thread: the kernel's nanoseconds, as its ticks are coarse."""
+    return int((task / "schedstat").read_text().split()[0]) / 1e9
 
 
 class GatewayLab(demo.Lab):
@@ -167,9 +176,9 @@ class ConnectionsLab(GatewayLab):
                 crowd.wait()
 
     def control_seconds(self):
-        """Processor time of the control lcore, which is the program's first thread: the kernel's nanoseconds, as its ticks are coarse."""
+        """Processor time of the control lcore, which is the program's first thread."""
         pid = demo.gateway_pid(self)
-        return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
+        return thread_seconds(Path(f"/proc/{pid}/task/{pid}"))
 
 
 class PeerLab(demo.Lab):
@@ -283,6 +292,26 @@ def measure(lab, name, seconds, add):
             add(f"{part}.other-drops", "packets", sum((after - lost).values()))
 
 
+def idle(lab, seconds, add):
+    """What programs take while nothing comes, and how long an answer takes after that."""
+    def used():
+        return {name: sum(thread_seconds(task) for task in Path(f"/proc/{pid}/task").iterdir()) for name, pid in lab.busy().items()}
+
+    # Questions of the start, and what answers them, are over.
+    time.sleep(2)
+    before, begin = used(), time.monotonic()
+    time.sleep(seconds)
+    took = time.monotonic() - begin
+    for name, cpu in used().items():
+        add(f"cpu.{name}", "percent", 100 * (cpu - before[name]) / took)
+    # Each finds the gateway at rest. An answer that is not there is as late as ping waits for it.
+    text = run("ping", "-n", "-c", PINGS, "-i", BETWEEN, "-W", 1, lab.target, netns=ETH, check=False, timeout=60).stdout
+    times = sorted(float(ms) for ms in re.findall(r"time=([0-9.]+) ms", text))
+    times += [1000.0] * (PINGS - len(times))
+    for part, at in (("ping-50", PINGS // 2), ("ping-99", PINGS * 99 // 100)):
+        add(part, "ms", times[at])
+
+
 def machine():
     model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     return f"{len(os.sched_getaffinity(0))} x {model[1] if model else 'unknown processor'}, Linux {platform.release()}"
@@ -320,6 +349,9 @@ def one_run(args, lab_class, port, values):
         if isinstance(lab, ConnectionsLab):
             lab.measure(lambda part, unit, value: values["gateway-connections", who, part, unit].append(round(value, 4)))
             return
+        # First: with traffic behind it, it would be looked at while connections and answers of that are done with.
+        if "gateway-idle" in args.names:
+            idle(lab, args.seconds, lambda part, unit, value: values["gateway-idle", who, part, unit].append(round(value, 4)))
         for name in streams(args.names):
             measure(lab, name, args.seconds,
                     lambda part, unit, value, name=name: values[name, who, part, unit].append(round(value, 4)))
@@ -331,7 +363,7 @@ def one_run(args, lab_class, port, values):
 def turns(args, ports):
     """Who runs in each round, with which ports."""
     labs = []
-    if streams(args.names):
+    if streams(args.names) or "gateway-idle" in args.names:
         labs += [(lab, port) for port in ports for lab in (GatewayLab, TestpmdLab)] + [(RoutingLab, ports[0])]
     if "gateway-connections" in args.names:
         labs.append((ConnectionsLab, ports[0]))
