@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use pmd::eal::Eal;
 use pmd::eth::{Burst, EthConfig, EthPort, port_names};
+use pmd::hca::BURST;
 use pmd::mem::{Pool, PoolConfig};
 
 /// One test at a time, on an EAL that stays until exit.
@@ -43,18 +44,18 @@ fn a_null_port_gives_frames_and_takes_them_without_leak() {
     assert_eq!((port.name(), queues.len(), port.link().up), ("net_null0", 1, true));
     let queue = &mut queues[0];
     let mut burst = Burst::new();
-    assert_eq!(queue.rx_burst(&mut burst), 32);
+    assert_eq!(queue.rx_burst(&mut burst), BURST);
     assert_eq!(queue.rx_burst(&mut burst), 0, "the burst is full");
     assert!(burst.iter().all(|m| m.len() == 60 && m.segment_count() == 1));
-    assert_eq!(pool.in_use(), 32);
-    assert_eq!((queue.tx_burst(&mut burst), burst.len()), (32, 0));
+    assert_eq!(pool.in_use() as usize, BURST);
+    assert_eq!((queue.tx_burst(&mut burst), burst.len()), (BURST, 0));
     assert_eq!(pool.in_use(), 0);
     let stats = port.stats();
-    assert_eq!((stats.received, stats.sent), (32, 32));
+    assert_eq!((stats.received, stats.sent), (BURST as u64, BURST as u64));
 
     // The port lives as long as its queues do; then its name is gone.
     drop(port);
-    assert_eq!(queue.rx_burst(&mut burst), 32);
+    assert_eq!(queue.rx_burst(&mut burst), BURST);
     assert!(port_names().contains(&"net_null0".to_owned()));
     drop((burst, queues));
     assert!(!port_names().contains(&"net_null0".to_owned()));
@@ -70,7 +71,7 @@ fn an_empty_pool_is_no_fault() {
     let mut burst = Burst::new();
     assert_eq!(queues[0].rx_burst(&mut burst), 0);
     drop(all);
-    assert_eq!(queues[0].rx_burst(&mut burst), 32);
+    assert_eq!(queues[0].rx_burst(&mut burst), BURST);
 }
 
 #[test]
@@ -88,17 +89,17 @@ fn a_ring_keeps_order_and_hands_back_what_it_cannot_take() {
             burst.push(pool.copy_from_slice(&number.to_be_bytes()).unwrap());
         }
         let taken = queue.tx_burst(&mut burst);
-        assert_eq!(taken + burst.len(), 32);
+        assert_eq!(taken + burst.len(), BURST);
         sent += taken as u32;
         for (number, m) in (sent..).zip(&burst) {
             assert_eq!(m.data(), number.to_be_bytes());
         }
-        if taken < 32 {
+        if taken < BURST {
             break;
         }
         assert!(sent < 4096, "the ring has an end");
     }
-    assert!(sent >= 32 && !burst.is_empty());
+    assert!(sent as usize >= BURST && !burst.is_empty());
     burst.clear();
     let mut received = 0u32;
     while queue.rx_burst(&mut burst) > 0 {
