@@ -3,7 +3,9 @@ units by which it would start them are well-formed and shut in."""
 
 import contextlib
 import ctypes
+import json
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -184,6 +186,20 @@ def check_told(args):
         services.close()
 
 
+def unexplained(analyze, unit, text):
+    """What systemd would rather have taken from it, and of which no comment of the unit says why it is not."""
+    judged = json.loads(run(analyze, "security", "--offline=true", "--json=short", unit).stdout)
+    missing = []
+    for name in (row["name"] for row in judged if row["set"] is False):
+        setting, _, value = name.partition("=")
+        # A group of calls, capability or family by its own name, or that of any where they are several; else the setting's.
+        own = re.match(r"~(@\w+|(?:CAP|AF)_\w*)(?:\((.*)\))?", value)
+        words = [own[1] + one for one in (own[2] or "").split("|")] if own else ["AF_XDP" if value == "~\u2026" else setting]
+        if not re.search(rf"^#.*(?:{'|'.join(map(re.escape, words))})", text, re.M):
+            missing.append(name)
+    return missing
+
+
 def check_units(args):
     """systemd's own judgement of the units, with the programs where it looks for them."""
     analyze = shutil.which("systemd-analyze")
@@ -203,6 +219,10 @@ def check_units(args):
             judged = run(analyze, "security", "--offline=true", f"--threshold={EXPOSURE}", copy, check=False)
             if judged.returncode:
                 wrong.append(f"{unit.name}: {(judged.stdout + judged.stderr)[-200:]}")
+            # An instance's reasons are those of the unit without instances.
+            reasons = text + (UNITS / unit.name.replace("@.", ".")).read_text()
+            if missing := unexplained(analyze, copy, reasons):
+                wrong.append(f"{unit.name}: no comment says why there is no {', '.join(missing)}")
         return {"ok": len(units) >= 4 and not wrong, "units": len(units), "wrong": wrong}
     finally:
         shutil.rmtree(root, ignore_errors=True)
