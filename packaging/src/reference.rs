@@ -7,8 +7,10 @@ use ipoib::drop_reason::DropReason;
 use ipoib::link::LinkCounters;
 use ipoib_fwd::command::Command;
 use ipoib_fwd::counter::{Labour, SegmentTraffic, Traffic};
+use ipoib_fwd::event::{Alarm, Kind};
 use ipoib_fwd::metrics::Family;
 use ipoib_fwd::segment::{HostCounters, SegmentCounters};
+use preflight::Code;
 
 /// The alert rules that come with the packages.
 const ALERTS: &str = include_str!("../monitoring/alerts.yml");
@@ -87,6 +89,17 @@ pub(crate) fn page() -> String {
 
     section(
         &mut page,
+        "Findings before the start",
+        "Codes of `ipoib-fwd --check`, which do not change over versions (`code` with `--json`). Each finding has its place and its remedy with it; how bad it is may depend on the configuration.",
+    );
+    table(
+        &mut page,
+        ["code", "severity", "what"],
+        Code::ALL.map(|c| [code(c.word()), c.severity().word().to_owned(), c.describe().to_owned()]),
+    );
+
+    section(
+        &mut page,
         "Drop reasons",
         "Each packet that the gateway drops is counted once, by reason: `drops` of `ipoib-fwd ctl stats`, of `ipoib-fwd ctl stats SEGMENT`, and \
          `ipoib_fwd_drops_total`.",
@@ -108,6 +121,20 @@ pub(crate) fn page() -> String {
         ["alarm", "fires if", "what to do"],
         alerts.map(|a| [code(a.name), code(a.expression), a.remedy]),
     );
+
+    section(
+        &mut page,
+        "Alarms of the gateway itself",
+        "Events of kind `alarm`, by `ipoib-fwd ctl events alarm`; the word is `what` of an event.",
+    );
+    table(
+        &mut page,
+        ["alarm", "what", "what to do"],
+        Alarm::ALL.iter().map(|a| [code(a.word()), a.describe().to_owned(), a.remedy().to_owned()]),
+    );
+
+    section(&mut page, "Events", "Kinds of what `ipoib-fwd ctl events` tells.");
+    table(&mut page, ["kind", "what"], Kind::ALL.iter().map(|k| [code(k.word()), k.describe().to_owned()]));
 
     section(&mut page, "Figures for monitoring", "Of `ipoib-fwd ctl metrics` and `ipoib-fwd metrics`.");
     table(&mut page, ["figure", "what"], Family::ALL.map(|f| [code(f.figure()), f.describe().to_owned()]));
@@ -190,6 +217,15 @@ mod tests {
                 "{alert:?}"
             );
         }
+    }
+
+    #[test]
+    fn drops_that_are_ordinary_alarm_nobody() {
+        let ordinary = DropReason::ALL.into_iter().filter(|reason| reason.is_ordinary());
+        let names: Vec<&str> = ordinary.map(DropReason::name).collect();
+        let alert = alerts().into_iter().find(|alert| alert.name == "PacketsDropped").unwrap();
+        let chosen = format!("ipoib_fwd_drops_total{{reason!~\"{}\"}}", names.join("|"));
+        assert!(alert.expression.contains(&chosen), "{chosen}: {}", alert.expression);
     }
 
     #[test]

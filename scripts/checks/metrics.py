@@ -98,6 +98,13 @@ def check_figures(lab):
         forwarding = total(after, "ipoib_fwd_segment_role", 'role="forwarding"')
         if forwarding != 1 or total(after, "ipoib_fwd_segment_connections", "outgoing") < 1:
             wrong.append("role or connections")
+        started = total(after, "ipoib_fwd_start_time_seconds", "")
+        if not time.time() - 3600 < started <= time.time() or started != total(before, "ipoib_fwd_start_time_seconds", ""):
+            wrong.append(f"started at {started}")
+        # It is alone.
+        if {labels: n for (name, labels), n in after.items() if name == "ipoib_fwd_segment_peers"} != {
+                'segment="default",heard="both"': 0, 'segment="default",heard="one"': 0}:
+            wrong.append("other gateways")
         # The same by the control socket, as text.
         if "# TYPE ipoib_fwd_drops counter" not in lab.ask("metrics").stdout:
             wrong.append("ctl metrics")

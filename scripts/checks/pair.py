@@ -282,7 +282,8 @@ def sides():
 
 
 def check_cable(lab):
-    """The forwarder's Ethernet cable is pulled: it resigns and the other one forwards; with the cable in again there is one of each."""
+    """The forwarder's Ethernet cable is pulled: it resigns and the other one forwards, to whose figures it is half a pair; with the cable
+    in again there is one of each."""
     forwarder, other = lab.wait_settled()
     hosts = [lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / f"{other}-control.sock", "neighbours", "--json"]
     lab.wait_for("tables that are warm", lambda: f'"{IB_IP}"' in run(*hosts).stdout, 20)
@@ -294,9 +295,12 @@ def check_cable(lab):
         # No longer than it takes: what is not answered at once is lost.
         lab.wait_for("a packet through it", lambda: ping(ETH, IB_IP, 56, count=1, wait=0.2)["ok"], 15)
         through = round(time.monotonic() - began, 2)
+        figures = [*hosts[:4], "metrics"]
+        lab.wait_for("half a pair", lambda: re.search(r'^ipoib_fwd_segment_peers\{.*heard="one"\} 1', run(*figures).stdout, re.M), 10)
     finally:
         run("ip", "link", "set", cable, "up", netns=GW)
     settled = lab.wait_settled(30)
+    lab.wait_for("a whole one", lambda: re.search(r'^ipoib_fwd_segment_peers\{.*heard="both"\} 1', run(*figures).stdout, re.M), 10)
     return {"ok": through < TAKEOVER and old != "forwarding" and settled is not None, "seconds": seconds, "first_packet": through,
             "old_forwarder": old}
 

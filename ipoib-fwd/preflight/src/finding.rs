@@ -49,6 +49,14 @@ macro_rules! codes {
                 }
             }
 
+            /// What it is about.
+            #[must_use]
+            pub const fn describe(self) -> &'static str {
+                match self {
+                    $(Self::$name => concat!($($doc),*).trim_ascii(),)*
+                }
+            }
+
             /// How bad it is.
             #[must_use]
             pub const fn severity(self) -> Severity {

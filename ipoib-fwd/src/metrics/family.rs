@@ -5,6 +5,8 @@ hca::counted! {
     Family {
         /// The program that runs.
         BuildInfo = "build_info",
+        /// When the gateway was started, in seconds since 1970.
+        StartTimeSeconds = "start_time_seconds",
         /// Packets by worker and path.
         WorkerPackets = "worker_packets",
         /// Bytes by worker and path.
@@ -31,6 +33,8 @@ hca::counted! {
         SegmentWaiting = "segment_waiting",
         /// 1 for the role that the gateway has in a segment.
         SegmentRole = "segment_role",
+        /// Other gateways of a segment that are alive, by the sides on which they are heard: `both`, or `one`.
+        SegmentPeers = "segment_peers",
         /// Hosts that a segment knows, by side.
         SegmentNeighbours = "segment_neighbours",
         /// RC connections that carry packets, by who opened them.
@@ -79,9 +83,11 @@ impl Family {
             | Self::CapturePackets
             | Self::Reloads => true,
             Self::BuildInfo
+            | Self::StartTimeSeconds
             | Self::SegmentUp
             | Self::SegmentWaiting
             | Self::SegmentRole
+            | Self::SegmentPeers
             | Self::SegmentNeighbours
             | Self::SegmentConnections
             | Self::EthernetPortUp

@@ -3,6 +3,22 @@
 use super::DropReason;
 
 impl DropReason {
+    /// True if a network that is well makes such drops without end, so that many of them alarm nobody.
+    #[must_use]
+    pub const fn is_ordinary(self) -> bool {
+        matches!(
+            self,
+            Self::NotForUs
+                | Self::UnknownEthertype
+                | Self::Ipv6
+                | Self::PeerGateway
+                | Self::Standby
+                | Self::GroupUnknown
+                | Self::TooBigAnswered
+                | Self::Shutdown
+        )
+    }
+
     /// What an operator does about it. Ordinary is what needs nobody.
     #[must_use]
     pub const fn remedy(self) -> &'static str {

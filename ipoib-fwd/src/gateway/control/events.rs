@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::GatewayControl;
 use super::duties::SegmentDuty;
 use crate::counter::SegmentTotals;
-use crate::event::{Kind, object};
+use crate::event::{Alarm, Kind, object};
 use crate::forward::SegmentIndex;
 use ipoib::bucket::Bucket;
 use ipoib::drop_reason::DropReason;
@@ -94,6 +94,17 @@ impl Events {
         self.feed.tell(kind.bit(), object(SystemTime::now(), kind, what, segment, text, facts));
     }
 
+    /// Tells an alarm, of a segment or of none, as [`Self::tell`] does.
+    pub(super) fn alarm(
+        &mut self,
+        now: Instant,
+        alarm: Alarm,
+        of: Option<&SegmentDuty>,
+        said: impl FnOnce() -> (String, Value),
+    ) {
+        self.tell(now, Kind::Alarm, of, alarm.word(), said);
+    }
+
     /// Tells of what was left out, and what clients have lost.
     pub(super) fn settle(&mut self, now: Instant) {
         self.feed.settle();
@@ -144,7 +155,7 @@ impl<B: Backend> GatewayControl<B> {
             let n = srq_low - before;
             let text =
                 format!("shared receive queues ran low {n} times: peers send faster than workers receive");
-            self.events.tell(now, Kind::Alarm, None, "srq-low", || (text, json!({ "times": n })));
+            self.events.alarm(now, Alarm::SrqLow, None, || (text, json!({ "times": n })));
         }
         let Self { events, segments, segment_readers, .. } = self;
         for duty in segments.iter() {
@@ -152,7 +163,7 @@ impl<B: Backend> GatewayControl<B> {
             let n = events.seen.storm(duty.index, dropped);
             if n > 0 {
                 let text = format!("the storm guard has dropped {n} packets to groups or to all in a second");
-                events.tell(now, Kind::Alarm, Some(duty), "storm", || (text, json!({ "packets": n })));
+                events.alarm(now, Alarm::Storm, Some(duty), || (text, json!({ "packets": n })));
             }
         }
     }

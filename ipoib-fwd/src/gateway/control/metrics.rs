@@ -2,6 +2,8 @@
 //!
 //! There are as many as there are workers, ports and segments; of a segment's drops only the reasons that there were.
 
+use std::time::{Instant, SystemTime};
+
 use dataplane::latency::Summary;
 use hdrhistogram::Histogram;
 use ipoib::drop_reason::DropReason;
@@ -31,6 +33,8 @@ impl<B: Backend> GatewayControl<B> {
     pub(super) fn metrics(&mut self) -> String {
         let mut sheet = Sheet::default();
         sheet.gauge(Family::BuildInfo, [(labels([("version", &env!("CARGO_PKG_VERSION"))]), 1.0)]);
+        let started = self.schedule.started_by_clock.duration_since(SystemTime::UNIX_EPOCH);
+        sheet.gauge(Family::StartTimeSeconds, [(labels([]), started.unwrap_or_default().as_secs_f64())]);
         self.traffic_figures(&mut sheet);
         self.segment_figures(&mut sheet);
         self.port_figures(&mut sheet);
@@ -65,6 +69,7 @@ impl<B: Backend> GatewayControl<B> {
     fn segment_figures(&mut self, sheet: &mut Sheet) {
         let (mut packets, mut bytes, mut drops) = (Vec::new(), Vec::new(), Vec::new());
         let (mut up, mut role, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut peers, now) = (Vec::new(), Instant::now());
         let (mut neighbours, mut connections, mut loops) = (Vec::new(), Vec::new(), Vec::new());
         for duty in self.segments.iter() {
             let name = &duty.name;
@@ -87,6 +92,12 @@ impl<B: Backend> GatewayControl<B> {
             let is = duty.duty.pair.role();
             role.extend(ROLES.map(|role| (with("role", &role.name()), flag(role == is))));
             loops.push((labels([("segment", name)]), duty.duty.pair.statistics().loops));
+            let [mut both, mut one] = [0.0; 2];
+            for peer in duty.duty.pair.peers(now).filter(|peer| peer.alive) {
+                *if peer.heard.is_both() { &mut both } else { &mut one } += 1.0;
+            }
+            peers.push((with("heard", &"both"), both));
+            peers.push((with("heard", &"one"), one));
             neighbours.push((with("side", &"ethernet"), duty.segment.hosts().count() as f64));
             let link = endpoints.link(duty.endpoint, duty.link);
             let of_segment = labels([("segment", name)]);
@@ -106,6 +117,7 @@ impl<B: Backend> GatewayControl<B> {
         sheet.gauge(Family::SegmentUp, up);
         sheet.gauge(Family::SegmentWaiting, waiting);
         sheet.gauge(Family::SegmentRole, role);
+        sheet.gauge(Family::SegmentPeers, peers);
         sheet.gauge(Family::SegmentNeighbours, neighbours);
         sheet.gauge(Family::SegmentConnections, connections);
     }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::GatewayControl;
 use super::duties::parts;
-use crate::event::Kind;
+use crate::event::{Alarm, Kind};
 use crate::forward::{self, ETHERTYPE_HELLO, PeerGateway, SegmentIndex};
 use crate::gateway::worker::GatewayCommand;
 use crate::segment::Segment;
@@ -272,8 +272,8 @@ impl<B: Backend> GatewayControl<B> {
                      one forwards. Keep their Ethernet networks or their InfiniBand ports apart, it goes on by itself",
                     hold.as_secs()
                 );
-                tracing::error!(segment = name.as_str(), event = "loop", "{name}: {text}");
-                (Kind::Alarm, "loop", text, json!({"blocked_seconds": hold.as_secs()}))
+                tracing::error!(segment = name.as_str(), event = Alarm::Loop.word(), "{name}: {text}");
+                (Kind::Alarm, Alarm::Loop.word(), text, json!({"blocked_seconds": hold.as_secs()}))
             }
             Event::Sibling { guid, side } => {
                 let text = format!(
@@ -281,10 +281,10 @@ impl<B: Backend> GatewayControl<B> {
                     guid.0,
                     side.name()
                 );
-                tracing::warn!(segment = name.as_str(), event = "sibling", "{name}: {text}");
+                tracing::warn!(segment = name.as_str(), event = Alarm::Sibling.word(), "{name}: {text}");
                 (
                     Kind::Alarm,
-                    "sibling",
+                    Alarm::Sibling.word(),
                     text,
                     json!({"guid": format!("{:016x}", guid.0), "side": side.name()}),
                 )
@@ -296,10 +296,10 @@ impl<B: Backend> GatewayControl<B> {
                     arrived.name(),
                     hold.as_secs()
                 );
-                tracing::error!(segment = name.as_str(), event = "loop", "{name}: {text}");
+                tracing::error!(segment = name.as_str(), event = Alarm::Loop.word(), "{name}: {text}");
                 (
                     Kind::Alarm,
-                    "loop",
+                    Alarm::Loop.word(),
                     text,
                     json!({"side": arrived.name(), "blocked_seconds": hold.as_secs()}),
                 )
@@ -309,21 +309,21 @@ impl<B: Backend> GatewayControl<B> {
                     "another gateway between the same networks is not believed: {why}. Until then both may forward, and a packet to \
                      all goes round a few times"
                 );
-                tracing::error!(segment = name.as_str(), event = "stranger", "{name}: {text}");
-                (Kind::Alarm, "stranger", text, json!({"why": why.to_string()}))
+                tracing::error!(segment = name.as_str(), event = Alarm::Stranger.word(), "{name}: {text}");
+                (Kind::Alarm, Alarm::Stranger.word(), text, json!({"why": why.to_string()}))
             }
             Event::Stranger { why: None } => {
                 let text = "the gateway that was not believed is gone, or is believed";
-                tracing::info!(segment = name.as_str(), event = "stranger-gone", "{name}: {text}");
-                (Kind::Alarm, "stranger-gone", text.to_owned(), Value::Null)
+                tracing::info!(segment = name.as_str(), event = Alarm::StrangerGone.word(), "{name}: {text}");
+                (Kind::Alarm, Alarm::StrangerGone.word(), text.to_owned(), Value::Null)
             }
             Event::Multiplied { side } => {
                 let text = format!(
                     "what we send on {} comes back several times: that network has a loop of its own; switch spanning tree on",
                     side.name()
                 );
-                tracing::warn!(segment = name.as_str(), event = "multiplied", "{name}: {text}");
-                (Kind::Alarm, "multiplied", text, json!({"side": side.name()}))
+                tracing::warn!(segment = name.as_str(), event = Alarm::Multiplied.word(), "{name}: {text}");
+                (Kind::Alarm, Alarm::Multiplied.word(), text, json!({"side": side.name()}))
             }
             Event::HandedOver => {
                 let text = "handed over: what hosts still send here is dropped from now on";

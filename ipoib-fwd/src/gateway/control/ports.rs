@@ -6,7 +6,7 @@ use pmd::eth::{EthPort, EthStats};
 use pmd::hca::{Backend, HcaError};
 
 use super::GatewayControl;
-use crate::event::Kind;
+use crate::event::Alarm;
 use crate::forward::{EndpointIndex, EthernetIndex, SegmentIndex};
 use crate::gateway::gids::GatewayGids;
 use crate::gateway::worker::{GatewayCommand, GatewayNote};
@@ -116,7 +116,7 @@ impl<B: Backend> GatewayControl<B> {
                     format!("{} queue pair events were lost: the control lcore is too slow", losses.events);
                 tracing::warn!("{text}");
                 let said = || (text, serde_json::json!({ "events": losses.events }));
-                events.tell(now, Kind::Alarm, None, "control-slow", said);
+                events.alarm(now, Alarm::ControlSlow, None, said);
             }
         }
         busy
@@ -129,7 +129,7 @@ impl<B: Backend> GatewayControl<B> {
             let Some(gone) = endpoints.at(index).and_then(Endpoint::take_gone) else { continue };
             tracing::error!("{gone}");
             let said = || (gone.to_string(), serde_json::Value::Null);
-            events.tell(now, Kind::Alarm, None, "device-gone", said);
+            events.alarm(now, Alarm::DeviceGone, None, said);
             if endpoints.iter().all(Endpoint::is_gone) {
                 return Err(gone);
             }

@@ -14,7 +14,7 @@ use tap::Tap;
 use tokio::sync::oneshot;
 
 use super::GatewayControl;
-use crate::event::Kind;
+use crate::event::Alarm;
 use crate::forward::EndpointIndex;
 use crate::gateway::worker::GatewayCommand;
 use crate::gateway::writer::{End, Gone, News, Task, Writer};
@@ -86,8 +86,8 @@ enum Watch {
 #[derive(Debug, Default)]
 struct Step {
     watch: Option<Watch>,
-    /// Something that an operator should know: name and text of the event.
-    alarm: Option<(&'static str, String)>,
+    /// Something that an operator should know.
+    alarm: Option<(Alarm, String)>,
 }
 
 /// What went wrong, and what to do about it.
@@ -255,7 +255,7 @@ impl Recordings {
                 self.is_stalled = true;
                 let text = "the disk that captures are written to takes nothing; packets are missing in them until it does";
                 tracing::warn!("capture: {text}");
-                step.alarm = Some(("capture-stalls", format!("capture: {text}")));
+                step.alarm = Some((Alarm::CaptureStalls, format!("capture: {text}")));
             }
         }
         step
@@ -293,7 +293,7 @@ impl Recordings {
     fn over(&mut self, state: &'static str, failed: Option<String>, step: &mut Step) {
         if let Some(why) = &failed {
             tracing::error!("{why}; the capture ends here");
-            step.alarm = Some(("capture-failed", why.clone()));
+            step.alarm = Some((Alarm::CaptureFailed, why.clone()));
         }
         let (progress, client) = match std::mem::take(&mut self.phase) {
             Phase::Nothing => return,
@@ -417,8 +417,8 @@ impl<B: Backend> GatewayControl<B> {
                 endpoint.order(worker, GatewayCommand::Watch(taps.next()));
             }
         }
-        if let Some((name, text)) = step.alarm {
-            self.events.tell(now, Kind::Alarm, None, name, || (text, Value::Null));
+        if let Some((alarm, text)) = step.alarm {
+            self.events.alarm(now, alarm, None, || (text, Value::Null));
         }
     }
 

@@ -7,7 +7,7 @@ use pmd::hca::Backend;
 
 use super::GatewayControl;
 use super::answers::waits_of;
-use crate::event::Kind;
+use crate::event::Alarm;
 use crate::segment::pair::Role;
 
 /// How often the status is made anew.
@@ -148,7 +148,7 @@ impl<B: Backend> GatewayControl<B> {
             let what = format!("worker {} does not turn: no sign of life until it does", who.join(", "));
             tracing::error!("{what}");
             manager.status(&what);
-            events.tell(now, Kind::Alarm, None, "worker-stuck", || (what, serde_json::Value::Null));
+            events.alarm(now, Alarm::WorkerStuck, None, || (what, serde_json::Value::Null));
         }
     }
 
