@@ -82,6 +82,16 @@ impl<const N: usize> CounterRows<N> {
         }
     }
 
+    /// Adds to a counter of a row and to the next.
+    #[inline]
+    pub fn add_both(&mut self, row: usize, index: usize, n: [u64; 2]) {
+        let cells = self.rows.get(row).and_then(|row| row.0.get(index..)?.first_chunk::<2>());
+        for (cell, n) in cells.into_iter().flatten().zip(n) {
+            // As above.
+            cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+        }
+    }
+
     /// Another reader.
     #[must_use]
     pub fn reader(&self) -> CounterRowsReader<N> {
@@ -122,8 +132,13 @@ mod tests {
         rows.add(2, 0, 1);
         rows.add(3, 0, 1);
         rows.add(0, 9, 1);
+        rows.add_both(2, 1, [7, 8]);
+        rows.add_both(2, 8, [1, 1]);
         assert_eq!(reader.read(1), [0, 0, 0, 0, 0, 0, 0, 0, 5]);
-        assert_eq!((reader.read(0), reader.read(2)[0], reader.read(3)), ([0; 9], 1, [0; 9]));
+        assert_eq!(
+            (reader.read(0), reader.read(2), reader.read(3)),
+            ([0; 9], [1, 7, 8, 0, 0, 0, 0, 0, 0], [0; 9])
+        );
         assert_eq!((size_of::<Row<9>>(), align_of::<Row<9>>()), (128, 64));
     }
 }

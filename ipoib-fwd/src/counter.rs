@@ -68,26 +68,20 @@ const SEGMENT_DROPS: usize = 8;
 /// Counters of a segment.
 pub const SEGMENT_COUNT: usize = SEGMENT_DROPS + DropReason::ALL.len();
 
-/// What packets that were forwarded one after the other have in common: as a rule all of a burst.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Kind {
-    segment: SegmentIndex,
-    way: SegmentTraffic,
-    /// The path, where it is not counted by itself.
-    path: Option<Traffic>,
+/// What packets that were forwarded one after the other have in common, as a rule all of a burst, in a number, to be compared at once: the
+/// segment in the lowest byte, the way, and the path, [`NO_PATH`] where it is not counted by itself.
+#[inline(always)]
+const fn kind(segment: SegmentIndex, way: SegmentTraffic, path: Option<Traffic>) -> u32 {
+    let path = match path {
+        Some(path) => path as u8,
+        None => NO_PATH,
+    };
+    u32::from_le_bytes([segment.0, way as u8, path, 0])
 }
 
-impl Kind {
-    /// A number for each kind, to be compared at once.
-    #[inline(always)]
-    const fn number(self) -> u32 {
-        let path = match self.path {
-            Some(path) => path as u8,
-            None => u8::MAX,
-        };
-        u32::from_le_bytes([self.segment.0, self.way as u8, path, 0])
-    }
-}
+const NO_PATH: u8 = u8::MAX;
+/// All of a kind but the segment.
+const ALIKE: u32 = !0xff;
 
 /// A worker's counters.
 #[derive(Debug)]
@@ -95,9 +89,7 @@ pub struct WorkerCounters {
     all: Counters<COUNT>,
     segments: CounterRows<SEGMENT_COUNT>,
     /// Packets of one kind that are not in the counters yet, and their bytes: see [`WorkerCounters::settle`].
-    kind: Kind,
-    /// [`Kind::number`] of it.
-    number: u32,
+    kind: u32,
     // Not beside each other: two numbers that are added to at once go through a vector register, which takes longer than two additions.
     packets: u64,
     /// Packets of the path, and their bytes, that are in the counters of their segments and not in those of the path yet.
@@ -114,13 +106,12 @@ pub type SegmentCounterReader = CounterRowsReader<SEGMENT_COUNT>;
 
 impl Default for WorkerCounters {
     fn default() -> Self {
-        let kind = Kind { segment: SegmentIndex(0), way: SegmentTraffic::ToInfiniBand, path: None };
+        let kind = kind(SegmentIndex(0), SegmentTraffic::ToInfiniBand, None);
         let segments = CounterRows::new(MAX_SEGMENTS);
         Self {
             all: Counters::default(),
             segments,
             kind,
-            number: kind.number(),
             packets: 0,
             bytes: 0,
             path_packets: 0,
@@ -172,42 +163,42 @@ impl WorkerCounters {
         path: Option<Traffic>,
         bytes: usize,
     ) {
-        let kind = Kind { segment, way, path };
-        if kind.number() != self.number {
-            // Packets of many segments in turn have the rest in common as a rule.
-            if (Kind { segment, ..self.kind }) == kind {
-                self.settle_segment();
-            } else {
-                self.settle();
-            }
-            self.kind = kind;
-            self.number = kind.number();
+        let (kind, bytes) = (kind(segment, way, path), bytes as u64);
+        if kind == self.kind {
+            self.packets += 1;
+            self.bytes += bytes;
+            return;
         }
-        self.packets += 1;
-        self.bytes += bytes as u64;
+        // Packets of many segments in turn have the rest in common as a rule.
+        if (kind ^ self.kind) & ALIKE == 0 {
+            self.settle_segment();
+        } else {
+            self.settle();
+        }
+        (self.kind, self.packets, self.bytes) = (kind, 1, bytes);
     }
 
     /// Counts what was forwarded so far. Once a turn.
+    #[inline(never)]
     pub fn settle(&mut self) {
         self.settle_segment();
+        (self.packets, self.bytes) = (0, 0);
         let packets = std::mem::take(&mut self.path_packets);
         let bytes = std::mem::take(&mut self.path_bytes);
-        if let Some(path) = self.kind.path
-            && packets > 0
+        let [_, _, path, _] = self.kind.to_le_bytes();
+        if packets > 0
+            && let Some(path) = Traffic::ALL.get(usize::from(path))
         {
-            self.packets(path, packets, bytes);
+            self.packets(*path, packets, bytes);
         }
     }
 
-    #[inline]
+    /// Counts for the segment what is counted anew from then on.
+    #[inline(always)]
     fn settle_segment(&mut self) {
-        let (packets, bytes) = (std::mem::take(&mut self.packets), std::mem::take(&mut self.bytes));
-        if packets == 0 {
-            return;
-        }
-        let Kind { segment, way, .. } = self.kind;
-        self.segments.add(segment.0.into(), 2 * way as usize, packets);
-        self.segments.add(segment.0.into(), 2 * way as usize + 1, bytes);
+        let [segment, way, ..] = self.kind.to_le_bytes();
+        let (packets, bytes) = (self.packets, self.bytes);
+        self.segments.add_both(segment.into(), 2 * usize::from(way), [packets, bytes]);
         self.path_packets += packets;
         self.path_bytes += bytes;
     }

@@ -67,36 +67,57 @@ impl Glance {
     }
 }
 
-/// How frames look of which [`Glance::at`] tells the same, if their tags are in them: with it known one comparison of a word tells it of the next.
+/// How frames look of which [`Glance::at`] tells the same, if their tags are in them: with them known one comparison of a word tells it of the next.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Looks {
     mask: u64,
     kind: u64,
-    tagged: bool,
+    /// Bytes in front of the packet.
+    pub(super) front: usize,
+}
+
+/// What of a word tells VLANs apart: the upper four bits beside the number are priority and drop eligibility.
+const VID: u64 = u64::from_ne_bytes([0, 0, 0x0f, 0xff, 0, 0, 0, 0]);
+/// What tells in a word that there is a tag with IPv4 behind it.
+const KINDS: u64 = u64::from_ne_bytes([0xff, 0xff, 0, 0, 0xff, 0xff, 0, 0]);
+const TAGGED_PLAIN: u64 = {
+    let ([tag, also], [a, b]) = (ETHERTYPE_VLAN.to_be_bytes(), ETHERTYPE_IPV4.to_be_bytes());
+    u64::from_ne_bytes([tag, also, 0, 0, a, b, 0, 0])
+};
+
+/// The word of a frame that tells its looks.
+#[inline(always)]
+fn word(head: &[u8; GLANCED]) -> Option<u64> {
+    Some(u64::from_ne_bytes(*head.get(KIND..)?.first_chunk()?))
 }
 
 impl Looks {
     /// Those of no frame.
-    pub(super) const NOBODYS: Self = Self { mask: 0, kind: 1, tagged: false };
+    pub(super) const NOBODYS: Self = Self { mask: 0, kind: 1, front: 0 };
 
-    /// Those of the frames of which a glance tells this.
-    pub(super) const fn of(Glance { vid, tagged }: Glance) -> Self {
-        let ([a, b], [c, d]) = (ETHERTYPE_IPV4.to_be_bytes(), vid.to_be_bytes());
-        let [tag, also] = ETHERTYPE_VLAN.to_be_bytes();
-        let (mask, kind) = if tagged {
-            // The upper four bits beside the number are priority and drop eligibility.
-            ([0xff, 0xff, 0x0f, 0xff, 0xff, 0xff, 0, 0], [tag, also, c, d, a, b, 0, 0])
-        } else {
-            ([0xff, 0xff, 0, 0, 0, 0, 0, 0], [a, b, 0, 0, 0, 0, 0, 0])
-        };
-        Self { mask: u64::from_ne_bytes(mask), kind: u64::from_ne_bytes(kind), tagged }
+    /// Those of a frame with IPv4 behind a tag, and its VLAN; `None` of all others, and of tags that carry a priority only. Frames of many
+    /// VLANs in turn ask this each: it is one comparison, and the word is the looks.
+    #[inline(always)]
+    pub(super) fn of_tagged(head: &[u8; GLANCED]) -> Option<(Self, u16)> {
+        let word = word(head)?;
+        let [_, _, c, d, ..] = (word & VID).to_ne_bytes();
+        let vid = u16::from_be_bytes([c, d]);
+        let front = ETHERNET_HEADER_LEN + VLAN_TAG_LEN;
+        (word & KINDS == TAGGED_PLAIN && vid != 0)
+            .then_some((Self { mask: KINDS | VID, kind: word & (KINDS | VID), front }, vid))
+    }
+
+    /// Those of frames with IPv4 and no tag.
+    pub(super) const fn of_untagged() -> Self {
+        let [a, b] = ETHERTYPE_IPV4.to_be_bytes();
+        let mask = u64::from_ne_bytes([0xff, 0xff, 0, 0, 0, 0, 0, 0]);
+        Self { mask, kind: u64::from_ne_bytes([a, b, 0, 0, 0, 0, 0, 0]), front: ETHERNET_HEADER_LEN }
     }
 
     /// Bytes in front of the packet, if these are the looks of the frame.
     #[inline(always)]
     pub(super) fn front(&self, head: &[u8; GLANCED]) -> Option<usize> {
-        let word = u64::from_ne_bytes(*head.get(KIND..)?.first_chunk()?);
-        (word & self.mask == self.kind).then(|| Glance { vid: 0, tagged: self.tagged }.len())
+        (word(head)? & self.mask == self.kind).then_some(self.front)
     }
 }
 

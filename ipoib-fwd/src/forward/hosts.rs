@@ -7,14 +7,15 @@ use super::NeighbourIndex;
 use super::near::Near;
 use super::shards::Shards;
 
-/// Hosts by address.
+/// Hosts by address. What packets ask is on the first cache line, so that those of many segments in turn find it in the near cache.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub(super) struct Hosts<N> {
-    addresses: Range<u64>,
     near: Near<N>,
     far: Shards<N>,
     /// How many of the far ones are of the near ones' range: as a rule none, and then none of that range is looked for among them.
     strays: usize,
+    addresses: Range<u64>,
     expected: usize,
 }
 
@@ -153,6 +154,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn what_packets_ask_is_on_one_cache_line() {
+        type Map = Hosts<[u8; 6]>;
+        assert_eq!((align_of::<Map>(), std::mem::offset_of!(Map, far)), (64, 56));
+    }
 
     fn addresses() -> impl Strategy<Value = Range<u64>> {
         prop_oneof![

@@ -30,7 +30,7 @@ pub use frame_head::FrameHead;
 pub use ib_to_eth::{IbVerdict, ib_to_eth};
 pub use neighbours::{EthNeighbour, IbNeighbour, NeighbourIndex, RcPaths};
 pub use routes::{Hop, MAX_ROUTES, MAX_SUBNETS, Prefix, Route, Routes, TooManyRoutes};
-pub use settings::{GatewayAddress, PeerGateway, Role, Settings};
+pub use settings::{GatewayAddress, PeerGateway, Role, Settings, Uplink};
 pub use short::{Plain, ShortWay, ToEthernet, ToInfiniBand};
 pub use tables::{
     EndpointIndex, EthernetIndex, MAX_NEIGHBOURS, MAX_SEGMENTS, SegmentIndex, SegmentTable, Tables,

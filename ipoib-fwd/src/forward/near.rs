@@ -6,6 +6,7 @@
 //! has, and hosts choose their addresses: there are no more pages than hosts that are expected can fill to a part, and who finds none
 //! has to be put elsewhere.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -48,18 +49,33 @@ struct Page<N> {
     len: usize,
 }
 
-/// Hosts by address.
+/// Hosts by address. What a lookup asks comes first.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub(super) struct Near<N> {
+    /// From the first page that ever had a host to the last: an address beyond them has none, which takes no look into memory. The first
+    /// stands here: with few hosts it is the only one, and of many segments the lists would not stay in the near cache.
+    head: Option<Arc<Page<N>>>,
+    tail: Box<[Option<Arc<Page<N>>>]>,
+    /// The first address of the first page; the range's, while there is none.
+    begin: u32,
     /// The subnet's first address, and how many it has; none, if hosts are not kept here.
     first: u32,
     span: u32,
-    pages: Box<[Option<Arc<Page<N>>>]>,
-    /// How many pages there are, and may be.
+    /// How many pages there may be, and are.
+    most: u32,
     used: usize,
-    most: usize,
     /// Hosts.
     len: usize,
+}
+
+/// The page at a place.
+fn page_mut<'n, N>(
+    head: &'n mut Option<Arc<Page<N>>>,
+    tail: &'n mut [Option<Arc<Page<N>>>],
+    at: usize,
+) -> Option<&'n mut Option<Arc<Page<N>>>> {
+    if at == 0 { Some(head) } else { tail.get_mut(at - 1) }
 }
 
 impl<N: Clone> Near<N> {
@@ -67,12 +83,15 @@ impl<N: Clone> Near<N> {
     pub(super) fn new(addresses: &Range<u64>, expected: usize) -> Self {
         let span = addresses.end.saturating_sub(addresses.start);
         let span = if span <= MOST { span } else { 0 };
+        let first = addresses.start as u32;
         Self {
-            first: addresses.start as u32,
+            head: None,
+            tail: Box::default(),
+            begin: first,
+            first,
             span: span as u32,
-            pages: vec![None; (span as usize).div_ceil(PAGE)].into_boxed_slice(),
             used: 0,
-            most: PAGES + expected / PER_PAGE,
+            most: (PAGES + expected / PER_PAGE) as u32,
             len: 0,
         }
     }
@@ -80,7 +99,7 @@ impl<N: Clone> Near<N> {
     /// Its page, its block there, and its place in that.
     #[inline(always)]
     const fn place(&self, key: u32) -> (usize, usize, usize) {
-        let offset = key.wrapping_sub(self.first) as usize;
+        let offset = key.wrapping_sub(self.begin) as usize;
         (offset / PAGE, offset / WIDTH % BLOCKS, offset % WIDTH)
     }
 
@@ -94,7 +113,8 @@ impl<N: Clone> Near<N> {
     #[inline(always)]
     fn block(&self, key: u32) -> Option<(&Block<N>, usize)> {
         let (page, block, at) = self.place(key);
-        let page = self.pages.get(page)?.as_deref()?;
+        let page = if page == 0 { &self.head } else { self.tail.get(page - 1)? };
+        let page = page.as_deref()?;
         Some((page.blocks.get(block)?.as_deref()?, at))
     }
 
@@ -134,14 +154,17 @@ impl<N: Clone> Near<N> {
 
     /// Adds or changes a host; false if it has no place here.
     pub(super) fn set(&mut self, key: u32, index: NeighbourIndex, host: N) -> bool {
-        let (at_page, at_block, at) = self.place(key);
         // The last page may have more places than the subnet has addresses.
         if !self.covers(key) {
             return false;
         }
-        let Some(page) = self.pages.get_mut(at_page) else { return false };
+        if self.used < self.most as usize {
+            self.extend_to(key);
+        }
+        let (at_page, at_block, at) = self.place(key);
+        let Some(page) = page_mut(&mut self.head, &mut self.tail, at_page) else { return false };
         if page.is_none() {
-            if self.used >= self.most {
+            if self.used >= self.most as usize {
                 return false;
             }
             self.used += 1;
@@ -161,13 +184,34 @@ impl<N: Clone> Near<N> {
         true
     }
 
+    /// Has the pages reach to that of an address of the range.
+    fn extend_to(&mut self, key: u32) {
+        let number = |address: u32| address.wrapping_sub(self.first) as usize / PAGE;
+        if self.used == 0 {
+            self.begin = self.first.wrapping_add((number(key) * PAGE) as u32);
+            self.tail = Box::default();
+            return;
+        }
+        let (page, begin) = (number(key), number(self.begin));
+        let more = begin.saturating_sub(page);
+        if more == 0 && page - begin <= self.tail.len() {
+            return;
+        }
+        let all = std::iter::once(self.head.take()).chain(std::mem::take(&mut self.tail));
+        let mut pages = std::iter::repeat_n(None, more).chain(all).collect::<VecDeque<_>>();
+        pages.resize(pages.len().max((page + 1).saturating_sub(begin)), None);
+        self.head = pages.pop_front().flatten();
+        self.tail = pages.into_iter().collect();
+        self.begin = self.begin.wrapping_sub((more * PAGE) as u32);
+    }
+
     /// Takes a host out; false if it is not here.
     pub(super) fn remove(&mut self, key: u32) -> bool {
         if !self.has(key) {
             return false;
         }
         let (at_page, at_block, at) = self.place(key);
-        let Some(place) = self.pages.get_mut(at_page) else { return false };
+        let Some(place) = page_mut(&mut self.head, &mut self.tail, at_page) else { return false };
         let Some(page) = place.as_mut().map(Arc::make_mut) else { return false };
         let Some(slot) = page.blocks.get_mut(at_block) else { return false };
         let Some(block) = slot.as_mut().map(Arc::make_mut) else { return false };
@@ -189,7 +233,8 @@ impl<N: Clone> Near<N> {
 
     /// All hosts.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, NeighbourIndex, &N)> {
-        let pages = (0..).zip(&self.pages).filter_map(|(n, page)| Some((n, page.as_deref()?)));
+        let pages = std::iter::once(&self.head).chain(&self.tail);
+        let pages = (0..).zip(pages).filter_map(|(n, page)| Some((n, page.as_deref()?)));
         let blocks = pages.flat_map(|(n, page): (u32, _)| {
             let blocks = (0..).zip(&page.blocks);
             blocks.filter_map(move |(m, block)| Some((n * BLOCKS as u32 + m, block.as_deref()?)))
@@ -197,7 +242,7 @@ impl<N: Clone> Near<N> {
         blocks.flat_map(move |(n, block): (u32, _)| {
             let hosts = (0..).zip(block.numbers.iter().zip(&block.hosts));
             hosts.filter_map(move |(at, (index, host)): (u32, _)| {
-                Some((self.first.wrapping_add(n * WIDTH as u32 + at), *index, host.as_ref()?))
+                Some((self.begin.wrapping_add(n * WIDTH as u32 + at), *index, host.as_ref()?))
             })
         })
     }
@@ -206,7 +251,7 @@ impl<N: Clone> Near<N> {
     #[cfg(test)]
     fn shared_with(&self, other: &Self) -> usize {
         let blocks = |map: &Self| {
-            let pages = map.pages.iter().map(Option::as_deref);
+            let pages = std::iter::once(&map.head).chain(&map.tail).map(Option::as_deref);
             pages.flat_map(|page| (0..BLOCKS).map(move |n| page?.blocks[n].clone())).collect::<Vec<_>>()
         };
         let same = |(a, b): &(Option<Arc<_>>, Option<Arc<_>>)| {

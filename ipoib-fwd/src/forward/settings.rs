@@ -73,6 +73,15 @@ pub struct PeerGateway {
     pub qpns: Vec<Qpn>,
 }
 
+/// Where a segment's messages leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Uplink {
+    /// The InfiniBand port.
+    pub endpoint: EndpointIndex,
+    /// The link there.
+    pub link: u8,
+}
+
 /// What a table knows beside neighbours.
 #[derive(Clone, Debug)]
 pub struct Settings<D> {
@@ -133,6 +142,13 @@ impl<D> Settings<D> {
             own_qpns: ArrayVec::new(),
             gateways: Vec::new(),
         }
+    }
+
+    /// Where the segment's messages leave.
+    #[inline]
+    #[must_use]
+    pub const fn uplink(&self) -> Uplink {
+        Uplink { endpoint: self.endpoint, link: self.link }
     }
 
     /// True if a frame is from another gateway of the segment.

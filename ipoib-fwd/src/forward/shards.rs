@@ -84,12 +84,13 @@ impl<N: Clone> Shard<N> {
 
 /// Neighbours by address.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub(super) struct Shards<N> {
+    /// Entries. First, beside what is asked of near hosts.
+    len: usize,
     hash: FixedState,
     /// A power of two of them.
     shards: Box<[Arc<Shard<N>>]>,
-    /// Entries.
-    len: usize,
 }
 
 impl<N: Clone> Shards<N> {

@@ -11,7 +11,7 @@ use dataplane::usage::Marks;
 use super::Side;
 use super::hosts::Hosts;
 use super::neighbours::{EthNeighbour, IbNeighbour, NeighbourIndex};
-use super::settings::Settings;
+use super::settings::{Settings, Uplink};
 use super::short::Short;
 use ipoib::link::WorkerIndex;
 
@@ -25,13 +25,23 @@ pub(super) struct Used {
     pub(super) ethernet: Arc<[Marks]>,
 }
 
+impl Used {
+    #[inline]
+    const fn of(&self, to: Side) -> &Arc<[Marks]> {
+        match to {
+            Side::InfiniBand => &self.infiniband,
+            Side::Ethernet => &self.ethernet,
+        }
+    }
+}
+
 /// All that a worker looks up of a segment.
 #[derive(Clone, Debug)]
 pub struct SegmentTable<D> {
-    /// Addresses, MTUs, groups, the role.
-    pub settings: Settings<D>,
     pub(super) ib: Hosts<IbNeighbour<D>>,
     pub(super) eth: Hosts<EthNeighbour>,
+    /// Addresses, MTUs, groups, the role.
+    pub settings: Settings<D>,
     /// All versions of the table share them.
     used: Used,
 }
@@ -98,11 +108,7 @@ impl<D: Clone> SegmentTable<D> {
     #[inline]
     #[must_use]
     pub fn marks(&self, to: Side, worker: WorkerIndex) -> Option<&Marks> {
-        let used = match to {
-            Side::InfiniBand => &self.used.infiniband,
-            Side::Ethernet => &self.used.ethernet,
-        };
-        used.get(usize::from(worker.0))
+        self.used.of(to).get(usize::from(worker.0))
     }
 
     /// Marks an InfiniBand host as used by a worker; true for the first time since the marks were taken.
@@ -161,11 +167,14 @@ const NEAR_ETH: usize = 16_384;
 const FAR_IB: usize = 2048;
 const NO_SEGMENT: SegmentIndex = SegmentIndex(u8::MAX);
 
+/// Which segments the frames of an Ethernet port are of, by VLAN identifier.
+pub(super) type Vlans = [SegmentIndex; VIDS];
+
 /// All that workers look up: published as one, for all of them.
 #[derive(Clone, Debug)]
 pub struct Tables<D> {
-    /// By Ethernet port and VLAN identifier.
-    vlans: Vec<Arc<[SegmentIndex; VIDS]>>,
+    /// By Ethernet port.
+    vlans: Vec<Arc<Vlans>>,
     /// By InfiniBand port and the link's index there.
     links: Vec<SegmentIndex>,
     /// By [`SegmentIndex`].
@@ -175,13 +184,35 @@ pub struct Tables<D> {
     large_eth: bool,
 }
 
-/// A segment that packets go to.
+/// A segment that packets go to: what of it the short way asks beside hosts, on one cache line, so that a packet finds it without a look
+/// into the table.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub(super) struct Lane<D> {
-    pub(super) segment: SegmentIndex,
-    /// What of the settings the short way asks. Here and not in the table, so that a packet finds it without a look there.
+    /// What of the settings is asked.
     pub(super) short: Short,
     pub(super) table: Arc<SegmentTable<D>>,
+    /// Of the InfiniBand side, which has more packets of other segments than the one before: links are received from one by one.
+    marks: Arc<[Marks]>,
+    pub(super) segment: SegmentIndex,
+    pub(super) uplink: Uplink,
+}
+
+impl<D: Clone> Lane<D> {
+    fn new(segment: SegmentIndex, table: Arc<SegmentTable<D>>) -> Self {
+        let marks = Arc::clone(table.used.of(Side::InfiniBand));
+        let (short, uplink) = (Short::new(&table.settings), table.settings.uplink());
+        Self { short, table, marks, segment, uplink }
+    }
+
+    /// As [`SegmentTable::marks`].
+    #[inline(always)]
+    pub(super) fn marks(&self, to: Side, worker: WorkerIndex) -> Option<&Marks> {
+        match to {
+            Side::InfiniBand => self.marks.get(usize::from(worker.0)),
+            Side::Ethernet => self.table.marks(to, worker),
+        }
+    }
 }
 
 impl<D> Default for Tables<D> {
@@ -201,7 +232,7 @@ impl<D: Clone> Tables<D> {
             self.segments.resize_with(at + 1, || None);
         }
         if let Some(place) = self.segments.get_mut(at) {
-            *place = table.map(|table| Lane { segment: index, short: Short::new(&table.settings), table });
+            *place = table.map(|table| Lane::new(index, table));
         }
         let lanes = || self.segments.iter().flatten();
         let ib: usize = lanes().map(|lane| lane.table.ib.len()).sum();
@@ -263,8 +294,18 @@ impl<D: Clone> Tables<D> {
     }
 
     #[inline(always)]
+    pub(super) fn vlans(&self, port: EthernetIndex) -> Option<&Vlans> {
+        self.vlans.get(port.at()).map(|vlans| &**vlans)
+    }
+
+    #[inline(always)]
+    pub(super) fn lane_of(&self, vlans: &Vlans, vid: u16) -> Option<&Lane<D>> {
+        self.lane(*vlans.get(usize::from(vid))?)
+    }
+
+    #[inline(always)]
     pub(super) fn lane_of_vlan(&self, port: EthernetIndex, vid: u16) -> Option<&Lane<D>> {
-        self.lane(*self.vlans.get(port.at())?.get(usize::from(vid))?)
+        self.lane_of(self.vlans(port)?, vid)
     }
 
     #[inline(always)]

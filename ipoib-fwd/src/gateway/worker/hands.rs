@@ -13,7 +13,8 @@ use super::{Common, GatewayNote, held, origin_of};
 use crate::counter::{SegmentTraffic, Traffic};
 use crate::forward::{
     EndpointIndex, EthVerdict, EthernetIndex, FrameHead, IbVerdict, NeighbourIndex, NextHop, Plain,
-    SegmentIndex, SegmentTable, Settings, Side, Tables, ToEthernet, ToInfiniBand, Via, eth_to_ib, ib_to_eth,
+    SegmentIndex, SegmentTable, Settings, Side, Tables, ToEthernet, ToInfiniBand, Uplink, Via, eth_to_ib,
+    ib_to_eth,
 };
 use crate::gateway::frames::{head, offer};
 use crate::gateway::punts::{self, Cause};
@@ -155,10 +156,10 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         plain: Plain<'_, Q::Destination, ToInfiniBand<'_, Q::Destination>>,
         message: Option<Mbuf>,
     ) -> Outcome {
-        let Plain { segment, table, marks, how, .. } = plain;
+        let Plain { segment, uplink, table, marks, how, .. } = plain;
         let ToInfiniBand { via, neighbour, dial, .. } = how;
         let Some(message) = message else { return self.drop(segment, DropReason::BadLength) };
-        let outcome = self.send_message(segment, via, message, table);
+        let outcome = self.send_message(segment, via, message, uplink);
         self.note_use(marks, neighbour, dial, table);
         outcome
     }
@@ -170,7 +171,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         plain: Plain<'_, Q::Destination, ToEthernet<'_>>,
         mut message: Mbuf,
     ) -> Outcome {
-        let Plain { segment, table, marks, front, how } = plain;
+        let Plain { segment, table, marks, front, how, .. } = plain;
         let ToEthernet { to, ip_len, neighbour } = how;
         note_ethernet_use(marks, neighbour);
         // 4 bytes of encapsulation off, 14 of Ethernet header on: in place.
@@ -270,7 +271,8 @@ impl<Q: MemoryWork> Hands<'_, Q> {
             EthVerdict::Forward { via, ip_len, neighbour, dial } => {
                 let how = ToInfiniBand { via, ip_len, neighbour, dial };
                 let marks = table.marks(Side::InfiniBand, self.common.worker);
-                self.forward_frame(Plain { segment, table, marks, front, how }, frame)
+                let uplink = table.settings.uplink();
+                self.forward_frame(Plain { segment, uplink, table, marks, front, how }, frame)
             }
             EthVerdict::Fragment { via, ip_len, mtu, neighbour, dial } => {
                 self.common.counters.packet(Traffic::Fragmented, frame.len());
@@ -281,7 +283,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
                 let mut outcome = Outcome::NO_PIECES;
                 for piece in pieces {
                     outcome = outcome.and(match piece {
-                        Some(piece) => self.send_message(segment, via, piece, table),
+                        Some(piece) => self.send_message(segment, via, piece, table.settings.uplink()),
                         None => self.drop(segment, DropReason::NoBuffers),
                     });
                 }
@@ -313,7 +315,9 @@ impl<Q: MemoryWork> Hands<'_, Q> {
             IbVerdict::Forward { to, ip_len, neighbour } => {
                 let how = ToEthernet { to: &to, ip_len, neighbour };
                 let marks = table.marks(Side::Ethernet, self.common.worker);
-                self.forward_message(Plain { segment, table, marks, front: IPOIB_HEADER_LEN, how }, message)
+                let uplink = table.settings.uplink();
+                let front = IPOIB_HEADER_LEN;
+                self.forward_message(Plain { segment, uplink, table, marks, front, how }, message)
             }
             IbVerdict::Fragment { to, ip_len, mtu, neighbour } => {
                 note_ethernet_use(table.marks(Side::Ethernet, self.common.worker), neighbour);
@@ -349,11 +353,11 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         segment: SegmentIndex,
         via: Via<'_, Q::Destination>,
         message: Mbuf,
-        table: &SegmentTable<Q::Destination>,
+        Uplink { endpoint, link }: Uplink,
     ) -> Outcome {
         let bytes = message.len();
-        let ud = UdSlot(table.settings.link);
-        let Some(face) = self.infinibands.get_mut(table.settings.endpoint.at()) else {
+        let ud = UdSlot(link);
+        let Some(face) = self.infinibands.get_mut(endpoint.at()) else {
             return self.drop(segment, DropReason::SegmentGone);
         };
         let path = match via {
