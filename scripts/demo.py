@@ -6,6 +6,7 @@ fabric, IP MTU 65520), one the gateway. Both hosts are in one IP subnet. Everyth
 """
 
 import argparse
+import ctypes
 import fcntl
 import hashlib
 import json
@@ -23,16 +24,21 @@ from pathlib import Path
 
 import ethport
 
-LOCK = "/run/lock/ipoib-fwd-demo.lock"
+# Held by who changes how many hugepages there are.
+LOCK = "/run/lock/ipoib-fwd-hugepages.lock"
 ETH, GW, IB = "gwdemo-eth", "gwdemo-gw", "gwdemo-ib"
 # The kind of Ethernet port: docs/benchmarks.md says why this one.
 PORT = "af-packet"
 ETH_IP, IB_IP, GW_IP, PREFIX = "10.77.0.1", "10.77.0.2", "10.77.0.254", 24
 FILE_BYTES = 64 << 20
+# As much of a capture as may be kept.
+MOST_CAPTURED = ["--capture-files", 64, "--capture-size", 64 << 20]
 HUGEPAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
 HUGEPAGES_WANTED = 384
 # Where EAL keeps a directory for each prefix, also when it has ended.
 EAL = Path("/var/run/dpdk")
+LIBC = ctypes.CDLL(None, use_errno=True)
+NEW_MOUNTS, NEW_NETWORK = 0x0002_0000, 0x4000_0000
 
 
 class Failed(Exception):
@@ -43,24 +49,29 @@ def say(text):
     print(f"demo: {text}", flush=True)
 
 
-def take_lock(seconds=0):
-    """One lab a machine: the lock's file, held until it is closed, or None if another one still runs after `seconds`."""
+def set_apart():
+    """From now on the names of network namespaces, the interfaces of this one, mounts, shared memory and EAL's directories are nobody
+    else's, and end with the program: labs run beside each other, each with the same names."""
+    if LIBC.unshare(NEW_MOUNTS | NEW_NETWORK):
+        raise Failed(f"unshare: {os.strerror(ctypes.get_errno())}")
+    run("mount", "--make-rprivate", "/")
+    for folder, mode in (("/run/netns", "755"), (EAL, "755"), ("/dev/shm", "1777")):
+        os.makedirs(folder, exist_ok=True)
+        run("mount", "-t", "tmpfs", "-o", f"mode={mode}", "ipoib-fwd", folder)
+    run("ip", "link", "set", "lo", "up")
+
+
+def more_hugepages(number):
+    """So many more of them are reserved, or fewer: false if there is no room for all, and then as many as before."""
     os.makedirs(os.path.dirname(LOCK), exist_ok=True)
-    lock, end = open(LOCK, "w"), time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return lock
-        except BlockingIOError:
-            if time.monotonic() >= end:
-                return None
-            time.sleep(0.2)
-
-
-def forget_eal():
-    """What gateways of the lab have left of EAL's, for who holds the lock."""
-    for left in EAL.glob("gw*"):
-        shutil.rmtree(left, ignore_errors=True)
+    with open(LOCK, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = int(HUGEPAGES.read_text())
+        HUGEPAGES.write_text(str(max(0, before + number)))
+        if number > 0 and int(HUGEPAGES.read_text()) < before + number:
+            HUGEPAGES.write_text(str(before))
+            return False
+        return True
 
 
 def interruptible():
@@ -123,9 +134,9 @@ class Process:
 class Lab:
     """The three namespaces and two programs; leaves nothing behind."""
 
-    # The gateway's Ethernet port, further ones, and more of its options.
+    # The gateway's Ethernet port, further ones, and more of its options; more of the fabric's.
     kind = ethport.AF_PACKET
-    vdev, vdevs, more = kind.vdev(0, "gw0"), (), ()
+    vdev, vdevs, more, more_of_fabric = kind.vdev(0, "gw0"), (), (), ()
     # Bytes of a packet buffer, if not as many as by default. A port on a kernel's interface has frames as long, and takes what the kernel
     # has joined from fragments as far as it fits.
     data_room = None
@@ -139,15 +150,13 @@ class Lab:
         self.bin = Path(args.bin).resolve()
         self.dir = Path(tempfile.mkdtemp(prefix="ipoib-fwd-demo-"))
         self.processes, self.namespaces = [], []
-        self.hugepages_before = None
+        self.hugepages = 0
         self.fabric = self.gateway = None
 
     # -- building up
 
     def namespace(self, name):
-        """A network namespace of ours, in place of what an earlier run may have left."""
-        if Path(f"/run/netns/{name}").exists():
-            run("ip", "netns", "del", name)
+        """A network namespace of ours."""
         run("ip", "netns", "add", name)
         self.namespaces.append(name)
         # Nothing but the traffic of the checks: no IPv6 router solicitations in the captures.
@@ -169,13 +178,10 @@ class Lab:
             run("ip", "link", "set", end, "mtu", "1500", "up", netns=netns)
 
     def hugepages_up(self):
-        """Reserves hugepages for the run; without enough memory the buffers live in ordinary pages."""
+        """Reserves hugepages for the run, beside those that there are; without enough memory the buffers live in ordinary pages."""
         try:
-            self.hugepages_before = int(HUGEPAGES.read_text())
-            if self.hugepages_before < HUGEPAGES_WANTED:
-                HUGEPAGES.write_text(str(HUGEPAGES_WANTED))
-            free = int((HUGEPAGES.parent / "free_hugepages").read_text())
-            if free >= HUGEPAGES_WANTED:
+            if more_hugepages(HUGEPAGES_WANTED):
+                self.hugepages = HUGEPAGES_WANTED
                 return ["--in-memory"]
         except OSError:
             pass
@@ -238,11 +244,11 @@ ports = [{{ link = "shm:{self.link}", mtu = {self.fabric_mtu} }}]
 """ + (f"\n[buffers]\ndata-room = {self.data_room}\n" if self.data_room else "")
 
     def capture(self, name):
-        return ["--capture", self.dir / name] if self.args.capture else []
+        return ["--capture", self.dir / name, *MOST_CAPTURED] if self.args.capture else []
 
     def start_fabric(self):
         self.fabric = Process("ibfab", [self.bin / "ibfab", "--config", self.dir / "fabric.toml",
-                                        *self.capture("fabric.pcap")], None, self.dir / "ibfab.log")
+                                        *self.capture("fabric.pcap"), *self.more_of_fabric], None, self.dir / "ibfab.log")
         self.processes.append(self.fabric)
 
     def lcores(self):
@@ -301,11 +307,9 @@ ports = [{{ link = "shm:{self.link}", mtu = {self.fabric_mtu} }}]
                 except (ProcessLookupError, ValueError):
                     pass
             run("ip", "netns", "del", name, check=False)
-        if self.hugepages_before is not None:
-            try:
-                HUGEPAGES.write_text(str(self.hugepages_before))
-            except OSError:
-                pass
+        if self.hugepages:
+            more_hugepages(-self.hugepages)
+            self.hugepages = 0
         if self.args.keep:
             say(f"files kept in {self.dir}")
         else:
@@ -419,12 +423,12 @@ def check_file(lab, from_ns, to_ns, target, size=FILE_BYTES):
             "sha256_sent": digest.hexdigest(), "sha256_received": got["sha256"], "seconds": round(seconds, 3)}
 
 
-def check_iperf(lab, from_ns, to_ns, target, seconds, least):
+def check_iperf(lab, from_ns, to_ns, target, seconds, least, flows=1):
     server = Process("iperf3", ["iperf3", "-s", "-1"], to_ns, lab.dir / "iperf3.log")
     try:
         lab.wait_for("iperf3's server", lambda: "listening" in run(
             "ss", "-Hltn", "sport", "=", ":5201", netns=to_ns).stdout.replace("LISTEN", "listening"), 30)
-        out = json.loads(run("iperf3", "-J", "-c", target, "-t", seconds, netns=from_ns, timeout=seconds + 30).stdout)
+        out = json.loads(run("iperf3", "-J", "-c", target, "-t", seconds, "-P", flows, netns=from_ns, timeout=seconds + 30).stdout)
     finally:
         server.stop(2)
     bits = out["end"]["sum_received"]["bits_per_second"]
@@ -474,14 +478,15 @@ def check_workers(lab):
     return {"ok": len(workers) == lab.workers and sum(shares["eth_receive"]) > 0, **shares}
 
 
-def demo(args, lab, results):
+def checker(lab, results, figures_only):
+    """What runs a check, prints it and keeps it."""
     def check(name, body, figure=False):
         say(f"{name} …")
         try:
             result = body()
         except Failed as e:
             result = {"ok": False, "error": str(e)}
-        if figure and args.figures_only and "error" not in result:
+        if figure and figures_only and "error" not in result:
             # A busy machine says nothing about the gateway's speed.
             result = {**result, "ok": True, "goal_met": result["ok"]}
         results.append({"name": name, **result})
@@ -490,6 +495,29 @@ def demo(args, lab, results):
         lab.alive()
         return result
 
+    return check
+
+
+def carried(lab, check, seconds):
+    """What hosts send each other by a gateway that runs."""
+    check("arp", lambda: check_arp(lab))
+    check("ping_eth_to_ib", lambda: check_ping(ETH, IB_IP))
+    check("ping_ib_to_eth", lambda: check_ping(IB, ETH_IP))
+    if lab.data_room:
+        check("ping_fragments", lambda: check_fragments(lab))
+    lab.wait_for("connections both ways", lambda: lab.ctl("connections").get("established_both_ways"), 15)
+    before = traffic(lab)
+    check("file_eth_to_ib", lambda: check_file(lab, ETH, IB, IB_IP))
+    check("file_ib_to_eth", lambda: check_file(lab, IB, ETH, ETH_IP))
+    gigabit = 1_000_000_000
+    check("iperf_eth_to_ib", lambda: check_iperf(lab, ETH, IB, IB_IP, seconds, gigabit), figure=True)
+    check("iperf_ib_to_eth", lambda: check_iperf(lab, IB, ETH, ETH_IP, seconds, gigabit), figure=True)
+    # Workers that share a processor keep each other from their queues; hosts that do not send again then lose a connection for a while.
+    check("connected_mode", lambda: check_connected(lab, before, traffic(lab)), figure=lab.workers > 1)
+
+
+def demo(args, lab, results):
+    check = checker(lab, results, args.figures_only)
     lab.start()
 
     def first_packet():
@@ -503,22 +531,7 @@ def demo(args, lab, results):
         return {"ok": seconds < 3, "seconds": round(seconds, 3), "less_than": 3}
 
     check("start_to_first_packet", first_packet, figure=True)
-    check("arp", lambda: check_arp(lab))
-    check("ping_eth_to_ib", lambda: check_ping(ETH, IB_IP))
-    check("ping_ib_to_eth", lambda: check_ping(IB, ETH_IP))
-    if lab.data_room:
-        check("ping_fragments", lambda: check_fragments(lab))
-    lab.wait_for("connections both ways", lambda: lab.ctl("connections").get("established_both_ways"), 15)
-    before = traffic(lab)
-    check("file_eth_to_ib", lambda: check_file(lab, ETH, IB, IB_IP))
-    check("file_ib_to_eth", lambda: check_file(lab, IB, ETH, ETH_IP))
-    gigabit = 1_000_000_000
-    check("iperf_eth_to_ib", lambda: check_iperf(lab, ETH, IB, IB_IP, args.seconds, gigabit),
-          figure=True)
-    check("iperf_ib_to_eth", lambda: check_iperf(lab, IB, ETH, ETH_IP, args.seconds, gigabit),
-          figure=True)
-    # Workers that share a processor keep each other from their queues; hosts that do not send again then lose a connection for a while.
-    check("connected_mode", lambda: check_connected(lab, before, traffic(lab)), figure=lab.workers > 1)
+    carried(lab, check, args.seconds)
     if lab.workers > 1:
         check("workers", lambda: check_workers(lab))
     check("idle_cpu", lambda: check_idle(lab), figure=True)
@@ -567,15 +580,12 @@ def main():
         parser.error("--port af-xdp takes one worker: a queue of its own at the interface is what such a socket is, and veth has one here")
     args.keep |= args.capture
 
-    lock = take_lock()
-    if lock is None:
-        sys.exit("demo: another one is running on this machine; wait for it to end")
-
     interruptible()
     results, error = [], None
     try:
+        set_apart()
         port = ethport.choose(args.port, PORT, say)
-    except ethport.NoPort as e:
+    except (Failed, ethport.NoPort) as e:
         sys.exit(f"demo: {e}")
     lab = Lab(args)
     lab.workers = args.workers
@@ -593,7 +603,6 @@ def main():
         for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(s, signal.SIG_IGN)
         lab.close()
-        forget_eal()
     if args.json:
         document = {"checks": results}
         if error:

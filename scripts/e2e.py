@@ -4,8 +4,11 @@ peers, operators' errors. Works on the demo's laboratory (scripts/demo.py) and l
 
 import argparse
 import json
+import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -16,6 +19,7 @@ from checks.bonded import bonded
 from checks.bridged import bridged
 from checks.captures import captures
 from checks.cold import cold
+from checks.cores import cores
 from checks.crowd import crowd
 from checks.deaths import check_fabric_killed, check_fabric_stopped, check_gateway_killed
 from checks.frames import check_hostile_frames, check_odd_sizes, check_overlong_fragment, check_random_frames
@@ -23,6 +27,7 @@ from checks.gids_serve import gids_serve
 from checks.intruders import check_hostile_packets
 from checks.journal import journal
 from checks.laboratory import Checks, Laboratory, check_stop, in_laboratory, say
+from checks.leftovers import check_nothing_left, there_is
 from checks.long import long
 from checks.operators import check_ctl, check_no_leak, check_place, check_second_gateway, check_socket, check_stats_lines, operator_errors
 from checks.pair import pair
@@ -36,12 +41,12 @@ from checks.runtime import runtime
 from checks.segments import segments
 from checks.service import service
 from checks.sizes import check_fragments, check_mode_switch, check_to_all, check_too_big, check_ud_limits
+from checks.started import started
 from checks.tap import tap
 from checks.workers import workers
 from checks.xdp import xdp
 from demo import ETH, ETH_IP, IB, IB_IP, Failed
 
-LOCK_PATIENCE = 180
 PROGRAMS = ("ipoib-fwd", "ibfab", "softhca")
 
 
@@ -61,6 +66,7 @@ def hard(args, checks):
         ("metrics_named", metrics.check_named),
         ("metrics_scraped", metrics.check_scraped),
         ("top_keys", top.check_keys),
+        ("top_large", top.check_large),
         ("top_once", top.check_once),
         ("top_trouble", top.check_trouble),
         ("top_gone", top.check_gone),
@@ -103,15 +109,20 @@ def main():
     missing = [program for program in PROGRAMS if not (Path(args.bin) / program).is_file()]
     if missing:
         sys.exit(f"e2e: {args.bin} has no {', no '.join(missing)}: cargo build --release --locked -p {' -p '.join(PROGRAMS)}")
-    lock = demo.take_lock(LOCK_PATIENCE)
-    if lock is None:
-        sys.exit("e2e: another laboratory has been running on this machine for minutes; wait for it to end")
-
     demo.interruptible()
+    try:
+        demo.set_apart()
+    except Failed as e:
+        sys.exit(f"e2e: {e}")
+    # All that is made of files is in one place, and what is found in it at the end is this run's.
+    place = tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="ipoib-fwd-e2e-")
+    # Other users have their way through it to what is theirs.
+    os.chmod(place, 0o711)
+    before = there_is(args)
     checks, error, begin = Checks(args.only), None, time.monotonic()
     try:
-        for part in (readme, operator_errors, preflight, service, privileges, captures, cold, routers, segments, ports, bridged, bonded,
-                     xdp, tap, long, reload, runtime, journal, workers, crowd, gids_serve, hard, pair):
+        for part in (readme, operator_errors, preflight, service, privileges, started, cores, captures, cold, routers, segments, ports,
+                     bridged, bonded, xdp, tap, long, reload, runtime, journal, workers, crowd, gids_serve, hard, pair):
             try:
                 part(args, checks)
             except Failed as e:
@@ -122,8 +133,10 @@ def main():
                 say(f"FAILED {error}")
     except KeyboardInterrupt:
         error = "interrupted"
-    finally:
-        demo.forget_eal()
+    ran = bool(checks.results)
+    checks.run("nothing_left", lambda: check_nothing_left(args, before), always=True)
+    if not args.keep:
+        shutil.rmtree(place, ignore_errors=True)
     if args.json:
         document = {"checks": checks.results}
         if error:
@@ -135,7 +148,7 @@ def main():
         for result in failed:
             say(f"FAILED {result['name']}: {json.dumps(result)[:4000]}")
         sys.exit(f"e2e: FAILED: {', '.join(r['name'] for r in failed)} {error or ''}")
-    if not checks.results:
+    if not ran:
         sys.exit(f"e2e: no check has a name that begins with {' or '.join(args.only)}")
     say(f"all {len(checks.results)} checks passed in {time.monotonic() - begin:.0f} s")
 

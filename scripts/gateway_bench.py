@@ -31,6 +31,7 @@ from pathlib import Path
 import checks.crowd
 import demo
 import ethport
+import ibcrowd
 from checks.frames import ethernet_socket, ipv4, send_paced
 from demo import ETH, ETH_IP, GW, GW_IP, IB, IB_IP, PREFIX, Failed, Process, cpu_seconds, run
 
@@ -127,7 +128,7 @@ class ConnectionsLab(GatewayLab):
             self.vdev += ",framecnt=4096"
 
     def fabric_config(self):
-        return super().fabric_config() + f'\n[[link]]\nname = "crowd"\nurl = "shm:{self.dir}/crowd.sock"\n'
+        return super().fabric_config() + ibcrowd.link(self)
 
     def gateway_config(self):
         # Half of the places are for connections that hosts open, and one port may have a quarter of those.
@@ -135,27 +136,8 @@ class ConnectionsLab(GatewayLab):
         return text.replace("[infiniband]\n", f"[infiniband]\nmax-connections = {8 * self.hosts + 60}\n", 1)
 
     def measure(self, add):
-        links = self.ctl("links")["infiniband"]
-        first = checks.crowd.address(1, net=76)
-        log = self.dir / "crowd.log"
-        with open(log, "wb") as errors:
-            crowd = subprocess.Popen([self.bin / "ibcrowd", "--link", f"shm:{self.dir}/crowd.sock", "--hosts", str(self.hosts),
-                                      "--first", first, "--target", ETH_IP, "--gateway", links["addresses"].split(" ")[0],
-                                      "--gateway-lid", str(links["lid"])],
-                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
-        try:
-            def stage(name):
-                line = crowd.stdout.readline()
-                if not line:
-                    counted = {k: v for k, v in self.ctl("links")["link_counters"].items() if v}
-                    drops = self.ctl("stats")["drops"]
-                    raise Failed(f"{log.read_text(errors='replace')[-2000:].strip()}; the gateway dropped {drops}, counted {counted}")
-                told = json.loads(line)
-                if told["stage"] != name:
-                    raise Failed(f"ibcrowd is at {told}, not {name}")
-                return told
-
-            stage("known")
+        with ibcrowd.Crowd(self, self.hosts, checks.crowd.address(1, net=76), ETH_IP) as crowd:
+            crowd.told("known")
             raw, gateway, own = ethernet_socket(self)
             with raw:
                 to = (checks.crowd.address(n + 1, net=76) for n in range(self.hosts))
@@ -163,17 +145,10 @@ class ConnectionsLab(GatewayLab):
                 for name, own_work in (("active", lambda: send_paced(raw.send, frames, 64, 0.0005)), ("passive", lambda: None)):
                     before = self.control_seconds()
                     own_work()
-                    told = stage(name)
+                    told = crowd.told(name)
                     add(name, "connections/s", told["connections"] / told["seconds"])
                     add(f"{name}.cpu.control", "us/connection", (self.control_seconds() - before) * 1e6 / told["connections"])
             self.wait_for("connections", lambda: min(checks.crowd.connections(self).values()) >= self.hosts, 5)
-        finally:
-            crowd.stdin.close()
-            try:
-                crowd.wait(5)
-            except subprocess.TimeoutExpired:
-                crowd.kill()
-                crowd.wait()
 
     def control_seconds(self):
         """Processor time of the control lcore, which is the program's first thread."""
@@ -357,7 +332,6 @@ def one_run(args, lab_class, port, values):
                     lambda part, unit, value, name=name: values[name, who, part, unit].append(round(value, 4)))
     finally:
         lab.close()
-        demo.forget_eal()
 
 
 def turns(args, ports):
@@ -399,13 +373,14 @@ def main():
     args.seconds = (1 if args.quick else 3) if args.seconds is None else args.seconds
     if not 1 <= runs <= 1000 or not 1 <= args.seconds <= 600:
         parser.error("--runs takes 1 to 1000, --seconds 1 to 600")
-    lock = demo.take_lock(600)
-    if lock is None:
-        sys.exit("bench: a lab runs on this machine; wait for it to end")
     demo.interruptible()
     values = collections.defaultdict(list)
     # Of others: later it is this program's own.
     load = os.getloadavg()[0]
+    try:
+        demo.set_apart()
+    except Failed as error:
+        sys.exit(f"bench: {error}")
     labs = turns(args, ports_of(args))
     print(machine(), flush=True)
     try:

@@ -9,6 +9,9 @@
 Each step runs twice under valgrind's callgrind, with different numbers of turns; the difference, divided by the difference of
 packets, has nothing of start and end in it. Two counts of one program differ by less than a thousandth, on whatever processor:
 what libraries choose by its features is chosen here. Port, driver and the benchmark's sink are included.
+
+Nobody follows packets (`ipoib-fwd ctl trace`) in these steps: it fails, too, if anything of that was carried out, so that what it
+costs when it is off is a look for each burst, which is counted.
 """
 
 import argparse
@@ -27,6 +30,10 @@ BASELINE = ROOT / "bench/instructions.json"
 TURNS = (200, 1400)
 # More than this part above the baseline is slower. Another version of DPDK or the C library may move its own part.
 TOLERANCE = 0.04
+
+
+# What is carried out for whoever follows packets, and for nobody else.
+FOLLOWING = re.compile(r"ipoib_fwd::gateway::(?:worker::trace|sighting)::")
 
 
 def fail(text):
@@ -81,6 +88,19 @@ def by_object(text, program):
     return own, total
 
 
+def check_following(program):
+    """The functions of those who follow packets are in the program by that name: a check for their absence finds them."""
+    names = subprocess.run(["nm", "-C", str(program)], capture_output=True, text=True, check=False).stdout.splitlines()
+    if not any(FOLLOWING.search(name) for name in names):
+        fail(f"{program} has no function like {FOLLOWING.pattern}: they have other names now, by which they are to be looked for")
+
+
+def followed(text):
+    """Functions of a callgrind file that are carried out for whoever follows packets."""
+    names = re.findall(r"^c?fn=\(\d+\) (.*)$", text, re.MULTILINE)
+    return sorted({name for name in names if FOLLOWING.search(name)})
+
+
 def count(program, step, turns):
     # One way through the C library and DPDK, whatever the processor has.
     plain = ",".join(f"-{feature}" for feature in ("AVX512F", "AVX512VL", "AVX2", "AVX", "ERMS", "FSRM"))
@@ -95,7 +115,10 @@ def count(program, step, turns):
         line = next((line for line in run.stdout.splitlines() if line.startswith("{")), None)
         if run.returncode != 0 or line is None:
             fail(f"{step}: it ended with {run.returncode}:\n{run.stdout}{run.stderr}")
-        own, total = by_object(out.read_text(), str(program))
+        text = out.read_text()
+        if followed(text):
+            fail(f"{step}: nobody follows packets, and all the same this was carried out:\n  " + "\n  ".join(followed(text)))
+        own, total = by_object(text, str(program))
         return json.loads(line)["figures"][0]["value"], own, total
 
 
@@ -162,6 +185,7 @@ def main():
     if not steps:
         fail("there is no baseline to take the names of steps from: scripts/instructions.py --renew STEP...")
     here = toolchain()
+    check_following(program)
     figures = measure(program, steps)
     slower = compare(figures, known, here) if known["steps"] else 0
     if options.renew:

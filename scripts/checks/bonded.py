@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from checks.laboratory import Laboratory, in_laboratory, socket_in, stopped
+from checks.laboratory import Laboratory, Pulse, in_laboratory, left_out, socket_in, stopped
 from checks.meanwhile import meanwhile
 from demo import ETH, ETH_IP, GW, IB, IB_IP, PREFIX, Process, ping, run
 
@@ -60,7 +60,7 @@ class Bonded(Laboratory):
             wire = Process(f"wire {n}", [sys.executable, Path(__file__).parent / "wire.py", f"w{n}", f"dtap{n}"], GW,
                            self.dir / f"wire{n}.log")
             self.processes.append(wire)
-            self.wait_for("a wire", lambda wire=wire: "ready" in wire.text(), 5)
+            self.wait_for("a wire", lambda wire=wire: "ready" in wire.text(), 30)
 
     def pull(self, n, how="down"):
         """A member's cable is pulled, at both ends, or put back."""
@@ -147,11 +147,11 @@ def all_out_and_back(lab):
     """Without any member the port is down; with them it is up, and carries packets."""
     for n in MEMBERS:
         lab.pull(n)
-    lab.wait_for("the port to be down", lambda: lab.ctl("links")["ethernet"]["link"] == "down", 5)
+    lab.wait_for("the port to be down", lambda: lab.ctl("links")["ethernet"]["link"] == "down", 20)
     for n in MEMBERS:
         lab.pull(n, "up")
-    lab.wait_for("the port to be up again", lambda: lab.link_up() and lab.ctl("links")["ethernet"]["link"] == "up", 10)
-    lab.wait_for("a packet", lambda: ping(ETH, IB_IP, 56, count=1)["ok"], 10)
+    lab.wait_for("the port to be up again", lambda: lab.link_up() and lab.ctl("links")["ethernet"]["link"] == "up", 30)
+    lab.wait_for("a packet", lambda: ping(ETH, IB_IP, 56, count=1)["ok"], 30)
 
 
 def check_together(lab):
@@ -171,8 +171,13 @@ def check_together(lab):
         for port in range(7100, 7164):
             sender.sendto(b"flow", (ETH_IP, port))
             time.sleep(0.002)
-    time.sleep(0.5)
-    flows = [after - was for was, after in zip(before, lab.sent())]
+    flows = []
+
+    def all_out():
+        flows[:] = [after - was for was, after in zip(before, lab.sent())]
+        return sum(flows) >= 64
+
+    lab.wait_for("the flows to go out", all_out, 10)
     return {"ok": cold["ok"] and min(flows) >= 8 and sum(flows) >= 64, "seconds": seconds, "cold": cold, "flows_by_member": flows}
 
 
@@ -224,10 +229,14 @@ def check_active(lab):
         time.sleep(2.5)
         lab.pull(1, "up")
 
+    pulse = Pulse(lambda: [process.popen.pid for process in lab.processes])
     result = meanwhile(lab, act, 10)
+    # Twice half a second, until the gateway looks at its ports, and as long again.
+    of_the_machine = 2 * pulse.stop()
     all_out_and_back(lab)
     times = lab.gateway.text().count("its active link is gone")
-    return {**result, "ok": result["ok"] and result["outage"] < 2 and times >= 2, "times": times}
+    return {**result, "ok": result["ok"] and result["outage"] < 2 + of_the_machine and times >= 2, "times": times,
+            "of_the_machine": round(of_the_machine, 2)}
 
 
 def bonded(args, checks):
@@ -238,9 +247,10 @@ def bonded(args, checks):
             (f"ports_bond{suffix}_active_fails", check_active),
             (f"ports_bond{suffix}_stop_no_leak", stopped),
         ))
+    lacp = (("ports_bond_lacp_together", check_together), ("ports_bond_lacp_members_fail", check_members),
+            ("ports_bond_lacp_stop_no_leak", stopped))
     if shutil.which("dpdk-testpmd"):
-        in_laboratory(BondedLacp, args, checks, (
-            ("ports_bond_lacp_together", check_together),
-            ("ports_bond_lacp_members_fail", check_members),
-            ("ports_bond_lacp_stop_no_leak", stopped),
-        ))
+        in_laboratory(BondedLacp, args, checks, lacp)
+    else:
+        for name, _ in lacp:
+            checks.run(name, lambda: left_out("there is no dpdk-testpmd here"))

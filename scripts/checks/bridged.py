@@ -19,6 +19,8 @@ class Bridged(Laboratory):
 
     vdev, vdevs = "net_af_packet0,iface=gw0", ("net_af_packet1,iface=gw1",)
     addresses = ("10.77.0.254", "10.78.0.254")
+    # The role of who does not forward.
+    other = "blocked"
 
     def __init__(self, args):
         super().__init__(args, intruder=False)
@@ -53,7 +55,8 @@ class Bridged(Laboratory):
 
     def up(self):
         self.start()
-        self.wait_for("one segment that forwards", lambda: "forwarding" in self.roles(), 20)
+        self.wait_for("one segment that forwards, and what the other one is to be",
+                      lambda: sorted(self.roles()) == sorted(("forwarding", self.other)), 30)
         # An election, and more.
         time.sleep(2)
 
@@ -62,6 +65,7 @@ class OneSubnet(Bridged):
     """Segments that take each other for two gateways of one segment."""
 
     addresses = ("10.77.0.254", "10.77.0.253")
+    other = "standby"
 
 
 def counted(lab):

@@ -16,6 +16,7 @@ if __name__ == "__main__":
 
 from checks.laboratory import Pulse
 from checks.meanwhile import meanwhile
+from checks.runtime import Follower
 from demo import ETH, IB, IB_IP, Failed, Process, run
 
 UDP_PORT = 7003
@@ -124,15 +125,14 @@ def check_drain(lab):
         seen["second"] = ctl(lab, other, "drain").stderr
         seen["peer"] = [p["leaves"] for p in lab.state(other)["peers"] if p["alive"]]
 
-    events = Process("events", [lab.bin / "ipoib-fwd", "ctl", "--json", "--socket", lab.dir / f"{forwarder}-control.sock", "events"],
-                     None, lab.dir / "drain-events.log")
+    events = Follower(lab, "--json", path=lab.dir / f"{forwarder}-control.sock")
     try:
         result = under_traffic(lab, act, 10)
         undone, _ = drain(lab, forwarder, "--undo")
         settled = lab.wait_settled(20)
-        told = [json.loads(line)["what"] for line in events.text().splitlines() if '"what"' in line]
+        lab.wait_for("the events", lambda: all(f'"{what}"' in events.text() for what in ("drained", "handed-over", "undrained")), 10)
     finally:
-        events.stop(1)
+        told = [json.loads(line)["what"] for line in events.end()[0]]
     ok = (result["ok"] and result["lost"] == 0 and seen["roles"] == ["drained", "forwarding"] and seen["metric"]
           and seen["health"] == {forwarder: 5, other: 0} and "--undo" in seen["why"] and "--alone" in seen["second"]
           and seen["peer"] == [True] and undone["drained"] is False and settled == (other, forwarder)

@@ -119,7 +119,7 @@ IN_HAND = 64
 OFTEN = 100
 
 
-def settle(lab, before, seconds=5.0):
+def settle(lab, before, seconds=20.0):
     """Buffers in use beyond `before` and those in hand, 0 if none, at the latest when time is over; and all that are in use."""
     end = time.monotonic() + seconds
     while True:
@@ -219,7 +219,7 @@ def check_overlong_fragment(lab):
     with raw:
         for _ in range(20):
             raw.send(gateway + own + b"\x08\x00" + ipv4(bytes(200), frag=0x1FFF))
-    end, got = time.monotonic() + 5, 0
+    end, got = time.monotonic() + 20, 0
     while got < 20 and time.monotonic() < end:
         time.sleep(0.1)
         got = lab.ctl("stats")["drops"].get("bad-length", 0) - before

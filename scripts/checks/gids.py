@@ -11,7 +11,7 @@ from checks.deaths import recovered
 from demo import ETH, IB_IP, Failed, Process, run
 
 PREFIX, OTHER = "fe80:0000:0000:0000", "fec0:0000:0000:0007"
-WITHIN = 10
+WITHIN = 30
 
 
 def gids(lab, *words, source=None, check=True):
@@ -74,13 +74,13 @@ def check_watch_ends(lab):
                 watch.stdout.close()
             else:
                 watch.send_signal(signal.SIGINT)
-            took[how] = {"code": watch.wait(5), "seconds": round(time.monotonic() - begin, 2), "said": watch.stderr.read().decode()}
+            took[how] = {"code": watch.wait(20), "seconds": round(time.monotonic() - begin, 2), "said": watch.stderr.read().decode()}
         except subprocess.TimeoutExpired:
             raise Failed(f"gids --watch goes on after {how}") from None
         finally:
             watch.kill()
             watch.wait()
-    ok = all(not t["said"] and t["seconds"] < 2 for t in took.values()) and took["pipe"]["code"] == 0
+    ok = all(not t["said"] and t["seconds"] < 10 for t in took.values()) and took["pipe"]["code"] == 0
     return {"ok": ok, **took}
 
 
@@ -90,7 +90,7 @@ def change(lab, old, new):
     watch = Process("watch", [lab.bin / "ipoib-fwd", "gids", "--socket", lab.dir / "control.sock", "--watch", "--json"], None,
                     lab.dir / "watch.log")
     try:
-        lab.wait_for("the watch", lambda: "present" in watch.text(), 5)
+        lab.wait_for("the watch", lambda: "present" in watch.text(), 20)
         begin = time.monotonic()
         set_prefix(lab, new)
         lab.wait_for("the new prefix", lambda: all(r["gid"].startswith(new) for r in listed(lab)), WITHIN)
@@ -140,7 +140,7 @@ def check_dead_maintainer(lab):
         pid = lab.gateway.popen.pid
         lab.lose(lab.gateway)
         begin = time.monotonic()
-        said = watch.communicate(timeout=5)[1].decode()
+        said = watch.communicate(timeout=20)[1].decode()
         noticed = round(time.monotonic() - begin, 2)
     except subprocess.TimeoutExpired:
         raise Failed("gids --shared --watch does not notice that the gateway is dead") from None

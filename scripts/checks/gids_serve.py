@@ -17,7 +17,7 @@ from demo import Process, run
 
 NETNS = "gwdemo-gids"
 DEVICE, OTHER = "roce:gs0", "roce:gs1"
-WITHIN = 10
+WITHIN = 30
 
 
 class Room:

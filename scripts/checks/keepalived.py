@@ -53,7 +53,7 @@ def start(lab, name, netns):
 
 def stop(process):
     process.popen.send_signal(signal.SIGTERM)
-    return process.stop(5)
+    return process.stop(20)
 
 
 def check_keepalived(lab):
@@ -112,6 +112,9 @@ def check_notify(lab):
     lab.wait_settled()
     aside = lab.dir / "a-aside.sock"
     environment = [f"IPOIB_FWD={lab.bin / 'ipoib-fwd'}", f"IPOIB_FWD_RUN={lab.dir}"]
+    last = lab.dir / "ipoib-fwd-notify.test"
+    # `env` becomes the script: its process is ours.
+    spoken = lambda word: last.exists() and last.read_text().strip() == str(word.popen.pid)
 
     def notify(state):
         log = lab.dir / f"notify-{time.monotonic_ns()}.log"
@@ -121,14 +124,16 @@ def check_notify(lab):
     words = []
     try:
         words = [notify("MASTER")]
-        time.sleep(1.5)
+        lab.wait_for("the first word", lambda: spoken(words[0]), 20)
         words.append(notify("FAULT"))
-        time.sleep(1.5)
+        lab.wait_for("a later word", lambda: spoken(words[1]), 20)
+        lab.wait_for("the end of the earlier one", lambda: not words[0].alive(), 20)
         waits = [word.alive() for word in words]
         stopped = notify("STOP")
         words.append(stopped)
         refused = stopped.popen.wait(20)
         words.append(notify("BACKUP"))
+        lab.wait_for("the last word", lambda: spoken(words[3]), 20)
         time.sleep(1.5)
         aside.rename(socket)
         codes = [word.popen.wait(20) for word in words]

@@ -8,7 +8,8 @@ import ibwire
 from checks.laboratory import grown
 from demo import ETH_IP, GW_IP, IB_IP, Failed, ping, run
 
-BAD, REQUESTS, PINGS = 7, 3, 5
+# More pings than a segment without any sends hellos meanwhile, three a second.
+BAD, REQUESTS, PINGS = 7, 3, 25
 
 
 def rows_of(lab, *words):
@@ -54,14 +55,20 @@ def intrude(lab, row):
     try:
         if not intruder.wait_active():
             raise Failed(f"the intruder's port is in state {intruder.state}")
-        lab.wait_for("the way to the gateway", lambda: not is_silent(lab, intruder, row), 5)
+        lab.wait_for("the way to the gateway", lambda: not is_silent(lab, intruder, row), 20)
         before = lab.ctl("links")
         for _ in range(BAD):
             whole = ibwire.ud(row["lid"], intruder.lid, 1, 1, ibwire.GSI_QKEY, bytes(256))[:-6] + b"\x01\x02\x03\x04"
             intruder.send(whole + ibwire.vcrc(whole))
         for n in range(REQUESTS):
             intruder.send(request(intruder, row, n))
-        lab.wait_for("the packets", lambda: rejected(lab.ctl("links")) - rejected(before) >= REQUESTS, 5)
+
+        def are_counted():
+            now = lab.ctl("links")
+            return (rejected(now) - rejected(before) >= REQUESTS
+                    and now["device_drops"].get("icrc", 0) - before["device_drops"].get("icrc", 0) >= BAD)
+
+        lab.wait_for("the packets", are_counted, 20)
         return before, lab.ctl("links")
     finally:
         intruder.close()

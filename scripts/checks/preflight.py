@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import subprocess
 import time
 from pathlib import Path
@@ -109,6 +110,14 @@ def check_json(gateway, directory):
     return {"ok": ok, "errors": counted, "codes": codes}
 
 
+def everything(terminal):
+    """What a program that has ended left there, in however many pieces."""
+    text = b""
+    while select.select([terminal], [], [], 0.3)[0]:
+        text += os.read(terminal, 1 << 16)
+    return text.decode()
+
+
 def check_terminal(gateway, directory):
     good = directory / "terminal.toml"
     good.write_text(GOOD)
@@ -116,9 +125,9 @@ def check_terminal(gateway, directory):
     try:
         line = [str(word) for word in (gateway, *EAL, "--", "--check", "--config", good)]
         done = subprocess.run(line, stdout=theirs, timeout=30, env={**os.environ, "NO_COLOR": ""}, check=False)
-        shown = os.read(ours, 1 << 16).decode()
+        shown = everything(ours)
         plain = subprocess.run(line, stdout=theirs, timeout=30, env={**os.environ, "NO_COLOR": "1"}, check=False)
-        without = os.read(ours, 1 << 16).decode()
+        without = everything(ours)
     finally:
         os.close(ours)
         os.close(theirs)

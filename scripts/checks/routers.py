@@ -50,6 +50,7 @@ via = "{IB_IP}"
     def up(self):
         self.start()
         self.wait_for("the InfiniBand link", self.link_up, 20)
+        self.hosts_up()
         run("ip", "route", "add", IB_NET, "via", IB_IP, netns=ETH)
         run("ip", "route", "add", ETH_NET, "via", ETH_IP, netns=IB)
 

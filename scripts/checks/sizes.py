@@ -67,6 +67,14 @@ def check_ud_limits(lab):
         lab.ctl("mode", "connected")
 
 
+def goes_by(lab, wanted, other):
+    """True if packets go by the one way and none by the other."""
+    before = traffic(lab)
+    time.sleep(0.1)
+    after = traffic(lab)
+    return packets(after, wanted) > packets(before, wanted) and packets(after, other) == packets(before, other)
+
+
 def check_mode_switch(lab):
     steady = Pings(ETH, IB_IP, 0.01, lab.dir / "steady.log")
     try:
@@ -75,7 +83,8 @@ def check_mode_switch(lab):
             if mode:
                 lab.ctl("mode", mode)
             # The change itself is not part of what is counted.
-            time.sleep(0.4)
+            ways = ("ib_ud_unicast_transmit", "ib_rc_transmit") if mode == "datagram" else ("ib_rc_transmit", "ib_ud_unicast_transmit")
+            lab.wait_for(f"{mode or 'connected'} mode", lambda: goes_by(lab, *ways), 10)
             before = traffic(lab)
             time.sleep(0.9)
             after = traffic(lab)

@@ -1,4 +1,4 @@
-"""The live view as somebody at a terminal of 80 columns and 24 lines has it: a pseudo-terminal, keys, signals; and one page as text."""
+"""The live view as somebody at a terminal has it, a small one or a large one: a pseudo-terminal, keys, signals; and one page as text."""
 
 import fcntl
 import os
@@ -15,26 +15,38 @@ import time
 from checks.laboratory import Failed
 from demo import ETH, IB_IP, Process, run
 
-ROWS, COLUMNS = 24, 80
+# Columns and lines.
+SMALL, LARGE = (80, 24), (200, 60)
 # What crossterm writes: where the cursor goes, modes, attributes; and what a terminal prints.
 WORDS = re.compile(r"\x1b\[(\??)([\d;]*)([A-Za-z])|\x1b([()].|.)|([^\x1b])", re.S)
+# What begins with an escape and ends before it does.
+UNFINISHED = re.compile(r"\x1b(\[\??[\d;]*|[()])?\Z")
 ENTER, LEAVE, SHOW = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
 
 
 class Screen:
     """As much of a terminal as the program uses."""
 
-    def __init__(self):
-        self.cells, self.row, self.column = [[" "] * COLUMNS for _ in range(ROWS)], 0, 0
+    def __init__(self, size):
+        self.columns, self.rows = size
+        self.row, self.column, self.unfinished = 0, 0, ""
+        self.clear()
+
+    def clear(self):
+        self.cells = [[" "] * self.columns for _ in range(self.rows)]
 
     def feed(self, text):
+        # A read ends anywhere, within an escape sequence too.
+        text = self.unfinished + text
+        end = cut.start() if (cut := UNFINISHED.search(text)) else len(text)
+        text, self.unfinished = text[:end], text[end:]
         for private, numbers, letter, _, printed in WORDS.findall(text):
             if printed:
                 if printed == "\r":
                     self.column = 0
                 elif printed == "\n":
-                    self.row = min(self.row + 1, ROWS - 1)
-                elif self.row < ROWS and self.column < COLUMNS:
+                    self.row = min(self.row + 1, self.rows - 1)
+                elif self.row < self.rows and self.column < self.columns:
                     self.cells[self.row][self.column] = printed
                     self.column += 1
                 else:
@@ -43,7 +55,7 @@ class Screen:
                 at = [int(n or 1) - 1 for n in (numbers or "1;1").split(";")]
                 self.row, self.column = at
             elif letter == "J" and not private:
-                self.cells = [[" "] * COLUMNS for _ in range(ROWS)]
+                self.clear()
 
     def text(self):
         return "\n".join("".join(row).rstrip() for row in self.cells)
@@ -52,7 +64,7 @@ class Screen:
 class Terminal:
     """ipoib-fwd top behind a pseudo-terminal."""
 
-    def __init__(self, lab, *words, blocked=()):
+    def __init__(self, lab, *words, blocked=(), size=SMALL):
         line = [lab.bin / "ipoib-fwd", "top", *words]
         waits, goes = os.pipe()
         self.pid, self.fd = pty.fork()
@@ -63,11 +75,11 @@ class Terminal:
             os.environ["TERM"] = "xterm-256color"
             signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
             os.execv(line[0], [str(word) for word in line])
-        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
         self.before = termios.tcgetattr(self.fd)
         os.close(waits)
         os.close(goes)
-        self.screen, self.bytes, self.code = Screen(), b"", None
+        self.screen, self.bytes, self.code = Screen(size), b"", None
         self.drawn = 0
 
     def __enter__(self):
@@ -192,11 +204,30 @@ def check_keys(lab):
     return {"ok": not wrong, "lines": len(first.splitlines()), "wrong": wrong}
 
 
+def check_large(lab):
+    """On a large terminal a view has all of it, and what a small one has no room for; drawn outside of it is nothing."""
+    wrong, lines = [], {}
+    with Terminal(lab, "--socket", lab.dir / "control.sock", "--interval", "0.2", size=LARGE) as top:
+        for key, view, *wanted in (("1", "overview", "from Ethernet", "Workers"), ("2", "segments", "P_Key 0xffff", "Drops"),
+                                   ("3", "workers", "turns/s", "Buffers"), ("4", "connections", "live", "peer")):
+            top.press(key)
+            text = top.wait(f"{view} in full", f"[{view}]", "q quit", *wanted)
+            lines[view] = max(map(len, text.splitlines()))
+            # Its last line is the terminal's, and it goes to its right side somewhere.
+            if "q quit" not in text.splitlines()[-1] or lines[view] <= SMALL[0]:
+                wrong.append(f"{view}:\n{text}")
+        top.press("q")
+        end = top.ended()
+        if not good(end):
+            wrong.append(f"q: {end}")
+    return {"ok": not wrong, "longest_lines": lines, "wrong": wrong}
+
+
 def check_once(lab):
     """One page as text, in the size that was asked for; without a terminal or a gateway the remedy."""
     wrong, ours = [], ["--socket", lab.dir / "control.sock"]
     for view, wanted in (("overview", "Workers"), ("segments", "P_Key"), ("workers", "turns/s"), ("connections", "live")):
-        for width, height in ((80, 24), (200, 60)):
+        for width, height in (SMALL, LARGE):
             shown = run(lab.bin / "ipoib-fwd", "top", *ours, "--once", "--interval", "0.2", "--view", view,
                         "--width", width, "--height", height).stdout
             lines = shown.splitlines()

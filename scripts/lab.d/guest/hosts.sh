@@ -50,6 +50,8 @@ start_gateway() {
         --config /tmp/gateway.toml --mode "$1" --report /tmp/report.json "${@:3}" >>$log 2>&1 &
     gateway=$!
 }
+# confined: a system call that is not on the lists of its threads would end it.
+confined() { grep -q 'is not on a thread.s list ends the gateway' "$log" && grep '^Seccomp:.*2' "/proc/$gateway/status"; }
 stop_gateway() {
     kill -TERM "$gateway"
     await 60 sh -c "! kill -0 $gateway" || return 1

@@ -32,6 +32,7 @@ make_hosts
 start_sa ibx0 4
 start_gateway datagram 9000
 check 'the gateway starts and owns communication management' await 60 ctl links
+check 'a system call beyond its lists would end it' await 60 confined
 [ $failures = 0 ] || finish
 start_ib0
 check 'the kernel joins' await 60 ib sh -c 'ip link show ib0 | grep -q LOWER_UP'

@@ -1,0 +1,94 @@
+"""A gateway's day in minutes."""
+
+import json
+import os
+import random
+import re
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+from demo import ETH, ETH_IP, IB, IB_IP, LATE, Process
+from hardening.ground import DESCRIPTOR_NOISE, MEMORY_NOISE, RECOVERED, goes_again, report, say
+from hardening.town import OFFICE, Town
+from hardening.upsets import Upsets
+
+
+def sample(lab):
+    pid = lab.gateway.popen.pid
+    status = Path(f"/proc/{pid}/status").read_text()
+
+    def figure(name):
+        return int(re.search(rf"^{name}:\s+(\d+)", status, re.M)[1])
+
+    return {"anonymous_kib": figure("RssAnon"), "huge_kib": figure("HugetlbPages"), "shared_kib": figure("RssShmem"),
+            "threads": figure("Threads"), "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
+            "maps": len(Path(f"/proc/{pid}/maps").read_text().splitlines())}
+
+
+def traffic_of(processes):
+    """What each ping sent, and how much of it was answered."""
+    result = {}
+    for name, process in processes.items():
+        process.popen.send_signal(signal.SIGINT)
+        process.popen.wait(LATE)
+        process.stop(1)
+        m = re.search(r"(\d+) packets transmitted, (\d+) received", process.text())
+        result[name] = {"sent": int(m[1]), "answered": int(m[2])} if m else None
+    return result
+
+
+def churn(args):
+    chance, samples, wrong = random.Random(args.seed), [], []
+    made, took = Counter(), {}
+    lab = Town(args)
+    upsets = Upsets(lab, chance)
+    try:
+        lab.up()
+        traffic = {name: Process("ping", ["ping", "-n", "-q", "-i", "0.01", "-s", 1400, target], netns, lab.dir / f"traffic-{name}.log")
+                   for name, netns, target in (("to_infiniband", ETH, IB_IP), ("to_ethernet", IB, ETH_IP))}
+        begin = told = time.monotonic()
+        while (now := time.monotonic()) < begin + args.seconds:
+            name, pairs = upsets.draw()
+            made[name] += 1
+            if pairs:
+                again = goes_again(lab, time.monotonic(), RECOVERED, pairs)
+                took.setdefault(name, []).append(RECOVERED if again is None else again)
+                if again is None:
+                    wrong.append(f"{now - begin:.0f} s: after {name} not all of {pairs} within {RECOVERED} s")
+                    say(wrong[-1])
+                    say(json.dumps([lab.ctl(what) for what in ("links", "neighbours", "connections")]))
+                    lab.say_last_words()
+            lab.alive()
+            samples.append((now - begin, sample(lab)))
+            if now - told >= 20:
+                told = now
+                say(f"churn: {now - begin:.0f} of {args.seconds} s, {made.total()} upsets, {len(wrong)} wrong, {samples[-1][1]}")
+        pinged = traffic_of(traffic)
+        pairs = upsets.quieten()
+        again = goes_again(lab, time.monotonic(), RECOVERED, pairs)
+        time.sleep(2)
+        state = lab.ctl("stats")
+        counters = lab.ctl("links", OFFICE)["link_counters"]
+        opened = {k: v for k, v in counters.items() if k.startswith("connections_")}
+        code = lab.gateway.stop()
+        lab.processes.remove(lab.gateway)
+        outstanding = json.loads((lab.dir / "report.json").read_text())["buffers_outstanding"]
+        memory = "hugepages" if lab.hugepages else "ordinary pages"
+    finally:
+        lab.close()
+    quarter = [s for at, s in samples if args.seconds / 4 <= at <= args.seconds / 2] or [samples[0][1]]
+    last = [s for at, s in samples if at >= args.seconds * 3 / 4]
+    most = {name: (max(s[name] for s in quarter), max(s[name] for s in last)) for name in quarter[0]}
+    flat = (most["anonymous_kib"][1] <= most["anonymous_kib"][0] + MEMORY_NOISE
+            and most["descriptors"][1] <= most["descriptors"][0] + DESCRIPTOR_NOISE
+            and most["huge_kib"][1] <= most["huge_kib"][0]
+            and most["threads"][1] <= most["threads"][0] + 1)
+    recovered = {name: {"number": len(all_of), "median": round(sorted(all_of)[len(all_of) // 2], 2), "longest": round(max(all_of), 2)}
+                 for name, all_of in sorted(took.items())}
+    ok = flat and again is not None and code == 0 and outstanding == 0 and not wrong
+    return report("churn", ok, seed=args.seed, seconds=args.seconds, upsets=made.total(), of_each=dict(sorted(made.items())),
+                  recovered_seconds=recovered, within=RECOVERED, wrong=wrong[:10], reaches_at_the_end=again is not None, pings=pinged,
+                  connections=opened, buffers_in=memory, most_in_second_and_last_quarter=most, buffers_outstanding=outstanding,
+                  exit_code=code, uptime=state["process"])

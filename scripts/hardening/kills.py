@@ -1,0 +1,216 @@
+"""Processes drawn by chance are killed under traffic."""
+
+import hashlib
+import json
+import os
+import random
+import struct
+import time
+
+from checks.gids_serve import DEVICE, Room, addresses, told
+from checks.metrics import Exporter, get, samples, total
+from demo import ETH, ETH_IP, IB, IB_IP, Failed, Process, run
+from hardening import device
+from hardening.ground import RECOVERED, Hardening, goes_again, report, say
+
+
+def whole_records(path):
+    """Bytes of a capture that are whole records, and those of a last one that is not."""
+    data = path.read_bytes()
+    if len(data) < 24:
+        return len(data) == 0, 0
+    at = 24
+    while at + 16 <= len(data):
+        length, original = struct.unpack("<II", data[at + 8:at + 16])
+        if length > original or length > 1 << 18:
+            return False, 0
+        if at + 16 + length > len(data):
+            break
+        at += 16 + length
+    return True, len(data) - at
+
+
+def on_disk(lab, wholes):
+    """What is wrong with what the processes have on disk."""
+    wrong = []
+    for name, digest in wholes.items():
+        if hashlib.sha256((lab.dir / name).read_bytes()).hexdigest() != digest:
+            wrong.append(f"{name} is not what it was")
+    for path in (path for paths in lab.captures().values() for path in paths):
+        whole, _ = whole_records(path)
+        if not whole:
+            wrong.append(f"{path.name} is no capture")
+    out = run(lab.bin / "ipoib-fwd", "gids", "--shared", lab.dir / "gids", "--json", check=False)
+    if out.returncode:
+        wrong.append(f"GID table: {out.stderr.strip()[-200:]}")
+    return wrong
+
+
+def answers_again(exporter, begin, seconds):
+    """Seconds until the exporter tells of a gateway that forwards; none if that takes too long."""
+    while True:
+        try:
+            status, _, text = get(exporter.port)
+            if status == 200 and total(samples(text), "ipoib_fwd_segment_role", 'role="forwarding"') == 1:
+                return time.monotonic() - begin
+        except OSError:
+            pass
+        if time.monotonic() - begin > seconds:
+            return None
+        time.sleep(0.05)
+
+
+class KillLaboratory(Hardening):
+    """With a port of the fabric for a software ConnectX; the fabric tells of its ports each second."""
+
+    more_of_fabric = ("--stats", 1)
+
+    def fabric_config(self):
+        return super().fabric_config() + device.link(self)
+
+
+class Tables:
+    """The GID service on an interface whose address changes with each kill, and a reader that outlives it."""
+
+    def __init__(self, args):
+        self.room, self.given = Room(args), []
+        self.room.up()
+        self.change()
+        self.service = self.room.serve()
+        self.reader = self.room.follow("reader")
+
+    def change(self):
+        n = len(self.given)
+        self.given.append(f"10.93.{n // 250}.{n % 250 + 1}")
+        self.room.address("add", f"{self.given[-1]}/32")
+        if n:
+            self.room.address("del", f"{self.given[-2]}/32")
+
+    def kill(self):
+        self.room.kill(self.service)
+
+    def start(self):
+        self.service = self.room.serve()
+
+    def seen(self):
+        """Addresses as the reader was told of them: those that came, and those that went."""
+        lines = [line for line in told(self.reader) if line.get("device") == DEVICE and line.get("ipv4")]
+        return ([line["ipv4"] for line in lines if line["event"] in ("present", "added")],
+                [line["ipv4"] for line in lines if line["event"] == "removed"])
+
+    def known_again(self, begin, seconds):
+        """Seconds until the reader knows all that came and went, each told once; none if that takes too long."""
+        while self.seen() != (self.given, self.given[:-1]):
+            if time.monotonic() - begin > seconds or not self.reader.alive():
+                return None
+            time.sleep(0.05)
+        return time.monotonic() - begin
+
+    def wrong(self, maintained):
+        """What is wrong with the table, for somebody who looks at it now."""
+        out = self.room.gids("--json", "--device", DEVICE, check=False)
+        try:
+            rows = json.loads(out.stdout)["gids"]
+        except ValueError:
+            return [f"no GID table: {out.stderr.strip()[-200:]}"]
+        if len({row["index"] for row in rows}) != len(rows) or not rows or rows[0]["index"] != 0:
+            return [f"no whole GID table: {rows}"]
+        if maintained and (out.returncode or list(addresses(rows, DEVICE).values()) != self.given[-1:]):
+            return [f"GID table: {out.returncode} {rows} {out.stderr.strip()[-200:]}"]
+        return []
+
+    def close(self):
+        self.room.close()
+
+
+class Everything:
+    """All that is killed, and all that must be well again."""
+
+    names = ("gateway", "fabric", "exporter", "gids", "device")
+
+    def __init__(self, lab, tables):
+        self.lab, self.tables = lab, tables
+        self.exporter, self.device, self.user = Exporter(lab), device.Device(lab), device.User(lab)
+        lab.processes += [self.exporter.process, self.device.process]
+        if self.user.answers_again(time.monotonic(), RECOVERED) is None:
+            raise Failed(f"a guest with the device is not reached: {self.user.why}: {self.device.process.text()[-2000:]}")
+
+    def kill(self, who):
+        if who == "gids":
+            self.tables.kill()
+        else:
+            self.lab.lose(getattr(self, who).process if who in ("exporter", "device") else getattr(self.lab, who))
+
+    def start(self, who):
+        if who == "gids":
+            self.tables.start()
+        elif who == "exporter":
+            self.exporter = Exporter(self.lab, port=self.exporter.port)
+            self.lab.processes.append(self.exporter.process)
+        elif who == "device":
+            self.device = device.Device(self.lab)
+            self.lab.processes.append(self.device.process)
+        else:
+            getattr(self.lab, f"start_{who}")()
+
+    def well_again(self, who, begin):
+        """By what is to be well, seconds until it was; none if that took too long."""
+        told = 0 if who == "fabric" else len(self.lab.fabric.text())
+        again = {"packets": goes_again(self.lab, begin, RECOVERED), "exporter": answers_again(self.exporter, begin, RECOVERED),
+                 "GID reader": self.tables.known_again(begin, RECOVERED), "guest": self.user.answers_again(begin, RECOVERED)}
+        if who in ("fabric", "device"):
+            again["port"] = device.fabric_sees(self.lab, begin, told, RECOVERED)
+        return again
+
+
+def kills(args):
+    chance, wrong = random.Random(args.seed), []
+    took = {who: [] for who in Everything.names}
+    shm = set(os.listdir("/dev/shm"))
+    lab, tables, everything = KillLaboratory(args), None, None
+    try:
+        lab.up()
+        tables = Tables(args)
+        everything = Everything(lab, tables)
+        wholes = {name: hashlib.sha256((lab.dir / name).read_bytes()).hexdigest() for name in ("gateway.toml", "fabric.toml")}
+        traffic = [Process("ping", ["ping", "-n", "-q", "-i", "0.005", "-s", 1400, target], netns, lab.dir / f"traffic-{number}.log")
+                   for number, (netns, target) in enumerate(((ETH, IB_IP), (IB, ETH_IP), (ETH, device.IP)))]
+        for n in range(1, args.number + 1):
+            time.sleep(chance.uniform(0.0, 1.5))
+            who = chance.choice(list(took))
+            everything.kill(who)
+            wrong += [f"kill {n} ({who}): {what}" for what in tables.wrong(maintained=False)]
+            tables.change()
+            time.sleep(0.1)
+            begin = time.monotonic()
+            everything.start(who)
+            again = everything.well_again(who, begin)
+            if None in again.values():
+                what = ", ".join(name for name, seconds in again.items() if seconds is None)
+                wrong.append(f"kill {n} ({who}): {what} not within {RECOVERED} s ({everything.user.why})")
+                lab.say_last_words()
+                break
+            took[who].append(max(again.values()))
+            wrong += [f"kill {n} ({who}): {what}" for what in (*on_disk(lab, wholes), *tables.wrong(maintained=True))]
+            # Captures of lives that are over have been looked at.
+            for path in (path for life, paths in lab.captures().items() if life < lab.number for path in paths):
+                path.unlink()
+            lab.alive()
+            if n % 10 == 0:
+                longest = max(map(max, filter(None, took.values())))
+                say(f"kills: {n} of {args.number}, the longest took {longest:.1f} s, {len(wrong)} wrong")
+        for process in traffic:
+            process.stop(1)
+    finally:
+        if everything:
+            everything.user.close()
+        if tables:
+            tables.close()
+        lab.close()
+    left = sorted(set(os.listdir("/dev/shm")) - shm)
+    figures = {who: {"kills": len(all_of), "median": round(sorted(all_of)[len(all_of) // 2], 2), "longest": round(max(all_of), 2)}
+               for who, all_of in took.items() if all_of}
+    recovered = sum(map(len, took.values()))
+    ok = not wrong and not left and recovered == args.number
+    return report("kills", ok, seed=args.seed, recovered=recovered, recovered_seconds=figures, within=RECOVERED, wrong=wrong[:10],
+                  guests=everything.user.attached, left_in_dev_shm=left)

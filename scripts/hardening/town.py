@@ -1,0 +1,130 @@
+"""The laboratory of `scripts/harden churn`: some hosts around one gateway, which can be lost, and a fabric whose subnet manager can be told
+other things, or be another one.
+
+      ETH ──┐                                   ┌── IB
+    guest ──┼─ bridge ── gateway ── fabric (SM) ┼── host of the partition `storage`
+ VLAN 100 ──┘                                   └── annex ── guest       (annex: an ibfab without a subnet manager)
+"""
+
+import signal
+import sys
+from pathlib import Path
+
+from checks.laboratory import Laboratory
+from checks.reload import segment
+from checks.segments import SEGMENTS, host
+from demo import ETH, ETH_IP, GW, GW_IP, IB, IB_IP, PREFIX, Failed, Process, run
+
+BRIDGE, ETH_GUEST, IB_GUEST = "gwdemo-bridge", "gwdemo-guest", "gwdemo-ibguest"
+ETH_GUEST_IP, IB_GUEST_IP = "10.77.0.3", "10.77.0.4"
+OFFICE, STORAGE = (name for name, *_ in SEGMENTS[:2])
+VLAN, PKEY, STORAGE_ETH, STORAGE_IB = SEGMENTS[1][1:]
+# Of the broadcast group, as the first subnet manager has it.
+QKEY = 0x0B1B
+
+
+class Town(Laboratory):
+    """What the gateway and the fabric are to be, and their configurations from that."""
+
+    def __init__(self, args):
+        super().__init__(args, intruder=False)
+        self.annex = None
+        # The gateway's: a second segment, a route and a subnet behind hosts, the first segment's MTU, keys of [infiniband].
+        self.has_storage, self.has_route, self.mtu, self.keys = True, False, 1500, {}
+        # The fabric's: whether its ports are in the order in which they were at first, and what its subnet manager tells.
+        self.turned, self.member, self.prefix, self.qkey, self.group_mtu = False, True, "fe80::", QKEY, 4096
+        self.guest_ip = IB_GUEST_IP
+
+    # -- building up
+
+    def namespaces_up(self):
+        for name in (ETH, GW, IB, BRIDGE, ETH_GUEST, IB_GUEST, STORAGE_ETH, STORAGE_IB):
+            self.namespace(name)
+        run("ip", "link", "add", "br0", "type", "bridge", "stp_state", "0", "forward_delay", "0", netns=BRIDGE)
+        run("ip", "link", "set", "br0", "up", netns=BRIDGE)
+        for netns, dev, end in ((ETH, "eth0", "to-host"), (GW, "gw0", "to-gateway"), (ETH_GUEST, "eth0", "to-guest")):
+            self.cable(netns, dev, BRIDGE, end)
+            run("ip", "link", "set", end, "master", "br0", netns=BRIDGE)
+        for netns, ip in ((ETH, ETH_IP), (ETH_GUEST, ETH_GUEST_IP)):
+            run("ip", "addr", "add", f"{ip}/{PREFIX}", "dev", "eth0", netns=netns)
+        tagger = Process("tagger", [sys.executable, Path(__file__).parents[1] / "checks/tagger.py", "eth0", VLAN, STORAGE_ETH,
+                                    f"{ETH_IP}/{PREFIX}"], ETH, self.dir / "tagger.log")
+        self.processes.append(tagger)
+        self.wait_for("the host of the VLAN", lambda: "ready" in tagger.text(), 5)
+
+    def start_fabric(self):
+        (self.dir / "fabric.toml").write_text(self.fabric_config())
+        super().start_fabric()
+
+    def start_annex(self):
+        near, far = ("%s:%d" % a for a in (self.near, self.far))
+        (self.dir / "annex.toml").write_text(f"""\
+[fabric]
+mtu = {self.fabric_mtu}
+name = "annex"
+
+[[link]]
+name = "fabric"
+url = "udp:{far}-{near}"
+
+[[host]]
+name = "guest"
+netns = "{IB_GUEST}"
+tun = "ib0"
+address = "{self.guest_ip}/{PREFIX}"
+mtu = 65520
+mode = "connected"
+""")
+        self.annex = Process("annex", [self.bin / "ibfab", "--config", self.dir / "annex.toml", "--sm", "none"], None,
+                             self.dir / "annex.log")
+        self.processes.append(self.annex)
+
+    def up(self):
+        self.start()
+        self.start_annex()
+        self.wait_for("both segments", self.at_work, 20)
+
+    # -- what the gateway is to be
+
+    def base(self):
+        keys = "".join(f"{key} = {value}\n" for key, value in self.keys.items())
+        return super().gateway_config().replace(f'address = "{GW_IP}/{PREFIX}"\n', "").replace(
+            "[infiniband]\n", f"[infiniband]\n{keys}", 1)
+
+    def gateway_config(self):
+        more = f"mtu = {self.mtu}\n"
+        if self.has_route:
+            more += f'subnets = ["10.79.0.0/24"]\n[[segment.route]]\nto = "10.99.0.0/24"\nvia = "{IB_IP}"\n'
+        return self.base() + segment(OFFICE, more=more) + (segment(STORAGE) if self.has_storage else "")
+
+    def reload(self):
+        """The gateway becomes what it is to be."""
+        (self.dir / "gateway.toml").write_text(self.gateway_config())
+        return self.ctl("reload")
+
+    def at_work(self):
+        """Its segments, and no others, are up and forward."""
+        try:
+            rows = {row["segment"]: row for row in self.ctl("links")["segments"]}
+        except Failed:
+            return False
+        wanted = {OFFICE, STORAGE} if self.has_storage else {OFFICE}
+        return set(rows) == wanted and all(r["link"] == "up" and r.get("role") == "forwarding" for r in rows.values())
+
+    # -- what the fabric is to be
+
+    def fabric_config(self):
+        near, far = ("%s:%d" % a for a in (self.near, self.far))
+        hosts = host(OFFICE, IB, 0xFFFF) + host(STORAGE, STORAGE_IB, PKEY)
+        links = {"gateway": f"shm:{self.link}", "annex": f"udp:{near}-{far}"}
+        names = sorted(links, reverse=not self.turned)
+        members = '"all"' if self.member else '"all", "gateway=limited"'
+        return (f'[fabric]\nmtu = {self.fabric_mtu}\nprefix = "{self.prefix}"\n'
+                + "".join(f'\n[[link]]\nname = "{name}"\nurl = "{links[name]}"\n' for name in names) + hosts
+                + f'\n[[partition]]\nname = "{OFFICE}"\npkey = 0xffff\nqkey = {self.qkey}\nmtu = {self.group_mtu}\nmembers = [{members}]\n'
+                + f'\n[[partition]]\nname = "{STORAGE}"\npkey = {PKEY:#x}\nmembers = ["gateway", "{STORAGE}"]\n')
+
+    def manage(self):
+        """The subnet manager reads what it is to tell."""
+        (self.dir / "fabric.toml").write_text(self.fabric_config())
+        self.fabric.popen.send_signal(signal.SIGHUP)
