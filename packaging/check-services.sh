@@ -1,9 +1,21 @@
 #!/bin/bash
 # Under systemd, in a root with the previous packages installed, started by a unit of its own: services start, reload, are watched, go on after an
-# upgrade and the way back, both under TCP, and go. The last line of /result says how that went, and those that begin with "figure" what it took.
+# upgrade and the way back, both under TCP, carry the demo's traffic, take the drop-ins of the examples, and go. Each part is a line of /report, and
+# what it took; the last line says that all is well.
 set -Eeuo pipefail
 exec >/result 2>&1
-trap 'echo "failed in line $LINENO"; systemctl status --no-pager --lines 20 "ip*.service" ibfab || true; systemctl exit 1' ERR
+part='' since=$SECONDS
+tell() { printf 'package: %s\n' "$*" | tee -a /report; }
+begin() {
+    [ -z "$part" ] || tell "ok      $part ($((SECONDS - since)) s)"
+    part=$1 since=$SECONDS
+}
+why() {
+    systemctl status --no-pager --lines 20 "ip*.service" ibfab || true
+    journalctl --no-pager --lines 40 --priority warning
+    tail -n 3 /tmp/figures /tmp/{meanwhile,drain}.{server,client} 2>/dev/null
+}
+trap 'tell "failed  $part: line $LINENO"; why || true; systemctl exit 1' ERR
 
 show() { systemctl show --property "$1" --value "$2"; }
 # within SECONDS COMMAND…: until it succeeds.
@@ -26,19 +38,23 @@ restarted() { [ "$(show NRestarts ipoib-fwd)" -ge 1 ] && [ "$(show ActiveState i
 under_traffic() {
     local what=$1 client=() server=()
     shift
+    # What the last ones have said is not taken for theirs.
+    rm -f /tmp/{meanwhile,drain}.{server,client}
     for way in meanwhile drain; do
-        ip netns exec ib python3 "/mnt/scripts/checks/$way.py" --server >"/tmp/$way.server" &
+        ip netns exec gwdemo-ib python3 "/mnt/scripts/checks/$way.py" --server >"/tmp/$way.server" 2>&1 &
         server+=($!)
-        within 20 grep -q listening "/tmp/$way.server"
-        ip netns exec eth python3 "/mnt/scripts/checks/$way.py" --client 10.77.0.2 40 >"/tmp/$way.client" &
+        within 20 grep -qs listening "/tmp/$way.server"
+        ip netns exec gwdemo-eth python3 "/mnt/scripts/checks/$way.py" --client 10.77.0.2 25 >"/tmp/$way.client" 2>&1 &
         client+=($!)
     done
-    within 20 grep -q connected /tmp/meanwhile.client
+    within 20 grep -qs connected /tmp/meanwhile.client
     sleep 2
     "$@"
     for process in "${client[@]}"; do wait "$process"; done
     kill "${server[@]}" 2>/dev/null || true
-    echo "figure: $what: TCP $(tail -n 1 /tmp/meanwhile.client), datagrams $(tail -n 1 /tmp/drain.client)"
+    # Their ports are the next ones'.
+    for process in "${server[@]}"; do wait "$process" || true; done
+    tell "figure  $what: TCP $(tail -n 1 /tmp/meanwhile.client), datagrams $(tail -n 1 /tmp/drain.client)"
 }
 # take DIRECTORY: its package of the gateway; both instances go on with the new program, and one of them forwards.
 take() {
@@ -52,27 +68,35 @@ take() {
     within 30 status ipoib-fwd '1 forwarding'
 }
 
-# Hosts in network namespaces, one at the other end of the gateway's Ethernet port, one at the fabric.
-for host in eth ib; do ip netns add $host; done
-ip link add gw0 type veth peer name eth0 netns eth
-ip netns exec eth ethtool -K eth0 tx off >/dev/null
+begin 'hosts and configuration'
+# Hosts in network namespaces, one at the other end of the gateway's Ethernet port, one at the fabric: the demo's, and so are their names.
+for host in gwdemo-eth gwdemo-ib; do ip netns add $host; done
+ip link add gw0 type veth peer name eth0 netns gwdemo-eth
+# A real wire carries finished packets.
+finished=(rx off tx off tso off gso off gro off)
+ethtool -K gw0 "${finished[@]}" >/dev/null
+ip netns exec gwdemo-eth ethtool -K eth0 "${finished[@]}" >/dev/null
 ip link set gw0 up
-ip -n eth link set eth0 up
-ip -n eth address add 10.77.0.1/24 dev eth0
-printf '\n[[host]]\nname = "host1"\nnetns = "ib"\ntun = "ib0"\naddress = "10.77.0.2/24"\n' >>/etc/ibfab/fabric.toml
+ip -n gwdemo-eth link set eth0 up
+ip -n gwdemo-eth address add 10.77.0.1/24 dev eth0
+printf '\n[[host]]\nname = "host1"\nnetns = "gwdemo-ib"\ntun = "ib0"\naddress = "10.77.0.2/24"\n' >>/etc/ibfab/fabric.toml
 
 # gateway NAME CABLE PORT VDEV
 gateway() {
     printf '[gateway]\naddress = "10.77.0.254/24"\n[ethernet]\nport = "%s"\n[infiniband.soft]\nports = [{ link = "shm:/run/%s.sock" }]\n' "$3" "$2" \
         >"/etc/ipoib-fwd/$1.toml"
-    printf 'EAL=-l 0-1 --no-pci --no-huge -m 256 --file-prefix %s --vdev %s\nOPTIONS=\n' "$1" "$4" >"/etc/ipoib-fwd/$1.env"
+    printf 'EAL=-l 0-1 --no-pci --no-huge -m 512 --file-prefix %s --vdev %s\nOPTIONS=\n' "$1" "$4" >"/etc/ipoib-fwd/$1.env"
 }
 gateway gateway ibfab net_af_packet0 net_af_packet0,iface=gw0
 gateway two nobody net_null0 net_null0
+# Packets that the kernel of the Ethernet side has joined from fragments.
+printf '[buffers]\ndata-room = 8192\n' >>/etc/ipoib-fwd/gateway.toml
+sed -i 's!^OPTIONS=.*!OPTIONS=--report /run/gateway.json!' /etc/ipoib-fwd/gateway.env
 
-# Started, they are ready: one forwards, the other one says what it waits for.
+begin 'started, they are ready or say what they wait for'
 systemctl start ibfab ipoib-fwd
-status ipoib-fwd '1 forwarding'
+within 30 status ipoib-fwd '1 forwarding'
+begin 'the GID service serves what there is and what comes'
 # The GID service has an interface to speak for, as there is no RDMA device.
 ip link add gids0 type veth peer name gids1
 ip link set gids0 up
@@ -89,7 +113,13 @@ within 20 served 10.79.0.2
 counted() { status ipoib-gids GIDs && not status ipoib-gids '0 GIDs'; }
 within 20 counted
 
-# A reload is carried out, or refused with a reason; the gateway goes on.
+begin 'the exporter answers'
+systemctl start ipoib-metrics
+figures() { python3 -c 'import urllib.request as http; print(http.urlopen("http://127.0.0.1:9847/metrics", timeout=5).read().decode())'; }
+answers() { figures >/tmp/figures 2>&1 && grep -qE '^ipoib_fwd_segment_role\{.*role="forwarding".*\} 1(\.0)?$' /tmp/figures; }
+within 20 answers
+
+begin 'a reload is carried out, or refused with a reason'
 sed -i 's/10.77.0.254/10.77.0.253/' /etc/ipoib-fwd/gateway.toml
 systemctl reload ipoib-fwd ipoib-fwd@two ibfab
 echo 'nonsense = 1' >>/etc/ipoib-fwd/gateway.toml
@@ -97,7 +127,7 @@ not systemctl reload ipoib-fwd
 sed -i '/nonsense/d' /etc/ipoib-fwd/gateway.toml
 is ActiveState ipoib-fwd active
 
-# What is wrong keeps it from starting, and is in the journal; mended, it starts by itself.
+begin 'what is wrong keeps it from starting and is in the journal; mended, it starts by itself'
 systemctl stop ipoib-fwd@two
 sed -i 's/address/adress/' /etc/ipoib-fwd/two.toml
 not systemctl start ipoib-fwd@two
@@ -107,33 +137,204 @@ grep -q 'error.config-invalid.: unknown key .adress' /tmp/journal
 sed -i 's/adress/address/' /etc/ipoib-fwd/two.toml
 within 30 is ActiveState ipoib-fwd@two active
 
-# One that stands still is noticed and started anew.
+begin 'one that stands still is started anew'
 kill -STOP "$(show MainPID ipoib-fwd)"
 within 90 restarted
 within 30 status ipoib-fwd '1 forwarding'
 
-# Crashed: the same.
+begin 'one that crashed is started anew'
 before=$(show MainPID ipoib-fwd)
 kill -ABRT "$before"
 other() { restarted && ! is MainPID ipoib-fwd "$before"; }
 within 60 other
 
-# Upgraded, and back, each goes on with the other program, and connections of hosts through it go on, too; one that is stopped leaves the other
-# its socket.
+begin 'upgraded and back under traffic'
+# Upgraded, and back, each goes on with the other program, and connections of hosts through it go on, too.
 under_traffic upgrade take /mnt/debs
 [ ! -e /usr/share/ipoib-fwd.previous ]
 under_traffic 'the way back' take /mnt/debs/previous
 [ -e /usr/share/ipoib-fwd.previous ]
 take /mnt/debs
+begin "the hardened unit's gateway carries the demo's traffic"
+# It is shut in: no capability of the unit's three is left, none is to be had, and there are filters of systemd's and its own.
+awk '{ is[$1] = $2 }
+    END { exit !(is["CapPrm:"] ~ /^0+$/ && is["CapBnd:"] ~ /^0+7000$/ && is["NoNewPrivs:"] == 1 && is["Seccomp:"] == 2 && is["Seccomp_filters:"] > 1) }
+' "/proc/$(show MainPID ipoib-fwd)/status"
+python3 /mnt/scripts/checks/installed.py >/tmp/traffic || { cat /tmp/traffic; false; }
+tell "figure  the demo's traffic: $(tail -n 1 /tmp/traffic)"
+# who UNIT: user, groups and capabilities of its process.
+who() { awk -F '\t' '/^(Uid|Groups|CapEff|CapBnd):/ { printf "%s%s ", $1, $2 }' "/proc/$(show MainPID "$1")/status"; }
+begin 'who asks the gateway, and who may'
+within 30 answers
+socket=$(stat --format '%U:%G %a' /run/ipoib-fwd.sock)
+group=$(getent group ipoib-fwd | cut -d : -f 3)
+none='CapBnd:0000000000000000'
+tell "figure  exporter: $(who ipoib-metrics), GID service: $(who ipoib-gids), the gateway's socket: $socket"
+case $(who ipoib-metrics) in Uid:0\ * | *Groups:0*) false ;; Uid:*"Groups:"*"$group"*"$none"*) ;; *) false ;; esac
+case $(who ipoib-gids) in *"$none"*) ;; *) false ;; esac
+[ "$socket" = 'root:ipoib-fwd 660' ]
+[ "$(stat --format '%U:%G %a' /run/ipoib-fwd/two/control.sock)" = 'root:ipoib-fwd 660' ]
+as() { setpriv --reuid nobody --regid "$1" --clear-groups ipoib-fwd ctl stats; }
+as ipoib-fwd >/dev/null
+not as nogroup
+begin 'without the group nobody else is given the socket'
+groupmod --new-name elsewhere ipoib-fwd
+systemctl restart ipoib-fwd@two
+[ "$(stat --format '%U:%G %a' /run/ipoib-fwd/two/control.sock)" = 'root:root 600' ]
+groupmod --new-name ipoib-fwd elsewhere
+begin 'with a drop-in of the manual the exporter asks where the socket is for another group, or for root alone'
+# override UNIT LINE…: its drop-in, or none.
+override() {
+    local folder=/etc/systemd/system/$1.service.d
+    rm -rf "$folder"
+    if [ $# -gt 1 ]; then
+        mkdir "$folder"
+        printf '%s\n' '[Service]' "${@:2}" >"$folder/override.conf"
+    fi
+    systemctl daemon-reload
+    # It may be started so often.
+    systemctl reset-failed "$1"
+    systemctl restart "$1"
+}
+not_allowed() { ! answers && grep -q 503 /tmp/figures; }
+give() { chown "$1" /run/ipoib-fwd.sock && chmod "$2" /run/ipoib-fwd.sock; }
+give root:backup 660
+override ipoib-metrics
+within 20 not_allowed
+override ipoib-metrics SupplementaryGroups=backup
+within 20 answers
+give root:root 600
+not_allowed
+override ipoib-metrics DynamicUser=no User=root
+within 20 answers
+case $(who ipoib-metrics) in Uid:0\ *"$none"*) ;; *) false ;; esac
+override ipoib-metrics
+# Of an example. A minimal root leaves documentation out.
+example() { dpkg-deb --fsys-tarfile /mnt/debs/ipoib-fwd_*.deb | tar -xO "./usr/share/doc/ipoib-fwd/examples/$1"; }
+drop_ins=/etc/systemd/system/ipoib-fwd.service.d
+mkdir $drop_ins
+# restart_gateway: with its drop-ins; it forwards, and packets go through it.
+restart_gateway() {
+    systemctl daemon-reload
+    systemctl restart ipoib-fwd
+    within 30 status ipoib-fwd '1 forwarding'
+    within 20 ip netns exec gwdemo-eth ping -q -c 1 -W 1 10.77.0.2
+}
+# environment KEY VALUE: of the gateway's, in place of what it was.
+environment() { sed -i "s!^$1=.*!$1=$2!" /etc/ipoib-fwd/gateway.env; }
+# bounded COUNT FILE…: so many captures, each of 64 KiB at most and its owner's alone, and packets are in the last one.
+bounded() {
+    local files=("${@:2}")
+    [ ${#files[@]} = "$1" ]
+    not grep -qvxE "$owner 600" <(stat --format '%U:%G %a' "${files[@]}")
+    for file in "${files[@]}"; do [ "$(stat --format %s "$file")" -le 65536 ]; done
+    [ "$(stat --format %s "${files[-1]}")" -gt 24 ]
+}
+# pings COUNT: large ones, all of which are answered.
+# With -w ping asks on, and may have more answers than that.
+pings() {
+    ip netns exec gwdemo-eth ping -c "$1" -i 0.005 -w 20 -s 1400 10.77.0.2 |
+        awk -F 'icmp_seq=' -v count="$1" '/bytes from/ && $2 + 0 <= count && !seen[$2 + 0]++ { n++ } END { exit n != count }'
+}
+folder=/var/lib/ipoib-fwd
+
+begin 'lcores.conf and hugepages.conf: threads are on the processors that it names, with its priority, and packets in the hugepages'
+# The last processor that there is, in place of the example's.
+processor=$(awk '/^Cpus_allowed_list:/ { n = split($2, range, /[-,]/); print range[n] }' /proc/self/status)
+example lcores.conf | sed "s/^CPUAffinity=.*/CPUAffinity=$processor/" >$drop_ins/lcores.conf
+# Hugepages beside those that there are, which others on this machine have; who called this gives them back, however it ends.
+number=/proc/sys/vm/nr_hugepages
+more=$(example hugepages.conf | sed -n 's/^vm.nr_hugepages = //p')
+(
+    flock 9
+    before=$(cat $number)
+    example hugepages.conf | sed "s/^vm.nr_hugepages = .*/vm.nr_hugepages = $((before + more))/" >/etc/sysctl.d/hugepages.conf
+    /lib/systemd/systemd-sysctl /etc/sysctl.d/hugepages.conf
+    # All of them, or none.
+    [ $(($(cat $number) - before)) = "$more" ] || echo "$before" >$number
+    echo $(($(cat $number) - before)) >/mnt/debs/previous/hugepages
+) 9>/mnt/hugepages.lock
+memory=--in-memory
+if [ "$(cat /mnt/debs/previous/hugepages)" != "$more" ]; then
+    tell "figure  hugepages: left out, this machine has no room for $more more"
+    memory='--no-huge -m 512 --file-prefix gateway'
+fi
+environment EAL "--lcores (0-1)@$processor --no-pci $memory --vdev net_af_packet0,iface=gw0"
+# And what the next part is about.
+example capture.conf >$drop_ins/capture.conf
+sed -i "/^\[gateway\]$/a captures = \"$folder\"" /etc/ipoib-fwd/gateway.toml
+restart_gateway
+[ "$(show Nice ipoib-fwd)" = -10 ]
+process=/proc/$(show MainPID ipoib-fwd)
+for thread in "$process"/task/*; do
+    grep -qxP "Cpus_allowed_list:\t$processor" "$thread/status"
+    [ "$(sed 's/.*) //' "$thread/stat" | cut -d ' ' -f 17)" = -10 ]
+done
+[ "$memory" != --in-memory ] || [ "$(awk '/^HugetlbPages:/ { print $2 }' "$process/status")" -gt 0 ]
+
+begin 'capture.conf: captures by order, and all from the start on, in its directory'
+owner=root:root
+[ "$(stat --format '%U:%G %a' $folder)" = 'root:root 700' ]
+ipoib-fwd ctl capture start ordered files=2 size=65536 >/dev/null
+pings 200
+ipoib-fwd ctl capture stop >/dev/null
+bounded 2 $folder/ordered.*
+environment OPTIONS "--report /run/gateway.json --capture $folder/gateway.pcap --capture-files 2 --capture-size 65536"
+restart_gateway
+pings 200
+bounded 4 $folder/gateway.*
+
+begin 'user.conf, the exporter with it'
+sed -i '/^\[gateway\]$/a user = "ipoib-fwd"\ngroup = "ipoib-fwd"' /etc/ipoib-fwd/gateway.toml
+echo 'OPTIONS=--socket /run/ipoib-fwd-user/control.sock' >/etc/ipoib-fwd/metrics.env
+example user.conf >$drop_ins/user.conf
+# With the other drop-ins, and the directory of captures as capture.conf says; the fabric's socket is given to it, too.
+sed -i '/^StateDirectory/d; s/^#ReadWritePaths/ReadWritePaths/' $drop_ins/capture.conf
+rm -r $folder
+install -d -o ipoib-fwd -g ipoib-fwd -m 0700 $folder
+chgrp ipoib-fwd /run/ibfab.sock
+since_then=$(date '+%F %T')
+restart_gateway
+systemctl restart ipoib-metrics
+[ "$(stat --format '%U:%G %a' /run/ipoib-fwd-user/control.sock)" = 'ipoib-fwd:ipoib-fwd 660' ]
+pings 200
+# Those that are there before it is that user are root's.
+owner='(ipoib-fwd:ipoib-fwd|root:root)'
+find $folder/*.eth.pcap* -user ipoib-fwd | grep -q .
+bounded 4 $folder/gateway.*
+tells() { figures >/tmp/figures 2>&1 && grep -q '^ipoib_fwd_segment_role{' /tmp/figures; }
+within 30 tells
+journalctl --sync
+not grep -q find: <(journalctl --unit ipoib-fwd --since "$since_then" --output cat)
+tell "figure  with user.conf: gateway: $(who ipoib-fwd), exporter: $(who ipoib-metrics)"
+case $(who ipoib-fwd) in Uid:0\ *) false ;; esac
+rm -r /etc/ipoib-fwd/metrics.env $drop_ins $folder
+sed -i '/^user = /d; /^group = /d; /^captures = /d' /etc/ipoib-fwd/gateway.toml
+environment OPTIONS '--report /run/gateway.json'
+environment EAL '-l 0-1 --no-pci --no-huge -m 512 --file-prefix gateway --vdev net_af_packet0,iface=gw0'
+systemctl daemon-reload
+systemctl reset-failed ipoib-metrics
+systemctl restart ipoib-fwd ipoib-metrics
+within 30 answers
+begin 'one that is stopped leaves the other its socket, and no buffer is lost'
 systemctl stop ipoib-fwd
 is Result ipoib-fwd success
+grep -q '"buffers_outstanding": 0' /run/gateway.json
 ipoib-fwd ctl --socket /run/ipoib-fwd/two/control.sock stats >/dev/null
 
-# Removed, none is left running.
+begin 'purged, none is left running, and no link to be started'
 rm /etc/ipoib-fwd/two.* /etc/ipoib-fwd/gids.env
-dpkg --purge ipoib-fwd ibfab
+systemctl enable ipoib-fwd ipoib-fwd@two ipoib-gids ipoib-metrics ibfab
+links() { find /etc/systemd /var/lib/systemd \( -name 'ipoib-*' -o -name 'ibfab*' \); }
+[ "$(links | grep -c '^/etc/systemd/system/multi-user.target.wants/')" = 5 ]
+dpkg --purge ipoib-fwd ibfab softhca ipoib-fwd-doc
+links >/tmp/links
+[ ! -s /tmp/links ]
+getent passwd ipoib-fwd >/dev/null
+[ ! -e /run/systemd/dynamic-uid/ipoib-metrics ]
 not grep -lxE 'ipoib-fwd|ibfab' /proc/[0-9]*/comm
 [ ! -e /etc/ipoib-fwd ]
+begin ''
 trap - ERR
-echo 'all is well'
+echo 'all is well' >>/report
 systemctl exit

@@ -1,22 +1,42 @@
 # shellcheck shell=bash
 # In a bare root with the packages in /mnt/debs, an older version of them in /mnt/debs/previous: that is installed, they are, run, taken back, removed
 # and purged.
-set -euo pipefail
-names=(ipoib-fwd ibfab softhca)
+set -Eeuo pipefail
+programs=(ipoib-fwd ibfab softhca)
+names=("${programs[@]}" ipoib-fwd-doc)
+# Each part is told when it is over.
+part='lists of packages' since=$SECONDS
+begin() {
+    printf 'package: ok      %s (%s s)\n' "$part" "$((SECONDS - since))"
+    part=$1 since=$SECONDS
+}
 fail() {
-    printf 'package: %s\n' "$*" >&2
+    trap - ERR
+    printf 'package: failed  %s: %s\n' "$part" "$*"
     exit 1
 }
+trap 'fail "line $LINENO"' ERR
 quietly() {
     "$@" >/tmp/said 2>&1 || {
-        tail -n 30 /tmp/said >&2
+        tail -n 30 /tmp/said
         fail "$*"
     }
 }
-# What there is, but for what apt and dpkg note and keep of everybody, and copies of the lists of groups that libraries' packages have made.
+# What there is: links with their targets, files with their checksums, but for what apt and dpkg note and keep of everybody, and for earlier lists of
+# users and groups. Of those lists not whom packages leave in them: ours its user and group, libibverbs1 the group rdma, udev four.
 files() {
-    find / -xdev \( -path /tmp -o -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /mnt -o -path /var/cache -o -path /var/log \
-        -o -path /var/lib/apt -o -path /var/lib/dpkg -o -path '/etc/*-' \) -prune -o -type f -print -o -type l -print | sort
+    local lists=(/etc/passwd /etc/shadow /etc/group /etc/gshadow) list
+    local but=(\( -path /tmp -o -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /mnt -o -path /var/cache -o -path /var/log
+        -o -path /var/lib/apt -o -path /var/lib/dpkg -o -path '/etc/*-') own=()
+    for list in "${lists[@]}"; do
+        but+=(-o -path "$list")
+        own+=("$(grep -vE '^(ipoib-fwd|rdma|input|kvm|render|sgx):' "$list" | sed "s|^|line  $list |" | sort)")
+    done
+    {
+        printf '%s\n' "${own[@]}"
+        find / -xdev "${but[@]}" \) -prune -o -type f -exec sha256sum {} +
+        find / -xdev "${but[@]}" \) -prune -o -type l -printf 'link  %p -> %l\n'
+    } | sort --key 2
 }
 # installed PATH: fails unless it is the packages in that directory that are.
 installed() {
@@ -36,11 +56,13 @@ installed() {
 quietly apt-get update -qq
 files >/tmp/before
 
+begin 'the previous version is installed'
 # As people do it: dpkg leaves what is missing to apt.
 dpkg -i /mnt/debs/previous/*.deb >/tmp/dpkg 2>&1 || true
 quietly apt-get -qq --yes -f install --no-install-recommends
 installed /mnt/debs/previous
 
+begin 'upgraded, with what the operator wrote'
 # An upgrade keeps what the operator wrote, takes new defaults where nothing was, and asks only where both is so: then one is kept by order.
 echo '# mine' >>/etc/ipoib-fwd/gateway.toml
 ! dpkg -i /mnt/debs/ipoib-fwd_*.deb </dev/null >/tmp/said 2>&1 || fail 'nobody was asked which configuration it shall be'
@@ -51,14 +73,60 @@ grep -qx '# mine' /etc/ipoib-fwd/gateway.toml || fail 'the upgrade took the conf
 ! grep -q 'previous version' /etc/ipoib-fwd/gateway.env || fail 'the upgrade left an old default'
 ! grep -q 'previous version' /etc/ipoib-fwd/gateway.toml.dpkg-dist || fail 'the new default is not beside the configuration'
 
-# All programs have what they need, the gateway its drivers, too.
-for program in ipoib-fwd ibfab softhca; do quietly "$program" --version; done
+begin 'programs, manual, its pages, completions and documentation are there'
+for program in "${programs[@]}"; do quietly "$program" --version; done
 dpkg -L "${names[@]}" >/tmp/listed
 for page in ipoib-fwd ipoib-fwd-ctl ipoib-fwd-gids ipoib-fwd-init ipoib-fwd-metrics ipoib-fwd-top ibfab softhca; do
     # A minimal root leaves documentation out; the package has it all the same.
     grep -qx "/usr/share/man/man1/$page.1.gz" /tmp/listed || fail "no manual page of $page"
 done
-for program in "${names[@]}"; do quietly bash -n "/usr/share/bash-completion/completions/$program"; done
+for page in docs/manual/README.md gidcache/html/gidcache/index.html gidcache/examples/interface-gids.rs; do
+    grep -qx "/usr/share/doc/ipoib-fwd-doc/$page" /tmp/listed || fail "no $page"
+done
+for program in "${programs[@]}"; do quietly bash -n "/usr/share/bash-completion/completions/$program"; done
+begin 'the user and group that it makes, once'
+[ "$(id --name --user ipoib-fwd) $(id --name --groups ipoib-fwd)" = 'ipoib-fwd ipoib-fwd' ] || fail "$(id ipoib-fwd)"
+[ "$(id --user ipoib-fwd)" -lt 1000 ] || fail "$(id ipoib-fwd)"
+begin 'a user and group of that name that there are already stay, and what is missing is made'
+# unknown: no user and group of that name is there any more.
+unknown() {
+    quietly userdel ipoib-fwd
+    ! getent group ipoib-fwd >/dev/null || groupdel ipoib-fwd
+}
+again() { quietly dpkg --force-confold -i /mnt/debs/ipoib-fwd_*.deb; }
+# whose WANTED: as it is to be then, and there is a group.
+whose() {
+    installed /mnt/debs
+    [ "$(id --user ipoib-fwd):$(id --name --groups ipoib-fwd)" = "$1" ] || fail "$1 has become $(id ipoib-fwd)"
+    getent group ipoib-fwd >/dev/null || fail "no group beside $1"
+}
+# Somebody of flesh and blood, in a group of his own and in one of many.
+unknown
+useradd --uid 1077 --no-create-home --no-log-init --user-group ipoib-fwd
+again
+whose 1077:ipoib-fwd
+unknown
+useradd --uid 1077 --no-create-home --no-log-init --gid users ipoib-fwd
+again
+whose 1077:users
+# As adduser --system makes one that is not told of a group.
+unknown
+useradd --uid 877 --no-create-home --no-log-init --system --gid nogroup ipoib-fwd
+again
+whose 877:nogroup
+# A group alone, with a member.
+unknown
+groupadd ipoib-fwd
+gpasswd --add backup ipoib-fwd >/dev/null
+again
+whose "$(id --user ipoib-fwd):ipoib-fwd"
+[ "$(id --user ipoib-fwd)" -lt 1000 ] || fail "$(id ipoib-fwd)"
+id --name --groups backup | grep -qw ipoib-fwd || fail 'the group has lost its member'
+unknown
+again
+whose "$(id --user ipoib-fwd):ipoib-fwd"
+
+begin 'fabric and gateway run and end'
 forwards() { ipoib-fwd ctl links --json >/tmp/links 2>&1 && grep -q '"role": *"forwarding"' /tmp/links; }
 ibfab --config /etc/ibfab/fabric.toml >/tmp/ibfab.log 2>&1 &
 fabric=$!
@@ -83,7 +151,7 @@ wait "$gateway" || fail 'the gateway did not end in order'
 kill "$fabric"
 wait "$fabric" || fail 'the fabric did not end in order'
 
-# Back, and there again.
+begin 'back to the previous version, and there again'
 quietly apt-get -qq --yes --allow-downgrades -o Dpkg::Options::=--force-confold install /mnt/debs/previous/*.deb
 installed /mnt/debs/previous
 grep -qx '# mine' /etc/ipoib-fwd/gateway.toml || fail 'the way back took the configuration'
@@ -92,10 +160,13 @@ quietly apt-get -qq --yes -o Dpkg::Options::=--force-confold install /mnt/debs/*
 installed /mnt/debs
 grep -qx '# mine' /etc/ipoib-fwd/gateway.toml || fail 'the upgrade took the configuration'
 
+begin 'removed, with the configuration kept'
 quietly dpkg --remove "${names[@]}"
 [ ! -e /usr/bin/ipoib-fwd ] || fail 'the program is still there'
 grep -qx '# mine' /etc/ipoib-fwd/gateway.toml || fail 'removing took the configuration'
+begin 'purged, with nothing left'
 quietly dpkg --purge "${names[@]}"
 quietly apt-get -qq --yes autoremove --purge
 files >/tmp/after
 diff /tmp/before /tmp/after || fail 'something is left, or gone (above)'
+begin ''

@@ -233,14 +233,18 @@ fn sources(folder: &Path, ending: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Functions that are tests: those behind the attribute, with whatever other attributes and comments stand between.
+/// Functions that are tests and run: those behind the attribute, with whatever other attributes and comments stand between.
 fn tests_of(source: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut lines = source.lines().map(str::trim);
     while let Some(line) = lines.next() {
         if line == "#[test]" {
-            let name = lines.find_map(|line| line.split_once("fn ")?.1.split('(').next().map(str::to_owned));
-            found.extend(name);
+            let mut is_ignored = false;
+            let name = lines
+                .by_ref()
+                .inspect(|line| is_ignored |= line.starts_with("#[ignore"))
+                .find_map(|line| line.split_once("fn ")?.1.split('(').next().map(str::to_owned));
+            found.extend(name.filter(|_| !is_ignored));
         }
     }
     found
@@ -274,10 +278,49 @@ fn each_threat_has_tests_that_there_are() {
     let documents = documents();
     let (_, threats) = documents[&root().join("docs/security-model.md")].split_once("## Threats").unwrap();
     let threats = threats.split("\n## ").next().unwrap();
+    for who in ["Ethernet host", "InfiniBand host", "subnet manager", "local user", "configuration"] {
+        assert!(threats.lines().any(|line| line.starts_with(&format!("| {who}"))), "{who}");
+    }
     for text in [threats, &documents[&root().join("docs/manual/security.md")]] {
         let wrong = without_tests(text, |name| tests.contains(name) || is_check(name));
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
+}
+
+#[test]
+fn the_journals_words_for_events_are_those_of_the_table() {
+    let mut rust = Vec::new();
+    sources(&root().join("ipoib-fwd/src"), ".rs", &mut rust);
+    assert!(rust.iter().any(|source| source.contains("event = What::")));
+    let own = rust.iter().flat_map(|source| source.lines()).filter(|line| line.contains("event = \""));
+    assert_eq!(own.collect::<Vec<_>>(), [""; 0]);
+}
+
+/// Calls of the log without a word for the journal, in functions that know of events.
+fn without_word(source: &str) -> Vec<&str> {
+    let source = source.split("#[cfg(test)]").next().unwrap_or_default();
+    let functions = source.split("fn ").filter(|function| function.contains("What::"));
+    let calls = functions.flat_map(|function| function.split("tracing::").skip(1));
+    calls.filter_map(|call| call.split(");").next()).filter(|call| !call.contains("event")).collect()
+}
+
+#[test]
+fn what_is_logged_of_an_event_has_the_journals_word() {
+    let mut rust = Vec::new();
+    sources(&root().join("ipoib-fwd/src"), ".rs", &mut rust);
+    let found: Vec<&str> = rust.iter().flat_map(|source| without_word(source)).collect();
+    // The sum of a capture that ends, as a rule without any event.
+    assert_eq!(found, ["info!(\"capture: {state}, {packets} packets, {missing} missing\""]);
+}
+
+#[test]
+fn the_manual_promises_as_many_series_as_the_gateway_is_held_to() {
+    use ipoib_fwd::metrics::{MOST_BESIDE, MOST_OF_PORT, MOST_OF_SEGMENT, MOST_OF_WORKER};
+    let text = std::fs::read_to_string(root().join("docs/manual/monitoring.md")).unwrap().replace('\n', " ");
+    let promise = format!(
+        "at most {MOST_OF_WORKER} for a worker, {MOST_OF_SEGMENT} for a segment, {MOST_OF_PORT} for a port, and {MOST_BESIDE} besides"
+    );
+    assert!(text.contains(&promise), "{promise}");
 }
 
 #[test]
@@ -305,11 +348,14 @@ fn what_is_wrong_is_found() {
     assert!(unknown_key(&keys, "infiniband.srq-dept").is_some());
     assert_eq!(unknown_key(&keys, "gateway.toml"), None);
 
-    let source = "#[test]\n#[ignore]\n/// Words.\nfn one() {}\nfn two() {}\n    #[test]\n    fn three(\n        n in 0..1,\n";
-    assert_eq!(tests_of(source), ["one", "three"]);
+    let source = "#[test]\n#[should_panic]\nfn zero() {}\n#[test]\n#[ignore]\n/// Words.\nfn one() {}\nfn two() {}\n    #[test]\n    fn three(\n        n in 0..1,\n";
+    assert_eq!(tests_of(source), ["zero", "three"]);
     assert_eq!(named_tests("no `row`\n| a | `b` | `c`, `d` |\n| e | f |\n"), ["c", "d"]);
     let table = "| who | does | tests |\n|---|---|---|\n| a | b | `c`, `d` |\n| | e | |\n";
     assert_eq!(without_tests(table, |name| name == "c"), ["no test: | | e | |", "nothing of that name: d"]);
+
+    let source = "fn a() { tracing::info!(\"0\"); }\nfn b() { tell(What::Up); tracing::info!(\"1\"); tracing::info!(event, \"2\"); }\n#[cfg(test)]\nfn c() { tracing::info!(\"3\"); What::Up }\n";
+    assert_eq!(without_word(source), ["info!(\"1\""]);
 
     let page = "# One: `two` (three)\n## Again\n## Again\n[a](#again-1) [b](other.md) [c](#agian) `[d](#no)`\n```\n[e](#no)\n```\n";
     assert_eq!(Vec::from_iter(anchors(page)), ["again", "again-1", "one-two-three"]);

@@ -7,7 +7,7 @@ use ipoib::drop_reason::DropReason;
 use ipoib::link::LinkCounters;
 use ipoib_fwd::command::Command;
 use ipoib_fwd::counter::{Labour, SegmentTraffic, Traffic};
-use ipoib_fwd::event::{Alarm, Kind};
+use ipoib_fwd::event::{Kind, What};
 use ipoib_fwd::metrics::Family;
 use ipoib_fwd::segment::{HostCounters, SegmentCounters};
 use preflight::Code;
@@ -72,6 +72,17 @@ fn described(page: &mut String, rows: impl IntoIterator<Item = (&'static str, &'
     table(page, ["counter", "what"], rows.into_iter().map(|(name, text)| [code(name), text.to_owned()]));
 }
 
+/// Events of some kinds, with what to do about them.
+fn of_kind(is: impl Fn(Kind) -> bool) -> impl Iterator<Item = (What, String)> {
+    let all = What::ALL.iter().copied().filter(move |what| is(what.kind()));
+    all.map(|what| (what, if what.remedy().is_empty() { "Nothing." } else { what.remedy() }.to_owned()))
+}
+
+fn with_remedies<const N: usize>(page: &mut String, rows: [[&'static str; 3]; N]) {
+    let rows = rows.map(|[name, what, remedy]| [code(name), what.to_owned(), remedy.to_owned()]);
+    table(page, ["counter", "what", "what to do if it grows"], rows);
+}
+
 /// The page.
 pub(crate) fn page() -> String {
     let mut page = "# Reference: commands, counters, drop reasons, alarms\n\n\
@@ -130,13 +141,30 @@ pub(crate) fn page() -> String {
     table(
         &mut page,
         ["alarm", "what", "what to do"],
-        Alarm::ALL.iter().map(|a| [code(a.word()), a.describe().to_owned(), a.remedy().to_owned()]),
+        of_kind(|kind| kind == Kind::Alarm)
+            .map(|(a, remedy)| [code(a.word()), a.describe().to_owned(), remedy]),
     );
 
     section(&mut page, "Events", "Kinds of what `ipoib-fwd ctl events` tells.");
     table(&mut page, ["kind", "what"], Kind::ALL.iter().map(|k| [code(k.word()), k.describe().to_owned()]));
+    page.push_str(
+        "\nAll events but the alarms, which are above. Those that are logged, too, have their word in the journal (`IPOIB_FWD_EVENT`), \
+         or the one that is named beside it.\n\n",
+    );
+    let events = of_kind(|kind| kind != Kind::Alarm).map(|(what, remedy)| {
+        let name = code(format!("{}: {}", what.kind().word(), what.word()));
+        let other =
+            (what.journal() != what.word()).then(|| format!(", in the journal {}", code(what.journal())));
+        [name + &other.unwrap_or_default(), what.describe().to_owned(), remedy]
+    });
+    table(&mut page, ["event", "what", "what to do"], events);
 
-    section(&mut page, "Figures for monitoring", "Of `ipoib-fwd ctl metrics` and `ipoib-fwd metrics`.");
+    section(
+        &mut page,
+        "Figures for monitoring",
+        "Of `ipoib-fwd ctl metrics` and `ipoib-fwd metrics`. They, and the counters below that stand without \"what to do\", are ordinary measures of \
+         how much is done: the alarms above say when to act on them.",
+    );
     table(&mut page, ["figure", "what"], Family::ALL.map(|f| [code(f.figure()), f.describe().to_owned()]));
 
     section(
@@ -155,22 +183,25 @@ pub(crate) fn page() -> String {
     described(&mut page, Labour::ALL.map(|what| (what.name(), what.describe())));
 
     section(&mut page, "Counters of a link", "`link_counters` of `ipoib-fwd ctl links`, for each segment.");
-    described(&mut page, LinkCounters::DESCRIBED);
+    with_remedies(&mut page, LinkCounters::DESCRIBED);
     section(&mut page, "Counters of a segment", "`segment` under `counters` of `ipoib-fwd ctl neighbours`.");
-    described(&mut page, SegmentCounters::DESCRIBED);
+    with_remedies(&mut page, SegmentCounters::DESCRIBED);
     section(
         &mut page,
         "Counters of Ethernet hosts",
         "`ethernet` under `counters` of `ipoib-fwd ctl neighbours`.",
     );
-    described(&mut page, HostCounters::DESCRIBED);
+    with_remedies(&mut page, HostCounters::DESCRIBED);
 
     section(
         &mut page,
         "Drops of the software ConnectX",
         "`device_drops` of `ipoib-fwd ctl links`, with driver `soft`. An adapter tells its own (`perfquery`, `rdma statistic`).",
     );
-    described(&mut page, DeviceDrop::ALL.map(|reason| (reason.name(), reason.describe())));
+    with_remedies(
+        &mut page,
+        DeviceDrop::ALL.map(|reason| [reason.name(), reason.describe(), reason.remedy()]),
+    );
     section(&mut page, "What the software ConnectX did", "In `softhca --report`.");
     described(&mut page, Activity::ALL.map(|what| (what.name(), what.describe())));
 
