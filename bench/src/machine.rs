@@ -1,6 +1,7 @@
 //! What a benchmark runs on.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The processors that this process may use.
 pub(crate) fn processors() -> Vec<u32> {
@@ -66,23 +67,28 @@ pub(crate) fn beside_one_lcore() -> Option<String> {
     (!others.is_empty()).then(|| others.iter().map(u32::to_string).collect::<Vec<_>>().join(","))
 }
 
+/// Set once, by the command line.
+static NO_HUGE: AtomicBool = AtomicBool::new(false);
+
+/// From now on hugepages are left alone: for runs beside others, which would take them from each other.
+pub(crate) fn leave_hugepages() {
+    NO_HUGE.store(true, Ordering::Relaxed);
+}
+
 /// EAL's arguments for memory: hugepages where enough are free, in no file system.
 pub(crate) fn memory_arguments() -> Vec<String> {
     let free = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
     let free: u64 = free.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
-    if free >= 192 { vec!["--in-memory".to_owned()] } else { plain_memory() }
+    if free >= 384 && !NO_HUGE.load(Ordering::Relaxed) {
+        vec!["--in-memory".to_owned()]
+    } else {
+        plain_memory()
+    }
 }
 
-/// EAL's arguments for memory without hugepages.
+/// EAL's arguments for memory without hugepages, which instruments can follow; and no file that others who run would wait for.
 pub(crate) fn plain_memory() -> Vec<String> {
-    ["--no-huge", "-m", "384"].map(str::to_owned).into()
-}
-
-/// The same for runs whose instructions are counted: memory that instruments can follow, and no file that others who count would wait for.
-pub(crate) fn countable_memory() -> Vec<String> {
-    let mut arguments = plain_memory();
-    arguments.push("--no-shconf".to_owned());
-    arguments
+    ["--no-huge", "--no-shconf", "-m", "768"].map(str::to_owned).into()
 }
 
 /// Load average of the last minute.

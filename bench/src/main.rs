@@ -180,6 +180,9 @@ struct Options {
     /// Of the steps: frames have a VLAN's tag.
     #[arg(long)]
     tagged: bool,
+    /// Leave hugepages alone, as where none are reserved.
+    #[arg(long)]
+    no_huge: bool,
     /// Only plot the rates in this file, which `scripts/gateway_bench.py` wrote.
     #[arg(long, hide = true, value_name = "FILE", requires = "plots")]
     bars: Option<PathBuf>,
@@ -270,7 +273,10 @@ fn child(name: Name, plan: &Plan<'_>) -> Result<Sample, String> {
     let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
     let mut command = Command::new(program);
     command.args([name.text(), "--once".to_owned(), "--seconds".to_owned(), plan.seconds.to_string()]);
-    let Options { sizes, only, .. } = plan.options;
+    let Options { sizes, only, no_huge, .. } = plan.options;
+    if *no_huge {
+        command.arg("--no-huge");
+    }
     if name.step().is_some() {
         command.args(plan.options.load_words());
     }
@@ -324,6 +330,9 @@ fn benchmark(
 }
 
 fn main_of(options: &Options) -> Result<(), String> {
+    if options.no_huge {
+        machine::leave_hugepages();
+    }
     let all: Vec<Name> = Name::value_variants()
         .iter()
         .copied()

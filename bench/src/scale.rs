@@ -201,7 +201,7 @@ pub(crate) fn take_turns(only: &[String], turns: u64) -> Result<Sample, String> 
     };
     let files = Files::new()?;
     let (vdevs, names) = ports(&groups, &files)?;
-    let _eal = start_eal(&vdevs, machine::one_lcore(), machine::countable_memory())?;
+    let _eal = start_eal(&vdevs, machine::one_lcore(), machine::plain_memory())?;
     let port = names.first().ok_or("there is no port")?;
     Rig::build(*step, load, port, Sizes::lean(step.way, load))?.take_turns(turns)
 }

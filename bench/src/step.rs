@@ -28,7 +28,7 @@ fn build(step: Step, load: &Load) -> Result<Rig, String> {
 /// Has the worker take so many turns, on this thread and without a clock, and tells how many packets it forwarded: for counts of
 /// instructions, of which those of start and end are the same whatever the number of turns.
 pub(crate) fn take_turns(step: Step, load: &Load, pcap: &Path, turns: u64) -> Result<Sample, String> {
-    let _eal = start_eal(&[step.vdev(0, pcap)], machine::one_lcore(), machine::countable_memory())?;
+    let _eal = start_eal(&[step.vdev(0, pcap)], machine::one_lcore(), machine::plain_memory())?;
     build(step, load)?.take_turns(turns)
 }
 

@@ -1,4 +1,5 @@
-//! Benchmarks that need EAL for themselves, each once and for a moment: figures of everything, and nothing lost.
+//! Benchmarks that need EAL for themselves, each once and for a moment: figures of everything, and nothing lost. They run
+//! beside each other, so that none counts on hugepages that another may take.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a test")]
 use std::collections::BTreeMap;
@@ -9,7 +10,7 @@ use serde_json::Value;
 /// What a benchmark tells: figures by name, and all of it.
 fn once(name: &str) -> (BTreeMap<String, f64>, Value) {
     let output = Command::new(env!("CARGO_BIN_EXE_bench"))
-        .args([name, "--once", "--seconds", "0.1"])
+        .args([name, "--once", "--seconds", "0.1", "--no-huge"])
         .output()
         .unwrap();
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

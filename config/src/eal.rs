@@ -188,6 +188,25 @@ impl EalArguments {
         self.pci_restricted |= is_allowed;
     }
 
+    /// Bytes of the rings of AF_PACKET ports, which their driver has the kernel lock: one each way for each queue.
+    #[must_use]
+    pub fn locked_rings(&self) -> u64 {
+        let ports = self.vdevs.iter().filter(|vdev| AF_PACKET.iter().any(|driver| vdev.starts_with(driver)));
+        let rings = ports.map(|vdev| {
+            let option = |name: &str| {
+                let given = vdev.split(',').find_map(|option| option.strip_prefix(name));
+                given.map(|number| number.parse().unwrap_or(0_u64))
+            };
+            let ring = match (option("framesz="), option("blocksz="), option("framecnt=")) {
+                (None, None, None) => AF_PACKET_RING.into(),
+                // Those of the driver's own.
+                (size, _, count) => size.unwrap_or(2048).saturating_mul(count.unwrap_or(512)),
+            };
+            ring.saturating_mul(2).saturating_mul(option("qpairs=").unwrap_or(1))
+        });
+        rings.fold(0, u64::saturating_add)
+    }
+
     /// The arguments, in which AF_PACKET ports have frames as long as a packet buffer of `data_room` bytes, and rings with room for a burst, unless
     /// theirs are given. Their driver has the kernel join fragments, and loses what is longer than a frame, by itself one of 2,048 bytes.
     #[must_use]

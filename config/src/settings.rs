@@ -62,7 +62,8 @@ section! {
         /// An address that moves from one side to the other and back again and again stays where it is for so many seconds.
         pub address_hold_seconds: u32 = 60 => 1..=3600, Restart;
         /// What a worker does when there is nothing to do: "poll" asks again at once, "pause" after a pause instruction,
-        /// "sleep" sleeps until a port tells of a packet, and 2 milliseconds at most (for machines that have other work to do).
+        /// "sleep" sleeps until a port tells of a packet, 10 milliseconds at most, 2 where not all ports tell (for machines that have other
+        /// work to do).
         /// `ctl links` says by what an Ethernet port wakes: its "socket", its "rx-interrupt", or the "timer" alone.
         pub idle: Idle = Idle::Sleep, Live;
         /// What is logged: "error", "warn", "info" or "debug", each with what stands before it. The environment's

@@ -1,20 +1,25 @@
 //! Capture files: what taps copied, as pcap.
 //!
 //! InfiniBand packets go to the file that was named, as ERF records (link type 197), which common tools open as they
-//! are; Ethernet packets go to a second file with the suffix `.eth.pcap`. The Ethernet file is made with its first packet.
+//! are; Ethernet packets go to a second file with the suffix `.eth.pcap`. The Ethernet file is made with its first packet. A file
+//! that is full is followed by one with a number (`FILE.1`, `FILE.1.eth.pcap`), and the newest are kept.
 
+mod files;
 mod filter;
+mod first;
 mod progress;
 mod recording;
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub use files::Bounds;
+use files::{Files, Names};
 pub use filter::Order;
+use first::First;
 pub use progress::Progress;
 use progress::Told;
 pub use recording::{Recording, State};
@@ -28,6 +33,8 @@ const ERF_INFINIBAND: u8 = 21;
 /// ERF flags: records vary in length.
 const ERF_VARYING: u8 = 4;
 const ERF_HEADER: usize = 16;
+/// What the names of files of Ethernet packets end with.
+const ETHERNET_ENDING: &str = ".eth.pcap";
 /// pcap with times in nanoseconds.
 const MAGIC: u32 = 0xa1b2_3c4d;
 const SNAP_LEN: u32 = 0x4_0000;
@@ -55,28 +62,18 @@ pub struct CaptureError {
 #[derive(Debug)]
 struct Pcap {
     path: PathBuf,
-    file: BufWriter<File>,
+    file: BufWriter<Arc<File>>,
 }
 
 impl Pcap {
-    fn create(path: &Path, link_type: u32) -> Result<Self, CaptureError> {
-        let file = File::create(path).map_err(|source| CaptureError { path: path.to_owned(), source })?;
-        Self::begin(path, file, link_type)
-    }
-
-    /// In a file that is empty.
-    fn begin(path: &Path, mut file: File, link_type: u32) -> Result<Self, CaptureError> {
-        let failed = |source| CaptureError { path: path.to_owned(), source };
-        let mut header = Vec::with_capacity(24);
-        header.extend(MAGIC.to_ne_bytes());
-        header.extend(2u16.to_ne_bytes());
-        header.extend(4u16.to_ne_bytes());
-        header.extend([0; 8]);
-        header.extend(SNAP_LEN.to_ne_bytes());
-        header.extend(link_type.to_ne_bytes());
+    /// In a file that is empty; the same file, for who is to keep it open.
+    fn begin(path: &Path, mut file: File, link_type: u32) -> Result<(Self, Arc<File>), CaptureError> {
         // At once: a file without a packet is one of pcap, too.
-        file.write_all(&header).map_err(failed)?;
-        Ok(Self { path: path.to_owned(), file: BufWriter::with_capacity(1 << 18, file) })
+        file.write_all(&header(link_type))
+            .map_err(|source| CaptureError { path: path.to_owned(), source })?;
+        let file = Arc::new(file);
+        let writer = BufWriter::with_capacity(1 << 18, Arc::clone(&file));
+        Ok((Self { path: path.to_owned(), file: writer }, file))
     }
 
     fn write(&mut self, time: u64, head: &[u8], packet: &[u8]) -> Result<(), CaptureError> {
@@ -101,6 +98,18 @@ impl Pcap {
     }
 }
 
+/// What a file begins with.
+fn header(link_type: u32) -> Vec<u8> {
+    let mut header = Vec::with_capacity(PCAP_HEADER as usize);
+    header.extend(MAGIC.to_ne_bytes());
+    header.extend(2u16.to_ne_bytes());
+    header.extend(4u16.to_ne_bytes());
+    header.extend([0; 8]);
+    header.extend(SNAP_LEN.to_ne_bytes());
+    header.extend(link_type.to_ne_bytes());
+    header
+}
+
 /// ERF header of an InfiniBand packet of `len` bytes.
 fn erf_header(time: u64, len: usize) -> [u8; ERF_HEADER] {
     // 32.32 fixed point seconds, little endian.
@@ -112,11 +121,35 @@ fn erf_header(time: u64, len: usize) -> [u8; ERF_HEADER] {
     [t0, t1, t2, t3, t4, t5, t6, t7, ERF_INFINIBAND, ERF_VARYING, r0, r1, 0, 0, w0, w1]
 }
 
+/// The files of a kind of packets.
+#[derive(Debug)]
+struct Kind {
+    first: First,
+    /// None before they begin.
+    files: Option<Files>,
+}
+
+impl Kind {
+    fn look(path: &Path, ending: &'static str, link_type: u32, bounds: Bounds) -> Result<Self, CaptureError> {
+        let names = Names { stem: path.to_owned(), ending, is_first_numbered: false };
+        Ok(Self { first: First::look(names, link_type, bounds, ending.is_empty())?, files: None })
+    }
+
+    /// They begin, if they have not.
+    fn files(&mut self, told: &Arc<Told>) -> Result<&mut Files, CaptureError> {
+        match &mut self.files {
+            Some(files) => Ok(files),
+            none => Ok(none.insert(Files::over(&mut self.first, told)?)),
+        }
+    }
+}
+
 /// A running capture: its taps and its files. It lives on the control side, or on a thread of its own.
 #[derive(Debug)]
 pub struct Capture {
-    infiniband: Pcap,
-    ethernet: Option<Pcap>,
+    infiniband: Kind,
+    /// Its files begin with the first packet.
+    ethernet: Kind,
     taps: Vec<TapReader>,
     /// Overflows of taps that are gone.
     dropped_before: u64,
@@ -125,17 +158,38 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Starts a capture into `path` (and `path.eth.pcap`); old files are overwritten.
-    pub fn create(path: &Path) -> Result<Self, CaptureError> {
-        let infiniband = Pcap::create(path, LINKTYPE_ERF)?;
+    /// A capture into `path` (and `path.eth.pcap`), of each as many files as the bounds say. Those of an earlier one will be written over or
+    /// taken away when it [begins](Self::begin); an error if there is something else of their names, or another capture writes them.
+    /// Nothing is touched yet, so that who fails to start leaves what there is.
+    pub fn prepare(path: &Path, bounds: Bounds) -> Result<Self, CaptureError> {
+        // First, since for `path` who reads a pipe may be waited for.
+        let ethernet = Kind::look(path, ETHERNET_ENDING, LINKTYPE_ETHERNET, bounds)?;
         Ok(Self {
-            infiniband,
-            ethernet: None,
+            infiniband: Kind::look(path, "", LINKTYPE_ERF, bounds)?,
+            ethernet,
             taps: Vec::new(),
             dropped_before: 0,
-            told: Told::with(path.to_owned()),
+            told: Told::new(),
             packet: Vec::new(),
         })
+    }
+
+    /// What an earlier capture has left goes, and files are made.
+    pub fn begin(&mut self) -> Result<(), CaptureError> {
+        self.infiniband.first.clear()?;
+        self.ethernet.first.clear()?;
+        self.infiniband.files(&self.told)?;
+        if self.ethernet.first.is_open() {
+            self.ethernet.files(&self.told)?;
+        }
+        Ok(())
+    }
+
+    /// One that begins at once.
+    pub fn create(path: &Path, bounds: Bounds) -> Result<Self, CaptureError> {
+        let mut capture = Self::prepare(path, bounds)?;
+        capture.begin()?;
+        Ok(capture)
     }
 
     /// A new tap that writes into this capture.
@@ -145,35 +199,23 @@ impl Capture {
         tap
     }
 
-    /// Where the Ethernet packets of the capture into `path` go.
-    #[must_use]
-    pub fn ethernet_path(path: &Path) -> PathBuf {
-        let mut name = OsString::from(path);
-        name.push(".eth.pcap");
-        name.into()
-    }
-
     /// Writes what the taps have, in order of time, and returns how many packets that were. Call it a few times a
     /// second, and once more after the last packet.
     pub fn drain(&mut self) -> Result<usize, CaptureError> {
-        let mut n = 0;
-        let written = self.spell(&mut n);
-        self.told.seen(n as u64);
-        match written {
-            Ok(()) => self.told.written(n as u64),
-            // Some of them may be in the files.
-            Err(_) => self.told.left(n as u64),
-        }
+        let written = self.spell().inspect_err(|_| {
+            let kinds = [&mut self.infiniband, &mut self.ethernet];
+            kinds.into_iter().filter_map(|kind| kind.files.as_mut()).for_each(Files::give_up);
+        });
         let gone = |tap: &mut TapReader| tap.is_abandoned() && tap.peek().is_none();
         self.dropped_before += self.taps.extract_if(.., gone).map(|tap| tap.dropped()).sum::<u64>();
-        written.map(|()| n)
+        written
     }
 
     /// Writes for a moment, and counts what it takes.
-    fn spell(&mut self, n: &mut usize) -> Result<(), CaptureError> {
-        let begin = Instant::now();
-        while *n < MAX_DRAIN {
-            if *n % RECORDS == RECORDS - 1 && begin.elapsed() >= SPELL {
+    fn spell(&mut self) -> Result<usize, CaptureError> {
+        let (begin, mut n) = (Instant::now(), 0);
+        while n < MAX_DRAIN {
+            if n % RECORDS == RECORDS - 1 && begin.elapsed() >= SPELL {
                 break;
             }
             let oldest = self
@@ -182,34 +224,25 @@ impl Capture {
                 .filter_map(|tap| tap.peek().map(|header| (header.time, tap)))
                 .min_by_key(|(time, _)| *time);
             let Some(header) = oldest.and_then(|(_, tap)| tap.pop(&mut self.packet)) else { break };
-            *n += 1;
-            match header.kind {
+            n += 1;
+            self.told.seen(1);
+            let erf;
+            let (kind, head): (_, &[u8]) = match header.kind {
                 FrameKind::InfiniBand => {
-                    self.infiniband.write(
-                        header.time,
-                        &erf_header(header.time, self.packet.len()),
-                        &self.packet,
-                    )?;
+                    erf = erf_header(header.time, self.packet.len());
+                    (&mut self.infiniband, &erf)
                 }
-                FrameKind::Ethernet => {
-                    let file = match &mut self.ethernet {
-                        Some(file) => file,
-                        none => {
-                            let path = Self::ethernet_path(&self.infiniband.path);
-                            let file = none.insert(Pcap::create(&path, LINKTYPE_ETHERNET)?);
-                            self.told.files().push_back(path);
-                            file
-                        }
-                    };
-                    file.write(header.time, &[], &self.packet)?;
-                }
+                FrameKind::Ethernet => (&mut self.ethernet, &[]),
+            };
+            let files = kind.files(&self.told).inspect_err(|_| self.told.left(1))?;
+            files.write(header.time, head, &self.packet)?;
+        }
+        if n > 0 {
+            for kind in [&mut self.infiniband, &mut self.ethernet] {
+                kind.files.as_mut().map_or(Ok(()), Files::flush)?;
             }
         }
-        if *n > 0 {
-            self.infiniband.flush()?;
-            self.ethernet.as_mut().map_or(Ok(()), Pcap::flush)?;
-        }
-        Ok(())
+        Ok(n)
     }
 
     /// It ends here: what the taps have is counted as missing, a ring's length of each at most. Whoever still has a tap keeps its ring, which is

@@ -25,6 +25,17 @@ pub enum Turn {
     Idle,
 }
 
+/// Who wakes a worker that rests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wakes {
+    /// Nobody: a rest is a nap.
+    Nobody,
+    /// Some of its ports; what comes to others waits for the end of a rest.
+    Some,
+    /// All of its ports.
+    All,
+}
+
 /// One worker's duty.
 pub trait Worker {
     /// Takes one turn over all queues. Never waits.
@@ -36,10 +47,10 @@ pub trait Worker {
     /// Called after each [`Worker::rest`], with how long that took, in nanoseconds.
     fn record_rest(&mut self, _ns: u64) {}
 
-    /// Asks to be woken when something comes. False if nothing will: then a rest is a nap. What came before does not wake,
-    /// so a turn is taken between this and [`Worker::rest`].
-    fn arm(&mut self) -> bool {
-        false
+    /// Asks to be woken when something comes. What came before does not wake, so a turn is taken between this and [`Worker::rest`],
+    /// unless nobody will.
+    fn arm(&mut self) -> Wakes {
+        Wakes::Nobody
     }
 
     /// Called when it has work again or will rest no more, after it was asked to [`Worker::arm`] or to [`Worker::rest`].
@@ -102,12 +113,14 @@ impl Handle {
     }
 }
 
-/// Idle turns that are spun through before the first nap.
-const SPINS: u32 = 256;
-/// First nap.
-const NAP_MIN: Duration = Duration::from_micros(20);
-/// Longest nap: bounds the latency that sleeping adds.
-const NAP_MAX: Duration = Duration::from_micros(2000);
+/// Idle turns that are spun through before the first rest: some 15 us. Where a sender or a fabric waits for this very processor it has nothing
+/// to send before it gets it, so longer ones slow it down.
+const SPINS: u32 = 32;
+/// First and longest nap where something may come that wakes nobody: the latter bounds the latency that sleeping adds.
+const NAPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
+/// The same where all ports wake. Only what the control lcore asks for waits for the end of such a rest, and that gets so long in a worker only
+/// that was asked for nothing for as long.
+const RESTS: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(10));
 /// How long naps stay short after work was seen: a conversation goes on.
 const ATTENTIVE: Duration = Duration::from_millis(2);
 
@@ -118,7 +131,9 @@ pub struct Idle {
     idle_turns: u32,
     nap: Duration,
     attentive_until: Instant,
-    /// The device has been asked to tell, and nothing has come since.
+    /// Who wakes, of those that were asked last.
+    wakes: Wakes,
+    /// They have been asked, and nothing has come since.
     armed: bool,
 }
 
@@ -126,7 +141,14 @@ impl Idle {
     /// At the start of a loop.
     #[must_use]
     pub fn new(policy: IdlePolicy) -> Self {
-        Self { policy, idle_turns: 0, nap: NAP_MIN, attentive_until: Instant::now(), armed: false }
+        Self {
+            policy,
+            idle_turns: 0,
+            nap: NAPS.0,
+            attentive_until: Instant::now(),
+            wakes: Wakes::Nobody,
+            armed: false,
+        }
     }
 
     /// From now on it waits as this policy says.
@@ -166,17 +188,19 @@ impl Idle {
         if self.idle_turns == SPINS {
             // Work was seen since the last nap.
             self.attentive_until = now + ATTENTIVE;
-            self.nap = NAP_MIN;
+            self.nap = NAPS.0;
         } else if now >= self.attentive_until {
-            self.nap = (self.nap * 2).min(NAP_MAX);
+            self.nap = (self.nap * 2).min(RESTS.1);
         }
         if !self.armed {
-            self.armed = worker.arm();
+            self.wakes = worker.arm();
+            self.armed = self.wakes != Wakes::Nobody;
             if self.armed {
                 return;
             }
         }
-        self.armed &= !worker.rest(self.nap);
+        let (shortest, longest) = if self.wakes == Wakes::All { RESTS } else { NAPS };
+        self.armed &= !worker.rest(self.nap.clamp(shortest, longest));
         worker.record_rest(now.elapsed().as_nanos() as u64);
     }
 }
@@ -246,9 +270,9 @@ mod tests {
 
         fn record_service_time(&mut self, _ns: u64) {}
 
-        fn arm(&mut self) -> bool {
+        fn arm(&mut self) -> Wakes {
             self.calls.push("arm");
-            self.tells
+            if self.tells { Wakes::Some } else { Wakes::Nobody }
         }
 
         fn disarm(&mut self) {
@@ -256,7 +280,7 @@ mod tests {
         }
 
         fn rest(&mut self, at_most: Duration) -> bool {
-            assert!(at_most <= NAP_MAX);
+            assert!(at_most <= NAPS.1);
             self.calls.push("rest");
             std::thread::sleep(Duration::from_micros(10));
             self.told
@@ -322,6 +346,49 @@ mod tests {
                 calls.iter().enumerate().filter(|(_, c)| **c == "disarm").map(|(n, _)| n).collect();
             assert_eq!(told.len(), 1, "{told:?}");
             assert_eq!(calls[..=told[0]].iter().filter(|c| **c == "turn").count(), busy[2]);
+        }
+    }
+
+    #[test]
+    fn rests_are_longest_where_all_ports_wake() {
+        /// Finds nothing, and notes how long its rests were to be.
+        struct Resting(Wakes, Vec<Duration>);
+
+        impl Worker for Resting {
+            fn turn(&mut self) -> Turn {
+                Turn::Idle
+            }
+
+            fn record_service_time(&mut self, _ns: u64) {}
+
+            fn arm(&mut self) -> Wakes {
+                self.0
+            }
+
+            fn rest(&mut self, at_most: Duration) -> bool {
+                self.1.push(at_most);
+                false
+            }
+        }
+
+        for (wakes, (shortest, longest)) in [(Wakes::Nobody, NAPS), (Wakes::Some, NAPS), (Wakes::All, RESTS)]
+        {
+            let mut worker = Resting(wakes, Vec::new());
+            let mut idle = Idle::new(IdlePolicy::Sleep);
+            while worker.1.last() != Some(&longest) {
+                idle.after(Turn::Idle, &mut worker);
+            }
+            for _ in 0..100 {
+                idle.after(Turn::Idle, &mut worker);
+            }
+            assert_eq!(worker.1.first(), Some(&shortest));
+            assert_eq!(worker.1.iter().max(), Some(&longest));
+            // A port that wakes nobody any more waits for no longer rest.
+            worker.0 = Wakes::Nobody;
+            idle.armed = false;
+            worker.1.clear();
+            idle.after(Turn::Idle, &mut worker);
+            assert!(worker.1.iter().all(|rest| *rest <= NAPS.1), "{:?}", worker.1);
         }
     }
 

@@ -9,6 +9,7 @@ use dataplane::telemetry;
 use serde_json::{Value, json};
 
 use crate::event::Kind;
+use crate::glossary;
 use crate::setting::Key;
 
 /// What a command may be told, at most one thing.
@@ -352,7 +353,11 @@ impl Subcommand for Asked {
             };
             let bounds = BOUNDS.map(|(name, help)| Arg::new(name).long(name).value_name("N").help(help));
             let bounds = matches!(command.argument(), Argument::Follow(_)).then_some(bounds);
-            let about = clap::Command::new(command.word()).about(command.help());
+            let mut about = clap::Command::new(command.word()).about(command.help());
+            let more = glossary::of(command);
+            if !more.is_empty() {
+                about = about.after_long_help(more);
+            }
             let about = about.args(bounds.into_iter().flatten());
             ctl.subcommand(about.args(argument).args(value).args(flags))
         })

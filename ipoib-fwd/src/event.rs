@@ -1,8 +1,11 @@
 //! What happens in a gateway, as it tells those who follow it (`ctl events`): kinds, and what an event looks like.
 
+mod what;
+
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value};
+pub use what::What;
 
 /// Defines the enum, its list and its words from one table.
 macro_rules! kinds {
@@ -48,73 +51,6 @@ kinds! {
     Gateway = "gateway", "The gateway itself: it stops, is drained or put back into service, or its events are too many.";
 }
 
-/// Defines the enum, its list, words, descriptions and remedies from one table.
-macro_rules! alarms {
-    ($($name:ident = $word:literal, $text:literal, $remedy:literal;)*) => {
-        /// What an alarm is about ([`Kind::Alarm`]).
-        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub enum Alarm {
-            $(#[doc = $text] $name,)*
-        }
-
-        impl Alarm {
-            /// Every alarm.
-            pub const ALL: &'static [Self] = &[$(Self::$name),*];
-
-            /// What it is called.
-            #[must_use]
-            pub const fn word(self) -> &'static str {
-                match self {
-                    $(Self::$name => $word,)*
-                }
-            }
-
-            /// What it tells.
-            #[must_use]
-            pub const fn describe(self) -> &'static str {
-                match self {
-                    $(Self::$name => $text,)*
-                }
-            }
-
-            /// What an operator does about it.
-            #[must_use]
-            pub const fn remedy(self) -> &'static str {
-                match self {
-                    $(Self::$name => $remedy,)*
-                }
-            }
-        }
-    };
-}
-
-alarms! {
-    WorkerStuck = "worker-stuck", "A worker does not turn; if it goes on so, the service manager's watchdog ends the gateway.",
-        "Something holds its processor, or a driver hangs: the kernel's log; `isolcpus`, and no other lcore on that processor.";
-    ControlSlow = "control-slow", "Events of queue pairs were lost, since the control lcore was late.",
-        "Give the control lcore a processor of its own.";
-    DeviceGone = "device-gone", "An InfiniBand device is gone, and its segments are down.",
-        "The kernel's log says why; restart the gateway once the device is back.";
-    SrqLow = "srq-low", "Shared receive queues came down to their limit: hosts send faster than workers receive.",
-        "More workers, or a greater `infiniband.srq-depth`.";
-    Storm = "storm", "The storm guard has dropped packets to groups or to all.",
-        "A host broadcasts too much, or there is a loop: a capture of broadcasts tells the sender.";
-    Loop = "loop", "Packets of the gateway's own come back from the other side, or two segments of it meet on both sides: the segment is blocked.",
-        "Take away what else joins both networks; the segment goes on by itself.";
-    Sibling = "sibling", "Two segments of this gateway are on the same network on one side.",
-        "Keep these networks apart, or make one segment of the two.";
-    Stranger = "stranger", "Another gateway between the same networks is not believed, and both may forward.",
-        "The same `gateway.pair-key`, version, P_Key and subnets on both: `why` says which differ.";
-    StrangerGone = "stranger-gone", "The gateway that was not believed is gone, or is believed.",
-        "Nothing.";
-    Multiplied = "multiplied", "What the gateway sends on a side comes back there several times: that network has a loop of its own.",
-        "Switch spanning tree on in that network.";
-    CaptureStalls = "capture-stalls", "The disk that captures are written to takes nothing.",
-        "Look at the disk, or stop the capture; forwarding does not wait for it.";
-    CaptureFailed = "capture-failed", "A capture ended by an error, which the text has.",
-        "What the text says: room on the disk, whose the directory is.";
-}
-
 impl Kind {
     /// Its bit in a set of kinds.
     #[must_use]
@@ -133,18 +69,11 @@ impl Kind {
 
 /// An event as an object; what is known beside its text stands behind it.
 #[must_use]
-pub fn object(
-    at: SystemTime,
-    kind: Kind,
-    what: &str,
-    segment: Option<&str>,
-    text: String,
-    facts: Value,
-) -> Value {
+pub fn object(at: SystemTime, what: What, segment: Option<&str>, text: String, facts: Value) -> Value {
     let first = [
         ("time", time(at).into()),
-        ("kind", kind.word().into()),
-        ("what", what.into()),
+        ("kind", what.kind().word().into()),
+        ("what", what.word().into()),
         ("segment", segment.into()),
         ("text", text.into()),
     ];
@@ -220,13 +149,13 @@ mod tests {
         assert_eq!(Kind::set(Some("link,link")), Kind::Link.bit());
         let facts = json!({"address": "10.0.0.1"});
         let text = "10.0.0.1 has moved".to_owned();
-        let event = object(SystemTime::UNIX_EPOCH, Kind::Address, "moved", Some("one"), text, facts);
+        let event = object(SystemTime::UNIX_EPOCH, What::Moved, Some("one"), text, facts);
         assert_eq!(event["address"], "10.0.0.1");
         assert_eq!(
             line(&event),
             "1970-01-01T00:00:00.000Z  one  address: moved            10.0.0.1 has moved\n"
         );
-        let event = object(SystemTime::UNIX_EPOCH, Kind::Reload, "done", None, String::new(), Value::Null);
+        let event = object(SystemTime::UNIX_EPOCH, What::Reloaded, None, String::new(), Value::Null);
         assert!(line(&event).contains("  -  reload: done"));
     }
 }

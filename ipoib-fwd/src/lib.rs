@@ -9,6 +9,7 @@ pub mod event;
 pub mod forward;
 pub mod gateway;
 pub mod gids;
+pub mod glossary;
 pub mod init;
 pub mod metrics;
 pub mod options;

@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use dataplane::capture::Bounds;
 use ipoib_fwd::options::{CtlLine, GidsLine, InitLine, MetricsLine, Options, TopLine};
 use ipoib_fwd::{check, ctl, gateway, gids, init, metrics, terminal, top};
 use logging::{Log, is_journal};
@@ -133,8 +134,14 @@ fn run_gateway(arguments: Vec<String>) -> ExitCode {
     }
     let overrides = overrides(&options);
     let log = Log::start(PROGRAM);
-    let start =
-        gateway::Start { line, file: options.config, overrides, capture: options.capture, log: log.clone() };
+    let start = gateway::Start {
+        line,
+        file: options.config,
+        overrides,
+        capture: options.capture,
+        capture_bounds: Bounds { files: options.capture_files, size: options.capture_size },
+        log: log.clone(),
+    };
     let outcome = start.run();
     log.finish();
     match outcome {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Command, CommandFactory as _, Parser};
+use dataplane::capture::Bounds;
 
 use crate::{ctl, gids, init, metrics, top};
 
@@ -63,9 +64,20 @@ pub struct Options {
     /// Print a line of rates every SECONDS.
     #[arg(long, value_name = "SECONDS")]
     pub stats: Option<u32>,
-    /// Write InfiniBand packets to FILE (ERF in pcap; tshark opens it) and Ethernet packets to FILE.eth.pcap.
+    /// Write InfiniBand packets to FILE (ERF in pcap; tshark opens it) and Ethernet packets to FILE.eth.pcap. A file that
+    /// is full is followed by FILE.1 and FILE.1.eth.pcap, and so on; the newest of each kind are kept. What an earlier capture has
+    /// left of these names goes at the start; anything else of them is an error, as is what another capture has open. A pipe has no
+    /// bounds.
     #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
+    /// With --capture: files that are kept, of each kind of packets (1 to 64).
+    #[arg(long, value_name = "N", requires = "capture", default_value_t = Bounds::default().files,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(Bounds::MOST_FILES)))]
+    pub capture_files: u32,
+    /// With --capture: bytes of a file, at most (64 KiB to 64 MiB).
+    #[arg(long, value_name = "BYTES", requires = "capture", default_value_t = Bounds::default().size,
+          value_parser = clap::value_parser!(u64).range(Bounds::LEAST_SIZE..=Bounds::MOST_SIZE))]
+    pub capture_size: u64,
     /// Write what was counted to FILE as JSON at the end.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,

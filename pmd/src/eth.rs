@@ -15,6 +15,7 @@ mod bond;
 mod descriptor;
 mod kernel;
 mod offload;
+pub mod order;
 mod queue;
 mod setup;
 mod wait;
@@ -22,7 +23,7 @@ mod waker;
 
 pub use offload::EthOffloads;
 pub use queue::{Burst, EthQueue};
-pub use wait::{Woken, wait};
+pub use wait::{MOST_WAITED, Woken, wait};
 pub use waker::WokenBy;
 
 use setup::Setup;
@@ -37,7 +38,7 @@ pub enum EthError {
     /// No port was given or found.
     #[error(
         "there is no Ethernet port: give EAL one, `-a PCI-ADDRESS` or `--vdev net_af_packet0,iface=DEVICE`, or load the \
-         driver that binds it (vfio-pci)"
+         driver that binds it (vfio-pci); of one that EAL was given `ipoib-fwd --check`, with the same arguments, says what is missing"
     )]
     None,
     /// The configuration names none, and there are several.
@@ -196,7 +197,19 @@ fn reason(driver: &str, rc: i32, room: usize) -> String {
              [buffers] data-room = {AF_XDP_ROOM}"
         );
     }
+    // Where the kernel says that it is not permitted, the drivers say that it is invalid.
+    if ["net_af_packet", "net_af_xdp", "net_tap"].contains(&driver) && !may_administer_networks() {
+        return format!(
+            "{answer}: {driver} changes its interface, for which this process lacks CAP_NET_ADMIN: run as root, or give the capability"
+        );
+    }
     answer
+}
+
+/// True if nothing is known against it.
+fn may_administer_networks() -> bool {
+    let own = rustix::thread::capabilities(None);
+    own.map_or(true, |sets| sets.effective.contains(rustix::thread::CapabilitySet::NET_ADMIN))
 }
 
 /// Why frames of so many bytes do not fit buffers that hold `room`, where each has one.

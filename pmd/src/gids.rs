@@ -211,8 +211,11 @@ mod tests {
 
     #[test]
     fn a_shared_copy_is_read_beside_and_outlives_its_maintainer() {
-        let file = std::env::temp_dir().join(format!("gid-mirror-{}", std::process::id()));
-        let _ = std::fs::remove_file(&file);
+        // With its lock beside it.
+        let place = std::env::temp_dir().join(format!("gid-mirror-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&place);
+        std::fs::create_dir(&place).unwrap();
+        let file = place.join("table");
         let device = soft(1, 32);
         let mut mirror = Mirror::share(&device, &file, 1).unwrap();
         mirror.refresh(&device).unwrap();
@@ -234,6 +237,6 @@ mod tests {
         assert!(!memory.is_maintained().unwrap());
         let reader = Reader::attach(ReadOnly::open(&file).unwrap()).unwrap();
         assert_eq!(reader.ports().count(), 2);
-        std::fs::remove_file(&file).unwrap();
+        std::fs::remove_dir_all(&place).unwrap();
     }
 }

@@ -68,6 +68,9 @@ impl Fabric for Nobody {
     fn ask(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, _: IpAddr) {}
     fn ask_at(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, _: IpAddr, _: HardwareAddress) {}
     fn verify(&mut self, _: Instant, _: IpAddr) {}
+    fn is_asked(&self, _: IpAddr) -> bool {
+        false
+    }
     fn reply(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, _: Asker, _: IpAddr) {}
     fn announce(&mut self, _: Instant, _: WorkerIndex, _: IpAddr) {}
     fn hear(&mut self, _: Instant, _: WorkerIndex, _: &UdSource, _: Arp) {}

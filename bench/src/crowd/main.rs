@@ -1,13 +1,17 @@
 //! Many IPoIB hosts on one port of a fabric, as far as communication management and ARP can tell: they accept a connection each, and open
-//! one each, and it is told how long that takes. `scripts/bench gateway-connections` starts it beside a gateway.
+//! one each, and it is told how long that takes (`scripts/bench gateway-connections`). On request they end them, come again with other
+//! addresses, and answer what comes by connections (`scripts/harden crowd`).
 #![forbid(unsafe_code)]
 
+mod connections;
 mod hosts;
+mod pairs;
 
 use std::hash::{BuildHasher, Hasher};
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, Write as _};
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver, TryRecvError};
 
 use clap::Parser;
 use connectx::cable::{CableError, CableUrl};
@@ -16,13 +20,21 @@ use pmd::eal::{Eal, EalError};
 use pmd::hca::HcaError;
 use pmd::mem::{Pool, PoolConfig, PoolError};
 
-use hosts::{Hosts, Made};
+use connections::{Made, Which};
+use hosts::Hosts;
 
 /// Many IPoIB hosts on one port of a fabric, each with a connection to the gateway and one from it.
 ///
 /// Tells on lines of JSON what it does: {"stage":"known"} when the gateway knows all hosts, and now is to send a packet to each;
 /// {"stage":"active"} with the number and the seconds of connections that the gateway made; {"stage":"passive"} with those of connections
 /// that it accepted. Then it waits until its input ends.
+///
+/// With --orders queue pairs are made for connections, and an IPv4 packet that comes by one goes back to its sender by the one that its host
+/// has opened. Words on lines of the input are orders then, each with a line when it is carried out: "end", the hosts end all connections, and
+/// take no others; "leave", they end those that they have opened, and wait until the gateway has ended its own ({"stage":"ended"}, with the
+/// number of both); "again", all hosts change over to another link-layer address ({"stage":"known"}), what there was with the old ones is left
+/// ("ended"), and all begins anew; {"stage":"missing","hosts":[...]} says meanwhile whom a packet did not come to; "count" tells how many
+/// packets were answered, and how many connections the gateway has ended ({"stage":"count"}).
 #[derive(Debug, Parser)]
 #[command(name = "ibcrowd", verbatim_doc_comment)]
 struct Options {
@@ -44,6 +56,9 @@ struct Options {
     /// LID of its port.
     #[arg(long, value_name = "LID")]
     gateway_lid: u16,
+    /// Make queue pairs for connections, and take orders from the input.
+    #[arg(long)]
+    orders: bool,
     /// Where numbers are drawn from.
     #[arg(long, default_value_t = std::hash::RandomState::new().build_hasher().finish())]
     seed: u64,
@@ -77,6 +92,10 @@ enum Error {
     Unknown(usize, usize),
     #[error("{made} of {all} connections {whose} came to be: {why}")]
     Missing { made: usize, all: usize, whose: &'static str, why: String },
+    #[error("{0} connections have not ended")]
+    Left(usize),
+    #[error("there is no order `{0}`")]
+    Order(String),
     #[error("its output")]
     Output(#[from] std::io::Error),
 }
@@ -101,18 +120,58 @@ fn run(options: &Options) -> Result<(), Error> {
     let mut hosts = Hosts::new(options, Pool::create("crowd", &config)?)?;
     hosts.introduce()?;
     say(r#"{"stage":"known"}"#)?;
-    tell("active", &hosts.listen()?)?;
-    tell("passive", &hosts.dial()?)?;
+    connect(&mut hosts, options.orders)?;
     // The connections stay while somebody looks at them.
-    let (ended, end) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        let _ = ended.send(());
-    });
-    while end.try_recv().is_err() {
-        hosts.turn()?;
+    let input = input();
+    loop {
+        match input.try_recv() {
+            Ok(order) if options.orders => obey(&mut hosts, order.trim())?,
+            Ok(_) => {}
+            Err(TryRecvError::Empty) => hosts.turn()?,
+            Err(TryRecvError::Disconnected) => return Ok(()),
+        }
     }
-    Ok(())
+}
+
+/// The lines of the input, for as long as there are any.
+fn input() -> Receiver<String> {
+    let (lines, read) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if lines.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    read
+}
+
+/// Makes connections of both kinds.
+fn connect(hosts: &mut Hosts, with_missing: bool) -> Result<(), Error> {
+    let missing = |which: &[usize]| {
+        if with_missing { say(&format!(r#"{{"stage":"missing","hosts":{which:?}}}"#)) } else { Ok(()) }
+    };
+    tell("active", &hosts.listen(missing)?)?;
+    tell("passive", &hosts.dial()?)
+}
+
+fn obey(hosts: &mut Hosts, order: &str) -> Result<(), Error> {
+    match order {
+        "end" => tell("ended", &hosts.end(Which::All)?),
+        "leave" => tell("ended", &hosts.end(Which::Ours)?),
+        "again" => {
+            hosts.forget_round();
+            hosts.change()?;
+            say(r#"{"stage":"known"}"#)?;
+            tell("ended", &hosts.end(Which::Old)?)?;
+            connect(hosts, true)
+        }
+        "count" => {
+            let (answered, lost) = (hosts.connections.answered, hosts.connections.lost);
+            say(&format!(r#"{{"stage":"count","answered":{answered},"lost":{lost}}}"#))
+        }
+        other => Err(Error::Order(other.to_owned())),
+    }
 }
 
 fn main() -> ExitCode {

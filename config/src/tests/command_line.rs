@@ -93,6 +93,22 @@ proptest! {
 }
 
 #[test]
+fn rings_of_af_packet_ports_are_locked_for_each_queue_both_ways() {
+    for (given, mib) in [
+        ("--vdev net_af_packet0,iface=a", 16),
+        ("--vdev=eth_af_packet0,iface=a,qpairs=3 --vdev net_af_packet1,iface=b", 64),
+        ("--vdev net_af_packet0,iface=a,framesz=16384,blocksz=65536,framecnt=64", 2),
+        ("--vdev net_af_packet0,iface=a,framecnt=1024", 4),
+        ("--vdev net_af_packet0,iface=a,framesz=x", 0),
+        ("--vdev net_pcap0,iface=a", 0),
+        ("-l 0,1", 0),
+    ] {
+        let words = given.split(' ').map(str::to_owned).collect();
+        assert_eq!(EalArguments::parse(words).unwrap().locked_rings(), mib << 20, "{given}");
+    }
+}
+
+#[test]
 fn af_packet_ports_have_frames_as_long_as_a_buffer_and_rings_of_8_mib_unless_theirs_are_given() {
     let words = |text: &str, room| {
         let words = text.split(' ').map(str::to_owned).collect();

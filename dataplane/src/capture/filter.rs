@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use tap::TapDirection;
 
+use super::files::Bounds;
 use crate::filter::{Filter, Look};
 
-/// Most files that a recording keeps, and bytes of one.
-const MAX_FILES: u32 = 64;
-const MAX_SIZE: u64 = 64 << 20;
 /// Longest name.
 const MAX_NAME: usize = 64;
 
@@ -18,9 +16,7 @@ pub struct Order {
     /// What its files begin with; no path.
     pub name: String,
     filter: Filter,
-    /// Files that are kept, the newest, and bytes of each.
-    pub(super) files: u32,
-    pub(super) size: u64,
+    pub(super) bounds: Bounds,
     /// It ends after so many packets, and after this time.
     pub(super) packets: u64,
     pub(super) time: Duration,
@@ -45,8 +41,7 @@ impl Order {
         let mut order = Self {
             name: name.to_owned(),
             filter: Filter::default(),
-            files: 4,
-            size: 16 << 20,
+            bounds: Bounds::default(),
             packets: u64::MAX,
             time: Duration::from_secs(600),
         };
@@ -67,8 +62,8 @@ impl Order {
         let (key, value) = word.split_once('=')?;
         let number = |range: std::ops::RangeInclusive<u64>| value.parse().ok().filter(|n| range.contains(n));
         match key {
-            "files" => self.files = number(1..=MAX_FILES.into())? as u32,
-            "size" => self.size = number(1 << 16..=MAX_SIZE)?,
+            "files" => self.bounds.files = number(1..=Bounds::MOST_FILES.into())? as u32,
+            "size" => self.bounds.size = number(Bounds::LEAST_SIZE..=Bounds::MOST_SIZE)?,
             "packets" => self.packets = number(1..=u64::MAX)?,
             "seconds" => self.time = Duration::from_secs(number(1..=86_400)?),
             _ => return self.filter.take(key, value),

@@ -24,13 +24,9 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Of a capture that has its first file.
-    pub(super) fn with(file: PathBuf) -> Arc<Self> {
-        Arc::new(Self {
-            files: Mutex::new(VecDeque::from([file])),
-            lost: AtomicU64::new(LIVE),
-            ..Self::default()
-        })
+    /// Of a capture that begins.
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self { lost: AtomicU64::new(LIVE), ..Self::default() })
     }
 
     pub(super) fn written(&self, packets: u64) {

@@ -3,18 +3,16 @@
 //! Its files are `NAME.N.pcap` in one directory, N counted up; when there are as many as were ordered, the oldest of its own goes. Nothing that
 //! is there is ever written over: a name with files is refused.
 
-use std::fs::{self, OpenOptions};
-use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tap::{FrameKind, Tap, TapReader, tap};
 
+use super::files::{Files, Names};
 use super::filter::Order;
 use super::progress::{Progress, Told};
-use super::{CaptureError, LINKTYPE_ETHERNET, PCAP_HEADER, PCAP_RECORD, Pcap};
+use super::{CaptureError, LINKTYPE_ETHERNET};
 
 /// Longest that one call works on, and frames between two looks at the clock.
 const SPELL: Duration = Duration::from_millis(2);
@@ -27,18 +25,12 @@ const RING: usize = 2 << 20;
 /// A recording, on the side of who writes it.
 #[derive(Debug)]
 pub struct Recording {
-    directory: PathBuf,
     order: Order,
     taps: Vec<TapReader>,
-    file: Pcap,
-    /// Bytes in the newest file.
-    bytes: u64,
-    number: u64,
+    files: Files,
     began: Instant,
     seen: u64,
     written: u64,
-    /// Of these, those that are not in the file yet: they are told of when they are.
-    unflushed: u64,
     told: Arc<Told>,
     packet: Vec<u8>,
 }
@@ -57,22 +49,11 @@ pub enum State {
 impl Recording {
     /// Begins one in a directory, which has no file of an earlier one with that name.
     pub fn begin(directory: &Path, order: Order, now: Instant) -> Result<Self, CaptureError> {
-        refuse_used(directory, &order.name)?;
-        let (path, file) = create(directory, &order.name, 0)?;
-        Ok(Self {
-            directory: directory.to_owned(),
-            order,
-            taps: Vec::new(),
-            file,
-            bytes: PCAP_HEADER,
-            number: 0,
-            began: now,
-            seen: 0,
-            written: 0,
-            unflushed: 0,
-            told: Told::with(path),
-            packet: Vec::new(),
-        })
+        let names = Names { stem: directory.join(&order.name), ending: ".pcap", is_first_numbered: true };
+        names.refuse_used()?;
+        let told = Told::new();
+        let files = Files::begin(names, LINKTYPE_ETHERNET, order.bounds, &told)?;
+        Ok(Self { order, taps: Vec::new(), files, began: now, seen: 0, written: 0, told, packet: Vec::new() })
     }
 
     /// A tap of a worker that is to be recorded.
@@ -84,11 +65,7 @@ impl Recording {
 
     /// Writes what the taps have, in order of time, for a moment at most. Call it in each turn.
     pub fn drain(&mut self, now: Instant) -> Result<State, CaptureError> {
-        let state = self.spell(now);
-        if state.is_err() {
-            self.told.left(std::mem::take(&mut self.unflushed));
-        }
-        state
+        self.spell(now).inspect_err(|_| self.files.give_up())
     }
 
     fn spell(&mut self, now: Instant) -> Result<State, CaptureError> {
@@ -108,7 +85,7 @@ impl Recording {
                 self.seen += 1;
                 self.told.seen(1);
                 if header.kind == FrameKind::Ethernet && self.order.wants(header.direction, &self.packet) {
-                    self.write(header.time)?;
+                    self.written += u64::from(self.files.write(header.time, &[], &self.packet)?);
                     any = true;
                 }
             }
@@ -117,8 +94,7 @@ impl Recording {
             }
         }
         if any {
-            self.file.flush()?;
-            self.told.written(std::mem::take(&mut self.unflushed));
+            self.files.flush()?;
         }
         let is_over = self.written >= self.order.packets
             || now.saturating_duration_since(self.began) >= self.order.time;
@@ -176,32 +152,6 @@ impl Recording {
         self.told.left(missing);
     }
 
-    fn write(&mut self, time: u64) -> Result<(), CaptureError> {
-        let more = PCAP_RECORD + self.packet.len() as u64;
-        self.unflushed += 1;
-        if self.bytes + more > self.order.size {
-            self.file.flush()?;
-            self.told.written(self.unflushed - 1);
-            self.unflushed = 1;
-            self.number += 1;
-            let (path, file) = create(&self.directory, &self.order.name, self.number)?;
-            (self.file, self.bytes) = (file, PCAP_HEADER);
-            let oldest = {
-                let mut files = self.told.files();
-                files.push_back(path);
-                if files.len() > self.order.files as usize { files.pop_front() } else { None }
-            };
-            if let Some(oldest) = oldest {
-                // Somebody else may have taken it away.
-                let _ = fs::remove_file(oldest);
-            }
-        }
-        self.file.write(time, &[], &self.packet)?;
-        self.bytes += more;
-        self.written += 1;
-        Ok(())
-    }
-
     /// True when no worker has a tap of it any more: then it can be dropped without a worker freeing anything.
     #[must_use]
     pub fn is_let_go(&self) -> bool {
@@ -215,38 +165,12 @@ impl Recording {
     }
 }
 
-/// An error if there is a file of that name, with any number.
-fn refuse_used(directory: &Path, name: &str) -> Result<(), CaptureError> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        |source| CaptureError { path, source }
-    };
-    for entry in fs::read_dir(directory).map_err(failed(directory))? {
-        let entry = entry.map_err(failed(directory))?;
-        let file = entry.file_name();
-        let rest = file.to_str().and_then(|file| file.strip_prefix(name)?.strip_prefix('.'));
-        let number = rest.and_then(|rest| rest.strip_suffix(".pcap"));
-        if number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())) {
-            return Err(failed(&entry.path())(io::ErrorKind::AlreadyExists.into()));
-        }
-    }
-    Ok(())
-}
-
-/// A new file, which only its owner reads, and never one that is there, or is a link to elsewhere.
-fn create(directory: &Path, name: &str, number: u64) -> Result<(PathBuf, Pcap), CaptureError> {
-    let path = directory.join(format!("{name}.{number}.pcap"));
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-    let file = file.map_err(|source: io::Error| CaptureError { path: path.clone(), source })?;
-    let file = Pcap::begin(&path, file, LINKTYPE_ETHERNET)?;
-    Ok((path, file))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::tests::{Folder, ethernet};
     use super::*;
     use std::os::unix::fs::PermissionsExt as _;
+    use std::{fs, io};
     use tap::TapDirection;
 
     fn begin(folder: &Folder, words: &str) -> Recording {

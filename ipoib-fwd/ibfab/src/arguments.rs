@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Parser;
+use dataplane::capture::Bounds;
 
 /// A software InfiniBand fabric: switches with subnet manager and administration, links for others, and virtual hosts
 /// with TUN interfaces that speak IPoIB.
@@ -21,8 +22,18 @@ pub struct Arguments {
     #[arg(long)]
     pub print_config: bool,
     /// Write every packet that crosses a port of the switch to FILE (pcap with ERF records, which tshark reads).
+    /// A file that is full is followed by FILE.1, and so on; the newest are kept. What an earlier capture has left of these names goes
+    /// at the start; anything else of them is an error, as is what another capture has open. A pipe has no bounds.
     #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
+    /// With --capture: files that are kept (1 to 64).
+    #[arg(long, value_name = "N", requires = "capture", default_value_t = Bounds::default().files,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(Bounds::MOST_FILES)))]
+    pub capture_files: u32,
+    /// With --capture: bytes of a file, at most (64 KiB to 64 MiB).
+    #[arg(long, value_name = "BYTES", requires = "capture", default_value_t = Bounds::default().size,
+          value_parser = clap::value_parser!(u64).range(Bounds::LEAST_SIZE..=Bounds::MOST_SIZE))]
+    pub capture_size: u64,
     /// Print statistics every so many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub stats: Option<u32>,

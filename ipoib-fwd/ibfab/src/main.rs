@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
+use dataplane::capture::Bounds;
 use ibfab::arguments::{Arguments, Sm};
 use ibfab::fabric::Management;
 use ibfab::program::{Options, Program, ProgramError};
@@ -54,7 +55,9 @@ fn run(log: Log) -> Result<(), ProgramError> {
         Sm::Embedded => Management::Embedded,
         Sm::None => Management::Elsewhere,
     };
-    let Arguments { capture, stats, .. } = arguments;
-    let options = Options { eal, capture, stats, config: Some(file), management, log: Some(log) };
+    let Arguments { capture, stats, capture_files, capture_size, .. } = arguments;
+    let capture_bounds = Bounds { files: capture_files, size: capture_size };
+    let options =
+        Options { eal, capture, capture_bounds, stats, config: Some(file), management, log: Some(log) };
     Program::start(&config, options)?.run(&stop, &reload)
 }

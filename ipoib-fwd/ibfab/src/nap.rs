@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-/// Idle turns that are gone through before the first nap.
-const SPINS: u32 = 200;
+/// Idle turns that are gone through before the first nap: few, since who is to send next may wait for this processor.
+const SPINS: u32 = 20;
 /// First nap.
-const FIRST: Duration = Duration::from_micros(50);
+const FIRST: Duration = Duration::from_micros(200);
 /// Longest nap: bounds the delay of what does not wake.
-const LONGEST: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_millis(4);
 /// Naps of one length before they get longer: a conversation goes on with short ones.
 const REPEATS: u32 = 20;
 

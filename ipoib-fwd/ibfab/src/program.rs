@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use connectx::DEFAULT_GIDS;
 use connectx::cable::{CableEnd, CableError};
-use dataplane::capture::{Capture, CaptureError};
+use dataplane::capture::{Bounds, Capture, CaptureError};
 use ib_wire::{Gid, Guid};
 use logging::Log;
 use pmd::eal::{Eal, EalError};
@@ -104,6 +104,8 @@ pub struct Options {
     pub eal: Vec<String>,
     /// File of the capture.
     pub capture: Option<PathBuf>,
+    /// What it may take on disk.
+    pub capture_bounds: Bounds,
     /// The configuration file, to be read again when asked.
     pub config: Option<PathBuf>,
     /// Seconds between two reports.
@@ -161,7 +163,9 @@ impl Program {
             log.set(config.log, &config.log_filter);
         }
         let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), "seed");
-        let mut capture = options.capture.as_deref().map(Capture::create).transpose()?;
+        let bounds = options.capture_bounds;
+        let capture = options.capture.as_deref().map(|path| Capture::prepare(path, bounds));
+        let mut capture = capture.transpose()?;
         let mut fabric = Fabric::new(now, config, seed, options.management);
         for link in &config.links {
             let mut end = listen(link)?;
@@ -195,6 +199,10 @@ impl Program {
             hosts.push(Host::new(host, hca, &pool, seed.rotate_left(32).wrapping_add(number), now)?);
             pools.push(pool);
         }
+        // Only now: a start that fails leaves what an earlier capture has.
+        if let Some(capture) = &mut capture {
+            capture.begin()?;
+        }
         let stats = options.stats.map(|s| Duration::from_secs(s.into()));
         let config = config.clone();
         let (management, log, file) = (options.management, options.log, options.config);
@@ -216,7 +224,7 @@ impl Program {
             let busy = self.turn(now)?;
             if now >= next_drain {
                 next_drain = now + DRAIN;
-                self.drain()?;
+                self.drain();
             }
             if let (Some(at), Some(every)) = (next_stats, self.stats)
                 && now >= at
@@ -301,11 +309,18 @@ impl Program {
         &self.fabric
     }
 
-    fn drain(&mut self) -> Result<(), ProgramError> {
-        if let Some(capture) = &mut self.capture {
-            capture.drain()?;
+    /// Writes what there is to capture. A capture that fails is over; who uses the fabric goes on.
+    fn drain(&mut self) {
+        let Some(Err(error)) = self.capture.as_mut().map(Capture::drain) else { return };
+        if let Some(capture) = self.capture.take() {
+            let progress = capture.progress();
+            capture.leave_rest();
+            let [written, _, missed] = progress.counts();
+            tracing::error!(
+                "the capture is over, {written} packets written, {missed} missed: {error}: {}; restart ibfab to capture again",
+                error.source
+            );
         }
-        Ok(())
     }
 
     fn print(&mut self) {
@@ -368,4 +383,47 @@ fn adapter(config: &FabricConfig, host: &HostConfig, link: CableEnd, seed: u64) 
     })?;
     hca.set_cable(PortNumber(1), Some(link))?;
     Ok(hca)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use tap::{FrameKind, TapDirection};
+
+    use super::*;
+
+    #[test]
+    fn a_capture_that_fails_ends_and_the_fabric_does_not() {
+        let folder = std::env::temp_dir().join(format!("ibfab-capture-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("c");
+        let text = "[[switch]]\nname = \"s\"\nports = 8";
+        let config = FabricConfig::parse(Path::new("t.toml"), text).unwrap();
+        let bounds = Bounds { files: 1, size: Bounds::LEAST_SIZE };
+        let options =
+            || Options { capture: Some(path.clone()), capture_bounds: bounds, ..Options::default() };
+        let mut program = Program::start(&config, options()).unwrap();
+        // What it writes is not another one's.
+        assert!(matches!(Program::start(&config, options()), Err(ProgramError::Capture(_))));
+        let mut tap = program.capture.as_mut().map(Capture::tap).unwrap();
+        program.drain();
+        assert!(program.capture.is_some());
+        // The oldest file cannot go, so that nothing would bound the disk that is used.
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        (0..100).for_each(|_| tap.offer(FrameKind::InfiniBand, TapDirection::Sent, &[0; 2000]));
+        // A turn may end before it, on a machine that is busy.
+        (0..100).for_each(|_| program.drain());
+        assert!(program.capture.is_none());
+        // Whoever shows it packets goes on, too.
+        tap.offer(FrameKind::InfiniBand, TapDirection::Sent, &[0; 2000]);
+        program.turn(Instant::now()).unwrap();
+        program.drain();
+        let again = FabricConfig { prefix: config.prefix + 1, ..config };
+        program.follow(Instant::now(), again);
+        assert_eq!(program.end().unwrap(), 0);
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

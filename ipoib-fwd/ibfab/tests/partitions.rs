@@ -112,7 +112,10 @@ fn partitions_keep_hosts_apart_over_switches_and_changes() {
             return;
         }
     };
-    let file = std::env::temp_dir().join(format!("ibfab-{}.pcap", std::process::id()));
+    // A full one is followed by another.
+    let folder = std::env::temp_dir().join(format!("ibfab-partitions-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let file = folder.join("pcap");
     let options = Options { capture: Some(file.clone()), ..Options::default() };
     let fabric = Running::start(config(&namespaces, true, true), options);
     let [a1, a2, b1, b2, b3] = &namespaces.0[..] else { panic!() };
@@ -182,7 +185,7 @@ fn partitions_keep_hosts_apart_over_switches_and_changes() {
     let outcome = fabric.stop();
     assert_eq!(outcome.lost_buffers, 0);
     let packets = captured(&file);
-    std::fs::remove_file(&file).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
     let mut seen = assert_apart(&packets, manager, &members, &groups);
     println!("{seen:?}, {refused} refused");
     assert!(seen.remove(&0).unwrap_or(0) as u64 <= refused);

@@ -22,7 +22,7 @@ hca::counted! {
         HostileArp = "hostile-arp",
         /// An ARP packet of InfiniBand that names another queue pair than the one that sent it.
         ForgedArp = "forged-arp",
-        /// An ARP packet that claims an address whose owner on the other side answers for it, or which has moved too often.
+        /// An ARP packet that claims an address whose owner answers for it, or which has moved too often.
         AddressConflict = "address-conflict",
         /// The frame's destination address is not one that the gateway answers for.
         NotForUs = "not-for-us",

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bucket;
+mod counters;
 pub mod drop_reason;
 pub mod link;
 pub mod neighbour;

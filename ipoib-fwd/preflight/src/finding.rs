@@ -169,6 +169,8 @@ codes! {
     DriverUnfit = "infiniband-driver", Error;
     /// What firmware the adapter has.
     Firmware = "firmware", Note;
+    /// The adapter's firmware is older than its makers' drivers are supported with.
+    FirmwareOld = "firmware-old", Warning;
     /// The software fabric's socket is not there.
     CableMissing = "cable-missing", Warning;
     /// A device file is not there.
@@ -177,7 +179,7 @@ codes! {
     DeviceFileForbidden = "device-file-forbidden", Error;
     /// The process lacks a capability.
     CapabilityMissing = "capability-missing", Error;
-    /// Less memory can be locked than an adapter reads.
+    /// Less memory can be locked than adapters read, or than rings of net_af_packet take.
     LimitMemlock = "limit-memlock", Error;
     /// Few files can be open.
     LimitNofile = "limit-nofile", Warning;

@@ -175,6 +175,8 @@ pub(super) type Vlans = [SegmentIndex; VIDS];
 pub struct Tables<D> {
     /// By Ethernet port.
     vlans: Vec<Arc<Vlans>>,
+    /// A bit for each Ethernet port that frames of several segments come by.
+    several: u64,
     /// By InfiniBand port and the link's index there.
     links: Vec<SegmentIndex>,
     /// By [`SegmentIndex`].
@@ -217,7 +219,14 @@ impl<D: Clone> Lane<D> {
 
 impl<D> Default for Tables<D> {
     fn default() -> Self {
-        Self { vlans: Vec::new(), links: Vec::new(), segments: Vec::new(), large_ib: false, large_eth: false }
+        Self {
+            vlans: Vec::new(),
+            several: 0,
+            links: Vec::new(),
+            segments: Vec::new(),
+            large_ib: false,
+            large_eth: false,
+        }
     }
 }
 
@@ -258,9 +267,20 @@ impl<D: Clone> Tables<D> {
             self.vlans.resize_with(port.at() + 1, || Arc::new([NO_SEGMENT; VIDS]));
         }
         let vlans = self.vlans.get_mut(port.at());
-        if let Some(place) = vlans.and_then(|v| Arc::make_mut(v).get_mut(usize::from(vid))) {
+        let Some(vlans) = vlans.map(Arc::make_mut) else { return };
+        if let Some(place) = vlans.get_mut(usize::from(vid)) {
             *place = segment.unwrap_or(NO_SEGMENT);
         }
+        let several = vlans.iter().filter(|segment| **segment != NO_SEGMENT).nth(1).is_some();
+        let bit = 1u64.checked_shl(port.0.into()).unwrap_or_default();
+        self.several = if several { self.several | bit } else { self.several & !bit };
+    }
+
+    /// True if frames of several segments come by an Ethernet port.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has_several_vlans(&self, port: EthernetIndex) -> bool {
+        self.several.unbounded_shr(port.0 as u32) & 1 != 0
     }
 
     /// The number of the segment that the frames of a VLAN are of.

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use config::{CommandLine, Config, ConfigFile, Overrides, Segment};
-use dataplane::capture::Capture;
+use dataplane::capture::{Bounds, Capture};
 use dataplane::control::ControlLoop;
 use dataplane::worker::{Handle, run};
 use logging::{Log, Modules};
@@ -57,6 +57,8 @@ pub struct Start {
     pub overrides: Overrides,
     /// Capture file.
     pub capture: Option<PathBuf>,
+    /// What it may take on disk.
+    pub capture_bounds: Bounds,
     /// The log, whose level the configuration has.
     pub log: Log,
 }
@@ -130,7 +132,8 @@ impl Start {
         for warning in self.line.eal.warnings() {
             tracing::warn!("{warning}");
         }
-        let mut capture = self.capture.as_deref().map(Capture::create).transpose()?;
+        let capture = self.capture.as_deref().map(|path| Capture::prepare(path, self.capture_bounds));
+        let mut capture = capture.transpose()?;
 
         let cpus = writer::own_cpus();
         let words = self.line.eal.with_rings(config.buffers.data_room);
@@ -352,6 +355,13 @@ impl Running<'_> {
                 tap,
             }));
         }
+        if let Some(path) = &self.config.gateway.control_socket {
+            self.control.listen(path, self.privileges.access())?;
+        }
+        // Only now: a start that fails leaves what an earlier capture has, that of a gateway that runs among them.
+        if let Some(capture) = &mut self.capture {
+            capture.begin()?;
+        }
         let recordings = self.recordings()?;
         let own = WorkerCounters::default();
         let Some(times) = Times::new() else {
@@ -393,9 +403,6 @@ impl Running<'_> {
             stopping: None,
             failure: None,
         };
-        if let Some(path) = &self.config.gateway.control_socket {
-            self.control.listen(path, self.privileges.access())?;
-        }
         // All is open: ports, devices, sockets, files.
         if self.config.gateway.cores != config::Cores::Full
             && let Err(error) = self.eal.leave_out_of_cores()

@@ -4,10 +4,15 @@
 
 mod exporter;
 mod family;
+mod figures;
 mod sheet;
 
 pub use exporter::{Gateway, MetricsError, MetricsOptions, run, serve};
 pub use family::Family;
+pub use figures::{
+    EthernetFigures, Figures, InfinibandFigures, LinkFigures, MOST_BESIDE, MOST_OF_PORT, MOST_OF_SEGMENT,
+    MOST_OF_WORKER, SegmentFigures,
+};
 use sheet::to_prometheus;
 pub use sheet::{Labels, Sheet, labels};
 

@@ -26,7 +26,18 @@ impl Announcements {
         self.second = Some((now + AGAIN, self.waiting.clone()));
     }
 
-    /// The next one to announce.
+    /// Announces one more, twice as the others.
+    pub(super) fn add(&mut self, now: Instant, host: IpAddr) {
+        self.waiting.push_back(host);
+        self.put_off(now, host);
+    }
+
+    /// Not now, but in the next round.
+    pub(super) fn put_off(&mut self, now: Instant, host: IpAddr) {
+        self.second.get_or_insert_with(|| (now + AGAIN, VecDeque::new())).1.push_back(host);
+    }
+
+    /// The next one to announce. The list may be older than what is known of it by now.
     pub(super) fn next(&mut self, now: Instant) -> Option<IpAddr> {
         if self.waiting.is_empty()
             && let Some((_, hosts)) = self.second.take_if(|(at, _)| *at <= now)
@@ -61,6 +72,30 @@ mod tests {
         announcements.start(now + AGAIN / 2, [ip(3), ip(4)].into_iter());
         assert_eq!(announcements.next(now + AGAIN), Some(ip(3)));
         assert_eq!(taken(&mut announcements, now + AGAIN * 2), [4, 3, 4]);
+        assert!(taken(&mut announcements, now + AGAIN * 9).is_empty());
+    }
+
+    #[test]
+    fn one_that_is_put_off_is_announced_in_the_next_round() {
+        let (mut announcements, now) = (Announcements::default(), Instant::now());
+        announcements.put_off(now, IpAddr::from([10, 0, 0, 9]));
+        assert!(taken(&mut announcements, now).is_empty());
+        assert_eq!(taken(&mut announcements, now + AGAIN), [9]);
+    }
+
+    #[test]
+    fn one_that_comes_later_is_announced_twice_too() {
+        let (mut announcements, now) = (Announcements::default(), Instant::now());
+        let ip = |n: u8| IpAddr::from([10, 0, 0, n]);
+        announcements.start(now, [ip(1)].into_iter());
+        announcements.add(now, ip(2));
+        assert_eq!(taken(&mut announcements, now), [1, 2]);
+        assert_eq!(taken(&mut announcements, now + AGAIN), [1, 2]);
+        announcements.add(now + AGAIN, ip(3));
+        assert_eq!(taken(&mut announcements, now + AGAIN), [3]);
+        announcements.add(now + AGAIN, ip(4));
+        assert_eq!(taken(&mut announcements, now + AGAIN), [4]);
+        assert_eq!(taken(&mut announcements, now + AGAIN * 2), [3, 4]);
         assert!(taken(&mut announcements, now + AGAIN * 9).is_empty());
     }
 }

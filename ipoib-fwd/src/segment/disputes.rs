@@ -8,8 +8,8 @@ use super::fabric::{FIRST, Fabric, v4};
 use super::machine::Segment;
 use super::output::{Happening, Output, Packet};
 use super::owners::{Answer, Belief, Card, Due, Step};
+use super::pair::Place;
 use super::pending::Claim;
-use crate::forward::Side;
 use ib_wire::ipoib::AddressFlags;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::HardwareAddress;
@@ -26,7 +26,8 @@ impl<P: Packet> Segment<P> {
     ) -> Result<(), DropReason> {
         let ip = IpAddr::V4(arp.sender_ip);
         let belief = self.changes.hear(now, ip, Card::Ethernet(old), Card::Ethernet(arp.sender_mac));
-        if self.weigh(ip, Side::Ethernet, belief)? {
+        let (owner, claimant) = (Place::Ethernet(arp.sender_mac), Place::Ethernet(old));
+        if self.weigh(ip, owner, claimant, belief)? {
             self.frame(&ask_ethernet(arp.sender_ip, &self.own), old);
         }
         Ok(())
@@ -42,7 +43,7 @@ impl<P: Packet> Segment<P> {
     ) -> Result<(), DropReason> {
         let card = |at: HardwareAddress| Card::InfiniBand(at.gid, at.qpn);
         let belief = self.changes.hear(now, ip, card(old), card(new));
-        if self.weigh(ip, Side::InfiniBand, belief)? {
+        if self.weigh(ip, Place::InfiniBand(new), Place::InfiniBand(old), belief)? {
             fabric.ask(now, FIRST, IpAddr::V4(self.own.asker()), ip);
         }
         Ok(())
@@ -82,13 +83,20 @@ impl<P: Packet> Segment<P> {
         self.take_host_events(now, fabric);
     }
 
-    /// Counts what another card of a side comes to. True if the old one is to be asked.
-    fn weigh(&mut self, ip: IpAddr, owner: Side, belief: Belief) -> Result<bool, DropReason> {
+    /// Counts what another card of a side comes to; who is heard is the `owner` if it was that before, and who was believed meanwhile the
+    /// `claimant`. True if the old one is to be asked.
+    fn weigh(
+        &mut self,
+        ip: IpAddr,
+        owner: Place,
+        claimant: Place,
+        belief: Belief,
+    ) -> Result<bool, DropReason> {
         match belief {
             Belief::AskOld => return Ok(true),
             Belief::Keep => {
                 self.counters.conflicts += 1;
-                self.output(Output::Happening(Happening::Conflict { ip, owner }));
+                self.output(Output::Happening(Happening::Conflict { ip, owner, claimant }));
             }
             Belief::Refuse => {
                 self.counters.claims_dropped += 1;
@@ -124,16 +132,17 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// The owner of an address answers: the claim is refused, and the claimant's side told who has it (RFC 5227 2.4).
-    pub(super) fn refuse(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, owner: Side) {
+    /// The owner of an address is heard: an open claim is refused, and the claimant's side told who has it (RFC 5227 2.4).
+    pub(super) fn confirm(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, owner: Place) {
+        let Some(claim) = self.owners.confirm(now, ip) else { return };
         self.counters.conflicts += 1;
-        self.output(Output::Happening(Happening::Conflict { ip, owner }));
+        self.output(Output::Happening(Happening::Conflict { ip, owner, claimant: claim.place() }));
         if !self.owners.may_defend(now, ip) {
             return;
         }
         match owner {
-            Side::Ethernet => self.announce_to_infiniband(now, fabric, ip),
-            Side::InfiniBand => self.announce_to_ethernet(now, ip),
+            Place::Ethernet(_) => self.announce_to_infiniband(now, fabric, ip),
+            Place::InfiniBand(_) => self.announce_to_ethernet(now, ip),
         }
     }
 
@@ -142,10 +151,7 @@ impl<P: Packet> Segment<P> {
             match step {
                 Step::Ask(ip) => self.ask_owner(now, fabric, ip),
                 Step::Move { ip, claim, held } => {
-                    let to = match claim {
-                        Claim::Ethernet(_) => Side::Ethernet,
-                        Claim::InfiniBand { .. } => Side::InfiniBand,
-                    };
+                    let to = claim.place();
                     self.counters.moves += 1;
                     self.output(Output::Happening(Happening::AddressMoved { ip, to }));
                     if held {

@@ -44,6 +44,8 @@ pub trait Fabric {
     fn ask_at(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr, at: HardwareAddress);
     /// Asks a neighbour whether it is still there, and forgets it if it is not.
     fn verify(&mut self, now: Instant, ip: IpAddr);
+    /// True while a neighbour that has answered before is asked whether it is still there.
+    fn is_asked(&self, ip: IpAddr) -> bool;
     /// Answers: `ip` is at a worker's link-layer address.
     fn reply(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr);
     /// Tells all that `ip` is at a worker's link-layer address.
@@ -124,6 +126,10 @@ impl Fabric for Link {
 
     fn verify(&mut self, now: Instant, ip: IpAddr) {
         self.verify_neighbour(now, ip);
+    }
+
+    fn is_asked(&self, ip: IpAddr) -> bool {
+        Self::is_asked(self, ip)
     }
 
     fn reply(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr) {

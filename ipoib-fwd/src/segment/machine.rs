@@ -13,6 +13,7 @@ use super::askers::Askers;
 use super::fabric::{Fabric, v4};
 use super::hosts::{self, Ageing, HostCounters, HostInfo, Hosts, worker_of};
 use super::limits::{By, Limits};
+use super::meanwhile::Meanwhile;
 use super::output::{Arrival, Output, Packet};
 use super::owners::{Changes, Owners};
 use super::parked::{Awaited, Parked, Waiting};
@@ -40,26 +41,34 @@ pub struct SegmentSettings {
     pub seed: u64,
 }
 
-hca::counters! {
+ipoib::counters! {
     /// What befell a segment.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
     SegmentCounters {
         /// Addresses that moved to the other side.
-        moves,
+        moves =
+            "Ordinary when a host is taken to the other side. Again and again: two hosts have the address.",
         /// Claims that the owner of the address refused by answering.
-        conflicts,
+        conflicts =
+            "Two hosts have the address, on the same side or one a side: `disputed` in `ipoib-fwd ctl events address` and in the journal names it and the hardware addresses of both; change the address of one of them.",
         /// Addresses that moved too often and were held down.
-        held_down,
+        held_down =
+            "As for `conflicts`; it stays where it is for `gateway.address-hold-seconds`.",
         /// ARP packets dropped because they claim an address in dispute.
-        claims_dropped,
+        claims_dropped =
+            "As for `conflicts`; it ends with the dispute.",
         /// Answers of Ethernet hosts for an address that turned out to be on InfiniBand.
-        answers_withdrawn,
+        answers_withdrawn =
+            "Few are ordinary when hosts move. Many: an Ethernet host, or a router with proxy ARP, answers for addresses of InfiniBand hosts; switch that off.",
         /// Requests and announcements that were not carried across, for the rate limit.
-        limited,
+        limited =
+            "Ordinary for a moment after a restart. Without end somebody floods with ARP: `ipoib-fwd ctl trace proto=arp` tells who.",
         /// Packets held for a connection.
-        held_for_connection,
+        held_for_connection =
+            "Ordinary, at the first packets to a host.",
         /// Those of them that it took.
-        sent_by_connection,
+        sent_by_connection =
+            "Ordinary. Far fewer than `held_for_connection`: connections do not come into being, see the counters of the link.",
     }
 }
 
@@ -70,6 +79,7 @@ pub struct Segment<P> {
     pub(super) hosts: Hosts,
     pub(super) owners: Owners<Claim>,
     pub(super) changes: Changes,
+    pub(super) meanwhile: Meanwhile,
     /// Ethernet hosts that have spoken.
     pub(super) heard: Heard,
     pub(super) ethernet_askers: Askers<MacAddress>,
@@ -79,7 +89,7 @@ pub struct Segment<P> {
     pub(super) parked: Parked<P>,
     pub(super) limits: Limits,
     pub(super) counters: SegmentCounters,
-    announcements: Announcements,
+    pub(super) announcements: Announcements,
     /// Of InfiniBand hosts, on Ethernet.
     pub(super) ethernet_announcements: Announcements,
     outputs: VecDeque<Output<P>>,
@@ -95,6 +105,7 @@ impl<P: Packet> Segment<P> {
             hosts: hosts::table(settings.seed, settings.ageing),
             owners: Owners::new(settings.seed.rotate_left(8), settings.ageing.hold),
             changes: Changes::new(settings.seed.rotate_left(16)),
+            meanwhile: Meanwhile::default(),
             heard: Heard::new(settings.seed.rotate_left(48)),
             ethernet_askers: Askers::default(),
             infiniband_askers: Askers::default(),
@@ -253,9 +264,12 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Our link-layer addresses are others, or have other flags: everybody whom we answer for is to be announced.
+    /// Our link-layer addresses are others, or have other flags: everybody whom we answer for is to be announced; those in
+    /// doubt when they have answered.
     pub fn announce_all(&mut self, now: Instant) {
-        let hosts = self.hosts.iter().filter(|h| h.address.is_some()).map(|h| h.ip);
+        let doubted = self.meanwhile.doubted();
+        let known = self.hosts.iter().filter(|h| h.address.is_some() && !doubted.contains(&h.ip));
+        let hosts = known.map(|h| h.ip);
         let own = self.own.address().map(IpAddr::V4);
         self.announcements.start(now, hosts.chain(own));
     }
@@ -278,13 +292,9 @@ impl<P: Packet> Segment<P> {
         self.take_host_events(now, fabric);
         self.release_connected(now, fabric);
         if self.forwards() {
-            self.send_ethernet_announcements(now, PER_TICK);
-        }
-        if self.forwards() && fabric.is_up() {
-            for _ in 0..PER_TICK {
-                let Some(ip) = self.announcements.next(now) else { break };
-                fabric.announce(now, self.worker_of(ip), ip);
-            }
+            self.verify_claimed(now, fabric);
+            self.send_ethernet_announcements(now, fabric, PER_TICK);
+            self.send_infiniband_announcements(now, fabric, PER_TICK);
         }
         if now >= self.sweep || self.changes.is_due(now) {
             self.ask_cards(now, fabric);

@@ -30,6 +30,7 @@ mod hosts;
 mod limits;
 mod local;
 mod machine;
+mod meanwhile;
 mod output;
 mod owners;
 pub mod pair;

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ib_wire::Qpn;
 use pmd::hca::{UdDestination, UdSource};
 
+use super::pair::Place;
 use crate::forward::Side;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::WorkerIndex;
@@ -110,21 +111,23 @@ pub enum Happening {
     AddressMoved {
         /// The address.
         ip: IpAddr,
-        /// The side that it is on now.
-        to: Side,
+        /// Where it is now.
+        to: Place,
     },
     /// A host claims an address that another has and answers for. The claim was refused.
     Conflict {
         /// The address.
         ip: IpAddr,
-        /// The side of the owner.
-        owner: Side,
+        /// Where the owner is.
+        owner: Place,
+        /// Where it was claimed from last.
+        claimant: Place,
     },
     /// An address has moved too often: it stays where it is for a while, whoever claims it.
     HeldDown {
         /// The address.
         ip: IpAddr,
-        /// The side that it stays on.
-        owner: Side,
+        /// Where it stays.
+        owner: Place,
     },
 }

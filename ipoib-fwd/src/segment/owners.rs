@@ -126,7 +126,7 @@ pub(super) struct Owners<C> {
     next: Option<Instant>,
 }
 
-impl<C> Owners<C> {
+impl<C: Copy> Owners<C> {
     /// An address that moves too often stays where it is for `hold`.
     pub(super) fn new(seed: u64, hold: Duration) -> Self {
         Self { addresses: HashMap::with_hasher(FixedState::with_seed(seed)), hold, next: None }
@@ -159,31 +159,45 @@ impl<C> Owners<C> {
         Answer::Ask
     }
 
-    /// It is not for us any more to settle disputes: another gateway does.
-    pub(super) fn settle(&mut self) {
-        for address in self.addresses.values_mut() {
+    /// It is not for us any more to settle disputes: another gateway does, or this one when it forwards again. Returns those that are open:
+    /// the addresses whose owners are asked, or were to be once more.
+    pub(super) fn settle(&mut self) -> Vec<IpAddr> {
+        let (mut open, mut asked) = (Vec::new(), Vec::new());
+        for (ip, address) in &mut self.addresses {
+            match address.dispute {
+                Dispute::Asked { .. } => asked.push(*ip),
+                Dispute::Refused { again: Some(_), .. } => open.push(*ip),
+                _ => {}
+            }
             if matches!(address.dispute, Dispute::Asked { .. } | Dispute::Refused { .. }) {
                 address.dispute = Dispute::Settled;
             }
         }
+        open.append(&mut asked);
+        open
     }
 
-    /// The owner was heard: true if that refuses a claim that was open so far.
-    pub(super) fn confirm(&mut self, now: Instant, ip: IpAddr) -> bool {
-        let Some(address) = self.addresses.get_mut(&ip) else { return false };
+    /// The owner was heard: the claim that was open so far, if that refuses one.
+    pub(super) fn confirm(&mut self, now: Instant, ip: IpAddr) -> Option<C> {
+        let address = self.addresses.get_mut(&ip)?;
         match std::mem::replace(&mut address.dispute, Dispute::Settled) {
             Dispute::Asked { claim, answered, .. } => {
                 let again = AGAIN.get(answered).map(|after| now + *after);
                 let (until, answered) = (now + REFUSED, answered + 1);
                 address.dispute = Dispute::Refused { claim, until, answered, again };
                 again.into_iter().for_each(|at| self.wake_by(at));
-                answered == 1
+                (answered == 1).then_some(claim)
             }
             other => {
                 address.dispute = other;
-                false
+                None
             }
         }
+    }
+
+    /// True while the owner of an address is being asked because of a claim.
+    pub(super) fn is_asked(&self, ip: IpAddr) -> bool {
+        self.addresses.get(&ip).is_some_and(|address| matches!(address.dispute, Dispute::Asked { .. }))
     }
 
     /// True if the owner's side of the truth is to be told now, to the side of the claim.

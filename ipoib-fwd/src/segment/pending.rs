@@ -7,11 +7,23 @@ use ipoib::link::WorkerIndex;
 use ipoib::net::arp::{ArpOperation, EthernetArp};
 use pmd::hca::UdSource;
 
+use super::pair::Place;
+
 /// The packet that claims an address, to be answered if the address moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Claim {
     Ethernet(EthernetArp),
     InfiniBand { worker: WorkerIndex, from: UdSource, arp: InfiniBandArp },
+}
+
+impl Claim {
+    /// Where the address is, if the claim is right.
+    pub(super) const fn place(&self) -> Place {
+        match self {
+            Self::Ethernet(arp) => Place::Ethernet(arp.sender_mac),
+            Self::InfiniBand { arp, .. } => Place::InfiniBand(arp.sender),
+        }
+    }
 }
 
 /// What an InfiniBand host asks for, while its own side may answer.

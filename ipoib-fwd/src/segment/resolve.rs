@@ -15,9 +15,9 @@ use super::hosts;
 use super::limits::By;
 use super::machine::Segment;
 use super::output::{Arrival, Origin, Output, Packet};
+use super::pair::Place;
 use super::parked::Awaited;
 use super::pending::{Claim, Lookup};
-use crate::forward::Side;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{Asker, WorkerIndex};
 use ipoib::neighbour::{Event as HostEvent, Question};
@@ -83,16 +83,15 @@ impl<P: Packet> Segment<P> {
         match self.hosts.get(sender) {
             // Who moves is the forwarder's to decide.
             None if fabric.hardware(sender).is_some() && !self.forwards() => {
+                self.meanwhile.note(sender);
                 return self.answer_ethernet_arp(now, fabric, &arp, meaning);
             }
             None if fabric.hardware(sender).is_some() => {
                 return self.claim(now, fabric, sender, Claim::Ethernet(arp));
             }
-            Some(mac) if mac == arp.sender_mac && self.owners.confirm(now, sender) => {
-                self.refuse(now, fabric, sender, Side::Ethernet);
-            }
             Some(mac) if mac != arp.sender_mac => self.doubt(now, &arp, mac)?,
-            _ => {}
+            Some(mac) => self.confirm(now, fabric, sender, Place::Ethernet(mac)),
+            None => {}
         }
         // Of two that answer, the first is asked as one that is known is.
         let before = self.lookups.get(&sender).and_then(|lookup| lookup.answer).map(|arp| arp.sender_mac);
@@ -288,18 +287,18 @@ impl<P: Packet> Segment<P> {
             match fabric.hardware(sender) {
                 // Who moves is the forwarder's to decide.
                 None if self.hosts.get(sender).is_some() && !self.forwards() => {
-                    return self.answer_infiniband_arp(now, fabric, &arp, from.slid, meaning);
+                    self.meanwhile.note(sender);
+                    // Whom the link answers it takes for a neighbour.
+                    return Ok(());
                 }
                 None if self.hosts.get(sender).is_some() => {
                     return self.claim(now, fabric, sender, Claim::InfiniBand { worker, from, arp });
                 }
-                Some(known) if known.is_same_as(arp.sender) && self.owners.confirm(now, sender) => {
-                    self.refuse(now, fabric, sender, Side::InfiniBand);
-                }
                 Some(known) if !known.is_same_as(arp.sender) => {
                     self.doubt_infiniband(now, fabric, sender, [known, arp.sender])?;
                 }
-                _ => {}
+                Some(_) => self.confirm(now, fabric, sender, Place::InfiniBand(arp.sender)),
+                None => {}
             }
             self.withdraw(now, fabric, worker, &arp);
             // The link learns the sender, and answers what it asked itself.

@@ -1,6 +1,7 @@
 //! What it means to a segment whether it forwards: who stands by hears and learns, and speaks for itself only. When it takes over,
 //! both sides are told that everybody is behind this gateway now.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::time::Instant;
 
@@ -22,20 +23,52 @@ impl<P: Packet> Segment<P> {
     }
 
     /// It is to do this from now on. `infiniband` are the hosts known on that side: they are announced on Ethernet when it begins to
-    /// forward, and those of Ethernet on InfiniBand.
+    /// forward, and those of Ethernet on InfiniBand; whose address was claimed meanwhile, when it has answered.
     pub fn set_role(&mut self, now: Instant, role: Role, infiniband: impl Iterator<Item = IpAddr>) {
         let forwarded = self.forwards();
         self.own.settings.role = role;
         if self.forwards() && !forwarded {
             self.announce_all(now);
-            self.ethernet_announcements.start(now, infiniband);
+            let doubted = self.meanwhile.doubted();
+            self.ethernet_announcements.start(now, infiniband.filter(|ip| !doubted.contains(ip)));
         } else if forwarded && !self.forwards() {
             self.lookups.clear();
             self.ethernet_askers = Askers::default();
             self.infiniband_askers = Askers::default();
-            self.owners.settle();
+            for ip in self.owners.settle() {
+                self.meanwhile.note(ip);
+            }
+            // Those who have not answered last: they are kept before those who have.
+            self.meanwhile.resign();
             self.clear(DropReason::Standby);
         }
+    }
+
+    /// Owners whose addresses were claimed while it did not forward are asked whether they are still there, by who forwards now. The other
+    /// side is told of those that have answered.
+    pub(super) fn verify_claimed(&mut self, now: Instant, fabric: &mut impl Fabric) {
+        for ip in self.meanwhile.ask() {
+            if self.hosts.get(ip).is_some() {
+                self.hosts.verify(now, ip);
+            } else if fabric.hardware(ip).is_some() {
+                fabric.verify(now, ip);
+            }
+        }
+        self.take_host_events(now, fabric);
+        let hosts = &self.hosts;
+        for ip in self.meanwhile.settled(|ip| hosts.is_asked(ip) || fabric.is_asked(ip)) {
+            if self.hosts.get(ip).is_some() {
+                self.announcements.add(now, ip);
+            } else if fabric.hardware(ip).is_some() {
+                self.ethernet_announcements.add(now, ip);
+            }
+        }
+    }
+
+    /// Addresses whose owners have not answered since they were claimed while it did not forward: nobody is told where they are.
+    #[must_use]
+    pub fn doubted(&self) -> HashSet<IpAddr> {
+        self.meanwhile.doubted()
     }
 
     /// These are the other gateways of the segment: none of them is a host.
@@ -75,14 +108,43 @@ impl<P: Packet> Segment<P> {
         told
     }
 
-    /// Tells Ethernet where InfiniBand hosts are now, at a pace that leaves room for everything else.
-    pub(super) fn send_ethernet_announcements(&mut self, now: Instant, at_most: usize) {
+    /// Tells Ethernet where InfiniBand hosts are now, at a pace that leaves room for everything else. Who has gone since the list was made
+    /// is left out; whose owner is being asked is put off: it may move.
+    pub(super) fn send_ethernet_announcements(&mut self, now: Instant, fabric: &impl Fabric, at_most: usize) {
         for _ in 0..at_most {
             let Some(ip) = self.ethernet_announcements.next(now) else { return };
-            if let Some(ip) = v4(ip) {
+            let is_there = fabric.hardware(ip).is_some();
+            if is_there && self.owners.is_asked(ip) {
+                self.ethernet_announcements.put_off(now, ip);
+                continue;
+            }
+            if let Some(ip) = v4(ip).filter(|_| is_there) {
                 let bytes =
                     announcement_ethernet(ip, self.own.mac()).to_frame(MacAddress::BROADCAST).to_vec();
                 self.output(Output::Frame { worker: WorkerIndex(0), bytes });
+            }
+        }
+    }
+
+    /// Tells InfiniBand where Ethernet hosts are, and the gateway itself, in the same way.
+    pub(super) fn send_infiniband_announcements(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        at_most: usize,
+    ) {
+        if !fabric.is_up() {
+            return;
+        }
+        for _ in 0..at_most {
+            let Some(ip) = self.announcements.next(now) else { return };
+            let is_there = self.hosts.get(ip).is_some();
+            if is_there && self.owners.is_asked(ip) {
+                self.announcements.put_off(now, ip);
+                continue;
+            }
+            if is_there || self.own.owns(ip) {
+                fabric.announce(now, self.worker_of(ip), ip);
             }
         }
     }

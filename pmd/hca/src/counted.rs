@@ -15,6 +15,19 @@
 /// assert_eq!(Opening::ALL.map(Opening::name), ["bell", "wind"]);
 /// assert_eq!(Opening::Wind.describe(), "It was not closed.");
 /// ```
+///
+/// What an operator is to do something about says what, in all of its variants:
+///
+/// ```
+/// hca::counted! {
+///     /// Why the door is open.
+///     Open {
+///         /// It was not closed.
+///         Wind = "wind" => "Close it.",
+///     }
+/// }
+/// assert_eq!(Open::Wind.remedy(), "Close it.");
+/// ```
 #[macro_export]
 macro_rules! counted {
     ($(#[$meta:meta])* $name:ident { $($(#[doc = $text:literal])+ $variant:ident = $label:literal,)* }) => {
@@ -41,32 +54,15 @@ macro_rules! counted {
             }
         }
     };
-}
-
-/// Defines a struct of counters, each with the words that explain it, and the list of them:
-///
-/// ```
-/// hca::counters! {
-///     /// What happened to a door.
-///     #[derive(Default)]
-///     DoorCounters {
-///         /// Times that it was opened.
-///         opened,
-///     }
-/// }
-/// assert_eq!(DoorCounters::DESCRIBED, [("opened", "Times that it was opened.")]);
-/// assert_eq!(DoorCounters::default().opened, 0);
-/// ```
-#[macro_export]
-macro_rules! counters {
-    ($(#[$meta:meta])* $name:ident { $($(#[doc = $text:literal])+ $field:ident,)* }) => {
-        $(#[$meta])*
-        pub struct $name { $($(#[doc = $text])+ pub $field: u64,)* }
+    ($(#[$meta:meta])* $name:ident { $($(#[doc = $text:literal])+ $variant:ident = $label:literal => $remedy:literal,)* }) => {
+        $crate::counted! { $(#[$meta])* $name { $($(#[doc = $text])+ $variant = $label,)* } }
 
         impl $name {
-            /// All of them, with what they count.
-            pub const DESCRIBED: [(&'static str, &'static str); { [$(stringify!($field)),*].len() }] =
-                [$((stringify!($field), concat!($($text),+).trim_ascii())),*];
+            /// What an operator does about it.
+            #[must_use]
+            pub const fn remedy(self) -> &'static str {
+                match self { $(Self::$variant => $remedy,)* }
+            }
         }
     };
 }

@@ -51,6 +51,12 @@ impl EthQueue {
         }
     }
 
+    /// True if a frame ends a wait ([`super::wait`]).
+    #[must_use]
+    pub fn wakes(&self) -> bool {
+        self.events().is_some()
+    }
+
     /// Readable when there is a frame; `None` where nothing tells.
     #[must_use]
     pub(super) fn events(&self) -> Option<BorrowedFd<'_>> {

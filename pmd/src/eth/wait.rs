@@ -10,12 +10,12 @@ use super::EthQueue;
 use super::waker::Told;
 
 /// Most queues, and most devices, that are waited for at once; those behind them wake nobody.
-const MOST: usize = 16;
+pub const MOST_WAITED: usize = 16;
 
 /// What ended a wait, beside time and the sockets of queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Woken {
-    /// The interrupt of a queue, which has to be asked for again ([`EthQueue::disarm`], [`EthQueue::arm`]).
+    /// The interrupt of a queue, or the end of what woke it, which has to be asked for again ([`EthQueue::disarm`], [`EthQueue::arm`]).
     pub interrupt: bool,
     /// A device that tells.
     pub device: bool,
@@ -33,16 +33,16 @@ pub fn wait<'q, 'd>(
     at_most: Duration,
 ) -> Woken {
     let timeout = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: at_most.subsec_nanos().into() };
-    let mut waited: ArrayVec<&mut EthQueue, MOST> =
-        queues.filter(|q| q.events().is_some()).take(MOST).collect();
-    let mut fds: ArrayVec<PollFd<'_>, { 2 * MOST }> = devices.take(MOST).map(wanted).collect();
+    let mut waited: ArrayVec<&mut EthQueue, MOST_WAITED> =
+        queues.filter(|q| q.events().is_some()).take(MOST_WAITED).collect();
+    let mut fds: ArrayVec<PollFd<'_>, { 2 * MOST_WAITED }> = devices.take(MOST_WAITED).map(wanted).collect();
     let count = fds.len();
     fds.extend(waited.iter().filter_map(|queue| queue.events()).map(wanted));
     // An interrupted wait is a short one.
     if !poll(&mut fds, Some(&timeout)).is_ok_and(|ready| ready > 0) {
         return Woken::default();
     }
-    let found: ArrayVec<PollFlags, { 2 * MOST }> = fds.iter().map(PollFd::revents).collect();
+    let found: ArrayVec<PollFlags, { 2 * MOST_WAITED }> = fds.iter().map(PollFd::revents).collect();
     drop(fds);
     let (devices, ports) = found.split_at(count);
     let mut woken = Woken { interrupt: false, device: devices.iter().any(|flags| !flags.is_empty()) };
@@ -50,7 +50,8 @@ pub fn wait<'q, 'd>(
         match queue.waker.as_ref().map_or(Told::Nothing, |waker| waker.told(flags)) {
             Told::Nothing => {}
             Told::Interrupt => woken.interrupt = true,
-            Told::Gone => queue.waker = None,
+            // Who rests is to ask anew, and learns that this one wakes no more.
+            Told::Gone => (queue.waker, woken.interrupt) = (None, true),
         }
     }
     woken

@@ -39,8 +39,15 @@ impl Bus for SoftBus {
 
     #[inline]
     fn turn(&mut self) -> bool {
-        // Somebody else gives it a turn at this moment: that does as well.
-        let Some(mut engine) = self.engine.try_lock() else { return false };
+        let mut engine = match &self.rest {
+            // The look before a rest: who holds the device may do something else with it than give it a turn.
+            Some(rest) if rest.is_asked() => self.engine.lock(),
+            // Somebody else gives it a turn at this moment, which does as well, or the next turn comes at once.
+            _ => match self.engine.try_lock() {
+                Some(engine) => engine,
+                None => return false,
+            },
+        };
         let now = Instant::now();
         if let Some(rest) = &mut self.rest {
             rest.ask_again(&mut engine, now);

@@ -130,6 +130,12 @@ impl Rest {
         self.due = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time).ok().and(due);
     }
 
+    /// True between a question and what comes: each turn may be the last one before a rest.
+    #[inline]
+    pub(super) const fn is_asked(&self) -> bool {
+        self.asked
+    }
+
     /// There was something to do.
     #[inline]
     pub(super) const fn end(&mut self) {

@@ -76,6 +76,7 @@ impl Clockwork {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
+            let _alarm = Alarm;
             while !told.load(Ordering::Acquire) {
                 match fakekernel::turn(Instant::now).1 {
                     // Commands want the devices, too.
@@ -85,6 +86,17 @@ impl Clockwork {
             }
         });
         Self { stop, thread: Some(thread) }
+    }
+}
+
+/// Without it a device that has panicked would be waited for, and what it said never be seen.
+struct Alarm;
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
     }
 }
 

@@ -279,8 +279,8 @@ impl<B: Backend> Host<B> {
                 Event::ConnectionUp { passive, peer, setup, .. } => {
                     tracing::debug!(host = self.config.name, passive, %peer, ?setup, "connection up");
                 }
-                Event::ConnectionDown { passive, reason, .. } => {
-                    tracing::debug!(host = self.config.name, passive, ?reason, "connection down");
+                Event::ConnectionDown { passive, peer, reason, .. } => {
+                    tracing::debug!(host = self.config.name, passive, %peer, ?reason, "connection down");
                 }
                 _ => {}
             }

@@ -45,7 +45,7 @@ impl DropReason {
                 "A host of the InfiniBand side answers for another one. A few come of bonded interfaces that move; many are an attack: the log and a capture name the sender."
             }
             Self::AddressConflict => {
-                "One address on both sides: `ipoib-fwd ctl neighbours` shows its owner. Take it from one of the hosts."
+                "Two hosts have one address: `ipoib-fwd ctl neighbours` shows its owner, `disputed` in `ipoib-fwd ctl events address` both. Take it from one of them."
             }
             Self::NotForUs => {
                 "Ordinary on a port with `promiscuous = true` or behind a switch that floods. Many without that: a host has a wrong neighbour entry for the gateway."

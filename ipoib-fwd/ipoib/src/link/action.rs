@@ -260,6 +260,8 @@ pub enum Event {
         conn: ConnKey,
         /// True if the peer opened it.
         passive: bool,
+        /// The peer.
+        peer: HardwareAddress,
         /// Why.
         reason: super::CloseReason,
     },

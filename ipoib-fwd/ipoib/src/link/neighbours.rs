@@ -172,6 +172,10 @@ impl NeighbourMap {
         self.ageing.contains(ip)
     }
 
+    pub(super) fn is_asked(&self, ip: IpAddr) -> bool {
+        self.ageing.is_asked(ip)
+    }
+
     pub(super) fn tag(&self, ip: IpAddr) -> Option<&Tag> {
         self.ageing.tag(ip)
     }

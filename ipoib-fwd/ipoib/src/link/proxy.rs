@@ -55,6 +55,12 @@ impl Link {
         self.attend_neighbours(now, CloseReason::NeighbourGone);
     }
 
+    /// True while a neighbour that has answered before is asked whether it is still there.
+    #[must_use]
+    pub fn is_asked(&self, ip: impl Into<IpAddr>) -> bool {
+        self.neighbours.is_asked(ip.into())
+    }
+
     /// Takes a host for a neighbour that has told its address without having been asked. `source` and `worker` as for
     /// [`Link::resolve`].
     pub fn meet_neighbour(

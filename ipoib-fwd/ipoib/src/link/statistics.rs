@@ -133,79 +133,114 @@ pub struct GroupInfo {
     pub state: &'static str,
 }
 
-hca::counters! {
+crate::counters! {
     /// What has happened on a link, each since its start.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
     LinkCounters {
         /// Active connections that came up.
-        connections_opened,
+        connections_opened =
+            "Ordinary. Many without more hosts: connections end again, see `connections_faulted` and `connections_disconnected`.",
         /// Passive connections that came up.
-        connections_accepted,
+        connections_accepted =
+            "Ordinary, as for `connections_opened`.",
         /// Dials that began.
-        dials,
+        dials =
+            "Ordinary. Many more than `connections_opened`: one of the counters of dials that ended says why.",
         /// Dials repeated with the other form of service id.
-        service_id_fallbacks,
+        service_id_fallbacks =
+            "Ordinary: hosts of that form are there. Once for each, and again when they come back.",
         /// Dials that a REJ ended.
-        dial_rejected,
+        dial_rejected =
+            "`ipoib-fwd ctl events connection` has the host and the reason of each REJ. A host in datagram mode, or one that has no room, rejects; its packets go as datagrams, and what does not fit these is answered as too big.",
         /// Those of them that will not be repeated for long, as the peer would reject them again.
-        dial_rejected_for_good,
+        dial_rejected_for_good =
+            "The host, which `ipoib-fwd ctl events connection` names, and the gateway do not fit: look at its MTU and its version of ib_ipoib; datagrams go on. It is dialled again after five minutes, or sooner if its link-layer address or the flags in that change.",
         /// Dials that no answer ended.
-        dial_timeouts,
+        dial_timeouts =
+            "The host, which `ipoib-fwd ctl events connection` names, is gone, or its connection management is: `modprobe ib_cm` there, `ibping` and `perfquery` on the way.",
         /// Dials that ended for other reasons.
-        dial_failed,
+        dial_failed =
+            "`ipoib-fwd ctl events connection` has the reason: for `Full` a greater `infiniband.max-connections`, for `Device` the log.",
         /// Connection requests that we rejected.
-        requests_rejected,
+        requests_rejected =
+            "In datagram mode ordinary. In connected mode a host asks for what is not here: another P_Key or MTU, or an address that the gateway no longer has; the host's log has the reason of the REJ.",
         /// Those of them that came from another port than the one whose GID they named.
-        requests_suspect,
+        requests_suspect =
+            "A host has moved and the subnet manager does not know yet, or somebody forges requests: if it goes on, look at what has that GID (`saquery`).",
         /// Connections that failed after they were up.
-        connections_faulted,
+        connections_faulted =
+            "Packets are lost in the fabric or a host has no receives posted: `perfquery` and `ibqueryerrors` on the way, `infiniband.retry-count` and `infiniband.rnr-retry`.",
         /// Connections that the peer disconnected.
-        connections_disconnected,
+        connections_disconnected =
+            "Ordinary: hosts close what they do not use, and those that restart.",
         /// Passive connections closed for being idle.
-        passive_expired,
+        passive_expired =
+            "Ordinary: `infiniband.connection-idle-seconds` without a packet.",
         /// Passive connections closed to make room.
-        passive_evicted,
+        passive_evicted =
+            "There are more hosts than connections: a greater `infiniband.max-connections`, or a smaller `infiniband.connection-idle-seconds`.",
         /// Waits for a last-WQE event or a drain that ran out of time.
-        teardown_timeouts,
+        teardown_timeouts =
+            "The device is slow to give queue pairs back: the kernel's log, and its firmware; nothing is lost by it but time.",
         /// Answers and notes about connections that did not fit the state of these, and changed nothing.
-        connection_strays,
+        connection_strays =
+            "Few are ordinary, when both ends do something at once. Many: a host repeats itself, or forges; `ipoib-fwd ctl trace` does not have these, a capture of the fabric has.",
         /// ARP requests sent.
-        arp_requests_sent,
+        arp_requests_sent =
+            "Ordinary.",
         /// ARP replies sent.
-        arp_replies_sent,
+        arp_replies_sent =
+            "Ordinary.",
         /// ARP packets received.
-        arp_received,
+        arp_received =
+            "Ordinary. Without end and fast: a host scans the subnet.",
         /// ARP packets received whose sender's link-layer address is no host's, or that are neither request nor reply.
-        arp_invalid,
+        arp_invalid =
+            "A host sends broken ARP: find it by a capture.",
         /// ARP packets not sent because a path's queue was full or the path does not exist.
-        arp_dropped,
+        arp_dropped =
+            "Subnet administration does not answer or does not know the host: see `path_failures` and `sa_timeouts`.",
         /// Questions and answers about IPv6 addresses: neighbour discovery is not spoken.
-        unspoken,
+        unspoken =
+            "Ordinary where hosts have IPv6 addresses, which are not forwarded.",
         /// Requests and announcements by broadcast that a rate limit held back.
-        requests_limited,
+        requests_limited =
+            "Many hosts were asked for at once, or somebody scans: ordinary after a restart, else look for who asks with `ipoib-fwd ctl trace proto=arp`.",
         /// Requests to resolve that a rate limit held back.
-        resolve_limited,
+        resolve_limited =
+            "Packets to many hosts that are not known, as of a scan: find their source with `ipoib-fwd ctl trace`.",
         /// Requests to resolve that found the neighbour table full of neighbours in use.
-        neighbours_full,
+        neighbours_full =
+            "More hosts are in use than a segment holds: divide it into several, or shorten `infiniband.neighbour-idle-seconds`.",
         /// Neighbours that made room for others in a full table.
-        neighbours_evicted,
+        neighbours_evicted =
+            "Ordinary in a subnet with more hosts than a segment holds. Otherwise somebody scans, or claims many addresses: see `ipoib-fwd ctl neighbours`.",
         /// Neighbours that turned out unreachable.
-        neighbours_failed,
+        neighbours_failed =
+            "Ordinary when hosts are switched off. Of hosts that are there: the broadcast group (`ipoib-fwd ctl groups`) and the fabric between.",
         /// Requests to subnet administration that no answer ended, repetitions included in each.
-        sa_timeouts,
+        sa_timeouts =
+            "The subnet manager is overloaded or gone, or management packets are lost: `sminfo`, its log, `perfquery` on the way to it.",
         /// Path lookups sent.
-        path_queries,
+        path_queries =
+            "Ordinary. Without end: hosts come and go, see `flushes` and `path_failures`.",
         /// Path lookups not begun, because one LID had named too many ports that were not found yet.
-        paths_limited,
+        paths_limited =
+            "A host is broken or dishonest: its ARP names many GIDs that are not there. `ipoib-fwd ctl trace proto=arp` has the LIDs that ARP comes from.",
         /// Path lookups that failed.
-        path_failures,
+        path_failures =
+            "The subnet manager has no path to a host: it is not of the partition, or gone. `saquery` for its GID, the partitions' configuration.",
         /// Joins sent.
-        joins,
+        joins =
+            "Ordinary.",
         /// Joins that failed.
-        join_failures,
+        join_failures =
+            "The subnet manager refuses: the port is no member of the partition, or the group has another rate, MTU or Q_Key. Its log, and `ipoib-fwd ctl links`.",
         /// Flushes by port events: light, normal and heavy.
-        flushes,
+        flushes =
+            "Ordinary when cables, subnet managers or partitions change. Without end: a port or cable that comes and goes, `ibqueryerrors`.",
         /// Changes of our own port's GID.
-        gid_changes,
+        gid_changes =
+            "Ordinary when the subnet's prefix is changed or an alias GUID is given. Hosts learn the new address by the gateway's announcements.",
     }
 }

@@ -195,6 +195,12 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         self.entries.contains_key(&ip)
     }
 
+    /// True while a neighbour that has answered before is asked whether it is still there.
+    #[must_use]
+    pub fn is_asked(&self, ip: IpAddr) -> bool {
+        self.entries.get(&ip).is_some_and(|entry| matches!(entry.state, State::Probing { .. }))
+    }
+
     /// What the link keeps of a neighbour.
     #[must_use]
     pub fn tag(&self, ip: IpAddr) -> Option<&T> {

@@ -34,19 +34,24 @@ pub struct Rules {
     pub share: u32,
 }
 
-hca::counters! {
+crate::counters! {
     /// What befell a table.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
     HostCounters {
         /// Hosts that had not answered yet and made room for others.
-        evicted_unanswered,
+        evicted_unanswered =
+            "Somebody asks for many addresses that are not there, as a scan does: `ipoib-fwd ctl trace proto=arp` tells who.",
         /// Hosts without traffic that made room for others.
-        evicted_unused,
+        evicted_unused =
+            "More hosts speak than a segment holds: ordinary in large networks, as those with traffic stay; else divide the segment.",
         /// Hosts with traffic that made room for others, because who has their link-layer address has too many.
-        evicted_share,
+        evicted_share =
+            "One MAC address has very many IP addresses: a router with proxy ARP, or a dishonest host. Give the segment a route instead of those addresses.",
         /// Hosts for which there was no room.
-        table_full,
+        table_full =
+            "More hosts with traffic than a segment holds: divide it into several.",
         /// Hosts without traffic that made room for others of the same link-layer address, which names too many.
-        sender_limited,
+        sender_limited =
+            "As for `evicted_share`.",
     }
 }

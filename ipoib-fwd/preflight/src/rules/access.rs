@@ -38,7 +38,13 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
             "CAP_NET_RAW",
             "ports on interfaces of the kernel",
         ),
-        (has(&["net_tap", "net_af_xdp"]), NET_ADMIN, "CAP_NET_ADMIN", "ports on interfaces of the kernel"),
+        // MTU and modes of the interface: the drivers write them at the start, also where they are so already.
+        (
+            has(&["net_af_packet", "eth_af_packet", "net_tap", "net_af_xdp"]),
+            NET_ADMIN,
+            "CAP_NET_ADMIN",
+            "ports on interfaces of the kernel",
+        ),
         (
             eal.value_of("--iova-mode") == Some("pa"),
             SYS_ADMIN,

@@ -2,7 +2,7 @@
 
 use config::{Driver, Mode, Segment};
 
-use super::listed;
+use super::{firmware, listed};
 use crate::finding::{Code, Finding};
 use crate::machine::{Access, Adapter, AdapterPort, cable_socket};
 use crate::subject::Subject;
@@ -79,6 +79,7 @@ fn of_device(subject: &Subject<'_>, name: &str, adapter: &Adapter, found: &mut V
     let of = |what: &Option<String>| what.clone().unwrap_or_else(|| "unknown".to_owned());
     let what = format!("{name} has firmware {}, board {}", of(&adapter.firmware), of(&adapter.board));
     found.push(Finding::new(Code::Firmware, what, ""));
+    found.extend(is_mlx5.then(|| firmware::check(name, adapter)).flatten());
 }
 
 fn of_port(

@@ -1,5 +1,7 @@
 //! Limits of the process.
 
+use config::EalArguments;
+
 use super::{hugepages, mib};
 use crate::finding::{Code, Finding};
 use crate::subject::Subject;
@@ -15,20 +17,22 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     let process = &subject.machine.process;
     let workers = u32::try_from(subject.workers().len()).unwrap_or(1).max(1);
     let takes_pci = subject.eal.is_some_and(|eal| !eal.allowed.is_empty());
-    let needed = hugepages::needed(subject.config, workers);
+    let buffers = if subject.config.infiniband.is_soft() && !takes_pci {
+        0
+    } else {
+        hugepages::needed(subject.config, workers)
+    };
+    let rings = subject.eal.map_or(0, EalArguments::locked_rings);
     // Who may lock memory is not held to the limit.
     let is_free = process.capabilities.is_some_and(|all| all >> IPC_LOCK & 1 == 1);
-    if let Some(limit) = process.memlock.filter(|limit| *limit < needed)
-        && (!subject.config.infiniband.is_soft() || takes_pci)
-        && !is_free
+    for (needed, of) in
+        [(buffers, "packet buffers are locked for adapters"), (rings, "rings are locked for net_af_packet")]
     {
-        let what = format!(
-            "{} MiB of packet buffers are locked for adapters, and this process may lock {} KiB",
-            mib(needed),
-            limit >> 10
-        );
-        let help = "ulimit -l unlimited, LimitMEMLOCK=infinity in a unit, or CAP_IPC_LOCK";
-        found.push(Finding::new(Code::LimitMemlock, what, help));
+        if let Some(limit) = process.memlock.filter(|limit| *limit < needed && !is_free) {
+            let what = format!("{} MiB of {of}, and this process may lock {} KiB", mib(needed), limit >> 10);
+            let help = "ulimit -l unlimited, LimitMEMLOCK=infinity in a unit, or CAP_IPC_LOCK";
+            found.push(Finding::new(Code::LimitMemlock, what, help));
+        }
     }
     let files = FILES + FILES_OF_WORKER * u64::from(workers);
     if let Some(limit) = process.nofile.filter(|limit| *limit < files) {

@@ -5,6 +5,7 @@ pub(crate) mod accounts;
 pub(crate) mod configuration;
 pub(crate) mod eal;
 pub(crate) mod ethernet;
+mod firmware;
 pub(crate) mod hugepages;
 pub(crate) mod infiniband;
 pub(crate) mod iommu;

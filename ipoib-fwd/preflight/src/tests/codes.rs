@@ -106,6 +106,9 @@ const CASES: &[Case] = &[
     (Code::PortUnmanaged, EAL, CONFIGURATION, |m| port(m).manager = 0),
     (Code::PKeyMissing, EAL, CONFIGURATION, |m| port(m).pkeys = vec![0x8001]),
     (Code::PKeyLimited, EAL, CONFIGURATION, |m| port(m).pkeys = vec![0x7fff]),
+    (Code::FirmwareOld, EAL, CONFIGURATION, |m| {
+        m.adapters.get_mut("mlx5_0").unwrap().firmware = Some("20.26.4012".into());
+    }),
     (Code::DeviceFileMissing, EAL, CONFIGURATION, |m| m.adapters.get_mut("mlx5_0").unwrap().verbs = None),
     (Code::DeviceFileMissing, EAL, CONFIGURATION, |m| {
         m.files.insert("/dev/vfio/7".into(), Access::Missing);
@@ -113,7 +116,17 @@ const CASES: &[Case] = &[
     (Code::DeviceFileForbidden, EAL, CONFIGURATION, |m| {
         m.files.insert("/dev/infiniband/umad0".into(), Access::Refused);
     }),
-    (Code::CapabilityMissing, VETH, TOML, |m| m.process.capabilities = Some(1 << 14)),
+    (Code::CapabilityMissing, VETH, TOML, |m| m.process.capabilities = Some(1 << 14 | 1 << 13)),
+    (Code::CapabilityMissing, VETH, TOML, |m| m.process.capabilities = Some(1 << 14 | 1 << 12)),
+    // Room for the buffers, and not for rings of so many queues.
+    (
+        Code::LimitMemlock,
+        "p -l 8-10 --in-memory --no-pci --vdev net_af_packet0,iface=gw0,qpairs=256",
+        TOML,
+        |m| {
+            (m.process.memlock, m.process.capabilities) = (Some(4000 << 20), Some(1 << 13 | 1 << 12));
+        },
+    ),
     (Code::LimitMemlock, EAL, CONFIGURATION, |m| {
         (m.process.memlock, m.process.capabilities) = (Some(8 << 20), Some(0));
     }),
@@ -160,6 +173,27 @@ fn a_good_machine_has_its_firmware_told_and_nothing_else() {
     assert_eq!(codes(&check(&good(), VETH, TOML)), ["firmware"]);
     let told = &check(&good(), EAL, CONFIGURATION).findings()[0].what.clone();
     assert_eq!(told, "mlx5_0 has firmware 20.35.1012, board MT_0000000224");
+}
+
+#[test]
+fn old_firmware_is_told_with_its_remedy_and_passes() {
+    let tree = Tree::good();
+    tree.file("sys/class/infiniband/mlx5_0/fw_ver", "20.26.4012\n");
+    let report = check(&tree.machine(), EAL, CONFIGURATION);
+    let text = report.text(false);
+    assert!(
+        text.contains(
+            "warning[firmware-old]: mlx5_0, a ConnectX-6, has firmware 20.26.4012: the drivers of its makers are supported from 20.27.0090 on"
+        ) && text.contains("mlxfwmanager -d 0000:82:00.0 --online -u")
+            && text.contains("board MT_0000000224"),
+        "{text}"
+    );
+    assert_eq!(report.exit_code(), 3);
+    // A device that is no ConnectX has versions of its own.
+    tree.file("sys/class/infiniband/rxe0/fw_ver", "16.1.1\n");
+    tree.file("sys/class/infiniband/rxe0/ports/1/link_layer", "InfiniBand\n");
+    let text = format!("{CONFIGURATION}[infiniband]\ndevice = \"rxe0\"\n");
+    assert!(!codes(&check(&tree.machine(), EAL, &text)).contains(&"firmware-old"));
 }
 
 #[test]

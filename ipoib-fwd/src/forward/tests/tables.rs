@@ -100,10 +100,15 @@ fn a_frame_is_of_the_segment_of_its_vlan_and_port() {
     );
     let nowhere = [(second, 0), (first, 101), (third, 0), (first, 4095), (first, 4096)];
     assert_eq!(nowhere.map(|(port, vid)| of(port, vid)), [None; 5]);
+    let several = |t: &Tables<()>| [first, second, third].map(|port| t.has_several_vlans(port));
+    assert_eq!(several(&t), [true, false, false]);
     t.set_segment(SegmentIndex(1), None);
     assert!(t.of_vlan(first, 100).is_none());
     t.join_vlan(first, 0, None);
     assert!(t.of_vlan(first, 0).is_none());
+    assert_eq!(several(&t), [false; 3]);
+    t.join_vlan(second, 7, Some(SegmentIndex(0)));
+    assert_eq!(several(&t), [false, true, false]);
 }
 
 /// What is looked up is fetched before where that is worth it, and hosts that nobody knows are no harm.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::GatewayControl;
 use super::service::Readiness;
-use crate::event::Kind;
+use crate::event::What;
 use crate::segment::pair::{Drain, Role};
 
 /// Why a segment could not forward now; nothing if it could, or does.
@@ -71,12 +71,12 @@ impl<B: Backend> GatewayControl<B> {
             self.carry_out_pair(now, at);
         }
         let (what, text) = match how {
-            None => ("undrained", "the gateway is in service again"),
-            Some(_) if hands_over => ("drained", "the gateway is drained: another one is to forward"),
-            Some(_) => ("drained", "the gateway is drained, though nobody may be there to forward"),
+            None => (What::Undrained, "the gateway is in service again"),
+            Some(_) if hands_over => (What::Drained, "the gateway is drained: another one is to forward"),
+            Some(_) => (What::Drained, "the gateway is drained, though nobody may be there to forward"),
         };
-        tracing::info!("{text}");
-        self.events.tell(now, Kind::Gateway, None, what, || (text.to_owned(), Value::Null));
+        tracing::info!(event = what.journal(), "{text}");
+        self.events.tell(now, what, None, || (text.to_owned(), Value::Null));
         Ok(json!({ "drained": drained, "segments": self.health_rows() }))
     }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::GatewayControl;
 use super::duties::SegmentDuty;
 use crate::counter::SegmentTotals;
-use crate::event::{Alarm, Kind, object};
+use crate::event::{Kind, What, object};
 use crate::forward::SegmentIndex;
 use ipoib::bucket::Bucket;
 use ipoib::drop_reason::DropReason;
@@ -52,7 +52,7 @@ impl Seen {
 
 fn lost(n: u64) -> Value {
     let text = format!("{n} events were lost: they came faster than they were read");
-    object(SystemTime::now(), Kind::Gateway, "lost", None, text, json!({ "lost": n }))
+    object(SystemTime::now(), What::Lost, None, text, json!({ "lost": n }))
 }
 
 impl Events {
@@ -72,11 +72,11 @@ impl Events {
     pub(super) fn tell(
         &mut self,
         now: Instant,
-        kind: Kind,
+        what: What,
         of: Option<&SegmentDuty>,
-        what: &'static str,
         said: impl FnOnce() -> (String, Value),
     ) {
+        let kind = what.kind();
         if !self.feed.is_followed(kind.bit()) {
             return;
         }
@@ -91,18 +91,7 @@ impl Events {
         }
         let (text, facts) = said();
         let segment = of.map(|duty| duty.name.as_str());
-        self.feed.tell(kind.bit(), object(SystemTime::now(), kind, what, segment, text, facts));
-    }
-
-    /// Tells an alarm, of a segment or of none, as [`Self::tell`] does.
-    pub(super) fn alarm(
-        &mut self,
-        now: Instant,
-        alarm: Alarm,
-        of: Option<&SegmentDuty>,
-        said: impl FnOnce() -> (String, Value),
-    ) {
-        self.tell(now, Kind::Alarm, of, alarm.word(), said);
+        self.feed.tell(kind.bit(), object(SystemTime::now(), what, segment, text, facts));
     }
 
     /// Tells of what was left out, and what clients have lost.
@@ -113,7 +102,7 @@ impl Events {
                 let n = std::mem::take(&mut limit.left_out);
                 let text = format!("{n} events of kind {} were left out: they were too many", kind.word());
                 let facts = json!({"left_out": n, "of": kind.word()});
-                let event = object(SystemTime::now(), Kind::Gateway, "left-out", None, text, facts);
+                let event = object(SystemTime::now(), What::LeftOut, None, text, facts);
                 self.feed.tell(kind.bit(), event);
             }
         }
@@ -139,10 +128,11 @@ impl<B: Backend> GatewayControl<B> {
         for ((end, up), was_up) in ethernets.iter().zip(up).zip(before) {
             if up != was_up {
                 let name = end.port.name();
-                let word = if up { "up" } else { "down" };
-                tracing::info!("{name}: link {word}");
+                let what = if up { What::Up } else { What::Down };
+                let word = what.word();
+                tracing::info!(event = what.journal(), "{name}: link {word}");
                 let said = || (format!("Ethernet port {name} is {word}"), json!({"port": name, "up": up}));
-                events.tell(now, Kind::Link, None, word, said);
+                events.tell(now, what, None, said);
             }
         }
     }
@@ -155,7 +145,7 @@ impl<B: Backend> GatewayControl<B> {
             let n = srq_low - before;
             let text =
                 format!("shared receive queues ran low {n} times: peers send faster than workers receive");
-            self.events.alarm(now, Alarm::SrqLow, None, || (text, json!({ "times": n })));
+            self.events.tell(now, What::SrqLow, None, || (text, json!({ "times": n })));
         }
         let Self { events, segments, segment_readers, .. } = self;
         for duty in segments.iter() {
@@ -163,7 +153,7 @@ impl<B: Backend> GatewayControl<B> {
             let n = events.seen.storm(duty.index, dropped);
             if n > 0 {
                 let text = format!("the storm guard has dropped {n} packets to groups or to all in a second");
-                events.alarm(now, Alarm::Storm, Some(duty), || (text, json!({ "packets": n })));
+                events.tell(now, What::Storm, Some(duty), || (text, json!({ "packets": n })));
             }
         }
     }
@@ -199,14 +189,14 @@ mod tests {
         let (mut events, now) = (Events::new(), Instant::now());
         let move_often = |events: &mut Events, at: Instant, n: u32| {
             for _ in 0..n {
-                events.tell(at, Kind::Address, None, "moved", || (String::new(), Value::Null));
+                events.tell(at, What::Moved, None, || (String::new(), Value::Null));
             }
         };
         move_often(&mut events, now, 1000);
         assert!(events.limits.is_empty(), "nobody follows");
         let n = told(&mut events, |events| {
             move_often(events, now, 1000);
-            events.tell(now, Kind::Link, None, "up", || panic!("is not followed"));
+            events.tell(now, What::Up, None, || panic!("is not followed"));
             events.settle(now);
         });
         assert_eq!(n, u64::from(LIMIT.1));

@@ -33,7 +33,7 @@ use super::report::{self, Times};
 use super::segment_parts::SegmentMaker;
 use crate::command::{self, Argument, Asked};
 use crate::counter::{SegmentCounterReader, Totals, WorkerCounterReader, WorkerCounters};
-use crate::event::Kind;
+use crate::event::What;
 
 use crate::forward::EndpointIndex;
 use duties::Duties;
@@ -228,11 +228,11 @@ impl<B: Backend> Controller for GatewayControl<B> {
     }
 
     fn stop(&mut self, now: Instant) {
-        tracing::info!("stopping");
+        tracing::info!(event = What::Stopping.journal(), "stopping");
         self.stopping = Some(now);
         self.service.stopping();
         let said = || ("the gateway stops".to_owned(), serde_json::Value::Null);
-        self.events.tell(now, Kind::Gateway, None, "stopping", said);
+        self.events.tell(now, What::Stopping, None, said);
         self.shut_down(now);
     }
 

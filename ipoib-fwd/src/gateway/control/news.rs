@@ -1,11 +1,13 @@
 //! What segments tell, in the log.
 
+use std::net::IpAddr;
 use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::forward::Side;
+use crate::event::What;
 use crate::segment::Happening;
+use crate::segment::pair::Place;
 use ipoib::bucket::Bucket;
 
 /// Lines of the log about addresses in dispute, per second and at once: the network must not fill the disk.
@@ -26,7 +28,8 @@ impl News {
         if !self.limit.take(now) {
             return;
         }
-        let (event, text, _) = said(happening);
+        let (what, text, _) = said(happening);
+        let event = what.journal();
         match happening {
             Happening::AddressMoved { .. } => tracing::info!(segment, event, "{segment}: {text}"),
             Happening::Conflict { .. } => tracing::warn!(segment, event, "{segment}: {text}"),
@@ -36,25 +39,56 @@ impl News {
 }
 
 /// What an event is called, what it says, and what is known of it.
-pub(super) fn said(happening: Happening) -> (&'static str, String, Value) {
-    let name = |side| match side {
-        Side::Ethernet => "Ethernet",
-        Side::InfiniBand => "InfiniBand",
-    };
+pub(super) fn said(happening: Happening) -> (What, String, Value) {
+    let at = |place: Place| format!("{place} on {}", place.side().name());
+    let facts = |ip: IpAddr, place: Place| json!({"address": ip, "side": place.side().name(), "hardware_address": place.to_string()});
     match happening {
         Happening::AddressMoved { ip, to } => {
-            let text = format!("{ip} has moved to {}", name(to));
-            ("moved", text, json!({"address": ip, "side": name(to)}))
+            (What::Moved, format!("{ip} has moved to {}", at(to)), facts(ip, to))
         }
-        Happening::Conflict { ip, owner } => {
-            let owner = name(owner);
-            let text = format!("{ip} is claimed by another host: its owner on {owner} answers for it");
-            ("disputed", text, json!({"address": ip, "side": owner}))
+        Happening::Conflict { ip, owner, claimant } => {
+            let text =
+                format!("{ip} is claimed by {}: its owner, {}, answers for it", at(claimant), at(owner));
+            let facts = json!({
+                "address": ip, "side": owner.side().name(), "hardware_address": owner.to_string(),
+                "claimant": {"side": claimant.side().name(), "hardware_address": claimant.to_string()},
+            });
+            (What::Disputed, text, facts)
         }
         Happening::HeldDown { ip, owner } => {
-            let owner = name(owner);
-            let text = format!("{ip} moves too often: it stays on {owner} for now");
-            ("held-down", text, json!({"address": ip, "side": owner}))
+            let text = format!("{ip} moves too often: it stays with {} for now", at(owner));
+            (What::HeldDown, text, facts(ip, owner))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ib_wire::ipoib::{AddressFlags, HardwareAddress};
+    use ib_wire::{Gid, Guid, Qpn};
+    use ipoib::net::ethernet::MacAddress;
+
+    #[test]
+    fn an_address_in_dispute_is_told_with_both_who_have_it() {
+        let ip = IpAddr::from([10, 0, 0, 7]);
+        let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x0002_c903_0000_0001));
+        let hardware = HardwareAddress { flags: AddressFlags::RC, qpn: Qpn::new(0x48), gid };
+        let (owner, claimant) =
+            (Place::Ethernet(MacAddress([2, 0, 0, 0, 0, 9])), Place::InfiniBand(hardware));
+        let (what, text, facts) = said(Happening::Conflict { ip, owner, claimant });
+        assert_eq!(what, What::Disputed);
+        let of_claimant = "80:00:00:48:fe:80:00:00:00:00:00:00:00:02:c9:03:00:00:00:01";
+        assert_eq!(
+            text,
+            format!(
+                "10.0.0.7 is claimed by {of_claimant} on InfiniBand: its owner, 02:00:00:00:00:09 on Ethernet, answers for it"
+            )
+        );
+        assert_eq!(
+            (&facts["side"], &facts["hardware_address"]),
+            (&json!("Ethernet"), &json!("02:00:00:00:00:09"))
+        );
+        assert_eq!(facts["claimant"], json!({"side": "InfiniBand", "hardware_address": of_claimant}));
     }
 }

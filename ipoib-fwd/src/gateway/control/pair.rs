@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::GatewayControl;
 use super::duties::parts;
-use crate::event::{Alarm, Kind};
+use crate::event::What;
 use crate::forward::{self, ETHERTYPE_HELLO, PeerGateway, SegmentIndex};
 use crate::gateway::worker::GatewayCommand;
 use crate::segment::Segment;
@@ -26,8 +26,6 @@ use ipoib::net::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER, be16};
 
 /// How often the Ethernet port's link is looked at: a gateway that has lost it is to resign soon.
 const LINK_PERIOD: Duration = Duration::from_millis(100);
-/// Shortest time between two complaints about messages that cannot be read.
-const COMPLAINTS: Duration = Duration::from_secs(30);
 /// Shortest Ethernet frame without its check sequence (IEEE 802.3 3.2.8).
 const SHORTEST_FRAME: usize = 60;
 
@@ -65,14 +63,12 @@ impl<B: Backend> GatewayControl<B> {
         if be16(bytes, type_at) == Some(ETHERTYPE_HELLO) {
             if let Err(error) = pair.pair.handle_message(now, side, payload) {
                 self.own.drops_of(at, DropReason::BadHello, 1);
-                if now >= pair.complain_after {
-                    pair.complain_after = now + COMPLAINTS;
-                    tracing::warn!(
-                        segment = name.as_str(),
-                        event = "bad-hello",
-                        "{name}: a message between gateways on {}: {error}",
-                        side.name()
-                    );
+                if pair.complaints.take(now, What::BadHello) {
+                    let text = format!("a message between gateways on {}: {error}", side.name());
+                    let event = What::BadHello.journal();
+                    tracing::warn!(segment = name.as_str(), event, "{name}: {text}");
+                    let said = || (text, json!({"side": side.name(), "why": error.to_string()}));
+                    self.events.tell(now, What::BadHello, Some(duty), said);
                 }
             }
         } else if let Some(nonce) = probe_nonce(payload) {
@@ -134,7 +130,8 @@ impl<B: Backend> GatewayControl<B> {
         }
         if pair.wants_neighbours(now) {
             let known = known_hosts(now, &duty.segment, link);
-            pair.tell_neighbours(now, known.into_iter());
+            let doubted = duty.segment.doubted();
+            pair.tell_neighbours(now, known.into_iter().filter(|host| !doubted.contains(&host.ip)));
         }
         self.carry_out_pair(now, at);
     }
@@ -246,25 +243,30 @@ impl<B: Backend> GatewayControl<B> {
     fn tell_pair_event(&mut self, now: Instant, at: SegmentIndex, event: Event) {
         let Some(duty) = self.segments.at_mut(at) else { return };
         // What comes back with each packet is told now and then.
-        let again = matches!(event, Event::Sibling { .. } | Event::Multiplied { .. });
-        if again && now < duty.duty.complain_after {
+        let again = match event {
+            Event::Sibling { .. } => Some(What::Sibling),
+            Event::Multiplied { .. } => Some(What::Multiplied),
+            _ => None,
+        };
+        if again.is_some_and(|what| !duty.duty.complaints.take(now, what)) {
             return;
         }
-        if again {
-            duty.duty.complain_after = now + COMPLAINTS;
-        }
         let name = &duty.name;
-        let (kind, what, text, facts) = match event {
+        let (what, text, facts) = match event {
             Event::Role { from, to, why } => {
                 let text = format!("{} after {} ({why})", to.name(), from.name());
-                tracing::info!(segment = name.as_str(), event = "role", "{name}: role: {text}");
-                (Kind::Role, to.name(), text, json!({"role": to.name(), "before": from.name()}))
+                tracing::info!(
+                    segment = name.as_str(),
+                    event = What::of_role(to).journal(),
+                    "{name}: role: {text}"
+                );
+                (What::of_role(to), text, json!({"role": to.name(), "before": from.name()}))
             }
             Event::Peer { who, alive } => {
-                let (what, is) = if alive { ("peer", "is there") } else { ("peer-gone", "is gone") };
+                let (what, is) = if alive { (What::Peer, "is there") } else { (What::PeerGone, "is gone") };
                 let text = format!("gateway {:016x} {is}", who.guid.0);
-                tracing::info!(segment = name.as_str(), event = what, "{name}: {text}");
-                (Kind::Role, what, text, json!({"guid": format!("{:016x}", who.guid.0)}))
+                tracing::info!(segment = name.as_str(), event = what.journal(), "{name}: {text}");
+                (what, text, json!({"guid": format!("{:016x}", who.guid.0)}))
             }
             Event::Loop { sign: Sign::Sibling, hold, .. } => {
                 let text = format!(
@@ -272,8 +274,8 @@ impl<B: Backend> GatewayControl<B> {
                      one forwards. Keep their Ethernet networks or their InfiniBand ports apart, it goes on by itself",
                     hold.as_secs()
                 );
-                tracing::error!(segment = name.as_str(), event = Alarm::Loop.word(), "{name}: {text}");
-                (Kind::Alarm, Alarm::Loop.word(), text, json!({"blocked_seconds": hold.as_secs()}))
+                tracing::error!(segment = name.as_str(), event = What::Loop.journal(), "{name}: {text}");
+                (What::Loop, text, json!({"blocked_seconds": hold.as_secs()}))
             }
             Event::Sibling { guid, side } => {
                 let text = format!(
@@ -281,13 +283,8 @@ impl<B: Backend> GatewayControl<B> {
                     guid.0,
                     side.name()
                 );
-                tracing::warn!(segment = name.as_str(), event = Alarm::Sibling.word(), "{name}: {text}");
-                (
-                    Kind::Alarm,
-                    Alarm::Sibling.word(),
-                    text,
-                    json!({"guid": format!("{:016x}", guid.0), "side": side.name()}),
-                )
+                tracing::warn!(segment = name.as_str(), event = What::Sibling.journal(), "{name}: {text}");
+                (What::Sibling, text, json!({"guid": format!("{:016x}", guid.0), "side": side.name()}))
             }
             Event::Loop { sign, arrived, hold } => {
                 let text = format!(
@@ -296,43 +293,42 @@ impl<B: Backend> GatewayControl<B> {
                     arrived.name(),
                     hold.as_secs()
                 );
-                tracing::error!(segment = name.as_str(), event = Alarm::Loop.word(), "{name}: {text}");
-                (
-                    Kind::Alarm,
-                    Alarm::Loop.word(),
-                    text,
-                    json!({"side": arrived.name(), "blocked_seconds": hold.as_secs()}),
-                )
+                tracing::error!(segment = name.as_str(), event = What::Loop.journal(), "{name}: {text}");
+                (What::Loop, text, json!({"side": arrived.name(), "blocked_seconds": hold.as_secs()}))
             }
             Event::Stranger { why: Some(why) } => {
                 let text = format!(
                     "another gateway between the same networks is not believed: {why}. Until then both may forward, and a packet to \
                      all goes round a few times"
                 );
-                tracing::error!(segment = name.as_str(), event = Alarm::Stranger.word(), "{name}: {text}");
-                (Kind::Alarm, Alarm::Stranger.word(), text, json!({"why": why.to_string()}))
+                tracing::error!(segment = name.as_str(), event = What::Stranger.journal(), "{name}: {text}");
+                (What::Stranger, text, json!({"why": why.to_string()}))
             }
             Event::Stranger { why: None } => {
                 let text = "the gateway that was not believed is gone, or is believed";
-                tracing::info!(segment = name.as_str(), event = Alarm::StrangerGone.word(), "{name}: {text}");
-                (Kind::Alarm, Alarm::StrangerGone.word(), text.to_owned(), Value::Null)
+                tracing::info!(
+                    segment = name.as_str(),
+                    event = What::StrangerGone.journal(),
+                    "{name}: {text}"
+                );
+                (What::StrangerGone, text.to_owned(), Value::Null)
             }
             Event::Multiplied { side } => {
                 let text = format!(
                     "what we send on {} comes back several times: that network has a loop of its own; switch spanning tree on",
                     side.name()
                 );
-                tracing::warn!(segment = name.as_str(), event = Alarm::Multiplied.word(), "{name}: {text}");
-                (Kind::Alarm, Alarm::Multiplied.word(), text, json!({"side": side.name()}))
+                tracing::warn!(segment = name.as_str(), event = What::Multiplied.journal(), "{name}: {text}");
+                (What::Multiplied, text, json!({"side": side.name()}))
             }
             Event::HandedOver => {
                 let text = "handed over: what hosts still send here is dropped from now on";
-                tracing::info!(segment = name.as_str(), event = "handed-over", "{name}: {text}");
-                (Kind::Role, "handed-over", text.to_owned(), Value::Null)
+                tracing::info!(segment = name.as_str(), event = What::HandedOver.journal(), "{name}: {text}");
+                (What::HandedOver, text.to_owned(), Value::Null)
             }
             Event::Neighbours(_) => return,
         };
-        self.events.tell(now, kind, self.segments.at(at), what, || (text, facts));
+        self.events.tell(now, what, self.segments.at(at), || (text, facts));
     }
 
     /// The forwarder told us of a host.

@@ -1,22 +1,52 @@
 //! A segment's part in a pair: the machine, and what is told of it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::event::What;
 use crate::segment::pair::{Pair, Side, SideSet};
+
+/// Shortest time between two complaints of a kind.
+const COMPLAINTS: Duration = Duration::from_secs(30);
+
+/// What a network may have us complain of with each packet, and when we may again. Each has its time for itself: anybody can send bad hellos,
+/// which must not keep the others from being told.
+#[derive(Debug, Default)]
+pub(super) struct Complaints {
+    bad_hello: Option<Instant>,
+    sibling: Option<Instant>,
+    multiplied: Option<Instant>,
+}
+
+impl Complaints {
+    /// True if this may be told now, and is told then.
+    pub(super) fn take(&mut self, now: Instant, what: What) -> bool {
+        let after = match what {
+            What::BadHello => &mut self.bad_hello,
+            What::Sibling => &mut self.sibling,
+            What::Multiplied => &mut self.multiplied,
+            _ => return true,
+        };
+        let is_due = after.is_none_or(|after| now >= after);
+        if is_due {
+            *after = Some(now + COMPLAINTS);
+        }
+        is_due
+    }
+}
 
 /// The machine and what goes with it.
 #[derive(Debug)]
 pub(in crate::gateway) struct PairDuty {
     pub(in crate::gateway) pair: Pair,
     pub(super) link_due: Instant,
-    pub(super) complain_after: Instant,
+    pub(super) complaints: Complaints,
 }
 
 impl PairDuty {
     pub(in crate::gateway) fn new(now: Instant, pair: Pair) -> Self {
-        Self { pair, link_due: now, complain_after: now }
+        Self { pair, link_due: now, complaints: Complaints::default() }
     }
 }
 
@@ -55,5 +85,30 @@ impl PairDuty {
             })),
             "peers": peers,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_hellos_without_end_silence_no_other_alarm() {
+        let (mut complaints, start) = (Complaints::default(), Instant::now());
+        let (mut bad, mut others) = (0, Vec::new());
+        for second in 0..60 {
+            let now = start + Duration::from_secs(second);
+            bad += (0..1000).filter(|_| complaints.take(now, What::BadHello)).count();
+            if second == 29 {
+                others = [What::Sibling, What::Multiplied, What::Loop]
+                    .map(|what| complaints.take(now, what))
+                    .into();
+            }
+        }
+        assert_eq!((bad, others), (2, vec![true; 3]));
+        // Those are told now and then, too; a loop, which blocks, each time.
+        let mut again = |at: u64, what| complaints.take(start + Duration::from_secs(at), what);
+        let asked = [(58, What::Sibling), (58, What::Loop), (58, What::Multiplied), (59, What::Sibling)];
+        assert_eq!(asked.map(|(at, what)| again(at, what)), [false, true, false, true]);
     }
 }

@@ -6,7 +6,7 @@ use pmd::eth::{EthPort, EthStats};
 use pmd::hca::{Backend, HcaError};
 
 use super::GatewayControl;
-use crate::event::Alarm;
+use crate::event::What;
 use crate::forward::{EndpointIndex, EthernetIndex, SegmentIndex};
 use crate::gateway::gids::GatewayGids;
 use crate::gateway::worker::{GatewayCommand, GatewayNote};
@@ -114,9 +114,9 @@ impl<B: Backend> GatewayControl<B> {
             if losses.events > 0 {
                 let text =
                     format!("{} queue pair events were lost: the control lcore is too slow", losses.events);
-                tracing::warn!("{text}");
+                tracing::warn!(event = What::ControlSlow.journal(), "{text}");
                 let said = || (text, serde_json::json!({ "events": losses.events }));
-                events.alarm(now, Alarm::ControlSlow, None, said);
+                events.tell(now, What::ControlSlow, None, said);
             }
         }
         busy
@@ -127,14 +127,16 @@ impl<B: Backend> GatewayControl<B> {
         let Self { endpoints, segments, events, .. } = self;
         for index in endpoints.indices() {
             let Some(gone) = endpoints.at(index).and_then(Endpoint::take_gone) else { continue };
-            tracing::error!("{gone}");
+            tracing::error!(event = What::DeviceGone.journal(), "{gone}");
             let said = || (gone.to_string(), serde_json::Value::Null);
-            events.alarm(now, Alarm::DeviceGone, None, said);
+            events.tell(now, What::DeviceGone, None, said);
             if endpoints.iter().all(Endpoint::is_gone) {
                 return Err(gone);
             }
             for duty in segments.iter().filter(|duty| duty.endpoint == index) {
                 tracing::error!(
+                    segment = duty.name.as_str(),
+                    event = What::DeviceGone.journal(),
                     "{}: down with its device; other segments go on. Restart the gateway once the device is back",
                     duty.name
                 );

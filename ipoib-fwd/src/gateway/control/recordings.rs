@@ -14,7 +14,7 @@ use tap::Tap;
 use tokio::sync::oneshot;
 
 use super::GatewayControl;
-use crate::event::Alarm;
+use crate::event::What;
 use crate::forward::EndpointIndex;
 use crate::gateway::worker::GatewayCommand;
 use crate::gateway::writer::{End, Gone, News, Task, Writer};
@@ -87,7 +87,7 @@ enum Watch {
 struct Step {
     watch: Option<Watch>,
     /// Something that an operator should know.
-    alarm: Option<(Alarm, String)>,
+    alarm: Option<(What, String)>,
 }
 
 /// What went wrong, and what to do about it.
@@ -254,8 +254,8 @@ impl Recordings {
             Some(_) => {
                 self.is_stalled = true;
                 let text = "the disk that captures are written to takes nothing; packets are missing in them until it does";
-                tracing::warn!("capture: {text}");
-                step.alarm = Some((Alarm::CaptureStalls, format!("capture: {text}")));
+                tracing::warn!(event = What::CaptureStalls.journal(), "capture: {text}");
+                step.alarm = Some((What::CaptureStalls, format!("capture: {text}")));
             }
         }
         step
@@ -292,8 +292,8 @@ impl Recordings {
     /// It has ended. A failure is for the log, those who follow and those who ask later.
     fn over(&mut self, state: &'static str, failed: Option<String>, step: &mut Step) {
         if let Some(why) = &failed {
-            tracing::error!("{why}; the capture ends here");
-            step.alarm = Some((Alarm::CaptureFailed, why.clone()));
+            tracing::error!(event = What::CaptureFailed.journal(), "{why}; the capture ends here");
+            step.alarm = Some((What::CaptureFailed, why.clone()));
         }
         let (progress, client) = match std::mem::take(&mut self.phase) {
             Phase::Nothing => return,
@@ -418,7 +418,7 @@ impl<B: Backend> GatewayControl<B> {
             }
         }
         if let Some((alarm, text)) = step.alarm {
-            self.events.alarm(now, alarm, None, || (text, Value::Null));
+            self.events.tell(now, alarm, None, || (text, Value::Null));
         }
     }
 

@@ -32,7 +32,7 @@ use super::GatewayControl;
 use super::duties::SegmentDuty;
 use super::ports::Endpoints;
 use crate::counter::SegmentTotals;
-use crate::event::Kind;
+use crate::event::What;
 use crate::forward::{EndpointIndex, MAX_SEGMENTS, SegmentIndex};
 use crate::gateway::segment_parts::{Ground, SegmentMaker, mode, networks};
 use crate::segment::pair::SegmentId;
@@ -231,13 +231,13 @@ impl<B: Backend> GatewayControl<B> {
         match &outcome {
             Ok(answer) => {
                 let text = change_text(answer);
-                tracing::info!(event = "reload", "reload: {text}");
-                self.events.tell(now, Kind::Reload, None, "done", || (text, answer.clone()));
+                tracing::info!(event = What::Reloaded.journal(), "reload: {text}");
+                self.events.tell(now, What::Reloaded, None, || (text, answer.clone()));
             }
             Err(why) => {
                 let text = format!("{why}; the configuration stays as it was");
-                tracing::error!(event = "reload-refused", "reload: {text}");
-                self.events.tell(now, Kind::Reload, None, "refused", || (text, Value::Null));
+                tracing::error!(event = What::ReloadRefused.journal(), "reload: {text}");
+                self.events.tell(now, What::ReloadRefused, None, || (text, Value::Null));
             }
         }
         outcome
@@ -488,7 +488,10 @@ impl<B: Backend> GatewayControl<B> {
         let board = &self.board;
         let is_gone = |d: &mut Draining| d.forgotten.is_some_and(|grace| board.passed(grace));
         for gone in self.reloader.draining.extract_if(.., is_gone) {
-            tracing::info!(segment = gone.name.as_str(), event = "removed", "{}: removed", gone.name);
+            let event = What::Removed.journal();
+            tracing::info!(segment = gone.name.as_str(), event, "{}: removed", gone.name);
+            let said = || (format!("{} is removed", gone.name), json!({ "segment": gone.name }));
+            self.events.tell(now, What::Removed, None, said);
         }
         if self.stopping.is_some() {
             self.reloader.waiting.clear();

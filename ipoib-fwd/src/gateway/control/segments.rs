@@ -12,7 +12,7 @@ use super::GatewayControl;
 use super::duties::parts;
 use super::news;
 use super::ports::EthernetPort;
-use crate::event::Kind;
+use crate::event::What;
 use crate::forward::{EndpointIndex, Punt, SegmentIndex, Side};
 use crate::gateway::board::SegmentBoard;
 use crate::gateway::punts::Cause;
@@ -205,7 +205,7 @@ impl<B: Backend> GatewayControl<B> {
                 }
                 let said =
                     || (format!("{ip} is gone from Ethernet"), json!({"address": ip, "side": "Ethernet"}));
-                self.events.tell(now, Kind::Address, self.segments.at(at), "gone", said);
+                self.events.tell(now, What::Gone, self.segments.at(at), said);
             }
             Output::SetHost { .. } | Output::RemoveHost { .. } => {}
             Output::Release { side, worker, packet } => {
@@ -223,7 +223,7 @@ impl<B: Backend> GatewayControl<B> {
                     duty.news.tell(now, &duty.name, happening);
                 }
                 let (what, text, facts) = news::said(happening);
-                self.events.tell(now, Kind::Address, self.segments.at(at), what, || (text, facts));
+                self.events.tell(now, what, self.segments.at(at), || (text, facts));
             }
         }
     }
@@ -300,76 +300,83 @@ impl<B: Backend> GatewayControl<B> {
         let Self { segments, events, times, .. } = self;
         let Some(duty) = segments.at(at) else { return };
         let name = &duty.name;
-        let mut tell = |kind, what, text: String, facts: Value| {
-            events.tell(now, kind, Some(duty), what, || (text, facts))
-        };
+        let mut tell =
+            |what, text: String, facts: Value| events.tell(now, what, Some(duty), || (text, facts));
         let infiniband = |ip: IpAddr| json!({"address": ip, "side": "InfiniBand"});
         match event {
             Event::Up => {
-                tracing::info!(segment = name.as_str(), event = "up", "{name}: InfiniBand link up");
-                tell(Kind::Link, "up", "InfiniBand link up".to_owned(), Value::Null);
+                tracing::info!(
+                    segment = name.as_str(),
+                    event = What::Up.journal(),
+                    "{name}: InfiniBand link up"
+                );
+                tell(What::Up, "InfiniBand link up".to_owned(), Value::Null);
             }
             Event::Readdressed { gid } => {
                 tracing::info!(
                     segment = name.as_str(),
-                    event = "readdressed",
+                    event = What::Readdressed.journal(),
                     "{name}: our GID is {gid} now: telling all"
                 );
-                tell(
-                    Kind::Link,
-                    "readdressed",
-                    format!("our GID is {gid} now"),
-                    json!({"gid": gid.to_string()}),
-                );
+                tell(What::Readdressed, format!("our GID is {gid} now"), json!({"gid": gid.to_string()}));
             }
             Event::Waiting(why) => {
                 tracing::warn!(
                     segment = name.as_str(),
-                    event = "waiting",
+                    event = What::Waiting.journal(),
                     "{name}: no InfiniBand link: {why}"
                 );
-                tell(Kind::Link, "waiting", format!("no InfiniBand link: {why}"), Value::Null);
+                tell(What::Waiting, format!("no InfiniBand link: {why}"), Value::Null);
             }
             Event::Down => {
-                tracing::warn!(segment = name.as_str(), event = "down", "{name}: InfiniBand link down");
-                tell(Kind::Link, "down", "InfiniBand link down".to_owned(), Value::Null);
+                tracing::warn!(
+                    segment = name.as_str(),
+                    event = What::Down.journal(),
+                    "{name}: InfiniBand link down"
+                );
+                tell(What::Down, "InfiniBand link down".to_owned(), Value::Null);
             }
             // Handled where the packet came in, with the sender's drop reasons.
             Event::Arp(_) | Event::Stopped => {}
             Event::NeighbourResolved { ip, hardware } => {
                 let facts =
                     json!({"address": ip, "side": "InfiniBand", "hardware_address": hardware.to_string()});
-                tell(Kind::Address, "learnt", format!("{ip} is at {hardware}"), facts);
+                tell(What::Learnt, format!("{ip} is at {hardware}"), facts);
             }
             Event::NeighbourUnreachable { ip } => {
-                tell(Kind::Address, "gone", format!("{ip} is gone from InfiniBand"), infiniband(ip));
+                tell(What::Gone, format!("{ip} is gone from InfiniBand"), infiniband(ip));
             }
             Event::NeighbourChanged { ip, old, new } => {
                 tracing::debug!(
                     segment = name.as_str(),
-                    event = "moved",
+                    event = What::Moved.journal(),
                     "{name}: {ip} moved from {old} to {new}"
                 );
                 let facts = json!({"address": ip, "side": "InfiniBand", "hardware_address": new.to_string()});
-                tell(Kind::Address, "moved", format!("{ip} has moved from {old} to {new}"), facts);
+                tell(What::Moved, format!("{ip} has moved from {old} to {new}"), facts);
             }
             Event::ConnectionUp { passive, peer, setup, .. } => {
                 times.setup.saturating_record(setup.as_nanos() as u64);
                 let who = if passive { "accepted from" } else { "opened to" };
                 let text = format!("connection {who} {peer} in {:.1} ms", setup.as_secs_f64() * 1e3);
-                tracing::info!(segment = name.as_str(), event = "connection-up", "{name}: {text}");
-                tell(Kind::Connection, "up", text, json!({"peer": peer.to_string(), "passive": passive}));
-            }
-            Event::ConnectionDown { passive, reason, .. } => {
-                let which = if passive { "passive" } else { "active" };
-                let text = format!("{which} connection down: {reason:?}");
-                tracing::info!(segment = name.as_str(), event = "connection-down", "{name}: {text}");
-                tell(
-                    Kind::Connection,
-                    "down",
-                    text,
-                    json!({"passive": passive, "reason": format!("{reason:?}")}),
+                tracing::info!(
+                    segment = name.as_str(),
+                    event = What::ConnectionUp.journal(),
+                    "{name}: {text}"
                 );
+                tell(What::ConnectionUp, text, json!({"peer": peer.to_string(), "passive": passive}));
+            }
+            Event::ConnectionDown { passive, peer, reason, .. } => {
+                let which = if passive { "passive connection from" } else { "active connection to" };
+                let text = format!("{which} {peer} down: {reason:?}");
+                tracing::info!(
+                    segment = name.as_str(),
+                    event = What::ConnectionDown.journal(),
+                    "{name}: {text}"
+                );
+                let reason = format!("{reason:?}");
+                let facts = json!({"peer": peer.to_string(), "passive": passive, "reason": reason});
+                tell(What::ConnectionDown, text, facts);
             }
         }
     }
@@ -379,11 +386,11 @@ impl<B: Backend> GatewayControl<B> {
         let before = self.board.at(at).and_then(|board| board.table().eth(ip).map(|(_, host)| host.mac));
         let (what, text) = match before {
             Some(before) if before == mac => return,
-            Some(before) => ("moved", format!("{ip} has moved from {before} to {mac}")),
-            None => ("learnt", format!("{ip} is at {mac}")),
+            Some(before) => (What::Moved, format!("{ip} has moved from {before} to {mac}")),
+            None => (What::Learnt, format!("{ip} is at {mac}")),
         };
         let facts = json!({"address": ip, "side": "Ethernet", "hardware_address": mac.to_string()});
-        self.events.tell(now, Kind::Address, self.segments.at(at), what, || (text, facts));
+        self.events.tell(now, what, self.segments.at(at), || (text, facts));
     }
 
     /// Closes every link in an orderly way; other gateways may forward at once.

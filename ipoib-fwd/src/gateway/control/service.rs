@@ -7,7 +7,7 @@ use pmd::hca::Backend;
 
 use super::GatewayControl;
 use super::answers::waits_of;
-use crate::event::Alarm;
+use crate::event::What;
 use crate::segment::pair::Role;
 
 /// How often the status is made anew.
@@ -146,9 +146,9 @@ impl<B: Backend> GatewayControl<B> {
             service.stuck = true;
             let who: Vec<String> = board.publisher().behind(grace).map(|n| n.to_string()).collect();
             let what = format!("worker {} does not turn: no sign of life until it does", who.join(", "));
-            tracing::error!("{what}");
+            tracing::error!(event = What::WorkerStuck.journal(), "{what}");
             manager.status(&what);
-            events.alarm(now, Alarm::WorkerStuck, None, || (what, serde_json::Value::Null));
+            events.tell(now, What::WorkerStuck, None, || (what, serde_json::Value::Null));
         }
     }
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::GatewayControl;
 use super::reload::policy;
-use crate::event::Kind;
+use crate::event::What;
 use crate::gateway::segment_parts::mode;
 use crate::setting::{Key, Set};
 
@@ -61,9 +61,9 @@ impl<B: Backend> GatewayControl<B> {
     fn set_to(&mut self, now: Instant, key: Key, value: &str) -> Result<(), String> {
         self.choose(now, key.value(value)?)?;
         let text = format!("{} is {}", key.word(), if value.is_empty() { "as configured" } else { value });
-        tracing::info!("set: {text}");
+        tracing::info!(event = What::Set.journal(), "set: {text}");
         let facts = json!({"key": key.word(), "value": value});
-        self.events.tell(now, Kind::Reload, None, "set", || (text, facts));
+        self.events.tell(now, What::Set, None, || (text, facts));
         Ok(())
     }
 

@@ -245,7 +245,7 @@ mod tests {
     use std::process::{Command, ExitStatus};
     use std::time::Instant;
 
-    use dataplane::capture::{Order, Recording, State};
+    use dataplane::capture::{Bounds, Capture, Order, Recording, State};
     use tap::{FrameKind, TapDirection};
 
     use super::*;
@@ -308,11 +308,16 @@ mod tests {
     #[test]
     fn who_writes_captures_does_nothing_but_write() {
         let me = "who_writes_captures_does_nothing_but_write";
+        // Who is killed removes nothing.
+        let folder = |id: u32| std::env::temp_dir().join(format!("filtered-captures-{id}"));
         let Ok(task) = std::env::var(TASK) else {
-            assert!(child(me, "write").success());
+            for task in ["write", "all"] {
+                assert!(child(me, task).success(), "{task}");
+            }
             for task in ["execute", "socket"] {
                 assert_eq!(child(me, task).signal(), Some(SIGSYS), "{task}");
             }
+            std::fs::remove_dir_all(folder(std::process::id())).unwrap();
             // All of it may be done under the control lcore's filter, which it has, too.
             let control: Vec<_> = worker_calls(Driver::Soft, ["net_null"].into_iter())
                 .into_iter()
@@ -325,9 +330,11 @@ mod tests {
             }
             return;
         };
-        let folder = std::env::temp_dir().join(format!("filtered-captures-{}", std::process::id()));
+        let folder = folder(std::os::unix::process::parent_id());
         std::fs::create_dir_all(&folder).unwrap();
         let of = folder.clone();
+        // One from the start on is there before the filter is.
+        let mut all = Capture::create(&folder.join("all"), Bounds { files: 2, size: 65_536 }).unwrap();
         under(Filter::new(CAPTURES, Violation::Kill).unwrap(), move || match task.as_str() {
             "write" => {
                 let order = Order::parse("c,files=1,size=65536,packets=2000").unwrap();
@@ -337,10 +344,18 @@ mod tests {
                 while recording.drain(Instant::now()).unwrap() != State::Done {}
                 assert_eq!(recording.progress().counts(), [2000, 2000, 0]);
             }
+            "all" => {
+                let mut tap = all.tap();
+                for kind in [FrameKind::Ethernet, FrameKind::InfiniBand] {
+                    (0..200).for_each(|_| tap.offer(kind, TapDirection::Sent, &[0; 2000]));
+                    while all.drain().unwrap() > 0 {}
+                }
+                assert_eq!(all.progress().counts(), [400, 400, 0]);
+                all.leave_rest();
+            }
             "execute" => drop(Command::new("/bin/true").status()),
             _ => drop(std::net::UdpSocket::bind("127.0.0.1:0")),
         });
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -7,6 +7,7 @@ use pmd::eth::{Burst, EthQueue};
 use pmd::hca::{BURST, MemoryWork};
 use pmd::mem::Mbuf;
 
+use super::grouping::Grouping;
 use super::{GatewayCommand, GatewayNote};
 use crate::counter::{Traffic, WorkerCounters};
 use crate::forward::EndpointIndex;
@@ -95,6 +96,7 @@ impl Patience {
 #[derive(Debug)]
 pub(super) struct EthernetFace {
     pub(super) queue: EthQueue,
+    pub(super) grouping: Grouping,
     /// What is offered next.
     burst: Burst,
     /// What comes after. Nothing, unless the burst is full.
@@ -109,7 +111,16 @@ pub(super) struct EthernetFace {
 impl EthernetFace {
     pub(super) fn new(queue: EthQueue) -> Self {
         let behind = VecDeque::with_capacity(WAITING);
-        Self { queue, burst: Burst::new(), behind, patience: Patience::Open, is_blocked: false, unfit: 0 }
+        let grouping = Grouping::default();
+        Self {
+            queue,
+            grouping,
+            burst: Burst::new(),
+            behind,
+            patience: Patience::Open,
+            is_blocked: false,
+            unfit: 0,
+        }
     }
 
     /// Has a frame wait for [`EthernetFace::flush`]. False, and the frame is lost, if there is no room.

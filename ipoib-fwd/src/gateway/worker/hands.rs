@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering;
 
 use dataplane::usage::Marks;
+use pmd::eth::Burst;
 use pmd::hca::{Checksum, MemoryWork, Received, Source, UdSlot};
 use pmd::mem::{Mbuf, Pool, Single};
 use tap::TapDirection;
@@ -67,6 +68,14 @@ pub(super) fn note_ethernet_use(marks: Option<&Marks>, neighbour: Option<Neighbo
 }
 
 impl<Q: MemoryWork> Hands<'_, Q> {
+    /// Puts a port's frames of the same VLAN behind each other.
+    #[inline(always)]
+    pub(super) fn group(&mut self, port: EthernetIndex, burst: &mut Burst) {
+        if let Some(face) = self.ethernets.get_mut(port.at()) {
+            face.grouping.by_vlan(burst);
+        }
+    }
+
     /// Counts a packet of a segment's that is dropped.
     #[inline]
     pub(super) fn drop(&mut self, segment: SegmentIndex, reason: DropReason) -> Outcome {

@@ -3,6 +3,7 @@
 mod ahead;
 mod commands;
 mod faces;
+mod grouping;
 mod hands;
 mod held;
 mod trace;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use dataplane::latency::Recorder;
 use dataplane::table::Reader;
-use dataplane::worker::{Turn, Worker};
+use dataplane::worker::{Turn, Wakes, Worker};
 use pmd::eth::{self, Burst, EthQueue};
 use pmd::hca::{Checksum, MemoryWork, Received, RxBurst, Source};
 use pmd::mem::{FrameTag, Mbuf, Pool};
@@ -181,6 +182,9 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
         }
         // Those that somebody may follow go the long way.
         let mut short = ShortWay::new(tables, hands.common.worker).unless(hands.common.tracer.is_some());
+        if tables.has_several_vlans(port) {
+            hands.group(port, &mut burst);
+        }
         if tables.are_large(Side::InfiniBand) || ahead::have_many(hands.infinibands) {
             ahead::of_frames(&mut short, (port, hands.common.worker), &burst, hands.infinibands);
         }
@@ -325,16 +329,23 @@ impl<Q: MemoryWork> Worker for GatewayWorker<Q> {
     }
 
     // Where a side does not wake, a rest is as short as a packet from there may wait.
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self) -> Wakes {
         let mut fresh = false;
+        let most = eth::MOST_WAITED;
+        let mut ethernets_wake = self.ethernets.len() <= most && self.infinibands.len() <= most;
         for face in &mut self.ethernets {
             fresh |= face.queue.arm();
+            ethernets_wake &= face.queue.wakes();
         }
         self.all_wake = true;
         for face in &mut self.infinibands {
             self.all_wake &= face.link.queues().arm();
         }
-        self.all_wake || fresh
+        match (self.all_wake, ethernets_wake, fresh) {
+            (true, true, _) => Wakes::All,
+            (true, false, _) | (false, _, true) => Wakes::Some,
+            (false, _, false) => Wakes::Nobody,
+        }
     }
 
     fn disarm(&mut self) {

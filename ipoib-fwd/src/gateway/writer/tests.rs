@@ -3,6 +3,7 @@ use std::io::Read as _;
 use std::path::Path;
 use std::process::Command;
 
+use dataplane::capture::Bounds;
 use tap::{FrameKind, TapDirection};
 
 use super::*;
@@ -104,7 +105,7 @@ fn a_disk_that_takes_nothing_costs_packets_and_holds_nobody_up() {
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     // Somebody has it open, and does not read: who writes waits without end.
     let mut reader = fs::File::options().read(true).write(true).open(&pipe).unwrap();
-    let mut capture = Capture::create(&pipe).unwrap();
+    let mut capture = Capture::create(&pipe, Bounds::default()).unwrap();
     let mut tap = capture.tap();
     let progress = capture.progress();
     let writer = writer(Some(capture));

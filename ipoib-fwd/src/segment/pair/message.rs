@@ -11,6 +11,7 @@
 //! neighbours: 0 count  2 zero  4 count × (side 1, address 16, link-layer address 20)
 //! ```
 
+use std::fmt;
 use std::hash::Hasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -206,8 +207,8 @@ impl Key {
 }
 
 // A key is no text for logs.
-impl std::fmt::Debug for Key {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(…)")
     }
 }
@@ -276,6 +277,27 @@ pub enum Place {
     Ethernet(MacAddress),
     /// On the InfiniBand side.
     InfiniBand(HardwareAddress),
+}
+
+impl Place {
+    /// Its side.
+    #[must_use]
+    pub const fn side(self) -> Side {
+        match self {
+            Self::Ethernet(_) => Side::Ethernet,
+            Self::InfiniBand(_) => Side::InfiniBand,
+        }
+    }
+}
+
+/// The hardware address.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ethernet(mac) => mac.fmt(f),
+            Self::InfiniBand(hardware) => hardware.fmt(f),
+        }
+    }
 }
 
 /// A host that the forwarder knows.

@@ -46,7 +46,11 @@ impl Sync {
     }
 
     pub(super) fn note(&mut self, host: Neighbour) {
-        if self.news.len() < MOST_NEWS {
+        // The rest of the round comes behind the news, and would tell where it was.
+        self.round.iter_mut().filter(|known| known.ip == host.ip).for_each(|known| *known = host);
+        if let Some(known) = self.news.iter_mut().find(|known| known.ip == host.ip) {
+            *known = host;
+        } else if self.news.len() < MOST_NEWS {
             self.news.push_back(host);
         }
     }
@@ -61,5 +65,43 @@ impl Sync {
             page.extend(self.round.drain(..(PER_PAGE - news).min(self.round.len())));
             (!page.is_empty()).then_some(page)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use ipoib::net::ethernet::MacAddress;
+
+    use super::super::message::Place;
+    use super::*;
+
+    #[test]
+    fn who_moves_while_a_round_waits_is_told_where_it_is_now() {
+        let now = Instant::now();
+        let host = |n: u32, mac: u8| Neighbour {
+            ip: Ipv4Addr::from_bits(0x0a4d_0000 + n).into(),
+            place: Place::Ethernet(MacAddress([2, 0, 0, 0, 0, mac])),
+        };
+        let mut sync = Sync::new(now);
+        sync.begin(now, (0..100).map(|n| host(n, 1)));
+        sync.note(host(70, 2));
+        let told: Vec<_> = sync.pages().flatten().filter(|known| known.ip == host(70, 2).ip).collect();
+        assert_eq!(told, [host(70, 2); 2]);
+    }
+
+    #[test]
+    fn news_of_a_host_take_the_place_of_those_that_wait_even_where_no_more_can() {
+        let now = Instant::now();
+        let host = |n: u32, mac: u8| Neighbour {
+            ip: Ipv4Addr::from_bits(0x0a4d_0000 + n).into(),
+            place: Place::Ethernet(MacAddress([2, 0, 0, 0, 0, mac])),
+        };
+        let mut sync = Sync::new(now);
+        (0..=MOST_NEWS as u32).for_each(|n| sync.note(host(n, 1)));
+        sync.note(host(7, 2));
+        let told: Vec<_> = sync.pages().flatten().collect();
+        assert_eq!((told.len(), told[7]), (MOST_NEWS, host(7, 2)));
     }
 }

@@ -1,6 +1,7 @@
 //! One owner an address: claims, moves, addresses that move too often.
 
 use super::*;
+use crate::segment::pair::Place;
 
 fn moved(outputs: &Outputs) -> Vec<Happening> {
     let happening = |output: &Output<_>| match output {
@@ -21,7 +22,14 @@ fn an_infiniband_host_that_answers_keeps_its_address() {
     w.pass(ms(100));
     w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
     let outputs = w.outputs();
-    assert_eq!(moved(&outputs), [Happening::Conflict { ip: I1.into(), owner: Side::InfiniBand }]);
+    assert_eq!(
+        moved(&outputs),
+        [Happening::Conflict {
+            ip: I1.into(),
+            owner: Place::InfiniBand(hardware(1)),
+            claimant: Place::Ethernet(E2_MAC)
+        }]
+    );
     // The Ethernet side is told who has it, and once in ten seconds only.
     let defence = World::frames(&outputs);
     assert_eq!(
@@ -47,7 +55,14 @@ fn an_ethernet_host_that_answers_keeps_its_address() {
     let asked = w.outputs();
     assert!(matches!(&asked[..], [Output::Frame { bytes, .. }] if bytes[..6] == E1_MAC.0), "by unicast");
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
-    assert_eq!(moved(&w.outputs()), [Happening::Conflict { ip: E1.into(), owner: Side::Ethernet }]);
+    assert_eq!(
+        moved(&w.outputs()),
+        [Happening::Conflict {
+            ip: E1.into(),
+            owner: Place::Ethernet(E1_MAC),
+            claimant: Place::InfiniBand(hardware(1))
+        }]
+    );
     assert_eq!(w.asked(), [Asked::Announce(E1.into())]);
     for _ in 0..100 {
         w.pass(ms(50));
@@ -82,7 +97,7 @@ fn an_owner_that_answers_once_more_before_it_goes_loses_its_address_soon() {
         w.pass(secs(5));
         assert_eq!(
             moved(&w.outputs()),
-            [Happening::AddressMoved { ip: I1.into(), to: Side::Ethernet }],
+            [Happening::AddressMoved { ip: I1.into(), to: Place::Ethernet(E2_MAC) }],
             "{owner_stays}"
         );
         assert_eq!(w.segment.counters().conflicts, 1, "one claim, one conflict");
@@ -141,7 +156,7 @@ fn an_address_moves_to_ethernet_when_its_owner_is_silent() {
     w.pass(ms(200));
     let outputs = w.outputs();
     assert!(outputs.contains(&Output::SetHost { ip: I1.into(), mac: E2_MAC }));
-    assert_eq!(moved(&outputs), [Happening::AddressMoved { ip: I1.into(), to: Side::Ethernet }]);
+    assert_eq!(moved(&outputs), [Happening::AddressMoved { ip: I1.into(), to: Place::Ethernet(E2_MAC) }]);
     assert!(w.fabric.hardware(I1.into()).is_none());
     assert_eq!(w.asked(), [Asked::Announce(I1.into())], "who cached the old way learns the new one");
 }
@@ -154,7 +169,10 @@ fn an_address_moves_to_infiniband_when_its_owner_is_silent() {
     w.pass(ms(1100));
     let outputs = w.outputs();
     assert!(outputs.contains(&Output::RemoveHost { ip: E1.into() }));
-    assert_eq!(moved(&outputs), [Happening::AddressMoved { ip: E1.into(), to: Side::InfiniBand }]);
+    assert_eq!(
+        moved(&outputs),
+        [Happening::AddressMoved { ip: E1.into(), to: Place::InfiniBand(hardware(1)) }]
+    );
     let announced = World::frames(&outputs);
     assert_eq!(announced.iter().filter(|a| (a.sender_mac, a.sender_ip) == (GATEWAY_MAC, E1)).count(), 1);
     assert_eq!(w.fabric.hardware(E1.into()), Some(hardware(1)));
@@ -194,7 +212,7 @@ fn held_down_for(hold: Duration) {
         w.pass(ms(1200));
         held = moved(&w.outputs()).iter().find(|h| matches!(h, Happening::HeldDown { .. })).copied().or(held);
     }
-    assert_eq!(held, Some(Happening::HeldDown { ip: I1.into(), owner: Side::InfiniBand }));
+    assert_eq!(held, Some(Happening::HeldDown { ip: I1.into(), owner: Place::InfiniBand(hardware(1)) }));
     let counters = *w.segment.counters();
     assert_eq!((counters.moves, counters.held_down, counters.claims_dropped), (6, 1, 2));
     w.pass(hold - secs(10));
@@ -241,7 +259,14 @@ fn another_card_of_the_same_side_is_believed_at_once_unless_the_old_one_answers(
     w.ethernet(ArpOperation::Reply, card, E1, GATEWAY);
     let outputs = w.outputs();
     assert!(outputs.contains(&set(card)));
-    assert_eq!(moved(&outputs), [Happening::Conflict { ip: E1.into(), owner: Side::Ethernet }]);
+    assert_eq!(
+        moved(&outputs),
+        [Happening::Conflict {
+            ip: E1.into(),
+            owner: Place::Ethernet(card),
+            claimant: Place::Ethernet(E2_MAC)
+        }]
+    );
     w.ethernet(ArpOperation::Request, E2_MAC, E1, E1);
     assert_eq!(w.outputs(), [Output::Drop(DropReason::AddressConflict, 1)]);
 }
@@ -280,7 +305,14 @@ fn another_port_on_infiniband_is_believed_at_once_unless_the_old_one_answers() {
     assert_eq!(w.fabric.hardware(I1.into()), Some(hardware(3)));
     w.infiniband(InfiniBandOperation::Reply, 2, I1, GATEWAY);
     assert_eq!(w.fabric.hardware(I1.into()), Some(hardware(2)));
-    assert_eq!(moved(&w.outputs()), [Happening::Conflict { ip: I1.into(), owner: Side::InfiniBand }]);
+    assert_eq!(
+        moved(&w.outputs()),
+        [Happening::Conflict {
+            ip: I1.into(),
+            owner: Place::InfiniBand(hardware(2)),
+            claimant: Place::InfiniBand(hardware(3))
+        }]
+    );
     w.infiniband(InfiniBandOperation::Request, 3, I1, I1);
     assert_eq!(w.outputs(), [Output::Drop(DropReason::AddressConflict, 1)]);
     assert_eq!(w.fabric.hardware(I1.into()), Some(hardware(2)), "refused");
@@ -339,7 +371,14 @@ fn who_answers_for_a_host_that_has_answered_is_believed_only_if_that_is_silent()
         if stays {
             w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
             let outputs = w.outputs();
-            assert_eq!(moved(&outputs), [Happening::Conflict { ip: E1.into(), owner: Side::Ethernet }]);
+            assert_eq!(
+                moved(&outputs),
+                [Happening::Conflict {
+                    ip: E1.into(),
+                    owner: Place::Ethernet(E1_MAC),
+                    claimant: Place::Ethernet(E2_MAC)
+                }]
+            );
             w.ethernet(ArpOperation::Reply, E2_MAC, E1, GATEWAY);
             assert_eq!(w.outputs(), [Output::Drop(DropReason::AddressConflict, 1)]);
         }

@@ -87,6 +87,8 @@ struct Fake {
     connections: HashSet<IpAddr>,
     dialling: HashSet<IpAddr>,
     behind: HashMap<Qpn, IpAddr>,
+    /// Neighbours that are asked whether they are still there.
+    verified: HashSet<IpAddr>,
     asked: Vec<Asked>,
 }
 
@@ -156,6 +158,11 @@ impl Fabric for Fake {
 
     fn verify(&mut self, _: Instant, ip: IpAddr) {
         self.asked.push(Asked::Verify(ip));
+        self.verified.insert(ip);
+    }
+
+    fn is_asked(&self, ip: IpAddr) -> bool {
+        self.verified.contains(&ip)
     }
 
     fn reply(&mut self, _: Instant, _: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr) {
@@ -171,6 +178,7 @@ impl Fabric for Fake {
     }
 
     fn hear(&mut self, _: Instant, _: WorkerIndex, _: &UdSource, packet: Arp) {
+        self.verified.remove(&IpAddr::V4(packet.sender_ip));
         if let Some(known) = self.neighbours.get_mut(&IpAddr::V4(packet.sender_ip)) {
             known.0 = packet.sender;
         }
@@ -182,6 +190,7 @@ impl Fabric for Fake {
 
     fn forget(&mut self, _: Instant, ip: IpAddr) {
         self.neighbours.remove(&ip);
+        self.verified.remove(&ip);
     }
 }
 

@@ -93,6 +93,7 @@ fn what_the_forwarder_tells_is_known_and_announced_on_both_sides_when_it_is_gone
 #[test]
 fn thousands_are_announced_within_two_seconds() {
     let mut w = standby();
+    (1..=200).for_each(|n| w.know_infiniband(n, Ipv4Addr::new(10, 77, 0, n)));
     let hosts = (0..4000u32).map(|n| IpAddr::V4(Ipv4Addr::from_bits(0x0a4d_0000 + n % 200 + 1)));
     w.segment.set_role(w.now, Role::Forwarding, hosts);
     // The control lcore's slowest turn is 4 ms.
@@ -153,4 +154,166 @@ fn who_stands_by_asks_nobody_again_who_has_kept_an_address() {
     w.outputs();
     w.pass(secs(8));
     assert!(World::frames(&w.outputs()).is_empty());
+}
+
+/// An Ethernet host's address is announced on InfiniBand while this gateway stands by; then it takes over.
+fn claimed_meanwhile() -> World {
+    let mut w = standby();
+    w.know_ethernet(E1_MAC, E1);
+    w.infiniband(InfiniBandOperation::Request, 1, E1, E1);
+    w.pass(secs(5));
+    assert!(World::frames(&w.outputs()).is_empty(), "who stands by asks nobody");
+    w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
+    w.pass(ms(1100));
+    let asked = World::frames(&w.outputs());
+    assert!(
+        asked.iter().any(|arp| arp.target_ip == E1 && arp.operation == ArpOperation::Request),
+        "{asked:?}"
+    );
+    w
+}
+
+#[test]
+fn who_takes_over_forgets_an_owner_that_has_gone_and_finds_the_new_one() {
+    let mut w = claimed_meanwhile();
+    w.pass(secs(5));
+    assert_eq!(w.segment.hosts().count(), 0, "it does not answer");
+    w.ethernet(ArpOperation::Request, E2_MAC, E2, E1);
+    assert!(
+        w.asked().contains(&Asked::Resolve { source: E2.into(), ip: E1.into() }),
+        "and is looked for on the other side"
+    );
+}
+
+#[test]
+fn who_takes_over_keeps_an_owner_that_answers() {
+    let mut w = claimed_meanwhile();
+    w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
+    w.pass(secs(5));
+    assert_eq!(w.segment.hosts().next().unwrap().mac, Some(E1_MAC));
+}
+
+#[test]
+fn who_takes_over_asks_infiniband_hosts_whose_addresses_were_claimed() {
+    let mut w = standby();
+    w.know_infiniband(1, I1);
+    w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
+    w.asked();
+    w.pass(secs(5));
+    assert_eq!(w.asked(), []);
+    w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
+    w.pass(ms(1100));
+    assert!(w.asked().contains(&Asked::Verify(I1.into())));
+}
+
+/// How often these Ethernet hosts have been announced on InfiniBand since the last time.
+fn announced_on_infiniband(w: &mut World, ips: [Ipv4Addr; 2]) -> [usize; 2] {
+    let asked = w.asked();
+    ips.map(|ip| asked.iter().filter(|asked| **asked == Asked::Announce(ip.into())).count())
+}
+
+/// The same of InfiniBand hosts on Ethernet.
+fn announced_on_ethernet(w: &mut World, ips: [Ipv4Addr; 2]) -> [usize; 2] {
+    let frames = World::frames(&w.outputs());
+    ips.map(|ip| frames.iter().filter(|arp| arp.sender_ip == ip && arp.target_ip == ip).count())
+}
+
+#[test]
+fn whose_address_was_claimed_is_announced_on_infiniband_when_it_has_answered() {
+    for answers in [false, true] {
+        let mut w = standby();
+        w.know_ethernet(E1_MAC, E1);
+        w.know_ethernet(E2_MAC, E2);
+        w.infiniband(InfiniBandOperation::Request, 1, E1, E1);
+        w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
+        w.pass(ms(700));
+        // Our link-layer addresses are others: it is no better known for that.
+        w.segment.announce_all(w.now);
+        w.pass(ms(800));
+        assert_eq!(announced_on_infiniband(&mut w, [E1, E2]), [0, 2]);
+        if answers {
+            w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
+        }
+        w.pass(secs(5));
+        let times = if answers { 2 } else { 0 };
+        assert_eq!(announced_on_infiniband(&mut w, [E1, E2]), [times, 1]);
+        assert_eq!(w.segment.hosts().any(|host| host.ip == E1), answers);
+    }
+}
+
+#[test]
+fn whose_address_was_claimed_is_announced_on_ethernet_when_it_has_answered() {
+    for answers in [false, true] {
+        let mut w = standby();
+        w.know_infiniband(1, I1);
+        w.know_infiniband(2, I2);
+        w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
+        w.segment.set_role(w.now, Role::Forwarding, [I1.into(), I2.into()].into_iter());
+        w.pass(ms(1500));
+        assert_eq!(announced_on_ethernet(&mut w, [I1, I2]), [0, 2]);
+        if answers {
+            w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
+        } else {
+            // The link gives it up.
+            w.fabric.forget(w.now, I1.into());
+        }
+        w.pass(secs(5));
+        let times = if answers { 2 } else { 0 };
+        assert_eq!(announced_on_ethernet(&mut w, [I1, I2]), [times, 0]);
+    }
+}
+
+#[test]
+fn who_is_claimed_or_gone_after_a_takeover_is_not_announced_again() {
+    let mut w = standby();
+    w.know_ethernet(E1_MAC, E1);
+    w.know_infiniband(2, I1);
+    w.segment.set_role(w.now, Role::Forwarding, [I1.into()].into_iter());
+    w.pass(ms(500));
+    assert_eq!(announced_on_infiniband(&mut w, [E1, E2]), [1, 0]);
+    assert_eq!(announced_on_ethernet(&mut w, [I1, I2]), [1, 0]);
+    // The second round begins while the owner of one is being asked, and the other one is gone.
+    w.infiniband(InfiniBandOperation::Request, 1, E1, E1);
+    w.fabric.forget(w.now, I1.into());
+    w.pass(secs(3));
+    assert_eq!(w.segment.counters().moves, 1);
+    assert_eq!(announced_on_infiniband(&mut w, [E1, E2]), [0, 0]);
+    assert_eq!(announced_on_ethernet(&mut w, [I1, E1]), [0, 1], "only the move is told");
+}
+
+#[test]
+fn who_resigns_before_an_owner_has_answered_asks_it_again() {
+    let mut w = claimed_meanwhile();
+    w.segment.set_role(w.now, Role::Standby, std::iter::empty());
+    w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
+    w.asked();
+    w.pass(ms(500));
+    assert_eq!(announced_on_infiniband(&mut w, [E1, E2]), [0, 0]);
+    w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
+    w.pass(secs(2));
+    assert_eq!(announced_on_infiniband(&mut w, [E1, E2]), [2, 0]);
+}
+
+#[test]
+fn a_claim_that_is_open_when_the_role_goes_is_taken_up_by_who_forwards_again() {
+    let mut w = World::new();
+    w.know_ethernet(E1_MAC, E1);
+    w.infiniband(InfiniBandOperation::Request, 1, E1, E1);
+    w.pass(ms(100));
+    w.segment.set_role(w.now, Role::Blocked, std::iter::empty());
+    w.pass(secs(10));
+    assert_eq!(w.segment.hosts().count(), 1, "nobody's to decide");
+    w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
+    w.pass(secs(5));
+    assert_eq!(w.segment.hosts().count(), 0);
+}
+
+#[test]
+fn who_asks_for_a_gateway_that_stands_by_takes_nobodys_address_by_that() {
+    let mut w = standby();
+    w.know_ethernet(E1_MAC, E1);
+    w.infiniband(InfiniBandOperation::Request, 1, E1, GATEWAY);
+    assert_eq!(w.asked(), []);
+    assert!(w.fabric.hardware(E1.into()).is_none());
+    assert_eq!(w.segment.hosts().next().unwrap().mac, Some(E1_MAC));
 }

@@ -76,7 +76,8 @@ impl Work<'_> {
     fn act(&mut self, now: Instant, key: ConnKey, act: Act, input: Input) {
         let Some(conn) = self.conns.map.get_mut(&key) else { return };
         let teardown = self.ground.settings.teardown_timeout;
-        let (reason, passive) = (conn.closing.unwrap_or(CloseReason::Timeout), conn.is_passive());
+        let (peer, passive) = (conn.peer, conn.is_passive());
+        let reason = conn.closing.unwrap_or(CloseReason::Timeout);
         match act {
             Act::Initialise => {
                 let pkey_index = self.ground.port.pkey_index;
@@ -113,13 +114,13 @@ impl Work<'_> {
                 self.conns.retiring.push_back((self.out.await_next(), key));
                 self.detach(key);
                 self.unlist(key);
-                self.out.events.push_back(Event::ConnectionDown { conn: key, passive, reason });
+                self.out.events.push_back(Event::ConnectionDown { conn: key, passive, peer, reason });
                 self.out.timers.set(Timer::Conn(key), now + teardown);
             }
             Act::Down => {
                 self.detach(key);
                 self.count_close(now, key, reason);
-                self.out.events.push_back(Event::ConnectionDown { conn: key, passive, reason });
+                self.out.events.push_back(Event::ConnectionDown { conn: key, passive, peer, reason });
             }
             Act::Unlist => self.unlist(key),
             Act::Disconnect => {

@@ -196,8 +196,8 @@ fn each_rejection_is_bounded_and_leaves_nothing() {
         let fallbacks = if reason == RejectReason::InvalidServiceId { c.dials } else { 0 };
         assert_eq!(c.service_id_fallbacks, fallbacks, "{reason:?}");
         let down = |e: &Event| {
-            matches!(e, Event::ConnectionDown { passive: false, reason, .. }
-            if *reason == CloseReason::Rejected(code))
+            matches!(e, Event::ConnectionDown { passive: false, reason, peer, .. }
+            if *reason == CloseReason::Rejected(code) && peer.is_same_as(f.address(1, 0)))
         };
         assert!(f.nodes[0].events.iter().any(down), "{reason:?}");
         let entry = f.nodes[0].table.get(f.nodes[1].ip).expect("known");

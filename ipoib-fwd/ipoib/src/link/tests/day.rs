@@ -1,5 +1,5 @@
-//! Hours of a fabric on which nothing stays as it is: hosts, addresses, ports, the subnet manager, modes. At the end of each all of them
-//! reach each other, and once all is quiet nothing is left of it.
+//! Hours of a fabric on which nothing stays as it is: hosts, addresses, ports, the subnet manager, modes, configurations read again. At the
+//! end of each all of them reach each other, and once all is quiet nothing is left of it.
 
 use std::time::Instant;
 
@@ -8,7 +8,8 @@ use ib_wire::{Gid, Guid, Lid, QKey};
 
 use super::cycles::{NOISE, memory};
 use super::fabric::{Fabric, Setup, ms, secs};
-use crate::link::{ArpResponder, Mode, PortEvent, WorkerIndex, WorkerNote};
+use super::node::BESIDE;
+use crate::link::{ArpResponder, LinkSettings, MAX_MESSAGE, Mode, PortEvent, WorkerIndex, WorkerNote};
 
 /// Hours, if `SIMULATED_HOURS` does not ask for more (`scripts/harden day`).
 const FEW: u64 = 1;
@@ -25,7 +26,12 @@ struct Day {
     f: Fabric,
     boots: u64,
     upsets: u64,
+    reloads: u64,
+    /// Links that reloads took away and added again.
+    added: u64,
     opened: u64,
+    /// By node: a reload has taken its link away, and another one adds it again at this time.
+    away: [Option<Instant>; NODES as usize],
     /// The subnet manager comes back at this time.
     absent: Option<Instant>,
 }
@@ -47,7 +53,8 @@ impl Day {
             f.add(workers(n), |s| setup(n, s));
         }
         f.run(secs(1));
-        Self { f, boots: 0, upsets: 0, opened: 0, absent: None }
+        let away = [None; NODES as usize];
+        Self { f, boots: 0, upsets: 0, reloads: 0, added: 0, opened: 0, away, absent: None }
     }
 
     fn chance(&mut self, of: u64) -> u64 {
@@ -62,7 +69,7 @@ impl Day {
     fn event(&mut self, n: usize, event: AsyncEvent) {
         let (_, event) = PortEvent::from_async(&event).expect("a port's");
         let (facts, now) = (self.f.nodes[n].facts, self.f.now);
-        self.f.nodes[n].link.handle_port_event(now, event, facts);
+        self.f.nodes[n].link.each(|link| link.handle_port_event(now, event, facts));
     }
 
     /// A node says who it is, as it does after it was given another address.
@@ -75,13 +82,74 @@ impl Day {
     fn reboot(&mut self, n: usize) {
         self.opened += self.f.nodes[n].link.counters().connections_opened;
         self.boots += 1;
+        self.away[n] = None;
         self.f.reboot(n, 1000 + self.boots, workers(n), |s| setup(n, s));
+    }
+
+    /// A node's configuration is read again, and something of it has changed. What the gateway does then to its segments and routes beyond
+    /// the link is not here.
+    fn reload(&mut self, n: usize) {
+        self.reloads += 1;
+        let (now, what) = (self.f.now, self.chance(5));
+        match what {
+            // The segment is gone from it, and there again at once or after a while.
+            0 => {
+                let gone = self.chance(60);
+                self.f.nodes[n].link.shutdown(now);
+                self.away[n].get_or_insert(now + secs(gone));
+            }
+            1 => self.f.toggle_beside(n),
+            // Sizes, retries and idle times of the links.
+            2 => {
+                let settings = LinkSettings {
+                    receive_mtu: MAX_MESSAGE - self.chance(16) as u32 * 4000,
+                    retry_count: self.chance(8) as u8,
+                    rnr_retry: self.chance(8) as u8,
+                    passive_idle: secs(60 + self.chance(452)),
+                    neighbour_idle: secs(10 + self.chance(50)),
+                    ..self.f.nodes[n].link.settings().clone()
+                };
+                self.f.nodes[n].link.follow(now, &settings).expect("settings");
+            }
+            // The mode; whoever knows the address knows by its flags whether to ask for a connection.
+            3 => {
+                let link = &mut self.f.nodes[n].link;
+                let other =
+                    if link.settings().mode == Mode::Connected { Mode::Datagram } else { Mode::Connected };
+                link.set_mode(now, other);
+                self.announce(n);
+            }
+            // Address and subnets: hosts that are not of them any more are forgotten.
+            _ => {
+                let link = &mut self.f.nodes[n].link;
+                let known: Vec<_> = link.table().iter().map(|neighbour| neighbour.ip).collect();
+                for ip in known.into_iter().step_by(2) {
+                    link.forget_neighbour(now, ip);
+                }
+                self.announce(n);
+            }
+        }
+    }
+
+    /// Reloads add the links again whose time has come; each that has drained is there at once. Second links that have drained are gone.
+    fn go_on_with_reloads(&mut self) {
+        for n in 0..NODES as usize {
+            self.f.remove_beside(n);
+            let due = self.away[n].is_some_and(|at| at <= self.f.now) && self.f.nodes[n].alive;
+            let opened = self.f.nodes[n].link.counters().connections_opened;
+            if due && self.f.add_again(n, 1_000_000 + self.added) {
+                self.away[n] = None;
+                self.added += 1;
+                self.opened += opened;
+                self.announce(n);
+            }
+        }
     }
 
     fn upset(&mut self) {
         self.upsets += 1;
         let (n, now, port) = (self.any(), self.f.now, PortNumber(1));
-        match self.chance(15) {
+        match self.chance(18) {
             0 | 1 => {
                 let mode = if self.chance(3) == 0 { Mode::Datagram } else { Mode::Connected };
                 self.f.nodes[n].link.set_mode(now, mode);
@@ -130,6 +198,7 @@ impl Day {
                     self.f.nodes[n].link.handle_note(now, qpn, WorkerNote::Fault);
                 }
             }
+            14..=16 => self.reload(n),
             _ => {
                 let node = &mut self.f.nodes[n];
                 node.lazy = !node.lazy;
@@ -156,6 +225,7 @@ impl Day {
             }
         }
         self.f.run(secs(1));
+        self.go_on_with_reloads();
         self.f.sa_up = self.absent.is_none_or(|until| until <= self.f.now);
     }
 
@@ -170,8 +240,13 @@ impl Day {
             self.f.nodes[n].facts.pkey_index = Some(0);
             self.event(n, AsyncEvent::PKeyChange(PortNumber(1)));
             self.f.change_port(n, |facts| facts.state = PortState::Active);
+            if self.f.nodes[n].link.0.link(BESIDE).is_some_and(|link| !link.is_stopped()) {
+                self.f.toggle_beside(n);
+            }
         }
         self.f.run(secs(60));
+        self.go_on_with_reloads();
+        assert_eq!(self.away, [None; NODES as usize], "each has closed in a minute");
         (0..NODES as usize).for_each(|n| self.announce(n));
         self.f.run(secs(60));
     }
@@ -233,10 +308,11 @@ impl Day {
             node.link.set_mode(now, Mode::Datagram);
         }
         // What a peer that has lost its power had opened ends by its silence.
-        let silence = self.f.nodes[0].link.settings().passive_idle;
+        let silence = self.f.nodes.iter().map(|n| n.link.settings().passive_idle).max().expect("nodes");
         self.f.run(silence + secs(60));
         for n in 0..NODES as usize {
             self.f.assert_clean(n);
+            assert_eq!(self.f.nodes[n].link.0.links().count(), 1, "node {n}");
             let link = &self.f.nodes[n].link;
             assert!(link.conns.map.is_empty() && link.conns.dials.is_empty(), "node {n}");
             assert!(link.conns.by_qpn.is_empty() && link.conns.retiring.is_empty(), "node {n}");
@@ -293,8 +369,8 @@ fn a_day_on_which_nothing_stays_as_it_is_leaves_nothing() {
     assert!(opened > hours, "{opened} connections");
     let after = memory();
     println!(
-        "figure: {hours} hours, {} upsets, {} boots, {opened} connections, memory {base} KiB then {after} KiB",
-        day.upsets, day.boots
+        "figure: {hours} hours, {} upsets, {} reloads, {} links added again, {} boots, {opened} connections, memory {base} KiB then {after} KiB",
+        day.upsets, day.reloads, day.added, day.boots
     );
     assert!(after <= base + NOISE, "{base} KiB, then {after} KiB");
 }

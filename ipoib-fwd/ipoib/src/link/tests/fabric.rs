@@ -14,7 +14,8 @@ use ib_wire::{Gid, Guid, Lid, Mtu, PKey, QKey, Qpn, ServiceLevel};
 pub(super) use super::node::{Node, OneLink, Qp, Setup};
 use crate::link::random::Random;
 use crate::link::{
-    ArpResponder, ConnKey, LinkSettings, Neighbours, PortFacts, WorkerIndex, WorkerNote, WorkerSettings,
+    ArpResponder, ConnKey, LinkIndex, LinkSettings, Neighbours, PortFacts, WorkerIndex, WorkerNote,
+    WorkerSettings,
 };
 
 pub(super) const SM_LID: Lid = Lid(1);
@@ -49,7 +50,7 @@ type Forgery = Box<dyn FnMut(&mut [u8; 256])>;
 pub(super) struct Fabric {
     pub(super) now: Instant,
     pub(super) nodes: Vec<Node>,
-    parcels: BTreeMap<(Instant, u64), (usize, Parcel)>,
+    pub(super) parcels: BTreeMap<(Instant, u64), (usize, Parcel)>,
     sequence: u64,
     pub(super) random: Random,
     /// Management datagrams lost, of 256.
@@ -149,6 +150,7 @@ impl Fabric {
             next_qpn: 0x1_0000 + n as u32 * 0x1_0000,
             opened: BTreeMap::new(),
             attached: BTreeSet::new(),
+            attached_beside: BTreeSet::new(),
             table: Neighbours::default(),
             tables: Vec::new(),
             state: None,
@@ -261,16 +263,23 @@ impl Fabric {
                 if !self.nodes[n].alive {
                     continue;
                 }
-                while let Some((_, action)) = self.nodes[n].link.0.poll_action(self.now) {
+                while let Some((link, action)) = self.nodes[n].link.0.poll_action(self.now) {
                     idle = false;
-                    self.perform(n, action);
+                    if link == LinkIndex(0) {
+                        self.perform(n, action);
+                    } else {
+                        self.perform_beside(n, link, action);
+                    }
                 }
                 while let Some(mad) = self.nodes[n].link.0.poll_transmit(self.now) {
                     idle = false;
                     self.carry(n, mad);
                 }
-                while let Some((_, event)) = self.nodes[n].link.0.poll_event() {
+                while let Some((link, event)) = self.nodes[n].link.0.poll_event() {
                     idle = false;
+                    if link != LinkIndex(0) {
+                        continue;
+                    }
                     let node = &mut self.nodes[n];
                     let responder = node.responder.clone();
                     responder.handle_event(self.now, &mut node.link, &event);
@@ -342,7 +351,7 @@ impl Fabric {
     pub(super) fn change_port(&mut self, n: usize, change: impl FnOnce(&mut PortFacts)) {
         change(&mut self.nodes[n].facts);
         let (facts, now) = (self.nodes[n].facts, self.now);
-        self.nodes[n].link.handle_port(now, facts);
+        self.nodes[n].link.each(|link| link.handle_port(now, facts));
     }
 
     pub(super) fn address(&self, n: usize, worker: u8) -> HardwareAddress {

@@ -17,3 +17,4 @@ mod linux;
 mod node;
 mod own_address;
 mod port;
+mod reloads;

@@ -13,6 +13,9 @@ use crate::link::{
 };
 use crate::port::{Port, PortSettings, WorkerSlots};
 
+/// The second link of a port.
+pub(super) const BESIDE: LinkIndex = LinkIndex(1);
+
 /// A connected queue pair of a device.
 #[derive(Debug)]
 pub(super) struct Qp {
@@ -24,7 +27,7 @@ pub(super) struct Qp {
     pub(super) inserted: Option<(WorkerIndex, RcSlot)>,
 }
 
-/// A port with one link, as a link with a port around it.
+/// A port with one link, as a link with a port around it. A second one, in another partition, may come and go beside it.
 #[derive(Debug)]
 pub(super) struct OneLink(pub(super) Port);
 
@@ -47,6 +50,13 @@ impl OneLink {
         let mut port = Port::new(&PortSettings { node_guid, workers, seed: settings.seed ^ 0x5eed }, now);
         port.add(now, settings).expect("settings");
         Self(port)
+    }
+
+    /// Tells something to all links that there are.
+    pub(super) fn each(&mut self, mut tell: impl FnMut(&mut Link)) {
+        for index in [LinkIndex(0), BESIDE] {
+            self.0.link_mut(index).into_iter().for_each(&mut tell);
+        }
     }
 
     pub(super) fn handle_created(&mut self, now: Instant, conn: ConnKey, qpn: Option<Qpn>) {
@@ -97,6 +107,8 @@ pub(super) struct Node {
     pub(super) next_qpn: u32,
     pub(super) opened: BTreeMap<WorkerIndex, (u16, QKey)>,
     pub(super) attached: BTreeSet<(Gid, Lid)>,
+    /// Groups of the link beside it.
+    pub(super) attached_beside: BTreeSet<(Gid, Lid)>,
     pub(super) table: Neighbours,
     /// Tables that workers may still look at.
     pub(super) tables: Vec<(u64, Neighbours)>,

@@ -79,7 +79,7 @@ fn a_capture_that_failed_says_why_and_what_to_do() {
         news.send(News::Ended(End::Failed(failed(errno)))).unwrap();
         let step = recordings.look(now);
         assert!(matches!(step.watch, Some(Watch::End)));
-        assert!(matches!(step.alarm, Some((Alarm::CaptureFailed, text)) if text.contains(hint)));
+        assert!(matches!(step.alarm, Some((What::CaptureFailed, text)) if text.contains(hint)));
         let facts = recordings.facts(now);
         assert_eq!(facts["state"], "failed");
         assert!(facts["why"].as_str().unwrap().contains(hint));
@@ -158,7 +158,7 @@ fn nobody_waits_for_a_disk_that_does_not_answer() {
     // Told once until it takes something again.
     let stalled = |recordings: &mut Recordings, now| recordings.look(now).alarm.map(|(alarm, _)| alarm);
     recordings.is_stalled = false;
-    assert_eq!(stalled(&mut recordings, late + SILENCE), Some(Alarm::CaptureStalls));
+    assert_eq!(stalled(&mut recordings, late + SILENCE), Some(What::CaptureStalls));
     assert_eq!(stalled(&mut recordings, late + 2 * SILENCE), None);
     // The gateway ends all the same.
     let end = Instant::now();
@@ -177,7 +177,7 @@ fn a_thread_that_has_ended_is_told_of() {
     assert!(answer.try_recv().unwrap().is_ok());
     drop((tasks, news));
     let step = recordings.look(now);
-    assert!(matches!(step.alarm, Some((Alarm::CaptureFailed, _))) && matches!(step.watch, Some(Watch::End)));
+    assert!(matches!(step.alarm, Some((What::CaptureFailed, _))) && matches!(step.watch, Some(Watch::End)));
     assert!(recordings.facts(now)["why"].as_str().unwrap().contains("restart"));
     assert!(start(&mut recordings, now, "two").is_err());
     recordings.finish().unwrap();

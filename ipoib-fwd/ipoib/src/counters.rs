@@ -1,0 +1,30 @@
+//! Counters with what they count and what is to be done about them, in one table.
+
+/// Defines a struct of counters, each with the words that explain it and what an operator does when it grows, and the list of them.
+/// A counter without a remedy does not compile:
+///
+/// ```
+/// ipoib::counters! {
+///     /// What happened to a door.
+///     #[derive(Default)]
+///     DoorCounters {
+///         /// Times that it was slammed.
+///         slammed = "Shut the window.",
+///     }
+/// }
+/// assert_eq!(DoorCounters::DESCRIBED, [["slammed", "Times that it was slammed.", "Shut the window."]]);
+/// assert_eq!(DoorCounters::default().slammed, 0);
+/// ```
+#[macro_export]
+macro_rules! counters {
+    ($(#[$meta:meta])* $name:ident { $($(#[doc = $text:literal])+ $field:ident = $remedy:literal,)* }) => {
+        $(#[$meta])*
+        pub struct $name { $($(#[doc = $text])+ pub $field: u64,)* }
+
+        impl $name {
+            /// All of them: name, what is counted, what an operator does about it.
+            pub const DESCRIBED: [[&'static str; 3]; { [$(stringify!($field)),*].len() }] =
+                [$([stringify!($field), concat!($($text),+).trim_ascii(), $remedy]),*];
+        }
+    };
+}

@@ -1,0 +1,77 @@
+//! What a configuration that is read again does to the links of a node's port: each is taken away, and added.
+
+use ib_wire::{PKey, Qpn};
+
+use super::fabric::{Fabric, Parcel};
+use super::node::BESIDE;
+use crate::link::{Action, LinkIndex, LinkSettings, Neighbours};
+
+/// The partition of second links.
+const OTHER: PKey = PKey(0x8001);
+
+impl Fabric {
+    /// A reload adds the link again that a reload before has taken away, once that one has made room for it: with datagram queue pairs of
+    /// its own, so with another address. False if it has not come that far.
+    pub(super) fn add_again(&mut self, n: usize, seed: u64) -> bool {
+        let (now, node) = (self.now, &mut self.nodes[n]);
+        let Some(old) = node.link.0.remove(now, LinkIndex(0)) else { return false };
+        assert!(node.qps.is_empty() && node.slots.is_empty() && node.attached.is_empty(), "{}", node.ip);
+        assert_eq!(node.created, node.destroyed);
+        let mut settings = LinkSettings { seed, ..old.settings().clone() };
+        let count = settings.workers.len() as u32;
+        for worker in &mut settings.workers {
+            let qpn = worker.ud_qpn.get();
+            worker.ud_qpn = Qpn::new(qpn & !0x7f | (qpn + count) & 0x7f);
+        }
+        node.link.0.add(now, settings).expect("settings");
+        for set in [&mut node.created, &mut node.destroyed] {
+            set.clear();
+        }
+        node.opened.clear();
+        node.tables.clear();
+        (node.table, node.state) = (Neighbours::default(), None);
+        // Of the old one's tables nobody tells any more.
+        self.parcels.retain(|_, (to, parcel)| *to != n || !matches!(parcel, Parcel::Quiescent(_)));
+        self.change_port(n, |_| {});
+        true
+    }
+
+    /// A segment in a partition of its own is added beside the node's, or begins to go.
+    pub(super) fn toggle_beside(&mut self, n: usize) {
+        let (now, node) = (self.now, &mut self.nodes[n]);
+        match node.link.0.link_mut(BESIDE) {
+            Some(link) => link.shutdown(now),
+            None => {
+                let ud_qpn = Qpn::new(node.link.settings().workers[0].ud_qpn.get() | 0x80);
+                let settings = LinkSettings::new(OTHER, ud_qpn, self.random.next());
+                assert_eq!(node.link.0.add(now, settings), Ok(BESIDE));
+                self.change_port(n, |_| {});
+            }
+        }
+    }
+
+    /// Those are gone that have drained.
+    pub(super) fn remove_beside(&mut self, n: usize) {
+        if self.nodes[n].link.0.remove(self.now, BESIDE).is_some() {
+            assert!(self.nodes[n].attached_beside.is_empty());
+        }
+    }
+
+    /// What a device does for the second link, which has nobody to talk with.
+    pub(super) fn perform_beside(&mut self, n: usize, index: LinkIndex, action: Action) {
+        let (now, node) = (self.now, &mut self.nodes[n]);
+        match action {
+            Action::AttachMulticast { mgid, mlid, .. } => {
+                assert!(node.attached_beside.insert((mgid, mlid)), "attached twice");
+            }
+            Action::DetachMulticast { mgid, mlid, .. } => {
+                assert!(node.attached_beside.remove(&(mgid, mlid)), "detached what was not attached");
+            }
+            Action::Publish(p) => {
+                node.link.0.link_mut(index).expect("it published").handle_quiescent(now, p.generation);
+            }
+            Action::CreateRc { .. } => panic!("it knows nobody"),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Whether a ConnectX's firmware is one with which drivers are still supported.
+
+use crate::finding::{Code, Finding};
+use crate::machine::Adapter;
+
+/// A firmware's version. Its first number is the generation of the device.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Version(u16, u16, u16);
+
+impl Version {
+    /// As `fw_ver` has it: three numbers with dots between.
+    fn parse(text: &str) -> Option<Self> {
+        let mut numbers = text.split('.').map(|number| number.parse().ok());
+        let version = Self(numbers.next()??, numbers.next()??, numbers.next()??);
+        numbers.next().is_none().then_some(version)
+    }
+
+    /// As makers write it: the last number has four digits.
+    fn text(self) -> String {
+        format!("{}.{}.{:04}", self.0, self.1, self.2)
+    }
+}
+
+/// The oldest firmware of each generation with which DPDK's mlx5 drivers are supported: its guide "NVIDIA MLX5 Common Driver"
+/// (doc/guides/platform/mlx5.rst, "minimal supported versions"), read in a version that has BlueField-3; one without it has the same figures
+/// for the others. Nothing is known of our own driver on any adapter, and it asks for less than those do. Of a Connect-IB,
+/// which they do not drive, nothing is said.
+const OLDEST: [(&str, Version); 10] = [
+    ("ConnectX-4", Version(12, 21, 1000)),
+    ("ConnectX-4 Lx", Version(14, 21, 1000)),
+    ("ConnectX-5", Version(16, 21, 1000)),
+    ("BlueField", Version(18, 25, 1010)),
+    ("ConnectX-6", Version(20, 27, 90)),
+    ("ConnectX-6 Dx", Version(22, 27, 90)),
+    ("BlueField-2", Version(24, 28, 1002)),
+    ("ConnectX-6 Lx", Version(26, 27, 90)),
+    ("ConnectX-7", Version(28, 33, 2028)),
+    ("BlueField-3", Version(32, 36, 3126)),
+];
+
+/// Looks at a device that the kernel's mlx5 driver has.
+pub(super) fn check(name: &str, adapter: &Adapter) -> Option<Finding> {
+    let has = Version::parse(adapter.firmware.as_deref()?)?;
+    let (generation, oldest) = OLDEST.iter().find(|(_, oldest)| oldest.0 == has.0)?;
+    if has >= *oldest {
+        return None;
+    }
+    let what = format!(
+        "{name}, a {generation}, has firmware {}: the drivers of its makers are supported from {} on",
+        has.text(),
+        oldest.text()
+    );
+    let device = adapter.pci.as_deref().unwrap_or(name);
+    let board = adapter.board.as_deref().map(|board| format!(" for board {board}")).unwrap_or_default();
+    let help = format!(
+        "bring it up to date: mlxfwmanager -d {device} --online -u, or mstflint -d {device} -i IMAGE burn with its maker's image{board}; then \
+         mlxfwreset -d {device} reset, or a cold start"
+    );
+    Some(Finding::new(Code::FirmwareOld, what, help))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_generation_has_its_own_oldest_firmware() {
+        let found = |firmware: &str| {
+            let adapter = Adapter { firmware: Some(firmware.to_owned()), ..Adapter::default() };
+            check("mlx5_0", &adapter)
+        };
+        for (generation, oldest) in OLDEST {
+            assert_eq!(found(&oldest.text()), None, "{generation}");
+            let Version(first, second, third) = oldest;
+            for older in
+                [Version(first, second, third - 1), Version(first, second - 1, 9999), Version(first, 0, 0)]
+            {
+                let finding = found(&older.text()).unwrap();
+                assert_eq!(finding.code, Code::FirmwareOld);
+                let told = [format!("a {generation},"), older.text(), oldest.text()];
+                assert!(told.iter().all(|word| finding.what.contains(word)), "{}", finding.what);
+            }
+            assert_eq!(found(&Version(first, second + 1, 0).text()), None, "{generation}");
+        }
+        // As the makers write it, and as numbers, not as text.
+        assert!(
+            found("20.27.0089").is_some() && found("20.27.0090").is_none() && found("20.100.1").is_none()
+        );
+        // What is of no generation that is known, or no version, is not judged.
+        for other in [
+            "",
+            "10.16.1200",
+            "2.42.5000",
+            "99.0.1",
+            "16",
+            "16.20",
+            "16.20.1010.3",
+            "16.x.1",
+            "-16.1.1",
+            "16.20.99999",
+        ] {
+            assert_eq!(found(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn generations_are_told_apart_by_the_first_number() {
+        assert!(OLDEST.windows(2).all(|pair| pair[0].1.0 < pair[1].1.0));
+    }
+}

@@ -1,0 +1,307 @@
+//! The figures of a gateway at a moment, and the families that become of them.
+//!
+//! There are as many as there are workers, ports and segments; of a segment's drops only the reasons that there were. Hosts, connections and other
+//! gateways are counted and never named, so that nobody on the networks makes more of them.
+
+use dataplane::latency::Summary;
+use ipoib::drop_reason::DropReason;
+
+use super::{Family, Labels, Sheet, labels};
+use crate::counter::{Labour, SegmentTotals, SegmentTraffic, Totals, Traffic};
+use crate::segment::pair::Role;
+
+/// Most figures that a worker makes. These are promised in the manual.
+pub const MOST_OF_WORKER: usize = 25;
+/// Most that a segment makes.
+pub const MOST_OF_SEGMENT: usize = 70;
+/// Most that a port makes.
+pub const MOST_OF_PORT: usize = 5;
+/// Most that there are beside these.
+pub const MOST_BESIDE: usize = 80;
+
+const ROLES: [Role; 5] = [Role::Forwarding, Role::Standby, Role::Listening, Role::Blocked, Role::Drained];
+
+/// What a segment's link has to tell.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkFigures {
+    /// It is up.
+    pub up: bool,
+    /// InfiniBand hosts that it knows.
+    pub hosts: usize,
+    /// Connections that carry packets: those that we opened, and those that hosts did.
+    pub connections: [usize; 2],
+}
+
+/// What a segment has to tell.
+#[derive(Debug)]
+pub struct SegmentFigures {
+    /// Its name.
+    pub name: String,
+    /// Its packets, bytes and drops.
+    pub counted: SegmentTotals,
+    /// What the gateway is in it.
+    pub role: Role,
+    /// Packets of the gateway's own that came back.
+    pub loops: u64,
+    /// Other gateways that are heard on both sides, and on one.
+    pub peers: [usize; 2],
+    /// Ethernet hosts that it knows.
+    pub hosts: usize,
+    /// Its link, if there is one.
+    pub link: Option<LinkFigures>,
+    /// It waits for something outside.
+    pub waits: bool,
+}
+
+/// What an Ethernet port has to tell.
+#[derive(Debug)]
+pub struct EthernetFigures {
+    /// Its name.
+    pub name: String,
+    /// It has a link.
+    pub up: bool,
+    /// Frames that it lost, by reason.
+    pub losses: [(&'static str, u64); 4],
+}
+
+/// What an InfiniBand port has to tell.
+#[derive(Debug)]
+pub struct InfinibandFigures {
+    /// Its device.
+    pub device: String,
+    /// Its number.
+    pub port: u8,
+    /// A link of it is up.
+    pub up: bool,
+    /// Times that its shared receive queue ran low.
+    pub srq_low: u64,
+    /// Errors that its device has told of.
+    pub errors: u64,
+}
+
+/// What a gateway has to tell.
+#[derive(Debug)]
+pub struct Figures {
+    /// When it was started, in seconds since 1970.
+    pub started: f64,
+    /// Each worker's counters.
+    pub workers: Vec<Totals>,
+    /// Those of all, the control lcore's among them.
+    pub all: Totals,
+    /// The segments.
+    pub segments: Vec<SegmentFigures>,
+    /// The Ethernet ports.
+    pub ethernets: Vec<EthernetFigures>,
+    /// The InfiniBand ports.
+    pub infinibands: Vec<InfinibandFigures>,
+    /// Packet buffers in use, and those that are available.
+    pub buffers: [u32; 2],
+    /// Reloads that were done, and those that were refused.
+    pub reloads: [u64; 2],
+    /// Packets of captures that were written, and those that are missing.
+    pub captured: [u64; 2],
+    /// How long busy turns took, and how long connections took to come up.
+    pub times: [Summary; 2],
+}
+
+fn flag(is: bool) -> f64 {
+    f64::from(u8::from(is))
+}
+
+/// Times in seconds below which so many of a hundred are.
+fn percentiles(times: &Summary) -> impl Iterator<Item = (Labels, f64)> + use<> {
+    let Summary { p50, p90, p99, p999, max, .. } = *times;
+    let all = [("50", p50), ("90", p90), ("99", p99), ("99.9", p999), ("100", max)];
+    all.into_iter().map(|(percentile, ns)| (labels([("percentile", &percentile)]), ns as f64 * 1e-9))
+}
+
+impl Figures {
+    /// All of them in their families.
+    #[must_use]
+    pub fn sheet(&self) -> Sheet {
+        let mut sheet = Sheet::default();
+        sheet.gauge(Family::BuildInfo, [(labels([("version", &env!("CARGO_PKG_VERSION"))]), 1.0)]);
+        sheet.gauge(Family::StartTimeSeconds, [(labels([]), self.started)]);
+        self.traffic(&mut sheet);
+        self.segments(&mut sheet);
+        self.ports(&mut sheet);
+        self.state(&mut sheet);
+        sheet
+    }
+
+    /// Workers, and all drops.
+    fn traffic(&self, sheet: &mut Sheet) {
+        let workers = || self.workers.iter().enumerate();
+        let by_path = |value: fn(&Totals, Traffic) -> u64| -> Vec<(Labels, u64)> {
+            let worker = |(n, totals): (usize, &Totals)| {
+                Traffic::ALL
+                    .map(|path| (labels([("worker", &n), ("path", &path.name())]), value(totals, path)))
+            };
+            workers().flat_map(worker).collect()
+        };
+        sheet.counter(Family::WorkerPackets, by_path(Totals::packets));
+        sheet.counter(Family::WorkerBytes, by_path(Totals::bytes));
+        let of_worker =
+            |what: Labour| workers().map(move |(n, totals)| (labels([("worker", &n)]), totals.labour(what)));
+        sheet.counter(Family::WorkerBusyTurns, of_worker(Labour::BusyTurns));
+        sheet.seconds(Family::WorkerBusySeconds, of_worker(Labour::Busy));
+        sheet.seconds(Family::WorkerRestSeconds, of_worker(Labour::Rest));
+        let drops = DropReason::ALL.map(|r| (labels([("reason", &r.name())]), self.all.drops(r)));
+        sheet.counter(Family::Drops, drops);
+    }
+
+    fn segments(&self, sheet: &mut Sheet) {
+        let (mut packets, mut bytes, mut drops, mut loops) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut up, mut waiting, mut role) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut peers, mut neighbours, mut connections) = (Vec::new(), Vec::new(), Vec::new());
+        for segment in &self.segments {
+            let of_segment = || labels([("segment", &segment.name)]);
+            let with =
+                |label: &'static str, value: &str| labels([("segment", &segment.name), (label, &value)]);
+            let counted = &segment.counted;
+            for way in SegmentTraffic::ALL {
+                packets.push((with("way", way.name()), counted.packets(way)));
+                bytes.push((with("way", way.name()), counted.bytes(way)));
+            }
+            let happened = DropReason::ALL.into_iter().map(|r| (r, counted.drops(r))).filter(|(_, n)| *n > 0);
+            drops.extend(happened.map(|(r, n)| (with("reason", r.name()), n)));
+            loops.push((of_segment(), segment.loops));
+            up.push((of_segment(), flag(segment.link.is_some_and(|link| link.up))));
+            waiting.push((of_segment(), flag(segment.waits)));
+            role.extend(ROLES.map(|role| (with("role", role.name()), flag(role == segment.role))));
+            let heard = ["both", "one"].into_iter().zip(segment.peers);
+            peers.extend(heard.map(|(sides, n)| (with("heard", sides), n as f64)));
+            neighbours.push((with("side", "ethernet"), segment.hosts as f64));
+            let Some(link) = segment.link else { continue };
+            neighbours.push((with("side", "infiniband"), link.hosts as f64));
+            let live = ["outgoing", "incoming"].into_iter().zip(link.connections);
+            connections.extend(live.map(|(direction, n)| (with("direction", direction), n as f64)));
+        }
+        sheet.counter(Family::SegmentPackets, packets);
+        sheet.counter(Family::SegmentBytes, bytes);
+        sheet.counter(Family::SegmentDrops, drops);
+        sheet.counter(Family::SegmentLoops, loops);
+        sheet.gauge(Family::SegmentUp, up);
+        sheet.gauge(Family::SegmentWaiting, waiting);
+        sheet.gauge(Family::SegmentRole, role);
+        sheet.gauge(Family::SegmentPeers, peers);
+        sheet.gauge(Family::SegmentNeighbours, neighbours);
+        sheet.gauge(Family::SegmentConnections, connections);
+    }
+
+    fn ports(&self, sheet: &mut Sheet) {
+        let ethernets = self.ethernets.iter();
+        sheet.gauge(
+            Family::EthernetPortUp,
+            ethernets.clone().map(|end| (labels([("port", &end.name)]), flag(end.up))),
+        );
+        let losses = ethernets.flat_map(|end| {
+            end.losses.map(|(reason, n)| (labels([("port", &end.name), ("reason", &reason)]), n))
+        });
+        sheet.counter(Family::EthernetPortLosses, losses);
+        let of_port = |end: &InfinibandFigures| labels([("device", &end.device), ("port", &end.port)]);
+        let infinibands = self.infinibands.iter();
+        sheet.gauge(Family::InfinibandPortUp, infinibands.clone().map(|end| (of_port(end), flag(end.up))));
+        sheet.counter(Family::SrqLow, infinibands.clone().map(|end| (of_port(end), end.srq_low)));
+        sheet.counter(Family::DeviceErrors, infinibands.map(|end| (of_port(end), end.errors)));
+    }
+
+    fn state(&self, sheet: &mut Sheet) {
+        let of = |label: &'static str, words: [&'static str; 2], counts: [u64; 2]| {
+            words.into_iter().zip(counts).map(move |(word, n)| (labels([(label, &word)]), n))
+        };
+        let buffers = of("state", ["in_use", "available"], self.buffers.map(u64::from));
+        sheet.gauge(Family::Buffers, buffers.map(|(labels, n)| (labels, n as f64)));
+        sheet.counter(Family::Reloads, of("outcome", ["done", "refused"], self.reloads));
+        sheet.counter(Family::CapturePackets, of("outcome", ["written", "missing"], self.captured));
+        let [turns, setup] = &self.times;
+        sheet.gauge(Family::BusyTurnSeconds, percentiles(turns));
+        sheet.gauge(Family::ConnectionSetupSeconds, percentiles(setup));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counter::WorkerCounters;
+    use crate::forward::SegmentIndex;
+    use config::MAX_SEGMENTS;
+    use hdrhistogram::Histogram;
+
+    /// A gateway of that size, to which everything has happened that is counted, with so many hosts on each side of a segment.
+    fn gateway(workers: usize, segments: usize, ports: usize, hosts: usize) -> Figures {
+        let mut counters = WorkerCounters::default();
+        let index = SegmentIndex(0);
+        DropReason::ALL.into_iter().for_each(|reason| counters.drops_of(index, reason, 1 + hosts as u64));
+        let all = Totals::of([&counters.reader()]);
+        let counted = SegmentTotals::of([&counters.segment_reader()], index);
+        let link = LinkFigures { up: true, hosts, connections: [hosts; 2] };
+        let segment = |n| SegmentFigures {
+            name: format!("segment-{n}"),
+            counted: counted.clone(),
+            role: Role::Forwarding,
+            loops: hosts as u64,
+            peers: [hosts; 2],
+            hosts,
+            link: Some(link),
+            waits: true,
+        };
+        let losses = ["missed", "receive_errors", "send_errors", "no_buffer"].map(|reason| (reason, 1));
+        let ethernet = |n| EthernetFigures { name: format!("net_{n}"), up: true, losses };
+        let infiniband =
+            |n| InfinibandFigures { device: format!("mlx5_{n}"), port: 1, up: true, srq_low: 1, errors: 1 };
+        let times = Summary::of(&Histogram::<u64>::new(3).unwrap());
+        Figures {
+            started: 1.0,
+            workers: vec![all.clone(); workers],
+            all,
+            segments: (0..segments).map(segment).collect(),
+            ethernets: (0..ports).map(ethernet).collect(),
+            infinibands: (0..ports).map(infiniband).collect(),
+            buffers: [1; 2],
+            reloads: [1; 2],
+            captured: [1; 2],
+            times: [times; 2],
+        }
+    }
+
+    fn series(figures: &Figures) -> usize {
+        let text = figures.sheet().into_text().unwrap();
+        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let names: std::collections::BTreeSet<_> =
+            lines.iter().map(|line| line.rsplit_once(' ').unwrap().0).collect();
+        assert_eq!(names.len(), lines.len(), "each is told once");
+        names.len()
+    }
+
+    #[test]
+    fn there_are_no_more_series_than_the_manual_promises() {
+        let none = series(&gateway(0, 0, 0, 0));
+        assert!(none <= MOST_BESIDE, "{none}");
+        let worker = series(&gateway(1, 0, 0, 0)) - none;
+        let segment = series(&gateway(0, 1, 0, 1)) - none;
+        let ports = series(&gateway(0, 0, 1, 0)) - none;
+        assert!(worker <= MOST_OF_WORKER && segment <= MOST_OF_SEGMENT, "{worker} {segment}");
+        // One of each kind.
+        assert!(ports <= 2 * MOST_OF_PORT, "{ports}");
+        // The largest gateway that there is, with everything that can be counted.
+        let (workers, most_ports) = (255, 255);
+        let largest = series(&gateway(workers, MAX_SEGMENTS, most_ports, 100_000));
+        assert_eq!(largest, none + workers * worker + MAX_SEGMENTS * segment + most_ports * ports);
+        let promised = workers * MOST_OF_WORKER
+            + MAX_SEGMENTS * MOST_OF_SEGMENT
+            + 2 * most_ports * MOST_OF_PORT
+            + MOST_BESIDE;
+        assert!(largest <= promised, "{largest} {promised}");
+    }
+
+    #[test]
+    fn hosts_connections_and_gateways_make_none() {
+        assert_eq!(series(&gateway(2, 3, 1, 1)), series(&gateway(2, 3, 1, 1_000_000)));
+        // Reasons of drops that did not happen are none either.
+        let mut quiet = gateway(0, 1, 0, 0);
+        quiet.segments[0].counted =
+            SegmentTotals::of([&WorkerCounters::default().segment_reader()], SegmentIndex(0));
+        assert_eq!(series(&gateway(0, 1, 0, 0)) - series(&quiet), DropReason::ALL.len());
+    }
+}
