@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The gateway where it hurts: captures, packets that do not fit, mode switches, hostile packets on both sides, killed
-peers, operators' errors. Works on the demo's laboratory (scripts/demo.py) and leaves nothing behind."""
+peers, operators' errors. Works on the demo's laboratory (scripts/stage) and leaves nothing behind."""
 
 import argparse
 import json
@@ -13,7 +13,6 @@ import time
 import traceback
 from pathlib import Path
 
-import demo
 from checks import gids, metrics, owners, top
 from checks.bonded import bonded
 from checks.bridged import bridged
@@ -45,7 +44,9 @@ from checks.started import started
 from checks.tap import tap
 from checks.workers import workers
 from checks.xdp import xdp
-from demo import ETH, ETH_IP, IB, IB_IP, Failed
+from stage.apart import set_apart
+from stage.lab import ETH, ETH_IP, IB, IB_IP
+from stage.programs import Failed, interruptible
 
 PROGRAMS = ("ipoib-fwd", "ibfab", "softhca")
 
@@ -109,9 +110,9 @@ def main():
     missing = [program for program in PROGRAMS if not (Path(args.bin) / program).is_file()]
     if missing:
         sys.exit(f"e2e: {args.bin} has no {', no '.join(missing)}: cargo build --release --locked -p {' -p '.join(PROGRAMS)}")
-    demo.interruptible()
+    interruptible()
     try:
-        demo.set_apart()
+        set_apart()
     except Failed as e:
         sys.exit(f"e2e: {e}")
     # All that is made of files is in one place, and what is found in it at the end is this run's.

@@ -29,11 +29,13 @@ import time
 from pathlib import Path
 
 import checks.crowd
-import demo
 import ethport
 import ibcrowd
 from checks.frames import ethernet_socket, ipv4, send_paced
-from demo import ETH, ETH_IP, GW, GW_IP, IB, IB_IP, PREFIX, Failed, Process, cpu_seconds, run
+from stage.apart import set_apart
+from stage.lab import ETH, ETH_IP, GW, GW_IP, IB, IB_IP, PORT, PREFIX, Lab, gateway_pid
+from stage.programs import Failed, Process, cpu_seconds, interruptible, run
+from stage.traffic import ping
 
 STREAMS = ("gateway-tcp", "gateway-udp", "gateway-pps")
 NAMES = (*STREAMS, "gateway-idle", "gateway-connections")
@@ -95,7 +97,7 @@ def thread_seconds(task):
     return int((task / "schedstat").read_text().split()[0]) / 1e9
 
 
-class GatewayLab(demo.Lab):
+class GatewayLab(Lab):
     """The demo's."""
 
     name, target = "gateway", IB_IP
@@ -106,7 +108,7 @@ class GatewayLab(demo.Lab):
         self.use(args.port)
 
     def ready(self):
-        self.wait_for("packets", lambda: demo.ping(ETH, IB_IP, 56, count=1, wait=0.5)["ok"], 20)
+        self.wait_for("packets", lambda: ping(ETH, IB_IP, 56, count=1, wait=0.5)["ok"], 20)
         self.wait_for("connections", lambda: self.ctl("connections").get("established_both_ways"), 15)
 
     def busy(self):
@@ -152,11 +154,11 @@ class ConnectionsLab(GatewayLab):
 
     def control_seconds(self):
         """Processor time of the control lcore, which is the program's first thread."""
-        pid = demo.gateway_pid(self)
+        pid = gateway_pid(self)
         return thread_seconds(Path(f"/proc/{pid}/task/{pid}"))
 
 
-class PeerLab(demo.Lab):
+class PeerLab(Lab):
     """Two veths, and something between them."""
 
     def namespaces_up(self):
@@ -168,7 +170,7 @@ class PeerLab(demo.Lab):
         self.between()
 
     def ready(self):
-        self.wait_for("packets", lambda: demo.ping(ETH, self.target, 56, count=1, wait=0.5)["ok"], 20)
+        self.wait_for("packets", lambda: ping(ETH, self.target, 56, count=1, wait=0.5)["ok"], 20)
 
     def busy(self):
         return {}
@@ -350,7 +352,7 @@ def ports_of(args):
 
     try:
         if args.port != BOTH:
-            return [ethport.choose(args.port, demo.PORT, say)]
+            return [ethport.choose(args.port, PORT, say)]
         return [ethport.choose(kind, None, say) for kind in ethport.KINDS]
     except ethport.NoPort as error:
         sys.exit(f"bench: {error}")
@@ -363,7 +365,7 @@ def main():
     parser.add_argument("--plots", metavar="DIR", help="write a plot of each benchmark as SVG into DIR")
     parser.add_argument("--quick", action="store_true", help="two runs of a second each, which tell nothing but that it works")
     parser.add_argument("--port", choices=[*sorted(ethport.KINDS), BOTH],
-                        help=f"kind of the Ethernet ports of gateway and dpdk-testpmd, or both in turn (default {demo.PORT})")
+                        help=f"kind of the Ethernet ports of gateway and dpdk-testpmd, or both in turn (default {PORT})")
     parser.add_argument("--runs", type=int, help="runs of each, in turn (default 10)")
     parser.add_argument("--seconds", type=int, help="seconds of each iperf3 (default 3)")
     parser.add_argument("--bin", default="target/release", help="where the programs are")
@@ -373,12 +375,12 @@ def main():
     args.seconds = (1 if args.quick else 3) if args.seconds is None else args.seconds
     if not 1 <= runs <= 1000 or not 1 <= args.seconds <= 600:
         parser.error("--runs takes 1 to 1000, --seconds 1 to 600")
-    demo.interruptible()
+    interruptible()
     values = collections.defaultdict(list)
     # Of others: later it is this program's own.
     load = os.getloadavg()[0]
     try:
-        demo.set_apart()
+        set_apart()
     except Failed as error:
         sys.exit(f"bench: {error}")
     labs = turns(args, ports_of(args))

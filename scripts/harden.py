@@ -22,14 +22,14 @@ import os
 import signal
 import sys
 
-import demo
-from demo import Failed
 from hardening.churn import churn
 from hardening.crowd import crowd
 from hardening.fuzz import fuzz
 from hardening.ground import ROOT
 from hardening.kills import kills
 from hardening.simulated import connections, day
+from stage.apart import set_apart
+from stage.programs import Failed, interruptible
 
 
 def main():
@@ -69,10 +69,10 @@ def main():
     if args.laboratory:
         if os.geteuid():
             sys.exit("harden: it makes network namespaces and so needs root: sudo scripts/harden")
-        demo.interruptible()
+        interruptible()
     try:
         if args.laboratory:
-            demo.set_apart()
+            set_apart()
         sys.exit(args.body(args))
     except Failed as e:
         sys.exit(f"harden: {args.run}: {e}")

@@ -4,7 +4,7 @@ import contextlib
 import json
 import subprocess
 
-from demo import Failed
+from stage.programs import Failed
 
 
 def link(lab):

@@ -19,7 +19,9 @@ from pathlib import Path
 
 from checks.laboratory import Laboratory, Pulse, in_laboratory, left_out, socket_in, stopped
 from checks.meanwhile import meanwhile
-from demo import ETH, ETH_IP, GW, IB, IB_IP, PREFIX, Process, ping, run
+from stage.lab import ETH, ETH_IP, GW, IB, IB_IP, PREFIX
+from stage.programs import Process, run
+from stage.traffic import ping
 
 MEMBERS = (0, 1)
 SWITCH = "gwdemo-lacp"

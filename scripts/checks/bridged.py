@@ -8,7 +8,9 @@ import time
 
 from checks.laboratory import Laboratory, in_laboratory, stopped
 from checks.pair import sides
-from demo import ETH, ETH_IP, GW, IB, IB_IP, PREFIX, Failed, ping, run
+from stage.lab import ETH, ETH_IP, GW, IB, IB_IP, PREFIX
+from stage.programs import Failed, run
+from stage.traffic import ping
 
 BRIDGE = "gwdemo-bridge"
 SENT = 40

@@ -8,15 +8,17 @@ import struct
 import threading
 import time
 
-import demo
 import ibwire
 from checks.laboratory import Laboratory, check_stop, number, packets
-from demo import ETH, ETH_IP, GW_IP, IB, IB_IP, Failed, ping, run
+from stage.lab import ETH, ETH_IP, GW_IP, IB, IB_IP
+from stage.programs import Failed, run
+from stage.traffic import check_file, ping
+from stage.transfer import FILE_PORT
 
 
 def tshark(path, *more):
     # Payload of the file transfer is no protocol.
-    out = run("tshark", "-n", "-r", path, "-d", f"tcp.port=={demo.FILE_PORT},data", *more, timeout=60, check=False)
+    out = run("tshark", "-n", "-r", path, "-d", f"tcp.port=={FILE_PORT},data", *more, timeout=60, check=False)
     if out.returncode:
         raise Failed(f"tshark: {out.stderr.strip()[-500:]}")
     return out.stdout.splitlines()
@@ -167,7 +169,7 @@ def check_disk_hangs(args):
 
         def stalls():
             # More than the rings hold.
-            demo.check_file(lab, ETH, IB, IB_IP)
+            check_file(lab, ETH, IB, IB_IP)
             capture.update(lab.ctl("capture"))
             return capture["missing"] > 0 and capture.get("disk_silent_ms", 0) > 1000
 
@@ -238,7 +240,7 @@ def check_bounded(args):
     try:
         lab.up()
         watcher.start()
-        sent = [demo.check_file(lab, ETH, IB, IB_IP, 2 << 20)["ok"]]
+        sent = [check_file(lab, ETH, IB, IB_IP, 2 << 20)["ok"]]
         before = lab.ctl("capture")
         again = lab.gateway.stop(grace=20)
         lab.processes.remove(lab.gateway)
@@ -246,7 +248,7 @@ def check_bounded(args):
         lab.start_gateway()
         lab.wait_for("a ping after the restart", lambda: ping(ETH, IB_IP, 56, count=1)["ok"], 30)
         fresh = lab.on_disk("gateway.pcap")
-        sent.append(demo.check_file(lab, IB, ETH, ETH_IP, 2 << 20)["ok"])
+        sent.append(check_file(lab, IB, ETH, ETH_IP, 2 << 20)["ok"])
         told = []
 
         def all_told():
@@ -289,7 +291,7 @@ def captures(args, checks):
             ping(netns, target, 1400, count=20)
         # More than the path MTU: first, middle and last packets.
         ping(IB, GW_IP, 8000, count=3)
-        demo.check_file(lab, ETH, IB, IB_IP, 2 << 20)
+        check_file(lab, ETH, IB, IB_IP, 2 << 20)
         lab.ctl("mode", "datagram")
         datagrams = lambda: packets(lab.ctl("stats")["traffic"], "ib_ud_unicast_transmit")
         before = datagrams()

@@ -5,7 +5,9 @@ import socket
 import time
 
 from checks.laboratory import Laboratory, grown, socket_in
-from demo import ETH, ETH_IP, IB, IB_IP, Failed, check_fragments, ping, run
+from stage.lab import ETH, ETH_IP, IB, IB_IP
+from stage.programs import Failed, run
+from stage.traffic import check_fragments, ping
 
 # A neighbour that nobody uses is forgotten after this long.
 IDLE_SECONDS = 2

@@ -11,7 +11,10 @@ import struct
 from pathlib import Path
 
 from checks.laboratory import Laboratory, left_out, socket_in
-from demo import EAL, ETH, GW, IB_IP, Failed, Process, ping, run
+from stage.apart import EAL
+from stage.lab import ETH, GW, IB_IP
+from stage.programs import Failed, Process, run
+from stage.traffic import ping
 
 # Where the kernel is told what becomes of a core; it is one for all of the machine.
 PATTERN = Path("/proc/sys/kernel/core_pattern")

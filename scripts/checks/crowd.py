@@ -9,8 +9,9 @@ import ibwire
 from checks.frames import arp, ethernet_socket, ipv4, send_paced
 from checks.laboratory import Laboratory, grown, in_laboratory, packets, socket_in, stopped
 from checks.meanwhile import meanwhile
-from demo import ETH, ETH_IP, GW_IP, IB_IP, Failed, cpu_seconds, gateway_pid
 from ibhosts import Hosts
+from stage.lab import ETH, ETH_IP, GW_IP, IB_IP, gateway_pid
+from stage.programs import Failed, cpu_seconds
 
 # Ports of the fabric on which there are many hosts; no port may have more than a quarter of the connections.
 PORTS = 8

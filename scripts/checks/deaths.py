@@ -4,7 +4,8 @@ import signal
 import time
 
 from checks.laboratory import back_within
-from demo import ETH, ETH_IP, IB, IB_IP, ping
+from stage.lab import ETH, ETH_IP, IB, IB_IP
+from stage.traffic import ping
 
 
 # As long as anything that was killed may be away.

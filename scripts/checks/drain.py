@@ -17,7 +17,8 @@ if __name__ == "__main__":
 from checks.laboratory import Pulse
 from checks.meanwhile import meanwhile
 from checks.runtime import Follower
-from demo import ETH, IB, IB_IP, Failed, Process, run
+from stage.lab import ETH, IB, IB_IP
+from stage.programs import Failed, Process, run
 
 UDP_PORT = 7003
 # Between two datagrams.

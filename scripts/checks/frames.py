@@ -8,7 +8,9 @@ import struct
 import time
 
 from checks.laboratory import grown, packets, socket_in
-from demo import ETH, ETH_IP, GW, GW_IP, IB_IP, ping, run
+from stage.lab import ETH, ETH_IP, GW, GW_IP, IB_IP
+from stage.programs import run
+from stage.traffic import ping
 
 
 def checksum(header):

@@ -8,7 +8,8 @@ import subprocess
 import time
 
 from checks.deaths import recovered
-from demo import ETH, IB_IP, Failed, Process, run
+from stage.lab import ETH, IB_IP
+from stage.programs import Failed, Process, run
 
 PREFIX, OTHER = "fe80:0000:0000:0000", "fec0:0000:0000:0007"
 WITHIN = 30

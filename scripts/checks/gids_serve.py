@@ -13,7 +13,7 @@ from pathlib import Path
 
 from checks.laboratory import Failed
 from checks.service import Manager
-from demo import Process, run
+from stage.programs import Process, run
 
 NETNS = "gwdemo-gids"
 DEVICE, OTHER = "roce:gs0", "roce:gs1"

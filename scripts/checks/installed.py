@@ -10,8 +10,9 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import demo
-from demo import ETH, ETH_IP, IB, IB_IP, Failed, Lab, check_iperf, run
+from stage.lab import ETH, ETH_IP, IB, IB_IP, Lab
+from stage.programs import Failed, run
+from stage.traffic import carried, check_iperf, checker
 
 SECONDS = 1
 # Hosts of one side that talk at once.
@@ -34,8 +35,8 @@ class Installed(Lab):
 def main():
     lab, results, error = Installed(), [], None
     try:
-        check = demo.checker(lab, results, figures_only=True)
-        demo.carried(lab, check, SECONDS)
+        check = checker(lab, results, figures_only=True)
+        carried(lab, check, SECONDS)
         for way, one, other, target in (("eth_to_ib", ETH, IB, IB_IP), ("ib_to_eth", IB, ETH, ETH_IP)):
             check(f"flows_{way}", lambda: check_iperf(lab, one, other, target, SECONDS, 1_000_000_000, FLOWS), figure=True)
     except Failed as e:

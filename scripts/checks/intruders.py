@@ -9,7 +9,9 @@ import time
 import ibwire
 from checks.frames import OFTEN, ipv4, settle
 from checks.laboratory import grown
-from demo import ETH, ETH_IP, GW_IP, IB, IB_IP, Failed, ping
+from stage.lab import ETH, ETH_IP, GW_IP, IB, IB_IP
+from stage.programs import Failed
+from stage.traffic import ping
 
 
 def device_drops(lab):

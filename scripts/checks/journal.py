@@ -13,7 +13,9 @@ import time
 from pathlib import Path
 
 from checks.laboratory import Failed, Laboratory, in_laboratory, left_out
-from demo import ETH, GW, IB_IP, Process, ping, say
+from stage.lab import ETH, GW, IB_IP, say
+from stage.programs import Process
+from stage.traffic import ping
 
 DAEMON = "/usr/lib/systemd/systemd-journald"
 # In a namespace of its own for mounts: a journal, and standard error as its stream, as far as the environment tells. That is a file,

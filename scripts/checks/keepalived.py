@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from checks.drain import WARM, under_traffic
-from demo import Process, run
+from stage.programs import Process, run
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "packaging/examples/keepalived"
 ADDRESSES = {"a": "192.0.2.1", "b": "192.0.2.2"}

@@ -13,7 +13,10 @@ import traceback
 from pathlib import Path
 
 import ibwire
-from demo import ETH, IB_IP, LATE, LIBC, NEW_NETWORK, Failed, Lab, Process, answered, ping, run
+from stage.apart import LIBC, NEW_NETWORK
+from stage.lab import ETH, IB_IP, Lab
+from stage.programs import Failed, Process, run
+from stage.traffic import LATE, answered, ping
 
 # Seconds that a check may take; the longest one takes a third of it.
 PATIENCE = 300

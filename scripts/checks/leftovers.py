@@ -6,7 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from demo import run
+from stage.programs import run
 
 # What has been told to end may take so long.
 SECONDS = 10

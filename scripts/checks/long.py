@@ -8,7 +8,9 @@ import signal
 import socket
 
 from checks.laboratory import Laboratory, grown, in_laboratory, socket_in, stopped
-from demo import ETH, ETH_IP, IB, IB_IP, check_file, run
+from stage.lab import ETH, ETH_IP, IB, IB_IP
+from stage.programs import run
+from stage.traffic import check_file
 
 # Of the wire; the gateway's own end of it takes what one buffer has room for.
 MTU, OWN_MTU, PIECES = 9_000, 2_000, 2

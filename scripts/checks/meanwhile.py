@@ -14,7 +14,9 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from demo import ETH, ETH_IP, IB, IB_IP, LATE, Process, answered
+from stage.lab import ETH, ETH_IP, IB, IB_IP
+from stage.programs import Process
+from stage.traffic import LATE, answered
 
 ECHO_PORT = 7002
 # Between two pings of a way.

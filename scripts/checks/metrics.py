@@ -11,7 +11,9 @@ import urllib.request
 from pathlib import Path
 
 from checks.laboratory import Failed, left_out
-from demo import ETH, IB_IP, Process, ping, run
+from stage.lab import ETH, IB_IP
+from stage.programs import Process, run
+from stage.traffic import ping
 
 MONITORING = Path(__file__).parents[2] / "packaging/monitoring"
 TOOLS = Path(__file__).parents[2] / "target/tools/usr/bin"

@@ -4,14 +4,18 @@ import collections
 import json
 import random
 import re
+import shutil
 import signal
 import socket
+import tempfile
 import time
 from pathlib import Path
 
-import demo
 from checks.laboratory import back_within, check_stop
-from demo import ETH, ETH_IP, HUGEPAGES, IB_IP, ping, run
+from stage.apart import HUGEPAGES
+from stage.lab import ETH, ETH_IP, IB_IP
+from stage.programs import run
+from stage.traffic import ping
 
 
 # A segment on a software device whose cable begins at an address that is not ours.
@@ -58,7 +62,7 @@ def operator_errors(args, checks):
     if not checks.wanted_of("error"):
         return
     gateway, fabric = Path(args.bin).resolve() / "ipoib-fwd", Path(args.bin).resolve() / "ibfab"
-    directory = Path(demo.tempfile.mkdtemp(prefix="ipoib-fwd-e2e-"))
+    directory = Path(tempfile.mkdtemp(prefix="ipoib-fwd-e2e-"))
     try:
         good = directory / "good.toml"
         base = ('[gateway]\naddress = "10.77.0.254/24"\ncontrol-socket = ""\n[ethernet]\nport = "net_null0"\n'
@@ -148,7 +152,7 @@ def operator_errors(args, checks):
         ):
             checks.run(f"error_{name}", lambda argv=argv, words=words: refused(argv, *words))
     finally:
-        demo.shutil.rmtree(directory, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def check_second_gateway(lab):

@@ -9,8 +9,10 @@ import ibwire
 from checks.frames import arp, ethernet_socket, ipv4
 from checks.laboratory import back_within, socket_in
 from checks.runtime import Follower
-from demo import ETH, ETH_IP, IB, IB_IP, PREFIX, Failed, ping, run
 from ibhosts import Hosts
+from stage.lab import ETH, ETH_IP, IB, IB_IP, PREFIX
+from stage.programs import Failed, run
+from stage.traffic import ping
 
 EVERYONE = b"\xff" * 6
 STRANGER = b"\x02\x13\x13\x13\x13\x13"

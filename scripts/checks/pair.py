@@ -24,7 +24,9 @@ from checks.keepalived import check_keepalived, check_notify
 from checks.laboratory import Laboratory, back_within, in_laboratory, socket_in
 from checks.meanwhile import meanwhile
 from checks.runtime import Follower
-from demo import ETH, ETH_IP, GW, IB, IB_IP, PREFIX, Failed, Process, ping, run
+from stage.lab import ETH, ETH_IP, GW, IB, IB_IP, PREFIX
+from stage.programs import Failed, Process, run
+from stage.traffic import ping
 
 NAMES = ("a", "b")
 OWN = {"a": "10.77.0.254", "b": "10.77.0.253"}

@@ -6,7 +6,9 @@ import struct
 
 import ibwire
 from checks.laboratory import grown
-from demo import ETH_IP, GW_IP, IB_IP, Failed, ping, run
+from stage.lab import ETH_IP, GW_IP, IB_IP
+from stage.programs import Failed, run
+from stage.traffic import ping
 
 # More pings than a segment without any sends hellos meanwhile, three a second.
 BAD, REQUESTS, PINGS = 7, 3, 25

@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 from checks.laboratory import Laboratory, grown, in_laboratory, socket_in, stopped
 from checks.port_rows import PORT_ROWS
-from demo import ETH_IP, FILE_BYTES, GW, GW_IP, IB_IP, PREFIX, Failed, Process, check_file, ping, run
+from stage.lab import ETH_IP, GW, GW_IP, IB_IP, PREFIX
+from stage.programs import Failed, Process, run
+from stage.traffic import FILE_BYTES, check_file, ping
 
 
 class Joined(NamedTuple):

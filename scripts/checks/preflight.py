@@ -3,12 +3,14 @@
 import json
 import os
 import select
+import shutil
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
-import demo
-from demo import run
+from stage.programs import run
+from stage.traffic import answered
 
 GOOD = """[gateway]
 address = "10.77.0.254/24"
@@ -168,25 +170,25 @@ def check_fifo(gateway, directory):
 
 
 def check_first(gateway, directory):
-    fabric = Path(demo.__file__).parents[1] / "examples" / "fabric.toml"
+    fabric = Path(__file__).resolve().parents[2] / "examples" / "fabric.toml"
     script = f"export PATH={gateway.parent}:$PATH\n" + FIRST.format(directory=directory, fabric=fabric)
     done = run("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", script,
                check=False, timeout=120)
-    answered = len(demo.answered(done.stdout, first=3)) == 3
-    ok = done.returncode == 0 and answered
+    all_three = len(answered(done.stdout, first=3)) == 3
+    ok = done.returncode == 0 and all_three
     logs = {log.name: log.read_text(errors="replace")[-1500:] for log in directory.glob("*.log")}
     more = {} if ok else {"code": done.returncode, "said": (done.stdout + done.stderr)[-4000:], **logs}
-    return {"ok": ok, "answered": answered, **more}
+    return {"ok": ok, "answered": all_three, **more}
 
 
 def preflight(args, checks):
     if not checks.wanted_of("preflight"):
         return
     gateway = Path(args.bin).resolve() / "ipoib-fwd"
-    directory = Path(demo.tempfile.mkdtemp(prefix="ipoib-fwd-e2e-"))
+    directory = Path(tempfile.mkdtemp(prefix="ipoib-fwd-e2e-"))
     try:
         for name, body in (("good", check_good), ("bad", check_bad), ("json", check_json), ("terminal", check_terminal),
                            ("journal", check_journal), ("fifo", check_fifo), ("first", check_first)):
             checks.run(f"preflight_{name}", lambda body=body: body(gateway, directory))
     finally:
-        demo.shutil.rmtree(directory, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)

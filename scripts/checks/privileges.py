@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 from checks.service import UNITS, Services
-from demo import Failed, run
+from stage.programs import Failed, run
 
 # A thread's five sets of capabilities.
 SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")

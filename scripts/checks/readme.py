@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from checks.laboratory import Failed
-from demo import run
+from stage.programs import run
 
 README = Path(__file__).parents[2] / "README.md"
 

@@ -11,7 +11,9 @@ import time
 from checks.laboratory import Laboratory, Pings, Pulse, grown, in_laboratory, stopped
 from checks.runtime import Follower, message
 from checks.segments import SEGMENTS, Segments
-from demo import ETH, ETH_IP, GW_IP, IB, IB_IP, PREFIX, Failed, ping, run
+from stage.lab import ETH, ETH_IP, GW_IP, IB, IB_IP, PREFIX
+from stage.programs import Failed, run
+from stage.traffic import ping
 
 OFFICE, STORAGE, BACKUP = (name for name, *_ in SEGMENTS)
 ETH100, IB100 = SEGMENTS[1][3:]

@@ -3,7 +3,9 @@
 import re
 
 from checks.laboratory import Laboratory, grown, in_laboratory, stopped
-from demo import ETH, ETH_IP, GW_IP, IB, IB_IP, PREFIX, ping, run
+from stage.lab import ETH, ETH_IP, GW_IP, IB, IB_IP, PREFIX
+from stage.programs import run
+from stage.traffic import ping
 
 # A host behind the Ethernet host, which routes for it, and one behind the InfiniBand host.
 FAR_ETH, FAR_IB = "gwdemo-eth2", "gwdemo-ib2"

@@ -11,9 +11,11 @@ import time
 from pathlib import Path
 
 from checks.captures import tshark
-from checks.privileges import threads, with_any
 from checks.laboratory import Laboratory, back_within, in_laboratory
-from demo import ETH, ETH_IP, GW_IP, IB, IB_IP, Failed, ping, run
+from checks.privileges import threads, with_any
+from stage.lab import ETH, ETH_IP, GW_IP, IB, IB_IP
+from stage.programs import Failed, run
+from stage.traffic import ping
 
 # An address of the Ethernet host that the gateway has not heard of.
 NEWCOMER = "10.77.0.77"

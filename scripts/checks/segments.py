@@ -6,7 +6,9 @@ from pathlib import Path
 
 import ibwire
 from checks.laboratory import Laboratory, grown, in_laboratory, socket_in, stopped
-from demo import ETH, ETH_IP, GW_IP, IB_IP, MOST_CAPTURED, PREFIX, Failed, Process, ping, run
+from stage.lab import ETH, ETH_IP, GW_IP, IB_IP, MOST_CAPTURED, PREFIX
+from stage.programs import Failed, Process, run
+from stage.traffic import ping
 
 # Name, VLAN, partition, network namespace of the Ethernet host's side, of the InfiniBand host.
 SEGMENTS = (("office", None, 0xFFFF, "gwdemo-eth", "gwdemo-ib"), ("storage", 100, 0x8064, "gwdemo-eth100", "gwdemo-ib100"),

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from checks.laboratory import Failed, LIBC, left_out
-from demo import Process, run
+from stage.programs import Process, run
 
 UNITS = Path(__file__).parents[2] / "packaging/systemd"
 # Of systemd-analyze, ten times the figure that it prints.

@@ -5,7 +5,9 @@ import socket
 import time
 
 from checks.laboratory import Pings, packets, socket_in
-from demo import ETH, ETH_IP, IB, IB_IP, LATE, ping, run, traffic
+from stage.lab import ETH, ETH_IP, IB, IB_IP
+from stage.programs import run
+from stage.traffic import LATE, ping, traffic
 
 
 def check_too_big(lab):

@@ -7,7 +7,9 @@ import shutil
 
 from checks.laboratory import Laboratory
 from checks.privileges import SETS, threads
-from demo import ETH, ETH_IP, GW, IB, IB_IP, Failed, Process, check_file, ping, run
+from stage.lab import ETH, ETH_IP, GW, IB, IB_IP
+from stage.programs import Failed, Process, run
+from stage.traffic import check_file, ping
 
 # Nobody is known by them.
 USER = GROUP = 4242

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from checks.cold import ColdLaboratory, one
 from checks.laboratory import in_laboratory, stopped
-from demo import ETH, ETH_IP, GW, IB, IB_IP, PREFIX, Process, cpu_seconds, gateway_pid, ping, run
+from stage.lab import ETH, ETH_IP, GW, IB, IB_IP, PREFIX, gateway_pid
+from stage.programs import Process, cpu_seconds, run
+from stage.traffic import ping
 
 # Who rests takes a few hundredths on any processor of today; one that spins takes all that it is given.
 MOST_OF_A_CORE = 0.33

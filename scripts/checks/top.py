@@ -13,7 +13,8 @@ import termios
 import time
 
 from checks.laboratory import Failed
-from demo import ETH, IB_IP, Process, run
+from stage.lab import ETH, IB_IP
+from stage.programs import Process, run
 
 # Columns and lines.
 SMALL, LARGE = (80, 24), (200, 60)

@@ -4,7 +4,9 @@ import socket
 import time
 
 from checks.laboratory import Laboratory, in_laboratory, socket_in, stopped
-from demo import ETH, ETH_IP, IB, IB_IP, check_file, check_ping, ping, run, traffic
+from stage.lab import ETH, ETH_IP, IB, IB_IP
+from stage.programs import run
+from stage.traffic import check_file, check_ping, ping, traffic
 
 # Further Ethernet hosts, so that both workers answer for some.
 MORE = [f"10.77.0.{n}" for n in range(10, 26)]

@@ -2,7 +2,8 @@
 
 import ethport
 from checks.laboratory import Laboratory, in_laboratory, stopped
-from demo import ETH, ETH_IP, IB, IB_IP, check_file, check_fragments, ping
+from stage.lab import ETH, ETH_IP, IB, IB_IP
+from stage.traffic import check_file, check_fragments, ping
 
 SIZE = 8 << 20
 

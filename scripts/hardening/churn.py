@@ -9,10 +9,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from demo import ETH, ETH_IP, IB, IB_IP, LATE, Process
 from hardening.ground import DESCRIPTOR_NOISE, MEMORY_NOISE, RECOVERED, goes_again, report, say
 from hardening.town import OFFICE, Town
 from hardening.upsets import Upsets
+from stage.lab import ETH, ETH_IP, IB, IB_IP
+from stage.programs import Process
+from stage.traffic import LATE
 
 
 def sample(lab):

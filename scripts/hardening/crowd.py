@@ -12,9 +12,10 @@ import ibcrowd
 from checks.crowd import PREFIX, address, to_hosts
 from checks.frames import ethernet_socket
 from checks.laboratory import Laboratory, socket_in
-from demo import ETH, ETH_IP, GW_IP, Failed
 from hardening.churn import sample
 from hardening.ground import DESCRIPTOR_NOISE, MEMORY_NOISE, report, say
+from stage.lab import ETH, ETH_IP, GW_IP
+from stage.programs import Failed
 
 # Hosts, each with a connection of either direction. Half of the places are for those that hosts open, and one port may have a quarter of
 # those, 1,007: some are closed to make room for others in each round.

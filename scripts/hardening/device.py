@@ -4,8 +4,9 @@ import re
 import threading
 import time
 
-from demo import ETH, ETH_IP, Failed, Process, run
 from hardening.guest import Gone, Guest
+from stage.lab import ETH, ETH_IP
+from stage.programs import Failed, Process, run
 
 IP = "10.77.0.3"
 NODE = "0002c90300a1b200"

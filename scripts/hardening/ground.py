@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 
 from checks.laboratory import Laboratory
-from demo import ETH, ETH_IP, IB, IB_IP, run
+from stage.lab import ETH, ETH_IP, IB, IB_IP
+from stage.programs import run
 
 ROOT = Path(__file__).resolve().parents[2]
 # What is promised of a death.

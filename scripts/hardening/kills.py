@@ -9,9 +9,10 @@ import time
 
 from checks.gids_serve import DEVICE, Room, addresses, told
 from checks.metrics import Exporter, get, samples, total
-from demo import ETH, ETH_IP, IB, IB_IP, Failed, Process, run
 from hardening import device
 from hardening.ground import RECOVERED, Hardening, goes_again, report, say
+from stage.lab import ETH, ETH_IP, IB, IB_IP
+from stage.programs import Failed, Process, run
 
 
 def whole_records(path):

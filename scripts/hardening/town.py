@@ -13,7 +13,8 @@ from pathlib import Path
 from checks.laboratory import Laboratory
 from checks.reload import segment
 from checks.segments import SEGMENTS, host
-from demo import ETH, ETH_IP, GW, GW_IP, IB, IB_IP, PREFIX, Failed, Process, run
+from stage.lab import ETH, ETH_IP, GW, GW_IP, IB, IB_IP, PREFIX
+from stage.programs import Failed, Process, run
 
 BRIDGE, ETH_GUEST, IB_GUEST = "gwdemo-bridge", "gwdemo-guest", "gwdemo-ibguest"
 ETH_GUEST_IP, IB_GUEST_IP = "10.77.0.3", "10.77.0.4"

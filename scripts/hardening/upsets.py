@@ -4,8 +4,9 @@ import ipaddress
 import signal
 import time
 
-from demo import ETH, ETH_IP, GW, IB, IB_IP, PREFIX, Failed, run
 from hardening.ground import RECOVERED
+from stage.lab import ETH, ETH_IP, GW, IB, IB_IP, PREFIX
+from stage.programs import Failed, run
 from hardening.town import (BRIDGE, ETH_GUEST, ETH_GUEST_IP, IB_GUEST, IB_GUEST_IP, OFFICE, STORAGE, STORAGE_ETH, STORAGE_IB)
 
 MAIN = ((ETH, IB_IP), (IB, ETH_IP))
