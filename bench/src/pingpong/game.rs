@@ -67,6 +67,8 @@ struct Player {
     sent_at: Option<Instant>,
     /// What came last, to be sent back.
     held: Option<Mbuf>,
+    /// Its queue pair takes no sends any more: the other end had all that it wanted, and has gone.
+    over: bool,
 }
 
 /// The bytes of all messages.
@@ -167,7 +169,7 @@ impl Game<'_> {
             self.receive(message)?;
         }
         for index in 0..self.players.len() {
-            let ready = self.players.get(index).is_some_and(|p| !p.awaits && !p.sends);
+            let ready = self.players.get(index).is_some_and(|p| !p.awaits && !p.sends && !p.over);
             if ready && self.sent < self.rules.iterations {
                 self.send(index)?;
             }
@@ -222,6 +224,10 @@ impl Game<'_> {
                 // All messages are there, so the other end had ours: what is missing is its acknowledge, and it may have gone.
                 QpFault::Send(WcStatus::RetryExceeded) if self.received >= self.rules.iterations => {
                     self.unacknowledged += 1;
+                    let index = self.end.index(event.qpn);
+                    if let Some(player) = index.and_then(|index| self.players.get_mut(index)) {
+                        player.over = true;
+                    }
                 }
                 QpFault::Send(status) | QpFault::Receive(status) => {
                     return Err(Error::Fault(event.qpn, status));
