@@ -103,6 +103,7 @@ def main():
     parser = argparse.ArgumentParser(prog="scripts/e2e.py", description=__doc__)
     parser.add_argument("--json", metavar="FILE", help="write the checks and their figures to FILE")
     parser.add_argument("--bin", metavar="DIR", default="target/release", help="where the programs are")
+    parser.add_argument("--older", metavar="DIR", help="where older programs are, with which a pair's gateways begin (pair_upgrade)")
     parser.add_argument("--keep", action="store_true", help="keep logs, configuration and captures")
     parser.add_argument("only", nargs="*", metavar="NAME", help="only checks whose names begin so")
     args = parser.parse_args()

@@ -91,3 +91,15 @@ fn every_corpus_has_a_target() {
         assert!(fuzz::TARGETS.iter().any(|(target, _)| *target == name), "{name}");
     }
 }
+
+#[test]
+fn every_target_has_a_program_and_no_other_has() {
+    let programs = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz_targets")).unwrap();
+    let mut programs: Vec<_> = programs.map(|file| file.unwrap().path()).collect();
+    programs.sort();
+    let programs: Vec<_> = programs.iter().filter_map(|file| file.file_stem()?.to_str()).collect();
+    // The one with all of them.
+    let mut wanted: Vec<_> = fuzz::TARGETS.iter().map(|(name, _)| *name).chain(["every"]).collect();
+    wanted.sort_unstable();
+    assert_eq!(programs, wanted);
+}

@@ -162,7 +162,8 @@ def check_drain_alone(lab):
 
 
 def check_upgrade(lab):
-    """Both gateways are replaced, one after the other, under one connection: drained, stopped, the program exchanged, started."""
+    """Both gateways are replaced, one after the other, under one connection: drained, stopped, the program exchanged, started. With
+    `--older` it is another one, of another version."""
     lab.wait_settled()
     time.sleep(WARM)
     steps = []

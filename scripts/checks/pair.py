@@ -49,7 +49,7 @@ class PairLab(Laboratory):
         super().__init__(args, intruder=False)
         self.gateways = {}
         # Where a gateway's program is, if not where the others are.
-        self.programs = {}
+        self.programs = dict.fromkeys(NAMES, Path(args.older).resolve()) if args.older else {}
 
     def namespaces_up(self):
         for name in (ETH, GW, IB, *OWN_NS.values()):

@@ -10,8 +10,12 @@ from pathlib import Path
 from hardening.ground import ROOT, report, say
 
 
+# All targets in one program, which `FUZZ_TARGET` tells which one it is.
+DRIVER = "every"
+
+
 def targets():
-    return sorted(path.stem for path in (ROOT / "fuzz/fuzz_targets").glob("*.rs"))
+    return sorted(path.stem for path in (ROOT / "fuzz/fuzz_targets").glob("*.rs") if path.stem != DRIVER)
 
 
 def fuzz(args):
@@ -26,10 +30,10 @@ def fuzz(args):
     if args.program:
         program = Path(args.program).resolve()
     else:
-        build = [cargo, "build", "every", "-O", "-s", "none", "--features", "libfuzzer", "--fuzz-dir", ".", "--target-dir", args.target_dir]
+        build = [cargo, "build", DRIVER, "-O", "-s", "none", "--features", "libfuzzer", "--fuzz-dir", ".", "--target-dir", args.target_dir]
         # libFuzzer's coverage is an unstable option of the compiler.
         subprocess.run(build, cwd=ROOT / "fuzz", env={**os.environ, "RUSTC_BOOTSTRAP": "1"}, check=True)
-        program = next(Path(args.target_dir).resolve().glob("*-unknown-linux-gnu/release/every"))
+        program = next(Path(args.target_dir).resolve().glob("*-unknown-linux-gnu/release/" + DRIVER))
     executed, crashed = {}, []
     share = args.seconds / len(chosen)
     for target in chosen:
