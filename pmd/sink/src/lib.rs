@@ -3,8 +3,8 @@
 //! It takes every send that is rung for, as soon as it gets a turn, and completes those that ask for it; and it fills
 //! shared receives with messages that it was given beforehand. What it costs is counted apart ([`SinkStats::cycles`]), so
 //! that the rest of a loop's time is the driver's and what stands above it. It executes the same rings as the device
-//! model, and checks what keeps memory safe and a benchmark honest: entries in order, keys, lengths, room in completion queues;
-//! and of a sample of the packets every byte ([`Inspector`]).
+//! model, and checks what keeps memory safe and a benchmark honest: entries in order, keys and lengths of receives, room in completion
+//! queues; and of a sample of the packets the send's key, address and length, and every byte ([`Inspector`]).
 //!
 //! [`puppet`] is another: it does what it is told, right or wrong.
 
