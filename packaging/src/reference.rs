@@ -264,6 +264,20 @@ mod tests {
     }
 
     #[test]
+    fn rules_and_dashboard_name_figures_that_there_are() {
+        let of_links = LinkCounters::DESCRIBED.map(|[counter, ..]| Table::SegmentLink.figure(counter));
+        let all: Vec<String> = Family::ALL.map(Family::figure).into_iter().chain(of_links).collect();
+        for text in [ALERTS, include_str!("../monitoring/dashboard.json")] {
+            let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            let named: Vec<&str> = words.filter(|word| word.starts_with("ipoib_fwd_")).collect();
+            assert!(!named.is_empty());
+            for name in named {
+                assert!(all.iter().any(|figure| figure == name), "{name}");
+            }
+        }
+    }
+
+    #[test]
     fn no_word_breaks_a_table() {
         for line in page().lines().filter(|line| line.starts_with('|')) {
             let bars = line.replace("\\|", "").matches('|').count();
