@@ -91,12 +91,22 @@ def check_figures(lab):
         if not ping(ETH, IB_IP, 56, count=20)["ok"]:
             wrong.append("no ping")
         after, stats = samples(get(exporter.port)[2]), lab.ctl("stats")
-        grown = total(after, PACKETS, "to_infiniband") - total(before, PACKETS, "to_infiniband")
-        if grown < 20:
-            wrong.append(f"20 pings are {grown} packets")
+        grown_by = lambda name, word: total(after, name, word) - total(before, name, word)
+        if grown_by(PACKETS, "to_infiniband") < 20:
+            wrong.append(f"20 pings are {grown_by(PACKETS, 'to_infiniband')} packets")
         for path, counted in stats["traffic"].items():
             if total(after, "ipoib_fwd_worker_packets_total", f'path="{path}"') > counted["packets"]:
                 wrong.append(f"{path}: more than {counted}")
+        # Each ping is a frame of 98 bytes each way.
+        for direction in ("receive", "transmit"):
+            moved = {what: grown_by(f"ipoib_fwd_ethernet_port_{what}_total", f'direction="{direction}"') for what in ("packets", "bytes")}
+            if moved["packets"] < 20 or moved["bytes"] < 20 * 98:
+                wrong.append(f"{direction}: 20 pings are {moved} of the port")
+        links, last = lab.ctl("links"), samples(get(exporter.port)[2])
+        for counter, n in links["link_counters"].items():
+            figure = f"ipoib_fwd_segment_link_{counter}_total", 'segment="default"'
+            if not after.get(figure, n + 1) <= n <= last.get(figure, -1):
+                wrong.append(f"{figure}: {after.get(figure)}, {n} of ctl links, {last.get(figure)}")
         forwarding = total(after, "ipoib_fwd_segment_role", 'role="forwarding"')
         if forwarding != 1 or total(after, "ipoib_fwd_segment_connections", "outgoing") < 1:
             wrong.append("role or connections")
