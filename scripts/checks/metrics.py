@@ -1,9 +1,10 @@
 """What monitoring systems see of a gateway: its figures over HTTP, judged by promtool; a real Prometheus that asks for them, and whose
-alert fires; rules and dashboard, which name nothing that there is not."""
+alert fires; rules and dashboard, which name nothing that there is not; figures of a subnet whose administration is silent."""
 
 import json
 import re
 import shutil
+import signal
 import socket
 import time
 import urllib.error
@@ -124,6 +125,26 @@ def check_figures(lab):
         if status != 503 or "nobody.sock" not in text:
             wrong.append(f"without a gateway: {status} {text}")
     return {"ok": not wrong, "series": len(after), "wrong": wrong}
+
+
+def check_silence(lab):
+    """Where nobody answers for the subnet while the link is up, the figures say so, with which the alert fires."""
+    timeouts = "ipoib_fwd_segment_link_sa_timeouts_total"
+    with Exporter(lab) as exporter:
+        ask = lambda name: total(samples(get(exporter.port)[2]), name, 'segment="default"')
+        before, begin = ask(timeouts), time.monotonic()
+        lab.fabric.popen.send_signal(signal.SIGSTOP)
+        try:
+            def silent():
+                ping(ETH, IB_IP, 56, count=1)
+                return ask(timeouts) > before
+
+            lab.wait_for("a request that nobody answers", silent, 60)
+            up, took = ask("ipoib_fwd_segment_up"), time.monotonic() - begin
+        finally:
+            lab.fabric.popen.send_signal(signal.SIGCONT)
+        lab.wait_for("pings again", lambda: ping(ETH, IB_IP, 56, count=1)["ok"], 30)
+        return {"ok": up == 1, "up": up, "timeouts": ask(timeouts) - before, "after": round(took, 1)}
 
 
 def check_named(lab):
