@@ -86,6 +86,7 @@ def hard(args, checks):
         ("hostile_sizes", check_odd_sizes),
         ("hostile_random_frames", check_random_frames),
         ("hostile_packets", check_hostile_packets),
+        ("metrics_silence", metrics.check_silence),
         ("died_fabric_stopped", check_fabric_stopped),
         ("died_fabric_killed", check_fabric_killed),
         ("died_gateway_killed", check_gateway_killed),

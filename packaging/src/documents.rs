@@ -321,6 +321,11 @@ fn the_manual_promises_as_many_series_as_the_gateway_is_held_to() {
         "at most {MOST_OF_WORKER} for a worker, {MOST_OF_SEGMENT} for a segment, {MOST_OF_PORT} for a port, and {MOST_BESIDE} besides"
     );
     assert!(text.contains(&promise), "{promise}");
+    let bounds = std::fs::read_to_string(root().join("docs/manual/limits.md")).unwrap();
+    let row = format!(
+        "| series of figures | {MOST_OF_WORKER} for a worker, {MOST_OF_SEGMENT} for a segment, {MOST_OF_PORT} for a port, {MOST_BESIDE} besides |"
+    );
+    assert!(bounds.contains(&row), "{row}");
 }
 
 #[test]

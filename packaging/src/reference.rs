@@ -8,7 +8,7 @@ use ipoib::link::LinkCounters;
 use ipoib_fwd::command::Command;
 use ipoib_fwd::counter::{Labour, SegmentTraffic, Traffic};
 use ipoib_fwd::event::{Kind, What};
-use ipoib_fwd::metrics::Family;
+use ipoib_fwd::metrics::{Family, Table};
 use ipoib_fwd::segment::{HostCounters, SegmentCounters};
 use preflight::Code;
 
@@ -163,7 +163,7 @@ pub(crate) fn page() -> String {
         &mut page,
         "Figures for monitoring",
         "Of `ipoib-fwd ctl metrics` and `ipoib-fwd metrics`. They, and the counters below that stand without \"what to do\", are ordinary measures of \
-         how much is done: the alarms above say when to act on them.",
+         how much is done: the alarms above say when to act on them. The counters of a link are figures, too.",
     );
     table(&mut page, ["figure", "what"], Family::ALL.map(|f| [code(f.figure()), f.describe().to_owned()]));
 
@@ -182,7 +182,11 @@ pub(crate) fn page() -> String {
     );
     described(&mut page, Labour::ALL.map(|what| (what.name(), what.describe())));
 
-    section(&mut page, "Counters of a link", "`link_counters` of `ipoib-fwd ctl links`, for each segment.");
+    let figure = code(Table::SegmentLink.figure("COUNTER"));
+    let words = format!(
+        "`link_counters` of `ipoib-fwd ctl links`, for each segment, and figures for monitoring: {figure}."
+    );
+    section(&mut page, "Counters of a link", &words);
     with_remedies(&mut page, LinkCounters::DESCRIBED);
     section(&mut page, "Counters of a segment", "`segment` under `counters` of `ipoib-fwd ctl neighbours`.");
     with_remedies(&mut page, SegmentCounters::DESCRIBED);
@@ -257,6 +261,20 @@ mod tests {
         let alert = alerts().into_iter().find(|alert| alert.name == "PacketsDropped").unwrap();
         let chosen = format!("ipoib_fwd_drops_total{{reason!~\"{}\"}}", names.join("|"));
         assert!(alert.expression.contains(&chosen), "{chosen}: {}", alert.expression);
+    }
+
+    #[test]
+    fn rules_and_dashboard_name_figures_that_there_are() {
+        let of_links = LinkCounters::DESCRIBED.map(|[counter, ..]| Table::SegmentLink.figure(counter));
+        let all: Vec<String> = Family::ALL.map(Family::figure).into_iter().chain(of_links).collect();
+        for text in [ALERTS, include_str!("../monitoring/dashboard.json")] {
+            let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            let named: Vec<&str> = words.filter(|word| word.starts_with("ipoib_fwd_")).collect();
+            assert!(!named.is_empty());
+            for name in named {
+                assert!(all.iter().any(|figure| figure == name), "{name}");
+            }
+        }
     }
 
     #[test]

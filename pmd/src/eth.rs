@@ -101,8 +101,12 @@ pub type Mac = [u8; 6];
 pub struct EthStats {
     /// Frames received.
     pub received: u64,
+    /// Bytes of them.
+    pub received_bytes: u64,
     /// Frames sent.
     pub sent: u64,
+    /// Bytes of them.
+    pub sent_bytes: u64,
     /// Frames that found no descriptor, or the ring of the driver's AF_PACKET socket full; of a bond, those of its members.
     pub missed: u64,
     /// Frames received with an error.
@@ -458,7 +462,9 @@ impl EthPort {
         }
         EthStats {
             received: s.ipackets,
+            received_bytes: s.ibytes,
             sent: s.opackets,
+            sent_bytes: s.obytes,
             missed: s.imissed + self.ring_losses.ask(),
             receive_errors: s.ierrors,
             send_errors: s.oerrors,

@@ -1,9 +1,10 @@
 """What monitoring systems see of a gateway: its figures over HTTP, judged by promtool; a real Prometheus that asks for them, and whose
-alert fires; rules and dashboard, which name nothing that there is not."""
+alert fires; rules and dashboard, which name nothing that there is not; figures of a subnet whose administration is silent."""
 
 import json
 import re
 import shutil
+import signal
 import socket
 import time
 import urllib.error
@@ -91,12 +92,22 @@ def check_figures(lab):
         if not ping(ETH, IB_IP, 56, count=20)["ok"]:
             wrong.append("no ping")
         after, stats = samples(get(exporter.port)[2]), lab.ctl("stats")
-        grown = total(after, PACKETS, "to_infiniband") - total(before, PACKETS, "to_infiniband")
-        if grown < 20:
-            wrong.append(f"20 pings are {grown} packets")
+        grown_by = lambda name, word: total(after, name, word) - total(before, name, word)
+        if grown_by(PACKETS, "to_infiniband") < 20:
+            wrong.append(f"20 pings are {grown_by(PACKETS, 'to_infiniband')} packets")
         for path, counted in stats["traffic"].items():
             if total(after, "ipoib_fwd_worker_packets_total", f'path="{path}"') > counted["packets"]:
                 wrong.append(f"{path}: more than {counted}")
+        # Each ping is a frame of 98 bytes each way.
+        for direction in ("receive", "transmit"):
+            moved = {what: grown_by(f"ipoib_fwd_ethernet_port_{what}_total", f'direction="{direction}"') for what in ("packets", "bytes")}
+            if moved["packets"] < 20 or moved["bytes"] < 20 * 98:
+                wrong.append(f"{direction}: 20 pings are {moved} of the port")
+        links, last = lab.ctl("links"), samples(get(exporter.port)[2])
+        for counter, n in links["link_counters"].items():
+            figure = f"ipoib_fwd_segment_link_{counter}_total", 'segment="default"'
+            if not after.get(figure, n + 1) <= n <= last.get(figure, -1):
+                wrong.append(f"{figure}: {after.get(figure)}, {n} of ctl links, {last.get(figure)}")
         forwarding = total(after, "ipoib_fwd_segment_role", 'role="forwarding"')
         if forwarding != 1 or total(after, "ipoib_fwd_segment_connections", "outgoing") < 1:
             wrong.append("role or connections")
@@ -114,6 +125,26 @@ def check_figures(lab):
         if status != 503 or "nobody.sock" not in text:
             wrong.append(f"without a gateway: {status} {text}")
     return {"ok": not wrong, "series": len(after), "wrong": wrong}
+
+
+def check_silence(lab):
+    """Where nobody answers for the subnet while the link is up, the figures say so, with which the alert fires."""
+    timeouts = "ipoib_fwd_segment_link_sa_timeouts_total"
+    with Exporter(lab) as exporter:
+        ask = lambda name: total(samples(get(exporter.port)[2]), name, 'segment="default"')
+        before, begin = ask(timeouts), time.monotonic()
+        lab.fabric.popen.send_signal(signal.SIGSTOP)
+        try:
+            def silent():
+                ping(ETH, IB_IP, 56, count=1)
+                return ask(timeouts) > before
+
+            lab.wait_for("a request that nobody answers", silent, 60)
+            up, took = ask("ipoib_fwd_segment_up"), time.monotonic() - begin
+        finally:
+            lab.fabric.popen.send_signal(signal.SIGCONT)
+        lab.wait_for("pings again", lambda: ping(ETH, IB_IP, 56, count=1)["ok"], 30)
+        return {"ok": up == 1, "up": up, "timeouts": ask(timeouts) - before, "after": round(took, 1)}
 
 
 def check_named(lab):

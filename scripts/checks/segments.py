@@ -139,7 +139,7 @@ def check_series(lab):
     ports = [sum("ethernet_port" in line for line in lines), sum('device="' in line for line in lines)]
     beside = len(lines) - sum(of.values()) - sum(workers) - sum(ports)
     named = [line for line in lines if ETH_IP in line or IB_IP in line]
-    ok = (max(of.values()) <= 70 and max(workers) <= 25 and max(ports) <= 5 and 0 < beside <= 80 and not named and min(of.values()) > 0)
+    ok = (max(of.values()) <= 110 and max(workers) <= 25 and max(ports) <= 9 and 0 < beside <= 80 and not named and min(of.values()) > 0)
     return {"ok": ok, "all": len(lines), "of_segments": of, "of_workers": workers, "of_ports": ports, "beside": beside, "named": named[:3]}
 
 

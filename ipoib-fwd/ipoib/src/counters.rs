@@ -13,6 +13,7 @@
 ///     }
 /// }
 /// assert_eq!(DoorCounters::DESCRIBED, [["slammed", "Times that it was slammed.", "Shut the window."]]);
+/// assert_eq!(DoorCounters { slammed: 3 }.values(), [3]);
 /// assert_eq!(DoorCounters::default().slammed, 0);
 /// ```
 #[macro_export]
@@ -25,6 +26,12 @@ macro_rules! counters {
             /// All of them: name, what is counted, what an operator does about it.
             pub const DESCRIBED: [[&'static str; 3]; { [$(stringify!($field)),*].len() }] =
                 [$([stringify!($field), concat!($($text),+).trim_ascii(), $remedy]),*];
+
+            /// What each has counted, in the order of [`Self::DESCRIBED`].
+            #[must_use]
+            pub const fn values(&self) -> [u64; Self::DESCRIBED.len()] {
+                [$(self.$field),*]
+            }
         }
     };
 }

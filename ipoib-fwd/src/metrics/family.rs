@@ -41,6 +41,10 @@ hca::counted! {
         SegmentConnections = "segment_connections",
         /// Whether an Ethernet port has a link.
         EthernetPortUp = "ethernet_port_up",
+        /// Frames of an Ethernet port by direction, as its driver counts them.
+        EthernetPortPackets = "ethernet_port_packets",
+        /// Bytes of these frames.
+        EthernetPortBytes = "ethernet_port_bytes",
         /// Frames that an Ethernet port or its driver lost, by reason: `missed` found no descriptor or a full ring.
         EthernetPortLosses = "ethernet_port_losses",
         /// Whether a link of an InfiniBand port is up.
@@ -77,6 +81,8 @@ impl Family {
             | Self::SegmentBytes
             | Self::SegmentDrops
             | Self::SegmentLoops
+            | Self::EthernetPortPackets
+            | Self::EthernetPortBytes
             | Self::EthernetPortLosses
             | Self::SrqLow
             | Self::DeviceErrors
@@ -103,6 +109,28 @@ impl Family {
     pub fn figure(self) -> String {
         let total = if self.is_counter() { "_total" } else { "" };
         format!("{PREFIX}_{}{total}", self.name())
+    }
+}
+
+/// A table of counters that each are a family, as nothing is their sum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Table {
+    /// Those of a segment's link.
+    SegmentLink,
+}
+
+impl Table {
+    /// A counter's family.
+    pub(super) fn family(self, counter: &str) -> String {
+        match self {
+            Self::SegmentLink => format!("segment_link_{counter}"),
+        }
+    }
+
+    /// What a monitoring system calls a counter's figures.
+    #[must_use]
+    pub fn figure(self, counter: &str) -> String {
+        format!("{PREFIX}_{}_total", self.family(counter))
     }
 }
 

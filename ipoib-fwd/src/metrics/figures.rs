@@ -5,17 +5,18 @@
 
 use dataplane::latency::Summary;
 use ipoib::drop_reason::DropReason;
+use ipoib::link::LinkCounters;
 
-use super::{Family, Labels, Sheet, labels};
+use super::{Family, Labels, Sheet, Table, labels};
 use crate::counter::{Labour, SegmentTotals, SegmentTraffic, Totals, Traffic};
 use crate::segment::pair::Role;
 
 /// Most figures that a worker makes. These are promised in the manual.
 pub const MOST_OF_WORKER: usize = 25;
 /// Most that a segment makes.
-pub const MOST_OF_SEGMENT: usize = 70;
+pub const MOST_OF_SEGMENT: usize = 110;
 /// Most that a port makes.
-pub const MOST_OF_PORT: usize = 5;
+pub const MOST_OF_PORT: usize = 9;
 /// Most that there are beside these.
 pub const MOST_BESIDE: usize = 80;
 
@@ -30,6 +31,8 @@ pub struct LinkFigures {
     pub hosts: usize,
     /// Connections that carry packets: those that we opened, and those that hosts did.
     pub connections: [usize; 2],
+    /// What has happened on it.
+    pub counters: LinkCounters,
 }
 
 /// What a segment has to tell.
@@ -60,6 +63,10 @@ pub struct EthernetFigures {
     pub name: String,
     /// It has a link.
     pub up: bool,
+    /// Its frames, by direction.
+    pub packets: [(&'static str, u64); 2],
+    /// Bytes of them.
+    pub bytes: [(&'static str, u64); 2],
     /// Frames that it lost, by reason.
     pub losses: [(&'static str, u64); 4],
 }
@@ -187,6 +194,17 @@ impl Figures {
         sheet.gauge(Family::SegmentPeers, peers);
         sheet.gauge(Family::SegmentNeighbours, neighbours);
         sheet.gauge(Family::SegmentConnections, connections);
+        self.links(sheet);
+    }
+
+    /// What has happened on segments' links. Each counter is there from the start, since rules see how it grows.
+    fn links(&self, sheet: &mut Sheet) {
+        let linked = self.segments.iter().filter_map(|segment| Some((&segment.name, segment.link?)));
+        let counted: Vec<_> = linked.map(|(name, link)| (name, link.counters.values())).collect();
+        for (n, described) in LinkCounters::DESCRIBED.into_iter().enumerate() {
+            let of_link = counted.iter().map(|(name, values)| (labels([("segment", name)]), values[n]));
+            sheet.described(Table::SegmentLink, described, of_link);
+        }
     }
 
     fn ports(&self, sheet: &mut Sheet) {
@@ -195,10 +213,14 @@ impl Figures {
             Family::EthernetPortUp,
             ethernets.clone().map(|end| (labels([("port", &end.name)]), flag(end.up))),
         );
-        let losses = ethernets.flat_map(|end| {
-            end.losses.map(|(reason, n)| (labels([("port", &end.name), ("reason", &reason)]), n))
-        });
-        sheet.counter(Family::EthernetPortLosses, losses);
+        let with = |label: &'static str, counted: fn(&EthernetFigures) -> &[(&'static str, u64)]| {
+            ethernets.clone().flat_map(move |end| {
+                counted(end).iter().map(move |(word, n)| (labels([("port", &end.name), (label, word)]), *n))
+            })
+        };
+        sheet.counter(Family::EthernetPortPackets, with("direction", |end| &end.packets));
+        sheet.counter(Family::EthernetPortBytes, with("direction", |end| &end.bytes));
+        sheet.counter(Family::EthernetPortLosses, with("reason", |end| &end.losses));
         let of_port = |end: &InfinibandFigures| labels([("device", &end.device), ("port", &end.port)]);
         let infinibands = self.infinibands.iter();
         sheet.gauge(Family::InfinibandPortUp, infinibands.clone().map(|end| (of_port(end), flag(end.up))));
@@ -235,7 +257,8 @@ mod tests {
         DropReason::ALL.into_iter().for_each(|reason| counters.drops_of(index, reason, 1 + hosts as u64));
         let all = Totals::of([&counters.reader()]);
         let counted = SegmentTotals::of([&counters.segment_reader()], index);
-        let link = LinkFigures { up: true, hosts, connections: [hosts; 2] };
+        let link =
+            LinkFigures { up: true, hosts, connections: [hosts; 2], counters: LinkCounters::default() };
         let segment = |n| SegmentFigures {
             name: format!("segment-{n}"),
             counted: counted.clone(),
@@ -247,7 +270,8 @@ mod tests {
             waits: true,
         };
         let losses = ["missed", "receive_errors", "send_errors", "no_buffer"].map(|reason| (reason, 1));
-        let ethernet = |n| EthernetFigures { name: format!("net_{n}"), up: true, losses };
+        let [packets, bytes] = [10, 1000].map(|n| ["receive", "transmit"].map(|direction| (direction, n)));
+        let ethernet = |n| EthernetFigures { name: format!("net_{n}"), up: true, packets, bytes, losses };
         let infiniband =
             |n| InfinibandFigures { device: format!("mlx5_{n}"), port: 1, up: true, srq_low: 1, errors: 1 };
         let times = Summary::of(&Histogram::<u64>::new(3).unwrap());
@@ -293,6 +317,24 @@ mod tests {
             + 2 * most_ports * MOST_OF_PORT
             + MOST_BESIDE;
         assert!(largest <= promised, "{largest} {promised}");
+    }
+
+    #[test]
+    fn each_counter_of_a_link_is_a_family_with_its_words() {
+        let mut figures = gateway(0, 2, 0, 0);
+        figures.segments[0].link.as_mut().unwrap().counters.sa_timeouts = 7;
+        figures.segments[1].link = None;
+        let text = figures.sheet().into_text().unwrap();
+        for [counter, help, _] in LinkCounters::DESCRIBED {
+            let n = if counter == "sa_timeouts" { 7 } else { 0 };
+            let family = format!("ipoib_fwd_segment_link_{counter}");
+            let whole = format!(
+                "# HELP {family} {help}\n# TYPE {family} counter\n{family}_total{{segment=\"segment-0\"}} {n}\n"
+            );
+            assert!(text.contains(&whole), "{whole}");
+            assert_eq!(Table::SegmentLink.figure(counter), format!("{family}_total"));
+        }
+        assert_eq!(text.matches("\n# TYPE ipoib_fwd_segment_link_").count(), LinkCounters::DESCRIBED.len());
     }
 
     #[test]

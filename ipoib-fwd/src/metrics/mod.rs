@@ -8,7 +8,7 @@ mod figures;
 mod sheet;
 
 pub use exporter::{Gateway, MetricsError, MetricsOptions, run, serve};
-pub use family::Family;
+pub use family::{Family, Table};
 pub use figures::{
     EthernetFigures, Figures, InfinibandFigures, LinkFigures, MOST_BESIDE, MOST_OF_PORT, MOST_OF_SEGMENT,
     MOST_OF_WORKER, SegmentFigures,

@@ -1,5 +1,6 @@
 //! Families of figures, as one text.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use prometheus_client::collector::Collector;
@@ -8,7 +9,7 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use super::family::{Family, PREFIX};
+use super::family::{Family, PREFIX, Table};
 
 /// What tells a figure from others of its family: names and values.
 pub type Labels = Vec<(&'static str, String)>;
@@ -31,7 +32,8 @@ enum Figures {
 /// A family with its figures.
 #[derive(Debug)]
 struct Filled {
-    family: Family,
+    name: Cow<'static, str>,
+    help: &'static str,
     figures: Figures,
 }
 
@@ -44,20 +46,34 @@ pub struct Sheet {
 impl Sheet {
     /// Adds a family of counters; the text has `_total` behind the name.
     pub fn counter(&mut self, family: Family, figures: impl IntoIterator<Item = (Labels, u64)>) {
+        self.add(family, Figures::Counter(figures.into_iter().collect()));
+    }
+
+    /// Adds a family of counters of a table that says what it counts: its name is the counter's behind the table's. It has no other
+    /// labels than the table's owner, so that a rule which names a counter that there is not can be found.
+    pub fn described(
+        &mut self,
+        table: Table,
+        [counter, help, _]: [&'static str; 3],
+        figures: impl IntoIterator<Item = (Labels, u64)>,
+    ) {
         let figures = Figures::Counter(figures.into_iter().collect());
-        self.families.push(Filled { family, figures });
+        self.families.push(Filled { name: table.family(counter).into(), help, figures });
     }
 
     /// Adds a family of counters of nanoseconds, which the text has in seconds.
     pub fn seconds(&mut self, family: Family, nanoseconds: impl IntoIterator<Item = (Labels, u64)>) {
         let seconds = nanoseconds.into_iter().map(|(labels, ns)| (labels, ns as f64 * 1e-9));
-        self.families.push(Filled { family, figures: Figures::Seconds(seconds.collect()) });
+        self.add(family, Figures::Seconds(seconds.collect()));
     }
 
     /// Adds a family of figures that go up and down.
     pub fn gauge(&mut self, family: Family, figures: impl IntoIterator<Item = (Labels, f64)>) {
-        let figures = Figures::Gauge(figures.into_iter().collect());
-        self.families.push(Filled { family, figures });
+        self.add(family, Figures::Gauge(figures.into_iter().collect()));
+    }
+
+    fn add(&mut self, family: Family, figures: Figures) {
+        self.families.push(Filled { name: family.name().into(), help: family.describe(), figures });
     }
 
     /// All of it in the text format.
@@ -72,8 +88,7 @@ impl Sheet {
 
 impl Collector for Sheet {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        for Filled { family, figures } in &self.families {
-            let (name, help) = (family.name(), family.describe());
+        for Filled { name, help, figures } in &self.families {
             match figures {
                 Figures::Counter(all) => {
                     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;

@@ -7,6 +7,7 @@ use pmd::hca::Backend;
 
 use super::GatewayControl;
 use super::answers::waits_of;
+use super::ports::Counted;
 use crate::counter::{SegmentTotals, Totals};
 use crate::metrics::{EthernetFigures, Figures, InfinibandFigures, LinkFigures, SegmentFigures};
 
@@ -56,6 +57,7 @@ impl<B: Backend> GatewayControl<B> {
                     up: link.state().up,
                     hosts: link.neighbour_count(),
                     connections: link.live_connections(),
+                    counters: *link.counters(),
                 }),
             }
         });
@@ -63,10 +65,9 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     fn ethernet_figures(&self) -> Vec<EthernetFigures> {
-        let figures = self.ethernets.iter().map(|end| EthernetFigures {
-            name: end.port.name().to_string(),
-            up: end.is_up(),
-            losses: end.losses(),
+        let figures = self.ethernets.iter().map(|end| {
+            let Counted { packets, bytes, losses } = end.counted();
+            EthernetFigures { name: end.port.name().to_string(), up: end.is_up(), packets, bytes, losses }
         });
         figures.collect()
     }

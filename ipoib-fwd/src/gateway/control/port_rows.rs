@@ -42,7 +42,7 @@ fn ethernet_row(end: &EthernetPort) -> Value {
         "port": end.port.name(), "mac": end.mac.to_string(), "link": up(end.is_up()), "offloads": offloads,
         // What ends the rest of a worker with `idle = "sleep"` when a frame comes.
         "woken_by": end.port.woken_by().name(),
-        "losses": end.losses().into_iter().collect::<BTreeMap<_, _>>(),
+        "losses": end.counted().losses.into_iter().collect::<BTreeMap<_, _>>(),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use pmd::eth::{EthPort, EthStats};
+use pmd::eth::EthPort;
 use pmd::hca::{Backend, HcaError};
 
 use super::GatewayControl;
@@ -25,20 +25,35 @@ pub(in crate::gateway) struct EthernetPort {
     pub(in crate::gateway) mac: MacAddress,
 }
 
+/// What an Ethernet port and its driver have counted.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::gateway) struct Counted {
+    /// Frames, by direction.
+    pub(in crate::gateway) packets: [(&'static str, u64); 2],
+    /// Bytes of them.
+    pub(in crate::gateway) bytes: [(&'static str, u64); 2],
+    /// Frames that were lost, by reason.
+    pub(in crate::gateway) losses: [(&'static str, u64); 4],
+}
+
 impl EthernetPort {
     pub(in crate::gateway) fn new(port: EthPort) -> Self {
         Self { mac: MacAddress(port.mac()), port }
     }
 
-    /// Frames that it or its driver lost, by reason.
-    pub(in crate::gateway) fn losses(&self) -> [(&'static str, u64); 4] {
-        let EthStats { missed, receive_errors, send_errors, no_buffer, .. } = self.port.stats();
-        [
-            ("missed", missed),
-            ("receive_errors", receive_errors),
-            ("send_errors", send_errors),
-            ("no_buffer", no_buffer),
-        ]
+    /// What it has counted. Makes system calls.
+    pub(in crate::gateway) fn counted(&self) -> Counted {
+        let stats = self.port.stats();
+        Counted {
+            packets: [("receive", stats.received), ("transmit", stats.sent)],
+            bytes: [("receive", stats.received_bytes), ("transmit", stats.sent_bytes)],
+            losses: [
+                ("missed", stats.missed),
+                ("receive_errors", stats.receive_errors),
+                ("send_errors", stats.send_errors),
+                ("no_buffer", stats.no_buffer),
+            ],
+        }
     }
 
     /// True if its link is up. Of a bond, a member that is carries the traffic from now on.
