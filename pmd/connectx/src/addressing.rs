@@ -23,16 +23,18 @@ pub(crate) enum Unframed {
 
 /// The headers of a packet that leaves `port` for `av`. `management` is for subnet management; all else goes on lane 0.
 /// `flow` keeps the packets of one sender in order on networks with several ways.
+#[inline(always)]
 pub(crate) fn address(
     port: &mut Port,
     av: &AddressVector,
-    bth: Bth,
-    extended: Extended,
+    bth: &Bth,
+    extended: &Extended,
     flow: u32,
     management: bool,
 ) -> Result<Outgoing, Unframed> {
     if port.ethernet.is_some() {
-        return roce(port, av, bth, extended, flow);
+        let outgoing = roce(port, av, bth, extended, flow)?;
+        return Ok(outgoing);
     }
     let vl = if management { VirtualLane::MANAGEMENT } else { port.lanes.lane(av.sl) };
     // There is one lane for data.
@@ -57,14 +59,15 @@ pub(crate) fn address(
     } else {
         Way::Out
     };
-    Ok(Outgoing::infiniband(Headers { lrh, grh, bth, extended }, way, management))
+    Ok(Outgoing::infiniband(Headers { lrh, grh, bth: *bth, extended: *extended }, way, management))
 }
 
+#[inline(never)]
 fn roce(
     port: &mut Port,
     av: &AddressVector,
-    bth: Bth,
-    extended: Extended,
+    bth: &Bth,
+    extended: &Extended,
     flow: u32,
 ) -> Result<Outgoing, Unframed> {
     let no_route = Unframed::Drop(DropReason::NoRoute);
@@ -86,7 +89,8 @@ fn roce(
     let hop_limit = if route.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { route.hop_limit };
     let network = RoceNetwork::between(sgid, route.dgid, route.traffic_class, route.flow_label, hop_limit);
     let header = EthernetHeader::new(destination, ethernet.mac, &network);
-    let headers = RoceHeaders { network, source_port: source_port(flow, &bth), bth, extended };
+    let headers =
+        RoceHeaders { network, source_port: source_port(flow, bth), bth: *bth, extended: *extended };
     Ok(Outgoing::roce(header, headers, way))
 }
 

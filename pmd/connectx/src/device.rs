@@ -14,7 +14,7 @@ use super::frame::Outgoing;
 use super::object::cq::{Arm, Cq, Overrun};
 use super::object::mcast::Multicast;
 use super::object::moderation::{Moderation, Told};
-use super::object::mr::MrTable;
+use super::object::mr::{Member, MrTable};
 use super::object::qp::{Qp, Receives};
 use super::object::receive::{Srq, Taken};
 use super::object::table::slot_of;
@@ -22,7 +22,7 @@ use super::object::xrc::Target;
 use super::port::{Blocked, Port};
 use super::queue_counters::QueueCounters;
 use super::rc::atomic::AnswerOrder;
-use super::scatter::ReceiveWqe;
+use super::scatter::{ReceiveWqe, ScatterError, scatter};
 use super::wqe::{self, Control, Wqe};
 use hca::{AsyncEvent, QpState, WcStatus};
 use prm::{Cqe, CqeOpcode, Syndrome};
@@ -44,10 +44,12 @@ pub(crate) struct Device {
     pub(crate) answer_order: AnswerOrder,
     /// Copy of the send being worked on.
     pub(crate) wqe: Wqe,
-    /// Copy of the receive being worked on.
+    /// Copy of the receive being worked on, where it is looked at more than once.
     pub(crate) receive: ReceiveWqe,
     /// Queue pairs that have something to do, each once.
     pub(crate) ready: VecDeque<u32>,
+    /// Of those the ones that had a turn in this round and want another: they come behind those that had none, or were held up.
+    pub(crate) served: VecDeque<u32>,
     /// Completion queues whose event waits to be fetched, each once.
     pub(crate) awake: VecDeque<u32>,
     /// Completion queues whose event is held back, and until when at the latest; `None` before that has been looked up.
@@ -121,6 +123,8 @@ impl Device {
     }
 
     /// Sends one packet from a port. `fill` writes the payload, from the work queue entry at hand if it likes.
+    // With all that is below it into whoever sends: headers are made where the packet lies.
+    #[inline(always)]
     pub(crate) fn send(
         &mut self,
         port: u8,
@@ -130,11 +134,12 @@ impl Device {
     ) -> Result<(), Unsent> {
         let Self { ports, wqe, counters, .. } = self;
         let Some(port) = ports.get_mut(usize::from(port)) else { return Ok(()) };
-        match frame(port) {
-            Ok(outgoing) => Ok(port.transmit(counters, &outgoing, payload, |out| fill(wqe, out))?),
+        match &frame(port) {
+            // Looked at where it is: its headers are long.
+            Ok(outgoing) => Ok(port.transmit(counters, outgoing, payload, |out| fill(wqe, out))?),
             Err(Unframed::Wait) => Err(Unsent::NoAddress),
             Err(Unframed::Drop(reason)) => {
-                counters.drop_packet(reason);
+                counters.drop_packet(*reason);
                 Ok(())
             }
         }
@@ -156,7 +161,7 @@ impl Device {
             if blocked {
                 return true;
             }
-            match addressing::address(port, &d.av, d.bth, d.extended, d.flow, false) {
+            match addressing::address(port, &d.av, &d.bth, &d.extended, d.flow, false) {
                 Ok(outgoing) => {
                     let payload = &d.payload;
                     let sent =
@@ -191,6 +196,15 @@ impl Device {
         if !qp.queued {
             qp.queued = true;
             self.ready.push_back(qp.slot);
+        }
+    }
+
+    /// Gives a queue pair that has sent something another turn, behind those that wait for their first one or could not send: where room is
+    /// short it would be taken by the same ones each time.
+    pub(crate) fn schedule_behind(&mut self, qp: &mut Qp) {
+        if !qp.queued {
+            qp.queued = true;
+            self.served.push_back(qp.slot);
         }
     }
 
@@ -400,18 +414,35 @@ impl Device {
         }
     }
 
-    /// Copies the data segments of a receive that was taken.
+    /// Copies the data segments of a receive.
     pub(crate) fn load_receive(&mut self, receives: &Receives, counter: u16) {
         let Self { receive, srqs, .. } = self;
-        let shared = |receives: &Receives| srqs.get(receives.shared()? as usize)?.as_ref();
-        let domain = match receives {
-            Receives::Own(rq) => rq.domain,
-            other => shared(other).map(|srq| srq.domain.into()).unwrap_or_default(),
+        if let Receives::Own(rq) = receives {
+            return receive.load(rq.domain, rq.segments(counter));
+        }
+        match receives.shared().and_then(|number| srqs.get(number as usize)?.as_ref()) {
+            Some(srq) => receive.load(srq.domain.into(), srq.segments(counter)),
+            None => receive.load(Member::default(), std::iter::empty()),
+        }
+    }
+
+    /// Lays bytes down in a receive that was taken, from byte `offset` of it on. Its segments are read where they lie.
+    #[inline]
+    pub(crate) fn lay_down(
+        &self,
+        receives: &Receives,
+        counter: u16,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), ScatterError> {
+        let Receives::Own(rq) = receives else {
+            let srq = receives.shared().and_then(|number| self.srq(number));
+            return match srq {
+                Some(srq) => scatter(self.mrs.of(srq.domain.into()), srq.segments(counter), offset, bytes),
+                None => scatter(self.mrs.of(Member::default()), None, offset, bytes),
+            };
         };
-        receive.load(domain, |out| match receives {
-            Receives::Own(rq) => rq.read(counter, out),
-            other => shared(other)?.read(counter, out),
-        });
+        scatter(self.mrs.of(rq.domain), rq.segments(counter), offset, bytes)
     }
 
     /// The oldest send of an unreliable queue pair has failed: those behind it are flushed, and it goes on receiving (SQE, IBA

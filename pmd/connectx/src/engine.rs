@@ -32,11 +32,11 @@ use super::{uc, ud, umr};
 use hca::{HcaError, PortNumber, QpState};
 
 /// Packets taken from a cable in one turn.
-const RECEIVE_BURST: usize = 32;
+pub(crate) const RECEIVE_BURST: usize = 64;
 /// Queue pairs that get a turn in one step.
 const TURNS: usize = 64;
 /// Packets that one queue pair sends in its turn.
-const SEND_BURST: usize = 16;
+const SEND_BURST: usize = 64;
 /// Doorbells taken from one handle in one step.
 const DOORBELLS: usize = 256;
 
@@ -298,6 +298,7 @@ impl Engine {
             qp.queued = false;
             worked |= turn(qp, dev, now);
         }
+        dev.ready.append(&mut dev.served);
         for port in &mut dev.ports {
             worked |= sma::send_traps(port, now);
             worked |= port.send_answers(&mut dev.counters);
@@ -323,7 +324,7 @@ fn turn(qp: &mut Qp, dev: &mut Device, now: Instant) -> bool {
     }
     for sent in 0..=SEND_BURST {
         if sent == SEND_BURST {
-            dev.schedule(qp);
+            dev.schedule_behind(qp);
             break;
         }
         let step = match qp.kind {
@@ -336,6 +337,10 @@ fn turn(qp: &mut Qp, dev: &mut Device, now: Instant) -> bool {
         match step {
             Step::Sent => worked = true,
             Step::Idle => break,
+            Step::Blocked if worked => {
+                dev.schedule_behind(qp);
+                break;
+            }
             Step::Blocked => {
                 dev.schedule(qp);
                 break;

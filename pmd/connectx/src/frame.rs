@@ -47,6 +47,7 @@ impl Outgoing {
     }
 
     /// Bytes of the whole packet with `payload` bytes of payload.
+    #[inline(always)]
     pub(crate) const fn len(&self, payload: usize) -> usize {
         match &self.framing {
             Framing::InfiniBand(headers) => headers.packet_len(payload),
@@ -56,6 +57,7 @@ impl Outgoing {
 
     /// Writes the packet, with CRCs or, at an InfiniBand port, without. Length and layout were checked by who made the headers; a packet
     /// that cannot be stays as it was, and the receiver drops it.
+    #[inline(always)]
     pub(crate) fn write(&self, payload: usize, out: &mut [u8], crcs: Crcs, fill: impl FnOnce(&mut [u8])) {
         match &self.framing {
             Framing::InfiniBand(headers) => {
@@ -107,6 +109,7 @@ pub(crate) struct Arrived<'a> {
 }
 
 impl<'a> Arrived<'a> {
+    #[inline(always)]
     pub(crate) fn infiniband(packet: &Packet<'a>) -> Self {
         let lrh = packet.lrh();
         Self {

@@ -100,11 +100,12 @@ fn accept(
     if port.ethernet.is_some() {
         return frame(qps, dev, index, bytes, via, now);
     }
-    let packet = Packet::parse(bytes).map_err(|_| DropReason::Malformed)?;
+    let parsed = Packet::parse(bytes);
+    let Ok(packet) = &parsed else { return Err(DropReason::Malformed) };
     if via.has_crcs() && !crc::verify_vcrc(bytes) {
         return Err(DropReason::VariantCrc);
     }
-    if via.has_crcs() && !packet.icrc_is_right() {
+    if via.has_crcs() && !crc::verify_icrc(bytes) {
         return Err(DropReason::InvariantCrc);
     }
     let to_smi = packet.bth().dest_qpn == Qpn::SMI;
@@ -112,21 +113,22 @@ fn accept(
         return Err(DropReason::VirtualLane);
     }
     if to_smi {
-        return management(qps, dev, config, index, &packet);
+        return management(qps, dev, config, index, bytes);
     }
     if matches!(port.state, PortState::Down | PortState::Init) {
         return Err(DropReason::PortState);
     }
-    let arrived = Arrived::infiniband(&packet);
+    let arrived = Arrived::infiniband(packet);
     if packet.lrh().dlid.is_multicast() {
         let group = packet.grh().map(|grh| grh.dgid).filter(|g| g.is_multicast());
         return multicast(qps, dev, index, group.ok_or(DropReason::NotOurGid)?, &arrived, via.is_ours());
     }
-    addressed(port, &packet)?;
+    addressed(port, packet)?;
     deliver(qps, dev, index, &arrived, now)
 }
 
 /// A frame that came in by an Ethernet port.
+#[inline(never)]
 fn frame(
     qps: &mut QpTable,
     dev: &mut Device,
@@ -171,6 +173,7 @@ fn frame(
 }
 
 /// Hands a packet for this port to its queue pair.
+#[inline(always)]
 fn deliver(
     qps: &mut QpTable,
     dev: &mut Device,
@@ -193,6 +196,7 @@ fn deliver(
 }
 
 /// IBA 7.7.8 and 8.3: the destination LID and GID are ours.
+#[inline(always)]
 fn addressed(port: &Port, packet: &Packet<'_>) -> Result<(), DropReason> {
     if !port.has_lid(packet.lrh().dlid) {
         return Err(DropReason::NotOurLid);
@@ -203,6 +207,7 @@ fn addressed(port: &Port, packet: &Packet<'_>) -> Result<(), DropReason> {
     }
 }
 
+#[inline(never)]
 fn multicast(
     qps: &mut QpTable,
     dev: &mut Device,
@@ -283,13 +288,16 @@ fn connected(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now: Instant) 
 
 /// Subnet management: the agent in the firmware answers requests; what else comes goes to queue pair 0, if the host has
 /// one.
+#[inline(never)]
 fn management(
     qps: &mut QpTable,
     dev: &mut Device,
     config: &EngineConfig,
     index: u8,
-    packet: &Packet<'_>,
+    bytes: &[u8],
 ) -> Result<(), DropReason> {
+    // Read once more: who holds on to the headers of these few would have all packets' headers put together in memory.
+    let packet = &Packet::parse(bytes).map_err(|_| DropReason::Malformed)?;
     if packet.bth().opcode != Opcode::UdSendOnly {
         return Err(DropReason::Transport);
     }

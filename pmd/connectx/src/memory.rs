@@ -9,6 +9,23 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 /// Bytes of a piece of a small copy.
 const SMALL: usize = 32;
 
+/// A word of the host's, a doorbell record's above all, whose place was checked once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostWord(NonNull<AtomicU32>);
+
+// SAFETY: as of the memory that it lies in.
+unsafe impl Send for HostWord {}
+
+impl HostWord {
+    /// The big-endian word; what the host wrote before it is visible afterwards.
+    #[inline]
+    pub(crate) fn load(self) -> u32 {
+        // SAFETY: valid for four bytes for as long as the host lends them (see `HostMemory::new`), aligned, and shared with the host as
+        // an atomic.
+        u32::from_be(unsafe { self.0.as_ref() }.load(Ordering::Acquire))
+    }
+}
+
 /// A piece of host memory.
 #[derive(Clone, Copy, Debug)]
 pub struct HostMemory {
@@ -74,6 +91,17 @@ impl HostMemory {
         if out.len() > self.len {
             return false;
         }
+        let (len, behind) = (out.len(), out.len().wrapping_sub(SMALL));
+        // Small ones as two pieces that overlap: a call takes longer than the copy.
+        if (SMALL..=2 * SMALL).contains(&len) {
+            // SAFETY: as below: the pieces are the first and the last of `len` bytes.
+            unsafe {
+                let (from, to) = (self.base.as_ptr(), out.as_mut_ptr());
+                std::ptr::copy_nonoverlapping(from, to, SMALL);
+                std::ptr::copy_nonoverlapping(from.add(behind), to.add(behind), SMALL);
+            }
+            return true;
+        }
         // SAFETY: both ranges are valid for `out.len()` bytes; host memory is never behind a Rust reference (see `new`),
         // so the two do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(self.base.as_ptr(), out.as_mut_ptr(), out.len()) };
@@ -107,14 +135,14 @@ impl HostMemory {
     #[inline]
     #[must_use]
     pub fn load(&self, offset: usize) -> Option<u32> {
-        let word = self.part(offset, 4)?;
-        let ptr = word.base.cast::<AtomicU32>();
-        if !ptr.is_aligned() {
-            return None;
-        }
-        // SAFETY: valid for four bytes, aligned, and shared with the host as an atomic.
-        let word = unsafe { ptr.as_ref() };
-        Some(u32::from_be(word.load(Ordering::Acquire)))
+        self.word_at(offset).map(HostWord::load)
+    }
+
+    /// The word at `offset`, if it lies within and is aligned.
+    #[inline]
+    pub(crate) fn word_at(&self, offset: usize) -> Option<HostWord> {
+        let word = self.part(offset, 4)?.base.cast::<AtomicU32>();
+        word.is_aligned().then_some(HostWord(word))
     }
 
     /// Puts `swap` where the first eight bytes, a number in the host's byte order, are `compare`: what they were. Nobody, the host's

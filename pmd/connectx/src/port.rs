@@ -9,6 +9,7 @@ use ib_wire::{Guid, Lid, Mtu, PKey, ServiceLevel, TimeoutCode};
 
 use super::cable::{CableEnd, Crcs, MAX_PACKET};
 use super::counters::{Activity, Counters, DropReason};
+use super::engine::RECEIVE_BURST;
 use super::ethernet::{Ethernet, question_frame};
 use super::event::Events;
 use super::frame::{Outgoing, Way};
@@ -29,9 +30,9 @@ const CAPABILITIES: Capabilities = Capabilities::TRAP
     .union(Capabilities::CAPABILITY_NOTICE)
     .union(Capabilities::CLIENT_REREGISTRATION);
 /// Packets that wait on the way from a port to itself.
-const LOOPBACK: usize = 64;
-/// Answers of the subnet management agent, or of ARP and neighbour discovery, that wait for the cable.
-const MAX_ANSWERS: usize = 32;
+const LOOPBACK: usize = 256;
+/// Answers of the subnet management agent, or of ARP and neighbour discovery, that wait for the cable: of all that a turn takes in.
+const MAX_ANSWERS: usize = RECEIVE_BURST;
 
 /// The cable or the way back to ourselves is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -179,6 +180,7 @@ impl Port {
     }
 
     /// Hands a packet to the cable, or to ourselves. What may not leave is dropped and counted.
+    #[inline(always)]
     pub(crate) fn transmit(
         &mut self,
         counters: &mut Counters,
@@ -191,24 +193,36 @@ impl Port {
             return Ok(());
         }
         let len = outgoing.len(payload);
-        let write = |out: &mut [u8], crcs| outgoing.write(payload, out, crcs, &fill);
-        // What does not leave the device needs no CRCs.
-        let to_ourselves = |out: &mut [u8]| write(out, Crcs::Absent);
         if outgoing.way == Way::Ourselves {
-            return if self.loopback.push(len, to_ourselves) { Ok(()) } else { Err(Blocked) };
+            return if self.loop_back(*outgoing, payload, &fill) { Ok(()) } else { Err(Blocked) };
         }
         let group = outgoing.way == Way::Group;
         if let Some(cable) = &mut self.cable {
-            cable.send(len, write).map_err(|_| Blocked)?;
+            let crcs = cable.crcs();
+            let sent = match cable.place(len) {
+                Ok(out) => {
+                    outgoing.write(payload, out, crcs, &fill);
+                    cable.commit(len, crcs)
+                }
+                Err(sent) => cable.count_sent(sent, len),
+            };
+            sent.map_err(|_| Blocked)?;
             counters.count(Activity::Sent);
         } else if !group {
             counters.drop_packet(DropReason::SentOnDownPort);
         }
         // Other queue pairs of ours may listen to the group.
-        if group && !self.loopback.push(len, to_ourselves) {
+        if group && !self.loop_back(*outgoing, payload, &fill) {
             counters.drop_packet(DropReason::LoopbackFull);
         }
         Ok(())
+    }
+
+    /// Hands a packet to ourselves; false if too many wait. What does not leave the device needs no CRCs. Headers come as a copy: those of
+    /// packets that leave need not lie in memory then.
+    #[inline(never)]
+    fn loop_back(&mut self, outgoing: Outgoing, payload: usize, fill: &dyn Fn(&mut [u8])) -> bool {
+        self.loopback.push(outgoing.len(payload), |out| outgoing.write(payload, out, Crcs::Absent, fill))
     }
 
     /// What the port that a request names has counted: this one, or all, which are not more.

@@ -101,6 +101,9 @@ impl RegionMemory {
     /// Copies the bytes at `offset` to `out`; false if they are not all there.
     #[inline]
     pub(crate) fn read(&self, offset: usize, out: &mut [u8]) -> bool {
+        if let Self::Whole(memory) = self {
+            return memory.part(offset, out.len()).is_some_and(|memory| memory.read(out));
+        }
         let (mut at, mut rest) = (offset as u64, out);
         loop {
             let Some(memory) = self.first(at, rest.len()) else { return false };
@@ -112,6 +115,13 @@ impl RegionMemory {
             at += head.len() as u64;
             rest = tail;
         }
+    }
+
+    /// A copy of the bytes at `offset`, as many as are asked for; `None` if they are not all there.
+    #[inline(always)]
+    pub(crate) fn array<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
+        let mut out = [0; N];
+        self.read(offset, &mut out).then_some(out)
     }
 
     /// True if there is memory for all `len` bytes at `offset`.

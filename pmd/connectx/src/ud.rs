@@ -94,7 +94,7 @@ fn datagram(qp: &mut Qp, dev: &mut Device, control: &Control) -> Result<(Step, u
     let flow = qp.qpn.get();
     let sent = dev.send(
         qp.port,
-        |port| addressing::address(port, &to.av, bth, extended, flow, management),
+        |port| addressing::address(port, &to.av, &bth, &extended, flow, management),
         len,
         |wqe, out| wqe.copy(&pieces, out),
     );
@@ -151,7 +151,8 @@ fn accept(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Option<DropRea
 
     let total = GRH_LEN as u64 + packet.payload().len() as u64;
     // A datagram that is too long is dropped before it costs a receive: no peer can break the queue pair.
-    if let Some(front) = dev.front_receive(&qp.receives) {
+    let front = dev.front_receive(&qp.receives);
+    if let Some(front) = front {
         dev.load_receive(&qp.receives, front);
         if dev.receive.capacity() < total {
             return Some(DropReason::ReceiveTooShort);
@@ -165,21 +166,20 @@ fn accept(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Option<DropRea
             return Some(DropReason::NoReceive);
         }
     };
-    dev.load_receive(&qp.receives, counter);
+    if front != Some(counter) {
+        dev.load_receive(&qp.receives, counter);
+    }
+    let lay_down = |offset, bytes: &[u8]| dev.receive.write(&dev.mrs, offset, bytes);
     // The GRH's 40 bytes belong to the receive even where no GRH came: what is shorter cannot take a datagram.
     let written = if dev.receive.capacity() < total {
         Err(ScatterError::Length)
     } else {
         match packet.network {
             NetworkHeader::None => Ok(()),
-            NetworkHeader::Grh(header) | NetworkHeader::Ipv6(header) => {
-                dev.receive.write(&dev.mrs, 0, header)
-            }
-            NetworkHeader::Ipv4(header) => {
-                dev.receive.write(&dev.mrs, (GRH_LEN - header.len()) as u64, header)
-            }
+            NetworkHeader::Grh(header) | NetworkHeader::Ipv6(header) => lay_down(0, header),
+            NetworkHeader::Ipv4(header) => lay_down((GRH_LEN - header.len()) as u64, header),
         }
-        .and_then(|()| dev.receive.write(&dev.mrs, GRH_LEN as u64, packet.payload()))
+        .and_then(|()| lay_down(GRH_LEN as u64, packet.payload()))
     };
     let face = Face::new(qp);
     if let Err(error) = written {

@@ -15,8 +15,8 @@ use prm::{
     RemoteAddressSegment, SendOpcode, WQEBB, XrcSegment, fm_ce_se,
 };
 
-/// Most bytes of one entry.
-const MAX_WQE: usize = MAX_DS * DS_UNIT;
+/// Most bytes of one entry, in whole WQEBBs.
+const MAX_WQE: usize = (MAX_DS * DS_UNIT).next_multiple_of(WQEBB);
 /// Most pieces of memory in one packet: each segment may cross the border of a page.
 const MAX_PIECES: usize = 2 * MAX_DS;
 
@@ -49,6 +49,7 @@ impl Control {
 }
 
 /// What a flushed or broken entry is taken for: its opcode if it can be read, and one block at least.
+#[inline(always)]
 pub(crate) fn peek(sq: &SendQueue) -> Option<Control> {
     let pending = sq.pending();
     if pending == 0 {
@@ -56,7 +57,7 @@ pub(crate) fn peek(sq: &SendQueue) -> Option<Control> {
     }
     let mut bytes = [0; size_of::<ControlSegment>()];
     sq.read(sq.head, &mut bytes);
-    let control = ControlSegment::read_from_bytes(&bytes).ok()?;
+    let control: ControlSegment = zerocopy::transmute!(bytes);
     let len = control.ds() * DS_UNIT;
     let blocks = (len.div_ceil(WQEBB).max(1) as u16).min(pending);
     Some(Control {
@@ -122,6 +123,7 @@ pub(crate) struct Datagram {
 
 impl Wqe {
     /// Copies the entry that `peek` found and checks that it can be one.
+    #[inline]
     pub(crate) fn load(&mut self, sq: &SendQueue, control: &Control, qpn: Qpn) -> Result<(), WcStatus> {
         self.read(sq, control.index, control.bytes)?;
         let segment = self.get::<ControlSegment>(0).ok_or(WcStatus::LocalQpOperation)?;
@@ -134,6 +136,7 @@ impl Wqe {
     }
 
     /// Copies an entry of which `load` approved before, if another one is at hand.
+    #[inline]
     pub(crate) fn reload(&mut self, sq: &SendQueue, control: &Control, qpn: Qpn) -> Result<(), WcStatus> {
         if self.entry == Some((qpn, control.index)) {
             return Ok(());
@@ -147,10 +150,12 @@ impl Wqe {
         self.len = 0;
         self.entry = None;
         self.place = Place::default();
-        let out =
-            self.bytes.get_mut(..bytes).filter(|b| b.len() >= DS_UNIT).ok_or(WcStatus::LocalQpOperation)?;
-        if !sq.read(index, out) {
-            return Err(WcStatus::LocalQpOperation);
+        let out = self.bytes.get_mut(..bytes.next_multiple_of(WQEBB)).filter(|_| bytes >= DS_UNIT);
+        let (blocks, _) = out.ok_or(WcStatus::LocalQpOperation)?.as_chunks_mut::<WQEBB>();
+        for (n, block) in blocks.iter_mut().enumerate() {
+            if !sq.read(index.wrapping_add(n as u16), block) {
+                return Err(WcStatus::LocalQpOperation);
+            }
         }
         self.len = bytes;
         Ok(())
@@ -161,6 +166,7 @@ impl Wqe {
         self.bytes.get(..self.len).unwrap_or_default()
     }
 
+    #[inline]
     fn get<T: FromBytes>(&self, at: usize) -> Option<T> {
         let bytes = self.bytes.get(at..at + size_of::<T>())?;
         (at + size_of::<T>() <= self.len).then(|| T::read_from_bytes(bytes).ok())?
@@ -230,6 +236,7 @@ impl Wqe {
     }
 
     /// Bytes of all data segments from `at` on.
+    #[inline]
     pub(crate) fn data_len(&self, at: usize) -> Result<u64, WcStatus> {
         let mut total = 0;
         self.walk(at, |segment, _| {
@@ -319,6 +326,7 @@ impl Wqe {
     }
 
     /// Copies gathered pieces to a packet.
+    #[inline]
     pub(crate) fn copy(&self, pieces: &Pieces, mut out: &mut [u8]) {
         for piece in pieces {
             let len = match piece {
@@ -341,6 +349,7 @@ impl Wqe {
     }
 
     /// Shows data segments and where they lie to `each`, from the one at `from` on, until it returns false.
+    #[inline]
     fn walk(
         &self,
         from: usize,

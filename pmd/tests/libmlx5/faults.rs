@@ -1,6 +1,6 @@
 //! What goes wrong, and what ends, with the real library in between.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pmd::hca::{
     AsyncEvent, Backend, Control, PortNumber, QpEvent, QpFault, QpTransition, Queues, QueuesConfig, QueuesId,
@@ -10,7 +10,8 @@ use pmd::verbs::{Adapter, Calls, DataPath, Rings};
 
 use crate::fakekernel;
 use crate::rig::{
-    MESSAGE, Mlx5, Poll, ROOM, UD, config, connect, open, other_world, pattern, to_lid, with_ud, world,
+    MESSAGE, Mlx5, Poll, ROOM, UD, config, connect, fresh_devices, open, other_world, pattern, to_lid,
+    with_ud, world,
 };
 
 const SLOT: RcSlot = RcSlot(0);
@@ -450,5 +451,20 @@ fn datagram_queue_pairs_have_no_more_receives_of_their_own_than_there_are_buffer
     queues.insert_ud(place(0), hca.create_ud(&ud).unwrap()).unwrap();
     hca.destroy_queues(queues).unwrap();
     drop(hca);
+    world.end();
+}
+
+#[test]
+fn what_was_rung_at_devices_that_are_no_more_is_nobodys() {
+    let world = world();
+    let (mut a, mut b) = (world.host::<Rings>(0), world.host::<Rings>(1));
+    connect(&mut a, &mut b, SLOT, false);
+    assert!(a.send_rc(&world.pool, SLOT, b"late"));
+    a.ring();
+    // Whoever gives the devices turns comes when they have ended, and others are there.
+    a.end();
+    b.end();
+    fresh_devices();
+    assert_eq!(fakekernel::turn(Instant::now).0, []);
     world.end();
 }

@@ -32,42 +32,37 @@ pub struct Bth {
 impl Bth {
     /// The twelve bytes; `pad` is 0 to 3.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub const fn to_bytes(self, pad: u8) -> [u8; BTH_LEN] {
-        let [k0, k1] = self.pkey.0.to_be_bytes();
-        let [q0, q1, q2] = self.dest_qpn.to_be_bytes();
-        let [p0, p1, p2] = self.psn.to_be_bytes();
-        [
-            self.opcode.to_byte(),
-            (self.solicited as u8) << 7 | (self.migrated as u8) << 6 | (pad & 3) << 4,
-            k0,
-            k1,
-            (self.fecn as u8) << 7 | (self.becn as u8) << 6,
-            q0,
-            q1,
-            q2,
-            (self.ack_request as u8) << 7,
-            p0,
-            p1,
-            p2,
-        ]
+        let flags = (self.solicited as u32) << 23 | (self.migrated as u32) << 22 | (pad as u32 & 3) << 20;
+        let word0 = (self.opcode.to_byte() as u32) << 24 | flags | self.pkey.0 as u32;
+        let word1 = (self.fecn as u32) << 31 | (self.becn as u32) << 30 | self.dest_qpn.get();
+        let word2 = (self.ack_request as u32) << 31 | self.psn.get();
+        // In whole words: bytes would be put together one by one.
+        let [a, b, c, d] = word0.to_be_bytes();
+        let [e, f, g, h] = word1.to_be_bytes();
+        let [i, j, k, l] = word2.to_be_bytes();
+        [a, b, c, d, e, f, g, h, i, j, k, l]
     }
 
     /// Reads the header. The second result is the pad count, the third the transport version, which must be 0.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub const fn from_bytes(b: &[u8; BTH_LEN]) -> (Self, u8, u8) {
+        let word0 = u32::from_be_bytes([b[0], b[1], b[2], b[3]]);
+        let word1 = u32::from_be_bytes([b[4], b[5], b[6], b[7]]);
+        let word2 = u32::from_be_bytes([b[8], b[9], b[10], b[11]]);
         let bth = Self {
-            opcode: Opcode::from_byte(b[0]),
-            solicited: b[1] & 0x80 != 0,
-            migrated: b[1] & 0x40 != 0,
-            pkey: PKey(u16::from_be_bytes([b[2], b[3]])),
-            fecn: b[4] & 0x80 != 0,
-            becn: b[4] & 0x40 != 0,
-            dest_qpn: Qpn::from_be_bytes([b[5], b[6], b[7]]),
-            ack_request: b[8] & 0x80 != 0,
-            psn: Psn::from_be_bytes([b[9], b[10], b[11]]),
+            opcode: Opcode::from_byte((word0 >> 24) as u8),
+            solicited: word0 & 1 << 23 != 0,
+            migrated: word0 & 1 << 22 != 0,
+            pkey: PKey(word0 as u16),
+            fecn: word1 & 1 << 31 != 0,
+            becn: word1 & 1 << 30 != 0,
+            dest_qpn: Qpn::new(word1),
+            ack_request: word2 & 1 << 31 != 0,
+            psn: Psn::new(word2),
         };
-        (bth, b[1] >> 4 & 3, b[1] & 0xf)
+        (bth, (word0 >> 20) as u8 & 3, (word0 >> 16) as u8 & 0xf)
     }
 }

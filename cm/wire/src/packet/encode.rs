@@ -26,17 +26,24 @@ pub enum EncodeError {
 }
 
 /// Writes BTH and extended headers to the front of `out`; `None` if they do not fit.
-#[inline]
+#[inline(always)]
 pub(super) fn write_transport(bth: &Bth, extended: &Extended, payload: usize, out: &mut [u8]) -> Option<()> {
     let (head, rest) = out.split_first_chunk_mut::<BTH_LEN>()?;
     *head = bth.to_bytes((payload.next_multiple_of(4) - payload) as u8);
-    // Most packets have none.
-    if *extended == Extended::Bare {
-        return Some(());
+    // Most packets have none, or that of an acknowledge.
+    match extended {
+        Extended::Bare => {}
+        Extended::Aeth(aeth) => *rest.first_chunk_mut()? = aeth.to_bytes(),
+        other => write_extended(*other, rest)?,
     }
+    Some(())
+}
+
+#[inline(never)]
+fn write_extended(extended: Extended, out: &mut [u8]) -> Option<()> {
     let bytes = extended.to_bytes();
     let bytes = bytes.get(..extended.layout().len())?;
-    rest.get_mut(..bytes.len())?.copy_from_slice(bytes);
+    out.get_mut(..bytes.len())?.copy_from_slice(bytes);
     Some(())
 }
 
@@ -59,6 +66,7 @@ impl Headers {
 
     /// Bytes ahead of the payload.
     #[must_use]
+    #[inline]
     pub const fn header_len(&self) -> usize {
         let grh = if self.grh.is_some() { GRH_LEN } else { 0 };
         LRH_LEN + grh + BTH_LEN + self.extended.layout().len()
@@ -76,7 +84,8 @@ impl Headers {
     ///
     /// # Errors
     /// If the packet does not fit into `out` or into an LRH, or the extended headers are not the opcode's.
-    #[inline]
+    // Into whoever makes the headers: then they are never put together in memory before they are written.
+    #[inline(always)]
     pub fn write<'b>(&self, payload: usize, out: &'b mut [u8]) -> Result<Frame<'b>, EncodeError> {
         if self.bth.opcode.layout() != self.extended.layout() {
             return Err(EncodeError::Layout { opcode: self.bth.opcode.to_byte() });
@@ -132,6 +141,7 @@ pub struct Frame<'b> {
 impl Frame<'_> {
     /// Where the payload goes.
     #[must_use]
+    #[inline]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.packet.get_mut(self.header_len..self.header_len + self.payload).unwrap_or_default()
     }

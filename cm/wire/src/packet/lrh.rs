@@ -69,24 +69,25 @@ pub struct Lrh {
 impl Lrh {
     /// The eight bytes; `words` is the packet's length from LRH to ICRC in words of four bytes, at most 0x7ff.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub const fn to_bytes(self, lnh: Lnh, words: u16) -> [u8; LRH_LEN] {
-        let [d0, d1] = self.dlid.0.to_be_bytes();
-        let [l0, l1] = (words & 0x7ff).to_be_bytes();
-        let [s0, s1] = self.slid.0.to_be_bytes();
-        [self.vl.get() << 4, self.sl.get() << 4 | lnh as u8, d0, d1, l0, l1, s0, s1]
+        let lane = (self.vl.get() << 4) as u64;
+        let level = (self.sl.get() << 4 | lnh as u8) as u64;
+        let (to, from) = (self.dlid.0 as u64, self.slid.0 as u64);
+        (lane << 56 | level << 48 | to << 32 | (words as u64 & 0x7ff) << 16 | from).to_be_bytes()
     }
 
     /// Reads the header; the second and third results are the LNH and the length in words.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub const fn from_bytes(b: &[u8; LRH_LEN]) -> (Self, Lnh, u16) {
+        let word = u64::from_be_bytes(*b);
         let lrh = Self {
-            vl: VirtualLane::new(b[0] >> 4),
-            sl: ServiceLevel::new(b[1] >> 4),
-            dlid: Lid(u16::from_be_bytes([b[2], b[3]])),
-            slid: Lid(u16::from_be_bytes([b[6], b[7]])),
+            vl: VirtualLane::new((word >> 60) as u8),
+            sl: ServiceLevel::new((word >> 52) as u8),
+            dlid: Lid((word >> 32) as u16),
+            slid: Lid(word as u16),
         };
-        (lrh, Lnh::from_bits(b[1]), u16::from_be_bytes([b[4], b[5]]) & 0x7ff)
+        (lrh, Lnh::from_bits((word >> 48) as u8), (word >> 16) as u16 & 0x7ff)
     }
 }

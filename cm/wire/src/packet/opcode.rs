@@ -93,6 +93,7 @@ macro_rules! opcodes {
 
             /// From its wire code.
             #[must_use]
+            #[inline]
             pub const fn from_byte(code: u8) -> Self {
                 match code {
                     $($code => Self::$name,)*
@@ -249,6 +250,7 @@ opcodes! {
 impl Opcode {
     /// The transport service.
     #[must_use]
+    #[inline]
     pub const fn service(self) -> Service {
         match self.to_byte() >> 5 {
             0 => Service::Rc,
@@ -261,6 +263,7 @@ impl Opcode {
 
     /// True for an RC request, false for a response, and for all that is not RC.
     #[must_use]
+    #[inline]
     pub const fn is_rc_request(self) -> bool {
         matches!(self.to_byte(), 0x00..=0x0c | 0x13 | 0x14 | 0x16 | 0x17)
     }

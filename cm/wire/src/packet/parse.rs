@@ -80,7 +80,7 @@ impl<'a> Transport<'a> {
     ///
     /// # Errors
     /// Says what is wrong with the bytes.
-    #[inline]
+    #[inline(always)]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let Some((head, rest)) = bytes.split_first_chunk::<BTH_LEN>() else {
             return Err(ParseError::TooShort(bytes.len()));
@@ -89,7 +89,11 @@ impl<'a> Transport<'a> {
         if version != 0 {
             return Err(ParseError::TransportVersion(version));
         }
-        let Some((extended, body)) = Extended::split(bth.opcode.layout(), rest) else {
+        let layout = bth.opcode.layout();
+        // Most packets have none.
+        let split =
+            if layout.is_empty() { Some((Extended::Bare, rest)) } else { Extended::split(layout, rest) };
+        let Some((extended, body)) = split else {
             return Err(ParseError::Truncated { opcode: bth.opcode.to_byte() });
         };
         let split = body.len().checked_sub(usize::from(pad)).and_then(|n| body.split_at_checked(n));
@@ -117,7 +121,8 @@ impl<'a> Packet<'a> {
     ///
     /// # Errors
     /// Says what is wrong with the bytes.
-    #[inline]
+    // Into whoever looks at the headers: what is looked at once need not be put together in memory.
+    #[inline(always)]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let too_short = ParseError::TooShort(bytes.len());
         if bytes.len() < Self::MIN_LEN {

@@ -65,10 +65,12 @@ pub struct CableFull;
 
 /// What became of a packet that was handed to a transport.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Sent {
+pub(crate) enum Sent {
     Taken,
     Full,
     Down,
+    /// It is empty, or longer than any packet.
+    BadLength,
 }
 
 #[derive(Debug)]
@@ -169,6 +171,7 @@ impl CableEnd {
     }
 
     /// What packets have that are sent now by [`CableEnd::send`].
+    #[inline(always)]
     #[must_use]
     pub fn crcs(&self) -> Crcs {
         let bare = self.faults.is_none()
@@ -198,6 +201,7 @@ impl CableEnd {
     }
 
     /// True while the other end is attached and alive.
+    #[inline]
     #[must_use]
     pub fn is_up(&self) -> bool {
         match &self.kind {
@@ -211,6 +215,7 @@ impl CableEnd {
     /// Sends one packet of `len` bytes, which `fill` writes, with the CRCs that it is told of. [`CableFull`] if the other end is
     /// slow; `fill` was not called then. On a cable that is down, and for a packet longer than [`MAX_PACKET`], the packet is
     /// dropped and counted and the answer is `Ok`, since trying again would not help.
+    #[inline(always)]
     pub fn send(&mut self, len: usize, fill: impl FnOnce(&mut [u8], Crcs)) -> Result<(), CableFull> {
         let crcs = self.crcs();
         self.put(len, crcs, |out| fill(out, crcs))
@@ -239,29 +244,61 @@ impl CableEnd {
         self.put(packet.len(), crcs, |out| out.copy_from_slice(packet))
     }
 
+    #[inline(always)]
     fn put(&mut self, len: usize, crcs: Crcs, fill: impl FnOnce(&mut [u8])) -> Result<(), CableFull> {
-        let up = self.is_up();
-        let Some(packet) = self.out.get_mut(..len).filter(|p| !p.is_empty()) else {
-            self.counters.tx_bad_length += 1;
-            return Ok(());
-        };
-        if !up {
-            self.counters.tx_down += 1;
-            return Ok(());
+        match self.place(len) {
+            Ok(place) => {
+                fill(place);
+                self.commit(len, crcs)
+            }
+            Err(sent) => self.count_sent(sent, len),
         }
-        if let (Kind::Pair(end), None, None) = (&mut self.kind, &self.faults, &self.tap) {
-            let sent = end.send_with(len, crcs, fill);
-            return self.count_sent(sent, len);
+    }
+
+    /// Where a packet of so many bytes is to be written, in the ring itself or beside it, before [`CableEnd::commit`] sends it; or what becomes
+    /// of it, which is to be counted.
+    #[inline(always)]
+    pub(crate) fn place(&mut self, len: usize) -> Result<&mut [u8], Sent> {
+        let up = self.is_up();
+        if !(1..=MAX_PACKET).contains(&len) {
+            return Err(Sent::BadLength);
+        }
+        if !up {
+            return Err(Sent::Down);
+        }
+        if self.is_made_in_ring() {
+            let Kind::Pair(end) = &mut self.kind else { return Err(Sent::Down) };
+            return end.place(len);
         }
         let room = match &mut self.faults {
             Some(faults) => faults.send.has_room(),
             None => has_room(&mut self.kind, &mut self.counters, len),
         };
-        if !room {
-            self.counters.tx_full += 1;
-            return Err(CableFull);
+        if room { self.out.get_mut(..len).ok_or(Sent::BadLength) } else { Err(Sent::Full) }
+    }
+
+    /// Sends the packet of so many bytes that was written where [`CableEnd::place`] said.
+    #[inline(always)]
+    pub(crate) fn commit(&mut self, len: usize, crcs: Crcs) -> Result<(), CableFull> {
+        if !self.is_made_in_ring() {
+            return self.send_made(len, crcs);
         }
-        fill(packet);
+        if let Kind::Pair(end) = &mut self.kind {
+            end.commit(len, crcs);
+        }
+        self.count_sent(Sent::Taken, len)
+    }
+
+    /// True if packets are written where the other end reads them: nobody else is to see them before.
+    #[inline]
+    const fn is_made_in_ring(&self) -> bool {
+        matches!(self.kind, Kind::Pair(_)) && self.faults.is_none() && self.tap.is_none()
+    }
+
+    /// Sends the packet that was written to `out`.
+    #[inline(never)]
+    fn send_made(&mut self, len: usize, crcs: Crcs) -> Result<(), CableFull> {
+        let packet = self.out.get(..len).unwrap_or_default();
         if let Some(faults) = &mut self.faults {
             faults.send.put(packet);
             self.counters.tx_packets += 1;
@@ -273,8 +310,13 @@ impl CableEnd {
         self.count_sent(sent, len)
     }
 
-    fn count_sent(&mut self, sent: Sent, len: usize) -> Result<(), CableFull> {
+    #[inline(always)]
+    pub(crate) fn count_sent(&mut self, sent: Sent, len: usize) -> Result<(), CableFull> {
         match sent {
+            Sent::BadLength => {
+                self.counters.tx_bad_length += 1;
+                Ok(())
+            }
             Sent::Taken => {
                 self.counters.tx_packets += 1;
                 self.counters.tx_bytes += len as u64;
@@ -476,7 +518,7 @@ fn transmit(
     (packet, crcs): (&[u8], Crcs),
 ) -> Sent {
     let sent = match kind {
-        Kind::Pair(end) => end.send_with(packet.len(), crcs, |out| out.copy_from_slice(packet)),
+        Kind::Pair(end) => end.send(packet, crcs),
         Kind::SharedMemory(end) => end.send(packet, crcs),
         Kind::Udp(end) => end.send(packet, counters),
         Kind::Packet(end) => end.send(packet, counters),

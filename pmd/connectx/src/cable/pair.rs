@@ -82,12 +82,31 @@ impl PairEnd {
         self.producer.has_room(len) != Ok(false)
     }
 
-    /// Sends a packet that `fill` writes.
-    pub(super) fn send_with(&mut self, len: usize, crcs: Crcs, fill: impl FnOnce(&mut [u8])) -> Sent {
-        match self.producer.push_with(self.trust, len, crcs, fill) {
-            Ok(true) => Sent::Taken,
-            Ok(false) => Sent::Full,
-            Err(Broken) => Sent::Down,
+    /// Where a packet is to be written that [`PairEnd::commit`] sends then; or what becomes of it.
+    #[inline]
+    pub(super) fn place(&mut self, len: usize) -> Result<&mut [u8], Sent> {
+        match self.producer.place(self.trust, len) {
+            Ok(Some(place)) => Ok(place),
+            Ok(None) => Err(Sent::Full),
+            Err(Broken) => Err(Sent::Down),
+        }
+    }
+
+    /// Sends the packet of so many bytes that was written.
+    #[inline]
+    pub(super) fn commit(&mut self, len: usize, crcs: Crcs) {
+        self.producer.commit(len, crcs);
+    }
+
+    /// Sends a copy of a packet.
+    pub(super) fn send(&mut self, packet: &[u8], crcs: Crcs) -> Sent {
+        match self.place(packet.len()) {
+            Ok(out) => {
+                out.copy_from_slice(packet);
+                self.commit(packet.len(), crcs);
+                Sent::Taken
+            }
+            Err(sent) => sent,
         }
     }
 

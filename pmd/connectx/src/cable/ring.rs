@@ -184,6 +184,7 @@ impl Producer {
     }
 
     /// True if a packet of `len` bytes fits now.
+    #[inline]
     pub(super) fn has_room(&mut self, len: usize) -> Result<bool, Broken> {
         let total = record(len.min(MAX_PACKET) as u32);
         let to_end = self.place.to_end(self.head);
@@ -191,6 +192,12 @@ impl Producer {
         if self.free() >= need {
             return Ok(true);
         }
+        self.look_for_room(need)
+    }
+
+    /// Asks the consumer how far it is.
+    #[inline(never)]
+    fn look_for_room(&mut self, need: u32) -> Result<bool, Broken> {
         self.tail = self.place.tail().load(Ordering::Acquire);
         if self.head.wrapping_sub(self.tail) > self.place.size {
             return Err(Broken);
@@ -212,23 +219,18 @@ impl Producer {
         Ok(true)
     }
 
-    /// As [`Producer::push`], of a packet of `len` bytes, `MAX_PACKET` at most, that `fill` writes where it will lie.
-    pub(super) fn push_with(
-        &mut self,
-        _: Trust,
-        len: usize,
-        crcs: Crcs,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> Result<bool, Broken> {
-        let Some(bytes) = self.reserve(len)? else { return Ok(false) };
+    /// Where a packet of `len` bytes, `MAX_PACKET` at most, is to be written that [`Producer::commit`] publishes then; `None` if there is
+    /// no room.
+    #[inline(always)]
+    pub(super) fn place(&mut self, _: Trust, len: usize) -> Result<Option<&mut [u8]>, Broken> {
+        let Some(bytes) = self.reserve(len)? else { return Ok(None) };
         // SAFETY: `reserve` found room for `len` bytes. They are not published, and the memory is ours alone (`Trust`): nobody else
         // reads or writes them as long as the reference lives.
-        fill(unsafe { std::slice::from_raw_parts_mut(bytes, len) });
-        self.commit(len, crcs);
-        Ok(true)
+        Ok(Some(unsafe { std::slice::from_raw_parts_mut(bytes, len) }))
     }
 
     /// Where a packet of `len` bytes goes, which begins at `head` from now on; `None` if there is no room.
+    #[inline(always)]
     fn reserve(&mut self, len: usize) -> Result<Option<*mut u8>, Broken> {
         if len > MAX_PACKET {
             return Err(Broken);
@@ -244,8 +246,9 @@ impl Producer {
         Ok(Some(self.place.bytes(self.head)))
     }
 
-    /// Publishes the packet that was written where `reserve` said.
-    fn commit(&mut self, len: usize, crcs: Crcs) {
+    /// Publishes the packet that was written where `reserve` or [`Producer::place`] said, which were told the same length.
+    #[inline(always)]
+    pub(super) fn commit(&mut self, len: usize, crcs: Crcs) {
         let len = len as u32;
         let bare = if crcs == Crcs::Absent { BARE } else { 0 };
         self.place.length(self.head).store(len | bare, Ordering::Relaxed);
@@ -307,6 +310,7 @@ impl Consumer {
     }
 
     /// Finds the next record: its length, with `tail` at its start.
+    #[inline]
     fn next(&mut self) -> Result<Option<(u32, Crcs)>, Broken> {
         if self.head == self.tail {
             self.head = self.place.head().load(Ordering::Acquire);
@@ -315,6 +319,7 @@ impl Consumer {
     }
 
     /// As [`Consumer::next`], among what is known to be there.
+    #[inline]
     fn known(&mut self) -> Result<Option<(u32, Crcs)>, Broken> {
         while self.head != self.tail {
             let filled = self.head.wrapping_sub(self.tail);

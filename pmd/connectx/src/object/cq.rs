@@ -6,7 +6,7 @@ use ib_wire::Qpn;
 use zerocopy::IntoBytes;
 
 use super::moderation::{Held, Moderation, Told};
-use crate::memory::HostMemory;
+use crate::memory::{HostMemory, HostWord};
 use crate::region::RegionMemory;
 use prm::{CQE_SIZE, Cqe, CqeOpcode, DBREC_CONSUMER, ErrorCqe, Syndrome, cqe_owner};
 
@@ -54,7 +54,8 @@ pub(crate) enum Arm {
 #[derive(Debug)]
 pub(crate) struct Cq {
     ring: RegionMemory,
-    dbrec: HostMemory,
+    /// How far the host has read.
+    consumer: HostWord,
     entries: u32,
     producer: u32,
     /// Index behind the last solicited entry or failure.
@@ -80,9 +81,10 @@ impl Cq {
     /// `None` if the ring is not a power of two of entries or the record too short.
     pub(crate) fn new(ring: RegionMemory, dbrec: HostMemory) -> Option<Self> {
         let entries = entries_of(&ring)?;
-        dbrec.load(DBREC_CONSUMER * 4).is_some().then_some(Self {
+        let consumer = dbrec.word_at(DBREC_CONSUMER * 4)?;
+        Some(Self {
             ring,
-            dbrec,
+            consumer,
             entries,
             producer: 0,
             solicited: 0,
@@ -161,8 +163,7 @@ impl Cq {
 
     /// Entries, and indices of the host and of this side, 24 bits.
     pub(crate) fn indices(&self) -> (u32, u32, u32) {
-        let consumer = self.dbrec.load(DBREC_CONSUMER * 4).unwrap_or(0);
-        (self.entries, consumer & INDEX, self.producer & INDEX)
+        (self.entries, self.consumer.load() & INDEX, self.producer & INDEX)
     }
 
     /// What it was armed for and has not told, and whether it has overrun.
@@ -171,9 +172,9 @@ impl Cq {
     }
 
     /// Entries that the host has not read, as far as its record says.
+    #[inline]
     fn outstanding(&self) -> u32 {
-        let consumer = self.dbrec.load(DBREC_CONSUMER * 4).unwrap_or(0);
-        self.producer.wrapping_sub(consumer) & INDEX
+        self.producer.wrapping_sub(self.consumer.load()) & INDEX
     }
 
     /// True if it waits for an entry, and its bell would be rung.
@@ -182,6 +183,7 @@ impl Cq {
     }
 
     /// Writes an entry whose owner bit this sets.
+    #[inline]
     fn put(&mut self, bytes: &[u8; CQE_SIZE]) -> Result<(), Overrun> {
         let at = (self.producer & (self.entries - 1)) as usize * CQE_SIZE;
         let owner = u8::from(self.producer & self.entries != 0);

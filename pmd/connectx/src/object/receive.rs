@@ -4,9 +4,9 @@ use zerocopy::FromBytes;
 
 use super::mr::{Member, ProtectionDomain};
 use super::xrc::XrcQueue;
-use crate::memory::HostMemory;
+use crate::memory::{HostMemory, HostWord};
 use crate::region::RegionMemory;
-use prm::{DBREC_RECEIVE, NextSegment};
+use prm::{DBREC_RECEIVE, DataSegment, INVALID_LKEY, NextSegment};
 
 /// Largest slot of a receive ring, bytes.
 pub(crate) const MAX_STRIDE: usize = 1024;
@@ -18,9 +18,21 @@ pub(crate) struct ReceiveQueue {
     ring: RegionMemory,
     stride: usize,
     mask: u16,
-    dbrec: HostMemory,
+    /// How far it is posted.
+    posted: HostWord,
     taken: u16,
     pub(crate) domain: Member,
+}
+
+/// The data segments in the `len` bytes of a slot that begins at `at`, up to the one that ends them. The host may write there meanwhile: each
+/// segment is copied once, and what is done with it goes by the copy.
+#[inline]
+fn segments(ring: &RegionMemory, at: usize, len: usize) -> impl Iterator<Item = DataSegment> {
+    const SIZE: usize = size_of::<DataSegment>();
+    (0..len / SIZE).map_while(move |n| {
+        let segment: DataSegment = zerocopy::transmute!(ring.array::<SIZE>(at + n * SIZE)?);
+        (segment.lkey.get() != INVALID_LKEY).then_some(segment)
+    })
 }
 
 /// A ring's geometry as a mask over its slots, if it can be one.
@@ -37,13 +49,13 @@ fn slots_mask(ring: &RegionMemory, stride: usize) -> Option<u16> {
 impl ReceiveQueue {
     pub(crate) fn new(ring: RegionMemory, stride: usize, dbrec: HostMemory) -> Option<Self> {
         let mask = slots_mask(&ring, stride)?;
-        dbrec.load(DBREC_RECEIVE * 4)?;
-        Some(Self { ring, stride, mask, dbrec, taken: 0, domain: Member::default() })
+        let posted = dbrec.word_at(DBREC_RECEIVE * 4)?;
+        Some(Self { ring, stride, mask, posted, taken: 0, domain: Member::default() })
     }
 
     /// Entries posted and not taken. A record that runs ahead of the ring cannot be right and counts as none.
     pub(crate) fn available(&self) -> u16 {
-        let posted = self.dbrec.load(DBREC_RECEIVE * 4).unwrap_or(0) as u16;
+        let posted = self.posted.load() as u16;
         let available = posted.wrapping_sub(self.taken);
         if available <= self.mask.saturating_add(1) { available } else { 0 }
     }
@@ -63,10 +75,10 @@ impl ReceiveQueue {
         (self.available() > 0).then_some(self.taken)
     }
 
-    /// Copies an entry's data segments to the front of `out`, and says how many bytes they are.
-    pub(crate) fn read(&self, counter: u16, out: &mut [u8; MAX_STRIDE]) -> Option<usize> {
-        let out = out.get_mut(..self.stride)?;
-        self.ring.read(usize::from(counter & self.mask) * self.stride, out).then_some(self.stride)
+    /// An entry's data segments, each read when it is asked for.
+    #[inline]
+    pub(crate) fn segments(&self, counter: u16) -> impl Iterator<Item = DataSegment> {
+        segments(&self.ring, usize::from(counter & self.mask) * self.stride, self.stride)
     }
 
     /// Forgets what is posted.
@@ -92,7 +104,8 @@ pub(crate) struct Srq {
     ring: RegionMemory,
     stride: usize,
     mask: u16,
-    dbrec: HostMemory,
+    /// How far it is posted.
+    posted: HostWord,
     /// The slot to be taken next.
     head: u16,
     taken: u16,
@@ -107,13 +120,13 @@ pub(crate) struct Srq {
 impl Srq {
     pub(crate) fn new(ring: RegionMemory, stride: usize, dbrec: HostMemory) -> Option<Self> {
         let mask = slots_mask(&ring, stride)?;
-        dbrec.load(DBREC_RECEIVE * 4)?;
+        let posted = dbrec.word_at(DBREC_RECEIVE * 4)?;
         let usable = stride >= 2 * MIN_STRIDE;
         usable.then_some(Self {
             ring,
             stride,
             mask,
-            dbrec,
+            posted,
             head: 0,
             taken: 0,
             limit: 0,
@@ -137,7 +150,7 @@ impl Srq {
 
     /// Entries posted and not taken.
     pub(crate) fn available(&self) -> u16 {
-        let posted = self.dbrec.load(DBREC_RECEIVE * 4).unwrap_or(0) as u16;
+        let posted = self.posted.load() as u16;
         let available = posted.wrapping_sub(self.taken);
         if available <= self.mask { available } else { 0 }
     }
@@ -167,11 +180,9 @@ impl Srq {
             return Taken::Empty;
         }
         let slot = self.head;
-        let mut link = [0; size_of::<NextSegment>()];
-        let read = self.ring.read(self.at(slot), &mut link);
-        let next = NextSegment::read_from_bytes(&link).ok().map(|link| link.next.get());
-        let next = next.filter(|&next| read && next <= self.mask);
-        let Some(next) = next else {
+        let link: Option<[u8; size_of::<NextSegment>()]> = self.ring.array(self.at(slot));
+        let next = link.and_then(|link| Some(NextSegment::read_from_bytes(&link).ok()?.next.get()));
+        let Some(next) = next.filter(|&next| next <= self.mask) else {
             self.broken = true;
             return Taken::Broken(true);
         };
@@ -186,10 +197,10 @@ impl Srq {
         usize::from(slot & self.mask) * self.stride
     }
 
-    /// Copies a slot's data segments, behind the link, to the front of `out`, and says how many bytes they are.
-    pub(crate) fn read(&self, slot: u16, out: &mut [u8; MAX_STRIDE]) -> Option<usize> {
+    /// A slot's data segments, behind the link, each read when it is asked for.
+    #[inline]
+    pub(crate) fn segments(&self, slot: u16) -> impl Iterator<Item = DataSegment> {
         let link = size_of::<NextSegment>();
-        let len = self.stride - link;
-        self.ring.read(self.at(slot) + link, out.get_mut(..len)?).then_some(len)
+        segments(&self.ring, self.at(slot) + link, self.stride - link)
     }
 }

@@ -85,7 +85,7 @@ pub(super) fn send(qp: &mut Qp, dev: &mut Device) -> Result<bool, Unsent> {
         let av = rc.av;
         dev.send(
             face.port,
-            |port| addressing::address(port, &av, bth, extended, face.qpn, false),
+            |port| addressing::address(port, &av, &bth, &extended, face.qpn, false),
             len,
             |wqe, out| wqe.copy(&pieces, out),
         )?;

@@ -54,7 +54,7 @@ pub(crate) fn reply(qp: &mut Qp, dev: &mut Device) -> Result<bool, Unsent> {
     let owes = |qp: &Qp| qp.rc.as_ref().is_some_and(|rc| !rc.responder.answers.is_empty());
     let answered = owes(qp) && answer::send(qp, dev)?;
     if owes(qp) {
-        dev.schedule(qp);
+        dev.schedule_behind(qp);
         return Ok(answered);
     }
     let face = QpFace::new(qp, dev);
@@ -68,7 +68,7 @@ pub(crate) fn reply(qp: &mut Qp, dev: &mut Device) -> Result<bool, Unsent> {
     let bth = face.bth(rc, Opcode::RcAcknowledge, psn);
     let av = rc.av;
     let flow = face.qpn;
-    let frame = |port: &mut Port| addressing::address(port, &av, bth, Extended::Aeth(aeth), flow, false);
+    let frame = |port: &mut Port| addressing::address(port, &av, &bth, &Extended::Aeth(aeth), flow, false);
     dev.send(face.port, frame, 0, |_, _| {})?;
     dev.counters.count(super::counters::Activity::Acknowledges);
     rc.responder.reply = None;

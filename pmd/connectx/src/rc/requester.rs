@@ -248,10 +248,9 @@ fn packet(qp: &Qp, dev: &mut Device, face: &QpFace, message: &Message) -> Result
     bth.solicited = !asks && last && message.control.solicited;
     bth.ack_request =
         !asks && (last || r.next.get() % ACK_EVERY == ACK_EVERY - 1 || r.next.since(r.oldest) + 1 >= WINDOW);
-    let av = rc.av;
     let sent = dev.send(
         face.port,
-        |port| addressing::address(port, &av, bth, extended, face.qpn, false),
+        |port| addressing::address(port, &rc.av, &bth, &extended, face.qpn, false),
         len,
         |wqe, out| wqe.copy(&pieces, out),
     );

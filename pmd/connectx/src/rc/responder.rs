@@ -214,9 +214,8 @@ fn send(
     };
     let payload = packet.payload();
     let total = received + payload.len() as u64;
-    dev.load_receive(&qp.receives, counter);
     rc.responder.incoming = Some(Incoming::Send { counter, received: total });
-    dev.receive.write(&dev.mrs, received, payload).map_err(|error| match error {
+    dev.lay_down(&qp.receives, counter, received, payload).map_err(|error| match error {
         ScatterError::Length => {
             Refusal::Fatal(NakCode::InvalidRequest, Some((counter, WcStatus::LocalLength)))
         }

@@ -115,7 +115,7 @@ fn a_key_that_ends_in_the_middle_of_a_send() {
     let (sink, key) = k.rig.a.memory(SIZE);
     k.rig.a.receive(&mut k.a, &[data(SIZE as u32, key, sink.address())]);
     k.rig.b.post(&mut k.b, SEND, SIGNAL, 0, &data(SIZE as u32, k.key, 0));
-    for _ in 0..3 {
+    for _ in 0..2 {
         k.rig.b.engine.step(k.rig.now);
         k.rig.a.engine.step(k.rig.now);
     }

@@ -4,6 +4,7 @@ mod datagram;
 mod domain;
 mod drain;
 mod events;
+mod fairness;
 mod flush;
 mod golden;
 mod hostile;

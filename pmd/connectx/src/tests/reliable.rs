@@ -367,9 +367,9 @@ fn a_key_that_goes_during_a_write_costs_no_receive() {
     let mut l = joined(Rig::new(), Rc { mtu: Mtu::B256, timeout: 0, ..Rc::default() }, 4, 4096);
     l.srq.post();
     // One packet more than a turn sends.
-    let length = 16 * 256 + 10;
-    let (src, key) = l.rig.a.memory(8192);
-    let dst = Memory::new(8192);
+    let length = 64 * 256 + 10;
+    let (src, key) = l.rig.a.memory(length as usize);
+    let dst = Memory::new(length as usize);
     let write = Access { remote_write: true, ..Access::LOCAL };
     let rkey = l.rig.b.engine.register(dst.address(), dst.host(), write).unwrap();
     let mut body = dst.address().to_be_bytes().to_vec();

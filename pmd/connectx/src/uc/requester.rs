@@ -123,7 +123,7 @@ fn advance(
         psn: uc.next,
     };
     let (av, flow) = (uc.av, qp.qpn.get());
-    let frame = |port: &mut _| addressing::address(port, &av, bth, extended, flow, false);
+    let frame = |port: &mut _| addressing::address(port, &av, &bth, &extended, flow, false);
     if dev.send(qp.port, frame, len, |wqe, out| wqe.copy(&pieces, out)).is_err() {
         return Ok((Step::Blocked, outgoing));
     }

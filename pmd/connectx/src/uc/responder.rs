@@ -100,8 +100,7 @@ fn send(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, part: Part) -> Resu
     let Some(uc) = &mut qp.uc else { return Err(DropReason::QueuePairState) };
     let total = received + packet.payload().len() as u64;
     uc.incoming = Some(Incoming::Send { counter, received: total });
-    dev.load_receive(&qp.receives, counter);
-    match dev.receive.write(&dev.mrs, received, packet.payload()) {
+    match dev.lay_down(&qp.receives, counter, received, packet.payload()) {
         Ok(()) => {}
         Err(ScatterError::Length) => return Err(DropReason::ReceiveTooShort),
         // Here our own host is at fault, and it is told.

@@ -242,6 +242,11 @@ impl Device {
         Some(page)
     }
 
+    /// A page that it had is unmapped.
+    pub(super) fn unmap_page(&mut self, page: usize) {
+        self.pages.retain(|(_, known)| *known != page);
+    }
+
     pub(super) fn has_page(&self, page: usize) -> bool {
         self.pages.iter().any(|(_, known)| *known == page)
     }

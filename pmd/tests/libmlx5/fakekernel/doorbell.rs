@@ -66,8 +66,7 @@ fn protect(page: usize, protection: c_int) {
 }
 
 fn guarded(address: usize) -> bool {
-    let page = address & !(PAGE - 1);
-    page != 0 && GUARDED.iter().any(|known| known.load(Ordering::Acquire) == page)
+    is_page(address & !(PAGE - 1))
 }
 
 extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
@@ -128,7 +127,12 @@ pub(super) fn new_page(caught: bool) -> usize {
     page
 }
 
-/// A page that was unmapped.
+/// True if it is a page that stores are caught to.
+pub(super) fn is_page(page: usize) -> bool {
+    page != 0 && GUARDED.iter().any(|known| known.load(Ordering::Acquire) == page)
+}
+
+/// A page that is unmapped.
 pub(super) fn forget_page(page: usize) {
     for known in GUARDED.iter().filter(|known| known.load(Ordering::Acquire) == page) {
         known.store(0, Ordering::Release);

@@ -38,7 +38,10 @@ fn devices() -> MutexGuard<'static, Vec<Device>> {
 pub(crate) fn boot(settings: &[Settings]) {
     sysfs::build(settings);
     doorbell::catch();
-    *devices() = settings.iter().enumerate().map(|(index, s)| Device::new(index, s)).collect();
+    let mut devices = devices();
+    // What was rung at the devices before these is nobody's any more. It waits still if whoever gives turns came late.
+    doorbell::take();
+    *devices = settings.iter().enumerate().map(|(index, s)| Device::new(index, s)).collect();
 }
 
 /// Gives a device another P_Key, as a subnet manager would.
@@ -52,11 +55,9 @@ pub(crate) fn with<T>(device: usize, f: impl FnOnce(&mut Device) -> T) -> T {
     f(&mut devices()[device])
 }
 
-/// Gives doorbells to their devices, and each device a turn at the time that the clock then shows. Returns the doorbells, and true if anything was done.
-pub(crate) fn turn(clock: impl FnOnce() -> Instant) -> (Vec<Doorbell>, bool) {
-    let mut devices = devices();
+/// Gives doorbells to their devices. Returns them.
+fn deliver(devices: &mut [Device]) -> Vec<Doorbell> {
     let rung = doorbell::take();
-    let now = clock();
     for doorbell in &rung {
         let device = devices.iter_mut().find(|d| d.has_page(doorbell.page)).expect("a page of a device");
         match doorbell.arms() {
@@ -64,6 +65,26 @@ pub(crate) fn turn(clock: impl FnOnce() -> Instant) -> (Vec<Doorbell>, bool) {
             None => device.ring(doorbell.qpn()),
         }
     }
+    rung
+}
+
+/// A doorbell page is unmapped, if that is what the address is of. What was rung there goes to its device before: another device's page may
+/// have the address next.
+fn end_page(page: usize) {
+    if !doorbell::is_page(page) {
+        return;
+    }
+    let mut devices = devices();
+    deliver(&mut devices);
+    devices.iter_mut().for_each(|device| device.unmap_page(page));
+    doorbell::forget_page(page);
+}
+
+/// Gives doorbells to their devices, and each device a turn at the time that the clock then shows. Returns the doorbells, and true if anything was done.
+pub(crate) fn turn(clock: impl FnOnce() -> Instant) -> (Vec<Doorbell>, bool) {
+    let mut devices = devices();
+    let rung = deliver(&mut devices);
+    let now = clock();
     let mut worked = !rung.is_empty();
     for device in devices.iter_mut() {
         worked |= device.turn(now);

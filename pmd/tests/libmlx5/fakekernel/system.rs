@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI16, Ordering};
 
 use libc::{c_char, c_int, c_uint, c_ulong, c_void, off_t, size_t, ssize_t};
 
-use super::{command, devices, doorbell};
+use super::{command, devices, end_page};
 
 /// The netlink family of RDMA: refused, so that libibverbs looks for devices in the file system.
 const NETLINK_RDMA: c_int = 20;
@@ -141,7 +141,7 @@ unsafe extern "C" fn mmap(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(address: *mut c_void, len: size_t) -> c_int {
-    doorbell::forget_page(address as usize);
+    end_page(address as usize);
     // SAFETY: the caller's arguments.
     unsafe { libc::syscall(libc::SYS_munmap, address, len) as c_int }
 }

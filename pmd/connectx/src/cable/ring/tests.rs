@@ -106,7 +106,14 @@ fn packets_made_and_looked_at_in_place_are_those_that_are_copied() {
         let crcs = if i % 3 == 0 { Crcs::Absent } else { Crcs::Present };
         let pushed = match i % 2 {
             0 => producer.push(&packet, crcs),
-            _ => producer.push_with(trust, packet.len(), crcs, |out| out.copy_from_slice(&packet)),
+            _ => match producer.place(trust, packet.len()) {
+                Ok(Some(out)) => {
+                    out.copy_from_slice(&packet);
+                    producer.commit(packet.len(), crcs);
+                    Ok(true)
+                }
+                other => other.map(|place| place.is_some()),
+            },
         };
         assert_eq!(pushed, Ok(true));
         let same = |bytes: &[u8], how: Crcs| bytes == packet && how == crcs;
