@@ -177,6 +177,35 @@ case $(who ipoib-gids) in *"$none"*) ;; *) false ;; esac
 as() { setpriv --reuid nobody --regid "$1" --clear-groups ipoib-fwd ctl stats; }
 as ipoib-fwd >/dev/null
 not as nogroup
+begin "DPDK's own script reaches the gateways, and EAL below them"
+# told PREFIX REQUEST ANSWER [WHO…]: what dpdk-telemetry.py, called as the manual says, tells has that in it. Nothing that this service has leads it there.
+told() {
+    printf '%s\n' "$2" quit | env -u RUNTIME_DIRECTORY -u XDG_RUNTIME_DIR "${@:4}" dpdk-telemetry.py -f "$1" >/tmp/told && grep -qF "$3" /tmp/told
+}
+if ! command -v dpdk-telemetry.py >/dev/null; then
+    tell 'figure  dpdk-telemetry.py: left out, this machine has none (package dpdk-dev)'
+    told() { :; }
+else
+    dpdk-telemetry.py -l >/tmp/told
+    grep -qx ipoib-fwd /tmp/told
+    grep -qx ipoib-fwd-two /tmp/told
+fi
+told ipoib-fwd /stats '"traffic"'
+told ipoib-fwd/dpdk/gateway /ethdev/list '{"/ethdev/list": [0]}'
+told ipoib-fwd-two /links '"net_null0"'
+told ipoib-fwd-two/dpdk/two /ethdev/list '{"/ethdev/list": [0]}'
+# A member of the group, who has neither root's directory nor EAL's socket.
+told /run/ipoib-fwd/gateway /stats '"traffic"' setpriv --reuid nobody --regid ipoib-fwd --clear-groups
+not told /run/ipoib-fwd/gateway/dpdk/gateway /ethdev/list '[0]' setpriv --reuid nobody --regid ipoib-fwd --clear-groups
+# What somebody else has there keeps the gateway from nothing, and stays.
+systemctl stop ipoib-fwd@two
+not ls /run/dpdk/ipoib-fwd-two
+mkdir /run/dpdk/ipoib-fwd-two
+systemctl start ipoib-fwd@two
+is ActiveState ipoib-fwd@two active
+systemctl stop ipoib-fwd@two
+rmdir /run/dpdk/ipoib-fwd-two
+systemctl start ipoib-fwd@two
 begin 'without the group nobody else is given the socket'
 groupmod --new-name elsewhere ipoib-fwd
 systemctl restart ipoib-fwd@two
@@ -284,7 +313,7 @@ restart_gateway
 pings 200
 bounded 4 $folder/gateway.*
 
-begin 'user.conf, the exporter with it'
+begin 'user.conf, the exporter with it, and user@.conf'
 sed -i '/^\[gateway\]$/a user = "ipoib-fwd"\ngroup = "ipoib-fwd"' /etc/ipoib-fwd/gateway.toml
 echo 'OPTIONS=--socket /run/ipoib-fwd-user/control.sock' >/etc/ipoib-fwd/metrics.env
 example user.conf >$drop_ins/user.conf
@@ -308,6 +337,24 @@ journalctl --sync
 not grep -q find: <(journalctl --unit ipoib-fwd --since "$since_then" --output cat)
 tell "figure  with user.conf: gateway: $(who ipoib-fwd), exporter: $(who ipoib-metrics)"
 case $(who ipoib-fwd) in Uid:0\ *) false ;; esac
+told ipoib-fwd /stats '"traffic"'
+prefix=rte
+[ "$memory" = --in-memory ] || prefix=gateway
+told "ipoib-fwd/dpdk/$prefix" /ethdev/list '{"/ethdev/list": [0]}'
+sed -i '/^\[gateway\]$/a user = "ipoib-fwd"\ngroup = "ipoib-fwd"' /etc/ipoib-fwd/two.toml
+mkdir "${drop_ins/.service/@.service}"
+example user@.conf >"${drop_ins/.service/@.service}/user@.conf"
+systemctl daemon-reload
+systemctl restart ipoib-fwd@two
+[ "$(stat --format '%U:%G %a' /run/ipoib-fwd-user-two/control.sock)" = 'ipoib-fwd:ipoib-fwd 660' ]
+case $(who ipoib-fwd@two) in Uid:0\ *) false ;; esac
+systemctl reload ipoib-fwd@two
+told ipoib-fwd-two /links '"net_null0"'
+told ipoib-fwd-two/dpdk/two /ethdev/list '{"/ethdev/list": [0]}'
+sed -i '/^user = /d; /^group = /d' /etc/ipoib-fwd/two.toml
+rm -r "${drop_ins/.service/@.service}"
+systemctl daemon-reload
+systemctl restart ipoib-fwd@two
 rm -r /etc/ipoib-fwd/metrics.env $drop_ins $folder
 sed -i '/^user = /d; /^group = /d; /^captures = /d' /etc/ipoib-fwd/gateway.toml
 environment OPTIONS '--report /run/gateway.json'
@@ -321,6 +368,7 @@ systemctl stop ipoib-fwd
 is Result ipoib-fwd success
 grep -q '"buffers_outstanding": 0' /run/gateway.json
 ipoib-fwd ctl --socket /run/ipoib-fwd/two/control.sock stats >/dev/null
+[ "$(find /run/dpdk -name 'ipoib-fwd*')" = /run/dpdk/ipoib-fwd-two ]
 
 begin 'purged, none is left running, and no link to be started'
 rm /etc/ipoib-fwd/two.* /etc/ipoib-fwd/gids.env
@@ -334,6 +382,7 @@ getent passwd ipoib-fwd >/dev/null
 [ ! -e /run/systemd/dynamic-uid/ipoib-metrics ]
 not grep -lxE 'ipoib-fwd|ibfab' /proc/[0-9]*/comm
 [ ! -e /etc/ipoib-fwd ]
+[ -z "$(find /run/dpdk -name 'ipoib-fwd*')" ]
 begin ''
 trap - ERR
 echo 'all is well' >>/report

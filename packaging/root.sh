@@ -63,6 +63,8 @@ install -m 755 "$script" opt/check
     exit 1
 }
 echo "package: ok      systemd and the previous version are installed ($SECONDS s)"
+# A script of python alone; its package would bring all of DPDK's libraries for development.
+! asks=$(command -v dpdk-telemetry.py) || install -m 755 "$asks" usr/bin/
 printf '[Service]\nType=oneshot\nExecStart=/opt/check\n' >etc/systemd/system/check.service
 mkdir -p etc/systemd/system/multi-user.target.wants
 ln -s ../check.service etc/systemd/system/multi-user.target.wants/check.service
