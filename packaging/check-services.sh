@@ -137,15 +137,44 @@ grep -q 'error.config-invalid.: unknown key .adress' /tmp/journal
 sed -i 's/adress/address/' /etc/ipoib-fwd/two.toml
 within 30 is ActiveState ipoib-fwd@two active
 
+begin 'one that fails each time stays down at its limit, OnFailure= is started, and it is taken back'
+# A limit that comes sooner than the unit's.
+mkdir /etc/systemd/system/ipoib-fwd@two.service.d
+printf '[Unit]\nStartLimitBurst=3\nOnFailure=failed.service\n[Service]\nRestartSec=100ms\n' >/etc/systemd/system/ipoib-fwd@two.service.d/limit.conf
+printf '[Service]\nType=oneshot\nExecStart=/usr/bin/touch /run/has-failed\n' >/etc/systemd/system/failed.service
+sed -i 's/address/adress/' /etc/ipoib-fwd/two.toml
+systemctl daemon-reload
+systemctl reset-failed ipoib-fwd@two
+not systemctl restart ipoib-fwd@two
+within 60 is ActiveState ipoib-fwd@two failed
+within 30 [ -e /run/has-failed ]
+sed -i 's/adress/address/' /etc/ipoib-fwd/two.toml
+journalctl --sync
+grep -q 'Start request repeated too quickly' <(journalctl --unit ipoib-fwd@two --output cat)
+rm -r /etc/systemd/system/{ipoib-fwd@two.service.d,failed.service}
+systemctl daemon-reload
+systemctl reset-failed ipoib-fwd@two
+systemctl start ipoib-fwd@two
 begin 'one that stands still is started anew'
 kill -STOP "$(show MainPID ipoib-fwd)"
 within 90 restarted
 within 30 status ipoib-fwd '1 forwarding'
 
+begin 'one of which a worker alone stands still is started anew'
+before=$(show MainPID ipoib-fwd) times=$(show NRestarts ipoib-fwd)
+other() { restarted && ! is MainPID ipoib-fwd "$before"; }
+python3 /mnt/scripts/checks/stuck.py "$before" >/tmp/stuck 2>&1 || { cat /tmp/stuck; false; }
+tell "figure  the worker: $(tail -n 1 /tmp/stuck)"
+within 60 other
+[ "$(show NRestarts ipoib-fwd)" = $((times + 1)) ]
+journalctl --sync
+journalctl --unit ipoib-fwd --output cat >/tmp/journal
+grep -q 'Watchdog timeout' /tmp/journal
+within 30 status ipoib-fwd '1 forwarding'
+
 begin 'one that crashed is started anew'
 before=$(show MainPID ipoib-fwd)
 kill -ABRT "$before"
-other() { restarted && ! is MainPID ipoib-fwd "$before"; }
 within 60 other
 
 begin 'upgraded and back under traffic'
@@ -221,8 +250,6 @@ override() {
         printf '%s\n' '[Service]' "${@:2}" >"$folder/override.conf"
     fi
     systemctl daemon-reload
-    # It may be started so often.
-    systemctl reset-failed "$1"
     systemctl restart "$1"
 }
 not_allowed() { ! answers && grep -q 503 /tmp/figures; }
@@ -360,7 +387,6 @@ sed -i '/^user = /d; /^group = /d; /^captures = /d' /etc/ipoib-fwd/gateway.toml
 environment OPTIONS '--report /run/gateway.json'
 environment EAL '-l 0-1 --no-pci --no-huge -m 512 --file-prefix gateway --vdev net_af_packet0,iface=gw0'
 systemctl daemon-reload
-systemctl reset-failed ipoib-metrics
 systemctl restart ipoib-fwd ipoib-metrics
 within 30 answers
 begin 'one that is stopped leaves the other its socket, and no buffer is lost'
