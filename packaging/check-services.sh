@@ -137,15 +137,44 @@ grep -q 'error.config-invalid.: unknown key .adress' /tmp/journal
 sed -i 's/adress/address/' /etc/ipoib-fwd/two.toml
 within 30 is ActiveState ipoib-fwd@two active
 
+begin 'one that fails each time stays down at its limit, OnFailure= is started, and it is taken back'
+# A limit that comes sooner than the unit's.
+mkdir /etc/systemd/system/ipoib-fwd@two.service.d
+printf '[Unit]\nStartLimitBurst=3\nOnFailure=failed.service\n[Service]\nRestartSec=100ms\n' >/etc/systemd/system/ipoib-fwd@two.service.d/limit.conf
+printf '[Service]\nType=oneshot\nExecStart=/usr/bin/touch /run/has-failed\n' >/etc/systemd/system/failed.service
+sed -i 's/address/adress/' /etc/ipoib-fwd/two.toml
+systemctl daemon-reload
+systemctl reset-failed ipoib-fwd@two
+not systemctl restart ipoib-fwd@two
+within 60 is ActiveState ipoib-fwd@two failed
+within 30 [ -e /run/has-failed ]
+sed -i 's/adress/address/' /etc/ipoib-fwd/two.toml
+journalctl --sync
+grep -q 'Start request repeated too quickly' <(journalctl --unit ipoib-fwd@two --output cat)
+rm -r /etc/systemd/system/{ipoib-fwd@two.service.d,failed.service}
+systemctl daemon-reload
+systemctl reset-failed ipoib-fwd@two
+systemctl start ipoib-fwd@two
 begin 'one that stands still is started anew'
 kill -STOP "$(show MainPID ipoib-fwd)"
 within 90 restarted
 within 30 status ipoib-fwd '1 forwarding'
 
+begin 'one of which a worker alone stands still is started anew'
+before=$(show MainPID ipoib-fwd) times=$(show NRestarts ipoib-fwd)
+other() { restarted && ! is MainPID ipoib-fwd "$before"; }
+python3 /mnt/scripts/checks/stuck.py "$before" >/tmp/stuck 2>&1 || { cat /tmp/stuck; false; }
+tell "figure  the worker: $(tail -n 1 /tmp/stuck)"
+within 60 other
+[ "$(show NRestarts ipoib-fwd)" = $((times + 1)) ]
+journalctl --sync
+journalctl --unit ipoib-fwd --output cat >/tmp/journal
+grep -q 'Watchdog timeout' /tmp/journal
+within 30 status ipoib-fwd '1 forwarding'
+
 begin 'one that crashed is started anew'
 before=$(show MainPID ipoib-fwd)
 kill -ABRT "$before"
-other() { restarted && ! is MainPID ipoib-fwd "$before"; }
 within 60 other
 
 begin 'upgraded and back under traffic'
@@ -177,6 +206,35 @@ case $(who ipoib-gids) in *"$none"*) ;; *) false ;; esac
 as() { setpriv --reuid nobody --regid "$1" --clear-groups ipoib-fwd ctl stats; }
 as ipoib-fwd >/dev/null
 not as nogroup
+begin "DPDK's own script reaches the gateways, and EAL below them"
+# told PREFIX REQUEST ANSWER [WHO…]: what dpdk-telemetry.py, called as the manual says, tells has that in it. Nothing that this service has leads it there.
+told() {
+    printf '%s\n' "$2" quit | env -u RUNTIME_DIRECTORY -u XDG_RUNTIME_DIR "${@:4}" dpdk-telemetry.py -f "$1" >/tmp/told && grep -qF "$3" /tmp/told
+}
+if ! command -v dpdk-telemetry.py >/dev/null; then
+    tell 'figure  dpdk-telemetry.py: left out, this machine has none (package dpdk-dev)'
+    told() { :; }
+else
+    dpdk-telemetry.py -l >/tmp/told
+    grep -qx ipoib-fwd /tmp/told
+    grep -qx ipoib-fwd-two /tmp/told
+fi
+told ipoib-fwd /stats '"traffic"'
+told ipoib-fwd/dpdk/gateway /ethdev/list '{"/ethdev/list": [0]}'
+told ipoib-fwd-two /links '"net_null0"'
+told ipoib-fwd-two/dpdk/two /ethdev/list '{"/ethdev/list": [0]}'
+# A member of the group, who has neither root's directory nor EAL's socket.
+told /run/ipoib-fwd/gateway /stats '"traffic"' setpriv --reuid nobody --regid ipoib-fwd --clear-groups
+not told /run/ipoib-fwd/gateway/dpdk/gateway /ethdev/list '[0]' setpriv --reuid nobody --regid ipoib-fwd --clear-groups
+# What somebody else has there keeps the gateway from nothing, and stays.
+systemctl stop ipoib-fwd@two
+not ls /run/dpdk/ipoib-fwd-two
+mkdir /run/dpdk/ipoib-fwd-two
+systemctl start ipoib-fwd@two
+is ActiveState ipoib-fwd@two active
+systemctl stop ipoib-fwd@two
+rmdir /run/dpdk/ipoib-fwd-two
+systemctl start ipoib-fwd@two
 begin 'without the group nobody else is given the socket'
 groupmod --new-name elsewhere ipoib-fwd
 systemctl restart ipoib-fwd@two
@@ -192,8 +250,6 @@ override() {
         printf '%s\n' '[Service]' "${@:2}" >"$folder/override.conf"
     fi
     systemctl daemon-reload
-    # It may be started so often.
-    systemctl reset-failed "$1"
     systemctl restart "$1"
 }
 not_allowed() { ! answers && grep -q 503 /tmp/figures; }
@@ -284,7 +340,7 @@ restart_gateway
 pings 200
 bounded 4 $folder/gateway.*
 
-begin 'user.conf, the exporter with it'
+begin 'user.conf, the exporter with it, and user@.conf'
 sed -i '/^\[gateway\]$/a user = "ipoib-fwd"\ngroup = "ipoib-fwd"' /etc/ipoib-fwd/gateway.toml
 echo 'OPTIONS=--socket /run/ipoib-fwd-user/control.sock' >/etc/ipoib-fwd/metrics.env
 example user.conf >$drop_ins/user.conf
@@ -308,12 +364,29 @@ journalctl --sync
 not grep -q find: <(journalctl --unit ipoib-fwd --since "$since_then" --output cat)
 tell "figure  with user.conf: gateway: $(who ipoib-fwd), exporter: $(who ipoib-metrics)"
 case $(who ipoib-fwd) in Uid:0\ *) false ;; esac
+told ipoib-fwd /stats '"traffic"'
+prefix=rte
+[ "$memory" = --in-memory ] || prefix=gateway
+told "ipoib-fwd/dpdk/$prefix" /ethdev/list '{"/ethdev/list": [0]}'
+sed -i '/^\[gateway\]$/a user = "ipoib-fwd"\ngroup = "ipoib-fwd"' /etc/ipoib-fwd/two.toml
+mkdir "${drop_ins/.service/@.service}"
+example user@.conf >"${drop_ins/.service/@.service}/user@.conf"
+systemctl daemon-reload
+systemctl restart ipoib-fwd@two
+[ "$(stat --format '%U:%G %a' /run/ipoib-fwd-user-two/control.sock)" = 'ipoib-fwd:ipoib-fwd 660' ]
+case $(who ipoib-fwd@two) in Uid:0\ *) false ;; esac
+systemctl reload ipoib-fwd@two
+told ipoib-fwd-two /links '"net_null0"'
+told ipoib-fwd-two/dpdk/two /ethdev/list '{"/ethdev/list": [0]}'
+sed -i '/^user = /d; /^group = /d' /etc/ipoib-fwd/two.toml
+rm -r "${drop_ins/.service/@.service}"
+systemctl daemon-reload
+systemctl restart ipoib-fwd@two
 rm -r /etc/ipoib-fwd/metrics.env $drop_ins $folder
 sed -i '/^user = /d; /^group = /d; /^captures = /d' /etc/ipoib-fwd/gateway.toml
 environment OPTIONS '--report /run/gateway.json'
 environment EAL '-l 0-1 --no-pci --no-huge -m 512 --file-prefix gateway --vdev net_af_packet0,iface=gw0'
 systemctl daemon-reload
-systemctl reset-failed ipoib-metrics
 systemctl restart ipoib-fwd ipoib-metrics
 within 30 answers
 begin 'one that is stopped leaves the other its socket, and no buffer is lost'
@@ -321,6 +394,7 @@ systemctl stop ipoib-fwd
 is Result ipoib-fwd success
 grep -q '"buffers_outstanding": 0' /run/gateway.json
 ipoib-fwd ctl --socket /run/ipoib-fwd/two/control.sock stats >/dev/null
+[ "$(find /run/dpdk -name 'ipoib-fwd*')" = /run/dpdk/ipoib-fwd-two ]
 
 begin 'purged, none is left running, and no link to be started'
 rm /etc/ipoib-fwd/two.* /etc/ipoib-fwd/gids.env
@@ -334,6 +408,7 @@ getent passwd ipoib-fwd >/dev/null
 [ ! -e /run/systemd/dynamic-uid/ipoib-metrics ]
 not grep -lxE 'ipoib-fwd|ibfab' /proc/[0-9]*/comm
 [ ! -e /etc/ipoib-fwd ]
+[ -z "$(find /run/dpdk -name 'ipoib-fwd*')" ]
 begin ''
 trap - ERR
 echo 'all is well' >>/report

@@ -63,6 +63,8 @@ install -m 755 "$script" opt/check
     exit 1
 }
 echo "package: ok      systemd and the previous version are installed ($SECONDS s)"
+# A script of python alone; its package would bring all of DPDK's libraries for development.
+! asks=$(command -v dpdk-telemetry.py) || install -m 755 "$asks" usr/bin/
 printf '[Service]\nType=oneshot\nExecStart=/opt/check\n' >etc/systemd/system/check.service
 mkdir -p etc/systemd/system/multi-user.target.wants
 ln -s ../check.service etc/systemd/system/multi-user.target.wants/check.service
@@ -72,7 +74,7 @@ mkdir "$group"
 echo 0 >"$group/cgroup.procs"
 # Neither unshare nor a first process that is systemd heeds SIGTERM. With unshare killed the kernel kills systemd, and all of its namespace.
 # shellcheck disable=SC2016 # expanded by the shell inside
-timeout --kill-after=10 600 unshare --pid --net --cgroup --uts --ipc --mount --fork --kill-child bash -euc '
+timeout --kill-after=10 1200 unshare --pid --net --cgroup --uts --ipc --mount --fork --kill-child bash -euc '
     mount -t proc proc proc
     mount -t sysfs sysfs sys
     mount -t cgroup2 cgroup2 sys/fs/cgroup
@@ -90,7 +92,7 @@ timeout --kill-after=10 600 unshare --pid --net --cgroup --uts --ipc --mount --f
 # What it has said by itself is shown where something failed.
 grep -v '^all is well$' report || true
 if ! tail -n 1 report | grep -qx 'all is well'; then
-    grep -q 'failed' report || echo 'package: failed  no end after 10 minutes, or none in order'
+    grep -q 'failed' report || echo 'package: failed  no end after 20 minutes, or none in order'
     tail -n 80 result console
     exit 1
 fi

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Command, CommandFactory as _};
-use clap_complete::{Shell, generate_to};
+use clap_complete::{Shell, generate, generate_to};
 use ipoib_fwd::options;
 
 /// The programs, as shells complete them.
@@ -21,16 +21,38 @@ fn programs() -> [Command; 3] {
     [options::program(), ibfab.name("ibfab"), softhca::options::Options::command().name("softhca")]
 }
 
+/// What bash is told of a program. Words of the gateway's commands that its command line knows nothing of, such as `host=`, are those of
+/// `ipoib-fwd ctl completion`; all that this has nothing for is the command line's.
+fn for_bash(program: &mut Command) -> String {
+    let (name, mut script) = (program.get_name().to_owned(), Vec::new());
+    generate(Shell::Bash, program, &name, &mut script);
+    // A program with a hyphen in its name is called otherwise where its commands are found than where their options are (clap_complete 4.6.11).
+    let script =
+        String::from_utf8_lossy(&script).replace(&name.replace('-', "__subcmd__"), &name.replace('-', "__"));
+    if name != "ipoib-fwd" {
+        return script;
+    }
+    script
+        + &ipoib_fwd::command::completion()
+        + "_ipoib_fwd_all() {
+    [ \"${COMP_WORDS[1]}\" = ctl ] && [ \"$COMP_CWORD\" -gt 1 ] && _ipoib_fwd && [ ${#COMPREPLY[@]} -gt 0 ] && return 0
+    _ipoib__fwd \"$@\"
+}
+complete -o bashdefault -o default -F _ipoib_fwd_all ipoib-fwd
+"
+}
+
 fn write_completions(directory: &Path) -> Result<(), Box<dyn Error>> {
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         let directory = directory.join(shell.to_string());
         std::fs::create_dir_all(&directory)?;
         for mut program in programs() {
             let name = program.get_name().to_owned();
-            let made = generate_to(shell, &mut program, &name, &directory)?;
             if shell == Shell::Bash {
                 // Its loader looks for the command's name alone.
-                std::fs::rename(made, directory.join(name))?;
+                std::fs::write(directory.join(name), for_bash(&mut program))?;
+            } else {
+                generate_to(shell, &mut program, &name, &directory)?;
             }
         }
     }
@@ -74,6 +96,40 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What bash offers with the gateway's script for a line whose last word is begun.
+    fn offered(line: &[&str]) -> Vec<String> {
+        let words: Vec<String> = line.iter().map(|word| format!("'{word}'")).collect();
+        let [.., before, last] = line else { panic!("a word to be completed") };
+        let script = format!(
+            "{}\nCOMP_WORDS=({}); COMP_CWORD={}; _ipoib_fwd_all ipoib-fwd '{last}' '{before}'; printf '%s\\n' \"${{COMPREPLY[@]}}\"; complete -p ipoib-fwd",
+            for_bash(&mut options::program()),
+            words.join(" "),
+            line.len() - 1
+        );
+        let out = std::process::Command::new("bash").args(["--norc", "-c", &script]).output().unwrap();
+        assert!(out.status.success() && out.stderr.is_empty(), "{}", String::from_utf8_lossy(&out.stderr));
+        let text = String::from_utf8(out.stdout).unwrap();
+        let (words, complete) = text.trim_end().rsplit_once('\n').unwrap();
+        assert!(complete.contains("-F _ipoib_fwd_all ipoib-fwd"), "{complete}");
+        words.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn bash_offers_words_of_commands_and_what_the_command_line_has() {
+        for (line, words) in [
+            (&["ipoib-fwd", "ctl", "trace", "ho"][..], &["host="][..]),
+            (&["ipoib-fwd", "ctl", "trace", "proto=tcp", "--c"], &["--count"]),
+            (&["ipoib-fwd", "ctl", "capture", "start", "NAME", "pa"], &["packets="]),
+            (&["ipoib-fwd", "ctl", "set", "mode", "d"], &["datagram"]),
+            (&["ipoib-fwd", "ctl", "tr"], &["trace"]),
+            (&["ipoib-fwd", "ctl", "trace", "--js"], &["--json"]),
+            (&["ipoib-fwd", "gids", "--wa"], &["--watch"]),
+            (&["ipoib-fwd", "--print-c"], &["--print-config"]),
+        ] {
+            assert_eq!(offered(line), words, "{line:?}");
+        }
+    }
 
     #[test]
     fn every_shell_completes_every_program() {

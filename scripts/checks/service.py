@@ -52,7 +52,9 @@ def standing_still(pid, thread, seconds=20):
             stopped()
         yield
     finally:
-        ptrace(PTRACE_DETACH, thread)
+        # One that was killed meanwhile, and waited for, is no more.
+        if Path(f"/proc/{pid}/task/{thread}").exists():
+            ptrace(PTRACE_DETACH, thread)
 
 
 class Manager:
@@ -200,6 +202,13 @@ def unexplained(analyze, unit, text):
     return missing
 
 
+def endless(text):
+    """True unless what fails at once, each time, comes to the unit's limit of starts."""
+    keys = dict(line.partition("=")[::2] for line in text.splitlines() if not line.startswith("#"))
+    interval, burst, pause = (int(keys.get(key, 0)) for key in ("StartLimitIntervalSec", "StartLimitBurst", "RestartSec"))
+    return not 0 < burst * pause < interval
+
+
 def check_units(args):
     """systemd's own judgement of the units, with the programs where it looks for them."""
     analyze = shutil.which("systemd-analyze")
@@ -219,6 +228,8 @@ def check_units(args):
             judged = run(analyze, "security", "--offline=true", f"--threshold={EXPOSURE}", copy, check=False)
             if judged.returncode:
                 wrong.append(f"{unit.name}: {(judged.stdout + judged.stderr)[-200:]}")
+            if endless(text):
+                wrong.append(f"{unit.name}: is started anew for ever")
             # An instance's reasons are those of the unit without instances.
             reasons = text + (UNITS / unit.name.replace("@.", ".")).read_text()
             if missing := unexplained(analyze, copy, reasons):

@@ -178,3 +178,24 @@ fn sockets_have_guids_of_their_own() {
     let of = |path: &str| options(&["--socket", path]).plan().unwrap().hca.node_guid;
     assert!(of("/a") == of("/a") && of("/a") != of("/b"));
 }
+
+/// The example of the package, as it is and with all keys that it has as comments.
+#[test]
+fn the_example_can_be_used_and_goes_to_that_of_a_fabric() {
+    let text = include_str!("../../../../../examples/softhca.toml");
+    let plan = TestFile::new("example", text).plan(&[]).unwrap();
+    assert_eq!(
+        (plan.socket.to_str(), plan.lcore, plan.report.as_deref()),
+        (Some("/run/vm1.sock"), None, None)
+    );
+    let [(1, cable)] = &ports(&plan)[..] else { panic!("{:?}", ports(&plan)) };
+    assert!(include_str!("../../../../../examples/fabric.toml").contains(&format!("url = \"{cable}\"")));
+    // A key begins right behind the sign.
+    let is_key = |line: &str| line.strip_prefix('#').is_some_and(|rest| !rest.starts_with(' '));
+    let lines = text.lines().map(|line| if is_key(line) { &line[1..] } else { line });
+    let all: Vec<&str> = lines.collect();
+    assert!(all.iter().filter(|line| !line.starts_with('#')).count() > 8, "{all:?}");
+    let core = Allowed::now().unwrap().list().last().unwrap().to_string();
+    let plan = TestFile::new("example-all", &all.join("\n")).plan(&["--lcore", &core]).unwrap();
+    assert_eq!(plan.report.as_deref(), Some(Path::new("/run/vm1.json")));
+}
