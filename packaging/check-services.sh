@@ -226,15 +226,12 @@ told ipoib-fwd-two/dpdk/two /ethdev/list '{"/ethdev/list": [0]}'
 # A member of the group, who has neither root's directory nor EAL's socket.
 told /run/ipoib-fwd/gateway /stats '"traffic"' setpriv --reuid nobody --regid ipoib-fwd --clear-groups
 not told /run/ipoib-fwd/gateway/dpdk/gateway /ethdev/list '[0]' setpriv --reuid nobody --regid ipoib-fwd --clear-groups
-# What somebody else has there keeps the gateway from nothing, and stays.
+# What a gateway that was started by hand has left there is in nobody's way.
 systemctl stop ipoib-fwd@two
-not ls /run/dpdk/ipoib-fwd-two
-mkdir /run/dpdk/ipoib-fwd-two
+[ ! -e /run/dpdk/ipoib-fwd-two ]
+mkdir -m 0700 /run/dpdk/ipoib-fwd-two
 systemctl start ipoib-fwd@two
-is ActiveState ipoib-fwd@two active
-systemctl stop ipoib-fwd@two
-rmdir /run/dpdk/ipoib-fwd-two
-systemctl start ipoib-fwd@two
+told ipoib-fwd-two /links '"net_null0"'
 begin 'without the group nobody else is given the socket'
 groupmod --new-name elsewhere ipoib-fwd
 systemctl restart ipoib-fwd@two
@@ -394,7 +391,7 @@ systemctl stop ipoib-fwd
 is Result ipoib-fwd success
 grep -q '"buffers_outstanding": 0' /run/gateway.json
 ipoib-fwd ctl --socket /run/ipoib-fwd/two/control.sock stats >/dev/null
-[ "$(find /run/dpdk -name 'ipoib-fwd*')" = /run/dpdk/ipoib-fwd-two ]
+[ "$(find /run/dpdk -maxdepth 1 -name 'ipoib-fwd*')" = /run/dpdk/ipoib-fwd-two ]
 
 begin 'purged, none is left running, and no link to be started'
 rm /etc/ipoib-fwd/two.* /etc/ipoib-fwd/gids.env
