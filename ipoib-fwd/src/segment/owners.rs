@@ -215,6 +215,12 @@ impl<C: Copy> Owners<C> {
         self.next
     }
 
+    /// True while claims to an address are refused because it has moved too often.
+    #[cfg(test)]
+    pub(super) fn is_held(&self, ip: IpAddr) -> bool {
+        self.addresses.get(&ip).is_some_and(|address| matches!(address.dispute, Dispute::Held { .. }))
+    }
+
     /// Addresses with a history.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {

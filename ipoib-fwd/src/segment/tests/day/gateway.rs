@@ -112,8 +112,6 @@ impl Gateway {
             most_parked: PARKED,
             seed,
         };
-        let qpns = (0..WORKERS).map(|w| queue_pair(n, w)).collect();
-        let station = Station { mac: mac(n), lid: Lid(n), gid: port(n).gid, qpns };
         let own = Identity { guid: Guid(n.into()), instance: life };
         let pair_settings = pair::Settings { priority, hello: HELLO, segment: networks.id(), key: None };
         let mut gateway = Self {
@@ -121,7 +119,7 @@ impl Gateway {
             port: machine,
             facts,
             segment: Segment::new(now, &settings),
-            pair: Pair::new(now, pair_settings, own, station),
+            pair: Pair::new(now, pair_settings, own, station(n, port(n).gid)),
             peers: Vec::new(),
             sent: Vec::new(),
             packets: [0; 3],
@@ -136,6 +134,14 @@ impl Gateway {
 
     fn look(&self) -> &Link {
         self.port.link(LINK).expect("it is not removed")
+    }
+
+    /// For people.
+    pub(super) fn describe(&self, now: Instant) -> String {
+        let (role, waits) = (self.pair.role(), self.look().waits_for());
+        let peers: Vec<_> = self.pair.peers(now).filter(|peer| peer.alive).collect();
+        let since = now - self.pair.since();
+        format!("{role:?} for {since:?}, link {:?} {waits:?}, {peers:?}", self.look().state().up)
     }
 
     pub(super) fn forwards(&self) -> bool {
@@ -220,6 +226,22 @@ impl Gateway {
         let link = self.port.link_mut(LINK).unwrap();
         self.segment.set_networks(now, link, networks.address(), networks.routes());
         self.pair.set_segment(networks.id());
+        self.settle(now);
+    }
+
+    pub(super) fn change_mode(&mut self, now: Instant) {
+        let other =
+            if self.link().settings().mode == Mode::Datagram { Mode::Connected } else { Mode::Datagram };
+        self.link().set_mode(now, other);
+        self.segment.announce_all(now);
+        self.settle(now);
+    }
+
+    /// The subnet manager says another prefix, and so our addresses are others.
+    pub(super) fn readdress(&mut self, now: Instant, prefix: u64) {
+        self.facts.gid = Gid::new(prefix, Guid(self.n.into()));
+        self.port.handle_port(now, self.facts.clone());
+        self.pair.set_station(station(self.n, self.facts.gid));
         self.settle(now);
     }
 
@@ -334,7 +356,8 @@ impl Gateway {
             Action::SendUd { worker, to, bytes } => {
                 self.sent.push(Sent::Message { worker, to, bytes: bytes.to_vec() });
             }
-            Action::CreateRc { .. } => panic!("a connection in datagram mode"),
+            // A gateway that takes another one for a host dials it, in vain.
+            Action::CreateRc { conn, .. } => self.port.handle_created(now, conn, None),
             _ => {}
         }
     }
@@ -422,6 +445,11 @@ impl Gateway {
 
 fn is_infiniband(host: &Neighbour) -> bool {
     matches!(host.place, Place::InfiniBand(_))
+}
+
+fn station(n: u16, gid: Gid) -> Station {
+    let qpns = (0..WORKERS).map(|w| queue_pair(n, w)).collect();
+    Station { mac: mac(n), lid: Lid(n), gid, qpns }
 }
 
 /// The datagram queue pair of a gateway's worker.

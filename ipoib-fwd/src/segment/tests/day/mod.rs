@@ -29,9 +29,12 @@ const RESTLESS: u64 = 12;
 /// Packets of a second.
 const TRAFFIC: usize = 8;
 /// A known neighbour that does not answer is given up after three questions, a second apart (`ipoib::neighbour`).
-const GIVEN_UP: Duration = Duration::from_secs(3);
+const GIVEN_UP: Duration = secs(3);
 /// What may have been on its way when the churn stopped, and how late the latest host answers.
-const ON_ITS_WAY: Duration = Duration::from_secs(3);
+const ON_ITS_WAY: Duration = secs(3);
+
+/// A link whose subnet administration was away asks again within 16 s, after it has waited for an answer for 20 s at most (`ipoib::link`).
+const JOINED: Duration = secs(36);
 
 /// A gateway that listens, finds a worse one, and takes over from it: three hellos, until it is warm, its claim, and the lease of one that
 /// does not hear the other or has just resigned, twice; then the one before has handed over.
@@ -42,7 +45,7 @@ fn elected() -> Duration {
 
 /// No address is held down, or asked for again, or has moved lately.
 fn agreed() -> Duration {
-    Ageing::default().hold.max(WINDOW) + AGAIN.iter().sum::<Duration>() + answered() + Duration::from_secs(2)
+    Ageing::default().hold.max(WINDOW) + AGAIN.iter().sum::<Duration>() + answered() + secs(2)
 }
 
 /// An owner that is gone has not answered all the questions.
@@ -94,7 +97,7 @@ impl Day {
         let liar = HOSTS + self.chance(LIARS as u64) as usize;
         let victim = self.town.hosts[h].ip;
         let town = &mut self.town;
-        match town.chance(18) {
+        match town.chance(19) {
             0 | 1 => {
                 town.hosts[h].alive = false;
                 "hosts that went"
@@ -144,6 +147,10 @@ impl Day {
                 town.scan(liar);
                 "scans"
             }
+            17 => {
+                self.lie_in_calm(h);
+                "lies when all else was well"
+            }
             _ => {
                 town.claim_many(liar);
                 "floods of claims"
@@ -156,7 +163,7 @@ impl Day {
         let g = town.chance(2) as usize;
         let third = town.slots[2].life.is_some();
         let now = town.now;
-        match town.chance(14) {
+        match town.chance(17) {
             0 => {
                 town.kill(g);
                 "gateways killed"
@@ -202,7 +209,24 @@ impl Day {
                 }
                 "priorities"
             }
-            12 if third => {
+            12 => {
+                town.manager_away ^= true;
+                "subnet managers gone or back"
+            }
+            13 => {
+                let prefix = 0xfec0_0000_0000_0000 + town.chance(3);
+                if let Some(gateway) = &mut town.slots[g].life {
+                    gateway.readdress(now, prefix);
+                }
+                "other subnet prefixes"
+            }
+            14 => {
+                if let Some(gateway) = &mut town.slots[g].life {
+                    gateway.change_mode(now);
+                }
+                "modes"
+            }
+            15 if third => {
                 if town.chance(2) == 0 {
                     town.kill(2);
                 } else {
@@ -233,7 +257,7 @@ impl Day {
             };
             self.town.send(from, to);
         }
-        self.town.run(Duration::from_secs(1));
+        self.town.run(secs(1));
     }
 
     /// All is as it should be: who has gone is back, nobody lies any more.
@@ -241,7 +265,6 @@ impl Day {
         let second = self.chance(4) != 0;
         let third = self.chance(2) == 0;
         let town = &mut self.town;
-        (town.loss, town.hello_loss, town.hello_delay) = (0, 0, ms(1));
         if !third {
             town.end(2);
         }
@@ -250,6 +273,60 @@ impl Day {
                 town.start(g);
             }
             town.slots[g].networks.second = second;
+        }
+        self.town.hosts.iter_mut().for_each(|host| host.manner = Manner::Soon);
+        self.town.mend();
+        self.town.run(JOINED);
+        self.calm();
+    }
+
+    /// All honest hosts speak to the forwarder.
+    fn speak(&mut self, g: usize) {
+        let of_gateway = self.town.slots[g].networks.address;
+        for h in self.honest() {
+            self.town.ask(h, of_gateway);
+            self.town.run(ms(20));
+        }
+        self.town.run(heard());
+    }
+
+    /// Some hosts are elsewhere from now on.
+    fn some_move(&mut self) -> Vec<usize> {
+        let (all, mut moved) = (self.honest(), Vec::new());
+        for h in all {
+            match self.chance(9) {
+                0 | 1 => self.town.move_over(h),
+                2 => self.town.change_card(h),
+                _ => continue,
+            }
+            moved.push(h);
+        }
+        moved
+    }
+
+    /// Hosts move while all are known: once they have spoken they are known where they are. A subnet goes, and its hosts are forgotten.
+    fn move_in_calm(&mut self, g: usize) {
+        for _ in 0..3 {
+            self.some_move();
+            self.speak(g);
+            self.assert_known(g, "after they moved");
+            self.everybody_finds_everybody(g, 4);
+        }
+        let (now, slot) = (self.town.now, &mut self.town.slots[g]);
+        let (before, gateway) = (slot.networks, slot.life.as_mut().unwrap());
+        gateway.reload(now, &gateway::Networks { second: false, ..before });
+        let stays = |ip: IpAddr| ip.to_string().starts_with("10.78.");
+        assert!(!gateway.known(now).iter().any(|host| stays(host.ip)), "{:?}", gateway.known(now));
+        gateway.reload(now, &before);
+        self.speak(g);
+        self.assert_known(g, "after a subnet had gone and come");
+    }
+
+    /// Nothing is lost, gateways are in service and without mistakes, and who lies does so of itself only.
+    fn calm(&mut self) {
+        let town = &mut self.town;
+        town.mend();
+        for g in 0..3 {
             town.slots[g].networks.length = 24;
             let (now, networks) = (town.now, town.slots[g].networks);
             if let Some(gateway) = &mut town.slots[g].life {
@@ -258,24 +335,79 @@ impl Day {
             }
             (0..2).for_each(|side| town.set_side(g, side, true));
         }
-        for host in &mut town.hosts {
-            (host.manner, host.answers_for_all) = (Manner::Soon, false);
-        }
+        town.hosts.iter_mut().for_each(|host| host.answers_for_all = false);
         town.run(ON_ITS_WAY + elected());
-        town.run(agreed());
+    }
+
+    /// An owner that is known, and answers, keeps its address whoever else claims it.
+    fn lie_in_calm(&mut self, h: usize) {
+        self.calm();
+        // Subnet administration may have been away.
+        let [g] = self.forwarders()[..] else { return };
+        (self.town.hosts[h].alive, self.town.hosts[h].manner) = (true, Manner::Soon);
+        self.town.ask(h, self.town.slots[g].networks.address);
+        self.town.run(heard());
+        let gateway = self.town.slots[g].life.as_ref().unwrap();
+        let ip = self.town.hosts[h].ip;
+        // Not if it is held where it is not, or the configuration is another.
+        if gateway.segment.owners.is_held(ip.into()) || !gateway.segment.own.settings.is_on_link(ip) {
+            return;
+        }
+        assert!(self.is_known(g, h), "{:?} has spoken", self.town.hosts[h]);
+        for _ in 0..=self.chance(6) {
+            let liar = HOSTS + self.chance(LIARS as u64) as usize;
+            self.town.lie(liar, self.town.hosts[h].ip);
+            let pause = ms(self.chance(700));
+            self.town.run(pause);
+        }
+        self.town.run(answered() + AGAIN.iter().sum::<Duration>());
+        assert!(self.is_known(g, h), "a lie was believed: {:?}", self.town.hosts[h]);
+    }
+
+    fn is_known(&self, g: usize, h: usize) -> bool {
+        let host = &self.town.hosts[h];
+        let known = self.town.slots[g].life.as_ref().map(|gateway| gateway.known(self.town.now));
+        let mut places = known.into_iter().flatten().filter(|known| known.ip == host.ip);
+        places.next().is_some_and(|at| town::is_same(at.place, place(host.side, host.n)))
+            && places.next().is_none()
+    }
+
+    /// All liars claim everybody's addresses while the owners answer.
+    fn lie_in_vain(&mut self, g: usize) {
+        let honest = self.honest();
+        for _ in 0..100 {
+            let liar = HOSTS + self.chance(LIARS as u64) as usize;
+            if let Some(h) = honest.get(self.chance(HOSTS as u64) as usize) {
+                self.town.lie(liar, self.town.hosts[*h].ip);
+            }
+            let pause = ms(self.chance(300));
+            self.town.run(pause);
+        }
+        self.town.run(answered() + AGAIN.iter().sum::<Duration>());
+        self.assert_known(g, "after many lies");
+    }
+
+    fn forwarders(&self) -> Vec<usize> {
+        let forwards = |g: &usize| self.town.slots[*g].life.as_ref().is_some_and(gateway::Gateway::forwards);
+        (0..3).filter(forwards).collect()
     }
 
     /// The one that forwards.
     fn forwarder(&self) -> usize {
-        let forwards = |g: &usize| self.town.slots[*g].life.as_ref().is_some_and(gateway::Gateway::forwards);
-        let all: Vec<usize> = (0..3).filter(forwards).collect();
-        assert_eq!(all.len(), 1, "these forward: {all:?}");
+        let all = self.forwarders();
+        let roles = self
+            .town
+            .slots
+            .each_ref()
+            .map(|slot| slot.life.as_ref().map(|life| life.describe(self.town.now)));
+        assert_eq!(all.len(), 1, "{roles:?}");
         all[0]
     }
 
     /// Live honest hosts whose addresses are on the link.
     fn honest(&self) -> Vec<usize> {
-        let settings = &self.town.slots[self.forwarder()].life.as_ref().unwrap().segment.own.settings;
+        let gateway = self.town.slots.iter().find_map(|slot| slot.life.as_ref()).unwrap();
+        let settings = &gateway.segment.own.settings;
         let is_there = |h: &usize| {
             let host = &self.town.hosts[*h];
             host.alive && settings.is_on_link(host.ip) && ipv4::is_unicast(host.ip)
@@ -290,6 +422,9 @@ impl Day {
         for h in self.honest() {
             let host = &self.town.hosts[h];
             let places: Vec<_> = known.iter().filter(|k| k.ip == host.ip).map(|k| k.place).collect();
+            if gateway.segment.owners.is_held(host.ip.into()) {
+                continue;
+            }
             let [at] = places[..] else {
                 panic!("{why}: gateway {g} knows {} at {places:?}, it is {host:?}", host.ip);
             };
@@ -299,32 +434,43 @@ impl Day {
                 host.ip
             );
         }
-        for host in &known {
+    }
+
+    /// Whoever was taken for a host before its first hello was heard is not any more.
+    fn assert_no_gateway(&self, g: usize) {
+        for host in self.town.slots[g].life.as_ref().unwrap().known(self.town.now) {
             let of_gateway = (0..3).any(|other| town::is_of(host.place, town::GATEWAY + other));
-            assert!(!of_gateway, "{why}: gateway {g} takes a gateway for a host: {host:?}");
+            assert!(!of_gateway, "gateway {g} takes a gateway for a host: {host:?}");
         }
     }
 
-    /// Each host asks for each other, and is answered once: by that, or by the gateway that forwards.
+    /// Each of these hosts asks for each other, three times if it must, a second apart as ARP implementations do: who has moved lately is
+    /// asked whether it is there, and of what it asks itself meanwhile the last question is kept. One answer comes: of that host, or of the
+    /// gateway that forwards.
     fn everybody_finds_everybody(&mut self, g: usize, every: usize) {
         self.town.forget_answers();
         let honest = self.honest();
-        for (i, from) in honest.iter().enumerate() {
-            for to in honest.iter().filter(|to| *to != from).skip(i % every).step_by(every) {
+        let of = |(i, from): (usize, &usize)| {
+            let others = honest.iter().filter(|to| *to != from).skip(i % every).step_by(every);
+            others.map(|to| (*from, *to)).collect::<Vec<_>>()
+        };
+        let pairs: Vec<_> = honest.iter().enumerate().flat_map(of).collect();
+        for _ in 0..3 {
+            for (from, to) in &pairs {
                 let target = self.town.hosts[*to].ip;
-                self.town.ask(*from, target);
-                self.town.run(ms(20));
+                if !self.town.hosts[*from].answers.contains_key(&target) {
+                    self.town.ask(*from, target);
+                    self.town.run(ms(20));
+                }
             }
+            self.town.run(secs(1));
         }
-        self.town.run(heard());
-        for (i, from) in honest.iter().enumerate() {
-            for to in honest.iter().filter(|to| *to != from).skip(i % every).step_by(every) {
-                let (from, to) = (&self.town.hosts[*from], &self.town.hosts[*to]);
-                let answers = from.answers.get(&to.ip).map_or(&[][..], |answers| &answers[..]);
-                let n = if from.side == to.side { to.n } else { town::GATEWAY + g as u16 };
-                let right = answers.len() == 1 && town::is_of(answers[0], n);
-                assert!(right, "{from:?} asked for {to:?}, {n} is to answer: {answers:?}");
-            }
+        for (from, to) in pairs {
+            let (from, to) = (&self.town.hosts[from], &self.town.hosts[to]);
+            let answers = from.answers.get(&to.ip).map_or(&[][..], |answers| &answers[..]);
+            let n = if from.side == to.side { to.n } else { town::GATEWAY + g as u16 };
+            let right = answers.len() == 1 && town::is_of(answers[0], n);
+            assert!(right, "{from:?} asked for {to:?}, {n} is to answer: {answers:?}");
         }
     }
 
@@ -340,10 +486,15 @@ impl Day {
                 gateway.drain(now, Some(Drain::HandOver));
             }
         }
-        self.town.run(HELLO * 3 + ms(100) + HELLO * 2 + HANDOVER);
+        // Some move meanwhile, and say so once.
+        let moved = if self.chance(2) == 0 { self.some_move() } else { Vec::new() };
+        moved.iter().for_each(|h| self.town.announce(*h));
+        self.town.run(HELLO * 3 + ms(100) + HELLO * 2 + HANDOVER.max(GIVEN_UP));
         let after = self.forwarder();
         assert_ne!(before, after);
-        self.assert_known(after, "after a takeover");
+        if moved.is_empty() {
+            self.assert_known(after, "after a takeover");
+        }
         self.everybody_finds_everybody(after, 5);
         let now = self.town.now;
         match &mut self.town.slots[before].life {
@@ -375,7 +526,7 @@ impl Day {
     }
 
     fn hour(&mut self) {
-        let end = self.town.now + Duration::from_secs(3600);
+        let end = self.town.now + secs(3600);
         while self.town.now < end {
             self.upset();
             for _ in 0..=self.chance(RESTLESS) {
@@ -387,18 +538,21 @@ impl Day {
             }
         }
         self.heal();
+        // Nothing of before is forgotten yet.
         let g = self.forwarder();
+        self.speak(g);
+        self.assert_known(g, "after they spoke soon");
+        self.town.run(agreed());
+        assert_eq!(g, self.forwarder());
         for gateway in self.town.slots.iter().filter_map(|slot| slot.life.as_ref()) {
             gateway.assert_settled();
         }
-        let of_gateway = self.town.slots[g].networks.address;
-        for h in self.honest() {
-            self.town.ask(h, of_gateway);
-            self.town.run(ms(20));
-        }
-        self.town.run(heard());
+        self.speak(g);
         self.assert_known(g, "after they spoke");
+        self.assert_no_gateway(g);
         self.everybody_finds_everybody(g, 1);
+        self.lie_in_vain(g);
+        self.move_in_calm(g);
         self.another_takes_over();
         self.all_go();
     }
@@ -415,7 +569,7 @@ impl Day {
             _ => {}
         }
         if town.chance(10) == 0 {
-            (town.hello_loss, town.loss, town.hello_delay) = (0, 0, ms(1));
+            town.mend();
         }
     }
 }

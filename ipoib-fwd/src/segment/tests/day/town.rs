@@ -133,6 +133,8 @@ pub(super) struct Town {
     pub(super) loss: u64,
     pub(super) hello_loss: u64,
     pub(super) hello_delay: Duration,
+    /// Subnet administration does not answer.
+    pub(super) manager_away: bool,
     flying: BTreeMap<(Instant, u64), Cargo>,
     order: u64,
     /// When control lcores turn again though they wait for nothing.
@@ -149,11 +151,11 @@ pub(super) fn is_same(a: Place, b: Place) -> bool {
     }
 }
 
-/// True if the card or port is that of host or gateway `n`, whatever its queue pair.
+/// True if the card or port is that of host or gateway `n`, whatever its queue pair and subnet prefix.
 pub(super) fn is_of(at: Place, n: u16) -> bool {
     match at {
         Place::Ethernet(at) => at == mac(n),
-        Place::InfiniBand(at) => at.gid == port(n).gid,
+        Place::InfiniBand(at) => at.gid.0[8..] == port(n).gid.0[8..],
     }
 }
 
@@ -195,6 +197,7 @@ impl Town {
             loss: 0,
             hello_loss: 0,
             hello_delay: ms(1),
+            manager_away: false,
             flying: BTreeMap::new(),
             order: 0,
             turn: now,
@@ -261,6 +264,11 @@ impl Town {
         }
     }
 
+    /// The networks are as they should be: nothing is lost or late.
+    pub(super) fn mend(&mut self) {
+        (self.loss, self.hello_loss, self.hello_delay, self.manager_away) = (0, 0, ms(1), false);
+    }
+
     // -- hosts
 
     fn new_card(&mut self) -> u16 {
@@ -284,13 +292,18 @@ impl Town {
         match self.chance(5) {
             0 => self.say(h, ArpOperation::Request, NONE, ip, None),
             1 => self.say(h, ArpOperation::Reply, ip, ip, None),
-            2 => self.say(h, ArpOperation::Request, ip, ip, None),
+            2 => self.announce(h),
             3 => {
                 let other = self.chance(HOSTS as u64) as usize;
                 self.ask(h, self.hosts[other].ip);
             }
             _ => {}
         }
+    }
+
+    pub(super) fn announce(&mut self, h: usize) {
+        let ip = self.hosts[h].ip;
+        self.say(h, ArpOperation::Request, ip, ip, None);
     }
 
     pub(super) fn ask(&mut self, h: usize, target: Ipv4Addr) {
@@ -379,7 +392,7 @@ impl Town {
                     ArpOperation::Request => InfiniBandOperation::Request,
                     ArpOperation::Reply => InfiniBandOperation::Reply,
                 };
-                let arp = Arp { operation, ..Arp::request(port(host.n), sender, target) };
+                let arp = Arp { operation, ..Arp::request(bare(host.n), sender, target) };
                 let bytes = [&[8, 6, 0, 0][..], &arp.to_bytes()].concat();
                 let to =
                     if let Some(Place::InfiniBand(to)) = to { Some((lid(to.gid), to.qpn)) } else { None };
@@ -435,7 +448,7 @@ impl Town {
                     self.fly(after, Cargo::Message { from: (Whose::Gateway(g), from), to, bytes });
                 }
                 Sent::Management(mad) if up[1] => {
-                    if let Some(mad) = answer(&mad) {
+                    if let Some(mad) = answer(&mad).filter(|_| !self.manager_away) {
                         self.fly(after, Cargo::Management { to: g, mad });
                     }
                 }
@@ -557,6 +570,11 @@ impl Town {
             }
         }
     }
+}
+
+/// The link-layer address of a host that takes no connections.
+fn bare(n: u16) -> HardwareAddress {
+    HardwareAddress { flags: AddressFlags::NONE, ..port(n) }
 }
 
 /// The LID of a port.
