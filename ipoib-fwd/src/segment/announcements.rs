@@ -37,6 +37,12 @@ impl Announcements {
         self.second.get_or_insert_with(|| (now + AGAIN, VecDeque::new())).1.push_back(host);
     }
 
+    /// How many are still to be announced.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len() + self.second.as_ref().map_or(0, |(_, hosts)| hosts.len())
+    }
+
     /// The next one to announce. The list may be older than what is known of it by now.
     pub(super) fn next(&mut self, now: Instant) -> Option<IpAddr> {
         if self.waiting.is_empty()

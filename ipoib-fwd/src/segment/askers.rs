@@ -12,7 +12,7 @@ const ASKERS: usize = 16;
 /// Addresses that are waited for.
 const TARGETS: usize = 1024;
 /// How long an asker waits: ARP implementations ask again each second.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The askers of one side, by the address that they ask for. `A` is an asker's link-layer address.
 #[derive(Debug)]
@@ -86,6 +86,13 @@ impl<A: Copy + Eq> Askers<A> {
     /// True if few addresses are waited for.
     pub(super) fn has_room(&self) -> bool {
         self.waiting.len() < TARGETS / 2
+    }
+
+    /// Addresses that are waited for.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        assert_eq!(self.waiting.len(), self.order.len());
+        self.waiting.len()
     }
 
     /// True if anybody asks for `target`.

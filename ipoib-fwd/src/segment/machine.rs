@@ -26,7 +26,7 @@ use ipoib::net::ethernet::MacAddress;
 use ipoib::net::ipv4::Ipv4View;
 
 /// How often those who wait are looked through for those who have waited for too long.
-const SWEEP: Duration = Duration::from_millis(500);
+pub(super) const SWEEP: Duration = Duration::from_millis(500);
 
 /// What a segment is made from.
 #[derive(Clone, Debug)]

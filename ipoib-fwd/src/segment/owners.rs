@@ -25,17 +25,18 @@ use ib_wire::{Gid, Qpn};
 use ipoib::net::ethernet::MacAddress;
 
 /// Questions to an owner, and the time for each answer: a second in all.
-const QUESTIONS: u8 = 3;
-const ANSWER: Duration = Duration::from_millis(330);
+pub(super) const QUESTIONS: u8 = 3;
+pub(super) const ANSWER: Duration = Duration::from_millis(330);
 /// After a refusal further claims are refused for this long without asking again.
 const REFUSED: Duration = Duration::from_secs(1);
 /// Who has answered is asked again, so long after each answer.
-const AGAIN: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
+pub(super) const AGAIN: [Duration; 3] =
+    [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
 /// Least time between two announcements that defend one address (RFC 5227: DEFEND_INTERVAL).
 const DEFEND: Duration = Duration::from_secs(10);
 /// More moves than [`MOVES`] within [`WINDOW`] are too many; then the address stays where it is for a while.
 const MOVES: usize = 5;
-const WINDOW: Duration = Duration::from_secs(60);
+pub(super) const WINDOW: Duration = Duration::from_secs(60);
 /// Addresses with a history, and how many of them make room at once for others.
 const ADDRESSES: usize = 1024;
 const ROOM: usize = 64;
@@ -214,6 +215,18 @@ impl<C: Copy> Owners<C> {
         self.next
     }
 
+    /// True while claims to an address are refused because it has moved too often.
+    #[cfg(test)]
+    pub(super) fn is_held(&self, ip: IpAddr) -> bool {
+        self.addresses.get(&ip).is_some_and(|address| matches!(address.dispute, Dispute::Held { .. }))
+    }
+
+    /// Addresses with a history.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.addresses.len()
+    }
+
     /// Lets time pass.
     pub(super) fn handle_timeout(&mut self, now: Instant) -> Vec<Step<C>> {
         let mut steps = Vec::new();
@@ -349,6 +362,12 @@ impl Changes {
         let change = Change { old, kept: false, until: now + DOUBT, again: Some(now + ANSWER), asked: 0 };
         self.changes.insert(ip, change);
         Belief::AskOld
+    }
+
+    /// Addresses that another card has taken lately.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.changes.len()
     }
 
     /// True if [`Self::handle_timeout`] has something to ask.

@@ -196,6 +196,12 @@ impl<P> Parked<P> {
         self.waiting.get(&(awaited.kind(), to)).map_or(0, |queue| queue.packets.len())
     }
 
+    /// How many packets wait.
+    #[cfg(test)]
+    pub(super) const fn held(&self) -> usize {
+        self.held
+    }
+
     /// True if nothing waits.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()

@@ -28,7 +28,7 @@ use ipoib::net::ethernet::{EthernetHeader, MacAddress};
 const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// How long an Ethernet host's answer to an InfiniBand host waits for one of its own side, which is the better one:
 /// a router that answers for everybody is quick.
-const OWN_SIDE_FIRST: Duration = Duration::from_millis(250);
+pub(super) const OWN_SIDE_FIRST: Duration = Duration::from_millis(250);
 
 impl<P: Packet> Segment<P> {
     pub(super) fn frame(&mut self, arp: &EthernetArp, to: MacAddress) {

@@ -17,10 +17,10 @@ use super::strangers::Strangers;
 use super::sync::Sync;
 
 /// Hellos for which a better gateway stands by before it claims: its tables become warm.
-const WARM: u32 = 20;
+pub(in crate::segment) const WARM: u32 = 20;
 /// For so long who hands over in order forwards hosts' own packets still: the other gateway's announcements, two rounds a second apart,
 /// are on their way. Packets to all it leaves to the other one at once, so nothing circles.
-const HANDOVER: Duration = Duration::from_secs(3);
+pub(in crate::segment) const HANDOVER: Duration = Duration::from_secs(3);
 /// Shortest time between two hellos that somebody's first hello, or a new host, brought about.
 const GAP: Duration = Duration::from_millis(50);
 

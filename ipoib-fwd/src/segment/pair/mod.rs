@@ -39,7 +39,7 @@
 //! are of no use, and their sequence rises. Who speaks with another key is not believed and not obeyed, but told of: `strangers`.
 
 mod api;
-mod election;
+pub(super) mod election;
 pub mod loops;
 pub mod message;
 mod peers;

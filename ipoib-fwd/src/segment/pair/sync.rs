@@ -11,7 +11,7 @@ use super::message::{Neighbour, PER_PAGE};
 /// Most pages with one hello: 4096 hosts on each side are told in some ten seconds.
 const PAGES: usize = 8;
 /// Shortest time of a round.
-const ROUND: Duration = Duration::from_secs(3);
+pub(in crate::segment) const ROUND: Duration = Duration::from_secs(3);
 /// Most news that wait. More is left to the next round.
 const MOST_NEWS: usize = PAGES * PER_PAGE;
 

@@ -3,6 +3,7 @@
 mod arp;
 mod cold;
 mod conflicts;
+mod day;
 mod floods;
 mod hosts;
 mod networks;
@@ -14,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use ib_wire::ipoib::{AddressFlags, Arp, ArpOperation as InfiniBandOperation};
-use ib_wire::{Gid, Lid, QKey, Qpn, Rate, ServiceLevel};
+use ib_wire::{Gid, Guid, Lid, QKey, Qpn, Rate, ServiceLevel};
 use pmd::hca::{AddressVector, UdDestination, UdSource};
 
 use super::output::{Arrival, Happening, Origin, Output, Packet};
@@ -43,13 +44,21 @@ fn own() -> Own {
 
 /// The link-layer address of an InfiniBand host; 0 is ours.
 fn hardware(n: u8) -> HardwareAddress {
-    let mut gid = [0; 16];
-    (gid[0], gid[1], gid[15]) = (0xfe, 0x80, n);
-    HardwareAddress { flags: AddressFlags::RC, qpn: Qpn::new(0x48 + u32::from(n)), gid: Gid(gid) }
+    port(n.into())
+}
+
+/// That of one of more hosts.
+fn port(n: u16) -> HardwareAddress {
+    let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(n.into()));
+    HardwareAddress { flags: AddressFlags::RC, qpn: Qpn::new(0x48 + u32::from(n)), gid }
 }
 
 fn from(n: u8) -> UdSource {
-    let (qpn, slid, sl) = (hardware(n).qpn, Lid(n.into()), ServiceLevel::default());
+    from_port(n.into())
+}
+
+fn from_port(n: u16) -> UdSource {
+    let (qpn, slid, sl) = (port(n).qpn, Lid(n), ServiceLevel::default());
     UdSource { qpn, slid, sl, dlid_path_bits: 0, pkey_index: 0, has_grh: true, multicast: true }
 }
 

@@ -1,0 +1,583 @@
+//! The two networks, the hosts on them, honest ones and liars, and the gateways between.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use ib_wire::mad::Mad;
+use ipoib::net::ethernet::EthernetHeader;
+
+use super::super::*;
+use super::gateway::{GROUP, Gateway, Networks, Sent, TURN, answer, mac, queue_pair};
+use crate::segment::pair::{Place, Side as Of, Transmit};
+
+pub(super) const HOSTS: usize = 24;
+pub(super) const LIARS: usize = 4;
+/// Number of the first gateway's card and port; those of hosts are beyond [`FIRST`].
+pub(super) const GATEWAY: u16 = 2;
+const FIRST: u16 = 16;
+const CARDS: u16 = 0x4000;
+/// Addresses of a scan, or of a flood of claims.
+const MANY: u64 = 300;
+
+/// How a host answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Manner {
+    Soon,
+    Late,
+    Never,
+}
+
+/// A host, or a liar.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) ip: Ipv4Addr,
+    pub(super) side: Of,
+    /// Its card or port.
+    pub(super) n: u16,
+    pub(super) alive: bool,
+    pub(super) manner: Manner,
+    /// It says that it has whatever address is asked for.
+    pub(super) answers_for_all: bool,
+    /// Who has answered it, by what it asked for.
+    pub(super) answers: HashMap<Ipv4Addr, Vec<Place>>,
+}
+
+/// A gateway's place.
+pub(super) struct Slot {
+    pub(super) life: Option<Gateway>,
+    pub(super) up: [bool; 2],
+    pub(super) priority: u8,
+    pub(super) networks: Networks,
+}
+
+/// An ARP packet of either side, as hosts see it.
+#[derive(Clone, Copy)]
+struct Said {
+    operation: ArpOperation,
+    at: Place,
+    sender: Ipv4Addr,
+    target: Ipv4Addr,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    Gateway(usize),
+    Host(usize),
+}
+
+enum Cargo {
+    Frame { from: Whose, bytes: Vec<u8> },
+    Message { from: (Whose, UdSource), to: Option<(Lid, Qpn)>, bytes: Vec<u8> },
+    Management { to: usize, mad: Mad },
+    Pair { to: usize, transmit: Transmit },
+}
+
+/// SplitMix64.
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) const fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+/// What became of it all, of gateways that have gone, too.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Figures {
+    lives: u64,
+    arp: u64,
+    hellos: u64,
+    packets: [u64; 3],
+    pub(super) takeovers: u64,
+    pub(super) moves: u64,
+    pub(super) conflicts: u64,
+    held_down: u64,
+}
+
+impl Figures {
+    fn add(&mut self, gateway: &Gateway) {
+        let (counted, pair) = (gateway.segment.counters(), gateway.pair.statistics());
+        self.hellos += pair.received;
+        self.takeovers += pair.takeovers;
+        self.moves += counted.moves;
+        self.conflicts += counted.conflicts;
+        self.held_down += counted.held_down;
+        for (sum, n) in self.packets.iter_mut().zip(gateway.packets) {
+            *sum += n;
+        }
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lives, arp, hellos, takeovers, moves, conflicts, held_down, packets } = self;
+        let [known, waited, lost] = packets;
+        write!(
+            f,
+            "{lives} gateways, {arp} ARP packets, {hellos} hellos, {takeovers} takeovers, {moves} moves, {conflicts} conflicts, \
+             {held_down} held down, {known} packets at once, {waited} waited, {lost} in vain"
+        )
+    }
+}
+
+pub(super) struct Town {
+    pub(super) now: Instant,
+    pub(super) random: Random,
+    pub(super) hosts: Vec<Host>,
+    pub(super) slots: [Slot; 3],
+    /// Of a hundred packets of any kind, and of a hundred of gateways to each other.
+    pub(super) loss: u64,
+    pub(super) hello_loss: u64,
+    pub(super) hello_delay: Duration,
+    /// Subnet administration does not answer.
+    pub(super) manager_away: bool,
+    flying: BTreeMap<(Instant, u64), Cargo>,
+    order: u64,
+    /// When control lcores turn again though they wait for nothing.
+    turn: Instant,
+    next_card: u16,
+    gone: Figures,
+}
+
+/// True if both are the same card, or port and queue pair.
+pub(super) fn is_same(a: Place, b: Place) -> bool {
+    match (a, b) {
+        (Place::InfiniBand(a), Place::InfiniBand(b)) => a.is_same_as(b),
+        (a, b) => a == b,
+    }
+}
+
+/// True if the card or port is that of host or gateway `n`, whatever its queue pair and subnet prefix.
+pub(super) fn is_of(at: Place, n: u16) -> bool {
+    match at {
+        Place::Ethernet(at) => at == mac(n),
+        Place::InfiniBand(at) => at.gid.0[8..] == port(n).gid.0[8..],
+    }
+}
+
+impl Town {
+    pub(super) fn new(seed: u64) -> Self {
+        let slot = |g: u8| Slot {
+            life: None,
+            up: [true; 2],
+            priority: 100,
+            networks: Networks {
+                address: Ipv4Addr::new(10, 77, 0, 250 + g),
+                length: 24,
+                second: true,
+                router: None,
+            },
+        };
+        let host = |n: usize| {
+            let ip = match n {
+                0..20 => Ipv4Addr::new(10, 77, 0, 1 + n as u8),
+                20..HOSTS => Ipv4Addr::new(10, 78, 0, n as u8),
+                _ => Ipv4Addr::new(10, 77, 0, 200 + n as u8),
+            };
+            Host {
+                ip,
+                side: Of::BOTH[n % 2],
+                n: FIRST + n as u16,
+                alive: true,
+                manner: Manner::Soon,
+                answers_for_all: false,
+                answers: HashMap::new(),
+            }
+        };
+        let now = Instant::now();
+        Self {
+            now,
+            random: Random(seed),
+            hosts: (0..HOSTS + LIARS).map(host).collect(),
+            slots: [slot(0), slot(1), slot(2)],
+            loss: 0,
+            hello_loss: 0,
+            hello_delay: ms(1),
+            manager_away: false,
+            flying: BTreeMap::new(),
+            order: 0,
+            turn: now,
+            next_card: FIRST + 100,
+            gone: Figures::default(),
+        }
+    }
+
+    pub(super) const fn chance(&mut self, of: u64) -> u64 {
+        self.random.next() % of
+    }
+
+    pub(super) fn figures(&self) -> Figures {
+        let mut figures = self.gone;
+        self.slots.iter().filter_map(|slot| slot.life.as_ref()).for_each(|gateway| figures.add(gateway));
+        figures
+    }
+
+    // -- gateways
+
+    pub(super) fn start(&mut self, g: usize) {
+        self.gone.lives += 1;
+        let (now, life, slot) = (self.now, self.gone.lives, &mut self.slots[g]);
+        let mut gateway = Gateway::new(now, GATEWAY + g as u16, life, slot.priority, &slot.networks);
+        gateway.set_sides(now, slot.up);
+        slot.life = Some(gateway);
+        self.send_off(g);
+    }
+
+    pub(super) fn kill(&mut self, g: usize) {
+        if let Some(gateway) = self.slots[g].life.take() {
+            self.gone.add(&gateway);
+        }
+    }
+
+    /// It says that it goes.
+    pub(super) fn end(&mut self, g: usize) {
+        let now = self.now;
+        if let Some(gateway) = &mut self.slots[g].life {
+            gateway.with_pair(now, |pair| pair.leave(now));
+        }
+        self.send_off(g);
+        self.kill(g);
+    }
+
+    pub(super) fn set_side(&mut self, g: usize, side: usize, up: bool) {
+        let (now, slot) = (self.now, &mut self.slots[g]);
+        slot.up[side] = up;
+        if let Some(gateway) = &mut slot.life {
+            gateway.set_sides(now, slot.up);
+        }
+        self.send_off(g);
+    }
+
+    /// The second subnet is there or not, a route has another router or none; now and then a mistake.
+    pub(super) fn reload(&mut self, g: usize) {
+        let (second, router, mistake) = (self.chance(4) != 0, self.chance(HOSTS as u64 * 2), self.chance(12));
+        let router = self.hosts.get(router as usize).filter(|h| h.ip.octets()[1] == 77).map(|h| h.ip);
+        let (now, slot) = (self.now, &mut self.slots[g]);
+        slot.networks =
+            Networks { second, router, length: if mistake == 0 { 16 } else { 24 }, ..slot.networks };
+        if let Some(gateway) = &mut slot.life {
+            gateway.reload(now, &slot.networks);
+        }
+    }
+
+    /// The networks are as they should be: nothing is lost or late.
+    pub(super) fn mend(&mut self) {
+        (self.loss, self.hello_loss, self.hello_delay, self.manager_away) = (0, 0, ms(1), false);
+    }
+
+    // -- hosts
+
+    fn new_card(&mut self) -> u16 {
+        self.next_card = if self.next_card < CARDS { self.next_card + 1 } else { FIRST + 100 };
+        self.next_card
+    }
+
+    pub(super) fn change_card(&mut self, h: usize) {
+        self.hosts[h].n = self.new_card();
+    }
+
+    pub(super) fn move_over(&mut self, h: usize) {
+        self.change_card(h);
+        let side = &mut self.hosts[h].side;
+        *side = side.other();
+    }
+
+    /// A host that has come tells its address, asks whether that is taken, asks for somebody, or says nothing.
+    pub(super) fn greet(&mut self, h: usize) {
+        let ip = self.hosts[h].ip;
+        match self.chance(5) {
+            0 => self.say(h, ArpOperation::Request, NONE, ip, None),
+            1 => self.say(h, ArpOperation::Reply, ip, ip, None),
+            2 => self.announce(h),
+            3 => {
+                let other = self.chance(HOSTS as u64) as usize;
+                self.ask(h, self.hosts[other].ip);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn announce(&mut self, h: usize) {
+        let ip = self.hosts[h].ip;
+        self.say(h, ArpOperation::Request, ip, ip, None);
+    }
+
+    pub(super) fn ask(&mut self, h: usize, target: Ipv4Addr) {
+        let ip = self.hosts[h].ip;
+        if ip != target {
+            self.say(h, ArpOperation::Request, ip, target, None);
+        }
+    }
+
+    /// A liar says that another's address is its own.
+    pub(super) fn lie(&mut self, liar: usize, victim: Ipv4Addr) {
+        let other = self.chance(HOSTS as u64) as usize;
+        match self.chance(4) {
+            0 => self.say(liar, ArpOperation::Request, victim, victim, None),
+            1 => self.say(liar, ArpOperation::Reply, victim, victim, None),
+            2 => self.say(liar, ArpOperation::Request, victim, self.hosts[other].ip, None),
+            _ => self.say(liar, ArpOperation::Request, victim, self.slots[0].networks.address, None),
+        }
+    }
+
+    /// A liar asks for many addresses that nobody has.
+    pub(super) fn scan(&mut self, liar: usize) {
+        for n in 0..MANY {
+            self.ask(liar, Ipv4Addr::new(10, 77, 0, 100 + (n % 140) as u8));
+            self.run(ms(1));
+        }
+    }
+
+    /// A liar says that it has everybody's address, many times.
+    pub(super) fn claim_many(&mut self, liar: usize) {
+        for n in 0..MANY as usize {
+            let victim = self.hosts[n % HOSTS].ip;
+            self.lie(liar, victim);
+            self.run(ms(1));
+        }
+    }
+
+    pub(super) fn forget_answers(&mut self) {
+        self.hosts.iter_mut().for_each(|host| host.answers.clear());
+    }
+
+    /// A packet of a host to another address: by the gateway that forwards, if that has not the host on the same side.
+    pub(super) fn send(&mut self, from: usize, to: Ipv4Addr) {
+        let host = &self.hosts[from];
+        let beside = self.hosts.iter().any(|other| other.ip == to && other.side == host.side);
+        let (source, side, n) = (host.ip, host.side, host.n);
+        if !host.alive || beside || source == to {
+            return;
+        }
+        let side = if side == Of::Ethernet { Side::Ethernet } else { Side::InfiniBand };
+        let now = self.now;
+        for g in 0..self.slots.len() {
+            if let Some(gateway) = self.slots[g].life.as_mut().filter(|gateway| gateway.forwards()) {
+                gateway.forward(now, side, n, [source, to]);
+                self.send_off(g);
+            }
+        }
+    }
+
+    /// A host says something: to all, or answering one place.
+    fn say(
+        &mut self,
+        h: usize,
+        operation: ArpOperation,
+        sender: Ipv4Addr,
+        target: Ipv4Addr,
+        to: Option<Place>,
+    ) {
+        let host = &self.hosts[h];
+        if !host.alive {
+            return;
+        }
+        let late = to.is_some() && host.manner == Manner::Late;
+        let after = ms(if late { 1500 } else { 1 } + self.random.next() % 3);
+        let host = &self.hosts[h];
+        let cargo = match host.side {
+            Of::Ethernet => {
+                let to = if let Some(Place::Ethernet(to)) = to { to } else { MacAddress::BROADCAST };
+                let (sender_mac, target_mac) = (mac(host.n), MacAddress::ZERO);
+                let arp =
+                    EthernetArp { operation, sender_mac, sender_ip: sender, target_mac, target_ip: target };
+                Cargo::Frame { from: Whose::Host(h), bytes: arp.to_frame(to).to_vec() }
+            }
+            Of::InfiniBand => {
+                let operation = match operation {
+                    ArpOperation::Request => InfiniBandOperation::Request,
+                    ArpOperation::Reply => InfiniBandOperation::Reply,
+                };
+                let arp = Arp { operation, ..Arp::request(bare(host.n), sender, target) };
+                let bytes = [&[8, 6, 0, 0][..], &arp.to_bytes()].concat();
+                let to =
+                    if let Some(Place::InfiniBand(to)) = to { Some((lid(to.gid), to.qpn)) } else { None };
+                Cargo::Message { from: (Whose::Host(h), from_port(host.n)), to, bytes }
+            }
+        };
+        self.fly(after, cargo);
+    }
+
+    /// What a host makes of an ARP packet.
+    fn hear(&mut self, h: usize, said: Said) {
+        let host = &mut self.hosts[h];
+        let Said { operation, at, sender, target } = said;
+        if !host.alive {
+            return;
+        }
+        if operation == ArpOperation::Reply {
+            if target == host.ip && sender != host.ip {
+                let answers = host.answers.entry(sender).or_default();
+                if !answers.iter().any(|known| is_same(*known, at)) {
+                    answers.push(at);
+                }
+            }
+            return;
+        }
+        let ours = target == host.ip && host.manner != Manner::Never;
+        if sender != target && (ours || host.answers_for_all) {
+            self.say(h, ArpOperation::Reply, target, sender, Some(at));
+        }
+    }
+
+    // -- the networks
+
+    fn fly(&mut self, after: Duration, cargo: Cargo) {
+        self.order += 1;
+        self.flying.insert((self.now + after, self.order), cargo);
+    }
+
+    /// What a gateway wants to send flies, if the side is up.
+    fn send_off(&mut self, g: usize) {
+        let Some(gateway) = &mut self.slots[g].life else { return };
+        let n = gateway.n;
+        for sent in std::mem::take(&mut gateway.sent) {
+            let after = ms(1 + self.random.next() % 2);
+            let up = self.slots[g].up;
+            match sent {
+                Sent::Frame(bytes) if up[0] => {
+                    self.fly(after, Cargo::Frame { from: Whose::Gateway(g), bytes })
+                }
+                Sent::Message { worker, to, bytes } if up[1] => {
+                    let from = UdSource { qpn: queue_pair(n, worker.0), ..from_port(n) };
+                    let to = (to.av.dlid != GROUP).then_some((to.av.dlid, to.qpn));
+                    self.fly(after, Cargo::Message { from: (Whose::Gateway(g), from), to, bytes });
+                }
+                Sent::Management(mad) if up[1] => {
+                    if let Some(mad) = answer(&mad).filter(|_| !self.manager_away) {
+                        self.fly(after, Cargo::Management { to: g, mad });
+                    }
+                }
+                Sent::Pair(transmit) => {
+                    let (Transmit::Message(side, _) | Transmit::Probe(side, _)) = &transmit;
+                    for to in (0..self.slots.len()).filter(|to| *to != g && up[*side as usize]) {
+                        let late = self.random.next() % (self.hello_delay.as_micros() as u64 + 1);
+                        let after = after + Duration::from_micros(late);
+                        if self.chance(100) >= self.hello_loss {
+                            self.fly(after, Cargo::Pair { to, transmit: transmit.clone() });
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn arrive(&mut self, cargo: Cargo) {
+        match cargo {
+            Cargo::Frame { from, bytes } => self.frame(from, &bytes),
+            Cargo::Message { from, to, bytes } => self.message(from, to, &bytes),
+            Cargo::Management { to, mad } => {
+                self.with_gateway(to, Of::InfiniBand, |gateway, now| gateway.hear_management(now, &mad));
+            }
+            Cargo::Pair { to, transmit } => {
+                let (Transmit::Message(side, _) | Transmit::Probe(side, _)) = &transmit;
+                self.with_gateway(to, *side, |gateway, now| gateway.hear_gateway(now, &transmit));
+            }
+        }
+    }
+
+    fn with_gateway(&mut self, g: usize, side: Of, act: impl FnOnce(&mut Gateway, Instant)) {
+        let lost = self.loss > 0 && self.chance(100) < self.loss;
+        let (now, slot) = (self.now, &mut self.slots[g]);
+        if let Some(gateway) = slot.life.as_mut().filter(|_| slot.up[side as usize] && !lost) {
+            act(gateway, now);
+            self.send_off(g);
+        }
+    }
+
+    fn frame(&mut self, from: Whose, bytes: &[u8]) {
+        self.gone.arp += 1;
+        let to = EthernetHeader::parse(bytes).unwrap().destination;
+        let hears = |n: u16| !to.is_unicast() || to == mac(n);
+        for g in 0..self.slots.len() {
+            if from != Whose::Gateway(g) && hears(GATEWAY + g as u16) {
+                self.with_gateway(g, Of::Ethernet, |gateway, now| gateway.hear_frame(now, bytes));
+            }
+        }
+        let arp = EthernetArp::parse(bytes).unwrap();
+        let (at, sender, target) = (Place::Ethernet(arp.sender_mac), arp.sender_ip, arp.target_ip);
+        let said = Said { operation: arp.operation, at, sender, target };
+        self.tell_hosts(from, Of::Ethernet, said, hears);
+    }
+
+    fn message(&mut self, (from, source): (Whose, UdSource), to: Option<(Lid, Qpn)>, bytes: &[u8]) {
+        self.gone.arp += 1;
+        for g in 0..self.slots.len() {
+            if from != Whose::Gateway(g) && to.is_none_or(|(lid, _)| lid == Lid(GATEWAY + g as u16)) {
+                let to = to.map(|(_, qpn)| qpn);
+                self.with_gateway(g, Of::InfiniBand, |gateway, now| {
+                    gateway.hear_message(now, &source, to, bytes);
+                });
+            }
+        }
+        let arp = Arp::parse(&bytes[4..]).unwrap();
+        let operation = match arp.operation {
+            InfiniBandOperation::Request => ArpOperation::Request,
+            _ => ArpOperation::Reply,
+        };
+        let (at, sender, target) = (Place::InfiniBand(arp.sender), arp.sender_ip, arp.target_ip);
+        let said = Said { operation, at, sender, target };
+        self.tell_hosts(from, Of::InfiniBand, said, |n| to.is_none_or(|to| to == (Lid(n), port(n).qpn)));
+    }
+
+    fn tell_hosts(&mut self, from: Whose, side: Of, said: Said, hears: impl Fn(u16) -> bool) {
+        for h in 0..self.hosts.len() {
+            let host = &self.hosts[h];
+            let is_there = host.side == side && from != Whose::Host(h) && hears(host.n);
+            if is_there && (self.loss == 0 || self.chance(100) >= self.loss) {
+                self.hear(h, said);
+            }
+        }
+    }
+
+    // -- time
+
+    /// From one deadline to the next; a control lcore turns once in [`TURN`], whatever it waits for.
+    pub(super) fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        let mut stood = 0;
+        loop {
+            let lives = self.slots.iter().filter_map(|slot| slot.life.as_ref());
+            let timers = lives.filter_map(Gateway::poll_timeout).chain([self.turn, end]);
+            let next = self.flying.first_key_value().map(|(key, _)| key.0).into_iter().chain(timers).min();
+            let next = self.now.max(next.unwrap_or(end));
+            stood = if next > self.now { 0 } else { stood + 1 };
+            assert!(stood < 10_000, "time stands still");
+            self.now = next;
+            while let Some(entry) = self.flying.first_entry().filter(|entry| entry.key().0 <= self.now) {
+                let cargo = entry.remove();
+                self.arrive(cargo);
+            }
+            let now = self.now;
+            let all = now >= self.turn;
+            for g in 0..self.slots.len() {
+                let due = |gateway: &&mut Gateway| all || gateway.poll_timeout().is_some_and(|at| at <= now);
+                if let Some(gateway) = self.slots[g].life.as_mut().filter(due) {
+                    gateway.handle_timeout(now);
+                    self.send_off(g);
+                }
+            }
+            if all {
+                self.turn = now + TURN;
+            }
+            if self.now >= end {
+                return;
+            }
+        }
+    }
+}
+
+/// The link-layer address of a host that takes no connections.
+fn bare(n: u16) -> HardwareAddress {
+    HardwareAddress { flags: AddressFlags::NONE, ..port(n) }
+}
+
+/// The LID of a port.
+pub(super) fn lid(gid: Gid) -> Lid {
+    Lid(u16::from_be_bytes([gid.0[14], gid.0[15]]))
+}
