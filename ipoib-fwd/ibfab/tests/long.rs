@@ -238,10 +238,12 @@ fn the_first_message_arrives_and_all_others() {
             LongMessages::Copy => assert_eq!((all.copied, all.by_key, all.taken), (21, 0, 0)),
             LongMessages::Key => {
                 assert_eq!(all.copied + all.by_key, 21);
-                assert!(all.by_key >= 15 && all.most_in_use <= 2, "{all:?}");
+                // The next message goes as soon as one has arrived: the one before that may still end its key then, and the last one's
+                // completion be on its way.
+                assert!(all.by_key >= 15 && all.most_in_use <= 3, "{all:?}");
                 world.until("the key", |w| w.statistics().in_use == 0);
-                // One at a time needs no second.
-                assert!(world.statistics().idle <= 2, "{:?}", world.statistics());
+                // One at a time needs no more.
+                assert!(world.statistics().idle <= 3, "{:?}", world.statistics());
             }
         }
         world.until("the buffers", |w| w.pool.in_use() <= home);
