@@ -301,26 +301,31 @@ impl SendReader {
         let ds = self.head + 1;
         let step = ds.div_ceil(WQEBB / DS_UNIT) as u16;
         let first = u64::from(SendOpcode::Send as u8) << 32 | u64::from(self.qpn) << 8 | ds as u64;
+        let (ring, mask, is_short) = (self.ring, self.wqebbs.wrapping_sub(1), self.head == 1);
         let (mut consumer, mut sends, mut bytes) = (self.consumer, 0, 0);
         while consumer != producer {
-            let Some(start) = self.unit(consumer, 0) else { break };
-            let [word, flags] = zerocopy::transmute!(start);
+            let Some(entry) = ring.part(usize::from(consumer & mask) * WQEBB, WQEBB) else { break };
+            let mut start = [0; 2 * DS_UNIT];
+            entry.read(&mut start);
+            let [word, flags, mut data @ ..]: [u64; 4] = zerocopy::transmute!(start);
             let expected = u64::from(consumer) << 40 | first;
-            if u64::from_be_bytes(word) != expected {
+            if u64::from_be(word) != expected {
                 break;
             }
-            let signalled = u64::from_be_bytes(flags) & CQ_UPDATE != 0;
-            if signalled && !cq.has_room() {
-                break;
+            if !is_short {
+                let Some(unit) = self.unit(consumer, self.head) else { break };
+                data = zerocopy::transmute!(unit);
             }
-            let Some(data) = self.unit(consumer, self.head) else { break };
             let data: DataSegment = zerocopy::transmute!(data);
-            bytes += u64::from(data.byte_count.get());
-            sends += 1;
-            if signalled {
+            if u64::from_be(flags) & CQ_UPDATE != 0 {
+                if !cq.has_room() {
+                    break;
+                }
                 cq.write_sent(self.qpn, consumer);
                 taken.completions += 1;
             }
+            bytes += u64::from(data.byte_count.get());
+            sends += 1;
             consumer = consumer.wrapping_add(step);
         }
         self.consumer = consumer;
