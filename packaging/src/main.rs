@@ -137,7 +137,7 @@ mod tests {
             for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
                 let name = program.get_name().to_owned();
                 let mut script = Vec::new();
-                clap_complete::generate(shell, &mut program, &name, &mut script);
+                generate(shell, &mut program, &name, &mut script);
                 let script = String::from_utf8(script).unwrap();
                 for option in program.get_arguments().filter_map(clap::Arg::get_long) {
                     assert!(script.contains(option), "{shell} does not complete --{option} of {name}");
