@@ -7,8 +7,8 @@ use crate::{DropReason, QpKind};
 
 /// Senders without end to their own port: each fills, in its turn, what is left of the way back there.
 const ENDLESS: usize = 8;
-/// Sends that each has posted all the time.
-const POSTED: u16 = 200;
+/// Datagrams that each has posted before each turn: more than it sends in one. An entry takes two blocks of its ring.
+const POSTED: u64 = 120;
 const MESSAGES: usize = 40;
 
 /// A datagram queue pair that has more posted than it sends in a turn.
@@ -27,15 +27,16 @@ fn who_sends_to_its_own_port_beside_others_without_end_gets_its_messages_through
     let piece = data(64, key, m.address());
     let to = To { lid: Lid(1), qpn: sink.qpn, qkey: 3, grh: None };
     let mut endless: Vec<_> = (0..ENDLESS).map(|n| endless_sender(&mut rig.a, 100 + n as u32)).collect();
-    let mut sent = [0; ENDLESS];
+    let (mut posted, mut sent) = ([0_u64; ENDLESS], [0_u64; ENDLESS]);
     let (mut one, mut other) = (rig.a.ud(3, 2), rig.a.ud(3, 3));
     let (into, there) = rig.a.memory(64 * 256);
     let beside = To { qpn: other.qpn, ..to.clone() };
     let (mut arrived, mut completed) = (0, 0);
     for round in 0..400 {
-        for (qp, sent) in endless.iter_mut().zip(&sent) {
-            while qp.posted.wrapping_sub(*sent as u16) < POSTED {
+        for ((qp, posted), sent) in endless.iter_mut().zip(&mut posted).zip(&sent) {
+            while *posted - sent < POSTED {
                 rig.a.send_ud(qp, &to, &[piece]);
+                *posted += 1;
             }
         }
         // Behind the others, when they are under way.
