@@ -174,11 +174,12 @@ fn measure(pool: &Pool, large: Pool, seconds: f64) -> Result<Sample, String> {
     Ok(sample)
 }
 
+/// Of copies as many as are on their way, as many that have just arrived and are not completed, and those before them that asked for no completion.
 fn pools(cache: u16) -> Result<[Pool; 2], String> {
     let pool = |name, count, data_room| {
         Pool::create(name, &PoolConfig { count, data_room, cache, socket: -1 }).map_err(text)
     };
-    Ok([pool("chains", BUFFERS, DATA_ROOM)?, pool("copies", 2 * WINDOW as u32, LARGE_ROOM)?])
+    Ok([pool("chains", BUFFERS, DATA_ROOM)?, pool("copies", 4 * WINDOW as u32, LARGE_ROOM)?])
 }
 
 /// Runs the benchmark once in this process, which must not have started EAL.
