@@ -13,8 +13,10 @@ crowd        Connections made and ended by a real gateway, with a crowd of hosts
              end them, or the gateway does, as its mode or a host's address changes or a place is wanted, or the whole crowd is killed.
              Some carry packets meanwhile. Connections, buffers, descriptors are as after the first tenth, memory as after half.
 connections  Connections made and ended on the simulated fabric: tables, timers and memory as before (a test of the crate ipoib).
-day          A day of the simulated fabric, in a minute: hosts, addresses, ports, the subnet manager, modes, reloads; each hour all reach
-             each other, and nothing is left (a test of the crate ipoib).
+day          A day of the simulated fabric, in minutes: hosts, addresses, ports, the subnet manager, modes, reloads; each hour all reach
+             each other, and nothing is left (a test of the crate ipoib). Then a day of a pair of gateways between simulated hosts: they
+             come, go, move and lie, gateways are killed, drained and cut off; each hour one forwards and knows all honest hosts where
+             they are, and nothing is left (a test of the crate ipoib-fwd).
 fuzz         libFuzzer on each target, from its corpus. Wants cargo-fuzz; `fuzz/target` or --target-dir has what it builds."""
 
 import argparse
@@ -53,7 +55,7 @@ def main():
     one.add_argument("number", nargs="?", type=int, default=1_000_000, help="how many (1,000,000)")
     one.add_argument("--release", action="store_true", help="build the test with optimisation")
     one.set_defaults(body=connections, laboratory=False)
-    one = runs.add_parser("day", help="hours of the simulated fabric")
+    one = runs.add_parser("day", help="hours of the simulated fabric, and of a pair of gateways")
     one.add_argument("hours", nargs="?", type=int, default=24, help="how many (24)")
     one.add_argument("--seed", type=int, default=1)
     one.add_argument("--release", action="store_true", help="build the test with optimisation")

@@ -1,4 +1,4 @@
-"""Tests of the crate ipoib that take as long as they are told to."""
+"""Tests of the crates ipoib and ipoib-fwd that take as long as they are told to."""
 
 import os
 import re
@@ -7,10 +7,10 @@ import subprocess
 from hardening.ground import ROOT, report
 
 
-def simulated(args, test, environment, figures):
+def simulated(args, package, test, environment, figures):
     """Runs one; the line `figure:` that it prints, by the regular expression."""
-    done = subprocess.run(["cargo", "test", "--locked", "-p", "ipoib", *(["--release"] if args.release else []), "--lib", "--",
-                           "--exact", f"link::tests::{test}", "--nocapture"],
+    done = subprocess.run(["cargo", "test", "--locked", "-p", package, *(["--release"] if args.release else []), "--lib", "--",
+                           "--exact", test, "--nocapture"],
                           cwd=ROOT, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True, check=False)
     m = re.search(f"figure: {figures}", done.stdout)
     return done.returncode == 0 and bool(m), {k: int(v) for k, v in m.groupdict().items()} if m else {}
@@ -20,16 +20,22 @@ MEMORY = r"memory (?P<memory_kib_before>\d+) KiB then (?P<memory_kib_after>\d+) 
 
 
 def connections(args):
-    ok, figures = simulated(args, "cycles::connections_made_and_ended_again_and_again_leave_nothing",
+    ok, figures = simulated(args, "ipoib", "link::tests::cycles::connections_made_and_ended_again_and_again_leave_nothing",
                             {"CONNECTION_CYCLES": str(args.number)},
                             rf"(?P<connections>\d+) connections made and ended in (?P<seconds>\d+) s, {MEMORY}")
     return report("connections", ok, **figures)
 
 
 def day(args):
-    ok, figures = simulated(args, "day::a_day_on_which_nothing_stays_as_it_is_leaves_nothing",
-                            {"SIMULATED_HOURS": str(args.hours), "SIMULATED_SEED": str(args.seed)},
-                            rf"(?P<hours>\d+) hours, (?P<upsets>\d+) upsets, (?P<reloads>\d+) reloads, "
-                            rf"(?P<links_added_again>\d+) links added again, (?P<boots>\d+) boots, "
-                            rf"(?P<connections>\d+) connections, {MEMORY}")
-    return report("day", ok, **figures)
+    environment = {"SIMULATED_HOURS": str(args.hours), "SIMULATED_SEED": str(args.seed)}
+    links, of_links = simulated(args, "ipoib", "link::tests::day::a_day_on_which_nothing_stays_as_it_is_leaves_nothing", environment,
+                                rf"(?P<hours>\d+) hours, (?P<upsets>\d+) upsets, (?P<reloads>\d+) reloads, "
+                                rf"(?P<links_added_again>\d+) links added again, (?P<boots>\d+) boots, "
+                                rf"(?P<connections>\d+) connections, {MEMORY}")
+    pair, of_pair = simulated(args, "ipoib-fwd", "segment::tests::day::a_day_of_a_pair_on_which_nothing_stays_as_it_is_leaves_nothing",
+                              environment,
+                              r"(?P<hours>\d+) hours in (?P<seconds>\d+) s, (?P<upsets>\d+) upsets, (?P<gateways>\d+) gateways, "
+                              r"(?P<arp_packets>\d+) ARP packets, (?P<hellos>\d+) hellos, (?P<takeovers>\d+) takeovers, "
+                              r"(?P<moves>\d+) moves, (?P<conflicts>\d+) conflicts, (?P<held_down>\d+) held down, "
+                              r"(?P<packets>\d+) packets at once, (?P<packets_waited>\d+) waited, (?P<packets_in_vain>\d+) in vain")
+    return report("day", links and pair, links=of_links, pair=of_pair)

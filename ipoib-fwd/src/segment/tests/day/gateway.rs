@@ -65,6 +65,15 @@ impl Networks {
     }
 }
 
+const fn pair_settings(priority: u8, segment: SegmentId) -> pair::Settings {
+    pair::Settings { priority, hello: HELLO, segment, key: None }
+}
+
+/// How long a gateway counts as alive after a hello.
+pub(super) const fn lease() -> Duration {
+    pair_settings(0, SegmentId(0)).lease()
+}
+
 /// What goes out.
 pub(super) enum Sent {
     Frame(Vec<u8>),
@@ -113,13 +122,12 @@ impl Gateway {
             seed,
         };
         let own = Identity { guid: Guid(n.into()), instance: life };
-        let pair_settings = pair::Settings { priority, hello: HELLO, segment: networks.id(), key: None };
         let mut gateway = Self {
             n,
             port: machine,
             facts,
             segment: Segment::new(now, &settings),
-            pair: Pair::new(now, pair_settings, own, station(n, port(n).gid)),
+            pair: Pair::new(now, pair_settings(priority, networks.id()), own, station(n, port(n).gid)),
             peers: Vec::new(),
             sent: Vec::new(),
             packets: [0; 3],
