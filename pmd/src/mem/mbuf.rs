@@ -203,38 +203,13 @@ impl Mbuf {
         let count = batch.len();
         let first = batch.as_mut_ptr().cast::<*mut sys::rte_mbuf>();
         // SAFETY: an `Mbuf` is a pointer to a chain; all are ours, and with the length at 0 nobody else uses them after this.
-        unsafe {
+        let mut left = unsafe {
             batch.set_len(0);
-            Self::free_raw(std::slice::from_raw_parts(first, count));
-        }
-    }
-
-    /// The same of those in these places, which are empty then.
-    #[inline(always)]
-    pub(super) fn empty(places: &mut [Option<Self>]) {
-        let (first, count) = (places.as_mut_ptr().cast::<*mut sys::rte_mbuf>(), places.len());
-        // SAFETY: an `Option<Mbuf>` is a pointer to a chain or null, and `None` all zeros; the chains are ours, and nobody else uses them after this,
-        // since behind it the places are empty.
-        unsafe {
-            Self::free_raw(std::slice::from_raw_parts(first, count));
-            std::ptr::write_bytes(first, 0, count);
-        }
-    }
-
-    /// Gives chains back; null is none.
-    ///
-    /// # Safety
-    ///
-    /// The others are valid chains that the caller owns, and nobody uses them after this.
-    #[inline(always)]
-    unsafe fn free_raw(mut left: &[*mut sys::rte_mbuf]) {
+            std::slice::from_raw_parts(first, count)
+        };
         while let Some(&head) = left.first() {
-            if head.is_null() {
-                left = left.get(1..).unwrap_or_default();
-                continue;
-            }
             let pool = raw::pool(head);
-            let single = |m: *mut sys::rte_mbuf| !m.is_null() && raw::nb_segs(m) == 1 && raw::pool(m) == pool;
+            let single = |m: *mut sys::rte_mbuf| raw::nb_segs(m) == 1 && raw::pool(m) == pool;
             let run = left.iter().take_while(|&&m| single(m)).count();
             let (now, later) = left.split_at(run.max(1));
             left = later;
@@ -249,7 +224,7 @@ impl Mbuf {
                 // `Mbuf::from_raw` demands of whoever makes one, and nothing here attaches a buffer to another or adds a reference.
                 unsafe { sys::shim_mbuf_raw_free_bulk(pool, now.as_ptr(), run as u32) };
             } else {
-                // SAFETY: a chain that was the caller's.
+                // SAFETY: a chain that was ours.
                 unsafe { sys::shim_mbuf_free(head) };
             }
         }

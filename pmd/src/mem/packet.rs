@@ -48,11 +48,6 @@ pub trait Packet: Sized + Send + std::fmt::Debug + 'static {
     fn free_all(batch: &mut Stash<Self>) {
         batch.clear();
     }
-
-    /// Gives the buffers in these places back to their pools. The places are empty then.
-    fn free_places(places: &mut [Option<Self>]) {
-        places.fill_with(|| None);
-    }
 }
 
 /// A pool of packet buffers of one size.
@@ -168,11 +163,6 @@ impl Packet for Mbuf {
 
     fn free_all(batch: &mut Stash<Self>) {
         Self::free_bulk(batch);
-    }
-
-    #[inline(always)]
-    fn free_places(places: &mut [Option<Self>]) {
-        Self::empty(places);
     }
 }
 

@@ -32,14 +32,20 @@ impl From<Full> for PostError {
 /// Entries of a chain: it is registered, sent, invalidated. The last is owed an answer for all.
 pub(super) const CHAIN_ENTRIES: usize = 3;
 
+/// What lies at the WQEBB where an entry begins.
+#[derive(Debug)]
+struct Slot<P> {
+    buf: Option<P>,
+    wqebbs: u16,
+}
+
 /// A send queue and the buffers of its entries.
 // In this order, what each message touches comes first: see `RcQp`.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct SendSide<P> {
     pub(super) sq: SendQueue,
-    /// By the WQEBB where an entry begins: its buffer. Those of plain messages that follow one another go home as they lie here.
-    bufs: Box<[Option<P>]>,
+    slots: Box<[Slot<P>]>,
     /// How many messages in one piece may follow one another with no look at anything but this: the ring has room for them, none of them is
     /// to ask for a completion, no fence is due, sends succeed. Each post that does look sets it anew. A send
     /// that completes with an error ends it, and so does a drain; a post that is refused and a receive that fails leave it.
@@ -64,13 +70,7 @@ pub(super) struct SendSide<P> {
     pub(super) health: Health,
     /// Most segments of a buffer.
     max_segments: u8,
-    /// The drain request is outstanding, and where. An `Option` of it would have the largest niche of a queue pair, and who asks for one in its
-    /// place would look at this line, which messages do not touch.
-    draining: bool,
-    drain: u16,
-    /// As `bufs`, the WQEBBs of an entry: those of a plain message wherever none of another length is outstanding, so that posting one
-    /// writes nothing here.
-    lengths: Box<[u16]>,
+    drain: Option<u16>,
     /// The last entry of a chain of which an earlier one has failed, and how.
     cause: Option<(u16, WcStatus)>,
     /// By slots, too: work whose poster waits for an answer. Nothing on a queue pair that only sends messages.
@@ -80,7 +80,7 @@ pub(super) struct SendSide<P> {
 impl<P> SendSide<P> {
     /// Lets go of all buffers without giving them back.
     pub(super) fn forget(&mut self) {
-        std::mem::forget(std::mem::take(&mut self.bufs));
+        std::mem::forget(std::mem::take(&mut self.slots));
         std::mem::forget(std::mem::take(&mut self.works));
     }
 }
@@ -89,14 +89,12 @@ impl<P: Packet> SendSide<P> {
     /// On a new ring. `head`: the length of what goes before a message's data, in units of 16 bytes.
     pub(super) fn new(rings: &QpRings, signal_every: u16, head: usize) -> Self {
         let sq = SendQueue::new(rings);
-        let plain_wqebbs = ((head + 1) * DS_UNIT).div_ceil(WQEBB) as u16;
         Self {
             allowance: 0,
             granted: 0,
-            plain_wqebbs,
+            plain_wqebbs: ((head + 1) * DS_UNIT).div_ceil(WQEBB) as u16,
             odd: 0,
-            bufs: (0..sq.size()).map(|_| None).collect(),
-            lengths: vec![plain_wqebbs; sq.size().into()].into(),
+            slots: (0..sq.size()).map(|_| Slot { buf: None, wqebbs: 0 }).collect(),
             works: Box::default(),
             sq,
             outstanding: 0,
@@ -106,8 +104,7 @@ impl<P: Packet> SendSide<P> {
             unsignalled_wqebbs: 0,
             idle_visits: 0,
             lagging: false,
-            draining: false,
-            drain: 0,
+            drain: None,
             cause: None,
             health: Health::default(),
         }
@@ -151,7 +148,6 @@ impl<P: Packet> SendSide<P> {
     pub(super) fn restart(&mut self) {
         self.sq.restart();
         self.odd = 0;
-        self.lengths.fill(self.plain_wqebbs);
         self.unsignalled = 0;
         self.unsignalled_wqebbs = 0;
         self.idle_visits = 0;
@@ -192,9 +188,10 @@ impl<P: Packet> SendSide<P> {
     #[inline(always)]
     fn put_plain(&mut self, buf: P, to: Option<&DatagramAddress>, data: DataSegment, flags: u8) {
         let at = self.sq.post_plain(to, data, flags);
-        if let Some(place) = self.bufs.get_mut(at) {
+        if let Some(slot) = self.slots.get_mut(at) {
+            slot.wqebbs = self.plain_wqebbs;
             // What was there was taken when it completed, so that there is nothing to drop.
-            std::mem::forget(place.replace(buf));
+            std::mem::forget(slot.buf.replace(buf));
         }
     }
 
@@ -232,8 +229,8 @@ impl<P: Packet> SendSide<P> {
     pub(super) fn fetch_entry(&self) {
         let at = usize::from(self.sq.posted() & self.sq.size().wrapping_sub(1));
         self.sq.fetch(at);
-        if let Some(place) = self.bufs.get(at) {
-            fetch(place);
+        if let Some(slot) = self.slots.get(at) {
+            fetch(slot);
         }
     }
 
@@ -375,13 +372,13 @@ impl<P: Packet> SendSide<P> {
     /// All work on keys that is owed an answer, oldest first. Lists that the device reads stay here: it may still do so.
     pub(super) fn take_key_works(&mut self) -> impl Iterator<Item = Work<P>> + '_ {
         let (mask, retired) = (self.sq.size().wrapping_sub(1), self.sq.retired());
-        let Self { bufs, works, .. } = self;
+        let Self { slots, works, .. } = self;
         (0..self.sq.used()).filter_map(move |n| {
             let at = usize::from(retired.wrapping_add(n) & mask);
             let place = works.get_mut(at)?;
             let mut work = place.take_if(|work| !matches!(work.operation, Operation::Transfer(_)))?;
-            if let Some(place) = bufs.get_mut(at) {
-                *place = work.operation.list().and_then(PageList::leave);
+            if let Some(slot) = slots.get_mut(at) {
+                slot.buf = work.operation.list().and_then(PageList::leave);
             }
             Some(work)
         })
@@ -394,10 +391,9 @@ impl<P: Packet> SendSide<P> {
         if buf.is_none() || posted.wqebbs != self.plain_wqebbs {
             self.odd += 1;
         }
-        let at = usize::from(posted.index & mask);
-        if let (Some(place), Some(length)) = (self.bufs.get_mut(at), self.lengths.get_mut(at)) {
-            *place = buf;
-            *length = posted.wqebbs;
+        if let Some(slot) = self.slots.get_mut(usize::from(posted.index & mask)) {
+            slot.wqebbs = posted.wqebbs;
+            slot.buf = buf;
         }
         self.outstanding += 1;
     }
@@ -405,12 +401,12 @@ impl<P: Packet> SendSide<P> {
     /// Posts the drain request, one at a time: a send of nothing. In the error state a device flushes it like any other send,
     /// which is what everybody relies on there; of a NOP no manual says so.
     pub(super) fn post_drain(&mut self) -> Result<(), PostError> {
-        if self.draining {
+        if self.drain.is_some() {
             return Err(PostError::Full);
         }
         let request = Request { opcode: SendOpcode::Send, flags: fm_ce_se::CQ_UPDATE, imm: 0 };
         let posted = self.sq.post_send::<PostError>(request, 0, std::iter::empty())?;
-        (self.draining, self.drain) = (true, posted.index);
+        self.drain = Some(posted.index);
         self.signalled(posted);
         Ok(())
     }
@@ -508,7 +504,7 @@ mod tests {
     #[test]
     fn what_a_message_touches_of_a_queue_pair_is_on_two_neighbouring_cache_lines() {
         type Qp = RcQp<Mbuf>;
-        let cold = offset_of!(Qp, side) + offset_of!(SendSide<Mbuf>, draining);
+        let cold = offset_of!(Qp, side) + offset_of!(SendSide<Mbuf>, drain);
         assert!(align_of::<Qp>() == 128 && cold <= 128, "{cold}");
         // Whether there is one is told there, too.
         assert_eq!(size_of::<Option<Qp>>(), size_of::<Qp>());

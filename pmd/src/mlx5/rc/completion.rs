@@ -5,9 +5,6 @@ use crate::bookkeeping::{Operation, Work};
 use crate::hca::WcStatus;
 use crate::mem::packet::Packet;
 
-/// So many buffers that complete at once go home by themselves: fewer are gathered with others before.
-const MANY: u16 = 8;
-
 /// What a completion did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(in crate::mlx5) struct Reaped {
@@ -53,8 +50,8 @@ impl<P: Packet> SendSide<P> {
         reaped
     }
 
-    /// Messages have been sent, up to the one at `counter`: what [`SendSide::complete`] does where no entry is [odd](Self::odd) and no send has failed, but
-    /// that many buffers side by side go home from where they lie. Returns how many there were; `None`, and nothing is done, where there is more to do.
+    /// Messages have been sent, up to the one at `counter`: what [`SendSide::complete`] does where no entry is [odd](Self::odd) and no send has failed. Returns
+    /// how many there were; `None`, and nothing is done, where there is more to do.
     #[inline(always)]
     pub(in crate::mlx5) fn complete_sent(&mut self, counter: u16, mut freed: impl FnMut(P)) -> Option<u16> {
         if self.odd != 0 || self.health.failed() || !self.sq.is_in_use(counter) {
@@ -63,11 +60,7 @@ impl<P: Packet> SendSide<P> {
         self.book();
         let at = self.sq.retired();
         let count = (counter.wrapping_sub(at) >> self.plain_wqebbs.saturating_sub(1)) + 1;
-        let at = if self.plain_wqebbs == 1 && count >= MANY {
-            self.complete_side_by_side(at, count)
-        } else {
-            self.complete_plain(at, count, &mut freed)
-        };
+        let at = self.complete_plain(at, count, &mut freed);
         self.sq.retire(at);
         if self.outstanding == 0 {
             self.unsignalled = 0;
@@ -77,33 +70,19 @@ impl<P: Packet> SendSide<P> {
     }
 
     /// Frees the buffers of `count` entries from `at` on, none of which is [odd](Self::odd). Returns the index behind them. It takes half of the
-    /// instructions that the general way takes, for each datagram that is sent.
+    /// instructions that the general way takes, for each packet that is sent.
     #[inline(always)]
     fn complete_plain(&mut self, at: u16, count: u16, freed: &mut impl FnMut(P)) -> u16 {
         let mask = self.sq.size().wrapping_sub(1);
         let mut at = at;
         for _ in 0..count {
-            if let Some(buf) = self.bufs.get_mut(usize::from(at & mask)).and_then(Option::take) {
+            if let Some(buf) = self.slots.get_mut(usize::from(at & mask)).and_then(|slot| slot.buf.take()) {
                 freed(buf);
             }
             at = at.wrapping_add(self.plain_wqebbs);
         }
         self.outstanding = self.outstanding.saturating_sub(count.into());
         at
-    }
-
-    /// The same of entries of a block each, whose buffers lie side by side: up to the end of the ring, then from its beginning.
-    #[inline(always)]
-    fn complete_side_by_side(&mut self, at: u16, count: u16) -> u16 {
-        let first = usize::from(at & self.sq.size().wrapping_sub(1));
-        let places = self.bufs.get_mut(first..).unwrap_or_default();
-        let before_end = places.len().min(usize::from(count));
-        P::free_places(places.get_mut(..before_end).unwrap_or_default());
-        if before_end < usize::from(count) {
-            P::free_places(self.bufs.get_mut(..usize::from(count) - before_end).unwrap_or_default());
-        }
-        self.outstanding = self.outstanding.saturating_sub(count.into());
-        at.wrapping_add(count)
     }
 
     /// Completes all entries from `at` up to the one at `counter`, whatever they are. Returns the index behind them.
@@ -118,11 +97,9 @@ impl<P: Packet> SendSide<P> {
     ) -> u16 {
         let mask = self.sq.size().wrapping_sub(1);
         let mut at = at;
-        while let (Some(place), Some(length)) =
-            (self.bufs.get_mut(usize::from(at & mask)), self.lengths.get_mut(usize::from(at & mask)))
-        {
-            let wqebbs = std::mem::replace(length, self.plain_wqebbs).max(1);
-            let buf = place.take();
+        while let Some(slot) = self.slots.get_mut(usize::from(at & mask)) {
+            let wqebbs = slot.wqebbs.max(1);
+            let buf = slot.buf.take();
             if buf.is_none() || wqebbs != self.plain_wqebbs {
                 self.odd = self.odd.saturating_sub(1);
             }
@@ -130,8 +107,8 @@ impl<P: Packet> SendSide<P> {
                 freed(buf);
             }
             self.outstanding = self.outstanding.saturating_sub(1);
-            if self.draining && self.drain == at {
-                self.draining = false;
+            if self.drain == Some(at) {
+                self.drain = None;
                 reaped.drained = true;
             }
             let inside = counter.wrapping_sub(at) < wqebbs;
@@ -165,14 +142,14 @@ impl<P: Packet> SendSide<P> {
         // A chain that begins behind it has its last entry further on.
         for _ in 1..CHAIN_ENTRIES {
             let place = usize::from(at & mask);
-            let (true, Some(length)) = (self.sq.is_in_use(at), self.lengths.get(place)) else { return };
+            let (true, Some(slot)) = (self.sq.is_in_use(at), self.slots.get(place)) else { return };
             if let Some(Some(work)) = self.works.get(place) {
                 if matches!(work.operation, Operation::Chain(..)) {
                     self.cause = Some((at, status));
                 }
                 return;
             }
-            at = at.wrapping_add((*length).max(1));
+            at = at.wrapping_add(slot.wqebbs.max(1));
         }
     }
 }
