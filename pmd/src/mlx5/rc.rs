@@ -70,7 +70,10 @@ pub(super) struct SendSide<P> {
     pub(super) health: Health,
     /// Most segments of a buffer.
     max_segments: u8,
-    drain: Option<u16>,
+    /// The drain request is outstanding, and where. An `Option` of it would have the largest niche of a queue pair, and who asks for one in its
+    /// place would look at this line, which messages do not touch.
+    draining: bool,
+    drain: u16,
     /// The last entry of a chain of which an earlier one has failed, and how.
     cause: Option<(u16, WcStatus)>,
     /// By slots, too: work whose poster waits for an answer. Nothing on a queue pair that only sends messages.
@@ -104,7 +107,8 @@ impl<P: Packet> SendSide<P> {
             unsignalled_wqebbs: 0,
             idle_visits: 0,
             lagging: false,
-            drain: None,
+            draining: false,
+            drain: 0,
             cause: None,
             health: Health::default(),
         }
@@ -401,12 +405,12 @@ impl<P: Packet> SendSide<P> {
     /// Posts the drain request, one at a time: a send of nothing. In the error state a device flushes it like any other send,
     /// which is what everybody relies on there; of a NOP no manual says so.
     pub(super) fn post_drain(&mut self) -> Result<(), PostError> {
-        if self.drain.is_some() {
+        if self.draining {
             return Err(PostError::Full);
         }
         let request = Request { opcode: SendOpcode::Send, flags: fm_ce_se::CQ_UPDATE, imm: 0 };
         let posted = self.sq.post_send::<PostError>(request, 0, std::iter::empty())?;
-        self.drain = Some(posted.index);
+        (self.draining, self.drain) = (true, posted.index);
         self.signalled(posted);
         Ok(())
     }
@@ -504,7 +508,7 @@ mod tests {
     #[test]
     fn what_a_message_touches_of_a_queue_pair_is_on_two_neighbouring_cache_lines() {
         type Qp = RcQp<Mbuf>;
-        let cold = offset_of!(Qp, side) + offset_of!(SendSide<Mbuf>, drain);
+        let cold = offset_of!(Qp, side) + offset_of!(SendSide<Mbuf>, draining);
         assert!(align_of::<Qp>() == 128 && cold <= 128, "{cold}");
         // Whether there is one is told there, too.
         assert_eq!(size_of::<Option<Qp>>(), size_of::<Qp>());

@@ -74,6 +74,16 @@ impl<P: Packet> SendSide<P> {
     #[inline(always)]
     fn complete_plain(&mut self, at: u16, count: u16, freed: &mut impl FnMut(P)) -> u16 {
         let mask = self.sq.size().wrapping_sub(1);
+        self.outstanding = self.outstanding.saturating_sub(count.into());
+        if self.plain_wqebbs == 1 {
+            // They lie side by side, up to the end of the ring and then from its beginning.
+            let places = self.slots.get_mut(usize::from(at & mask)..).unwrap_or_default();
+            let before_end = places.len().min(count.into());
+            places.iter_mut().take(before_end).filter_map(|slot| slot.buf.take()).for_each(&mut *freed);
+            let behind = usize::from(count) - before_end;
+            self.slots.iter_mut().take(behind).filter_map(|slot| slot.buf.take()).for_each(freed);
+            return at.wrapping_add(count);
+        }
         let mut at = at;
         for _ in 0..count {
             if let Some(buf) = self.slots.get_mut(usize::from(at & mask)).and_then(|slot| slot.buf.take()) {
@@ -81,7 +91,6 @@ impl<P: Packet> SendSide<P> {
             }
             at = at.wrapping_add(self.plain_wqebbs);
         }
-        self.outstanding = self.outstanding.saturating_sub(count.into());
         at
     }
 
@@ -107,8 +116,8 @@ impl<P: Packet> SendSide<P> {
                 freed(buf);
             }
             self.outstanding = self.outstanding.saturating_sub(1);
-            if self.drain == Some(at) {
-                self.drain = None;
+            if self.draining && self.drain == at {
+                self.draining = false;
                 reaped.drained = true;
             }
             let inside = counter.wrapping_sub(at) < wqebbs;
