@@ -262,7 +262,11 @@ impl SendReader {
             return self.take_looking(producer, cq, sample, regions, taken);
         }
         let before = taken.sends;
-        self.take_plain(producer, cq, taken);
+        if self.head == 1 {
+            self.take_plain::<true>(producer, cq, taken);
+        } else {
+            self.take_plain::<false>(producer, cq, taken);
+        }
         if self.consumer != producer {
             self.take_any(producer, cq, taken);
         }
@@ -293,15 +297,16 @@ impl SendReader {
         });
     }
 
-    /// Takes sends of one piece, up to the first entry that is something else. What the first eight bytes of such
+    /// Takes sends of one piece, whose data stands right behind the control segment (`SHORT`) or further on, up to the first entry that is
+    /// something else. What the first eight bytes of such
     /// an entry are is known beforehand: place, opcode, queue pair and length are compared at once, where [`SendReader::take_each`] reads
     /// them one by one in 60 instructions.
     #[inline(always)]
-    fn take_plain(&mut self, producer: u16, cq: &mut CompletionWriter, taken: &mut Taken) {
+    fn take_plain<const SHORT: bool>(&mut self, producer: u16, cq: &mut CompletionWriter, taken: &mut Taken) {
         let ds = self.head + 1;
         let step = ds.div_ceil(WQEBB / DS_UNIT) as u16;
         let first = u64::from(SendOpcode::Send as u8) << 32 | u64::from(self.qpn) << 8 | ds as u64;
-        let (ring, mask, is_short) = (self.ring, self.wqebbs.wrapping_sub(1), self.head == 1);
+        let (ring, mask) = (self.ring, self.wqebbs.wrapping_sub(1));
         let (mut consumer, mut sends, mut bytes) = (self.consumer, 0, 0);
         while consumer != producer {
             let Some(entry) = ring.part(usize::from(consumer & mask) * WQEBB, WQEBB) else { break };
@@ -312,7 +317,7 @@ impl SendReader {
             if u64::from_be(word) != expected {
                 break;
             }
-            if !is_short {
+            if !SHORT {
                 let Some(unit) = self.unit(consumer, self.head) else { break };
                 data = zerocopy::transmute!(unit);
             }
