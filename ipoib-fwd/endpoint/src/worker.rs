@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 use dataplane::latency::Recorder;
 use dataplane::ring::{Receiver, Sender};
 use pmd::hca::{BURST, MemoryWork, PostError, QpEvent, Queues, RcSlot, Refused, RxBurst, UdSlot};
-use pmd::mem::Mbuf;
+use pmd::mem::{Mbuf, Single};
 
 use super::held::{HELD, Held, Task, Way};
 use super::long::{KEYS, Long};
@@ -203,8 +203,6 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
     }
 
     /// Sends a message by a connection. If its queue is full the message waits, as those behind it do, unless there are too many.
-    // One caller: a call would hand the message over through memory.
-    #[inline(always)]
     pub fn send_rc(&mut self, slot: RcSlot, tag: Tag, buf: Mbuf) -> Result<Taken, Refused> {
         let way = Way::Rc(slot);
         if self.held.has(way) {
@@ -217,6 +215,27 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
             }
             Err(refused) => self.refused(way, None, tag, refused),
         }
+    }
+
+    /// The same of a message of one segment that was looked at. What does not go at once is handed back, to be given to
+    /// [`LinkWorker::refused_rc`].
+    // One caller: a call would hand the message over through memory.
+    #[inline(always)]
+    pub fn send_single_rc(&mut self, slot: RcSlot, message: Single) -> Result<(), Refused> {
+        let way = Way::Rc(slot);
+        // Those that wait are before it.
+        if self.held.has(way) {
+            return Err(Refused { buf: message.into(), error: PostError::Full });
+        }
+        self.queues.send_single_rc(slot, message)?;
+        self.held.took(way);
+        Ok(())
+    }
+
+    /// A message that did not go at once waits, or goes in one piece.
+    #[cold]
+    pub fn refused_rc(&mut self, slot: RcSlot, tag: Tag, refused: Refused) -> Result<Taken, Refused> {
+        self.refused(Way::Rc(slot), None, tag, refused)
     }
 
     /// Sends a datagram, as [`LinkWorker::send_rc`] does by a connection.

@@ -63,8 +63,14 @@ impl Glance {
     /// As [`FrameHead::len`].
     #[inline(always)]
     pub(super) const fn len(self) -> usize {
-        if self.tagged { ETHERNET_HEADER_LEN + VLAN_TAG_LEN } else { ETHERNET_HEADER_LEN }
+        front(self.tagged)
     }
+}
+
+/// Bytes in front of a packet: made of whether there is a tag, they are known to be no more than that wherever something is asked of them.
+#[inline(always)]
+const fn front(tagged: bool) -> usize {
+    if tagged { ETHERNET_HEADER_LEN + VLAN_TAG_LEN } else { ETHERNET_HEADER_LEN }
 }
 
 /// How frames look of which [`Glance::at`] tells the same, if their tags are in them: with them known one comparison of a word tells it of the next.
@@ -72,8 +78,8 @@ impl Glance {
 pub(super) struct Looks {
     mask: u64,
     kind: u64,
-    /// Bytes in front of the packet.
-    pub(super) front: usize,
+    /// There is a tag.
+    tagged: bool,
 }
 
 /// What of a word tells VLANs apart: the upper four bits beside the number are priority and drop eligibility.
@@ -93,7 +99,7 @@ fn word(head: &[u8; GLANCED]) -> Option<u64> {
 
 impl Looks {
     /// Those of no frame.
-    pub(super) const NOBODYS: Self = Self { mask: 0, kind: 1, front: 0 };
+    pub(super) const NOBODYS: Self = Self { mask: 0, kind: 1, tagged: false };
 
     /// Those of a frame with IPv4 behind a tag, and its VLAN; `None` of all others, and of tags that carry a priority only. Frames of many
     /// VLANs in turn ask this each: it is one comparison, and the word is the looks.
@@ -102,22 +108,27 @@ impl Looks {
         let word = word(head)?;
         let [_, _, c, d, ..] = (word & VID).to_ne_bytes();
         let vid = u16::from_be_bytes([c, d]);
-        let front = ETHERNET_HEADER_LEN + VLAN_TAG_LEN;
         (word & KINDS == TAGGED_PLAIN && vid != 0)
-            .then_some((Self { mask: KINDS | VID, kind: word & (KINDS | VID), front }, vid))
+            .then_some((Self { mask: KINDS | VID, kind: word & (KINDS | VID), tagged: true }, vid))
     }
 
     /// Those of frames with IPv4 and no tag.
     pub(super) const fn of_untagged() -> Self {
         let [a, b] = ETHERTYPE_IPV4.to_be_bytes();
         let mask = u64::from_ne_bytes([0xff, 0xff, 0, 0, 0, 0, 0, 0]);
-        Self { mask, kind: u64::from_ne_bytes([a, b, 0, 0, 0, 0, 0, 0]), front: ETHERNET_HEADER_LEN }
+        Self { mask, kind: u64::from_ne_bytes([a, b, 0, 0, 0, 0, 0, 0]), tagged: false }
     }
 
-    /// Bytes in front of the packet, if these are the looks of the frame.
+    /// Bytes in front of the packet.
+    #[inline(always)]
+    pub(super) const fn len(&self) -> usize {
+        front(self.tagged)
+    }
+
+    /// The same, if these are the looks of the frame.
     #[inline(always)]
     pub(super) fn front(&self, head: &[u8; GLANCED]) -> Option<usize> {
-        (word(head)? & self.mask == self.kind).then_some(self.front)
+        (word(head)? & self.mask == self.kind).then_some(self.len())
     }
 }
 

@@ -113,7 +113,9 @@ impl<N: Clone> Near<N> {
     #[inline(always)]
     fn block(&self, key: u32) -> Option<(&Block<N>, usize)> {
         let (page, block, at) = self.place(key);
-        let page = if page == 0 { &self.head } else { self.tail.get(page - 1)? };
+        // The first is told by the distance itself.
+        let is_first = (key.wrapping_sub(self.begin) as usize) < PAGE;
+        let page = if is_first { &self.head } else { self.tail.get(page.wrapping_sub(1))? };
         let page = page.as_deref()?;
         Some((page.blocks.get(block)?.as_deref()?, at))
     }

@@ -344,7 +344,7 @@ impl<'t, D: Clone> ShortWay<'t, D> {
             };
             self.enter(vid, Side::InfiniBand, self.tables.lane_of(vlans, vid));
             self.looks = looks;
-            return Some(looks.front);
+            return Some(looks.len());
         }
         let glance = Glance::at(head, tag)?;
         let vid = glance.vid;
@@ -363,12 +363,17 @@ impl<'t, D: Clone> ShortWay<'t, D> {
         frame_len: usize,
         facts: FrameFacts,
     ) -> Option<Plain<'t, D, ToInfiniBand<'t, D>>> {
-        let head = head.first_chunk()?;
-        let in_frame = facts.tag == FrameTag::InFrame;
-        let front = match self.looks.front(head) {
-            Some(front) if in_frame => front,
-            _ => self.look(port, head, facts.tag)?,
+        // First what is known beforehand of frames of which the port told nothing.
+        let front = if facts.tag == FrameTag::InFrame {
+            let head = head.first_chunk()?;
+            match self.looks.front(head) {
+                Some(front) => front,
+                None => self.look(port, head, FrameTag::InFrame)?,
+            }
+        } else {
+            self.look(port, head.first_chunk()?, facts.tag)?
         };
+        let head = head.first_chunk()?;
         let lane = self.lane?;
         let how = lane.short.eth_to_ib(head, front, frame_len, facts.checksum, &lane.table, self.worker)?;
         let &Lane { segment, uplink, ref table, .. } = lane;

@@ -7,7 +7,7 @@ use ::hca::{BURST, Checksum, PostError, QpEvent, QueuesId, RcSlot, Source, UdSlo
 use arrayvec::ArrayVec;
 use ib_wire::Qpn;
 
-use crate::mem::Mbuf;
+use crate::mem::{Mbuf, Single};
 
 /// Received messages of one poll.
 pub type RxBurst = ArrayVec<Received, BURST>;
@@ -66,6 +66,12 @@ pub trait Queues: Send + std::fmt::Debug + 'static {
 
     /// Queues a message on a connection. The device sees it at the next [`Queues::ring`].
     fn send_rc(&mut self, slot: RcSlot, buf: Mbuf) -> Result<(), Refused>;
+
+    /// The same of a message of one segment that was looked at.
+    #[inline]
+    fn send_single_rc(&mut self, slot: RcSlot, message: Single) -> Result<(), Refused> {
+        self.send_rc(slot, message.into())
+    }
 
     /// True if connections are so many that one which sends lies in no near cache, and is worth being fetched before.
     fn are_many(&self) -> bool {

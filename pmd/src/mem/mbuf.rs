@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use dpdk_sys as sys;
 
-use super::HEADROOM;
+use super::{FrameFacts, HEADROOM};
 
 /// A packet: a chain of one or more segments. Dropping it gives it back to its pool.
 ///
@@ -122,7 +122,7 @@ pub(super) mod raw {
 pub struct Single {
     buf: Mbuf,
     data: NonNull<u8>,
-    len: u16,
+    len: u32,
 }
 
 // SAFETY: as an `Mbuf`; the pointer is into its buffer.
@@ -144,24 +144,40 @@ impl Single {
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len as usize) }
     }
 
+    /// See [`Mbuf::frame_facts`].
+    #[inline(always)]
+    #[must_use]
+    pub fn facts(&self) -> FrameFacts {
+        self.buf.frame_facts()
+    }
+
+    /// Address and bytes of the data, unless there is none.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) fn piece(&self) -> Option<(u64, u32)> {
+        (self.len > 0).then_some((self.data.as_ptr() as u64, self.len))
+    }
+
     /// Takes `off` bytes off the front, cuts the packet to the `length` bytes behind them, and puts `header`, which is no longer than what went,
     /// in front of those, as [`Mbuf::reframe`] does. `None`, and the packet is gone, if it is shorter.
     #[inline(always)]
     #[must_use]
-    pub fn reframe<const N: usize>(self, off: usize, length: usize, header: [u8; N]) -> Option<Mbuf> {
+    pub fn reframe<const N: usize>(self, off: usize, length: u16, header: [u8; N]) -> Option<Self> {
         let Self { buf, data, len } = self;
-        let front = off.checked_sub(N)?;
-        if usize::from(len).checked_sub(off)? < length {
+        let (front, length) = (off.checked_sub(N)?, usize::from(length));
+        if (len as usize).checked_sub(off)? < length {
             return None;
         }
         let m = buf.head();
         // The bytes first: what is then written of the buffer need not be read again by who looks at it next.
         // SAFETY: the data has `len` bytes, and `front + N`, which is `off`, is no more; it is our buffer.
-        unsafe { data.add(front).cast::<[u8; N]>().write_unaligned(header) };
+        let data = unsafe { data.add(front) };
+        // SAFETY: as above.
+        unsafe { data.cast::<[u8; N]>().write_unaligned(header) };
         raw::set_data_off(m, raw::data_off(m) + front);
         raw::set_data_len(m, N + length);
         raw::set_pkt_len(m, N + length);
-        Some(buf)
+        Some(Self { buf, data, len: (N + length) as u32 })
     }
 }
 
@@ -175,7 +191,7 @@ impl Mbuf {
         }
         // SAFETY: the data lies within the segment's buffer, which is initialised memory that we own.
         let data = unsafe { NonNull::new_unchecked(raw::buf_addr(m).add(raw::data_off(m))) };
-        let len = raw::data_len(m) as u16;
+        let len = raw::data_len(m) as u32;
         Ok(Single { buf: self, data, len })
     }
 

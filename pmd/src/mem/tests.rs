@@ -137,7 +137,7 @@ fn a_header_is_put_in_another_ones_place() {
     let single = |bytes: &[u8], off: usize, length: usize| {
         let one = pool.copy_from_slice(bytes).unwrap().single().ok()?;
         assert_eq!(one.data(), bytes);
-        let m = one.reframe(off, length, *b"head")?;
+        let m: Mbuf = one.reframe(off, length as u16, *b"head")?.into();
         assert_eq!((m.len(), m.data().len()), (4 + length, 4 + length));
         Some((m.data().to_vec(), m.segment_count()))
     };

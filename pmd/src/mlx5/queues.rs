@@ -277,11 +277,23 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     /// takes 115 instructions less.
     #[inline(always)]
     pub fn post_rc(&mut self, slot: RcSlot, buf: P) -> Result<(), (P, PostError)> {
+        let piece = buf.only_piece();
+        self.post_piece_rc(slot, buf, piece)
+    }
+
+    /// The same of a message that is known to be in one piece, or to be in several or empty.
+    #[inline(always)]
+    pub(super) fn post_piece_rc(
+        &mut self,
+        slot: RcSlot,
+        buf: P,
+        piece: Option<(u64, u32)>,
+    ) -> Result<(), (P, PostError)> {
         // A passive one has none, nor has one whose sends have failed.
         if let Some(rc) = self.rcs.get_mut(slot.0)
             && rc.side.has_allowance()
             && self.credit.is_plentiful()
-            && let Some((address, len)) = buf.only_piece()
+            && let Some((address, len)) = piece
             && let Some(lkey) = self.regions.lkey(address, len)
         {
             self.credit.take();

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use dataplane::usage::Marks;
 use pmd::eth::Burst;
-use pmd::hca::{Checksum, MemoryWork, Received, Source, UdSlot};
+use pmd::hca::{Checksum, MemoryWork, Received, Refused, Source, UdSlot};
 use pmd::mem::{Mbuf, Pool, Single};
 use tap::TapDirection;
 
@@ -14,10 +14,10 @@ use super::{Common, GatewayNote, held, origin_of};
 use crate::counter::{SegmentTraffic, Traffic};
 use crate::forward::{
     EndpointIndex, EthVerdict, EthernetIndex, FrameHead, IbVerdict, NeighbourIndex, NextHop, Plain,
-    SegmentIndex, SegmentTable, Settings, Side, Tables, ToEthernet, ToInfiniBand, Uplink, Via, eth_to_ib,
-    ib_to_eth,
+    SegmentIndex, SegmentTable, Settings, ShortWay, Side, Tables, ToEthernet, ToInfiniBand, Uplink, Via,
+    eth_to_ib, ib_to_eth,
 };
-use crate::gateway::frames::{head, offer};
+use crate::gateway::frames::{complete, head, offer};
 use crate::gateway::punts::{self, Cause};
 use crate::gateway::sighting::Outcome;
 use crate::gateway::{cut, tag};
@@ -59,11 +59,140 @@ fn write_frame_header<D>(
     [*t, *y] = ETHERTYPE_IPV4.to_be_bytes();
 }
 
-/// Marks the neighbour as used.
+/// Marks the neighbour as used; true for the first time since the marks were taken.
 #[inline(always)]
-pub(super) fn note_ethernet_use(marks: Option<&Marks>, neighbour: Option<NeighbourIndex>) {
-    if let (Some(marks), Some(index)) = (marks, neighbour) {
-        marks.mark(index.0 as usize);
+pub(super) fn mark(marks: Option<&Marks>, neighbour: Option<NeighbourIndex>) -> bool {
+    match (marks, neighbour) {
+        (Some(marks), Some(index)) => marks.mark(index.0 as usize),
+        _ => false,
+    }
+}
+
+/// Fills in the checksum of a frame that the port says has none.
+#[cold]
+fn completed(frame: Single) -> Result<Single, Mbuf> {
+    let mut frame = Mbuf::from(frame);
+    complete(&mut frame);
+    frame.single()
+}
+
+/// What a message is counted as.
+#[inline(always)]
+const fn path<D>(via: Via<'_, D>) -> Traffic {
+    match via {
+        Via::Rc(_) => Traffic::IbRcTransmit,
+        Via::Ud(_) => Traffic::IbUdUnicastTransmit,
+        Via::Group(_) => Traffic::IbUdMulticastTransmit,
+    }
+}
+
+/// The frame that ends a run of those that leave by one port of the fabric.
+pub(super) enum RunEnd<'t, D> {
+    /// It goes the short way, too, by another port.
+    Elsewhere(Plain<'t, D, ToInfiniBand<'t, D>>, Single),
+    /// It goes the long way.
+    Long(Mbuf),
+}
+
+impl Common {
+    /// Counts a message of so many bytes that a queue has.
+    #[inline(always)]
+    fn sent(&mut self, segment: SegmentIndex, path: Traffic, bytes: usize) {
+        self.counters.forwarded(segment, SegmentTraffic::ToInfiniBand, Some(path), bytes);
+    }
+
+    /// Counts what became of a message of so many bytes.
+    #[inline(always)]
+    fn taken(
+        &mut self,
+        segment: SegmentIndex,
+        path: Traffic,
+        bytes: usize,
+        taken: Result<Taken, Refused>,
+    ) -> Outcome {
+        match taken {
+            Ok(Taken::Now) => {
+                self.sent(segment, path, bytes);
+                Outcome::Sent
+            }
+            // Counted when the queue takes it.
+            Ok(Taken::Later) => Outcome::Waits,
+            Err(refused) => {
+                let reason = held::reason(refused.error);
+                self.counters.drops_of(segment, reason, 1);
+                Outcome::Dropped(reason)
+            }
+        }
+    }
+}
+
+/// The message of a frame with `front` bytes before its packet.
+#[inline(always)]
+fn reframed(
+    common: &mut Common,
+    segment: SegmentIndex,
+    front: usize,
+    ip_len: u16,
+    frame: Single,
+) -> Option<Single> {
+    let message = frame.reframe(front, ip_len, IPOIB_IPV4_HEADER);
+    if message.is_none() {
+        common.counters.drops_of(segment, DropReason::BadLength, 1);
+    }
+    message
+}
+
+impl<Q: MemoryWork> InfiniBandFace<Q> {
+    /// Carries out what the short way says of a frame that leaves by this port: 14 or 18 bytes of Ethernet header are off, 4 of encapsulation on,
+    /// padding is cut, in place.
+    #[inline(always)]
+    fn forward_plain(
+        &mut self,
+        common: &mut Common,
+        plain: Plain<'_, Q::Destination, ToInfiniBand<'_, Q::Destination>>,
+        frame: Single,
+    ) {
+        let Plain { segment, uplink, marks, front, how, .. } = plain;
+        let ToInfiniBand { via, ip_len, neighbour, dial } = how;
+        // Each way is compiled by itself, from here on: what is asked of it later is known then.
+        match via {
+            Via::Rc(slot) => {
+                // Nobody is dialled who has a connection. What is looked at for the mark is done with before the message is sent.
+                mark(marks, neighbour);
+                let Some(message) = reframed(common, segment, front, ip_len, frame) else { return };
+                let bytes = message.data().len();
+                match self.link.send_single_rc(slot, message) {
+                    Ok(()) => common.sent(segment, Traffic::IbRcTransmit, bytes),
+                    Err(refused) => {
+                        let tag = held::tag(segment, Traffic::IbRcTransmit);
+                        let taken = self.link.refused_rc(slot, tag, refused);
+                        common.taken(segment, Traffic::IbRcTransmit, bytes, taken);
+                    }
+                }
+            }
+            Via::Ud(to) | Via::Group(to) => {
+                if mark(marks, neighbour)
+                    && let Some(ip) = dial
+                {
+                    self.want(ip.into(), uplink.link);
+                }
+                let Some(message) = reframed(common, segment, front, ip_len, frame) else { return };
+                let (path, bytes) = (path(via), message.data().len());
+                let tag = held::tag(segment, path);
+                let taken = self.link.send_ud(UdSlot(uplink.link), to, tag, message.into());
+                common.taken(segment, path, bytes, taken);
+            }
+        }
+    }
+
+    /// Tells that somebody sends to a host without a connection.
+    #[cold]
+    fn want(&mut self, ip: Ipv4Addr, link: u8) {
+        let (_, notes) = self.link.parts();
+        // A hint: a ring that fills loses it, and the next packet gives it again.
+        if notes.room() > RING / 8 {
+            drop(notes.send(Note::Wanted(LinkIndex(link.into()), ip.into())));
+        }
     }
 }
 
@@ -127,48 +256,67 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         }
     }
 
-    /// Carries out what the short way says of a frame of one segment.
+    /// Forwards frames of a port, one after the other, as long as they go the short way and leave by this port of the fabric, which is looked up
+    /// once for all of them. Returns the first that does not; `None`: there was none.
     #[inline(always)]
+    pub(super) fn forward_run<'t>(
+        &mut self,
+        short: &mut ShortWay<'t, Q::Destination>,
+        (from, to): (EthernetIndex, EndpointIndex),
+        frames: &mut impl Iterator<Item = Mbuf>,
+    ) -> Option<RunEnd<'t, Q::Destination>> {
+        let Self { infinibands, common, .. } = self;
+        let Some(face) = infinibands.get_mut(to.at()) else { return frames.next().map(RunEnd::Long) };
+        for frame in frames {
+            let mut frame = match frame.single() {
+                Ok(frame) => frame,
+                Err(frame) => return Some(RunEnd::Long(frame)),
+            };
+            let facts = frame.facts();
+            if facts.checksum == Checksum::Missing {
+                frame = match completed(frame) {
+                    Ok(frame) => frame,
+                    Err(frame) => return Some(RunEnd::Long(frame)),
+                };
+            }
+            match short.frame(from, frame.data(), frame.data().len(), facts) {
+                Some(plain) if plain.uplink.endpoint == to => face.forward_plain(common, plain, frame),
+                Some(plain) => return Some(RunEnd::Elsewhere(plain, frame)),
+                None => return Some(RunEnd::Long(frame.into())),
+            }
+        }
+        None
+    }
+
+    /// Carries out what the short way says of a frame that leaves by any port.
+    #[inline(never)]
     pub(super) fn forward_single(
         &mut self,
         plain: Plain<'_, Q::Destination, ToInfiniBand<'_, Q::Destination>>,
         frame: Single,
-    ) -> Outcome {
-        // Compiled for connections by themselves: what is asked of the way later is known then.
-        if let Via::Rc(slot) = plain.how.via {
-            let how = ToInfiniBand { via: Via::Rc(slot), dial: None, ..plain.how };
-            let plain = Plain { how, ..plain };
-            let message = frame.reframe(plain.front, plain.how.ip_len.into(), IPOIB_IPV4_HEADER);
-            self.forward_reframed(plain, message)
-        } else {
-            let message = frame.reframe(plain.front, plain.how.ip_len.into(), IPOIB_IPV4_HEADER);
-            self.forward_reframed(plain, message)
+    ) {
+        match self.infinibands.get_mut(plain.uplink.endpoint.at()) {
+            Some(face) => face.forward_plain(self.common, plain, frame),
+            None => {
+                self.drop(plain.segment, DropReason::SegmentGone);
+            }
         }
     }
 
-    /// Carries out what the long way says of any frame.
+    /// Carries out what the long way says of any frame: 14 or 18 bytes of Ethernet header are off, 4 of encapsulation on, padding is cut, in place.
     #[inline(always)]
     fn forward_frame(
         &mut self,
         plain: Plain<'_, Q::Destination, ToInfiniBand<'_, Q::Destination>>,
         mut frame: Mbuf,
     ) -> Outcome {
-        let message =
-            frame.reframe(plain.front, plain.how.ip_len.into()).map(|header| *header = IPOIB_IPV4_HEADER);
-        self.forward_reframed(plain, message.map(|()| frame))
-    }
-
-    /// 14 or 18 bytes of Ethernet header are off, 4 of encapsulation on, padding is cut: in place.
-    #[inline(always)]
-    fn forward_reframed(
-        &mut self,
-        plain: Plain<'_, Q::Destination, ToInfiniBand<'_, Q::Destination>>,
-        message: Option<Mbuf>,
-    ) -> Outcome {
-        let Plain { segment, uplink, table, marks, how, .. } = plain;
-        let ToInfiniBand { via, neighbour, dial, .. } = how;
-        let Some(message) = message else { return self.drop(segment, DropReason::BadLength) };
-        let outcome = self.send_message(segment, via, message, uplink);
+        let Plain { segment, uplink, table, marks, front, how } = plain;
+        let ToInfiniBand { via, ip_len, neighbour, dial } = how;
+        match frame.reframe(front, ip_len.into()) {
+            Some(header) => *header = IPOIB_IPV4_HEADER,
+            None => return self.drop(segment, DropReason::BadLength),
+        }
+        let outcome = self.send_message(segment, via, frame, uplink);
         self.note_use(marks, neighbour, dial, table);
         outcome
     }
@@ -182,7 +330,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
     ) -> Outcome {
         let Plain { segment, table, marks, front, how, .. } = plain;
         let ToEthernet { to, ip_len, neighbour } = how;
-        note_ethernet_use(marks, neighbour);
+        mark(marks, neighbour);
         // 4 bytes of encapsulation off, 14 of Ethernet header on: in place.
         match message.reframe(front, ip_len.into()) {
             Some(room) => write_frame_header(room, to, table),
@@ -329,7 +477,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
                 self.forward_message(Plain { segment, uplink, table, marks, front, how }, message)
             }
             IbVerdict::Fragment { to, ip_len, mtu, neighbour } => {
-                note_ethernet_use(table.marks(Side::Ethernet, self.common.worker), neighbour);
+                mark(table.marks(Side::Ethernet, self.common.worker), neighbour);
                 if self.ethernets.get(table.settings.ethernet.at()).is_some_and(EthernetFace::is_crowded) {
                     return self.drop(segment, DropReason::EthQueueFull);
                 }
@@ -369,25 +517,13 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         let Some(face) = self.infinibands.get_mut(endpoint.at()) else {
             return self.drop(segment, DropReason::SegmentGone);
         };
-        let path = match via {
-            Via::Rc(_) => Traffic::IbRcTransmit,
-            Via::Ud(_) => Traffic::IbUdUnicastTransmit,
-            Via::Group(_) => Traffic::IbUdMulticastTransmit,
-        };
+        let path = path(via);
         let tag = held::tag(segment, path);
-        let result = match via {
+        let taken = match via {
             Via::Rc(slot) => face.link.send_rc(slot, tag, message),
             Via::Ud(to) | Via::Group(to) => face.link.send_ud(ud, to, tag, message),
         };
-        match result {
-            Ok(Taken::Now) => {
-                self.common.counters.forwarded(segment, SegmentTraffic::ToInfiniBand, Some(path), bytes);
-                Outcome::Sent
-            }
-            // Counted when the queue takes it.
-            Ok(Taken::Later) => Outcome::Waits,
-            Err(refused) => self.drop(segment, held::reason(refused.error)),
-        }
+        self.common.taken(segment, path, bytes, taken)
     }
 
     /// Marks the neighbour as used; the first packet after the marks were taken may ask for a connection.
@@ -399,8 +535,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         dial: Option<NextHop>,
         table: &SegmentTable<Q::Destination>,
     ) {
-        if let Some(index) = neighbour
-            && marks.is_some_and(|marks| marks.mark(index.0 as usize))
+        if mark(marks, neighbour)
             && let Some(ip) = dial
         {
             self.want(ip.into(), table);
@@ -409,11 +544,8 @@ impl<Q: MemoryWork> Hands<'_, Q> {
 
     #[cold]
     fn want(&mut self, ip: Ipv4Addr, table: &SegmentTable<Q::Destination>) {
-        let Some(face) = self.infinibands.get_mut(table.settings.endpoint.at()) else { return };
-        let (_, notes) = face.link.parts();
-        // A hint: a ring that fills loses it, and the next packet gives it again.
-        if notes.room() > RING / 8 {
-            drop(notes.send(Note::Wanted(LinkIndex(table.settings.link.into()), ip.into())));
+        if let Some(face) = self.infinibands.get_mut(table.settings.endpoint.at()) {
+            face.want(ip, table.settings.link);
         }
     }
 

@@ -16,11 +16,11 @@ use dataplane::latency::Recorder;
 use dataplane::table::Reader;
 use dataplane::worker::{Turn, Wakes, Worker};
 use pmd::eth::{self, Burst, EthQueue};
-use pmd::hca::{Checksum, MemoryWork, Received, RxBurst, Source};
+use pmd::hca::{MemoryWork, Received, RxBurst, Source};
 use pmd::mem::{FrameTag, Mbuf, Pool};
 use tap::{Tap, TapDirection};
 
-use super::frames::{complete, offer};
+use super::frames::offer;
 use super::punts::Cause;
 use super::sighting::Tracer;
 use crate::counter::{Traffic, WorkerCounters};
@@ -29,7 +29,7 @@ use crate::segment::Origin;
 use crate::segment::pair::storm::StormGuard;
 use endpoint::LinkWorker;
 use faces::{EthernetFace, InfiniBandFace, Rota};
-use hands::Hands;
+use hands::{Hands, RunEnd};
 use ib_wire::Qpn;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::WorkerIndex;
@@ -188,19 +188,15 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
         if tables.are_large(Side::InfiniBand) || ahead::have_many(hands.infinibands) {
             ahead::of_frames(&mut short, (port, hands.common.worker), &burst, hands.infinibands);
         }
-        for mut frame in burst.drain(..) {
-            let facts = frame.frame_facts();
-            if facts.checksum == Checksum::Missing {
-                complete(&mut frame);
-            }
-            match frame.single() {
-                Ok(frame) => match short.frame(port, frame.data(), frame.data().len(), facts) {
-                    Some(plain) => {
-                        hands.forward_single(plain, frame);
-                    }
-                    None => hands.take_any_frame(port, frame.into(), tables),
-                },
-                Err(frame) => hands.take_any_frame(port, frame, tables),
+        let mut rest = burst.drain(..);
+        let mut to = EndpointIndex::default();
+        while let Some(end) = hands.forward_run(&mut short, (port, to), &mut rest) {
+            match end {
+                RunEnd::Elsewhere(plain, frame) => {
+                    to = plain.uplink.endpoint;
+                    hands.forward_single(plain, frame);
+                }
+                RunEnd::Long(frame) => hands.take_any_frame(port, frame, tables),
             }
         }
         hands.common.counters.packets(Traffic::EthReceive, frames as u64, bytes as u64);

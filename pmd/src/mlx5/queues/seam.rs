@@ -11,8 +11,8 @@ use crate::hca::{
     BURST, ChainSend, DoneBurst, Fence, MemoryKey, MemoryWork, PostError, QpEvent, Queues, QueuesId, RcSlot,
     Refused, Registration, RemoteMemory, Returned, RxBurst, UdSlot,
 };
-use crate::mem::Mbuf;
 use crate::mem::key::RegisteredKey;
+use crate::mem::{Mbuf, Single};
 use crate::mlx5::av::Destination;
 use crate::mlx5::bus::Bus;
 use crate::mlx5::rc::RcQp;
@@ -49,6 +49,12 @@ impl<B: Bus + std::fmt::Debug> Queues for MlxQueues<B, Mbuf> {
     #[inline(always)]
     fn send_rc(&mut self, slot: RcSlot, buf: Mbuf) -> Result<(), Refused> {
         self.post_rc(slot, buf).map_err(refused)
+    }
+
+    #[inline(always)]
+    fn send_single_rc(&mut self, slot: RcSlot, message: Single) -> Result<(), Refused> {
+        let piece = message.piece();
+        self.post_piece_rc(slot, message.into(), piece).map_err(refused)
     }
 
     #[inline]

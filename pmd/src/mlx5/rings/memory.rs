@@ -78,7 +78,8 @@ impl RingMemory {
 
     #[inline]
     fn holds(&self, offset: usize, len: usize) -> bool {
-        let inside = len <= self.len && offset <= self.len - len;
+        // An offset that is known to be small needs no look whether the sum is one.
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
         debug_assert!(inside, "{offset}+{len} of {}", self.len);
         inside
     }
