@@ -292,6 +292,10 @@ impl Engine {
         for port in 0..dev.ports.len() {
             worked |= dev.send_parked(port);
         }
+        // Queue pairs that send without end leave the agent no room behind them.
+        for port in &mut dev.ports {
+            worked |= port.send_answers(&mut dev.counters);
+        }
         for _ in 0..dev.ready.len().min(TURNS) {
             let Some(slot) = dev.ready.pop_front() else { break };
             let Some(qp) = qps.at(slot) else { continue };

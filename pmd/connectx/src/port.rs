@@ -31,7 +31,7 @@ const CAPABILITIES: Capabilities = Capabilities::TRAP
     .union(Capabilities::CLIENT_REREGISTRATION);
 /// Packets that wait on the way from a port to itself.
 const LOOPBACK: usize = 256;
-/// Answers of the subnet management agent, or of ARP and neighbour discovery, that wait for the cable: of all that a turn takes in.
+/// Answers of the subnet management agent, or of ARP and neighbour discovery, that wait for the cable: of all that a turn takes in from there.
 const MAX_ANSWERS: usize = RECEIVE_BURST;
 
 /// The cable or the way back to ourselves is full.

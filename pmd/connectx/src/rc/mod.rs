@@ -69,7 +69,13 @@ pub(crate) fn reply(qp: &mut Qp, dev: &mut Device) -> Result<bool, Unsent> {
     let av = rc.av;
     let flow = face.qpn;
     let frame = |port: &mut Port| addressing::address(port, &av, &bth, &Extended::Aeth(aeth), flow, false);
-    dev.send(face.port, frame, 0, |_, _| {})?;
+    match dev.send(face.port, frame, 0, |_, _| {}) {
+        Err(_) if answered => {
+            dev.schedule_behind(qp);
+            return Ok(true);
+        }
+        gone => gone?,
+    }
     dev.counters.count(super::counters::Activity::Acknowledges);
     rc.responder.reply = None;
     rc.responder.since_ack = 0;

@@ -1,6 +1,7 @@
 //! Room that is short goes to all who want it.
 
-use ib_wire::Lid;
+use ib_wire::packet::{Bth, Deth, Extended, Headers, Lrh, Opcode, VirtualLane};
+use ib_wire::{Lid, PKey, Psn, QKey, Qpn, ServiceLevel};
 
 use super::rig::*;
 use crate::{DropReason, QpKind};
@@ -57,4 +58,51 @@ fn who_sends_to_its_own_port_beside_others_without_end_gets_its_messages_through
     let (least, most) = (sent.iter().min().unwrap(), sent.iter().max().unwrap());
     assert!(*least > 0 && most - least <= most / 4, "shares of room: {sent:?}");
     assert_eq!(rig.a.drops(DropReason::LoopbackFull), 0);
+}
+
+/// A packet of the agent's to its own port, as the answer to somebody who says that his LID is ours.
+fn answer_to_ourselves() -> Box<[u8]> {
+    let bth = Bth {
+        opcode: Opcode::UdSendOnly,
+        solicited: false,
+        migrated: true,
+        pkey: PKey::DEFAULT,
+        fecn: false,
+        becn: false,
+        dest_qpn: Qpn::SMI,
+        ack_request: false,
+        psn: Psn::new(0),
+    };
+    let lrh = Lrh { vl: VirtualLane::new(15), sl: ServiceLevel::new(0), dlid: Lid(1), slid: Lid(1) };
+    let extended = Extended::Deth(Deth { qkey: QKey(0), src_qpn: Qpn::SMI });
+    let headers = Headers { lrh, grh: None, bth, extended };
+    let payload = [0; 256];
+    let mut packet = vec![0; headers.packet_len(payload.len())];
+    headers.write_packet(&payload, &mut packet).unwrap();
+    packet.into()
+}
+
+#[test]
+fn the_agent_answers_beside_queue_pairs_that_send_without_end() {
+    let mut rig = Rig::new();
+    let (m, key) = rig.a.memory(64);
+    let sink = rig.a.ud(3, 1);
+    let piece = data(64, key, m.address());
+    let to = To { lid: Lid(1), qpn: sink.qpn, qkey: 3, grh: None };
+    let mut endless: Vec<_> = (0..ENDLESS).map(|n| endless_sender(&mut rig.a, 100 + n as u32)).collect();
+    for round in 0..20 {
+        for qp in &mut endless {
+            // As much as a turn sends; what is left of the ring is used up before the end.
+            for _ in 0..if round == 0 { POSTED } else { 32 } {
+                rig.a.send_ud(qp, &to, &[piece]);
+            }
+        }
+        if round == 10 {
+            rig.a.engine.port_mut(PORT).unwrap().answer(answer_to_ourselves());
+        }
+        rig.a.engine.step(rig.now);
+        rig.a.scq.all();
+        let waits = rig.a.engine.port_mut(PORT).unwrap().has_answers();
+        assert!(!waits, "round {round}");
+    }
 }
