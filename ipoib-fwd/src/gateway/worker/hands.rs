@@ -76,6 +76,15 @@ fn completed(frame: Single) -> Result<Single, Mbuf> {
     frame.single()
 }
 
+/// The same of any frame, for the long way, which does not ask.
+#[cold]
+fn completed_any(mut frame: Mbuf) -> Mbuf {
+    if frame.frame_facts().checksum == Checksum::Missing {
+        complete(&mut frame);
+    }
+    frame
+}
+
 /// What a message is counted as.
 #[inline(always)]
 const fn path<D>(via: Via<'_, D>) -> Traffic {
@@ -266,11 +275,13 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         frames: &mut impl Iterator<Item = Mbuf>,
     ) -> Option<RunEnd<'t, Q::Destination>> {
         let Self { infinibands, common, .. } = self;
-        let Some(face) = infinibands.get_mut(to.at()) else { return frames.next().map(RunEnd::Long) };
+        let Some(face) = infinibands.get_mut(to.at()) else {
+            return frames.next().map(completed_any).map(RunEnd::Long);
+        };
         for frame in frames {
             let mut frame = match frame.single() {
                 Ok(frame) => frame,
-                Err(frame) => return Some(RunEnd::Long(frame)),
+                Err(frame) => return Some(RunEnd::Long(completed_any(frame))),
             };
             let facts = frame.facts();
             if facts.checksum == Checksum::Missing {
