@@ -12,11 +12,46 @@ const ENDLESS: usize = 8;
 const POSTED: u64 = 120;
 const MESSAGES: usize = 40;
 
-/// A datagram queue pair that has more posted than it sends in a turn.
-fn endless_sender(host: &mut Host, user_index: u32) -> Pair {
-    let qp = host.qp(QpKind::Ud, 256, None, user_index);
-    host.open_ud(&qp, 3);
-    qp
+/// User index of the first of them.
+const FIRST: u32 = 100;
+
+/// Datagram queue pairs that have more posted than they send in a turn.
+struct Endless {
+    qps: Vec<Pair>,
+    posted: [u64; ENDLESS],
+    sent: [u64; ENDLESS],
+}
+
+impl Endless {
+    fn new(host: &mut Host) -> Self {
+        let one = |n| {
+            let qp = host.qp(QpKind::Ud, 256, None, FIRST + n as u32);
+            host.open_ud(&qp, 3);
+            qp
+        };
+        Self { qps: (0..ENDLESS).map(one).collect(), posted: [0; ENDLESS], sent: [0; ENDLESS] }
+    }
+
+    fn post(&mut self, host: &mut Host, to: &To, piece: [u8; 16]) {
+        for ((qp, posted), sent) in self.qps.iter_mut().zip(&mut self.posted).zip(&self.sent) {
+            while *posted - sent < POSTED {
+                host.send_ud(qp, to, &[piece]);
+                *posted += 1;
+            }
+        }
+    }
+
+    /// Takes their completions, and returns how many others' there are.
+    fn complete(&mut self, host: &mut Host) -> usize {
+        let mut others = 0;
+        for wc in host.scq.all() {
+            match wc.user_index.checked_sub(FIRST) {
+                Some(n) => self.sent[n as usize] += 1,
+                None => others += 1,
+            }
+        }
+        others
+    }
 }
 
 #[test]
@@ -27,34 +62,24 @@ fn who_sends_to_its_own_port_beside_others_without_end_gets_its_messages_through
     let sink = rig.a.ud(3, 1);
     let piece = data(64, key, m.address());
     let to = To { lid: Lid(1), qpn: sink.qpn, qkey: 3, grh: None };
-    let mut endless: Vec<_> = (0..ENDLESS).map(|n| endless_sender(&mut rig.a, 100 + n as u32)).collect();
-    let (mut posted, mut sent) = ([0_u64; ENDLESS], [0_u64; ENDLESS]);
+    let mut endless = Endless::new(&mut rig.a);
     let (mut one, mut other) = (rig.a.ud(3, 2), rig.a.ud(3, 3));
     let (into, there) = rig.a.memory(64 * 256);
     let beside = To { qpn: other.qpn, ..to.clone() };
     let (mut arrived, mut completed) = (0, 0);
     for round in 0..400 {
-        for ((qp, posted), sent) in endless.iter_mut().zip(&mut posted).zip(&sent) {
-            while *posted - sent < POSTED {
-                rig.a.send_ud(qp, &to, &[piece]);
-                *posted += 1;
-            }
-        }
+        endless.post(&mut rig.a, &to, piece);
         // Behind the others, when they are under way.
         if (10..10 + MESSAGES).contains(&round) {
             rig.a.receive(&mut other, &[data(256, there, into.address())]);
             rig.a.send_ud(&mut one, &beside, &[piece]);
         }
         rig.a.engine.step(rig.now);
-        for wc in rig.a.scq.all() {
-            match wc.user_index.checked_sub(100) {
-                Some(n) => sent[n as usize] += 1,
-                None => completed += 1,
-            }
-        }
+        completed += endless.complete(&mut rig.a);
         arrived += rig.a.rcq.all().len();
     }
     assert_eq!((arrived, completed), (MESSAGES, MESSAGES));
+    let sent = endless.sent;
     let (least, most) = (sent.iter().min().unwrap(), sent.iter().max().unwrap());
     assert!(*least > 0 && most - least <= most / 4, "shares of room: {sent:?}");
     assert_eq!(rig.a.drops(DropReason::LoopbackFull), 0);
@@ -89,19 +114,14 @@ fn the_agent_answers_beside_queue_pairs_that_send_without_end() {
     let sink = rig.a.ud(3, 1);
     let piece = data(64, key, m.address());
     let to = To { lid: Lid(1), qpn: sink.qpn, qkey: 3, grh: None };
-    let mut endless: Vec<_> = (0..ENDLESS).map(|n| endless_sender(&mut rig.a, 100 + n as u32)).collect();
+    let mut endless = Endless::new(&mut rig.a);
     for round in 0..20 {
-        for qp in &mut endless {
-            // As much as a turn sends; what is left of the ring is used up before the end.
-            for _ in 0..if round == 0 { POSTED } else { 32 } {
-                rig.a.send_ud(qp, &to, &[piece]);
-            }
-        }
+        endless.post(&mut rig.a, &to, piece);
         if round == 10 {
             rig.a.engine.port_mut(PORT).unwrap().answer(answer_to_ourselves());
         }
         rig.a.engine.step(rig.now);
-        rig.a.scq.all();
+        endless.complete(&mut rig.a);
         let waits = rig.a.engine.port_mut(PORT).unwrap().has_answers();
         assert!(!waits, "round {round}");
     }
