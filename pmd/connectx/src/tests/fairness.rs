@@ -1,9 +1,9 @@
 //! Room that is short goes to all who want it.
 
-use ib_wire::packet::{Bth, Deth, Extended, Headers, Lrh, Opcode, VirtualLane};
-use ib_wire::{Lid, PKey, Psn, QKey, Qpn, ServiceLevel};
+use ib_wire::{Lid, Qpn};
 
 use super::rig::*;
+use super::subnet::headers;
 use crate::{DropReason, QpKind};
 
 /// Senders without end to their own port: each fills, in its turn, what is left of the way back there.
@@ -18,6 +18,10 @@ const FIRST: u32 = 100;
 /// Datagram queue pairs that have more posted than they send in a turn.
 struct Endless {
     qps: Vec<Pair>,
+    /// A queue pair that nobody gives receives: what counts here is who gets to send.
+    to: To,
+    piece: [u8; 16],
+    _memory: Memory,
     posted: [u64; ENDLESS],
     sent: [u64; ENDLESS],
 }
@@ -29,13 +33,17 @@ impl Endless {
             host.open_ud(&qp, 3);
             qp
         };
-        Self { qps: (0..ENDLESS).map(one).collect(), posted: [0; ENDLESS], sent: [0; ENDLESS] }
+        let qps = (0..ENDLESS).map(one).collect();
+        let (memory, key) = host.memory(64);
+        let to = To { lid: Lid(1), qpn: host.ud(3, 1).qpn, qkey: 3, grh: None };
+        let piece = data(64, key, memory.address());
+        Self { qps, to, piece, _memory: memory, posted: [0; ENDLESS], sent: [0; ENDLESS] }
     }
 
-    fn post(&mut self, host: &mut Host, to: &To, piece: [u8; 16]) {
+    fn post(&mut self, host: &mut Host) {
         for ((qp, posted), sent) in self.qps.iter_mut().zip(&mut self.posted).zip(&self.sent) {
             while *posted - sent < POSTED {
-                host.send_ud(qp, to, &[piece]);
+                host.send_ud(qp, &self.to, &[self.piece]);
                 *posted += 1;
             }
         }
@@ -57,22 +65,17 @@ impl Endless {
 #[test]
 fn who_sends_to_its_own_port_beside_others_without_end_gets_its_messages_through() {
     let mut rig = Rig::new();
-    let (m, key) = rig.a.memory(64);
-    // Datagrams that nobody has receives for: what counts here is who gets to send.
-    let sink = rig.a.ud(3, 1);
-    let piece = data(64, key, m.address());
-    let to = To { lid: Lid(1), qpn: sink.qpn, qkey: 3, grh: None };
     let mut endless = Endless::new(&mut rig.a);
     let (mut one, mut other) = (rig.a.ud(3, 2), rig.a.ud(3, 3));
     let (into, there) = rig.a.memory(64 * 256);
-    let beside = To { qpn: other.qpn, ..to.clone() };
+    let beside = To { qpn: other.qpn, ..endless.to.clone() };
     let (mut arrived, mut completed) = (0, 0);
     for round in 0..400 {
-        endless.post(&mut rig.a, &to, piece);
+        endless.post(&mut rig.a);
         // Behind the others, when they are under way.
         if (10..10 + MESSAGES).contains(&round) {
             rig.a.receive(&mut other, &[data(256, there, into.address())]);
-            rig.a.send_ud(&mut one, &beside, &[piece]);
+            rig.a.send_ud(&mut one, &beside, &[endless.piece]);
         }
         rig.a.engine.step(rig.now);
         completed += endless.complete(&mut rig.a);
@@ -87,20 +90,7 @@ fn who_sends_to_its_own_port_beside_others_without_end_gets_its_messages_through
 
 /// A packet of the agent's to its own port, as the answer to somebody who says that his LID is ours.
 fn answer_to_ourselves() -> Box<[u8]> {
-    let bth = Bth {
-        opcode: Opcode::UdSendOnly,
-        solicited: false,
-        migrated: true,
-        pkey: PKey::DEFAULT,
-        fecn: false,
-        becn: false,
-        dest_qpn: Qpn::SMI,
-        ack_request: false,
-        psn: Psn::new(0),
-    };
-    let lrh = Lrh { vl: VirtualLane::new(15), sl: ServiceLevel::new(0), dlid: Lid(1), slid: Lid(1) };
-    let extended = Extended::Deth(Deth { qkey: QKey(0), src_qpn: Qpn::SMI });
-    let headers = Headers { lrh, grh: None, bth, extended };
+    let headers = headers(15, Lid(1), Lid(1), Qpn::SMI);
     let payload = [0; 256];
     let mut packet = vec![0; headers.packet_len(payload.len())];
     headers.write_packet(&payload, &mut packet).unwrap();
@@ -110,13 +100,9 @@ fn answer_to_ourselves() -> Box<[u8]> {
 #[test]
 fn the_agent_answers_beside_queue_pairs_that_send_without_end() {
     let mut rig = Rig::new();
-    let (m, key) = rig.a.memory(64);
-    let sink = rig.a.ud(3, 1);
-    let piece = data(64, key, m.address());
-    let to = To { lid: Lid(1), qpn: sink.qpn, qkey: 3, grh: None };
     let mut endless = Endless::new(&mut rig.a);
     for round in 0..20 {
-        endless.post(&mut rig.a, &to, piece);
+        endless.post(&mut rig.a);
         if round == 10 {
             rig.a.engine.port_mut(PORT).unwrap().answer(answer_to_ourselves());
         }

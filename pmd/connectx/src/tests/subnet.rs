@@ -23,7 +23,7 @@ struct Manager {
     now: Instant,
 }
 
-fn headers(lane: u8, dlid: Lid, slid: Lid, qpn: Qpn) -> Headers {
+pub(super) fn headers(lane: u8, dlid: Lid, slid: Lid, qpn: Qpn) -> Headers {
     let bth = Bth {
         opcode: Opcode::UdSendOnly,
         solicited: false,
