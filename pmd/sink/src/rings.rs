@@ -262,10 +262,10 @@ impl SendReader {
             return self.take_looking(producer, cq, sample, regions, taken);
         }
         let before = taken.sends;
-        if self.head == 1 {
-            self.take_plain::<true>(producer, cq, taken);
-        } else {
-            self.take_plain::<false>(producer, cq, taken);
+        match self.head {
+            1 => self.take_plain::<1>(producer, cq, taken),
+            4 => self.take_plain::<4>(producer, cq, taken),
+            _ => {}
         }
         if self.consumer != producer {
             self.take_any(producer, cq, taken);
@@ -297,45 +297,55 @@ impl SendReader {
         });
     }
 
-    /// Takes sends of one piece, whose data stands right behind the control segment (`SHORT`) or further on, up to the first entry that is
+    /// Takes sends of one piece, whose data stands behind `HEAD` units of 16 bytes, up to the first entry that is
     /// something else. What the first eight bytes of such
     /// an entry are is known beforehand: place, opcode, queue pair and length are compared at once, where [`SendReader::take_each`] reads
     /// them one by one in 60 instructions.
     #[inline(always)]
-    fn take_plain<const SHORT: bool>(&mut self, producer: u16, cq: &mut CompletionWriter, taken: &mut Taken) {
-        let ds = self.head + 1;
-        let step = ds.div_ceil(WQEBB / DS_UNIT) as u16;
-        let first = u64::from(SendOpcode::Send as u8) << 32 | u64::from(self.qpn) << 8 | ds as u64;
-        let (ring, mask) = (self.ring, self.wqebbs.wrapping_sub(1));
-        let (mut consumer, mut sends, mut bytes) = (self.consumer, 0, 0);
-        while consumer != producer {
-            let Some(entry) = ring.part(usize::from(consumer & mask) * WQEBB, WQEBB) else { break };
-            let mut start = [0; 2 * DS_UNIT];
-            entry.read(&mut start);
-            let [word, flags, mut data @ ..]: [u64; 4] = zerocopy::transmute!(start);
-            let expected = u64::from(consumer) << 40 | first;
-            if u64::from_be(word) != expected {
-                break;
-            }
-            if !SHORT {
-                let Some(unit) = self.unit(consumer, self.head) else { break };
-                data = zerocopy::transmute!(unit);
-            }
-            let data: DataSegment = zerocopy::transmute!(data);
-            if u64::from_be(flags) & CQ_UPDATE != 0 {
-                if !cq.has_room() {
+    fn take_plain<const HEAD: usize>(&mut self, producer: u16, cq: &mut CompletionWriter, taken: &mut Taken) {
+        let step = (HEAD + 1).div_ceil(WQEBB / DS_UNIT) as u16;
+        let stride = usize::from(step) * WQEBB;
+        let plain = u64::from(SendOpcode::Send as u8) << 32 | u64::from(self.qpn) << 8 | (HEAD as u64 + 1);
+        while self.consumer != producer {
+            // As many as lie in one piece, up to the end of the ring.
+            let at = self.consumer & self.wqebbs.wrapping_sub(1);
+            let count = producer.wrapping_sub(self.consumer).min(self.wqebbs - at) / step;
+            let Some(run) = self.ring.part(usize::from(at) * WQEBB, usize::from(count) * stride) else {
+                return;
+            };
+            let (mut expected, mut bytes, mut done) = (u64::from(self.consumer) << 40 | plain, 0, 0);
+            while done < usize::from(count) {
+                let entry = (run.address() as usize + done * stride) as *const u8;
+                // SAFETY: `count` entries of `stride` bytes, which is more than the head and a unit, lie in `run`; the driver has written
+                // them before it rang.
+                let (start, data) = unsafe {
+                    let data = entry.add(HEAD * DS_UNIT).cast::<[u8; DS_UNIT]>();
+                    (entry.cast::<[u64; 2]>().read_unaligned(), data.read_unaligned())
+                };
+                let data: DataSegment = zerocopy::transmute!(data);
+                let [word, flags] = start.map(u64::from_be);
+                if word != expected {
                     break;
                 }
-                cq.write_sent(self.qpn, consumer);
-                taken.completions += 1;
+                if flags & CQ_UPDATE != 0 {
+                    if !cq.has_room() {
+                        break;
+                    }
+                    cq.write_sent(self.qpn, (expected >> 40) as u16);
+                    taken.completions += 1;
+                }
+                bytes += u64::from(data.byte_count.get());
+                done += 1;
+                // Indices come round to 0 where the ring does, too, if at all.
+                expected += u64::from(step) << 40;
             }
-            bytes += u64::from(data.byte_count.get());
-            sends += 1;
-            consumer = consumer.wrapping_add(step);
+            self.consumer = self.consumer.wrapping_add(done as u16 * step);
+            taken.sends += done as u64;
+            taken.bytes += bytes;
+            if done == 0 || done < usize::from(count) {
+                return;
+            }
         }
-        self.consumer = consumer;
-        taken.sends += sends;
-        taken.bytes += bytes;
     }
 
     #[inline(always)]
