@@ -131,6 +131,12 @@ impl<M> Held<M> {
         self.used > 0 && self.at(way).is_some()
     }
 
+    /// True if nothing waits and nothing is stuck, so that there is nothing to ask of a queue, nor to tell.
+    #[inline(always)]
+    pub(crate) const fn is_calm(&self) -> bool {
+        self.used | self.stuck.count == 0
+    }
+
     /// A queue has taken a message right away: it is not stuck.
     #[inline]
     pub(crate) fn took(&mut self, way: Way) {

@@ -222,14 +222,49 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
     // One caller: a call would hand the message over through memory.
     #[inline(always)]
     pub fn send_single_rc(&mut self, slot: RcSlot, message: Single) -> Result<(), Refused> {
+        if self.held.is_calm() {
+            return self.queues.send_single_rc(slot, message);
+        }
         let way = Way::Rc(slot);
         // Those that wait are before it.
         if self.held.has(way) {
             return Err(Refused { buf: message.into(), error: PostError::Full });
         }
-        self.queues.send_single_rc(slot, message)?;
+        self.queues.send_rc(slot, message.into())?;
         self.held.took(way);
         Ok(())
+    }
+
+    /// As [`LinkWorker::send_single_rc`], a datagram.
+    #[inline(always)]
+    pub fn send_single_ud(
+        &mut self,
+        slot: UdSlot,
+        to: &Q::Destination,
+        message: Single,
+    ) -> Result<(), Refused> {
+        if self.held.is_calm() {
+            return self.queues.send_single_ud(slot, to, message);
+        }
+        let way = Way::Ud(slot);
+        if self.held.has(way) {
+            return Err(Refused { buf: message.into(), error: PostError::Full });
+        }
+        self.queues.send_ud(slot, to, message.into())?;
+        self.held.took(way);
+        Ok(())
+    }
+
+    /// A datagram that did not go at once waits, or goes in one piece.
+    #[cold]
+    pub fn refused_ud(
+        &mut self,
+        slot: UdSlot,
+        to: &Q::Destination,
+        tag: Tag,
+        refused: Refused,
+    ) -> Result<Taken, Refused> {
+        self.refused(Way::Ud(slot), Some(to), tag, refused)
     }
 
     /// A message that did not go at once waits, or goes in one piece.

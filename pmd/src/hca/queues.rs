@@ -67,7 +67,18 @@ pub trait Queues: Send + std::fmt::Debug + 'static {
     /// Queues a message on a connection. The device sees it at the next [`Queues::ring`].
     fn send_rc(&mut self, slot: RcSlot, buf: Mbuf) -> Result<(), Refused>;
 
-    /// The same of a message of one segment that was looked at.
+    /// As [`Queues::send_ud`], of a datagram of one segment that was looked at.
+    #[inline]
+    fn send_single_ud(
+        &mut self,
+        slot: UdSlot,
+        to: &Self::Destination,
+        message: Single,
+    ) -> Result<(), Refused> {
+        self.send_ud(slot, to, message.into())
+    }
+
+    /// As [`Queues::send_rc`], of a message of one segment that was looked at.
     #[inline]
     fn send_single_rc(&mut self, slot: RcSlot, message: Single) -> Result<(), Refused> {
         self.send_rc(slot, message.into())

@@ -117,7 +117,8 @@ pub(super) mod raw {
     }
 }
 
-/// A packet of one segment, looked at: where its data is and how long, is not asked again.
+/// A packet of one segment, looked at: where its data is and how long, is not asked again, and is written into the buffer when it is an
+/// [`Mbuf`] again. Nobody asks it of one that is sent, which goes home from there: six instructions less.
 #[derive(Debug)]
 pub struct Single {
     buf: Mbuf,
@@ -130,7 +131,12 @@ unsafe impl Send for Single {}
 
 impl From<Single> for Mbuf {
     #[inline(always)]
-    fn from(Single { buf, .. }: Single) -> Self {
+    fn from(Single { buf, data, len }: Single) -> Self {
+        let m = buf.head();
+        let offset = data.as_ptr() as usize - raw::buf_addr(m) as usize;
+        raw::set_data_off(m, offset);
+        raw::set_data_len(m, len as usize);
+        raw::set_pkt_len(m, len as usize);
         buf
     }
 }
@@ -151,6 +157,12 @@ impl Single {
         self.buf.frame_facts()
     }
 
+    /// The buffer of a packet that is sent from where it lies: what is in the buffer of its place and length is of the packet that it was.
+    #[inline(always)]
+    pub(crate) fn into_sent(self) -> Mbuf {
+        self.buf
+    }
+
     /// Address and bytes of the data, unless there is none.
     #[inline(always)]
     #[must_use]
@@ -168,15 +180,10 @@ impl Single {
         if (len as usize).checked_sub(off)? < length {
             return None;
         }
-        let m = buf.head();
-        // The bytes first: what is then written of the buffer need not be read again by who looks at it next.
         // SAFETY: the data has `len` bytes, and `front + N`, which is `off`, is no more; it is our buffer.
         let data = unsafe { data.add(front) };
         // SAFETY: as above.
         unsafe { data.cast::<[u8; N]>().write_unaligned(header) };
-        raw::set_data_off(m, raw::data_off(m) + front);
-        raw::set_data_len(m, N + length);
-        raw::set_pkt_len(m, N + length);
         Some(Self { buf, data, len: (N + length) as u32 })
     }
 }
@@ -342,8 +349,12 @@ impl Mbuf {
         raw::set_data_len(m, N + length);
         raw::set_pkt_len(m, N + length);
         // SAFETY: the packet ends no further back in its buffer than before, and begins with these `N` bytes; we own the buffer, which is
-        // initialised memory, and the borrow is exclusive.
-        Some(unsafe { &mut *raw::buf_addr(m).add(start).cast::<[u8; N]>() })
+        // initialised memory, and the borrow is exclusive. No buffer lies at 0: a caller that looks at the result need not ask.
+        unsafe {
+            let at = raw::buf_addr(m).add(start);
+            std::hint::assert_unchecked(!at.is_null());
+            Some(&mut *at.cast::<[u8; N]>())
+        }
     }
 
     #[cold]

@@ -73,6 +73,28 @@ pub(crate) fn top_up<P: Packet>(stash: &mut Stash<P>, pool: &mut P::Pool, count:
     pool.take(space, stash) || pool.take(count.saturating_sub(stash.len()).min(space), stash)
 }
 
+/// Takes the buffer out of every `STEP`th place and adds it, up to the first for which there is no room: in nine instructions each, where pushing one
+/// looks for room and stores the length every time.
+#[inline(always)]
+pub(crate) fn stow<const STEP: usize, T, P>(
+    stash: &mut Stash<P>,
+    places: &mut [T],
+    buf: impl Fn(&mut T) -> Option<P>,
+) {
+    let (mut len, room) = (stash.len(), stash.remaining_capacity());
+    let end = stash.as_mut_ptr();
+    let most = places.len().min(room * STEP);
+    for place in places.get_mut(..most).unwrap_or_default().chunks_mut(STEP) {
+        if let Some(buf) = place.first_mut().and_then(&buf) {
+            // SAFETY: there is room for one of each of these places behind the `len` that were there.
+            unsafe { end.add(len).write(buf) };
+            len += 1;
+        }
+    }
+    // SAFETY: so many are written. Were there a panic before, buffers would be lost, not given back twice.
+    unsafe { stash.set_len(len) };
+}
+
 /// Makes a message of `len` bytes out of a receive's buffers, the first one and the others, each of which took `room` bytes, as one
 /// chain; how many buffers it took away. `None` if it is longer than the receive, or a buffer is not there.
 #[inline(always)]

@@ -1,4 +1,4 @@
-use super::packet::{Packet as _, PacketPool as _, Stash};
+use super::packet::{Packet as _, PacketPool as _, STASH, Stash, stow};
 use super::*;
 use ::hca::Checksum;
 use arrayvec::ArrayVec;
@@ -20,6 +20,29 @@ fn buffers_come_from_the_pool_and_go_home() {
     let mut some = ArrayVec::<Mbuf, 8>::new();
     assert!(pool.alloc_bulk(8, &mut some));
     assert_eq!(pool.in_use(), 8);
+}
+
+#[test]
+fn what_is_stowed_is_taken_out_of_each_place_once_and_no_more_than_there_is_room_for() {
+    let full = |count: usize| (0..count).map(|n| Some(Box::new(n))).collect::<Vec<_>>();
+    let values = |stash: &Stash<Box<usize>>| stash.iter().map(|value| **value).collect::<Vec<_>>();
+    let mut stash = Stash::new();
+    let mut places = full(5);
+    places[1] = None;
+    stow::<1, _, _>(&mut stash, &mut places, Option::take);
+    stow::<1, _, _>(&mut stash, &mut places, Option::take);
+    assert_eq!((values(&stash), places), (vec![0, 2, 3, 4], vec![const { None }; 5]));
+    // Every second place, the last of which has nothing beside it.
+    let mut places = full(5);
+    stow::<2, _, _>(&mut stash, &mut places, Option::take);
+    assert_eq!((values(&stash), places.iter().flatten().count()), (vec![0, 2, 3, 4, 0, 2, 4], 2));
+    let mut places = full(STASH);
+    stow::<1, _, _>(&mut stash, &mut places, Option::take);
+    assert_eq!((stash.len(), places.iter().flatten().count()), (STASH, 7));
+    stow::<2, _, _>(&mut stash, &mut places, Option::take);
+    assert_eq!((stash.len(), places.iter().flatten().count()), (STASH, 7), "full");
+    stow::<1, Option<Box<usize>>, _>(&mut stash, &mut [], Option::take);
+    assert_eq!(stash.len(), STASH);
 }
 
 /// A key for one region is asked for once, if all of a pool lies in it, to the last byte.

@@ -225,22 +225,36 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     /// Posts a datagram.
     #[inline(always)]
     pub fn post_ud(&mut self, slot: UdSlot, to: &Destination, buf: P) -> Result<(), (P, PostError)> {
+        let piece = buf.only_piece();
+        self.post_piece_ud(slot, to, buf, piece, |buf| buf).or_else(|buf| self.post_any_ud(slot, to, buf))
+    }
+
+    /// As [`MlxQueues::post_piece_rc`].
+    #[inline(always)]
+    pub(super) fn post_piece_ud<M>(
+        &mut self,
+        slot: UdSlot,
+        to: &Destination,
+        message: M,
+        piece: Option<(u64, u32)>,
+        bare: impl FnOnce(M) -> P,
+    ) -> Result<(), M> {
         if let Some(ud) = self.uds.get_mut(slot.0.into())
             && ud.door == Door::Open
             && ud.side.has_allowance()
             && self.credit.is_plentiful()
-            && let Some((address, len)) = buf.only_piece()
+            && let Some((address, len)) = piece
             && let Some(lkey) = self.regions.lkey(address, len)
         {
             self.credit.take();
             let was_dirty = ud.side.sq.is_dirty();
-            ud.side.post_allowed(buf, Some(to.address()), DataSegment::new(address, len, lkey));
+            ud.side.post_allowed(bare(message), Some(to.address()), DataSegment::new(address, len, lkey));
             if !was_dirty {
                 self.uds.wait(slot.0.into());
             }
             return Ok(());
         }
-        self.post_any_ud(slot, to, buf)
+        Err(message)
     }
 
     /// The same, whatever there is to look at.
@@ -278,17 +292,18 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     #[inline(always)]
     pub fn post_rc(&mut self, slot: RcSlot, buf: P) -> Result<(), (P, PostError)> {
         let piece = buf.only_piece();
-        self.post_piece_rc(slot, buf, piece)
+        self.post_piece_rc(slot, buf, piece, |buf| buf).or_else(|buf| self.post_looking_rc(slot, buf))
     }
 
-    /// The same of a message that is known to be in one piece, or to be in several or empty.
+    /// Posts a message in one piece on allowance, `bare` of what says where that is; handed back if there is none, or no such piece.
     #[inline(always)]
-    pub(super) fn post_piece_rc(
+    pub(super) fn post_piece_rc<M>(
         &mut self,
         slot: RcSlot,
-        buf: P,
+        message: M,
         piece: Option<(u64, u32)>,
-    ) -> Result<(), (P, PostError)> {
+        bare: impl FnOnce(M) -> P,
+    ) -> Result<(), M> {
         // A passive one has none, nor has one whose sends have failed.
         if let Some(rc) = self.rcs.get_mut(slot.0)
             && rc.side.has_allowance()
@@ -298,18 +313,18 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         {
             self.credit.take();
             let was_dirty = rc.side.sq.is_dirty();
-            rc.side.post_allowed(buf, None, DataSegment::new(address, len, lkey));
+            rc.side.post_allowed(bare(message), None, DataSegment::new(address, len, lkey));
             if !was_dirty {
                 self.rcs.wait(slot.0);
             }
             return Ok(());
         }
-        self.post_looking_rc(slot, buf)
+        Err(message)
     }
 
     /// The same of a message that finds no allowance, or that is to ask for a completion.
     #[inline(never)]
-    fn post_looking_rc(&mut self, slot: RcSlot, buf: P) -> Result<(), (P, PostError)> {
+    pub(super) fn post_looking_rc(&mut self, slot: RcSlot, buf: P) -> Result<(), (P, PostError)> {
         if let Some(rc) = self.rcs.get_mut(slot.0)
             && !rc.passive
             && !rc.side.health.failed()

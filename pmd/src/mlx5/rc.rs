@@ -36,7 +36,15 @@ pub(super) const CHAIN_ENTRIES: usize = 3;
 #[derive(Debug)]
 struct Slot<P> {
     buf: Option<P>,
+    /// How many WQEBBs the entry has. 0: as many as a plain message, so that posting one writes nothing here.
     wqebbs: u16,
+}
+
+impl<P> Slot<P> {
+    /// WQEBBs of the entry, where a plain message has so many.
+    const fn wqebbs(&self, plain: u16) -> u16 {
+        if self.wqebbs == 0 { plain } else { self.wqebbs }
+    }
 }
 
 /// A send queue and the buffers of its entries.
@@ -151,6 +159,7 @@ impl<P: Packet> SendSide<P> {
     /// Begins again after RESET, with nothing outstanding.
     pub(super) fn restart(&mut self) {
         self.sq.restart();
+        self.slots.iter_mut().for_each(|slot| slot.wqebbs = 0);
         self.odd = 0;
         self.unsignalled = 0;
         self.unsignalled_wqebbs = 0;
@@ -193,7 +202,6 @@ impl<P: Packet> SendSide<P> {
     fn put_plain(&mut self, buf: P, to: Option<&DatagramAddress>, data: DataSegment, flags: u8) {
         let at = self.sq.post_plain(to, data, flags);
         if let Some(slot) = self.slots.get_mut(at) {
-            slot.wqebbs = self.plain_wqebbs;
             // What was there was taken when it completed, so that there is nothing to drop.
             std::mem::forget(slot.buf.replace(buf));
         }
@@ -392,11 +400,12 @@ impl<P: Packet> SendSide<P> {
     #[inline(always)]
     fn note(&mut self, posted: Posted, buf: Option<P>) {
         let mask = self.sq.size().wrapping_sub(1);
-        if buf.is_none() || posted.wqebbs != self.plain_wqebbs {
+        let is_plain = posted.wqebbs == self.plain_wqebbs;
+        if buf.is_none() || !is_plain {
             self.odd += 1;
         }
         if let Some(slot) = self.slots.get_mut(usize::from(posted.index & mask)) {
-            slot.wqebbs = posted.wqebbs;
+            slot.wqebbs = if is_plain { 0 } else { posted.wqebbs };
             slot.buf = buf;
         }
         self.outstanding += 1;

@@ -187,9 +187,14 @@ impl<Q: MemoryWork> InfiniBandFace<Q> {
                 }
                 let Some(message) = reframed(common, segment, front, ip_len, frame) else { return };
                 let (path, bytes) = (path(via), message.data().len());
-                let tag = held::tag(segment, path);
-                let taken = self.link.send_ud(UdSlot(uplink.link), to, tag, message.into());
-                common.taken(segment, path, bytes, taken);
+                let slot = UdSlot(uplink.link);
+                match self.link.send_single_ud(slot, to, message) {
+                    Ok(()) => common.sent(segment, path, bytes),
+                    Err(refused) => {
+                        let taken = self.link.refused_ud(slot, to, held::tag(segment, path), refused);
+                        common.taken(segment, path, bytes, taken);
+                    }
+                }
             }
         }
     }

@@ -52,9 +52,19 @@ impl<B: Bus + std::fmt::Debug> Queues for MlxQueues<B, Mbuf> {
     }
 
     #[inline(always)]
+    fn send_single_ud(&mut self, slot: UdSlot, to: &Destination, message: Single) -> Result<(), Refused> {
+        let piece = message.piece();
+        self.post_piece_ud(slot, to, message, piece, Single::into_sent)
+            .or_else(|message| self.post_any_ud(slot, to, message.into()))
+            .map_err(refused)
+    }
+
+    #[inline(always)]
     fn send_single_rc(&mut self, slot: RcSlot, message: Single) -> Result<(), Refused> {
         let piece = message.piece();
-        self.post_piece_rc(slot, message.into(), piece).map_err(refused)
+        self.post_piece_rc(slot, message, piece, Single::into_sent)
+            .or_else(|message| self.post_looking_rc(slot, message.into()))
+            .map_err(refused)
     }
 
     #[inline]

@@ -45,18 +45,15 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         freed
     }
 
-    /// Messages of a connection have been sent, and nothing else is to be told of them: what [`MlxQueues::send_completion`] would do, in half of
+    /// Messages have been sent, and nothing else is to be told of them: what [`MlxQueues::send_completion`] would do, in half of
     /// the instructions. `None`, and nothing is done, where it takes more than that.
     #[inline(always)]
     fn complete_sent(&mut self, Sent { qpn, counter }: Sent, batch: &mut Stash<P>) -> Option<usize> {
-        let slot = self.numbers.find(qpn)?.rc()?;
-        let rc = self.rcs.get_mut(slot.0).filter(|rc| rc.side.sq.qpn() == qpn && !rc.passive)?;
-        let count = rc.side.complete_sent(counter, |buf| {
-            if let Err(full) = batch.try_push(buf) {
-                P::free_all(batch);
-                batch.push(full.element());
-            }
-        })?;
+        let side = match self.numbers.find(qpn)? {
+            Place::Rc(slot, _) => self.rcs.get_mut(slot.0).filter(|rc| !rc.passive).map(|rc| &mut rc.side),
+            Place::Ud(slot) => self.uds.get_mut(slot.0.into()).map(|ud| &mut ud.side),
+        };
+        let count = side.filter(|side| side.sq.qpn() == qpn)?.complete_sent(counter, batch)?;
         self.credit.give_back(count.into());
         Some(count.into())
     }
