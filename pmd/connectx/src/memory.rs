@@ -65,6 +65,13 @@ impl HostMemory {
         self.base.as_ptr().addr() as u64
     }
 
+    /// The same as a pointer, for who reads many places of one length: all are looked at together then.
+    #[inline]
+    #[must_use]
+    pub const fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
     /// The part of `len` bytes at `offset`, if it lies within.
     #[inline]
     #[must_use]

@@ -342,14 +342,15 @@ impl Sink {
             self.next_message = if done == run.len() { 0 } else { self.next_message + done };
         }
         let mut connection = self.next_connection;
-        for &(slot, len) in &filled {
+        let cqes = filled.iter().map(|&(slot, len)| {
             let mut cqe = Cqe::default();
             cqe.byte_cnt.set(len);
             name(&mut cqe, connection);
             cqe.wqe_counter.set(slot);
-            completions.write(CqeOpcode::ReceiveSend, &cqe);
             connection = if connection + 1 == connections { 0 } else { connection + 1 };
-        }
+            cqe
+        });
+        completions.write(CqeOpcode::ReceiveSend, cqes);
         self.next_connection = connection;
         let received = filled.len() as u64;
         if !looks {

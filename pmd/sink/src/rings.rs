@@ -3,7 +3,7 @@
 use std::alloc::{Layout, alloc_zeroed};
 use std::mem::offset_of;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use connectx::HostMemory;
 use pmd::fetch::fetch_at;
@@ -106,7 +106,7 @@ impl CompletionWriter {
     /// Writes an entry, its owner byte last. There is room.
     #[inline]
     pub(super) fn write(&mut self, opcode: CqeOpcode, cqe: &Cqe) {
-        self.batch(1).write(opcode, cqe);
+        self.batch(1).write(opcode, std::iter::once(*cqe));
     }
 
     /// Writes the entry of a send: its end alone, since the rest of it is never anything but zeros. There is room.
@@ -158,17 +158,28 @@ impl CompletionBatch<'_> {
         self.room
     }
 
-    /// Writes the next one, its owner byte last.
+    /// Writes one for each of these, its owner byte last. There is room for all. As many as lie in one piece, up to the end of the ring, have the
+    /// same owner.
     #[inline(always)]
-    pub(super) fn write(&mut self, opcode: CqeOpcode, cqe: &Cqe) {
-        let at = (self.producer & (self.slots - 1)) as usize * CQE_SIZE;
-        let owner = u8::from(self.producer & self.slots != 0) * cqe_owner::OWNER;
-        let bytes: [u8; CQE_SIZE] = zerocopy::transmute!(*cqe);
-        if let (Some(place), Some((_, body))) = (self.ring.part(at, CQE_SIZE), bytes.split_last()) {
-            place.write(body);
-            place.publish(CQE_SIZE - 1, (opcode as u8) << cqe_owner::OPCODE_SHIFT | owner);
+    pub(super) fn write(&mut self, opcode: CqeOpcode, mut cqes: impl ExactSizeIterator<Item = Cqe>) {
+        while cqes.len() > 0 {
+            let at = self.producer & (self.slots - 1);
+            let count = (self.slots - at).min(cqes.len() as u32);
+            let owner = u8::from(self.producer & self.slots != 0) * cqe_owner::OWNER;
+            let last = (opcode as u8) << cqe_owner::OPCODE_SHIFT | owner;
+            let Some(run) = self.ring.part(at as usize * CQE_SIZE, count as usize * CQE_SIZE) else { return };
+            for (n, cqe) in (0..count as usize).zip(&mut cqes) {
+                let bytes: [u8; CQE_SIZE] = zerocopy::transmute!(cqe);
+                let [body @ .., _] = bytes;
+                // SAFETY: `count` entries lie in `run`, which nobody has a reference to; the owner byte is shared as an atomic.
+                unsafe {
+                    let entry = run.base().add(n * CQE_SIZE);
+                    entry.cast::<[u8; CQE_SIZE - 1]>().write_unaligned(body);
+                    AtomicU8::from_ptr(entry.add(CQE_SIZE - 1).as_ptr()).store(last, Ordering::Release);
+                }
+            }
+            self.producer = self.producer.wrapping_add(count);
         }
-        self.producer = self.producer.wrapping_add(1);
     }
 }
 
@@ -315,10 +326,10 @@ impl SendReader {
             };
             let (mut expected, mut bytes, mut done) = (u64::from(self.consumer) << 40 | plain, 0, 0);
             while done < usize::from(count) {
-                let entry = (run.address() as usize + done * stride) as *const u8;
                 // SAFETY: `count` entries of `stride` bytes, which is more than the head and a unit, lie in `run`; the driver has written
                 // them before it rang.
                 let (start, data) = unsafe {
+                    let entry = run.base().add(done * stride);
                     let data = entry.add(HEAD * DS_UNIT).cast::<[u8; DS_UNIT]>();
                     (entry.cast::<[u64; 2]>().read_unaligned(), data.read_unaligned())
                 };
