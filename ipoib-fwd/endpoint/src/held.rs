@@ -103,6 +103,8 @@ pub(crate) struct Held<M> {
     used: usize,
     messages: usize,
     stuck: Stuck,
+    /// Nothing waits and nothing is stuck.
+    calm: bool,
 }
 
 impl<M> Held<M> {
@@ -112,7 +114,7 @@ impl<M> Held<M> {
             since: Instant::now(),
             messages: VecDeque::with_capacity(HELD / 2),
         };
-        Self { lines: std::array::from_fn(line), used: 0, messages: 0, stuck: Stuck::new() }
+        Self { lines: std::array::from_fn(line), used: 0, messages: 0, stuck: Stuck::new(), calm: true }
     }
 
     /// Messages that wait.
@@ -134,7 +136,12 @@ impl<M> Held<M> {
     /// True if nothing waits and nothing is stuck, so that there is nothing to ask of a queue, nor to tell.
     #[inline(always)]
     pub(crate) const fn is_calm(&self) -> bool {
-        self.used | self.stuck.count == 0
+        self.calm
+    }
+
+    /// After every change.
+    const fn settle(&mut self) {
+        self.calm = self.used == 0 && self.stuck.count == 0;
     }
 
     /// A queue has taken a message right away: it is not stuck.
@@ -142,6 +149,7 @@ impl<M> Held<M> {
     pub(crate) fn took(&mut self, way: Way) {
         if self.stuck.any() {
             self.stuck.remove(way);
+            self.settle();
         }
     }
 
@@ -170,6 +178,7 @@ impl<M> Held<M> {
         let line = self.lines.get_mut(at)?;
         (line.way, line.since) = (way, now);
         self.used += 1;
+        self.settle();
         Some(at)
     }
 
@@ -185,7 +194,7 @@ impl<M> Held<M> {
     pub(crate) fn retry(&mut self, now: Instant, mut handle: impl FnMut(Way, M, Task) -> Option<M>) {
         let mut at = 0;
         while at < self.used {
-            let Some(line) = self.lines.get_mut(at) else { return };
+            let Some(line) = self.lines.get_mut(at) else { break };
             while let Some(message) = line.messages.pop_front() {
                 if let Some(message) = handle(line.way, message, Task::Offer) {
                     line.messages.push_front(message);
@@ -207,17 +216,20 @@ impl<M> Held<M> {
             }
             self.end(at);
         }
+        self.settle();
     }
 
     /// A queue is another's from now on: hands what waits for it to `lost`.
     pub(crate) fn forget(&mut self, way: Way, lost: impl FnMut(M)) {
         self.stuck.remove(way);
-        let Some(at) = self.at(way) else { return };
-        if let Some(line) = self.lines.get_mut(at) {
-            self.messages -= line.messages.len();
-            line.messages.drain(..).for_each(lost);
+        if let Some(at) = self.at(way) {
+            if let Some(line) = self.lines.get_mut(at) {
+                self.messages -= line.messages.len();
+                line.messages.drain(..).for_each(lost);
+            }
+            self.end(at);
         }
-        self.end(at);
+        self.settle();
     }
 }
 

@@ -38,8 +38,9 @@ pub struct MrTable {
     small: u64,
 }
 
-/// Bytes of a piece that is told to lie in the last region by one comparison.
-const SMALL: u32 = 1 << 14;
+/// Bytes of a piece that is told to lie in the last region by one comparison: of a packet, whose length has 16 bits, that one is known beforehand. What
+/// lies in a region's last bytes, so many of them, is told by more.
+const SMALL: u32 = 1 << 17;
 
 impl Default for MrTable {
     fn default() -> Self {

@@ -44,7 +44,8 @@ pub struct SendQueue {
     next_fence: u8,
     posted: u16,
     retired: u16,
-    wqebbs: u16,
+    /// WQEBBs of the ring less one.
+    mask: u16,
     last: [u8; 8],
     /// What the first eight bytes of each plain send have in common: its opcode, and the queue pair's number.
     plain: u64,
@@ -65,7 +66,7 @@ impl SendQueue {
         debug_assert!(fits, "{rings:?}");
         Self {
             buf: rings.sq_buf,
-            wqebbs: if fits { rings.sq_wqebbs as u16 } else { 0 },
+            mask: if fits { rings.sq_wqebbs as u16 } else { 0 }.wrapping_sub(1),
             qpn: rings.qpn,
             plain: u64::from(SendOpcode::Send.code()) << 32 | u64::from(rings.qpn << 8),
             dbrec: rings.dbrec,
@@ -87,7 +88,7 @@ impl SendQueue {
     /// WQEBBs of the ring.
     #[must_use]
     pub const fn size(&self) -> u16 {
-        self.wqebbs
+        self.mask.wrapping_add(1)
     }
 
     /// Index behind the last posted entry.
@@ -123,12 +124,12 @@ impl SendQueue {
         units: usize,
         fill: impl FnOnce(&mut Writer) -> Result<(), E>,
     ) -> Result<Posted, E> {
-        let room = usize::from(self.wqebbs - self.used()) * (WQEBB / DS_UNIT);
+        let room = usize::from(self.size() - self.used()) * (WQEBB / DS_UNIT);
         if units > room || units > MAX_DS {
             return Err(Full.into());
         }
-        let ring = usize::from(self.wqebbs) * WQEBB;
-        let start = usize::from(self.posted & (self.wqebbs - 1)) * WQEBB;
+        let ring = usize::from(self.size()) * WQEBB;
+        let start = usize::from(self.posted & self.mask) * WQEBB;
         let mut writer = Writer {
             buf: self.buf,
             ring,
@@ -147,10 +148,10 @@ impl SendQueue {
     /// with less ado.
     #[inline]
     pub fn post_single(&mut self, request: Request, data: DataSegment) -> Result<Posted, Full> {
-        if self.used() >= self.wqebbs {
+        if self.used() >= self.size() {
             return Err(Full);
         }
-        let start = usize::from(self.posted & (self.wqebbs - 1)) * WQEBB;
+        let start = usize::from(self.posted & self.mask) * WQEBB;
         let control = self.control(request, 2);
         let entry: [[u8; DS_UNIT]; 2] = [zerocopy::transmute!(control), zerocopy::transmute!(data)];
         self.buf.write(start, &entry);
@@ -167,7 +168,7 @@ impl SendQueue {
     /// the caller has seen to that. Returns its place in the ring, in WQEBBs.
     #[inline(always)]
     pub(super) fn post_plain(&mut self, to: Option<&DatagramAddress>, data: DataSegment, flags: u8) -> usize {
-        let (index, mask) = (self.posted, self.wqebbs.wrapping_sub(1));
+        let (index, mask) = (self.posted, self.mask);
         let place = |index: u16| usize::from(index & mask) * WQEBB;
         let at = usize::from(index & mask);
         let ds = if to.is_some() { 5 } else { 2 };
