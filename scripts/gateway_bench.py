@@ -50,6 +50,8 @@ PROGRAMS = ("ipoib-fwd", "ibfab")
 # Units of figures that have no ratio: they count what should be none.
 COUNTS = ("packets", "segments")
 ROUTED_IP = "10.78.0.2"
+# The processor of the only worker lcore.
+WORKER = 1
 # linux/if_packet.h, linux/if_xdp.h, asm/unistd_64.h
 SOL_PACKET, PACKET_STATISTICS, SOL_XDP, XDP_STATISTICS, PIDFD_OPEN, PIDFD_GETFD = 263, 6, 283, 7, 434, 438
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -104,14 +106,24 @@ def thread_seconds(task):
 
 
 class GatewayLab(Lab):
-    """The demo's."""
+    """The demo's, with the host's send queue as long as a TCP sender's window: what a shorter one drops has been paid for until there."""
 
     name, target = "gateway", IB_IP
     data_room = 8192
+    # Send queues of 2,048 entries take memory, so that there are fewer connections.
+    more_of_infiniband = "max-connections = 256\nconnection-send-depth = 2048\n"
+    # ibfab stands for a fabric and a host, which take nothing of the worker's processor: on it both have half of what they have beside it.
+    is_apart = True
 
     def __init__(self, args):
         super().__init__(args)
         self.use(args.port)
+        others = sorted(os.sched_getaffinity(0) - {WORKER})
+        if self.is_apart and others:
+            self.fabric_by = ["taskset", "-c", ",".join(str(processor) for processor in others)]
+
+    def gateway_config(self):
+        return super().gateway_config().replace("[infiniband]\n", f"[infiniband]\n{self.more_of_infiniband}", 1)
 
     def ready(self):
         self.wait_for("packets", lambda: ping(ETH, IB_IP, 56, count=1, wait=0.5)["ok"], 20)
@@ -128,6 +140,10 @@ class ConnectionsLab(GatewayLab):
     """The demo's, and hosts on a port of the fabric of their own, each of which has a connection from the gateway and one to it."""
 
     hosts = 1000
+    # Half of the places are for connections that hosts open, and one port may have a quarter of those.
+    more_of_infiniband = f"max-connections = {8 * hosts + 60}\n"
+    # Who works here is the control lcore, on another processor than the worker's.
+    is_apart = False
 
     def use(self, port):
         super().use(port)
@@ -139,9 +155,7 @@ class ConnectionsLab(GatewayLab):
         return super().fabric_config() + ibcrowd.link(self)
 
     def gateway_config(self):
-        # Half of the places are for connections that hosts open, and one port may have a quarter of those.
-        text = super().gateway_config().replace(f"{GW_IP}/{PREFIX}", f"{GW_IP}/12")
-        return text.replace("[infiniband]\n", f"[infiniband]\nmax-connections = {8 * self.hosts + 60}\n", 1)
+        return super().gateway_config().replace(f"{GW_IP}/{PREFIX}", f"{GW_IP}/12")
 
     def measure(self, add):
         with ibcrowd.Crowd(self, self.hosts, checks.crowd.address(1, net=76), ETH_IP) as crowd:
