@@ -158,7 +158,7 @@ class ConnectionsLab(GatewayLab):
         return super().gateway_config().replace(f"{GW_IP}/{PREFIX}", f"{GW_IP}/12")
 
     def measure(self, add):
-        with ibcrowd.Crowd(self, self.hosts, checks.crowd.address(1, net=76), ETH_IP) as crowd:
+        with ibcrowd.Crowd(self, self.hosts, checks.crowd.address(1, net=76), ETH_IP, programs=Path(self.args.hosts)) as crowd:
             crowd.told("known")
             raw, gateway, own = ethernet_socket(self)
             with raw:
@@ -380,24 +380,13 @@ def streams(names):
     return [name for name in names if name in STREAMS]
 
 
-def begin(lab, programs):
+def one_run(args, lab_class, port, values):
+    programs = args.older if lab_class in OLDER else args.bin
+    lab = lab_class(argparse.Namespace(bin=programs, hosts=args.bin, capture=False, keep=False, port=port))
+    who = f"{lab.name}-{port.kind}" if args.port == BOTH and lab_class in (GatewayLab, OlderLab, TestpmdLab) else lab.name
     try:
         lab.start()
         lab.ready()
-    except Failed as error:
-        if not isinstance(lab, OLDER):
-            raise
-        raise Failed(f"--older {programs} does not carry packets: {error}\n"
-                     "bench: it is started with the configuration and the options of this version's demo (scripts/demo): a version that "
-                     "does not know them cannot be compared; name the programs of a later one, or leave --older out") from None
-
-
-def one_run(args, lab_class, port, values):
-    programs = args.older if lab_class in OLDER else args.bin
-    lab = lab_class(argparse.Namespace(bin=programs, capture=False, keep=False, port=port))
-    who = f"{lab.name}-{port.kind}" if args.port == BOTH and lab_class in (GatewayLab, OlderLab, TestpmdLab) else lab.name
-    try:
-        begin(lab, programs)
         if isinstance(lab, ConnectionsLab):
             lab.measure(lambda part, unit, value: values["gateway-connections", who, part, unit].append(round(value, 4)))
             return
@@ -407,6 +396,13 @@ def one_run(args, lab_class, port, values):
         for name in streams(args.names):
             measure(lab, name, args.seconds,
                     lambda part, unit, value, name=name: values[name, who, part, unit].append(round(value, 4)))
+    except (Failed, KeyError) as error:
+        if not isinstance(lab, OLDER):
+            raise
+        what = f"no {error} in what it tells" if isinstance(error, KeyError) else error
+        raise Failed(f"--older {programs} cannot be compared: {what}\n"
+                     "bench: it is started and asked as this version's demo (scripts/demo) is, with the same configuration and options: "
+                     "a version that does not know them is too old; name the programs of a later one, or leave --older out") from None
     finally:
         lab.close()
 
