@@ -10,8 +10,10 @@ gateway-connections
 
 What stands between is the gateway (the demo's topology: net_af_packet on a veth, ibfab), dpdk-testpmd in mode io between two ports of that
 kind, and Linux routing, all with the same offloads, none. They take turns, there and back again. Beside each rate stand the processor
-time of each process for a packet, and where packets were lost: in the kernel's rings of af_packet or AF_XDP, in the gateway, at the
-interfaces. Connections and idleness have no peer. With --port both, gateway and dpdk-testpmd run with either kind of port, all in turn.
+time of each process for a packet, all of it, its own (user) and what the kernel took for it, iperf3's at both ends, how busy the machine
+was, and where packets were lost: in the kernel's rings of af_packet or AF_XDP, in the gateway, at the interfaces. Connections and idleness
+have no peer. With --port both, gateway and dpdk-testpmd run with either kind of port, all in turn. With --older, the gateway of another
+build takes turns with all of them, to see what an upgrade does to one's traffic: figures have the ratio to it.
 """
 
 import argparse
@@ -34,7 +36,7 @@ import ibcrowd
 from checks.frames import ethernet_socket, ipv4, send_paced
 from stage.apart import set_apart
 from stage.lab import ETH, ETH_IP, GW, GW_IP, IB, IB_IP, PORT, PREFIX, Lab, gateway_pid
-from stage.programs import Failed, Process, cpu_seconds, interruptible, run
+from stage.programs import Failed, Process, cpu_split, interruptible, run
 from stage.traffic import ping
 
 STREAMS = ("gateway-tcp", "gateway-udp", "gateway-pps")
@@ -43,7 +45,13 @@ NAMES = (*STREAMS, "gateway-idle", "gateway-connections")
 PINGS, BETWEEN = 100, 0.05
 # Of --port: gateway and dpdk-testpmd with each kind of ports, in turn.
 BOTH = "both"
+# What --older must have.
+PROGRAMS = ("ipoib-fwd", "ibfab")
+# Units of figures that have no ratio: they count what should be none.
+COUNTS = ("packets", "segments")
 ROUTED_IP = "10.78.0.2"
+# The processor of the only worker lcore.
+WORKER = 1
 # linux/if_packet.h, linux/if_xdp.h, asm/unistd_64.h
 SOL_PACKET, PACKET_STATISTICS, SOL_XDP, XDP_STATISTICS, PIDFD_OPEN, PIDFD_GETFD = 263, 6, 283, 7, 434, 438
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -98,14 +106,24 @@ def thread_seconds(task):
 
 
 class GatewayLab(Lab):
-    """The demo's."""
+    """The demo's, with the host's send queue as long as a TCP sender's window: what a shorter one drops has been paid for until there."""
 
     name, target = "gateway", IB_IP
     data_room = 8192
+    # Send queues of 2,048 entries take memory, so that there are fewer connections.
+    more_of_infiniband = "max-connections = 256\nconnection-send-depth = 2048\n"
+    # ibfab stands for a fabric and a host, which take nothing of the worker's processor: on it both have half of what they have beside it.
+    is_apart = True
 
     def __init__(self, args):
         super().__init__(args)
         self.use(args.port)
+        others = sorted(os.sched_getaffinity(0) - {WORKER})
+        if self.is_apart and others:
+            self.fabric_by = ["taskset", "-c", ",".join(str(processor) for processor in others)]
+
+    def gateway_config(self):
+        return super().gateway_config().replace("[infiniband]\n", f"[infiniband]\n{self.more_of_infiniband}", 1)
 
     def ready(self):
         self.wait_for("packets", lambda: ping(ETH, IB_IP, 56, count=1, wait=0.5)["ok"], 20)
@@ -122,6 +140,10 @@ class ConnectionsLab(GatewayLab):
     """The demo's, and hosts on a port of the fabric of their own, each of which has a connection from the gateway and one to it."""
 
     hosts = 1000
+    # Half of the places are for connections that hosts open, and one port may have a quarter of those.
+    more_of_infiniband = f"max-connections = {8 * hosts + 60}\n"
+    # Who works here is the control lcore, on another processor than the worker's.
+    is_apart = False
 
     def use(self, port):
         super().use(port)
@@ -133,12 +155,10 @@ class ConnectionsLab(GatewayLab):
         return super().fabric_config() + ibcrowd.link(self)
 
     def gateway_config(self):
-        # Half of the places are for connections that hosts open, and one port may have a quarter of those.
-        text = super().gateway_config().replace(f"{GW_IP}/{PREFIX}", f"{GW_IP}/12")
-        return text.replace("[infiniband]\n", f"[infiniband]\nmax-connections = {8 * self.hosts + 60}\n", 1)
+        return super().gateway_config().replace(f"{GW_IP}/{PREFIX}", f"{GW_IP}/12")
 
     def measure(self, add):
-        with ibcrowd.Crowd(self, self.hosts, checks.crowd.address(1, net=76), ETH_IP) as crowd:
+        with ibcrowd.Crowd(self, self.hosts, checks.crowd.address(1, net=76), ETH_IP, programs=Path(self.args.hosts)) as crowd:
             crowd.told("known")
             raw, gateway, own = ethernet_socket(self)
             with raw:
@@ -156,6 +176,21 @@ class ConnectionsLab(GatewayLab):
         """Processor time of the control lcore, which is the program's first thread."""
         pid = gateway_pid(self)
         return thread_seconds(Path(f"/proc/{pid}/task/{pid}"))
+
+
+class OlderLab(GatewayLab):
+    """The demo's, with programs of another build."""
+
+    name = "older"
+
+
+class OlderConnectionsLab(ConnectionsLab):
+    """The same."""
+
+    name = "older"
+
+
+OLDER = (OlderLab, OlderConnectionsLab)
 
 
 class PeerLab(Lab):
@@ -238,6 +273,12 @@ def arrived(netns, dev):
     return json.loads(run("ip", "-j", "-s", "link", "show", dev, netns=netns).stdout)[0]["stats64"]["rx"]["packets"]
 
 
+def machine_seconds():
+    """Processor time of the whole machine, and of that what it had nothing to do in (idle, iowait)."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return sum(ticks), ticks[3] + ticks[4]
+
+
 def measure(lab, name, seconds, add):
     """One benchmark through one lab; `add` takes part, unit and value."""
     for streams in (1, 8):
@@ -248,9 +289,11 @@ def measure(lab, name, seconds, add):
             far = (ETH, "eth0") if back else (IB, "ib0")
             processes = lab.busy()
             rings = {k: Rings(pid) for k, pid in processes.items()}
-            before, came = {k: cpu_seconds(pid) for k, pid in processes.items()}, arrived(*far)
+            before, came = {k: cpu_split(pid) for k, pid in processes.items()}, arrived(*far)
             lost = collections.Counter(lab.lost()) + collections.Counter(interface_drops())
+            all_before, idle_before = machine_seconds()
             end = iperf(lab, words, seconds, back)
+            all_after, idle_after = machine_seconds()
             part = f"{way}-{streams}"
             if name == "gateway-tcp":
                 packets = end["sum_received"]["bytes"] / 1448
@@ -262,11 +305,21 @@ def measure(lab, name, seconds, add):
                 add(part, "kpps", packets / end["sum"]["seconds"] / 1e3)
                 add(f"{part}.lost", "percent", end["sum"]["lost_percent"])
             for k, pid in processes.items():
-                used = cpu_seconds(pid) - before[k]
-                add(f"{part}.cpu.{k}", "us/packet", used * 1e6 / packets if packets else 0)
+                user, kernel = (now - then for now, then in zip(cpu_split(pid), before[k]))
+                add_cpu(add, f"{part}.cpu.{k}", user, kernel, packets)
                 add(f"{part}.ring-drops.{k}", "packets", rings[k].losses())
+            # In percent of the time that iperf3 itself measured; the far end's are the remote ones.
+            for k, end_of in (("iperf3-sends", "remote" if back else "host"), ("iperf3-receives", "host" if back else "remote")):
+                user, kernel = (end["cpu_utilization_percent"][f"{end_of}_{kind}"] / 100 * seconds for kind in ("user", "system"))
+                add_cpu(add, f"{part}.cpu.{k}", user, kernel, packets)
+            add(f"{part}.cpu.machine", "percent", 100 - 100 * (idle_after - idle_before) / (all_after - all_before))
             after = collections.Counter(lab.lost()) + collections.Counter(interface_drops())
             add(f"{part}.other-drops", "packets", sum((after - lost).values()))
+
+
+def add_cpu(add, part, user, kernel, packets):
+    for what, used in (("", user + kernel), (".user", user), (".kernel", kernel)):
+        add(part + what, "us/packet", used * 1e6 / packets if packets else 0)
 
 
 def idle(lab, seconds, add):
@@ -299,17 +352,27 @@ def peer_of(lab):
     return lab.replace("gateway", "testpmd", 1) if lab.startswith("gateway") else None
 
 
+def older_of(lab):
+    """The same with --older's programs."""
+    return lab.replace("gateway", OlderLab.name, 1) if lab.startswith("gateway") else None
+
+
 def report(values):
-    """Rows as the other benchmarks have them; the peer of the gateway's rates is testpmd."""
+    """Rows as the other benchmarks have them; the peer of the gateway's rates is testpmd, and beside it stands the older gateway."""
     rows = []
     for (name, lab, part, unit), got in values.items():
         peer = values.get((name, peer_of(lab), part, unit)) if unit in ("Gbit/s", "kpps") else None
         middle = statistics.median(got)
         beside = statistics.median(peer) if peer else None
+        older = values.get((name, older_of(lab), part, unit))
+        before = statistics.median(older) if older else None
         rows.append({"name": f"{name}.{lab}.{part}", "unit": unit, "min": min(got), "median": middle, "max": max(got), "runs": len(got),
                      "peer": "dpdk-testpmd io, the same ports" if peer else None, "peer_min": min(peer) if peer else None,
                      "peer_median": beside, "peer_max": max(peer) if peer else None, "peer_runs": len(peer) if peer else None,
-                     "ratio": middle / beside if beside else None})
+                     "ratio": middle / beside if beside else None,
+                     "older_min": min(older) if older else None, "older_median": before, "older_max": max(older) if older else None,
+                     "older_runs": len(older) if older else None,
+                     "older_ratio": middle / before if before and unit not in COUNTS else None})
     return rows
 
 
@@ -318,8 +381,9 @@ def streams(names):
 
 
 def one_run(args, lab_class, port, values):
-    lab = lab_class(argparse.Namespace(bin=args.bin, capture=False, keep=False, port=port))
-    who = f"{lab.name}-{port.kind}" if args.port == BOTH and lab_class in (GatewayLab, TestpmdLab) else lab.name
+    programs = args.older if lab_class in OLDER else args.bin
+    lab = lab_class(argparse.Namespace(bin=programs, hosts=args.bin, capture=False, keep=False, port=port))
+    who = f"{lab.name}-{port.kind}" if args.port == BOTH and lab_class in (GatewayLab, OlderLab, TestpmdLab) else lab.name
     try:
         lab.start()
         lab.ready()
@@ -332,6 +396,13 @@ def one_run(args, lab_class, port, values):
         for name in streams(args.names):
             measure(lab, name, args.seconds,
                     lambda part, unit, value, name=name: values[name, who, part, unit].append(round(value, 4)))
+    except (Failed, KeyError) as error:
+        if not isinstance(lab, OLDER):
+            raise
+        what = f"no {error} in what it tells" if isinstance(error, KeyError) else error
+        raise Failed(f"--older {programs} cannot be compared: {what}\n"
+                     "bench: it is started and asked as this version's demo (scripts/demo) is, with the same configuration and options: "
+                     "a version that does not know them is too old; name the programs of a later one, or leave --older out") from None
     finally:
         lab.close()
 
@@ -340,9 +411,10 @@ def turns(args, ports):
     """Who runs in each round, with which ports."""
     labs = []
     if streams(args.names) or "gateway-idle" in args.names:
-        labs += [(lab, port) for port in ports for lab in (GatewayLab, TestpmdLab)] + [(RoutingLab, ports[0])]
+        gateways = (GatewayLab, OlderLab) if args.older else (GatewayLab,)
+        labs += [(lab, port) for port in ports for lab in (*gateways, TestpmdLab)] + [(RoutingLab, ports[0])]
     if "gateway-connections" in args.names:
-        labs.append((ConnectionsLab, ports[0]))
+        labs += [(lab, ports[0]) for lab in ((ConnectionsLab, OlderConnectionsLab) if args.older else (ConnectionsLab,))]
     return labs
 
 
@@ -368,9 +440,14 @@ def main():
                         help=f"kind of the Ethernet ports of gateway and dpdk-testpmd, or both in turn (default {PORT})")
     parser.add_argument("--runs", type=int, help="runs of each, in turn (default 10)")
     parser.add_argument("--seconds", type=int, help="seconds of each iperf3 (default 3)")
-    parser.add_argument("--bin", default="target/release", help="where the programs are")
+    parser.add_argument("--bin", metavar="DIR", default="target/release", help="where the programs are")
+    parser.add_argument("--older", metavar="DIR", help="where another build's programs are, whose gateway takes turns with the others")
     args = parser.parse_args()
     args.names = args.names or list(NAMES)
+    missing = [program for program in PROGRAMS if not (Path(args.older) / program).is_file()] if args.older else None
+    if missing:
+        parser.error(f"--older {args.older} has no {', no '.join(missing)}: name a folder with both, such as target/release of an older "
+                     f"checkout after cargo build --release -p {' -p '.join(PROGRAMS)}")
     runs = (2 if args.quick else 10) if args.runs is None else args.runs
     args.seconds = (1 if args.quick else 3) if args.seconds is None else args.seconds
     if not 1 <= runs <= 1000 or not 1 <= args.seconds <= 600:
@@ -388,7 +465,7 @@ def main():
     try:
         for number in range(1, runs + 1):
             for lab_class, port in labs if number % 2 else reversed(labs):
-                what = " (connections)" if lab_class is ConnectionsLab else ""
+                what = " (connections)" if issubclass(lab_class, ConnectionsLab) else ""
                 print(f"bench: run {number} of {runs}: {lab_class.name}{what}, {port.kind}", file=sys.stderr, flush=True)
                 one_run(args, lab_class, port, values)
     except (Failed, KeyError, ValueError, subprocess.SubprocessError) as error:
@@ -399,6 +476,8 @@ def main():
     print(f"{'name':58} {'runs':>4} {'min':>10} {'median':>10} {'max':>10}  unit")
     for row in rows:
         beside = f"  ratio {row['ratio']:.3f}" if row["ratio"] else ""
+        if row["older_ratio"]:
+            beside += f"  older {row['older_min']:.3f} / {row['older_median']:.3f} / {row['older_max']:.3f}, ratio {row['older_ratio']:.3f}"
         print(f"{row['name']:58} {row['runs']:>4} {row['min']:>10.3f} {row['median']:>10.3f} {row['max']:>10.3f}  {row['unit']}{beside}")
     if args.quick:
         print("quick: too few and too short runs to tell anybody of; they show that it works")

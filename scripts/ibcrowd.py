@@ -13,13 +13,14 @@ def link(lab):
 
 
 class Crowd:
-    """One of them. `first` is the address of the first host, `target` the one that all ask the gateway for."""
+    """One of them. `first` is the address of the first host, `target` the one that all ask the gateway for; `programs` is where it is, if
+    not with the laboratory's."""
 
-    def __init__(self, lab, hosts, first, target, *more):
+    def __init__(self, lab, hosts, first, target, *more, programs=None):
         links = lab.ctl("links")["infiniband"]
         self.lab, self.log = lab, lab.dir / "crowd.log"
-        line = [lab.bin / "ibcrowd", "--link", f"shm:{lab.dir}/crowd.sock", "--hosts", hosts, "--first", first, "--target", target,
-                "--gateway", links["addresses"].split(" ")[0], "--gateway-lid", links["lid"], *more]
+        line = [(programs or lab.bin) / "ibcrowd", "--link", f"shm:{lab.dir}/crowd.sock", "--hosts", hosts, "--first", first,
+                "--target", target, "--gateway", links["addresses"].split(" ")[0], "--gateway-lid", links["lid"], *more]
         with open(self.log, "wb") as errors:
             self.popen = subprocess.Popen([str(word) for word in line], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
                                           text=True, start_new_session=True)

@@ -31,6 +31,8 @@ class Lab:
     # The gateway's Ethernet port, further ones, and more of its options; more of the fabric's.
     kind = ethport.AF_PACKET
     vdev, vdevs, more, more_of_fabric = kind.vdev(0, "gw0"), (), (), ()
+    # What starts the fabric.
+    fabric_by = ()
     # Bytes of a packet buffer, if not as many as by default. A port on a kernel's interface has frames as long, and takes what the kernel
     # has joined from fragments as far as it fits.
     data_room = None
@@ -141,7 +143,7 @@ ports = [{{ link = "shm:{self.link}", mtu = {self.fabric_mtu} }}]
         return ["--capture", self.dir / name, *MOST_CAPTURED] if self.args.capture else []
 
     def start_fabric(self):
-        self.fabric = Process("ibfab", [self.bin / "ibfab", "--config", self.dir / "fabric.toml",
+        self.fabric = Process("ibfab", [*self.fabric_by, self.bin / "ibfab", "--config", self.dir / "fabric.toml",
                                         *self.capture("fabric.pcap"), *self.more_of_fabric], None, self.dir / "ibfab.log")
         self.processes.append(self.fabric)
 

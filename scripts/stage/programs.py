@@ -57,9 +57,14 @@ class Process:
         return self.popen.returncode
 
 
-def cpu_seconds(pid):
+def cpu_split(pid):
+    """Seconds of a processor: the program's own, and the kernel's for it."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return tuple(int(field) / os.sysconf("SC_CLK_TCK") for field in fields[11:13])
+
+
+def cpu_seconds(pid):
+    return sum(cpu_split(pid))
 
 
 def interruptible():
