@@ -213,7 +213,10 @@ fn tell_machine(
         quantile >= 1.0 || gaps.iter().filter(|gap| **gap > value as f64).count() >= 10
     };
     let per_worker = looks.iter().map(|(_, workers)| workers.len()).max().unwrap_or(1).max(1) as f64;
-    let service = cycles(Duration::from_secs(1)) as f64 * per_worker / most;
+    // The maximum was found on this machine: absences are in it, and would count twice.
+    let time: f64 = workers.iter().map(|watch| watch.time()).sum();
+    let there = 1.0 - workers.iter().flat_map(|watch| watch.gaps()).sum::<f64>() / time.max(1.0);
+    let service = cycles(Duration::from_secs(1)) as f64 * per_worker * there.max(0.0) / most;
     let loads = PARTS.map(|part| {
         let rate = most * f64::from(part) / 100.0 / per_worker;
         (part.to_string(), Pace::Random(rate), service)

@@ -198,7 +198,9 @@ impl Rig {
                 return Err(format!("{} of {sent} packets {way:?} arrived; {}", arrived, self.drops()));
             }
         }
-        let most = middle(&rates);
+        // Where it had none in most of them for all that time, all that came through tells.
+        let all = arrived as f64 * 1e9 / ns(eal::tsc() - start);
+        let most = if middle(&rates) > 0.0 { middle(&rates) } else { all };
         if most > 0.0 { Ok(most) } else { Err(format!("nothing comes through {way:?}; {}", self.drops())) }
     }
 
