@@ -54,7 +54,7 @@ pub(crate) fn charts(results: &Results) -> Vec<(String, Chart)> {
         let point = (place as f64, row.median, Some((row.min, row.max)));
         match chart.lines.iter_mut().find(|line| line.name == who) {
             Some(line) => line.points.push(point),
-            None => chart.lines.push(Line { name: who.to_owned(), points: vec![point] }),
+            None => chart.lines.push(Line::new(who, vec![point])),
         }
     }
     for ((_, chart), (_, whats)) in charts.iter_mut().zip(whats) {

@@ -268,12 +268,27 @@ impl Plan<'_> {
     }
 }
 
-/// One run in a process of its own.
+/// One run, in a process of its own, or, of scale, in one for each group.
 fn child(name: Name, plan: &Plan<'_>) -> Result<Sample, String> {
+    if name != Name::Scale {
+        return process(name, plan, plan.seconds, &[]);
+    }
+    let parts = scale::parts(&plan.options.only)?;
+    let seconds = plan.seconds / parts.len().max(1) as f64;
+    let mut all = Sample::default();
+    for part in &parts {
+        let Sample { figures, notes, .. } = process(name, plan, seconds, part)?;
+        all.figures.extend(figures);
+        all.notes.extend(notes);
+    }
+    Ok(all)
+}
+
+fn process(name: Name, plan: &Plan<'_>, seconds: f64, only: &[String]) -> Result<Sample, String> {
     let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
     let mut command = Command::new(program);
-    command.args([name.text(), "--once".to_owned(), "--seconds".to_owned(), plan.seconds.to_string()]);
-    let Options { sizes, only, no_huge, .. } = plan.options;
+    command.args([name.text(), "--once".to_owned(), "--seconds".to_owned(), seconds.to_string()]);
+    let Options { sizes, no_huge, .. } = plan.options;
     if *no_huge {
         command.arg("--no-huge");
     }
@@ -284,7 +299,7 @@ fn child(name: Name, plan: &Plan<'_>) -> Result<Sample, String> {
         let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
         command.arg("--sizes").arg(sizes.join(","));
     }
-    if name == Name::Scale && !only.is_empty() {
+    if !only.is_empty() {
         command.arg("--only").arg(only.join(","));
     }
     let output = command.stdin(Stdio::null()).output().map_err(|e| format!("cannot start a run: {e}"))?;
@@ -348,7 +363,7 @@ fn main_of(options: &Options) -> Result<(), String> {
     if !options.only.is_empty() && !names.contains(&Name::Scale) {
         return Err("--only is of scale: name it".to_owned());
     }
-    let seconds = options.seconds.unwrap_or(if options.quick { 1.0 } else { 2.0 }).clamp(0.01, 3600.0);
+    let seconds = options.seconds.unwrap_or(if options.quick { 1.0 } else { 2.0 }).clamp(0.001, 3600.0);
     if options.once {
         let load = options.load();
         let pcap = write_pcap(&load)?;

@@ -18,6 +18,14 @@ pub(crate) fn name_of(quantile: f64) -> String {
     if quantile >= 1.0 { "max".to_owned() } else { format!("p{}", rounded(quantile * 100.0)) }
 }
 
+/// Packets that have to lie above a percentile for it to be told.
+const ABOVE: f64 = 10.0;
+
+/// True if so many of so many packets lie above; the greatest is what it is.
+pub(crate) fn is_told(packets: u64, quantile: f64) -> bool {
+    quantile >= 1.0 || (1.0 - quantile) * packets as f64 > ABOVE - 0.5
+}
+
 fn rounded(percent: f64) -> f64 {
     (percent * 1e6).round() / 1e6
 }
@@ -81,23 +89,46 @@ impl Percentiles {
         Ok(log)
     }
 
-    /// A chart for each way: its name, and the chart. A way is a name without its last two words, or, of pings, its last.
+    /// A chart for each way: its name, and the chart. A way is a name without its last two words, or, of pings, its last. What the
+    /// machine alone does is a dashed line in each: [`MACHINE`].
     pub(crate) fn charts(&self) -> Vec<(String, Chart)> {
-        let mut charts: Vec<(String, Chart)> = Vec::new();
-        for (name, histogram) in &self.all {
+        let mut charts: Vec<(String, &str, Chart)> = Vec::new();
+        let (machine, cells): (Vec<_>, Vec<_>) =
+            self.all.iter().partition(|(name, _)| name.contains(".machine."));
+        for (name, histogram) in cells {
             let words: Vec<&str> = name.split('.').collect();
             let own = if words.contains(&"ping") { 1 } else { 2 };
             let (way, line) = words.split_at(words.len().saturating_sub(own));
+            let of = name.get(..way.join(".").rfind('.').unwrap_or(0)).unwrap_or_default();
             let (way, line) = (way.join("-"), line.join(", at % of the maximum: "));
-            let line = Line { name: line, points: curve(histogram) };
-            match charts.iter_mut().find(|(known, _)| *known == way) {
-                Some((_, chart)) => chart.lines.push(line),
-                None => charts.push((way.clone(), chart(&way, line))),
+            let line = Line::new(&line, curve(histogram));
+            match charts.iter_mut().find(|(known, ..)| *known == way) {
+                Some((.., chart)) => chart.lines.push(line),
+                None => charts.push((way.clone(), of, chart(&way, line))),
             }
         }
-        charts
+        for (way, of, chart) in &mut charts {
+            // Pings are no load.
+            let loads = if way.ends_with("-ping") { 1 } else { MACHINE.len() };
+            for (load, words) in MACHINE.iter().take(loads) {
+                let found = machine.iter().find(|(name, _)| *name == format!("{of}.machine.{load}"));
+                let points = found.map(|(_, histogram)| {
+                    // Most would not wait at all, which has no place among powers of ten.
+                    let seen = |point: &Point| point.1 >= LEAST_US;
+                    curve(histogram).into_iter().filter(seen).collect::<Vec<_>>()
+                });
+                chart.lines.extend(points.map(|points| Line { dashed: true, ..Line::new(words, points) }));
+            }
+        }
+        charts.into_iter().map(|(way, _, chart)| (way, chart)).collect()
     }
 }
+
+/// The least waiting time that is drawn of it.
+const LEAST_US: f64 = 0.1;
+
+/// Of what the machine alone does, what is drawn: at which load, and its words.
+const MACHINE: [(&str, &str); 2] = [("0", "the machine alone"), ("50", "the machine alone, at 50 %")];
 
 /// Nines that the plots show.
 const NINES: f64 = 4.0;
@@ -121,8 +152,8 @@ fn place(quantile: f64) -> f64 {
 }
 
 fn curve(histogram: &Histogram<u64>) -> Vec<Point> {
-    // What one packet alone would tell is not told.
-    let most = (histogram.len().max(1) as f64).log10().min(NINES);
+    // What few packets alone would tell is not told.
+    let most = (histogram.len() as f64 / ABOVE).max(1.0).log10().min(NINES);
     let steps = (most * 12.0) as u32;
     let point = |step: u32| {
         let quantile = 1.0 - 10_f64.powf(-f64::from(step) / 12.0);
@@ -142,7 +173,7 @@ mod tests {
             for value in values {
                 histogram.record(*value).unwrap();
             }
-            let parts = ["eth-ib.poll.50", "eth-ib.sleep.50", "ping.poll"];
+            let parts = ["eth-ib.poll.50", "eth-ib.sleep.50", "ping.poll", "machine.0", "machine.50"];
             let histograms = parts.map(|part| Recorded::of(part, &histogram).unwrap());
             Sample { histograms: histograms.into(), ..Sample::default() }
         };
@@ -163,7 +194,9 @@ mod tests {
             tags.push(interval.tag().unwrap().as_str().to_owned());
             assert!(interval.encoded_histogram().starts_with("HIST"), "compressed V2");
         }
-        assert_eq!(tags, ["latency.eth-ib.poll.50", "latency.eth-ib.sleep.50", "latency.ping.poll"]);
+        let cells = ["latency.eth-ib.poll.50", "latency.eth-ib.sleep.50", "latency.ping.poll"];
+        assert_eq!(tags[..3], cells);
+        assert_eq!(tags[3..], ["latency.machine.0", "latency.machine.50"]);
         let (_, all) = &percentiles.all[0];
         assert_eq!((all.len(), all.value_at_quantile(0.5) / 10), (1000, 100));
         assert!(all.value_at_quantile(0.999) >= 50_000);
@@ -175,11 +208,19 @@ mod tests {
         percentiles.add("latency", &samples()).unwrap();
         let charts = percentiles.charts();
         let names: Vec<_> = charts.iter().map(|(name, chart)| (name.as_str(), chart.lines.len())).collect();
-        assert_eq!(names, [("latency-eth-ib", 2), ("latency-ping", 1)]);
+        assert_eq!(names, [("latency-eth-ib", 2 + 2), ("latency-ping", 1 + 1)]);
         let points = &charts[0].1.lines[0].points;
-        // A thousand packets have three nines.
-        assert_eq!(points.last().unwrap().0, place(0.999));
+        let dashed: Vec<_> = charts[0].1.lines.iter().map(|line| line.dashed).collect();
+        assert_eq!(dashed, [false, false, true, true]);
+        // A thousand packets have two nines: of three only one lies above.
+        assert_eq!(points.last().unwrap().0, place(0.99));
         assert!(points.iter().all(|(x, y, _)| (0.0..=1.0).contains(x) && *y >= 1.0));
+    }
+
+    #[test]
+    fn ten_packets_have_to_lie_above() {
+        let told = |packets| QUANTILES.iter().filter(|quantile| is_told(packets, **quantile)).count();
+        assert_eq!([10, 20, 1000, 9000, 10_000, 100_000].map(told), [1, 2, 4, 4, 5, 6]);
     }
 
     #[test]

@@ -28,6 +28,15 @@ pub(crate) enum Shape {
 pub(crate) struct Line {
     pub(crate) name: String,
     pub(crate) points: Vec<Point>,
+    /// It is not one of those that are compared, but what they stand before.
+    pub(crate) dashed: bool,
+}
+
+impl Line {
+    /// One of those that are compared.
+    pub(crate) fn new(name: &str, points: Vec<Point>) -> Self {
+        Self { name: name.to_owned(), points, dashed: false }
+    }
 }
 
 /// A chart.
@@ -54,6 +63,10 @@ const BOTTOM: f64 = 60.0;
 /// Told apart by those who see no red and green, too.
 const COLOURS: [&str; 9] =
     ["#0072b2", "#56b4e9", "#009e73", "#d55e00", "#e69f00", "#b8860b", "#cc79a7", "#882255", "#444444"];
+
+/// Of dashed lines.
+const GREYS: [&str; 2] = ["#000000", "#888888"];
+const DASHES: &str = " stroke-dasharray=\"6 4\"";
 
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
@@ -149,8 +162,15 @@ impl Chart {
             "<text x=\"{right}\" y=\"{y}\" text-anchor=\"end\">{}</text>",
             escaped(&self.x_title)
         ));
+        let drawn = self.lines.iter().filter(|line| !line.dashed).count();
         for (n, line) in self.lines.iter().enumerate() {
-            let colour = COLOURS.get(n % COLOURS.len()).unwrap_or(&"black");
+            let (colours, n_of) = if line.dashed {
+                (GREYS.as_slice(), n.saturating_sub(drawn))
+            } else {
+                (COLOURS.as_slice(), n)
+            };
+            let colour = colours.get(n_of % colours.len()).unwrap_or(&"black");
+            let dashes = if line.dashed { DASHES } else { "" };
             match self.shape {
                 Shape::Lines => draw_line(&mut add, &scale, line, colour),
                 Shape::Bars => {
@@ -160,7 +180,7 @@ impl Chart {
                 }
             }
             let (x, y) = (right + 12.0, TOP + 8.0 + 18.0 * n as f64);
-            add(format_args!("<path d=\"M{x} {y}h18\" stroke=\"{colour}\" stroke-width=\"3\"/>"));
+            add(format_args!("<path d=\"M{x} {y}h18\" stroke=\"{colour}\" stroke-width=\"3\"{dashes}/>"));
             add(format_args!("<text x=\"{}\" y=\"{}\">{}</text>", x + 24.0, y + 4.0, escaped(&line.name)));
         }
         let y = HEIGHT - 8.0;
@@ -185,7 +205,8 @@ fn draw_line(add: &mut impl FnMut(std::fmt::Arguments<'_>), scale: &Scale, line:
             add(format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"));
         }
     }
-    add(format_args!("<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.6\"/>"));
+    let dashes = if line.dashed { DASHES } else { "" };
+    add(format_args!("<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.6\"{dashes}/>"));
 }
 
 /// Bars `aside` of their places, with a stroke from the least to the greatest.
@@ -223,7 +244,7 @@ mod tests {
             y_title: "y".to_owned(),
             y,
             shape: Shape::Lines,
-            lines: vec![Line { name: "R&D".to_owned(), points }],
+            lines: vec![Line::new("R&D", points)],
         }
     }
 
@@ -248,6 +269,18 @@ mod tests {
         assert_eq!(svg.matches("<circle").count(), 2);
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    }
+
+    #[test]
+    fn what_others_stand_before_is_dashed_and_grey() {
+        let mut chart = chart(Axis::Linear, &[1.0, 2.0]);
+        chart.lines.push(Line { dashed: true, ..chart.lines[0].clone() });
+        let svg = chart.svg("");
+        assert_eq!(svg.matches(DASHES).count(), 2, "in the picture and beside its name");
+        assert_eq!(
+            svg.lines().filter(|line| line.contains(DASHES)).filter(|l| l.contains(GREYS[0])).count(),
+            2
+        );
     }
 
     #[test]

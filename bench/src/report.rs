@@ -23,6 +23,8 @@ pub(crate) struct Entry {
     peer_runs: Option<usize>,
     /// Of the medians.
     ratio: Option<f64>,
+    /// In one of the runs at least too little lay behind it to tell it: fewer than ten packets above a percentile.
+    thin: bool,
 }
 
 impl Entry {
@@ -110,6 +112,7 @@ fn own_entries(name: &str, samples: &[Sample], first: &Sample, peer: Option<(&st
             peer_max: None,
             peer_runs: None,
             ratio: None,
+            thin: of_runs().any(|figure| figure.thin),
         };
         Some(match peer.filter(|_| figure.has_peer).or_else(beside) {
             Some((name, peer)) => entry.beside(name, peer),
@@ -177,10 +180,11 @@ impl Report {
                 (Some(min), Some(median), Some(max)) => format!("{min} / {median} / {max}"),
                 _ => String::new(),
             };
+            let median = if e.thin { format!("~{}", e.median) } else { e.median.to_string() };
             let ratio = e.ratio.map_or_else(String::new, |r| format!("{r:.3}"));
             out += &format!(
-                "{:width$}  {:>4} {:>9} {:>9} {:>9}  {:18} {peer:>26}  {ratio:>6}\n",
-                e.name, e.runs, e.min, e.median, e.max, e.unit
+                "{:width$}  {:>4} {:>9} {median:>9} {:>9}  {:18} {peer:>26}  {ratio:>6}\n",
+                e.name, e.runs, e.min, e.max, e.unit
             );
         }
         out
@@ -228,7 +232,7 @@ impl Report {
             let point = (f64::from(at), entry.median, Some((entry.min, entry.max)));
             match chart.lines.iter_mut().find(|line| line.name == way) {
                 Some(line) => line.points.push(point),
-                None => chart.lines.push(Line { name: way.to_owned(), points: vec![point] }),
+                None => chart.lines.push(Line::new(way, vec![point])),
             }
         }
         charts
@@ -284,6 +288,7 @@ mod tests {
                 "peer_runs",
                 "ratio",
                 "runs",
+                "thin",
                 "unit",
             ];
             assert_eq!(names, agreed);
@@ -352,6 +357,19 @@ mod tests {
         let told: Vec<_> =
             entries("x", &samples, &[]).into_iter().map(|e| (e.name, e.median, e.runs)).collect();
         assert_eq!(told, [("x.a".to_owned(), 1.0, 1), ("x.b".to_owned(), 6.0, 2)]);
+    }
+
+    #[test]
+    fn what_one_run_could_not_tell_is_marked() {
+        let sample = |thin| {
+            let figures =
+                vec![Figure { thin, ..Figure::new("p99.99", "us", 5.0) }, Figure::new("p50", "us", 1.0)];
+            Sample { figures, ..Sample::default() }
+        };
+        let mut report = Report::new("a machine".to_owned(), 2.0, false);
+        report.add(entries("latency", &[sample(false), sample(true)], &[]));
+        let marked: Vec<_> = report.table().lines().map(|line| line.contains('~')).collect();
+        assert_eq!(marked, [false, true, false]);
     }
 
     #[test]

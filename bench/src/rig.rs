@@ -367,6 +367,22 @@ impl Rig {
         Ok(Self { step, worker, reader, stats, port, pool, memory, publisher })
     }
 
+    /// Has the worker work on this thread for so long, and until so many packets have been forwarded, if that is not much longer.
+    pub(crate) fn come_round(&mut self, packets: u64, time: Duration) {
+        const MOST: Duration = Duration::from_millis(50);
+        let forwarded = |rig: &Self| rig.step.packets(&Totals::of([&rig.reader]));
+        let (until, begin) = (forwarded(self) + packets, Instant::now());
+        loop {
+            for _ in 0..8 {
+                self.worker.turn();
+            }
+            let passed = begin.elapsed();
+            if passed >= MOST || passed >= time && forwarded(self) >= until {
+                return;
+            }
+        }
+    }
+
     /// Has the worker work for a while, on this thread. Returns packets forwarded, and how long it was.
     pub(crate) fn slice(&mut self, duration: Duration) -> (u64, Duration) {
         let packets = |rig: &Self| rig.step.packets(&Totals::of([&rig.reader]));

@@ -19,12 +19,22 @@ pub(crate) struct Figure {
     /// What it is compared with that was measured in the same run: name and value.
     #[serde(default)]
     pub(crate) beside: Option<(String, f64)>,
+    /// Too little lies behind it to tell it: fewer than ten packets above a percentile.
+    #[serde(default)]
+    pub(crate) thin: bool,
 }
 
 impl Figure {
     /// A figure that no peer has.
     pub(crate) fn new(part: &str, unit: &str, value: f64) -> Self {
-        Self { part: part.to_owned(), unit: unit.to_owned(), value, has_peer: false, beside: None }
+        Self {
+            part: part.to_owned(),
+            unit: unit.to_owned(),
+            value,
+            has_peer: false,
+            beside: None,
+            thin: false,
+        }
     }
 
     /// Compared with something else that the same run measured.

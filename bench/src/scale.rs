@@ -1,9 +1,9 @@
 //! How the forwarding step ([`crate::rig`]) holds as there is more of what it forwards among: connections, neighbours, flows, segments,
-//! bytes. The workers of a group take turns of a few milliseconds on one thread, there and back again, so that what happens on the machine
+//! bytes. The workers of a group take turns of a millisecond or some on one thread, there and back again, so that what happens on the machine
 //! happens to all, and each is compared with the group's first.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::frames::{self, Load, SHORTEST};
 use crate::machine;
@@ -12,8 +12,15 @@ use crate::rig::{Rig, Sizes, Step, Way, start_eal};
 use crate::sample::{Figure, Sample};
 use crate::series::Turns;
 
-/// A worker's turn.
-const SLICE: Duration = Duration::from_millis(4);
+/// What is counted of a worker's turn.
+const SLICE: Duration = Duration::from_millis(1);
+/// Of it, what has passed before, with few connections and with many, and until all flows have come round once: the worker whose turn was before
+/// has left nothing of this one's in the caches.
+const WARM_UPS: [Duration; 2] = [Duration::from_micros(250), Duration::from_millis(3)];
+/// Connections whose rings and queue pairs are warm as soon as all else is.
+const FEW: u16 = 8;
+/// Ports of a process: DPDK's.
+const MOST_PORTS: usize = 32;
 /// Of what is made, so many at least tell what one takes of memory: a process grows by pages, and not by what it had and has given up.
 const ENOUGH: u32 = 10_000;
 
@@ -50,6 +57,8 @@ fn groups() -> Vec<Group> {
     let flows = |n: u32| Load { flows: n, hosts: n.min(8), ..plain };
     // None is one segment without tags.
     let segments = |n: u32| Load { tagged: n > 0, segments: n.max(1) as u8, ..plain };
+    // So that each of those that arrive comes by its host's connection.
+    let arriving = |n: u32| Load { flows: n * 256_u32.div_ceil(n), ..connections(n) };
     // Bytes of a frame.
     let frames = |n: u32| Load { packet: n as usize - 14, ..plain };
     let (there, back) = (Step::ETH_IB_RC, Step::IB_ETH_RC);
@@ -57,10 +66,14 @@ fn groups() -> Vec<Group> {
     let group = |name, step, points| Group { name, step, points };
     vec![
         group("connections", there, points(&[1, 100, 1000, 10_000], connections)),
+        group("connections.ib-eth", back, points(&[1, 100, 1000, 10_000], arriving)),
         group("neighbours.eth-ib", there, points(&[16, 256, 4096, 100_000], neighbours)),
         group("neighbours.ib-eth", back, points(&[16, 4096, 100_000], neighbours)),
         group("flows", there, points(&[256, 1, 4096, 100_000], flows)),
+        group("flows.ib-eth", back, points(&[256, 1, 4096, 100_000], flows)),
         group("segments", there, points(&[0, 1, 16, 128], segments)),
+        // What comes by a connection of the sink's is of one segment.
+        group("segments.ib-eth", back, points(&[0, 1], segments)),
         group("frame.eth-ib", there, points(&[60, 256, 512, 1514], frames)),
         group("frame.ib-eth", back, points(&[60, 256, 512, 1514], frames)),
         group("frame.eth-ib-ud", datagrams_there, points(&[60, 1514], frames)),
@@ -92,6 +105,12 @@ fn selected(only: &[String]) -> Result<Vec<Group>, String> {
     Ok(groups)
 }
 
+/// What is selected, in parts that are each for a process: one has no more than [`MOST_PORTS`], and a group's memory is told of where nothing had
+/// been given up before.
+pub(crate) fn parts(only: &[String]) -> Result<Vec<Vec<String>>, String> {
+    Ok(selected(only)?.iter().map(|group| group.names().collect()).collect())
+}
+
 /// The files of frames, which go at the end.
 struct Files(PathBuf);
 
@@ -121,6 +140,9 @@ fn ports(groups: &[Group], files: &Files) -> Result<(Vec<String>, Vec<String>), 
     for group in groups {
         for point in &group.points {
             let n = names.len();
+            if n >= MOST_PORTS {
+                return Err(format!("a process has {MOST_PORTS} ports: name fewer parts by --only"));
+            }
             let file = match group.step.way {
                 Way::InfiniBandToEthernet => PathBuf::new(),
                 Way::EthernetToInfiniBand | Way::Both => files.write(n, &point.load)?,
@@ -153,20 +175,23 @@ fn measure(group: &Group, ports: &[String], seconds: f64) -> Result<Sample, Stri
         }
         rigs.push((point, rig, Turns::default()));
     }
-    let round = 2.0 * rigs.len() as f64 * SLICE.as_secs_f64();
-    let rounds = (seconds / round).ceil().max(1.0) as u32;
-    for n in 0..=rounds {
+    let begin = Instant::now();
+    let (mut measured, mut warmed_up) = (false, false);
+    // There and back again, and once more. The first time warms up.
+    while !measured || begin.elapsed().as_secs_f64() < seconds {
         let order: Vec<usize> = (0..rigs.len()).chain((0..rigs.len()).rev()).collect();
         for at in order {
-            let Some((_, rig, turns)) = rigs.get_mut(at) else { continue };
+            let Some((point, rig, turns)) = rigs.get_mut(at) else { continue };
+            let warm_up = WARM_UPS[usize::from(point.load.connections > FEW)];
+            rig.come_round(point.load.flows.into(), warm_up);
             let before = rig.stats.cycles();
             let (packets, passed) = rig.slice(SLICE);
             let sink = ns(rig.stats.cycles() - before);
-            // The first round warmed up.
-            if n > 0 {
+            if warmed_up {
                 turns.add(packets, passed, passed.as_nanos() as f64 - sink);
             }
         }
+        (measured, warmed_up) = (warmed_up, true);
     }
     // Millions a second, with the sink and without what it took.
     let rates = |turns: &Turns| (turns.rate() / 1e6, 1e3 / turns.time());
@@ -228,10 +253,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_point_has_a_port_of_its_own_and_all_fit_a_process() {
+    fn every_point_has_a_port_of_its_own_and_those_of_a_group_fit_a_process() {
         let groups = groups();
-        let all: usize = groups.iter().map(|group| group.points.len()).sum();
-        assert!(all <= 32, "{all}: DPDK has no more ports");
+        assert!(parts(&[]).unwrap().iter().all(|part| part.len() <= MOST_PORTS));
         for group in &groups {
             let mut at: Vec<u32> = group.points.iter().map(|point| point.at).collect();
             at.sort_unstable();
@@ -255,6 +279,7 @@ mod tests {
         };
         assert_eq!(points(&["segments.1", "flows.100000"]).unwrap(), ["flows.100000", "segments.1"]);
         assert_eq!(points(&["neighbours"]).unwrap().len(), 7);
+        assert_eq!(parts(&["flows.1".to_owned(), "neighbours".to_owned()]).unwrap().len(), 3);
         assert_eq!(points(&[]).unwrap().len(), groups().iter().flat_map(Group::names).count());
         let error = points(&["segments", "connections.2"]).unwrap_err();
         assert!(error.starts_with("--only connections.2: scale has connections.1, "), "{error}");

@@ -35,8 +35,9 @@ const fn sizes_of(service: Service) -> &'static [usize] {
 const BUFFERS: u32 = (2 * SRQ_DEPTH + 2 * WINDOW as u32) * 17;
 /// Messages on their way. A receiver that has no buffer is a benchmark of something else.
 const WINDOW: u64 = 64;
-/// Turns of each kind there, and as many back again.
-const ROUNDS: usize = 8;
+/// A turn of one kind, with messages up to that many bytes and with larger ones: their pool is used round and round, and does not come round in
+/// less.
+const TURNS: [(usize, Duration); 2] = [(4096, Duration::from_millis(1)), (LARGEST, Duration::from_millis(8))];
 /// Of a turn, what has passed before anything is counted: the kind that had the turn before has left nothing of this one in the caches.
 const WARM_UP: f64 = 0.25;
 
@@ -234,9 +235,14 @@ fn middle(rates: &[f64]) -> f64 {
     Spread::of(rates).map_or(0.0, |spread| spread.median)
 }
 
-/// All sizes over a connection of each kind, `seconds` for each size: with turns of less than some five milliseconds most of what is counted is
-/// caches that the kind before has left empty. The kinds take turns of a few milliseconds, there and back again, so that what happens
-/// on the machine happens to all.
+/// A turn with messages of this size.
+fn turn_of(len: usize) -> Duration {
+    let [_, (_, longest)] = TURNS;
+    TURNS.iter().find(|(most, _)| len <= *most).map_or(longest, |(_, turn)| *turn)
+}
+
+/// All sizes over a connection of each kind, `seconds` for each size. The kinds take turns, there and back again, so that what happens on the
+/// machine happens to all.
 fn measure(
     service: Service,
     sizes: &[usize],
@@ -254,9 +260,11 @@ fn measure(
     let (from, mut to) = (vec![1; LARGEST * WINDOW as usize], vec![2; LARGEST * WINDOW as usize]);
     for len in sizes.iter().copied() {
         let share = Duration::from_secs_f64(seconds);
-        let turn = share.mul_f64(0.7 / (2 * ROUNDS * (n + 1)) as f64);
+        let turn = turn_of(len);
+        // As many there as back.
+        let rounds = (0.7 * seconds / (turn.as_secs_f64() * 2.0 * (n + 1) as f64)).ceil() as usize;
         let (mut rates, mut copied) = (vec![Vec::new(); n], Vec::new());
-        for round in 0..2 * ROUNDS {
+        for round in 0..2 * rounds.max(1) {
             for at in 0..n {
                 let at = if round % 2 == 0 { at } else { n - 1 - at };
                 if let (Some(Connection { a, b, pool, .. }), Some(rates)) =

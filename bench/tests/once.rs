@@ -8,9 +8,11 @@ use std::process::Command;
 use serde_json::Value;
 
 /// What a benchmark tells: figures by name, and all of it.
-fn once(name: &str) -> (BTreeMap<String, f64>, Value) {
+fn once(words: &[&str]) -> (BTreeMap<String, f64>, Value) {
+    let name = words.join(" ");
     let output = Command::new(env!("CARGO_BIN_EXE_bench"))
-        .args([name, "--once", "--seconds", "0.1", "--no-huge"])
+        .args(words)
+        .args(["--once", "--seconds", "0.1", "--no-huge"])
         .output()
         .unwrap();
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -23,7 +25,7 @@ fn once(name: &str) -> (BTreeMap<String, f64>, Value) {
 
 #[test]
 fn latency_tells_of_every_way_part_and_policy_and_loses_nothing() {
-    let (figures, sample) = once("latency");
+    let (figures, sample) = once(&["latency"]);
     assert!(figures["eth-ib.maximum"] > 0.0 && figures["ib-eth.maximum"] > 0.0, "{figures:?}");
     let cells: Vec<&str> = figures.keys().filter_map(|name| name.strip_suffix(".lost")).collect();
     assert!(cells.len() >= 21, "{cells:?}");
@@ -33,14 +35,27 @@ fn latency_tells_of_every_way_part_and_policy_and_loses_nothing() {
         let all = ["p50", "p90", "p99", "p99.9", "p99.99", "max"].map(of);
         assert!(all[0] > 0.0 && all.is_sorted(), "{cell}: {all:?}");
     }
-    assert_eq!(sample["histograms"].as_array().unwrap().len(), cells.len());
+    // What the machine does: alone by one and by both processors, and at each part of the maximum.
+    for load in ["worker", "0", "10", "50", "90"] {
+        let all = ["p50", "p99.99", "max"].map(|what| figures[&format!("machine.{load}.{what}")]);
+        assert!(all.is_sorted(), "{load}: {all:?}");
+    }
+    assert!(figures["machine.worker.longest"] > 0.0 && figures["machine.generator.gaps"] > 0.0);
+    assert_eq!(sample["histograms"].as_array().unwrap().len(), cells.len() + 5);
+    assert_eq!(figures.keys().filter(|name| name.ends_with(".packets")).count(), cells.len());
 }
 
 #[test]
 fn scale_tells_of_every_point() {
-    let (figures, _) = once("scale");
+    // Each in a process that has as many ports.
+    let parts = ["connections,neighbours", "flows,segments,frame"];
+    let figures: BTreeMap<String, f64> =
+        parts.into_iter().flat_map(|part| once(&["scale", "--only", part]).0).collect();
     for point in [
         "connections.10000",
+        "connections.ib-eth.10000",
+        "flows.ib-eth.100000",
+        "segments.ib-eth.1",
         "neighbours.eth-ib.100000",
         "neighbours.ib-eth.100000",
         "segments.128",
@@ -57,7 +72,7 @@ fn scale_tells_of_every_point() {
 
 #[test]
 fn workers_are_measured_alone_and_both_at_once() {
-    let (figures, sample) = once("workers");
+    let (figures, sample) = once(&["workers"]);
     let two = std::thread::available_parallelism().unwrap().get() > 1;
     for step in ["eth-ib", "ib-eth"] {
         assert!(figures[&format!("{step}.1")] > 0.0, "{figures:?}");

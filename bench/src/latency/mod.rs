@@ -10,8 +10,10 @@
 //! and whatever became of the packets before it. So a stop of the worker, or of the generator, shows in all packets that were to leave
 //! meanwhile. What is between the two is in the figures, too: they are bounds from above.
 
+mod away;
 mod generator;
 mod rig;
+mod watched;
 
 use std::time::Duration;
 
@@ -19,11 +21,12 @@ use dataplane::worker::IdlePolicy;
 use hdrhistogram::Histogram;
 
 use crate::machine;
-use crate::percentiles::{QUANTILES, Recorded, name_of};
+use crate::percentiles::{QUANTILES, Recorded, is_told, name_of};
 use crate::rig::start_eal;
 use crate::sample::{Figure, Sample};
+use away::{Watch, waits};
 use generator::{Heard, Pace};
-use rig::{Rig, vdevs};
+use rig::{Rig, cycles, vdevs};
 
 /// The ways of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,7 +54,9 @@ const POLICIES: [(IdlePolicy, &str); 3] =
 const PARTS: [u32; 3] = [10, 50, 90];
 /// Pings a second, evenly.
 const PINGS: f64 = 1000.0;
-/// Of the time of a run, what a train of pings has, in times of what another cell has: they are few.
+/// Arrivals a second where the machine is looked at alone, evenly.
+const ARRIVALS: f64 = 1e7;
+/// Of the time of a run, what a train of pings has, and the look at the machine, in times of what another cell has: what they tell of is rare.
 const PING_SHARE: u32 = 4;
 /// Each cell is measured so often, in an order there and back again.
 const ROUNDS: u32 = 2;
@@ -67,9 +72,15 @@ struct Cell {
     /// Percent of the way's maximum; none for pings.
     part: u32,
     heard: Heard,
+    /// Nanoseconds of the worker's busy turns.
+    turns: Histogram<u64>,
 }
 
 impl Cell {
+    fn new(way: Way, policy: (IdlePolicy, &'static str), part: u32) -> Self {
+        Self { way, policy, part, heard: Heard::default(), turns: histogram() }
+    }
+
     fn name(&self, prefix: &str) -> String {
         let Self { way, policy: (_, policy), part, .. } = self;
         match way {
@@ -83,10 +94,10 @@ fn cells() -> Vec<Cell> {
     let mut cells = Vec::new();
     for way in [Way::EthIb, Way::IbEth] {
         for policy in POLICIES {
-            cells.extend(PARTS.map(|part| Cell { way, policy, part, heard: Heard::default() }));
+            cells.extend(PARTS.map(|part| Cell::new(way, policy, part)));
         }
     }
-    cells.extend(POLICIES.map(|policy| Cell { way: Way::Ping, policy, part: 0, heard: Heard::default() }));
+    cells.extend(POLICIES.map(|policy| Cell::new(Way::Ping, policy, 0)));
     cells
 }
 
@@ -100,44 +111,130 @@ fn measure(rig: &mut Rig, prefix: &str, seconds: f64, sample: &mut Sample) -> Re
     }
     let mut cells = cells();
     let shares: u32 = cells.iter().map(|cell| if cell.way == Way::Ping { PING_SHARE } else { 1 }).sum();
-    let share = Duration::from_secs_f64(seconds / f64::from(shares * 2 * ROUNDS));
+    // The machine's share is as that of pings.
+    let share = Duration::from_secs_f64(seconds / f64::from((shares + PING_SHARE) * 2 * ROUNDS));
+    let mut looks = Vec::new();
     for _ in 0..ROUNDS {
-        let order: Vec<usize> = (0..cells.len()).chain((0..cells.len()).rev()).collect();
+        let order: Vec<usize> = (0..=cells.len()).chain((0..=cells.len()).rev()).collect();
         for at in order {
-            let Some(cell) = cells.get_mut(at) else { continue };
+            let Some(cell) = cells.get_mut(at) else {
+                looks.push(rig.look(share * PING_SHARE)?);
+                continue;
+            };
             rig.set_idle(cell.policy.0);
             std::thread::sleep(SETTLES);
+            // Those before it are no one's.
+            rig.turns()?;
             let most = maxima.iter().find(|(way, _)| *way == cell.way).map(|(_, most)| *most);
             let (pace, time) = match most {
                 Some(most) => (Pace::Random(most * f64::from(cell.part) / 100.0), share),
                 None => (Pace::Even(PINGS), share * PING_SHARE),
             };
             rig.hear(cell.way, pace, time, &mut cell.heard)?;
+            cell.turns.add(rig.turns()?).map_err(|e| e.to_string())?;
         }
     }
     for cell in &cells {
-        let name = cell.name(prefix);
-        let Heard { times, lateness, lost, .. } = &cell.heard;
-        let us = |ns: u64| ns as f64 / 1e3;
-        for quantile in QUANTILES {
-            let figure = us(times.value_at_quantile(quantile));
-            sample.figures.push(Figure::new(&format!("{name}.{}", name_of(quantile)), "us", figure));
-        }
-        sample.figures.push(Figure::new(&format!("{name}.lost"), "packets", *lost as f64));
-        sample.histograms.push(Recorded::of(&name, times)?);
+        tell(cell, prefix, rig, sample)?;
+    }
+    let slowest = maxima.iter().map(|(_, most)| *most).fold(f64::INFINITY, f64::min);
+    tell_machine(&looks, prefix, slowest, sample)
+}
+
+const fn us(ns: u64) -> f64 {
+    ns as f64 / 1e3
+}
+
+/// Percentiles, of which those are no more than a guess that too few lie above.
+fn tell_times(name: &str, times: &Histogram<u64>, is_told: impl Fn(f64, u64) -> bool, sample: &mut Sample) {
+    for quantile in QUANTILES {
+        let value = times.value_at_quantile(quantile);
+        let figure = Figure::new(&format!("{name}.{}", name_of(quantile)), "us", us(value));
+        sample.figures.push(Figure { thin: !is_told(quantile, value), ..figure });
+    }
+}
+
+/// What was heard of a cell.
+fn tell(cell: &Cell, prefix: &str, rig: &Rig, sample: &mut Sample) -> Result<(), String> {
+    let name = cell.name(prefix);
+    let Heard { times, lateness, lost } = &cell.heard;
+    tell_times(&name, times, |quantile, _| is_told(times.len(), quantile), sample);
+    sample.figures.push(Figure::new(&format!("{name}.packets"), "packets", times.len() as f64));
+    sample.figures.push(Figure::new(&format!("{name}.lost"), "packets", *lost as f64));
+    sample.histograms.push(Recorded::of(&name, times)?);
+    let three = |of: &Histogram<u64>, middle| {
+        let at = |quantile| us(of.value_at_quantile(quantile));
+        format!(
+            "50 % {:.1} us, {} % {:.1} us, at most {:.1} us",
+            at(0.5),
+            middle * 100.0,
+            at(middle),
+            us(of.max())
+        )
+    };
+    let (late, turns) = (three(lateness, 0.99), three(&cell.turns, 0.999));
+    sample.notes.push(format!(
+        "{name}: {} packets, which left late by {late}; {} busy turns of {turns}",
+        times.len(),
+        cell.turns.len()
+    ));
+    if *lost > 0 {
         sample.notes.push(format!(
-            "{name}: {} packets, which left late by 50 % {:.1} us, 99 % {:.1} us, at most {:.1} us",
-            times.len(),
-            us(lateness.value_at_quantile(0.5)),
-            us(lateness.value_at_quantile(0.99)),
-            us(lateness.max())
+            "{name}: {lost} packets did not arrive and count as two seconds late; all that was {}",
+            rig.drops()
         ));
-        if *lost > 0 {
-            sample.notes.push(format!(
-                "{name}: {lost} packets did not arrive and count as two seconds late; all that was {}",
-                rig.drops()
-            ));
+    }
+    Ok(())
+}
+
+/// What the machine alone would have a packet wait: a worker's processor, both processors, and both at parts of the maximum.
+fn tell_machine(
+    looks: &[(Watch, Vec<Watch>)],
+    prefix: &str,
+    most: f64,
+    sample: &mut Sample,
+) -> Result<(), String> {
+    let generators: Vec<&Watch> = looks.iter().map(|(generator, _)| generator).collect();
+    let workers: Vec<&Watch> = looks.iter().flat_map(|(_, workers)| workers).collect();
+    for (who, watches) in [("worker", &workers), ("generator", &generators)] {
+        let name = |what: &str| format!("{prefix}machine.{who}.{what}");
+        let gaps: Vec<f64> = watches.iter().flat_map(|watch| watch.gaps()).collect();
+        let time: f64 = watches.iter().map(|watch| watch.time()).sum();
+        let longest = gaps.iter().copied().fold(0.0, f64::max);
+        sample.figures.extend([
+            Figure::new(&name("gaps"), "a second", gaps.len() as f64 * 1e9 / time.max(1.0)),
+            Figure::new(&name("away"), "% of the time", gaps.iter().sum::<f64>() * 100.0 / time.max(1.0)),
+            Figure::new(&name("longest"), "us", longest / 1e3),
+        ]);
+    }
+    // By how many absences a percentile is made, not by how many arrivals they are counted with.
+    let gaps: Vec<f64> = generators.iter().chain(&workers).flat_map(|watch| watch.gaps()).collect();
+    let is_told = |quantile, value: u64| {
+        quantile >= 1.0 || gaps.iter().filter(|gap| **gap > value as f64).count() >= 10
+    };
+    let per_worker = looks.iter().map(|(_, workers)| workers.len()).max().unwrap_or(1).max(1) as f64;
+    // The maximum was found on this machine: absences are in it, and would count twice.
+    let time: f64 = workers.iter().map(|watch| watch.time()).sum();
+    let there = 1.0 - workers.iter().flat_map(|watch| watch.gaps()).sum::<f64>() / time.max(1.0);
+    let service = cycles(Duration::from_secs(1)) as f64 * per_worker * there.max(0.0) / most;
+    let loads = PARTS.map(|part| {
+        let rate = most * f64::from(part) / 100.0 / per_worker;
+        (part.to_string(), Pace::Random(rate), service)
+    });
+    let alone = [("worker", Pace::Even(ARRIVALS), 0.0), ("0", Pace::Even(ARRIVALS), 0.0)];
+    let alone = alone.map(|(name, pace, service)| (name.to_owned(), pace, service));
+    for (name, pace, service) in alone.into_iter().chain(loads) {
+        let mut times = histogram();
+        for (generator, workers) in looks {
+            for worker in workers {
+                // The worker's processor beside one that never is away.
+                let generator = if name == "worker" { &generator.without_gaps() } else { generator };
+                waits(generator, worker, pace, service, &mut times);
+            }
         }
+        let name = format!("{prefix}machine.{name}");
+        tell_times(&name, &times, is_told, sample);
+        sample.histograms.push(Recorded::of(&name, &times)?);
     }
     Ok(())
 }
