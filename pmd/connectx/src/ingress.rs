@@ -14,6 +14,7 @@ use super::frame::Arrived;
 use super::object::qp::{Qp, QpKind};
 use super::object::table::QpTable;
 use super::port::Port;
+use super::rc::series::Series;
 use super::rc::{answer, requester, responder};
 use super::{sma, uc, ud};
 use hca::{AddressVector, PortState};
@@ -58,8 +59,14 @@ pub(crate) fn receive(
         worked |= loopback.drain(|bytes| packet(qps, dev, config, index, bytes, Via::Ourselves, now)) > 0;
         let mut cable = cable;
         if let Some(cable) = &mut cable {
+            let mut series = None;
             let taken = cable.receive_as_sent(max, |bytes, crcs| {
-                packet(qps, dev, config, index, bytes, Via::Cable(crcs), now);
+                let goes_on = Series::take_in(&mut series, qps, dev, (bytes, crcs), now);
+                if !goes_on {
+                    dev.accepted = None;
+                    packet(qps, dev, config, index, bytes, Via::Cable(crcs), now);
+                    series = dev.accepted.take().and_then(|slot| Series::begin(bytes, slot));
+                }
                 true
             });
             worked |= taken > 0;
@@ -102,11 +109,11 @@ fn accept(
     }
     let parsed = Packet::parse(bytes);
     let Ok(packet) = &parsed else { return Err(DropReason::Malformed) };
-    if via.has_crcs() && !crc::verify_vcrc(bytes) {
-        return Err(DropReason::VariantCrc);
-    }
-    if via.has_crcs() && !crc::verify_icrc(bytes) {
-        return Err(DropReason::InvariantCrc);
+    if via.has_crcs() {
+        crc::check(bytes).map_err(|wrong| match wrong {
+            crc::Wrong::Variant => DropReason::VariantCrc,
+            crc::Wrong::Invariant => DropReason::InvariantCrc,
+        })?;
     }
     let to_smi = packet.bth().dest_qpn == Qpn::SMI;
     if to_smi != (packet.lrh().vl == VirtualLane::MANAGEMENT) {
