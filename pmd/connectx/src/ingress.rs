@@ -54,6 +54,8 @@ pub(crate) fn receive(
         worked |= port.poll_cable(now, &mut dev.events);
         // Taken out, so that what a packet brings about can use the rest of the port.
         let cable = port.cable.take();
+        // The headers of frames lie elsewhere.
+        let infiniband = port.ethernet.is_none();
         let mut loopback = std::mem::take(&mut port.loopback);
         let index = index as u8;
         worked |= loopback.drain(|bytes| packet(qps, dev, config, index, bytes, Via::Ourselves, now)) > 0;
@@ -65,7 +67,8 @@ pub(crate) fn receive(
                 if !goes_on {
                     dev.accepted = None;
                     packet(qps, dev, config, index, bytes, Via::Cable(crcs), now);
-                    series = dev.accepted.take().and_then(|slot| Series::begin(bytes, slot));
+                    let accepted = dev.accepted.take().filter(|_| infiniband);
+                    series = accepted.and_then(|slot| Series::begin(bytes, slot));
                 }
                 true
             });
