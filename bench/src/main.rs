@@ -107,9 +107,13 @@ impl Name {
         }
     }
 
-    /// True if it is of messages of several sizes.
-    const fn has_sizes(self) -> bool {
-        matches!(self, Self::RcSoft | Self::UdSoft)
+    /// What its messages go by, if it is of messages of several sizes.
+    const fn service(self) -> Option<Service> {
+        match self {
+            Self::RcSoft => Some(Service::Connection),
+            Self::UdSoft => Some(Service::Datagrams),
+            _ => None,
+        }
     }
 
     fn run(
@@ -189,7 +193,8 @@ struct Options {
     /// Run one benchmark once in this process and print what it tells: for the runs above, and for profilers.
     #[arg(long, hide = true)]
     once: bool,
-    /// With --once: have the worker of a step, or of one point of scale, take so many turns instead. For counts of instructions.
+    /// With --once: have the worker of a step, or of one point of scale, take so many turns instead, or rc-soft and ud-soft send so many messages
+    /// of one size (`--only crc`: with CRCs). For counts of instructions.
     #[arg(long, hide = true, requires = "once", value_name = "N")]
     turns: Option<u64>,
 }
@@ -295,7 +300,7 @@ fn process(name: Name, plan: &Plan<'_>, seconds: f64, only: &[String]) -> Result
     if name.step().is_some() {
         command.args(plan.options.load_words());
     }
-    if name.has_sizes() && !sizes.is_empty() {
+    if name.service().is_some() && !sizes.is_empty() {
         let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
         command.arg("--sizes").arg(sizes.join(","));
     }
@@ -354,13 +359,14 @@ fn main_of(options: &Options) -> Result<(), String> {
         .filter(|name| *name != Name::GidQuery || gid::has_device())
         .collect();
     let names = if options.names.is_empty() { &all } else { &options.names };
-    if !options.sizes.is_empty() && !names.iter().any(|name| name.has_sizes()) {
+    if !options.sizes.is_empty() && !names.iter().any(|name| name.service().is_some()) {
         return Err("--sizes is of rc-soft and ud-soft: name one of them".to_owned());
     }
     if !options.load_words().is_empty() && !names.iter().any(|name| name.step().is_some()) {
         return Err("--frame, --flows and --tagged are of the steps: name one of them".to_owned());
     }
-    if !options.only.is_empty() && !names.contains(&Name::Scale) {
+    let messages = options.turns.is_some() && names.iter().any(|name| name.service().is_some());
+    if !options.only.is_empty() && !names.contains(&Name::Scale) && !messages {
         return Err("--only is of scale: name it".to_owned());
     }
     let seconds = options.seconds.unwrap_or(if options.quick { 1.0 } else { 2.0 }).clamp(0.001, 3600.0);
@@ -370,6 +376,10 @@ fn main_of(options: &Options) -> Result<(), String> {
         for name in names {
             let sample = match options.turns {
                 Some(turns) if *name == Name::Scale => scale::take_turns(&options.only, turns)?,
+                Some(turns) if name.service().is_some() => {
+                    let service = name.service().unwrap_or(Service::Connection);
+                    soft::take_messages(service, &options.sizes, &options.only, turns)?
+                }
                 Some(turns) => {
                     let step = name.step().ok_or_else(|| format!("{}: it has no turns", name.text()))?;
                     step::take_turns(step, &load, &pcap.0, turns)?

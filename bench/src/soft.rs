@@ -327,6 +327,57 @@ pub(crate) fn run(service: Service, seconds: f64, sizes: &[usize]) -> Result<Sam
     measure(service, &sizes, 256, middles, seconds)
 }
 
+/// Sends so many messages of one size from one device to the other by one of the kinds within this process, for counts of instructions.
+pub(crate) fn take_messages(
+    service: Service,
+    sizes: &[usize],
+    only: &[String],
+    count: u64,
+) -> Result<Sample, String> {
+    let between = match only {
+        [] => Between::Memory,
+        [kind] if kind == "crc" => Between::MemoryWithCrcs,
+        _ => return Err("--only: `crc` is all there is beside messages without CRCs".to_owned()),
+    };
+    let [len] = wanted(service, sizes)?[..] else { return Err("--turns is of one size: name it".to_owned()) };
+    let _eal = start_eal()?;
+    let middle = between.middle()?.ok_or("there is nothing between them")?;
+    let Connection { mut a, mut b, pool, .. } = middle.connection(service, 256)?;
+    send_all(&mut a, &mut b, &pool, len, count)?;
+    end(a)?;
+    end(b)?;
+    let mut sample = Sample::default();
+    sample.figures.push(Figure::new("messages", "messages", count as f64));
+    Ok(sample)
+}
+
+/// As [`stream`], so many messages. The clock is looked at where there is nothing to do.
+fn send_all(a: &mut End, b: &mut End, pool: &Pool, len: usize, count: u64) -> Result<(), String> {
+    let (mut sent, mut received) = (0, 0);
+    let begin = Instant::now();
+    while received < count {
+        while sent < count && sent - received < WINDOW {
+            let Some(buf) = message(pool, len, sent) else { break };
+            if a.send(buf).is_err() {
+                break;
+            }
+            sent += 1;
+        }
+        a.turn()?;
+        b.turn()?;
+        for arrived in b.burst.drain(..) {
+            if !is_message(&arrived.buf, len, received) {
+                return Err(format!("message {received} of {len} bytes arrived as {:?}", arrived.buf));
+            }
+            received += 1;
+        }
+        if begin.elapsed() > PATIENCE * 100 {
+            return Err(format!("message {received} of {len} bytes is lost"));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

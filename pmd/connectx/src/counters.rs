@@ -163,8 +163,12 @@ impl Counters {
     }
 
     pub(super) fn count(&mut self, activity: Activity) {
+        self.add(activity, 1);
+    }
+
+    pub(super) fn add(&mut self, activity: Activity, times: u64) {
         if let Some(n) = self.activity.get_mut(activity as usize) {
-            *n += 1;
+            *n += times;
         }
     }
 }

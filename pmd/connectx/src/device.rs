@@ -22,10 +22,10 @@ use super::object::xrc::Target;
 use super::port::{Blocked, Port};
 use super::queue_counters::QueueCounters;
 use super::rc::atomic::AnswerOrder;
-use super::scatter::{ReceiveWqe, ScatterError, scatter};
+use super::scatter::{ReceiveWqe, ScatterError, Spot, put, scatter};
 use super::wqe::{self, Control, Wqe};
 use hca::{AsyncEvent, QpState, WcStatus};
-use prm::{Cqe, CqeOpcode, Syndrome};
+use prm::{Cqe, CqeOpcode, DataSegment, Syndrome};
 
 /// Everything but the queue pairs.
 #[derive(Debug, Default)]
@@ -46,6 +46,8 @@ pub(crate) struct Device {
     pub(crate) wqe: Wqe,
     /// Copy of the receive being worked on, where it is looked at more than once.
     pub(crate) receive: ReceiveWqe,
+    /// The place of the connection that took the last packet in as its next one, until somebody looks.
+    pub(crate) accepted: Option<u32>,
     /// Queue pairs that have something to do, each once.
     pub(crate) ready: VecDeque<u32>,
     /// Of those the ones that had a turn in this round and want another: they come behind those that had none, or were held up.
@@ -418,31 +420,51 @@ impl Device {
     pub(crate) fn load_receive(&mut self, receives: &Receives, counter: u16) {
         let Self { receive, srqs, .. } = self;
         if let Receives::Own(rq) = receives {
-            return receive.load(rq.domain, rq.segments(counter));
+            return receive.load(rq.domain, rq.segments(counter, 0));
         }
         match receives.shared().and_then(|number| srqs.get(number as usize)?.as_ref()) {
-            Some(srq) => receive.load(srq.domain.into(), srq.segments(counter)),
+            Some(srq) => receive.load(srq.domain.into(), srq.segments(counter, 0)),
             None => receive.load(Member::default(), std::iter::empty()),
         }
     }
 
-    /// Lays bytes down in a receive that was taken, from byte `offset` of it on. Its segments are read where they lie.
+    /// A segment of a receive, and whose keys it names.
+    #[inline]
+    fn segment(&self, receives: &Receives, counter: u16, number: u16) -> Option<(Member, DataSegment)> {
+        if let Receives::Own(rq) = receives {
+            return Some((rq.domain, rq.segment(counter, number)?));
+        }
+        let srq = self.srq(receives.shared()?)?;
+        Some((srq.domain.into(), srq.segment(counter, number)?))
+    }
+
+    /// Lays bytes down in a receive that was taken, from byte `offset` of it on, and moves `spot` behind them. Its segments are read where they lie.
     #[inline]
     pub(crate) fn lay_down(
         &self,
         receives: &Receives,
         counter: u16,
         offset: u64,
+        spot: &mut Spot,
         bytes: &[u8],
     ) -> Result<(), ScatterError> {
+        let from = spot.segment;
+        if let Some((domain, segment)) = self.segment(receives, counter, from)
+            && put(self.mrs.of(domain), spot, &segment, offset, bytes)
+        {
+            return Ok(());
+        }
         let Receives::Own(rq) = receives else {
             let srq = receives.shared().and_then(|number| self.srq(number));
             return match srq {
-                Some(srq) => scatter(self.mrs.of(srq.domain.into()), srq.segments(counter), offset, bytes),
-                None => scatter(self.mrs.of(Member::default()), None, offset, bytes),
+                Some(srq) => {
+                    let segments = srq.segments(counter, from);
+                    scatter(self.mrs.of(srq.domain.into()), spot, segments, offset, bytes)
+                }
+                None => scatter(self.mrs.of(Member::default()), spot, None, offset, bytes),
             };
         };
-        scatter(self.mrs.of(rq.domain), rq.segments(counter), offset, bytes)
+        scatter(self.mrs.of(rq.domain), spot, rq.segments(counter, from), offset, bytes)
     }
 
     /// The oldest send of an unreliable queue pair has failed: those behind it are flushed, and it goes on receiving (SQE, IBA

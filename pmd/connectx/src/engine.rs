@@ -26,7 +26,7 @@ pub use super::object::table::MAX_QPS;
 use super::object::table::QpTable;
 use super::port::Port;
 use super::rc::atomic::AnswerOrder;
-use super::rc::{self, requester, responder};
+use super::rc::{self, middle, requester, responder};
 use super::sma;
 use super::{uc, ud, umr};
 use hca::{HcaError, PortNumber, QpState};
@@ -326,8 +326,9 @@ fn turn(qp: &mut Qp, dev: &mut Device, now: Instant) -> bool {
     if qp.state == QpState::Err {
         return dev.flush(qp) | worked;
     }
-    for sent in 0..=SEND_BURST {
-        if sent == SEND_BURST {
+    let mut sent = 0;
+    loop {
+        if sent >= SEND_BURST {
             dev.schedule_behind(qp);
             break;
         }
@@ -339,7 +340,11 @@ fn turn(qp: &mut Qp, dev: &mut Device, now: Instant) -> bool {
             QpKind::Umr => umr::step(qp, dev),
         };
         match step {
-            Step::Sent => worked = true,
+            Step::Sent => {
+                worked = true;
+                sent += 1;
+                sent += middle::send(qp, dev, SEND_BURST - sent);
+            }
             Step::Idle => break,
             Step::Blocked if worked => {
                 dev.schedule_behind(qp);

@@ -2,7 +2,7 @@
 //! port, RoCEv2 (IBA annex A17) at the other.
 
 use ib_wire::packet::{
-    Bth, Extended, Headers, Packet, RoceHeaders, RoceNetwork, RocePacket, Transport, XrcEth,
+    Bth, Extended, Headers, Lrh, Packet, RoceHeaders, RoceNetwork, RocePacket, Transport, XrcEth,
 };
 use ib_wire::{Gid, Lid, ServiceLevel};
 
@@ -46,6 +46,14 @@ impl Outgoing {
         Self { framing: Framing::RoceV2(header, headers), way, management: false }
     }
 
+    /// The headers of a packet with InfiniBand ones.
+    pub(crate) const fn headers(&self) -> Option<&Headers> {
+        match &self.framing {
+            Framing::InfiniBand(headers) => Some(headers),
+            Framing::RoceV2(..) => None,
+        }
+    }
+
     /// Bytes of the whole packet with `payload` bytes of payload.
     #[inline(always)]
     pub(crate) const fn len(&self, payload: usize) -> usize {
@@ -63,10 +71,7 @@ impl Outgoing {
             Framing::InfiniBand(headers) => {
                 if let Ok(mut frame) = headers.write(payload, out) {
                     fill(frame.payload_mut());
-                    match crcs {
-                        Crcs::Present => frame.seal(),
-                        Crcs::Absent => frame.leave_bare(),
-                    };
+                    crcs.end(frame);
                 }
             }
             Framing::RoceV2(header, headers) => {
@@ -121,6 +126,13 @@ impl<'a> Arrived<'a> {
             network: packet.grh_bytes().map_or(NetworkHeader::None, |b| NetworkHeader::Grh(b)),
             xrc: None,
         }
+    }
+
+    /// A packet without a GRH.
+    #[inline(always)]
+    pub(crate) const fn plain(lrh: Lrh, transport: Transport<'a>) -> Self {
+        let Lrh { slid, dlid, sl, .. } = lrh;
+        Self { transport, slid, dlid, sl, route: None, network: NetworkHeader::None, xrc: None }
     }
 
     pub(crate) fn roce(packet: &RocePacket<'a>) -> Self {

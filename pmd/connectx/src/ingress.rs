@@ -14,6 +14,7 @@ use super::frame::Arrived;
 use super::object::qp::{Qp, QpKind};
 use super::object::table::QpTable;
 use super::port::Port;
+use super::rc::series::Series;
 use super::rc::{answer, requester, responder};
 use super::{sma, uc, ud};
 use hca::{AddressVector, PortState};
@@ -53,13 +54,22 @@ pub(crate) fn receive(
         worked |= port.poll_cable(now, &mut dev.events);
         // Taken out, so that what a packet brings about can use the rest of the port.
         let cable = port.cable.take();
+        // The headers of frames lie elsewhere.
+        let infiniband = port.ethernet.is_none();
         let mut loopback = std::mem::take(&mut port.loopback);
         let index = index as u8;
         worked |= loopback.drain(|bytes| packet(qps, dev, config, index, bytes, Via::Ourselves, now)) > 0;
         let mut cable = cable;
         if let Some(cable) = &mut cable {
+            let mut series = None;
             let taken = cable.receive_as_sent(max, |bytes, crcs| {
-                packet(qps, dev, config, index, bytes, Via::Cable(crcs), now);
+                let goes_on = Series::take_in(&mut series, qps, dev, (bytes, crcs), now);
+                if !goes_on {
+                    dev.accepted = None;
+                    packet(qps, dev, config, index, bytes, Via::Cable(crcs), now);
+                    let accepted = dev.accepted.take().filter(|_| infiniband);
+                    series = accepted.and_then(|slot| Series::begin(bytes, slot));
+                }
                 true
             });
             worked |= taken > 0;
@@ -102,11 +112,11 @@ fn accept(
     }
     let parsed = Packet::parse(bytes);
     let Ok(packet) = &parsed else { return Err(DropReason::Malformed) };
-    if via.has_crcs() && !crc::verify_vcrc(bytes) {
-        return Err(DropReason::VariantCrc);
-    }
-    if via.has_crcs() && !crc::verify_icrc(bytes) {
-        return Err(DropReason::InvariantCrc);
+    if via.has_crcs() {
+        crc::check(bytes).map_err(|wrong| match wrong {
+            crc::Wrong::Variant => DropReason::VariantCrc,
+            crc::Wrong::Invariant => DropReason::InvariantCrc,
+        })?;
     }
     let to_smi = packet.bth().dest_qpn == Qpn::SMI;
     if to_smi != (packet.lrh().vl == VirtualLane::MANAGEMENT) {

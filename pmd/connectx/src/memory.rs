@@ -3,6 +3,8 @@
 //! The other side may write at the same time, so nothing here ever makes a reference to it: bytes are copied in and
 //! out, and the words that order the two sides are atomics.
 
+pub(crate) mod copy;
+
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -111,7 +113,7 @@ impl HostMemory {
         }
         // SAFETY: both ranges are valid for `out.len()` bytes; host memory is never behind a Rust reference (see `new`),
         // so the two do not overlap.
-        unsafe { std::ptr::copy_nonoverlapping(self.base.as_ptr(), out.as_mut_ptr(), out.len()) };
+        unsafe { copy::copy(self.base.as_ptr(), out.as_mut_ptr(), out.len()) };
         true
     }
 
@@ -134,7 +136,7 @@ impl HostMemory {
             return true;
         }
         // SAFETY: as in `read`.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr(), bytes.len()) };
+        unsafe { copy::copy(bytes.as_ptr(), self.base.as_ptr(), bytes.len()) };
         true
     }
 

@@ -11,7 +11,7 @@ use super::frame::{Arrived, NetworkHeader};
 use super::object::qp::{Qp, QpKind};
 use super::queue_counters::QueueCount;
 use super::scatter::ScatterError;
-use super::wqe::{self, Control, Pieces};
+use super::wqe::{self, Control, Pieces, Wqe};
 use hca::{QpState, WcStatus};
 use prm::{Cqe, CqeOpcode, SendOpcode, cqe_flags, cqe_headers};
 
@@ -75,7 +75,15 @@ fn datagram(qp: &mut Qp, dev: &mut Device, control: &Control) -> Result<(Step, u
     let pkey = qp.pkey(&port.pkeys);
     let len = length as usize;
     let mut pieces = Pieces::new();
-    dev.wqe.gather(dev.mrs.of(qp.domain), to.data_at, 0, len, &mut pieces)?;
+    let keys = dev.mrs.of(qp.domain);
+    let whole = dev.wqe.whole(keys, to.data_at, 0, len);
+    if whole.is_none() {
+        dev.wqe.gather(keys, to.data_at, 0, len, &mut pieces)?;
+    }
+    let fill = |wqe: &Wqe, out: &mut [u8]| match &whole {
+        Some(memory) => _ = memory.read(out),
+        None => wqe.copy(&pieces, out),
+    };
     let deth = Deth { qkey, src_qpn: qp.wire_qpn() };
     let bth = Bth {
         opcode: if immediate { Opcode::UdSendOnlyImmediate } else { Opcode::UdSendOnly },
@@ -96,7 +104,7 @@ fn datagram(qp: &mut Qp, dev: &mut Device, control: &Control) -> Result<(Step, u
         qp.port,
         |port| addressing::address(port, &to.av, &bth, &extended, flow, management),
         len,
-        |wqe, out| wqe.copy(&pieces, out),
+        fill,
     );
     match sent {
         Ok(()) => {}
@@ -104,7 +112,7 @@ fn datagram(qp: &mut Qp, dev: &mut Device, control: &Control) -> Result<(Step, u
         // Others behind it may go where somebody answers.
         Err(Unsent::NoAddress) => {
             let mut payload = vec![0; len].into_boxed_slice();
-            dev.wqe.copy(&pieces, &mut payload);
+            fill(&dev.wqe, &mut payload);
             dev.park(qp.port, ParkedDatagram { av: to.av, bth, extended, flow, payload });
         }
     }

@@ -235,15 +235,36 @@ impl Wqe {
         Ok(total)
     }
 
-    /// Bytes of all data segments from `at` on.
+    /// Bytes of all data segments from `at` on, the first of which is gathered from next.
     #[inline]
-    pub(crate) fn data_len(&self, at: usize) -> Result<u64, WcStatus> {
+    pub(crate) fn data_len(&mut self, at: usize) -> Result<u64, WcStatus> {
+        self.place = Place { base: at, at, before: 0 };
         let mut total = 0;
         self.walk(at, |segment, _| {
             total += segment.len();
             Ok(true)
         })?;
         Ok(total)
+    }
+
+    /// As [`Wqe::gather`], where all of it lies in one piece of memory of the segment that the last packet was gathered up to, or the next one.
+    #[inline]
+    pub(crate) fn whole(&mut self, keys: Keys<'_>, at: usize, offset: u64, len: usize) -> Option<HostMemory> {
+        let mut place = Some(self.place).filter(|place| place.base == at && place.before <= offset)?;
+        let host = |at| self.get::<DataSegment>(at).filter(|s| s.byte_count.get() & INLINE_DATA == 0);
+        let mut segment = host(place.at)?;
+        let mut skip = offset - place.before;
+        if skip == u64::from(segment.byte_count.get()) {
+            place = Place { at: place.at + DS_UNIT, before: offset, ..place };
+            (segment, skip) = (host(place.at)?, 0);
+        }
+        if len == 0 || skip + len as u64 > u64::from(segment.byte_count.get()) {
+            return None;
+        }
+        let address = segment.address.get().checked_add(skip)?;
+        let memory = keys.translate(segment.lkey.get(), address, len, Use::LocalRead).ok()?;
+        self.place = place;
+        (memory.len() == len).then_some(memory)
     }
 
     /// Collects `len` bytes of the data from `offset` on; the data segments begin at `at`.

@@ -1,7 +1,7 @@
 //! From a packet to bytes, in the caller's memory.
 
 use super::{BTH_LEN, Bth, Extended, GRH_LEN, Grh, LRH_LEN, Lnh, Lrh};
-use crate::crc::{self, ICRC_LEN, Icrc, VCRC_LEN};
+use crate::crc::{self, ICRC_LEN, VCRC_LEN};
 
 /// Why a packet cannot be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -87,10 +87,20 @@ impl Headers {
     // Into whoever makes the headers: then they are never put together in memory before they are written.
     #[inline(always)]
     pub fn write<'b>(&self, payload: usize, out: &'b mut [u8]) -> Result<Frame<'b>, EncodeError> {
+        let need = self.checked_len(payload)?;
+        let have = out.len();
+        let no_room = EncodeError::NoRoom { need, have };
+        let packet = out.get_mut(..need).ok_or(no_room)?;
+        self.write_head(payload, need, packet).ok_or(no_room)?;
+        Ok(Frame { packet, header_len: self.header_len(), payload })
+    }
+
+    /// Bytes of the whole packet, if it can be one.
+    #[inline(always)]
+    pub(super) fn checked_len(&self, payload: usize) -> Result<usize, EncodeError> {
         if self.bth.opcode.layout() != self.extended.layout() {
             return Err(EncodeError::Layout { opcode: self.bth.opcode.to_byte() });
         }
-        let header_len = self.header_len();
         if payload > 0x800 * 4 {
             return Err(EncodeError::TooLong(payload));
         }
@@ -99,22 +109,25 @@ impl Headers {
         if words > 0x7ff {
             return Err(EncodeError::TooLong(need));
         }
-        let have = out.len();
-        let no_room = EncodeError::NoRoom { need, have };
-        let packet = out.get_mut(..need).ok_or(no_room)?;
-        let (lrh, rest) = packet.split_first_chunk_mut::<LRH_LEN>().ok_or(no_room)?;
+        Ok(need)
+    }
+
+    /// Writes the headers of a packet of `need` bytes to the front of `out`; `None` if they do not fit.
+    #[inline(always)]
+    pub(super) fn write_head(&self, payload: usize, need: usize, out: &mut [u8]) -> Option<()> {
+        let words = (need - VCRC_LEN) / 4;
+        let (lrh, rest) = out.split_first_chunk_mut::<LRH_LEN>()?;
         let lnh = if self.grh.is_some() { Lnh::Global } else { Lnh::Local };
         *lrh = self.lrh.to_bytes(lnh, words as u16);
         let rest = match &self.grh {
             None => rest,
             Some(grh) => {
-                let (head, rest) = rest.split_first_chunk_mut::<GRH_LEN>().ok_or(no_room)?;
+                let (head, rest) = rest.split_first_chunk_mut::<GRH_LEN>()?;
                 *head = grh.to_bytes((need - VCRC_LEN - LRH_LEN - GRH_LEN) as u16);
                 rest
             }
         };
-        write_transport(&self.bth, &self.extended, payload, rest).ok_or(no_room)?;
-        Ok(Frame { packet, header_len, payload })
+        write_transport(&self.bth, &self.extended, payload, rest)
     }
 
     /// Writes a whole packet with `payload` and seals it. Returns its length.
@@ -133,9 +146,9 @@ impl Headers {
 #[must_use = "a frame is no packet before it is sealed"]
 pub struct Frame<'b> {
     /// LRH to VCRC.
-    packet: &'b mut [u8],
-    header_len: usize,
-    payload: usize,
+    pub(super) packet: &'b mut [u8],
+    pub(super) header_len: usize,
+    pub(super) payload: usize,
 }
 
 impl Frame<'_> {
@@ -153,9 +166,8 @@ impl Frame<'_> {
         let Some((body, vcrc)) = self.packet.split_last_chunk_mut::<VCRC_LEN>() else { return len };
         if let Some((covered, icrc)) = body.split_last_chunk_mut::<ICRC_LEN>() {
             covered.get_mut(self.header_len + self.payload..).unwrap_or_default().fill(0);
-            *icrc = Icrc::new(covered).finish();
+            (*icrc, *vcrc) = crc::sums(covered);
         }
-        *vcrc = crc::vcrc(body);
         len
     }
 

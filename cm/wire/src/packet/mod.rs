@@ -11,6 +11,7 @@ mod lrh;
 mod opcode;
 mod parse;
 mod roce;
+mod series;
 #[cfg(test)]
 mod tests;
 mod xrc;
@@ -25,4 +26,5 @@ pub use lrh::{LRH_LEN, Lnh, Lrh, VirtualLane};
 pub use opcode::{Layout, Opcode, Service};
 pub use parse::{Packet, ParseError, Transport};
 pub use roce::{ROCEV2_FLOWS, ROCEV2_PORT, RoceFrame, RoceHeaders, RoceNetwork, RocePacket};
+pub use series::Series;
 pub use xrc::{XRCETH_LEN, XrcEth};

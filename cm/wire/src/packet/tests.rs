@@ -52,6 +52,27 @@ fn headers() -> impl Strategy<Value = Headers> {
 
 proptest! {
     #[test]
+    fn packets_of_a_series_are_what_each_would_be(h in headers(), len in 0usize..300, numbers in any::<[(u32, bool); 3]>()) {
+        let h = Headers { bth: Bth { opcode: Opcode::RcSendMiddle, ..h.bth }, extended: Extended::Bare, ..h };
+        let payload = vec![0x5a; len];
+        let series = Series::new(&h, len).unwrap();
+        for (psn, ack_request) in numbers {
+            let bth = Bth { psn: Psn::new(psn), ack_request, ..h.bth };
+            let (mut one, mut other) = ([0xaau8; 512], [0xaau8; 512]);
+            let len = Headers { bth, ..h }.write_packet(&payload, &mut one).unwrap();
+            prop_assert_eq!(series.packet_len(), len);
+            let mut frame = series.write(bth.psn, ack_request, &mut other).unwrap();
+            frame.payload_mut().copy_from_slice(&payload);
+            prop_assert_eq!(frame.seal(), len);
+            prop_assert!(one == other);
+            prop_assert!(series.write(bth.psn, ack_request, &mut other[..len - 1]).is_none());
+        }
+        let deth = Deth { qkey: QKey(1), src_qpn: Qpn::new(2) };
+        let extended = Headers { bth: Bth { opcode: Opcode::UdSendOnly, ..h.bth }, extended: Extended::Deth(deth), ..h };
+        prop_assert!(Series::new(&extended, len).is_err() && Series::new(&h, 8193).is_err());
+    }
+
+    #[test]
     fn what_is_written_is_read_back(h in headers(), payload in proptest::collection::vec(any::<u8>(), 0..300)) {
         let mut out = [0xaau8; 512];
         let len = h.write_packet(&payload, &mut out).unwrap();

@@ -36,6 +36,7 @@ pub use trouble::{CableError, CableTrouble};
 pub use url::{CableUrl, CableUrlError, Transport};
 
 use ib_wire::crc;
+use ib_wire::packet::Frame;
 
 use fault::Injector;
 use packet::PacketEnd;
@@ -56,6 +57,17 @@ pub enum Crcs {
     Present,
     /// The packet never left the memory of this machine: zeros are in their place, or anything at all.
     Absent,
+}
+
+impl Crcs {
+    /// Ends a packet with them, or without.
+    #[inline(always)]
+    pub(crate) fn end(self, frame: Frame<'_>) {
+        match self {
+            Self::Present => frame.seal(),
+            Self::Absent => frame.leave_bare(),
+        };
+    }
 }
 
 /// The other end is slow: try again later.

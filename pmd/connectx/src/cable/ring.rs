@@ -14,6 +14,7 @@ use rustix::fd::AsFd;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::{Crcs, MAX_PACKET};
+use crate::memory::copy::copy;
 
 /// Bytes before a ring's data: the producer's index, the consumer's and whether that one rests, each on cache lines of its own.
 pub(super) const RING_HEADER: usize = 256;
@@ -214,7 +215,7 @@ impl Producer {
         let Some(bytes) = self.reserve(packet.len())? else { return Ok(false) };
         // SAFETY: `reserve` found room for the packet; it is not published yet, so a well-behaved consumer does not read it, and
         // another one only hurts itself.
-        unsafe { std::ptr::copy_nonoverlapping(packet.as_ptr(), bytes, packet.len()) };
+        unsafe { copy(packet.as_ptr(), bytes, packet.len()) };
         self.commit(packet.len(), crcs);
         Ok(true)
     }
@@ -354,13 +355,7 @@ impl Consumer {
         let Some((len, crcs)) = self.next()? else { return Ok(None) };
         // SAFETY: `next` checked that `len` bytes of the ring follow and that they fit `into`. Should the other end
         // write while we copy, we get odd bytes, which nobody has trusted yet.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                self.place.bytes(self.tail).cast_const(),
-                into.as_mut_ptr(),
-                len as usize,
-            )
-        };
+        unsafe { copy(self.place.bytes(self.tail).cast_const(), into.as_mut_ptr(), len as usize) };
         self.tail = self.tail.wrapping_add(record(len));
         Ok(Some((len as usize, crcs)))
     }

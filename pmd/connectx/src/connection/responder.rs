@@ -7,6 +7,10 @@ use ib_wire::Psn;
 use ib_wire::packet::{AtomicEth, Opcode, RnrTimer, Syndrome};
 
 use crate::object::mr::Member;
+use crate::scatter::Spot;
+
+/// An acknowledge is sent at the latest after this many packets, asked for or not.
+const ACK_EVERY: u8 = 64;
 
 /// What the responder owes the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,8 +24,8 @@ pub(crate) enum Reply {
 /// A message of which packets are missing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Incoming {
-    /// A SEND into the receive of this counter.
-    Send { counter: u16, received: u64 },
+    /// A SEND into the receive of this counter, and how far that is filled.
+    Send { counter: u16, received: u64, spot: Spot },
     /// An RDMA WRITE.
     Write { rkey: u32, address: u64, left: u64, length: u32 },
 }
@@ -95,6 +99,20 @@ impl Responder {
             kept: VecDeque::new(),
             goes_on_by: None,
         }
+    }
+
+    /// The next packet has been carried out. True if an acknowledge is owed, which is asked for or not.
+    #[inline(always)]
+    pub(crate) fn pass(&mut self, asked: bool) -> bool {
+        self.epsn = self.epsn.add(1);
+        self.refused = false;
+        self.since_ack = self.since_ack.saturating_add(1);
+        let stale = matches!(self.reply, Some(Reply::Nak(..)));
+        let owed = asked || self.since_ack >= ACK_EVERY || stale;
+        if owed {
+            self.reply = Some(Reply::Ack);
+        }
+        owed
     }
 
     /// Keeps the outcome of an atomic operation, and of no more than `depth` with it.

@@ -300,7 +300,8 @@ impl MrTable {
 impl Keys<'_> {
     /// The memory that `key` calls `address`, if all `len` bytes may be used so: as much of them as lies in one piece, and one
     /// byte at least.
-    #[inline]
+    // Into whoever asks: what it is used for is known there.
+    #[inline(always)]
     pub(crate) fn translate(
         &self,
         key: u32,
@@ -324,7 +325,7 @@ impl Keys<'_> {
         bus.and_then(|bus| bus.first(address, len)).ok_or(Denied)
     }
 
-    #[inline]
+    #[inline(always)]
     fn find(&self, key: u32, how: Use) -> Result<&Mr, Denied> {
         let mr = self.table.at(key).ok_or(Denied)?;
         let allowed = match how {

@@ -24,15 +24,21 @@ pub(crate) struct ReceiveQueue {
     pub(crate) domain: Member,
 }
 
-/// The data segments in the `len` bytes of a slot that begins at `at`, up to the one that ends them. The host may write there meanwhile: each
+/// The data segments in the `len` bytes of a slot that begins at `at`, from that of number `from` up to the one that ends them. The host may write there meanwhile: each
 /// segment is copied once, and what is done with it goes by the copy.
 #[inline]
-fn segments(ring: &RegionMemory, at: usize, len: usize) -> impl Iterator<Item = DataSegment> {
+fn segments(ring: &RegionMemory, (at, len): (usize, usize), from: u16) -> impl Iterator<Item = DataSegment> {
+    (from..(len / size_of::<DataSegment>()) as u16).map_while(move |n| segment(ring, (at, len), n))
+}
+
+/// The one of number `n`; `None` for that which ends them, and behind the slot.
+#[inline(always)]
+fn segment(ring: &RegionMemory, (at, len): (usize, usize), n: u16) -> Option<DataSegment> {
     const SIZE: usize = size_of::<DataSegment>();
-    (0..len / SIZE).map_while(move |n| {
-        let segment: DataSegment = zerocopy::transmute!(ring.array::<SIZE>(at + n * SIZE)?);
-        (segment.lkey.get() != INVALID_LKEY).then_some(segment)
-    })
+    let behind = usize::from(n) * SIZE;
+    let bytes = if behind + SIZE <= len { ring.array::<SIZE>(at + behind) } else { None };
+    let segment: DataSegment = zerocopy::transmute!(bytes?);
+    (segment.lkey.get() != INVALID_LKEY).then_some(segment)
 }
 
 /// A ring's geometry as a mask over its slots, if it can be one.
@@ -75,10 +81,20 @@ impl ReceiveQueue {
         (self.available() > 0).then_some(self.taken)
     }
 
-    /// An entry's data segments, each read when it is asked for.
+    /// An entry's data segments from that of number `from` on, each read when it is asked for.
     #[inline]
-    pub(crate) fn segments(&self, counter: u16) -> impl Iterator<Item = DataSegment> {
-        segments(&self.ring, usize::from(counter & self.mask) * self.stride, self.stride)
+    pub(crate) fn segments(&self, counter: u16, from: u16) -> impl Iterator<Item = DataSegment> {
+        segments(&self.ring, self.place(counter), from)
+    }
+
+    /// An entry's data segment of number `n`, if there is one; segments before it that end them are not looked for.
+    #[inline]
+    pub(crate) fn segment(&self, counter: u16, n: u16) -> Option<DataSegment> {
+        segment(&self.ring, self.place(counter), n)
+    }
+
+    fn place(&self, counter: u16) -> (usize, usize) {
+        (usize::from(counter & self.mask) * self.stride, self.stride)
     }
 
     /// Forgets what is posted.
@@ -197,10 +213,20 @@ impl Srq {
         usize::from(slot & self.mask) * self.stride
     }
 
-    /// A slot's data segments, behind the link, each read when it is asked for.
+    /// A slot's data segments, behind the link, from that of number `from` on, each read when it is asked for.
     #[inline]
-    pub(crate) fn segments(&self, slot: u16) -> impl Iterator<Item = DataSegment> {
+    pub(crate) fn segments(&self, slot: u16, from: u16) -> impl Iterator<Item = DataSegment> {
+        segments(&self.ring, self.place(slot), from)
+    }
+
+    /// A slot's data segment of number `n`, if there is one; segments before it that end them are not looked for.
+    #[inline]
+    pub(crate) fn segment(&self, slot: u16, n: u16) -> Option<DataSegment> {
+        segment(&self.ring, self.place(slot), n)
+    }
+
+    fn place(&self, slot: u16) -> (usize, usize) {
         let link = size_of::<NextSegment>();
-        segments(&self.ring, self.at(slot) + link, self.stride - link)
+        (self.at(slot) + link, self.stride - link)
     }
 }

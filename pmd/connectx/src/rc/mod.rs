@@ -2,11 +2,13 @@
 
 pub(super) mod answer;
 pub(super) mod atomic;
+pub(super) mod middle;
 mod reach;
 mod read;
 mod refusal;
 pub(super) mod requester;
 pub(super) mod responder;
+pub(super) mod series;
 
 use ib_wire::Psn;
 use ib_wire::packet::{Aeth, Bth, Credit, Extended, Opcode, Syndrome};

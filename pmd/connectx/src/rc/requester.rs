@@ -7,7 +7,7 @@ use ib_wire::{Psn, Rkey};
 
 use super::QpFace;
 use crate::addressing;
-use crate::connection::requester::{Message, WINDOW};
+use crate::connection::requester::{Message, Requester, WINDOW};
 use crate::counters::{Activity, DropReason};
 use crate::device::{Device, Face, Step};
 use crate::object::mr::Member;
@@ -199,7 +199,9 @@ fn packet(qp: &Qp, dev: &mut Device, face: &QpFace, message: &Message) -> Result
     let mut pieces = Pieces::new();
     let asks = message.asks();
     let len = if asks { 0 } else { len };
-    if !asks {
+    let keys = dev.mrs.of(qp.domain);
+    let whole = if asks { None } else { dev.wqe.whole(keys, message.data_at(), offset, len) };
+    if !asks && whole.is_none() {
         dev.wqe.gather(dev.mrs.of(qp.domain), message.data_at(), offset, len, &mut pieces)?;
     }
     let operation = message.control.operation().ok_or(WcStatus::LocalQpOperation)?;
@@ -246,18 +248,26 @@ fn packet(qp: &Qp, dev: &mut Device, face: &QpFace, message: &Message) -> Result
     let mut bth = face.bth(rc, opcode, r.next);
     // An answer is an acknowledge.
     bth.solicited = !asks && last && message.control.solicited;
-    bth.ack_request =
-        !asks && (last || r.next.get() % ACK_EVERY == ACK_EVERY - 1 || r.next.since(r.oldest) + 1 >= WINDOW);
+    bth.ack_request = !asks && (last || asks_for_acknowledge(r, r.next));
     let sent = dev.send(
         face.port,
         |port| addressing::address(port, &rc.av, &bth, &extended, face.qpn, false),
         len,
-        |wqe, out| wqe.copy(&pieces, out),
+        |wqe, out| match &whole {
+            Some(memory) => _ = memory.read(out),
+            None => wqe.copy(&pieces, out),
+        },
     );
     Ok(if sent.is_ok() { Step::Sent } else { Step::Blocked })
 }
 
-const fn opcode(operation: SendOpcode, first: bool, last: bool) -> Option<Opcode> {
+/// True if the packet of this number asks for an acknowledge though it does not end its message.
+#[inline(always)]
+pub(super) fn asks_for_acknowledge(r: &Requester, psn: Psn) -> bool {
+    psn.get() % ACK_EVERY == ACK_EVERY - 1 || psn.since(r.oldest) + 1 >= WINDOW
+}
+
+pub(super) const fn opcode(operation: SendOpcode, first: bool, last: bool) -> Option<Opcode> {
     Some(match (operation, first, last) {
         (SendOpcode::Send | SendOpcode::SendImm | SendOpcode::SendInvalidate, true, false) => {
             Opcode::RcSendFirst

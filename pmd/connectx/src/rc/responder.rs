@@ -14,12 +14,9 @@ use crate::frame::Arrived;
 use crate::object::mr::{Member, Use};
 use crate::object::qp::Qp;
 use crate::queue_counters::QueueCount;
-use crate::scatter::ScatterError;
+use crate::scatter::{ScatterError, Spot};
 use hca::{AsyncEvent, QpState, WcStatus};
 use prm::{Cqe, CqeOpcode};
-
-/// An acknowledge is sent at the latest after this many packets, asked for or not.
-const ACK_EVERY: u8 = 64;
 
 /// A message whose next packet does not come for so long ends its connection. Until then it holds a receive of the shared queue:
 /// who begins one on each of many connections, and ends none, would hold them all.
@@ -32,12 +29,34 @@ pub(crate) fn request(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now: 
     let Some(rc) = &mut qp.rc else { return };
     let r = &mut rc.responder;
     if Some(r.epsn) != before {
-        let had = r.goes_on_by.take().is_some();
-        r.goes_on_by = r.incoming.is_some().then(|| now + PATIENCE);
-        if had || r.goes_on_by.is_some() {
-            dev.update_timer(qp);
-        }
+        wait_for_more(qp, dev, now);
     }
+}
+
+/// A packet has been taken in: when the next one is to come, if its message goes on.
+#[inline]
+fn wait_for_more(qp: &mut Qp, dev: &mut Device, now: Instant) {
+    let Some(rc) = &mut qp.rc else { return };
+    let r = &mut rc.responder;
+    let by = r.incoming.is_some().then(|| now + PATIENCE);
+    if by != r.goes_on_by {
+        r.goes_on_by = by;
+        dev.update_timer(qp);
+    }
+}
+
+/// Takes in a packet of a SEND that is known to be the next one in order, to continue what came before it and to be as long as it may be,
+/// and to have no extended header. False if that has ended the connection, or there was no receive.
+#[inline]
+pub(crate) fn follow(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, last: bool, now: Instant) -> bool {
+    let member = qp.domain;
+    let outcome = send(qp, dev, packet, member, last);
+    let well = outcome.is_ok();
+    conclude(qp, dev, packet, outcome);
+    if well {
+        wait_for_more(qp, dev, now);
+    }
+    well
 }
 
 /// Ends a connection whose message does not go on.
@@ -78,26 +97,40 @@ fn take_in(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
     if qp.state == QpState::Rtr && r.msn == Psn::default() && r.since_ack == 0 {
         dev.events.raise(AsyncEvent::CommunicationEstablished(qp.qpn));
     }
-    match execute(qp, dev, packet) {
+    let outcome = execute(qp, dev, packet);
+    if outcome.is_ok() {
+        dev.accepted = Some(qp.slot);
+    }
+    conclude(qp, dev, packet, outcome);
+}
+
+/// What follows from a packet that was next in order. True if it ended its message.
+#[inline]
+fn conclude(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, outcome: Result<bool, Refusal>) {
+    match outcome {
         Ok(ended) => {
             let Some(rc) = &mut qp.rc else { return };
             let r = &mut rc.responder;
-            r.epsn = r.epsn.add(1);
-            r.refused = false;
             if ended {
                 r.msn = r.msn.add(1);
             }
-            r.since_ack = r.since_ack.saturating_add(1);
+            let owed = r.pass(packet.bth().ack_request);
             if let Some(what) = asked(packet.bth().opcode) {
                 dev.queue_counters.count(qp.counter_set, what);
             }
-            let stale = matches!(r.reply, Some(Reply::Nak(..)));
-            if packet.bth().ack_request || r.since_ack >= ACK_EVERY || stale {
-                r.reply = Some(Reply::Ack);
+            if owed {
                 dev.schedule(qp);
             }
         }
-        Err(Refusal::NotReady) => {
+        Err(refusal) => refuse(qp, dev, packet.bth().psn, refusal),
+    }
+}
+
+/// A packet that was next in order is refused.
+#[cold]
+fn refuse(qp: &mut Qp, dev: &mut Device, psn: Psn, refusal: Refusal) {
+    match refusal {
+        Refusal::NotReady => {
             let Some(rc) = &mut qp.rc else { return };
             let r = &mut rc.responder;
             r.refused = true;
@@ -106,7 +139,7 @@ fn take_in(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
             dev.queue_counters.count(qp.counter_set, QueueCount::OutOfBuffer);
             dev.schedule(qp);
         }
-        Err(Refusal::Fatal(code, receive)) => {
+        Refusal::Fatal(code, receive) => {
             if let Some(rc) = &mut qp.rc {
                 rc.responder.refused = true;
                 rc.responder.reply = Some(Reply::Nak(psn, Syndrome::Nak(code)));
@@ -208,14 +241,14 @@ fn send(
 ) -> Result<bool, Refusal> {
     let face = Face::receiving(qp, dev);
     let Some(rc) = &mut qp.rc else { return Err(INVALID) };
-    let (counter, received) = match rc.responder.incoming {
-        Some(Incoming::Send { counter, received }) => (counter, received),
-        _ => (take(dev, &mut qp.receives)?, 0),
+    let (counter, received, mut spot) = match rc.responder.incoming {
+        Some(Incoming::Send { counter, received, spot }) => (counter, received, spot),
+        _ => (take(dev, &mut qp.receives)?, 0, Spot::default()),
     };
     let payload = packet.payload();
     let total = received + payload.len() as u64;
-    rc.responder.incoming = Some(Incoming::Send { counter, received: total });
-    dev.lay_down(&qp.receives, counter, received, payload).map_err(|error| match error {
+    // Of one that is refused from here on the receive is told with the refusal.
+    dev.lay_down(&qp.receives, counter, received, &mut spot, payload).map_err(|error| match error {
         ScatterError::Length => {
             Refusal::Fatal(NakCode::InvalidRequest, Some((counter, WcStatus::LocalLength)))
         }
@@ -229,8 +262,8 @@ fn send(
             Refusal::Fatal(NakCode::RemoteAccess, Some((counter, WcStatus::RemoteInvalidRequest)))
         })?;
     }
+    rc.responder.incoming = (!last).then_some(Incoming::Send { counter, received: total, spot });
     if last {
-        rc.responder.incoming = None;
         let opcode = match packet.bth().opcode {
             Opcode::RcSendLastImmediate | Opcode::RcSendOnlyImmediate => CqeOpcode::ReceiveSendImm,
             Opcode::RcSendLastInvalidate | Opcode::RcSendOnlyInvalidate => CqeOpcode::ReceiveSendInvalidate,

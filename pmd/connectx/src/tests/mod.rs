@@ -15,6 +15,7 @@ mod read;
 mod reliable;
 mod rig;
 mod roce;
+mod series;
 mod subnet;
 mod umr;
 mod unreliable;

@@ -11,7 +11,7 @@ use crate::object::mr::Use;
 use crate::object::qp::Qp;
 use crate::queue_counters::QueueCount;
 use crate::rc::responder::complete;
-use crate::scatter::ScatterError;
+use crate::scatter::{ScatterError, Spot};
 use hca::{AsyncEvent, QpState, WcStatus};
 use prm::CqeOpcode;
 
@@ -93,14 +93,15 @@ pub(crate) fn receive(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Re
 }
 
 fn send(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, part: Part) -> Result<(), DropReason> {
-    let (counter, received) = match qp.uc.as_ref().and_then(|uc| uc.incoming) {
-        Some(Incoming::Send { counter, received }) => (counter, received),
-        _ => (take(qp, dev)?, 0),
+    let (counter, received, mut spot) = match qp.uc.as_ref().and_then(|uc| uc.incoming) {
+        Some(Incoming::Send { counter, received, spot }) => (counter, received, spot),
+        _ => (take(qp, dev)?, 0, Spot::default()),
     };
     let Some(uc) = &mut qp.uc else { return Err(DropReason::QueuePairState) };
     let total = received + packet.payload().len() as u64;
-    uc.incoming = Some(Incoming::Send { counter, received: total });
-    match dev.lay_down(&qp.receives, counter, received, packet.payload()) {
+    let laid = dev.lay_down(&qp.receives, counter, received, &mut spot, packet.payload());
+    uc.incoming = Some(Incoming::Send { counter, received: total, spot });
+    match laid {
         Ok(()) => {}
         Err(ScatterError::Length) => return Err(DropReason::ReceiveTooShort),
         // Here our own host is at fault, and it is told.

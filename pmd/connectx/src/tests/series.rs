@@ -1,0 +1,148 @@
+//! Packets of a connection that come in one round, of which many go the short way, come to the same as one in each round, which all go the
+//! long way: whatever is wrong with some of them.
+
+use ib_wire::packet::{Bth, Extended, Headers, Lrh, Opcode, VirtualLane};
+use ib_wire::{Lid, Mtu, PKey, Psn, Qpn, ServiceLevel};
+
+use super::rig::*;
+use crate::cable::{CableEnd, Crcs};
+use crate::{Activity, DropReason, QpKind};
+use hca::QpState;
+
+/// Splitmix64.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: u64) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % n) as usize
+    }
+}
+
+const MTU: usize = 256;
+
+/// Packets of messages, some of them damaged, too short or too long, in the wrong place, or not there. Every second list is of whole ones.
+fn packets(seed: u64, qpn: Qpn) -> Vec<(Vec<u8>, Crcs)> {
+    let mut dice = Dice(seed);
+    let harm = seed % 2 == 1;
+    let crcs = if dice.below(2) == 0 { Crcs::Present } else { Crcs::Absent };
+    let (mut all, mut psn, mut left) = (Vec::new(), 7, 0);
+    for _ in 0..40 {
+        let first = left == 0;
+        left = if first { 1 + dice.below(8) } else { left } - 1;
+        let opcode = match (first, left == 0) {
+            (true, true) => Opcode::RcSendOnly,
+            (true, false) => Opcode::RcSendFirst,
+            (false, false) => Opcode::RcSendMiddle,
+            (false, true) => Opcode::RcSendLast,
+        };
+        let len = if left > 0 { MTU } else { dice.below(MTU as u64) + usize::from(!first) };
+        let wrong = |dice: &mut Dice, n| harm && dice.below(n) == 0;
+        let opcode = if wrong(&mut dice, 30) { Opcode::from_byte(dice.below(8) as u8) } else { opcode };
+        let len = if wrong(&mut dice, 30) { dice.below(2 * MTU as u64) } else { len };
+        let bth = Bth {
+            opcode,
+            solicited: dice.below(4) == 0,
+            migrated: true,
+            pkey: PKey::DEFAULT,
+            fecn: false,
+            becn: false,
+            dest_qpn: qpn,
+            ack_request: dice.below(4) == 0,
+            psn: Psn::new(psn),
+        };
+        let (vl, sl) = (VirtualLane::default(), ServiceLevel::new(0));
+        let lrh = Lrh { vl, sl, dlid: Lid(1), slid: Lid(2) };
+        let headers = Headers { lrh, grh: None, bth, extended: Extended::Bare };
+        let mut bytes = vec![0; headers.packet_len(len)];
+        if headers.write_packet(&pattern(len, psn.into()), &mut bytes).is_err() {
+            continue;
+        }
+        if wrong(&mut dice, 12) {
+            let at = dice.below(20);
+            bytes[at] ^= 1 << dice.below(8);
+            if dice.below(4) > 0 {
+                ib_wire::crc::seal(&mut bytes);
+            }
+        }
+        if wrong(&mut dice, 30) {
+            let at = dice.below(bytes.len() as u64);
+            bytes[at] ^= 1 << dice.below(8);
+        }
+        if wrong(&mut dice, 40) {
+            bytes.truncate(1 + dice.below(bytes.len() as u64));
+        }
+        // Now and then one comes twice, or not at all.
+        psn += u32::from(!wrong(&mut dice, 30)) + u32::from(wrong(&mut dice, 30));
+        all.push((bytes, crcs));
+    }
+    all
+}
+
+/// All that can be seen of it but acknowledges, of which one may stand for many.
+#[derive(PartialEq, Eq, Debug)]
+struct Outcome {
+    drops: Vec<u64>,
+    activity: Vec<u64>,
+    state: QpState,
+    expected: Option<Psn>,
+    completions: Vec<Wc>,
+    events: Vec<crate::DeviceEvent>,
+    memory: Vec<u8>,
+}
+
+fn outcome(seed: u64, at_once: bool) -> Outcome {
+    let (mut wire, theirs) = CableEnd::pair().unwrap();
+    let (_idle, other) = CableEnd::pair().unwrap();
+    let mut rig = Rig::over(theirs, other);
+    // Segments end within packets and between them; some messages are longer than a receive, and some find none.
+    let piece = [100, 256, 700][seed as usize % 3];
+    let mut srq = SharedQueue::new(&mut rig.a.engine, 16, 1700, piece);
+    for _ in 0..3 + seed % 13 {
+        srq.post();
+    }
+    let rc = rig.a.qp(QpKind::Rc, 16, Some(srq.number), 6);
+    let how = Rc { mtu: Mtu::B256, ..Rc::default() };
+    rig.a.connect(&rc, (Lid(2), Qpn::new(5)), how);
+    for (bytes, crcs) in packets(seed, rc.qpn) {
+        wire.forward(&bytes, crcs).unwrap();
+        if !at_once {
+            rig.a.engine.step(rig.now);
+        }
+    }
+    rig.a.engine.step(rig.now);
+    let what = [Activity::Received, Activity::Duplicates, Activity::SequenceNaks, Activity::RnrNaks];
+    let counters = rig.a.engine.counters();
+    Outcome {
+        drops: DropReason::ALL.iter().map(|reason| counters.drops(*reason)).collect(),
+        activity: what.into_iter().chain([Activity::Faults]).map(|what| counters.activity(what)).collect(),
+        state: rig.a.engine.qp_state(rc.qpn).unwrap(),
+        expected: rig.a.engine.qp_psns(rc.qpn).unwrap().1,
+        completions: rig.a.rcq.all(),
+        events: std::iter::from_fn(|| rig.a.engine.next_event()).collect(),
+        memory: srq.buffers.get(0, srq.buffers.host().len()),
+    }
+}
+
+#[test]
+fn a_burst_comes_to_the_same_as_its_packets_one_by_one() {
+    let mut reasons = std::collections::BTreeSet::new();
+    let (mut completions, mut failed) = (0, 0);
+    for seed in 0..300 {
+        let together = outcome(seed, true);
+        assert_eq!(together, outcome(seed, false), "list {seed}");
+        let dropped = DropReason::ALL.iter().zip(&together.drops).filter(|(_, n)| **n > 0);
+        reasons.extend(dropped.map(|(reason, _)| reason.name()));
+        completions += together.completions.len();
+        failed += usize::from(together.state == QpState::Err);
+    }
+    assert!(completions > 500 && (50..250).contains(&failed), "{completions}, {failed}");
+    for name in
+        ["malformed", "vcrc", "not_our_lid", "wrong_source", "pkey", "no_queue_pair", "out_of_sequence"]
+    {
+        assert!(reasons.contains(name), "{name} never happened: {reasons:?}");
+    }
+}
