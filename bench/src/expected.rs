@@ -11,8 +11,6 @@ use crate::rig::{self, REMOTE_QKEY, REMOTE_QPN, Transport};
 
 /// Where the source address stands in a message: behind the encapsulation header.
 const SOURCE: usize = 4 + 12;
-/// An Ethernet header where a message's header of four bytes was.
-const IN_FRONT: usize = 14 - 4;
 
 /// The packets of a load.
 #[derive(Clone, Copy, Debug)]
@@ -50,8 +48,19 @@ impl Expected {
 
     fn is_forwarded_right(&self, message: usize, place: &[u8]) -> Option<bool> {
         let flow = u32::try_from(message).ok().filter(|flow| *flow < self.load.flows)?;
-        let (front, packet) = place.get(ROOM_BEFORE - IN_FRONT..)?.split_at_checked(14)?;
-        let header = [frames::ethernet_mac(flow).as_slice(), &frames::GATEWAY_MAC, &[0x08, 0x00]].concat();
+        // Messages come by the connections in turn, and these are of the segments in turn.
+        let connection = match self.transport {
+            Transport::Connections => flow % u32::from(self.load.connections.max(1)),
+            Transport::Datagrams => 0,
+        };
+        let tag = match self.load.vlan(connection) {
+            0 => Vec::new(),
+            vlan => [[0x81, 0x00], vlan.to_be_bytes()].concat(),
+        };
+        let header =
+            [&frames::ethernet_mac(flow), frames::GATEWAY_MAC.as_slice(), &tag, &[0x08, 0x00]].concat();
+        let front = place.get((ROOM_BEFORE + 4).checked_sub(header.len())?..)?;
+        let (front, packet) = front.split_at_checked(header.len())?;
         Some(front == header && packet == frames::message(&self.load, flow).get(4..)?)
     }
 }
@@ -155,13 +164,18 @@ mod tests {
 
     #[test]
     fn every_byte_of_a_frame_counts_and_none_in_front_of_it() {
-        for packet in [SHORTEST, 1500] {
-            let load = Load { packet, ..Load::PLAIN };
+        let plain = Load::PLAIN;
+        let tagged = Load { tagged: true, segments: 3, connections: 4, ..plain };
+        for (load, tag_len) in [(plain, 0), (Load { packet: 1500, ..plain }, 0), (tagged, 4)] {
             let expected = Expected { load, transport: Transport::Connections };
-            let frame = |flow| {
+            let in_front = 14 - 4 + tag_len;
+            let frame = |flow: u32| {
                 let packet = frames::message(&load, flow).split_off(4);
                 let header = [frames::ethernet_mac(flow), frames::GATEWAY_MAC].concat();
-                [vec![0xa5; ROOM_BEFORE - IN_FRONT], header, vec![8, 0], packet].concat()
+                // The fourth connection is of the first segment again.
+                let tag = [0x81, 0, 0, 100 + (flow % 4 % 3) as u8];
+                let tag = tag.get(..tag_len).unwrap().to_vec();
+                [vec![0xa5; ROOM_BEFORE - in_front], header, tag, vec![8, 0], packet].concat()
             };
             for flow in 0..load.flows {
                 let place = &frame(flow)[..];
@@ -173,7 +187,7 @@ mod tests {
                 let mut place = frame(3);
                 place[at] ^= 0x10;
                 let right = expected.is_right(&Seen::Forwarded { message: 3, place: &place });
-                assert_eq!(right, at < ROOM_BEFORE - IN_FRONT, "byte {at}");
+                assert_eq!(right, at < ROOM_BEFORE - in_front, "byte {at}");
             }
         }
     }

@@ -21,7 +21,7 @@ pub(crate) struct Load {
     pub(crate) hosts: u32,
     /// Connections, which the hosts share.
     pub(crate) connections: u16,
-    /// Segments, which the flows are of in turn. All know all hosts.
+    /// Segments, which the flows are of in turn, and so are connections by which something comes. All know all hosts.
     pub(crate) segments: u8,
     /// Frames have a tag, by which segments are told apart.
     pub(crate) tagged: bool,

@@ -193,6 +193,8 @@ pub(crate) fn tables(load: &Load, transport: Transport, workers: u8) -> Result<T
     let most = MAX_NEIGHBOURS.max(load.hosts as usize).max(load.flows as usize);
     let mut tables = Tables::default();
     for n in 0..load.segments.max(1) {
+        let vlan = load.vlan(n.into());
+        settings.vlan = (vlan != 0).then_some(vlan);
         let mut segment = Draft::new(0x5eed, settings.clone(), most, workers);
         for host in 0..load.hosts {
             let slot = RcSlot(load.slot(host));
@@ -209,10 +211,10 @@ pub(crate) fn tables(load: &Load, transport: Transport, workers: u8) -> Result<T
         }
         let index = SegmentIndex(n);
         tables.set_segment(index, Some(segment.table().clone()));
-        tables.join_vlan(EthernetIndex(0), load.vlan(n.into()), Some(index));
+        tables.join_vlan(EthernetIndex(0), vlan, Some(index));
+        // What comes by a connection is of the one whose link that stands beside, in turn; datagrams are of the first one.
+        tables.join_link(EndpointIndex(0), n, Some(index));
     }
-    // What comes from the fabric is of the first one.
-    tables.join_link(EndpointIndex(0), 0, Some(SegmentIndex(0)));
     Ok(tables)
 }
 
@@ -292,6 +294,7 @@ impl Hand {
         let before = resident();
         let config = SinkConfig {
             connections: load.connections,
+            links: load.segments,
             send_depth,
             srq_depth,
             srq_message,

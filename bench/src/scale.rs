@@ -57,6 +57,8 @@ fn groups() -> Vec<Group> {
     let flows = |n: u32| Load { flows: n, hosts: n.min(8), ..plain };
     // None is one segment without tags.
     let segments = |n: u32| Load { tagged: n > 0, segments: n.max(1) as u8, ..plain };
+    // Each has a connection at least.
+    let arriving_segments = |n: u32| Load { connections: n.max(8) as u16, ..segments(n) };
     // So that each of those that arrive comes by its host's connection.
     let arriving = |n: u32| Load { flows: n * 256_u32.div_ceil(n), ..connections(n) };
     // Bytes of a frame.
@@ -72,8 +74,7 @@ fn groups() -> Vec<Group> {
         group("flows", there, points(&[256, 1, 4096, 100_000], flows)),
         group("flows.ib-eth", back, points(&[256, 1, 4096, 100_000], flows)),
         group("segments", there, points(&[0, 1, 16, 128], segments)),
-        // What comes by a connection of the sink's is of one segment.
-        group("segments.ib-eth", back, points(&[0, 1], segments)),
+        group("segments.ib-eth", back, points(&[0, 1, 16, 128], arriving_segments)),
         group("frame.eth-ib", there, points(&[60, 256, 512, 1514], frames)),
         group("frame.ib-eth", back, points(&[60, 256, 512, 1514], frames)),
         group("frame.eth-ib-ud", datagrams_there, points(&[60, 1514], frames)),

@@ -133,6 +133,7 @@ pub(crate) fn forward(case: Case, begin: impl FnMut(), end: impl FnOnce()) -> Ou
 
     let config = SinkConfig {
         connections: packets::HOSTS.into(),
+        links: 1,
         send_depth: 64,
         srq_depth: SRQ_DEPTH,
         srq_message: LARGEST_MESSAGE,

@@ -58,6 +58,8 @@ const FIRST_LKEY: u32 = 0x1000;
 pub struct SinkConfig {
     /// Connected queue pairs.
     pub connections: u16,
+    /// Datagram queue pairs beside which they stand, in turn: links, for who receives; at least one.
+    pub links: u8,
     /// Sends of each that may be outstanding.
     pub send_depth: u32,
     /// Depth of the shared receive queue.
@@ -211,7 +213,8 @@ impl Sink {
             let (rings, reader) = SendReader::create(FIRST_QPN + 1 + index, &asked)?;
             wqebbs += rings.sq_wqebbs;
             sends.push(reader);
-            connections.push(RcQp::new(&rings, false, UdSlot(0), config.signal_every, None));
+            let beside = UdSlot((index % u32::from(config.links.max(1))) as u8);
+            connections.push(RcQp::new(&rings, false, beside, config.signal_every, None));
         }
         let (srq_ring, srq) = SharedReader::create(config.srq_depth, segments)?;
         let (datagrams, datagram_reader) = SharedReader::create(DATAGRAMS, 1)?;

@@ -11,6 +11,7 @@ fn pool(name: &str) -> Pool {
 fn config(connections: u16, messages: &[&[u8]]) -> SinkConfig {
     SinkConfig {
         connections,
+        links: 1,
         send_depth: 64,
         srq_depth: 100,
         srq_message: 5000,
