@@ -87,7 +87,6 @@ impl Inspector for Expected {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frames::SHORTEST;
 
     const LOADS: [Load; 3] = [
         Load::PLAIN,

@@ -35,13 +35,20 @@ fn rounded(percent: f64) -> f64 {
 pub(crate) struct Recorded {
     part: String,
     v2: Vec<u8>,
+    /// The last quantile that is drawn, where its packets do not say so.
+    until: f64,
 }
 
 impl Recorded {
     pub(crate) fn of(part: &str, histogram: &Histogram<u64>) -> Result<Self, String> {
         let mut v2 = Vec::new();
         V2Serializer::new().serialize(histogram, &mut v2).map_err(|e| format!("{part}: {e:?}"))?;
-        Ok(Self { part: part.to_owned(), v2 })
+        Ok(Self { part: part.to_owned(), v2, until: 1.0 })
+    }
+
+    /// The same, drawn no further than this quantile.
+    pub(crate) fn until(self, quantile: f64) -> Self {
+        Self { until: quantile, ..self }
     }
 
     fn histogram(&self) -> Result<Histogram<u64>, String> {
@@ -52,7 +59,7 @@ impl Recorded {
 /// All that were recorded, those of all runs together.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Percentiles {
-    all: Vec<(String, Histogram<u64>)>,
+    all: Vec<(String, Histogram<u64>, f64)>,
 }
 
 impl Percentiles {
@@ -60,9 +67,12 @@ impl Percentiles {
     pub(crate) fn add(&mut self, benchmark: &str, samples: &[Sample]) -> Result<(), String> {
         for recorded in samples.iter().flat_map(|sample| &sample.histograms) {
             let (name, new) = (format!("{benchmark}.{}", recorded.part), recorded.histogram()?);
-            match self.all.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, histogram)) => histogram.add(new).map_err(|e| format!("{name}: {e:?}"))?,
-                None => self.all.push((name, new)),
+            match self.all.iter_mut().find(|(known, ..)| *known == name) {
+                Some((_, histogram, until)) => {
+                    histogram.add(new).map_err(|e| format!("{name}: {e:?}"))?;
+                    *until = until.max(recorded.until);
+                }
+                None => self.all.push((name, new, recorded.until)),
             }
         }
         Ok(())
@@ -80,7 +90,7 @@ impl Percentiles {
             .with_start_time(at)
             .begin_log_with(&mut log, &mut serializer)
             .map_err(|e| e.to_string())?;
-        for (name, histogram) in &self.all {
+        for (name, histogram, _) in &self.all {
             writer
                 .write_histogram(histogram, Duration::ZERO, Duration::ZERO, Tag::new(name))
                 .map_err(|e| format!("{name}: {e:?}"))?;
@@ -94,14 +104,14 @@ impl Percentiles {
     pub(crate) fn charts(&self) -> Vec<(String, Chart)> {
         let mut charts: Vec<(String, &str, Chart)> = Vec::new();
         let (machine, cells): (Vec<_>, Vec<_>) =
-            self.all.iter().partition(|(name, _)| name.contains(".machine."));
-        for (name, histogram) in cells {
+            self.all.iter().partition(|(name, ..)| name.contains(".machine."));
+        for (name, histogram, until) in cells {
             let words: Vec<&str> = name.split('.').collect();
             let own = if words.contains(&"ping") { 1 } else { 2 };
             let (way, line) = words.split_at(words.len().saturating_sub(own));
             let of = name.get(..way.join(".").rfind('.').unwrap_or(0)).unwrap_or_default();
             let (way, line) = (way.join("-"), line.join(", at % of the maximum: "));
-            let line = Line::new(&line, curve(histogram));
+            let line = Line::new(&line, curve(histogram, *until));
             match charts.iter_mut().find(|(known, ..)| *known == way) {
                 Some((.., chart)) => chart.lines.push(line),
                 None => charts.push((way.clone(), of, chart(&way, line))),
@@ -111,11 +121,11 @@ impl Percentiles {
             // Pings are no load.
             let loads = if way.ends_with("-ping") { 1 } else { MACHINE.len() };
             for (load, words) in MACHINE.iter().take(loads) {
-                let found = machine.iter().find(|(name, _)| *name == format!("{of}.machine.{load}"));
-                let points = found.map(|(_, histogram)| {
+                let found = machine.iter().find(|(name, ..)| *name == format!("{of}.machine.{load}"));
+                let points = found.map(|(_, histogram, until)| {
                     // Most would not wait at all, which has no place among powers of ten.
                     let seen = |point: &Point| point.1 >= LEAST_US;
-                    curve(histogram).into_iter().filter(seen).collect::<Vec<_>>()
+                    curve(histogram, *until).into_iter().filter(seen).collect::<Vec<_>>()
                 });
                 chart.lines.extend(points.map(|points| Line { dashed: true, ..Line::new(words, points) }));
             }
@@ -151,10 +161,10 @@ fn place(quantile: f64) -> f64 {
     -(1.0 - quantile).log10() / NINES
 }
 
-fn curve(histogram: &Histogram<u64>) -> Vec<Point> {
+fn curve(histogram: &Histogram<u64>, until: f64) -> Vec<Point> {
     // What few packets alone would tell is not told.
-    let most = (histogram.len() as f64 / ABOVE).max(1.0).log10().min(NINES);
-    let steps = (most * 12.0) as u32;
+    let most = (histogram.len() as f64 / ABOVE).max(1.0).log10().min(NINES).min(-(1.0 - until).log10());
+    let steps = (most * 12.0).round() as u32;
     let point = |step: u32| {
         let quantile = 1.0 - 10_f64.powf(-f64::from(step) / 12.0);
         (place(quantile), histogram.value_at_quantile(quantile) as f64 / 1e3, None)
@@ -197,7 +207,7 @@ mod tests {
         let cells = ["latency.eth-ib.poll.50", "latency.eth-ib.sleep.50", "latency.ping.poll"];
         assert_eq!(tags[..3], cells);
         assert_eq!(tags[3..], ["latency.machine.0", "latency.machine.50"]);
-        let (_, all) = &percentiles.all[0];
+        let (_, all, _) = &percentiles.all[0];
         assert_eq!((all.len(), all.value_at_quantile(0.5) / 10), (1000, 100));
         assert!(all.value_at_quantile(0.999) >= 50_000);
     }
@@ -229,8 +239,20 @@ mod tests {
     }
 
     #[test]
+    fn a_line_ends_where_too_few_lie_above_or_where_it_is_told_to() {
+        let mut histogram = Histogram::new_with_bounds(1, 10_000_000_000, 3).unwrap();
+        histogram.record_n(5000, 1000).unwrap();
+        let end = |until| curve(&histogram, until).last().map(|(place, ..)| (place * 100.0).round());
+        // Two nines of four: ten of a thousand.
+        assert_eq!(
+            (end(1.0), end(0.9999), end(0.99), end(0.9), end(0.0)),
+            (Some(50.0), Some(50.0), Some(50.0), Some(25.0), Some(0.0))
+        );
+    }
+
+    #[test]
     fn what_is_no_histogram_is_an_error() {
-        let broken = Recorded { part: "x".to_owned(), v2: vec![1, 2, 3] };
+        let broken = Recorded { part: "x".to_owned(), v2: vec![1, 2, 3], until: 1.0 };
         let sample = Sample { histograms: vec![broken], ..Sample::default() };
         assert!(Percentiles::default().add("latency", &[sample]).is_err());
     }

@@ -351,7 +351,7 @@ pub(crate) fn take_messages(
     Ok(sample)
 }
 
-/// As [`stream`], so many messages. The clock is looked at where there is nothing to do.
+/// As [`stream`], so many messages.
 fn send_all(a: &mut End, b: &mut End, pool: &Pool, len: usize, count: u64) -> Result<(), String> {
     let (mut sent, mut received) = (0, 0);
     let begin = Instant::now();

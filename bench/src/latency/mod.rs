@@ -207,11 +207,6 @@ fn tell_machine(
             Figure::new(&name("longest"), "us", longest / 1e3),
         ]);
     }
-    // By how many absences a percentile is made, not by how many arrivals they are counted with.
-    let gaps: Vec<f64> = generators.iter().chain(&workers).flat_map(|watch| watch.gaps()).collect();
-    let is_told = |quantile, value: u64| {
-        quantile >= 1.0 || gaps.iter().filter(|gap| **gap > value as f64).count() >= 10
-    };
     let per_worker = looks.iter().map(|(_, workers)| workers.len()).max().unwrap_or(1).max(1) as f64;
     // The maximum was found on this machine: absences are in it, and would count twice.
     let time: f64 = workers.iter().map(|watch| watch.time()).sum();
@@ -232,9 +227,18 @@ fn tell_machine(
                 waits(generator, worker, pace, service, &mut times);
             }
         }
+        // By how many absences a percentile is made, not by how many arrivals they are counted with.
+        let others: &[&Watch] = if name == "worker" { &[] } else { &generators };
+        let gaps: Vec<f64> = workers.iter().chain(others).flat_map(|watch| watch.gaps()).collect();
+        let is_told = |quantile, value: u64| {
+            quantile >= 1.0 || gaps.iter().filter(|gap| **gap > value as f64).count() >= 10
+        };
+        let drawn =
+            |quantile: &f64| *quantile < 1.0 && is_told(*quantile, times.value_at_quantile(*quantile));
+        let until = QUANTILES.into_iter().filter(drawn).fold(0.0, f64::max);
         let name = format!("{prefix}machine.{name}");
         tell_times(&name, &times, is_told, sample);
-        sample.histograms.push(Recorded::of(&name, &times)?);
+        sample.histograms.push(Recorded::of(&name, &times)?.until(until));
     }
     Ok(())
 }

@@ -261,6 +261,10 @@ impl Rig {
         let until = eal::tsc() + cycles(time);
         self.working.iter().for_each(|working| working.desk.look(until));
         let here = spin(until);
+        // It ends before where there were too many gaps; workers may not have.
+        while eal::tsc() < until {
+            std::hint::spin_loop();
+        }
         let there = self.working.iter().map(|working| working.desk.seen()).collect::<Result<_, _>>()?;
         Ok((here, there))
     }

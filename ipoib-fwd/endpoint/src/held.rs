@@ -439,6 +439,7 @@ mod tests {
                 }
                 prop_assert_eq!(given as usize, sent + lost + held.len());
                 prop_assert!(held.len() <= HELD && held.used <= LINES);
+                prop_assert_eq!(held.is_calm(), held.used == 0 && held.stuck.count == 0);
                 let used = (0..12).filter(|n| held.has(way(*n))).count();
                 let all = stuck.iter().filter(|stuck| **stuck).count();
                 prop_assert_eq!((held.used, held.stuck.count), (used, all));

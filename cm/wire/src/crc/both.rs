@@ -130,7 +130,8 @@ fn mapped<const N: usize>(table: &Table<N>, state: u64) -> u64 {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(super) fn is_fast() -> bool {
-    std::arch::is_x86_feature_detected!("pclmulqdq")
+    // The library asks for both.
+    std::arch::is_x86_feature_detected!("pclmulqdq") && std::arch::is_x86_feature_detected!("sse4.1")
 }
 
 /// Elsewhere it was not measured.

@@ -11,6 +11,7 @@ use crate::counters::Activity;
 use crate::device::Device;
 use crate::frame::Way;
 use crate::object::qp::{Qp, QpKind};
+use crate::port::Port;
 use crate::wqe::Pieces;
 use hca::PortState;
 use prm::SendOpcode;
@@ -35,6 +36,16 @@ pub(crate) fn send(qp: &mut Qp, dev: &mut Device, most: usize) -> usize {
     let Some(opcode @ (Opcode::RcSendMiddle | Opcode::RcWriteMiddle)) = opcode else { return 0 };
     let room = WINDOW.saturating_sub(r.next.since(r.oldest));
     let count = (message.packets - 1 - k).min(room).min(most as u32);
+    // Headers of other ways are not made here.
+    let goes_out = |port: &Port| {
+        port.state == PortState::Active
+            && port.ethernet.is_none()
+            && port.cable.is_some()
+            && !port.has_lid(rc.av.dlid)
+    };
+    if !dev.ports.get(usize::from(qp.port)).is_some_and(goes_out) {
+        return 0;
+    }
     if count == 0 || dev.wqe.reload(&qp.sq, &message.control, qp.qpn).is_err() {
         return 0;
     }
@@ -42,9 +53,6 @@ pub(crate) fn send(qp: &mut Qp, dev: &mut Device, most: usize) -> usize {
     let face = QpFace::new(qp, dev);
     let Device { ports, wqe, mrs, counters, .. } = dev;
     let Some(port) = ports.get_mut(usize::from(face.port)) else { return 0 };
-    if port.state != PortState::Active {
-        return 0;
-    }
     let bth = face.bth(rc, opcode, r.next);
     let Ok(outgoing) = addressing::address(port, &rc.av, &bth, &Extended::Bare, face.qpn, false) else {
         return 0;

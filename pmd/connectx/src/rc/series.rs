@@ -2,7 +2,8 @@
 //! say the same: link and transport version, addresses, partition, queue pair, and the states of the port and the queue pair.
 //!
 //! That holds within one round of [`crate::ingress`], in which the host does nothing to the device, and as long as no packet comes between that goes the
-//! long way. Whatever else is to be said of a packet than that it is the next one and is well is said by the long way, too.
+//! long way. Whatever else is to be said of a packet than that it is the next one and is well is said by the long way, too; of a first or last one what both ways ask of the
+//! receive ([`responder::follow`]).
 
 use std::time::Instant;
 
@@ -48,7 +49,8 @@ impl Series {
         (Lnh::from_bits((lrh >> 48) as u8) == Lnh::Local).then_some(Self { lrh, bth, slot })
     }
 
-    /// Takes a packet in, if it goes on with the series. False if it is to go the long way; nothing has been done with it then.
+    /// Takes a packet in, if it goes on with the series. False if it is to go the long way; nothing has been done with it then, but that some of it may
+    /// lie already where the long way lays it.
     #[inline(always)]
     pub(crate) fn take_in(
         series: &mut Option<Self>,
