@@ -22,14 +22,20 @@ impl Dice {
     }
 }
 
-const MTU: usize = 256;
+/// Of a list: what its packets hold, and the number of the first. Long packets have both sums made in one pass, and their payloads are copied by wide
+/// words; the numbers of some lists come round.
+fn measures(seed: u64) -> (Mtu, u32) {
+    (if seed % 4 < 2 { Mtu::B256 } else { Mtu::B2048 }, if seed % 5 == 4 { 0xff_fff0 } else { 7 })
+}
 
 /// Packets of messages, some of them damaged, too short or too long, in the wrong place, or not there. Every second list is of whole ones.
 fn packets(seed: u64, qpn: Qpn) -> Vec<(Vec<u8>, Crcs)> {
     let mut dice = Dice(seed);
     let harm = seed % 2 == 1;
     let crcs = if dice.below(2) == 0 { Crcs::Present } else { Crcs::Absent };
-    let (mut all, mut psn, mut left) = (Vec::new(), 7, 0);
+    let (mtu, first) = measures(seed);
+    let mtu = mtu.bytes();
+    let (mut all, mut psn, mut left) = (Vec::new(), first, 0);
     for _ in 0..40 {
         let first = left == 0;
         left = if first { 1 + dice.below(8) } else { left } - 1;
@@ -39,10 +45,10 @@ fn packets(seed: u64, qpn: Qpn) -> Vec<(Vec<u8>, Crcs)> {
             (false, false) => Opcode::RcSendMiddle,
             (false, true) => Opcode::RcSendLast,
         };
-        let len = if left > 0 { MTU } else { dice.below(MTU as u64) + usize::from(!first) };
+        let len = if left > 0 { mtu } else { dice.below(mtu as u64) + usize::from(!first) };
         let wrong = |dice: &mut Dice, n| harm && dice.below(n) == 0;
         let opcode = if wrong(&mut dice, 30) { Opcode::from_byte(dice.below(8) as u8) } else { opcode };
-        let len = if wrong(&mut dice, 30) { dice.below(2 * MTU as u64) } else { len };
+        let len = if wrong(&mut dice, 30) { dice.below(2 * mtu as u64) } else { len };
         let bth = Bth {
             opcode,
             solicited: dice.below(4) == 0,
@@ -52,7 +58,7 @@ fn packets(seed: u64, qpn: Qpn) -> Vec<(Vec<u8>, Crcs)> {
             becn: false,
             dest_qpn: qpn,
             ack_request: dice.below(4) == 0,
-            psn: Psn::new(psn),
+            psn: Psn::new(psn & 0xff_ffff),
         };
         let (vl, sl) = (VirtualLane::default(), ServiceLevel::new(0));
         let lrh = Lrh { vl, sl, dlid: Lid(1), slid: Lid(2) };
@@ -99,13 +105,15 @@ fn outcome(seed: u64, at_once: bool) -> Outcome {
     let (_idle, other) = CableEnd::pair().unwrap();
     let mut rig = Rig::over(theirs, other);
     // Segments end within packets and between them; some messages are longer than a receive, and some find none.
-    let piece = [100, 256, 700][seed as usize % 3];
-    let mut srq = SharedQueue::new(&mut rig.a.engine, 16, 1700, piece);
+    let (mtu, rq_psn) = measures(seed);
+    let times = mtu.bytes() / 256;
+    let piece = [100, 256, 700][seed as usize % 3] * times;
+    let mut srq = SharedQueue::new(&mut rig.a.engine, 16, 1700 * times, piece);
     for _ in 0..3 + seed % 13 {
         srq.post();
     }
     let rc = rig.a.qp(QpKind::Rc, 16, Some(srq.number), 6);
-    let how = Rc { mtu: Mtu::B256, ..Rc::default() };
+    let how = Rc { mtu, rq_psn, ..Rc::default() };
     rig.a.connect(&rc, (Lid(2), Qpn::new(5)), how);
     for (bytes, crcs) in packets(seed, rc.qpn) {
         wire.forward(&bytes, crcs).unwrap();
