@@ -432,7 +432,7 @@ def ports_of(args):
 
 def main():
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", choices=NAMES, metavar="NAME", help=", ".join(NAMES) + "; all if none is named")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES) + "; all if none is named")
     parser.add_argument("--json", metavar="FILE", help="write the results to FILE, too")
     parser.add_argument("--plots", metavar="DIR", help="write a plot of each benchmark as SVG into DIR")
     parser.add_argument("--quick", action="store_true", help="two runs of a second each, which tell nothing but that it works")
@@ -443,6 +443,9 @@ def main():
     parser.add_argument("--bin", metavar="DIR", default="target/release", help="where the programs are")
     parser.add_argument("--older", metavar="DIR", help="where another build's programs are, whose gateway takes turns with the others")
     args = parser.parse_args()
+    unknown = [name for name in args.names if name not in NAMES]
+    if unknown:
+        parser.error(f"no benchmark is called {', '.join(unknown)}: there are {', '.join(NAMES)}")
     args.names = args.names or list(NAMES)
     missing = [program for program in PROGRAMS if not (Path(args.older) / program).is_file()] if args.older else None
     if missing:
