@@ -1,6 +1,6 @@
 //! What the machine itself does to whoever polls on it: the moments at which a processor that does nothing but read the time-stamp counter
 //! was away, with the kernel or the host, and how long a packet that came by these processors would have waited for them alone. No software
-//! on this machine is below that.
+//! is below that at these moments.
 
 use std::time::Duration;
 
