@@ -1,10 +1,10 @@
-"""The program ibcrowd beside a laboratory: many InfiniBand hosts on a port of its fabric, and what it tells."""
+"""The program ibcrowd beside a topology: many InfiniBand hosts on a port of its fabric, and what it tells."""
 
 import contextlib
 import json
 import subprocess
 
-from stage.programs import Failed
+from testbed.programs import TestbedError
 
 
 def link(lab):
@@ -14,7 +14,7 @@ def link(lab):
 
 class Crowd:
     """One of them. `first` is the address of the first host, `target` the one that all ask the gateway for; `programs` is where it is, if
-    not with the laboratory's."""
+    not with the topology's."""
 
     def __init__(self, lab, hosts, first, target, *more, programs=None):
         links = lab.ctl("links")["infiniband"]
@@ -52,8 +52,8 @@ class Crowd:
         if not line:
             counted = {k: v for k, v in self.lab.ctl("links")["link_counters"].items() if v}
             drops = self.lab.ctl("stats")["drops"]
-            raise Failed(f"{self.log.read_text(errors='replace')[-2000:].strip()}; the gateway dropped {drops}, counted {counted}")
+            raise TestbedError(f"{self.log.read_text(errors='replace')[-2000:].strip()}; the gateway dropped {drops}, counted {counted}")
         told = json.loads(line)
         if told["stage"] not in stages:
-            raise Failed(f"ibcrowd is at {told}, not {' or '.join(stages)}")
+            raise TestbedError(f"ibcrowd is at {told}, not {' or '.join(stages)}")
         return told
