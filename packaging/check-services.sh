@@ -13,7 +13,7 @@ begin() {
 why() {
     systemctl status --no-pager --lines 20 "ip*.service" ibfab || true
     journalctl --no-pager --lines 40 --priority warning
-    tail -n 3 /tmp/figures /tmp/{meanwhile,drain}.{server,client} 2>/dev/null
+    tail -n 3 /tmp/figures /tmp/{tcp,udp}.{server,client} 2>/dev/null
 }
 trap 'tell "failed  $part: line $LINENO"; why || true; systemctl exit 1' ERR
 
@@ -39,22 +39,22 @@ under_traffic() {
     local what=$1 client=() server=()
     shift
     # What the last ones have said is not taken for theirs.
-    rm -f /tmp/{meanwhile,drain}.{server,client}
-    for way in meanwhile drain; do
-        ip netns exec gwdemo-ib python3 "/mnt/scripts/checks/$way.py" --server >"/tmp/$way.server" 2>&1 &
+    rm -f /tmp/{tcp,udp}.{server,client}
+    for protocol in tcp udp; do
+        ip netns exec gwdemo-ib python3 /mnt/scripts/testbed/echo.py $protocol-server >/tmp/$protocol.server 2>&1 &
         server+=($!)
-        within 20 grep -qs listening "/tmp/$way.server"
-        ip netns exec gwdemo-eth python3 "/mnt/scripts/checks/$way.py" --client 10.77.0.2 25 >"/tmp/$way.client" 2>&1 &
+        within 20 grep -qs listening /tmp/$protocol.server
+        ip netns exec gwdemo-eth python3 /mnt/scripts/testbed/echo.py $protocol-client 10.77.0.2 25 >/tmp/$protocol.client 2>&1 &
         client+=($!)
     done
-    within 20 grep -qs connected /tmp/meanwhile.client
+    within 20 grep -qs connected /tmp/tcp.client
     sleep 2
     "$@"
     for process in "${client[@]}"; do wait "$process"; done
     kill "${server[@]}" 2>/dev/null || true
     # Their ports are the next ones'.
     for process in "${server[@]}"; do wait "$process" || true; done
-    tell "figure  $what: TCP $(tail -n 1 /tmp/meanwhile.client), datagrams $(tail -n 1 /tmp/drain.client)"
+    tell "figure  $what: TCP $(tail -n 1 /tmp/tcp.client), datagrams $(tail -n 1 /tmp/udp.client)"
 }
 # take DIRECTORY: its package of the gateway; both instances go on with the new program, and one of them forwards.
 take() {
@@ -163,7 +163,7 @@ within 30 status ipoib-fwd '1 forwarding'
 begin 'one of which a worker alone stands still is started anew'
 before=$(show MainPID ipoib-fwd) times=$(show NRestarts ipoib-fwd)
 other() { restarted && ! is MainPID ipoib-fwd "$before"; }
-python3 /mnt/scripts/checks/stuck.py "$before" >/tmp/stuck 2>&1 || { cat /tmp/stuck; false; }
+python3 /mnt/scripts/testbed/stuck.py "$before" >/tmp/stuck 2>&1 || { cat /tmp/stuck; false; }
 tell "figure  the worker: $(tail -n 1 /tmp/stuck)"
 within 60 other
 [ "$(show NRestarts ipoib-fwd)" = $((times + 1)) ]
@@ -189,7 +189,7 @@ begin "the hardened unit's gateway carries the demo's traffic"
 awk '{ is[$1] = $2 }
     END { exit !(is["CapPrm:"] ~ /^0+$/ && is["CapBnd:"] ~ /^0+7000$/ && is["NoNewPrivs:"] == 1 && is["Seccomp:"] == 2 && is["Seccomp_filters:"] > 1) }
 ' "/proc/$(show MainPID ipoib-fwd)/status"
-python3 /mnt/scripts/checks/installed.py >/tmp/traffic || { cat /tmp/traffic; false; }
+python3 /mnt/scripts/testbed/installed.py >/tmp/traffic || { cat /tmp/traffic; false; }
 tell "figure  the demo's traffic: $(tail -n 1 /tmp/traffic)"
 # who UNIT: user, groups and capabilities of its process.
 who() { awk -F '\t' '/^(Uid|Groups|CapEff|CapBnd):/ { printf "%s%s ", $1, $2 }' "/proc/$(show MainPID "$1")/status"; }
