@@ -60,6 +60,14 @@ def tidy():
     assert not left, f"left behind: {', '.join(left)}"
 
 
+@pytest.fixture
+def tmp_path(tidy):
+    """A directory for the test's files, in place of pytest's own, which would outlive the test."""
+    folder = pathlib.Path(tempfile.mkdtemp())
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 @pytest.fixture(scope="session")
 def programs(request):
     """The directory with the programs."""

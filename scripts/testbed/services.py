@@ -1,6 +1,7 @@
 """A service manager in systemd's place: what programs report to it (sd_notify), and a fabric and a gateway that have one each."""
 
 import socket
+import threading
 import time
 
 from testbed.programs import DEADLINE, TestbedError
@@ -8,48 +9,58 @@ from testbed.topology import Topology
 
 
 class Manager:
-    """A service manager for one program: its environment, and the messages it has received."""
+    """A service manager for one program: its environment, and the messages it has received.
+
+    A thread receives them, because a socket that is full takes no more.
+    """
 
     def __init__(self, path, watchdog):
         """`watchdog` is the watchdog's interval in seconds, which the program is given."""
-        self.messages, self.socket = [], socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        # All messages, and how many of them the test has taken.
+        self.messages, self.taken = [], 0
+        self.changed = threading.Condition()
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(str(path))
         self.environment = [f"NOTIFY_SOCKET={path}", f"WATCHDOG_USEC={int(watchdog * 1e6)}"]
+        self.thread = threading.Thread(target=self.receive, daemon=True)
+        self.thread.start()
 
-    def receive(self, timeout):
-        """The next message; None if there is none for that many seconds."""
-        self.socket.settimeout(timeout)
-        try:
-            message = self.socket.recv(4096).decode()
-        except (TimeoutError, BlockingIOError):
-            return None
-        self.messages.append(message)
-        return message
+    def receive(self):
+        while message := self.socket.recv(4096).decode():
+            with self.changed:
+                self.messages.append(message)
+                self.changed.notify_all()
+
+    def take(self, start):
+        """Takes messages up to the first one that starts like that; None if there is no such message yet."""
+        for at in range(self.taken, len(self.messages)):
+            if self.messages[at].startswith(start):
+                self.taken = at + 1
+                return self.messages[at]
+        return None
 
     def wait(self, start, seconds=DEADLINE):
         """Takes messages until one starts like that; returns it."""
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            message = self.receive(left)
-            if message is not None and message.startswith(start):
+        with self.changed:
+            if message := self.changed.wait_for(lambda: self.take(start), seconds):
                 return message
-        raise TestbedError(f"no message {start}... within {seconds} s; received: {self.messages[-20:]}")
+            raise TestbedError(f"no message {start}... within {seconds} s; received: {self.messages[-20:]}")
 
     def drain(self):
-        """Takes all messages that have been sent by now; returns how many."""
-        count = 0
-        while self.receive(0) is not None:
-            count += 1
-        return count
+        """Takes all messages that have been received by now."""
+        with self.changed:
+            self.taken = len(self.messages)
 
     def count(self, message, seconds):
         """How many such messages arrive in that time."""
-        end, n = time.monotonic() + seconds, 0
-        while (left := end - time.monotonic()) > 0:
-            n += self.receive(left) == message
-        return n
+        time.sleep(seconds)
+        with self.changed:
+            taken, self.taken = self.taken, len(self.messages)
+            return self.messages[taken:].count(message)
 
     def close(self):
+        self.socket.shutdown(socket.SHUT_RD)
+        self.thread.join()
         self.socket.close()
 
 
