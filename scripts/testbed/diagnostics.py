@@ -32,7 +32,7 @@ def sections(topology, keep_in=None):
         found.append(("gateway (exited): end of its log", topology.gateway.text()[-LOG_BYTES:]))
     if topology.gateway in topology.processes:
         found.append(("gateway: counters", counters(topology)))
-    captures = sorted(topology.dir.glob("*.pcap*"))
+    captures = sorted(path for path in topology.dir.glob("*.pcap*") if path.is_file())
     if keep_in:
         keep_in.mkdir(parents=True, exist_ok=True)
         for path in (*captures, *topology.dir.glob("*.log"), *topology.dir.glob("*.toml")):
