@@ -1,67 +1,21 @@
 """A service manager in systemd's place: what programs report to it (sd_notify), and a fabric and a gateway that have one each."""
 
-import socket
-import threading
-import time
-
-from testbed.programs import DEADLINE, TestbedError
+from testbed.mailbox import Mailbox
+from testbed.programs import DEADLINE
 from testbed.topology import Topology
 
 
-class Manager:
-    """A service manager for one program: its environment, and the messages it has received.
-
-    A thread receives them, because a socket that is full takes no more.
-    """
+class Manager(Mailbox):
+    """A service manager for one program: its environment, and the messages it has received."""
 
     def __init__(self, path, watchdog):
         """`watchdog` is the watchdog's interval in seconds, which the program is given."""
-        # All messages, and how many of them the test has taken.
-        self.messages, self.taken = [], 0
-        self.changed = threading.Condition()
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.socket.bind(str(path))
+        super().__init__(path)
         self.environment = [f"NOTIFY_SOCKET={path}", f"WATCHDOG_USEC={int(watchdog * 1e6)}"]
-        self.thread = threading.Thread(target=self.receive, daemon=True)
-        self.thread.start()
-
-    def receive(self):
-        while message := self.socket.recv(4096).decode():
-            with self.changed:
-                self.messages.append(message)
-                self.changed.notify_all()
-
-    def take(self, start):
-        """Takes messages up to the first one that starts like that; None if there is no such message yet."""
-        for at in range(self.taken, len(self.messages)):
-            if self.messages[at].startswith(start):
-                self.taken = at + 1
-                return self.messages[at]
-        return None
 
     def wait(self, start, seconds=DEADLINE):
         """Takes messages until one starts like that; returns it."""
-        with self.changed:
-            if message := self.changed.wait_for(lambda: self.take(start), seconds):
-                return message
-            raise TestbedError(f"no message {start}... within {seconds} s; received: {self.messages[-20:]}")
-
-    def drain(self):
-        """Takes all messages that have been received by now."""
-        with self.changed:
-            self.taken = len(self.messages)
-
-    def count(self, message, seconds):
-        """How many such messages arrive in that time."""
-        time.sleep(seconds)
-        with self.changed:
-            taken, self.taken = self.taken, len(self.messages)
-            return self.messages[taken:].count(message)
-
-    def close(self):
-        self.socket.shutdown(socket.SHUT_RD)
-        self.thread.join()
-        self.socket.close()
+        return self.wait_suitable(f"{start}...", lambda message: message.startswith(start), seconds)
 
 
 class Services(Topology):
