@@ -1,0 +1,125 @@
+"""What an operator sees of a running gateway: the control socket, statistics, processors and memory, and its end."""
+
+import collections
+import random
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+from testbed.programs import TestbedError
+from testbed.threads import threads
+from testbed.topology import ETH_IP, IB_IP, Topology
+from testbed.traffic import ping
+
+pytestmark = pytest.mark.netns
+
+
+class WithGids(Topology):
+    gids = True
+
+
+def test_lcores_and_hugepages(gateway):
+    """Control lcore and worker stay on their processors, and packets are in hugepages if there are any."""
+    pid = gateway.gateway.pid
+    found = threads(pid)
+    assert found[pid]["Cpus_allowed_list"] == "0"
+    assert [t["Cpus_allowed_list"] for t in found.values() if "worker" in t["Name"]] == ["1"]
+    in_hugepages = int(found[pid]["HugetlbPages"].split()[0]) << 10
+    if "--in-memory" in gateway.memory:
+        # The buffers alone: each takes 4 KiB and more.
+        buffers = gateway.ctl("stats")["buffers"]
+        assert in_hugepages >= (buffers["in_use"] + buffers["available"]) * 4096
+    else:
+        assert in_hugepages == 0
+
+
+@pytest.mark.core
+def test_ctl_answers(start):
+    """Each command answers in JSON and in text, with the hosts and connections that there are."""
+    topology = start(WithGids)
+    for netns, target in ((topology.eth, IB_IP), (topology.ib, ETH_IP)):
+        assert ping(netns, target, 56, count=3)["ok"]
+    for command, key in (("stats", "traffic"), ("links", "infiniband"), ("neighbours", "infiniband"),
+                         ("connections", "connections"), ("groups", "groups")):
+        assert topology.ctl(command).get(key), command
+        text = topology.ctl_text(command).stdout
+        assert len(text.splitlines()) >= 2 and "{" not in text and "[" not in text, text
+    link = topology.ctl("links")["infiniband"]
+    assert (link.get("port_state"), link.get("link"), link.get("mtu"), link.get("mode")) == ("active", "up", 4096, "connected")
+    neighbors = topology.ctl("neighbours")
+    assert {side: {row["address"] for row in neighbors[side]} for side in ("infiniband", "ethernet")} == {
+        "infiniband": {IB_IP}, "ethernet": {ETH_IP}}
+    connections = topology.ctl("connections")["connections"]
+    assert collections.Counter(c["passive"] for c in connections if c["state"] == "live") == {True: 1, False: 1}, connections
+
+
+def test_unknown_ctl_command(gateway):
+    out = gateway.ctl_text("nonsense", check=False)
+    assert out.returncode != 0
+    assert "panicked" not in out.stderr
+    assert "nonsense" in out.stderr
+
+
+def test_hostile_clients_of_the_control_socket(start):
+    """Random requests, and more idle clients than it has room for."""
+    topology, chance = start(WithGids), random.Random(3)
+
+    def client():
+        s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        s.settimeout(2)
+        try:
+            s.connect(str(topology.socket))
+        except OSError:
+            # The gateway may refuse it.
+            pass
+        return s
+
+    for _ in range(50):
+        with client() as s:
+            try:
+                s.send(chance.choice([b"/" + chance.randbytes(chance.randrange(1000)), b"", b"/mode,", b"/stats," + b"x" * 900,
+                                      chance.randbytes(4000)]))
+            except OSError:
+                pass
+    idle = [client() for _ in range(40)]
+    forwards = ping(topology.eth, IB_IP, 56)
+    for s in idle:
+        s.close()
+    assert forwards["ok"], forwards
+
+    def answers():
+        try:
+            return "traffic" in topology.ctl("stats")
+        except TestbedError:
+            # It has not noticed yet that they are gone.
+            return False
+
+    topology.wait_for("an answer", answers)
+
+
+def test_statistics_every_second(start):
+    topology = start(Topology, more=("--stats", "1"))
+    lines = lambda: topology.gateway.text().count("\nto IB: RC ")
+    before = lines()
+    topology.wait_for("three more lines", lambda: lines() >= before + 3)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=lambda how: how.name)
+def test_stop_of_the_gateway(gateway, how):
+    """It closes everything in time, and returns all buffers (`stop_gateway` looks)."""
+    gateway.gateway.popen.send_signal(how)
+    assert gateway.gateway.wait() == 0
+    gateway.stop_gateway()
+    log = Path(gateway.gateway.log).read_text(errors="replace")
+    assert "panicked" not in log
+    assert "could be closed in time" not in log
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=lambda how: how.name)
+def test_stop_of_the_fabric(gateway, how):
+    gateway.forget(gateway.fabric)
+    gateway.fabric.popen.send_signal(how)
+    assert gateway.fabric.wait() == 0
+    gateway.fabric.stop()
+    assert "panicked" not in gateway.fabric.text()
