@@ -1,116 +1,309 @@
 #!/usr/bin/env python3
-"""The main job, for real: an Ethernet host, an InfiniBand host, and the gateway between them.
+"""The main job, for real: an Ethernet host, an InfiniBand host, and the gateway between them, on this machine.
 
-One network namespace holds an Ethernet host (veth, MTU 1500), one an InfiniBand host (a TUN interface of the software
-fabric, IP MTU 65520), one the gateway. Both hosts are in one IP subnet. Everything goes through the gateway.
+One network namespace holds an Ethernet host (veth, MTU 1500), one an InfiniBand host (a TUN interface of the software fabric,
+IP MTU 65520), one the gateway. Both hosts are in one IP subnet, and everything between them goes through the gateway. The demo fails
+only if packets, bytes or addresses are wrong; rates and times are printed and not judged.
 """
 
 import argparse
 import json
-import signal
+import os
+import re
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
-import ethport
-from stage.apart import set_apart
-from stage.lab import ETH, IB_IP, PORT, Lab, say
-from stage.programs import Failed, interruptible, run
-from stage.traffic import carried, check_idle, check_workers, checker, ping
+from testbed import diagnostics, ethport
+from testbed.hugepages import HugepageReservation
+from testbed.programs import TestbedError, cpu_seconds, interruptible, run
+from testbed.supervisor import supervised
+from testbed.topology import ETH_IP, GW_IP, HUGEPAGES_WANTED, IB_IP, Topology
+from testbed.traffic import FILE_BYTES, iperf, packets, ping, send_file, traffic
+
+ROOT = Path(__file__).resolve().parents[1]
+TO_IB, TO_ETH = "Ethernet -> InfiniBand", "InfiniBand -> Ethernet"
+# Seconds between two lines of progress where there is no terminal.
+PROGRESS = 15
 
 
-def demo(args, lab, results):
-    check = checker(lab, results, args.figures_only)
-    lab.start()
+class DemoTopology(Topology):
+    """The plain topology, with captures if they are asked for and hugepages that the supervisor has reserved."""
 
-    def first_packet():
+    hugepages_reserved = False
+
+    def memory_options(self):
+        if self.hugepages_reserved:
+            return ["--in-memory"]
+        self.report("  note  no room for hugepages: packet buffers are in ordinary pages (--no-huge)")
+        return ["--no-huge", "--no-shconf", "-m", "512"]
+
+
+class Demo:
+    """The checks, a line each as they are made, and the figures for the table at the end."""
+
+    def __init__(self, topology, args):
+        self.topology, self.args = topology, args
+        self.checks, self.figures = [], []
+        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        self.ok, self.bad = ("\033[32mok\033[0m", "\033[31mFAILED\033[0m") if colour else ("ok", "FAILED")
+
+    def check(self, name, title, body):
+        """Runs a check, which returns whether all is well, a short text, and values for the JSON document."""
+        self.topology.check_alive()
+        try:
+            ok, text, values = body()
+        except TestbedError as error:
+            ok, text, values = False, str(error), {"error": str(error)}
+        self.checks.append({"name": name, "ok": bool(ok), **values})
+        print(f"  {self.ok if ok else self.bad}  {title:<38} {text}", flush=True)
+        return ok
+
+    def figure(self, title, value):
+        self.figures.append((title, value))
+
+    # -- the checks
+
+    def first_packet(self):
         def through():
-            # The kernel asks once a second; the gateway shall not wait for that.
-            run("ip", "neigh", "flush", "all", netns=ETH)
-            return ping(ETH, IB_IP, 56, count=1, wait=0.2)["ok"]
+            # The kernel repeats its question once a second only.
+            run("ip", "neigh", "flush", "all", netns=self.topology.eth)
+            return ping(self.topology.eth, IB_IP, 56, count=1, wait=0.2)["ok"]
 
-        lab.wait_for("the first packet through the gateway", through, 20)
-        seconds = time.monotonic() - lab.started_at
-        return {"ok": seconds < 3, "seconds": round(seconds, 3), "less_than": 3}
+        self.topology.wait_for("the first packet through the gateway", through)
+        seconds = round(time.monotonic() - self.topology.started_at, 1)
+        self.figure("start to first packet", f"{seconds} s")
+        return True, f"{seconds} s after the start", {"seconds": seconds}
 
-    check("start_to_first_packet", first_packet, figure=True)
-    carried(lab, check, args.seconds)
-    if lab.workers > 1:
-        check("workers", lambda: check_workers(lab))
-    check("idle_cpu", lambda: check_idle(lab), figure=True)
-    print(run(lab.bin / "ipoib-fwd", "ctl", "--socket", lab.dir / "control.sock", "stats").stdout, flush=True)
+    def addresses(self):
+        """Both sides have each other's address in the other's form, through the gateway's translation."""
+        t = self.topology
+        run("ip", "neigh", "flush", "all", netns=t.eth)
+        ping(t.eth, IB_IP, 56, count=2)
+        ping(t.ib, ETH_IP, 56, count=2)
+        seen = json.loads(run("ip", "-j", "neigh", "show", IB_IP, netns=t.eth).stdout or "[]")
+        seen = next((n["lladdr"] for n in seen if n.get("lladdr")), None)
+        table = t.ctl("neighbours")
+        known = {side: next((n["hardware_address"] for n in table.get(side, []) if n["address"] == ip), None)
+                 for side, ip in (("infiniband", IB_IP), ("ethernet", ETH_IP))}
+        own = json.loads(run("ip", "-j", "link", "show", "eth0", netns=t.eth).stdout)[0]["address"]
+        gateway = t.ctl("links")["ethernet"]["mac"]
+        octets = len(bytes.fromhex(re.sub(r"[:-]", "", known["infiniband"] or "")))
+        ok = seen == gateway and octets == 20 and known["ethernet"] == own
+        return ok, f"{IB_IP} is at {seen} (the gateway); its own address has {octets} bytes", {"seen_on_ethernet": seen, **known}
 
-    def stopped():
-        code = lab.gateway.stop()
-        lab.processes.remove(lab.gateway)
-        report = lab.dir / "report.json"
-        if not report.exists():
-            raise Failed(f"the gateway left no report:\n{lab.gateway.text()[-4000:]}")
-        outstanding = json.loads(report.read_text())["buffers_outstanding"]
-        kept = {"at_most_of_the_driver": lab.kind.keeps} if lab.kind.keeps else {}
-        return {"ok": code == 0 and outstanding <= lab.kind.keeps, "buffers_outstanding": outstanding, **kept, "exit_code": code}
+    def pings(self, netns, target):
+        small, large = ping(netns, target, 56), ping(netns, target, 1472)
+        received = small["received"] + large["received"]
+        text = f"{received} of 40, {small.get('rtt_avg_ms', '?')} ms"
+        return small["ok"] and large["ok"], text, {"small": small, "large": large}
 
-    check("no_leak", stopped)
-    tail = lab.gateway.text().strip().splitlines()[-40:]
-    print("\n".join(tail), flush=True)
+    def fragments(self):
+        """One packet each way that takes several frames; the Ethernet port's kernel or the host reassembles it."""
+        t = self.topology
+        got = {}
+        for direction, netns, target in (("to_infiniband", t.eth, IB_IP), ("to_ethernet", t.ib, ETH_IP)):
+            got[direction] = ping(netns, target, 8000, count=1, wait=30, more=("-M", "dont"))["ok"]
+        return all(got.values()), f"{sum(got.values())} of 2 packets of 8,000 bytes", got
+
+    def file(self, direction, from_ns, to_ns, target):
+        sent = send_file(self.topology, from_ns, to_ns, target)
+        gigabits = sent["bytes"] * 8e-9 / max(sent["seconds"], 1e-3)
+        same = "equal" if sent["sha256_sent"] == sent["sha256_received"] else "DIFFERENT"
+        self.figure(f"file, {direction}", f"{gigabits:.2f} Gbit/s")
+        return sent["ok"], f"{FILE_BYTES >> 20} MiB, SHA-256 {same}", sent
+
+    def throughput(self, direction, from_ns, to_ns, target):
+        got = iperf(self.topology, from_ns, to_ns, target, self.args.seconds)
+        again = 100 * got["retransmits"] / max(1, got["segments"])
+        gigabits = f"{got['bits_per_second'] * 1e-9:.2f} Gbit/s"
+        self.figure(f"TCP, {direction}", f"{gigabits}, {again:.2f} % of the segments sent again")
+        return got["bits_per_second"] > 0, gigabits, got
+
+    def connected_mode(self, before):
+        """Traffic since `before` went over connections; a busy machine may lose one for a while, and packets then go by UD."""
+        after = traffic(self.topology)
+        rc, ud = ("ib_rc_transmit", "ib_rc_receive"), ("ib_ud_unicast_transmit", "ib_ud_unicast_receive")
+        moved = {k: packets(after, k) - packets(before, k) for k in rc + ud}
+        over_rc, over_ud = (sum(moved[k] for k in transport) for transport in (rc, ud))
+        ok = moved["ib_rc_transmit"] > 0 and moved["ib_rc_receive"] > 0
+        return ok, f"{over_rc:,} packets by RC, {over_ud:,} by UD", moved
+
+    def workers(self):
+        workers = self.topology.ctl("stats")["workers"]
+        shares = [w["eth_receive_packets"] for w in workers]
+        return len(workers) == self.topology.workers and sum(shares) > 0, f"received from Ethernet: {shares}", {"eth_receive": shares}
+
+    def stopped(self):
+        outstanding = self.topology.stop_gateway()
+        return True, "the gateway stopped and returned all packet buffers", {"buffers_outstanding": outstanding}
+
+    def idle(self):
+        """CPU share of a gateway without traffic."""
+        pid = self.topology.gateway.pid
+        before, begin = cpu_seconds(pid), time.monotonic()
+        time.sleep(3)
+        share = (cpu_seconds(pid) - before) / (time.monotonic() - begin)
+        self.figure("CPU of the idle gateway", f"{100 * share:.1f} % of a core")
+
+    def run(self):
+        t, args = self.topology, self.args
+        self.check("start_to_first_packet", "first packet", self.first_packet)
+        self.check("arp", "address resolution, both ways", self.addresses)
+        self.check("ping_eth_to_ib", f"ping, {TO_IB}", lambda: self.pings(t.eth, IB_IP))
+        self.check("ping_ib_to_eth", f"ping, {TO_ETH}", lambda: self.pings(t.ib, ETH_IP))
+        if t.data_room:
+            self.check("ping_fragments", "fragments, both ways", self.fragments)
+        t.wait_connected()
+        before = traffic(t)
+        self.check("file_eth_to_ib", f"file, {TO_IB}", lambda: self.file(TO_IB, t.eth, t.ib, IB_IP))
+        self.check("file_ib_to_eth", f"file, {TO_ETH}", lambda: self.file(TO_ETH, t.ib, t.eth, ETH_IP))
+        self.check("iperf_eth_to_ib", f"TCP {args.seconds} s, {TO_IB}", lambda: self.throughput(TO_IB, t.eth, t.ib, IB_IP))
+        self.check("iperf_ib_to_eth", f"TCP {args.seconds} s, {TO_ETH}", lambda: self.throughput(TO_ETH, t.ib, t.eth, ETH_IP))
+        self.check("connected_mode", "connected mode", lambda: self.connected_mode(before))
+        if t.workers > 1:
+            self.check("workers", "packets of all workers", self.workers)
+        self.idle()
+        if args.shell:
+            self.shell()
+        if all(check["ok"] for check in self.checks):
+            self.check("no_leak", "stop", self.stopped)
+
+    def shell(self):
+        """A shell in which the hosts are up, until it exits."""
+        t = self.topology
+        ctl = f"--socket {t.socket}"
+        print(f"""
+The network is up. This shell ends it when it exits.
+
+  ip netns exec {t.eth} ping {IB_IP}                  from the Ethernet host to the InfiniBand host
+  ip netns exec {t.ib} ping {ETH_IP}                  and back
+  ip netns exec {t.eth} tcpdump -ni eth0 -c 10           capture on the Ethernet wire (start a ping with &)
+  ipoib-fwd ctl {ctl} stats        counters; also: links, neighbours, connections, help
+  ipoib-fwd top {ctl}              live view
+""", flush=True)
+        environment = {**os.environ, "PATH": f"{t.bin}:{os.environ['PATH']}", "PS1": "demo# ", "IPOIB_FWD_SOCKET": str(t.socket)}
+        subprocess.run(["bash", "--norc"], env=environment, cwd=ROOT, check=False)
+        t.check_alive()
 
 
-def main():
-    parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", metavar="FILE", help="write the checks and their figures to FILE")
+def build():
+    """Builds the programs, with cargo's own progress on a terminal and a line every few seconds elsewhere."""
+    command = ["cargo", "build", "--release", "--locked", "-p", "ipoib-fwd", "-p", "ibfab"]
+    begin = time.monotonic()
+    if sys.stderr.isatty():
+        print("demo: building (about two and a half minutes the first time)", flush=True)
+        done = subprocess.run(command, cwd=ROOT, check=False)
+        if done.returncode:
+            raise TestbedError(f"{' '.join(command)} failed (above)")
+        return time.monotonic() - begin
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        environment = {**os.environ, "CARGO_TERM_PROGRESS_WHEN": "always", "CARGO_TERM_PROGRESS_WIDTH": "80", "CARGO_TERM_COLOR": "never"}
+        cargo = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env=environment)
+        try:
+            while True:
+                try:
+                    code = cargo.wait(PROGRESS)
+                    break
+                except subprocess.TimeoutExpired:
+                    log.seek(0)
+                    far = re.findall(r"(\d+)/(\d+)", log.read()[-400:])
+                    steps = f"{far[-1][0]} of {far[-1][1]} crates, " if far else ""
+                    print(f"demo: building, {steps}{time.monotonic() - begin:.0f} s", flush=True)
+        finally:
+            if cargo.poll() is None:
+                cargo.terminate()
+                cargo.wait()
+        if code:
+            log.seek(0)
+            raise TestbedError(f"{' '.join(command)} failed:\n" + "\n".join(log.read().splitlines()[-30:]))
+    return time.monotonic() - begin
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", metavar="FILE", help="write the checks and their values to FILE")
     parser.add_argument("--seconds", metavar="N", type=int, default=5, help="seconds of iperf3 each way (default 5)")
-    parser.add_argument("--workers", metavar="N", type=int, default=1,
-                        help="worker lcores, which share the processors that there are (default 1)")
-    ethport.add_option(parser, PORT)
-    parser.add_argument("--figures-only", action="store_true",
-                        help="print throughput, times and CPU without failing when they miss their goals: for busy machines")
-    parser.add_argument("--capture", action="store_true", help="capture packets on both programs (implies --keep)")
+    parser.add_argument("--shell", action="store_true", help="keep the network up after the checks and open a shell in it")
+    parser.add_argument("--workers", metavar="N", type=int, default=1, help="worker lcores, which share the processors (default 1)")
+    ethport.add_option(parser, ethport.AF_PACKET.kind)
+    parser.add_argument("--capture", action="store_true", help="capture packets in both programs (implies --keep)")
     parser.add_argument("--keep", action="store_true", help="keep logs, configuration and captures")
-    parser.add_argument("--bin", metavar="DIR", default="target/release", help="where the programs are")
+    parser.add_argument("--bin", metavar="DIR", help="use the programs in DIR instead of building them")
     args = parser.parse_args()
     if not 1 <= args.seconds <= 600:
         parser.error("--seconds takes 1 to 600")
     if not 1 <= args.workers <= 16:
         parser.error("--workers takes 1 to 16")
     if args.workers > 1 and args.port == ethport.AF_XDP.kind:
-        parser.error("--port af-xdp takes one worker: a queue of its own at the interface is what such a socket is, and veth has one here")
+        parser.error("--port af-xdp takes one worker: an AF_XDP socket owns a queue of the interface, and veth has one here")
     args.keep |= args.capture
+    return args
 
+
+def demonstrate(args, hugepages):
+    """The demo itself, in namespaces of its own; returns the exit code."""
     interruptible()
-    results, error = [], None
-    try:
-        set_apart()
-        port = ethport.choose(args.port, PORT, say)
-    except (Failed, ethport.NoPort) as e:
-        sys.exit(f"demo: {e}")
-    lab = Lab(args)
-    lab.workers = args.workers
+    # Files end with the namespaces, too: this /dev/shm is private.
+    tempfile.tempdir = None if args.keep else "/dev/shm"
+    port = ethport.choose(args.port, ethport.AF_PACKET.kind, lambda text: print(f"  note  {text}"))
+    topology = DemoTopology(args.bin or ROOT / "target/release", tag="demo", keep=args.keep)
+    topology.hugepages_reserved, topology.captured, topology.workers = hugepages, args.capture, args.workers
     # Buffers for more workers would not fit the memory that is asked for.
-    lab.data_room = 8192 if args.workers <= 2 else None
-    lab.use(port)
+    topology.data_room = 8192 if args.workers <= 2 else None
+    topology.use(port)
+    demo, error = Demo(topology, args), None
+    print(f"\n  {ETH_IP} (Ethernet) <-> gateway {GW_IP} <-> {IB_IP} (InfiniBand)\n", flush=True)
     try:
-        demo(args, lab, results)
-    except Failed as e:
-        error = str(e)
+        topology.start()
+        demo.run()
+    except TestbedError as failure:
+        error = str(failure)
     except KeyboardInterrupt:
         error = "interrupted"
-    finally:
-        # A second Ctrl-C must not leave half of it behind.
-        for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(s, signal.SIG_IGN)
-        lab.close()
+    failed = [check["name"] for check in demo.checks if not check["ok"]]
+    if failed or error not in (None, "interrupted"):
+        for title, text in diagnostics.sections(topology):
+            print(f"\n--- {title}\n{text}", flush=True)
+    topology.close()
     if args.json:
-        document = {"checks": results}
-        if error:
-            document["error"] = error
+        document = {"checks": demo.checks, **({"error": error} if error else {})}
         Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
     if error:
-        sys.exit(f"demo: {error}")
-    failed = [r["name"] for r in results if not r["ok"]]
+        print(f"demo: {error}", file=sys.stderr)
+        return 130 if error == "interrupted" else 1
     if failed:
-        sys.exit(f"demo: failed: {', '.join(failed)}")
-    say(f"all {len(results)} checks passed")
+        print(f"demo: failed: {', '.join(failed)}", file=sys.stderr)
+        return 1
+    print("\n" + "\n".join(f"  {title:<30} {value}" for title, value in demo.figures))
+    print(f"""
+It works: all {len(demo.checks)} checks passed.
+
+  scripts/demo --shell        the same network with a shell in it: ping, capture, watch `top`
+  docs/manual/first-hour.md   from bare metal to forwarding
+  scripts/test --quick        if you want to change something
+""")
+    return 0
+
+
+def main():
+    args = arguments()
+    if os.geteuid() != 0:
+        sys.exit("demo: it creates network namespaces, which needs root. Run: sudo scripts/demo")
+    try:
+        interruptible()
+        if not args.bin:
+            print(f"demo: programs built in {build():.0f} s", flush=True)
+        reservation = HugepageReservation(HUGEPAGES_WANTED)
+        code = supervised(lambda: demonstrate(args, reservation.number > 0))
+        reservation.release()
+    except (TestbedError, ethport.NoPort) as error:
+        sys.exit(f"demo: {error}")
+    except KeyboardInterrupt:
+        sys.exit("demo: interrupted")
+    sys.exit(code if code >= 0 else 1)
 
 
 if __name__ == "__main__":

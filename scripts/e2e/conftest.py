@@ -1,7 +1,8 @@
 """Fixtures of the end-to-end tests.
 
 A test asks for a topology: `gateway` for the plain one, or `start(CLASS)` for one of its own. Each has network namespaces, a
-directory and names of its own. After the test the gateway is stopped, must account for all its buffers, and nothing may be left on the machine.
+directory and names of its own. After the test the gateway is stopped, must account for all its buffers, and nothing may be left on
+the machine.
 """
 
 import json
@@ -24,7 +25,7 @@ TOPOLOGIES = pytest.StashKey()
 
 def pytest_addoption(parser):
     group = parser.getgroup("ipoib-fwd")
-    group.addoption("--programs", metavar="DIR", default=str(ROOT / "target/release"), help="where the programs are (default target/release)")
+    group.addoption("--programs", metavar="DIR", default=str(ROOT / "target/release"), help="the programs (default target/release)")
     group.addoption("--older", metavar="DIR", help="where programs of an older version are, for the upgrade of a pair")
     group.addoption("--failures", metavar="DIR", default=str(ROOT / "target/e2e"), help="where captures and logs of failed tests are kept")
 

@@ -1,15 +1,11 @@
-"""Isolation of a run: mounts and network namespaces of its own, and hugepages that runs reserve and release together."""
+"""Isolation of a run: mounts and network namespaces of its own."""
 
 import ctypes
-import fcntl
 import os
 from pathlib import Path
 
 from testbed.programs import TestbedError, run
 
-# Held while the number of reserved hugepages changes.
-LOCK = "/run/lock/ipoib-fwd-hugepages.lock"
-HUGEPAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
 # EAL keeps a directory for each file prefix here, also after it has exited.
 EAL = Path("/var/run/dpdk")
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -33,20 +29,7 @@ def isolate():
     for folder, mode in (("/run/netns", "755"), (EAL, "755"), ("/dev/shm", "1777")):
         os.makedirs(folder, exist_ok=True)
         run("mount", "-t", "tmpfs", "-o", f"mode={mode}", "ipoib-fwd", folder)
-    free = os.statvfs("/dev/shm")
-    if free.f_bavail * free.f_frsize < SHARED_MEMORY:
-        raise TestbedError(f"/dev/shm has room for {free.f_bavail * free.f_frsize >> 20} MiB; {SHARED_MEMORY >> 20} MiB are needed: free some memory")
+    room = os.statvfs("/dev/shm").f_bavail * os.statvfs("/dev/shm").f_frsize
+    if room < SHARED_MEMORY:
+        raise TestbedError(f"/dev/shm has room for {room >> 20} MiB; {SHARED_MEMORY >> 20} MiB are needed: free some memory")
     run("ip", "link", "set", "lo", "up")
-
-
-def reserve_hugepages(number):
-    """Reserves `number` more hugepages of 2 MiB, or releases them if it is negative. False, and no change, if there is no room for all."""
-    os.makedirs(os.path.dirname(LOCK), exist_ok=True)
-    with open(LOCK, "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        before = int(HUGEPAGES.read_text())
-        HUGEPAGES.write_text(str(max(0, before + number)))
-        if number > 0 and int(HUGEPAGES.read_text()) < before + number:
-            HUGEPAGES.write_text(str(before))
-            return False
-        return True

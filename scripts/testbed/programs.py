@@ -106,10 +106,14 @@ def cpu_seconds(pid):
 
 
 def interruptible():
-    """SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, so that what was built is taken down."""
+    """The first SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt, so that everything is taken down; later ones do not disturb that."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
     def interrupted(signum, _frame):
+        for number in signals:
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt(signal.Signals(signum).name)
 
     # Also where the shell ignores it, as for jobs in the background.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in signals:
         signal.signal(number, interrupted)

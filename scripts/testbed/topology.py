@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from testbed import ethport, ibwire
-from testbed.isolation import reserve_hugepages
+from testbed.hugepages import HugepageReservation
 from testbed.programs import DEADLINE, Process, TestbedError, run, wait_for
 from testbed.traffic import ping
 
@@ -49,14 +49,14 @@ class Topology:
     single_gateway = True
 
     def __init__(self, programs, *, tag=None, keep=False, report=print):
-        """`programs` is the directory with the programs; `tag` begins all names, and is unique by default; `report` takes a line of progress."""
+        """`programs` is the directory with the programs; `tag` begins all names, unique by default; `report` takes a line of progress."""
         self.bin, self.keep, self.report = Path(programs).resolve(), keep, report
         tag = tag or f"t{os.getpid()}-{next(NUMBERS)}"
         self.tag, self.eth, self.gw, self.ib = tag, f"{tag}-eth", f"{tag}-gw", f"{tag}-ib"
         self.dir = Path(tempfile.mkdtemp(prefix=f"ipoib-fwd-{tag}-"))
         self.link, self.socket = self.dir / "gw.sock", self.dir / "control.sock"
         self.processes, self.namespaces = [], []
-        self.hugepages = 0
+        self.hugepages = None
         self.memory = self.fabric = self.gateway = None
         if self.intruder:
             [(self.far, self.near)] = ibwire.intruder_pairs(1)
@@ -87,12 +87,9 @@ class Topology:
     def memory_options(self):
         """Reserves hugepages for the run; without enough memory for them the buffers are in ordinary pages."""
         if self.hugepages_wanted:
-            try:
-                if reserve_hugepages(HUGEPAGES_WANTED):
-                    self.hugepages = HUGEPAGES_WANTED
-                    return ["--in-memory"]
-            except OSError:
-                pass
+            self.hugepages = HugepageReservation(HUGEPAGES_WANTED)
+            if self.hugepages.number:
+                return ["--in-memory"]
             self.report("no room for hugepages: packet buffers are in ordinary pages (--no-huge)")
         return ["--no-huge", "--no-shconf", "-m", "512"]
 
@@ -268,10 +265,11 @@ ports = [{{ link = "shm:{self.link}", mtu = {self.fabric_mtu} }}]
         code = self.gateway.stop()
         path = self.dir / "report.json"
         if code != 0 or not path.exists():
-            raise TestbedError(f"the gateway exited with code {code} and {'a' if path.exists() else 'no'} report:\n{self.gateway.text()[-4000:]}")
+            log = self.gateway.text()[-4000:]
+            raise TestbedError(f"the gateway exited with code {code} and {'a' if path.exists() else 'no'} report:\n{log}")
         outstanding = json.loads(path.read_text())["buffers_outstanding"]
         if outstanding > self.kind.keeps:
-            raise TestbedError(f"{outstanding} packet buffers are missing after the gateway's exit (at most {self.kind.keeps} are the driver's)")
+            raise TestbedError(f"{outstanding} packet buffers are missing after the gateway's exit; the driver keeps {self.kind.keeps}")
         return outstanding
 
     def close(self):
@@ -286,8 +284,7 @@ ports = [{{ link = "shm:{self.link}", mtu = {self.fabric_mtu} }}]
                     pass
             run("ip", "netns", "del", name, check=False)
         if self.hugepages:
-            reserve_hugepages(-self.hugepages)
-            self.hugepages = 0
+            self.hugepages.release()
         if self.keep:
             self.report(f"files kept in {self.dir}")
         else:

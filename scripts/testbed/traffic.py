@@ -24,8 +24,8 @@ def answered(text, first=None):
 def ping(netns, target, size, count=20, interval=0.02, wait=None, more=()):
     """How many of `count` echo requests were answered.
 
-    With `wait` no more requests are sent than those, and each answer has that many seconds. Without it ping sends until that many answers have
-    come, so that a late answer does not count as lost; `sent` can then exceed `count`.
+    With `wait` no more requests are sent than those, and each answer has that many seconds. Without it ping sends until that many
+    answers have come, so that a late answer does not count as lost; `sent` can then exceed `count`.
     """
     limit = ("-W", wait or 2) if wait or count == 1 else ("-w", math.ceil(count * interval) + LATE)
     out = run("ping", "-n", "-c", count, "-i", interval, *limit, "-s", size, *more, target, netns=netns, check=False).stdout
