@@ -1,0 +1,208 @@
+"""Three segments on one gateway: VLANs joined to partitions, with the same addresses in all of them, and nothing of one in another."""
+
+import dataclasses
+import socket
+import sys
+
+import pytest
+from testbed import ibwire, tagger
+from testbed.programs import TestbedError
+from testbed.sockets import socket_in
+from testbed.topology import ETH_IP, GW_IP, IB_IP, PREFIX, Topology
+from testbed.traffic import grown, ping
+from testbed.tshark import tshark
+
+pytestmark = pytest.mark.netns
+
+# Time series at most, as the manual promises: for a segment, a worker, a port, and for the gateway as a whole.
+OF_SEGMENT, OF_WORKER, OF_PORTS, OF_GATEWAY = 110, 25, 9, 80
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """A segment of the topology. `pattern` is the byte that the payload of its pings is made of; namespaces end with `suffix`."""
+
+    name: str
+    pkey: int
+    pattern: int
+    vlan: int = 0
+
+    @property
+    def suffix(self):
+        return str(self.vlan or "")
+
+
+SEGMENTS = (Segment("office", 0xFFFF, 0xA0), Segment("storage", 0x8064, 0xA1, 100), Segment("backup", 0x80C8, 0xA2, 200))
+
+
+class Segments(Topology):
+    """A host of each segment on each side. All hosts of a side have the same address."""
+
+    captured = True
+
+    def hosts(self, segment):
+        """The network namespaces of a segment's Ethernet host and InfiniBand host."""
+        return self.eth + segment.suffix, self.ib + segment.suffix
+
+    def namespaces_up(self):
+        super().namespaces_up()
+        for segment in SEGMENTS[1:]:
+            eth, ib = self.hosts(segment)
+            self.namespace(eth)
+            self.namespace(ib)
+            arguments = ("eth0", segment.vlan, eth, f"{ETH_IP}/{PREFIX}")
+            process = self.background(f"tagger {segment.vlan}", [sys.executable, tagger.__file__, *arguments], self.eth)
+            self.wait_for(f"the host of VLAN {segment.vlan}", lambda: "ready" in process.text())
+
+    def fabric_config(self):
+        text = f'[fabric]\nmtu = {self.fabric_mtu}\n\n[[link]]\nname = "gateway"\nurl = "shm:{self.link}"\n'
+        for segment in SEGMENTS:
+            members = '"all"' if segment.pkey == 0xFFFF else f'"gateway", "{segment.name}"'
+            text += f"""
+[[partition]]
+name = "{segment.name}"
+pkey = {segment.pkey:#x}
+members = [{members}]
+
+[[host]]
+name = "{segment.name}"
+netns = "{self.hosts(segment)[1]}"
+tun = "ib0"
+pkey = {segment.pkey:#x}
+address = "{IB_IP}/{PREFIX}"
+mtu = 65520
+mode = "connected"
+"""
+        return text
+
+    def gateway_config(self):
+        text = super().gateway_config().replace(f'address = "{GW_IP}/{PREFIX}"\n', "")
+        for segment in SEGMENTS:
+            text += f'\n[[segment]]\nname = "{segment.name}"\npkey = {segment.pkey:#x}\naddress = "{GW_IP}/{PREFIX}"\n'
+            text += f"vlan = {segment.vlan}\n" if segment.vlan else ""
+        return text
+
+    def up(self):
+        self.start()
+        self.wait_for("all segments' links", self.all_up)
+        self.wait_hosts(len(SEGMENTS))
+
+    def all_up(self):
+        try:
+            rows = self.ctl("links")["segments"]
+        except TestbedError:
+            return False
+        return len(rows) == len(SEGMENTS) and all(row["link"] == "up" and row["role"] == "forwarding" for row in rows)
+
+    def exchange(self):
+        """Pings between every pair of hosts, both ways, with a payload of its own; all are answered."""
+        for segment in SEGMENTS:
+            eth, ib = self.hosts(segment)
+            for netns, target in ((eth, IB_IP), (ib, ETH_IP)):
+                result = ping(netns, target, 100, count=10, interval=0.05, more=("-p", f"{segment.pattern:02x}"))
+                assert result["ok"], (segment.name, target, result)
+
+
+def patterns(data):
+    """The segments whose pings' payload is in a packet."""
+    return {segment.name for segment in SEGMENTS if bytes([segment.pattern]) * 40 in data}
+
+
+def test_pings_in_all_segments(start):
+    start(Segments).exchange()
+
+
+def test_own_address_in_all_segments(start):
+    """The gateway answers in each segment for itself."""
+    topology = start(Segments)
+    for segment in SEGMENTS:
+        eth, _ = topology.hosts(segment)
+        assert ping(eth, GW_IP, 56, count=3)["ok"], segment.name
+
+
+def test_neighbors_of_all_segments(start):
+    """Each segment knows its own two hosts, though their addresses are the same in all."""
+    topology = start(Segments)
+    topology.exchange()
+    table = topology.ctl("neighbours")
+    for side, address in (("infiniband", IB_IP), ("ethernet", ETH_IP)):
+        known = sorted(row["segment"] for row in table[side] if row["address"] == address and row["hardware_address"])
+        assert known == sorted(segment.name for segment in SEGMENTS), side
+    assert len({row["hardware_address"] for row in table["infiniband"] if row["address"] == IB_IP}) == len(SEGMENTS)
+
+
+def test_vlan_offloads(start):
+    """The port strips and inserts the tags of what passes."""
+    topology = start(Segments)
+    offloads = topology.ctl("links")["ethernet"]["offloads"]
+    assert offloads["strip_tags"] and offloads["insert_tags"], offloads
+    topology.exchange()
+
+
+def test_tags_of_no_segment(start):
+    """The gateway drops and counts a tag that no segment has, and two tags."""
+    topology = start(Segments)
+    before = topology.drops()
+    with socket_in(topology.eth, socket.AF_PACKET, socket.SOCK_RAW, 0) as raw:
+        raw.bind(("eth0", 0))
+        head, body = b"\xff" * 6 + b"\x02\0\0\0\0\x77", b"\x08\x06" + bytes(46)
+        raw.send(head + b"\x81\0\x01\x2c" + body)
+        raw.send(head + b"\x88\xa8\0\x64\x81\0\0\x64" + body)
+        raw.send(head + b"\x81\0\0\x64\x81\0\0\xc8" + body)
+    reasons = ("vlan-unknown", "vlan-stacked")
+    dropped = lambda: {reason: count for reason, count in grown(topology.drops(), before).items() if reason in reasons}
+    topology.wait_for("the drops", lambda: sum(dropped().values()) >= 3)
+    assert dropped() == {"vlan-unknown": 1, "vlan-stacked": 2}
+
+
+def test_number_of_time_series(start, figures):
+    """There are as many metrics as the manual promises at most: for segments, workers and ports, and none for a host."""
+    topology = start(Segments)
+    topology.exchange()
+    lines = [line for line in topology.ctl_text("metrics").stdout.splitlines() if line and not line.startswith("#")]
+    segments = {s.name: sum(f'segment="{s.name}"' in line for line in lines) for s in SEGMENTS}
+    worker = sum(line.startswith("ipoib_fwd_worker_") and 'worker="0"' in line for line in lines)
+    ports = sum("ethernet_port" in line for line in lines), sum('device="' in line for line in lines)
+    others = len(lines) - sum(segments.values()) - worker - sum(ports)
+    figures(all=len(lines), of_segments=segments, of_worker=worker, of_ports=ports, others=others)
+    assert not [line for line in lines if ETH_IP in line or IB_IP in line]
+    assert all(0 < count <= OF_SEGMENT for count in segments.values()), segments
+    assert worker <= OF_WORKER
+    assert max(ports) <= OF_PORTS
+    assert 0 < others <= OF_GATEWAY
+
+
+def check_fabric_packets(path):
+    """Every captured InfiniBand packet has the payload of its own partition's segment or of none; returns the packets by segment."""
+    by_pkey, seen = {segment.pkey & 0x7FFF: segment.name for segment in SEGMENTS}, dict.fromkeys((s.name for s in SEGMENTS), 0)
+    for _, packet in ibwire.read_erf(path):
+        bth = 8 if len(packet) > 1 and packet[1] & 3 == 2 else 48
+        if found := patterns(packet) if len(packet) >= bth + 4 else ():
+            name = by_pkey.get(int.from_bytes(packet[bth + 2:bth + 4], "big") & 0x7FFF)
+            assert found == {name}
+            seen[name] += 1
+    return seen
+
+
+def check_frames(path):
+    """Every captured frame has the payload of its own VLAN's segment; returns the frames by segment."""
+    by_vlan, seen = {segment.suffix: segment.name for segment in SEGMENTS}, dict.fromkeys((s.name for s in SEGMENTS), 0)
+    for line in tshark(path, "-Y", "icmp", "-T", "fields", "-e", "vlan.id", "-e", "data.data", "-E", "separator=;"):
+        vlan, _, data = line.partition(";")
+        name = by_vlan.get(vlan)
+        assert name is not None, f"VLAN {vlan} is in no segment"
+        assert patterns(bytes.fromhex(data)) <= {name}, f"in {name}"
+        seen[name] += 1
+    return seen
+
+
+@pytest.mark.core
+def test_no_packet_leaves_its_segment(start, figures):
+    """No packet of one segment is in another, on either side."""
+    topology = start(Segments)
+    topology.exchange()
+    topology.stop_gateway()
+    packets = check_fabric_packets(topology.dir / "gateway.pcap")
+    frames = check_frames(topology.dir / "gateway.pcap.eth.pcap")
+    figures(packets=packets, frames=frames)
+    assert all(packets.values()) and all(frames.values()), (packets, frames)
