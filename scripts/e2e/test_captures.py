@@ -72,7 +72,6 @@ def number(text):
     return int(text, 0) if text else 0
 
 
-@pytest.mark.core
 def test_captures_are_well_formed(recorded, figures):
     """tshark dissects every packet of both programs, and all CRCs are right."""
     for name in ("gateway.pcap", "fabric.pcap"):

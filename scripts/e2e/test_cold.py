@@ -58,7 +58,6 @@ class LongBuffers(Cold):
     data_room = 16384
 
 
-@pytest.mark.core
 def test_first_ping_to_infiniband(start):
     assert first_ping(start(Cold).eth, IB_IP)
 

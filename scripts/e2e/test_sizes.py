@@ -29,8 +29,7 @@ class FragmentPort(Topology):
     captured = True
 
 
-@pytest.mark.core
-@pytest.mark.parametrize("to", ["infiniband", "ethernet"])
+@pytest.mark.parametrize("to", [pytest.param("infiniband", marks=pytest.mark.core), "ethernet"])
 def test_packets_to_all_hosts(start, to):
     """Subnet broadcast, limited broadcast and all-hosts multicast reach the other side."""
     topology = start(Captured)
