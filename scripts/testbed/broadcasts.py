@@ -17,7 +17,8 @@ FLUSH_FROM, FLUSHES = 1 << 20, 3
 
 
 def numbered(number):
-    body = MARK + struct.pack(">I", number)
+    # The gateway takes packets for copies of one by the first bytes of their payload.
+    body = struct.pack(">I", number) + MARK
     return ipv4(struct.pack(">HHHH", PORT, PORT, 8 + len(body), 0) + body, src="0.0.0.0", dst="255.255.255.255")
 
 
@@ -37,17 +38,34 @@ class Broadcasts:
         else:
             self.socket.sendto(numbered(number), (self.dev, ETH_P_IP, 0, 0, b""))
 
+    def receive(self, seconds):
+        """Counts a packet, of whatever kind; False if none arrives in time."""
+        if not select.select([self.socket], [], [], max(0, seconds))[0]:
+            return False
+        data, address = self.socket.recvfrom(2048)
+        at = data.find(MARK)
+        if address[2] != PACKET_OUTGOING and at >= 4:
+            (number,) = struct.unpack_from(">I", data, at - 4)
+            self.counts[number] = self.counts.get(number, 0) + 1
+        return True
+
     def wait(self, *numbers):
         """Counts what arrives until each of these broadcasts has arrived once at least."""
         end = time.monotonic() + DEADLINE
         while missing := [n for n in numbers if n not in self.counts]:
-            if not select.select([self.socket], [], [], max(0, end - time.monotonic()))[0]:
+            if not self.receive(end - time.monotonic()):
                 raise TestbedError(f"broadcasts {missing} have not arrived at {self.dev} within {DEADLINE} s")
-            data, address = self.socket.recvfrom(2048)
-            at = data.find(MARK)
-            if address[2] != PACKET_OUTGOING and at >= 0:
-                (number,) = struct.unpack_from(">I", data, at + len(MARK))
-                self.counts[number] = self.counts.get(number, 0) + 1
+
+    def wait_quiet(self, seconds=1):
+        """Counts what arrives until no broadcast has arrived for `seconds`."""
+        end = time.monotonic() + DEADLINE
+        quiet_since, counted = time.monotonic(), sum(self.counts.values())
+        while (now := time.monotonic()) < quiet_since + seconds:
+            if now > end:
+                raise TestbedError(f"broadcasts still arrive at {self.dev} after {DEADLINE} s: {self.counts}")
+            self.receive(quiet_since + seconds - now)
+            if (total := sum(self.counts.values())) != counted:
+                quiet_since, counted = time.monotonic(), total
 
     def close(self):
         self.socket.close()
