@@ -67,6 +67,7 @@ def test_first_ping_to_ethernet(start):
     assert first_ping(start(Cold).ib, ETH_IP)
 
 
+@pytest.mark.slow
 def test_ping_after_silence(start):
     """The gateway finds a host again that it has forgotten."""
     topology = start(Cold)
