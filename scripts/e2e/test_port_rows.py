@@ -121,7 +121,7 @@ def intrude(ports, row):
         intruder.close()
 
 
-@pytest.mark.core
+@pytest.mark.parametrize("ports", [pytest.param(Ports, marks=pytest.mark.core), PortsOfTwoWorkers], indirect=True)
 def test_counters_of_the_second_port(ports, figures):
     """Rejects of one port count in its row and once in the sum; its device's drops count once, however many ports it has."""
     target = "soft0/2"

@@ -15,12 +15,6 @@ FILE_BYTES = 8 << 20
 ETH_P_ALL, CAPTURE_ALL = 3, socket.htons(3)
 
 
-@pytest.fixture(params=[pytest.param(Ports, marks=pytest.mark.core), PortsOfTwoWorkers])
-def cold(request, start):
-    """Of one and of two workers; no packet was sent yet."""
-    return start(request.param)
-
-
 @pytest.fixture(params=[Ports, PortsOfTwoWorkers])
 def ports(request, start):
     return start(request.param)
@@ -61,17 +55,18 @@ def ping_with_pattern(topology, number):
         assert result["ok"], f"{s.name}: {netns} to {target}: {result}"
 
 
-def test_first_packets_stay_in_their_segment(cold):
+@pytest.mark.parametrize("ports", [pytest.param(Ports, marks=pytest.mark.core), PortsOfTwoWorkers], indirect=True)
+def test_first_packets_stay_in_their_segment(ports):
     """The first packets of all, one in each direction in each segment, are seen on the interfaces of their segment and on no other."""
-    segments = cold.segments
-    monitors = {f"wire {n}": (Monitor(cold.wire(n), "eth0", segments), {s.name for s in segments if s.ethernet == n}) for n in ETHERNETS}
+    segments = ports.segments
+    monitors = {f"wire {n}": (Monitor(ports.wire(n), "eth0", segments), {s.name for s in segments if s.ethernet == n}) for n in ETHERNETS}
     monitors |= {s.ib: (Monitor(s.ib, "ib0", segments), {s.name}) for s in segments}
     monitors |= {s.eth: (Monitor(s.eth, "eth0", segments), {s.name}) for s in segments if s.vlan}
     try:
         # Packets of the second round arrive behind whatever went astray in the first one.
         for _ in range(2):
             for number in range(len(segments)):
-                ping_with_pattern(cold, number)
+                ping_with_pattern(ports, number)
         seen = {name: (set(monitor.counts()), own) for name, (monitor, own) in monitors.items()}
     finally:
         for monitor, _ in monitors.values():
