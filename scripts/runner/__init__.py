@@ -1,0 +1,1 @@
+"""The test command: steps of `scripts/test`, the inner loop `--quick`, and the parts of `--full`."""

@@ -1,0 +1,97 @@
+"""`scripts/test`: the steps that continuous integration runs, in two lanes.
+
+One lane builds, checks and runs cargo's tests; the other one, which mostly waits for packets, runs the programs when they are built.
+Steps go on after a failure; the table at the end has all of them.
+"""
+
+import os
+import threading
+import time
+
+from runner.step import RUNNING, ROOT, Step, say, stop_running, table
+
+PYTEST = ["/usr/bin/python3", "-m", "pytest", "-q", "scripts/e2e"]
+SHELL_SCRIPTS = ("scripts/setup", "scripts/demo", "scripts/test", "scripts/bench", "scripts/package", "scripts/platforms", "scripts/lab",
+                 ".ci/run")
+PROGRAMS = ["-p", "ipoib-fwd", "-p", "ibfab", "-p", "softhca", "-p", "bench"]
+
+
+def shellcheck():
+    lab = ROOT / "scripts/lab.d"
+    files = [*SHELL_SCRIPTS, *(ROOT / "packaging").glob("*.sh"), *(lab / name for name in ("apt.sh", "image", "kernel", "qemu", "vm")),
+             *(lab / "guest").glob("*.sh"), lab / "guest/init"]
+    # Some of those on the host are Python.
+    files += [path for path in (lab / "host").iterdir() if "python" not in path.read_text().splitlines()[0]]
+    return ["shellcheck", "-x", *sorted(str(path) for path in files)]
+
+
+def steps():
+    """The two lanes: builds and cargo's tests; programs that run."""
+    builds = [
+        Step("format", [["cargo", "fmt", "--all", "--check"]]),
+        Step("shell and Python scripts", [shellcheck(), ["flake8", "scripts"]]),
+        Step("build", [["cargo", "build", "--release", "--locked", *PROGRAMS]]),
+        Step("unit, property and integration tests", [["cargo", "nextest", "run", "--workspace", "--locked", "--no-fail-fast"]],
+             low_priority=True),
+        Step("lints", [["cargo", "clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]], low_priority=True),
+        Step("licences", [["cargo", "deny", "--log-level", "error", "check", "licenses", "bans", "sources"]]),
+        Step("fuzz targets", [["cargo", "check", "--locked", "-p", "fuzz", "--bins", "--features", "libfuzzer"]], low_priority=True),
+        Step("examples in the documentation", [["cargo", "test", "--workspace", "--doc", "--locked", "--quiet"]], low_priority=True),
+        Step("documentation", [["cargo", "doc", "--workspace", "--no-deps", "--locked"]], {"RUSTDOCFLAGS": "-D warnings"},
+             low_priority=True),
+        # Publication of GID tables, in all the orders that loom finds.
+        Step("loom", [["cargo", "test", "--locked", "-p", "gidcache", "--lib", "--release", "--target-dir", "target/loom", "loom"]],
+             {"RUSTFLAGS": "--cfg loom"}, low_priority=True),
+    ]
+    runs = [
+        Step("demo", [["scripts/demo", "--bin", "target/release", "--seconds", "2", "--json", "target/test/demo.json"]], needs=("build",)),
+        Step("end to end, core", [[*PYTEST, "-m", "core", "-n", "2", "--junitxml", "target/test/core.xml"]], needs=("build",)),
+        Step("instructions per packet", [["scripts/instructions.py", "--bin", "target/release/bench"]], needs=("build",)),
+        Step("kernel ib_ipoib, short form", [["scripts/lab", "core"]], {"IPOIB_FWD_BIN": str(ROOT / "target/release/ipoib-fwd")},
+             needs=("build",)),
+    ]
+    return builds, runs
+
+
+def run(setup_seconds):
+    """Runs both lanes; the exit code."""
+    os.environ.setdefault("CARGO_TERM_COLOR", "never")
+    if os.environ.get("CI"):
+        # In a tree that is built once incremental compilation only costs.
+        os.environ["CARGO_INCREMENTAL"] = "0"
+    builds, runs = steps()
+    begin, built = time.monotonic(), threading.Event()
+
+    def lane(these):
+        for step in these:
+            missing = [s.name for s in builds if s.name in step.needs and s.result != "ok"]
+            if missing:
+                step.result = f"not run: {missing[0]} failed"
+                continue
+            step.run()
+            if step.name == "build":
+                built.set()
+        built.set()
+
+    def second_lane():
+        built.wait()
+        lane(runs)
+
+    other = threading.Thread(target=second_lane, daemon=True)
+    other.start()
+    try:
+        lane(builds)
+        other.join()
+    except KeyboardInterrupt:
+        stop_running()
+        raise SystemExit("test: interrupted") from None
+    assert not RUNNING
+    every = [*builds, *runs]
+    rows = [("setup", f"{setup_seconds} s", "ok")] + [(s.name, f"{s.seconds:.0f} s", s.result) for s in every]
+    say("\n" + table(rows, ("step", "time", "result")))
+    failed = [step for step in every if step.result != "ok"]
+    for step in failed:
+        say(f"\n{step.name}: {step.result}; the whole output is in {step.log.relative_to(ROOT)}")
+        say("\n".join(f"   | {line}" for line in step.failure()))
+    say(f"\ntook {time.monotonic() - begin + setup_seconds:.0f} s\n{len(every) + 1 - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed else 0

@@ -1,0 +1,151 @@
+"""`scripts/test --full`: everything that is slow, statistical or needs much of a machine, as named parts.
+
+A check that failed runs twice more by itself. It is `flaky` if it passes then, and `failed` if it never does; the outputs of all runs
+are kept in target/test/full.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass, field
+
+from runner.step import LOGS, ROOT, first_failures, say, table
+
+PYTEST = ["/usr/bin/python3", "-m", "pytest", "-q", "scripts/e2e"]
+AGAIN = 2
+FULL = LOGS / "full"
+
+
+@dataclass
+class Check:
+    """A check that failed at least once, or a part as a whole."""
+
+    name: str
+    result: str
+    outputs: list = field(default_factory=list)
+
+
+@dataclass
+class Part:
+    """A part: how it runs, and how a failed check of it runs by itself."""
+
+    name: str
+    # How long it usually takes, or at most, for --list.
+    minutes: str
+    shows: str
+    command: list
+    # None, "pytest" or "nextest": how checks are found in the output.
+    runner: str | None = None
+    environment: dict = field(default_factory=dict)
+
+    def run(self):
+        """(result, number of checks, those that were not simply passed)"""
+        folder = FULL / self.name
+        folder.mkdir(parents=True, exist_ok=True)
+        junit = folder / "junit.xml"
+        junit.unlink(missing_ok=True)
+        command = [*self.command, "--junitxml", str(junit)] if self.runner == "pytest" else self.command
+        code = execute(command, folder / "run-1.log")
+        failed, total = self.failed_checks(folder / "run-1.log", junit)
+        if code == 0:
+            return "passed", total, []
+        if not failed:
+            # The part did not come as far as its checks, or is one itself.
+            failed, total = {self.name: self.command}, max(total, 1)
+        checks = [self.again(name, command, folder) for name, command in failed.items()]
+        worst = "failed" if any(check.result == "failed" for check in checks) else "flaky"
+        return worst, total, checks
+
+    def again(self, name, command, folder):
+        """Runs a failed check by itself."""
+        base = re.sub(r"[^\w.-]+", "-", name)
+        outputs, passed = [folder / "run-1.log"], 0
+        for number in range(AGAIN):
+            say(f"   {self.name}: {name} failed; run {number + 2} of it, by itself")
+            outputs.append(folder / f"{base}-run-{number + 2}.log")
+            passed += execute(command, outputs[-1]) == 0
+        return Check(name, "flaky" if passed else "failed", [str(path.relative_to(ROOT)) for path in outputs])
+
+    def failed_checks(self, log, junit):
+        """Failed checks with the command for each, and the number of all."""
+        if self.runner == "pytest" and junit.exists():
+            cases = list(ElementTree.parse(junit).iter("testcase"))
+            names = [f"{case.get('classname')}.py::{case.get('name')}" for case in cases
+                     if case.find("failure") is not None or case.find("error") is not None]
+            return {name: [*PYTEST[:-1], f"scripts/e2e/{name}"] for name in dict.fromkeys(names)}, len(cases)
+        if self.runner == "nextest":
+            text = log.read_text(errors="replace")
+            names = dict.fromkeys(re.findall(r"^\s*(?:FAIL|TIMEOUT|SIG\w+|ABORT) \[.*?\] (?:\(.*?\) )?\S+ (\S+)", text, re.M))
+            ran = re.search(r"(\d+) tests? run", text)
+            return {name: [*self.command, "-E", f"test(={name})"] for name in names}, int(ran[1]) if ran else 0
+        return {}, 1
+
+
+def execute(command, log):
+    with open(log, "wb") as out:
+        return subprocess.run([str(word) for word in command], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                              check=False).returncode
+
+
+def virtual_machine_parts():
+    """The parts of scripts/lab, by their own table."""
+    lines = subprocess.run(["scripts/lab", "parts"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    for line in lines:
+        name, minutes, shows = line.split(maxsplit=2)
+        yield Part(f"vm-{name}", f"at most {minutes} min", shows, ["scripts/lab", name])
+
+
+def parts():
+    """All parts, in the order in which they run."""
+    return [
+        Part("e2e", "25 min", "all end-to-end tests but those of times and rates",
+             [*PYTEST, "-m", "not timing and not vm", "-n", "2"], "pytest"),
+        Part("timing", "10 min", "promises about times, rates and CPU share, end to end; wants an idle machine",
+             [*PYTEST, "-m", "timing"], "pytest"),
+        Part("cargo-timing", "3 min", "cargo's tests that measure time; wants an idle machine",
+             ["cargo", "nextest", "run", "--workspace", "--locked", "--no-fail-fast", "--run-ignored", "only", "--no-tests", "pass", "-E",
+              "test(/(^|::)timing::/)"], "nextest"),
+        Part("packages", "12 min", "packages are built, installed, run as services, upgraded and removed in a bare root",
+             ["scripts/package", "check"]),
+        Part("platforms", "12 min", "the programs are built in a bare root of Debian 13", ["scripts/platforms", "--build", "debian13"]),
+        Part("demo-bare", "6 min", "scripts/demo from a clean clone in a bare root of Debian 12", ["scripts/platforms", "--demo", "debian12"]),
+        *virtual_machine_parts(),
+    ]
+
+
+def list_parts():
+    rows = [(part.name, part.minutes, part.shows) for part in parts()]
+    print(table(rows, ("part", "time", "what it shows")))
+    return 0
+
+
+def run(named, json_file):
+    every = {part.name: part for part in parts()}
+    unknown = [name for name in named if name not in every]
+    if unknown:
+        sys.exit(f"test: there is no part {unknown[0]}; scripts/test --list has them all")
+    rows, document = [], []
+    for part in [every[name] for name in named] if named else every.values():
+        say(f"== {part.name}: {part.shows} ({part.minutes})")
+        begin = time.monotonic()
+        result, total, checks = part.run()
+        seconds = round(time.monotonic() - begin)
+        say(f"   {part.name}: {result}, {seconds} s")
+        rows.append((part.name, f"{seconds} s", total, result))
+        document.append({"part": part.name, "seconds": seconds, "checks": total, "result": result,
+                         "not_passed": [vars(check) for check in checks]})
+        for check in checks:
+            say(f"   {check.result}: {check.name}; outputs: {', '.join(check.outputs)}")
+            if check.result == "failed":
+                text = (ROOT / check.outputs[-1]).read_text(errors="replace")
+                say("\n".join(f"   | {line}" for line in first_failures(text)))
+    say("\n" + table(rows, ("part", "time", "checks", "result")))
+    if json_file:
+        with open(json_file, "w") as out:
+            json.dump({"parts": document}, out, indent=1)
+    failed = sum(row[-1] == "failed" for row in rows)
+    say(f"{len(rows) - failed} passed, {failed} failed")
+    return 1 if failed else 0

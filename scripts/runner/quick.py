@@ -1,0 +1,53 @@
+"""`scripts/test --quick`: format, lints and tests of the crates that changed, or of those that are named."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from runner.step import ROOT, Step, say
+
+
+def output(*command):
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def crates():
+    """Directory of each crate of the workspace by its name."""
+    packages = json.loads(output("cargo", "metadata", "--format-version", "1", "--no-deps", "--locked"))["packages"]
+    return {package["name"]: Path(package["manifest_path"]).parent for package in packages}
+
+
+def changed_files():
+    """Files that differ from the upstream branch, or from the last commit where there is none."""
+    base = subprocess.run(["git", "merge-base", "HEAD", "@{upstream}"], cwd=ROOT, capture_output=True, text=True, check=False)
+    files = output("git", "diff", "--name-only", base.stdout.strip() or "HEAD").splitlines()
+    files += output("git", "ls-files", "--others", "--exclude-standard").splitlines()
+    return [ROOT / file for file in files]
+
+
+def owner(path, directories):
+    """The crate in whose directory a file is, the innermost one."""
+    inside = [(len(str(directory)), name) for name, directory in directories.items() if path.is_relative_to(directory)]
+    return max(inside)[1] if inside else None
+
+
+def run(named):
+    directories = crates()
+    unknown = [name for name in named if name not in directories]
+    if unknown:
+        sys.exit(f"test: there is no crate {unknown[0]}; the crates are {', '.join(sorted(directories))}")
+    chosen = sorted(named or {name for name in (owner(file, directories) for file in changed_files()) if name})
+    if not chosen:
+        say("test: no crate has changed; name one: scripts/test --quick CRATE")
+    packages = [word for name in chosen for word in ("-p", name)]
+    steps = [Step("format", [["cargo", "fmt", "--all", "--check"]])]
+    if chosen:
+        lints = ["cargo", "clippy", "--all-targets", "--locked", *packages, "--", "-D", "warnings"]
+        tests = ["cargo", "nextest", "run", "--locked", "--no-fail-fast", "--no-tests", "pass", *packages]
+        steps += [Step(f"lints of {', '.join(chosen)}", [lints]), Step(f"tests of {', '.join(chosen)}", [tests])]
+    for step in steps:
+        step.run()
+    failed = sum(step.result != "ok" for step in steps)
+    say(f"{len(steps) - failed} passed, {failed} failed")
+    return 1 if failed else 0

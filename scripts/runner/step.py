@@ -1,0 +1,126 @@
+"""One step: commands with their output in a log, what became of them, and the first lines of a failure."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LOGS = ROOT / "target/test"
+# Seconds between two signs of life of a step.
+HEARTBEAT = 60
+# Lines of a failure that the summary shows.
+LINES = 40
+# Where the output of cargo, rustc, nextest, pytest and our own scripts says what is wrong.
+FAILURES = re.compile(r"^error(\[|:| )|^\s*(TRY \d+ )?(FAIL|SIGABRT|SIGSEGV|TIMEOUT|ABORT) |panicked at|^E  |^ERROR |FAILED|: failed"
+                      r"|^Diff in|\.py:\d+:\d+: ")
+PRINTING = threading.Lock()
+
+
+def say(text):
+    with PRINTING:
+        print(text, flush=True)
+
+
+@dataclass
+class Step:
+    """Commands that run one after the other until one fails."""
+
+    name: str
+    commands: list
+    environment: dict = field(default_factory=dict)
+    # Runs on what the other lane leaves of the processors.
+    low_priority: bool = False
+    # Steps without which this one is pointless.
+    needs: tuple = ()
+    result: str = "not run"
+    seconds: float = 0.0
+
+    @property
+    def log(self):
+        return LOGS / (re.sub(r"\W+", "-", self.name) + ".log")
+
+    def run(self):
+        """Runs the commands; `result` is then `ok` or `FAILED`."""
+        LOGS.mkdir(parents=True, exist_ok=True)
+        say(f"== {self.name}")
+        begin = time.monotonic()
+        with open(self.log, "wb") as log:
+            self.result = "ok" if all(self.command(command, log, begin) for command in self.commands) else "FAILED"
+        self.seconds = time.monotonic() - begin
+        say(f"   {self.name}: {self.result}, {self.seconds:.0f} s")
+        if self.result != "ok":
+            say("\n".join(f"   | {line}" for line in self.failure()))
+
+    def command(self, command, log, begin):
+        command = [str(word) for word in command]
+        log.write(f"$ {' '.join(command)}\n".encode())
+        log.flush()
+        if self.low_priority:
+            command = ["nice", "-n", "10", *command]
+        try:
+            process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                       env={**os.environ, **self.environment})
+        except FileNotFoundError:
+            log.write(f"error: {command[0]} is not installed: run scripts/setup\n".encode())
+            return False
+        RUNNING.add(process)
+        try:
+            while True:
+                try:
+                    return process.wait(HEARTBEAT) == 0
+                except subprocess.TimeoutExpired:
+                    say(f"   {self.name}: {time.monotonic() - begin:.0f} s, {self.last_line()}")
+        finally:
+            RUNNING.discard(process)
+
+    def last_line(self):
+        lines = [line for line in self.text()[-4000:].splitlines() if line.strip()]
+        return lines[-1].strip()[:100] if lines else "no output yet"
+
+    def text(self):
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def failure(self):
+        """The lines that say what is wrong, with what follows each; the end of the log if none does."""
+        return first_failures(self.text())
+
+
+# Commands that are under way.
+RUNNING = set()
+
+
+def first_failures(text, limit=LINES):
+    lines = [line.rstrip() for line in text.splitlines()]
+    shown = []
+    for at, line in enumerate(lines):
+        if FAILURES.search(line) and len(shown) < limit:
+            shown += [text for text in lines[at:at + 6] if text and text not in shown]
+    return (shown or lines[-20:])[:limit]
+
+
+def table(rows, headings):
+    """Rows of text in columns."""
+    rows = [headings, *rows]
+    widths = [max(len(str(row[column])) for row in rows) for column in range(len(headings))]
+    return "\n".join("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+
+def stop_running():
+    """Ends all commands that are under way."""
+    for process in list(RUNNING):
+        process.terminate()
+    for process in list(RUNNING):
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def need_root(what):
+    if os.geteuid() != 0:
+        sys.exit(f"test: {what} creates network namespaces, which needs root. Run: sudo scripts/test")
