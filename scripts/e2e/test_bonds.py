@@ -151,7 +151,7 @@ def test_lacp_members_unplugged(lacp):
 @pytest.mark.slow
 @pytest.mark.timing
 def test_lacp_members_unplugged_within_time(lacp, figures):
-    """What a cable carries is lost only while it is unplugged."""
+    """Packets are lost only while a cable is unplugged."""
     result = meanwhile(lacp, unplug_for_a_while(lacp, *MEMBERS), seconds=10)
     figures(**result)
     assert result["ok"], result

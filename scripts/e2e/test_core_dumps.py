@@ -1,4 +1,4 @@
-"""What a core dump of a gateway contains that has carried packets: a real one, as the kernel writes it when the gateway aborts."""
+"""Packets in a gateway's core dump: a real dump, which the kernel writes when the gateway aborts."""
 
 import contextlib
 import fcntl

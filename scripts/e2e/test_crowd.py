@@ -44,7 +44,7 @@ def ethernet(crowd):
 
 
 def storm(crowd, send, received):
-    """What `send` leaves in the gateway, and what hosts with traffic notice meanwhile."""
+    """The gateway's tables and counters after `send`, and what other hosts lose during it."""
     before, missed, figures = crowd.ctl("stats"), crowd.missed(), {}
 
     def act():
@@ -93,8 +93,8 @@ def survived(result):
 
 def went_unnoticed(result):
     """The storm is processed, at little expense, and hosts with traffic lose next to nothing."""
-    # A machine that is busy with other things stops the gateway for longer than the ring of its port lasts: three of 260 pings may be
-    # lost, and of what the port has missed of the storm twice that share.
+    # On a busy machine the gateway sometimes does not run for longer than the ring of its port lasts. Three of 260 pings may be lost,
+    # and twice the share of the storm's frames that the port has missed.
     assert result["lost"] <= 3 + 2 * 260 * result["missed"] // SENDERS, result
     assert result["received"] > SENDERS * 0.5, result
     assert result["received"] + result["missed"] > SENDERS * 0.9, result
@@ -246,7 +246,7 @@ class Thousands:
         _, gateway, _ = self.ethernet
         wanted = {socket.inet_aton(ip) + struct.pack(">I", n): n for n, ip in enumerate(self.addresses)}
         answers, left, missed = set(), list(wanted.values()), 0
-        # What the port has missed is sent again; of what the gateway has received nothing may be lost.
+        # Frames that the port has missed are sent again; the gateway may lose none of those that it has received.
         for _ in range(5):
             before = self.crowd.missed()
             send_to_hosts(self.ethernet, self.addresses, left, pause=0.016)

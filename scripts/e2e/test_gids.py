@@ -16,7 +16,7 @@ from testbed.traffic import ping
 pytestmark = pytest.mark.netns
 
 PREFIX, OTHER = "fe80:0000:0000:0000", "fec0:0000:0000:0007"
-# Pings at this interval of which a change of the prefix may cost so many: two seconds.
+# Seconds between two pings, and how many of them a change of the prefix may cost: those of two seconds.
 INTERVAL, MOST_LOST = 0.02, 100
 
 
@@ -103,7 +103,7 @@ def test_list(topology):
 
 
 def test_list_errors(topology):
-    """What cannot be listed is named."""
+    """The error names the thing that cannot be listed."""
     for source, arguments, word in ((None, ("--device", "soft7"), "soft0"), (("--shared", "/dev/null"), (), "/dev/null"),
                                     (("--socket", topology.dir / "none.sock"), (), "none.sock")):
         out = topology.list_gids(*arguments, source=source, check=False)

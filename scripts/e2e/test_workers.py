@@ -34,7 +34,7 @@ def two(start):
 
 
 def ask_all(two):
-    """The InfiniBand host reaches every Ethernet host, and the other way round."""
+    """The InfiniBand host reaches every Ethernet host, and the first of them reaches it."""
     lost = [address for address in (ETH_IP, *FURTHER) if not ping(two.ib, address, 56, count=2)["ok"]]
     assert not lost
     assert ping(two.eth, IB_IP, 56, count=2)["ok"]
@@ -82,7 +82,7 @@ def test_files(two, figures):
 
 @pytest.mark.core
 def test_flows_spread(two, figures):
-    """Of many flows each worker receives some, in both directions, and every packet is received."""
+    """Each worker receives some of many flows, in both directions, and no packet is lost."""
     ask_all(two)
 
     def received(name):

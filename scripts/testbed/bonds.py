@@ -70,9 +70,10 @@ class Bond(Topology):
         self.wait_for(f"the port to be {state}", lambda: self.ctl("links")["ethernet"]["link"] == state)
 
     def wait_packet(self):
-        """Waits for a packet through the bond."""
+        """Waits for a packet in each direction through the bond."""
         self.wait_for("the gateway's links", self.link_up)
-        self.wait_for("a packet through the bond", lambda: ping(self.eth, IB_IP, 56, count=1)["ok"])
+        for netns, target in ((self.eth, IB_IP), (self.ib, ETH_IP)):
+            self.wait_for(f"a packet from {netns}", lambda n=netns, t=target: ping(n, t, 56, count=1)["ok"])
 
 
 class BondOfVeths(Bond):
@@ -140,6 +141,7 @@ class BondByLacp(Bond):
     def up(self):
         super().up()
         self.wait_for("the gateway and its partner to aggregate both cables", self.aggregated)
+        self.wait_packet()
 
     def close(self):
         for lacp in self.lacp:

@@ -17,7 +17,7 @@ FLUSH_FROM, FLUSHES = 1 << 20, 3
 
 
 def numbered(number):
-    # The gateway takes packets for copies of one by the first bytes of their payload.
+    # The gateway recognizes copies of a packet by the first bytes of its payload.
     body = struct.pack(">I", number) + MARK
     return ipv4(struct.pack(">HHHH", PORT, PORT, 8 + len(body), 0) + body, src="0.0.0.0", dst="255.255.255.255")
 

@@ -3,7 +3,7 @@ Each of four segments joins one Ethernet port to one InfiniBand port. All have t
 
     eth0 of eth0 ── gw0 ─┬─ office ─ soft0/1 ─┬─ fabric 0
                          └─ annex ── soft1/1 ─│─┬─ fabric 1
-    eth0 of eth1 ── gw1 ─┬─ lab ──── soft0/2 ─│─┘
+    eth0 of eth1 ── gw1 ─┬─ plant ── soft0/2 ─│─┘
                          └─ cross ── soft0/1 ─┘
 """
 
@@ -36,7 +36,7 @@ class Segment(NamedTuple):
 IB_PORTS = (("soft0", 1, 0), ("soft0", 2, 1), ("soft1", 1, 1))
 ETHERNETS, FABRICS = (0, 1), (0, 1)
 # Name, Ethernet port, VLAN, device, its port, fabric and P_Key.
-SEGMENTS = (("office", 0, None, "soft0", 1, 0, 0xFFFF), ("lab", 1, None, "soft0", 2, 1, 0xFFFF),
+SEGMENTS = (("office", 0, None, "soft0", 1, 0, 0xFFFF), ("plant", 1, None, "soft0", 2, 1, 0xFFFF),
             ("annex", 0, 100, "soft1", 1, 1, 0x8064), ("cross", 1, 100, "soft0", 1, 0, 0x8064))
 
 
