@@ -157,10 +157,11 @@ def answer_nonsense(server):
                 client.send(json.dumps({"/stats": {"process\x1b[31m": 7}}).encode())
 
 
-def test_gateway_in_trouble(gateway):
+def test_gateway_in_trouble(gateway, tmp_path):
     """A gateway that is not there, one that does not answer, one that answers nonsense: the view says so, and goes on when the real one is
     there. Control characters of an answer do not reach the terminal."""
-    path = gateway.dir / "top.sock"
+    # A short path: a small terminal has room for three lines of a message.
+    path = tmp_path / "top.sock"
     with top(gateway, "--interval", "0.2", path=path) as view:
         view.wait("no gateway", "NO ANSWER", "is the gateway running")
         with listening(path) as server:

@@ -80,6 +80,14 @@ class Follower:
 
         return self.topology.wait_for(f"ctl {self.command} to print {' and '.join(words)}", complete)
 
+    def events(self):
+        """With `--json`: the events that it has printed so far."""
+        return [json.loads(line) for line in self.text().splitlines(keepends=True) if line.endswith("\n")]
+
+    def wait_event(self, kind, name):
+        """With `--json`: waits for an event of this kind and name."""
+        self.topology.wait_for(f"the event {kind} {name}", lambda: any((e["kind"], e["what"]) == (kind, name) for e in self.events()))
+
     def events_until(self, *names):
         """With `--json`: waits until it has printed events of all of these names, stops it, and returns all events."""
         self.wait(*(f'"{name}"' for name in names))
