@@ -5,7 +5,7 @@ import time
 
 import pytest
 from testbed.meanwhile import meanwhile
-from testbed.pair import NAMES, OWN, TAKEOVER, Pair
+from testbed.pair import NAMES, OWN, TAKEOVER, Pair, PatientPair
 from testbed.pings import Pings, back_within
 from testbed.programs import DEADLINE, run
 from testbed.topology import ETH_IP, IB_IP, PREFIX
@@ -24,7 +24,8 @@ def pair(start):
 
 
 @pytest.mark.core
-def test_one_forwards_and_each_answers_for_itself(pair):
+def test_one_forwards_and_each_answers_for_itself(start):
+    pair = start(PatientPair)
     pair.wait_settled()
     assert ping(pair.eth, IB_IP, 56)["ok"]
     assert ping(pair.ib, ETH_IP, 56)["ok"]
@@ -118,8 +119,10 @@ def kill_after_a_first_packet(pair, known):
 
 
 @pytest.mark.core
-def test_host_of_a_first_packet_is_reached_after_takeover(pair):
-    """The other gateway learns of a host as soon as the forwarder does."""
+def test_host_of_a_first_packet_is_reached_after_takeover(start):
+    """The other gateway learns of a host from the forwarder."""
+    pair = start(PatientPair)
+
     def learnt(other):
         pair.wait_for("the other gateway to know the new host", lambda: any(
             n["address"] == NEW_HOST for n in pair.answer_of(other, "neighbours")["ethernet"]))

@@ -69,7 +69,6 @@ def test_drain_loses_nothing(pair, figures):
     assert_nothing_lost(result)
 
 
-@pytest.mark.core
 def test_drain_of_the_last_gateway(pair):
     """It is refused with the reason. With --alone the gateway drains; nobody forwards until it is put back."""
     forwarder, other = pair.wait_settled()

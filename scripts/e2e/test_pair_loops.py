@@ -9,7 +9,7 @@ import pytest
 from testbed import relay
 from testbed.broadcasts import Broadcasts, exchange
 from testbed.follower import Follower
-from testbed.pair import BOTH_SIDES, NAMES, OTHER_KEY, Pair
+from testbed.pair import BOTH_SIDES, NAMES, OTHER_KEY, PatientPair
 from testbed.topology import ETH_IP, IB_IP
 from testbed.traffic import ping
 
@@ -27,7 +27,7 @@ PACE = 0.05
 
 @pytest.fixture
 def pair(start):
-    return start(Pair)
+    return start(PatientPair)
 
 
 @pytest.fixture

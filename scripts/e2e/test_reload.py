@@ -103,7 +103,6 @@ def test_other_segments_notice_nothing(topology, figures, change):
     assert result["datagrams"]["longest_gap_ms"] < limit, result
 
 
-@pytest.mark.core
 def test_segment_moves(topology):
     """The same name, in one reload, with another VLAN, then with another partition: nobody hears the segment of before."""
     # The hosts of VLAN 200 are joined to those of the first partition, which has to be given back before.

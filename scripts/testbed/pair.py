@@ -29,6 +29,8 @@ class Pair(Topology):
     """Two gateways on one bridge and one fabric. Each has a namespace of its own: fan-out groups of net_af_packet may meet in one."""
 
     single_gateway = False
+    # Milliseconds between two hellos; a gateway that is silent for three of them is taken for dead.
+    hello_ms = 300
     # Two gateways' buffers; the tests need no speed.
     hugepages_wanted = False
 
@@ -84,6 +86,7 @@ mode = "connected"
 address = "{OWN[name]}/{PREFIX}"
 control-socket = "{self.control_socket(name)}"
 pair-key = "{key}"
+hello-ms = {self.hello_ms}
 idle = "sleep"
 
 [ethernet]
@@ -202,3 +205,9 @@ ports = [{{ link = "shm:{self.dir}/{name}.sock", mtu = 4096 }}]
             raise TestbedError(f"gateway {name} exited with code {code}:\n{process.text()[-4000:]}")
         self.start_one(name)
         self.wait_settled()
+
+
+class PatientPair(Pair):
+    """Gateways that do not take each other for dead where a busy machine keeps one from running for a second."""
+
+    hello_ms = 1000
