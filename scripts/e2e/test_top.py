@@ -167,7 +167,7 @@ def test_gateway_in_trouble(gateway, tmp_path):
         with listening(path) as server:
             view.wait("no answer", "did not answer in time")
             end = time.monotonic() + DEADLINE
-            while "no gateway" not in view.screen.text():
+            while "no gateway" not in view.words():
                 if time.monotonic() > end:
                     raise TestbedError(f"nonsense is not reported:\n{view.screen.text()}")
                 answer_nonsense(server)

@@ -108,6 +108,11 @@ class Terminal:
     def output(self):
         return self.bytes.decode(errors="ignore")
 
+    def words(self):
+        """The page as it is, and with its lines joined: sentences are wrapped somewhere."""
+        text = self.screen.text()
+        return text + " ".join(text.split())
+
     def wait_until(self, what, suits):
         """Waits for a complete page whose text suits; returns that text."""
         end = time.monotonic() + DEADLINE
@@ -122,9 +127,8 @@ class Terminal:
 
     def wait(self, what, *wanted, without=()):
         """Waits for a page that has all wanted words and none of the others."""
-        def suits(text):
-            # Sentences are wrapped somewhere.
-            words = text + " ".join(text.split())
+        def suits(_):
+            words = self.words()
             return all(word in words for word in wanted) and not any(word in words for word in without)
 
         return self.wait_until(what, suits)
