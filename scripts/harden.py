@@ -30,8 +30,8 @@ from hardening.fuzz import fuzz
 from hardening.ground import ROOT
 from hardening.kills import kills
 from hardening.simulated import connections, day
-from stage.apart import set_apart
-from stage.programs import Failed, interruptible
+from testbed.isolation import isolate
+from testbed.programs import TestbedError, interruptible
 
 
 def main():
@@ -43,8 +43,7 @@ def main():
         one.add_argument("--bin", metavar="DIR", default="target/release", help="where the programs are")
         one.add_argument("--seed", type=int, default=1)
         one.add_argument("--keep", action="store_true", help="keep logs and configuration")
-        # An hour of packets would fill a disk.
-        one.set_defaults(body=body, capture=name == "kills", laboratory=True)
+        one.set_defaults(body=body, testbed=True)
         if name == "kills":
             one.add_argument("number", nargs="?", type=int, default=200, help="how many (200)")
         elif name == "crowd":
@@ -54,29 +53,29 @@ def main():
     one = runs.add_parser("connections", help="made and ended")
     one.add_argument("number", nargs="?", type=int, default=1_000_000, help="how many (1,000,000)")
     one.add_argument("--release", action="store_true", help="build the test with optimisation")
-    one.set_defaults(body=connections, laboratory=False)
+    one.set_defaults(body=connections, testbed=False)
     one = runs.add_parser("day", help="hours of the simulated fabric, and of a pair of gateways")
     one.add_argument("hours", nargs="?", type=int, default=24, help="how many (24)")
     one.add_argument("--seed", type=int, default=1)
     one.add_argument("--release", action="store_true", help="build the test with optimisation")
-    one.set_defaults(body=day, laboratory=False)
+    one.set_defaults(body=day, testbed=False)
     one = runs.add_parser("fuzz", help="libFuzzer on each target")
     one.add_argument("seconds", type=int, help="for all targets together")
     one.add_argument("targets", nargs="*", metavar="TARGET", help="only these")
     one.add_argument("--program", metavar="FILE", help="the target `every`, built before")
     one.add_argument("--target-dir", default=str(ROOT / "fuzz/target"))
-    one.set_defaults(body=fuzz, laboratory=False)
+    one.set_defaults(body=fuzz, testbed=False)
     args = parser.parse_args()
     os.nice(5)
-    if args.laboratory:
+    if args.testbed:
         if os.geteuid():
             sys.exit("harden: it makes network namespaces and so needs root: sudo scripts/harden")
         interruptible()
     try:
-        if args.laboratory:
-            set_apart()
+        if args.testbed:
+            isolate()
         sys.exit(args.body(args))
-    except Failed as e:
+    except TestbedError as e:
         sys.exit(f"harden: {args.run}: {e}")
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)

@@ -9,12 +9,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from hardening.ground import DESCRIPTOR_NOISE, MEMORY_NOISE, RECOVERED, goes_again, report, say
+from hardening.ground import DESCRIPTOR_NOISE, ETH, IB, MEMORY_NOISE, RECOVERED, goes_again, report, say
 from hardening.town import OFFICE, Town
 from hardening.upsets import Upsets
-from stage.lab import ETH, ETH_IP, IB, IB_IP
-from stage.programs import Process
-from stage.traffic import LATE
+from testbed.programs import Process
+from testbed.topology import ETH_IP, IB_IP
+from testbed.traffic import LATE
 
 
 def sample(lab):
@@ -61,8 +61,8 @@ def churn(args):
                     wrong.append(f"{now - begin:.0f} s: after {name} not all of {pairs} within {RECOVERED} s")
                     say(wrong[-1])
                     say(json.dumps([lab.ctl(what) for what in ("links", "neighbours", "connections")]))
-                    lab.say_last_words()
-            lab.alive()
+                    lab.print_diagnostics()
+            lab.check_alive()
             samples.append((now - begin, sample(lab)))
             if now - told >= 20:
                 told = now
@@ -74,10 +74,8 @@ def churn(args):
         state = lab.ctl("stats")
         counters = lab.ctl("links", OFFICE)["link_counters"]
         opened = {k: v for k, v in counters.items() if k.startswith("connections_")}
-        code = lab.gateway.stop()
-        lab.processes.remove(lab.gateway)
-        outstanding = json.loads((lab.dir / "report.json").read_text())["buffers_outstanding"]
-        memory = "hugepages" if lab.hugepages else "ordinary pages"
+        code, outstanding = lab.ended()
+        memory = "hugepages" if lab.hugepages and lab.hugepages.number else "ordinary pages"
     finally:
         lab.close()
     quarter = [s for at, s in samples if args.seconds / 4 <= at <= args.seconds / 2] or [samples[0][1]]

@@ -2,20 +2,19 @@
 
 import collections
 import contextlib
-import json
 import random
 import socket
 import struct
 import time
 
-import ibcrowd
-from checks.crowd import PREFIX, address, to_hosts
-from checks.frames import ethernet_socket
-from checks.laboratory import Laboratory, socket_in
 from hardening.churn import sample
-from hardening.ground import DESCRIPTOR_NOISE, MEMORY_NOISE, report, say
-from stage.lab import ETH, ETH_IP, GW_IP
-from stage.programs import Failed
+from hardening.ground import DESCRIPTOR_NOISE, ETH, MEMORY_NOISE, Soak, report, say
+from testbed import ibcrowd
+from testbed.crowd import PREFIX, UDP_PORT, address, send_to_hosts
+from testbed.frames import ethernet_socket
+from testbed.programs import TestbedError
+from testbed.sockets import socket_in
+from testbed.topology import ETH_IP, GW_IP
 
 # Hosts, each with a connection of either direction. Half of the places are for those that hosts open, and one port may have a quarter of
 # those, 1,007: some are closed to make room for others in each round.
@@ -33,17 +32,16 @@ ENDS = ("hosts", "mode", "address")
 # Seconds after which a gateway ends connections by which nothing comes, a quarter of that if nothing ever came, and forgets hosts; and in
 # which it comes to rest.
 IDLE, FORGOTTEN, AT_REST = 60, 20, 180
-PORT = 7009
 # Packets to hosts that have died keep places of the worker's sends until their connections are given up: with `rnr-retry = 7`, without
 # end, that may take until nobody uses them.
 PATIENCE = 30
 
 
-class CrowdLaboratory(Laboratory):
-    """The laboratory with a port for the crowd, and room for it."""
+class CrowdTopology(Soak):
+    """The plain topology with a port for the crowd, and room for it."""
 
     def __init__(self, args):
-        super().__init__(args, intruder=False)
+        super().__init__(args)
         # Frames to all hosts at once.
         self.vdev += ",framecnt=4096"
 
@@ -59,12 +57,12 @@ class CrowdLaboratory(Laboratory):
     def at_rest(self):
         """Nothing is left but what hosts other than the crowd have: what the gateway has then."""
         def rest():
-            return len(self.ctl("connections")["connections"]) <= 2 and self.in_use() <= self.first
+            return len(self.ctl("connections")["connections"]) <= 2 and self.buffers_in_use() <= self.first
 
         begin = time.monotonic()
         try:
             self.wait_for("rest", rest, AT_REST)
-        except Failed:
+        except TestbedError:
             say(f"crowd: no rest: {self.left()}")
         # The last ones' numbers are free again.
         time.sleep(5)
@@ -72,7 +70,7 @@ class CrowdLaboratory(Laboratory):
 
     def left(self):
         table = self.ctl("connections")["connections"]
-        return {"connections": len(table), "states": dict(collections.Counter(c["state"] for c in table)), "buffers": self.in_use()}
+        return {"connections": len(table), "states": dict(collections.Counter(c["state"] for c in table)), "buffers": self.buffers_in_use()}
 
 
 class Rounds:
@@ -90,7 +88,7 @@ class Rounds:
 
     def send(self, numbers):
         # Each makes the gateway ask its host for a connection, whose ring of management datagrams is not that long.
-        to_hosts(self.raw, self.gateway, self.own, self.addresses, numbers, pause=0.004)
+        send_to_hosts((self.raw, self.gateway, self.own), self.addresses, numbers, pause=0.004)
 
     def connect(self, crowd):
         """Makes connections of both directions with all hosts."""
@@ -116,13 +114,14 @@ class Rounds:
         self.forget()
         while missing:
             if time.monotonic() - begin > PATIENCE:
-                raise Failed(f"{len(missing)} of {CARRYING} packets did not come back: {self.lab.ctl('stats')['drops']}, {self.lab.left()}")
+                drops = self.lab.ctl("stats")["drops"]
+                raise TestbedError(f"{len(missing)} of {CARRYING} packets did not come back: {drops}, {self.lab.left()}")
             self.send(sorted(missing))
             self.ears.settimeout(0.5)
             with contextlib.suppress(TimeoutError):
                 while missing:
                     frame = self.ears.recv(2048)
-                    if frame[6:12] == self.gateway and frame[34:36] == struct.pack(">H", PORT):
+                    if frame[6:12] == self.gateway and frame[34:36] == struct.pack(">H", UDP_PORT):
                         missing.discard(right.get(frame[26:30] + frame[42:46]))
         self.carried += CARRYING
         self.longest = max(self.longest, time.monotonic() - begin)
@@ -151,7 +150,7 @@ class Rounds:
                 begin = time.monotonic()
                 self.connect(crowd)
                 self.carry()
-                self.lab.alive()
+                self.lab.check_alive()
                 if sum(self.made.values()) >= until:
                     break
                 time.sleep(max(0.0, begin + ROUND - time.monotonic()))
@@ -166,10 +165,10 @@ class Rounds:
 def crowd(args):
     answered = lost = 0
     rests = {}
-    lab = CrowdLaboratory(args)
+    lab = CrowdTopology(args)
     try:
         lab.up()
-        lab.first = lab.in_use() + 64
+        lab.first = lab.buffers_in_use() + 64
         begin = time.monotonic()
         with contextlib.ExitStack() as ends:
             rounds = Rounds(lab, random.Random(args.seed), ends)
@@ -182,9 +181,7 @@ def crowd(args):
                     say(f"crowd: at rest: {rests[life]}")
         busy = time.monotonic() - begin - sum(rest["after_seconds"] for rest in rests.values())
         counters = {k: v for k, v in lab.ctl("links")["link_counters"].items() if v}
-        code = lab.gateway.stop()
-        lab.processes.remove(lab.gateway)
-        outstanding = json.loads((lab.dir / "report.json").read_text())["buffers_outstanding"]
+        code, outstanding = lab.ended()
     finally:
         lab.close()
     tenth, half, end = (rests[life] for life in (TENTH, HALF, LIVES))

@@ -1,12 +1,13 @@
-"""A software ConnectX on a port of the laboratory's fabric, which is a process, and who uses it."""
+"""A software ConnectX on a port of the topology's fabric, which is a process, and who uses it."""
 
 import re
 import threading
 import time
 
 from hardening.guest import Gone, Guest
-from stage.lab import ETH, ETH_IP
-from stage.programs import Failed, Process, run
+from hardening.ground import ETH
+from testbed.programs import Process, TestbedError, run
+from testbed.topology import ETH_IP
 
 IP = "10.77.0.3"
 NODE = "0002c90300a1b200"
@@ -66,7 +67,7 @@ class User(threading.Thread):
                 links = self.lab.ctl("links")["infiniband"]
                 self.gateway = links["lid"], bytes.fromhex(links["addresses"].split(" ")[0].replace(":", ""))
                 self.greeting.set()
-            except (Failed, KeyError, ValueError):
+            except (TestbedError, KeyError, ValueError):
                 # The gateway is not there yet.
                 pass
             if run("ping", "-n", "-q", "-c", 1, "-W", 1, IP, netns=ETH, check=False).returncode == 0:

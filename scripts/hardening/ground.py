@@ -1,15 +1,18 @@
-"""What long runs have in common: laboratories, what is promised of a death, how it goes on."""
+"""What long runs have in common: topologies, what is promised of a death, how it goes on."""
 
 import json
 import sys
 import time
 from pathlib import Path
 
-from checks.laboratory import Laboratory
-from stage.lab import ETH, ETH_IP, IB, IB_IP
-from stage.programs import run
+from testbed import diagnostics
+from testbed.programs import run
+from testbed.topology import ETH_IP, IB_IP, Topology
 
 ROOT = Path(__file__).resolve().parents[2]
+# The network namespaces of the topologies: a run is alone in a mount namespace, so their names are always the same.
+TAG = "harden"
+ETH, GW, IB = f"{TAG}-eth", f"{TAG}-gw", f"{TAG}-ib"
 # What is promised of a death.
 RECOVERED = 20.0
 # What memory may grow by from the second quarter of a run to the last one, KiB, and descriptors. In the first one tables and rings are
@@ -26,11 +29,30 @@ def report(name, ok, **figures):
     return 0 if ok else 1
 
 
-class Hardening(Laboratory):
-    """The demo's laboratory, in which the gateway writes what it can write: a capture, a report, a GID table."""
+class Soak(Topology):
+    """A topology for a long run, which writes a GID table."""
+
+    gids = True
 
     def __init__(self, args):
-        super().__init__(args, intruder=False)
+        super().__init__(args.bin, tag=TAG, keep=args.keep, report=say)
+
+    def print_diagnostics(self):
+        for title, text in diagnostics.sections(self):
+            say(f"{title}\n{text}")
+
+    def ended(self):
+        """Stops the gateway; returns its exit code and how many buffers are missing."""
+        self.forget(self.gateway)
+        code = self.gateway.stop()
+        return code, json.loads((self.dir / "report.json").read_text())["buffers_outstanding"]
+
+
+class Hardening(Soak):
+    """The plain topology, in which the gateway writes all that it can write: a capture, a report, a GID table."""
+
+    def __init__(self, args):
+        super().__init__(args)
         self.number = 0
 
     def capture(self, name):

@@ -9,7 +9,7 @@ import os
 import socket
 import struct
 
-from checks.frames import checksum
+from testbed.frames import checksum
 
 MEMORY, REGISTERS, SPACE = 1 << 20, 0, 7
 VERSION, MAP, READ, WRITE = 1, 2, 9, 10

@@ -7,12 +7,12 @@ import random
 import struct
 import time
 
-from checks.gids_serve import DEVICE, Room, addresses, told
-from checks.metrics import Exporter, get, samples, total
 from hardening import device
-from hardening.ground import RECOVERED, Hardening, goes_again, report, say
-from stage.lab import ETH, ETH_IP, IB, IB_IP
-from stage.programs import Failed, Process, run
+from hardening.ground import ETH, IB, RECOVERED, Hardening, goes_again, report, say
+from testbed.exporter import Exporter, get, samples, total
+from testbed.gid_service import DEVICE, GidService
+from testbed.programs import Process, TestbedError, run
+from testbed.topology import ETH_IP, IB_IP
 
 
 def whole_records(path):
@@ -61,7 +61,7 @@ def answers_again(exporter, begin, seconds):
         time.sleep(0.05)
 
 
-class KillLaboratory(Hardening):
+class KillTopology(Hardening):
     """With a port of the fabric for a software ConnectX; the fabric tells of its ports each second."""
 
     more_of_fabric = ("--stats", 1)
@@ -74,7 +74,7 @@ class Tables:
     """The GID service on an interface whose address changes with each kill, and a reader that outlives it."""
 
     def __init__(self, args):
-        self.room, self.given = Room(args), []
+        self.room, self.given = GidService(args.bin, keep=args.keep, report=say), []
         self.room.up()
         self.change()
         self.service = self.room.serve()
@@ -95,28 +95,28 @@ class Tables:
 
     def seen(self):
         """Addresses as the reader was told of them: those that came, and those that went."""
-        lines = [line for line in told(self.reader) if line.get("device") == DEVICE and line.get("ipv4")]
+        lines = [line for line in self.reader.events() if line.get("device") == DEVICE and line.get("ipv4")]
         return ([line["ipv4"] for line in lines if line["event"] in ("present", "added")],
                 [line["ipv4"] for line in lines if line["event"] == "removed"])
 
     def known_again(self, begin, seconds):
         """Seconds until the reader knows all that came and went, each told once; none if that takes too long."""
         while self.seen() != (self.given, self.given[:-1]):
-            if time.monotonic() - begin > seconds or not self.reader.alive():
+            if time.monotonic() - begin > seconds or not self.reader.process.alive():
                 return None
             time.sleep(0.05)
         return time.monotonic() - begin
 
     def wrong(self, maintained):
         """What is wrong with the table, for somebody who looks at it now."""
-        out = self.room.gids("--json", "--device", DEVICE, check=False)
+        out = self.room.gids("--from", self.room.tables, "--json", "--device", DEVICE, check=False)
         try:
             rows = json.loads(out.stdout)["gids"]
         except ValueError:
             return [f"no GID table: {out.stderr.strip()[-200:]}"]
         if len({row["index"] for row in rows}) != len(rows) or not rows or rows[0]["index"] != 0:
             return [f"no whole GID table: {rows}"]
-        if maintained and (out.returncode or list(addresses(rows, DEVICE).values()) != self.given[-1:]):
+        if maintained and (out.returncode or [row["ipv4"] for row in rows if row["ipv4"]] != self.given[-1:]):
             return [f"GID table: {out.returncode} {rows} {out.stderr.strip()[-200:]}"]
         return []
 
@@ -134,13 +134,13 @@ class Everything:
         self.exporter, self.device, self.user = Exporter(lab), device.Device(lab), device.User(lab)
         lab.processes += [self.exporter.process, self.device.process]
         if self.user.answers_again(time.monotonic(), RECOVERED) is None:
-            raise Failed(f"a guest with the device is not reached: {self.user.why}: {self.device.process.text()[-2000:]}")
+            raise TestbedError(f"a guest with the device is not reached: {self.user.why}: {self.device.process.text()[-2000:]}")
 
     def kill(self, who):
         if who == "gids":
             self.tables.kill()
         else:
-            self.lab.lose(getattr(self, who).process if who in ("exporter", "device") else getattr(self.lab, who))
+            self.lab.kill(getattr(self, who).process if who in ("exporter", "device") else getattr(self.lab, who))
 
     def start(self, who):
         if who == "gids":
@@ -168,7 +168,7 @@ def kills(args):
     chance, wrong = random.Random(args.seed), []
     took = {who: [] for who in Everything.names}
     shm = set(os.listdir("/dev/shm"))
-    lab, tables, everything = KillLaboratory(args), None, None
+    lab, tables, everything = KillTopology(args), None, None
     try:
         lab.up()
         tables = Tables(args)
@@ -189,14 +189,14 @@ def kills(args):
             if None in again.values():
                 what = ", ".join(name for name, seconds in again.items() if seconds is None)
                 wrong.append(f"kill {n} ({who}): {what} not within {RECOVERED} s ({everything.user.why})")
-                lab.say_last_words()
+                lab.print_diagnostics()
                 break
             took[who].append(max(again.values()))
             wrong += [f"kill {n} ({who}): {what}" for what in (*on_disk(lab, wholes), *tables.wrong(maintained=True))]
             # Captures of lives that are over have been looked at.
             for path in (path for life, paths in lab.captures().items() if life < lab.number for path in paths):
                 path.unlink()
-            lab.alive()
+            lab.check_alive()
             if n % 10 == 0:
                 longest = max(map(max, filter(None, took.values())))
                 say(f"kills: {n} of {args.number}, the longest took {longest:.1f} s, {len(wrong)} wrong")

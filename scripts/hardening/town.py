@@ -1,4 +1,4 @@
-"""The laboratory of `scripts/harden churn`: some hosts around one gateway, which can be lost, and a fabric whose subnet manager can be told
+"""The topology of `scripts/harden churn`: some hosts around one gateway, which can be lost, and a fabric whose subnet manager can be told
 other things, or be another one.
 
       ETH ──┐                                   ┌── IB
@@ -8,27 +8,45 @@ other things, or be another one.
 
 import signal
 import sys
-from pathlib import Path
 
-from checks.laboratory import Laboratory
-from checks.reload import segment
-from checks.segments import SEGMENTS, host
-from stage.lab import ETH, ETH_IP, GW, GW_IP, IB, IB_IP, PREFIX
-from stage.programs import Failed, Process, run
+from hardening.ground import ETH, GW, IB, TAG, Soak
+from testbed import tagger
+from testbed.programs import TestbedError, run
+from testbed.reloads import segment
+from testbed.segments import SEGMENTS
+from testbed.topology import ETH_IP, GW_IP, IB_IP, PREFIX
 
-BRIDGE, ETH_GUEST, IB_GUEST = "gwdemo-bridge", "gwdemo-guest", "gwdemo-ibguest"
+BRIDGE, ETH_GUEST, IB_GUEST = f"{TAG}-bridge", f"{TAG}-guest", f"{TAG}-ibguest"
 ETH_GUEST_IP, IB_GUEST_IP = "10.77.0.3", "10.77.0.4"
-OFFICE, STORAGE = (name for name, *_ in SEGMENTS[:2])
-VLAN, PKEY, STORAGE_ETH, STORAGE_IB = SEGMENTS[1][1:]
+OFFICE, STORAGE = (segment.name for segment in SEGMENTS[:2])
+VLAN, PKEY = SEGMENTS[1].vlan, SEGMENTS[1].pkey
+STORAGE_ETH, STORAGE_IB = (f"{netns}{SEGMENTS[1].suffix}" for netns in (ETH, IB))
 # Of the broadcast group, as the first subnet manager has it.
 QKEY = 0x0B1B
 
 
-class Town(Laboratory):
+def host(name, netns, pkey):
+    """An InfiniBand host of a partition, for the fabric's configuration."""
+    return f"""
+[[host]]
+name = "{name}"
+netns = "{netns}"
+tun = "ib0"
+pkey = {pkey:#x}
+address = "{IB_IP}/{PREFIX}"
+mtu = 65520
+mode = "connected"
+"""
+
+
+class Town(Soak):
     """What the gateway and the fabric are to be, and their configurations from that."""
 
+    # The link to the annex.
+    intruder = True
+
     def __init__(self, args):
-        super().__init__(args, intruder=False)
+        super().__init__(args)
         self.annex = None
         # The gateway's: a second segment, a route and a subnet behind hosts, the first segment's MTU, keys of [infiniband].
         self.has_storage, self.has_route, self.mtu, self.keys = True, False, 1500, {}
@@ -48,10 +66,9 @@ class Town(Laboratory):
             run("ip", "link", "set", end, "master", "br0", netns=BRIDGE)
         for netns, ip in ((ETH, ETH_IP), (ETH_GUEST, ETH_GUEST_IP)):
             run("ip", "addr", "add", f"{ip}/{PREFIX}", "dev", "eth0", netns=netns)
-        tagger = Process("tagger", [sys.executable, Path(__file__).parents[1] / "checks/tagger.py", "eth0", VLAN, STORAGE_ETH,
-                                    f"{ETH_IP}/{PREFIX}"], ETH, self.dir / "tagger.log")
-        self.processes.append(tagger)
-        self.wait_for("the host of the VLAN", lambda: "ready" in tagger.text(), 5)
+        arguments = ("eth0", VLAN, STORAGE_ETH, f"{ETH_IP}/{PREFIX}")
+        process = self.background("tagger", [sys.executable, tagger.__file__, *arguments], ETH)
+        self.wait_for("the host of the VLAN", lambda: "ready" in process.text())
 
     def start_fabric(self):
         (self.dir / "fabric.toml").write_text(self.fabric_config())
@@ -76,14 +93,12 @@ address = "{self.guest_ip}/{PREFIX}"
 mtu = 65520
 mode = "connected"
 """)
-        self.annex = Process("annex", [self.bin / "ibfab", "--config", self.dir / "annex.toml", "--sm", "none"], None,
-                             self.dir / "annex.log")
-        self.processes.append(self.annex)
+        self.annex = self.background("annex", [self.bin / "ibfab", "--config", self.dir / "annex.toml", "--sm", "none"])
 
     def up(self):
         self.start()
         self.start_annex()
-        self.wait_for("both segments", self.at_work, 20)
+        self.wait_for("both segments", self.at_work)
 
     # -- what the gateway is to be
 
@@ -107,7 +122,7 @@ mode = "connected"
         """Its segments, and no others, are up and forward."""
         try:
             rows = {row["segment"]: row for row in self.ctl("links")["segments"]}
-        except Failed:
+        except TestbedError:
             return False
         wanted = {OFFICE, STORAGE} if self.has_storage else {OFFICE}
         return set(rows) == wanted and all(r["link"] == "up" and r.get("role") == "forwarding" for r in rows.values())

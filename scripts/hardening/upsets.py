@@ -4,9 +4,9 @@ import ipaddress
 import signal
 import time
 
-from hardening.ground import RECOVERED
-from stage.lab import ETH, ETH_IP, GW, IB, IB_IP, PREFIX
-from stage.programs import Failed, run
+from hardening.ground import ETH, GW, IB, RECOVERED
+from testbed.programs import TestbedError, run
+from testbed.topology import ETH_IP, IB_IP, PREFIX
 from hardening.town import (BRIDGE, ETH_GUEST, ETH_GUEST_IP, IB_GUEST, IB_GUEST_IP, OFFICE, STORAGE, STORAGE_ETH, STORAGE_IB)
 
 MAIN = ((ETH, IB_IP), (IB, ETH_IP))
@@ -54,7 +54,7 @@ class Upsets:
             words = [self.lab.bin / "ipoib-fwd", "ctl", "--socket", self.lab.dir / "control.sock", command]
             try:
                 run(*words, check=False, timeout=0.3 if command == "events" else 10)
-            except Failed:
+            except TestbedError:
                 # Events have no end; the client is killed.
                 pass
 
@@ -72,7 +72,7 @@ class Upsets:
     def changed(self, what, name):
         answer = self.lab.reload()
         if name not in answer[what]:
-            raise Failed(f"a reload was to have {name} among {what}: {answer}")
+            raise TestbedError(f"a reload was to have {name} among {what}: {answer}")
 
     def reload_segment(self):
         """The second segment goes, or comes."""
@@ -80,7 +80,7 @@ class Upsets:
         answer = self.lab.reload()
         told = answer["added"] + answer["waiting"] if self.lab.has_storage else answer["removed"]
         if told != [STORAGE]:
-            raise Failed(f"{STORAGE} was to be {self.lab.has_storage}: {answer}")
+            raise TestbedError(f"{STORAGE} was to be {self.lab.has_storage}: {answer}")
         return IN_STORAGE if self.lab.has_storage else ()
 
     def reload_route(self):
@@ -108,7 +108,7 @@ class Upsets:
         refused = run(*words, check=False, timeout=30).returncode != 0
         path.write_text(text)
         if not refused:
-            raise Failed("a configuration with nonsense was taken over")
+            raise TestbedError("a configuration with nonsense was taken over")
 
     # -- the subnet manager
 
@@ -144,7 +144,7 @@ class Upsets:
 
     def sm_other(self):
         """The fabric dies; the subnet manager that comes with the next one knows of nothing, and has other LIDs, prefix and groups."""
-        self.lab.lose(self.lab.fabric)
+        self.lab.kill(self.lab.fabric)
         self.pause(1)
         self.lab.turned, self.lab.prefix = not self.lab.turned, self.chance.choice(PREFIXES)
         self.lab.qkey = 0x0B1B + self.chance.randrange(1, 1 << 20)
@@ -166,7 +166,7 @@ class Upsets:
 
     def infiniband_host_lost(self):
         """A host, and the switch that it hangs on, are killed, and started anew."""
-        self.lab.lose(self.lab.annex)
+        self.lab.kill(self.lab.annex)
         self.pause(2)
         self.lab.start_annex()
         return (ETH, self.lab.guest_ip), (IB_GUEST, ETH_IP)
@@ -195,7 +195,7 @@ class Upsets:
             self.takes(moving)
             run("ip", "addr", "del", f"{moving}/{PREFIX}", "dev", "eth0", netns=ETH_GUEST)
         self.lab.guest_ip = moving if to_infiniband else IB_GUEST_IP
-        self.lab.lose(self.lab.annex)
+        self.lab.kill(self.lab.annex)
         self.lab.start_annex()
         if to_infiniband:
             return (ETH, moving), (IB_GUEST, ETH_IP)
