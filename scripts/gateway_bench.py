@@ -18,7 +18,6 @@ build takes turns with all of them, to see what an upgrade does to one's traffic
 
 import argparse
 import collections
-import ctypes
 import json
 import os
 import platform
@@ -30,15 +29,19 @@ import tempfile
 import time
 from pathlib import Path
 
-import checks.crowd
-import ethport
-import ibcrowd
-from checks.frames import ethernet_socket, ipv4, send_paced
-from stage.apart import set_apart
-from stage.lab import ETH, ETH_IP, GW, GW_IP, IB, IB_IP, PORT, PREFIX, Lab, gateway_pid
-from stage.programs import Failed, Process, cpu_split, interruptible, run
-from stage.traffic import ping
+from testbed import crowd, ethport, ibcrowd
+from testbed.frames import ethernet_socket, ipv4, send_paced
+from testbed.isolation import isolate
+from testbed.programs import Process, TestbedError, cpu_split, interruptible, run
+from testbed.rings import Rings
+from testbed.topology import ETH_IP, GW_IP, IB_IP, PREFIX, Topology
+from testbed.traffic import ping
 
+# The network namespaces of the topologies: a run is alone in a mount namespace, so their names are always the same.
+TAG = "bench"
+ETH, GW, IB = f"{TAG}-eth", f"{TAG}-gw", f"{TAG}-ib"
+# The kind of Ethernet port: docs/benchmarks.md says why this one.
+PORT = ethport.AF_PACKET.kind
 STREAMS = ("gateway-tcp", "gateway-udp", "gateway-pps")
 NAMES = (*STREAMS, "gateway-idle", "gateway-connections")
 # Of gateway-idle: pings of a run, and seconds between them.
@@ -52,52 +55,6 @@ COUNTS = ("packets", "segments")
 ROUTED_IP = "10.78.0.2"
 # The processor of the only worker lcore.
 WORKER = 1
-# linux/if_packet.h, linux/if_xdp.h, asm/unistd_64.h
-SOL_PACKET, PACKET_STATISTICS, SOL_XDP, XDP_STATISTICS, PIDFD_OPEN, PIDFD_GETFD = 263, 6, 283, 7, 434, 438
-LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-def socket_statistics(fd):
-    """Packets that the kernel dropped in a socket's ring: since this was last asked for, of af_packet; since it was opened, of AF_XDP."""
-    told, length = (ctypes.c_uint32 * 4)(), ctypes.c_uint32(16)
-    if LIBC.getsockopt(fd, SOL_PACKET, PACKET_STATISTICS, told, ctypes.byref(length)) == 0:
-        return told[1], 0
-    # rx_dropped (no buffer to receive in), rx_invalid_descs, tx_invalid_descs, rx_ring_full.
-    told, length = (ctypes.c_uint64 * 6)(), ctypes.c_uint32(48)
-    if LIBC.getsockopt(fd, SOL_XDP, XDP_STATISTICS, told, ctypes.byref(length)) == 0:
-        return 0, told[0] + told[3]
-    return 0, 0
-
-
-class Rings:
-    """What the kernel drops in the rings of a process's sockets, which DPDK does not count."""
-
-    def __init__(self, pid):
-        self.pid, self.before = pid, 0
-        self.losses()
-
-    def losses(self):
-        """Packets since this was last asked for."""
-        drops = total = 0
-        pidfd = LIBC.syscall(PIDFD_OPEN, self.pid, 0)
-        if pidfd < 0:
-            return 0
-        for entry in Path(f"/proc/{self.pid}/fd").iterdir():
-            try:
-                if not os.readlink(entry).startswith("socket:"):
-                    continue
-            except OSError:
-                continue
-            fd = LIBC.syscall(PIDFD_GETFD, pidfd, int(entry.name), 0)
-            if fd < 0:
-                continue
-            new, all_of_socket = socket_statistics(fd)
-            drops, total = drops + new, total + all_of_socket
-            os.close(fd)
-        os.close(pidfd)
-        drops += total - self.before
-        self.before = total
-        return drops
 
 
 def thread_seconds(task):
@@ -105,7 +62,15 @@ def thread_seconds(task):
     return int((task / "schedstat").read_text().split()[0]) / 1e9
 
 
-class GatewayLab(Lab):
+class BenchTopology(Topology):
+    """A topology with the programs of a build, and an Ethernet port of a kind."""
+
+    def __init__(self, args):
+        super().__init__(args.bin, tag=TAG)
+        self.args = args
+
+
+class GatewayTopology(BenchTopology):
     """The demo's, with the host's send queue as long as a TCP sender's window: what a shorter one drops has been paid for until there."""
 
     name, target = "gateway", IB_IP
@@ -120,23 +85,23 @@ class GatewayLab(Lab):
         self.use(args.port)
         others = sorted(os.sched_getaffinity(0) - {WORKER})
         if self.is_apart and others:
-            self.fabric_by = ["taskset", "-c", ",".join(str(processor) for processor in others)]
+            self.fabric_prefix = ["taskset", "-c", ",".join(str(processor) for processor in others)]
 
     def gateway_config(self):
         return super().gateway_config().replace("[infiniband]\n", f"[infiniband]\n{self.more_of_infiniband}", 1)
 
     def ready(self):
-        self.wait_for("packets", lambda: ping(ETH, IB_IP, 56, count=1, wait=0.5)["ok"], 20)
-        self.wait_for("connections", lambda: self.ctl("connections").get("established_both_ways"), 15)
+        self.wait_for("packets", lambda: ping(ETH, IB_IP, 56, count=1, wait=0.5)["ok"])
+        self.wait_connected()
 
     def busy(self):
-        return {"ipoib-fwd": self.gateway.popen.pid, "ibfab": self.fabric.popen.pid}
+        return {"ipoib-fwd": self.gateway.pid, "ibfab": self.fabric.pid}
 
     def lost(self):
         return {f"gateway.{reason}": number for reason, number in self.ctl("stats")["drops"].items()}
 
 
-class ConnectionsLab(GatewayLab):
+class ConnectionsTopology(GatewayTopology):
     """The demo's, and hosts on a port of the fabric of their own, each of which has a connection from the gateway and one to it."""
 
     hosts = 1000
@@ -158,42 +123,47 @@ class ConnectionsLab(GatewayLab):
         return super().gateway_config().replace(f"{GW_IP}/{PREFIX}", f"{GW_IP}/12")
 
     def measure(self, add):
-        with ibcrowd.Crowd(self, self.hosts, checks.crowd.address(1, net=76), ETH_IP, programs=Path(self.args.hosts)) as crowd:
-            crowd.told("known")
+        with ibcrowd.Crowd(self, self.hosts, crowd.address(1, net=76), ETH_IP, programs=Path(self.args.hosts)) as hosts:
+            hosts.told("known")
             raw, gateway, own = ethernet_socket(self)
             with raw:
-                to = (checks.crowd.address(n + 1, net=76) for n in range(self.hosts))
+                to = (crowd.address(n + 1, net=76) for n in range(self.hosts))
                 frames = [gateway + own + b"\x08\x00" + ipv4(bytes(26), dst=ip) for ip in to]
                 for name, own_work in (("active", lambda: send_paced(raw.send, frames, 64, 0.0005)), ("passive", lambda: None)):
                     before = self.control_seconds()
                     own_work()
-                    told = crowd.told(name)
+                    told = hosts.told(name)
                     add(name, "connections/s", told["connections"] / told["seconds"])
                     add(f"{name}.cpu.control", "us/connection", (self.control_seconds() - before) * 1e6 / told["connections"])
-            self.wait_for("connections", lambda: min(checks.crowd.connections(self).values()) >= self.hosts, 5)
+            self.wait_for("connections", lambda: min(self.live_connections().values()) >= self.hosts)
+
+    def live_connections(self):
+        """The number of live connections by direction."""
+        live = [c for c in self.ctl("connections")["connections"] if c["state"] == "live"]
+        return {"passive": sum(c["passive"] for c in live), "active": sum(not c["passive"] for c in live)}
 
     def control_seconds(self):
         """Processor time of the control lcore, which is the program's first thread."""
-        pid = gateway_pid(self)
+        pid = self.gateway.pid
         return thread_seconds(Path(f"/proc/{pid}/task/{pid}"))
 
 
-class OlderLab(GatewayLab):
+class OlderTopology(GatewayTopology):
     """The demo's, with programs of another build."""
 
     name = "older"
 
 
-class OlderConnectionsLab(ConnectionsLab):
+class OlderConnectionsTopology(ConnectionsTopology):
     """The same."""
 
     name = "older"
 
 
-OLDER = (OlderLab, OlderConnectionsLab)
+OLDER = (OlderTopology, OlderConnectionsTopology)
 
 
-class PeerLab(Lab):
+class PeerTopology(BenchTopology):
     """Two veths, and something between them."""
 
     def namespaces_up(self):
@@ -205,7 +175,7 @@ class PeerLab(Lab):
         self.between()
 
     def ready(self):
-        self.wait_for("packets", lambda: ping(ETH, self.target, 56, count=1, wait=0.5)["ok"], 20)
+        self.wait_for("packets", lambda: ping(ETH, self.target, 56, count=1, wait=0.5)["ok"])
 
     def busy(self):
         return {}
@@ -214,7 +184,7 @@ class PeerLab(Lab):
         return {}
 
 
-class TestpmdLab(PeerLab):
+class TestpmdTopology(PeerTopology):
     """dpdk-testpmd, mode io."""
 
     name, target = "testpmd", IB_IP
@@ -226,14 +196,13 @@ class TestpmdLab(PeerLab):
         line = ["dpdk-testpmd", "-l", "0-1", "--no-pci", "--no-huge", "-m", "768", "--no-telemetry", "--file-prefix", "gwtestpmd", *vdevs,
                 "--", "--total-num-mbufs=16384", f"--mbuf-size={port.testpmd_buffers()}", "--forward-mode=io", "--auto-start",
                 "--stats-period=3600"]
-        self.testpmd = Process("dpdk-testpmd", line, GW, self.dir / "testpmd.log")
-        self.processes.append(self.testpmd)
+        self.testpmd = self.background("dpdk-testpmd", line, GW)
 
     def busy(self):
-        return {"dpdk-testpmd": self.testpmd.popen.pid}
+        return {"dpdk-testpmd": self.testpmd.pid}
 
 
-class RoutingLab(PeerLab):
+class RoutingTopology(PeerTopology):
     """The kernel, which works in whoever sends."""
 
     name, target = "routing", ROUTED_IP
@@ -261,7 +230,7 @@ def interface_drops():
 def iperf(lab, words, seconds, back):
     server = Process("iperf3", ["iperf3", "-s", "-1"], IB, lab.dir / "iperf3.log")
     try:
-        lab.wait_for("iperf3's server", lambda: run("ss", "-Hltn", "sport", "=", ":5201", netns=IB).stdout.strip(), 5)
+        lab.wait_for("iperf3's server", lambda: run("ss", "-Hltn", "sport", "=", ":5201", netns=IB).stdout.strip())
         done = run("iperf3", "-J", "-c", lab.target, "-t", seconds, *words, *(["-R"] if back else []), netns=ETH, timeout=seconds + 40)
         return json.loads(done.stdout)["end"]
     finally:
@@ -354,7 +323,7 @@ def peer_of(lab):
 
 def older_of(lab):
     """The same with --older's programs."""
-    return lab.replace("gateway", OlderLab.name, 1) if lab.startswith("gateway") else None
+    return lab.replace("gateway", OlderTopology.name, 1) if lab.startswith("gateway") else None
 
 
 def report(values):
@@ -380,14 +349,15 @@ def streams(names):
     return [name for name in names if name in STREAMS]
 
 
-def one_run(args, lab_class, port, values):
-    programs = args.older if lab_class in OLDER else args.bin
-    lab = lab_class(argparse.Namespace(bin=programs, hosts=args.bin, capture=False, keep=False, port=port))
-    who = f"{lab.name}-{port.kind}" if args.port == BOTH and lab_class in (GatewayLab, OlderLab, TestpmdLab) else lab.name
+def one_run(args, topology_class, port, values):
+    programs = args.older if topology_class in OLDER else args.bin
+    lab = topology_class(argparse.Namespace(bin=programs, hosts=args.bin, port=port))
+    both = args.port == BOTH and topology_class in (GatewayTopology, OlderTopology, TestpmdTopology)
+    who = f"{lab.name}-{port.kind}" if both else lab.name
     try:
         lab.start()
         lab.ready()
-        if isinstance(lab, ConnectionsLab):
+        if isinstance(lab, ConnectionsTopology):
             lab.measure(lambda part, unit, value: values["gateway-connections", who, part, unit].append(round(value, 4)))
             return
         # First: with traffic behind it, it would be looked at while connections and answers of that are done with.
@@ -396,13 +366,13 @@ def one_run(args, lab_class, port, values):
         for name in streams(args.names):
             measure(lab, name, args.seconds,
                     lambda part, unit, value, name=name: values[name, who, part, unit].append(round(value, 4)))
-    except (Failed, KeyError) as error:
+    except (TestbedError, KeyError) as error:
         if not isinstance(lab, OLDER):
             raise
         what = f"no {error} in what it tells" if isinstance(error, KeyError) else error
-        raise Failed(f"--older {programs} cannot be compared: {what}\n"
-                     "bench: it is started and asked as this version's demo (scripts/demo) is, with the same configuration and options: "
-                     "a version that does not know them is too old; name the programs of a later one, or leave --older out") from None
+        raise TestbedError(f"--older {programs} cannot be compared: {what}\n"
+                           "bench: it is started and asked as this version's demo (scripts/demo) is, with the same configuration and "
+                           "options: a version that does not know them is too old; name the programs of a later one, or leave --older out") from None
     finally:
         lab.close()
 
@@ -411,10 +381,10 @@ def turns(args, ports):
     """Who runs in each round, with which ports."""
     labs = []
     if streams(args.names) or "gateway-idle" in args.names:
-        gateways = (GatewayLab, OlderLab) if args.older else (GatewayLab,)
-        labs += [(lab, port) for port in ports for lab in (*gateways, TestpmdLab)] + [(RoutingLab, ports[0])]
+        gateways = (GatewayTopology, OlderTopology) if args.older else (GatewayTopology,)
+        labs += [(lab, port) for port in ports for lab in (*gateways, TestpmdTopology)] + [(RoutingTopology, ports[0])]
     if "gateway-connections" in args.names:
-        labs += [(lab, ports[0]) for lab in ((ConnectionsLab, OlderConnectionsLab) if args.older else (ConnectionsLab,))]
+        labs += [(lab, ports[0]) for lab in ((ConnectionsTopology, OlderConnectionsTopology) if args.older else (ConnectionsTopology,))]
     return labs
 
 
@@ -460,18 +430,18 @@ def main():
     # Of others: later it is this program's own.
     load = os.getloadavg()[0]
     try:
-        set_apart()
-    except Failed as error:
+        isolate()
+    except TestbedError as error:
         sys.exit(f"bench: {error}")
     labs = turns(args, ports_of(args))
     print(machine(), flush=True)
     try:
         for number in range(1, runs + 1):
-            for lab_class, port in labs if number % 2 else reversed(labs):
-                what = " (connections)" if issubclass(lab_class, ConnectionsLab) else ""
-                print(f"bench: run {number} of {runs}: {lab_class.name}{what}, {port.kind}", file=sys.stderr, flush=True)
-                one_run(args, lab_class, port, values)
-    except (Failed, KeyError, ValueError, subprocess.SubprocessError) as error:
+            for topology_class, port in labs if number % 2 else reversed(labs):
+                what = " (connections)" if issubclass(topology_class, ConnectionsTopology) else ""
+                print(f"bench: run {number} of {runs}: {topology_class.name}{what}, {port.kind}", file=sys.stderr, flush=True)
+                one_run(args, topology_class, port, values)
+    except (TestbedError, KeyError, ValueError, subprocess.SubprocessError) as error:
         sys.exit(f"bench: {error}")
     except KeyboardInterrupt:
         sys.exit("bench: interrupted")
