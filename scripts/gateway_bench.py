@@ -372,7 +372,8 @@ def one_run(args, topology_class, port, values):
         what = f"no {error} in what it tells" if isinstance(error, KeyError) else error
         raise TestbedError(f"--older {programs} cannot be compared: {what}\n"
                            "bench: it is started and asked as this version's demo (scripts/demo) is, with the same configuration and "
-                           "options: a version that does not know them is too old; name the programs of a later one, or leave --older out") from None
+                           "options: a version that does not know them is too old; name the programs of a later one, or leave "
+                           "--older out") from None
     finally:
         lab.close()
 
