@@ -116,6 +116,7 @@ def test_promtool_accepts_rules(arguments):
     assert judged.returncode == 0, judged.stdout + judged.stderr
 
 
+@pytest.mark.slow
 def test_prometheus_scrapes_and_alerts(start, figures):
     """Prometheus scrapes the exporter; when that is gone the alert fires."""
     prometheus = tool("prometheus")

@@ -57,7 +57,6 @@ def test_readiness_and_status(services):
     fabric_manager.wait("STOPPING=1")
 
 
-@pytest.mark.slow
 def test_watchdog_of_stalled_worker(services):
     """While one worker is stalled the gateway sends no watchdog messages, and its status says why; then it forwards again."""
     gateway, manager = services.managed_gateway()
