@@ -268,13 +268,54 @@ fn without_tests(text: &str, is_test: impl Fn(&str) -> bool) -> Vec<String> {
     nothing.chain(names.map(|name| format!("nothing of that name: {name}"))).collect()
 }
 
+/// The functions in a Python file that are tests, as `FILE::FUNCTION`.
+fn tests_of_python<'a>(file: &'a str, source: &'a str) -> impl Iterator<Item = String> + 'a {
+    let functions = source.lines().filter_map(|line| line.strip_prefix("def ")?.split('(').next());
+    functions.filter(|name| name.starts_with("test_")).map(move |name| format!("{file}::{name}"))
+}
+
+/// The end-to-end tests, as pytest names them, without parameters.
+fn end_to_end_tests() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for entry in std::fs::read_dir(root().join("scripts/e2e")).unwrap() {
+        let path = entry.unwrap().path();
+        let file = path.file_name().unwrap().to_string_lossy().into_owned();
+        if file.starts_with("test_") && file.ends_with(".py") {
+            found.extend(tests_of_python(&file, &std::fs::read_to_string(&path).unwrap()));
+        }
+    }
+    found
+}
+
+/// The end-to-end test that code names, without its parameters.
+fn end_to_end_test(code: &str) -> Option<&str> {
+    let is_one = code.starts_with("test_") && code.contains(".py::");
+    is_one.then(|| code.split('[').next().unwrap_or_default())
+}
+
+#[test]
+fn end_to_end_tests_that_documents_name_exist() {
+    let (tests, mut named, mut wrong) = (end_to_end_tests(), 0, Vec::new());
+    for (file, text) in documents() {
+        for code in prose_and_code(&text).1 {
+            let Some(test) = end_to_end_test(&code) else { continue };
+            named += 1;
+            if !tests.contains(test) {
+                wrong.push(format!("{}: no test {test}", file.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(named > 0);
+}
+
 #[test]
 fn each_threat_has_tests_that_there_are() {
-    let (mut rust, mut python) = (Vec::new(), Vec::new());
+    let mut rust = Vec::new();
     sources(&root(), ".rs", &mut rust);
-    sources(&root().join("scripts"), ".py", &mut python);
     let tests: BTreeSet<String> = rust.iter().flat_map(|source| tests_of(source)).collect();
-    let is_check = |name: &str| python.iter().any(|source| source.contains(&format!("(\"{name}\", ")));
+    let end_to_end = end_to_end_tests();
+    let is_end_to_end = |name: &str| end_to_end_test(name).is_some_and(|test| end_to_end.contains(test));
     let documents = documents();
     let (_, threats) = documents[&root().join("docs/security-model.md")].split_once("## Threats").unwrap();
     let threats = threats.split("\n## ").next().unwrap();
@@ -282,7 +323,7 @@ fn each_threat_has_tests_that_there_are() {
         assert!(threats.lines().any(|line| line.starts_with(&format!("| {who}"))), "{who}");
     }
     for text in [threats, &documents[&root().join("docs/manual/security.md")]] {
-        let wrong = without_tests(text, |name| tests.contains(name) || is_check(name));
+        let wrong = without_tests(text, |name| tests.contains(name) || is_end_to_end(name));
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
 }
@@ -355,6 +396,10 @@ fn what_is_wrong_is_found() {
 
     let source = "#[test]\n#[should_panic]\nfn zero() {}\n#[test]\n#[ignore]\n/// Words.\nfn one() {}\nfn two() {}\n    #[test]\n    fn three(\n        n in 0..1,\n";
     assert_eq!(tests_of(source), ["zero", "three"]);
+    let source = "def test_one(gateway):\n    def test_inner():\ndef helper():\n";
+    assert_eq!(Vec::from_iter(tests_of_python("test_a.py", source)), ["test_a.py::test_one"]);
+    assert_eq!(end_to_end_test("test_a.py::test_one[x-y]"), Some("test_a.py::test_one"));
+    assert_eq!(end_to_end_test("test_a.py"), None);
     assert_eq!(named_tests("no `row`\n| a | `b` | `c`, `d` |\n| e | f |\n"), ["c", "d"]);
     let table = "| who | does | tests |\n|---|---|---|\n| a | b | `c`, `d` |\n| | e | |\n";
     assert_eq!(without_tests(table, |name| name == "c"), ["no test: | | e | |", "nothing of that name: d"]);
