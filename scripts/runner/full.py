@@ -111,7 +111,8 @@ def parts():
         Part("packages", "12 min", "packages are built, installed, run as services, upgraded and removed in a bare root",
              ["scripts/package", "check"]),
         Part("platforms", "12 min", "the programs are built in a bare root of Debian 13", ["scripts/platforms", "--build", "debian13"]),
-        Part("demo-bare", "6 min", "scripts/demo from a clean clone in a bare root of Debian 12", ["scripts/platforms", "--demo", "debian12"]),
+        Part("demo-bare", "6 min", "scripts/demo from a clean clone in a bare root of Debian 12",
+             ["scripts/platforms", "--demo", "debian12"]),
         *virtual_machine_parts(),
     ]
 
