@@ -4,7 +4,7 @@
 mod guest;
 
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use guest::*;
 
@@ -84,7 +84,7 @@ fn a_device_that_may_not_use_memory_leaves_it_alone_and_goes_on_later() {
     assert!(g.poll(&mut cq).is_none());
     assert_eq!(g.get(buffer + 40, 5), before[buffer as usize + 40..][..5]);
     // It does not look for work in vain, either.
-    let now = Instant::now();
+    let now = g.now();
     assert_eq!((g.hca.turn(now), g.hca.next_deadline(now)), (false, None));
     g.write(7, 4, &[6, 0]);
     g.settle();
@@ -102,7 +102,7 @@ fn agents_of_a_device_without_a_driver_need_no_memory() {
     let mut g = Guest::new();
     g.write(7, 4, &[2, 0]);
     // Nothing can be written down anywhere, and the subnet is served.
-    let now = Instant::now();
+    let now = g.now();
     assert!(g.hca.next_deadline(now).is_none_or(|at| at > now));
     up(&mut g);
     assert_eq!(g.hca.counters().events, 0);
@@ -122,14 +122,14 @@ fn a_queue_pair_in_error_lets_the_device_rest() {
         g.command(&about(0x507, qp.number), 16);
     }
     assert_eq!(g.poll(&mut cq).map(|cqe| cqe[63] >> 4), Some(14), "what was posted is flushed");
-    let end = Instant::now() + Duration::from_millis(200);
+    let end = g.now() + Duration::from_millis(200);
     let (mut busy, mut looks) = (0, 0);
-    while Instant::now() < end {
-        let now = Instant::now();
+    while g.now() < end {
+        let now = g.now();
         busy += u32::from(g.hca.turn(now));
         looks += 1;
         let next = g.hca.next_deadline(now).unwrap();
-        std::thread::sleep(next.saturating_duration_since(now).max(Duration::from_micros(100)));
+        g.pass(next.saturating_duration_since(now).max(Duration::from_micros(100)));
     }
     assert_eq!(busy, 0, "of {looks}");
     assert!(looks < 120, "{looks}");

@@ -32,7 +32,7 @@ fn huge(name: &str) -> Option<(GuestMemory, File)> {
     match map(&mut memory, &file, 0, AT, 2 * HUGE) {
         Ok(()) => Some((memory, file)),
         Err(error) => {
-            println!("not tested, as there are no two huge pages: {error}");
+            eprintln!("skipped: no two huge pages: {error}");
             None
         }
     }

@@ -46,6 +46,8 @@ pub(crate) struct Guest {
     /// First byte that no allocation has taken.
     free: u64,
     pub(crate) vectors: Vec<OwnedFd>,
+    /// How far the device's clock is ahead of the real one.
+    ahead: Duration,
 }
 
 fn message(id: u16, command: u16, flags: u32, body: &[u8]) -> Vec<u8> {
@@ -91,6 +93,7 @@ impl Guest {
             next_id: 1,
             free: FREE,
             vectors: Vec::new(),
+            ahead: Duration::ZERO,
         }
     }
 
@@ -145,20 +148,34 @@ impl Guest {
                 },
                 Some(_) => false,
             };
-            if !(busy | self.hca.turn(Instant::now())) {
+            if !(busy | self.hca.turn(self.now())) {
                 return;
             }
         }
         panic!("the device does not come to rest");
     }
 
-    /// For as long as a time-out of the device may take.
+    /// The device's clock.
+    pub(crate) fn now(&self) -> Instant {
+        Instant::now() + self.ahead
+    }
+
+    /// Lets the device's clock run on, without waiting.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        self.ahead += time;
+    }
+
+    /// For as long as a time-out of the device may take, by its clock.
     pub(crate) fn wait(&mut self, time: Duration) {
-        let end = Instant::now() + time;
-        while Instant::now() < end {
+        const STEP: Duration = Duration::from_micros(200);
+        let mut left = time;
+        while !left.is_zero() {
             self.settle();
-            std::thread::sleep(Duration::from_micros(200));
+            let step = left.min(STEP);
+            self.pass(step);
+            left -= step;
         }
+        self.settle();
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8], files: &[BorrowedFd<'_>]) {
