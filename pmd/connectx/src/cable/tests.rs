@@ -1,3 +1,4 @@
+use std::net::{SocketAddr, UdpSocket};
 use std::time::Instant;
 
 use super::*;
@@ -10,6 +11,18 @@ fn packet(i: u32) -> Vec<u8> {
     let mut bytes = vec![i as u8; len];
     bytes[..4].copy_from_slice(&i.to_be_bytes());
     bytes
+}
+
+/// An address of the loopback network that no other process's tests use.
+pub(super) fn own_address() -> SocketAddr {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    SocketAddr::from(([127, 128 | high, middle, low], 0))
+}
+
+/// Two free ports of this process's own loopback address.
+pub(super) fn ports() -> (SocketAddr, SocketAddr) {
+    let [a, b] = [(); 2].map(|()| UdpSocket::bind(own_address()).unwrap());
+    (a.local_addr().unwrap(), b.local_addr().unwrap())
 }
 
 fn send(end: &mut CableEnd, packet: &[u8]) -> Result<(), CableFull> {

@@ -1,9 +1,12 @@
+use std::os::unix::process::parent_id;
 use std::process::{Child, Command};
 
 use super::super::{CableEnd, CableUrl, Transport};
 use super::*;
 
 const CHILD: &str = "IB_LINK_TEST_CHILD";
+/// For whatever has to happen, on a machine that may be busy.
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A folder of our own, gone with the test.
 struct Folder(PathBuf);
@@ -72,8 +75,9 @@ fn echo_process() {
     let (role, url) = order.split_once(' ').unwrap();
     let url: CableUrl = url.parse().unwrap();
     let mut end = if role == "listen" { CableEnd::listen(&url) } else { CableEnd::connect(&url) }.unwrap();
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(20) {
+    // Killed by the test, or orphaned.
+    let parent = parent_id();
+    while parent_id() == parent {
         end.poll(Instant::now());
         let mut packets = Vec::new();
         if end.receive(32, |p| packets.push(p.to_vec())) == 0 {
@@ -88,18 +92,18 @@ fn echo_process() {
     }
 }
 
-/// Polls until `done`, ten seconds at most.
-fn wait(ends: &mut [&mut CableEnd], mut done: impl FnMut(&mut [&mut CableEnd]) -> bool) -> Duration {
+/// Polls until `done`, at most [`DEADLINE`].
+fn wait(ends: &mut [&mut CableEnd], mut done: impl FnMut(&mut [&mut CableEnd]) -> bool) {
     let start = Instant::now();
     loop {
         for end in ends.iter_mut() {
             end.poll(Instant::now());
         }
         if done(ends) {
-            return start.elapsed();
+            return;
         }
         let trouble = || ends.iter().map(|end| (end.trouble(), end.counters())).collect::<Vec<_>>();
-        assert!(start.elapsed() < Duration::from_secs(10), "not done in 10 s: {:?}", trouble());
+        assert!(start.elapsed() < DEADLINE, "not done in {DEADLINE:?}: {:?}", trouble());
         std::thread::yield_now();
     }
 }
@@ -143,8 +147,8 @@ fn two_processes_and_a_killed_partner() {
         other.kill();
         // Not read by anyone any more.
         end.send_with(100, |_| {}).unwrap();
-        let noticed = wait(&mut [&mut end], |ends| !ends[0].is_up());
-        assert!(noticed < Duration::from_millis(500), "{noticed:?}");
+        end.poll(Instant::now() + CHECK);
+        assert!(!end.is_up(), "noticed at the next check");
         assert_eq!(end.trouble(), Some(CableTrouble::Gone));
         let c = end.counters();
         assert_eq!((c.ups, c.downs, c.lost_going_down, c.violations), (life, life, life, 0));
