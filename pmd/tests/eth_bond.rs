@@ -8,10 +8,7 @@ use pmd::mem::{Pool, PoolConfig};
 
 mod veth;
 
-use veth::{CONFIG, PRIVATE, eal, kernel_sends, own_namespace, pool, until, veth};
-
-/// Longer than two ends take to agree: a second for each side's state, two until they aggregate, and some.
-const AGREED: Duration = Duration::from_secs(20);
+use veth::{CONFIG, DEADLINE, PRIVATE, eal, kernel_sends, own_namespace, pool, until, veth};
 
 /// A frame to all.
 fn frame(pool: &Pool) -> Burst {
@@ -88,7 +85,7 @@ fn bonds_agree_by_lacp_without_traffic_and_count_what_their_rings_lose() {
         queues[0].tx_burst(&mut frame(&pool));
         came
     };
-    assert!(turn(&mut [&mut *out, &mut *inn], AGREED, arrives), "the bonds do not agree");
+    assert!(turn(&mut [&mut *out, &mut *inn], DEADLINE, arrives), "the bonds do not agree");
     assert!(one.link().up && other.link().up);
 
     // Nobody polls, and the rings of the members get full.

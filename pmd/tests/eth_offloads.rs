@@ -2,7 +2,7 @@
 //! goes with the process. A process of its own: EAL starts once.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pmd::eth::{Burst, EthConfig, EthOffloads, EthPort, EthQueue};
 use pmd::hca::Checksum;
@@ -10,7 +10,7 @@ use pmd::mem::{FrameFacts, FrameTag, Mbuf, Pool};
 
 mod veth;
 
-use veth::{CONFIG, PRIVATE, eal, kernel_sends, own_namespace, pool, run, veth};
+use veth::{CONFIG, DEADLINE, PRIVATE, eal, kernel_sends, own_namespace, pool, run, veth};
 
 /// A broadcast frame of 60 bytes: what stands behind its addresses.
 fn frame(pool: &Pool, behind: &[u8]) -> Mbuf {
@@ -39,7 +39,7 @@ fn send(queue: &mut EthQueue, frame: Mbuf) {
 
 /// The next frame of ours that arrives: what the port told, and what stands behind the addresses.
 fn receive(queue: &mut EthQueue) -> (FrameFacts, Vec<u8>) {
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = Instant::now() + DEADLINE;
     loop {
         let mut burst = Burst::new();
         queue.rx_burst(&mut burst);

@@ -16,10 +16,10 @@ use veth::{CONFIG, eal, pool, until};
 
 /// The other end's socket, for whoever is to be it.
 const OTHER_END: &str = "PMD_TEST_VHOST";
-/// A rest that only a frame ends.
-const LONG: Duration = Duration::from_secs(60);
-/// Whoever waited this long was not woken.
-const LOST: Duration = Duration::from_secs(30);
+/// Longer than [`LOST`]: a wait that only a frame ends in time.
+const LONG: Duration = Duration::from_secs(300);
+/// A wait of this length was not ended by a frame. Generous: the machine may be busy.
+const LOST: Duration = Duration::from_secs(120);
 const SHORT: Duration = Duration::from_millis(20);
 const BY_INTERRUPT: Woken = Woken { interrupt: true, device: false };
 

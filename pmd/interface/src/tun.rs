@@ -204,7 +204,7 @@ mod tests {
         // SAFETY: only the network namespace of this thread changes, which nothing else relies on.
         let result = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
         if let Err(e) = result {
-            println!("skipped: cannot make a network namespace: {e}");
+            eprintln!("skipped: cannot make a network namespace: {e}");
         }
         result.is_ok()
     }

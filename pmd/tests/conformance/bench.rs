@@ -20,7 +20,7 @@ pub(crate) const WORKER: QueuesId = QueuesId(3);
 /// The first datagram queue pair.
 pub(crate) const UD: UdSlot = UdSlot(0);
 /// Longer than anything takes that works.
-pub(crate) const LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// A message that arrived.
 pub(crate) struct Message {

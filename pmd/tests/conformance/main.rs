@@ -142,7 +142,7 @@ fn soft_suites(options: &Options, results: &mut Results) {
         match roce::Roce::new() {
             Ok(mut lab) => suite(&mut lab, options, results),
             Err(why) => {
-                println!("skipped roce  all of it\n          {why}");
+                eprintln!("skipped roce  all of it\n          {why}");
                 results.ok += usize::from(named("roce::"));
             }
         }

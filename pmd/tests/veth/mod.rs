@@ -32,7 +32,7 @@ pub(crate) fn own_namespace() -> bool {
     // SAFETY: no memory is involved.
     let own = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
     if !own {
-        println!("skipped: a network namespace needs root ({})", std::io::Error::last_os_error());
+        eprintln!("skipped: a network namespace needs root ({})", std::io::Error::last_os_error());
     }
     own
 }
@@ -56,11 +56,14 @@ pub(crate) fn pool(name: &str, count: u32, data_room: u16) -> Pool {
     Pool::create(name, &PoolConfig { count, data_room, cache: 0, socket: -1 }).unwrap()
 }
 
-/// Waits until something is so, ten seconds at most.
+/// For whatever has to happen, on a machine that may be busy.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Waits until something is so, at most [`DEADLINE`].
 pub(crate) fn until(is: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + DEADLINE;
     while !is() {
-        assert!(Instant::now() < end, "not within ten seconds");
+        assert!(Instant::now() < end, "not within {DEADLINE:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
