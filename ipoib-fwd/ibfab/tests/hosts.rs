@@ -28,7 +28,7 @@ fn hosts_talk_in_both_modes() {
     let namespaces = match Namespaces::new(3) {
         Ok(namespaces) => namespaces,
         Err(reason) => {
-            println!("skipped: {reason}");
+            eprintln!("skipped: {reason}");
             return;
         }
     };

@@ -5,7 +5,7 @@
 mod device;
 mod ends;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use endpoint::LinkWorker;
 use ends::World;
@@ -23,7 +23,7 @@ fn links_come_and_go_while_others_are_at_work() {
     let (first, second) = (LinkIndex(0), LinkIndex(1));
     w.run("the first link", |w, _| w.ends.iter().all(|end| end.is_up(first)));
     w.connect(first);
-    let now = Instant::now();
+    let now = w.now();
     let kept = w.ends[0].live(now, first);
 
     // A second one, in another partition.
@@ -45,12 +45,12 @@ fn links_come_and_go_while_others_are_at_work() {
 
     // It goes again, on one end. While its queue pairs come back another one finds a place, and goes, too.
     let gone = w.ends[0].datagrams(second);
-    assert!(w.ends[0].endpoint.remove_link(Instant::now(), second));
+    assert!(w.ends[0].endpoint.remove_link(w.now(), second));
     w.run("its end in the port", |w, _| w.ends[0].endpoint.link_at(second).is_none());
     assert_eq!(w.ends[0].removed, [], "its place is not free yet");
-    let beside = w.ends[0].add(Instant::now(), 0x8007);
+    let beside = w.ends[0].add(w.now(), 0x8007);
     assert_eq!(beside, LinkIndex(2));
-    assert!(w.ends[0].endpoint.remove_link(Instant::now(), beside));
+    assert!(w.ends[0].endpoint.remove_link(w.now(), beside));
     w.run("both ends", |w, _| w.ends[0].removed.len() == 2);
     w.ends[0].removed.retain(|link| *link != beside);
     assert_eq!(w.ends[0].removed, [second]);
@@ -62,24 +62,23 @@ fn links_come_and_go_while_others_are_at_work() {
         assert_eq!(worker.queues().ud_qpn(UdSlot(1)), None);
         assert!(worker.queues().ud_qpn(UdSlot(0)).is_some());
     }
-    assert_eq!(w.ends[0].live(Instant::now(), first), kept, "the first link's connections live on");
-    assert!(!w.ends[0].endpoint.remove_link(Instant::now(), second), "there is none");
+    assert_eq!(w.ends[0].live(w.now(), first), kept, "the first link's connections live on");
+    assert!(!w.ends[0].endpoint.remove_link(w.now(), second), "there is none");
     assert_eq!(w.ends[0].endpoint.device_errors().0, 0, "{:?}", w.ends[0].endpoint.device_errors());
 
     // Its place is taken by one in a third partition, with another MTU.
-    let now = Instant::now();
+    let now = w.now();
     assert_eq!(w.ends[0].add(now, 0x8002), second);
     assert!(w.ends[0].endpoint.add_link(now, LinkSettings::new(PKey(0x8002), Qpn::default(), 1)).is_err());
     w.run("a third link", |w, _| w.ends[0].is_up(second));
     assert_eq!(w.ends[0].endpoint.link_at(second).unwrap().state().ud_mtu, 2048);
     // One whose partition is not there waits, and goes without having been up.
-    let third = w.ends[0].add(now, 0x8007);
-    let begin = Instant::now();
-    w.run("some turns", |_, now| now - begin > Duration::from_millis(300));
+    let third = w.ends[0].add(w.now(), 0x8007);
+    w.run_for(Duration::from_millis(300), |_| ());
     assert!(!w.ends[0].is_up(third));
-    assert!(w.ends[0].endpoint.remove_link(Instant::now(), third));
+    assert!(w.ends[0].endpoint.remove_link(w.now(), third));
     w.run("its end", |w, _| w.ends[0].removed == [second, third]);
-    assert_eq!(w.ends[0].live(Instant::now(), first), kept);
+    assert_eq!(w.ends[0].live(w.now(), first), kept);
 
     let World { ends, .. } = w;
     for end in ends {

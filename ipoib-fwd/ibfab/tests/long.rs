@@ -24,7 +24,7 @@ use pmd::hca::{
 use pmd::mem::{Mbuf, Pool, PoolConfig};
 use pmd::soft::SoftHca;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 const PORT: PortNumber = PortNumber(1);
 /// What the device names in a send; a message here has seventeen buffers.
 const SEGMENTS: u32 = 2;

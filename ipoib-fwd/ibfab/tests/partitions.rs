@@ -108,7 +108,7 @@ fn partitions_keep_hosts_apart_over_switches_and_changes() {
     let namespaces = match Namespaces::new(HOSTS.len()) {
         Ok(namespaces) => namespaces,
         Err(reason) => {
-            println!("skipped: {reason}");
+            eprintln!("skipped: {reason}");
             return;
         }
     };

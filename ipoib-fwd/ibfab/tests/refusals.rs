@@ -5,7 +5,7 @@
 mod device;
 mod ends;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use device::Choice;
 use ends::World;
@@ -33,17 +33,22 @@ fn an_opening_that_stopped_half_way_is_tried_again() {
     w.run("the first links", |w, _| w.ends.iter().all(|end| end.is_up(LinkIndex(0))));
     for (name, pkey, is_refused) in STEPS {
         w.ends[0].endpoint.hca().refused = Some((is_refused, 0));
-        let now = Instant::now();
+        let now = w.now();
         let link = w.ends[0].add(now, pkey);
         assert_eq!(w.ends[1].add(now, pkey), link);
         // Less and less often: a second after the first failure, two after the second.
-        let begin = Instant::now();
-        w.run("some tries", |_, now| now - begin > Duration::from_millis(5200));
+        let begin = w.now();
+        let failures = |w: &mut World| w.ends[0].endpoint.refusal(link).map_or(0, |(_, failures)| failures);
+        w.run("three failures", |w, _| {
+            w.ahead += Duration::from_millis(1);
+            failures(w) >= 3
+        });
+        let took = w.now() - begin;
+        assert!(took >= Duration::from_secs(3), "{name}: {took:?}");
         let (why, failures) = w.ends[0].endpoint.refusal(link).expect("the device refuses");
         assert!(why.contains("what a test takes away"), "{name}: {why}");
-        assert!((2..=4).contains(&failures), "{name}: {failures} failures in five seconds");
         let (_, tries) = w.ends[0].endpoint.hca().refused.take().unwrap();
-        assert!(tries <= 8, "{name}: two workers, {tries} tries");
+        assert!(failures == 3 && tries <= 6, "{name}: two workers, {failures} failures, {tries} tries");
         let qpns = w.ends[0].datagrams(link);
         w.run(name, |w, _| {
             w.ends[0].endpoint.refusal(link).is_none()

@@ -14,6 +14,8 @@ use adapter::adapter;
 mod adapter;
 
 const PORT: PortNumber = PortNumber(1);
+/// For whatever has to happen, on a machine that may be busy.
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A fabric with software channel adapters on it.
 struct Bench {
@@ -45,13 +47,12 @@ impl Bench {
         }
     }
 
-    fn run(&mut self, mut done: impl FnMut(&mut Self) -> bool) -> Duration {
+    fn run(&mut self, mut done: impl FnMut(&mut Self) -> bool) {
         let start = Instant::now();
         while !done(self) {
-            assert!(start.elapsed() < Duration::from_secs(10), "not done in 10 s");
+            assert!(start.elapsed() < DEADLINE, "not done in {DEADLINE:?}");
             self.turn();
         }
-        start.elapsed()
     }
 
     fn all_active(&self) -> bool {
@@ -63,8 +64,7 @@ impl Bench {
 #[test]
 fn adapters_are_configured_by_subnet_management_alone() {
     let mut bench = Bench::new(3, Faults::default());
-    let took = bench.run(|b| b.all_active());
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    bench.run(|b| b.all_active());
     let mut lids = vec![bench.fabric.switch().lid()];
     for hca in &bench.adapters {
         let port = hca.port(PORT).unwrap();
@@ -89,8 +89,7 @@ fn another_prefix_reaches_every_port_and_nothing_else_changes() {
     let prefix = 0xfec0_0000_0000_0007;
     let before: Vec<_> = bench.adapters.iter().map(|hca| hca.port(PORT).unwrap()).collect();
     bench.fabric.set_prefix(Instant::now(), prefix);
-    let took = bench.run(|b| b.adapters.iter().all(|hca| hca.gid(PORT, 0).unwrap().prefix() == prefix));
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    bench.run(|b| b.adapters.iter().all(|hca| hca.gid(PORT, 0).unwrap().prefix() == prefix));
     bench.run(|b| b.all_active());
     for (hca, before) in bench.adapters.iter_mut().zip(before) {
         assert_eq!(hca.port(PORT).unwrap(), before);
@@ -190,4 +189,24 @@ fn without_a_subnet_manager_one_at_a_link_configures_all_and_hears_of_links_that
         manager.step(Instant::now());
         manager.manager().unwrap().counters().traps > traps && manager.manager().unwrap().ports().count() == 3
     });
+}
+
+/// Measurements, each of which an idle machine has to pass.
+mod timing {
+    use super::*;
+
+    #[test]
+    #[ignore = "timing: measured by scripts/test --full timing"]
+    fn a_fabric_is_configured_and_renamed_within_a_second() {
+        const LIMIT: Duration = Duration::from_secs(1);
+        let mut bench = Bench::new(3, Faults::default());
+        let begin = Instant::now();
+        bench.run(|b| b.all_active());
+        assert!(begin.elapsed() < LIMIT, "{:?}", begin.elapsed());
+        let prefix = 0xfec0_0000_0000_0007;
+        let begin = Instant::now();
+        bench.fabric.set_prefix(begin, prefix);
+        bench.run(|b| b.adapters.iter().all(|hca| hca.gid(PORT, 0).unwrap().prefix() == prefix));
+        assert!(begin.elapsed() < LIMIT, "{:?}", begin.elapsed());
+    }
 }

@@ -15,7 +15,7 @@ use ibfab::host::HostCounters;
 use ibfab::program::{Options, Program};
 
 /// For what has to happen, on a machine that has much else to do.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Network namespaces that go with the test.
 pub(crate) struct Namespaces(pub(crate) Vec<String>);
@@ -151,7 +151,7 @@ fn answered(netns: &str, to: &str, size: &str, seconds: &str) -> bool {
 
 /// True if all of `count` pings are answered, the first included, however slow the machine is.
 pub(crate) fn pings(netns: &str, to: &str, size: &str, count: u32) -> bool {
-    (0..count).all(|_| answered(netns, to, size, "20"))
+    (0..count).all(|_| answered(netns, to, size, "60"))
 }
 
 /// True if a ping is not answered.
@@ -162,7 +162,7 @@ pub(crate) fn is_silent(netns: &str, to: &str) -> bool {
 /// Pings until `count` in a row are answered, and what was lost before does not matter.
 pub(crate) fn comes_back(netns: &str, to: &str, size: &str, count: u32) {
     let start = Instant::now();
-    while !(0..count).all(|_| answered(netns, to, size, "1")) {
+    while !(0..count).all(|_| answered(netns, to, size, "2")) {
         assert!(start.elapsed() < PATIENCE, "{to} does not come back");
     }
     println!("{to} is back after {:?}", start.elapsed());
