@@ -226,7 +226,7 @@ mod tests {
         control.listen(&path, Access::default()).unwrap();
         let ask = |what: &'static str| {
             let path = path.clone();
-            std::thread::spawn(move || telemetry::ask(&path, what, Duration::from_secs(20)))
+            std::thread::spawn(move || telemetry::ask(&path, what, Duration::from_secs(120)))
         };
         let asked = ["/yes", "/no", "/forgotten"].map(ask);
         control.run(&mut Silent::default()).unwrap();

@@ -381,7 +381,8 @@ mod tests {
             for _ in 0..100 {
                 idle.after(Turn::Idle, &mut worker);
             }
-            assert_eq!(worker.1.first(), Some(&shortest));
+            // Twice the shortest if the thread had no processor for longer than [`ATTENTIVE`] before its first rest.
+            assert!((shortest..=2 * shortest).contains(&worker.1[0]), "{:?}", worker.1[0]);
             assert_eq!(worker.1.iter().max(), Some(&longest));
             // A port that wakes nobody any more waits for no longer rest.
             worker.0 = Wakes::Nobody;

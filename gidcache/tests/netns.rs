@@ -34,7 +34,7 @@ fn tables_follow_real_interfaces() {
     }
     let possible = Command::new("unshare").args(["--net", "ip", "link", "show", "lo"]).output();
     if !possible.is_ok_and(|output| output.status.success()) {
-        println!("skipped: a network namespace cannot be made (root, unshare and ip are needed)");
+        eprintln!("skipped: a network namespace cannot be made (root, unshare and ip are needed)");
         return;
     }
     let output = Command::new("unshare")
@@ -88,7 +88,7 @@ impl Host {
 
     /// The kernel tells of some things a moment later (addresses of IPv6, carriers).
     fn settle(&mut self, what: &str) {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(120);
         loop {
             self.turn();
             let (wanted, rows) = (Links::now().reference(&PORTS), self.rows());
@@ -122,7 +122,7 @@ fn inside() {
         ip("link del pair");
     }
     assert!(missing.is_empty() || std::env::var_os(ALL_KINDS).is_none(), "this kernel lacks {missing:?}");
-    println!("skipped for lack in this kernel: {missing:?}");
+    eprintln!("skipped for lack in this kernel: {missing:?}");
     let count = std::env::var(SEQUENCES).map_or(20, |count| count.parse().unwrap());
     storm();
     let (mut done, mut most) = (0, 0);

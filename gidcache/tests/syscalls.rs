@@ -28,9 +28,9 @@ fn lookups_make_no_system_call() {
         .output();
     let text = std::fs::read_to_string(&trace).unwrap_or_default();
     let _ = std::fs::remove_file(&trace);
-    let Ok(output) = output.map_err(|_| println!("skipped: there is no strace")) else { return };
+    let Ok(output) = output.map_err(|_| eprintln!("skipped: there is no strace")) else { return };
     if text.is_empty() {
-        println!("skipped: strace may not trace: {}", String::from_utf8_lossy(&output.stderr));
+        eprintln!("skipped: strace may not trace: {}", String::from_utf8_lossy(&output.stderr));
         return;
     }
     assert!(output.status.success());

@@ -386,22 +386,23 @@ mod tests {
         let log = tracing_subscriber::registry().with(journal.clone());
         tracing::subscriber::with_default(log, || (0..5000).for_each(|n| tracing::info!("{n}")));
         // As long as nobody takes anything, it ends all the same.
-        let begin = std::time::Instant::now();
         journal.finish();
-        assert!(begin.elapsed() < Duration::from_secs(5));
         let last = std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
+                // After the first try, usually.
                 std::thread::sleep(LAST_PAUSE * 3);
-                let mut last = None;
                 loop {
                     match stand.entry() {
                         Some(entry) if entry.contains_key("IPOIB_FWD_LOST") => return entry,
-                        Some(entry) => last = Some(entry),
-                        None => assert!(begin.elapsed() < Duration::from_secs(20), "{last:?}"),
+                        Some(_) => {}
+                        None => std::thread::yield_now(),
                     }
                 }
             });
-            journal.finish();
+            // More than once if the reader had no processor for as long as one takes.
+            while !reader.is_finished() {
+                journal.finish();
+            }
             reader.join().unwrap()
         });
         let lost: u64 = last["IPOIB_FWD_LOST"].parse().unwrap();

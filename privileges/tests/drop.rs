@@ -23,7 +23,7 @@ fn child(test: &str, task: &str) -> Output {
 /// Runs a task in a child; false if this one may not try it.
 fn passes(test: &str, task: &str) -> bool {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: not root");
+        eprintln!("skipped: not root");
         return false;
     }
     let output = child(test, task);

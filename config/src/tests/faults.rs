@@ -1,7 +1,5 @@
 //! All errors of a file at once.
 
-use std::time::{Duration, Instant};
-
 use proptest::prelude::*;
 
 use super::*;
@@ -104,7 +102,6 @@ fn all_promises_are_told_when_nothing_else_is_wrong() {
 
 #[test]
 fn a_hostile_file_is_done_with_soon() {
-    let begin = Instant::now();
     let keys: String = (0..200_000).map(|i| format!("k{i} = 1\n")).collect();
     let broken = "= ]\n".repeat(500_000);
     let segments = "[[segment]]\nvlan = 5000\n".repeat(100_000);
@@ -114,7 +111,19 @@ fn a_hostile_file_is_done_with_soon() {
         assert!((1..=50).contains(&all.len()), "{}", all.len());
         assert!(all.iter().all(|said| said.len() < 2500));
     }
-    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
+}
+
+/// A measurement, which an idle machine has to pass.
+mod timing {
+    use std::time::{Duration, Instant};
+
+    #[test]
+    #[ignore = "timing: measured by scripts/test --full timing"]
+    fn hostile_files_take_at_most_a_minute() {
+        let begin = Instant::now();
+        super::a_hostile_file_is_done_with_soon();
+        assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
+    }
 }
 
 #[test]

@@ -1,17 +1,14 @@
-//! Files that nobody means well with: one short error, soon.
+//! Hostile files: one short error, in linear time. Quadratic time would take hours here, and the test runner ends that.
 
 use std::fmt::Write as _;
-use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// The one complaint, which has to come soon and be short.
-fn soon(text: &str) -> String {
-    let start = Instant::now();
+/// The one complaint, which has to be short.
+fn short_complaint(text: &str) -> String {
     let complaint = complaint(text);
-    assert!(start.elapsed() < Duration::from_secs(30), "{:?}: {complaint}", start.elapsed());
     assert!(complaint.len() < 2500, "{} bytes of complaint", complaint.len());
     complaint
 }
@@ -29,8 +26,11 @@ fn too_many_segments_are_one_error() {
         complaint(&all(MAX_SEGMENTS + 1)),
         "gateway.toml:385:1: 129 segments; keep at most 128 of them"
     );
-    assert_eq!(soon(&all(100_000)), "gateway.toml:385:1: 100000 segments; keep at most 128 of them");
-    assert!(soon(&"[[segment]]\n".repeat(1_000_000)).contains("longer than 4194304 bytes"));
+    assert_eq!(
+        short_complaint(&all(100_000)),
+        "gateway.toml:385:1: 100000 segments; keep at most 128 of them"
+    );
+    assert!(short_complaint(&"[[segment]]\n".repeat(1_000_000)).contains("longer than 4194304 bytes"));
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn too_many_routes_and_subnets_are_one_error() {
     };
     assert_eq!(parse(&routes(256)).unwrap().segments[0].routes.len(), MAX_ROUTES);
     assert_eq!(
-        soon(&routes(60_000)),
+        short_complaint(&routes(60_000)),
         "gateway.toml:772:1: segment `pkeyffff` has 60000 routes; keep at most 256; one shorter prefix can cover many"
     );
     let subnets: Vec<String> = (0..65).map(|i| format!("\"10.{i}.0.0/16\"")).collect();
@@ -55,7 +55,7 @@ fn too_many_routes_and_subnets_are_one_error() {
 }
 
 #[test]
-fn the_full_configuration_is_read_soon() {
+fn the_full_configuration_is_read() {
     let text = (0..128).fold(String::new(), |mut text, s| {
         let _ = write!(
             text,
@@ -68,9 +68,7 @@ fn the_full_configuration_is_read_soon() {
         }
         text
     });
-    let start = Instant::now();
     let config = parse(&text).unwrap();
-    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
     assert_eq!(config.segments.iter().map(|s| s.routes.len()).sum::<usize>(), MAX_SEGMENTS * MAX_ROUTES);
     assert_eq!(config.difference(&config).unwrap(), Change::default());
 }
@@ -96,7 +94,7 @@ fn long_and_deep_texts_are_one_short_error() {
         format!("[infiniband.soft]\nports = [{}]\n", "{ link = \"shm:/a\" },".repeat(100_000)),
     ] {
         let shown: String = text.chars().take(60).collect();
-        let complaint = soon(&text);
+        let complaint = short_complaint(&text);
         assert!(complaint.starts_with("gateway.toml:"), "{shown}: {complaint}");
     }
 }

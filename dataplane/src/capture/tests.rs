@@ -72,7 +72,7 @@ fn erf_time_is_fixed_point() {
 #[test]
 fn tshark_reads_both_files() {
     if Command::new("tshark").arg("--version").output().is_err() {
-        println!("skipped: no tshark");
+        eprintln!("skipped: no tshark");
         return;
     }
     let folder = Folder::new("tshark");

@@ -18,7 +18,7 @@ const LAB: &str = "GIDCACHE_LAB";
 fn lab() -> Option<String> {
     let lab = std::env::var(LAB).ok();
     if lab.is_none() {
-        println!("skipped: for the laboratory only (scripts/lab gids)");
+        eprintln!("skipped: for the laboratory only (scripts/lab gids)");
     }
     lab
 }

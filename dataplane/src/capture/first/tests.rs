@@ -34,7 +34,7 @@ fn refusal(path: &Path) -> (std::path::PathBuf, io::ErrorKind) {
 fn we_are_root(what: &str) -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        println!("skipped: only root can give {what} to somebody else");
+        eprintln!("skipped: only root can give {what} to somebody else");
     }
     is_root
 }
