@@ -23,7 +23,7 @@ pub(crate) const SLOT: RcSlot = RcSlot(0);
 const DATAGRAMS: UdSlot = UdSlot(0);
 const QKEY: QKey = QKey(0x0b1b);
 /// A message that takes longer than this has been lost.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Sizes of both ends.
 #[derive(Clone, Copy)]

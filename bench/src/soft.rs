@@ -371,7 +371,7 @@ fn send_all(a: &mut End, b: &mut End, pool: &Pool, len: usize, count: u64) -> Re
             }
             received += 1;
         }
-        if begin.elapsed() > PATIENCE * 100 {
+        if begin.elapsed() > PATIENCE * 5 {
             return Err(format!("message {received} of {len} bytes is lost"));
         }
     }

@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a test")]
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
+
+use pmd::gids::SharedGids;
 
 /// Both sides, the server first; `$1` is the program, `$2` the words of both, `$3` what is behind the client's link.
 const GAME: &str = r#"
@@ -13,14 +16,14 @@ for i in 0 1; do
     sysctl -qw net.ipv6.conf.p$i.disable_ipv6=1
     ip link set p$i mtu 4500 up
 done
-"$1" $2 --link roce:p0 --address 10.9.0.1 --echo >/dev/null &
+"$1" $2 --patience 600 --link roce:p0 --address 10.9.0.1 --echo >/dev/null &
 server=$!
 trap 'kill $server 2>/dev/null || true' EXIT
-for i in $(seq 1200); do
+for i in $(seq 2400); do
     ss -Hltn 'sport = :18515' | grep -q . && break
     sleep 0.05
 done
-"$1" $2 --link "roce:p1$3" --address 10.9.0.2 127.0.0.1
+"$1" $2 --patience 600 --link "roce:p1$3" --address 10.9.0.2 127.0.0.1
 wait $server
 "#;
 
@@ -28,7 +31,7 @@ fn may_have_namespaces() -> bool {
     let sandbox = Command::new("unshare").args(["-n", "true"]).status();
     let may = sandbox.is_ok_and(|status| status.success());
     if !may {
-        println!("skipped: cannot make a network namespace");
+        eprintln!("skipped: cannot make a network namespace");
     }
     may
 }
@@ -90,18 +93,14 @@ done
 SERVE="$5" "$4" --exact gids_come_from_a_service --nocapture &
 service=$!
 trap 'kill $service $server 2>/dev/null || true' EXIT
-for i in $(seq 400); do
-    [ -e "$5/roce:p1" ] && break
-    sleep 0.05
-done
-sleep 0.5
-"$1" $2 --link roce:p0 --gids-from "$5" --echo >/dev/null &
+AWAIT="$5" "$4" --exact gids_come_from_a_service
+"$1" $2 --patience 600 --link roce:p0 --gids-from "$5" --echo >/dev/null &
 server=$!
-for i in $(seq 1200); do
+for i in $(seq 2400); do
     ss -Hltn 'sport = :18515' | grep -q . && break
     sleep 0.05
 done
-"$1" $2 --link roce:p1 --gids-from "$5" 127.0.0.1
+"$1" $2 --patience 600 --link roce:p1 --gids-from "$5" 127.0.0.1
 wait $server
 "#;
 
@@ -112,6 +111,9 @@ fn gids_come_from_a_service() {
         let options = ipoib_fwd::gids::serve::ServeOptions { serve: true, roce, dir: Some(directory.into()) };
         return ipoib_fwd::gids::serve::run(&options).unwrap();
     }
+    if let Some(directory) = std::env::var_os("AWAIT") {
+        return ["roce:p0", "roce:p1"].iter().for_each(|name| await_gids(&Path::new(&directory).join(name)));
+    }
     let directory = std::env::temp_dir().join(format!("ibpingpong-gids-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&directory);
     let service = std::env::current_exe().unwrap();
@@ -120,6 +122,20 @@ fn gids_come_from_a_service() {
         assert!(compared(&text) >= 20, "{words}: {text}");
     }
     std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// Waits until a served table has its first two entries.
+fn await_gids(table: &Path) {
+    let end = Instant::now() + Duration::from_secs(120);
+    let has_two = || {
+        let mut entries = Vec::new();
+        let read = SharedGids::open(table).map(|shared| shared.reader().entries(&mut entries).is_ok());
+        read.is_ok_and(|read| read && [0, 1].iter().all(|at| entries.iter().any(|entry| entry.index == *at)))
+    };
+    while !has_two() {
+        assert!(Instant::now() < end, "{} is not served", table.display());
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn served_game(words: &str, service: &Path, directory: &Path) -> Option<String> {

@@ -24,7 +24,7 @@ pub(super) const READS: usize = 4;
 const ID: QueuesId = QueuesId(0);
 const SRQ_DEPTH: u32 = 64;
 /// What takes longer than this has been lost.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Turns without anything new between two looks at the clock.
 const IDLE_TURNS: u32 = 1 << 14;
 

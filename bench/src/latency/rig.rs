@@ -45,7 +45,9 @@ const PAYLOAD: usize = 28;
 /// In front of the packet: in a frame, in a message.
 const FRONT: [usize; 2] = [14, 4];
 /// Until those that have not arrived are lost: connections send again when they were not heard for a while, which on a busy machine takes several tries.
-const LOST: Duration = Duration::from_secs(2);
+const LOST: Duration = Duration::from_secs(60);
+/// How long to look for the maximum where the worker has no processor in most of the looks.
+const STARVED: Duration = Duration::from_secs(5);
 
 type Worker = Watched<GatewayWorker<DriverQueues>>;
 
@@ -174,8 +176,7 @@ impl Rig {
         let middle = |rates: &[f64]| rates.get(1..).and_then(Spread::of).map_or(0.0, |spread| spread.median);
         let start = eal::tsc();
         // Where a worker has no processor in half of the looks there are more of them.
-        while rates.len() <= LOOKS as usize
-            || (middle(&rates) == 0.0 && eal::tsc() - start < cycles(PATIENCE))
+        while rates.len() <= LOOKS as usize || (middle(&rates) == 0.0 && eal::tsc() - start < cycles(STARVED))
         {
             let (begin, before) = (eal::tsc(), arrived);
             let over = begin + cycles(time / LOOKS);

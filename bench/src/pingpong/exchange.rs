@@ -12,7 +12,7 @@ use ib_wire::{Gid, Lid, Psn, Qpn};
 /// Bytes of a message.
 const MESSAGE_LEN: usize = 52;
 /// So long the other end may take for a message.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Where a queue pair is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
