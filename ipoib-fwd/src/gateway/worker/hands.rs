@@ -43,6 +43,20 @@ const fn frame_header<D>(destination: MacAddress, table: &SegmentTable<D>) -> Et
     EthernetHeader { destination, source: table.settings.mac, ethertype: ETHERTYPE_IPV4 }
 }
 
+/// The station that sent a frame, as [`StormGuard::admits`](crate::segment::pair::storm::StormGuard::admits) tells it from others.
+fn frame_origin(frame: &Mbuf) -> u64 {
+    let [_, _, _, _, _, _, a, b, c, d, e, f] = *head(frame).first_chunk().unwrap_or(&[0; 12]);
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+}
+
+/// The same of a message; the top bit is for its side.
+fn message_origin(source: &Source) -> u64 {
+    match source {
+        Source::Ud(ud) => 1 << 63 | u64::from(ud.slid.0) << 32 | u64::from(ud.qpn.get()),
+        Source::Rc | Source::RcInvalidated(_) => 1 << 63,
+    }
+}
+
 /// Writes it in front of the packet. Addresses go from the tables to the frame at once: a header that is put together first goes through
 /// the stack, 12 instructions more.
 #[inline(always)]
@@ -366,7 +380,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         let verdict = eth_to_ib(head(&frame), front, frame.len(), table, self.common.worker);
         if let EthVerdict::Forward { via: Via::Group(_), .. }
         | EthVerdict::Fragment { via: Via::Group(_), .. } = verdict
-            && !self.is_calm(segment, head(&frame), front.len)
+            && !self.is_calm(segment, head(&frame), front.len, frame_origin(&frame))
         {
             return self.drop(segment, DropReason::Storm);
         }
@@ -386,7 +400,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         let verdict = ib_to_eth(head(&message), message.len(), source, checksum, table);
         if let IbVerdict::Forward { neighbour: None, .. } | IbVerdict::Fragment { neighbour: None, .. } =
             verdict
-            && !self.is_calm(segment, head(&message), IPOIB_HEADER_LEN)
+            && !self.is_calm(segment, head(&message), IPOIB_HEADER_LEN, message_origin(source))
         {
             return self.drop(segment, DropReason::Storm);
         }
@@ -423,12 +437,12 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         }
     }
 
-    /// True if a packet to a group or to all does not come too often.
-    fn is_calm(&mut self, segment: SegmentIndex, head: &[u8], header_len: usize) -> bool {
+    /// True if a packet to a group or to all does not come too often, or again from another station.
+    fn is_calm(&mut self, segment: SegmentIndex, head: &[u8], header_len: usize, origin: u64) -> bool {
         let packet = head.get(header_len..).unwrap_or_default();
         let broadcast = packet.get(16).is_some_and(|first| !(224..240).contains(first));
         let Common { storm, period, .. } = &mut self.common;
-        storm.admits(period.load(Ordering::Relaxed), segment.0.into(), packet, broadcast)
+        storm.admits(period.load(Ordering::Relaxed), segment.0.into(), packet, broadcast, origin)
     }
 
     #[inline(always)]
