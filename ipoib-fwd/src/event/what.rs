@@ -101,12 +101,12 @@ events! {
         "More workers, or a greater `infiniband.srq-depth`.";
     Storm = Alarm, "storm", "storm", "The storm guard has dropped packets to groups or to all.",
         "A host broadcasts too much, or there is a loop: a capture of broadcasts tells the sender.";
-    Loop = Alarm, "loop", "loop", "Packets of the gateway's own come back from the other side, or two segments of it meet on both sides: the segment is blocked.",
-        "Take away what else joins both networks; the segment goes on by itself.";
+    Loop = Alarm, "loop", "loop", "Something else joins both networks: packets of the gateway's own come back from the other side, another segment of it or a gateway that is not believed forwards there. The segment is blocked.",
+        "Take away what else joins both networks, or give both gateways the same `gateway.pair-key`, P_Key and version; the segment goes on by itself.";
     Sibling = Alarm, "sibling", "sibling", "Two segments of this gateway are on the same network on one side.",
         "Keep these networks apart, or make one segment of the two.";
-    Stranger = Alarm, "stranger", "stranger", "Another gateway between the same networks is not believed, and both may forward.",
-        "The same `gateway.pair-key`, version, P_Key and subnets on both: `why` says which differ.";
+    Stranger = Alarm, "stranger", "stranger", "Another gateway on these networks is not believed. If it joins both, one of them forwards and the other one is blocked.",
+        "The same `gateway.pair-key`, version and P_Key on both: `why` says which differ.";
     StrangerGone = Alarm, "stranger-gone", "stranger-gone", "The gateway that was not believed is gone, or is believed.", "";
     BadHello = Alarm, "bad-hello", "bad-hello", "A message between gateways cannot be understood or is not believed.",
         "The same `gateway.pair-key` and version on all gateways; if they have these, somebody else sends such messages: a capture tells who.";

@@ -162,11 +162,10 @@ impl SegmentMaker {
     /// This gateway among those of a segment.
     fn pair(&self, now: Instant, segment: &Segment, ground: Ground) -> Pair {
         let gateway = &self.config.gateway;
-        let subnet = segment.address.map(|a| (a.address, a.prefix_len));
         let settings = pair::Settings {
             priority: self.priority.unwrap_or(segment.priority),
             hello: Duration::from_millis(gateway.hello_ms.into()),
-            segment: SegmentId::of(segment.pkey.value(), subnet),
+            segment: segment_id(segment),
             key: gateway.pair_key.map(|key| pair::Key::new(key.bytes())),
         };
         let identity = Identity { guid: ground.guid, instance: self.instance };
@@ -198,6 +197,13 @@ impl SegmentMaker {
         link.neighbour_idle = Duration::from_secs(ib.neighbour_idle_seconds.into());
         link
     }
+}
+
+/// How other gateways know a segment: by its partition, and by the subnet of its address, or else its first one, if it has any.
+pub(super) fn segment_id(segment: &Segment) -> SegmentId {
+    let of_address = segment.address.map(|own| (own.address, own.prefix_len));
+    let first = || segment.subnets.first().map(|subnet| (subnet.address(), subnet.prefix_len()));
+    SegmentId::of(segment.pkey.value(), of_address.or_else(first))
 }
 
 /// How a segment's unicast packets travel.

@@ -24,6 +24,12 @@ use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, EthernetHeader, 
 use ipoib::net::probe::probe_nonce;
 use ipoib::net::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER, be16};
 
+/// What a pair without a key cannot promise.
+const KEYLESS: &str = ". There is no `gateway.pair-key`: any host on one of the networks can forge messages between gateways, so that \
+                       none forwards or two do. Give all gateways the same key (`ipoib-fwd init` writes one)";
+/// What makes two gateways a pair.
+const SAME_SETTINGS: &str =
+    "Give both the same `gateway.pair-key` and P_Key, and run the same version: then they are a pair";
 /// How often the Ethernet port's link is looked at: a gateway that has lost it is to resign soon.
 const LINK_PERIOD: Duration = Duration::from_millis(100);
 /// Shortest Ethernet frame without its check sequence (IEEE 802.3 3.2.8).
@@ -264,8 +270,13 @@ impl<B: Backend> GatewayControl<B> {
             }
             Event::Peer { who, alive } => {
                 let (what, is) = if alive { (What::Peer, "is there") } else { (What::PeerGone, "is gone") };
-                let text = format!("gateway {:016x} {is}", who.guid.0);
-                tracing::info!(segment = name.as_str(), event = what.journal(), "{name}: {text}");
+                let mut text = format!("gateway {:016x} {is}", who.guid.0);
+                if alive && !duty.duty.pair.is_keyed() {
+                    text.push_str(KEYLESS);
+                    tracing::warn!(segment = name.as_str(), event = what.journal(), "{name}: {text}");
+                } else {
+                    tracing::info!(segment = name.as_str(), event = what.journal(), "{name}: {text}");
+                }
                 (what, text, json!({"guid": format!("{:016x}", who.guid.0)}))
             }
             Event::Loop { sign: Sign::Sibling, hold, .. } => {
@@ -296,10 +307,28 @@ impl<B: Backend> GatewayControl<B> {
                 tracing::error!(segment = name.as_str(), event = What::Loop.journal(), "{name}: {text}");
                 (What::Loop, text, json!({"side": arrived.name(), "blocked_seconds": hold.as_secs()}))
             }
+            Event::Blocked { by } => {
+                let text = format!(
+                    "gateway {:016x} forwards between the same two networks, ranks better and is not believed: blocked until it is gone or \
+                     believed. {SAME_SETTINGS}",
+                    by.guid.0
+                );
+                tracing::error!(segment = name.as_str(), event = What::Loop.journal(), "{name}: {text}");
+                (What::Loop, text, json!({"guid": format!("{:016x}", by.guid.0)}))
+            }
+            Event::Rival { who } => {
+                let text = format!(
+                    "gateway {:016x} forwards between the same two networks and is not believed; this one ranks better and goes on, the other \
+                     one is to block. {SAME_SETTINGS}",
+                    who.guid.0
+                );
+                tracing::error!(segment = name.as_str(), event = What::Stranger.journal(), "{name}: {text}");
+                (What::Stranger, text, json!({"guid": format!("{:016x}", who.guid.0)}))
+            }
             Event::Stranger { why: Some(why) } => {
                 let text = format!(
-                    "another gateway between the same networks is not believed: {why}. Until then both may forward, and a packet to \
-                     all goes round a few times"
+                    "another gateway on these networks is not believed: {why}. If it joins both, only one of them forwards, and it \
+                     takes seconds until the other one does in its place"
                 );
                 tracing::error!(segment = name.as_str(), event = What::Stranger.journal(), "{name}: {text}");
                 (What::Stranger, text, json!({"why": why.to_string()}))

@@ -78,7 +78,7 @@ impl PairDuty {
             "blocked_for_ms": pair.blocked_until(now).map(|until| until.duration_since(now).as_millis() as u64),
             "takeovers": n.takeovers, "resignations": n.resignations, "loops": n.loops, "multiplied": n.multiplied,
             "hellos": {"sent": n.sent, "received": n.received, "rejected": n.rejected, "old": n.old,
-                       "other_segment": n.other_segment, "no_room": n.no_room, "siblings": n.siblings},
+                       "other_segment": n.other_segment, "no_room": n.no_room, "siblings": n.siblings, "suspected": n.suspected},
             "stranger": pair.stranger().map(|(why, heard, since)| json!({
                 "why": why.to_string(), "heard_on": sides(heard).join(" "),
                 "since_ms": now.saturating_duration_since(since).as_millis() as u64,

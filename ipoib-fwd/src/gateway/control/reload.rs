@@ -34,8 +34,7 @@ use super::ports::Endpoints;
 use crate::counter::SegmentTotals;
 use crate::event::What;
 use crate::forward::{EndpointIndex, MAX_SEGMENTS, SegmentIndex};
-use crate::gateway::segment_parts::{Ground, SegmentMaker, mode, networks};
-use crate::segment::pair::SegmentId;
+use crate::gateway::segment_parts::{Ground, SegmentMaker, mode, networks, segment_id};
 
 /// How often a segment's place is looked for that another one is about to leave.
 const LOOK: Duration = Duration::from_millis(20);
@@ -422,8 +421,7 @@ impl<B: Backend> GatewayControl<B> {
         board.set_networks(address, routes.clone(), new.mtu);
         if (&old.address, &old.subnets, &old.routes) != (&new.address, &new.subnets, &new.routes) {
             duty.segment.set_networks(now, link, address, routes);
-            let subnet = new.address.map(|a| (a.address, a.prefix_len));
-            duty.duty.pair.set_segment(SegmentId::of(new.pkey.value(), subnet));
+            duty.duty.pair.set_segment(segment_id(new));
         }
         if old.mode != new.mode {
             link.set_mode(now, mode(new.mode));

@@ -90,6 +90,8 @@ pub enum Why {
     Loop,
     /// The hold time is over.
     Quiet,
+    /// Another gateway that is not believed forwards between the same two networks.
+    Rival(Identity),
 }
 
 impl fmt::Display for Why {
@@ -107,7 +109,12 @@ impl fmt::Display for Why {
             Self::Deaf(who) => write!(f, "gateway {:016x} forwards and does not hear us", who.guid.0),
             Self::PeerBlocked => f.write_str("another gateway has noticed a loop"),
             Self::Loop => f.write_str("our own packets came back"),
-            Self::Quiet => f.write_str("they have stayed away"),
+            Self::Quiet => f.write_str("what blocked it has stayed away"),
+            Self::Rival(who) => write!(
+                f,
+                "gateway {:016x}, which is not believed, forwards between the same networks",
+                who.guid.0
+            ),
         }
     }
 }
@@ -137,7 +144,7 @@ pub enum NoSuccessor {
 pub enum Disbelief {
     /// Its messages are of another version, or made with another key.
     Message(MessageError),
-    /// It names the segment otherwise.
+    /// It names another partition.
     Segment,
 }
 
@@ -146,7 +153,7 @@ impl fmt::Display for Disbelief {
         match self {
             Self::Message(error) => error.fmt(f),
             Self::Segment => f.write_str(
-                "a gateway joins these two networks as another segment: P_Key and subnet are to be the same on all gateways of a segment",
+                "a gateway joins these two networks with another P_Key: that is to be the same on all gateways of a segment",
             ),
         }
     }
@@ -188,7 +195,17 @@ pub enum Event {
         /// The side.
         side: Side,
     },
-    /// Another gateway is there, or gone, that is not believed: both forward.
+    /// Another gateway that is not believed forwards between the same two networks: this one is blocked.
+    Blocked {
+        /// Which.
+        by: Identity,
+    },
+    /// Another gateway that is not believed forwards between the same two networks and ranks worse: this one goes on.
+    Rival {
+        /// Which.
+        who: Identity,
+    },
+    /// Another gateway is there, or gone, that is not believed.
     Stranger {
         /// Why; none if it is gone.
         why: Option<Disbelief>,
@@ -227,7 +244,9 @@ pub struct Statistics {
     pub multiplied: u64,
     /// Messages of other segments of this gateway.
     pub siblings: u64,
-    /// Signs of loops.
+    /// Hellos that look like ours and came on the other side without a signature, so they only made the gateway probe.
+    pub suspected: u64,
+    /// Signs of loops, and rivals that blocked the gateway.
     pub loops: u64,
 }
 

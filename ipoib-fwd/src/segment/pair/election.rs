@@ -2,6 +2,7 @@
 
 mod drain;
 mod hearing;
+mod rivalry;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -9,9 +10,11 @@ use std::time::{Duration, Instant};
 use ipoib::net::probe::probe_packet;
 
 use super::api::{Drain, Event, PeerInfo, Settings, Station, Statistics, Transmit, Why};
+use super::echo::EchoBudget;
 use super::loops::{Loops, Sign};
 use super::message::{Body, Hello, Identity, Message, Neighbour, Role, Side, SideSet};
 use super::peers::{Peer, Peers, Rank, rank};
+use super::rivals::Rivals;
 use super::siblings::Siblings;
 use super::strangers::Strangers;
 use super::sync::Sync;
@@ -43,6 +46,10 @@ pub struct Pair {
     not_before: Option<Instant>,
     peers: Peers,
     strangers: Strangers,
+    rivals: Rivals,
+    /// The rival that ranks worse, as last reported.
+    lesser_rival: Option<Identity>,
+    echo_budget: EchoBudget,
     loops: Loops,
     siblings: Siblings,
     sync: Sync,
@@ -73,6 +80,9 @@ impl Pair {
             not_before: None,
             peers: Peers::new(own, settings.key.is_some(), settings.lease()),
             strangers: Strangers::default(),
+            rivals: Rivals::default(),
+            lesser_rival: None,
+            echo_budget: EchoBudget::new(now),
             loops: Loops::new(now),
             siblings: Siblings::default(),
             sync: Sync::new(now),
@@ -110,6 +120,12 @@ impl Pair {
     #[must_use]
     pub const fn identity(&self) -> Identity {
         self.own
+    }
+
+    /// True if its messages are signed.
+    #[must_use]
+    pub const fn is_keyed(&self) -> bool {
+        self.settings.key.is_some()
     }
 
     /// Its priority.
@@ -222,7 +238,8 @@ impl Pair {
             self.send_hello(now);
         }
         if self.probes() {
-            let fast = (self.role == Role::Listening).then_some(self.settings.hello);
+            let is_near = self.strangers.is_near() || self.rivals.is_near(now);
+            let fast = (is_near || self.role == Role::Listening).then_some(self.settings.hello);
             if self.loops.is_due(now, fast) {
                 for side in Side::BOTH {
                     let nonce = self.loops.draw(side);
@@ -246,6 +263,7 @@ impl Pair {
             self.not_before,
             self.hands_over,
             self.strangers.poll_timeout(),
+            self.rivals.poll_timeout(),
             (self.role == Role::Listening).then_some(listened),
             (self.role == Role::Listening).then_some(listened + self.settings.lease()),
         ];
@@ -281,10 +299,12 @@ impl Pair {
         while let Some((who, alive)) = self.peers.change(now) {
             self.events.push_back(Event::Peer { who, alive });
         }
+        self.forget_believed_rivals(now);
         let (to, why) = self.next_role(now);
         if to == self.role {
-            return;
+            return self.report_lesser_rival(now);
         }
+        self.report_block(why);
         let from = std::mem::replace(&mut self.role, to);
         self.since = now;
         self.next_hello = now;
@@ -298,6 +318,7 @@ impl Pair {
         match to {
             Role::Listening => self.loops.probe_now(now),
             Role::Forwarding => {
+                self.loops.probe_now(now);
                 self.statistics.takeovers += 1;
                 self.sync.restart(now);
             }
@@ -324,7 +345,7 @@ impl Pair {
             self.listened = false;
             return (Role::Standby, if self.leaves { Why::Leaving } else { Why::SideDown });
         }
-        match self.role {
+        let next = match self.role {
             Role::Blocked => (Role::Listening, Why::Quiet),
             Role::Standby | Role::Drained if !self.listened => (Role::Listening, Why::SidesUp),
             Role::Listening if now < self.since + self.settings.listening() => {
@@ -333,7 +354,8 @@ impl Pair {
             Role::Listening | Role::Standby => self.contend(now),
             Role::Drained => (Role::Standby, Why::Undrained),
             Role::Forwarding => self.defend(now),
-        }
+        };
+        self.unless_rival(now, next)
     }
 
     /// Begins to forward if nobody else does or should.

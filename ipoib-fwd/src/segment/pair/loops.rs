@@ -2,7 +2,8 @@
 //!
 //! A probe is a small IPv4 broadcast such as any plain bridge or relay carries. No gateway of ours forwards one. So a probe
 //! that was sent on one side and arrives on the other came by a foreign way, and each broadcast that we forward would come back by it
-//! for ever. The same is said by a hello of our own on the other side. The answer is to forward nothing until probes have stayed away for
+//! for ever. The same is said by a signed hello of our own on the other side; without a key anybody who hears one can forge that, so
+//! it is only a reason to probe. The answer is to forward nothing until probes have stayed away for
 //! the hold time. Each further loop doubles that. Several copies of a hello on its own side tell of a loop within that network, which
 //! is only told.
 
@@ -15,9 +16,11 @@ use ipoib::net::probe::Nonce;
 use super::message::Side;
 
 /// Probes that are waited for: both sides', for longer than a packet lives in a network of bridges.
-const REMEMBERED: usize = 16;
+const REMEMBERED: usize = 64;
 /// How long a forwarder waits between two probes of a side.
 const PERIOD: Duration = Duration::from_secs(1);
+/// Shortest time between two probes of a side for which something that anybody can send is the reason.
+const GAP: Duration = Duration::from_millis(100);
 /// First hold time; the shortest time without probes after which the loop counts as gone.
 const HOLD: Duration = Duration::from_secs(10);
 /// Longest hold time.
@@ -45,6 +48,7 @@ pub(super) struct Loops {
     secret: RandomState,
     drawn: u64,
     sent: ArrayVec<(Nonce, Side), REMEMBERED>,
+    last_probe: Option<Instant>,
     next_probe: Instant,
     /// The last hello of ours that came back, and how often.
     copies: (u64, u32),
@@ -59,6 +63,7 @@ impl Loops {
             secret: RandomState::new(),
             drawn: 0,
             sent: ArrayVec::new(),
+            last_probe: None,
             next_probe: now,
             copies: (0, 0),
             held_until: None,
@@ -82,7 +87,8 @@ impl Loops {
     pub(super) fn is_due(&mut self, now: Instant, period: Option<Duration>) -> bool {
         let due = now >= self.next_probe;
         if due {
-            self.next_probe = now + period.unwrap_or(PERIOD);
+            self.last_probe = Some(now);
+            self.next_probe = now + period.unwrap_or(PERIOD).min(PERIOD);
         }
         due
     }
@@ -91,13 +97,24 @@ impl Loops {
         self.next_probe = now;
     }
 
+    /// Probes soon: something looks like a loop. Anybody can make it look so, thus not at once each time.
+    pub(super) fn probe_soon(&mut self, now: Instant) {
+        let soon = self.last_probe.map_or(now, |last| last + GAP);
+        self.next_probe = self.next_probe.min(soon.max(now));
+    }
+
     pub(super) const fn next_probe(&self) -> Instant {
         self.next_probe
     }
 
-    /// A probe arrived. True if it is ours and says that there is a loop.
-    pub(super) fn probe_arrived(&self, side: Side, nonce: Nonce) -> bool {
+    /// True for a nonce that we sent on the other side than this one.
+    pub(super) fn is_of_other_side(&self, side: Side, nonce: Nonce) -> bool {
         self.sent.iter().any(|(sent, on)| *sent == nonce && *on != side)
+    }
+
+    /// True for a nonce that we sent.
+    pub(super) fn is_own(&self, nonce: Nonce) -> bool {
+        self.sent.iter().any(|(sent, _)| *sent == nonce)
     }
 
     /// A hello of our own came back on its own side. True if that is one copy too many: that side has a loop of its own.
@@ -136,13 +153,13 @@ mod tests {
     fn only_our_own_probe_on_the_other_side_is_a_loop() {
         let mut loops = Loops::new(Instant::now());
         let nonce = loops.draw(Side::Ethernet);
-        assert!(!loops.probe_arrived(Side::Ethernet, nonce));
-        assert!(loops.probe_arrived(Side::InfiniBand, nonce));
-        assert!(!loops.probe_arrived(Side::InfiniBand, Nonce(nonce.0 ^ 1)));
+        assert!(!loops.is_of_other_side(Side::Ethernet, nonce));
+        assert!(loops.is_of_other_side(Side::InfiniBand, nonce));
+        assert!(!loops.is_of_other_side(Side::InfiniBand, Nonce(nonce.0 ^ 1)));
         for _ in 0..REMEMBERED {
             loops.draw(Side::InfiniBand);
         }
-        assert!(!loops.probe_arrived(Side::InfiniBand, nonce), "bounded");
+        assert!(!loops.is_of_other_side(Side::InfiniBand, nonce), "bounded");
     }
 
     #[test]

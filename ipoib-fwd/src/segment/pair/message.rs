@@ -163,18 +163,32 @@ impl Role {
     }
 }
 
-/// Which broadcast domain a message is about. Gateways of different segments may hear each other where VLANs or cables are shared.
+/// Which broadcast domain a message is about, as the configuration names it. Gateways of different segments may hear each other where VLANs
+/// or cables are shared. The gateway's own address is no part of it, and a gateway may name no subnet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentId(pub u64);
 
 impl SegmentId {
-    /// Of the partition, and of the subnet if the gateways have addresses. Membership of the P_Key does not matter.
+    /// Of the partition, and of the subnet if the gateway is configured with one. Membership of the P_Key does not matter.
     #[must_use]
     pub fn of(pkey: u16, subnet: Option<(Ipv4Addr, u8)>) -> Self {
         let (network, length) = subnet.unwrap_or((Ipv4Addr::UNSPECIFIED, 0));
         let mask = u32::MAX.checked_shl(32 - u32::from(length.min(32))).unwrap_or(0);
         let partition = u64::from(pkey & 0x7fff) | 0x8000;
         Self(partition << 48 | u64::from(length) << 32 | u64::from(network.to_bits() & mask))
+    }
+
+    /// True if both name the same partition.
+    #[must_use]
+    pub const fn is_same_partition(self, other: Self) -> bool {
+        self.0 >> 48 == other.0 >> 48
+    }
+
+    /// True if both may be the same broadcast domain: the partition is the same, and so is the subnet where both name one.
+    #[must_use]
+    pub const fn agrees_with(self, other: Self) -> bool {
+        let names_none = self.0 << 16 == 0 || other.0 << 16 == 0;
+        self.0 == other.0 || (self.is_same_partition(other) && names_none)
     }
 }
 

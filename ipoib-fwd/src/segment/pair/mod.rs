@@ -31,18 +31,25 @@
 //! they are known for as long as the gateway had been heard: of networks that are cut soon after it began, a broadcast may circle where they
 //! meet again, until the first hello.
 //!
+//! *Gateways that do not believe each other* (another key, version or partition) and join the same two networks find that out by echoes of
+//! their probes on both sides: of two that forward the worse one is blocked, and a gateway that does not forward yet does not begin
+//! to. See `echo` and `rivals`. Believed gateways need no such proof: the election decides between them.
+//!
 //! *Loops* of foreign making: [`loops`]. *Warm tables*: [`sync`].
 //!
-//! *A dishonest neighbour* can forge hellos and so silence a gateway, as it can forge ARP. What it says once counts for four of our own leases at
+//! *A dishonest neighbour* can forge hellos without a key and so silence a gateway, as it can forge ARP. It cannot block a gateway: without a
+//! key a hello on the wrong side only makes the gateway probe, and nobody on one side knows the nonces of the other. What it says once counts for four of our own leases at
 //! most, so gateways without a key need intervals that are not too far from each other. With a key ([`message::Key`]), which all gateways of a
 //! segment share, messages are authenticated; they count only when they name our present instance, so that recorded ones
 //! are of no use, and their sequence rises. Who speaks with another key is not believed and not obeyed, but told of: `strangers`.
 
 mod api;
+mod echo;
 pub(super) mod election;
 pub mod loops;
 pub mod message;
 mod peers;
+mod rivals;
 mod siblings;
 pub mod storm;
 mod strangers;

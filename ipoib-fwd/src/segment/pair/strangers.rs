@@ -1,13 +1,18 @@
-//! Gateways between the same two networks that are not believed: they speak with another key or version, or name the segment otherwise.
+//! Gateways that are not believed: they speak with another key or version, or name another partition.
 //!
-//! Whatever they say, this gateway goes on: a stranger must not be able to end its work. But far more often than by a stranger such messages
-//! are sent by a gateway that was meant to be the other one of the pair. Then both forward, and only the bound on packets to
-//! groups ([`super::storm`]) keeps the networks from harm; so somebody has to be told.
+//! Their messages change nothing: a stranger must not be able to end this gateway's work. But most often such a gateway was meant to be the
+//! other one of the pair, so it is reported. Whether it joins the same two networks is found out by echoes
+//! ([`super::rivals`]), for which the gateway probes more often while a stranger is near.
+//!
+//! A gateway that names the same partition and another subnet is believed while it is heard on both sides. On one side only it joins this
+//! network to another one, as it should.
 
 use std::time::{Duration, Instant};
 
+use arrayvec::ArrayVec;
+
 use super::api::Disbelief;
-use super::message::{Identity, MessageError, Side, SideSet};
+use super::message::{Identity, MAX_PEERS, MessageError, Side, SideSet};
 
 /// Messages that are no chance any more.
 const ENOUGH: u32 = 3;
@@ -35,16 +40,30 @@ impl Heard {
     }
 }
 
+/// A gateway that names the segment otherwise.
+#[derive(Debug)]
+struct Elsewhere {
+    who: Identity,
+    /// When it was heard, by side.
+    heard: [Option<Instant>; 2],
+}
+
+impl Elsewhere {
+    fn last(&self) -> Option<Instant> {
+        self.heard.iter().flatten().max().copied()
+    }
+}
+
 /// What is heard of such gateways.
 #[derive(Debug, Default)]
 pub(super) struct Strangers {
     heard: Option<Heard>,
-    /// Who named another segment last, on each side.
-    elsewhere: [Option<(Identity, Instant)>; 2],
+    /// Who named another segment; the one that was heard longest ago makes room.
+    elsewhere: ArrayVec<Elsewhere, MAX_PEERS>,
 }
 
 impl Strangers {
-    /// A message could not be read. True if that is to be told now.
+    /// A message could not be read. True if that is to be reported now.
     pub(super) fn unreadable(&mut self, now: Instant, side: Side, error: MessageError) -> bool {
         match error {
             MessageError::Key | MessageError::Version(_) => self.note(now, side, Disbelief::Message(error)),
@@ -52,12 +71,33 @@ impl Strangers {
         }
     }
 
-    /// A gateway names another segment. On one side that is as it should be: it joins this network to another one. True if that is to be
-    /// told now.
-    pub(super) fn elsewhere(&mut self, now: Instant, side: Side, who: Identity) -> bool {
-        let here = |heard: (Identity, Instant)| heard.0 == who && now < heard.1 + QUIET;
-        self.elsewhere[side as usize] = Some((who, now));
-        self.elsewhere[side.other() as usize].is_some_and(here) && self.note(now, side, Disbelief::Segment)
+    /// A gateway names another segment. True if it is heard on both sides, so it joins the same two networks.
+    pub(super) fn is_on_both_sides(&mut self, now: Instant, side: Side, who: Identity) -> bool {
+        let is_fresh = |at: Option<Instant>| at.is_some_and(|at| now < at + QUIET);
+        self.elsewhere.retain(|known| is_fresh(known.last()));
+        let place = self.elsewhere.iter().position(|known| known.who == who).unwrap_or_else(|| {
+            if self.elsewhere.is_full() {
+                let oldest = self.elsewhere.iter().enumerate().min_by_key(|(_, known)| known.last());
+                if let Some(oldest) = oldest.map(|(place, _)| place) {
+                    self.elsewhere.remove(oldest);
+                }
+            }
+            self.elsewhere.push(Elsewhere { who, heard: [None; 2] });
+            self.elsewhere.len() - 1
+        });
+        let Some(known) = self.elsewhere.get_mut(place) else { return false };
+        known.heard[side as usize] = Some(now);
+        known.heard.into_iter().all(is_fresh)
+    }
+
+    /// A gateway of another partition is heard on both sides. True if that is to be reported now.
+    pub(super) fn elsewhere(&mut self, now: Instant, side: Side) -> bool {
+        self.note(now, side, Disbelief::Segment)
+    }
+
+    /// True if messages of such gateways have been heard lately.
+    pub(super) const fn is_near(&self) -> bool {
+        self.heard.is_some()
     }
 
     fn note(&mut self, now: Instant, side: Side, why: Disbelief) -> bool {

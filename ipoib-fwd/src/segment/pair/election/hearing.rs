@@ -6,6 +6,7 @@ use ib_wire::Guid;
 use ipoib::net::probe::Nonce;
 
 use super::super::api::{Disbelief, Event, Station, Why};
+use super::super::echo::Echo;
 use super::super::loops::Sign;
 use super::super::message::{
     Body, Hello, Identity, Message, MessageError, Neighbour, Role, SegmentId, Side, SideSet,
@@ -16,12 +17,20 @@ use super::Pair;
 impl Pair {
     /// A message arrived on a side, without that side's header.
     pub fn handle_message(&mut self, now: Instant, side: Side, bytes: &[u8]) -> Result<(), MessageError> {
+        if let Some(echo) = Echo::parse(bytes) {
+            self.handle_echo(now, side, echo);
+            return Ok(());
+        }
         let message = match Message::parse(bytes, self.settings.key) {
             Ok(message) => message,
             Err(error) => {
                 self.statistics.rejected += 1;
+                let was_near = self.strangers.is_near();
                 let tell = self.strangers.unreadable(now, side, error);
                 self.tell_stranger(tell);
+                if !was_near && self.strangers.is_near() {
+                    self.probe_soon(now);
+                }
                 return Err(error);
             }
         };
@@ -31,18 +40,13 @@ impl Pair {
         if is_sibling {
             self.meet(now, side, who);
         }
-        if message.segment != self.settings.segment {
+        if !self.is_same_segment(now, side, &message, is_sibling) {
             self.statistics.other_segment += 1;
-            // A bridge that carries hellos across would make us a stranger to ourselves.
-            if message.side == side && !is_sibling {
-                let tell = self.strangers.elsewhere(now, side, message.from);
-                self.tell_stranger(tell);
-            }
             return Ok(());
         }
         if message.from == self.own {
             if message.side != side {
-                self.block(now, Sign::Hello, side);
+                self.suspect_loop(now, side);
             } else if self.loops.is_multiplied(message.sequence) {
                 self.statistics.multiplied += 1;
                 self.events.push_back(Event::Multiplied { side });
@@ -59,6 +63,44 @@ impl Pair {
             Body::Neighbours(list) => self.handle_neighbours(now, side, message.from, message.sequence, list),
         }
         Ok(())
+    }
+
+    /// True if a message is from a gateway of this segment. Configurations that agree say so, and so does being heard on both sides, unless the
+    /// partitions differ: then it is a stranger.
+    fn is_same_segment(&mut self, now: Instant, side: Side, message: &Message, is_sibling: bool) -> bool {
+        let own = self.settings.segment;
+        if is_sibling {
+            return message.segment == own;
+        }
+        if message.segment.agrees_with(own) {
+            return true;
+        }
+        // A bridge that carries hellos across would make us a stranger to ourselves.
+        if message.side != side || !self.strangers.is_on_both_sides(now, side, message.from) {
+            return false;
+        }
+        let is_same = message.segment.is_same_partition(own);
+        if !is_same {
+            let tell = self.strangers.elsewhere(now, side);
+            self.tell_stranger(tell);
+        }
+        is_same
+    }
+
+    /// A hello of ours arrived on the other side. Signed, it was sent there; without a key whoever hears hellos can make it up, and only
+    /// probes, whose nonces nobody on the other side knows, tell.
+    fn suspect_loop(&mut self, now: Instant, side: Side) {
+        if self.settings.key.is_some() {
+            self.block(now, Sign::Hello, side);
+        } else {
+            self.statistics.suspected += 1;
+            self.probe_soon(now);
+        }
+    }
+
+    fn probe_soon(&mut self, now: Instant) {
+        self.loops.probe_soon(now);
+        self.wake = self.wake.min(self.loops.next_probe());
     }
 
     /// Tells of a gateway that is not believed.
@@ -128,8 +170,10 @@ impl Pair {
 
     /// A probe arrived on a side, whoever sent it.
     pub fn handle_probe(&mut self, now: Instant, side: Side, nonce: Nonce) {
-        if self.loops.probe_arrived(side, nonce) {
+        if self.loops.is_of_other_side(side, nonce) {
             self.block(now, Sign::Probe, side);
+        } else if !self.loops.is_own(nonce) {
+            self.answer_probe(now, side, nonce);
         }
     }
 

@@ -323,8 +323,12 @@ fn with_a_key_recordings_of_an_earlier_life_do_not_count() {
 /// What gateway 2 says of itself, as the best of all that forwards already.
 pub(super) fn boast(segment: SegmentId, sequence: u64, side: Side, key: Option<Key>) -> Vec<u8> {
     let from = Identity { guid: Guid(0), instance: 7 };
+    Message { segment, from, sequence, side, body: Body::Hello(boasted()) }.to_bytes(key)
+}
+
+fn boasted() -> Hello {
     let station = World::station(2);
-    let hello = Hello {
+    Hello {
         priority: 255,
         role: Role::Forwarding,
         up: SideSet::BOTH,
@@ -337,8 +341,7 @@ pub(super) fn boast(segment: SegmentId, sequence: u64, side: Side, key: Option<K
         gid: station.gid,
         qpns: station.qpns,
         heard: Vec::new(),
-    };
-    Message { segment, from, sequence, side, body: Body::Hello(hello) }.to_bytes(key)
+    }
 }
 
 fn strangers(w: &mut World, index: usize) -> Vec<Option<Disbelief>> {
@@ -378,16 +381,55 @@ fn who_speaks_with_another_key_changes_nothing_and_is_told_of() {
 }
 
 #[test]
-fn who_names_the_segment_otherwise_on_both_sides_is_told_of() {
+fn who_names_another_partition_on_both_sides_is_reported() {
     let mut w = World::new(&[100], false);
     w.run(SECOND * 3);
     for (side, told) in [(Side::Ethernet, 0), (Side::InfiniBand, 1)] {
         for sequence in 1..10 {
-            let (now, bytes) = (w.now, boast(SegmentId(2), sequence, side, None));
+            let (now, bytes) = (w.now, boast(SegmentId(2 << 48), sequence, side, None));
             w.with(0, |pair| pair.handle_message(now, side, &bytes).unwrap());
             w.run(HELLO);
         }
         assert_eq!(strangers(&mut w, 0).len(), told, "another network may be joined to this one");
         assert_eq!(w.role(0), Some(Role::Forwarding));
+    }
+}
+
+#[test]
+fn who_names_another_subnet_is_of_another_network_unless_it_is_heard_on_both_sides() {
+    let mut w = World::new(&[100], false);
+    w.run(SECOND * 3);
+    for (side, role) in [(Side::Ethernet, Role::Forwarding), (Side::InfiniBand, Role::Standby)] {
+        for sequence in 1..10 {
+            let (now, bytes) = (w.now, boast(SegmentId(2), sequence, side, None));
+            w.with(0, |pair| pair.handle_message(now, side, &bytes).unwrap());
+            w.run(HELLO);
+        }
+        assert_eq!(w.role(0), Some(role), "{side:?}");
+        assert!(strangers(&mut w, 0).is_empty());
+    }
+}
+
+#[test]
+fn without_a_key_a_hello_of_ours_on_the_other_side_makes_us_probe_and_blocks_nobody() {
+    for side in Side::BOTH {
+        let mut w = World::new(&[100], false);
+        w.run(SECOND * 3);
+        let mut sent = Vec::new();
+        w.with(0, |pair| {
+            let own = pair.identity();
+            let hello =
+                Message { segment: SegmentId(1), from: own, sequence: 1, side, body: Body::Hello(boasted()) };
+            sent.push(hello.to_bytes(None));
+        });
+        let (now, probes) = (w.now, w.probes);
+        w.with(0, |pair| {
+            for _ in 0..1000 {
+                pair.handle_message(now, side.other(), &sent[0]).unwrap();
+            }
+        });
+        w.run(ms(100));
+        assert_eq!(w.role(0), Some(Role::Forwarding));
+        assert!((probes + 2..=probes + 4).contains(&w.probes), "{} after {probes}", w.probes);
     }
 }

@@ -1,3 +1,4 @@
+mod circles;
 mod drain;
 mod election;
 mod messages;

@@ -1,0 +1,83 @@
+//! Gateways that are not believed and forward between the same two networks: who goes on, and who is blocked.
+
+use std::time::Instant;
+
+use arrayvec::ArrayVec;
+
+use super::super::api::{Event, Transmit, Why};
+use super::super::echo::Echo;
+use super::super::message::{Identity, MAX_PEERS, Role, Side};
+use super::Pair;
+use ipoib::net::probe::Nonce;
+
+impl Pair {
+    /// Another gateway's probe arrived: if this one forwards, an echo proves to the other one that both join the same two networks.
+    pub(super) fn answer_probe(&mut self, now: Instant, side: Side, nonce: Nonce) {
+        let forwards = self.role == Role::Forwarding || self.hands_over();
+        if forwards && self.up.has(side.other()) && self.echo_budget.take(now, side) {
+            let echo = Echo { nonce, from: self.own, priority: self.settings.priority };
+            self.transmits.push_back(Transmit::Message(side.other(), echo.to_bytes()));
+        }
+    }
+
+    /// An echo arrived on a side.
+    pub(super) fn handle_echo(&mut self, now: Instant, side: Side, echo: Echo) {
+        // Other segments of this gateway are `siblings`; with peers that are believed the election decides.
+        if echo.from.instance == self.own.instance || self.believes(now, echo.from) {
+            return;
+        }
+        if !self.loops.is_of_other_side(side, echo.nonce) {
+            return;
+        }
+        self.rivals.hear(now, side, echo.from, echo.priority);
+        self.handle_timeout(now);
+    }
+
+    /// The best rival that keeps this gateway from forwarding: any, unless it forwards already; then one that ranks better.
+    fn rival(&self, now: Instant) -> Option<Identity> {
+        let forwards = self.role == Role::Forwarding;
+        let (rank, who) = *self.rivals.proven(now).first()?;
+        (!forwards || rank < self.rank()).then_some(who)
+    }
+
+    /// A rival that is believed by now is none any more, also after its death.
+    pub(super) fn forget_believed_rivals(&mut self, now: Instant) {
+        let believed: ArrayVec<Identity, MAX_PEERS> = self.peers.alive(now).map(|peer| peer.who).collect();
+        self.rivals.forget(|who| believed.contains(&who));
+    }
+
+    fn believes(&self, now: Instant, who: Identity) -> bool {
+        self.peers.alive(now).any(|peer| peer.who == who)
+    }
+
+    /// What becomes of a role where another gateway that is not believed forwards.
+    pub(super) fn unless_rival(&mut self, now: Instant, (to, why): (Role, Why)) -> (Role, Why) {
+        let was_blocked = self.role == Role::Blocked;
+        match self.rival(now) {
+            Some(who) if to == Role::Forwarding || was_blocked => {
+                self.listened = false;
+                (Role::Blocked, Why::Rival(who))
+            }
+            _ => (to, why),
+        }
+    }
+
+    /// A rival has blocked this gateway.
+    pub(super) fn report_block(&mut self, why: Why) {
+        if let Why::Rival(who) = why {
+            self.statistics.loops += 1;
+            self.events.push_back(Event::Blocked { by: who });
+        }
+    }
+
+    /// Reports a rival that ranks worse: this gateway goes on.
+    pub(super) fn report_lesser_rival(&mut self, now: Instant) {
+        let forwards = self.role == Role::Forwarding;
+        let rivals = self.rivals.proven(now);
+        let lesser = rivals.first().map(|(_, who)| *who).filter(|_| forwards);
+        if lesser != self.lesser_rival {
+            self.lesser_rival = lesser;
+            self.events.extend(lesser.map(|who| Event::Rival { who }));
+        }
+    }
+}
