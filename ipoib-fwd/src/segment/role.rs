@@ -18,7 +18,8 @@ use ipoib::net::ethernet::MacAddress;
 
 impl<P: Packet> Segment<P> {
     /// True if it forwards, and so speaks for others.
-    pub(super) fn forwards(&self) -> bool {
+    #[must_use]
+    pub fn forwards(&self) -> bool {
         self.own.settings.role == Role::Forwarding
     }
 
@@ -32,6 +33,7 @@ impl<P: Packet> Segment<P> {
             let doubted = self.meanwhile.doubted();
             self.ethernet_announcements.start(now, infiniband.filter(|ip| !doubted.contains(ip)));
         } else if forwarded && !self.forwards() {
+            self.search.stop();
             self.lookups.clear();
             self.ethernet_askers = Askers::default();
             self.infiniband_askers = Askers::default();

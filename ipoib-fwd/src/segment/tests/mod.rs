@@ -9,6 +9,7 @@ mod hosts;
 mod networks;
 mod role;
 mod said;
+mod search;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
